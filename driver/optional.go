@@ -1,0 +1,103 @@
+package driver
+
+import "context"
+
+// The interfaces below are optional. An instance or context has them exactly
+// when the capability of that name says so; find them by type assertion, once,
+// off the data path.
+
+// BufferSender sends from the driver's own memory, registered or shared.
+type BufferSender interface {
+	Instance
+
+	// SendBufGet points p.Buf to a buffer of Capabilities.BufferSize bytes
+	// that the caller fills. One buffer can be out at a time, and no other
+	// send may be posted until it is. ErrBusy if there is no room.
+	SendBufGet(p *Packet) error
+
+	// SendBufPost sends the first n bytes of p.Buf. The buffer is the
+	// driver's again. It cannot be busy. n < 0 gives the buffer back unsent.
+	SendBufPost(p *Packet, n int) error
+}
+
+// BufferReceiver receives into the driver's own memory. RecvPoll, or RecvWait,
+// on a packet that is not posted asks for it.
+//
+// The memory may be shared with the peer: a reader that does not trust the
+// peer copies before it checks.
+type BufferReceiver interface {
+	Instance
+
+	// RecvBufRelease gives p.Buf back. One buffer can be out at a time: until
+	// then, receives on the instance make no progress.
+	RecvBufRelease(p *Packet) error
+}
+
+// SendWaiter can sleep until a send is done.
+type SendWaiter interface {
+	Instance
+
+	// SendWait blocks without burning a core until the send is done, and
+	// returns what SendPoll would. When ctx ends it returns ctx's error and
+	// the packet stays posted.
+	SendWait(ctx context.Context, p *Packet) error
+}
+
+// RecvWaiter can sleep until a receive is done.
+type RecvWaiter interface {
+	Instance
+
+	// RecvWait blocks without burning a core until the receive is done, and
+	// returns what RecvPoll would. When ctx ends it returns ctx's error and
+	// the packet stays posted (or unposted, for a buffer receive).
+	RecvWait(ctx context.Context, p *Packet) error
+}
+
+// Prober asks all instances of a context at once. Its methods may be called
+// from any goroutine.
+type Prober interface {
+	Context
+
+	// RecvProbeAny names an instance on which a receive succeeds at once, or
+	// fails at once because the connection has broken or was closed (each
+	// instance is named once for that). ErrAgain if there is none. It is fair
+	// between peers. A message is named to one caller: until something is
+	// received from that instance, it is not named again.
+	RecvProbeAny() (Instance, error)
+
+	// RecvWaitAny is RecvProbeAny, but it sleeps until there is something to
+	// name. ErrCanceled after RecvCancelAny, ctx's error when ctx ends.
+	RecvWaitAny(ctx context.Context) (Instance, error)
+
+	// RecvCancelAny wakes every RecvWaitAny that is running now; if none is,
+	// it does nothing.
+	RecvCancelAny() error
+}
+
+// Prefetcher starts registration ahead of a post that is likely to come, and
+// undoes it when the message takes another way. A post of the same packet with
+// the same memory uses what was prefetched; with another layout it is an error
+// not to unfetch first (ErrInvalid).
+type Prefetcher interface {
+	Instance
+
+	SendPrefetch(p *Packet) error // before the receiver's rdv data is there
+	SendUnfetch(p *Packet) error
+	RecvPrefetch(p *Packet) error // before the sender's request is there
+	RecvUnfetch(p *Packet) error
+}
+
+// RdvUpdater produces further rdv data in the middle of a transfer, e.g. keys
+// of sections that were registered meanwhile. The layer above carries them, in
+// order.
+type RdvUpdater interface {
+	Instance
+
+	// RecvRdvUpdate returns rdv data that is due for the sender of p, in the
+	// driver's memory until the next call; nil if none.
+	RecvRdvUpdate(p *Packet) ([]byte, error)
+
+	// SendRdvUpdate gives the sender's driver an update. It copies what it
+	// needs. A malformed one is ErrInvalid.
+	SendRdvUpdate(p *Packet, data []byte) error
+}
