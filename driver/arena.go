@@ -30,6 +30,8 @@ type Arena struct {
 	next  int
 	gone  bool
 	users atomic.Int64
+	hooks map[int]func()
+	hook  int
 }
 
 var arenas struct {
@@ -153,11 +155,34 @@ func (a *Arena) Close() error {
 		return fmt.Errorf("close arena: packets or regions use it: %w", ErrBusy)
 	}
 	a.gone = true
+	for _, f := range a.hooks {
+		f()
+	}
+	a.hooks = nil
 	arenas.Lock()
 	list := slices.DeleteFunc(slices.Clone(arenaList()), func(x *Arena) bool { return x == a })
 	arenas.sorted.Store(&list)
 	arenas.Unlock()
 	return errors.Join(unix.Munmap(a.mem), unix.Close(a.fd))
+}
+
+// AtClose has f called when the arena is closed, unless cancel was called
+// before. Drivers tell peers with it to forget what they have mapped. f must
+// not block and must not use the arena.
+func (a *Arena) AtClose(f func()) (cancel func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.hooks == nil {
+		a.hooks = make(map[int]func())
+	}
+	n := a.hook
+	a.hook++
+	a.hooks[n] = f
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.hooks, n)
+	}
 }
 
 // ID is unique in this process and never reused.

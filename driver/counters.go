@@ -30,3 +30,29 @@ type Counters struct {
 	Disconnects uint64 `json:"disconnects"`  // in order
 	BrokenPeers uint64 `json:"broken_peers"` // without a word
 }
+
+// Add adds o to c.
+func (c *Counters) Add(o *Counters) {
+	c.MessagesSent += o.MessagesSent
+	c.MessagesReceived += o.MessagesReceived
+	c.BytesSent += o.BytesSent
+	c.BytesReceived += o.BytesReceived
+	c.Puts += o.Puts
+	c.Gets += o.Gets
+	c.Atomics += o.Atomics
+	c.Busy += o.Busy
+	c.CreditsWaited += o.CreditsWaited
+	c.Waits += o.Waits
+	c.Wakeups += o.Wakeups
+	c.Truncated += o.Truncated
+	c.Canceled += o.Canceled
+	c.Retransmits += o.Retransmits
+	c.BadFrames += o.BadFrames
+	c.RegistrationHits += o.RegistrationHits
+	c.RegistrationMisses += o.RegistrationMisses
+	c.RegistrationEvictions += o.RegistrationEvictions
+	c.Connects += o.Connects
+	c.Refused += o.Refused
+	c.Disconnects += o.Disconnects
+	c.BrokenPeers += o.BrokenPeers
+}

@@ -1,0 +1,115 @@
+# Bywash: "make perf" measures this machine, "make test" tests what it can run. "make help" lists the rest.
+
+# Where go.dev's own installation instructions put Go, for shells that do not say so.
+export PATH := $(PATH):/usr/local/go/bin
+# The version comes from git describe below; Go's own stamping fails in a checkout that another user owns.
+export GOFLAGS := $(filter-out -buildvcs=%,$(shell go env GOFLAGS 2>/dev/null)) -buildvcs=false
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
+LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
+
+PREFIX   ?= /usr/local
+DURATION ?= 1h
+FUZZTIME ?= 10s
+BENCH    ?= .
+# Tests share memory, cores and network namespaces, so one package runs at a time.
+TESTFLAGS  ?= -p 1 -count=1 -timeout 25m
+PERF_FLAGS ?=
+TEST_FLAGS ?=
+
+TESTSUM := bin/testsum -o bin/testsum.last
+# Directories, as "./dir", of the files that match a pattern.
+dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
+
+.NOTPARALLEL:
+.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PERF_FLAGS='-d shm -s 8'  FUZZTIME=$(FUZZTIME)  DURATION=$(DURATION)  BENCH=$(BENCH)  PREFIX=$(PREFIX)"
+
+deps: ## install the system packages that are missing
+	@hack/deps
+
+build: ## build bin/bywash
+	@echo "build bin/bywash $(VERSION)"
+	@go build -trimpath -ldflags '$(LDFLAGS)' -o bin/bywash ./cmd/bywash
+
+man: build ## write the man pages and shell completions into bin/share
+	@echo "write bin/share"
+	@rm -rf bin/share
+	@mkdir -p bin/share/man/man1 bin/share/bash-completion/completions bin/share/zsh/site-functions bin/share/fish/vendor_completions.d
+	@bin/bywash man --dir bin/share/man/man1
+	@bin/bywash completion bash > bin/share/bash-completion/completions/bywash
+	@bin/bywash completion zsh > bin/share/zsh/site-functions/_bywash
+	@bin/bywash completion fish > bin/share/fish/vendor_completions.d/bywash.fish
+
+install: man ## install under PREFIX (and DESTDIR)
+	@echo "install into $(DESTDIR)$(PREFIX)"
+	@install -D -m 755 bin/bywash "$(DESTDIR)$(PREFIX)/bin/bywash"
+	@cd bin/share && find . -type f -exec install -D -m 644 {} "$(DESTDIR)$(PREFIX)/share/{}" \;
+
+perf: ## measure every driver that can run here; PERF_FLAGS adds flags
+	@hack/deps --for perf
+	@$(MAKE) --no-print-directory build
+	@bin/bywash perf -d all $(PERF_FLAGS)
+
+testsum:
+	@mkdir -p bin && rm -f bin/testsum.last
+	@go build -o bin/testsum ./hack/testsum
+
+test: ## run all tests that this machine can run, then the short ones again with -race
+	@hack/deps --for test
+	@$(MAKE) --no-print-directory testsum
+	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./...
+
+test-quick: testsum ## run the short tests (under two minutes)
+	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) ./...
+
+lint: ## check format, vet, staticcheck, other platforms, scripts and go.mod
+	@hack/deps --for lint
+	@hack/lint
+
+fmt: ## format the Go code
+	@echo "gofmt"
+	@gofmt -l -w .
+
+bench: ## run the benchmarks, one package at a time; BENCH selects some
+	@set -e; for dir in $(call dirs_with,^func Benchmark); do \
+		echo "bench $$dir"; \
+		go test -run '^$$' -bench '$(BENCH)' -benchmem -p 1 -timeout 60m $$dir; \
+	done
+	@for run in hack/bench/run hack/bench; do \
+		if [ -f $$run ] && [ -x $$run ]; then echo "bench $$run"; exec $$run; fi; \
+	done
+
+fuzz: ## run every fuzz target for FUZZTIME each
+	@grep -rnoE --include='*_test.go' --exclude-dir=testdata '^func Fuzz[A-Za-z0-9_]*' . | sort | \
+	while IFS=: read -r file line name; do \
+		name=$${name#func }; \
+		echo "fuzz $${file%/*} $$name $(FUZZTIME)"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null || exit 1; \
+	done
+
+soak: testsum ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targets for DURATION
+	@echo '$(DURATION)' | grep -qE '^([0-9]+h)?([0-9]+m)?([0-9]+s)?$$' && [ -n '$(DURATION)' ] || \
+		{ echo "DURATION=$(DURATION): want hours, minutes or seconds, such as 1h, 90m or 30s" >&2; exit 2; }
+	@set -e; \
+	seconds=$$(( $$(echo '$(DURATION)' | sed 's/h/*3600+/; s/m/*60+/; s/s/+/')0 )); \
+	end=$$(( $$(date +%s) + seconds )); round=1; \
+	while :; do \
+		echo "soak round $$round"; \
+		BYWASH_SOAK=$(DURATION) $(TESTSUM) soak: -p 1 -count=1 -timeout $$(( 2 * seconds + 1800 ))s \
+			$(foreach d,driver shm test,$(if $(wildcard $(d)),./$(d)/...)); \
+		$(MAKE) --no-print-directory fuzz FUZZTIME=1m; \
+		[ $$(date +%s) -lt $$end ] || break; \
+		round=$$(( round + 1 )); \
+	done; \
+	echo "soak: $$round rounds passed"
+
+peers: build ## measure Open MPI, MPICH, UCX and libfabric beside bywash
+	@hack/peers/run
+
+clean: ## remove what make built
+	@rm -rf bin

@@ -1,0 +1,263 @@
+// Testsum runs go test and says, at the end, what happened: how many tests passed and failed, and which were skipped
+// and why.
+//
+//	testsum [flags] [name:] go-test-arguments [-- [name:] go-test-arguments]...
+//
+// Each group of arguments is one run of "go test -json", one after the other, all under one summary. While they run
+// there is a line per package, the whole output of tests that fail, and, when nothing was printed for a minute, a line
+// that names the tests that are running. The last line of standard output is always
+//
+//	N passed, N failed, N skipped
+//
+// How tests are counted:
+//
+//   - A test without subtests counts as one, and so does a subtest. A test with subtests is only their container: it
+//     counts when it failed although none of them did, or when it skipped itself after running some.
+//   - A test that began and never ended (panic, timeout, os.Exit, interrupt) has failed. A skipped test never counts
+//     as passed.
+//   - A package that fails outside of its tests (it does not build, TestMain fails) counts as one failure. A package
+//     without tests counts as nothing.
+//   - A test that two groups run counts twice, because it ran twice.
+//   - A group with -race on a machine that cannot build with -race counts as one skip, with the reason.
+//
+// The exit status is 0 when tests ran and none failed, 1 when something failed or a group ran no test, 2 for wrong
+// usage and 130 after an interrupt. An interrupt is passed on to go test and to the tests it runs.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// killAfter is how long an interrupted go test has to end before it is killed.
+const killAfter = 10 * time.Second
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("testsum", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var (
+		goCmd     = flags.String("go", "go", "the go `command`")
+		heartbeat = flags.Duration("heartbeat", time.Minute, "name the running tests after this much silence")
+		slowest   = flags.Int("slowest", 5, "how many of the slowest tests to show")
+		lastLine  = flags.String("o", "", "also write the last line to this `file`")
+	)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "usage: testsum [flags] [name:] go-test-arguments [-- [name:] go-test-arguments]...")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	groups, err := parseGroups(flags.Args())
+	if err != nil {
+		fmt.Fprintln(stderr, "testsum:", err)
+		return 2
+	}
+
+	// Registered before the first child, so that no interrupt falls between.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	r := newReport(stdout, time.Now)
+	r.module = modulePath(*goCmd)
+	interrupted := false
+	for _, spec := range groups {
+		if interrupted {
+			break
+		}
+		r.beginGroup(spec)
+		if spec.race() {
+			if why := raceUnavailable(*goCmd); why != "" {
+				r.skipGroup(why)
+				continue
+			}
+		}
+		var status error
+		status, interrupted = runGroup(*goCmd, spec.args, r, *heartbeat, signals)
+		r.endGroup(status, interrupted)
+	}
+	total := r.summary(*slowest)
+	if *lastLine != "" {
+		if err := os.WriteFile(*lastLine, []byte(total.String()+"\n"), 0o644); err != nil {
+			fmt.Fprintln(stderr, "testsum:", err)
+			return 1
+		}
+	}
+	switch {
+	case interrupted:
+		return 130
+	case !r.ok():
+		return 1
+	}
+	return 0
+}
+
+// A groupSpec is one run of go test.
+type groupSpec struct {
+	name string
+	args []string
+}
+
+func (g groupSpec) race() bool {
+	for _, a := range g.args {
+		switch a {
+		case "-args", "--args":
+			return false
+		case "-race", "--race", "-race=true", "--race=true":
+			return true
+		}
+	}
+	return false
+}
+
+// parseGroups splits arguments at "--"; a first word that ends in a colon names the group.
+func parseGroups(args []string) ([]groupSpec, error) {
+	groups := []groupSpec{{}}
+	for _, a := range args {
+		g := &groups[len(groups)-1]
+		switch {
+		case a == "--":
+			groups = append(groups, groupSpec{})
+		case len(g.args) == 0 && g.name == "" && len(a) > 1 && strings.HasSuffix(a, ":"):
+			g.name = strings.TrimSuffix(a, ":")
+		default:
+			g.args = append(g.args, a)
+		}
+	}
+	seen := map[string]bool{}
+	for i := range groups {
+		g := &groups[i]
+		if len(g.args) == 0 {
+			return nil, fmt.Errorf("group %d has no arguments for go test (say ./...)", i+1)
+		}
+		if g.name == "" {
+			g.name = fmt.Sprintf("group %d", i+1)
+		}
+		if seen[g.name] {
+			return nil, fmt.Errorf("two groups are named %q", g.name)
+		}
+		seen[g.name] = true
+	}
+	return groups, nil
+}
+
+// modulePath is cut from the front of package names, to keep lines short. Unknown is fine.
+func modulePath(goCmd string) string {
+	out, err := exec.Command(goCmd, "list", "-m").Output()
+	if err != nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(first)
+}
+
+// raceUnavailable says why this machine cannot build with -race, or nothing when it can. It tries, because the answer
+// depends on the architecture, CGO_ENABLED, the C compiler and the C library's headers; the build lands in the cache
+// and the tests need it anyway.
+func raceUnavailable(goCmd string) string {
+	out, err := exec.Command(goCmd, "build", "-race", "runtime/cgo").CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	why := err.Error()
+	for line := range strings.Lines(string(out)) {
+		// "# runtime/cgo" names the package; the line after it the cause.
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			why = strings.TrimPrefix(line, "go: ")
+			break
+		}
+	}
+	return "the race detector cannot be built here: " + why
+}
+
+// runGroup runs go test and feeds r with its events until it has ended and both its outputs are drained.
+func runGroup(goCmd string, args []string, r *report, heartbeat time.Duration, signals <-chan os.Signal) (status error, interrupted bool) {
+	cmd := exec.Command(goCmd, append([]string{"test", "-json"}, args...)...)
+	// A process group of its own, so that a signal reaches go test and the tests once, whether it came from a
+	// terminal or from kill.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return err, false
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err, false
+	}
+	if err := cmd.Start(); err != nil {
+		return err, false
+	}
+
+	type input struct {
+		line   []byte
+		stderr bool
+	}
+	lines := make(chan input, 64)
+	var readers sync.WaitGroup
+	read := func(from io.Reader, isErr bool) {
+		defer readers.Done()
+		in := bufio.NewReaderSize(from, 64<<10)
+		for {
+			line, err := in.ReadBytes('\n')
+			if len(line) > 0 {
+				lines <- input{line, isErr}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	readers.Add(2)
+	go read(stdout, false)
+	go read(stderr, true)
+	go func() { readers.Wait(); close(lines) }()
+
+	tick := time.NewTicker(max(min(heartbeat/10, time.Second), time.Millisecond))
+	defer tick.Stop()
+	var kill <-chan time.Time
+	killGroup := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	for {
+		select {
+		case in, ok := <-lines:
+			if !ok {
+				return cmd.Wait(), interrupted
+			}
+			if in.stderr {
+				r.stray(string(in.line))
+			} else {
+				r.line(in.line)
+			}
+		case s := <-signals:
+			if interrupted {
+				killGroup()
+				continue
+			}
+			interrupted = true
+			r.note("%v: stopping the tests (again: kill them)", s)
+			_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
+			kill = time.After(killAfter)
+		case <-kill:
+			killGroup()
+		case <-tick.C:
+			r.beat(heartbeat)
+		}
+	}
+}

@@ -1,0 +1,419 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// State of a connection.
+type state = uint32
+
+const (
+	stateConnecting state = iota
+	stateUp
+	statePeerClosed // the peer said goodbye: what it sent before can be received
+	stateBroken     // the peer is gone, or misbehaved
+	stateClosed     // this side disconnected, or gave up connecting
+)
+
+// conn is a connection to a peer; both tracks build on it.
+type conn struct {
+	state atomic.Uint32
+	// inCall is set while the owner is inside a method that touches shared
+	// memory. It is a plain store: the side that wants to unmap does the
+	// barrier (see wait.go).
+	inCall  uint32
+	blocked uint32 // the owner is inside a wait
+
+	ctx     *Context
+	peerURL string
+	peerInc uint64
+	settled chan struct{} // closed once state has left stateConnecting
+	reason  error         // why broken; set before state is
+	track   trackEnd
+
+	mu      sync.Mutex
+	sock    *net.UnixConn
+	watcher *net.UnixConn
+
+	// Set before state becomes stateUp.
+	side    int
+	seg     *segment
+	mine    *sideLines // what this side writes
+	theirs  *sideLines
+	bell    *bell       // of the peer's context
+	remote  *regionView // regions of the peer's context
+	asym    bool        // both processes have registered for membarrier
+	toSelf  bool
+	proc    process
+	imports imports
+	exports exports
+
+	oneSided opQueue
+	tally    tally
+}
+
+// trackEnd is what a track adds to a connection.
+type trackEnd interface {
+	driver.Instance
+	// attach is called once the segment is there, before state is stateUp.
+	attach()
+	// fail ends everything posted with err. It returns false if the peer may
+	// still be inside memory of this process; it is called again then.
+	// Nobody else is in the instance.
+	fail(err error) bool
+	// detach is called before the segment goes away.
+	detach()
+}
+
+// tally are the counters of one connection. Those of the owner have one writer.
+type tally struct {
+	sent, received, bytesSent, bytesReceived driver.Tally
+	puts, gets, atomics                      driver.Tally
+	busy, waited, slept, woke                driver.Tally
+	truncated, canceled                      driver.Tally
+	mapped, unmapped                         driver.Tally // arenas found mapped, or not
+	connects, disconnects, broken, bad       atomic.Uint32
+}
+
+func (t *tally) addTo(c *driver.Counters) {
+	c.MessagesSent += t.sent.Load()
+	c.MessagesReceived += t.received.Load()
+	c.BytesSent += t.bytesSent.Load()
+	c.BytesReceived += t.bytesReceived.Load()
+	c.Puts += t.puts.Load()
+	c.Gets += t.gets.Load()
+	c.Atomics += t.atomics.Load()
+	c.Busy += t.busy.Load()
+	c.CreditsWaited += t.waited.Load()
+	c.Waits += t.slept.Load()
+	c.Wakeups += t.woke.Load()
+	c.Truncated += t.truncated.Load()
+	c.Canceled += t.canceled.Load()
+	c.RegistrationHits += t.mapped.Load()
+	c.RegistrationMisses += t.unmapped.Load()
+	c.Connects += uint64(t.connects.Load())
+	c.Disconnects += uint64(t.disconnects.Load())
+	c.BrokenPeers += uint64(t.broken.Load())
+	c.BadFrames += uint64(t.bad.Load())
+}
+
+// bind makes the instance of the context's track.
+func (n *conn) bind() driver.Instance {
+	if n.ctx.props.Track == driver.Large {
+		n.track = &large{conn: n}
+	} else {
+		n.track = &small{conn: n}
+	}
+	return n.track
+}
+
+// Peer implements driver.Instance.
+func (n *conn) Peer() string { return n.peerURL }
+
+// ConnectWait implements driver.Instance.
+func (n *conn) ConnectWait(ctx context.Context) error {
+	select {
+	case <-n.settled:
+	case <-ctx.Done():
+		select {
+		case <-n.settled:
+		default:
+			return &driver.Error{Driver: Name, Peer: n.peerURL, Op: "connect", Err: fmt.Errorf("peer has not answered: %w", ctx.Err())}
+		}
+	}
+	if n.state.Load() == stateUp {
+		return nil
+	}
+	return n.failure("connect")
+}
+
+// failure is the error of an operation on a connection that is not up.
+func (n *conn) failure(op string) error {
+	err := driver.ErrClosed
+	switch n.state.Load() {
+	case stateConnecting:
+		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
+	case stateUp:
+		return nil
+	case stateBroken:
+		if err = n.reason; err == nil {
+			err = driver.ErrBroken
+		}
+	}
+	return &driver.Error{Driver: Name, Peer: n.peerURL, Op: op, Err: err}
+}
+
+// enter begins a call that touches shared memory. It fails once the connection
+// is closed on this side, or before it stands.
+func (n *conn) enter() bool {
+	store32(&n.inCall, 1)
+	if s := n.state.Load(); s == stateClosed || s == stateConnecting {
+		store32(&n.inCall, 0)
+		return false
+	}
+	return true
+}
+
+func (n *conn) leave() { store32(&n.inCall, 0) }
+
+// settle moves a connection out of stateConnecting. It tells whether this call
+// did.
+func (n *conn) settle(s state, reason error) bool {
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if n.state.Load() != stateConnecting {
+		return false
+	}
+	n.reason = reason
+	n.state.Store(s)
+	n.ctx.forget(n)
+	close(n.settled)
+	return true
+}
+
+// up makes the connection stand. False: the user has given it up meanwhile, and
+// the caller cleans up.
+func (n *conn) up(seg *segment) bool {
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if n.state.Load() != stateConnecting {
+		return false
+	}
+	n.seg = seg
+	n.mine, n.theirs = &seg.ctl.side[n.side], &seg.ctl.side[1-n.side]
+	if n.toSelf {
+		n.theirs = n.mine
+	}
+	n.tally.connects.Store(1)
+	n.track.attach()
+	n.state.Store(stateUp)
+	n.ctx.forget(n)
+	for a := range n.ctx.shown {
+		n.show(a)
+	}
+	close(n.settled)
+	return true
+}
+
+// breakWith marks the connection broken and wakes whoever waits for it.
+func (n *conn) breakWith(err error) {
+	if n.settle(stateBroken, err) {
+		n.tally.broken.Store(1)
+		return
+	}
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if n.state.Load() != stateUp {
+		return
+	}
+	n.reason = err
+	n.tally.broken.Store(1)
+	n.state.Store(stateBroken)
+	n.wakeOwners()
+}
+
+// misbehaved breaks the connection because of what the peer wrote.
+func (n *conn) misbehaved(what string) {
+	n.tally.bad.Add(1)
+	n.breakWith(fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))
+}
+
+// peerLeft is called when the peer says goodbye.
+func (n *conn) peerLeft() {
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if n.state.CompareAndSwap(stateUp, statePeerClosed) {
+		n.tally.disconnects.Store(1)
+		n.wakeOwners()
+	}
+}
+
+// wakeOwners wakes local waits on this instance and on the context. The
+// caller holds ctx.mu, so that the segment stays mapped.
+func (n *conn) wakeOwners() {
+	if n.seg != nil {
+		wake(&n.mine.seq)
+	}
+	wake(&n.ctx.bell.seq)
+}
+
+// signal wakes the peer if it sleeps on this instance for progress other than
+// a message in the ring.
+func (n *conn) signal() {
+	if raised(&n.theirs.sleeping, n.asym) {
+		atomic.StoreUint32(&n.theirs.sleeping, 0)
+		wake(&n.theirs.seq)
+		n.tally.woke.Add(1)
+	}
+}
+
+// monitor reads the socket until the peer ends: its process's death closes it,
+// at once and whatever the cause. It runs in the goroutine that made the
+// connection.
+func (n *conn) monitor(sock *net.UnixConn) {
+	var m message
+	for {
+		fds, err := receive(sock, &m)
+		switch {
+		case err != nil && isProtocol(err):
+			closeAll(fds)
+			n.misbehaved(err.Error())
+		case err != nil:
+			n.breakWith(fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken))
+		case m.kind == msgGoodbye:
+			n.peerLeft()
+		case m.kind == msgArena && len(fds) == 1:
+			n.imports.add(m.arena, m.size, fds[0])
+			n.wakeSelf()
+			continue
+		case m.kind == msgForget:
+			n.dropArena(m.arena)
+			closeAll(fds)
+			continue
+		default:
+			closeAll(fds)
+			n.misbehaved("unexpected message on the set-up socket")
+		}
+		sock.Close()
+		return
+	}
+}
+
+// Disconnect implements driver.Instance; see the tracks, which add what is
+// pending.
+func (n *conn) disconnect(pending bool) error {
+	switch n.state.Load() {
+	case stateClosed:
+		return n.failure("disconnect")
+	case stateUp:
+		if pending {
+			return driver.ErrBusy
+		}
+	}
+	n.shut(driver.ErrClosed)
+	return nil
+}
+
+// shut closes this side from any goroutine: the state first, so that nobody
+// enters any more, then what is posted fails, then memory goes.
+func (n *conn) shut(err error) {
+	n.ctx.mu.Lock()
+	old := n.state.Load()
+	if old == stateClosed {
+		n.ctx.mu.Unlock()
+		return
+	}
+	n.state.Store(stateClosed)
+	n.ctx.forget(n)
+	if old == stateConnecting {
+		n.reason = err
+		close(n.settled)
+	}
+	if n.seg != nil {
+		n.wakeOwners()
+	}
+	n.ctx.mu.Unlock()
+
+	n.mu.Lock()
+	sock, watcher := n.sock, n.watcher
+	n.mu.Unlock()
+	if watcher != nil {
+		watcher.Close()
+	}
+	if n.seg == nil {
+		if sock != nil {
+			sock.Close()
+		}
+		n.retire()
+		return
+	}
+	if old == stateUp {
+		n.tally.disconnects.Store(1)
+	}
+	n.quiesce()
+	n.detach(err, old, sock)
+}
+
+// quiesce waits until the owner has left the call it may be in, which is
+// bounded: it sees the state, or has seen the old one and returns soon.
+func (n *conn) quiesce() {
+	n.quiesceCall()
+	for load32(&n.inCall)|load32(&n.blocked) != 0 {
+		n.wakeSelf()
+		runtime.Gosched()
+	}
+}
+
+// quiesceCall waits until the owner is not in the call that it may be in now.
+func (n *conn) quiesceCall() {
+	var dummy uint32
+	raise(&dummy, true)
+	for load32(&n.inCall) != 0 {
+		runtime.Gosched()
+	}
+}
+
+// detach ends what is posted and lets go of the shared memory, as soon as the
+// peer cannot be inside memory of this process any more.
+func (n *conn) detach(err error, old state, sock *net.UnixConn) {
+	done := func() {
+		if sock != nil {
+			if old == stateUp {
+				_ = send(sock, &message{kind: msgGoodbye})
+			}
+			sock.Close()
+		}
+		n.track.detach()
+		n.ctx.mu.Lock()
+		n.seg.unmap()
+		n.seg = nil
+		n.ctx.mu.Unlock()
+		n.imports.close()
+		n.exports.close()
+		n.proc.close()
+		n.retire()
+	}
+	if n.track.fail(err) || old != stateUp {
+		done()
+		return
+	}
+	// The peer has claimed a piece of a transfer and may be stopped in it:
+	// the memory stays pinned until it is done, or dead.
+	go func() {
+		for !n.track.fail(err) && !n.proc.dead() {
+			pause()
+		}
+		done()
+	}()
+}
+
+// retire moves the counters to the context.
+func (n *conn) retire() {
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if _, ok := n.ctx.conns[n]; ok {
+		delete(n.ctx.conns, n)
+		n.tally.addTo(&n.ctx.retired)
+	}
+}
+
+// isProtocol tells a violation of the protocol from the end of the socket.
+func isProtocol(err error) bool {
+	return errors.Is(err, errMalformed) || errors.Is(err, driver.ErrVersion)
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}

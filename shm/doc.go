@@ -1,0 +1,2 @@
+// Package shm is the driver for processes on one host.
+package shm

@@ -1,0 +1,226 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Name is the driver's name.
+const Name = "shm"
+
+// URLVersion is the version in this driver's urls.
+const URLVersion = 1
+
+func init() { driver.Register(shmDriver{}) }
+
+type shmDriver struct{}
+
+// Name implements driver.Driver.
+func (shmDriver) Name() string { return Name }
+
+// Devices implements driver.Driver: there is one, this host.
+func (shmDriver) Devices() []driver.Device {
+	d := driver.Device{Name: "host", Description: "processes on this host"}
+	if err := probeKernel(); err != nil {
+		d.Err = err
+		return []driver.Device{d}
+	}
+	dir, err := socketDir("")
+	if err != nil {
+		d.Err = &driver.UnavailableError{Driver: Name, Device: d.Name, Reason: "no directory for its socket", Err: err}
+		return []driver.Device{d}
+	}
+	d.Details = []driver.Detail{
+		{Name: "directory", Value: dir},
+		{Name: "membarrier", Value: yesNo(registerBarrier(), "yes", "no: senders pay a fence a message")},
+		{Name: "cross-memory attach", Value: yesNo(selfAttach(), "yes", "no: private memory is copied twice")},
+		{Name: "memory per connection", Value: fmt.Sprintf("%d KiB small track, %d KiB large track", segmentFileSize(false)>>10, segmentFileSize(true)>>10)},
+	}
+	return []driver.Device{d}
+}
+
+func yesNo(b bool, yes, no string) string {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// probeKernel tells what the driver cannot do without.
+func probeKernel() error {
+	fd, err := unix.MemfdCreate("bywash-probe", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return &driver.UnavailableError{Driver: Name, Device: "host", Reason: "memfd_create is refused (requires Linux 3.17)", Err: err,
+			Remedy: "admit memfd_create in the seccomp profile, raise ulimit -n"}
+	}
+	return unix.Close(fd)
+}
+
+// options are the settings in Hints.Options.
+type options struct {
+	dir       string
+	allowUIDs []uint32
+	noArena   bool // do not map arenas
+	noCMA     bool // do not use process_vm_readv and process_vm_writev
+	noSender  bool // the sending end of a long transfer does not copy
+	noRecver  bool // the receiving end does not
+	noPtracer bool
+	noBarrier bool
+}
+
+func parseOptions(m map[string]string) (o options, err error) {
+	for k, v := range m {
+		bad := false
+		switch k {
+		case "dir":
+			o.dir = v
+			bad = v == ""
+		case "allow-uids":
+			for s := range strings.SplitSeq(v, ",") {
+				n, err := strconv.ParseUint(s, 10, 32)
+				bad = bad || err != nil
+				o.allowUIDs = append(o.allowUIDs, uint32(n))
+			}
+		case "path":
+			o.noArena = v == "cma" || v == "ring"
+			o.noCMA = v == "arena" || v == "ring"
+			bad = !o.noArena && !o.noCMA && v != "auto"
+		case "ends":
+			o.noSender, o.noRecver = v == "receiver", v == "sender"
+			bad = !o.noSender && !o.noRecver && v != "both"
+		case "ptracer":
+			o.noPtracer = v == "off"
+			bad = !o.noPtracer && v != "on"
+		case "membarrier":
+			o.noBarrier = v == "off"
+			bad = !o.noBarrier && v != "on"
+		default:
+			return o, fmt.Errorf("%w: shm has no option %q (it has dir, allow-uids, path, ends, ptracer, membarrier)", driver.ErrInvalid, k)
+		}
+		if bad {
+			return o, fmt.Errorf("%w: shm option %s=%q", driver.ErrInvalid, k, v)
+		}
+	}
+	return o, nil
+}
+
+// nic is a queried, unopened NIC.
+type nic struct {
+	props  driver.Properties
+	opts   options
+	opened atomic.Bool
+}
+
+// Query implements driver.Driver.
+func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
+	if h.Device != "" && h.Device != "host" {
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: no device %q, only \"host\"", driver.ErrInvalid, h.Device)}
+	}
+	if h.Track > driver.Large {
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)}
+	}
+	o, err := parseOptions(h.Options)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	if err := probeKernel(); err != nil {
+		return nil, err
+	}
+	return &nic{opts: o, props: driver.Properties{
+		Driver: Name, Device: "host", Track: h.Track,
+		Capabilities: capabilities(h.Track), Profile: profile(h.Track),
+	}}, nil
+}
+
+func capabilities(t driver.Track) driver.Capabilities {
+	c := driver.Capabilities{
+		IOVec: true, Data: true, SendWait: true, RecvWait: true,
+		DeadTime: time.Second,
+		OneSided: &driver.OneSidedCapabilities{
+			Put: true, Get: true, MaxPut: maxTransfer, MaxGet: maxTransfer,
+			PutAlignment: 1, GetAlignment: 1,
+			Atomics32: driver.AllAtomics, Atomics64: driver.AllAtomics,
+			Fetch32: driver.AllAtomics, Fetch64: driver.AllAtomics,
+			AtomicWithCPU: true, AtomicArenaOnly: true,
+			KeySize: keyBytes, Depth: opDepth,
+		},
+	}
+	if t == driver.Small {
+		c.MaxMessage, c.BufferSize = maxSmall, maxSmall
+		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
+		c.SendDepth, c.RecvDepth = queueDepth, queueDepth
+		c.Ordered = true
+		return c
+	}
+	c.MaxMessage = maxTransfer
+	c.Prefetch = true
+	c.RdvSize = rdvBytes
+	c.SendDepth, c.RecvDepth = transferSlots, transferSlots
+	return c
+}
+
+func profile(t driver.Track) driver.Profile {
+	p := driver.Profile{Latency: 100 * time.Nanosecond, Bandwidth: 10e9, Exclusivity: 48}
+	if t == driver.Large {
+		p.Latency, p.Bandwidth = time.Microsecond, 40e9
+	}
+	return p
+}
+
+// Properties implements driver.NIC.
+func (n *nic) Properties() *driver.Properties { return &n.props }
+
+// Open implements driver.NIC.
+func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
+	if n.opened.Swap(true) {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
+	}
+	c, err := openContext(n.props, n.opts, a)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: err}
+	}
+	driver.Opened(c.api)
+	return c.api, nil
+}
+
+// socketDir finds and, if it is our own, makes the directory for sockets:
+// the given one, else bywash in XDG_RUNTIME_DIR, else one in the directory for
+// temporary files that only this user can enter.
+func socketDir(given string) (string, error) {
+	if given != "" {
+		st, err := os.Stat(given)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("option dir: %w", err)
+		case !st.IsDir():
+			return "", fmt.Errorf("%w: option dir: %s is not a directory", driver.ErrInvalid, given)
+		}
+		return given, nil
+	}
+	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Getuid())
+	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {
+		if st, err := os.Stat(run); err == nil && st.IsDir() {
+			dir = run + "/bywash"
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", resourceError("make directory for sockets", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return "", fmt.Errorf("stat %s: %w", dir, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Getuid()) || st.Mode&0o077 != 0 {
+		return "", fmt.Errorf("%w: %s is not a directory that only this user can enter (remove it, or set the option dir)", driver.ErrAuth, dir)
+	}
+	return dir, nil
+}

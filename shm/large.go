@@ -1,0 +1,551 @@
+package shm
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// A long message needs no ring: both ends publish where their buffer lies, in a
+// slot of shared memory, and each end that can reach the other's buffer (it has
+// mapped the arena, or may attach to the process) copies pieces of it. The
+// sender's end claims pieces from the front, the receiver's from the back, by
+// compare-and-swap, until they meet. A claimed piece holds both buffers until it
+// is done, or its claimant dead: so a process that is stopped in the middle of
+// a copy never writes to a buffer that was given up meanwhile. Where neither
+// end can reach the other's buffer, the sender copies pieces through the ring.
+
+// transferSlot is one long message. Its receiver chooses the slot; rdv data
+// names it.
+type transferSlot struct {
+	recv  endLine // written by the receiving end, published by recv.ticket
+	send  endLine // written by the sending end, published by send.ticket
+	claim uint64  // compare-and-swapped by both
+	_     [56]byte
+}
+
+// endLine is what one end tells about its buffer.
+type endLine struct {
+	ticket uint64 // which use of the slot the line speaks of
+	addr   uint64 // in the end's address space; 0: not contiguous
+	length uint64
+	arena  uint64 // 0: none
+	offset uint64
+	done   uint64 // pieces this end has copied
+	reach  uint32 // how this end reaches the other's buffer
+	_      uint32
+	ack    uint64 // ticket that the sending end has finished with
+}
+
+// How an end reaches the other's buffer.
+const (
+	reachUnknown = iota
+	reachNone
+	reachArena
+	reachCMA
+	reachSelf
+)
+
+// Claim word: pieces claimed from the front, pieces claimed from the back, a
+// flag, and the low bits of the ticket.
+const (
+	claimBits   = 23
+	claimMask   = 1<<claimBits - 1
+	claimGiveUp = 1 << (2 * claimBits) // no further claims
+	claimTag    = 2*claimBits + 1      // shift
+	pieceBytes  = 64 << 10
+)
+
+func front(w uint64) uint64 { return w & claimMask }
+func back(w uint64) uint64  { return w >> claimBits & claimMask }
+
+// Rdv data: slot, a check value, ticket.
+const (
+	rdvBytes = 16
+	rdvMagic = 0x76645253 // "SRdv"
+)
+
+// transfer is this end's view of a slot in use.
+type transfer struct {
+	p       *driver.Packet
+	slot    *transferSlot
+	ticket  uint64
+	used    bool // receiving end: the slot's last use was matched by a sender
+	matched bool
+	gaveUp  bool
+	message int // bytes that the sender has
+	n       int // bytes that travel
+	pieces  uint64
+	reach   uint32
+	remote  unsafe.Pointer // reachArena, reachSelf
+	addr    uint64         // reachCMA
+	local   []byte         // nil if not contiguous
+	done    uint64         // pieces this end has copied
+	moved   int            // bytes through the ring
+	arena   *driver.Arena
+	pin     runtime.Pinner
+	rdv     [rdvBytes]byte
+}
+
+// large is an instance on the large track.
+type large struct {
+	*conn
+	recvs, sends [transferSlots]transfer
+	outTable     *[transferSlots]transferSlot // we send
+	inTable      *[transferSlots]transferSlot
+	out          producer
+	in           consumer
+	nextSlot     int
+	salt         uint64
+	lastPath     string
+	iov          [64]unix.Iovec
+
+	waitFor *driver.Packet
+	sending bool
+}
+
+var (
+	_ driver.SendWaiter = (*large)(nil)
+	_ driver.RecvWaiter = (*large)(nil)
+	_ driver.Prefetcher = (*large)(nil)
+	_ driver.OneSided   = (*large)(nil)
+)
+
+func (l *large) attach() {
+	out, in := l.side, 1-l.side
+	if l.toSelf {
+		in = out
+	}
+	l.outTable, l.inTable = l.seg.table[out], l.seg.table[in]
+	l.out, l.in = newProducer(l.seg.ring[out]), newConsumer(l.seg.ring[in])
+	for i := range transferSlots {
+		l.recvs[i].slot, l.sends[i].slot = &l.inTable[i], &l.outTable[i]
+	}
+	l.salt = l.ctx.inc << 20 // tickets of another connection do not fit
+	l.lastPath = l.likelyPath()
+}
+
+func (l *large) detach() { l.releasePeer() }
+
+// Path implements driver.Instance.
+func (l *large) Path() string { return l.lastPath }
+
+func (l *large) likelyPath() string {
+	switch {
+	case l.toSelf:
+		return "copy"
+	case !l.ctx.opts.noArena:
+		return "arena-both"
+	case load32(&l.mine.cma) == cmaYes:
+		return "cma-both"
+	}
+	return "ring"
+}
+
+// pathName names the way of a transfer by how each end reaches the other.
+func pathName(send, recv uint32) string {
+	switch [2]uint32{send, recv} {
+	case [2]uint32{reachArena, reachArena}:
+		return "arena-both"
+	case [2]uint32{reachArena, reachNone}:
+		return "arena-put"
+	case [2]uint32{reachNone, reachArena}:
+		return "arena-get"
+	case [2]uint32{reachCMA, reachCMA}:
+		return "cma-both"
+	case [2]uint32{reachCMA, reachNone}:
+		return "cma-put"
+	case [2]uint32{reachNone, reachCMA}:
+		return "cma-get"
+	case [2]uint32{reachArena, reachCMA}:
+		return "arena-put+cma-get"
+	case [2]uint32{reachCMA, reachArena}:
+		return "cma-put+arena-get"
+	case [2]uint32{reachNone, reachNone}:
+		return "ring"
+	}
+	return "copy"
+}
+
+// describe fills this end's line, but for the ticket.
+func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
+	b, contiguous := p.Contiguous()
+	t.local = nil
+	addr, arena, offset := uint64(0), uint64(0), uint64(0)
+	if contiguous && len(b) > 0 {
+		t.local = b
+		addr = uint64(uintptr(unsafe.Pointer(&b[0])))
+		if a, off, ok := driver.ArenaOf(b); ok {
+			if !a.Hold() {
+				return fmt.Errorf("%w: the arena of the buffer is closed", driver.ErrInvalid)
+			}
+			t.arena = a
+			if l.show(a) {
+				arena, offset = a.ID(), uint64(off)
+				l.tally.mapped.Add(1)
+			}
+		} else {
+			t.pin.Pin(&b[0])
+			l.tally.unmapped.Add(1)
+		}
+	}
+	store64(&e.addr, addr)
+	store64(&e.length, uint64(p.Len()))
+	store64(&e.arena, arena)
+	store64(&e.offset, offset)
+	store64(&e.done, 0)
+	store32(&e.reach, reachUnknown)
+	t.done, t.moved, t.matched, t.gaveUp = 0, 0, false, false
+	t.reach = reachUnknown
+	return nil
+}
+
+// resolve finds out how this end reaches the buffer that the peer described.
+// Every field is read once. False while the peer's arena is on its way.
+func (l *large) resolve(t *transfer, e *endLine, forbidden bool) bool {
+	addr, arena, offset := load64(&e.addr), load64(&e.arena), load64(&e.offset)
+	t.reach = reachNone
+	if addr == 0 || forbidden {
+		return true
+	}
+	if l.toSelf {
+		other := &l.recvs[t.p.Driver.Slot]
+		if t == other {
+			other = &l.sends[t.p.Driver.Slot]
+		}
+		if other.local != nil && other.ticket == t.ticket {
+			t.reach, t.remote = reachSelf, unsafe.Pointer(&other.local[0])
+		}
+		return true
+	}
+	if arena != 0 && !l.ctx.opts.noArena {
+		mem, known, ok := l.imports.find(arena, offset, uint64(t.n))
+		if !known {
+			t.reach = reachUnknown
+			return false
+		}
+		if ok {
+			t.reach, t.remote = reachArena, mem
+			return true
+		}
+	}
+	if load32(&l.mine.cma) == cmaYes {
+		t.reach, t.addr = reachCMA, addr
+	}
+	return true
+}
+
+func (l *large) sizes(t *transfer, message, room uint64) {
+	t.message = int(message)
+	t.n = int(min(message, room))
+	t.pieces = (uint64(t.n) + pieceBytes - 1) / pieceBytes
+}
+
+func (l *large) fault(op string, format string, args ...any) error {
+	return &driver.Error{Driver: Name, Peer: l.peerURL, Op: op, Err: fmt.Errorf(format, args...)}
+}
+
+// RecvPost implements driver.Instance.
+func (l *large) RecvPost(p *driver.Packet) error {
+	if !l.enter() {
+		return l.failure("receive")
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure("receive")
+	}
+	if err := checkPost(p); err != nil {
+		return l.fault("receive", "%w", err)
+	}
+	if n := p.Len(); n > maxTransfer {
+		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
+	}
+	for range transferSlots {
+		i := l.nextSlot
+		l.nextSlot = (i + 1) % transferSlots
+		t := &l.recvs[i]
+		if t.p != nil || t.used && load64(&t.slot.send.ack) != t.ticket {
+			continue
+		}
+		return l.recvIn(t, i, p)
+	}
+	l.tally.busy.Add(1)
+	return driver.ErrBusy
+}
+
+func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
+	if err := l.describe(t, &t.slot.recv, p); err != nil {
+		return l.fault("receive", "%w", err)
+	}
+	l.salt++
+	t.ticket, t.p, t.used = l.salt, p, false
+	atomic.StoreUint64(&t.slot.claim, t.ticket<<claimTag)
+	atomic.StoreUint64(&t.slot.recv.ticket, t.ticket)
+	le := binary.LittleEndian
+	le.PutUint32(t.rdv[:], uint32(i))
+	le.PutUint32(t.rdv[4:], rdvMagic)
+	le.PutUint64(t.rdv[8:], t.ticket)
+	p.RdvData = t.rdv[:]
+	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(i), Ticket: t.ticket}
+	return nil
+}
+
+// checkPost checks a packet before a post: it must be free, and if it was
+// prefetched, name the same memory as then.
+func checkPost(p *driver.Packet) error {
+	switch p.Driver.Phase {
+	case driver.Idle:
+		return nil
+	case driver.Prefetched:
+		if p.Driver.Ticket == fingerprint(p) {
+			return nil
+		}
+		return fmt.Errorf("%w: the packet was prefetched with other memory; unfetch it first", driver.ErrInvalid)
+	}
+	return fmt.Errorf("%w: the packet is posted already, or its outcome was not polled", driver.ErrInvalid)
+}
+
+// SendPost implements driver.Instance.
+func (l *large) SendPost(p *driver.Packet) error {
+	if !l.enter() {
+		return l.failure("send")
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure("send")
+	}
+	if err := checkPost(p); err != nil {
+		return l.fault("send", "%w", err)
+	}
+	le := binary.LittleEndian
+	if len(p.RdvData) != rdvBytes || le.Uint32(p.RdvData[4:]) != rdvMagic || le.Uint32(p.RdvData) >= transferSlots {
+		return l.fault("send", "%w: the packet's rdv data is not of this driver", driver.ErrInvalid)
+	}
+	i, ticket := le.Uint32(p.RdvData), le.Uint64(p.RdvData[8:])
+	t := &l.sends[i]
+	now := load64(&t.slot.recv.ticket)
+	switch {
+	case now != ticket && ticket>>20 == now>>20 && ticket < now:
+		return l.fault("send", "%w: the receiver has given up", driver.ErrCanceled)
+	case now != ticket:
+		return l.fault("send", "%w: the packet's rdv data names no receive of this peer", driver.ErrInvalid)
+	case t.p != nil || t.ticket == ticket:
+		return l.fault("send", "%w: another packet was sent with the same rdv data", driver.ErrInvalid)
+	}
+	n, room := p.Len(), load64(&t.slot.recv.length)
+	if n > maxTransfer || room > maxTransfer {
+		return l.fault("send", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
+	}
+	if err := l.describe(t, &t.slot.send, p); err != nil {
+		return l.fault("send", "%w", err)
+	}
+	l.sizes(t, uint64(n), room)
+	t.ticket, t.p, t.matched = ticket, p, true
+	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: i, Ticket: ticket}
+	l.resolveSend(t)
+	atomic.StoreUint64(&t.slot.send.ticket, ticket)
+	l.signal()
+	return nil
+}
+
+// resolveSend tells the receiver how this end reaches its buffer.
+func (l *large) resolveSend(t *transfer) {
+	if l.resolve(t, &t.slot.recv, l.ctx.opts.noSender) {
+		store32(&t.slot.send.reach, t.reach)
+	}
+}
+
+// match looks whether the sender has posted.
+func (l *large) match(t *transfer) bool {
+	if !t.matched {
+		e := &t.slot.send
+		if load64(&e.ticket) != t.ticket {
+			return false
+		}
+		message := load64(&e.length)
+		if message > maxTransfer {
+			l.misbehaved("transfer that is too long")
+			return false
+		}
+		l.sizes(t, message, uint64(t.p.Len()))
+		t.matched, t.used = true, true
+	}
+	if t.reach == reachUnknown && l.resolve(t, &t.slot.send, l.ctx.opts.noRecver) {
+		store32(&t.slot.recv.reach, t.reach)
+		l.signal()
+	}
+	return true
+}
+
+// SendPoll implements driver.Instance.
+func (l *large) SendPoll(p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	if !l.enter() {
+		return l.ended(p, "send")
+	}
+	defer l.leave()
+	t := &l.sends[p.Driver.Slot%transferSlots]
+	if t.p != p {
+		return true, l.fault("send poll", "%w: the packet is not posted here", driver.ErrInvalid)
+	}
+	l.progressSend(t)
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	return false, nil
+}
+
+// RecvPoll implements driver.Instance.
+func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	if !l.enter() {
+		return l.ended(p, "receive")
+	}
+	defer l.leave()
+	t := &l.recvs[p.Driver.Slot%transferSlots]
+	if t.p != p {
+		return true, l.fault("receive poll", "%w: the packet is not posted here", driver.ErrInvalid)
+	}
+	l.progressRecv(t)
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	return false, nil
+}
+
+// finishTransfer gives the packet back. The sending end acknowledges, upon
+// which the slot can be used again.
+func (l *large) finishTransfer(t *transfer, sending bool, err error) {
+	p := t.p
+	t.p, t.local = nil, nil
+	if t.arena != nil {
+		t.arena.Release()
+		t.arena = nil
+	}
+	t.pin.Unpin()
+	p.N = t.n
+	if err != nil {
+		p.N = 0
+	}
+	if sending {
+		p.RdvData = nil
+		if err == nil {
+			p.N = t.message
+			l.tally.sent.Add(1)
+			l.tally.bytesSent.Add(uint64(t.n))
+		}
+		atomic.StoreUint64(&t.slot.send.ack, t.ticket)
+	} else {
+		p.RdvData = nil
+		if err == nil {
+			l.tally.received.Add(1)
+			l.tally.bytesReceived.Add(uint64(t.n))
+			if t.message > t.n {
+				err = &driver.TruncatedError{Message: t.message, Buffer: t.n}
+				l.tally.truncated.Add(1)
+			}
+		}
+	}
+	finish(p, err)
+	if st := l.state.Load(); st == stateUp {
+		l.signal()
+	}
+}
+
+// Disconnect implements driver.Instance.
+func (l *large) Disconnect() error {
+	if !l.enter() {
+		return l.disconnect(false)
+	}
+	pending := false
+	for i := range l.sends {
+		if t := &l.sends[i]; t.p != nil {
+			l.progressSend(t)
+			pending = pending || t.p != nil
+		}
+	}
+	up := l.state.Load() == stateUp
+	l.leave()
+	if up && pending {
+		return driver.ErrBusy
+	}
+	return l.disconnect(false)
+}
+
+// RecvCancel implements driver.Instance.
+func (l *large) RecvCancel(p *driver.Packet) error {
+	switch p.Driver.Phase {
+	case driver.Done, driver.Canceling:
+		return nil
+	case driver.Posted:
+	default:
+		return l.fault("cancel", "%w: the packet is not posted", driver.ErrInvalid)
+	}
+	if !l.enter() {
+		return l.failure("cancel")
+	}
+	defer l.leave()
+	t := &l.recvs[p.Driver.Slot%transferSlots]
+	if t.p != p {
+		return l.fault("cancel", "%w: the packet is not posted here", driver.ErrInvalid)
+	}
+	l.match(t)
+	if w := atomic.LoadUint64(&t.slot.claim); t.matched && front(w)+back(w) == t.pieces && t.reach > reachNone {
+		return nil // every piece is claimed: the message wins
+	}
+	l.giveUp(t)
+	p.Driver.Phase = driver.Canceling
+	return nil
+}
+
+// giveUp forbids further claims.
+func (l *large) giveUp(t *transfer) {
+	atomic.OrUint64(&t.slot.claim, claimGiveUp)
+	t.gaveUp = true
+	l.signal()
+}
+
+// ready, arm and disarm implement waiter.
+func (l *large) ready() (bool, error) {
+	if l.sending {
+		return l.SendPoll(l.waitFor)
+	}
+	return l.RecvPoll(l.waitFor)
+}
+
+func (l *large) arm() {
+	if l.enter() {
+		raise(&l.mine.sleeping, l.asym)
+		l.leave()
+	}
+}
+
+func (l *large) disarm() {
+	if l.enter() {
+		atomic.StoreUint32(&l.mine.sleeping, 0)
+		l.leave()
+	}
+}
+
+// SendWait implements driver.SendWaiter.
+func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
+	l.waitFor, l.sending = p, true
+	return l.block(ctx, l)
+}
+
+// RecvWait implements driver.RecvWaiter.
+func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
+	l.waitFor, l.sending = p, false
+	return l.block(ctx, l)
+}

@@ -1,0 +1,346 @@
+package shm
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+const (
+	// opDepth is how many one-sided operations can be unfinished.
+	opDepth = 64
+
+	// maxTransfer limits messages of the large track, puts and gets.
+	maxTransfer = 1 << 38
+
+	// opStep is how much one call copies: posts and polls stay short.
+	opStep = 256 << 10
+)
+
+// opQueue holds operations that are not finished, in order. Short ones never
+// enter it: this side's CPU carries them out when they are posted.
+type opQueue struct {
+	first, last *driver.Op
+	n           int
+	moved       int // bytes of first
+}
+
+// PutPost implements driver.OneSided.
+func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, opPut) }
+
+// GetPost implements driver.OneSided.
+func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
+
+// AtomicPost implements driver.OneSided.
+func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
+
+// Kinds of operation, kept in Op.Driver.Ticket.
+const (
+	opPut = iota
+	opGet
+	opAtomic
+)
+
+var opNames = [...]string{"put", "get", "atomic"}
+
+func (n *conn) opError(kind uint64, err error) error {
+	return &driver.Error{Driver: Name, Peer: n.peerURL, Op: opNames[kind], Err: err}
+}
+
+func (n *conn) postOp(op *driver.Op, kind uint64) error {
+	if !n.enter() {
+		return n.failure(opNames[kind])
+	}
+	defer n.leave()
+	if n.state.Load() != stateUp {
+		return n.failure(opNames[kind])
+	}
+	if err := n.checkOp(op, kind); err != nil {
+		return n.opError(kind, err)
+	}
+	q := &n.oneSided
+	if q.n == opDepth {
+		n.progressOps()
+		if q.n == opDepth {
+			n.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
+	}
+	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: kind}
+	if q.first == nil {
+		q.first = op
+	} else {
+		q.last.Driver.Next = op
+	}
+	q.last = op
+	q.n++
+	if q.first == op {
+		n.progressOps()
+	}
+	return nil
+}
+
+func (n *conn) checkOp(op *driver.Op, kind uint64) error {
+	r, ok := op.Remote.(*remoteRegion)
+	if !ok || r.conn != n {
+		return fmt.Errorf("%w: the region was not imported on this instance", driver.ErrRemoteKey)
+	}
+	if op.Driver.Phase != driver.Idle {
+		return fmt.Errorf("%w: the operation is posted already, or its outcome was not polled", driver.ErrInvalid)
+	}
+	size, need := len(op.Local), driver.RemoteWrite
+	switch kind {
+	case opGet:
+		need = driver.RemoteRead
+	case opAtomic:
+		size, need = op.Size, driver.RemoteAtomic
+		if size != 4 && size != 8 || op.Atomic > driver.CompareSwap {
+			return fmt.Errorf("%w: atomic %v of %d bytes", driver.ErrUnsupported, op.Atomic, size)
+		}
+	}
+	if r.entry.access&uint64(need) == 0 {
+		return driver.ErrAccess
+	}
+	if op.Offset < 0 || op.Offset > r.Len() || size > r.Len()-op.Offset {
+		return fmt.Errorf("%w: %d bytes at %d of %d", driver.ErrBounds, size, op.Offset, r.Len())
+	}
+	if kind == opAtomic && (r.entry.offset+uint64(op.Offset))%uint64(size) != 0 {
+		return fmt.Errorf("%w: atomic of %d bytes at offset %d", driver.ErrAlignment, size, op.Offset)
+	}
+	return nil
+}
+
+// progressOps carries out what is queued, up to opStep bytes.
+func (n *conn) progressOps() {
+	q := &n.oneSided
+	for budget := opStep; q.first != nil && budget > 0; {
+		op := q.first
+		k, done, err := n.step(op, min(budget, opStep))
+		q.moved += k
+		if !done && err == nil {
+			if k == 0 {
+				return // the peer's arena has not arrived yet
+			}
+			budget -= k
+			continue
+		}
+		budget -= max(k, 64)
+		q.first, q.moved = op.Driver.Next, 0
+		q.n--
+		if err != nil {
+			err = n.opError(op.Driver.Ticket, err)
+		}
+		op.Driver = driver.OpState{Phase: driver.Done, Err: err}
+	}
+}
+
+// step does a piece of the first operation under the protection of the hazard
+// word.
+func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
+	r := op.Remote.(*remoteRegion)
+	atomic.StoreUint64(&n.mine.hazard, uint64(r.index)+1)
+	defer atomic.StoreUint64(&n.mine.hazard, 0)
+	if atomic.LoadUint64(&n.remote[r.index].generation) != r.entry.generation {
+		return 0, true, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
+	}
+	if st := n.state.Load(); st == stateBroken || st == statePeerClosed {
+		return 0, true, n.failure(opNames[op.Driver.Ticket])
+	}
+	mem, known, mapped := n.reach(r)
+	if !known {
+		return 0, false, nil
+	}
+	if op.Driver.Ticket == opAtomic {
+		if !mapped {
+			return 0, true, fmt.Errorf("%w: the peer's arena could not be mapped", driver.ErrUnsupported)
+		}
+		apply(op, unsafe.Add(mem, op.Offset))
+		n.tally.atomics.Add(1)
+		return 8, true, nil
+	}
+	moved := n.oneSided.moved
+	b := op.Local[moved:min(len(op.Local), moved+budget)]
+	if len(b) > 0 {
+		if err := n.access(op, b, mem, mapped, op.Offset+moved); err != nil {
+			return 0, true, err
+		}
+	}
+	done = moved+len(b) == len(op.Local)
+	if done && op.Driver.Ticket == opPut {
+		n.tally.puts.Add(1)
+	} else if done {
+		n.tally.gets.Add(1)
+	}
+	return len(b), done, nil
+}
+
+// access copies b to or from the region.
+func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, off int) error {
+	r := op.Remote.(*remoteRegion)
+	put := op.Driver.Ticket == opPut
+	if mapped {
+		remote := unsafe.Slice((*byte)(unsafe.Add(mem, off)), len(b))
+		if put {
+			copy(remote, b)
+		} else {
+			copy(b, remote)
+		}
+		return nil
+	}
+	if load32(&n.mine.cma) != cmaYes {
+		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
+	}
+	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
+	if put {
+		return n.proc.copyOut(local[:], r.entry.addr+uint64(off), len(b))
+	}
+	return n.proc.copyIn(local[:], r.entry.addr+uint64(off), len(b))
+}
+
+// reach finds the memory of a region in this process.
+func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
+	e := &r.entry
+	switch {
+	case n.toSelf:
+		return unsafe.Pointer(&r.self.mem[0]), true, true
+	case e.arena == 0:
+		return nil, true, false
+	}
+	mem, known, mapped = n.imports.find(e.arena, e.offset, e.length)
+	if known && !mapped || n.ctx.opts.noArena {
+		return nil, true, false
+	}
+	return mem, known, mapped
+}
+
+// apply carries out an atomic with this side's CPU, which is as good as the
+// peer's: the memory is one and the same.
+func apply(op *driver.Op, at unsafe.Pointer) {
+	if op.Size == 4 {
+		op.Result = uint64(apply32((*uint32)(at), op))
+	} else {
+		op.Result = apply64((*uint64)(at), op)
+	}
+	if !op.Fetch {
+		op.Result = 0
+	}
+}
+
+func apply64(p *uint64, op *driver.Op) uint64 {
+	v := op.Operand
+	switch op.Atomic {
+	case driver.Add:
+		return atomic.AddUint64(p, v) - v
+	case driver.And:
+		return atomic.AndUint64(p, v)
+	case driver.Or:
+		return atomic.OrUint64(p, v)
+	case driver.Swap:
+		return atomic.SwapUint64(p, v)
+	}
+	for {
+		old := atomic.LoadUint64(p)
+		next := old ^ v
+		if op.Atomic == driver.CompareSwap {
+			if old != op.Compare {
+				return old
+			}
+			next = v
+		}
+		if atomic.CompareAndSwapUint64(p, old, next) {
+			return old
+		}
+	}
+}
+
+func apply32(p *uint32, op *driver.Op) uint32 {
+	v := uint32(op.Operand)
+	switch op.Atomic {
+	case driver.Add:
+		return atomic.AddUint32(p, v) - v
+	case driver.And:
+		return atomic.AndUint32(p, v)
+	case driver.Or:
+		return atomic.OrUint32(p, v)
+	case driver.Swap:
+		return atomic.SwapUint32(p, v)
+	}
+	for {
+		old := atomic.LoadUint32(p)
+		next := old ^ v
+		if op.Atomic == driver.CompareSwap {
+			if old != uint32(op.Compare) {
+				return old
+			}
+			next = v
+		}
+		if atomic.CompareAndSwapUint32(p, old, next) {
+			return old
+		}
+	}
+}
+
+// OpPoll implements driver.OneSided.
+func (n *conn) OpPoll(op *driver.Op) (bool, error) {
+	if op.Driver.Phase == driver.Posted {
+		if !n.enter() {
+			return true, n.failure(opNames[op.Driver.Ticket])
+		}
+		n.progressOps()
+		n.leave()
+	}
+	switch op.Driver.Phase {
+	case driver.Done:
+		op.Driver.Phase = driver.Idle
+		return true, op.Driver.Err
+	case driver.Posted:
+		return false, nil
+	}
+	return true, n.opError(opPut, fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
+}
+
+// Flush implements driver.OneSided.
+func (n *conn) Flush(ctx context.Context) error {
+	for n.oneSided.first != nil {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !n.enter() {
+			return n.failure("flush")
+		}
+		before, moved := n.oneSided.first, n.oneSided.moved
+		n.progressOps()
+		n.leave()
+		if n.oneSided.first == before && n.oneSided.moved == moved {
+			pause() // for the peer's arena to arrive, once
+		}
+	}
+	if s := n.state.Load(); s != stateUp {
+		return n.failure("flush")
+	}
+	return nil
+}
+
+// Fence implements driver.OneSided. Operations are carried out in the order in
+// which they were posted, each between two sequentially consistent accesses to
+// the hazard word, so that there is nothing to do.
+func (n *conn) Fence() error {
+	if s := n.state.Load(); s != stateUp {
+		return n.failure("fence")
+	}
+	return nil
+}
+
+// failOps ends what is queued.
+func (n *conn) failOps(err error) {
+	for q := &n.oneSided; q.first != nil; q.n-- {
+		op := q.first
+		q.first = op.Driver.Next
+		op.Driver = driver.OpState{Phase: driver.Done, Err: err}
+	}
+}

@@ -1,0 +1,413 @@
+package shm
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// progressSend moves the sending end of a transfer on by at most one piece.
+func (l *large) progressSend(t *transfer) {
+	if l.toSelf {
+		// Both ends are here, and only one of them may be polled.
+		if r := &l.recvs[t.p.Driver.Slot]; r.p != nil && r.ticket == t.ticket {
+			l.match(r)
+		}
+	}
+	if t.reach == reachUnknown {
+		l.resolveSend(t)
+	}
+	w := atomic.LoadUint64(&t.slot.claim)
+	theirs := load32(&t.slot.recv.reach)
+	switch {
+	case w>>claimTag != t.ticket<<claimTag>>claimTag, w&claimGiveUp != 0:
+		l.finishSend(t, driver.ErrCanceled)
+		return
+	case t.pieces == 0:
+		if theirs != reachUnknown {
+			l.finishSend(t, nil)
+			return
+		}
+	case t.reach > reachNone:
+		l.copyPiece(t, w, true)
+	case t.reach == reachNone && theirs == reachNone:
+		l.feedRing(t)
+		if t.moved == t.n {
+			l.finishSend(t, nil)
+		}
+		return
+	}
+	if t.p == nil {
+		return
+	}
+	if t.done+load64(&t.slot.recv.done) == t.pieces && t.pieces > 0 && theirs != reachUnknown {
+		l.lastPath = pathName(t.reach, theirs)
+		l.finishSend(t, nil)
+		return
+	}
+	if st := l.state.Load(); st != stateUp && l.released(t, true) {
+		l.finishSend(t, l.endError("send"))
+	}
+}
+
+// finishSend ends the sending end. An error is made one of this peer.
+func (l *large) finishSend(t *transfer, err error) {
+	switch {
+	case err == driver.ErrCanceled && l.state.Load() != stateUp:
+		err = l.endError("send")
+	case err == driver.ErrCanceled:
+		err = l.fault("send", "%w: the receiver has given up", driver.ErrCanceled)
+	case err == nil && t.reach == reachNone && load32(&t.slot.recv.reach) == reachNone:
+		l.lastPath = "ring"
+	}
+	l.finishTransfer(t, true, err)
+}
+
+// endError is the error of packets that the end of the connection catches.
+func (l *large) endError(op string) error {
+	if l.state.Load() == statePeerClosed {
+		return &driver.Error{Driver: Name, Peer: l.peerURL, Op: op, Err: driver.ErrClosed}
+	}
+	return l.failure(op)
+}
+
+// progressRecv moves the receiving end of a transfer on by at most one piece.
+func (l *large) progressRecv(t *transfer) {
+	if t.gaveUp {
+		if l.released(t, false) {
+			l.tally.canceled.Add(1)
+			l.finishTransfer(t, false, driver.ErrCanceled)
+		}
+		return
+	}
+	if l.match(t) {
+		w := atomic.LoadUint64(&t.slot.claim)
+		theirs := load32(&t.slot.send.reach)
+		switch {
+		case w&claimGiveUp != 0: // the sender has closed
+		case t.pieces == 0:
+			if t.reach != reachUnknown {
+				l.finishTransfer(t, false, nil)
+				return
+			}
+		case t.reach > reachNone:
+			l.copyPiece(t, w, false)
+		case t.reach == reachNone && theirs == reachNone:
+			l.drainRing()
+			if t.p == nil {
+				return
+			}
+		}
+		if t.p == nil {
+			return
+		}
+		if t.pieces > 0 && t.done+load64(&t.slot.send.done) == t.pieces {
+			l.lastPath = pathName(theirs, t.reach)
+			l.finishTransfer(t, false, nil)
+			return
+		}
+	}
+	if st := l.state.Load(); st != stateUp && l.released(t, false) {
+		l.finishTransfer(t, false, l.endError("receive"))
+	}
+}
+
+// released tells whether the peer has no piece of t under way, nor can begin
+// one, so that this end's buffer is free.
+func (l *large) released(t *transfer, sending bool) bool {
+	w := atomic.LoadUint64(&t.slot.claim)
+	if w&claimGiveUp == 0 && l.state.Load() != stateUp {
+		atomic.OrUint64(&t.slot.claim, claimGiveUp)
+		w = atomic.LoadUint64(&t.slot.claim)
+	}
+	if w&claimGiveUp == 0 {
+		return false
+	}
+	if l.state.Load() == stateBroken && (l.proc.pidfd < 0 || l.proc.dead()) {
+		return true
+	}
+	if sending {
+		return back(w) <= load64(&t.slot.recv.done)
+	}
+	// The sender publishes its line before it claims.
+	return front(w) == 0 || front(w) <= load64(&t.slot.send.done)
+}
+
+// copyPiece claims a piece and copies it: from the front as the sender, from
+// the back as the receiver.
+func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
+	for {
+		f, b := front(w), back(w)
+		if w&claimGiveUp != 0 || f+b >= t.pieces || w>>claimTag != t.ticket<<claimTag>>claimTag {
+			return
+		}
+		next, piece := w+1, f
+		if !sending {
+			next, piece = w+1<<claimBits, t.pieces-1-b
+		}
+		if atomic.CompareAndSwapUint64(&t.slot.claim, w, next) {
+			l.copyAt(t, int(piece)*pieceBytes, sending)
+			return
+		}
+		w = atomic.LoadUint64(&t.slot.claim)
+	}
+}
+
+// copyAt copies the claimed piece at off and reports it done.
+func (l *large) copyAt(t *transfer, off int, sending bool) {
+	n := min(t.n-off, pieceBytes)
+	mine := &t.slot.recv
+	if sending {
+		mine = &t.slot.send
+	}
+	var err error
+	if t.reach == reachCMA {
+		err = l.attachAt(t, off, n, sending)
+	} else {
+		l.mappedAt(t, off, n, sending)
+	}
+	if err != nil && !l.proc.dead() {
+		l.breakWith(l.fault("transfer", "%w: %w", driver.ErrBroken, err))
+	}
+	t.done++
+	if err != nil {
+		t.done = 0 // never complete: the connection is broken
+	}
+	store64(&mine.done, t.done)
+	l.signal()
+}
+
+// mappedAt copies a piece to or from memory of the peer that is mapped here.
+func (l *large) mappedAt(t *transfer, off, n int, sending bool) {
+	remote := unsafe.Slice((*byte)(unsafe.Add(t.remote, off)), n)
+	switch {
+	case t.local != nil && sending:
+		copy(remote, t.local[off:off+n])
+	case t.local != nil:
+		copy(t.local[off:off+n], remote)
+	default:
+		c := t.p.Cursor()
+		c.Seek(off)
+		if sending {
+			c.Gather(remote)
+		} else {
+			c.Scatter(remote)
+		}
+	}
+}
+
+// attachAt copies a piece to or from private memory of the peer.
+func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
+	c := t.p.Cursor()
+	c.Seek(off)
+	for n > 0 {
+		v, size := l.iov[:0], 0
+		for len(v) < cap(v) && size < n {
+			run := c.Next(n - size)
+			if len(run) == 0 {
+				break
+			}
+			v = append(v, unix.Iovec{Base: &run[0], Len: uint64(len(run))})
+			size += len(run)
+		}
+		f := l.proc.copyIn
+		if sending {
+			f = l.proc.copyOut
+		}
+		if err := f(v, t.addr+uint64(off), size); err != nil {
+			return err
+		}
+		off += size
+		n -= size
+	}
+	return nil
+}
+
+// A fragment is what one message of the ring carries of a transfer whose ends
+// cannot reach each other's buffers: slot, low bits of the ticket, offset, and
+// bytes.
+const (
+	fragmentHeader = 16
+	fragmentBytes  = maxSmall - fragmentHeader
+)
+
+// feedRing puts as many fragments into the ring as fit.
+func (l *large) feedRing(t *transfer) {
+	le := binary.LittleEndian
+	for t.moved < t.n {
+		n := min(t.n-t.moved, fragmentBytes)
+		ok, bad := l.out.room(fragmentHeader + n)
+		if !ok {
+			if bad {
+				l.misbehaved("progress beyond what was sent")
+			}
+			return
+		}
+		b := unsafe.Slice((*byte)(l.out.dataAt()), fragmentHeader+n)
+		le.PutUint32(b, t.p.Driver.Slot)
+		le.PutUint32(b[4:], uint32(t.ticket))
+		le.PutUint64(b[8:], uint64(t.moved))
+		c := t.p.Cursor()
+		c.Seek(t.moved)
+		c.Gather(b[fragmentHeader:])
+		if fragmentHeader+n <= inlineMax {
+			l.out.sendInline(b)
+		} else {
+			l.out.publishData(len(b))
+		}
+		t.moved += n
+		l.signal()
+	}
+}
+
+// drainRing takes fragments to the transfers they belong to; those of a
+// transfer that was given up are dropped.
+func (l *large) drainRing() {
+	le := binary.LittleEndian
+	var a arrival
+	for {
+		ok, bad := l.in.peek(&a)
+		if bad || ok && a.n < fragmentHeader {
+			l.misbehaved("malformed fragment")
+			return
+		}
+		if !ok || a.there < a.n {
+			return
+		}
+		b := unsafe.Slice((*byte)(a.at), a.n)
+		slot, ticket, off := le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
+		if slot < transferSlots {
+			t := &l.recvs[slot]
+			if t.p != nil && uint32(t.ticket) == ticket && !t.gaveUp && l.match(t) {
+				if off != uint64(t.moved) || a.n-fragmentHeader > t.n-t.moved {
+					l.misbehaved("fragment out of place")
+					return
+				}
+				c := t.p.Cursor()
+				c.Seek(t.moved)
+				c.Scatter(b[fragmentHeader:])
+				t.moved += a.n - fragmentHeader
+				if t.moved == t.n {
+					l.lastPath = "ring"
+					l.finishTransfer(t, false, nil)
+				}
+			}
+		}
+		if l.in.pop(&a) {
+			l.signal()
+		}
+	}
+}
+
+// fail implements trackEnd: it ends everything posted whose buffers the peer has
+// let go of.
+func (l *large) fail(err error) bool {
+	if l.seg == nil {
+		return true
+	}
+	failure := &driver.Error{Driver: Name, Peer: l.peerURL, Op: "close", Err: err}
+	l.conn.failOps(failure)
+	all := true
+	for i := range transferSlots {
+		if t := &l.sends[i]; t.p != nil {
+			if !l.released(t, true) {
+				all = false
+			} else {
+				l.finishTransfer(t, true, failure)
+			}
+		}
+		if t := &l.recvs[i]; t.p != nil {
+			if !l.released(t, false) {
+				all = false
+			} else {
+				l.finishTransfer(t, false, failure)
+			}
+		}
+	}
+	return all
+}
+
+// fingerprint sums up which memory a packet names.
+func fingerprint(p *driver.Packet) uint64 {
+	h := uint64(14695981039346656037)
+	mix := func(b []byte) {
+		h = (h ^ uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))) * 1099511628211
+		h = (h ^ uint64(len(b))) * 1099511628211
+	}
+	if p.IOV != nil {
+		for _, b := range p.IOV {
+			mix(b)
+		}
+		return h
+	}
+	if p.Data != nil {
+		for i := range p.Data.Segments() {
+			mix(p.Data.Segment(i))
+		}
+	}
+	return h
+}
+
+// prefetch makes ready what a post of p would need: the peer is shown the
+// arena, or private memory gets its pages.
+func (l *large) prefetch(p *driver.Packet, op string, advice int) error {
+	if !l.enter() {
+		return l.failure(op)
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure(op)
+	}
+	if p.Driver.Phase != driver.Idle {
+		return l.fault(op, "%w: the packet is in use", driver.ErrInvalid)
+	}
+	if b, ok := p.Contiguous(); ok && len(b) > 0 {
+		if a, _, ok := driver.ArenaOf(b); ok && a.Hold() {
+			l.show(a)
+			a.Release()
+		} else if !ok {
+			populate(b, advice)
+		}
+	}
+	p.Driver = driver.PacketState{Phase: driver.Prefetched, Ticket: fingerprint(p)}
+	return nil
+}
+
+// populate faults in whole pages of b (Linux 5.14; without it they fault
+// during the copy).
+func populate(b []byte, advice int) {
+	const page = 4096
+	start := (uintptr(unsafe.Pointer(&b[0])) + page - 1) &^ (page - 1)
+	skip := int(start - uintptr(unsafe.Pointer(&b[0])))
+	if n := (len(b) - skip) &^ (page - 1); n > 0 {
+		_ = unix.Madvise(b[skip:skip+n], advice)
+	}
+}
+
+func (l *large) unfetch(p *driver.Packet, op string) error {
+	if p.Driver.Phase != driver.Prefetched {
+		return l.fault(op, "%w: the packet was not prefetched", driver.ErrInvalid)
+	}
+	p.Driver = driver.PacketState{}
+	return nil
+}
+
+// SendPrefetch implements driver.Prefetcher.
+func (l *large) SendPrefetch(p *driver.Packet) error {
+	return l.prefetch(p, "send prefetch", unix.MADV_POPULATE_READ)
+}
+
+// SendUnfetch implements driver.Prefetcher.
+func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p, "send unfetch") }
+
+// RecvPrefetch implements driver.Prefetcher.
+func (l *large) RecvPrefetch(p *driver.Packet) error {
+	return l.prefetch(p, "receive prefetch", unix.MADV_POPULATE_WRITE)
+}
+
+// RecvUnfetch implements driver.Prefetcher.
+func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p, "receive unfetch") }
