@@ -151,6 +151,8 @@ func (l *large) likelyPath() string {
 
 // pathName names the way of a transfer by how each end reaches the other.
 func pathName(send, recv uint32) string {
+	// An end whose peer's arena had not arrived yet took no part.
+	send, recv = max(send, reachNone), max(recv, reachNone)
 	switch [2]uint32{send, recv} {
 	case [2]uint32{reachArena, reachArena}:
 		return "arena-both"

@@ -28,10 +28,8 @@ func (l *large) progressSend(t *transfer) {
 		l.finishSend(t, driver.ErrCanceled)
 		return
 	case t.pieces == 0:
-		if theirs != reachUnknown {
-			l.finishSend(t, nil)
-			return
-		}
+		l.finishSend(t, nil)
+		return
 	case t.reach > reachNone:
 		l.copyPiece(t, w, true)
 	case t.reach == reachNone && theirs == reachNone:
@@ -44,7 +42,7 @@ func (l *large) progressSend(t *transfer) {
 	if t.p == nil {
 		return
 	}
-	if t.done+load64(&t.slot.recv.done) == t.pieces && t.pieces > 0 && theirs != reachUnknown {
+	if t.done+load64(&t.slot.recv.done) == t.pieces {
 		l.lastPath = pathName(t.reach, theirs)
 		l.finishSend(t, nil)
 		return
@@ -90,10 +88,8 @@ func (l *large) progressRecv(t *transfer) {
 		switch {
 		case w&claimGiveUp != 0: // the sender has closed
 		case t.pieces == 0:
-			if t.reach != reachUnknown {
-				l.finishTransfer(t, false, nil)
-				return
-			}
+			l.finishTransfer(t, false, nil)
+			return
 		case t.reach > reachNone:
 			l.copyPiece(t, w, false)
 		case t.reach == reachNone && theirs == reachNone:
@@ -105,7 +101,7 @@ func (l *large) progressRecv(t *transfer) {
 		if t.p == nil {
 			return
 		}
-		if t.pieces > 0 && t.done+load64(&t.slot.send.done) == t.pieces {
+		if t.done+load64(&t.slot.send.done) == t.pieces {
 			l.lastPath = pathName(theirs, t.reach)
 			l.finishTransfer(t, false, nil)
 			return
