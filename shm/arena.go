@@ -2,6 +2,7 @@ package shm
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -15,19 +16,30 @@ import (
 // further ones memory is treated as private.
 const maxArenas = 64
 
+// maxImported limits what all connections of this process map of their peers, so
+// that a hostile one cannot take the address space that Go's heap grows into.
+const maxImported = 1 << 45
+
+var importedBytes atomic.Int64
+
 // imported is an arena of the peer; base is nil if it could not be mapped.
 type imported struct {
 	id   uint64
 	base unsafe.Pointer
 	size uint64
+	// users are the list and each transfer that copies to or from it: the
+	// peer may take it back in the middle.
+	users atomic.Int32
 }
 
 // imports are the arenas of the peer. The monitor writes, the owner reads.
 type imports struct {
-	list atomic.Pointer[[]imported]
+	list   atomic.Pointer[[]*imported]
+	mu     sync.Mutex // of writers
+	closed bool
 }
 
-func (im *imports) all() []imported {
+func (im *imports) all() []*imported {
 	if l := im.list.Load(); l != nil {
 		return *l
 	}
@@ -35,40 +47,62 @@ func (im *imports) all() []imported {
 }
 
 // add maps an arena that the peer has shown. It owns fd. What cannot be mapped
-// is listed too, so that nobody waits for it.
-func (im *imports) add(id, size uint64, fd int) {
+// is listed too, so that nobody waits for it. False if the peer may not show it.
+func (im *imports) add(id, size uint64, fd int) bool {
 	defer unix.Close(fd)
+	im.mu.Lock()
+	defer im.mu.Unlock()
 	list := im.all()
-	e := imported{id: id}
-	if len(list) < maxArenas && size < 1<<46 && checkSealed(fd, int64(size)) == nil {
-		if p, err := mapShared(fd, int(size), unix.PROT_READ|unix.PROT_WRITE); err == nil {
-			_ = unix.Madvise(unsafe.Slice((*byte)(p), size), unix.MADV_HUGEPAGE) // costs only speed
-			e.base, e.size = p, size
-		}
+	if len(list) >= maxArenas || slices.ContainsFunc(list, func(e *imported) bool { return e.id == id }) {
+		return false
+	}
+	if im.closed {
+		return true
+	}
+	e := &imported{id: id}
+	e.users.Store(1)
+	if size <= maxImported && checkSealed(fd, int64(size)) == nil {
+		e.place(fd, size)
 	}
 	next := append(list[:len(list):len(list)], e)
 	im.list.Store(&next)
+	return true
+}
+
+func (e *imported) place(fd int, size uint64) {
+	if importedBytes.Add(int64(size)) <= maxImported {
+		if p, err := mapShared(fd, int(size), unix.PROT_READ|unix.PROT_WRITE); err == nil {
+			_ = unix.Madvise(unsafe.Slice((*byte)(p), size), unix.MADV_HUGEPAGE) // costs only speed
+			e.base, e.size = p, size
+			return
+		}
+	}
+	importedBytes.Add(-int64(size))
 }
 
 // find looks an arena up. known is false while the peer's message about it is
 // still on its way.
-func (im *imports) find(id, off, n uint64) (p unsafe.Pointer, known, ok bool) {
-	for i := range im.all() {
-		e := &im.all()[i]
+//
+// The memory stays mapped for the call that the owner is in, and longer if it
+// takes a share in it.
+func (im *imports) find(id, off, n uint64) (p unsafe.Pointer, from *imported, known bool) {
+	for _, e := range im.all() {
 		if e.id != id {
 			continue
 		}
 		if e.base == nil || off > e.size || n > e.size-off {
-			return nil, true, false
+			return nil, nil, true
 		}
-		return unsafe.Add(e.base, off), true, true
+		return unsafe.Add(e.base, off), e, true
 	}
-	return nil, false, false
+	return nil, nil, false
 }
 
-// take removes an arena from the list; the caller unmaps it.
-func (im *imports) take(id uint64) (e imported) {
-	var next []imported
+// take removes an arena from the list; the caller drops the list's share.
+func (im *imports) take(id uint64) (e *imported) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	var next []*imported
 	for _, x := range im.all() {
 		if x.id == id {
 			e = x
@@ -80,17 +114,25 @@ func (im *imports) take(id uint64) (e imported) {
 	return e
 }
 
-func (e *imported) unmap() {
-	if e.base != nil {
+// share keeps the memory mapped until drop. Only the owner calls it, inside a
+// call and on what find has returned there.
+func (e *imported) share() { e.users.Add(1) }
+
+func (e *imported) drop() {
+	if e != nil && e.users.Add(-1) == 0 && e.base != nil {
 		_ = unix.MunmapPtr(e.base, uintptr(e.size))
+		importedBytes.Add(-int64(e.size))
 	}
 }
 
 func (im *imports) close() {
+	im.mu.Lock()
 	list := im.all()
+	im.closed = true
 	im.list.Store(nil)
-	for i := range list {
-		list[i].unmap()
+	im.mu.Unlock()
+	for _, e := range list {
+		e.drop()
 	}
 }
 
@@ -99,7 +141,7 @@ func (im *imports) close() {
 func (n *conn) dropArena(id uint64) {
 	e := n.imports.take(id)
 	n.quiesceCall()
-	e.unmap()
+	e.drop()
 }
 
 // exports are the arenas that the peer was shown.
@@ -128,7 +170,7 @@ func (n *conn) show(a *driver.Arena) bool {
 	if x.has(id) {
 		return true
 	}
-	if n.toSelf || n.ctx.opts.noArena {
+	if n.toSelf {
 		return false
 	}
 	x.mu.Lock()

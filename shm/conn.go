@@ -40,23 +40,27 @@ type conn struct {
 	settled chan struct{} // closed once state has left stateConnecting
 	reason  error         // why broken; set before state is
 	track   trackEnd
+	hungUp  atomic.Bool   // the peer's socket has ended
+	before  chan struct{} // dialing: closed when the connection before has its place
+	turn    chan struct{} // this one's
 
 	mu      sync.Mutex
 	sock    *net.UnixConn
 	watcher *net.UnixConn
 
 	// Set before state becomes stateUp.
-	side    int
-	seg     *segment
-	mine    *sideLines // what this side writes
-	theirs  *sideLines
-	bell    *bell       // of the peer's context
-	remote  *regionView // regions of the peer's context
-	asym    bool        // both processes have registered for membarrier
-	toSelf  bool
-	proc    process
-	imports imports
-	exports exports
+	side     int
+	seg      *segment
+	mine     *sideLines // what this side writes
+	theirs   *sideLines
+	bell     *bell       // of the peer's context
+	remote   *regionView // regions of the peer's context
+	asym     bool        // both processes have registered for membarrier
+	toSelf   bool
+	proc     process
+	attaches bool // CMA reaches the peer: kept here, where the peer cannot write
+	imports  imports
+	exports  exports
 
 	oneSided opQueue
 	tally    tally
@@ -131,7 +135,7 @@ func (n *conn) ConnectWait(ctx context.Context) error {
 			return &driver.Error{Driver: Name, Peer: n.peerURL, Op: "connect", Err: fmt.Errorf("peer has not answered: %w", ctx.Err())}
 		}
 	}
-	if n.state.Load() == stateUp {
+	if s := n.state.Load(); s == stateUp || s == statePeerClosed {
 		return nil
 	}
 	return n.failure("connect")
@@ -271,11 +275,14 @@ func (n *conn) monitor(sock *net.UnixConn) {
 		case err != nil:
 			n.breakWith(fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken))
 		case m.kind == msgGoodbye:
+			closeAll(fds)
 			n.peerLeft()
 		case m.kind == msgArena && len(fds) == 1:
-			n.imports.add(m.arena, m.size, fds[0])
-			n.wakeSelf()
-			continue
+			if n.imports.add(m.arena, m.size, fds[0]) {
+				n.wakeSelf()
+				continue
+			}
+			n.misbehaved("too many arenas, or one twice")
 		case m.kind == msgForget:
 			n.dropArena(m.arena)
 			closeAll(fds)
@@ -284,6 +291,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			closeAll(fds)
 			n.misbehaved("unexpected message on the set-up socket")
 		}
+		n.hungUp.Store(true)
 		sock.Close()
 		return
 	}
@@ -383,18 +391,32 @@ func (n *conn) detach(err error, old state, sock *net.UnixConn) {
 		n.proc.close()
 		n.retire()
 	}
-	if n.track.fail(err) || old != stateUp {
+	if n.track.fail(err) && n.peerOutside() {
 		done()
 		return
 	}
-	// The peer has claimed a piece of a transfer and may be stopped in it:
-	// the memory stays pinned until it is done, or dead.
-	go func() {
-		for !n.track.fail(err) && !n.proc.dead() {
+	// The peer is inside memory of this process and may be stopped there: the
+	// memory stays pinned until it has left, or is dead.
+	n.ctx.lingering.Add(1)
+	n.ctx.linger.Go(func() {
+		defer n.ctx.lingering.Add(-1)
+		for !n.track.fail(err) || !n.peerOutside() {
 			pause()
 		}
 		done()
-	}()
+	})
+}
+
+// peerOutside tells whether the peer is in none of this process's regions.
+func (n *conn) peerOutside() bool {
+	return n.toSelf || load64(&n.theirs.hazard) == 0 || n.peerGone()
+}
+
+// peerGone tells whether no thread of the peer's process runs any more. The
+// pidfd knows; without it, the end of the socket says so of all but hostile
+// peers.
+func (n *conn) peerGone() bool {
+	return n.proc.dead() || n.proc.pidfd < 0 && n.hungUp.Load()
 }
 
 // retire moves the counters to the context.

@@ -56,6 +56,10 @@ func (n *conn) givenUp() bool { return n.state.Load() != stateConnecting }
 
 // dial is the side with the lower incarnation.
 func (n *conn) dial(path string) {
+	if n.before != nil {
+		<-n.before
+	}
+	defer n.letNext()
 	sock, err := dialSocket(path, n.givenUp)
 	if err != nil {
 		n.breakWith(err)
@@ -66,6 +70,7 @@ func (n *conn) dial(path string) {
 	}
 	if err := n.introduce(sock); err != nil {
 		sock.Close()
+		n.proc.close()
 		if !errors.Is(err, driver.ErrAuth) && !errors.Is(err, driver.ErrVersion) && !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrInvalid) {
 			err = fmt.Errorf("%w: the peer ended while connecting: %w", driver.ErrBroken, err)
 		}
@@ -73,6 +78,20 @@ func (n *conn) dial(path string) {
 		return
 	}
 	n.monitor(sock)
+}
+
+// letNext lets the next connection to the same peer be dialed.
+func (n *conn) letNext() {
+	if n.turn == nil {
+		return
+	}
+	close(n.turn)
+	n.ctx.mu.Lock()
+	defer n.ctx.mu.Unlock()
+	if n.ctx.turns[n.peerInc] == n.turn {
+		delete(n.ctx.turns, n.peerInc)
+	}
+	n.turn = nil
 }
 
 func (c *Context) flags() uint32 {
@@ -117,10 +136,15 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 		return err
 	}
 	var accept message
-	fds, err := expect(sock, &accept, msgAccept, 3)
-	if err != nil {
+	fds, err := receive(sock, &accept)
+	if err == nil && accept.kind == msgQueued && len(fds) == 0 {
+		n.letNext()
+		fds, err = receive(sock, &accept)
+	}
+	if fds, err = accept.must(msgAccept, 3, fds, err); err != nil {
 		return err
 	}
+	n.letNext()
 	seg, err := n.adopt(fds[0], fds[1], fds[2])
 	if err != nil {
 		return err
@@ -129,11 +153,13 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 	n.tryAttach(seg, &accept)
 	if err := send(sock, &message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce}); err != nil {
 		seg.unmap()
+		n.releasePeer()
 		return err
 	}
 	if !n.up(seg) {
 		seg.unmap()
 		n.releasePeer()
+		n.proc.close()
 	}
 	return nil
 }
@@ -149,7 +175,7 @@ func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
 	large := n.ctx.props.Track == driver.Large
 	if err := checkSealed(segFD, segmentFileSize(large)); err != nil {
 		closeAll([]int{segFD, bellFD, regionFD})
-		return nil, errors.Join(errMalformed, err)
+		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	seg, err := mapSegment(segFD, large)
 	if err != nil {
@@ -168,10 +194,10 @@ func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
 func (n *conn) adoptPeer(bellFD, regionFD int) error {
 	defer closeAll([]int{bellFD, regionFD})
 	if err := checkSealed(bellFD, bellBytes); err != nil {
-		return errors.Join(errMalformed, err)
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	if err := checkSealed(regionFD, regionTableBytes); err != nil {
-		return errors.Join(errMalformed, err)
+		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	p, err := mapShared(bellFD, bellBytes, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
@@ -199,7 +225,7 @@ func (n *conn) releasePeer() {
 // tryAttach finds out whether CMA reaches the peer, and tells it.
 func (n *conn) tryAttach(seg *segment, m *message) {
 	v := uint32(cmaNo)
-	if !n.ctx.opts.noCMA && n.proc.attach(m.probe, &m.nonce) {
+	if n.attaches = !n.ctx.opts.noCMA && n.proc.attach(m.probe, &m.nonce); n.attaches {
 		v = cmaYes
 	}
 	store32(&seg.ctl.side[n.side].cma, v)
@@ -313,13 +339,16 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 	}
 	var proof message
 	fds, err := receive(a.sock, &proof)
-	if err == nil && proof.kind == msgReject {
+	switch {
+	case err == nil && proof.kind == msgReject && proof.code == rejectAuth:
 		closeAll(fds)
-		return proof.code, nil
-	}
-	if err != nil || proof.kind != msgProof || len(fds) != 2 {
+		return rejectAuth, nil
+	case err == nil && (proof.kind != msgProof || len(fds) != 2):
+		err = errMalformed
+		fallthrough
+	case err != nil:
 		closeAll(fds)
-		return 0, errors.Join(errMalformed, err)
+		return 0, err
 	}
 	a.bell, a.table = fds[0], fds[1]
 	want := prove(c.secret, "dialer", h, &challenge)
@@ -379,6 +408,7 @@ func (c *Context) match(a *caller) {
 		return
 	}
 	c.arrived[a.hello.from] = append(c.arrived[a.hello.from], a)
+	_ = send(a.sock, &message{kind: msgQueued}) // under mu: before any accept
 }
 
 // forget takes a connection off the list of those that wait for a dialer. The

@@ -57,6 +57,7 @@ type Context struct {
 	waiting   map[uint64][]*conn         // listening side: Connect was called, no dialer yet
 	arrived   map[uint64][]*caller       // the other way round
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
+	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
 	strangers int                        // of those, the ones not yet introduced
 	shown     map[*driver.Arena]int      // that have regions in them
 	retired   driver.Counters            // of connections that are gone
@@ -64,6 +65,8 @@ type Context struct {
 	bad       atomic.Uint64
 	waits     atomic.Uint64 // for any peer
 	tasks     sync.WaitGroup
+	linger    sync.WaitGroup // connections whose peer is still inside memory of ours
+	lingering atomic.Int32
 
 	prober prober
 }
@@ -82,7 +85,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 	c := &Context{
 		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
-		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int),
+		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
 		nonce: new([nonceBytes]byte),
 	}
 	c.api = driver.Context(smallContext{c})
@@ -116,6 +119,9 @@ func (c *Context) makeShared() error {
 		return err
 	}
 	c.bellFD, c.bell = fd, (*bell)(p)
+	if err := sealSeals(fd); err != nil {
+		return err
+	}
 	return c.regions.create()
 }
 
@@ -139,6 +145,14 @@ func sharedMemory(name string, size int) (int, unsafe.Pointer, error) {
 		return -1, nil, err
 	}
 	return fd, p, nil
+}
+
+// sealSeals keeps peers from adding seals, which would keep others from mapping.
+func sealSeals(fd int) error {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL); err != nil {
+		return fmt.Errorf("seal shared memory: %w", err)
+	}
+	return nil
 }
 
 func mapShared(fd, size, prot int) (unsafe.Pointer, error) {
@@ -245,6 +259,8 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	case u.Incarnation == c.inc:
 		c.tasks.Go(n.connectSelf)
 	case c.inc < u.Incarnation:
+		n.before, n.turn = c.turns[u.Incarnation], make(chan struct{})
+		c.turns[u.Incarnation] = n.turn
 		c.tasks.Go(func() { n.dial(path) })
 	default:
 		c.tasks.Go(func() { n.watch(path) })
@@ -301,11 +317,23 @@ func (c *Context) release() {
 		_ = os.Remove(c.path)
 	}
 	c.prober.close(c)
-	c.regions.destroy()
+	if c.lingering.Load() == 0 {
+		c.unpin()
+	} else {
+		go func() {
+			c.linger.Wait()
+			c.unpin()
+		}()
+	}
 	if c.bellFD >= 0 {
 		unix.Close(c.bellFD)
 		c.bellFD = -1
 	}
+}
+
+// unpin lets go of the memory that peers could reach.
+func (c *Context) unpin() {
+	c.regions.destroy()
 	c.pinned.Unpin()
 }
 

@@ -85,6 +85,7 @@ type transfer struct {
 	pieces  uint64
 	reach   uint32
 	remote  unsafe.Pointer // reachArena, reachSelf
+	from    *imported      // reachArena
 	addr    uint64         // reachCMA
 	local   []byte         // nil if not contiguous
 	done    uint64         // pieces this end has copied
@@ -143,7 +144,7 @@ func (l *large) likelyPath() string {
 		return "copy"
 	case !l.ctx.opts.noArena:
 		return "arena-both"
-	case load32(&l.mine.cma) == cmaYes:
+	case l.attaches:
 		return "cma-both"
 	}
 	return "ring"
@@ -189,7 +190,7 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 				return fmt.Errorf("%w: the arena of the buffer is closed", driver.ErrInvalid)
 			}
 			t.arena = a
-			if l.show(a) {
+			if !l.ctx.opts.noArena && l.show(a) {
 				arena, offset = a.ID(), uint64(off)
 				l.tally.mapped.Add(1)
 			}
@@ -228,17 +229,18 @@ func (l *large) resolve(t *transfer, e *endLine, forbidden bool) bool {
 		return true
 	}
 	if arena != 0 && !l.ctx.opts.noArena {
-		mem, known, ok := l.imports.find(arena, offset, uint64(t.n))
+		mem, from, known := l.imports.find(arena, offset, uint64(t.n))
 		if !known {
 			t.reach = reachUnknown
 			return false
 		}
-		if ok {
-			t.reach, t.remote = reachArena, mem
+		if from != nil {
+			from.share()
+			t.reach, t.remote, t.from = reachArena, mem, from
 			return true
 		}
 	}
-	if load32(&l.mine.cma) == cmaYes {
+	if l.attaches {
 		t.reach, t.addr = reachCMA, addr
 	}
 	return true
@@ -436,6 +438,8 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 		t.arena = nil
 	}
 	t.pin.Unpin()
+	t.from.drop()
+	t.from = nil
 	p.N = t.n
 	if err != nil {
 		p.N = 0
@@ -492,6 +496,9 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
+		if l.state.Load() == stateClosed {
+			return l.failure("cancel")
+		}
 		return l.fault("cancel", "%w: the packet is not posted", driver.ErrInvalid)
 	}
 	if !l.enter() {

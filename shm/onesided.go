@@ -192,7 +192,7 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 		}
 		return nil
 	}
-	if load32(&n.mine.cma) != cmaYes {
+	if !n.attaches {
 		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
 	}
 	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
@@ -211,11 +211,8 @@ func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
 	case e.arena == 0:
 		return nil, true, false
 	}
-	mem, known, mapped = n.imports.find(e.arena, e.offset, e.length)
-	if known && !mapped || n.ctx.opts.noArena {
-		return nil, true, false
-	}
-	return mem, known, mapped
+	mem, from, known := n.imports.find(e.arena, e.offset, e.length)
+	return mem, known, from != nil
 }
 
 // apply carries out an atomic with this side's CPU, which is as good as the

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -40,11 +41,12 @@ type regionView [maxRegions]regionEntry
 
 // regionTable is the owner's side.
 type regionTable struct {
-	fd   int
-	mem  *regionView
-	mu   sync.Mutex
-	used [maxRegions]*region
-	next int
+	fd     int
+	mem    *regionView
+	mu     sync.Mutex
+	used   [maxRegions]*region
+	next   int
+	serial uint64 // generations are never used twice in a context
 }
 
 func (t *regionTable) create() error {
@@ -57,14 +59,23 @@ func (t *regionTable) create() error {
 	// where our regions lie.
 	_, _ = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
 	t.fd, t.mem = fd, (*regionView)(p)
-	return nil
+	return sealSeals(fd)
 }
 
 func (t *regionTable) view() *regionView { return t.mem }
 
+// destroy releases all regions. No peer is inside one any more.
 func (t *regionTable) destroy() {
 	if t.mem == nil {
 		return
+	}
+	for _, r := range t.used {
+		if r != nil {
+			r.mu.Lock()
+			r.gone = true
+			r.release()
+			r.mu.Unlock()
+		}
 	}
 	_ = unix.MunmapPtr(unsafe.Pointer(t.mem), regionTableBytes)
 	unix.Close(t.fd)
@@ -92,6 +103,12 @@ func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error
 	if len(b) == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
 		return fail(fmt.Errorf("%w: %d bytes with access %#x", driver.ErrInvalid, len(b), access))
 	}
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return fail(driver.ErrClosed)
+	}
 	r := &region{ctx: c, mem: b}
 	e := regionEntry{addr: uint64(uintptr(unsafe.Pointer(&b[0]))), length: uint64(len(b)), access: uint64(access)}
 	if a, off, ok := driver.ArenaOf(b); ok {
@@ -105,14 +122,7 @@ func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error
 		}
 		r.pin.Pin(&b[0])
 	}
-	c.mu.Lock()
-	closed := c.closed
-	c.mu.Unlock()
-	err := error(driver.ErrClosed)
-	if !closed {
-		err = c.regions.insert(r, &e)
-	}
-	if err != nil {
+	if err := c.regions.insert(r, &e); err != nil {
 		r.release()
 		return fail(err)
 	}
@@ -142,7 +152,8 @@ func (t *regionTable) insert(r *region, e *regionEntry) error {
 		t.used[i] = r
 		r.index = i
 		x := &t.mem[i]
-		gen := x.generation
+		t.serial += 2
+		gen := t.serial
 		x.addr, x.length, x.access, x.arena, x.offset = e.addr, e.length, e.access, e.arena, e.offset
 		atomic.StoreUint64(&x.generation, gen+1)
 		r.gen = gen + 1
@@ -167,7 +178,10 @@ func (r *region) Deregister() error {
 	c := r.ctx
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
+	if c.closed {
+		return &driver.Error{Driver: Name, Op: "deregister", Err: driver.ErrClosed} // Close does it
+	}
+	{
 		// Sequentially consistent: either a peer sees it, or we see his
 		// hazard below.
 		atomic.StoreUint64(&c.regions.mem[r.index].generation, r.gen+1)
@@ -228,17 +242,36 @@ func (r *remoteRegion) Len() int { return int(r.entry.length) }
 // Access implements driver.RemoteRegion.
 func (r *remoteRegion) Access() driver.Access { return driver.Access(r.entry.access) }
 
-// Import implements driver.OneSided.
+// Import implements driver.OneSided. It blocks until the peer's arena, which was
+// sent when the region was registered, has been mapped: so that operations
+// never have to wait for it.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
 	if !n.enter() {
 		return nil, n.failure("import")
 	}
 	defer n.leave()
 	r, err := n.parseKey(key)
+	if err == nil {
+		err = n.awaitArena(r)
+	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Peer: n.peerURL, Op: "import", Err: err}
 	}
 	return r, nil
+}
+
+// arenaTime bounds how long Import waits for a mapping that the peer has sent.
+const arenaTime = 2 * time.Second
+
+func (n *conn) awaitArena(r *remoteRegion) error {
+	for end := time.Now().Add(arenaTime); ; pause() {
+		if _, known, _ := n.reach(r); known || n.state.Load() != stateUp {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w: the peer has not shown the arena that the key names", driver.ErrRemoteKey)
+		}
+	}
 }
 
 func (n *conn) parseKey(key []byte) (*remoteRegion, error) {

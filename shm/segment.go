@@ -39,7 +39,7 @@ type sideLines struct {
 	hazard uint64
 	_      [56]byte
 
-	// cma tells whether this side can reach the peer's private memory.
+	// cma tells the peer whether this side can reach its private memory.
 	cma uint32
 	_   [60]byte
 }
@@ -108,6 +108,14 @@ func checkSealed(fd int, want int64) error {
 	}
 	if seals&sizeSeals != sizeSeals {
 		return errors.New("peer passed memory that is not sealed")
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return fmt.Errorf("fstatfs: %w", err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC {
+		// Huge pages that were taken back fault with SIGBUS.
+		return errors.New("peer passed memory that is not of tmpfs")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -328,7 +328,7 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
-	if s.state.Load() == stateUp || s.hasArrived() {
+	if st := s.state.Load(); st == stateUp || st == statePeerClosed && s.hasArrived() {
 		if p.Driver.Phase != driver.Idle {
 			return s.misuse("receive", p)
 		}
@@ -530,6 +530,9 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
+		if s.state.Load() == stateClosed {
+			return s.failure("cancel")
+		}
 		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
 	}
 	if s.partial > 0 && s.recvs.first() == p {

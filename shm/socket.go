@@ -36,9 +36,11 @@ func receive(sock *net.UnixConn, m *message) ([]int, error) {
 	var buf [maxMessage]byte
 	oob := make([]byte, unix.CmsgSpace(4*maxFDs))
 	n, on, flags, _, err := sock.ReadMsgUnix(buf[:], oob)
-	if err != nil {
+	if err != nil && on == 0 {
 		return nil, err
 	}
+	// An empty datagram, which ReadMsgUnix takes for the end, can carry
+	// descriptors.
 	var fds []int
 	if on > 0 {
 		msgs, err := unix.ParseSocketControlMessage(oob[:on])
@@ -59,6 +61,8 @@ func receive(sock *net.UnixConn, m *message) ([]int, error) {
 		return fds, errMalformed
 	case n == 0 && len(fds) == 0:
 		return nil, io.EOF
+	case err != nil:
+		return fds, errMalformed
 	}
 	return fds, m.parse(buf[:n])
 }
@@ -67,6 +71,11 @@ func receive(sock *net.UnixConn, m *message) ([]int, error) {
 // descriptors.
 func expect(sock *net.UnixConn, m *message, kind messageKind, fds int) ([]int, error) {
 	got, err := receive(sock, m)
+	return m.must(kind, fds, got, err)
+}
+
+// must checks what receive has returned.
+func (m *message) must(kind messageKind, fds int, got []int, err error) ([]int, error) {
 	switch {
 	case err != nil:
 	case m.kind == msgReject:

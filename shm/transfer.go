@@ -123,7 +123,7 @@ func (l *large) released(t *transfer, sending bool) bool {
 	if w&claimGiveUp == 0 {
 		return false
 	}
-	if l.state.Load() == stateBroken && (l.proc.pidfd < 0 || l.proc.dead()) {
+	if l.peerGone() {
 		return true
 	}
 	if sending {

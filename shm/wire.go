@@ -17,10 +17,13 @@ import (
 //	hello            →
 //	                 ←              challenge     (both prove the secret)
 //	proof + 2 fds    →                            bell, regions
+//	                 ←              queued        unless accept can follow at once
 //	                 ←              accept + 3 fds  segment, bell, regions
 //	confirm          →                            the connection stands
 //
-// The listener answers with accept once its user has called Connect, too. The
+// The listener answers with accept once its user has called Connect, too. A
+// dialer lets its next connection to the same peer begin after queued or accept,
+// so that the nth there meets the nth here. The
 // socket then stays open: it carries arenas and goodbye, and its end tells of
 // the peer's.
 //
@@ -48,6 +51,7 @@ const (
 	msgGoodbye
 	msgArena
 	msgForget
+	msgQueued
 )
 
 // Flags of hello and challenge.
@@ -114,6 +118,7 @@ var bodyBytes = [...]int{
 	msgGoodbye:   0,
 	msgArena:     16,
 	msgForget:    8,
+	msgQueued:    0,
 }
 
 // append encodes m.
