@@ -33,6 +33,9 @@ type conn struct {
 	// barrier (see wait.go).
 	inCall  uint32
 	blocked uint32 // the owner is inside a wait
+	fences  bool   // nobody can do the barrier: inCall is stored with one
+	// closing: this side has closed, but what was posted is not free yet.
+	closing atomic.Bool
 
 	ctx     *Context
 	peerURL string
@@ -71,10 +74,11 @@ type trackEnd interface {
 	driver.Instance
 	// attach is called once the segment is there, before state is stateUp.
 	attach()
-	// fail ends everything posted with err. It returns false if the peer may
-	// still be inside memory of this process; it is called again then.
-	// Nobody else is in the instance.
-	fail(err error) bool
+	// fail drops everything posted; polls then say that it is closed, and they
+	// alone touch packets. It returns false if the peer may still be inside
+	// memory of this process; it is called again then. Nobody else is in the
+	// instance.
+	fail() bool
 	// detach is called before the segment goes away.
 	detach()
 }
@@ -160,7 +164,11 @@ func (n *conn) failure(op string) error {
 // enter begins a call that touches shared memory. It fails once the connection
 // is closed on this side, or before it stands.
 func (n *conn) enter() bool {
-	store32(&n.inCall, 1)
+	if n.fences {
+		atomic.StoreUint32(&n.inCall, 1)
+	} else {
+		store32(&n.inCall, 1)
+	}
 	if s := n.state.Load(); s == stateClosed || s == stateConnecting {
 		store32(&n.inCall, 0)
 		return false
@@ -262,8 +270,7 @@ func (n *conn) signal() {
 }
 
 // monitor reads the socket until the peer ends: its process's death closes it,
-// at once and whatever the cause. It runs in the goroutine that made the
-// connection.
+// at once and whatever the cause.
 func (n *conn) monitor(sock *net.UnixConn) {
 	var m message
 	for {
@@ -321,6 +328,7 @@ func (n *conn) shut(err error) {
 		n.ctx.mu.Unlock()
 		return
 	}
+	n.closing.Store(n.seg != nil)
 	n.state.Store(stateClosed)
 	n.ctx.forget(n)
 	if old == stateConnecting {
@@ -349,7 +357,7 @@ func (n *conn) shut(err error) {
 		n.tally.disconnects.Store(1)
 	}
 	n.quiesce()
-	n.detach(err, old, sock)
+	n.detach(old, sock)
 }
 
 // quiesce waits until the owner has left the call it may be in, which is
@@ -373,7 +381,7 @@ func (n *conn) quiesceCall() {
 
 // detach ends what is posted and lets go of the shared memory, as soon as the
 // peer cannot be inside memory of this process any more.
-func (n *conn) detach(err error, old state, sock *net.UnixConn) {
+func (n *conn) detach(old state, sock *net.UnixConn) {
 	done := func() {
 		if sock != nil {
 			if old == stateUp {
@@ -390,8 +398,9 @@ func (n *conn) detach(err error, old state, sock *net.UnixConn) {
 		n.exports.close()
 		n.proc.close()
 		n.retire()
+		n.closing.Store(false)
 	}
-	if n.track.fail(err) && n.peerOutside() {
+	if n.track.fail() && n.peerOutside() {
 		done()
 		return
 	}
@@ -400,7 +409,7 @@ func (n *conn) detach(err error, old state, sock *net.UnixConn) {
 	n.ctx.lingering.Add(1)
 	n.ctx.linger.Go(func() {
 		defer n.ctx.lingering.Add(-1)
-		for !n.track.fail(err) || !n.peerOutside() {
+		for !n.track.fail() || !n.peerOutside() {
 			pause()
 		}
 		done()

@@ -77,7 +77,7 @@ func (n *conn) dial(path string) {
 		n.breakWith(err)
 		return
 	}
-	n.monitor(sock)
+	go n.monitor(sock) // not a task: Close does not wait for what lingers
 }
 
 // letNext lets the next connection to the same peer be dialed.
@@ -225,7 +225,7 @@ func (n *conn) releasePeer() {
 // tryAttach finds out whether CMA reaches the peer, and tells it.
 func (n *conn) tryAttach(seg *segment, m *message) {
 	v := uint32(cmaNo)
-	if n.attaches = !n.ctx.opts.noCMA && n.proc.attach(m.probe, &m.nonce); n.attaches {
+	if n.attaches = n.proc.attach(m.probe, &m.nonce); n.attaches {
 		v = cmaYes
 	}
 	store32(&seg.ctl.side[n.side].cma, v)
@@ -295,7 +295,7 @@ func (c *Context) meet(sock *net.UnixConn) {
 		n := c.complete(a)
 		stop()
 		if n != nil {
-			n.monitor(sock)
+			go n.monitor(sock)
 			return
 		}
 	}

@@ -43,7 +43,8 @@ type Context struct {
 	url      string
 	path     string // of the socket
 	listener *net.UnixListener
-	barrier  bool // registered for membarrier
+	barrier  bool // peers may count on membarrier
+	fences   bool // this process cannot register for it
 
 	bell    *bell
 	bellFD  int
@@ -97,8 +98,10 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 	_, _ = rand.Read(c.nonce[:])
 	c.inc = binary.LittleEndian.Uint64(seed[:])
 	c.pinned.Pin(c.nonce)
-	c.barrier = !o.noBarrier && registerBarrier()
-	if !o.noPtracer && !o.noCMA {
+	// Whatever the option says: what closes a connection does a barrier, too.
+	c.fences = !registerBarrier()
+	c.barrier = !o.noBarrier && !c.fences
+	if !o.noPtracer {
 		admitPeers()
 	}
 	err := c.makeShared()
@@ -247,7 +250,7 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
 	}
-	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, settled: make(chan struct{})}
+	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, settled: make(chan struct{}), fences: c.fences}
 	inst := n.bind()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -164,7 +165,7 @@ func capabilities(t driver.Track) driver.Capabilities {
 	c.MaxMessage = maxTransfer
 	c.Prefetch = true
 	c.RdvSize = rdvBytes
-	c.SendDepth, c.RecvDepth = transferSlots, transferSlots
+	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
 	return c
 }
 
@@ -204,7 +205,7 @@ func socketDir(given string) (string, error) {
 		case !st.IsDir():
 			return "", fmt.Errorf("%w: option dir: %s is not a directory", driver.ErrInvalid, given)
 		}
-		return given, nil
+		return filepath.Abs(given) // the url needs it
 	}
 	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Getuid())
 	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
 	"unsafe"
@@ -44,6 +46,10 @@ type endLine struct {
 	ack    uint64 // ticket that the sending end has finished with
 }
 
+// transferDepth is how many messages can be posted each way. There are twice as
+// many slots, because the sender's poll frees one later than the receiver's.
+const transferDepth = transferSlots / 2
+
 // How an end reaches the other's buffer.
 const (
 	reachUnknown = iota
@@ -66,11 +72,25 @@ const (
 func front(w uint64) uint64 { return w & claimMask }
 func back(w uint64) uint64  { return w >> claimBits & claimMask }
 
-// Rdv data: slot, a check value, ticket.
-const (
-	rdvBytes = 16
-	rdvMagic = 0x76645253 // "SRdv"
-)
+// Rdv data: slot, a checksum of the rest, ticket.
+const rdvBytes = 16
+
+func rdvSum(slot uint32, ticket uint64) uint32 {
+	var b [12]byte
+	binary.LittleEndian.PutUint32(b[:], slot)
+	binary.LittleEndian.PutUint64(b[4:], ticket)
+	return crc32.ChecksumIEEE(b[:])
+}
+
+// parseRdv takes rdv data apart; false if it is not of this driver, or damaged.
+func parseRdv(b []byte) (slot uint32, ticket uint64, ok bool) {
+	if len(b) != rdvBytes {
+		return 0, 0, false
+	}
+	le := binary.LittleEndian
+	slot, ticket = le.Uint32(b), le.Uint64(b[8:])
+	return slot, ticket, slot < transferSlots && le.Uint32(b[4:]) == rdvSum(slot, ticket)
+}
 
 // transfer is this end's view of a slot in use.
 type transfer struct {
@@ -104,8 +124,10 @@ type large struct {
 	out          producer
 	in           consumer
 	nextSlot     int
-	salt         uint64
+	ticket       uint64 // of the receive posted last
+	posted       struct{ sends, recvs int }
 	lastPath     string
+	short        [inlineMax]byte // a fragment that goes into a slot
 	iov          [64]unix.Iovec
 
 	waitFor *driver.Packet
@@ -129,7 +151,8 @@ func (l *large) attach() {
 	for i := range transferSlots {
 		l.recvs[i].slot, l.sends[i].slot = &l.inTable[i], &l.outTable[i]
 	}
-	l.salt = l.ctx.inc << 20 // tickets of another connection do not fit
+	// Tickets of another connection do not fit.
+	l.ticket = rand.Uint64() << 20
 	l.lastPath = l.likelyPath()
 }
 
@@ -144,7 +167,7 @@ func (l *large) likelyPath() string {
 		return "copy"
 	case !l.ctx.opts.noArena:
 		return "arena-both"
-	case l.attaches:
+	case l.attaches && !l.ctx.opts.noCMA:
 		return "cma-both"
 	}
 	return "ring"
@@ -240,7 +263,7 @@ func (l *large) resolve(t *transfer, e *endLine, forbidden bool) bool {
 			return true
 		}
 	}
-	if l.attaches {
+	if l.attaches && !l.ctx.opts.noCMA {
 		t.reach, t.addr = reachCMA, addr
 	}
 	return true
@@ -271,6 +294,10 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	if n := p.Len(); n > maxTransfer {
 		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
 	}
+	if l.posted.recvs >= transferDepth {
+		l.tally.busy.Add(1)
+		return driver.ErrBusy
+	}
 	for range transferSlots {
 		i := l.nextSlot
 		l.nextSlot = (i + 1) % transferSlots
@@ -288,13 +315,14 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 	if err := l.describe(t, &t.slot.recv, p); err != nil {
 		return l.fault("receive", "%w", err)
 	}
-	l.salt++
-	t.ticket, t.p, t.used = l.salt, p, false
+	l.ticket++
+	t.ticket, t.p, t.used = l.ticket, p, false
+	l.posted.recvs++
 	atomic.StoreUint64(&t.slot.claim, t.ticket<<claimTag)
 	atomic.StoreUint64(&t.slot.recv.ticket, t.ticket)
 	le := binary.LittleEndian
 	le.PutUint32(t.rdv[:], uint32(i))
-	le.PutUint32(t.rdv[4:], rdvMagic)
+	le.PutUint32(t.rdv[4:], rdvSum(uint32(i), t.ticket))
 	le.PutUint64(t.rdv[8:], t.ticket)
 	p.RdvData = t.rdv[:]
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(i), Ticket: t.ticket}
@@ -328,11 +356,17 @@ func (l *large) SendPost(p *driver.Packet) error {
 	if err := checkPost(p); err != nil {
 		return l.fault("send", "%w", err)
 	}
-	le := binary.LittleEndian
-	if len(p.RdvData) != rdvBytes || le.Uint32(p.RdvData[4:]) != rdvMagic || le.Uint32(p.RdvData) >= transferSlots {
-		return l.fault("send", "%w: the packet's rdv data is not of this driver", driver.ErrInvalid)
+	if l.posted.sends >= transferDepth {
+		l.progressOthers(nil)
+		if l.posted.sends >= transferDepth {
+			l.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
 	}
-	i, ticket := le.Uint32(p.RdvData), le.Uint64(p.RdvData[8:])
+	i, ticket, ok := parseRdv(p.RdvData)
+	if !ok {
+		return l.fault("send", "%w: the packet's rdv data is not of this driver, or damaged", driver.ErrInvalid)
+	}
 	t := &l.sends[i]
 	now := load64(&t.slot.recv.ticket)
 	switch {
@@ -352,6 +386,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	}
 	l.sizes(t, uint64(n), room)
 	t.ticket, t.p, t.matched = ticket, p, true
+	l.posted.sends++
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: i, Ticket: ticket}
 	l.resolveSend(t)
 	atomic.StoreUint64(&t.slot.send.ticket, ticket)
@@ -402,10 +437,11 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 		return true, l.fault("send poll", "%w: the packet is not posted here", driver.ErrInvalid)
 	}
 	l.progressSend(t)
-	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+	if p.Driver.Phase != driver.Done {
+		l.progressOthers(p)
+		return false, nil
 	}
-	return false, nil
+	return outcome(p)
 }
 
 // RecvPoll implements driver.Instance.
@@ -422,16 +458,15 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 		return true, l.fault("receive poll", "%w: the packet is not posted here", driver.ErrInvalid)
 	}
 	l.progressRecv(t)
-	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+	if p.Driver.Phase != driver.Done {
+		l.progressOthers(p)
+		return false, nil
 	}
-	return false, nil
+	return outcome(p)
 }
 
-// finishTransfer gives the packet back. The sending end acknowledges, upon
-// which the slot can be used again.
-func (l *large) finishTransfer(t *transfer, sending bool, err error) {
-	p := t.p
+// letGo releases what a transfer holds.
+func (l *large) letGo(t *transfer) {
 	t.p, t.local = nil, nil
 	if t.arena != nil {
 		t.arena.Release()
@@ -440,12 +475,32 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 	t.pin.Unpin()
 	t.from.drop()
 	t.from = nil
-	p.N = t.n
+}
+
+// progressOthers moves on what else is posted: two ends that each poll only
+// their send still need each other's receives to move.
+func (l *large) progressOthers(p *driver.Packet) {
+	for i := range transferSlots {
+		if t := &l.recvs[i]; t.p != nil && t.p != p {
+			l.progressRecv(t)
+		}
+		if t := &l.sends[i]; t.p != nil && t.p != p {
+			l.progressSend(t)
+		}
+	}
+}
+
+// finishTransfer gives the packet back. The sending end acknowledges, upon
+// which the slot can be used again.
+func (l *large) finishTransfer(t *transfer, sending bool, err error) {
+	p := t.p
+	l.letGo(t)
+	p.N, p.RdvData = t.n, nil
 	if err != nil {
 		p.N = 0
 	}
 	if sending {
-		p.RdvData = nil
+		l.posted.sends--
 		if err == nil {
 			p.N = t.message
 			l.tally.sent.Add(1)
@@ -453,7 +508,7 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 		}
 		atomic.StoreUint64(&t.slot.send.ack, t.ticket)
 	} else {
-		p.RdvData = nil
+		l.posted.recvs--
 		if err == nil {
 			l.tally.received.Add(1)
 			l.tally.bytesReceived.Add(uint64(t.n))

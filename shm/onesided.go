@@ -286,7 +286,9 @@ func apply32(p *uint32, op *driver.Op) uint32 {
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
 		if !n.enter() {
-			return true, n.failure(opNames[op.Driver.Ticket])
+			kind := op.Driver.Ticket
+			op.Driver = driver.OpState{}
+			return true, n.failure(opNames[kind])
 		}
 		n.progressOps()
 		n.leave()
@@ -303,17 +305,21 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 
 // Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
-	for n.oneSided.first != nil {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	for {
 		if !n.enter() {
 			return n.failure("flush")
 		}
 		before, moved := n.oneSided.first, n.oneSided.moved
 		n.progressOps()
+		first, stuck := n.oneSided.first, n.oneSided.first == before && n.oneSided.moved == moved
 		n.leave()
-		if n.oneSided.first == before && n.oneSided.moved == moved {
+		if first == nil {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if stuck {
 			pause() // for the peer's arena to arrive, once
 		}
 	}
@@ -331,13 +337,4 @@ func (n *conn) Fence() error {
 		return n.failure("fence")
 	}
 	return nil
-}
-
-// failOps ends what is queued.
-func (n *conn) failOps(err error) {
-	for q := &n.oneSided; q.first != nil; q.n-- {
-		op := q.first
-		q.first = op.Driver.Next
-		op.Driver = driver.OpState{Phase: driver.Done, Err: err}
-	}
 }

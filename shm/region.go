@@ -249,8 +249,8 @@ func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
 	if !n.enter() {
 		return nil, n.failure("import")
 	}
-	defer n.leave()
 	r, err := n.parseKey(key)
+	n.leave()
 	if err == nil {
 		err = n.awaitArena(r)
 	}
@@ -265,7 +265,12 @@ const arenaTime = 2 * time.Second
 
 func (n *conn) awaitArena(r *remoteRegion) error {
 	for end := time.Now().Add(arenaTime); ; pause() {
-		if _, known, _ := n.reach(r); known || n.state.Load() != stateUp {
+		if !n.enter() {
+			return driver.ErrClosed
+		}
+		_, known, _ := n.reach(r)
+		n.leave() // the monitor may have to drop another arena first
+		if known || n.state.Load() != stateUp {
 			return nil
 		}
 		if time.Now().After(end) {
@@ -302,6 +307,9 @@ func (n *conn) parseKey(key []byte) (*remoteRegion, error) {
 		n.ctx.regions.mu.Lock()
 		r.self = n.ctx.regions.used[index]
 		n.ctx.regions.mu.Unlock()
+		if r.self == nil || r.self.gen != gen {
+			return nil, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
+		}
 	}
 	return r, nil
 }

@@ -18,8 +18,8 @@ import (
 const (
 	controlBytes  = 4096
 	ringBytes     = ringSlots*slotBytes + ringData
-	transferSlots = 16
-	tableBytes    = 4096 // of one direction, page-aligned
+	transferSlots = 32
+	tableBytes    = 8192 // of one direction, page-aligned
 )
 
 // sideLines are written by one side about itself.

@@ -86,15 +86,10 @@ func (s *small) detach() {
 }
 
 // fail implements trackEnd. The peer never writes to posted memory here.
-func (s *small) fail(err error) bool {
+func (s *small) fail() bool {
 	s.ctx.prober.remove(s)
-	failure := &driver.Error{Driver: Name, Peer: s.peerURL, Op: "close", Err: err}
-	for _, q := range []*fifo{&s.sends, &s.recvs} {
-		for !q.empty() {
-			finish(q.pop(), failure)
-		}
-	}
-	s.conn.failOps(failure)
+	s.sends, s.recvs = fifo{}, fifo{}
+	s.oneSided = opQueue{}
 	return true
 }
 
@@ -108,11 +103,13 @@ func (s *small) Path() string { return "ring" }
 
 // Disconnect implements driver.Instance.
 func (s *small) Disconnect() error {
+	pending := false
 	if s.enter() {
 		s.push()
+		pending = !s.sends.empty()
 		s.leave()
 	}
-	return s.disconnect(!s.sends.empty())
+	return s.disconnect(pending)
 }
 
 // notify wakes the peer if it sleeps; called after each message.
@@ -264,10 +261,18 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	return true, s.misuse("send poll", p)
 }
 
-// ended answers a poll on an instance that was closed or does not stand.
+// ended answers a poll on an instance that was closed or does not stand. What is
+// posted is not given back before the peer has left its memory.
 func (n *conn) ended(p *driver.Packet, op string) (bool, error) {
-	if p.Driver.Phase == driver.Done {
+	switch p.Driver.Phase {
+	case driver.Done:
 		return outcome(p)
+	case driver.Posted, driver.Canceling:
+		if n.closing.Load() {
+			return false, nil
+		}
+		p.N, p.RdvData = 0, nil
+		p.Driver.Phase = driver.Idle
 	}
 	return true, n.failure(op)
 }
@@ -328,6 +333,15 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("receive")
+	}
+	err := s.postRecv(p)
+	s.leave()
+	return err
+}
+
+func (s *small) postRecv(p *driver.Packet) error {
 	if st := s.state.Load(); st == stateUp || st == statePeerClosed && s.hasArrived() {
 		if p.Driver.Phase != driver.Idle {
 			return s.misuse("receive", p)
@@ -346,10 +360,6 @@ func (s *small) RecvPost(p *driver.Packet) error {
 // hasArrived tells whether a message is there, which can be received after the
 // connection has ended too.
 func (s *small) hasArrived() bool {
-	if !s.enter() {
-		return false
-	}
-	defer s.leave()
 	var a arrival
 	ok, bad := s.recv.peek(&a)
 	return ok && !bad && a.there == a.n
@@ -535,6 +545,10 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		}
 		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
 	}
+	if !s.enter() {
+		return s.failure("cancel")
+	}
+	defer s.leave()
 	if s.partial > 0 && s.recvs.first() == p {
 		// Half of a message is in it: that message wins.
 		p.Driver.Phase = driver.Canceling

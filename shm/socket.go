@@ -16,14 +16,30 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// send writes one message with descriptors. Messages are far smaller than a
-// socket's buffer, and each side sends few, so that it does not block.
+// send writes one message with descriptors. It never blocks: messages are far
+// smaller than a socket's buffer, and each side sends few; a peer that does not
+// read them gets an error here.
 func send(sock *net.UnixConn, m *message, fds ...int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	_, _, err := sock.WriteMsgUnix(m.append(nil), oob, nil)
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return err
+	}
+	b := m.append(nil)
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		for {
+			if sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); sent != unix.EINTR {
+				return true
+			}
+		}
+	})
+	if err == nil {
+		err = sent
+	}
 	return err
 }
 

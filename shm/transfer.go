@@ -234,7 +234,10 @@ const (
 // feedRing puts as many fragments into the ring as fit.
 func (l *large) feedRing(t *transfer) {
 	le := binary.LittleEndian
-	for t.moved < t.n {
+	for range ringSlots { // however fast the peer takes them
+		if t.moved == t.n {
+			return
+		}
 		n := min(t.n-t.moved, fragmentBytes)
 		ok, bad := l.out.room(fragmentHeader + n)
 		if !ok {
@@ -243,14 +246,20 @@ func (l *large) feedRing(t *transfer) {
 			}
 			return
 		}
-		b := unsafe.Slice((*byte)(l.out.dataAt()), fragmentHeader+n)
+		short := fragmentHeader+n <= inlineMax
+		b := l.short[:]
+		if short {
+			b = b[:fragmentHeader+n]
+		} else {
+			b = unsafe.Slice((*byte)(l.out.dataAt()), fragmentHeader+n)
+		}
 		le.PutUint32(b, t.p.Driver.Slot)
 		le.PutUint32(b[4:], uint32(t.ticket))
 		le.PutUint64(b[8:], uint64(t.moved))
 		c := t.p.Cursor()
 		c.Seek(t.moved)
 		c.Gather(b[fragmentHeader:])
-		if fragmentHeader+n <= inlineMax {
+		if short {
 			l.out.sendInline(b)
 		} else {
 			l.out.publishData(len(b))
@@ -265,7 +274,7 @@ func (l *large) feedRing(t *transfer) {
 func (l *large) drainRing() {
 	le := binary.LittleEndian
 	var a arrival
-	for {
+	for range ringSlots { // however fast they come
 		ok, bad := l.in.peek(&a)
 		if bad || ok && a.n < fragmentHeader {
 			l.misbehaved("malformed fragment")
@@ -299,28 +308,28 @@ func (l *large) drainRing() {
 	}
 }
 
-// fail implements trackEnd: it ends everything posted whose buffers the peer has
+// fail implements trackEnd: it drops everything posted whose buffers the peer has
 // let go of.
-func (l *large) fail(err error) bool {
+func (l *large) fail() bool {
 	if l.seg == nil {
 		return true
 	}
-	failure := &driver.Error{Driver: Name, Peer: l.peerURL, Op: "close", Err: err}
-	l.conn.failOps(failure)
+	l.oneSided = opQueue{}
 	all := true
 	for i := range transferSlots {
 		if t := &l.sends[i]; t.p != nil {
 			if !l.released(t, true) {
 				all = false
 			} else {
-				l.finishTransfer(t, true, failure)
+				l.letGo(t)
+				atomic.StoreUint64(&t.slot.send.ack, t.ticket)
 			}
 		}
 		if t := &l.recvs[i]; t.p != nil {
 			if !l.released(t, false) {
 				all = false
 			} else {
-				l.finishTransfer(t, false, failure)
+				l.letGo(t)
 			}
 		}
 	}

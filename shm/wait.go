@@ -94,12 +94,12 @@ func (n *conn) block(ctx context.Context, w waiter) error {
 	}
 	stop := context.AfterFunc(ctx, n.wakeSelf)
 	defer stop()
-	store32(&n.blocked, 1)
+	atomic.StoreUint32(&n.blocked, 1) // a full barrier: the state is read next
 	defer store32(&n.blocked, 0)
 	for {
 		if s := n.state.Load(); s == stateClosed || s == stateConnecting {
-			_, err := w.ready()
-			return err
+			store32(&n.blocked, 0)
+			return outlast(ctx, w)
 		}
 		val := atomic.LoadUint32(&n.mine.seq)
 		w.arm()
@@ -113,6 +113,20 @@ func (n *conn) block(ctx context.Context, w waiter) error {
 		}
 		n.tally.slept.Add(1)
 		sleep(&n.mine.seq, val, longestSleep)
+	}
+}
+
+// outlast waits for w after this side has closed: until the peer has left the
+// memory of the packet.
+func outlast(ctx context.Context, w waiter) error {
+	for {
+		if done, err := w.ready(); done {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		pause()
 	}
 }
 

@@ -1,0 +1,167 @@
+package shm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+func FuzzMessageParse(f *testing.F) {
+	for _, g := range goldenMessages() {
+		f.Add(g.m.append(nil))
+	}
+	f.Add([]byte{})
+	f.Add([]byte{0x68, 0x53, 0x79, 0x42, 1, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m message
+		if m.parse(b) != nil {
+			return
+		}
+		if again := m.append(nil); !bytes.Equal(again, b) {
+			t.Errorf("got % x after parsing and encoding, want % x", again, b)
+		}
+	})
+}
+
+func FuzzKey(f *testing.F) {
+	c, peer := open(f, driver.Small, nil), open(f, driver.Small, nil)
+	a, b := join(f, c, peer)
+	own, err := c.Connect(c.URL())
+	if err != nil {
+		f.Fatal(err)
+	}
+	if err := own.ConnectWait(context.Background()); err != nil {
+		f.Fatal(err)
+	}
+	r, err := peer.(driver.Registrar).Register(make([]byte, 4096), driver.RemoteRead)
+	if err != nil {
+		f.Fatal(err)
+	}
+	mine, err := c.(driver.Registrar).Register(make([]byte, 4096), driver.RemoteRead)
+	if err != nil {
+		f.Fatal(err)
+	}
+	key := bytes.Clone(r.Key())
+	f.Add(key)
+	f.Add(bytes.Clone(mine.Key()))
+	f.Add(key[:keyBytes-1])
+	f.Add([]byte{})
+	for _, i := range []int{4, 7, 8, 16, 24, 32, 40} {
+		bad := bytes.Clone(key)
+		bad[i] ^= 0x80
+		f.Add(bad)
+	}
+	f.Fuzz(func(t *testing.T, b2 []byte) {
+		for _, i := range []driver.Instance{a, b, own} {
+			remote, err := i.(driver.OneSided).Import(b2)
+			if err != nil {
+				if !errors.Is(err, driver.ErrRemoteKey) {
+					t.Errorf("got %v, want ErrRemoteKey", err)
+				}
+				oneLine(t, err)
+				continue
+			}
+			right := i == a && bytes.Equal(b2, r.Key()) || i == b && bytes.Equal(b2, mine.Key()) || i == own && bytes.Equal(b2, mine.Key())
+			if !right {
+				t.Errorf("a forged key % x was taken for a region of %d bytes", b2, remote.Len())
+			}
+		}
+	})
+}
+
+func FuzzURL(f *testing.F) {
+	dir := f.TempDir()
+	c := open(f, driver.Small, map[string]string{"dir": dir})
+	f.Add(c.URL())
+	f.Add("shm:1:0000000000000001:/nowhere")
+	f.Add("shm:2:0000000000000001:/nowhere")
+	f.Add("shm:1:ffffffffffffffff:" + dir)
+	f.Add("shm:1:ffffffffffffffff:/dev/null")
+	f.Add("shm:1:ffffffffffffffff:%2fa%00b")
+	f.Add("shm:1:ffffffffffffffff:" + strings.Repeat("/a", 100))
+	f.Add("shm:1:ffffffffffffffff:relative")
+	f.Add("tcp:1:ffffffffffffffff:/x")
+	f.Fuzz(func(t *testing.T, url string) {
+		u, err := driver.ParseURL(url, driver.MaxURL)
+		if err == nil && u.Incarnation != core(c).inc && !strings.Contains(u.Rest, "nowhere") && !strings.HasPrefix(u.Rest, dir) && u.Rest != "/dev/null" {
+			u.Rest = dir + "/" + strings.ReplaceAll(u.Rest, "/", "_") // no sockets of others
+			url = u.String()
+		}
+		i, err := c.Connect(url)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) && !errors.Is(err, driver.ErrVersion) {
+				t.Errorf("got %v, want ErrInvalid or ErrVersion", err)
+			}
+			oneLine(t, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := i.ConnectWait(ctx); err != nil {
+			if !errors.Is(err, driver.ErrBroken) {
+				t.Errorf("%q: got %v, want ErrBroken", url, err)
+			}
+			oneLine(t, err)
+		}
+		if err := i.Disconnect(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzOptions(f *testing.F) {
+	for k, v := range map[string]string{"dir": "/tmp", "allow-uids": "1,2", "path": "cma", "ends": "both", "ptracer": "off", "membarrier": "off", "nonsense": ""} {
+		f.Add(k, v)
+	}
+	f.Add("dir", "")
+	f.Add("allow-uids", "4294967296")
+	f.Add("allow-uids", "")
+	f.Add("path", "Ring")
+	f.Fuzz(func(t *testing.T, k, v string) {
+		_, err := shmDriver{}.Query(driver.Hints{Options: map[string]string{k: v}})
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("option %q=%q: got %v, want ErrInvalid", k, v, err)
+		}
+		oneLine(t, err)
+	})
+}
+
+func FuzzRdvData(f *testing.F) {
+	a, b := pair(f, driver.Large, map[string]string{"path": "arena"})
+	var r driver.Packet
+	r.IOV = [][]byte{make([]byte, 100)}
+	if err := b.RecvPost(&r); err != nil {
+		f.Fatal(err)
+	}
+	right := bytes.Clone(r.RdvData)
+	f.Add(right[:rdvBytes-1])
+	f.Add([]byte{})
+	f.Add(make([]byte, rdvBytes))
+	for i := range rdvBytes {
+		bad := bytes.Clone(right)
+		bad[i] ^= 1 << (i % 8)
+		f.Add(bad)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.Equal(data, right) {
+			return
+		}
+		p := driver.Packet{IOV: [][]byte{make([]byte, 10)}, RdvData: data}
+		err := a.SendPost(&p)
+		if !errors.Is(err, driver.ErrInvalid) && !errors.Is(err, driver.ErrCanceled) {
+			t.Errorf("got %v, want ErrInvalid or ErrCanceled", err)
+		}
+		oneLine(t, err)
+		if p.Driver.Phase != driver.Idle {
+			t.Error("the packet was taken")
+		}
+	})
+}

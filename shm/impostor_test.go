@@ -1,0 +1,150 @@
+package shm
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// impostor speaks the set-up protocol by hand: a peer that may do anything.
+type impostor struct {
+	t     testing.TB
+	sock  *net.UnixConn
+	url   string
+	inc   uint64
+	hello message
+	seg   *segment
+}
+
+// lowestInc makes an impostor the side that dials.
+const lowestInc = 1
+
+// newImpostor has a url that contexts can connect to, for as long as they only
+// watch it.
+func newImpostor(t testing.TB) *impostor {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "i")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	i := &impostor{t: t, inc: lowestInc}
+	i.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: lowestInc, Rest: path}.String()
+	return i
+}
+
+// dial introduces the impostor to a context up to the challenge.
+func (i *impostor) dial(c driver.Context) (challenge message) {
+	i.t.Helper()
+	i.sock = rawDial(i.t, c)
+	i.t.Cleanup(func() { i.sock.Close() })
+	_ = i.sock.SetReadDeadline(time.Now().Add(10 * time.Second))
+	i.hello = message{kind: msgHello, flags: core(c).flags(), from: i.inc, to: core(c).inc}
+	if err := send(i.sock, &i.hello); err != nil {
+		i.t.Fatal(err)
+	}
+	if _, err := expect(i.sock, &challenge, msgChallenge, 0); err != nil {
+		i.t.Fatal(err)
+	}
+	return challenge
+}
+
+// memfd makes sealed memory.
+func memfd(t testing.TB, size int64, flags, seals int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("impostor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+	if err != nil {
+		t.Skipf("memfd_create with flags %#x: %v", flags, err)
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// connect makes a connection stand between a context of the test and the
+// impostor, and returns the context's end.
+func (i *impostor) connect(c driver.Context) driver.Instance {
+	i.t.Helper()
+	inst, err := c.Connect(i.url)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	challenge := i.dial(c)
+	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
+	proof := message{kind: msgProof, mac: prove(core(c).secret, "dialer", &i.hello, &challenge)}
+	if err := send(i.sock, &proof, fds...); err != nil {
+		i.t.Fatal(err)
+	}
+	closeAll(fds)
+	var accept message
+	if fds, err = expect(i.sock, &accept, msgAccept, 3); err != nil {
+		i.t.Fatal(err)
+	}
+	if i.seg, err = mapSegment(fds[0], core(c).props.Track == driver.Large); err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(i.seg.unmap)
+	closeAll(fds[1:])
+	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
+		i.t.Fatal(err)
+	}
+	await(i.t, func() (bool, error) { return connOf(inst).state.Load() == stateUp, nil })
+	return inst
+}
+
+// show shows an arena, as any number, of any size.
+func (i *impostor) show(id, size uint64, fd int) {
+	i.t.Helper()
+	if err := send(i.sock, &message{kind: msgArena, arena: id, size: size}, fd); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+// showMemory shows memory of the right kind, and returns it.
+func (i *impostor) showMemory(id uint64, size int) []byte {
+	i.t.Helper()
+	fd := memfd(i.t, int64(size), 0, sizeSeals)
+	defer unix.Close(fd)
+	i.show(id, uint64(size), fd)
+	p, err := mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	i.t.Cleanup(func() { _ = unix.MunmapPtr(p, uintptr(size)) })
+	return unsafe.Slice((*byte)(p), size)
+}
+
+// rdv fills the impostor's line of a transfer that it will receive, and returns
+// rdv data for it. The impostor is side 1: its peer sends in direction 0.
+func (i *impostor) rdv(slot int, line endLine) []byte {
+	t := &i.seg.table[0][slot]
+	addr, length, arena, offset := line.addr, line.length, line.arena, line.offset
+	store64(&t.recv.addr, addr)
+	store64(&t.recv.length, length)
+	store64(&t.recv.arena, arena)
+	store64(&t.recv.offset, offset)
+	store32(&t.recv.reach, line.reach)
+	store64(&t.claim, line.ticket<<claimTag)
+	store64(&t.recv.ticket, line.ticket)
+	var x transfer
+	x.ticket = line.ticket
+	x.putRdv(slot)
+	return x.rdv[:]
+}
+
+// putRdv writes rdv data as RecvPost does.
+func (x *transfer) putRdv(slot int) {
+	copy(x.rdv[:], fmt.Appendf(nil, "%s%s%s", le32(uint32(slot)), le32(rdvSum(uint32(slot), x.ticket)), le64(x.ticket)))
+}
