@@ -292,9 +292,7 @@ func (c *Context) meet(sock *net.UnixConn) {
 		closeAll(fds)
 	default:
 		c.match(a)
-		n := c.complete(a)
-		stop()
-		if n != nil {
+		if n := c.complete(a, stop); n != nil {
 			go n.monitor(sock)
 			return
 		}
@@ -313,13 +311,15 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 		return 0, err
 	}
 	a.proc = proc
+	// What is not read would reset the socket, and the answer be lost.
+	_, err = expect(a.sock, &a.hello, msgHello, 0)
 	if !c.admits(uid) {
 		return rejectUser, nil
 	}
-	if _, err := expect(a.sock, &a.hello, msgHello, 0); err != nil {
-		if errors.Is(err, driver.ErrVersion) {
-			return rejectVersion, nil
-		}
+	if errors.Is(err, driver.ErrVersion) {
+		return rejectVersion, nil
+	}
+	if err != nil {
 		return 0, err
 	}
 	h := &a.hello
@@ -448,7 +448,7 @@ func (c *Context) answer(a *caller, n *conn) {
 
 // complete waits for the dialer's confirm and makes the connection stand. Nil
 // if that did not come about.
-func (c *Context) complete(a *caller) *conn {
+func (c *Context) complete(a *caller, stop func()) *conn {
 	var confirm message
 	_, err := expect(a.sock, &confirm, msgConfirm, 0)
 	c.mu.Lock()
@@ -489,6 +489,7 @@ func (c *Context) complete(a *caller) *conn {
 	n.sock = a.sock
 	watcher := n.watcher
 	n.mu.Unlock()
+	stop() // Close would end a connection that stands without goodbye
 	if !n.up(seg) {
 		_ = send(a.sock, &message{kind: msgGoodbye})
 		n.releasePeer()

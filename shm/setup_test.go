@@ -259,9 +259,9 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 
 // Close may come at any moment, in any goroutine.
 func TestCloseWhileOthersWait(t *testing.T) {
-	rounds := 60
+	rounds := 24
 	if testing.Short() {
-		rounds = 15
+		rounds = 6
 	}
 	for _, opts := range []map[string]string{nil, {"membarrier": "off"}} {
 		for k := range rounds {
@@ -312,7 +312,7 @@ func closeUnderWaits(t *testing.T, opts map[string]string, k int) {
 			}
 		})
 	}
-	for range k * 50 {
+	for range k * 20 {
 		runtime.Gosched()
 	}
 	ends(t, 10*time.Second, "close", func() {

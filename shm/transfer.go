@@ -36,11 +36,8 @@ func (l *large) progressSend(t *transfer) {
 		l.feedRing(t)
 		if t.moved == t.n {
 			l.finishSend(t, nil)
+			return
 		}
-		return
-	}
-	if t.p == nil {
-		return
 	}
 	if t.done+load64(&t.slot.recv.done) == t.pieces {
 		l.lastPath = pathName(t.reach, theirs)
@@ -97,9 +94,6 @@ func (l *large) progressRecv(t *transfer) {
 			if t.p == nil {
 				return
 			}
-		}
-		if t.p == nil {
-			return
 		}
 		if t.done+load64(&t.slot.send.done) == t.pieces {
 			l.lastPath = pathName(theirs, t.reach)

@@ -161,7 +161,7 @@ func (m *message) parse(b []byte) error {
 		return errMalformed
 	}
 	if v := le.Uint16(b[4:]); v != protocolVersion {
-		return fmt.Errorf("%w: set-up protocol %d, this program has %d", driver.ErrVersion, v, protocolVersion)
+		return fmt.Errorf("%w: set-up protocol %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, protocolVersion)
 	}
 	kind := messageKind(b[6])
 	if b[7] != 0 || kind == 0 || int(kind) >= len(bodyBytes) || len(b) != headerBytes+bodyBytes[kind] {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what keeps drivers from working, or from being fast",
+		Long: `Doctor tries out what the drivers of this build need from this machine: limits,
+shared memory, kernel features, cores. Each finding is ok, slow (it works, with
+a cost), or blocked, with the remedy. It ends with status 1 if something is
+blocked.`,
+		Example: "  bywash doctor",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			w := cmd.OutOrStdout()
+			blocked := 0
+			for _, f := range doctor.Examine() {
+				if f.Level == doctor.Blocked {
+					blocked++
+				}
+				var err error
+				if asJSON {
+					err = json.NewEncoder(w).Encode(f)
+				} else {
+					_, err = fmt.Fprint(w, f)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			if blocked > 0 {
+				return fmt.Errorf("%d findings keep a driver from working: see the remedies above", blocked)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a finding and line")
+	return cmd
+}

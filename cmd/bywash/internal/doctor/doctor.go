@@ -1,0 +1,67 @@
+// Package doctor tries out what drivers need from a machine.
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels, from good to bad.
+const (
+	OK      Level = "ok"
+	Slow    Level = "slow"    // works, with a cost
+	Blocked Level = "blocked" // a driver cannot work
+)
+
+// Finding is one thing that was tried.
+type Finding struct {
+	Name   string `json:"name"`
+	Level  Level  `json:"level"`
+	Found  string `json:"found"`
+	Remedy string `json:"remedy"` // empty when there is nothing to do
+}
+
+// String is a line, with a second one for the remedy.
+func (f Finding) String() string {
+	s := fmt.Sprintf("%-8s %-24s %s\n", f.Level, f.Name, f.Found)
+	if f.Remedy != "" {
+		s += fmt.Sprintf("%34s→ %s\n", "", f.Remedy)
+	}
+	return s
+}
+
+// Examine tries everything.
+func Examine() []Finding {
+	var out []Finding
+	for _, probe := range []func() Finding{
+		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, cores, governor,
+	} {
+		out = append(out, probe())
+	}
+	for _, n := range driver.Names() {
+		if d, err := driver.Lookup(n); err == nil {
+			out = append(out, examineDriver(d))
+		}
+	}
+	return out
+}
+
+func examineDriver(d driver.Driver) Finding {
+	f := Finding{Name: "driver " + d.Name(), Level: OK, Found: "can be opened"}
+	nic, err := d.Query(driver.Hints{})
+	if err == nil {
+		var c driver.Context
+		if c, err = nic.Open(driver.Attributes{}); err == nil {
+			err = c.Close()
+		}
+	}
+	if err != nil {
+		f.Level, f.Found = Blocked, err.Error()
+		f.Remedy = "the message says what is missing; the findings above say how to get it"
+	}
+	return f
+}

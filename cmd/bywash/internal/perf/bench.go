@@ -1,0 +1,90 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// bench is one end of a subject under test, the same in both processes.
+type bench interface {
+	// links says where the other end reaches this one.
+	links() []string
+	// connect connects to the other end, which does the same.
+	connect(links []string) error
+	// idle adds connections that nothing is sent on; the urls are those of
+	// one process's contexts.
+	idle(links []string) error
+	// check tells whether the case can be run here: a skipError if not.
+	check(c *Case) error
+	// prepare allocates what a case needs and returns what the other end
+	// has to know; start is given the other end's.
+	prepare(c *Case) (blob []byte, err error)
+	start(blob []byte) error
+	// run does n iterations. The lead's end records.
+	run(j *job) error
+	// inspect checks, on the passive end, what the other has put there.
+	inspect(seq uint64, n int) error
+	// finish frees what prepare allocated.
+	finish() error
+	path() string
+	close() error
+}
+
+// job is one round of a case.
+type job struct {
+	Case
+	n     int
+	lead  bool
+	yield bool
+	stop  *stopper
+	rec   *recorder
+	// elapsed is set by the lead's end of throughput tests.
+	elapsed time.Duration
+	// inspect asks the other, passive end to check what was put.
+	inspect func(seq uint64, n int) error
+}
+
+func (j *job) spinner() spinner { return newSpinner(j.stop, j.yield) }
+
+// skipError says that a case, or a driver, is not for this run. It is no
+// failure unless the user asked for exactly that.
+type skipError struct{ reason string }
+
+func (e *skipError) Error() string { return e.reason }
+
+func skipf(format string, args ...any) error {
+	return &skipError{reason: fmt.Sprintf(format, args...)}
+}
+
+// unavailable tells whether err means that this machine, or this driver, cannot
+// do what was asked.
+func unavailable(err error) bool {
+	var skip *skipError
+	var peer *peerError
+	return errors.As(err, &skip) || errors.Is(err, driver.ErrUnsupported) || errors.As(err, &peer) && peer.unavailable
+}
+
+// setup is what both processes know when they open a bench.
+type setup struct {
+	openRequest
+	secret []byte
+	lead   bool
+	local  bool // both ends on one machine
+	stop   *stopper
+	yield  bool
+}
+
+// Sockets are the baselines, in the order of the report.
+var Sockets = []string{"tcp", "unix", "udp"}
+
+func isSocket(name string) bool { return name == "tcp" || name == "unix" || name == "udp" }
+
+func open(s *setup) (bench, error) {
+	if isSocket(s.Driver) {
+		return openSocket(s)
+	}
+	return openLink(s)
+}

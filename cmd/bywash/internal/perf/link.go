@@ -1,0 +1,298 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+const connectTimeout = 15 * time.Second
+
+// link is a bench over a driver: a context for each track, and an instance on
+// each.
+type link struct {
+	s     *setup
+	small driver.Context
+	large driver.Context // nil when the driver has no large track
+	si    driver.Instance
+	li    driver.Instance
+	idles []driver.Instance
+	box   mailbox
+	scaps driver.Capabilities
+	lcaps driver.Capabilities
+	peer  string // the other end's small track
+
+	// of the case at hand
+	c     Case
+	arena *driver.Arena
+	lat   *smallLat
+	snd   flow
+	rcv   flow
+	one   *oneSided
+}
+
+func openLink(s *setup) (bench, error) {
+	d, err := driver.Lookup(s.Driver)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{s: s}
+	if l.small, err = openTrack(d, s, driver.Small); err != nil {
+		return nil, err
+	}
+	l.scaps = l.small.Properties().Capabilities
+	if !s.local && l.small.Properties().Profile.Exclusivity >= 48 {
+		_ = l.close()
+		return nil, skipf("%s reaches processes on the same machine only: run bywash perf -d %s without --listen or HOST:PORT", s.Driver, s.Driver)
+	}
+	l.large, err = openTrack(d, s, driver.Large)
+	switch {
+	case err == nil:
+		l.lcaps = l.large.Properties().Capabilities
+	case !errors.Is(err, driver.ErrUnsupported):
+		_ = l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func openTrack(d driver.Driver, s *setup, track driver.Track) (driver.Context, error) {
+	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking}
+	if track == driver.Large {
+		h.MaxMessage = s.MaxSize
+	}
+	nic, err := d.Query(h)
+	if err != nil {
+		return nil, err
+	}
+	rank := 1
+	if s.lead {
+		rank = 0
+	}
+	return nic.Open(driver.Attributes{SessionSize: 2, Rank: rank, Secret: s.secret})
+}
+
+func (l *link) links() []string {
+	if l.large == nil {
+		return []string{l.small.URL()}
+	}
+	return []string{l.small.URL(), l.large.URL()}
+}
+
+func (l *link) connect(links []string) error {
+	if len(links) == 0 || len(links) > 2 {
+		return fmt.Errorf("the other side gave %d urls", len(links))
+	}
+	l.peer = links[0]
+	var err error
+	if l.si, err = l.small.Connect(links[0]); err != nil {
+		return err
+	}
+	if l.large != nil && len(links) == 2 {
+		if l.li, err = l.large.Connect(links[1]); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(l.s.stop.ctx, connectTimeout)
+	defer cancel()
+	if err := l.si.ConnectWait(ctx); err != nil {
+		return err
+	}
+	if l.li != nil {
+		if err := l.li.ConnectWait(ctx); err != nil {
+			return err
+		}
+	}
+	l.box.init(l)
+	return nil
+}
+
+func (l *link) idle(links []string) error {
+	ctx, cancel := context.WithTimeout(l.s.stop.ctx, connectTimeout)
+	defer cancel()
+	var fresh []driver.Instance
+	for _, u := range links {
+		i, err := l.small.Connect(u)
+		if err != nil {
+			return err
+		}
+		fresh = append(fresh, i)
+		l.idles = append(l.idles, i)
+	}
+	for _, i := range fresh {
+		if err := i.ConnectWait(ctx); err != nil {
+			return fmt.Errorf("idle peer: %w", err)
+		}
+	}
+	return nil
+}
+
+// onLarge tells which track carries messages of a size.
+func (l *link) onLarge(size int) bool { return size > l.scaps.MaxMessage }
+
+func (l *link) check(c *Case) error {
+	info := infoOf(c.Test)
+	if info.oneSided {
+		return l.checkOneSided(c)
+	}
+	if c.Test == Connect {
+		return nil
+	}
+	caps, track := l.scaps, "small"
+	if l.onLarge(c.Size) {
+		caps, track = l.lcaps, "large"
+		switch {
+		case l.li == nil:
+			return skipf("%s has no large track here; its small track carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)
+		case c.Size > caps.MaxMessage:
+			return skipf("%s carries at most %d bytes", l.s.Driver, caps.MaxMessage)
+		case caps.RdvSize >= l.scaps.MaxMessage:
+			return skipf("%s: rdv data of %d bytes does not fit its small track", l.s.Driver, caps.RdvSize)
+		case c.Test == Rate:
+			return skipf("%s: rate is for the small track, which carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)
+		}
+	}
+	if c.blocking() && (!caps.SendWait || !caps.RecvWait || !l.scaps.RecvWait) {
+		return skipf("%s cannot sleep in waits on its %s track: use --wait poll", l.s.Driver, track)
+	}
+	if c.Peers > 0 && !l.scaps.Probe {
+		return skipf("%s has no probe, which --peers needs", l.s.Driver)
+	}
+	return nil
+}
+
+func (l *link) prepare(c *Case) (blob []byte, err error) {
+	if err := l.check(c); err != nil {
+		return nil, err
+	}
+	l.c = *c
+	info := infoOf(c.Test)
+	switch {
+	case info.oneSided:
+		return l.prepareOneSided()
+	case c.Test == Connect:
+		return nil, nil
+	case l.onLarge(c.Size):
+		return nil, l.prepareLarge()
+	default:
+		return nil, l.prepareSmall()
+	}
+}
+
+func (l *link) start(blob []byte) error {
+	if l.one != nil {
+		return l.one.start(blob)
+	}
+	return nil
+}
+
+// alloc makes count buffers of a size in the memory that was asked for, each
+// on cache lines of its own.
+func (l *link) alloc(count, size int) ([][]byte, error) {
+	out := make([][]byte, count)
+	room := max(line, (size+line-1)&^(line-1))
+	if !l.c.arena() {
+		for i := range out {
+			out[i] = make([]byte, room)[:size:size]
+		}
+		return out, nil
+	}
+	page := 1 << 16
+	if l.arena == nil {
+		// Twice: for what is sent, and for what is received.
+		a, err := driver.NewArena(2*count*((room+page-1)&^(page-1)) + page)
+		if err != nil {
+			return nil, err
+		}
+		l.arena = a
+	}
+	for i := range out {
+		b := l.arena.Alloc(room)
+		if b == nil {
+			return nil, errors.New("arena too small: please report this")
+		}
+		out[i] = b[:size:size]
+	}
+	return out, nil
+}
+
+func (l *link) run(j *job) error {
+	switch {
+	case j.Test == Connect:
+		return l.runConnect(j)
+	case l.one != nil:
+		return l.one.run(j)
+	case j.Test == Lat && l.lat != nil:
+		return l.lat.run(j)
+	case j.Test == Lat:
+		return l.pingPongLarge(j)
+	}
+	return l.stream(j)
+}
+
+func (l *link) inspect(seq uint64, n int) error {
+	if l.one == nil {
+		return errors.New("nothing to inspect")
+	}
+	return l.one.inspect(seq, n)
+}
+
+func (l *link) finish() error {
+	var err error
+	if l.one != nil {
+		err = l.one.finish()
+	}
+	l.one, l.lat, l.snd, l.rcv = nil, nil, nil, nil
+	if l.arena != nil {
+		a := l.arena
+		l.arena = nil
+		err = errors.Join(err, retryBusy(l.s.stop, a.Close))
+	}
+	return err
+}
+
+// retryBusy calls f until it is not busy any more, for a second at most.
+func retryBusy(s *stopper, f func() error) error {
+	deadline := time.Now().Add(time.Second)
+	for {
+		err := f()
+		if !errors.Is(err, driver.ErrBusy) || time.Now().After(deadline) || s.err() != nil {
+			return err
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+func (l *link) path() string {
+	i := l.si
+	if l.one != nil {
+		i = l.one.inst
+	} else if l.c.Test != Connect && l.onLarge(l.c.Size) {
+		i = l.li
+	}
+	return i.Path()
+}
+
+func (l *link) close() error {
+	for _, i := range append([]driver.Instance{l.si, l.li}, l.idles...) {
+		if i != nil {
+			_ = retryBusy(l.s.stop, i.Disconnect)
+		}
+	}
+	var err error
+	if l.one != nil {
+		err = l.one.finish()
+	}
+	for _, c := range []driver.Context{l.large, l.small} {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	if l.arena != nil {
+		_ = l.arena.Close()
+	}
+	return err
+}

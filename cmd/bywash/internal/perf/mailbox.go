@@ -1,0 +1,182 @@
+package perf
+
+import (
+	"errors"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// mailbox carries what the engine itself has to say on the small track:
+// requests to send (rdv data), acknowledgements, barriers. It never blocks.
+type mailbox struct {
+	inst      driver.Instance
+	bs        driver.BufferSender
+	br        driver.BufferReceiver
+	rw        driver.RecvWaiter
+	out, in   driver.Packet
+	outBuf    []byte
+	inBuf     []byte
+	outIOV    [1][]byte
+	inIOV     [1][]byte
+	sending   bool
+	receiving bool
+}
+
+func (m *mailbox) init(l *link) {
+	*m = mailbox{inst: l.si}
+	if l.scaps.BufferSend {
+		m.bs, _ = l.si.(driver.BufferSender)
+	}
+	if l.scaps.BufferRecv {
+		m.br, _ = l.si.(driver.BufferReceiver)
+	}
+	if l.scaps.RecvWait {
+		m.rw, _ = l.si.(driver.RecvWaiter)
+	}
+	n := 1 + max(64, l.lcaps.RdvSize)
+	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
+}
+
+// trySend sends b behind a byte that keeps the message from being empty. False
+// means: not now.
+func (m *mailbox) trySend(b []byte) (bool, error) {
+	if ok, err := m.flush(); !ok || err != nil {
+		return false, err
+	}
+	if m.bs != nil {
+		if err := m.bs.SendBufGet(&m.out); err != nil {
+			if err == driver.ErrBusy {
+				return false, nil
+			}
+			return false, err
+		}
+		m.out.Buf[0] = byte(len(b))
+		copy(m.out.Buf[1:], b)
+		if err := m.bs.SendBufPost(&m.out, 1+len(b)); err != nil {
+			return false, err
+		}
+		m.sending = true
+		_, err := m.flush()
+		return true, err
+	}
+	m.outBuf[0] = byte(len(b))
+	copy(m.outBuf[1:], b)
+	m.outIOV[0] = m.outBuf[:1+len(b)]
+	m.out.IOV = m.outIOV[:]
+	if err := m.inst.SendPost(&m.out); err != nil {
+		if err == driver.ErrBusy {
+			return false, nil
+		}
+		return false, err
+	}
+	m.sending = true
+	_, err := m.flush()
+	return true, err
+}
+
+// flush tells whether nothing is being sent.
+func (m *mailbox) flush() (bool, error) {
+	if m.sending {
+		done, err := m.inst.SendPoll(&m.out)
+		if err != nil {
+			return false, err
+		}
+		m.sending = !done
+	}
+	return !m.sending, nil
+}
+
+// tryRecv receives a message into dst. It is called only when one is due: a
+// receive that is posted stays posted.
+func (m *mailbox) tryRecv(dst []byte) (n int, ok bool, err error) {
+	if m.br == nil && !m.receiving {
+		m.inIOV[0] = m.inBuf
+		m.in.IOV = m.inIOV[:]
+		if err := m.inst.RecvPost(&m.in); err != nil {
+			if err == driver.ErrBusy {
+				return 0, false, nil
+			}
+			return 0, false, err
+		}
+		m.receiving = true
+	}
+	done, err := m.inst.RecvPoll(&m.in)
+	if err != nil || !done {
+		return 0, false, err
+	}
+	return m.take(dst)
+}
+
+var errMailbox = errors.New("the other side sent a message that does not belong here")
+
+func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
+	m.receiving = false
+	b := m.inBuf
+	if m.br != nil {
+		b = m.in.Buf
+	}
+	if m.in.N < 1 || m.in.N > len(b) || m.in.N-1 > len(dst) {
+		return 0, false, errMailbox
+	}
+	n = copy(dst, b[1:m.in.N])
+	if m.br != nil {
+		err = m.br.RecvBufRelease(&m.in)
+	}
+	return n, true, err
+}
+
+// await receives, polling or sleeping.
+func (m *mailbox) await(j *job, dst []byte) (int, error) {
+	sp := j.spinner()
+	for {
+		n, ok, err := m.tryRecv(dst)
+		if ok || err != nil {
+			return n, err
+		}
+		if j.blocking() && m.rw != nil {
+			if err := m.rw.RecvWait(j.stop.ctx, &m.in); err != nil {
+				return 0, waitError(j.stop, err)
+			}
+			n, _, err := m.take(dst)
+			return n, err
+		}
+		if err := sp.miss(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// post sends, polling until there is room and until it is done.
+func (m *mailbox) post(j *job, b []byte) error {
+	sp := j.spinner()
+	for {
+		ok, err := m.trySend(b)
+		if err != nil {
+			return err
+		}
+		if ok {
+			break
+		}
+		if err := sp.miss(); err != nil {
+			return err
+		}
+	}
+	for {
+		ok, err := m.flush()
+		if ok || err != nil {
+			return err
+		}
+		if err := sp.miss(); err != nil {
+			return err
+		}
+	}
+}
+
+// waitError prefers the reason why a measurement was stopped to the error of
+// the wait that was interrupted by it.
+func waitError(s *stopper, err error) error {
+	if cause := s.err(); cause != nil {
+		return cause
+	}
+	return err
+}

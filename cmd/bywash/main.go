@@ -1,0 +1,64 @@
+// Command bywash shows what a machine's network drivers can do.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf"
+	_ "github.com/bywash/bywash/driver/all"
+)
+
+// Exit statuses.
+const (
+	exitFailure   = 1   // something could not be done on this machine
+	exitUsage     = 2   // the command line makes no sense
+	exitInterrupt = 130 // Ctrl-C
+)
+
+var errInterrupt = errors.New("interrupted")
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	sig := make(chan os.Signal, 2)
+	if len(os.Args) > 1 && os.Args[1] == perf.PeerCommand {
+		// Ctrl-C reaches both processes: the leading one ends this one.
+		signal.Ignore(syscall.SIGINT)
+	} else {
+		signal.Notify(sig, syscall.SIGINT, syscall.SIGTERM)
+	}
+	go func() {
+		<-sig
+		cancel(errInterrupt)
+		<-sig // impatient
+		os.Exit(exitInterrupt)
+	}()
+	err := rootCommand().ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if errors.Is(err, errInterrupt) || context.Cause(ctx) != nil {
+		fmt.Fprintln(os.Stderr, "bywash: interrupted")
+		return exitInterrupt
+	}
+	if errors.Is(err, errSilent) {
+		return exitFailure
+	}
+	fmt.Fprintf(os.Stderr, "bywash: %s\n", oneLine(err))
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' }), "; ")
+}

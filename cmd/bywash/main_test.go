@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("BYWASH_TEST_MAIN") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+func bywash(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), "BYWASH_TEST_MAIN=1")
+	return cmd
+}
+
+func status(t *testing.T, cmd *exec.Cmd) (code int, stdout, stderr string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err := cmd.Run()
+	var x *exec.ExitError
+	if err != nil && !errors.As(err, &x) {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+}
+
+func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
+	for _, args := range []string{
+		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d session", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
+		"perf -n -1", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
+		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
+		"man", "perf -n", "perf --duration x",
+	} {
+		code, out, stderr := status(t, bywash(strings.Fields(args)...))
+		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
+			t.Errorf("bywash %s: status %d, stdout %q, stderr %q; want 2 and one line", args, code, out, stderr)
+		}
+	}
+}
+
+func TestFailuresAreOneLineAndStatus1(t *testing.T) {
+	dir := t.TempDir()
+	loose := filepath.Join(dir, "loose")
+	if err := os.WriteFile(loose, []byte("0123456789abcdef0123456789"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{
+		"perf -d unix --baseline /nonexistent", "perf -d unix --plot /nonexistent/x.svg", "perf -d unix 127.0.0.1:1",
+		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
+		"man --dir /nonexistent", "stat 1",
+	} {
+		code, _, stderr := status(t, bywash(strings.Fields(args)...))
+		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
+			t.Errorf("bywash %s: status %d, stderr %q; want 1 and one line", args, code, stderr)
+		}
+	}
+}
+
+func TestWhatShouldWorkIsStatus0(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range []string{
+		"", "--help", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help",
+		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
+		"perf -d unix -t lat -s 8 -n 100", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
+	} {
+		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {
+			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)
+		}
+	}
+	for _, name := range []string{"bywash.1", "bywash-perf.1", "bywash-info.1", "bywash-doctor.1", "bywash-stat.1", "x.html"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestInterruptIsStatus130AndLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	picture := filepath.Join(dir, "x.svg")
+	cmd := bywash("perf", "-d", "all", "--duration", "30s", "--plot", picture)
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir, "XDG_RUNTIME_DIR="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 130 || time.Since(start) > 5*time.Second {
+		t.Errorf("status %d after %v, want 130 within 5 s", code, time.Since(start))
+	}
+	var left []string
+	_ = filepath.WalkDir(dir, func(p string, d os.DirEntry, _ error) error {
+		if !d.IsDir() {
+			left = append(left, p)
+		}
+		return nil
+	})
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// keys lists the names in a JSON object, in order, with nested ones as a.b.
+func keys(t *testing.T, b []byte) []string {
+	t.Helper()
+	var out []string
+	var walk func(prefix string, raw json.RawMessage)
+	walk = func(prefix string, raw json.RawMessage) {
+		raw = bytes.TrimSpace(raw)
+		if len(raw) > 0 && raw[0] == '[' {
+			var a []json.RawMessage
+			if err := json.Unmarshal(raw, &a); err != nil {
+				t.Fatal(err)
+			}
+			if len(a) > 0 {
+				walk(prefix, a[0])
+			}
+			return
+		}
+		if len(raw) == 0 || raw[0] != '{' || strings.HasSuffix(prefix, "details.") {
+			return
+		}
+		m := map[string]json.RawMessage{}
+		if err := json.Unmarshal(raw, &m); err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range m {
+			out = append(out, prefix+k)
+			walk(prefix+k+".", v)
+		}
+	}
+	walk("", b)
+	slices.Sort(out)
+	return out
+}
+
+func TestInfoJSONIsPinned(t *testing.T) {
+	b, err := json.Marshal(driverInfo{
+		Unavailable: &whyNot{}, Devices: []deviceInfo{{Unavailable: &whyNot{}}},
+		Tracks: []trackInfo{{Capabilities: capabilitiesInfo{OneSided: &oneSidedInfo{}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("testdata/info.fields")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(keys(t, b), "\n") + "\n"; got != string(want) {
+		t.Errorf("fields of info --json\n got %s\nwant %s", got, want)
+	}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf"
+	"github.com/bywash/bywash/driver/stat"
+)
+
+// perfFlags are the flags of perf as the user wrote them.
+type perfFlags struct {
+	drivers, device, rails, secret, tests, sizes, wait, mem, plot, baseline, listen string
+	iters                                                                           int64
+	duration, warmup                                                                time.Duration
+	peers                                                                           int
+	validate, json, csv                                                             bool
+}
+
+const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
+cores, or on two machines (--listen there, HOST:PORT here). Without -t it
+measures latency, bandwidth, message rate and put bandwidth; with -d all every
+driver that can run here, beside the kernel's own sockets tcp, unix and udp as
+baselines (system calls on loopback, spinning or blocking as --wait says).
+
+Tests:
+%s
+How it is measured: a warm-up, then one round of as many operations as fit
+--duration. Reading the clock costs a third of the fastest operation, so a
+latency sample is the average of a batch: up to 64 operations when they are
+fast (a batch takes about 10 µs), one when they take longer than 5 µs. The
+percentiles are of these samples; the maximum is that of a batch too.
+Throughput counts until the receiver has said that it has everything. Up to 64
+messages are in flight, but no more than 2 MiB (at least two), so that caches
+and not DRAM are measured.
+
+Memory: with --mem arena the buffers lie in memory that drivers share or
+register once. Messages of the small track are then made and read in place, in
+the driver's buffer: the sender stores to every cache line of it and the
+receiver loads from every one, and nobody copies. With --mem heap the message is copied from
+and to ordinary Go memory. --validate fills and checks every byte instead, in every
+test, which takes its time.
+
+Figures: 1 MB/s is 10^6 bytes a second; K, M and G in sizes are 1024. In JSON,
+lat_us_* are microseconds, cpu_ns_per_byte is the CPU time of both processes,
+path says what carried the data, and what a test does not measure is null.`
+
+const perfExample = `  bywash perf -d all                               everything, as a table
+  bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
+  bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
+  bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
+  bywash perf --listen :7000                       on one machine, and on the other:
+  bywash perf --secret-file secret other:7000 -d shm`
+
+func perfCommand() *cobra.Command {
+	var f perfFlags
+	cmd := &cobra.Command{
+		Use:     "perf [flags] [HOST:PORT]",
+		Short:   "Measure drivers and the kernel's sockets",
+		Long:    fmt.Sprintf(perfLong, perf.TestHelp()),
+		Example: perfExample,
+		RunE:    func(cmd *cobra.Command, args []string) error { return runPerf(cmd, &f, args) },
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", "))
+	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
+	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
+	fl.StringVarP(&f.tests, "test", "t", "", "`tests`, commas between, or all")
+	fl.StringVarP(&f.sizes, "size", "s", "", "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")
+	fl.Int64VarP(&f.iters, "iters", "n", 0, "`iterations` of each test (instead of --duration)")
+	fl.DurationVar(&f.duration, "duration", 500*time.Millisecond, "`time` for each test and size")
+	fl.DurationVar(&f.warmup, "warmup", 100*time.Millisecond, "`time` before that")
+	fl.StringVar(&f.wait, "wait", "poll", "`how` to wait: poll (spin) or block (sleep)")
+	fl.StringVar(&f.mem, "mem", "arena", "`memory` of messages: arena or heap")
+	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
+	fl.BoolVar(&f.validate, "validate", false, "check every byte")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
+	fl.BoolVar(&f.csv, "csv", false, "print comma-separated values")
+	fl.StringVar(&f.plot, "plot", "", "draw latency and bandwidth over size into `file`.svg or .html")
+	fl.StringVar(&f.baseline, "baseline", "", "add the change against an earlier run, a `file` that --json wrote")
+	fl.StringVar(&f.listen, "listen", "", "serve the other end of measurements from another machine, at `:port`")
+	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
+	return cmd
+}
+
+// peerCommand is the other process of a measurement on this machine.
+func peerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    perf.PeerCommand,
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s, err := stat.Serve(); err == nil {
+				defer s.Close()
+			}
+			return perf.ServeChild(cmd.Context(), programVersion())
+		},
+	}
+}
+
+// config checks the flags.
+func (f *perfFlags) config(args []string) (*perf.Config, error) {
+	c := &perf.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
+		Wait: f.wait, Mem: f.mem, Peers: f.peers, Validate: f.validate, Version: programVersion()}
+	c.Drivers = strings.Split(f.drivers, ",")
+	if err := perf.CheckDrivers(c.Drivers); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.Tests, err = perf.ParseTests(f.tests); err != nil {
+		return nil, err
+	}
+	if c.Sizes, err = perf.ParseSizes(f.sizes); err != nil {
+		return nil, err
+	}
+	if len(args) == 1 {
+		c.Remote = args[0]
+	}
+	return c, f.check(args)
+}
+
+func (f *perfFlags) check(args []string) error {
+	switch {
+	case len(args) > 1:
+		return fmt.Errorf("perf takes one HOST:PORT, not %d arguments", len(args))
+	case f.listen != "" && len(args) > 0:
+		return fmt.Errorf("perf takes --listen or HOST:PORT, not both")
+	case f.rails != "":
+		return fmt.Errorf("--rails goes with -d session, and session is not in this build")
+	case f.iters < 0 || f.iters > 1<<40:
+		return fmt.Errorf("-n %d: it is a number of iterations from 1 to 2^40", f.iters)
+	case f.duration <= 0 || f.duration > time.Hour:
+		return fmt.Errorf("--duration %s: it is from 1ns to 1h", f.duration)
+	case f.warmup < 0 || f.warmup > time.Hour:
+		return fmt.Errorf("--warmup %s: it is from 0s to 1h", f.warmup)
+	case f.wait != "poll" && f.wait != "block":
+		return fmt.Errorf("--wait %q: it is poll or block", f.wait)
+	case f.mem != "arena" && f.mem != "heap":
+		return fmt.Errorf("--mem %q: it is arena or heap", f.mem)
+	case f.peers < 0 || f.peers > 4096:
+		return fmt.Errorf("--peers %d: it is from 0 to 4096", f.peers)
+	case f.peers > 0 && len(args) > 0:
+		return fmt.Errorf("--peers is for both ends on one machine, not for HOST:PORT")
+	case f.json && f.csv:
+		return fmt.Errorf("--json and --csv exclude each other")
+	case f.plot != "" && filepath.Ext(f.plot) != ".svg" && filepath.Ext(f.plot) != ".html":
+		return fmt.Errorf("--plot %q: the file's name ends in .svg or .html", f.plot)
+	}
+	for _, a := range append([]string{f.listen}, args...) {
+		if a == "" {
+			continue
+		}
+		if _, port, err := net.SplitHostPort(a); err != nil || port == "" {
+			return fmt.Errorf("address %q: it is HOST:PORT or :PORT", a)
+		}
+	}
+	return nil
+}
+
+func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
+	c, err := f.config(args)
+	if err != nil {
+		return &usageError{err}
+	}
+	if s, err := stat.Serve(); err == nil {
+		defer s.Close()
+	}
+	if f.listen != "" {
+		return perf.Serve(cmd.Context(), c, f.listen, os.Stderr)
+	}
+	if f.baseline != "" {
+		b, err := perf.ReadBaseline(f.baseline)
+		if err != nil {
+			return err
+		}
+		c.Compare = b.Compare
+	}
+	report, err := f.reporter(cmd.OutOrStdout(), c)
+	if err != nil {
+		return err
+	}
+	return perfRun(cmd.Context(), c, report)
+}
+
+func perfRun(ctx context.Context, c *perf.Config, report perf.Reporter) error {
+	bar := newProgress()
+	c.Progress = bar.show
+	err := perf.Run(ctx, c, report)
+	bar.close()
+	return errors.Join(err, report.Close())
+}
+
+// reporter puts together what the flags ask for. The picture's file is opened
+// before the run, so that a directory that cannot be written is found at once.
+func (f *perfFlags) reporter(w io.Writer, c *perf.Config) (perf.Reporter, error) {
+	var r perf.Reporter
+	switch {
+	case f.json:
+		r = perf.NewJSON(w, os.Stderr)
+	case f.csv:
+		r = perf.NewCSV(w, os.Stderr, f.baseline != "")
+	default:
+		r = perf.NewTable(w, perf.Heading(c))
+	}
+	if f.plot == "" {
+		return r, nil
+	}
+	p, err := perf.NewPlot(f.plot, c)
+	if err != nil {
+		return nil, err
+	}
+	return perf.Tee(r, p), nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// usageError is wrong use: exit status 2.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// errSilent ends with status 1 after everything has been said.
+var errSilent = errors.New("failed")
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "bywash",
+		Short: "Linux kernel-bypass networking: see what this machine can do",
+		Long: `Bywash carries data around the kernel. This tool shows which network drivers
+work on this machine, what is in their way, and how fast they are.
+
+It ends with status 0 when all went well, 1 when something could not be done
+here (the message says what to do), 2 when the command line is wrong and 130
+after Ctrl-C.`,
+		Example: `  bywash perf -d all        every driver here beside the kernel's sockets
+  bywash doctor             what keeps drivers from working, and the remedy
+  bywash info -d shm        one driver's capabilities`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       programVersion(),
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usagef("%w (see %s --help)", err, cmd.CommandPath())
+	})
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), statCommand(),
+		completionCommand(), manCommand(), versionCommand())
+	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true})
+	return root
+}
+
+// noArgs refuses arguments; under the root command they are unknown commands.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasParent() {
+		return usagef("%s takes no argument %q (see %s --help)", cmd.CommandPath(), args[0], cmd.CommandPath())
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	return usagef("no command %q (commands: %s)", args[0], strings.Join(names, ", "))
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bywash/bywash/driver/stat"
+)
+
+func statCommand() *cobra.Command {
+	var asJSON bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use:   "stat [flags] [PID…]",
+		Short: "Show live counters of running processes",
+		Long: `Stat asks the running processes of this user (all processes, as root) in this
+network namespace for the counters of their open contexts. bywash perf answers, and so does every
+program that calls Serve of package github.com/bywash/bywash/driver/stat. Counters
+that are 0 are left out; with --json all are there, one process a line.`,
+		Example: `  bywash stat
+  bywash stat -w 1s 4711      every second`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var pids []int
+			for _, a := range args {
+				n, err := strconv.ParseUint(a, 10, 31)
+				if err != nil || n == 0 {
+					return usagef("process id %q: it is a positive number", a)
+				}
+				pids = append(pids, int(n))
+			}
+			if interval < 0 || interval > 0 && interval < 10*time.Millisecond {
+				return usagef("-w %s: the interval is at least 10ms", interval)
+			}
+			return watch(cmd.Context(), cmd.OutOrStdout(), pids, asJSON, interval)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a process and line")
+	cmd.Flags().DurationVarP(&interval, "watch", "w", 0, "repeat every `interval`, until Ctrl-C")
+	return cmd
+}
+
+func watch(ctx context.Context, w io.Writer, pids []int, asJSON bool, interval time.Duration) error {
+	for {
+		if err := showStat(w, pids, asJSON); err != nil || interval == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(interval):
+		}
+	}
+}
+
+func showStat(w io.Writer, pids []int, asJSON bool) error {
+	ends, err := stat.List()
+	if err != nil {
+		return err
+	}
+	found := map[int]bool{}
+	for _, e := range ends {
+		if len(pids) > 0 && !slices.Contains(pids, e.PID) {
+			continue
+		}
+		p, err := stat.Read(e)
+		if err != nil {
+			// It may have ended since, or belong to somebody else.
+			if len(pids) > 0 {
+				fmt.Fprintf(os.Stderr, "bywash: %v\n", err)
+			}
+			continue
+		}
+		found[e.PID] = true
+		if asJSON {
+			err = json.NewEncoder(w).Encode(p)
+		} else {
+			err = printProcess(w, p)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, pid := range pids {
+		if !found[pid] {
+			return fmt.Errorf("process %d does not answer: is it running, as this user, and does it call stat.Serve?", pid)
+		}
+	}
+	if len(found) == 0 && !asJSON {
+		_, err = fmt.Fprintln(w, "no process here answers (programs call driver/stat.Serve, bywash perf does)")
+		return err
+	}
+	return nil
+}
+
+func printProcess(w io.Writer, p *stat.Process) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "%d %s\n", p.PID, p.Command)
+	for i := range p.Contexts {
+		x := &p.Contexts[i]
+		fmt.Fprintf(tw, "  %s %s %s\t%s\n", x.Driver, x.Device, x.Track, x.URL)
+		// The names are those of the JSON form.
+		b, err := json.Marshal(&x.Counters)
+		if err != nil {
+			return err
+		}
+		all := map[string]uint64{}
+		if err := json.Unmarshal(b, &all); err != nil {
+			return err
+		}
+		names := make([]string, 0, len(all))
+		for n, v := range all {
+			if v != 0 {
+				names = append(names, n)
+			}
+		}
+		slices.Sort(names)
+		for _, n := range names {
+			fmt.Fprintf(tw, "    %s\t%d\n", n, all[n])
+		}
+	}
+	return tw.Flush()
+}

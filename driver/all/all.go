@@ -1,0 +1,6 @@
+// Package all registers every driver that this module has:
+//
+//	import _ "github.com/bywash/bywash/driver/all"
+package all
+
+import _ "github.com/bywash/bywash/shm"

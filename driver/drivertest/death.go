@@ -1,0 +1,452 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"golang.org/x/sys/unix"
+)
+
+// An act is an operation that peers are killed in the middle of: what the
+// victim does, and what the test does, until the connection breaks.
+type act struct {
+	name   string
+	need   func(*driver.Properties) bool
+	victim func(*conn, *rand.Rand) error // returns only an error
+	test   func(*conn) error
+}
+
+func onSmall(p *driver.Properties) bool { return p.Track == driver.Small }
+
+var acts = []act{
+	{"receive", nil, (*conn).sendsForever, (*conn).receivesOnce},
+	{"send", nil, (*conn).receivesForever, (*conn).sendsOnce},
+	{"exchange", nil, (*conn).swapsForever, (*conn).swapsOnce},
+	{"idle receive", nil, (*conn).idles, (*conn).receivesOnce},
+	{"send to one who does not receive", onSmall, (*conn).idles, (*conn).sendsOnce},
+	{"receive wait", hasRecvWait, (*conn).idles, (*conn).waitsOnce},
+	{"probe wait", hasProbe, (*conn).sendsForever, (*conn).waitsForAny},
+	{"idle probe wait", hasProbe, (*conn).idles, (*conn).waitsForAny},
+	{"put", hasPut, (*conn).offersMemory, (*conn).putsOnce},
+	{"flush", hasPut, (*conn).offersMemory, (*conn).flushesOnce},
+	{"atomic", hasAtomics, (*conn).offersMemory, (*conn).addsOnce},
+	{"connect", nil, nil, nil}, // before the connection stands
+}
+
+// roleVictim plays one act until it is killed.
+var roleVictim = role("victim", func(e *end) {
+	var a struct {
+		Act  int
+		Seed uint64
+	}
+	e.args(&a)
+	if acts[a.Act].victim == nil {
+		c := e.parent.begin()
+		c.stand()
+		c.idles(nil)
+	}
+	c := e.parent.meet()
+	if err := acts[a.Act].victim(c, rand.New(rand.NewPCG(a.Seed, 1))); err != nil {
+		e.Fatalf("victim of %s: %v", acts[a.Act].name, err)
+	}
+})
+
+func (c *conn) idles(*rand.Rand) error {
+	c.e.parent.next(99, "killed")
+	return nil
+}
+
+const deathSize = 3000
+
+func (c *conn) size() int {
+	if c.e.large {
+		return min(1<<20, c.e.caps.MaxMessage)
+	}
+	return min(deathSize, c.e.caps.MaxMessage)
+}
+
+func (c *conn) sendsForever(*rand.Rand) error {
+	for p := packet(make([]byte, c.size())); ; {
+		if err := c.trySend(p); err != nil {
+			return err
+		}
+		if err := c.sendErr(p); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) receivesForever(*rand.Rand) error {
+	for p := packet(make([]byte, c.size())); ; {
+		if err := c.tryRecv(p); err != nil {
+			return err
+		}
+		if err := c.recvErr(p); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) swapsForever(*rand.Rand) error {
+	for {
+		if err := c.swapsOnce(); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) offersMemory(r *rand.Rand) error {
+	reg := c.e.register(shared{1 << 16, allAccess, r.IntN(2) == 0})
+	c.tell("key", reg.Key())
+	return c.idles(r)
+}
+
+// broken polls until the packet is done, or the peer has died and the time for
+// that to be noticed is over.
+func (c *conn) until(p *driver.Packet, poll func(*driver.Packet) (bool, error)) (err error) {
+	c.e.until("an operation on a peer that dies", func() (done bool) {
+		c.pump()
+		done, err = poll(p)
+		return done
+	})
+	c.forget(p)
+	return err
+}
+
+func (c *conn) receivesOnce() error {
+	p := packet(make([]byte, c.size()))
+	if err := c.tryRecv(p); err != nil {
+		return err
+	}
+	return c.until(p, c.i.RecvPoll)
+}
+
+func (c *conn) sendsOnce() error {
+	p := packet(make([]byte, c.size()))
+	if c.e.large && !c.rdvComes(p) {
+		return c.probeBroken()
+	}
+	var err error
+	c.e.until("send to a peer that dies", func() bool {
+		err = c.i.SendPost(p)
+		return err != driver.ErrBusy
+	})
+	if err != nil {
+		return err
+	}
+	if c.e.large {
+		c.posted(p)
+	}
+	return c.until(p, c.i.SendPoll)
+}
+
+// rdvComes takes the next rdv data, unless the peer dies before it tells any.
+func (c *conn) rdvComes(p *driver.Packet) (ok bool) {
+	var n note
+	c.e.until("rdv data", func() bool {
+		if len(c.notes) > 0 {
+			n, ok = c.notes[0], true
+			c.notes = c.notes[1:]
+			return true
+		}
+		if n, ok = c.l.try(c.ch); ok && n.Tag == "update" {
+			c.update(n)
+			return false
+		}
+		if ok {
+			return true
+		}
+		select {
+		case <-c.l.gone:
+			n, ok = c.l.try(c.ch)
+			return true
+		default:
+			return false
+		}
+	})
+	if ok {
+		c.l.expect(n, "rdv", &p.RdvData)
+	}
+	return ok
+}
+
+// probeBroken waits, with a receive, for a death to be noticed.
+func (c *conn) probeBroken() error {
+	p := packet(make([]byte, 8))
+	if err := c.i.RecvPost(p); err != nil {
+		return err
+	}
+	return c.until(p, c.i.RecvPoll)
+}
+
+func (c *conn) swapsOnce() error {
+	in := packet(make([]byte, c.size()))
+	if err := c.tryRecv(in); err != nil {
+		return err
+	}
+	if err := c.sendsOnce(); err != nil {
+		return err
+	}
+	return c.until(in, c.i.RecvPoll)
+}
+
+func (c *conn) waitsOnce() error {
+	p := packet(make([]byte, c.size()))
+	if err := c.tryRecv(p); err != nil {
+		return err
+	}
+	ctx, cancel := c.e.bound()
+	defer cancel()
+	return c.i.(driver.RecvWaiter).RecvWait(ctx, p)
+}
+
+func (c *conn) waitsForAny() error {
+	ctx, cancel := c.e.bound()
+	defer cancel()
+	i, err := c.e.ctx.(driver.Prober).RecvWaitAny(ctx)
+	if err != nil {
+		return err
+	}
+	if i != c.i {
+		return nil // what an earlier victim left
+	}
+	return c.receivesOnce()
+}
+
+// region takes the victim's, unless it dies before it offers one.
+func (c *conn) region() (reg driver.RemoteRegion, err error) {
+	if c.reg != nil {
+		return c.reg, nil
+	}
+	var key []byte
+	c.e.until("key", func() bool {
+		n, ok := c.l.try(c.ch)
+		if ok {
+			c.l.expect(n, "key", &key)
+			return true
+		}
+		select {
+		case <-c.l.gone:
+			return true
+		default:
+			return false
+		}
+	})
+	if key == nil {
+		return nil, c.probeBroken()
+	}
+	c.reg, err = c.i.(driver.OneSided).Import(key)
+	return c.reg, err
+}
+
+func (c *conn) oneSided(post func(*driver.Op) error, op *driver.Op) error {
+	reg, err := c.region()
+	if err != nil {
+		return err
+	}
+	op.Remote = reg
+	return c.do(post, op)
+}
+
+func (c *conn) putsOnce() error {
+	b := make([]byte, min(1<<16, c.e.caps.OneSided.MaxPut))
+	return c.oneSided(c.i.(driver.OneSided).PutPost, &driver.Op{Local: b})
+}
+
+func (c *conn) addsOnce() error {
+	return c.oneSided(c.i.(driver.OneSided).AtomicPost, &driver.Op{Atomic: driver.Add, Size: 8, Operand: 1})
+}
+
+func (c *conn) flushesOnce() error {
+	reg, err := c.region()
+	if err != nil {
+		return err
+	}
+	one := c.i.(driver.OneSided)
+	op := &driver.Op{Local: make([]byte, 4096), Remote: reg}
+	if err := one.PutPost(op); err != nil {
+		return err
+	}
+	ctx, cancel := c.e.bound()
+	defer cancel()
+	ferr := one.Flush(ctx)
+	if err := c.opErr(op); err != nil {
+		return err
+	}
+	return ferr
+}
+
+// slack is what scheduling may add to a dead time.
+const slack = 2 * time.Second
+
+func (e *end) deadTime() time.Duration { return e.cfg.scale(e.caps.DeadTime) }
+
+func checkDeath(e *end) {
+	props := e.query().Properties()
+	w, witness := e.pair(roleWitness, nil)
+	rnd := e.rand(3)
+	soak, _ := time.ParseDuration(os.Getenv(envSoak))
+	start, n := time.Now(), e.cfg.Deaths
+	if raceEnabled {
+		n = max(10, n/5)
+	}
+	before := e.counters().BrokenPeers
+	stood := uint64(0)
+	for k := 0; k < n || time.Since(start) < soak; k++ {
+		a := k % len(acts)
+		if need := acts[a].need; need != nil && !need(props) {
+			continue
+		}
+		if e.kills(a, rnd) {
+			stood++
+		}
+		w.tell("swap", k+1)
+		witness.swaps(k + 1)
+	}
+	if got := e.counters().BrokenPeers - before; got < stood {
+		e.Errorf("counter of broken peers: %d after %d deaths", got, stood)
+	}
+	w.tell("swap", 0)
+	w.join()
+}
+
+// roleWitness is a peer that lives on.
+var roleWitness = role("witness", func(e *end) {
+	c := e.parent.meet()
+	for k := 1; ; {
+		if e.parent.hear("swap", &k); k == 0 {
+			return
+		}
+		c.swaps(k)
+	}
+})
+
+// kills plays one act, kills the peer at a random moment, and checks how that
+// shows. It tells whether the connection had come to stand.
+func (e *end) kills(a int, rnd *rand.Rand) bool {
+	e.Helper()
+	p := e.peer(roleVictim, map[string]any{"Act": a, "Seed": rnd.Uint64()})
+	c := p.begin()
+	delay := time.Duration(rnd.IntN(1 + rnd.IntN(8_000_000)))
+	died := make(chan time.Time, 1)
+	kill := func() {
+		for until := time.Now().Add(delay); time.Now().Before(until); {
+			runtime.Gosched()
+		}
+		p.signal(unix.SIGKILL)
+		died <- time.Now()
+	}
+	if acts[a].test == nil {
+		go kill()
+		err := waitFor(c.i, e.cfg.limit)
+		if err == nil {
+			err = c.probeBroken()
+		}
+		e.noticed(p, acts[a].name, err, died)
+		_ = c.i.Disconnect()
+		p.free()
+		return false
+	}
+	c.stand()
+	go kill()
+	var err error
+	e.until("a death is noticed in "+acts[a].name, func() bool {
+		err = acts[a].test(c)
+		return err != nil
+	})
+	e.noticed(p, acts[a].name, err, died)
+	e.wantErr("post after a death", c.i.RecvPost(packet(make([]byte, 8))), driver.ErrBroken)
+	e.noErr("disconnect of a broken instance", c.i.Disconnect())
+	p.free()
+	return true
+}
+
+// noticed checks the error and the time that a death took to show.
+func (e *end) noticed(p *peer, what string, err error, died <-chan time.Time) {
+	e.Helper()
+	now := time.Now()
+	at := <-died
+	p.awaitExit()
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.dumpf("%s: a death was not noticed within %v", what, e.cfg.limit)
+	}
+	e.wantErr(what+" with a peer that was killed", err, driver.ErrBroken)
+	if took, most := now.Sub(at), e.deadTime()+e.cfg.scale(slack); took > most {
+		e.Errorf("%s: a death was noticed after %v, dead time is %v", what, took, e.deadTime())
+	}
+}
+
+func checkDeathIsolated(e *end) {
+	var ps []*peer
+	var cs []*conn
+	for range 4 {
+		p, c := e.pair(roleWitness, nil)
+		ps, cs = append(ps, p), append(cs, c)
+	}
+	for dead := range 3 {
+		ps[dead].kill()
+		err := cs[dead].probeBroken()
+		e.wantErr("receive from a peer that was killed", err, driver.ErrBroken)
+		for k := dead + 1; k < len(ps); k++ {
+			for r := range 10 {
+				ps[k].tell("swap", r+1)
+				cs[k].swaps(r + 1)
+			}
+		}
+		e.noErr("disconnect of a broken instance", cs[dead].i.Disconnect())
+	}
+	ps[3].tell("swap", 0)
+	ps[3].join()
+}
+
+// stops is how often a peer is stopped, and stopTime for how long: less than
+// the dead time.
+const stops = 3
+
+func checkStopped(e *end) {
+	n := 200
+	if e.large {
+		n = 20
+	}
+	p, c := e.pair(roleStopped, n)
+	q, out := packet(make([]byte, c.size())), packet(make([]byte, c.size()))
+	stopTime := min(e.deadTime()/2, e.cfg.scale(300*time.Millisecond))
+	for k := range n {
+		if k%(n/stops) == n/stops/2 {
+			p.signal(unix.SIGSTOP)
+			time.AfterFunc(stopTime, func() { _ = p.cmd.Process.Signal(unix.SIGCONT) })
+			if e.cfg.Signal != nil {
+				time.AfterFunc(stopTime, func() { _ = e.cfg.Signal(p.cmd, p.pid, unix.SIGCONT) })
+			}
+		}
+		c.postRecv(q)
+		fill(out.IOV[0], ofTest+uint64(k))
+		c.postSend(out)
+		c.endSend(out)
+		c.endRecv(q)
+		e.noErr("message of a peer that was stopped", verify(q.IOV[0][:q.N], ofPeer+uint64(k)))
+	}
+	p.sync()
+	p.join()
+}
+
+var roleStopped = role("stopped", func(e *end) {
+	var n int
+	e.args(&n)
+	c := e.parent.meet()
+	in, out := packet(make([]byte, c.size())), packet(make([]byte, c.size()))
+	for k := range n {
+		c.postRecv(in)
+		fill(out.IOV[0], ofPeer+uint64(k))
+		c.postSend(out)
+		c.endRecv(in)
+		c.endSend(out)
+		e.noErr("message to a peer that was stopped", verify(in.IOV[0][:in.N], ofTest+uint64(k)))
+	}
+	e.parent.sync()
+})

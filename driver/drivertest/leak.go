@@ -1,0 +1,149 @@
+package drivertest
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// holdings is what a process has that a driver could forget to give back.
+type holdings struct {
+	fds, maps, goroutines int
+}
+
+func (e *end) holdings() (h holdings) {
+	fds, _ := os.ReadDir("/proc/self/fd")
+	h.fds = len(fds)
+	m, _ := os.ReadFile("/proc/self/maps")
+	h.maps = bytes.Count(m, []byte("\n"))
+	h.goroutines = runtime.NumGoroutine()
+	return h
+}
+
+// files lists /dev/shm and the driver's directories.
+func (e *end) files() (all []string) {
+	for _, d := range append([]string{"/dev/shm"}, e.cfg.Dirs...) {
+		list, _ := os.ReadDir(d)
+		for _, f := range list {
+			all = append(all, filepath.Join(d, f.Name()))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// unchanged checks that nothing stays after n rounds. What the runtime maps for
+// itself comes and goes, so that only growth with the rounds counts.
+func (e *end) unchanged(before holdings, n int) {
+	e.Helper()
+	var now holdings
+	same := func() bool {
+		now = e.holdings()
+		return now.fds <= before.fds && now.goroutines <= before.goroutines && now.maps < before.maps+n
+	}
+	patience := min(2*time.Second, e.cfg.limit)
+	if !e.within(patience, same) {
+		e.Errorf("after %d rounds: %d descriptors, %d goroutines, %d mappings; before: %d, %d, %d",
+			n, now.fds, now.goroutines, now.maps, before.fds, before.goroutines, before.maps)
+	}
+}
+
+// sameFiles checks that no file has come. Other processes use /dev/shm as well,
+// so that only what stays for a while counts.
+func (e *end) sameFiles(before []string) {
+	e.Helper()
+	var more []string
+	e.within(min(time.Second, e.cfg.limit), func() bool {
+		more = slices.DeleteFunc(e.files(), func(f string) bool { return slices.Contains(before, f) })
+		return len(more) == 0
+	})
+	if len(more) > 0 {
+		e.Errorf("files are left behind: %q", more)
+	}
+}
+
+const leakRounds = 6
+
+func checkCloseFrees(e *end) {
+	p := e.peer(roleRounds, leakRounds+2)
+	files := e.files()
+	var before holdings
+	for k := range leakRounds + 2 {
+		if k == 2 { // what is made once is made by now
+			before = e.holdings()
+		}
+		ctx, err := e.query().Open(e.cfg.Attributes)
+		e.noErr("open", err)
+		e.ctx = ctx
+		a, b := e.self(), p.meet()
+		a.swap(min(5000, e.caps.MaxMessage), 1, 1)
+		b.swaps(k)
+		p.sync()
+		if k%2 == 0 {
+			b.leave()
+			a.leave()
+		}
+		e.noErr("close", ctx.Close())
+		p.sync() // the peer has closed its context, too
+	}
+	e.unchanged(before, leakRounds)
+	e.sameFiles(files)
+	p.join()
+}
+
+// roleRounds opens, meets and closes, n times.
+var roleRounds = role("rounds", func(e *end) {
+	var n int
+	e.args(&n)
+	for k := range n {
+		ctx, err := e.query().Open(e.cfg.Attributes)
+		e.noErr("open", err)
+		e.ctx = ctx
+		c := e.parent.meet()
+		c.swaps(k)
+		e.parent.sync()
+		e.noErr("close", ctx.Close())
+		e.parent.sync()
+	}
+})
+
+func checkDeathFrees(e *end) {
+	e.context()
+	var before holdings
+	for k := range leakRounds + 2 {
+		if k == 2 {
+			before = e.holdings()
+		}
+		p, c := e.pair(roleWitness, nil)
+		for r := range 3 {
+			p.tell("swap", r+1)
+			c.swaps(r + 1)
+		}
+		p.kill()
+		e.wantErr("receive from a peer that was killed", c.probeBroken(), driver.ErrBroken)
+		e.noErr("disconnect of a broken instance", c.i.Disconnect())
+		p.free()
+	}
+	e.unchanged(before, leakRounds)
+}
+
+func checkSweep(e *end) {
+	before := e.files()
+	for range 3 {
+		p, c := e.pair(roleWitness, nil)
+		p.tell("swap", 1)
+		c.swaps(1)
+		p.kill()
+		p.free()
+		_ = c.i.Disconnect()
+		e.noErr("close", e.ctx.Close())
+		e.ctx = nil
+	}
+	e.noErr("close", e.open().Close()) // the next open cleans at the latest
+	e.sameFiles(before)
+}

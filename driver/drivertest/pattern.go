@@ -1,0 +1,74 @@
+package drivertest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// word is the nth eight bytes of a pattern.
+func word(seed, n uint64) uint64 {
+	x := seed*0x9e3779b97f4a7c15 + n + 1
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	return x * 0x94d049bb133111eb
+}
+
+// fill writes the pattern of seed.
+func fill(b []byte, seed uint64) {
+	n := uint64(0)
+	for ; len(b) >= 8; b, n = b[8:], n+1 {
+		binary.LittleEndian.PutUint64(b, word(seed, n))
+	}
+	var last [8]byte
+	binary.LittleEndian.PutUint64(last[:], word(seed, n))
+	copy(b, last[:])
+}
+
+// verify compares every byte with the pattern of seed.
+func verify(b []byte, seed uint64) error {
+	n, all := uint64(0), b
+	for ; len(b) >= 8; b, n = b[8:], n+1 {
+		if binary.LittleEndian.Uint64(b) != word(seed, n) {
+			break
+		}
+	}
+	var w [8]byte
+	for k := range b {
+		if k&7 == 0 {
+			binary.LittleEndian.PutUint64(w[:], word(seed, n))
+			n++
+		}
+		if b[k] != w[k&7] {
+			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", len(all)-len(b)+k, len(all), b[k], w[k&7])
+		}
+	}
+	return nil
+}
+
+// canary fills memory that nobody may write.
+const canary = 0xC5
+
+func setCanary(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = canary
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+// disturbed returns the first byte that is no canary, or -1.
+func disturbed(b []byte) int {
+	if len(b) == 0 || b[0] == canary && bytes.Equal(b[1:], b[:len(b)-1]) {
+		return -1
+	}
+	for k, x := range b {
+		if x != canary {
+			return k
+		}
+	}
+	return -1
+}
