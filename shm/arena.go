@@ -148,7 +148,7 @@ func (n *conn) dropArena(id uint64) {
 type exports struct {
 	ids    atomic.Pointer[[]uint64]
 	mu     sync.Mutex
-	cancel []func()
+	cancel map[uint64]func()
 }
 
 func (x *exports) has(id uint64) bool {
@@ -190,10 +190,29 @@ func (n *conn) show(a *driver.Arena) bool {
 	if err := send(sock, &m, a.FD()); err != nil {
 		return false
 	}
-	x.cancel = append(x.cancel, a.AtClose(func() { _ = send(sock, &message{kind: msgForget, arena: id}) }))
+	if x.cancel == nil {
+		x.cancel = make(map[uint64]func())
+	}
+	x.cancel[id] = a.AtClose(func() {
+		if send(sock, &message{kind: msgForget, arena: id}) == nil {
+			x.remove(id)
+		}
+	})
 	ids = append(ids[:len(ids):len(ids)], id)
 	x.ids.Store(&ids)
 	return true
+}
+
+// remove makes room for another arena: the peer reads that this one is gone
+// before it reads of that.
+func (x *exports) remove(id uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if l := x.ids.Load(); l != nil {
+		ids := slices.DeleteFunc(slices.Clone(*l), func(v uint64) bool { return v == id })
+		x.ids.Store(&ids)
+	}
+	delete(x.cancel, id)
 }
 
 func (x *exports) close() {

@@ -113,8 +113,8 @@ func TestSharedWordsAreAsDocumented(t *testing.T) {
 		}
 	}
 	var slot [slotBytes]byte
-	data := make([]byte, 2*ringData)
-	w := newProducer(ringMemory{slots: unsafe.Pointer(&slot), data: unsafe.Pointer(&data[0]), cons: new(consumerLine)})
+	data := make([]byte, 2*smallData)
+	w := newProducer(ringMemory{slots: unsafe.Pointer(&slot), data: unsafe.Pointer(&data[0]), size: smallData, cons: new(consumerLine)})
 	w.sendInline([]byte("hello"))
 	check("slot inline", slot[:16])
 	w.tail = ringSlots // the second lap, in the same slot
@@ -185,7 +185,8 @@ func TestLayoutIsAsDocumented(t *testing.T) {
 		"segment small track":   uintptr(segmentFileSize(false)),
 		"segment large track":   uintptr(segmentFileSize(true)),
 		"ring slots":            ringSlots,
-		"ring data":             ringData,
+		"ring data small track": smallData,
+		"ring data large track": largeData,
 		"regions":               maxRegions,
 		"transfers a direction": transferSlots,
 		"piece":                 pieceBytes,

@@ -29,7 +29,7 @@ func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
 	}
 	for d := range 2 {
 		p.slots[d] = again(t, n.seg.ring[d].slots, ringSlots*slotBytes)
-		p.data[d] = again(t, n.seg.ring[d].data, ringData)
+		p.data[d] = again(t, n.seg.ring[d].data, int(n.seg.ring[d].size))
 		if n.seg.table[d] != nil {
 			p.table[d] = again(t, unsafe.Pointer(n.seg.table[d]), tableBytes)
 		}

@@ -98,13 +98,12 @@ func (s *small) nameable() bool {
 		return false
 	}
 	head := load64(&s.recv.head)
-	h := load64((*uint64)(unsafe.Add(s.recv.slots, (head&(ringSlots-1))*slotBytes)))
+	h := s.header(head)
 	if (h^lap(head))>>lapShift == 0 {
-		if uint8(h>>kindShift) == kindProgressive {
-			slot := unsafe.Add(s.recv.slots, (head&(ringSlots-1))*slotBytes)
-			if load64((*uint64)(unsafe.Add(slot, 8))) < h&lenMask {
-				return false // still being written
-			}
+		// A message in steps is named when its last one is there.
+		last := head + slotsOf(int(h&lenMask)) - 1
+		if uint8(h>>kindShift) == kindSteps && h&lenMask <= maxSmall && !s.flagged(last) {
+			return false
 		}
 		if load64(&s.recv.head) != head {
 			return false // its owner has just received it
@@ -114,7 +113,7 @@ func (s *small) nameable() bool {
 	}
 	if st := s.state.Load(); st != stateUp && st != stateConnecting && !s.deathSaid {
 		// Look again: it may have come before the end.
-		if h = load64((*uint64)(unsafe.Add(s.recv.slots, (head&(ringSlots-1))*slotBytes))); (h^lap(head))>>lapShift == 0 {
+		if s.flagged(head) {
 			return false
 		}
 		s.deathSaid = true
@@ -122,6 +121,13 @@ func (s *small) nameable() bool {
 	}
 	return false
 }
+
+func (s *small) header(pos uint64) uint64 {
+	return load64((*uint64)(unsafe.Add(s.recv.slots, (pos&(ringSlots-1))*slotBytes)))
+}
+
+// flagged tells whether the slot at pos has been written in this lap.
+func (s *small) flagged(pos uint64) bool { return (s.header(pos)^lap(pos))>>lapShift == 0 }
 
 // wait implements driver.Prober.
 func (b *prober) wait(ctx context.Context, c *Context) (driver.Instance, error) {

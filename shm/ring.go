@@ -20,19 +20,25 @@ const (
 	slotBytes = 64
 	inlineMax = slotBytes - 8
 
-	ringSlots = 256      // power of two
-	ringData  = 32 << 10 // bytes, power of two, whole pages
-	maxSmall  = ringData / 4
+	ringSlots = 256 // power of two
+	maxSmall  = 8 << 10
 
-	// The consumer publishes its progress once in so many slots or bytes,
-	// because each time costs the producer a cache miss.
-	publishSlots = ringSlots / 4
-	publishData  = ringData / 4
+	// Bytes of the data area, a power of two, whole pages. The large track
+	// only uses its ring where nothing else works.
+	smallData = 64 << 10
+	largeData = 16 << 10
 
-	// A longer message is published when its first step lies there, so that
-	// the consumer copies out while the producer copies in.
-	progressiveMin = 2048
-	progressStep   = 1024
+	// A message that is longer than a step is published when its first step
+	// lies there, and each further step takes a slot of its own: so the
+	// consumer copies out while the producer copies in, and each flag has a
+	// line that nobody looks at before its turn.
+	stepBytes = 2048
+	maxSteps  = maxSmall / stepBytes
+
+	// A message of this size makes the producer ask for the lines of the next
+	// one of the kind, which the consumer's cache holds, while it waits for an
+	// answer anyway.
+	ownMin = 512
 )
 
 // Header word: lap in the upper half, then kind, then length.
@@ -41,9 +47,10 @@ const (
 	lapShift  = 32
 	lenMask   = 1<<kindShift - 1
 
-	kindInline      = 1
-	kindData        = 2
-	kindProgressive = 3 // word 1 of the slot counts the bytes that are there
+	kindInline = 1
+	kindData   = 2
+	kindSteps  = 3 // like kindData, but only the first step is there
+	kindStep   = 4 // a further step of the message before
 )
 
 // consumerLine is written by the consumer, read by the producer.
@@ -57,7 +64,8 @@ type consumerLine struct {
 // ringMemory is where a ring lies.
 type ringMemory struct {
 	slots unsafe.Pointer // ringSlots × slotBytes
-	data  unsafe.Pointer // 2 × ringData: the same memory twice
+	data  unsafe.Pointer // the same size bytes twice
+	size  uint64         // of the data area
 	cons  *consumerLine
 }
 
@@ -71,10 +79,18 @@ type producer struct {
 }
 
 func newProducer(m ringMemory) producer {
-	return producer{ringMemory: m, slotLimit: ringSlots, dataLimit: ringData}
+	return producer{ringMemory: m, slotLimit: ringSlots, dataLimit: m.size}
 }
 
 func dataRoom(n int) uint64 { return (uint64(n) + slotBytes - 1) &^ (slotBytes - 1) }
+
+// slotsOf is how many slots a message of n bytes takes.
+func slotsOf(n int) uint64 {
+	if n <= stepBytes {
+		return 1
+	}
+	return (uint64(n) + stepBytes - 1) / stepBytes
+}
 
 func lap(pos uint64) uint64 { return (pos/ringSlots + 1) << lapShift }
 
@@ -83,25 +99,33 @@ func (w *producer) slot() unsafe.Pointer {
 }
 
 func (w *producer) dataAt() unsafe.Pointer {
-	return unsafe.Add(w.data, w.dataTail&(ringData-1))
+	return unsafe.Add(w.data, w.dataTail&(w.size-1))
 }
 
 // room tells whether a message of n bytes fits now. bad means that the
 // consumer's progress makes no sense.
 func (w *producer) room(n int) (ok, bad bool) {
-	need := w.dataTail
-	if n > inlineMax {
-		need += dataRoom(n)
-	}
-	if w.tail < w.slotLimit && need <= w.dataLimit {
+	if n <= inlineMax && w.tail < w.slotLimit || n > inlineMax && w.fits(n) {
 		return true, false
 	}
-	slots, data := load64(&w.cons.slots), load64(&w.cons.data)
-	if w.tail-slots > ringSlots || w.dataTail-data > ringData {
+	if !w.refresh() {
 		return false, true
 	}
-	w.slotLimit, w.dataLimit = slots+ringSlots, data+ringData
-	return w.tail < w.slotLimit && need <= w.dataLimit, false
+	return n <= inlineMax && w.tail < w.slotLimit || n > inlineMax && w.fits(n), false
+}
+
+func (w *producer) fits(n int) bool {
+	return w.tail+slotsOf(n) <= w.slotLimit && w.dataTail+dataRoom(n) <= w.dataLimit
+}
+
+// refresh reads the consumer's progress. False if it makes no sense.
+func (w *producer) refresh() bool {
+	slots, data := load64(&w.cons.slots), load64(&w.cons.data)
+	if w.tail-slots > ringSlots || w.dataTail-data > w.size {
+		return false
+	}
+	w.slotLimit, w.dataLimit = slots+ringSlots, data+w.size
+	return true
 }
 
 // sendInline sends at most inlineMax bytes that lie in one piece. Room was
@@ -125,11 +149,22 @@ func (w *producer) sendGather(c *driver.Cursor, n int) {
 		c.Gather(unsafe.Slice((*byte)(unsafe.Add(s, 8)), n))
 		store64((*uint64)(s), lap(w.tail)|kindInline<<kindShift|uint64(n))
 		w.tail++
-	case n < progressiveMin:
-		c.Gather(unsafe.Slice((*byte)(w.dataAt()), n))
+	case n <= stepBytes:
+		gather(c, unsafe.Slice((*byte)(w.dataAt()), n))
 		w.publishData(n)
 	default:
-		w.sendProgressive(c, n)
+		w.sendSteps(c, n)
+	}
+}
+
+// gather is c.Gather; a contiguous packet is one move.
+func gather(c *driver.Cursor, dst []byte) {
+	for n := 0; n < len(dst); {
+		run := c.Next(len(dst) - n)
+		if len(run) == 0 {
+			return
+		}
+		n += move(dst[n:], run)
 	}
 }
 
@@ -137,22 +172,27 @@ func (w *producer) sendGather(c *driver.Cursor, n int) {
 func (w *producer) publishData(n int) {
 	store64((*uint64)(w.slot()), lap(w.tail)|kindData<<kindShift|uint64(n))
 	w.tail++
-	w.dataTail += dataRoom(n)
+	w.advance(n)
 }
 
-func (w *producer) sendProgressive(c *driver.Cursor, n int) {
-	s := w.slot()
-	there := (*uint64)(unsafe.Add(s, 8))
-	dst := unsafe.Slice((*byte)(w.dataAt()), n)
-	done := c.Gather(dst[:progressStep])
-	store64(there, uint64(done))
-	store64((*uint64)(s), lap(w.tail)|kindProgressive<<kindShift|uint64(n))
-	for done < n {
-		done += c.Gather(dst[done:min(n, done+progressStep)])
-		store64(there, uint64(done))
-	}
-	w.tail++
+// advance moves past n bytes of data, and prepares for as many.
+func (w *producer) advance(n int) {
 	w.dataTail += dataRoom(n)
+	if n >= ownMin {
+		own(w.dataAt(), uintptr(n))
+	}
+}
+
+func (w *producer) sendSteps(c *driver.Cursor, n int) {
+	dst := unsafe.Slice((*byte)(w.dataAt()), n)
+	header := kindSteps<<kindShift | uint64(n)
+	for done := 0; done < n; done += stepBytes {
+		gather(c, dst[done:min(n, done+stepBytes)])
+		store64((*uint64)(w.slot()), lap(w.tail)|header)
+		w.tail++
+		header = kindStep << kindShift
+	}
+	w.advance(n)
 }
 
 // consumer is the receiving end of a ring; process-private.
@@ -191,28 +231,45 @@ func (r *consumer) peek(a *arrival) (ok, bad bool) {
 	case kindInline:
 		a.at = unsafe.Add(s, 8)
 		return n <= inlineMax, n > inlineMax
-	case kindProgressive:
-		there := load64((*uint64)(unsafe.Add(s, 8)))
-		if there > uint64(n) {
+	case kindSteps:
+		if n <= stepBytes || n > maxSmall {
 			return false, true
 		}
-		a.there = int(there)
+		a.there = r.steps(n)
 		fallthrough
 	case kindData:
-		a.at = unsafe.Add(r.data, r.dataHead&(ringData-1))
+		a.at = unsafe.Add(r.data, r.dataHead&(r.size-1))
 		return n <= maxSmall, n > maxSmall
 	}
 	return false, true
 }
 
+// steps tells how many of n bytes are there.
+func (r *consumer) steps(n int) int {
+	there := stepBytes
+	for pos := r.head + 1; there < n; pos++ {
+		h := load64((*uint64)(unsafe.Add(r.slots, (pos&(ringSlots-1))*slotBytes)))
+		if (h^lap(pos))>>lapShift != 0 {
+			return there
+		}
+		there += stepBytes
+	}
+	return n
+}
+
 // pop moves past the head. It tells whether progress was published, upon
-// which a producer that waits for room must be woken.
+// which a producer that waits for room must be woken. That is done once in half
+// a ring, because each time costs both sides a cache miss.
 func (r *consumer) pop(a *arrival) (published bool) {
-	store64(&r.head, r.head+1) // probes read it
+	n := uint64(1)
+	if a.kind == kindSteps {
+		n = slotsOf(a.n)
+	}
+	store64(&r.head, r.head+n) // probes read it
 	if a.kind != kindInline {
 		r.dataHead += dataRoom(a.n)
 	}
-	if r.head-r.published < publishSlots && r.dataHead-r.pubData < publishData {
+	if r.head-r.published < ringSlots/2 && r.dataHead-r.pubData < r.size/2 {
 		return false
 	}
 	r.publish()

@@ -17,7 +17,6 @@ import (
 // which side d sends.
 const (
 	controlBytes  = 4096
-	ringBytes     = ringSlots*slotBytes + ringData
 	transferSlots = 32
 	tableBytes    = 8192 // of one direction, page-aligned
 )
@@ -68,8 +67,15 @@ type segment struct {
 	table [2]*[transferSlots]transferSlot // nil on the small track
 }
 
+func dataBytes(large bool) int {
+	if large {
+		return largeData
+	}
+	return smallData
+}
+
 func segmentFileSize(large bool) int64 {
-	n := int64(controlBytes + 2*ringBytes)
+	n := int64(controlBytes + 2*(ringSlots*slotBytes+dataBytes(large)))
 	if large {
 		n += 2 * tableBytes
 	}
@@ -129,10 +135,7 @@ func checkSealed(fd int, want int64) error {
 
 // mapSegment maps a segment and owns fd from then on, on failure too.
 func mapSegment(fd int, large bool) (*segment, error) {
-	s := &segment{fd: fd, size: controlBytes + 2*(ringBytes+ringData)}
-	if large {
-		s.size += 2 * tableBytes
-	}
+	s := &segment{fd: fd, size: uintptr(segmentFileSize(large) + 2*int64(dataBytes(large)))}
 	base, err := unix.MmapPtr(-1, 0, nil, s.size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		unix.Close(fd)
@@ -168,13 +171,15 @@ func (s *segment) place(large bool) error {
 			return err
 		}
 		off += ringSlots * slotBytes
-		if m.data, err = part(ringData); err != nil {
+		data := dataBytes(large)
+		m.size = uint64(data)
+		if m.data, err = part(data); err != nil {
 			return err
 		}
-		if _, err = part(ringData); err != nil {
+		if _, err = part(data); err != nil {
 			return err
 		}
-		off += ringData
+		off += int64(data)
 	}
 	for d := 0; large && d < 2; d++ {
 		if p, err = part(tableBytes); err != nil {

@@ -75,7 +75,7 @@ func random(n int) []byte {
 
 func TestSmallMessagesArriveWhole(t *testing.T) {
 	a, b := pair(t, driver.Small, nil)
-	for _, n := range []int{0, 1, 8, inlineMax, inlineMax + 1, 1000, progressiveMin - 1, progressiveMin, maxSmall} {
+	for _, n := range []int{0, 1, 8, inlineMax, inlineMax + 1, 1000, stepBytes, stepBytes + 1, maxSmall - 1, maxSmall} {
 		for round := range 50 {
 			want := random(n)
 			got := make([]byte, n+8)

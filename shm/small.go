@@ -437,7 +437,7 @@ func (s *small) fill(p *driver.Packet, a *arrival) bool {
 	if len(p.IOV) == 1 {
 		room := p.IOV[0]
 		if a.there > s.partial && s.partial < len(room) {
-			copy(room[s.partial:], unsafe.Slice((*byte)(unsafe.Add(a.at, s.partial)), a.there-s.partial))
+			move(room[s.partial:], unsafe.Slice((*byte)(unsafe.Add(a.at, s.partial)), a.there-s.partial))
 		}
 		s.partial = a.there
 		if a.there < a.n {

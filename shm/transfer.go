@@ -222,7 +222,7 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 // bytes.
 const (
 	fragmentHeader = 16
-	fragmentBytes  = maxSmall - fragmentHeader
+	fragmentBytes  = largeData/4 - fragmentHeader
 )
 
 // feedRing puts as many fragments into the ring as fit.
