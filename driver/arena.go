@@ -141,9 +141,11 @@ func (a *Arena) Release() { a.users.Add(-1) }
 // closedArena marks users of a closed arena: below any count.
 const closedArena = -1 << 62
 
-// Close unmaps the arena. ErrBusy while packets are posted or regions
-// registered in it; ErrClosed the second time. Slices of it are invalid
-// afterwards: touching them faults. What peers have mapped stays with them and
+// Close unmaps the arena. ErrBusy while drivers hold it: regions are registered
+// in it, or packets posted that a peer or a device reaches; ErrClosed the second
+// time. Slices of it are invalid afterwards: touching them faults, so that
+// packets which the caller's own polls copy (those of a small track) must be
+// done before. What peers have mapped stays with them and
 // is not memory of this process any more.
 func (a *Arena) Close() error {
 	a.mu.Lock()

@@ -118,11 +118,12 @@ type Instance interface {
 	// RecvCancel asks for a posted receive back. It never blocks. The packet
 	// stays the driver's until RecvPoll says done: with ErrCanceled, or with
 	// nil or ErrTruncated if the message won. From then on the buffer is
-	// never written. A packet that is not posted is ErrInvalid.
+	// never written. A packet that is not posted is ErrInvalid; one that is
+	// done and not polled yet is left as it is.
 	RecvCancel(p *Packet) error
 
 	// Path names what carries messages, e.g. "ring", "arena-both",
-	// "cma-both", "rdma-write": the way of the most recent message, or the
-	// most likely one before the first.
+	// "cma-both", "rdma-write": the way of the most recent message or
+	// one-sided operation, or the most likely one before the first.
 	Path() string
 }

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -88,7 +89,11 @@ func (e *Error) Error() string {
 	b.WriteString(e.Op)
 	if e.Peer != "" {
 		b.WriteString(" ")
-		b.WriteString(e.Peer)
+		if strings.ContainsFunc(e.Peer, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			b.WriteString(strconv.Quote(e.Peer)) // it may come from anywhere
+		} else {
+			b.WriteString(e.Peer)
+		}
 	}
 	b.WriteString(": ")
 	b.WriteString(e.Err.Error())

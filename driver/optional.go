@@ -16,7 +16,9 @@ type BufferSender interface {
 	SendBufGet(p *Packet) error
 
 	// SendBufPost sends the first n bytes of p.Buf. The buffer is the
-	// driver's again. It cannot be busy. n < 0 gives the buffer back unsent.
+	// driver's again. It cannot be busy. The packet is polled like any other
+	// send before it is used again. n < 0 gives the buffer back unsent, and
+	// there is nothing to poll.
 	SendBufPost(p *Packet, n int) error
 }
 
@@ -60,8 +62,11 @@ type Prober interface {
 
 	// RecvProbeAny names an instance on which a receive succeeds at once, or
 	// fails at once because the connection has broken or was closed (each
-	// instance is named once for that). ErrAgain if there is none. It is fair
-	// between peers. A message is named to one caller: until something is
+	// instance is named once for that, after its messages). ErrAgain if it
+	// found none: a call may look at some instances only, so that its cost
+	// does not grow with their number; a message that is there is found by at
+	// most as many calls as the context has instances. It is fair between
+	// peers. A message is named to one caller: until something is
 	// received from that instance, it is not named again.
 	RecvProbeAny() (Instance, error)
 

@@ -3,7 +3,6 @@ package shm
 import (
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -189,4 +188,22 @@ func BenchmarkRate8(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-var _ = atomic.AddUint64
+// BenchmarkOverhead is what a message costs beside its way between cores: one
+// thread sends to itself.
+func BenchmarkOverhead(b *testing.B) {
+	c := open(b, driver.Small, nil)
+	i, err := c.Connect(c.URL())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := i.ConnectWait(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	s := &driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	r := &driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	b.ReportAllocs()
+	for b.Loop() {
+		send1(b, i, s)
+		receive1(b, i, r)
+	}
+}

@@ -66,6 +66,7 @@ type conn struct {
 	exports  exports
 
 	oneSided opQueue
+	opPath   string // of the last one-sided operation, until a message
 	tally    tally
 }
 

@@ -46,7 +46,8 @@ func openHostile(t testing.TB) *hostileNICs {
 func FuzzSharedMemory(f *testing.F) {
 	h := openHostile(f)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for kind := range 9 { // each kind of step alone, and all
+	for k := range 36 { // each kind of step alone, and all together
+		kind := k % 9
 		script := make([]byte, 32*pokeBytes)
 		for i := range script {
 			script[i] = byte(rnd.Uint32())
@@ -94,8 +95,10 @@ func attackSmall(t *testing.T, h *hostileNICs, script []byte) {
 		}
 	}
 	p.onslaught(script, func() {
-		for range 12 {
-			post(sb, true, rnd.IntN(maxSmall))
+		for k := range 12 {
+			if k >= 4 { // at first, buffers are received
+				post(sb, true, rnd.IntN(maxSmall))
+			}
 			post(sa, false, rnd.IntN(maxSmall))
 			p.poke(script[rnd.IntN(len(script)/pokeBytes)*pokeBytes:])
 			post(sa, false, rnd.IntN(80))
@@ -209,6 +212,7 @@ func attackLarge(t *testing.T, h *hostileNICs, script []byte) {
 			return
 		}
 		packets, polls = append(packets, r), append(polls, to.RecvPoll)
+		p.poke(script[rnd.IntN(len(script)/pokeBytes)*pokeBytes:])
 		s.RdvData = append([]byte(nil), r.RdvData...)
 		if err := from.SendPost(s); err != nil {
 			contractError(t, err)

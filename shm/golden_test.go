@@ -139,14 +139,22 @@ func TestLayoutIsAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doc := string(b)
+	for name, got := range layout() {
+		want := regexp.MustCompile(`(?m)^layout ` + regexp.QuoteMeta(name) + `: ([0-9]+)$`).FindStringSubmatch(string(b))
+		if want == nil || want[1] != itoa(uint64(got)) {
+			t.Errorf("layout %s: got %d, document has %v", name, got, want)
+		}
+	}
+}
+
+func layout() map[string]uintptr {
 	var c control
 	var s transferSlot
 	var e endLine
 	var l consumerLine
 	var b2 bell
 	var r regionEntry
-	for name, got := range map[string]uintptr{
+	return map[string]uintptr{
 		"control":               unsafe.Sizeof(c),
 		"control.side":          unsafe.Offsetof(c.side),
 		"control.cons":          unsafe.Offsetof(c.cons),
@@ -190,10 +198,5 @@ func TestLayoutIsAsDocumented(t *testing.T) {
 		"regions":               maxRegions,
 		"transfers a direction": transferSlots,
 		"piece":                 pieceBytes,
-	} {
-		want := regexp.MustCompile(`(?m)^layout ` + regexp.QuoteMeta(name) + `: ([0-9]+)$`).FindStringSubmatch(doc)
-		if want == nil || want[1] != itoa(uint64(got)) {
-			t.Errorf("layout %s: got %d, document has %v", name, got, want)
-		}
 	}
 }

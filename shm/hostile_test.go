@@ -17,7 +17,6 @@ import (
 type prey struct {
 	ctl, bell, regions []byte
 	slots, data, table [2][]byte
-	tickets            [2][transferSlots]*uint64
 }
 
 func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
@@ -63,22 +62,24 @@ func (p *prey) poke(s []byte) {
 		areas := p.areas()
 		a := areas[int(s[1])%len(areas)]
 		put64(a, at%(len(a)/8)*8, v*0x9e3779b97f4a7c15)
-	case 1: // the header of a message, with a lap that may be right
-		put64(p.slots[d], at%ringSlots*slotBytes, (v&3)<<lapShift|(v>>2&3)<<kindShift|value&lenMask)
+	case 1: // the header of messages to come, with a lap that may be right
+		for k := range 64 {
+			put64(p.slots[d], k*slotBytes, (v&1+1)<<lapShift|(v>>2&3)<<kindShift|value&lenMask)
+		}
 	case 2: // how much of a progressive message is there
 		put64(p.slots[d], at%ringSlots*slotBytes+8, value)
 	case 3: // progress of the consumer
 		put64(p.ctl, int(unsafe.Offsetof(control{}.cons))+d*slotBytes+at%2*8, value)
 	case 4: // flags and counters
 		put64(p.ctl, at%(int(unsafe.Sizeof(control{}))/8)*8, value)
-	case 5: // a field of a transfer
-		if t := p.table[d]; t != nil {
-			put64(t, at%(tableBytes/8)*8, value)
+	case 5: // a field of all transfers
+		for k := range p.table[d][:min(len(p.table[d]), transferSlots)] {
+			put64(p.table[d], k*int(unsafe.Sizeof(transferSlot{}))+at%16*8, value)
 		}
-	case 6: // a claim, with its right tag
-		if t := p.table[d]; t != nil {
-			o := at%transferSlots*int(unsafe.Sizeof(transferSlot{})) + int(unsafe.Offsetof(transferSlot{}.claim))
-			put64(t, o, get64(t, o)>>claimTag<<claimTag|value&(1<<claimTag-1))
+	case 6: // claims, with their right tags
+		for k := range p.table[d][:min(len(p.table[d]), transferSlots)] {
+			o := k*int(unsafe.Sizeof(transferSlot{})) + int(unsafe.Offsetof(transferSlot{}.claim))
+			put64(p.table[d], o, get64(p.table[d], o)>>claimTag<<claimTag|value&(1<<claimTag-1))
 		}
 	case 7: // what a region is said to be
 		put64(p.regions, at%(regionTableBytes/8)*8, value)

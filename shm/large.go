@@ -157,7 +157,12 @@ func (l *large) attach() {
 func (l *large) detach() { l.releasePeer() }
 
 // Path implements driver.Instance.
-func (l *large) Path() string { return l.lastPath }
+func (l *large) Path() string {
+	if l.opPath != "" {
+		return l.opPath
+	}
+	return l.lastPath
+}
 
 func (l *large) likelyPath() string {
 	switch {
@@ -491,6 +496,7 @@ func (l *large) progressOthers(p *driver.Packet) {
 // finishTransfer gives the packet back. The sending end acknowledges, upon
 // which the slot can be used again.
 func (l *large) finishTransfer(t *transfer, sending bool, err error) {
+	l.opPath = ""
 	p := t.p
 	l.letGo(t)
 	p.N, p.RdvData = t.n, nil

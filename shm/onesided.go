@@ -46,7 +46,11 @@ const (
 	opAtomic
 )
 
-var opNames = [...]string{"put", "get", "atomic"}
+var (
+	opNames       = [...]string{"put", "get", "atomic"}
+	mappedPaths   = [...]string{"arena-put", "arena-get", "arena-atomic"}
+	attachedPaths = [...]string{"cma-put", "cma-get"}
+)
 
 func (n *conn) opError(kind uint64, err error) error {
 	return &driver.Error{Driver: Name, Peer: n.peerURL, Op: opNames[kind], Err: err}
@@ -159,6 +163,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 		if !mapped {
 			return 0, true, fmt.Errorf("%w: the peer's arena could not be mapped", driver.ErrUnsupported)
 		}
+		n.opPath = mappedPaths[opAtomic]
 		apply(op, unsafe.Add(mem, op.Offset))
 		n.tally.atomics.Add(1)
 		return 8, true, nil
@@ -184,6 +189,7 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	r := op.Remote.(*remoteRegion)
 	put := op.Driver.Ticket == opPut
 	if mapped {
+		n.opPath = mappedPaths[op.Driver.Ticket]
 		remote := unsafe.Slice((*byte)(unsafe.Add(mem, off)), len(b))
 		if put {
 			copy(remote, b)
@@ -195,6 +201,7 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 	if !n.attaches {
 		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)
 	}
+	n.opPath = attachedPaths[op.Driver.Ticket]
 	local := [1]unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	if put {
 		return n.proc.copyOut(local[:], r.entry.addr+uint64(off), len(b))

@@ -39,6 +39,11 @@ const (
 	// one of the kind, which the consumer's cache holds, while it waits for an
 	// answer anyway.
 	ownMin = 512
+
+	// A short message asks for the slot that is so many further on: without
+	// that a stream of them keeps few misses in flight (+15 % messages a second
+	// between distant cores).
+	ownAhead = 8
 )
 
 // Header word: lap in the upper half, then kind, then length.
@@ -139,6 +144,7 @@ func (w *producer) sendInline(b []byte) {
 	}
 	store64((*uint64)(s), lap(w.tail)|kindInline<<kindShift|uint64(len(b)))
 	w.tail++
+	own(unsafe.Add(w.slots, ((w.tail+ownAhead)&(ringSlots-1))*slotBytes), slotBytes)
 }
 
 // sendGather sends the n bytes of a cursor. Room was checked.

@@ -99,7 +99,12 @@ func finish(p *driver.Packet, err error) {
 }
 
 // Path implements driver.Instance.
-func (s *small) Path() string { return "ring" }
+func (s *small) Path() string {
+	if s.opPath != "" {
+		return s.opPath
+	}
+	return "ring"
+}
 
 // Disconnect implements driver.Instance.
 func (s *small) Disconnect() error {
@@ -197,6 +202,9 @@ func (s *small) sent(p *driver.Packet, n int) {
 	p.N = n
 	p.Driver.Err = nil
 	p.Driver.Phase = driver.Done
+	if s.opPath != "" {
+		s.opPath = ""
+	}
 	s.tally.sent.Add(1)
 	s.tally.bytesSent.Add(uint64(n))
 	s.notify()
@@ -404,7 +412,9 @@ func (s *small) drain() {
 			return
 		}
 		p := s.recvs.first()
-		if !s.fill(p, &a) {
+		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
+			takeInline(p, &a)
+		} else if !s.fill(p, &a) {
 			if s.state.Load() != stateUp {
 				s.drainEnd()
 			}
@@ -430,6 +440,18 @@ func (s *small) drainEnd() {
 		finish(s.recvs.pop(), err)
 	}
 	s.partial = 0
+}
+
+// takeInline is fill for the message that latency is measured by.
+func takeInline(p *driver.Packet, a *arrival) {
+	if a.n == 8 {
+		*(*[8]byte)(p.IOV[0]) = *(*[8]byte)(a.at)
+	} else {
+		copy(p.IOV[0], unsafe.Slice((*byte)(a.at), a.n))
+	}
+	p.N = a.n
+	p.Driver.Err = nil
+	p.Driver.Phase = driver.Done
 }
 
 // fill copies what is there of a message to a packet. True when all is.
