@@ -14,6 +14,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
+// chunk is more than the least piece of a transfer.
+const chunk = 2 * minPiece
+
 func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 func le64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
@@ -90,7 +93,7 @@ func TestArenaTakenBackInMidTransfer(t *testing.T) {
 	c := open(t, driver.Large, nil)
 	i := newImpostor(t)
 	inst := i.connect(c)
-	const size = 4 * pieceBytes
+	const size = 4 * maxPiece
 	mem := i.showMemory(77, size)
 	before := held()
 	p := driver.Packet{IOV: [][]byte{random(size)}, RdvData: i.rdv(3, endLine{ticket: 5, addr: 4096, length: size, arena: 77})}
@@ -239,14 +242,14 @@ func TestWildAddress(t *testing.T) {
 	if connOf(a).side == 1 {
 		a, b = b, a
 	}
-	r := driver.Packet{IOV: [][]byte{make([]byte, 3*pieceBytes)}}
+	r := driver.Packet{IOV: [][]byte{make([]byte, 3*maxPiece)}}
 	if err := b.RecvPost(&r); err != nil {
 		t.Fatal(err)
 	}
 	for _, addr := range []uint64{8, 1 << 63, ^uint64(0) - 100} {
 		atomic.StoreUint64(&connOf(a).seg.table[0][r.Driver.Slot].recv.addr, addr)
 	}
-	s := driver.Packet{IOV: [][]byte{random(3 * pieceBytes)}, RdvData: r.RdvData}
+	s := driver.Packet{IOV: [][]byte{random(3 * maxPiece)}, RdvData: r.RdvData}
 	if err := a.SendPost(&s); err != nil {
 		t.Fatal(err)
 	}
@@ -271,8 +274,8 @@ func TestClaimThatNeverEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mem := ar.Alloc(4 * pieceBytes)
-	p := driver.Packet{IOV: [][]byte{mem}, RdvData: i.rdv(0, endLine{ticket: 5, addr: 4096, length: 4 * pieceBytes, reach: reachArena})}
+	mem := ar.Alloc(4 * maxPiece)
+	p := driver.Packet{IOV: [][]byte{mem}, RdvData: i.rdv(0, endLine{ticket: 5, addr: 4096, length: 4 * maxPiece, reach: reachArena})}
 	if err := inst.SendPost(&p); err != nil {
 		t.Fatal(err)
 	}

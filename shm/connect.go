@@ -326,15 +326,13 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 	switch {
 	case h.to != c.inc || h.from >= c.inc && h.flags&flagWatch == 0:
 		return rejectStale, nil
-	case h.flags&flagWatch != 0:
-		return 0, nil
 	case (h.flags&flagLarge != 0) != (c.props.Track == driver.Large):
 		return rejectTrack, nil
 	}
 	challenge := message{kind: msgChallenge, flags: c.flags()}
 	_, _ = rand.Read(challenge.nonce[:])
 	challenge.mac = prove(c.secret, "listener", h, &challenge)
-	if err := send(a.sock, &challenge); err != nil {
+	if err := send(a.sock, &challenge); err != nil || h.flags&flagWatch != 0 {
 		return 0, err
 	}
 	var proof message
@@ -515,13 +513,22 @@ func (n *conn) watch(path string) {
 		return
 	}
 	defer sock.Close()
-	hello := message{kind: msgHello, flags: flagWatch, from: n.ctx.inc, to: n.peerInc}
+	hello := message{kind: msgHello, flags: n.ctx.flags() | flagWatch, from: n.ctx.inc, to: n.peerInc}
+	_, _ = rand.Read(hello.nonce[:])
 	err = send(sock, &hello)
 	var m message
-	if err == nil {
+	for err == nil {
 		var fds []int
 		fds, err = receive(sock, &m)
 		closeAll(fds)
+		if err != nil || m.kind != msgChallenge {
+			break
+		}
+		// The peer may have been refused before our user called Connect.
+		if want := prove(n.ctx.secret, "listener", &hello, &m); !hmac.Equal(want[:], m.mac[:]) {
+			m = message{kind: msgReject, code: rejectAuth}
+			break
+		}
 	}
 	reason := fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
 	if err == nil && m.kind == msgReject {

@@ -28,7 +28,7 @@
 // ring, one of up to 8 KiB in the ring's data area. [driver.Instance].Path says
 // "ring".
 //
-// On the large track each end copies pieces of 64 KiB from its side of the
+// On the large track each end copies pieces (32 to 512 KiB) from its side of the
 // message until they meet, in the best way that it has to reach the other's buffer:
 //
 //   - arena: the buffer lies in a [driver.Arena], which this end has mapped;
@@ -55,7 +55,7 @@
 // flight are, each way, 64 packets on the small track, 16 on the large one,
 // 64 one-sided operations; a context has up to 2048 regions.
 //
-// A connection takes 100 KiB of shared memory on the small track, 116 KiB on
+// A connection takes 164 KiB of shared memory on the small track, 84 KiB on
 // the large one, both directions together, allocated when it is made; a
 // context takes 132 KiB, two descriptors more for its memory, one for its
 // socket. A connection keeps a socket and a pidfd.

@@ -112,9 +112,13 @@ func TestSharedWordsAreAsDocumented(t *testing.T) {
 			t.Errorf("%s: got % x, document has % x", name, got, docs[name])
 		}
 	}
-	var slot [slotBytes]byte
-	data := make([]byte, 2*smallData)
-	w := newProducer(ringMemory{slots: unsafe.Pointer(&slot), data: unsafe.Pointer(&data[0]), size: smallData, cons: new(consumerLine)})
+	seg, err := createSegment(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seg.unmap()
+	w := newProducer(seg.ring[0])
+	slot := unsafe.Slice((*byte)(w.slots), slotBytes)
 	w.sendInline([]byte("hello"))
 	check("slot inline", slot[:16])
 	w.tail = ringSlots // the second lap, in the same slot
@@ -197,6 +201,7 @@ func layout() map[string]uintptr {
 		"ring data large track": largeData,
 		"regions":               maxRegions,
 		"transfers a direction": transferSlots,
-		"piece":                 pieceBytes,
+		"piece minimum":         minPiece,
+		"piece maximum":         maxPiece,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
@@ -65,7 +66,12 @@ const (
 	claimMask   = 1<<claimBits - 1
 	claimGiveUp = 1 << (2 * claimBits) // no further claims
 	claimTag    = 2*claimBits + 1      // shift
-	pieceBytes  = 64 << 10
+
+	// Pieces are as long as lets both ends work, up to where longer ones gain
+	// nothing: every piece costs a claim, and a system call where memory is
+	// private.
+	minPiece = 32 << 10
+	maxPiece = 512 << 10
 )
 
 func front(w uint64) uint64 { return w & claimMask }
@@ -100,6 +106,7 @@ type transfer struct {
 	gaveUp  bool
 	message int // bytes that the sender has
 	n       int // bytes that travel
+	piece   int // bytes of each but the last
 	pieces  uint64
 	reach   uint32
 	remote  unsafe.Pointer // reachArena, reachSelf
@@ -122,8 +129,8 @@ type large struct {
 	out          producer
 	in           consumer
 	nextSlot     int
-	ticket       uint64 // of the receive posted last
-	posted       struct{ sends, recvs int }
+	ticket       uint64                        // of the receive posted last
+	live         struct{ sends, recvs uint32 } // slots in use, a bit each
 	lastPath     string
 	short        [inlineMax]byte // a fragment that goes into a slot
 	iov          [64]unix.Iovec
@@ -275,7 +282,16 @@ func (l *large) resolve(t *transfer, e *endLine, forbidden bool) bool {
 func (l *large) sizes(t *transfer, message, room uint64) {
 	t.message = int(message)
 	t.n = int(min(message, room))
-	t.pieces = (uint64(t.n) + pieceBytes - 1) / pieceBytes
+	t.piece = pieceOf(t.n)
+	t.pieces = uint64((t.n + t.piece - 1) / t.piece)
+}
+
+// pieceOf is the length of the pieces of a transfer of n bytes: both ends
+// compute it.
+func pieceOf(n int) int {
+	const page = 4096
+	half := (n/2 + page - 1) &^ (page - 1)
+	return min(max(half, minPiece), maxPiece)
 }
 
 func (l *large) fault(op string, format string, args ...any) error {
@@ -297,7 +313,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	if n := p.Len(); n > maxTransfer {
 		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
 	}
-	if l.posted.recvs >= transferDepth {
+	if bits.OnesCount32(l.live.recvs) >= transferDepth {
 		l.tally.busy.Add(1)
 		return driver.ErrBusy
 	}
@@ -320,7 +336,7 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 	}
 	l.ticket++
 	t.ticket, t.p, t.used = l.ticket, p, false
-	l.posted.recvs++
+	l.live.recvs |= 1 << i
 	atomic.StoreUint64(&t.slot.claim, t.ticket<<claimTag)
 	atomic.StoreUint64(&t.slot.recv.ticket, t.ticket)
 	le := binary.LittleEndian
@@ -359,9 +375,9 @@ func (l *large) SendPost(p *driver.Packet) error {
 	if err := checkPost(p); err != nil {
 		return l.fault("send", "%w", err)
 	}
-	if l.posted.sends >= transferDepth {
+	if bits.OnesCount32(l.live.sends) >= transferDepth {
 		l.progressOthers(nil)
-		if l.posted.sends >= transferDepth {
+		if bits.OnesCount32(l.live.sends) >= transferDepth {
 			l.tally.busy.Add(1)
 			return driver.ErrBusy
 		}
@@ -389,7 +405,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	}
 	l.sizes(t, uint64(n), room)
 	t.ticket, t.p, t.matched = ticket, p, true
-	l.posted.sends++
+	l.live.sends |= 1 << i
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: i, Ticket: ticket}
 	l.resolveSend(t)
 	atomic.StoreUint64(&t.slot.send.ticket, ticket)
@@ -483,11 +499,13 @@ func (l *large) letGo(t *transfer) {
 // progressOthers moves on what else is posted: two ends that each poll only
 // their send still need each other's receives to move.
 func (l *large) progressOthers(p *driver.Packet) {
-	for i := range transferSlots {
-		if t := &l.recvs[i]; t.p != nil && t.p != p {
+	for live := l.live.recvs; live != 0; live &= live - 1 {
+		if t := &l.recvs[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
 			l.progressRecv(t)
 		}
-		if t := &l.sends[i]; t.p != nil && t.p != p {
+	}
+	for live := l.live.sends; live != 0; live &= live - 1 {
+		if t := &l.sends[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
 			l.progressSend(t)
 		}
 	}
@@ -498,13 +516,14 @@ func (l *large) progressOthers(p *driver.Packet) {
 func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 	l.opPath = ""
 	p := t.p
+	slot := uint32(1) << p.Driver.Slot
 	l.letGo(t)
 	p.N, p.RdvData = t.n, nil
 	if err != nil {
 		p.N = 0
 	}
 	if sending {
-		l.posted.sends--
+		l.live.sends &^= slot
 		if err == nil {
 			p.N = t.message
 			l.tally.sent.Add(1)
@@ -512,7 +531,7 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 		}
 		atomic.StoreUint64(&t.slot.send.ack, t.ticket)
 	} else {
-		l.posted.recvs--
+		l.live.recvs &^= slot
 		if err == nil {
 			l.tally.received.Add(1)
 			l.tally.bytesReceived.Add(uint64(t.n))

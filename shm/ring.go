@@ -144,7 +144,9 @@ func (w *producer) sendInline(b []byte) {
 	}
 	store64((*uint64)(s), lap(w.tail)|kindInline<<kindShift|uint64(len(b)))
 	w.tail++
-	own(unsafe.Add(w.slots, ((w.tail+ownAhead)&(ringSlots-1))*slotBytes), slotBytes)
+	if next := w.tail + ownAhead; next < w.slotLimit {
+		own(unsafe.Add(w.slots, (next&(ringSlots-1))*slotBytes), slotBytes)
+	}
 }
 
 // sendGather sends the n bytes of a cursor. Room was checked.
@@ -184,7 +186,7 @@ func (w *producer) publishData(n int) {
 // advance moves past n bytes of data, and prepares for as many.
 func (w *producer) advance(n int) {
 	w.dataTail += dataRoom(n)
-	if n >= ownMin {
+	if n >= ownMin && w.dataTail+dataRoom(n) <= w.dataLimit { // free, and not being read
 		own(w.dataAt(), uintptr(n))
 	}
 }

@@ -140,7 +140,7 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 			next, piece = w+1<<claimBits, t.pieces-1-b
 		}
 		if atomic.CompareAndSwapUint64(&t.slot.claim, w, next) {
-			l.copyAt(t, int(piece)*pieceBytes, sending)
+			l.copyAt(t, int(piece)*t.piece, sending)
 			return
 		}
 		w = atomic.LoadUint64(&t.slot.claim)
@@ -149,7 +149,7 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 
 // copyAt copies the claimed piece at off and reports it done.
 func (l *large) copyAt(t *transfer, off int, sending bool) {
-	n := min(t.n-off, pieceBytes)
+	n := min(t.n-off, t.piece)
 	mine := &t.slot.recv
 	if sending {
 		mine = &t.slot.send

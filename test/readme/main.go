@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/bywash/bywash/driver"
+	_ "github.com/bywash/bywash/driver/all"
+)
+
+func main() {
+	ctx := context.Background()
+	nic := must(must(driver.Lookup("shm")).Query(driver.Hints{}))
+	c := must(nic.Open(driver.Attributes{}))
+	defer c.Close()
+
+	var url string
+	fmt.Println(c.URL())   // the peer needs ours,
+	must(fmt.Scanln(&url)) // we need the peer's
+	peer := must(c.Connect(url))
+	must(0, peer.ConnectWait(ctx))
+
+	in := driver.Packet{IOV: [][]byte{make([]byte, 100)}}
+	out := driver.Packet{IOV: [][]byte{fmt.Appendf(nil, "hello from process %d", os.Getpid())}}
+	must(0, peer.RecvPost(&in))
+	must(0, peer.SendPost(&out))
+	must(0, peer.(driver.SendWaiter).SendWait(ctx, &out))
+	must(0, peer.(driver.RecvWaiter).RecvWait(ctx, &in))
+	fmt.Fprintf(os.Stderr, "%s, by %s\n", in.IOV[0][:in.N], peer.Path())
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary be the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("README_TEST_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestReadmeShowsThisProgram(t *testing.T) {
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, ok := strings.Cut(string(readme), "```go\n")
+	block, _, closed := strings.Cut(block, "```\n")
+	if !ok || !closed {
+		t.Fatal("README.md has no block of Go")
+	}
+	if block != string(program) {
+		t.Errorf("the first block of Go in README.md differs from test/readme/main.go:\n got %s\nwant %s", block, program)
+	}
+}
+
+func TestTwoProcessesExchangeAMessage(t *testing.T) {
+	dir := t.TempDir()
+	var said [2]bytes.Buffer
+	var half [2]*exec.Cmd
+	var in [2]*os.File
+	var out [2]*os.File
+	for i := range half {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in[i], out[1-i] = r, w
+	}
+	for i := range half {
+		half[i] = exec.CommandContext(t.Context(), "/proc/self/exe")
+		half[i].Env = append(os.Environ(), "README_TEST_MAIN=1", "XDG_RUNTIME_DIR="+dir)
+		half[i].Stdin, half[i].Stdout, half[i].Stderr = in[i], out[i], io.Writer(&said[i])
+		if err := half[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range half {
+		in[i].Close()
+		out[i].Close()
+	}
+	late := time.AfterFunc(30*time.Second, func() {
+		for _, h := range half {
+			_ = h.Process.Kill()
+		}
+	})
+	defer late.Stop()
+	for i := range half {
+		err := half[i].Wait()
+		want := fmt.Sprintf("hello from process %d, by ring\n", half[1-i].Process.Pid)
+		if got := said[i].String(); err != nil || got != want {
+			t.Errorf("got %q (%v), want %q", got, err, want)
+		}
+	}
+}
