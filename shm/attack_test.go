@@ -14,9 +14,6 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// chunk is more than the least piece of a transfer.
-const chunk = 2 * minPiece
-
 func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 func le64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
@@ -270,7 +267,7 @@ func TestClaimThatNeverEnds(t *testing.T) {
 	}
 	i := newImpostor(t)
 	inst := i.connect(c)
-	ar, err := driver.NewArena(1 << 20)
+	ar, err := driver.NewArena(4 * maxPiece)
 	if err != nil {
 		t.Fatal(err)
 	}
