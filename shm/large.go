@@ -2,7 +2,6 @@ package shm
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -14,87 +13,6 @@ import (
 
 	"github.com/bywash/bywash/driver"
 )
-
-// A long message needs no ring: both ends publish where their buffer lies, in a
-// slot of shared memory, and each end that can reach the other's buffer (it has
-// mapped the arena, or may attach to the process) copies pieces of it. The
-// sender's end claims pieces from the front, the receiver's from the back, by
-// compare-and-swap, until they meet. A claimed piece holds both buffers until it
-// is done, or its claimant dead: so a process that is stopped in the middle of
-// a copy never writes to a buffer that was given up meanwhile. Where neither
-// end can reach the other's buffer, the sender copies pieces through the ring.
-
-// transferSlot is one long message. Its receiver chooses the slot; rdv data
-// names it.
-type transferSlot struct {
-	recv  endLine // written by the receiving end, published by recv.ticket
-	send  endLine // written by the sending end, published by send.ticket
-	claim uint64  // compare-and-swapped by both
-	_     [56]byte
-}
-
-// endLine is what one end tells about its buffer.
-type endLine struct {
-	ticket uint64 // which use of the slot the line speaks of
-	addr   uint64 // in the end's address space; 0: not contiguous
-	length uint64
-	arena  uint64 // 0: none
-	offset uint64
-	done   uint64 // pieces this end has copied
-	reach  uint32 // how this end reaches the other's buffer
-	_      uint32
-	ack    uint64 // ticket that the sending end has finished with
-}
-
-// transferDepth is how many messages can be posted each way. There are twice as
-// many slots, because the sender's poll frees one later than the receiver's.
-const transferDepth = transferSlots / 2
-
-// How an end reaches the other's buffer.
-const (
-	reachUnknown = iota
-	reachNone
-	reachArena
-	reachCMA
-	reachSelf
-)
-
-// Claim word: pieces claimed from the front, pieces claimed from the back, a
-// flag, and the low bits of the ticket.
-const (
-	claimBits   = 23
-	claimMask   = 1<<claimBits - 1
-	claimGiveUp = 1 << (2 * claimBits) // no further claims
-	claimTag    = 2*claimBits + 1      // shift
-
-	// Pieces are as long as lets both ends work, up to where longer ones gain
-	// nothing: every piece costs a claim, and a system call where memory is
-	// private.
-	minPiece = 32 << 10
-	maxPiece = 512 << 10
-)
-
-func front(w uint64) uint64 { return w & claimMask }
-func back(w uint64) uint64  { return w >> claimBits & claimMask }
-
-// Rdv data: slot, a checksum of the rest, ticket.
-const rdvBytes = 16
-
-// rdvSum changes with every single bit of its input: multiplying by an odd
-// number carries each of them into the upper half.
-func rdvSum(slot uint32, ticket uint64) uint32 {
-	return uint32(ticket*0x9e3779b97f4a7c15>>32) ^ slot*0x85ebca6b
-}
-
-// parseRdv takes rdv data apart; false if it is not of this driver, or damaged.
-func parseRdv(b []byte) (slot uint32, ticket uint64, ok bool) {
-	if len(b) != rdvBytes {
-		return 0, 0, false
-	}
-	le := binary.LittleEndian
-	slot, ticket = le.Uint32(b), le.Uint64(b[8:])
-	return slot, ticket, slot < transferSlots && le.Uint32(b[4:]) == rdvSum(slot, ticket)
-}
 
 // transfer is this end's view of a slot in use.
 type transfer struct {
@@ -298,121 +216,6 @@ func (l *large) fault(op string, format string, args ...any) error {
 	return &driver.Error{Driver: Name, Peer: l.peerURL, Op: op, Err: fmt.Errorf(format, args...)}
 }
 
-// RecvPost implements driver.Instance.
-func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("receive")
-	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("receive")
-	}
-	if err := checkPost(p); err != nil {
-		return l.fault("receive", "%w", err)
-	}
-	if n := p.Len(); n > maxTransfer {
-		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
-	}
-	if bits.OnesCount32(l.live.recvs) >= transferDepth {
-		l.tally.busy.Add(1)
-		return driver.ErrBusy
-	}
-	for range transferSlots {
-		i := l.nextSlot
-		l.nextSlot = (i + 1) % transferSlots
-		t := &l.recvs[i]
-		if t.p != nil || t.used && load64(&t.slot.send.ack) != t.ticket {
-			continue
-		}
-		return l.recvIn(t, i, p)
-	}
-	l.tally.busy.Add(1)
-	return driver.ErrBusy
-}
-
-func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
-	if err := l.describe(t, &t.slot.recv, p); err != nil {
-		return l.fault("receive", "%w", err)
-	}
-	l.ticket++
-	t.ticket, t.p, t.used = l.ticket, p, false
-	l.live.recvs |= 1 << i
-	atomic.StoreUint64(&t.slot.claim, t.ticket<<claimTag)
-	atomic.StoreUint64(&t.slot.recv.ticket, t.ticket)
-	le := binary.LittleEndian
-	le.PutUint32(t.rdv[:], uint32(i))
-	le.PutUint32(t.rdv[4:], rdvSum(uint32(i), t.ticket))
-	le.PutUint64(t.rdv[8:], t.ticket)
-	p.RdvData = t.rdv[:]
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(i), Ticket: t.ticket}
-	return nil
-}
-
-// checkPost checks a packet before a post: it must be free, and if it was
-// prefetched, name the same memory as then.
-func checkPost(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Idle:
-		return nil
-	case driver.Prefetched:
-		if p.Driver.Ticket == fingerprint(p) {
-			return nil
-		}
-		return fmt.Errorf("%w: the packet was prefetched with other memory; unfetch it first", driver.ErrInvalid)
-	}
-	return fmt.Errorf("%w: the packet is posted already, or its outcome was not polled", driver.ErrInvalid)
-}
-
-// SendPost implements driver.Instance.
-func (l *large) SendPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("send")
-	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("send")
-	}
-	if err := checkPost(p); err != nil {
-		return l.fault("send", "%w", err)
-	}
-	if bits.OnesCount32(l.live.sends) >= transferDepth {
-		l.progressOthers(nil)
-		if bits.OnesCount32(l.live.sends) >= transferDepth {
-			l.tally.busy.Add(1)
-			return driver.ErrBusy
-		}
-	}
-	i, ticket, ok := parseRdv(p.RdvData)
-	if !ok {
-		return l.fault("send", "%w: the packet's rdv data is not of this driver, or damaged", driver.ErrInvalid)
-	}
-	t := &l.sends[i]
-	now := load64(&t.slot.recv.ticket)
-	switch {
-	case now != ticket && ticket>>20 == now>>20 && ticket < now:
-		return l.fault("send", "%w: the receiver has given up", driver.ErrCanceled)
-	case now != ticket:
-		return l.fault("send", "%w: the packet's rdv data names no receive of this peer", driver.ErrInvalid)
-	case t.p != nil || t.ticket == ticket:
-		return l.fault("send", "%w: another packet was sent with the same rdv data", driver.ErrInvalid)
-	}
-	n, room := p.Len(), load64(&t.slot.recv.length)
-	if n > maxTransfer || room > maxTransfer {
-		return l.fault("send", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
-	}
-	if err := l.describe(t, &t.slot.send, p); err != nil {
-		return l.fault("send", "%w", err)
-	}
-	l.sizes(t, uint64(n), room)
-	t.ticket, t.p, t.matched = ticket, p, true
-	l.live.sends |= 1 << i
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: i, Ticket: ticket}
-	l.resolveSend(t)
-	atomic.StoreUint64(&t.slot.send.ticket, ticket)
-	l.signal()
-	return nil
-}
-
 // resolveSend tells the receiver how this end reaches its buffer.
 func (l *large) resolveSend(t *transfer) {
 	if l.resolve(t, &t.slot.recv, l.ctx.opts.noSender) {
@@ -440,48 +243,6 @@ func (l *large) match(t *transfer) bool {
 		l.signal()
 	}
 	return true
-}
-
-// SendPoll implements driver.Instance.
-func (l *large) SendPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return outcome(p)
-	}
-	if !l.enter() {
-		return l.ended(p, "send")
-	}
-	defer l.leave()
-	t := &l.sends[p.Driver.Slot%transferSlots]
-	if t.p != p {
-		return true, l.fault("send poll", "%w: the packet is not posted here", driver.ErrInvalid)
-	}
-	l.progressSend(t)
-	if p.Driver.Phase != driver.Done {
-		l.progressOthers(p)
-		return false, nil
-	}
-	return outcome(p)
-}
-
-// RecvPoll implements driver.Instance.
-func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return outcome(p)
-	}
-	if !l.enter() {
-		return l.ended(p, "receive")
-	}
-	defer l.leave()
-	t := &l.recvs[p.Driver.Slot%transferSlots]
-	if t.p != p {
-		return true, l.fault("receive poll", "%w: the packet is not posted here", driver.ErrInvalid)
-	}
-	l.progressRecv(t)
-	if p.Driver.Phase != driver.Done {
-		l.progressOthers(p)
-		return false, nil
-	}
-	return outcome(p)
 }
 
 // letGo releases what a transfer holds.

@@ -1,0 +1,251 @@
+package shm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// RecvPost implements driver.Instance.
+func (s *small) RecvPost(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("receive")
+	}
+	err := s.postRecv(p)
+	s.leave()
+	return err
+}
+
+func (s *small) postRecv(p *driver.Packet) error {
+	if st := s.state.Load(); st == stateUp || st == statePeerClosed && s.hasArrived() {
+		if p.Driver.Phase != driver.Idle {
+			return s.misuse("receive", p)
+		}
+		if s.recvs.full() {
+			s.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
+		p.Driver.Phase = driver.Posted
+		s.recvs.push(p)
+		return nil
+	}
+	return s.failure("receive")
+}
+
+// hasArrived tells whether a message is there, which can be received after the
+// connection has ended too.
+func (s *small) hasArrived() bool {
+	var a arrival
+	ok, bad := s.recv.peek(&a)
+	return ok && !bad && a.there == a.n
+}
+
+// RecvPoll implements driver.Instance.
+func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	if !s.enter() {
+		return s.ended(p, "receive")
+	}
+	if p.Driver.Phase == driver.Idle {
+		done, err := s.pollBuffer(p)
+		s.leave()
+		return done, err
+	}
+	s.drain()
+	s.leave()
+	switch p.Driver.Phase {
+	case driver.Done:
+		return outcome(p)
+	case driver.Posted, driver.Canceling:
+		return false, nil
+	}
+	return true, s.misuse("receive poll", p)
+}
+
+// drain fills posted receives with what has arrived.
+func (s *small) drain() {
+	var a arrival
+	for !s.recvs.empty() && s.recvBuf == nil {
+		ok, bad := s.recv.peek(&a)
+		if !ok {
+			if bad {
+				s.misbehaved("malformed message header")
+			}
+			if s.state.Load() != stateUp {
+				s.drainEnd()
+			}
+			return
+		}
+		p := s.recvs.first()
+		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
+			takeInline(p, &a)
+		} else if !s.fill(p, &a) {
+			if s.state.Load() != stateUp {
+				s.drainEnd()
+			}
+			return
+		}
+		s.recvs.pop()
+		s.consumed(&a)
+	}
+}
+
+// drainEnd fails the posted receives after the connection has ended. What was
+// sent before the end was seen may have become visible just now.
+func (s *small) drainEnd() {
+	var a arrival
+	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
+		return
+	}
+	err := s.failure("receive")
+	if s.state.Load() == statePeerClosed {
+		err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
+	}
+	for !s.recvs.empty() {
+		finish(s.recvs.pop(), err)
+	}
+	s.partial = 0
+}
+
+// takeInline is fill for the message that latency is measured by.
+func takeInline(p *driver.Packet, a *arrival) {
+	if a.n == 8 {
+		*(*[8]byte)(p.IOV[0]) = *(*[8]byte)(a.at)
+	} else {
+		copy(p.IOV[0], unsafe.Slice((*byte)(a.at), a.n))
+	}
+	p.N = a.n
+	p.Driver.Err = nil
+	p.Driver.Phase = driver.Done
+}
+
+// fill copies what is there of a message to a packet. True when all is.
+func (s *small) fill(p *driver.Packet, a *arrival) bool {
+	if len(p.IOV) == 1 {
+		room := p.IOV[0]
+		if a.there > s.partial && s.partial < len(room) {
+			move(room[s.partial:], unsafe.Slice((*byte)(unsafe.Add(a.at, s.partial)), a.there-s.partial))
+		}
+		s.partial = a.there
+		if a.there < a.n {
+			return false
+		}
+		s.received(p, a, len(room))
+		return true
+	}
+	if a.there > s.partial {
+		c := p.Cursor()
+		c.Seek(s.partial)
+		c.Scatter(unsafe.Slice((*byte)(unsafe.Add(a.at, s.partial)), a.there-s.partial))
+	}
+	s.partial = a.there
+	if a.there < a.n {
+		return false
+	}
+	s.received(p, a, p.Len())
+	return true
+}
+
+// received finishes a packet with room for a message of a.n bytes.
+func (s *small) received(p *driver.Packet, a *arrival, room int) {
+	s.partial = 0
+	p.N = a.n
+	p.Driver.Err = nil
+	p.Driver.Phase = driver.Done
+	if a.n > room {
+		p.N = room
+		p.Driver.Err = &driver.TruncatedError{Message: a.n, Buffer: room}
+		s.tally.truncated.Add(1)
+	}
+}
+
+// consumed moves past a message.
+func (s *small) consumed(a *arrival) {
+	published := s.recv.pop(a)
+	s.tally.received.Add(1)
+	s.tally.bytesReceived.Add(uint64(a.n))
+	if load32(&s.named) != 0 {
+		store32(&s.named, 0)
+	}
+	if published {
+		s.signal()
+	}
+}
+
+// pollBuffer receives into the ring itself.
+func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
+	if s.recvBuf != nil {
+		return true, s.misuse("receive", p)
+	}
+	if !s.recvs.empty() {
+		s.drain()
+		return false, nil
+	}
+	var a arrival
+	ok, bad := s.recv.peek(&a)
+	if ok && a.there == a.n {
+		p.Buf = unsafe.Slice((*byte)(a.at), a.n)
+		p.N = a.n
+		p.Driver.Phase = driver.BufferOut
+		s.recvBuf, s.arrived = p, a
+		return true, nil
+	}
+	if bad {
+		s.misbehaved("malformed message header")
+	}
+	if s.state.Load() == stateUp {
+		return false, nil
+	}
+	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
+		return false, nil // it came just before the end
+	}
+	if s.state.Load() == statePeerClosed {
+		return true, &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
+	}
+	return true, s.failure("receive")
+}
+
+// RecvBufRelease implements driver.BufferReceiver.
+func (s *small) RecvBufRelease(p *driver.Packet) error {
+	if p != s.recvBuf {
+		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "release", Err: fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid)}
+	}
+	s.recvBuf = nil
+	p.Buf, p.Driver.Phase = nil, driver.Idle
+	if !s.enter() {
+		return s.failure("release")
+	}
+	s.consumed(&s.arrived)
+	s.leave()
+	return nil
+}
+
+// RecvCancel implements driver.Instance.
+func (s *small) RecvCancel(p *driver.Packet) error {
+	switch p.Driver.Phase {
+	case driver.Done, driver.Canceling:
+		return nil
+	case driver.Posted:
+	default:
+		if s.state.Load() == stateClosed {
+			return s.failure("cancel")
+		}
+		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
+	}
+	if !s.enter() {
+		return s.failure("cancel")
+	}
+	defer s.leave()
+	if s.partial > 0 && s.recvs.first() == p {
+		// Half of a message is in it: that message wins.
+		p.Driver.Phase = driver.Canceling
+		return nil
+	}
+	s.recvs.remove(p)
+	s.tally.canceled.Add(1)
+	finish(p, driver.ErrCanceled)
+	return nil
+}
