@@ -18,6 +18,8 @@ func TestErrorsSayWhat(t *testing.T) {
 		{&driver.Error{Driver: "shm", Op: "open", Err: driver.ErrInvalid}, []error{driver.ErrInvalid}, "shm: open: invalid argument"},
 		{&driver.Error{Driver: "shm", Peer: "shm:1:00", Op: "send", Err: driver.ErrTooLong},
 			[]error{driver.ErrTooLong, driver.ErrInvalid}, "shm: send shm:1:00: invalid argument: message too long"},
+		{&driver.Error{Driver: "shm", Peer: "from\nelsewhere", Op: "connect", Err: driver.ErrClosed},
+			[]error{driver.ErrClosed}, `shm: connect "from\nelsewhere": connection closed`},
 		{&driver.TruncatedError{Message: 100, Buffer: 64}, []error{driver.ErrTruncated}, "message truncated: 100 bytes sent, receive buffer holds 64"},
 		{&driver.Error{Driver: "x", Op: "receive", Err: &driver.TruncatedError{}}, []error{driver.ErrTruncated}, ""},
 		{&driver.UnavailableError{Driver: "verbs", Reason: "no device", Remedy: "load rdma_rxe"},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 
 	"github.com/bywash/bywash/driver"
@@ -32,7 +33,7 @@ func main() {
 
 func must[T any](v T, err error) T {
 	if err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	return v
 }
