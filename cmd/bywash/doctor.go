@@ -38,7 +38,7 @@ blocked.`,
 				}
 			}
 			if blocked > 0 {
-				return fmt.Errorf("%d findings keep a driver from working: see the remedies above", blocked)
+				return fmt.Errorf("%d blocked: see the remedies above", blocked)
 			}
 			return nil
 		},

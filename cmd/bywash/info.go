@@ -7,10 +7,12 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/bywash/bywash/cmd/bywash/internal/perf"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -105,7 +107,7 @@ used here. With -d, a driver that cannot be used is exit status 1.`,
 			names := driver.Names()
 			if name != "" {
 				if _, err := driver.Lookup(name); err != nil {
-					return usagef("no driver %q in this build (there are: %v)", name, driver.Names())
+					return usagef("no driver %q in this build (there are: %s)", name, strings.Join(driver.Names(), ", "))
 				}
 				names = []string{name}
 			}
@@ -115,6 +117,7 @@ used here. With -d, a driver that cannot be used is exit status 1.`,
 	cmd.Flags().StringVarP(&name, "driver", "d", "", "`driver`; without it, all")
 	cmd.Flags().StringVar(&device, "dev", "", "`device` whose capabilities are shown; without it, the driver's choice")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	completeList(cmd, "driver", driver.Names())
 	return cmd
 }
 
@@ -144,7 +147,8 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 // inspect asks a driver; the error is why it cannot be used.
 func inspect(d driver.Driver, device string) (*driverInfo, error) {
 	info := &driverInfo{Driver: d.Name(), Devices: []deviceInfo{}, Tracks: []trackInfo{}}
-	for _, dev := range d.Devices() {
+	devices := d.Devices()
+	for _, dev := range devices {
 		x := deviceInfo{Name: dev.Name, Description: dev.Description, Unavailable: why(dev.Err), Details: map[string]string{}}
 		for _, f := range dev.Details {
 			x.Details[f.Name] = f.Value
@@ -161,6 +165,10 @@ func inspect(d driver.Driver, device string) (*driverInfo, error) {
 			continue
 		}
 		info.Tracks = append(info.Tracks, describeTrack(nic.Properties()))
+	}
+	if usable := func(d driver.Device) bool { return d.Err == nil }; first == nil && !slices.ContainsFunc(devices, usable) && len(devices) > 0 {
+		first = devices[0].Err
+		info.Tracks = []trackInfo{}
 	}
 	info.Available = len(info.Tracks) > 0
 	if info.Available {
@@ -250,7 +258,7 @@ func printTrack(w io.Writer, t *trackInfo) {
 	c, p := &t.Capabilities, &t.Profile
 	fmt.Fprintf(w, "  %s track\ton %s\n", t.Track, t.Device)
 	fmt.Fprintf(w, "    nominal\t%d ns one way, %.1f GB/s, exclusivity %d\n", p.LatencyNs, p.BytesPerS/1e9, p.Exclusivity)
-	fmt.Fprintf(w, "    longest message\t%d bytes; driver's buffers %d; rdv data %d\n", c.MaxMessage, c.BufferSize, c.RdvSize)
+	fmt.Fprintf(w, "    longest message\t%s; driver's buffers %s; rdv data %s\n", perf.FormatSize(c.MaxMessage), perf.FormatSize(c.BufferSize), perf.FormatSize(c.RdvSize))
 	fmt.Fprintf(w, "    depth\t%d sends, %d receives\n", c.SendDepth, c.RecvDepth)
 	fmt.Fprintf(w, "    a silent peer\tcounts as broken after %d ms\n", c.DeadTimeMS)
 	has := ""
@@ -267,7 +275,7 @@ func printTrack(w io.Writer, t *trackInfo) {
 		fmt.Fprintf(w, "    has\t%s\n", has[2:])
 	}
 	if o := c.OneSided; o != nil {
-		fmt.Fprintf(w, "    one-sided\tput up to %d bytes, get up to %d, depth %d, key %d bytes\n", o.MaxPut, o.MaxGet, o.Depth, o.KeySize)
-		fmt.Fprintf(w, "    atomics\t64 bits: %v; 32 bits: %v\n", o.Atomics64, o.Atomics32)
+		fmt.Fprintf(w, "    one-sided\tput up to %s, get up to %s, depth %d, key %d B\n", perf.FormatSize(o.MaxPut), perf.FormatSize(o.MaxGet), o.Depth, o.KeySize)
+		fmt.Fprintf(w, "    atomics\t64 bits: %s; 32 bits: %s\n", strings.Join(o.Atomics64, ", "), strings.Join(o.Atomics32, ", "))
 	}
 }

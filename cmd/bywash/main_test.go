@@ -45,7 +45,8 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d session", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
 		"perf -n -1", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
 		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
-		"man", "perf -n", "perf --duration x",
+		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
+		"perf -d unix --baseline /nonexistent", "perf -d unix,", "help nonsense", "help perf x",
 	} {
 		code, out, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -56,13 +57,16 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 
 func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 	dir := t.TempDir()
-	loose := filepath.Join(dir, "loose")
+	loose, tight := filepath.Join(dir, "loose"), filepath.Join(dir, "tight")
+	if err := os.WriteFile(tight, []byte("0123456789abcdef0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(loose, []byte("0123456789abcdef0123456789"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range []string{
-		"perf -d unix --baseline /nonexistent", "perf -d unix --plot /nonexistent/x.svg", "perf -d unix 127.0.0.1:1",
-		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
+		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
+		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
 		"man --dir /nonexistent", "stat 1",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
@@ -75,7 +79,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range []string{
-		"", "--help", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help",
+		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
 		"perf -d unix -t lat -s 8 -n 100", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
 	} {

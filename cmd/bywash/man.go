@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -11,9 +10,11 @@ import (
 func manCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:     "man --dir DIR",
-		Short:   "Write the man pages",
-		Long:    "Man writes a page for each command into an existing directory, from the same definitions as the help texts.",
+		Use:   "man --dir DIR",
+		Short: "Write the man pages",
+		Long: `Man writes a page for each command into an existing directory, from the same
+definitions as the help texts. SOURCE_DATE_EPOCH in the environment sets the
+date, so that the same program gives the same pages.`,
 		Example: "  bywash man --dir /usr/local/share/man/man1",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -22,8 +23,7 @@ func manCommand() *cobra.Command {
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			date := time.Unix(0, 0).UTC() // the same input gives the same pages
-			if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Bywash " + programVersion(), Manual: "Bywash", Date: &date}, dir); err != nil {
+			if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "Bywash " + programVersion(), Manual: "Bywash"}, dir); err != nil {
 				return fmt.Errorf("write man pages: %w", err)
 			}
 			return nil

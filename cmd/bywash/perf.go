@@ -46,13 +46,14 @@ and not DRAM are measured.
 Memory: with --mem arena the buffers lie in memory that drivers share or
 register once. Messages of the small track are then made and read in place, in
 the driver's buffer: the sender stores to every cache line of it and the
-receiver loads from every one, and nobody copies. With --mem heap the message is copied from
-and to ordinary Go memory. --validate fills and checks every byte instead, in every
-test, which takes its time.
+receiver loads from every one, and nobody copies. With --mem heap the message
+is copied from and to ordinary Go memory. --validate fills and checks every byte
+instead, in every test, which takes its time.
 
 Figures: 1 MB/s is 10^6 bytes a second; K, M and G in sizes are 1024. In JSON,
-lat_us_* are microseconds, cpu_ns_per_byte is the CPU time of both processes,
-path says what carried the data, and what a test does not measure is null.`
+lat_us_p50 and the like are microseconds, cpu_ns_per_byte is the CPU time of both
+processes, path says what carried the data, and what a test does not measure is
+null.`
 
 const perfExample = `  bywash perf -d all                               everything, as a table
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
@@ -68,7 +69,13 @@ func perfCommand() *cobra.Command {
 		Short:   "Measure drivers and the kernel's sockets",
 		Long:    fmt.Sprintf(perfLong, perf.TestHelp()),
 		Example: perfExample,
-		RunE:    func(cmd *cobra.Command, args []string) error { return runPerf(cmd, &f, args) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.iters == 0 && cmd.Flags().Changed("iters") {
+				return usagef("-n 0: it is a number of iterations from 1 to 2^40")
+			}
+			return runPerf(cmd, &f, args)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
@@ -90,6 +97,10 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.baseline, "baseline", "", "add the change against an earlier run, a `file` that --json wrote")
 	fl.StringVar(&f.listen, "listen", "", "serve the other end of measurements from another machine, at `:port`")
 	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
+	completeList(cmd, "driver", append(perf.DriverNames(), "all"))
+	completeList(cmd, "test", append(perf.TestNames(), "all"))
+	completeList(cmd, "wait", []string{"poll", "block"})
+	completeList(cmd, "mem", []string{"arena", "heap"})
 	return cmd
 }
 
@@ -160,9 +171,16 @@ func (f *perfFlags) check(args []string) error {
 		if a == "" {
 			continue
 		}
-		if _, port, err := net.SplitHostPort(a); err != nil || port == "" {
-			return fmt.Errorf("address %q: it is HOST:PORT or :PORT", a)
+		_, port, err := net.SplitHostPort(a)
+		if err == nil && port != "" {
+			_, err = net.LookupPort("tcp", port)
 		}
+		if err != nil || port == "" {
+			return fmt.Errorf("address %q: it is HOST:PORT or :PORT, with a port up to 65535", a)
+		}
+	}
+	if len(args) > 0 && f.secret == "" {
+		return fmt.Errorf("HOST:PORT needs --secret-file F, a copy of the file that the listener uses")
 	}
 	return nil
 }
@@ -181,7 +199,7 @@ func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
 	if f.baseline != "" {
 		b, err := perf.ReadBaseline(f.baseline)
 		if err != nil {
-			return err
+			return &usageError{err}
 		}
 		c.Compare = b.Compare
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // usageError is wrong use: exit status 2.
@@ -46,8 +48,52 @@ after Ctrl-C.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), statCommand(),
 		completionCommand(), manCommand(), versionCommand())
-	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true})
+	root.SetHelpCommand(helpCommand())
+	if len(os.Args) > 1 && os.Args[1] == cobra.ShellCompRequestCmd {
+		plainUsage(root)
+	}
 	return root
+}
+
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "help [COMMAND]",
+		Short:  "Show help for a command",
+		Hidden: true, // --help says the same
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil {
+				return noArgs(cmd.Root(), args)
+			}
+			if len(rest) > 0 {
+				return usagef("help takes one command, not %q as well", rest[0])
+			}
+			return about.Help()
+		},
+	}
+}
+
+// plainUsage removes the quotes that name a flag's argument in help texts:
+// cobra shows them in completions as they are.
+func plainUsage(root *cobra.Command) {
+	for _, c := range append(root.Commands(), root) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "`", "") })
+	}
+}
+
+// completeList completes a flag that takes names with commas between.
+func completeList(cmd *cobra.Command, flag string, names []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		before := typed[:strings.LastIndexByte(typed, ',')+1]
+		var out []string
+		for _, n := range names {
+			out = append(out, before+n)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
+	if err != nil {
+		panic(err) // no such flag
+	}
 }
 
 // noArgs refuses arguments; under the root command they are unknown commands.
@@ -56,7 +102,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if cmd.HasParent() {
-		return usagef("%s takes no argument %q (see %s --help)", cmd.CommandPath(), args[0], cmd.CommandPath())
+		return usagef("%s takes no argument %q (see %s --help)", cmd.Name(), args[0], cmd.CommandPath())
 	}
 	var names []string
 	for _, c := range cmd.Commands() {

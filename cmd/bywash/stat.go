@@ -23,9 +23,10 @@ func statCommand() *cobra.Command {
 		Use:   "stat [flags] [PID…]",
 		Short: "Show live counters of running processes",
 		Long: `Stat asks the running processes of this user (all processes, as root) in this
-network namespace for the counters of their open contexts. bywash perf answers, and so does every
-program that calls Serve of package github.com/bywash/bywash/driver/stat. Counters
-that are 0 are left out; with --json all are there, one process a line.`,
+network namespace for the counters of their open contexts. bywash perf answers,
+and so does every program that calls Serve of package
+github.com/bywash/bywash/driver/stat. Counters that are 0 are left out; with
+--json all are there, one process a line.`,
 		Example: `  bywash stat
   bywash stat -w 1s 4711      every second`,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -46,6 +47,7 @@ type run struct {
 	cpus   pair
 	secret []byte
 	failed error
+	done   int // cases measured
 	i      int // cases begun
 	total  int
 }
@@ -63,7 +65,7 @@ func CheckDrivers(names []string) error {
 			return errors.New("-d session is not in this build")
 		}
 		if _, err := driver.Lookup(n); err != nil {
-			return fmt.Errorf("no driver %q in this build (there are: %v)", n, DriverNames())
+			return fmt.Errorf("no driver %q in this build (there are: %s)", n, strings.Join(DriverNames(), ", "))
 		}
 	}
 	return nil
@@ -109,8 +111,18 @@ func Run(ctx context.Context, c *Config, report Reporter) error {
 			return context.Cause(ctx)
 		}
 	}
+	if r.failed == nil && r.done == 0 {
+		return errNothing
+	}
 	return r.failed
 }
+
+var errNothing = errors.New("nothing was measured: none of the drivers can do what was asked for")
+
+// unreachable is a listener that cannot be reached: no other driver will.
+type unreachable struct{ error }
+
+func (u unreachable) Unwrap() error { return u.error }
 
 // measure runs the plan on a driver. Its error ends the run.
 func (r *run) measure(name string, plan []Case) error {
@@ -120,6 +132,9 @@ func (r *run) measure(name string, plan []Case) error {
 	}
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
+	}
+	if errors.As(err, &unreachable{}) {
+		return err
 	}
 	return r.miss(Missing{Driver: name, Err: err})
 }
@@ -175,7 +190,11 @@ func (r *run) attempt(name string, plan []Case) error {
 
 func (r *run) follower() (*peer, []byte, error) {
 	if r.Remote != "" {
-		return r.dial(r.ctx, r.Remote)
+		p, secret, err := r.dial(r.ctx, r.Remote)
+		if err != nil {
+			err = unreachable{err}
+		}
+		return p, secret, err
 	}
 	p, err := r.startChild(r.ctx, r.cpus.follow, r.cpus.shared, r.secret)
 	return p, r.secret, err
@@ -320,6 +339,7 @@ func (r *run) rounds(name string, p *peer, b bench, c *Case, blob []byte) error 
 	if r.Compare != nil {
 		r.Compare(res)
 	}
+	r.done++
 	return r.report.Result(res)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -143,10 +144,11 @@ type Missing struct {
 }
 
 func (m Missing) String() string {
+	text := strings.TrimPrefix(m.Err.Error(), m.Driver+": ") // a driver's own errors name it too
 	if m.Test == "" {
-		return fmt.Sprintf("%s: %v", m.Driver, m.Err)
+		return fmt.Sprintf("%s: %s", m.Driver, text)
 	}
-	return fmt.Sprintf("%s %s %s: %v", m.Driver, m.Test, FormatSize(m.Size), m.Err)
+	return fmt.Sprintf("%s %s %s: %s", m.Driver, m.Test, FormatSize(m.Size), text)
 }
 
 type jsonReporter struct {

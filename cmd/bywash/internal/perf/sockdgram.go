@@ -73,8 +73,12 @@ func (k *socket) recvDatagrams(j *job, seq uint64) error {
 	sp := newSpinner(j.stop, j.yield || j.blocking())
 	for i := range datagrams(len(b)) {
 		want := piece(b, i)
+		room := want
+		if len(want) == 0 {
+			room = k.in[:1] // reading 0 bytes would leave the datagram where it is
+		}
 		for {
-			n, err := k.read(k.fd, want)
+			n, err := k.read(k.fd, room)
 			if err != nil {
 				return err
 			}
@@ -96,8 +100,8 @@ func (k *socket) recvDatagrams(j *job, seq uint64) error {
 }
 
 var (
-	errDatagram = errors.New("udp: a datagram of the wrong size arrived: did the kernel drop one?")
-	errLost     = errors.New("udp: a datagram was lost: raise net.core.rmem_max")
+	errDatagram = errors.New("a datagram of the wrong size arrived: did the kernel drop one?")
+	errLost     = errors.New("a datagram was lost: raise net.core.rmem_max")
 )
 
 const lossTimeout = 5 * time.Second
