@@ -24,6 +24,7 @@ type small struct {
 	arrived arrival // what recvBuf was given
 
 	named     uint32         // a probe has named what is at the head
+	popped    bool           // something was received in this call
 	deathSaid bool           // a probe has named the end; guarded by the prober
 	waitFor   *driver.Packet // of the wait under way
 	sending   bool

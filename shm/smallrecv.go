@@ -52,10 +52,12 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Idle {
 		done, err := s.pollBuffer(p)
 		s.leave()
+		s.unname()
 		return done, err
 	}
 	s.drain()
 	s.leave()
+	s.unname()
 	switch p.Driver.Phase {
 	case driver.Done:
 		return outcome(p)
@@ -167,11 +169,21 @@ func (s *small) consumed(a *arrival) {
 	published := s.recv.pop(a)
 	s.tally.received.Add(1)
 	s.tally.bytesReceived.Add(uint64(a.n))
-	if load32(&s.named) != 0 {
-		store32(&s.named, 0)
-	}
+	s.popped = true
 	if published {
 		s.signal()
+	}
+}
+
+// unname lets probes name the instance again after something was received. It
+// is the last that a call does with the instance, because another goroutine may
+// be given it at once.
+func (s *small) unname() {
+	if s.popped {
+		s.popped = false
+		if load32(&s.named) != 0 {
+			store32(&s.named, 0)
+		}
 	}
 }
 
@@ -220,6 +232,7 @@ func (s *small) RecvBufRelease(p *driver.Packet) error {
 	}
 	s.consumed(&s.arrived)
 	s.leave()
+	s.unname()
 	return nil
 }
 

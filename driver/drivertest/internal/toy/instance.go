@@ -291,6 +291,9 @@ func (i *instance) holds() bool {
 // nextSend picks the message to write: the first that need not wait for an
 // update of its rdv data.
 func (i *instance) nextSend() int {
+	if i.c.fault == "disconnect-drops" && len(i.sendq) == 1 {
+		return -1 // so that there is something to drop
+	}
 	for k := range i.sendq {
 		if i.sendq[k].h.c == 0 {
 			if i.c.fault == "reorder" && (i.sent+1)%7 == 0 && k+1 < len(i.sendq) {
