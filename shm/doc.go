@@ -55,7 +55,7 @@
 // flight are, each way, 64 packets on the small track, 16 on the large one,
 // 64 one-sided operations; a context has up to 2048 regions.
 //
-// A connection takes 164 KiB of shared memory on the small track, 84 KiB on
+// A connection takes 148 KiB of shared memory on the small track, 100 KiB on
 // the large one, both directions together, allocated when it is made; a
 // context takes 132 KiB, two descriptors more for its memory, one for its
 // socket. A connection keeps a socket and a pidfd.

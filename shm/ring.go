@@ -20,13 +20,13 @@ const (
 	slotBytes = 64
 	inlineMax = slotBytes - 8
 
-	ringSlots = 256 // power of two
+	ringSlots = 128 // power of two
 	maxSmall  = 8 << 10
 
 	// Bytes of the data area, a power of two, whole pages. The large track
 	// only uses its ring where nothing else works.
 	smallData = 64 << 10
-	largeData = 16 << 10
+	largeData = 32 << 10
 
 	// A message that is longer than a step is published when its first step
 	// lies there, and each further step takes a slot of its own: so the
