@@ -192,9 +192,9 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 		n.opPath = mappedPaths[op.Driver.Ticket]
 		remote := unsafe.Slice((*byte)(unsafe.Add(mem, off)), len(b))
 		if put {
-			copy(remote, b)
+			movePiece(remote, b, len(op.Local))
 		} else {
-			copy(b, remote)
+			movePiece(b, remote, len(op.Local))
 		}
 		return nil
 	}

@@ -176,9 +176,9 @@ func (l *large) mappedAt(t *transfer, off, n int, sending bool) {
 	remote := unsafe.Slice((*byte)(unsafe.Add(t.remote, off)), n)
 	switch {
 	case t.local != nil && sending:
-		copy(remote, t.local[off:off+n])
+		movePiece(remote, t.local[off:off+n], t.n)
 	case t.local != nil:
-		copy(t.local[off:off+n], remote)
+		movePiece(t.local[off:off+n], remote, t.n)
 	default:
 		c := t.p.Cursor()
 		c.Seek(off)
