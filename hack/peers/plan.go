@@ -94,7 +94,10 @@ func plan(c cpus, scale float64) []quantity {
 	} {
 		plan = append(plan, quantity{
 			test: "lat", size: l.size, unit: nanoseconds, limit: limitLine,
-			variants: []variant{{"shm " + l.name + " half round trip, ns", "arena", l.target}},
+			variants: []variant{
+				{"shm " + l.name + " half round trip, ns", "heap", l.target},
+				{"shm " + l.name + " in place, ns", "arena", nil},
+			},
 			peers: []side{
 				openmpi(c, "lat", l.size, n(l.iters), 1),
 				mpich(c, "lat", l.size, n(l.iters), 1),
@@ -115,7 +118,7 @@ func plan(c cpus, scale float64) []quantity {
 		},
 		quantity{
 			test: "rate", size: 8, unit: messages,
-			variants: []variant{{"shm 8 B one-way rate, M/s", "arena", &target{50e6, refAbsolute}}},
+			variants: []variant{{"shm 8 B one-way rate, M/s", "heap", &target{50e6, refAbsolute}}},
 			peers: []side{
 				openmpi(c, "bw", 8, n(30_000), mpiWindow),
 				mpich(c, "bw", 8, n(30_000), mpiWindow),
