@@ -28,57 +28,68 @@ func stream(b *testing.B, x, y driver.Instance, size, n int, memory func(int) []
 		clear(recv[i].IOV[0])
 	}
 	var d time.Duration
-	other := pinned(1, func() {
-		posted := 0
-		for done := 0; done < n; {
-			for ; posted < n && posted < done+window; posted++ {
-				rdv := offered[posted%window].Swap(nil)
-				if rdv == nil {
-					break
-				}
-				p := send[posted%window]
-				p.RdvData = *rdv
-				if err := x.SendPost(p); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-			if posted > done {
-				if ok, err := x.SendPoll(send[done%window]); err != nil {
-					b.Error(err)
-					return
-				} else if ok {
-					done++
-				}
-			}
-		}
-	})
+	other := pinned(1, func() { sendStream(b, x, send[:], offered[:], n) })
 	<-pinned(0, func() {
 		start := time.Now()
-		posted := 0
-		for done := 0; done < n; {
-			for ; posted < n && posted < done+window; posted++ {
-				p := recv[posted%window]
-				if err := y.RecvPost(p); err == driver.ErrBusy {
-					break
-				} else if err != nil {
-					b.Error(err)
-					return
-				}
-				rdv := append([]byte(nil), p.RdvData...)
-				offered[posted%window].Store(&rdv)
-			}
-			if ok, err := y.RecvPoll(recv[done%window]); err != nil {
-				b.Error(err)
-				return
-			} else if ok {
-				done++
-			}
-		}
+		recvStream(b, y, recv[:], offered[:], n)
 		d = time.Since(start)
 	})
 	<-other
 	return float64(n) * float64(size) / d.Seconds()
+}
+
+func sendStream(b *testing.B, x driver.Instance, packets []*driver.Packet, offered []atomic.Pointer[[]byte], n int) {
+	window := len(packets)
+	for done, posted := 0, 0; done < n; {
+		for ; posted < n && posted < done+window; posted++ {
+			rdv := offered[posted%window].Swap(nil)
+			if rdv == nil {
+				break
+			}
+			p := packets[posted%window]
+			p.RdvData = *rdv
+			if err := x.SendPost(p); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+		if posted == done {
+			continue
+		}
+		ok, err := x.SendPoll(packets[done%window])
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		if ok {
+			done++
+		}
+	}
+}
+
+func recvStream(b *testing.B, y driver.Instance, packets []*driver.Packet, offered []atomic.Pointer[[]byte], n int) {
+	window := len(packets)
+	for done, posted := 0, 0; done < n; {
+		for ; posted < n && posted < done+window; posted++ {
+			p := packets[posted%window]
+			if err := y.RecvPost(p); err == driver.ErrBusy {
+				break
+			} else if err != nil {
+				b.Error(err)
+				return
+			}
+			rdv := append([]byte(nil), p.RdvData...)
+			offered[posted%window].Store(&rdv)
+		}
+		ok, err := y.RecvPoll(packets[done%window])
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		if ok {
+			done++
+		}
+	}
 }
 
 var (

@@ -79,9 +79,8 @@ func (c cpus) a() string    { return strconv.Itoa(c[0]) }
 func (c cpus) b() string    { return strconv.Itoa(c[1]) }
 func (c cpus) list() string { return c.a() + "," + c.b() }
 
-// plan is everything that is measured. scale multiplies the iterations.
-func plan(c cpus, scale float64) []quantity {
-	n := func(iters int) int { return max(10, int(float64(iters)*scale)) }
+// latencies are the ping-pongs.
+func latencies(c cpus, n func(int) int) []quantity {
 	var plan []quantity
 	for _, l := range []struct {
 		size, iters int
@@ -108,7 +107,13 @@ func plan(c cpus, scale float64) []quantity {
 			},
 		})
 	}
-	return append(plan,
+	return plan
+}
+
+// plan is everything that is measured. scale multiplies the iterations.
+func plan(c cpus, scale float64) []quantity {
+	n := func(iters int) int { return max(10, int(float64(iters)*scale)) }
+	return append(latencies(c, n),
 		quantity{
 			test: "put-lat", size: 8, unit: nanoseconds, limit: limitLine,
 			variants: []variant{{"shm 8 B put, half round trip, ns", "arena", nil}},

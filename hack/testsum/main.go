@@ -71,29 +71,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 
-	// Registered before the first child, so that no interrupt falls between.
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer signal.Stop(signals)
-
 	r := newReport(stdout, time.Now)
 	r.module = modulePath(*goCmd)
-	interrupted := false
-	for _, spec := range groups {
-		if interrupted {
-			break
-		}
-		r.beginGroup(spec)
-		if spec.race() {
-			if why := raceUnavailable(*goCmd); why != "" {
-				r.skipGroup(why)
-				continue
-			}
-		}
-		var status error
-		status, interrupted = runGroup(*goCmd, spec.args, r, *heartbeat, signals)
-		r.endGroup(status, interrupted)
-	}
+	interrupted := runGroups(*goCmd, groups, r, *heartbeat)
 	total := r.summary(*slowest)
 	if *lastLine != "" {
 		if err := os.WriteFile(*lastLine, []byte(total.String()+"\n"), 0o644); err != nil {
@@ -108,6 +88,31 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// runGroups runs one group after the other. It tells whether it was interrupted.
+func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Duration) (interrupted bool) {
+	// Registered before the first child, so that no interrupt falls between.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	for _, spec := range groups {
+		if interrupted {
+			break
+		}
+		r.beginGroup(spec)
+		if spec.race() {
+			if why := raceUnavailable(goCmd); why != "" {
+				r.skipGroup(why)
+				continue
+			}
+		}
+		var status error
+		status, interrupted = runGroup(goCmd, spec.args, r, heartbeat, signals)
+		r.endGroup(status, interrupted)
+	}
+	return interrupted
 }
 
 // A groupSpec is one run of go test.
@@ -206,30 +211,7 @@ func runGroup(goCmd string, args []string, r *report, heartbeat time.Duration, s
 		return err, false
 	}
 
-	type input struct {
-		line   []byte
-		stderr bool
-	}
-	lines := make(chan input, 64)
-	var readers sync.WaitGroup
-	read := func(from io.Reader, isErr bool) {
-		defer readers.Done()
-		in := bufio.NewReaderSize(from, 64<<10)
-		for {
-			line, err := in.ReadBytes('\n')
-			if len(line) > 0 {
-				lines <- input{line, isErr}
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
-	readers.Add(2)
-	go read(stdout, false)
-	go read(stderr, true)
-	go func() { readers.Wait(); close(lines) }()
-
+	lines := readLines(stdout, stderr)
 	tick := time.NewTicker(max(min(heartbeat/10, time.Second), time.Millisecond))
 	defer tick.Stop()
 	var kill <-chan time.Time
@@ -260,4 +242,32 @@ func runGroup(goCmd string, args []string, r *report, heartbeat time.Duration, s
 			r.beat(heartbeat)
 		}
 	}
+}
+
+// input is a line that go test has written.
+type input struct {
+	line   []byte
+	stderr bool
+}
+
+// readLines merges both outputs, line by line, until both have ended.
+func readLines(stdout, stderr io.Reader) <-chan input {
+	lines := make(chan input, 64)
+	var readers sync.WaitGroup
+	read := func(from io.Reader, isErr bool) {
+		in := bufio.NewReaderSize(from, 64<<10)
+		for {
+			line, err := in.ReadBytes('\n')
+			if len(line) > 0 {
+				lines <- input{line, isErr}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	readers.Go(func() { read(stdout, false) })
+	readers.Go(func() { read(stderr, true) })
+	go func() { readers.Wait(); close(lines) }()
+	return lines
 }
