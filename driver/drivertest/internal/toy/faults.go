@@ -34,7 +34,7 @@ var Faults = map[string]string{
 	"burn-cpu":             "waits spin",
 	"cancel-any-deaf":      "RecvCancelAny wakes nobody",
 	"recv-wait-deaf":       "RecvWait ignores its context",
-	"lost-wakeup":          "every 50th wake-up is lost",
+	"lost-wakeup":          "every seventh wake-up is lost",
 	"send-wakeup-lost":     "SendWait is not woken",
 	"prefetch-any-layout":  "another layout may be posted after a prefetch",
 	"unfetch-stuck":        "an unfetched packet cannot be posted",

@@ -223,7 +223,7 @@ func (i *instance) finish(p *driver.Packet, err error) {
 func (i *instance) ring() {
 	i.mu.Lock()
 	i.rings++
-	lost := i.c.fault == "lost-wakeup" && i.rings%50 == 0
+	lost := i.c.fault == "lost-wakeup" && i.rings%7 == 0
 	i.mu.Unlock()
 	if lost {
 		return
