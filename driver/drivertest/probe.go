@@ -55,6 +55,7 @@ func checkProbeFair(e *end) {
 	for _, p := range ps {
 		p.hear("full", nil)
 	}
+	time.Sleep(5 * moment) // for what is on its way
 	got := make(map[driver.Instance]int)
 	q := packet(make([]byte, 64))
 	for k := range peers * each {
