@@ -158,7 +158,7 @@ func capabilities(t driver.Track) driver.Capabilities {
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = maxSmall, maxSmall
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
-		c.SendDepth, c.RecvDepth = queueDepth, queueDepth
+		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
 		c.Ordered = true
 		return c
 	}

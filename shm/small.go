@@ -7,16 +7,13 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// queueDepth is how many packets can be posted each way on the small track.
-const queueDepth = 64
-
 // small is an instance on the small track.
 type small struct {
 	*conn
 	send    producer
 	recv    consumer
-	sends   fifo // that found the ring full
-	recvs   fifo
+	sends   driver.PacketQueue // that found the ring full
+	recvs   driver.PacketQueue
 	partial int // bytes of the message at the head that were copied out
 
 	sendBuf *driver.Packet // has a buffer out
@@ -55,7 +52,7 @@ func (s *small) detach() {
 // fail implements trackEnd. The peer never writes to posted memory here.
 func (s *small) fail() bool {
 	s.ctx.prober.remove(s)
-	s.sends, s.recvs = fifo{}, fifo{}
+	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
 	s.oneSided = opQueue{}
 	return true
 }
@@ -78,7 +75,7 @@ func (s *small) Disconnect() error {
 	pending := false
 	if s.enter() {
 		s.push()
-		pending = !s.sends.empty()
+		pending = !s.sends.Empty()
 		s.leave()
 	}
 	return s.disconnect(pending)

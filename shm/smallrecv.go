@@ -22,12 +22,12 @@ func (s *small) postRecv(p *driver.Packet) error {
 		if p.Driver.Phase != driver.Idle {
 			return s.misuse("receive", p)
 		}
-		if s.recvs.full() {
+		if s.recvs.Full() {
 			s.tally.busy.Add(1)
 			return driver.ErrBusy
 		}
 		p.Driver.Phase = driver.Posted
-		s.recvs.push(p)
+		s.recvs.Push(p)
 		return nil
 	}
 	return s.failure("receive")
@@ -70,7 +70,7 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 // drain fills posted receives with what has arrived.
 func (s *small) drain() {
 	var a arrival
-	for !s.recvs.empty() && s.recvBuf == nil {
+	for !s.recvs.Empty() && s.recvBuf == nil {
 		ok, bad := s.recv.peek(&a)
 		if !ok {
 			if bad {
@@ -81,7 +81,7 @@ func (s *small) drain() {
 			}
 			return
 		}
-		p := s.recvs.first()
+		p := s.recvs.First()
 		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
 			takeInline(p, &a)
 		} else if !s.fill(p, &a) {
@@ -90,7 +90,7 @@ func (s *small) drain() {
 			}
 			return
 		}
-		s.recvs.pop()
+		s.recvs.Pop()
 		s.consumed(&a)
 	}
 }
@@ -106,8 +106,8 @@ func (s *small) drainEnd() {
 	if s.state.Load() == statePeerClosed {
 		err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
 	}
-	for !s.recvs.empty() {
-		finish(s.recvs.pop(), err)
+	for !s.recvs.Empty() {
+		finish(s.recvs.Pop(), err)
 	}
 	s.partial = 0
 }
@@ -192,7 +192,7 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	if s.recvBuf != nil {
 		return true, s.misuse("receive", p)
 	}
-	if !s.recvs.empty() {
+	if !s.recvs.Empty() {
 		s.drain()
 		return false, nil
 	}
@@ -252,12 +252,12 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return s.failure("cancel")
 	}
 	defer s.leave()
-	if s.partial > 0 && s.recvs.first() == p {
+	if s.partial > 0 && s.recvs.First() == p {
 		// Half of a message is in it: that message wins.
 		p.Driver.Phase = driver.Canceling
 		return nil
 	}
-	s.recvs.remove(p)
+	s.recvs.Remove(p)
 	s.tally.canceled.Add(1)
 	finish(p, driver.ErrCanceled)
 	return nil

@@ -46,7 +46,7 @@ func (s *small) post(p *driver.Packet) error {
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
 		return s.misuse("send", p)
 	}
-	if len(p.IOV) == 1 && s.sends.empty() {
+	if len(p.IOV) == 1 && s.sends.Empty() {
 		// The common case, in one look.
 		b := p.IOV[0]
 		if len(b) <= inlineMax {
@@ -61,19 +61,19 @@ func (s *small) post(p *driver.Packet) error {
 	if n > maxSmall {
 		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: fmt.Errorf("%w: %d bytes, the small track carries %d", driver.ErrTooLong, n, maxSmall)}
 	}
-	if !s.sends.empty() {
+	if !s.sends.Empty() {
 		s.push()
 	}
-	if s.sends.empty() && s.trySend(p, n) {
+	if s.sends.Empty() && s.trySend(p, n) {
 		return nil
 	}
-	if s.sends.full() {
+	if s.sends.Full() {
 		s.tally.busy.Add(1)
 		return driver.ErrBusy
 	}
 	s.tally.waited.Add(1)
 	p.Driver.Phase = driver.Posted
-	s.sends.push(p)
+	s.sends.Push(p)
 	return nil
 }
 
@@ -117,20 +117,20 @@ func (s *small) trySend(p *driver.Packet, n int) bool {
 
 // push sends what waits for room.
 func (s *small) push() {
-	for !s.sends.empty() {
-		p := s.sends.first()
+	for !s.sends.Empty() {
+		p := s.sends.First()
 		if !s.trySend(p, p.Len()) {
 			break
 		}
-		s.sends.pop()
+		s.sends.Pop()
 	}
-	if st := s.state.Load(); st != stateUp && !s.sends.empty() {
+	if st := s.state.Load(); st != stateUp && !s.sends.Empty() {
 		err := s.failure("send")
 		if st == statePeerClosed {
 			err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: driver.ErrClosed}
 		}
-		for !s.sends.empty() {
-			finish(s.sends.pop(), err)
+		for !s.sends.Empty() {
+			finish(s.sends.Pop(), err)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 	if bad {
 		s.misbehaved("progress beyond what was sent")
 	}
-	if !ok || !s.sends.empty() {
+	if !ok || !s.sends.Empty() {
 		s.tally.busy.Add(1)
 		return driver.ErrBusy
 	}

@@ -1,0 +1,47 @@
+package driver
+
+// PacketQueueDepth is how many packets a [PacketQueue] holds.
+const PacketQueueDepth = 64
+
+// PacketQueue is a queue of posted packets, for drivers. The zero value is
+// empty. It belongs to one goroutine at a time.
+type PacketQueue struct {
+	p          [PacketQueueDepth]*Packet
+	head, tail uint32
+}
+
+// Empty tells whether there is no packet.
+func (q *PacketQueue) Empty() bool { return q.head == q.tail }
+
+// Full tells whether there is no room.
+func (q *PacketQueue) Full() bool { return q.tail-q.head == PacketQueueDepth }
+
+// First is the oldest packet of a queue that is not empty.
+func (q *PacketQueue) First() *Packet { return q.p[q.head%PacketQueueDepth] }
+
+// Push adds p to a queue that is not full.
+func (q *PacketQueue) Push(p *Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
+
+// Pop takes the oldest packet out of a queue that is not empty.
+func (q *PacketQueue) Pop() *Packet {
+	p := q.First()
+	q.p[q.head%PacketQueueDepth] = nil
+	q.head++
+	return p
+}
+
+// Remove takes out p, wherever it is, and tells whether it was there.
+func (q *PacketQueue) Remove(p *Packet) bool {
+	for i := q.head; i != q.tail; i++ {
+		if q.p[i%PacketQueueDepth] != p {
+			continue
+		}
+		for ; i+1 != q.tail; i++ {
+			q.p[i%PacketQueueDepth] = q.p[(i+1)%PacketQueueDepth]
+		}
+		q.tail--
+		q.p[q.tail%PacketQueueDepth] = nil
+		return true
+	}
+	return false
+}
