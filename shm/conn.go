@@ -34,6 +34,7 @@ type conn struct {
 	inCall  uint32
 	blocked uint32 // the owner is inside a wait
 	fences  bool   // nobody can do the barrier: inCall is stored with one
+	waited  bool   // ConnectWait has said that the connection stands
 	// closing: this side has closed, but what was posted is not free yet.
 	closing atomic.Bool
 
@@ -141,6 +142,7 @@ func (n *conn) ConnectWait(ctx context.Context) error {
 		}
 	}
 	if s := n.state.Load(); s == stateUp || s == statePeerClosed {
+		n.waited = true
 		return nil
 	}
 	return n.failure("connect")
@@ -149,12 +151,12 @@ func (n *conn) ConnectWait(ctx context.Context) error {
 // failure is the error of an operation on a connection that is not up.
 func (n *conn) failure(op string) error {
 	err := driver.ErrClosed
-	switch n.state.Load() {
-	case stateConnecting:
+	switch s := n.state.Load(); {
+	case s == stateConnecting, s == stateUp && !n.waited:
 		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
-	case stateUp:
+	case s == stateUp:
 		return nil
-	case stateBroken:
+	case s == stateBroken:
 		if err = n.reason; err == nil {
 			err = driver.ErrBroken
 		}
@@ -163,8 +165,11 @@ func (n *conn) failure(op string) error {
 }
 
 // enter begins a call that touches shared memory. It fails once the connection
-// is closed on this side, or before it stands.
+// is closed on this side, or before ConnectWait has said that it stands.
 func (n *conn) enter() bool {
+	if !n.waited {
+		return false
+	}
 	if n.fences {
 		atomic.StoreUint32(&n.inCall, 1)
 	} else {

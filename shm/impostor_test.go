@@ -100,7 +100,9 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
 		i.t.Fatal(err)
 	}
-	await(i.t, func() (bool, error) { return connOf(inst).state.Load() == stateUp, nil })
+	if err := inst.ConnectWait(i.t.Context()); err != nil {
+		i.t.Fatal(err)
+	}
 	return inst
 }
 
