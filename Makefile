@@ -21,8 +21,14 @@ TESTSUM := bin/testsum -o bin/testsum.last
 # Directories, as "./dir", of the files that match a pattern.
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
+# Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
+VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
+vm_group = vm-$(1): -exec '$(CURDIR)/bin/vm -kernel $(1) --' $(TESTFLAGS) -short $(VM_PKGS)
+VM_GROUPS := $(call vm_group,6.1) -- $(call vm_group,6.12)
+
 .NOTPARALLEL:
-.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum
+.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm
+.PHONY: perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,10 +65,47 @@ testsum:
 	@mkdir -p bin && rm -f bin/testsum.last
 	@go build -o bin/testsum ./hack/testsum
 
-test: ## run all tests that this machine can run, then the short ones again with -race
+test: ## run all tests that this machine can run, the short ones again with -race, and those that need a VM
 	@hack/deps --for test
-	@$(MAKE) --no-print-directory testsum
-	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./...
+	@$(MAKE) --no-print-directory testsum vm
+	@if why=$$(bin/vm -- true 2>&1 >/dev/null); then \
+		set -- -- $(VM_GROUPS); \
+	else \
+		echo "virtual machines: their tests are not run: $$why"; \
+	fi; \
+	$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./... "$$@"
+
+vm:
+	@go build -o bin/vm ./hack/vm
+
+test-vm: ## run the tests that need an RDMA device, in virtual machines
+	@hack/deps --for vm
+	@$(MAKE) --no-print-directory testsum vm
+	@$(TESTSUM) $(VM_GROUPS)
+
+test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
+	@hack/deps --for vm
+	@$(MAKE) --no-print-directory testsum vm
+	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs -run Conformance
+
+test-hw: testsum ## the same on a real device: make test-hw DEV=mlx5_0
+	@[ -n '$(DEV)' ] || { echo "make test-hw DEV=name: which device? (bin/bywash info -d verbs lists them)" >&2; exit 2; }
+	@BYWASH_RDMA_DEV='$(DEV)' $(TESTSUM) hw: $(TESTFLAGS) $(TEST_FLAGS) $(VM_PKGS)
+
+perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP
+	@hack/deps --for vm
+	@$(MAKE) --no-print-directory build vm
+	@bin/vm -- bin/bywash perf -d verbs,tcp $(PERF_FLAGS)
+
+bench-vm: ## measure verbs beside perftest in a virtual machine
+	@hack/deps --for vm
+	@$(MAKE) --no-print-directory build vm
+	@bin/vm -timeout 20m -- hack/bench-vm
+
+shell-vm: ## a shell in a virtual machine with Soft-RoCE
+	@hack/deps --for vm
+	@$(MAKE) --no-print-directory build vm
+	@bin/vm -shell
 
 test-quick: testsum ## run the short tests (under two minutes)
 	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) ./...

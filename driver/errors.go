@@ -125,6 +125,7 @@ type UnavailableError struct {
 	Reason string // what is missing, one line
 	Remedy string // what to do, one line; may be empty
 	Err    error  // the kernel's or library's error, if there is one
+	Absent bool   // the machine has no such hardware, and nothing is wrong
 }
 
 // Error implements error in one line.

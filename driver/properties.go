@@ -131,6 +131,9 @@ type OneSidedCapabilities struct {
 	Fetch32, Fetch64 AtomicSet
 	// AtomicWithCPU: atomics of the NIC are atomic with the target CPU's own.
 	AtomicWithCPU bool
+	// RevokedKeyBreaks: an operation with a key that was revoked breaks the
+	// connection; its error is both ErrRemoteKey and ErrBroken.
+	RevokedKeyBreaks bool
 	// AtomicArenaOnly: remote atomics need a region inside an [Arena].
 	AtomicArenaOnly bool
 	KeySize         int // bytes of a remote key, at most MaxRemoteKey

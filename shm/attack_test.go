@@ -92,7 +92,6 @@ func TestArenaTakenBackInMidTransfer(t *testing.T) {
 	inst := i.connect(c)
 	const size = 4 * maxPiece
 	mem := i.showMemory(77, size)
-	before := held()
 	p := driver.Packet{IOV: [][]byte{random(size)}, RdvData: i.rdv(3, endLine{ticket: 5, addr: 4096, length: size, arena: 77})}
 	if err := inst.SendPost(&p); err != nil {
 		t.Fatal(err)
@@ -101,6 +100,7 @@ func TestArenaTakenBackInMidTransfer(t *testing.T) {
 		_, err := inst.SendPoll(&p) // one piece
 		return get64(mem, 0) != 0, err
 	})
+	before := held() // with the arena mapped
 	if err := send(i.sock, &message{kind: msgForget, arena: 77}); err != nil {
 		t.Fatal(err)
 	}

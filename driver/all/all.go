@@ -3,4 +3,7 @@
 //	import _ "github.com/bywash/bywash/driver/all"
 package all
 
-import _ "github.com/bywash/bywash/shm"
+import (
+	_ "github.com/bywash/bywash/shm"
+	_ "github.com/bywash/bywash/verbs"
+)

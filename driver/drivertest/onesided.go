@@ -286,6 +286,15 @@ func (c *conn) doPut(reg driver.RemoteRegion) {
 }
 
 func checkKeyExpired(e *end) {
+	if e.caps.OneSided.RevokedKeyBreaks {
+		for _, arena := range []bool{false, true} {
+			checkKeyBreaks(e, arena, true)
+			if e.caps.OneSided.Get {
+				checkKeyBreaks(e, arena, false)
+			}
+		}
+		return
+	}
 	r := e.target(shared{4096, allAccess, false}, shared{4096, allAccess, true}, shared{4096, allAccess, false})
 	b := make([]byte, 64)
 	for k := range 2 {
@@ -304,6 +313,26 @@ func checkKeyExpired(e *end) {
 	fill(b, 2)
 	e.noErr("put to a region that is there", r.put(b, 2, 0))
 	r.order(order{Do: "verify", Region: 2, N: 64, Seed: 2})
+	r.end()
+}
+
+// checkKeyBreaks is for drivers with RevokedKeyBreaks: the operation names the
+// key, and the connection is broken.
+func checkKeyBreaks(e *end, arena, put bool) {
+	e.Helper()
+	r := e.target(shared{4096, allAccess, arena})
+	b := make([]byte, 64)
+	fill(b, 1)
+	e.noErr("put", r.put(b, 0, 0))
+	r.order(order{Do: "verify", N: 64, Seed: 1})
+	r.order(order{Do: "deregister"})
+	access := r.get
+	if put {
+		access = r.put
+	}
+	e.wantErr("access to a region that is gone", access(b, 0, 0), driver.ErrRemoteKey)
+	e.wantErr("access after that", access(b, 0, 0), driver.ErrBroken)
+	r.order(order{Do: "clear"})
 	r.end()
 }
 
@@ -340,10 +369,13 @@ func checkAccess(e *end) {
 var rolePutter = role("putter", func(e *end) {
 	var rounds int
 	e.args(&rounds)
-	c := e.parent.meet()
-	one := c.i.(driver.OneSided)
 	b := make([]byte, min(64<<10, e.caps.OneSided.MaxPut))
-	for range rounds {
+	var c *conn
+	for k := range rounds {
+		if k == 0 || e.caps.OneSided.RevokedKeyBreaks {
+			c = e.parent.meet()
+		}
+		one := c.i.(driver.OneSided)
 		var key []byte
 		e.parent.hear("key", &key)
 		reg, err := one.Import(key)
@@ -365,8 +397,11 @@ var rolePutter = role("putter", func(e *end) {
 func checkDeregisterBusy(e *end) {
 	const rounds = 20
 	size := min(64<<10, e.caps.OneSided.MaxPut)
-	p, _ := e.pair(rolePutter, rounds)
+	p := e.peer(rolePutter, rounds)
 	for k := range rounds {
+		if k == 0 || e.caps.OneSided.RevokedKeyBreaks {
+			p.meet()
+		}
 		r := e.register(shared{size, driver.RemoteWrite, k%2 == 0})
 		p.tell("key", r.Key())
 		p.hear("putting", nil)

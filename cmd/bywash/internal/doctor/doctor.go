@@ -2,6 +2,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
@@ -14,6 +15,7 @@ type Level string
 const (
 	OK      Level = "ok"
 	Slow    Level = "slow"    // works, with a cost
+	Absent  Level = "absent"  // this machine has no such hardware
 	Blocked Level = "blocked" // a driver cannot work
 )
 
@@ -38,7 +40,7 @@ func (f Finding) String() string {
 func Examine() []Finding {
 	var out []Finding
 	for _, probe := range []func() Finding{
-		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, cores, governor,
+		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, cores, governor,
 	} {
 		out = append(out, probe())
 	}
@@ -62,6 +64,9 @@ func examineDriver(d driver.Driver) Finding {
 	if err != nil {
 		f.Level, f.Found = Blocked, err.Error()
 		f.Remedy = "the message says what is missing; the findings above say how to get it"
+		if u := (*driver.UnavailableError)(nil); errors.As(err, &u) && u.Absent {
+			f.Level, f.Remedy = Absent, ""
+		}
 	}
 	return f
 }
