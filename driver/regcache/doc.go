@@ -1,0 +1,2 @@
+// Package regcache caches memory registrations.
+package regcache

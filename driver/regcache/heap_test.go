@@ -1,0 +1,201 @@
+package regcache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+const heapBuffer = 256 << 10
+
+// collect frees what is not reachable and gives its pages back to the kernel.
+func collect() {
+	runtime.GC()
+	debug.FreeOSMemory()
+}
+
+// registration is a region and where its memory is, which keeps nothing alive.
+type registration struct {
+	region *Region[int]
+	at     uintptr
+	freed  chan struct{} // closed when the garbage collector takes the buffer
+}
+
+// register acquires a new buffer, and drops all references to it.
+//
+//go:noinline
+func registerAndForget(tb testing.TB, c *Cache[int], declared bool) registration {
+	tb.Helper()
+	b := make([]byte, heapBuffer)
+	freed := make(chan struct{})
+	runtime.AddCleanup(&b[0], func(freed chan struct{}) { close(freed) }, freed)
+	if declared {
+		d, err := DeclareHeap(b)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer d.Close() // while the region is in use
+	}
+	r := mustAcquire(tb, c, b, 1)
+	lo, _ := span(b)
+	return registration{r, lo, freed}
+}
+
+// Go memory stays where it is for as long as a device can write to it, though
+// nothing refers to it but the region: writes arrive in it, and in nothing
+// else, through garbage collections with all free memory given back. Once it is
+// released, it is free.
+func TestHeapMemoryIsKeptWhileRegistered(t *testing.T) {
+	for _, declared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("declared=%v", declared), func(t *testing.T) {
+			d := newDMA(t)
+			c := New(d, Config{})
+			defer closeCache(t, c)
+			rounds := 20
+			if testing.Short() {
+				rounds = 3
+			}
+			for i := range rounds {
+				x := registerAndForget(t, c, declared)
+				collect()
+				others := canaries(byte(i))
+				memory := unsafe.Slice(*(**byte)(unsafe.Pointer(&x.at)), heapBuffer) // it is pinned
+				if err := d.check(x.region, memory, byte(i)); err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range others {
+					for _, v := range o {
+						if v != byte(i) {
+							t.Fatal("the device wrote into another object")
+						}
+					}
+				}
+				select {
+				case <-x.freed:
+					t.Fatal("memory was freed while it was registered")
+				default:
+				}
+				x.region.Release()
+				waitFreed(t, x.freed)
+			}
+		})
+	}
+}
+
+// canaries are objects that lie where the buffer was if it was freed.
+func canaries(v byte) [][]byte {
+	all := make([][]byte, 64)
+	for i := range all {
+		all[i] = make([]byte, heapBuffer)
+		for j := range all[i] {
+			all[i][j] = v
+		}
+	}
+	return all
+}
+
+func waitFreed(t *testing.T, freed chan struct{}) {
+	t.Helper()
+	for range 200 {
+		runtime.GC()
+		select {
+		case <-freed:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	t.Fatal("memory is kept after the release")
+}
+
+// Without pinning, memory is freed while it is registered, its pages go, and
+// what is allocated there next does not see what the device writes: the test
+// above would notice.
+func TestUnpinnedHeapMemoryWouldBeStale(t *testing.T) {
+	d := newDMA(t)
+	slot, at := registerUnpinned(t, d)
+	defer d.Deregister(slot)
+	collect()
+	for range 1000 {
+		b := make([]byte, heapBuffer)
+		lo, _ := span(b)
+		if lo != at {
+			defer runtime.KeepAlive(b) // so that the next lies elsewhere
+			continue
+		}
+		data := make([]byte, len(b))
+		for i := range data {
+			data[i] = 7
+		}
+		if err := d.write(slot, at, data); err != nil {
+			t.Fatal(err)
+		}
+		if b[0] == 7 {
+			t.Fatal("the device wrote into the new object: its pages were not given back")
+		}
+		return
+	}
+	t.Fatal("the memory was not used again: nothing was shown")
+}
+
+//go:noinline
+func registerUnpinned(t *testing.T, d *dma) (slot int, at uintptr) {
+	t.Helper()
+	b := make([]byte, heapBuffer)
+	slot, err := d.Register(b, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, _ = span(b)
+	return slot, at
+}
+
+// Devices write into Go memory, declared and not, while the collector and the
+// scavenger run all the time and the rest of the heap comes and goes.
+func TestHeapThroughCollections(t *testing.T) {
+	d := newDMA(t)
+	c := New(d, Config{MaxBytes: 4 << 20})
+	defer closeCache(t, c)
+	duration := 2 * time.Second
+	if testing.Short() {
+		duration = 200 * time.Millisecond
+	}
+	deadline := time.Now().Add(duration)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for time.Now().Before(deadline) {
+			collect()
+		}
+	})
+	for g := range 2 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(uint64(g), 0))
+			n := 0
+			for ; time.Now().Before(deadline) && !t.Failed(); n++ {
+				b := make([]byte, page+rng.IntN(heapBuffer))
+				var decl *Declaration
+				if n%2 == 0 {
+					decl, _ = DeclareHeap(b)
+				}
+				for i := range 8 {
+					at := rng.IntN(len(b) / 2)
+					if err := d.receive(c, b[at:at+1+rng.IntN(len(b)/2)], byte(n+i)); err != nil {
+						t.Error(err)
+					}
+				}
+				if decl != nil {
+					decl.Close()
+				}
+			}
+			t.Logf("%d buffers", n)
+		})
+	}
+	wg.Wait()
+	if got := c.Counters(); got.Hits == 0 || got.Misses == 0 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,338 @@
+package regcache
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// gate lets registrations pass one by one.
+type gate struct {
+	entered chan uintptr // where each starts
+	pass    chan struct{}
+}
+
+func newGate(d *device) *gate {
+	g := &gate{make(chan uintptr), make(chan struct{})}
+	d.during = func(lo, _ uintptr) {
+		g.entered <- lo
+		<-g.pass
+	}
+	return g
+}
+
+func mustPrefetch(tb testing.TB, c *Cache[int], b []byte) Fetch[int] {
+	tb.Helper()
+	f, err := c.Prefetch(b, 1)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return f
+}
+
+// kinds is memory that is cached, and memory that is not.
+func kinds(t *testing.T, f func(t *testing.T, b []byte, cached bool)) {
+	t.Run("cached", func(t *testing.T) { f(t, newArena(t, 64*page).Bytes(), true) })
+	t.Run("per transfer", func(t *testing.T) { f(t, make([]byte, 64*page), false) })
+}
+
+// A fetch is registered in the background, and its reference passes to who
+// acquires it.
+func TestPrefetch(t *testing.T) {
+	kinds(t, func(t *testing.T, b []byte, cached bool) {
+		dev := newDevice()
+		c := newCache(t, dev, Config{})
+		g := newGate(dev)
+		f := mustPrefetch(t, c, b)
+		<-g.entered
+		if _, done, err := f.TryAcquire(); done || err != nil || !f.Active() {
+			t.Fatalf("done %v, %v, active %v while it is registered", done, err, f.Active())
+		}
+		g.pass <- struct{}{}
+		r, err := f.Acquire()
+		if err != nil || f.Active() {
+			t.Fatal(err, f.Active())
+		}
+		if err := dev.check(r, b, 1); err != nil {
+			t.Error(err)
+		}
+		if dev.calls != 1 {
+			t.Errorf("%d registrations", dev.calls)
+		}
+		r.Release()
+		if got := dev.count() == 1; got != cached {
+			t.Errorf("registered after the release: %v, want %v", got, cached)
+		}
+	})
+}
+
+// Acquire, by address alone, waits for the prefetch that is under way.
+func TestAcquireJoinsRunningPrefetch(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := newArena(t, 4*page).Bytes()
+	g := newGate(dev)
+	f := mustPrefetch(t, c, b)
+	<-g.entered
+	got := make(chan *Region[int])
+	go func() {
+		r, err := c.Acquire(b[page:2*page], 1)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- r
+	}()
+	select {
+	case <-got:
+		t.Fatal("acquired what is not registered")
+	case at := <-g.entered:
+		t.Fatalf("a second registration at %#x", at)
+	case g.pass <- struct{}{}:
+	}
+	r1 := <-got
+	r2, err := f.Acquire()
+	if err != nil || r1 != r2 || dev.calls != 1 {
+		t.Fatalf("%p, %p, %v after %d registrations", r1, r2, err, dev.calls)
+	}
+	r1.Release()
+	r2.Release()
+}
+
+// Acquire does what is still queued itself, instead of waiting for what is
+// queued before it.
+func TestAcquireOvertakesTheQueue(t *testing.T) {
+	kinds(t, func(t *testing.T, b []byte, cached bool) {
+		dev := newDevice()
+		c := newCache(t, dev, Config{})
+		g := newGate(dev)
+		first, second := mustPrefetch(t, c, b[:page]), mustPrefetch(t, c, b[8*page:16*page])
+		lo, _ := span(b)
+		if at := <-g.entered; at != lo {
+			t.Fatal("another one first")
+		}
+		got := make(chan *Region[int])
+		go func() {
+			r, err := second.Acquire()
+			if cached { // by address
+				r.Release()
+				r, err = c.Acquire(b[9*page:10*page], 1)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			got <- r
+		}()
+		if at := <-g.entered; at != lo+8*page {
+			t.Fatalf("started at %d, want the second fetch", at-lo)
+		}
+		g.pass <- struct{}{} // either: both must go on
+		g.pass <- struct{}{}
+		(<-got).Release()
+		r, err := first.Acquire()
+		if err != nil || dev.calls != 2 {
+			t.Fatalf("%v after %d registrations", err, dev.calls)
+		}
+		r.Release()
+	})
+}
+
+// An Acquire by address takes a whole queued prefetch over, so that nothing is
+// registered twice.
+func TestAcquireTakesQueuedPrefetchOver(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := newArena(t, 64*page).Bytes()
+	g := newGate(dev)
+	first, second := mustPrefetch(t, c, b[:page]), mustPrefetch(t, c, b[8*page:16*page])
+	<-g.entered
+	got := make(chan *Region[int])
+	go func() { got <- mustAcquire(t, c, b[9*page:10*page], 1) }()
+	<-g.entered
+	g.pass <- struct{}{}
+	g.pass <- struct{}{}
+	r := <-got
+	r2, err := second.Acquire()
+	if err != nil || r != r2 || r.Len() != 8*page {
+		t.Fatalf("got %d bytes, %p and %p, %v", r.Len(), r, r2, err)
+	}
+	r.Release()
+	r2.Release()
+	first.Cancel()
+	if err := c.Close(); err != nil || dev.calls != 2 {
+		t.Errorf("%v after %d registrations", err, dev.calls)
+	}
+}
+
+// What is cancelled before it starts is never registered; what is under way is
+// undone without anybody waiting; what is done stays cached.
+func TestCancel(t *testing.T) {
+	kinds(t, func(t *testing.T, b []byte, cached bool) {
+		dev := newDevice()
+		c := New(dev, Config{})
+		g := newGate(dev)
+		running, queued := mustPrefetch(t, c, b[:page]), mustPrefetch(t, c, b[8*page:9*page])
+		<-g.entered
+		queued.Cancel()
+		running.Cancel() // does not block
+		g.pass <- struct{}{}
+		dev.during = nil
+		done := mustPrefetch(t, c, b[16*page:17*page])
+		for {
+			if r, ready, err := done.TryAcquire(); err != nil {
+				t.Fatal(err)
+			} else if ready {
+				done = Fetch[int]{cache: c, b: b[16*page : 17*page], access: 1, region: r}
+				break
+			}
+		}
+		done.Cancel()
+		want := 0
+		if cached {
+			want = 2
+		}
+		if n := dev.count(); dev.calls != 2 || n != want {
+			t.Errorf("%d registrations, %d left, want 2 and %d", dev.calls, n, want)
+		}
+		if err := c.Close(); err != nil || dev.count() != 0 {
+			t.Errorf("close: %v, %d left", err, dev.count())
+		}
+	})
+}
+
+// The queue is bounded, and says so.
+func TestPrefetchQueueIsBounded(t *testing.T) {
+	dev := newDevice()
+	c := New(dev, Config{PrefetchQueue: 3})
+	b := newArena(t, 64*page).Bytes()
+	g := newGate(dev)
+	fetches := []Fetch[int]{mustPrefetch(t, c, b[:page])}
+	<-g.entered
+	for i := range 3 {
+		fetches = append(fetches, mustPrefetch(t, c, b[(2*i+2)*page:][:page]))
+	}
+	if _, err := c.Prefetch(b[60*page:], 1); err != driver.ErrBusy {
+		t.Fatalf("got %v, want ErrBusy", err)
+	}
+	// Close fails what is queued and waits for what is under way.
+	closed := make(chan error)
+	go func() { closed <- c.Close() }()
+	for err := error(nil); !errors.Is(err, driver.ErrClosed); {
+		_, err = c.Prefetch(b[60*page:], 1)
+	}
+	for _, f := range fetches[1:] {
+		if _, err := f.Acquire(); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("queued fetch: %v, want ErrClosed", err)
+		}
+	}
+	select {
+	case err := <-closed:
+		t.Fatalf("Close did not wait: %v", err)
+	case g.pass <- struct{}{}:
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := fetches[0].Acquire(); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("running fetch: %v, want ErrClosed", err)
+	}
+	if n := dev.count(); n != 0 {
+		t.Errorf("%d registrations left", n)
+	}
+}
+
+// The registrar's error comes with the fetch, once.
+func TestPrefetchFails(t *testing.T) {
+	kinds(t, func(t *testing.T, b []byte, _ bool) {
+		dev := newDevice()
+		dev.fail = func(uintptr, uintptr) error { return unix.EFAULT }
+		c := newCache(t, dev, Config{})
+		for _, end := range []func(f *Fetch[int]) error{
+			func(f *Fetch[int]) error { _, err := f.Acquire(); return err },
+			func(f *Fetch[int]) error {
+				for {
+					if _, done, err := f.TryAcquire(); done || err != nil {
+						return err
+					}
+				}
+			},
+		} {
+			f := mustPrefetch(t, c, b)
+			if err := end(&f); !errors.Is(err, unix.EFAULT) || f.Active() {
+				t.Errorf("got %v, active %v", err, f.Active())
+			}
+		}
+		f := mustPrefetch(t, c, b)
+		f.Cancel()
+	})
+}
+
+// A fetch whose region was invalidated or merged meanwhile gives another one.
+func TestFetchedRegionGoes(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := newArena(t, 4*page).Bytes()
+	for name, change := range map[string]func(){
+		"invalidated": func() { c.Invalidate(b) },
+		"merged":      func() { mustAcquire(t, c, b[:2*page], 1).Release() },
+	} {
+		for _, try := range []bool{false, true} {
+			c.Invalidate(b)
+			mustAcquire(t, c, b[:page], 1).Release()
+			f := mustPrefetch(t, c, b[:page]) // a hit
+			change()
+			r, err := tryOrAcquire(&f, try)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := dev.check(r, b[:page], 1); err != nil || r.state.Load()&retired != 0 {
+				t.Errorf("%s: %v, retired %v", name, err, r.state.Load()&retired != 0)
+			}
+			r.Release()
+		}
+	}
+}
+
+func tryOrAcquire(f *Fetch[int], try bool) (*Region[int], error) {
+	if !try {
+		return f.Acquire()
+	}
+	for {
+		if r, done, err := f.TryAcquire(); done || err != nil {
+			return r, err
+		}
+	}
+}
+
+// Cold pipelining: while the whole is being registered, pieces go by
+// registrations of their own, which do not merge with it.
+func TestTransientBesidePrefetch(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := newArena(t, 16*page).Bytes()
+	g := newGate(dev)
+	whole := mustPrefetch(t, c, b)
+	<-g.entered
+	dev.mu.Lock()
+	dev.during = nil
+	dev.mu.Unlock()
+	piece, err := c.Transient(b[:page], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.check(piece, b[:page], 1); err != nil || piece.Len() != page {
+		t.Error(err, piece.Len())
+	}
+	g.pass <- struct{}{}
+	r, err := whole.Acquire()
+	if err != nil || r == piece {
+		t.Fatal(err)
+	}
+	piece.Release()
+	r.Release()
+	if n := dev.count(); n != 1 {
+		t.Errorf("%d registrations, want the whole alone", n)
+	}
+}
