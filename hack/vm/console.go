@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+)
+
+// A consoleScanner takes the kernel's console as it comes and keeps it, and the reports of faults in it.
+type consoleScanner struct {
+	partial []byte
+	log     bytes.Buffer
+	faults  []fault
+	more    int // lines that still belong to the last fault
+}
+
+// A fault is a line that no healthy kernel prints, and the lines after it.
+type fault struct {
+	what  string
+	lines []string
+}
+
+const (
+	faultLines  = 80      // shown of each fault
+	consoleKept = 4 << 20 // bytes kept of the console
+)
+
+var (
+	// linePrefix is the timestamp and, in some kernels, who said it.
+	linePrefix = regexp.MustCompile(`^(<\d+>)?\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
+	// faultStart matches the beginning of a message, lest it be found in what a program says about faults.
+	faultStart = regexp.MustCompile(`^(` + strings.Join([]string{
+		`WARNING: `, // WARN_ON, and most of lockdep's
+		`(watchdog: )?BUG: `, `kernel BUG at `, `Oops[: ]`, `Kernel panic`, `general protection fault`, `Internal error: `,
+		`(Unable|unable) to handle kernel`, `Fixing recursive fault`, `traps: PANIC`, `double fault`,
+		`INFO: (possible|inconsistent|suspicious|task .* blocked for|lockdep|HARDIRQ|trying to register)`,
+		`(rcu: )?INFO: rcu_\S+ .*(stall|detected)`, `\[ INFO: `, `DEBUG_LOCKS_WARN_ON`, `UBSAN: `, `kmemleak: \d+ new suspected`,
+		`list_(add|del) corruption`, `refcount_t: `, `ODEBUG: `, `Voluntary context switch within RCU`, `Bad page state`,
+		`KASAN: `, `Slab corruption`, `ida_free called for`, `unregister_netdevice: waiting for`,
+	}, "|") + `)`)
+)
+
+// Write never fails.
+func (s *consoleScanner) Write(p []byte) (int, error) {
+	if s.log.Len() < consoleKept {
+		s.log.Write(p)
+	}
+	s.partial = append(s.partial, p...)
+	for {
+		line, rest, ok := bytes.Cut(s.partial, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		s.line(strings.TrimRight(string(line), "\r"))
+		s.partial = rest
+	}
+}
+
+// finish takes a last line that has no end.
+func (s *consoleScanner) finish() {
+	if len(s.partial) > 0 {
+		s.line(strings.TrimRight(string(s.partial), "\r"))
+		s.partial = nil
+	}
+}
+
+func (s *consoleScanner) line(line string) {
+	text := linePrefix.ReplaceAllString(line, "")
+	if s.more > 0 {
+		last := &s.faults[len(s.faults)-1]
+		last.lines = append(last.lines, line)
+		s.more--
+		if strings.HasPrefix(text, "---[ end") {
+			s.more = 0
+		}
+		return
+	}
+	if faultStart.MatchString(text) {
+		s.faults = append(s.faults, fault{what: text, lines: []string{line}})
+		s.more = faultLines - 1
+	}
+}

@@ -1,0 +1,79 @@
+// Command vm boots virtual machines with a stock Debian kernel and Soft-RoCE and runs a command in them: see
+// "vm -help".
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+)
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "vm: "+format+"\n", args...) }
+
+func main() {
+	// QEMU dies with the thread that started it, so that thread must be this one, which lives as long as the process.
+	runtime.LockOSThread()
+	o, err := parseOptions(os.Args[1:], os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		say("%v (see vm -help)", err)
+		os.Exit(statusUsage)
+	}
+	status, err := vm(o)
+	if err != nil {
+		say("%v", err)
+	}
+	os.Exit(status)
+}
+
+func vm(o *options) (int, error) {
+	if runtime.GOARCH != "amd64" {
+		return statusBroken, fmt.Errorf("the guest runs this machine's programs on an amd64 kernel: not on %s", runtime.GOARCH)
+	}
+	if o.out != "" {
+		if err := os.MkdirAll(o.out, 0o755); err != nil {
+			return statusBroken, fmt.Errorf("-out: %w", err)
+		}
+	}
+	h, err := prepare(o)
+	if err != nil {
+		return statusBroken, err
+	}
+	modules := append(append([]string{}, baseModules...), rxeModules...)
+	if o.netem != "" {
+		modules = append(modules, "sch_netem")
+	}
+	return runCommand(context.Background(), o, h, append(modules, o.modules...))
+}
+
+// prepare finds or makes what the machines need. A signal ends it.
+func prepare(o *options) (*hardware, error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	h := &hardware{memory: o.memory, cpus: o.cpus, mtu: o.mtu, out: o.out, shell: o.shell, verbose: o.verbose}
+	find := stockKernel
+	if o.debug {
+		find = debugKernel
+	}
+	if h.kernel, err = find(ctx, cache, o.kernel, o.mirror); err != nil {
+		return nil, err
+	}
+	h.accel = o.accel
+	if h.accel == "auto" {
+		if h.accel, err = chooseAccel(ctx, cache, h.kernel); err != nil {
+			return nil, err
+		}
+	}
+	return h, nil
+}
