@@ -1,0 +1,257 @@
+package ibv
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// CompChannel tells when armed completion queues have something.
+type CompChannel struct {
+	object
+	c     *Context
+	fd    poller
+	event *CQ
+	ids   sync.Mutex
+	of    map[handle]*CQ
+}
+
+// CreateCompChannel makes a channel. Its file sits in Go's poller: waiting parks a goroutine, not a thread.
+func (c *Context) CreateCompChannel() (*CompChannel, error) {
+	ch := &CompChannel{c: c, of: map[handle]*CQ{}}
+	ch.kind, ch.unblock = "completion channel", ch.fd.close
+	var fd int
+	err := ch.make("create_comp_channel", func() (h handle, r int) {
+		h, fd, r = rawCreateChannel(c.h)
+		return h, r
+	}, &c.object)
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.fd.init(fd, "completions of "+c.device, ch.tryEvent); err != nil {
+		_ = ch.Close()
+		return nil, &Error{Verb: "create_comp_channel", Device: c.device, Errno: errnoOf(err), Detail: "watch its events"}
+	}
+	return ch, nil
+}
+
+// Close closes the channel; a pending Wait returns os.ErrClosed. EBUSY, naming them, while it has CQs.
+func (ch *CompChannel) Close() error {
+	return ch.close("destroy_comp_channel", func() int { return rawDestroyChannel(ch.h) })
+}
+
+// Wait parks the goroutine until an armed CQ of the channel has an event, and
+// returns the CQ, or nil if it was closed meanwhile. Several callers take
+// turns. The event disarms the CQ; no wake-up is lost by: arm, poll until
+// empty, wait. Errors: ctx's; os.ErrDeadlineExceeded (SetDeadline);
+// os.ErrClosed. With a context that cannot be cancelled it does not allocate.
+func (ch *CompChannel) Wait(ctx context.Context) (*CQ, error) {
+	ch.fd.Lock()
+	defer ch.fd.Unlock()
+	r, err := ch.fd.next(ctx)
+	if err == nil && r < 0 {
+		err = fail("get_cq_event", ch.device, r, "")
+	}
+	if errors.Is(err, os.ErrClosed) {
+		err = closed("get_cq_event", &ch.object)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ch.event, nil
+}
+
+// tryEvent reads an event into ch.event.
+func (ch *CompChannel) tryEvent() int {
+	if ch.use("get_cq_event") != nil {
+		return -int(syscall.EBADF)
+	}
+	defer ch.mu.RUnlock()
+	key, r := rawCQEvent(ch.h)
+	if r < 0 {
+		return r
+	}
+	ch.ids.Lock()
+	ch.event = ch.of[key]
+	ch.ids.Unlock()
+	return 0
+}
+
+// SetDeadline lets present and later Waits fail at t with os.ErrDeadlineExceeded; the zero time is none. It may be
+// called beside Wait, to wake it.
+func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
+
+// vendorSoftRoCE tells Soft-RoCE from devices; its name is the user's choice.
+const vendorSoftRoCE = 0xffffff
+
+// CQ is a completion queue.
+type CQ struct {
+	object
+	c       *Context
+	channel *CompChannel
+	q       handle // the shim's, valid memory for as long as cq is reachable
+	key     handle // the library's name for it
+
+	size   sync.Mutex
+	cqe    int
+	demand int // completions that the queue pairs on it can cause
+	srqs   map[*SRQ]int
+}
+
+// CreateCQ makes a completion queue of at least cqe entries, with events on
+// channel, which may be nil, from interrupt vector (0 if in doubt). Errors:
+// EINVAL for more entries than the device has; ENOMEM.
+func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, error) {
+	if cqe < 1 || cqe > c.attr.MaxCQE {
+		return nil, invalid("create_cq", c.device, "%d entries; the device has 1 to %d", cqe, c.attr.MaxCQE)
+	}
+	cq := &CQ{c: c, channel: channel}
+	cq.kind = "completion queue"
+	parents := []*object{&c.object}
+	if channel != nil {
+		if channel.c != c {
+			return nil, invalid("create_cq", c.device, "the completion channel is of another device")
+		}
+		parents = append(parents, &channel.object)
+	}
+	err := cq.make("create_cq", func() (handle, int) {
+		var ch handle
+		if channel != nil {
+			ch = channel.h
+		}
+		var r int
+		cq.q, cq.key, cq.cqe, r = rawCreateCQ(c.h, cqe, ch, vector, c.attr.VendorID == vendorSoftRoCE)
+		return cq.q, r
+	}, parents...)
+	if err != nil {
+		return nil, err
+	}
+	runtime.AddCleanup(cq, rawFree, cq.q)
+	c.remember(cq.key, cq)
+	if channel != nil {
+		channel.ids.Lock()
+		channel.of[cq.key] = cq
+		channel.ids.Unlock()
+	}
+	cq.label = func() string { return fmt.Sprintf("of %d", cq.cqe) }
+	c.track(cq)
+	return cq, nil
+}
+
+// Close frees the queue. EBUSY, naming them, while queue pairs use it.
+func (cq *CQ) Close() error {
+	return cq.close("destroy_cq", func() int {
+		cq.c.forget(cq.key)
+		if cq.channel != nil {
+			cq.channel.ids.Lock()
+			delete(cq.channel.of, cq.key)
+			cq.channel.ids.Unlock()
+		}
+		r := rawDestroyCQ(cq.q)
+		cq.c.untrack(cq)
+		return r
+	})
+}
+
+// Len is how many entries the queue has.
+func (cq *CQ) Len() int {
+	cq.size.Lock()
+	defer cq.size.Unlock()
+	return cq.cqe
+}
+
+// Resize changes the number of entries, to at least cqe. EINVAL for more than
+// the device has, or fewer than the queue pairs on it need.
+func (cq *CQ) Resize(cqe int) error {
+	cq.size.Lock()
+	defer cq.size.Unlock()
+	if cqe < 1 || cqe > cq.c.attr.MaxCQE {
+		return invalid("resize_cq", cq.device, "%d entries; the device has 1 to %d", cqe, cq.c.attr.MaxCQE)
+	}
+	if cqe < cq.demand {
+		return invalid("resize_cq", cq.device, "%d entries; the queue pairs on it can cause %d completions", cqe, cq.demand)
+	}
+	return cq.call("resize_cq", func() int {
+		got, r := rawResizeCQ(cq.q, cqe)
+		if r == 0 {
+			cq.cqe = got
+		}
+		return r
+	})
+}
+
+// ReqNotify arms the queue: its next completion, or with solicited the next one
+// that the peer marked or that failed, is an event on the channel. Poll once
+// more after arming, for what came before.
+func (cq *CQ) ReqNotify(solicited bool) error {
+	r := rawReqNotify(cq.q, solicited)
+	runtime.KeepAlive(cq)
+	if r < 0 {
+		return cq.pollError("req_notify_cq", r)
+	}
+	return nil
+}
+
+// Poll takes up to len(wcs) completions in one crossing into C and returns how
+// many. It never blocks and does not allocate. While another goroutine polls the queue,
+// it returns 0. Errors: os.ErrClosed; EIO if the device failed.
+func (cq *CQ) Poll(wcs []WC) (int, error) {
+	if len(wcs) == 0 {
+		return 0, nil
+	}
+	r := rawPoll(cq.q, unsafe.SliceData(wcs), len(wcs))
+	runtime.KeepAlive(cq)
+	if r < 0 {
+		return 0, cq.pollError("poll_cq", r)
+	}
+	return r, nil
+}
+
+func (cq *CQ) pollError(verb string, r int) error {
+	if r == -int(syscall.EBADF) {
+		return closed(verb, &cq.object)
+	}
+	return fail(verb, cq.device, r, "")
+}
+
+// WC is a completion, in the library's own layout.
+type WC struct {
+	ID        uint64   // of the work request
+	Status    WCStatus // the fields below up to QPNum are valid only on success
+	Opcode    WCOpcode
+	VendorErr uint32 // the device's own code for a failure
+	ByteLen   uint32 // of receives, reads and atomics: bytes that arrived
+	imm       uint32
+	QPNum     uint32 // always valid
+	Tag       uint32 // QPInit.Tag of that queue pair; 0 once it is closed
+	Flags     WCFlags
+	_         uint16
+	_         uint16
+	_         uint8
+	_         uint8
+	_         uint16
+}
+
+// Imm is the immediate data, valid with WCWithImm.
+func (wc *WC) Imm() uint32 {
+	return binary.BigEndian.Uint32((*[4]byte)(unsafe.Pointer(&wc.imm))[:])
+}
+
+// InvalidatedRKey is the key that the peer's send invalidated, valid with WCWithInv.
+func (wc *WC) InvalidatedRKey() uint32 { return wc.imm }
+
+// Err is nil for a successful completion, else an *[Error] that says in words what happened.
+func (wc *WC) Err() error {
+	if wc.Status == WCSuccess {
+		return nil
+	}
+	return &Error{Verb: "completion", Detail: fmt.Sprintf("request %#x of queue pair %#x: %v (status %d, vendor code %#x)",
+		wc.ID, wc.QPNum, wc.Status, uint32(wc.Status), wc.VendorErr)}
+}

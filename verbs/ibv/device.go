@@ -1,0 +1,304 @@
+package ibv
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// handle is a C object, or nil.
+type handle = unsafe.Pointer
+
+var available = sync.OnceValue(func() error {
+	if err := rawLoad(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
+})
+
+// Available returns nil if this binary can use verbs on this machine, else an
+// [ErrUnavailable] that says why not and what to do. It opens the libraries
+// once; later calls return the same. That there is a device it does not say: see [Devices].
+func Available() error { return available() }
+
+// DeviceInfo names an RDMA device.
+type DeviceInfo struct {
+	Name  string   // as Open takes it, such as "mlx5_0"
+	GUID  uint64   // node GUID; 0 if it has none
+	Node  NodeType // channel adapter or iWARP NIC
+	IWARP bool     // iWARP: no GIDs, connections only through the connection manager
+}
+
+// Devices lists the RDMA devices of this machine that user space can use, none
+// being no error. Errors: [ErrUnavailable]; ENOSYS without the kernel's
+// ib_uverbs module.
+func Devices() ([]DeviceInfo, error) {
+	if err := Available(); err != nil {
+		return nil, err
+	}
+	devs, r := rawDevices()
+	if r < 0 {
+		return nil, fail("get_device_list", "", r, noDevices)
+	}
+	return devs, nil
+}
+
+const noDevices = "the kernel offers no RDMA devices; load its modules (modprobe ib_uverbs, and the device's own, " +
+	"or for Soft-RoCE: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
+
+// Context is an opened device.
+type Context struct {
+	object
+	attr DeviceAttr
+
+	fd    poller // asynchronous events
+	event AsyncEvent
+
+	ids sync.Mutex
+	of  map[handle]any // *QP, *CQ and *SRQ by what the library calls them in events
+	cqs map[*CQ]struct{}
+}
+
+// Open opens a device by name. Errors: [ErrUnavailable]; ENODEV for a name that
+// does not exist, with the names that do; EACCES.
+func Open(name string) (*Context, error) {
+	devs, err := Devices()
+	if err != nil {
+		return nil, err
+	}
+	c := &Context{of: map[handle]any{}, cqs: map[*CQ]struct{}{}}
+	c.kind, c.device, c.unblock = "device", name, c.fd.close
+	var fd int
+	err = c.make("open_device", func() (h handle, r int) {
+		h, fd, r = rawOpen(name)
+		return h, r
+	})
+	if errors.Is(err, syscall.ENODEV) {
+		return nil, fail("open_device", name, -int(syscall.ENODEV), unknownDevice(devs))
+	} else if err != nil {
+		return nil, err
+	}
+	r := rawQueryDevice(c.h, &c.attr)
+	if r < 0 {
+		_ = c.Close()
+		return nil, fail("query_device", name, r, "")
+	}
+	if err := c.fd.init(fd, "async events of "+name, c.tryEvent); err != nil {
+		_ = c.Close()
+		return nil, &Error{Verb: "open_device", Device: name, Errno: errnoOf(err), Detail: "watch its events"}
+	}
+	return c, nil
+}
+
+func unknownDevice(devs []DeviceInfo) string {
+	if len(devs) == 0 {
+		return "no such device, and no other one; " + noDevices
+	}
+	var names []string
+	for _, d := range devs {
+		names = append(names, d.Name)
+	}
+	return "no such device; there are: " + strings.Join(names, ", ")
+}
+
+// Close closes the device. EBUSY, naming them, while it has PDs, CQs or
+// completion channels. Pending GetAsyncEvent calls return os.ErrClosed.
+func (c *Context) Close() error {
+	return c.close("close_device", func() int { return rawClose(c.h) })
+}
+
+// Name is the device's name.
+func (c *Context) Name() string { return c.device }
+
+// DeviceAttr are a device's identity and limits.
+type DeviceAttr struct {
+	Firmware       string
+	NodeGUID       uint64
+	SystemGUID     uint64
+	VendorID       uint32
+	VendorPartID   uint32
+	HardwareVer    uint32
+	Ports          int    // numbered from 1
+	PageSizes      uint64 // bit n: 2^n bytes
+	MaxMRSize      uint64 // bytes
+	MaxMR, MaxPD   int
+	MaxMW          int
+	MaxQP, MaxCQ   int
+	MaxCQE         int // entries of a completion queue
+	MaxQPWR        int // outstanding requests of a send or receive queue
+	MaxSGE         int // entries of a request
+	MaxSGERead     int // entries of a read, on devices where it differs
+	MaxSRQ         int
+	MaxSRQWR       int
+	MaxSRQSGE      int
+	MaxQPRdAtom    int // reads and atomics a queue pair can be the target of at a time
+	MaxQPInitAtom  int // reads and atomics a queue pair can have under way
+	MaxResRdAtom   int // the same for the whole device, as target
+	MaxPKeys       int
+	Atomic         AtomicCap
+	SRQResize      bool
+	MemoryWindow1  bool // type 1 windows: bound by BindMW1
+	MemoryWindow2  bool // type 2 windows: bound through the send queue
+	LocalAckDelay  int  // 4.096 µs × 2^n
+	RNRNakDisabled bool // the device sends no receiver-not-ready
+}
+
+// Query returns the device's attributes as they were at Open.
+func (c *Context) Query() DeviceAttr { return c.attr }
+
+// PortAttr is the state of a port.
+type PortAttr struct {
+	State       PortState
+	LinkLayer   LinkLayer
+	MaxMTU      MTU
+	ActiveMTU   MTU
+	MaxMessage  uint32 // bytes
+	GIDs, PKeys int    // lengths of the tables
+	LID, SMLID  uint16 // InfiniBand: local identifiers of the port and its subnet manager
+	SMSL, LMC   uint8
+	Width       int // lanes; 0 if unknown
+	Speed       int // Mb/s per lane; 0 if unknown
+	PhysState   uint8
+}
+
+// QueryPort asks for the state of a port; ports count from 1.
+func (c *Context) QueryPort(port int) (PortAttr, error) {
+	var attr PortAttr
+	if port < 1 || port > max(c.attr.Ports, 1) {
+		return attr, invalid("query_port", c.device, "port %d; the device has ports 1 to %d", port, c.attr.Ports)
+	}
+	err := c.call("query_port", func() int { return rawQueryPort(c.h, port, &attr) })
+	return attr, err
+}
+
+// PKey is entry index of a port's partition key table.
+func (c *Context) PKey(port, index int) (uint16, error) {
+	var pkey uint16
+	err := c.call("query_pkey", func() int {
+		var r int
+		pkey, r = rawQueryPKey(c.h, port, index)
+		return r
+	})
+	return pkey, err
+}
+
+// GID is a global identifier: an IPv6 address, on RoCE often IPv4-mapped.
+type GID [16]byte
+
+// String is the GID as an IPv6 address, IPv4-mapped ones as ::ffff:a.b.c.d.
+func (g GID) String() string {
+	if ip := net.IP(g[:]); ip.To4() != nil {
+		return "::ffff:" + ip.String()
+	}
+	return net.IP(g[:]).String()
+}
+
+// GIDEntry is an entry of a port's GID table.
+type GIDEntry struct {
+	GID    GID
+	Port   int
+	Index  int // what a queue pair's address vector takes; it can change when addresses do
+	Type   GIDType
+	NetDev string // the network interface of a RoCE GID; may be empty
+}
+
+// GIDs lists the entries of a port's GID table that are in use.
+func (c *Context) GIDs(port int) ([]GIDEntry, error) {
+	if port < 1 || port > max(c.attr.Ports, 1) {
+		return nil, invalid("query_gid_table", c.device, "port %d; the device has ports 1 to %d", port, c.attr.Ports)
+	}
+	if err := c.use("query_gid_table"); err != nil {
+		return nil, err
+	}
+	defer c.mu.RUnlock()
+	all, r := rawQueryGIDs(c.h)
+	if r == -int(syscall.ENOSYS) {
+		all, r = c.sysfsGIDs(port)
+	}
+	if r < 0 {
+		return nil, fail("query_gid_table", c.device, r, "")
+	}
+	var gids []GIDEntry
+	for _, g := range all {
+		if g.Port == port {
+			gids = append(gids, g)
+		}
+	}
+	return gids, nil
+}
+
+// sysfsGIDs is for libraries before rdma-core 33, which cannot tell the types.
+func (c *Context) sysfsGIDs(port int) ([]GIDEntry, int) {
+	var attr PortAttr
+	if r := rawQueryPort(c.h, port, &attr); r < 0 {
+		return nil, r
+	}
+	dir := filepath.Join("/sys/class/infiniband", c.device, "ports", strconv.Itoa(port), "gid_attrs")
+	var gids []GIDEntry
+	for i := range attr.GIDs {
+		g, r := rawQueryGID(c.h, port, i)
+		if r < 0 || g == (GID{}) {
+			continue
+		}
+		typ, _ := os.ReadFile(filepath.Join(dir, "types", strconv.Itoa(i)))
+		dev, _ := os.ReadFile(filepath.Join(dir, "ndevs", strconv.Itoa(i)))
+		e := GIDEntry{GID: g, Port: port, Index: i, NetDev: strings.TrimSpace(string(dev))}
+		switch {
+		case strings.Contains(string(typ), "v2"):
+			e.Type = GIDRoCEv2
+		case attr.LinkLayer == LinkEthernet:
+			e.Type = GIDRoCEv1
+		}
+		gids = append(gids, e)
+	}
+	return gids, 0
+}
+
+func (c *Context) remember(key handle, o any) {
+	c.ids.Lock()
+	c.of[key] = o
+	c.ids.Unlock()
+}
+
+func (c *Context) forget(key handle) {
+	c.ids.Lock()
+	delete(c.of, key)
+	c.ids.Unlock()
+}
+
+// track lets a closing SRQ find the CQs that may refer to it.
+func (c *Context) track(cq *CQ) {
+	c.ids.Lock()
+	c.cqs[cq] = struct{}{}
+	c.ids.Unlock()
+}
+
+func (c *Context) untrack(cq *CQ) {
+	c.ids.Lock()
+	delete(c.cqs, cq)
+	c.ids.Unlock()
+}
+
+func (c *Context) tracked() []*CQ {
+	c.ids.Lock()
+	defer c.ids.Unlock()
+	return slices.Collect(maps.Keys(c.cqs))
+}
+
+// zone is the number of a network interface, by name or number.
+func zone(name string) uint32 {
+	if i, err := net.InterfaceByName(name); err == nil {
+		return uint32(i.Index)
+	}
+	n, _ := strconv.ParseUint(name, 10, 32)
+	return uint32(n)
+}

@@ -1,0 +1,157 @@
+package ibv
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// Access says what may be done with registered memory, and with the memory of
+// queue pairs' peers. The least is the best.
+type Access uint32
+
+// Access rights. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite too.
+const (
+	AccessLocalWrite      Access = 1 << 0 // the device may write: receives, and results of reads and atomics
+	AccessRemoteWrite     Access = 1 << 1
+	AccessRemoteRead      Access = 1 << 2
+	AccessRemoteAtomic    Access = 1 << 3
+	AccessMWBind          Access = 1 << 4 // memory windows may be bound to it
+	AccessZeroBased       Access = 1 << 5 // of windows: remote addresses count from 0
+	AccessOnDemand        Access = 1 << 6 // pages are not pinned but faulted in; few devices can
+	AccessHugeTLB         Access = 1 << 7
+	AccessRelaxedOrdering Access = 1 << 20 // PCIe may reorder; ignored by libraries that do not know it
+)
+
+// PD is a protection domain: queue pairs, windows and memory of one work together.
+type PD struct {
+	object
+	c *Context
+}
+
+// AllocPD makes a protection domain.
+func (c *Context) AllocPD() (*PD, error) {
+	pd := &PD{c: c}
+	pd.kind = "protection domain"
+	err := pd.make("alloc_pd", func() (handle, int) { return rawAllocPD(c.h) }, &c.object)
+	if err != nil {
+		return nil, err
+	}
+	return pd, nil
+}
+
+// Close frees it. EBUSY, naming them, while it has regions, windows, queue pairs or SRQs.
+func (pd *PD) Close() error {
+	return pd.close("dealloc_pd", func() int { return rawDeallocPD(pd.h) })
+}
+
+// Context is the device it is of.
+func (pd *PD) Context() *Context { return pd.c }
+
+// MR is a registered memory region.
+type MR struct {
+	object
+	addr, length uint64
+	lkey, rkey   uint32
+	pin          runtime.Pinner
+	pd           *PD
+}
+
+// RegMR registers b, which stays pinned until Close: Go heap memory then is
+// neither freed nor reused. Errors: EINVAL for an empty b or rights that
+// contradict each other, ENOMEM for the memlock limit, EFAULT.
+//
+// It takes microseconds per page; register once, use often.
+func (pd *PD) RegMR(b []byte, access Access) (*MR, error) {
+	if len(b) == 0 {
+		return nil, invalid("reg_mr", pd.device, "no memory to register")
+	}
+	addr := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+	mr := &MR{}
+	mr.pin.Pin(unsafe.SliceData(b))
+	if err := pd.reg(mr, "reg_mr", addr, uint64(len(b)), access, func() (rawKeys, int) {
+		return rawRegMR(pd.h, addr, uint64(len(b)), addr, access)
+	}); err != nil {
+		mr.pin.Unpin()
+		return nil, err
+	}
+	return mr, nil
+}
+
+// RegMRAt registers length bytes at addr without pinning them in Go's heap:
+// for memory outside it, or pinned by the caller, who keeps it mapped until
+// Close. Peers and work requests address its first byte as iova; pass addr
+// for iova to keep addresses as they are. Errors as of [PD.RegMR].
+func (pd *PD) RegMRAt(addr, length, iova uint64, access Access) (*MR, error) {
+	mr := &MR{}
+	err := pd.reg(mr, "reg_mr", iova, length, access, func() (rawKeys, int) {
+		return rawRegMR(pd.h, addr, length, iova, access)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mr, nil
+}
+
+// RegDmabufMR registers length bytes from offset of a dma-buf (kernel 5.12,
+// rdma-core 34, and a device that can; Soft-RoCE cannot: EOPNOTSUPP). The
+// caller may close fd afterwards.
+func (pd *PD) RegDmabufMR(fd int, offset, length, iova uint64, access Access) (*MR, error) {
+	mr := &MR{}
+	err := pd.reg(mr, "reg_dmabuf_mr", iova, length, access, func() (rawKeys, int) {
+		return rawRegDmabufMR(pd.h, offset, length, iova, fd, access)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mr, nil
+}
+
+func (pd *PD) reg(mr *MR, verb string, iova, length uint64, access Access, do func() (rawKeys, int)) error {
+	if length == 0 || iova+length-1 < iova {
+		return invalid(verb, pd.device, "%d bytes at %#x", length, iova)
+	}
+	if limit := pd.c.attr.MaxMRSize; limit != 0 && length > limit {
+		return invalid(verb, pd.device, "%d bytes; the device registers at most %d at a time", length, limit)
+	}
+	if access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0 {
+		return invalid(verb, pd.device, "remote write and atomic access need local write access too")
+	}
+	mr.kind, mr.pd, mr.addr, mr.length = "memory region", pd, iova, length
+	mr.label = func() string { return fmt.Sprintf("%#x+%d", mr.addr, mr.length) }
+	return mr.make(verb, func() (handle, int) {
+		k, r := do()
+		mr.lkey, mr.rkey = k.lkey, k.rkey
+		return k.h, r
+	}, &pd.object)
+}
+
+// Close deregisters the memory. EBUSY from the device while a window is bound to it.
+func (mr *MR) Close() error {
+	return mr.close("dereg_mr", func() int {
+		r := rawDeregMR(mr.h)
+		if r >= 0 || r == -int(syscall.EIO) || r == -int(syscall.ENODEV) {
+			mr.pin.Unpin()
+		}
+		return r
+	})
+}
+
+// Addr is the address of the first byte in work requests, local and remote.
+func (mr *MR) Addr() uint64 { return mr.addr }
+
+// Len is the length in bytes.
+func (mr *MR) Len() uint64 { return mr.length }
+
+// LKey is the key for local use.
+func (mr *MR) LKey() uint32 { return mr.lkey }
+
+// RKey is the key for the peer.
+func (mr *MR) RKey() uint32 { return mr.rkey }
+
+// rawKeys is what a registration returns.
+type rawKeys struct {
+	h          handle
+	lkey, rkey uint32
+}

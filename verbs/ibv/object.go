@@ -1,0 +1,179 @@
+package ibv
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// object is what has a C object behind it. Objects form a graph in which a
+// parent cannot be closed before its children; the children keep each other
+// alive for the garbage collector through it, and the roots are held by live.
+type object struct {
+	// mu lets calls in while h is valid: they hold it for reading, Close for writing.
+	mu      sync.RWMutex
+	h       handle
+	device  string
+	kind    string        // "queue pair"
+	label   func() string // which one, "0x11"; may be nil
+	parents []*object
+	unblock func() // makes calls that wait return, before Close waits for them; may be nil
+
+	// Guarded by tree.
+	closing bool
+	kids    map[*object]struct{}
+}
+
+// tree guards the graph. It is never held during a call into C.
+var tree struct {
+	sync.Mutex
+	live map[*object]struct{}
+}
+
+// adopt enters o into the graph, before its C object is made.
+func (o *object) adopt(verb string, parents ...*object) error {
+	tree.Lock()
+	defer tree.Unlock()
+	for _, p := range parents {
+		if p.closing || p.h == nil {
+			return closed(verb, p)
+		}
+	}
+	o.parents = parents
+	if len(parents) == 0 {
+		if tree.live == nil {
+			tree.live = map[*object]struct{}{}
+		}
+		tree.live[o] = struct{}{}
+		return nil
+	}
+	o.device = parents[0].device
+	for _, p := range parents {
+		if p.kids == nil {
+			p.kids = map[*object]struct{}{}
+		}
+		p.kids[o] = struct{}{}
+	}
+	return nil
+}
+
+// disown takes o out of the graph.
+func (o *object) disown() {
+	tree.Lock()
+	defer tree.Unlock()
+	delete(tree.live, o)
+	for _, p := range o.parents {
+		delete(p.kids, o)
+	}
+}
+
+// make adopts o and calls create; o is usable when it returns nil.
+func (o *object) make(verb string, create func() (handle, int), parents ...*object) error {
+	if err := o.adopt(verb, parents...); err != nil {
+		return err
+	}
+	h, r := create()
+	if r < 0 {
+		o.disown()
+		return fail(verb, o.device, r, "")
+	}
+	tree.Lock()
+	o.h = h
+	tree.Unlock()
+	return nil
+}
+
+// close refuses while there are children, else calls destroy once. An error of destroy leaves the object open, unless
+// it says that the device is gone: the kernel has then freed the object.
+func (o *object) close(verb string, destroy func() int) error {
+	tree.Lock()
+	if o.closing || o.h == nil {
+		tree.Unlock()
+		return nil
+	}
+	if len(o.kids) > 0 {
+		err := &Error{Verb: verb, Device: o.device, Errno: syscall.EBUSY, Detail: o.inUse()}
+		tree.Unlock()
+		return err
+	}
+	o.closing = true
+	tree.Unlock()
+
+	if o.unblock != nil {
+		o.unblock()
+	}
+	o.mu.Lock()
+	r := destroy()
+	gone := r == -int(syscall.EIO) || r == -int(syscall.ENODEV)
+	tree.Lock()
+	if r < 0 && !gone {
+		o.closing = false
+	} else {
+		o.h = nil
+	}
+	tree.Unlock()
+	o.mu.Unlock()
+	if r < 0 && !gone {
+		return fail(verb, o.device, r, "")
+	}
+	o.disown()
+	return nil
+}
+
+// inUse names the live children. The caller holds tree.
+func (o *object) inUse() string {
+	byKind := map[string][]string{}
+	for k := range o.kids {
+		name := ""
+		if k.label != nil {
+			name = k.label()
+		}
+		byKind[k.kind] = append(byKind[k.kind], name)
+	}
+	var kinds []string
+	for kind, names := range byKind {
+		slices.Sort(names)
+		text := fmt.Sprintf("%d %s", len(names), kind)
+		if len(names) > 1 {
+			text += "s"
+		}
+		names = slices.DeleteFunc(names, func(s string) bool { return s == "" })
+		if len(names) > 4 {
+			names = append(names[:4], "…")
+		}
+		if len(names) > 0 {
+			text += " (" + strings.Join(names, ", ") + ")"
+		}
+		kinds = append(kinds, text)
+	}
+	slices.Sort(kinds)
+	return fmt.Sprintf("the %s is in use by %s; close these first", o.kind, strings.Join(kinds, ", "))
+}
+
+// use lets a call in, or says that o is closed. The caller calls o.mu.RUnlock after nil.
+func (o *object) use(verb string) error {
+	o.mu.RLock()
+	if o.h == nil {
+		o.mu.RUnlock()
+		return closed(verb, o)
+	}
+	return nil
+}
+
+// call is a call into C with o's object, for what is not on the data path.
+func (o *object) call(verb string, f func() int) error {
+	if err := o.use(verb); err != nil {
+		return err
+	}
+	defer o.mu.RUnlock()
+	if r := f(); r < 0 {
+		return fail(verb, o.device, r, "")
+	}
+	return nil
+}
+
+func closed(verb string, o *object) error {
+	return &Error{Verb: verb, Device: o.device, Errno: syscall.EBADF, Detail: "the " + o.kind + " is closed"}
+}

@@ -1,0 +1,202 @@
+package ibv
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// PostSend posts the chain in one crossing into C, in order, and returns how
+// many requests were posted; these leave the chain, what is left can be posted
+// again. It does not block and does not allocate.
+//
+// Errors: EINVAL for a request beyond the queue pair's limits, with nothing
+// posted; ENOMEM when the send queue is too full for the chain, with nothing posted;
+// EINVAL unless in RTS, SQD or ERR; os.ErrClosed; the device's.
+//
+// In ERR everything is flushed; Soft-RoCE of Linux 6.1 does so reliably only
+// with what was posted before.
+func (qp *QP) PostSend(s *SendChain) (int, error) {
+	if s.Len() == 0 {
+		return 0, nil
+	}
+	if err := qp.admit(s); err != nil {
+		return 0, err
+	}
+	last := s.seal()
+	done, r := rawPostSend(qp.q, &s.wrs[s.head], s.Len())
+	s.settle(last, done)
+	runtime.KeepAlive(qp)
+	return done, qp.postError("post_send", r)
+}
+
+// PostRecv posts the chain in one crossing into C, in order, and returns how
+// many receives were posted; these leave the chain. It does not block and does not allocate.
+//
+// Errors: EINVAL for too many entries, in RESET, and on a queue pair with an
+// SRQ, with nothing posted; ENOMEM when the receive queue is too full for the
+// chain, with nothing posted; os.ErrClosed; the device's.
+func (qp *QP) PostRecv(r *RecvChain) (int, error) {
+	if r.Len() == 0 {
+		return 0, nil
+	}
+	if err := qp.admitRecv(r); err != nil {
+		return 0, err
+	}
+	last := r.seal()
+	done, e := rawPostRecv(qp.q, &r.wrs[r.head], r.Len())
+	r.unseal(last, done)
+	runtime.KeepAlive(qp)
+	return done, qp.postError("post_recv", e)
+}
+
+// Work is what [CQ.Progress] posts. Every part may be left out.
+type Work struct {
+	SendQP *QP
+	Sends  *SendChain
+	RecvQP *QP // takes Recvs, unless SRQ does
+	SRQ    *SRQ
+	Recvs  *RecvChain
+}
+
+// Progress posts w.Recvs, then w.Sends, and polls up to len(wcs) completions,
+// all in one crossing into C. It returns how many completions there are; they
+// are valid beside an error too, which is the first of: of the receives, of the
+// sends, of the poll. What was posted has left its chain. It does not block and does not allocate.
+func (cq *CQ) Progress(w *Work, wcs []WC) (int, error) {
+	if w.Recvs != nil && w.Recvs.Len() > 0 {
+		if err := w.admitRecv(); err != nil {
+			return 0, err
+		}
+	}
+	sends := w.Sends != nil && w.Sends.Len() > 0
+	if sends {
+		if err := w.SendQP.admit(w.Sends); err != nil {
+			return 0, err
+		}
+	}
+	var a progressArgs
+	var lastR *RecvWR
+	var lastS *SendWR
+	if w.Recvs != nil && w.Recvs.Len() > 0 {
+		lastR = w.Recvs.seal()
+		a.rwr, a.nr = &w.Recvs.wrs[w.Recvs.head], w.Recvs.Len()
+		if w.SRQ != nil {
+			a.srq = w.SRQ.q
+		} else {
+			a.rqp = w.RecvQP.q
+		}
+	}
+	if sends {
+		lastS = w.Sends.seal()
+		a.sqp, a.swr, a.ns = w.SendQP.q, &w.Sends.wrs[w.Sends.head], w.Sends.Len()
+	}
+	a.cq, a.wc, a.nwc = cq.q, unsafe.SliceData(wcs), len(wcs)
+	res := rawProgress(&a)
+	if lastR != nil {
+		w.Recvs.unseal(lastR, int(res.recvs))
+	}
+	if lastS != nil {
+		w.Sends.settle(lastS, int(res.sends))
+	}
+	runtime.KeepAlive(w)
+	runtime.KeepAlive(cq)
+	if res.recvErr|res.sendErr|min(res.polled, 0) == 0 {
+		return int(res.polled), nil
+	}
+	return w.failed(cq, &res)
+}
+
+// progressArgs and progressResult are what crosses into C and back.
+type progressArgs struct {
+	sqp, rqp, srq, cq handle
+	swr               *SendWR
+	rwr               *RecvWR
+	wc                *WC
+	ns, nr, nwc       int
+}
+
+type progressResult struct {
+	recvErr, sendErr, polled int32
+	recvs, sends             uint32
+}
+
+func (w *Work) failed(cq *CQ, res *progressResult) (int, error) {
+	n := max(int(res.polled), 0)
+	switch {
+	case res.recvErr != 0 && w.SRQ != nil:
+		return n, w.SRQ.postError(int(res.recvErr))
+	case res.recvErr != 0:
+		return n, w.RecvQP.postError("post_recv", int(res.recvErr))
+	case res.sendErr != 0:
+		return n, w.SendQP.postError("post_send", int(res.sendErr))
+	}
+	return n, cq.pollError("poll_cq", int(res.polled))
+}
+
+// admit refuses what the queue pair does not take, and keeps open what bind requests refer to.
+func (qp *QP) admit(s *SendChain) error {
+	if st := qp.State(); st < StateRTS {
+		return qp.notReady("post_send", st)
+	}
+	if i, f := s.check(qp.limits.Load()); f != faultNone {
+		return invalid("post_send", qp.device, "queue pair %#x: request %d: %v", qp.num, i, f)
+	}
+	if len(s.bind) > 0 {
+		return s.lockBindings(qp)
+	}
+	return nil
+}
+
+// settle ends a post that admit has begun.
+func (c *SendChain) settle(last *SendWR, done int) {
+	if len(c.bind) > 0 {
+		for _, b := range c.bind {
+			if b.at < c.head+done {
+				b.mw.rkey.Store(c.wrs[b.at].mwKey)
+				rawSetKey(b.mw.h, c.wrs[b.at].mwKey)
+			}
+		}
+		c.unlockBindings(len(c.bind))
+	}
+	c.unseal(last, done)
+}
+
+func (qp *QP) admitRecv(r *RecvChain) error {
+	if qp.init.SRQ != nil {
+		return invalid("post_recv", qp.device, "queue pair %#x takes its receives from an SRQ; post them there", qp.num)
+	}
+	if st := qp.State(); st == StateReset {
+		return qp.notReady("post_recv", st)
+	}
+	if i, f := r.check(qp.limits.Load().recvSGE); f != faultNone {
+		return invalid("post_recv", qp.device, "queue pair %#x: receive %d: %v", qp.num, i, f)
+	}
+	return nil
+}
+
+func (w *Work) admitRecv() error {
+	if w.SRQ == nil {
+		return w.RecvQP.admitRecv(w.Recvs)
+	}
+	return w.SRQ.admit(w.Recvs)
+}
+
+func (qp *QP) notReady(verb string, s QPState) error {
+	return invalid(verb, qp.device, "queue pair %#x is in %v%s", qp.num, s, missing(s, StateRTS))
+}
+
+// postError is nil for 0, and does not allocate for a full queue.
+func (qp *QP) postError(verb string, r int) error {
+	switch {
+	case r == 0:
+		return nil
+	case r == -int(syscall.ENOMEM) && verb == "post_send":
+		return &qp.sendFull
+	case r == -int(syscall.ENOMEM) && verb == "post_recv":
+		return &qp.recvFull
+	case r == -int(syscall.EBADF):
+		return closed(verb, &qp.object)
+	}
+	return fail(verb, qp.device, r, "")
+}

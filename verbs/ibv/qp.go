@@ -1,0 +1,246 @@
+package ibv
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// QPInit is what a queue pair is made of.
+type QPInit struct {
+	SendCQ, RecvCQ *CQ  // where completions go; may be the same
+	SRQ            *SRQ // takes the place of an own receive queue; may be nil
+
+	MaxSendWR  int // outstanding send requests
+	MaxRecvWR  int // outstanding receives; 0 with an SRQ
+	MaxSendSGE int // gather entries of a send request; 0 means 1
+	MaxRecvSGE int // scatter entries of a receive; 0 means 1
+	MaxInline  int // bytes of an inline request
+
+	SignalAll bool   // every send request completes visibly
+	Tag       uint32 // comes back in WC.Tag
+
+	// Oversubscribe allows completion queues smaller than all completions that
+	// their queue pairs could cause; the caller then sees to it that none is overrun.
+	Oversubscribe bool
+}
+
+// QPCaps are the sizes a queue pair got, at least the ones asked for.
+type QPCaps struct {
+	MaxSendWR, MaxRecvWR   int
+	MaxSendSGE, MaxRecvSGE int
+	MaxInline              int // bytes
+}
+
+// QP is a reliable connected queue pair.
+type QP struct {
+	object
+	pd   *PD
+	init QPInit
+	caps QPCaps
+	num  uint32
+	q    handle // the shim's, valid memory for as long as qp is reachable
+	key  handle
+
+	stepping sync.Mutex // one state step at a time
+	port     PortAttr   // since ToInit
+	portNum  uint32
+	state    atomic.Uint32 // as far as this side has set it
+	limits   atomic.Pointer[limits]
+
+	sendFull, recvFull Error
+}
+
+// CreateQP makes a queue pair, in state RESET. Errors: EINVAL beyond the
+// device's limits, or for a CQ too small for the completions that could come;
+// ENOMEM.
+func (pd *PD) CreateQP(init QPInit) (*QP, error) {
+	if err := pd.checkInit(&init); err != nil {
+		return nil, err
+	}
+	qp := &QP{pd: pd, init: init}
+	qp.kind = "queue pair"
+	parents := []*object{&pd.object, &init.SendCQ.object}
+	if init.RecvCQ != init.SendCQ {
+		parents = append(parents, &init.RecvCQ.object)
+	}
+	var srq handle
+	if init.SRQ != nil {
+		parents = append(parents, &init.SRQ.object)
+		srq = init.SRQ.q
+	}
+	if err := qp.reserve(); err != nil {
+		return nil, err
+	}
+	err := qp.make("create_qp", func() (handle, int) {
+		var r int
+		qp.q, qp.key, qp.num, qp.caps, r = rawCreateQP(pd.h, init.SendCQ.q, init.RecvCQ.q, srq, &init)
+		return qp.q, r
+	}, parents...)
+	if err != nil {
+		qp.release()
+		return nil, err
+	}
+	runtime.AddCleanup(qp, rawFree, qp.q)
+	qp.label = func() string { return fmt.Sprintf("%#x", qp.num) }
+	qp.sendFull, qp.recvFull = queueFull("post_send", qp.device), queueFull("post_recv", qp.device)
+	qp.limits.Store(&limits{})
+	pd.c.remember(qp.key, qp)
+	return qp, nil
+}
+
+// queueFull is the error of a full queue, made once: it is part of normal life.
+func queueFull(verb, device string) Error {
+	return Error{Verb: verb, Device: device, Errno: syscall.ENOMEM, Detail: remedy(verb, syscall.ENOMEM)}
+}
+
+func (pd *PD) checkInit(init *QPInit) error {
+	a := &pd.c.attr
+	if init.SendCQ == nil || init.RecvCQ == nil {
+		return invalid("create_qp", pd.device, "SendCQ and RecvCQ are needed")
+	}
+	if init.SendCQ.c != pd.c || init.RecvCQ.c != pd.c {
+		return invalid("create_qp", pd.device, "a completion queue is of another device")
+	}
+	if init.SRQ != nil && init.SRQ.pd != pd {
+		return invalid("create_qp", pd.device, "the SRQ is of another protection domain")
+	}
+	if init.SRQ != nil && init.MaxRecvWR != 0 {
+		return invalid("create_qp", pd.device, "a queue pair with an SRQ has no receives of its own; leave MaxRecvWR 0")
+	}
+	if init.MaxSendSGE == 0 {
+		init.MaxSendSGE = 1
+	}
+	if init.MaxRecvSGE == 0 && init.SRQ == nil {
+		init.MaxRecvSGE = 1
+	}
+	for _, v := range []struct {
+		name       string
+		value, max int
+	}{
+		{"MaxSendWR", init.MaxSendWR, a.MaxQPWR},
+		{"MaxRecvWR", init.MaxRecvWR, a.MaxQPWR},
+		{"MaxSendSGE", init.MaxSendSGE, a.MaxSGE},
+		{"MaxRecvSGE", init.MaxRecvSGE, a.MaxSGE},
+		{"MaxInline", init.MaxInline, maxChainInline},
+	} {
+		if v.value < 0 || v.value > v.max {
+			return invalid("create_qp", pd.device, "%s is %d; the limit is %d", v.name, v.value, v.max)
+		}
+	}
+	return nil
+}
+
+// reserve keeps room in the completion queues for all that can complete at a time.
+func (qp *QP) reserve() error {
+	i := &qp.init
+	if err := i.SendCQ.reserve(i.MaxSendWR, nil, i.Oversubscribe); err != nil {
+		return err
+	}
+	if err := i.RecvCQ.reserve(i.MaxRecvWR, i.SRQ, i.Oversubscribe); err != nil {
+		i.SendCQ.unreserve(i.MaxSendWR, nil)
+		return err
+	}
+	return nil
+}
+
+func (qp *QP) release() {
+	qp.init.SendCQ.unreserve(qp.init.MaxSendWR, nil)
+	qp.init.RecvCQ.unreserve(qp.init.MaxRecvWR, qp.init.SRQ)
+}
+
+// reserve counts n more completions, and those of srq once, however many queue pairs use it.
+func (cq *CQ) reserve(n int, srq *SRQ, over bool) error {
+	cq.size.Lock()
+	defer cq.size.Unlock()
+	if srq != nil && cq.srqs[srq] == 0 {
+		n += srq.maxWR
+	}
+	if cq.demand+n > cq.cqe && !over {
+		return invalid("create_qp", cq.device, "the completion queue of %d entries could be overrun: its queue pairs would "+
+			"cause up to %d completions; make it larger (CQ.Resize) or set Oversubscribe and keep count", cq.cqe, cq.demand+n)
+	}
+	cq.demand += n
+	if srq != nil {
+		if cq.srqs == nil {
+			cq.srqs = map[*SRQ]int{}
+		}
+		cq.srqs[srq]++
+	}
+	return nil
+}
+
+func (cq *CQ) unreserve(n int, srq *SRQ) {
+	cq.size.Lock()
+	defer cq.size.Unlock()
+	cq.demand -= n
+	if srq == nil {
+		return
+	}
+	if cq.srqs[srq]--; cq.srqs[srq] == 0 {
+		cq.demand -= srq.maxWR
+		delete(cq.srqs, srq)
+	}
+}
+
+// Close destroys the queue pair. Requests outstanding are dropped without a
+// completion; completions already there can still be polled. The memory they
+// name is the caller's again.
+func (qp *QP) Close() error {
+	return qp.close("destroy_qp", func() int {
+		qp.pd.c.forget(qp.key)
+		r := rawDestroyQP(qp.q)
+		if r >= 0 || r == -int(syscall.EIO) || r == -int(syscall.ENODEV) {
+			qp.release()
+		}
+		return r
+	})
+}
+
+// Num is the queue pair number, 24 bits; the peer needs it.
+func (qp *QP) Num() uint32 { return qp.num }
+
+// Caps are the sizes the queue pair got.
+func (qp *QP) Caps() QPCaps { return qp.caps }
+
+// State is the state that this side has set last. A queue pair that broke is in
+// StateErr only for [QP.Query].
+func (qp *QP) State() QPState { return QPState(qp.state.Load()) }
+
+// QPAttr is what Query tells.
+type QPAttr struct {
+	State           QPState // the device's
+	MTU             MTU
+	DestQPN         uint32
+	RQPSN, SQPSN    uint32
+	Access          Access
+	PKeyIndex, Port int
+	Timeout         int
+	RetryCount      int
+	RNRRetry        int
+	MinRNRTimer     int
+	MaxRdAtomic     int
+	MaxDestRdAtomic int
+	Draining        bool // of SQD: requests are still under way
+	Path            Path
+	Caps            QPCaps
+}
+
+// Query asks the device for the state and attributes.
+func (qp *QP) Query() (QPAttr, error) {
+	var a qpAttr
+	if err := qp.call("query_qp", func() int { return rawQueryQP(qp.q, &a) }); err != nil {
+		return QPAttr{}, err
+	}
+	return QPAttr{
+		State: a.state, MTU: a.mtu, DestQPN: a.destQPN, RQPSN: a.rqPSN, SQPSN: a.sqPSN, Access: a.access,
+		PKeyIndex: int(a.pkeyIndex), Port: int(a.port), Timeout: int(a.timeout), RetryCount: int(a.retryCount),
+		RNRRetry: int(a.rnrRetry), MinRNRTimer: int(a.minRNRTimer),
+		MaxRdAtomic: int(a.maxRdAtomic), MaxDestRdAtomic: int(a.maxDestRdAtomic), Draining: a.draining != 0,
+		Path: Path{DGID: a.dgid, SGIDIndex: int(a.sgidIndex), HopLimit: uint8(a.hopLimit),
+			TrafficClass: uint8(a.trafficClass), FlowLabel: a.flowLabel, DLID: uint16(a.dlid), SL: uint8(a.sl)},
+		Caps: QPCaps{int(a.maxSendWR), int(a.maxRecvWR), int(a.maxSendSGE), int(a.maxRecvSGE), int(a.maxInline)},
+	}, nil
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package ibv_test
+
+const raceEnabled = true

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The data path: post, poll, and the count of what is outstanding. */
+#include "lib.h"
+
+#if BW_HEADERS
+
+#include <stddef.h>
+
+#define BW_SAME(theirs, ours, field_theirs, field_ours)                                                                \
+	_Static_assert(offsetof(struct theirs, field_theirs) == offsetof(struct ours, field_ours), #ours "." #field_ours)
+
+_Static_assert(sizeof(struct ibv_sge) == sizeof(struct bw_sge), "bw_sge");
+_Static_assert(sizeof(struct ibv_recv_wr) == sizeof(struct bw_recv_wr), "bw_recv_wr");
+_Static_assert(sizeof(struct ibv_send_wr) == sizeof(struct bw_send_wr), "bw_send_wr");
+_Static_assert(sizeof(struct ibv_wc) == sizeof(struct bw_wc), "bw_wc");
+BW_SAME(ibv_sge, bw_sge, lkey, lkey);
+BW_SAME(ibv_recv_wr, bw_recv_wr, sg_list, sg_list);
+BW_SAME(ibv_recv_wr, bw_recv_wr, num_sge, num_sge);
+BW_SAME(ibv_send_wr, bw_send_wr, opcode, opcode);
+BW_SAME(ibv_send_wr, bw_send_wr, send_flags, send_flags);
+BW_SAME(ibv_send_wr, bw_send_wr, imm_data, imm);
+BW_SAME(ibv_send_wr, bw_send_wr, wr.rdma.remote_addr, remote_addr);
+BW_SAME(ibv_send_wr, bw_send_wr, wr.rdma.rkey, compare_add);
+BW_SAME(ibv_send_wr, bw_send_wr, wr.atomic.remote_addr, remote_addr);
+BW_SAME(ibv_send_wr, bw_send_wr, wr.atomic.swap, swap);
+BW_SAME(ibv_send_wr, bw_send_wr, wr.atomic.rkey, atomic_rkey);
+BW_SAME(ibv_send_wr, bw_send_wr, qp_type.xrc.remote_srqn, srqn);
+BW_SAME(ibv_send_wr, bw_send_wr, bind_mw.mw, mw);
+BW_SAME(ibv_send_wr, bw_send_wr, bind_mw.rkey, mw_rkey);
+BW_SAME(ibv_send_wr, bw_send_wr, bind_mw.bind_info.mr, mr);
+BW_SAME(ibv_send_wr, bw_send_wr, bind_mw.bind_info.length, mw_length);
+BW_SAME(ibv_send_wr, bw_send_wr, bind_mw.bind_info.mw_access_flags, mw_access);
+BW_SAME(ibv_wc, bw_wc, byte_len, byte_len);
+BW_SAME(ibv_wc, bw_wc, imm_data, imm);
+BW_SAME(ibv_wc, bw_wc, src_qp, tag);
+BW_SAME(ibv_wc, bw_wc, wc_flags, wc_flags);
+BW_SAME(ibv_wc, bw_wc, dlid_path_bits, dlid_path_bits);
+
+static void bw_note_sent(struct bw_qp *qp, uint32_t at, uint64_t wr_id, uint32_t flags)
+{
+	struct bw_sent *s = &qp->sent[at & qp->sent_mask];
+
+	s->wr_id = wr_id;
+	s->signaled = qp->sig_all | (flags & IBV_SEND_SIGNALED);
+}
+
+/* How many of the chain's requests come before bad; at most n. */
+static uint32_t bw_before(const struct bw_send_wr *wr, uint32_t n, const struct ibv_send_wr *bad)
+{
+	uint32_t i;
+
+	for (i = 0; i < n && (const void *)&wr[i] != (const void *)bad; i++)
+		;
+	return i;
+}
+
+static uint32_t bw_recv_before(const struct bw_recv_wr *wr, uint32_t n, const struct ibv_recv_wr *bad)
+{
+	uint32_t i;
+
+	for (i = 0; i < n && (const void *)&wr[i] != (const void *)bad; i++)
+		;
+	return i;
+}
+
+/* The caller holds send_lock. What is posted is noted first, since its completion may be polled before this returns. */
+static int bw_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done)
+{
+	uint32_t i, posted = qp->send_posted;
+	struct ibv_send_wr *bad = NULL;
+	int r;
+
+	if (!qp->qp)
+		return -EBADF;
+	if (posted - __atomic_load_n(&qp->send_retired, __ATOMIC_ACQUIRE) + n > qp->send_max)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		bw_note_sent(qp, posted + i, wr[i].wr_id, wr[i].send_flags);
+	__atomic_store_n(&qp->send_posted, posted + n, __ATOMIC_RELEASE);
+	r = bw_ret(ibv_post_send(qp->qp, (struct ibv_send_wr *)wr, &bad));
+	*done = r ? bw_before(wr, n, bad) : n;
+	if (r)
+		__atomic_store_n(&qp->send_posted, posted + *done, __ATOMIC_RELEASE);
+	return r;
+}
+
+int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done)
+{
+	int r;
+
+	bw_lock(&qp->send_lock);
+	r = bw_send(qp, wr, n, done);
+	bw_unlock(&qp->send_lock);
+	return r;
+}
+
+int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
+{
+	struct ibv_recv_wr *bad = NULL;
+	int r = -EBADF;
+
+	bw_lock(&qp->recv_lock);
+	if (!qp->qp)
+		goto unlock;
+	r = -ENOMEM;
+	if (qp->recv_posted - __atomic_load_n(&qp->recv_retired, __ATOMIC_ACQUIRE) + n > qp->recv_max)
+		goto unlock;
+	r = bw_ret(ibv_post_recv(qp->qp, (struct ibv_recv_wr *)wr, &bad));
+	*done = r ? bw_recv_before(wr, n, bad) : n;
+	qp->recv_posted += *done;
+unlock:
+	bw_unlock(&qp->recv_lock);
+	return r;
+}
+
+int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
+{
+	struct ibv_recv_wr *bad = NULL;
+	int r = -EBADF;
+
+	bw_lock(&srq->lock);
+	if (!srq->srq)
+		goto unlock;
+	r = -ENOMEM;
+	if (srq->posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE) + n > srq->max)
+		goto unlock;
+	r = bw_ret(ibv_post_srq_recv(srq->srq, (struct ibv_recv_wr *)wr, &bad));
+	*done = r ? bw_recv_before(wr, n, bad) : n;
+	srq->posted += *done;
+unlock:
+	bw_unlock(&srq->lock);
+	return r;
+}
+
+int bw_bind_mw(struct bw_qp *qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr, uint64_t length,
+	       uint32_t access, uint32_t *rkey)
+{
+	struct ibv_mw_bind bind = {
+		.wr_id = wr_id,
+		.send_flags = flags,
+		.bind_info = { .mr = mr, .addr = addr, .length = length, .mw_access_flags = access },
+	};
+	uint32_t posted;
+	int r = -EBADF;
+
+	bw_lock(&qp->send_lock);
+	if (!qp->qp)
+		goto unlock;
+	posted = qp->send_posted;
+	r = -ENOMEM;
+	if (posted - __atomic_load_n(&qp->send_retired, __ATOMIC_ACQUIRE) + 1 > qp->send_max)
+		goto unlock;
+	bw_note_sent(qp, posted, wr_id, flags);
+	__atomic_store_n(&qp->send_posted, posted + 1, __ATOMIC_RELEASE);
+	r = bw_ret(ibv_bind_mw(qp->qp, mw, &bind));
+	if (r)
+		__atomic_store_n(&qp->send_posted, posted, __ATOMIC_RELEASE);
+	else
+		*rkey = ((struct ibv_mw *)mw)->rkey;
+unlock:
+	bw_unlock(&qp->send_lock);
+	return r;
+}
+
+/*
+ * Retires the send request that wc completes and those before it, whose success
+ * is not seen. Returns 0 if wc is of no send request: in a failed completion
+ * nothing but its id tells which queue it is of.
+ */
+static int bw_retire_send(struct bw_qp *qp, const struct bw_wc *wc)
+{
+	uint32_t posted = __atomic_load_n(&qp->send_posted, __ATOMIC_ACQUIRE);
+	uint32_t at = qp->send_retired;
+
+	for (; at != posted; at++) {
+		const struct bw_sent *s = &qp->sent[at & qp->sent_mask];
+
+		if (wc->status != IBV_WC_SUCCESS && s->wr_id == wc->wr_id)
+			break;
+		if (!s->signaled)
+			continue;
+		if (wc->status != IBV_WC_SUCCESS)
+			return 0;
+		break;
+	}
+	if (at == posted)
+		return 0;
+	__atomic_store_n(&qp->send_retired, at + 1, __ATOMIC_RELEASE);
+	return 1;
+}
+
+static void bw_retire_recv(const struct bw_peer *p)
+{
+	if (p->srq)
+		__atomic_fetch_add(&p->srq->retired, 1, __ATOMIC_RELEASE);
+	else if (p->qp)
+		__atomic_store_n(&p->qp->recv_retired, p->qp->recv_retired + 1, __ATOMIC_RELEASE);
+}
+
+static void bw_retire(struct bw_cq *cq, struct bw_wc *wc)
+{
+	const struct bw_peer *p = bw_cq_peer(cq, wc->qp_num);
+
+	/*
+	 * Soft-RoCE reports an invalidated key with the kernel's bit, which is
+	 * the library's for a good IP checksum and as such never set there.
+	 */
+	if (cq->kernel_flags && (wc->wc_flags & IBV_WC_IP_CSUM_OK))
+		wc->wc_flags ^= IBV_WC_IP_CSUM_OK | IBV_WC_WITH_INV;
+	wc->tag = 0;
+	if (!p)
+		return;
+	if (p->qp)
+		wc->tag = p->qp->tag;
+	if (wc->status == IBV_WC_SUCCESS) {
+		if (wc->opcode & IBV_WC_RECV)
+			bw_retire_recv(p);
+		else if (p->qp)
+			bw_retire_send(p->qp, wc);
+		return;
+	}
+	if (p->sends && p->qp && bw_retire_send(p->qp, wc))
+		return;
+	if (p->recvs)
+		bw_retire_recv(p);
+}
+
+int bw_poll(struct bw_cq *cq, struct bw_wc *wc, int n)
+{
+	int i, r;
+
+	if (!bw_trylock(&cq->lock))
+		return 0;
+	r = -EBADF;
+	if (cq->cq) {
+		r = ibv_poll_cq(cq->cq, n, (struct ibv_wc *)wc);
+		if (r < 0)
+			r = -EIO;
+		for (i = 0; i < r; i++)
+			bw_retire(cq, &wc[i]);
+	}
+	bw_unlock(&cq->lock);
+	return r;
+}
+
+struct bw_progress bw_progress(struct bw_qp *sqp, struct bw_send_wr *swr, uint32_t ns, struct bw_qp *rqp,
+			       struct bw_srq *srq, struct bw_recv_wr *rwr, uint32_t nr, struct bw_cq *cq,
+			       struct bw_wc *wc, int nwc)
+{
+	struct bw_progress p = { 0 };
+
+	if (nr)
+		p.recv_err = srq ? bw_post_srq_recv(srq, rwr, nr, &p.recvs) : bw_post_recv(rqp, rwr, nr, &p.recvs);
+	if (ns)
+		p.send_err = bw_post_send(sqp, swr, ns, &p.sends);
+	if (nwc)
+		p.polled = bw_poll(cq, wc, nwc);
+	return p;
+}
+
+#endif

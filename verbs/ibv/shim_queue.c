@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Queues: making, changing and destroying them. */
+#include "lib.h"
+
+#if BW_HEADERS
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct bw_peer *bw_slot(struct bw_peer *peers, uint32_t mask, uint32_t qpn)
+{
+	uint32_t i = (qpn * 2654435761u) >> 8;
+
+	for (;; i++) {
+		struct bw_peer *p = &peers[i & mask];
+
+		if (!p->used || p->qpn == qpn)
+			return p;
+	}
+}
+
+struct bw_peer *bw_cq_peer(struct bw_cq *cq, uint32_t qpn)
+{
+	struct bw_peer *p;
+
+	if (!cq->peers)
+		return NULL;
+	p = bw_slot(cq->peers, cq->peer_mask, qpn);
+	return p->used ? p : NULL;
+}
+
+/* Makes room for one more, and drops those of closed queue pairs, whose completions then no longer count. */
+static int bw_cq_grow(struct bw_cq *cq)
+{
+	uint32_t i, live = 0, size = 16;
+	struct bw_peer *peers;
+
+	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
+		live += cq->peers[i].used && cq->peers[i].qp;
+	while (size < 4 * (live + 1))
+		size *= 2;
+	peers = calloc(size, sizeof(*peers));
+	if (!peers)
+		return -ENOMEM;
+	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
+		if (cq->peers[i].used && cq->peers[i].qp)
+			*bw_slot(peers, size - 1, cq->peers[i].qpn) = cq->peers[i];
+	free(cq->peers);
+	cq->peers = peers;
+	cq->peer_mask = size - 1;
+	cq->npeers = live;
+	return 0;
+}
+
+int bw_cq_attach(struct bw_cq *cq, struct bw_qp *qp, int sends, int recvs)
+{
+	struct bw_peer *p;
+	int r = 0;
+
+	bw_lock(&cq->lock);
+	if (!cq->peers || 2 * (cq->npeers + 1) > cq->peer_mask)
+		r = bw_cq_grow(cq);
+	if (r == 0) {
+		p = bw_slot(cq->peers, cq->peer_mask, qp->qp->qp_num);
+		if (!p->used)
+			cq->npeers++;
+		if (p->qp != qp)
+			*p = (struct bw_peer){ .used = 1, .qpn = qp->qp->qp_num, .qp = qp, .srq = qp->srq };
+		p->sends |= sends;
+		p->recvs |= recvs;
+	}
+	bw_unlock(&cq->lock);
+	return r;
+}
+
+/* The entry stays: completions of the queue pair may still come and count for its SRQ. */
+void bw_cq_detach(struct bw_cq *cq, struct bw_qp *qp)
+{
+	uint32_t i;
+
+	bw_lock(&cq->lock);
+	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
+		if (cq->peers[i].qp == qp)
+			cq->peers[i].qp = NULL;
+	bw_unlock(&cq->lock);
+}
+
+void bw_cq_drop_srq(struct bw_cq *cq, struct bw_srq *srq)
+{
+	uint32_t i;
+
+	bw_lock(&cq->lock);
+	for (i = 0; cq->peers && i <= cq->peer_mask; i++)
+		if (cq->peers[i].srq == srq)
+			cq->peers[i].srq = NULL;
+	bw_unlock(&cq->lock);
+}
+
+int bw_create_cq(void *ctx, int cqe, void *ch, int vector, int kernel_flags, struct bw_cq **cq, void **key, int *got)
+{
+	struct bw_cq *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return -ENOMEM;
+	c->kernel_flags = kernel_flags;
+	errno = 0;
+	c->cq = bw_verbs.ibv_create_cq(ctx, cqe, NULL, ch, vector);
+	if (!c->cq) {
+		free(c);
+		return bw_errno();
+	}
+	*cq = c;
+	*key = c->cq;
+	*got = c->cq->cqe;
+	return 0;
+}
+
+int bw_resize_cq(struct bw_cq *cq, int cqe, int *got)
+{
+	int r = -EBADF;
+
+	bw_lock(&cq->lock);
+	if (cq->cq) {
+		r = bw_ret(bw_verbs.ibv_resize_cq(cq->cq, cqe));
+		*got = cq->cq->cqe;
+	}
+	bw_unlock(&cq->lock);
+	return r;
+}
+
+int bw_destroy_cq(struct bw_cq *cq)
+{
+	int r;
+
+	bw_lock(&cq->lock);
+	r = bw_ret(bw_verbs.ibv_destroy_cq(cq->cq));
+	if (r == 0 || r == -EIO || r == -ENODEV) {
+		cq->cq = NULL;
+		free(cq->peers);
+		cq->peers = NULL;
+	}
+	bw_unlock(&cq->lock);
+	return r;
+}
+
+int bw_req_notify(struct bw_cq *cq, int solicited)
+{
+	int r = -EBADF;
+
+	bw_lock(&cq->lock);
+	if (cq->cq)
+		r = bw_ret(ibv_req_notify_cq(cq->cq, solicited));
+	bw_unlock(&cq->lock);
+	return r;
+}
+
+int bw_create_srq(void *pd, uint32_t wr, uint32_t sge, struct bw_srq **srq, void **key, uint32_t *got)
+{
+	struct ibv_srq_init_attr a = { .attr = { .max_wr = wr, .max_sge = sge } };
+	struct bw_srq *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	errno = 0;
+	s->srq = bw_verbs.ibv_create_srq(pd, &a);
+	if (!s->srq) {
+		free(s);
+		return bw_errno();
+	}
+	s->max = wr;
+	*srq = s;
+	*key = s->srq;
+	got[0] = wr;
+	got[1] = sge;
+	return 0;
+}
+
+int bw_modify_srq(struct bw_srq *srq, uint32_t wr, uint32_t limit, int mask)
+{
+	struct ibv_srq_attr a = { .max_wr = wr, .srq_limit = limit };
+	int r = -EBADF;
+
+	bw_lock(&srq->lock);
+	if (srq->srq && (mask & IBV_SRQ_MAX_WR) &&
+	    wr < srq->posted - __atomic_load_n(&srq->retired, __ATOMIC_ACQUIRE))
+		r = -EINVAL;
+	else if (srq->srq)
+		r = bw_ret(bw_verbs.ibv_modify_srq(srq->srq, &a, mask));
+	if (r == 0 && (mask & IBV_SRQ_MAX_WR))
+		srq->max = wr;
+	bw_unlock(&srq->lock);
+	return r;
+}
+
+int bw_query_srq(struct bw_srq *srq, uint32_t *attr)
+{
+	struct ibv_srq_attr a;
+	int r = -EBADF;
+
+	bw_lock(&srq->lock);
+	if (srq->srq)
+		r = bw_ret(bw_verbs.ibv_query_srq(srq->srq, &a));
+	bw_unlock(&srq->lock);
+	if (r == 0) {
+		attr[0] = a.max_wr;
+		attr[1] = a.max_sge;
+		attr[2] = a.srq_limit;
+	}
+	return r;
+}
+
+int bw_destroy_srq(struct bw_srq *srq)
+{
+	int r;
+
+	bw_lock(&srq->lock);
+	r = bw_ret(bw_verbs.ibv_destroy_srq(srq->srq));
+	if (r == 0 || r == -EIO || r == -ENODEV)
+		srq->srq = NULL;
+	bw_unlock(&srq->lock);
+	return r;
+}
+
+static void bw_drop_qp(struct bw_qp *qp)
+{
+	bw_cq_detach(qp->scq, qp);
+	bw_cq_detach(qp->rcq, qp);
+	free(qp->sent);
+	qp->sent = NULL;
+	qp->qp = NULL;
+}
+
+int bw_create_qp(void *pd, struct bw_cq *scq, struct bw_cq *rcq, struct bw_srq *srq, struct bw_qp_init *init,
+		 struct bw_qp **qp, void **key, uint32_t *qpn)
+{
+	struct ibv_qp_init_attr a = {
+		.send_cq = scq->cq,
+		.recv_cq = rcq->cq,
+		.srq = srq ? srq->srq : NULL,
+		.cap = { init->max_send_wr, init->max_recv_wr, init->max_send_sge, init->max_recv_sge, init->max_inline },
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = init->sig_all,
+	};
+	uint32_t sent = 1;
+	struct bw_qp *q;
+	int r = -ENOMEM;
+
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return r;
+	*q = (struct bw_qp){ .scq = scq, .rcq = rcq, .srq = srq, .tag = init->tag, .sig_all = init->sig_all,
+			     .send_max = init->max_send_wr, .recv_max = init->max_recv_wr };
+	while (sent < init->max_send_wr)
+		sent *= 2;
+	q->sent_mask = sent - 1;
+	q->sent = calloc(sent, sizeof(*q->sent));
+	if (!q->sent)
+		goto free;
+	errno = 0;
+	q->qp = bw_verbs.ibv_create_qp(pd, &a);
+	if (!q->qp) {
+		r = bw_errno();
+		goto free;
+	}
+	r = bw_cq_attach(scq, q, 1, 0);
+	if (r == 0)
+		r = bw_cq_attach(rcq, q, 0, 1);
+	if (r) {
+		bw_verbs.ibv_destroy_qp(q->qp);
+		bw_drop_qp(q);
+		goto free;
+	}
+	init->max_send_sge = a.cap.max_send_sge;
+	init->max_recv_sge = a.cap.max_recv_sge;
+	init->max_inline = a.cap.max_inline_data;
+	*qp = q;
+	*key = q->qp;
+	*qpn = q->qp->qp_num;
+	return 0;
+
+free:
+	free(q->sent);
+	free(q);
+	return r;
+}
+
+int bw_modify_qp(struct bw_qp *qp, const struct bw_qp_attr *from)
+{
+	struct ibv_qp_attr a = {
+		.qp_state = from->state,
+		.cur_qp_state = from->cur_state,
+		.path_mtu = from->path_mtu,
+		.rq_psn = from->rq_psn,
+		.sq_psn = from->sq_psn,
+		.dest_qp_num = from->dest_qpn,
+		.qp_access_flags = from->access,
+		.pkey_index = from->pkey_index,
+		.port_num = from->port,
+		.timeout = from->timeout,
+		.retry_cnt = from->retry_cnt,
+		.rnr_retry = from->rnr_retry,
+		.min_rnr_timer = from->min_rnr_timer,
+		.max_rd_atomic = from->max_rd_atomic,
+		.max_dest_rd_atomic = from->max_dest_rd_atomic,
+		.en_sqd_async_notify = from->en_sqd_async_notify,
+		.ah_attr = {
+			.grh = {
+				.flow_label = from->flow_label,
+				.sgid_index = from->sgid_index,
+				.hop_limit = from->hop_limit,
+				.traffic_class = from->traffic_class,
+			},
+			.dlid = from->dlid,
+			.sl = from->sl,
+			.src_path_bits = from->src_path_bits,
+			.static_rate = from->static_rate,
+			.is_global = from->is_global,
+			.port_num = from->ah_port,
+		},
+	};
+	int r;
+
+	memcpy(a.ah_attr.grh.dgid.raw, from->dgid, sizeof(from->dgid));
+	r = bw_ret(bw_verbs.ibv_modify_qp(qp->qp, &a, from->mask));
+	if (r == 0 && from->state == IBV_QPS_RESET) {
+		/* Nothing is outstanding any more. */
+		bw_lock(&qp->send_lock);
+		bw_lock(&qp->recv_lock);
+		bw_lock(&qp->scq->lock);
+		qp->send_retired = qp->send_posted;
+		bw_unlock(&qp->scq->lock);
+		bw_lock(&qp->rcq->lock);
+		qp->recv_retired = qp->recv_posted;
+		bw_unlock(&qp->rcq->lock);
+		bw_unlock(&qp->recv_lock);
+		bw_unlock(&qp->send_lock);
+	}
+	return r;
+}
+
+int bw_query_qp(struct bw_qp *qp, struct bw_qp_attr *to)
+{
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr a;
+	int r;
+
+	memset(&a, 0, sizeof(a));
+	r = bw_ret(bw_verbs.ibv_query_qp(qp->qp, &a, IBV_QP_STATE | IBV_QP_CAP | IBV_QP_AV, &init));
+	if (r)
+		return r;
+	*to = (struct bw_qp_attr){
+		.state = a.qp_state,
+		.cur_state = a.cur_qp_state,
+		.path_mtu = a.path_mtu,
+		.rq_psn = a.rq_psn,
+		.sq_psn = a.sq_psn,
+		.dest_qpn = a.dest_qp_num,
+		.access = a.qp_access_flags,
+		.pkey_index = a.pkey_index,
+		.port = a.port_num,
+		.timeout = a.timeout,
+		.retry_cnt = a.retry_cnt,
+		.rnr_retry = a.rnr_retry,
+		.min_rnr_timer = a.min_rnr_timer,
+		.max_rd_atomic = a.max_rd_atomic,
+		.max_dest_rd_atomic = a.max_dest_rd_atomic,
+		.sq_draining = a.sq_draining,
+		.is_global = a.ah_attr.is_global,
+		.sgid_index = a.ah_attr.grh.sgid_index,
+		.hop_limit = a.ah_attr.grh.hop_limit,
+		.traffic_class = a.ah_attr.grh.traffic_class,
+		.flow_label = a.ah_attr.grh.flow_label,
+		.dlid = a.ah_attr.dlid,
+		.sl = a.ah_attr.sl,
+		.src_path_bits = a.ah_attr.src_path_bits,
+		.static_rate = a.ah_attr.static_rate,
+		.ah_port = a.ah_attr.port_num,
+		.max_send_wr = a.cap.max_send_wr,
+		.max_recv_wr = a.cap.max_recv_wr,
+		.max_send_sge = a.cap.max_send_sge,
+		.max_recv_sge = a.cap.max_recv_sge,
+		.max_inline = a.cap.max_inline_data,
+	};
+	memcpy(to->dgid, a.ah_attr.grh.dgid.raw, sizeof(to->dgid));
+	return 0;
+}
+
+int bw_destroy_qp(struct bw_qp *qp)
+{
+	int r;
+
+	bw_lock(&qp->send_lock);
+	bw_lock(&qp->recv_lock);
+	r = bw_ret(bw_verbs.ibv_destroy_qp(qp->qp));
+	if (r == 0 || r == -EIO || r == -ENODEV)
+		bw_drop_qp(qp);
+	bw_unlock(&qp->recv_lock);
+	bw_unlock(&qp->send_lock);
+	return r;
+}
+
+#endif

@@ -1,0 +1,137 @@
+package ibv_test
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+func TestSharedReceivesServeEveryQueuePair(t *testing.T) {
+	a, b := newPair(t, pairOptions{srq: 7})
+	o := withDefaults(pairOptions{})
+	third := newEnd(t, a.c, o)
+	init := ibv.QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: b.srq, MaxSendWR: 8, Tag: 3}
+	h := *b
+	h.qp = closing[*ibv.QP](t)(b.pd.CreateQP(init))
+	connect(t, &h, third, o)
+	connect(t, third, &h, o)
+
+	for round := range 10 { // more than the queue holds: polled receives must free it
+		for i := range 4 {
+			b.recv(uint64(i), 100*i, 100)
+		}
+		fill(a.mem[:100], byte(round))
+		fill(third.mem[:100], byte(round+100))
+		for i, from := range []*end{a, third, third, a} {
+			from.next(1, 0, 60+i).Send()
+			from.post()
+			from.done(1, ibv.WCSend)
+			wc := b.completion()
+			want := b.qp.Num()
+			if from == third {
+				want = h.qp.Num()
+			}
+			at := b.mem[100*wc.ID:]
+			if wc.Err() != nil || wc.QPNum != want || int(wc.ByteLen) != 60+i || !bytes.Equal(at[:60+i], from.mem[:60+i]) {
+				t.Fatalf("round %d, message %d: %+v, %v", round, i, wc, wc.Err())
+			}
+		}
+	}
+	for i := range 7 {
+		b.recv(uint64(i), 0, 8)
+	}
+	b.r.Next()
+	n, err := b.srq.PostRecv(b.r)
+	if n != 0 {
+		t.Error("an eighth receive was taken")
+	}
+	wantErrno(t, err, syscall.ENOMEM, "full")
+	b.r.Reset()
+	b.r.Next()
+	_, err = b.qp.PostRecv(b.r)
+	wantErrno(t, err, syscall.EINVAL, "SRQ")
+}
+
+func TestFailedReceivesFreeTheSharedQueue(t *testing.T) {
+	o := withDefaults(pairOptions{srq: 4})
+	c := open(t)
+	b := newEnd(t, c, o)
+	plain := withDefaults(pairOptions{})
+	for round := range 6 {
+		a := newEnd(t, c, plain)
+		h := *b
+		h.qp = ok[*ibv.QP](t)(b.pd.CreateQP(ibv.QPInit{SendCQ: b.cq, RecvCQ: b.cq, SRQ: b.srq, MaxSendWR: 8}))
+		connect(t, &h, a, plain)
+		connect(t, a, &h, plain)
+		h.recv(uint64(10+round), 0, 4)
+		a.next(1, 0, 100).Send()
+		a.post()
+		a.failed(1, ibv.WCRemoteInvalid, ibv.WCRemoteOperation)
+		h.failed(uint64(10+round), ibv.WCLocalLength, ibv.WCLocalQPOperation)
+		must(t, h.qp.Close())
+	}
+	for i := range 4 {
+		b.recv(uint64(i), 0, 8)
+	}
+}
+
+func TestLimitEventComesOnce(t *testing.T) {
+	a, b := newPair(t, pairOptions{srq: 16})
+	for i := range 8 {
+		b.recv(uint64(i), 0, 8)
+	}
+	must(t, b.srq.SetLimit(6))
+	if attr := ok[ibv.SRQAttr](t)(b.srq.Query()); attr.Limit != 6 {
+		t.Errorf("limit %d, want 6", attr.Limit)
+	}
+	for i := range 4 {
+		a.next(uint64(i), 0, 8).Send()
+		a.post()
+		a.done(uint64(i), ibv.WCSend)
+		b.done(uint64(i), ibv.WCRecv)
+	}
+	for {
+		ev, err := b.c.GetAsyncEvent(soon(t))
+		must(t, err)
+		if ev.Type == ibv.EventSRQLimit {
+			if ev.SRQ != b.srq {
+				t.Errorf("event of %p, want %p", ev.SRQ, b.srq)
+			}
+			break
+		}
+		t.Logf("also: %v", ev.Type)
+	}
+	if attr := ok[ibv.SRQAttr](t)(b.srq.Query()); attr.Limit != 0 {
+		t.Errorf("limit %d after its event, want 0: one-shot", attr.Limit)
+	}
+	wantErrno(t, b.srq.SetLimit(1<<20), syscall.EINVAL, "limit")
+}
+
+func TestResizedSharedQueueTakesMore(t *testing.T) {
+	a, b := newPair(t, pairOptions{srq: 4})
+	if !a.c.Query().SRQResize {
+		t.Skip("the device cannot resize shared receive queues")
+	}
+	for i := range 4 {
+		b.recv(uint64(i), 0, 8)
+	}
+	wantErrno(t, b.srq.Resize(3), syscall.EINVAL)
+	must(t, b.srq.Resize(20))
+	if attr := ok[ibv.SRQAttr](t)(b.srq.Query()); attr.MaxWR < 20 {
+		t.Errorf("room for %d, want 20", attr.MaxWR)
+	}
+	for i := range 16 {
+		b.recv(uint64(4+i), 0, 8)
+	}
+	for i := range 20 {
+		a.next(uint64(i), 0, 8).Send()
+		a.post()
+		a.done(uint64(i), ibv.WCSend)
+		b.done(uint64(i), ibv.WCRecv)
+	}
+	_, err := b.pd.CreateSRQ(b.c.Query().MaxSRQWR+1, 1)
+	wantErrno(t, err, syscall.EINVAL, "the device has")
+	wantErrno(t, b.srq.Resize(b.c.Query().MaxSRQWR+1), syscall.EINVAL, "the device has")
+}
