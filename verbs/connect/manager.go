@@ -1,0 +1,212 @@
+package connect
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Limits of what managers publish.
+const (
+	MaxName     = 64  // bytes of a manager's name
+	MaxBlob     = 255 // bytes of a module's blob
+	MaxPriority = 100
+)
+
+// Manager is a way of getting queue pairs connected. Its methods are called by
+// one goroutine, in the order below, Query once for each port; and never if
+// it is excluded.
+type Manager interface {
+	// Name identifies the manager among peers: lower-case letters and
+	// digits, at most MaxName.
+	Name() string
+
+	// Register declares the manager's options. It cannot fail.
+	Register(*Options)
+
+	// Init starts what all modules share. A manager that fails with
+	// ErrUnsupported is left out, unless it was included by name.
+	Init(*Env) error
+
+	// Query gives a module for the port, ready to be reached by peers. A
+	// port that the manager cannot serve is ErrUnsupported with the reason.
+	Query(*Port) (Module, error)
+
+	// Finalize ends what Init started. All modules have been finalized.
+	Finalize() error
+}
+
+// Module is a manager at work on one port. Its methods may be called from any
+// goroutine.
+type Module interface {
+	// Priority, 0 to MaxPriority, of this manager on this port. It does not
+	// change.
+	Priority() int
+
+	// Blob, at most MaxBlob bytes, is what the peers' modules of this manager
+	// must know to reach this one.
+	Blob() []byte
+
+	// UsesCTS says that connections of this module wait for clear-to-send.
+	UsesCTS() bool
+
+	// NewEndpoint makes an endpoint towards a peer with that blob. It never
+	// blocks; a malformed blob is ErrInvalid, one of another version
+	// ErrVersion.
+	NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error)
+
+	// Stats adds the module's counters.
+	Stats(*Stats)
+
+	// Finalize ends all endpoints as if they had been finalized, and
+	// everything that runs for the module. It waits for steps of queue pairs
+	// that are under way.
+	Finalize() error
+}
+
+// Env is what a manager is given at Init.
+type Env struct {
+	Incarnation uint64
+	Secret      []byte // empty only if the user said so
+	Timeout     time.Duration
+}
+
+// Stats are counters since the module was made.
+type Stats struct {
+	Connected   uint64 // endpoints that became Ready
+	Failed      uint64 // endpoints that became Failed
+	Lost        uint64 // endpoints that became Lost
+	Links       uint64 // authenticated links made, by either side
+	Repeated    uint64 // messages sent again
+	Refused     uint64 // strangers turned away: secret, version, incarnation, too many
+	BadMessages uint64 // malformed or falsified bytes, each of which ended a link
+}
+
+// Options collects what a manager lets its user set.
+type Options struct {
+	manager string
+	values  map[string]string
+	set     map[string]bool
+	err     error
+}
+
+// Lookup declares the option manager-name and returns its value, or def if it
+// was not given. valid, which may be nil, says what is wrong with a value.
+func (o *Options) Lookup(name, def string, valid func(string) error) string {
+	full := o.manager + "-" + name
+	o.set[full] = true
+	v, ok := o.values[full]
+	if !ok {
+		return def
+	}
+	if valid != nil {
+		if err := valid(v); err != nil {
+			if o.err == nil {
+				o.err = fmt.Errorf("%w: option %s=%q: %w", driver.ErrInvalid, full, v, err)
+			}
+			return def
+		}
+	}
+	return v
+}
+
+// priority declares the manager's option priority.
+func (o *Options) priority(def int) int {
+	o.Lookup("priority", "", func(v string) error {
+		n, err := strconv.ParseUint(v, 10, 8)
+		if err != nil || n > MaxPriority {
+			return fmt.Errorf("want 0 to %d", MaxPriority)
+		}
+		def = int(n)
+		return nil
+	})
+	return def
+}
+
+// onOff declares an option that is on or off.
+func (o *Options) onOff(name string, def bool) bool {
+	o.Lookup(name, "", func(v string) error {
+		if v != "on" && v != "off" {
+			return fmt.Errorf("want on or off")
+		}
+		def = v == "on"
+		return nil
+	})
+	return def
+}
+
+// Managers returns new instances of the managers that come with this package.
+func Managers() []Manager { return []Manager{&oob{}, &rdmacm{}} }
+
+// Names lists the managers that come with this package.
+func Names() []string {
+	var names []string
+	for _, m := range Managers() {
+		names = append(names, m.Name())
+	}
+	return names
+}
+
+// choose applies the include and exclude lists.
+func choose(all []Manager, include, exclude []string) ([]Manager, error) {
+	var known []string
+	for _, m := range all {
+		if !validName(m.Name()) || slices.Contains(known, m.Name()) {
+			return nil, fmt.Errorf("%w: connection manager name %q", driver.ErrInvalid, m.Name())
+		}
+		known = append(known, m.Name())
+	}
+	for _, name := range slices.Concat(include, exclude) {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("%w: no connection manager %q (there are %s)", driver.ErrInvalid, name, strings.Join(known, ", "))
+		}
+		if slices.Contains(include, name) && slices.Contains(exclude, name) {
+			return nil, fmt.Errorf("%w: connection manager %q is both included and excluded", driver.ErrInvalid, name)
+		}
+	}
+	chosen := slices.DeleteFunc(slices.Clone(all), func(m Manager) bool {
+		return len(include) > 0 && !slices.Contains(include, m.Name()) || slices.Contains(exclude, m.Name())
+	})
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("%w: every connection manager is excluded (there are %s)", driver.ErrInvalid, strings.Join(known, ", "))
+	}
+	return chosen, nil
+}
+
+// register lets the chosen managers declare their options, and refuses options
+// that nobody declared. Those of managers that were not chosen are not looked at.
+func register(all, chosen []Manager, values map[string]string) error {
+	set := make(map[string]bool)
+	for _, m := range chosen {
+		o := Options{manager: m.Name(), values: values, set: set}
+		m.Register(&o)
+		if o.err != nil {
+			return o.err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		other := func(m Manager) bool { return !slices.Contains(chosen, m) && strings.HasPrefix(name, m.Name()+"-") }
+		if !set[name] && !slices.ContainsFunc(all, other) {
+			have := strings.Join(slices.Sorted(maps.Keys(set)), ", ")
+			return fmt.Errorf("%w: no option %q for connecting (there are %s)", driver.ErrInvalid, name, have)
+		}
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	if s == "" || len(s) > MaxName {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}

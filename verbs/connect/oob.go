@@ -1,0 +1,282 @@
+package connect
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// oob connects over TCP, out of the band of the RDMA port. Options:
+//
+//	oob-address   IP addresses, with commas, instead of those of the port's interface
+//	oob-port      TCP port to listen at; 0, the default, is any free one
+//	oob-priority  0 to 100; 50
+//	oob-cts       on | off: wait for clear-to-send; off
+type oob struct {
+	env      *Env
+	addrs    []netip.Addr
+	port     uint16
+	priority int
+	cts      bool
+}
+
+// oob's blob is a version and addresses, each a length of 4 or 16, an address and a port in big-endian.
+const (
+	oobVersion   = 1
+	maxOOBAddrs  = 4
+	oobPriority  = 50
+	acceptPause  = 50 * time.Millisecond
+	tcpHeadBytes = 2
+)
+
+// Name implements Manager.
+func (*oob) Name() string { return "oob" }
+
+// Register implements Manager.
+func (o *oob) Register(opts *Options) {
+	opts.Lookup("address", "", func(v string) error {
+		for s := range strings.SplitSeq(v, ",") {
+			a, err := netip.ParseAddr(s)
+			if err != nil {
+				return err
+			}
+			o.addrs = append(o.addrs, a)
+		}
+		return nil
+	})
+	opts.Lookup("port", "0", func(v string) error {
+		n, err := strconv.ParseUint(v, 10, 16)
+		o.port = uint16(n)
+		return err
+	})
+	o.priority = opts.priority(oobPriority)
+	o.cts = opts.onOff("cts", false)
+}
+
+// Init implements Manager.
+func (o *oob) Init(env *Env) error {
+	o.env = env
+	return nil
+}
+
+// Finalize implements Manager.
+func (o *oob) Finalize() error { return nil }
+
+// oobModule is oob on one port.
+type oobModule struct {
+	*hub
+	priority  int
+	blob      []byte
+	listeners []*net.TCPListener
+}
+
+// Query implements Manager: it listens.
+func (o *oob) Query(p *Port) (Module, error) {
+	addrs := p.Addrs
+	if len(o.addrs) > 0 {
+		addrs = o.addrs
+	}
+	if len(addrs) == 0 {
+		return nil, fmt.Errorf("%w: the interface of %s has no IP address (give it one, or set the option oob-address)", driver.ErrUnsupported, p.name())
+	}
+	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion}}
+	m.hub.carrier = m
+	for _, a := range addrs[:min(len(addrs), maxOOBAddrs)] {
+		l, err := m.listen(a.Unmap(), o.port)
+		if err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+		m.listeners = append(m.listeners, l)
+		b := a.Unmap().WithZone("").AsSlice()
+		m.blob = append(append(m.blob, byte(len(b))), b...)
+		m.blob = binary.BigEndian.AppendUint16(m.blob, uint16(l.Addr().(*net.TCPAddr).Port))
+	}
+	for _, l := range m.listeners {
+		m.tasks.Go(func() { m.serve(l) })
+	}
+	return m, nil
+}
+
+func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) {
+	if a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "" {
+		a = a.WithZone(m.port.Zone)
+	}
+	lc := net.ListenConfig{Control: m.control, KeepAliveConfig: m.keepAlive()}
+	l, err := lc.Listen(m.ctx, "tcp", netip.AddrPortFrom(a, port).String())
+	if err != nil {
+		return nil, fmt.Errorf("listen at %v port %d (options oob-address and oob-port): %w", a, port, err)
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// keepAlive finds hosts that are gone; the kernel of a stopped process answers.
+func (m *oobModule) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: max(m.env.Timeout/3, time.Second), Interval: max(m.env.Timeout/6, time.Second), Count: 4}
+}
+
+// control bounds how long sent bytes may stay unacknowledged.
+func (m *oobModule) control(_, _ string, c syscall.RawConn) error {
+	var err error
+	ms := int(min(m.env.Timeout.Milliseconds(), 1<<30))
+	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, ms) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// Priority implements Module.
+func (m *oobModule) Priority() int { return m.priority }
+
+// Blob implements Module.
+func (m *oobModule) Blob() []byte { return m.blob }
+
+// NewEndpoint implements Module.
+func (m *oobModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
+	if _, err := parseOOBBlob(blob); err != nil {
+		return nil, err
+	}
+	return m.newEndpoint(cfg, string(blob))
+}
+
+// parseOOBBlob reads the addresses of a peer.
+func parseOOBBlob(b []byte) ([]netip.AddrPort, error) {
+	if len(b) == 0 {
+		return nil, fmt.Errorf("%w: empty blob of oob", driver.ErrInvalid)
+	}
+	if b[0] != oobVersion {
+		return nil, fmt.Errorf("%w: blob of oob has version %d, this program has %d: use the same release on both sides", driver.ErrVersion, b[0], oobVersion)
+	}
+	var list []netip.AddrPort
+	for rest := b[1:]; len(rest) > 0; {
+		n := int(rest[0])
+		if n != 4 && n != 16 || len(rest) < 1+n+2 || len(list) == maxOOBAddrs {
+			return nil, fmt.Errorf("%w: damaged blob of oob, % x", driver.ErrInvalid, b)
+		}
+		a, _ := netip.AddrFromSlice(rest[1 : 1+n])
+		port := binary.BigEndian.Uint16(rest[1+n:])
+		if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || port == 0 {
+			return nil, fmt.Errorf("%w: blob of oob with address %v port %d", driver.ErrInvalid, a, port)
+		}
+		list = append(list, netip.AddrPortFrom(a, port))
+		rest = rest[1+n+2:]
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: blob of oob without addresses", driver.ErrInvalid)
+	}
+	return list, nil
+}
+
+// serve accepts connections.
+func (m *oobModule) serve(l *net.TCPListener) {
+	for {
+		c, err := l.AcceptTCP()
+		switch {
+		case err == nil:
+			m.tasks.Go(func() { m.meet(newTCPConn(c)) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // out of descriptors: dialers wait in the queue
+			select {
+			case <-time.After(acceptPause):
+			case <-m.ctx.Done():
+			}
+		}
+	}
+}
+
+// dial implements carrier: one address after the other. What the first one
+// says is final: others may be those of a bridge that each host has.
+func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(conn) error) error {
+	addrs, err := parseOOBBlob([]byte(target))
+	if err != nil {
+		return err
+	}
+	d := net.Dialer{Control: m.control, KeepAliveConfig: m.keepAlive()}
+	if deadline, ok := ctx.Deadline(); ok {
+		d.Timeout = time.Until(deadline) / time.Duration(len(addrs))
+	}
+	for k, a := range addrs {
+		if a.Addr().IsLinkLocalUnicast() && a.Addr().Is6() {
+			a = netip.AddrPortFrom(a.Addr().WithZone(m.port.Zone), a.Port())
+		}
+		c, e := d.DialContext(ctx, "tcp", a.String())
+		if e == nil {
+			e = meet(newTCPConn(c.(*net.TCPConn)))
+		}
+		switch {
+		case e == nil:
+			return nil
+		case k > 0:
+			err = fmt.Errorf("%w; %v", err, e)
+		case errors.Is(e, unix.ECONNREFUSED):
+			err = fmt.Errorf("%w: the peer's process is gone: %w", driver.ErrBroken, e)
+		default:
+			err = e
+		}
+	}
+	return err
+}
+
+// close implements carrier.
+func (m *oobModule) close() error {
+	var errs []error
+	for _, l := range m.listeners {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// tcpConn carries frames over TCP, each after its length in 16 bits.
+type tcpConn struct {
+	tcp *net.TCPConn
+	in  *bufio.Reader
+	buf [maxFrame]byte
+	out []byte
+}
+
+func newTCPConn(c *net.TCPConn) *tcpConn {
+	return &tcpConn{tcp: c, in: bufio.NewReaderSize(c, 2*(tcpHeadBytes+maxFrame))}
+}
+
+func (c *tcpConn) send(b []byte) error {
+	c.out = binary.LittleEndian.AppendUint16(c.out[:0], uint16(len(b)))
+	c.out = append(c.out, b...)
+	_, err := c.tcp.Write(c.out)
+	return err
+}
+
+func (c *tcpConn) receive() ([]byte, error) {
+	head, err := c.in.Peek(tcpHeadBytes)
+	if err != nil {
+		return nil, err
+	}
+	n := int(binary.LittleEndian.Uint16(head))
+	if n == 0 || n > maxFrame {
+		return nil, fmt.Errorf("%w: frame of %d bytes, limit is %d", errMalformed, n, maxFrame)
+	}
+	_, _ = c.in.Discard(tcpHeadBytes)
+	_, err = io.ReadFull(c.in, c.buf[:n])
+	return c.buf[:n], err
+}
+
+func (c *tcpConn) expire(t time.Time) { _ = c.tcp.SetDeadline(t) }
+
+func (c *tcpConn) finish() {
+	_ = c.tcp.SetDeadline(time.Now().Add(finishTime))
+	_ = c.tcp.CloseWrite()
+}
+
+func (c *tcpConn) close() { _ = c.tcp.Close() }

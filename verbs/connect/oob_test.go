@@ -1,0 +1,88 @@
+package connect
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// A peer that takes connections and says nothing fails the endpoint in time, and the error says what was waited for.
+func TestPeerThatSaysNothing(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := uint16(l.Addr().(*net.TCPAddr).Port)
+	a := aHost(t, func(c *Config, _ *Port) { c.Timeout = 300 * time.Millisecond })
+	card := formatCard([]entry{{"oob", 50, []byte{oobVersion, 4, 127, 0, 0, 1, byte(port >> 8), byte(port)}}})
+	x := a.endpointTo(1<<40, card, nil)
+	_ = x.Start()
+	x.mustFail(t, Failed, driver.ErrBroken)
+	if !strings.Contains(x.Err().Error(), "challenge") {
+		t.Errorf("error %q does not say what was waited for", x.Err())
+	}
+}
+
+// Addresses of the other family, several of them, and link-local ones come through the blob.
+func TestOOBBlob(t *testing.T) {
+	list := func(s ...string) (l []netip.Addr) {
+		for _, a := range s {
+			l = append(l, netip.MustParseAddr(a))
+		}
+		return l
+	}
+	for _, addrs := range [][]netip.Addr{list("127.0.0.1"), list("::1"), list("::ffff:127.0.0.1"), list("127.0.0.1", "::1", "127.0.0.2")} {
+		h := aHost(t, func(_ *Config, p *Port) { p.Addrs = addrs })
+		got, err := parseOOBBlob(h.mods.entries[0].blob)
+		if err != nil || len(got) != len(addrs) {
+			t.Fatalf("blob of %v: %v, %v", addrs, got, err)
+		}
+		for k, a := range got {
+			if a.Addr() != addrs[k].Unmap() || a.Port() == 0 {
+				t.Errorf("address %v in the blob, want %v", a, addrs[k])
+			}
+		}
+		peer := aHost(t, nil)
+		x, y := peer.start(h, nil), h.start(peer, nil)
+		x.mustStand(t)
+		y.mustStand(t)
+		blob := h.mods.entries[0].blob
+		for n := range blob {
+			if list, err := parseOOBBlob(blob[:n]); err == nil && len(list) == len(addrs) {
+				t.Errorf("blob truncated to %d of %d bytes: %v", n, len(blob), list)
+			}
+		}
+	}
+}
+
+// Blobs and cards that make no sense are errors of NewEndpoint, in one line.
+func TestBadBlobs(t *testing.T) {
+	h := aHost(t, nil)
+	for _, tt := range []struct {
+		name string
+		blob []byte
+		want error
+	}{
+		{"empty", nil, driver.ErrInvalid},
+		{"other version", []byte{oobVersion + 1, 4, 127, 0, 0, 1, 1, 1}, driver.ErrVersion},
+		{"no address", []byte{oobVersion}, driver.ErrInvalid},
+		{"odd length of address", []byte{oobVersion, 5, 127, 0, 0, 1, 1, 1}, driver.ErrInvalid},
+		{"no port", []byte{oobVersion, 4, 127, 0, 0, 1, 0, 0}, driver.ErrInvalid},
+		{"unspecified address", []byte{oobVersion, 4, 0, 0, 0, 0, 1, 1}, driver.ErrInvalid},
+		{"multicast", []byte{oobVersion, 4, 224, 0, 0, 1, 1, 1}, driver.ErrInvalid},
+		{"too many addresses", append([]byte{oobVersion}, bytes.Repeat([]byte{4, 127, 0, 0, 1, 1, 1}, maxOOBAddrs+1)...), driver.ErrInvalid},
+		{"something behind", []byte{oobVersion, 4, 127, 0, 0, 1, 1, 1, 0}, driver.ErrInvalid},
+	} {
+		_, err := h.mods.NewEndpoint(&EndpointConfig{PeerIncarnation: 1 << 50, PeerCard: formatCard([]entry{{"oob", 1, tt.blob}}), QPs: []QP{&fakeQP{}}})
+		if !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}

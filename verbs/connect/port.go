@@ -1,0 +1,138 @@
+package connect
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// LinkLayer is what a port is attached to.
+type LinkLayer uint8
+
+const (
+	InfiniBand LinkLayer = 1
+	Ethernet   LinkLayer = 2
+)
+
+// GIDType tells how a GID is used on the wire.
+type GIDType uint8
+
+const (
+	GIDInfiniBand GIDType = 0
+	GIDRoCEv1     GIDType = 1
+	GIDRoCEv2     GIDType = 2
+)
+
+// Port is what managers must know of a port. The zero values of Quality are
+// the defaults.
+type Port struct {
+	Device    string // name of the device, for messages
+	Num       uint8  // of the port, from 1
+	LinkLayer LinkLayer
+	LID       uint16 // InfiniBand
+	GID       [16]byte
+	GIDIndex  uint8 // of GID in the port's table
+	GIDType   GIDType
+	MTU       int    // active MTU in bytes: 256, 512, 1024, 2048 or 4096
+	PKey      uint16 // partition key; 0 is the default, 0xffff
+	PKeyIndex uint16 // of PKey in the port's table
+
+	// MaxResponder and MaxInitiator are how many RDMA reads and atomics the
+	// device answers, and has under way, on a queue pair.
+	MaxResponder, MaxInitiator uint8
+
+	Quality Quality
+
+	// Addrs are IP addresses at which peers reach this host for setting up:
+	// those of the port's interface. Link-local ones need Zone, the
+	// interface's name.
+	Addrs []netip.Addr
+	Zone  string
+
+	// Verbs is the opened device, an *ibv.Context; rdmacm needs it.
+	Verbs any
+}
+
+// Quality are the settings of a queue pair that a user may choose.
+type Quality struct {
+	ServiceLevel uint8 // 0 to 15
+	TrafficClass uint8
+	FlowLabel    uint32 // 20 bits
+	HopLimit     uint8  // 0 means 64
+
+	// RetryCount (1 to 6) and RNRRetry (1 to 6) bound how often the device
+	// repeats; 0 means 6. 7 would be for ever on some devices and is refused.
+	RetryCount, RNRRetry uint8
+	// AckTimeout is the time until the device repeats, 4.096 µs · 2^n with n
+	// of 1 to 31; 0 means 14 (67 ms).
+	AckTimeout uint8
+	// MinRNRTimer is the code (0 to 31) of the time a peer is told to wait
+	// when no receive is posted; 0 means 12 (0.64 ms).
+	MinRNRTimer uint8
+}
+
+func (q Quality) withDefaults() Quality {
+	set := func(p *uint8, v uint8) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	set(&q.HopLimit, 64)
+	set(&q.RetryCount, 6)
+	set(&q.RNRRetry, 6)
+	set(&q.AckTimeout, 14)
+	set(&q.MinRNRTimer, 12)
+	return q
+}
+
+func (q Quality) check() error {
+	switch {
+	case q.ServiceLevel > 15:
+		return fmt.Errorf("%w: service level %d, limit is 15", driver.ErrInvalid, q.ServiceLevel)
+	case q.FlowLabel >= 1<<20:
+		return fmt.Errorf("%w: flow label %#x has more than 20 bits", driver.ErrInvalid, q.FlowLabel)
+	case q.RetryCount > 6:
+		return fmt.Errorf("%w: retry count %d, limit is 6 (7 can mean for ever)", driver.ErrInvalid, q.RetryCount)
+	case q.RNRRetry > 6:
+		return fmt.Errorf("%w: RNR retry count %d, limit is 6 (7 means for ever)", driver.ErrInvalid, q.RNRRetry)
+	case q.AckTimeout > 31:
+		return fmt.Errorf("%w: acknowledgement timeout %d, limit is 31", driver.ErrInvalid, q.AckTimeout)
+	case q.MinRNRTimer > 31:
+		return fmt.Errorf("%w: RNR timer %d, limit is 31", driver.ErrInvalid, q.MinRNRTimer)
+	}
+	return nil
+}
+
+// name is device and port, for messages.
+func (p *Port) name() string { return fmt.Sprintf("%s/%d", p.Device, p.Num) }
+
+func (p *Port) check() error {
+	switch {
+	case p.LinkLayer != InfiniBand && p.LinkLayer != Ethernet:
+		return fmt.Errorf("%w: port %s: link layer %d", driver.ErrInvalid, p.name(), p.LinkLayer)
+	case p.GIDType > GIDRoCEv2 || (p.GIDType == GIDInfiniBand) != (p.LinkLayer == InfiniBand):
+		return fmt.Errorf("%w: port %s: GID type %d on link layer %d", driver.ErrInvalid, p.name(), p.GIDType, p.LinkLayer)
+	case mtuCode(p.MTU) == 0:
+		return fmt.Errorf("%w: port %s: MTU %d is none of 256, 512, 1024, 2048, 4096", driver.ErrInvalid, p.name(), p.MTU)
+	}
+	if err := p.Quality.check(); err != nil {
+		return fmt.Errorf("port %s: %w", p.name(), err)
+	}
+	return nil
+}
+
+// mtuCode is the code of a path MTU in verbs and on the wire, 0 if there is
+// none.
+func mtuCode(bytes int) uint8 {
+	for code := uint8(1); code <= 5; code++ {
+		if bytes == 128<<code {
+			return code
+		}
+	}
+	return 0
+}
+
+// DefaultTimeout is how long a silent peer is waited for.
+const DefaultTimeout = 5 * time.Second

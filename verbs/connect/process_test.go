@@ -1,0 +1,162 @@
+package connect
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// child is a peer in a process of its own.
+type child struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Scanner
+	inc  uint64
+	card string
+}
+
+// actRole is the child's main: it tells incarnation and card, reads those of its peer, and does what it is told: "start", "exit".
+func actRole(string) int {
+	inc, _ := strconv.ParseUint(os.Getenv("CONNECT_TEST_INC"), 10, 64)
+	if os.Getenv("CONNECT_TEST_ROLE") == "rdmacm" {
+		device = openDevice(nil)
+	}
+	set, err := Open(testConfig(inc))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	mods, err := set.Query(aPort("child"))
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println(inc, mods.Card())
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		f := strings.Fields(in.Text())
+		switch f[0] {
+		case "start":
+			peer, _ := strconv.ParseUint(f[1], 10, 64)
+			ep, err := mods.NewEndpoint(&EndpointConfig{PeerIncarnation: peer, PeerCard: f[2], QPs: []QP{&fakeQP{num: 1}}})
+			if err == nil {
+				err = ep.Start()
+			}
+			fmt.Println("started", err)
+		case "close":
+			_ = set.Close()
+			return 0
+		}
+	}
+	return 0
+}
+
+func aChild(t *testing.T, inc uint64) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command("/proc/self/exe")}
+	c.cmd.Env = append(os.Environ(), "CONNECT_TEST_ROLE="+manager(), fmt.Sprintf("CONNECT_TEST_INC=%d", inc))
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.cmd.Stderr = os.Stderr
+	in, err := c.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+	})
+	c.in, c.out = in, bufio.NewScanner(out)
+	if !c.out.Scan() {
+		t.Fatal("child says nothing")
+	}
+	if _, err := fmt.Sscan(c.out.Text(), &c.inc, &c.card); err != nil {
+		t.Fatalf("child says %q", c.out.Text())
+	}
+	return c
+}
+
+func (c *child) start(t *testing.T, h *host) {
+	t.Helper()
+	fmt.Fprintf(c.in, "start %d %s\n", h.inc, h.mods.Card())
+	if !c.out.Scan() || c.out.Text() != "started <nil>" {
+		t.Fatalf("child says %q", c.out.Text())
+	}
+}
+
+// A killed process is noticed at once, by who is connected and by who waits for it.
+func TestKilledPeerIsLostAtOnce(t *testing.T) { eachManager(t, killedPeerIsLostAtOnce) }
+
+func killedPeerIsLostAtOnce(t *testing.T) {
+	for _, inc := range []uint64{1 << 40, 1} { // it answers, and it asks
+		c := aChild(t, inc)
+		h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20 })
+		x := h.endpointTo(c.inc, c.card, nil)
+		_ = x.Start()
+		c.start(t, h)
+		x.mustStand(t)
+		waits := h.endpointTo(c.inc, c.card, nil)
+		_ = waits.Start()
+		time.Sleep(20 * time.Millisecond)
+		begin := time.Now()
+		_ = c.cmd.Process.Kill()
+		x.mustFail(t, Lost, driver.ErrBroken)
+		waits.mustFail(t, Failed, driver.ErrBroken)
+		if d := time.Since(begin); d > patient(time.Second) {
+			t.Errorf("noticed after %v, want at once (the timeout is twice that)", d)
+		}
+		x.finalize(t)
+		_ = c.cmd.Wait()
+
+		again := aChild(t, inc+1<<50)
+		y := h.endpointTo(again.inc, again.card, nil)
+		_ = y.Start()
+		again.start(t, h)
+		y.mustStand(t)
+	}
+}
+
+// A stopped process is still there: what stands stays, and goes on when it goes on; what was being made fails in time.
+func TestStoppedPeer(t *testing.T) { eachManager(t, stoppedPeer) }
+
+func stoppedPeer(t *testing.T) {
+	for _, inc := range []uint64{1 << 40, 1} {
+		c := aChild(t, inc)
+		h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = patient(time.Second) })
+		x := h.endpointTo(c.inc, c.card, nil)
+		_ = x.Start()
+		c.start(t, h)
+		x.mustStand(t)
+		_ = c.cmd.Process.Signal(syscall.SIGSTOP)
+		waits := h.endpointTo(c.inc, c.card, nil)
+		_ = waits.Start()
+		waits.mustFail(t, Failed, driver.ErrBroken)
+		if x.State() != Ready {
+			t.Errorf("endpoint to a stopped peer is %v: %v, want ready", x.State(), x.Err())
+		}
+		waits.finalize(t)
+		_ = c.cmd.Process.Signal(syscall.SIGCONT)
+		y := h.endpointTo(c.inc, c.card, nil)
+		_ = y.Start()
+		c.start(t, h)
+		y.mustStand(t)
+		if x.State() != Ready {
+			t.Errorf("endpoint to a peer that was stopped is %v: %v, want ready", x.State(), x.Err())
+		}
+	}
+}

@@ -1,0 +1,464 @@
+package connect
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// rdmacm connects through the kernel's RDMA connection manager, so that the
+// hosts need no TCP between them. The manager finds the path and makes one small
+// queue pair to each peer, over which links run; endpoints' queue pairs are not
+// known to it. Options:
+//
+//	rdmacm-address   IP address on the RDMA port to listen at, instead of the first one that works
+//	rdmacm-port      port to listen at; 0, the default, is any free one
+//	rdmacm-priority  0 to 100; 30
+//	rdmacm-cts       on | off: wait for clear-to-send; on
+type rdmacm struct {
+	env      *Env
+	addr     netip.Addr
+	port     uint16
+	priority int
+	cts      bool
+}
+
+// rdmacm's blob is a version, an address (its length of 4 or 16, itself, a port
+// in big-endian), and a nonce that proves who asks to have read it.
+const (
+	rdmacmVersion  = 1
+	rdmacmPriority = 30
+	blobNonceBytes = 8
+)
+
+// Name implements Manager.
+func (*rdmacm) Name() string { return "rdmacm" }
+
+// Register implements Manager.
+func (r *rdmacm) Register(opts *Options) {
+	opts.Lookup("address", "", func(v string) (err error) {
+		r.addr, err = netip.ParseAddr(v)
+		return err
+	})
+	opts.Lookup("port", "0", func(v string) error {
+		n, err := strconv.ParseUint(v, 10, 16)
+		r.port = uint16(n)
+		return err
+	})
+	r.priority = opts.priority(rdmacmPriority)
+	r.cts = opts.onOff("cts", true)
+}
+
+// Init implements Manager.
+func (r *rdmacm) Init(env *Env) error {
+	r.env = env
+	return ibv.Available()
+}
+
+// Finalize implements Manager.
+func (r *rdmacm) Finalize() error { return nil }
+
+// rdmaModule is rdmacm on one port.
+type rdmaModule struct {
+	*hub
+	priority int
+	blob     []byte
+	nonce    [blobNonceBytes]byte
+	verbs    *ibv.Context
+	pd       *ibv.PD
+	events   *ibv.CMChannel
+	listener *ibv.CMID
+	addr     netip.Addr
+	loop     sync.WaitGroup
+	accepted func(conn) // what is done with a dialer; tests change it
+
+	conns   sync.Mutex // guards what follows
+	of      map[*ibv.CMID]*rdmaConn
+	pending int
+	closing bool
+}
+
+// Query implements Manager: it listens.
+func (r *rdmacm) Query(p *Port) (Module, error) {
+	verbs, ok := p.Verbs.(*ibv.Context)
+	if !ok || verbs == nil {
+		return nil, fmt.Errorf("%w: the device of %s was not opened for it", driver.ErrUnsupported, p.name())
+	}
+	addrs := p.Addrs
+	if r.addr.IsValid() {
+		addrs = []netip.Addr{r.addr}
+	}
+	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs, of: make(map[*ibv.CMID]*rdmaConn)}
+	m.hub.carrier, m.accepted = m, m.meet
+	_, _ = rand.Read(m.nonce[:])
+	var err error
+	if m.events, err = ibv.NewCMChannel(); err != nil {
+		return nil, fmt.Errorf("%w: %w (load rdma_ucm)", driver.ErrUnsupported, err)
+	}
+	if m.pd, err = verbs.AllocPD(); err != nil {
+		return nil, errors.Join(err, m.release())
+	}
+	why := errors.New("its interface has no IP address (give it one, or set the option rdmacm-address)")
+	for _, a := range addrs {
+		if why = m.listen(a.Unmap(), r.port); why == nil {
+			break
+		}
+	}
+	if why != nil {
+		return nil, errors.Join(fmt.Errorf("%w: no address of %s can be listened at: %w", driver.ErrUnsupported, p.name(), why), m.release())
+	}
+	m.loop.Go(m.serve)
+	return m, nil
+}
+
+// listen makes the listener, if the address belongs to the port.
+func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
+	id, err := m.events.NewID()
+	if err != nil {
+		return err
+	}
+	var info ibv.CMInfo
+	if err = id.Bind(m.zoned(netip.AddrPortFrom(a, port))); err == nil {
+		info, err = id.Info()
+	}
+	if err == nil && (info.Device != m.port.Device || info.Port != int(m.port.Num)) {
+		err = fmt.Errorf("%v is not an address of the port", a)
+	}
+	if err == nil {
+		err = id.Listen(maxStrangers)
+	}
+	if err != nil {
+		return errors.Join(err, id.Close())
+	}
+	b := a.WithZone("").AsSlice()
+	m.blob = append([]byte{rdmacmVersion, byte(len(b))}, b...)
+	m.blob = binary.BigEndian.AppendUint16(m.blob, info.Local.Port())
+	m.blob = append(m.blob, m.nonce[:]...)
+	m.listener, m.addr = id, a
+	return nil
+}
+
+// zoned adds our zone to link-local addresses.
+func (m *rdmaModule) zoned(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().Is6() && a.Addr().IsLinkLocalUnicast() && a.Addr().Zone() == "" {
+		return netip.AddrPortFrom(a.Addr().WithZone(m.port.Zone), a.Port())
+	}
+	return a
+}
+
+// Priority implements Module.
+func (m *rdmaModule) Priority() int { return m.priority }
+
+// Blob implements Module.
+func (m *rdmaModule) Blob() []byte { return m.blob }
+
+// NewEndpoint implements Module.
+func (m *rdmaModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
+	if _, _, err := parseRDMABlob(blob); err != nil {
+		return nil, err
+	}
+	return m.newEndpoint(cfg, string(blob))
+}
+
+// parseRDMABlob reads address and nonce of a peer.
+func parseRDMABlob(b []byte) (at netip.AddrPort, nonce [blobNonceBytes]byte, err error) {
+	if len(b) == 0 {
+		return at, nonce, fmt.Errorf("%w: empty blob of rdmacm", driver.ErrInvalid)
+	}
+	if b[0] != rdmacmVersion {
+		return at, nonce, fmt.Errorf("%w: blob of rdmacm has version %d, this program has %d: use the same release on both sides", driver.ErrVersion, b[0], rdmacmVersion)
+	}
+	if len(b) < 2 || b[1] != 4 && b[1] != 16 || len(b) != 2+int(b[1])+2+blobNonceBytes {
+		return at, nonce, fmt.Errorf("%w: damaged blob of rdmacm, % x", driver.ErrInvalid, b)
+	}
+	n := 2 + int(b[1])
+	a, _ := netip.AddrFromSlice(b[2:n])
+	at = netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[n:]))
+	if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || at.Port() == 0 {
+		return at, nonce, fmt.Errorf("%w: blob of rdmacm with address %v", driver.ErrInvalid, at)
+	}
+	copy(nonce[:], b[n+2:])
+	return at, nonce, nil
+}
+
+// ticket is the private data of a connect request, all the 56 bytes that there
+// are. It shows that who asks has the secret and our blob, before a queue pair
+// is made for him; as it could be replayed, the link begins with the handshake all
+// the same.
+type ticket struct {
+	from, to uint64 // incarnations
+	nonce    [nonceBytes]byte
+	mac      [sealBytes]byte
+}
+
+const ticketBytes = frameHead + 8 + 8 + nonceBytes + sealBytes
+
+func (t *ticket) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, protocolMagic)
+	b = le.AppendUint16(b, protocolVersion)
+	b = append(b, 0, 0)
+	b = le.AppendUint64(b, t.from)
+	b = le.AppendUint64(b, t.to)
+	b = append(b, t.nonce[:]...)
+	return append(b, t.mac[:]...)
+}
+
+// parse decodes private data: ErrVersion for another version, else errMalformed.
+func (t *ticket) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) < ticketBytes || le.Uint32(b) != protocolMagic {
+		return fmt.Errorf("%w: no request of this protocol", errMalformed)
+	}
+	if v := le.Uint16(b[4:]); v != protocolVersion {
+		return fmt.Errorf("%w: connection protocol %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, protocolVersion)
+	}
+	if b[6] != 0 || b[7] != 0 {
+		return fmt.Errorf("%w: request", errMalformed)
+	}
+	t.from, t.to = le.Uint64(b[8:]), le.Uint64(b[16:])
+	copy(t.nonce[:], b[24:])
+	copy(t.mac[:], b[24+nonceBytes:])
+	return nil
+}
+
+// sign computes the ticket's MAC, 128 of 256 bits.
+func (t *ticket) sign(secret []byte, blob [blobNonceBytes]byte) (mac [sealBytes]byte) {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte("bywash connect rdmacm ticket"))
+	unsigned := *t
+	unsigned.mac = [sealBytes]byte{}
+	m.Write(unsigned.append(nil))
+	m.Write(blob[:])
+	copy(mac[:], m.Sum(nil))
+	return mac
+}
+
+// dial implements carrier.
+func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet func(conn) error) error {
+	at, nonce, err := parseRDMABlob([]byte(target))
+	if err != nil {
+		return err
+	}
+	id, err := m.events.NewID()
+	if err != nil {
+		return err
+	}
+	c := m.adopt(id)
+	if c == nil {
+		return errors.Join(driver.ErrClosed, id.Close())
+	}
+	t := &ticket{from: m.env.Incarnation, to: peer}
+	_, _ = rand.Read(t.nonce[:])
+	t.mac = t.sign(m.env.Secret, nonce)
+	if err := m.reach(ctx, c, at, t); err != nil {
+		c.close()
+		return fmt.Errorf("%v: %w", at, err)
+	}
+	return meet(c)
+}
+
+// patience is how long one step of the connection manager may take.
+func (m *rdmaModule) patience() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
+
+// reach makes the connection of a dialer.
+func (m *rdmaModule) reach(ctx context.Context, c *rdmaConn, at netip.AddrPort, t *ticket) error {
+	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.patience()); err != nil {
+		return err
+	}
+	if _, err := c.await(ctx, ibv.CMAddrResolved); err != nil {
+		return err
+	}
+	if err := c.id.SetTOS(m.port.Quality.TrafficClass); err != nil {
+		return err
+	}
+	if err := c.id.ResolveRoute(m.patience()); err != nil {
+		return err
+	}
+	if _, err := c.await(ctx, ibv.CMRouteResolved); err != nil {
+		return err
+	}
+	if err := c.equip(); err != nil {
+		return err
+	}
+	if err := c.id.Connect(c.qp, c.param(t.append(nil))); err != nil {
+		return err
+	}
+	ev, err := c.await(ctx, ibv.CMConnectResponse)
+	if err != nil {
+		return rejection(ev, err)
+	}
+	if err := c.receiveAndSend(); err != nil {
+		return err
+	}
+	return c.id.Establish()
+}
+
+// Reasons of a reject, as in the specification.
+const (
+	reasonNobody  = 8  // invalid service id: nothing listens
+	reasonProgram = 28 // by the peer's program, with its private data
+)
+
+// rejection finds out what the peer meant.
+func rejection(ev *ibv.CMEvent, err error) error {
+	if ev == nil || ev.Type != ibv.CMRejected {
+		return err
+	}
+	switch ev.Status {
+	case reasonNobody:
+		return fmt.Errorf("%w: the peer's process is gone: %w", driver.ErrBroken, err)
+	case reasonProgram:
+		var f frame
+		if n := frameHead + bodyBytes[frameRefuse]; len(ev.Param.Data) >= n && f.parse(ev.Param.Data[:n]) == nil {
+			return refuseError(f.code)
+		}
+	}
+	return err
+}
+
+// serve hands out events until the channel is closed.
+func (m *rdmaModule) serve() {
+	for {
+		ev, err := m.events.Event(context.Background())
+		if err != nil {
+			m.conns.Lock()
+			closing := m.closing
+			m.conns.Unlock()
+			if closing {
+				return
+			}
+			time.Sleep(acceptPause)
+			continue
+		}
+		if ev.ID == nil {
+			continue
+		}
+		m.conns.Lock()
+		c := m.of[ev.ID]
+		m.conns.Unlock()
+		switch {
+		case c != nil:
+			c.event(ev)
+		case ev.Type == ibv.CMConnectRequest:
+			m.request(ev)
+		}
+	}
+}
+
+// request takes a dialer, unless too many are being looked at.
+func (m *rdmaModule) request(ev *ibv.CMEvent) {
+	m.conns.Lock()
+	full := m.closing || m.pending >= maxStrangers
+	if !full {
+		m.pending++
+		c := m.enter(ev.ID)
+		m.tasks.Go(func() {
+			m.answer(c, ev)
+			m.conns.Lock()
+			m.pending--
+			m.conns.Unlock()
+		})
+	}
+	m.conns.Unlock()
+	if full {
+		m.refuse(ev.ID, refuseBusy)
+		_ = ev.ID.Close()
+	}
+}
+
+func (m *rdmaModule) refuse(id *ibv.CMID, code refusal) {
+	m.count(&m.stats.Refused)
+	_ = id.Reject((&frame{kind: frameRefuse, code: code}).append(nil))
+}
+
+// answer speaks with a dialer.
+func (m *rdmaModule) answer(c *rdmaConn, ev *ibv.CMEvent) {
+	var t ticket
+	err := t.parse(ev.Param.Data)
+	mac := t.sign(m.env.Secret, m.nonce)
+	switch {
+	case errors.Is(err, driver.ErrVersion):
+		m.refuse(c.id, refuseVersion)
+	case err != nil:
+		m.count(&m.stats.BadMessages)
+		_ = c.id.Reject(nil)
+	case t.to != m.env.Incarnation:
+		err = driver.ErrBroken
+		m.refuse(c.id, refuseStale)
+	case !hmac.Equal(mac[:], t.mac[:]):
+		err = driver.ErrAuth
+		m.refuse(c.id, refuseSecret)
+	default:
+		if err = c.equip(); err == nil {
+			err = c.receiveAndSend()
+		}
+		if err != nil {
+			_ = c.id.Reject(nil)
+			break
+		}
+		ctx, cancel := context.WithTimeout(m.ctx, strangerTime)
+		defer cancel()
+		if err = c.id.Accept(c.qp, c.param(nil)); err == nil {
+			_, err = c.await(ctx, ibv.CMEstablished)
+		}
+	}
+	if err != nil {
+		c.close()
+		return
+	}
+	m.accepted(c)
+}
+
+// adopt makes the connection of an id; nil when the module is closing.
+func (m *rdmaModule) adopt(id *ibv.CMID) *rdmaConn {
+	m.conns.Lock()
+	defer m.conns.Unlock()
+	if m.closing {
+		return nil
+	}
+	return m.enter(id)
+}
+
+// enter makes a connection that events are handed to. The caller holds conns.
+func (m *rdmaModule) enter(id *ibv.CMID) *rdmaConn {
+	c := newRDMAConn(m, id)
+	m.of[id] = c
+	return c
+}
+
+// close implements carrier.
+func (m *rdmaModule) close() error {
+	m.conns.Lock()
+	m.closing = true
+	m.conns.Unlock()
+	return m.listener.Close()
+}
+
+// Finalize implements Module.
+func (m *rdmaModule) Finalize() error {
+	err := m.hub.Finalize()
+	return errors.Join(err, m.release())
+}
+
+// release frees what all connections share, after the last of them.
+func (m *rdmaModule) release() error {
+	var errs []error
+	if m.pd != nil {
+		errs = append(errs, m.pd.Close())
+	}
+	errs = append(errs, m.events.Close())
+	m.loop.Wait()
+	return errors.Join(errs...)
+}

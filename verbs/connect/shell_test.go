@@ -1,0 +1,366 @@
+package connect
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Two hosts connect, whichever starts first, with one to four queue pairs; both learn the same, and what
+// they agree on is what both can do.
+func TestConnects(t *testing.T) { eachManager(t, connects) }
+
+func connects(t *testing.T) {
+	for n := 1; n <= MaxQPs; n++ {
+		for order := range 3 {
+			t.Run(fmt.Sprintf("%d queue pairs, order %d", n, order), func(t *testing.T) {
+				a := aHost(t, func(_ *Config, p *Port) { p.MTU, p.MaxInitiator, p.Quality.TrafficClass = 4096, 4, 32 })
+				b := aHost(t, func(_ *Config, p *Port) { p.MTU, p.MaxResponder, p.LID = 1024, 8, 7 })
+				var prepared [2]*Remote
+				with := func(k int) func(*EndpointConfig) {
+					return func(c *EndpointConfig) {
+						for range n - 1 {
+							c.QPs = append(c.QPs, &fakeQP{num: lastQP.Add(1)})
+						}
+						c.Prepare = func(r *Remote) error { prepared[k] = r; return nil }
+					}
+				}
+				x, y := a.endpoint(b, with(0)), b.endpoint(a, with(1))
+				for k, e := range []*testEnd{x, y} {
+					if order == 2 || order == k {
+						if err := e.Start(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				x.mustStand(t)
+				y.mustStand(t)
+				checkAgreement(t, x, y, n)
+				if prepared[0] != x.Remote() || prepared[1] != y.Remote() {
+					t.Error("Prepare was not given the remote end")
+				}
+				if want := fmt.Sprintf("from %d to %d", b.inc, a.inc); string(x.Remote().UserData) != want {
+					t.Errorf("user data %q, want %q", x.Remote().UserData, want)
+				}
+				x.finalize(t)
+				y.mustFail(t, Lost, driver.ErrClosed)
+				y.finalize(t)
+			})
+		}
+	}
+}
+
+func checkAgreement(t *testing.T, x, y *testEnd, n int) {
+	t.Helper()
+	for k := range n {
+		did, p := x.qps[k].did()
+		also, q := y.qps[k].did()
+		if did != allSteps || also != allSteps {
+			t.Fatalf("steps %q and %q, want %q", did, also, allSteps)
+		}
+		if p.PeerQP != y.qps[k].num || q.PeerQP != x.qps[k].num || p.PSN != q.PeerPSN || q.PSN != p.PeerPSN || p.PSN == q.PSN {
+			t.Errorf("queue pair %d: paths do not belong together: %+v and %+v", k, p, q)
+		}
+		if p.MTU != 1024 || q.MTU != 1024 || p.Initiator != 4 || q.Responder != 4 || p.Responder != 16 || q.Initiator != 16 {
+			t.Errorf("queue pair %d: agreed on %+v and %+v", k, p, q)
+		}
+		if p.PeerLID != 7 || p.TrafficClass != 32 || q.TrafficClass != 0 || p.RetryCount != 6 || p.HopLimit != 64 || p.GIDIndex != aPort("").GIDIndex {
+			t.Errorf("queue pair %d: %+v", k, p)
+		}
+	}
+}
+
+// Several endpoints to several peers, started at random moments by several goroutines, all stand, the nth with the nth;
+// at last two peers share one link.
+func TestManyEndpoints(t *testing.T) { eachManager(t, manyEndpoints) }
+
+func manyEndpoints(t *testing.T) {
+	const hosts, each = 5, 6
+	var hs []*host
+	for range hosts {
+		hs = append(hs, aHost(t, nil))
+	}
+	ends := make(map[[2]int][]*testEnd)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range hosts {
+		for k := range hosts {
+			if i == k {
+				continue
+			}
+			wg.Go(func() {
+				for n := range each {
+					e := hs[i].start(hs[k], func(c *EndpointConfig) { c.UserData = []byte{byte(i), byte(k), byte(n)} })
+					mu.Lock()
+					ends[[2]int{i, k}] = append(ends[[2]int{i, k}], e)
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for pair, list := range ends {
+		for n, e := range list {
+			e.mustStand(t)
+			if want := []byte{byte(pair[1]), byte(pair[0]), byte(n)}; !bytes.Equal(e.Remote().UserData, want) {
+				t.Errorf("endpoint %d of %v met % x, want % x", n, pair, e.Remote().UserData, want)
+			}
+		}
+	}
+	for _, h := range hs {
+		hub := h.hub()
+		waitUntil(t, "one link a peer", func() bool {
+			hub.mu.Lock()
+			defer hub.mu.Unlock()
+			return len(hub.peers) == hosts-1 && !slices.ContainsFunc(values(hub.peers), func(p *peer) bool { return len(p.links) != 1 })
+		})
+		if s := h.mods.Stats(); s.Connected != (hosts-1)*each || s.Failed+s.Lost+s.BadMessages+s.Refused != 0 {
+			t.Errorf("counters %+v", s)
+		}
+	}
+	for _, list := range ends {
+		for _, e := range list {
+			e.finalize(t)
+		}
+	}
+	for _, h := range hs {
+		hub := h.hub()
+		waitUntil(t, "peers that nobody needs are forgotten", func() bool {
+			hub.mu.Lock()
+			defer hub.mu.Unlock()
+			return len(hub.peers) == 0
+		})
+	}
+}
+
+func values[K comparable, V any](m map[K]V) (list []V) {
+	for _, v := range m {
+		list = append(list, v)
+	}
+	return list
+}
+
+func waitUntil(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for range 1500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("after 15 s still not: %s", what)
+}
+
+// An endpoint towards the own context connects its queue pairs to themselves.
+func TestConnectsToSelf(t *testing.T) { eachManager(t, connectsToSelf) }
+
+func connectsToSelf(t *testing.T) {
+	h := aHost(t, nil)
+	e := h.start(h, nil)
+	e.mustStand(t)
+	if _, p := e.qps[0].did(); p.PeerQP != e.qps[0].num || p.PSN != p.PeerPSN {
+		t.Errorf("path %+v of queue pair %d", p, e.qps[0].num)
+	}
+	e.finalize(t)
+}
+
+// Who has another secret, or none, does not connect, and both sides learn why.
+func TestOtherSecretIsRefused(t *testing.T) { eachManager(t, otherSecretIsRefused) }
+
+func otherSecretIsRefused(t *testing.T) {
+	for _, secrets := range [][2]string{{"one", "two"}, {"one", ""}, {"", "two"}} {
+		for range 2 {
+			with := func(s string) *host {
+				return aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = []byte(s), s == "" })
+			}
+			a, b := with(secrets[0]), with(secrets[1])
+			x, y := a.start(b, nil), b.start(a, nil)
+			x.mustFail(t, Failed, driver.ErrAuth)
+			y.mustFail(t, Failed, driver.ErrAuth)
+			if did, _ := x.qps[0].did(); did != "" {
+				t.Errorf("queue pair was moved for a stranger: %s", did)
+			}
+			waitUntil(t, "refusal is counted", func() bool { return a.mods.Stats().Refused > 0 })
+			if s := a.mods.Stats(); s.Links != 0 {
+				t.Errorf("counters %+v", s)
+			}
+		}
+	}
+	if _, err := Open(Config{Incarnation: 1}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("open without secret: %v, want %v", err, driver.ErrInvalid)
+	}
+	a := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
+	b := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
+	x, y := a.start(b, nil), b.start(a, nil)
+	x.mustStand(t)
+	y.mustStand(t)
+}
+
+// A context that closes is gone in order for those who are connected or wait,
+// and simply gone for those who come later.
+func TestPeerThatCloses(t *testing.T) { eachManager(t, peerThatCloses) }
+
+func peerThatCloses(t *testing.T) {
+	for range 2 { // either side asks
+		a, b := aHost(t, nil), aHost(t, nil)
+		if t.Failed() {
+			return
+		}
+		for _, pair := range [][2]*host{{a, b}, {b, a}} {
+			stays, goes := pair[0], aHost(t, nil)
+			if pair[1] == a {
+				stays = b
+			}
+			x, y := stays.start(goes, nil), goes.start(stays, nil)
+			x.mustStand(t)
+			y.mustStand(t)
+			waits := stays.start(goes, nil)
+			inc, card := goes.inc, goes.mods.Card()
+			if err := goes.mods.Close(); err != nil {
+				t.Fatal(err)
+			}
+			x.mustFail(t, Lost, driver.ErrClosed)
+			waits.mustFail(t, Failed, driver.ErrClosed)
+			if y.State() != Finalized {
+				t.Errorf("endpoint of a closed context is %v", y.State())
+			}
+			late := stays.endpointTo(inc, card, nil)
+			begin := time.Now()
+			_ = late.Start()
+			late.mustFail(t, Failed, driver.ErrBroken)
+			if d := time.Since(begin); d > patient(time.Second) {
+				t.Errorf("noticed after %v, want at once", d)
+			}
+			if _, err := goes.mods.NewEndpoint(&EndpointConfig{PeerIncarnation: stays.inc, PeerCard: stays.mods.Card(), QPs: []QP{&fakeQP{}}}); !errors.Is(err, driver.ErrClosed) {
+				t.Errorf("endpoint of a closed context: %v, want %v", err, driver.ErrClosed)
+			}
+		}
+	}
+}
+
+// Another incarnation at the address means that the peer is gone.
+func TestOtherIncarnationIsGone(t *testing.T) { eachManager(t, otherIncarnationIsGone) }
+
+func otherIncarnationIsGone(t *testing.T) {
+	a, b := aHost(t, nil), aHost(t, nil)
+	x := a.endpointTo(b.inc+1000, b.mods.Card(), nil)
+	_ = x.Start()
+	x.mustFail(t, Failed, driver.ErrBroken)
+	if !strings.Contains(x.Err().Error(), "incarnation") {
+		t.Errorf("error %v does not name the cause", x.Err())
+	}
+}
+
+// Finalize waits, by Done, for a step that is under way, begins no further one, and
+// the peer, if it has committed itself to this end, learns at once; if not, it meets the next one.
+func TestFinalizeWhileModifying(t *testing.T) { eachManager(t, finalizeWhileModifying) }
+
+func finalizeWhileModifying(t *testing.T) {
+	a, b := aHost(t, nil), aHost(t, nil)
+	for _, pair := range [][2]*host{{a, b}, {b, a}} {
+		block := make(chan struct{})
+		unblock := sync.OnceFunc(func() { close(block) })
+		t.Cleanup(unblock) // before the hosts close
+		x := pair[0].start(pair[1], func(c *EndpointConfig) { c.QPs[0].(*fakeQP).block = block })
+		y := pair[1].start(pair[0], nil)
+		waitUntil(t, "RTR under way", func() bool { did, _ := x.qps[0].did(); return did == "INIT RTR" })
+		x.Finalize()
+		x.Finalize()
+		if asks := pair[0].inc < pair[1].inc; !asks {
+			y.mustFail(t, Failed, driver.ErrClosed)
+			y = pair[1].start(pair[0], nil)
+		}
+		select {
+		case <-x.Done():
+			t.Error("done while a step is under way")
+		case <-time.After(50 * time.Millisecond):
+		}
+		unblock()
+		<-x.Done()
+		if did, _ := x.qps[0].did(); did != "INIT RTR" {
+			t.Errorf("steps %q after Finalize", did)
+		}
+		if err := x.Start(); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("start after Finalize: %v, want %v", err, driver.ErrClosed)
+		}
+		x = pair[0].start(pair[1], nil)
+		x.mustStand(t)
+		y.mustStand(t)
+		x.finalize(t)
+		y.finalize(t)
+	}
+}
+
+// A step, or Prepare, that fails, fails both ends; the errors name device, peer, step and cause.
+func TestStepThatFails(t *testing.T) { eachManager(t, stepThatFails) }
+
+func stepThatFails(t *testing.T) {
+	for _, step := range []string{"INIT", "RTR", "RTS", "prepare"} {
+		for side := range 2 {
+			a, b := aHost(t, nil), aHost(t, nil)
+			change := func(c *EndpointConfig) {
+				c.PeerName = "verbs:1:the-peer"
+				if step == "prepare" {
+					c.Prepare = func(*Remote) error { return errTimedOut }
+				} else {
+					c.QPs[0].(*fakeQP).fail = step
+				}
+			}
+			fails, other := a, b
+			if side == 1 {
+				fails, other = b, a
+			}
+			x, y := fails.start(other, change), other.start(fails, nil)
+			x.mustFail(t, Failed, errTimedOut)
+			if msg := x.Err().Error(); !strings.Contains(msg, step) || !strings.Contains(msg, "verbs:1:the-peer") || !strings.Contains(msg, fails.mods.port) {
+				t.Errorf("error %q does not name step, peer and device", msg)
+			}
+			y.await(t, Failed)
+			if !errors.Is(y.Err(), driver.ErrBroken) {
+				t.Errorf("%s fails: the peer is %v: %v, want %v", step, y.State(), y.Err(), driver.ErrBroken)
+			}
+		}
+	}
+}
+
+// Receives that are posted late: no side is ready before.
+func TestClearToSend(t *testing.T) { eachManager(t, clearToSend) }
+
+func clearToSend(t *testing.T) {
+	for _, module := range []bool{false, true} {
+		with := func(c *Config, _ *Port) {
+			c.Options = map[string]string{manager() + "-cts": map[bool]string{true: "on", false: "off"}[module]}
+		}
+		a, b := aHost(t, with), aHost(t, with)
+		if got := a.mods.mods[0].UsesCTS(); got != module {
+			t.Errorf("UsesCTS is %v, want %v", got, module)
+		}
+		x := a.start(b, func(c *EndpointConfig) { c.Deferred = true })
+		y := b.start(a, nil)
+		x.await(t, Connected)
+		y.await(t, Connected)
+		time.Sleep(20 * time.Millisecond)
+		if y.State() != Connected {
+			t.Fatalf("the peer is %v before receives are posted", y.State())
+		}
+		x.ClearToSend()
+		x.mustStand(t)
+		y.mustStand(t)
+	}
+}
+
+// State is free of allocations.
+func TestStateAllocatesNothing(t *testing.T) {
+	h := aHost(t, nil)
+	e := h.endpoint(h, nil)
+	if n := testing.AllocsPerRun(1000, func() { _ = e.State() }); n != 0 {
+		t.Errorf("State allocates %v times", n)
+	}
+}

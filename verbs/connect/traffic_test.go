@@ -1,0 +1,278 @@
+package connect
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// realQP is a queue pair of the device, with one receive posted by Prepare.
+type realQP struct {
+	*ibv.QP
+	cq *ibv.CQ
+	mr *ibv.MR
+	b  []byte // first half to receive into, second half to send from
+}
+
+func (q *realQP) Init(p *Path) error {
+	return q.ToInit(ibv.InitAttr{Port: int(p.Port), PKeyIndex: int(p.PKeyIndex), Access: ibv.AccessLocalWrite})
+}
+
+func (q *realQP) RTR(p *Path) error {
+	return q.ToRTR(ibv.RTRAttr{
+		Path: ibv.Path{DGID: p.PeerGID, SGIDIndex: int(p.GIDIndex), HopLimit: p.HopLimit, TrafficClass: p.TrafficClass, DLID: p.PeerLID, SL: p.ServiceLevel},
+		MTU:  ibv.MTU(mtuCode(p.MTU)), DestQPN: p.PeerQP, RQPSN: p.PeerPSN, MaxDestRdAtomic: int(p.Responder), MinRNRTimer: int(p.MinRNRTimer),
+	})
+}
+
+func (q *realQP) RTS(p *Path) error {
+	return q.ToRTS(ibv.RTSAttr{SQPSN: p.PSN, Timeout: int(p.AckTimeout), RetryCount: int(p.RetryCount), RNRRetry: int(p.RNRRetry), MaxRdAtomic: int(p.Initiator)})
+}
+
+func must[T any](t testing.TB) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func aRealQP(t testing.TB) *realQP {
+	pd := must[*ibv.PD](t)(device.verbs.AllocPD())
+	cq := must[*ibv.CQ](t)(device.verbs.CreateCQ(8, nil, 0))
+	q := &realQP{cq: cq, b: make([]byte, 512)}
+	q.QP = must[*ibv.QP](t)(pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 2, MaxRecvWR: 2}))
+	q.mr = must[*ibv.MR](t)(pd.RegMR(q.b, ibv.AccessLocalWrite))
+	t.Cleanup(func() {
+		for _, err := range []error{q.Close(), q.mr.Close(), cq.Close(), pd.Close()} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return q
+}
+
+func (q *realQP) postReceive() error {
+	c, err := ibv.NewRecvChain(1, 1)
+	if err != nil {
+		return err
+	}
+	c.Next().AddSGE(q.mr.Addr(), 256, q.mr.LKey())
+	_, err = q.PostRecv(c)
+	return err
+}
+
+func (q *realQP) send(t testing.TB, text string) {
+	t.Helper()
+	n := copy(q.b[256:], text)
+	c := must[*ibv.SendChain](t)(ibv.NewSendChain(1, 1, 0))
+	w := c.Next()
+	w.Flags = ibv.SendSignaled
+	w.Send()
+	w.AddSGE(uint64(uintptr(unsafe.Pointer(&q.b[256]))), uint32(n), q.mr.LKey())
+	must[int](t)(q.PostSend(c))
+}
+
+// hear waits for the send's completion and for the message.
+func (q *realQP) hear(t testing.TB) string {
+	t.Helper()
+	var wcs [4]ibv.WC
+	text, done := "", 0
+	for limit := time.Now().Add(20 * time.Second); done < 2; {
+		n := must[int](t)(q.cq.Poll(wcs[:]))
+		for k := range wcs[:n] {
+			if err := wcs[k].Err(); err != nil {
+				t.Fatal(err)
+			}
+			if wcs[k].Opcode.IsRecv() {
+				text = string(q.b[:wcs[k].ByteLen])
+			}
+			done++
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%d of 2 completions in 20 s", done)
+		}
+	}
+	return text
+}
+
+// Real queue pairs that were connected carry messages both ways, the first at
+// once after Ready.
+func TestQueuePairsCarryMessages(t *testing.T) {
+	d := openDevice(t)
+	defer d.close(t)
+	device = d
+	defer func() { device = nil }()
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			with := func(c *Config, _ *Port) { c.Include = []string{name} }
+			a, b := aHost(t, with), aHost(t, with)
+			for range 5 {
+				p, q := aRealQP(t), aRealQP(t)
+				use := func(q *realQP) func(*EndpointConfig) {
+					return func(c *EndpointConfig) {
+						c.QPs = []QP{q}
+						c.Prepare = func(*Remote) error { return q.postReceive() }
+					}
+				}
+				x, y := a.start(b, use(p)), b.start(a, use(q))
+				x.mustStand(t)
+				p.send(t, "from p")
+				y.mustStand(t)
+				q.send(t, "from q")
+				if got, also := p.hear(t), q.hear(t); got != "from q" || also != "from p" {
+					t.Errorf("heard %q and %q", got, also)
+				}
+				x.finalize(t)
+				y.mustFail(t, Lost, driver.ErrClosed)
+				y.finalize(t)
+			}
+		})
+	}
+}
+
+// A GID that nobody has: RTR takes its time and fails, and meanwhile others connect.
+func TestUnreachableGID(t *testing.T) {
+	d := openDevice(t)
+	defer d.close(t)
+	device = d
+	defer func() { device = nil }()
+	with := func(c *Config, _ *Port) { c.Include = []string{"oob"} }
+	a := aHost(t, with)
+	b := aHost(t, func(c *Config, p *Port) {
+		with(c, p)
+		p.GID[15] ^= 0x55 // announced, but not its own
+	})
+	var ends []*testEnd
+	for k := range 4 {
+		use := func(c *EndpointConfig) { c.QPs = []QP{aRealQP(t)} }
+		ends = append(ends, a.start(b, use))
+		y := b.start(a, use)
+		if k%2 == 0 {
+			ends = append(ends, y)
+		}
+	}
+	c := aHost(t, with)
+	x, y := a.start(c, nil), c.start(a, nil)
+	x.mustStand(t)
+	y.mustStand(t)
+	failed := 0
+	for _, e := range ends {
+		e.await(t, Ready)
+		if err := e.Err(); err != nil {
+			failed++
+			if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "RTR") {
+				t.Errorf("%v: want %v that names RTR", err, driver.ErrBroken)
+			}
+		}
+	}
+	if failed == 0 {
+		t.Error("no queue pair failed to find the address")
+	}
+	for _, e := range ends {
+		e.finalize(t)
+	}
+}
+
+// pipe makes a connection of two rdmaConns.
+func pipe(t testing.TB) (dialer, listener conn) {
+	t.Helper()
+	a, b := aHost(t, nil), aHost(t, nil)
+	m, n := a.mods.mods[0].(*rdmaModule), b.mods.mods[0].(*rdmaModule)
+	dialed, got := make(chan conn, 1), make(chan conn, 1)
+	n.accepted = func(c conn) { got <- c }
+	err := m.dial(m.ctx, b.inc, string(n.Blob()), func(c conn) error { dialed <- c; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialer, listener = <-dialed, <-got
+	t.Cleanup(func() {
+		dialer.close()
+		listener.close()
+	})
+	return dialer, listener
+}
+
+// Frames arrive whole and in order, in both directions at once, however many; a
+// reader that stops holds the sender up, and nothing is lost; finish delivers all.
+func TestRDMAConnCarriesFrames(t *testing.T) {
+	d := openDevice(t)
+	defer d.close(t)
+	device = d
+	defer func() { device = nil }()
+	t.Run("frames", func(t *testing.T) {
+		x, y := pipe(t)
+		const n = 500
+		frame := func(k int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%04d", k), 1+k%(maxFrame/4)) }
+		var wg sync.WaitGroup
+		for _, c := range []conn{x, y} {
+			wg.Go(func() {
+				for k := range n {
+					if err := c.send(frame(k)); err != nil {
+						t.Errorf("send %d: %v", k, err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				for k := range n {
+					if k == 100 {
+						time.Sleep(300 * time.Millisecond)
+					}
+					b, err := c.receive()
+					if err != nil || !bytes.Equal(b, frame(k)) {
+						t.Errorf("receive %d: %d bytes, %v", k, len(b), err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for k := range 20 {
+			if err := x.send(frame(k)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go x.finish()
+		for k := range 20 {
+			if b, err := y.receive(); err != nil || !bytes.Equal(b, frame(k)) {
+				t.Fatalf("receive %d before the end: %d bytes, %v", k, len(b), err)
+			}
+		}
+		if b, err := y.receive(); err == nil {
+			t.Errorf("after the end: %d bytes", len(b))
+		}
+	})
+	t.Run("deadline", func(t *testing.T) {
+		x, y := pipe(t)
+		x.expire(time.Now().Add(50 * time.Millisecond))
+		if _, err := x.receive(); err == nil {
+			t.Error("receive beyond the deadline")
+		}
+		x.expire(time.Time{})
+		if err := y.send([]byte("late")); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := x.receive(); err != nil || string(b) != "late" {
+			t.Errorf("receive after the deadline was lifted: %q, %v", b, err)
+		}
+		y.expire(time.Now().Add(200 * time.Millisecond))
+		sent := 0
+		for ; y.send([]byte("x")) == nil; sent++ {
+		}
+		if sent > 2*window {
+			t.Errorf("%d frames went to a peer that does not read, limit is about %d", sent, window)
+		}
+	})
+}
