@@ -1,0 +1,149 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel shows its RDMA devices below here, with or without libraries.
+const rdmaClass = "sys/class/infiniband"
+
+func rdmaDevices() Finding { return findDevices(os.DirFS("/")) }
+
+func findDevices(root fs.FS) Finding {
+	f := Finding{Name: "RDMA devices", Level: OK}
+	devices, _ := fs.Glob(root, rdmaClass+"/*")
+	_, verbsErr := fs.Stat(root, "sys/class/infiniband_verbs")
+	switch {
+	case len(devices) == 0 && verbsErr != nil && !loadable(root, "rdma_rxe"):
+		f.Level, f.Found = Absent, "none, and this kernel has no modules for any"
+	case len(devices) == 0:
+		f.Level, f.Found = Absent, "none"
+		f.Remedy = "for Soft-RoCE on a network interface, as root: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"
+	case verbsErr != nil:
+		f.Level, f.Found = Blocked, names(devices)+", but user space cannot use them"
+		f.Remedy = "as root: modprobe ib_uverbs rdma_ucm"
+	default:
+		f.Found = names(devices)
+	}
+	return f
+}
+
+// loadable tells whether a module lies where modprobe looks for it, or is in
+// the kernel.
+func loadable(root fs.FS, module string) bool {
+	if _, err := fs.Stat(root, "sys/module/"+module); err == nil {
+		return true
+	}
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return true
+	}
+	dep, err := fs.ReadFile(root, "lib/modules/"+unix.ByteSliceToString(name.Release[:])+"/modules.dep")
+	return err == nil && strings.Contains(string(dep), "/"+module+".ko")
+}
+
+func names(paths []string) string {
+	list := make([]string, len(paths))
+	for k, p := range paths {
+		list[k] = path.Base(p)
+	}
+	return strings.Join(list, ", ")
+}
+
+func rdmaPorts() Finding { return findPorts(os.DirFS("/")) }
+
+// findPorts tells which ports are up and have an address that is reached from
+// elsewhere.
+func findPorts(root fs.FS) Finding {
+	f := Finding{Name: "RDMA ports", Level: OK}
+	ports, _ := fs.Glob(root, rdmaClass+"/*/ports/*")
+	if len(ports) == 0 {
+		f.Level, f.Found = Absent, "none"
+		return f
+	}
+	var found, down, local []string
+	for _, p := range ports {
+		name := fmt.Sprintf("%s port %s", path.Base(path.Dir(path.Dir(p))), path.Base(p))
+		state, err := fs.ReadFile(root, p+"/state")
+		if err != nil {
+			continue
+		}
+		_, word, _ := strings.Cut(strings.TrimSpace(string(state)), ": ")
+		found = append(found, fmt.Sprintf("%s %s", name, strings.ToLower(word)))
+		layer, _ := fs.ReadFile(root, p+"/link_layer")
+		switch {
+		case word != "ACTIVE":
+			down = append(down, name)
+		case strings.HasPrefix(string(layer), "Ethernet") && !routable(root, p):
+			local = append(local, name)
+		}
+	}
+	f.Found = strings.Join(found, ", ")
+	switch {
+	case len(down) == len(found):
+		f.Level, f.Remedy = Blocked, "connect the cable, or bring the network interface up: ip link set DEV up"
+	case len(local) > 0:
+		f.Level = Slow
+		f.Remedy = strings.Join(local, ", ") + ": only link-local GIDs, which reach one segment; give the network interface an address"
+	case len(down) > 0:
+		f.Level, f.Remedy = Slow, strings.Join(down, ", ")+": not used as long as it is down"
+	}
+	return f
+}
+
+// routable tells whether a RoCE port has a GID that is not link-local.
+func routable(root fs.FS, port string) bool {
+	gids, _ := fs.Glob(root, port+"/gids/*")
+	for _, g := range gids {
+		b, err := fs.ReadFile(root, g)
+		s := strings.TrimSpace(string(b))
+		if err == nil && strings.Trim(s, "0:") != "" && !strings.HasPrefix(s, "fe80:") {
+			return true
+		}
+	}
+	return false
+}
+
+// rdmaMemory tells whether memory can be pinned for devices. The kernel counts
+// it against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK.
+func rdmaMemory() Finding {
+	f := Finding{Name: "pinned memory for RDMA", Level: OK}
+	if list, _ := filepath.Glob("/" + rdmaClass + "/*"); len(list) == 0 {
+		f.Level, f.Found = Absent, "nothing needs it"
+		return f
+	}
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
+		return failed(f, Slow, err, "")
+	}
+	f.Found = limit(r.Cur) + " bytes (RLIMIT_MEMLOCK)"
+	if locks, err := mayLock(); err != nil {
+		return failed(f, Slow, err, "")
+	} else if locks {
+		f.Found = "unlimited (CAP_IPC_LOCK)"
+	} else if r.Cur < 1<<30 {
+		f.Level = Slow
+		if r.Cur < 8<<20 {
+			f.Level = Blocked
+		}
+		f.Remedy = "raise it: ulimit -l unlimited as root, LimitMEMLOCK=infinity in the unit, or a line \"* - memlock unlimited\" in /etc/security/limits.conf"
+	}
+	return f
+}
+
+func mayLock() (bool, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false, errors.New("capabilities cannot be read")
+	}
+	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0, nil
+}

@@ -1,0 +1,100 @@
+package verbs
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// pollBatch is how many completions one crossing into C takes.
+const pollBatch = 32
+
+// A work request's id says what it is, and which: the connection and its queue
+// pair are in the completion's tag, which is 0 once the queue pair is closed.
+func requestID(kind eventKind, id uint32) uint64 { return uint64(kind)<<32 | uint64(id) }
+
+// queueTag is the tag of one of a connection's queue pairs.
+func queueTag(conn uint32, queue uint8) uint32 { return 1 + conn*2 + uint32(queue) }
+
+// completions is the context's completion queue. Whoever holds the try-lock
+// drains it and hands each completion to its instance; nobody waits for the
+// lock on a data path.
+type completions struct {
+	lock  atomic.Uint32
+	armed bool // the channel will say when there is something; guarded by lock
+	_     [56]byte
+	cq    *ibv.CQ
+	wcs   [pollBatch]ibv.WC
+	dead  error // why the queue cannot be polled any more; guarded by lock
+}
+
+func (q *completions) tryLock() bool { return q.lock.Load() == 0 && q.lock.CompareAndSwap(0, 1) }
+func (q *completions) unlock()       { q.lock.Store(0) }
+
+// mustLock is for those who are about to sleep, or to free something.
+func (q *completions) mustLock() {
+	for !q.tryLock() {
+		runtime.Gosched()
+	}
+}
+
+// drain takes a batch from the completion queue, unless somebody else is at it.
+func (c *Context) drain() {
+	if c.done.tryLock() {
+		c.drainLocked()
+		c.done.unlock()
+	}
+}
+
+// drainLocked tells whether there may be more.
+func (c *Context) drainLocked() bool {
+	q := &c.done
+	if q.dead != nil {
+		return false
+	}
+	n, err := q.cq.Poll(q.wcs[:])
+	if err != nil {
+		q.dead = err
+		c.deviceGone(err)
+		return false
+	}
+	for k := range q.wcs[:n] {
+		c.deliver(&q.wcs[k])
+	}
+	return n == len(q.wcs)
+}
+
+// drainAll empties the completion queue, so that nothing in it is older than
+// this call.
+func (c *Context) drainAll() {
+	c.done.mustLock()
+	for c.drainLocked() {
+	}
+	c.done.unlock()
+}
+
+// deliver hands a completion to its connection. It touches nothing of it that
+// belongs to its owner.
+func (c *Context) deliver(wc *ibv.WC) {
+	if wc.Tag == 0 || wc.Tag > 2*maxConns {
+		return // of a queue pair that is gone
+	}
+	n := c.conns[(wc.Tag-1)/2].Load()
+	if n == nil {
+		return
+	}
+	e := event{kind: eventKind(wc.ID >> 32), queue: uint8((wc.Tag - 1) % 2), id: uint32(wc.ID)}
+	if wc.Status != ibv.WCSuccess {
+		e.kind, e.code = eventFailed, uint8(wc.Status)
+		n.firstBad.CompareAndSwap(0, uint64(wc.Status)|uint64(wc.VendorErr)<<32)
+	} else if e.kind == eventRecv {
+		e.n, e.imm = wc.ByteLen, wc.Imm()
+		e.code = uint8(e.imm >> immBits)
+		if wc.Flags&ibv.WCWithImm == 0 || (wc.Opcode == ibv.WCRecvWriteImm) != (e.code == codeDone) {
+			e.code = 0 // means nothing
+		}
+	}
+	n.inbox.push(e)
+	n.notice(&e)
+}

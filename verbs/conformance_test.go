@@ -1,0 +1,21 @@
+package verbs_test
+
+import (
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/drivertest"
+	_ "github.com/bywash/bywash/verbs"
+)
+
+func TestMain(m *testing.M) { drivertest.Main(m) }
+
+func config(track driver.Track) drivertest.Config {
+	return drivertest.Config{
+		Driver: "verbs", Hints: driver.Hints{Track: track}, TimeScale: 4, Deaths: 20,
+	}
+}
+
+func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(driver.Small)) }
+
+func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(driver.Large)) }

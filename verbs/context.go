@@ -1,0 +1,368 @@
+package verbs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// Context is a port of an RDMA device, opened.
+type Context struct {
+	api   driver.Context // this context, with the methods of its track
+	props driver.Properties
+	opts  options
+	inc   uint64
+	url   string
+
+	dev      *ibv.Context
+	pd       *ibv.PD
+	channel  *ibv.CompChannel
+	cache    *regcache.Cache[*ibv.MR]
+	set      *connect.Set
+	mods     *connect.Modules
+	inline   int // bytes that travel inside a work request
+	maxWrite int // bytes of one RDMA write or read
+	maxSGE   int
+
+	done  completions
+	conns [maxConns]atomic.Pointer[conn]
+	ready readySet
+
+	sleepers    atomic.Int32 // goroutines that need the completion channel
+	anySleepers atomic.Int32 // of those, the ones in RecvWaitAny
+	waiters     anyWaiters
+	slept       atomic.Uint64
+
+	mu      sync.Mutex
+	closed  bool
+	open    map[*conn]struct{}
+	nextNum uint32
+	cqNeed  int // completions that all queue pairs can cause
+	regions map[*region]struct{}
+	staging [48][]*driver.Arena // not in use, by the power of two of their sizes
+	retired driver.Counters     // of connections that are gone
+	tasks   sync.WaitGroup
+	stop    func()
+}
+
+// smallContext and largeContext give a context the methods of its track only.
+type smallContext struct{ *Context }
+type largeContext struct{ *Context }
+
+var (
+	_ driver.Prober    = smallContext{}
+	_ driver.Registrar = smallContext{}
+	_ driver.Registrar = largeContext{}
+)
+
+// registrar registers memory for the cache.
+type registrar struct{ pd *ibv.PD }
+
+// Register implements regcache.Registrar. The cache pins what is Go's.
+func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
+	at := address(b)
+	return r.pd.RegMRAt(at, uint64(len(b)), at, ibv.Access(access))
+}
+
+// Deregister implements regcache.Registrar.
+func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
+
+func openContext(props driver.Properties, o options, inline int, a driver.Attributes) (_ *Context, err error) {
+	c := &Context{
+		props: props, opts: o, inline: inline, stop: func() {},
+		open: make(map[*conn]struct{}), regions: make(map[*region]struct{}),
+	}
+	c.api = driver.Context(smallContext{c})
+	if props.Track == driver.Large {
+		c.api = largeContext{c}
+	}
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	c.inc = binary.LittleEndian.Uint64(seed[:]) | 1
+	defer func() {
+		if err != nil {
+			c.release()
+		}
+	}()
+	p, err := openPort(o, props.Device)
+	if err != nil {
+		return nil, err
+	}
+	c.dev = p.dev
+	if err = c.makeQueues(p); err != nil {
+		return nil, err
+	}
+	c.set, err = connect.Open(connect.Config{
+		Incarnation: c.inc, Secret: a.Secret, NoSecret: len(a.Secret) == 0,
+		Include: o.managers, Exclude: o.exclude, Options: o.manager, Timeout: o.deadTime,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if c.mods, err = c.set.Query(p.forManagers(o)); err != nil {
+		return nil, err
+	}
+	c.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.inc, Rest: c.mods.Card()}.String()
+	if len(c.url) > driver.MaxURL {
+		return nil, fmt.Errorf("%w: url of %d bytes, limit is %d", driver.ErrInvalid, len(c.url), driver.MaxURL)
+	}
+	var live context.Context
+	live, c.stop = context.WithCancel(context.Background())
+	c.tasks.Go(c.pump)
+	c.tasks.Go(func() { c.keep(live) })
+	c.tasks.Go(func() { c.watch(live) })
+	return c, nil
+}
+
+func (c *Context) makeQueues(p *port) (err error) {
+	attr := c.dev.Query()
+	c.maxSGE = min(attr.MaxSGE, maxPieces)
+	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
+	if c.pd, err = c.dev.AllocPD(); err != nil {
+		return err
+	}
+	if c.channel, err = c.dev.CreateCompChannel(); err != nil {
+		return err
+	}
+	if c.done.cq, err = c.dev.CreateCQ(min(1024, attr.MaxCQE), c.channel, 0); err != nil {
+		return err
+	}
+	c.cache = regcache.New[*ibv.MR](registrar{c.pd}, regcache.Config{Name: props(c)})
+	return nil
+}
+
+func props(c *Context) string { return Name + " " + c.props.Device }
+
+// Properties implements driver.Context.
+func (c *Context) Properties() *driver.Properties { return &c.props }
+
+// URL implements driver.Context.
+func (c *Context) URL() string { return c.url }
+
+func (c *Context) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Connect implements driver.Context.
+func (c *Context) Connect(peer string) (driver.Instance, error) {
+	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
+	}
+	n, err := c.connect(peer, u)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: fmt.Errorf("%s: %w", c.props.Device, err)}
+	}
+	return n.api, nil
+}
+
+func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, driver.ErrClosed
+	}
+	num, err := c.freeNumber()
+	if err != nil {
+		return nil, err
+	}
+	n, err := c.newConn(num, peer, u)
+	if err != nil {
+		return nil, err
+	}
+	n.end, err = c.mods.NewEndpoint(&connect.EndpointConfig{
+		PeerIncarnation: u.Incarnation, PeerCard: u.Rest, PeerName: peer,
+		QPs: n.api.queues(), UserData: n.api.hello().encode(), Prepare: n.prepare, Wake: n.woken,
+	})
+	if err == nil {
+		c.open[n] = struct{}{}
+		n.made.Store(true)
+		n.endpointChanged() // what it said before
+		err = n.end.Start()
+	}
+	if err != nil {
+		if n.end != nil {
+			n.end.Finalize()
+			<-n.end.Done()
+		}
+		delete(c.open, n)
+		c.discard(n)
+		return nil, err
+	}
+	return n, nil
+}
+
+func (c *Context) freeNumber() (uint32, error) {
+	for range maxConns {
+		k := c.nextNum
+		c.nextNum = (c.nextNum + 1) % maxConns
+		if c.conns[k].Load() == nil {
+			return k, nil
+		}
+		if k > 128 {
+			c.nextNum = 0 // low numbers keep probes short
+		}
+	}
+	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, maxConns)
+}
+
+// Counters implements driver.Context.
+func (c *Context) Counters(to *driver.Counters) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	to.Add(&c.retired)
+	for n := range c.open {
+		n.tally.addTo(to)
+	}
+	to.Waits += c.slept.Load()
+	if c.cache != nil {
+		r := c.cache.Counters()
+		to.RegistrationHits += r.Hits
+		to.RegistrationMisses += r.Misses
+		to.RegistrationEvictions += r.Evicted
+	}
+	if c.mods != nil {
+		s := c.mods.Stats()
+		to.Refused += uint64(s.Refused)
+		to.BadFrames += uint64(s.BadMessages)
+	}
+}
+
+// Close implements driver.Context.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
+	}
+	c.closed = true
+	var all []*conn
+	for n := range c.open {
+		all = append(all, n)
+	}
+	c.mu.Unlock()
+	driver.Closed(c.api)
+	for _, n := range all {
+		n.shut()
+	}
+	c.waiters.wake(false)
+	c.stop()
+	err := c.release()
+	if err != nil {
+		return &driver.Error{Driver: Name, Op: "close", Err: err}
+	}
+	return nil
+}
+
+// release frees everything, in the order that the device wants.
+func (c *Context) release() error {
+	// Connections first: they need the pump, the keeper does not mind.
+	for {
+		c.mu.Lock()
+		left := len(c.open)
+		c.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	var errs []error
+	try := func(f func() error) { errs = append(errs, f()) }
+	if c.mods != nil {
+		c.mods.Close()
+	}
+	if c.set != nil {
+		c.set.Close()
+	}
+	c.mu.Lock()
+	for r := range c.regions {
+		try(r.mr.Close)
+		r.letGo()
+	}
+	clear(c.regions)
+	c.mu.Unlock()
+	if c.cache != nil {
+		try(c.cache.Close)
+	}
+	for _, list := range c.staging {
+		for _, a := range list {
+			try(a.Close)
+		}
+	}
+	c.done.mustLock()
+	c.done.dead = driver.ErrClosed
+	c.done.unlock()
+	if c.done.cq != nil {
+		try(c.done.cq.Close)
+	}
+	if c.channel != nil {
+		try(c.channel.Close)
+	}
+	if c.pd != nil {
+		try(c.pd.Close)
+	}
+	if c.dev != nil {
+		try(c.dev.Close)
+	}
+	c.tasks.Wait()
+	return errors.Join(errs...)
+}
+
+// getStaging returns registered memory for n bytes.
+func (c *Context) getStaging(n int) ([]byte, error) {
+	class := 12
+	for 1<<class < n {
+		class++
+	}
+	c.mu.Lock()
+	var a *driver.Arena
+	if list := c.staging[class]; len(list) > 0 {
+		a = list[len(list)-1]
+		c.staging[class] = list[:len(list)-1]
+	}
+	c.mu.Unlock()
+	if a == nil {
+		var err error
+		if a, err = driver.NewArena(1 << class); err != nil {
+			return nil, err
+		}
+	}
+	return a.Bytes()[:n], nil
+}
+
+// keptStaging is how many arenas of a size are kept for the next use.
+const keptStaging = 4
+
+// putStaging takes memory back; nil is nothing.
+func (c *Context) putStaging(b []byte) {
+	if b == nil {
+		return
+	}
+	a, _, ok := driver.ArenaOf(b[:cap(b)])
+	if !ok {
+		return
+	}
+	class := 12
+	for 1<<class < len(a.Bytes()) {
+		class++
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.staging[class]) < keptStaging {
+		c.staging[class] = append(c.staging[class], a)
+		return
+	}
+	_ = a.Close() // which the cache learns of
+}

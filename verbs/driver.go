@@ -1,0 +1,346 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// Name is the driver's name.
+const Name = "verbs"
+
+// URLVersion is the version in this driver's urls.
+const URLVersion = 1
+
+// Limits of options.
+const (
+	minBuffer     = 256
+	maxBuffer     = 1 << 20
+	defaultBuffer = 4096
+	maxDepth      = 1024
+	defaultWindow = 64
+)
+
+func init() { driver.Register(verbsDriver{}) }
+
+type verbsDriver struct{}
+
+// Name implements driver.Driver.
+func (verbsDriver) Name() string { return Name }
+
+// Devices implements driver.Driver.
+func (verbsDriver) Devices() []driver.Device {
+	devs, err := ibv.Devices()
+	if err != nil {
+		return []driver.Device{{Name: "verbs", Description: "RDMA devices", Err: deviceError(err)}}
+	}
+	if len(devs) == 0 {
+		return []driver.Device{{Name: "verbs", Description: "RDMA devices", Err: noDevice()}}
+	}
+	var list []driver.Device
+	for _, d := range devs {
+		list = append(list, describe(d)...)
+	}
+	return list
+}
+
+func noDevice() error {
+	return &driver.UnavailableError{
+		Driver: Name, Reason: "this machine has no RDMA device", Absent: true,
+		Remedy: "for Soft-RoCE: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV; or make perf-vm, in a virtual machine",
+	}
+}
+
+// deviceError is why devices cannot be listed. A kernel that has none says
+// ENOSYS.
+func deviceError(err error) error {
+	if errors.Is(err, unix.ENOSYS) {
+		return noDevice()
+	}
+	return unavailable("", "RDMA verbs cannot be used", "", err)
+}
+
+// describe tells what people want to know of a device, a port each.
+func describe(info ibv.DeviceInfo) []driver.Device {
+	dev, err := ibv.Open(info.Name)
+	if err != nil {
+		return []driver.Device{{Name: info.Name, Description: "RDMA device", Err: unavailable(info.Name, "it cannot be opened", "", err)}}
+	}
+	defer dev.Close()
+	ports := max(dev.Query().Ports, 1)
+	var list []driver.Device
+	for k := 1; k <= ports; k++ {
+		d := driver.Device{Name: portName(dev, k), Description: "RDMA device"}
+		if ports > 1 {
+			d.Description = fmt.Sprintf("RDMA device, port %d of %d", k, ports)
+		}
+		p, err := usePort(dev, noOptions, k, k)
+		switch {
+		case isUnavailable(err):
+			d.Err = err
+		case err != nil:
+			d.Err = unavailable(d.Name, "it cannot be used", "", err)
+		case info.IWARP:
+			d.Err = unavailable(d.Name, "iWARP is not supported", "use an InfiniBand or RoCE device", nil)
+		}
+		if p != nil {
+			d.Details = p.details()
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// details are facts about a port and its device.
+func (p *port) details() (list []driver.Detail) {
+	add := func(name, format string, args ...any) {
+		list = append(list, driver.Detail{Name: name, Value: fmt.Sprintf(format, args...)})
+	}
+	a := p.dev.Query()
+	if a.Firmware != "" {
+		add("firmware", "%s", a.Firmware)
+	}
+	add("port", "%v, %v, MTU %v of %v", p.attr.LinkLayer, p.attr.State, p.attr.ActiveMTU, p.attr.MaxMTU)
+	gids, _ := p.dev.GIDs(p.num)
+	for _, g := range gids {
+		chosen := ""
+		if g.Index == p.gid.Index {
+			chosen = " (chosen)"
+		}
+		add(fmt.Sprintf("GID %d", g.Index), "%s%s", detailGID(g), chosen)
+	}
+	add("longest message", "%d bytes", p.attr.MaxMessage)
+	add("queue pairs", "%d, %d requests each, %d pieces a request", a.MaxQP, a.MaxQPWR, a.MaxSGE)
+	add("completion queue", "%d entries", a.MaxCQE)
+	add("memory regions", "%d, up to %d bytes each", a.MaxMR, a.MaxMRSize)
+	add("atomics", "%v", a.Atomic)
+	add("reads and atomics under way", "%d", a.MaxQPInitAtom)
+	add("memory windows", "%s", windows(a))
+	return list
+}
+
+func windows(a ibv.DeviceAttr) string {
+	if a.MemoryWindow2 {
+		return "type 2"
+	}
+	return "no type 2: keys of long messages stay valid while their memory is cached"
+}
+
+// options are the settings in Hints.Options.
+type options struct {
+	gidIndex  int // -1: chosen
+	gid       netip.Addr
+	pkeyIndex int
+	buffer    int
+	window    int
+	quality   connect.Quality
+	managers  []string
+	exclude   []string
+	manager   map[string]string // of the managers
+	deadTime  time.Duration
+}
+
+var noOptions = options{gidIndex: -1, buffer: defaultBuffer, window: defaultWindow, deadTime: 5 * time.Second}
+
+func parseOptions(m map[string]string) (options, error) {
+	o := noOptions
+	number := func(v string, low, high uint64) (uint64, bool) {
+		n, err := strconv.ParseUint(v, 0, 32)
+		return n, err == nil && n >= low && n <= high
+	}
+	for k, v := range m {
+		ok := true
+		var n uint64
+		switch k {
+		case "gid":
+			if n, ok = number(v, 0, 255); ok {
+				o.gidIndex = int(n)
+			} else if a, err := netip.ParseAddr(v); err == nil {
+				o.gid, ok = a.Unmap(), true
+			}
+		case "pkey-index":
+			n, ok = number(v, 0, 65535)
+			o.pkeyIndex = int(n)
+		case "buffer":
+			n, ok = number(v, minBuffer, maxBuffer)
+			o.buffer = int(n+63) &^ 63
+		case "window":
+			n, ok = number(v, 2, maxDepth/2)
+			o.window = int(n)
+		case "service-level":
+			n, ok = number(v, 0, 15)
+			o.quality.ServiceLevel = uint8(n)
+		case "traffic-class":
+			n, ok = number(v, 0, 255)
+			o.quality.TrafficClass = uint8(n)
+		case "ack-timeout":
+			n, ok = number(v, 1, 31)
+			o.quality.AckTimeout = uint8(n)
+		case "managers":
+			o.managers = strings.Split(v, ",")
+		case "exclude-managers":
+			o.exclude = strings.Split(v, ",")
+		case "dead-time":
+			d, err := time.ParseDuration(v)
+			o.deadTime, ok = d, err == nil && d >= 100*time.Millisecond && d <= time.Hour
+		default:
+			if prefix, _, _ := strings.Cut(k, "-"); !managerNamed(prefix) {
+				return o, fmt.Errorf("%w: verbs has no option %q (it has gid, pkey-index, buffer, window, service-level, traffic-class, ack-timeout, "+
+					"managers, exclude-managers, dead-time, and those of the managers)", driver.ErrInvalid, k)
+			}
+			if o.manager == nil {
+				o.manager = make(map[string]string)
+			}
+			o.manager[k] = v
+		}
+		if !ok {
+			return o, fmt.Errorf("%w: verbs option %s=%q", driver.ErrInvalid, k, v)
+		}
+	}
+	return o, nil
+}
+
+func managerNamed(name string) bool {
+	for _, n := range connect.Names() {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// nic is a queried, unopened port.
+type nic struct {
+	props  driver.Properties
+	opts   options
+	inline int
+	opened atomic.Bool
+}
+
+// Query implements driver.Driver.
+func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
+	fail := func(err error) (driver.NIC, error) {
+		if isUnavailable(err) {
+			return nil, err
+		}
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	if h.Track > driver.Large {
+		return fail(fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track))
+	}
+	o, err := parseOptions(h.Options)
+	if err != nil {
+		return fail(err)
+	}
+	if h.MaxMessage > o.buffer && h.Options["buffer"] == "" && h.Track == driver.Small {
+		o.buffer = min(h.MaxMessage+63, 64<<10) &^ 63
+	}
+	name, err := chooseDevice(h.Device)
+	if err != nil {
+		return fail(err)
+	}
+	p, err := openPort(o, name)
+	if err != nil {
+		return fail(err)
+	}
+	defer p.dev.Close()
+	n := &nic{opts: o, inline: inlineSize(p.dev.Query())}
+	n.props = driver.Properties{
+		Driver: Name, Device: portName(p.dev, p.num), Track: h.Track,
+		Capabilities: capabilities(h.Track, o, p), Profile: profile(p),
+	}
+	return n, nil
+}
+
+// chooseDevice takes the first device that has an active port, if none is named.
+func chooseDevice(name string) (string, error) {
+	if err := ibv.Available(); err != nil {
+		return "", unavailable(name, "RDMA verbs cannot be used", "", err)
+	}
+	if name != "" {
+		return name, nil
+	}
+	devs, err := ibv.Devices()
+	if err != nil {
+		return "", deviceError(err)
+	}
+	if len(devs) == 0 {
+		return "", noDevice()
+	}
+	for _, d := range devs {
+		p, e := openPort(noOptions, d.Name)
+		if e == nil {
+			_ = p.dev.Close()
+			return d.Name, nil
+		}
+		err = e
+	}
+	return "", err
+}
+
+// inlineSize is how much a work request carries itself: copying more costs the
+// processor more than the device's reading it.
+func inlineSize(ibv.DeviceAttr) int { return 220 }
+
+func capabilities(t driver.Track, o options, p *port) driver.Capabilities {
+	a := p.dev.Query()
+	c := driver.Capabilities{
+		IOVec: true, Data: true, SendWait: true, RecvWait: true,
+		DeadTime: o.deadTime,
+		OneSided: &driver.OneSidedCapabilities{
+			Put: true, Get: true, MaxPut: int(min(p.attr.MaxMessage, 1<<30)), MaxGet: int(min(p.attr.MaxMessage, 1<<30)),
+			PutAlignment: 1, GetAlignment: 1, KeySize: keyBytes, Depth: opDepth,
+			AtomicWithCPU: a.Atomic == ibv.AtomicGlobal, RevokedKeyBreaks: true,
+		},
+	}
+	if a.Atomic != ibv.AtomicNone {
+		c.OneSided.Atomics64 = driver.AtomicsOf(driver.Add, driver.CompareSwap)
+		c.OneSided.Fetch64 = c.OneSided.Atomics64
+	}
+	if t == driver.Small {
+		c.MaxMessage, c.BufferSize = o.buffer, o.buffer
+		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
+		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.Ordered = true
+		return c
+	}
+	c.MaxMessage = maxMessage
+	c.Prefetch = true
+	c.RdvSize = rdvBytes
+	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
+	return c
+}
+
+func profile(p *port) driver.Profile {
+	bits := float64(p.attr.Speed) * float64(max(p.attr.Width, 1)) * 1e6
+	if bits == 0 {
+		bits = 10e9
+	}
+	return driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: bits / 8, Exclusivity: 32}
+}
+
+// Properties implements driver.NIC.
+func (n *nic) Properties() *driver.Properties { return &n.props }
+
+// Open implements driver.NIC.
+func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
+	if n.opened.Swap(true) {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
+	}
+	c, err := openContext(n.props, n.opts, n.inline, a)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
+	}
+	driver.Opened(c.api)
+	return c.api, nil
+}

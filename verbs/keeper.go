@@ -1,0 +1,95 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// keep looks after idle connections: a device notices that a peer is gone only
+// when it sends, so every connection that has sent nothing lately writes nothing, to
+// nowhere, which the peer's device must acknowledge. The peer's process does
+// not see it and may be stopped.
+func (c *Context) keep(live context.Context) {
+	tick := time.NewTicker(c.opts.deadTime / 4)
+	defer tick.Stop()
+	var all []*conn
+	for {
+		select {
+		case <-tick.C:
+		case <-live.Done():
+			return
+		}
+		c.mu.Lock()
+		all = all[:0]
+		for n := range c.open {
+			all = append(all, n)
+		}
+		c.mu.Unlock()
+		for _, n := range all {
+			n.ping()
+		}
+		clear(all)
+	}
+}
+
+// ping keeps a connection alive, unless its owner is inside a call.
+func (n *conn) ping() {
+	if n.state.Load() != stateUp || !n.inCall.CompareAndSwap(0, 1) {
+		return
+	}
+	defer n.leave()
+	if n.state.Load() != stateUp {
+		return
+	}
+	n.api.settle()
+	if n.quiet == n.sq.next && n.sq.room() > 0 && n.state.Load() == stateUp {
+		wr, _ := n.sq.add(requestControl, n.sq.idle())
+		wr.Write(0, 0)
+		if err := n.sq.post(); err != nil {
+			n.broke(err)
+		}
+	}
+	n.quiet = n.sq.next
+}
+
+// watch reads what the device says by itself.
+func (c *Context) watch(live context.Context) {
+	for {
+		e, err := c.dev.GetAsyncEvent(live)
+		if err != nil {
+			return
+		}
+		switch e.Type {
+		case ibv.EventDeviceFatal, ibv.EventCQErr:
+			c.deviceGone(fmt.Errorf("the device reports: %v", e.Type))
+		}
+	}
+}
+
+// deviceGone breaks all connections.
+func (c *Context) deviceGone(cause error) {
+	err := fmt.Errorf("%w: %s: the device failed or was removed: %w", driver.ErrBroken, c.props.Device, cause)
+	go func() { // the caller may hold what this needs
+		c.mu.Lock()
+		var all []*conn
+		for n := range c.open {
+			all = append(all, n)
+		}
+		c.mu.Unlock()
+		for _, n := range all {
+			if !n.resolve(stateBroken, err) {
+				n.finish(stateBroken, err)
+			}
+		}
+	}()
+}
+
+func isUnavailable(err error) bool {
+	var u *driver.UnavailableError
+	return errors.As(err, &u)
+}

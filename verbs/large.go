@@ -1,0 +1,324 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// transferDepth is how many packets can be posted each way on the large track;
+// maxTransfers what a peer may have.
+const (
+	transferDepth = 16
+	maxTransfers  = 1 << slotBits
+)
+
+// large is an instance on the large track: the receiver's rdv data names its
+// memory, the sender writes there, and the last write, or a message behind it,
+// says that it is complete.
+//
+// Two queue pairs connect two processes, one for each direction of data: the
+// receiver's requests (asking whether a send has begun, binding windows) do not
+// wait behind its own data.
+//
+// # Cancelling
+//
+// A receive can be cancelled without the peer's help, so that a peer that
+// computes, or was stopped, delays nobody. The sender has a table of claims, one
+// for each receive slot of the peer, which the peer can read and write. Before
+// it writes, the sender stores the transfer's generation in "claimed" and then looks
+// at "cancelled". The receiver writes "cancelled" and then reads "claimed": one
+// of them sees the other. If the receiver sees no claim, the sender will
+// withdraw, and the receive is cancelled; if it does, it waits for the
+// message, or for word that the sender has withdrawn.
+type large struct {
+	conn
+	rx *sendQueue // of the queue pair that the peer's data comes by
+
+	pool    *pool // receives for announcements
+	mem     *slab // the pool's buffers, then scratch
+	tag     uint64
+	bounce  *slab       // for short messages in memory that is not registered, made at the first
+	claim   *claimTable // this side's, as sender
+	claimMR *ibv.MR     // of the table alone: all that the peer may touch
+	asks    []byte      // where the peer's claims are read to
+	slots   [transferDepth]slot
+	used    int // slots that are posted
+	out     [transferDepth]transfer
+	fetches [2 * transferDepth]prefetch
+	queue   []*transfer // whose writes are not all posted yet
+	sends   int         // transfers under way
+}
+
+// claimTable is what the peer reads and writes while it cancels a receive.
+type claimTable [transferDepth]struct{ claimed, cancelled uint64 }
+
+const claimBytes = int(unsafe.Sizeof(claimTable{}))
+
+// slot is a receive on its way.
+type slot struct {
+	p      *driver.Packet
+	gen    uint32
+	length int
+	memory memory
+	asking bool // cancelled, and the claim is being read
+	rdv    [rdvBytes]byte
+}
+
+// transfer is a send on its way.
+type transfer struct {
+	p      *driver.Packet
+	rdv    rdvData
+	total  int // bytes of the message
+	length int // bytes that fit
+	memory memory
+	posted int  // bytes whose writes are posted
+	said   bool // the last request is posted
+	err    error
+}
+
+var (
+	_ driver.SendWaiter = (*large)(nil)
+	_ driver.RecvWaiter = (*large)(nil)
+	_ driver.Prefetcher = (*large)(nil)
+	_ driver.OneSided   = (*large)(nil)
+)
+
+// queues implements track: what one side sends by, the other receives by.
+func (l *large) queues() []connect.QP {
+	switch a := l.ctx.adapt; {
+	case len(l.qps) == 1:
+		return []connect.QP{a(l.qps[0])}
+	case l.ctx.inc < l.peerInc:
+		return []connect.QP{a(l.qps[0]), a(l.qps[1])}
+	default:
+		return []connect.QP{a(l.qps[1]), a(l.qps[0])}
+	}
+}
+
+func (l *large) hello() *hello {
+	return &hello{
+		large: true, tag: l.tag, depth: transferDepth,
+		addr: uint64(uintptr(unsafe.Pointer(l.claim))), rkey: l.claimMR.RKey(),
+	}
+}
+
+// prepare implements track.
+func (l *large) prepare() error {
+	if l.theirs.depth != transferDepth {
+		return fmt.Errorf("%w: the peer's context has %d transfers, this one %d", driver.ErrVersion, l.theirs.depth, transferDepth)
+	}
+	return l.pool.fill()
+}
+
+// settle implements track.
+func (l *large) settle() {
+	if l.inbox.empty() {
+		l.ctx.drain()
+	}
+	l.take()
+	if l.state.Load() == stateUp {
+		l.push()
+	} else if l.used > 0 || l.sends > 0 || l.ops > 0 {
+		l.quench()
+		l.take() // what had come before
+		l.fail()
+	}
+}
+
+// take takes what has come in.
+func (l *large) take() {
+	var e event
+	for l.inbox.pop(&e) {
+		q := &l.sq
+		if e.queue == 1 {
+			q = l.rx
+		}
+		switch e.kind {
+		case eventRecv:
+			l.announced(&e)
+		case eventSent:
+			l.complete(q, e.id, ibv.WCSuccess)
+		default:
+			l.complete(q, e.id, ibv.WCStatus(e.code))
+		}
+	}
+}
+
+// complete takes back requests up to number id of a queue.
+func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
+	for q.holds(id) {
+		failed := status
+		if q.done != id {
+			failed = ibv.WCSuccess
+		}
+		r, _ := q.complete(id)
+		switch r.kind {
+		case requestOp:
+			l.finishOp(r.op, failed)
+		case requestWrite:
+			if r.last != nil && failed == ibv.WCSuccess {
+				l.sent(r.last)
+			}
+		case requestCancel:
+			if failed == ibv.WCSuccess {
+				l.asked(r.slot, r.gen)
+			}
+		}
+	}
+}
+
+// announced takes word of a transfer that is over.
+func (l *large) announced(e *event) {
+	name := e.imm & immMask
+	k, gen := int(name&(maxTransfers-1)), name>>slotBits
+	total := uint64(e.n)
+	if e.code == codeDoneLong && e.n == 8 {
+		total = *(*uint64)(unsafe.Pointer(unsafe.SliceData(l.mem.recv(e.id))))
+	}
+	l.pool.put(e.id)
+	if l.state.Load() == stateUp {
+		if err := l.pool.post(&l.ctx.done, nil); err != nil {
+			l.broke(err)
+			return
+		}
+	}
+	if e.code == codeGoodbye {
+		return
+	}
+	if k >= transferDepth || l.slots[k].p == nil || l.slots[k].gen&genMask != gen {
+		// The sender of a receive that was cancelled before has seen it now.
+		if e.code != codeWithdrawn {
+			l.misbehaved("word of a transfer that is not under way")
+		}
+		return
+	}
+	s := &l.slots[k]
+	switch {
+	case e.code == codeWithdrawn && s.p.Driver.Phase == driver.Canceling:
+		l.end(s, driver.ErrCanceled)
+	case e.code == codeDone && int(e.n) <= s.length, e.code == codeDoneLong && e.n == 8 && total <= maxMessage:
+		l.arrivedAll(s, int(total))
+	default:
+		l.misbehaved(fmt.Sprintf("an announcement with code %d", e.code))
+	}
+}
+
+// arrivedAll finishes a receive.
+func (l *large) arrivedAll(s *slot, total int) {
+	s.p.N = min(total, s.length)
+	if s.memory.copied != nil {
+		c := s.p.Cursor()
+		c.Scatter(s.memory.copied[:s.p.N])
+	}
+	l.tally.received.Add(1)
+	l.tally.bytesReceived.Add(uint64(s.p.N))
+	l.opPath = ""
+	var err error
+	if total > s.length {
+		err = &driver.TruncatedError{Message: total, Buffer: s.length}
+		l.tally.truncated.Add(1)
+	}
+	l.end(s, err)
+}
+
+// end gives a receive back to its owner.
+func (l *large) end(s *slot, err error) {
+	if err == driver.ErrCanceled {
+		l.tally.canceled.Add(1)
+	}
+	l.release(&s.memory)
+	finish(s.p, err)
+	s.p, s.asking = nil, false
+	l.used--
+}
+
+// claims tells the peer that a transfer begins, and tells whether it may: a
+// receive is over when it, or a later one in its slot, was cancelled.
+func (l *large) claims(r *rdvData) bool {
+	c := &l.claim[r.slot]
+	atomic.StoreUint64(&c.claimed, uint64(r.gen)) // a full barrier
+	return int32(uint32(atomic.LoadUint64(&c.cancelled))-r.gen) < 0
+}
+
+// fail ends what is posted after the connection has ended and the device has
+// let go of the memory.
+func (l *large) fail() {
+	err := l.failure("transfer")
+	for k := range l.slots {
+		if l.slots[k].p != nil {
+			l.end(&l.slots[k], err)
+		}
+	}
+	for k := range l.out {
+		if t := &l.out[k]; t.p != nil {
+			t.err = err
+			l.sent(t)
+		}
+	}
+	l.failOps(err)
+	l.queue = l.queue[:0]
+}
+
+// farewell implements track.
+func (l *large) farewell() bool {
+	if l.firstBad.Load() != 0 || l.quenched || l.sq.room() == 0 {
+		return false
+	}
+	l.sq.chain.Reset()
+	wr, _ := l.sq.add(requestControl, true)
+	wr.SendImm(immediate(codeGoodbye, 0))
+	if l.used > 0 && len(l.qps) == 2 {
+		_ = l.qps[1].Close() // nothing is written any more
+	}
+	return l.sq.post() == nil
+}
+
+// drop implements track.
+func (l *large) drop() {
+	for k := range l.slots {
+		l.release(&l.slots[k].memory)
+	}
+	for k := range l.out {
+		l.release(&l.out[k].memory)
+	}
+	l.bounce.close()
+	if l.claimMR != nil {
+		_ = l.claimMR.Close()
+	}
+	l.mem.close()
+}
+
+// Path implements driver.Instance.
+func (l *large) Path() string {
+	if l.opPath != "" {
+		return l.opPath
+	}
+	return "rdma-write"
+}
+
+// Disconnect implements driver.Instance.
+func (l *large) Disconnect() error {
+	pending := false
+	if l.enter() {
+		l.settle()
+		pending = l.sends > 0
+		l.leave()
+	}
+	return l.disconnect(pending)
+}
+
+// SendWait implements driver.SendWaiter.
+func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
+	return l.block(ctx, l, p, true)
+}
+
+// RecvWait implements driver.RecvWaiter.
+func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
+	return l.block(ctx, l, p, false)
+}

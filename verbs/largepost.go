@@ -1,0 +1,296 @@
+package verbs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// RecvPost implements driver.Instance.
+func (l *large) RecvPost(p *driver.Packet) error {
+	if !l.enter() {
+		return l.failure("receive")
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure("receive")
+	}
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
+		return l.misuse("receive", p)
+	}
+	n := p.Len()
+	if n > maxMessage {
+		return l.fault("receive", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
+	}
+	if l.used == transferDepth {
+		l.settle()
+		if l.used == transferDepth {
+			l.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
+	}
+	k := 0
+	for l.slots[k].p != nil {
+		k++
+	}
+	s := &l.slots[k]
+	if err := l.acquire(&s.memory, p, n, k, recvAccess); err != nil {
+		return l.fault("receive", err)
+	}
+	s.gen++
+	s.p, s.length = p, n
+	l.used++
+	p.RdvData = l.describe(k, s)
+	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
+	return nil
+}
+
+// describe fills in rdv data.
+func (l *large) describe(k int, s *slot) []byte {
+	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, n: s.memory.n}
+	for j := range s.memory.n {
+		b := s.memory.piece[j]
+		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.mr(&s.memory, j).RKey()}
+	}
+	return r.encode(s.rdv[:])
+}
+
+// RecvPoll implements driver.Instance.
+func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, "receive") }
+
+// SendPoll implements driver.Instance.
+func (l *large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, "send") }
+
+func (l *large) poll(p *driver.Packet, op string) (bool, error) {
+	if p.Driver.Phase != driver.Done {
+		if !l.enter() {
+			return l.over(p, op)
+		}
+		l.settle()
+		l.leave()
+	}
+	switch p.Driver.Phase {
+	case driver.Done:
+		return outcome(p)
+	case driver.Posted, driver.Canceling:
+		return false, nil
+	}
+	return true, l.misuse(op+" poll", p)
+}
+
+// RecvCancel implements driver.Instance.
+func (l *large) RecvCancel(p *driver.Packet) error {
+	switch p.Driver.Phase {
+	case driver.Done, driver.Canceling:
+		return nil
+	case driver.Posted:
+	default:
+		if l.state.Load() == stateClosed {
+			return l.failure("cancel")
+		}
+		return l.fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+	}
+	if !l.enter() {
+		return l.failure("cancel")
+	}
+	defer l.leave()
+	k := p.Driver.Slot
+	if k >= transferDepth || l.slots[k].p != p {
+		return l.fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
+	}
+	p.Driver.Phase = driver.Canceling
+	l.ask(int(k))
+	return nil
+}
+
+// ask tells the peer's table that a receive is cancelled, and reads whether its
+// send has begun. Room is always there: requests of this kind are few.
+func (l *large) ask(k int) {
+	s := &l.slots[k]
+	if l.state.Load() != stateUp || s.asking {
+		return
+	}
+	if l.rx.room() < 2 {
+		return // asked again by push
+	}
+	s.asking = true
+	entry := l.theirs.addr + uint64(k)*uint64(unsafe.Sizeof(claimTable{}[0]))
+	var word [8]byte
+	binary.NativeEndian.PutUint64(word[:], uint64(s.gen))
+	wr, _ := l.rx.add(requestControl, false)
+	wr.Write(entry+8, l.theirs.rkey)
+	wr.Inline(word[:])
+	wr, r := l.rx.add(requestCancel, true)
+	r.slot, r.gen = k, s.gen
+	wr.Read(entry, l.theirs.rkey)
+	wr.AddSGE(address(l.asks[8*k:]), 8, l.mem.lkey)
+	l.postOn(l.rx)
+}
+
+// asked reads what the peer's table said about a slot, unless the message was
+// faster.
+func (l *large) asked(k int, gen uint32) {
+	s := &l.slots[k]
+	if s.p != nil && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
+		l.end(s, driver.ErrCanceled)
+	}
+}
+
+func (l *large) postOn(q *sendQueue) {
+	if err := q.post(); err != nil {
+		l.broke(err)
+	}
+}
+
+// SendPost implements driver.Instance.
+func (l *large) SendPost(p *driver.Packet) error {
+	if !l.enter() {
+		return l.failure("send")
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure("send")
+	}
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
+		return l.misuse("send", p)
+	}
+	n := p.Len()
+	if n > maxMessage {
+		return l.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
+	}
+	if l.sends == transferDepth {
+		l.settle()
+		if l.sends == transferDepth {
+			l.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
+	}
+	k := 0
+	for l.out[k].p != nil {
+		k++
+	}
+	t := &l.out[k]
+	err := t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
+	if err == nil && atomic.LoadUint64(&l.claim[t.rdv.slot].claimed) == uint64(t.rdv.gen) {
+		err = fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
+	}
+	if err == nil {
+		err = l.begin(k, p, n)
+	}
+	if err != nil {
+		return l.fault("send", err)
+	}
+	return nil
+}
+
+// begin claims the receive and starts to write.
+func (l *large) begin(k int, p *driver.Packet, n int) error {
+	t := &l.out[k]
+	t.total, t.length = n, min(n, t.rdv.length)
+	t.posted, t.said, t.err = 0, false, nil
+	if err := l.acquire(&t.memory, p, t.length, transferDepth+k, sendAccess); err != nil {
+		return err
+	}
+	if b := t.memory.copied; b != nil {
+		c := p.Cursor()
+		c.Gather(b)
+	}
+	t.p = p
+	p.Driver = driver.PacketState{Phase: driver.Posted}
+	l.sends++
+	if !l.claims(&t.rdv) {
+		t.err = l.fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
+		t.posted = t.length
+	}
+	l.queue = append(l.queue, t)
+	l.push()
+	return nil
+}
+
+// push posts writes as far as the queue has room, and asks again what could
+// not be asked.
+func (l *large) push() {
+	for len(l.queue) > 0 && l.sq.room() > controlReserve {
+		t := l.queue[0]
+		if t.posted < t.length {
+			l.write(t)
+			continue
+		}
+		if !t.said {
+			l.conclude(t)
+		}
+		l.queue = append(l.queue[:0], l.queue[1:]...)
+	}
+	if l.sq.chain.Len() > 0 {
+		l.postOn(&l.sq)
+	}
+	for k := range l.slots {
+		if s := &l.slots[k]; s.p != nil && s.p.Driver.Phase == driver.Canceling && !s.asking {
+			l.ask(k)
+		}
+	}
+}
+
+// write adds the next write of a transfer: as much as is contiguous on both
+// sides.
+func (l *large) write(t *transfer) {
+	at, remote := seekPiece(t.rdv.piece[:t.rdv.n], t.posted)
+	k, off := 0, t.posted
+	for off >= len(t.memory.piece[k]) {
+		off -= len(t.memory.piece[k])
+		k++
+	}
+	n := min(remote.length-at, len(t.memory.piece[k])-off, t.length-t.posted, l.ctx.maxWrite)
+	whole := n == t.length && t.length == t.total
+	wr, r := l.sq.add(requestWrite, whole)
+	if whole {
+		wr.WriteImm(remote.addr+uint64(at), remote.rkey, immediate(codeDone, transferName(t.rdv.slot, t.rdv.gen)))
+		r.last, t.said = t, true
+	} else {
+		wr.Write(remote.addr+uint64(at), remote.rkey)
+	}
+	wr.AddSGE(address(t.memory.piece[k][off:]), uint32(n), l.mr(&t.memory, k).LKey())
+	t.posted += n
+}
+
+func seekPiece(pieces []remotePiece, off int) (int, *remotePiece) {
+	k := 0
+	for off >= pieces[k].length {
+		off -= pieces[k].length
+		k++
+	}
+	return off, &pieces[k]
+}
+
+// conclude says that a transfer is complete, or withdrawn.
+func (l *large) conclude(t *transfer) {
+	wr, r := l.sq.add(requestWrite, true)
+	r.last, t.said = t, true
+	name := transferName(t.rdv.slot, t.rdv.gen)
+	if t.err != nil {
+		wr.SendImm(immediate(codeWithdrawn, name))
+		return
+	}
+	wr.SendImm(immediate(codeDoneLong, name))
+	var total [8]byte
+	binary.NativeEndian.PutUint64(total[:], uint64(t.total))
+	wr.Inline(total[:])
+}
+
+// sent gives a send back to its owner.
+func (l *large) sent(t *transfer) {
+	l.release(&t.memory)
+	p := t.p
+	t.p = nil
+	l.sends--
+	l.opPath = ""
+	if t.err == nil {
+		p.N = t.total
+		l.tally.sent.Add(1)
+		l.tally.bytesSent.Add(uint64(t.length))
+	}
+	finish(p, t.err)
+}

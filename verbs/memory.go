@@ -1,0 +1,141 @@
+package verbs
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// bounceSize is up to what length a message in memory that is not registered
+// is copied through memory that is: registering costs more.
+const bounceSize = 8192
+
+// What the pieces of a packet are registered for.
+const (
+	sendAccess regcache.Access = 0
+	recvAccess                 = regcache.Access(ibv.AccessLocalWrite | ibv.AccessRemoteWrite)
+)
+
+// memory is where the device finds a packet: the packet's own memory,
+// registered, or a copy.
+type memory struct {
+	n      int
+	piece  [maxPieces][]byte
+	region [maxPieces]*regcache.Region[*ibv.MR]
+	arena  [maxPieces]*driver.Arena
+	copied []byte // the one piece, if it is a copy
+	bounce bool   // which lies in the bounce buffers
+}
+
+// collect lists the pieces of the first n bytes of a packet. False: there are
+// too many.
+func (m *memory) collect(p *driver.Packet, n int) bool {
+	c := p.Cursor()
+	for m.n = 0; n > 0; m.n++ {
+		if m.n == maxPieces {
+			m.n = 0
+			return false
+		}
+		m.piece[m.n] = c.Next(n)
+		n -= len(m.piece[m.n])
+	}
+	return true
+}
+
+// acquire makes the first n bytes of a packet, or room for a copy of them,
+// reachable for the device. The buffer is the one to bounce in.
+func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regcache.Access) (err error) {
+	ok := m.collect(p, n)
+	f, err := l.takePrefetch(p, m)
+	if err != nil {
+		*m = memory{}
+		return err
+	}
+	switch {
+	case n == 0:
+	case n <= bounceSize && !(m.n == 1 && inArena(m.piece[0])):
+		err = l.useBounce(m, n, buffer)
+	case !ok:
+		if m.copied, err = l.ctx.getStaging(n); err == nil {
+			m.n, m.piece[0] = 1, m.copied
+			err = l.register(m, nil, access)
+		}
+	default:
+		err = l.register(m, f, access)
+	}
+	if err != nil {
+		l.release(m)
+		return err
+	}
+	if f != nil {
+		l.forgetPrefetch(p, f)
+	}
+	return nil
+}
+
+func inArena(b []byte) bool {
+	_, _, ok := driver.ArenaOf(b)
+	return ok
+}
+
+func (l *large) useBounce(m *memory, n, buffer int) (err error) {
+	if l.bounce == nil {
+		l.bounce, err = newSlab(l.ctx.pd, bounceSize, 2*transferDepth, 0, 0, ibv.AccessLocalWrite|ibv.AccessRemoteWrite)
+		if err != nil {
+			return err
+		}
+	}
+	clear(m.piece[:])
+	m.n, m.copied, m.bounce = 1, l.bounce.at(buffer)[:n], true
+	m.piece[0] = m.copied
+	return nil
+}
+
+// register registers the pieces.
+func (l *large) register(m *memory, f *prefetch, access regcache.Access) (err error) {
+	for k := range m.n {
+		var r *regcache.Region[*ibv.MR]
+		if f != nil && f.fetch[k].Active() {
+			r, err = f.fetch[k].Acquire()
+		} else {
+			r, err = l.ctx.cache.Acquire(m.piece[k], access)
+		}
+		if err != nil {
+			return err
+		}
+		m.region[k] = r
+		if a := r.Arena(); a != nil {
+			if !a.Hold() {
+				return fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
+			}
+			m.arena[k] = a
+		}
+	}
+	return nil
+}
+
+// mr is the registration of a piece.
+func (l *large) mr(m *memory, k int) *ibv.MR {
+	if m.bounce {
+		return l.bounce.mr
+	}
+	return m.region[k].Handle()
+}
+
+// release gives everything back. The device does not use it any more.
+func (l *large) release(m *memory) {
+	for k := range m.n {
+		if m.region[k] != nil {
+			m.region[k].Release()
+		}
+		if m.arena[k] != nil {
+			m.arena[k].Release()
+		}
+	}
+	if !m.bounce {
+		l.ctx.putStaging(m.copied)
+	}
+	*m = memory{}
+}

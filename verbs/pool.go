@@ -1,0 +1,96 @@
+package verbs
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// controlReceives are posted beyond what peers are told of: for two updates of
+// the limit and a goodbye.
+const controlReceives = 4
+
+// slab is a connection's buffers, registered once: memory outside the Go heap.
+type slab struct {
+	mem   []byte
+	mr    *ibv.MR
+	lkey  uint32
+	size  int // bytes of a buffer
+	recvs int // receive buffers, which come first
+	slots int // send buffers
+}
+
+func newSlab(pd *ibv.PD, size, recvs, slots, extra int, access ibv.Access) (*slab, error) {
+	mem, err := unix.Mmap(-1, 0, size*(recvs+slots)+extra, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := pd.RegMR(mem, access)
+	if err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
+	return &slab{mem: mem, mr: mr, lkey: mr.LKey(), size: size, recvs: recvs, slots: slots}, nil
+}
+
+// close frees the buffers. The queue pairs that used them are gone.
+func (s *slab) close() {
+	if s != nil && s.mr.Close() == nil {
+		_ = unix.Munmap(s.mem)
+	}
+}
+
+func (s *slab) at(k int) []byte          { return s.mem[k*s.size : (k+1)*s.size : (k+1)*s.size] }
+func (s *slab) extra() []byte            { return s.mem[s.size*(s.recvs+s.slots):] }
+func (s *slab) recv(k uint32) []byte     { return s.at(int(k)) }
+func (s *slab) send(k int) []byte        { return s.at(s.recvs + k) }
+func (s *slab) sendAddr(k int) uint64    { return address(s.send(k)) }
+func (s *slab) recvAddr(k uint32) uint64 { return address(s.recv(k)) }
+
+// address is where b lies: outside the Go heap, or pinned.
+func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// pool posts a connection's receive buffers.
+type pool struct {
+	qp     *ibv.QP
+	chain  *ibv.RecvChain
+	mem    *slab
+	window int // messages a peer may send ahead
+	work   ibv.Work
+}
+
+// put makes a buffer one that is posted with the next flush.
+func (p *pool) put(buffer uint32) {
+	wr := p.chain.Next()
+	wr.ID = requestID(eventRecv, buffer)
+	wr.AddSGE(p.mem.recvAddr(buffer), uint32(p.mem.size), p.mem.lkey)
+}
+
+// due tells whether enough buffers wait to be posted for their own sake.
+func (p *pool) due() bool { return p.chain.Len() >= (p.window+3)/4 }
+
+// fill posts all buffers, before the peer can send.
+func (p *pool) fill() error {
+	for k := range p.mem.recvs {
+		p.put(uint32(k))
+	}
+	_, err := p.qp.PostRecv(p.chain)
+	return err
+}
+
+// post hands the device what waits: first receives, so that a limit that is
+// told is true, then sends, both in one crossing. sends may be nil.
+func (p *pool) post(q *completions, sends *sendQueue) error {
+	if sends == nil || sends.chain.Len() == 0 {
+		_, err := p.qp.PostRecv(p.chain)
+		return err
+	}
+	if p.chain.Len() == 0 {
+		return sends.post()
+	}
+	p.work = ibv.Work{SendQP: sends.qp, Sends: sends.chain, RecvQP: p.qp, Recvs: p.chain}
+	_, err := q.cq.Progress(&p.work, nil)
+	return err
+}

@@ -1,0 +1,201 @@
+package verbs
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// port is an opened device's port and what it is addressed by.
+type port struct {
+	dev  *ibv.Context
+	num  int
+	attr ibv.PortAttr
+	gid  ibv.GIDEntry
+	pkey uint16
+}
+
+// splitDevice splits "mlx5_0:1".
+func splitDevice(name string) (device string, num int, err error) {
+	device, rest, ok := strings.Cut(name, ":")
+	if !ok {
+		return device, 0, nil
+	}
+	num, err = strconv.Atoi(rest)
+	if err != nil || num < 1 || num > 255 {
+		return "", 0, fmt.Errorf("%w: device %q: want a name, or name:port", driver.ErrInvalid, name)
+	}
+	return device, num, nil
+}
+
+// portName names a port as the user does: without its number if there is one
+// only.
+func portName(dev *ibv.Context, num int) string {
+	if dev.Query().Ports <= 1 {
+		return dev.Name()
+	}
+	return fmt.Sprintf("%s:%d", dev.Name(), num)
+}
+
+// openPort opens the device and finds its port: the one named, else the first
+// that is active.
+func openPort(o options, name string) (*port, error) {
+	device, num, err := splitDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := ibv.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	first, last := num, num
+	if num == 0 {
+		first, last = 1, max(dev.Query().Ports, 1)
+	}
+	p, err := usePort(dev, o, first, last)
+	if err != nil {
+		_ = dev.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// usePort takes the first active port of several. Beside an error it returns
+// what is known of the last one.
+func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) {
+	p = &port{dev: dev}
+	for k := first; k <= last; k++ {
+		if p.attr, err = dev.QueryPort(k); err != nil {
+			return nil, err
+		}
+		if p.num = k; p.attr.State == ibv.PortActive {
+			break
+		}
+	}
+	if p.attr.State != ibv.PortActive {
+		return p, unavailable(portName(dev, p.num), fmt.Sprintf("its port is %v", p.attr.State),
+			"connect the cable, or bring its network interface up (ip link set DEV up)", nil)
+	}
+	if p.pkey, err = dev.PKey(p.num, o.pkeyIndex); err != nil {
+		return p, err
+	}
+	return p, p.chooseGID(o)
+}
+
+// chooseGID takes the GID that was asked for, else the one that reaches
+// farthest: an index means nothing, it changes when addresses do.
+func (p *port) chooseGID(o options) error {
+	gids, err := p.dev.GIDs(p.num)
+	if err != nil {
+		return err
+	}
+	best := -1
+	for _, g := range gids {
+		if o.gidIndex >= 0 && g.Index != o.gidIndex || o.gid.IsValid() && netip.AddrFrom16(g.GID).Unmap() != o.gid {
+			continue
+		}
+		if r := rankGID(g); r > best {
+			best, p.gid = r, g
+		}
+	}
+	if best < 0 && p.attr.LinkLayer != ibv.LinkInfiniBand {
+		if o.gidIndex >= 0 || o.gid.IsValid() {
+			return fmt.Errorf("%w: port %d has no such GID (bywash info lists them)", driver.ErrInvalid, p.num)
+		}
+		return unavailable(p.dev.Name(), fmt.Sprintf("port %d has no GID", p.num), "give its network interface an address", nil)
+	}
+	return nil
+}
+
+// rankGID orders GIDs: routable before local, RoCE v2 before v1.
+func rankGID(g ibv.GIDEntry) int {
+	r := 0
+	if g.Type == ibv.GIDRoCEv2 {
+		r += 4
+	}
+	switch a := netip.AddrFrom16(g.GID); {
+	case a.Is4In6() && !a.Unmap().IsLinkLocalUnicast():
+		r += 3
+	case !a.IsLinkLocalUnicast():
+		r += 2
+	}
+	return r
+}
+
+// forManagers describes the port to the connection managers.
+func (p *port) forManagers(o options) *connect.Port {
+	attr := p.dev.Query()
+	c := &connect.Port{
+		Device: p.dev.Name(), Num: uint8(p.num), LinkLayer: connect.LinkLayer(p.attr.LinkLayer), LID: p.attr.LID,
+		GID: p.gid.GID, GIDIndex: uint8(p.gid.Index), GIDType: connect.GIDType(p.gid.Type),
+		MTU: p.attr.ActiveMTU.Bytes(), PKey: p.pkey, PKeyIndex: uint16(o.pkeyIndex),
+		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
+		Quality: o.quality, Verbs: p.dev,
+	}
+	c.Addrs, c.Zone = addresses(p.gid)
+	return c
+}
+
+// addresses are where the port's host is reached for setting up: first the
+// GID itself if it is an address, then those of its interface, for InfiniBand those of all.
+func addresses(g ibv.GIDEntry) (addrs []netip.Addr, zone string) {
+	nets, _ := net.Interfaces()
+	own := netip.AddrFrom16(g.GID).Unmap()
+	for _, n := range nets {
+		if g.NetDev != "" && n.Name != g.NetDev || n.Flags&net.FlagUp == 0 || g.NetDev == "" && n.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		list, _ := n.Addrs()
+		for _, a := range list {
+			ip, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				continue
+			}
+			at := ip.Addr().Unmap()
+			switch {
+			case at == own:
+				addrs = append([]netip.Addr{at}, addrs...)
+			default:
+				addrs = append(addrs, at)
+			}
+			if at.IsLinkLocalUnicast() {
+				zone = n.Name
+			}
+		}
+	}
+	return addrs, zone
+}
+
+func mtuOf(size int) (ibv.MTU, error) {
+	m := ibv.MTU(bits.Len(uint(size)) - 8)
+	if m.Bytes() != size {
+		return 0, fmt.Errorf("%w: path MTU of %d bytes", driver.ErrInvalid, size)
+	}
+	return m, nil
+}
+
+func unavailable(device, reason, remedy string, err error) error {
+	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
+}
+
+var zeroGID [16]byte
+
+// detailGID describes a GID for people.
+func detailGID(g ibv.GIDEntry) string {
+	s := fmt.Sprintf("%v, %v", g.GID, g.Type)
+	if g.NetDev != "" {
+		s += ", " + g.NetDev
+	}
+	if bytes.Equal(g.GID[:], zeroGID[:]) {
+		s += ", unused"
+	}
+	return s
+}

@@ -1,0 +1,91 @@
+package verbs
+
+import (
+	"context"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// RecvProbeAny implements driver.Prober.
+func (c smallContext) RecvProbeAny() (driver.Instance, error) {
+	if n := c.probe(); n != nil {
+		return n.api, nil
+	}
+	if c.isClosed() {
+		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
+	}
+	return nil, driver.ErrAgain
+}
+
+// probe finds a connection on which a receive succeeds, or fails, at once.
+func (c *Context) probe() *conn {
+	if n := c.takeReady(); n != nil {
+		return n
+	}
+	c.drain()
+	return c.takeReady()
+}
+
+func (c *Context) takeReady() *conn {
+	for {
+		k, ok := c.ready.take()
+		if !ok {
+			return nil
+		}
+		if n := c.conns[k].Load(); n != nil && n.claim() {
+			return n
+		}
+	}
+}
+
+// claim names the connection to one prober, if there still is something.
+func (n *conn) claim() bool {
+	switch st := n.state.Load(); {
+	case st == stateConnecting || st == stateClosed:
+		return false
+	case n.arrived.Load() != n.taken.Load():
+		return n.named.CompareAndSwap(false, true)
+	case n.ended.Load():
+		return n.endNamed.CompareAndSwap(false, true)
+	}
+	return false
+}
+
+// RecvWaitAny implements driver.Prober.
+func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
+	for range spins {
+		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
+			return i, err
+		}
+	}
+	c.sleepers.Add(1)
+	defer c.sleepers.Add(-1)
+	c.anySleepers.Add(1)
+	defer c.anySleepers.Add(-1)
+	w := c.waiters.enter()
+	defer c.waiters.leave(w)
+	for {
+		c.arm()
+		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
+			return i, err
+		}
+		c.slept.Add(1)
+		select {
+		case <-w.bell:
+			if c.waiters.wasCanceled(w) {
+				return nil, driver.ErrCanceled
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// RecvCancelAny implements driver.Prober.
+func (c smallContext) RecvCancelAny() error {
+	if c.isClosed() {
+		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
+	}
+	c.waiters.wake(true)
+	return nil
+}

@@ -1,0 +1,129 @@
+package verbs
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// region is memory that peers can reach.
+type region struct {
+	ctx   *Context
+	mem   []byte
+	key   [keyBytes]byte
+	arena *driver.Arena
+	mr    *ibv.MR
+
+	mu   sync.Mutex
+	gone bool
+}
+
+// Register implements driver.Registrar.
+func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error) {
+	r, err := c.register(b, access)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "register", Err: fmt.Errorf("%s: %d bytes: %w", c.props.Device, len(b), err)}
+	}
+	return r, nil
+}
+
+func (c *Context) register(b []byte, access driver.Access) (*region, error) {
+	if len(b) == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
+		return nil, fmt.Errorf("%w: nothing to register, or unknown access flags", driver.ErrInvalid)
+	}
+	flags := ibv.AccessLocalWrite
+	for _, f := range []struct {
+		has  driver.Access
+		want ibv.Access
+	}{{driver.RemoteRead, ibv.AccessRemoteRead}, {driver.RemoteWrite, ibv.AccessRemoteWrite}, {driver.RemoteAtomic, ibv.AccessRemoteAtomic}} {
+		if access&f.has != 0 {
+			flags |= f.want
+		}
+	}
+	r := &region{ctx: c, mem: b}
+	if a, _, ok := driver.ArenaOf(b); ok {
+		if !a.Hold() {
+			return nil, fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
+		}
+		r.arena = a
+	}
+	err := c.addRegion(r, flags)
+	if err != nil {
+		r.letGo()
+		return nil, err
+	}
+	k := regionKey{incarnation: c.inc, addr: address(b), length: uint64(len(b)), rkey: r.mr.RKey(), access: access}
+	k.encode(r.key[:])
+	return r, nil
+}
+
+// addRegion registers it, unless the context is closed.
+func (c *Context) addRegion(r *region, flags ibv.Access) (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return driver.ErrClosed
+	}
+	if r.mr, err = c.pd.RegMR(r.mem, flags); err == nil {
+		c.regions[r] = struct{}{}
+	}
+	return err
+}
+
+func (r *region) letGo() {
+	if r.arena != nil {
+		r.arena.Release()
+		r.arena = nil
+	}
+}
+
+// Bytes implements driver.Region.
+func (r *region) Bytes() []byte { return r.mem }
+
+// Key implements driver.Region.
+func (r *region) Key() []byte { return r.key[:] }
+
+// Deregister implements driver.Region. The device lets nothing of a peer's
+// operation happen in the memory afterwards.
+func (r *region) Deregister() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return &driver.Error{Driver: Name, Op: "deregister", Err: driver.ErrClosed}
+	}
+	if err := r.mr.Close(); err != nil {
+		return &driver.Error{Driver: Name, Op: "deregister", Err: err}
+	}
+	r.gone = true
+	r.letGo()
+	r.ctx.mu.Lock()
+	defer r.ctx.mu.Unlock()
+	delete(r.ctx.regions, r)
+	return nil
+}
+
+// remoteRegion implements driver.RemoteRegion.
+type remoteRegion struct {
+	conn *conn
+	key  regionKey
+}
+
+// Len implements driver.RemoteRegion.
+func (r *remoteRegion) Len() int { return int(r.key.length) }
+
+// Access implements driver.RemoteRegion.
+func (r *remoteRegion) Access() driver.Access { return r.key.access }
+
+// Import implements driver.OneSided.
+func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
+	if n.state.Load() != stateUp {
+		return nil, n.failure("import")
+	}
+	k, err := parseKey(key, n.peerInc)
+	if err != nil {
+		return nil, n.fault("import", err)
+	}
+	return &remoteRegion{conn: n, key: k}, nil
+}

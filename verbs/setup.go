@@ -1,0 +1,201 @@
+package verbs
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// Sizes of queues. A send queue has room for the messages of a window, for
+// operations, and for control.
+const (
+	smallSends = 128
+	largeSends = 128
+	rxSends    = 64 // requests of the receiving queue pair: cancels, windows
+)
+
+// peerAccess is what the queue pairs let peers do at all; keys narrow it.
+const peerAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
+
+// newConn makes a connection's queues and buffers. The caller holds c.mu.
+func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
+	var n *conn
+	var err error
+	if c.props.Track == driver.Large {
+		l := &large{}
+		n, l.api = &l.conn, l
+		c.initConn(n, num, peer, u)
+		err = c.initLarge(l)
+	} else {
+		s := &small{}
+		n, s.api = &s.conn, s
+		c.initConn(n, num, peer, u)
+		err = c.initSmall(s)
+	}
+	if err != nil {
+		c.discard(n)
+		return nil, err
+	}
+	c.conns[num].Store(n)
+	return n, nil
+}
+
+func (c *Context) initConn(n *conn, num uint32, peer string, u driver.URL) {
+	n.ctx, n.num, n.peerURL, n.peerInc = c, num, peer, u.Incarnation
+	n.settled, n.bell = make(chan struct{}), make(chan struct{}, 1)
+}
+
+func (c *Context) initSmall(s *small) (err error) {
+	window := c.opts.window
+	recvs := window + controlReceives
+	// The last page is for the results of atomics.
+	if s.mem, err = newSlab(c.pd, c.opts.buffer, recvs, window, opDepth*8, ibv.AccessLocalWrite); err != nil {
+		return err
+	}
+	qp, err := c.newQP(&s.conn, smallSends, recvs)
+	if err != nil {
+		return err
+	}
+	s.inbox = newInbox(smallSends + recvs)
+	s.pool = &pool{qp: qp, mem: s.mem, window: window}
+	if s.pool.chain, err = ibv.NewRecvChain(recvs, 1); err != nil {
+		return err
+	}
+	s.got = make([]message, len(newInbox(recvs).ring))
+	s.results, s.lkey = s.mem.extra(), s.mem.lkey
+	return s.sq.init(qp, smallSends, 1, c.inline)
+}
+
+func (c *Context) initLarge(l *large) (err error) {
+	const recvs = transferDepth + 2 // an announcement each, and a goodbye
+	const scratch = transferDepth * 8
+	if l.mem, err = newSlab(c.pd, 64, recvs, 0, claimBytes+scratch+opDepth*8, ibv.AccessLocalWrite); err != nil {
+		return err
+	}
+	var tag [8]byte
+	_, _ = rand.Read(tag[:]) // never fails
+	l.tag = binary.LittleEndian.Uint64(tag[:])
+	extra := l.mem.extra()
+	l.claim = (*claimTable)(unsafe.Pointer(unsafe.SliceData(extra)))
+	l.claimMR, err = c.pd.RegMR(extra[:claimBytes], ibv.AccessLocalWrite|ibv.AccessRemoteRead|ibv.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	l.asks = extra[claimBytes : claimBytes+scratch]
+	l.results, l.lkey = extra[claimBytes+scratch:], l.mem.lkey
+	tx, err := c.newQP(&l.conn, largeSends, recvs)
+	if err != nil {
+		return err
+	}
+	if err := l.sq.init(tx, largeSends, 1, max(c.inline, 8)); err != nil {
+		return err
+	}
+	rx := tx
+	l.rx = &l.sq
+	if l.peerInc != c.inc {
+		if rx, err = c.newQP(&l.conn, rxSends, recvs); err != nil {
+			return err
+		}
+		l.rx = new(sendQueue)
+		if err := l.rx.init(rx, rxSends, 1, 8); err != nil {
+			return err
+		}
+	}
+	l.inbox = newInbox(largeSends + rxSends + 2*recvs)
+	l.pool = &pool{qp: rx, mem: l.mem}
+	l.pool.chain, err = ibv.NewRecvChain(recvs, 1)
+	return err
+}
+
+// newQP makes one of a connection's queue pairs, and room for what it can
+// complete.
+func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
+	need := c.cqNeed + sends + recvs
+	if have := c.done.cq.Len(); need > have {
+		limit := c.dev.Query().MaxCQE
+		if need > limit {
+			return nil, fmt.Errorf("%w: the completion queue has at most %d entries: use fewer peers a context", driver.ErrBusy, limit)
+		}
+		c.done.mustLock()
+		err := c.done.cq.Resize(min(max(need, 2*have), limit))
+		c.done.unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+	qp, err := c.pd.CreateQP(ibv.QPInit{
+		SendCQ: c.done.cq, RecvCQ: c.done.cq, MaxSendWR: sends, MaxRecvWR: recvs,
+		MaxInline: max(c.inline, 8), Tag: queueTag(n.num, uint8(len(n.qps))),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.qps = append(n.qps, qp)
+	n.entries += sends + recvs
+	c.cqNeed = need
+	return qp, nil
+}
+
+// discard frees a connection that is not used by anybody. The caller holds
+// c.mu.
+func (c *Context) discard(n *conn) {
+	for _, qp := range n.qps {
+		_ = qp.Close()
+	}
+	c.cqNeed -= n.entries
+	n.api.drop()
+	c.conns[n.num].CompareAndSwap(n, nil)
+	c.ready.remove(n.num)
+	n.tally.addTo(&c.retired)
+}
+
+// remove frees a connection that is closed.
+func (c *Context) remove(n *conn) {
+	for _, qp := range n.qps {
+		_ = qp.Close()
+	}
+	c.drainAll()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, n)
+	c.discard(n)
+}
+
+// adapter makes the steps of a queue pair from what was agreed on.
+type adapter struct{ *ibv.QP }
+
+func (c *Context) adapt(qp *ibv.QP) connect.QP { return adapter{qp} }
+
+// Init implements connect.QP.
+func (a adapter) Init(p *connect.Path) error {
+	return a.ToInit(ibv.InitAttr{Port: int(p.Port), PKeyIndex: int(p.PKeyIndex), Access: peerAccess})
+}
+
+// RTR implements connect.QP.
+func (a adapter) RTR(p *connect.Path) error {
+	mtu, err := mtuOf(p.MTU)
+	if err != nil {
+		return err
+	}
+	return a.ToRTR(ibv.RTRAttr{
+		Path: ibv.Path{
+			DGID: p.PeerGID, SGIDIndex: int(p.GIDIndex), HopLimit: p.HopLimit, TrafficClass: p.TrafficClass,
+			FlowLabel: p.FlowLabel, DLID: p.PeerLID, SL: p.ServiceLevel,
+		},
+		MTU: mtu, DestQPN: p.PeerQP, RQPSN: p.PeerPSN,
+		MaxDestRdAtomic: int(p.Responder), MinRNRTimer: int(p.MinRNRTimer),
+	})
+}
+
+// RTS implements connect.QP.
+func (a adapter) RTS(p *connect.Path) error {
+	return a.ToRTS(ibv.RTSAttr{
+		SQPSN: p.PSN, Timeout: int(p.AckTimeout), RetryCount: int(p.RetryCount), RNRRetry: int(p.RNRRetry),
+		MaxRdAtomic: int(p.Initiator),
+	})
+}

@@ -1,0 +1,243 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// small is an instance on the small track: messages are sends into receives
+// that were posted ahead.
+//
+// # Credits
+//
+// A sender counts its messages and stops at the limit that the peer has told:
+// how many receives the peer has posted for messages since the beginning. The limit
+// travels in the immediate of every message, and alone when half of the window is
+// owed: so at most two such updates can be on their way, for which, and for
+// the goodbye, receives are posted beyond the limit. A receive is always there,
+// and no receiver-not-ready ever slows the sender down.
+type small struct {
+	conn
+	recvs driver.PacketQueue
+	sends driver.PacketQueue // that wait for credit or room
+
+	mem  *slab // this connection's buffers
+	pool *pool // where receives are posted
+
+	got     []message // arrived and not received, a ring of a power of two
+	gotHead uint32
+	gotTail uint32
+
+	sendSlot   uint32 // the next send buffer
+	slotsOut   int    // send buffers that the device has
+	sentCount  uint32 // messages sent, ever
+	limit      uint32 // up to which they may be
+	told       uint32 // what the peer was told
+	grant      uint32 // what it can be told
+	sendBuf    *driver.Packet
+	recvBuf    *driver.Packet
+	recvBufMsg message
+}
+
+// message is one that lies in a receive buffer.
+type message struct {
+	buffer uint32
+	n      uint32
+}
+
+var (
+	_ driver.BufferSender   = (*small)(nil)
+	_ driver.BufferReceiver = (*small)(nil)
+	_ driver.SendWaiter     = (*small)(nil)
+	_ driver.RecvWaiter     = (*small)(nil)
+	_ driver.OneSided       = (*small)(nil)
+)
+
+func finish(p *driver.Packet, err error) {
+	p.Driver.Err = err
+	p.Driver.Phase = driver.Done
+}
+
+// outcome takes a packet back from the driver.
+func outcome(p *driver.Packet) (bool, error) {
+	err := p.Driver.Err
+	p.Driver = driver.PacketState{}
+	return true, err
+}
+
+// over is what polling a packet says once this side is closed.
+func (n *conn) over(p *driver.Packet, op string) (bool, error) {
+	if n.state.Load() != stateConnecting {
+		p.Buf = nil
+		p.Driver = driver.PacketState{}
+	}
+	return true, n.failure(op)
+}
+
+func (n *conn) misuse(op string, p *driver.Packet) error {
+	what := "it is posted already, or its outcome was not polled"
+	if p.Driver.Phase == driver.Idle {
+		what = "it is not posted"
+	}
+	return n.fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
+}
+
+func (s *small) queues() []connect.QP { return []connect.QP{s.ctx.adapt(s.qps[0])} }
+
+func (s *small) hello() *hello {
+	return &hello{buffer: uint32(s.ctx.opts.buffer), limit: uint32(s.pool.window)}
+}
+
+// prepare implements track.
+func (s *small) prepare() error {
+	s.limit = s.theirs.limit
+	s.told, s.grant = uint32(s.pool.window), uint32(s.pool.window)
+	return s.pool.fill()
+}
+
+// settle implements track: it takes what has come in, and sends what can be.
+func (s *small) settle() {
+	if s.inbox.empty() {
+		s.ctx.drain()
+	}
+	s.take()
+	if !s.sends.Empty() {
+		s.push()
+	}
+	if s.state.Load() == stateUp {
+		s.owe()
+	} else if s.ops > 0 {
+		s.quench()
+		s.take() // what had come before
+		s.failOps(s.failure("operation"))
+	}
+}
+
+func (s *small) take() {
+	var e event
+	for s.inbox.pop(&e) {
+		switch e.kind {
+		case eventRecv:
+			s.came(&e)
+		case eventSent:
+			s.complete(e.id, ibv.WCSuccess)
+		default:
+			s.complete(e.id, ibv.WCStatus(e.code))
+		}
+	}
+}
+
+// came takes a receive that is complete.
+func (s *small) came(e *event) {
+	low := e.imm & limitMask
+	switch e.code {
+	case codeData:
+		if int(e.n) > s.ctx.opts.buffer || int(s.gotTail-s.gotHead) == len(s.got) {
+			s.misbehaved("a message beyond its limits")
+			return
+		}
+		s.got[int(s.gotTail)&(len(s.got)-1)] = message{buffer: e.id, n: e.n}
+		s.gotTail++
+	case codeCredit:
+		s.pool.put(e.id)
+	case codeGoodbye:
+		return
+	default:
+		s.misbehaved(fmt.Sprintf("a message with code %d", e.code))
+		return
+	}
+	limit := expand(low, s.limit)
+	switch ahead := int32(limit - s.limit); {
+	case ahead < 0:
+	case ahead > maxDepth:
+		s.misbehaved("credits that cannot be")
+	default:
+		s.limit = limit
+	}
+}
+
+// complete takes back send buffers and finishes operations up to request id.
+func (s *small) complete(id uint32, status ibv.WCStatus) {
+	for s.sq.holds(id) {
+		failed := status
+		if s.sq.done != id {
+			failed = ibv.WCSuccess // those before it are complete
+		}
+		r, _ := s.sq.complete(id)
+		switch r.kind {
+		case requestData:
+			s.slotsOut--
+		case requestOp:
+			s.finishOp(r.op, failed)
+		}
+	}
+}
+
+// owe tells the peer its limit when half of its window would be told.
+func (s *small) owe() {
+	if int(s.grant-s.told) < (s.pool.window+1)/2 || s.sq.room() == 0 {
+		return
+	}
+	wr, _ := s.sq.add(requestControl, false)
+	wr.SendImm(immediate(codeCredit, s.grant))
+	s.told = s.grant
+	s.flush()
+}
+
+// flush posts what was added: first receives, so that the limits told are true.
+func (s *small) flush() {
+	if err := s.pool.post(&s.ctx.done, &s.sq); err != nil {
+		s.broke(err)
+	}
+}
+
+// farewell implements track. What waits for credit is not sent any more.
+func (s *small) farewell() bool {
+	if s.sq.room() == 0 || s.firstBad.Load() != 0 || s.quenched {
+		return false
+	}
+	s.sq.chain.Reset()
+	wr, _ := s.sq.add(requestControl, true)
+	wr.SendImm(immediate(codeGoodbye, 0))
+	s.flush()
+	return true
+}
+
+// drop implements track.
+func (s *small) drop() {
+	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
+	s.mem.close()
+}
+
+// Path implements driver.Instance.
+func (s *small) Path() string {
+	if s.opPath != "" {
+		return s.opPath
+	}
+	return "rdma-send"
+}
+
+// Disconnect implements driver.Instance.
+func (s *small) Disconnect() error {
+	pending := false
+	if s.enter() {
+		s.settle()
+		pending = !s.sends.Empty()
+		s.leave()
+	}
+	return s.disconnect(pending)
+}
+
+// SendWait implements driver.SendWaiter.
+func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
+	return s.block(ctx, s, p, true)
+}
+
+// RecvWait implements driver.RecvWaiter.
+func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
+	return s.block(ctx, s, p, false)
+}

@@ -1,0 +1,208 @@
+package verbs
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// SendPost implements driver.Instance.
+func (s *small) SendPost(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("send")
+	}
+	err := s.postSend(p)
+	s.leave()
+	return err
+}
+
+func (s *small) postSend(p *driver.Packet) error {
+	if s.state.Load() != stateUp {
+		return s.failure("send")
+	}
+	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
+		return s.misuse("send", p)
+	}
+	if n := p.Len(); n > s.ctx.opts.buffer || n > int(s.theirs.buffer) {
+		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(s.ctx.opts.buffer, int(s.theirs.buffer))))
+	}
+	if s.sends.Empty() {
+		if !s.mayStart() {
+			s.settle()
+		}
+		if s.mayStart() {
+			s.start(p)
+			s.flush()
+			return nil
+		}
+		s.tally.waited.Add(1)
+	} else {
+		s.settle()
+	}
+	if s.sends.Full() {
+		s.tally.busy.Add(1)
+		return driver.ErrBusy
+	}
+	p.Driver.Phase = driver.Posted
+	s.sends.Push(p)
+	return nil
+}
+
+// mayStart tells whether there is credit, room in the queue, and a buffer.
+func (s *small) mayStart() bool {
+	return int32(s.limit-s.sentCount) > 0 && s.sq.room() > controlReserve && s.slotsOut < s.mem.slots
+}
+
+// start adds a message to what is posted next. Its memory is free at once.
+func (s *small) start(p *driver.Packet) {
+	n := p.Len()
+	buf := s.takeSlot()
+	if n <= s.ctx.inline {
+		s.slotsOut-- // not needed
+		wr, _ := s.sq.add(requestControl, false)
+		s.announce(wr)
+		if b, ok := p.Contiguous(); ok {
+			wr.Inline(b)
+		} else {
+			c := p.Cursor()
+			c.Gather(buf[:n])
+			wr.Inline(buf[:n])
+		}
+	} else {
+		c := p.Cursor()
+		c.Gather(buf[:n])
+		s.sendSlotFilled(n)
+	}
+	p.N = n
+	s.count(n)
+	finish(p, nil)
+}
+
+// takeSlot returns the next send buffer, which is free.
+func (s *small) takeSlot() []byte {
+	s.slotsOut++
+	return s.mem.send(int(s.sendSlot) % s.mem.slots)
+}
+
+// sendSlotFilled adds the message that lies in the send buffer just taken.
+func (s *small) sendSlotFilled(n int) {
+	addr := s.mem.sendAddr(int(s.sendSlot) % s.mem.slots)
+	s.sendSlot++
+	wr, _ := s.sq.add(requestData, false)
+	s.announce(wr)
+	wr.AddSGE(addr, uint32(n), s.mem.lkey)
+}
+
+func (s *small) count(n int) {
+	s.sentCount++
+	s.opPath = ""
+	s.tally.sent.Add(1)
+	s.tally.bytesSent.Add(uint64(n))
+}
+
+// push starts what has waited.
+func (s *small) push() {
+	if s.state.Load() != stateUp {
+		err := s.failure("send")
+		for !s.sends.Empty() {
+			finish(s.sends.Pop(), err)
+		}
+		return
+	}
+	posted := false
+	for !s.sends.Empty() && s.mayStart() {
+		s.start(s.sends.Pop())
+		posted = true
+	}
+	if posted {
+		s.flush()
+	}
+}
+
+// SendPoll implements driver.Instance.
+func (s *small) SendPoll(p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
+		return outcome(p)
+	}
+	if !s.enter() {
+		return s.over(p, "send")
+	}
+	s.settle()
+	if s.state.Load() != stateUp {
+		s.push()
+	}
+	s.leave()
+	switch p.Driver.Phase {
+	case driver.Done:
+		return outcome(p)
+	case driver.Posted:
+		return false, nil
+	}
+	return true, s.misuse("send poll", p)
+}
+
+// SendBufGet implements driver.BufferSender.
+func (s *small) SendBufGet(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("send")
+	}
+	defer s.leave()
+	if s.state.Load() != stateUp {
+		return s.failure("send")
+	}
+	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
+		return s.misuse("send", p)
+	}
+	if !s.sends.Empty() || !s.mayStart() {
+		s.settle()
+		if !s.sends.Empty() || !s.mayStart() {
+			s.tally.busy.Add(1)
+			return driver.ErrBusy
+		}
+	}
+	p.Buf = s.takeSlot()
+	p.Driver.Phase = driver.BufferOut
+	s.sendBuf = p
+	return nil
+}
+
+// SendBufPost implements driver.BufferSender.
+func (s *small) SendBufPost(p *driver.Packet, n int) error {
+	if p != s.sendBuf {
+		return s.fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+	}
+	if n > len(p.Buf) || n > int(s.theirs.buffer) {
+		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(len(p.Buf), int(s.theirs.buffer))))
+	}
+	if !s.enter() {
+		s.sendBuf = nil
+		_, err := s.over(p, "send")
+		return err
+	}
+	defer s.leave()
+	buf := p.Buf
+	s.sendBuf, p.Buf = nil, nil
+	switch {
+	case n < 0:
+		s.slotsOut--
+		p.Driver = driver.PacketState{}
+		return nil
+	case s.state.Load() != stateUp:
+		s.slotsOut--
+		p.Driver = driver.PacketState{}
+		return s.failure("send")
+	}
+	if n <= s.ctx.inline {
+		s.slotsOut--
+		wr, _ := s.sq.add(requestControl, false)
+		s.announce(wr)
+		wr.Inline(buf[:n])
+	} else {
+		s.sendSlotFilled(n)
+	}
+	s.flush()
+	p.N = n
+	s.count(n)
+	finish(p, nil)
+	return nil
+}
