@@ -88,6 +88,8 @@ type track interface {
 	farewell() bool
 	// settle takes what has come in.
 	settle()
+	// unbind frees what is bound to the queue pairs.
+	unbind()
 	// drop forgets everything posted: polls then say that it is closed. The
 	// queue pairs are gone.
 	drop()

@@ -30,9 +30,9 @@ type Context struct {
 	cache    *regcache.Cache[*ibv.MR]
 	set      *connect.Set
 	mods     *connect.Modules
-	inline   int // bytes that travel inside a work request
-	maxWrite int // bytes of one RDMA write or read
-	maxSGE   int
+	inline   int  // bytes that travel inside a work request
+	maxWrite int  // bytes of one RDMA write or read
+	windows  bool // receives are reached by memory windows
 
 	done  completions
 	conns [maxConns]atomic.Pointer[conn]
@@ -126,7 +126,7 @@ func openContext(props driver.Properties, o options, inline int, a driver.Attrib
 
 func (c *Context) makeQueues(p *port) (err error) {
 	attr := c.dev.Query()
-	c.maxSGE = min(attr.MaxSGE, maxPieces)
+	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return err

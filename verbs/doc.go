@@ -21,7 +21,10 @@
 // The large track moves any length without a copy: RecvPost registers the memory,
 // through package driver/regcache, and its rdv data holds address and key; the
 // sender writes there. A packet with more than 8 pieces goes through staging
-// memory.
+// memory, and a short one in memory outside of an arena is copied. Where the device
+// has memory windows of type 2, what the peer gets is the key of a window, which is
+// invalidated before the receive is given back; else the key of the registration, which stays
+// valid as long as that is cached.
 //
 // # Cost
 //
@@ -53,6 +56,7 @@
 //	service-level     0 to 15
 //	traffic-class     0 to 255
 //	ack-timeout       until the device repeats, 4.096 µs · 2^n; default 14
+//	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
 //	managers          connection managers to use, of those in package verbs/connect; default all
 //	exclude-managers  the ones not to use
 //	dead-time         how long a peer that died can go unnoticed; default 5s

@@ -125,11 +125,11 @@ func (p *port) details() (list []driver.Detail) {
 	add("memory regions", "%d, up to %d bytes each", a.MaxMR, a.MaxMRSize)
 	add("atomics", "%v", a.Atomic)
 	add("reads and atomics under way", "%d", a.MaxQPInitAtom)
-	add("memory windows", "%s", windows(a))
+	add("memory windows", "%s", windowKind(a))
 	return list
 }
 
-func windows(a ibv.DeviceAttr) string {
+func windowKind(a ibv.DeviceAttr) string {
 	if a.MemoryWindow2 {
 		return "type 2"
 	}
@@ -142,6 +142,7 @@ type options struct {
 	gid       netip.Addr
 	pkeyIndex int
 	buffer    int
+	noWindows bool
 	window    int
 	quality   connect.Quality
 	managers  []string
@@ -186,6 +187,9 @@ func parseOptions(m map[string]string) (options, error) {
 		case "ack-timeout":
 			n, ok = number(v, 1, 31)
 			o.quality.AckTimeout = uint8(n)
+		case "windows":
+			o.noWindows = v == "off"
+			ok = o.noWindows || v == "auto"
 		case "managers":
 			o.managers = strings.Split(v, ",")
 		case "exclude-managers":
@@ -196,7 +200,7 @@ func parseOptions(m map[string]string) (options, error) {
 		default:
 			if prefix, _, _ := strings.Cut(k, "-"); !managerNamed(prefix) {
 				return o, fmt.Errorf("%w: verbs has no option %q (it has gid, pkey-index, buffer, window, service-level, traffic-class, ack-timeout, "+
-					"managers, exclude-managers, dead-time, and those of the managers)", driver.ErrInvalid, k)
+					"windows, managers, exclude-managers, dead-time, and those of the managers)", driver.ErrInvalid, k)
 			}
 			if o.manager == nil {
 				o.manager = make(map[string]string)

@@ -62,12 +62,13 @@ const claimBytes = int(unsafe.Sizeof(claimTable{}))
 
 // slot is a receive on its way.
 type slot struct {
-	p      *driver.Packet
-	gen    uint32
-	length int
-	memory memory
-	asking bool // cancelled, and the claim is being read
-	rdv    [rdvBytes]byte
+	p       *driver.Packet
+	gen     uint32
+	length  int
+	memory  memory
+	windows windows
+	asking  bool // cancelled, and the claim is being read
+	rdv     [rdvBytes]byte
 }
 
 // transfer is a send on its way.
@@ -165,6 +166,10 @@ func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 			if r.last != nil && failed == ibv.WCSuccess {
 				l.sent(r.last)
 			}
+		case requestWindow:
+			if r.ended != nil && failed == ibv.WCSuccess {
+				l.giveBack(r.ended, r.ended.windows.err)
+			}
 		case requestCancel:
 			if failed == ibv.WCSuccess {
 				l.asked(r.slot, r.gen)
@@ -191,7 +196,7 @@ func (l *large) announced(e *event) {
 	if e.code == codeGoodbye {
 		return
 	}
-	if k >= transferDepth || l.slots[k].p == nil || l.slots[k].gen&genMask != gen {
+	if k >= transferDepth || l.slots[k].p == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
 		// The sender of a receive that was cancelled before has seen it now.
 		if e.code != codeWithdrawn {
 			l.misbehaved("word of a transfer that is not under way")
@@ -227,11 +232,20 @@ func (l *large) arrivedAll(s *slot, total int) {
 	l.end(s, err)
 }
 
-// end gives a receive back to its owner.
+// end ends a receive: its keys first.
 func (l *large) end(s *slot, err error) {
+	if !l.invalidate(s, err) {
+		l.giveBack(s, err)
+	}
+}
+
+// giveBack gives a receive back to its owner. The peer does not reach its
+// memory any more.
+func (l *large) giveBack(s *slot, err error) {
 	if err == driver.ErrCanceled {
 		l.tally.canceled.Add(1)
 	}
+	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
 	finish(s.p, err)
 	s.p, s.asking = nil, false
@@ -251,8 +265,8 @@ func (l *large) claims(r *rdvData) bool {
 func (l *large) fail() {
 	err := l.failure("transfer")
 	for k := range l.slots {
-		if l.slots[k].p != nil {
-			l.end(&l.slots[k], err)
+		if s := &l.slots[k]; s.p != nil {
+			l.giveBack(s, err)
 		}
 	}
 	for k := range l.out {
@@ -274,9 +288,17 @@ func (l *large) farewell() bool {
 	wr, _ := l.sq.add(requestControl, true)
 	wr.SendImm(immediate(codeGoodbye, 0))
 	if l.used > 0 && len(l.qps) == 2 {
+		l.unbind()
 		_ = l.qps[1].Close() // nothing is written any more
 	}
 	return l.sq.post() == nil
+}
+
+// unbind implements track.
+func (l *large) unbind() {
+	for k := range l.slots {
+		l.slots[k].closeWindows()
+	}
 }
 
 // drop implements track.

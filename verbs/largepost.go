@@ -37,7 +37,13 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		k++
 	}
 	s := &l.slots[k]
-	if err := l.acquire(&s.memory, p, n, k, recvAccess); err != nil {
+	err := l.acquire(&s.memory, p, n, k, l.recvAccess())
+	if err == nil {
+		err = l.bind(s)
+	}
+	if err != nil {
+		s.closeWindows()
+		l.release(&s.memory)
 		return l.fault("receive", err)
 	}
 	s.gen++
@@ -53,7 +59,7 @@ func (l *large) describe(k int, s *slot) []byte {
 	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, n: s.memory.n}
 	for j := range s.memory.n {
 		b := s.memory.piece[j]
-		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.mr(&s.memory, j).RKey()}
+		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.key(s, j)}
 	}
 	return r.encode(s.rdv[:])
 }
@@ -110,7 +116,7 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 // send has begun. Room is always there: requests of this kind are few.
 func (l *large) ask(k int) {
 	s := &l.slots[k]
-	if l.state.Load() != stateUp || s.asking {
+	if l.state.Load() != stateUp || s.asking || s.windows.over {
 		return
 	}
 	if l.rx.room() < 2 {
@@ -134,7 +140,7 @@ func (l *large) ask(k int) {
 // faster.
 func (l *large) asked(k int, gen uint32) {
 	s := &l.slots[k]
-	if s.p != nil && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
+	if s.p != nil && !s.windows.over && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
 		l.end(s, driver.ErrCanceled)
 	}
 }
@@ -228,7 +234,7 @@ func (l *large) push() {
 		l.postOn(&l.sq)
 	}
 	for k := range l.slots {
-		if s := &l.slots[k]; s.p != nil && s.p.Driver.Phase == driver.Canceling && !s.asking {
+		if s := &l.slots[k]; s.p != nil && s.p.Driver.Phase == driver.Canceling && !s.asking && !s.windows.over {
 			l.ask(k)
 		}
 	}

@@ -12,11 +12,16 @@ import (
 // is copied through memory that is: registering costs more.
 const bounceSize = 8192
 
-// What the pieces of a packet are registered for.
-const (
-	sendAccess regcache.Access = 0
-	recvAccess                 = regcache.Access(ibv.AccessLocalWrite | ibv.AccessRemoteWrite)
-)
+// sendAccess is what the pieces of a message that is sent are registered for.
+const sendAccess regcache.Access = 0
+
+// recvAccess is what those of a receive are registered for.
+func (l *large) recvAccess() regcache.Access {
+	if l.hasWindows() {
+		return regcache.Access(ibv.AccessLocalWrite | ibv.AccessMWBind)
+	}
+	return regcache.Access(ibv.AccessLocalWrite | ibv.AccessRemoteWrite)
+}
 
 // memory is where the device finds a packet: the packet's own memory,
 // registered, or a copy.

@@ -25,7 +25,7 @@ const notFetched = ^regcache.Access(0)
 func (l *large) SendPrefetch(p *driver.Packet) error { return l.prefetch(p, sendAccess) }
 
 // RecvPrefetch implements driver.Prefetcher.
-func (l *large) RecvPrefetch(p *driver.Packet) error { return l.prefetch(p, recvAccess) }
+func (l *large) RecvPrefetch(p *driver.Packet) error { return l.prefetch(p, l.recvAccess()) }
 
 // SendUnfetch implements driver.Prefetcher.
 func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p) }

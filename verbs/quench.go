@@ -9,6 +9,13 @@ func (n *conn) quench() {
 	}
 	n.quenched = true
 	n.ctx.drainAll()
+	n.closeQueues()
+}
+
+// closeQueues closes the queue pairs, and first what is bound to them: Soft-RoCE
+// waits for it.
+func (n *conn) closeQueues() {
+	n.api.unbind()
 	for _, qp := range n.qps {
 		_ = qp.Close()
 	}

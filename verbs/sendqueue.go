@@ -18,11 +18,12 @@ const (
 
 // request is a work request that the device has.
 type request struct {
-	kind requestKind
-	op   int // slot of a one-sided operation
-	slot int // receive slot that is asked about
-	gen  uint32
-	last *transfer // which this request completes
+	kind  requestKind
+	op    int // slot of a one-sided operation
+	slot  int // receive slot that is asked about
+	gen   uint32
+	last  *transfer // which this request completes
+	ended *slot     // whose windows it revokes
 }
 
 // sendQueue is the send side of a queue pair: work requests are numbered, and
@@ -62,6 +63,11 @@ func (q *sendQueue) idle() bool { return q.next == q.done }
 // seen that there is room.
 func (q *sendQueue) add(kind requestKind, signal bool) (*ibv.SendWR, *request) {
 	wr := q.chain.Next()
+	return wr, q.number(wr, kind, signal)
+}
+
+// number makes a request that was just appended the next one.
+func (q *sendQueue) number(wr *ibv.SendWR, kind requestKind, signal bool) *request {
 	q.unsignaled++
 	if signal || int(q.unsignaled) >= len(q.ring)/4 {
 		wr.Flags |= ibv.SendSignaled
@@ -71,7 +77,7 @@ func (q *sendQueue) add(kind requestKind, signal bool) (*ibv.SendWR, *request) {
 	r := &q.ring[int(q.next)&(len(q.ring)-1)]
 	*r = request{kind: kind}
 	q.next++
-	return wr, r
+	return r
 }
 
 // complete gives the oldest request that is complete when the one with number

@@ -16,7 +16,7 @@ import (
 const (
 	smallSends = 128
 	largeSends = 128
-	rxSends    = 64 // requests of the receiving queue pair: cancels, windows
+	rxSends    = 512 // requests of the receiving queue pair: cancels, and windows of all pieces of all receives, twice
 )
 
 // peerAccess is what the queue pairs let peers do at all; keys narrow it.
@@ -144,9 +144,7 @@ func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 // discard frees a connection that is not used by anybody. The caller holds
 // c.mu.
 func (c *Context) discard(n *conn) {
-	for _, qp := range n.qps {
-		_ = qp.Close()
-	}
+	n.closeQueues()
 	c.cqNeed -= n.entries
 	n.api.drop()
 	c.conns[n.num].CompareAndSwap(n, nil)
@@ -156,9 +154,7 @@ func (c *Context) discard(n *conn) {
 
 // remove frees a connection that is closed.
 func (c *Context) remove(n *conn) {
-	for _, qp := range n.qps {
-		_ = qp.Close()
-	}
+	n.closeQueues()
 	c.drainAll()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -207,6 +207,9 @@ func (s *small) farewell() bool {
 	return true
 }
 
+// unbind implements track.
+func (s *small) unbind() {}
+
 // drop implements track.
 func (s *small) drop() {
 	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}

@@ -48,15 +48,15 @@ func parseCard(s string) ([]entry, error) {
 	for text := range strings.SplitSeq(s, ";") {
 		f := strings.Split(text, ",")
 		if len(f) != 3 || !validName(f[0]) {
-			return nil, fmt.Errorf("%w: card entry %q is not name,priority,blob", driver.ErrInvalid, text)
+			return nil, fmt.Errorf("%w: card entry %.80q is not name,priority,blob", driver.ErrInvalid, text)
 		}
 		p, err := strconv.ParseUint(f[1], 10, 8)
 		if err != nil || p > MaxPriority || strconv.FormatUint(p, 10) != f[1] {
-			return nil, fmt.Errorf("%w: card entry %q: priority %q is not 0 to %d", driver.ErrInvalid, text, f[1], MaxPriority)
+			return nil, fmt.Errorf("%w: card entry %.80q: priority %q is not 0 to %d", driver.ErrInvalid, text, f[1], MaxPriority)
 		}
 		blob, err := decodeBlob(f[2])
 		if err != nil {
-			return nil, fmt.Errorf("%w: card entry %q: %w", driver.ErrInvalid, text, err)
+			return nil, fmt.Errorf("%w: card entry %.80q: %w", driver.ErrInvalid, text, err)
 		}
 		for _, e := range entries {
 			if e.name == f[0] {

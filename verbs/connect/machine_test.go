@@ -328,6 +328,47 @@ func TestChurn(t *testing.T) {
 	})
 }
 
+// A host that cannot be reached any more loses its endpoints after the timeout, for
+// that reason; one that can again in time keeps them.
+func TestHostThatVanishes(t *testing.T) {
+	seeds(t, func(seed uint64) {
+		s := beginning(t, seed, calm)
+		s.run(2 * time.Second)
+		s.mustAll(0, Ready)
+		for _, back := range []bool{true, false} {
+			s.cutOff = true
+			s.cutLink()
+			s.run(s.cfg.timeout - time.Second)
+			s.cutOff = !back
+			s.run(10 * time.Second)
+			for k := range s.side {
+				if back {
+					s.mustAll(k, Ready)
+					continue
+				}
+				s.mustAll(k, Lost)
+				if err := s.side[k].ends[0].err; !errors.Is(err, driver.ErrBroken) || !errors.Is(err, errTimedOut) {
+					s.fail("lost for %v, want %v because of %v", err, driver.ErrBroken, errTimedOut)
+				}
+			}
+		}
+	})
+}
+
+// A step that does not come to an end fails both ends in time.
+func TestWorkThatHangs(t *testing.T) {
+	seeds(t, func(seed uint64) {
+		s := beginning(t, seed, calm)
+		s.hang = true
+		s.run((stretch + 2) * s.cfg.timeout)
+		asker := s.side[0].ends[0]
+		if asker.state != Failed || !errors.Is(asker.err, driver.ErrBroken) {
+			s.fail("end is %v: %v", asker.state, asker.err)
+		}
+		s.mustAll(1, Connecting) // has touched nothing, and meets the next one
+	})
+}
+
 // Ends that cannot work together fail on both sides, for the reason.
 func TestEndsThatDoNotFit(t *testing.T) {
 	for _, tt := range []struct {

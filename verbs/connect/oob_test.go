@@ -3,6 +3,7 @@ package connect
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -84,5 +85,52 @@ func TestBadBlobs(t *testing.T) {
 		if !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
+	}
+}
+
+// Options of oob: addresses and port to listen at, priority, CTS.
+func TestOOBOptions(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.3:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+	l.Close()
+	h := aHost(t, func(c *Config, _ *Port) {
+		c.Options = map[string]string{"oob-address": "127.0.0.3,::1", "oob-port": free, "oob-priority": "77", "oob-cts": "on"}
+	})
+	list, err := parseOOBBlob(h.mods.entries[0].blob)
+	if err != nil || len(list) != 2 || list[0].String() != "127.0.0.3:"+free || list[1].String() != "[::1]:"+free {
+		t.Errorf("listens at %v (%v)", list, err)
+	}
+	if m := h.mods.mods[0]; m.Priority() != 77 || !m.UsesCTS() {
+		t.Errorf("priority %d, CTS %v", m.Priority(), m.UsesCTS())
+	}
+	for name, value := range map[string]string{"oob-address": "nowhere", "oob-port": "65536", "oob-priority": "101", "oob-cts": "yes", "oob-nothing": "1", "else": "1"} {
+		cfg := testConfig(1)
+		cfg.Options = map[string]string{name: value}
+		if _, err := Open(cfg); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), name) {
+			t.Errorf("option %s=%s: %v, want %v", name, value, err, driver.ErrInvalid)
+		}
+	}
+	cfg := testConfig(1)
+	cfg.Options = map[string]string{"oob-address": "192.0.2.1"}
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Query(aPort("a")); err == nil || !strings.Contains(err.Error(), "oob-address") {
+		t.Errorf("an address of somebody else: %v, want an error with the remedy", err)
+	}
+	p := aPort("a")
+	p.Addrs = nil
+	other, err := Open(testConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := other.Query(p); !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "oob-address") {
+		t.Errorf("a port without addresses: %v, want %v with the remedy", err, driver.ErrUnsupported)
 	}
 }

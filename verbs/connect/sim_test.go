@@ -27,6 +27,8 @@ type sim struct {
 	epoch   int // of the link; what was sent in another one is lost
 	up      bool
 	dialing bool
+	cutOff  bool // nothing gets through, and nobody says why
+	hang    bool // work on queue pairs never ends
 	sent    int
 	trace   []string
 }
@@ -220,12 +222,14 @@ func (s *sim) dial() {
 	s.at(time.Millisecond+s.upTo(50*time.Millisecond), func() {
 		s.dialing = false
 		dead := s.side[0].dead || s.side[1].dead
-		s.up = !dead
+		s.up = !dead && !s.cutOff
 		s.log("link up: %v", s.up)
 		for k, w := range s.side {
 			switch {
 			case w.dead:
 				continue
+			case s.cutOff:
+				w.m.noLink("there", errTimedOut, false)
 			case dead:
 				w.m.noLink("there", fmt.Errorf("%w: connection refused", driver.ErrBroken), true)
 			default:
@@ -282,7 +286,7 @@ func (s *sim) work(k int, a action) {
 		err = &stepError{step: a.last, err: syscall.ETIMEDOUT}
 	}
 	s.at(s.upTo(s.cfg.work), func() {
-		if s.side[k].dead {
+		if s.side[k].dead || s.hang {
 			return
 		}
 		e.begun = true

@@ -9,7 +9,7 @@ import (
 
 func TestDataPathDoesNotAllocate(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector allocates")
+		t.Skip("sanitizers allocate")
 	}
 	a, b := newPair(t, pairOptions{channel: true})
 	wait := func(e *end, n int) {

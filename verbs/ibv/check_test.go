@@ -5,7 +5,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -322,6 +324,58 @@ func TestOtherBuildsSayWhatIsMissing(t *testing.T) {
 			}
 			t.Errorf("%s: %v\n%s", tc.env, err, out)
 		}
+	}
+}
+
+// Without the library a program starts and says what is missing.
+func TestMissingLibraryIsNamed(t *testing.T) {
+	if Available() != nil {
+		t.Skip(Available())
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: hides the library in a mount namespace")
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib := regexp.MustCompile(`/\S*libibverbs\.so\S*`).Find(maps)
+	if lib == nil {
+		t.Fatal("the library is open, but not mapped")
+	}
+	const hide = `mount --bind /dev/null "$0" && exec "$1" -test.v -test.run '^TestReportUnavailable$|^TestUnavailableSays'`
+	cmd := exec.Command("unshare", "-m", "sh", "-c", hide, string(lib), "/proc/self/exe")
+	if self, err := os.Executable(); err == nil {
+		cmd.Args[len(cmd.Args)-1] = self
+	}
+	cmd.Env = append(os.Environ(), "IBV_WANT_UNAVAILABLE=libibverbs")
+	out, err := cmd.CombinedOutput()
+	if strings.Contains(string(out), "unshare") || strings.Contains(string(out), "permission denied") {
+		t.Skipf("needs mount namespaces: %s", out)
+	}
+	if err != nil || !strings.Contains(string(out), "PASS: TestReportUnavailable") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// What sysfs says is what libraries that can list GIDs with their types say.
+func TestGIDsFromSysfsAreTheSame(t *testing.T) {
+	devs, err := Devices()
+	if err != nil || len(devs) == 0 {
+		t.Skipf("needs an RDMA device: %v", err)
+	}
+	c, err := Open(devs[0].Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	want, err := c.GIDs(1)
+	if err != nil || len(want) == 0 {
+		t.Fatalf("%v, %v", want, err)
+	}
+	got, r := c.sysfsGIDs(1)
+	if r < 0 || !slices.Equal(got, want) {
+		t.Errorf("%v, %d; want %v", got, r, want)
 	}
 }
 

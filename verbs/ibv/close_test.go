@@ -12,8 +12,6 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-const sysMemfdCreate = 319 // on amd64; elsewhere an fd of another kind does as well
-
 func TestParentRefusesToCloseBeforeItsChildren(t *testing.T) {
 	c := ok[*ibv.Context](t)(ibv.Open(deviceName(t)))
 	pd := ok[*ibv.PD](t)(c.AllocPD())

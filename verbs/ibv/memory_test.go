@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/verbs/ibv"
+	"golang.org/x/sys/unix"
 )
 
 func TestRegistrationErrorsSayWhy(t *testing.T) {
@@ -16,7 +17,10 @@ func TestRegistrationErrorsSayWhy(t *testing.T) {
 	reg := func(_ *ibv.MR, err error) error { return err }
 	wantErrno(t, reg(pd.RegMR(nil, 0)), syscall.EINVAL, "no memory")
 	wantErrno(t, reg(pd.RegMR(make([]byte, 8), ibv.AccessRemoteWrite)), syscall.EINVAL, "local write")
-	wantErrno(t, reg(pd.RegMRAt(1<<40, 4096, 1<<40, 0)), syscall.EFAULT, "not (completely) mapped")
+	hole := ok[[]byte](t)(syscall.Mmap(-1, 0, 4096, syscall.PROT_READ, syscall.MAP_PRIVATE|syscall.MAP_ANON))
+	gone := uint64(uintptr(unsafe.Pointer(&hole[0])))
+	must(t, syscall.Munmap(hole))
+	wantErrno(t, reg(pd.RegMRAt(gone, 4096, gone, 0)), syscall.EFAULT, "not (completely) mapped")
 	wantErrno(t, reg(pd.RegMRAt(1<<40, 1<<63, 1<<63+1, 0)), syscall.EINVAL)
 
 	ro, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ, syscall.MAP_PRIVATE|syscall.MAP_ANON)
@@ -30,12 +34,9 @@ func TestRegistrationErrorsSayWhy(t *testing.T) {
 func TestDmabufThatTheDeviceCannotIsAnError(t *testing.T) {
 	c := open(t)
 	pd := closing[*ibv.PD](t)(c.AllocPD())
-	r, _, errno := syscall.Syscall(sysMemfdCreate, uintptr(unsafe.Pointer(&[]byte("no dma-buf\x00")[0])), 0, 0)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
-	defer syscall.Close(int(r))
-	_, err := pd.RegDmabufMR(int(r), 0, 4096, 0, ibv.AccessLocalWrite)
+	fd := ok[int](t)(unix.MemfdCreate("no dma-buf", 0))
+	defer unix.Close(fd)
+	_, err := pd.RegDmabufMR(fd, 0, 4096, 0, ibv.AccessLocalWrite)
 	var e *ibv.Error
 	if !errors.As(err, &e) || e.Verb != "reg_dmabuf_mr" || e.Errno == 0 {
 		t.Errorf("a memfd registered as a dma-buf: %v", err)

@@ -85,7 +85,7 @@ func (qp *QP) ToInit(a InitAttr) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := qp.inRange(StateInit, []limit{{"PKeyIndex", a.PKeyIndex, 0, port.PKeys - 1, "the port's table"}}); err != nil {
+		if err := qp.inRange(StateInit, []attrRange{{"PKeyIndex", a.PKeyIndex, 0, port.PKeys - 1, "the port's table"}}); err != nil {
 			return nil, err
 		}
 		qp.port = port
@@ -121,7 +121,7 @@ func (qp *QP) checkRTR(a *RTRAttr) error {
 	if qp.port.LinkLayer == LinkEthernet && a.Path.DGID == (GID{}) {
 		return invalid("modify_qp", qp.device, "to RTR: Path.DGID is needed on Ethernet")
 	}
-	return qp.inRange(StateRTR, []limit{
+	return qp.inRange(StateRTR, []attrRange{
 		{"MTU (code)", int(a.MTU), int(MTU256), int(qp.port.ActiveMTU), "the port's active MTU"},
 		{"DestQPN", int(a.DestQPN), 0, 1<<24 - 1, "24 bits"},
 		{"RQPSN", int(a.RQPSN), 0, 1<<24 - 1, "24 bits"},
@@ -140,7 +140,7 @@ func (qp *QP) ToRTS(a RTSAttr) error {
 		if qp.State() == StateSQD {
 			return &qpAttr{}, nil
 		}
-		if err := qp.inRange(StateRTS, []limit{
+		if err := qp.inRange(StateRTS, []attrRange{
 			{"SQPSN", int(a.SQPSN), 0, 1<<24 - 1, "24 bits"},
 			{"Timeout", a.Timeout, 0, 31, "5 bits"},
 			{"RetryCount", a.RetryCount, 0, 7, "3 bits"},
@@ -261,15 +261,15 @@ func (qp *QP) stepError(to QPState, r int) error {
 	return fail("modify_qp", qp.device, r, detail)
 }
 
-// limit is the range of an attribute, and who sets it.
-type limit struct {
+// attrRange is an attribute's value, its range, and who sets it.
+type attrRange struct {
 	name          string
 	value, lo, hi int
 	why           string
 }
 
-func (qp *QP) inRange(to QPState, limits []limit) error {
-	for _, l := range limits {
+func (qp *QP) inRange(to QPState, ranges []attrRange) error {
+	for _, l := range ranges {
 		if l.value < l.lo || l.value > l.hi {
 			return invalid("modify_qp", qp.device, "to %v: %s is %d, outside %d to %d (%s)", to, l.name, l.value, l.lo, l.hi, l.why)
 		}

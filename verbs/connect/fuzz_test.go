@@ -1,0 +1,259 @@
+package connect
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// FuzzMessage: what parses is written back as it was.
+func FuzzMessage(f *testing.F) {
+	_, messages := goldenMessages()
+	for _, m := range messages {
+		f.Add(m.append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m message
+		if err := m.parse(b); err != nil {
+			if !errors.Is(err, errMalformed) {
+				t.Fatalf("% x: %v", b, err)
+			}
+			return
+		}
+		if got := m.append(nil); !bytes.Equal(got, b) {
+			t.Fatalf("% x is written as % x", b, got)
+		}
+		if len(b) > maxPayload || m.offer.n > MaxQPs || len(m.offer.user) > MaxUserData {
+			t.Fatalf("%d bytes: %+v", len(b), m)
+		}
+	})
+}
+
+// FuzzFrame: what parses is written back as it was.
+func FuzzFrame(f *testing.F) {
+	_, frames := goldenFrames()
+	for _, m := range frames {
+		f.Add(m.append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m frame
+		if err := m.parse(b); err != nil {
+			if !errors.Is(err, errMalformed) && !errors.Is(err, driver.ErrVersion) {
+				t.Fatalf("% x: %v", b, err)
+			}
+			return
+		}
+		if got := m.append(nil); !bytes.Equal(got, b) {
+			t.Fatalf("% x is written as % x", b, got)
+		}
+	})
+}
+
+// FuzzTicket: what parses is written back as it was; nobody has the MAC by chance.
+func FuzzTicket(f *testing.F) {
+	f.Add((&ticket{from: 1, to: 2}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var k ticket
+		if err := k.parse(b); err != nil {
+			if !errors.Is(err, errMalformed) && !errors.Is(err, driver.ErrVersion) {
+				t.Fatalf("% x: %v", b, err)
+			}
+			return
+		}
+		if got := k.append(nil); !bytes.Equal(got, b[:ticketBytes]) {
+			t.Fatalf("% x is written as % x", b, got)
+		}
+		if k.mac == k.sign([]byte("secret"), [blobNonceBytes]byte{}) {
+			t.Fatalf("% x has the right MAC", b)
+		}
+	})
+}
+
+// FuzzCard: a card is ErrInvalid or is written back as it was.
+func FuzzCard(f *testing.F) {
+	f.Add("oob,50,AQR_AAABEjQ;rdmacm,30,AQI")
+	f.Add("oob,0,")
+	f.Fuzz(func(t *testing.T, s string) {
+		list, err := parseCard(s)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Fatalf("%q: %v", s, err)
+			}
+			return
+		}
+		if got := formatCard(list); got != s {
+			t.Fatalf("%q is written as %q", s, got)
+		}
+		other := []entry{{"oob", 50, nil}, {"rdmacm", 30, nil}}
+		i, k := match(list, other)
+		if k2, i2 := match(other, list); i != i2 || k != k2 {
+			t.Fatalf("%q: sides choose differently", s)
+		}
+	})
+}
+
+// FuzzBlob: the blob of each manager is an error that says which, or leads somewhere.
+func FuzzBlob(f *testing.F) {
+	for _, b := range goldenBytes() {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		list, err := parseOOBBlob(b)
+		if err == nil && (len(list) == 0 || len(list) > maxOOBAddrs || !list[0].IsValid()) {
+			t.Fatalf("oob % x: %v", b, list)
+		}
+		at, _, also := parseRDMABlob(b)
+		if also == nil && (!at.IsValid() || at.Port() == 0) {
+			t.Fatalf("rdmacm % x: %v", b, at)
+		}
+		for _, err := range []error{err, also} {
+			if err != nil && !errors.Is(err, driver.ErrInvalid) && !errors.Is(err, driver.ErrVersion) {
+				t.Fatalf("% x: %v", b, err)
+			}
+		}
+	})
+}
+
+// FuzzMachine: whatever an authenticated peer says, in whatever order, between
+// whatever the user does, the machine keeps its promises: states only grow, steps come
+// in order, memory is bounded, and what is Ready has been through all steps.
+func FuzzMachine(f *testing.F) {
+	_, messages := goldenMessages()
+	var all []byte
+	for k, m := range messages {
+		b := m.append([]byte{byte(k % 8)})
+		all = append(append(all, byte(len(b))), b...)
+	}
+	f.Add(true, all)
+	f.Add(false, all)
+	// Length, event, body: what makes a connection.
+	f.Add(true, []byte{0, 8, 0, 1, 3, 7, 3, 4, 2, 0, 2, 3, 7, 4, 4, 2, 0, 2, 3, 7, 6, 4, 2, 0, 0, 0})
+	f.Add(false, []byte{0, 8, 0, 1, 3, 7, 1, 4, 0, 3, 7, 4, 4, 1, 0, 2, 3, 7, 0x14, 4, 1, 0, 3, 3, 7, 6, 4, 1, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, asks bool, script []byte) {
+		m := &machine{self: 2, peer: 1, timeout: time.Second}
+		if asks {
+			m.peer = 3
+		}
+		var id uint64
+		m.nextID = func() uint64 { id++; return id }
+		var now time.Duration
+		moved := make(map[*end]step)
+		working := make(map[*end]bool)
+		shown := make(map[*end]State)
+		m.linkUp(now)
+		for len(script) > 2 {
+			n := min(int(script[0]), len(script)-2)
+			what, body := script[1], script[2:2+n]
+			script = script[2+n:]
+			fuzzStep(m, what, body, now, working)
+			now += time.Duration(n) * time.Millisecond
+			for _, a := range m.take() {
+				switch a.kind {
+				case actSend:
+					var back message
+					if err := back.parse(a.msg.append(nil)); err != nil {
+						t.Fatalf("sends %+v: %v", a.msg, err)
+					}
+				case actWork:
+					if last, begun := moved[a.end]; working[a.end] || begun && a.first != last+1 || !begun && a.first != stepInit {
+						t.Fatalf("steps %d to %d after %d", a.first, a.last, last)
+					}
+					moved[a.end], working[a.end] = a.last, true
+				case actState:
+					s := a.end.state.public()
+					if s < shown[a.end] || s == Ready && moved[a.end] != stepRTS {
+						t.Fatalf("%v after %v, step %d", s, shown[a.end], moved[a.end])
+					}
+					shown[a.end] = s
+				}
+			}
+			if len(m.queue) > maxQueue || len(m.graves) > maxGraves {
+				t.Fatalf("%d requests, %d graves", len(m.queue), len(m.graves))
+			}
+		}
+	})
+}
+
+// fuzzStep is one event of a script.
+func fuzzStep(m *machine, what byte, body []byte, now time.Duration, working map[*end]bool) {
+	var e *end
+	if len(m.ends) > 0 {
+		e = m.ends[int(what>>4)%len(m.ends)]
+	}
+	switch what & 7 {
+	case 0:
+		if len(m.ends) < 8 {
+			m.add(&end{offer: anOffer(), timeout: time.Second, target: "there", clear: what&8 != 0, cts: what&8 == 0}, now)
+		}
+	case 1:
+		if e != nil {
+			m.start(e, now)
+		}
+	case 2:
+		if e != nil && working[e] {
+			working[e] = false
+			m.done(e, nil, now)
+		}
+	case 3:
+		m.tick(now)
+	case 4:
+		if e != nil && what&8 != 0 {
+			m.finalize(e, now)
+		} else if e != nil {
+			m.clearToSend(e, now)
+		}
+	case 5:
+		if m.up {
+			m.linkDown(now)
+		} else {
+			m.linkUp(now)
+		}
+	case 6:
+		var msg message
+		if msg.parse(body) == nil {
+			_ = m.receive(&msg, now)
+		}
+	default: // any kind about ids that there may be
+		if len(body) < 3 {
+			return
+		}
+		kind := messageKind(body[0])%msgCheck + 1
+		msg := message{kind: kind, flags: body[0] >> 4 & flagsOf[kind], from: uint64(body[1]), to: uint64(body[2]), code: rejectCode(body[1]), offer: anOffer()}
+		if msg.checkIDs() == nil {
+			_ = m.receive(&msg, now)
+		}
+	}
+}
+
+// FuzzListener: bytes of strangers at a real listener neither crash nor hang it, nor make links.
+func FuzzListener(f *testing.F) {
+	_, frames := goldenFrames()
+	for _, x := range frames {
+		b := x.append(nil)
+		f.Add(append([]byte{byte(len(b)), 0}, b...))
+	}
+	h := aHost(f, nil)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := net.Dial("tcp", h.address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Write(b); err == nil {
+			_ = c.(*net.TCPConn).CloseWrite()
+		}
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("the listener keeps a connection that has ended")
+		}
+		if s := h.mods.Stats(); s.Links != 0 {
+			t.Fatalf("a stranger has made a link: %+v", s)
+		}
+	})
+}

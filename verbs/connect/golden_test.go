@@ -1,0 +1,153 @@
+package connect
+
+import (
+	"bufio"
+	"encoding/hex"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// wireDoc describes what is on the wire; it holds the same vectors.
+const wireDoc = "wire.md"
+
+func counting(n int, from byte) []byte {
+	b := make([]byte, n)
+	for k := range b {
+		b[k] = from + byte(k)
+	}
+	return b
+}
+
+func goldenOffer() offer {
+	o := anOffer()
+	o.lid, o.pkey, o.responder, o.initiator, o.n = 0x0102, 0x8001, 16, 8, 2
+	o.qps = [MaxQPs]qpOffer{{0x112233, 0x445566}, {0x778899, 0xaabbcc}}
+	o.user = []byte("user")
+	return o
+}
+
+func goldenFrames() (names []string, frames []frame) {
+	nonce, mac := [nonceBytes]byte(counting(nonceBytes, 0)), [macBytes]byte(counting(macBytes, 0xa0))
+	return []string{"hello", "challenge", "proof", "refuse"}, []frame{
+		{kind: frameHello, from: 0x0102030405060708, to: 0x1112131415161718, nonce: nonce},
+		{kind: frameChallenge, nonce: nonce, mac: mac},
+		{kind: frameProof, mac: mac},
+		{kind: frameRefuse, code: refuseSecret},
+	}
+}
+
+func goldenMessages() (names []string, messages []message) {
+	return []string{"call", "request", "wait", "reply", "confirm", "reject", "close", "closed", "check", "bye", "welcome"}, []message{
+		{kind: msgCall, from: 3, count: 2},
+		{kind: msgRequest, flags: flagCTS, from: 3, prev: 1, offer: goldenOffer()},
+		{kind: msgWait, flags: flagEarly, to: 3},
+		{kind: msgReply, from: 4, to: 3, offer: goldenOffer()},
+		{kind: msgConfirm, flags: flagClear | flagGot, from: 3, to: 4},
+		{kind: msgReject, from: 3, to: 4, code: rejectStep, detail: 1<<16 | 110},
+		{kind: msgClose, from: 3, to: 4},
+		{kind: msgClosed, from: 4, to: 3},
+		{kind: msgCheck, from: 3, to: 4},
+		{kind: msgBye, flags: flagFinal},
+		{kind: msgWelcome},
+	}
+}
+
+// goldenBytes are vectors that are no frames and no messages.
+func goldenBytes() map[string][]byte {
+	_, frames := goldenFrames()
+	h := handshake{secret: []byte("secret"), manager: "oob", hello: frames[0], chal: frames[1]}
+	mac := func(role string) []byte { m := h.proof(role); return m[:] }
+	there, back := h.seals()
+	t := ticket{from: 0x0102030405060708, to: 0x1112131415161718, nonce: frames[0].nonce}
+	t.mac = t.sign([]byte("secret"), [blobNonceBytes]byte(counting(blobNonceBytes, 0x50)))
+	return map[string][]byte{
+		"mac listener":  mac("listener"),
+		"mac dialer":    mac("dialer"),
+		"seal dialer":   append(there.close([]byte("first")), there.close([]byte("second"))...),
+		"seal listener": back.close([]byte("first")),
+		"ticket":        t.append(nil),
+		"blob oob":      append([]byte{oobVersion, 4, 10, 0, 0, 1, 0x12, 0x34, 16}, append(netip.MustParseAddr("2001:db8::1").AsSlice(), 0x12, 0x35)...),
+		"blob rdmacm":   append([]byte{rdmacmVersion, 4, 10, 0, 0, 1, 0x12, 0x34}, counting(blobNonceBytes, 0x50)...),
+		"card":          []byte(formatCard([]entry{{"oob", 50, []byte{1, 4, 10, 0, 0, 1, 0x12, 0x34}}, {"rdmacm", 30, []byte{1, 2}}})),
+	}
+}
+
+// vectors reads the lines "vector name: hex" of the document.
+func vectors(t *testing.T) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(wireDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all := make(map[string][]byte)
+	line := regexp.MustCompile(`^vector ([a-z ]+): ([0-9a-f ]+)$`)
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if m := line.FindStringSubmatch(s.Text()); m != nil {
+			b, err := hex.DecodeString(strings.ReplaceAll(m[2], " ", ""))
+			if err != nil {
+				t.Fatalf("%s: %v", m[0], err)
+			}
+			all[m[1]] = append(all[m[1]], b...)
+		}
+	}
+	return all
+}
+
+// What is on the wire is what the document says, byte for byte, both ways.
+func TestWireIsAsDocumented(t *testing.T) {
+	docs := vectors(t)
+	check := func(name string, got []byte) {
+		if string(got) != string(docs[name]) {
+			t.Errorf("%s: got % x, document has % x", name, got, docs[name])
+		}
+		delete(docs, name)
+	}
+	names, frames := goldenFrames()
+	for k, want := range frames {
+		var f frame
+		if err := f.parse(docs[names[k]]); err != nil || f != want {
+			t.Errorf("%s parsed: got %+v (%v), want %+v", names[k], f, err, want)
+		}
+		check(names[k], want.append(nil))
+	}
+	names, messages := goldenMessages()
+	for k, want := range messages {
+		var m message
+		if err := m.parse(docs[names[k]]); err != nil || !reflect.DeepEqual(m, want) {
+			t.Errorf("%s parsed: got %+v (%v), want %+v", names[k], m, err, want)
+		}
+		check(names[k], want.append(nil))
+	}
+	if len(messages) != len(flagsOf)-1 || len(frames) != len(bodyBytes)-1 {
+		t.Errorf("%d of %d messages and %d of %d frames have vectors", len(messages), len(flagsOf)-1, len(frames), len(bodyBytes)-1)
+	}
+	for name, b := range goldenBytes() {
+		check(name, b)
+	}
+	for name := range docs {
+		t.Errorf("document has a vector %q that nothing makes", name)
+	}
+}
+
+// The blobs, card and ticket of the document say what it says they do.
+func TestBlobsInTheDocumentParse(t *testing.T) {
+	docs := vectors(t)
+	if list, err := parseOOBBlob(docs["blob oob"]); err != nil || len(list) != 2 || list[0].String() != "10.0.0.1:4660" || list[1].String() != "[2001:db8::1]:4661" {
+		t.Errorf("oob: %v, %v", list, err)
+	}
+	if at, nonce, err := parseRDMABlob(docs["blob rdmacm"]); err != nil || at.String() != "10.0.0.1:4660" || nonce[0] != 0x50 || nonce[7] != 0x57 {
+		t.Errorf("rdmacm: %v % x, %v", at, nonce, err)
+	}
+	var k ticket
+	if err := k.parse(docs["ticket"]); err != nil || k.from != 0x0102030405060708 || k.to != 0x1112131415161718 || len(docs["ticket"]) != 56 {
+		t.Errorf("ticket of %d bytes: %+v, %v", len(docs["ticket"]), k, err)
+	}
+	if list, err := parseCard(string(docs["card"])); err != nil || len(list) != 2 || list[1].priority != 30 {
+		t.Errorf("card: %v, %v", list, err)
+	}
+}
