@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -21,12 +22,13 @@ func queueTag(conn uint32, queue uint8) uint32 { return 1 + conn*2 + uint32(queu
 // drains it and hands each completion to its instance; nobody waits for the
 // lock on a data path.
 type completions struct {
-	lock  atomic.Uint32
-	armed bool // the channel will say when there is something; guarded by lock
-	_     [56]byte
-	cq    *ibv.CQ
-	wcs   [pollBatch]ibv.WC
-	dead  error // why the queue cannot be polled any more; guarded by lock
+	lock      atomic.Uint32
+	armed     bool // the channel will say when there is something; guarded by lock
+	_         [56]byte
+	cq        *ibv.CQ
+	wcs       [pollBatch]ibv.WC
+	crossings driver.Tally // into C that found something; guarded by lock
+	dead      error        // why the queue cannot be polled any more; guarded by lock
 }
 
 func (q *completions) tryLock() bool { return q.lock.Load() == 0 && q.lock.CompareAndSwap(0, 1) }
@@ -58,6 +60,9 @@ func (c *Context) drainLocked() bool {
 		q.dead = err
 		c.deviceGone(err)
 		return false
+	}
+	if n > 0 {
+		q.crossings.Add(1)
 	}
 	for k := range q.wcs[:n] {
 		c.deliver(&q.wcs[k])

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -54,11 +55,12 @@ func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Slic
 
 // pool posts a connection's receive buffers.
 type pool struct {
-	qp     *ibv.QP
-	chain  *ibv.RecvChain
-	mem    *slab
-	window int // messages a peer may send ahead
-	work   ibv.Work
+	qp        *ibv.QP
+	chain     *ibv.RecvChain
+	mem       *slab
+	window    int // messages a peer may send ahead
+	work      ibv.Work
+	crossings driver.Tally // into C, to post receives alone
 }
 
 // put makes a buffer one that is posted with the next flush.
@@ -84,12 +86,14 @@ func (p *pool) fill() error {
 // told is true, then sends, both in one crossing. sends may be nil.
 func (p *pool) post(q *completions, sends *sendQueue) error {
 	if sends == nil || sends.chain.Len() == 0 {
+		p.crossings.Add(1)
 		_, err := p.qp.PostRecv(p.chain)
 		return err
 	}
 	if p.chain.Len() == 0 {
 		return sends.post()
 	}
+	sends.crossings.Add(1)
 	p.work = ibv.Work{SendQP: sends.qp, Sends: sends.chain, RecvQP: p.qp, Recvs: p.chain}
 	_, err := q.cq.Progress(&p.work, nil)
 	return err

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -31,10 +32,11 @@ type request struct {
 type sendQueue struct {
 	qp         *ibv.QP
 	chain      *ibv.SendChain
-	ring       []request // a power of two
-	next       uint32    // the number of the next one
-	done       uint32    // all before this one are complete
-	unsignaled uint32    // since the last that will report
+	ring       []request    // a power of two
+	next       uint32       // the number of the next one
+	done       uint32       // all before this one are complete
+	unsignaled uint32       // since the last that will report
+	crossings  driver.Tally // into C, to post
 }
 
 // controlReserve is room in a send queue that messages leave: for credits, a
@@ -52,6 +54,7 @@ func (q *sendQueue) post() error {
 	if q.chain.Len() == 0 {
 		return nil
 	}
+	q.crossings.Add(1)
 	_, err := q.qp.PostSend(q.chain)
 	return err
 }

@@ -182,7 +182,9 @@ func (h *host) endpointTo(inc uint64, card string, change func(*EndpointConfig))
 		change(&cfg)
 	}
 	for _, q := range cfg.QPs {
-		e.qps = append(e.qps, q.(*fakeQP))
+		if f, ok := q.(*fakeQP); ok {
+			e.qps = append(e.qps, f)
+		}
 	}
 	ep, err := h.mods.NewEndpoint(&cfg)
 	if err != nil {

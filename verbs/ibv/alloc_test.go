@@ -24,8 +24,14 @@ func TestDataPathDoesNotAllocate(t *testing.T) {
 	work := ibv.Work{SendQP: a.qp, Sends: a.s, RecvQP: a.qp, Recvs: a.r}
 	data := []byte("12345678")
 	for name, f := range map[string]func(){
-		"write":      func() { a.next(1, 0, 8).Write(b.mr.Addr(), b.mr.RKey()); a.post(); wait(a, 1) },
-		"inline":     func() { w := a.next(1, 0, 0); w.Inline(data); w.Write(b.mr.Addr(), b.mr.RKey()); a.post(); wait(a, 1) },
+		"write": func() { a.next(1, 0, 8).Write(b.mr.Addr(), b.mr.RKey()); a.post(); wait(a, 1) },
+		"inline": func() {
+			w := a.next(1, 0, 0)
+			w.Inline(data)
+			w.Write(b.mr.Addr(), b.mr.RKey())
+			a.post()
+			wait(a, 1)
+		},
 		"send":       func() { b.recv(1, 0, 8); a.next(1, 0, 8).Send(); a.post(); wait(a, 1); wait(b, 1) },
 		"empty poll": func() { _, _ = a.cq.Poll(a.wcs[:]) },
 		"progress": func() {

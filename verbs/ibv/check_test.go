@@ -21,36 +21,51 @@ var testLimits = limits{sendSGE: 2, recvSGE: 2, inline: 16, message: 1000, reads
 func TestChecksRefuseAndAllow(t *testing.T) {
 	noReads := testLimits
 	noReads.reads = false
+	sges := func(lengths ...uint32) func(w *SendWR) {
+		return func(w *SendWR) {
+			for _, n := range lengths {
+				w.AddSGE(8, n, 0)
+			}
+		}
+	}
+	inline := func(lengths ...int) func(w *SendWR) {
+		return func(w *SendWR) {
+			for _, n := range lengths {
+				w.Inline(make([]byte, n))
+			}
+		}
+	}
+	add := func(remote uint64) func(w *SendWR) { return func(w *SendWR) { w.FetchAdd(remote, 2, 3) } }
+	swap := func(remote uint64) func(w *SendWR) { return func(w *SendWR) { w.CompareSwap(remote, 2, 3, 4) } }
+	read := func(w *SendWR) { w.Read(1, 2) }
 	for _, tc := range []struct {
 		name   string
 		fill   func(w *SendWR)
+		op     func(w *SendWR) // a send unless given
 		want   fault
 		limits *limits
 	}{
-		{name: "nothing", fill: func(*SendWR) {}},
-		{name: "full", fill: func(w *SendWR) { w.Send(); w.AddSGE(1, 999, 0); w.AddSGE(1, 1, 0) }},
-		{name: "a byte too long", fill: func(w *SendWR) { w.AddSGE(1, 999, 0); w.AddSGE(1, 2, 0) }, want: faultMessage},
-		{name: "lengths that overflow 32 bits", fill: func(w *SendWR) { w.AddSGE(1, 1<<31, 0); w.AddSGE(1, 1<<31, 0) }, want: faultMessage},
-		{name: "three entries", fill: func(w *SendWR) { w.AddSGE(1, 1, 0); w.AddSGE(1, 1, 0); w.AddSGE(1, 1, 0) }, want: faultSGE},
-		{name: "five entries in a chain of four", want: faultChainSGE, fill: func(w *SendWR) {
-			for range 5 {
-				w.AddSGE(1, 1, 0)
-			}
-		}},
-		{name: "inline", fill: func(w *SendWR) { w.Inline(make([]byte, 16)); w.Send() }},
-		{name: "inline too long for the queue pair", fill: func(w *SendWR) { w.Inline(make([]byte, 17)); w.Send() }, want: faultInline},
-		{name: "inline too long for the chain", fill: func(w *SendWR) { w.Inline(make([]byte, 20)); w.Inline(make([]byte, 13)) }, want: faultChainInline},
-		{name: "inline after entries", fill: func(w *SendWR) { w.AddSGE(1, 1, 0); w.AddSGE(1, 1, 0); w.Inline([]byte("x")) }, want: faultChainInline},
-		{name: "inline read", fill: func(w *SendWR) { w.Inline([]byte("x")); w.Read(1, 2) }, want: faultInlineOp},
-		{name: "read", fill: func(w *SendWR) { w.AddSGE(1, 8, 0); w.Read(1, 2) }},
-		{name: "read without the right", fill: func(w *SendWR) { w.AddSGE(1, 8, 0); w.Read(1, 2) }, want: faultReads, limits: &noReads},
-		{name: "atomic", fill: func(w *SendWR) { w.AddSGE(8, 8, 0); w.FetchAdd(16, 2, 3) }},
-		{name: "atomic without the right", fill: func(w *SendWR) { w.AddSGE(8, 8, 0); w.FetchAdd(16, 2, 3) }, want: faultReads, limits: &noReads},
-		{name: "atomic of 4 bytes", fill: func(w *SendWR) { w.AddSGE(8, 4, 0); w.FetchAdd(16, 2, 3) }, want: faultAtomicSize},
-		{name: "atomic of two halves", fill: func(w *SendWR) { w.AddSGE(8, 4, 0); w.AddSGE(12, 4, 0); w.FetchAdd(16, 2, 3) }, want: faultAtomicSize},
-		{name: "atomic of nothing", fill: func(w *SendWR) { w.CompareSwap(16, 2, 3, 4) }, want: faultAtomicSize},
-		{name: "atomic, remote address misaligned", fill: func(w *SendWR) { w.AddSGE(8, 8, 0); w.CompareSwap(17, 2, 3, 4) }, want: faultAtomicAlign},
-		{name: "atomic, local address misaligned", fill: func(w *SendWR) { w.AddSGE(12, 8, 0); w.CompareSwap(16, 2, 3, 4) }, want: faultAtomicAlign},
+		{name: "nothing", fill: sges()},
+		{name: "full", fill: sges(999, 1)},
+		{name: "a byte too long", fill: sges(999, 2), want: faultMessage},
+		{name: "lengths that overflow 32 bits", fill: sges(1<<31, 1<<31), want: faultMessage},
+		{name: "three entries", fill: sges(1, 1, 1), want: faultSGE},
+		{name: "five entries in a chain of four", fill: sges(1, 1, 1, 1, 1), want: faultChainSGE},
+		{name: "inline", fill: inline(16)},
+		{name: "inline too long for the queue pair", fill: inline(17), want: faultInline},
+		{name: "inline too long for the chain", fill: inline(20, 13), want: faultChainInline},
+		{name: "inline after entries", fill: sges(1, 1), op: func(w *SendWR) { w.Inline([]byte("x")) }, want: faultChainInline},
+		{name: "inline read", fill: inline(1), op: read, want: faultInlineOp},
+		{name: "read", fill: sges(8), op: read},
+		{name: "read without the right", fill: sges(8), op: read, want: faultReads, limits: &noReads},
+		{name: "atomic", fill: sges(8), op: add(16)},
+		{name: "atomic without the right", fill: sges(8), op: add(16), want: faultReads, limits: &noReads},
+		{name: "atomic of 4 bytes", fill: sges(4), op: add(16), want: faultAtomicSize},
+		{name: "atomic of two halves", fill: sges(4, 4), op: add(16), want: faultAtomicSize},
+		{name: "atomic of nothing", fill: sges(), op: swap(16), want: faultAtomicSize},
+		{name: "atomic, remote address misaligned", fill: sges(8), op: swap(17), want: faultAtomicAlign},
+		{name: "atomic, local address misaligned", op: swap(16), want: faultAtomicAlign,
+			fill: func(w *SendWR) { w.AddSGE(12, 8, 0) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, err := NewSendChain(3, 4, 32)
@@ -58,7 +73,11 @@ func TestChecksRefuseAndAllow(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Next().Send()
-			tc.fill(c.Next())
+			w := c.Next()
+			tc.fill(w)
+			if tc.op != nil {
+				tc.op(w)
+			}
 			l := tc.limits
 			if l == nil {
 				l = &testLimits
@@ -137,7 +156,9 @@ func TestChainIsALinkedListThatStartsOver(t *testing.T) {
 }
 
 func TestChainsOfOddSizesAreRefused(t *testing.T) {
-	for _, s := range [][3]int{{0, 1, 1}, {-1, 1, 1}, {1, -1, 0}, {1, 0, -1}, {1 << 20, 1, 1}, {1, 1 << 20, 1}, {1, 1, 1 << 20}} {
+	for _, s := range [][3]int{
+		{0, 1, 1}, {-1, 1, 1}, {1, -1, 0}, {1, 0, -1}, {1 << 20, 1, 1}, {1, 1 << 20, 1}, {1, 1, 1 << 20},
+	} {
 		if _, err := NewSendChain(s[0], s[1], s[2]); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("NewSendChain%v: %v, want EINVAL", s, err)
 		}
@@ -192,7 +213,8 @@ func TestParentsWaitForTheirChildren(t *testing.T) {
 	destroyed := 0
 	destroy := func() int { destroyed++; return 0 }
 	err := root.close("close", destroy)
-	if want := "ibv: close dev: the root is in use by 1 child (c1); close these first: device or resource busy"; err == nil || err.Error() != want {
+	want := "ibv: close dev: the root is in use by 1 child (c1); close these first: device or resource busy"
+	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	if err := child.close("free", func() int { return -int(syscall.EBUSY) }); !errors.Is(err, syscall.EBUSY) {
@@ -316,7 +338,7 @@ func TestOtherBuildsSayWhatIsMissing(t *testing.T) {
 		{"CGO_ENABLED=0", "without cgo"},
 		{"CGO_CFLAGS=-DBW_NO_HEADERS", "without rdma-core's headers"},
 	} {
-		cmd := exec.Command("go", "test", "-count=1", "-v", "-run", "^TestUnavailableSaysWhatToDo$|^TestReportUnavailable$", ".")
+		cmd := exec.Command("go", "test", "-count=1", "-v", "-run", "^TestUnavailableSays|^TestReportUnavailable$", ".")
 		cmd.Env = append(os.Environ(), tc.env, "IBV_WANT_UNAVAILABLE="+tc.want)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			if strings.Contains(string(out), "C compiler") {

@@ -22,7 +22,8 @@ func TestParentRefusesToCloseBeforeItsChildren(t *testing.T) {
 	qp := ok[*ibv.QP](t)(pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, SRQ: srq, MaxSendWR: 8}))
 	qp2 := ok[*ibv.QP](t)(pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 8}))
 
-	wantErrno(t, c.Close(), syscall.EBUSY, "1 protection domain", "1 completion queue", "1 completion channel", "close these first")
+	wantErrno(t, c.Close(), syscall.EBUSY, "1 protection domain", "1 completion queue",
+		"1 completion channel", "close these first")
 	wantErrno(t, pd.Close(), syscall.EBUSY, "2 queue pairs (0x", "1 memory region", "+100", "1 shared receive queue")
 	wantErrno(t, cq.Close(), syscall.EBUSY, "2 queue pairs")
 	wantErrno(t, srq.Close(), syscall.EBUSY, "1 queue pair")

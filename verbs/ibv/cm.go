@@ -307,9 +307,14 @@ func (id *CMID) Listen(backlog int) error {
 // ResolveAddr begins to find the device and the link address for a peer; src
 // may be the zero value. The answer is CMAddrResolved or CMAddrError.
 func (id *CMID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
-	from, to := sockaddr(src), sockaddr(dst)
+	to := sockaddr(dst)
+	var from *syscall.RawSockaddrInet6
+	if src.IsValid() {
+		sa := sockaddr(src)
+		from = &sa
+	}
 	return id.call("resolve_addr", func() int {
-		return rawCMResolveAddr(id.h, &from, src.IsValid(), &to, int(timeout.Milliseconds()))
+		return rawCMResolveAddr(id.h, from, &to, int(timeout.Milliseconds()))
 	})
 }
 

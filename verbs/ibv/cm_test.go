@@ -112,8 +112,10 @@ func TestConnectionManagerConnectsCarriesDataAndDisconnects(t *testing.T) {
 	ch := cmChannel(t)
 	id := dial(t, ch, addr)
 	steps(t, id, a, ibv.StateInit)
-	must(t, id.Connect(a.qp, ibv.CMParam{Data: []byte("hello"), ResponderResources: 3, InitiatorDepth: 2, RetryCount: 6, RNRRetryCount: 6}))
-	req, bid := answer(t, lch, b, ibv.CMParam{Data: []byte("welcome"), ResponderResources: 2, InitiatorDepth: 3, RNRRetryCount: 6})
+	must(t, id.Connect(a.qp, ibv.CMParam{Data: []byte("hello"), ResponderResources: 3, InitiatorDepth: 2,
+		RetryCount: 6, RNRRetryCount: 6}))
+	req, bid := answer(t, lch, b, ibv.CMParam{Data: []byte("welcome"), ResponderResources: 2, InitiatorDepth: 3,
+		RNRRetryCount: 6})
 	if !bytes.HasPrefix(req.Param.Data, []byte("hello\x00")) || req.QPN != a.qp.Num() || req.Listen != lid {
 		t.Errorf("request %+v", req)
 	}

@@ -150,7 +150,8 @@ func ExampleCompChannel_Wait() {
 
 // The connecting side of a connection through the connection manager.
 func ExampleCMID() {
-	connect := func(ctx context.Context, peer netip.AddrPort, newQP func(device string) (*ibv.QP, error)) (*ibv.QP, error) {
+	type newQP func(device string) (*ibv.QP, error)
+	connect := func(ctx context.Context, peer netip.AddrPort, newQP newQP) (*ibv.QP, error) {
 		ch, err := ibv.NewCMChannel()
 		if err != nil {
 			return nil, err

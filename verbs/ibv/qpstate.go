@@ -85,7 +85,8 @@ func (qp *QP) ToInit(a InitAttr) error {
 		if err != nil {
 			return nil, err
 		}
-		if err := qp.inRange(StateInit, []attrRange{{"PKeyIndex", a.PKeyIndex, 0, port.PKeys - 1, "the port's table"}}); err != nil {
+		pkey := attrRange{"PKeyIndex", a.PKeyIndex, 0, port.PKeys - 1, "the port's table"}
+		if err := qp.inRange(StateInit, []attrRange{pkey}); err != nil {
 			return nil, err
 		}
 		qp.port = port
@@ -179,7 +180,8 @@ func (qp *QP) step(to QPState, attr func() (*qpAttr, error), from ...QPState) er
 	qp.stepping.Lock()
 	defer qp.stepping.Unlock()
 	if now := qp.State(); !slices.Contains(from, now) {
-		return invalid("modify_qp", qp.device, "queue pair %#x is in %v and cannot go to %v%s", qp.num, now, to, missing(now, to))
+		return invalid("modify_qp", qp.device, "queue pair %#x is in %v and cannot go to %v%s",
+			qp.num, now, to, missing(now, to))
 	}
 	m, err := attr()
 	if err != nil {
@@ -247,7 +249,8 @@ func (qp *QP) stepError(to QPState, r int) error {
 	case syscall.EINVAL:
 		switch to {
 		case StateRTR:
-			detail += ": the device refuses the path or one of MTU, MaxDestRdAtomic and MinRNRTimer; is the GID index still valid?"
+			detail += ": the device refuses the path or one of MTU, MaxDestRdAtomic and MinRNRTimer; " +
+				"is the GID index still valid?"
 		case StateRTS:
 			detail += ": the device refuses one of Timeout, RetryCount, RNRRetry and MaxRdAtomic"
 		}
@@ -271,7 +274,8 @@ type attrRange struct {
 func (qp *QP) inRange(to QPState, ranges []attrRange) error {
 	for _, l := range ranges {
 		if l.value < l.lo || l.value > l.hi {
-			return invalid("modify_qp", qp.device, "to %v: %s is %d, outside %d to %d (%s)", to, l.name, l.value, l.lo, l.hi, l.why)
+			return invalid("modify_qp", qp.device, "to %v: %s is %d, outside %d to %d (%s)",
+				to, l.name, l.value, l.lo, l.hi, l.why)
 		}
 	}
 	return nil

@@ -45,10 +45,8 @@ func rawCMBind(id handle, sa *syscall.RawSockaddrInet6) int {
 	return int(C.bw_cm_bind(id, unsafe.Pointer(sa)))
 }
 
-func rawCMResolveAddr(id handle, src *syscall.RawSockaddrInet6, hasSrc bool, dst *syscall.RawSockaddrInet6, ms int) int {
-	if !hasSrc {
-		src = nil
-	}
+// rawCMResolveAddr takes nil for src if there is none.
+func rawCMResolveAddr(id handle, src, dst *syscall.RawSockaddrInet6, ms int) int {
 	return int(C.bw_cm_resolve_addr(id, unsafe.Pointer(src), unsafe.Pointer(dst), C.int(ms)))
 }
 

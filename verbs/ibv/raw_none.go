@@ -82,6 +82,6 @@ func rawBindMW(handle, handle, uint64, SendFlags, handle, uint64, uint64, Access
 	return 0, no
 }
 
-func rawCMResolveAddr(handle, *syscall.RawSockaddrInet6, bool, *syscall.RawSockaddrInet6, int) int {
+func rawCMResolveAddr(handle, *syscall.RawSockaddrInet6, *syscall.RawSockaddrInet6, int) int {
 	return no
 }

@@ -42,7 +42,8 @@ func TestImmediateDataKeepsItsValue(t *testing.T) {
 			a.completion()
 			wc := b.done(1, want)
 			if wc.Imm() != imm || wc.Flags&ibv.WCWithImm == 0 || wc.ByteLen != 8 {
-				t.Errorf("immediate %#x, flags %#x, %d bytes; want %#x with WCWithImm, 8 bytes", wc.Imm(), wc.Flags, wc.ByteLen, imm)
+				t.Errorf("immediate %#x, flags %#x, %d bytes; want %#x with WCWithImm, 8 bytes",
+					wc.Imm(), wc.Flags, wc.ByteLen, imm)
 			}
 		})
 	}
@@ -233,7 +234,8 @@ func TestUnsignaledRequestsCompleteSilently(t *testing.T) {
 
 func TestProgressPostsBothWaysAndPollsInOneCall(t *testing.T) {
 	a, b := newPair(t, pairOptions{qp: ibv.QPInit{MaxSendWR: 32, MaxRecvWR: 32, MaxSendSGE: 1, MaxRecvSGE: 1, Tag: 42}})
-	wa, wb := ibv.Work{SendQP: a.qp, Sends: a.s, RecvQP: a.qp, Recvs: a.r}, ibv.Work{SendQP: b.qp, Sends: b.s, RecvQP: b.qp, Recvs: b.r}
+	wa := ibv.Work{SendQP: a.qp, Sends: a.s, RecvQP: a.qp, Recvs: a.r}
+	wb := ibv.Work{SendQP: b.qp, Sends: b.s, RecvQP: b.qp, Recvs: b.r}
 	step := func(e *end, w *ibv.Work) []ibv.WC {
 		n, err := e.cq.Progress(w, e.wcs[:])
 		must(t, err)

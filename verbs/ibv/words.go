@@ -196,7 +196,8 @@ func (n NodeType) String() string {
 	if n < 0 {
 		return "unknown"
 	}
-	return word([]string{"", "channel adapter", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"}, "node type", uint32(n))
+	return word([]string{"", "channel adapter", "switch", "router", "RNIC", "usNIC", "usNIC UDP", "unspecified"},
+		"node type", uint32(n))
 }
 
 // MTU is a path's maximum transfer unit, in the specification's code.

@@ -265,7 +265,8 @@ func chainMemory[T any](owner *T, n, size, stride int) (unsafe.Pointer, error) {
 	mem, err := syscall.Mmap(-1, 0, n*(size+stride), syscall.PROT_READ|syscall.PROT_WRITE,
 		syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	if err != nil {
-		return nil, &Error{Verb: "new_chain", Errno: err.(syscall.Errno), Detail: fmt.Sprintf("map %d bytes", n*(size+stride))}
+		return nil, &Error{Verb: "new_chain", Errno: err.(syscall.Errno),
+			Detail: fmt.Sprintf("map %d bytes", n*(size+stride))}
 	}
 	runtime.AddCleanup(owner, func(mem []byte) { _ = syscall.Munmap(mem) }, mem)
 	return unsafe.Pointer(unsafe.SliceData(mem)), nil
