@@ -88,8 +88,9 @@ test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built o
 	@$(MAKE) --no-print-directory testsum vm
 	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs -run Conformance
 
-test-hw: testsum ## the same on a real device: make test-hw DEV=mlx5_0
+test-hw: ## the same on a real device: make test-hw DEV=mlx5_0
 	@[ -n '$(DEV)' ] || { echo "make test-hw DEV=name: which device? (bin/bywash info -d verbs lists them)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory testsum
 	@BYWASH_RDMA_DEV='$(DEV)' $(TESTSUM) hw: $(TESTFLAGS) $(TEST_FLAGS) $(VM_PKGS)
 
 perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP

@@ -1,6 +1,7 @@
 package verbs_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -12,7 +13,7 @@ func TestMain(m *testing.M) { drivertest.Main(m) }
 
 func config(track driver.Track) drivertest.Config {
 	return drivertest.Config{
-		Driver: "verbs", Hints: driver.Hints{Track: track}, TimeScale: 4, Deaths: 20,
+		Driver: "verbs", Hints: driver.Hints{Track: track, Device: os.Getenv("BYWASH_RDMA_DEV")}, TimeScale: 4, Deaths: 20,
 	}
 }
 

@@ -44,9 +44,9 @@ func goldenMessages() (names []string, messages []message) {
 	return []string{"call", "request", "wait", "reply", "confirm", "reject", "close", "closed", "check", "bye", "welcome"}, []message{
 		{kind: msgCall, from: 3, count: 2},
 		{kind: msgRequest, flags: flagCTS, from: 3, prev: 1, offer: goldenOffer()},
-		{kind: msgWait, flags: flagEarly, to: 3},
+		{kind: msgWait, to: 3},
 		{kind: msgReply, from: 4, to: 3, offer: goldenOffer()},
-		{kind: msgConfirm, flags: flagClear | flagGot, from: 3, to: 4},
+		{kind: msgConfirm, flags: flagClear | flagAnswer, from: 3, to: 4},
 		{kind: msgReject, from: 3, to: 4, code: rejectStep, detail: 1<<16 | 110},
 		{kind: msgClose, from: 3, to: 4},
 		{kind: msgClosed, from: 4, to: 3},

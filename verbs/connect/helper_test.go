@@ -95,14 +95,20 @@ func patient(d time.Duration) time.Duration {
 func eachManager(t *testing.T, f func(t *testing.T)) {
 	t.Run("oob", f)
 	t.Run("rdmacm", func(t *testing.T) {
-		d := openDevice(t)
-		t.Cleanup(func() {
-			device = nil
-			d.close(t)
-		})
-		device = d
+		onDevice(t)
 		f(t)
 	})
+}
+
+// onDevice puts the hosts of a test on a device, until what the test cleans up is cleaned up.
+func onDevice(t *testing.T) {
+	t.Helper()
+	d := openDevice(t)
+	t.Cleanup(func() {
+		device = nil
+		d.close(t)
+	})
+	device = d
 }
 
 // host is one context: its managers and one port.

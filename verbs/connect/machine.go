@@ -86,7 +86,6 @@ type end struct {
 	state     endState
 	useCTS    bool
 	peerClear bool // the peer's receives are posted
-	waits     bool // the peer knows of the request
 	working   bool // queue pairs are being moved
 	doing     endState
 	err       error
@@ -240,14 +239,12 @@ func ctsFlag(on bool) uint8 {
 	return 0
 }
 
-func (e *end) clearFlags() (f uint8) {
+// clearFlags says whether receives are posted.
+func (e *end) clearFlags() uint8 {
 	if e.clear {
-		f |= flagClear
+		return flagClear
 	}
-	if e.peerClear {
-		f |= flagGot
-	}
-	return f
+	return 0
 }
 
 func (m *machine) count(s endState) (n int) {
@@ -259,10 +256,10 @@ func (m *machine) count(s endState) (n int) {
 	return n
 }
 
-// before is the latest request that must be known to the peer before that of e.
+// before is the request that must be known to the peer before that of e.
 func (m *machine) before(e *end) (id uint64) {
 	for _, x := range m.ends {
-		if x.state == stRequest && !x.waits && x.id < e.id {
+		if x.state == stRequest && x.id < e.id {
 			id = max(id, x.id)
 		}
 	}
@@ -421,11 +418,10 @@ func (m *machine) bury(msg message, now time.Duration) {
 	m.send(msg)
 }
 
-// grave finds what became of an end of this side (mine) or of a request of the
-// peer (theirs); 0 matches nothing.
-func (m *machine) grave(mine, theirs uint64) *grave {
+// grave finds what became of the end that an end of the peer had met.
+func (m *machine) grave(theirs uint64) *grave {
 	for k := range m.graves {
-		if g := &m.graves[k]; mine != 0 && g.msg.from == mine || theirs != 0 && g.msg.to == theirs {
+		if g := &m.graves[k]; theirs != 0 && g.msg.to == theirs {
 			return g
 		}
 	}

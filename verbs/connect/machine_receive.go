@@ -20,7 +20,9 @@ func (m *machine) receive(msg *message, now time.Duration) error {
 	case msgRequest:
 		m.receiveRequest(msg, now)
 	case msgWait:
-		m.receiveWait(msg, now)
+		if e := m.byID(msg.to); e != nil {
+			e.heard = now
+		}
 	case msgReply:
 		m.receiveReply(msg, now)
 	case msgConfirm:
@@ -61,7 +63,7 @@ func (m *machine) receiveRequest(msg *message, now time.Duration) {
 		}
 		return
 	}
-	if g := m.grave(0, msg.from); g != nil {
+	if g := m.grave(msg.from); g != nil {
 		m.send(g.msg)
 		return
 	}
@@ -73,9 +75,9 @@ func (m *machine) receiveRequest(msg *message, now time.Duration) {
 		m.send(message{kind: msgClosed, to: msg.from})
 		return
 	}
-	if msg.prev > m.lastID && m.grave(0, msg.prev) == nil {
-		m.send(message{kind: msgWait, flags: flagEarly, to: msg.from})
-		return
+	if msg.prev > m.lastID && m.grave(msg.prev) == nil {
+		m.send(message{kind: msgWait, to: msg.from})
+		return // the one before it was lost: both come again
 	}
 	m.lastID = msg.from
 	for _, e := range m.ends {
@@ -90,18 +92,6 @@ func (m *machine) receiveRequest(msg *message, now time.Duration) {
 	}
 	m.queue = append(m.queue, *msg)
 	m.send(message{kind: msgWait, to: msg.from})
-}
-
-// receiveWait: the peer lives and knows of the end.
-func (m *machine) receiveWait(msg *message, now time.Duration) {
-	e := m.byID(msg.to)
-	if e == nil {
-		return
-	}
-	e.heard = now
-	if e.state == stRequest {
-		e.waits = msg.flags&flagEarly == 0
-	}
 }
 
 func (m *machine) receiveReply(msg *message, now time.Duration) {
@@ -162,10 +152,8 @@ func (m *machine) paired(msg *message) *end {
 
 // tell answers a message for an end that is gone.
 func (m *machine) tell(msg *message) {
-	if g := m.grave(msg.to, msg.from); g != nil {
-		last := g.msg
-		last.to = msg.from
-		m.send(last)
+	if g := m.grave(msg.from); g != nil {
+		m.send(g.msg)
 		return
 	}
 	m.send(message{kind: msgClosed, from: msg.to, to: msg.from})
@@ -188,7 +176,7 @@ func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 		return
 	}
 	m.queue = slices.DeleteFunc(m.queue, func(q message) bool { return q.from == msg.from })
-	if !m.asks() && msg.from > m.lastID && m.grave(0, msg.from) == nil {
+	if !m.asks() && msg.from > m.lastID && m.grave(msg.from) == nil {
 		// The request itself may still be on its way.
 		m.bury(message{kind: msgClosed, to: msg.from}, now)
 		m.graves[len(m.graves)-1].known = true

@@ -83,6 +83,57 @@ func TestNthMeetsNth(t *testing.T) {
 	})
 }
 
+// In a calm network nothing is said twice, and two round trips do.
+func TestTwoRoundTrips(t *testing.T) {
+	seeds(t, func(seed uint64) {
+		s := newSim(t, seed, simConfig{delay: time.Millisecond})
+		for k := range s.side {
+			s.endOf(k, false)
+		}
+		s.start(0, s.side[0].ends[0])
+		s.start(1, s.side[1].ends[0])
+		for !s.up {
+			s.step()
+		}
+		s.run(5 * time.Millisecond)
+		s.mustAll(0, Ready)
+		s.mustAll(1, Ready)
+		if n := s.side[0].m.repeated + s.side[1].m.repeated; n != 0 {
+			s.fail("%d messages were repeated", n)
+		}
+	})
+}
+
+// What fails for want of a link is what wanted that one.
+func TestTroubleIsOfOneTarget(t *testing.T) {
+	s := newSim(t, 1, calm)
+	s.cutOff = true
+	a, b := s.endOf(0, false), s.endOf(0, false)
+	b.target = "elsewhere"
+	s.start(0, a)
+	s.start(0, b)
+	s.side[0].m.noLink("there", driver.ErrAuth, true)
+	s.carryOut(0)
+	if a.state != Failed || !errors.Is(a.err, driver.ErrAuth) || b.state != Connecting {
+		t.Errorf("%v (%v) and %v, want failed and connecting", a.state, a.err, b.state)
+	}
+}
+
+// The answerer is asked for as many ends as want it, no more.
+func TestCallsAreAnsweredOneByOne(t *testing.T) {
+	s := newSim(t, 1, calm)
+	for range 3 {
+		s.endOf(0, false)
+	}
+	m := s.side[0].m
+	for _, tt := range []struct{ calls, want int }{{1, 1}, {1, 1}, {2, 2}, {9, 3}} {
+		_ = m.receive(&message{kind: msgCall, from: 1 << 20, count: uint32(tt.calls)}, 0)
+		if got := m.count(stRequest); got != tt.want {
+			t.Errorf("%d requests when %d ends call, want %d", got, tt.calls, tt.want)
+		}
+	}
+}
+
 // One side that starts is enough, whichever it is.
 func TestEitherSideStarts(t *testing.T) {
 	networks(t, func(t *testing.T, cfg simConfig) {
@@ -488,6 +539,13 @@ func TestSelf(t *testing.T) {
 	m.clearToSend(late, 0)
 	if late.state != stReady {
 		t.Fatalf("state %v after receives are posted", late.state)
+	}
+	soon := &end{offer: anOffer(), timeout: time.Second, cts: true, clear: true}
+	m.add(soon, 0)
+	m.start(soon, 0)
+	m.done(soon, nil, 0)
+	if soon.state != stReady {
+		t.Fatalf("state %v with receives that are posted", soon.state)
 	}
 	m.take()
 	m.finalize(e, 0)

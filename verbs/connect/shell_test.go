@@ -319,8 +319,9 @@ func stepThatFails(t *testing.T) {
 			}
 			x, y := fails.start(other, change), other.start(fails, nil)
 			x.mustFail(t, Failed, errTimedOut)
-			if msg := x.Err().Error(); !strings.Contains(msg, step) || !strings.Contains(msg, "verbs:1:the-peer") || !strings.Contains(msg, fails.mods.port) {
-				t.Errorf("error %q does not name step, peer and device", msg)
+			if msg := x.Err().Error(); !strings.Contains(msg, step) || !strings.Contains(msg, "verbs:1:the-peer") || !strings.Contains(msg, fails.mods.port) ||
+				!strings.Contains(msg, "(modifying ") {
+				t.Errorf("error %q does not name step, peer, device and state", msg)
 			}
 			y.await(t, Failed)
 			if !errors.Is(y.Err(), driver.ErrBroken) {

@@ -110,10 +110,7 @@ func (q *realQP) hear(t testing.TB) string {
 // Real queue pairs that were connected carry messages both ways, the first at
 // once after Ready.
 func TestQueuePairsCarryMessages(t *testing.T) {
-	d := openDevice(t)
-	defer d.close(t)
-	device = d
-	defer func() { device = nil }()
+	onDevice(t)
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
 			with := func(c *Config, _ *Port) { c.Include = []string{name} }
@@ -144,10 +141,7 @@ func TestQueuePairsCarryMessages(t *testing.T) {
 
 // A GID that nobody has: RTR takes its time and fails, and meanwhile others connect.
 func TestUnreachableGID(t *testing.T) {
-	d := openDevice(t)
-	defer d.close(t)
-	device = d
-	defer func() { device = nil }()
+	onDevice(t)
 	with := func(c *Config, _ *Port) { c.Include = []string{"oob"} }
 	a := aHost(t, with)
 	b := aHost(t, func(c *Config, p *Port) {
@@ -207,10 +201,7 @@ func pipe(t testing.TB) (dialer, listener conn) {
 // Frames arrive whole and in order, in both directions at once, however many; a
 // reader that stops holds the sender up, and nothing is lost; finish delivers all.
 func TestRDMAConnCarriesFrames(t *testing.T) {
-	d := openDevice(t)
-	defer d.close(t)
-	device = d
-	defer func() { device = nil }()
+	onDevice(t)
 	t.Run("frames", func(t *testing.T) {
 		x, y := pipe(t)
 		const n = 500

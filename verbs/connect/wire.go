@@ -17,7 +17,7 @@ type messageKind uint8
 const (
 	msgCall    messageKind = iota + 1 // count: so many endpoints here want to be asked
 	msgRequest                        // prev, offer
-	msgWait                           // the request or call was heard, and stays
+	msgWait                           // the endpoint is known, and its peer works or waits
 	msgReply                          // offer
 	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer); flags
 	msgReject                         // code, detail: the endpoint has failed
@@ -31,16 +31,14 @@ const (
 // Flags, by kind.
 const (
 	flagCTS    = 1 << 0 // request, reply: the sender uses CTS
-	flagEarly  = 1 << 0 // wait: it is not taken before an earlier one that was lost
 	flagClear  = 1 << 0 // confirm: the sender's receives are posted
-	flagGot    = 1 << 1 // confirm: the sender knows that the receiver's are
-	flagAnswer = 1 << 2 // confirm: is not answered
+	flagAnswer = 1 << 1 // confirm: is not answered
 	flagFinal  = 1 << 0 // bye
 )
 
 // flagsOf are the flags that a kind may have.
 var flagsOf = [...]uint8{
-	msgCall: 0, msgRequest: flagCTS, msgWait: flagEarly, msgReply: flagCTS, msgConfirm: flagClear | flagGot | flagAnswer,
+	msgCall: 0, msgRequest: flagCTS, msgWait: 0, msgReply: flagCTS, msgConfirm: flagClear | flagAnswer,
 	msgReject: 0, msgClose: 0, msgClosed: 0, msgCheck: 0, msgBye: flagFinal, msgWelcome: 0,
 }
 
