@@ -90,7 +90,11 @@ func BenchmarkHitInside(b *testing.B) {
 			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				mustAcquire(b, c, order[i&(len(order)-1)], 1).Release()
+				r, err := c.Acquire(order[i&(len(order)-1)], 1)
+				if err != nil {
+					b.Fatal(err)
+				}
+				r.Release()
 				i++
 			}
 		})
@@ -108,7 +112,11 @@ func BenchmarkHitWatched(b *testing.B) {
 	c := newCache(b, newDevice(), Config{})
 	b.ReportAllocs()
 	for b.Loop() {
-		mustAcquire(b, c, mem, 1).Release()
+		r, err := c.Acquire(mem, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.Release()
 	}
 }
 

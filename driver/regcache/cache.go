@@ -20,7 +20,9 @@ import (
 type Access uint8
 
 // Registrar registers memory with a device. Its methods are called by many
-// goroutines at once, and must not call into the cache.
+// goroutines at once, and from where memory goes (Arena.Close, the end of a
+// declaration, the watcher): they must not call into this package or change
+// mappings that are watched.
 type Registrar[H any] interface {
 	// Register makes b, which is never empty, available to the device. An
 	// error with unix.ENOMEM in its chain makes the cache evict and, if that

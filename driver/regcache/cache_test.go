@@ -12,9 +12,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-const page = 4096
+var page = int(pageSize)
 
-// declare40 is declared Go heap memory of some pages.
+// declaredHeap is Go heap memory that is declared until the test ends.
 func declaredHeap(tb testing.TB, size int) []byte {
 	tb.Helper()
 	b := make([]byte, size)
@@ -142,7 +142,8 @@ func TestErrorsOfTheRegistrar(t *testing.T) {
 		c := newCache(t, dev, Config{Name: "test dev0"})
 		for _, b := range [][]byte{newArena(t, page).Bytes(), newArena(t, 2*page).Bytes()[5:10], make([]byte, 10)} {
 			_, err := c.Acquire(b, 1)
-			if !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), fmt.Sprintf("test dev0: register %d bytes at ", len(b))) {
+			want := fmt.Sprintf("test dev0: register %d bytes at ", len(b))
+			if !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("got %v", err)
 			}
 			if strings.Contains(err.Error(), "ulimit -l") != (cause == unix.ENOMEM) {
@@ -166,7 +167,7 @@ func TestFailingDeregister(t *testing.T) {
 	heap := declaredHeap(t, 3*page)
 	mustAcquire(t, c, heap[:page], 1).Release()
 	c.Invalidate(heap)
-	if got := c.Counters(); refused != 1 || got.Failures != 1 || got.Regions != 1 || got.Bytes != page {
+	if got := c.Counters(); refused != 1 || got.Failures != 1 || got.Regions != 1 || got.Bytes != int64(page) {
 		t.Fatalf("refused %d times; %+v", refused, got)
 	}
 	if r := c.Lookup(heap[:page], 1); r != nil {
@@ -187,7 +188,7 @@ func TestFailingDeregister(t *testing.T) {
 	}
 
 	err := c.Close()
-	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "test dev0: deregister 4096 bytes at ") {
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), fmt.Sprintf("test dev0: deregister %d bytes at ", page)) {
 		t.Fatalf("close: %v", err)
 	}
 	dev.refuse = nil

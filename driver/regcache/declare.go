@@ -58,8 +58,8 @@ func (c *Cache[H]) invalidateRange(lo, hi uintptr) func() {
 // DeclareHeap says that b is memory that Go allocated, so that its
 // registrations can be cached: it is pinned, and thereby kept, while it is
 // registered, which the budget of the cache bounds. The declaration itself
-// keeps b too. Use it for buffers that live long; Close the declaration, which
-// never blocks for others, when b is no longer sent from or received into.
+// keeps b too. Use it for buffers that live long, and Close the declaration when
+// b is no longer sent from or received into.
 //
 // b must really be Go's: of other memory, which can be unmapped while it is
 // pinned, a cache would keep registrations that lead to pages which are gone.
@@ -75,7 +75,8 @@ func DeclareHeap(b []byte) (*Declaration, error) {
 
 // Close ends the declaration: regions of its memory are forgotten, and
 // deregistered when they are not in use any more. From then on the memory is
-// registered for each transfer. driver.ErrClosed the second time.
+// registered for each transfer. It deregisters, and so may take long.
+// driver.ErrClosed the second time.
 func (d *Declaration) Close() error {
 	if d.once.Swap(true) {
 		return driver.ErrClosed

@@ -168,12 +168,16 @@ func (d *dma) write(slot int, addr uintptr, data []byte) error {
 	}
 	*word(d.sq, d.offset.sqArray+4*i) = i
 	atomic.StoreUint32(tail, *tail+1)
-	if _, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(d.fd), 1, 1, enterGetEvents, 0, 0); errno != 0 {
-		return os.NewSyscallError("io_uring_enter", errno)
-	}
 	head := word(d.cq, d.offset.cqHead)
-	if atomic.LoadUint32(word(d.cq, d.offset.cqTail)) == *head {
-		return fmt.Errorf("no completion")
+	for submit := uintptr(1); atomic.LoadUint32(word(d.cq, d.offset.cqTail)) == *head; {
+		// A signal ends the wait, but what was submitted is.
+		n, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(d.fd), submit, 1, enterGetEvents, 0, 0)
+		if errno != 0 && errno != unix.EINTR {
+			return os.NewSyscallError("io_uring_enter", errno)
+		}
+		if errno == 0 {
+			submit -= n
+		}
 	}
 	res := int32(*word(d.cq, d.offset.cqes+16*(*head&*word(d.cq, d.offset.cqMask))+8))
 	atomic.StoreUint32(head, *head+1)

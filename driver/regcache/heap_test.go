@@ -1,6 +1,7 @@
 package regcache
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -117,41 +118,60 @@ func waitFreed(t *testing.T, freed chan struct{}) {
 // above would notice.
 func TestUnpinnedHeapMemoryWouldBeStale(t *testing.T) {
 	d := newDMA(t)
-	slot, at := registerUnpinned(t, d)
-	defer d.Deregister(slot)
-	collect()
-	for range 1000 {
-		b := make([]byte, heapBuffer)
-		lo, _ := span(b)
-		if lo != at {
-			defer runtime.KeepAlive(b) // so that the next lies elsewhere
-			continue
+	var held [][]byte // fills what is free elsewhere
+	defer func() { runtime.KeepAlive(held) }()
+	for range 20 {
+		slots := make(map[uintptr]int) // by address
+		var all []chan struct{}
+		for range 32 {
+			slot, at, freed := registerUnpinned(t, d)
+			slots[at], all = slot, append(all, freed)
 		}
-		data := make([]byte, len(b))
-		for i := range data {
-			data[i] = 7
+		for _, freed := range all {
+			waitFreed(t, freed)
 		}
-		if err := d.write(slot, at, data); err != nil {
-			t.Fatal(err)
+		collect()
+		for range 200 {
+			b := make([]byte, heapBuffer)
+			at, _ := span(b)
+			if slot, again := slots[at]; again {
+				writeStale(t, d, slot, b)
+				return
+			}
+			held = append(held, b)
 		}
-		if b[0] == 7 {
-			t.Fatal("the device wrote into the new object: its pages were not given back")
+		for _, slot := range slots {
+			if err := d.Deregister(slot); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return
 	}
-	t.Fatal("the memory was not used again: nothing was shown")
+	t.Fatal("no memory was used again: nothing was shown")
+}
+
+func writeStale(t *testing.T, d *dma, slot int, b []byte) {
+	t.Helper()
+	at, _ := span(b)
+	if err := d.write(slot, at, bytes.Repeat([]byte{7}, len(b))); err != nil {
+		t.Fatal(err)
+	}
+	if b[0] == 7 {
+		t.Fatal("the device wrote into the new object: its pages were not given back")
+	}
 }
 
 //go:noinline
-func registerUnpinned(t *testing.T, d *dma) (slot int, at uintptr) {
+func registerUnpinned(t *testing.T, d *dma) (slot int, at uintptr, freed chan struct{}) {
 	t.Helper()
 	b := make([]byte, heapBuffer)
+	freed = make(chan struct{})
+	runtime.AddCleanup(&b[0], func(freed chan struct{}) { close(freed) }, freed)
 	slot, err := d.Register(b, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	at, _ = span(b)
-	return slot, at
+	return slot, at, freed
 }
 
 // Devices write into Go memory, declared and not, while the collector and the

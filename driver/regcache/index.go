@@ -82,21 +82,23 @@ func (x *index[H]) edit(gone []*Region[H], add *Region[H]) *index[H] {
 		}
 	}
 	i := max(floor(x.starts, low), 0)
-	j := i // the leaves [i, j) are replaced: those that change, and more while they would be small
-	var keep []*Region[H]
-	for ; j < len(x.leaves) && (x.starts[j] <= high || len(keep) < maxLeaf/4); j++ {
-		for _, r := range x.leaves[j].regions {
+	j, room := i, 1 // the leaves [i, j) are replaced: those that change, and more while they would be small
+	for ; j < len(x.leaves) && (x.starts[j] <= high || room-len(gone) < maxLeaf/4); j++ {
+		room += len(x.leaves[j].regions)
+	}
+	keep := make([]*Region[H], 0, room)
+	for _, l := range x.leaves[i:j] {
+		for _, r := range l.regions {
+			if add != nil && add.lo < r.lo && (len(keep) == 0 || keep[len(keep)-1].lo < add.lo) {
+				keep = append(keep, add)
+			}
 			if len(gone) == 0 || r.lo < first || r.lo > last {
 				keep = append(keep, r)
 			}
 		}
 	}
-	if add != nil {
-		at := 0
-		for at < len(keep) && keep[at].lo < add.lo {
-			at++
-		}
-		keep = slices.Insert(keep, at, add)
+	if add != nil && (len(keep) == 0 || keep[len(keep)-1].lo < add.lo) {
+		keep = append(keep, add)
 	}
 	return x.replace(i, j, split(keep))
 }
@@ -113,12 +115,15 @@ func (x *index[H]) replace(i, j int, leaves []*leaf[H]) *index[H] {
 	}
 }
 
-// split makes leaves of equal size.
+// split makes leaves of equal size. It keeps regions.
 func split[H any](regions []*Region[H]) []*leaf[H] {
 	n := (len(regions) + maxLeaf - 1) / maxLeaf
 	leaves := make([]*leaf[H], n)
 	for i := range leaves {
-		part := slices.Clone(regions[i*len(regions)/n : (i+1)*len(regions)/n])
+		part := regions[i*len(regions)/n : (i+1)*len(regions)/n]
+		if n > 1 {
+			part = slices.Clone(part) // not to keep the others' for as long
+		}
 		starts := make([]uintptr, len(part))
 		for j, r := range part {
 			starts[j] = r.lo

@@ -253,7 +253,8 @@ func (m *machine) hit(t *rapid.T, b []byte, access Access, hits []*modelRegion) 
 	}
 	i := slices.IndexFunc(hits, func(x *modelRegion) bool { return x.real == r })
 	if i < 0 || m.d.calls != calls {
-		t.Fatalf("%d calls of the registrar and region [%#x +%d), want one of %d cached ones", m.d.calls-calls, r.Addr(), r.Len(), len(hits))
+		t.Fatalf("%d calls of the registrar and region [%#x +%d), want one of %d cached ones",
+			m.d.calls-calls, r.Addr(), r.Len(), len(hits))
 	}
 	m.counters.Hits++
 	m.clock++
@@ -271,7 +272,7 @@ func (m *machine) grown(t *rapid.T, z *zone, tried span2, lo, hi uintptr, gone [
 	case rlo == lo && rhi == hi:
 	case z.kind != arenaMemory || len(gone) == 0:
 		t.Fatalf("got [%#x,%#x), want [%#x,%#x)", rlo, rhi, lo, hi)
-	case rlo > lo || rhi < hi || rlo < z.lo || rhi > z.hi || lo-rlo > size/2 || rhi-hi > size/2 || rlo&4095 != 0 || rhi&4095 != 0:
+	case rlo > lo || rhi < hi || rlo < z.lo || rhi > z.hi || lo-rlo > size/2 || rhi-hi > size/2 || (rlo|rhi)&4095 != 0:
 		t.Fatalf("grown to [%#x,%#x) from [%#x,%#x)", rlo, rhi, lo, hi)
 	default:
 		for _, x := range m.regions {

@@ -33,12 +33,8 @@ type job[H any] struct {
 }
 
 // Prefetch starts what Acquire would do, in the background, and never blocks.
-// The memory must stay allocated until the fetch has ended and, if it was
-// cancelled, Close returned or a later Acquire of it: for memory that is
-// neither in an arena nor declared it is pinned meanwhile if it is Go's, and a
-// registration that is under way when it is cancelled is undone as soon as it
-// is there. Where the region is there already, it is taken and nothing is
-// allocated.
+// Where the region is there already, it is taken and nothing is allocated. The
+// memory must stay allocated until the fetch has ended.
 //
 // Errors: driver.ErrBusy when Config.PrefetchQueue are waiting: do without;
 // driver.ErrInvalid for an empty b; driver.ErrClosed. The registrar's come with
@@ -123,9 +119,10 @@ func (c *Cache[H]) unqueue(lo, hi uintptr, access Access) *job[H] {
 func (f *Fetch[H]) Active() bool { return f.cache != nil }
 
 // TryAcquire ends the fetch if its region is there, and passes the reference
-// to the caller: done is true. Or it failed: done is true, with the error. It
-// never blocks. When the region was invalidated or merged since, another one
-// is looked up or fetched.
+// to the caller: done is true. It also is with an error, that of Acquire. It
+// never registers, so that it never blocks for long; when the region was
+// invalidated or merged since, another one is looked up or fetched, which can
+// be refused with driver.ErrBusy.
 func (f *Fetch[H]) TryAcquire() (r *Region[H], done bool, err error) {
 	if f.job != nil {
 		if !f.job.finished.Load() {

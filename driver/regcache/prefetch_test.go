@@ -125,7 +125,7 @@ func TestAcquireOvertakesTheQueue(t *testing.T) {
 			}
 			got <- r
 		}()
-		if at := <-g.entered; at != lo+8*page {
+		if at := <-g.entered; at != lo+8*pageSize {
 			t.Fatalf("started at %d, want the second fetch", at-lo)
 		}
 		g.pass <- struct{}{} // either: both must go on

@@ -90,8 +90,9 @@ func settle() {
 // unix.RawSyscall, which would keep the goroutine from running.
 //
 // All pages of b are watched, whole. Only anonymous memory, memfds, shared
-// memory and hugetlbfs can be. The memory must not be acquired at the very
-// moment when it is unmapped or discarded.
+// memory and hugetlbfs can be; what is done to a memfd or shared memory through
+// its descriptor (ftruncate, fallocate) is not seen: Invalidate then. The memory
+// must not be acquired at the very moment when it is unmapped or discarded.
 //
 // Errors: driver.ErrInvalid for an empty b, Go's memory (DeclareHeap is for
 // that), or what is declared already; driver.ErrUnsupported, in a
@@ -261,10 +262,12 @@ func noUffd(err error) error {
 	e := &driver.UnavailableError{Driver: "regcache", Device: "watcher", Reason: "userfaultfd is refused", Err: err}
 	switch {
 	case errors.Is(err, unix.EPERM):
-		e.Remedy = "allow the userfaultfd system call in the container's seccomp profile; until then memory is registered per transfer"
+		e.Remedy = "allow the userfaultfd system call in the container's seccomp profile;" +
+			" until then memory is registered per transfer"
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
 		e.Reason = "the kernel has no userfaultfd with the events that are needed"
-		e.Remedy = "use Linux 6.1 or later with CONFIG_USERFAULTFD; until then memory is registered per transfer"
+		e.Remedy = "use Linux 6.1 or later with CONFIG_USERFAULTFD;" +
+			" until then memory is registered per transfer"
 	case errors.Is(err, unix.EMFILE):
 		e.Remedy = "raise the limit of open files: ulimit -n"
 	}

@@ -60,11 +60,12 @@ var changes = []struct {
 		return errors.Join(remapAt(b), unix.MunmapPtr(p, uintptr(2*len(b))))
 	}},
 	{"mremap over it", false, func(b []byte) error {
-		p, err := unix.MmapPtr(-1, 0, nil, uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		p, err := unix.MmapPtr(-1, 0, nil, uintptr(len(b)), unix.PROT_READ|unix.PROT_WRITE, fixed&^unix.MAP_FIXED)
 		if err != nil {
 			return err
 		}
-		_, err = mremap(unsafe.Slice((*byte)(p), len(b)), unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, unsafe.Pointer(&b[0]), len(b))
+		other := unsafe.Slice((*byte)(p), len(b))
+		_, err = mremap(other, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, unsafe.Pointer(&b[0]), len(b))
 		return err
 	}},
 	{"mremap leaving the mapping", false, func(b []byte) error {
@@ -94,9 +95,9 @@ func TestWatchedMemoryIsNeverStale(t *testing.T) {
 			defer func() { w.Close() }()
 			stop := disturb()
 			defer stop()
-			n := 400
+			n := 200
 			if testing.Short() {
-				n = 50
+				n = 30
 			}
 			for i := range n {
 				calls := d.calls.Load()
@@ -160,7 +161,7 @@ func TestUnwatchedMemoryWouldBeStale(t *testing.T) {
 // every point.
 func disturb() (stop func()) {
 	done := make(chan struct{})
-	for range 2 * runtime.GOMAXPROCS(0) {
+	for range 4 {
 		go func() {
 			for {
 				select {

@@ -154,20 +154,20 @@ func (h *hardware) arguments() []string {
 	if h.verbose {
 		level = 7
 	}
+	kernel := fmt.Sprintf("console=ttyS0 loglevel=%d panic=-1 oops=panic mitigations=off nokaslr tsc=reliable "+
+		"cryptomgr.notests random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30", level)
+	accel := h.accel
+	if accel == "tcg" {
+		accel = "tcg,thread=multi"
+		kernel += fmt.Sprintf(" tsc_early_khz=%d", tscKHz())
+	}
 	args := []string{
 		"-M", "q35", "-cpu", "max", "-smp", fmt.Sprint(h.cpus), "-m", fmt.Sprint(h.memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
-		"-kernel", h.kernel.image,
-		"-append", fmt.Sprintf("console=ttyS0 loglevel=%d panic=-1 oops=panic mitigations=off nokaslr "+
-			"tsc=reliable cryptomgr.notests random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30", level),
+		"-accel", accel, "-kernel", h.kernel.image, "-append", kernel,
 		"-device", "virtio-serial-pci",
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
 		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
-	}
-	if h.accel == "kvm" {
-		args = append(args, "-accel", "kvm")
-	} else {
-		args = append(args, "-accel", "tcg,thread=multi")
 	}
 	if h.out != "" {
 		path := strings.ReplaceAll(h.out, ",", ",,")

@@ -50,7 +50,7 @@ Flags:
 
 The command finds VM_RANK (0 or 1), VM_ADDR (the address of eth0), VM_OUT and, with -two, VM_PEER (the other's address).
 
-Exit status: the command's; with -two the first that is not 0, and then the other machine has 10 s to end. 123 when the
+Exit status: the command's; with -two the first that is not 0, and then the other machine has 20 s to end. 123 when the
 guest's kernel reported a fault (oops, warning, lockdep, leak), 124 when the time was over, 125 when the machine could
 not be had or died, 2 for wrong usage.
 

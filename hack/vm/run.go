@@ -16,7 +16,7 @@ import (
 
 const (
 	signalGrace = 5 * time.Second  // for the command to end after a signal
-	peerGrace   = 10 * time.Second // for the other machine after one command failed
+	peerGrace   = 20 * time.Second // for the other machine after one command failed
 )
 
 var errEscape = errors.New("Ctrl-]")

@@ -207,7 +207,9 @@ func TestRDMAConnCarriesFrames(t *testing.T) {
 		const n = 500
 		frame := func(k int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%04d", k), 1+k%(maxFrame/4)) }
 		var wg sync.WaitGroup
-		for _, c := range []conn{x, y} {
+		var received [2]int
+		all := make(chan int, 2)
+		for side, c := range []conn{x, y} {
 			wg.Go(func() {
 				for k := range n {
 					if err := c.send(frame(k)); err != nil {
@@ -216,33 +218,40 @@ func TestRDMAConnCarriesFrames(t *testing.T) {
 					}
 				}
 			})
-			wg.Go(func() {
-				for k := range n {
+			wg.Go(func() { // like a link, it receives until the end
+				for k := 0; ; k++ {
 					if k == 100 {
 						time.Sleep(300 * time.Millisecond)
 					}
 					b, err := c.receive()
-					if err != nil || !bytes.Equal(b, frame(k)) {
-						t.Errorf("receive %d: %d bytes, %v", k, len(b), err)
+					if err != nil {
 						return
+					}
+					if !bytes.Equal(b, frame(k%n)) {
+						t.Errorf("receive %d: %d bytes", k, len(b))
+					}
+					if received[side]++; received[side] == n {
+						all <- side
 					}
 				}
 			})
 		}
-		wg.Wait()
+		for range 2 {
+			select {
+			case <-all:
+			case <-time.After(60 * time.Second):
+				t.Fatal("frames are missing after 60 s")
+			}
+		}
 		for k := range 20 {
 			if err := x.send(frame(k)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		go x.finish()
-		for k := range 20 {
-			if b, err := y.receive(); err != nil || !bytes.Equal(b, frame(k)) {
-				t.Fatalf("receive %d before the end: %d bytes, %v", k, len(b), err)
-			}
-		}
-		if b, err := y.receive(); err == nil {
-			t.Errorf("after the end: %d bytes", len(b))
+		x.finish()
+		wg.Wait()
+		if received != [2]int{n, n + 20} {
+			t.Errorf("received %v frames, want %v", received, [2]int{n, n + 20})
 		}
 	})
 	t.Run("deadline", func(t *testing.T) {

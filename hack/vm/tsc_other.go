@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package main
+
+func tscKHz() int { return 0 }

@@ -1,0 +1,174 @@
+// Package rdma tests the verbs driver between two virtual machines on a private
+// link: the contract, loss and reordering, the tool, and a machine that dies.
+//
+// The test runs on this machine. It builds hack/vm and itself, and starts itself
+// in both machines, where TestTwoMachines plays one side of one case.
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver/drivertest"
+	_ "github.com/bywash/bywash/verbs"
+)
+
+// envCase names the case to a test in a virtual machine, and envDir a directory
+// of this machine with what the case needs.
+const (
+	envCase = "BYWASH_RDMA_CASE"
+	envDir  = "BYWASH_RDMA_DIR"
+)
+
+// A pair is a case: what each of two machines does. Rank 0 is the one that tests.
+type pair struct {
+	name  string
+	netem string        // what happens to the packets between them
+	limit time.Duration // of the whole run; several times what it takes
+	host  func(t *testing.T, dir string)
+	sides [2]func(t *testing.T)
+}
+
+var pairs = []pair{
+	{
+		name: "the contract holds between two machines", limit: 6 * time.Minute,
+		sides: [2]func(*testing.T){checkContract, serveAgent},
+	},
+	{
+		name: "2 % loss with reordering loses nothing", netem: "delay 1ms loss 2% reorder 5%", limit: 4 * time.Minute,
+		sides: [2]func(*testing.T){crossLossyLink, crossLossyLink},
+	},
+	{
+		name: "bywash perf measures between two machines", limit: 4 * time.Minute, host: buildTool,
+		sides: [2]func(*testing.T){measure, listen},
+	},
+	{
+		name: "a dead machine is noticed", netem: "limit 1000", limit: 4 * time.Minute,
+		sides: [2]func(*testing.T){noticeDeath, goDark},
+	},
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envRelay) != "" {
+		os.Exit(relay())
+	}
+	drivertest.Main(m)
+}
+
+func TestTwoMachines(t *testing.T) {
+	if name := os.Getenv(envCase); name != "" {
+		for _, p := range pairs {
+			if p.name == name {
+				t.Run(name, p.sides[rank()])
+			}
+		}
+		return
+	}
+	vm, self := build(t)
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) { p.run(t, vm, self) })
+	}
+}
+
+// run runs the case in two machines and checks that both sides have played it.
+func (p *pair) run(t *testing.T, vm, self string) {
+	dir := t.TempDir()
+	if p.host != nil {
+		p.host(t, dir)
+	}
+	args := []string{
+		"-two", "-kernel", "6.1", "-timeout", p.limit.String(),
+		"-env", envCase + "=" + p.name, "-env", envDir + "=" + dir,
+	}
+	if p.netem != "" {
+		args = append(args, "-netem", p.netem)
+	}
+	inside := p.limit - 20*time.Second // so that it tells why
+	args = append(args, "--", self, "-test.run", "^TestTwoMachines$", "-test.v", "-test.short", "-test.timeout", inside.String())
+	ctx, cancel := context.WithTimeout(t.Context(), p.limit+30*time.Second)
+	defer cancel()
+	start := time.Now()
+	out, err := command(ctx, vm, args...)
+	t.Logf("%v\n%s", time.Since(start).Round(time.Second), out)
+	if err != nil {
+		t.Fatalf("vm %q: %v", args, err)
+	}
+	for rank := range p.sides {
+		pass := fmt.Sprintf(`(?m)^\[%d\] +--- PASS: TestTwoMachines/%s `, rank, regexp.QuoteMeta(rewritten(p.name)))
+		if !regexp.MustCompile(pass).MatchString(out) {
+			t.Errorf("machine %d does not say that it passed", rank)
+		}
+	}
+}
+
+// rewritten is the name of a subtest as package testing prints it.
+func rewritten(name string) string { return strings.ReplaceAll(name, " ", "_") }
+
+// command runs a program, which dies with this one, and returns what it says.
+func command(ctx context.Context, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	runtime.LockOSThread() // it is the thread's death that is signalled
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// build builds the runner and this test, or skips where there can be no machine.
+func build(t *testing.T) (vm, self string) {
+	t.Helper()
+	switch {
+	case testing.Short():
+		t.Skip("boots virtual machines: not with -short")
+	case runtime.GOARCH != "amd64" || runtime.GOOS != "linux":
+		t.Skip("needs Linux on amd64: the guest runs its programs")
+	}
+	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
+		t.Skipf("the verbs driver cannot be built: %v (make deps)", err)
+	}
+	dir := t.TempDir()
+	vm, self = filepath.Join(dir, "vm"), filepath.Join(dir, "rdma.test")
+	goBuild(t, "build", "-o", vm, "../../hack/vm")
+	goBuild(t, "test", "-c", "-o", self, ".")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // kernels are fetched the first time
+	defer cancel()
+	if out, err := command(ctx, vm, "-kernel", "6.1", "--", "true"); err != nil {
+		const notHad = 125
+		if e, ok := err.(*exec.ExitError); ok && e.ExitCode() == notHad {
+			t.Skipf("no virtual machine here: %s", out)
+		}
+		t.Fatalf("vm -- true: %v\n%s", err, out)
+	}
+	return vm, self
+}
+
+func goBuild(t *testing.T, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go %q: %v\n%s", args, err, out)
+	}
+}
+
+// rank is which of the two machines this is.
+func rank() int {
+	if os.Getenv("VM_RANK") == "0" {
+		return 0
+	}
+	return 1
+}
