@@ -132,6 +132,20 @@ func TestManyRegions(t *testing.T) {
 	}
 }
 
+// The memo does not keep what is gone.
+func TestMemoForgets(t *testing.T) {
+	c := newCache(t, newDevice(), Config{})
+	b := newArena(t, page).Bytes()
+	mustAcquire(t, c, b, 1).Release()
+	mustAcquire(t, c, b, 1).Release()
+	c.Invalidate(b)
+	for i := range c.memo.Load().slots {
+		if r := c.memo.Load().slots[i].Load(); r != nil {
+			t.Errorf("slot %d has %p", i, r)
+		}
+	}
+}
+
 // A hit touches one cache line of its region.
 func TestRegionIsOneCacheLine(t *testing.T) {
 	if n := unsafe.Sizeof(Region[*int]{}); n != 64 {

@@ -3,6 +3,7 @@ package regcache
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,13 +86,8 @@ func TestAcquireJoinsRunningPrefetch(t *testing.T) {
 		}
 		got <- r
 	}()
-	select {
-	case <-got:
-		t.Fatal("acquired what is not registered")
-	case at := <-g.entered:
-		t.Fatalf("a second registration at %#x", at)
-	case g.pass <- struct{}{}:
-	}
+	mustWait(t, g)
+	g.pass <- struct{}{}
 	r1 := <-got
 	r2, err := f.Acquire()
 	if err != nil || r1 != r2 || dev.calls != 1 {
@@ -99,6 +95,67 @@ func TestAcquireJoinsRunningPrefetch(t *testing.T) {
 	}
 	r1.Release()
 	r2.Release()
+}
+
+// A request for less access joins, too.
+func TestAcquireJoinsMoreAccess(t *testing.T) {
+	dev := newDevice()
+	c := newCache(t, dev, Config{})
+	b := newArena(t, page).Bytes()
+	g := newGate(dev)
+	f, err := c.Prefetch(b, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-g.entered
+	got := make(chan *Region[int])
+	go func() { got <- mustAcquire(t, c, b, 1) }()
+	mustWait(t, g)
+	g.pass <- struct{}{}
+	r := <-got
+	if r.Access() != 3 {
+		t.Errorf("got access %d, want that of the prefetch", r.Access())
+	}
+	r.Release()
+	f.Cancel()
+}
+
+// mustWait fails if another registration starts, within the time in which one
+// that is wrong would.
+func mustWait(t *testing.T, g *gate) {
+	t.Helper()
+	select {
+	case at := <-g.entered:
+		t.Fatalf("a second registration, at %#x", at)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+// Requests at the same time for memory that touches become one region: the
+// second waits for the first, and takes it in.
+func TestConcurrentRequestsMerge(t *testing.T) {
+	for _, from := range []int{0, 1} { // overlapping, touching
+		dev := newDevice()
+		c := newCache(t, dev, Config{})
+		heap := declaredHeap(t, 4*page)
+		g := newGate(dev)
+		done := make(chan *Region[int], 2)
+		acquire := func(b []byte) { done <- mustAcquire(t, c, b, 1) }
+		go acquire(heap[:page])
+		<-g.entered
+		go acquire(heap[from*page : 2*page])
+		mustWait(t, g)
+		g.pass <- struct{}{}
+		<-g.entered
+		g.pass <- struct{}{}
+		for range 2 {
+			(<-done).Release()
+		}
+		lo, _ := span(heap)
+		if got := dev.ranges(lo); len(got) != 1 || got[0] != [2]int{0, 2 * page} {
+			t.Errorf("registered %v", got)
+		}
+	}
 }
 
 // Acquire does what is still queued itself, instead of waiting for what is

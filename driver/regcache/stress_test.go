@@ -130,9 +130,28 @@ func (w *stressor) step() {
 		}
 	case p < 75:
 		w.c.Counters()
+		if err := checkDisjoint(w.c); err != nil {
+			w.t.Error(err)
+		}
 	default:
 		w.release()
 	}
+}
+
+// checkDisjoint checks what the index relies on.
+func checkDisjoint(c *Cache[int]) error {
+	for _, s := range *c.sets.Load() {
+		var last *Region[int]
+		for _, l := range s.root.Load().leaves {
+			for i, r := range l.regions {
+				if r.access != s.access || r.lo != l.starts[i] || last != nil && last.hi > r.lo {
+					return fmt.Errorf("region [%#x,%#x) after %+v in the index of access %d", r.lo, r.hi, last, s.access)
+				}
+				last = r
+			}
+		}
+	}
+	return nil
 }
 
 func (w *stressor) keep(r *Region[int], err error, b []byte, access Access) {

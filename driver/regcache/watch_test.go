@@ -316,6 +316,30 @@ func TestMovedMemory(t *testing.T) {
 	}
 }
 
+// What moved belongs to nobody, neither where it is nor where it was: another
+// userfaultfd can have it.
+func TestMovedMemoryIsLetGo(t *testing.T) {
+	b := fenced(t, page)
+	mustWatch(t, b)
+	p, err := mremap(b, unix.MREMAP_MAYMOVE|unix.MREMAP_DONTUNMAP, nil, len(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := unsafe.Slice((*byte)(p), len(b))
+	defer unmap(moved)
+	settle()
+	other, err := openUffd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.close()
+	for _, b := range [][]byte{b, moved} {
+		if err := other.register(span(b)); err != nil {
+			t.Errorf("memory at %p: %v", &b[0], err)
+		}
+	}
+}
+
 // What cannot be watched is refused with the reason, and nothing is left
 // behind.
 func TestWatchRefuses(t *testing.T) {

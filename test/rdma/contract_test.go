@@ -10,6 +10,22 @@ import (
 	"github.com/bywash/bywash/driver/drivertest"
 )
 
+// distant are the checks that a link between the ends can change: connections,
+// order, credits, what goes on under way, and death. The others ask what one end
+// does by itself, which package verbs checks in one machine, or move many bytes
+// (EverySize, OpDepth, ManyInstances), which takes minutes here.
+const distant = "^(ConnectInAnyOrder|ConnectMany|ConnectAbsentPeer|ConnectRestartedPeer|ConnectSecret|" +
+	"Order|Busy|Truncation|CancelRace|ProbeEnd|NoLostWakeup|RdvDataDamaged|" +
+	"PutGet|AtomicSum|KeyExpired|DeregisterWhileUsed|Fence|" +
+	"DisconnectDelivers|Close|Death|DeathIsolated|Stopped|DeathFrees)$"
+
+func checks() string {
+	if c := os.Getenv(envChecks); c != "" {
+		return c
+	}
+	return distant
+}
+
 // checkContract is machine 0: drivertest, whose peers run in machine 1.
 func checkContract(t *testing.T) {
 	hold(t)

@@ -225,9 +225,6 @@ func (m *machine) repeat(e *end, now, pause time.Duration) {
 		msg.kind, msg.flags = msgReply, ctsFlag(e.cts)
 	case stConfirm, stClear:
 		msg.kind, msg.flags = msgConfirm, e.clearFlags()
-	default:
-		e.again = 0
-		return
 	}
 	m.send(msg)
 }

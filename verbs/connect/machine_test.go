@@ -14,11 +14,11 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "replay this seed of the simulations alone")
 	seedsFlag = flag.Uint64("seeds", 400, "seeds to simulate")
-	simFlag   = flag.Duration("simtime", 4*time.Second, "time for the seeds of one simulation")
+	simFlag   = flag.Duration("simtime", 1500*time.Millisecond, "time for the seeds of one simulation")
 )
 
-// seeds runs f with each seed, as far as it gets in some seconds: it may run
-// under emulation.
+// seeds runs f with each seed, as far as it gets in its time: it may run under
+// emulation.
 func seeds(t *testing.T, f func(seed uint64)) {
 	t.Helper()
 	if *seedFlag != 0 {
@@ -116,6 +116,12 @@ func TestTroubleIsOfOneTarget(t *testing.T) {
 	s.carryOut(0)
 	if a.state != Failed || !errors.Is(a.err, driver.ErrAuth) || b.state != Connecting {
 		t.Errorf("%v (%v) and %v, want failed and connecting", a.state, a.err, b.state)
+	}
+	s.side[0].m.linkUp(s.now)
+	s.side[0].m.noLink("elsewhere", driver.ErrAuth, true)
+	s.carryOut(0)
+	if b.state != Connecting {
+		t.Errorf("%v for want of a link that is not needed", b.state)
 	}
 }
 
@@ -436,19 +442,27 @@ func TestEndsThatDoNotFit(t *testing.T) {
 	} {
 		for k := range 2 {
 			t.Run(fmt.Sprint(tt.name, k), func(t *testing.T) {
-				s := newSim(t, 1, calm)
-				a, b := s.endOf(k, false), s.endOf(1-k, false)
-				tt.change(&a.offer)
-				s.start(k, a)
-				s.start(1-k, b)
-				s.run(time.Second)
-				for _, e := range []*simEnd{a, b} {
-					want := (&message{code: tt.want}).rejectError()
-					if e.state != Failed || e.err == nil || e.err.Error() != want.Error() || !errors.Is(e.err, driver.ErrInvalid) {
-						s.fail("end is %v with %v, want %v", e.state, e.err, want)
-					}
-				}
-				s.quiet()
+				networks(t, func(t *testing.T, cfg simConfig) {
+					seeds(t, func(seed uint64) {
+						if seed > 20 {
+							return
+						}
+						s := newSim(t, seed, cfg)
+						a, b := s.endOf(k, false), s.endOf(1-k, false)
+						tt.change(&a.offer)
+						s.start(k, a)
+						s.start(1-k, b)
+						s.run(10 * time.Second)
+						for _, e := range []*simEnd{a, b} {
+							want := (&message{code: tt.want}).rejectError()
+							if e.state != Failed || e.err == nil || e.err.Error() != want.Error() || !errors.Is(e.err, driver.ErrInvalid) {
+								s.fail("end is %v with %v, want %v", e.state, e.err, want)
+							}
+						}
+						s.cfg.loss, s.cfg.cut = 0, 0
+						s.quiet()
+					})
+				})
 			})
 		}
 	}
@@ -583,6 +597,69 @@ func TestUnknownIDs(t *testing.T) {
 		}
 		s.mustAll(0, Ready)
 		s.mustAll(1, Ready)
+	}
+}
+
+// An asker whose peer accepts what does not fit refuses, and does nothing else.
+func TestAskerChecksTheReply(t *testing.T) {
+	s := newSim(t, 1, calm)
+	a := s.endOf(0, false)
+	s.start(0, a)
+	bad := anOffer()
+	bad.n = 2
+	_ = s.side[0].m.receive(&message{kind: msgReply, from: 9, to: a.id, offer: bad}, 0)
+	if out := s.side[0].m.take(); a.end.state != stFailed || len(out) != 2 || out[0].msg.kind != msgReject || out[0].msg.code != rejectQPs || out[1].kind != actState {
+		t.Errorf("%v, actions %+v; want failed with a reject", a.end.state, out)
+	}
+}
+
+// A reject without an endpoint of the peer fails the request and is not answered; a close is repeated until it was heard.
+func TestLastWords(t *testing.T) {
+	s := newSim(t, 1, calm)
+	a, b := s.endOf(0, false), s.endOf(0, false)
+	m := s.side[0].m
+	s.start(0, a)
+	s.start(0, b)
+	_ = m.receive(&message{kind: msgReject, to: a.id, code: rejectBusy}, 0)
+	if out := m.take(); a.end.state != stFailed || len(out) != 1 || out[0].kind != actState {
+		t.Errorf("%v, actions %+v", a.end.state, out)
+	}
+	m.finalize(b.end, 0)
+	m.take()
+	sent := func(now time.Duration) (n int) {
+		m.tick(now)
+		for _, act := range m.take() {
+			if act.kind == actSend && act.msg.kind == msgClose && act.msg.from == b.id {
+				n++
+			}
+		}
+		return n
+	}
+	if n := sent(time.Second); n != 1 {
+		t.Errorf("%d closes after a second without an answer, want 1", n)
+	}
+	_ = m.receive(&message{kind: msgClosed, to: b.id}, time.Second)
+	if n := sent(2*time.Second) + sent(3*time.Second); n != 0 {
+		t.Errorf("%d closes after the answer", n)
+	}
+}
+
+// A request that comes again long after its end was finalized is none.
+func TestLateRequestIsNoNewOne(t *testing.T) {
+	m := &machine{self: 2, peer: 1, timeout: time.Second, nextID: func() uint64 { return 9 }}
+	m.linkUp(0)
+	e := &end{offer: anOffer(), timeout: time.Second}
+	m.add(e, 0)
+	request := message{kind: msgRequest, from: 5, offer: anOffer()}
+	_ = m.receive(&request, 0)
+	m.finalize(e, 0)
+	m.tick(time.Hour)
+	if m.take(); len(m.graves) != 0 {
+		t.Fatalf("%d graves after an hour", len(m.graves))
+	}
+	_ = m.receive(&request, time.Hour)
+	if out := m.take(); len(m.queue) != 0 || len(out) != 1 || out[0].msg.kind != msgClosed || out[0].msg.to != 5 {
+		t.Errorf("%d requests wait, answers %+v; want closed", len(m.queue), out)
 	}
 }
 

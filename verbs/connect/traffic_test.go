@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -275,4 +276,87 @@ func TestRDMAConnCarriesFrames(t *testing.T) {
 			t.Errorf("%d frames went to a peer that does not read, limit is about %d", sent, window)
 		}
 	})
+}
+
+// ask sends a connect request with that private data to a host, and returns how
+// the connection manager answers.
+func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
+	t.Helper()
+	stranger := aHost(t, nil).mods.mods[0].(*rdmaModule)
+	m := h.mods.mods[0].(*rdmaModule)
+	at, _, err := parseRDMABlob(m.Blob())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := stranger.adopt(must[*ibv.CMID](t)(stranger.events.NewID()))
+	defer c.close()
+	if err := c.id.ResolveAddr(netip.AddrPortFrom(stranger.addr, 0), at, stranger.patience()); err != nil {
+		t.Fatal(err)
+	}
+	must[*ibv.CMEvent](t)(c.await(t.Context(), ibv.CMAddrResolved))
+	if err := c.id.ResolveRoute(stranger.patience()); err != nil {
+		t.Fatal(err)
+	}
+	must[*ibv.CMEvent](t)(c.await(t.Context(), ibv.CMRouteResolved))
+	if err := c.equip(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.id.Connect(c.qp, c.param(data)); err != nil {
+		t.Fatal(err)
+	}
+	ev, err := c.await(t.Context(), ibv.CMConnectResponse)
+	if ev == nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+// Connect requests without a good ticket are rejected before anything is made for them, with the reason if the
+// ticket is one at all; who has replayed a good one gets no link.
+func TestRDMAStrangers(t *testing.T) {
+	onDevice(t)
+	h := aHost(t, nil)
+	m := h.mods.mods[0].(*rdmaModule)
+	good := func() *ticket {
+		k := &ticket{from: 1 << 60, to: h.inc}
+		k.mac = k.sign(m.env.Secret, m.nonce)
+		return k
+	}
+	version := good().append(nil)
+	version[4]++
+	stale := good()
+	stale.to++
+	stale.mac = stale.sign(m.env.Secret, m.nonce)
+	guess := good()
+	guess.mac = guess.sign([]byte("a guess"), m.nonce)
+	other := good()
+	other.mac = other.sign(m.env.Secret, [blobNonceBytes]byte{})
+	for _, tt := range []struct {
+		name string
+		data []byte
+		want refusal
+	}{
+		{"nothing", nil, 0},
+		{"garbage", bytes.Repeat([]byte("x"), ticketBytes), 0},
+		{"other version", version, refuseVersion},
+		{"other incarnation", stale.append(nil), refuseStale},
+		{"other secret", guess.append(nil), refuseSecret},
+		{"blob not read", other.append(nil), refuseSecret},
+	} {
+		ev := ask(t, h, tt.data)
+		want := error(nil)
+		if tt.want != 0 {
+			want = refuseError(tt.want)
+		}
+		if got := rejection(ev, nil); ev.Type != ibv.CMRejected || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: %v with %v, want a reject with %v", tt.name, ev.Type, got, want)
+		}
+	}
+	if ev := ask(t, h, good().append(nil)); ev.Type != ibv.CMConnectResponse {
+		t.Errorf("a ticket that was seen: %v", ev.Type)
+	}
+	if s := h.mods.Stats(); s.Refused != 4 || s.BadMessages != 2 || s.Links != 0 {
+		t.Errorf("counters %+v", s)
+	}
+	mustStillConnect(t, h)
 }

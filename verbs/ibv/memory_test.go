@@ -70,7 +70,7 @@ func TestRegisteredHeapMemorySurvivesCollections(t *testing.T) {
 	mr := ok[*ibv.MR](t)(b.pd.RegMR(make([]byte, 1<<16), allAccess)) // nothing else refers to the slice
 	for i := range 10 {
 		runtime.GC()
-		garbage := make([][]byte, 100)
+		garbage := make([][]byte, 20)
 		for j := range garbage {
 			garbage[j] = make([]byte, 1<<16)
 		}
