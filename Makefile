@@ -81,7 +81,7 @@ vm:
 test-vm: ## run the tests that need an RDMA device, in virtual machines
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@$(TESTSUM) $(VM_GROUPS)
+	@BYWASH_TWO_MACHINES=1 $(TESTSUM) $(VM_GROUPS) -- two: $(TESTFLAGS) ./test/rdma
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm
