@@ -291,11 +291,15 @@ func TestTwoMachinesReachEachOtherWithLoss(t *testing.T) {
 	const script = `
 set -e
 say=$(yes 'some words' | head -n 30000 | md5sum)
+# Port 7000 serves the words again and again, a connection to 7001 says that they were heard.
 if [ $VM_RANK = 0 ]; then
-	yes 'some words' | head -n 30000 | busybox nc -l -p 7000
+	while :; do yes 'some words' | head -n 30000 | busybox nc -l -p 7000; done &
+	busybox nc -l -p 7001 </dev/null
+	kill $!
 else
-	until heard=$(busybox nc $VM_PEER 7000 | md5sum) && [ "$heard" = "$say" ]; do sleep 0.1; done
+	until heard=$(busybox nc $VM_PEER 7000 </dev/null | md5sum) && [ "$heard" = "$say" ]; do sleep 0.1; done
 	echo "heard"
+	until busybox nc $VM_PEER 7001 </dev/null; do sleep 0.1; done
 fi
 tc -s qdisc show dev eth0
 tc qdisc del dev eth0 root
