@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -55,6 +56,10 @@ func (verbsDriver) Devices() []driver.Device {
 }
 
 func noDevice() error {
+	if seen, _ := os.ReadDir("/sys/class/infiniband"); len(seen) > 0 {
+		return unavailable("", "the kernel has "+seen[0].Name()+", but this process cannot open it",
+			"modprobe ib_uverbs; in a container, pass /dev/infiniband through", nil)
+	}
 	return &driver.UnavailableError{
 		Driver: Name, Reason: "this machine has no RDMA device", Absent: true,
 		Remedy: "for Soft-RoCE: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV; or make perf-vm, in a virtual machine",
