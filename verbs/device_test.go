@@ -278,16 +278,23 @@ func TestSameAddressNewPages(t *testing.T) {
 		change func(t *testing.T, mem []byte) []byte // returns memory at the same address
 	}{
 		{"munmap and mmap", func(t *testing.T, mem []byte) []byte {
-			return remap(t, mem, unix.MAP_FIXED)
+			if _, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(address(mem)), size, 0); errno != 0 {
+				t.Fatal(errno)
+			}
+			return remap(t, mem)
 		}},
 		{"mremap away", func(t *testing.T, mem []byte) []byte {
-			addr := uintptr(address(mem))
-			to, _, errno := unix.Syscall6(unix.SYS_MREMAP, addr, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, addr+64*size, 0)
+			room, err := unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, _, errno := unix.Syscall6(unix.SYS_MREMAP, uintptr(address(mem)), size, size,
+				unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, uintptr(address(room)), 0)
 			if errno != 0 {
-				t.Skip("mremap: ", errno)
+				t.Fatal(errno)
 			}
 			t.Cleanup(func() { _, _, _ = unix.Syscall(unix.SYS_MUNMAP, to, size, 0) })
-			return remap(t, mem, unix.MAP_FIXED)
+			return remap(t, mem)
 		}},
 		{"MADV_DONTNEED", func(t *testing.T, mem []byte) []byte {
 			if err := unix.Madvise(mem, unix.MADV_DONTNEED); err != nil {
@@ -328,14 +335,16 @@ func TestSameAddressNewPages(t *testing.T) {
 	}
 }
 
-// remap puts other pages where mem lies.
-func remap(t *testing.T, mem []byte, flags int) []byte {
+// remap puts other pages where mem lay, unless another thread was faster.
+func remap(t *testing.T, mem []byte) []byte {
 	t.Helper()
 	addr := uintptr(address(mem))
-	_, _, _ = unix.Syscall(unix.SYS_MUNMAP, addr, uintptr(len(mem)), 0)
 	got, _, errno := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE,
-		uintptr(unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|flags), ^uintptr(0), 0)
-	if errno != 0 || got != addr {
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+	switch {
+	case errno == unix.EEXIST:
+		t.Skip("something else was mapped at the address meanwhile")
+	case errno != 0 || got != addr:
 		t.Fatalf("mmap at %#x: %#x, %v", addr, got, errno)
 	}
 	return mem
