@@ -65,15 +65,10 @@ testsum:
 	@mkdir -p bin && rm -f bin/testsum.last
 	@go build -o bin/testsum ./hack/testsum
 
-test: ## run all tests that this machine can run, the short ones again with -race, and those that need a VM
+test: ## run all tests that this machine can run, then the short ones again with -race
 	@hack/deps --for test
-	@$(MAKE) --no-print-directory testsum vm
-	@if why=$$(bin/vm -- true 2>&1 >/dev/null); then \
-		set -- -- $(VM_GROUPS); \
-	else \
-		echo "virtual machines: their tests are not run: $$why"; \
-	fi; \
-	$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./... "$$@"
+	@$(MAKE) --no-print-directory testsum
+	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./...
 
 vm:
 	@go build -o bin/vm ./hack/vm
@@ -81,7 +76,7 @@ vm:
 test-vm: ## run the tests that need an RDMA device, in virtual machines
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@BYWASH_TWO_MACHINES=1 $(TESTSUM) $(VM_GROUPS) -- two: $(TESTFLAGS) ./test/rdma
+	@BYWASH_VM_TESTS=1 $(TESTSUM) $(VM_GROUPS) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm

@@ -229,8 +229,7 @@ func (n *conn) failed() {
 		return
 	}
 	bad := n.firstBad.Load()
-	wc := ibv.WC{Status: ibv.WCStatus(uint32(bad)), VendorErr: uint32(bad >> 32)}
-	n.finish(stateBroken, fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.props.Device, wc.Err()))
+	n.finish(stateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
 }
 
 // finish ends a connection that is up and wakes whoever waits for it.
@@ -255,7 +254,7 @@ func (n *conn) finish(s state, reason error) {
 // misbehaved breaks the connection because of what the peer sent.
 func (n *conn) misbehaved(what string) {
 	n.tally.bad.Add(1)
-	n.finish(stateBroken, fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))
+	n.finish(stateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
 }
 
 // resolve moves a connection out of stateConnecting. It tells whether this call

@@ -128,6 +128,9 @@ func (c *Context) makeQueues(p *port) (err error) {
 	attr := c.dev.Query()
 	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
+	if softRoCE(c.dev.Name()) {
+		c.maxWrite = softPackets * p.attr.ActiveMTU.Bytes()
+	}
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return err
 	}

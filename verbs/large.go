@@ -289,7 +289,7 @@ func (l *large) farewell() bool {
 	wr.SendImm(immediate(codeGoodbye, 0))
 	if l.used > 0 && len(l.qps) == 2 {
 		l.unbind()
-		_ = l.qps[1].Close() // nothing is written any more
+		_ = l.qps[1].ToReset() // nothing is written any more
 	}
 	return l.sq.post() == nil
 }

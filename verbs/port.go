@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 
@@ -198,4 +199,16 @@ func detailGID(g ibv.GIDEntry) string {
 		s += ", unused"
 	}
 	return s
+}
+
+// softPackets bounds a write on Soft-RoCE: there only an acknowledgement, of
+// a whole request, resets the count of retries, so that a long one that loses a few
+// packets breaks the connection.
+const softPackets = 16
+
+// softRoCE tells whether a device is one of the kernel's rdma_rxe, which
+// alone shows its network interface this way.
+func softRoCE(device string) bool {
+	_, err := os.Stat("/sys/class/infiniband/" + device + "/parent")
+	return err == nil
 }

@@ -1,15 +1,21 @@
 package verbs
 
 // quench makes the device let go of all memory of a connection that has ended:
-// once the queue pairs are closed it neither reads nor writes for them.
-// What had come before is in the inbox afterwards.
+// queue pairs in RESET neither read nor write. Closing them is left to linger, as
+// the kernel may wait there for packets that a dead link holds. What had
+// come before is in the inbox afterwards.
 func (n *conn) quench() {
 	if n.quenched {
 		return
 	}
 	n.quenched = true
 	n.ctx.drainAll()
-	n.closeQueues()
+	n.api.unbind()
+	for _, qp := range n.qps {
+		if qp.ToReset() != nil {
+			_ = qp.Close()
+		}
+	}
 }
 
 // closeQueues closes the queue pairs, and first what is bound to them: Soft-RoCE

@@ -142,8 +142,8 @@ func build(t *testing.T) (vm, self string) {
 	switch {
 	case testing.Short():
 		t.Skip("boots virtual machines: not with -short")
-	case os.Getenv("BYWASH_TWO_MACHINES") == "":
-		t.Skip("takes minutes: make test-vm runs it")
+	case os.Getenv("BYWASH_VM_TESTS") == "":
+		t.Skip("boots virtual machines: make test-vm does (BYWASH_VM_TESTS=1)")
 	case runtime.GOARCH != "amd64" || runtime.GOOS != "linux":
 		t.Skip("needs Linux on amd64: the guest runs its programs")
 	}
