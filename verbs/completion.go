@@ -82,16 +82,23 @@ func (c *Context) drainAll() {
 // deliver hands a completion to its connection. It touches nothing of it that
 // belongs to its owner.
 func (c *Context) deliver(wc *ibv.WC) {
-	if wc.Tag == 0 || wc.Tag > 2*maxConns {
-		return // of a queue pair that is gone
+	var n *conn
+	if wc.Tag > 0 && wc.Tag <= 2*maxConns {
+		n = c.conns[(wc.Tag-1)/2].Load()
 	}
-	n := c.conns[(wc.Tag-1)/2].Load()
-	if n == nil {
+	if n == nil { // of a queue pair that is gone
+		if c.shared != nil && eventKind(wc.ID>>32) == eventRecv {
+			c.shared.adopt(uint32(wc.ID))
+		}
 		return
 	}
 	e := event{kind: eventKind(wc.ID >> 32), queue: uint8((wc.Tag - 1) % 2), id: uint32(wc.ID)}
 	if wc.Status != ibv.WCSuccess {
-		e.kind, e.code = eventFailed, uint8(wc.Status)
+		if e.code = uint8(wc.Status); e.kind == eventRecv {
+			e.kind = eventUnused
+		} else {
+			e.kind = eventFailed
+		}
 		n.firstBad.CompareAndSwap(0, uint64(wc.Status)|uint64(wc.VendorErr)<<32)
 	} else if e.kind == eventRecv {
 		e.n, e.imm = wc.ByteLen, wc.Imm()

@@ -19,4 +19,10 @@ func config(track driver.Track) drivertest.Config {
 
 func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(driver.Small)) }
 
+func TestConformanceShared(t *testing.T) {
+	c := config(driver.Small)
+	c.Hints.Options = map[string]string{"srq": "1024"}
+	drivertest.Run(t, c)
+}
+
 func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(driver.Large)) }

@@ -204,7 +204,7 @@ func (n *conn) leave() {
 // completion queue.
 func (n *conn) notice(e *event) {
 	switch {
-	case e.kind == eventFailed:
+	case e.kind == eventFailed || e.kind == eventUnused:
 		n.failed()
 		return
 	case e.kind == eventRecv && e.code == codeGoodbye:

@@ -30,9 +30,10 @@ type Context struct {
 	cache    *regcache.Cache[*ibv.MR]
 	set      *connect.Set
 	mods     *connect.Modules
-	inline   int  // bytes that travel inside a work request
-	maxWrite int  // bytes of one RDMA write or read
-	windows  bool // receives are reached by memory windows
+	inline   int     // bytes that travel inside a work request
+	maxWrite int     // bytes of one RDMA write or read
+	windows  bool    // receives are reached by memory windows
+	shared   *shared // receives of the small track for all peers; nil: each has its own
 
 	done  completions
 	conns [maxConns]atomic.Pointer[conn]
@@ -99,7 +100,7 @@ func openContext(props driver.Properties, o options, inline int, a driver.Attrib
 		return nil, err
 	}
 	c.dev = p.dev
-	if err = c.makeQueues(p); err != nil {
+	if err = c.makeQueues(p, a.SessionSize); err != nil {
 		return nil, err
 	}
 	c.set, err = connect.Open(connect.Config{
@@ -124,7 +125,7 @@ func openContext(props driver.Properties, o options, inline int, a driver.Attrib
 	return c, nil
 }
 
-func (c *Context) makeQueues(p *port) (err error) {
+func (c *Context) makeQueues(p *port, peers int) (err error) {
 	attr := c.dev.Query()
 	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
@@ -141,7 +142,32 @@ func (c *Context) makeQueues(p *port) (err error) {
 		return err
 	}
 	c.cache = regcache.New[*ibv.MR](registrar{c.pd}, regcache.Config{Name: props(c)})
-	return nil
+	return c.shareReceives(peers)
+}
+
+// manyPeers is from how many peers on receives are shared, unless an option says.
+const manyPeers = 32
+
+// shareReceives makes the shared receive queue, where one is wanted.
+func (c *Context) shareReceives(peers int) (err error) {
+	attr := c.dev.Query()
+	limit := min(attr.MaxSRQWR, attr.MaxCQE/2, sharedMax)
+	depth := c.opts.srq
+	switch {
+	case c.props.Track != driver.Small || depth == srqOff:
+		return nil
+	case depth > limit:
+		return fmt.Errorf("%w: option srq=%d: the device allows for %d", driver.ErrInvalid, depth, limit)
+	case depth == srqAuto:
+		if peers <= manyPeers || limit < peers*sharedPeer {
+			return nil
+		}
+		depth = min(limit, (peers+peers/4)*sharedPeer+8*c.opts.window)
+	}
+	if c.shared, err = newShared(c, depth); err == nil {
+		c.cqNeed += depth
+	}
+	return err
 }
 
 func props(c *Context) string { return Name + " " + c.props.Device }
@@ -307,6 +333,9 @@ func (c *Context) release() error {
 	c.done.mustLock()
 	c.done.dead = driver.ErrClosed
 	c.done.unlock()
+	if c.shared != nil {
+		try(c.shared.close)
+	}
 	if c.done.cq != nil {
 		try(c.done.cq.Close)
 	}

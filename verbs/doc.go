@@ -30,7 +30,8 @@
 //
 // A message costs at most one crossing into C at each end; nothing allocates. A
 // connection of the small track has two times window buffers of its own: 512 KiB
-// by default.
+// by default. With many peers (option srq) it has 64 KiB, and 64 KiB of receives that all
+// peers share; what a peer may send ahead then depends on how many do.
 //
 // # One-sided access
 //
@@ -53,6 +54,8 @@
 //	pkey-index        index of the partition key; default 0
 //	buffer            bytes of a buffer of the small track, 256 to 1048576; default 4096
 //	window            messages of the small track a peer may send ahead, 2 to 512; default 64
+//	srq               auto: receives of the small track are shared by all peers from 32 peers on, if the session's
+//	                  size is told; off; or how many there may be, 64 to 65536: then they are shared
 //	service-level     0 to 15
 //	traffic-class     0 to 255
 //	ack-timeout       until the device repeats, 4.096 µs · 2^n; default 14

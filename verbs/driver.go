@@ -149,12 +149,19 @@ type options struct {
 	buffer    int
 	noWindows bool
 	window    int
+	srq       int // receives of all peers together, or one of the below
 	quality   connect.Quality
 	managers  []string
 	exclude   []string
 	manager   map[string]string // of the managers
 	deadTime  time.Duration
 }
+
+// What option srq can be but a number.
+const (
+	srqAuto = 0
+	srqOff  = -1
+)
 
 var noOptions = options{gidIndex: -1, buffer: defaultBuffer, window: defaultWindow, deadTime: 5 * time.Second}
 
@@ -183,6 +190,16 @@ func parseOptions(m map[string]string) (options, error) {
 		case "window":
 			n, ok = number(v, 2, maxDepth/2)
 			o.window = int(n)
+		case "srq":
+			switch v {
+			case "auto":
+				o.srq = srqAuto
+			case "off":
+				o.srq = srqOff
+			default:
+				n, ok = number(v, 64, sharedMax)
+				o.srq = int(n)
+			}
 		case "service-level":
 			n, ok = number(v, 0, 15)
 			o.quality.ServiceLevel = uint8(n)
@@ -204,7 +221,7 @@ func parseOptions(m map[string]string) (options, error) {
 			o.deadTime, ok = d, err == nil && d >= 100*time.Millisecond && d <= time.Hour
 		default:
 			if prefix, _, _ := strings.Cut(k, "-"); !managerNamed(prefix) {
-				return o, fmt.Errorf("%w: verbs has no option %q (it has gid, pkey-index, buffer, window, service-level, traffic-class, ack-timeout, "+
+				return o, fmt.Errorf("%w: verbs has no option %q (it has gid, pkey-index, buffer, window, srq, service-level, traffic-class, ack-timeout, "+
 					"windows, managers, exclude-managers, dead-time, and those of the managers)", driver.ErrInvalid, k)
 			}
 			if o.manager == nil {

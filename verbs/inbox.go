@@ -9,6 +9,7 @@ const (
 	eventRecv   eventKind = iota // a receive, of the small track or an announcement of the large one
 	eventSent                    // the work request with this sequence number, and all before it
 	eventFailed                  // the work request, and with it the connection
+	eventUnused                  // a receive that has failed, and with it the connection
 )
 
 // event is a completion on its way to the instance that it belongs to.

@@ -67,6 +67,10 @@ func (c *Context) watch(live context.Context) {
 		switch e.Type {
 		case ibv.EventDeviceFatal, ibv.EventCQErr:
 			c.deviceGone(fmt.Errorf("the device reports: %v", e.Type))
+		case ibv.EventSRQLimit:
+			if c.shared != nil {
+				c.shared.replace()
+			}
 		}
 	}
 }

@@ -125,6 +125,9 @@ func (l *large) settle() {
 	l.take()
 	if l.state.Load() == stateUp {
 		l.push()
+		if l.waiting > 0 {
+			l.pushOps()
+		}
 	} else if l.used > 0 || l.sends > 0 || l.ops > 0 {
 		l.quench()
 		l.take() // what had come before
@@ -145,6 +148,7 @@ func (l *large) take() {
 			l.announced(&e)
 		case eventSent:
 			l.complete(q, e.id, ibv.WCSuccess)
+		case eventUnused:
 		default:
 			l.complete(q, e.id, ibv.WCStatus(e.code))
 		}
@@ -160,6 +164,10 @@ func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 		}
 		r, _ := q.complete(id)
 		switch r.kind {
+		case requestPart:
+			if failed != ibv.WCSuccess {
+				l.finishOp(r.op, failed)
+			}
 		case requestOp:
 			l.finishOp(r.op, failed)
 		case requestWrite:

@@ -30,17 +30,23 @@ var (
 type opSlot struct {
 	op     *driver.Op
 	kind   uint8
+	fence  bool // its first request waits for what was posted before
+	lkey   uint32
+	posted int                       // bytes that requests were posted for
 	region *regcache.Region[*ibv.MR] // for this operation
 	result *uint64                   // of an atomic, written by the device
 }
 
 // oneSided is what an instance has for operations.
 type oneSided struct {
-	slots   [opDepth]opSlot
-	ops     int
-	fence   bool
-	results []byte // opDepth words of registered memory
-	lkey    uint32
+	slots    [opDepth]opSlot
+	ops      int
+	fence    bool
+	results  []byte // opDepth words of registered memory
+	lkey     uint32
+	unposted [opDepth]uint8 // a ring of the slots whose requests are not all posted yet
+	first    uint8          // in that ring
+	waiting  uint8          // how many it holds
 }
 
 // PutPost implements driver.OneSided.
@@ -64,9 +70,9 @@ func (n *conn) postOp(op *driver.Op, kind uint8) error {
 	if err != nil {
 		return n.fault(opNames[kind], err)
 	}
-	if n.ops == opDepth || n.sq.room() <= controlReserve {
+	if n.ops == opDepth {
 		n.api.settle()
-		if n.ops == opDepth || n.sq.room() <= controlReserve {
+		if n.ops == opDepth {
 			n.tally.busy.Add(1)
 			return driver.ErrBusy
 		}
@@ -74,6 +80,7 @@ func (n *conn) postOp(op *driver.Op, kind uint8) error {
 	if err := n.startOp(op, kind, r); err != nil {
 		return n.fault(opNames[kind], err)
 	}
+	n.pushOps()
 	return nil
 }
 
@@ -113,58 +120,99 @@ func (n *conn) checkOp(op *driver.Op, kind uint8) (*remoteRegion, error) {
 	return r, nil
 }
 
-// startOp posts a work request for op.
+// startOp makes op one that is to be posted.
 func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 	k := 0
 	for n.oneSided.slots[k].op != nil {
 		k++
 	}
 	s := &n.oneSided.slots[k]
-	inline := kind == opPut && len(op.Local) <= n.ctx.inline
-	var lkey uint32
-	if !inline && kind != opAtomic && len(op.Local) > 0 {
+	if kind == opAtomic {
+		s.result, s.lkey = (*uint64)(unsafe.Pointer(&n.results[8*k])), n.lkey
+	} else if len(op.Local) > 0 && !n.inlines(op, kind) {
 		var err error
-		if lkey, err = n.localKey(s, op, kind); err != nil {
+		if s.lkey, err = n.localKey(s, op, kind); err != nil {
 			return err
 		}
 	}
-	wr, req := n.sq.add(requestOp, true)
-	req.op = k
-	if n.fence {
-		wr.Flags |= ibv.SendFence
-		n.fence = false
+	s.op, s.kind, s.posted = op, kind, 0
+	s.fence, n.fence = n.fence, false
+	n.ops++
+	n.unposted[(n.first+n.waiting)%opDepth] = uint8(k)
+	n.waiting++
+	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: uint64(kind)}
+	n.opPath = opPaths[kind]
+	return nil
+}
+
+// inlines tells whether a put's bytes travel in its request.
+func (n *conn) inlines(op *driver.Op, kind uint8) bool {
+	return kind == opPut && len(op.Local) <= n.ctx.inline
+}
+
+// pushOps posts requests of operations, in their order, as far as the send queue
+// has room.
+func (n *conn) pushOps() {
+	for n.waiting > 0 && n.sq.room() > controlReserve {
+		k := n.unposted[n.first]
+		if n.addPart(int(k)) {
+			n.first = (n.first + 1) % opDepth
+			n.waiting--
+		}
 	}
-	at, rkey := r.key.addr+uint64(op.Offset), r.key.rkey
+	if n.sq.chain.Len() > 0 {
+		if err := n.sq.post(); err != nil {
+			n.broke(err)
+		}
+	}
+}
+
+// addPart adds the next request of an operation and tells whether it is the
+// last: only that one is reported, unless one before it fails.
+func (n *conn) addPart(k int) (last bool) {
+	s := &n.oneSided.slots[k]
+	if s.op == nil {
+		return true // a part of it has failed
+	}
+	op, r := s.op, s.op.Remote.(*remoteRegion)
+	part := op.Local
+	if s.kind != opAtomic {
+		part = part[s.posted:min(len(part), s.posted+n.ctx.maxWrite)]
+		last = s.posted+len(part) == len(op.Local)
+	}
+	kind := requestPart
+	if last = last || s.kind == opAtomic; last {
+		kind = requestOp
+	}
+	wr, req := n.sq.add(kind, last)
+	req.op = k
+	if s.fence {
+		wr.Flags |= ibv.SendFence
+		s.fence = false
+	}
+	at, rkey := r.key.addr+uint64(op.Offset+s.posted), r.key.rkey
+	s.posted += len(part)
 	switch {
-	case kind == opAtomic:
-		s.result = (*uint64)(unsafe.Pointer(&n.results[8*k]))
+	case s.kind == opAtomic:
 		if op.Atomic == driver.CompareSwap {
 			wr.CompareSwap(at, rkey, op.Compare, op.Operand)
 		} else {
 			wr.FetchAdd(at, rkey, op.Operand)
 		}
-		wr.AddSGE(address(n.results[8*k:]), 8, n.lkey)
-	case kind == opGet:
+		wr.AddSGE(address(n.results[8*k:]), 8, s.lkey)
+		return last
+	case s.kind == opGet:
 		wr.Read(at, rkey)
-		if len(op.Local) > 0 {
-			wr.AddSGE(address(op.Local), uint32(len(op.Local)), lkey)
-		}
 	default:
 		wr.Write(at, rkey)
-		if inline {
-			wr.Inline(op.Local)
-		} else {
-			wr.AddSGE(address(op.Local), uint32(len(op.Local)), lkey)
-		}
 	}
-	s.op, s.kind = op, kind
-	n.ops++
-	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: uint64(kind)}
-	n.opPath = opPaths[kind]
-	if err := n.sq.post(); err != nil {
-		n.broke(err)
+	switch {
+	case n.inlines(op, s.kind):
+		wr.Inline(part)
+	case len(part) > 0:
+		wr.AddSGE(address(part), uint32(len(part)), s.lkey)
 	}
-	return nil
+	return last
 }
 
 // localKey finds the key of an operation's local memory, or registers it for
@@ -241,6 +289,7 @@ func (n *conn) failOps(err error) {
 			n.endOp(s, err)
 		}
 	}
+	n.waiting = 0
 }
 
 // OpPoll implements driver.OneSided.

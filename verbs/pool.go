@@ -58,23 +58,58 @@ type pool struct {
 	qp        *ibv.QP
 	chain     *ibv.RecvChain
 	mem       *slab
-	window    int // messages a peer may send ahead
+	shared    *shared // whose receives they are, in shared mode
+	back      int32   // of those, lent ones in the chain
+	window    int     // messages a peer may send ahead at most
 	work      ibv.Work
 	crossings driver.Tally // into C, to post receives alone
 }
 
+// buffer is where receive id lies.
+func (p *pool) buffer(id uint32) []byte {
+	if p.shared != nil {
+		b, _ := p.shared.buffer(id)
+		return b
+	}
+	return p.mem.recv(id)
+}
+
+// first is how many messages the peer may send at first.
+func (p *pool) first() uint32 {
+	if p.shared != nil {
+		return min(sharedBase, uint32(p.window))
+	}
+	return uint32(p.window)
+}
+
+// more is how many messages more the peer may send, now that one was received
+// and it may send out of them.
+func (p *pool) more(out int) uint32 {
+	if p.shared == nil {
+		return 1
+	}
+	if out >= sharedBase {
+		p.back++
+	}
+	return p.shared.more(out, p.window)
+}
+
 // put makes a buffer one that is posted with the next flush.
 func (p *pool) put(buffer uint32) {
+	if p.shared != nil {
+		p.shared.put(p.chain, buffer)
+		return
+	}
 	wr := p.chain.Next()
 	wr.ID = requestID(eventRecv, buffer)
 	wr.AddSGE(p.mem.recvAddr(buffer), uint32(p.mem.size), p.mem.lkey)
 }
 
-// due tells whether enough buffers wait to be posted for their own sake.
-func (p *pool) due() bool { return p.chain.Len() >= (p.window+3)/4 }
-
 // fill posts all buffers, before the peer can send.
 func (p *pool) fill() error {
+	if p.shared != nil {
+		return nil
+	}
 	for k := range p.mem.recvs {
 		p.put(uint32(k))
 	}
@@ -84,17 +119,31 @@ func (p *pool) fill() error {
 
 // post hands the device what waits: first receives, so that a limit that is
 // told is true, then sends, both in one crossing. sends may be nil.
-func (p *pool) post(q *completions, sends *sendQueue) error {
-	if sends == nil || sends.chain.Len() == 0 {
-		p.crossings.Add(1)
-		_, err := p.qp.PostRecv(p.chain)
+func (p *pool) post(q *completions, sends *sendQueue) (err error) {
+	switch {
+	case p.chain.Len() == 0:
+		if sends != nil {
+			err = sends.post()
+		}
 		return err
+	case sends == nil || sends.chain.Len() == 0:
+		p.crossings.Add(1)
+		if p.shared != nil {
+			_, err = p.shared.srq.PostRecv(p.chain)
+		} else {
+			_, err = p.qp.PostRecv(p.chain)
+		}
+	default:
+		sends.crossings.Add(1)
+		p.work = ibv.Work{SendQP: sends.qp, Sends: sends.chain, RecvQP: p.qp, Recvs: p.chain}
+		if p.shared != nil {
+			p.work.SRQ = p.shared.srq
+		}
+		_, err = q.cq.Progress(&p.work, nil)
 	}
-	if p.chain.Len() == 0 {
-		return sends.post()
+	if p.back > 0 {
+		p.shared.spare.Add(p.back)
+		p.back = 0
 	}
-	sends.crossings.Add(1)
-	p.work = ibv.Work{SendQP: sends.qp, Sends: sends.chain, RecvQP: p.qp, Recvs: p.chain}
-	_, err := q.cq.Progress(&p.work, nil)
 	return err
 }

@@ -9,6 +9,7 @@ func (n *conn) quench() {
 		return
 	}
 	n.quenched = true
+	n.stopQueues()
 	n.ctx.drainAll()
 	n.api.unbind()
 	for _, qp := range n.qps {
@@ -16,6 +17,18 @@ func (n *conn) quench() {
 			_ = qp.Close()
 		}
 	}
+}
+
+// stopQueues sees to it that all receives that a connection has taken from the shared
+// ones have come back: a device forgets completions of queue pairs that are reset or gone.
+func (n *conn) stopQueues() {
+	if n.ctx.shared == nil {
+		return
+	}
+	for _, qp := range n.qps {
+		_ = qp.ToErr()
+	}
+	n.ctx.drainAll()
 }
 
 // closeQueues closes the queue pairs, and first what is bound to them: Soft-RoCE

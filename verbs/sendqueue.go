@@ -12,7 +12,8 @@ const (
 	requestControl requestKind = iota
 	requestData                // a message from a send buffer
 	requestWrite               // a piece of a long message
-	requestOp                  // a one-sided operation
+	requestPart                // of a one-sided operation, but not its end
+	requestOp                  // the end of a one-sided operation
 	requestCancel              // asks the peer's claim table
 	requestWindow              // binds or invalidates a memory window
 )
@@ -35,7 +36,9 @@ type sendQueue struct {
 	ring       []request    // a power of two
 	next       uint32       // the number of the next one
 	done       uint32       // all before this one are complete
-	unsignaled uint32       // since the last that will report
+	unsignaled int          // since the last that will report
+	silentData int          // of those, messages from send buffers
+	slots      int          // send buffers
 	crossings  driver.Tally // into C, to post
 }
 
@@ -43,8 +46,9 @@ type sendQueue struct {
 // goodbye, and signs of life.
 const controlReserve = 4
 
-func (q *sendQueue) init(qp *ibv.QP, depth, sges, inline int) (err error) {
-	q.qp, q.ring = qp, make([]request, depth)
+func (q *sendQueue) init(qp *ibv.QP, depth, slots, inline int) (err error) {
+	const sges = 1
+	q.qp, q.ring, q.slots = qp, make([]request, depth), slots
 	q.chain, err = ibv.NewSendChain(depth, sges, inline)
 	return err
 }
@@ -72,9 +76,13 @@ func (q *sendQueue) add(kind requestKind, signal bool) (*ibv.SendWR, *request) {
 // number makes a request that was just appended the next one.
 func (q *sendQueue) number(wr *ibv.SendWR, kind requestKind, signal bool) *request {
 	q.unsignaled++
-	if signal || int(q.unsignaled) >= len(q.ring)/4 {
+	if kind == requestData {
+		q.silentData++
+	}
+	// Each report may cost a crossing of its own: so few, but in time.
+	if signal || q.unsignaled >= len(q.ring)/2 || q.silentData > q.slots/2 {
 		wr.Flags |= ibv.SendSignaled
-		q.unsignaled = 0
+		q.unsignaled, q.silentData = 0, 0
 	}
 	wr.ID = requestID(eventSent, q.next)
 	r := &q.ring[int(q.next)&(len(q.ring)-1)]

@@ -51,24 +51,35 @@ func (c *Context) initConn(n *conn, num uint32, peer string, u driver.URL) {
 }
 
 func (c *Context) initSmall(s *small) (err error) {
-	window := c.opts.window
-	recvs := window + controlReceives
-	// The last page is for the results of atomics.
-	if s.mem, err = newSlab(c.pd, c.opts.buffer, recvs, window, opDepth*8, ibv.AccessLocalWrite); err != nil {
-		return err
+	window, sends := c.opts.window, smallSends
+	recvs, slots := window+controlReceives, window
+	own := recvs
+	if c.shared != nil {
+		sends, slots = sharedSends, sharedSlots
+		recvs, own = window+sharedPeer, 0
 	}
-	qp, err := c.newQP(&s.conn, smallSends, recvs)
-	if err != nil {
-		return err
-	}
-	s.inbox = newInbox(smallSends + recvs)
-	s.pool = &pool{qp: qp, mem: s.mem, window: window}
+	s.inbox = newInbox(sends + recvs)
+	s.got = make([]message, len(newInbox(recvs).ring))
+	s.pool = &pool{shared: c.shared, window: window}
 	if s.pool.chain, err = ibv.NewRecvChain(recvs, 1); err != nil {
 		return err
 	}
-	s.got = make([]message, len(newInbox(recvs).ring))
+	if c.shared != nil {
+		if err := c.shared.join(); err != nil {
+			return err
+		}
+		s.joined = true
+	}
+	// The last page is for the results of atomics.
+	if s.mem, err = newSlab(c.pd, c.opts.buffer, own, slots, opDepth*8, ibv.AccessLocalWrite); err != nil {
+		return err
+	}
+	s.pool.mem = s.mem
+	if s.pool.qp, err = c.newQP(&s.conn, sends, own); err != nil {
+		return err
+	}
 	s.results, s.lkey = s.mem.extra(), s.mem.lkey
-	return s.sq.init(qp, smallSends, 1, c.inline)
+	return s.sq.init(s.pool.qp, sends, slots, c.inline)
 }
 
 func (c *Context) initLarge(l *large) (err error) {
@@ -92,7 +103,7 @@ func (c *Context) initLarge(l *large) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.sq.init(tx, largeSends, 1, max(c.inline, 8)); err != nil {
+	if err := l.sq.init(tx, largeSends, 0, max(c.inline, 8)); err != nil {
 		return err
 	}
 	rx := tx
@@ -102,7 +113,7 @@ func (c *Context) initLarge(l *large) (err error) {
 			return err
 		}
 		l.rx = new(sendQueue)
-		if err := l.rx.init(rx, rxSends, 1, 8); err != nil {
+		if err := l.rx.init(rx, rxSends, 0, 8); err != nil {
 			return err
 		}
 	}
@@ -128,10 +139,14 @@ func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 			return nil, err
 		}
 	}
-	qp, err := c.pd.CreateQP(ibv.QPInit{
+	init := ibv.QPInit{
 		SendCQ: c.done.cq, RecvCQ: c.done.cq, MaxSendWR: sends, MaxRecvWR: recvs,
 		MaxInline: max(c.inline, 8), Tag: queueTag(n.num, uint8(len(n.qps))),
-	})
+	}
+	if c.shared != nil {
+		init.SRQ = c.shared.srq
+	}
+	qp, err := c.pd.CreateQP(init)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +169,7 @@ func (c *Context) discard(n *conn) {
 
 // remove frees a connection that is closed.
 func (c *Context) remove(n *conn) {
+	n.stopQueues()
 	n.closeQueues()
 	c.drainAll()
 	c.mu.Lock()

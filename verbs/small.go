@@ -16,27 +16,30 @@ import (
 //
 // A sender counts its messages and stops at the limit that the peer has told:
 // how many receives the peer has posted for messages since the beginning. The limit
-// travels in the immediate of every message, and alone when half of the window is
-// owed: so at most two such updates can be on their way, for which, and for
+// travels in the immediate of every message, and alone when half of what it was told
+// is used up: so at most two such updates can be on their way, for which, and for
 // the goodbye, receives are posted beyond the limit. A receive is always there,
-// and no receiver-not-ready ever slows the sender down.
+// and no receiver-not-ready ever slows the sender down. Where the receives come from,
+// and how many, is the pool's matter.
 type small struct {
 	conn
 	recvs driver.PacketQueue
 	sends driver.PacketQueue // that wait for credit or room
 
-	mem  *slab // this connection's buffers
-	pool *pool // where receives are posted
+	mem    *slab // this connection's buffers
+	pool   *pool // where receives are posted
+	joined bool  // the context's shared receives
 
 	got     []message // arrived and not received, a ring of a power of two
-	gotHead uint32
-	gotTail uint32
+	gotHead uint32    // messages received, ever
+	gotTail uint32    // messages that came, ever
 
 	sendSlot   uint32 // the next send buffer
 	slotsOut   int    // send buffers that the device has
 	sentCount  uint32 // messages sent, ever
 	limit      uint32 // up to which they may be
 	told       uint32 // what the peer was told
+	toldAt     uint32 // gotHead then
 	grant      uint32 // what it can be told
 	sendBuf    *driver.Packet
 	recvBuf    *driver.Packet
@@ -89,13 +92,13 @@ func (n *conn) misuse(op string, p *driver.Packet) error {
 func (s *small) queues() []connect.QP { return []connect.QP{s.ctx.adapt(s.qps[0])} }
 
 func (s *small) hello() *hello {
-	return &hello{buffer: uint32(s.ctx.opts.buffer), limit: uint32(s.pool.window)}
+	return &hello{buffer: uint32(s.ctx.opts.buffer), limit: s.pool.first()}
 }
 
 // prepare implements track.
 func (s *small) prepare() error {
 	s.limit = s.theirs.limit
-	s.told, s.grant = uint32(s.pool.window), uint32(s.pool.window)
+	s.told, s.grant = s.pool.first(), s.pool.first()
 	return s.pool.fill()
 }
 
@@ -109,6 +112,9 @@ func (s *small) settle() {
 		s.push()
 	}
 	if s.state.Load() == stateUp {
+		if s.waiting > 0 {
+			s.pushOps()
+		}
 		s.owe()
 	} else if s.ops > 0 {
 		s.quench()
@@ -125,6 +131,8 @@ func (s *small) take() {
 			s.came(&e)
 		case eventSent:
 			s.complete(e.id, ibv.WCSuccess)
+		case eventUnused:
+			s.pool.put(e.id)
 		default:
 			s.complete(e.id, ibv.WCStatus(e.code))
 		}
@@ -136,7 +144,8 @@ func (s *small) came(e *event) {
 	low := e.imm & limitMask
 	switch e.code {
 	case codeData:
-		if int(e.n) > s.ctx.opts.buffer || int(s.gotTail-s.gotHead) == len(s.got) {
+		if int(e.n) > s.ctx.opts.buffer || int32(s.gotTail-s.told) >= 0 {
+			s.pool.put(e.id)
 			s.misbehaved("a message beyond its limits")
 			return
 		}
@@ -145,8 +154,10 @@ func (s *small) came(e *event) {
 	case codeCredit:
 		s.pool.put(e.id)
 	case codeGoodbye:
+		s.pool.put(e.id)
 		return
 	default:
+		s.pool.put(e.id)
 		s.misbehaved(fmt.Sprintf("a message with code %d", e.code))
 		return
 	}
@@ -171,20 +182,24 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 		switch r.kind {
 		case requestData:
 			s.slotsOut--
+		case requestPart:
+			if failed != ibv.WCSuccess {
+				s.finishOp(r.op, failed)
+			}
 		case requestOp:
 			s.finishOp(r.op, failed)
 		}
 	}
 }
 
-// owe tells the peer its limit when half of its window would be told.
+// owe tells the peer its limit when half of what it was told is used up.
 func (s *small) owe() {
-	if int(s.grant-s.told) < (s.pool.window+1)/2 || s.sq.room() == 0 {
+	if s.grant == s.told || s.gotHead-s.toldAt < (s.told-s.toldAt+1)/2 || s.sq.room() == 0 {
 		return
 	}
 	wr, _ := s.sq.add(requestControl, false)
 	wr.SendImm(immediate(codeCredit, s.grant))
-	s.told = s.grant
+	s.told, s.toldAt = s.grant, s.gotHead
 	s.flush()
 }
 
@@ -214,6 +229,27 @@ func (s *small) unbind() {}
 func (s *small) drop() {
 	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
 	s.mem.close()
+	if s.joined {
+		s.surrender()
+	}
+}
+
+// surrender gives all receives back that this connection holds, in shared mode.
+// Its queue pair is gone and what it had received is in the inbox.
+func (s *small) surrender() {
+	var e event
+	for s.inbox.pop(&e) {
+		if e.kind == eventRecv || e.kind == eventUnused {
+			s.pool.put(e.id)
+		}
+	}
+	out := int(s.grant - s.gotHead)
+	for ; s.gotHead != s.gotTail; s.gotHead++ {
+		s.pool.put(s.got[int(s.gotHead)&(len(s.got)-1)].buffer)
+	}
+	_ = s.pool.post(&s.ctx.done, nil)
+	s.ctx.shared.leave(max(0, out-sharedBase))
+	s.joined = false
 }
 
 // Path implements driver.Instance.

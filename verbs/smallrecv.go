@@ -11,7 +11,7 @@ import (
 // know.
 func (s *small) announce(wr *ibv.SendWR) {
 	wr.SendImm(immediate(codeData, s.grant))
-	s.told = s.grant
+	s.told, s.toldAt = s.grant, s.gotHead
 }
 
 // RecvPost implements driver.Instance.
@@ -80,7 +80,7 @@ func (s *small) receive() {
 		}
 		m := s.got[int(s.gotHead)&(len(s.got)-1)]
 		p := s.recvs.Pop()
-		data := s.mem.recv(m.buffer)[:m.n]
+		data := s.pool.buffer(m.buffer)[:m.n]
 		if len(p.IOV) == 1 && len(p.IOV[0]) >= len(data) {
 			p.N = copy(p.IOV[0], data)
 		} else {
@@ -117,8 +117,9 @@ func (s *small) consumed(m message) {
 	s.tally.received.Add(1)
 	s.tally.bytesReceived.Add(uint64(m.n))
 	s.pool.put(m.buffer)
-	s.grant++
-	if s.pool.due() {
+	out := int(s.grant - s.gotHead)
+	s.grant += s.pool.more(out)
+	if s.pool.chain.Len() > out/4 {
 		s.flush()
 		s.owe()
 	}
@@ -136,7 +137,7 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	s.settle()
 	if s.gotHead != s.gotTail {
 		m := s.got[int(s.gotHead)&(len(s.got)-1)]
-		p.Buf = s.mem.recv(m.buffer)[:m.n:m.n]
+		p.Buf = s.pool.buffer(m.buffer)[:m.n:m.n]
 		p.N = int(m.n)
 		p.Driver.Phase = driver.BufferOut
 		s.recvBuf, s.recvBufMsg = p, m

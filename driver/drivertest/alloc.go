@@ -4,6 +4,7 @@ import (
 	"math"
 	"runtime"
 	"runtime/debug"
+	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -28,6 +29,9 @@ var roleEcho = role("echo", func(e *end) {
 
 func checkAllocations(e *end) {
 	rounds, warm := 10_000, 2000
+	if testing.Short() {
+		rounds, warm = 2000, 500
+	}
 	if e.large {
 		// Oneself, so that no control pipe carries rdv data.
 		c := e.self()
@@ -124,7 +128,7 @@ func (c *conn) settle(in, out *driver.Packet) {
 
 // yield lets others run, and after a while other processes, too.
 func yield(n int) {
-	if n%200 == 199 {
+	if n%1000 == 999 {
 		time.Sleep(10 * time.Microsecond)
 		return
 	}

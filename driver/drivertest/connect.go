@@ -394,7 +394,7 @@ func trySecret(e *end, l *link, secret []byte) string {
 			l.expect(n, "outcome", &theirs)
 			heard = true
 		}
-		return heard || !errors.Is(err, context.DeadlineExceeded)
+		return heard && theirs != "yes" || !errors.Is(err, context.DeadlineExceeded)
 	})
 	mine := ""
 	switch {

@@ -32,6 +32,7 @@ func (e *end) idles(what string, f func(context.Context) error) {
 	if testing.Short() {
 		d = 200 * time.Millisecond
 	}
+	d = e.cfg.scale(d)
 	runtime.GC() // not while it is counted
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

@@ -1,0 +1,175 @@
+package verbs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// TestCreditsNeverExceedReceives runs the rules of shared mode on plain counts:
+// whatever peers send out of their credits, a receive is posted for it.
+func TestCreditsNeverExceedReceives(t *testing.T) {
+	type peer struct {
+		pool                            *pool
+		chain                           int // receives to be posted
+		arrived, gotHead, told, granted uint32
+	}
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		s := &shared{}
+		window := []int{2, 8, 64, 512}[rnd.IntN(4)]
+		peers := make([]*peer, 1+rnd.IntN(40))
+		posted := len(peers)*sharedPeer + rnd.IntN(1000)
+		control := len(peers) * sharedControl
+		s.spare.Store(int32(posted - len(peers)*sharedPeer))
+		for k := range peers {
+			p := &peer{pool: &pool{shared: s, window: window}}
+			p.granted = p.pool.first()
+			p.told = p.granted
+			peers[k] = p
+		}
+		most := uint32(0)
+		for range 20_000 {
+			p := peers[rnd.IntN(1+rnd.IntN(len(peers)))] // some send more than others
+			switch {
+			case rnd.IntN(2) == 0 && p.arrived != p.told:
+				p.arrived++
+				if posted--; posted < control {
+					t.Fatalf("seed %d: a message came and no receive was posted for it", seed)
+				}
+			case p.gotHead != p.arrived:
+				p.gotHead++
+				p.chain++
+				p.granted += p.pool.more(int(p.granted - p.gotHead))
+				most = max(most, p.granted-p.gotHead)
+			}
+			if rnd.IntN(8) == 0 { // flush
+				posted += p.chain
+				s.spare.Add(p.pool.back)
+				p.chain, p.pool.back, p.told = 0, 0, p.granted
+			}
+		}
+		if most > uint32(window) {
+			t.Fatalf("seed %d: a peer has %d credits, window %d", seed, most, window)
+		}
+		if len(peers) == 1 && s.spare.Load() > 600 && window == 64 && most < 32 {
+			t.Errorf("seed %d: a peer that is alone got no more than %d credits of %d", seed, most, window)
+		}
+	}
+}
+
+// several connects two contexts n times; b shares its receives.
+func several(t *testing.T, n int, opts map[string]string) (a, b *Context, x, y []*conn) {
+	t.Helper()
+	a, b = openDevice(t, driver.Small, nil), openDevice(t, driver.Small, opts)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for range n {
+		ia, err := a.Connect(b.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ib, err := b.Connect(a.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range []driver.Instance{ia, ib} {
+			if err := i.ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x, y = append(x, connOf(ia)), append(y, connOf(ib))
+	}
+	return a, b, x, y
+}
+
+// TestSharedReceivesServeAll: ten peers send as fast as they may; nothing is
+// lost, out of order, or sent before its receive is there; and all receives come back.
+func TestSharedReceivesServeAll(t *testing.T) {
+	const peers, messages = 10, 300
+	_, b, x, y := several(t, peers, map[string]string{"srq": "256"})
+	before := counter(t, "rcvd_rnr_err")
+	type end struct {
+		out, in   driver.Packet
+		sent, got uint32
+	}
+	ends := make([]end, peers)
+	rnd := rand.New(rand.NewPCG(3, 4))
+	left := peers * messages
+	within(t, "all messages", func() bool {
+		k := rnd.IntN(1 + rnd.IntN(peers))
+		e := &ends[k]
+		if e.out.Driver.Phase == driver.Idle && e.sent < messages {
+			e.out.IOV = [][]byte{binary.LittleEndian.AppendUint32(make([]byte, 0, 600), e.sent)[:600]}
+			if err := x[k].api.SendPost(&e.out); err == nil {
+				e.sent++
+			} else if err != driver.ErrBusy {
+				t.Fatal(err)
+			}
+		} else if _, err := x[k].api.SendPoll(&e.out); err != nil && e.sent < messages {
+			t.Fatal(err)
+		}
+		if e.got == messages || rnd.IntN(3) == 0 {
+			return left == 0
+		}
+		if e.in.Driver.Phase == driver.Idle {
+			e.in.IOV = [][]byte{make([]byte, 600)}
+			if err := y[k].api.RecvPost(&e.in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if done, err := y[k].api.RecvPoll(&e.in); err != nil {
+			t.Fatal(err)
+		} else if done {
+			if got := binary.LittleEndian.Uint32(e.in.IOV[0]); got != e.got {
+				t.Fatalf("peer %d: message %d came as number %d", k, got, e.got)
+			}
+			e.got++
+			left--
+		}
+		return left == 0
+	})
+	if after := counter(t, "rcvd_rnr_err"); after != before {
+		t.Errorf("receiver-not-ready was met %d times", after-before)
+	}
+	for _, c := range append(x, y...) {
+		within(t, "disconnect", func() bool { return !errors.Is(c.api.Disconnect(), driver.ErrBusy) })
+	}
+	within(t, "all receives are spare", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.open) == 0 && int(b.shared.spare.Load()) == b.shared.total
+	})
+}
+
+func TestSharedReceivesThatAreFullSaySo(t *testing.T) {
+	a, b, _, _ := several(t, 64/sharedPeer, map[string]string{"srq": "64"})
+	if _, err := b.Connect(a.URL()); !errors.Is(err, driver.ErrBusy) {
+		t.Errorf("one peer too many: %v, want %v", err, driver.ErrBusy)
+	}
+}
+
+// TestLostReceivesAreReplaced has the device say that fewer are posted than
+// must be.
+func TestLostReceivesAreReplaced(t *testing.T) {
+	_, b, x, y := several(t, 2, map[string]string{"srq": "1024"})
+	have := func() int {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.shared.total
+	}
+	before := have()
+	if err := b.shared.srq.SetLimit(before); err != nil {
+		t.Fatal(err)
+	}
+	in, out := driver.Packet{IOV: [][]byte{make([]byte, 8)}}, driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+	if err := errors.Join(y[0].api.RecvPost(&in), x[0].api.SendPost(&out)); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, y[0].api.RecvPoll, &in)
+	within(t, "more receives", func() bool { return have() > before })
+}
