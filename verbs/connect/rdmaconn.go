@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -17,7 +18,8 @@ import (
 // rdmaConn carries frames over a queue pair of its own. A frame is one send; its
 // immediate data tells how many the sender has taken in all, so that a receive is
 // always posted: at most window frames are on their way. An empty frame only
-// tells.
+// tells. The number is read while posting is held, so that on a queue pair, which
+// keeps the order of sends, it never goes back.
 type rdmaConn struct {
 	m      *rdmaModule
 	id     *ibv.CMID
@@ -34,10 +36,11 @@ type rdmaConn struct {
 	recvs   *ibv.RecvChain
 	told    uint32 // how many frames the peer knows to be taken
 
-	polling sync.Mutex // guards what is used for polling
+	taken atomic.Uint32 // frames given to the caller
+
+	polling sync.Mutex // guards what is used for polling; taken before posting
 	wcs     [16]ibv.WC
 	arrived []arrival // frames that were not returned yet, oldest first
-	taken   uint32    // frames given to the caller, or empty
 	free    int       // slots for sends
 	sent    uint32    // frames, empty ones not counted
 	peerHas uint32    // how many of them the peer has taken
@@ -201,16 +204,15 @@ func (c *rdmaConn) send(b []byte) error {
 	c.free--
 	slot := recvSlots + int(c.sent%window)
 	c.sent++
-	taken := c.taken
 	c.polling.Unlock()
 	copy(c.slot(slot), b)
-	return c.post(uint64(slot), slot, len(b), taken)
-}
-
-// post sends a frame, or an empty one.
-func (c *rdmaConn) post(id uint64, slot, n int, taken uint32) error {
 	c.posting.Lock()
 	defer c.posting.Unlock()
+	return c.post(uint64(slot), slot, len(b))
+}
+
+// post sends a frame, an empty one or a keep-alive. The caller holds posting.
+func (c *rdmaConn) post(id uint64, slot, n int) error {
 	c.sends.Reset()
 	w := c.sends.Next()
 	w.ID, w.Flags = id, ibv.SendSignaled
@@ -218,8 +220,8 @@ func (c *rdmaConn) post(id uint64, slot, n int, taken uint32) error {
 	case id == idKeepAlive:
 		w.Write(0, 0)
 	default:
-		w.SendImm(taken)
-		c.told = taken
+		c.told = c.taken.Load()
+		w.SendImm(c.told)
 	}
 	if n > 0 {
 		w.AddSGE(c.addr(slot), uint32(n), c.mr.LKey())
@@ -230,16 +232,12 @@ func (c *rdmaConn) post(id uint64, slot, n int, taken uint32) error {
 
 // tell lets the peer know what was taken when we have long said nothing.
 func (c *rdmaConn) tell() error {
-	c.polling.Lock()
-	taken := c.taken
-	c.polling.Unlock()
 	c.posting.Lock()
-	due := taken-c.told >= tellAfter
-	c.posting.Unlock()
-	if !due {
+	defer c.posting.Unlock()
+	if c.taken.Load()-c.told < tellAfter {
 		return nil
 	}
-	return c.post(idEmpty, 0, 0, taken)
+	return c.post(idEmpty, 0, 0)
 }
 
 // keepAlive finds hosts that are gone. A stopped process has a device that answers.
@@ -249,7 +247,10 @@ func (c *rdmaConn) keepAlive() {
 	for {
 		select {
 		case <-t.C:
-			if c.post(idKeepAlive, 0, 0, 0) != nil {
+			c.posting.Lock()
+			err := c.post(idKeepAlive, 0, 0)
+			c.posting.Unlock()
+			if err != nil {
 				return
 			}
 		case <-c.done:
@@ -299,7 +300,7 @@ func (c *rdmaConn) take() ([]byte, bool) {
 	}
 	a := c.arrived[0]
 	c.arrived = c.arrived[1:]
-	c.taken++
+	c.taken.Add(1)
 	c.held = a.slot
 	return c.slot(a.slot)[:a.bytes], true
 }
@@ -332,10 +333,8 @@ func (c *rdmaConn) complete(wc *ibv.WC) error {
 		if wc.Flags&ibv.WCWithImm == 0 || wc.ByteLen > maxFrame {
 			return fmt.Errorf("%w: frame of %d bytes", errMalformed, wc.ByteLen)
 		}
-		if has := wc.Imm(); has-c.peerHas <= c.sent-c.peerHas {
-			c.peerHas = has
-		} else if c.peerHas-has > window { // older news, out of order, is none
-			return fmt.Errorf("%w: the peer has taken %d frames of %d", errMalformed, has, c.sent)
+		if err := c.hear(wc.Imm()); err != nil {
+			return err
 		}
 		slot := int(wc.ID)
 		if wc.ByteLen == 0 {
@@ -345,6 +344,16 @@ func (c *rdmaConn) complete(wc *ibv.WC) error {
 	case wc.ID < idEmpty:
 		c.free++
 	}
+	return nil
+}
+
+// hear takes how many of our frames the peer has taken: as many as we know, or
+// more, up to what was sent. The caller holds polling.
+func (c *rdmaConn) hear(taken uint32) error {
+	if taken-c.peerHas > c.sent-c.peerHas {
+		return fmt.Errorf("%w: the peer has taken %d frames of %d, and %d before", errMalformed, taken, c.sent, c.peerHas)
+	}
+	c.peerHas = taken
 	return nil
 }
 

@@ -203,79 +203,134 @@ func pipe(t testing.TB) (dialer, listener conn) {
 // reader that stops holds the sender up, and nothing is lost; finish delivers all.
 func TestRDMAConnCarriesFrames(t *testing.T) {
 	onDevice(t)
-	t.Run("frames", func(t *testing.T) {
-		x, y := pipe(t)
-		const n = 500
-		frame := func(k int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%04d", k), 1+k%(maxFrame/4)) }
-		var wg sync.WaitGroup
-		var received [2]int
-		all := make(chan int, 2)
-		for side, c := range []conn{x, y} {
-			wg.Go(func() {
-				for k := range n {
-					if err := c.send(frame(k)); err != nil {
-						t.Errorf("send %d: %v", k, err)
-						return
-					}
-				}
-			})
-			wg.Go(func() { // like a link, it receives until the end
-				for k := 0; ; k++ {
-					if k == 100 {
-						time.Sleep(300 * time.Millisecond)
-					}
-					b, err := c.receive()
-					if err != nil {
-						return
-					}
-					if !bytes.Equal(b, frame(k%n)) {
-						t.Errorf("receive %d: %d bytes", k, len(b))
-					}
-					if received[side]++; received[side] == n {
-						all <- side
-					}
-				}
-			})
-		}
-		for range 2 {
-			select {
-			case <-all:
-			case <-time.After(60 * time.Second):
-				t.Fatal("frames are missing after 60 s")
+	t.Run("frames", rdmaFrames)
+	t.Run("deadline", rdmaDeadline)
+}
+
+// look tells how a connection is, for messages. It takes completions: the
+// connection is of no use any more.
+func (c *rdmaConn) look() string {
+	c.polling.Lock()
+	defer c.polling.Unlock()
+	s := fmt.Sprintf("sent %d, peer has %d, free %d, taken %d, arrived %d", c.sent, c.peerHas, c.free, c.taken.Load(), len(c.arrived))
+	n, err := c.cq.Poll(c.wcs[:])
+	s += fmt.Sprintf("; %d completions in the queue (%v):", n, err)
+	for k := range c.wcs[:n] {
+		wc := &c.wcs[k]
+		s += fmt.Sprintf(" [%v %d %d %d %v]", wc.Opcode, wc.ID, wc.ByteLen, wc.Imm(), wc.Err())
+	}
+	a, err := c.qp.Query()
+	return s + fmt.Sprintf("; queue pair %+v (%v)", a, err)
+}
+
+func testFrame(k int) []byte { return bytes.Repeat(fmt.Appendf(nil, "%04d", k), 1+k%(maxFrame/4)) }
+
+// exchange sends n frames over c and, like a link, receives until the end. It
+// says on all when n have arrived, or that they will not.
+func exchange(t *testing.T, tasks *sync.WaitGroup, c conn, n int, received *int, all chan<- error) {
+	tasks.Go(func() {
+		for k := range n {
+			if err := c.send(testFrame(k)); err != nil {
+				t.Errorf("send %d: %v", k, err)
+				return
 			}
-		}
-		for k := range 20 {
-			if err := x.send(frame(k)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		x.finish()
-		wg.Wait()
-		if received != [2]int{n, n + 20} {
-			t.Errorf("received %v frames, want %v", received, [2]int{n, n + 20})
 		}
 	})
-	t.Run("deadline", func(t *testing.T) {
-		x, y := pipe(t)
-		x.expire(time.Now().Add(50 * time.Millisecond))
-		if _, err := x.receive(); err == nil {
-			t.Error("receive beyond the deadline")
+	tasks.Go(func() {
+		for k := 0; ; k++ {
+			if k == 100 {
+				time.Sleep(300 * time.Millisecond)
+			}
+			b, err := c.receive()
+			if err != nil {
+				if k < n {
+					all <- fmt.Errorf("receive %d: %w", k, err)
+				}
+				return
+			}
+			if !bytes.Equal(b, testFrame(k%n)) {
+				t.Errorf("receive %d: %d bytes", k, len(b))
+			}
+			if *received = k + 1; k+1 == n {
+				all <- nil
+			}
 		}
-		x.expire(time.Time{})
-		if err := y.send([]byte("late")); err != nil {
+	})
+}
+
+func rdmaFrames(t *testing.T) {
+	const n = 500
+	var tasks sync.WaitGroup
+	t.Cleanup(tasks.Wait) // after pipe's, which ends them
+	x, y := pipe(t)
+	var received [2]int
+	all := make(chan error, 2)
+	for side, c := range []conn{x, y} {
+		exchange(t, &tasks, c, n, &received[side], all)
+	}
+	limit := time.After(60 * time.Second)
+	for range 2 {
+		err := error(nil)
+		select {
+		case err = <-all:
+		case <-limit:
+			err = errors.New("frames are missing after 60 s")
+		}
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, x.(*rdmaConn).look(), y.(*rdmaConn).look())
+		}
+	}
+	for k := range 20 {
+		if err := x.send(testFrame(k)); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := x.receive(); err != nil || string(b) != "late" {
-			t.Errorf("receive after the deadline was lifted: %q, %v", b, err)
+	}
+	x.finish()
+	tasks.Wait()
+	if want := [2]int{n, n + 20}; received != want {
+		t.Errorf("received %v frames, want %v", received, want)
+	}
+}
+
+func rdmaDeadline(t *testing.T) {
+	x, y := pipe(t)
+	x.expire(time.Now().Add(50 * time.Millisecond))
+	if _, err := x.receive(); err == nil {
+		t.Error("receive beyond the deadline")
+	}
+	x.expire(time.Time{})
+	if err := y.send([]byte("late")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := x.receive(); err != nil || string(b) != "late" {
+		t.Errorf("receive after the deadline was lifted: %q, %v", b, err)
+	}
+	y.expire(time.Now().Add(200 * time.Millisecond))
+	sent := 0
+	for ; y.send([]byte("x")) == nil; sent++ {
+	}
+	if sent > 2*window {
+		t.Errorf("%d frames went to a peer that does not read, limit is about %d", sent, window)
+	}
+}
+
+// A peer cannot have taken less than it said before, nor more than was sent; the counts may wrap.
+func TestPeerTakesWhatWasSent(t *testing.T) {
+	for _, base := range []uint32{0, 1000, ^uint32(0) - 4} {
+		for _, tt := range []struct {
+			taken int32
+			ok    bool
+		}{{0, true}, {1, true}, {10, true}, {11, false}, {-1, false}, {-window - 1, false}} {
+			c := &rdmaConn{peerHas: base, sent: base + 10}
+			want := base
+			if tt.ok {
+				want += uint32(tt.taken)
+			}
+			if err := c.hear(base + uint32(tt.taken)); errors.Is(err, errMalformed) == tt.ok || c.peerHas != want {
+				t.Errorf("%+d of 10 from %d: %v, then %d; want %d", tt.taken, base, err, c.peerHas, want)
+			}
 		}
-		y.expire(time.Now().Add(200 * time.Millisecond))
-		sent := 0
-		for ; y.send([]byte("x")) == nil; sent++ {
-		}
-		if sent > 2*window {
-			t.Errorf("%d frames went to a peer that does not read, limit is about %d", sent, window)
-		}
-	})
+	}
 }
 
 // ask sends a connect request with that private data to a host, and returns how
