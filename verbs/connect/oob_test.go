@@ -114,7 +114,7 @@ func TestOOBOptions(t *testing.T) {
 		}
 	}
 	cfg := testConfig(1)
-	cfg.Options = map[string]string{"oob-address": "192.0.2.1"}
+	cfg.Options = map[string]string{"oob-address": "203.0.113.77"} // nobody's, while hack/vm has addresses of 192.0.2.0/24
 	s, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
