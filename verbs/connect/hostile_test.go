@@ -53,6 +53,7 @@ func mustStillConnect(t testing.TB, h *host) {
 
 // A dialer of another version of the protocol is told so; a listener of another version is ErrVersion.
 func TestOtherVersion(t *testing.T) {
+	onHost(t)
 	h := aHost(t, nil)
 	hello := (&frame{kind: frameHello, from: 1 << 60, to: h.inc}).append(nil)
 	hello[4]++
@@ -89,6 +90,7 @@ func TestOtherVersion(t *testing.T) {
 
 // Strangers who say nothing, or nothing that makes sense, hold up nobody: the oldest go when there are too many.
 func TestStrangersHoldUpNobody(t *testing.T) {
+	onHost(t)
 	h := aHost(t, nil)
 	before, _ := held()
 	for k := range 2 * maxStrangers {
@@ -116,6 +118,7 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 
 // Who claims a peer's incarnation without the secret changes nothing for that peer.
 func TestImpostorWithoutSecret(t *testing.T) {
+	onHost(t)
 	h, p := aHost(t, nil), aHost(t, nil)
 	x := h.start(p, nil)
 	c := stranger(t, h)
@@ -140,6 +143,7 @@ func TestImpostorWithoutSecret(t *testing.T) {
 
 // A peer that has the secret cannot keep more than a few links.
 func TestLinksAreBounded(t *testing.T) {
+	onHost(t)
 	h := aHost(t, nil)
 	var all []*tcpConn
 	for range 3 * maxLinks {
@@ -175,6 +179,7 @@ func TestLinksAreBounded(t *testing.T) {
 
 // A proof fits neither the other role, nor another connection, manager or secret.
 func TestProofsFitOnce(t *testing.T) {
+	onHost(t)
 	seen := make(map[[macBytes]byte]string)
 	for _, manager := range []string{"oob", "rdmacm"} {
 		for _, secret := range []string{"one", "two"} {
@@ -316,6 +321,7 @@ func (r *relay) close() {
 // Links that are cut again and again: endpoints stand all the same, and those
 // that stand survive.
 func TestLinksThatAreCut(t *testing.T) {
+	onHost(t)
 	for seed := uint64(1); seed <= 6; seed++ {
 		a, b := aHost(t, nil), aHost(t, nil)
 		ra, rb := newRelay(t, a.address(), seed, 0, 0.1), newRelay(t, b.address(), seed+100, 0, 0.1)
@@ -355,6 +361,7 @@ func TestLinksThatAreCut(t *testing.T) {
 // Bits that change on the way never make queue pairs that do not belong
 // together: endpoints stand with the right peer, or fail.
 func TestBitsThatChange(t *testing.T) {
+	onHost(t)
 	for seed := uint64(1); seed <= 8; seed++ {
 		a, b := aHost(t, nil), aHost(t, nil)
 		ra, rb := newRelay(t, a.address(), seed, 0.2, 0), newRelay(t, b.address(), seed+100, 0.2, 0)
@@ -379,6 +386,7 @@ func TestBitsThatChange(t *testing.T) {
 
 // An authenticated peer that does not follow the protocol loses its link; bytes of no sense change nothing.
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
+	onHost(t)
 	h := aHost(t, nil)
 	for _, payload := range [][]byte{
 		{}, {0}, make([]byte, headBytes), make([]byte, maxPayload),

@@ -15,6 +15,7 @@ import (
 
 // A peer that takes connections and says nothing fails the endpoint in time, and the error says what was waited for.
 func TestPeerThatSaysNothing(t *testing.T) {
+	onHost(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -33,6 +34,7 @@ func TestPeerThatSaysNothing(t *testing.T) {
 
 // Addresses of the other family, several of them, and link-local ones come through the blob.
 func TestOOBBlob(t *testing.T) {
+	onHost(t)
 	list := func(s ...string) (l []netip.Addr) {
 		for _, a := range s {
 			l = append(l, netip.MustParseAddr(a))

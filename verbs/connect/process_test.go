@@ -134,29 +134,37 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 // A stopped process is still there: what stands stays, and goes on when it goes on; what was being made fails in time.
 func TestStoppedPeer(t *testing.T) { eachManager(t, stoppedPeer) }
 
+// Both roles at once: the test mostly waits.
 func stoppedPeer(t *testing.T) {
-	for _, inc := range []uint64{1 << 40, 1} {
-		c := aChild(t, inc)
-		h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = patient(time.Second) })
-		x := h.endpointTo(c.inc, c.card, nil)
-		_ = x.Start()
-		c.start(t, h)
-		x.mustStand(t)
-		_ = c.cmd.Process.Signal(syscall.SIGSTOP)
-		waits := h.endpointTo(c.inc, c.card, nil)
-		_ = waits.Start()
-		waits.mustFail(t, Failed, driver.ErrBroken)
-		if x.State() != Ready {
-			t.Errorf("endpoint to a stopped peer is %v: %v, want ready", x.State(), x.Err())
-		}
-		waits.finalize(t)
-		_ = c.cmd.Process.Signal(syscall.SIGCONT)
-		y := h.endpointTo(c.inc, c.card, nil)
-		_ = y.Start()
-		c.start(t, h)
-		y.mustStand(t)
-		if x.State() != Ready {
-			t.Errorf("endpoint to a peer that was stopped is %v: %v, want ready", x.State(), x.Err())
-		}
+	for role, inc := range map[string]uint64{"answers": 1 << 40, "asks": 1} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			stoppedPeerOf(t, inc)
+		})
+	}
+}
+
+func stoppedPeerOf(t *testing.T, inc uint64) {
+	c := aChild(t, inc)
+	h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = patient(time.Second) })
+	x := h.endpointTo(c.inc, c.card, nil)
+	_ = x.Start()
+	c.start(t, h)
+	x.mustStand(t)
+	_ = c.cmd.Process.Signal(syscall.SIGSTOP)
+	waits := h.endpointTo(c.inc, c.card, nil)
+	_ = waits.Start()
+	waits.mustFail(t, Failed, driver.ErrBroken)
+	if x.State() != Ready {
+		t.Errorf("endpoint to a stopped peer is %v: %v, want ready", x.State(), x.Err())
+	}
+	waits.finalize(t)
+	_ = c.cmd.Process.Signal(syscall.SIGCONT)
+	y := h.endpointTo(c.inc, c.card, nil)
+	_ = y.Start()
+	c.start(t, h)
+	y.mustStand(t)
+	if x.State() != Ready {
+		t.Errorf("endpoint to a peer that was stopped is %v: %v, want ready", x.State(), x.Err())
 	}
 }

@@ -79,6 +79,8 @@ func (a *agenda) Pop() any {
 }
 
 func newSim(t testing.TB, seed uint64, cfg simConfig) *sim {
+	t.Helper()
+	onHost(t)
 	if cfg.timeout == 0 {
 		cfg.timeout = 5 * time.Second
 	}
