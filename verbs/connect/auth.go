@@ -100,7 +100,7 @@ func (f *frame) parse(b []byte) error {
 		return fmt.Errorf("%w: no frame of this protocol", errMalformed)
 	}
 	if v := le.Uint16(b[4:]); v != protocolVersion {
-		return fmt.Errorf("%w: connection protocol %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, protocolVersion)
+		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, v, protocolVersion, sameRelease)
 	}
 	kind := frameKind(b[6])
 	if b[7] != 0 || kind == 0 || int(kind) >= len(bodyBytes) || len(b) != frameHead+bodyBytes[kind] {
@@ -127,7 +127,7 @@ func (f *frame) parse(b []byte) error {
 func refuseError(code refusal) error {
 	switch code {
 	case refuseVersion:
-		return fmt.Errorf("%w: the peer speaks another version of the connection protocol: use the same release on both sides", driver.ErrVersion)
+		return fmt.Errorf("%w: the peer speaks another version of the connection protocol: %s", driver.ErrVersion, sameRelease)
 	case refuseSecret:
 		return fmt.Errorf("%w: the session secrets differ", driver.ErrAuth)
 	case refuseStale:

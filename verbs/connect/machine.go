@@ -379,9 +379,9 @@ func (m *machine) finalize(e *end, now time.Duration) {
 	m.ends = slices.DeleteFunc(m.ends, func(x *end) bool { return x == e })
 }
 
-// fail ends an attempt, and lets the peer know why unless code is 0.
+// fail ends an attempt, and lets the peer know why.
 func (m *machine) fail(e *end, err error, code rejectCode, detail uint32, now time.Duration) {
-	if code != 0 && m.self != m.peer && (e.state == stRequest || e.peerID != 0) {
+	if m.self != m.peer && (e.state == stRequest || e.peerID != 0) {
 		m.bury(message{kind: msgReject, from: e.id, to: e.peerID, code: code, detail: detail}, now)
 	}
 	m.end(e, stFailed, err)

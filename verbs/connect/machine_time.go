@@ -56,7 +56,11 @@ func (m *machine) tickEnd(e *end, now time.Duration) {
 
 // listens: the peer is expected to say something.
 func (m *machine) listens(e *end) bool {
-	return (e.state == stCall || e.state == stRequest || e.state == stReply || e.state == stConfirm || e.state == stClear) && m.self != m.peer
+	switch e.state {
+	case stCall, stRequest, stReply, stConfirm, stClear:
+		return m.self != m.peer
+	}
+	return false
 }
 
 // cutOff: the end is ready and the link is down.

@@ -157,7 +157,8 @@ func parseOOBBlob(b []byte) ([]netip.AddrPort, error) {
 		return nil, fmt.Errorf("%w: empty blob of oob", driver.ErrInvalid)
 	}
 	if b[0] != oobVersion {
-		return nil, fmt.Errorf("%w: blob of oob has version %d, this program has %d: use the same release on both sides", driver.ErrVersion, b[0], oobVersion)
+		return nil, fmt.Errorf("%w: blob of oob has version %d, this program has %d: %s",
+			driver.ErrVersion, b[0], oobVersion, sameRelease)
 	}
 	var list []netip.AddrPort
 	for rest := b[1:]; len(rest) > 0; {

@@ -99,7 +99,8 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 	if r.addr.IsValid() {
 		addrs = []netip.Addr{r.addr}
 	}
-	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs, of: make(map[*ibv.CMID]*rdmaConn)}
+	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs}
+	m.of = make(map[*ibv.CMID]*rdmaConn)
 	m.hub.carrier, m.accepted = m, m.meet
 	_, _ = rand.Read(m.nonce[:])
 	var err error
@@ -116,7 +117,8 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 		}
 	}
 	if why != nil {
-		return nil, errors.Join(fmt.Errorf("%w: no address of %s can be listened at: %w", driver.ErrUnsupported, p.name(), why), m.release())
+		err := fmt.Errorf("%w: no address of %s can be listened at: %w", driver.ErrUnsupported, p.name(), why)
+		return nil, errors.Join(err, m.release())
 	}
 	m.loop.Go(m.serve)
 	return m, nil
@@ -177,7 +179,8 @@ func parseRDMABlob(b []byte) (at netip.AddrPort, nonce [blobNonceBytes]byte, err
 		return at, nonce, fmt.Errorf("%w: empty blob of rdmacm", driver.ErrInvalid)
 	}
 	if b[0] != rdmacmVersion {
-		return at, nonce, fmt.Errorf("%w: blob of rdmacm has version %d, this program has %d: use the same release on both sides", driver.ErrVersion, b[0], rdmacmVersion)
+		return at, nonce, fmt.Errorf("%w: blob of rdmacm has version %d, this program has %d: %s",
+			driver.ErrVersion, b[0], rdmacmVersion, sameRelease)
 	}
 	if len(b) < 2 || b[1] != 4 && b[1] != 16 || len(b) != 2+int(b[1])+2+blobNonceBytes {
 		return at, nonce, fmt.Errorf("%w: damaged blob of rdmacm, % x", driver.ErrInvalid, b)
@@ -222,7 +225,7 @@ func (t *ticket) parse(b []byte) error {
 		return fmt.Errorf("%w: no request of this protocol", errMalformed)
 	}
 	if v := le.Uint16(b[4:]); v != protocolVersion {
-		return fmt.Errorf("%w: connection protocol %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, protocolVersion)
+		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, v, protocolVersion, sameRelease)
 	}
 	if b[6] != 0 || b[7] != 0 {
 		return fmt.Errorf("%w: request", errMalformed)

@@ -82,6 +82,9 @@ func (c rejectCode) String() string {
 	return fmt.Sprintf("code %d", uint32(c))
 }
 
+// sameRelease is what to do about a version.
+const sameRelease = "use the same release on both sides"
+
 const (
 	headBytes  = 1 + 1 + 8 + 8
 	offerBytes = 6 + 2 + 2 + 16 + 1
