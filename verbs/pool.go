@@ -60,6 +60,7 @@ type pool struct {
 	mem       *slab
 	shared    *shared // whose receives they are, in shared mode
 	back      int32   // of those, lent ones in the chain
+	control   int     // receives in the chain that were not for messages
 	window    int     // messages a peer may send ahead at most
 	work      ibv.Work
 	crossings driver.Tally // into C, to post receives alone
@@ -122,10 +123,10 @@ func (p *pool) fill() error {
 func (p *pool) post(q *completions, sends *sendQueue) (err error) {
 	switch {
 	case p.chain.Len() == 0:
-		if sends != nil {
-			err = sends.post()
+		if sends == nil {
+			return nil
 		}
-		return err
+		return sends.post()
 	case sends == nil || sends.chain.Len() == 0:
 		p.crossings.Add(1)
 		if p.shared != nil {
@@ -141,6 +142,7 @@ func (p *pool) post(q *completions, sends *sendQueue) (err error) {
 		}
 		_, err = q.cq.Progress(&p.work, nil)
 	}
+	p.control = 0
 	if p.back > 0 {
 		p.shared.spare.Add(p.back)
 		p.back = 0

@@ -153,6 +153,7 @@ func (s *small) came(e *event) {
 		s.gotTail++
 	case codeCredit:
 		s.pool.put(e.id)
+		s.pool.control++
 	case codeGoodbye:
 		s.pool.put(e.id)
 		return
@@ -200,12 +201,19 @@ func (s *small) owe() {
 	wr, _ := s.sq.add(requestControl, false)
 	wr.SendImm(immediate(codeCredit, s.grant))
 	s.told, s.toldAt = s.grant, s.gotHead
-	s.flush()
+	s.flush(true)
 }
 
 // flush posts what was added: first receives, so that the limits told are true.
-func (s *small) flush() {
-	if err := s.pool.post(&s.ctx.done, &s.sq); err != nil {
+// A few of them alone wait until there are more.
+func (s *small) flush(receives bool) {
+	var err error
+	if receives || s.ripe() {
+		err = s.pool.post(&s.ctx.done, &s.sq)
+	} else {
+		err = s.sq.post()
+	}
+	if err != nil {
 		s.broke(err)
 	}
 }
@@ -218,7 +226,7 @@ func (s *small) farewell() bool {
 	s.sq.chain.Reset()
 	wr, _ := s.sq.add(requestControl, true)
 	wr.SendImm(immediate(codeGoodbye, 0))
-	s.flush()
+	s.flush(false)
 	return true
 }
 

@@ -8,10 +8,31 @@ import (
 )
 
 // announce makes a work request a message, with the limit that the peer may
-// know.
+// know: receives that are not posted with it do not count.
 func (s *small) announce(wr *ibv.SendWR) {
-	wr.SendImm(immediate(codeData, s.grant))
-	s.told, s.toldAt = s.grant, s.gotHead
+	limit := s.grant
+	if !s.ripe() {
+		limit -= uint32(s.pool.chain.Len() - s.pool.control)
+	}
+	if int32(limit-s.told) > 0 {
+		s.told, s.toldAt = limit, s.gotHead
+	}
+	wr.SendImm(immediate(codeData, s.told))
+}
+
+// ripe tells whether receives are posted again along with the next message.
+func (s *small) ripe() bool {
+	return 8*s.pool.chain.Len() > int(s.grant-s.gotHead) || s.pool.control > 1
+}
+
+// nothing tells, without the owner's word, that a posted receive has nothing to
+// wait for at the moment: polls in vain are what latency is made of.
+func (s *small) nothing() bool {
+	if !s.waited || s.hasMessage() || !s.inbox.empty() {
+		return false
+	}
+	s.ctx.drain()
+	return s.inbox.empty() && !s.hasMessage() && s.state.Load() == stateUp
 }
 
 // RecvPost implements driver.Instance.
@@ -47,6 +68,9 @@ func (s *small) hasMessage() bool { return s.arrived.Load() != s.taken.Load() }
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return outcome(p)
+	}
+	if p.Driver.Phase == driver.Posted && s.nothing() {
+		return false, nil
 	}
 	if !s.enter() {
 		return s.over(p, "receive")
@@ -120,7 +144,7 @@ func (s *small) consumed(m message) {
 	out := int(s.grant - s.gotHead)
 	s.grant += s.pool.more(out)
 	if s.pool.chain.Len() > out/4 {
-		s.flush()
+		s.flush(true)
 		s.owe()
 	}
 }

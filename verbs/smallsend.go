@@ -32,7 +32,7 @@ func (s *small) postSend(p *driver.Packet) error {
 		}
 		if s.mayStart() {
 			s.start(p)
-			s.flush()
+			s.flush(false)
 			return nil
 		}
 		s.tally.waited.Add(1)
@@ -115,7 +115,7 @@ func (s *small) push() {
 		posted = true
 	}
 	if posted {
-		s.flush()
+		s.flush(false)
 	}
 }
 
@@ -200,7 +200,7 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	} else {
 		s.sendSlotFilled(n)
 	}
-	s.flush()
+	s.flush(false)
 	p.N = n
 	s.count(n)
 	finish(p, nil)

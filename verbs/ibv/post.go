@@ -23,11 +23,12 @@ func (qp *QP) PostSend(s *SendChain) (int, error) {
 	if err := qp.admit(s); err != nil {
 		return 0, err
 	}
-	last := s.seal()
-	done, r := rawPostSend(qp.q, &s.wrs[s.head], s.Len())
-	s.settle(last, done)
+	var a workArgs
+	last := a.sends(qp, s)
+	rawProgress(&a, nil)
+	s.settle(last, int(a.sent))
 	runtime.KeepAlive(qp)
-	return done, qp.postError("post_send", r)
+	return int(a.sent), qp.postError("post_send", int(a.sendErr))
 }
 
 // PostRecv posts the chain in one crossing into C, in order, and returns how
@@ -43,11 +44,12 @@ func (qp *QP) PostRecv(r *RecvChain) (int, error) {
 	if err := qp.admitRecv(r); err != nil {
 		return 0, err
 	}
-	last := r.seal()
-	done, e := rawPostRecv(qp.q, &r.wrs[r.head], r.Len())
-	r.unseal(last, done)
+	a := workArgs{rqp: uintptr(qp.q)}
+	last := a.recvs(r)
+	rawProgress(&a, nil)
+	r.unseal(last, int(a.received))
 	runtime.KeepAlive(qp)
-	return done, qp.postError("post_recv", e)
+	return int(a.received), qp.postError("post_recv", int(a.recvErr))
 }
 
 // Work is what [CQ.Progress] posts. Every part may be left out.
@@ -75,53 +77,58 @@ func (cq *CQ) Progress(w *Work, wcs []WC) (int, error) {
 			return 0, err
 		}
 	}
-	var a progressArgs
+	a := workArgs{cq: uintptr(cq.q), nwc: int32(len(wcs))}
 	var lastR *RecvWR
 	var lastS *SendWR
 	if w.Recvs != nil && w.Recvs.Len() > 0 {
-		lastR = w.Recvs.seal()
-		a.rwr, a.nr = &w.Recvs.wrs[w.Recvs.head], w.Recvs.Len()
+		lastR = a.recvs(w.Recvs)
 		if w.SRQ != nil {
-			a.srq = w.SRQ.q
+			a.srq = uintptr(w.SRQ.q)
 		} else {
-			a.rqp = w.RecvQP.q
+			a.rqp = uintptr(w.RecvQP.q)
 		}
 	}
 	if sends {
-		lastS = w.Sends.seal()
-		a.sqp, a.swr, a.ns = w.SendQP.q, &w.Sends.wrs[w.Sends.head], w.Sends.Len()
+		lastS = a.sends(w.SendQP, w.Sends)
 	}
-	a.cq, a.wc, a.nwc = cq.q, unsafe.SliceData(wcs), len(wcs)
-	res := rawProgress(&a)
+	rawProgress(&a, unsafe.SliceData(wcs))
 	if lastR != nil {
-		w.Recvs.unseal(lastR, int(res.recvs))
+		w.Recvs.unseal(lastR, int(a.received))
 	}
 	if lastS != nil {
-		w.Sends.settle(lastS, int(res.sends))
+		w.Sends.settle(lastS, int(a.sent))
 	}
 	runtime.KeepAlive(w)
 	runtime.KeepAlive(cq)
-	if res.recvErr|res.sendErr|min(res.polled, 0) == 0 {
-		return int(res.polled), nil
+	if a.recvErr|a.sendErr|min(a.polled, 0) == 0 {
+		return int(a.polled), nil
 	}
-	return w.failed(cq, &res)
+	return w.failed(cq, &a)
 }
 
-// progressArgs and progressResult are what crosses into C and back.
-type progressArgs struct {
-	sqp, rqp, srq, cq handle
-	swr               *SendWR
-	rwr               *RecvWR
-	wc                *WC
-	ns, nr, nwc       int
+// workArgs is what crosses into C and comes back, struct bw_work: addresses of
+// C's memory as integers.
+type workArgs struct {
+	sqp, swr, rqp, srq, rwr, cq uintptr
+	ns, nr                      uint32
+	nwc                         int32
+	recvErr, sendErr, polled    int32
+	received, sent              uint32
 }
 
-type progressResult struct {
-	recvErr, sendErr, polled int32
-	recvs, sends             uint32
+func (a *workArgs) sends(qp *QP, s *SendChain) (last *SendWR) {
+	last = s.seal()
+	a.sqp, a.swr, a.ns = uintptr(qp.q), uintptr(unsafe.Pointer(&s.wrs[s.head])), uint32(s.Len())
+	return last
 }
 
-func (w *Work) failed(cq *CQ, res *progressResult) (int, error) {
+func (a *workArgs) recvs(r *RecvChain) (last *RecvWR) {
+	last = r.seal()
+	a.rwr, a.nr = uintptr(unsafe.Pointer(&r.wrs[r.head])), uint32(r.Len())
+	return last
+}
+
+func (w *Work) failed(cq *CQ, res *workArgs) (int, error) {
 	n := max(int(res.polled), 0)
 	switch {
 	case res.recvErr != 0 && w.SRQ != nil:

@@ -5,12 +5,6 @@ package ibv
 /*
 #cgo CFLAGS: -Wall -Wextra -Werror
 #cgo LDFLAGS: -ldl
-#cgo noescape bw_post_send
-#cgo nocallback bw_post_send
-#cgo noescape bw_post_recv
-#cgo nocallback bw_post_recv
-#cgo noescape bw_post_srq_recv
-#cgo nocallback bw_post_srq_recv
 #cgo noescape bw_poll
 #cgo nocallback bw_poll
 #cgo noescape bw_progress

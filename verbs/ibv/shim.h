@@ -138,7 +138,14 @@ struct bw_qp_attr {
 	uint32_t max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline;
 };
 
-struct bw_progress {
+/*
+ * What one crossing does, and what came of it. Addresses are integers, here and in bw_poll: cgo would look at each
+ * pointer, and at what it points to, in every call. Only memory of C is named so: a stack of Go may move.
+ */
+struct bw_work {
+	uint64_t sqp, swr, rqp, srq, rwr, cq;
+	uint32_t ns, nr;
+	int32_t nwc;
 	int32_t recv_err, send_err, polled;
 	uint32_t recvs, sends;
 };
@@ -194,15 +201,10 @@ BW_FN int bw_query_qp(struct bw_qp *qp, struct bw_qp_attr *attr);
 BW_FN int bw_destroy_qp(struct bw_qp *qp);
 
 /* shim_post.c: the data path */
-BW_FN int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done);
-BW_FN int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uint32_t *done);
-BW_FN int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t n, uint32_t *done);
 BW_FN int bw_bind_mw(struct bw_qp *qp, void *mw, uint64_t wr_id, uint32_t flags, void *mr, uint64_t addr,
 		     uint64_t length, uint32_t access, uint32_t *rkey);
-BW_FN int bw_poll(struct bw_cq *cq, struct bw_wc *wc, int n);
-BW_FN struct bw_progress bw_progress(struct bw_qp *sqp, struct bw_send_wr *swr, uint32_t ns, struct bw_qp *rqp,
-				     struct bw_srq *srq, struct bw_recv_wr *rwr, uint32_t nr, struct bw_cq *cq,
-				     struct bw_wc *wc, int nwc);
+BW_FN int bw_poll(uint64_t cq, struct bw_wc *wc, int n);
+BW_FN void bw_progress(struct bw_work *w, struct bw_wc *wc);
 
 /* shim_cm.c */
 struct bw_cm_event {

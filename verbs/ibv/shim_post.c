@@ -84,7 +84,7 @@ static int bw_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t
 	return r;
 }
 
-int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done)
+static int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *done)
 {
 	int r;
 
@@ -94,7 +94,7 @@ int bw_post_send(struct bw_qp *qp, struct bw_send_wr *wr, uint32_t n, uint32_t *
 	return r;
 }
 
-int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
+static int bw_post_recv(struct bw_qp *qp, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
 {
 	struct ibv_recv_wr *bad = NULL;
 	int r = -EBADF;
@@ -113,7 +113,7 @@ unlock:
 	return r;
 }
 
-int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
+static int bw_post_srq_recv(struct bw_srq *srq, struct bw_recv_wr *wr, uint32_t n, uint32_t *done)
 {
 	struct ibv_recv_wr *bad = NULL;
 	int r = -EBADF;
@@ -225,7 +225,7 @@ static void bw_retire(struct bw_cq *cq, struct bw_wc *wc)
 		bw_retire_recv(p);
 }
 
-int bw_poll(struct bw_cq *cq, struct bw_wc *wc, int n)
+static int bw_poll_some(struct bw_cq *cq, struct bw_wc *wc, int n)
 {
 	int i, r;
 
@@ -243,19 +243,24 @@ int bw_poll(struct bw_cq *cq, struct bw_wc *wc, int n)
 	return r;
 }
 
-struct bw_progress bw_progress(struct bw_qp *sqp, struct bw_send_wr *swr, uint32_t ns, struct bw_qp *rqp,
-			       struct bw_srq *srq, struct bw_recv_wr *rwr, uint32_t nr, struct bw_cq *cq,
-			       struct bw_wc *wc, int nwc)
+int bw_poll(uint64_t cq, struct bw_wc *wc, int n)
 {
-	struct bw_progress p = { 0 };
+	return bw_poll_some((struct bw_cq *)(uintptr_t)cq, wc, n);
+}
 
-	if (nr)
-		p.recv_err = srq ? bw_post_srq_recv(srq, rwr, nr, &p.recvs) : bw_post_recv(rqp, rwr, nr, &p.recvs);
-	if (ns)
-		p.send_err = bw_post_send(sqp, swr, ns, &p.sends);
-	if (nwc)
-		p.polled = bw_poll(cq, wc, nwc);
-	return p;
+void bw_progress(struct bw_work *w, struct bw_wc *wc)
+{
+	struct bw_recv_wr *rwr = (struct bw_recv_wr *)(uintptr_t)w->rwr;
+
+	if (w->nr && w->srq)
+		w->recv_err = bw_post_srq_recv((struct bw_srq *)(uintptr_t)w->srq, rwr, w->nr, &w->recvs);
+	else if (w->nr)
+		w->recv_err = bw_post_recv((struct bw_qp *)(uintptr_t)w->rqp, rwr, w->nr, &w->recvs);
+	if (w->ns)
+		w->send_err = bw_post_send((struct bw_qp *)(uintptr_t)w->sqp,
+					   (struct bw_send_wr *)(uintptr_t)w->swr, w->ns, &w->sends);
+	if (w->nwc)
+		w->polled = bw_poll(w->cq, wc, w->nwc);
 }
 
 #endif

@@ -107,11 +107,12 @@ func (srq *SRQ) PostRecv(r *RecvChain) (int, error) {
 	if err := srq.admit(r); err != nil {
 		return 0, err
 	}
-	last := r.seal()
-	done, e := rawPostSRQ(srq.q, &r.wrs[r.head], r.Len())
-	r.unseal(last, done)
+	a := workArgs{srq: uintptr(srq.q)}
+	last := a.recvs(r)
+	rawProgress(&a, nil)
+	r.unseal(last, int(a.received))
 	runtime.KeepAlive(srq)
-	return done, srq.postError(e)
+	return int(a.received), srq.postError(int(a.recvErr))
 }
 
 func (srq *SRQ) admit(r *RecvChain) error {
