@@ -60,7 +60,7 @@ func openLink(s *setup) (bench, error) {
 }
 
 func openTrack(d driver.Driver, s *setup, track driver.Track) (driver.Context, error) {
-	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking}
+	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking, Options: s.Options}
 	if track == driver.Large {
 		h.MaxMessage = s.MaxSize
 	}
