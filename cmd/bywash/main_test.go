@@ -69,7 +69,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
 		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
 		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
-		"man --dir /nonexistent", "stat 1",
+		"man --dir /nonexistent", "stat 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
