@@ -130,3 +130,14 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestUpdatesOfOneEndOnlyAreRefused(t *testing.T) {
+	l := &link{s: &setup{openRequest: openRequest{Driver: "verbs"}}}
+	if err := l.start([]byte{1}); !unavailable(err) {
+		t.Errorf("the other end has updates, this one has none: %v", err)
+	}
+	l.lcaps.RdvUpdate = true
+	if err := l.start([]byte{1}); err != nil {
+		t.Errorf("both ends have updates: %v", err)
+	}
+}
