@@ -57,9 +57,14 @@ func openPort(o options, name string) (*port, error) {
 	if err != nil {
 		return nil, err
 	}
+	ports := max(dev.Query().Ports, 1)
+	if err := checkPort(device, ports, num); err != nil {
+		_ = dev.Close()
+		return nil, err
+	}
 	first, last := num, num
 	if num == 0 {
-		first, last = 1, max(dev.Query().Ports, 1)
+		first, last = 1, ports
 	}
 	p, err := usePort(dev, o, first, last)
 	if err != nil {
@@ -67,6 +72,17 @@ func openPort(o options, name string) (*port, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// checkPort refuses the number of a port that a device does not have; 0 names none.
+func checkPort(device string, ports, num int) error {
+	switch {
+	case num <= ports:
+		return nil
+	case ports == 1:
+		return fmt.Errorf("%w: device %s has no port %d, only port 1", driver.ErrInvalid, device, num)
+	}
+	return fmt.Errorf("%w: device %s has no port %d: its ports are %s:1 to %s:%d", driver.ErrInvalid, device, num, device, device, ports)
 }
 
 // usePort takes the first active port of several. Beside an error it returns

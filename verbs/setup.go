@@ -19,6 +19,12 @@ const (
 	rxSends    = 512 // requests of the receiving queue pair: cancels, and windows of all pieces of all receives, twice
 )
 
+// What the large track is told: an announcement for each transfer, and a goodbye.
+const (
+	largeReceives = transferDepth + 2
+	announcement  = 64 // bytes
+)
+
 // peerAccess is what the queue pairs let peers do at all; keys narrow it.
 const peerAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
 
@@ -83,9 +89,9 @@ func (c *Context) initSmall(s *small) (err error) {
 }
 
 func (c *Context) initLarge(l *large) (err error) {
-	const recvs = transferDepth + 2 // an announcement each, and a goodbye
+	const recvs = largeReceives
 	const scratch = transferDepth * 8
-	if l.mem, err = newSlab(c.pd, 64, recvs, 0, claimBytes+scratch+opDepth*8, ibv.AccessLocalWrite); err != nil {
+	if l.mem, err = newSlab(c.pd, announcement, recvs, 0, claimBytes+scratch+opDepth*8, ibv.AccessLocalWrite); err != nil {
 		return err
 	}
 	var tag [8]byte

@@ -99,7 +99,8 @@ func infoCommand() *cobra.Command {
 		Short: "Show drivers, devices, capabilities and profile",
 		Long: `Info shows the drivers of this build: their devices, what each track can do
 (capabilities), its nominal performance (profile), and why a driver cannot be
-used here. With -d, a driver that cannot be used is exit status 1.`,
+used here. With -d, a driver that cannot be used is exit status 1, and so is,
+without it, a device that no driver can use.`,
 		Example: `  bywash info
   bywash info -d shm --json`,
 		Args: noArgs,
@@ -123,6 +124,7 @@ used here. With -d, a driver that cannot be used is exit status 1.`,
 
 func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool) error {
 	var failed error
+	available := 0
 	for _, n := range names {
 		d, err := driver.Lookup(n)
 		if err != nil {
@@ -132,6 +134,9 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 		if err != nil && one {
 			failed = err
 		}
+		if info.Available {
+			available++
+		}
 		if asJSON {
 			err = json.NewEncoder(w).Encode(info)
 		} else {
@@ -140,6 +145,9 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 		if err != nil {
 			return err
 		}
+	}
+	if failed == nil && available == 0 && device != "" {
+		return fmt.Errorf("no driver here can use device %q: see above why not", device)
 	}
 	return failed
 }

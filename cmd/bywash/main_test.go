@@ -46,7 +46,8 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"perf -n -1", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
 		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
 		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
-		"perf -d unix --baseline /nonexistent", "perf -d unix,", "help nonsense", "help perf x",
+		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
+		"perf -d tcp --option path=cma", "help nonsense", "help perf x",
 	} {
 		code, out, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -67,7 +68,8 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 	for _, args := range []string{
 		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
 		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
-		"man --dir /nonexistent", "stat 1",
+		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
+		"man --dir /nonexistent", "stat 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -81,7 +83,7 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	for _, args := range []string{
 		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
-		"perf -d unix -t lat -s 8 -n 100", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
+		"perf -d unix -t lat -s 8 -n 100", "perf -d shm,unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
 	} {
 		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {
 			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)

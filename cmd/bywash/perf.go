@@ -24,6 +24,7 @@ type perfFlags struct {
 	duration, warmup                                                                time.Duration
 	peers                                                                           int
 	validate, json, csv                                                             bool
+	options                                                                         []string
 }
 
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
@@ -58,6 +59,7 @@ null.`
 const perfExample = `  bywash perf -d all                               everything, as a table
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
   bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
+  bywash perf -d shm --option path=cma -t bw       the driver's options: go doc github.com/bywash/bywash/shm
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
   bywash perf --listen :7000                       on one machine, and on the other:
   bywash perf --secret-file secret other:7000 -d shm`
@@ -81,6 +83,7 @@ func perfCommand() *cobra.Command {
 	fl.SortFlags = false
 	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", "))
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
+	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names, from its documentation; may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
 	fl.StringVarP(&f.tests, "test", "t", "", "`tests`, commas between, or all")
 	fl.StringVarP(&f.sizes, "size", "s", "", "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")
@@ -99,6 +102,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
 	completeList(cmd, "driver", append(perf.DriverNames(), "all"))
 	completeList(cmd, "test", append(perf.TestNames(), "all"))
+	completeList(cmd, "option", nil) // no file names: what there is, only the driver knows
 	completeList(cmd, "wait", []string{"poll", "block"})
 	completeList(cmd, "mem", []string{"arena", "heap"})
 	return cmd
@@ -128,6 +132,12 @@ func (f *perfFlags) config(args []string) (*perf.Config, error) {
 		return nil, err
 	}
 	var err error
+	if c.Options, err = perf.ParseOptions(f.options); err != nil {
+		return nil, err
+	}
+	if err := perf.CheckOptions(c.Drivers, c.Options); err != nil {
+		return nil, err
+	}
 	if c.Tests, err = perf.ParseTests(f.tests); err != nil {
 		return nil, err
 	}

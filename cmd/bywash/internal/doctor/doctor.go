@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs"
 )
 
 // Level is how bad a finding is.
@@ -45,9 +46,15 @@ func Examine() []Finding {
 		out = append(out, probe())
 	}
 	for _, n := range driver.Names() {
-		if d, err := driver.Lookup(n); err == nil {
-			out = append(out, examineDriver(d))
+		d, err := driver.Lookup(n)
+		if err != nil {
+			continue
 		}
+		f := examineDriver(d)
+		if l, err := readLocking(); n == verbs.Name && err == nil {
+			f = l.judge(f)
+		}
+		out = append(out, f)
 	}
 	return out
 }

@@ -1,12 +1,10 @@
 package doctor
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -110,40 +108,4 @@ func routable(root fs.FS, port string) bool {
 		}
 	}
 	return false
-}
-
-// rdmaMemory tells whether memory can be pinned for devices. The kernel counts
-// it against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK.
-func rdmaMemory() Finding {
-	f := Finding{Name: "pinned memory for RDMA", Level: OK}
-	if list, _ := filepath.Glob("/" + rdmaClass + "/*"); len(list) == 0 {
-		f.Level, f.Found = Absent, "nothing needs it"
-		return f
-	}
-	var r unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &r); err != nil {
-		return failed(f, Slow, err, "")
-	}
-	f.Found = limit(r.Cur) + " bytes (RLIMIT_MEMLOCK)"
-	if locks, err := mayLock(); err != nil {
-		return failed(f, Slow, err, "")
-	} else if locks {
-		f.Found = "unlimited (CAP_IPC_LOCK)"
-	} else if r.Cur < 1<<30 {
-		f.Level = Slow
-		if r.Cur < 8<<20 {
-			f.Level = Blocked
-		}
-		f.Remedy = "raise it: ulimit -l unlimited as root, LimitMEMLOCK=infinity in the unit, or a line \"* - memlock unlimited\" in /etc/security/limits.conf"
-	}
-	return f
-}
-
-func mayLock() (bool, error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return false, errors.New("capabilities cannot be read")
-	}
-	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0, nil
 }

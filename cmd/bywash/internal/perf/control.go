@@ -18,7 +18,7 @@ import (
 )
 
 // protocol is the version of the control protocol.
-const protocol = 1
+const protocol = 2
 
 // maxFrame bounds a control message: urls and keys are short.
 const maxFrame = 64 << 10
@@ -76,6 +76,8 @@ type openRequest struct {
 	Blocking bool   `json:"blocking,omitempty"`
 	MaxSize  int    `json:"max_size"`
 	Peers    int    `json:"peers,omitempty"`
+
+	Options map[string]string `json:"options,omitempty"` // of the driver
 }
 
 var errPeerGone = errors.New("the other process of the measurement is gone")
@@ -176,6 +178,9 @@ func (m *message) check() error {
 	}
 	if o := m.Open; o != nil && (o.MaxSize < 0 || o.MaxSize > maxSize || o.Peers < 0 || o.Peers > maxPeers) {
 		return fmt.Errorf("control message: open for %d bytes and %d peers", o.MaxSize, o.Peers)
+	}
+	if m.Open != nil && bytesIn(m.Open.Options) > maxOptions {
+		return fmt.Errorf("control message: %d bytes of options", bytesIn(m.Open.Options))
 	}
 	return nil
 }

@@ -155,6 +155,7 @@ func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
 	}
 	c := config("shm", Lat)
 	c.Sizes, c.Remote, c.SecretFile = []int{8}, addr, secret
+	c.Options = map[string]string{"path": "ring"}
 	var got collector
 	if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 1 {
 		t.Errorf("Run: %v, %d results; %v", err, len(got.results), got.missing)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,8 @@ type follower struct {
 	local   bool
 	yield   bool
 	device  string // chosen on this machine, before the lead's
+	drivers []string
+	options map[string]string // of those drivers, before the lead's, key by key
 	unpin   func()
 
 	b     bench
@@ -153,6 +156,9 @@ func (f *follower) open(m *message) (*message, error) {
 	s := &setup{openRequest: *m.Open, secret: f.secret, local: f.local, stop: f.stop, yield: f.yield}
 	if f.device != "" {
 		s.Device = f.device
+	}
+	if slices.Contains(f.drivers, s.Driver) && !isSocket(s.Driver) {
+		s.Options = over(s.Options, f.options)
 	}
 	b, err := open(s)
 	if err != nil {

@@ -10,8 +10,14 @@ import (
 // The large track: a receive is posted, its rdv data goes to the sender in a
 // message of the small track (the request), and the send is posted with it.
 // Receives are posted and requested ahead, so that the pipe never drains.
+// Updates of rdv data, where the driver has them, travel as requests do.
 
-func (l *link) prepareLarge() error {
+// prepareLarge returns a blob exactly if this end has updates of rdv data.
+func (l *link) prepareLarge() (blob []byte, err error) {
+	up, err := l.updater()
+	if err != nil {
+		return nil, err
+	}
 	depth := max(1, min(l.lcaps.SendDepth, l.lcaps.RecvDepth))
 	w := window(l.c.Size, depth)
 	if l.c.Test == Lat {
@@ -19,11 +25,11 @@ func (l *link) prepareLarge() error {
 	}
 	out, err := l.alloc(w, l.c.Size)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	in, err := l.alloc(w, l.c.Size)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	snd := &largeSender{inst: l.li, box: &l.box, slots: slots(out), validate: l.c.Validate}
 	for i := range snd.slots {
@@ -34,8 +40,13 @@ func (l *link) prepareLarge() error {
 		snd.sw, _ = l.li.(driver.SendWaiter)
 		rcv.rw, _ = l.li.(driver.RecvWaiter)
 	}
+	if up != nil {
+		snd.up = newUpdateSink(up, l.lcaps.RdvSize, w)
+		rcv.up = newUpdateSource(up, l.lcaps.RdvSize)
+		blob = []byte{1}
+	}
 	l.snd, l.rcv = snd, rcv
-	return nil
+	return blob, nil
 }
 
 // largeSender sends n messages; limit, at most n, is how many may go now.
@@ -49,24 +60,41 @@ type largeSender struct {
 	requested int // requests received
 	sent      int
 	tail      int
+	up        *updateSink // nil: the driver has no updates
 }
 
-func (x *largeSender) begin(n int) { x.n, x.limit, x.requested, x.sent, x.tail = n, n, 0, 0, 0 }
-func (x *largeSender) done() bool  { return x.tail == x.n }
+func (x *largeSender) begin(n int) {
+	x.n, x.limit, x.requested, x.sent, x.tail = n, n, 0, 0, 0
+	if x.up != nil {
+		x.up.begin()
+	}
+}
 
-func (x *largeSender) step() (bool, error) {
-	moved := false
-	if x.requested < x.n && x.requested-x.tail < len(x.slots) {
-		s := &x.slots[x.requested%len(x.slots)]
-		n, ok, err := x.box.tryRecv(s.rdv[:cap(s.rdv)])
-		if err != nil {
-			return false, err
-		}
-		if ok {
-			s.p.RdvData = s.rdv[:n]
-			x.requested++
-			moved = true
-		}
+func (x *largeSender) done() bool { return x.tail == x.n && (x.up == nil || x.up.over) }
+
+// request takes one that has come.
+func (x *largeSender) request() (moved bool, err error) {
+	if x.requested == x.n || x.requested-x.tail == len(x.slots) {
+		return false, nil
+	}
+	s := &x.slots[x.requested%len(x.slots)]
+	n, ok, err := x.box.tryRecv(s.rdv)
+	if !ok || err != nil {
+		return false, err
+	}
+	s.p.RdvData = s.rdv[:n]
+	x.requested++
+	return true, nil
+}
+
+func (x *largeSender) step() (moved bool, err error) {
+	if x.up != nil {
+		moved, err = x.mail()
+	} else {
+		moved, err = x.request()
+	}
+	if err != nil {
+		return false, err
 	}
 	for x.sent < min(x.requested, x.limit) {
 		s := &x.slots[x.sent%len(x.slots)]
@@ -78,6 +106,11 @@ func (x *largeSender) step() (bool, error) {
 				break
 			}
 			return false, err
+		}
+		if x.up != nil {
+			if err := x.catchUp(x.sent % len(x.slots)); err != nil {
+				return false, err
+			}
 		}
 		x.sent++
 		moved = true
@@ -97,6 +130,9 @@ func (x *largeSender) step() (bool, error) {
 }
 
 func (x *largeSender) sleep(s *stopper) error {
+	if x.up != nil {
+		return x.sleepUpdating(s)
+	}
 	if x.tail < x.sent {
 		if err := x.sw.SendWait(s.ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
 			return waitError(s, err)
@@ -109,7 +145,7 @@ func (x *largeSender) sleep(s *stopper) error {
 		if err := x.box.rw.RecvWait(s.ctx, &x.box.in); err != nil {
 			return waitError(s, err)
 		}
-		n, _, err := x.box.take(sl.rdv[:cap(sl.rdv)])
+		n, _, err := x.box.take(sl.rdv)
 		sl.p.RdvData = sl.rdv[:n]
 		x.requested++
 		return err
@@ -130,11 +166,19 @@ type largeReceiver struct {
 	posted   int
 	asked    int // requests sent
 	tail     int
+	up       *updateSource // nil: the driver has no updates
 }
 
-func (x *largeReceiver) begin(n int) { x.n, x.posted, x.asked, x.tail = n, 0, 0, 0 }
+func (x *largeReceiver) begin(n int) {
+	x.n, x.posted, x.asked, x.tail = n, 0, 0, 0
+	if x.up != nil {
+		x.up.note, x.up.over = x.up.note[:0], false
+	}
+}
 
-func (x *largeReceiver) done() bool { return x.tail == x.n && !x.box.sending }
+func (x *largeReceiver) done() bool {
+	return x.tail == x.n && !x.box.sending && (x.up == nil || x.up.over)
+}
 
 func (x *largeReceiver) step() (bool, error) {
 	moved, err := x.ask()
@@ -155,6 +199,10 @@ func (x *largeReceiver) step() (bool, error) {
 		}
 		moved = true
 	}
+	if x.up != nil {
+		told, err := x.updates()
+		return moved || told, err
+	}
 	return moved, nil
 }
 
@@ -174,7 +222,7 @@ func (x *largeReceiver) ask() (moved bool, err error) {
 		moved = true
 	}
 	for x.asked < x.posted {
-		ok, err := x.box.trySend(x.slots[x.asked%len(x.slots)].p.RdvData)
+		ok, err := x.box.trySend(mailPlain, x.slots[x.asked%len(x.slots)].p.RdvData)
 		if err != nil {
 			return false, err
 		}
@@ -203,8 +251,12 @@ func (x *largeReceiver) took(s *slot) error {
 func (x *largeReceiver) sleep(s *stopper) error {
 	if x.tail < x.asked && x.asked == x.posted && !x.box.sending {
 		sl := &x.slots[x.tail%len(x.slots)]
-		if err := x.rw.RecvWait(s.ctx, &sl.p); err != nil {
-			return waitError(s, err)
+		if x.up == nil {
+			if err := x.rw.RecvWait(s.ctx, &sl.p); err != nil {
+				return waitError(s, err)
+			}
+		} else if err := x.rw.RecvWait(x.up.doze.soon(s), &sl.p); err != nil {
+			return x.up.doze.woke(s, err)
 		}
 		return x.took(sl)
 	}

@@ -16,6 +16,7 @@ import (
 type Config struct {
 	Drivers    []string // names, or all
 	Device     string
+	Options    map[string]string // of the one driver that is no socket
 	SecretFile string
 	Remote     string // HOST:PORT of a listener; empty: both ends here
 	Tests      []Test
@@ -157,7 +158,7 @@ func (r *run) miss(m Missing) error {
 func (r *run) attempt(name string, plan []Case) error {
 	if d, err := driver.Lookup(name); err == nil && r.Device == "" {
 		// Say what is missing before anything is started.
-		if _, err := d.Query(driver.Hints{}); err != nil {
+		if _, err := d.Query(driver.Hints{Options: r.optionsFor(name)}); err != nil {
 			return err
 		}
 	}
@@ -166,7 +167,7 @@ func (r *run) attempt(name string, plan []Case) error {
 		return err
 	}
 	defer p.close()
-	req := openRequest{Driver: name, Device: r.Device, Blocking: r.Wait == "block", Peers: r.Peers}
+	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers}
 	for _, c := range plan {
 		req.MaxSize = max(req.MaxSize, c.Size)
 	}

@@ -60,7 +60,7 @@ func openLink(s *setup) (bench, error) {
 }
 
 func openTrack(d driver.Driver, s *setup, track driver.Track) (driver.Context, error) {
-	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking}
+	h := driver.Hints{Device: s.Device, Track: track, Peers: 1 + s.Peers, Blocking: s.Blocking, Options: s.Options}
 	if track == driver.Large {
 		h.MaxMessage = s.MaxSize
 	}
@@ -149,7 +149,7 @@ func (l *link) check(c *Case) error {
 			return skipf("%s has no large track here; its small track carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)
 		case c.Size > caps.MaxMessage:
 			return skipf("%s carries at most %d bytes", l.s.Driver, caps.MaxMessage)
-		case caps.RdvSize >= l.scaps.MaxMessage:
+		case mailSize(&l.lcaps) > l.scaps.MaxMessage:
 			return skipf("%s: rdv data of %d bytes does not fit its small track", l.s.Driver, caps.RdvSize)
 		case c.Test == Rate:
 			return skipf("%s: rate is for the small track, which carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)
@@ -176,7 +176,7 @@ func (l *link) prepare(c *Case) (blob []byte, err error) {
 	case c.Test == Connect:
 		return nil, nil
 	case l.onLarge(c.Size):
-		return nil, l.prepareLarge()
+		return l.prepareLarge()
 	default:
 		return nil, l.prepareSmall()
 	}
@@ -185,6 +185,9 @@ func (l *link) prepare(c *Case) (blob []byte, err error) {
 func (l *link) start(blob []byte) error {
 	if l.one != nil {
 		return l.one.start(blob)
+	}
+	if !l.lcaps.RdvUpdate {
+		return skipf("%s: the other end's device updates rdv data, this end's cannot", l.s.Driver)
 	}
 	return nil
 }

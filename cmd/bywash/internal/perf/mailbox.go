@@ -6,8 +6,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
+// Kinds of mail: the first byte, which also keeps it from being empty.
+const (
+	mailPlain  byte = iota // a request, an acknowledgement, a barrier: whichever is due
+	mailUpdate             // of rdv data: the message's number and the update
+	mailOver               // no updates follow in this round
+)
+
 // mailbox carries what the engine itself has to say on the small track:
-// requests to send (rdv data), acknowledgements, barriers. It never blocks.
+// requests to send (rdv data), their updates, acknowledgements, barriers. It never
+// blocks.
 type mailbox struct {
 	inst      driver.Instance
 	bs        driver.BufferSender
@@ -20,10 +28,12 @@ type mailbox struct {
 	inIOV     [1][]byte
 	sending   bool
 	receiving bool
+	updates   bool // are possible
+	kind      byte // of what was received last
 }
 
 func (m *mailbox) init(l *link) {
-	*m = mailbox{inst: l.si}
+	*m = mailbox{inst: l.si, updates: l.lcaps.RdvUpdate}
 	if l.scaps.BufferSend {
 		m.bs, _ = l.si.(driver.BufferSender)
 	}
@@ -33,13 +43,21 @@ func (m *mailbox) init(l *link) {
 	if l.scaps.RecvWait {
 		m.rw, _ = l.si.(driver.RecvWaiter)
 	}
-	n := 1 + max(64, l.lcaps.RdvSize)
+	n := max(64, mailSize(&l.lcaps))
 	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
 }
 
-// trySend sends b behind a byte that keeps the message from being empty. False
-// means: not now.
-func (m *mailbox) trySend(b []byte) (bool, error) {
+// mailSize is the longest mail.
+func mailSize(large *driver.Capabilities) int {
+	n := 1 + large.RdvSize
+	if large.RdvUpdate {
+		n += updateHead
+	}
+	return n
+}
+
+// trySend sends b behind its kind. False means: not now.
+func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
 	if ok, err := m.flush(); !ok || err != nil {
 		return false, err
 	}
@@ -50,7 +68,7 @@ func (m *mailbox) trySend(b []byte) (bool, error) {
 			}
 			return false, err
 		}
-		m.out.Buf[0] = byte(len(b))
+		m.out.Buf[0] = kind
 		copy(m.out.Buf[1:], b)
 		if err := m.bs.SendBufPost(&m.out, 1+len(b)); err != nil {
 			return false, err
@@ -59,7 +77,7 @@ func (m *mailbox) trySend(b []byte) (bool, error) {
 		_, err := m.flush()
 		return true, err
 	}
-	m.outBuf[0] = byte(len(b))
+	m.outBuf[0] = kind
 	copy(m.outBuf[1:], b)
 	m.outIOV[0] = m.outBuf[:1+len(b)]
 	m.out.IOV = m.outIOV[:]
@@ -118,6 +136,9 @@ func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
 	if m.in.N < 1 || m.in.N > len(b) || m.in.N-1 > len(dst) {
 		return 0, false, errMailbox
 	}
+	if m.kind = b[0]; m.kind != mailPlain && (!m.updates || m.kind > mailOver) {
+		return 0, false, errMailbox
+	}
 	n = copy(dst, b[1:m.in.N])
 	if m.br != nil {
 		err = m.br.RecvBufRelease(&m.in)
@@ -125,8 +146,16 @@ func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
 	return n, true, err
 }
 
-// await receives, polling or sleeping.
+// await receives what is plain, polling or sleeping.
 func (m *mailbox) await(j *job, dst []byte) (int, error) {
+	n, err := m.awaitAny(j, dst)
+	if err == nil && m.kind != mailPlain {
+		err = errMailbox
+	}
+	return n, err
+}
+
+func (m *mailbox) awaitAny(j *job, dst []byte) (int, error) {
 	sp := j.spinner()
 	for {
 		n, ok, err := m.tryRecv(dst)
@@ -150,7 +179,7 @@ func (m *mailbox) await(j *job, dst []byte) (int, error) {
 func (m *mailbox) post(j *job, b []byte) error {
 	sp := j.spinner()
 	for {
-		ok, err := m.trySend(b)
+		ok, err := m.trySend(mailPlain, b)
 		if err != nil {
 			return err
 		}

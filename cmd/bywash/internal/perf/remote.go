@@ -66,7 +66,8 @@ func (c *Config) serveOne(ctx context.Context, conn net.Conn, secret []byte) err
 		return err
 	}
 	stop := newStopper(ctx)
-	f := &follower{ctl: newControl(conn, keys, stop), stop: stop, version: c.Version, secret: secret, device: c.Device}
+	f := &follower{ctl: newControl(conn, keys, stop), stop: stop, version: c.Version, secret: secret,
+		device: c.Device, drivers: c.Drivers, options: c.Options}
 	if f.unpin, err = pin(cpus.follow); err != nil {
 		return err
 	}

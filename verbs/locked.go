@@ -1,0 +1,29 @@
+package verbs
+
+import (
+	"os"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// LockedMemory is how many bytes of memory a connection locks for its own
+// buffers on both tracks, with default options. The kernel counts them against
+// RLIMIT_MEMLOCK, as it does the memory of messages on the large track, regions, and on
+// most devices the queues.
+func LockedMemory() int {
+	return lockedBy(driver.Small, noOptions) + lockedBy(driver.Large, noOptions) + pages(2*transferDepth*bounceSize)
+}
+
+// lockedBy is what connecting on a track locks: what newConn registers.
+func lockedBy(t driver.Track, o options) int {
+	if t == driver.Small {
+		return pages((o.window+controlReceives+o.window)*o.buffer + opDepth*8)
+	}
+	claims := pages(claimBytes) // once more: the peer may touch nothing else
+	return pages(largeReceives*announcement+claimBytes+transferDepth*8+opDepth*8) + claims
+}
+
+func pages(n int) int {
+	p := os.Getpagesize()
+	return (n + p - 1) / p * p
+}
