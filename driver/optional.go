@@ -93,16 +93,18 @@ type Prefetcher interface {
 }
 
 // RdvUpdater produces further rdv data in the middle of a transfer, e.g. keys
-// of sections that were registered meanwhile. The layer above carries them, in
-// order.
+// of sections that were registered meanwhile. The layer above asks for them as
+// long as the receive is not done, also while it is being cancelled, and
+// carries them, in order: without them a transfer may never end.
 type RdvUpdater interface {
 	Instance
 
-	// RecvRdvUpdate returns rdv data that is due for the sender of p, in the
-	// driver's memory until the next call; nil if none.
+	// RecvRdvUpdate returns rdv data that is due for the sender of p, at most
+	// Capabilities.RdvSize bytes in the driver's memory until the next call; nil if none.
 	RecvRdvUpdate(p *Packet) ([]byte, error)
 
 	// SendRdvUpdate gives the sender's driver an update. It copies what it
-	// needs. A malformed one is ErrInvalid.
+	// needs. One for a send that is done, but not yet polled, is ignored; a
+	// malformed one is ErrInvalid.
 	SendRdvUpdate(p *Packet, data []byte) error
 }

@@ -20,7 +20,9 @@
 //
 // The large track moves any length without a copy: RecvPost registers the memory,
 // through package driver/regcache, and its rdv data holds address and key; the
-// sender writes there. A packet with more than 8 pieces goes through staging
+// sender writes there. Memory of a mebibyte and more that is registered for one message
+// only is registered in parts, while those before them travel: the keys of the later
+// parts come as updates ([driver.RdvUpdater]), which the program must carry. A packet with more than 8 pieces goes through staging
 // memory, and a short one in memory outside of an arena is copied. Where the device
 // has memory windows of type 2, what the peer gets is the key of a window, which is
 // invalidated before the receive is given back; else the key of the registration, which stays

@@ -341,7 +341,7 @@ func capabilities(t driver.Track, o options, p *port) driver.Capabilities {
 		return c
 	}
 	c.MaxMessage = maxMessage
-	c.Prefetch = true
+	c.Prefetch, c.RdvUpdate = true, true
 	c.RdvSize = rdvBytes
 	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
 	return c

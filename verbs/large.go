@@ -68,7 +68,9 @@ type slot struct {
 	memory  memory
 	windows windows
 	asking  bool // cancelled, and the claim is being read
+	told    int  // pieces that the peer was told of
 	rdv     [rdvBytes]byte
+	update  [rdvBytes]byte
 }
 
 // transfer is a send on its way.
@@ -87,6 +89,7 @@ var (
 	_ driver.SendWaiter = (*large)(nil)
 	_ driver.RecvWaiter = (*large)(nil)
 	_ driver.Prefetcher = (*large)(nil)
+	_ driver.RdvUpdater = (*large)(nil)
 	_ driver.OneSided   = (*large)(nil)
 )
 

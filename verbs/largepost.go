@@ -49,19 +49,22 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	s.gen++
 	s.p, s.length = p, n
 	l.used++
-	p.RdvData = l.describe(k, s)
+	s.told = 0
+	p.RdvData = l.describe(k, s, s.rdv[:])
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
 	return nil
 }
 
-// describe fills in rdv data.
-func (l *large) describe(k int, s *slot) []byte {
-	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, n: s.memory.n}
-	for j := range s.memory.n {
-		b := s.memory.piece[j]
-		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.key(s, j)}
+// describe writes rdv data of the pieces that are registered and that the peer
+// does not know yet.
+func (l *large) describe(k int, s *slot, to []byte) []byte {
+	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, first: s.told, n: s.memory.ready - s.told}
+	for j := range r.n {
+		b := s.memory.piece[s.told+j]
+		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.key(s, s.told+j)}
 	}
-	return r.encode(s.rdv[:])
+	s.told = s.memory.ready
+	return r.encode(to)
 }
 
 // RecvPoll implements driver.Instance.
@@ -180,6 +183,9 @@ func (l *large) SendPost(p *driver.Packet) error {
 	}
 	t := &l.out[k]
 	err := t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
+	if err == nil && t.rdv.first != 0 {
+		err = errRdvDamaged
+	}
 	if err == nil && atomic.LoadUint64(&l.claim[t.rdv.slot].claimed) == uint64(t.rdv.gen) {
 		err = fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
 	}
@@ -205,7 +211,7 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 		c.Gather(b)
 	}
 	t.p = p
-	p.Driver = driver.PacketState{Phase: driver.Posted}
+	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
 	l.sends++
 	if !l.claims(&t.rdv) {
 		t.err = l.fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
@@ -219,16 +225,20 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 // push posts writes as far as the queue has room, and asks again what could
 // not be asked.
 func (l *large) push() {
-	for len(l.queue) > 0 && l.sq.room() > controlReserve {
-		t := l.queue[0]
+	for k := 0; k < len(l.queue) && l.sq.room() > controlReserve; {
+		t := l.queue[k]
 		if t.posted < t.length {
-			l.write(t)
+			if t.posted < t.rdv.covered() && l.warm(t) {
+				l.write(t)
+			} else {
+				k++ // the peer has not told where the rest goes; others go on
+			}
 			continue
 		}
 		if !t.said {
 			l.conclude(t)
 		}
-		l.queue = append(l.queue[:0], l.queue[1:]...)
+		l.queue = append(l.queue[:k], l.queue[k+1:]...)
 	}
 	if l.sq.chain.Len() > 0 {
 		l.postOn(&l.sq)
@@ -244,11 +254,7 @@ func (l *large) push() {
 // sides.
 func (l *large) write(t *transfer) {
 	at, remote := seekPiece(t.rdv.piece[:t.rdv.n], t.posted)
-	k, off := 0, t.posted
-	for off >= len(t.memory.piece[k]) {
-		off -= len(t.memory.piece[k])
-		k++
-	}
+	k, off := t.memory.seek(t.posted)
 	n := min(remote.length-at, len(t.memory.piece[k])-off, t.length-t.posted, l.ctx.maxWrite)
 	whole := n == t.length && t.length == t.total
 	wr, r := l.sq.add(requestWrite, whole)

@@ -27,7 +27,10 @@ func (l *large) recvAccess() regcache.Access {
 // registered, or a copy.
 type memory struct {
 	n      int
+	ready  int // pieces that are registered; more to come if it is cold
 	piece  [maxPieces][]byte
+	fetch  [maxPieces]regcache.Fetch[*ibv.MR] // of those that are not
+	access regcache.Access                    // that they are registered for
 	region [maxPieces]*regcache.Region[*ibv.MR]
 	arena  [maxPieces]*driver.Arena
 	copied []byte // the one piece, if it is a copy
@@ -60,6 +63,8 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	}
 	switch {
 	case n == 0:
+	case ok && f == nil && isCold(m):
+		err = l.registerCold(m, access)
 	case n <= bounceSize && !(m.n == 1 && inArena(m.piece[0])):
 		err = l.useBounce(m, n, buffer)
 	case !ok:
@@ -93,7 +98,7 @@ func (l *large) useBounce(m *memory, n, buffer int) (err error) {
 		}
 	}
 	clear(m.piece[:])
-	m.n, m.copied, m.bounce = 1, l.bounce.at(buffer)[:n], true
+	m.n, m.ready, m.copied, m.bounce = 1, 1, l.bounce.at(buffer)[:n], true
 	m.piece[0] = m.copied
 	return nil
 }
@@ -110,13 +115,21 @@ func (l *large) register(m *memory, f *prefetch, access regcache.Access) (err er
 		if err != nil {
 			return err
 		}
-		m.region[k] = r
-		if a := r.Arena(); a != nil {
-			if !a.Hold() {
-				return fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
-			}
-			m.arena[k] = a
+		if err := m.have(k, r); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// have makes r the registration of piece k, the next one.
+func (m *memory) have(k int, r *regcache.Region[*ibv.MR]) error {
+	m.region[k], m.ready = r, k+1
+	if a := r.Arena(); a != nil {
+		if !a.Hold() {
+			return fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
+		}
+		m.arena[k] = a
 	}
 	return nil
 }
@@ -138,6 +151,7 @@ func (l *large) release(m *memory) {
 		if m.arena[k] != nil {
 			m.arena[k].Release()
 		}
+		m.fetch[k].Cancel()
 	}
 	if !m.bounce {
 		l.ctx.putStaging(m.copied)

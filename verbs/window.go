@@ -43,7 +43,14 @@ func (l *large) bind(s *slot) error {
 	if !l.hasWindows() || s.memory.bounce || s.memory.n == 0 {
 		return nil
 	}
-	for k := range s.memory.n {
+	return l.bindMore(s)
+}
+
+// bindMore puts windows over the pieces of a slot that are registered and have
+// none yet.
+func (l *large) bindMore(s *slot) error {
+	w, from, to := &s.windows, s.windows.bound, s.memory.ready
+	for k := from; k < to; k++ {
 		if w.mw[k] == nil {
 			mw, err := l.ctx.pd.AllocMW(2)
 			if err != nil {
@@ -52,12 +59,12 @@ func (l *large) bind(s *slot) error {
 			w.mw[k] = mw
 		}
 	}
-	for k := range s.memory.n {
+	for k := from; k < to; k++ {
 		b, mw := s.memory.piece[k], w.mw[k]
 		wr := l.rx.chain.BindMW(mw, l.mr(&s.memory, k), address(b), uint64(len(b)), ibv.IncRKey(mw.RKey()), ibv.AccessRemoteWrite)
-		l.rx.number(wr, requestWindow, k == s.memory.n-1)
+		l.rx.number(wr, requestWindow, k == to-1)
 	}
-	w.bound, w.last = s.memory.n, l.rx.next-1
+	w.bound, w.last = to, l.rx.next-1
 	if err := l.rx.post(); err != nil {
 		return err
 	}

@@ -101,12 +101,14 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// rdvData tells a sender where a message goes.
+// rdvData tells a sender where a message goes. What says more later, because
+// memory was not registered yet, is of the same form.
 type rdvData struct {
 	tag    uint64 // of the receiving end
 	slot   int
 	gen    uint32
-	length int
+	length int // of the message's memory
+	first  int // how many pieces were told before
 	n      int // pieces
 	piece  [maxPieces]remotePiece
 }
@@ -142,7 +144,7 @@ func (r *rdvData) encode(b []byte) []byte {
 	b[2], b[3] = rdvVersion, byte(r.n)
 	le.PutUint32(b[4:], uint32(r.slot))
 	le.PutUint32(b[8:], r.gen)
-	le.PutUint32(b[12:], 0)
+	le.PutUint32(b[12:], uint32(r.first))
 	le.PutUint64(b[16:], r.tag)
 	le.PutUint64(b[24:], uint64(r.length))
 	for k, p := range r.piece[:r.n] {
@@ -179,10 +181,11 @@ func (r *rdvData) parse(b []byte, tag uint64, depth int) error {
 		return errRdvForeign
 	}
 	length := le.Uint64(b[24:])
-	if r.slot < 0 || r.slot >= depth || length > maxMessage || le.Uint32(b[12:]) != 0 {
+	first := le.Uint32(b[12:])
+	if r.slot < 0 || r.slot >= depth || length > maxMessage || int64(first)+int64(r.n) > maxPieces {
 		return errRdvDamaged
 	}
-	r.length = int(length)
+	r.length, r.first = int(length), int(first)
 	sum := 0
 	for k := range r.n {
 		at := b[rdvHead+k*rdvPiece:]
@@ -193,10 +196,32 @@ func (r *rdvData) parse(b []byte, tag uint64, depth int) error {
 		r.piece[k] = remotePiece{addr: le.Uint64(at), length: int(n), rkey: le.Uint32(at[16:])}
 		sum += int(n)
 	}
-	if sum != r.length {
+	if sum > r.length || r.n == 0 && r.length > 0 {
 		return errRdvDamaged
 	}
 	return nil
+}
+
+// covered is how many bytes of the message the pieces have room for.
+func (r *rdvData) covered() (n int) {
+	for k := range r.n {
+		n += r.piece[k].length
+	}
+	return n
+}
+
+// extend adds what was told later. It tells whether that fits.
+func (r *rdvData) extend(more *rdvData) bool {
+	switch {
+	case more.slot != r.slot || more.gen != r.gen || more.length != r.length || more.first > r.n || more.first == 0:
+		return false
+	case more.first < r.n:
+		return true // twice
+	case r.covered()+more.covered() > r.length:
+		return false
+	}
+	r.n += copy(r.piece[r.n:], more.piece[:more.n])
+	return true
 }
 
 // regionKey is a remote key.

@@ -79,6 +79,41 @@ func TestDamagedSetUpDataIsRefused(t *testing.T) {
 	}
 }
 
+func TestUpdatesExtendRdvData(t *testing.T) {
+	known := func() *rdvData {
+		r := rdvData{tag: 1, slot: 2, gen: 3, length: 100, n: 2}
+		r.piece[0], r.piece[1] = remotePiece{0x1000, 30, 7}, remotePiece{0x2000, 30, 8}
+		return &r
+	}
+	next := rdvData{tag: 1, slot: 2, gen: 3, length: 100, first: 2, n: 1}
+	next.piece[0] = remotePiece{0x3000, 40, 9}
+	for _, x := range []struct {
+		name   string
+		change func(*rdvData)
+		ok     bool
+		n      int
+	}{
+		{"the next piece", func(*rdvData) {}, true, 3},
+		{"pieces that are known", func(r *rdvData) { r.first = 1 }, true, 2},
+		{"a gap", func(r *rdvData) { r.first = 3 }, false, 2},
+		{"the beginning", func(r *rdvData) { r.first = 0 }, false, 2},
+		{"another slot", func(r *rdvData) { r.slot = 1 }, false, 2},
+		{"another receive of the slot", func(r *rdvData) { r.gen = 4 }, false, 2},
+		{"another length", func(r *rdvData) { r.length = 101 }, false, 2},
+		{"more than the length", func(r *rdvData) { r.piece[0].length = 41 }, false, 2},
+	} {
+		r, more := known(), next
+		x.change(&more)
+		var read rdvData
+		if err := read.parse(more.encode(make([]byte, rdvBytes)), 1, transferDepth); err != nil {
+			t.Errorf("%s: %v", x.name, err)
+		}
+		if ok := r.extend(&read); ok != x.ok || r.n != x.n || ok && x.n == 3 && r.covered() != 100 {
+			t.Errorf("%s: %v, %d pieces of %d bytes", x.name, ok, r.n, r.covered())
+		}
+	}
+}
+
 func FuzzHello(f *testing.F) {
 	f.Add(goldenHello.encode())
 	f.Add(goldenSmall.encode())

@@ -179,6 +179,13 @@ func zones() []zone {
 	return nil
 }
 
+// Cachable tells whether a registration of b may be kept for the next use: b
+// lies in an arena, or in memory that was declared.
+func Cachable(b []byte) bool {
+	_, ok := zoneOf(b)
+	return ok
+}
+
 // zoneOf finds the zone that b lies in, as a whole. An arena is not held yet.
 func zoneOf(b []byte) (zone, bool) {
 	if a, _, ok := driver.ArenaOf(b); ok {

@@ -1,0 +1,173 @@
+package verbs
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// Long memory that is neither registered nor will stay so costs as much to
+// register as to send. So it is cold: registered in parts, the first one when it is
+// posted and the others in the background, while those before them travel. A
+// receiver tells the keys of the first part in the rdv data and those of the others
+// in updates; a sender writes as far as both ends are.
+
+// coldSize is from which length on; coldPart is the least length of a part, of
+// which there are up to maxPieces.
+const (
+	coldSize = 1 << 20
+	coldPart = 512 << 10
+)
+
+// isCold tells whether the one piece of m is to be registered in parts.
+func isCold(m *memory) bool {
+	return m.n == 1 && len(m.piece[0]) >= coldSize && !regcache.Cachable(m.piece[0])
+}
+
+// registerCold cuts the piece of m into parts and registers the first.
+func (l *large) registerCold(m *memory, access regcache.Access) error {
+	whole := m.piece[0]
+	const page = 4096
+	part := max(coldPart, (len(whole)/maxPieces+page)&^(page-1))
+	for m.n = 0; len(whole) > 0; m.n++ {
+		n := min(part, len(whole))
+		m.piece[m.n], whole = whole[:n:n], whole[n:]
+	}
+	m.access = access
+	for k := 1; k < m.n; k++ {
+		// Where many are waiting already, the part is registered when it is needed.
+		m.fetch[k], _ = l.ctx.cache.Prefetch(m.piece[k], access)
+	}
+	return l.fetchPart(m)
+}
+
+// fetchPart registers the next part, or takes its registration.
+func (l *large) fetchPart(m *memory) error {
+	k := m.ready
+	var r *regcache.Region[*ibv.MR]
+	var err error
+	if m.fetch[k].Active() {
+		r, err = m.fetch[k].Acquire()
+	} else {
+		r, err = l.ctx.cache.Acquire(m.piece[k], m.access)
+	}
+	if err != nil {
+		return err
+	}
+	return m.have(k, r)
+}
+
+// seek finds the piece that has byte off of the message, and where in it.
+func (m *memory) seek(off int) (piece, at int) {
+	for off >= len(m.piece[piece]) {
+		off -= len(m.piece[piece])
+		piece++
+	}
+	return piece, off
+}
+
+// warm sees to it that the memory of a transfer's next write is registered. What
+// goes before it is posted first, so that it travels meanwhile.
+func (l *large) warm(t *transfer) bool {
+	m := &t.memory
+	k, _ := m.seek(t.posted)
+	if k < m.ready {
+		return true
+	}
+	if l.sq.chain.Len() > 0 {
+		l.postOn(&l.sq)
+	}
+	err := l.fetchPart(m)
+	if err != nil {
+		l.broke(fmt.Errorf("%s: in the middle of a message: %w", l.ctx.props.Device, err))
+	}
+	return err == nil
+}
+
+// RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
+// updates too: the sender may have begun, and then needs them to end.
+func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
+	if p.Driver.Phase == driver.Done {
+		return nil, nil
+	}
+	if !l.enter() {
+		return nil, l.failure("update")
+	}
+	defer l.leave()
+	k := p.Driver.Slot
+	if k >= transferDepth || l.slots[k].p != p {
+		return nil, l.fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
+	}
+	s := &l.slots[k]
+	if s.told == s.memory.n || s.windows.over || l.state.Load() != stateUp {
+		return nil, nil
+	}
+	if err := l.fetchMore(s); err != nil {
+		err = fmt.Errorf("%s: in the middle of a message: %w", l.ctx.props.Device, err)
+		l.broke(err)
+		return nil, l.failure("update")
+	}
+	if s.p != p || s.windows.over || s.told == s.memory.ready {
+		return nil, nil
+	}
+	return l.describe(int(k), s, s.update[:]), nil
+}
+
+// fetchMore takes the registrations of further pieces that are ready.
+func (l *large) fetchMore(s *slot) error {
+	m := &s.memory
+	for m.ready < m.n && m.fetch[m.ready].Active() {
+		r, done, err := m.fetch[m.ready].TryAcquire()
+		if err != nil {
+			return err
+		}
+		if !done {
+			break
+		}
+		if err := m.have(m.ready, r); err != nil {
+			return err
+		}
+	}
+	if m.ready == s.told && !m.fetch[m.ready].Active() {
+		if err := l.fetchPart(m); err != nil {
+			return err
+		}
+	}
+	if s.windows.bound == 0 || s.windows.bound == m.ready {
+		return nil
+	}
+	return l.bindMore(s)
+}
+
+// SendRdvUpdate implements driver.RdvUpdater.
+func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
+	var more rdvData
+	err := more.parse(data, l.theirs.tag, transferDepth)
+	if err == nil && (more.first == 0 || more.n == 0) {
+		err = errRdvDamaged
+	}
+	if err != nil {
+		return l.fault("update", err)
+	}
+	if p.Driver.Phase == driver.Done {
+		return nil
+	}
+	if !l.enter() {
+		return l.failure("update")
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure("update")
+	}
+	k := p.Driver.Slot
+	if k >= transferDepth || l.out[k].p != p {
+		return l.fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
+	}
+	if !l.out[k].rdv.extend(&more) {
+		return l.fault("update", errRdvForeign)
+	}
+	l.push()
+	return nil
+}

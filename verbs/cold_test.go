@@ -1,0 +1,133 @@
+package verbs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// carry gives the updates of a receive to its send and returns how many there
+// were.
+func carry(t *testing.T, a, b *conn, send, recv *driver.Packet) (n int) {
+	t.Helper()
+	for {
+		u, err := b.api.(driver.RdvUpdater).RecvRdvUpdate(recv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u == nil {
+			return n
+		}
+		for range 2 { // twice does no harm
+			if err := a.api.(driver.RdvUpdater).SendRdvUpdate(send, slices.Clone(u)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n++
+	}
+}
+
+// TestColdMemoryGoesInParts: only the first part's key is in the rdv data, the
+// others come while the message is under way, and every byte arrives.
+func TestColdMemoryGoesInParts(t *testing.T) {
+	for _, windows := range []string{"auto", "off"} {
+		a, b := pair(t, driver.Large, map[string]string{"windows": windows})
+		for _, x := range []struct{ room, size int }{
+			{coldSize, coldSize}, {3 << 20, 3<<20 - 5}, {6<<20 + 3, 6<<20 + 3}, {4 << 20, 1000}, {2 << 20, 5 << 20},
+		} {
+			t.Run(fmt.Sprintf("windows %s, %d bytes into %d", windows, x.size, x.room), func(t *testing.T) {
+				src, dst := make([]byte, x.size), make([]byte, x.room)
+				for k := range src {
+					src[k] = byte(k>>12*7 + k)
+				}
+				send, recv := driver.Packet{IOV: [][]byte{src}}, driver.Packet{IOV: [][]byte{dst}}
+				if err := b.api.RecvPost(&recv); err != nil {
+					t.Fatal(err)
+				}
+				var r rdvData
+				if err := r.parse(recv.RdvData, b.api.(*large).tag, transferDepth); err != nil || r.covered() >= x.room {
+					t.Fatalf("rdv data covers %d of %d bytes, error %v", r.covered(), x.room, err)
+				}
+				send.RdvData = recv.RdvData
+				if err := a.api.SendPost(&send); err != nil {
+					t.Fatal(err)
+				}
+				updates, sent, received := 0, false, false
+				within(t, "message", func() bool {
+					var err error
+					if !received {
+						updates += carry(t, a, b, &send, &recv)
+					}
+					if !sent {
+						if sent, err = a.api.SendPoll(&send); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if !received {
+						var cut *driver.TruncatedError
+						if received, err = b.api.RecvPoll(&recv); err != nil && (x.size <= x.room || !errors.As(err, &cut)) {
+							t.Fatal(err)
+						}
+					}
+					return sent && received
+				})
+				if n := min(x.size, x.room); recv.N != n || !bytes.Equal(dst[:n], src[:n]) {
+					t.Errorf("%d bytes of %d arrived, or others", recv.N, n)
+				}
+				if updates == 0 && x.size >= x.room {
+					t.Error("there was no update")
+				}
+			})
+		}
+	}
+}
+
+// TestColdReceiveCanBeCancelled: before the send has begun, and while it waits
+// for keys, which it then gets.
+func TestColdReceiveCanBeCancelled(t *testing.T) {
+	a, b := pair(t, driver.Large, nil)
+	for _, begun := range []bool{false, true} {
+		send := driver.Packet{IOV: [][]byte{make([]byte, 4<<20)}}
+		recv := driver.Packet{IOV: [][]byte{make([]byte, 4<<20)}}
+		if err := b.api.RecvPost(&recv); err != nil {
+			t.Fatal(err)
+		}
+		send.RdvData = slices.Clone(recv.RdvData)
+		if begun {
+			if err := a.api.SendPost(&send); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.api.RecvCancel(&recv); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		within(t, "receive", func() (done bool) {
+			if begun {
+				carry(t, a, b, &send, &recv)
+				a.api.(*large).settleFor(t)
+			}
+			done, err = b.api.RecvPoll(&recv)
+			return done
+		})
+		if begun && err != nil || !begun && !errors.Is(err, driver.ErrCanceled) {
+			t.Errorf("begun %v: receive ended with %v", begun, err)
+		}
+		if begun {
+			finished(t, a.api.SendPoll, &send)
+		}
+	}
+}
+
+// settleFor makes progress without a packet.
+func (l *large) settleFor(t *testing.T) {
+	if !l.enter() {
+		t.Fatal(l.failure("settle"))
+	}
+	defer l.leave()
+	l.settle()
+}
