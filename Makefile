@@ -23,8 +23,8 @@ dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go'
 
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
 VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
-vm_group = vm-$(1): -exec '$(CURDIR)/bin/vm -kernel $(1) --' $(TESTFLAGS) -short $(VM_PKGS)
-VM_GROUPS := $(call vm_group,6.1) -- $(call vm_group,6.12)
+vm_group = vm-$(1): -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) $(TEST_FLAGS) -short $(VM_PKGS)
+vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1))
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm
@@ -65,23 +65,25 @@ testsum:
 	@mkdir -p bin && rm -f bin/testsum.last
 	@go build -o bin/testsum ./hack/testsum
 
-test: ## run all tests that this machine can run, then the short ones again with -race
+test: ## run all tests that this machine can run: also with -race, and in virtual machines
 	@hack/deps --for test
-	@$(MAKE) --no-print-directory testsum
-	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./...
+	@$(MAKE) --no-print-directory testsum vm
+	@BYWASH_VM_TESTS=1 $(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- \
+		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./... -- $(call vm_groups,-skip)
 
 vm:
 	@go build -o bin/vm ./hack/vm
 
-test-vm: ## run the tests that need an RDMA device, in virtual machines
+test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@BYWASH_VM_TESTS=1 $(TESTSUM) $(VM_GROUPS) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
+	@BYWASH_VM_TESTS=1 $(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs -run Conformance
+	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs
+	@BYWASH_VM_TESTS=1 BYWASH_VM_DEBUG=1 $(TESTSUM) host: $(TESTFLAGS) ./hack/vm -run Debug
 
 test-hw: ## the same on a real device: make test-hw DEV=mlx5_0
 	@[ -n '$(DEV)' ] || { echo "make test-hw DEV=name: which device? (bin/bywash info -d verbs lists them)" >&2; exit 2; }

@@ -128,7 +128,7 @@ var roleMany = role("connect-many", func(e *end) {
 
 func checkConnectMany(e *end) {
 	peers, instances := 16, 3
-	if raceEnabled {
+	if raceEnabled || e.brief() {
 		peers = 6
 	}
 	var ps []*peer

@@ -173,6 +173,9 @@ func checkForms(e *end) {
 	sizes := []int{0, 1, 100, 1000}
 	if e.large {
 		sizes = []int{1, 5000, 100_000, 2 << 20}
+		if e.brief() {
+			sizes[3] = 300_000
+		}
 	}
 	var items []item
 	for _, s := range e.forms(false) {
@@ -197,6 +200,9 @@ func checkForms(e *end) {
 // or 64 MiB.
 func (e *end) sizes() []int {
 	top := min(e.caps.MaxMessage, 64<<20)
+	if e.brief() {
+		top = min(top, 8<<20)
+	}
 	var s []int
 	around := func(n int) {
 		for _, k := range []int{n - 1, n, n + 1} {

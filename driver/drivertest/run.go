@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -25,7 +26,8 @@ type Config struct {
 	// Path, if not empty, is what Instance.Path must say after messages.
 	Path string
 
-	// TimeScale multiplies every dead time and limit, for emulation; 0 is 1.
+	// TimeScale multiplies every dead time and limit, for emulation; 0 is 1. If
+	// it is more, -short moves fewer bytes.
 	TimeScale float64
 
 	// Deaths is how many peers are killed; 0 is 200, or 10 with -short. With
@@ -35,6 +37,10 @@ type Config struct {
 	// Seed makes a run repeatable; 0 is BYWASH_SEED from the environment,
 	// else random. It is logged.
 	Seed uint64
+
+	// Only, if not empty, names the checks to run, for a variant of what another
+	// run checks as a whole.
+	Only []string
 
 	// Dirs are directories, beside /dev/shm, where the driver has files while
 	// a context is open and none afterwards.
@@ -75,7 +81,15 @@ func Run(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	p := nic.Properties()
+	for _, name := range cfg.Only {
+		if !slices.ContainsFunc(checks, func(c check) bool { return c.name == name }) {
+			t.Fatalf("Only: there is no check %q", name)
+		}
+	}
 	for _, c := range checks {
+		if len(cfg.Only) > 0 && !slices.Contains(cfg.Only, c.name) {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			if c.need != nil && !c.need(p) {
 				t.Skip("not announced by the capabilities (that it is absent is checked by AbsentFeatures)")
@@ -109,6 +123,9 @@ func (c *Config) fill(t *testing.T) {
 		c.limit = d
 	}
 }
+
+// brief tells whether less must do: in an emulated machine bytes are expensive.
+func (e *end) brief() bool { return short() && e.cfg.TimeScale > 1 }
 
 func (c *Config) scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * c.TimeScale)

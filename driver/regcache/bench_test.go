@@ -4,101 +4,139 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
+	"sync/atomic"
 	"testing"
 )
 
-// stride keeps regions of one page apart, so that they do not merge.
-const stride = 2 * 4096
-
-// filled is a cache with n regions of a page each, and their memory.
-func filled(tb testing.TB, n int) (*Cache[int], [][]byte) {
-	tb.Helper()
-	return filledTo(tb, n, n)
-}
-
-// filledTo is the same with room for limit regions alone.
-func filledTo(tb testing.TB, n, limit int) (*Cache[int], [][]byte) {
+// filled is a cache that got n regions of a page each, in random order, and
+// keeps limit of them.
+func filled(tb testing.TB, n, limit int) (*Cache[int], memoryOf) {
 	tb.Helper()
 	if os.Getpagesize() != 4096 {
 		tb.Skip("made for pages of 4096 bytes")
 	}
-	mem := newArena(tb, n*stride).Bytes()
-	c := newCache(tb, newDevice(), Config{MaxRegions: limit, MaxBytes: 1 << 40})
-	all := make([][]byte, n)
-	for i, at := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
-		all[i] = mem[at*stride:][:4096]
-		mustAcquire(tb, c, all[i], 1).Release()
+	mem := memoryOf{b: newArena(tb, n*stride).Bytes()}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range n {
+		mem.at = append(mem.at, uint32(i*stride/4096+rng.IntN(3)))
 	}
-	return c, all
+	c := newCache(tb, newDevice(), Config{MaxRegions: limit, MaxBytes: 1 << 40})
+	for range 2 { // the second time, so that the memo is warm
+		for _, i := range rng.Perm(n) {
+			mustAcquire(tb, c, mem.region(i), 1).Release()
+		}
+	}
+	return c, mem
+}
+
+// memoryOf is memory for regions of a page each, irregularly apart so that they
+// do not merge and the memo is not flattered.
+type memoryOf struct {
+	b  []byte
+	at []uint32 // page of each
+}
+
+const stride = 4 * 4096 // on average
+
+func (m memoryOf) region(i int) []byte { return m.b[int(m.at[i])*4096:][:4096:4096] }
+
+// dice is a generator that costs a ns and touches no memory, so that what is
+// measured is the cache.
+type dice uint64
+
+func (d *dice) below(n int) int {
+	x := *d
+	x ^= x << 13
+	x ^= x >> 7
+	x ^= x << 17
+	*d = x
+	return int(uint64(uint32(x)) * uint64(n) >> 32)
 }
 
 var regionCounts = []int{1, 10, 100, 1_000, 10_000, 100_000}
 
-// One op is Acquire and Release of the same memory again and again.
-func BenchmarkHitRepeated(b *testing.B) {
+func overRegions(b *testing.B, f func(b *testing.B, n int)) {
 	for _, n := range regionCounts {
 		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, all := filled(b, n)
-			mem := all[n/2]
 			b.ReportAllocs()
-			for b.Loop() {
-				r, err := c.Acquire(mem, 1)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r.Release()
-			}
+			f(b, n)
 		})
 	}
 }
 
-// One op is Acquire and Release of memory chosen uniformly at random, in an
-// order that the processor cannot have learnt.
+func acquireRelease(b *testing.B, c *Cache[int], mem []byte) {
+	r, err := c.Acquire(mem, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r.Release()
+}
+
+// One op is Acquire and Release of the same memory again and again.
+func BenchmarkHitRepeated(b *testing.B) {
+	overRegions(b, func(b *testing.B, n int) {
+		c, mem := filled(b, n, n)
+		for b.Loop() {
+			acquireRelease(b, c, mem.region(n/2))
+		}
+	})
+}
+
+// One op is Acquire and Release of memory chosen uniformly at random.
 func BenchmarkHitRandom(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, all := filled(b, n)
-			order := randomOrder(all, 1)
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				r, err := c.Acquire(order[i&(len(order)-1)], 1)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r.Release()
-				i++
+	overRegions(b, func(b *testing.B, n int) {
+		c, mem := filled(b, n, n)
+		d := dice(1)
+		for b.Loop() {
+			acquireRelease(b, c, mem.region(d.below(n)))
+		}
+	})
+}
+
+// The same by as many goroutines as there are processors.
+func BenchmarkHitParallel(b *testing.B) {
+	overRegions(b, func(b *testing.B, n int) {
+		c, mem := filled(b, n, n)
+		var seed atomic.Uint64
+		b.ResetTimer()
+		b.RunParallel(func(pb *testing.PB) {
+			d := dice(seed.Add(1))
+			for pb.Next() {
+				acquireRelease(b, c, mem.region(d.below(n)))
 			}
 		})
-	}
+	})
+}
+
+// A random hit that the memo cannot help with.
+func BenchmarkHitIndex(b *testing.B) {
+	overRegions(b, func(b *testing.B, n int) {
+		c, mem := filled(b, n, n)
+		d := dice(1)
+		for b.Loop() {
+			lo, hi := span(mem.region(d.below(n)))
+			r := c.find(lo, hi, 1)
+			if r == nil || !r.hit(lo, hi, 1) {
+				b.Fatal("not found")
+			}
+			c.touch(r)
+			r.Release()
+		}
+	})
 }
 
 // One op is Acquire and Release of a random page of a single region of so many
 // pages.
 func BenchmarkHitInside(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("pages=%d", n), func(b *testing.B) {
-			mem := newArena(b, n*page).Bytes()
-			c := newCache(b, newDevice(), Config{MaxBytes: 1 << 40})
-			mustAcquire(b, c, mem, 1).Release()
-			all := make([][]byte, n)
-			for i := range all {
-				all[i] = mem[i*page:][:page]
-			}
-			order := randomOrder(all, 1)
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				r, err := c.Acquire(order[i&(len(order)-1)], 1)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r.Release()
-				i++
-			}
-		})
-	}
+	overRegions(b, func(b *testing.B, n int) {
+		mem := newArena(b, n*4096).Bytes()
+		c := newCache(b, newDevice(), Config{MaxBytes: 1 << 40})
+		mustAcquire(b, c, mem, 1).Release()
+		d := dice(1)
+		for b.Loop() {
+			acquireRelease(b, c, mem[d.below(n)*4096:][:4096])
+		}
+	})
 }
 
 // One op is a repeated hit on watched memory.
@@ -112,96 +150,65 @@ func BenchmarkHitWatched(b *testing.B) {
 	c := newCache(b, newDevice(), Config{})
 	b.ReportAllocs()
 	for b.Loop() {
-		r, err := c.Acquire(mem, 1)
-		if err != nil {
-			b.Fatal(err)
+		acquireRelease(b, c, mem)
+	}
+}
+
+// What the processor and the memory allow, to compare with: one op is a load
+// from a table with two slots for each region, and the atomic operations of a
+// hit and a release in the cache line that it points to.
+func BenchmarkHitLimit(b *testing.B) {
+	type line struct {
+		count, stamp atomic.Uint64
+		_            [48]byte
+	}
+	overRegions(b, func(b *testing.B, n int) {
+		table := make([]*line, len(newMemo[int](n).slots))
+		for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(table))[:n] {
+			table[i] = new(line)
 		}
-		r.Release()
-	}
-}
-
-// The same by as many goroutines as there are processors.
-func BenchmarkHitParallel(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, all := filled(b, n)
-			orders := make(chan [][]byte, runtime.GOMAXPROCS(0))
-			for i := range cap(orders) {
-				orders <- randomOrder(all, uint64(i))
+		used := make([]uint32, 0, n)
+		for i, l := range table {
+			if l != nil {
+				used = append(used, uint32(i))
 			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				order := <-orders
-				for i := 0; pb.Next(); i++ {
-					r, err := c.Acquire(order[i&(len(order)-1)], 1)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					r.Release()
-				}
-			})
-		})
-	}
-}
-
-// A random hit that the memo cannot help with.
-func BenchmarkHitIndex(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, all := filled(b, n)
-			order := randomOrder(all, 1)
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				lo, hi := span(order[i&(len(order)-1)])
-				r := c.find(lo, hi, 1)
-				if r == nil || !r.hit(lo, hi, 1) {
-					b.Fatal("not found")
-				}
-				c.touch(r)
-				r.Release()
-				i++
+		}
+		for i, l := range table {
+			if l == nil {
+				table[i] = table[used[i%n]]
 			}
-		})
-	}
+		}
+		var clock atomic.Uint64
+		d := dice(1)
+		for b.Loop() {
+			l := table[d.below(len(table))]
+			s := l.count.Load()
+			l.count.CompareAndSwap(s, s+1)
+			l.stamp.Store(clock.Add(1))
+			l.count.Add(^uint64(0))
+		}
+	})
 }
 
 // One op is the registration of a page and the eviction of another, with a
-// registrar that does nothing.
+// registrar that does nothing but keep books.
 func BenchmarkMiss(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, all := filledTo(b, 2*n, n)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				r, err := c.Acquire(all[i%len(all)], 1)
-				if err != nil {
-					b.Fatal(err)
-				}
-				r.Release()
-			}
-		})
-	}
+	overRegions(b, func(b *testing.B, n int) {
+		c, mem := filled(b, 2*n, n)
+		for i := 0; b.Loop(); i++ {
+			acquireRelease(b, c, mem.region(i%(2*n)))
+		}
+		if got := c.Counters(); got.Hits > uint64(b.N)/10+uint64(n) {
+			b.Fatalf("%d hits", got.Hits)
+		}
+	})
 }
 
 func BenchmarkCounters(b *testing.B) {
-	for _, n := range regionCounts {
-		b.Run(fmt.Sprintf("regions=%d", n), func(b *testing.B) {
-			c, _ := filled(b, n)
-			for b.Loop() {
-				c.Counters()
-			}
-		})
-	}
-}
-
-func randomOrder(all [][]byte, seed uint64) [][]byte {
-	order := make([][]byte, 1<<20)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for i := range order {
-		order[i] = all[rng.IntN(len(all))]
-	}
-	return order
+	overRegions(b, func(b *testing.B, n int) {
+		c, _ := filled(b, n, n)
+		for b.Loop() {
+			c.Counters()
+		}
+	})
 }

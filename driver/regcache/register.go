@@ -57,6 +57,8 @@ func (c *Cache[H]) acquire(b []byte, access Access) (*Region[H], error) {
 		r, err := c.complete(s.begun)
 		switch {
 		case err == nil:
+			lo, _ := span(b)
+			c.memo.Load().slot(lo, access).Store(r)
 			return r, nil
 		case err == errStale:
 			stale++

@@ -45,6 +45,7 @@ Flags:
   -timeout LIMIT    for booting and the command (default 8m)
   -shell            an interactive shell instead of a command; Ctrl-] ends it
   -accel WHAT       kvm, tcg, or auto: KVM where a short trial works, else TCG (default auto)
+  -skip             where no machine can be had, be a Go test that was skipped, for go test -exec (status 0, not 125)
   -mirror URL       Debian archive for kernels (default $BYWASH_MIRROR, then the one among this machine's apt sources)
   -v                show the kernel's console
 
@@ -72,6 +73,7 @@ type options struct {
 	out     string
 	accel   string
 	mirror  string
+	skip    bool
 	verbose bool
 	command []string
 }
@@ -100,6 +102,7 @@ func parseOptions(args []string, help io.Writer) (*options, error) {
 	})
 	f.StringVar(&o.out, "out", "", "")
 	f.StringVar(&o.accel, "accel", "auto", "")
+	f.BoolVar(&o.skip, "skip", false, "")
 	f.StringVar(&o.mirror, "mirror", os.Getenv("BYWASH_MIRROR"), "")
 	f.BoolVar(&o.verbose, "v", false, "")
 	if err := f.Parse(args); err != nil {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -36,6 +37,25 @@ func TestFlags(t *testing.T) {
 	}
 	if o, err := parseOptions([]string{"-shell"}, io.Discard); err != nil || o.timeout != 0 {
 		t.Errorf("a shell has no time limit: %+v, %v", o, err)
+	}
+}
+
+// TestSkipIsOneOfGoTest has go's own program read what -skip prints.
+func TestSkipIsOneOfGoTest(t *testing.T) {
+	for _, command := range [][]string{{"x.test", "-test.v=true"}, {"x.test", "-test.v=test2json"}} {
+		var out bytes.Buffer
+		skipped(&out, command, errors.New("no kernel\nanywhere"))
+		convert := exec.Command("go", "tool", "test2json")
+		convert.Stdin = &out
+		events, err := convert.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, events)
+		}
+		for _, want := range []string{`"Action":"skip","Test":"VirtualMachine"`, "no virtual machine here: no kernel; anywhere", `"Action":"pass"}`} {
+			if !strings.Contains(string(events), want) {
+				t.Errorf("%q: no %s in:\n%s", command, want, events)
+			}
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,8 +19,11 @@ import (
 	"time"
 )
 
-// asRunner makes this test program the runner, which is a process of its own, as it is meant to.
-const asRunner = "VM_TEST_RUNNER"
+// What this test program is in other processes than the test's: the runner, or a command in a machine.
+const (
+	asRunner = "VM_TEST_RUNNER"
+	asPeer   = "VM_TEST_PEER"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asRunner) != "" {
@@ -26,7 +31,56 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	if os.Getenv(asPeer) != "" {
+		if err := exchange(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
+}
+
+// exchange is for both of two machines: the first sends words to the second, which says that it heard it.
+func exchange() error {
+	const port, heard = ":7000", "heard\n"
+	words := bytes.Repeat([]byte("some words "), 256<<10/11)
+	deadline := time.Now().Add(2 * time.Minute)
+	if os.Getenv("VM_RANK") == "0" {
+		l, err := net.Listen("tcp", os.Getenv("VM_ADDR")+port)
+		if err != nil {
+			return err
+		}
+		conn, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		conn.SetDeadline(deadline)
+		_, err1 := conn.Write(words)
+		reply, err2 := io.ReadAll(conn)
+		if string(reply) != heard {
+			return fmt.Errorf("the reply is %q: %w", reply, errors.Join(err1, err2))
+		}
+		return nil
+	}
+	for {
+		conn, err := net.Dial("tcp", os.Getenv("VM_PEER")+port)
+		if err != nil && time.Now().Before(deadline) {
+			time.Sleep(100 * time.Millisecond)
+			continue
+		} else if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(deadline)
+		got := make([]byte, len(words))
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, words) {
+			return fmt.Errorf("heard something else: %w", err)
+		}
+		fmt.Print(heard)
+		_, err = io.WriteString(conn, heard)
+		return err
+	}
 }
 
 // kernels fetches them before the clock of any test runs.
@@ -292,17 +346,7 @@ func TestTwoMachinesReachEachOtherWithLoss(t *testing.T) {
 	// last acknowledgement is lost and its sender gone, there is no good end. One command fails.
 	const script = `
 set -e
-say=$(yes 'some words' | head -n 30000 | md5sum)
-# Port 7000 serves the words again and again, a connection to 7001 says that they were heard.
-if [ $VM_RANK = 0 ]; then
-	while :; do yes 'some words' | head -n 30000 | busybox nc -l -p 7000; done &
-	busybox nc -l -p 7001 </dev/null
-	kill $!
-else
-	until heard=$(busybox nc $VM_PEER 7000 </dev/null | md5sum) && [ "$heard" = "$say" ]; do sleep 0.1; done
-	echo "heard"
-	until busybox nc $VM_PEER 7001 </dev/null; do sleep 0.1; done
-fi
+"$0"
 tc -s qdisc show dev eth0
 tc qdisc del dev eth0 root
 # A machine that gets no time gives up sending, and then the other end would wait for ever.
@@ -312,7 +356,12 @@ echo "pingpong with $VM_PEER"
 printf 'no newline' >&2
 exit $((VM_RANK * 5))
 `
-	r := runVM(t, "-kernel", "6.12", "-two", "-netem", "delay 1ms loss 5% reorder 5%", "--", "sh", "-c", script)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := runVM(t, "-kernel", "6.12", "-two", "-netem", "delay 1ms loss 5% reorder 5%", "-env", asPeer+"=1",
+		"--", "sh", "-c", script, program)
 	wantStatus(t, r, 5)
 	for rank, peer := range []string{"192.0.2.2", "192.0.2.1"} {
 		wantIn(t, "stdout", r.stdout, fmt.Sprintf("[%d] pingpong with %s\n", rank, peer))

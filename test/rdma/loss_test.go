@@ -46,8 +46,8 @@ func crossLossyLink(t *testing.T) {
 }
 
 const (
-	smallMessages = 10_000
-	largeMessages = 32 // each way; each loses some five packets, and a timeout or two
+	smallMessages = 3000
+	largeMessages = 12 // each way; each loses some five packets, and a timeout or two
 	largeSize     = 256 << 10
 )
 
