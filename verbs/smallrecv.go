@@ -145,7 +145,9 @@ func (s *small) consumed(m message) {
 	s.grant += s.pool.more(out)
 	if s.pool.chain.Len() > out/4 {
 		s.flush(true)
-		s.owe()
+	}
+	if s.state.Load() == stateUp {
+		s.owe() // polls in vain do not
 	}
 }
 
