@@ -219,3 +219,30 @@ func TestHeapThroughCollections(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestCachableIsWhatIsDeclared(t *testing.T) {
+	heap, other := make([]byte, 1<<16), make([]byte, 1<<16)
+	d, err := DeclareHeap(heap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		name string
+		b    []byte
+		want bool
+	}{
+		{"an arena", newArena(t, 1<<16).Bytes()[100:200], true},
+		{"declared heap", heap[1:], true},
+		{"other heap", other, false},
+	} {
+		if got := Cachable(x.b); got != x.want {
+			t.Errorf("%s: %v", x.name, got)
+		}
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if Cachable(heap) {
+		t.Error("heap is cachable after its declaration was closed")
+	}
+}
