@@ -16,7 +16,7 @@ func config(track driver.Track) drivertest.Config {
 		Driver: "verbs", Hints: driver.Hints{Track: track, Device: os.Getenv("BYWASH_RDMA_DEV")}, TimeScale: 4, Deaths: 20,
 	}
 	if testing.Short() {
-		c.Deaths = 8
+		c.Deaths = 6
 	}
 	return c
 }
@@ -28,8 +28,8 @@ func TestConformanceShared(t *testing.T) {
 	c.Hints.Options = map[string]string{"srq": "1024"}
 	if testing.Short() { // what receives and credits have to do with
 		c.Only = []string{
-			"ConnectTwice", "ConnectRestartedPeer", "EveryForm", "EverySize", "Order", "Busy", "Truncation", "ManyInstances", "CancelRace",
-			"ProbeFair", "ProbeConcurrent", "ProbeEnd", "NoLostWakeup", "DisconnectDelivers", "Death", "DeathFrees", "CloseFrees", "NoAllocations",
+			"ConnectTwice", "EveryForm", "EverySize", "Order", "Busy", "Truncation", "ManyInstances", "ProbeFair", "ProbeEnd",
+			"DisconnectDelivers", "Death", "DeathFrees", "CloseFrees", "NoAllocations",
 		}
 	}
 	drivertest.Run(t, c)

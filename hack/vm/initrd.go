@@ -16,7 +16,7 @@ var initScript []byte
 
 // applets are busybox's commands that init.sh uses.
 var applets = []string{
-	"sh", "cat", "chroot", "cp", "grep", "hostname", "insmod", "ip", "kill", "ln", "mkdir", "mkfifo", "mount", "setsid",
+	"sh", "cat", "chroot", "cp", "grep", "hostname", "insmod", "ip", "kill", "ln", "mkdir", "mkfifo", "mount", "nc", "setsid",
 	"sleep", "sync",
 }
 

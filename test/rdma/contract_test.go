@@ -16,8 +16,7 @@ import (
 // here, because they move many bytes or start many processes (EverySize, OpDepth,
 // ConnectMany, ManyInstances).
 const distant = "^(ConnectInAnyOrder|ConnectAbsentPeer|ConnectRestartedPeer|ConnectSecret|" +
-	"Order|CancelRace|ProbeEnd|NoLostWakeup|RdvDataDamaged|PutGet|KeyExpired|" +
-	"DisconnectDelivers|Close|Death|DeathIsolated|Stopped)$"
+	"Order|CancelRace|NoLostWakeup|RdvDataDamaged|PutGet|KeyExpired|DisconnectDelivers|Death|Stopped)$"
 
 func checks() string {
 	if c := os.Getenv(envChecks); c != "" {

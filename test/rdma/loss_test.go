@@ -46,8 +46,8 @@ func crossLossyLink(t *testing.T) {
 }
 
 const (
-	smallMessages = 3000
-	largeMessages = 12 // each way; each loses some five packets, and a timeout or two
+	smallMessages = 2000
+	largeMessages = 8 // each way; each loses some five packets, and a timeout or two
 	largeSize     = 256 << 10
 )
 
