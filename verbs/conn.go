@@ -66,9 +66,10 @@ type conn struct {
 
 	sq sendQueue // where messages and one-sided operations go
 	oneSided
-	opPath   string // of the last one-sided operation, until a message
-	quiet    uint32 // sq.next when the keeper last looked
-	quenched bool   // the queue pairs are closed
+	opPath   string    // of the last one-sided operation, until a message
+	quiet    uint32    // sq.next when the keeper last looked
+	quenched bool      // the queue pairs are closed
+	grace    time.Time // until which what is under way may complete after a goodbye
 	tally    tally
 }
 
@@ -245,6 +246,9 @@ func (n *conn) finish(s state, reason error) {
 		n.state.Store(s)
 	}
 	n.mu.Unlock()
+	if s == statePeerClosed {
+		time.AfterFunc(graceTime, n.wake)
+	}
 	n.ended.Store(true)
 	n.ctx.ready.add(n.num)
 	n.ctx.waiters.wake(false)

@@ -131,7 +131,7 @@ func (l *large) settle() {
 		if l.waiting > 0 {
 			l.pushOps()
 		}
-	} else if l.used > 0 || l.sends > 0 || l.ops > 0 {
+	} else if (l.used > 0 || l.sends > 0 || l.ops > 0) && (l.sends+l.ops == 0 || l.hopeless()) {
 		l.quench()
 		l.take() // what had come before
 		l.fail()

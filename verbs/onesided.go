@@ -266,8 +266,8 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 		// Or the peer is dying: its kernel takes its regions away first.
 		err = n.fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.props.Device, status))
 	default:
-		if err = n.failure(opNames[s.kind]); err == nil {
-			err = n.fault(opNames[s.kind], driver.ErrClosed)
+		if err = n.failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
+			err = n.fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.props.Device, status))
 		}
 	}
 	n.endOp(s, err)

@@ -1,5 +1,24 @@
 package verbs
 
+import "time"
+
+// graceTime is how long what was posted before the peer's goodbye may take to
+// be acknowledged.
+const graceTime = 500 * time.Millisecond
+
+// hopeless tells whether what is under way on a connection that has ended will
+// not complete any more. A goodbye can overtake the acknowledgement of a write that the
+// peer has seen: two tasks of a device handle them.
+func (n *conn) hopeless() bool {
+	if n.state.Load() != statePeerClosed || n.firstBad.Load() != 0 || n.quenched {
+		return true
+	}
+	if n.grace.IsZero() {
+		n.grace = time.Now().Add(graceTime)
+	}
+	return !time.Now().Before(n.grace)
+}
+
 // quench makes the device let go of all memory of a connection that has ended:
 // queue pairs in RESET neither read nor write. Closing them is left to linger, as
 // the kernel may wait there for packets that a dead link holds. What had

@@ -116,7 +116,7 @@ func (s *small) settle() {
 			s.pushOps()
 		}
 		s.owe()
-	} else if s.ops > 0 {
+	} else if s.ops > 0 && s.hopeless() {
 		s.quench()
 		s.take() // what had come before
 		s.failOps(s.failure("operation"))

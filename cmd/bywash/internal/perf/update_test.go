@@ -16,6 +16,9 @@ func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
 		c.Wait, c.Mem, c.Validate = mode.wait, mode.mem, true
 		// Small messages after large ones: nothing may be left for them.
 		c.Sizes = []int{64, 256 << 10, 1 << 20}
+		if raceEnabled { // under which checking bytes takes most of a minute
+			c.Sizes = []int{64, 1 << 10, 64 << 10}
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		var got collector
 		err := Run(ctx, c, &got)
@@ -76,6 +79,9 @@ func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 }
 
 func TestUpdatesDoNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
 	for _, name := range []string{"shm", "amender", "amenderbare"} {
 		c := Case{Test: BiBW, Size: 256 << 10, Wait: "poll", Mem: "arena"}
 		l := loop(t, name, c)
@@ -88,8 +94,12 @@ func TestUpdatesDoNotAllocate(t *testing.T) {
 			}
 		}
 		once()
-		if n := testing.AllocsPerRun(5, once); n >= float64(j.n)/10 {
-			t.Errorf("%s: %v allocations for %d messages", name, n, j.n)
+		least := testing.AllocsPerRun(5, once)
+		for range 3 { // others in this process allocate, too, now and then
+			least = min(least, testing.AllocsPerRun(5, once))
+		}
+		if least >= float64(j.n)/10 {
+			t.Errorf("%s: %v allocations for %d messages", name, least, j.n)
 		}
 	}
 }

@@ -1,0 +1,72 @@
+package verbs
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
+)
+
+// alone is a connection of the small track without a device, up.
+func alone(t *testing.T) *small {
+	t.Helper()
+	c := &Context{inline: 220, opts: noOptions}
+	c.done.dead = driver.ErrClosed // so that nobody polls it
+	s := &small{pool: &pool{window: 64}, mem: &slab{}}
+	s.inbox = newInbox(8)
+	s.ctx, s.api, s.waited = c, s, true
+	s.state.Store(stateUp)
+	var err error
+	if s.pool.chain, err = ibv.NewRecvChain(8, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sq.init(nil, 8, 8, 8); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestGoodbyeMayOvertakeAcknowledgements: a put that the peer has seen, and for
+// which the device's word comes after the peer's goodbye, has succeeded; one
+// for which none comes fails, in the time of grace.
+func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
+	for _, acknowledged := range []bool{true, false} {
+		s := alone(t)
+		op := &driver.Op{}
+		op.Driver.Phase = driver.Posted
+		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
+		s.sq.add(requestOp, true)
+		s.finish(statePeerClosed, nil)
+		start := time.Now()
+		if done, err := s.OpPoll(op); done {
+			t.Fatalf("the put has ended before its acknowledgement: %v", err)
+		}
+		if acknowledged {
+			s.inbox.push(event{kind: eventSent, id: 0})
+		}
+		var err error
+		within(t, "put", func() (done bool) { done, err = s.OpPoll(op); return done })
+		if acknowledged && err != nil || !acknowledged && !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("acknowledged %v: %v", acknowledged, err)
+		}
+		if took := time.Since(start); !acknowledged && took < graceTime {
+			t.Errorf("given up after %v, want %v", took, graceTime)
+		}
+	}
+}
+
+// TestFailureBeforeItsReason: the failure of an operation can be handled before
+// the one who found it has said that the connection is broken.
+func TestFailureBeforeItsReason(t *testing.T) {
+	s := alone(t)
+	op := &driver.Op{}
+	op.Driver.Phase = driver.Posted
+	s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
+	s.sq.add(requestOp, true)
+	s.inbox.push(event{kind: eventFailed, code: uint8(ibv.WCRetryExceeded), id: 0})
+	if done, err := s.OpPoll(op); !done || !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("done %v, error %v, want %v", done, err, driver.ErrBroken)
+	}
+}
