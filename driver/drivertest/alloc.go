@@ -55,7 +55,7 @@ func checkAllocations(e *end) {
 // allocates checks that f does not, after a warm-up. The count is the whole
 // process's, so the runtime's own and what earlier checks left behind is in it:
 // f is without fault if one of several batches is as good as free of them,
-// which no batch of an allocating f can be.
+// which no batch of an f can be that allocates now and then.
 func (e *end) allocates(what string, n, warm int, f func()) {
 	e.Helper()
 	for range warm {
@@ -74,7 +74,7 @@ func (e *end) allocates(what string, n, warm int, f func()) {
 		runtime.ReadMemStats(&after)
 		least = min(least, after.Mallocs-before.Mallocs)
 	}
-	if least > uint64(n)/100 {
+	if least > uint64(max(n/100, 10)) {
 		e.Errorf("%d allocations in %d times a %s, want none", least, n, what)
 	}
 }
