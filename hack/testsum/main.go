@@ -117,8 +117,9 @@ func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Durat
 
 // A groupSpec is one run of go test.
 type groupSpec struct {
-	name string
-	args []string
+	name     string
+	args     []string
+	optional bool // all its tests may skip
 }
 
 func (g groupSpec) race() bool {
@@ -133,7 +134,8 @@ func (g groupSpec) race() bool {
 	return false
 }
 
-// parseGroups splits arguments at "--"; a first word that ends in a colon names the group.
+// parseGroups splits arguments at "--"; a first word that ends in a colon names the group. With "?:" at its end all
+// tests of the group may skip; otherwise a group in which none ran has failed.
 func parseGroups(args []string) ([]groupSpec, error) {
 	groups := []groupSpec{{}}
 	for _, a := range args {
@@ -143,6 +145,7 @@ func parseGroups(args []string) ([]groupSpec, error) {
 			groups = append(groups, groupSpec{})
 		case len(g.args) == 0 && g.name == "" && len(a) > 1 && strings.HasSuffix(a, ":"):
 			g.name = strings.TrimSuffix(a, ":")
+			g.name, g.optional = strings.CutSuffix(g.name, "?")
 		default:
 			g.args = append(g.args, a)
 		}

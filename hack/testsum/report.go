@@ -157,7 +157,7 @@ func (r *report) endGroup(status error, interrupted bool) {
 		g.problem = "interrupted"
 	case status != nil && g.failed == 0:
 		g.problem = "go test failed without naming a test: " + status.Error()
-	case !g.ran && g.failed == 0:
+	case !g.ran && g.failed == 0 && (!g.optional || g.skipped == 0):
 		g.problem = "no test ran"
 	default:
 		return

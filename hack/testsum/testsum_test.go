@@ -227,6 +227,34 @@ func TestParseGroups(t *testing.T) {
 	}
 }
 
+func TestOptionalGroupMaySkip(t *testing.T) {
+	const recPkg = `"Package":"example.com/rec/p"`
+	for _, tt := range []struct {
+		name, stream string
+		want         bool
+	}{
+		{"vm?:", ev(`"Action":"run","Test":"TestA"`, recPkg) + ev(`"Action":"skip","Test":"TestA"`, recPkg) + ev(`"Action":"pass"`, recPkg), true},
+		{"vm:", ev(`"Action":"run","Test":"TestA"`, recPkg) + ev(`"Action":"skip","Test":"TestA"`, recPkg) + ev(`"Action":"pass"`, recPkg), false},
+		{"vm?:", ev(`"Action":"pass"`, recPkg), false},
+		{"vm?:", ev(`"Action":"run","Test":"TestA"`, recPkg) + ev(`"Action":"fail","Test":"TestA"`, recPkg) + ev(`"Action":"fail"`, recPkg), false},
+	} {
+		groups, err := parseGroups([]string{tt.name, "./..."})
+		if err != nil || groups[0].name != "vm" {
+			t.Fatalf("%+v, %v", groups, err)
+		}
+		r := newReport(io.Discard, time.Now)
+		r.beginGroup(groups[0])
+		for line := range strings.Lines(tt.stream) {
+			r.line([]byte(line))
+		}
+		r.endGroup(nil, false)
+		g := r.groups[0]
+		if got := g.failed == 0 && g.problem == ""; got != tt.want {
+			t.Errorf("%s, %s: good %v, want %v (%s)", tt.name, tt.stream, got, tt.want, g.problem)
+		}
+	}
+}
+
 func TestHugeOutputKeepsItsEnds(t *testing.T) {
 	var c clip
 	c.WriteString("first line\n")

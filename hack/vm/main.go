@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,7 +44,9 @@ func skipped(to io.Writer, command []string, why error) {
 		mark = "\x16" // begins what is not the test's own output
 	}
 	const name = "VirtualMachine"
-	fmt.Fprintf(to, "%s=== RUN   %s\n    vm: no virtual machine here: %s\n", mark, name, strings.ReplaceAll(why.Error(), "\n", "; "))
+	_, file, line, _ := runtime.Caller(0) // as t.Skip says it
+	fmt.Fprintf(to, "%s=== RUN   %s\n", mark, name)
+	fmt.Fprintf(to, "    %s:%d: no virtual machine here: %s\n", filepath.Base(file), line, strings.ReplaceAll(why.Error(), "\n", "; "))
 	fmt.Fprintf(to, "%s--- SKIP: %s (0.00s)\n%sPASS\n", mark, name, mark)
 }
 
