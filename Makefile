@@ -68,7 +68,7 @@ testsum:
 test: ## run all tests that this machine can run: also with -race, and in virtual machines
 	@hack/deps --for test
 	@$(MAKE) --no-print-directory testsum vm
-	@BYWASH_VM_TESTS=1 $(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- \
+	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- \
 		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./... -- $(call vm_groups,-skip)
 
 vm:
@@ -77,13 +77,13 @@ vm:
 test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@BYWASH_VM_TESTS=1 $(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
+	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
 	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs
-	@BYWASH_VM_TESTS=1 BYWASH_VM_DEBUG=1 $(TESTSUM) host: $(TESTFLAGS) ./hack/vm -run Debug
+	@BYWASH_VM_DEBUG=1 $(TESTSUM) host: $(TESTFLAGS) ./hack/vm -run Debug
 
 test-hw: ## the same on a real device: make test-hw DEV=mlx5_0
 	@[ -n '$(DEV)' ] || { echo "make test-hw DEV=name: which device? (bin/bywash info -d verbs lists them)" >&2; exit 2; }

@@ -42,6 +42,15 @@ type PacketState struct {
 	Err      error   // outcome, once Phase is Done
 }
 
+// Finish makes err, or nil, the outcome that the next poll takes.
+func (s *PacketState) Finish(err error) { s.Err, s.Phase = err, Done }
+
+// Outcome gives the packet back to its caller: what a poll returns.
+func (s *PacketState) Outcome() (bool, error) {
+	s.Phase = Idle
+	return true, s.Err
+}
+
 // Phase is where a packet is in its life.
 type Phase uint8
 

@@ -68,7 +68,7 @@ type conn struct {
 
 	oneSided opQueue
 	opPath   string // of the last one-sided operation, until a message
-	tally    tally
+	tally    driver.Tallies
 }
 
 // trackEnd is what a track adds to a connection.
@@ -83,38 +83,6 @@ type trackEnd interface {
 	fail() bool
 	// detach is called before the segment goes away.
 	detach()
-}
-
-// tally are the counters of one connection. Those of the owner have one writer.
-type tally struct {
-	sent, received, bytesSent, bytesReceived driver.Tally
-	puts, gets, atomics                      driver.Tally
-	busy, waited, slept, woke                driver.Tally
-	truncated, canceled                      driver.Tally
-	mapped, unmapped                         driver.Tally // arenas found mapped, or not
-	connects, disconnects, broken, bad       atomic.Uint32
-}
-
-func (t *tally) addTo(c *driver.Counters) {
-	c.MessagesSent += t.sent.Load()
-	c.MessagesReceived += t.received.Load()
-	c.BytesSent += t.bytesSent.Load()
-	c.BytesReceived += t.bytesReceived.Load()
-	c.Puts += t.puts.Load()
-	c.Gets += t.gets.Load()
-	c.Atomics += t.atomics.Load()
-	c.Busy += t.busy.Load()
-	c.CreditsWaited += t.waited.Load()
-	c.Waits += t.slept.Load()
-	c.Wakeups += t.woke.Load()
-	c.Truncated += t.truncated.Load()
-	c.Canceled += t.canceled.Load()
-	c.RegistrationHits += t.mapped.Load()
-	c.RegistrationMisses += t.unmapped.Load()
-	c.Connects += uint64(t.connects.Load())
-	c.Disconnects += uint64(t.disconnects.Load())
-	c.BrokenPeers += uint64(t.broken.Load())
-	c.BadFrames += uint64(t.bad.Load())
 }
 
 // bind makes the instance of the context's track.
@@ -212,7 +180,7 @@ func (n *conn) up(seg *segment) bool {
 	if n.toSelf {
 		n.theirs = n.mine
 	}
-	n.tally.connects.Store(1)
+	n.tally.Connects.Store(1)
 	n.track.attach()
 	n.state.Store(stateUp)
 	n.ctx.forget(n)
@@ -226,7 +194,7 @@ func (n *conn) up(seg *segment) bool {
 // breakWith marks the connection broken and wakes whoever waits for it.
 func (n *conn) breakWith(err error) {
 	if n.settle(stateBroken, err) {
-		n.tally.broken.Store(1)
+		n.tally.Broken.Store(1)
 		return
 	}
 	n.ctx.mu.Lock()
@@ -235,14 +203,14 @@ func (n *conn) breakWith(err error) {
 		return
 	}
 	n.reason = err
-	n.tally.broken.Store(1)
+	n.tally.Broken.Store(1)
 	n.state.Store(stateBroken)
 	n.wakeOwners()
 }
 
 // misbehaved breaks the connection because of what the peer wrote.
 func (n *conn) misbehaved(what string) {
-	n.tally.bad.Add(1)
+	n.tally.Bad.Add(1)
 	n.breakWith(fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))
 }
 
@@ -251,7 +219,7 @@ func (n *conn) peerLeft() {
 	n.ctx.mu.Lock()
 	defer n.ctx.mu.Unlock()
 	if n.state.CompareAndSwap(stateUp, statePeerClosed) {
-		n.tally.disconnects.Store(1)
+		n.tally.Disconnects.Store(1)
 		n.wakeOwners()
 	}
 }
@@ -271,7 +239,7 @@ func (n *conn) signal() {
 	if raised(&n.theirs.sleeping, n.asym) {
 		atomic.StoreUint32(&n.theirs.sleeping, 0)
 		wake(&n.theirs.seq)
-		n.tally.woke.Add(1)
+		n.tally.Woke.Add(1)
 	}
 }
 
@@ -360,7 +328,7 @@ func (n *conn) shut(err error) {
 		return
 	}
 	if old == stateUp {
-		n.tally.disconnects.Store(1)
+		n.tally.Disconnects.Store(1)
 	}
 	n.quiesce()
 	n.detach(old, sock)
@@ -440,7 +408,7 @@ func (n *conn) retire() {
 	defer n.ctx.mu.Unlock()
 	if _, ok := n.ctx.conns[n]; ok {
 		delete(n.ctx.conns, n)
-		n.tally.addTo(&n.ctx.retired)
+		n.tally.AddTo(&n.ctx.retired)
 	}
 }
 

@@ -281,7 +281,7 @@ func (c *Context) Counters(sum *driver.Counters) {
 	sum.Waits += c.waits.Load()
 	sum.Add(&c.retired)
 	for n := range c.conns {
-		n.tally.addTo(sum)
+		n.tally.AddTo(sum)
 	}
 }
 

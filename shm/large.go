@@ -143,11 +143,11 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 			t.arena = a
 			if !l.ctx.opts.noArena && l.show(a) {
 				arena, offset = a.ID(), uint64(off)
-				l.tally.mapped.Add(1)
+				l.tally.Hits.Add(1)
 			}
 		} else {
 			t.pin.Pin(&b[0])
-			l.tally.unmapped.Add(1)
+			l.tally.Misses.Add(1)
 		}
 	}
 	store64(&e.addr, addr)
@@ -287,22 +287,22 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 		l.live.sends &^= slot
 		if err == nil {
 			p.N = t.message
-			l.tally.sent.Add(1)
-			l.tally.bytesSent.Add(uint64(t.n))
+			l.tally.Sent.Add(1)
+			l.tally.BytesSent.Add(uint64(t.n))
 		}
 		atomic.StoreUint64(&t.slot.send.ack, t.ticket)
 	} else {
 		l.live.recvs &^= slot
 		if err == nil {
-			l.tally.received.Add(1)
-			l.tally.bytesReceived.Add(uint64(t.n))
+			l.tally.Received.Add(1)
+			l.tally.BytesReceived.Add(uint64(t.n))
 			if t.message > t.n {
 				err = &driver.TruncatedError{Message: t.message, Buffer: t.n}
-				l.tally.truncated.Add(1)
+				l.tally.Truncated.Add(1)
 			}
 		}
 	}
-	finish(p, err)
+	p.Driver.Finish(err)
 	if st := l.state.Load(); st == stateUp {
 		l.signal()
 	}

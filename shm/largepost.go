@@ -25,7 +25,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
 	}
 	if bits.OnesCount32(l.live.recvs) >= transferDepth {
-		l.tally.busy.Add(1)
+		l.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	for range transferSlots {
@@ -37,7 +37,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		}
 		return l.recvIn(t, i, p)
 	}
-	l.tally.busy.Add(1)
+	l.tally.Busy.Add(1)
 	return driver.ErrBusy
 }
 
@@ -89,7 +89,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	if bits.OnesCount32(l.live.sends) >= transferDepth {
 		l.progressOthers(nil)
 		if bits.OnesCount32(l.live.sends) >= transferDepth {
-			l.tally.busy.Add(1)
+			l.tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -127,7 +127,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 // SendPoll implements driver.Instance.
 func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if !l.enter() {
 		return l.ended(p, "send")
@@ -142,13 +142,13 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 		l.progressOthers(p)
 		return false, nil
 	}
-	return outcome(p)
+	return p.Driver.Outcome()
 }
 
 // RecvPoll implements driver.Instance.
 func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if !l.enter() {
 		return l.ended(p, "receive")
@@ -163,5 +163,5 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 		l.progressOthers(p)
 		return false, nil
 	}
-	return outcome(p)
+	return p.Driver.Outcome()
 }

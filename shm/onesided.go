@@ -71,7 +71,7 @@ func (n *conn) postOp(op *driver.Op, kind uint64) error {
 	if q.n == opDepth {
 		n.progressOps()
 		if q.n == opDepth {
-			n.tally.busy.Add(1)
+			n.tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -165,7 +165,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 		}
 		n.opPath = mappedPaths[opAtomic]
 		apply(op, unsafe.Add(mem, op.Offset))
-		n.tally.atomics.Add(1)
+		n.tally.Atomics.Add(1)
 		return 8, true, nil
 	}
 	moved := n.oneSided.moved
@@ -177,9 +177,9 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	}
 	done = moved+len(b) == len(op.Local)
 	if done && op.Driver.Ticket == opPut {
-		n.tally.puts.Add(1)
+		n.tally.Puts.Add(1)
 	} else if done {
-		n.tally.gets.Add(1)
+		n.tally.Gets.Add(1)
 	}
 	return len(b), done, nil
 }

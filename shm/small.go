@@ -57,11 +57,6 @@ func (s *small) fail() bool {
 	return true
 }
 
-func finish(p *driver.Packet, err error) {
-	p.Driver.Err = err
-	p.Driver.Phase = driver.Done
-}
-
 // Path implements driver.Instance.
 func (s *small) Path() string {
 	if s.opPath != "" {

@@ -23,7 +23,7 @@ func (s *small) postRecv(p *driver.Packet) error {
 			return s.misuse("receive", p)
 		}
 		if s.recvs.Full() {
-			s.tally.busy.Add(1)
+			s.tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 		p.Driver.Phase = driver.Posted
@@ -44,7 +44,7 @@ func (s *small) hasArrived() bool {
 // RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if !s.enter() {
 		return s.ended(p, "receive")
@@ -60,7 +60,7 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	s.unname()
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
 		return false, nil
 	}
@@ -107,7 +107,7 @@ func (s *small) drainEnd() {
 		err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
 	}
 	for !s.recvs.Empty() {
-		finish(s.recvs.Pop(), err)
+		s.recvs.Pop().Driver.Finish(err)
 	}
 	s.partial = 0
 }
@@ -160,15 +160,15 @@ func (s *small) received(p *driver.Packet, a *arrival, room int) {
 	if a.n > room {
 		p.N = room
 		p.Driver.Err = &driver.TruncatedError{Message: a.n, Buffer: room}
-		s.tally.truncated.Add(1)
+		s.tally.Truncated.Add(1)
 	}
 }
 
 // consumed moves past a message.
 func (s *small) consumed(a *arrival) {
 	published := s.recv.pop(a)
-	s.tally.received.Add(1)
-	s.tally.bytesReceived.Add(uint64(a.n))
+	s.tally.Received.Add(1)
+	s.tally.BytesReceived.Add(uint64(a.n))
 	s.popped = true
 	if published {
 		s.signal()
@@ -258,7 +258,7 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return nil
 	}
 	s.recvs.Remove(p)
-	s.tally.canceled.Add(1)
-	finish(p, driver.ErrCanceled)
+	s.tally.Canceled.Add(1)
+	p.Driver.Finish(driver.ErrCanceled)
 	return nil
 }

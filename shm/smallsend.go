@@ -20,12 +20,12 @@ func (s *small) notifySlow() {
 	if raised(&s.send.cons.armed, s.asym) {
 		atomic.StoreUint32(&s.send.cons.armed, 0)
 		wake(&s.theirs.seq)
-		s.tally.woke.Add(1)
+		s.tally.Woke.Add(1)
 	}
 	if raised(&s.bell.raised, s.asym) {
 		atomic.StoreUint32(&s.bell.raised, 0)
 		wake(&s.bell.seq)
-		s.tally.woke.Add(1)
+		s.tally.Woke.Add(1)
 	}
 }
 
@@ -68,10 +68,10 @@ func (s *small) post(p *driver.Packet) error {
 		return nil
 	}
 	if s.sends.Full() {
-		s.tally.busy.Add(1)
+		s.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
-	s.tally.waited.Add(1)
+	s.tally.Waited.Add(1)
 	p.Driver.Phase = driver.Posted
 	s.sends.Push(p)
 	return nil
@@ -96,8 +96,8 @@ func (s *small) sent(p *driver.Packet, n int) {
 	if s.opPath != "" {
 		s.opPath = ""
 	}
-	s.tally.sent.Add(1)
-	s.tally.bytesSent.Add(uint64(n))
+	s.tally.Sent.Add(1)
+	s.tally.BytesSent.Add(uint64(n))
 	s.notify()
 }
 
@@ -130,21 +130,15 @@ func (s *small) push() {
 			err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: driver.ErrClosed}
 		}
 		for !s.sends.Empty() {
-			finish(s.sends.Pop(), err)
+			s.sends.Pop().Driver.Finish(err)
 		}
 	}
-}
-
-// outcome takes the result out of a packet that is done.
-func outcome(p *driver.Packet) (bool, error) {
-	p.Driver.Phase = driver.Idle
-	return true, p.Driver.Err
 }
 
 // SendPoll implements driver.Instance.
 func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if !s.enter() {
 		return s.ended(p, "send")
@@ -153,7 +147,7 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	s.leave()
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted:
 		return false, nil
 	}
@@ -165,7 +159,7 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 func (n *conn) ended(p *driver.Packet, op string) (bool, error) {
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
 		if n.closing.Load() {
 			return false, nil
@@ -194,7 +188,7 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 		s.misbehaved("progress beyond what was sent")
 	}
 	if !ok || !s.sends.Empty() {
-		s.tally.busy.Add(1)
+		s.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Buf = unsafe.Slice((*byte)(s.send.dataAt()), maxSmall)

@@ -74,7 +74,7 @@ func (l *large) endError(op string) error {
 func (l *large) progressRecv(t *transfer) {
 	if t.gaveUp {
 		if l.released(t, false) {
-			l.tally.canceled.Add(1)
+			l.tally.Canceled.Add(1)
 			l.finishTransfer(t, false, driver.ErrCanceled)
 		}
 		return

@@ -111,7 +111,7 @@ func (n *conn) block(ctx context.Context, w waiter) error {
 			w.disarm()
 			return err
 		}
-		n.tally.slept.Add(1)
+		n.tally.Slept.Add(1)
 		sleep(&n.mine.seq, val, longestSleep)
 	}
 }

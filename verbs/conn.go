@@ -70,7 +70,7 @@ type conn struct {
 	quiet    uint32    // sq.next when the keeper last looked
 	quenched bool      // the queue pairs are closed
 	grace    time.Time // until which what is under way may complete after a goodbye
-	tally    tally
+	tally    driver.Tallies
 }
 
 // track is what a track adds to a connection.
@@ -94,34 +94,6 @@ type track interface {
 	// drop forgets everything posted: polls then say that it is closed. The
 	// queue pairs are gone.
 	drop()
-}
-
-// tally are the counters of one connection, with one writer each.
-type tally struct {
-	sent, received, bytesSent, bytesReceived driver.Tally
-	puts, gets, atomics                      driver.Tally
-	busy, waited, slept                      driver.Tally
-	truncated, canceled                      driver.Tally
-	connects, disconnects, broken, bad       atomic.Uint32
-}
-
-func (t *tally) addTo(c *driver.Counters) {
-	c.MessagesSent += t.sent.Load()
-	c.MessagesReceived += t.received.Load()
-	c.BytesSent += t.bytesSent.Load()
-	c.BytesReceived += t.bytesReceived.Load()
-	c.Puts += t.puts.Load()
-	c.Gets += t.gets.Load()
-	c.Atomics += t.atomics.Load()
-	c.Busy += t.busy.Load()
-	c.CreditsWaited += t.waited.Load()
-	c.Waits += t.slept.Load()
-	c.Truncated += t.truncated.Load()
-	c.Canceled += t.canceled.Load()
-	c.Connects += uint64(t.connects.Load())
-	c.Disconnects += uint64(t.disconnects.Load())
-	c.BrokenPeers += uint64(t.broken.Load())
-	c.BadFrames += uint64(t.bad.Load())
 }
 
 // Peer implements driver.Instance.
@@ -239,9 +211,9 @@ func (n *conn) finish(s state, reason error) {
 	if n.state.Load() == stateUp {
 		n.reason = reason
 		if s == stateBroken {
-			n.tally.broken.Store(1)
+			n.tally.Broken.Store(1)
 		} else {
-			n.tally.disconnects.Store(1)
+			n.tally.Disconnects.Store(1)
 		}
 		n.state.Store(s)
 	}
@@ -257,7 +229,7 @@ func (n *conn) finish(s state, reason error) {
 
 // misbehaved breaks the connection because of what the peer sent.
 func (n *conn) misbehaved(what string) {
-	n.tally.bad.Add(1)
+	n.tally.Bad.Add(1)
 	n.finish(stateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
 }
 
@@ -272,9 +244,9 @@ func (n *conn) resolve(s state, reason error) bool {
 	n.reason = reason
 	switch s {
 	case stateUp:
-		n.tally.connects.Store(1)
+		n.tally.Connects.Store(1)
 	case stateBroken:
-		n.tally.broken.Store(1)
+		n.tally.Broken.Store(1)
 	}
 	n.state.Store(s)
 	close(n.settled)
@@ -365,7 +337,7 @@ func (n *conn) shut() {
 	}
 	wait := false
 	if old == stateUp {
-		n.tally.disconnects.Store(1)
+		n.tally.Disconnects.Store(1)
 		wait = n.api.farewell()
 	} else if old != stateConnecting {
 		n.api.farewell()

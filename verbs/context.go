@@ -30,7 +30,6 @@ type Context struct {
 	cache    *regcache.Cache[*ibv.MR]
 	set      *connect.Set
 	mods     *connect.Modules
-	inline   int     // bytes that travel inside a work request
 	maxWrite int     // bytes of one RDMA write or read
 	windows  bool    // receives are reached by memory windows
 	shared   *shared // receives of the small track for all peers; nil: each has its own
@@ -78,9 +77,9 @@ func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
 // Deregister implements regcache.Registrar.
 func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
 
-func openContext(props driver.Properties, o options, inline int, a driver.Attributes) (_ *Context, err error) {
+func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Context, err error) {
 	c := &Context{
-		props: props, opts: o, inline: inline, stop: func() {},
+		props: props, opts: o, stop: func() {},
 		open: make(map[*conn]struct{}), regions: make(map[*region]struct{}),
 	}
 	c.api = driver.Context(smallContext{c})
@@ -129,7 +128,7 @@ func (c *Context) makeQueues(p *port, peers int) (err error) {
 	attr := c.dev.Query()
 	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
-	if softRoCE(c.dev.Name()) {
+	if attr.SoftRoCE() {
 		c.maxWrite = softPackets * p.attr.ActiveMTU.Bytes()
 	}
 	if c.pd, err = c.dev.AllocPD(); err != nil {
@@ -253,7 +252,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	defer c.mu.Unlock()
 	to.Add(&c.retired)
 	for n := range c.open {
-		n.tally.addTo(to)
+		n.tally.AddTo(to)
 	}
 	to.Waits += c.slept.Load()
 	if c.cache != nil {

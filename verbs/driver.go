@@ -249,7 +249,6 @@ func managerNamed(name string) bool {
 type nic struct {
 	props  driver.Properties
 	opts   options
-	inline int
 	opened atomic.Bool
 }
 
@@ -280,7 +279,7 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return fail(err)
 	}
 	defer p.dev.Close()
-	n := &nic{opts: o, inline: inlineSize(p.dev.Query())}
+	n := &nic{opts: o}
 	n.props = driver.Properties{
 		Driver: Name, Device: portName(p.dev, p.num), Track: h.Track,
 		Capabilities: capabilities(h.Track, o, p), Profile: profile(p),
@@ -316,7 +315,7 @@ func chooseDevice(name string) (string, error) {
 
 // inlineSize is how much a work request carries itself: copying more costs the
 // processor more than the device's reading it.
-func inlineSize(ibv.DeviceAttr) int { return 220 }
+const inlineSize = 220
 
 func capabilities(t driver.Track, o options, p *port) driver.Capabilities {
 	a := p.dev.Query()
@@ -363,7 +362,7 @@ func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	if n.opened.Swap(true) {
 		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
 	}
-	c, err := openContext(n.props, n.opts, n.inline, a)
+	c, err := openContext(n.props, n.opts, a)
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
 	}

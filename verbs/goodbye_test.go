@@ -12,9 +12,10 @@ import (
 // alone is a connection of the small track without a device, up.
 func alone(t *testing.T) *small {
 	t.Helper()
-	c := &Context{inline: 220, opts: noOptions}
+	c := &Context{opts: noOptions}
 	c.done.dead = driver.ErrClosed // so that nobody polls it
-	s := &small{pool: &pool{window: 64}, mem: &slab{}}
+	mem := &slab{mem: make([]byte, defaultBuffer), size: defaultBuffer}
+	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}
 	s.inbox = newInbox(8)
 	s.ctx, s.api, s.waited = c, s, true
 	s.state.Store(stateUp)
@@ -53,6 +54,39 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 		}
 		if took := time.Since(start); !acknowledged && took < graceTime {
 			t.Errorf("given up after %v, want %v", took, graceTime)
+		}
+	}
+}
+
+// TestNonsenseBreaksTheConnection: codes that there are not, and messages beyond
+// the credits, break it, and are counted.
+func TestNonsenseBreaksTheConnection(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		told uint32
+		e    event
+	}{
+		{"an unknown code", 64, event{kind: eventRecv, code: 9, n: 8}},
+		{"a code of the other track", 64, event{kind: eventRecv, code: codeDone, n: 8}},
+		{"a message beyond the credits", 0, event{kind: eventRecv, code: codeData, n: 8}},
+		{"a message longer than its buffer", 64, event{kind: eventRecv, code: codeData, n: defaultBuffer + 1}},
+		{"credits that cannot be", 64, event{kind: eventRecv, code: codeCredit, imm: 1 << 20}},
+	} {
+		s := alone(t)
+		s.told, s.grant, s.limit = x.told, x.told, 1
+		in := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+		if err := s.RecvPost(&in); err != nil {
+			t.Fatal(err)
+		}
+		if x.e.code == codeData {
+			s.arrived.Store(1)
+		}
+		s.inbox.push(x.e)
+		if _, err := s.RecvPoll(&in); s.state.Load() != stateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("%s: state %d, error %v", x.name, s.state.Load(), err)
+		}
+		if got := s.tally.Bad.Load(); got != 1 {
+			t.Errorf("%s: %d bad frames, want 1", x.name, got)
 		}
 	}
 }

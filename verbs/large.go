@@ -232,13 +232,13 @@ func (l *large) arrivedAll(s *slot, total int) {
 		c := s.p.Cursor()
 		c.Scatter(s.memory.copied[:s.p.N])
 	}
-	l.tally.received.Add(1)
-	l.tally.bytesReceived.Add(uint64(s.p.N))
+	l.tally.Received.Add(1)
+	l.tally.BytesReceived.Add(uint64(s.p.N))
 	l.opPath = ""
 	var err error
 	if total > s.length {
 		err = &driver.TruncatedError{Message: total, Buffer: s.length}
-		l.tally.truncated.Add(1)
+		l.tally.Truncated.Add(1)
 	}
 	l.end(s, err)
 }
@@ -254,11 +254,11 @@ func (l *large) end(s *slot, err error) {
 // memory any more.
 func (l *large) giveBack(s *slot, err error) {
 	if err == driver.ErrCanceled {
-		l.tally.canceled.Add(1)
+		l.tally.Canceled.Add(1)
 	}
 	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
-	finish(s.p, err)
+	s.p.Driver.Finish(err)
 	s.p, s.asking = nil, false
 	l.used--
 }

@@ -9,35 +9,44 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
+// admit checks that a packet can be posted, with so many posted already, and
+// returns the length of its memory.
+func (l *large) admit(p *driver.Packet, op string, posted *int) (n int, err error) {
+	if l.state.Load() != stateUp {
+		return 0, l.failure(op)
+	}
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
+		return 0, l.misuse(op, p)
+	}
+	if n = p.Len(); n > maxMessage {
+		return 0, l.fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
+	}
+	if *posted == transferDepth {
+		l.settle()
+		if *posted == transferDepth {
+			l.tally.Busy.Add(1)
+			return 0, driver.ErrBusy
+		}
+	}
+	return n, nil
+}
+
 // RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error {
 	if !l.enter() {
 		return l.failure("receive")
 	}
 	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("receive")
-	}
-	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return l.misuse("receive", p)
-	}
-	n := p.Len()
-	if n > maxMessage {
-		return l.fault("receive", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
-	}
-	if l.used == transferDepth {
-		l.settle()
-		if l.used == transferDepth {
-			l.tally.busy.Add(1)
-			return driver.ErrBusy
-		}
+	n, err := l.admit(p, "receive", &l.used)
+	if err != nil {
+		return err
 	}
 	k := 0
 	for l.slots[k].p != nil {
 		k++
 	}
 	s := &l.slots[k]
-	err := l.acquire(&s.memory, p, n, k, l.recvAccess())
+	err = l.acquire(&s.memory, p, n, k, l.recvAccess())
 	if err == nil {
 		err = l.bind(s)
 	}
@@ -83,7 +92,7 @@ func (l *large) poll(p *driver.Packet, op string) (bool, error) {
 	}
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
 		return false, nil
 	}
@@ -160,29 +169,16 @@ func (l *large) SendPost(p *driver.Packet) error {
 		return l.failure("send")
 	}
 	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("send")
-	}
-	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return l.misuse("send", p)
-	}
-	n := p.Len()
-	if n > maxMessage {
-		return l.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
-	}
-	if l.sends == transferDepth {
-		l.settle()
-		if l.sends == transferDepth {
-			l.tally.busy.Add(1)
-			return driver.ErrBusy
-		}
+	n, err := l.admit(p, "send", &l.sends)
+	if err != nil {
+		return err
 	}
 	k := 0
 	for l.out[k].p != nil {
 		k++
 	}
 	t := &l.out[k]
-	err := t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
+	err = t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
 	if err == nil && t.rdv.first != 0 {
 		err = errRdvDamaged
 	}
@@ -301,8 +297,8 @@ func (l *large) sent(t *transfer) {
 	l.opPath = ""
 	if t.err == nil {
 		p.N = t.total
-		l.tally.sent.Add(1)
-		l.tally.bytesSent.Add(uint64(t.length))
+		l.tally.Sent.Add(1)
+		l.tally.BytesSent.Add(uint64(t.length))
 	}
-	finish(p, t.err)
+	p.Driver.Finish(t.err)
 }

@@ -30,7 +30,7 @@ func TestLockedMemoryIsWhatTheKernelCounts(t *testing.T) {
 		before := pinned(t)
 		a, _ := pair(t, track, opts)
 		got, want := pinned(t)-before, 2*lockedBy(track, noOptions)
-		if got < want || softRoCE(a.ctx.dev.Name()) && got != want {
+		if got < want || a.ctx.dev.Query().SoftRoCE() && got != want {
 			t.Errorf("two ends of the %s track lock %d bytes, want %d", track, got, want)
 		}
 	}

@@ -73,7 +73,7 @@ func (n *conn) postOp(op *driver.Op, kind uint8) error {
 	if n.ops == opDepth {
 		n.api.settle()
 		if n.ops == opDepth {
-			n.tally.busy.Add(1)
+			n.tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -147,7 +147,7 @@ func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 
 // inlines tells whether a put's bytes travel in its request.
 func (n *conn) inlines(op *driver.Op, kind uint8) bool {
-	return kind == opPut && len(op.Local) <= n.ctx.inline
+	return kind == opPut && len(op.Local) <= inlineSize
 }
 
 // pushOps posts requests of operations, in their order, as far as the send queue
@@ -253,11 +253,11 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	case ibv.WCSuccess:
 		switch s.kind {
 		case opPut:
-			n.tally.puts.Add(1)
+			n.tally.Puts.Add(1)
 		case opGet:
-			n.tally.gets.Add(1)
+			n.tally.Gets.Add(1)
 		default:
-			n.tally.atomics.Add(1)
+			n.tally.Atomics.Add(1)
 			if op.Result = 0; op.Fetch {
 				op.Result = *s.result
 			}

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 
@@ -221,10 +220,3 @@ func detailGID(g ibv.GIDEntry) string {
 // a whole request, resets the count of retries, so that a long one that loses a few
 // packets breaks the connection.
 const softPackets = 16
-
-// softRoCE tells whether a device is one of the kernel's rdma_rxe, which
-// alone shows its network interface this way.
-func softRoCE(device string) bool {
-	_, err := os.Stat("/sys/class/infiniband/" + device + "/parent")
-	return err == nil
-}

@@ -52,7 +52,7 @@ func (l *large) prefetch(p *driver.Packet, access regcache.Access) error {
 		}
 	}
 	if f == nil {
-		l.tally.busy.Add(1)
+		l.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	n := p.Len()

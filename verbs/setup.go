@@ -85,7 +85,7 @@ func (c *Context) initSmall(s *small) (err error) {
 		return err
 	}
 	s.results, s.lkey = s.mem.extra(), s.mem.lkey
-	return s.sq.init(s.pool.qp, sends, slots, c.inline)
+	return s.sq.init(s.pool.qp, sends, slots, inlineSize)
 }
 
 func (c *Context) initLarge(l *large) (err error) {
@@ -109,7 +109,7 @@ func (c *Context) initLarge(l *large) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := l.sq.init(tx, largeSends, 0, max(c.inline, 8)); err != nil {
+	if err := l.sq.init(tx, largeSends, 0, inlineSize); err != nil {
 		return err
 	}
 	rx := tx
@@ -147,7 +147,7 @@ func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 	}
 	init := ibv.QPInit{
 		SendCQ: c.done.cq, RecvCQ: c.done.cq, MaxSendWR: sends, MaxRecvWR: recvs,
-		MaxInline: max(c.inline, 8), Tag: queueTag(n.num, uint8(len(n.qps))),
+		MaxInline: inlineSize, Tag: queueTag(n.num, uint8(len(n.qps))),
 	}
 	if c.shared != nil {
 		init.SRQ = c.shared.srq
@@ -170,7 +170,7 @@ func (c *Context) discard(n *conn) {
 	n.api.drop()
 	c.conns[n.num].CompareAndSwap(n, nil)
 	c.ready.remove(n.num)
-	n.tally.addTo(&c.retired)
+	n.tally.AddTo(&c.retired)
 }
 
 // remove frees a connection that is closed.

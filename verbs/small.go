@@ -60,18 +60,6 @@ var (
 	_ driver.OneSided       = (*small)(nil)
 )
 
-func finish(p *driver.Packet, err error) {
-	p.Driver.Err = err
-	p.Driver.Phase = driver.Done
-}
-
-// outcome takes a packet back from the driver.
-func outcome(p *driver.Packet) (bool, error) {
-	err := p.Driver.Err
-	p.Driver = driver.PacketState{}
-	return true, err
-}
-
 // over is what polling a packet says once this side is closed.
 func (n *conn) over(p *driver.Packet, op string) (bool, error) {
 	if n.state.Load() != stateConnecting {

@@ -52,7 +52,7 @@ func (s *small) postRecv(p *driver.Packet) error {
 	case p.Driver.Phase != driver.Idle:
 		return s.misuse("receive", p)
 	case s.recvs.Full():
-		s.tally.busy.Add(1)
+		s.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Driver.Phase = driver.Posted
@@ -67,7 +67,7 @@ func (s *small) hasMessage() bool { return s.arrived.Load() != s.taken.Load() }
 // RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
@@ -85,7 +85,7 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	s.leave()
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted, driver.Idle, driver.BufferOut:
 		return done, err
 	}
@@ -114,7 +114,7 @@ func (s *small) receive() {
 		p.Driver.Err = nil
 		if p.N < len(data) {
 			p.Driver.Err = &driver.TruncatedError{Message: len(data), Buffer: p.N}
-			s.tally.truncated.Add(1)
+			s.tally.Truncated.Add(1)
 		}
 		p.Driver.Phase = driver.Done
 		s.consumed(m)
@@ -128,7 +128,7 @@ func (s *small) endReceives() {
 	}
 	err := s.failure("receive")
 	for !s.recvs.Empty() {
-		finish(s.recvs.Pop(), err)
+		s.recvs.Pop().Driver.Finish(err)
 	}
 }
 
@@ -138,8 +138,8 @@ func (s *small) consumed(m message) {
 	s.taken.Add(1)
 	s.popped = true
 	s.opPath = ""
-	s.tally.received.Add(1)
-	s.tally.bytesReceived.Add(uint64(m.n))
+	s.tally.Received.Add(1)
+	s.tally.BytesReceived.Add(uint64(m.n))
 	s.pool.put(m.buffer)
 	out := int(s.grant - s.gotHead)
 	s.grant += s.pool.more(out)
@@ -207,8 +207,8 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 	}
 	defer s.leave()
 	if s.recvs.Remove(p) {
-		s.tally.canceled.Add(1)
-		finish(p, driver.ErrCanceled)
+		s.tally.Canceled.Add(1)
+		p.Driver.Finish(driver.ErrCanceled)
 	}
 	return nil
 }

@@ -35,12 +35,12 @@ func (s *small) postSend(p *driver.Packet) error {
 			s.flush(false)
 			return nil
 		}
-		s.tally.waited.Add(1)
+		s.tally.Waited.Add(1)
 	} else {
 		s.settle()
 	}
 	if s.sends.Full() {
-		s.tally.busy.Add(1)
+		s.tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Driver.Phase = driver.Posted
@@ -57,7 +57,7 @@ func (s *small) mayStart() bool {
 func (s *small) start(p *driver.Packet) {
 	n := p.Len()
 	buf := s.takeSlot()
-	if n <= s.ctx.inline {
+	if n <= inlineSize {
 		s.slotsOut-- // not needed
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
@@ -75,7 +75,7 @@ func (s *small) start(p *driver.Packet) {
 	}
 	p.N = n
 	s.count(n)
-	finish(p, nil)
+	p.Driver.Finish(nil)
 }
 
 // takeSlot returns the next send buffer, which is free.
@@ -96,8 +96,8 @@ func (s *small) sendSlotFilled(n int) {
 func (s *small) count(n int) {
 	s.sentCount++
 	s.opPath = ""
-	s.tally.sent.Add(1)
-	s.tally.bytesSent.Add(uint64(n))
+	s.tally.Sent.Add(1)
+	s.tally.BytesSent.Add(uint64(n))
 }
 
 // push starts what has waited.
@@ -105,7 +105,7 @@ func (s *small) push() {
 	if s.state.Load() != stateUp {
 		err := s.failure("send")
 		for !s.sends.Empty() {
-			finish(s.sends.Pop(), err)
+			s.sends.Pop().Driver.Finish(err)
 		}
 		return
 	}
@@ -122,7 +122,7 @@ func (s *small) push() {
 // SendPoll implements driver.Instance.
 func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
-		return outcome(p)
+		return p.Driver.Outcome()
 	}
 	if !s.enter() {
 		return s.over(p, "send")
@@ -134,7 +134,7 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	s.leave()
 	switch p.Driver.Phase {
 	case driver.Done:
-		return outcome(p)
+		return p.Driver.Outcome()
 	case driver.Posted:
 		return false, nil
 	}
@@ -156,7 +156,7 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 	if !s.sends.Empty() || !s.mayStart() {
 		s.settle()
 		if !s.sends.Empty() || !s.mayStart() {
-			s.tally.busy.Add(1)
+			s.tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -192,7 +192,7 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 		p.Driver = driver.PacketState{}
 		return s.failure("send")
 	}
-	if n <= s.ctx.inline {
+	if n <= inlineSize {
 		s.slotsOut--
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
@@ -203,6 +203,6 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	s.flush(false)
 	p.N = n
 	s.count(n)
-	finish(p, nil)
+	p.Driver.Finish(nil)
 	return nil
 }

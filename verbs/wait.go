@@ -95,7 +95,7 @@ func (n *conn) block(ctx context.Context, i poller, p *driver.Packet, sending bo
 		if done, err := pollFor(i, p, sending); done {
 			return err
 		}
-		n.tally.slept.Add(1)
+		n.tally.Slept.Add(1)
 		select {
 		case <-n.bell:
 		case <-ctx.Done():

@@ -97,9 +97,6 @@ func TestMisuse(t *testing.T) {
 	if _, err := c.Acquire(nil, 1); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("acquire of nothing: %v", err)
 	}
-	if _, err := c.Transient(nil, 1); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("transient of nothing: %v", err)
-	}
 	if _, err := c.Prefetch(nil, 1); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("prefetch of nothing: %v", err)
 	}

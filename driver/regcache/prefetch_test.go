@@ -380,7 +380,7 @@ func TestTransientBesidePrefetch(t *testing.T) {
 	dev.mu.Lock()
 	dev.during = nil
 	dev.mu.Unlock()
-	piece, err := c.Transient(b[:page], 1)
+	piece, err := c.transient(b[:page], 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -269,20 +269,8 @@ func (c *Cache[H]) complete(p *pending[H]) (*Region[H], error) {
 	return r, nil
 }
 
-// Transient returns a region of exactly b, registered for this one use and
-// deregistered by Release, whatever memory it is. It is for pieces of a buffer
-// whose registration as a whole is under way. It blocks; errors are those of
-// Acquire.
-func (c *Cache[H]) Transient(b []byte, access Access) (*Region[H], error) {
-	if len(b) == 0 {
-		return nil, fmt.Errorf("%s: register no bytes: %w", c.cfg.Name, driver.ErrInvalid)
-	}
-	c.mu.Lock()
-	c.total.Misses++
-	c.mu.Unlock()
-	return c.transient(b, access)
-}
-
+// transient returns a region of exactly b, registered for this one use and
+// deregistered by Release.
 func (c *Cache[H]) transient(b []byte, access Access) (*Region[H], error) {
 	lo, hi := span(b)
 	c.mu.Lock()

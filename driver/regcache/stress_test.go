@@ -109,7 +109,7 @@ func (w *stressor) step() {
 			w.keep(r, nil, b, access)
 		}
 	case p < 55:
-		r, err := w.c.Transient(b, access)
+		r, err := w.c.transient(b, access)
 		w.keep(r, err, b, access)
 	case p < 62:
 		f, err := w.c.Prefetch(b, access)

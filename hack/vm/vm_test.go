@@ -106,8 +106,6 @@ func runner(t *testing.T, args ...string) *exec.Cmd {
 	switch {
 	case testing.Short():
 		t.Skip("boots a virtual machine: not with -short")
-	case os.Getenv("BYWASH_VM_TESTS") == "":
-		t.Skip("boots virtual machines: make test-vm does (BYWASH_VM_TESTS=1)")
 	case runtime.GOARCH != "amd64":
 		t.Skip("needs an amd64 machine: the guest runs its programs")
 	}

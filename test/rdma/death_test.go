@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -19,48 +21,61 @@ const (
 	slowness = 4
 )
 
-// A death is what one side does when the other goes dark. It ends with the error
-// of the connection.
+// A death is what one side does when the other goes dark. It calls begun when that is
+// under way, and ends with the error of the connection.
 type death struct {
 	name  string
 	track driver.Track
-	live  func(i driver.Instance, reg driver.RemoteRegion) error
+	live  func(i driver.Instance, reg driver.RemoteRegion, begun func()) error
 }
 
 var deaths = []death{
-	{"a receive that is polled", driver.Small, func(i driver.Instance, _ driver.RemoteRegion) error {
-		p := &driver.Packet{IOV: [][]byte{make([]byte, 64)}}
-		return errors.Join(i.RecvPost(p), until("receive", func() (bool, error) { return i.RecvPoll(p) }))
+	{"a receive that is polled", driver.Small, func(i driver.Instance, _ driver.RemoteRegion, begun func()) error {
+		return receive(i, 64, begun)
 	}},
-	{"a receive that sleeps", driver.Small, func(i driver.Instance, _ driver.RemoteRegion) error {
+	{"a receive that sleeps", driver.Small, func(i driver.Instance, _ driver.RemoteRegion, begun func()) error {
 		p := &driver.Packet{IOV: [][]byte{make([]byte, 64)}}
+		if err := i.RecvPost(p); err != nil {
+			return err
+		}
+		begun()
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		return errors.Join(i.RecvPost(p), i.(driver.RecvWaiter).RecvWait(ctx, p))
+		return i.(driver.RecvWaiter).RecvWait(ctx, p)
 	}},
-	{"sends", driver.Small, func(i driver.Instance, _ driver.RemoteRegion) error {
+	{"sends", driver.Small, func(i driver.Instance, _ driver.RemoteRegion, begun func()) error {
 		p := &driver.Packet{IOV: [][]byte{make([]byte, 1000)}}
-		return forever("send", func() error { return i.SendPost(p) }, func() (bool, error) { return i.SendPoll(p) })
+		return forever("send", func() error { return i.SendPost(p) }, func() (bool, error) { return i.SendPoll(p) }, begun)
 	}},
-	{"puts", driver.Small, func(i driver.Instance, reg driver.RemoteRegion) error {
+	{"puts", driver.Small, func(i driver.Instance, reg driver.RemoteRegion, begun func()) error {
 		one, op := i.(driver.OneSided), &driver.Op{Local: make([]byte, regionSize), Remote: reg}
-		return forever("put", func() error { return one.PutPost(op) }, func() (bool, error) { return one.OpPoll(op) })
+		return forever("put", func() error { return one.PutPost(op) }, func() (bool, error) { return one.OpPoll(op) }, begun)
 	}},
-	{"a receive on the large track", driver.Large, func(i driver.Instance, _ driver.RemoteRegion) error {
-		p := &driver.Packet{IOV: [][]byte{make([]byte, 1<<20)}}
-		return errors.Join(i.RecvPost(p), until("receive", func() (bool, error) { return i.RecvPoll(p) }))
+	{"a receive on the large track", driver.Large, func(i driver.Instance, _ driver.RemoteRegion, begun func()) error {
+		return receive(i, 1<<20, begun)
 	}},
-	{"gets on the large track", driver.Large, func(i driver.Instance, reg driver.RemoteRegion) error {
+	{"gets on the large track", driver.Large, func(i driver.Instance, reg driver.RemoteRegion, begun func()) error {
 		one, op := i.(driver.OneSided), &driver.Op{Local: make([]byte, regionSize), Remote: reg}
-		return forever("get", func() error { return one.GetPost(op) }, func() (bool, error) { return one.OpPoll(op) })
+		return forever("get", func() error { return one.GetPost(op) }, func() (bool, error) { return one.OpPoll(op) }, begun)
 	}},
 }
 
+// receive posts a receive and polls it until its end.
+func receive(i driver.Instance, size int, begun func()) error {
+	p := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
+	if err := i.RecvPost(p); err != nil {
+		return err
+	}
+	begun()
+	return until("receive", func() (bool, error) { return i.RecvPoll(p) })
+}
+
 // forever posts again and again, until that or its outcome is an error.
-func forever(what string, post func() error, poll func() (bool, error)) error {
+func forever(what string, post func() error, poll func() (bool, error), begun func()) error {
 	for start := time.Now(); time.Since(start) < limit; {
 		err := until("post "+what, func() (bool, error) { return posted(post()) })
 		if err == nil {
+			begun()
 			err = until(what, poll)
 		}
 		if err != nil {
@@ -98,7 +113,8 @@ func stand(t *testing.T, w *wire) *mortals {
 	return m
 }
 
-// die plays all deaths at once and checks how each shows after at.
+// die plays all deaths at once, calls at when they are under way, and checks how
+// each shows after the time that it returns.
 func (m *mortals) die(t *testing.T, at func() time.Time) {
 	t.Helper()
 	type end struct {
@@ -106,13 +122,17 @@ func (m *mortals) die(t *testing.T, at func() time.Time) {
 		when time.Time
 	}
 	ends := make([]end, len(deaths))
-	var all sync.WaitGroup
+	var all, begun sync.WaitGroup
+	begun.Add(len(deaths))
 	for k, d := range deaths {
 		all.Go(func() {
-			err := d.live(m.conns[k], m.remotes[k])
+			once := sync.OnceFunc(begun.Done)
+			err := d.live(m.conns[k], m.remotes[k], once)
+			once()
 			ends[k] = end{err, time.Now()}
 		})
 	}
+	begun.Wait()
 	dark := at()
 	all.Wait()
 	for k, e := range ends {
@@ -168,15 +188,14 @@ func (m *mortals) close(t *testing.T) {
 func noticeDeath(t *testing.T) {
 	w := meet(t)
 	dark := func() time.Time {
-		var word string
-		if err := w.hear(&word); err != nil {
-			t.Errorf("hear that the other machine goes dark: %v", err)
-		}
+		w.sync(t, "all is under way")
+		w.sync(t, "dark")
 		return time.Now()
 	}
 	m := stand(t, w)
 	m.die(t, dark)
 	m.absent(t)
+	noErr(t, "say that it was noticed", os.WriteFile(noticed(), nil, 0o600))
 	w = meet(t)
 	m.recover(t, w)
 
@@ -184,6 +203,9 @@ func noticeDeath(t *testing.T) {
 	m.die(t, dark)
 	m.close(t)
 }
+
+// noticed is the file by which machine 0 says so while there is no link.
+func noticed() string { return filepath.Join(os.Getenv("VM_OUT"), "noticed") }
 
 // absent checks that a connection to a machine that is dark gives up when it is
 // asked to.
@@ -207,16 +229,18 @@ func goDark(t *testing.T) {
 	m := stand(t, w)
 	dark := func(how ...string) func() time.Time {
 		return func() time.Time {
-			time.Sleep(200 * time.Millisecond) // everything is under way by then
-			noErr(t, "tell", w.tell("dark"))
-			time.Sleep(100 * time.Millisecond) // the word is there by then
+			w.sync(t, "all is under way")
+			w.sync(t, "dark")
 			start := time.Now()
 			run(t, how...)
 			return start
 		}
 	}
 	m.die(t, dark("ip", "link", "set", "eth0", "down"))
-	time.Sleep(slowness * deadTime) // machine 0 has noticed by then
+	noErr(t, "wait", until("machine 0 notices", func() (bool, error) {
+		_, err := os.Stat(noticed())
+		return err == nil, nil
+	}))
 	run(t, "ip", "link", "set", "eth0", "up")
 	w = meet(t)
 	m.recover(t, w)

@@ -92,7 +92,7 @@ func (p *pair) play(t *testing.T, vm, self string) {
 	}
 	args := []string{
 		"-two", "-kernel", "6.1", "-timeout", p.limit.String(),
-		"-env", envCase + "=" + p.name, "-env", envDir + "=" + dir,
+		"-env", envCase + "=" + p.name, "-env", envDir + "=" + dir, "-out", t.TempDir(),
 	}
 	if p.netem != "" {
 		args = append(args, "-netem", p.netem)
@@ -142,8 +142,6 @@ func build(t *testing.T) (vm, self string) {
 	switch {
 	case testing.Short():
 		t.Skip("boots virtual machines: not with -short")
-	case os.Getenv("BYWASH_VM_TESTS") == "":
-		t.Skip("boots virtual machines: make test-vm does (BYWASH_VM_TESTS=1)")
 	case runtime.GOARCH != "amd64" || runtime.GOOS != "linux":
 		t.Skip("needs Linux on amd64: the guest runs its programs")
 	}

@@ -88,9 +88,6 @@ func (ch *CompChannel) tryEvent() int {
 // called beside Wait, to wake it.
 func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
 
-// vendorSoftRoCE tells Soft-RoCE from devices; its name is the user's choice.
-const vendorSoftRoCE = 0xffffff
-
 // CQ is a completion queue.
 type CQ struct {
 	object
@@ -127,7 +124,7 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 			ch = channel.h
 		}
 		var r int
-		cq.q, cq.key, cq.cqe, r = rawCreateCQ(c.h, cqe, ch, vector, c.attr.VendorID == vendorSoftRoCE)
+		cq.q, cq.key, cq.cqe, r = rawCreateCQ(c.h, cqe, ch, vector, c.attr.SoftRoCE())
 		return cq.q, r
 	}, parents...)
 	if err != nil {

@@ -152,6 +152,9 @@ type DeviceAttr struct {
 	RNRNakDisabled bool // the device sends no receiver-not-ready
 }
 
+// SoftRoCE tells whether the device is one of the kernel's rdma_rxe, by its vendor: its name is the user's choice.
+func (a DeviceAttr) SoftRoCE() bool { return a.VendorID == 0xffffff }
+
 // Query returns the device's attributes as they were at Open.
 func (c *Context) Query() DeviceAttr { return c.attr }
 
