@@ -49,6 +49,7 @@ type conn struct {
 
 	mu     sync.Mutex // state changes
 	reason error      // why broken; set before state is
+	early  state      // how it ended before it stood; stateConnecting: it has not
 
 	// Written by whoever drains the completion queue.
 	inbox    inbox
@@ -197,7 +198,7 @@ func (n *conn) notice(e *event) {
 
 // failed says why the first work request failed.
 func (n *conn) failed() {
-	if n.state.Load() != stateUp {
+	if s := n.state.Load(); s != stateUp && s != stateConnecting {
 		n.wake()
 		return
 	}
@@ -205,10 +206,18 @@ func (n *conn) failed() {
 	n.finish(stateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
 }
 
-// finish ends a connection that is up and wakes whoever waits for it.
+// finish ends a connection that is up and wakes whoever waits for it. The peer may have stood, sent and left
+// before the last step on this side: then the end comes right after the beginning.
 func (n *conn) finish(s state, reason error) {
 	n.mu.Lock()
-	if n.state.Load() == stateUp {
+	switch n.state.Load() {
+	case stateConnecting:
+		if n.early == stateConnecting {
+			n.early, n.reason = s, reason
+		}
+		n.mu.Unlock()
+		return
+	case stateUp:
 		n.reason = reason
 		if s == stateBroken {
 			n.tally.Broken.Store(1)
@@ -237,10 +246,11 @@ func (n *conn) misbehaved(what string) {
 // did.
 func (n *conn) resolve(s state, reason error) bool {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.state.Load() != stateConnecting {
+		n.mu.Unlock()
 		return false
 	}
+	early, why := n.early, n.reason
 	n.reason = reason
 	switch s {
 	case stateUp:
@@ -250,6 +260,10 @@ func (n *conn) resolve(s state, reason error) bool {
 	}
 	n.state.Store(s)
 	close(n.settled)
+	n.mu.Unlock()
+	if s == stateUp && early != stateConnecting {
+		n.finish(early, why)
+	}
 	return true
 }
 
@@ -277,9 +291,7 @@ func (n *conn) endpointChanged() {
 // lost is called when the peer's process is gone, or has closed. What it sent
 // before may still be on its way from the device to the completion queue.
 func (n *conn) lost() {
-	if n.resolve(stateBroken, n.end.Err()) {
-		return
-	}
+	n.resolve(stateUp, nil) // it was, for a moment
 	for range 3 {
 		n.ctx.drainAll()
 		if n.state.Load() != stateUp {

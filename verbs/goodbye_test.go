@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -102,5 +103,32 @@ func TestFailureBeforeItsReason(t *testing.T) {
 	s.inbox.push(event{kind: eventFailed, code: uint8(ibv.WCRetryExceeded), id: 0})
 	if done, err := s.OpPoll(op); !done || !errors.Is(err, driver.ErrBroken) {
 		t.Errorf("done %v, error %v, want %v", done, err, driver.ErrBroken)
+	}
+}
+
+// TestGoodbyeBeforeTheConnectionStands: a peer can connect, send and leave before the last step on this side is
+// done; the connection then stands, and what was sent can be received.
+func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
+	for _, x := range []struct {
+		end  state
+		want error
+	}{{statePeerClosed, nil}, {stateBroken, driver.ErrBroken}} {
+		s := alone(t)
+		s.state.Store(stateConnecting)
+		s.settled, s.waited = make(chan struct{}), false
+		s.finish(x.end, fmt.Errorf("%w: test", driver.ErrBroken))
+		if got := state(s.state.Load()); got != stateConnecting {
+			t.Fatalf("state %d before the last step", got)
+		}
+		s.resolve(stateUp, nil)
+		if err := s.ConnectWait(t.Context()); !errors.Is(err, x.want) {
+			t.Errorf("connect wait: %v, want %v", err, x.want)
+		}
+		if got := state(s.state.Load()); got != x.end {
+			t.Errorf("state %d, want %d", got, x.end)
+		}
+		if s.tally.Connects.Load() != 1 {
+			t.Error("it does not count as a connection")
+		}
 	}
 }

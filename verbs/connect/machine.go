@@ -89,6 +89,7 @@ type end struct {
 	working   bool // queue pairs are being moved
 	doing     endState
 	err       error
+	left      error // the peer stood, and left, before this side stands
 
 	heard time.Duration // last message to this end, or its beginning
 	again time.Duration // when to repeat; 0: not
@@ -329,9 +330,13 @@ func (m *machine) stand(e *end, now time.Duration) {
 	}
 	if !e.useCTS {
 		m.enter(e, stReady)
+		m.follow(e)
 		return
 	}
 	m.enter(e, stClear)
+	if m.follow(e); e.state != stClear {
+		return
+	}
 	if m.cleared(e); e.state == stClear && m.self != m.peer {
 		m.repeat(e, now, firstPause)
 	}
@@ -394,6 +399,23 @@ func (m *machine) end(e *end, s endState, err error) {
 	}
 	e.err, e.again, e.limit = err, 0, 0
 	m.enter(e, s)
+}
+
+// follow loses an end whose peer left when only this side's last step was missing.
+func (m *machine) follow(e *end) {
+	if e.left != nil {
+		m.end(e, stLost, e.left)
+	}
+}
+
+// gone tells that the peer's end has left in order. In stFinish it had stood, and may have sent: what it
+// sent can be received once this side stands, too.
+func (m *machine) gone(e *end, err error) {
+	if e.state == stFinish {
+		e.left = err
+		return
+	}
+	m.drop(e, err)
 }
 
 // drop fails or loses an end, as the case may be.

@@ -168,6 +168,8 @@ func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 	if e != nil && (e.state == stRequest || e.peerID != 0 && e.peerID == msg.from) {
 		if e.state == stReply && (msg.kind == msgClose || msg.code == rejectTime) {
 			m.part(e, now)
+		} else if msg.kind == msgClose {
+			m.gone(e, err)
 		} else {
 			m.drop(e, err)
 		}
@@ -197,6 +199,6 @@ func (m *machine) receiveClosed(msg *message, now time.Duration) {
 	case e.state == stReply:
 		m.part(e, now)
 	default:
-		m.drop(e, fmt.Errorf("%w: the peer's end is gone", driver.ErrClosed))
+		m.gone(e, fmt.Errorf("%w: the peer's end is gone", driver.ErrClosed))
 	}
 }

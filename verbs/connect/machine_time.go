@@ -147,7 +147,7 @@ func (m *machine) noLink(target string, err error, final bool) {
 // leave tells that the peer has gone in order.
 func (m *machine) leave() {
 	for _, e := range m.ends {
-		m.drop(e, fmt.Errorf("%w: the peer has closed", driver.ErrClosed))
+		m.gone(e, fmt.Errorf("%w: the peer has closed", driver.ErrClosed))
 	}
 	m.queue, m.graves = nil, nil
 }

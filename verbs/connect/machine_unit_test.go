@@ -302,3 +302,47 @@ func TestRequestsAreBounded(t *testing.T) {
 		t.Error("a peer that came back is not heard")
 	}
 }
+
+// An answerer may stand, send and leave before the asker's last step is done: the asker stands as well, and
+// then loses the connection, in order.
+func TestPeerLeavesBeforeTheLastStep(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		leave func(m *machine, e *end)
+	}{
+		{"endpoint", func(m *machine, e *end) {
+			_ = m.receive(&message{kind: msgClose, from: e.peerID, to: e.id}, 0)
+		}},
+		{"context", func(m *machine, _ *end) { m.leave() }},
+	} {
+		for _, cts := range []bool{false, true} {
+			m := &machine{self: 1, peer: 2, timeout: time.Second, nextID: func() uint64 { return 5 }}
+			e := &end{offer: anOffer(), timeout: time.Second, cts: cts, clear: true}
+			m.add(e, 0)
+			m.start(e, 0)
+			for _, msg := range []message{
+				{kind: msgReply, from: 9, to: 5, offer: anOffer()},
+				{kind: msgConfirm, from: 9, to: 5, flags: flagAnswer},
+			} {
+				if err := m.receive(&msg, 0); err != nil {
+					t.Fatal(err)
+				}
+				if e.state == stModify {
+					m.done(e, nil, 0)
+				}
+			}
+			if e.state != stFinish {
+				t.Fatalf("state is %v, want %v", e.state, stFinish)
+			}
+			m.take()
+			tt.leave(m, e)
+			if e.state != stFinish {
+				t.Errorf("%s: given up in the middle of a step: %v (%v)", tt.name, e.state, e.err)
+			}
+			m.done(e, nil, 0)
+			if e.state != stLost || !errors.Is(e.err, driver.ErrClosed) {
+				t.Errorf("%s: state %v (%v), want %v in order", tt.name, e.state, e.err, stLost)
+			}
+		}
+	}
+}
