@@ -1,0 +1,350 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+type state uint8
+
+const (
+	stateDialing state = iota
+	stateListening
+	stateAccepted // listener: has answered, waits for the first packet
+	stateUp
+	stateClosing // this side has closed, the peer does not know yet
+	stateDown
+)
+
+// Conn is a connection. Nothing is allocated on it once it stands.
+type Conn struct {
+	User any // the caller's
+
+	e      *Endpoint
+	id     uint64 // ours: in packets to us
+	peer   uint64 // theirs: in packets to them
+	peerID uint64 // the peer's endpoint
+	route  Route
+	state  state
+	dialer bool
+	sealer *sealer
+	mtu    int
+
+	// Connecting.
+	mine, theirs greeting
+	cookie       [cookieSize]byte
+	pause        Time
+	takenAt      Time
+	unconfirmed  bool // dialer: stands, and does not know yet that the peer does
+	knocked      Time
+	rejected     error
+	rejectAt     Time
+
+	// Timers and lists.
+	due     Time
+	place   int // in the heap, from 1; 0: not in it
+	touched bool
+
+	sender
+	receiver
+	recovery
+	pacer
+
+	heard     Time // when the peer was last heard of
+	wantPing  bool
+	pingAt    Time // when the last ping went out
+	closeSent Time
+	closeFrom Time
+	abort     bool
+	peerEnd   uint64 // of a Close: what the peer sent before it
+	peerLeft  bool
+}
+
+// Endpoint returns the one the connection belongs to.
+func (c *Conn) Endpoint() *Endpoint { return c.e }
+
+// Up tells whether the connection stands.
+func (c *Conn) Up() bool { return c.state == stateUp }
+
+// Hello is what the peer told of itself; valid from Up on.
+func (c *Conn) Hello() []byte { return c.theirs.hello }
+
+// Encrypted tells whether what is sent is encrypted.
+func (c *Conn) Encrypted() bool { return c.sealer != nil }
+
+// RTT is the smoothed time to the peer and back; 0 before the first measurement.
+func (c *Conn) RTT() time.Duration { return time.Duration(c.srtt) }
+
+// begin resets what sending and receiving need.
+func (c *Conn) begin() {
+	w := c.e.cfg.Window
+	c.segs = make([]segment, w)
+	c.got = make([]Fragment, w)
+	c.bits = make([]uint64, w/64)
+	c.recovery.begin()
+	c.pacer.begin()
+}
+
+// overhead is what a packet's payload is followed by.
+func (c *Conn) overhead() int {
+	if c.sealer != nil {
+		return tagSize
+	}
+	return 0
+}
+
+// MaxFragment is how many bytes of an ordered message fit in a packet, at
+// least 100.
+func (c *Conn) MaxFragment() int { return c.mtu - HeaderSize - c.overhead() }
+
+// maxPlaced is that of a placed message.
+func (c *Conn) maxPlaced() int { return c.mtu - PlacedHeaderSize - c.overhead() }
+
+// SetMTU changes the largest packet, within what both sides announced when connecting.
+// What waits in longer frames is sent as it is.
+func (c *Conn) SetMTU(n int) error {
+	if n < MinMTU {
+		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", ErrInvalid, n, MinMTU)
+	}
+	c.mtu = min(n, int(c.mine.mtu), int(c.theirs.mtu))
+	return nil
+}
+
+// keepalive is how long the peer may be silent until it is asked.
+func (c *Conn) keepalive() Time { return Time(c.e.cfg.DeadTime) / 4 }
+
+// input takes a packet for this connection.
+func (c *Conn) input(frame uint64, b []byte) (kept bool) {
+	e := c.e
+	if c.state < stateAccepted {
+		e.stats.Bad++
+		return false
+	}
+	if c.sealer != nil {
+		if b = c.sealer.open(b, le.Uint64(b[16:])); b == nil {
+			e.stats.Bad++
+			return false
+		}
+	} else if b[1]&flagSealed != 0 || le.Uint32(b[4:]) != sum(b) {
+		e.stats.Bad++
+		return false
+	}
+	h := &e.h
+	parseHeader(b, h)
+	if h.pn == 0 || int(h.words) > maxWords || ackSize+8*int(h.words) > len(b) {
+		e.stats.Bad++
+		return false
+	}
+	if c.state == stateAccepted {
+		c.stand()
+	}
+	c.heard = e.now
+	if c.unconfirmed {
+		c.unconfirmed = false
+		e.uncall(c)
+	}
+	if h.pn > c.newest {
+		c.newest, c.newestStamp, c.newestAt = h.pn, h.stamp, e.now
+	}
+	words := b[len(b)-8*int(h.words):]
+	if !c.acknowledged(h, words) {
+		c.violated("an acknowledgement of what was not sent")
+		return false
+	}
+	b = b[:len(b)-8*int(h.words)]
+	switch h.kind {
+	case kindData:
+		if c.state == stateUp {
+			kept = c.data(h, frame, b)
+		}
+	case kindPing:
+		c.ackNow = true
+	case kindClose:
+		c.closed(h, b)
+	case kindClosed:
+		if c.state == stateClosing {
+			e.drop(c)
+			return kept
+		}
+	}
+	if c.state == stateUp && c.peerLeft && c.cum >= c.peerEnd {
+		c.left()
+		return kept
+	}
+	e.look(c)
+	return kept
+}
+
+// violated ends a connection whose peer does not follow the protocol. Let nobody
+// know: what it says is not to be trusted.
+func (c *Conn) violated(what string) {
+	c.e.stats.Bad++
+	c.fail(fmt.Errorf("%w: %s", ErrProtocol, what))
+}
+
+// fail ends a connection that is not closed on this side.
+func (c *Conn) fail(err error) {
+	e := c.e
+	if c.state == stateDown {
+		return
+	}
+	if c.state < stateUp {
+		e.uncall(c)
+	} else if !errors.Is(err, ErrClosed) {
+		e.stats.Broken++
+	}
+	closing := c.state == stateClosing
+	c.finish()
+	if !closing {
+		e.handler.Down(c, err)
+	}
+}
+
+// finish frees everything.
+func (c *Conn) finish() {
+	if c.state == stateUp || c.state == stateClosing {
+		c.dropSegments()
+		c.dropArrived()
+	}
+	if c.state >= stateAccepted {
+		c.unshare()
+	}
+	if c.unconfirmed {
+		c.e.uncall(c)
+	}
+	c.state = stateDown
+	c.e.remove(c)
+}
+
+// drop ends a connection that this side has closed.
+func (e *Endpoint) drop(c *Conn) { c.finish() }
+
+// Close ends the connection in order, and forgets what has not been acknowledged:
+// wait until Unacknowledged is 0 to lose nothing. The connection is the endpoint's from then
+// on, which tells the peer for up to the dead time; the handler is not called
+// any more for it. With abort the peer sees ErrAborted instead of ErrClosed.
+func (c *Conn) Close(now Time, abort bool) {
+	e := c.e
+	e.now = max(e.now, now)
+	switch c.state {
+	case stateDialing, stateListening:
+		e.uncall(c)
+		c.finish()
+		return
+	case stateAccepted:
+		e.uncall(c)
+		c.begin()
+		c.mtu = int(min(c.mine.mtu, c.theirs.mtu))
+	case stateUp:
+	default:
+		return
+	}
+	c.abort = abort || c.Unacknowledged() > 0
+	c.dropSegments()
+	c.dropArrived()
+	c.state, c.closeFrom, c.pause = stateClosing, e.now, max(2*c.srtt, Time(firstKnock))
+	c.sendClose()
+}
+
+// sendClose says so until the peer has heard it.
+func (c *Conn) sendClose() {
+	e := c.e
+	if e.now-c.closeFrom > Time(e.cfg.DeadTime) {
+		e.drop(c)
+		return
+	}
+	flags := uint8(0)
+	if c.abort {
+		flags = flagAbort
+	}
+	c.sendBare(kindClose, flags, c.next)
+	c.soon(e.now + c.pause)
+	c.pause = min(2*c.pause, Time(slowKnock))
+}
+
+// closed: the peer says that it has closed.
+func (c *Conn) closed(h *header, b []byte) {
+	if len(b) < HeaderSize {
+		c.e.stats.Bad++
+		return
+	}
+	end := le.Uint64(b[48:])
+	switch {
+	case c.state == stateClosing: // both at once
+		c.sendBare(kindClosed, 0, 0)
+		c.e.drop(c)
+	case h.flags&flagAbort != 0:
+		c.sendBare(kindClosed, 0, 0)
+		c.fail(ErrAborted)
+	case end > c.told || end < c.cum:
+		c.violated("an end that cannot be")
+	default:
+		c.peerLeft, c.peerEnd = true, end
+	}
+}
+
+// left: all that the peer sent before it closed has arrived.
+func (c *Conn) left() {
+	c.sendBare(kindClosed, 0, 0)
+	c.fail(ErrClosed)
+}
+
+// tick does what is due.
+func (c *Conn) tick() {
+	e := c.e
+	switch c.state {
+	case stateUp:
+	case stateClosing:
+		c.sendClose()
+		return
+	default:
+		c.knock()
+		return
+	}
+	if c.pacedAt <= e.now {
+		c.pacedAt = never
+	}
+	silent := e.now - c.heard
+	if silent >= Time(e.cfg.DeadTime) {
+		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
+		return
+	}
+	if silent >= c.keepalive() && e.now >= c.pingAt+c.keepalive()/2 {
+		c.wantPing = true
+	}
+	if c.unconfirmed && e.now >= c.pingAt+c.pause {
+		c.wantPing, c.pause = true, min(2*c.pause, Time(slowKnock))
+	}
+	c.checkLoss()
+	c.probe()
+	if c.owed > 0 && e.now >= c.owedSince+ackDelay {
+		c.ackNow = true
+	}
+	c.flush()
+	if c.state == stateUp {
+		c.arm()
+	}
+}
+
+// arm schedules the next tick.
+func (c *Conn) arm() {
+	due := max(c.heard, c.pingAt) + c.keepalive()
+	due = min(due, c.heard+Time(c.e.cfg.DeadTime))
+	if c.unconfirmed {
+		due = min(due, c.pingAt+c.pause)
+	}
+	if c.owed > 0 {
+		due = min(due, c.owedSince+ackDelay)
+	}
+	due = min(due, c.lossAt, c.probeAt(), c.pacedAt)
+	c.soon(max(due, c.e.now+1))
+}
+
+// flush sends what is due.
+func (c *Conn) flush() {
+	c.pump()
+	if c.state == stateUp {
+		c.answer()
+	}
+}

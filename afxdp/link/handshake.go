@@ -1,0 +1,397 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Connecting takes two round trips: Init is answered by a Cookie, which the listener need
+// not remember; Init with it by Accept. Who dials is up to the caller, who must see to it
+// that of two endpoints one dials and the other listens. Connections between
+// the same two endpoints are made one after the other, in the order of the calls,
+// so that the nth call on one side meets the nth on the other: the next one begins when the peer has
+// confirmed the one before, or that was given up.
+
+const (
+	firstKnock = 2 * time.Millisecond
+	slowKnock  = 100 * time.Millisecond
+	cookieLife = 10 * time.Second
+	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
+)
+
+// Dial begins a connection to an endpoint, whose ID it must know. It sends
+// until the peer answers, or Close: a deadline is the caller's. Hello, at most
+// MaxHello bytes, is told to the peer.
+func (e *Endpoint) Dial(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
+	return e.call(now, r, peer, hello, user, true)
+}
+
+// Listen waits for a connection from an endpoint that dials.
+func (e *Endpoint) Listen(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
+	return e.call(now, r, peer, hello, user, false)
+}
+
+func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, dial bool) (*Conn, error) {
+	e.now = max(e.now, now)
+	if len(hello) > MaxHello || r == Reply {
+		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
+	}
+	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial}
+	if err := e.insert(c); err != nil {
+		return nil, err
+	}
+	c.mine = greeting{
+		version: Version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.MTU),
+		hello: slices.Clone(hello), dead: uint32(e.cfg.DeadTime / time.Millisecond),
+	}
+	if e.cfg.Encrypt {
+		c.mine.options |= optEncrypt
+	}
+	le.PutUint64(c.mine.nonce[:], e.random())
+	le.PutUint64(c.mine.nonce[8:], e.random())
+	k := e.peers[peer]
+	if k == nil {
+		k = new(callers)
+		e.peers[peer] = k
+	}
+	c.pause = Time(firstKnock)
+	if dial {
+		c.state, c.mine.kind = stateDialing, kindInit
+		k.dial = append(k.dial, c)
+	} else {
+		c.state, c.mine.kind = stateListening, kindAccept
+		k.listen = append(k.listen, c)
+	}
+	c.soon(e.now)
+	return c, nil
+}
+
+// uncall takes a connection off those that do not stand yet.
+func (e *Endpoint) uncall(c *Conn) {
+	k := e.peers[c.peerID]
+	if k == nil {
+		return
+	}
+	is := func(x *Conn) bool { return x == c }
+	k.dial, k.listen = slices.DeleteFunc(k.dial, is), slices.DeleteFunc(k.listen, is)
+	if len(k.dial) > 0 {
+		k.dial[0].soon(e.now)
+	}
+	if len(k.dial)+len(k.listen) == 0 {
+		delete(e.peers, c.peerID)
+	}
+}
+
+// knock is what a connection that does not stand yet does now and then.
+func (c *Conn) knock() {
+	e := c.e
+	if c.rejected != nil && e.now >= c.rejectAt {
+		c.fail(c.rejected)
+		return
+	}
+	k := e.peers[c.peerID]
+	switch c.state {
+	case stateDialing:
+		if k.dial[0] == c { // else its turn comes
+			c.sendInit()
+		}
+	case stateListening:
+		if k.listen[0] == c {
+			e.control(c.route, func(b []byte) []byte { return putSmall(b, kindKnock, c.peerID, e.cfg.ID, 0, nil) })
+		}
+	case stateAccepted:
+		if c.takenAt+2*Time(e.cfg.DeadTime) < e.now { // the peer has noticed by now
+			c.unaccept()
+			return
+		}
+	}
+	due := e.now + c.pause
+	c.pause = min(2*c.pause, Time(slowKnock))
+	if c.rejected != nil {
+		due = min(due, c.rejectAt)
+	}
+	c.soon(due)
+}
+
+func (c *Conn) sendInit() {
+	c.mine.credit = minShare
+	c.e.control(c.route, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, c.cookie[:], nil) })
+}
+
+// putGreeting writes a greeting with its mac; to an Accept belongs the Init that it answers.
+func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *greeting) []byte {
+	b = b[:greetingSize]
+	g.put(b)
+	copy(b[atCookie:atMAC], cookie)
+	copy(b[atMAC:], e.greetingMAC(b, answers))
+	finishPacket(b)
+	return b
+}
+
+func (e *Endpoint) greetingMAC(b []byte, answers *greeting) []byte {
+	var zero [4]byte // for the checksum
+	if answers == nil {
+		return e.secrets.mac(e.secrets.hello, b[:4], zero[:], b[8:atMAC])
+	}
+	var id [8]byte
+	le.PutUint64(id[:], answers.id)
+	return e.secrets.mac(e.secrets.hello, b[:4], zero[:], b[8:atMAC], answers.nonce[:], id[:])
+}
+
+// greet handles packets that belong to no connection.
+func (e *Endpoint) greet(k kind, b, from []byte) {
+	if le.Uint32(b[4:]) != sum(b) {
+		e.stats.Bad++
+		return
+	}
+	ok := false
+	switch k {
+	case kindInit:
+		ok = len(b) == greetingSize && e.init(b, from)
+	case kindCookie:
+		ok = len(b) == cookiePacketSize && e.takeCookie(b)
+	case kindAccept:
+		ok = len(b) == greetingSize && e.accepted(b)
+	case kindReject:
+		ok = len(b) == smallPacketSize && e.takeReject(b)
+	case kindKnock:
+		ok = len(b) == smallPacketSize && e.takeKnock(b)
+	case kindReset:
+		ok = len(b) == smallPacketSize && e.takeReset(b)
+	}
+	if !ok {
+		e.stats.Bad++
+	}
+}
+
+// init answers who wants a connection. Nothing is remembered of an address that has not
+// shown by a cookie that it can receive.
+func (e *Endpoint) init(b, from []byte) bool {
+	var g greeting
+	id := le.Uint64(b[24:])
+	if b[1] != Version {
+		e.reject(id, rejectVersion)
+		return true
+	}
+	if !g.parse(b) {
+		return false
+	}
+	if g.to != e.cfg.ID {
+		e.reject(id, rejectGone)
+		return true
+	}
+	if !e.cookieHolds(b, from) {
+		e.control(Reply, func(out []byte) []byte {
+			out = out[:cookiePacketSize]
+			clear(out)
+			out[0], out[1] = byte(kindCookie), Version
+			le.PutUint16(out[2:], cookiePacketSize)
+			le.PutUint64(out[8:], g.id)
+			le.PutUint64(out[16:], uint64(e.now))
+			copy(out[24:], e.cookieMAC(out[16:24], g.id, from))
+			finishPacket(out)
+			return out
+		})
+		return true
+	}
+	if !equal(e.greetingMAC(b, nil), b[atMAC:]) {
+		e.reject(id, rejectAuth)
+		return true
+	}
+	e.pair(&g)
+	return true
+}
+
+func (e *Endpoint) cookieMAC(when []byte, id uint64, from []byte) []byte {
+	var n [8]byte
+	le.PutUint64(n[:], id)
+	return e.secrets.mac(e.secrets.cookie, when, n[:], from)
+}
+
+func (e *Endpoint) cookieHolds(b, from []byte) bool {
+	when := b[atCookie : atCookie+8]
+	age := e.now - Time(le.Uint64(when))
+	if age < 0 || age > Time(cookieLife) {
+		return false
+	}
+	return equal(e.cookieMAC(when, le.Uint64(b[24:]), from), b[atCookie+8:atMAC])
+}
+
+func (e *Endpoint) reject(id uint64, code rejectCode) {
+	e.stats.Refused++
+	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReject, id, e.cfg.ID, uint8(code), nil) })
+}
+
+// pair finds who listens for the sender of an Init.
+func (e *Endpoint) pair(g *greeting) {
+	if c := e.remote[g.id]; c != nil { // our Accept was lost
+		if c.state == stateAccepted && c.peerID == g.from {
+			c.takenAt = e.now
+			c.sendAccept(Reply)
+		}
+		return
+	}
+	k := e.peers[g.from]
+	if k == nil || len(k.listen) == 0 {
+		return // it asks again
+	}
+	c := k.listen[0]
+	if c.state == stateAccepted { // by a call that the peer has given up since
+		c.unaccept()
+	}
+	if !c.share(minShare) {
+		e.reject(g.id, rejectFull)
+		return
+	}
+	hello := slices.Clone(g.hello)
+	c.theirs = *g
+	c.theirs.hello = hello
+	c.peer, e.remote[g.id] = g.id, c
+	c.state, c.takenAt = stateAccepted, e.now
+	c.mine.to = g.id
+	c.mine.credit = minShare
+	c.secure()
+	c.sendAccept(Reply)
+	c.soon(e.now + Time(e.cfg.DeadTime))
+}
+
+func (c *Conn) sendAccept(r Route) {
+	c.e.control(r, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, nil, &c.theirs) })
+}
+
+// unaccept goes back to listening: nobody has confirmed.
+func (c *Conn) unaccept() {
+	delete(c.e.remote, c.peer)
+	c.unshare()
+	c.peer, c.sealer, c.state = 0, nil, stateListening
+	c.renew() // what is still sent to the one that was given up shall not come here
+	c.soon(c.e.now)
+}
+
+// dialing finds the connection that an answer to an Init is for.
+func (e *Endpoint) dialing(id uint64) *Conn {
+	if n := int(id & 0xffff); n < len(e.conns) {
+		if c := e.conns[n]; c != nil && c.id == id && c.state == stateDialing {
+			return c
+		}
+	}
+	return nil
+}
+
+func (e *Endpoint) takeCookie(b []byte) bool {
+	c := e.dialing(le.Uint64(b[8:]))
+	if c == nil {
+		return true // late
+	}
+	if [cookieSize]byte(b[16:]) != c.cookie {
+		c.cookie = [cookieSize]byte(b[16:])
+		c.sendInit()
+	}
+	return true
+}
+
+func (e *Endpoint) accepted(b []byte) bool {
+	c := e.dialing(le.Uint64(b[8:]))
+	if c == nil {
+		return true // late: told when it sends on
+	}
+	var g greeting
+	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !equal(e.greetingMAC(b, &c.mine), b[atMAC:]) {
+		return false
+	}
+	if !c.share(minShare) {
+		return true // it asks again
+	}
+	c.theirs = g
+	c.theirs.hello = slices.Clone(g.hello)
+	c.peer, e.remote[g.id] = g.id, c
+	c.secure()
+	c.stand()
+	c.wantPing = true // so that the peer stands, too
+	e.look(c)
+	return true
+}
+
+func (e *Endpoint) takeReject(b []byte) bool {
+	c := e.dialing(le.Uint64(b[8:]))
+	if c == nil {
+		return true
+	}
+	var err error
+	switch code := rejectCode(b[32]); {
+	case b[1] != Version || code == rejectVersion:
+		err = fmt.Errorf("%w: version %d, this is %d", ErrVersion, b[1], Version)
+	case code == rejectAuth:
+		err = ErrAuth
+	case code == rejectGone:
+		err = ErrGone
+	case code == rejectFull: // it may have room later
+		return true
+	default:
+		return false
+	}
+	if c.rejected == nil {
+		c.rejected, c.rejectAt = err, e.now+Time(rejectWait)
+		c.soon(c.rejectAt)
+	}
+	return true
+}
+
+func (e *Endpoint) takeKnock(b []byte) bool {
+	if le.Uint64(b[8:]) != e.cfg.ID || b[1] != Version {
+		return true
+	}
+	if k := e.peers[le.Uint64(b[16:])]; k != nil && len(k.dial) > 0 {
+		if c := k.dial[0]; e.now >= c.knocked {
+			c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
+			c.sendInit()
+		}
+	}
+	return true
+}
+
+func (e *Endpoint) takeReset(b []byte) bool {
+	c := e.remote[le.Uint64(b[8:])]
+	if c == nil {
+		return true
+	}
+	if !equal(e.secrets.mac(e.secrets.reset, b[8:16]), b[16:32]) {
+		return false
+	}
+	switch c.state {
+	case stateClosing:
+		c.e.drop(c)
+	case stateUp:
+		c.fail(ErrReset)
+	}
+	return true
+}
+
+// secure makes the keys, if one side wants them.
+func (c *Conn) secure() {
+	dial, accept := &c.mine, &c.theirs
+	if !c.dialer {
+		dial, accept = accept, dial
+	}
+	if (dial.options|accept.options)&optEncrypt != 0 {
+		c.sealer = c.e.secrets.keys(c.dialer, dial, accept)
+	}
+}
+
+// stand begins with messages: the greetings are exchanged.
+func (c *Conn) stand() {
+	e := c.e
+	if c.unconfirmed = c.dialer; !c.dialer {
+		e.uncall(c)
+	}
+	c.state = stateUp
+	c.mtu = int(min(c.mine.mtu, c.theirs.mtu))
+	c.limit = uint64(c.theirs.credit)
+	c.heard, c.rejected = e.now, nil
+	c.begin()
+	e.stats.Connects++
+	c.pause = Time(firstKnock)
+	c.arm()
+	e.handler.Up(c)
+}

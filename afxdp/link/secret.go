@@ -1,0 +1,191 @@
+package link
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"hash"
+)
+
+// secrets are what an endpoint derives from the session secret, and its own.
+type secrets struct {
+	hello  hash.Hash // mac of greetings
+	reset  hash.Hash // tokens of resets
+	cookie hash.Hash // our own
+	master []byte
+	out    [sha256.Size]byte
+}
+
+func derive(key []byte, label string, more ...[]byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(label))
+	for _, m := range more {
+		h.Write(m)
+	}
+	return h.Sum(nil)
+}
+
+func newSecrets(session []byte, own []byte) *secrets {
+	master := derive([]byte("bywash link 1"), "master", session)
+	return &secrets{
+		hello:  hmac.New(sha256.New, derive(master, "hello")),
+		reset:  hmac.New(sha256.New, derive(master, "reset")),
+		cookie: hmac.New(sha256.New, own),
+		master: master,
+	}
+}
+
+// mac is valid until the next call.
+func (s *secrets) mac(h hash.Hash, parts ...[]byte) []byte {
+	h.Reset()
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return h.Sum(s.out[:0])[:macSize]
+}
+
+// equal compares in constant time.
+func equal(a, b []byte) bool { return subtle.ConstantTimeCompare(a, b) == 1 }
+
+// cipherKey is one direction's key in one phase.
+type cipherKey struct {
+	secret []byte
+	aead   cipher.AEAD
+	iv     [12]byte
+}
+
+func newCipherKey(secret []byte) cipherKey {
+	block, err := aes.NewCipher(derive(secret, "key"))
+	if err != nil {
+		panic(err) // 32 bytes are a key
+	}
+	k := cipherKey{secret: secret}
+	if k.aead, err = cipher.NewGCM(block); err != nil {
+		panic(err)
+	}
+	copy(k.iv[:], derive(secret, "iv"))
+	return k
+}
+
+// next is the key of the next phase: whoever learns it cannot find this one.
+func (k *cipherKey) next() cipherKey { return newCipherKey(derive(k.secret, "next")) }
+
+// sealer protects one connection.
+type sealer struct {
+	send, recv   cipherKey
+	before, then cipherKey // of recv: the phase before, and the next one
+	sendPhase    uint8
+	recvPhase    uint8
+	sendSince    uint64 // pn with which the phase began
+	sendFrom     Time   // when it did
+	hasBefore    bool
+	nonce        [12]byte
+	replay       replayWindow
+}
+
+// keys derives both directions' from what was said when connecting.
+func (s *secrets) keys(dialer bool, dial, accept *greeting) *sealer {
+	var ids [16]byte
+	le.PutUint64(ids[:], dial.id)
+	le.PutUint64(ids[8:], accept.id)
+	base := derive(s.master, "connection", dial.nonce[:], accept.nonce[:], ids[:])
+	a, b := newCipherKey(derive(base, "dialer")), newCipherKey(derive(base, "listener"))
+	x := &sealer{send: a, recv: b}
+	if !dialer {
+		x.send, x.recv = b, a
+	}
+	x.then = x.recv.next()
+	return x
+}
+
+func (x *sealer) nonceOf(k *cipherKey, pn uint64) []byte {
+	x.nonce = k.iv
+	le.PutUint64(x.nonce[4:], le.Uint64(x.nonce[4:])^pn)
+	return x.nonce[:]
+}
+
+// change takes the next key after so many packets, and when one with the present key has
+// arrived: nobody can follow two changes that he has not seen.
+func (x *sealer) change(pn, every uint64, now, arrived Time) {
+	if pn-x.sendSince >= every && arrived > x.sendFrom+stampUnit {
+		x.send, x.sendSince, x.sendFrom = x.send.next(), pn, now
+		x.sendPhase ^= 1
+	}
+}
+
+// seal encrypts what follows the first 48 bytes of a packet into dst, which may be b itself, and
+// returns the packet with its tag.
+func (x *sealer) seal(dst, b []byte, pn uint64) []byte {
+	n := len(b) + tagSize
+	dst = dst[:n]
+	if &dst[0] != &b[0] {
+		copy(dst, b[:ackSize])
+	}
+	dst[1] |= flagSealed
+	if x.sendPhase == 1 {
+		dst[1] |= flagPhase
+	}
+	le.PutUint16(dst[2:], uint16(n))
+	le.PutUint32(dst[4:], 0)
+	x.send.aead.Seal(dst[ackSize:ackSize], x.nonceOf(&x.send, pn), b[ackSize:], dst[:ackSize])
+	return dst
+}
+
+// open decrypts in place and returns the packet without its tag; nil if it is not
+// genuine or not new.
+func (x *sealer) open(b []byte, pn uint64) []byte {
+	if b[1]&flagSealed == 0 || len(b) < ackSize+tagSize || le.Uint32(b[4:]) != 0 || !x.replay.fresh(pn) {
+		return nil
+	}
+	phase := uint8(0)
+	if b[1]&flagPhase != 0 {
+		phase = 1
+	}
+	k, later := &x.recv, false
+	if phase != x.recvPhase {
+		// A packet that overtook the change, or was overtaken by it.
+		if x.hasBefore && pn < x.replay.top {
+			k = &x.before
+		} else {
+			k, later = &x.then, true
+		}
+	}
+	if _, err := k.aead.Open(b[ackSize:ackSize], x.nonceOf(k, pn), b[ackSize:], b[:ackSize]); err != nil {
+		return nil
+	}
+	if later {
+		x.before, x.recv, x.hasBefore = x.recv, x.then, true
+		x.then = x.recv.next()
+		x.recvPhase = phase
+	}
+	x.replay.mark(pn)
+	return b[:len(b)-tagSize]
+}
+
+// replayWindow remembers which of the last 2048 packet numbers were seen.
+type replayWindow struct {
+	top  uint64
+	bits [32]uint64
+}
+
+func (w *replayWindow) fresh(pn uint64) bool {
+	if pn > w.top {
+		return true
+	}
+	if w.top-pn >= 64*uint64(len(w.bits))-64 {
+		return false
+	}
+	return w.bits[pn/64%uint64(len(w.bits))]&(1<<(pn%64)) == 0
+}
+
+func (w *replayWindow) mark(pn uint64) {
+	if pn > w.top {
+		for k := w.top/64 + 1; k <= pn/64 && k <= w.top/64+uint64(len(w.bits)); k++ {
+			w.bits[k%uint64(len(w.bits))] = 0
+		}
+		w.top = pn
+	}
+	w.bits[pn/64%uint64(len(w.bits))] |= 1 << (pn % 64)
+}

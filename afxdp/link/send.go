@@ -1,0 +1,329 @@
+package link
+
+// segment is a fragment that was not acknowledged yet.
+type segment struct {
+	data  []byte // frame of an ordered fragment; nil: placed
+	t     *Transfer
+	off   uint64 // of a placed fragment in its message
+	frame uint64
+	n     int32 // bytes of payload
+	state segState
+	more  bool
+	tries uint8
+	sent  Time
+}
+
+type segState uint8
+
+const (
+	segQueued segState = iota
+	segSent
+	segLost // to be sent again
+	segAcked
+)
+
+// Transfer is a placed message on its way. The caller allocates it and may use
+// it again once Handler.Placed has been called, or the connection has ended.
+type Transfer struct {
+	Tag  uint64 // which the receiver chose
+	Len  uint64 // bytes
+	User any
+
+	next    uint64 // of what was not sent yet
+	unacked int    // fragments under way
+	begun   bool
+	later   *Transfer
+}
+
+// sender is what goes out.
+type sender struct {
+	una   uint64 // all below are acknowledged
+	next  uint64 // of what is sent first
+	end   uint64 // of what is posted first
+	limit uint64 // the peer's credit: seqs below may be sent
+	pn    uint64 // of the last packet
+	segs  []segment
+
+	inflight int // segments in segSent
+	lost     int // segments in segLost
+	lostFrom uint64
+
+	first, last *Transfer // not all sent
+	waited      bool      // for credit, since something was sent
+	peerDups    uint8
+}
+
+func (c *Conn) seg(seq uint64) *segment { return &c.segs[seq&uint64(len(c.segs)-1)] }
+
+// Room is how many ordered fragments can be posted.
+func (c *Conn) Room() int {
+	if c.state != stateUp {
+		return 0
+	}
+	return len(c.segs) - int(c.end-c.una)
+}
+
+// Unacknowledged is how many fragments were posted and not acknowledged yet,
+// counting a transfer that was not sent at all as one.
+func (c *Conn) Unacknowledged() int {
+	n := int(c.end - c.una)
+	if c.first != nil {
+		n++
+	}
+	return n
+}
+
+// Post sends the next fragment of an ordered message, with n bytes (at most
+// MaxFragment) that begin at HeaderSize in the data of a frame from the carrier, which is the
+// connection's from now on. There must be Room. Call Flush after a batch.
+func (c *Conn) Post(now Time, f Frame, n int, more bool) {
+	c.e.now = max(c.e.now, now)
+	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), more: more}
+	c.end++
+	c.e.look(c)
+}
+
+// Start sends a placed message after those that were started before. Call Flush after a batch.
+func (c *Conn) Start(now Time, t *Transfer) {
+	c.e.now = max(c.e.now, now)
+	t.next, t.unacked, t.begun, t.later = 0, 0, false, nil
+	if c.first == nil {
+		c.first = t
+	} else {
+		c.last.later = t
+	}
+	c.last = t
+	c.e.look(c)
+}
+
+// pump sends what window, credit, pace and carrier allow.
+func (c *Conn) pump() {
+	e := c.e
+	for c.state == stateUp {
+		switch {
+		case c.lost == 0 && c.next == c.end && c.first == nil:
+			return
+		case c.inflight >= c.window() || !c.paced():
+			return
+		case c.lost > 0:
+			if !c.repeat() {
+				e.look(c)
+				return
+			}
+			continue
+		case c.next >= c.limit || c.next == c.end && c.Room() == 0:
+			if !c.waited && c.next >= c.limit {
+				c.waited = true
+				e.stats.Waited++
+			}
+			return
+		}
+		if c.next == c.end {
+			c.cut()
+		}
+		if !c.transmit(c.next) {
+			e.look(c)
+			return
+		}
+		c.next++
+		c.waited = false
+	}
+}
+
+// cut makes the next segment of the first transfer.
+func (c *Conn) cut() {
+	t := c.first
+	n := min(t.Len-t.next, uint64(c.maxPlaced()))
+	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n)}
+	c.end++
+	t.next += n
+	t.unacked++
+	t.begun = true
+	if t.next == t.Len {
+		if c.first = t.later; c.first == nil {
+			c.last = nil
+		}
+	}
+}
+
+// repeat sends the lowest segment that was lost.
+func (c *Conn) repeat() bool {
+	for c.lostFrom = max(c.lostFrom, c.una); c.seg(c.lostFrom).state != segLost; {
+		c.lostFrom++
+	}
+	s := c.seg(c.lostFrom)
+	if s.data != nil && c.e.carrier.Sending(s.frame) { // not lost: it has not left yet
+		s.state, s.sent = segSent, c.e.now
+		c.lost--
+		c.inflight++
+		return true
+	}
+	if !c.transmit(c.lostFrom) {
+		return false
+	}
+	c.lost--
+	c.e.stats.Retransmits++
+	return true
+}
+
+// transmit sends a segment that is queued or lost.
+func (c *Conn) transmit(seq uint64) bool {
+	e := c.e
+	s := c.seg(seq)
+	f, own := Frame{ID: s.frame, Data: s.data}, s.data != nil && c.sealer == nil
+	if !own {
+		var ok bool
+		if f, ok = e.carrier.Get(); !ok {
+			return false
+		}
+	}
+	h := header{kind: kindData}
+	if s.more {
+		h.flags = flagMore
+	}
+	n := HeaderSize + int(s.n)
+	b := f.Data
+	if s.t != nil {
+		h.flags |= flagPlaced
+		n = PlacedHeaderSize + int(s.n)
+		le.PutUint64(b[56:], s.t.Tag)
+		le.PutUint64(b[64:], s.off)
+		le.PutUint64(b[72:], s.t.Len)
+		e.handler.Fill(c, s.t, s.off, b[PlacedHeaderSize:n])
+	} else if !own {
+		copy(b[HeaderSize:], s.data[HeaderSize:n])
+	}
+	le.PutUint64(b[48:], seq)
+	sent := c.emit(f, n, &h)
+	if !own {
+		e.carrier.Put(f.ID)
+	}
+	if !sent {
+		return false
+	}
+	s.state, s.sent = segSent, e.now
+	s.tries++
+	c.inflight++
+	c.spent()
+	c.soon(c.probeAt())
+	return true
+}
+
+// sendBare sends a packet without data.
+func (c *Conn) sendBare(k kind, flags uint8, seq uint64) bool {
+	f, ok := c.e.carrier.Get()
+	if !ok {
+		return false
+	}
+	n := ackSize
+	if k == kindClose || k == kindClosed {
+		n = HeaderSize
+		le.PutUint64(f.Data[48:], seq)
+	}
+	sent := c.emit(f, n, &header{kind: k, flags: flags})
+	c.e.carrier.Put(f.ID)
+	return sent
+}
+
+// emit completes a packet of n bytes, and sends it.
+func (c *Conn) emit(f Frame, n int, h *header) bool {
+	e := c.e
+	h.conn, h.pn, h.stamp = c.peer, c.pn+1, uint32(e.now>>10)
+	c.acknowledge(h)
+	for n+8*int(h.words)+c.overhead() > c.mtu && h.words > 0 {
+		h.words--
+	}
+	b := f.Data
+	putHeader(b, h)
+	for k := range int(h.words) {
+		le.PutUint64(b[n:], c.word(k))
+		n += 8
+	}
+	b = b[:n]
+	if c.sealer != nil {
+		c.sealer.change(h.pn, e.cfg.KeyPackets, e.now, c.newestSent)
+		b = c.sealer.seal(b[:n:cap(b)], b, h.pn)
+	} else {
+		finishPacket(b)
+	}
+	if !e.carrier.Send(c.route, f, len(b)) {
+		return false // a sealed one is never sent with other content: its number is spent
+	}
+	c.pn++
+	e.stats.Sent++
+	c.answered()
+	return true
+}
+
+// acknowledged takes what a header says about what went out. False: it makes no sense.
+func (c *Conn) acknowledged(h *header, words []byte) bool {
+	if c.state != stateUp {
+		return true
+	}
+	if h.cum > c.next {
+		return false
+	}
+	if limit := expand(h.cum, h.credit); limit > c.limit && limit <= h.cum+64*maxWords {
+		c.limit = limit
+		c.e.look(c)
+	}
+	newly := 0
+	if h.cum > c.una {
+		for ; c.una < h.cum; c.una++ {
+			newly += c.ack(c.una)
+		}
+		c.lostFrom = max(c.lostFrom, c.una)
+		c.e.look(c)
+	}
+	if len(words) > 0 && h.cum == c.una {
+		for k := 0; k < len(words); k += 8 {
+			w := le.Uint64(words[k:])
+			for at := h.cum + 1 + 8*uint64(k); w != 0; at, w = at+1, w>>1 {
+				if w&1 == 0 {
+					continue
+				}
+				if at >= c.next {
+					return false
+				}
+				newly += c.ack(at)
+			}
+		}
+	}
+	c.measured(h, newly)
+	return true
+}
+
+// ack takes the acknowledgement of one segment.
+func (c *Conn) ack(seq uint64) int {
+	s := c.seg(seq)
+	switch s.state {
+	case segAcked:
+		return 0
+	case segSent:
+		c.inflight--
+	case segLost:
+		c.lost--
+	}
+	s.state = segAcked
+	if t := s.t; t != nil {
+		s.t = nil
+		if t.unacked--; t.unacked == 0 && t.next == t.Len {
+			c.e.handler.Placed(c, t)
+		}
+		return 1
+	}
+	c.e.carrier.Put(s.frame)
+	s.data = nil
+	return 1
+}
+
+// dropSegments forgets what was not acknowledged.
+func (c *Conn) dropSegments() {
+	for ; c.una < c.end; c.una++ {
+		if s := c.seg(c.una); s.state != segAcked && s.data != nil {
+			c.e.carrier.Put(s.frame)
+		}
+		*c.seg(c.una) = segment{}
+	}
+	c.inflight, c.lost, c.first, c.last = 0, 0, nil, nil
+}

@@ -1,0 +1,615 @@
+package link
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// The simulated network: hosts with an endpoint each, and links that lose, repeat,
+// damage, delay and reorder packets, by a seed.
+
+// weather is what a network does to packets. Times are in ns.
+type weather struct {
+	loss, dup, damage  float64
+	reorder            float64 // share that is delayed by up to late more
+	delay, jitter      Time
+	late               Time
+	rate               float64 // bytes/ns of each link's bottleneck; 0: infinite
+	queue              int     // packets in front of it
+	burst              float64 // chance that a packet begins a burst of losses
+	burstTime          Time
+	cutFrom, cutTo     Time // nothing passes
+	mtu                int
+	encrypt            bool
+	window, frames     int
+	slowTx             Time // how long a frame is being sent
+	txRoom             int
+	idle               Time // between the calls of a poller
+	stallAt, stallFor  Time // of host 1
+	messages, transfer int  // how many at most
+	keyPackets         uint64
+	bothWays           bool
+}
+
+type simEvent struct {
+	at   Time
+	seq  uint64
+	to   *simHost
+	from int
+	b    []byte // nil: poll the host
+}
+
+type simQueue []simEvent
+
+func (q simQueue) Len() int { return len(q) }
+func (q simQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+}
+func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
+func (q *simQueue) Pop() any {
+	n := len(*q) - 1
+	x := (*q)[n]
+	(*q)[n] = simEvent{}
+	*q = (*q)[:n]
+	return x
+}
+
+type sim struct {
+	t      testing.TB
+	seed   uint64
+	rnd    *rand.Rand
+	w      weather
+	now    Time
+	seq    uint64
+	queue  simQueue
+	hosts  []*simHost
+	bursts Time // until when all is lost
+	// The bottleneck of each direction: link[from][to] or, if shared, that of the receiver.
+	busy   map[int]Time
+	queued map[int]int
+	shared bool
+	lostN  int
+}
+
+func newSim(t testing.TB, seed uint64, w weather) *sim {
+	return &sim{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), w: w, now: 1, busy: map[int]Time{}, queued: map[int]int{}}
+}
+
+func (s *sim) fail(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("seed %d at %v: %s\n(replay: BYWASH_SEED=%d)", s.seed, time.Duration(s.now), fmt.Sprintf(format, args...), s.seed)
+}
+
+func (s *sim) push(ev simEvent) {
+	s.seq++
+	ev.seq = s.seq
+	heap.Push(&s.queue, ev)
+}
+
+// simHost is an endpoint with its carrier and its program.
+type simHost struct {
+	s      *sim
+	n      int
+	e      *Endpoint
+	mem    [][]byte
+	free   []uint64
+	busy   []Time // until when a frame is being sent
+	back   []bool // Put came while it was
+	lent   []bool
+	txq    int
+	pollAt Time
+	conns  []*simConn
+	reads  *rand.Rand
+	arrive uint64 // address of the packet being handled
+	rxHeld int    // frames that hold packets that were kept
+	maxRx  int
+}
+
+// simConn is one side of a connection and what it shall send and receive.
+type simConn struct {
+	h    *simHost
+	c    *Conn
+	name int
+	twin *simConn
+
+	up     bool
+	err    error
+	out    []simMessage // to be sent, in order
+	posted int          // bytes of out[0] posted
+	places []*simTransfer
+
+	expect  []simMessage // what the twin sends
+	partial []byte
+	gotMsgs int
+	held    []heldFrame
+	lazy    bool
+
+	expectPlaced map[uint64]*simTransfer
+	placedDone   int // at the receiver
+	sentDone     int // acknowledged
+	closed       bool
+}
+
+type heldFrame struct{ id uint64 }
+
+type simMessage struct {
+	seed uint64
+	n    int
+}
+
+type simTransfer struct {
+	Transfer
+	seed uint64
+	got  uint64
+	seen map[uint64]bool
+}
+
+func pattern(seed, off uint64) byte { return byte((seed+off)*0x9e3779b97f4a7c15>>56) ^ byte(off) }
+
+type simReader struct{ r *rand.Rand }
+
+func (r simReader) Read(b []byte) (int, error) {
+	for k := range b {
+		b[k] = byte(r.r.Uint32())
+	}
+	return len(b), nil
+}
+
+func (s *sim) addHost(cfg Config) *simHost {
+	h := &simHost{s: s, n: len(s.hosts), reads: rand.New(rand.NewPCG(s.seed, uint64(100+len(s.hosts))))}
+	cfg.ID = uint64(1000 + h.n)
+	cfg.MTU, cfg.Window, cfg.Frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
+	cfg.Secret, cfg.Rand, cfg.KeyPackets = []byte("the secret"), simReader{h.reads}, s.w.keyPackets
+	var err error
+	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
+		s.t.Fatal(err)
+	}
+	for k := range 1024 {
+		h.mem = append(h.mem, make([]byte, s.w.mtu))
+		h.free = append(h.free, uint64(k))
+	}
+	h.busy, h.back, h.lent = make([]Time, 1024), make([]bool, 1024), make([]bool, 1024)
+	s.hosts = append(s.hosts, h)
+	return h
+}
+
+// Get implements Carrier.
+func (h *simHost) Get() (Frame, bool) {
+	h.reap()
+	if len(h.free) == 0 {
+		return Frame{}, false
+	}
+	id := h.free[len(h.free)-1]
+	h.free = h.free[:len(h.free)-1]
+	h.lent[id] = true
+	return Frame{ID: id, Data: h.mem[id]}, true
+}
+
+func (h *simHost) reap() {
+	if h.s.w.slowTx == 0 {
+		return
+	}
+	for id, b := range h.busy {
+		if b != 0 && b <= h.s.now {
+			h.busy[id] = 0
+			h.txq--
+			if h.back[id] {
+				h.back[id] = false
+				h.free = append(h.free, uint64(id))
+			}
+		}
+	}
+}
+
+// Sending implements Carrier.
+func (h *simHost) Sending(id uint64) bool { h.reap(); return id < rxIDs && h.busy[id] != 0 }
+
+// rxIDs and above name frames of arrived packets.
+const rxIDs = 1 << 32
+
+// Put implements Carrier.
+func (h *simHost) Put(id uint64) {
+	if id >= rxIDs {
+		h.rxHeld--
+		if h.rxHeld < 0 {
+			h.s.fail("host %d: more frames given back than were kept", h.n)
+		}
+		return
+	}
+	if !h.lent[id] {
+		h.s.fail("host %d: frame %d was put twice", h.n, id)
+	}
+	h.lent[id] = false
+	if h.busy[id] != 0 {
+		h.back[id] = true
+		return
+	}
+	h.free = append(h.free, id)
+}
+
+// Send implements Carrier.
+func (h *simHost) Send(r Route, f Frame, n int) bool {
+	s := h.s
+	to := uint64(r) - 1
+	if r == Reply {
+		to = h.arrive
+	}
+	if n > s.w.mtu {
+		s.fail("host %d sends %d bytes, MTU is %d", h.n, n, s.w.mtu)
+	}
+	if s.w.slowTx > 0 {
+		h.reap()
+		if h.txq >= s.w.txRoom {
+			return false
+		}
+		if h.busy[f.ID] != 0 {
+			s.fail("host %d changed frame %d while it was being sent", h.n, f.ID)
+		}
+		h.busy[f.ID] = s.now + s.w.slowTx
+		h.txq++
+	}
+	s.carry(h.n, int(to), f.Data[:n])
+	return true
+}
+
+// carry takes a packet over the network.
+func (s *sim) carry(from, to int, p []byte) {
+	w := &s.w
+	if s.now >= w.cutFrom && s.now < w.cutTo {
+		return
+	}
+	copies := 1
+	if w.burst > 0 && s.rnd.Float64() < w.burst {
+		s.bursts = s.now + Time(s.rnd.Int64N(int64(w.burstTime)))
+	}
+	if s.now < s.bursts {
+		copies = 0
+	}
+	if s.rnd.Float64() < w.loss {
+		copies = 0
+	}
+	if copies == 1 && s.rnd.Float64() < w.dup {
+		copies = 2
+	}
+	if copies == 0 {
+		s.lostN++
+	}
+	for range copies {
+		at := s.now + w.delay
+		if w.jitter > 0 {
+			at += Time(s.rnd.Int64N(int64(w.jitter)))
+		}
+		if w.rate > 0 {
+			key := from<<16 | to
+			if s.shared {
+				key = to
+			}
+			begin := max(s.now, s.busy[key])
+			if float64(begin-s.now)*w.rate > float64(w.queue*w.mtu) {
+				s.lostN++
+				continue
+			}
+			s.busy[key] = begin + Time(float64(len(p)+50)/w.rate)
+			at += s.busy[key] - s.now
+		}
+		if w.reorder > 0 && s.rnd.Float64() < w.reorder {
+			at += Time(s.rnd.Int64N(int64(w.late)))
+		}
+		b := slices.Clone(p)
+		if w.damage > 0 && s.rnd.Float64() < w.damage {
+			switch k := s.rnd.IntN(len(b)); s.rnd.IntN(3) {
+			case 0:
+				b[k] ^= 1 << s.rnd.IntN(8)
+			case 1:
+				b = b[:k]
+			default:
+				b = append(b, byte(k))
+			}
+		}
+		s.push(simEvent{at: at, to: s.hosts[to], from: from, b: b})
+	}
+}
+
+func (h *simHost) poll(at Time) {
+	if h.pollAt == 0 || at < h.pollAt {
+		h.pollAt = at
+		h.s.push(simEvent{at: at, to: h})
+	}
+}
+
+// run goes on until f says true, or fails at the limit.
+func (s *sim) run(limit Time, f func() bool) {
+	s.t.Helper()
+	for n := 0; ; n++ {
+		if n%16 == 0 && f() {
+			return
+		}
+		if s.now > limit || len(s.queue) == 0 {
+			if f() {
+				return
+			}
+			s.fail("not done by %v: %s", time.Duration(limit), s.state())
+		}
+		ev := heap.Pop(&s.queue).(simEvent)
+		h := ev.to
+		if w := &s.w; h.n == 1 && w.stallFor > 0 && ev.at >= w.stallAt && ev.at < w.stallAt+w.stallFor {
+			if ev.b == nil && h.pollAt == ev.at {
+				h.pollAt = 0
+			}
+			ev.at = w.stallAt + w.stallFor // it sleeps, and finds all that when it wakes
+			s.push(ev)
+			continue
+		}
+		s.now = max(s.now, ev.at)
+		if ev.b != nil {
+			h.receive(ev)
+		} else if h.pollAt != ev.at {
+			continue
+		} else {
+			h.pollAt = 0
+		}
+		h.work()
+	}
+}
+
+func (h *simHost) receive(ev simEvent) {
+	s := h.s
+	h.arrive = uint64(ev.from)
+	h.rxHeld++
+	kept := h.e.Input(s.now, binary.LittleEndian.AppendUint64(nil, uint64(ev.from)), Frame{ID: rxIDs + s.seq, Data: ev.b})
+	if !kept {
+		h.rxHeld--
+	}
+	h.maxRx = max(h.maxRx, h.rxHeld)
+}
+
+// work is the host's program: it posts, releases, and calls what is due.
+func (h *simHost) work() {
+	s := h.s
+	for _, x := range h.conns {
+		x.work()
+	}
+	h.e.Flush(s.now)
+	if h.e.Next() <= s.now {
+		h.e.Tick(s.now)
+	}
+	if h.rxHeld > h.e.cfg.Frames {
+		s.fail("host %d holds %d frames, its credit is for %d", h.n, h.rxHeld, h.e.cfg.Frames)
+	}
+	next := h.e.Next()
+	if len(h.e.touch) > 0 || h.wants() {
+		next = min(next, s.now+max(s.w.idle, 1000))
+	}
+	if next != never {
+		h.poll(max(next, s.now+1))
+	}
+}
+
+func (h *simHost) wants() bool {
+	for _, x := range h.conns {
+		if len(x.held) > 0 || x.up && x.err == nil && !x.closed && len(x.out) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *simConn) work() {
+	s := x.h.s
+	for len(x.held) > 0 && (!x.lazy || s.rnd.IntN(4) == 0) {
+		x.c.Release(x.held[0].id)
+		x.held = x.held[1:]
+	}
+	if !x.up || x.err != nil || x.closed {
+		return
+	}
+	for len(x.out) > 0 && x.c.Room() > 0 {
+		m := &x.out[0]
+		f, ok := x.h.Get()
+		if !ok {
+			return
+		}
+		n := min(m.n-x.posted, x.c.MaxFragment())
+		for k := range n {
+			f.Data[HeaderSize+k] = pattern(m.seed, uint64(x.posted+k))
+		}
+		x.posted += n
+		x.c.Post(s.now, f, n, x.posted < m.n)
+		if x.posted == m.n {
+			x.out, x.posted = x.out[1:], 0
+		}
+	}
+	for _, t := range x.places {
+		x.c.Start(s.now, &t.Transfer)
+	}
+	x.places = nil
+}
+
+// Up implements Handler.
+func (h *simHost) Up(c *Conn) { c.User.(*simConn).up = true }
+
+// Down implements Handler.
+func (h *simHost) Down(c *Conn, err error) {
+	x := c.User.(*simConn)
+	if x.err != nil || x.closed {
+		h.s.fail("conn %d went down twice: %v, %v", x.name, x.err, err)
+	}
+	x.err = err
+}
+
+// Deliver implements Handler.
+func (h *simHost) Deliver(c *Conn, f Fragment) {
+	x := c.User.(*simConn)
+	s := h.s
+	x.held = append(x.held, heldFrame{f.ID})
+	x.partial = append(x.partial, f.Data...)
+	if f.More {
+		return
+	}
+	if x.gotMsgs >= len(x.expect) {
+		s.fail("conn %d: a message that nobody sent, %d bytes", x.name, len(x.partial))
+	}
+	m := x.expect[x.gotMsgs]
+	if len(x.partial) != m.n {
+		s.fail("conn %d: message %d has %d bytes, want %d", x.name, x.gotMsgs, len(x.partial), m.n)
+	}
+	for k, b := range x.partial {
+		if b != pattern(m.seed, uint64(k)) {
+			s.fail("conn %d: message %d differs at %d", x.name, x.gotMsgs, k)
+		}
+	}
+	x.gotMsgs++
+	x.partial = x.partial[:0]
+}
+
+// Place implements Handler.
+func (h *simHost) Place(c *Conn, p *Placement) {
+	x := c.User.(*simConn)
+	t := x.expectPlaced[p.Tag]
+	if t == nil || p.Total != t.Len || p.Offset+uint64(len(p.Data)) > t.Len {
+		h.s.fail("conn %d: placement %d at %d of %d makes no sense", x.name, p.Tag, p.Offset, p.Total)
+	}
+	if t.seen[p.Offset] {
+		h.s.fail("conn %d: placed at %d twice", x.name, p.Offset)
+	}
+	t.seen[p.Offset] = true
+	for k, b := range p.Data {
+		if b != pattern(t.seed, p.Offset+uint64(k)) {
+			h.s.fail("conn %d: transfer %d differs at %d", x.name, p.Tag, p.Offset+uint64(k))
+		}
+	}
+	if t.got += uint64(len(p.Data)); t.got == t.Len {
+		x.placedDone++
+	}
+}
+
+// Fill implements Handler.
+func (h *simHost) Fill(c *Conn, t *Transfer, off uint64, b []byte) {
+	seed := t.User.(uint64)
+	for k := range b {
+		b[k] = pattern(seed, off+uint64(k))
+	}
+}
+
+// Placed implements Handler.
+func (h *simHost) Placed(c *Conn, t *Transfer) {
+	x := c.User.(*simConn)
+	if r := x.twin.expectPlaced[t.Tag]; r.got != r.Len {
+		h.s.fail("conn %d: transfer %d is said to be placed with %d of %d bytes", x.name, t.Tag, r.got, r.Len)
+	}
+	x.sentDone++
+}
+
+// connect makes a connection between two hosts; a dials.
+func (s *sim) connect(a, b int) (x, y *simConn) {
+	x = &simConn{h: s.hosts[a], name: 2 * len(s.hosts[a].conns), expectPlaced: map[uint64]*simTransfer{}}
+	y = &simConn{h: s.hosts[b], name: 2*len(s.hosts[a].conns) + 1, expectPlaced: map[uint64]*simTransfer{}, twin: x}
+	x.twin = y
+	var err error
+	if x.c, err = x.h.e.Dial(s.now, Route(b+1), uint64(1000+b), []byte{1, 2, 3}, x); err == nil {
+		y.c, err = y.h.e.Listen(s.now, Route(a+1), uint64(1000+a), []byte{4}, y)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	x.h.conns, y.h.conns = append(x.h.conns, x), append(y.h.conns, y)
+	x.h.poll(s.now)
+	y.h.poll(s.now)
+	return x, y
+}
+
+// load gives a side messages and transfers to send.
+func (x *simConn) load(messages, transfers, longest int) {
+	r := x.h.s.rnd
+	for range messages {
+		m := simMessage{r.Uint64(), r.IntN(longest)}
+		if r.IntN(3) > 0 {
+			m.n = r.IntN(100)
+		}
+		x.out, x.twin.expect = append(x.out, m), append(x.twin.expect, m)
+	}
+	for k := range transfers {
+		t := &simTransfer{seed: r.Uint64(), seen: map[uint64]bool{}}
+		t.Tag, t.Len, t.User = uint64(k), uint64(r.IntN(8*longest)), nil
+		t.User = t.seed
+		x.places = append(x.places, t)
+		copied := *t
+		x.twin.expectPlaced[t.Tag] = &copied
+	}
+}
+
+func (x *simConn) done() bool {
+	t := x.twin
+	return x.err != nil || t.err != nil ||
+		x.up && len(x.out) == 0 && t.gotMsgs == len(t.expect) && x.sentDone == len(t.expectPlaced) && x.c.Unacknowledged() == 0
+}
+
+func (s *sim) each(f func(*simConn)) {
+	for _, h := range s.hosts {
+		for _, x := range h.conns {
+			f(x)
+		}
+	}
+}
+
+func (s *sim) state() string {
+	out := ""
+	s.each(func(x *simConn) {
+		c := x.c
+		out += fmt.Sprintf("\n  conn %d of host %d: up %v err %v state %d, %d to post, %d of %d messages, %d of %d transfers; una %d next %d end %d limit %d "+
+			"inflight %d lost %d cwnd %.1f srtt %v; cum %d top %d told %d consumed %d; due %v",
+			x.name, x.h.n, x.up, x.err, c.state, len(x.out), x.gotMsgs, len(x.expect), x.placedDone, len(x.expectPlaced), c.una, c.next, c.sender.end,
+			c.limit, c.inflight, c.lost, c.cwnd, c.srtt, c.cum, c.top, c.told, c.consumed, time.Duration(c.due))
+	})
+	return out
+}
+
+// finish closes all connections on one side and checks that nothing is left over.
+func (s *sim) finish() {
+	s.w.loss, s.w.burst, s.w.damage, s.w.stallFor = min(s.w.loss, 0.2), 0, 0, 0
+	s.each(func(x *simConn) {
+		if x.err == nil && x.twin.err == nil && !x.closed && !x.twin.closed {
+			x.c.Close(s.now, false)
+			x.closed = true
+			x.h.poll(s.now)
+		}
+	})
+	dead := Time(s.hosts[0].e.cfg.DeadTime)
+	s.run(s.now+3*dead, func() bool {
+		for _, h := range s.hosts {
+			if h.e.Conns() > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	s.each(func(x *simConn) {
+		if x.err != nil && !errors.Is(x.err, ErrClosed) {
+			s.fail("conn %d ended with %v, want %v", x.name, x.err, ErrClosed)
+		}
+		for _, f := range x.held {
+			x.c.Release(f.id)
+		}
+		x.held = nil
+	})
+	s.now += 1e9
+	for _, h := range s.hosts {
+		h.reap()
+		if h.rxHeld != 0 || len(h.free) != len(h.mem) {
+			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free))
+		}
+		if h.e.spare != h.e.cfg.Frames {
+			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.spare)
+		}
+		if len(h.e.peers)+len(h.e.remote)+len(h.e.timers) != 0 {
+			s.fail("host %d remembers %d peers, %d ids, %d timers", h.n, len(h.e.peers), len(h.e.remote), len(h.e.timers))
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package link
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// Version is that of the wire format. Endpoints of different versions do not
+// connect.
+const Version = 1
+
+// Sizes of packets, in bytes.
+const (
+	// HeaderSize lies before the payload of an ordered fragment.
+	HeaderSize = 56
+	// PlacedHeaderSize lies before the payload of a placed fragment.
+	PlacedHeaderSize = 80
+	// MinMTU is the smallest largest packet that an endpoint works with.
+	MinMTU = 256
+	// MaxMTU is what the field for the size can say.
+	MaxMTU = 65535
+	// MaxHello is how many bytes each side can say of itself when connecting.
+	MaxHello = 63
+
+	ackSize  = 48 // header of a packet without data
+	tagSize  = 16 // of AES-GCM, at the end
+	maxWords = 16 // of the bitmap in an acknowledgement
+)
+
+// kind is the type of a packet.
+type kind uint8
+
+const (
+	kindInit kind = iota + 1 // dialer: who I am, whom I want
+	kindCookie
+	kindAccept
+	kindReject
+	kindKnock // listener: somebody waits for your Init
+
+	kindData // from here on: of a connection
+	kindAck
+	kindPing   // to be acknowledged at once
+	kindClose  // seq is what was sent before it
+	kindClosed // its answer
+	kindReset  // no such connection
+)
+
+// Flags of packets of a connection.
+const (
+	flagMore   = 1 << iota // another fragment of the message follows
+	flagPlaced             // a placed fragment
+	flagPhase              // which of two keys
+	flagSealed             // encrypted
+	flagAbort              // of kindClose: not in order
+)
+
+var le = binary.LittleEndian
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// header is what every packet of a connection begins with.
+type header struct {
+	kind   kind
+	flags  uint8
+	size   int // of the packet
+	conn   uint64
+	pn     uint64
+	cum    uint64 // every seq below has arrived
+	credit uint32 // low half of the seq that may not be sent any more
+	stamp  uint32 // when it was sent, units of 1024 ns
+	echo   uint32 // stamp of the newest packet that arrived; 0: none
+	delay  uint16 // since its arrival, units of 1024 ns
+	words  uint8  // of the bitmap at the end: bit k of it all is cum+1+k
+	dups   uint8  // how often something arrived again
+}
+
+// Layout, in little-endian order:
+//
+//	 0 kind u8, flags u8, size u16, crc32c u32 (0 where sealed)
+//	 8 conn u64, 16 pn u64, 24 cum u64
+//	32 credit u32, stamp u32, echo u32, delay u16, words u8, dups u8
+//	48 seq u64 (data, close)
+//	56 tag u64, offset u64, total u64 (placed)
+
+func putHeader(b []byte, h *header) {
+	_ = b[ackSize-1]
+	b[0], b[1] = byte(h.kind), h.flags
+	le.PutUint64(b[8:], h.conn)
+	le.PutUint64(b[16:], h.pn)
+	le.PutUint64(b[24:], h.cum)
+	le.PutUint32(b[32:], h.credit)
+	le.PutUint32(b[36:], h.stamp)
+	le.PutUint32(b[40:], h.echo)
+	le.PutUint16(b[44:], h.delay)
+	b[46], b[47] = h.words, h.dups
+}
+
+// parseHeader reads the header of a packet whose size was checked.
+func parseHeader(b []byte, h *header) {
+	_ = b[ackSize-1]
+	h.kind, h.flags, h.size = kind(b[0]), b[1], len(b)
+	h.conn = le.Uint64(b[8:])
+	h.pn = le.Uint64(b[16:])
+	h.cum = le.Uint64(b[24:])
+	h.credit = le.Uint32(b[32:])
+	h.stamp = le.Uint32(b[36:])
+	h.echo = le.Uint32(b[40:])
+	h.delay = le.Uint16(b[44:])
+	h.words, h.dups = b[46], b[47]
+}
+
+// sum is the checksum of a packet: it covers all but its own field.
+func sum(b []byte) uint32 { return crc32.Update(le.Uint32(b), castagnoli, b[8:]) }
+
+// close writes size and checksum.
+func finishPacket(b []byte) {
+	le.PutUint16(b[2:], uint16(len(b)))
+	le.PutUint32(b[4:], sum(b))
+}
+
+// sized cuts off what does not belong to a packet; nil if it is too short.
+func sized(b []byte) []byte {
+	if len(b) < 24 {
+		return nil
+	}
+	n := int(le.Uint16(b[2:]))
+	if n < 24 || n > len(b) {
+		return nil
+	}
+	return b[:n:n]
+}
+
+// expand finds the 64-bit number near base whose low half is low.
+func expand(base uint64, low uint32) uint64 { return base + uint64(int64(int32(low-uint32(base)))) }
+
+// Offsets in greetings (Init and Accept), of fixed size so that no answer is longer
+// than what it answers:
+//
+//	  0 kind u8, version u8, size u16, crc32c u32
+//	  8 to u64 (Init: endpoint; Accept: the dialer's connection), from u64 (endpoint)
+//	 24 id u64 (connection), 32 nonce
+//	 48 mtu u32, credit u32, options u32, dead time u32 (ms)
+//	 64 length of hello u8, hello
+//	128 cookie (Accept: zero), 152 mac
+const (
+	greetingSize = 168
+	nonceSize    = 16
+	cookieSize   = 24
+	macSize      = 16
+
+	atHello  = 64
+	atCookie = 128
+	atMAC    = 152
+
+	cookiePacketSize = 16 + cookieSize
+	smallPacketSize  = 40 // Reject, Knock, Reset
+)
+
+// optEncrypt in a greeting's options asks for encryption.
+const optEncrypt = 1
+
+// greeting is an Init or Accept.
+type greeting struct {
+	kind    kind
+	version uint8
+	to      uint64
+	from    uint64
+	id      uint64
+	nonce   [nonceSize]byte
+	mtu     uint32
+	credit  uint32
+	options uint32
+	dead    uint32
+	hello   []byte
+}
+
+// put writes all but cookie, mac and checksum.
+func (g *greeting) put(b []byte) {
+	clear(b[:greetingSize])
+	b[0], b[1] = byte(g.kind), g.version
+	le.PutUint16(b[2:], greetingSize)
+	le.PutUint64(b[8:], g.to)
+	le.PutUint64(b[16:], g.from)
+	le.PutUint64(b[24:], g.id)
+	copy(b[32:48], g.nonce[:])
+	le.PutUint32(b[48:], g.mtu)
+	le.PutUint32(b[52:], g.credit)
+	le.PutUint32(b[56:], g.options)
+	le.PutUint32(b[60:], g.dead)
+	b[atHello] = byte(len(g.hello))
+	copy(b[atHello+1:atCookie], g.hello)
+}
+
+// parse reads a greeting whose size was checked; hello stays in b.
+func (g *greeting) parse(b []byte) bool {
+	g.kind, g.version = kind(b[0]), b[1]
+	g.to, g.from, g.id = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
+	copy(g.nonce[:], b[32:48])
+	g.mtu, g.credit = le.Uint32(b[48:]), le.Uint32(b[52:])
+	g.options, g.dead = le.Uint32(b[56:]), le.Uint32(b[60:])
+	n := int(b[atHello])
+	if n > MaxHello || g.mtu < MinMTU || g.mtu > MaxMTU || g.id == 0 || g.credit == 0 {
+		return false
+	}
+	g.hello = b[atHello+1 : atHello+1+n]
+	return true
+}
+
+// rejectCode says why there will be no connection.
+type rejectCode uint8
+
+const (
+	rejectAuth    rejectCode = iota + 1 // the mac is wrong
+	rejectVersion                       // another version
+	rejectGone                          // the endpoint is another one
+	rejectFull                          // no room for connections
+)
+
+// small packets: Reject (to the dialer's connection, code), Knock (to an endpoint, from
+// one), Reset (of the connection that the receiver sends to, with a token).
+func putSmall(b []byte, k kind, to, from uint64, code uint8, token []byte) []byte {
+	b = b[:smallPacketSize]
+	clear(b)
+	b[0], b[1] = byte(k), Version
+	le.PutUint64(b[8:], to)
+	if len(token) > 0 {
+		copy(b[16:32], token)
+	} else {
+		le.PutUint64(b[16:], from)
+	}
+	b[32] = code
+	finishPacket(b)
+	return b
+}
