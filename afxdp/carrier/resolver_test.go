@@ -145,6 +145,8 @@ func TestDestinationsThatCannotBe(t *testing.T) {
 	a, b := segment(t)
 	cable(a, "eth1", b, "eth1")
 	a.addr("eth1", "10.3.0.1/24", "fd03::1/64")
+	a.sysctl("ipv4/neigh/eth0/retrans_time_ms", "20") // silence is found in 60 ms, not in 3 s
+	a.sysctl("ipv6/neigh/eth0/retrans_time_ms", "20")
 	w := watch(a, 0)
 	for _, c := range []struct {
 		dst    string
