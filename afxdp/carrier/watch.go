@@ -1,0 +1,204 @@
+package carrier
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Two goroutines watch. listen reads what the kernel multicasts, and only notes
+// whom it may concern; work then asks the kernel how things are now. So
+// events may come late, twice, out of order or in heaps, and a lost one costs no more than asking for all.
+
+func (r *Resolver) wake() {
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
+
+// touch notes that something may have changed for the peers that hit says.
+func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
+	r.mu.Lock()
+	r.linkDirty = r.linkDirty || link
+	any := link
+	for p := range r.peers {
+		if hit(p) {
+			r.peers[p], any = true, true
+		}
+	}
+	r.mu.Unlock()
+	if any {
+		r.wake()
+	}
+}
+
+func everyPeer(*Peer) bool { return true }
+
+// listen ends when its socket is closed. Any other error than a loss of events is not known to come; then
+// changes are found within one Probe.
+func (r *Resolver) listen() {
+	defer r.tasks.Done()
+	for {
+		messages, from, err := r.events.Receive()
+		switch {
+		case errors.Is(err, unix.ENOBUFS): // events were lost
+			r.touch(true, everyPeer)
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			if !errors.Is(err, os.ErrClosed) {
+				r.touch(true, everyPeer)
+			}
+			return
+		case from.Pid == 0: // from the kernel
+			for _, m := range messages {
+				r.event(m)
+			}
+		}
+	}
+}
+
+func (r *Resolver) event(m syscall.NetlinkMessage) {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(m.Data) >= unix.SizeofIfInfomsg && int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) == r.index {
+			r.touch(true, everyPeer)
+		}
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		r.touch(false, everyPeer)
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		prefix := routePrefix(m.Data)
+		r.touch(false, func(p *Peer) bool { return prefix.Contains(p.dst) })
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		if len(m.Data) < unix.SizeofNdMsg {
+			return
+		}
+		n, err := netlink.NeighDeserialize(m.Data)
+		if err != nil || n.LinkIndex != r.index {
+			return
+		}
+		addr, _ := netip.AddrFromSlice(n.IP)
+		r.touch(false, func(p *Peer) bool {
+			via := p.via.Load()
+			return via != nil && *via == addr.Unmap()
+		})
+	}
+}
+
+// routePrefix is what a route message is about; it contains nothing where that is unclear.
+func routePrefix(data []byte) netip.Prefix {
+	if len(data) < unix.SizeofRtMsg {
+		return netip.Prefix{}
+	}
+	addr := netip.IPv4Unspecified() // a default route has no RTA_DST
+	if data[0] == unix.AF_INET6 {
+		addr = netip.IPv6Unspecified()
+	} else if data[0] != unix.AF_INET {
+		return netip.Prefix{}
+	}
+	attrs, err := syscall.ParseNetlinkRouteAttr(&syscall.NetlinkMessage{
+		Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: data,
+	})
+	if err != nil {
+		return netip.Prefix{}
+	}
+	for _, a := range attrs {
+		if a.Attr.Type == unix.RTA_DST {
+			addr, _ = netip.AddrFromSlice(a.Value)
+		}
+	}
+	return netip.PrefixFrom(addr, int(data[1]))
+}
+
+// work brings outcomes up to date until the resolver is closed.
+func (r *Resolver) work() {
+	defer r.tasks.Done()
+	tick := time.NewTicker(r.probe)
+	defer tick.Stop()
+	for {
+		probe := false
+		select {
+		case <-r.done:
+			return
+		case <-r.kick:
+		case <-tick.C:
+			probe = true
+		}
+		r.step(probe)
+	}
+}
+
+func (r *Resolver) step(probe bool) {
+	r.mu.Lock()
+	link := r.linkDirty || probe
+	r.linkDirty = false
+	var dirty []*Peer
+	for p, d := range r.peers {
+		if d || probe {
+			dirty = append(dirty, p)
+			r.peers[p] = false
+		}
+	}
+	r.mu.Unlock()
+	if link && r.updateLink() {
+		r.changed(nil)
+	}
+	for _, p := range dirty {
+		select {
+		case <-r.done:
+			return
+		default:
+		}
+		if r.update(p, probe) {
+			r.changed(p)
+		}
+	}
+}
+
+// updateLink says whether the link changed.
+func (r *Resolver) updateLink() bool {
+	old := r.link.Load()
+	now := linkState{Link: old.Link, gone: old.gone}
+	found, err := r.handle.LinkByIndex(r.index)
+	switch {
+	case err == nil && !old.gone:
+		now.Link = linkOf(found.Attrs())
+	case errors.Is(lookupLinkError(err), ErrGone):
+		now.Up, now.gone = false, true
+	}
+	if now == *old {
+		return false
+	}
+	r.link.Store(&now)
+	return true
+}
+
+// update brings a peer's outcome up to date and says whether it changed, the first not counted.
+func (r *Resolver) update(p *Peer, probe bool) bool {
+	hop, err := r.look(p, probe)
+	if err == errPending {
+		return false
+	}
+	old := p.outcome.Load()
+	if old != nil && old.hop == hop && sameError(old.err, err) {
+		return false
+	}
+	p.outcome.Store(&outcome{hop, err})
+	if old == nil {
+		close(p.ready)
+	}
+	return old != nil
+}
+
+func sameError(a, b error) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Error() == b.Error()
+}
