@@ -10,7 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,6 +48,10 @@ type ProgramConfig struct {
 // others pass to the kernel. It is attached by a bpf_link, which ends with the
 // process, even by kill -9, and is refused if another program is attached.
 //
+// Processes that share a device on disjoint queues also share the program, if
+// they match the same frames: the second one finds that of the first (which
+// takes CAP_SYS_ADMIN), and it stays until the last one has ended.
+//
 // All methods may be called by many goroutines.
 type Program struct {
 	cfg      ProgramConfig
@@ -63,7 +66,11 @@ type Program struct {
 	err     error
 }
 
-const programName = "bywash_xsk"
+// The names of our programs, as bpftool shows them.
+const (
+	programName     = "bywash_xsk"
+	programNameFrag = "bywash_xsk_frag" // one that takes multi-buffer frames
+)
 
 // Attach loads a program and attaches it to the device. It needs CAP_BPF and
 // CAP_NET_ADMIN and, for bpf_link, Linux 5.9. ErrProgramAttached: the device
@@ -96,13 +103,14 @@ func (p *Program) attach() error {
 		Instructions: p.cfg.Match.instructions(p.sockets.FD()),
 	}
 	if p.cfg.MultiBuffer {
+		spec.Name = programNameFrag
 		spec.Flags |= unix.BPF_F_XDP_HAS_FRAGS
 	}
 	p.prog, err = ebpf.NewProgram(spec)
 	if err != nil {
 		return fmt.Errorf("load the program: %w", needsBPF(err))
 	}
-	return p.linkTo(dev)
+	return p.linkOrJoin(dev, spec.Name)
 }
 
 func inspect(name string) (dev device, q Queues, err error) {
@@ -123,62 +131,6 @@ func needsBPF(err error) error {
 		return fmt.Errorf("needs root (CAP_BPF and CAP_NET_ADMIN): %w", err)
 	}
 	return err
-}
-
-// linkTo attaches natively or generically, as asked for. The kernel takes one
-// program a device, whichever the way, so nothing is replaced.
-func (p *Program) linkTo(dev device) error {
-	try := func(a Attachment, flags link.XDPAttachFlags) (err error) {
-		if p.cfg.Attach != AttachAuto && p.cfg.Attach != a {
-			return errors.ErrUnsupported
-		}
-		p.link, err = link.AttachXDP(link.XDPOptions{Program: p.prog, Interface: dev.index, Flags: flags})
-		if err == nil {
-			p.attached = a
-		}
-		return err
-	}
-	err := try(AttachNative, link.XDPDriverMode)
-	if err == nil {
-		return nil
-	}
-	native := err
-	if p.cfg.Attach != AttachNative {
-		if other := attachedProgram(dev); other == nil {
-			if err = try(AttachGeneric, link.XDPGenericMode); err == nil {
-				if p.cfg.Attach == AttachAuto {
-					p.native = fmt.Errorf("no native XDP program on %s: %w", dev.name, native)
-				}
-				return nil
-			}
-		}
-	}
-	if other := attachedProgram(dev); other != nil {
-		return other
-	}
-	if errors.Is(err, os.ErrPermission) {
-		return needsBPF(err)
-	}
-	return fmt.Errorf("%s mode: %w", p.cfg.Attach, err)
-}
-
-// attachedProgram returns an error that names the program of a device, or nil
-// if it has none.
-func attachedProgram(dev device) error {
-	l, err := netlink.LinkByIndex(dev.index)
-	if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
-		return nil
-	}
-	id := ebpf.ProgramID(l.Attrs().Xdp.ProgId)
-	name := ""
-	if prog, err := ebpf.NewProgramFromID(id); err == nil {
-		if info, err := prog.Info(); err == nil {
-			name = " " + info.Name
-		}
-		prog.Close()
-	}
-	return fmt.Errorf("%w: program %d%s (end its process, or: ip link set %s xdp off)",
-		ErrProgramAttached, id, name, dev.name)
 }
 
 // Attached returns how it is attached: AttachNative or AttachGeneric. With

@@ -29,7 +29,7 @@ const (
 	DescContinued = unix.XDP_PKT_CONTD
 
 	// DescMetadata, when sending: [TxMetadata] lies before the frame, of which
-	// this is the first descriptor (Linux 6.8).
+	// this is the first descriptor (Linux 6.11).
 	DescMetadata = unix.XDP_TX_METADATA
 )
 
@@ -83,7 +83,7 @@ type SocketConfig struct {
 	BusyPoll BusyPoll
 
 	// TxBudget is how many descriptors one system call sends in copy mode,
-	// 32 if 0, up to the size of the ring (XDP_MAX_TX_SKB_BUDGET, Linux 6.18).
+	// 32 if 0, up to the size of the ring (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
 	TxBudget int
 
 	// BindTimeout bounds how long opening waits for a queue that is busy: the
@@ -210,14 +210,6 @@ func (s *Socket) options() error {
 			}
 		}
 	}
-	if s.cfg.TxBudget != 0 {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, s.cfg.TxBudget); err != nil {
-			if err == unix.ENOPROTOOPT {
-				return unsupported("a transmit budget", "6.18", err)
-			}
-			return fmt.Errorf("set the transmit budget to %d (32 to the ring's %d): %w", s.cfg.TxBudget, s.cfg.Tx, err)
-		}
-	}
 	for _, r := range []struct{ option, size int }{
 		{unix.XDP_UMEM_FILL_RING, s.cfg.Fill}, {unix.XDP_UMEM_COMPLETION_RING, s.cfg.Completion},
 		{unix.XDP_RX_RING, s.cfg.Rx}, {unix.XDP_TX_RING, s.cfg.Tx},
@@ -229,7 +221,23 @@ func (s *Socket) options() error {
 			return fmt.Errorf("make a ring of %d entries: %w", r.size, err)
 		}
 	}
+	if err := s.txBudget(); err != nil {
+		return err
+	}
 	return s.mapRings()
+}
+
+// txBudget sets the budget, for which the ring must be there.
+func (s *Socket) txBudget() error {
+	if s.cfg.TxBudget != 0 {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, s.cfg.TxBudget); err != nil {
+			if err == unix.ENOPROTOOPT {
+				return unsupported("a transmit budget", "6.17", err)
+			}
+			return fmt.Errorf("set the transmit budget to %d (32 to the ring's %d): %w", s.cfg.TxBudget, s.cfg.Tx, err)
+		}
+	}
+	return nil
 }
 
 func (s *Socket) mapRings() (err error) {

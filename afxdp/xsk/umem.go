@@ -43,11 +43,11 @@ type UMEMConfig struct {
 	Memory []byte
 
 	// TxMetadata reserves room for [TxMetadata] before each frame that is
-	// sent (Linux 6.8): see [UMEM.TxMetadata].
+	// sent (Linux 6.11): see [UMEM.TxMetadata].
 	TxMetadata bool
 
 	// SoftwareChecksum makes the kernel compute requested checksums in
-	// software, in copy mode (XDP_UMEM_TX_SW_CSUM, Linux 6.8). For tests.
+	// software, in copy mode (XDP_UMEM_TX_SW_CSUM, Linux 6.8).
 	SoftwareChecksum bool
 }
 
@@ -215,7 +215,7 @@ func (u *UMEM) register(fd int) error {
 	}
 	if u.cfg.TxMetadata {
 		reg.Flags |= unix.XDP_UMEM_TX_METADATA_LEN
-		reg.Tx_metadata_len = TxMetadataLen
+		reg.Tx_metadata_len = uint32(TxMetadataLen)
 	}
 	if u.cfg.SoftwareChecksum {
 		reg.Flags |= unix.XDP_UMEM_TX_SW_CSUM
@@ -225,7 +225,7 @@ func (u *UMEM) register(fd int) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.EINVAL) && reg.Flags != 0:
-		return unsupported("transmit metadata", "6.8", err)
+		return unsupported("transmit metadata", "6.11", err)
 	case errors.Is(err, unix.ENOBUFS):
 		return fmt.Errorf("register %d bytes of UMEM: too much locked memory; raise ulimit -l or grant CAP_IPC_LOCK: %w",
 			reg.Len, err)
