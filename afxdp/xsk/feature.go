@@ -71,8 +71,9 @@ func deviceFeatures(name string) (f Features, err error) {
 		return f, fmt.Errorf("find netdev netlink: %w", err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	req.AddData(&nl.Genlmsg{Command: netdevCmdGet, Version: 1})
-	req.AddData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(dev.index))))
+	// Not by nl.Genlmsg: it leaves two bytes to chance that the kernel wants zero.
+	req.AddRawData([]byte{netdevCmdGet, 1, 0, 0})
+	req.AddRawData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(dev.index))).Serialize())
 	replies, err := req.Execute(unix.NETLINK_GENERIC, 0)
 	if err != nil {
 		return f, fmt.Errorf("netdev netlink: %w", err)
