@@ -67,6 +67,10 @@ func (c *Conn) Endpoint() *Endpoint { return c.e }
 // Up tells whether the connection stands.
 func (c *Conn) Up() bool { return c.state == stateUp }
 
+// Over tells whether the endpoint has forgotten the connection: after Close, that may take
+// until the peer has heard of it.
+func (c *Conn) Over() bool { return c.state == stateDown }
+
 // Hello is what the peer told of itself; valid from Up on.
 func (c *Conn) Hello() []byte { return c.theirs.hello }
 

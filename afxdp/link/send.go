@@ -25,9 +25,10 @@ const (
 // Transfer is a placed message on its way. The caller allocates it and may use
 // it again once Handler.Placed has been called, or the connection has ended.
 type Transfer struct {
-	Tag  uint64 // which the receiver chose
-	Len  uint64 // bytes
-	User any
+	Tag   uint64 // which the receiver chose
+	Len   uint64 // bytes to be sent
+	Total uint64 // bytes of the message, which the receiver is told
+	User  any
 
 	next    uint64 // of what was not sent yet
 	unacked int    // fragments under way
@@ -188,7 +189,7 @@ func (c *Conn) transmit(seq uint64) bool {
 		n = PlacedHeaderSize + int(s.n)
 		le.PutUint64(b[56:], s.t.Tag)
 		le.PutUint64(b[64:], s.off)
-		le.PutUint64(b[72:], s.t.Len)
+		le.PutUint64(b[72:], s.t.Total)
 		e.handler.Fill(c, s.t, s.off, b[PlacedHeaderSize:n])
 	} else if !own {
 		copy(b[HeaderSize:], s.data[HeaderSize:n])
