@@ -13,7 +13,8 @@ const (
 	stateListening
 	stateAccepted // listener: has answered, waits for the first packet
 	stateUp
-	stateClosing // this side has closed, the peer does not know yet
+	stateDraining // this side has closed, what it sent is not acknowledged yet
+	stateClosing  // this side has closed, the peer does not know yet
 	stateDown
 )
 
@@ -176,6 +177,10 @@ func (c *Conn) input(frame uint64, b []byte) (kept bool) {
 		c.left()
 		return kept
 	}
+	if c.state == stateDraining && c.una == c.sender.end {
+		c.sayClose()
+		return kept
+	}
 	e.look(c)
 	return kept
 }
@@ -198,7 +203,7 @@ func (c *Conn) fail(err error) {
 	} else if !errors.Is(err, ErrClosed) {
 		e.stats.Broken++
 	}
-	closing := c.state == stateClosing
+	closing := c.state > stateUp
 	c.finish()
 	if !closing {
 		e.handler.Down(c, err)
@@ -207,7 +212,7 @@ func (c *Conn) fail(err error) {
 
 // finish frees everything.
 func (c *Conn) finish() {
-	if c.state == stateUp || c.state == stateClosing {
+	if c.state >= stateUp && c.state < stateDown {
 		c.dropSegments()
 		c.dropArrived()
 	}
@@ -224,10 +229,11 @@ func (c *Conn) finish() {
 // drop ends a connection that this side has closed.
 func (e *Endpoint) drop(c *Conn) { c.finish() }
 
-// Close ends the connection in order, and forgets what has not been acknowledged:
-// wait until Unacknowledged is 0 to lose nothing. The connection is the endpoint's from then
-// on, which tells the peer for up to the dead time; the handler is not called
-// any more for it. With abort the peer sees ErrAborted instead of ErrClosed.
+// Close ends the connection in order. The handler is not called any more for it; the
+// connection is the endpoint's from then on, which still sends the ordered messages that were
+// posted, and then tells the peer, for up to the dead time each. Placed messages that are not
+// acknowledged cannot be sent any more, as their memory is the caller's: then, or with abort, all
+// is forgotten, and the peer sees ErrAborted instead of ErrClosed.
 func (c *Conn) Close(now Time, abort bool) {
 	e := c.e
 	e.now = max(e.now, now)
@@ -244,10 +250,33 @@ func (c *Conn) Close(now Time, abort bool) {
 	default:
 		return
 	}
-	c.abort = abort || c.Unacknowledged() > 0
-	c.dropSegments()
+	c.abort = abort || c.places()
 	c.dropArrived()
-	c.state, c.closeFrom, c.pause = stateClosing, e.now, max(2*c.srtt, Time(firstKnock))
+	c.state = stateDraining
+	if c.abort || c.una == c.sender.end {
+		c.sayClose()
+		return
+	}
+	e.look(c)
+}
+
+// places tells whether a placed message is not acknowledged yet.
+func (c *Conn) places() bool {
+	if c.first != nil {
+		return true
+	}
+	for seq := c.una; seq < c.sender.end; seq++ {
+		if c.seg(seq).t != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// sayClose begins to tell the peer.
+func (c *Conn) sayClose() {
+	c.dropSegments()
+	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstKnock))
 	c.sendClose()
 }
 
@@ -275,7 +304,7 @@ func (c *Conn) closed(h *header, b []byte) {
 	}
 	end := le.Uint64(b[48:])
 	switch {
-	case c.state == stateClosing: // both at once
+	case c.state > stateUp: // both at once
 		c.sendBare(kindClosed, 0, 0)
 		c.e.drop(c)
 	case h.flags&flagAbort != 0:
@@ -298,7 +327,7 @@ func (c *Conn) left() {
 func (c *Conn) tick() {
 	e := c.e
 	switch c.state {
-	case stateUp:
+	case stateUp, stateDraining:
 	case stateClosing:
 		c.sendClose()
 		return
@@ -326,7 +355,7 @@ func (c *Conn) tick() {
 		c.ackNow = true
 	}
 	c.flush()
-	if c.state == stateUp {
+	if c.sends() {
 		c.arm()
 	}
 }
@@ -348,7 +377,10 @@ func (c *Conn) arm() {
 // flush sends what is due.
 func (c *Conn) flush() {
 	c.pump()
-	if c.state == stateUp {
+	if c.sends() {
 		c.answer()
 	}
 }
+
+// sends tells whether messages are still sent.
+func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }

@@ -142,8 +142,7 @@ type Endpoint struct {
 	secrets *secrets
 	stats   Stats
 
-	now   Time
-	ticks Time // last Tick
+	now Time
 
 	conns  []*Conn // by the low bits of their ids
 	free   []uint32
@@ -312,7 +311,7 @@ func (e *Endpoint) Flush(now Time) {
 	e.touch = e.calm[:0]
 	for _, c := range list {
 		c.touched = false
-		if c.state == stateUp || c.state == stateClosing {
+		if c.sends() {
 			c.flush()
 		}
 	}
@@ -340,12 +339,14 @@ func (e *Endpoint) Next() Time {
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
-	gap := e.now - e.ticks
-	e.ticks = e.now
-	if gap > Time(e.cfg.DeadTime)/8 && gap != e.now {
+	if len(e.timers) == 0 {
+		e.Flush(now)
+		return
+	}
+	if gap := e.now - e.timers[0].due; gap > Time(e.cfg.DeadTime)/8 { // nobody called: the process was stopped
 		for _, c := range e.conns {
 			if c != nil {
-				c.heard, c.takenAt = min(c.heard+gap, e.now), min(c.takenAt+gap, e.now) // nobody listened
+				c.heard, c.takenAt = min(c.heard+gap, e.now), min(c.takenAt+gap, e.now)
 			}
 		}
 	}

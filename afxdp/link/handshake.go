@@ -362,7 +362,7 @@ func (e *Endpoint) takeReset(b []byte) bool {
 	switch c.state {
 	case stateClosing:
 		c.e.drop(c)
-	case stateUp:
+	case stateUp, stateDraining:
 		c.fail(ErrReset)
 	}
 	return true

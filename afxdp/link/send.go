@@ -100,7 +100,7 @@ func (c *Conn) Start(now Time, t *Transfer) {
 // pump sends what window, credit, pace and carrier allow.
 func (c *Conn) pump() {
 	e := c.e
-	for c.state == stateUp {
+	for c.sends() {
 		switch {
 		case c.lost == 0 && c.next == c.end && c.first == nil:
 			return
@@ -258,7 +258,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 
 // acknowledged takes what a header says about what went out. False: it makes no sense.
 func (c *Conn) acknowledged(h *header, words []byte) bool {
-	if c.state != stateUp {
+	if !c.sends() {
 		return true
 	}
 	if h.cum > c.next {
