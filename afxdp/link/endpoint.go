@@ -142,8 +142,7 @@ type Endpoint struct {
 	secrets *secrets
 	stats   Stats
 
-	now   Time
-	ticks Time // last Tick
+	now Time
 
 	conns  []*Conn // by the low bits of their ids
 	free   []uint32
@@ -324,12 +323,10 @@ func (e *Endpoint) Next() Time {
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
-	gap := e.now - e.ticks
-	e.ticks = e.now
-	if gap > Time(e.cfg.DeadTime)/8 && gap != e.now {
+	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // nobody listened
 		for _, c := range e.conns {
 			if c != nil {
-				c.heard, c.takenAt = min(c.heard+gap, e.now), min(c.takenAt+gap, e.now) // nobody listened
+				c.heard, c.takenAt = min(c.heard+late, e.now), min(c.takenAt+late, e.now)
 			}
 		}
 	}

@@ -1,5 +1,7 @@
 package link
 
+import "math/bits"
+
 // segment is a fragment that was not acknowledged yet.
 type segment struct {
 	data  []byte // frame of an ordered fragment; nil: placed
@@ -9,7 +11,8 @@ type segment struct {
 	n     int32 // bytes of payload
 	state segState
 	more  bool
-	tries uint8
+	tried bool
+	again bool // sent more than once
 	sent  Time
 }
 
@@ -48,6 +51,8 @@ type sender struct {
 	lost     int // segments in segLost
 	lostFrom uint64
 
+	mustProbe bool // one segment goes out whatever window and pace say
+
 	first, last *Transfer // not all sent
 	waited      bool      // for credit, since something was sent
 	peerDups    uint8
@@ -78,6 +83,9 @@ func (c *Conn) Unacknowledged() int {
 // connection's from now on. There must be Room. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
+	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
+		panic("link: Post of a fragment that is too long, or without Room")
+	}
 	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), more: more}
 	c.end++
 	c.e.look(c)
@@ -103,7 +111,7 @@ func (c *Conn) pump() {
 		switch {
 		case c.lost == 0 && c.next == c.end && c.first == nil:
 			return
-		case c.inflight >= c.window() || !c.paced():
+		case !c.mustProbe && (c.inflight >= c.window() || !c.paced()):
 			return
 		case c.lost > 0:
 			if !c.repeat() {
@@ -115,6 +123,10 @@ func (c *Conn) pump() {
 			if !c.waited && c.next >= c.limit {
 				c.waited = true
 				e.stats.Waited++
+				if c.inflight == 0 {
+					c.progressAt = e.now
+					c.soon(c.probeAt())
+				}
 			}
 			return
 		}
@@ -156,6 +168,7 @@ func (c *Conn) repeat() bool {
 		s.state, s.sent = segSent, c.e.now
 		c.lost--
 		c.inflight++
+		c.mustProbe = false
 		return true
 	}
 	if !c.transmit(c.lostFrom) {
@@ -202,8 +215,10 @@ func (c *Conn) transmit(seq uint64) bool {
 		return false
 	}
 	s.state, s.sent = segSent, e.now
-	s.tries++
+	s.again = s.tried
+	s.tried = true
 	c.inflight++
+	c.mustProbe = false
 	c.spent()
 	c.soon(c.probeAt())
 	return true
@@ -246,10 +261,10 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	} else {
 		finishPacket(b)
 	}
+	c.pn = h.pn // spent even if it is not sent: nothing else is sealed with it
 	if !e.carrier.Send(c.route, f, len(b)) {
-		return false // a sealed one is never sent with other content: its number is spent
+		return false
 	}
-	c.pn++
 	e.stats.Sent++
 	c.answered()
 	return true
@@ -264,13 +279,17 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 		return false
 	}
 	if limit := expand(h.cum, h.credit); limit > c.limit && limit <= h.cum+64*maxWords {
+		if c.starved() {
+			c.backoff = 0
+		}
 		c.limit = limit
 		c.e.look(c)
 	}
 	newly := 0
 	if h.cum > c.una {
-		for ; c.una < h.cum; c.una++ {
-			newly += c.ack(c.una)
+		for c.una < h.cum && c.state == stateUp {
+			c.una++
+			newly += c.ack(c.una - 1)
 		}
 		c.lostFrom = max(c.lostFrom, c.una)
 		c.e.look(c)
@@ -278,10 +297,8 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
 			w := le.Uint64(words[k:])
-			for at := h.cum + 1 + 8*uint64(k); w != 0; at, w = at+1, w>>1 {
-				if w&1 == 0 {
-					continue
-				}
+			for ; w != 0 && c.state == stateUp; w &= w - 1 {
+				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
 				}
@@ -289,7 +306,9 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	c.measured(h, newly)
+	if c.state == stateUp { // Placed may have closed it
+		c.measured(h, newly)
+	}
 	return true
 }
 
@@ -325,5 +344,5 @@ func (c *Conn) dropSegments() {
 		}
 		*c.seg(c.una) = segment{}
 	}
-	c.inflight, c.lost, c.first, c.last = 0, 0, nil, nil
+	c.next, c.inflight, c.lost, c.first, c.last = c.end, 0, 0, nil, nil
 }

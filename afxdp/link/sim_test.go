@@ -344,7 +344,11 @@ func (s *sim) run(limit Time, f func() bool) {
 				h.pollAt = 0
 			}
 			ev.at = w.stallAt + w.stallFor // it sleeps, and finds all that when it wakes
-			s.push(ev)
+			if ev.b == nil {
+				h.poll(ev.at)
+			} else {
+				s.push(ev)
+			}
 			continue
 		}
 		s.now = max(s.now, ev.at)
