@@ -152,7 +152,8 @@ type Endpoint struct {
 	touch  []*Conn             // to be looked at by Flush
 	calm   []*Conn             // room for the next list
 	timers timerHeap
-	h      header
+	h      header // of the packet that is being handled
+	p      Placement
 	resets int // that may still be sent in this period
 	period Time
 }

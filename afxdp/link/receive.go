@@ -60,7 +60,7 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 		c.ackNow = true
 		return false
 	}
-	var p Placement
+	p := &e.p
 	placed := h.flags&flagPlaced != 0
 	if placed && !p.parse(b) {
 		c.violated("a fragment that is not part of its message")
@@ -80,7 +80,7 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 	c.bits[k/64] |= 1 << (k % 64)
 	if placed {
 		c.consumed++
-		e.handler.Place(c, &p)
+		e.handler.Place(c, p)
 	} else {
 		kept = true
 		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
