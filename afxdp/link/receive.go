@@ -71,8 +71,8 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 	}
 	c.owed++
 	c.fresh++
-	if seq != c.top {
-		c.ackNow = true // a gap, or one that is filled
+	if seq != c.top || h.flags&flagAsk != 0 {
+		c.ackNow = true // a gap, or one that is filled, or it is wanted
 	}
 	c.top = max(c.top, seq+1)
 	mask := uint64(len(c.got) - 1)

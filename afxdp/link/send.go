@@ -131,7 +131,7 @@ func (c *Conn) pump() {
 			return
 		}
 		if c.next == c.end {
-			c.cut()
+			c.fragment()
 		}
 		if !c.transmit(c.next) {
 			e.look(c)
@@ -142,8 +142,8 @@ func (c *Conn) pump() {
 	}
 }
 
-// cut makes the next segment of the first transfer.
-func (c *Conn) cut() {
+// fragment makes the next segment of the first transfer.
+func (c *Conn) fragment() {
 	t := c.first
 	n := min(t.Len-t.next, uint64(c.maxPlaced()))
 	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n)}
@@ -193,6 +193,9 @@ func (c *Conn) transmit(seq uint64) bool {
 	h := header{kind: kindData}
 	if s.more {
 		h.flags = flagMore
+	}
+	if c.ask() {
+		h.flags |= flagAsk
 	}
 	n := HeaderSize + int(s.n)
 	b := f.Data

@@ -52,6 +52,7 @@ const (
 	flagPhase              // which of two keys
 	flagSealed             // encrypted
 	flagAbort              // of kindClose: not in order
+	flagAsk                // of kindData: to be acknowledged at once
 )
 
 var le = binary.LittleEndian
