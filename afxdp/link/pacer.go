@@ -17,23 +17,28 @@ import (
 // Losses that are always there say nothing; those beyond make the window smaller by
 // their share: a queue too short to delay anything overflows.
 type pacer struct {
-	cwnd     float64 // fragments that may be under way; below 1: one, at times
-	fast     bool    // until queueing is seen, it doubles each round trip
-	limited  bool    // by cwnd or pace, in this round
-	target   Time    // of queueing
-	round    uint64  // the seq whose acknowledgement ends the round
-	acked    int     // in this round
-	missed   int
-	floor    float64 // share of losses that is always there
-	cutAt    Time    // when cwnd was lowered last
-	least    Time    // of queueing since the last look
-	lookAt   Time    // when to look again
-	lookTo   Time    // until when it is being looked; 0: it is not
-	before   float64 // cwnd before that
-	pacedAt  Time    // when the next may be sent; never: now
-	credits  float64
-	creditAt Time
-	asked    int // fragments since an acknowledgement was asked for
+	cwnd      float64 // fragments that may be under way; below 1: one, at times
+	fast      bool    // until queueing is seen, it doubles each round trip
+	limited   bool    // by cwnd or pace, in this round
+	target    Time    // of queueing
+	round     uint64  // the seq whose acknowledgement ends the round
+	acked     int     // in this round
+	missed    int
+	loss      float64 // share of losses, smoothed
+	floor     float64 // of it, what is always there
+	sum       Time    // of queueing over this round
+	peak      Time    // most of it
+	room      Time    // of queueing that losses leave
+	cutAt     Time    // when cwnd was lowered last
+	lookAt    Time    // when to look again
+	lookTo    Time    // until when it is being looked; 0: it is not
+	lookPause Time
+	before    float64 // cwnd before that
+	path      Time    // minRTT before that
+	pacedAt   Time    // when the next may be sent; never: now
+	credits   float64
+	creditAt  Time
+	asked     int // fragments since an acknowledgement was asked for
 }
 
 const (
@@ -43,23 +48,25 @@ const (
 	scaleDelay  = Time(600 * time.Microsecond)
 	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
-	lookPause   = Time(50 * time.Millisecond)
+	lookLeast   = Time(10 * time.Millisecond)
+	lookMost    = Time(200 * time.Millisecond)
 	burst       = 8                           // fragments that may leave at once
 	burstTime   = 20_000                      // and as many as belong to so many ns
 	freeRTT     = Time(50 * time.Microsecond) // below that pacing would be finer than timers are
 	tolerated   = 0.03                        // share of losses, beyond those that are always there
-	roundLeast  = 32                          // fragments whose losses are counted together
+	maxRoom     = Time(10e6)
+	roundLeast  = 16 // fragments whose losses are counted together
 )
 
 func (p *pacer) begin() {
-	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, least: never}
+	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, lookPause: lookLeast, room: maxRoom}
 	p.aim(0)
 }
 
 // aim sets the target for the window.
 func (p *pacer) aim(path Time) {
 	scale := Time(float64(scaleDelay) * (1/math.Sqrt(max(p.cwnd, minWindow)) - 0.1))
-	p.target = max(targetDelay, path/8) + min(max(scale, 0), scaleMost)
+	p.target = min(max(targetDelay, path/8)+min(max(scale, 0), scaleMost), p.room)
 }
 
 func (c *Conn) window() int {
@@ -78,13 +85,13 @@ func (c *Conn) grew(n int) {
 	}
 	e := c.e
 	queue := c.latest - c.minRTT
-	c.least = min(c.least, queue)
+	c.sum += queue * Time(n)
+	c.peak = max(c.peak, queue)
 	most := float64(len(c.segs))
 	switch {
 	case c.lookTo != 0:
 		if e.now >= c.lookTo {
-			c.cwnd, c.lookTo, c.cutAt = c.before, 0, e.now
-			c.lookAt, c.least = e.now+max(lookPause, 64*c.srtt), never
+			c.looked()
 		}
 	case queue > c.target:
 		if e.now-c.cutAt > c.srtt {
@@ -95,7 +102,7 @@ func (c *Conn) grew(n int) {
 	case c.fast:
 		c.cwnd = min(c.cwnd+float64(n), most)
 	default:
-		grow := max(float64(min(c.srtt, 8*growPeriod))/float64(growPeriod), 1)
+		grow := max(float64(min(c.srtt, 8*growPeriod))/float64(growPeriod), min(1, max(c.cwnd, 1)/8))
 		c.cwnd = min(c.cwnd+grow*float64(n)/max(c.cwnd, 1), most)
 	}
 	if c.una >= c.round && c.acked+c.missed >= roundLeast {
@@ -113,24 +120,38 @@ func (c *Conn) cut(share float64) {
 // endRound looks at the losses of a round trip, at least.
 func (c *Conn) endRound() {
 	rate := float64(c.missed) / float64(c.acked+c.missed)
-	if rate > c.floor+tolerated && c.missed > 1 && c.lookTo == 0 {
-		c.cut(min(rate-c.floor, 0.5))
-	}
-	if rate < c.floor {
-		c.floor += (rate - c.floor) / 4
-	} else {
-		c.floor += (rate - c.floor) / 32
-	}
-	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 8 {
-		if c.least > c.target/4 {
-			c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.srtt, 2
+	c.loss += (rate - c.loss) / 8
+	c.floor = min(c.floor, c.loss)
+	switch mean := c.sum / Time(max(c.acked, 1)); {
+	case c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0:
+		if mean < targetDelay/8 { // with an empty queue: they are not ours
+			c.floor += (c.loss - c.floor) / 8
 		} else {
-			c.lookAt, c.least = now+max(lookPause, 64*c.srtt), never
+			//c.room = max(c.peak/2, targetDelay/8)
 		}
+		c.cut(min(max(2*(c.loss-c.floor), 0.25), 0.5))
+		c.loss = (c.loss + c.floor) / 2
+	case c.missed == 0:
+		c.room = min(c.room+c.room/32, maxRoom)
+	}
+	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
+		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.srtt, min(c.cwnd/4, 2)
+		c.path = c.minRTT
 	}
 	c.aim(c.minRTT)
 	c.round = c.next
-	c.acked, c.missed, c.limited = 0, 0, false
+	c.acked, c.missed, c.limited, c.sum, c.peak = 0, 0, false, 0, 0
+}
+
+// looked ends a look. What brought nothing new is repeated less often.
+func (c *Conn) looked() {
+	c.cwnd, c.lookTo, c.cutAt = c.before, 0, c.e.now
+	if c.path-c.minRTT > c.target/8 {
+		c.lookPause = lookLeast
+	} else {
+		c.lookPause = min(2*c.lookPause, lookMost)
+	}
+	c.lookAt = c.e.now + max(c.lookPause, 64*c.srtt)
 }
 
 // lostSome takes that n fragments were lost.

@@ -23,6 +23,7 @@ const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
 	minProbe     = Time(2 * time.Millisecond)
+	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
 )
 
@@ -49,7 +50,7 @@ func (c *Conn) measured(h *header, newly int) {
 	}
 	if sent > c.newestSent {
 		c.newestSent = sent
-		if rtt := e.now - sent - Time(h.delay)<<10; newly > 0 && rtt >= 0 {
+		if rtt := e.now - sent - Time(h.delay)<<10; h.delay < 0xffff && rtt >= 0 {
 			c.sample(max(rtt, stampUnit))
 		}
 	}
@@ -137,7 +138,7 @@ func (c *Conn) probeAt() Time {
 	if c.inflight == 0 && !c.starved() {
 		return never
 	}
-	pause := 50 * Time(time.Millisecond)
+	pause := firstProbe
 	if c.srtt > 0 {
 		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
 	}
