@@ -7,7 +7,7 @@ import (
 )
 
 func TestZZ(t *testing.T) {
-	x := contest{flows: 32, queue: 100, rate: 10 * gbit, delay: 20000, spread: 1, mtu: 1500, length: 200e6}
+	x := contest{flows: 100, queue: 100, rate: 10 * gbit, delay: 20000, spread: 1, mtu: 1500, length: 200e6}
 	zz = func(s *sim, flows []*simConn, from []uint64) {
 		idx := make([]int, len(flows))
 		for k := range idx {
