@@ -53,6 +53,7 @@ type Conn struct {
 	pacer
 
 	heard     Time // when the peer was last heard of
+	resetAt   Time // when a Reset is believed; never: there was none
 	wantPing  bool
 	pingAt    Time // when the last ping went out
 	closeSent Time
@@ -116,8 +117,12 @@ func (c *Conn) SetMTU(n int) error {
 	return nil
 }
 
-// keepalive is how long the peer may be silent until it is asked.
-func (c *Conn) keepalive() Time { return Time(c.e.cfg.DeadTime) / 4 }
+// askAt is when a silent peer is asked whether it is there, and again, often enough that
+// a lossy network does not make it look dead.
+func (c *Conn) askAt() Time {
+	dead := Time(c.e.cfg.DeadTime)
+	return max(c.heard+dead/4, c.pingAt+dead/16)
+}
 
 // input takes a packet for this connection.
 func (c *Conn) input(frame uint64, b []byte) (kept bool) {
@@ -144,7 +149,7 @@ func (c *Conn) input(frame uint64, b []byte) (kept bool) {
 	if c.state == stateAccepted {
 		c.stand()
 	}
-	c.heard = e.now
+	c.heard, c.resetAt = e.now, never
 	if c.unconfirmed {
 		c.unconfirmed = false
 		e.uncall(c)
@@ -343,7 +348,11 @@ func (c *Conn) tick() {
 		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
 		return
 	}
-	if silent >= c.keepalive() && e.now >= c.pingAt+c.keepalive()/2 {
+	if e.now >= c.resetAt {
+		c.fail(ErrReset)
+		return
+	}
+	if e.now >= c.askAt() {
 		c.wantPing = true
 	}
 	if c.unconfirmed && e.now >= c.pingAt+c.pause {
@@ -362,8 +371,7 @@ func (c *Conn) tick() {
 
 // arm schedules the next tick.
 func (c *Conn) arm() {
-	due := max(c.heard, c.pingAt) + c.keepalive()
-	due = min(due, c.heard+Time(c.e.cfg.DeadTime))
+	due := min(c.askAt(), c.heard+Time(c.e.cfg.DeadTime), c.resetAt)
 	if c.unconfirmed {
 		due = min(due, c.pingAt+c.pause)
 	}

@@ -152,7 +152,8 @@ type Endpoint struct {
 	touch  []*Conn             // to be looked at by Flush
 	calm   []*Conn             // room for the next list
 	timers timerHeap
-	h      header
+	h      header // of the packet that is being handled
+	p      Placement
 	resets int // that may still be sent in this period
 	period Time
 }
@@ -339,14 +340,10 @@ func (e *Endpoint) Next() Time {
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
-	if len(e.timers) == 0 {
-		e.Flush(now)
-		return
-	}
-	if gap := e.now - e.timers[0].due; gap > Time(e.cfg.DeadTime)/8 { // nobody called: the process was stopped
+	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // nobody listened
 		for _, c := range e.conns {
 			if c != nil {
-				c.heard, c.takenAt = min(c.heard+gap, e.now), min(c.takenAt+gap, e.now)
+				c.heard, c.takenAt = min(c.heard+late, e.now), min(c.takenAt+late, e.now)
 			}
 		}
 	}

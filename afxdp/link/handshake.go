@@ -18,6 +18,7 @@ const (
 	slowKnock  = 100 * time.Millisecond
 	cookieLife = 10 * time.Second
 	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
+	resetWait  = 50 * time.Millisecond // the peer may answer after a Reset that it did not send
 )
 
 // Dial begins a connection to an endpoint, whose ID it must know. It sends
@@ -43,7 +44,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 	}
 	c.mine = greeting{
 		version: Version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.MTU),
-		hello: slices.Clone(hello), dead: uint32(e.cfg.DeadTime / time.Millisecond),
+		hello: slices.Clone(hello),
 	}
 	if e.cfg.Encrypt {
 		c.mine.options |= optEncrypt
@@ -343,7 +344,7 @@ func (e *Endpoint) takeKnock(b []byte) bool {
 		return true
 	}
 	if k := e.peers[le.Uint64(b[16:])]; k != nil && len(k.dial) > 0 {
-		if c := k.dial[0]; e.now >= c.knocked {
+		if c := k.dial[0]; c.state == stateDialing && e.now >= c.knocked {
 			c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
 			c.sendInit()
 		}
@@ -362,8 +363,13 @@ func (e *Endpoint) takeReset(b []byte) bool {
 	switch c.state {
 	case stateClosing:
 		c.e.drop(c)
-	case stateUp, stateDraining:
-		c.fail(ErrReset)
+	case stateUp, stateDraining: // anyone who saw a packet may have brought it about: ask the peer itself
+		if c.resetAt == never {
+			c.resetAt = e.now + max(Time(resetWait), 4*c.srtt)
+			c.wantPing = true
+			c.soon(c.resetAt)
+			e.look(c)
+		}
 	}
 	return true
 }
@@ -387,8 +393,8 @@ func (c *Conn) stand() {
 	}
 	c.state = stateUp
 	c.mtu = int(min(c.mine.mtu, c.theirs.mtu))
-	c.limit = uint64(c.theirs.credit)
-	c.heard, c.rejected = e.now, nil
+	c.limit = min(uint64(c.theirs.credit), 64*maxWords)
+	c.heard, c.rejected, c.resetAt = e.now, nil, never
 	c.begin()
 	e.stats.Connects++
 	c.pause = Time(firstKnock)

@@ -60,9 +60,10 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 		c.ackNow = true
 		return false
 	}
+	p := &e.p
 	placed := h.flags&flagPlaced != 0
-	if placed && len(b) < PlacedHeaderSize {
-		c.violated("a short fragment")
+	if placed && !p.parse(b) {
+		c.violated("a fragment that is not part of its message")
 		return false
 	}
 	if c.owed == 0 {
@@ -70,17 +71,16 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 	}
 	c.owed++
 	c.fresh++
-	if seq != c.top {
-		c.ackNow = true // a gap, or one that is filled
+	if seq != c.top || h.flags&flagAsk != 0 {
+		c.ackNow = true // a gap, or one that is filled, or it is wanted
 	}
 	c.top = max(c.top, seq+1)
 	mask := uint64(len(c.got) - 1)
 	k := seq & mask
 	c.bits[k/64] |= 1 << (k % 64)
 	if placed {
-		p := Placement{Tag: le.Uint64(b[56:]), Offset: le.Uint64(b[64:]), Total: le.Uint64(b[72:]), Data: b[PlacedHeaderSize:]}
 		c.consumed++
-		e.handler.Place(c, &p)
+		e.handler.Place(c, p)
 	} else {
 		kept = true
 		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
@@ -142,16 +142,21 @@ func (c *Conn) unshare() {
 	c.reserved = c.out
 }
 
-// limitDue tells whether the peer should be told that it may send more.
-func (c *Conn) limitDue() bool {
-	return int(c.consumed+uint64(c.allowed)-c.told) >= max(c.allowed/4, 1)
+// grant is the credit that the peer could be told: within its share, what the window
+// holds, and the frames that there are.
+func (c *Conn) grant() uint64 {
+	share := min(c.allowed, c.reserved+max(c.e.spare, 0))
+	return max(c.told, min(c.consumed+uint64(share), c.cum+uint64(len(c.got))))
 }
+
+// limitDue tells whether the peer should be told that it may send more.
+func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
 
 // extend tells the peer as much credit as there is. The share grows while it is used up
 // within a round trip or so, and shrinks when little is used.
 func (c *Conn) extend() {
 	c.adapt()
-	c.told = max(c.told, min(c.consumed+uint64(c.allowed), c.cum+uint64(len(c.got))))
+	c.told = c.grant()
 	need := int(c.told - c.consumed)
 	c.e.spare -= need - c.reserved
 	c.reserved = need

@@ -23,6 +23,7 @@ const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
 	minProbe     = Time(2 * time.Millisecond)
+	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
 )
 
@@ -31,7 +32,7 @@ func (r *recovery) begin() { *r = recovery{reorder: 1, lossAt: never, minRTT: ne
 // measured takes the time stamp that a packet echoes.
 func (c *Conn) measured(h *header, newly int) {
 	e := c.e
-	if d := h.dups - c.peerDups; d != 0 {
+	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
 		c.peerDups = h.dups
 		e.stats.Spurious += uint64(d)
 		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
@@ -49,7 +50,7 @@ func (c *Conn) measured(h *header, newly int) {
 	}
 	if sent > c.newestSent {
 		c.newestSent = sent
-		if rtt := e.now - sent - Time(h.delay)<<10; newly > 0 && rtt >= 0 {
+		if rtt := e.now - sent - Time(h.delay)<<10; h.delay < 0xffff && rtt >= 0 {
 			c.sample(max(rtt, stampUnit))
 		}
 	}
@@ -97,7 +98,7 @@ func (c *Conn) checkLoss() {
 		}
 		late := c.newestSent - s.sent - stampUnit
 		if late < 0 {
-			if s.tries == 1 {
+			if !s.again {
 				break // all that follow were sent later, or again
 			}
 			continue
@@ -129,20 +130,27 @@ func (c *Conn) markLost(seq uint64) {
 	c.lostFrom = min(c.lostFrom, seq)
 }
 
+// starved tells whether nothing but credit is waited for: the packet that brought it may be lost.
+func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.next >= c.limit }
+
 // probeAt is when the silence has lasted too long.
 func (c *Conn) probeAt() Time {
-	if c.inflight == 0 {
+	if c.inflight == 0 && !c.starved() {
 		return never
 	}
-	pause := 50 * Time(time.Millisecond)
+	pause := firstProbe
 	if c.srtt > 0 {
 		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
 	}
 	pause = min(pause<<c.backoff, max(pause, Time(c.e.cfg.DeadTime)/8))
+	if c.inflight == 0 {
+		return c.progressAt + pause
+	}
 	return max(c.progressAt, c.seg(c.una).sent) + pause
 }
 
-// probe sends the oldest segment again, whose acknowledgement tells what else is missing.
+// probe sends the oldest segment again, whose acknowledgement tells what else is missing, or asks
+// for credit.
 func (c *Conn) probe() {
 	if c.e.now < c.probeAt() {
 		return
@@ -150,6 +158,11 @@ func (c *Conn) probe() {
 	c.progressAt = c.e.now
 	c.backoff = min(c.backoff+1, 16)
 	c.e.stats.Probes++
+	if c.inflight == 0 {
+		c.wantPing = true
+		return
+	}
+	c.mustProbe = true
 	for seq := c.una; seq < c.next; seq++ {
 		if c.seg(seq).state == segSent {
 			c.markLost(seq)

@@ -1,5 +1,7 @@
 package link
 
+import "math/bits"
+
 // segment is a fragment that was not acknowledged yet.
 type segment struct {
 	data  []byte // frame of an ordered fragment; nil: placed
@@ -9,7 +11,8 @@ type segment struct {
 	n     int32 // bytes of payload
 	state segState
 	more  bool
-	tries uint8
+	tried bool
+	again bool // sent more than once
 	sent  Time
 }
 
@@ -49,6 +52,8 @@ type sender struct {
 	lost     int // segments in segLost
 	lostFrom uint64
 
+	mustProbe bool // one segment goes out whatever window and pace say
+
 	first, last *Transfer // not all sent
 	waited      bool      // for credit, since something was sent
 	peerDups    uint8
@@ -79,6 +84,9 @@ func (c *Conn) Unacknowledged() int {
 // connection's from now on. There must be Room. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
+	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
+		panic("link: Post of a fragment that is too long, or without Room")
+	}
 	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), more: more}
 	c.end++
 	c.e.look(c)
@@ -104,7 +112,7 @@ func (c *Conn) pump() {
 		switch {
 		case c.lost == 0 && c.next == c.end && c.first == nil:
 			return
-		case c.inflight >= c.window() || !c.paced():
+		case !c.mustProbe && (c.inflight >= c.window() || !c.paced()):
 			return
 		case c.lost > 0:
 			if !c.repeat() {
@@ -116,11 +124,15 @@ func (c *Conn) pump() {
 			if !c.waited && c.next >= c.limit {
 				c.waited = true
 				e.stats.Waited++
+				if c.inflight == 0 {
+					c.progressAt = e.now
+					c.soon(c.probeAt())
+				}
 			}
 			return
 		}
 		if c.next == c.end {
-			c.cut()
+			c.fragment()
 		}
 		if !c.transmit(c.next) {
 			e.look(c)
@@ -131,8 +143,8 @@ func (c *Conn) pump() {
 	}
 }
 
-// cut makes the next segment of the first transfer.
-func (c *Conn) cut() {
+// fragment makes the next segment of the first transfer.
+func (c *Conn) fragment() {
 	t := c.first
 	n := min(t.Len-t.next, uint64(c.maxPlaced()))
 	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n)}
@@ -157,6 +169,7 @@ func (c *Conn) repeat() bool {
 		s.state, s.sent = segSent, c.e.now
 		c.lost--
 		c.inflight++
+		c.mustProbe = false
 		return true
 	}
 	if !c.transmit(c.lostFrom) {
@@ -182,6 +195,9 @@ func (c *Conn) transmit(seq uint64) bool {
 	if s.more {
 		h.flags = flagMore
 	}
+	if c.ask() {
+		h.flags |= flagAsk
+	}
 	n := HeaderSize + int(s.n)
 	b := f.Data
 	if s.t != nil {
@@ -203,8 +219,10 @@ func (c *Conn) transmit(seq uint64) bool {
 		return false
 	}
 	s.state, s.sent = segSent, e.now
-	s.tries++
+	s.again = s.tried
+	s.tried = true
 	c.inflight++
+	c.mustProbe = false
 	c.spent()
 	c.soon(c.probeAt())
 	return true
@@ -247,10 +265,10 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	} else {
 		finishPacket(b)
 	}
+	c.pn = h.pn // spent even if it is not sent: nothing else is sealed with it
 	if !e.carrier.Send(c.route, f, len(b)) {
-		return false // a sealed one is never sent with other content: its number is spent
+		return false
 	}
-	c.pn++
 	e.stats.Sent++
 	c.answered()
 	return true
@@ -265,13 +283,17 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 		return false
 	}
 	if limit := expand(h.cum, h.credit); limit > c.limit && limit <= h.cum+64*maxWords {
+		if c.starved() {
+			c.backoff = 0
+		}
 		c.limit = limit
 		c.e.look(c)
 	}
 	newly := 0
 	if h.cum > c.una {
-		for ; c.una < h.cum; c.una++ {
-			newly += c.ack(c.una)
+		for c.una < h.cum && c.state == stateUp {
+			c.una++
+			newly += c.ack(c.una - 1)
 		}
 		c.lostFrom = max(c.lostFrom, c.una)
 		c.e.look(c)
@@ -279,10 +301,8 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
 			w := le.Uint64(words[k:])
-			for at := h.cum + 1 + 8*uint64(k); w != 0; at, w = at+1, w>>1 {
-				if w&1 == 0 {
-					continue
-				}
+			for ; w != 0 && c.state == stateUp; w &= w - 1 {
+				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
 				}
@@ -290,7 +310,9 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	c.measured(h, newly)
+	if c.state == stateUp { // Placed may have closed it
+		c.measured(h, newly)
+	}
 	return true
 }
 
@@ -326,5 +348,5 @@ func (c *Conn) dropSegments() {
 		}
 		*c.seg(c.una) = segment{}
 	}
-	c.inflight, c.lost, c.first, c.last = 0, 0, nil, nil
+	c.next, c.inflight, c.lost, c.first, c.last = c.end, 0, 0, nil, nil
 }

@@ -16,25 +16,24 @@ import (
 
 // weather is what a network does to packets. Times are in ns.
 type weather struct {
-	loss, dup, damage  float64
-	reorder            float64 // share that is delayed by up to late more
-	delay, jitter      Time
-	late               Time
-	rate               float64 // bytes/ns of each link's bottleneck; 0: infinite
-	queue              int     // packets in front of it
-	burst              float64 // chance that a packet begins a burst of losses
-	burstTime          Time
-	cutFrom, cutTo     Time // nothing passes
-	mtu                int
-	encrypt            bool
-	window, frames     int
-	slowTx             Time // how long a frame is being sent
-	txRoom             int
-	idle               Time // between the calls of a poller
-	stallAt, stallFor  Time // of host 1
-	messages, transfer int  // how many at most
-	keyPackets         uint64
-	bothWays           bool
+	loss, dup, damage float64
+	reorder           float64 // share that is delayed by up to late more
+	delay, jitter     Time
+	late              Time
+	rate              float64 // bytes/ns of each link's bottleneck; 0: infinite
+	queue             int     // packets in front of it
+	burst             float64 // chance that a packet begins a burst of losses
+	burstTime         Time
+	cutFrom, cutTo    Time // nothing passes
+	mtu               int
+	encrypt           bool
+	window, frames    int
+	slowTx            Time // how long a frame is being sent
+	txRoom            int
+	idle              Time // between the calls of a poller
+	stallAt, stallFor Time // of host 1
+	keyPackets        uint64
+	sendFrames        int // of each host; default 1024
 }
 
 type simEvent struct {
@@ -73,13 +72,13 @@ type sim struct {
 	bursts Time // until when all is lost
 	// The bottleneck of each direction: link[from][to] or, if shared, that of the receiver.
 	busy   map[int]Time
-	queued map[int]int
 	shared bool
 	lostN  int
+	waits  []Time // if not nil: how long packets wait at a bottleneck
 }
 
 func newSim(t testing.TB, seed uint64, w weather) *sim {
-	return &sim{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), w: w, now: 1, busy: map[int]Time{}, queued: map[int]int{}}
+	return &sim{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), w: w, now: 1, busy: map[int]Time{}}
 }
 
 func (s *sim) fail(format string, args ...any) {
@@ -107,6 +106,7 @@ type simHost struct {
 	pollAt Time
 	conns  []*simConn
 	reads  *rand.Rand
+	far    Time   // of the way to it
 	arrive uint64 // address of the packet being handled
 	rxHeld int    // frames that hold packets that were kept
 	maxRx  int
@@ -132,8 +132,11 @@ type simConn struct {
 	lazy    bool
 
 	expectPlaced map[uint64]*simTransfer
-	placedDone   int // at the receiver
-	sentDone     int // acknowledged
+	placedDone   int      // at the receiver
+	flood        bool     // it sends transfers without end, whose bytes are only counted
+	flooded      uint64   // bytes that arrived
+	tide         Transfer // of a flood
+	sentDone     int      // acknowledged
 	closed       bool
 }
 
@@ -171,11 +174,13 @@ func (s *sim) addHost(cfg Config) *simHost {
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
 		s.t.Fatal(err)
 	}
-	for k := range 1024 {
+	n := s.w.sendFrames
+	setDefault(&n, 1024)
+	for k := range n {
 		h.mem = append(h.mem, make([]byte, s.w.mtu))
 		h.free = append(h.free, uint64(k))
 	}
-	h.busy, h.back, h.lent = make([]Time, 1024), make([]bool, 1024), make([]bool, 1024)
+	h.busy, h.back, h.lent = make([]Time, n), make([]bool, n), make([]bool, n)
 	s.hosts = append(s.hosts, h)
 	return h
 }
@@ -259,6 +264,9 @@ func (h *simHost) Send(r Route, f Frame, n int) bool {
 	return true
 }
 
+// wireBytes are what a packet takes besides its own.
+const wireBytes = 50
+
 // carry takes a packet over the network.
 func (s *sim) carry(from, to int, p []byte) {
 	w := &s.w
@@ -282,7 +290,7 @@ func (s *sim) carry(from, to int, p []byte) {
 		s.lostN++
 	}
 	for range copies {
-		at := s.now + w.delay
+		at := s.now + w.delay + s.hosts[from].far + s.hosts[to].far
 		if w.jitter > 0 {
 			at += Time(s.rnd.Int64N(int64(w.jitter)))
 		}
@@ -296,7 +304,10 @@ func (s *sim) carry(from, to int, p []byte) {
 				s.lostN++
 				continue
 			}
-			s.busy[key] = begin + Time(float64(len(p)+50)/w.rate)
+			if s.waits != nil {
+				s.waits = append(s.waits, begin-s.now)
+			}
+			s.busy[key] = begin + Time(float64(len(p)+wireBytes)/w.rate)
 			at += s.busy[key] - s.now
 		}
 		if w.reorder > 0 && s.rnd.Float64() < w.reorder {
@@ -344,7 +355,11 @@ func (s *sim) run(limit Time, f func() bool) {
 				h.pollAt = 0
 			}
 			ev.at = w.stallAt + w.stallFor // it sleeps, and finds all that when it wakes
-			s.push(ev)
+			if ev.b == nil {
+				h.poll(ev.at)
+			} else {
+				s.push(ev)
+			}
 			continue
 		}
 		s.now = max(s.now, ev.at)
@@ -472,6 +487,10 @@ func (h *simHost) Deliver(c *Conn, f Fragment) {
 // Place implements Handler.
 func (h *simHost) Place(c *Conn, p *Placement) {
 	x := c.User.(*simConn)
+	if x.flood {
+		x.flooded += uint64(len(p.Data))
+		return
+	}
 	t := x.expectPlaced[p.Tag]
 	if t == nil || p.Total != t.Len || p.Offset+uint64(len(p.Data)) > t.Len {
 		h.s.fail("conn %d: placement %d at %d of %d makes no sense", x.name, p.Tag, p.Offset, p.Total)
@@ -492,7 +511,10 @@ func (h *simHost) Place(c *Conn, p *Placement) {
 
 // Fill implements Handler.
 func (h *simHost) Fill(c *Conn, t *Transfer, off uint64, b []byte) {
-	seed := t.User.(uint64)
+	seed, ok := t.User.(uint64)
+	if !ok {
+		return
+	}
 	for k := range b {
 		b[k] = pattern(seed, off+uint64(k))
 	}

@@ -52,6 +52,7 @@ const (
 	flagPhase              // which of two keys
 	flagSealed             // encrypted
 	flagAbort              // of kindClose: not in order
+	flagAsk                // of kindData: to be acknowledged at once
 )
 
 var le = binary.LittleEndian
@@ -112,7 +113,7 @@ func parseHeader(b []byte, h *header) {
 // sum is the checksum of a packet: it covers all but its own field.
 func sum(b []byte) uint32 { return crc32.Update(le.Uint32(b), castagnoli, b[8:]) }
 
-// close writes size and checksum.
+// finishPacket writes size and checksum.
 func finishPacket(b []byte) {
 	le.PutUint16(b[2:], uint16(len(b)))
 	le.PutUint32(b[4:], sum(b))
@@ -133,13 +134,22 @@ func sized(b []byte) []byte {
 // expand finds the 64-bit number near base whose low half is low.
 func expand(base uint64, low uint32) uint64 { return base + uint64(int64(int32(low-uint32(base)))) }
 
+// parse reads the header of a placed fragment and tells whether it makes sense.
+func (p *Placement) parse(b []byte) bool {
+	if len(b) < PlacedHeaderSize {
+		return false
+	}
+	p.Tag, p.Offset, p.Total, p.Data = le.Uint64(b[56:]), le.Uint64(b[64:]), le.Uint64(b[72:]), b[PlacedHeaderSize:]
+	return p.Offset <= p.Total && uint64(len(p.Data)) <= p.Total-p.Offset
+}
+
 // Offsets in greetings (Init and Accept), of fixed size so that no answer is longer
 // than what it answers:
 //
 //	  0 kind u8, version u8, size u16, crc32c u32
 //	  8 to u64 (Init: endpoint; Accept: the dialer's connection), from u64 (endpoint)
 //	 24 id u64 (connection), 32 nonce
-//	 48 mtu u32, credit u32, options u32, dead time u32 (ms)
+//	 48 mtu u32, credit u32, options u32, zero u32
 //	 64 length of hello u8, hello
 //	128 cookie (Accept: zero), 152 mac
 const (
@@ -170,7 +180,6 @@ type greeting struct {
 	mtu     uint32
 	credit  uint32
 	options uint32
-	dead    uint32
 	hello   []byte
 }
 
@@ -186,7 +195,6 @@ func (g *greeting) put(b []byte) {
 	le.PutUint32(b[48:], g.mtu)
 	le.PutUint32(b[52:], g.credit)
 	le.PutUint32(b[56:], g.options)
-	le.PutUint32(b[60:], g.dead)
 	b[atHello] = byte(len(g.hello))
 	copy(b[atHello+1:atCookie], g.hello)
 }
@@ -197,7 +205,7 @@ func (g *greeting) parse(b []byte) bool {
 	g.to, g.from, g.id = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
 	copy(g.nonce[:], b[32:48])
 	g.mtu, g.credit = le.Uint32(b[48:]), le.Uint32(b[52:])
-	g.options, g.dead = le.Uint32(b[56:]), le.Uint32(b[60:])
+	g.options = le.Uint32(b[56:])
 	n := int(b[atHello])
 	if n > MaxHello || g.mtu < MinMTU || g.mtu > MaxMTU || g.id == 0 || g.credit == 0 {
 		return false
