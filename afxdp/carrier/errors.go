@@ -62,7 +62,7 @@ func problem(device string, dst, via netip.Addr, err error) error {
 	case errors.Is(err, ErrNoRoute):
 		e.Remedy = fmt.Sprintf("see ip route get %v oif %s; add an address or a route", dst, device)
 	case errors.Is(err, ErrUnreachable):
-		e.Remedy = fmt.Sprintf("see ip neighbour show %v dev %s; is %v up, in the same segment, and not filtered?", hop, device, hop)
+		e.Remedy = fmt.Sprintf("see ip neighbour show %v dev %s; is it up, in this segment, not filtered?", hop, device)
 	case errors.Is(err, ErrDown):
 		e.Remedy = "ip link set " + device + " up, and see that the other end of the cable is up"
 	case errors.Is(err, ErrGone):

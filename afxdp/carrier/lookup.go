@@ -94,7 +94,8 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	// An address of ours on another device is found only without naming the device. Link-local
 	// ones mean nothing then, and failure only that the way needs the device named.
 	if !dst.IsLinkLocalUnicast() {
-		if routes, err := r.handle.RouteGetWithOptions(to, nil); err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+		routes, err := r.handle.RouteGetWithOptions(to, nil)
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return Hop{}, ErrOwn
 		}
 	}
@@ -133,7 +134,7 @@ func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 	if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 		hop.Via = gw.Unmap()
 	}
-	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 5549)
+	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 8950)
 		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
 			hop.Via = gw.Unmap()
 		}

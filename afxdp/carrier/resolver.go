@@ -23,7 +23,8 @@ type Options struct {
 	// when what [Resolver.Link] says has. It carries no news itself, so that none can be
 	// out of date: ask Hop or Link. Calls come one at a time, from a goroutine of the
 	// resolver; none come after Close has returned. It must not block, and not
-	// call Close of the resolver; everything else is allowed. There is none for the first outcome of Resolve.
+	// call Close of the resolver; everything else is allowed. There is no call for the
+	// outcome that Resolve waits for, but one for the next may come before Resolve returns.
 	Changed func(*Peer)
 
 	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel
@@ -56,7 +57,11 @@ type Hop struct {
 // It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and
 // CAP_NET_ADMIN in the user namespace that owns the network namespace, to make the kernel
 // ask for neighbours (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy rules and
-// next-hop objects are not watched: their changes are found within one Probe.
+// next-hop objects are not watched: their changes are found within one Probe. So is a path MTU that the kernel
+// has learned from ICMP; for UDP it learns only where a socket of its own has the port.
+//
+// A device that is part of a bridge or bond has no routes and addresses: open the bridge or bond. For
+// frames in a VLAN open the VLAN's device; its number goes into Config.
 type Resolver struct {
 	changed func(*Peer)
 	probe   time.Duration
