@@ -63,17 +63,20 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	if err != nil {
 		return fail(hop.Via, err)
 	}
-	if n.State&nudValid == 0 && n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via && !probe {
-		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
-	}
-	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 || probe && !kept(n) {
-		if err := r.ask(hop.Via); err != nil {
+	silent := n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via
+	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 && !silent || probe && !kept(n) {
+		if err = r.ask(hop.Via); err == nil {
+			n, err = r.neighbour(hop.Via) // a kernel that may not ask says so here, and in no event
+		}
+		if err != nil {
 			return fail(hop.Via, err)
 		}
 	}
-	if n.State&nudValid == 0 {
-		p.asked = hop.Via
-		return Hop{}, errPending
+	if p.asked = hop.Via; n.State&nudValid == 0 {
+		if n.State&unix.NUD_FAILED == 0 {
+			return Hop{}, errPending
+		}
+		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
 	}
 	p.asked = netip.Addr{}
 	if copy(hop.DstMAC[:], n.HardwareAddr); len(n.HardwareAddr) != len(hop.DstMAC) || !hop.DstMAC.unicast() {

@@ -95,7 +95,7 @@ type Peer struct {
 	ready   chan struct{}           // closed with the first outcome
 
 	via   atomic.Pointer[netip.Addr] // whose neighbour entry counts; nil for none
-	asked netip.Addr                 // the neighbour that was asked for and has not answered; of the worker
+	asked netip.Addr                 // of the worker: the neighbour that was asked for, until it is known
 }
 
 type outcome struct {

@@ -3,6 +3,7 @@ package carrier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -299,6 +300,51 @@ func TestNewAddressOfOursIsTold(t *testing.T) {
 	}
 }
 
+// Of two addresses IPv6 takes the one that has more in common with the destination
+// (RFC 6724, rule 8). No route to there changes.
+func TestNewAddressThatSuitsBetterIsTold(t *testing.T) {
+	a, _, _ := routed(t)
+	w := watch(a, time.Hour)
+	p := w.peer("fd02::2")
+	a.addr("eth0", "fd02:0:0:1::1/64")
+	w.untilHop("the better address", p, func(h Hop) bool { return h.Src.String() == "fd02:0:0:1::1" })
+}
+
+func TestChangesOfTheLinkAreToldWithoutPeers(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
+	w.until("the MTU", func() bool { l, err := w.Link(); return err == nil && l.MTU == 1400 })
+	a.down("eth0")
+	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, ErrDown) })
+}
+
+func TestLostEventsDoNoHarm(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	p := w.peer("10.1.0.2")
+	a.must(unix.SetsockoptInt(w.events.GetFd(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
+	w.mu.Lock() // nobody reads events now
+	for n := range 100 {
+		a.route("eth0", fmt.Sprintf("10.9.%d.0/24", n), "10.1.0.2")
+	}
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
+	w.mu.Unlock()
+	w.untilHop("what was lost", p, func(h Hop) bool { return h.MTU == 1400 })
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1300))
+	w.untilHop("what came after", p, func(h Hop) bool { return h.MTU == 1300 })
+}
+
+// The kernel then tells of no event.
+func TestNeighboursThatTheKernelMayNotAskForAreUnreachable(t *testing.T) {
+	a, _ := segment(t)
+	a.sysctl("ipv4/neigh/eth0/mcast_solicit", "0")
+	_, err := watch(a, time.Hour).resolve("10.1.0.2")
+	if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want %v", err, ErrUnreachable)
+	}
+}
+
 func TestLinkDownAndUpAreTold(t *testing.T) {
 	for k, what := range []string{"our end", "their end"} {
 		t.Run(what, func(t *testing.T) {
@@ -311,7 +357,8 @@ func TestLinkDownAndUpAreTold(t *testing.T) {
 			if _, err := w.Link(); !errors.Is(err, ErrDown) {
 				t.Errorf("link: %v, want %v", err, ErrDown)
 			}
-			if _, err := w.resolve("10.1.0.2"); !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
+			_, err := w.resolve("10.1.0.2")
+			if !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
 				t.Errorf("resolve: %v", err)
 			}
 			s.up("eth0")
