@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a Resolver's errors match with errors.Is. Errors of the kernel stay
@@ -69,8 +71,10 @@ func problem(device string, dst, via netip.Addr, err error) error {
 		e.Remedy = "ip link shows those of this network namespace"
 	case errors.Is(err, ErrNotEthernet):
 		e.Remedy = "use an Ethernet device, physical or virtual"
-	case errors.Is(err, errPermission):
+	case errors.Is(err, unix.EPERM):
 		e.Remedy = "asking for a neighbour needs CAP_NET_ADMIN"
+	case errors.Is(err, unix.ENOBUFS):
+		e.Remedy = "the neighbour table is full: raise net.ipv4.neigh.default.gc_thresh3, or that of ipv6"
 	}
 	return e
 }

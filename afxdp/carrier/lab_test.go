@@ -116,7 +116,8 @@ func (s *space) addr(name string, addrs ...string) {
 	}
 }
 
-// local waits until the kernel knows an address as its own: that of an IPv6 address comes by a work queue.
+// local waits until the kernel knows an address as its own: that of an IPv6 address comes by a
+// work queue.
 func (s *space) local(addr net.IP, index int) {
 	s.t.Helper()
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -165,7 +166,8 @@ func segment(t *testing.T) (a, b *space) {
 	return a, b
 }
 
-// routed adds a third namespace behind b: eth1 of b has 10.2.0.1 and fd02::1, eth0 of c .2 and ::2.
+// routed adds a third namespace behind b: eth1 of b has 10.2.0.1 and fd02::1, eth0 of c .2 and
+// ::2.
 func routed(t *testing.T) (a, b, c *space) {
 	t.Helper()
 	a, b = segment(t)

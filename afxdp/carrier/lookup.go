@@ -14,8 +14,6 @@ import (
 // errPending says that the kernel is asking for the neighbour.
 var errPending = errors.New("pending")
 
-var errPermission = unix.EPERM
-
 const (
 	nudValid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 	// nudKept never time out.
@@ -102,8 +100,8 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 			return Hop{}, ErrOwn
 		}
 	}
-	// With a device named and no route through it, IPv4 assumes that everybody is on its segment; with
-	// RTM_F_FIB_MATCH it says what the tables say.
+	// With a device named and no route through it, IPv4 assumes that everybody is on its
+	// segment; with RTM_F_FIB_MATCH it says what the tables say.
 	through := &netlink.RouteGetOptions{OifIndex: r.index, FIBMatch: true}
 	if _, err := r.handle.RouteGetWithOptions(to, through); err != nil {
 		return Hop{}, routeError(err)

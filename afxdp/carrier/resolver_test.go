@@ -272,7 +272,8 @@ func TestNewMTUIsTold(t *testing.T) {
 	}
 }
 
-// A kernel socket meets a smaller MTU on the way; nothing tells of it, but the next probe finds it.
+// A kernel socket meets a smaller MTU on the way; nothing tells of it, but the next probe
+// finds it.
 func TestPathMTUThatTheKernelLearnedIsFound(t *testing.T) {
 	a, b, c := routed(t)
 	b.must(b.nl.LinkSetMTU(b.link("eth1"), 1300))
@@ -333,6 +334,27 @@ func TestLostEventsDoNoHarm(t *testing.T) {
 	w.untilHop("what was lost", p, func(h Hop) bool { return h.MTU == 1400 })
 	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1300))
 	w.untilHop("what came after", p, func(h Hop) bool { return h.MTU == 1300 })
+}
+
+func TestMissingPrivilegeIsNamed(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	a.do(func() error { // the thread that asks counts: this one
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&header, &caps[0]); err != nil {
+			return err
+		}
+		caps[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+		if err := unix.Capset(&header, &caps[0]); err != nil {
+			return err
+		}
+		_, err := w.look(&Peer{r: w.Resolver, dst: netip.MustParseAddr("10.1.0.2")}, false)
+		if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "needs CAP_NET_ADMIN") {
+			t.Errorf("%v, want %v", err, os.ErrPermission)
+		}
+		return nil
+	})
 }
 
 // The kernel then tells of no event.

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two goroutines watch. listen reads what the kernel multicasts, and only notes
-// whom it may concern; work then asks the kernel how things are now. So
-// events may come late, twice, out of order or in heaps, and a lost one costs no more than asking for all.
+// Two goroutines watch. listen reads what the kernel multicasts, and only notes whom it may
+// concern; work then asks the kernel how things are now. So events may come late, twice, out
+// of order or in heaps, and a lost one costs no more than asking for all.
 
 func (r *Resolver) wake() {
 	select {
@@ -41,8 +41,8 @@ func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 
 func everyPeer(*Peer) bool { return true }
 
-// listen ends when its socket is closed. Any other error than a loss of events is not known to come; then
-// changes are found within one Probe.
+// listen ends when its socket is closed. Any other error than a loss of events is not known to
+// come; then changes are found within one Probe.
 func (r *Resolver) listen() {
 	defer r.tasks.Done()
 	for {
