@@ -27,8 +27,8 @@ func linkOf(a *netlink.LinkAttrs) Link {
 	return l
 }
 
-// lookupLinkError says ErrGone where the device is not there.
-func lookupLinkError(err error) error {
+// lookupError says ErrGone where the device is not there.
+func lookupError(err error) error {
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
 		return ErrGone
 	}
@@ -41,7 +41,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	link := r.link.Load()
 	fail := func(via netip.Addr, err error) (Hop, error) {
 		p.asked = netip.Addr{}
-		return Hop{}, problem(link.Name, p.dst, via, err)
+		return Hop{}, problem(link.Name, p.dst, via, lookupError(err))
 	}
 	switch {
 	case link.gone:
@@ -55,7 +55,8 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	}
 	// Set before the neighbour is looked at, so that an event after that look finds it.
 	if old := p.via.Load(); old == nil || *old != hop.Via {
-		p.via.Store(&hop.Via)
+		via := hop.Via
+		p.via.Store(&via)
 	}
 	n, err := r.neighbour(hop.Via)
 	if err != nil {

@@ -76,10 +76,9 @@ type Resolver struct {
 	once  sync.Once
 	tasks sync.WaitGroup
 
-	mu        sync.Mutex
-	closed    bool
-	linkDirty bool
-	peers     map[*Peer]bool // true: dirty
+	mu     sync.Mutex
+	closed bool
+	peers  map[*Peer]bool // true: dirty
 }
 
 type linkState struct {
@@ -143,7 +142,7 @@ func (r *Resolver) open(device string) (err error) {
 	r.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
 	found, err := r.handle.LinkByName(device)
 	if err != nil {
-		return lookupLinkError(err)
+		return lookupError(err)
 	}
 	a := found.Attrs()
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(MAC{}) {

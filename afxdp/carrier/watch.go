@@ -23,18 +23,17 @@ func (r *Resolver) wake() {
 	}
 }
 
-// touch notes that something may have changed for the peers that hit says.
+// touch notes that something may have changed for the peers that hit says, or for the link.
 func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 	r.mu.Lock()
-	r.linkDirty = r.linkDirty || link
-	any := link
+	due := link
 	for p := range r.peers {
 		if hit(p) {
-			r.peers[p], any = true, true
+			r.peers[p], due = true, true
 		}
 	}
 	r.mu.Unlock()
-	if any {
+	if due {
 		r.wake()
 	}
 }
@@ -136,8 +135,6 @@ func (r *Resolver) work() {
 
 func (r *Resolver) step(probe bool) {
 	r.mu.Lock()
-	link := r.linkDirty || probe
-	r.linkDirty = false
 	var dirty []*Peer
 	for p, d := range r.peers {
 		if d || probe {
@@ -146,7 +143,7 @@ func (r *Resolver) step(probe bool) {
 		}
 	}
 	r.mu.Unlock()
-	if link && r.updateLink() {
+	if r.updateLink() { // always, as a route may be lost because the link was
 		r.changed(nil)
 	}
 	for _, p := range dirty {
@@ -169,7 +166,7 @@ func (r *Resolver) updateLink() bool {
 	switch {
 	case err == nil && !old.gone:
 		now.Link = linkOf(found.Attrs())
-	case errors.Is(lookupLinkError(err), ErrGone):
+	case errors.Is(lookupError(err), ErrGone):
 		now.Up, now.gone = false, true
 	}
 	if now == *old {
