@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func portFor(n uint16) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, n) }
@@ -224,19 +222,6 @@ func FuzzParse(f *testing.F) {
 		b, code := Parse(put(t, c, a.Payload), &Filter{Kinds: allKinds, VLAN: vlan})
 		if code != OK || !bytes.Equal(b.Payload, a.Payload) || b.Src != a.Src || b.Dst != a.Dst || b.ECN != a.ECN {
 			t.Fatalf("%+v came back as %+v, %v", a, b, code)
-		}
-	})
-}
-
-// The kernel's bytes are no attack, but a new attribute or family must not stop the watch.
-func FuzzRoutePrefix(f *testing.F) {
-	route := []byte{unix.AF_INET, 24, 0, 0, 254, 2, 253, 1, 0, 0, 0, 0, 8, 0, 1, 0, 10, 2, 0, 0}
-	f.Add(route)
-	f.Add(route[:15])
-	f.Fuzz(func(t *testing.T, data []byte) {
-		prefix := routePrefix(data)
-		if prefix.Contains(dst4.Addr()) && (data[0] != unix.AF_INET || prefix.Bits() != int(data[1])) {
-			t.Fatalf("% x is %v", data, prefix)
 		}
 	})
 }
