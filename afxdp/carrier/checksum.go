@@ -31,8 +31,7 @@ func sum(b []byte) uint16 {
 		tail = tail<<8 | uint64(b[k])
 	}
 	s, c = bits.Add64(s, tail, c)
-	// A sum that wraps twice ends in zero, so the second carry never yields a third.
-	s, c = bits.Add64(s, 0, c)
+	// A tail is below 1<<56: a sum that it wraps is small, and takes the carry.
 	return bits.ReverseBytes16(fold(s + c))
 }
 

@@ -45,6 +45,15 @@
 // The payload begins at a fixed offset: 42 bytes (udp4), 62 (udp6), 22 (ether), and
 // 4 more with a VLAN. Of the MTU, 28, 48 or 8 bytes are not payload.
 //
+// # Next hops
+//
+// A [Resolver] asks the kernel, by netlink, for what a Path needs: the source
+// address, the router if there is one, the next hop's MAC, and the MTU. It has the kernel
+// ask for MACs that are not known, and confirm those that are, as the kernel does not see
+// AF_XDP's traffic. It is told of changed routes, neighbours, addresses and device
+// settings, of a device that goes down, comes up or is deleted, asks again,
+// and tells its user. Only a change makes a new Path.
+//
 // # Integrity
 //
 // The UDP checksum covers payload, ports and addresses, and is 16 bits weak; kind

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a Resolver's errors match with errors.Is. Errors of the kernel stay
@@ -62,15 +64,17 @@ func problem(device string, dst, via netip.Addr, err error) error {
 	case errors.Is(err, ErrNoRoute):
 		e.Remedy = fmt.Sprintf("see ip route get %v oif %s; add an address or a route", dst, device)
 	case errors.Is(err, ErrUnreachable):
-		e.Remedy = fmt.Sprintf("see ip neighbour show %v dev %s; is %v up, in the same segment, and not filtered?", hop, device, hop)
+		e.Remedy = fmt.Sprintf("see ip neighbour show %v dev %s; is it up, in this segment, not filtered?", hop, device)
 	case errors.Is(err, ErrDown):
 		e.Remedy = "ip link set " + device + " up, and see that the other end of the cable is up"
 	case errors.Is(err, ErrGone):
 		e.Remedy = "ip link shows those of this network namespace"
 	case errors.Is(err, ErrNotEthernet):
 		e.Remedy = "use an Ethernet device, physical or virtual"
-	case errors.Is(err, errPermission):
+	case errors.Is(err, unix.EPERM):
 		e.Remedy = "asking for a neighbour needs CAP_NET_ADMIN"
+	case errors.Is(err, unix.ENOBUFS):
+		e.Remedy = "the neighbour table is full: raise net.ipv4.neigh.default.gc_thresh3, or that of ipv6"
 	}
 	return e
 }

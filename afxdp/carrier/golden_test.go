@@ -44,7 +44,8 @@ func goldenConfigs() map[string]Config {
 		"udp4-no-checksum": with(aConfig(UDP4), none), "udp4-partial": with(aConfig(UDP4), partial),
 		"udp6": aConfig(UDP6), "udp6-vlan-dscp-hops": with(aConfig(UDP6), tagged),
 		"udp6-no-checksum": with(aConfig(UDP6), none), "udp6-partial": with(aConfig(UDP6), partial),
-		"ether": aConfig(Ether), "ether-vlan-type": with(aConfig(Ether), func(c *Config) { c.VLAN, c.EtherType = 100, 0x88b6 }),
+		"ether":           aConfig(Ether),
+		"ether-vlan-type": with(aConfig(Ether), func(c *Config) { c.VLAN, c.EtherType = 100, 0x88b6 }),
 	}
 }
 

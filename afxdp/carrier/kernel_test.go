@@ -62,7 +62,8 @@ func config(a *space, dst netip.AddrPort) Config {
 	a.t.Helper()
 	hop, err := watch(a, 0).peer(dst.Addr().String()).Hop()
 	a.must(err)
-	c := Config{Kind: UDP4, SrcMAC: hop.SrcMAC, DstMAC: hop.DstMAC, Src: netip.AddrPortFrom(hop.Src, SourcePort(1)), Dst: dst}
+	src := netip.AddrPortFrom(hop.Src, SourcePort(1))
+	c := Config{Kind: UDP4, SrcMAC: hop.SrcMAC, DstMAC: hop.DstMAC, Src: src, Dst: dst}
 	if dst.Addr().Is6() {
 		c.Kind = UDP6
 	}
@@ -220,7 +221,8 @@ func TestWhatTheKernelSendsIsParsed(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, code := arrives(t, wire, f)
-			if code != OK || !bytes.Equal(got.Payload, payload) || got.Src != src || got.Dst != dst || got.SrcMAC != b.mac("eth0") {
+			if code != OK || !bytes.Equal(got.Payload, payload) || got.Src != src || got.Dst != dst ||
+				got.SrcMAC != b.mac("eth0") {
 				t.Fatalf("%d bytes: %v, %+v", len(payload), code, got)
 			}
 		}

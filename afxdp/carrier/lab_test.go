@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -44,11 +45,9 @@ func newSpace(t *testing.T) *space {
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
-		// No wait until an IPv6 address is known to be the only one.
-		for _, conf := range []string{"all", "default"} {
-			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/accept_dad", []byte("0"), 0); err != nil {
-				return err
-			}
+		// The kernel's own link-local addresses come when it pleases; ours are there at once.
+		if err = os.WriteFile("/proc/sys/net/ipv6/conf/default/addr_gen_mode", []byte("1"), 0); err != nil {
+			return err
 		}
 		if s.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 			return err
@@ -108,7 +107,27 @@ func (s *space) addr(name string, addrs ...string) {
 	for _, a := range addrs {
 		parsed, err := netlink.ParseAddr(a)
 		s.must(err)
-		s.must(s.nl.AddrAdd(s.link(name), parsed))
+		if parsed.IP.To4() == nil {
+			parsed.Flags = unix.IFA_F_NODAD // usable without a second's wait for a double
+		}
+		link := s.link(name)
+		s.must(s.nl.AddrAdd(link, parsed))
+		s.local(parsed.IP, link.Attrs().Index)
+	}
+}
+
+// local waits until the kernel knows an address as its own: that of an IPv6 address comes by a
+// work queue.
+func (s *space) local(addr net.IP, index int) {
+	s.t.Helper()
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		r, err := s.nl.RouteGetWithOptions(addr, &netlink.RouteGetOptions{OifIndex: index})
+		if err == nil && r[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		if time.Now().After(late) {
+			s.t.Fatalf("%v does not become an address of the host: %v, %v", addr, r, err)
+		}
 	}
 }
 
@@ -142,19 +161,20 @@ func segment(t *testing.T) (a, b *space) {
 	needRoot(t)
 	a, b = newSpace(t), newSpace(t)
 	cable(a, "eth0", b, "eth0")
-	a.addr("eth0", "10.1.0.1/24", "fd01::1/64")
-	b.addr("eth0", "10.1.0.2/24", "fd01::2/64")
+	a.addr("eth0", "10.1.0.1/24", "fd01::1/64", "fe80::1/64")
+	b.addr("eth0", "10.1.0.2/24", "fd01::2/64", "fe80::2/64")
 	return a, b
 }
 
-// routed adds a third namespace behind b: eth1 of b has 10.2.0.1 and fd02::1, eth0 of c .2 and ::2.
+// routed adds a third namespace behind b: eth1 of b has 10.2.0.1 and fd02::1, eth0 of c .2 and
+// ::2.
 func routed(t *testing.T) (a, b, c *space) {
 	t.Helper()
 	a, b = segment(t)
 	c = newSpace(t)
 	cable(b, "eth1", c, "eth0")
-	b.addr("eth1", "10.2.0.1/24", "fd02::1/64")
-	c.addr("eth0", "10.2.0.2/24", "fd02::2/64")
+	b.addr("eth1", "10.2.0.1/24", "fd02::1/64", "fe80::1/64")
+	c.addr("eth0", "10.2.0.2/24", "fd02::2/64", "fe80::2/64")
 	b.sysctl("ipv4/ip_forward", "1")
 	b.sysctl("ipv6/conf/all/forwarding", "1")
 	for _, r := range [][2]string{{"10.2.0.0/24", "10.1.0.2"}, {"fd02::/64", "fd01::2"}} {

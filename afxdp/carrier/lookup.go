@@ -14,8 +14,6 @@ import (
 // errPending says that the kernel is asking for the neighbour.
 var errPending = errors.New("pending")
 
-var errPermission = unix.EPERM
-
 const (
 	nudValid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
 	// nudKept never time out.
@@ -29,8 +27,8 @@ func linkOf(a *netlink.LinkAttrs) Link {
 	return l
 }
 
-// lookupLinkError says ErrGone where the device is not there.
-func lookupLinkError(err error) error {
+// lookupError says ErrGone where the device is not there.
+func lookupError(err error) error {
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
 		return ErrGone
 	}
@@ -43,7 +41,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	link := r.link.Load()
 	fail := func(via netip.Addr, err error) (Hop, error) {
 		p.asked = netip.Addr{}
-		return Hop{}, problem(link.Name, p.dst, via, err)
+		return Hop{}, problem(link.Name, p.dst, via, lookupError(err))
 	}
 	switch {
 	case link.gone:
@@ -57,23 +55,27 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	}
 	// Set before the neighbour is looked at, so that an event after that look finds it.
 	if old := p.via.Load(); old == nil || *old != hop.Via {
-		p.via.Store(&hop.Via)
+		via := hop.Via
+		p.via.Store(&via)
 	}
 	n, err := r.neighbour(hop.Via)
 	if err != nil {
 		return fail(hop.Via, err)
 	}
-	if n.State&nudValid == 0 && n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via && !probe {
-		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
-	}
-	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 || probe && !kept(n) {
-		if err := r.ask(hop.Via); err != nil {
+	silent := n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via
+	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 && !silent || probe && !kept(n) {
+		if err = r.ask(hop.Via); err == nil {
+			n, err = r.neighbour(hop.Via) // a kernel that may not ask says so here, and in no event
+		}
+		if err != nil {
 			return fail(hop.Via, err)
 		}
 	}
-	if n.State&nudValid == 0 {
-		p.asked = hop.Via
-		return Hop{}, errPending
+	if p.asked = hop.Via; n.State&nudValid == 0 {
+		if n.State&unix.NUD_FAILED == 0 {
+			return Hop{}, errPending
+		}
+		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
 	}
 	p.asked = netip.Addr{}
 	if copy(hop.DstMAC[:], n.HardwareAddr); len(n.HardwareAddr) != len(hop.DstMAC) || !hop.DstMAC.unicast() {
@@ -94,12 +96,13 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	// An address of ours on another device is found only without naming the device. Link-local
 	// ones mean nothing then, and failure only that the way needs the device named.
 	if !dst.IsLinkLocalUnicast() {
-		if routes, err := r.handle.RouteGetWithOptions(to, nil); err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+		routes, err := r.handle.RouteGetWithOptions(to, nil)
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return Hop{}, ErrOwn
 		}
 	}
-	// With a device named and no route through it, IPv4 assumes that everybody is on its segment; with
-	// RTM_F_FIB_MATCH it says what the tables say.
+	// With a device named and no route through it, IPv4 assumes that everybody is on its
+	// segment; with RTM_F_FIB_MATCH it says what the tables say.
 	through := &netlink.RouteGetOptions{OifIndex: r.index, FIBMatch: true}
 	if _, err := r.handle.RouteGetWithOptions(to, through); err != nil {
 		return Hop{}, routeError(err)
@@ -133,7 +136,7 @@ func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 	if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 		hop.Via = gw.Unmap()
 	}
-	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 5549)
+	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 8950)
 		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
 			hop.Via = gw.Unmap()
 		}

@@ -97,9 +97,8 @@ const (
 	protoUDP = 17
 
 	// EtherType is what kind Ether uses unless told otherwise: the first of the two
-	// "local experimental" EtherTypes (IEEE 802, section 9.2.4), which anybody may use on
-	// a segment of his own. That section asks for a protocol subtype and a version
-	// behind it, which our header has.
+	// "local experimental" EtherTypes of IEEE Std 802 (clause 9.2), which anybody may use on
+	// a segment of his own, with a protocol subtype and a version behind it, as our header has.
 	EtherType = 0x88b5
 
 	ownSubtype = 0x42
@@ -333,7 +332,7 @@ func (p *Path) Put(frame []byte, payload int) int {
 // SourcePort picks a UDP source port for a connection from its number: from 49152 to
 // 65535, the same for the same number. NICs spread flows over receive queues and
 // routers over links by addresses and ports, so that connections of one pair of
-// hosts travel apart if their source ports differ (RFC 7605, section 7.6).
+// hosts travel apart if their source ports differ (RFC 8085, section 5.1.1).
 func SourcePort(connection uint64) uint16 { return 49152 | uint16(mix(connection)>>50) }
 
 func flowLabel(addrs, src, dst uint16) uint32 {

@@ -19,10 +19,8 @@ func slowSum(b []byte) uint16 {
 }
 
 func TestSumIsThatOfRFC1071(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
 	for n := range 400 {
+		rng := rand.New(rand.NewPCG(uint64(n), 0))
 		random, ones, mixed := make([]byte, n), bytes.Repeat([]byte{0xff}, n), make([]byte, n)
 		for k := range random {
 			random[k] = byte(rng.Uint32())
@@ -42,7 +40,7 @@ func TestPathsThatCannotBeAreRefused(t *testing.T) {
 		"must be IPv4":                   with(aConfig(UDP4), func(c *Config) { c.Dst = dst6 }),
 		"must be IPv6":                   with(aConfig(UDP6), func(c *Config) { c.Src = src4 }),
 		"from invalid IP":                with(aConfig(UDP6), func(c *Config) { c.Src = portS }),
-		"must name one station":          with(aConfig(Ether), func(c *Config) { c.DstMAC = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff} }),
+		"must name one station":          with(aConfig(Ether), func(c *Config) { c.DstMAC[0] = 1 }),
 		"MAC 00:00:00:00:00:00":          with(aConfig(Ether), func(c *Config) { c.SrcMAC = MAC{} }),
 		"neither may be 0":               with(aConfig(Ether), func(c *Config) { c.Src = portFor(0) }),
 		"the highest is 4094":            with(aConfig(UDP4), func(c *Config) { c.VLAN = 4095 }),

@@ -23,7 +23,8 @@ type Options struct {
 	// when what [Resolver.Link] says has. It carries no news itself, so that none can be
 	// out of date: ask Hop or Link. Calls come one at a time, from a goroutine of the
 	// resolver; none come after Close has returned. It must not block, and not
-	// call Close of the resolver; everything else is allowed. There is none for the first outcome of Resolve.
+	// call Close of the resolver; everything else is allowed. There is no call for the
+	// outcome that Resolve waits for, but one for the next may come before Resolve returns.
 	Changed func(*Peer)
 
 	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel
@@ -49,14 +50,18 @@ type Hop struct {
 	MTU    int        // bytes of an IP packet: the least of the device's and the route's
 }
 
-// Resolver finds the way to peers through one Ethernet device, and watches it:
-// routes, neighbours, addresses, and the device. Its methods may be called by any number of goroutines.
-// None of them is for a data path, but [Peer.Hop].
+// Resolver finds the way to peers through one Ethernet device, and watches it: routes,
+// neighbours, addresses, and the device. Its methods may be called by any number of
+// goroutines. None of them is for a data path, but [Peer.Hop].
 //
-// It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and
-// CAP_NET_ADMIN in the user namespace that owns the network namespace, to make the kernel
-// ask for neighbours (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy rules and
-// next-hop objects are not watched: their changes are found within one Probe.
+// It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and CAP_NET_ADMIN in
+// the user namespace that owns the network namespace, to make the kernel ask for neighbours
+// (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy rules and next-hop objects are not watched:
+// their changes are found within one Probe. So is a path MTU that the kernel has learned from
+// ICMP; for UDP it learns only where a socket of its own has the port.
+//
+// A device that is part of a bridge or bond has no routes and addresses: open the bridge or
+// bond. For frames in a VLAN open the VLAN's device; its number goes into Config.
 type Resolver struct {
 	changed func(*Peer)
 	probe   time.Duration
@@ -71,10 +76,9 @@ type Resolver struct {
 	once  sync.Once
 	tasks sync.WaitGroup
 
-	mu        sync.Mutex
-	closed    bool
-	linkDirty bool
-	peers     map[*Peer]bool // true: dirty
+	mu     sync.Mutex
+	closed bool
+	peers  map[*Peer]bool // true: dirty
 }
 
 type linkState struct {
@@ -90,7 +94,7 @@ type Peer struct {
 	ready   chan struct{}           // closed with the first outcome
 
 	via   atomic.Pointer[netip.Addr] // whose neighbour entry counts; nil for none
-	asked netip.Addr                 // the neighbour that was asked for and has not answered; of the worker
+	asked netip.Addr                 // of the worker: the neighbour that was asked for, until it is known
 }
 
 type outcome struct {
@@ -98,9 +102,9 @@ type outcome struct {
 	err error
 }
 
-// Open watches a device. Its three netlink sockets belong to the network
-// namespace of the calling thread (see runtime.LockOSThread), which counts only in
-// this call. It fails where the device does not exist or is no Ethernet device; one that is down is fine.
+// Open watches a device. Its three netlink sockets belong to the network namespace of the
+// calling thread (see runtime.LockOSThread), which counts only in this call. It fails where
+// the device does not exist or is no Ethernet device; one that is down is fine.
 func Open(device string, o Options) (*Resolver, error) {
 	r := &Resolver{
 		changed: o.Changed, probe: o.Probe, done: make(chan struct{}), kick: make(chan struct{}, 1), peers: map[*Peer]bool{},
@@ -138,7 +142,7 @@ func (r *Resolver) open(device string) (err error) {
 	r.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
 	found, err := r.handle.LinkByName(device)
 	if err != nil {
-		return lookupLinkError(err)
+		return lookupError(err)
 	}
 	a := found.Attrs()
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(MAC{}) {
@@ -161,8 +165,8 @@ func (r *Resolver) closeSockets() {
 	}
 }
 
-// Link is the device as last seen, without a system call. The error matches
-// ErrGone once it was deleted or moved to another namespace, which is final, and ErrDown while it is down.
+// Link is the device as last seen, without a system call. The error matches ErrGone once it
+// was deleted or moved to another namespace, which is final, and ErrDown while it is down.
 func (r *Resolver) Link() (Link, error) {
 	l := r.link.Load()
 	return l.Link, l.problem()
@@ -178,10 +182,11 @@ func (l *linkState) problem() error {
 	return nil
 }
 
-// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored), and
-// watches it until the peer is closed. If the next hop's MAC is unknown, the kernel asks for it, by default for
-// three seconds at most. Resolve blocks until an outcome is there or ctx is done; then the
-// error matches ErrUnreachable and that of ctx. An error leaves nothing behind. Two calls for one dst give two peers.
+// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored),
+// and watches it until the peer is closed. If the next hop's MAC is unknown, the kernel asks
+// for it, by default for three seconds at most. Resolve blocks until an outcome is there or
+// ctx is done; then the error matches ErrUnreachable and that of ctx. An error leaves nothing
+// behind. Two calls for one dst give two peers.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), ready: make(chan struct{})}
 	r.mu.Lock()
@@ -215,10 +220,10 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 // Dst is the address the peer was resolved for.
 func (p *Peer) Dst() netip.Addr { return p.dst }
 
-// Hop is the way to the peer as last seen: one atomic load, no system call. While
-// the kernel asks for a neighbour it stays what it was. The error matches one of those of this package,
-// or is the kernel's; the resolver goes on, and Hop succeeds when the cause is gone (but for ErrGone). Once peer or
-// resolver is closed it no longer changes.
+// Hop is the way to the peer as last seen: one atomic load, no system call. While the kernel
+// asks for a neighbour it stays what it was. The error matches one of those of this package,
+// or is the kernel's; the resolver goes on, and Hop succeeds when the cause is gone (but for
+// ErrGone). Once peer or resolver is closed it no longer changes.
 func (p *Peer) Hop() (Hop, error) {
 	o := p.outcome.Load()
 	return o.hop, o.err

@@ -3,6 +3,7 @@ package carrier
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -93,32 +94,26 @@ func TestHopOnTheSameSegment(t *testing.T) {
 	for dst, src := range map[string]string{"10.1.0.2": "10.1.0.1", "fd01::2": "fd01::1", "::ffff:10.1.0.2": "10.1.0.1"} {
 		got, err := w.peer(dst).Hop()
 		want := Hop{
-			Src: netip.MustParseAddr(src), Via: netip.MustParseAddr(dst).Unmap(), DstMAC: b.mac("eth0"), SrcMAC: a.mac("eth0"), MTU: 1500,
+			Src: netip.MustParseAddr(src), Via: netip.MustParseAddr(dst).Unmap(),
+			DstMAC: b.mac("eth0"), SrcMAC: a.mac("eth0"), MTU: 1500,
 		}
 		if err != nil || got != want {
 			t.Errorf("to %s: %+v, %v, want %+v", dst, got, err, want)
 		}
 	}
 	link, err := w.Link()
-	if want := (Link{Name: "eth0", Index: a.link("eth0").Attrs().Index, MAC: a.mac("eth0"), MTU: 1500, Up: true}); err != nil || link != want {
+	want := Link{Name: "eth0", Index: a.link("eth0").Attrs().Index, MAC: a.mac("eth0"), MTU: 1500, Up: true}
+	if err != nil || link != want {
 		t.Errorf("link %+v, %v, want %+v", link, err, want)
 	}
 }
 
 func TestHopToALinkLocalAddress(t *testing.T) {
 	a, b := segment(t)
-	addrs, err := b.nl.AddrList(b.link("eth0"), netlink.FAMILY_V6)
-	b.must(err)
-	for _, addr := range addrs {
-		if addr.IP.IsLinkLocalUnicast() {
-			hop, err := watch(a, 0).peer(addr.IP.String()).Hop()
-			if err != nil || hop.DstMAC != b.mac("eth0") || !hop.Src.IsLinkLocalUnicast() {
-				t.Errorf("to %v: %+v, %v", addr.IP, hop, err)
-			}
-			return
-		}
+	hop, err := watch(a, 0).peer("fe80::2").Hop()
+	if err != nil || hop.DstMAC != b.mac("eth0") || hop.Src.String() != "fe80::1" {
+		t.Errorf("%+v, %v", hop, err)
 	}
-	t.Fatalf("no link-local address among %v", addrs)
 }
 
 func TestHopBehindARouter(t *testing.T) {
@@ -169,10 +164,11 @@ func TestDestinationsThatCannotBe(t *testing.T) {
 		{"0.0.0.0", ErrAddress, "name one host"},
 		{"::", ErrAddress, "name one host"},
 		{"10.1.0.77", ErrUnreachable, "ip neighbour show 10.1.0.77 dev eth0"},
-		{"fd01::77", ErrUnreachable, "is fd01::77 up"},
+		{"fd01::77", ErrUnreachable, "neighbour show fd01::77"},
 	} {
 		_, err := w.resolve(c.dst)
-		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.remedy) || !strings.Contains(err.Error(), "eth0 to "+c.dst) {
+		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.remedy) ||
+			!strings.Contains(err.Error(), "eth0 to "+c.dst) {
 			t.Errorf("to %s: %v, want %v, and %q", c.dst, err, c.want, c.remedy)
 		}
 	}
@@ -242,7 +238,10 @@ func TestNewRouteIsTold(t *testing.T) {
 	a, b, _ := routed(t)
 	b.addr("eth0", "10.1.0.3/24", "fd01::3/64")
 	w := watch(a, 0)
-	for _, c := range [][4]string{{"10.2.0.2", "10.1.0.3", "10.2.0.0/24", "10.2.0.2/32"}, {"fd02::2", "fd01::3", "fd02::/64", "fd02::2/128"}} {
+	for _, c := range [][4]string{
+		{"10.2.0.2", "10.1.0.3", "10.2.0.0/24", "10.2.0.2/32"},
+		{"fd02::2", "fd01::3", "fd02::/64", "fd02::2/128"},
+	} {
 		p := w.peer(c[0])
 		specific := a.route("eth0", c[3], c[1])
 		w.untilHop("a route to "+c[3], p, func(h Hop) bool { return h.Via.String() == c[1] })
@@ -273,6 +272,23 @@ func TestNewMTUIsTold(t *testing.T) {
 	}
 }
 
+// A kernel socket meets a smaller MTU on the way; nothing tells of it, but the next probe
+// finds it.
+func TestPathMTUThatTheKernelLearnedIsFound(t *testing.T) {
+	a, b, c := routed(t)
+	b.must(b.nl.LinkSetMTU(b.link("eth1"), 1300))
+	c.must(c.nl.LinkSetMTU(c.link("eth0"), 1300))
+	w := watch(a, 20*time.Millisecond)
+	for _, dst := range []string{"10.2.0.2", "fd02::2"} {
+		p := w.peer(dst)
+		to := netip.AddrPortFrom(netip.MustParseAddr(dst), 7070)
+		if _, err := a.socket(netip.AddrPort{}).WriteToUDPAddrPort(make([]byte, 1400), to); err != nil {
+			t.Fatal(err)
+		}
+		w.untilHop("the path's MTU", p, func(h Hop) bool { return h.MTU == 1300 })
+	}
+}
+
 func TestNewAddressOfOursIsTold(t *testing.T) {
 	a, b := segment(t)
 	w := watch(a, 0)
@@ -285,14 +301,77 @@ func TestNewAddressOfOursIsTold(t *testing.T) {
 	}
 }
 
+// Of two addresses IPv6 takes the one that has more in common with the destination
+// (RFC 6724, rule 8). No route to there changes.
+func TestNewAddressThatSuitsBetterIsTold(t *testing.T) {
+	a, _, _ := routed(t)
+	w := watch(a, time.Hour)
+	p := w.peer("fd02::2")
+	a.addr("eth0", "fd02:0:0:1::1/64")
+	w.untilHop("the better address", p, func(h Hop) bool { return h.Src.String() == "fd02:0:0:1::1" })
+}
+
+func TestChangesOfTheLinkAreToldWithoutPeers(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
+	w.until("the MTU", func() bool { l, err := w.Link(); return err == nil && l.MTU == 1400 })
+	a.down("eth0")
+	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, ErrDown) })
+}
+
+func TestLostEventsDoNoHarm(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	p := w.peer("10.1.0.2")
+	a.must(unix.SetsockoptInt(w.events.GetFd(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
+	w.mu.Lock() // nobody reads events now
+	for n := range 100 {
+		a.route("eth0", fmt.Sprintf("10.9.%d.0/24", n), "10.1.0.2")
+	}
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
+	w.mu.Unlock()
+	w.untilHop("what was lost", p, func(h Hop) bool { return h.MTU == 1400 })
+	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1300))
+	w.untilHop("what came after", p, func(h Hop) bool { return h.MTU == 1300 })
+}
+
+func TestMissingPrivilegeIsNamed(t *testing.T) {
+	a, _ := segment(t)
+	w := watch(a, time.Hour)
+	a.do(func() error { // the thread that asks counts: this one
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		if err := unix.Capget(&header, &caps[0]); err != nil {
+			return err
+		}
+		caps[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+		if err := unix.Capset(&header, &caps[0]); err != nil {
+			return err
+		}
+		_, err := w.look(&Peer{r: w.Resolver, dst: netip.MustParseAddr("10.1.0.2")}, false)
+		if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "needs CAP_NET_ADMIN") {
+			t.Errorf("%v, want %v", err, os.ErrPermission)
+		}
+		return nil
+	})
+}
+
+// The kernel then tells of no event.
+func TestNeighboursThatTheKernelMayNotAskForAreUnreachable(t *testing.T) {
+	a, _ := segment(t)
+	a.sysctl("ipv4/neigh/eth0/mcast_solicit", "0")
+	_, err := watch(a, time.Hour).resolve("10.1.0.2")
+	if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want %v", err, ErrUnreachable)
+	}
+}
+
 func TestLinkDownAndUpAreTold(t *testing.T) {
-	for what, end := range map[string]func(a, b *space) *space{
-		"our end":   func(a, _ *space) *space { return a },
-		"their end": func(_, b *space) *space { return b },
-	} {
+	for k, what := range []string{"our end", "their end"} {
 		t.Run(what, func(t *testing.T) {
 			a, b := segment(t)
-			w, s := watch(a, 0), end(a, b)
+			w, s := watch(a, 0), []*space{a, b}[k]
 			p4, p6 := w.peer("10.1.0.2"), w.peer("fd01::2")
 			s.down("eth0")
 			w.untilErr(p4, ErrDown)
@@ -300,22 +379,17 @@ func TestLinkDownAndUpAreTold(t *testing.T) {
 			if _, err := w.Link(); !errors.Is(err, ErrDown) {
 				t.Errorf("link: %v, want %v", err, ErrDown)
 			}
-			if _, err := w.resolve("10.1.0.2"); !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
+			_, err := w.resolve("10.1.0.2")
+			if !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
 				t.Errorf("resolve: %v", err)
 			}
 			s.up("eth0")
-			s.addrAgain("eth0", "fd01::1/64", "fd01::2/64")
+			// The kernel took them away when the device went down.
+			s.addr("eth0", []string{"fd01::1/64", "fd01::2/64"}[k], []string{"fe80::1/64", "fe80::2/64"}[k])
 			w.untilHop("the link that is up again", p4, func(Hop) bool { return true })
 			w.untilHop("the link that is up again", p6, func(Hop) bool { return true })
 		})
 	}
-}
-
-// addrAgain adds the IPv6 address that the kernel took away when the device went down.
-func (s *space) addrAgain(name string, ours ...string) {
-	addrs, err := s.nl.AddrList(s.link(name), netlink.FAMILY_V4)
-	s.must(err)
-	s.addr(name, ours[addrs[0].IP.To4()[3]-1])
 }
 
 func TestDeletedDeviceIsTold(t *testing.T) {
@@ -342,6 +416,7 @@ func TestPeerThatFallsSilentAndComesBackIsTold(t *testing.T) {
 	addrs := []*netlink.Addr{}
 	for _, text := range []string{"10.1.0.2/24", "fd01::2/64"} {
 		addr, _ := netlink.ParseAddr(text)
+		addr.Flags = unix.IFA_F_NODAD
 		addrs = append(addrs, addr)
 		b.must(b.nl.AddrDel(b.link("eth0"), addr))
 	}
@@ -367,8 +442,10 @@ func TestStaleNeighbourIsConfirmed(t *testing.T) {
 	}()
 	watch(a, 20*time.Millisecond).peer("10.1.0.2")
 	mac := b.mac("eth0")
-	a.must(a.nl.NeighSet(&netlink.Neigh{LinkIndex: a.link("eth0").Attrs().Index, IP: net.ParseIP("10.1.0.2"),
-		HardwareAddr: mac[:], State: unix.NUD_STALE}))
+	a.must(a.nl.NeighSet(&netlink.Neigh{
+		LinkIndex: a.link("eth0").Attrs().Index, State: unix.NUD_STALE,
+		IP: net.ParseIP("10.1.0.2"), HardwareAddr: mac[:],
+	}))
 	late, stale := time.After(patience), false
 	for {
 		select {

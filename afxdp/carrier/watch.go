@@ -8,13 +8,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Two goroutines watch. listen reads what the kernel multicasts, and only notes
-// whom it may concern; work then asks the kernel how things are now. So
-// events may come late, twice, out of order or in heaps, and a lost one costs no more than asking for all.
+// Two goroutines watch. listen reads what the kernel multicasts, and only notes whom it may
+// concern; work then asks the kernel how things are now. So events may come late, twice, out
+// of order or in heaps, and a lost one costs no more than asking for all.
 
 func (r *Resolver) wake() {
 	select {
@@ -23,26 +22,25 @@ func (r *Resolver) wake() {
 	}
 }
 
-// touch notes that something may have changed for the peers that hit says.
+// touch notes that something may have changed for the peers that hit says, or for the link.
 func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 	r.mu.Lock()
-	r.linkDirty = r.linkDirty || link
-	any := link
+	due := link
 	for p := range r.peers {
 		if hit(p) {
-			r.peers[p], any = true, true
+			r.peers[p], due = true, true
 		}
 	}
 	r.mu.Unlock()
-	if any {
+	if due {
 		r.wake()
 	}
 }
 
 func everyPeer(*Peer) bool { return true }
 
-// listen ends when its socket is closed. Any other error than a loss of events is not known to come; then
-// changes are found within one Probe.
+// listen ends when its socket is closed. Any other error than a loss of events is not known to
+// come; then changes are found within one Probe.
 func (r *Resolver) listen() {
 	defer r.tasks.Done()
 	for {
@@ -67,7 +65,7 @@ func (r *Resolver) listen() {
 func (r *Resolver) event(m syscall.NetlinkMessage) {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		if len(m.Data) >= unix.SizeofIfInfomsg && int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) == r.index {
+		if len(m.Data) >= unix.SizeofIfInfomsg && index(m.Data) == r.index {
 			r.touch(true, everyPeer)
 		}
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -76,14 +74,10 @@ func (r *Resolver) event(m syscall.NetlinkMessage) {
 		prefix := routePrefix(m.Data)
 		r.touch(false, func(p *Peer) bool { return prefix.Contains(p.dst) })
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		if len(m.Data) < unix.SizeofNdMsg {
+		if len(m.Data) < unix.SizeofNdMsg || index(m.Data) != r.index {
 			return
 		}
-		n, err := netlink.NeighDeserialize(m.Data)
-		if err != nil || n.LinkIndex != r.index {
-			return
-		}
-		addr, _ := netip.AddrFromSlice(n.IP)
+		addr, _ := netip.AddrFromSlice(attribute(m.Data[unix.SizeofNdMsg:], unix.NDA_DST))
 		r.touch(false, func(p *Peer) bool {
 			via := p.via.Load()
 			return via != nil && *via == addr.Unmap()
@@ -102,18 +96,28 @@ func routePrefix(data []byte) netip.Prefix {
 	} else if data[0] != unix.AF_INET {
 		return netip.Prefix{}
 	}
-	attrs, err := syscall.ParseNetlinkRouteAttr(&syscall.NetlinkMessage{
-		Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: data,
-	})
-	if err != nil {
-		return netip.Prefix{}
-	}
-	for _, a := range attrs {
-		if a.Attr.Type == unix.RTA_DST {
-			addr, _ = netip.AddrFromSlice(a.Value)
-		}
+	if dst := attribute(data[unix.SizeofRtMsg:], unix.RTA_DST); dst != nil {
+		addr, _ = netip.AddrFromSlice(dst)
 	}
 	return netip.PrefixFrom(addr, int(data[1]))
+}
+
+// index is that of the device in struct ifinfomsg and in struct ndmsg.
+func index(data []byte) int { return int(int32(binary.NativeEndian.Uint32(data[4:]))) }
+
+// attribute finds the value of an attribute (struct rtattr, rtnetlink(7)); nil means that there is none.
+func attribute(b []byte, kind uint16) []byte {
+	for len(b) >= unix.SizeofRtAttr {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < unix.SizeofRtAttr || n > len(b) {
+			break
+		}
+		if binary.NativeEndian.Uint16(b[2:]) == kind {
+			return b[unix.SizeofRtAttr:n]
+		}
+		b = b[min((n+3)&^3, len(b)):] // attributes begin at multiples of four
+	}
+	return nil
 }
 
 // work brings outcomes up to date until the resolver is closed.
@@ -136,8 +140,6 @@ func (r *Resolver) work() {
 
 func (r *Resolver) step(probe bool) {
 	r.mu.Lock()
-	link := r.linkDirty || probe
-	r.linkDirty = false
 	var dirty []*Peer
 	for p, d := range r.peers {
 		if d || probe {
@@ -146,7 +148,7 @@ func (r *Resolver) step(probe bool) {
 		}
 	}
 	r.mu.Unlock()
-	if link && r.updateLink() {
+	if r.updateLink() { // always, as a route may be lost because the link was
 		r.changed(nil)
 	}
 	for _, p := range dirty {
@@ -169,7 +171,7 @@ func (r *Resolver) updateLink() bool {
 	switch {
 	case err == nil && !old.gone:
 		now.Link = linkOf(found.Attrs())
-	case errors.Is(lookupLinkError(err), ErrGone):
+	case errors.Is(lookupError(err), ErrGone):
 		now.Up, now.gone = false, true
 	}
 	if now == *old {
