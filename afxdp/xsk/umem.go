@@ -20,8 +20,8 @@ import (
 const RxReserve = unix.XDP_PACKET_HEADROOM
 
 // minRx is what a chunk must hold behind the headroom. Recent kernels (seen on
-// 6.18.44) ask for a minimal frame and a struct
-// skb_shared_info (448 bytes with cache lines of 64).
+// 6.18.44) ask for a minimal frame and a struct skb_shared_info, 448 bytes with
+// cache lines of 64.
 const minRx = 512
 
 // UMEMConfig describes the memory of frames. The zero value is 4096 chunks of
