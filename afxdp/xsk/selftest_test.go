@@ -184,7 +184,7 @@ func TestInvalidDescriptorsAreDroppedAndCounted(t *testing.T) {
 				desc xsk.Desc
 				ok   bool
 			}{
-				{"a frame", xsk.Desc{Addr: end - chunk, Len: 64}, true},
+				{"a frame", xsk.Desc{Addr: end - 7*chunk, Len: 64}, true},
 				{"no start", xsk.Desc{Addr: end, Len: 64}, false},
 				{"far away", xsk.Desc{Addr: 1 << 50, Len: 64}, false},
 				{"wraps", xsk.Desc{Addr: 1<<64 - 64, Len: 64}, false},
