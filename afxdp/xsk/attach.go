@@ -23,11 +23,14 @@ func (p *Program) linkOrJoin(dev device, name string) error {
 		if err = p.linkTo(dev); err == nil {
 			return nil
 		}
-		other, found := attachedProgram(dev)
-		if !found {
-			if !isBusy(err) {
-				return err
-			}
+		if !isBusy(err) {
+			return err
+		}
+		other, asked := attachedProgram(dev)
+		if asked != nil {
+			return errors.Join(err, asked)
+		}
+		if !other.Attached {
 			continue
 		}
 		if err = p.join(other, name); err == nil || errors.Is(err, ErrProgramAttached) {
@@ -70,12 +73,15 @@ func isBusy(err error) bool {
 }
 
 // attachedProgram returns what is attached to a device.
-func attachedProgram(dev device) (netlink.LinkXdp, bool) {
+func attachedProgram(dev device) (netlink.LinkXdp, error) {
 	l, err := netlink.LinkByIndex(dev.index)
-	if err != nil || l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached {
-		return netlink.LinkXdp{}, false
+	if err != nil {
+		return netlink.LinkXdp{}, fmt.Errorf("ask netlink about %s: %w", dev.name, err)
 	}
-	return *l.Attrs().Xdp, true
+	if l.Attrs().Xdp == nil {
+		return netlink.LinkXdp{}, nil
+	}
+	return *l.Attrs().Xdp, nil
 }
 
 // join takes part in a program that is attached: it holds its link, so that it
@@ -149,4 +155,18 @@ func linkOf(id ebpf.ProgramID) (link.Link, error) {
 		return nil, fmt.Errorf("find the link of program %d: %w", id, err)
 	}
 	return nil, fmt.Errorf("find the link of program %d: %w", id, os.ErrNotExist)
+}
+
+// AttachedProgram returns the ID of the XDP program on a device in the network
+// namespace of the calling thread, 0 if there is none.
+func AttachedProgram(name string) (uint32, error) {
+	dev, _, err := inspect(name)
+	if err != nil {
+		return 0, fmt.Errorf("xsk: %s: %w", name, err)
+	}
+	x, err := attachedProgram(dev)
+	if err != nil {
+		return 0, fmt.Errorf("xsk: %w", err)
+	}
+	return x.ProgId, nil
 }

@@ -3,6 +3,7 @@
 package xsk_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -138,4 +139,40 @@ func complete(t testing.TB, s *xsk.Socket, n int) []uint64 {
 		}
 	}
 	return addrs
+}
+
+// transmit writes frames of size bytes, numbered from first on, and sends them.
+func transmit(t testing.TB, s *xsk.Socket, head []byte, addrs []uint64, first, size int) {
+	t.Helper()
+	descs := make([]xsk.Desc, len(addrs))
+	for i, a := range addrs {
+		writeFrame(s.UMEM().Frame(a)[:size], head, first+i)
+		descs[i] = xsk.Desc{Addr: a, Len: uint32(size)}
+	}
+	if got := s.Transmit(descs); got != len(descs) {
+		t.Fatalf("queued %d frames, want %d", got, len(descs))
+	}
+	if err := s.Kick(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeFrame fills a frame with a header and words that depend on its number.
+func writeFrame(b, head []byte, number int) {
+	copy(b, head)
+	for at := len(head); at < len(b); at += 4 {
+		var word [4]byte
+		binary.BigEndian.PutUint32(word[:], uint32(number*1000+at))
+		copy(b[at:], word[:])
+	}
+}
+
+func checkFrame(t testing.TB, got, head []byte, number, size int) {
+	t.Helper()
+	want := make([]byte, size)
+	writeFrame(want, head, number)
+	if !bytes.Equal(got, want) {
+		t.Fatalf("frame %d: got %d bytes % x…, want %d bytes % x…", number, len(got), got[:min(len(got), 32)],
+			len(want), want[:min(len(want), 32)])
+	}
 }

@@ -356,8 +356,9 @@ func (s *Socket) RxPending() int { return int(s.rx.pending(s.rx.size)) }
 // room for. Their chunks are the kernel's until [Socket.Complete] returns them:
 // one chunk can be in one descriptor at a time. [Socket.Kick] sends them.
 //
-// A descriptor that leaves its chunk or the UMEM is dropped, counted as
-// TxInvalid in [Stats], and its chunk is never completed.
+// A descriptor that leaves its chunk or the UMEM is dropped and counted as
+// TxInvalid in [Stats]. Recent kernels complete it (seen on 6.18), earlier ones
+// never do.
 func (s *Socket) Transmit(descs []Desc) int {
 	if tracking {
 		descs = descs[:min(len(descs), s.TxFree())]

@@ -19,6 +19,11 @@ import (
 // behind the headroom that was asked for.
 const RxReserve = unix.XDP_PACKET_HEADROOM
 
+// minRx is what a chunk must hold behind the headroom. Recent kernels (seen on
+// 6.18.44) ask for a minimal frame and a struct skb_shared_info, 448 bytes with
+// cache lines of 64.
+const minRx = 512
+
 // UMEMConfig describes the memory of frames. The zero value is 4096 chunks of
 // 4096 bytes in anonymous memory.
 type UMEMConfig struct {
@@ -30,7 +35,8 @@ type UMEMConfig struct {
 	ChunkSize int
 
 	// Headroom is how many bytes are left free before each received frame,
-	// besides [RxReserve]; for the user's headers.
+	// besides [RxReserve]; for the user's headers. At most ChunkSize-768: the
+	// kernel wants room for a short frame and its own data behind it.
 	Headroom int
 
 	// HugePages asks for memory in huge pages. Where there are none, the UMEM
@@ -121,8 +127,8 @@ func (cfg *UMEMConfig) complete() error {
 	if cfg.Chunks < 0 {
 		return fmt.Errorf("%d chunks", cfg.Chunks)
 	}
-	if limit := cfg.ChunkSize - RxReserve; cfg.Headroom < 0 || cfg.Headroom >= limit {
-		return fmt.Errorf("headroom of %d bytes: a chunk of %d leaves less than %d", cfg.Headroom, cfg.ChunkSize, limit)
+	if limit := cfg.ChunkSize - RxReserve - minRx; cfg.Headroom < 0 || cfg.Headroom > limit {
+		return fmt.Errorf("headroom of %d bytes: a chunk of %d leaves %d", cfg.Headroom, cfg.ChunkSize, limit)
 	}
 	return nil
 }
