@@ -99,6 +99,7 @@ func (c *Conn) grew(n int) {
 			c.cut(min(0.8*over, 0.5))
 		}
 	case !c.limited && c.inflight+n < int(c.cwnd)/2: // not what holds us back
+	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
 	case c.fast:
 		c.cwnd = min(c.cwnd+float64(n), most)
 	default:

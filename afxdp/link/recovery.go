@@ -22,7 +22,7 @@ type recovery struct {
 const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
-	minProbe     = Time(2 * time.Millisecond)
+	minProbe     = Time(500 * time.Microsecond)
 	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
 )
