@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 
-	_ "github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"

@@ -41,8 +41,7 @@ type nic struct {
 	fillNext              int
 	origin                time.Time
 	now                   link.Time
-	next                  link.Time // when the first context wants to be ticked
-	polls                 uint64
+	next                  link.Time       // when the first context wants to be ticked
 	from                  carrier.Arrived // what is being handled
 	fromPath              peerPath
 	fromKey               [27]byte
@@ -50,9 +49,13 @@ type nic struct {
 	used                  int // contexts beyond are nil
 	batch                 []xsk.Desc
 	backlog, backlogSpare []*conn
+	sending               []*conn  // pending is not 0
 	routes                sync.Map // by *carrier.Peer, the *route that it is for
 	stats                 nicStats
 
+	polls    driver.Tally // rounds, also those in vain
+	due      atomic.Int64 // when the next round must be
+	tended   atomic.Bool  // a keeper looks within a millisecond
 	sleepers atomic.Int32
 	nudge    chan struct{} // wakes the keeper
 	closing  atomic.Bool
@@ -285,8 +288,12 @@ func (n *nic) wakeKeepers() {
 
 // mustLock is for what is not on the data path: its holder leaves soon.
 func (n *nic) mustLock() {
-	for !n.lock.CompareAndSwap(0, 1) {
-		runtime.Gosched()
+	for k := 0; !n.lock.CompareAndSwap(0, 1); k++ {
+		if k < 20 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(5 * time.Microsecond) // its holder may need our processor
+		}
 	}
 }
 
