@@ -151,6 +151,7 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 	default:
 		return 0, fmt.Errorf("xsk: wait for %s: %w", w.dev.name, errno)
 	}
+	look := errno == 0 && n == 0 // the time is over: is there still a device?
 	if errno == 0 && n > 0 {
 		if fds[0].Revents&unix.POLLIN != 0 {
 			got |= EventRx
@@ -165,10 +166,10 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 		}
 		if fds[2].Revents != 0 {
 			w.drain(w.netlink)
+			look = true
 		}
 	}
-	if got&(EventRx|EventTx) == 0 {
-		// Nothing moves: is there still a device?
+	if look {
 		was := LinkState(w.link.Load())
 		now := w.dev.link(w.netlink)
 		if now == LinkGone {
