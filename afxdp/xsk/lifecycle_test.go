@@ -409,3 +409,20 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Without multi-buffer a native program on veth bounds the MTU.
+func TestFallbackToGenericSaysWhy(t *testing.T) {
+	p := lab(t, veth.Config{MTU: 9000})
+	d := open(t, &p.Ends[0], xsk.Config{})
+	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {
+		t.Errorf("got %s (mode %s), reason %v, want skb and the reason", how, d.Mode(), why)
+	}
+	multi := open(t, &p.Ends[1], xsk.Config{Socket: xsk.SocketConfig{MultiBuffer: true}})
+	if how, why := multi.Program.Attached(); how != xsk.AttachNative || why != nil {
+		t.Errorf("multi-buffer: got %s, reason %v, want native", how, why)
+	}
+	if d, err := tryOpen(&p.Ends[0], xsk.Config{Attach: xsk.AttachNative}); err == nil {
+		d.Close()
+		t.Error("a native program was attached although the MTU forbids it")
+	}
+}
