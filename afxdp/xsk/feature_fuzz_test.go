@@ -15,7 +15,9 @@ func attribute(kind uint16, value ...byte) []byte {
 
 func FuzzFeaturesParse(f *testing.F) {
 	head := []byte{1, 1, 0, 0}
-	flags := func(kind uint16, v uint64) []byte { return attribute(kind, binary.NativeEndian.AppendUint64(nil, v)...) }
+	flags := func(kind uint16, v uint64) []byte {
+		return attribute(kind, binary.NativeEndian.AppendUint64(nil, v)...)
+	}
 	f.Add(append(head, flags(netdevXDPFeatures, xdpActBasic|xdpActRedirect|xdpActRxSG)...))
 	f.Add(append(append(head, flags(netdevXSKFeatures, 7)...), attribute(netdevZCMaxSegs, 8, 0, 0, 0)...))
 	f.Add(head)

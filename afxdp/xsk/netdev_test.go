@@ -23,12 +23,7 @@ func setQueues(t *testing.T, e *veth.End, rx, tx uint32) {
 		}
 		defer unix.Close(fd)
 		c := ethtoolChannels{cmd: unix.ETHTOOL_SCHANNELS, rx: rx, tx: tx}
-		r, err := newIfreq(e.Device)
-		if err != nil {
-			return err
-		}
-		*(*unsafe.Pointer)(unsafe.Pointer(&r.data)) = unsafe.Pointer(&c)
-		return r.ioctl(fd, unix.SIOCETHTOOL)
+		return ethtool(fd, e.Device, unsafe.Pointer(&c))
 	})
 	if err != nil {
 		t.Fatalf("set %d receive and %d transmit queues: %v", rx, tx, err)
