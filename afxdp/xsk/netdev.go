@@ -86,8 +86,10 @@ func lookupDevice(fd int, name string) (device, error) {
 func (d device) link(fd int) LinkState {
 	var r ifreq
 	*(*int32)(unsafe.Pointer(&r.data)) = int32(d.index)
-	if ioctl(fd, unix.SIOCGIFNAME, unsafe.Pointer(&r)) != nil || ioctl(fd, unix.SIOCGIFFLAGS, unsafe.Pointer(&r)) != nil {
-		return LinkGone
+	for _, request := range []uint{unix.SIOCGIFNAME, unix.SIOCGIFFLAGS} {
+		if ioctl(fd, request, unsafe.Pointer(&r)) != nil {
+			return LinkGone
+		}
 	}
 	switch flags := *(*uint16)(unsafe.Pointer(&r.data)); {
 	case flags&unix.IFF_UP == 0:
