@@ -165,7 +165,7 @@ func (c *Conn) silence() { c.cut(0.5) }
 // trip.
 func (c *Conn) paced() bool {
 	if c.srtt < freeRTT && c.cwnd >= 2 {
-		c.pacedAt = never
+		c.pacedAt, c.credits = never, burst
 		return true
 	}
 	now := c.e.now
@@ -192,7 +192,7 @@ func (c *Conn) paced() bool {
 }
 
 // spent takes that a fragment was sent.
-func (c *Conn) spent() { c.credits-- }
+func (c *Conn) spent() { c.credits = max(c.credits-1, -1) }
 
 // ask tells whether the next fragment shall be acknowledged at once: several times in a
 // window that holds the sender back, it cannot wait until the receiver has something to say.
