@@ -46,7 +46,7 @@ const (
 	firstWindow = 32
 	targetDelay = Time(50 * time.Microsecond) // for a window of 100
 	scaleDelay  = Time(120 * time.Microsecond)
-	scaleMost   = Time(300 * time.Microsecond)  // more for small windows: scaleDelay / sqrt(window)
+	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
