@@ -40,7 +40,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		w.reorder, w.late, w.dup = 0.01, 3*x.delay, 0.01
 	}
 	s := newSim(t, seed, w)
-	s.shared = true
+	s.shared, s.seldom = true, 64
 	s.addHost(Config{})
 	var flows []*simConn
 	for k := range x.flows {
