@@ -305,7 +305,7 @@ func TestShortNumbersWrap(t *testing.T) {
 		w := calm()
 		w.encrypt = encrypt
 		s := newSim(t, 5, w)
-		s.now = 1<<42 - 8e6 // the stamp's 2^32 units of 1024 ns are 2^42 ns
+		s.now = 1<<42 - 1e6 // the stamp's 2^32 units of 1024 ns are 2^42 ns
 		s.addHost(Config{DeadTime: time.Second})
 		s.addHost(Config{DeadTime: time.Second})
 		x, y := s.connect(0, 1)
