@@ -1,42 +1,80 @@
 package link
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
-// pacer is congestion control. It holds the delay that packets queue for near a
-// target, as Swift does (Kumar et al., SIGCOMM 2020), which is fair without losing packets; single losses
-// do not slow it down, as many paths lose some for other reasons.
+// pacer is congestion control. Each round trip it compares the time that packets queue for with a
+// target, as Swift does (Kumar et al., SIGCOMM 2020): a fragment more below it, a share less
+// above. The target is the higher the smaller the window, so that many flows find room and
+// unequal ones approach each other.
+//
+// A flow that begins while others fill the queue takes their delay for that of the
+// path. So now and then a flow that sees no empty queue sends next to nothing for two round
+// trips, as LEDBAT++ does (draft-irtf-iccrg-ledbat-plus-plus), and looks.
+//
+// Losses that are always there say nothing; those beyond make the window smaller by
+// their share: a queue too short to delay anything overflows.
 type pacer struct {
-	cwnd     float64 // fragments that may be under way
-	fast     bool    // until queueing is seen, it doubles each round trip
-	round    uint64  // the seq whose acknowledgement ends the round
-	acked    int     // in this round
-	missed   int
-	cutAt    Time // when cwnd was lowered last
-	pacedAt  Time // when the next may be sent; never: now
-	credits  float64
-	creditAt Time
-	limited  bool // by cwnd or pace, in this round
-	asked    int  // fragments since an acknowledgement was asked for
+	cwnd      float64 // fragments that may be under way; below 1: one, at times
+	fast      bool    // until queueing is seen, it doubles each round trip
+	limited   bool    // by cwnd or pace, in this round
+	target    Time    // of queueing
+	round     uint64  // the seq whose acknowledgement ends the round
+	acked     int     // in this round
+	missed    int
+	loss      float64 // share of losses, smoothed
+	floor     float64 // of it, what is always there
+	sum       Time    // of queueing over this round
+	peak      Time    // most of it
+	room      Time    // of queueing that losses leave
+	cutAt     Time    // when cwnd was lowered last
+	lookAt    Time    // when to look again
+	lookTo    Time    // until when it is being looked; 0: it is not
+	lookPause Time
+	before    float64 // cwnd before that
+	path      Time    // minRTT before that
+	pacedAt   Time    // when the next may be sent; never: now
+	credits   float64
+	creditAt  Time
+	asked     int // fragments since an acknowledgement was asked for
 }
 
 const (
-	minWindow   = 4
+	minWindow   = 0.1
 	firstWindow = 32
-	targetDelay = Time(150 * time.Microsecond)
-	burst       = 32                           // fragments that may leave at once
-	freeRTT     = Time(100 * time.Microsecond) // below that pacing would be finer than timers are
-	tolerated   = 0.03                         // share of losses that says nothing about congestion
+	targetDelay = Time(50 * time.Microsecond) // for a window of 100
+	scaleDelay  = Time(120 * time.Microsecond)
+	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
+	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
+	lookLeast   = Time(10 * time.Millisecond)
+	lookMost    = Time(200 * time.Millisecond)
+	burst       = 8                           // fragments that may leave at once
+	burstTime   = 20_000                      // and as many as belong to so many ns
+	freeRTT     = Time(50 * time.Microsecond) // below that pacing would be finer than timers are
+	tolerated   = 0.03                        // share of losses, beyond those that are always there
+	maxRoom     = Time(10e6)
+	roundLeast  = 16 // fragments whose losses are counted together
 )
 
 func (p *pacer) begin() {
-	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst}
+	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, lookPause: lookLeast, room: maxRoom}
+	p.aim(0)
+}
+
+// aim sets the target for the window.
+func (p *pacer) aim(path Time) {
+	scale := Time(float64(scaleDelay) * (1/math.Sqrt(max(p.cwnd, minWindow)) - 0.1))
+	p.target = min(max(targetDelay, path/8)+min(max(scale, 0), scaleMost), p.room)
 }
 
 func (c *Conn) window() int {
-	if c.inflight >= int(c.cwnd) {
+	n := max(int(c.cwnd), 1)
+	if c.inflight >= n {
 		c.limited = true
 	}
-	return int(c.cwnd)
+	return n
 }
 
 // grew takes that n fragments have arrived.
@@ -45,60 +83,89 @@ func (c *Conn) grew(n int) {
 	if c.srtt == 0 {
 		return
 	}
+	e := c.e
 	queue := c.latest - c.minRTT
-	target := max(targetDelay, c.minRTT/4)
+	c.sum += queue * Time(n)
+	c.peak = max(c.peak, queue)
 	most := float64(len(c.segs))
 	switch {
-	case queue > target:
-		c.fast = false
-		if c.e.now-c.cutAt > c.srtt {
-			c.cutAt = c.e.now
-			over := float64(queue-target) / float64(queue)
-			c.cwnd = max(c.cwnd*(1-min(0.5*over, 0.3)), minWindow)
+	case c.lookTo != 0:
+		if e.now >= c.lookTo {
+			c.looked()
+		}
+	case queue > c.target:
+		if e.now-c.cutAt > c.srtt {
+			over := float64(queue-c.target) / float64(queue)
+			c.cut(min(0.8*over, 0.5))
 		}
 	case !c.limited && c.inflight+n < int(c.cwnd)/2: // not what holds us back
+	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
 	case c.fast:
 		c.cwnd = min(c.cwnd+float64(n), most)
 	default:
-		c.cwnd = min(c.cwnd+float64(n)/c.cwnd, most)
+		grow := max(float64(min(c.srtt, 8*growPeriod))/float64(growPeriod), min(1, max(c.cwnd, 1)/8))
+		c.cwnd = min(c.cwnd+grow*float64(n)/max(c.cwnd, 1), most)
 	}
-	if c.una >= c.round {
+	if c.una >= c.round && c.acked+c.missed >= roundLeast {
 		c.endRound()
 	}
 }
 
-// endRound looks at the losses of a round trip.
+// cut lowers the window by a share of it.
+func (c *Conn) cut(share float64) {
+	c.fast = false
+	c.cutAt = c.e.now
+	c.cwnd = max(c.cwnd*(1-share), minWindow)
+}
+
+// endRound looks at the losses of a round trip, at least.
 func (c *Conn) endRound() {
-	c.round = c.next
-	total := c.acked + c.missed
-	if total >= minWindow && c.missed > 1 {
-		rate := float64(c.missed) / float64(total)
-		queued := c.latest-c.minRTT > targetDelay/4
-		if rate > tolerated {
-			c.fast = false
+	rate := float64(c.missed) / float64(c.acked+c.missed)
+	c.loss += (rate - c.loss) / 8
+	c.floor = min(c.floor, c.loss)
+	switch mean := c.sum / Time(max(c.acked, 1)); {
+	case c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0:
+		if mean < targetDelay/8 { // with an empty queue: they are not ours
+			c.floor += (c.loss - c.floor) / 8
+		} else {
+			//c.room = max(c.peak/2, targetDelay/8)
 		}
-		if rate > tolerated && queued || rate > 5*tolerated {
-			c.cwnd = max(c.cwnd*(1-min(rate, 0.5)), minWindow)
-			c.cutAt = c.e.now
-		}
+		c.cut(min(max(2*(c.loss-c.floor), 0.25), 0.5))
+		c.loss = (c.loss + c.floor) / 2
+	case c.missed == 0:
+		c.room = min(c.room+c.room/32, maxRoom)
 	}
-	c.acked, c.missed, c.limited = 0, 0, false
+	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
+		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.srtt, min(c.cwnd/4, 2)
+		c.path = c.minRTT
+	}
+	c.aim(c.minRTT)
+	c.round = c.next
+	c.acked, c.missed, c.limited, c.sum, c.peak = 0, 0, false, 0, 0
+}
+
+// looked ends a look. What brought nothing new is repeated less often.
+func (c *Conn) looked() {
+	c.cwnd, c.lookTo, c.cutAt = c.before, 0, c.e.now
+	if c.path-c.minRTT > c.target/8 {
+		c.lookPause = lookLeast
+	} else {
+		c.lookPause = min(2*c.lookPause, lookMost)
+	}
+	c.lookAt = c.e.now + max(c.lookPause, 64*c.srtt)
 }
 
 // lostSome takes that n fragments were lost.
 func (c *Conn) lostSome(n int) { c.missed += n }
 
 // silence takes that several probes were not answered.
-func (c *Conn) silence() {
-	c.fast = false
-	c.cwnd = max(c.cwnd/2, minWindow)
-}
+func (c *Conn) silence() { c.cut(0.5) }
 
 // paced tells whether a fragment may be sent now: they are spread over the round
 // trip.
 func (c *Conn) paced() bool {
-	if c.srtt < freeRTT {
-		c.pacedAt, c.credits = never, burst // what is spent meanwhile does not count
+	if c.srtt < freeRTT && c.cwnd >= 2 {
+		c.pacedAt, c.credits = never, burst
 		return true
 	}
 	now := c.e.now
@@ -107,8 +174,10 @@ func (c *Conn) paced() bool {
 		if c.fast {
 			gain = 2
 		}
-		rate := gain * c.cwnd / float64(c.srtt)
-		most := burst + rate*50_000
+		rate, most := gain*c.cwnd/float64(max(c.srtt, 1)), 1.0
+		if c.cwnd >= 2 {
+			most = burst + rate*burstTime
+		}
 		c.credits = min(c.credits+rate*float64(now-c.creditAt), most)
 		c.creditAt = now
 		if c.credits < 1 {
@@ -123,7 +192,7 @@ func (c *Conn) paced() bool {
 }
 
 // spent takes that a fragment was sent.
-func (c *Conn) spent() { c.credits-- }
+func (c *Conn) spent() { c.credits = max(c.credits-1, -1) }
 
 // ask tells whether the next fragment shall be acknowledged at once: several times in a
 // window that holds the sender back, it cannot wait until the receiver has something to say.
