@@ -30,7 +30,7 @@ const (
 type Transfer struct {
 	Tag   uint64 // which the receiver chose
 	Len   uint64 // bytes to be sent
-	Total uint64 // bytes of the message, which the receiver is told
+	Total uint64 // bytes of the message, which the receiver is told; at least Len
 	User  any
 
 	next    uint64 // of what was not sent yet
@@ -95,6 +95,7 @@ func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 // Start sends a placed message after those that were started before. Call Flush after a batch.
 func (c *Conn) Start(now Time, t *Transfer) {
 	c.e.now = max(c.e.now, now)
+	t.Total = max(t.Total, t.Len)
 	t.next, t.unacked, t.begun, t.later = 0, 0, false, nil
 	if c.first == nil {
 		c.first = t
