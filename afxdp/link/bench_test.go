@@ -28,7 +28,6 @@ type wireEnd struct {
 	bytes     uint64
 	placed    int
 	dst, src  []byte
-	hold      bool
 }
 
 func newWire(tb testing.TB, conns int, cfg Config) *wire {

@@ -156,7 +156,7 @@ func FuzzGreeting(f *testing.F) {
 func FuzzHeader(f *testing.F) {
 	f.Add(make([]byte, 90))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if b = sized(b); b == nil || len(b) < ackSize {
+		if b = sized(b); len(b) < ackSize {
 			return
 		}
 		var h header

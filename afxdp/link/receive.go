@@ -1,7 +1,5 @@
 package link
 
-import "math/bits"
-
 const (
 	// minShare is how many fragments a peer may send at first, and at least.
 	minShare = 16
@@ -236,12 +234,4 @@ func (c *Conn) answer() {
 	if c.wantPing {
 		c.wantPing, c.pingAt = false, c.e.now
 	}
-}
-
-// gaps is how many fragments are missing below top, for tests.
-func (c *Conn) gaps() (n int) {
-	for k := range c.bits {
-		n += bits.OnesCount64(c.bits[k])
-	}
-	return int(c.top-c.cum) - n
 }
