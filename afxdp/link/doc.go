@@ -99,8 +99,8 @@
 //
 // # Congestion
 //
-// See the comment in pacer.go: delay is held near 50 µs and up to 300 µs more where each flow has less than some ten fragments,
-// losses count where they go beyond what the path loses anyway by three percent.
+// See the comment in pacer.go: delay is held near 75 µs, and up to 300 µs more where windows are small; it does not
+// lower a window below four fragments. Losses do, where they go beyond what the path loses anyway by three percent.
 //
 // # Limits
 //
