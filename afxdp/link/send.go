@@ -80,7 +80,8 @@ func (c *Conn) Unacknowledged() int {
 
 // Post sends the next fragment of an ordered message, with n bytes (at most
 // MaxFragment) that begin at HeaderSize in the data of a frame from the carrier, which is the
-// connection's from now on. There must be Room. Call Flush after a batch.
+// connection's from now on. It panics where there is no Room, as on a connection that does
+// not stand, or n is too much. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
