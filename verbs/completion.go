@@ -83,7 +83,7 @@ func (c *Context) drainAll() {
 // belongs to its owner.
 func (c *Context) deliver(wc *ibv.WC) {
 	var n *conn
-	if wc.Tag > 0 && wc.Tag <= 2*maxConns {
+	if wc.Tag > 0 && wc.Tag <= 2*driver.MaxInstances {
 		n = c.conns[(wc.Tag-1)/2].Load()
 	}
 	if n == nil { // of a queue pair that is gone

@@ -167,7 +167,7 @@ func (n *conn) leave() {
 		n.inCall.Store(0)
 		n.named.Store(false)
 		if n.arrived.Load() != n.taken.Load() || n.ended.Load() {
-			n.ctx.ready.add(n.num)
+			n.ctx.ready.Add(n.num)
 		}
 		return
 	}
@@ -187,9 +187,9 @@ func (n *conn) notice(e *event) {
 	case e.kind == eventRecv && e.code == codeData:
 		n.arrived.Add(1)
 		if !n.named.Load() {
-			n.ctx.ready.add(n.num)
+			n.ctx.ready.Add(n.num)
 			if n.ctx.anySleepers.Load() > 0 {
-				n.ctx.waiters.wake(false)
+				n.ctx.waiters.Wake(false)
 			}
 		}
 	}
@@ -231,8 +231,8 @@ func (n *conn) finish(s state, reason error) {
 		time.AfterFunc(graceTime, n.wake)
 	}
 	n.ended.Store(true)
-	n.ctx.ready.add(n.num)
-	n.ctx.waiters.wake(false)
+	n.ctx.ready.Add(n.num)
+	n.ctx.waiters.Wake(false)
 	n.wake()
 }
 

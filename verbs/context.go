@@ -35,12 +35,12 @@ type Context struct {
 	shared   *shared // receives of the small track for all peers; nil: each has its own
 
 	done  completions
-	conns [maxConns]atomic.Pointer[conn]
-	ready readySet
+	conns [driver.MaxInstances]atomic.Pointer[conn]
+	ready driver.ReadySet
 
 	sleepers    atomic.Int32 // goroutines that need the completion channel
 	anySleepers atomic.Int32 // of those, the ones in RecvWaitAny
-	waiters     anyWaiters
+	waiters     driver.Waiters
 	slept       atomic.Uint64
 
 	mu      sync.Mutex
@@ -233,9 +233,9 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 }
 
 func (c *Context) freeNumber() (uint32, error) {
-	for range maxConns {
+	for range driver.MaxInstances {
 		k := c.nextNum
-		c.nextNum = (c.nextNum + 1) % maxConns
+		c.nextNum = (c.nextNum + 1) % driver.MaxInstances
 		if c.conns[k].Load() == nil {
 			return k, nil
 		}
@@ -243,7 +243,7 @@ func (c *Context) freeNumber() (uint32, error) {
 			c.nextNum = 0 // low numbers keep probes short
 		}
 	}
-	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, maxConns)
+	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, driver.MaxInstances)
 }
 
 // Counters implements driver.Context.
@@ -285,7 +285,7 @@ func (c *Context) Close() error {
 	for _, n := range all {
 		n.shut()
 	}
-	c.waiters.wake(false)
+	c.waiters.Wake(false)
 	c.stop()
 	err := c.release()
 	if err != nil {

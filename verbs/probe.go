@@ -28,7 +28,7 @@ func (c *Context) probe() *conn {
 
 func (c *Context) takeReady() *conn {
 	for {
-		k, ok := c.ready.take()
+		k, ok := c.ready.Take()
 		if !ok {
 			return nil
 		}
@@ -62,8 +62,8 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 	defer c.sleepers.Add(-1)
 	c.anySleepers.Add(1)
 	defer c.anySleepers.Add(-1)
-	w := c.waiters.enter()
-	defer c.waiters.leave(w)
+	w := c.waiters.Enter()
+	defer c.waiters.Leave(w)
 	for {
 		c.arm()
 		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
@@ -71,8 +71,8 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 		}
 		c.slept.Add(1)
 		select {
-		case <-w.bell:
-			if c.waiters.wasCanceled(w) {
+		case <-w.Bell():
+			if c.waiters.Canceled(w) {
 				return nil, driver.ErrCanceled
 			}
 		case <-ctx.Done():
@@ -86,6 +86,6 @@ func (c smallContext) RecvCancelAny() error {
 	if c.isClosed() {
 		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
 	}
-	c.waiters.wake(true)
+	c.waiters.Wake(true)
 	return nil
 }

@@ -169,7 +169,7 @@ func (c *Context) discard(n *conn) {
 	c.cqNeed -= n.entries
 	n.api.drop()
 	c.conns[n.num].CompareAndSwap(n, nil)
-	c.ready.remove(n.num)
+	c.ready.Remove(n.num)
 	n.tally.AddTo(&c.retired)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -112,65 +111,4 @@ func (n *conn) wake() {
 		default: // it is about to look anyway
 		}
 	}
-}
-
-// anyWaiters are the goroutines in RecvWaitAny.
-type anyWaiters struct {
-	mu       sync.Mutex
-	sleeping []*anyWaiter
-	spare    []*anyWaiter
-}
-
-type anyWaiter struct {
-	bell     chan struct{}
-	canceled bool
-}
-
-func (w *anyWaiters) enter() *anyWaiter {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var a *anyWaiter
-	if k := len(w.spare); k > 0 {
-		a, w.spare = w.spare[k-1], w.spare[:k-1]
-	} else {
-		a = &anyWaiter{bell: make(chan struct{}, 1)}
-	}
-	w.sleeping = append(w.sleeping, a)
-	return a
-}
-
-func (w *anyWaiters) leave(a *anyWaiter) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for k := range w.sleeping {
-		if w.sleeping[k] == a {
-			w.sleeping = append(w.sleeping[:k], w.sleeping[k+1:]...)
-			break
-		}
-	}
-	select {
-	case <-a.bell:
-	default:
-	}
-	a.canceled = false
-	w.spare = append(w.spare, a)
-}
-
-// wake wakes everybody who waits for any instance; cancel makes them give up.
-func (w *anyWaiters) wake(cancel bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, a := range w.sleeping {
-		a.canceled = a.canceled || cancel
-		select {
-		case a.bell <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (w *anyWaiters) wasCanceled(a *anyWaiter) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return a.canceled
 }

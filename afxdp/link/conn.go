@@ -13,7 +13,8 @@ const (
 	stateListening
 	stateAccepted // listener: has answered, waits for the first packet
 	stateUp
-	stateClosing // this side has closed, the peer does not know yet
+	stateDraining // this side has closed, what it sent is not acknowledged yet
+	stateClosing  // this side has closed, the peer does not know yet
 	stateDown
 )
 
@@ -66,6 +67,10 @@ func (c *Conn) Endpoint() *Endpoint { return c.e }
 
 // Up tells whether the connection stands.
 func (c *Conn) Up() bool { return c.state == stateUp }
+
+// Over tells whether the endpoint has forgotten the connection: after Close, that may take
+// until the peer has heard of it.
+func (c *Conn) Over() bool { return c.state == stateDown }
 
 // Hello is what the peer told of itself; valid from Up on.
 func (c *Conn) Hello() []byte { return c.theirs.hello }
@@ -176,6 +181,10 @@ func (c *Conn) input(frame uint64, b []byte) (kept bool) {
 		c.left()
 		return kept
 	}
+	if c.state == stateDraining && c.una == c.sender.end {
+		c.sayClose()
+		return kept
+	}
 	e.look(c)
 	return kept
 }
@@ -198,7 +207,7 @@ func (c *Conn) fail(err error) {
 	} else if !errors.Is(err, ErrClosed) {
 		e.stats.Broken++
 	}
-	closing := c.state == stateClosing
+	closing := c.state > stateUp
 	c.finish()
 	if !closing {
 		e.handler.Down(c, err)
@@ -207,7 +216,7 @@ func (c *Conn) fail(err error) {
 
 // finish frees everything.
 func (c *Conn) finish() {
-	if c.state == stateUp || c.state == stateClosing {
+	if c.state >= stateUp && c.state < stateDown {
 		c.dropSegments()
 		c.dropArrived()
 	}
@@ -224,10 +233,11 @@ func (c *Conn) finish() {
 // drop ends a connection that this side has closed.
 func (e *Endpoint) drop(c *Conn) { c.finish() }
 
-// Close ends the connection in order, and forgets what has not been acknowledged:
-// wait until Unacknowledged is 0 to lose nothing. The connection is the endpoint's from then
-// on, which tells the peer for up to the dead time; the handler is not called
-// any more for it. With abort the peer sees ErrAborted instead of ErrClosed.
+// Close ends the connection in order. The handler is not called any more for it; the
+// connection is the endpoint's from then on, which still sends the ordered messages that were
+// posted, and then tells the peer, for up to the dead time each. Placed messages that are not
+// acknowledged cannot be sent any more, as their memory is the caller's: then, or with abort, all
+// is forgotten, and the peer sees ErrAborted instead of ErrClosed.
 func (c *Conn) Close(now Time, abort bool) {
 	e := c.e
 	e.now = max(e.now, now)
@@ -244,10 +254,33 @@ func (c *Conn) Close(now Time, abort bool) {
 	default:
 		return
 	}
-	c.abort = abort || c.Unacknowledged() > 0
-	c.dropSegments()
+	c.abort = abort || c.places()
 	c.dropArrived()
-	c.state, c.closeFrom, c.pause = stateClosing, e.now, max(2*c.srtt, Time(firstKnock))
+	c.state = stateDraining
+	if c.abort || c.una == c.sender.end {
+		c.sayClose()
+		return
+	}
+	e.look(c)
+}
+
+// places tells whether a placed message is not acknowledged yet.
+func (c *Conn) places() bool {
+	if c.first != nil {
+		return true
+	}
+	for seq := c.una; seq < c.sender.end; seq++ {
+		if c.seg(seq).t != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// sayClose begins to tell the peer.
+func (c *Conn) sayClose() {
+	c.dropSegments()
+	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstKnock))
 	c.sendClose()
 }
 
@@ -275,7 +308,7 @@ func (c *Conn) closed(h *header, b []byte) {
 	}
 	end := le.Uint64(b[48:])
 	switch {
-	case c.state == stateClosing: // both at once
+	case c.state > stateUp: // both at once
 		c.sendBare(kindClosed, 0, 0)
 		c.e.drop(c)
 	case h.flags&flagAbort != 0:
@@ -298,7 +331,7 @@ func (c *Conn) left() {
 func (c *Conn) tick() {
 	e := c.e
 	switch c.state {
-	case stateUp:
+	case stateUp, stateDraining:
 	case stateClosing:
 		c.sendClose()
 		return
@@ -330,7 +363,7 @@ func (c *Conn) tick() {
 		c.ackNow = true
 	}
 	c.flush()
-	if c.state == stateUp {
+	if c.sends() {
 		c.arm()
 	}
 }
@@ -351,7 +384,18 @@ func (c *Conn) arm() {
 // flush sends what is due.
 func (c *Conn) flush() {
 	c.pump()
-	if c.state == stateUp {
+	if c.sends() {
 		c.answer()
 	}
+}
+
+// sends tells whether messages are still sent.
+func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }
+
+// String tells the state of the connection, for people.
+func (c *Conn) String() string {
+	return fmt.Sprintf("state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
+		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
+		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
+		c.cum, c.top, c.told, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
 }

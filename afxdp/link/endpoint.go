@@ -89,7 +89,7 @@ type Fragment struct {
 type Placement struct {
 	Tag    uint64 // chosen by the receiver
 	Offset uint64
-	Total  uint64 // length of the whole message
+	Total  uint64 // what Transfer.Total says
 	Data   []byte
 }
 
@@ -210,6 +210,22 @@ func (e *Endpoint) Stats() Stats { return e.stats }
 // Conns is how many connections there are, in whatever state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 
+// Waiting tells whether Flush has something to do: also where the carrier had no room.
+func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
+
+// Abandon forgets all connections at once. Nobody is told.
+func (e *Endpoint) Abandon() {
+	for _, c := range e.conns {
+		if c == nil {
+			continue
+		}
+		if c.state < stateUp {
+			e.uncall(c)
+		}
+		c.finish()
+	}
+}
+
 func (e *Endpoint) random() (v uint64) {
 	var b [8]byte
 	for v == 0 {
@@ -298,7 +314,7 @@ func (e *Endpoint) Flush(now Time) {
 	e.touch = e.calm[:0]
 	for _, c := range list {
 		c.touched = false
-		if c.state == stateUp || c.state == stateClosing {
+		if c.sends() {
 			c.flush()
 		}
 	}

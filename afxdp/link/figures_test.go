@@ -62,7 +62,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 	begin := func(fs []*simConn) {
 		for _, b := range fs {
 			a := b.twin
-			a.tide.Len = 1 << 50
+			a.tide.Len, a.tide.Total = 1<<50, 1<<50
 			a.c.Start(s.now, &a.tide)
 			a.h.poll(s.now)
 		}

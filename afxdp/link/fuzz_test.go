@@ -107,7 +107,7 @@ func FuzzMutation(f *testing.F) {
 		e, p, c, peer, q := victim(t, encrypt)
 		pc := peer.remote[c.id]
 		q.keep = true
-		tr := Transfer{Len: 4000}
+		tr := Transfer{Len: 4000, Total: 4000}
 		for k := range 5 {
 			pc.Post(peer.now, Frame{Data: make([]byte, 1500)}, 100*k, k%2 == 0)
 		}

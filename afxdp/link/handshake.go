@@ -362,7 +362,7 @@ func (e *Endpoint) takeReset(b []byte) bool {
 	switch c.state {
 	case stateClosing:
 		c.e.drop(c)
-	case stateUp: // anyone who saw a packet may have brought it about: ask the peer itself
+	case stateUp, stateDraining: // anyone who saw a packet may have brought it about: ask the peer itself
 		if c.resetAt == never {
 			c.resetAt = e.now + max(Time(resetWait), 4*c.srtt)
 			c.wantPing = true

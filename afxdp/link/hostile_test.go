@@ -266,7 +266,7 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 		w := newWire(t, 2, Config{Encrypt: encrypt})
 		from, to := w.ends[0], w.ends[1]
 		from.src, to.dst = make([]byte, 1<<16), make([]byte, 1<<16)
-		tr := Transfer{Len: 1 << 16}
+		tr := Transfer{Len: 1 << 16, Total: 1 << 16}
 		run := func() {
 			w.pingPong(from.conns[1], to.conns[1])
 			from.post(64, 20)

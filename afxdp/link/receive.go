@@ -235,3 +235,15 @@ func (c *Conn) answer() {
 		c.wantPing, c.pingAt = false, c.e.now
 	}
 }
+
+// Expect gives the peer credit for n fragments at once, as far as window and frames allow.
+func (c *Conn) Expect(n int) {
+	if c.state != stateUp {
+		return
+	}
+	if more := min(n, len(c.got), c.allowed+(c.e.spare-c.e.cfg.Frames/4)/2) - c.allowed; more > 0 {
+		c.allowed += more
+		c.ackNow = true
+		c.e.look(c)
+	}
+}

@@ -28,9 +28,10 @@ const (
 // Transfer is a placed message on its way. The caller allocates it and may use
 // it again once Handler.Placed has been called, or the connection has ended.
 type Transfer struct {
-	Tag  uint64 // which the receiver chose
-	Len  uint64 // bytes
-	User any
+	Tag   uint64 // which the receiver chose
+	Len   uint64 // bytes to be sent
+	Total uint64 // bytes of the message, which the receiver is told
+	User  any
 
 	next    uint64 // of what was not sent yet
 	unacked int    // fragments under way
@@ -108,7 +109,7 @@ func (c *Conn) Start(now Time, t *Transfer) {
 // pump sends what window, credit, pace and carrier allow.
 func (c *Conn) pump() {
 	e := c.e
-	for c.state == stateUp {
+	for c.sends() {
 		switch {
 		case c.lost == 0 && c.next == c.end && c.first == nil:
 			return
@@ -202,7 +203,7 @@ func (c *Conn) transmit(seq uint64) bool {
 		n = PlacedHeaderSize + int(s.n)
 		le.PutUint64(b[56:], s.t.Tag)
 		le.PutUint64(b[64:], s.off)
-		le.PutUint64(b[72:], s.t.Len)
+		le.PutUint64(b[72:], s.t.Total)
 		e.handler.Fill(c, s.t, s.off, b[PlacedHeaderSize:n])
 	} else if !own {
 		copy(b[HeaderSize:], s.data[HeaderSize:n])
@@ -273,7 +274,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 
 // acknowledged takes what a header says about what went out. False: it makes no sense.
 func (c *Conn) acknowledged(h *header, words []byte) bool {
-	if c.state != stateUp {
+	if !c.sends() {
 		return true
 	}
 	if h.cum > c.next {
@@ -288,7 +289,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	}
 	newly := 0
 	if h.cum > c.una {
-		for c.una < h.cum && c.state == stateUp {
+		for c.una < h.cum && c.sends() {
 			c.una++
 			newly += c.ack(c.una - 1)
 		}
@@ -298,7 +299,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
 			w := le.Uint64(words[k:])
-			for ; w != 0 && c.state == stateUp; w &= w - 1 {
+			for ; w != 0 && c.sends(); w &= w - 1 {
 				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
@@ -307,7 +308,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	if c.state == stateUp { // Placed may have closed it
+	if c.sends() { // Placed may have closed it
 		c.measured(h, newly)
 	}
 	return true

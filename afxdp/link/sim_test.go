@@ -410,7 +410,8 @@ func (x *simConn) load(messages, transfers, longest int) {
 	}
 	for k := range transfers {
 		t := &simTransfer{seed: r.Uint64(), seen: map[uint64]bool{}}
-		t.Tag, t.Len, t.User = uint64(k), uint64(r.IntN(8*longest)), nil
+		t.Tag, t.Len = uint64(k), uint64(r.IntN(8*longest))
+		t.Total = t.Len
 		t.User = t.seed
 		x.places = append(x.places, t)
 		copied := *t

@@ -156,9 +156,19 @@ func (r *run) miss(m Missing) error {
 
 // attempt starts a follower and runs the plan with it.
 func (r *run) attempt(name string, plan []Case) error {
+	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers}
+	var where *lab
+	if r.needsLab(name) {
+		var err error
+		if where, err = r.newLab(); err != nil {
+			return err
+		}
+		defer where.end()
+	}
 	if d, err := driver.Lookup(name); err == nil && r.Device == "" {
 		// Say what is missing before anything is started.
-		if _, err := d.Query(driver.Hints{Options: r.optionsFor(name)}); err != nil {
+		mine := where.at(0, req)
+		if _, err := d.Query(driver.Hints{Device: mine.Device, Options: mine.Options}); err != nil {
 			return err
 		}
 	}
@@ -167,20 +177,21 @@ func (r *run) attempt(name string, plan []Case) error {
 		return err
 	}
 	defer p.close()
-	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers}
 	for _, c := range plan {
 		req.MaxSize = max(req.MaxSize, c.Size)
 	}
-	b, err := open(&setup{openRequest: req, secret: secret, lead: true, local: p.local, stop: p.stop, yield: r.cpus.shared && p.local})
+	b, err := open(&setup{openRequest: where.at(0, req), secret: secret, lead: true, local: p.local, stop: p.stop, yield: r.cpus.shared && p.local})
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	if err := p.join(b, &req); err != nil {
+	theirs := where.at(1, req)
+	if err := p.join(b, &theirs); err != nil {
 		return err
 	}
 	if r.Peers > 0 && !isSocket(name) {
-		idle, err := r.idlePeers(p, b, &req, secret)
+		third := where.at(2, req)
+		idle, err := r.idlePeers(p, b, &third, secret)
 		if err != nil {
 			return err
 		}

@@ -1,25 +1,25 @@
-package verbs
+package driver
 
 import (
 	"math/bits"
 	"sync/atomic"
 )
 
-// readySet holds the numbers of the connections that have something to
-// receive. All its methods may be called by many goroutines at once; none
+// ReadySet holds the numbers of the instances of a context that have something to
+// receive, for drivers' probes. All its methods may be called by many goroutines at once; none
 // waits. What it costs does not grow with the number of idle connections below
 // some hundreds, and then by a cache line for each 512.
-type readySet struct {
-	words [maxConns / 64]atomic.Uint64
+type ReadySet struct {
+	words [MaxInstances / 64]atomic.Uint64
 	used  atomic.Uint32 // words that may hold anything
 	next  atomic.Uint32 // where the next search starts
 }
 
-// maxConns is how many connections a context can have.
-const maxConns = 1 << 14
+// MaxInstances is how many instances a context can have at most.
+const MaxInstances = 1 << 14
 
-// add may be called for a number that is there already.
-func (s *readySet) add(n uint32) {
+// Add may be called for a number that is there already.
+func (s *ReadySet) Add(n uint32) {
 	w := n / 64
 	for {
 		used := s.used.Load()
@@ -30,11 +30,12 @@ func (s *readySet) add(n uint32) {
 	s.words[w].Or(1 << (n % 64))
 }
 
-func (s *readySet) remove(n uint32) { s.words[n/64].And(^(uint64(1) << (n % 64))) }
+// Remove takes out a number, which need not be there.
+func (s *ReadySet) Remove(n uint32) { s.words[n/64].And(^(uint64(1) << (n % 64))) }
 
-// take removes one number and returns it, the first from where the last search
+// Take removes one number and returns it, the first from where the last search
 // ended, so that everybody has a turn.
-func (s *readySet) take() (uint32, bool) {
+func (s *ReadySet) Take() (uint32, bool) {
 	used := s.used.Load()
 	if used == 0 {
 		return 0, false

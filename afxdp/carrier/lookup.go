@@ -1,0 +1,196 @@
+package carrier
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// errPending says that the kernel is asking for the neighbour.
+var errPending = errors.New("pending")
+
+const (
+	nudValid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
+	// nudKept never time out.
+	nudKept = unix.NUD_PERMANENT | unix.NUD_NOARP
+)
+
+func linkOf(a *netlink.LinkAttrs) Link {
+	const up = unix.IFF_UP | unix.IFF_RUNNING
+	l := Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.RawFlags&up == up}
+	copy(l.MAC[:], a.HardwareAddr)
+	return l
+}
+
+// lookupError says ErrGone where the device is not there.
+func lookupError(err error) error {
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
+		return ErrGone
+	}
+	return err
+}
+
+// look asks the kernel for the way to a peer. With errPending there is no answer yet,
+// and an event will come. probe has the neighbour confirmed even if it is known.
+func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
+	link := r.link.Load()
+	fail := func(via netip.Addr, err error) (Hop, error) {
+		p.asked = netip.Addr{}
+		return Hop{}, problem(link.Name, p.dst, via, lookupError(err))
+	}
+	switch {
+	case link.gone:
+		return fail(netip.Addr{}, ErrGone)
+	case !link.Up:
+		return fail(netip.Addr{}, ErrDown)
+	}
+	hop, err := r.route(p.dst, link)
+	if err != nil {
+		return fail(netip.Addr{}, err)
+	}
+	// Set before the neighbour is looked at, so that an event after that look finds it.
+	if old := p.via.Load(); old == nil || *old != hop.Via {
+		via := hop.Via
+		p.via.Store(&via)
+	}
+	n, err := r.neighbour(hop.Via)
+	if err != nil {
+		return fail(hop.Via, err)
+	}
+	silent := n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via
+	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 && !silent || probe && !kept(n) {
+		if err = r.ask(hop.Via); err == nil {
+			n, err = r.neighbour(hop.Via) // a kernel that may not ask says so here, and in no event
+		}
+		if err != nil {
+			return fail(hop.Via, err)
+		}
+	}
+	if p.asked = hop.Via; n.State&nudValid == 0 {
+		if n.State&unix.NUD_FAILED == 0 {
+			return Hop{}, errPending
+		}
+		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
+	}
+	p.asked = netip.Addr{}
+	if copy(hop.DstMAC[:], n.HardwareAddr); len(n.HardwareAddr) != len(hop.DstMAC) || !hop.DstMAC.unicast() {
+		return fail(hop.Via, ErrUnreachable) // a device or entry without ARP
+	}
+	return hop, nil
+}
+
+// route looks dst up in the routing tables, for frames that leave through the device.
+func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
+	if !dst.IsValid() || dst.IsUnspecified() || dst.IsMulticast() {
+		return Hop{}, ErrAddress
+	}
+	if dst.IsLoopback() {
+		return Hop{}, ErrOwn
+	}
+	to := net.IP(dst.AsSlice())
+	// An address of ours on another device is found only without naming the device. Link-local
+	// ones mean nothing then, and failure only that the way needs the device named.
+	if !dst.IsLinkLocalUnicast() {
+		routes, err := r.handle.RouteGetWithOptions(to, nil)
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return Hop{}, ErrOwn
+		}
+	}
+	// With a device named and no route through it, IPv4 assumes that everybody is on its
+	// segment; with RTM_F_FIB_MATCH it says what the tables say.
+	through := &netlink.RouteGetOptions{OifIndex: r.index, FIBMatch: true}
+	if _, err := r.handle.RouteGetWithOptions(to, through); err != nil {
+		return Hop{}, routeError(err)
+	}
+	through.FIBMatch = false
+	routes, err := r.handle.RouteGetWithOptions(to, through)
+	if err != nil {
+		return Hop{}, routeError(err)
+	}
+	if len(routes) == 0 {
+		return Hop{}, ErrNoRoute
+	}
+	return hopOf(&routes[0], dst, link)
+}
+
+func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
+	switch {
+	case route.Type == unix.RTN_LOCAL:
+		return Hop{}, ErrOwn
+	case route.Type == unix.RTN_BROADCAST || route.Type == unix.RTN_MULTICAST || route.Type == unix.RTN_ANYCAST:
+		return Hop{}, ErrAddress
+	case route.Type != unix.RTN_UNICAST || route.LinkIndex != link.Index:
+		return Hop{}, ErrNoRoute
+	}
+	hop := Hop{Via: dst, SrcMAC: link.MAC, MTU: link.MTU}
+	src, ok := netip.AddrFromSlice(route.Src)
+	if !ok {
+		return Hop{}, ErrNoRoute // there is no address of ours to send from
+	}
+	hop.Src = src.Unmap()
+	if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
+		hop.Via = gw.Unmap()
+	}
+	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 8950)
+		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
+			hop.Via = gw.Unmap()
+		}
+	}
+	if route.MTU > 0 {
+		hop.MTU = min(hop.MTU, route.MTU)
+	}
+	return hop, nil
+}
+
+// routeError finds out which of the kernel's answers mean that there is no route:
+// none at all, unreachable, prohibit, blackhole (ip-route(8)).
+func routeError(err error) error {
+	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", ErrNoRoute, err)
+		}
+	}
+	return err
+}
+
+// neighbour gets one entry of the neighbour table. An absent one is in no state.
+func (r *Resolver) neighbour(addr netip.Addr) (*netlink.Neigh, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	req.Sockets = r.sockets
+	req.AddData(&netlink.Ndmsg{Family: family(addr), Index: uint32(r.index)})
+	req.AddData(nl.NewRtAttr(netlink.NDA_DST, addr.AsSlice()))
+	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if errors.Is(err, unix.ENOENT) || err == nil && len(messages) == 0 {
+		return &netlink.Neigh{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return netlink.NeighDeserialize(messages[0])
+}
+
+// kept says that somebody else takes care of an entry: the administrator, a routing
+// daemon, or the kernel itself. Asking for such an entry with NTF_USE would take that from it.
+func kept(n *netlink.Neigh) bool {
+	return n.State&nudKept != 0 || n.Flags&netlink.NTF_EXT_LEARNED != 0 || n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
+}
+
+// ask does to a neighbour entry what a packet to it would do: an absent or failed one is
+// asked for, one in doubt confirmed, one in good standing left alone but for its time of use.
+func (r *Resolver) ask(addr netip.Addr) error {
+	return r.handle.NeighSet(&netlink.Neigh{
+		LinkIndex: r.index, Family: int(family(addr)), Flags: netlink.NTF_USE, IP: addr.AsSlice(),
+	})
+}
+
+func family(addr netip.Addr) uint8 {
+	if addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

@@ -1,0 +1,348 @@
+package carrier
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// Kind is a way for frames to travel. doc.go draws each.
+type Kind uint8
+
+// The kinds.
+const (
+	UDP4  Kind = iota + 1 // UDP over IPv4
+	UDP6                  // UDP over IPv6
+	Ether                 // an EtherType of its own, on one L2 segment
+)
+
+// String is "udp4", "udp6" or "ether".
+func (k Kind) String() string {
+	switch k {
+	case UDP4:
+		return "udp4"
+	case UDP6:
+		return "udp6"
+	case Ether:
+		return "ether"
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// Lengths of headers, in bytes.
+const (
+	etherLen = 14
+	vlanLen  = 4
+	ip4Len   = 20
+	ip6Len   = 40
+	udpLen   = 8
+	ownLen   = 8
+
+	// MaxHeader is the most that any kind puts in front of a payload.
+	MaxHeader = etherLen + vlanLen + ip6Len + udpLen
+)
+
+// HeaderLen is the number of bytes in front of the payload of a frame that we
+// send, 0 for an unknown kind. It depends on nothing else, so that payloads can be
+// laid out before the peer's path is known.
+func (k Kind) HeaderLen(vlan bool) int {
+	n := etherLen
+	if vlan {
+		n += vlanLen
+	}
+	switch k {
+	case UDP4:
+		return n + ip4Len + udpLen
+	case UDP6:
+		return n + ip6Len + udpLen
+	case Ether:
+		return n + ownLen
+	}
+	return 0
+}
+
+// Overhead is the number of bytes that a kind takes of a device's MTU: a payload
+// has at most the MTU less that.
+func (k Kind) Overhead() int { return max(0, k.HeaderLen(false)-etherLen) }
+
+// MaxPayload is the most that the length fields of a kind can say, in bytes. The
+// MTU is nearly always less.
+func (k Kind) MaxPayload() int {
+	switch k {
+	case UDP4:
+		return 65535 - ip4Len - udpLen
+	case UDP6:
+		return 65535 - udpLen
+	case Ether:
+		return 65535
+	}
+	return 0
+}
+
+// MAC is an Ethernet address.
+type MAC [6]byte
+
+// String is the usual form, 02:00:00:00:00:01.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// unicast says whether m names one station.
+func (m MAC) unicast() bool { return m[0]&1 == 0 && m != MAC{} }
+
+const (
+	typeIP4  = 0x0800
+	typeIP6  = 0x86dd
+	typeVLAN = 0x8100
+
+	protoUDP = 17
+
+	// EtherType is what kind Ether uses unless told otherwise: the first of the two
+	// "local experimental" EtherTypes of IEEE Std 802 (clause 9.2), which anybody may use on
+	// a segment of his own, with a protocol subtype and a version behind it, as our header has.
+	EtherType = 0x88b5
+
+	ownSubtype = 0x42
+	ownVersion = 1
+
+	defaultHopLimit = 64
+)
+
+// Checksum says what a path puts into the checksum field of UDP.
+type Checksum uint8
+
+const (
+	// ChecksumFull is the checksum of headers and payload, computed by Put.
+	ChecksumFull Checksum = iota
+	// ChecksumPartial is the sum of the pseudo-header alone, not inverted, which the
+	// device completes: its transmit metadata needs [Path.ChecksumStart] and
+	// [ChecksumOffset] (xdp_metadata in the kernel's documentation of AF_XDP).
+	ChecksumPartial
+	// ChecksumNone is zero, "not computed". Over IPv6 a receiver accepts that only
+	// where it was configured for it (RFC 6935).
+	ChecksumNone
+)
+
+// ChecksumOffset is where the checksum lies in the UDP header.
+const ChecksumOffset = 6
+
+// Config describes the way to one peer.
+type Config struct {
+	Kind   Kind
+	SrcMAC MAC // ours
+	DstMAC MAC // the next hop's
+
+	// VLAN is the number in an 802.1Q tag, 1 to 4094; 0 sends untagged.
+	VLAN uint16
+
+	// Src and Dst are addresses and ports. Kind Ether uses only the ports. Zones are
+	// ignored: the device is the zone.
+	Src, Dst netip.AddrPort
+
+	HopLimit uint8    // time to live; 0 means 64
+	DSCP     uint8    // differentiated services code point, 0 to 63
+	ECN      uint8    // the two bits of RFC 3168: 0 not capable, 1 ECT(1), 2 ECT(0)
+	Checksum Checksum // of UDP
+
+	// EtherType is for kind Ether; 0 means [EtherType].
+	EtherType uint16
+}
+
+// Path writes the headers in front of payloads to one peer. It never changes: any
+// number of goroutines may use one, and a new next hop is a new Path. The zero Path
+// writes nothing.
+//
+// IPv4 frames always have "don't fragment" set: fragments would be the kernel's to
+// put together, and never reach an AF_XDP socket whole. So their identification
+// has no meaning (RFC 6864, section 4.1), and is zero, as the kernel's is.
+type Path struct {
+	head   [MaxHeader]byte
+	n      uint8
+	udp    uint8 // where the UDP header begins
+	kind   Kind
+	check  Checksum
+	max    int
+	ipSum  uint64 // of the IPv4 header, without its length
+	udpSum uint64 // of the pseudo-header and, with ChecksumFull, the ports, without lengths
+}
+
+// NewPath checks c and prepares its headers. It fails where an address, port or
+// number is missing or does not fit the kind.
+func NewPath(c Config) (Path, error) {
+	if err := c.check(); err != nil {
+		return Path{}, fmt.Errorf("carrier: path to %v by %v: %w", c.Dst, c.Kind, err)
+	}
+	p := Path{kind: c.Kind, check: c.Checksum, max: c.Kind.MaxPayload()}
+	b := append(p.head[:0], c.DstMAC[:]...)
+	b = append(b, c.SrcMAC[:]...)
+	if c.VLAN != 0 {
+		b = be16(b, typeVLAN, c.VLAN)
+	}
+	switch c.Kind {
+	case UDP4:
+		b = p.appendIP4(be16(b, typeIP4), &c)
+	case UDP6:
+		b = p.appendIP6(be16(b, typeIP6), &c)
+	case Ether:
+		t := c.EtherType
+		if t == 0 {
+			t = EtherType
+		}
+		b = be16(b, t, ownSubtype<<8|ownVersion, c.Dst.Port(), c.Src.Port(), 0)
+	}
+	p.n = uint8(len(b))
+	return p, nil
+}
+
+func be16(b []byte, vs ...uint16) []byte {
+	for _, v := range vs {
+		b = binary.BigEndian.AppendUint16(b, v)
+	}
+	return b
+}
+
+func (p *Path) appendIP4(b []byte, c *Config) []byte {
+	at := len(b)
+	src, dst := c.Src.Addr().Unmap().As4(), c.Dst.Addr().Unmap().As4()
+	b = append(b, 0x45, c.DSCP<<2|c.ECN, 0, 0, 0, 0, 0x40, 0, c.hops(), protoUDP, 0, 0)
+	b = append(append(b, src[:]...), dst[:]...)
+	p.ipSum = uint64(sum(b[at:]))
+	return p.appendUDP(b, b[at+12:], c)
+}
+
+func (p *Path) appendIP6(b []byte, c *Config) []byte {
+	at := len(b)
+	src, dst := c.Src.Addr().As16(), c.Dst.Addr().As16()
+	b = append(b, 0x60|c.DSCP>>2, c.DSCP<<6|c.ECN<<4, 0, 0, 0, 0, protoUDP, c.hops())
+	b = append(append(b, src[:]...), dst[:]...)
+	// Routers may spread flows by the label instead of the ports (RFC 6437): it is a
+	// hash of what a flow is.
+	flow := flowLabel(sum(b[at+8:]), c.Src.Port(), c.Dst.Port())
+	b[at+1] |= uint8(flow >> 16)
+	binary.BigEndian.PutUint16(b[at+2:], uint16(flow))
+	return p.appendUDP(b, b[at+8:], c)
+}
+
+func (p *Path) appendUDP(b, addrs []byte, c *Config) []byte {
+	p.udp = uint8(len(b))
+	p.udpSum = pseudo(addrs, protoUDP)
+	if c.Checksum == ChecksumFull {
+		p.udpSum += uint64(c.Src.Port()) + uint64(c.Dst.Port())
+	}
+	return be16(b, c.Src.Port(), c.Dst.Port(), 0, 0)
+}
+
+func (c *Config) hops() uint8 {
+	if c.HopLimit == 0 {
+		return defaultHopLimit
+	}
+	return c.HopLimit
+}
+
+func (c *Config) check() error {
+	src, dst := c.Src.Addr().Unmap(), c.Dst.Addr().Unmap()
+	switch c.Kind {
+	case UDP4:
+		if !src.Is4() || !dst.Is4() {
+			return fmt.Errorf("from %v: both must be IPv4 addresses", src)
+		}
+	case UDP6:
+		if !src.Is6() || !dst.Is6() {
+			return fmt.Errorf("from %v: both must be IPv6 addresses", src)
+		}
+	case Ether:
+	default:
+		return fmt.Errorf("there is no such kind")
+	}
+	switch {
+	case !c.SrcMAC.unicast() || !c.DstMAC.unicast():
+		return fmt.Errorf("MAC %v to %v: both must name one station", c.SrcMAC, c.DstMAC)
+	case c.Src.Port() == 0 || c.Dst.Port() == 0:
+		return fmt.Errorf("ports %d to %d: neither may be 0", c.Src.Port(), c.Dst.Port())
+	case c.VLAN > 4094:
+		return fmt.Errorf("VLAN %d: the highest is 4094", c.VLAN)
+	case c.DSCP > 63:
+		return fmt.Errorf("DSCP %d: the highest is 63", c.DSCP)
+	case c.ECN > 3:
+		return fmt.Errorf("ECN %d: the highest is 3", c.ECN)
+	case c.Checksum > ChecksumNone:
+		return fmt.Errorf("checksum mode %d: there is no such mode", c.Checksum)
+	case !ownType(c.EtherType):
+		return fmt.Errorf("EtherType %#04x: it belongs to another protocol", c.EtherType)
+	}
+	return nil
+}
+
+// ownType says whether kind Ether may use t: below 0x600 it would be a length, and
+// the others would not be found to be ours.
+func ownType(t uint16) bool {
+	return t == 0 || t >= 0x600 && t != typeIP4 && t != typeIP6 && t != typeVLAN
+}
+
+// Kind is what the path was made for.
+func (p *Path) Kind() Kind { return p.kind }
+
+// HeaderLen is where the payload begins in a frame, in bytes.
+func (p *Path) HeaderLen() int { return int(p.n) }
+
+// ChecksumStart is where the sum of a device that completes checksums begins, in
+// bytes from the frame's begin: at the UDP header. It is 0 for kind Ether.
+func (p *Path) ChecksumStart() int { return int(p.udp) }
+
+// Put writes the headers of a frame whose payload lies already in
+// frame[HeaderLen():HeaderLen()+payload], and returns how long the frame is. It
+// writes nothing and returns 0 where that does not fit the frame, or payload is
+// negative or above [Kind.MaxPayload]. It knows nothing of the MTU, and does not
+// pad: devices and drivers fill short frames up themselves.
+func (p *Path) Put(frame []byte, payload int) int {
+	n := int(p.n)
+	if uint(payload) > uint(p.max) || payload > len(frame)-n || n == 0 {
+		return 0
+	}
+	frame = frame[:n+payload]
+	copy(frame, p.head[:n])
+	if p.kind == Ether {
+		binary.BigEndian.PutUint16(frame[n-2:], uint16(payload))
+		return len(frame)
+	}
+	length := uint64(payload + udpLen)
+	udp := frame[p.udp:]
+	ip := frame[p.udp-ip4Len:]
+	if p.kind == UDP4 {
+		total := length + ip4Len
+		binary.BigEndian.PutUint16(ip[2:], uint16(total))
+		binary.BigEndian.PutUint16(ip[10:], ^fold(p.ipSum+total))
+	} else {
+		ip = frame[p.udp-ip6Len:]
+		binary.BigEndian.PutUint16(ip[4:], uint16(length))
+	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(length))
+	switch p.check {
+	case ChecksumFull:
+		c := ^fold(p.udpSum + 2*length + uint64(sum(udp[udpLen:])))
+		if c == 0 {
+			c = 0xffff // zero would say "not computed"; both are the same number (RFC 768)
+		}
+		binary.BigEndian.PutUint16(udp[ChecksumOffset:], c)
+	case ChecksumPartial:
+		binary.BigEndian.PutUint16(udp[ChecksumOffset:], fold(p.udpSum+length))
+	}
+	return len(frame)
+}
+
+// SourcePort picks a UDP source port for a connection from its number: from 49152 to
+// 65535, the same for the same number. NICs spread flows over receive queues and
+// routers over links by addresses and ports, so that connections of one pair of
+// hosts travel apart if their source ports differ (RFC 8085, section 5.1.1).
+func SourcePort(connection uint64) uint16 { return 49152 | uint16(mix(connection)>>50) }
+
+func flowLabel(addrs, src, dst uint16) uint32 {
+	return uint32(mix(uint64(addrs)<<32|uint64(src)<<16|uint64(dst)) >> 44)
+}
+
+// mix spreads the bits of x over all of the result: the finalizer of splitmix64.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}

@@ -1,0 +1,253 @@
+package carrier
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultProbe is how often a Resolver has neighbours confirmed: often enough for a
+// kernel's default of half a minute until it doubts them.
+const DefaultProbe = 10 * time.Second
+
+// Options are those of a Resolver. The zero value works.
+type Options struct {
+	// Changed is told when what a peer's Hop says has changed, and with nil
+	// when what [Resolver.Link] says has. It carries no news itself, so that none can be
+	// out of date: ask Hop or Link. Calls come one at a time, from a goroutine of the
+	// resolver; none come after Close has returned. It must not block, and not
+	// call Close of the resolver; everything else is allowed. There is no call for the
+	// outcome that Resolve waits for, but one for the next may come before Resolve returns.
+	Changed func(*Peer)
+
+	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel
+	// confirms those it sees traffic for, and AF_XDP's passes by it.
+	Probe time.Duration
+}
+
+// Link is the state of a device.
+type Link struct {
+	Name  string
+	Index int
+	MAC   MAC
+	MTU   int  // bytes of an IP packet
+	Up    bool // set up, and with a carrier
+}
+
+// Hop is the way to a peer as the kernel sees it.
+type Hop struct {
+	Src    netip.Addr // the address of ours that the peer shall see
+	Via    netip.Addr // whom frames go to: the peer, or a router
+	DstMAC MAC        // that one's
+	SrcMAC MAC        // the device's
+	MTU    int        // bytes of an IP packet: the least of the device's and the route's
+}
+
+// Resolver finds the way to peers through one Ethernet device, and watches it: routes,
+// neighbours, addresses, and the device. Its methods may be called by any number of
+// goroutines. None of them is for a data path, but [Peer.Hop].
+//
+// It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and CAP_NET_ADMIN in
+// the user namespace that owns the network namespace, to make the kernel ask for neighbours
+// (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy rules and next-hop objects are not watched:
+// their changes are found within one Probe. So is a path MTU that the kernel has learned from
+// ICMP; for UDP it learns only where a socket of its own has the port.
+//
+// A device that is part of a bridge or bond has no routes and addresses: open the bridge or
+// bond. For frames in a VLAN open the VLAN's device; its number goes into Config.
+type Resolver struct {
+	changed func(*Peer)
+	probe   time.Duration
+	index   int
+	handle  *netlink.Handle
+	sockets map[int]*nl.SocketHandle // for requests that handle lacks
+	events  *nl.NetlinkSocket
+
+	link  atomic.Pointer[linkState]
+	done  chan struct{}
+	kick  chan struct{} // there are dirty ones
+	once  sync.Once
+	tasks sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	peers  map[*Peer]bool // true: dirty
+}
+
+type linkState struct {
+	Link
+	gone bool
+}
+
+// Peer is a destination that is watched.
+type Peer struct {
+	r       *Resolver
+	dst     netip.Addr
+	outcome atomic.Pointer[outcome] // nil until the first
+	ready   chan struct{}           // closed with the first outcome
+
+	via   atomic.Pointer[netip.Addr] // whose neighbour entry counts; nil for none
+	asked netip.Addr                 // of the worker: the neighbour that was asked for, until it is known
+}
+
+type outcome struct {
+	hop Hop
+	err error
+}
+
+// Open watches a device. Its three netlink sockets belong to the network namespace of the
+// calling thread (see runtime.LockOSThread), which counts only in this call. It fails where
+// the device does not exist or is no Ethernet device; one that is down is fine.
+func Open(device string, o Options) (*Resolver, error) {
+	r := &Resolver{
+		changed: o.Changed, probe: o.Probe, done: make(chan struct{}), kick: make(chan struct{}, 1), peers: map[*Peer]bool{},
+	}
+	if r.probe <= 0 {
+		r.probe = DefaultProbe
+	}
+	if r.changed == nil {
+		r.changed = func(*Peer) {}
+	}
+	if err := r.open(device); err != nil {
+		r.closeSockets()
+		return nil, problem(device, netip.Addr{}, netip.Addr{}, err)
+	}
+	r.tasks.Add(2)
+	go r.listen()
+	go r.work()
+	return r, nil
+}
+
+func (r *Resolver) open(device string) (err error) {
+	// Events first: what changes while the device is looked up is told then.
+	r.events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
+		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return fmt.Errorf("netlink subscription: %w", err)
+	}
+	if r.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("netlink socket: %w", err)
+	}
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("netlink socket: %w", err)
+	}
+	r.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
+	found, err := r.handle.LinkByName(device)
+	if err != nil {
+		return lookupError(err)
+	}
+	a := found.Attrs()
+	if a.EncapType != "ether" || len(a.HardwareAddr) != len(MAC{}) {
+		return fmt.Errorf("%w, but %q", ErrNotEthernet, a.EncapType)
+	}
+	r.index = a.Index
+	r.link.Store(&linkState{Link: linkOf(a)})
+	return nil
+}
+
+func (r *Resolver) closeSockets() {
+	if r.events != nil {
+		r.events.Close()
+	}
+	if r.handle != nil {
+		r.handle.Close()
+	}
+	for _, s := range r.sockets {
+		s.Close()
+	}
+}
+
+// Link is the device as last seen, without a system call. The error matches ErrGone once it
+// was deleted or moved to another namespace, which is final, and ErrDown while it is down.
+func (r *Resolver) Link() (Link, error) {
+	l := r.link.Load()
+	return l.Link, l.problem()
+}
+
+func (l *linkState) problem() error {
+	switch {
+	case l.gone:
+		return problem(l.Name, netip.Addr{}, netip.Addr{}, ErrGone)
+	case !l.Up:
+		return problem(l.Name, netip.Addr{}, netip.Addr{}, ErrDown)
+	}
+	return nil
+}
+
+// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored),
+// and watches it until the peer is closed. If the next hop's MAC is unknown, the kernel asks
+// for it, by default for three seconds at most. Resolve blocks until an outcome is there or
+// ctx is done; then the error matches ErrUnreachable and that of ctx. An error leaves nothing
+// behind. Two calls for one dst give two peers.
+func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
+	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), ready: make(chan struct{})}
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, problem(r.link.Load().Name, dst, netip.Addr{}, ErrClosed)
+	}
+	r.peers[p] = true
+	r.mu.Unlock()
+	r.wake()
+	var err error
+	select {
+	case <-p.ready:
+		_, err = p.Hop()
+	case <-ctx.Done():
+		via := netip.Addr{}
+		if v := p.via.Load(); v != nil {
+			via = *v
+		}
+		err = problem(r.link.Load().Name, dst, via, fmt.Errorf("%w: %w", ErrUnreachable, context.Cause(ctx)))
+	case <-r.done:
+		err = problem(r.link.Load().Name, dst, netip.Addr{}, ErrClosed)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Dst is the address the peer was resolved for.
+func (p *Peer) Dst() netip.Addr { return p.dst }
+
+// Hop is the way to the peer as last seen: one atomic load, no system call. While the kernel
+// asks for a neighbour it stays what it was. The error matches one of those of this package,
+// or is the kernel's; the resolver goes on, and Hop succeeds when the cause is gone (but for
+// ErrGone). Once peer or resolver is closed it no longer changes.
+func (p *Peer) Hop() (Hop, error) {
+	o := p.outcome.Load()
+	return o.hop, o.err
+}
+
+// Close ends the watch. It may be called more than once; Changed may still be told of the peer
+// if it is being called at the time.
+func (p *Peer) Close() {
+	p.r.mu.Lock()
+	delete(p.r.peers, p)
+	p.r.mu.Unlock()
+}
+
+// Close ends all watches and waits for the resolver's goroutines. It may be called
+// more than once, but not by Changed.
+func (r *Resolver) Close() {
+	r.once.Do(func() {
+		r.mu.Lock()
+		r.closed = true
+		r.mu.Unlock()
+		close(r.done)
+		r.events.Close()
+		r.tasks.Wait()
+		r.events = nil
+		r.closeSockets()
+	})
+}

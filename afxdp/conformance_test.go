@@ -1,0 +1,151 @@
+//go:build linux
+
+package afxdp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/drivertest"
+)
+
+// The lab is network namespaces on a switch: the tests run in the first, each peer process in one of
+// its own. They vanish with the process that made them.
+
+const (
+	envLab  = "BYWASH_AFXDP_LAB" // process, and its descriptors of the namespaces
+	labEnds = 26
+)
+
+var lab struct {
+	mu   sync.Mutex
+	free []string // paths of namespaces
+	why  string   // there is none
+}
+
+func TestMain(m *testing.M) {
+	if v := os.Getenv(envLab); v != "" {
+		pid, fds, _ := strings.Cut(v, ":")
+		for _, fd := range strings.Split(fds, ",") {
+			lab.free = append(lab.free, "/proc/"+pid+"/fd/"+fd)
+		}
+		drivertest.Main(m)
+		return
+	}
+	s, err := veth.NewSwitch(labEnds, veth.Config{})
+	if errors.Is(err, os.ErrPermission) {
+		lab.why = err.Error()
+		drivertest.Main(m)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(runInside(s))
+}
+
+// runInside runs this test binary again, in the first namespace.
+func runInside(s *veth.Switch) int {
+	defer s.Close()
+	var fds []string
+	for k := range s.Ends[1:] {
+		fds = append(fds, strconv.Itoa(s.Ends[k+1].Namespace))
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d:%s", envLab, os.Getpid(), strings.Join(fds, ",")))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stop := make(chan os.Signal, 4)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
+	if err := s.Ends[0].Start(cmd); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go func() {
+		for sig := range stop {
+			_ = cmd.Process.Signal(sig)
+		}
+	}()
+	_ = cmd.Wait()
+	return cmd.ProcessState.ExitCode()
+}
+
+// launch starts a peer in a namespace of its own.
+func launch(ctx context.Context, cmd *exec.Cmd) {
+	lab.mu.Lock()
+	defer lab.mu.Unlock()
+	if len(lab.free) == 0 {
+		cmd.Err = errors.New("the lab has no namespace left")
+		return
+	}
+	ns := lab.free[0]
+	lab.free = lab.free[1:]
+	context.AfterFunc(ctx, func() {
+		lab.mu.Lock()
+		defer lab.mu.Unlock()
+		lab.free = append(lab.free, ns)
+	})
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		cmd.Err = err
+		return
+	}
+	cmd.Args = append([]string{nsenter, "--net=" + ns, "--", cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = nsenter
+}
+
+func config(t *testing.T, track driver.Track, options map[string]string) drivertest.Config {
+	if lab.why != "" {
+		t.Skip("needs root: " + lab.why)
+	}
+	o := map[string]string{"dead-time": "1500ms"} // many wait for it
+	for k, v := range options {
+		o[k] = v
+	}
+	c := drivertest.Config{
+		Driver: "afxdp", Hints: driver.Hints{Track: track, Device: "eth0", Options: o}, Launch: launch, Deaths: 40,
+	}
+	if testing.Short() {
+		c.Deaths = 8
+	}
+	return c
+}
+
+func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(t, driver.Small, nil)) }
+
+func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(t, driver.Large, nil)) }
+
+// TestConformanceVariants runs what the way that frames travel can change, over the other ways.
+func TestConformanceVariants(t *testing.T) {
+	for _, v := range []struct {
+		name    string
+		options map[string]string
+	}{
+		{"udp6", map[string]string{"carrier": "udp6"}},
+		{"ether", map[string]string{"carrier": "ether"}},
+		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}},
+		{"native", map[string]string{"mode": "native"}},
+	} {
+		for _, track := range []driver.Track{driver.Small, driver.Large} {
+			t.Run(v.name+" "+track.String(), func(t *testing.T) {
+				c := config(t, track, v.options)
+				c.Attributes.Secret = []byte("what encryption needs")
+				c.Only = []string{"ConnectInAnyOrder", "ConnectTwice", "EveryForm", "Order", "Truncation", "CancelRace", "DisconnectDelivers"}
+				drivertest.Run(t, c)
+			})
+		}
+	}
+}

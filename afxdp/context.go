@@ -1,0 +1,307 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/driver"
+)
+
+// Context is a network device, opened, or one's share of it.
+type Context struct {
+	api    driver.Context // this context, with the methods of its track
+	props  driver.Properties
+	opts   options
+	inc    uint64
+	url    string
+	addr   address
+	number uint8
+	nic    *nic
+
+	// Of whoever holds the NIC's lock.
+	end    *link.Endpoint
+	routes []*route // by link.Route
+
+	conns   [driver.MaxInstances]atomic.Pointer[conn]
+	ready   driver.ReadySet
+	waiters driver.Waiters
+	slept   atomic.Uint64
+	any     atomic.Int32 // goroutines in RecvWaitAny
+
+	mu      sync.Mutex
+	closed  bool
+	open    map[*conn]struct{}
+	nextNum uint32
+	leaving []*conn // closed here, while the peer may not know yet
+	retired driver.Counters
+	live    context.Context
+	stop    context.CancelFunc
+	tasks   sync.WaitGroup
+}
+
+// smallContext gives a context the methods of its track only.
+type smallContext struct{ *Context }
+
+var (
+	_ driver.Prober  = smallContext{}
+	_ link.Carrier   = (*Context)(nil)
+	_ link.Handler   = (*Context)(nil)
+	_ driver.Context = (*Context)(nil)
+)
+
+func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *Context, err error) {
+	c := &Context{props: props, opts: o, addr: addr, open: make(map[*conn]struct{}), routes: make([]*route, 1)}
+	c.api = c
+	if props.Track == driver.Small {
+		c.api = smallContext{c}
+	}
+	c.live, c.stop = context.WithCancel(context.Background())
+	var seed [8]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	c.inc = binary.LittleEndian.Uint64(seed[:]) | 1
+	if c.nic, err = openNIC(props.Device, o); err != nil {
+		return nil, err
+	}
+	cfg := link.Config{
+		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
+	}
+	n := c.nic
+	n.mustLock()
+	k := 0
+	for k < n.used && n.contexts[k] != nil {
+		k++
+	}
+	if k == maxContexts {
+		err = fmt.Errorf("%w: %d contexts on %s already", driver.ErrBusy, maxContexts, props.Device)
+	} else if c.end, err = link.NewEndpoint(cfg, c, c); err == nil {
+		c.number, c.addr.number = uint8(k), uint16(k)
+		n.contexts[k], n.used = c, max(n.used, k+1)
+	}
+	n.unlock()
+	if err == nil {
+		c.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.inc, Rest: c.addr.String()}.String()
+		return c, nil
+	}
+	_ = n.release()
+	return nil, err
+}
+
+// linkMTU is how long a link packet can be in IP packets (kind ether: Ethernet payloads) of so many bytes.
+func (c *Context) linkMTU(mtu int) int {
+	m := &c.nic.memory
+	// What the peer's chunks hold bounds it as well, and they may be as small as ours.
+	return min(mtu-c.opts.kind.Overhead(), m.umem.MaxRx()-c.opts.kind.HeaderLen(true), m.size-dataAt) - prefixSize
+}
+
+func (c *Context) deviceMTU() int {
+	if l, err := c.nic.res.Link(); err == nil {
+		return l.MTU
+	}
+	return 0
+}
+
+// Properties implements driver.Context.
+func (c *Context) Properties() *driver.Properties { return &c.props }
+
+// URL implements driver.Context.
+func (c *Context) URL() string { return c.url }
+
+func (c *Context) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Connect implements driver.Context.
+func (c *Context) Connect(peer string) (driver.Instance, error) {
+	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
+	var to address
+	if err == nil {
+		to, err = parseAddress(u.Rest)
+	}
+	if err == nil && to.kind != c.addr.kind {
+		err = fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier", driver.ErrInvalid, to.kind, c.addr.kind)
+	}
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
+	}
+	i, err := c.connect(peer, u.Incarnation, to)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: fmt.Errorf("%s: %w", c.props.Device, err)}
+	}
+	return i.api, nil
+}
+
+func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, driver.ErrClosed
+	}
+	num, err := c.freeNumber()
+	if err != nil {
+		return nil, err
+	}
+	c.sweep()
+	i := c.newConn(num, peer)
+	if inc == c.inc {
+		i.toSelf = true
+		i.standAlone()
+	} else {
+		var r link.Route
+		r, i.route = c.routeTo(to)
+		call := c.end.Dial
+		if c.inc > inc {
+			call = c.end.Listen
+		}
+		c.nic.mustLock()
+		c.nic.clock()
+		i.lc, err = call(c.nic.now, r, inc, i.api.hello(), i)
+		c.nic.next = 0 // it begins now
+		c.nic.unlock()
+		if err != nil {
+			c.dropRoute(i.route)
+			c.conns[num].Store(nil)
+			return nil, fmt.Errorf("%w: %w", driver.ErrBusy, err)
+		}
+		c.nic.wakeKeepers()
+	}
+	c.open[i] = struct{}{}
+	return i, nil
+}
+
+func (c *Context) freeNumber() (uint32, error) {
+	for range driver.MaxInstances {
+		k := c.nextNum
+		c.nextNum = (c.nextNum + 1) % driver.MaxInstances
+		if c.conns[k].Load() == nil {
+			return k, nil
+		}
+		if k > 128 {
+			c.nextNum = 0 // low numbers keep probes short
+		}
+	}
+	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, driver.MaxInstances)
+}
+
+// Counters implements driver.Context.
+func (c *Context) Counters(to *driver.Counters) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	to.Add(&c.retired)
+	for i := range c.open {
+		i.tally.AddTo(to)
+	}
+	to.Waits += c.slept.Load()
+	if c.closed {
+		return
+	}
+	n := c.nic
+	n.mustLock()
+	s := c.end.Stats()
+	bad := n.stats.bad()
+	n.unlock()
+	to.Retransmits += s.Retransmits
+	to.BadFrames += s.Bad + bad
+	to.Refused += s.Refused
+	to.CreditsWaited += s.Waited
+}
+
+// Close implements driver.Context.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
+	}
+	var last driver.Counters
+	c.mu.Unlock()
+	c.Counters(&last)
+	c.mu.Lock()
+	c.closed = true
+	var all []*conn
+	for i := range c.open {
+		all = append(all, i)
+	}
+	c.mu.Unlock()
+	driver.Closed(c.api)
+	for _, i := range all {
+		i.shut()
+	}
+	c.waiters.Wake(false)
+	c.sayGoodbye()
+	c.stop()
+	c.tasks.Wait()
+	n := c.nic
+	n.mustLock()
+	n.contexts[c.number] = nil
+	c.drop()
+	n.unlock()
+	if err := n.release(); err != nil {
+		return &driver.Error{Driver: Name, Op: "close", Err: err}
+	}
+	return nil
+}
+
+// sayGoodbye gives peers a moment to hear that we leave.
+func (c *Context) sayGoodbye() {
+	limit := time.Now().Add(min(c.opts.deadTime, 2*time.Second))
+	for pause := 50 * time.Microsecond; time.Now().Before(limit); pause = min(2*pause, time.Millisecond) {
+		c.nic.mustLock()
+		left := c.end.Conns()
+		c.nic.unlock()
+		if left == 0 {
+			return
+		}
+		c.nic.run()
+		time.Sleep(pause)
+	}
+}
+
+// drop forgets what could not be told. The caller holds the NIC's lock.
+func (c *Context) drop() { c.end.Abandon() }
+
+// errGone is why connections end whose device does.
+func (c *Context) failure(err error) error {
+	return fmt.Errorf("%w: %s: %w", driver.ErrBroken, c.props.Device, err)
+}
+
+// chooseAddress finds what others reach a device by.
+func chooseAddress(kind carrier.Kind, l carrier.Link, addrs []netip.Addr) (carrier.Kind, address, error) {
+	pick := func(want carrier.Kind, fits func(netip.Addr) bool) (address, bool) {
+		for _, a := range addrs {
+			if fits(a) && usable(a) {
+				return address{kind: want, ip: a}, true
+			}
+		}
+		return address{}, false
+	}
+	if kind == carrier.UDP4 || kind == 0 {
+		if a, ok := pick(carrier.UDP4, netip.Addr.Is4); ok {
+			return carrier.UDP4, a, nil
+		}
+	}
+	if kind == carrier.UDP6 || kind == 0 {
+		for _, fits := range []func(netip.Addr) bool{
+			func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }, netip.Addr.Is6,
+		} {
+			if a, ok := pick(carrier.UDP6, fits); ok {
+				return carrier.UDP6, a, nil
+			}
+		}
+	}
+	if kind == carrier.Ether || kind == 0 {
+		return carrier.Ether, address{kind: carrier.Ether, mac: l.MAC}, nil
+	}
+	return 0, address{}, fmt.Errorf("the device has no address for carrier %v", kind)
+}

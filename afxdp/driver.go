@@ -1,0 +1,264 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/driver"
+)
+
+func init() { driver.Register(afxdpDriver{}) }
+
+type afxdpDriver struct{}
+
+// Name implements driver.Driver.
+func (afxdpDriver) Name() string { return Name }
+
+// Devices implements driver.Driver.
+func (afxdpDriver) Devices() []driver.Device {
+	list, err := candidates()
+	if err != nil || len(list) == 0 {
+		if err == nil {
+			err = noDevice()
+		}
+		return []driver.Device{{Name: Name, Description: "Ethernet devices", Err: err}}
+	}
+	var devs []driver.Device
+	for _, i := range list {
+		d := driver.Device{Name: i.Name, Description: "Ethernet device", Err: check(i)}
+		d.Details = details(i)
+		devs = append(devs, d)
+	}
+	return devs
+}
+
+func noDevice() error {
+	return &driver.UnavailableError{
+		Driver: Name, Reason: "this machine has no Ethernet device besides loopback", Absent: true,
+		Remedy: "as root, bywash perf -d afxdp makes a pair of virtual ones for itself",
+	}
+}
+
+func unavailable(device, reason, remedy string, err error) error {
+	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
+}
+
+// candidates are the Ethernet devices of this network namespace.
+func candidates() (list []net.Interface, err error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, unavailable("", "network devices cannot be listed", "", err)
+	}
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 {
+			list = append(list, i)
+		}
+	}
+	return list, nil
+}
+
+// check tells why a device cannot be used.
+func check(i net.Interface) error {
+	if i.Flags&net.FlagUp == 0 {
+		return unavailable(i.Name, "it is down", "ip link set "+i.Name+" up", nil)
+	}
+	if err := xsk.Probe(xsk.FeatureSocket); errors.Is(err, errors.ErrUnsupported) {
+		return unavailable(i.Name, "the kernel has no AF_XDP", "use Linux 5.9 or later, built with CONFIG_XDP_SOCKETS", err)
+	} else if errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EPERM) {
+		return unprivileged(i.Name, err)
+	}
+	if os.Geteuid() != 0 && !capable() {
+		return unprivileged(i.Name, nil)
+	}
+	return nil
+}
+
+func unprivileged(device string, err error) error {
+	return unavailable(device, "it takes privileges to open it",
+		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM)", err)
+}
+
+// capable tells whether the process has the capabilities that opening takes.
+func capable() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	has := func(c uint) bool { return data[c/32].Effective&(1<<(c%32)) != 0 }
+	return has(unix.CAP_NET_ADMIN) && has(unix.CAP_NET_RAW) && (has(unix.CAP_BPF) || has(unix.CAP_SYS_ADMIN))
+}
+
+// details are facts about a device.
+func details(i net.Interface) (list []driver.Detail) {
+	add := func(name, format string, args ...any) {
+		list = append(list, driver.Detail{Name: name, Value: fmt.Sprintf(format, args...)})
+	}
+	add("MTU", "%d bytes", i.MTU)
+	if q, err := xsk.DeviceQueues(i.Name); err == nil {
+		add("queues", "%d to receive, %d to transmit", q.Rx, q.Tx)
+	}
+	if f, err := xsk.DeviceFeatures(i.Name); err == nil {
+		yes := map[bool]string{true: "yes", false: "no"}
+		add("native XDP", "%s", yes[f.Native])
+		add("zero-copy", "%s", yes[f.ZeroCopy])
+		add("multi-buffer", "%s", yes[f.MultiBuffer])
+		add("checksums when sending", "%s", yes[f.TxChecksum])
+		add("time stamps when sending", "%s", yes[f.TxTimestamp])
+	}
+	for _, a := range addresses(i) {
+		add("address", "%v", a)
+	}
+	return list
+}
+
+func addresses(i net.Interface) (list []netip.Addr) {
+	all, _ := i.Addrs()
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			list = append(list, p.Addr().Unmap().WithZone(""))
+		}
+	}
+	return list
+}
+
+// unopened is a queried, unopened device.
+type unopened struct {
+	props  driver.Properties
+	opts   options
+	addr   address
+	mtu    int
+	opened atomic.Bool
+}
+
+// Query implements driver.Driver.
+func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
+	o, err := parseOptions(h.Options)
+	if h.Track > driver.Large {
+		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+	}
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	var n *unopened
+	err = inNamespace(o.netns, func() (err error) {
+		n, err = query(h, o)
+		return err
+	})
+	if err != nil {
+		if e := new(driver.UnavailableError); errors.As(err, &e) {
+			return nil, err
+		}
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	return n, nil
+}
+
+func query(h driver.Hints, o options) (*unopened, error) {
+	i, err := chooseDevice(h.Device)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(*i); err != nil {
+		return nil, err
+	}
+	l := carrier.Link{Name: i.Name, MAC: carrier.MAC(i.HardwareAddr), MTU: i.MTU}
+	kind, addr, err := chooseAddress(o.kind, l, addresses(*i))
+	if err != nil {
+		return nil, unavailable(i.Name, err.Error(), "ip addr add ADDRESS dev "+i.Name, nil)
+	}
+	o.kind, addr.port = kind, o.port
+	if h.Peers > 0 && h.Options["frames"] == "" { // each needs some, and a quarter is kept for new ones
+		o.frames = min(max(o.frames, h.Peers*32), 1<<16)
+	}
+	n := &unopened{opts: o, addr: addr, mtu: i.MTU}
+	n.props = driver.Properties{Driver: Name, Device: i.Name, Track: h.Track, Capabilities: capabilities(h.Track, o, i.MTU), Profile: profile(i.Name)}
+	return n, nil
+}
+
+// chooseDevice takes the only one, if none is named.
+func chooseDevice(name string) (*net.Interface, error) {
+	list, err := candidates()
+	if err != nil {
+		return nil, err
+	}
+	if name != "" {
+		for k := range list {
+			if list[k].Name == name {
+				return &list[k], nil
+			}
+		}
+		return nil, unavailable(name, "there is no Ethernet device of that name", "bywash info -d afxdp lists them", nil)
+	}
+	var up []net.Interface
+	for _, i := range list {
+		if i.Flags&net.FlagUp != 0 {
+			up = append(up, i)
+		}
+	}
+	switch len(up) {
+	case 0:
+		return nil, noDevice()
+	case 1:
+		return &up[0], nil
+	}
+	return nil, unavailable("", fmt.Sprintf("there are %d Ethernet devices", len(up)), "name one (bywash info -d afxdp lists them)", nil)
+}
+
+func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
+	c := driver.Capabilities{
+		IOVec: true, Data: true, SendWait: true, RecvWait: true, DeadTime: o.deadTime,
+	}
+	if t == driver.Small {
+		// What one packet holds, on the device that was queried.
+		size := min(mtu-o.kind.Overhead(), 4096-xsk.RxReserve-o.kind.HeaderLen(true), 4096-dataAt) - prefixSize - link.HeaderSize - 16
+		c.MaxMessage, c.BufferSize = maxSmall, min(size&^7, maxSmall)
+		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
+		c.SendDepth, c.RecvDepth = smallDepth, smallDepth
+		c.Ordered = true
+		return c
+	}
+	c.MaxMessage, c.RdvSize, c.Prefetch = maxMessage, rdvBytes, true
+	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
+	return c
+}
+
+// profile is what Ethernet of that speed does.
+func profile(device string) driver.Profile {
+	speed := 10e9 // virtual devices do not say
+	if b, err := os.ReadFile("/sys/class/net/" + device + "/speed"); err == nil {
+		var mb float64
+		if n, _ := fmt.Sscan(string(b), &mb); n == 1 && mb > 0 {
+			speed = mb * 1e6
+		}
+	}
+	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: speed / 8, Exclusivity: 16}
+}
+
+// Properties implements driver.NIC.
+func (n *unopened) Properties() *driver.Properties { return &n.props }
+
+// Open implements driver.NIC.
+func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
+	if n.opened.Swap(true) {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
+	}
+	c, err := openContext(n.props, n.opts, n.addr, n.mtu, a)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
+	}
+	driver.Opened(c.api)
+	return c.api, nil
+}

@@ -1,0 +1,326 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/driver"
+)
+
+// nic is a network device that this process has opened. All its contexts share it: the
+// XDP program, a socket on each queue, and one try-lock, whose holder moves frames
+// and messages for everybody and whom nobody waits for.
+type nic struct {
+	key    nicKey
+	opts   options
+	refs   int // guarded by nics
+	dev    *xsk.Device
+	res    *carrier.Resolver
+	filter carrier.Filter
+
+	lock  atomic.Uint32
+	_     [60]byte
+	dirty atomic.Pointer[conn] // instances that want something, a stack
+
+	// Of whoever holds the lock.
+	memory
+	queues                []queue
+	rxChunks              int
+	fillNext              int
+	origin                time.Time
+	now                   link.Time
+	next                  link.Time       // when the first context wants to be ticked
+	from                  carrier.Arrived // what is being handled
+	fromPath              peerPath
+	fromKey               [27]byte
+	contexts              [maxContexts]*Context
+	used                  int // contexts beyond are nil
+	batch                 []xsk.Desc
+	backlog, backlogSpare []*conn
+	sending               []*conn  // pending is not 0
+	routes                sync.Map // by *carrier.Peer, the *route that it is for
+	stats                 nicStats
+
+	polls    driver.Tally // rounds, also those in vain
+	due      atomic.Int64 // when the next round must be
+	tended   atomic.Bool  // a keeper looks within a millisecond
+	sleepers atomic.Int32
+	nudge    chan struct{} // wakes the keeper
+	closing  atomic.Bool
+	tasks    sync.WaitGroup
+}
+
+// maxContexts is how many contexts can share a NIC.
+const maxContexts = 256
+
+// queue is one queue of the device.
+type queue struct {
+	sock    *xsk.Socket
+	batch   [64]xsk.Desc
+	out     int // of batch
+	under   int // chunks being sent
+	posted  int // chunks to receive into
+	rxLimit int
+	stuck   bool // kick has to be repeated
+}
+
+type nicStats struct {
+	codes   [carrier.Codes]uint64
+	foreign uint64 // ours by the headers, for no context here
+}
+
+// bad is how many frames were damaged or forged, as far as their headers tell.
+func (s *nicStats) bad() (sum uint64) {
+	for k, c := range s.codes {
+		if !carrier.Code(k).Foreign() {
+			sum += c
+		}
+	}
+	return sum + s.foreign
+}
+
+type nicKey struct {
+	netns  uint64
+	device string
+}
+
+var nics = struct {
+	sync.Mutex
+	open map[nicKey]*nic
+}{open: make(map[nicKey]*nic)}
+
+// inNamespace runs f in a network namespace, on a thread that is there. An empty path is the
+// present one.
+func inNamespace(path string, f func() error) (err error) {
+	if path == "" {
+		return f()
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%w: network namespace %s: %w", driver.ErrInvalid, path, err)
+	}
+	defer unix.Close(fd)
+	runtime.LockOSThread()
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer unix.Close(home)
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter network namespace %s: %w", path, err)
+	}
+	defer func() {
+		if back := unix.Setns(home, unix.CLONE_NEWNET); back == nil {
+			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		}
+	}()
+	return f()
+}
+
+// namespaceID tells network namespaces apart.
+func namespaceID(path string) (uint64, error) {
+	if path == "" {
+		path = "/proc/thread-self/ns/net"
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, fmt.Errorf("%w: network namespace %s: %w", driver.ErrInvalid, path, err)
+	}
+	return st.Ino, nil
+}
+
+// openNIC opens a device, or shares it with the contexts that have.
+func openNIC(device string, o options) (*nic, error) {
+	id, err := namespaceID(o.netns)
+	if err != nil {
+		return nil, err
+	}
+	key := nicKey{id, device}
+	nics.Lock()
+	defer nics.Unlock()
+	if n := nics.open[key]; n != nil {
+		if !n.opts.shares(o) {
+			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy and frames must be the same)",
+				driver.ErrInvalid, device)
+		}
+		n.refs++
+		return n, nil
+	}
+	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), nudge: make(chan struct{}, 1), batch: make([]xsk.Desc, 64), next: never}
+	if err := inNamespace(o.netns, func() error { return n.open(device) }); err != nil {
+		return nil, err
+	}
+	nics.open[key] = n
+	return n, nil
+}
+
+const never = link.Time(1<<63 - 1)
+
+func (o options) shares(p options) bool {
+	return o.kind == p.kind && o.port == p.port && fmt.Sprint(o.queues) == fmt.Sprint(p.queues) && o.attach == p.attach &&
+		o.copying == p.copying && o.frames == p.frames
+}
+
+// slack is how many chunks receive what needs no credit: acknowledgements, greetings,
+// and what is not genuine.
+func (o options) slack() int { return o.frames / 3 }
+
+// txChunks is how many chunks are there to send from.
+const txChunks = 4096
+
+func ringSize(n int) int {
+	r := 64
+	for r < n {
+		r *= 2
+	}
+	return r
+}
+
+func (n *nic) open(device string) (err error) {
+	o := &n.opts
+	l, err := func() (carrier.Link, error) {
+		if n.res, err = carrier.Open(device, carrier.Options{Changed: n.routeChanged}); err != nil {
+			return carrier.Link{}, err
+		}
+		return n.res.Link()
+	}()
+	if err != nil {
+		n.close()
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	queues := o.queues
+	if queues == nil {
+		q, err := xsk.DeviceQueues(device)
+		if err != nil {
+			n.close()
+			return err
+		}
+		for k := range max(q.Rx, 1) {
+			queues = append(queues, k)
+		}
+	}
+	match := xsk.Match{UDPPort: o.port}
+	if o.kind == carrier.Ether {
+		match = xsk.Match{EtherType: carrier.EtherType}
+	}
+	perQueue := o.frames + o.slack()
+	n.rxChunks = perQueue * len(queues)
+	chunkSize := 2048
+	if l.MTU+carrier.MaxHeader > chunkSize-xsk.RxReserve {
+		chunkSize = 4096
+	}
+	attach := o.attach
+	if attach == xsk.AttachAuto && isVeth(device) {
+		attach = xsk.AttachGeneric // a seventh faster there: the driver's program makes it copy once more
+	}
+	cfg := xsk.Config{
+		Device: device, Match: match, Attach: attach, Queues: queues,
+		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + txChunks, ChunkSize: chunkSize, HugePages: o.huge},
+		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying},
+	}
+	if o.busyPoll > 0 {
+		cfg.Socket.BusyPoll = xsk.BusyPoll{Time: o.busyPoll, Budget: 64}
+	}
+	if n.dev, err = xsk.Open(cfg); err != nil {
+		n.close()
+		return err
+	}
+	n.memory.init(n.dev.UMEM, n.rxChunks)
+	n.queues = make([]queue, len(n.dev.Sockets))
+	for k, s := range n.dev.Sockets {
+		n.queues[k].sock, n.queues[k].rxLimit = s, perQueue
+	}
+	n.filter = carrier.Filter{Port: o.port, Verify: o.verify, MAC: l.MAC}
+	n.filter.Kinds[o.kind] = true
+	n.fill()
+	for k := range n.queues {
+		n.tasks.Go(func() { n.keep(&n.queues[k]) })
+	}
+	return nil
+}
+
+// isVeth tells whether a device is one of a virtual pair.
+func isVeth(device string) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, device)
+	return err == nil && unix.ByteSliceToString(info.Driver[:]) == "veth"
+}
+
+var errUnusable = errors.New("the device cannot be used")
+
+// release gives a NIC up for one context; the last one closes it.
+func (n *nic) release() error {
+	nics.Lock()
+	defer nics.Unlock()
+	if n.refs--; n.refs > 0 {
+		return nil
+	}
+	delete(nics.open, n.key)
+	return n.close()
+}
+
+func (n *nic) close() error {
+	n.closing.Store(true)
+	n.wakeKeepers()
+	n.tasks.Wait()
+	if n.res != nil {
+		n.res.Close()
+	}
+	if n.dev == nil {
+		return nil
+	}
+	n.mustLock() // for good
+	return n.dev.Close()
+}
+
+func (n *nic) wakeKeepers() {
+	select {
+	case n.nudge <- struct{}{}:
+	default:
+	}
+	for k := range n.queues {
+		n.queues[k].sock.Wake()
+	}
+}
+
+// mustLock is for what is not on the data path: its holder leaves soon.
+func (n *nic) mustLock() {
+	for k := 0; !n.lock.CompareAndSwap(0, 1); k++ {
+		if k < 20 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(5 * time.Microsecond) // its holder may need our processor
+		}
+	}
+}
+
+// unlock lets go of the lock, and does what was asked for meanwhile.
+func (n *nic) unlock() {
+	n.lock.Store(0)
+	if n.dirty.Load() != nil {
+		n.run()
+	}
+}
+
+// isGone tells whether an error means that the device is not there any more.
+func isGone(err error) bool {
+	return errors.Is(err, carrier.ErrGone) || errors.Is(err, xsk.ErrDeviceGone) || errors.Is(err, os.ErrClosed)
+}

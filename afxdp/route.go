@@ -1,0 +1,210 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/link"
+)
+
+// peerPath is what Send needs of a way to a context elsewhere. It never changes.
+type peerPath struct {
+	path      carrier.Path
+	headerLen int
+	number    uint8 // of the context there
+}
+
+// route is a way to a context elsewhere, kept up to date. Its index in Context.routes is its
+// link.Route.
+type route struct {
+	ctx  *Context
+	to   address
+	path atomic.Pointer[peerPath] // nil: unknown at the moment
+	mtu  atomic.Uint32            // of a link packet; 0: unknown
+	why  atomic.Pointer[error]    // why unknown
+	peer atomic.Pointer[carrier.Peer]
+	stop context.CancelFunc
+	refs int // guarded by Context.mu
+}
+
+// newPath prepares the headers towards a peer.
+func newPath(cfg carrier.Config, number uint8) (*peerPath, error) {
+	p, err := carrier.NewPath(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &peerPath{path: p, headerLen: p.HeaderLen(), number: number}, nil
+}
+
+// config is what all our paths have in common.
+func (n *nic) config(kind carrier.Kind, src netip.AddrPort) carrier.Config {
+	cfg := carrier.Config{Kind: kind, SrcMAC: n.filter.MAC, Src: src}
+	if kind == carrier.UDP4 {
+		cfg.Checksum = n.opts.sum4 // link has a better one
+	}
+	return cfg
+}
+
+// reply is the way back to the sender of the frame that is being handled.
+func (n *nic) reply() *peerPath {
+	cfg := n.config(n.from.Kind, n.from.Dst)
+	cfg.DstMAC, cfg.Dst = n.from.SrcMAC, n.from.Src
+	if n.from.Kind == carrier.Ether {
+		cfg.Src = netip.AddrPortFrom(netip.Addr{}, n.opts.port)
+	}
+	p, err := carrier.NewPath(cfg)
+	if err != nil {
+		return nil // its addresses make no sense
+	}
+	n.fromPath.path, n.fromPath.headerLen = p, p.HeaderLen()
+	return &n.fromPath
+}
+
+// source is who sent the frame that is being handled, for cookies.
+func (n *nic) source(number uint8) []byte {
+	n.fromPath.number = number
+	k := n.fromKey[:0]
+	a := n.from.Src.Addr().As16()
+	k = append(k, a[:]...)
+	k = append(k, byte(n.from.Src.Port()), byte(n.from.Src.Port()>>8))
+	k = append(k, n.from.SrcMAC[:]...)
+	return append(k, number)
+}
+
+// routeTo finds or makes the route to a context. The caller holds c.mu.
+func (c *Context) routeTo(to address) (link.Route, *route) {
+	for k, r := range c.routes {
+		if r != nil && r.to == to && r.refs > 0 {
+			r.refs++
+			return link.Route(k), r
+		}
+	}
+	r := &route{ctx: c, to: to, refs: 1}
+	k := 1
+	for k < len(c.routes) && c.routes[k] != nil {
+		k++
+	}
+	c.nic.mustLock()
+	if k == len(c.routes) {
+		c.routes = append(c.routes, r)
+	} else {
+		c.routes[k] = r
+	}
+	c.nic.unlock()
+	if to.kind == carrier.Ether {
+		cfg := c.nic.config(to.kind, netip.AddrPortFrom(netip.Addr{}, c.opts.port))
+		cfg.DstMAC, cfg.Dst = to.mac, netip.AddrPortFrom(netip.Addr{}, to.port)
+		p, err := newPath(cfg, uint8(to.number))
+		r.set(p, err, c.deviceMTU())
+		return link.Route(k), r
+	}
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(c.live)
+	c.tasks.Go(func() { r.resolve(ctx) })
+	return link.Route(k), r
+}
+
+// dropRoute gives a route up. The caller holds c.mu.
+func (c *Context) dropRoute(r *route) {
+	if r.refs--; r.refs > 0 {
+		return
+	}
+	if r.stop != nil {
+		r.stop()
+	}
+	c.nic.mustLock()
+	for k := range c.routes {
+		if c.routes[k] == r {
+			c.routes[k] = nil
+		}
+	}
+	c.nic.unlock()
+}
+
+func (r *route) set(p *peerPath, err error, mtu int) {
+	if err != nil {
+		r.why.Store(&err)
+		r.path.Store(nil)
+		return
+	}
+	r.mtu.Store(uint32(r.ctx.linkMTU(mtu)))
+	r.why.Store(nil)
+	r.path.Store(p)
+}
+
+const resolvePause = 500 * time.Millisecond
+
+// resolve looks for the way, until there is one, and then watches it.
+func (r *route) resolve(ctx context.Context) {
+	n := r.ctx.nic
+	for ctx.Err() == nil {
+		peer, err := n.res.Resolve(ctx, r.to.ip)
+		if err == nil {
+			r.peer.Store(peer)
+			n.watch(peer, r)
+			r.update()
+			<-ctx.Done()
+			n.unwatch(peer)
+			peer.Close()
+			return
+		}
+		r.set(nil, err, 0)
+		select {
+		case <-time.After(resolvePause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// update takes what the resolver knows.
+func (r *route) update() {
+	peer := r.peer.Load()
+	if peer == nil {
+		return
+	}
+	hop, err := peer.Hop()
+	if err != nil {
+		r.set(nil, err, 0)
+		return
+	}
+	n := r.ctx.nic
+	cfg := n.config(r.to.kind, netip.AddrPortFrom(hop.Src, r.ctx.opts.port))
+	cfg.SrcMAC, cfg.DstMAC, cfg.Dst = hop.SrcMAC, hop.DstMAC, netip.AddrPortFrom(r.to.ip, r.to.port)
+	p, err := newPath(cfg, uint8(r.to.number))
+	r.set(p, err, hop.MTU)
+}
+
+func (n *nic) watch(p *carrier.Peer, r *route) {
+	n.routes.Store(p, r)
+}
+
+func (n *nic) unwatch(p *carrier.Peer) { n.routes.Delete(p) }
+
+// routeChanged is called by the resolver.
+func (n *nic) routeChanged(p *carrier.Peer) {
+	if p == nil {
+		n.linkChanged()
+		return
+	}
+	if r, ok := n.routes.Load(p); ok {
+		r.(*route).update()
+		r.(*route).ctx.routeChanged(r.(*route))
+	}
+}
+
+// linkChanged takes another MAC address of the device.
+func (n *nic) linkChanged() {
+	if n.res == nil {
+		return // not open yet
+	}
+	if l, err := n.res.Link(); err == nil {
+		n.mustLock()
+		n.filter.MAC = l.MAC
+		n.unlock()
+	}
+}

@@ -1,0 +1,172 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/driver"
+)
+
+// SendPost implements driver.Instance.
+func (s *small) SendPost(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("send")
+	}
+	err := s.postSend(p)
+	s.leave()
+	return err
+}
+
+func (s *small) postSend(p *driver.Packet) error {
+	if s.state.Load() != stateUp {
+		return s.failure("send")
+	}
+	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
+		return s.misuse("send", p)
+	}
+	n := p.Len()
+	if n > maxSmall {
+		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxSmall))
+	}
+	if !s.hasRoom(n) {
+		s.tally.Busy.Add(1)
+		return driver.ErrBusy
+	}
+	size := int(s.fragment.Load())
+	m := &s.ctx.nic.memory
+	if len(p.IOV) == 1 && n <= size {
+		k, _ := s.stash.pop()
+		copy(m.bytes(k)[dataAt+link.HeaderSize:], p.IOV[0])
+		s.posts.push(post{chunk: k, n: uint16(n)})
+	} else {
+		c := p.Cursor()
+		for left, first := n, true; left > 0 || first; first = false {
+			k, _ := s.stash.pop()
+			part := min(left, size)
+			c.Gather(m.bytes(k)[dataAt+link.HeaderSize:][:part])
+			left -= part
+			s.posts.push(post{chunk: k, n: uint16(part), more: left > 0})
+		}
+	}
+	s.posted(p, n)
+	return nil
+}
+
+// hasRoom tells whether a message of n bytes can be posted.
+func (s *small) hasRoom(n int) bool {
+	parts := max(1, (n+int(s.fragment.Load())-1)/int(s.fragment.Load()))
+	if s.posts.room() >= parts && s.stash.len() >= parts {
+		return true
+	}
+	s.mark()
+	s.ctx.nic.run()
+	return s.posts.room() >= parts && s.stash.len() >= parts
+}
+
+// posted counts a message whose fragments are in posts, and sends it if nobody else is about to.
+func (s *small) posted(p *driver.Packet, n int) {
+	p.N = n
+	p.Driver.Finish(nil)
+	s.tally.Sent.Add(1)
+	s.tally.BytesSent.Add(uint64(n))
+	s.mark()
+	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.tended.Load() {
+		return
+	}
+	s.ctx.nic.run()
+}
+
+// together is how many fragments leave in one system call while others are under way: a call
+// costs as much as sending one. They leave earlier when anything is polled.
+const together = 16
+
+// SendPoll implements driver.Instance.
+func (s *small) SendPoll(p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
+		return p.Driver.Outcome()
+	}
+	if !s.enter() {
+		return s.over(p, "send")
+	}
+	s.leave()
+	return true, s.misuse("send poll", p)
+}
+
+// SendBufGet implements driver.BufferSender.
+func (s *small) SendBufGet(p *driver.Packet) error {
+	if !s.enter() {
+		return s.failure("send")
+	}
+	defer s.leave()
+	if s.state.Load() != stateUp {
+		return s.failure("send")
+	}
+	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
+		return s.misuse("send", p)
+	}
+	size := s.ctx.props.Capabilities.BufferSize
+	if !s.hasRoom(size) {
+		s.tally.Busy.Add(1)
+		return driver.ErrBusy
+	}
+	k := s.kept
+	if !s.hasKept {
+		k, _ = s.stash.pop()
+	}
+	s.hasKept = false
+	p.Driver = driver.PacketState{Phase: driver.BufferOut, Slot: k}
+	p.Buf = s.ctx.nic.memory.bytes(k)[dataAt+link.HeaderSize:][:size:size]
+	s.sendBuf = p
+	return nil
+}
+
+// SendBufPost implements driver.BufferSender. The peer's path may take less than the
+// buffer: the rest is moved to further chunks.
+func (s *small) SendBufPost(p *driver.Packet, n int) error {
+	if p != s.sendBuf || p == nil {
+		return s.fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+	}
+	if n > len(p.Buf) {
+		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, len(p.Buf)))
+	}
+	if !s.enter() {
+		s.sendBuf = nil
+		p.Buf, p.Driver = nil, driver.PacketState{}
+		return s.failure("send")
+	}
+	defer s.leave()
+	buf, k := p.Buf, p.Driver.Slot
+	s.sendBuf, p.Buf = nil, nil
+	p.Driver.Phase = driver.Idle
+	if n < 0 || s.state.Load() != stateUp {
+		s.kept, s.hasKept = k, true
+		if n < 0 {
+			return nil
+		}
+		return s.failure("send")
+	}
+	size := int(s.fragment.Load())
+	m := &s.ctx.nic.memory
+	s.posts.push(post{chunk: k, n: uint16(min(n, size)), more: n > size})
+	for at := size; at < n; at += size {
+		k, _ := s.stash.pop()
+		part := min(n-at, size)
+		copy(m.bytes(k)[dataAt+link.HeaderSize:], buf[at:at+part])
+		s.posts.push(post{chunk: k, n: uint16(part), more: at+part < n})
+	}
+	s.posted(p, n)
+	return nil
+}
+
+// SendWait implements driver.SendWaiter.
+func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
+	return s.block(ctx, s, p, true)
+}
+
+// RecvWait implements driver.RecvWaiter.
+func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
+	return s.block(ctx, s, p, false)
+}

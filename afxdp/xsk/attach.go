@@ -1,0 +1,172 @@
+//go:build linux
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// linkOrJoin attaches the program, or takes part in the same one that another
+// process has attached.
+func (p *Program) linkOrJoin(dev device, name string) error {
+	// The other process may end, or begin, in the middle.
+	const tries = 5
+	var err error
+	for range tries {
+		if err = p.linkTo(dev); err == nil {
+			return nil
+		}
+		if !isBusy(err) {
+			return err
+		}
+		other, asked := attachedProgram(dev)
+		if asked != nil {
+			return errors.Join(err, asked)
+		}
+		if !other.Attached {
+			continue
+		}
+		if err = p.join(other, name); err == nil || errors.Is(err, ErrProgramAttached) {
+			return err
+		}
+	}
+	return err
+}
+
+// linkTo attaches natively or generically, as asked for. A device takes one
+// program, whichever the way, and a link never replaces one.
+func (p *Program) linkTo(dev device) error {
+	flags := map[Attachment]link.XDPAttachFlags{AttachNative: link.XDPDriverMode, AttachGeneric: link.XDPGenericMode}
+	try := func(a Attachment) (err error) {
+		p.link, err = link.AttachXDP(link.XDPOptions{Program: p.prog, Interface: dev.index, Flags: flags[a]})
+		if err != nil {
+			p.link = nil
+			return fmt.Errorf("%s mode: %w", a, needsBPF(err))
+		}
+		p.attached = a
+		return nil
+	}
+	if p.cfg.Attach != AttachAuto {
+		return try(p.cfg.Attach)
+	}
+	native := try(AttachNative)
+	if native == nil || isBusy(native) {
+		return native
+	}
+	if err := try(AttachGeneric); err != nil {
+		return errors.Join(native, err)
+	}
+	p.native = native
+	return nil
+}
+
+// isBusy says whether an attachment failed for there being another one.
+func isBusy(err error) bool {
+	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
+}
+
+// attachedProgram returns what is attached to a device.
+func attachedProgram(dev device) (netlink.LinkXdp, error) {
+	l, err := netlink.LinkByIndex(dev.index)
+	if err != nil {
+		return netlink.LinkXdp{}, fmt.Errorf("ask netlink about %s: %w", dev.name, err)
+	}
+	if l.Attrs().Xdp == nil {
+		return netlink.LinkXdp{}, nil
+	}
+	return *l.Attrs().Xdp, nil
+}
+
+// join takes part in a program that is attached: it holds its link, so that it
+// stays when the other process ends, and enters sockets in its map. It must be
+// of our name and have the instructions of ours, of which the kernel keeps a
+// digest.
+func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
+	id := ebpf.ProgramID(other.ProgId)
+	foreign := func(why string) error {
+		return fmt.Errorf("%w: program %d: %s (end its process, or: ip link set %s xdp off)",
+			ErrProgramAttached, id, why, p.cfg.Device)
+	}
+	prog, err := ebpf.NewProgramFromID(id)
+	if errors.Is(err, os.ErrNotExist) {
+		return err // it ended meanwhile
+	}
+	if err != nil {
+		return foreign(err.Error())
+	}
+	defer prog.Close()
+	theirs, err := prog.Info()
+	if err != nil {
+		return foreign(err.Error())
+	}
+	ours, err := p.prog.Info()
+	if err != nil {
+		return err
+	}
+	if theirs.Name != name {
+		return foreign(fmt.Sprintf("%q, not ours", theirs.Name))
+	}
+	if theirs.Tag != ours.Tag {
+		return foreign(fmt.Sprintf("%q, which matches other frames", theirs.Name))
+	}
+	mode := Attachment(other.AttachMode) // XDP_ATTACHED_DRV is 1, XDP_ATTACHED_SKB 2
+	if p.cfg.Attach != AttachAuto && p.cfg.Attach != mode {
+		return foreign(fmt.Sprintf("%q, in %s mode", theirs.Name, mode))
+	}
+	return p.adopt(theirs, id, mode)
+}
+
+// adopt replaces our map and link by theirs.
+func (p *Program) adopt(theirs *ebpf.ProgramInfo, id ebpf.ProgramID, mode Attachment) error {
+	maps, ok := theirs.MapIDs()
+	if !ok || len(maps) != 1 {
+		return fmt.Errorf("program %d has %d maps, want 1", id, len(maps))
+	}
+	sockets, err := ebpf.NewMapFromID(maps[0])
+	if err != nil {
+		return fmt.Errorf("open the map of program %d: %w", id, err)
+	}
+	held, err := linkOf(id)
+	if err != nil {
+		return errors.Join(err, sockets.Close())
+	}
+	old := p.sockets
+	p.sockets, p.link, p.attached = sockets, held, mode
+	return old.Close()
+}
+
+// linkOf opens the link by which a program is attached.
+func linkOf(id ebpf.ProgramID) (link.Link, error) {
+	var all link.Iterator
+	defer all.Close()
+	for all.Next() {
+		if info, err := all.Link.Info(); err == nil && info.Program == id {
+			return all.Take(), nil
+		}
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("find the link of program %d: %w", id, err)
+	}
+	return nil, fmt.Errorf("find the link of program %d: %w", id, os.ErrNotExist)
+}
+
+// AttachedProgram returns the ID of the XDP program on a device in the network
+// namespace of the calling thread, 0 if there is none.
+func AttachedProgram(name string) (uint32, error) {
+	dev, _, err := inspect(name)
+	if err != nil {
+		return 0, fmt.Errorf("xsk: %s: %w", name, err)
+	}
+	x, err := attachedProgram(dev)
+	if err != nil {
+		return 0, fmt.Errorf("xsk: %w", err)
+	}
+	return x.ProgId, nil
+}

@@ -1,0 +1,50 @@
+// Package xsk is a binding to AF_XDP: sockets that exchange Ethernet frames
+// with a network device through memory shared with the kernel, past its
+// network stack. It stands alone and knows nothing of the rest of Bywash.
+//
+// # From a device to a frame
+//
+//	dev, err := xsk.Open(xsk.Config{Device: "eth1", Match: xsk.Match{EtherType: 0x88b5}})
+//	s := dev.Sockets[0]
+//
+//	s.Fill(addrs)                  // chunks to receive into
+//	n := s.Receive(descs)          // frames that have arrived
+//	frame := dev.UMEM.Data(descs[0])
+//
+//	s.Transmit(descs)              // frames to be sent
+//	err = s.Kick()
+//	n = s.Complete(addrs)          // chunks of frames that were sent
+//
+// [UMEM] is the memory that frames lie in, a [Socket] is bound to one queue of
+// a device, a [Program] brings our frames to the sockets and leaves all others
+// to the kernel; [Open] makes all three. Everything is by batches, in slices of
+// the caller's; nothing on this path allocates or copies.
+//
+// # Whose chunk is it
+//
+// A frame lies in a chunk of 2048 or 4096 bytes, named by an address, its offset
+// in the UMEM. A chunk is in exactly one place: with the user, who got it from
+// Receive or Complete (or has not used it yet), on its way through the fill and
+// receive rings, or through the transmit and completion rings. The package does
+// not keep a list of free chunks, since only the user knows when he is done with
+// one. Built with -race or the tag xskdebug, each step is checked.
+//
+// Frames are lost where the fill ring is empty: whoever grants credits to a
+// peer must not grant more than there are chunks in it.
+//
+// # Concurrency
+//
+// A socket has a receiving and a sending side, each used by one goroutine at a
+// time; see [Socket]. Any number of sockets may share a UMEM.
+//
+// # What is needed
+//
+// Linux 5.9 and CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root. What later
+// kernels and some drivers offer, [Probe] and [DeviceFeatures] tell, and asking
+// for it where it is missing is an error that matches errors.ErrUnsupported and
+// names the kernel that has it.
+//
+// The rules of the interface are those of
+// https://docs.kernel.org/networking/af_xdp.html and, for metadata,
+// https://docs.kernel.org/networking/xsk-tx-metadata.html.
+package xsk

@@ -1,0 +1,52 @@
+//go:build linux
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors of the data path. They are values, so that returning them allocates
+// nothing.
+var (
+	// ErrAgain means not now: call again after [Socket.Complete]. Nothing was
+	// lost.
+	ErrAgain = errors.New("xsk: transmit: the device or the completion ring is full")
+
+	// ErrLinkDown means that the device is set down. It matches unix.ENETDOWN.
+	ErrLinkDown = fmt.Errorf("xsk: the device is down (ip link set DEV up): %w", unix.ENETDOWN)
+
+	// ErrDeviceGone means that the device was deleted: close the socket. It
+	// matches unix.ENXIO.
+	ErrDeviceGone = fmt.Errorf("xsk: the device is gone: %w", unix.ENXIO)
+
+	// ErrNoTxQueue means that the device has fewer transmit than receive
+	// queues, and none for this socket. It matches unix.EINVAL.
+	ErrNoTxQueue = fmt.Errorf("xsk: the device has no transmit queue of this number (ethtool -l DEV): %w", unix.EINVAL)
+
+	// ErrClosed matches os.ErrClosed.
+	ErrClosed = fmt.Errorf("xsk: the socket is closed: %w", os.ErrClosed)
+)
+
+// Reasons why a socket or program cannot be had, for errors.Is.
+var (
+	// ErrQueueBusy means that another socket, mostly of another process, has
+	// the queue. It matches unix.EBUSY.
+	ErrQueueBusy = fmt.Errorf("another socket has the queue: %w", unix.EBUSY)
+
+	// ErrProgramAttached means that the device has an XDP program of somebody
+	// else, which is left alone. It matches unix.EBUSY.
+	ErrProgramAttached = fmt.Errorf("another XDP program is attached: %w", unix.EBUSY)
+)
+
+// unsupported is the error for a feature that the kernel does not have.
+func unsupported(feature, since string, cause error) error {
+	if cause == nil {
+		return fmt.Errorf("%s: %w (requires Linux >= %s)", feature, errors.ErrUnsupported, since)
+	}
+	return fmt.Errorf("%s: %w (requires Linux >= %s): %w", feature, errors.ErrUnsupported, since, cause)
+}

@@ -1,0 +1,149 @@
+//go:build linux
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A device is a network device in the namespace of a socket, by its index,
+// which stays when it is renamed.
+type device struct {
+	name  string
+	index int
+}
+
+// LinkState is what a device is good for at the moment.
+type LinkState int32
+
+const (
+	LinkUp        LinkState = iota // set up, with a carrier
+	LinkNoCarrier                  // set up, but nothing at the other end
+	LinkDown                       // set down
+	LinkGone                       // deleted, or moved to another namespace
+)
+
+func (l LinkState) String() string {
+	switch l {
+	case LinkUp:
+		return "up"
+	case LinkNoCarrier:
+		return "no carrier"
+	case LinkDown:
+		return "down"
+	}
+	return "gone"
+}
+
+// ifreq is struct ifreq of net/if.h: a name and 24 bytes of many kinds, aligned
+// for each of them.
+type ifreq struct {
+	name [unix.IFNAMSIZ]byte
+	data [3]uint64
+}
+
+// ethtoolRequest is an ifreq with a pointer in it.
+type ethtoolRequest struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [2]uint64
+}
+
+// ioctl asks the kernel about a device. Any socket but one of AF_XDP will do,
+// and it is that socket's namespace that is asked, whatever the thread's.
+func ioctl(fd int, request uint, arg unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// ethtool carries out a command, whose structure data points to.
+func ethtool(fd int, name string, data unsafe.Pointer) error {
+	r := ethtoolRequest{data: data}
+	copy(r.name[:len(r.name)-1], name)
+	return ioctl(fd, unix.SIOCETHTOOL, unsafe.Pointer(&r))
+}
+
+func lookupDevice(fd int, name string) (device, error) {
+	var r ifreq
+	if name == "" || len(name) >= len(r.name) {
+		return device{}, fmt.Errorf("%q is no name of a device: %w", name, unix.ENODEV)
+	}
+	copy(r.name[:], name)
+	if err := ioctl(fd, unix.SIOCGIFINDEX, unsafe.Pointer(&r)); err != nil {
+		return device{}, fmt.Errorf("no such device (ip link lists them): %w", err)
+	}
+	return device{name: name, index: int(*(*int32)(unsafe.Pointer(&r.data)))}, nil
+}
+
+// link returns the state of the device. By its own calls the kernel says
+// ENETDOWN and ENXIO, but nothing about a carrier.
+func (d device) link(fd int) LinkState {
+	var r ifreq
+	*(*int32)(unsafe.Pointer(&r.data)) = int32(d.index)
+	for _, request := range []uint{unix.SIOCGIFNAME, unix.SIOCGIFFLAGS} {
+		if ioctl(fd, request, unsafe.Pointer(&r)) != nil {
+			return LinkGone
+		}
+	}
+	switch flags := *(*uint16)(unsafe.Pointer(&r.data)); {
+	case flags&unix.IFF_UP == 0:
+		return LinkDown
+	case flags&unix.IFF_RUNNING == 0:
+		return LinkNoCarrier
+	}
+	return LinkUp
+}
+
+// Queues are the numbers of queues that a device uses, and could use.
+type Queues struct {
+	Rx, Tx       int
+	MaxRx, MaxTx int
+}
+
+// ethtoolChannels is struct ethtool_channels of linux/ethtool.h.
+type ethtoolChannels struct {
+	cmd                                 uint32
+	maxRx, maxTx, maxOther, maxCombined uint32
+	rx, tx, other, combined             uint32
+}
+
+// queues asks for the numbers of queues (ETHTOOL_GCHANNELS). A combined queue
+// is one of each kind.
+func (d device) queues(fd int) (Queues, error) {
+	c := ethtoolChannels{cmd: unix.ETHTOOL_GCHANNELS}
+	if err := ethtool(fd, d.name, unsafe.Pointer(&c)); err != nil {
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return Queues{1, 1, 1, 1}, nil // a driver without a choice
+		}
+		return Queues{}, fmt.Errorf("ask for the number of queues of %s: %w", d.name, err)
+	}
+	return Queues{
+		Rx: int(c.rx + c.combined), Tx: int(c.tx + c.combined),
+		MaxRx: int(c.maxRx + c.maxCombined), MaxTx: int(c.maxTx + c.maxCombined),
+	}, nil
+}
+
+// DeviceQueues returns the numbers of queues of a device in the network
+// namespace of the calling thread. A driver that does not know them has one of
+// each.
+func DeviceQueues(name string) (Queues, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return Queues{}, fmt.Errorf("xsk: open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	dev, err := lookupDevice(fd, name)
+	if err == nil {
+		var q Queues
+		if q, err = dev.queues(fd); err == nil {
+			return q, nil
+		}
+	}
+	return Queues{}, fmt.Errorf("xsk: %s: %w", name, err)
+}

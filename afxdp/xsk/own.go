@@ -1,0 +1,24 @@
+//go:build linux
+
+package xsk
+
+// An owner is where a chunk is: in exactly one place.
+type owner uint32
+
+const (
+	byUser     owner = iota
+	byFill           // in the fill ring, in the kernel, or in the receive ring
+	byTransmit       // in the transmit ring, in the kernel, or in the completion ring
+)
+
+func (o owner) String() string {
+	switch o {
+	case byUser:
+		return "the user"
+	case byFill:
+		return "the fill and receive rings"
+	case byTransmit:
+		return "the transmit and completion rings"
+	}
+	return "nobody"
+}

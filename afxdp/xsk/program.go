@@ -1,0 +1,171 @@
+//go:build linux
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Attachment says where in the receive path the program runs.
+type Attachment int
+
+const (
+	AttachAuto    Attachment = iota // in the driver, or else generically
+	AttachNative                    // in the device's driver
+	AttachGeneric                   // in the kernel's stack, for any device
+)
+
+func (a Attachment) String() string {
+	switch a {
+	case AttachNative:
+		return "native"
+	case AttachGeneric:
+		return "skb"
+	}
+	return "auto"
+}
+
+// ProgramConfig says what a program does and where.
+type ProgramConfig struct {
+	Device string // in the network namespace of the calling thread
+	Match  Match
+	Attach Attachment
+
+	// MultiBuffer lets the device be used with frames that are larger than a
+	// page (BPF_F_XDP_HAS_FRAGS, Linux 5.18).
+	MultiBuffer bool
+}
+
+// A Program is our XDP program on one device. Frames that match go to the
+// socket on the queue they arrived on, and are dropped if there is none; all
+// others pass to the kernel. It is attached by a bpf_link, which ends with the
+// process, even by kill -9, and is refused if another program is attached.
+//
+// Processes that share a device on disjoint queues also share the program, if
+// they match the same frames: the second one finds that of the first (which
+// takes CAP_SYS_ADMIN), and it stays until the last one has ended.
+//
+// All methods may be called by many goroutines.
+type Program struct {
+	cfg      ProgramConfig
+	attached Attachment
+	native   error // why it is not, with AttachAuto
+
+	prog    *ebpf.Program
+	sockets *ebpf.Map
+	link    link.Link
+
+	closing sync.Once
+	err     error
+}
+
+// The names of our programs, as bpftool shows them.
+const (
+	programName     = "bywash_xsk"
+	programNameFrag = "bywash_xsk_frag" // one that takes multi-buffer frames
+)
+
+// Attach loads a program and attaches it to the device. It needs CAP_BPF and
+// CAP_NET_ADMIN and, for bpf_link, Linux 5.9. ErrProgramAttached: the device
+// has another one.
+func Attach(cfg ProgramConfig) (*Program, error) {
+	p := &Program{cfg: cfg}
+	if err := p.attach(); err != nil {
+		return nil, fmt.Errorf("xsk: attach a program to %s: %w", cfg.Device, errors.Join(err, p.Close()))
+	}
+	return p, nil
+}
+
+func (p *Program) attach() error {
+	if err := p.cfg.Match.check(); err != nil {
+		return err
+	}
+	dev, queues, err := inspect(p.cfg.Device)
+	if err != nil {
+		return err
+	}
+	p.sockets, err = ebpf.NewMap(&ebpf.MapSpec{
+		Name: programName, Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4,
+		MaxEntries: uint32(max(queues.MaxRx, queues.Rx, 1)),
+	})
+	if err != nil {
+		return fmt.Errorf("create the map of sockets: %w", needsBPF(err))
+	}
+	spec := &ebpf.ProgramSpec{
+		Name: programName, Type: ebpf.XDP, License: "BSD",
+		Instructions: p.cfg.Match.instructions(p.sockets.FD()),
+	}
+	if p.cfg.MultiBuffer {
+		spec.Name = programNameFrag
+		spec.Flags |= unix.BPF_F_XDP_HAS_FRAGS
+	}
+	p.prog, err = ebpf.NewProgram(spec)
+	if err != nil {
+		return fmt.Errorf("load the program: %w", needsBPF(err))
+	}
+	return p.linkOrJoin(dev, spec.Name)
+}
+
+func inspect(name string) (dev device, q Queues, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return dev, q, fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if dev, err = lookupDevice(fd, name); err != nil {
+		return dev, q, err
+	}
+	q, err = dev.queues(fd)
+	return dev, q, err
+}
+
+func needsBPF(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("needs root (CAP_BPF and CAP_NET_ADMIN): %w", err)
+	}
+	return err
+}
+
+// Attached returns how it is attached: AttachNative or AttachGeneric. With
+// [AttachAuto] the error says why it is not native.
+func (p *Program) Attached() (Attachment, error) { return p.attached, p.native }
+
+// Add sends our frames of a socket's queue to the socket, in the place of the
+// one before. Closing the socket takes it out.
+func (p *Program) Add(s *Socket) error {
+	if err := p.sockets.Put(uint32(s.cfg.Queue), uint32(s.fd)); err != nil {
+		return fmt.Errorf("xsk: send frames of %s queue %d to the socket: %w", p.cfg.Device, s.cfg.Queue, err)
+	}
+	return nil
+}
+
+// Remove drops our frames of a queue from now on.
+func (p *Program) Remove(queue int) error {
+	if err := p.sockets.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("xsk: drop frames of %s queue %d: %w", p.cfg.Device, queue, err)
+	}
+	return nil
+}
+
+// Close detaches the program and frees it. Further calls return the same.
+func (p *Program) Close() error {
+	p.closing.Do(func() {
+		var errs []error
+		if p.link != nil {
+			errs = append(errs, p.link.Close())
+		}
+		// Both take a nil receiver.
+		errs = append(errs, p.prog.Close(), p.sockets.Close())
+		if err := errors.Join(errs...); err != nil {
+			p.err = fmt.Errorf("xsk: detach from %s: %w", p.cfg.Device, err)
+		}
+	})
+	return p.err
+}

@@ -1,0 +1,189 @@
+//go:build linux
+
+package xsk
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// How a ring is shared with the kernel (Documentation/networking/af_xdp.rst).
+//
+// A ring has one producer and one consumer: one of them is the kernel, the
+// other the goroutine that uses this side of the socket. Each owns one index,
+// which runs freely and wraps at 2^32; its remainder by the power-of-two size
+// is the slot.
+//
+// The producer writes the slots, then stores its index with release order; the
+// consumer loads that index with acquire order before it reads the slots, and
+// gives them back by storing its own index with release order after it has
+// read them, so that the producer, who loads it with acquire order, cannot
+// overwrite what is still being read. The kernel does the same with
+// smp_store_release and smp_load_acquire. Package atomic's loads and stores are
+// at least that strong: LDAR and STLR on arm64; on amd64 a load is a plain MOV
+// and a store an XCHG, once for a batch.
+//
+// Each side keeps a copy of the other's index and looks again only when the
+// copy does not suffice, as each look may cost a miss of the cache.
+type ring struct {
+	producer, consumer *uint32
+	flags              *uint32
+
+	size, mask uint32
+
+	// As the producer: prod is our index, cons the copy of the kernel's. As
+	// the consumer it is the other way round.
+	prod, cons uint32
+
+	mem []byte // the mapping
+}
+
+// free is how many slots the producer may write, looking again at the
+// consumer's index if there are fewer than want by the copy.
+func (r *ring) free(want uint32) uint32 {
+	n := r.size - (r.prod - r.cons)
+	if n < want {
+		r.cons = atomic.LoadUint32(r.consumer)
+		n = r.size - (r.prod - r.cons)
+	}
+	return n
+}
+
+// pending is how many slots the consumer may read, looking again at the
+// producer's index if there are fewer than want by the copy.
+func (r *ring) pending(want uint32) uint32 {
+	n := r.prod - r.cons
+	if n < want {
+		r.prod = atomic.LoadUint32(r.producer)
+		n = r.prod - r.cons
+	}
+	return n
+}
+
+// publish makes n slots that were written visible to the consumer.
+func (r *ring) publish(n uint32) {
+	r.prod += n
+	atomic.StoreUint32(r.producer, r.prod)
+}
+
+// release gives n slots that were read back to the producer.
+func (r *ring) release(n uint32) {
+	r.cons += n
+	atomic.StoreUint32(r.consumer, r.cons)
+}
+
+// needWakeup says whether the kernel waits to be called (XDP_RING_NEED_WAKEUP).
+func (r *ring) needWakeup() bool {
+	return atomic.LoadUint32(r.flags)&unix.XDP_RING_NEED_WAKEUP != 0
+}
+
+// An addrRing carries addresses of chunks: the fill and completion rings.
+type addrRing struct {
+	ring
+	slots []uint64
+}
+
+func (r *addrRing) put(addrs []uint64) int {
+	n := min(r.free(uint32(len(addrs))), uint32(len(addrs)))
+	if n == 0 {
+		return 0
+	}
+	at := r.prod & r.mask
+	k := copy(r.slots[at:], addrs[:n])
+	copy(r.slots, addrs[k:n])
+	r.publish(n)
+	return int(n)
+}
+
+func (r *addrRing) get(addrs []uint64) int {
+	n := min(r.pending(uint32(len(addrs))), uint32(len(addrs)))
+	if n == 0 {
+		return 0
+	}
+	at := r.cons & r.mask
+	k := copy(addrs[:n], r.slots[at:])
+	copy(addrs[k:n], r.slots)
+	r.release(n)
+	return int(n)
+}
+
+// A descRing carries descriptors of frames: the receive and transmit rings.
+type descRing struct {
+	ring
+	slots []Desc
+}
+
+func (r *descRing) put(descs []Desc) int {
+	n := min(r.free(uint32(len(descs))), uint32(len(descs)))
+	if n == 0 {
+		return 0
+	}
+	at := r.prod & r.mask
+	k := copy(r.slots[at:], descs[:n])
+	copy(r.slots, descs[k:n])
+	r.publish(n)
+	return int(n)
+}
+
+func (r *descRing) get(descs []Desc) int {
+	n := min(r.pending(uint32(len(descs))), uint32(len(descs)))
+	if n == 0 {
+		return 0
+	}
+	at := r.cons & r.mask
+	k := copy(descs[:n], r.slots[at:])
+	copy(descs[k:n], r.slots)
+	r.release(n)
+	return int(n)
+}
+
+// A slot is what a ring carries.
+type slot interface{ uint64 | Desc }
+
+// mapRing maps one ring of a socket and returns it with its slots.
+func mapRing[S slot](fd int, page int64, off *unix.XDPRingOffset, size uint32) (ring, []S, error) {
+	var s S
+	length := int(off.Desc) + int(size)*int(unsafe.Sizeof(s))
+	mem, err := unix.Mmap(fd, page, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	if err != nil {
+		return ring{}, nil, fmt.Errorf("map a ring of %d entries: %w", size, err)
+	}
+	r := overlay(mem, off, size)
+	return r, unsafe.Slice((*S)(unsafe.Pointer(&mem[off.Desc])), size), nil
+}
+
+// overlay lays a ring over memory that may be in use: it starts where the
+// indexes are.
+func overlay(mem []byte, off *unix.XDPRingOffset, size uint32) ring {
+	r := ring{
+		producer: (*uint32)(unsafe.Pointer(&mem[off.Producer])),
+		consumer: (*uint32)(unsafe.Pointer(&mem[off.Consumer])),
+		flags:    (*uint32)(unsafe.Pointer(&mem[off.Flags])),
+		size:     size,
+		mask:     size - 1,
+		mem:      mem,
+	}
+	r.prod = atomic.LoadUint32(r.producer)
+	r.cons = atomic.LoadUint32(r.consumer)
+	return r
+}
+
+// noRing is a ring of no slots: nothing can be put in or got out. A socket has
+// it in the place of one it was not asked for, and everywhere once it is closed.
+func noRing() ring {
+	words := new([3]uint32)
+	return ring{producer: &words[0], consumer: &words[1], flags: &words[2]}
+}
+
+// unmap turns the ring into one of no slots.
+func (r *ring) unmap() error {
+	mem := r.mem
+	*r = noRing()
+	if mem == nil {
+		return nil
+	}
+	return unix.Munmap(mem)
+}

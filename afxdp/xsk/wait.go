@@ -1,0 +1,207 @@
+//go:build linux
+
+package xsk
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Event says why a wait ended.
+type Event uint
+
+const (
+	EventRx   Event = 1 << iota // Receive has something
+	EventTx                     // at least half of the transmit ring is free
+	EventWake                   // Wake was called
+	EventLink                   // the state of the link has changed since the last wait: see Link
+)
+
+// maxSleep bounds one sleep in the kernel: its poll says nothing when the
+// device goes down or is deleted, and netlink messages may be lost.
+const maxSleep = 250 * time.Millisecond
+
+// A waiter is what a goroutine sleeps on besides the socket: an eventfd for
+// Wake and netlink for the state of the link.
+type waiter struct {
+	mu      sync.RWMutex // held for reading while somebody waits
+	socket  int
+	event   int
+	netlink int
+	dev     device
+
+	woken atomic.Bool
+	link  atomic.Int32 // LinkState
+}
+
+func (w *waiter) init() { w.event, w.netlink = -1, -1 }
+
+func (w *waiter) open(socket int, name string) (err error) {
+	w.socket = socket
+	if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("create an eventfd: %w", err)
+	}
+	w.netlink, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	if w.dev, err = lookupDevice(w.netlink, name); err != nil {
+		return err
+	}
+	links := unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK}
+	if err := unix.Bind(w.netlink, &links); err != nil {
+		return fmt.Errorf("watch the state of %s by netlink: %w", name, err)
+	}
+	w.link.Store(int32(w.dev.link(w.netlink)))
+	return nil
+}
+
+func (w *waiter) close() error {
+	w.wake() // a goroutine in wait holds the lock
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for _, fd := range []*int{&w.event, &w.netlink} {
+		if *fd >= 0 {
+			errs = append(errs, unix.Close(*fd))
+			*fd = -1
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (w *waiter) wake() {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.event < 0 || w.woken.Swap(true) {
+		return // it is awake, or will be by the one before
+	}
+	one := uint64(1)
+	unix.Syscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
+}
+
+// Wake makes one goroutine that is in Wait, or the next one that calls it,
+// return with EventWake. Any goroutine may call it, at any time.
+func (s *Socket) Wake() { s.wait.wake() }
+
+// Wait sleeps until one of the events in want is there, Wake is called, the
+// state of the link changes, or the timeout is over, and returns what happened;
+// no event means the timeout. A negative timeout is for ever, 0 only looks.
+// One goroutine waits at a time for each direction; its thread is blocked
+// meanwhile.
+//
+// While it sleeps the kernel also sends what is queued. ErrDeviceGone is
+// returned at once and for ever when the device is deleted, ErrClosed by Close.
+// While the link is down it goes on sleeping.
+func (s *Socket) Wait(want Event, timeout time.Duration) (Event, error) {
+	w := &s.wait
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if s.closed.Load() {
+		return 0, ErrClosed
+	}
+	if want&EventRx != 0 && s.RxPending() > 0 {
+		return EventRx, nil
+	}
+	var deadline time.Time
+	if timeout > 0 {
+		deadline = time.Now().Add(timeout)
+	}
+	for {
+		sleep := maxSleep
+		switch {
+		case timeout == 0:
+			sleep = 0
+		case timeout > 0:
+			sleep = min(sleep, max(0, time.Until(deadline)))
+		}
+		got, err := w.poll(want, sleep)
+		if s.closed.Load() {
+			return 0, ErrClosed
+		}
+		if got != 0 || err != nil {
+			return got, err
+		}
+		if timeout == 0 || timeout > 0 && !time.Now().Before(deadline) {
+			return 0, nil
+		}
+	}
+}
+
+// poll sleeps once.
+func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
+	fds := [...]unix.PollFd{{Fd: int32(w.socket)}, {Fd: int32(w.event), Events: unix.POLLIN},
+		{Fd: int32(w.netlink), Events: unix.POLLIN}}
+	if want&EventRx != 0 {
+		fds[0].Events |= unix.POLLIN
+	}
+	if want&EventTx != 0 {
+		fds[0].Events |= unix.POLLOUT
+	}
+	ts := unix.NsecToTimespec(int64(sleep))
+	n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)),
+		uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
+	switch errno {
+	case 0, unix.EINTR:
+	default:
+		return 0, fmt.Errorf("xsk: wait for %s: %w", w.dev.name, errno)
+	}
+	look := errno == 0 && n == 0 // the time is over: is there still a device?
+	if errno == 0 && n > 0 {
+		if fds[0].Revents&unix.POLLIN != 0 {
+			got |= EventRx
+		}
+		if fds[0].Revents&unix.POLLOUT != 0 {
+			got |= EventTx
+		}
+		if fds[1].Revents&unix.POLLIN != 0 {
+			w.drain(w.event)
+			w.woken.Store(false)
+			got |= EventWake
+		}
+		if fds[2].Revents != 0 {
+			w.drain(w.netlink)
+			look = true
+		}
+	}
+	if look {
+		was := LinkState(w.link.Load())
+		now := w.dev.link(w.netlink)
+		if now == LinkGone {
+			w.link.Store(int32(now))
+			return got, ErrDeviceGone
+		}
+		if now != was && w.link.CompareAndSwap(int32(was), int32(now)) {
+			got |= EventLink
+		}
+	}
+	return got, nil
+}
+
+// drain takes what lies in a descriptor. What netlink says is not needed: that
+// it says something is reason to look.
+func (w *waiter) drain(fd int) {
+	var buf [512]byte
+	for {
+		_, _, errno := unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&buf)), unsafe.Sizeof(buf))
+		if errno != 0 && errno != unix.ENOBUFS && errno != unix.EINTR {
+			return
+		}
+	}
+}
+
+// Link returns the state of the device, by a system call.
+func (s *Socket) Link() LinkState {
+	s.wait.mu.RLock()
+	defer s.wait.mu.RUnlock()
+	if s.closed.Load() {
+		return LinkGone
+	}
+	return s.wait.dev.link(s.wait.netlink)
+}

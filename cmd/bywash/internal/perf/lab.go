@@ -1,0 +1,96 @@
+//go:build linux
+
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+
+	"github.com/bywash/bywash/afxdp"
+	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/driver"
+)
+
+// lab is what a driver needs to be measured between two processes of one machine, and
+// the machine does not have by itself: for afxdp, network namespaces joined by virtual
+// Ethernet devices, which vanish with this process.
+type lab struct {
+	places [3]place // of the lead, the follower, and idle peers
+	close  func() error
+}
+
+// place is where one end opens the driver.
+type place struct {
+	device string
+	netns  string
+}
+
+// labMTU is the most that frames in chunks of a page allow, with programs in the driver, too.
+const labMTU = 3498
+
+// needsLab tells whether a driver is measured in one: the user has not said where else.
+func (c *Config) needsLab(name string) bool {
+	return name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
+}
+
+// newLab makes it. Without the privilege the driver is unavailable.
+func (c *Config) newLab() (*lab, error) {
+	if c.Peers == 0 {
+		return newPairLab() // without a bridge between them
+	}
+	s, err := veth.NewSwitch(3, veth.Config{MTU: labMTU})
+	if err != nil {
+		return nil, labError(err)
+	}
+	l := &lab{close: s.Close}
+	for k := range l.places {
+		l.places[k] = placeOf(&s.Ends[k])
+	}
+	return l, nil
+}
+
+func newPairLab() (*lab, error) {
+	p, err := veth.New(veth.Config{MTU: labMTU})
+	if err != nil {
+		return nil, labError(err)
+	}
+	return &lab{places: [3]place{placeOf(&p.Ends[0]), placeOf(&p.Ends[1])}, close: p.Close}, nil
+}
+
+func labError(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return &driver.UnavailableError{
+			Driver: afxdp.Name, Reason: "it takes root to make network devices to measure between",
+			Remedy: "sudo bywash perf -d afxdp, or name a device and another machine (--dev eth1, HOST:PORT)", Err: err,
+		}
+	}
+	return err
+}
+
+// placeOf names a namespace so that other processes find it as well.
+func placeOf(e *veth.End) place {
+	return place{device: e.Device, netns: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.Namespace)}
+}
+
+// at is a request for an end at a place; there may be no lab.
+func (l *lab) at(k int, req openRequest) openRequest {
+	if l == nil {
+		return req
+	}
+	req.Device = l.places[k].device
+	req.Options = maps.Clone(req.Options)
+	if req.Options == nil {
+		req.Options = make(map[string]string)
+	}
+	req.Options["netns"] = l.places[k].netns
+	return req
+}
+
+func (l *lab) end() error {
+	if l == nil {
+		return nil
+	}
+	return l.close()
+}
