@@ -56,7 +56,6 @@ type Conn struct {
 	resetAt   Time // when a Reset is believed; never: there was none
 	wantPing  bool
 	pingAt    Time // when the last ping went out
-	closeSent Time
 	closeFrom Time
 	abort     bool
 	peerEnd   uint64 // of a Close: what the peer sent before it

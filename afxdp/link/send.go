@@ -81,7 +81,8 @@ func (c *Conn) Unacknowledged() int {
 
 // Post sends the next fragment of an ordered message, with n bytes (at most
 // MaxFragment) that begin at HeaderSize in the data of a frame from the carrier, which is the
-// connection's from now on. There must be Room. Call Flush after a batch.
+// connection's from now on. It panics where there is no Room, as on a connection that does
+// not stand, or n is too much. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
@@ -289,7 +290,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	}
 	newly := 0
 	if h.cum > c.una {
-		for c.una < h.cum && c.state == stateUp {
+		for c.una < h.cum && c.sends() {
 			c.una++
 			newly += c.ack(c.una - 1)
 		}
@@ -299,7 +300,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
 			w := le.Uint64(words[k:])
-			for ; w != 0 && c.state == stateUp; w &= w - 1 {
+			for ; w != 0 && c.sends(); w &= w - 1 {
 				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
@@ -308,7 +309,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	if c.state == stateUp { // Placed may have closed it
+	if c.sends() { // Placed may have closed it
 		c.measured(h, newly)
 	}
 	return true
