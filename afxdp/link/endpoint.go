@@ -18,6 +18,7 @@ var (
 	ErrAuth     = errors.New("peer has another secret")
 	ErrVersion  = errors.New("peer speaks another version")
 	ErrProtocol = errors.New("peer violated the protocol")
+	ErrShrunk   = errors.New("the path's largest packet has become smaller")
 	ErrInvalid  = errors.New("invalid argument")
 )
 

@@ -16,6 +16,14 @@ type segment struct {
 	sent  Time
 }
 
+// size is that of its packet, without a tag.
+func (s *segment) size() int {
+	if s.t != nil {
+		return PlacedHeaderSize + int(s.n)
+	}
+	return HeaderSize + int(s.n)
+}
+
 type segState uint8
 
 const (
