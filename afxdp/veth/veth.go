@@ -69,7 +69,8 @@ type End struct {
 }
 
 // New makes the namespaces and devices. Without the privilege its error wraps
-// [os.ErrPermission] and says what is missing.
+// [os.ErrPermission] and says what is missing; without veth in the kernel it
+// wraps [errors.ErrUnsupported].
 func New(cfg Config) (*Pair, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500

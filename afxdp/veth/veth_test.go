@@ -19,8 +19,8 @@ import (
 func newPair(t *testing.T, cfg veth.Config) *veth.Pair {
 	t.Helper()
 	p, err := veth.New(cfg)
-	if errors.Is(err, os.ErrPermission) {
-		t.Skip("needs root: ", err)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("needs root and veth: ", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -427,6 +427,9 @@ func TestFallbackToGenericSaysWhy(t *testing.T) {
 	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {
 		t.Errorf("got %s (mode %s), reason %v, want skb and the reason", how, d.Mode(), why)
 	}
+	if err := xsk.Probe(xsk.FeatureMultiBuffer); err != nil {
+		t.Skip("the rest: ", err)
+	}
 	multi := open(t, &p.Ends[1], xsk.Config{Socket: xsk.SocketConfig{MultiBuffer: true}})
 	if how, why := multi.Program.Attached(); how != xsk.AttachNative || why != nil {
 		t.Errorf("multi-buffer: got %s, reason %v, want native", how, why)
