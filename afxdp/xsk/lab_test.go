@@ -124,6 +124,22 @@ func receive(t testing.TB, s *xsk.Socket, n int) []xsk.Desc {
 	return descs
 }
 
+// kick sends what is queued. Before Linux 6.17 a descriptor that is dropped ends
+// the call, which looks like a device that takes no more.
+func kick(t testing.TB, s *xsk.Socket) {
+	t.Helper()
+	end := time.Now().Add(deadline)
+	for {
+		err := s.Kick()
+		if err == nil {
+			return
+		}
+		if err != xsk.ErrAgain || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // complete waits until n chunks are back.
 func complete(t testing.TB, s *xsk.Socket, n int) []uint64 {
 	t.Helper()

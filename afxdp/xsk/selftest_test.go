@@ -208,9 +208,7 @@ func TestInvalidDescriptorsAreDroppedAndCounted(t *testing.T) {
 					t.Fatalf("%s: queued %d", d.name, n)
 				}
 			}
-			if err := s.Kick(); err != nil {
-				t.Fatal(err)
-			}
+			kick(t, s)
 			for i, d := range receive(t, r.b.Sockets[0], len(want)) {
 				checkFrame(t, r.b.UMEM.Data(d), r.head, want[i], 64)
 			}
