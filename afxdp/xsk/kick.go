@@ -17,7 +17,7 @@ import (
 // queue, the socket's send buffer or the completion ring is full; the rest
 // stays queued. ErrLinkDown, ErrDeviceGone: the rest stays queued too.
 func (s *Socket) Kick() error {
-	if !s.tx.needWakeup() {
+	if !s.tx.needWakeup(s.zc) {
 		return nil
 	}
 	before := atomic.LoadUint32(s.tx.consumer)
@@ -105,7 +105,7 @@ func fatal(call string, errno unix.Errno) error {
 // received otherwise. Call it when Receive returned nothing. In copy mode
 // without busy-poll it does nothing.
 func (s *Socket) WakeRx() error {
-	if s.cfg.BusyPoll.Time == 0 && !s.fill.needWakeup() {
+	if s.cfg.BusyPoll.Time == 0 && !s.fill.needWakeup(s.zc) {
 		return nil
 	}
 	_, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)

@@ -115,11 +115,11 @@ func TestClosedRingIsEmptyAndFull(t *testing.T) {
 
 func TestNeedWakeupIsTheKernelsFlag(t *testing.T) {
 	r, _, _ := pair[Desc](4, 0)
-	if r.needWakeup() {
+	if r.needWakeup(true) {
 		t.Error("got true, want false")
 	}
 	atomic.StoreUint32(r.flags, unix.XDP_RING_NEED_WAKEUP)
-	if !r.needWakeup() {
+	if !r.needWakeup(true) {
 		t.Error("got false, want true")
 	}
 }
