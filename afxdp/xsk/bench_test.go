@@ -42,6 +42,7 @@ func besideC(b *testing.B, measure, serve, unit string) {
 	if runtime.NumCPU() < 2 {
 		b.Skip("needs two cores")
 	}
+	needLab(b)
 	c := filepath.Join(b.TempDir(), "xskpeer")
 	build := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", c, "../../hack/xskpeer/xskpeer.c")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestRebindingAtOnceAfterClose(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{})

@@ -26,6 +26,7 @@ func arrivesOn(d *xsk.Device, q int) int {
 // SHARED_UMEM: one UMEM over two queues of two devices. Frames are forwarded
 // from one device to the other without touching them.
 func TestSharedUMEM(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{Router: true, Queues: 2})
