@@ -3,6 +3,7 @@
 package veth
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -65,14 +66,17 @@ func newNamespace() (int, error) {
 	return fd, err
 }
 
-// explain adds the remedy to a lack of permission, and makes it
-// os.ErrPermission, whichever error number the kernel chose.
+// explain adds the remedy to a lack of permission or of a feature, and makes it
+// os.ErrPermission or errors.ErrUnsupported, whichever error number the kernel
+// chose.
 func explain(err error) error {
 	switch err {
 	case unix.EPERM, unix.EACCES:
 		return fmt.Errorf("%w: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN): %w", os.ErrPermission, err)
 	case unix.EINVAL, unix.ENOSYS:
-		return fmt.Errorf("this kernel has no network namespaces (CONFIG_NET_NS): %w", err)
+		return fmt.Errorf("%w: this kernel has no network namespaces (CONFIG_NET_NS): %w", errors.ErrUnsupported, err)
+	case unix.EOPNOTSUPP:
+		return fmt.Errorf("%w: this kernel has no veth (modprobe veth): %w", errors.ErrUnsupported, err)
 	}
 	return err
 }

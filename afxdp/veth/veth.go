@@ -3,11 +3,14 @@
 package veth
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,7 +72,8 @@ type End struct {
 }
 
 // New makes the namespaces and devices. Without the privilege its error wraps
-// [os.ErrPermission] and says what is missing.
+// [os.ErrPermission] and says what is missing; without veth in the kernel it
+// wraps [errors.ErrUnsupported].
 func New(cfg Config) (*Pair, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
@@ -187,7 +191,7 @@ func (p *Pair) join(cfg Config, a, b *End) error {
 		}
 	}
 	for _, e := range []*End{a, b} {
-		if err := e.await(); err != nil {
+		if err := errors.Join(e.await(), e.awaitGroups()); err != nil {
 			return err
 		}
 	}
@@ -271,6 +275,34 @@ func (e *End) await() error {
 			return fmt.Errorf("%s has no carrier after %v", e.Device, carrierTimeout)
 		}
 	}
+}
+
+// awaitGroups waits until the device has joined the multicast groups by which
+// neighbours ask for its IPv6 addresses. The kernel does so in the background
+// and tells nobody; a question that comes before is asked again a second later.
+func (e *End) awaitGroups() error {
+	var groups []string
+	for _, p := range []netip.Prefix{e.IPv6, e.linkLocal()} {
+		if p.IsValid() { // ff02::1:ff00:0/104 and the address's last three bytes (RFC 4291)
+			a := p.Addr().As16()
+			groups = append(groups, fmt.Sprintf("ff0200000000000000000001ff%x", a[13:]))
+		}
+	}
+	return e.Do(func() error {
+		const groupsFile = "/proc/thread-self/net/igmp6"
+		for end := time.Now().Add(carrierTimeout); ; time.Sleep(time.Millisecond) {
+			joined, err := os.ReadFile(groupsFile)
+			if err != nil && len(groups) > 0 {
+				return fmt.Errorf("read the multicast groups of %s: %w", e.Device, err)
+			}
+			if !slices.ContainsFunc(groups, func(g string) bool { return !bytes.Contains(joined, []byte(g)) }) {
+				return nil
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("%s has not joined multicast groups %s after %v", e.Device, groups, carrierTimeout)
+			}
+		}
+	})
 }
 
 const carrierTimeout = 10 * time.Second

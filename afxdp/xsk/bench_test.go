@@ -24,7 +24,8 @@ import (
 
 // The benchmarks run this package beside a program in C (hack/xskpeer) that
 // does the same on the same veth, in turns: two processes, each spinning on a
-// core of its own, 64-byte frames. They report both and their ratio.
+// core of its own with real-time priority, 64-byte frames. They report both and
+// their ratio.
 
 const (
 	benchEnv   = "BYWASH_TEST_XSK_BENCH" // role device mode cpu seconds, as the C program's
@@ -41,6 +42,7 @@ func besideC(b *testing.B, measure, serve, unit string) {
 	if runtime.NumCPU() < 2 {
 		b.Skip("needs two cores")
 	}
+	needLab(b)
 	c := filepath.Join(b.TempDir(), "xskpeer")
 	build := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", c, "../../hack/xskpeer/xskpeer.c")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -139,6 +141,9 @@ func benchChild(arg string) {
 	var set unix.CPUSet
 	set.Set(cpu)
 	err := unix.SchedSetaffinity(0, &set)
+	if err == nil {
+		err = unix.SchedSetAttr(0, &unix.SchedAttr{Policy: unix.SCHED_FIFO, Priority: 1}, 0)
+	}
 	var d *xsk.Device
 	if err == nil {
 		d, err = xsk.Open(xsk.Config{Device: args[1], Match: xsk.Match{EtherType: etherType}, Attach: attach})

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,13 +18,29 @@ import (
 // etherType of the tests' frames: local experimental (IEEE 802).
 const etherType = 0x88b5
 
+// missing is what a lab cannot be had for.
+var missing = sync.OnceValue(func() error {
+	p, err := veth.New(veth.Config{})
+	if err != nil {
+		return err
+	}
+	return p.Close()
+})
+
+// needLab skips a test that cannot have a lab, before it starts subtests: one
+// whose subtests are skipped would count as passed.
+func needLab(t testing.TB) {
+	t.Helper()
+	if err := missing(); errors.Is(err, os.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("needs root and veth: creates network namespaces: ", err)
+	}
+}
+
 // lab is two namespaces joined by veth.
 func lab(t testing.TB, cfg veth.Config) *veth.Pair {
 	t.Helper()
+	needLab(t)
 	p, err := veth.New(cfg)
-	if errors.Is(err, os.ErrPermission) {
-		t.Skip("needs root: creates network namespaces: ", err)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +139,22 @@ func receive(t testing.TB, s *xsk.Socket, n int) []xsk.Desc {
 		}
 	}
 	return descs
+}
+
+// kick sends what is queued. Before Linux 6.17 a descriptor that is dropped ends
+// the call, which looks like a device that takes no more.
+func kick(t testing.TB, s *xsk.Socket) {
+	t.Helper()
+	end := time.Now().Add(deadline)
+	for {
+		err := s.Kick()
+		if err == nil {
+			return
+		}
+		if err != xsk.ErrAgain || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // complete waits until n chunks are back.

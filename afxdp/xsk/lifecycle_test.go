@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 )
 
 func TestRebindingAtOnceAfterClose(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{})
@@ -360,6 +362,24 @@ func TestTCPPassesBeside(t *testing.T) {
 	})
 }
 
+// rxPackets is how many frames a device has received, also those dropped since.
+func rxPackets(t *testing.T, e *veth.End) (n int) {
+	t.Helper()
+	err := e.Do(func() error {
+		all, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err != nil {
+			return err
+		}
+		_, line, _ := strings.Cut(string(all), e.Device+":")
+		_, err = fmt.Sscan(line, new(int), &n)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func TestFramesForAQueueWithoutASocketAreDropped(t *testing.T) {
 	p := lab(t, veth.Config{Queues: 2})
 	a := open(t, &p.Ends[0], xsk.Config{})
@@ -375,7 +395,9 @@ func TestFramesForAQueueWithoutASocketAreDropped(t *testing.T) {
 	if err := b.Program.Remove(1); err != nil {
 		t.Fatal(err)
 	}
+	before := rxPackets(t, &p.Ends[1])
 	transmit(t, a.Sockets[1], head, free[8:12], 0, 64)
+	until(t, "the program has seen the frames", func() bool { return rxPackets(t, &p.Ends[1]) >= before+4 })
 	if err := b.Program.Add(b.Sockets[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -426,6 +448,9 @@ func TestFallbackToGenericSaysWhy(t *testing.T) {
 	d := open(t, &p.Ends[0], xsk.Config{})
 	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {
 		t.Errorf("got %s (mode %s), reason %v, want skb and the reason", how, d.Mode(), why)
+	}
+	if err := xsk.Probe(xsk.FeatureMultiBuffer); err != nil {
+		t.Skip("the rest: ", err)
 	}
 	multi := open(t, &p.Ends[1], xsk.Config{Socket: xsk.SocketConfig{MultiBuffer: true}})
 	if how, why := multi.Program.Attached(); how != xsk.AttachNative || why != nil {

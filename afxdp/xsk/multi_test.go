@@ -26,6 +26,7 @@ func arrivesOn(d *xsk.Device, q int) int {
 // SHARED_UMEM: one UMEM over two queues of two devices. Frames are forwarded
 // from one device to the other without touching them.
 func TestSharedUMEM(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{Router: true, Queues: 2})
@@ -178,11 +179,18 @@ func TestTooManyFragmentsAreDropped(t *testing.T) {
 		if n := s.Transmit(descs); n != len(descs) {
 			t.Fatalf("queued %d descriptors, want %d", n, len(descs))
 		}
-		if err := s.Kick(); err != nil {
-			t.Fatal(err)
+		kick(t, s)
+		// Some kernels (seen on 6.12) take what is left of it for a frame.
+		for {
+			whole, _ := receiveLong(t, r.b.Sockets[0])
+			if len(whole) == 64 {
+				checkFrame(t, whole, r.head, 5, 64)
+				break
+			}
+			if len(whole) > (fragments-17)*100 {
+				t.Fatalf("a frame of %d bytes arrived", len(whole))
+			}
 		}
-		whole, _ := receiveLong(t, r.b.Sockets[0])
-		checkFrame(t, whole, r.head, 5, 64)
 		if got := stats(t, s).TxInvalid; got == 0 {
 			t.Error("no invalid descriptor counted")
 		}

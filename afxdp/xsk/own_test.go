@@ -35,6 +35,7 @@ func (p *places) take(r *rapid.T, k int) []uint64 {
 // A frame is in exactly one place: whatever is done in whatever order, each
 // chunk comes back once, by the ring it was to come back by, and none is lost.
 func TestEveryChunkIsInOnePlace(t *testing.T) {
+	needLab(t)
 	// Each run opens two devices, which takes its time: fewer and longer ones
 	// than usual, unless the command line says a number.
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {

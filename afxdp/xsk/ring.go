@@ -22,9 +22,8 @@ import (
 // gives them back by storing its own index with release order after it has
 // read them, so that the producer, who loads it with acquire order, cannot
 // overwrite what is still being read. The kernel does the same with
-// smp_store_release and smp_load_acquire. Package atomic's loads and stores are
-// at least that strong: LDAR and STLR on arm64; on amd64 a load is a plain MOV
-// and a store an XCHG, once for a batch.
+// smp_store_release and smp_load_acquire. Package atomic's loads are at least
+// that strong (LDAR on arm64, MOV on amd64), storeRelease is just that.
 //
 // Each side keeps a copy of the other's index and looks again only when the
 // copy does not suffice, as each look may cost a miss of the cache.
@@ -33,6 +32,7 @@ type ring struct {
 	flags              *uint32
 
 	size, mask uint32
+	fence      uint32 // see needWakeup
 
 	// As the producer: prod is our index, cons the copy of the kernel's. As
 	// the consumer it is the other way round.
@@ -66,17 +66,23 @@ func (r *ring) pending(want uint32) uint32 {
 // publish makes n slots that were written visible to the consumer.
 func (r *ring) publish(n uint32) {
 	r.prod += n
-	atomic.StoreUint32(r.producer, r.prod)
+	storeRelease(r.producer, r.prod)
 }
 
 // release gives n slots that were read back to the producer.
 func (r *ring) release(n uint32) {
 	r.cons += n
-	atomic.StoreUint32(r.consumer, r.cons)
+	storeRelease(r.consumer, r.cons)
 }
 
 // needWakeup says whether the kernel waits to be called (XDP_RING_NEED_WAKEUP).
-func (r *ring) needWakeup() bool {
+// The driver that raises the flag has looked at our index before: our store must
+// be seen by others before the flag is loaded, or both sides wait. Copy mode,
+// where the flag of the transmit ring is always up, needs no such barrier.
+func (r *ring) needWakeup(zeroCopy bool) bool {
+	if zeroCopy {
+		atomic.AddUint32(&r.fence, 1)
+	}
 	return atomic.LoadUint32(r.flags)&unix.XDP_RING_NEED_WAKEUP != 0
 }
 
@@ -92,8 +98,9 @@ func (r *addrRing) put(addrs []uint64) int {
 		return 0
 	}
 	at := r.prod & r.mask
-	k := copy(r.slots[at:], addrs[:n])
-	copy(r.slots, addrs[k:n])
+	if k := copy(r.slots[at:], addrs[:n]); k < int(n) {
+		copy(r.slots, addrs[k:n])
+	}
 	r.publish(n)
 	return int(n)
 }
@@ -104,8 +111,9 @@ func (r *addrRing) get(addrs []uint64) int {
 		return 0
 	}
 	at := r.cons & r.mask
-	k := copy(addrs[:n], r.slots[at:])
-	copy(addrs[k:n], r.slots)
+	if k := copy(addrs[:n], r.slots[at:]); k < int(n) {
+		copy(addrs[k:n], r.slots)
+	}
 	r.release(n)
 	return int(n)
 }
@@ -122,8 +130,9 @@ func (r *descRing) put(descs []Desc) int {
 		return 0
 	}
 	at := r.prod & r.mask
-	k := copy(r.slots[at:], descs[:n])
-	copy(r.slots, descs[k:n])
+	if k := copy(r.slots[at:], descs[:n]); k < int(n) {
+		copy(r.slots, descs[k:n])
+	}
 	r.publish(n)
 	return int(n)
 }
@@ -134,8 +143,9 @@ func (r *descRing) get(descs []Desc) int {
 		return 0
 	}
 	at := r.cons & r.mask
-	k := copy(descs[:n], r.slots[at:])
-	copy(descs[k:n], r.slots)
+	if k := copy(descs[:n], r.slots[at:]); k < int(n) {
+		copy(descs[k:n], r.slots)
+	}
 	r.release(n)
 	return int(n)
 }

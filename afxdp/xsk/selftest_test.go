@@ -24,6 +24,8 @@ type run struct {
 }
 
 func inBothModes(t *testing.T, link veth.Config, a, b xsk.Config, f func(*testing.T, *run)) {
+	t.Helper()
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			r := &run{TB: t, lab: lab(t, link)}
@@ -208,9 +210,7 @@ func TestInvalidDescriptorsAreDroppedAndCounted(t *testing.T) {
 					t.Fatalf("%s: queued %d", d.name, n)
 				}
 			}
-			if err := s.Kick(); err != nil {
-				t.Fatal(err)
-			}
+			kick(t, s)
 			for i, d := range receive(t, r.b.Sockets[0], len(want)) {
 				checkFrame(t, r.b.UMEM.Data(d), r.head, want[i], 64)
 			}
@@ -305,6 +305,7 @@ func TestFullReceiveRingIsCounted(t *testing.T) {
 
 // STAT_RX_FILL_EMPTY
 func TestEmptyFillRingIsCounted(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{})
@@ -317,8 +318,12 @@ func TestEmptyFillRingIsCounted(t *testing.T) {
 	}
 }
 
-// STAT_TX_INVALID is TestInvalidDescriptorsAreDroppedAndCounted. The fourth:
-func TestInvalidFillAddressesAreCounted(t *testing.T) {
+// STAT_TX_INVALID is TestInvalidDescriptorsAreDroppedAndCounted.
+
+// The kernel skips addresses outside of the UMEM. (Its counter of them, RxInvalid,
+// is that of another ring and stays 0.)
+func TestInvalidFillAddressesAreSkipped(t *testing.T) {
+	needLab(t)
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			p := lab(t, veth.Config{})
@@ -334,7 +339,6 @@ func TestInvalidFillAddressesAreCounted(t *testing.T) {
 			if got, want := b.UMEM.Chunk(d.Addr), b.UMEM.Chunk(12345); got != want {
 				t.Errorf("received into chunk %d, want %d, the only one", got, want)
 			}
-			t.Logf("%+v", stats(t, b.Sockets[0]))
 		})
 	}
 }

@@ -106,6 +106,8 @@ type Socket struct {
 	cfg  SocketConfig
 	zc   bool
 
+	publishes bool // the kernel says at once what it has sent: see patience
+
 	fill addrRing
 	rx   descRing
 	_    [64]byte // the two sides may run on two cores
@@ -158,6 +160,7 @@ func (s *Socket) open() error {
 	if err := s.umem.join(s, s.bind); err != nil {
 		return err
 	}
+	s.publishes = Probe(FeatureTxBudget) == nil
 	s.zc, err = zeroCopy(fd)
 	return err
 }
@@ -370,7 +373,8 @@ func (s *Socket) Transmit(descs []Desc) int {
 // TxFree returns how many descriptors Transmit would take.
 func (s *Socket) TxFree() int { return int(s.tx.free(s.tx.size)) }
 
-// TxPending returns how many descriptors the kernel has not taken yet.
+// TxPending returns how many descriptors the kernel has not taken yet, as far as
+// it has said: before Linux 6.17 it may have taken more.
 func (s *Socket) TxPending() int { return int(s.tx.size - s.tx.free(s.tx.size)) }
 
 // Complete takes back the chunks of frames that were sent, by the addresses

@@ -42,7 +42,7 @@ func zeroCopy(fd int) (bool, error) {
 // Stats are the kernel's counters of a socket.
 type Stats struct {
 	RxDropped     uint64 // frames dropped for other reasons, among them that they are too long
-	RxInvalid     uint64 // descriptors of the fill ring outside of the UMEM
+	RxInvalid     uint64 // always 0 up to 6.18: bad addresses in the fill ring are skipped uncounted
 	TxInvalid     uint64 // descriptors of the transmit ring that leave their chunk or the UMEM
 	RxRingFull    uint64 // frames dropped because Receive was not called in time (Linux 5.9)
 	FillRingEmpty uint64 // times that no chunk was there for a frame (Linux 5.9)

@@ -3,8 +3,8 @@
  * xskpeer - AF_XDP in C, to measure afxdp/xsk beside
  *
  * Ping-pong and one-way rate of 64-byte frames between two processes, each
- * spinning on a core of its own, with nothing but the kernel's interface: what
- * it costs without Go.  The benchmarks of afxdp/xsk build and run it.
+ * spinning on a core of its own with real-time priority, so that others disturb
+ * little, with nothing but the kernel's interface: what it costs without Go.  The benchmarks of afxdp/xsk build and run it.
  *
  *	xskpeer ROLE DEVICE skb|native CPU SECONDS
  *
@@ -365,6 +365,7 @@ int main(int argc, char **argv)
 	} roles[] = { { "ping", ping }, { "pong", pong }, { "send", send_all }, { "recv", receive_all } };
 	struct port port = { 0 };
 	unsigned int ifindex;
+	struct sched_param priority = { .sched_priority = 1 };
 	cpu_set_t cpus;
 	size_t i;
 
@@ -379,6 +380,8 @@ int main(int argc, char **argv)
 	CPU_SET((size_t)atoi(argv[4]), &cpus);
 	if (sched_setaffinity(0, sizeof(cpus), &cpus))
 		die("pin to a CPU");
+	if (sched_setscheduler(0, SCHED_FIFO, &priority))
+		die("get real-time priority");
 	port_open(&port, ifindex);
 	attach(&port, ifindex, !strcmp(argv[3], "native"));
 	fill(&port);
