@@ -52,6 +52,7 @@ type nic struct {
 	backlog, backlogSpare []*conn
 	routes                sync.Map // by *carrier.Peer, the *route that it is for
 	stats                 nicStats
+	tap                   driver.Tap
 
 	sleepers atomic.Int32
 	nudge    chan struct{} // wakes the keeper
@@ -243,6 +244,8 @@ func (n *nic) open(device string) (err error) {
 	for k := range n.queues {
 		n.tasks.Go(func() { n.keep(&n.queues[k]) })
 	}
+	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
+	driver.AddTap(&n.tap)
 	return nil
 }
 
@@ -270,6 +273,7 @@ func (n *nic) close() error {
 		return nil
 	}
 	n.mustLock() // for good
+	driver.RemoveTap(&n.tap)
 	return n.dev.Close()
 }
 
