@@ -25,9 +25,9 @@ const (
 	maxRecord    = 1 << 17
 )
 
-// ringSize is how many bytes of records a NIC can be ahead of the stream: some milliseconds
+// ringSize is how many bytes of records a NIC can be ahead of the stream: tens of milliseconds
 // of what a fast one carries.
-const ringSize = 8 << 20
+const ringSize = 32 << 20
 
 var le = binary.LittleEndian
 
