@@ -3,7 +3,6 @@ package carrier
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -320,20 +320,43 @@ func TestChangesOfTheLinkAreToldWithoutPeers(t *testing.T) {
 	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, ErrDown) })
 }
 
+// The kernel tells of a loss once, and not of what it loses before the rest is read.
 func TestLostEventsDoNoHarm(t *testing.T) {
 	a, _ := segment(t)
-	w := watch(a, time.Hour)
-	p := w.peer("10.1.0.2")
-	a.must(unix.SetsockoptInt(w.events.GetFd(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1))
-	w.mu.Lock() // nobody reads events now
-	for n := range 100 {
-		a.route("eth0", fmt.Sprintf("10.9.%d.0/24", n), "10.1.0.2")
+	eth0 := a.link("eth0")
+	p := &Peer{dst: netip.MustParseAddr("10.1.0.2")}
+	r := &Resolver{index: eth0.Attrs().Index, kick: make(chan struct{}, 1), peers: map[*Peer]bool{p: false}}
+	a.do(func() (err error) {
+		if r.events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE); err != nil {
+			return err
+		}
+		return unix.SetsockoptInt(r.events.GetFd(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+	})
+	defer r.events.Close()
+	for n := range byte(100) {
+		a.route("eth0", net.IPv4(10, 9, n, 0).String()+"/24", "10.1.0.2")
 	}
-	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
-	w.mu.Unlock()
-	w.untilHop("what was lost", p, func(h Hop) bool { return h.MTU == 1400 })
-	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1300))
-	w.untilHop("what came after", p, func(h Hop) bool { return h.MTU == 1300 })
+	lost, err := r.receive(false)
+	if a.must(err); !lost || !r.peers[p] {
+		t.Fatalf("100 events in a small buffer: lost %v, the peer is dirty: %v", lost, r.peers[p])
+	}
+	r.peers[p] = false // the worker was here
+	a.must(a.nl.LinkSetMTU(eth0, 1400))
+	for lost {
+		if !r.unread() {
+			t.Fatal("all events are read, and none counts as the last")
+		}
+		lost, err = r.receive(lost)
+		a.must(err)
+	}
+	if !r.peers[p] || r.unread() {
+		t.Errorf("the peer is dirty: %v, there are unread events: %v", r.peers[p], r.unread())
+	}
+	r.peers[p] = false
+	a.must(a.nl.LinkSetMTU(eth0, 1300)) // and now events come again
+	if _, err := r.receive(false); err != nil || !r.peers[p] {
+		t.Errorf("%v, the peer is dirty: %v", err, r.peers[p])
+	}
 }
 
 func TestMissingPrivilegeIsNamed(t *testing.T) {

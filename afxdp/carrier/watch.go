@@ -43,23 +43,45 @@ func everyPeer(*Peer) bool { return true }
 // come; then changes are found within one Probe.
 func (r *Resolver) listen() {
 	defer r.tasks.Done()
-	for {
-		messages, from, err := r.events.Receive()
-		switch {
-		case errors.Is(err, unix.ENOBUFS): // events were lost
-			r.touch(true, everyPeer)
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			if !errors.Is(err, os.ErrClosed) {
-				r.touch(true, everyPeer)
-			}
-			return
-		case from.Pid == 0: // from the kernel
-			for _, m := range messages {
-				r.event(m)
-			}
+	var err error
+	for lost := false; err == nil; {
+		lost, err = r.receive(lost)
+	}
+	if !errors.Is(err, os.ErrClosed) {
+		r.touch(true, everyPeer)
+	}
+}
+
+// receive reads once. lost says that events may have been lost. The kernel says so once
+// (ENOBUFS), ahead of the events that it still has, and goes on losing without a word until
+// those are read: so everybody is touched until then, the last time after.
+func (r *Resolver) receive(lost bool) (bool, error) {
+	messages, from, err := r.events.Receive()
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		r.touch(true, everyPeer)
+		return true, nil
+	case errors.Is(err, unix.EINTR):
+		return lost, nil
+	case err != nil:
+		return lost, err
+	case from.Pid == 0: // from the kernel
+		for _, m := range messages {
+			r.event(m)
 		}
 	}
+	if lost {
+		lost = r.unread()
+		r.touch(true, everyPeer)
+	}
+	return lost, nil
+}
+
+// unread says whether there are more events.
+func (r *Resolver) unread() bool {
+	fds := []unix.PollFd{{Fd: int32(r.events.GetFd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return n != 0 || err != nil
 }
 
 func (r *Resolver) event(m syscall.NetlinkMessage) {

@@ -45,8 +45,8 @@ const (
 	minWindow   = 0.1
 	firstWindow = 32
 	targetDelay = Time(50 * time.Microsecond) // for a window of 100
-	scaleDelay  = Time(200 * time.Microsecond)
-	scaleMost   = Time(50 * time.Microsecond)  // more for small windows: scaleDelay / sqrt(window)
+	scaleDelay  = Time(40 * time.Microsecond)
+	scaleMost   = Time(80 * time.Microsecond)  // more for small windows: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
@@ -99,6 +99,7 @@ func (c *Conn) grew(n int) {
 			c.cut(min(0.8*over, 0.5))
 		}
 	case !c.limited && c.inflight+n < int(c.cwnd)/2: // not what holds us back
+	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
 	case c.fast:
 		c.cwnd = min(c.cwnd+float64(n), most)
 	default:

@@ -22,9 +22,10 @@ type recovery struct {
 const (
 	minRTTPeriod = Time(10e9)
 	stampUnit    = Time(1 << 10)
-	minProbe     = Time(2 * time.Millisecond)
+	minProbe     = Time(500 * time.Microsecond)
 	firstProbe   = Time(20 * time.Millisecond)
 	maxReorder   = 16
+	maxBackoff   = 5
 )
 
 func (r *recovery) begin() { *r = recovery{reorder: 1, lossAt: never, minRTT: never, minThis: never} }
@@ -142,6 +143,9 @@ func (c *Conn) probeAt() Time {
 	if c.srtt > 0 {
 		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
 	}
+	if c.backoff > 0 { // not all at once: flows that lost together would lose together again
+		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8
+	}
 	pause = min(pause<<c.backoff, max(pause, Time(c.e.cfg.DeadTime)/8))
 	if c.inflight == 0 {
 		return c.progressAt + pause
@@ -156,7 +160,7 @@ func (c *Conn) probe() {
 		return
 	}
 	c.progressAt = c.e.now
-	c.backoff = min(c.backoff+1, 16)
+	c.backoff = min(c.backoff+1, maxBackoff)
 	c.e.stats.Probes++
 	if c.inflight == 0 {
 		c.wantPing = true
