@@ -3,11 +3,11 @@
 --   tshark -X lua_script:bywash.lua -r FILE      wireshark -X lua_script:bywash.lua FILE
 --
 -- It knows frames of kind ether by their EtherType, and UDP datagrams by their port (24249; another one:
--- -d udp.port==7000,bywash, or the preference) or, on any port, by their look. Wireshark 3.6 or later.
+-- -d udp.port==40000,bywash, or the preference) or, on any port, by their look. Wireshark 3.6 or later.
 
 set_plugin_info({ version = "1", author = "Bywash", description = "Bywash link packets" })
 
-local MAGIC, VERSION = 0xb7, 1
+local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 1
 local ETHERTYPE, ETHER_PROTOCOL = 0x88b5, 0x42
 local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL = 4, 48, 56, 80, 168, 40, 40
 local TAG, MAX_WORDS, MAX_HELLO = 16, 16, 63
@@ -152,10 +152,16 @@ local function add_crc(tvb, tree, size)
 	end
 end
 
-local function greeting(tvb, tree, kind)
-	tree:add(f.link_version, tvb(1, 1))
+-- unconnected is how packets that are of no connection begin.
+local function unconnected(tvb, tree, size)
+	local version = tree:add(f.link_version, tvb(1, 1))
+	if tvb(1, 1):uint() ~= LINK_VERSION then version:add_proto_expert_info(e_unknown) end
 	tree:add_le(f.size, tvb(2, 2))
-	add_crc(tvb, tree, GREETING)
+	add_crc(tvb, tree, size)
+end
+
+local function greeting(tvb, tree, kind)
+	unconnected(tvb, tree, GREETING)
 	tree:add_le(f.to, tvb(8, 8)):append_text(kind == INIT and " (endpoint)" or " (connection)")
 	tree:add_le(f.from, tvb(16, 8))
 	tree:add_le(f.id, tvb(24, 8))
@@ -172,9 +178,7 @@ local function greeting(tvb, tree, kind)
 end
 
 local function cookie(tvb, tree)
-	tree:add(f.link_version, tvb(1, 1))
-	tree:add_le(f.size, tvb(2, 2))
-	add_crc(tvb, tree, COOKIE)
+	unconnected(tvb, tree, COOKIE)
 	tree:add_le(f.to, tvb(8, 8)):append_text(" (connection)")
 	tree:add(f.cookie, tvb(16, 24))
 	return string.format("to=0x%s", tvb(8, 8):le_uint64():tohex())
@@ -182,9 +186,7 @@ end
 
 -- small is Reject, Knock and Reset.
 local function small(tvb, tree, kind)
-	tree:add(f.link_version, tvb(1, 1))
-	tree:add_le(f.size, tvb(2, 2))
-	add_crc(tvb, tree, SMALL)
+	unconnected(tvb, tree, SMALL)
 	tree:add_le(f.to, tvb(8, 8)):append_text(kind == KNOCK and " (endpoint)" or " (connection)")
 	local text = string.format("to=0x%s", tvb(8, 8):le_uint64():tohex())
 	if kind == RESET then
