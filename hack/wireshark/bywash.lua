@@ -214,7 +214,8 @@ local function body(tvb, tree, kind, flags, stop)
 			tree:add_le(f.tag, tvb(56, 8))
 			tree:add_le(f.offset, tvb(64, 8))
 			tree:add_le(f.total, tvb(72, 8))
-			text = text .. string.format(" tag=0x%s at=%s/%s", tvb(56, 8):le_uint64():tohex(), tostring(tvb(64, 8):le_uint64()), tostring(tvb(72, 8):le_uint64()))
+			text = text .. string.format(" tag=0x%s at=%s/%s", tvb(56, 8):le_uint64():tohex(),
+				tostring(tvb(64, 8):le_uint64()), tostring(tvb(72, 8):le_uint64()))
 		end
 		local n = math.min(stop, tvb:captured_len()) - at
 		if n > 0 then tree:add(f.payload, tvb(at, n)) end
@@ -251,7 +252,8 @@ local function connected(tvb, tree, kind, size)
 	tree:add_le(f.delay, tvb(44, 2))
 	tree:add(f.words, tvb(46, 1))
 	tree:add(f.dups, tvb(47, 1))
-	local text = string.format("conn=0x%s pn=%s ack=%s", tvb(8, 8):le_uint64():tohex(), tostring(tvb(16, 8):le_uint64()), tostring(tvb(24, 8):le_uint64()))
+	local text = string.format("conn=0x%s pn=%s ack=%s", tvb(8, 8):le_uint64():tohex(),
+		tostring(tvb(16, 8):le_uint64()), tostring(tvb(24, 8):le_uint64()))
 	local words = tvb(46, 1):uint()
 	if sealed then
 		local n = math.min(size - TAG, tvb:captured_len()) - HEADER

@@ -34,6 +34,9 @@ func tshark(t *testing.T, file string, args ...string) string {
 		t.Skipf("needs a tshark with Lua: %v", err)
 	}
 	cmd := exec.Command(path, append([]string{"-n", "-X", "lua_script:" + script, "-r", file}, args...)...)
+	if _, err := os.Stat(script); err != nil { // so that go test knows that it depends on it
+		t.Fatal(err)
+	}
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
 	var stderr bytes.Buffer
@@ -105,9 +108,13 @@ func goldenPackets(t *testing.T) (names []string, packets map[string][]byte) {
 }
 
 var ways = map[string]carrier.Config{
-	"udp4":            {Kind: carrier.UDP4, Src: netip.MustParseAddrPort("192.0.2.1:50000"), Dst: netip.MustParseAddrPort("192.0.2.2:24249")},
-	"udp6":            {Kind: carrier.UDP6, Src: netip.MustParseAddrPort("[2001:db8::1]:24249"), Dst: netip.MustParseAddrPort("[2001:db8::2]:24249")},
-	"udp4-other-port": {Kind: carrier.UDP4, Src: netip.MustParseAddrPort("192.0.2.1:50000"), Dst: netip.MustParseAddrPort("192.0.2.2:40000")},
+	"udp4": {Kind: carrier.UDP4, Src: netip.MustParseAddrPort("192.0.2.1:50000"), Dst: netip.MustParseAddrPort("192.0.2.2:24249")},
+	"udp6": {
+		Kind: carrier.UDP6, Src: netip.MustParseAddrPort("[2001:db8::1]:24249"), Dst: netip.MustParseAddrPort("[2001:db8::2]:24249"),
+	},
+	"udp4-other-port": {
+		Kind: carrier.UDP4, Src: netip.MustParseAddrPort("192.0.2.1:50000"), Dst: netip.MustParseAddrPort("192.0.2.2:40000"),
+	},
 	"ether": {
 		Kind: carrier.Ether, Src: netip.AddrPortFrom(netip.Addr{}, 24249), Dst: netip.AddrPortFrom(netip.Addr{}, 24249),
 	},
@@ -143,25 +150,33 @@ const (
 // What the dissector has to show of each vector; names are without "bywash.".
 var want = map[string]map[string]string{
 	"init": {
-		"kind": "1", "link_version": "1", "size": "168", "to": listener, "from": dialer, "id": goldenDial, "nonce": "000102030405060708090a0b0c0d0e0f",
-		"mtu": "1460", "first_credit": "16", "options.encrypt": "1", "hello": "68656c6c6f", "cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
+		"kind": "1", "link_version": "1", "size": "168", "to": listener, "from": dialer, "id": goldenDial,
+		"nonce": "000102030405060708090a0b0c0d0e0f", "mtu": "1460", "first_credit": "16", "options.encrypt": "1", "hello": "68656c6c6f",
+		"cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
 	},
 	"cookie": {"kind": "2", "to": goldenDial, "cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"},
 	"accept": {"kind": "3", "to": goldenDial, "from": listener, "id": goldenAccept, "mtu": "3440", "options.encrypt": "0", "hello": ""},
 	"reject": {"kind": "4", "to": goldenDial, "from": listener, "code": "2"},
 	"knock":  {"kind": "5", "to": dialer, "from": listener},
 	"data": {
-		"kind": "6", "flags": "0x21", "flags.more": "1", "flags.ask": "1", "flags.placed": "0", "flags.sealed": "0", "size": "61", "conn": goldenAccept, "pn": "5",
-		"cum": "4294967298", "credit": "18", "stamp": "16909060", "echo": "16909056", "delay": "7", "words": "0", "seq": "3", "payload": "68656c6c6f",
+		"kind": "6", "flags": "0x21", "flags.more": "1", "flags.ask": "1", "flags.placed": "0", "flags.sealed": "0",
+		"size": "61", "conn": goldenAccept, "pn": "5", "cum": "4294967298", "credit": "18", "stamp": "16909060", "echo": "16909056", "delay": "7",
+		"words": "0", "seq": "3", "payload": "68656c6c6f",
 	},
-	"placed":      {"kind": "6", "flags.placed": "1", "seq": "4", "tag": "0x5152535455565758", "offset": "4096", "total": "1048576", "payload": "706c61636564"},
-	"data-bitmap": {"seq": "5", "payload": "626f7468", "words": "2", "bitmap": "0x8000000000000017,0x0000000000000001", "acked": "4294967299-4294967301,4294967303,4294967362-4294967363"},
-	"ack":         {"kind": "7", "words": "1", "dups": "3", "bitmap": "0x0000000000000006", "acked": "4294967300-4294967301"},
-	"ping":        {"kind": "8", "pn": "9", "words": "0", "acked": ""},
-	"close":       {"kind": "9", "flags.abort": "1", "end": "6"},
-	"closed":      {"kind": "10", "flags.abort": "0", "end": "0"},
-	"reset":       {"kind": "11", "to": goldenAccept},
-	"sealed":      {"kind": "6", "flags.sealed": "1", "pn": "12", "cum": "4294967298", "seq": "", "payload": ""},
+	"placed": {
+		"kind": "6", "flags.placed": "1", "seq": "4", "tag": "0x5152535455565758", "offset": "4096", "total": "1048576",
+		"payload": "706c61636564",
+	},
+	"data-bitmap": {
+		"seq": "5", "payload": "626f7468", "words": "2", "bitmap": "0x8000000000000017,0x0000000000000001",
+		"acked": "4294967299-4294967301,4294967303,4294967362-4294967363",
+	},
+	"ack":    {"kind": "7", "words": "1", "dups": "3", "bitmap": "0x0000000000000006", "acked": "4294967300-4294967301"},
+	"ping":   {"kind": "8", "pn": "9", "words": "0", "acked": ""},
+	"close":  {"kind": "9", "flags.abort": "1", "end": "6"},
+	"closed": {"kind": "10", "flags.abort": "0", "end": "0"},
+	"reset":  {"kind": "11", "to": goldenAccept},
+	"sealed": {"kind": "6", "flags.sealed": "1", "pn": "12", "cum": "4294967298", "seq": "", "payload": ""},
 }
 
 func TestEveryKindIsShown(t *testing.T) {
@@ -175,7 +190,9 @@ func TestEveryKindIsShown(t *testing.T) {
 		}
 	}
 	slices.Sort(columns)
-	full := []string{"bywash.dst", "bywash.src", "bywash.crc.good", "_ws.malformed", "bywash.short", "bywash.sealed", "bywash.auth_tag", "bywash.token"}
+	full := []string{
+		"bywash.dst", "bywash.src", "bywash.crc.good", "_ws.malformed", "bywash.short", "bywash.sealed", "bywash.auth_tag", "bywash.token",
+	}
 	for _, c := range columns {
 		full = append(full, "bywash."+c)
 	}
@@ -216,7 +233,8 @@ func TestWrongChecksumsAreShown(t *testing.T) {
 	_, packets := goldenPackets(t)
 	b := bytes.Clone(packets["data"])
 	b[len(b)-1] ^= 1
-	rows := fields(t, writePcap(t, [][]byte{frame(t, ways["udp4"], b)}, 1<<16), []string{"bywash.crc.good", "bywash.crc.bad"}, "-o", "bywash.checksum:TRUE")
+	file := writePcap(t, [][]byte{frame(t, ways["udp4"], b)}, 1<<16)
+	rows := fields(t, file, []string{"bywash.crc.good", "bywash.crc.bad"}, "-o", "bywash.checksum:TRUE")
 	if len(rows) != 1 || rows[0][0] != "0" || rows[0][1] == "" {
 		t.Errorf("%q, want a wrong checksum", rows)
 	}
