@@ -241,11 +241,11 @@ func (n *nic) open(device string) (err error) {
 	n.filter = carrier.Filter{Port: o.port, Verify: o.verify, MAC: l.MAC}
 	n.filter.Kinds[o.kind] = true
 	n.fill()
+	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
+	driver.AddTap(&n.tap)
 	for k := range n.queues {
 		n.tasks.Go(func() { n.keep(&n.queues[k]) })
 	}
-	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
-	driver.AddTap(&n.tap)
 	return nil
 }
 

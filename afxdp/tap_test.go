@@ -59,7 +59,13 @@ func openTapped(t *testing.T, options map[string]string) *tapped {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := driver.Taps()
+	defer driver.WatchTaps(func(tap *driver.Tap, open bool) {
+		for k := range x.shown {
+			if open && tap.Device == p.Ends[k].Device {
+				tap.Attach(&x.shown[k])
+			}
+		}
+	})()
 	for k := range x.ctxs {
 		o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.Ends[k].Namespace)}
 		for name, v := range options {
@@ -73,12 +79,6 @@ func openTapped(t *testing.T, options map[string]string) *tapped {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = x.ctxs[k].Close() })
-		for _, tap := range driver.Taps() {
-			if !slices.Contains(before, tap) && tap.Device == p.Ends[k].Device {
-				tap.Attach(&x.shown[k])
-				t.Cleanup(func() { tap.Detach(&x.shown[k]) })
-			}
-		}
 	}
 	return x
 }

@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,11 +78,12 @@ func (t *Tap) Detach(s Sink) {
 
 var taps struct {
 	sync.Mutex
-	open map[*Tap]struct{}
+	open     map[*Tap]struct{}
+	watchers map[*func(*Tap, bool)]struct{}
 }
 
-// AddTap is called by drivers when a NIC has been opened, and RemoveTap when it
-// is being closed, so that [Taps] can list its tap.
+// AddTap is called by drivers when a NIC has been opened, before it sends or
+// receives, and RemoveTap when it is being closed, and shows nothing any more.
 func AddTap(t *Tap) {
 	taps.Lock()
 	defer taps.Unlock()
@@ -91,18 +91,41 @@ func AddTap(t *Tap) {
 		taps.open = make(map[*Tap]struct{})
 	}
 	taps.open[t] = struct{}{}
+	for f := range taps.watchers {
+		(*f)(t, true)
+	}
 }
 
 // RemoveTap undoes AddTap; for a tap that was not added it does nothing.
 func RemoveTap(t *Tap) {
 	taps.Lock()
 	defer taps.Unlock()
+	if _, ok := taps.open[t]; !ok {
+		return
+	}
 	delete(taps.open, t)
+	for f := range taps.watchers {
+		(*f)(t, false)
+	}
 }
 
-// Taps returns the taps of the NICs that are open in this process, in no order.
-func Taps() []*Tap {
+// WatchTaps calls f with open for the taps of the NICs that are open in this
+// process and of each that is opened, and without when one is closed, until
+// stop is called. Whoever attaches in f misses no frame. Calls of f come one at a
+// time; f must not block, nor call AddTap, RemoveTap, WatchTaps or stop.
+func WatchTaps(f func(t *Tap, open bool)) (stop func()) {
 	taps.Lock()
 	defer taps.Unlock()
-	return slices.Collect(maps.Keys(taps.open))
+	if taps.watchers == nil {
+		taps.watchers = make(map[*func(*Tap, bool)]struct{})
+	}
+	taps.watchers[&f] = struct{}{}
+	for t := range taps.open {
+		f(t, true)
+	}
+	return func() {
+		taps.Lock()
+		defer taps.Unlock()
+		delete(taps.watchers, &f)
+	}
 }

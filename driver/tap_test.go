@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -19,11 +20,6 @@ func show(t *driver.Tap, text string) {
 
 func TestTapShowsThoseWhoAreAttached(t *testing.T) {
 	tap := &driver.Tap{Driver: "x", Device: "eth0"}
-	driver.AddTap(tap)
-	defer driver.RemoveTap(tap)
-	if !slices.Contains(driver.Taps(), tap) {
-		t.Error("a tap that was added is not listed")
-	}
 	var a, b recorder
 	show(tap, "0")
 	tap.Attach(&a)
@@ -41,9 +37,25 @@ func TestTapShowsThoseWhoAreAttached(t *testing.T) {
 	if tap.Sinks() != nil {
 		t.Error("nobody is attached, and Sinks is not nil")
 	}
-	driver.RemoveTap(tap)
-	if slices.Contains(driver.Taps(), tap) {
-		t.Error("a tap that was removed is listed")
+}
+
+func TestWatchersLearnOfEveryTap(t *testing.T) {
+	before, later := &driver.Tap{Device: "before"}, &driver.Tap{Device: "later"}
+	driver.AddTap(before)
+	defer driver.RemoveTap(before)
+	var got []string
+	stop := driver.WatchTaps(func(t *driver.Tap, open bool) {
+		if t == before || t == later {
+			got = append(got, fmt.Sprint(t.Device, " ", open))
+		}
+	})
+	driver.AddTap(later)
+	driver.RemoveTap(later)
+	driver.RemoveTap(later)
+	stop()
+	driver.RemoveTap(before)
+	if want := []string{"before true", "later true", "later false"}; !slices.Equal(got, want) {
+		t.Errorf("told of %q, want %q", got, want)
 	}
 }
 

@@ -180,7 +180,9 @@ type nicCapture struct {
 	taken  uint64
 }
 
-const captureScan = 100 * time.Millisecond // how often new processes are looked for, and the file is written
+// captureScan is how often new processes are looked for, and the file is written: soon enough for
+// the first frames of most.
+const captureScan = 20 * time.Millisecond
 
 // run captures until ctx ends, or all processes that were named have.
 func (c *capture) run(ctx context.Context, stderr io.Writer) error {

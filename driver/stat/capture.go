@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net"
-	"slices"
+	"sync"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -40,10 +40,11 @@ type Interface struct {
 type capturing struct {
 	conn   *net.UnixConn
 	req    CaptureRequest
-	feeds  []*feed
-	next   int // number of the next interface
 	told   time.Time
 	ending bool // it is the last round
+
+	mu    sync.Mutex
+	feeds []*feed // by their numbers; nil: closed, and all is sent
 }
 
 // serveCapture reads a request, and streams until the other side has closed its
@@ -60,9 +61,13 @@ func serveCapture(ctx context.Context, c *net.UnixConn) {
 		defer close(left)
 		_, _ = io.Copy(io.Discard, c)
 	}()
+	stop := driver.WatchTaps(x.watch)
 	defer func() {
+		stop()
 		for _, f := range x.feeds {
-			f.tap.Detach(f)
+			if f != nil {
+				f.tap.Detach(f)
+			}
 		}
 	}()
 	timer := time.NewTimer(0)
@@ -101,65 +106,81 @@ func (x *capturing) readRequest() error {
 	return nil
 }
 
-// round attaches to NICs that are new, and sends what there is. It returns how many bytes of
-// frames that was.
-func (x *capturing) round() (sum int, err error) {
-	open := driver.Taps()
-	if err := x.attach(open); err != nil {
-		return 0, err
+// watch attaches to a NIC that is opened, and detaches from one that is closed.
+func (x *capturing) watch(t *driver.Tap, open bool) {
+	if x.req.Driver != "" && x.req.Driver != t.Driver || x.req.Device != "" && x.req.Device != t.Device {
+		return
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !open {
+		for _, f := range x.feeds {
+			if f != nil && f.tap == t {
+				t.Detach(f)
+				f.closed.Store(true)
+			}
+		}
+		return
+	}
+	if len(x.feeds) < maxInterfaces {
+		f := &feed{tap: t, number: uint16(len(x.feeds)), snap: x.req.Snap, context: x.req.Context, ring: make([]byte, ringSize)}
+		x.feeds = append(x.feeds, f)
+		t.Attach(f)
+	}
+}
+
+// round sends what there is. It returns how many bytes of frames that was.
+func (x *capturing) round() (sum int, err error) {
 	counts := x.ending || time.Since(x.told) >= time.Second
 	if counts {
 		x.told = time.Now()
 	}
-	for k := 0; k < len(x.feeds); k++ {
-		f := x.feeds[k]
-		gone := !slices.Contains(open, f.tap)
-		if gone || x.ending {
-			f.tap.Detach(f)
+	x.mu.Lock()
+	feeds := x.feeds // it only grows, and only this goroutine changes what is there
+	x.mu.Unlock()
+	for k, f := range feeds {
+		if f == nil {
+			continue
 		}
-		a, b := f.unread()
-		out := net.Buffers{a, b}
-		if gone || counts {
-			out = append(out, f.counts())
+		n, err := x.send(f, counts)
+		if err != nil {
+			return sum, err
 		}
-		n := len(a) + len(b)
-		if n > 0 || gone || counts {
-			if _, err := out.WriteTo(x.conn); err != nil {
-				return sum, err
-			}
-		}
-		f.consume(n)
 		sum += n
-		if gone {
-			x.feeds = slices.Delete(x.feeds, k, k+1)
-			k--
+		if f.done {
+			x.mu.Lock()
+			x.feeds[k] = nil
+			x.mu.Unlock()
 		}
 	}
 	return sum, nil
 }
 
-func (x *capturing) attach(open []*driver.Tap) error {
-	for _, t := range open {
-		if x.ending || x.next == maxInterfaces || slices.ContainsFunc(x.feeds, func(f *feed) bool { return f.tap == t }) ||
-			x.req.Driver != "" && x.req.Driver != t.Driver || x.req.Device != "" && x.req.Device != t.Device {
-			continue
-		}
-		text, err := json.Marshal(Interface{t.Driver, t.Device, t.LinkType})
-		if err != nil {
-			return err
-		}
-		b := make([]byte, (recordHeader+8+len(text)+7)&^7)
-		putRecord(b, len(b), recordInterface, uint16(x.next))
-		le.PutUint32(b[8:], uint32(len(text)))
-		copy(b[16:], text)
-		if _, err := x.conn.Write(b); err != nil {
-			return err
-		}
-		f := &feed{tap: t, number: uint16(x.next), snap: x.req.Snap, context: x.req.Context, ring: make([]byte, ringSize)}
-		x.next++
-		x.feeds = append(x.feeds, f)
-		t.Attach(f)
+// send sends what one NIC has shown, and its counts at its end, or when they are due.
+func (x *capturing) send(f *feed, counts bool) (int, error) {
+	f.done = f.closed.Load()
+	if x.ending {
+		f.tap.Detach(f)
 	}
-	return nil
+	var out net.Buffers
+	if !f.announced {
+		b, err := f.announcement()
+		if err != nil {
+			return 0, err
+		}
+		f.announced = true
+		out = append(out, b)
+	}
+	a, b := f.unread()
+	n := len(a) + len(b)
+	if out = append(out, a, b); f.done || counts {
+		out = append(out, f.counts())
+	}
+	if len(out) > 2 || n > 0 {
+		if _, err := out.WriteTo(x.conn); err != nil {
+			return 0, err
+		}
+	}
+	f.consume(n)
+	return n, nil
 }

@@ -2,6 +2,7 @@ package stat
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
@@ -39,6 +40,11 @@ type feed struct {
 	snap    int
 	context uint64 // 0: all
 	ring    []byte
+	closed  atomic.Bool // the tap is
+
+	// The stream's.
+	announced bool
+	done      bool // closed, and all is sent
 
 	_       [64]byte
 	frames  atomic.Uint64
@@ -110,4 +116,17 @@ func (f *feed) counts() []byte {
 	le.PutUint64(b[8:], f.frames.Load())
 	le.PutUint64(b[16:], dropped)
 	return b
+}
+
+// announcement is the record that comes before the others.
+func (f *feed) announcement() ([]byte, error) {
+	text, err := json.Marshal(Interface{f.tap.Driver, f.tap.Device, f.tap.LinkType})
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, (recordHeader+8+len(text)+7)&^7)
+	putRecord(b, len(b), recordInterface, f.number)
+	le.PutUint32(b[8:], uint32(len(text)))
+	copy(b[16:], text)
+	return b, nil
 }
