@@ -144,8 +144,12 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 		ctx, done = context.WithTimeout(ctx, f.duration)
 		defer done()
 	}
-	c := &capture{req: req, pids: pids, count: f.count, done: done, w: pcapng.NewWriter(out, "bywash "+programVersion()), seen: make(map[stat.Endpoint]bool)}
-	err = c.run(ctx, cmd.ErrOrStderr())
+	c := &capture{
+		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
+		seen: make(map[stat.Endpoint]bool), running: make(map[*stat.Stream]struct{}),
+		w: pcapng.NewWriter(out, "bywash "+programVersion()),
+	}
+	err = c.run(ctx)
 	if err = errors.Join(err, c.finish()); f.out != "-" {
 		err = errors.Join(err, out.Close())
 	}
@@ -158,10 +162,11 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 
 // capture is one under way.
 type capture struct {
-	req   stat.CaptureRequest
-	pids  []int // empty: all
-	count int64 // 0: no limit
-	done  context.CancelFunc
+	stderr io.Writer
+	req    stat.CaptureRequest
+	pids   []int // empty: all
+	count  int64 // 0: no limit
+	done   context.CancelFunc
 
 	seen    map[stat.Endpoint]bool
 	streams sync.WaitGroup
@@ -185,16 +190,15 @@ type nicCapture struct {
 const captureScan = 20 * time.Millisecond
 
 // run captures until ctx ends, or all processes that were named have.
-func (c *capture) run(ctx context.Context, stderr io.Writer) error {
+func (c *capture) run(ctx context.Context) error {
 	tick := time.NewTicker(captureScan)
 	defer tick.Stop()
-	c.running = make(map[*stat.Stream]struct{})
 	err := c.scan()
 	if err == nil {
 		err = c.missing()
 	}
 	if err == nil && len(c.seen) == 0 {
-		fmt.Fprintln(stderr, "bywash: no process here can be captured from yet; waiting for one")
+		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
 	}
 	for err == nil && !c.over() {
 		select {
@@ -236,6 +240,7 @@ func (c *capture) scan() error {
 			continue // it has ended since, or is somebody else's
 		}
 		c.seen[e] = true
+		fmt.Fprintf(c.stderr, "bywash: capturing from process %d\n", e.PID)
 		c.mu.Lock()
 		c.running[s] = struct{}{}
 		c.mu.Unlock()

@@ -37,50 +37,74 @@ func captureLab(t *testing.T) *veth.End {
 	return &p.Ends[0]
 }
 
-// startCapture starts bywash capture and waits until it looks for processes. The function that it
-// returns waits for its end, with Ctrl-C or without, and returns what it said.
-func startCapture(t *testing.T, e *veth.End, args ...string) (end func(interrupt bool) string) {
+// captureUnderWay is a bywash capture that runs.
+type captureUnderWay struct {
+	cmd    *exec.Cmd
+	stderr *bufio.Reader
+}
+
+// startCapture starts one, in a place where there is no process to capture from yet.
+func startCapture(t *testing.T, e *veth.End, args ...string) *captureUnderWay {
 	t.Helper()
 	cmd := bywash(append([]string{"capture"}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
 	cmd.Stderr = w
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := e.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); r.Close() })
-	stderr := bufio.NewReader(r)
-	if line, err := stderr.ReadString('\n'); err != nil || !strings.Contains(line, "waiting for one") {
-		t.Fatalf("capture says %q, %v", line, err)
-	}
-	return func(interrupt bool) string {
-		if interrupt {
-			_ = cmd.Process.Signal(os.Interrupt)
-		}
-		said, _ := io.ReadAll(stderr)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("capture: %v, %s", err, said)
-		}
-		return string(said)
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); r.Close() })
+	c := &captureUnderWay{cmd, bufio.NewReader(r)}
+	c.says(t, "waiting for one")
+	return c
+}
+
+func (c *captureUnderWay) says(t *testing.T, what string) {
+	t.Helper()
+	if line, err := c.stderr.ReadString('\n'); err != nil || !strings.Contains(line, what) {
+		t.Fatalf("capture says %q, %v; want %q", line, err, what)
 	}
 }
 
-// perfIn measures afxdp between namespaces that perf makes for itself.
-func perfIn(t *testing.T, e *veth.End, args ...string) {
+// end is what it says at its end.
+func (c *captureUnderWay) end(t *testing.T) (frames, nics, dropped int) {
 	t.Helper()
-	cmd := bywash(append(strings.Fields("perf -d afxdp --warmup 1ms"), args...)...)
+	said, _ := io.ReadAll(c.stderr)
+	if err := c.cmd.Wait(); err != nil {
+		t.Errorf("capture: %v, %s", err, said)
+	}
+	if _, err := fmt.Sscanf(string(said), "bywash: %d frames of %d NICs, %d more dropped,", &frames, &nics, &dropped); err != nil {
+		t.Fatalf("capture says %q: %v", said, err)
+	}
+	return frames, nics, dropped
+}
+
+// transfer runs transferMain in another process, which begins when it is captured from.
+func (c *captureUnderWay) transfer(t *testing.T, e *veth.End) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envTransfer+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer r.Close()
+	cmd.Stdin = r
 	if err := e.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
+	c.says(t, fmt.Sprintf("from process %d\n", cmd.Process.Pid))
+	w.Close()
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("perf: %v\n%s", err, out.Bytes())
+		t.Fatalf("transfer: %v\n%s", err, out.Bytes())
 	}
 }
 
@@ -110,34 +134,29 @@ func shown(t *testing.T, file string, fields ...string) (rows [][]string) {
 	return rows
 }
 
-func summary(t *testing.T, said string) (frames, nics, dropped int) {
-	t.Helper()
-	if _, err := fmt.Sscanf(said, "bywash: %d frames of %d NICs, %d more dropped,", &frames, &nics, &dropped); err != nil {
-		t.Fatalf("capture says %q: %v", said, err)
-	}
-	return frames, nics, dropped
-}
-
 // A transfer from its first greeting to its end, as Wireshark shows it.
 func TestCaptureShowsATransfer(t *testing.T) {
 	e := captureLab(t)
 	file := filepath.Join(t.TempDir(), "x.pcapng")
-	end := startCapture(t, e, "-o", file, "-d", "afxdp")
-	perfIn(t, e, "-t", "lat,bw", "-s", "64,64K", "-n", "50")
-	frames, nics, dropped := summary(t, end(true))
-	if nics != 2 || frames < 200 || dropped != 0 {
-		t.Errorf("%d frames of %d NICs, %d dropped; want those of two NICs, and none dropped", frames, nics, dropped)
+	c := startCapture(t, e, "-o", file, "-d", "afxdp")
+	c.transfer(t, e)
+	if err := c.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	frames, nics, dropped := c.end(t)
+	if nics != 4 || frames < 4*transferSmall || dropped != 0 { // each is opened for either track
+		t.Errorf("%d frames of %d NICs, %d dropped; want those of four, and none dropped", frames, nics, dropped)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("the file has mode %v, %v; want 0600", st.Mode(), err)
 	}
-	rows := shown(t, file, "frame.interface_description", "frame.packet_flags_direction", "bywash.kind", "bywash.crc.good",
+	rows := shown(t, file, "frame.interface_name", "frame.packet_flags_direction", "bywash.kind", "bywash.crc.good",
 		"bywash.short", "bywash.conn", "bywash.pn", "bywash.flags.placed")
 	if len(rows) != frames {
 		t.Errorf("tshark shows %d frames, capture says %d", len(rows), frames)
 	}
 	kinds, placed := map[string]int{}, 0
-	sent, arrived := map[string][]string{}, map[string][]string{} // by interface
+	sent, arrived := map[string][]string{}, map[string][]string{} // by name of the NIC
 	for _, r := range rows {
 		if len(r) != 8 || r[3] != "1" || r[4] != "" {
 			t.Fatalf("%q, want a packet with a good checksum", r)
@@ -159,11 +178,11 @@ func TestCaptureShowsATransfer(t *testing.T) {
 			t.Errorf("no packet of kind %s (%v)", k, kinds)
 		}
 	}
-	if placed < 50 {
-		t.Errorf("%d placed fragments for 50 messages", placed)
+	if placed < 2*transferLarge/veth1500 {
+		t.Errorf("%d placed fragments for %d bytes", placed, transferLarge)
 	}
 	if len(sent) != 2 || len(arrived) != 2 {
-		t.Fatalf("interfaces that sent: %d, that received: %d", len(sent), len(arrived))
+		t.Fatalf("NICs that sent: %d, that received: %d", len(sent), len(arrived))
 	}
 	for from, packets := range sent {
 		for to, got := range arrived {
@@ -192,9 +211,9 @@ func checkArrived(t *testing.T, sent, arrived []string) {
 func TestCaptureEndsByItself(t *testing.T) {
 	e := captureLab(t)
 	file := filepath.Join(t.TempDir(), "x.pcapng")
-	end := startCapture(t, e, "-o", file, "-c", "40", "--snap", "60")
-	perfIn(t, e, "-t", "lat", "-s", "64", "-n", "50")
-	if frames, _, _ := summary(t, end(false)); frames != 40 {
+	c := startCapture(t, e, "-o", file, "-c", "40", "--snap", "60")
+	c.transfer(t, e)
+	if frames, _, _ := c.end(t); frames != 40 {
 		t.Errorf("%d frames with -c 40", frames)
 	}
 	rows := shown(t, file, "frame.len", "frame.cap_len")

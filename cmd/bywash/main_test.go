@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("BYWASH_TEST_MAIN") != "" {
 		main()
 	}
+	if os.Getenv(envTransfer) != "" {
+		os.Exit(transferMain())
+	}
 	os.Exit(m.Run())
 }
 
