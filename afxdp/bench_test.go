@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 )
@@ -60,7 +61,7 @@ func twoEnds(tb testing.TB, track driver.Track, options map[string]string) (a, b
 }
 
 func BenchmarkRate(bm *testing.B) {
-	a, b, ctxs := twoEnds(bm, driver.Small, nil)
+	a, b, _ := twoEnds(bm, driver.Small, nil)
 	done := make(chan error)
 	go func() {
 		q := driver.Packet{IOV: [][]byte{make([]byte, 64)}}
@@ -99,7 +100,46 @@ func BenchmarkRate(bm *testing.B) {
 	if err := <-done; err != nil {
 		bm.Fatal(err)
 	}
-	var c driver.Counters
-	ctxs[0].Counters(&c)
-	bm.Logf("%d: %+v", bm.N, c)
+	bm.Logf("%s", afxdp.Describe(a))
+}
+
+func BenchmarkLatency(bm *testing.B) {
+	a, b, _ := twoEnds(bm, driver.Small, nil)
+	swap := func(i driver.Instance, first bool, n int) error {
+		in, out := driver.Packet{IOV: [][]byte{make([]byte, 64)}}, driver.Packet{IOV: [][]byte{make([]byte, 64)}}
+		for k := range 2 * n {
+			if first == (k%2 == 0) {
+				if err := i.SendPost(&out); err != nil {
+					return err
+				}
+				if _, err := i.SendPoll(&out); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := i.RecvPost(&in); err != nil {
+				return err
+			}
+			for {
+				ok, err := i.RecvPoll(&in)
+				if err != nil {
+					return err
+				}
+				if ok {
+					break
+				}
+			}
+		}
+		return nil
+	}
+	done := make(chan error)
+	go func() { done <- swap(b, false, bm.N) }()
+	bm.ReportAllocs()
+	if err := swap(a, true, bm.N); err != nil {
+		bm.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		bm.Fatal(err)
+	}
+	bm.ReportMetric(float64(bm.Elapsed().Nanoseconds())/float64(2*bm.N), "ns/half-rtt")
 }

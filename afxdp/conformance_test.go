@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 
-	_ "github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
@@ -112,11 +111,41 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 	if lab.why != "" {
 		t.Skip("needs root: " + lab.why)
 	}
-	return drivertest.Config{
-		Driver: "afxdp", Hints: driver.Hints{Track: track, Device: "eth0", Options: options}, Launch: launch,
+	o := map[string]string{"dead-time": "1500ms"} // many wait for it
+	for k, v := range options {
+		o[k] = v
 	}
+	c := drivertest.Config{
+		Driver: "afxdp", Hints: driver.Hints{Track: track, Device: "eth0", Options: o}, Launch: launch, Deaths: 40,
+	}
+	if testing.Short() {
+		c.Deaths = 8
+	}
+	return c
 }
 
 func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(t, driver.Small, nil)) }
 
 func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(t, driver.Large, nil)) }
+
+// TestConformanceVariants runs what the way that frames travel can change, over the other ways.
+func TestConformanceVariants(t *testing.T) {
+	for _, v := range []struct {
+		name    string
+		options map[string]string
+	}{
+		{"udp6", map[string]string{"carrier": "udp6"}},
+		{"ether", map[string]string{"carrier": "ether"}},
+		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}},
+		{"native", map[string]string{"mode": "native"}},
+	} {
+		for _, track := range []driver.Track{driver.Small, driver.Large} {
+			t.Run(v.name+" "+track.String(), func(t *testing.T) {
+				c := config(t, track, v.options)
+				c.Attributes.Secret = []byte("what encryption needs")
+				c.Only = []string{"ConnectInAnyOrder", "ConnectTwice", "EveryForm", "Order", "Truncation", "CancelRace", "DisconnectDelivers"}
+				drivertest.Run(t, c)
+			})
+		}
+	}
+}

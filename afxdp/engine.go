@@ -26,7 +26,7 @@ const clockPolls = 32
 
 // step is one round: take what has arrived and what instances want, send what that makes due.
 func (n *nic) step() {
-	n.polls++
+	n.polls.Add(1)
 	work := false
 	for k := range n.queues {
 		if q := &n.queues[k]; q.sock.RxPending() > 0 {
@@ -48,7 +48,7 @@ func (n *nic) step() {
 		n.serveBacklog()
 	}
 	if !work {
-		if n.polls%clockPolls != 0 {
+		if n.polls.Load()%clockPolls != 0 {
 			return
 		}
 		if n.clock(); n.now < n.next && !n.held() {
@@ -67,6 +67,7 @@ func (n *nic) step() {
 		}
 		n.next = min(n.next, c.end.Next())
 	}
+	n.publish()
 	for k := range n.queues {
 		if q := &n.queues[k]; q.out > 0 || q.stuck {
 			n.push(q)
@@ -76,6 +77,25 @@ func (n *nic) step() {
 		n.reclaim()
 	}
 	n.fill()
+	if n.held() {
+		n.due.Store(int64(n.now) + int64(50*time.Microsecond))
+	} else {
+		n.due.Store(int64(n.next))
+	}
+}
+
+// publish tells owners how much is under way.
+func (n *nic) publish() {
+	kept := n.sending[:0]
+	for _, i := range n.sending {
+		p := i.lc.Unacknowledged()
+		i.pending.Store(int32(p))
+		if p > 0 {
+			kept = append(kept, i)
+		}
+	}
+	clear(n.sending[len(kept):])
+	n.sending = kept
 }
 
 // reclaimAt is from how many chunks on, that may have been sent, it is worth to look.
@@ -202,10 +222,12 @@ func (n *nic) keep(q *queue) {
 		polls, wait := n.pollsSince(&last)
 		if polls > 1 && n.sleepers.Load() == 0 {
 			timer.Reset(look)
+			n.tended.Store(true)
 			select {
 			case <-timer.C:
 			case <-n.nudge:
 			}
+			n.tended.Store(false)
 		} else if wait = min(wait, longest); wait > 0 {
 			_, _ = q.sock.Wait(rxEvent, wait)
 		}
@@ -214,17 +236,11 @@ func (n *nic) keep(q *queue) {
 }
 
 // pollsSince tells how often others have polled since the last call, and how long there is
-// nothing to do.
+// nothing to do. It does not ask for the lock: on one processor, its holder could not let go of it
+// as long as somebody spins.
 func (n *nic) pollsSince(last *uint64) (polls uint64, wait time.Duration) {
-	n.mustLock()
-	polls = n.polls - *last
-	*last = n.polls + 1 // the one that follows
-	if n.held() {
-		wait = 50 * time.Microsecond
-	} else {
-		n.clock()
-		wait = time.Duration(max(min(n.next-n.now, link.Time(time.Second)), 0))
-	}
-	n.unlock()
-	return polls, wait
+	now := n.polls.Load()
+	polls = now - *last
+	*last = now + 1 // the one that follows
+	return polls, time.Duration(n.due.Load()) - time.Since(n.origin)
 }

@@ -27,6 +27,8 @@ type large struct {
 	used   int          // slots of in
 	sends  int          // slots of out
 	clears atomic.Int32 // receives whose cancel the engine has not seen
+
+	expected atomic.Int64 // fragments of a receive that was prefetched
 }
 
 const (
@@ -116,8 +118,11 @@ func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
 	if l.state.Load() != stateUp {
 		return 0, l.failure(op)
 	}
-	if p.Driver.Phase != driver.Idle {
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
 		return 0, l.misuse(op, p)
+	}
+	if err := l.matches(p, op); err != nil {
+		return 0, err
 	}
 	n := p.Len()
 	if n > maxMessage {
@@ -370,6 +375,9 @@ func (l *large) serve() {
 	}
 	if l.state.Load() != stateUp {
 		return
+	}
+	if n := l.expected.Swap(0); n > 0 && !l.toSelf {
+		l.lc.Expect(int(min(n, 1<<20)))
 	}
 	for k, ok := l.starts.pop(); ok; k, ok = l.starts.pop() {
 		if s := &l.out[k]; l.toSelf {

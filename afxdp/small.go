@@ -112,6 +112,9 @@ func (s *small) serve() {
 			p, _ := s.posts.pop()
 			s.lc.Post(c.nic.now, m.frame(p.chunk), int(p.n), p.more)
 		}
+		if s.pending.Load() == 0 && s.lc.Unacknowledged() > 0 {
+			c.nic.sending = append(c.nic.sending, &s.conn)
+		}
 		s.pending.Store(int32(s.lc.Unacknowledged()))
 	}
 	if !s.posts.empty() && !s.waits {

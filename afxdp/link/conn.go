@@ -392,3 +392,11 @@ func (c *Conn) flush() {
 
 // sends tells whether messages are still sent.
 func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }
+
+// String tells the state of the connection, for people.
+func (c *Conn) String() string {
+	return fmt.Sprintf("state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
+		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
+		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
+		c.cum, c.top, c.told, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
+}

@@ -40,7 +40,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		w.reorder, w.late, w.dup = 0.01, 3*x.delay, 0.01
 	}
 	s := newSim(t, seed, w)
-	s.shared = true
+	s.shared, s.seldom = true, 64
 	s.addHost(Config{})
 	var flows []*simConn
 	for k := range x.flows {
@@ -101,9 +101,6 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		o.wait /= time.Duration(n)
 		o.wait99 = time.Duration(s.waits[n*99/100])
 	}
-	if zz != nil {
-		zz(s, flows, from)
-	}
 	total := s.sentBy()
 	o.again = float64(total.Retransmits-sent.Retransmits) / float64(total.Sent-sent.Sent)
 	return o
@@ -122,8 +119,6 @@ func (o outcome) String() string {
 	return fmt.Sprintf("jain %.3f (%.2f to %.2f of the mean)  used %5.1f %%  wait %6.1f µs, p99 %6.1f  again %5.2f %%",
 		o.jain, o.low, o.high, 100*o.used, float64(o.wait)/1e3, float64(o.wait99)/1e3, 100*o.again)
 }
-
-var zz func(*sim, []*simConn, []uint64)
 
 const gbit = 0.125 // bytes/ns
 

@@ -131,14 +131,15 @@ func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *gr
 }
 
 func (e *Endpoint) greetingMAC(b []byte, answers *greeting) []byte {
-	var zero [4]byte // for the checksum
 	if answers == nil {
-		return e.secrets.mac(e.secrets.hello, b[:4], zero[:], b[8:atMAC])
+		return e.secrets.mac(e.secrets.hello, b[:4], noSum[:], b[8:atMAC])
 	}
 	var id [8]byte
 	le.PutUint64(id[:], answers.id)
-	return e.secrets.mac(e.secrets.hello, b[:4], zero[:], b[8:atMAC], answers.nonce[:], id[:])
+	return e.secrets.mac(e.secrets.hello, b[:4], noSum[:], b[8:atMAC], answers.nonce[:], id[:])
 }
+
+var noSum [4]byte // in the place of the checksum
 
 // greet handles packets that belong to no connection.
 func (e *Endpoint) greet(k kind, b, from []byte) {
@@ -190,7 +191,7 @@ func (e *Endpoint) init(b, from []byte) bool {
 			le.PutUint16(out[2:], cookiePacketSize)
 			le.PutUint64(out[8:], g.id)
 			le.PutUint64(out[16:], uint64(e.now))
-			copy(out[24:], e.cookieMAC(out[16:24], g.id, from))
+			copy(out[24:], e.cookieMAC(out[16:24], b[24:32], from))
 			finishPacket(out)
 			return out
 		})
@@ -204,10 +205,8 @@ func (e *Endpoint) init(b, from []byte) bool {
 	return true
 }
 
-func (e *Endpoint) cookieMAC(when []byte, id uint64, from []byte) []byte {
-	var n [8]byte
-	le.PutUint64(n[:], id)
-	return e.secrets.mac(e.secrets.cookie, when, n[:], from)
+func (e *Endpoint) cookieMAC(when, id, from []byte) []byte {
+	return e.secrets.mac(e.secrets.cookie, when, id, from)
 }
 
 func (e *Endpoint) cookieHolds(b, from []byte) bool {
@@ -216,7 +215,7 @@ func (e *Endpoint) cookieHolds(b, from []byte) bool {
 	if age < 0 || age > Time(cookieLife) {
 		return false
 	}
-	return equal(e.cookieMAC(when, le.Uint64(b[24:]), from), b[atCookie+8:atMAC])
+	return equal(e.cookieMAC(when, b[24:32], from), b[atCookie+8:atMAC])
 }
 
 func (e *Endpoint) reject(id uint64, code rejectCode) {

@@ -74,6 +74,7 @@ func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
 	}
 	seedsOf(t, n, func(t *testing.T, seed uint64) {
 		s := newSim(t, seed, weather{})
+		s.seldom = 16
 		s.w = randomWeather(s)
 		s.addHost(Config{DeadTime: 2 * time.Second})
 		s.addHost(Config{DeadTime: 2 * time.Second})

@@ -45,8 +45,8 @@ const (
 	minWindow   = 0.1
 	firstWindow = 32
 	targetDelay = Time(50 * time.Microsecond) // for a window of 100
-	scaleDelay  = Time(40 * time.Microsecond)
-	scaleMost   = Time(80 * time.Microsecond)  // more for small windows: scaleDelay / sqrt(window)
+	scaleDelay  = Time(120 * time.Microsecond)
+	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
@@ -165,7 +165,7 @@ func (c *Conn) silence() { c.cut(0.5) }
 // trip.
 func (c *Conn) paced() bool {
 	if c.srtt < freeRTT && c.cwnd >= 2 {
-		c.pacedAt = never
+		c.pacedAt, c.credits = never, burst
 		return true
 	}
 	now := c.e.now
@@ -192,7 +192,7 @@ func (c *Conn) paced() bool {
 }
 
 // spent takes that a fragment was sent.
-func (c *Conn) spent() { c.credits-- }
+func (c *Conn) spent() { c.credits = max(c.credits-1, -1) }
 
 // ask tells whether the next fragment shall be acknowledged at once: several times in a
 // window that holds the sender back, it cannot wait until the receiver has something to say.

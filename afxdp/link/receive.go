@@ -245,3 +245,15 @@ func (c *Conn) gaps() (n int) {
 	}
 	return int(c.top-c.cum) - n
 }
+
+// Expect gives the peer credit for n fragments at once, as far as window and frames allow.
+func (c *Conn) Expect(n int) {
+	if c.state != stateUp {
+		return
+	}
+	if more := min(n, len(c.got), c.allowed+(c.e.spare-c.e.cfg.Frames/4)/2) - c.allowed; more > 0 {
+		c.allowed += more
+		c.ackNow = true
+		c.e.look(c)
+	}
+}

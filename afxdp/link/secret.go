@@ -81,6 +81,7 @@ type sealer struct {
 	sendSince    uint64 // pn with which the phase began
 	sendFrom     Time   // when it did
 	hasBefore    bool
+	changes      int // of either
 	nonce        [12]byte
 	replay       replayWindow
 }
@@ -112,6 +113,7 @@ func (x *sealer) change(pn, every uint64, now, arrived Time) {
 	if pn-x.sendSince >= every && arrived > x.sendFrom+stampUnit {
 		x.send, x.sendSince, x.sendFrom = x.send.next(), pn, now
 		x.sendPhase ^= 1
+		x.changes++
 	}
 }
 
@@ -159,6 +161,7 @@ func (x *sealer) open(b []byte, pn uint64) []byte {
 		x.before, x.recv, x.hasBefore = x.recv, x.then, true
 		x.then = x.recv.next()
 		x.recvPhase = phase
+		x.changes++
 	}
 	x.replay.mark(pn)
 	return b[:len(b)-tagSize]

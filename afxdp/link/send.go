@@ -122,13 +122,10 @@ func (c *Conn) pump() {
 			continue
 		case c.next >= c.limit || c.next == c.end && c.Room() == 0:
 			if !c.waited && c.next >= c.limit {
-				c.waited = true
+				c.waited, c.progressAt = true, e.now
 				e.stats.Waited++
-				if c.inflight == 0 {
-					c.progressAt = e.now
-					c.soon(c.probeAt())
-				}
 			}
+			c.soon(c.probeAt())
 			return
 		}
 		if c.next == c.end {

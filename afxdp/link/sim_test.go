@@ -74,6 +74,7 @@ type sim struct {
 	busy   map[int]Time
 	shared bool
 	lostN  int
+	seldom int    // f of run is called after so many events
 	waits  []Time // if not nil: how long packets wait at a bottleneck
 }
 
@@ -103,12 +104,14 @@ type simHost struct {
 	back   []bool // Put came while it was
 	lent   []bool
 	txq    int
+	going  []uint64 // being sent, in order
 	pollAt Time
 	conns  []*simConn
 	reads  *rand.Rand
-	far    Time   // of the way to it
-	arrive uint64 // address of the packet being handled
-	rxHeld int    // frames that hold packets that were kept
+	far    Time         // of the way to it
+	warp   func([]byte) // changes what arrives
+	arrive uint64       // address of the packet being handled
+	rxHeld int          // frames that hold packets that were kept
 	maxRx  int
 }
 
@@ -138,6 +141,9 @@ type simConn struct {
 	tide         Transfer // of a flood
 	sentDone     int      // acknowledged
 	closed       bool
+	stuck        bool   // nothing is released
+	closeIn      string // the handler's method that closes
+	closeAfter   int    // calls of it
 }
 
 type heldFrame struct{ id uint64 }
@@ -167,9 +173,12 @@ func (r simReader) Read(b []byte) (int, error) {
 
 func (s *sim) addHost(cfg Config) *simHost {
 	h := &simHost{s: s, n: len(s.hosts), reads: rand.New(rand.NewPCG(s.seed, uint64(100+len(s.hosts))))}
-	cfg.ID = uint64(1000 + h.n)
+	setDefault(&cfg.ID, uint64(1000+h.n))
+	if cfg.Secret == nil {
+		cfg.Secret = []byte("the secret")
+	}
 	cfg.MTU, cfg.Window, cfg.Frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
-	cfg.Secret, cfg.Rand, cfg.KeyPackets = []byte("the secret"), simReader{h.reads}, s.w.keyPackets
+	cfg.Rand, cfg.KeyPackets = simReader{h.reads}, s.w.keyPackets
 	var err error
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
 		s.t.Fatal(err)
@@ -201,14 +210,14 @@ func (h *simHost) reap() {
 	if h.s.w.slowTx == 0 {
 		return
 	}
-	for id, b := range h.busy {
-		if b != 0 && b <= h.s.now {
-			h.busy[id] = 0
-			h.txq--
-			if h.back[id] {
-				h.back[id] = false
-				h.free = append(h.free, uint64(id))
-			}
+	for len(h.going) > 0 && h.busy[h.going[0]] <= h.s.now {
+		id := h.going[0]
+		h.going = h.going[1:]
+		h.busy[id] = 0
+		h.txq--
+		if h.back[id] {
+			h.back[id] = false
+			h.free = append(h.free, id)
 		}
 	}
 }
@@ -258,6 +267,7 @@ func (h *simHost) Send(r Route, f Frame, n int) bool {
 			s.fail("host %d changed frame %d while it was being sent", h.n, f.ID)
 		}
 		h.busy[f.ID] = s.now + s.w.slowTx
+		h.going = append(h.going, f.ID)
 		h.txq++
 	}
 	s.carry(h.n, int(to), f.Data[:n])
@@ -339,7 +349,7 @@ func (h *simHost) poll(at Time) {
 func (s *sim) run(limit Time, f func() bool) {
 	s.t.Helper()
 	for n := 0; ; n++ {
-		if n%16 == 0 && f() {
+		if n%max(s.seldom, 1) == 0 && f() {
 			return
 		}
 		if s.now > limit || len(s.queue) == 0 {
@@ -377,6 +387,9 @@ func (s *sim) run(limit Time, f func() bool) {
 func (h *simHost) receive(ev simEvent) {
 	s := h.s
 	h.arrive = uint64(ev.from)
+	if h.warp != nil {
+		h.warp(ev.b)
+	}
 	h.rxHeld++
 	kept := h.e.Input(s.now, binary.LittleEndian.AppendUint64(nil, uint64(ev.from)), Frame{ID: rxIDs + s.seq, Data: ev.b})
 	if !kept {
@@ -418,7 +431,7 @@ func (h *simHost) wants() bool {
 
 func (x *simConn) work() {
 	s := x.h.s
-	for len(x.held) > 0 && (!x.lazy || s.rnd.IntN(4) == 0) {
+	for len(x.held) > 0 && !x.stuck && (!x.lazy || s.rnd.IntN(4) == 0) {
 		x.c.Release(x.held[0].id)
 		x.held = x.held[1:]
 	}
@@ -448,7 +461,24 @@ func (x *simConn) work() {
 }
 
 // Up implements Handler.
-func (h *simHost) Up(c *Conn) { c.User.(*simConn).up = true }
+func (h *simHost) Up(c *Conn) {
+	x := c.User.(*simConn)
+	x.up = true
+	x.called("up")
+}
+
+// called checks that a method of the handler may be called, and closes in it if that was asked for.
+func (x *simConn) called(method string) {
+	if x.closed || x.err != nil {
+		x.h.s.fail("conn %d: %s after the end", x.name, method)
+	}
+	if method == x.closeIn {
+		if x.closeAfter--; x.closeAfter < 0 {
+			x.c.Close(x.h.s.now, false)
+			x.closed = true
+		}
+	}
+}
 
 // Down implements Handler.
 func (h *simHost) Down(c *Conn, err error) {
@@ -464,6 +494,7 @@ func (h *simHost) Deliver(c *Conn, f Fragment) {
 	x := c.User.(*simConn)
 	s := h.s
 	x.held = append(x.held, heldFrame{f.ID})
+	defer x.called("deliver")
 	x.partial = append(x.partial, f.Data...)
 	if f.More {
 		return
@@ -491,6 +522,7 @@ func (h *simHost) Place(c *Conn, p *Placement) {
 		x.flooded += uint64(len(p.Data))
 		return
 	}
+	defer x.called("place")
 	t := x.expectPlaced[p.Tag]
 	if t == nil || p.Total != t.Len || p.Offset+uint64(len(p.Data)) > t.Len {
 		h.s.fail("conn %d: placement %d at %d of %d makes no sense", x.name, p.Tag, p.Offset, p.Total)
@@ -527,6 +559,7 @@ func (h *simHost) Placed(c *Conn, t *Transfer) {
 		h.s.fail("conn %d: transfer %d is said to be placed with %d of %d bytes", x.name, t.Tag, r.got, r.Len)
 	}
 	x.sentDone++
+	x.called("placed")
 }
 
 // connect makes a connection between two hosts; a dials.
@@ -617,6 +650,14 @@ func (s *sim) finish() {
 		if x.err != nil && !errors.Is(x.err, ErrClosed) {
 			s.fail("conn %d ended with %v, want %v", x.name, x.err, ErrClosed)
 		}
+	})
+	s.leftovers()
+}
+
+// leftovers checks that nothing is left over once all connections have ended.
+func (s *sim) leftovers() {
+	s.t.Helper()
+	s.each(func(x *simConn) {
 		for _, f := range x.held {
 			x.c.Release(f.id)
 		}

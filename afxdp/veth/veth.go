@@ -249,7 +249,8 @@ func (e *End) await() error {
 		}
 	}()
 	ns := netns.NsHandle(e.Namespace)
-	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{Namespace: &ns, ListExisting: true})
+	err := netlink.LinkSubscribeWithOptions(updates, done,
+		netlink.LinkSubscribeOptions{Namespace: &ns, ListExisting: true})
 	if err != nil {
 		close(updates)
 		return fmt.Errorf("watch %s: %w", e.Device, err)

@@ -86,40 +86,41 @@ func deviceFeatures(name string) (f Features, err error) {
 	return f, nil
 }
 
-// parse reads one reply: a generic header and attributes, which newer kernels
-// may have more of.
+// parse reads one reply: a generic header and attributes, each of a length, a
+// kind and a value, padded to four bytes. Newer kernels may have more of them.
 func (f *Features) parse(reply []byte) error {
 	if len(reply) < nl.SizeofGenlmsg {
 		return fmt.Errorf("netdev netlink: a reply of %d bytes", len(reply))
 	}
-	attrs, err := nl.ParseRouteAttr(reply[nl.SizeofGenlmsg:])
-	if err != nil {
-		return fmt.Errorf("netdev netlink: %w", err)
-	}
-	for _, a := range attrs {
-		var v uint64
-		switch len(a.Value) {
+	for b := reply[nl.SizeofGenlmsg:]; len(b) >= unix.SizeofRtAttr; {
+		length, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if length < unix.SizeofRtAttr || length > len(b) {
+			return fmt.Errorf("netdev netlink: an attribute of %d bytes in %d", length, len(b))
+		}
+		switch value := b[unix.SizeofRtAttr:length]; len(value) {
 		case 4:
-			v = uint64(binary.NativeEndian.Uint32(a.Value))
+			f.set(kind, uint64(binary.NativeEndian.Uint32(value)))
 		case 8:
-			v = binary.NativeEndian.Uint64(a.Value)
-		default:
-			continue
+			f.set(kind, binary.NativeEndian.Uint64(value))
 		}
-		switch a.Attr.Type {
-		case netdevXDPFeatures:
-			f.Native = v&(xdpActBasic|xdpActRedirect) == xdpActBasic|xdpActRedirect
-			f.ZeroCopy = v&xdpActZeroCopy != 0
-			f.MultiBuffer = v&xdpActRxSG != 0
-		case netdevZCMaxSegs:
-			f.ZeroCopySegments = int(v)
-		case netdevXSKFeatures:
-			f.TxTimestamp = v&xskTxTimestamp != 0
-			f.TxChecksum = v&xskTxChecksum != 0
-			f.TxLaunchTime = v&xskTxLaunchTime != 0
-		}
+		b = b[min((length+3)&^3, len(b)):]
 	}
 	return nil
+}
+
+func (f *Features) set(kind uint16, v uint64) {
+	switch kind {
+	case netdevXDPFeatures:
+		f.Native = v&(xdpActBasic|xdpActRedirect) == xdpActBasic|xdpActRedirect
+		f.ZeroCopy = v&xdpActZeroCopy != 0
+		f.MultiBuffer = v&xdpActRxSG != 0
+	case netdevZCMaxSegs:
+		f.ZeroCopySegments = int(v)
+	case netdevXSKFeatures:
+		f.TxTimestamp = v&xskTxTimestamp != 0
+		f.TxChecksum = v&xskTxChecksum != 0
+		f.TxLaunchTime = v&xskTxLaunchTime != 0
+	}
 }
 
 // A Feature is something that not every kernel with AF_XDP has.

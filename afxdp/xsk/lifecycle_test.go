@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,9 +34,12 @@ func TestRebindingAtOnceAfterClose(t *testing.T) {
 				transmit(t, a.Sockets[0], head, free[:1], i, 64)
 				checkFrame(t, b.UMEM.Data(receive(t, b.Sockets[0], 1)[0]), head, i, 64)
 				complete(t, a.Sockets[0], 1)
+				// Frames are on their way when it is closed.
+				transmit(t, a.Sockets[0], head, free[:24], i, 64)
 				if err := b.Close(); err != nil {
 					t.Fatal(err)
 				}
+				complete(t, a.Sockets[0], 24)
 				if id := attached(t, &p.Ends[1]); id != 0 {
 					t.Fatalf("program %d is still attached", id)
 				}
@@ -124,14 +128,14 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 				d.Close()
 				t.Fatal("opened")
 			}
-			if tt.is != nil && !errors.Is(err, tt.is) || !bytes.Contains([]byte(err.Error()), []byte(tt.says)) {
+			if tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("got %v, want it to match %v and say %q", err, tt.is, tt.says)
 			}
 		})
 	}
 	gone := p.Ends[0]
 	gone.Device = "nosuchdev"
-	if _, err := tryOpen(&gone, xsk.Config{}); err == nil || !bytes.Contains([]byte(err.Error()), []byte("no such device")) {
+	if _, err := tryOpen(&gone, xsk.Config{}); err == nil || !strings.Contains(err.Error(), "no such device") {
 		t.Errorf("got %v, want it to say that there is no such device", err)
 	}
 }
@@ -282,33 +286,39 @@ func TestWakeAndCloseEndAWait(t *testing.T) {
 	}
 }
 
+// tcp carries data from end 0 to end 1 by the kernel's TCP, in the background.
+func tcp(t *testing.T, ends *[2]veth.End, data []byte) (got <-chan []byte) {
+	t.Helper()
+	var l net.Listener
+	var c net.Conn
+	err := errors.Join(
+		ends[1].Do(func() (err error) { l, err = net.Listen("tcp", ends[1].IPv4.Addr().String()+":0"); return err }),
+		ends[0].Do(func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c.Write(data)
+		c.Close()
+	}()
+	all := make(chan []byte, 1)
+	go func() {
+		b, _ := io.ReadAll(s)
+		s.Close()
+		all <- b
+	}()
+	return all
+}
+
 func TestTCPPassesBeside(t *testing.T) {
 	inBothModes(t, veth.Config{}, xsk.Config{}, xsk.Config{}, func(t *testing.T, r *run) {
-		var l net.Listener
-		var c net.Conn
-		ends := &r.lab.Ends
-		err := errors.Join(
-			ends[1].Do(func() (err error) { l, err = net.Listen("tcp", ends[1].IPv4.Addr().String()+":0"); return err }),
-			ends[0].Do(func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		s, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
 		data := bytes.Repeat([]byte("around the kernel, and through it "), 100_000)
-		go func() {
-			c.Write(data)
-			c.Close()
-		}()
-		got := make(chan []byte)
-		go func() {
-			all, _ := io.ReadAll(s)
-			got <- all
-		}()
+		got := tcp(t, &r.lab.Ends, data)
 		// Ours compete with TCP for the queue of the device and may be lost;
 		// those that arrive are whole and in order.
 		const last = 1 << 20
@@ -408,4 +418,21 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 			t.Errorf("got %v allocations a batch, want 0", got)
 		}
 	})
+}
+
+// Without multi-buffer a native program on veth bounds the MTU.
+func TestFallbackToGenericSaysWhy(t *testing.T) {
+	p := lab(t, veth.Config{MTU: 9000})
+	d := open(t, &p.Ends[0], xsk.Config{})
+	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {
+		t.Errorf("got %s (mode %s), reason %v, want skb and the reason", how, d.Mode(), why)
+	}
+	multi := open(t, &p.Ends[1], xsk.Config{Socket: xsk.SocketConfig{MultiBuffer: true}})
+	if how, why := multi.Program.Attached(); how != xsk.AttachNative || why != nil {
+		t.Errorf("multi-buffer: got %s, reason %v, want native", how, why)
+	}
+	if d, err := tryOpen(&p.Ends[0], xsk.Config{Attach: xsk.AttachNative}); err == nil {
+		d.Close()
+		t.Error("a native program was attached although the MTU forbids it")
+	}
 }

@@ -39,37 +39,43 @@ func (l LinkState) String() string {
 	return "gone"
 }
 
-// ifreq is struct ifreq of net/if.h: a name and 24 bytes of many kinds.
+// ifreq is struct ifreq of net/if.h: a name and 24 bytes of many kinds, aligned
+// for each of them.
 type ifreq struct {
 	name [unix.IFNAMSIZ]byte
-	data [24]byte
+	data [3]uint64
+}
+
+// ethtoolRequest is an ifreq with a pointer in it.
+type ethtoolRequest struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [2]uint64
 }
 
 // ioctl asks the kernel about a device. Any socket but one of AF_XDP will do,
 // and it is that socket's namespace that is asked, whatever the thread's.
-func (r *ifreq) ioctl(fd int, request uint) error {
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(unsafe.Pointer(r)))
-	if errno != 0 {
+func ioctl(fd int, request uint, arg unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-func newIfreq(name string) (ifreq, error) {
-	var r ifreq
-	if name == "" || len(name) >= len(r.name) {
-		return r, fmt.Errorf("%q is no name of a device: %w", name, unix.ENODEV)
-	}
-	copy(r.name[:], name)
-	return r, nil
+// ethtool carries out a command, whose structure data points to.
+func ethtool(fd int, name string, data unsafe.Pointer) error {
+	r := ethtoolRequest{data: data}
+	copy(r.name[:len(r.name)-1], name)
+	return ioctl(fd, unix.SIOCETHTOOL, unsafe.Pointer(&r))
 }
 
 func lookupDevice(fd int, name string) (device, error) {
-	r, err := newIfreq(name)
-	if err != nil {
-		return device{}, err
+	var r ifreq
+	if name == "" || len(name) >= len(r.name) {
+		return device{}, fmt.Errorf("%q is no name of a device: %w", name, unix.ENODEV)
 	}
-	if err := r.ioctl(fd, unix.SIOCGIFINDEX); err != nil {
+	copy(r.name[:], name)
+	if err := ioctl(fd, unix.SIOCGIFINDEX, unsafe.Pointer(&r)); err != nil {
 		return device{}, fmt.Errorf("no such device (ip link lists them): %w", err)
 	}
 	return device{name: name, index: int(*(*int32)(unsafe.Pointer(&r.data)))}, nil
@@ -80,11 +86,10 @@ func lookupDevice(fd int, name string) (device, error) {
 func (d device) link(fd int) LinkState {
 	var r ifreq
 	*(*int32)(unsafe.Pointer(&r.data)) = int32(d.index)
-	if r.ioctl(fd, unix.SIOCGIFNAME) != nil {
-		return LinkGone
-	}
-	if r.ioctl(fd, unix.SIOCGIFFLAGS) != nil {
-		return LinkGone
+	for _, request := range []uint{unix.SIOCGIFNAME, unix.SIOCGIFFLAGS} {
+		if ioctl(fd, request, unsafe.Pointer(&r)) != nil {
+			return LinkGone
+		}
 	}
 	switch flags := *(*uint16)(unsafe.Pointer(&r.data)); {
 	case flags&unix.IFF_UP == 0:
@@ -112,12 +117,7 @@ type ethtoolChannels struct {
 // is one of each kind.
 func (d device) queues(fd int) (Queues, error) {
 	c := ethtoolChannels{cmd: unix.ETHTOOL_GCHANNELS}
-	r, err := newIfreq(d.name)
-	if err != nil {
-		return Queues{}, err
-	}
-	*(*unsafe.Pointer)(unsafe.Pointer(&r.data)) = unsafe.Pointer(&c)
-	if err := r.ioctl(fd, unix.SIOCETHTOOL); err != nil {
+	if err := ethtool(fd, d.name, unsafe.Pointer(&c)); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return Queues{1, 1, 1, 1}, nil // a driver without a choice
 		}

@@ -70,6 +70,10 @@ func (d *Device) open(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
+	if how, _ := d.Program.Attached(); how == AttachGeneric && cfg.Socket.Copying == CopyAuto {
+		// Drivers bring frames to zero-copy sockets by native programs alone.
+		cfg.Socket.Copying = CopyAlways
+	}
 	for _, q := range queues {
 		cfg.Socket.Device, cfg.Socket.Queue = cfg.Device, q
 		s, err := NewSocket(d.UMEM, cfg.Socket)

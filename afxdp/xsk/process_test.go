@@ -32,6 +32,10 @@ func TestMain(m *testing.M) {
 		child(device)
 		return
 	}
+	if args, ok := os.LookupEnv(benchEnv); ok {
+		benchChild(args)
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -30,7 +30,9 @@ func load(t testing.TB, m Match) testProgram {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sockets.Close() })
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.XDP, License: "BSD", Instructions: m.instructions(sockets.FD())})
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, License: "BSD", Instructions: m.instructions(sockets.FD()),
+	})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

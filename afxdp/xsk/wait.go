@@ -20,7 +20,7 @@ const (
 	EventRx   Event = 1 << iota // Receive has something
 	EventTx                     // at least half of the transmit ring is free
 	EventWake                   // Wake was called
-	EventLink                   // the state of the link may have changed: see Link
+	EventLink                   // the state of the link has changed since the last wait: see Link
 )
 
 // maxSleep bounds one sleep in the kernel: its poll says nothing when the
@@ -54,7 +54,8 @@ func (w *waiter) open(socket int, name string) (err error) {
 	if w.dev, err = lookupDevice(w.netlink, name); err != nil {
 		return err
 	}
-	if err := unix.Bind(w.netlink, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK}); err != nil {
+	links := unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_LINK}
+	if err := unix.Bind(w.netlink, &links); err != nil {
 		return fmt.Errorf("watch the state of %s by netlink: %w", name, err)
 	}
 	w.link.Store(int32(w.dev.link(w.netlink)))
@@ -85,14 +86,14 @@ func (w *waiter) wake() {
 	unix.Syscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// Wake makes the goroutine that is in Wait, or the next one that calls it,
+// Wake makes one goroutine that is in Wait, or the next one that calls it,
 // return with EventWake. Any goroutine may call it, at any time.
 func (s *Socket) Wake() { s.wait.wake() }
 
 // Wait sleeps until one of the events in want is there, Wake is called, the
 // state of the link changes, or the timeout is over, and returns what happened;
 // no event means the timeout. A negative timeout is for ever, 0 only looks.
-// One goroutine waits at a time for each direction; a thread is blocked
+// One goroutine waits at a time for each direction; its thread is blocked
 // meanwhile.
 //
 // While it sleeps the kernel also sends what is queued. ErrDeviceGone is
@@ -151,6 +152,7 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 	default:
 		return 0, fmt.Errorf("xsk: wait for %s: %w", w.dev.name, errno)
 	}
+	look := errno == 0 && n == 0 // the time is over: is there still a device?
 	if errno == 0 && n > 0 {
 		if fds[0].Revents&unix.POLLIN != 0 {
 			got |= EventRx
@@ -165,10 +167,10 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 		}
 		if fds[2].Revents != 0 {
 			w.drain(w.netlink)
+			look = true
 		}
 	}
-	if got&(EventRx|EventTx) == 0 {
-		// Nothing moves: is there still a device?
+	if look {
 		was := LinkState(w.link.Load())
 		now := w.dev.link(w.netlink)
 		if now == LinkGone {

@@ -382,7 +382,9 @@ func checkConnectSecret(e *end) {
 // trySecret tries to connect until both sides have, or one has failed. It says
 // yes, no, or what else happened.
 func trySecret(e *end, l *link, secret []byte) string {
-	e.cfg.Attributes.Secret = secret
+	cfg := *e.cfg // which other checks use as well
+	cfg.Attributes.Secret = secret
+	e.cfg = &cfg
 	e.ctx = e.open()
 	c := l.begin()
 	var err error

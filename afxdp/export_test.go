@@ -1,0 +1,30 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Describe tells the state of an instance's connection.
+func Describe(i driver.Instance) string {
+	var c *conn
+	switch x := i.(type) {
+	case *small:
+		c = &x.conn
+	case *large:
+		c = &x.conn
+	}
+	n := c.ctx.nic
+	n.mustLock()
+	defer n.unlock()
+	s := fmt.Sprintf("%v\n  %+v\n  free %d spare %d", c.lc, c.ctx.end.Stats(), len(n.free), len(n.spare))
+	for k := range n.queues {
+		q := &n.queues[k]
+		st, _ := q.sock.Stats()
+		s += fmt.Sprintf("\n  queue %d: out %d under %d posted %d stuck %v, %+v", k, q.out, q.under, q.posted, q.stuck, st)
+	}
+	return s
+}

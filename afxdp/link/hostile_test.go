@@ -1,0 +1,365 @@
+package link
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// trap is a carrier and handler that counts, for an endpoint under attack.
+type trap struct {
+	tb    testing.TB
+	frame []byte
+	lent  int
+	sent  [][]byte // copies, if keep
+	keep  bool
+	bytes int // sent to whoever's packet is being handled
+	down  error
+	held  map[uint64]bool
+}
+
+func (p *trap) Get() (Frame, bool) { p.lent++; return Frame{Data: p.frame}, true }
+func (p *trap) Put(id uint64) {
+	if id != 0 {
+		if !p.held[id] {
+			p.tb.Fatalf("frame %d given back, which was not kept", id)
+		}
+		delete(p.held, id)
+		return
+	}
+	p.lent--
+}
+func (p *trap) Sending(uint64) bool { return false }
+func (p *trap) Send(r Route, f Frame, n int) bool {
+	if r == Reply {
+		p.bytes += n
+	}
+	if p.keep {
+		p.sent = append(p.sent, bytes.Clone(f.Data[:n]))
+	}
+	return true
+}
+func (p *trap) Up(*Conn)                              {}
+func (p *trap) Down(_ *Conn, err error)               { p.down = err }
+func (p *trap) Deliver(c *Conn, f Fragment)           { c.Release(f.ID) }
+func (p *trap) Fill(*Conn, *Transfer, uint64, []byte) {}
+func (p *trap) Placed(*Conn, *Transfer)               {}
+func (p *trap) Place(_ *Conn, x *Placement) {
+	if x.Offset > x.Total || uint64(len(x.Data)) > x.Total-x.Offset {
+		p.tb.Fatalf("%d bytes placed at %d of %d", len(x.Data), x.Offset, x.Total)
+	}
+}
+
+// trapped makes an endpoint with fixed random numbers.
+func trapped(tb testing.TB, cfg Config) (*Endpoint, *trap) {
+	p := &trap{tb: tb, frame: make([]byte, 2000), held: map[uint64]bool{}}
+	cfg.ID, cfg.MTU = max(cfg.ID, 1), 1500
+	if cfg.Secret == nil {
+		cfg.Secret = []byte("the secret")
+	}
+	cfg.Rand = simReader{rand.New(rand.NewPCG(cfg.ID, 1))}
+	e, err := NewEndpoint(cfg, p, p)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e, p
+}
+
+// victim is an endpoint with a connection to one that the test plays itself.
+func victim(tb testing.TB, encrypt bool) (e *Endpoint, p *trap, c *Conn, peer *Endpoint, q *trap) {
+	e, p = trapped(tb, Config{ID: 1, Encrypt: encrypt})
+	peer, q = trapped(tb, Config{ID: 2})
+	c, _ = e.Dial(1000, 1, 2, []byte("dialer"), nil)
+	_, _ = peer.Listen(1000, 1, 1, []byte("listener"), nil)
+	p.keep, q.keep = true, true
+	for now := Time(2000); len(peer.peers)+len(e.peers) > 0; now += 1e6 {
+		for _, x := range []struct {
+			e, to *Endpoint
+			p     *trap
+		}{{e, peer, p}, {peer, e, q}} {
+			x.e.Flush(now)
+			if x.e.Next() <= now {
+				x.e.Tick(now)
+			}
+			out := x.p.sent
+			x.p.sent = nil
+			for _, b := range out {
+				x.to.Input(now, []byte("address"), Frame{Data: b})
+			}
+		}
+		if now > 1e9 {
+			tb.Fatal("no connection")
+		}
+	}
+	e.Flush(e.now)
+	p.keep, q.keep, p.sent, q.sent = false, false, nil, nil
+	return e, p, c, peer, q
+}
+
+// packet is a valid packet to c, with changes.
+func packet(c *Conn, n int, change func(h *header, b []byte)) []byte {
+	b := make([]byte, n)
+	h := header{kind: kindData, conn: c.id, pn: c.newest + 1, cum: c.next, credit: uint32(c.next + 16), stamp: 7}
+	if n >= HeaderSize {
+		le.PutUint64(b[48:], c.cum)
+	}
+	change(&h, b)
+	putHeader(b, &h)
+	finishPacket(b)
+	return b
+}
+
+// Whatever is wrong in a packet that is otherwise genuine, it is counted, nothing of it is
+// delivered, and where the peer must have lost its senses the connection ends.
+func TestHostilePacketsAreDroppedAndCounted(t *testing.T) {
+	const drop, end = false, true
+	for _, c := range []struct {
+		name   string
+		ends   bool
+		n      int
+		change func(h *header, b []byte)
+	}{
+		{"no packet number", drop, 60, func(h *header, _ []byte) { h.pn = 0 }},
+		{"bitmap longer than packet", drop, 60, func(h *header, _ []byte) { h.words = 2 }},
+		{"bitmap too long", drop, 400, func(h *header, _ []byte) { h.words = maxWords + 1 }},
+		{"bitmap all of it", drop, 64, func(h *header, _ []byte) { h.words = 2 }},
+		{"sealed, but no keys", drop, 80, func(h *header, _ []byte) { h.flags = flagSealed }},
+		{"no kind", drop, 60, func(h *header, _ []byte) { h.kind = 0 }},
+		{"unknown kind", drop, 60, func(h *header, _ []byte) { h.kind = 12 }},
+		{"close without its end", drop, 50, func(h *header, _ []byte) { h.kind = kindClose }},
+		{"end beyond credit", end, 60, func(h *header, b []byte) { h.kind = kindClose; le.PutUint64(b[48:], 1<<40) }},
+		{"fragment without seq", drop, 54, func(*header, []byte) {}},
+		{"beyond credit", end, 60, func(_ *header, b []byte) { le.PutUint64(b[48:], 16) }},
+		{"far beyond credit", end, 60, func(_ *header, b []byte) { le.PutUint64(b[48:], 1<<63) }},
+		{"acknowledges what was not sent", end, 60, func(h *header, _ []byte) { h.cum = 1 << 50 }},
+		{"bitmap of what was not sent", end, 64, func(h *header, b []byte) { h.words = 1; b[56] = 1 }},
+		{"placed, too short", end, 79, func(h *header, _ []byte) { h.flags = flagPlaced }},
+		{"placed beyond its message", end, 90, func(h *header, b []byte) { h.flags = flagPlaced; le.PutUint64(b[72:], 9) }},
+		{"placed where the sum wraps", end, 90, func(h *header, b []byte) {
+			h.flags = flagPlaced
+			le.PutUint64(b[64:], 1<<64-5)
+			le.PutUint64(b[72:], 1<<64-1)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e, p, conn, _, _ := victim(t, false)
+			before := e.stats.Bad
+			if c.n == 64 {
+				p.held[5] = true
+			}
+			if e.Input(e.now, nil, Frame{ID: 5, Data: packet(conn, c.n, c.change)}) {
+				t.Error("kept")
+			}
+			if e.stats.Bad != before+1 {
+				t.Errorf("%d counted, want 1", e.stats.Bad-before)
+			}
+			if got := errors.Is(p.down, ErrProtocol); got != c.ends {
+				t.Errorf("connection ended with %v, want the end: %v", p.down, c.ends)
+			}
+		})
+	}
+}
+
+// Values that only hurt whoever sends them do not end the connection, nor make work.
+func TestStrangeNumbersAreHarmless(t *testing.T) {
+	for name, change := range map[string]func(h *header, b []byte){
+		"highest packet number": func(h *header, _ []byte) { h.pn = 1<<64 - 1 },
+		"echo of the future":    func(h *header, _ []byte) { h.echo = 1 << 31 },
+		"echo of the past":      func(h *header, _ []byte) { h.echo = 1<<31 + 1 },
+		"credit below":          func(h *header, _ []byte) { h.credit = 1 << 31 },
+		"credit far beyond":     func(h *header, _ []byte) { h.credit = 1<<31 - 1 },
+		"greatest delay":        func(h *header, _ []byte) { h.echo, h.delay = 1, 0xffff },
+		"repeated often":        func(h *header, _ []byte) { h.dups = 200 },
+	} {
+		e, p, c, _, _ := victim(t, false)
+		e.Input(e.now, nil, Frame{Data: packet(c, 60, change)})
+		if p.down != nil || e.stats.Bad != 0 {
+			t.Errorf("%s: down %v, %d bad", name, p.down, e.stats.Bad)
+		}
+		if c.limit > 64*maxWords {
+			t.Errorf("%s: credit up to %d is believed", name, c.limit)
+		}
+	}
+}
+
+// With encryption nothing that was not sealed for this connection, once, is taken.
+func TestSealedConnectionTakesNothingElse(t *testing.T) {
+	e, p, c, peer, q := victim(t, true)
+	pc := peer.remote[c.id]
+	q.keep = true
+	pc.sendBare(kindPing, 0, 0)
+	good := q.sent[0]
+	try := func(name string, b []byte, want uint64) {
+		t.Helper()
+		before := e.stats.Bad
+		e.Input(e.now, nil, Frame{Data: b})
+		if got := e.stats.Bad - before; got != want || p.down != nil {
+			t.Errorf("%s: %d refused, want %d; down %v", name, got, want, p.down)
+		}
+	}
+	for k := range good {
+		if k >= 8 && k < 16 {
+			continue // of another connection
+		}
+		b := bytes.Clone(good)
+		b[k] ^= 1
+		if sized(b) == nil || kind(b[0]) >= kindData {
+			try("changed at "+hex.EncodeToString([]byte{byte(k)}), b, 1)
+		}
+	}
+	try("not sealed", packet(c, 60, func(*header, []byte) {}), 1)
+	try("itself", bytes.Clone(good), 0)
+	try("repeated", bytes.Clone(good), 1)
+}
+
+// A flood of greetings costs no memory, and those that hold a connection are heard all the same.
+func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
+	e, p, c, _, _ := victim(t, false)
+	dialer, d := trapped(t, Config{ID: 3})
+	d.keep = true
+	_, _ = dialer.Dial(1, 1, 1, nil, nil)
+	dialer.Tick(1)
+	bare := d.sent[0]
+	cookied := bytes.Clone(bare)
+	p.keep = true
+	e.Input(e.now, []byte("there"), Frame{Data: bytes.Clone(bare)})
+	copy(cookied[atCookie:], p.sent[0][16:])
+	copy(cookied[atMAC:], e.greetingMAC(cookied, nil))
+	finishPacket(cookied)
+	forged := bytes.Clone(cookied)
+	forged[atMAC] ^= 1
+	finishPacket(forged)
+	knock := putSmall(make([]byte, 64), kindKnock, 1, 99, 0, nil)
+	p.keep, p.sent = false, nil
+	from := []byte("there")
+	for name, b := range map[string][]byte{"without cookie": bare, "nobody listens": cookied, "forged": forged, "knock": knock,
+		"of no connection": packet(&Conn{id: 1 << 40}, 60, func(*header, []byte) {})} {
+		b, conns := bytes.Clone(b), e.Conns()
+		p.bytes = 0
+		if got := testing.AllocsPerRun(1000, func() { e.Input(e.now, from, Frame{Data: b}) }); got != 0 {
+			t.Errorf("%s: %v allocations", name, got)
+		}
+		if e.Conns() != conns || len(e.peers) != 0 {
+			t.Errorf("%s: something is remembered", name)
+		}
+		if p.bytes > 1001*len(b) {
+			t.Errorf("%s: answered %d bytes to %d", name, p.bytes, 1001*len(b))
+		}
+	}
+	p.held[5] = true
+	if e.Input(e.now, nil, Frame{ID: 5, Data: packet(c, 60, func(*header, []byte) {})}); c.cum != 1 {
+		t.Error("the connection is not heard")
+	}
+	if p.lent != 0 {
+		t.Errorf("%d frames lost", p.lent)
+	}
+}
+
+// A message costs no allocation at either end, whatever its kind.
+func TestMessagesDoNotAllocate(t *testing.T) {
+	for _, encrypt := range []bool{false, true} {
+		w := newWire(t, 2, Config{Encrypt: encrypt})
+		from, to := w.ends[0], w.ends[1]
+		from.src, to.dst = make([]byte, 1<<16), make([]byte, 1<<16)
+		tr := Transfer{Len: 1 << 16}
+		run := func() {
+			w.pingPong(from.conns[1], to.conns[1])
+			from.post(64, 20)
+			from.conns[0].Start(w.now, &tr)
+			for at := from.placed; from.placed == at; {
+				w.step(5000)
+			}
+			w.step(1e6)
+		}
+		for range 100 {
+			run()
+		}
+		if got := testing.AllocsPerRun(200, run); got != 0 {
+			t.Errorf("encrypted %v: %v allocations", encrypt, got)
+		}
+	}
+}
+
+// The bytes of each kind of packet are what docs/wire.md shows, and do not change unawares.
+func TestGoldenPackets(t *testing.T) {
+	e, p, c, peer, q := victim(t, false)
+	g := greeting{kind: kindInit, version: Version, to: 2, from: 1, id: 0x1122334455667788, mtu: 1500, credit: 16, options: optEncrypt, hello: []byte("hi")}
+	copy(g.nonce[:], "0123456789abcdef")
+	answer := g
+	answer.kind, answer.to, answer.from, answer.id = kindAccept, g.id, 2, 0x99
+	id := []byte{1, 2, 3, 4, 5, 6, 7, 8}
+	data := func(h *header, b []byte) {
+		*h = header{kind: kindData, flags: flagMore | flagAsk, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9, words: 1, dups: 10}
+		le.PutUint64(b[48:], 11)
+		copy(b[56:], "payload")
+		le.PutUint64(b[len(b)-8:], 0x8000000000000001)
+	}
+	placed := func(h *header, b []byte) {
+		*h = header{kind: kindData, flags: flagPlaced, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9}
+		for k, v := range []uint64{11, 12, 13, 99} {
+			le.PutUint64(b[48+8*k:], v)
+		}
+		copy(b[80:], "payload")
+	}
+	bare := func(k kind, flags uint8) func(h *header, b []byte) {
+		return func(h *header, b []byte) {
+			*h = header{kind: k, flags: flags, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9}
+		}
+	}
+	seal := func() []byte {
+		x := newSecrets([]byte("the secret"), nil).keys(true, &g, &answer)
+		b := packet(c, 71, data)
+		return x.seal(make([]byte, 100), b, 4)
+	}
+	buf := func() []byte { return make([]byte, 200) }
+	short := func(k kind, f uint8, n int) []byte {
+		b := make([]byte, max(n, 56))
+		h := header{}
+		bare(k, f)(&h, b)
+		putHeader(b, &h)
+		if n == HeaderSize {
+			le.PutUint64(b[48:], 5)
+		}
+		finishPacket(b[:n])
+		return b[:n]
+	}
+	_, _, _ = p, peer, q
+	var out strings.Builder
+	for _, v := range []struct {
+		name string
+		b    []byte
+	}{
+		{"init", e.putGreeting(buf(), &g, []byte("cookiecookiecookiecookie"), nil)},
+		{"accept", e.putGreeting(buf(), &answer, nil, &g)},
+		{"reject", putSmall(buf(), kindReject, g.id, 2, uint8(rejectAuth), nil)},
+		{"knock", putSmall(buf(), kindKnock, 1, 2, 0, nil)},
+		{"reset", putSmall(buf(), kindReset, 0x0807060504030201, 0, 0, e.secrets.mac(e.secrets.reset, id))},
+		{"data", packet(c, 71, data)},
+		{"placed", packet(c, 87, placed)},
+		{"sealed data", seal()},
+		{"ack", short(kindAck, 0, ackSize)},
+		{"ping", short(kindPing, 0, ackSize)},
+		{"close", short(kindClose, flagAbort, HeaderSize)},
+		{"closed", short(kindClosed, 0, HeaderSize)},
+	} {
+		out.WriteString(v.name + " " + hex.EncodeToString(v.b) + "\n")
+	}
+	name := filepath.Join("testdata", "golden.txt")
+	if os.Getenv("BYWASH_GOLDEN") != "" {
+		if err := os.WriteFile(name, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != string(want) {
+		t.Errorf("packets have changed; BYWASH_GOLDEN=1 writes them anew\ngot:\n%s\nwant:\n%s", got, want)
+	}
+}

@@ -1,0 +1,81 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// There is nothing to register here. What a prefetched receive gains is credit: the sender may have as much
+// under way as the window allows from the first packet on.
+
+var _ driver.Prefetcher = (*large)(nil)
+
+// identity tells memory apart, well enough to find a post of something else.
+func identity(p *driver.Packet) uint64 {
+	c := p.Cursor()
+	n := p.Len()
+	b := c.Next(1)
+	if len(b) == 0 {
+		return 0
+	}
+	return uint64(uintptr(unsafe.Pointer(&b[0]))) + uint64(n)<<48 + uint64(n)>>16
+}
+
+// matches tells whether a packet that may be prefetched has the memory that it had then.
+func (l *large) matches(p *driver.Packet, op string) error {
+	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != identity(p) {
+		return l.fault(op, fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid))
+	}
+	return nil
+}
+
+func (l *large) prefetch(p *driver.Packet, op string) error {
+	if !l.enter() {
+		return l.failure(op)
+	}
+	defer l.leave()
+	if l.state.Load() != stateUp {
+		return l.failure(op)
+	}
+	if p.Driver.Phase != driver.Idle {
+		return l.misuse(op, p)
+	}
+	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
+	return nil
+}
+
+func (l *large) unfetch(p *driver.Packet, op string) error {
+	if l.state.Load() == stateClosed {
+		return l.failure(op)
+	}
+	if p.Driver.Phase != driver.Prefetched {
+		return l.fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
+	}
+	p.Driver.Phase = driver.Idle
+	return nil
+}
+
+// SendPrefetch implements driver.Prefetcher.
+func (l *large) SendPrefetch(p *driver.Packet) error { return l.prefetch(p, "prefetch send") }
+
+// SendUnfetch implements driver.Prefetcher.
+func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p, "unfetch send") }
+
+// RecvPrefetch implements driver.Prefetcher.
+func (l *large) RecvPrefetch(p *driver.Packet) error {
+	if err := l.prefetch(p, "prefetch receive"); err != nil {
+		return err
+	}
+	size := max(1, int(l.fragment.Load()))
+	l.expected.Store(int64((p.Len() + size - 1) / size))
+	l.mark()
+	l.ctx.nic.run()
+	return nil
+}
+
+// RecvUnfetch implements driver.Prefetcher.
+func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p, "unfetch receive") }
