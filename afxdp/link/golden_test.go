@@ -154,7 +154,8 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 		}
 	}
 	var p Placement
-	if !p.parse(golden["placed"]) || p.Tag != 0x5152535455565758 || p.Offset != 4096 || p.Total != 1<<20 || string(p.Data) != "placed" {
+	if !p.parse(golden["placed"]) || p.Tag != 0x5152535455565758 || p.Offset != 4096 || p.Total != 1<<20 ||
+		string(p.Data) != "placed" {
 		t.Errorf("placed: %+v", p)
 	}
 	sealed := bytes.Clone(golden["sealed"])
@@ -164,8 +165,8 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 }
 
 func sameGreeting(a, b *greeting) bool {
-	return a.kind == b.kind && a.version == b.version && a.to == b.to && a.from == b.from && a.id == b.id && a.nonce == b.nonce &&
-		a.mtu == b.mtu && a.credit == b.credit && a.options == b.options
+	return a.kind == b.kind && a.version == b.version && a.to == b.to && a.from == b.from && a.id == b.id &&
+		a.nonce == b.nonce && a.mtu == b.mtu && a.credit == b.credit && a.options == b.options
 }
 
 // oneFrame is a carrier that keeps what was sent last.

@@ -156,7 +156,8 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "bywash: %d frames of %d NICs, %d more dropped, in %s\n", c.taken, len(c.nics), c.dropped(), f.out)
+	_, err = fmt.Fprintf(c.stderr, "bywash: %d frames of %d NICs, %d more dropped, in %s\n",
+		c.taken, len(c.nics), c.dropped(), f.out)
 	return err
 }
 
@@ -310,7 +311,8 @@ func (c *capture) follow(s *stat.Stream, pid int) {
 func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
 	if i := r.Interface; i != nil {
 		k, err := c.w.Interface(pcapng.Interface{
-			Name: i.Device, Description: fmt.Sprintf("%s in process %d", i.Driver, pid), LinkType: i.LinkType, Snap: uint32(c.req.Snap),
+			Name: i.Device, Description: fmt.Sprintf("%s in process %d", i.Driver, pid),
+			LinkType: i.LinkType, Snap: uint32(c.req.Snap),
 		})
 		c.nics = append(c.nics, nicCapture{since: time.Now().UnixNano()})
 		return append(numbers, int(k)), err

@@ -255,7 +255,8 @@ func TestRingKeepsOrderAndCounts(t *testing.T) {
 		out = out[size:]
 	}
 	if len(out) != 0 || f.frames.Load() != shown || dropped == 0 || uint64(len(want))+dropped != shown {
-		t.Errorf("%d bytes left, %d frames counted of %d, %d dropped, %d kept", len(out), f.frames.Load(), shown, dropped, len(want))
+		t.Errorf("%d bytes left, %d frames counted of %d, %d dropped, %d kept",
+			len(out), f.frames.Load(), shown, dropped, len(want))
 	}
 }
 

@@ -140,8 +140,10 @@ func (s *Stream) announced(r Record, b []byte) (Record, error) {
 
 // failure is io.EOF where the process has ended in the middle of a record, too.
 func (s *Stream) failure(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
-		return io.EOF
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, os.ErrDeadlineExceeded, net.ErrClosed} {
+		if errors.Is(err, end) {
+			return io.EOF
+		}
 	}
 	return fmt.Errorf("capture from process %d: %w", s.pid, err)
 }

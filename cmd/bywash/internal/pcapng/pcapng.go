@@ -100,7 +100,8 @@ func (x *Writer) Interface(i Interface) (uint32, error) {
 // Packet writes one, of an interface that was announced.
 func (x *Writer) Packet(p Packet) error {
 	if p.Interface >= x.interfaces || len(p.Data) > p.Length {
-		return fmt.Errorf("pcapng: packet with %d of %d bytes of interface %d of %d", len(p.Data), p.Length, p.Interface, x.interfaces)
+		return fmt.Errorf("pcapng: packet with %d of %d bytes of interface %d of %d",
+			len(p.Data), p.Length, p.Interface, x.interfaces)
 	}
 	b := x.begin(blockPacket)
 	b = le.AppendUint32(b, p.Interface)
