@@ -169,9 +169,10 @@ type capture struct {
 	count  int64 // 0: no limit
 	done   context.CancelFunc
 
-	seen    map[stat.Endpoint]bool
-	streams sync.WaitGroup
-	running map[*stat.Stream]struct{} // guarded by mu
+	seen     map[stat.Endpoint]bool // not to be asked again
+	attached bool                   // to some process
+	streams  sync.WaitGroup
+	running  map[*stat.Stream]struct{} // guarded by mu
 
 	mu    sync.Mutex
 	w     *pcapng.Writer
@@ -198,7 +199,7 @@ func (c *capture) run(ctx context.Context) error {
 	if err == nil {
 		err = c.missing()
 	}
-	if err == nil && len(c.seen) == 0 {
+	if err == nil && !c.attached {
 		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
 	}
 	for err == nil && !c.over() {
@@ -238,9 +239,10 @@ func (c *capture) scan() error {
 			if len(c.pids) > 0 {
 				return err
 			}
-			continue // it has ended since, or is somebody else's
+			c.seen[e] = errors.Is(err, stat.ErrForeign)
+			continue // it has ended since, does not listen yet, or is somebody else's
 		}
-		c.seen[e] = true
+		c.seen[e], c.attached = true, true
 		fmt.Fprintf(c.stderr, "bywash: capturing from process %d\n", e.PID)
 		c.mu.Lock()
 		c.running[s] = struct{}{}

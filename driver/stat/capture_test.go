@@ -343,15 +343,34 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 	}
 }
 
+// A process that stops in the middle of a record holds up nobody who asks first.
+func TestHalfARecordIsNotBuffered(t *testing.T) {
+	f := &feed{tap: &driver.Tap{Driver: "toy", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
+	intro, err := f.announcement()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Frame(driver.Frame{Data: []byte("frame")})
+	a, _ := f.unread()
+	for cut, want := range map[int]bool{0: true, 1: false, len(a) - recordHeader: false, len(a) - 4: false, len(a): false} {
+		s := newStream(nil, bytes.NewReader(slices.Concat(intro, a[:len(a)-cut])), 1)
+		if r, err := s.Next(); err != nil || r.Interface == nil {
+			t.Fatal(r, err)
+		}
+		if got := s.Buffered(); got != want {
+			t.Errorf("without the last %d bytes: Buffered is %v", cut, got)
+		}
+	}
+}
+
 func FuzzStream(f *testing.F) {
-	frame := &feed{snap: 100, ring: make([]byte, 4096)}
+	frame := &feed{tap: &driver.Tap{Driver: "afxdp", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
 	frame.Frame(driver.Frame{Time: 1, Data: []byte("frame")})
+	intro, err := frame.announcement()
+	if err != nil {
+		f.Fatal(err)
+	}
 	a, _ := frame.unread()
-	text := `{"driver":"afxdp","device":"eth0","link_type":1}`
-	intro := make([]byte, 16+len(text))
-	putRecord(intro, len(intro), recordInterface, 0)
-	le.PutUint32(intro[8:], uint32(len(text)))
-	copy(intro[16:], text)
 	f.Add(slices.Concat(intro, a, frame.counts()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newStream(nil, bytes.NewReader(b), 1)
@@ -359,6 +378,9 @@ func FuzzStream(f *testing.F) {
 			r, err := s.Next()
 			if err != nil {
 				return
+			}
+			if i := r.Interface; i != nil && strings.ContainsAny(i.Driver+i.Device, "\x1b\n\r\x00") {
+				t.Fatalf("control characters in %+v", i)
 			}
 			if len(r.Frame) > r.Length || int(r.Number) >= s.known {
 				t.Fatalf("%+v", r)

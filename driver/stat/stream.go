@@ -80,7 +80,13 @@ func (s *Stream) Stop() {
 func (s *Stream) Close() error { return s.conn.Close() }
 
 // Buffered tells whether Next would return without waiting for the process.
-func (s *Stream) Buffered() bool { return s.r.Buffered() >= recordHeader }
+func (s *Stream) Buffered() bool {
+	if s.r.Buffered() < recordHeader {
+		return false
+	}
+	h, err := s.r.Peek(recordHeader)
+	return err != nil || int64(s.r.Buffered()) >= int64(le.Uint32(h))
+}
 
 // Next waits for the next record. io.EOF when the capture has ended: stopped, or
 // because the process has.
