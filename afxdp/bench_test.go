@@ -3,62 +3,11 @@
 package afxdp_test
 
 import (
-	"context"
-	"fmt"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 )
-
-// twoEnds opens contexts in two namespaces of this process and connects them.
-func twoEnds(tb testing.TB, track driver.Track, options map[string]string) (a, b driver.Instance, ctxs [2]driver.Context) {
-	tb.Helper()
-	p, err := veth.New(veth.Config{MTU: 3498})
-	if err != nil {
-		tb.Skip(err)
-	}
-	d, err := driver.Lookup("afxdp")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for k := range ctxs {
-		o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.Ends[k].Namespace)}
-		for k, v := range options {
-			o[k] = v
-		}
-		nic, err := d.Query(driver.Hints{Track: track, Device: p.Ends[k].Device, Options: o})
-		if err == nil {
-			ctxs[k], err = nic.Open(driver.Attributes{})
-		}
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	if a, err = ctxs[0].Connect(ctxs[1].URL()); err == nil {
-		b, err = ctxs[1].Connect(ctxs[0].URL())
-	}
-	if err != nil {
-		tb.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	for _, i := range []driver.Instance{a, b} {
-		if err := i.ConnectWait(ctx); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	tb.Cleanup(func() {
-		for _, c := range ctxs {
-			_ = c.Close()
-		}
-		_ = p.Close()
-	})
-	return a, b, ctxs
-}
 
 func BenchmarkRate(bm *testing.B) {
 	a, b, _ := twoEnds(bm, driver.Small, nil)

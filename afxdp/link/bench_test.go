@@ -28,7 +28,6 @@ type wireEnd struct {
 	bytes     uint64
 	placed    int
 	dst, src  []byte
-	hold      bool
 }
 
 func newWire(tb testing.TB, conns int, cfg Config) *wire {
@@ -227,7 +226,7 @@ func BenchmarkPlaced(b *testing.B) {
 				for k := 0; k < b.N; {
 					n := min(conns, b.N-k)
 					for j := range n {
-						ts[j].Len = 1 << 20
+						ts[j].Len, ts[j].Total = 1<<20, 1<<20
 						from.conns[j].Start(w.now, &ts[j])
 					}
 					k += n

@@ -56,7 +56,6 @@ type Conn struct {
 	resetAt   Time // when a Reset is believed; never: there was none
 	wantPing  bool
 	pingAt    Time // when the last ping went out
-	closeSent Time
 	closeFrom Time
 	abort     bool
 	peerEnd   uint64 // of a Close: what the peer sent before it
@@ -108,12 +107,23 @@ func (c *Conn) MaxFragment() int { return c.mtu - HeaderSize - c.overhead() }
 func (c *Conn) maxPlaced() int { return c.mtu - PlacedHeaderSize - c.overhead() }
 
 // SetMTU changes the largest packet, within what both sides announced when connecting.
-// What waits in longer frames is sent as it is.
+// A packet keeps its size when it is sent again: where longer ones are under way, which the
+// path does not take any more, the connection ends with ErrShrunk.
 func (c *Conn) SetMTU(n int) error {
 	if n < MinMTU {
 		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", ErrInvalid, n, MinMTU)
 	}
 	c.mtu = min(n, int(c.mine.mtu), int(c.theirs.mtu))
+	if !c.sends() {
+		return nil
+	}
+	for seq := c.una; seq < c.sender.end; seq++ {
+		if s := c.seg(seq); s.state != segAcked && s.size()+c.overhead() > c.mtu {
+			c.sendBare(kindClose, flagAbort, c.next)
+			c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", ErrShrunk, c.mtu))
+			break
+		}
+	}
 	return nil
 }
 

@@ -34,4 +34,85 @@
 //     neither read nor change nor repeat packets; without it, who sees the packets can forge them.
 //   - A peer that is silent for the dead time is broken; one that was stopped for less loses nothing.
 //   - Nothing is allocated for a message.
+//
+// # Wire format
+//
+// All numbers are little-endian. Every packet begins with its kind, flags (or, of a greeting, the
+// version), its size, and a CRC-32C over all of it but that field; what follows its size is padding of the carrier's.
+// A packet of a connection (data, ack, ping, close, closed):
+//
+//	 0  kind u8, flags u8, size u16, checksum u32 (zero where the packet is encrypted)
+//	 8  connection u64, as the receiver calls it: 16 bits of place, 48 that nobody can guess
+//	16  packet number u64, from 1, never used again
+//	24  cumulative point u64: all fragments below it have arrived
+//	32  credit u32: fragments from here on may not be sent; the low half of 64 bits, as near as
+//	    can be to the cumulative point
+//	36  time stamp u32 of sending, in units of 1024 ns
+//	40  echo u32 of the newest packet's time stamp; 0: none
+//	44  delay u16 since that one arrived, in units of 1024 ns, at most 65535
+//	46  words u8 of the bitmap, at most 16; repetitions u8 that arrived, modulo 256
+//	48  sequence number u64 (data; close: of what would come next)
+//	56  payload of an ordered fragment; or tag u64, offset u64, length u64 and payload of a placed one
+//	at the end, bitmap: bit k is the fragment (cumulative point + 1 + k)
+//
+// Flags are: 1 another fragment of the message follows, 2 placed, 4 key phase, 8 encrypted,
+// 16 not in order (close), 32 to be acknowledged at once. An encrypted packet is AES-256-GCM over all from byte 48 on,
+// with the first 48 as additional data, the packet number in the nonce, and 16 bytes of tag at the end.
+//
+// Greetings (init, accept) have 168 bytes, so that no answer is longer than what it answers:
+//
+//	 0  kind u8, version u8, size u16, checksum u32
+//	 8  to u64 (init: the endpoint; accept: the dialer's connection), from u64 (endpoint)
+//	24  connection u64, nonce of 16 bytes
+//	48  MTU u32, credit u32, options u32 (1: encrypt), zero u32
+//	64  length u8 and up to 63 bytes of hello
+//	128 cookie of 24 bytes: when it was made u64, and 16 bytes of mac (accept: zero)
+//	152 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
+//	    checksum of zero; an accept's also over nonce and connection of the init that it answers
+//
+// Cookie (40 bytes): to u64, cookie. Reject, knock, reset (40 bytes): to u64, from u64, code u8 at 32; a reset has
+// the connection as its sender got it at 8, and at 16 a mac over that.
+//
+// # Connecting
+//
+//	dialer                    listener
+//	   <------------------------ knock     I wait for you (now and then)
+//	init ---------------------->           without cookie: nothing is remembered
+//	   <------------------------ cookie    40 bytes for 168
+//	init, cookie -------------->           the address is proven; the mac shows the secret
+//	   <------------------------ accept
+//	ping ---------------------->           both stand
+//
+// A reject says another secret, version or endpoint, or no room. As anyone might have sent it,
+// an accept that comes within 50 ms counts for more. A reset (the endpoint was started again, or
+// gave the connection up) makes the other side ask with a ping: only if that is not answered within 50 ms, or four
+// round trips, is it believed.
+//
+// # Recovery
+//
+// Each packet has a number of its own and echoes the newest time stamp, so that the round trip is known from every
+// packet, whatever was sent again. A fragment is lost when one that was sent later by more than a quarter of the least
+// round trip has arrived (RFC 8985); each repetition that turns out to be in vain widens that by a quarter, up to
+// the round trip. When nothing is heard for the round trip, four times its variance and the time that an acknowledgement may
+// wait, at least 0.5 ms, one fragment is sent again (RFC 8985's tail loss probe), whatever window and pace say; the pause then
+// doubles five times, a little differently for each connection. Who has no credit asks for it at the same times.
+//
+// # Congestion
+//
+// See the comment in pacer.go: delay is held near 75 µs, and up to 300 µs more where windows are small; it does not
+// lower a window below four fragments. Losses do, where they go beyond what the path loses anyway by three percent.
+//
+// # Limits
+//
+//   - 65536 connections; 64 to 1024 fragments under way on each: the window times the MTU in a round trip is the most
+//     that one carries, less where it loses packets.
+//   - MTU 256 to 65535 bytes, of which 56 are the header, 80 for placed fragments, 16 more with encryption.
+//   - Windows far below one fragment are shared unequally: 100 flows of 9000 bytes into 10 Gbit/s.
+//   - Flows with longer round trips get less: a third when ten times as long.
+//   - Sequence and packet numbers have 64 bits. Time stamps repeat after 73 minutes, which silence never lasts.
+//
+// # Sources
+//
+// RFC 8985 (RACK and probes), RFC 9000 (cookies, resets, anti-amplification), RFC 9001 (key phases), RFC 9002 (probe
+// time-outs), RFC 6479 (replay window), Swift (Kumar et al., SIGCOMM 2020), LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus).
 package link

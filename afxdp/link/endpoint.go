@@ -18,6 +18,7 @@ var (
 	ErrAuth     = errors.New("peer has another secret")
 	ErrVersion  = errors.New("peer speaks another version")
 	ErrProtocol = errors.New("peer violated the protocol")
+	ErrShrunk   = errors.New("the path's largest packet has become smaller")
 	ErrInvalid  = errors.New("invalid argument")
 )
 
@@ -55,8 +56,8 @@ type Carrier interface {
 	Put(id uint64)
 }
 
-// Handler is told what happens to connections. Its methods may call those of the
-// connection, except where they say otherwise.
+// Handler is told what happens to connections. Its methods may call those of
+// connections, Close too, and Dial and Listen, except where they say otherwise; never Input, Flush and Tick.
 type Handler interface {
 	// Up: the connection stands.
 	Up(c *Conn)
@@ -64,12 +65,14 @@ type Handler interface {
 	// err says why. Close does not cause it.
 	Down(c *Conn, err error)
 	// Deliver hands over the next fragment in order. The frame is the
-	// handler's until it calls Conn.Release.
+	// handler's until it calls Conn.Release, which it may do within Deliver: that puts the frame
+	// before Input has said that it is kept.
 	Deliver(c *Conn, f Fragment)
 	// Place hands over bytes of a placed message, in any order, each byte once;
 	// they are valid until it returns.
 	Place(c *Conn, p *Placement)
-	// Fill copies what follows off in a transfer's message to b.
+	// Fill copies what follows off in a transfer's message to b. It is called again for what is
+	// sent again, and must not call methods of the connection.
 	Fill(c *Conn, t *Transfer, off uint64, b []byte)
 	// Placed: all of a transfer has been placed at the peer. Its memory is the caller's
 	// again.
@@ -103,7 +106,7 @@ type Config struct {
 	// MTU is the largest packet in bytes. Required.
 	MTU int
 	// Window is how many fragments may be under way on a connection, a power of two
-	// from 64 to 1024; default 256.
+	// from 64 to 1024; default 256. It times the MTU in a round trip is the most that one carries.
 	Window int
 	// Frames is how many frames of the carrier arriving fragments may
 	// occupy, over all connections; default 4096. A quarter is kept for new

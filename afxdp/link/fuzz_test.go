@@ -55,7 +55,8 @@ func feed(t *testing.T, e *Endpoint, p *trap, c *Conn, script []byte) {
 		e.Tick(now)
 	}
 	if len(p.held) > 0 || p.lent != 0 || e.Conns() > 0 || e.spare != e.cfg.Frames {
-		t.Fatalf("%d arrived frames, %d others, %d connections, credit for %d of %d are left", len(p.held), p.lent, e.Conns(), e.spare, e.cfg.Frames)
+		t.Fatalf("%d arrived frames, %d others, %d connections are left; credit for %d of %d frames",
+			len(p.held), p.lent, e.Conns(), e.spare, e.cfg.Frames)
 	}
 }
 
@@ -76,7 +77,8 @@ func FuzzInput(f *testing.F) {
 		f.Add(mode, script(0, []byte("short"), make([]byte, 60)))
 		f.Add(mode, script(3, packet(c, 60, same), packet(c, 60, func(h *header, b []byte) { h.pn = 9; le.PutUint64(b[48:], 3) })))
 		f.Add(mode, script(3, packet(c, 90, func(h *header, b []byte) { h.flags = flagPlaced; le.PutUint64(b[72:], 10) })))
-		f.Add(mode, script(3, packet(c, 60, func(h *header, b []byte) { h.kind = kindClose }), packet(c, 48, func(h *header, _ []byte) { h.kind = kindPing })))
+		f.Add(mode, script(3, packet(c, 60, func(h *header, _ []byte) { h.kind = kindClose }),
+			packet(c, 48, func(h *header, _ []byte) { h.kind = kindPing })))
 		f.Add(mode, script(5, make([]byte, greetingSize), append([]byte{byte(kindInit), Version}, make([]byte, greetingSize-2)...)))
 	}
 	f.Fuzz(func(t *testing.T, mode byte, script []byte) {
@@ -105,7 +107,7 @@ func FuzzMutation(f *testing.F) {
 		e, p, c, peer, q := victim(t, encrypt)
 		pc := peer.remote[c.id]
 		q.keep = true
-		tr := Transfer{Len: 4000}
+		tr := Transfer{Len: 4000, Total: 4000}
 		for k := range 5 {
 			pc.Post(peer.now, Frame{Data: make([]byte, 1500)}, 100*k, k%2 == 0)
 		}
@@ -156,7 +158,7 @@ func FuzzGreeting(f *testing.F) {
 func FuzzHeader(f *testing.F) {
 	f.Add(make([]byte, 90))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if b = sized(b); b == nil || len(b) < ackSize {
+		if b = sized(b); len(b) < ackSize {
 			return
 		}
 		var h header

@@ -266,7 +266,7 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 		w := newWire(t, 2, Config{Encrypt: encrypt})
 		from, to := w.ends[0], w.ends[1]
 		from.src, to.dst = make([]byte, 1<<16), make([]byte, 1<<16)
-		tr := Transfer{Len: 1 << 16}
+		tr := Transfer{Len: 1 << 16, Total: 1 << 16}
 		run := func() {
 			w.pingPong(from.conns[1], to.conns[1])
 			from.post(64, 20)
@@ -288,13 +288,18 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 // The bytes of each kind of packet are what docs/wire.md shows, and do not change unawares.
 func TestGoldenPackets(t *testing.T) {
 	e, p, c, peer, q := victim(t, false)
-	g := greeting{kind: kindInit, version: Version, to: 2, from: 1, id: 0x1122334455667788, mtu: 1500, credit: 16, options: optEncrypt, hello: []byte("hi")}
+	g := greeting{
+		kind: kindInit, version: Version, to: 2, from: 1, id: 0x1122334455667788, mtu: 1500, credit: 16, options: optEncrypt,
+		hello: []byte("hi"),
+	}
 	copy(g.nonce[:], "0123456789abcdef")
 	answer := g
 	answer.kind, answer.to, answer.from, answer.id = kindAccept, g.id, 2, 0x99
 	id := []byte{1, 2, 3, 4, 5, 6, 7, 8}
 	data := func(h *header, b []byte) {
-		*h = header{kind: kindData, flags: flagMore | flagAsk, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9, words: 1, dups: 10}
+		*h = header{
+			kind: kindData, flags: flagMore | flagAsk, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9, words: 1, dups: 10,
+		}
 		le.PutUint64(b[48:], 11)
 		copy(b[56:], "payload")
 		le.PutUint64(b[len(b)-8:], 0x8000000000000001)

@@ -43,7 +43,8 @@ func randomWeather(s *sim) weather {
 	return w
 }
 
-// seedsOf runs f over the seeds from 1 to n, on all processors, or with the one of BYWASH_SEED.
+// seedsOf runs f over the seeds from 1 to n, on all processors, or with the one of BYWASH_SEED; a short
+// test runs a part of them.
 func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 	if v := os.Getenv("BYWASH_SEED"); v != "" {
 		seed, err := strconv.ParseUint(v, 10, 64)
@@ -52,6 +53,9 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 		}
 		f(t, seed)
 		return
+	}
+	if testing.Short() {
+		n = max(n/25, 2)
 	}
 	parts := runtime.GOMAXPROCS(0)
 	for part := range parts {
@@ -68,11 +72,7 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 // delivered exactly once and in order, memory and credit stay within their
 // bounds, and nothing is left over.
 func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
-	n := 10_000
-	if testing.Short() {
-		n = 300
-	}
-	seedsOf(t, n, func(t *testing.T, seed uint64) {
+	seedsOf(t, 10_000, func(t *testing.T, seed uint64) {
 		s := newSim(t, seed, weather{})
 		s.seldom = 16
 		s.w = randomWeather(s)

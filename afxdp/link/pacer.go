@@ -27,8 +27,6 @@ type pacer struct {
 	loss      float64 // share of losses, smoothed
 	floor     float64 // of it, what is always there
 	sum       Time    // of queueing over this round
-	peak      Time    // most of it
-	room      Time    // of queueing that losses leave
 	cutAt     Time    // when cwnd was lowered last
 	lookAt    Time    // when to look again
 	lookTo    Time    // until when it is being looked; 0: it is not
@@ -43,8 +41,9 @@ type pacer struct {
 
 const (
 	minWindow   = 0.1
+	delayWindow = 4.0 // delay alone does not lower it further: it may be that of busy hosts
 	firstWindow = 32
-	targetDelay = Time(50 * time.Microsecond) // for a window of 100
+	targetDelay = Time(75 * time.Microsecond) // for a window of 100
 	scaleDelay  = Time(120 * time.Microsecond)
 	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
 	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
@@ -54,19 +53,18 @@ const (
 	burstTime   = 20_000                      // and as many as belong to so many ns
 	freeRTT     = Time(50 * time.Microsecond) // below that pacing would be finer than timers are
 	tolerated   = 0.03                        // share of losses, beyond those that are always there
-	maxRoom     = Time(10e6)
-	roundLeast  = 16 // fragments whose losses are counted together
+	roundLeast  = 16                          // fragments whose losses are counted together
 )
 
 func (p *pacer) begin() {
-	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, lookPause: lookLeast, room: maxRoom}
+	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, lookPause: lookLeast}
 	p.aim(0)
 }
 
 // aim sets the target for the window.
 func (p *pacer) aim(path Time) {
 	scale := Time(float64(scaleDelay) * (1/math.Sqrt(max(p.cwnd, minWindow)) - 0.1))
-	p.target = min(max(targetDelay, path/8)+min(max(scale, 0), scaleMost), p.room)
+	p.target = max(targetDelay, path/8) + min(max(scale, 0), scaleMost)
 }
 
 func (c *Conn) window() int {
@@ -86,7 +84,6 @@ func (c *Conn) grew(n int) {
 	e := c.e
 	queue := c.latest - c.minRTT
 	c.sum += queue * Time(n)
-	c.peak = max(c.peak, queue)
 	most := float64(len(c.segs))
 	switch {
 	case c.lookTo != 0:
@@ -96,7 +93,7 @@ func (c *Conn) grew(n int) {
 	case queue > c.target:
 		if e.now-c.cutAt > c.srtt {
 			over := float64(queue-c.target) / float64(queue)
-			c.cut(min(0.8*over, 0.5))
+			c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
 		}
 	case !c.limited && c.inflight+n < int(c.cwnd)/2: // not what holds us back
 	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
@@ -123,17 +120,12 @@ func (c *Conn) endRound() {
 	rate := float64(c.missed) / float64(c.acked+c.missed)
 	c.loss += (rate - c.loss) / 8
 	c.floor = min(c.floor, c.loss)
-	switch mean := c.sum / Time(max(c.acked, 1)); {
-	case c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0:
-		if mean < targetDelay/8 { // with an empty queue: they are not ours
+	if c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0 {
+		if c.sum/Time(max(c.acked, 1)) < targetDelay/8 { // with an empty queue: they are not ours
 			c.floor += (c.loss - c.floor) / 8
-		} else {
-			//c.room = max(c.peak/2, targetDelay/8)
 		}
 		c.cut(min(max(2*(c.loss-c.floor), 0.25), 0.5))
 		c.loss = (c.loss + c.floor) / 2
-	case c.missed == 0:
-		c.room = min(c.room+c.room/32, maxRoom)
 	}
 	if now := c.e.now; c.limited && !c.fast && c.lookTo == 0 && now >= c.lookAt && c.cwnd > 1 {
 		c.before, c.lookTo, c.cwnd = c.cwnd, now+2*c.srtt, min(c.cwnd/4, 2)
@@ -141,7 +133,7 @@ func (c *Conn) endRound() {
 	}
 	c.aim(c.minRTT)
 	c.round = c.next
-	c.acked, c.missed, c.limited, c.sum, c.peak = 0, 0, false, 0, 0
+	c.acked, c.missed, c.limited, c.sum = 0, 0, false, 0
 }
 
 // looked ends a look. What brought nothing new is repeated less often.
@@ -159,7 +151,10 @@ func (c *Conn) looked() {
 func (c *Conn) lostSome(n int) { c.missed += n }
 
 // silence takes that several probes were not answered.
-func (c *Conn) silence() { c.cut(0.5) }
+func (c *Conn) silence() {
+	c.lookTo = 0
+	c.cut(0.5)
+}
 
 // paced tells whether a fragment may be sent now: they are spread over the round
 // trip.

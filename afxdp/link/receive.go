@@ -1,7 +1,5 @@
 package link
 
-import "math/bits"
-
 const (
 	// minShare is how many fragments a peer may send at first, and at least.
 	minShare = 16
@@ -236,14 +234,6 @@ func (c *Conn) answer() {
 	if c.wantPing {
 		c.wantPing, c.pingAt = false, c.e.now
 	}
-}
-
-// gaps is how many fragments are missing below top, for tests.
-func (c *Conn) gaps() (n int) {
-	for k := range c.bits {
-		n += bits.OnesCount64(c.bits[k])
-	}
-	return int(c.top-c.cum) - n
 }
 
 // Expect gives the peer credit for n fragments at once, as far as window and frames allow.

@@ -16,6 +16,14 @@ type segment struct {
 	sent  Time
 }
 
+// size is that of its packet, without a tag.
+func (s *segment) size() int {
+	if s.t != nil {
+		return PlacedHeaderSize + int(s.n)
+	}
+	return HeaderSize + int(s.n)
+}
+
 type segState uint8
 
 const (
@@ -30,7 +38,7 @@ const (
 type Transfer struct {
 	Tag   uint64 // which the receiver chose
 	Len   uint64 // bytes to be sent
-	Total uint64 // bytes of the message, which the receiver is told
+	Total uint64 // bytes of the message, which the receiver is told; at least Len
 	User  any
 
 	next    uint64 // of what was not sent yet
@@ -81,7 +89,8 @@ func (c *Conn) Unacknowledged() int {
 
 // Post sends the next fragment of an ordered message, with n bytes (at most
 // MaxFragment) that begin at HeaderSize in the data of a frame from the carrier, which is the
-// connection's from now on. There must be Room. Call Flush after a batch.
+// connection's from now on. It panics where there is no Room, as on a connection that does
+// not stand, or n is too much. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
@@ -95,6 +104,7 @@ func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 // Start sends a placed message after those that were started before. Call Flush after a batch.
 func (c *Conn) Start(now Time, t *Transfer) {
 	c.e.now = max(c.e.now, now)
+	t.Total = max(t.Total, t.Len)
 	t.next, t.unacked, t.begun, t.later = 0, 0, false, nil
 	if c.first == nil {
 		c.first = t
@@ -288,7 +298,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	}
 	newly := 0
 	if h.cum > c.una {
-		for c.una < h.cum && c.state == stateUp {
+		for c.una < h.cum && c.sends() {
 			c.una++
 			newly += c.ack(c.una - 1)
 		}
@@ -298,7 +308,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if len(words) > 0 && h.cum == c.una {
 		for k := 0; k < len(words); k += 8 {
 			w := le.Uint64(words[k:])
-			for ; w != 0 && c.state == stateUp; w &= w - 1 {
+			for ; w != 0 && c.sends(); w &= w - 1 {
 				at := h.cum + 1 + 8*uint64(k) + uint64(bits.TrailingZeros64(w))
 				if at >= c.next {
 					return false
@@ -307,7 +317,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	if c.state == stateUp { // Placed may have closed it
+	if c.sends() { // Placed may have closed it
 		c.measured(h, newly)
 	}
 	return true

@@ -1,0 +1,318 @@
+//go:build linux
+
+package afxdp_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/bywash/bywash/afxdp"
+	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/driver"
+)
+
+// Peers reach each other on one segment and behind a router, over each carrier.
+func TestSegments(t *testing.T) {
+	for _, x := range []struct {
+		carrier string
+		router  bool
+	}{{"udp4", false}, {"udp6", false}, {"ether", false}, {"udp4", true}, {"udp6", true}} {
+		for _, track := range []driver.Track{driver.Small, driver.Large} {
+			name := x.carrier + " " + track.String()
+			if x.router {
+				name += " routed"
+			}
+			t.Run(name, func(t *testing.T) {
+				e := connected(t, veth.Config{Router: x.router}, track, map[string]string{"carrier": x.carrier})
+				e.swaps(3)
+			})
+		}
+	}
+}
+
+// A router that loses one frame in a hundred loses nothing of what is sent.
+func TestLossLosesNothing(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			e := connected(t, veth.Config{Router: true, Loss: 0.01}, track, nil)
+			e.swaps(30)
+			if track == driver.Large {
+				for k := range 3 {
+					if err := e.sends(k%2, 4<<20, byte(k)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			var c driver.Counters
+			e.ctx[0].Counters(&c)
+			e.ctx[1].Counters(&c)
+			if c.Retransmits == 0 {
+				t.Error("nothing was sent again, so nothing can have been lost")
+			}
+		})
+	}
+}
+
+// A link that is down for less than the dead time loses nothing; the
+// connection goes on when it is up again.
+func TestLinkDownAndUp(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	e.swaps(2)
+	for k := range 2 {
+		if err := e.pair.Ends[k].SetUp(false); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(300*time.Millisecond, func() {
+			if err := e.pair.Ends[k].SetUp(true); err != nil {
+				t.Error(err)
+			}
+		})
+		e.swaps(2) // it waits for the link
+	}
+}
+
+// A device that is deleted breaks the connections of both ends, and everything can be closed.
+func TestDeviceDeleted(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	e.swaps(1)
+	if err := e.pair.Ends[0].Delete(); err != nil {
+		t.Fatal(err)
+	}
+	for k, i := range e.i {
+		p := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+		err := i.RecvPost(&p)
+		if err == nil {
+			e.await("receive on a deleted device", func() (done bool) {
+				done, err = i.RecvPoll(&p)
+				return done
+			})
+		}
+		if !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("end %d: %v, want %v", k, err, driver.ErrBroken)
+		}
+	}
+	for _, c := range e.ctx {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A smaller MTU is followed. Where longer packets are under way that moment, the connection
+// breaks with an error that says so, and the next one fits.
+func TestMTUChange(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			e := connected(t, veth.Config{MTU: 3000}, track, nil)
+			e.swaps(2)
+			for k := range e.pair.Ends {
+				end := &e.pair.Ends[k]
+				if err := end.Do(func() error {
+					l, err := netlink.LinkByName(end.Device)
+					if err != nil {
+						return err
+					}
+					return netlink.LinkSetMTU(l, 1400)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 10 {
+				err := errors.Join(e.sends(0, 8192, 1), e.sends(1, 8192, 2))
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, driver.ErrBroken) {
+					t.Fatal(err)
+				}
+				t.Log(err)
+				for _, i := range e.i {
+					_ = i.Disconnect()
+				}
+				e.connect()
+			}
+			e.swaps(3)
+		})
+	}
+}
+
+// A MAC address that changes is learned.
+func TestAddressChange(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	e.swaps(1)
+	end := &e.pair.Ends[1]
+	if err := end.Do(func() error {
+		l, err := netlink.LinkByName(end.Device)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 1, 2, 3, 4, 5})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// The kernel of the other end learns it from what the first says.
+	if err := end.Do(func() error {
+		c, err := net.Dial("udp", netip.AddrPortFrom(e.pair.Ends[0].IPv4.Addr(), 9).String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("here I am"))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	e.swaps(2)
+}
+
+// What is not ours passes: TCP runs through the same device meanwhile.
+func TestOtherTrafficPasses(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	var l net.Listener
+	if err := e.pair.Ends[1].Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(e.pair.Ends[1].IPv4.Addr(), 0).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const total = 4 << 20
+	got := make(chan int64, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			got <- -1
+			return
+		}
+		defer c.Close()
+		n, _ := io.Copy(io.Discard, c)
+		got <- n
+	}()
+	var c net.Conn
+	if err := e.pair.Ends[0].Do(func() (err error) {
+		c, err = net.Dial("tcp", l.Addr().String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		b := make([]byte, 1<<16)
+		for n := 0; n < total; n += len(b) {
+			if _, err := c.Write(b); err != nil {
+				break
+			}
+		}
+		c.Close()
+	}()
+	for running := true; running; {
+		e.swaps(1)
+		select {
+		case n := <-got:
+			if n != total {
+				t.Errorf("TCP carried %d bytes, want %d", n, total)
+			}
+			running = false
+		default:
+		}
+	}
+}
+
+// Who floods our port with nonsense does not stop a transfer, and is counted.
+func TestFloodDoesNotStopTheOthers(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	var stop atomic.Bool
+	done := make(chan error, 1)
+	var c net.Conn
+	if err := e.pair.Ends[1].Do(func() (err error) {
+		c, err = net.Dial("udp", netip.AddrPortFrom(e.pair.Ends[0].IPv4.Addr(), afxdp.DefaultPort).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer c.Close()
+		b := make([]byte, 600)
+		for n := 0; !stop.Load(); n++ {
+			for k := range b {
+				b[k] = byte(n*k) ^ byte(n>>8)
+			}
+			if n%2 == 0 { // looks like ours at first
+				copy(b, []byte{0xb7, 1, 0, 0, byte(n/2) % 13, 0, 168, 0})
+			}
+			if _, err := c.Write(b[:1+n%600]); err != nil && !strings.Contains(err.Error(), "refused") {
+				done <- err
+				return
+			}
+			if n%64 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		done <- nil
+	}()
+	e.swaps(100)
+	stop.Store(true)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	var k driver.Counters
+	e.ctx[0].Counters(&k)
+	if k.BadFrames == 0 {
+		t.Error("no bad frame was counted")
+	}
+}
+
+// Somebody else's program on the device is refused, and left alone.
+func TestAnotherProgram(t *testing.T) {
+	p := newPair(t, veth.Config{})
+	var other *xsk.Program
+	if err := p.Ends[0].Do(func() (err error) {
+		other, err = xsk.Attach(xsk.ProgramConfig{Device: p.Ends[0].Device, Match: xsk.Match{UDPPort: 7}, Attach: xsk.AttachGeneric})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	c, err := openAt(p, 0, driver.Small, nil)
+	if err == nil {
+		_ = c.Close()
+	}
+	if !errors.Is(err, xsk.ErrProgramAttached) {
+		t.Fatalf("open: %v, want %v", err, xsk.ErrProgramAttached)
+	}
+	if _, err := other.Attached(); err != nil {
+		t.Errorf("the other program: %v", err)
+	}
+}
+
+// Contexts of one process share a device, and the options that are about it.
+func TestContextsShareADevice(t *testing.T) {
+	p := newPair(t, veth.Config{})
+	a, err := openAt(p, 0, driver.Small, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	b, err := openAt(p, 0, driver.Large, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if a.URL() == b.URL() {
+		t.Error("both have one url")
+	}
+	if c, err := openAt(p, 0, driver.Small, map[string]string{"port": "7777"}); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("another port: %v, want %v", err, driver.ErrInvalid)
+		if err == nil {
+			_ = c.Close()
+		}
+	}
+}

@@ -1,0 +1,163 @@
+//go:build linux
+
+package afxdp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/driver"
+)
+
+// ends are two contexts in namespaces of their own, connected.
+type ends struct {
+	tb   testing.TB
+	pair *veth.Pair
+	ctx  [2]driver.Context
+	i    [2]driver.Instance
+}
+
+// newPair makes the namespaces, or skips.
+func newPair(tb testing.TB, cfg veth.Config) *veth.Pair {
+	tb.Helper()
+	p, err := veth.New(cfg)
+	if errors.Is(err, os.ErrPermission) {
+		tb.Skip("needs root: ", err)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+// openAt opens a context at one end of a pair.
+func openAt(p *veth.Pair, end int, track driver.Track, options map[string]string) (driver.Context, error) {
+	o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.Ends[end].Namespace), "dead-time": "2s"}
+	maps.Copy(o, options)
+	d, err := driver.Lookup("afxdp")
+	if err != nil {
+		return nil, err
+	}
+	nic, err := d.Query(driver.Hints{Track: track, Device: p.Ends[end].Device, Options: o})
+	if err != nil {
+		return nil, err
+	}
+	return nic.Open(driver.Attributes{Secret: []byte("of the test")})
+}
+
+// connected opens both ends and connects them.
+func connected(tb testing.TB, cfg veth.Config, track driver.Track, options map[string]string) *ends {
+	tb.Helper()
+	e := &ends{tb: tb, pair: newPair(tb, cfg)}
+	var err error
+	for k := range e.ctx {
+		if e.ctx[k], err = openAt(e.pair, k, track, options); err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { _ = e.ctx[k].Close() })
+	}
+	e.connect()
+	return e
+}
+
+func (e *ends) connect() {
+	e.tb.Helper()
+	var err error
+	for k := range e.i {
+		if e.i[k], err = e.ctx[k].Connect(e.ctx[1-k].URL()); err != nil {
+			e.tb.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	for _, i := range e.i {
+		if err := i.ConnectWait(ctx); err != nil {
+			e.tb.Fatal(err)
+		}
+	}
+}
+
+const patience = 15 * time.Second
+
+// await polls until f says true.
+func (e *ends) await(what string, f func() bool) {
+	e.tb.Helper()
+	limit := time.Now().Add(patience)
+	for n := 0; !f(); n++ {
+		if n > 100 {
+			time.Sleep(20 * time.Microsecond)
+		}
+		if time.Now().After(limit) {
+			e.tb.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// sends sends one message of n bytes and receives it, every byte checked; the error is
+// that of the connection.
+func (e *ends) sends(from int, n int, seed byte) error {
+	e.tb.Helper()
+	out, in := make([]byte, n), make([]byte, n)
+	for k := range out {
+		out[k] = byte(k) ^ byte(k>>8) ^ seed
+	}
+	p, q := driver.Packet{IOV: [][]byte{out}}, driver.Packet{IOV: [][]byte{in}}
+	a, b := e.i[from], e.i[1-from]
+	if err := b.RecvPost(&q); err != nil {
+		return err
+	}
+	p.RdvData = q.RdvData
+	var err error
+	e.await("send", func() bool {
+		err = a.SendPost(&p)
+		return err != driver.ErrBusy
+	})
+	if err != nil {
+		return err
+	}
+	sent, received := false, false
+	var err1, err2 error
+	e.await("message", func() bool {
+		if !sent {
+			sent, err1 = a.SendPoll(&p)
+		}
+		if !received {
+			received, err2 = b.RecvPoll(&q)
+		}
+		return sent && received || err1 != nil || err2 != nil
+	})
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	if !bytes.Equal(out, in) {
+		e.tb.Fatal("the message differs")
+	}
+	return nil
+}
+
+// swaps sends messages of many sizes both ways.
+func (e *ends) swaps(rounds int) {
+	e.tb.Helper()
+	for k := range rounds {
+		for _, n := range []int{0, 1, 64, 1400, 5000, 8192} {
+			for from := range 2 {
+				if err := e.sends(from, n, byte(k)); err != nil {
+					e.tb.Fatalf("round %d, %d bytes from end %d: %v", k, n, from, err)
+				}
+			}
+		}
+	}
+}
+
+func twoEnds(tb testing.TB, track driver.Track, options map[string]string) (a, b driver.Instance, ctxs [2]driver.Context) {
+	e := connected(tb, veth.Config{MTU: 3498}, track, options)
+	return e.i[0], e.i[1], e.ctx
+}
