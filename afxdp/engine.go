@@ -129,6 +129,9 @@ func (n *nic) clock() { n.now = link.Time(time.Since(n.origin)) }
 func (n *nic) receive(q *queue) {
 	got := q.sock.Receive(n.batch)
 	q.posted -= got
+	if to := n.tap.Sinks(); to != nil {
+		n.showArrived(to, n.batch[:got])
+	}
 	m := &n.memory
 	for _, d := range n.batch[:got] {
 		id := uint32(m.umem.Chunk(d.Addr))
@@ -147,7 +150,7 @@ func (n *nic) arrived(id uint32, frame []byte) bool {
 		return false
 	}
 	b := n.from.Payload
-	if len(b) < prefixSize || b[0] != prefixMagic || b[1] != URLVersion {
+	if !isOurs(b) {
 		n.stats.foreign++
 		return false
 	}

@@ -152,6 +152,9 @@ func (n *nic) reclaim() {
 func (n *nic) push(q *queue) bool {
 	sent := q.sock.Transmit(q.batch[:q.out])
 	if sent > 0 {
+		if to := n.tap.Sinks(); to != nil {
+			n.showSent(to, q.batch[:sent])
+		}
 		q.under += sent
 		copy(q.batch[:], q.batch[sent:q.out])
 		q.out -= sent

@@ -52,6 +52,7 @@ type nic struct {
 	sending               []*conn  // pending is not 0
 	routes                sync.Map // by *carrier.Peer, the *route that it is for
 	stats                 nicStats
+	tap                   driver.Tap
 
 	polls    driver.Tally // rounds, also those in vain
 	due      atomic.Int64 // when the next round must be
@@ -247,6 +248,8 @@ func (n *nic) open(device string) (err error) {
 	n.filter = carrier.Filter{Port: o.port, Verify: o.verify, MAC: l.MAC}
 	n.filter.Kinds[o.kind] = true
 	n.fill()
+	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
+	driver.AddTap(&n.tap)
 	for k := range n.queues {
 		n.tasks.Go(func() { n.keep(&n.queues[k]) })
 	}
@@ -288,6 +291,7 @@ func (n *nic) close() error {
 		return nil
 	}
 	n.mustLock() // for good
+	driver.RemoveTap(&n.tap)
 	return n.dev.Close()
 }
 

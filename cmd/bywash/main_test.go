@@ -19,6 +19,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("BYWASH_TEST_MAIN") != "" {
 		main()
 	}
+	if os.Getenv(envTransfer) != "" {
+		os.Exit(transferMain())
+	}
 	os.Exit(m.Run())
 }
 
@@ -48,6 +51,8 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
 		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
 		"perf -d tcp --option path=cma", "help nonsense", "help perf x",
+		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
+		"capture -o x --context nonsense", "capture -o x 0",
 	} {
 		code, out, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -69,7 +74,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
 		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
 		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
-		"man --dir /nonexistent", "stat 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
+		"man --dir /nonexistent", "stat 1", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {

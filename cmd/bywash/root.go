@@ -46,7 +46,7 @@ after Ctrl-C.`,
 		return usagef("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), statCommand(),
+	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), statCommand(), captureCommand(),
 		completionCommand(), manCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand())
 	if len(os.Args) > 1 && os.Args[1] == cobra.ShellCompRequestCmd {

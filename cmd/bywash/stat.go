@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -30,13 +29,9 @@ github.com/bywash/bywash/driver/stat. Counters that are 0 are left out; with
 		Example: `  bywash stat
   bywash stat -w 1s 4711      every second`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var pids []int
-			for _, a := range args {
-				n, err := strconv.ParseUint(a, 10, 31)
-				if err != nil || n == 0 {
-					return usagef("process id %q: it is a positive number", a)
-				}
-				pids = append(pids, int(n))
+			pids, err := parsePIDs(args)
+			if err != nil {
+				return err
 			}
 			if interval < 0 || interval > 0 && interval < 10*time.Millisecond {
 				return usagef("-w %s: the interval is at least 10ms", interval)

@@ -1,10 +1,12 @@
-// Package stat shows the counters of running processes. A process that calls
-// [Serve] can be asked for the counters of its open contexts by processes of
-// the same user, and by root; "bywash stat" does that.
+// Package stat shows what running processes do. A process that calls [Serve] can be
+// asked, by processes of the same user and by root, for the counters of its
+// open contexts ([Read], which "bywash stat" calls) and for the frames that its
+// NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
 package stat
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -50,43 +52,59 @@ type Process struct {
 }
 
 type server struct {
-	l  *net.UnixListener
-	wg sync.WaitGroup
+	stats    *net.UnixListener
+	captures *net.UnixListener
+	ctx      context.Context // until Close
+	cancel   context.CancelFunc
+	slots    chan struct{} // captures under way
+	wg       sync.WaitGroup
 }
 
-// Serve answers for this process until it is closed. It listens on an abstract
-// Unix socket, which leaves no file behind. Peers of other users, except root,
+// Serve answers for this process until it is closed: with its counters, and to
+// who captures, with the frames of its NICs (see [Capture]). It listens on
+// abstract Unix sockets, which leave no file behind. Peers of other users, except root,
 // get no answer. One call a process is enough; a second one serves the same
-// counters once more.
+// once more.
 func Serve() (io.Closer, error) {
 	var r [8]byte
 	if _, err := rand.Read(r[:]); err != nil {
 		return nil, err
 	}
-	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), hex.EncodeToString(r[:]))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
+	s := &server{slots: make(chan struct{}, maxCaptures)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	var err error
+	if s.stats, err = listen(prefix, r); err != nil {
 		return nil, fmt.Errorf("serve counters: %w", err)
 	}
-	s := &server{l: l}
-	s.wg.Add(1)
-	go s.serve()
+	if s.captures, err = listen(capturePrefix, r); err != nil {
+		s.stats.Close()
+		return nil, fmt.Errorf("serve captures: %w", err)
+	}
+	// Counters are answered one peer after the other: an answer is short and bounded
+	// in time, so nobody can hold up more than that.
+	s.wg.Go(func() { s.accept(s.stats, answer) })
+	s.wg.Go(func() { s.accept(s.captures, s.capture) })
 	return s, nil
 }
 
-// Close stops answering and waits for the answer under way.
+func listen(prefix string, r [8]byte) (*net.UnixListener, error) {
+	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), hex.EncodeToString(r[:]))
+	return net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+}
+
+// Close stops answering and waits for the answers under way; captures get what
+// their NICs have shown so far, within 2 s.
 func (s *server) Close() error {
-	err := s.l.Close()
+	err := errors.Join(s.stats.Close(), s.captures.Close())
+	s.cancel()
 	s.wg.Wait()
 	return err
 }
 
-// serve answers one peer after the other: an answer is short and bounded in
-// time, so nobody can hold up more than that.
-func (s *server) serve() {
-	defer s.wg.Done()
+// accept takes peers that may ask.
+func (s *server) accept(l *net.UnixListener, serve func(*net.UnixConn)) {
 	for {
-		c, err := s.l.AcceptUnix()
+		c, err := l.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -94,16 +112,33 @@ func (s *server) serve() {
 			time.Sleep(50 * time.Millisecond) // out of descriptors: it passes
 			continue
 		}
-		answer(c)
+		if cred, err := credentials(c); err != nil || cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
+			c.Close()
+			continue
+		}
+		serve(c)
 	}
+}
+
+// capture serves one in a goroutine of its own, if there are not too many.
+func (s *server) capture(c *net.UnixConn) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		c.Close()
+		return
+	}
+	s.wg.Go(func() {
+		defer func() { <-s.slots }()
+		defer c.Close()
+		// A peer that does not read shall not hold up Close.
+		defer context.AfterFunc(s.ctx, func() { _ = c.SetWriteDeadline(time.Now().Add(timeout)) })()
+		serveCapture(s.ctx, c)
+	})
 }
 
 func answer(c *net.UnixConn) {
 	defer c.Close()
-	cred, err := credentials(c)
-	if err != nil || cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-		return
-	}
 	b, err := json.Marshal(Self())
 	if err != nil || len(b) > maxAnswer {
 		return
@@ -154,17 +189,19 @@ type Endpoint struct {
 
 // List finds the processes that answer on this machine, in this network
 // namespace, sorted by process id.
-func List() ([]Endpoint, error) {
+func List() ([]Endpoint, error) { return list(prefix) }
+
+func list(prefix string) ([]Endpoint, error) {
 	b, err := os.ReadFile("/proc/net/unix")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	return parseUnix(b), nil
+	return parseUnix(b, prefix), nil
 }
 
 // parseUnix finds our names in /proc/net/unix. Any process may bind any name,
 // so what comes out is a claim.
-func parseUnix(b []byte) []Endpoint {
+func parseUnix(b []byte, prefix string) []Endpoint {
 	var out []Endpoint
 	for line := range bytes.Lines(b) {
 		i := bytes.IndexByte(line, '@')
@@ -202,25 +239,36 @@ func parseUnix(b []byte) []Endpoint {
 // answers at an endpoint.
 var ErrForeign = errors.New("not the process that its name says")
 
+// dial connects to an endpoint and checks who answers.
+func dial(e Endpoint) (*net.UnixConn, error) {
+	x, err := net.DialTimeout("unix", e.Name, timeout)
+	if err != nil {
+		return nil, err
+	}
+	c, ok := x.(*net.UnixConn)
+	if !ok {
+		x.Close()
+		return nil, ErrForeign
+	}
+	cred, err := credentials(c)
+	if err == nil && (int(cred.Pid) != e.PID || os.Geteuid() != 0 && int(cred.Uid) != os.Geteuid()) {
+		err = ErrForeign
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
 // Read asks a process. Errors: ErrForeign; the kernel's if the process is gone
 // meanwhile; one that says what is wrong with the answer.
 func Read(e Endpoint) (*Process, error) {
-	c, err := net.DialTimeout("unix", e.Name, timeout)
+	c, err := dial(e)
 	if err != nil {
 		return nil, fmt.Errorf("ask process %d: %w", e.PID, err)
 	}
 	defer c.Close()
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, ErrForeign
-	}
-	cred, err := credentials(u)
-	if err != nil {
-		return nil, fmt.Errorf("ask process %d: %w", e.PID, err)
-	}
-	if int(cred.Pid) != e.PID || os.Geteuid() != 0 && int(cred.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("ask process %d: %w", e.PID, ErrForeign)
-	}
 	_ = c.SetDeadline(time.Now().Add(timeout))
 	b, err := io.ReadAll(io.LimitReader(c, maxAnswer+1))
 	if err != nil {

@@ -54,7 +54,7 @@ func TestNamesInProcNetUnixAreChecked(t *testing.T) {
 		{"@bywash-stat-42-0123456789abcdef", 42}, {"@bywash-stat-42", 0}, {"@bywash-stat-042-0123456789abcdef", 0}, {"@bywash-stat--1-0123456789abcdef", 0},
 		{"@bywash-stat-42-xyz", 0}, {"/tmp/bywash-stat-42-0123456789abcdef", 0}, {"@bywash-stat-99999999999-0123456789abcdef", 0}, {"@other", 0}, {"", 0},
 	} {
-		got := parseUnix(fmt.Appendf(nil, row, c.name))
+		got := parseUnix(fmt.Appendf(nil, row, c.name), prefix)
 		if c.want == 0 && len(got) != 0 || c.want != 0 && (len(got) != 1 || got[0].PID != c.want) {
 			t.Errorf("%q: %v, want process %d", c.name, got, c.want)
 		}
@@ -64,7 +64,7 @@ func TestNamesInProcNetUnixAreChecked(t *testing.T) {
 func FuzzProcNetUnix(f *testing.F) {
 	f.Add([]byte("0: 2 0 10000 1 1 1 @bywash-stat-42-0123456789abcdef\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, e := range parseUnix(b) {
+		for _, e := range parseUnix(b, prefix) {
 			if e.PID <= 0 || !strings.HasPrefix(e.Name, fmt.Sprintf("%s%d-", prefix, e.PID)) {
 				t.Fatalf("%+v", e)
 			}

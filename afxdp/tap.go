@@ -1,0 +1,49 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"time"
+
+	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/driver"
+)
+
+// showArrived shows a batch to those who capture, before anybody opens what is sealed.
+func (n *nic) showArrived(to []driver.Sink, batch []xsk.Desc) {
+	f := driver.Frame{Time: time.Now().UnixNano()}
+	for _, d := range batch {
+		f.Data, f.Context = n.memory.umem.Data(d), 0
+		if a, code := carrier.Parse(f.Data, &n.filter); code == carrier.OK && isOurs(a.Payload) {
+			f.Context = n.incarnation(a.Payload[2])
+		}
+		for _, s := range to {
+			s.Frame(f)
+		}
+	}
+}
+
+// showSent shows a batch that is in the transmit ring: it is not completed while the lock is held.
+func (n *nic) showSent(to []driver.Sink, batch []xsk.Desc) {
+	f := driver.Frame{Time: time.Now().UnixNano(), Sent: true}
+	m := &n.memory
+	for _, d := range batch {
+		f.Data = m.umem.Data(d)
+		f.Context = n.incarnation(m.bytes(uint32(m.umem.Chunk(d.Addr)))[dataAt-1])
+		for _, s := range to {
+			s.Frame(f)
+		}
+	}
+}
+
+// isOurs tells whether a payload begins with our prefix.
+func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic && b[1] == URLVersion }
+
+// incarnation is that of a context of this NIC; 0: there is none.
+func (n *nic) incarnation(number uint8) uint64 {
+	if c := n.contexts[number]; c != nil {
+		return c.inc
+	}
+	return 0
+}

@@ -1,0 +1,355 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/pcapng"
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/stat"
+)
+
+const captureLong = `Capture writes the frames and datagrams that running processes send and receive
+past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark.
+The processes are those that bywash stat shows: of this user (all, as root), in
+this network namespace. Process ids choose among them; without, those that start
+meanwhile are captured from as well. The drivers that send frames of their own
+show them: afxdp.
+
+It ends with Ctrl-C, after -c frames, after --duration, or when the processes
+that were named have ended, and then says how much was captured.
+
+Each NIC of each process is an interface in the file. When both ends are on this
+machine a frame is there twice: sent by one, received by the other. The frames of
+different NICs are not always in the order of their times (reordercap
+sorts). A process copies frames into a ring, and drops those for which there is no
+room rather than wait: the interface statistics in the file count them (in Wireshark,
+Statistics, Capture File Properties). Fewer are dropped with --snap 128.
+
+What is in the file was on the wire: messages in the clear, unless the driver encrypts
+them (afxdp: option encrypt=on), then sealed; never a key or a session secret. The
+file can be read by its owner only.
+
+Wireshark and tshark show link packets with the dissector hack/wireshark/bywash.lua
+of the source tree, given by -X lua_script:bywash.lua or copied into
+Wireshark's plugin directory.`
+
+const captureExample = `  bywash capture -o run.pcapng                      everything, until Ctrl-C
+  bywash capture -o - | wireshark -k -i - -X lua_script:hack/wireshark/bywash.lua
+  bywash capture -o run.pcapng -d afxdp -c 1000 --snap 128 4711
+  tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
+
+type captureFlags struct {
+	out, driver, device, context string
+	snap                         int
+	count                        int64
+	duration                     time.Duration
+}
+
+func captureCommand() *cobra.Command {
+	var f captureFlags
+	cmd := &cobra.Command{
+		Use:     "capture -o FILE.pcapng [flags] [PID…]",
+		Short:   "Capture what drivers send and receive, for Wireshark",
+		Long:    captureLong,
+		Example: captureExample,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pids, err := parsePIDs(args)
+			if err != nil {
+				return err
+			}
+			req, err := f.request(cmd)
+			if err != nil {
+				return err
+			}
+			return f.run(cmd, pids, req)
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	fl := cmd.Flags()
+	fl.SortFlags = false
+	fl.StringVarP(&f.out, "output", "o", "", "`file` to write; - is standard output")
+	fl.StringVarP(&f.driver, "driver", "d", "", "only NICs of this `driver`")
+	fl.StringVar(&f.device, "dev", "", "only NICs of this `name`")
+	fl.StringVar(&f.context, "context", "", "only frames of the context with this `url`, as bywash stat shows it")
+	fl.IntVar(&f.snap, "snap", 0, "at most so many `bytes` of each frame")
+	fl.Int64VarP(&f.count, "count", "c", 0, "end after so many `frames`")
+	fl.DurationVar(&f.duration, "duration", 0, "end after this `time`")
+	completeList(cmd, "driver", driver.Names())
+	return cmd
+}
+
+func parsePIDs(args []string) (pids []int, err error) {
+	for _, a := range args {
+		n, err := strconv.ParseUint(a, 10, 31)
+		if err != nil || n == 0 {
+			return nil, usagef("process id %q: it is a positive number", a)
+		}
+		pids = append(pids, int(n))
+	}
+	return pids, nil
+}
+
+// request checks the flags.
+func (f *captureFlags) request(cmd *cobra.Command) (r stat.CaptureRequest, err error) {
+	changed := cmd.Flags().Changed
+	switch {
+	case f.out == "":
+		return r, usagef("capture needs -o FILE.pcapng, or -o - for a pipe")
+	case f.out == "-" && term.IsTerminal(int(os.Stdout.Fd())):
+		return r, usagef("-o -: standard output is a terminal; pipe it into wireshark -k -i -")
+	case changed("snap") && (f.snap < 1 || f.snap > 1<<16):
+		return r, usagef("--snap %d: it is from 1 to 65536 bytes", f.snap)
+	case changed("count") && f.count < 1:
+		return r, usagef("-c %d: it is at least 1", f.count)
+	case changed("duration") && f.duration <= 0:
+		return r, usagef("--duration %s: it is more than 0", f.duration)
+	case f.driver != "" && !slices.Contains(driver.Names(), f.driver):
+		return r, usagef("-d %q: drivers are %s", f.driver, strings.Join(driver.Names(), ", "))
+	}
+	r = stat.CaptureRequest{Driver: f.driver, Device: f.device, Snap: f.snap}
+	if f.context != "" {
+		u, err := driver.ParseURL(f.context, driver.MaxURL)
+		if err != nil {
+			return r, usagef("--context: %w", err)
+		}
+		r.Context = u.Incarnation
+	}
+	return r, nil
+}
+
+func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureRequest) error {
+	out, err := os.Stdout, error(nil)
+	if f.out != "-" {
+		// Messages are nobody else's business.
+		if out, err = os.OpenFile(f.out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
+			return err
+		}
+	}
+	ctx, done := context.WithCancel(cmd.Context())
+	defer done()
+	if f.duration > 0 {
+		ctx, done = context.WithTimeout(ctx, f.duration)
+		defer done()
+	}
+	c := &capture{
+		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
+		seen: make(map[stat.Endpoint]bool), running: make(map[*stat.Stream]struct{}),
+		w: pcapng.NewWriter(out, "bywash "+programVersion()),
+	}
+	err = c.run(ctx)
+	if err = errors.Join(err, c.finish()); f.out != "-" {
+		err = errors.Join(err, out.Close())
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stderr, "bywash: %d frames of %d NICs, %d more dropped, in %s\n",
+		c.taken, len(c.nics), c.dropped(), f.out)
+	return err
+}
+
+// capture is one under way.
+type capture struct {
+	stderr io.Writer
+	req    stat.CaptureRequest
+	pids   []int // empty: all
+	count  int64 // 0: no limit
+	done   context.CancelFunc
+
+	seen     map[stat.Endpoint]bool // not to be asked again
+	attached bool                   // to some process
+	streams  sync.WaitGroup
+	running  map[*stat.Stream]struct{} // guarded by mu
+
+	mu    sync.Mutex
+	w     *pcapng.Writer
+	nics  []nicCapture // by their numbers in the file
+	taken int64
+	err   error
+}
+
+type nicCapture struct {
+	since  int64 // ns since 1970
+	counts stat.Counts
+	taken  uint64
+}
+
+// captureScan is how often new processes are looked for, and the file is written: soon enough for
+// the first frames of most.
+const captureScan = 20 * time.Millisecond
+
+// run captures until ctx ends, or all processes that were named have.
+func (c *capture) run(ctx context.Context) error {
+	tick := time.NewTicker(captureScan)
+	defer tick.Stop()
+	err := c.scan()
+	if err == nil {
+		err = c.missing()
+	}
+	if err == nil && !c.attached {
+		fmt.Fprintln(c.stderr, "bywash: no process here can be captured from yet; waiting for one")
+	}
+	for err == nil && !c.over() {
+		select {
+		case <-ctx.Done():
+			err = context.Canceled
+		case <-tick.C:
+			if err = c.scan(); err == nil {
+				err = c.flush()
+			}
+		}
+	}
+	c.mu.Lock()
+	for s := range c.running {
+		s.Stop()
+	}
+	c.mu.Unlock()
+	c.streams.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// scan asks processes that have not been asked.
+func (c *capture) scan() error {
+	ends, err := stat.Captures()
+	if err != nil {
+		return err
+	}
+	for _, e := range ends {
+		if c.seen[e] || len(c.pids) > 0 && !slices.Contains(c.pids, e.PID) {
+			continue
+		}
+		s, err := stat.Capture(e, c.req)
+		if err != nil {
+			if len(c.pids) > 0 {
+				return err
+			}
+			c.seen[e] = errors.Is(err, stat.ErrForeign)
+			continue // it has ended since, does not listen yet, or is somebody else's
+		}
+		c.seen[e], c.attached = true, true
+		fmt.Fprintf(c.stderr, "bywash: capturing from process %d\n", e.PID)
+		c.mu.Lock()
+		c.running[s] = struct{}{}
+		c.mu.Unlock()
+		c.streams.Go(func() { c.follow(s, e.PID) })
+	}
+	return nil
+}
+
+func (c *capture) missing() error {
+	for _, pid := range c.pids {
+		found := false
+		for e := range c.seen {
+			found = found || e.PID == pid
+		}
+		if !found {
+			return fmt.Errorf("process %d cannot be captured from: is it running, as this user, and does it call stat.Serve?", pid)
+		}
+	}
+	return nil
+}
+
+// over tells whether nothing can come any more.
+func (c *capture) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil || c.full() || len(c.pids) > 0 && len(c.running) == 0
+}
+
+func (c *capture) full() bool { return c.count > 0 && c.taken == c.count }
+
+func (c *capture) flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.w.Flush()
+}
+
+// follow writes what one process shows.
+func (c *capture) follow(s *stat.Stream, pid int) {
+	defer s.Close()
+	var numbers []int // in the file, of the stream's interfaces
+	var err error
+	for err == nil {
+		var r stat.Record
+		if r, err = s.Next(); err != nil {
+			break
+		}
+		c.mu.Lock()
+		for more := true; more && err == nil; { // the lock is not taken for each
+			if numbers, err = c.record(r, numbers, pid); err == nil {
+				if more = s.Buffered(); more {
+					r, err = s.Next()
+				}
+			}
+		}
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, s)
+	if !errors.Is(err, io.EOF) {
+		c.err = cmp.Or(c.err, err)
+		c.done()
+	}
+}
+
+// record takes one. The caller holds the lock.
+func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
+	if i := r.Interface; i != nil {
+		k, err := c.w.Interface(pcapng.Interface{
+			Name: i.Device, Description: fmt.Sprintf("%s in process %d", i.Driver, pid),
+			LinkType: i.LinkType, Snap: uint32(c.req.Snap),
+		})
+		c.nics = append(c.nics, nicCapture{since: time.Now().UnixNano()})
+		return append(numbers, int(k)), err
+	}
+	k := numbers[r.Number]
+	if r.Counts != nil {
+		c.nics[k].counts = *r.Counts
+		return numbers, nil
+	}
+	if c.full() {
+		return numbers, nil
+	}
+	c.taken++
+	c.nics[k].taken++
+	if c.full() {
+		c.done()
+	}
+	return numbers, c.w.Packet(pcapng.Packet{Interface: uint32(k), Time: r.Time, Sent: r.Sent, Length: r.Length, Data: r.Frame})
+}
+
+// finish writes how many frames there were.
+func (c *capture) finish() error {
+	err := c.err
+	now := time.Now().UnixNano()
+	for k, n := range c.nics {
+		err = cmp.Or(err, c.w.Statistics(uint32(k), pcapng.Statistics{
+			Start: n.since, End: now, Received: max(n.counts.Frames, n.taken), Dropped: n.counts.Dropped,
+		}))
+	}
+	return cmp.Or(err, c.w.Flush())
+}
+
+func (c *capture) dropped() (sum uint64) {
+	for _, n := range c.nics {
+		sum += n.counts.Dropped
+	}
+	return sum
+}

@@ -1,0 +1,159 @@
+package stat
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// Record is one piece of a capture: an Interface that is new, a Frame, or Counts of an
+// interface so far.
+type Record struct {
+	Number    uint16     // of the interface, within this stream
+	Interface *Interface // else nil
+	Counts    *Counts    // else nil
+
+	Time   int64  // ns since 1970, UTC
+	Sent   bool   // by the process; else it has arrived
+	Length int    // bytes on the wire
+	Frame  []byte // those that were captured, until the next call of Next
+}
+
+// Counts of an interface that is captured from.
+type Counts struct {
+	Frames  uint64 // that passed, the dropped ones included
+	Dropped uint64 // for which the ring had no room
+}
+
+// Captures finds the processes that can be captured from, as List does for
+// counters.
+func Captures() ([]Endpoint, error) { return list(capturePrefix) }
+
+// Stream is a capture under way. One goroutine may use Next while another one
+// calls Stop or Close.
+type Stream struct {
+	conn  *net.UnixConn
+	pid   int
+	r     *bufio.Reader
+	buf   []byte
+	known int // interfaces announced
+}
+
+// Capture asks a process for what its drivers send and receive past the kernel,
+// from NICs that are open and those that it opens later. It needs what Read
+// needs, and fails as Read does.
+func Capture(e Endpoint, r CaptureRequest) (*Stream, error) {
+	r.Version = captureVersion
+	c, err := dial(e)
+	if err != nil {
+		return nil, fmt.Errorf("capture from process %d: %w", e.PID, err)
+	}
+	b, err := json.Marshal(r)
+	if err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(timeout))
+		_, err = c.Write(b)
+	}
+	if err != nil {
+		c.Close()
+		return nil, fmt.Errorf("capture from process %d: %w", e.PID, err)
+	}
+	return newStream(c, c, e.PID), nil
+}
+
+func newStream(c *net.UnixConn, r io.Reader, pid int) *Stream {
+	return &Stream{conn: c, pid: pid, r: bufio.NewReaderSize(r, 1<<20)}
+}
+
+// Stop asks the process to end the capture: what is on its way still comes,
+// and the last counts, for at most 2 s.
+func (s *Stream) Stop() {
+	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
+	_ = s.conn.CloseWrite()
+}
+
+// Close ends it at once.
+func (s *Stream) Close() error { return s.conn.Close() }
+
+// Buffered tells whether Next would return without waiting for the process.
+func (s *Stream) Buffered() bool {
+	if s.r.Buffered() < recordHeader {
+		return false
+	}
+	h, err := s.r.Peek(recordHeader)
+	return err != nil || int64(s.r.Buffered()) >= int64(le.Uint32(h))
+}
+
+// Next waits for the next record. io.EOF when the capture has ended: stopped, or
+// because the process has.
+func (s *Stream) Next() (Record, error) {
+	var h [recordHeader]byte
+	if _, err := io.ReadFull(s.r, h[:]); err != nil {
+		return Record{}, s.failure(err)
+	}
+	size := int64(le.Uint32(h[:]))
+	if size < recordHeader+16 || size > maxRecord || size%8 != 0 {
+		return Record{}, s.damaged("a record of %d bytes", size)
+	}
+	n := int(size) - recordHeader
+	if cap(s.buf) < n {
+		s.buf = make([]byte, max(n, 4096))
+	}
+	b := s.buf[:n]
+	if _, err := io.ReadFull(s.r, b); err != nil {
+		return Record{}, s.failure(err)
+	}
+	r := Record{Number: le.Uint16(h[6:])}
+	if h[4] != recordInterface && int(r.Number) >= s.known {
+		return Record{}, s.damaged("interface %d is unknown", r.Number)
+	}
+	switch h[4] {
+	case recordInterface:
+		return s.announced(r, b)
+	case recordFrame:
+		kept := le.Uint32(b[8:])
+		r.Time, r.Sent, r.Length = int64(le.Uint64(b)), h[5]&flagSent != 0, int(le.Uint32(b[12:]))
+		if int64(kept) > size-frameHeader || int64(kept) > int64(r.Length) {
+			return Record{}, s.damaged("a frame of %d bytes in a record of %d", kept, size)
+		}
+		r.Frame = b[frameHeader-recordHeader:][:kept]
+	case recordCounts:
+		r.Counts = &Counts{Frames: le.Uint64(b), Dropped: le.Uint64(b[8:])}
+	default:
+		return Record{}, s.damaged("kind %d of record", h[4])
+	}
+	return r, nil
+}
+
+func (s *Stream) announced(r Record, b []byte) (Record, error) {
+	n := le.Uint32(b)
+	if int(r.Number) != s.known || int64(n) > int64(len(b)-8) {
+		return Record{}, s.damaged("announcement of interface %d", r.Number)
+	}
+	i := &Interface{}
+	if err := json.Unmarshal(b[8:][:n], i); err != nil {
+		return Record{}, s.damaged("announcement of interface %d: %v", r.Number, err)
+	}
+	i.Driver, i.Device = printable(i.Driver), printable(i.Device)
+	s.known++
+	r.Interface = i
+	return r, nil
+}
+
+// failure is io.EOF where the process has ended in the middle of a record, too.
+func (s *Stream) failure(err error) error {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, os.ErrDeadlineExceeded, net.ErrClosed} {
+		if errors.Is(err, end) {
+			return io.EOF
+		}
+	}
+	return fmt.Errorf("capture from process %d: %w", s.pid, err)
+}
+
+func (s *Stream) damaged(format string, args ...any) error {
+	return fmt.Errorf("capture from process %d: malformed: "+format, append([]any{s.pid}, args...)...)
+}
