@@ -184,6 +184,9 @@ func (c *Context) Down(lc *link.Conn, err error) {
 		i.tally.Bad.Add(1)
 	}
 	err = fmt.Errorf("%w: %s: %w", sentinel, c.props.Device, err)
+	if why := i.route.why.Load(); why != nil {
+		err = fmt.Errorf("%w: %w", err, *why)
+	}
 	if !i.resolve(stateBroken, err) {
 		i.finish(stateBroken, err)
 	}

@@ -36,7 +36,6 @@ type Conn struct {
 	mine, theirs greeting
 	cookie       [cookieSize]byte
 	pause        Time
-	takenAt      Time
 	unconfirmed  bool // dialer: stands, and does not know yet that the peer does
 	knocked      Time
 	rejected     error

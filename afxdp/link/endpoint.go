@@ -346,7 +346,7 @@ func (e *Endpoint) Tick(now Time) {
 	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // nobody listened
 		for _, c := range e.conns {
 			if c != nil {
-				c.heard, c.takenAt = min(c.heard+late, e.now), min(c.takenAt+late, e.now)
+				c.heard = min(c.heard+late, e.now)
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 	if len(hello) > MaxHello || r == Reply {
 		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
 	}
-	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial}
+	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, heard: e.now}
 	if err := e.insert(c); err != nil {
 		return nil, err
 	}
@@ -77,6 +77,7 @@ func (e *Endpoint) uncall(c *Conn) {
 	is := func(x *Conn) bool { return x == c }
 	k.dial, k.listen = slices.DeleteFunc(k.dial, is), slices.DeleteFunc(k.listen, is)
 	if len(k.dial) > 0 {
+		k.dial[0].heard = e.now
 		k.dial[0].soon(e.now)
 	}
 	if len(k.dial)+len(k.listen) == 0 {
@@ -91,6 +92,10 @@ func (c *Conn) knock() {
 		c.fail(c.rejected)
 		return
 	}
+	if e.now-c.heard >= Time(e.cfg.DeadTime) {
+		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
+		return
+	}
 	k := e.peers[c.peerID]
 	switch c.state {
 	case stateDialing:
@@ -100,11 +105,6 @@ func (c *Conn) knock() {
 	case stateListening:
 		if k.listen[0] == c {
 			e.control(c.route, func(b []byte) []byte { return putSmall(b, kindKnock, c.peerID, e.cfg.ID, 0, nil) })
-		}
-	case stateAccepted:
-		if c.takenAt+2*Time(e.cfg.DeadTime) < e.now { // the peer has noticed by now
-			c.unaccept()
-			return
 		}
 	}
 	due := e.now + c.pause
@@ -183,6 +183,7 @@ func (e *Endpoint) init(b, from []byte) bool {
 		e.reject(id, rejectGone)
 		return true
 	}
+	e.alive(g.from)
 	if !e.cookieHolds(b, from) {
 		e.control(Reply, func(out []byte) []byte {
 			out = out[:cookiePacketSize]
@@ -227,14 +228,14 @@ func (e *Endpoint) reject(id uint64, code rejectCode) {
 func (e *Endpoint) pair(g *greeting) {
 	if c := e.remote[g.id]; c != nil { // our Accept was lost
 		if c.state == stateAccepted && c.peerID == g.from {
-			c.takenAt = e.now
 			c.sendAccept(Reply)
 		}
 		return
 	}
 	k := e.peers[g.from]
 	if k == nil || len(k.listen) == 0 {
-		return // it asks again
+		e.sayHere(g.from) // it asks again
+		return
 	}
 	c := k.listen[0]
 	if c.state == stateAccepted { // by a call that the peer has given up since
@@ -248,12 +249,29 @@ func (e *Endpoint) pair(g *greeting) {
 	c.theirs = *g
 	c.theirs.hello = hello
 	c.peer, e.remote[g.id] = g.id, c
-	c.state, c.takenAt = stateAccepted, e.now
+	c.state = stateAccepted
 	c.mine.to = g.id
 	c.mine.credit = minShare
 	c.secure()
 	c.sendAccept(Reply)
-	c.soon(e.now + Time(e.cfg.DeadTime))
+}
+
+// alive tells those who wait for an endpoint that it is there.
+func (e *Endpoint) alive(peer uint64) {
+	if k := e.peers[peer]; k != nil {
+		for _, c := range k.dial {
+			c.heard = e.now
+		}
+		for _, c := range k.listen {
+			c.heard = e.now
+		}
+	}
+}
+
+// sayHere answers who waits for a call that was not made yet, so that he does not take
+// us for dead.
+func (e *Endpoint) sayHere(peer uint64) {
+	e.control(Reply, func(b []byte) []byte { return putSmall(b, kindKnock, peer, e.cfg.ID, knockHere, nil) })
 }
 
 func (c *Conn) sendAccept(r Route) {
@@ -284,6 +302,7 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 	if c == nil {
 		return true // late
 	}
+	e.alive(c.peerID)
 	if [cookieSize]byte(b[16:]) != c.cookie {
 		c.cookie = [cookieSize]byte(b[16:])
 		c.sendInit()
@@ -342,11 +361,19 @@ func (e *Endpoint) takeKnock(b []byte) bool {
 	if le.Uint64(b[8:]) != e.cfg.ID || b[1] != Version {
 		return true
 	}
-	if k := e.peers[le.Uint64(b[16:])]; k != nil && len(k.dial) > 0 {
-		if c := k.dial[0]; c.state == stateDialing && e.now >= c.knocked {
-			c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
-			c.sendInit()
-		}
+	peer := le.Uint64(b[16:])
+	e.alive(peer)
+	if b[32] == knockHere {
+		return true
+	}
+	k := e.peers[peer]
+	if k == nil || len(k.dial) == 0 || k.dial[0].state != stateDialing {
+		e.sayHere(peer)
+		return true
+	}
+	if c := k.dial[0]; e.now >= c.knocked {
+		c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
+		c.sendInit()
 	}
 	return true
 }

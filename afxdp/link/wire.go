@@ -224,6 +224,9 @@ const (
 	rejectFull                          // no room for connections
 )
 
+// knockHere is the code of a Knock that says that the endpoint is there, and no more.
+const knockHere = 1
+
 // small packets: Reject (to the dialer's connection, code), Knock (to an endpoint, from
 // one), Reset (of the connection that the receiver sends to, with a token).
 func putSmall(b []byte, k kind, to, from uint64, code uint8, token []byte) []byte {

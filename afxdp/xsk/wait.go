@@ -106,9 +106,6 @@ func (s *Socket) Wait(want Event, timeout time.Duration) (Event, error) {
 	if s.closed.Load() {
 		return 0, ErrClosed
 	}
-	if want&EventRx != 0 && s.RxPending() > 0 {
-		return EventRx, nil
-	}
 	var deadline time.Time
 	if timeout > 0 {
 		deadline = time.Now().Add(timeout)
