@@ -271,11 +271,6 @@ func (c *Context) sayGoodbye() {
 // drop forgets what could not be told. The caller holds the NIC's lock.
 func (c *Context) drop() { c.end.Abandon() }
 
-// errGone is why connections end whose device does.
-func (c *Context) failure(err error) error {
-	return fmt.Errorf("%w: %s: %w", driver.ErrBroken, c.props.Device, err)
-}
-
 // chooseAddress finds what others reach a device by.
 func chooseAddress(kind carrier.Kind, l carrier.Link, addrs []netip.Addr) (carrier.Kind, address, error) {
 	pick := func(want carrier.Kind, fits func(netip.Addr) bool) (address, bool) {

@@ -21,7 +21,6 @@ const (
 type chunk struct {
 	sending bool // in a transmit ring, or on the way back from it
 	back    bool // given back while it was being sent
-	size    uint32
 }
 
 // memory is the chunks of a NIC. It belongs to whoever holds the lock.

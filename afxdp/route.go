@@ -148,6 +148,7 @@ func (r *route) resolve(ctx context.Context) {
 			r.peer.Store(peer)
 			n.watch(peer, r)
 			r.update()
+			r.ctx.routeChanged(r) // some may stand already, by the peer's way
 			<-ctx.Done()
 			n.unwatch(peer)
 			peer.Close()
