@@ -1,2 +1,69 @@
-// Package afxdp is the driver for Ethernet, past the kernel's network stack by AF_XDP.
+// Package afxdp is the driver for Ethernet, past the kernel's network stack: frames travel through AF_XDP sockets
+// (package afxdp/xsk), which a reliable protocol (package afxdp/link) makes into messages. It works on any
+// Ethernet device, best where the device's driver knows XDP.
+//
+//	import _ "github.com/bywash/bywash/afxdp"
+//
+//	d, _ := driver.Lookup("afxdp")
+//	nic, _ := d.Query(driver.Hints{Device: "eth1"})
+//
+// It needs Linux 5.9 and root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. All traffic that is not ours passes to
+// the kernel as before; another XDP program on the device is left alone, and opening fails.
+//
+// # Options
+//
+// [driver.Hints].Options takes these; the first value is what holds without it.
+//
+//	carrier     auto | udp4 | udp6 | ether: what frames are. auto takes udp4, else udp6,
+//	            by the device's addresses, else ether: EtherType 0x88b5, on one segment.
+//	            Both ends must have the same.
+//	port        24249: of UDP, or in the header of ether. Contexts of one process share it,
+//	            and processes on disjoint queues of one device must have the same.
+//	queues      all; or numbers, as in 0,2-3: receive queues to open a socket on. Frames of
+//	            ours that arrive on another queue are dropped: name all, or those that
+//	            ntuple rules feed (ethtool -N DEV flow-type udp4 dst-port 24249 action 0).
+//	mode        auto | native | skb: where the XDP program runs. auto is in the device's
+//	            driver where that can, else, and on veth, where it is faster, in the stack.
+//	copy        auto | always | never: never insists on zero-copy
+//	netns       path of the network namespace that the device lies in, e.g. /run/netns/a
+//	encrypt     off | on: AES-256-GCM for all packets. It needs a session secret; one side's
+//	            wish suffices.
+//	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
+//	frames      3072: chunks of each queue that peers may fill, their credit altogether; with
+//	            Hints.Peers 32 for each peer, at least that
+//	window      256: fragments that one peer may have under way, a power of two, 64 to 1024
+//	dead-time   5s: how long a silent peer is waited for, 100ms to 1h
+//	busy-poll   0: how long a wait polls the device's driver, up to 10ms (SO_BUSY_POLL)
+//	huge-pages  off | on: for the frames' memory
+//
+// # Paths
+//
+// [driver.Instance].Path says how frames get to and from the device: "native-zerocopy", "native-copy" or "skb-copy";
+// "copy" to oneself.
+//
+// The small track writes a message into frames, where it stays until the peer has it, and reads it out of the frames
+// that it came in; buffer sends and receives are these frames, so that nothing is copied beside what the kernel
+// does. A message is done when it is posted.
+//
+// The large track copies from the posted memory into frames and from frames into the posted memory, once at
+// each end, in whatever order they come. A send is done when all of it has been placed. Prefetching a receive
+// gives the peer credit early.
+//
+// # Progress
+//
+// Any call moves frames for all instances of the device: there is one try-lock, whose holder does what
+// others have asked for, and whom nobody waits for. A goroutine for each queue looks after what nobody polls for,
+// once a millisecond while the program polls, else when frames come. So a small message that is posted while others
+// are under way may leave up to a millisecond later, if fewer than 16 fragments wait and nothing is polled meanwhile.
+//
+// # Limits
+//
+// A message has at most 8 KiB on the small track, 256 GiB on the large one; 64 packets and 16 are in flight. A packet is
+// at most as long as the MTU and a chunk of 4 KiB allow: 3840 bytes of frame. A route whose MTU shrinks ends connections
+// that have longer packets under way.
+//
+// A device takes 2 or 4 KiB for each of 4096 chunks to send from and of 4/3 frames for each queue, and a connection
+// some 60 KiB. A context has at most 256 others beside it on a device. There is no one-sided access.
+//
+// docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

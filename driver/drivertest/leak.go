@@ -40,12 +40,12 @@ func (e *end) files() (all []string) {
 	return all
 }
 
-// unchanged checks that nothing stays after n rounds. What the runtime maps for
-// itself comes and goes, so that only growth with the rounds counts.
 // threadMaps is how many mappings a thread of the runtime's has, which it keeps for the next blocking call: a
 // stack and, in programs with C in them, a heap, each with a guard.
 const threadMaps = 4
 
+// unchanged checks that nothing stays after n rounds. What the runtime maps for
+// itself comes and goes, so that only growth with the rounds counts.
 func (e *end) unchanged(before holdings, n int) {
 	e.Helper()
 	var now holdings

@@ -1,0 +1,124 @@
+//go:build linux
+
+package afxdp
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// FuzzAddress: what is taken of a url can be written again as it was, and is an address of a host elsewhere.
+func FuzzAddress(f *testing.F) {
+	for _, s := range []string{
+		"udp4,198.18.0.1,24249,0", "udp6,2001:db8::1,1,255", "ether,02:00:00:00:00:01,65535,7", "udp4,127.0.0.1,1,0", "udp4,198.18.0.1,0,0",
+		"ether,ff:ff:ff:ff:ff:ff,1,1", "udp6,::ffff:1.2.3.4,1,1", "udp6,fe80::1%eth0,1,1", "udp4,1.2.3.4,1,256", ",,,", "",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := parseAddress(s)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%q: %v is not %v", s, err, driver.ErrInvalid)
+			}
+			return
+		}
+		b, err := parseAddress(a.String())
+		if err != nil || a != b {
+			t.Errorf("%q is read as %v, and that as %v (%v)", s, a, b, err)
+		}
+		if a.port == 0 || a.ip.IsValid() && (a.ip.IsLoopback() || a.ip.IsMulticast() || a.ip.IsUnspecified()) {
+			t.Errorf("%q gives %v", s, a)
+		}
+	})
+}
+
+// FuzzRdvData: nothing but what putRdv wrote for this connection is taken.
+func FuzzRdvData(f *testing.F) {
+	var b [rdvBytes]byte
+	putRdv(b[:], 7, 9, 100)
+	f.Add(b[:], uint64(7))
+	f.Add(b[:], uint64(8))
+	f.Add(b[:31], uint64(7))
+	f.Add([]byte{}, uint64(0))
+	f.Fuzz(func(t *testing.T, b []byte, token uint64) {
+		tag, length, err := parseRdv(b, token)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Errorf("%v is not %v", err, driver.ErrInvalid)
+			}
+			return
+		}
+		var again [rdvBytes]byte
+		putRdv(again[:], token, tag, length)
+		if !bytes.Equal(b, again[:]) || length < 0 || length > maxMessage {
+			t.Errorf("% x is taken as tag %d, length %d", b, tag, length)
+		}
+	})
+}
+
+// FuzzHello: what a peer says of itself is of this version and track, or an error.
+func FuzzHello(f *testing.F) {
+	c := &Context{}
+	s := &small{conn: conn{ctx: c}}
+	f.Add(s.helloOf(1))
+	f.Add([]byte{helloVersion, 1})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		token, err := s.parseHello(b)
+		if err == nil && !bytes.Equal(b[:2], s.helloOf(token)[:2]) {
+			t.Errorf("% x is taken", b)
+		}
+	})
+}
+
+// Options that make no sense are errors that name them.
+func TestOptionsAreChecked(t *testing.T) {
+	for _, x := range []struct {
+		key, value string
+		ok         bool
+	}{
+		{"carrier", "udp6", true}, {"carrier", "tcp", false}, {"port", "1", true}, {"port", "0", false}, {"port", "65536", false},
+		{"queues", "0,2-4", true}, {"queues", "0,0", false}, {"queues", "3-1", false}, {"queues", "", false}, {"mode", "skb", true},
+		{"mode", "fast", false}, {"copy", "never", true}, {"copy", "no", false}, {"encrypt", "on", true}, {"encrypt", "1", false},
+		{"checksum", "on", true}, {"frames", "256", true}, {"frames", "255", false}, {"window", "64", true}, {"window", "100", false},
+		{"dead-time", "1s", true}, {"dead-time", "1", false}, {"dead-time", "2h", false}, {"busy-poll", "50us", true}, {"busy-poll", "1s", false},
+		{"huge-pages", "on", true}, {"nonsense", "1", false},
+	} {
+		_, err := parseOptions(map[string]string{x.key: x.value})
+		if x.ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s=%s: %v", x.key, x.value, err)
+		}
+	}
+}
+
+// A frame of ours, once it is in a ring, comes out once, in order.
+func TestRingKeepsOrder(t *testing.T) {
+	r := newRing[int](5)
+	in, out := 0, 0
+	for round := range 1000 {
+		for range round%9 + 1 {
+			if r.push(in) {
+				in++
+			} else if r.len() != len(r.slots) {
+				t.Fatal("refused with room")
+			}
+		}
+		for range round%7 + 1 {
+			if v := r.peek(0); v != nil && *v != out {
+				t.Fatalf("peek %d, want %d", *v, out)
+			}
+			if v, ok := r.pop(); ok {
+				if v != out {
+					t.Fatalf("pop %d, want %d", v, out)
+				}
+				out++
+			} else if in != out {
+				t.Fatal("empty with values in it")
+			}
+		}
+	}
+}
