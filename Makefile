@@ -24,7 +24,10 @@ dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go'
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
 VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
 vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) $(TEST_FLAGS) -short $(VM_PKGS)
-vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1))
+ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange)$$
+eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
+	$(TESTFLAGS) -short -run '$(ETH_TESTS)' ./afxdp
+vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1))
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm

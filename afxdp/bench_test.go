@@ -3,9 +3,16 @@
 package afxdp_test
 
 import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/afxdp"
+	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -91,4 +98,137 @@ func BenchmarkLatency(bm *testing.B) {
 		bm.Fatal(err)
 	}
 	bm.ReportMetric(float64(bm.Elapsed().Nanoseconds())/float64(2*bm.N), "ns/half-rtt")
+}
+
+// BenchmarkBandwidth sends long messages one way, beside the kernel's TCP over the same devices with and without
+// their offloads. CPU is that of both ends, the kernel's part included.
+func BenchmarkBandwidth(bm *testing.B) {
+	for _, size := range []int{64 << 10, 1 << 20} {
+		bm.Run(fmt.Sprintf("afxdp/%dK", size>>10), func(bm *testing.B) {
+			e := connected(bm, veth.Config{MTU: 3498}, driver.Large, nil)
+			counted(bm, size, func() { stream(bm, e, size) })
+		})
+		for _, offloads := range []bool{true, false} {
+			name := map[bool]string{true: "tcp", false: "tcp-without-offloads"}[offloads]
+			bm.Run(fmt.Sprintf("%s/%dK", name, size>>10), func(bm *testing.B) {
+				p := newPair(bm, veth.Config{MTU: 3498, Offloads: offloads})
+				counted(bm, size, func() { streamTCP(bm, p, size) })
+			})
+		}
+	}
+}
+
+// counted runs f, which moves bm.N messages, and reports what it took.
+func counted(bm *testing.B, size int, f func()) {
+	var before, after unix.Rusage
+	bm.SetBytes(int64(size))
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+	bm.ResetTimer()
+	f()
+	bm.StopTimer()
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	used := after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano()
+	bm.ReportMetric(float64(used)/float64(size)/float64(bm.N), "cpu-ns/B")
+}
+
+// stream keeps some messages under way.
+func stream(bm *testing.B, e *ends, size int) {
+	const under = 4
+	var out, in [under]driver.Packet
+	for k := range under {
+		out[k].IOV, in[k].IOV = [][]byte{make([]byte, size)}, [][]byte{make([]byte, size)}
+	}
+	rdv := make(chan []byte, under)
+	done := make(chan error, 1)
+	go func() {
+		for k := range bm.N + under {
+			p := &in[k%under]
+			if k >= under {
+				for {
+					ok, err := e.i[1].RecvPoll(p)
+					if err != nil {
+						done <- err
+						return
+					}
+					if ok {
+						break
+					}
+				}
+			}
+			if k < bm.N {
+				if err := e.i[1].RecvPost(p); err != nil {
+					done <- err
+					return
+				}
+				rdv <- p.RdvData
+			}
+		}
+		done <- nil
+	}()
+	for k := range bm.N + under {
+		p := &out[k%under]
+		for k >= under {
+			ok, err := e.i[0].SendPoll(p)
+			if err != nil {
+				bm.Fatal(err)
+			}
+			if ok {
+				break
+			}
+		}
+		if k < bm.N {
+			p.RdvData = <-rdv
+			if err := e.i[0].SendPost(p); err != nil {
+				bm.Fatal(err)
+			}
+		}
+	}
+	if err := <-done; err != nil {
+		bm.Fatal(err)
+	}
+}
+
+func streamTCP(bm *testing.B, p *veth.Pair, size int) {
+	var l net.Listener
+	err := p.Ends[1].Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(p.Ends[1].IPv4.Addr(), 0).String())
+		return err
+	})
+	if err != nil {
+		bm.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer c.Close()
+		b := make([]byte, size)
+		for range bm.N {
+			if _, err = io.ReadFull(c, b); err != nil {
+				break
+			}
+		}
+		done <- err
+	}()
+	var c net.Conn
+	if err := p.Ends[0].Do(func() (err error) {
+		c, err = net.Dial("tcp", l.Addr().String())
+		return err
+	}); err != nil {
+		bm.Fatal(err)
+	}
+	defer c.Close()
+	b := make([]byte, size)
+	for range bm.N {
+		if _, err := c.Write(b); err != nil {
+			bm.Fatal(err)
+		}
+	}
+	if err := <-done; err != nil {
+		bm.Fatal(err)
+	}
 }

@@ -68,6 +68,7 @@ func (n *nic) step() {
 		n.next = min(n.next, c.end.Next())
 	}
 	n.publish()
+	n.fill() // before anybody hears of credit
 	for k := range n.queues {
 		if q := &n.queues[k]; q.out > 0 || q.stuck {
 			n.push(q)
@@ -76,7 +77,6 @@ func (n *nic) step() {
 	if n.under() > reclaimAt {
 		n.reclaim()
 	}
-	n.fill()
 	if n.held() {
 		n.due.Store(int64(n.now) + int64(50*time.Microsecond))
 	} else {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/veth"
@@ -39,26 +40,61 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// A router that loses one frame in a hundred loses nothing of what is sent.
+// A router that loses one frame in a hundred, or also repeats, delays and reorders them, loses nothing of
+// what is sent.
 func TestLossLosesNothing(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
-		t.Run(track.String(), func(t *testing.T) {
-			e := connected(t, veth.Config{Router: true, Loss: 0.01}, track, nil)
-			e.swaps(30)
-			if track == driver.Large {
-				for k := range 3 {
-					if err := e.sends(k%2, 4<<20, byte(k)); err != nil {
-						t.Fatal(err)
+		for _, netem := range []bool{false, true} {
+			name := track.String()
+			cfg := veth.Config{Router: true, Loss: 0.01}
+			if netem {
+				name, cfg.Loss = name+" netem", 0
+			}
+			t.Run(name, func(t *testing.T) {
+				e := connected(t, cfg, track, nil)
+				if netem {
+					badWeather(t, e.pair)
+				}
+				e.swaps(30)
+				if track == driver.Large {
+					for k := range 3 {
+						if err := e.sends(k%2, 1<<20, byte(k)); err != nil {
+							t.Fatal(err)
+						}
 					}
 				}
+				var c driver.Counters
+				e.ctx[0].Counters(&c)
+				e.ctx[1].Counters(&c)
+				if c.Retransmits == 0 {
+					t.Error("nothing was sent again, so nothing can have been lost")
+				}
+			})
+		}
+	}
+}
+
+// badWeather has the router's kernel harm what it forwards.
+func badWeather(t *testing.T, p *veth.Pair) {
+	t.Helper()
+	for k := range p.Router {
+		end := &p.Router[k]
+		err := end.Do(func() error {
+			l, err := netlink.LinkByName(end.Device)
+			if err != nil {
+				return err
 			}
-			var c driver.Counters
-			e.ctx[0].Counters(&c)
-			e.ctx[1].Counters(&c)
-			if c.Retransmits == 0 {
-				t.Error("nothing was sent again, so nothing can have been lost")
-			}
+			return netlink.QdiscAdd(netlink.NewNetem(
+				netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+				netlink.NetemQdiscAttrs{Loss: 2, Duplicate: 2, Latency: 300, Jitter: 200, ReorderProb: 25, Limit: 10000},
+			))
 		})
+		if errors.Is(err, unix.ENOENT) {
+			t.Skip("the kernel has no netem (modprobe sch_netem)")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -162,14 +162,24 @@ func (n *nic) push(q *queue) bool {
 	return q.out < len(q.batch)
 }
 
-// fill gives the kernel chunks to receive into.
+// freeChunks is how many chunks there are for acknowledgements, greetings, and what is not genuine.
+const freeChunks = 64
+
+// fill gives the kernel chunks to receive into: as many as peers have credit for, and some for what
+// needs none. The kernel takes them in turn, so that few stay in the caches.
 func (n *nic) fill() {
 	m := &n.memory
+	target := 0
+	for _, c := range n.contexts[:n.used] {
+		if c != nil {
+			target += c.end.Reserved() + freeChunks + 2*c.end.Conns()
+		}
+	}
 	var addrs [64]uint64
-	for k := 0; len(m.spare) > 0 && k < len(n.queues); k++ {
-		q := &n.queues[(n.fillNext+k)%len(n.queues)]
+	for k := range n.queues {
+		q := &n.queues[k]
 		for len(m.spare) > 0 {
-			want := min(len(m.spare), len(addrs), q.rxLimit-q.posted)
+			want := min(len(m.spare), len(addrs), min(target, q.rxLimit)-q.posted)
 			if want <= 0 {
 				break
 			}

@@ -38,7 +38,6 @@ type nic struct {
 	memory
 	queues                []queue
 	rxChunks              int
-	fillNext              int
 	origin                time.Time
 	now                   link.Time
 	next                  link.Time       // when the first context wants to be ticked

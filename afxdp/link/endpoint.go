@@ -211,6 +211,9 @@ func (e *Endpoint) Stats() Stats { return e.stats }
 // Conns is how many connections there are, in whatever state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 
+// Reserved is how many frames peers may fill now: their credit, and what the handler has not released.
+func (e *Endpoint) Reserved() int { return e.cfg.Frames - e.spare }
+
 // Waiting tells whether Flush has something to do: also where the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
 

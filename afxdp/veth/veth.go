@@ -38,6 +38,10 @@ type Config struct {
 	// random, in both directions. It needs Router.
 	Loss float64
 
+	// Offloads keeps the devices' offloads, which are otherwise turned off: frames from the kernel's stack
+	// then carry partial checksums and segments of up to 64 KiB.
+	Offloads bool
+
 	// NoIPv6 leaves the devices without IPv6, as a kernel without it does.
 	NoIPv6 bool
 }
@@ -202,8 +206,10 @@ func (e *End) configure(cfg Config) error {
 	if cfg.NoIPv6 {
 		e.IPv6 = netip.Prefix{}
 	}
-	if err := e.Do(func() error { return offloadsOff(e.Device) }); err != nil {
-		return err
+	if !cfg.Offloads {
+		if err := e.Do(func() error { return offloadsOff(e.Device) }); err != nil {
+			return err
+		}
 	}
 	return in(e.Namespace, func(h *netlink.Handle) error {
 		dev, err := h.LinkByName(e.Device)
