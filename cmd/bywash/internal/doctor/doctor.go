@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/verbs"
 )
@@ -41,13 +42,17 @@ func (f Finding) String() string {
 func Examine() []Finding {
 	var out []Finding
 	for _, probe := range []func() Finding{
-		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, cores, governor,
+		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, cores, governor,
 	} {
 		out = append(out, probe())
 	}
 	for _, n := range driver.Names() {
 		d, err := driver.Lookup(n)
 		if err != nil {
+			continue
+		}
+		if n == afxdp.Name {
+			out = append(out, examineEthernet(d))
 			continue
 		}
 		f := examineDriver(d)
