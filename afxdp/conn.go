@@ -62,6 +62,7 @@ type conn struct {
 	endNamed atomic.Bool
 	popped   bool // something was received in this call
 	sleeping atomic.Int32
+	inKernel atomic.Bool // who sleeps on it watches for frames
 	bell     chan struct{}
 	tally    driver.Tallies
 }
@@ -241,7 +242,7 @@ func (i *conn) announce() {
 	if !i.named.Load() || i.ended.Load() {
 		i.ctx.ready.Add(i.num)
 		if i.ctx.any.Load() > 0 {
-			i.ctx.waiters.Wake(false)
+			i.ctx.wakeAny(false)
 		}
 	}
 	i.wake()

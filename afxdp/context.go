@@ -32,11 +32,12 @@ type Context struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	conns   [driver.MaxInstances]atomic.Pointer[conn]
-	ready   driver.ReadySet
-	waiters driver.Waiters
-	slept   atomic.Uint64
-	any     atomic.Int32 // goroutines in RecvWaitAny
+	conns       [driver.MaxInstances]atomic.Pointer[conn]
+	ready       driver.ReadySet
+	waiters     driver.Waiters
+	slept       atomic.Uint64
+	any         atomic.Int32 // goroutines in RecvWaitAny
+	anyInKernel atomic.Bool  // one of them watches for frames
 
 	mu      sync.Mutex
 	closed  bool
@@ -238,7 +239,7 @@ func (c *Context) Close() error {
 	for _, i := range all {
 		i.shut()
 	}
-	c.waiters.Wake(false)
+	c.wakeAny(false)
 	c.sayGoodbye()
 	c.stop()
 	c.tasks.Wait()

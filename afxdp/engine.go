@@ -211,16 +211,13 @@ func (q *queue) kick(n *nic) {
 // keep looks after a queue when no instance does: what arrives, timers, and who
 // sleeps. While the program polls, it only looks now and then.
 func (n *nic) keep(q *queue) {
-	const (
-		look    = time.Millisecond
-		longest = 10 * time.Millisecond
-	)
+	const look = time.Millisecond
 	timer := time.NewTimer(look)
 	defer timer.Stop()
 	var last uint64
 	for !n.closing.Load() {
 		polls, wait := n.pollsSince(&last)
-		if polls > 1 && n.sleepers.Load() == 0 {
+		if n.watched.Load() || polls > 1 && n.sleepers.Load() == 0 {
 			timer.Reset(look)
 			n.tended.Store(true)
 			select {
@@ -228,7 +225,7 @@ func (n *nic) keep(q *queue) {
 			case <-n.nudge:
 			}
 			n.tended.Store(false)
-		} else if wait = min(wait, longest); wait > 0 {
+		} else if wait = min(wait, longestSleep); wait > 0 {
 			_, _ = q.sock.Wait(rxEvent, wait)
 		}
 		n.run()

@@ -169,10 +169,10 @@ const freeChunks = 64
 // needs none. The kernel takes them in turn, so that few stay in the caches.
 func (n *nic) fill() {
 	m := &n.memory
-	target := 0
+	target := freeChunks
 	for _, c := range n.contexts[:n.used] {
 		if c != nil {
-			target += c.end.Reserved() + freeChunks + 2*c.end.Conns()
+			target += c.end.Reserved() + freeChunks/2 + 2*c.end.Conns()
 		}
 	}
 	var addrs [64]uint64

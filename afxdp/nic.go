@@ -57,6 +57,7 @@ type nic struct {
 	due      atomic.Int64 // when the next round must be
 	tended   atomic.Bool  // a keeper looks within a millisecond
 	sleepers atomic.Int32
+	watched  atomic.Bool   // one of them waits for frames in the kernel
 	nudge    chan struct{} // wakes the keeper
 	closing  atomic.Bool
 	tasks    sync.WaitGroup

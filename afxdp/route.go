@@ -146,11 +146,11 @@ func (r *route) resolve(ctx context.Context) {
 		peer, err := n.res.Resolve(ctx, r.to.ip)
 		if err == nil {
 			r.peer.Store(peer)
-			n.watch(peer, r)
+			n.routes.Store(peer, r)
 			r.update()
 			r.ctx.routeChanged(r) // some may stand already, by the peer's way
 			<-ctx.Done()
-			n.unwatch(peer)
+			n.routes.Delete(peer)
 			peer.Close()
 			return
 		}
@@ -179,12 +179,6 @@ func (r *route) update() {
 	p, err := newPath(cfg, uint8(r.to.number))
 	r.set(p, err, hop.MTU)
 }
-
-func (n *nic) watch(p *carrier.Peer, r *route) {
-	n.routes.Store(p, r)
-}
-
-func (n *nic) unwatch(p *carrier.Peer) { n.routes.Delete(p) }
 
 // routeChanged is called by the resolver.
 func (n *nic) routeChanged(p *carrier.Peer) {

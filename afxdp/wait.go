@@ -4,6 +4,7 @@ package afxdp
 
 import (
 	"context"
+	"time"
 
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
@@ -11,10 +12,10 @@ import (
 
 // How nobody sleeps through a frame.
 //
-// A waiter says that it sleeps, looks once more, and then sleeps on its own channel. The keeper of a queue
-// sees that somebody sleeps, and waits for frames in the kernel; what it takes wakes those it concerns. A frame that
-// another goroutine takes meanwhile is seen by the look, or wakes, because the waiter has said before that it
-// sleeps.
+// A waiter says that it sleeps, looks once more, and then sleeps: the first one, where the device has one queue, in
+// the kernel, watching for frames, the others on their channels. Who watches takes what comes and wakes those it
+// concerns. Where nobody watches, the keeper of the queue does. A frame that another goroutine takes meanwhile is seen
+// by the look, or wakes, because the waiter has said before that it sleeps, and where.
 
 const rxEvent = xsk.EventRx
 
@@ -34,17 +35,34 @@ func pollFor(i poller, p *driver.Packet, sending bool) (bool, error) {
 	return i.RecvPoll(p)
 }
 
-// sleep has the keepers wait in the kernel until wakeUp.
-func (n *nic) sleep() {
-	if n.sleepers.Add(1) == 1 {
-		select {
-		case n.nudge <- struct{}{}:
-		default:
-		}
+// longestSleep bounds one sleep in the kernel, after which a context is looked at.
+const longestSleep = 10 * time.Millisecond
+
+// watch makes the caller the one who waits for frames in the kernel, if there is none.
+func (n *nic) watch() bool { return len(n.queues) == 1 && n.watched.CompareAndSwap(false, true) }
+
+// unwatch ends that. Should others sleep, the keeper watches for them.
+func (n *nic) unwatch() {
+	n.watched.Store(false)
+	if n.sleepers.Load() > 1 {
+		n.callKeeper()
 	}
 }
 
-func (n *nic) wakeUp() { n.sleepers.Add(-1) }
+// sleepInKernel waits for frames, a timer of ours, or Wake, and takes what has come.
+func (n *nic) sleepInKernel() {
+	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)
+	_, _ = n.queues[0].sock.Wait(rxEvent, max(wait, 0))
+	n.run()
+}
+
+// callKeeper has a keeper look whether it is needed.
+func (n *nic) callKeeper() {
+	select {
+	case n.nudge <- struct{}{}:
+	default:
+	}
+}
 
 // block polls for p until it is done, and sleeps in between.
 func (i *conn) block(ctx context.Context, x poller, p *driver.Packet, sending bool) error {
@@ -54,18 +72,34 @@ func (i *conn) block(ctx context.Context, x poller, p *driver.Packet, sending bo
 		}
 	}
 	n := i.ctx.nic
-	n.sleep()
-	defer n.wakeUp()
+	n.sleepers.Add(1)
+	defer n.sleepers.Add(-1)
 	i.sleeping.Add(1)
 	defer i.sleeping.Add(-1)
 	for {
-		if done, err := pollFor(x, p, sending); done {
+		watching := n.watch()
+		i.inKernel.Store(watching)
+		done, err := pollFor(x, p, sending)
+		if !done {
+			i.tally.Slept.Add(1)
+			if watching {
+				n.sleepInKernel()
+			} else {
+				n.callKeeper()
+				select {
+				case <-i.bell:
+				case <-ctx.Done():
+				}
+			}
+		}
+		i.inKernel.Store(false)
+		if watching {
+			n.unwatch()
+		}
+		if done {
 			return err
 		}
-		i.tally.Slept.Add(1)
-		select {
-		case <-i.bell:
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -73,6 +107,9 @@ func (i *conn) block(ctx context.Context, x poller, p *driver.Packet, sending bo
 
 // wake wakes who sleeps on the instance.
 func (i *conn) wake() {
+	if i.inKernel.Load() {
+		i.ctx.nic.queues[0].sock.Wake()
+	}
 	if i.sleeping.Load() > 0 {
 		select {
 		case i.bell <- struct{}{}:
@@ -128,25 +165,51 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 			return i, err
 		}
 	}
-	c.nic.sleep()
-	defer c.nic.wakeUp()
+	n := c.nic
+	n.sleepers.Add(1)
+	defer n.sleepers.Add(-1)
 	c.any.Add(1)
 	defer c.any.Add(-1)
 	w := c.waiters.Enter()
 	defer c.waiters.Leave(w)
 	for {
-		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
-			return i, err
+		watching := n.watch()
+		if watching {
+			c.anyInKernel.Store(true)
 		}
-		c.slept.Add(1)
-		select {
-		case <-w.Bell():
-			if c.waiters.Canceled(w) {
-				return nil, driver.ErrCanceled
+		i, err := c.RecvProbeAny()
+		if err == driver.ErrAgain {
+			c.slept.Add(1)
+			if watching {
+				n.sleepInKernel()
+			} else {
+				n.callKeeper()
+				select {
+				case <-w.Bell():
+				case <-ctx.Done():
+				}
 			}
-		case <-ctx.Done():
+		}
+		if watching {
+			c.anyInKernel.Store(false)
+			n.unwatch()
+		}
+		switch {
+		case err != driver.ErrAgain:
+			return i, err
+		case c.waiters.Canceled(w):
+			return nil, driver.ErrCanceled
+		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}
+	}
+}
+
+// wakeAny wakes those in RecvWaitAny; cancel makes them give up.
+func (c *Context) wakeAny(cancel bool) {
+	c.waiters.Wake(cancel)
+	if c.anyInKernel.Load() {
+		c.nic.queues[0].sock.Wake()
 	}
 }
 
@@ -155,6 +218,6 @@ func (c smallContext) RecvCancelAny() error {
 	if c.isClosed() {
 		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
 	}
-	c.waiters.Wake(true)
+	c.wakeAny(true)
 	return nil
 }

@@ -5,9 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -282,89 +279,5 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 		if got := testing.AllocsPerRun(200, run); got != 0 {
 			t.Errorf("encrypted %v: %v allocations", encrypt, got)
 		}
-	}
-}
-
-// The bytes of each kind of packet are what docs/wire.md shows, and do not change unawares.
-func TestGoldenPackets(t *testing.T) {
-	e, p, c, peer, q := victim(t, false)
-	g := greeting{
-		kind: kindInit, version: Version, to: 2, from: 1, id: 0x1122334455667788, mtu: 1500, credit: 16, options: optEncrypt,
-		hello: []byte("hi"),
-	}
-	copy(g.nonce[:], "0123456789abcdef")
-	answer := g
-	answer.kind, answer.to, answer.from, answer.id = kindAccept, g.id, 2, 0x99
-	id := []byte{1, 2, 3, 4, 5, 6, 7, 8}
-	data := func(h *header, b []byte) {
-		*h = header{
-			kind: kindData, flags: flagMore | flagAsk, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9, words: 1, dups: 10,
-		}
-		le.PutUint64(b[48:], 11)
-		copy(b[56:], "payload")
-		le.PutUint64(b[len(b)-8:], 0x8000000000000001)
-	}
-	placed := func(h *header, b []byte) {
-		*h = header{kind: kindData, flags: flagPlaced, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9}
-		for k, v := range []uint64{11, 12, 13, 99} {
-			le.PutUint64(b[48+8*k:], v)
-		}
-		copy(b[80:], "payload")
-	}
-	bare := func(k kind, flags uint8) func(h *header, b []byte) {
-		return func(h *header, b []byte) {
-			*h = header{kind: k, flags: flags, conn: 3, pn: 4, cum: 5, credit: 6, stamp: 7, echo: 8, delay: 9}
-		}
-	}
-	seal := func() []byte {
-		x := newSecrets([]byte("the secret"), nil).keys(true, &g, &answer)
-		b := packet(c, 71, data)
-		return x.seal(make([]byte, 100), b, 4)
-	}
-	buf := func() []byte { return make([]byte, 200) }
-	short := func(k kind, f uint8, n int) []byte {
-		b := make([]byte, max(n, 56))
-		h := header{}
-		bare(k, f)(&h, b)
-		putHeader(b, &h)
-		if n == HeaderSize {
-			le.PutUint64(b[48:], 5)
-		}
-		finishPacket(b[:n])
-		return b[:n]
-	}
-	_, _, _ = p, peer, q
-	var out strings.Builder
-	for _, v := range []struct {
-		name string
-		b    []byte
-	}{
-		{"init", e.putGreeting(buf(), &g, []byte("cookiecookiecookiecookie"), nil)},
-		{"accept", e.putGreeting(buf(), &answer, nil, &g)},
-		{"reject", putSmall(buf(), kindReject, g.id, 2, uint8(rejectAuth), nil)},
-		{"knock", putSmall(buf(), kindKnock, 1, 2, 0, nil)},
-		{"reset", putSmall(buf(), kindReset, 0x0807060504030201, 0, 0, e.secrets.mac(e.secrets.reset, id))},
-		{"data", packet(c, 71, data)},
-		{"placed", packet(c, 87, placed)},
-		{"sealed data", seal()},
-		{"ack", short(kindAck, 0, ackSize)},
-		{"ping", short(kindPing, 0, ackSize)},
-		{"close", short(kindClose, flagAbort, HeaderSize)},
-		{"closed", short(kindClosed, 0, HeaderSize)},
-	} {
-		out.WriteString(v.name + " " + hex.EncodeToString(v.b) + "\n")
-	}
-	name := filepath.Join("testdata", "golden.txt")
-	if os.Getenv("BYWASH_GOLDEN") != "" {
-		if err := os.WriteFile(name, []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := out.String(); got != string(want) {
-		t.Errorf("packets have changed; BYWASH_GOLDEN=1 writes them anew\ngot:\n%s\nwant:\n%s", got, want)
 	}
 }
