@@ -52,6 +52,7 @@ func (n *nic) step() {
 			return
 		}
 		if n.clock(); n.now < n.next && !n.held() {
+			n.due.Store(int64(n.next))
 			return
 		}
 	}

@@ -352,3 +352,37 @@ func TestContextsShareADevice(t *testing.T) {
 		}
 	}
 }
+
+// A context that nobody uses takes next to no processor time.
+func TestIdleContextSleeps(t *testing.T) {
+	p := newPair(t, veth.Config{Queues: 2})
+	c, err := openAt(p, 0, driver.Small, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	used := func() time.Duration {
+		var r unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	before, start := used(), time.Now()
+	time.Sleep(500 * time.Millisecond)
+	if took, of := used()-before, time.Since(start); took > of/4 {
+		t.Errorf("%v of processor time in %v", took, of)
+	}
+}
+
+// With several queues, frames are taken from whichever they arrive on.
+func TestSeveralQueues(t *testing.T) {
+	for _, mode := range []string{"skb", "native"} {
+		for _, track := range []driver.Track{driver.Small, driver.Large} {
+			t.Run(mode+" "+track.String(), func(t *testing.T) {
+				e := connected(t, veth.Config{Queues: 3}, track, map[string]string{"mode": mode})
+				e.swaps(3)
+			})
+		}
+	}
+}

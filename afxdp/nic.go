@@ -248,6 +248,7 @@ func (n *nic) open(device string) (err error) {
 	n.filter = carrier.Filter{Port: o.port, Verify: o.verify, MAC: l.MAC}
 	n.filter.Kinds[o.kind] = true
 	n.fill()
+	n.due.Store(int64(never))
 	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
 	driver.AddTap(&n.tap)
 	for k := range n.queues {
