@@ -111,12 +111,12 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 	if lab.why != "" {
 		t.Skip("needs root: " + lab.why)
 	}
-	o := map[string]string{"dead-time": "1500ms"} // many wait for it
+	o := map[string]string{"dead-time": "1s"} // many wait for it
 	for k, v := range options {
 		o[k] = v
 	}
 	c := drivertest.Config{
-		Driver: "afxdp", Hints: driver.Hints{Track: track, Device: "eth0", Options: o}, Launch: launch, Deaths: 40,
+		Driver: "afxdp", Hints: driver.Hints{Track: track, Device: "eth0", Options: o}, Launch: launch, Deaths: 12,
 	}
 	if testing.Short() {
 		c.Deaths = 4
@@ -153,7 +153,7 @@ func TestConformanceVariants(t *testing.T) {
 				c.Attributes.Secret = []byte("what encryption needs")
 				c.Only = []string{"ConnectTwice", "EveryForm", "Truncation", "DisconnectDelivers"}
 				if !testing.Short() {
-					c.Only = append(c.Only, "ConnectInAnyOrder", "Order", "CancelRace")
+					c.Only = append(c.Only, "Order", "CancelRace")
 				}
 				drivertest.Run(t, c)
 			})

@@ -60,6 +60,7 @@ const perfExample = `  bywash perf -d all                               everythi
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
   bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d shm --option path=cma -t bw       the driver's options: go doc github.com/bywash/bywash/shm
+  sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
   bywash perf --listen :7000                       on one machine, and on the other:
   bywash perf --secret-file secret other:7000 -d shm`
