@@ -108,7 +108,7 @@ shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -shell
 
-test-quick: testsum ## run the short tests (under two minutes)
+test-quick: testsum ## run the short tests (some four minutes)
 	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) ./...
 
 lint: ## check format, vet, staticcheck, other platforms, scripts and go.mod
