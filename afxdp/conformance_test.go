@@ -122,7 +122,7 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 		c.Deaths = 4
 		c.Only = []string{
 			"OpenOnce", "Properties", "URL", "AbsentFeatures", "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSelf",
-			"ConnectTwice", "ConnectSecret", "EveryForm", "Busy", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers", "Death",
+			"ConnectTwice", "ConnectSecret", "EveryForm", "Busy", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers",
 			"CloseFrees", "NoAllocations",
 		}
 		if track == driver.Small {
