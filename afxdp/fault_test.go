@@ -3,12 +3,11 @@
 package afxdp_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,10 +126,9 @@ func TestDeviceDeleted(t *testing.T) {
 		p := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
 		err := i.RecvPost(&p)
 		if err == nil {
-			e.await("receive on a deleted device", func() (done bool) {
-				done, err = i.RecvPoll(&p)
-				return done
-			})
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			err = i.(driver.RecvWaiter).RecvWait(ctx, &p)
+			cancel()
 		}
 		if !errors.Is(err, driver.ErrBroken) {
 			t.Errorf("end %d: %v, want %v", k, err, driver.ErrBroken)
@@ -265,8 +263,6 @@ func TestOtherTrafficPasses(t *testing.T) {
 // Who floods our port with nonsense does not stop a transfer, and is counted.
 func TestFloodDoesNotStopTheOthers(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, nil)
-	var stop atomic.Bool
-	done := make(chan error, 1)
 	var c net.Conn
 	if err := e.pair.Ends[1].Do(func() (err error) {
 		c, err = net.Dial("udp", netip.AddrPortFrom(e.pair.Ends[0].IPv4.Addr(), afxdp.DefaultPort).String())
@@ -274,30 +270,21 @@ func TestFloodDoesNotStopTheOthers(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		defer c.Close()
-		b := make([]byte, 600)
-		for n := 0; !stop.Load(); n++ {
-			for k := range b {
-				b[k] = byte(n*k) ^ byte(n>>8)
-			}
-			if n%2 == 0 { // looks like ours at first
-				copy(b, []byte{0xb7, 1, 0, 0, byte(n/2) % 13, 0, 168, 0})
-			}
-			if _, err := c.Write(b[:1+n%600]); err != nil && !strings.Contains(err.Error(), "refused") {
-				done <- err
-				return
-			}
-			if n%64 == 0 {
-				time.Sleep(time.Millisecond)
-			}
+	defer c.Close()
+	b := make([]byte, 600)
+	for n := range 20_000 {
+		for k := range b {
+			b[k] = byte(n*k) ^ byte(n>>8)
 		}
-		done <- nil
-	}()
-	e.swaps(100)
-	stop.Store(true)
-	if err := <-done; err != nil {
-		t.Fatal(err)
+		if n%2 == 0 { // looks like ours at first
+			copy(b, []byte{0xb7, 1, 0, 0, byte(n/2) % 13, 0, 168, 0})
+		}
+		if _, err := c.Write(b[:1+n%600]); err != nil && !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatal(err)
+		}
+		if n%200 == 0 {
+			e.swaps(1)
+		}
 	}
 	var k driver.Counters
 	e.ctx[0].Counters(&k)
@@ -353,14 +340,18 @@ func TestContextsShareADevice(t *testing.T) {
 	}
 }
 
-// A context that nobody uses takes next to no processor time.
-func TestIdleContextSleeps(t *testing.T) {
+// A context that nobody uses, and one on which somebody waits for what does not come, take next to no
+// processor time.
+func TestIdleContextsSleep(t *testing.T) {
 	p := newPair(t, veth.Config{Queues: 2})
-	c, err := openAt(p, 0, driver.Small, nil)
-	if err != nil {
-		t.Fatal(err)
+	var ctxs [2]driver.Context
+	for k := range ctxs {
+		var err error
+		if ctxs[k], err = openAt(p, k, driver.Small, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer ctxs[k].Close()
 	}
-	defer c.Close()
 	used := func() time.Duration {
 		var r unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -368,8 +359,12 @@ func TestIdleContextSleeps(t *testing.T) {
 		}
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
 	before, start := used(), time.Now()
-	time.Sleep(500 * time.Millisecond)
+	if _, err := ctxs[1].(driver.Prober).RecvWaitAny(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
 	if took, of := used()-before, time.Since(start); took > of/4 {
 		t.Errorf("%v of processor time in %v", took, of)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -87,20 +88,6 @@ func (e *ends) connect() {
 
 const patience = 15 * time.Second
 
-// await polls until f says true.
-func (e *ends) await(what string, f func() bool) {
-	e.tb.Helper()
-	limit := time.Now().Add(patience)
-	for n := 0; !f(); n++ {
-		if n > 100 {
-			time.Sleep(20 * time.Microsecond)
-		}
-		if time.Now().After(limit) {
-			e.tb.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
 // sends sends one message of n bytes and receives it, every byte checked; the error is
 // that of the connection.
 func (e *ends) sends(from int, n int, seed byte) error {
@@ -115,32 +102,28 @@ func (e *ends) sends(from int, n int, seed byte) error {
 		return err
 	}
 	p.RdvData = q.RdvData
-	var err error
-	e.await("send", func() bool {
-		err = a.SendPost(&p)
-		return err != driver.ErrBusy
-	})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	received := make(chan error, 1)
+	go func() { received <- b.(driver.RecvWaiter).RecvWait(ctx, &q) }()
+	err := a.SendPost(&p)
+	for ; err == driver.ErrBusy && ctx.Err() == nil; err = a.SendPost(&p) {
+		runtime.Gosched()
+	}
+	if err == nil {
+		err = a.(driver.SendWaiter).SendWait(ctx, &p)
+	}
 	if err != nil {
-		return err
+		cancel()
 	}
-	sent, received := false, false
-	var err1, err2 error
-	e.await("message", func() bool {
-		if !sent {
-			sent, err1 = a.SendPoll(&p)
-		}
-		if !received {
-			received, err2 = b.RecvPoll(&q)
-		}
-		return sent && received || err1 != nil || err2 != nil
-	})
-	if err := errors.Join(err1, err2); err != nil {
-		return err
+	err = errors.Join(err, <-received)
+	if errors.Is(err, context.DeadlineExceeded) {
+		e.tb.Fatalf("%d bytes from end %d: not within %v", n, from, patience)
 	}
-	if !bytes.Equal(out, in) {
+	if err == nil && !bytes.Equal(out, in) {
 		e.tb.Fatal("the message differs")
 	}
-	return nil
+	return err
 }
 
 // swaps sends messages of many sizes both ways.

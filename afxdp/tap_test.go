@@ -5,8 +5,6 @@ package afxdp_test
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -18,8 +16,9 @@ import (
 
 // frames keeps what a tap shows.
 type frames struct {
-	mu  sync.Mutex
-	all []driver.Frame
+	mu   sync.Mutex
+	all  []driver.Frame
+	came chan struct{} // one has
 }
 
 func (s *frames) Frame(f driver.Frame) {
@@ -27,6 +26,10 @@ func (s *frames) Frame(f driver.Frame) {
 	defer s.mu.Unlock()
 	f.Data = bytes.Clone(f.Data)
 	s.all = append(s.all, f)
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
 }
 
 // of are the frames in one direction.
@@ -49,16 +52,10 @@ type tapped struct {
 }
 
 func openTapped(t *testing.T, options map[string]string) *tapped {
-	p, err := veth.New(veth.Config{})
-	if err != nil {
-		t.Skip("needs root: " + err.Error())
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := newPair(t, veth.Config{})
 	x := &tapped{}
-	d, err := driver.Lookup("afxdp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	came := make(chan struct{}, 1)
+	x.shown[0].came, x.shown[1].came = came, came
 	defer driver.WatchTaps(func(tap *driver.Tap, open bool) {
 		for k := range x.shown {
 			if open && tap.Device == p.Ends[k].Device {
@@ -67,15 +64,8 @@ func openTapped(t *testing.T, options map[string]string) *tapped {
 		}
 	})()
 	for k := range x.ctxs {
-		o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.Ends[k].Namespace)}
-		for name, v := range options {
-			o[name] = v
-		}
-		nic, err := d.Query(driver.Hints{Device: p.Ends[k].Device, Options: o})
-		if err == nil {
-			x.ctxs[k], err = nic.Open(driver.Attributes{Secret: []byte("0123456789abcdef")})
-		}
-		if err != nil {
+		var err error
+		if x.ctxs[k], err = openAt(p, k, driver.Small, options); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = x.ctxs[k].Close() })
@@ -116,11 +106,12 @@ func (x *tapped) exchange(t *testing.T, text string) {
 		t.Fatalf("%q, %v; want %q", in.IOV[0], err, text)
 	}
 	for !x.quiet() {
-		if ctx.Err() != nil {
+		select {
+		case <-x.shown[0].came:
+		case <-ctx.Done():
 			t.Fatalf("end 0 has sent %d frames and shows %d, end 1 %d and %d: what arrives is not what was sent",
 				len(x.shown[0].of(true)), len(x.shown[0].of(false)), len(x.shown[1].of(true)), len(x.shown[1].of(false)))
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -111,21 +112,30 @@ func (s *space) addr(name string, addrs ...string) {
 			parsed.Flags = unix.IFA_F_NODAD // usable without a second's wait for a double
 		}
 		link := s.link(name)
+		ns := netns.NsHandle(int(s.fd.Fd()))
+		routes, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})
+		s.must(netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{Namespace: &ns}))
 		s.must(s.nl.AddrAdd(link, parsed))
-		s.local(parsed.IP, link.Attrs().Index)
+		s.local(parsed.IP, link.Attrs().Index, routes)
+		close(done)
+		for range routes { // until the library has ended
+		}
 	}
 }
 
 // local waits until the kernel knows an address as its own: that of an IPv6 address comes by a
-// work queue.
-func (s *space) local(addr net.IP, index int) {
+// work queue. A change of the routes tells.
+func (s *space) local(addr net.IP, index int, routes chan netlink.RouteUpdate) {
 	s.t.Helper()
-	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	late := time.After(patience)
+	for {
 		r, err := s.nl.RouteGetWithOptions(addr, &netlink.RouteGetOptions{OifIndex: index})
 		if err == nil && r[0].Type == unix.RTN_LOCAL {
 			return
 		}
-		if time.Now().After(late) {
+		select {
+		case <-routes:
+		case <-late:
 			s.t.Fatalf("%v does not become an address of the host: %v, %v", addr, r, err)
 		}
 	}

@@ -1,8 +1,10 @@
 package carrier
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -519,20 +521,25 @@ func TestClosedPeersAreToldNothing(t *testing.T) {
 }
 
 func TestCloseLeavesNothing(t *testing.T) {
-	a, _ := segment(t)
+	a, b := segment(t)
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		a.must(err)
 		return len(entries)
 	}
+	wire, buf := b.wire(), make([]byte, 2000)
 	before := count()
-	for range 20 {
+	for k := range 20 {
 		w := watch(a, 0)
 		w.peer("10.1.0.2")
+		nobody := fmt.Sprintf("10.1.0.%d", 77+k)
 		waits := make(chan error)
-		go func() { _, err := w.resolve("10.1.0.77"); waits <- err }()
-		for w.watched() < 2 {
-			time.Sleep(time.Millisecond) // no event tells that another goroutine waits
+		go func() { _, err := w.resolve(nobody); waits <- err }()
+		want := netip.MustParseAddr(nobody).AsSlice()
+		for asked := false; !asked; { // who has it, asks the kernel: so it is being resolved
+			n, err := wire.Read(buf)
+			a.must(err)
+			asked = n >= 42 && buf[12] == 8 && buf[13] == 6 && bytes.Equal(buf[38:42], want)
 		}
 		w.Close()
 		w.Close()
@@ -549,10 +556,4 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if err := goleak.Find(); err != nil {
 		t.Error(err)
 	}
-}
-
-func (r *Resolver) watched() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.peers)
 }

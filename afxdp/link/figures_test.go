@@ -177,11 +177,11 @@ func TestLossCostsLittle(t *testing.T) {
 	}
 }
 
-// TestFigures prints how flows share a bottleneck, and goodput over loss, as tables; in the folder that
-// BYWASH_FIGURES names it draws them.
-func TestFigures(t *testing.T) {
-	if testing.Short() || !testing.Verbose() {
-		t.Skip("prints figures for half a minute: go test -v -run Figures ./afxdp/link, with BYWASH_FIGURES=DIR for plots")
+// BenchmarkFigures prints how flows share a bottleneck, and goodput over loss, as tables, which takes half a
+// minute; in the folder that BYWASH_FIGURES names it draws them.
+func BenchmarkFigures(t *testing.B) {
+	if t.N > 1 {
+		return // once tells it all
 	}
 	flows := []int{1, 2, 8, 32, 100}
 	lines := map[string]plotter.XYs{}
@@ -224,7 +224,7 @@ func TestFigures(t *testing.T) {
 }
 
 // draw writes a plot, if a folder for it is named.
-func draw(t *testing.T, name, x, y string, lines map[string]plotter.XYs) {
+func draw(t testing.TB, name, x, y string, lines map[string]plotter.XYs) {
 	dir := os.Getenv("BYWASH_FIGURES")
 	if dir == "" {
 		return

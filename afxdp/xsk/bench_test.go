@@ -43,10 +43,13 @@ func besideC(b *testing.B, measure, serve, unit string) {
 		b.Skip("needs two cores")
 	}
 	needLab(b)
+	if _, err := exec.LookPath("cc"); err != nil {
+		b.Skip("needs a C compiler: ", err)
+	}
 	c := filepath.Join(b.TempDir(), "xskpeer")
 	build := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", c, "../../hack/xskpeer/xskpeer.c")
 	if out, err := build.CombinedOutput(); err != nil {
-		b.Skipf("cannot build the program in C: %v\n%s", err, out)
+		b.Fatalf("build the program in C: %v\n%s", err, out)
 	}
 	for _, mode := range modes {
 		b.Run(mode.name, func(b *testing.B) {

@@ -36,6 +36,20 @@ func needLab(t testing.TB) {
 	}
 }
 
+// needFeature skips a test of what the kernel does not have.
+func needFeature(t testing.TB, f xsk.Feature) {
+	t.Helper()
+	err := xsk.Probe(f)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		t.Skip("the kernel: ", err)
+	case errors.Is(err, os.ErrPermission):
+		t.Skip("needs CAP_NET_RAW: ", err)
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
 // lab is two namespaces joined by veth.
 func lab(t testing.TB, cfg veth.Config) *veth.Pair {
 	t.Helper()

@@ -449,15 +449,19 @@ func TestFallbackToGenericSaysWhy(t *testing.T) {
 	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {
 		t.Errorf("got %s (mode %s), reason %v, want skb and the reason", how, d.Mode(), why)
 	}
-	if err := xsk.Probe(xsk.FeatureMultiBuffer); err != nil {
-		t.Skip("the rest: ", err)
+	if d, err := tryOpen(&p.Ends[1], xsk.Config{Attach: xsk.AttachNative}); err == nil {
+		d.Close()
+		t.Error("a native program was attached although the MTU forbids it")
 	}
+}
+
+// With multi-buffer a native program takes long frames.
+func TestMultiBufferIsNativeWithLongFrames(t *testing.T) {
+	needLab(t)
+	needFeature(t, xsk.FeatureMultiBuffer)
+	p := lab(t, veth.Config{MTU: 9000})
 	multi := open(t, &p.Ends[1], xsk.Config{Socket: xsk.SocketConfig{MultiBuffer: true}})
 	if how, why := multi.Program.Attached(); how != xsk.AttachNative || why != nil {
 		t.Errorf("multi-buffer: got %s, reason %v, want native", how, why)
-	}
-	if d, err := tryOpen(&p.Ends[0], xsk.Config{Attach: xsk.AttachNative}); err == nil {
-		d.Close()
-		t.Error("a native program was attached although the MTU forbids it")
 	}
 }

@@ -103,9 +103,7 @@ func TestMultiBufferFrames(t *testing.T) {
 			Memory: xsk.UMEMConfig{ChunkSize: chunk, Chunks: 512},
 			Socket: xsk.SocketConfig{MultiBuffer: true},
 		}
-		if err := xsk.Probe(xsk.FeatureMultiBuffer); err != nil {
-			t.Skip(err)
-		}
+		needFeature(t, xsk.FeatureMultiBuffer)
 		inBothModes(t, veth.Config{MTU: 9000}, cfg, cfg, func(t *testing.T, r *run) {
 			for round, size := range []int{60, 1514, 2048, 4096, 4097, 9014} {
 				sendLong(t, r, round, size, chunk)
@@ -158,9 +156,7 @@ func receiveLong(t *testing.T, s *xsk.Socket) (whole []byte, descs []xsk.Desc) {
 // (MAX_SKB_FRAGS, 17 unless it was built otherwise, and the first) is dropped,
 // and the next one arrives.
 func TestTooManyFragmentsAreDropped(t *testing.T) {
-	if err := xsk.Probe(xsk.FeatureMultiBuffer); err != nil {
-		t.Skip(err)
-	}
+	needFeature(t, xsk.FeatureMultiBuffer)
 	cfg := xsk.Config{Memory: xsk.UMEMConfig{Chunks: 512}, Socket: xsk.SocketConfig{MultiBuffer: true}}
 	inBothModes(t, veth.Config{MTU: 9000}, cfg, cfg, func(t *testing.T, r *run) {
 		s := r.a.Sockets[0]
@@ -199,9 +195,7 @@ func TestTooManyFragmentsAreDropped(t *testing.T) {
 
 // With busy-poll the receiver drives the driver by its calls.
 func TestBusyPoll(t *testing.T) {
-	if err := xsk.Probe(xsk.FeatureBusyPoll); err != nil {
-		t.Skip(err)
-	}
+	needFeature(t, xsk.FeatureBusyPoll)
 	busy := xsk.Config{Socket: xsk.SocketConfig{BusyPoll: xsk.BusyPoll{Time: 20 * time.Microsecond, Budget: 32}}}
 	inBothModes(t, veth.Config{}, busy, busy, func(t *testing.T, r *run) {
 		s := r.b.Sockets[0]
@@ -219,9 +213,7 @@ func TestBusyPoll(t *testing.T) {
 }
 
 func TestTransmitBudget(t *testing.T) {
-	if err := xsk.Probe(xsk.FeatureTxBudget); err != nil {
-		t.Skip(err)
-	}
+	needFeature(t, xsk.FeatureTxBudget)
 	cfg := xsk.Config{Socket: xsk.SocketConfig{TxBudget: 512}}
 	inBothModes(t, veth.Config{}, cfg, cfg, func(t *testing.T, r *run) {
 		transmit(t, r.a.Sockets[0], r.head, r.free[:500], 0, 64)
@@ -238,9 +230,7 @@ func TestTransmitBudget(t *testing.T) {
 }
 
 func TestTransmitMetadata(t *testing.T) {
-	if err := xsk.Probe(xsk.FeatureTxMetadata); err != nil {
-		t.Skip(err)
-	}
+	needFeature(t, xsk.FeatureTxMetadata)
 	a := xsk.Config{Memory: xsk.UMEMConfig{TxMetadata: true, SoftwareChecksum: true}}
 	inBothModes(t, veth.Config{}, a, xsk.Config{}, func(t *testing.T, r *run) {
 		const size, start, offset = 100, 14, 6

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,12 +28,15 @@ const dissector = "../../hack/wireshark/bywash.lua"
 func captureLab(t *testing.T) *veth.End {
 	t.Helper()
 	p, err := veth.New(veth.Config{})
-	if err != nil {
+	if errors.Is(err, os.ErrPermission) {
 		t.Skipf("needs root: %v", err)
 	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = p.Close() })
-	if err := xsk.Probe(xsk.FeatureSocket); err != nil {
-		t.Skipf("needs AF_XDP: %v", err)
+	if err := xsk.Probe(xsk.FeatureSocket); errors.Is(err, errors.ErrUnsupported) {
+		t.Skipf("the kernel has no AF_XDP: %v", err)
 	}
 	return &p.Ends[0]
 }

@@ -57,10 +57,11 @@ func newTap(t *testing.T, device string) *driver.Tap {
 	return tap
 }
 
-// awaitSink waits until a tap is captured from, right after it was announced.
-func awaitSink(tap *driver.Tap) {
-	for deadline := time.Now().Add(10 * time.Second); tap.Sinks() == nil && time.Now().Before(deadline); {
-		time.Sleep(100 * time.Microsecond)
+// captured checks that a tap that was announced is captured from: it is before it is announced.
+func captured(t *testing.T, tap *driver.Tap) {
+	t.Helper()
+	if tap.Sinks() == nil {
+		t.Fatalf("%s was announced, and is not captured from", tap.Device)
 	}
 }
 
@@ -124,8 +125,8 @@ func TestCaptureCarriesFramesOfNICsNowAndLater(t *testing.T) {
 	if r := mustNext(t, s); r.Interface == nil || r.Interface.Device != "eth1" || r.Number != 1 {
 		t.Fatalf("second record %+v, want interface eth1", r)
 	}
-	awaitSink(eth0)
-	awaitSink(eth1)
+	captured(t, eth0)
+	captured(t, eth1)
 	show(eth1, driver.Frame{Time: 7, Sent: true, Data: []byte("to")})
 	if r := mustNext(t, s); r.Number != 1 || string(r.Frame) != "to" || !r.Sent || r.Time != 7 || r.Length != 2 {
 		t.Fatalf("%+v, want what eth1 sent", r)
@@ -154,7 +155,7 @@ func TestCaptureChooses(t *testing.T) {
 	if r := mustNext(t, s); r.Interface == nil || r.Interface.Device != "eth1" {
 		t.Fatalf("%+v, want eth1", r)
 	}
-	awaitSink(eth1)
+	captured(t, eth1)
 	show(eth1, driver.Frame{Context: 4, Data: []byte("another's")})
 	show(eth1, driver.Frame{Data: []byte("nobody's")})
 	show(eth1, driver.Frame{Context: 5, Data: []byte("long frame")})
@@ -171,7 +172,7 @@ func TestSlowReaderLosesFramesThatAreCounted(t *testing.T) {
 	tap := newTap(t, "eth0")
 	s := captureSelf(t, CaptureRequest{})
 	mustNext(t, s)
-	awaitSink(tap)
+	captured(t, tap)
 	data := make([]byte, 1500)
 	const shown = 50_000 // 75 MB
 	for range shown {
@@ -200,9 +201,10 @@ func TestServeEndsBesideAReaderThatDoesNotRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
+			mustNext(t, s)
 		}
 	}
-	awaitSink(tap)
+	captured(t, tap)
 	for range 4000 {
 		show(tap, driver.Frame{Data: make([]byte, 1500)})
 	}
