@@ -63,7 +63,7 @@
 // that have longer packets under way.
 //
 // A device takes 2 or 4 KiB for each of 4096 chunks to send from and of 4/3 frames for each queue, and a connection
-// some 60 KiB. A context has at most 256 others beside it on a device. There is no one-sided access.
+// some 60 KiB. At most 256 contexts share a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

@@ -28,3 +28,22 @@ func Describe(i driver.Instance) string {
 	}
 	return s
 }
+
+// FillRingEmpty is how many frames found no chunk to be received into.
+func FillRingEmpty(i driver.Instance) (sum uint64) {
+	var c *conn
+	switch x := i.(type) {
+	case *small:
+		c = &x.conn
+	case *large:
+		c = &x.conn
+	}
+	for k := range c.ctx.nic.queues {
+		st, err := c.ctx.nic.queues[k].sock.Stats()
+		if err != nil {
+			panic(err)
+		}
+		sum += st.FillRingEmpty
+	}
+	return sum
+}

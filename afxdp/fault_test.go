@@ -381,3 +381,34 @@ func TestSeveralQueues(t *testing.T) {
 		}
 	}
 }
+
+// Whatever peers send within their credit finds a chunk to lie in, both ways at once.
+func TestCreditsLeaveNoFillRingEmpty(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			e := connected(t, veth.Config{}, track, nil)
+			size, n := 8192, 2000
+			if track == driver.Large {
+				size, n = 1<<20, 60
+			}
+			if testing.Short() {
+				n /= 10
+			}
+			done := make(chan error, 2)
+			rdv := [2]chan []byte{make(chan []byte, n), make(chan []byte, n)}
+			for end := range 2 {
+				go func() { done <- e.exchange(end, size, n, rdv[end], rdv[1-end]) }()
+			}
+			for range 2 {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			for k, i := range e.i {
+				if got := afxdp.FillRingEmpty(i); got != 0 {
+					t.Errorf("end %d: %d frames found none", k, got)
+				}
+			}
+		})
+	}
+}

@@ -144,3 +144,65 @@ func twoEnds(tb testing.TB, track driver.Track, options map[string]string) (a, b
 	e := connected(tb, veth.Config{MTU: 3498}, track, options)
 	return e.i[0], e.i[1], e.ctx
 }
+
+// exchange sends n messages of size bytes to the other end, and receives as many from it, some under way each way.
+// Rdv data, if there is any, goes through the channels, which have room for all.
+func (e *ends) exchange(end, size, n int, mine chan<- []byte, theirs <-chan []byte) error {
+	const under = 4
+	var in, out [under]driver.Packet
+	for k := range under {
+		in[k].IOV, out[k].IOV = [][]byte{make([]byte, size)}, [][]byte{make([]byte, size)}
+	}
+	i := e.i[end]
+	var posted, received, sending, sent int
+	for limit := time.Now().Add(2 * patience); received < n || sent < n; runtime.Gosched() {
+		if time.Now().After(limit) {
+			return fmt.Errorf("end %d: %d messages of %d received, %d sent", end, received, n, sent)
+		}
+		if posted < n && posted-received < under {
+			p := &in[posted%under]
+			if err := i.RecvPost(p); err != nil {
+				return err
+			}
+			mine <- append([]byte{}, p.RdvData...) // not nil
+			posted++
+		}
+		if p := &out[sending%under]; sending < n && sending-sent < under {
+			if p.RdvData == nil {
+				select {
+				case p.RdvData = <-theirs:
+				default:
+				}
+			}
+			if p.RdvData != nil {
+				switch err := i.SendPost(p); err {
+				case nil:
+					sending++
+				case driver.ErrBusy:
+				default:
+					return err
+				}
+			}
+		}
+		if sent < sending {
+			done, err := i.SendPoll(&out[sent%under])
+			if err != nil {
+				return err
+			}
+			if done {
+				out[sent%under].RdvData = nil
+				sent++
+			}
+		}
+		if received < posted {
+			done, err := i.RecvPoll(&in[received%under])
+			if err != nil {
+				return err
+			}
+			if done {
+				received++
+			}
+		}
+	}
+	return nil
+}
