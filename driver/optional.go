@@ -108,3 +108,22 @@ type RdvUpdater interface {
 	// malformed one is ErrInvalid.
 	SendRdvUpdate(p *Packet, data []byte) error
 }
+
+// Knocker hears of peers that have called Connect before this side has, so
+// that a connection can be made by whoever needs it first. A context of a
+// driver that listens anyway is one; find it by type assertion.
+type Knocker interface {
+	Context
+
+	// Knocking appends to dst the incarnations of the peers that wait for a
+	// connection with this context while no Connect for them is under way
+	// here. It tells what is so now: a peer that has given up is not named
+	// any more. The peers need not have proved who they are: whoever connects
+	// to them finds out. [RankOf] tells which rank an incarnation claims.
+	Knocking(dst []uint64) []uint64
+
+	// OnKnock has f called whenever Knocking may have more to tell, from a
+	// goroutine of the driver, and once right away. f must not block and must
+	// not call the driver. A second call replaces the first; nil ends it.
+	OnKnock(f func())
+}

@@ -1,6 +1,8 @@
 package driver
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,8 +12,8 @@ import (
 //
 //	name:version:incarnation:rest
 //
-// with the version in decimal and the incarnation, a random number drawn when
-// the context was opened, as 16 hexadecimal digits. What rest holds is the
+// with the version in decimal and the incarnation, drawn when the context was
+// opened (see [NewIncarnation]), as 16 hexadecimal digits. What rest holds is the
 // driver's matter; it is printable ASCII without spaces.
 type URL struct {
 	Driver      string
@@ -103,3 +105,24 @@ func UnpackURLs(s string) ([]string, error) {
 	}
 	return urls, nil
 }
+
+// rankBits is how much of an incarnation names the rank.
+const rankBits = 20
+
+// NewIncarnation draws the incarnation of a context that is opened with a: a
+// random number, never 0, so that a restarted process has another one. In a session
+// some of its bits are the rank, so that a driver which knows a peer by its
+// incarnation alone can say who that is.
+func NewIncarnation(a Attributes) uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	n := binary.LittleEndian.Uint64(b[:])
+	if a.SessionSize > 0 && a.Rank >= 0 && a.Rank < 1<<rankBits {
+		n = n&^((1<<rankBits-1)<<1) | uint64(a.Rank)<<1
+	}
+	return n | 1
+}
+
+// RankOf is the rank that an incarnation claims, if its context was opened in
+// a session of at most 2^20 processes; else a random number.
+func RankOf(incarnation uint64) int { return int(incarnation >> 1 & (1<<rankBits - 1)) }

@@ -111,3 +111,19 @@ func FuzzUnpackURLs(f *testing.F) {
 		}
 	})
 }
+
+func TestIncarnationNamesTheRank(t *testing.T) {
+	seen := make(map[uint64]bool)
+	for _, rank := range []int{0, 1, 77777, 1<<20 - 1} {
+		for range 100 {
+			n := driver.NewIncarnation(driver.Attributes{SessionSize: 1 << 20, Rank: rank})
+			if got := driver.RankOf(n); got != rank {
+				t.Fatalf("rank of %#x is %d, want %d", n, got, rank)
+			}
+			if n == 0 || seen[n] {
+				t.Fatalf("incarnation %#x is zero or was drawn twice", n)
+			}
+			seen[n] = true
+		}
+	}
+}

@@ -287,9 +287,11 @@ func (c *Context) meet(sock *net.UnixConn) {
 			c.bad.Add(1)
 		}
 	case a.hello.flags&flagWatch != 0:
+		c.beWatched(a.hello.from, 1)
 		var m message
 		fds, _ := receive(sock, &m) // until either side closes
 		closeAll(fds)
+		c.beWatched(a.hello.from, -1)
 	default:
 		c.match(a)
 		if n := c.complete(a, stop); n != nil {
@@ -406,6 +408,7 @@ func (c *Context) match(a *caller) {
 		return
 	}
 	c.arrived[a.hello.from] = append(c.arrived[a.hello.from], a)
+	c.knocked()
 	_ = send(a.sock, &message{kind: msgQueued}) // under mu: before any accept
 }
 

@@ -3,7 +3,6 @@ package shm
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -59,9 +58,11 @@ type Context struct {
 	arrived   map[uint64][]*caller       // the other way round
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
 	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
-	strangers int                        // of those, the ones not yet introduced
-	shown     map[*driver.Arena]int      // that have regions in them
-	retired   driver.Counters            // of connections that are gone
+	watched   map[uint64]int             // by peers that expect this side to dial
+	onKnock   func()
+	strangers int                   // of those, the ones not yet introduced
+	shown     map[*driver.Arena]int // that have regions in them
+	retired   driver.Counters       // of connections that are gone
 	refused   atomic.Uint64
 	bad       atomic.Uint64
 	waits     atomic.Uint64 // for any peer
@@ -80,6 +81,8 @@ var (
 	_ driver.Prober    = smallContext{}
 	_ driver.Registrar = smallContext{}
 	_ driver.Registrar = largeContext{}
+	_ driver.Knocker   = smallContext{}
+	_ driver.Knocker   = largeContext{}
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (*Context, error) {
@@ -87,16 +90,15 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
-		nonce: new([nonceBytes]byte),
+		watched: make(map[uint64]int),
+		nonce:   new([nonceBytes]byte),
 	}
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
 		c.api = largeContext{c}
 	}
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails
-	_, _ = rand.Read(c.nonce[:])
-	c.inc = binary.LittleEndian.Uint64(seed[:])
+	_, _ = rand.Read(c.nonce[:]) // never fails
+	c.inc = driver.NewIncarnation(a)
 	c.pinned.Pin(c.nonce)
 	// Whatever the option says: what closes a connection does a barrier, too.
 	c.fences = !registerBarrier()

@@ -53,11 +53,17 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 		done, err := s.pollBuffer(p)
 		s.leave()
 		s.unname()
+		if !done {
+			s.nothing()
+		}
 		return done, err
 	}
 	s.drain()
 	s.leave()
 	s.unname()
+	if p.Driver.Phase != driver.Done {
+		s.nothing()
+	}
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
@@ -184,6 +190,15 @@ func (s *small) unname() {
 		if load32(&s.named) != 0 {
 			store32(&s.named, 0)
 		}
+	}
+}
+
+// nothing lets probes name the instance again after a poll that found nothing: an
+// owner who polls while another goroutine probes may have received what that is
+// about to name, and the name would stay.
+func (s *small) nothing() {
+	if load32(&s.named) != 0 {
+		store32(&s.named, 0)
 	}
 }
 

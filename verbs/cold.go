@@ -92,22 +92,22 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 	if p.Driver.Phase == driver.Done {
 		return nil, nil
 	}
-	if !l.enter() {
-		return nil, l.failure("update")
+	if !l.life.Enter() {
+		return nil, l.life.Failure("update")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
-		return nil, l.fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
+		return nil, l.life.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[k]
-	if s.told == s.memory.n || s.windows.over || l.state.Load() != stateUp {
+	if s.told == s.memory.n || s.windows.over || l.life.State() != driver.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {
 		err = fmt.Errorf("%s: in the middle of a message: %w", l.ctx.props.Device, err)
 		l.broke(err)
-		return nil, l.failure("update")
+		return nil, l.life.Failure("update")
 	}
 	if s.p != p || s.windows.over || s.told == s.memory.ready {
 		return nil, nil
@@ -149,24 +149,24 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 		err = errRdvDamaged
 	}
 	if err != nil {
-		return l.fault("update", err)
+		return l.life.Fault("update", err)
 	}
 	if p.Driver.Phase == driver.Done {
 		return nil
 	}
-	if !l.enter() {
-		return l.failure("update")
+	if !l.life.Enter() {
+		return l.life.Failure("update")
 	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("update")
+	defer l.life.Leave()
+	if l.life.State() != driver.StateUp {
+		return l.life.Failure("update")
 	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.out[k].p != p {
-		return l.fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
+		return l.life.Fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
 	}
 	if !l.out[k].rdv.extend(&more) {
-		return l.fault("update", errRdvForeign)
+		return l.life.Fault("update", errRdvForeign)
 	}
 	l.push()
 	return nil

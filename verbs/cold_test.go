@@ -125,9 +125,9 @@ func TestColdReceiveCanBeCancelled(t *testing.T) {
 
 // settleFor makes progress without a packet.
 func (l *large) settleFor(t *testing.T) {
-	if !l.enter() {
-		t.Fatal(l.failure("settle"))
+	if !l.life.Enter() {
+		t.Fatal(l.life.Failure("settle"))
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	l.settle()
 }

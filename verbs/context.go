@@ -2,8 +2,6 @@ package verbs
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -49,8 +47,8 @@ type Context struct {
 	nextNum uint32
 	cqNeed  int // completions that all queue pairs can cause
 	regions map[*region]struct{}
-	staging [48][]*driver.Arena // not in use, by the power of two of their sizes
-	retired driver.Counters     // of connections that are gone
+	staging driver.Staging
+	retired driver.Counters // of connections that are gone
 	tasks   sync.WaitGroup
 	stop    func()
 }
@@ -86,9 +84,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 	if props.Track == driver.Large {
 		c.api = largeContext{c}
 	}
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails
-	c.inc = binary.LittleEndian.Uint64(seed[:]) | 1
+	c.inc = driver.NewIncarnation(a)
 	defer func() {
 		if err != nil {
 			c.release()
@@ -252,7 +248,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	defer c.mu.Unlock()
 	to.Add(&c.retired)
 	for n := range c.open {
-		n.tally.AddTo(to)
+		n.life.Tally.AddTo(to)
 	}
 	to.Waits += c.slept.Load()
 	if c.cache != nil {
@@ -324,11 +320,7 @@ func (c *Context) release() error {
 	if c.cache != nil {
 		try(c.cache.Close)
 	}
-	for _, list := range c.staging {
-		for _, a := range list {
-			try(a.Close)
-		}
-	}
+	c.staging.Close()
 	c.done.mustLock()
 	c.done.dead = driver.ErrClosed
 	c.done.unlock()
@@ -349,51 +341,4 @@ func (c *Context) release() error {
 	}
 	c.tasks.Wait()
 	return errors.Join(errs...)
-}
-
-// getStaging returns registered memory for n bytes.
-func (c *Context) getStaging(n int) ([]byte, error) {
-	class := 12
-	for 1<<class < n {
-		class++
-	}
-	c.mu.Lock()
-	var a *driver.Arena
-	if list := c.staging[class]; len(list) > 0 {
-		a = list[len(list)-1]
-		c.staging[class] = list[:len(list)-1]
-	}
-	c.mu.Unlock()
-	if a == nil {
-		var err error
-		if a, err = driver.NewArena(1 << class); err != nil {
-			return nil, err
-		}
-	}
-	return a.Bytes()[:n], nil
-}
-
-// keptStaging is how many arenas of a size are kept for the next use.
-const keptStaging = 4
-
-// putStaging takes memory back; nil is nothing.
-func (c *Context) putStaging(b []byte) {
-	if b == nil {
-		return
-	}
-	a, _, ok := driver.ArenaOf(b[:cap(b)])
-	if !ok {
-		return
-	}
-	class := 12
-	for 1<<class < len(a.Bytes()) {
-		class++
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.staging[class]) < keptStaging {
-		c.staging[class] = append(c.staging[class], a)
-		return
-	}
-	_ = a.Close() // which the cache learns of
 }

@@ -174,7 +174,7 @@ func TestReceiverIsAlwaysReady(t *testing.T) {
 	if after := counter(t, "rcvd_rnr_err"); after != before {
 		t.Errorf("receiver-not-ready was met %d times in %d messages", after-before, messages)
 	}
-	if a.tally.Waited.Load() == 0 {
+	if a.life.Tally.Waited.Load() == 0 {
 		t.Error("the sender never ran out of credit: this shows nothing")
 	}
 }
@@ -257,9 +257,9 @@ func TestLateWriteFails(t *testing.T) {
 	if err := a.sq.post(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "end of the connection", func() bool { a.ctx.drain(); return a.state.Load() == stateBroken })
+	within(t, "end of the connection", func() bool { a.ctx.drain(); return a.life.State() == driver.StateBroken })
 	if ibv.WCStatus(uint32(a.firstBad.Load())) != ibv.WCRemoteAccess {
-		t.Errorf("the late write ended with %v", a.failure("send"))
+		t.Errorf("the late write ended with %v", a.life.Failure("send"))
 	}
 	if !bytes.Equal(dst, make([]byte, len(dst))) {
 		t.Error("the late write wrote")
@@ -433,6 +433,6 @@ func TestDeviceFailureBreaksConnections(t *testing.T) {
 		if err := a.ctx.api.Close(); err != nil {
 			t.Error(err)
 		}
-		within(t, "the peer's error", func() bool { b.ctx.drain(); return b.state.Load() != stateUp })
+		within(t, "the peer's error", func() bool { b.ctx.drain(); return b.life.State() != driver.StateUp })
 	}
 }

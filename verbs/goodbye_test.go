@@ -10,17 +10,27 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// alone is a connection of the small track without a device, up.
-func alone(t *testing.T) *small {
-	t.Helper()
+// dialing is a connection of the small track without a device, which does not stand yet.
+func dialing() *small {
 	c := &Context{opts: noOptions}
 	c.done.dead = driver.ErrClosed // so that nobody polls it
 	mem := &slab{mem: make([]byte, defaultBuffer), size: defaultBuffer}
 	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}
 	s.inbox = newInbox(8)
-	s.ctx, s.api, s.waited = c, s, true
-	s.state.Store(stateUp)
-	var err error
+	s.ctx, s.api = c, s
+	s.life.Init(Name, "", 0, &c.ready)
+	return s
+}
+
+// alone is a connection of the small track without a device, up.
+func alone(t *testing.T) *small {
+	t.Helper()
+	s := dialing()
+	s.resolve(driver.StateUp, nil)
+	err := s.ConnectWait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if s.pool.chain, err = ibv.NewRecvChain(8, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +50,7 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 		op.Driver.Phase = driver.Posted
 		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
 		s.sq.add(requestOp, true)
-		s.finish(statePeerClosed, nil)
+		s.finish(driver.StatePeerClosed, nil)
 		start := time.Now()
 		if done, err := s.OpPoll(op); done {
 			t.Fatalf("the put has ended before its acknowledgement: %v", err)
@@ -80,13 +90,13 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		if x.e.code == codeData {
-			s.arrived.Store(1)
+			s.life.Arrived()
 		}
 		s.inbox.push(x.e)
-		if _, err := s.RecvPoll(&in); s.state.Load() != stateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
-			t.Errorf("%s: state %d, error %v", x.name, s.state.Load(), err)
+		if _, err := s.RecvPoll(&in); s.life.State() != driver.StateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("%s: state %d, error %v", x.name, s.life.State(), err)
 		}
-		if got := s.tally.Bad.Load(); got != 1 {
+		if got := s.life.Tally.Bad.Load(); got != 1 {
 			t.Errorf("%s: %d bad frames, want 1", x.name, got)
 		}
 	}
@@ -110,24 +120,22 @@ func TestFailureBeforeItsReason(t *testing.T) {
 // done; the connection then stands, and what was sent can be received.
 func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
 	for _, x := range []struct {
-		end  state
+		end  driver.State
 		want error
-	}{{statePeerClosed, nil}, {stateBroken, driver.ErrBroken}} {
-		s := alone(t)
-		s.state.Store(stateConnecting)
-		s.settled, s.waited = make(chan struct{}), false
+	}{{driver.StatePeerClosed, nil}, {driver.StateBroken, driver.ErrBroken}} {
+		s := dialing()
 		s.finish(x.end, fmt.Errorf("%w: test", driver.ErrBroken))
-		if got := state(s.state.Load()); got != stateConnecting {
+		if got := s.life.State(); got != driver.StateConnecting {
 			t.Fatalf("state %d before the last step", got)
 		}
-		s.resolve(stateUp, nil)
+		s.resolve(driver.StateUp, nil)
 		if err := s.ConnectWait(t.Context()); !errors.Is(err, x.want) {
 			t.Errorf("connect wait: %v, want %v", err, x.want)
 		}
-		if got := state(s.state.Load()); got != x.end {
+		if got := s.life.State(); got != x.end {
 			t.Errorf("state %d, want %d", got, x.end)
 		}
-		if s.tally.Connects.Load() != 1 {
+		if s.life.Tally.Connects.Load() != 1 {
 			t.Error("it does not count as a connection")
 		}
 	}

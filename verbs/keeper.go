@@ -39,15 +39,15 @@ func (c *Context) keep(live context.Context) {
 
 // ping keeps a connection alive, unless its owner is inside a call.
 func (n *conn) ping() {
-	if n.state.Load() != stateUp || !n.inCall.CompareAndSwap(0, 1) {
+	if !n.life.TryEnter() {
 		return
 	}
-	defer n.leave()
-	if n.state.Load() != stateUp {
+	defer n.life.Leave()
+	if n.life.State() != driver.StateUp {
 		return
 	}
 	n.api.settle()
-	if n.quiet == n.sq.next && n.sq.room() > 0 && n.state.Load() == stateUp {
+	if n.quiet == n.sq.next && n.sq.room() > 0 && n.life.State() == driver.StateUp {
 		wr, _ := n.sq.add(requestControl, n.sq.idle())
 		wr.Write(0, 0)
 		if err := n.sq.post(); err != nil {
@@ -86,8 +86,8 @@ func (c *Context) deviceGone(cause error) {
 		}
 		c.mu.Unlock()
 		for _, n := range all {
-			if !n.resolve(stateBroken, err) {
-				n.finish(stateBroken, err)
+			if !n.resolve(driver.StateBroken, err) {
+				n.finish(driver.StateBroken, err)
 			}
 		}
 	}()

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -50,7 +51,7 @@ type large struct {
 	slots   [transferDepth]slot
 	used    int // slots that are posted
 	out     [transferDepth]transfer
-	fetches [2 * transferDepth]prefetch
+	ahead   regcache.Ahead[*ibv.MR]
 	queue   []*transfer // whose writes are not all posted yet
 	sends   int         // transfers under way
 }
@@ -126,7 +127,7 @@ func (l *large) settle() {
 		l.ctx.drain()
 	}
 	l.take()
-	if l.state.Load() == stateUp {
+	if l.life.State() == driver.StateUp {
 		l.push()
 		if l.waiting > 0 {
 			l.pushOps()
@@ -198,7 +199,7 @@ func (l *large) announced(e *event) {
 		total = *(*uint64)(unsafe.Pointer(unsafe.SliceData(l.mem.recv(e.id))))
 	}
 	l.pool.put(e.id)
-	if l.state.Load() == stateUp {
+	if l.life.State() == driver.StateUp {
 		if err := l.pool.post(&l.ctx.done, nil); err != nil {
 			l.broke(err)
 			return
@@ -232,13 +233,13 @@ func (l *large) arrivedAll(s *slot, total int) {
 		c := s.p.Cursor()
 		c.Scatter(s.memory.copied[:s.p.N])
 	}
-	l.tally.Received.Add(1)
-	l.tally.BytesReceived.Add(uint64(s.p.N))
+	l.life.Tally.Received.Add(1)
+	l.life.Tally.BytesReceived.Add(uint64(s.p.N))
 	l.opPath = ""
 	var err error
 	if total > s.length {
 		err = &driver.TruncatedError{Message: total, Buffer: s.length}
-		l.tally.Truncated.Add(1)
+		l.life.Tally.Truncated.Add(1)
 	}
 	l.end(s, err)
 }
@@ -254,7 +255,7 @@ func (l *large) end(s *slot, err error) {
 // memory any more.
 func (l *large) giveBack(s *slot, err error) {
 	if err == driver.ErrCanceled {
-		l.tally.Canceled.Add(1)
+		l.life.Tally.Canceled.Add(1)
 	}
 	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
@@ -274,7 +275,7 @@ func (l *large) claims(r *rdvData) bool {
 // fail ends what is posted after the connection has ended and the device has
 // let go of the memory.
 func (l *large) fail() {
-	err := l.failure("transfer")
+	err := l.life.Failure("transfer")
 	for k := range l.slots {
 		if s := &l.slots[k]; s.p != nil {
 			l.giveBack(s, err)
@@ -338,10 +339,10 @@ func (l *large) Path() string {
 // Disconnect implements driver.Instance.
 func (l *large) Disconnect() error {
 	pending := false
-	if l.enter() {
+	if l.life.Enter() {
 		l.settle()
 		pending = l.sends > 0
-		l.leave()
+		l.life.Leave()
 	}
 	return l.disconnect(pending)
 }

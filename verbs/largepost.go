@@ -12,19 +12,19 @@ import (
 // admit checks that a packet can be posted, with so many posted already, and
 // returns the length of its memory.
 func (l *large) admit(p *driver.Packet, op string, posted *int) (n int, err error) {
-	if l.state.Load() != stateUp {
-		return 0, l.failure(op)
+	if l.life.State() != driver.StateUp {
+		return 0, l.life.Failure(op)
 	}
 	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.misuse(op, p)
+		return 0, l.life.Misuse(op, p)
 	}
 	if n = p.Len(); n > maxMessage {
-		return 0, l.fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
+		return 0, l.life.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
 	}
 	if *posted == transferDepth {
 		l.settle()
 		if *posted == transferDepth {
-			l.tally.Busy.Add(1)
+			l.life.Tally.Busy.Add(1)
 			return 0, driver.ErrBusy
 		}
 	}
@@ -33,10 +33,10 @@ func (l *large) admit(p *driver.Packet, op string, posted *int) (n int, err erro
 
 // RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("receive")
+	if !l.life.Enter() {
+		return l.life.Failure("receive")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	n, err := l.admit(p, "receive", &l.used)
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	if err != nil {
 		s.closeWindows()
 		l.release(&s.memory)
-		return l.fault("receive", err)
+		return l.life.Fault("receive", err)
 	}
 	s.gen++
 	s.p, s.length = p, n
@@ -84,11 +84,11 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, "sen
 
 func (l *large) poll(p *driver.Packet, op string) (bool, error) {
 	if p.Driver.Phase != driver.Done {
-		if !l.enter() {
-			return l.over(p, op)
+		if !l.life.Enter() {
+			return l.life.Over(p, op)
 		}
 		l.settle()
-		l.leave()
+		l.life.Leave()
 	}
 	switch p.Driver.Phase {
 	case driver.Done:
@@ -96,7 +96,7 @@ func (l *large) poll(p *driver.Packet, op string) (bool, error) {
 	case driver.Posted, driver.Canceling:
 		return false, nil
 	}
-	return true, l.misuse(op+" poll", p)
+	return true, l.life.Misuse(op+" poll", p)
 }
 
 // RecvCancel implements driver.Instance.
@@ -106,18 +106,18 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if l.state.Load() == stateClosed {
-			return l.failure("cancel")
+		if l.life.State() == driver.StateClosed {
+			return l.life.Failure("cancel")
 		}
-		return l.fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
 	}
-	if !l.enter() {
-		return l.failure("cancel")
+	if !l.life.Enter() {
+		return l.life.Failure("cancel")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
-		return l.fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
+		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	p.Driver.Phase = driver.Canceling
 	l.ask(int(k))
@@ -128,7 +128,7 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 // send has begun. Room is always there: requests of this kind are few.
 func (l *large) ask(k int) {
 	s := &l.slots[k]
-	if l.state.Load() != stateUp || s.asking || s.windows.over {
+	if l.life.State() != driver.StateUp || s.asking || s.windows.over {
 		return
 	}
 	if l.rx.room() < 2 {
@@ -165,10 +165,10 @@ func (l *large) postOn(q *sendQueue) {
 
 // SendPost implements driver.Instance.
 func (l *large) SendPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("send")
+	if !l.life.Enter() {
+		return l.life.Failure("send")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	n, err := l.admit(p, "send", &l.sends)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 		err = l.begin(k, p, n)
 	}
 	if err != nil {
-		return l.fault("send", err)
+		return l.life.Fault("send", err)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
 	l.sends++
 	if !l.claims(&t.rdv) {
-		t.err = l.fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
+		t.err = l.life.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
 		t.posted = t.length
 	}
 	l.queue = append(l.queue, t)
@@ -297,8 +297,8 @@ func (l *large) sent(t *transfer) {
 	l.opPath = ""
 	if t.err == nil {
 		p.N = t.total
-		l.tally.Sent.Add(1)
-		l.tally.BytesSent.Add(uint64(t.length))
+		l.life.Tally.Sent.Add(1)
+		l.life.Tally.BytesSent.Add(uint64(t.length))
 	}
 	p.Driver.Finish(t.err)
 }

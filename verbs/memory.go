@@ -56,7 +56,7 @@ func (m *memory) collect(p *driver.Packet, n int) bool {
 // reachable for the device. The buffer is the one to bounce in.
 func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regcache.Access) (err error) {
 	ok := m.collect(p, n)
-	f, err := l.takePrefetch(p, m)
+	f, err := l.ahead.Of(p, m.piece[:m.n])
 	if err != nil {
 		*m = memory{}
 		return err
@@ -68,7 +68,7 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	case n <= bounceSize && !(m.n == 1 && inArena(m.piece[0])):
 		err = l.useBounce(m, n, buffer)
 	case !ok:
-		if m.copied, err = l.ctx.getStaging(n); err == nil {
+		if m.copied, err = l.ctx.staging.Get(n); err == nil {
 			m.n, m.piece[0] = 1, m.copied
 			err = l.register(m, nil, access)
 		}
@@ -79,9 +79,7 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 		l.release(m)
 		return err
 	}
-	if f != nil {
-		l.forgetPrefetch(p, f)
-	}
+	f.Forget(p)
 	return nil
 }
 
@@ -104,14 +102,9 @@ func (l *large) useBounce(m *memory, n, buffer int) (err error) {
 }
 
 // register registers the pieces.
-func (l *large) register(m *memory, f *prefetch, access regcache.Access) (err error) {
+func (l *large) register(m *memory, f *regcache.Fetched[*ibv.MR], access regcache.Access) error {
 	for k := range m.n {
-		var r *regcache.Region[*ibv.MR]
-		if f != nil && f.fetch[k].Active() {
-			r, err = f.fetch[k].Acquire()
-		} else {
-			r, err = l.ctx.cache.Acquire(m.piece[k], access)
-		}
+		r, err := f.Acquire(l.ctx.cache, k, m.piece[k], access)
 		if err != nil {
 			return err
 		}
@@ -154,7 +147,7 @@ func (l *large) release(m *memory) {
 		m.fetch[k].Cancel()
 	}
 	if !m.bounce {
-		l.ctx.putStaging(m.copied)
+		l.ctx.staging.Put(m.copied)
 	}
 	*m = memory{}
 }

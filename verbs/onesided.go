@@ -59,26 +59,26 @@ func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
 func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
 
 func (n *conn) postOp(op *driver.Op, kind uint8) error {
-	if !n.enter() {
-		return n.failure(opNames[kind])
+	if !n.life.Enter() {
+		return n.life.Failure(opNames[kind])
 	}
-	defer n.leave()
-	if n.state.Load() != stateUp {
-		return n.failure(opNames[kind])
+	defer n.life.Leave()
+	if n.life.State() != driver.StateUp {
+		return n.life.Failure(opNames[kind])
 	}
 	r, err := n.checkOp(op, kind)
 	if err != nil {
-		return n.fault(opNames[kind], err)
+		return n.life.Fault(opNames[kind], err)
 	}
 	if n.ops == opDepth {
 		n.api.settle()
 		if n.ops == opDepth {
-			n.tally.Busy.Add(1)
+			n.life.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
 	if err := n.startOp(op, kind, r); err != nil {
-		return n.fault(opNames[kind], err)
+		return n.life.Fault(opNames[kind], err)
 	}
 	n.pushOps()
 	return nil
@@ -253,21 +253,21 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	case ibv.WCSuccess:
 		switch s.kind {
 		case opPut:
-			n.tally.Puts.Add(1)
+			n.life.Tally.Puts.Add(1)
 		case opGet:
-			n.tally.Gets.Add(1)
+			n.life.Tally.Gets.Add(1)
 		default:
-			n.tally.Atomics.Add(1)
+			n.life.Tally.Atomics.Add(1)
 			if op.Result = 0; op.Fetch {
 				op.Result = *s.result
 			}
 		}
 	case ibv.WCRemoteAccess, ibv.WCRemoteInvalid:
 		// Or the peer is dying: its kernel takes its regions away first.
-		err = n.fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.props.Device, status))
+		err = n.life.Fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.props.Device, status))
 	default:
-		if err = n.failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
-			err = n.fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.props.Device, status))
+		if err = n.life.Failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
+			err = n.life.Fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.props.Device, status))
 		}
 	}
 	n.endOp(s, err)
@@ -295,13 +295,13 @@ func (n *conn) failOps(err error) {
 // OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
-		if !n.enter() {
+		if !n.life.Enter() {
 			kind := op.Driver.Ticket
 			op.Driver = driver.OpState{}
-			return true, n.failure(opNames[kind%3])
+			return true, n.life.Failure(opNames[kind%3])
 		}
 		n.api.settle()
-		n.leave()
+		n.life.Leave()
 	}
 	switch op.Driver.Phase {
 	case driver.Done:
@@ -311,18 +311,18 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	case driver.Posted:
 		return false, nil
 	}
-	return true, n.fault("poll operation", fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
+	return true, n.life.Fault("poll operation", fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
 }
 
 // Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	for k := 0; ; k++ {
-		if !n.enter() {
-			return n.failure("flush")
+		if !n.life.Enter() {
+			return n.life.Failure("flush")
 		}
 		n.api.settle()
 		left := n.ops
-		n.leave()
+		n.life.Leave()
 		if left == 0 {
 			break
 		}
@@ -333,15 +333,15 @@ func (n *conn) Flush(ctx context.Context) error {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
-	return n.failure("flush")
+	return n.life.Failure("flush")
 }
 
 // Fence implements driver.OneSided. The device carries out writes, reads and
 // atomics in the order of their posts; only what follows a read or an atomic
 // has to be told to wait for it (InfiniBand Architecture Specification, volume 1, 10.8.3.3).
 func (n *conn) Fence() error {
-	if n.state.Load() != stateUp {
-		return n.failure("fence")
+	if n.life.State() != driver.StateUp {
+		return n.life.Failure("fence")
 	}
 	n.fence = true
 	return nil

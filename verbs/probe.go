@@ -32,23 +32,10 @@ func (c *Context) takeReady() *conn {
 		if !ok {
 			return nil
 		}
-		if n := c.conns[k].Load(); n != nil && n.claim() {
+		if n := c.conns[k].Load(); n != nil && n.life.Claim() {
 			return n
 		}
 	}
-}
-
-// claim names the connection to one prober, if there still is something.
-func (n *conn) claim() bool {
-	switch st := n.state.Load(); {
-	case st == stateConnecting || st == stateClosed:
-		return false
-	case n.arrived.Load() != n.taken.Load():
-		return n.named.CompareAndSwap(false, true)
-	case n.ended.Load():
-		return n.endNamed.CompareAndSwap(false, true)
-	}
-	return false
 }
 
 // RecvWaitAny implements driver.Prober.

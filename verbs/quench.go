@@ -1,6 +1,10 @@
 package verbs
 
-import "time"
+import (
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
 
 // graceTime is how long what was posted before the peer's goodbye may take to
 // be acknowledged.
@@ -10,7 +14,7 @@ const graceTime = 500 * time.Millisecond
 // not complete any more. A goodbye can overtake the acknowledgement of a write that the
 // peer has seen: two tasks of a device handle them.
 func (n *conn) hopeless() bool {
-	if n.state.Load() != statePeerClosed || n.firstBad.Load() != 0 || n.quenched {
+	if n.life.State() != driver.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
 		return true
 	}
 	if n.grace.IsZero() {

@@ -118,12 +118,12 @@ func (r *remoteRegion) Access() driver.Access { return r.key.access }
 
 // Import implements driver.OneSided.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
-	if n.state.Load() != stateUp {
-		return nil, n.failure("import")
+	if n.life.State() != driver.StateUp {
+		return nil, n.life.Failure("import")
 	}
 	k, err := parseKey(key, n.peerInc)
 	if err != nil {
-		return nil, n.fault("import", err)
+		return nil, n.life.Fault("import", err)
 	}
 	return &remoteRegion{conn: n, key: k}, nil
 }

@@ -34,6 +34,7 @@ func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) 
 	var err error
 	if c.props.Track == driver.Large {
 		l := &large{}
+		l.ahead.Init(2*transferDepth, maxPieces)
 		n, l.api = &l.conn, l
 		c.initConn(n, num, peer, u)
 		err = c.initLarge(l)
@@ -52,8 +53,8 @@ func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) 
 }
 
 func (c *Context) initConn(n *conn, num uint32, peer string, u driver.URL) {
-	n.ctx, n.num, n.peerURL, n.peerInc = c, num, peer, u.Incarnation
-	n.settled, n.bell = make(chan struct{}), make(chan struct{}, 1)
+	n.ctx, n.num, n.peerInc = c, num, u.Incarnation
+	n.life.Init(Name, peer, num, &c.ready)
 }
 
 func (c *Context) initSmall(s *small) (err error) {
@@ -170,7 +171,7 @@ func (c *Context) discard(n *conn) {
 	n.api.drop()
 	c.conns[n.num].CompareAndSwap(n, nil)
 	c.ready.Remove(n.num)
-	n.tally.AddTo(&c.retired)
+	n.life.Tally.AddTo(&c.retired)
 }
 
 // remove frees a connection that is closed.

@@ -60,23 +60,6 @@ var (
 	_ driver.OneSided       = (*small)(nil)
 )
 
-// over is what polling a packet says once this side is closed.
-func (n *conn) over(p *driver.Packet, op string) (bool, error) {
-	if n.state.Load() != stateConnecting {
-		p.Buf = nil
-		p.Driver = driver.PacketState{}
-	}
-	return true, n.failure(op)
-}
-
-func (n *conn) misuse(op string, p *driver.Packet) error {
-	what := "it is posted already, or its outcome was not polled"
-	if p.Driver.Phase == driver.Idle {
-		what = "it is not posted"
-	}
-	return n.fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
-}
-
 func (s *small) queues() []connect.QP { return []connect.QP{s.ctx.adapt(s.qps[0])} }
 
 func (s *small) hello() *hello {
@@ -99,7 +82,7 @@ func (s *small) settle() {
 	if !s.sends.Empty() {
 		s.push()
 	}
-	if s.state.Load() == stateUp {
+	if s.life.State() == driver.StateUp {
 		if s.waiting > 0 {
 			s.pushOps()
 		}
@@ -107,7 +90,7 @@ func (s *small) settle() {
 	} else if s.ops > 0 && s.hopeless() {
 		s.quench()
 		s.take() // what had come before
-		s.failOps(s.failure("operation"))
+		s.failOps(s.life.Failure("operation"))
 	}
 }
 
@@ -259,10 +242,10 @@ func (s *small) Path() string {
 // Disconnect implements driver.Instance.
 func (s *small) Disconnect() error {
 	pending := false
-	if s.enter() {
+	if s.life.Enter() {
 		s.settle()
 		pending = !s.sends.Empty()
-		s.leave()
+		s.life.Leave()
 	}
 	return s.disconnect(pending)
 }

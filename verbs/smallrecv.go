@@ -28,41 +28,37 @@ func (s *small) ripe() bool {
 // nothing tells, without the owner's word, that a posted receive has nothing to
 // wait for at the moment: polls in vain are what latency is made of.
 func (s *small) nothing() bool {
-	if !s.waited || s.hasMessage() || !s.inbox.empty() {
+	if !s.life.Waited() || s.life.HasMessage() || !s.inbox.empty() {
 		return false
 	}
 	s.ctx.drain()
-	return s.inbox.empty() && !s.hasMessage() && s.state.Load() == stateUp
+	return s.inbox.empty() && !s.life.HasMessage() && s.life.State() == driver.StateUp
 }
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("receive")
+	if !s.life.Enter() {
+		return s.life.Failure("receive")
 	}
 	err := s.postRecv(p)
-	s.leave()
+	s.life.Leave()
 	return err
 }
 
 func (s *small) postRecv(p *driver.Packet) error {
-	switch st := s.state.Load(); {
-	case st != stateUp && !(st == statePeerClosed && s.hasMessage()):
-		return s.failure("receive")
+	switch st := s.life.State(); {
+	case st != driver.StateUp && !(st == driver.StatePeerClosed && s.life.HasMessage()):
+		return s.life.Failure("receive")
 	case p.Driver.Phase != driver.Idle:
-		return s.misuse("receive", p)
+		return s.life.Misuse("receive", p)
 	case s.recvs.Full():
-		s.tally.Busy.Add(1)
+		s.life.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Driver.Phase = driver.Posted
 	s.recvs.Push(p)
 	return nil
 }
-
-// hasMessage tells whether one can be received, which is possible after the
-// connection has ended too.
-func (s *small) hasMessage() bool { return s.arrived.Load() != s.taken.Load() }
 
 // RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
@@ -72,8 +68,8 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
 	}
-	if !s.enter() {
-		return s.over(p, "receive")
+	if !s.life.Enter() {
+		return s.life.Over(p, "receive")
 	}
 	var done bool
 	var err error
@@ -82,14 +78,14 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	} else {
 		s.receive()
 	}
-	s.leave()
+	s.life.Leave()
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Idle, driver.BufferOut:
 		return done, err
 	}
-	return true, s.misuse("receive poll", p)
+	return true, s.life.Misuse("receive poll", p)
 }
 
 // receive fills posted receives with what has arrived.
@@ -97,7 +93,7 @@ func (s *small) receive() {
 	s.settle()
 	for !s.recvs.Empty() && s.recvBuf == nil {
 		if s.gotHead == s.gotTail {
-			if s.state.Load() != stateUp && s.inbox.empty() {
+			if s.life.State() != driver.StateUp && s.inbox.empty() {
 				s.endReceives()
 			}
 			return
@@ -114,7 +110,7 @@ func (s *small) receive() {
 		p.Driver.Err = nil
 		if p.N < len(data) {
 			p.Driver.Err = &driver.TruncatedError{Message: len(data), Buffer: p.N}
-			s.tally.Truncated.Add(1)
+			s.life.Tally.Truncated.Add(1)
 		}
 		p.Driver.Phase = driver.Done
 		s.consumed(m)
@@ -123,10 +119,10 @@ func (s *small) receive() {
 
 // endReceives fails what is posted after the connection has ended.
 func (s *small) endReceives() {
-	if s.hasMessage() {
+	if s.life.HasMessage() {
 		return // it comes through the inbox in a moment
 	}
-	err := s.failure("receive")
+	err := s.life.Failure("receive")
 	for !s.recvs.Empty() {
 		s.recvs.Pop().Driver.Finish(err)
 	}
@@ -135,18 +131,17 @@ func (s *small) endReceives() {
 // consumed gives the buffer of the first message back.
 func (s *small) consumed(m message) {
 	s.gotHead++
-	s.taken.Add(1)
-	s.popped = true
+	s.life.Taken()
 	s.opPath = ""
-	s.tally.Received.Add(1)
-	s.tally.BytesReceived.Add(uint64(m.n))
+	s.life.Tally.Received.Add(1)
+	s.life.Tally.BytesReceived.Add(uint64(m.n))
 	s.pool.put(m.buffer)
 	out := int(s.grant - s.gotHead)
 	s.grant += s.pool.more(out)
 	if s.pool.chain.Len() > out/4 {
 		s.flush(true)
 	}
-	if s.state.Load() == stateUp {
+	if s.life.State() == driver.StateUp {
 		s.owe() // polls in vain do not
 	}
 }
@@ -154,7 +149,7 @@ func (s *small) consumed(m message) {
 // pollBuffer receives without a copy.
 func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	if s.recvBuf != nil {
-		return true, s.misuse("receive", p)
+		return true, s.life.Misuse("receive", p)
 	}
 	if !s.recvs.Empty() {
 		s.receive()
@@ -169,24 +164,24 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 		s.recvBuf, s.recvBufMsg = p, m
 		return true, nil
 	}
-	if s.state.Load() == stateUp || !s.inbox.empty() || s.hasMessage() {
+	if s.life.State() == driver.StateUp || !s.inbox.empty() || s.life.HasMessage() {
 		return false, nil
 	}
-	return true, s.failure("receive")
+	return true, s.life.Failure("receive")
 }
 
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
 	if p != s.recvBuf {
-		return s.fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+		return s.life.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
 	s.recvBuf = nil
 	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.enter() {
-		return s.failure("release")
+	if !s.life.Enter() {
+		return s.life.Failure("release")
 	}
 	s.consumed(s.recvBufMsg)
-	s.leave()
+	s.life.Leave()
 	return nil
 }
 
@@ -197,17 +192,17 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if s.state.Load() == stateClosed {
-			return s.failure("cancel")
+		if s.life.State() == driver.StateClosed {
+			return s.life.Failure("cancel")
 		}
-		return s.fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		return s.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
 	}
-	if !s.enter() {
-		return s.failure("cancel")
+	if !s.life.Enter() {
+		return s.life.Failure("cancel")
 	}
-	defer s.leave()
+	defer s.life.Leave()
 	if s.recvs.Remove(p) {
-		s.tally.Canceled.Add(1)
+		s.life.Tally.Canceled.Add(1)
 		p.Driver.Finish(driver.ErrCanceled)
 	}
 	return nil

@@ -8,23 +8,23 @@ import (
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.life.Enter() {
+		return s.life.Failure("send")
 	}
 	err := s.postSend(p)
-	s.leave()
+	s.life.Leave()
 	return err
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	if s.life.State() != driver.StateUp {
+		return s.life.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
+		return s.life.Misuse("send", p)
 	}
 	if n := p.Len(); n > s.ctx.opts.buffer || n > int(s.theirs.buffer) {
-		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(s.ctx.opts.buffer, int(s.theirs.buffer))))
+		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(s.ctx.opts.buffer, int(s.theirs.buffer))))
 	}
 	if s.sends.Empty() {
 		if !s.mayStart() {
@@ -35,12 +35,12 @@ func (s *small) postSend(p *driver.Packet) error {
 			s.flush(false)
 			return nil
 		}
-		s.tally.Waited.Add(1)
+		s.life.Tally.Waited.Add(1)
 	} else {
 		s.settle()
 	}
 	if s.sends.Full() {
-		s.tally.Busy.Add(1)
+		s.life.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Driver.Phase = driver.Posted
@@ -96,14 +96,14 @@ func (s *small) sendSlotFilled(n int) {
 func (s *small) count(n int) {
 	s.sentCount++
 	s.opPath = ""
-	s.tally.Sent.Add(1)
-	s.tally.BytesSent.Add(uint64(n))
+	s.life.Tally.Sent.Add(1)
+	s.life.Tally.BytesSent.Add(uint64(n))
 }
 
 // push starts what has waited.
 func (s *small) push() {
-	if s.state.Load() != stateUp {
-		err := s.failure("send")
+	if s.life.State() != driver.StateUp {
+		err := s.life.Failure("send")
 		for !s.sends.Empty() {
 			s.sends.Pop().Driver.Finish(err)
 		}
@@ -124,39 +124,39 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
-		return s.over(p, "send")
+	if !s.life.Enter() {
+		return s.life.Over(p, "send")
 	}
 	s.settle()
-	if s.state.Load() != stateUp {
+	if s.life.State() != driver.StateUp {
 		s.push()
 	}
-	s.leave()
+	s.life.Leave()
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted:
 		return false, nil
 	}
-	return true, s.misuse("send poll", p)
+	return true, s.life.Misuse("send poll", p)
 }
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.life.Enter() {
+		return s.life.Failure("send")
 	}
-	defer s.leave()
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	defer s.life.Leave()
+	if s.life.State() != driver.StateUp {
+		return s.life.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
+		return s.life.Misuse("send", p)
 	}
 	if !s.sends.Empty() || !s.mayStart() {
 		s.settle()
 		if !s.sends.Empty() || !s.mayStart() {
-			s.tally.Busy.Add(1)
+			s.life.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -169,17 +169,17 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 // SendBufPost implements driver.BufferSender.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	if p != s.sendBuf {
-		return s.fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+		return s.life.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
 	if n > len(p.Buf) || n > int(s.theirs.buffer) {
-		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(len(p.Buf), int(s.theirs.buffer))))
+		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(len(p.Buf), int(s.theirs.buffer))))
 	}
-	if !s.enter() {
+	if !s.life.Enter() {
 		s.sendBuf = nil
-		_, err := s.over(p, "send")
+		_, err := s.life.Over(p, "send")
 		return err
 	}
-	defer s.leave()
+	defer s.life.Leave()
 	buf := p.Buf
 	s.sendBuf, p.Buf = nil, nil
 	switch {
@@ -187,10 +187,10 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 		s.slotsOut--
 		p.Driver = driver.PacketState{}
 		return nil
-	case s.state.Load() != stateUp:
+	case s.life.State() != driver.StateUp:
 		s.slotsOut--
 		p.Driver = driver.PacketState{}
-		return s.failure("send")
+		return s.life.Failure("send")
 	}
 	if n <= inlineSize {
 		s.slotsOut--

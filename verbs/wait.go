@@ -87,28 +87,18 @@ func (n *conn) block(ctx context.Context, i poller, p *driver.Packet, sending bo
 	}
 	n.ctx.sleepers.Add(1)
 	defer n.ctx.sleepers.Add(-1)
-	n.sleeping.Add(1)
-	defer n.sleeping.Add(-1)
+	bell := n.life.Sleep()
+	defer n.life.Awake()
 	for {
 		n.ctx.arm()
 		if done, err := pollFor(i, p, sending); done {
 			return err
 		}
-		n.tally.Slept.Add(1)
+		n.life.Tally.Slept.Add(1)
 		select {
-		case <-n.bell:
+		case <-bell:
 		case <-ctx.Done():
 			return ctx.Err()
-		}
-	}
-}
-
-// wake wakes who sleeps on the instance.
-func (n *conn) wake() {
-	if n.sleeping.Load() > 0 {
-		select {
-		case n.bell <- struct{}{}:
-		default: // it is about to look anyway
 		}
 	}
 }

@@ -76,8 +76,8 @@ func (l *large) awaitBind(w *windows) error {
 	for k := 0; l.rx.holds(w.last); k++ {
 		l.ctx.drain()
 		l.take()
-		if l.state.Load() != stateUp {
-			return l.failure("bind")
+		if l.life.State() != driver.StateUp {
+			return l.life.Failure("bind")
 		}
 		if k < spins {
 			continue
@@ -105,7 +105,7 @@ func (l *large) key(s *slot, k int) uint32 {
 // there are none.
 func (l *large) invalidate(s *slot, err error) bool {
 	w := &s.windows
-	if w.bound == 0 || l.state.Load() != stateUp {
+	if w.bound == 0 || l.life.State() != driver.StateUp {
 		return false
 	}
 	for k := range w.bound {

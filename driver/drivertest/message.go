@@ -173,7 +173,7 @@ func checkForms(e *end) {
 	sizes := []int{0, 1, 100, 1000}
 	if e.large {
 		sizes = []int{1, 5000, 100_000, 2 << 20}
-		if e.brief() {
+		if e.brief() || short() {
 			sizes[3] = 300_000
 		}
 	}
@@ -197,10 +197,10 @@ func checkForms(e *end) {
 }
 
 // sizes are around each limit and each power of two up to the longest message,
-// or 64 MiB.
+// or 64 MiB; 8 MiB in short tests.
 func (e *end) sizes() []int {
 	top := min(e.caps.MaxMessage, 64<<20)
-	if e.brief() {
+	if e.brief() || short() {
 		top = min(top, 8<<20)
 	}
 	var s []int

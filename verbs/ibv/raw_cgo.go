@@ -43,7 +43,7 @@ var (
 func rawLoad() error {
 	if C.BW_HEADERS == 0 {
 		return errors.New("this binary was built without rdma-core's headers; " +
-			"install them (Debian: libibverbs-dev librdmacm-dev) and build again")
+			"install them (Debian: libibverbs-dev librdmacm-dev) and build again with make, or go build -a: Go's cache does not notice them")
 	}
 	var why [256]C.char
 	if C.bw_load(&why[0], C.size_t(len(why))) < 0 {

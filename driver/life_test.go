@@ -1,0 +1,211 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+func newLife() (*driver.Life, *driver.ReadySet) {
+	ready := &driver.ReadySet{}
+	l := &driver.Life{}
+	l.Init("test", "test://peer", 3, ready)
+	return l, ready
+}
+
+func stands(t *testing.T, l *driver.Life) {
+	t.Helper()
+	if did, over := l.Resolve(driver.StateUp, nil); !did || over {
+		t.Fatalf("Resolve(up) = %v, %v", did, over)
+	}
+	if err := l.ConnectWait(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errLost = fmt.Errorf("%w: lost", driver.ErrBroken)
+
+func TestWhatEachStateAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		live  func(*testing.T, *driver.Life)
+		want  error
+		enter bool
+	}{
+		{"connecting", func(*testing.T, *driver.Life) {}, driver.ErrInvalid, false},
+		{"up, not waited for", func(_ *testing.T, l *driver.Life) { l.Resolve(driver.StateUp, nil) }, driver.ErrInvalid, false},
+		{"up", stands, nil, true},
+		{"peer closed", func(t *testing.T, l *driver.Life) {
+			stands(t, l)
+			l.Finish(driver.StatePeerClosed, nil)
+		}, driver.ErrClosed, true},
+		{"broken", func(t *testing.T, l *driver.Life) {
+			stands(t, l)
+			l.Finish(driver.StateBroken, errLost)
+		}, driver.ErrBroken, true},
+		{"broken, then closed by the peer", func(t *testing.T, l *driver.Life) {
+			stands(t, l)
+			l.Finish(driver.StateBroken, errLost)
+			l.Finish(driver.StatePeerClosed, nil)
+		}, driver.ErrBroken, true},
+		{"closed", func(t *testing.T, l *driver.Life) {
+			stands(t, l)
+			l.Close()
+		}, driver.ErrClosed, false},
+		{"closed while connecting", func(_ *testing.T, l *driver.Life) { l.Close() }, driver.ErrClosed, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _ := newLife()
+			c.live(t, l)
+			err := l.Failure("send")
+			if !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+				t.Errorf("Failure = %v, want %v", err, c.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), "test://peer") {
+				t.Errorf("Failure = %q does not name the peer", err)
+			}
+			if got := l.Enter(); got != c.enter {
+				t.Errorf("Enter = %v, want %v", got, c.enter)
+			} else if got {
+				l.Leave()
+			}
+		})
+	}
+}
+
+func TestConnectWait(t *testing.T) {
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	l, _ := newLife()
+	err := l.ConnectWait(done, func() string { return "no answer yet" })
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no answer yet") {
+		t.Errorf("while connecting: %v", err)
+	}
+	l.Resolve(driver.StateBroken, errLost)
+	if err := l.ConnectWait(done, nil); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("once it has failed: %v", err)
+	}
+	l, _ = newLife()
+	time.AfterFunc(time.Millisecond, func() { l.Close() })
+	if err := l.ConnectWait(context.Background(), nil); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("closed meanwhile: %v", err)
+	}
+}
+
+// A peer that is faster than the last step here may have sent and left before the connection stands.
+func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
+	for _, end := range []driver.State{driver.StatePeerClosed, driver.StateBroken} {
+		l, _ := newLife()
+		if l.Finish(end, errLost) {
+			t.Errorf("%v: Finish of a connection that does not stand is true", end)
+		}
+		l.Finish(driver.StateBroken, errors.New("later"))
+		if l.State() != driver.StateConnecting {
+			t.Errorf("%v: state %v before the connection stands", end, l.State())
+		}
+		l.Arrived()
+		if did, over := l.Resolve(driver.StateUp, nil); !did || !over {
+			t.Errorf("%v: Resolve = %v, %v; want both", end, did, over)
+		}
+		if l.State() != end || !l.HasMessage() {
+			t.Errorf("%v: state %v, message %v", end, l.State(), l.HasMessage())
+		}
+		if err := l.ConnectWait(context.Background(), nil); end == driver.StatePeerClosed && err != nil {
+			t.Errorf("ConnectWait: %v", err)
+		}
+		if did, _ := l.Resolve(driver.StateUp, nil); did {
+			t.Errorf("%v: resolved twice", end)
+		}
+	}
+}
+
+func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	if l.Claim() {
+		t.Error("claimed with no message")
+	}
+	l.Arrived()
+	l.Arrived()
+	if !l.Claim() {
+		t.Error("a message came and the claim failed")
+	}
+	if l.Claim() {
+		t.Error("claimed twice")
+	}
+	for _, want := range []bool{true, false} {
+		l.Enter()
+		l.Taken()
+		l.Leave()
+		if got := l.Claim(); got != want {
+			t.Errorf("claim = %v after a message was taken, want %v", got, want)
+		}
+	}
+	l.Finish(driver.StatePeerClosed, nil)
+	l.Ended()
+	if !l.Claim() {
+		t.Error("the end of the connection is told to nobody")
+	}
+	if l.Claim() {
+		t.Error("the end of the connection is told twice")
+	}
+}
+
+func TestExcludeWaitsForWhoIsInside(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	if !l.Enter() {
+		t.Fatal("Enter")
+	}
+	if l.TryEnter() {
+		t.Fatal("two are inside")
+	}
+	var order []string
+	var mu sync.Mutex
+	note := func(s string) { mu.Lock(); order = append(order, s); mu.Unlock() }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Close()
+		l.Exclude()
+		note("excluded")
+	}()
+	for l.State() != driver.StateClosed {
+		time.Sleep(time.Microsecond)
+	}
+	note("leaves")
+	l.Leave()
+	<-done
+	if fmt.Sprint(order) != "[leaves excluded]" {
+		t.Errorf("order %v", order)
+	}
+	if l.Enter() || l.TryEnter() {
+		t.Error("somebody got in after Exclude")
+	}
+}
+
+func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	l.Wake() // nobody sleeps
+	bell := l.Sleep()
+	l.Wake()
+	l.Wake()
+	select {
+	case <-bell:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the bell did not ring")
+	}
+	l.Awake()
+	select {
+	case <-bell:
+		t.Error("it rang twice")
+	default:
+	}
+}

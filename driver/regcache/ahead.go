@@ -1,0 +1,100 @@
+package regcache
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Ahead is what a driver has prefetched for packets ahead of their posts, for one instance. Its methods are called by the
+// instance's owner.
+type Ahead[H any] struct{ packets []Fetched[H] }
+
+// Fetched is what was prefetched for one packet.
+type Fetched[H any] struct {
+	pieces [][]byte
+	fetch  []Fetch[H]
+	used   bool
+}
+
+// Init makes room for so many packets, of at most so many pieces each.
+func (a *Ahead[H]) Init(packets, pieces int) {
+	a.packets = make([]Fetched[H], packets)
+	for k := range a.packets {
+		f := &a.packets[k]
+		f.pieces, f.fetch = make([][]byte, 0, pieces), make([]Fetch[H], pieces)
+	}
+}
+
+// Begin prefetches the pieces of a packet; with register false they are only noted, as the post will copy them. ErrBusy if
+// there is no room.
+func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces [][]byte, access Access, register bool) error {
+	for k := range a.packets {
+		f := &a.packets[k]
+		if f.used {
+			continue
+		}
+		f.used, f.pieces = true, append(f.pieces[:0], pieces...)
+		for j := range pieces {
+			if register {
+				// A full queue leaves the registration to the post.
+				f.fetch[j], _ = c.Prefetch(pieces[j], access)
+			}
+		}
+		p.Driver.Phase, p.Driver.Prefetch = driver.Prefetched, f
+		return nil
+	}
+	return driver.ErrBusy
+}
+
+// Of finds what was prefetched for a packet that is posted with these pieces; nil if nothing was. ErrInvalid if it names other
+// memory.
+func (a *Ahead[H]) Of(p *driver.Packet, pieces [][]byte) (*Fetched[H], error) {
+	f, ok := p.Driver.Prefetch.(*Fetched[H])
+	if !ok {
+		return nil, nil
+	}
+	same := len(f.pieces) >= len(pieces) // a send that is truncated needs less
+	for k := 0; same && k < len(pieces); k++ {
+		same = len(f.pieces[k]) >= len(pieces[k]) && unsafe.SliceData(f.pieces[k]) == unsafe.SliceData(pieces[k])
+	}
+	if same {
+		return f, nil
+	}
+	return nil, fmt.Errorf("%w: the packet names other memory than was prefetched: unfetch first", driver.ErrInvalid)
+}
+
+// Acquire takes the registration of piece k, whose bytes are b: that which was prefetched, or another. f may be nil.
+func (f *Fetched[H]) Acquire(c *Cache[H], k int, b []byte, access Access) (*Region[H], error) {
+	if f != nil && f.fetch[k].Active() {
+		return f.fetch[k].Acquire()
+	}
+	return c.Acquire(b, access)
+}
+
+// Forget gives back what was not taken: the packet is as if it had not been prefetched. f may be nil.
+func (f *Fetched[H]) Forget(p *driver.Packet) {
+	if f == nil {
+		return
+	}
+	for k := range f.fetch {
+		if f.fetch[k].Active() {
+			f.fetch[k].Cancel()
+		}
+		f.fetch[k] = Fetch[H]{}
+	}
+	clear(f.pieces)
+	f.pieces, f.used = f.pieces[:0], false
+	p.Driver.Phase, p.Driver.Prefetch = driver.Idle, nil
+}
+
+// Undo is Forget for a packet whose post does not come. ErrInvalid if nothing was prefetched for it.
+func (a *Ahead[H]) Undo(p *driver.Packet) error {
+	f, ok := p.Driver.Prefetch.(*Fetched[H])
+	if p.Driver.Phase != driver.Prefetched || !ok {
+		return fmt.Errorf("%w: the packet was not prefetched", driver.ErrInvalid)
+	}
+	f.Forget(p)
+	return nil
+}
