@@ -104,16 +104,20 @@ func BenchmarkLatency(bm *testing.B) {
 // their offloads. CPU is that of both ends, the kernel's part included.
 func BenchmarkBandwidth(bm *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20} {
-		bm.Run(fmt.Sprintf("afxdp/%dK", size>>10), func(bm *testing.B) {
-			e := connected(bm, veth.Config{MTU: 3498}, driver.Large, nil)
-			counted(bm, size, func() { stream(bm, e, size) })
-		})
-		for _, offloads := range []bool{true, false} {
-			name := map[bool]string{true: "tcp", false: "tcp-without-offloads"}[offloads]
-			bm.Run(fmt.Sprintf("%s/%dK", name, size>>10), func(bm *testing.B) {
-				p := newPair(bm, veth.Config{MTU: 3498, Offloads: offloads})
-				counted(bm, size, func() { streamTCP(bm, p, size) })
-			})
+		for _, mtu := range []int{3498, 9000, 16384, 32768, 65535} {
+			for _, mode := range []string{"skb", "native"} {
+				bm.Run(fmt.Sprintf("afxdp/%dK/mtu=%d/mode=%s", size>>10, mtu, mode), func(bm *testing.B) {
+					e := connected(bm, veth.Config{MTU: mtu}, driver.Large, map[string]string{"mode": mode})
+					counted(bm, size, func() { stream(bm, e, size) })
+				})
+			}
+			for _, offloads := range []bool{true, false} {
+				name := map[bool]string{true: "tcp", false: "tcp-without-offloads"}[offloads]
+				bm.Run(fmt.Sprintf("%s/%dK/mtu=%d", name, size>>10, mtu), func(bm *testing.B) {
+					p := newPair(bm, veth.Config{MTU: mtu, Offloads: offloads})
+					counted(bm, size, func() { streamTCP(bm, p, size) })
+				})
+			}
 		}
 	}
 }

@@ -4,8 +4,6 @@ package afxdp
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -67,14 +65,12 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 		c.api = smallContext{c}
 	}
 	c.live, c.stop = context.WithCancel(context.Background())
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails
-	c.inc = binary.LittleEndian.Uint64(seed[:]) | 1
+	c.inc = driver.NewIncarnation(a)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
 	cfg := link.Config{
-		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
+		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
 	}
 	n := c.nic
 	n.mustLock()
@@ -97,8 +93,18 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	return nil, err
 }
 
-// linkMTU is how long a link packet can be in IP packets (kind ether: Ethernet payloads) of so many bytes.
+// linkMTU is how long a link packet can be in IP packets (kind ether: Ethernet payloads) of so many bytes. Only
+// the large track, without encryption, has packets of several chunks.
 func (c *Context) linkMTU(mtu int) int {
+	m := &c.nic.memory
+	if m.run == 0 || c.props.Track != driver.Large || c.opts.encrypt {
+		return c.unit(mtu)
+	}
+	return max(c.unit(mtu), min(mtu-c.opts.kind.Overhead(), m.run*m.size-dataAt)-prefixSize)
+}
+
+// unit is how much of that one chunk holds.
+func (c *Context) unit(mtu int) int {
 	m := &c.nic.memory
 	// What the peer's chunks hold bounds it as well, and they may be as small as ours.
 	return min(mtu-c.opts.kind.Overhead(), m.umem.MaxRx()-c.opts.kind.HeaderLen(true), m.size-dataAt) - prefixSize
@@ -201,7 +207,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	defer c.mu.Unlock()
 	to.Add(&c.retired)
 	for i := range c.open {
-		i.tally.AddTo(to)
+		i.life.Tally.AddTo(to)
 	}
 	to.Waits += c.slept.Load()
 	if c.closed {

@@ -30,11 +30,13 @@
 //	            wish suffices.
 //	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
 //	frames      3072: chunks of each queue that peers may fill, their credit altogether; with
-//	            Hints.Peers 32 for each peer, at least that
-//	window      256: fragments that one peer may have under way, a power of two, 64 to 1024
+//	            Hints.Peers 48 for each peer, at least that
+//	window      256: packets that one peer may have under way, a power of two, 64 to 1024
 //	dead-time   5s: how long a silent peer is waited for, 100ms to 1h
 //	busy-poll   0: how long a wait polls the device's driver, up to 10ms (SO_BUSY_POLL)
 //	huge-pages  off | on: for the frames' memory
+//	multi-buffer auto | off: frames of several chunks for the large track, where the MTU is
+//	            longer than a chunk; both ends need Linux 6.6, and no encryption
 //
 // # Paths
 //
@@ -59,11 +61,12 @@
 // # Limits
 //
 // A message has at most 8 KiB on the small track, 256 GiB on the large one; 64 packets and 16 are in flight. A packet is
-// at most as long as the MTU and a chunk of 4 KiB allow: 3840 bytes of frame. A route whose MTU shrinks ends connections
+// at most as long as the MTU and a chunk of 4 KiB allow: 3840 bytes of frame; on the large track, as long as the MTU, up to
+// 65535 bytes, which then takes several chunks at each end. A route whose MTU shrinks ends connections
 // that have longer packets under way.
 //
-// A device takes 2 or 4 KiB for each of 4096 chunks to send from and of 4/3 frames for each queue, and a connection
-// some 60 KiB. At most 256 contexts share a device. There is no one-sided access.
+// A device takes 2 or 4 KiB for each of 4096 chunks to send from and of 4/3 frames for each queue, 8 MiB more for
+// long frames, and a connection some 60 KiB. At most 256 contexts share a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/carrier"
 	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/xsk"
 )
 
 // run moves what there is to be moved, unless somebody else is at it, who then
@@ -130,13 +131,18 @@ func (n *nic) clock() { n.now = link.Time(time.Since(n.origin)) }
 func (n *nic) receive(q *queue) {
 	got := q.sock.Receive(n.batch)
 	q.posted -= got
-	if to := n.tap.Sinks(); to != nil {
-		n.showArrived(to, n.batch[:got])
-	}
+	to := n.tap.Sinks()
 	m := &n.memory
 	for _, d := range n.batch[:got] {
-		id := uint32(m.umem.Chunk(d.Addr))
-		if !n.arrived(id, m.umem.Data(d)) {
+		id, b := uint32(m.umem.Chunk(d.Addr)), m.umem.Data(d)
+		if q.long.n > 0 || d.Options&xsk.DescContinued != 0 {
+			n.arrivedPart(&q.long, id, b, d.Options&xsk.DescContinued == 0, to)
+			continue
+		}
+		if to != nil {
+			n.showArrived(to, b)
+		}
+		if !n.arrived(id, b) {
 			m.spare = append(m.spare, id)
 		}
 	}
@@ -146,21 +152,26 @@ func (n *nic) receive(q *queue) {
 func (n *nic) arrived(id uint32, frame []byte) bool {
 	var code carrier.Code
 	n.from, code = carrier.Parse(frame, &n.filter)
-	if code != carrier.OK {
-		n.stats.codes[code]++
+	c := n.contextOf(code)
+	if c == nil {
 		return false
 	}
 	b := n.from.Payload
-	if !isOurs(b) {
-		n.stats.foreign++
-		return false
-	}
-	c := n.contexts[b[2]]
-	if c == nil {
-		n.stats.foreign++
-		return false
-	}
 	return c.end.Input(n.now, n.source(b[3]), link.Frame{ID: uint64(id), Data: b[prefixSize:]})
+}
+
+// contextOf is where the frame that was parsed goes; nil: nowhere.
+func (n *nic) contextOf(code carrier.Code) *Context {
+	if code != carrier.OK {
+		n.stats.codes[code]++
+		return nil
+	}
+	b := n.from.Payload
+	if !isOurs(b) || n.contexts[b[2]] == nil {
+		n.stats.foreign++
+		return nil
+	}
+	return n.contexts[b[2]]
 }
 
 // serve does what instances have marked.

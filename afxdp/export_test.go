@@ -29,6 +29,15 @@ func Describe(i driver.Instance) string {
 	return s
 }
 
+// Placed is how many bytes of a message a packet of the large track carries.
+func Placed(i driver.Instance) int {
+	c := &i.(*large).conn
+	n := c.ctx.nic
+	n.mustLock()
+	defer n.unlock()
+	return c.lc.MaxPlaced()
+}
+
 // FillRingEmpty is how many frames found no chunk to be received into.
 func FillRingEmpty(i driver.Instance) (sum uint64) {
 	var c *conn

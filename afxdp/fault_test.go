@@ -5,6 +5,7 @@ package afxdp_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -144,9 +145,12 @@ func TestDeviceDeleted(t *testing.T) {
 // A smaller MTU is followed. Where longer packets are under way that moment, the connection
 // breaks with an error that says so, and the next one fits.
 func TestMTUChange(t *testing.T) {
-	for _, track := range []driver.Track{driver.Small, driver.Large} {
-		t.Run(track.String(), func(t *testing.T) {
-			e := connected(t, veth.Config{MTU: 3000}, track, nil)
+	for _, c := range []struct {
+		track    driver.Track
+		from, to int
+	}{{driver.Small, 3000, 1400}, {driver.Large, 3000, 1400}, {driver.Large, 65535, 9000}, {driver.Large, 9000, 1400}} {
+		t.Run(fmt.Sprintf("%v %d to %d", c.track, c.from, c.to), func(t *testing.T) {
+			e := connected(t, veth.Config{MTU: c.from}, c.track, nil)
 			e.swaps(2)
 			for k := range e.pair.Ends {
 				end := &e.pair.Ends[k]
@@ -155,7 +159,7 @@ func TestMTUChange(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					return netlink.LinkSetMTU(l, 1400)
+					return netlink.LinkSetMTU(l, c.to)
 				}); err != nil {
 					t.Fatal(err)
 				}
@@ -384,11 +388,14 @@ func TestSeveralQueues(t *testing.T) {
 
 // Whatever peers send within their credit finds a chunk to lie in, both ways at once.
 func TestCreditsLeaveNoFillRingEmpty(t *testing.T) {
-	for _, track := range []driver.Track{driver.Small, driver.Large} {
-		t.Run(track.String(), func(t *testing.T) {
-			e := connected(t, veth.Config{}, track, nil)
+	for _, c := range []struct {
+		track driver.Track
+		mtu   int
+	}{{driver.Small, 1500}, {driver.Large, 1500}, {driver.Large, 9000}, {driver.Large, 65535}} {
+		t.Run(fmt.Sprintf("%v %d", c.track, c.mtu), func(t *testing.T) {
+			e := connected(t, veth.Config{MTU: c.mtu}, c.track, nil)
 			size, n := 8192, 2000
-			if track == driver.Large {
+			if c.track == driver.Large {
 				size, n = 1<<20, 60
 			}
 			if testing.Short() {

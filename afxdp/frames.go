@@ -30,18 +30,38 @@ type memory struct {
 	chunks []chunk
 	free   []uint32 // to send from
 	spare  []uint32 // to be filled: they receive
+
+	// Runs of chunks in a row, to send long frames from; the first chunk names one.
+	longAt  int // chunks from here on are in runs
+	run     int // chunks of each; 0: there are none
+	runs    []run
+	longest []uint32 // runs that are free
 }
 
-func (m *memory) init(umem *xsk.UMEM, receive int) {
+// run is what we know of a run.
+type run struct {
+	under int  // chunks in a transmit ring, or on the way back from it
+	back  bool // given back while it was being sent
+}
+
+func (m *memory) init(umem *xsk.UMEM, receive, runChunks int) {
 	m.umem, m.size = umem, umem.ChunkSize()
 	m.chunks = make([]chunk, umem.Chunks())
-	m.free, m.spare = make([]uint32, 0, len(m.chunks)), make([]uint32, 0, len(m.chunks))
-	for k := range m.chunks {
+	m.longAt, m.run = len(m.chunks), runChunks
+	if runChunks > 0 {
+		m.runs = make([]run, longChunks/runChunks)
+		m.longAt -= len(m.runs) * runChunks
+	}
+	m.free, m.spare = make([]uint32, 0, m.longAt), make([]uint32, 0, m.longAt)
+	for k := range m.longAt {
 		if k < receive {
 			m.spare = append(m.spare, uint32(k))
 			continue
 		}
 		m.free = append(m.free, uint32(k))
+	}
+	for k := range m.runs {
+		m.longest = append(m.longest, uint32(k))
 	}
 }
 
@@ -67,11 +87,38 @@ func (c *Context) Get() (link.Frame, bool) {
 	return m.frame(k), true
 }
 
+// GetLong implements link.Carrier. Where it could not be sent, it would be filled for nothing, each time again.
+func (c *Context) GetLong() (link.Frame, bool) {
+	m := &c.nic.memory
+	for k := range c.nic.queues {
+		if q := &c.nic.queues[k]; q.stuck && q.out+m.run > len(q.batch) {
+			return link.Frame{}, false
+		}
+	}
+	if len(m.longest) == 0 {
+		c.nic.reclaim()
+		if len(m.longest) == 0 {
+			return link.Frame{}, false
+		}
+	}
+	r := int(m.longest[len(m.longest)-1])
+	m.longest = m.longest[:len(m.longest)-1]
+	first := m.longAt + r*m.run
+	return link.Frame{ID: uint64(first), Data: m.umem.Span(m.umem.Addr(first), m.run*m.size)[dataAt:]}, true
+}
+
 // Put implements link.Carrier.
 func (c *Context) Put(id uint64) { c.nic.put(uint32(id)) }
 
 func (n *nic) put(k uint32) {
 	m := &n.memory
+	if int(k) >= m.longAt {
+		r := (int(k) - m.longAt) / m.run
+		if m.runs[r].back = m.runs[r].under > 0; !m.runs[r].back {
+			m.longest = append(m.longest, uint32(r))
+		}
+		return
+	}
 	if int(k) < n.rxChunks { // each half keeps its number, so that neither direction starves the other
 		m.spare = append(m.spare, k)
 		return
@@ -84,7 +131,7 @@ func (n *nic) put(k uint32) {
 }
 
 // Sending implements link.Carrier.
-func (c *Context) Sending(id uint64) bool {
+func (c *Context) Sending(id uint64) bool { // of no long frame: they are given back at once
 	s := &c.nic.memory.chunks[id]
 	if s.sending {
 		c.nic.reclaim()
@@ -105,21 +152,45 @@ func (c *Context) Send(r link.Route, f link.Frame, size int) bool {
 		return true // nowhere to at the moment: it counts as lost
 	}
 	q := &n.queues[int(r)%len(n.queues)]
-	if q.out == len(q.batch) && !n.push(q) {
+	m := &n.memory
+	at := dataAt - prefixSize - p.headerLen
+	b, parts := m.bytes(uint32(f.ID)), 1
+	if int(f.ID) >= m.longAt {
+		b = m.umem.Span(m.umem.Addr(int(f.ID)), m.run*m.size)
+		parts = (dataAt + size + m.size - 1) / m.size
+	}
+	if q.out+parts > len(q.batch) && (!n.push(q) || q.out+parts > len(q.batch)) {
 		return false
 	}
-	m := &n.memory
-	b := m.bytes(uint32(f.ID))
-	at := dataAt - prefixSize - p.headerLen
 	b[dataAt-4], b[dataAt-3], b[dataAt-2], b[dataAt-1] = prefixMagic, URLVersion, p.number, c.number
 	total := p.path.Put(b[at:], prefixSize+size)
 	if total == 0 {
 		return true
 	}
+	addr := m.umem.Addr(int(f.ID)) + uint64(at)
+	if int(f.ID) >= m.longAt {
+		m.runs[(int(f.ID)-m.longAt)/m.run].under += parts
+		q.addLong(addr, total, m.size)
+		return true
+	}
 	m.chunks[f.ID].sending = true
-	q.batch[q.out] = xsk.Desc{Addr: m.umem.Addr(int(f.ID)) + uint64(at), Len: uint32(total)}
+	q.batch[q.out] = xsk.Desc{Addr: addr, Len: uint32(total)}
 	q.out++
 	return true
+}
+
+// addLong adds a frame that lies in chunks in a row.
+func (q *queue) addLong(addr uint64, total, chunk int) {
+	for total > 0 {
+		n := min(total, chunk-int(addr%uint64(chunk)))
+		d := xsk.Desc{Addr: addr, Len: uint32(n)}
+		if total -= n; total > 0 {
+			d.Options = xsk.DescContinued
+		}
+		q.batch[q.out] = d
+		q.out++
+		addr += uint64(n)
+	}
 }
 
 // reclaim takes back chunks that were sent.
@@ -131,13 +202,7 @@ func (n *nic) reclaim() {
 		for {
 			got := q.sock.Complete(addrs[:])
 			for _, a := range addrs[:got] {
-				id := uint32(m.umem.Chunk(a))
-				s := &m.chunks[id]
-				s.sending = false
-				if s.back {
-					s.back = false
-					m.free = append(m.free, id)
-				}
+				m.sent(m.umem.Chunk(a))
 			}
 			q.under -= got
 			if got < len(addrs) {
@@ -147,9 +212,32 @@ func (n *nic) reclaim() {
 	}
 }
 
-// push hands what is batched to the kernel.
+// sent takes back a chunk.
+func (m *memory) sent(id int) {
+	if id >= m.longAt {
+		k := (id - m.longAt) / m.run
+		r := &m.runs[k]
+		if r.under--; r.under == 0 && r.back {
+			r.back = false
+			m.longest = append(m.longest, uint32(k))
+		}
+		return
+	}
+	s := &m.chunks[id]
+	s.sending = false
+	if s.back {
+		s.back = false
+		m.free = append(m.free, uint32(id))
+	}
+}
+
+// push hands what is batched to the kernel, whole frames only.
 func (n *nic) push(q *queue) bool {
-	sent := q.sock.Transmit(q.batch[:q.out])
+	ready := min(q.out, q.sock.TxFree())
+	for ready > 0 && q.batch[ready-1].Options&xsk.DescContinued != 0 {
+		ready--
+	}
+	sent := q.sock.Transmit(q.batch[:ready])
 	if sent > 0 {
 		if to := n.tap.Sinks(); to != nil {
 			n.showSent(to, q.batch[:sent])

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/bywash/bywash/afxdp/carrier"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -75,6 +76,42 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
+// FuzzAssembly: whatever chunks a frame comes in, each one is given back once, and what makes no sense is counted.
+func FuzzAssembly(f *testing.F) {
+	f.Add([]byte{5, 5, 5, 255, 1, 0, 128})
+	f.Add(append(bytes.Repeat([]byte{9}, 2*maxPieces), 137, 3, 131))
+	f.Fuzz(func(t *testing.T, script []byte) {
+		n := &nic{}
+		n.filter.Kinds[carrier.UDP4] = true
+		var q queue
+		frames := uint64(0)
+		for k, x := range script {
+			last := x&128 != 0
+			n.arrivedPart(&q.long, uint32(k), make([]byte, 40*int(x&127)), last, nil)
+			if last {
+				frames++
+			}
+		}
+		if got := uint64(len(n.spare) + q.long.n); got != uint64(len(script)) {
+			t.Fatalf("%d chunks of %d are there", got, len(script))
+		}
+		seen := make([]bool, len(script))
+		for _, id := range append(n.spare, q.long.ids[:q.long.n]...) {
+			if seen[id] {
+				t.Fatalf("chunk %d is there twice", id)
+			}
+			seen[id] = true
+		}
+		counted := n.stats.pieces
+		for _, c := range n.stats.codes {
+			counted += c
+		}
+		if counted != frames {
+			t.Fatalf("%d frames counted of %d", counted, frames)
+		}
+	})
+}
+
 // Options that make no sense are errors that name them.
 func TestOptionsAreChecked(t *testing.T) {
 	for _, x := range []struct {
@@ -86,7 +123,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"mode", "fast", false}, {"copy", "never", true}, {"copy", "no", false}, {"encrypt", "on", true}, {"encrypt", "1", false},
 		{"checksum", "on", true}, {"frames", "256", true}, {"frames", "255", false}, {"window", "64", true}, {"window", "100", false},
 		{"dead-time", "1s", true}, {"dead-time", "1", false}, {"dead-time", "2h", false}, {"busy-poll", "50us", true}, {"busy-poll", "1s", false},
-		{"huge-pages", "on", true}, {"nonsense", "1", false},
+		{"huge-pages", "on", true}, {"multi-buffer", "off", true}, {"multi-buffer", "on", false}, {"nonsense", "1", false},
 	} {
 		_, err := parseOptions(map[string]string{x.key: x.value})
 		if x.ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {

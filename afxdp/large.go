@@ -28,7 +28,7 @@ type large struct {
 	sends  int          // slots of out
 	clears atomic.Int32 // receives whose cancel the engine has not seen
 
-	expected atomic.Int64 // fragments of a receive that was prefetched
+	expected atomic.Int64 // bytes of a receive that was prefetched
 }
 
 const (
@@ -115,21 +115,21 @@ func (l *large) up(hello []byte) (err error) {
 
 // admit checks that a packet can be posted and returns the length of its memory.
 func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
-	if l.state.Load() != stateUp {
-		return 0, l.failure(op)
+	if l.life.State() != driver.StateUp {
+		return 0, l.life.Failure(op)
 	}
 	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.misuse(op, p)
+		return 0, l.life.Misuse(op, p)
 	}
 	if err := l.matches(p, op); err != nil {
 		return 0, err
 	}
 	n := p.Len()
 	if n > maxMessage {
-		return 0, l.fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
+		return 0, l.life.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
 	}
 	if posted == transferDepth {
-		l.tally.Busy.Add(1)
+		l.life.Tally.Busy.Add(1)
 		return 0, driver.ErrBusy
 	}
 	return n, nil
@@ -137,10 +137,10 @@ func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
 
 // RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("receive")
+	if !l.life.Enter() {
+		return l.life.Failure("receive")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	n, err := l.admit(p, "receive", l.used)
 	if err != nil {
 		return err
@@ -208,12 +208,12 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !l.enter() {
-		return l.over(p, "receive")
+	if !l.life.Enter() {
+		return l.life.Over(p, "receive")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	if p.Driver.Phase != driver.Posted && p.Driver.Phase != driver.Canceling {
-		return true, l.misuse("receive poll", p)
+		return true, l.life.Misuse("receive poll", p)
 	}
 	s := &l.in[p.Driver.Slot]
 	st := s.state.Load()
@@ -227,19 +227,19 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	switch {
 	case st == slotDone:
 		p.N = min(s.total, s.length)
-		l.tally.Received.Add(1)
-		l.tally.BytesReceived.Add(uint64(p.N))
+		l.life.Tally.Received.Add(1)
+		l.life.Tally.BytesReceived.Add(uint64(p.N))
 		var err error
 		if s.total > s.length {
 			err = &driver.TruncatedError{Message: s.total, Buffer: s.length}
-			l.tally.Truncated.Add(1)
+			l.life.Tally.Truncated.Add(1)
 		}
 		l.endRecv(s, err)
 	case st == slotCanceled:
-		l.tally.Canceled.Add(1)
+		l.life.Tally.Canceled.Add(1)
 		l.endRecv(s, driver.ErrCanceled)
-	case l.state.Load() != stateUp && s.state.CompareAndSwap(st, slotCanceled):
-		l.endRecv(s, l.failure("receive")) // the engine does not place any more
+	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(st, slotCanceled):
+		l.endRecv(s, l.life.Failure("receive")) // the engine does not place any more
 	default:
 		return false, nil
 	}
@@ -260,15 +260,15 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if l.state.Load() == stateClosed {
-			return l.failure("cancel")
+		if l.life.State() == driver.StateClosed {
+			return l.life.Failure("cancel")
 		}
-		return l.fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
 	}
-	if !l.enter() {
-		return l.failure("cancel")
+	if !l.life.Enter() {
+		return l.life.Failure("cancel")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	if l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel) {
 		p.Driver.Phase = driver.Canceling
 		l.clears.Add(1)
@@ -280,17 +280,17 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 
 // SendPost implements driver.Instance.
 func (l *large) SendPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("send")
+	if !l.life.Enter() {
+		return l.life.Failure("send")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	n, err := l.admit(p, "send", l.sends)
 	if err != nil {
 		return err
 	}
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
-		return l.fault("send", err)
+		return l.life.Fault("send", err)
 	}
 	k := 0
 	for l.out[k].p != nil {
@@ -334,12 +334,12 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !l.enter() {
-		return l.over(p, "send")
+	if !l.life.Enter() {
+		return l.life.Over(p, "send")
 	}
-	defer l.leave()
+	defer l.life.Leave()
 	if p.Driver.Phase != driver.Posted {
-		return true, l.misuse("send poll", p)
+		return true, l.life.Misuse("send poll", p)
 	}
 	s := &l.out[p.Driver.Slot]
 	if s.state.Load() == slotPosted {
@@ -348,11 +348,11 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	switch {
 	case s.state.Load() == slotDone:
 		p.N = s.n
-		l.tally.Sent.Add(1)
-		l.tally.BytesSent.Add(s.t.Len)
+		l.life.Tally.Sent.Add(1)
+		l.life.Tally.BytesSent.Add(s.t.Len)
 		l.endSend(s, nil)
-	case l.state.Load() != stateUp && s.state.CompareAndSwap(slotPosted, slotDone):
-		l.endSend(s, l.failure("send")) // the engine does not read any more
+	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
+		l.endSend(s, l.life.Failure("send")) // the engine does not read any more
 	default:
 		return false, nil
 	}
@@ -373,11 +373,11 @@ func (l *large) serve() {
 			l.clears.Add(-1)
 		}
 	}
-	if l.state.Load() != stateUp {
+	if l.life.State() != driver.StateUp {
 		return
 	}
 	if n := l.expected.Swap(0); n > 0 && !l.toSelf {
-		l.lc.Expect(int(min(n, 1<<20)))
+		l.lc.Expect(int(n))
 	}
 	for k, ok := l.starts.pop(); ok; k, ok = l.starts.pop() {
 		if s := &l.out[k]; l.toSelf {

@@ -52,6 +52,7 @@ type nic struct {
 	routes                sync.Map // by *carrier.Peer, the *route that it is for
 	stats                 nicStats
 	tap                   driver.Tap
+	joined                []byte // a long frame for it
 
 	polls    driver.Tally // rounds, also those in vain
 	due      atomic.Int64 // when the next round must be
@@ -75,11 +76,13 @@ type queue struct {
 	posted  int // chunks to receive into
 	rxLimit int
 	stuck   bool // kick has to be repeated
+	long    assembly
 }
 
 type nicStats struct {
 	codes   [carrier.Codes]uint64
 	foreign uint64 // ours by the headers, for no context here
+	pieces  uint64 // frames in too many chunks
 }
 
 // bad is how many frames were damaged or forged, as far as their headers tell.
@@ -89,7 +92,7 @@ func (s *nicStats) bad() (sum uint64) {
 			sum += c
 		}
 	}
-	return sum + s.foreign
+	return sum + s.foreign + s.pieces
 }
 
 type nicKey struct {
@@ -155,7 +158,7 @@ func openNIC(device string, o options) (*nic, error) {
 	defer nics.Unlock()
 	if n := nics.open[key]; n != nil {
 		if !n.opts.shares(o) {
-			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy and frames must be the same)",
+			return nil, fmt.Errorf("%w: %s is open in this process with other options (carrier, port, queues, mode, copy, frames and multi-buffer must be the same)",
 				driver.ErrInvalid, device)
 		}
 		n.refs++
@@ -173,15 +176,31 @@ const never = link.Time(1<<63 - 1)
 
 func (o options) shares(p options) bool {
 	return o.kind == p.kind && o.port == p.port && fmt.Sprint(o.queues) == fmt.Sprint(p.queues) && o.attach == p.attach &&
-		o.copying == p.copying && o.frames == p.frames
+		o.copying == p.copying && o.frames == p.frames && o.single == p.single
 }
 
 // slack is how many chunks receive what needs no credit: acknowledgements, greetings,
 // and what is not genuine.
 func (o options) slack() int { return o.frames / 3 }
 
-// txChunks is how many chunks are there to send from.
-const txChunks = 4096
+// txChunks is how many chunks are there to send from, longChunks how many are in runs for long frames.
+const (
+	txChunks   = 4096
+	longChunks = 2048
+)
+
+// mostParts is from how many chunks a frame can be sent: the kernel takes MAX_SKB_FRAGS, 17 unless it was built
+// otherwise. The longest of all take as many.
+const mostParts = 17
+
+// runLength is how many chunks a run needs on a device of that MTU; 0: frames are not longer than a chunk, or the kernel
+// takes none that are.
+func (o *options) runLength(mtu, chunk int) int {
+	if o.single || mtu+carrier.MaxHeader <= chunk-xsk.RxReserve || xsk.Probe(xsk.FeatureMultiBuffer) != nil {
+		return 0
+	}
+	return min((dataAt+mtu+chunk-1)/chunk, mostParts)
+}
 
 func ringSize(n int) int {
 	r := 64
@@ -214,33 +233,18 @@ func (n *nic) open(device string) (err error) {
 			queues = append(queues, k)
 		}
 	}
-	match := xsk.Match{UDPPort: o.port}
-	if o.kind == carrier.Ether {
-		match = xsk.Match{EtherType: carrier.EtherType}
-	}
 	perQueue := o.frames + o.slack()
 	n.rxChunks = perQueue * len(queues)
 	chunkSize := 2048
 	if l.MTU+carrier.MaxHeader > chunkSize-xsk.RxReserve {
 		chunkSize = 4096
 	}
-	attach := o.attach
-	if attach == xsk.AttachAuto && isVeth(device) {
-		attach = xsk.AttachGeneric // a seventh faster there: the driver's program makes it copy once more
-	}
-	cfg := xsk.Config{
-		Device: device, Match: match, Attach: attach, Queues: queues,
-		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + txChunks, ChunkSize: chunkSize, HugePages: o.huge},
-		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying},
-	}
-	if o.busyPoll > 0 {
-		cfg.Socket.BusyPoll = xsk.BusyPoll{Time: o.busyPoll, Budget: 64}
-	}
-	if n.dev, err = xsk.Open(cfg); err != nil {
+	run := o.runLength(l.MTU, chunkSize)
+	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
 		return err
 	}
-	n.memory.init(n.dev.UMEM, n.rxChunks)
+	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))
 	n.queues = make([]queue, len(n.dev.Sockets))
 	for k, s := range n.dev.Sockets {
 		n.queues[k].sock, n.queues[k].rxLimit = s, perQueue
@@ -255,6 +259,44 @@ func (n *nic) open(device string) (err error) {
 		n.tasks.Go(func() { n.keep(&n.queues[k]) })
 	}
 	return nil
+}
+
+// xskConfig is how the device is opened.
+func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Config {
+	o, perQueue := &n.opts, n.opts.frames+n.opts.slack()
+	match := xsk.Match{UDPPort: o.port}
+	if o.kind == carrier.Ether {
+		match = xsk.Match{EtherType: carrier.EtherType}
+	}
+	long := 0
+	if run > 0 {
+		long = longChunks / run * run
+	}
+	attach := o.attach
+	if attach == xsk.AttachAuto && isVeth(device) {
+		attach = xsk.AttachGeneric // a seventh faster there: the driver's program makes it copy once more
+	}
+	cfg := xsk.Config{
+		Device: device, Match: match, Attach: attach, Queues: queues,
+		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + txChunks + long, ChunkSize: chunkSize, HugePages: o.huge},
+		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying, MultiBuffer: run > 0},
+	}
+	if o.busyPoll > 0 {
+		cfg.Socket.BusyPoll = xsk.BusyPoll{Time: o.busyPoll, Budget: 64}
+	}
+	return cfg
+}
+
+// fitRun is how many chunks of a run are used: without copies the device's driver has a limit of its own.
+func (n *nic) fitRun(run int) int {
+	if run == 0 || !n.dev.Sockets[0].ZeroCopy() {
+		return run
+	}
+	f, err := xsk.DeviceFeatures(n.key.device)
+	if err != nil || f.ZeroCopySegments < 2 {
+		return 0
+	}
+	return min(run, f.ZeroCopySegments)
 }
 
 // isVeth tells whether a device is one of a virtual pair.

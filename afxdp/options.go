@@ -29,6 +29,7 @@ type options struct {
 	deadTime time.Duration
 	busyPoll time.Duration
 	huge     bool
+	single   bool // no frames of several chunks
 }
 
 // DefaultPort is the UDP port, or that of the EtherType's header, unless an option says otherwise.
@@ -39,7 +40,7 @@ var noOptions = options{
 	frames: 3072, window: 256, deadTime: 5 * time.Second,
 }
 
-const optionNames = "carrier, port, queues, mode, copy, netns, encrypt, checksum, frames, window, dead-time, busy-poll, huge-pages"
+const optionNames = "carrier, port, queues, mode, copy, netns, encrypt, checksum, frames, window, dead-time, busy-poll, huge-pages, multi-buffer"
 
 func parseOptions(m map[string]string) (options, error) {
 	o := noOptions
@@ -80,6 +81,10 @@ func parseOptions(m map[string]string) (options, error) {
 			o.busyPoll, ok = d, err == nil && d >= 0 && d <= 10*time.Millisecond
 		case "huge-pages":
 			o.huge, ok = choose(v, onOff)
+		case "multi-buffer":
+			var auto bool
+			auto, ok = choose(v, map[string]bool{"auto": true, "off": false})
+			o.single = !auto
 		default:
 			return o, fmt.Errorf("%w: afxdp has no option %q (it has %s)", driver.ErrInvalid, k, optionNames)
 		}

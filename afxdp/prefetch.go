@@ -28,32 +28,32 @@ func identity(p *driver.Packet) uint64 {
 // matches tells whether a packet that may be prefetched has the memory that it had then.
 func (l *large) matches(p *driver.Packet, op string) error {
 	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != identity(p) {
-		return l.fault(op, fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid))
+		return l.life.Fault(op, fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid))
 	}
 	return nil
 }
 
 func (l *large) prefetch(p *driver.Packet, op string) error {
-	if !l.enter() {
-		return l.failure(op)
+	if !l.life.Enter() {
+		return l.life.Failure(op)
 	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure(op)
+	defer l.life.Leave()
+	if l.life.State() != driver.StateUp {
+		return l.life.Failure(op)
 	}
 	if p.Driver.Phase != driver.Idle {
-		return l.misuse(op, p)
+		return l.life.Misuse(op, p)
 	}
 	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
 	return nil
 }
 
 func (l *large) unfetch(p *driver.Packet, op string) error {
-	if l.state.Load() == stateClosed {
-		return l.failure(op)
+	if l.life.State() == driver.StateClosed {
+		return l.life.Failure(op)
 	}
 	if p.Driver.Phase != driver.Prefetched {
-		return l.fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
+		return l.life.Fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
 	}
 	p.Driver.Phase = driver.Idle
 	return nil
@@ -70,8 +70,7 @@ func (l *large) RecvPrefetch(p *driver.Packet) error {
 	if err := l.prefetch(p, "prefetch receive"); err != nil {
 		return err
 	}
-	size := max(1, int(l.fragment.Load()))
-	l.expected.Store(int64((p.Len() + size - 1) / size))
+	l.expected.Store(int64(p.Len()))
 	l.mark()
 	l.ctx.nic.run()
 	return nil

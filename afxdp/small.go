@@ -97,7 +97,7 @@ func (s *small) serve() {
 			s.lc.Release(id)
 		}
 	}
-	if s.state.Load() != stateUp {
+	if s.life.State() != driver.StateUp {
 		return
 	}
 	m := &c.nic.memory
@@ -136,7 +136,6 @@ func (s *small) deliver(f link.Fragment) {
 		return
 	}
 	s.length = 0
-	s.arrived.Add(1)
 	s.announce()
 }
 
@@ -185,22 +184,22 @@ func (s *small) drop() {
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("receive")
+	if !s.life.Enter() {
+		return s.life.Failure("receive")
 	}
 	err := s.postRecv(p)
-	s.leave()
+	s.life.Leave()
 	return err
 }
 
 func (s *small) postRecv(p *driver.Packet) error {
-	switch st := s.state.Load(); {
-	case st != stateUp && !(st == statePeerClosed && s.hasMessage()):
-		return s.failure("receive")
+	switch st := s.life.State(); {
+	case st != driver.StateUp && !(st == driver.StatePeerClosed && s.life.HasMessage()):
+		return s.life.Failure("receive")
 	case p.Driver.Phase != driver.Idle:
-		return s.misuse("receive", p)
+		return s.life.Misuse("receive", p)
 	case s.recvs.Full():
-		s.tally.Busy.Add(1)
+		s.life.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Driver.Phase = driver.Posted
@@ -208,17 +207,13 @@ func (s *small) postRecv(p *driver.Packet) error {
 	return nil
 }
 
-// hasMessage tells whether one can be received, which is possible after the
-// connection has ended too.
-func (s *small) hasMessage() bool { return s.arrived.Load() != s.taken.Load() }
-
 // nothing tells that a receive has nothing to wait for at the moment.
 func (s *small) nothing() bool {
-	if !s.waited || s.hasMessage() {
+	if !s.life.Waited() || s.life.HasMessage() {
 		return false
 	}
 	s.ctx.nic.run()
-	return !s.hasMessage() && s.state.Load() == stateUp
+	return !s.life.HasMessage() && s.life.State() == driver.StateUp
 }
 
 // RecvPoll implements driver.Instance.
@@ -229,8 +224,8 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
 	}
-	if !s.enter() {
-		return s.over(p, "receive")
+	if !s.life.Enter() {
+		return s.life.Over(p, "receive")
 	}
 	var done bool
 	var err error
@@ -239,25 +234,25 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	} else {
 		s.receive()
 	}
-	s.leave()
+	s.life.Leave()
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Idle, driver.BufferOut:
 		return done, err
 	}
-	return true, s.misuse("receive poll", p)
+	return true, s.life.Misuse("receive poll", p)
 }
 
 // receive fills posted receives with what has arrived.
 func (s *small) receive() {
-	if !s.hasMessage() {
+	if !s.life.HasMessage() {
 		s.ctx.nic.run()
 	}
 	for !s.recvs.Empty() && s.recvBuf == nil {
-		if !s.hasMessage() {
-			if s.state.Load() != stateUp && !s.hasMessage() {
-				err := s.failure("receive")
+		if !s.life.HasMessage() {
+			if s.life.State() != driver.StateUp && !s.life.HasMessage() {
+				err := s.life.Failure("receive")
 				for !s.recvs.Empty() {
 					s.recvs.Pop().Driver.Finish(err)
 				}
@@ -289,7 +284,7 @@ func (s *small) fill(p *driver.Packet) {
 	var err error
 	if p.N < length {
 		err = &driver.TruncatedError{Message: length, Buffer: p.N}
-		s.tally.Truncated.Add(1)
+		s.life.Tally.Truncated.Add(1)
 	}
 	p.Driver.Finish(err)
 	s.consumed(length)
@@ -297,10 +292,9 @@ func (s *small) fill(p *driver.Packet) {
 
 // consumed counts a message that was received.
 func (s *small) consumed(n int) {
-	s.taken.Add(1)
-	s.popped = true
-	s.tally.Received.Add(1)
-	s.tally.BytesReceived.Add(uint64(n))
+	s.life.Taken()
+	s.life.Tally.Received.Add(1)
+	s.life.Tally.BytesReceived.Add(uint64(n))
 	if s.done.len() >= handBack {
 		s.mark()
 	}
@@ -309,16 +303,16 @@ func (s *small) consumed(n int) {
 // pollBuffer receives without a copy, a message of one fragment.
 func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	if s.recvBuf != nil {
-		return true, s.misuse("receive", p)
+		return true, s.life.Misuse("receive", p)
 	}
 	if !s.recvs.Empty() {
 		s.receive()
 		return false, nil
 	}
-	if !s.hasMessage() {
+	if !s.life.HasMessage() {
 		s.ctx.nic.run()
 	}
-	if s.hasMessage() {
+	if s.life.HasMessage() {
 		f := s.inbox.peek(0)
 		p.Buf, p.N = f.data[:len(f.data):len(f.data)], len(f.data)
 		if f.more {
@@ -328,10 +322,10 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 		s.recvBuf = p
 		return true, nil
 	}
-	if s.state.Load() == stateUp || s.hasMessage() {
+	if s.life.State() == driver.StateUp || s.life.HasMessage() {
 		return false, nil
 	}
-	return true, s.failure("receive")
+	return true, s.life.Failure("receive")
 }
 
 // gather puts together a message of several fragments.
@@ -353,13 +347,13 @@ func (s *small) gather(p *driver.Packet) {
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
 	if p != s.recvBuf || p == nil {
-		return s.fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+		return s.life.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
 	s.recvBuf = nil
 	n := p.N
 	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.enter() {
-		return s.failure("release")
+	if !s.life.Enter() {
+		return s.life.Failure("release")
 	}
 	for more := true; more; {
 		f, _ := s.inbox.pop()
@@ -367,7 +361,7 @@ func (s *small) RecvBufRelease(p *driver.Packet) error {
 		more = f.more
 	}
 	s.consumed(n)
-	s.leave()
+	s.life.Leave()
 	return nil
 }
 
@@ -378,17 +372,17 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if s.state.Load() == stateClosed {
-			return s.failure("cancel")
+		if s.life.State() == driver.StateClosed {
+			return s.life.Failure("cancel")
 		}
-		return s.fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		return s.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
 	}
-	if !s.enter() {
-		return s.failure("cancel")
+	if !s.life.Enter() {
+		return s.life.Failure("cancel")
 	}
-	defer s.leave()
+	defer s.life.Leave()
 	if s.recvs.Remove(p) {
-		s.tally.Canceled.Add(1)
+		s.life.Tally.Canceled.Add(1)
 		p.Driver.Finish(driver.ErrCanceled)
 	}
 	return nil

@@ -12,27 +12,27 @@ import (
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.life.Enter() {
+		return s.life.Failure("send")
 	}
 	err := s.postSend(p)
-	s.leave()
+	s.life.Leave()
 	return err
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	if s.life.State() != driver.StateUp {
+		return s.life.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
+		return s.life.Misuse("send", p)
 	}
 	n := p.Len()
 	if n > maxSmall {
-		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxSmall))
+		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxSmall))
 	}
 	if !s.hasRoom(n) {
-		s.tally.Busy.Add(1)
+		s.life.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	size := int(s.fragment.Load())
@@ -70,8 +70,8 @@ func (s *small) hasRoom(n int) bool {
 func (s *small) posted(p *driver.Packet, n int) {
 	p.N = n
 	p.Driver.Finish(nil)
-	s.tally.Sent.Add(1)
-	s.tally.BytesSent.Add(uint64(n))
+	s.life.Tally.Sent.Add(1)
+	s.life.Tally.BytesSent.Add(uint64(n))
 	s.mark()
 	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.tended.Load() {
 		return
@@ -88,28 +88,28 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
-		return s.over(p, "send")
+	if !s.life.Enter() {
+		return s.life.Over(p, "send")
 	}
-	s.leave()
-	return true, s.misuse("send poll", p)
+	s.life.Leave()
+	return true, s.life.Misuse("send poll", p)
 }
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.life.Enter() {
+		return s.life.Failure("send")
 	}
-	defer s.leave()
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	defer s.life.Leave()
+	if s.life.State() != driver.StateUp {
+		return s.life.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
+		return s.life.Misuse("send", p)
 	}
 	size := s.ctx.props.Capabilities.BufferSize
 	if !s.hasRoom(size) {
-		s.tally.Busy.Add(1)
+		s.life.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	k := s.kept
@@ -127,26 +127,26 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 // buffer: the rest is moved to further chunks.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	if p != s.sendBuf || p == nil {
-		return s.fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
+		return s.life.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
 	if n > len(p.Buf) {
-		return s.fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, len(p.Buf)))
+		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, len(p.Buf)))
 	}
-	if !s.enter() {
+	if !s.life.Enter() {
 		s.sendBuf = nil
 		p.Buf, p.Driver = nil, driver.PacketState{}
-		return s.failure("send")
+		return s.life.Failure("send")
 	}
-	defer s.leave()
+	defer s.life.Leave()
 	buf, k := p.Buf, p.Driver.Slot
 	s.sendBuf, p.Buf = nil, nil
 	p.Driver.Phase = driver.Idle
-	if n < 0 || s.state.Load() != stateUp {
+	if n < 0 || s.life.State() != driver.StateUp {
 		s.kept, s.hasKept = k, true
 		if n < 0 {
 			return nil
 		}
-		return s.failure("send")
+		return s.life.Failure("send")
 	}
 	size := int(s.fragment.Load())
 	m := &s.ctx.nic.memory

@@ -10,17 +10,14 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// showArrived shows a batch to those who capture, before anybody opens what is sealed.
-func (n *nic) showArrived(to []driver.Sink, batch []xsk.Desc) {
-	f := driver.Frame{Time: time.Now().UnixNano()}
-	for _, d := range batch {
-		f.Data, f.Context = n.memory.umem.Data(d), 0
-		if a, code := carrier.Parse(f.Data, &n.filter); code == carrier.OK && isOurs(a.Payload) {
-			f.Context = n.incarnation(a.Payload[2])
-		}
-		for _, s := range to {
-			s.Frame(f)
-		}
+// showArrived shows a frame to those who capture, before anybody opens what is sealed.
+func (n *nic) showArrived(to []driver.Sink, frame []byte) {
+	f := driver.Frame{Time: time.Now().UnixNano(), Data: frame}
+	if a, code := carrier.Parse(f.Data, &n.filter); code == carrier.OK && isOurs(a.Payload) {
+		f.Context = n.incarnation(a.Payload[2])
+	}
+	for _, s := range to {
+		s.Frame(f)
 	}
 }
 
@@ -28,8 +25,13 @@ func (n *nic) showArrived(to []driver.Sink, batch []xsk.Desc) {
 func (n *nic) showSent(to []driver.Sink, batch []xsk.Desc) {
 	f := driver.Frame{Time: time.Now().UnixNano(), Sent: true}
 	m := &n.memory
-	for _, d := range batch {
-		f.Data = m.umem.Data(d)
+	for len(batch) > 0 {
+		d, size := batch[0], 0
+		for more := true; more; batch = batch[1:] { // the chunks of a long one lie in a row
+			size += int(batch[0].Len)
+			more = batch[0].Options&xsk.DescContinued != 0
+		}
+		f.Data = m.umem.Span(d.Addr, size)
 		f.Context = n.incarnation(m.bytes(uint32(m.umem.Chunk(d.Addr)))[dataAt-1])
 		for _, s := range to {
 			s.Frame(f)

@@ -52,7 +52,11 @@ type tapped struct {
 }
 
 func openTapped(t *testing.T, options map[string]string) *tapped {
-	p := newPair(t, veth.Config{})
+	return openTappedOn(t, veth.Config{}, driver.Small, options)
+}
+
+func openTappedOn(t *testing.T, cfg veth.Config, track driver.Track, options map[string]string) *tapped {
+	p := newPair(t, cfg)
 	x := &tapped{}
 	came := make(chan struct{}, 1)
 	x.shown[0].came, x.shown[1].came = came, came
@@ -65,7 +69,7 @@ func openTapped(t *testing.T, options map[string]string) *tapped {
 	})()
 	for k := range x.ctxs {
 		var err error
-		if x.ctxs[k], err = openAt(p, k, driver.Small, options); err != nil {
+		if x.ctxs[k], err = openAt(p, k, track, options); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = x.ctxs[k].Close() })
@@ -94,6 +98,7 @@ func (x *tapped) exchange(t *testing.T, text string) {
 	in := driver.Packet{IOV: [][]byte{make([]byte, len(text))}}
 	out := driver.Packet{IOV: [][]byte{[]byte(text)}}
 	if err = ends[1].RecvPost(&in); err == nil {
+		out.RdvData = in.RdvData
 		err = ends[0].SendPost(&out)
 	}
 	if err == nil {

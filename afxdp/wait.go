@@ -74,20 +74,20 @@ func (i *conn) block(ctx context.Context, x poller, p *driver.Packet, sending bo
 	n := i.ctx.nic
 	n.sleepers.Add(1)
 	defer n.sleepers.Add(-1)
-	i.sleeping.Add(1)
-	defer i.sleeping.Add(-1)
+	bell := i.life.Sleep()
+	defer i.life.Awake()
 	for {
 		watching := n.watch()
 		i.inKernel.Store(watching)
 		done, err := pollFor(x, p, sending)
 		if !done {
-			i.tally.Slept.Add(1)
+			i.life.Tally.Slept.Add(1)
 			if watching {
 				n.sleepInKernel()
 			} else {
 				n.callKeeper()
 				select {
-				case <-i.bell:
+				case <-bell:
 				case <-ctx.Done():
 				}
 			}
@@ -110,12 +110,7 @@ func (i *conn) wake() {
 	if i.inKernel.Load() {
 		i.ctx.nic.queues[0].sock.Wake()
 	}
-	if i.sleeping.Load() > 0 {
-		select {
-		case i.bell <- struct{}{}:
-		default: // it is about to look anyway
-		}
-	}
+	i.life.Wake()
 }
 
 // RecvProbeAny implements driver.Prober.
@@ -139,23 +134,10 @@ func (c *Context) takeReady() *conn {
 		if !ok {
 			return nil
 		}
-		if i := c.conns[k].Load(); i != nil && i.claim() {
+		if i := c.conns[k].Load(); i != nil && i.life.Claim() {
 			return i
 		}
 	}
-}
-
-// claim names the connection to one prober, if there still is something.
-func (i *conn) claim() bool {
-	switch st := i.state.Load(); {
-	case st == stateConnecting || st == stateClosed:
-		return false
-	case i.arrived.Load() != i.taken.Load():
-		return i.named.CompareAndSwap(false, true)
-	case i.ended.Load():
-		return i.endNamed.CompareAndSwap(false, true)
-	}
-	return false
 }
 
 // RecvWaitAny implements driver.Prober.

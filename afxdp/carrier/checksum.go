@@ -47,3 +47,18 @@ func fold(s uint64) uint16 {
 // pseudo is the sum of the pseudo-header without the length: both addresses,
 // given in sequence, and the protocol (RFC 768; RFC 8200, section 8.1).
 func pseudo(addrs []byte, protocol uint8) uint64 { return uint64(sum(addrs)) + uint64(protocol) }
+
+// sumPieces is the sum of bytes in pieces. One that begins at an odd offset has its bytes in the other halves of the
+// words.
+func sumPieces(b []byte, rest [][]byte) uint64 {
+	total, odd := uint64(sum(b)), len(b)%2 != 0
+	for _, r := range rest {
+		s := sum(r)
+		if odd {
+			s = bits.ReverseBytes16(s)
+		}
+		total += uint64(s)
+		odd = odd != (len(r)%2 != 0)
+	}
+	return total
+}

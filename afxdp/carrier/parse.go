@@ -40,7 +40,7 @@ type Filter struct {
 
 // Arrived is a frame that was taken.
 type Arrived struct {
-	Payload []byte // lies in the frame, without padding; its capacity ends with it
+	Payload []byte // lies in the frame (its first piece), without padding; its capacity ends with it
 	Src     netip.AddrPort
 	Dst     netip.AddrPort // kind Ether has ports, and no addresses
 	SrcMAC  MAC
@@ -57,7 +57,24 @@ type Arrived struct {
 // follows the IP packet in the frame, is cut off.
 //
 // With a code other than [OK] the result means nothing.
-func Parse(frame []byte, want *Filter) (a Arrived, code Code) {
+func Parse(frame []byte, want *Filter) (a Arrived, code Code) { return parse(frame, nil, want) }
+
+// ParsePieces is Parse for a frame that goes on in further pieces, none of them empty: the headers lie in the
+// first, and so does the payload's begin, which goes on in all of rest. Such a frame has no padding: one whose
+// lengths do not say exactly what there is, is refused.
+func ParsePieces(first []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
+	return parse(first, rest, want)
+}
+
+// size is how many bytes pieces have.
+func size(rest [][]byte) (n int) {
+	for _, r := range rest {
+		n += len(r)
+	}
+	return n
+}
+
+func parse(frame []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
 	if len(frame) < etherLen {
 		return a, BadLength
 	}
@@ -82,11 +99,11 @@ func Parse(frame []byte, want *Filter) (a Arrived, code Code) {
 	}
 	switch {
 	case t == typeIP4 && want.Kinds[UDP4]:
-		code = a.parseIP4(b, want)
+		code = a.parseIP4(b, rest, want)
 	case t == typeIP6 && want.Kinds[UDP6]:
-		code = a.parseIP6(b, want)
+		code = a.parseIP6(b, rest, want)
 	case t == own && want.Kinds[Ether]:
-		code = a.parseOwn(b, want)
+		code = a.parseOwn(b, rest, want)
 	default:
 		return a, OtherType
 	}
@@ -98,7 +115,7 @@ func Parse(frame []byte, want *Filter) (a Arrived, code Code) {
 
 var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-func (a *Arrived) parseIP4(b []byte, want *Filter) Code {
+func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
 	if len(b) < ip4Len {
 		return BadLength
 	}
@@ -106,7 +123,7 @@ func (a *Arrived) parseIP4(b []byte, want *Filter) Code {
 	switch {
 	case b[0]>>4 != 4:
 		return BadVersion
-	case n < ip4Len || n > total || total > len(b):
+	case n < ip4Len || n > total || n > len(b) || !whole(total, len(b), rest):
 		return BadLength
 	case b[9] != protoUDP:
 		return OtherProtocol
@@ -127,7 +144,7 @@ func (a *Arrived) parseIP4(b []byte, want *Filter) Code {
 		return BadSource
 	}
 	a.Kind, a.ECN = UDP4, b[1]&3
-	return a.parseUDP(b[n:total], b[12:20], src, dst, want)
+	return a.parseUDP(b[n:min(total, len(b))], rest, b[12:20], src, dst, want)
 }
 
 const (
@@ -135,7 +152,7 @@ const (
 	nextFragment = 44
 )
 
-func (a *Arrived) parseIP6(b []byte, want *Filter) Code {
+func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 	if len(b) < ip6Len {
 		return BadLength
 	}
@@ -143,7 +160,7 @@ func (a *Arrived) parseIP6(b []byte, want *Filter) Code {
 	switch {
 	case b[0]>>4 != 6:
 		return BadVersion
-	case length == 0 && next != nextHopByHop || length > len(b)-ip6Len: // 0 is a jumbogram's
+	case length == 0 && next != nextHopByHop || !whole(length, len(b)-ip6Len, rest): // 0 is a jumbogram's
 		return BadLength
 	case next == nextFragment:
 		return BadFragment
@@ -160,11 +177,16 @@ func (a *Arrived) parseIP6(b []byte, want *Filter) Code {
 		return BadSource
 	}
 	a.Kind, a.ECN = UDP6, b[1]>>4&3
-	return a.parseUDP(b[ip6Len:ip6Len+length], b[8:40], src, dst, want)
+	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
+}
+
+// whole tells whether length bytes lie in n bytes, or, of a frame in pieces, are all that there is.
+func whole(length, n int, rest [][]byte) bool {
+	return length <= n && rest == nil || rest != nil && length == n+size(rest)
 }
 
 // parseUDP takes an IP packet's payload.
-func (a *Arrived) parseUDP(b, addrs []byte, src, dst netip.Addr, want *Filter) Code {
+func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip.Addr, want *Filter) Code {
 	if len(b) < udpLen {
 		return BadLength
 	}
@@ -173,15 +195,16 @@ func (a *Arrived) parseUDP(b, addrs []byte, src, dst netip.Addr, want *Filter) C
 		return OtherPort
 	}
 	length := int(binary.BigEndian.Uint16(b[4:]))
-	if length < udpLen || length > len(b) {
+	if length < udpLen || !whole(length, len(b), rest) {
 		return BadLength
 	}
 	if from == 0 || to == 0 {
 		return BadSource
 	}
+	length = min(length, len(b))
 	b = b[:length:length]
 	if want.Verify != VerifyNone {
-		if code := checkUDP(b, addrs, want, a.Kind); code != OK {
+		if code := checkUDP(b, rest, addrs, want, a.Kind); code != OK {
 			return code
 		}
 	}
@@ -189,7 +212,7 @@ func (a *Arrived) parseUDP(b, addrs []byte, src, dst netip.Addr, want *Filter) C
 	return OK
 }
 
-func checkUDP(b, addrs []byte, want *Filter, kind Kind) Code {
+func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Code {
 	said := binary.BigEndian.Uint16(b[ChecksumOffset:])
 	if said == 0 {
 		if kind == UDP6 && !want.NoSum6 {
@@ -197,9 +220,9 @@ func checkUDP(b, addrs []byte, want *Filter, kind Kind) Code {
 		}
 		return OK
 	}
-	over := pseudo(addrs, protoUDP) + uint64(len(b))
+	over := pseudo(addrs, protoUDP) + uint64(len(b)+size(rest))
 	switch {
-	case fold(over+uint64(sum(b))) == 0xffff:
+	case fold(over+sumPieces(b, rest)) == 0xffff:
 		return OK
 	case want.Verify == VerifyPartial && said == fold(over):
 		return OK
@@ -207,7 +230,7 @@ func checkUDP(b, addrs []byte, want *Filter, kind Kind) Code {
 	return BadSum
 }
 
-func (a *Arrived) parseOwn(b []byte, want *Filter) Code {
+func (a *Arrived) parseOwn(b []byte, rest [][]byte, want *Filter) Code {
 	if len(b) < ownLen {
 		return BadLength
 	}
@@ -220,13 +243,14 @@ func (a *Arrived) parseOwn(b []byte, want *Filter) Code {
 		return BadVersion
 	case want.Port != 0 && to != want.Port:
 		return OtherPort
-	case length > len(b)-ownLen:
+	case !whole(length, len(b)-ownLen, rest):
 		return BadLength
 	case from == 0 || to == 0:
 		return BadSource
 	}
 	a.Kind = Ether
 	a.Src, a.Dst = netip.AddrPortFrom(netip.Addr{}, from), netip.AddrPortFrom(netip.Addr{}, to)
+	length = min(length, len(b)-ownLen)
 	a.Payload = b[ownLen : ownLen+length : ownLen+length]
 	return OK
 }

@@ -24,6 +24,8 @@ type wireEnd struct {
 	rxOf  []uint64
 	conns []*Conn
 
+	pieces [][]byte
+
 	delivered int
 	bytes     uint64
 	placed    int
@@ -76,7 +78,15 @@ func (w *wire) step(d Time) {
 func (x *wireEnd) poll() {
 	for k := 0; k < len(x.rx); k++ {
 		id := x.rxOf[k]
-		if !x.e.Input(x.w.now, nil, Frame{ID: id, Data: x.rx[k]}) {
+		if b, unit := x.rx[k], x.e.cfg.Unit; len(b) > unit {
+			x.pieces = x.pieces[:0]
+			for ; len(b) > unit; b = b[unit:] {
+				x.pieces = append(x.pieces, b[:unit:unit])
+			}
+			x.pieces = append(x.pieces, b)
+			x.e.InputPieces(x.w.now, x.pieces[0], x.pieces[1:])
+			x.free = append(x.free, id)
+		} else if !x.e.Input(x.w.now, nil, Frame{ID: id, Data: b}) {
 			x.free = append(x.free, id)
 		}
 	}
@@ -95,6 +105,8 @@ func (x *wireEnd) Get() (Frame, bool) {
 	x.free = x.free[:len(x.free)-1]
 	return Frame{ID: id, Data: x.mem[id]}, true
 }
+
+func (x *wireEnd) GetLong() (Frame, bool) { return x.Get() }
 
 func (x *wireEnd) Put(id uint64)       { x.free = append(x.free, id) }
 func (x *wireEnd) Sending(uint64) bool { return false }

@@ -30,7 +30,8 @@ type Conn struct {
 	state  state
 	dialer bool
 	sealer *sealer
-	mtu    int
+	mtu    int // of placed fragments
+	short  int // of all other packets: what one frame holds at both ends
 
 	// Connecting.
 	mine, theirs greeting
@@ -83,11 +84,15 @@ func (c *Conn) RTT() time.Duration { return time.Duration(c.srtt) }
 // begin resets what sending and receiving need.
 func (c *Conn) begin() {
 	w := c.e.cfg.Window
+	c.span = w
+	if c.theirs.window != 0 {
+		c.span = min(w, int(c.theirs.window))
+	}
 	c.segs = make([]segment, w)
 	c.got = make([]Fragment, w)
 	c.bits = make([]uint64, w/64)
 	c.recovery.begin()
-	c.pacer.begin()
+	c.pacer.begin(c.full)
 }
 
 // overhead is what a packet's payload is followed by.
@@ -100,7 +105,10 @@ func (c *Conn) overhead() int {
 
 // MaxFragment is how many bytes of an ordered message fit in a packet, at
 // least 100.
-func (c *Conn) MaxFragment() int { return c.mtu - HeaderSize - c.overhead() }
+func (c *Conn) MaxFragment() int { return c.short - HeaderSize - c.overhead() }
+
+// MaxPlaced is how many bytes of a placed message fit in a packet.
+func (c *Conn) MaxPlaced() int { return c.maxPlaced() }
 
 // maxPlaced is that of a placed message.
 func (c *Conn) maxPlaced() int { return c.mtu - PlacedHeaderSize - c.overhead() }
@@ -112,7 +120,7 @@ func (c *Conn) SetMTU(n int) error {
 	if n < MinMTU {
 		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", ErrInvalid, n, MinMTU)
 	}
-	c.mtu = min(n, int(c.mine.mtu), int(c.theirs.mtu))
+	c.fit(n)
 	if !c.sends() {
 		return nil
 	}
@@ -126,6 +134,21 @@ func (c *Conn) SetMTU(n int) error {
 	return nil
 }
 
+// fit takes the largest packet that the path takes. Sealed packets are not long: they are opened in place. Neither
+// are those to and from a peer that knows of no units.
+func (c *Conn) fit(n int) {
+	c.short = min(n, int(c.mine.mtu), int(c.theirs.mtu))
+	c.mtu, c.full, c.unit, c.peerUnit = c.short, 1, 0, 0
+	if c.mine.longest == 0 || c.theirs.longest == 0 {
+		return
+	}
+	c.unit, c.peerUnit = int(c.mine.mtu), int(c.theirs.mtu)
+	if c.sealer == nil {
+		c.mtu = min(n, int(c.mine.longest), int(c.theirs.longest))
+		c.full = units(c.mtu, min(c.unit, c.peerUnit))
+	}
+}
+
 // askAt is when a silent peer is asked whether it is there, and again, often enough that
 // a lossy network does not make it look dead.
 func (c *Conn) askAt() Time {
@@ -133,19 +156,25 @@ func (c *Conn) askAt() Time {
 	return max(c.heard+dead/4, c.pingAt+dead/16)
 }
 
-// input takes a packet for this connection.
-func (c *Conn) input(frame uint64, b []byte) (kept bool) {
+// genuine checks a packet's tag and decrypts it, or checks its sum; nil if it is not what was sent.
+func (c *Conn) genuine(b []byte, rest [][]byte) []byte {
+	if c.sealer != nil {
+		return c.sealer.open(b, le.Uint64(b[16:]))
+	}
+	if b[1]&flagSealed != 0 || le.Uint32(b[4:]) != sum(b, rest...) {
+		return nil
+	}
+	return b
+}
+
+// input takes a packet for this connection, which may go on in further pieces.
+func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
 	if c.state < stateAccepted {
 		e.stats.Bad++
 		return false
 	}
-	if c.sealer != nil {
-		if b = c.sealer.open(b, le.Uint64(b[16:])); b == nil {
-			e.stats.Bad++
-			return false
-		}
-	} else if b[1]&flagSealed != 0 || le.Uint32(b[4:]) != sum(b) {
+	if b = c.genuine(b, rest); b == nil {
 		e.stats.Bad++
 		return false
 	}
@@ -175,7 +204,7 @@ func (c *Conn) input(frame uint64, b []byte) (kept bool) {
 	switch h.kind {
 	case kindData:
 		if c.state == stateUp {
-			kept = c.data(h, frame, b)
+			kept = c.data(h, frame, b, rest)
 		}
 	case kindPing:
 		c.ackNow = true
@@ -259,7 +288,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	case stateAccepted:
 		e.uncall(c)
 		c.begin()
-		c.mtu = int(min(c.mine.mtu, c.theirs.mtu))
+		c.fit(MaxMTU)
 	case stateUp:
 	default:
 		return

@@ -10,7 +10,7 @@
 //
 // An [Endpoint] is all connections over one carrier. Its owner calls, one at a time,
 //
-//	Input   for each packet that arrived,
+//	Input   for each packet that arrived (InputPieces, where it lies in several frames),
 //	Flush   after each batch of inputs, posts and releases,
 //	Tick    when the time that Next names has come,
 //
@@ -25,10 +25,14 @@
 // fragment that was posted stays in its frame until the peer has it, so that it can be
 // sent again without a copy; one that was delivered stays in its frame until [Conn.Release].
 //
+// Where frames are smaller than the path's largest packet ([Config].Unit), placed fragments take several of them: they are
+// built in a long one (Carrier.GetLong), and come in pieces, of which none is kept. Ordered fragments, sealed packets
+// and all others keep to one frame.
+//
 // # What holds
 //
 //   - Each message arrives exactly once, in order, or the connection is reported as broken.
-//   - A peer sends at most what it has credit for, and for each credit a frame is kept ready.
+//   - A peer sends at most what it has credit for, and for each unit of credit a frame is kept ready.
 //   - Nobody is answered with more bytes than he sent before his address is proven.
 //   - Who does not have the session secret gets no connection. With encryption, he can
 //     neither read nor change nor repeat packets; without it, who sees the packets can forge them.
@@ -45,8 +49,8 @@
 //	 8  connection u64, as the receiver calls it: 16 bits of place, 48 that nobody can guess
 //	16  packet number u64, from 1, never used again
 //	24  cumulative point u64: all fragments below it have arrived
-//	32  credit u32: fragments from here on may not be sent; the low half of 64 bits, as near as
-//	    can be to the cumulative point
+//	32  credit u32: units from here on may not be sent; the low half of 64 bits, as near as
+//	    can be to what was told before
 //	36  time stamp u32 of sending, in units of 1024 ns
 //	40  echo u32 of the newest packet's time stamp; 0: none
 //	44  delay u16 since that one arrived, in units of 1024 ns, at most 65535
@@ -64,7 +68,8 @@
 //	 0  kind u8, version u8, size u16, checksum u32
 //	 8  to u64 (init: the endpoint; accept: the dialer's connection), from u64 (endpoint)
 //	24  connection u64, nonce of 16 bytes
-//	48  MTU u32, credit u32, options u32 (1: encrypt), zero u32
+//	48  MTU u32: largest packet in one frame, bytes of a unit; credit u32 (units)
+//	56  options u32 (1: encrypt); longest u16: placed packet; window u16 (fragments)
 //	64  length u8 and up to 63 bytes of hello
 //	128 cookie of 24 bytes: when it was made u64, and 16 bytes of mac (accept: zero)
 //	152 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
@@ -72,6 +77,16 @@
 //
 // Cookie (40 bytes): to u64, cookie. Reject, knock, reset (40 bytes): to u64, from u64, code u8 at 32; a reset has
 // the connection as its sender got it at 8, and at 16 a mac over that.
+//
+// # Credit
+//
+// A unit is what a frame of the receiver holds: the MTU of its greeting. A fragment takes one for each MTU of bytes
+// that its packet, without the bitmap, begins: 1 for up to MTU bytes, 2 for one more. Both sides count all units ever taken by
+// that rule; the receiver breaks the connection where more arrives than it told, or a fragment that is
+// a window above its cumulative point.
+//
+// A packet that is longer than the receiver's MTU has no bitmap, is placed, and not sealed. Where one side tells no longest packet
+// (zero) there are none, each fragment is one unit, and the credit holds for the window as well.
 //
 // # Connecting
 //
@@ -106,8 +121,10 @@
 //
 //   - 65536 connections; 64 to 1024 fragments under way on each: the window times the MTU in a round trip is the most
 //     that one carries, less where it loses packets.
-//   - MTU 256 to 65535 bytes, of which 56 are the header, 80 for placed fragments, 16 more with encryption.
-//   - Windows far below one fragment are shared unequally: 100 flows of 9000 bytes into 10 Gbit/s.
+//   - MTU 256 to 65535 bytes, of which 56 are the header, 80 for placed fragments, 16 more with encryption. A long packet that
+//     loses one of its pieces is lost, and sent again as a whole.
+//   - Windows far below one fragment are shared unequally: 100 flows of 9000 bytes into 10 Gbit/s. Longer packets do so
+//     with fewer flows: they are for paths as fast as memory.
 //   - Flows with longer round trips get less: a third when ten times as long.
 //   - Sequence and packet numbers have 64 bits. Time stamps repeat after 73 minutes, which silence never lasts.
 //

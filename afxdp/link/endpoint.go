@@ -43,9 +43,12 @@ type Frame struct {
 // Carrier moves packets; nothing is expected of it but that it usually does. It is
 // called from within the endpoint's methods only.
 type Carrier interface {
-	// Get lends a frame to build a packet in, with room for the endpoint's
-	// MTU; false if there is none now.
+	// Get lends a frame to build a packet in, with room for Config.Unit bytes, or
+	// the MTU where that is less; false if there is none now.
 	Get() (Frame, bool)
+	// GetLong lends one with room for the MTU, all of it contiguous; false if there is none now. It is
+	// not called where the MTU is within Config.Unit.
+	GetLong() (Frame, bool)
 	// Send transmits the first n bytes of a frame's data. The frame stays
 	// lent until Put, and may be sent again when Sending says false. False: no
 	// room now, nothing happened.
@@ -69,7 +72,7 @@ type Handler interface {
 	// before Input has said that it is kept.
 	Deliver(c *Conn, f Fragment)
 	// Place hands over bytes of a placed message, in any order, each byte once;
-	// they are valid until it returns.
+	// they are valid until it returns. A packet that came in several pieces is several calls.
 	Place(c *Conn, p *Placement)
 	// Fill copies what follows off in a transfer's message to b. It is called again for what is
 	// sent again, and must not call methods of the connection.
@@ -105,12 +108,16 @@ type Config struct {
 	Encrypt bool
 	// MTU is the largest packet in bytes. Required.
 	MTU int
+	// Unit is how many bytes of a packet one frame of the carrier holds, arriving or leaving, 256 or
+	// more; default MTU. Only placed fragments are longer, where both ends can take them: they come by
+	// InputPieces, and a packet of n bytes occupies at most n/Unit frames, rounded up.
+	Unit int
 	// Window is how many fragments may be under way on a connection, a power of two
 	// from 64 to 1024; default 256. It times the MTU in a round trip is the most that one carries.
 	Window int
 	// Frames is how many frames of the carrier arriving fragments may
 	// occupy, over all connections; default 4096. A quarter is kept for new
-	// connections, each of which needs 16.
+	// connections, each of which needs 16, or as many as two packets of the MTU occupy.
 	Frames int
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
@@ -167,6 +174,8 @@ type callers struct{ dial, listen []*Conn }
 // NewEndpoint makes one. The errors are about cfg and wrap ErrInvalid, or come
 // from its Rand.
 func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
+	setDefault(&cfg.Unit, cfg.MTU)
+	cfg.Unit = min(cfg.Unit, cfg.MTU)
 	setDefault(&cfg.Window, 256)
 	setDefault(&cfg.Frames, 4096)
 	setDefault(&cfg.MaxConns, 4096)
@@ -178,12 +187,14 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	switch {
 	case cfg.MTU < MinMTU || cfg.MTU > MaxMTU:
 		return nil, fmt.Errorf("%w: MTU of %d bytes, must be %d to %d", ErrInvalid, cfg.MTU, MinMTU, MaxMTU)
+	case cfg.Unit < MinMTU:
+		return nil, fmt.Errorf("%w: unit of %d bytes, must be at least %d", ErrInvalid, cfg.Unit, MinMTU)
 	case cfg.Window < 64 || cfg.Window > 64*maxWords || cfg.Window&(cfg.Window-1) != 0:
 		return nil, fmt.Errorf("%w: window of %d, must be a power of two from 64 to %d", ErrInvalid, cfg.Window, 64*maxWords)
 	case cfg.MaxConns < 1 || cfg.MaxConns > 1<<16:
 		return nil, fmt.Errorf("%w: %d connections, must be 1 to 65536", ErrInvalid, cfg.MaxConns)
-	case cfg.Frames < minShare:
-		return nil, fmt.Errorf("%w: %d frames, must be at least %d", ErrInvalid, cfg.Frames, minShare)
+	case cfg.Frames < cfg.share():
+		return nil, fmt.Errorf("%w: %d frames, must be at least %d", ErrInvalid, cfg.Frames, cfg.share())
 	case cfg.DeadTime < 10*time.Millisecond:
 		return nil, fmt.Errorf("%w: dead time of %v, must be at least 10ms", ErrInvalid, cfg.DeadTime)
 	case cfg.Encrypt && len(cfg.Secret) == 0:
@@ -264,16 +275,45 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	id := le.Uint64(b[8:])
 	if n := int(id & 0xffff); n < len(e.conns) {
 		if c := e.conns[n]; c != nil && c.id == id {
-			return c.input(f.ID, b)
+			return c.input(f.ID, b, nil)
 		}
 	}
 	e.unknown(b)
 	return false
 }
 
+// InputPieces takes a packet that arrived in several frames: first begins with its header, rest holds all that
+// follows, in order. Only placed fragments come so, in the clear and without a bitmap; anything else is dropped. No frame
+// is kept. Call Flush after a batch.
+func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
+	e.now = max(e.now, now)
+	e.stats.Packets++
+	n := len(first)
+	for _, r := range rest {
+		n += len(r)
+	}
+	const want, not = flagPlaced, flagPlaced | flagSealed | flagMore
+	if len(first) < PlacedHeaderSize || int(le.Uint16(first[2:])) != n || kind(first[0]) != kindData || first[1]&not != want || first[46] != 0 {
+		e.stats.Bad++
+		return
+	}
+	id := le.Uint64(first[8:])
+	if k := int(id & 0xffff); k < len(e.conns) {
+		if c := e.conns[k]; c != nil && c.id == id {
+			if c.sealer != nil {
+				e.stats.Bad++
+				return
+			}
+			c.input(0, first, rest)
+			return
+		}
+	}
+	e.unknown(first, rest...)
+}
+
 // unknown answers packets of connections that are no more, so that the peer needs not wait.
-func (e *Endpoint) unknown(b []byte) {
-	if b[1]&flagSealed == 0 && le.Uint32(b[4:]) != sum(b) {
+func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
+	if b[1]&flagSealed == 0 && le.Uint32(b[4:]) != sum(b, rest...) {
 		e.stats.Bad++
 		return
 	}

@@ -17,9 +17,10 @@ type pipe struct {
 	got  []string
 }
 
-func (p *pipe) Get() (link.Frame, bool) { return link.Frame{Data: make([]byte, 1500)}, true }
-func (p *pipe) Put(uint64)              {}
-func (p *pipe) Sending(uint64) bool     { return false }
+func (p *pipe) Get() (link.Frame, bool)     { return link.Frame{Data: make([]byte, 1500)}, true }
+func (p *pipe) GetLong() (link.Frame, bool) { return p.Get() }
+func (p *pipe) Put(uint64)                  {}
+func (p *pipe) Sending(uint64) bool         { return false }
 func (p *pipe) Send(_ link.Route, f link.Frame, n int) bool {
 	p.to.in = append(p.to.in, append([]byte(nil), f.Data[:n]...))
 	return true

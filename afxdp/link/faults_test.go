@@ -310,10 +310,13 @@ func TestShortNumbersWrap(t *testing.T) {
 		s.addHost(Config{DeadTime: time.Second})
 		x, y := s.connect(0, 1)
 		s.run(s.now+20e6, func() bool { return x.up && y.up })
+		quiet := s.now + 1e6 // nothing of before is under way
+		s.run(s.now+500e6, func() bool { return s.now >= quiet })
 		const at = 1<<32 - 40
 		for _, c := range []*Conn{x.c, y.c} {
 			c.una, c.next, c.sender.end, c.limit, c.round = c.una+at, c.next+at, c.sender.end+at, c.limit+at, c.round+at
 			c.cum, c.top, c.consumed, c.told, c.lostFrom = c.cum+at, c.top+at, c.consumed+at, c.told+at, c.lostFrom+at
+			c.used, c.sender.sent, c.arrived = c.used+at, c.sender.sent+at, c.arrived+at
 			clear(c.bits)
 		}
 		s.w.loss, s.w.dup, s.w.reorder, s.w.late = 0.05, 0.05, 0.1, 200_000

@@ -26,6 +26,7 @@ type contest struct {
 	loss   float64
 	mess   bool // packets are reordered and repeated, too
 	mtu    int
+	unit   int // packets take frames of so many bytes; 0: one
 	length Time
 }
 
@@ -40,7 +41,7 @@ type outcome struct {
 func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 	w := weather{
 		delay: x.delay, jitter: 2000, rate: x.rate, queue: x.queue, mtu: x.mtu, loss: x.loss, window: 256, frames: 4096, idle: 1000,
-		sendFrames: 600,
+		sendFrames: 600, unit: x.unit, longFrames: 600,
 	}
 	if x.mess {
 		w.reorder, w.late, w.dup = 0.01, 3*x.delay, 0.01
@@ -141,19 +142,26 @@ func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
 		late         bool
 		jain, used   float64
 		again        float64
+		mtu          int // 0: 1500
 	}{
-		{2, 20, false, 0.85, 0.9, 0.15},
-		{2, 1000, true, 0.9, 0.95, 0.01},
-		{8, 100, false, 0.9, 0.95, 0.05},
-		{32, 20, false, 0.75, 0.9, 0.25},
-		{32, 1000, true, 0.9, 0.95, 0.01},
-		{100, 1000, false, 0.9, 0.95, 0.02},
+		{2, 20, false, 0.85, 0.9, 0.15, 0},
+		{2, 1000, true, 0.9, 0.95, 0.01, 0},
+		{8, 100, false, 0.9, 0.95, 0.05, 0},
+		{8, 100, true, 0.9, 0.95, 0.05, 9000},
+		{4, 100, true, 0.8, 0.9, 0.05, 65503},
+		{32, 20, false, 0.75, 0.9, 0.25, 0},
+		{32, 1000, true, 0.9, 0.95, 0.01, 0},
+		{32, 100, true, 0.7, 0.9, 0.25, 9000},
+		{100, 1000, false, 0.9, 0.95, 0.02, 0},
 	} {
 		if testing.Short() && c.flows > 8 {
 			continue
 		}
 		x := newContest(c.flows, c.queue)
 		x.late, x.length = c.late, 100e6
+		if c.mtu > 0 {
+			x.mtu, x.unit = c.mtu, 3766
+		}
 		for seed := range uint64(3) {
 			o := x.run(t, seed+1)
 			if o.jain < c.jain || o.used < c.used || o.again > c.again {
@@ -203,6 +211,18 @@ func BenchmarkFigures(t *testing.B) {
 		t.Logf("half begin later,      %3d flows: %v", n, x.run(t, 1))
 		x.late, x.spread = false, 10
 		t.Logf("RTTs from 1 to 10,     %3d flows: %v", n, x.run(t, 1))
+	}
+	for _, mtu := range []int{1500, 9000, 65503} {
+		for _, n := range []int{1, 8, 32} {
+			for _, rtt := range []Time{40_000, 400_000} {
+				x := newContest(n, 200)
+				x.mtu, x.delay = mtu, rtt/2
+				if mtu > 3766 {
+					x.unit = 3766
+				}
+				t.Logf("MTU %5d, RTT %3d µs, %3d flows: %v", mtu, rtt/1000, n, x.run(t, 1))
+			}
+		}
 	}
 	draw(t, "sharing.svg", "flows", "Jain index", lines)
 	lines = map[string]plotter.XYs{}

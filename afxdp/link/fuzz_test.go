@@ -169,7 +169,7 @@ func FuzzHeader(f *testing.F) {
 			t.Fatalf("% x became % x", b[:ackSize], out)
 		}
 		var p Placement
-		if p.parse(b) && (p.Offset > p.Total || uint64(len(p.Data)) > p.Total-p.Offset) {
+		if p.parse(b, 0) && (p.Offset > p.Total || uint64(len(p.Data)) > p.Total-p.Offset) {
 			t.Fatalf("%d bytes at %d of %d", len(p.Data), p.Offset, p.Total)
 		}
 	})

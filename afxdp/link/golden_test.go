@@ -52,6 +52,15 @@ func goldenGreetings() (dial, accept greeting) {
 	return dial, accept
 }
 
+// goldenLong are those of ends that take packets of several frames.
+func goldenLong() (dial, accept greeting) {
+	dial, accept = goldenGreetings()
+	dial.options = 0 // sealed packets are not long
+	dial.mtu, dial.credit, dial.longest, dial.window = 3766, 36, 65503, 256
+	accept.mtu, accept.credit, accept.longest, accept.window = 3766, 36, 8964, 1024
+	return dial, accept
+}
+
 // goldenHeaders are the packets of a connection.
 func goldenHeaders() map[string]header {
 	of := func(k kind, flags uint8, pn uint64, words, dups uint8) header {
@@ -92,15 +101,18 @@ func TestPacketsAreTheGoldenOnes(t *testing.T) {
 	dial, accept := goldenGreetings()
 	s := newSecrets([]byte("secret"), []byte("own"))
 	e := &Endpoint{secrets: s}
+	longDial, longAccept := goldenLong()
 	cookie := golden["cookie"][16:]
 	room := func() []byte { return make([]byte, 256) }
 	got := map[string][]byte{
-		"init":   e.putGreeting(room(), &dial, cookie, nil),
-		"accept": e.putGreeting(room(), &accept, nil, &dial),
-		"reject": putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion), nil),
-		"knock":  putSmall(room(), kindKnock, goldenDialer, goldenListener, 0, nil),
-		"reset":  putSmall(room(), kindReset, goldenAccept, 0, 0, s.mac(s.reset, le.AppendUint64(nil, goldenAccept))),
-		"cookie": cookie, // of an address and a moment: TestGoldenCookieIsEchoed
+		"init":        e.putGreeting(room(), &dial, cookie, nil),
+		"accept":      e.putGreeting(room(), &accept, nil, &dial),
+		"init-long":   e.putGreeting(room(), &longDial, cookie, nil),
+		"accept-long": e.putGreeting(room(), &longAccept, nil, &longDial),
+		"reject":      putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion), nil),
+		"knock":       putSmall(room(), kindKnock, goldenDialer, goldenListener, 0, nil),
+		"reset":       putSmall(room(), kindReset, goldenAccept, 0, 0, s.mac(s.reset, le.AppendUint64(nil, goldenAccept))),
+		"cookie":      cookie, // of an address and a moment: TestGoldenCookieIsEchoed
 	}
 	for name, h := range goldenHeaders() {
 		b := make([]byte, ackSize, 256)
@@ -144,17 +156,18 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 			}
 		}
 	}
-	for name, want := range map[string]greeting{"init": dial, "accept": accept} {
+	longDial, longAccept := goldenLong()
+	for name, want := range map[string]greeting{"init": dial, "accept": accept, "init-long": longDial, "accept-long": longAccept} {
 		var g greeting
 		ok := g.parse(golden[name])
 		hello := g.hello
 		g.hello, want.hello = nil, nil
-		if w := map[string]string{"init": "hello"}[name]; !ok || string(hello) != w || !sameGreeting(&g, &want) {
+		if w := map[string]string{"init": "hello", "init-long": "hello"}[name]; !ok || string(hello) != w || !sameGreeting(&g, &want) {
 			t.Errorf("%s: %+v %q, want %+v", name, g, hello, want)
 		}
 	}
 	var p Placement
-	if !p.parse(golden["placed"]) || p.Tag != 0x5152535455565758 || p.Offset != 4096 || p.Total != 1<<20 ||
+	if !p.parse(golden["placed"], 0) || p.Tag != 0x5152535455565758 || p.Offset != 4096 || p.Total != 1<<20 ||
 		string(p.Data) != "placed" {
 		t.Errorf("placed: %+v", p)
 	}
@@ -166,7 +179,8 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 
 func sameGreeting(a, b *greeting) bool {
 	return a.kind == b.kind && a.version == b.version && a.to == b.to && a.from == b.from && a.id == b.id &&
-		a.nonce == b.nonce && a.mtu == b.mtu && a.credit == b.credit && a.options == b.options
+		a.nonce == b.nonce && a.mtu == b.mtu && a.credit == b.credit && a.options == b.options &&
+		a.longest == b.longest && a.window == b.window
 }
 
 // oneFrame is a carrier that keeps what was sent last.
@@ -175,9 +189,10 @@ type oneFrame struct {
 	sent []byte
 }
 
-func (c *oneFrame) Get() (Frame, bool)  { return Frame{Data: c.mem[:]}, true }
-func (c *oneFrame) Put(uint64)          {}
-func (c *oneFrame) Sending(uint64) bool { return false }
+func (c *oneFrame) Get() (Frame, bool)     { return Frame{Data: c.mem[:]}, true }
+func (c *oneFrame) GetLong() (Frame, bool) { return c.Get() }
+func (c *oneFrame) Put(uint64)             {}
+func (c *oneFrame) Sending(uint64) bool    { return false }
 func (c *oneFrame) Send(_ Route, f Frame, n int) bool {
 	c.sent = bytes.Clone(f.Data[:n])
 	return true

@@ -43,8 +43,8 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		return nil, err
 	}
 	c.mine = greeting{
-		version: Version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.MTU),
-		hello: slices.Clone(hello),
+		version: Version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.Unit),
+		longest: uint16(e.cfg.MTU), window: uint16(e.cfg.Window), hello: slices.Clone(hello),
 	}
 	if e.cfg.Encrypt {
 		c.mine.options |= optEncrypt
@@ -116,7 +116,7 @@ func (c *Conn) knock() {
 }
 
 func (c *Conn) sendInit() {
-	c.mine.credit = minShare
+	c.mine.credit = uint32(c.e.cfg.share())
 	c.e.control(c.route, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, c.cookie[:], nil) })
 }
 
@@ -241,7 +241,7 @@ func (e *Endpoint) pair(g *greeting) {
 	if c.state == stateAccepted { // by a call that the peer has given up since
 		c.unaccept()
 	}
-	if !c.share(minShare) {
+	if !c.share(e.cfg.share()) {
 		e.reject(g.id, rejectFull)
 		return
 	}
@@ -251,7 +251,7 @@ func (e *Endpoint) pair(g *greeting) {
 	c.peer, e.remote[g.id] = g.id, c
 	c.state = stateAccepted
 	c.mine.to = g.id
-	c.mine.credit = minShare
+	c.mine.credit = uint32(e.cfg.share())
 	c.secure()
 	c.sendAccept(Reply)
 }
@@ -319,7 +319,7 @@ func (e *Endpoint) accepted(b []byte) bool {
 	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !equal(e.greetingMAC(b, &c.mine), b[atMAC:]) {
 		return false
 	}
-	if !c.share(minShare) {
+	if !c.share(e.cfg.share()) {
 		return true // it asks again
 	}
 	c.theirs = g
@@ -418,8 +418,8 @@ func (c *Conn) stand() {
 		e.uncall(c)
 	}
 	c.state = stateUp
-	c.mtu = int(min(c.mine.mtu, c.theirs.mtu))
-	c.limit = min(uint64(c.theirs.credit), 64*maxWords)
+	c.fit(MaxMTU)
+	c.limit = min(uint64(c.theirs.credit), mostCredit)
 	c.heard, c.rejected, c.resetAt = e.now, nil, never
 	c.begin()
 	e.stats.Connects++

@@ -18,9 +18,14 @@ type trap struct {
 	bytes int // sent to whoever's packet is being handled
 	down  error
 	held  map[uint64]bool
+
+	placed  []byte // of placed messages, in the order of the calls
+	conn    *Conn  // closed by the closeAt-th call of Place from now on
+	closeAt int
 }
 
-func (p *trap) Get() (Frame, bool) { p.lent++; return Frame{Data: p.frame}, true }
+func (p *trap) Get() (Frame, bool)     { p.lent++; return Frame{Data: p.frame}, true }
+func (p *trap) GetLong() (Frame, bool) { return p.Get() }
 func (p *trap) Put(id uint64) {
 	if id != 0 {
 		if !p.held[id] {
@@ -50,12 +55,17 @@ func (p *trap) Place(_ *Conn, x *Placement) {
 	if x.Offset > x.Total || uint64(len(x.Data)) > x.Total-x.Offset {
 		p.tb.Fatalf("%d bytes placed at %d of %d", len(x.Data), x.Offset, x.Total)
 	}
+	p.placed = append(p.placed, x.Data...)
+	if p.closeAt--; p.closeAt == 0 {
+		p.conn.Close(0, true)
+	}
 }
 
 // trapped makes an endpoint with fixed random numbers.
 func trapped(tb testing.TB, cfg Config) (*Endpoint, *trap) {
-	p := &trap{tb: tb, frame: make([]byte, 2000), held: map[uint64]bool{}}
-	cfg.ID, cfg.MTU = max(cfg.ID, 1), 1500
+	setDefault(&cfg.MTU, 1500)
+	p := &trap{tb: tb, frame: make([]byte, max(2000, cfg.MTU)), held: map[uint64]bool{}}
+	cfg.ID = max(cfg.ID, 1)
 	if cfg.Secret == nil {
 		cfg.Secret = []byte("the secret")
 	}
@@ -69,8 +79,13 @@ func trapped(tb testing.TB, cfg Config) (*Endpoint, *trap) {
 
 // victim is an endpoint with a connection to one that the test plays itself.
 func victim(tb testing.TB, encrypt bool) (e *Endpoint, p *trap, c *Conn, peer *Endpoint, q *trap) {
-	e, p = trapped(tb, Config{ID: 1, Encrypt: encrypt})
-	peer, q = trapped(tb, Config{ID: 2})
+	return victimOf(tb, Config{Encrypt: encrypt})
+}
+
+func victimOf(tb testing.TB, cfg Config) (e *Endpoint, p *trap, c *Conn, peer *Endpoint, q *trap) {
+	cfg.ID = 1
+	e, p = trapped(tb, cfg)
+	peer, q = trapped(tb, Config{ID: 2, MTU: cfg.MTU, Unit: cfg.Unit})
 	c, _ = e.Dial(1000, 1, 2, []byte("dialer"), nil)
 	_, _ = peer.Listen(1000, 1, 1, []byte("listener"), nil)
 	p.keep, q.keep = true, true
@@ -259,8 +274,8 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 
 // A message costs no allocation at either end, whatever its kind.
 func TestMessagesDoNotAllocate(t *testing.T) {
-	for _, encrypt := range []bool{false, true} {
-		w := newWire(t, 2, Config{Encrypt: encrypt})
+	for _, cfg := range []Config{{}, {Encrypt: true}, {MTU: 20_000, Unit: 1500}} {
+		w := newWire(t, 2, cfg)
 		from, to := w.ends[0], w.ends[1]
 		from.src, to.dst = make([]byte, 1<<16), make([]byte, 1<<16)
 		tr := Transfer{Len: 1 << 16, Total: 1 << 16}
@@ -277,7 +292,7 @@ func TestMessagesDoNotAllocate(t *testing.T) {
 			run()
 		}
 		if got := testing.AllocsPerRun(200, run); got != 0 {
-			t.Errorf("encrypted %v: %v allocations", encrypt, got)
+			t.Errorf("encrypted %v, MTU %d: %v allocations", cfg.Encrypt, cfg.MTU, got)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"strconv"
@@ -40,7 +41,28 @@ func randomWeather(s *sim) weather {
 	if r.IntN(6) == 0 {
 		w.stallAt, w.stallFor = Time(r.Int64N(20e6)), Time(r.Int64N(1.5e9))
 	}
+	randomEnds(r, &w)
 	return w
+}
+
+// randomEnds makes up what each host has for itself: packets longer than its frames, and other limits than the peer's.
+func randomEnds(r *rand.Rand, w *weather) {
+	if r.IntN(3) == 0 {
+		return
+	}
+	w.mtu = 256 + r.IntN(8000)
+	w.longFrames = 1 + r.IntN(20)
+	for k := range w.ends {
+		end := endWeather{mtu: w.mtu, unit: 256 + r.IntN(1300), window: 64 << r.IntN(3)}
+		if r.IntN(3) == 0 {
+			end.mtu = 256 + r.IntN(8000)
+		}
+		if r.IntN(8) == 0 {
+			end.old, end.mtu = true, end.unit
+		}
+		end.frames = 3*4*max(minShare, 2*units(end.mtu, end.unit)) + r.IntN(1000)
+		w.ends[k] = end
+	}
 }
 
 // seedsOf runs f over the seeds from 1 to n, on all processors, or with the one of BYWASH_SEED; a short

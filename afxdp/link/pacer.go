@@ -16,6 +16,9 @@ import (
 //
 // Losses that are always there say nothing; those beyond make the window smaller by
 // their share: a queue too short to delay anything overflows.
+//
+// What is said of fragments is of full ones: one that takes less credit counts as the share of it. Losses are counted by
+// the packet.
 type pacer struct {
 	cwnd      float64 // fragments that may be under way; below 1: one, at times
 	fast      bool    // until queueing is seen, it doubles each round trip
@@ -36,13 +39,13 @@ type pacer struct {
 	pacedAt   Time    // when the next may be sent; never: now
 	credits   float64
 	creditAt  Time
-	asked     int // fragments since an acknowledgement was asked for
+	asked     float64 // fragments since an acknowledgement was asked for
 }
 
 const (
 	minWindow   = 0.1
-	delayWindow = 4.0 // delay alone does not lower it further: it may be that of busy hosts
-	firstWindow = 32
+	delayWindow = 4.0                         // delay alone does not lower it further: it may be that of busy hosts
+	firstWindow = 32                          // units, but four fragments at least
 	targetDelay = Time(75 * time.Microsecond) // for a window of 100
 	scaleDelay  = Time(120 * time.Microsecond)
 	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
@@ -56,8 +59,8 @@ const (
 	roundLeast  = 16                          // fragments whose losses are counted together
 )
 
-func (p *pacer) begin() {
-	*p = pacer{cwnd: firstWindow, fast: true, pacedAt: never, credits: burst, lookPause: lookLeast}
+func (p *pacer) begin(full int) {
+	*p = pacer{cwnd: max(firstWindow/float64(full), 4), fast: true, pacedAt: never, credits: burst, lookPause: lookLeast}
 	p.aim(0)
 }
 
@@ -68,23 +71,24 @@ func (p *pacer) aim(path Time) {
 }
 
 func (c *Conn) window() int {
-	n := max(int(c.cwnd), 1)
+	n := max(int(c.cwnd*float64(c.full)), 1)
 	if c.inflight >= n {
 		c.limited = true
 	}
 	return n
 }
 
-// grew takes that n fragments have arrived.
-func (c *Conn) grew(n int) {
-	c.acked += n
+// grew takes what has arrived.
+func (c *Conn) grew(newly arrival) {
+	n := c.weight(newly.units)
+	c.acked += newly.fragments
 	if c.srtt == 0 {
 		return
 	}
 	e := c.e
 	queue := c.latest - c.minRTT
-	c.sum += queue * Time(n)
-	most := float64(len(c.segs))
+	c.sum += queue * Time(newly.fragments)
+	most := float64(c.span)
 	switch {
 	case c.lookTo != 0:
 		if e.now >= c.lookTo {
@@ -95,13 +99,13 @@ func (c *Conn) grew(n int) {
 			over := float64(queue-c.target) / float64(queue)
 			c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
 		}
-	case !c.limited && c.inflight+n < int(c.cwnd)/2: // not what holds us back
+	case !c.limited && c.weight(c.inflight)+n < float64(int(c.cwnd)/2): // not what holds us back
 	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
 	case c.fast:
-		c.cwnd = min(c.cwnd+float64(n), most)
+		c.cwnd = min(c.cwnd+n, most)
 	default:
 		grow := max(float64(min(c.srtt, 8*growPeriod))/float64(growPeriod), min(1, max(c.cwnd, 1)/8))
-		c.cwnd = min(c.cwnd+grow*float64(n)/max(c.cwnd, 1), most)
+		c.cwnd = min(c.cwnd+grow*n/max(c.cwnd, 1), most)
 	}
 	if c.una >= c.round && c.acked+c.missed >= roundLeast {
 		c.endRound()
@@ -186,14 +190,17 @@ func (c *Conn) paced() bool {
 	return true
 }
 
-// spent takes that a fragment was sent.
-func (c *Conn) spent() { c.credits = max(c.credits-1, -1) }
+// weight is how many full fragments so many units are.
+func (c *Conn) weight(units int) float64 { return float64(units) / float64(c.full) }
+
+// spent takes that w units were sent.
+func (c *Conn) spent(w int) { c.credits = max(c.credits-c.weight(w), -1) }
 
 // ask tells whether the next fragment shall be acknowledged at once: several times in a
 // window that holds the sender back, it cannot wait until the receiver has something to say.
-func (c *Conn) ask() bool {
-	c.asked++
-	if 4*float64(c.asked) < min(c.cwnd, 4*ackEvery) || c.inflight+1 < int(0.75*c.cwnd) {
+func (c *Conn) ask(w int) bool {
+	c.asked += c.weight(w)
+	if 4*c.asked < min(c.cwnd, 4*ackEvery) || c.weight(c.inflight+w) < float64(int(0.75*c.cwnd)) {
 		return false
 	}
 	c.asked = 0

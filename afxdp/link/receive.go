@@ -1,7 +1,7 @@
 package link
 
 const (
-	// minShare is how many fragments a peer may send at first, and at least.
+	// minShare is how many units a peer may send at first, and at least; or two of the longest packets.
 	minShare = 16
 	// ackDelay is how long an acknowledgement waits for a packet to go with.
 	ackDelay = Time(200_000)
@@ -13,8 +13,12 @@ const (
 type receiver struct {
 	cum      uint64     // all below have arrived
 	top      uint64     // one beyond the highest that has arrived
-	consumed uint64     // how many the handler has released, or were placed
-	told     uint64     // seqs below may be sent: the credit
+	arrived  uint64     // units of all that have arrived
+	consumed uint64     // those that the handler has released, or that were placed
+	told     uint64     // units below may be sent: the credit
+	unit     int        // bytes of a packet for a unit; 0: of any packet
+	peerUnit int        // the peer's
+	full     int        // units of the longest packet
 	allowed  int        // how far told may be ahead of consumed
 	reserved int        // frames of the endpoint that are kept for it
 	out      int        // frames that the handler has
@@ -24,51 +28,72 @@ type receiver struct {
 	newest      uint64 // packet number
 	newestStamp uint32
 	newestAt    Time
-	owed        int // fragments not acknowledged
+	owed        int // units not acknowledged
 	owedSince   Time
 	ackNow      bool
 	dups        uint8
-	fresh       uint64 // fragments since the share was looked at
+	fresh       uint64 // units since the share was looked at
 	freshAt     Time
 }
 
 // Frames that a peer may fill are reserved, so that whatever it sends finds one: a
-// receive queue that runs empty loses packets of all peers.
+// receive queue that runs empty loses packets of all peers. A unit of credit is a frame: a packet
+// takes as many as it may occupy.
+
+// share is how many frames are reserved for a connection at least.
+func (cfg *Config) share() int { return max(minShare, 2*units(cfg.MTU, cfg.Unit)) }
 
 func (c *Conn) has(seq uint64) bool {
 	k := seq & uint64(len(c.got)-1)
 	return c.bits[k/64]&(1<<(k%64)) != 0
 }
 
-// data takes a fragment and tells whether its frame is kept.
-func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
+// admits checks a fragment that goes on in more bytes of further pieces against credit and window, and returns its number
+// and units; false: it is dropped.
+func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	e := c.e
 	if len(b) < HeaderSize {
 		e.stats.Bad++
-		return false
+		return 0, 0, false
 	}
-	seq := le.Uint64(b[48:])
-	if seq >= c.told {
+	seq, w = le.Uint64(b[48:]), uint64(units(len(b)+more+c.overhead(), c.unit))
+	placed := h.flags&flagPlaced != 0
+	switch {
+	case seq >= c.told || seq >= c.cum+uint64(len(c.got)):
 		c.violated("a fragment beyond its credit")
-		return false
-	}
-	if seq < c.cum || c.has(seq) {
+	case seq < c.cum || c.has(seq):
 		e.stats.Duplicates++
 		c.dups++
 		c.ackNow = true
-		return false
-	}
-	p := &e.p
-	placed := h.flags&flagPlaced != 0
-	if placed && !p.parse(b) {
+	case c.arrived+w > c.told:
+		c.violated("more bytes than its credit")
+	case placed && !e.p.parse(b, more):
 		c.violated("a fragment that is not part of its message")
+	case !placed && w > 1:
+		c.violated("a long fragment that is not placed")
+	default:
+		return seq, w, true
+	}
+	return 0, 0, false
+}
+
+// data takes a fragment and tells whether its frame is kept.
+func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool) {
+	e := c.e
+	more := 0
+	for _, r := range rest {
+		more += len(r)
+	}
+	seq, w, ok := c.admits(h, b, more)
+	if !ok {
 		return false
 	}
 	if c.owed == 0 {
 		c.owedSince = e.now
 	}
-	c.owed++
-	c.fresh++
+	c.owed += int(w)
+	c.fresh += w
+	c.arrived += w
 	if seq != c.top || h.flags&flagAsk != 0 {
 		c.ackNow = true // a gap, or one that is filled, or it is wanted
 	}
@@ -76,9 +101,9 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 	mask := uint64(len(c.got) - 1)
 	k := seq & mask
 	c.bits[k/64] |= 1 << (k % 64)
-	if placed {
-		c.consumed++
-		e.handler.Place(c, p)
+	if h.flags&flagPlaced != 0 {
+		c.consumed += w
+		c.scatter(rest)
 	} else {
 		kept = true
 		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
@@ -95,6 +120,22 @@ func (c *Conn) data(h *header, frame uint64, b []byte) (kept bool) {
 		}
 	}
 	return kept
+}
+
+// scatter hands over a placed fragment, piece by piece.
+func (c *Conn) scatter(rest [][]byte) {
+	p := &c.e.p
+	if len(p.Data) > 0 || len(rest) == 0 {
+		c.e.handler.Place(c, p)
+	}
+	for _, r := range rest {
+		if c.state != stateUp { // Place has closed it
+			return
+		}
+		p.Offset += uint64(len(p.Data))
+		p.Data = r
+		c.e.handler.Place(c, p)
+	}
 }
 
 // Release gives back a frame that was delivered: the peer gets credit for another one.
@@ -140,12 +181,19 @@ func (c *Conn) unshare() {
 	c.reserved = c.out
 }
 
-// grant is the credit that the peer could be told: within its share, what the window
-// holds, and the frames that there are.
+// grant is the credit that the peer could be told: within its share, and the frames that there are.
+// A peer that was told no window gets no more than that holds.
 func (c *Conn) grant() uint64 {
 	share := min(c.allowed, c.reserved+max(c.e.spare, 0))
-	return max(c.told, min(c.consumed+uint64(share), c.cum+uint64(len(c.got))))
+	g := c.consumed + uint64(share)
+	if c.unit == 0 {
+		g = min(g, c.cum+uint64(len(c.got)))
+	}
+	return max(c.told, g)
 }
+
+// most is the largest share that makes sense: with more, the window is full.
+func (c *Conn) most() int { return len(c.got) * c.full }
 
 // limitDue tells whether the peer should be told that it may send more.
 func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
@@ -167,15 +215,15 @@ func (c *Conn) adapt() {
 	}
 	s := c.allowed
 	switch since := e.now - c.freshAt; {
-	case c.fresh >= uint64(s) && since <= max(4*c.srtt, Time(5e6)):
-		grow := min(s, len(c.got)-s, (e.spare-e.cfg.Frames/4)/2) // some is kept for new peers
-		if grow > 0 {
+	case c.fresh >= uint64(s):
+		grow := min(s, c.most()-s, (e.spare-e.cfg.Frames/4)/2)          // some is kept for new peers
+		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // more would not stay in the caches
 			c.allowed += grow
 		}
 		c.fresh, c.freshAt = 0, e.now
 	case since > Time(100e6):
-		if c.fresh < uint64(s)/4 && s > minShare {
-			c.allowed = max(s/2, minShare)
+		if least := max(minShare, 2*c.full); c.fresh < uint64(s)/4 && s > least {
+			c.allowed = max(s/2, least)
 		}
 		c.fresh, c.freshAt = 0, e.now
 	}
@@ -215,7 +263,7 @@ func (c *Conn) answered() { c.owed, c.ackNow = 0, false }
 
 // answer sends a packet without data if one is due.
 func (c *Conn) answer() {
-	every := min(ackEvery, max(c.allowed/4, 1))
+	every := min(max(ackEvery, 2*c.full), max(c.allowed/4, 1))
 	if !c.wantPing && !c.ackNow && c.owed < every && !c.limitDue() {
 		if c.owed > 0 {
 			c.soon(c.owedSince + ackDelay)
@@ -236,12 +284,15 @@ func (c *Conn) answer() {
 	}
 }
 
-// Expect gives the peer credit for n fragments at once, as far as window and frames allow.
+// Expect gives the peer credit at once for placed messages of n bytes, as far as window and frames allow.
 func (c *Conn) Expect(n int) {
 	if c.state != stateUp {
 		return
 	}
-	if more := min(n, len(c.got), c.allowed+(c.e.spare-c.e.cfg.Frames/4)/2) - c.allowed; more > 0 {
+	part := max(c.maxPlaced(), 1)
+	n = min(n, part*c.most())
+	n = (n + part - 1) / part * c.full
+	if more := min(n, c.most(), c.allowed+(c.e.spare-c.e.cfg.Frames/4)/2) - c.allowed; more > 0 {
 		c.allowed += more
 		c.ackNow = true
 		c.e.look(c)

@@ -31,14 +31,14 @@ const (
 func (r *recovery) begin() { *r = recovery{reorder: 1, lossAt: never, minRTT: never, minThis: never} }
 
 // measured takes the time stamp that a packet echoes.
-func (c *Conn) measured(h *header, newly int) {
+func (c *Conn) measured(h *header, newly arrival) {
 	e := c.e
 	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
 		c.peerDups = h.dups
 		e.stats.Spurious += uint64(d)
 		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
 	}
-	if newly > 0 {
+	if newly.fragments > 0 {
 		c.progressAt, c.backoff = e.now, 0
 	}
 	if h.echo == 0 {
@@ -55,7 +55,7 @@ func (c *Conn) measured(h *header, newly int) {
 			c.sample(max(rtt, stampUnit))
 		}
 	}
-	if newly > 0 {
+	if newly.fragments > 0 {
 		c.grew(newly)
 	}
 	if c.inflight > 0 {
@@ -126,13 +126,13 @@ func (c *Conn) checkLoss() {
 func (c *Conn) markLost(seq uint64) {
 	s := c.seg(seq)
 	s.state = segLost
-	c.inflight--
+	c.inflight -= int(s.w)
 	c.lost++
 	c.lostFrom = min(c.lostFrom, seq)
 }
 
 // starved tells whether nothing but credit is waited for: the packet that brought it may be lost.
-func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.next >= c.limit }
+func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.needsCredit() }
 
 // probeAt is when the silence has lasted too long.
 func (c *Conn) probeAt() Time {

@@ -9,6 +9,7 @@ type segment struct {
 	off   uint64 // of a placed fragment in its message
 	frame uint64
 	n     int32 // bytes of payload
+	w     int32 // units of credit that it takes
 	state segState
 	more  bool
 	tried bool
@@ -52,11 +53,14 @@ type sender struct {
 	una   uint64 // all below are acknowledged
 	next  uint64 // of what is sent first
 	end   uint64 // of what is posted first
-	limit uint64 // the peer's credit: seqs below may be sent
+	span  int    // seqs that may be under way
+	used  uint64 // units of all below end
+	sent  uint64 // units of all below next
+	limit uint64 // the peer's credit: units below may be sent
 	pn    uint64 // of the last packet
 	segs  []segment
 
-	inflight int // segments in segSent
+	inflight int // units of segments in segSent
 	lost     int // segments in segLost
 	lostFrom uint64
 
@@ -74,7 +78,7 @@ func (c *Conn) Room() int {
 	if c.state != stateUp {
 		return 0
 	}
-	return len(c.segs) - int(c.end-c.una)
+	return c.span - int(c.end-c.una)
 }
 
 // Unacknowledged is how many fragments were posted and not acknowledged yet,
@@ -96,8 +100,9 @@ func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
 		panic("link: Post of a fragment that is too long, or without Room")
 	}
-	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), more: more}
+	*c.seg(c.end) = segment{data: f.Data, frame: f.ID, n: int32(n), w: 1, more: more}
 	c.end++
+	c.used++
 	c.e.look(c)
 }
 
@@ -130,8 +135,11 @@ func (c *Conn) pump() {
 				return
 			}
 			continue
-		case c.next >= c.limit || c.next == c.end && c.Room() == 0:
-			if !c.waited && c.next >= c.limit {
+		case c.next == c.end && c.Room() == 0:
+			c.soon(c.probeAt())
+			return
+		case c.needsCredit():
+			if !c.waited {
 				c.waited, c.progressAt = true, e.now
 				e.stats.Waited++
 			}
@@ -145,18 +153,38 @@ func (c *Conn) pump() {
 			e.look(c)
 			return
 		}
+		c.sent += uint64(c.seg(c.next).w)
 		c.next++
 		c.waited = false
 	}
 }
 
+// needsCredit tells whether what is sent next takes more credit than there is.
+func (c *Conn) needsCredit() bool {
+	w := 1
+	if c.next < c.end {
+		w = int(c.seg(c.next).w)
+	} else if t := c.first; t != nil {
+		w = c.unitsOf(c.nextPart(t))
+	}
+	return c.sent+uint64(w) > c.limit
+}
+
+// nextPart is how many bytes of a transfer its next fragment has.
+func (c *Conn) nextPart(t *Transfer) int { return int(min(t.Len-t.next, uint64(c.maxPlaced()))) }
+
+// unitsOf is how much credit a placed fragment of n bytes takes.
+func (c *Conn) unitsOf(n int) int { return units(PlacedHeaderSize+n+c.overhead(), c.peerUnit) }
+
 // fragment makes the next segment of the first transfer.
 func (c *Conn) fragment() {
 	t := c.first
-	n := min(t.Len-t.next, uint64(c.maxPlaced()))
-	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n)}
+	n := c.nextPart(t)
+	w := c.unitsOf(n)
+	*c.seg(c.end) = segment{t: t, off: t.next, n: int32(n), w: int32(w)}
 	c.end++
-	t.next += n
+	c.used += uint64(w)
+	t.next += uint64(n)
 	t.unacked++
 	t.begun = true
 	if t.next == t.Len {
@@ -175,7 +203,7 @@ func (c *Conn) repeat() bool {
 	if s.data != nil && c.e.carrier.Sending(s.frame) { // not lost: it has not left yet
 		s.state, s.sent = segSent, c.e.now
 		c.lost--
-		c.inflight++
+		c.inflight += int(s.w)
 		c.mustProbe = false
 		return true
 	}
@@ -194,7 +222,12 @@ func (c *Conn) transmit(seq uint64) bool {
 	f, own := Frame{ID: s.frame, Data: s.data}, s.data != nil && c.sealer == nil
 	if !own {
 		var ok bool
-		if f, ok = e.carrier.Get(); !ok {
+		if s.size() > e.cfg.Unit { // sealed ones never are
+			f, ok = e.carrier.GetLong()
+		} else {
+			f, ok = e.carrier.Get()
+		}
+		if !ok {
 			return false
 		}
 	}
@@ -202,7 +235,7 @@ func (c *Conn) transmit(seq uint64) bool {
 	if s.more {
 		h.flags = flagMore
 	}
-	if c.ask() {
+	if c.ask(int(s.w)) {
 		h.flags |= flagAsk
 	}
 	n := HeaderSize + int(s.n)
@@ -228,9 +261,9 @@ func (c *Conn) transmit(seq uint64) bool {
 	s.state, s.sent = segSent, e.now
 	s.again = s.tried
 	s.tried = true
-	c.inflight++
+	c.inflight += int(s.w)
 	c.mustProbe = false
-	c.spent()
+	c.spent(int(s.w))
 	c.soon(c.probeAt())
 	return true
 }
@@ -251,12 +284,13 @@ func (c *Conn) sendBare(k kind, flags uint8, seq uint64) bool {
 	return sent
 }
 
-// emit completes a packet of n bytes, and sends it.
+// emit completes a packet of n bytes, and sends it. A long one has no bitmap: one that is due goes by itself.
 func (c *Conn) emit(f Frame, n int, h *header) bool {
 	e := c.e
 	h.conn, h.pn, h.stamp = c.peer, c.pn+1, uint32(e.now>>10)
 	c.acknowledge(h)
-	for n+8*int(h.words)+c.overhead() > c.mtu && h.words > 0 {
+	complete := n <= c.short || h.words == 0
+	for n+8*int(h.words)+c.overhead() > c.short && h.words > 0 {
 		h.words--
 	}
 	b := f.Data
@@ -277,7 +311,9 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 		return false
 	}
 	e.stats.Sent++
-	c.answered()
+	if complete {
+		c.answered()
+	}
 	return true
 }
 
@@ -289,18 +325,18 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if h.cum > c.next {
 		return false
 	}
-	if limit := expand(h.cum, h.credit); limit > c.limit && limit <= h.cum+64*maxWords {
+	if limit := expand(c.limit, h.credit); limit > c.limit && limit <= c.sent+mostCredit {
 		if c.starved() {
 			c.backoff = 0
 		}
 		c.limit = limit
 		c.e.look(c)
 	}
-	newly := 0
+	var newly arrival
 	if h.cum > c.una {
 		for c.una < h.cum && c.sends() {
 			c.una++
-			newly += c.ack(c.una - 1)
+			newly.add(c.ack(c.una - 1))
 		}
 		c.lostFrom = max(c.lostFrom, c.una)
 		c.e.look(c)
@@ -313,7 +349,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 				if at >= c.next {
 					return false
 				}
-				newly += c.ack(at)
+				newly.add(c.ack(at))
 			}
 		}
 	}
@@ -323,14 +359,27 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	return true
 }
 
-// ack takes the acknowledgement of one segment.
+// mostCredit is how far the credit may be ahead of what was sent: more frames than any receiver has.
+const mostCredit = 1 << 17
+
+// arrival is how much a packet has acknowledged.
+type arrival struct{ fragments, units int }
+
+func (a *arrival) add(units int) {
+	if units > 0 {
+		a.fragments++
+		a.units += units
+	}
+}
+
+// ack takes the acknowledgement of one segment, and returns its units if it is the first.
 func (c *Conn) ack(seq uint64) int {
 	s := c.seg(seq)
 	switch s.state {
 	case segAcked:
 		return 0
 	case segSent:
-		c.inflight--
+		c.inflight -= int(s.w)
 	case segLost:
 		c.lost--
 	}
@@ -338,13 +387,15 @@ func (c *Conn) ack(seq uint64) int {
 	if t := s.t; t != nil {
 		s.t = nil
 		if t.unacked--; t.unacked == 0 && t.next == t.Len {
+			w := int(s.w) // it may close the connection
 			c.e.handler.Placed(c, t)
+			return w
 		}
-		return 1
+		return int(s.w)
 	}
 	c.e.carrier.Put(s.frame)
 	s.data = nil
-	return 1
+	return int(s.w)
 }
 
 // dropSegments forgets what was not acknowledged.
@@ -355,5 +406,5 @@ func (c *Conn) dropSegments() {
 		}
 		*c.seg(c.una) = segment{}
 	}
-	c.next, c.inflight, c.lost, c.first, c.last = c.end, 0, 0, nil, nil
+	c.next, c.sent, c.inflight, c.lost, c.first, c.last = c.end, c.used, 0, 0, nil, nil
 }

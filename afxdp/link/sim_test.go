@@ -34,6 +34,15 @@ type weather struct {
 	stallAt, stallFor Time // of host 1
 	keyPackets        uint64
 	sendFrames        int // of each host; default 1024
+	longFrames        int // of each host; default 16
+	unit              int // what a frame of each host holds; 0: the MTU
+	ends              [2]endWeather
+}
+
+// endWeather is what one of two hosts has for itself; zero: as the weather says.
+type endWeather struct {
+	mtu, unit, window, frames int
+	old                       bool // it knows of no units
 }
 
 type simEvent struct {
@@ -100,6 +109,9 @@ type simHost struct {
 	e      *Endpoint
 	mem    [][]byte
 	free   []uint64
+	long   []uint64 // free ones for long packets
+	shorts int      // frames below are for others
+	end    endWeather
 	busy   []Time // until when a frame is being sent
 	back   []bool // Put came while it was
 	lent   []bool
@@ -178,6 +190,17 @@ func (s *sim) addHost(cfg Config) *simHost {
 		cfg.Secret = []byte("the secret")
 	}
 	cfg.MTU, cfg.Window, cfg.Frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
+	cfg.Unit = s.w.unit
+	if h.n < len(s.w.ends) {
+		h.end = s.w.ends[h.n]
+	}
+	for _, x := range []struct{ of, is *int }{
+		{&cfg.MTU, &h.end.mtu}, {&cfg.Unit, &h.end.unit}, {&cfg.Window, &h.end.window}, {&cfg.Frames, &h.end.frames},
+	} {
+		if *x.is != 0 {
+			*x.of = *x.is
+		}
+	}
 	cfg.Rand, cfg.KeyPackets = simReader{h.reads}, s.w.keyPackets
 	var err error
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
@@ -186,8 +209,18 @@ func (s *sim) addHost(cfg Config) *simHost {
 	n := s.w.sendFrames
 	setDefault(&n, 1024)
 	for k := range n {
-		h.mem = append(h.mem, make([]byte, s.w.mtu))
+		h.mem = append(h.mem, make([]byte, h.e.cfg.Unit))
 		h.free = append(h.free, uint64(k))
+	}
+	h.shorts = n
+	if h.e.cfg.MTU > h.e.cfg.Unit {
+		more := s.w.longFrames
+		setDefault(&more, 16)
+		for k := range more {
+			h.mem = append(h.mem, make([]byte, h.e.cfg.MTU))
+			h.long = append(h.long, uint64(n+k))
+		}
+		n += more
 	}
 	h.busy, h.back, h.lent = make([]Time, n), make([]bool, n), make([]bool, n)
 	s.hosts = append(s.hosts, h)
@@ -311,11 +344,42 @@ func (h *simHost) receive(ev simEvent) {
 		h.warp(ev.b)
 	}
 	h.rxHeld++
-	kept := h.e.Input(s.now, binary.LittleEndian.AppendUint64(nil, uint64(ev.from)), Frame{ID: rxIDs + s.seq, Data: ev.b})
+	from := binary.LittleEndian.AppendUint64(nil, uint64(ev.from))
+	if len(ev.b) > h.e.cfg.Unit { // in frames of at least a unit
+		h.rxHeld--
+		var pieces [][]byte
+		for b := ev.b; len(b) > 0; {
+			n := min(len(b), h.e.cfg.Unit+s.rnd.IntN(50))
+			pieces, b = append(pieces, b[:n:n]), b[n:]
+		}
+		h.e.InputPieces(s.now, pieces[0], pieces[1:])
+		return
+	}
+	kept := h.e.Input(s.now, from, Frame{ID: rxIDs + s.seq, Data: ev.b})
 	if !kept {
 		h.rxHeld--
 	}
 	h.maxRx = max(h.maxRx, h.rxHeld)
+}
+
+// bounds checks what holds of credit at any time.
+func (h *simHost) bounds() {
+	for _, x := range h.conns {
+		c := x.c
+		if !c.Up() || x.twin.c == nil {
+			continue
+		}
+		if c.arrived > c.told || c.consumed > c.arrived || uint64(c.reserved) < c.told-c.consumed || c.sender.sent > c.limit {
+			h.s.fail("conn %d: %d units arrived, %d consumed, %d told, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.told,
+				c.reserved, c.sender.sent, c.limit)
+		}
+		if c.end-c.una > uint64(x.twin.h.e.cfg.Window) && !x.twin.h.end.old {
+			h.s.fail("conn %d: %d fragments under way, the peer's window is %d", x.name, c.end-c.una, x.twin.h.e.cfg.Window)
+		}
+	}
+	if h.e.spare < 0 {
+		h.s.fail("host %d: %d frames more than there are have credit", h.n, -h.e.spare)
+	}
 }
 
 // work is the host's program: it posts, releases, and calls what is due.
@@ -328,6 +392,7 @@ func (h *simHost) work() {
 	if h.e.Next() <= s.now {
 		h.e.Tick(s.now)
 	}
+	h.bounds()
 	if h.rxHeld > h.e.cfg.Frames {
 		s.fail("host %d holds %d frames, its credit is for %d", h.n, h.rxHeld, h.e.cfg.Frames)
 	}
@@ -391,6 +456,11 @@ func (s *sim) connect(a, b int) (x, y *simConn) {
 	}
 	if err != nil {
 		s.t.Fatal(err)
+	}
+	for _, z := range []*simConn{x, y} {
+		if z.h.end.old {
+			z.c.mine.longest, z.c.mine.window = 0, 0
+		}
 	}
 	x.h.conns, y.h.conns = append(x.h.conns, x), append(y.h.conns, y)
 	x.h.poll(s.now)
@@ -484,8 +554,8 @@ func (s *sim) leftovers() {
 	s.now += 1e9
 	for _, h := range s.hosts {
 		h.reap()
-		if h.rxHeld != 0 || len(h.free) != len(h.mem) {
-			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free))
+		if h.rxHeld != 0 || len(h.free)+len(h.long) != len(h.mem) {
+			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free)-len(h.long))
 		}
 		if h.e.spare != h.e.cfg.Frames {
 			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.spare)

@@ -14,6 +14,30 @@ func (h *simHost) Get() (Frame, bool) {
 	return Frame{ID: id, Data: h.mem[id]}, true
 }
 
+// GetLong implements Carrier.
+func (h *simHost) GetLong() (Frame, bool) {
+	h.reap()
+	if h.e.cfg.MTU <= h.e.cfg.Unit {
+		h.s.fail("host %d: a long frame is wanted, MTU is %d, unit %d", h.n, h.e.cfg.MTU, h.e.cfg.Unit)
+	}
+	if len(h.long) == 0 {
+		return Frame{}, false
+	}
+	id := h.long[len(h.long)-1]
+	h.long = h.long[:len(h.long)-1]
+	h.lent[id] = true
+	return Frame{ID: id, Data: h.mem[id]}, true
+}
+
+// freed takes a frame back.
+func (h *simHost) freed(id uint64) {
+	if id >= uint64(h.shorts) {
+		h.long = append(h.long, id)
+	} else {
+		h.free = append(h.free, id)
+	}
+}
+
 func (h *simHost) reap() {
 	if h.s.w.slowTx == 0 {
 		return
@@ -25,7 +49,7 @@ func (h *simHost) reap() {
 		h.txq--
 		if h.back[id] {
 			h.back[id] = false
-			h.free = append(h.free, id)
+			h.freed(id)
 		}
 	}
 }
@@ -53,7 +77,7 @@ func (h *simHost) Put(id uint64) {
 		h.back[id] = true
 		return
 	}
-	h.free = append(h.free, id)
+	h.freed(id)
 }
 
 // Send implements Carrier.
@@ -63,8 +87,8 @@ func (h *simHost) Send(r Route, f Frame, n int) bool {
 	if r == Reply {
 		to = h.arrive
 	}
-	if n > s.w.mtu {
-		s.fail("host %d sends %d bytes, MTU is %d", h.n, n, s.w.mtu)
+	if most := min(h.e.cfg.MTU, s.hosts[to].e.cfg.MTU); n > most {
+		s.fail("host %d sends %d bytes, MTU is %d", h.n, n, most)
 	}
 	if s.w.slowTx > 0 {
 		h.reap()

@@ -67,7 +67,7 @@ type header struct {
 	conn   uint64
 	pn     uint64
 	cum    uint64 // every seq below has arrived
-	credit uint32 // low half of the seq that may not be sent any more
+	credit uint32 // low half of the unit that may not be sent any more
 	stamp  uint32 // when it was sent, units of 1024 ns
 	echo   uint32 // stamp of the newest packet that arrived; 0: none
 	delay  uint16 // since its arrival, units of 1024 ns
@@ -110,8 +110,14 @@ func parseHeader(b []byte, h *header) {
 	h.words, h.dups = b[46], b[47]
 }
 
-// sum is the checksum of a packet: it covers all but its own field.
-func sum(b []byte) uint32 { return crc32.Update(le.Uint32(b), castagnoli, b[8:]) }
+// sum is the checksum of a packet, which may go on in further pieces: it covers all but its own field.
+func sum(b []byte, rest ...[]byte) uint32 {
+	s := crc32.Update(le.Uint32(b), castagnoli, b[8:])
+	for _, r := range rest {
+		s = crc32.Update(s, castagnoli, r)
+	}
+	return s
+}
 
 // finishPacket writes size and checksum.
 func finishPacket(b []byte) {
@@ -134,13 +140,23 @@ func sized(b []byte) []byte {
 // expand finds the 64-bit number near base whose low half is low.
 func expand(base uint64, low uint32) uint64 { return base + uint64(int64(int32(low-uint32(base)))) }
 
-// parse reads the header of a placed fragment and tells whether it makes sense.
-func (p *Placement) parse(b []byte) bool {
+// parse reads the header of a placed fragment, of which more bytes may follow in further pieces, and tells
+// whether it makes sense.
+func (p *Placement) parse(b []byte, more int) bool {
 	if len(b) < PlacedHeaderSize {
 		return false
 	}
 	p.Tag, p.Offset, p.Total, p.Data = le.Uint64(b[56:]), le.Uint64(b[64:]), le.Uint64(b[72:]), b[PlacedHeaderSize:]
-	return p.Offset <= p.Total && uint64(len(p.Data)) <= p.Total-p.Offset
+	return p.Offset <= p.Total && uint64(len(p.Data)+more) <= p.Total-p.Offset
+}
+
+// units is how much credit a packet takes that has n bytes without its bitmap: a unit for each unit's worth of
+// bytes that is begun, one where the receiver has no units.
+func units(n, unit int) int {
+	if n <= unit || unit == 0 {
+		return 1
+	}
+	return (n + unit - 1) / unit
 }
 
 // Offsets in greetings (Init and Accept), of fixed size so that no answer is longer
@@ -149,7 +165,7 @@ func (p *Placement) parse(b []byte) bool {
 //	  0 kind u8, version u8, size u16, crc32c u32
 //	  8 to u64 (Init: endpoint; Accept: the dialer's connection), from u64 (endpoint)
 //	 24 id u64 (connection), 32 nonce
-//	 48 mtu u32, credit u32, options u32, zero u32
+//	 48 mtu u32, credit u32, options u32, longest u16, window u16
 //	 64 length of hello u8, hello
 //	128 cookie (Accept: zero), 152 mac
 const (
@@ -180,6 +196,8 @@ type greeting struct {
 	mtu     uint32
 	credit  uint32
 	options uint32
+	longest uint16 // placed packet; 0: the sender knows of no units, and mtu holds
+	window  uint16 // fragments that may be under way; 0: as many as there is credit for
 	hello   []byte
 }
 
@@ -195,6 +213,8 @@ func (g *greeting) put(b []byte) {
 	le.PutUint32(b[48:], g.mtu)
 	le.PutUint32(b[52:], g.credit)
 	le.PutUint32(b[56:], g.options)
+	le.PutUint16(b[60:], g.longest)
+	le.PutUint16(b[62:], g.window)
 	b[atHello] = byte(len(g.hello))
 	copy(b[atHello+1:atCookie], g.hello)
 }
@@ -205,9 +225,12 @@ func (g *greeting) parse(b []byte) bool {
 	g.to, g.from, g.id = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
 	copy(g.nonce[:], b[32:48])
 	g.mtu, g.credit = le.Uint32(b[48:]), le.Uint32(b[52:])
-	g.options = le.Uint32(b[56:])
+	g.options, g.longest, g.window = le.Uint32(b[56:]), le.Uint16(b[60:]), le.Uint16(b[62:])
 	n := int(b[atHello])
 	if n > MaxHello || g.mtu < MinMTU || g.mtu > MaxMTU || g.id == 0 || g.credit == 0 {
+		return false
+	}
+	if g.longest != 0 && (uint32(g.longest) < g.mtu || g.window == 0) {
 		return false
 	}
 	g.hello = b[atHello+1 : atHello+1+n]

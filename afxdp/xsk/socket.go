@@ -76,8 +76,9 @@ type SocketConfig struct {
 	NoNeedWakeup bool
 
 	// MultiBuffer lets a frame be spread over several descriptors
-	// (XDP_USE_SG, Linux 6.6). The device's program needs
-	// [ProgramConfig.MultiBuffer].
+	// (XDP_USE_SG, Linux 6.6). A program in the device's driver needs
+	// [ProgramConfig.MultiBuffer]; for one in the stack the kernel makes each frame
+	// one buffer, for which it needs that much memory in a row.
 	MultiBuffer bool
 
 	BusyPoll BusyPoll

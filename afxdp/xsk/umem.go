@@ -181,6 +181,13 @@ func (u *UMEM) Frame(addr uint64) []byte {
 	return u.mem[addr:end:end]
 }
 
+// Span returns n bytes from an address on, over the borders of chunks: for a frame that is sent from several
+// chunks in a row, by a descriptor for each. It panics, as slicing does, if they are not in the UMEM.
+func (u *UMEM) Span(addr uint64, n int) []byte {
+	end := addr + uint64(n)
+	return u.mem[addr:end:end]
+}
+
 // Data returns the bytes that a descriptor names. It panics, as slicing does,
 // if they are not in one chunk.
 func (u *UMEM) Data(d Desc) []byte {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bywash/bywash/afxdp/veth"
 )
 
 // bench measures the plan in its sandbox.
@@ -67,7 +69,7 @@ func (b *bench) setUp() error {
 }
 
 func (b *bench) measure() []row {
-	quantities := plan(b.cpus, b.scale())
+	quantities := b.chosen()
 	var rows []row
 	done, total := 0, len(quantities)*b.runs
 	for _, q := range quantities {
@@ -213,24 +215,27 @@ func (m *measurement) oursFigure(v variant) (float64, string, error) {
 	if err != nil {
 		return 0, "", err
 	}
-	figure, err := parseOurs(out, m.q.size, m.q.unit)
+	r, err := parseOurs(out, m.q.ours(), m.q.size)
 	if err != nil {
 		return 0, "", err
 	}
-	r, err := oursRecord(out, m.q.size)
 	if r.Version != "" {
 		m.b.machine.Versions["Bywash"] = r.Version
 	}
+	figure, err := r.figure(m.q.unit)
 	return figure, r.Path, err
 }
 
 func (m *measurement) peerFigure(p side) (float64, error) {
 	var out string
 	var err error
-	if p.server {
-		server, client := p.pair(m.b.cpus)
-		out, err = m.b.box.pairInTree(p.env, server, client, p.port())
-	} else {
+	switch {
+	case p.ether:
+		out, err = m.b.overEther(p)
+	case p.server:
+		server, client := p.pair(m.b.cpus, loopback)
+		out, err = m.b.box.pairInTree(here{}, here{}, p.env, server, client, p.port())
+	default:
 		out, err = m.b.box.inTree(p.env, p.argv...)
 	}
 	reap()
@@ -238,6 +243,18 @@ func (m *measurement) peerFigure(p side) (float64, error) {
 		return 0, err
 	}
 	return p.parse(out, m.q.size, m.q.unit)
+}
+
+// overEther runs a pair in two namespaces of its own.
+func (b *bench) overEther(p side) (string, error) {
+	pair, err := veth.New(veth.Config{})
+	if err != nil {
+		return "", err
+	}
+	defer pair.Close()
+	far := &pair.Ends[1]
+	server, client := p.pair(b.cpus, far.IPv4.Addr().String())
+	return b.box.pairInTree(far, &pair.Ends[0], p.env, server, client, p.port())
 }
 
 func (m *measurement) rows() []row {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,6 +37,7 @@ type options struct {
 	peersOnly bool
 	dryRun    bool
 	cpuList   string
+	only      string
 	jsonFile  string
 	mdFile    string
 	bin       string
@@ -49,15 +51,17 @@ type options struct {
 
 const usage = `usage: hack/peers/run [flags]
 
-Measures Open MPI, MPICH, UCX and libfabric over shared memory beside
-bin/bywash and prints the ratios. Needs root. The first run makes a Debian 13
-tree of 1 GB in ${XDG_CACHE_HOME:-~/.cache}/bywash; delete it whenever you like.
+Measures Open MPI, MPICH, UCX and libfabric over shared memory, and libfabric
+over TCP on a virtual Ethernet pair, beside bin/bywash and prints the ratios.
+Needs root. The first run makes a Debian 13 tree of 1 GB in
+${XDG_CACHE_HOME:-~/.cache}/bywash; delete it whenever you like.
 A run takes about three minutes, progress is on standard error.
 
   --runs N          runs of every measurement, median of all (3)
   --quick           a smoke test: one short run
   --peers-only      without bin/bywash
   --bin FILE        our tool (bin/bywash of this repository)
+  --only DRIVER     only what is about this driver of ours: shm or afxdp
   --cpus A,B        bind the two processes to these (two cores that may be used)
   --json FILE       also write the rows as JSON, one object a line
   --markdown FILE   also write the tables as Markdown
@@ -108,6 +112,7 @@ func parse(args []string) (options, error) {
 	f.BoolVar(&o.peersOnly, "peers-only", false, "")
 	f.BoolVar(&o.dryRun, "dry-run", false, "")
 	f.StringVar(&o.cpuList, "cpus", "", "")
+	f.StringVar(&o.only, "only", "", "")
 	f.StringVar(&o.jsonFile, "json", "", "")
 	f.StringVar(&o.mdFile, "markdown", "", "")
 	f.StringVar(&o.bin, "bin", "", "")
@@ -123,6 +128,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.runs < 1 || o.runs > 1000 {
 		return o, fmt.Errorf("--runs %d: from 1 to 1000", o.runs)
+	}
+	if o.only != "" && o.only != "shm" && o.only != "afxdp" {
+		return o, fmt.Errorf("--only %s: shm or afxdp", o.only)
 	}
 	if o.timeout <= 0 {
 		return o, fmt.Errorf("--timeout %v: must be positive", o.timeout)
@@ -149,6 +157,11 @@ func (o options) scale() float64 {
 		return 0.1
 	}
 	return 1
+}
+
+// chosen is what of the plan is to be measured.
+func (o options) chosen() []quantity {
+	return slices.DeleteFunc(plan(o.cpus, o.scale()), func(q quantity) bool { return o.only != "" && q.ours() != o.only })
 }
 
 func (o options) duration() string {
@@ -238,7 +251,7 @@ func inside(o options) int {
 }
 
 func printPlan(o options) {
-	for _, q := range plan(o.cpus, o.scale()) {
+	for _, q := range o.chosen() {
 		for _, v := range q.variants {
 			fmt.Printf("# %s\n%s\n", v.name, strings.Join(ours(o.cpus, o.bin, q, v, o.duration()), " "))
 		}

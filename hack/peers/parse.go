@@ -83,13 +83,9 @@ func parsePingpong(out string, size int, u unit) (float64, error) {
 	return 0, errors.New("no line of figures in its output")
 }
 
-// parseOurs reads bywash perf --json: one object a line. It takes the mean
+// figure is what bywash perf --json says of a quantity: the mean
 // latency, because a mean is all that most peers give.
-func parseOurs(out string, size int, u unit) (float64, error) {
-	r, err := oursRecord(out, size)
-	if err != nil {
-		return 0, err
-	}
+func (r oursJSON) figure(u unit) (float64, error) {
 	var v float64
 	switch u {
 	case nanoseconds:
@@ -116,14 +112,15 @@ type oursJSON struct {
 	Version string  `json:"version"`
 }
 
-func oursRecord(out string, size int) (oursJSON, error) {
+// parseOurs reads bywash perf --json: one object a line.
+func parseOurs(out, driver string, size int) (oursJSON, error) {
 	for line := range strings.Lines(out) {
 		var r oursJSON
-		if json.Unmarshal([]byte(line), &r) == nil && r.Driver == "shm" && r.Size == size {
+		if json.Unmarshal([]byte(line), &r) == nil && r.Driver == driver && r.Size == size {
 			return r, nil
 		}
 	}
-	return oursJSON{}, errors.New("no JSON object of driver shm and this size in its output")
+	return oursJSON{}, fmt.Errorf("no JSON object of driver %s and this size in its output", driver)
 }
 
 func fromRate(rate float64, size int, u unit) float64 {

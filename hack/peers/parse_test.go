@@ -40,9 +40,9 @@ func TestFiguresOfRealRuns(t *testing.T) {
 		{"ucx_put_bw_1m.txt", parseUCX, m, megabytes, 15456 * m / 1e6},
 		{"fi_pingpong_8.txt", parsePingpong, 8, nanoseconds, 8e3 / 16.56},
 		{"fi_pingpong_4096.txt", parsePingpong, 4096, nanoseconds, 4096e3 / 3112.84},
-		{"bywash.txt", parseOurs, 8, nanoseconds, 187},
-		{"bywash.txt", parseOurs, m, megabytes, 91000.5},
-		{"bywash.txt", parseOurs, 16, messages, 61e6},
+		{"bywash.txt", oursFor, 8, nanoseconds, 187},
+		{"bywash.txt", oursFor, m, megabytes, 91000.5},
+		{"bywash.txt", oursFor, 16, messages, 61e6},
 	} {
 		got, err := c.parse(read(t, c.file), c.size, c.unit)
 		if err != nil || math.Abs(got-c.want) > 1e-9*c.want {
@@ -75,11 +75,11 @@ func TestNoFigureIsAnError(t *testing.T) {
 		"fi, nothing":         {parsePingpong, ""},
 		"fi, header only":     {parsePingpong, "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n"},
 		"fi, short line":      {parsePingpong, "bytes #sent #ack total time MB/sec\n8 1m\n"},
-		"ours, nothing":       {parseOurs, ""},
-		"ours, another size":  {parseOurs, `{"driver":"shm","test":"lat","size":64,"lat_us_avg":1}`},
-		"ours, no figure":     {parseOurs, `{"driver":"shm","test":"bw","size":8,"mb_per_s":1}`},
-		"ours, tcp":           {parseOurs, `{"driver":"tcp","test":"lat","size":8,"lat_us_avg":1}`},
-		"ours, text":          {parseOurs, "bywash: no such driver\n"},
+		"ours, nothing":       {oursFor, ""},
+		"ours, another size":  {oursFor, `{"driver":"shm","test":"lat","size":64,"lat_us_avg":1}`},
+		"ours, no figure":     {oursFor, `{"driver":"shm","test":"bw","size":8,"mb_per_s":1}`},
+		"ours, tcp":           {oursFor, `{"driver":"tcp","test":"lat","size":8,"lat_us_avg":1}`},
+		"ours, text":          {oursFor, "bywash: no such driver\n"},
 	} {
 		if got, err := c.parse(c.out, 8, nanoseconds); err == nil {
 			t.Errorf("%s: got %v, want an error", name, got)
@@ -88,4 +88,12 @@ func TestNoFigureIsAnError(t *testing.T) {
 	if _, err := parsePingpong(read(t, "fi_pingpong_8.txt"), 8, megabytes); err == nil {
 		t.Error("fi_pingpong: took a ping-pong for bandwidth")
 	}
+}
+
+func oursFor(out string, size int, u unit) (float64, error) {
+	r, err := parseOurs(out, "shm", size)
+	if err != nil {
+		return 0, err
+	}
+	return r.figure(u)
 }

@@ -22,12 +22,13 @@ type side struct {
 	program string   // what must exist in the tree
 	env     []string // beside the common environment
 	argv    []string
-	server  bool // argv is started twice: as a server, then as a client with clientArgs added
+	server  bool // argv is started twice: as a server, then as a client with the server's address added
+	ether   bool // these two run in two network namespaces that a veth pair joins
 	parse   parser
 }
 
-// clientArgs makes the second process of a server and client pair the client.
-var clientArgs = []string{"127.0.0.1"}
+// loopback is where the server of a pair is, unless it has a namespace of its own.
+const loopback = "127.0.0.1"
 
 // Listening ports of the tools that are a server and a client.
 const (
@@ -57,12 +58,21 @@ const (
 
 // quantity is measured by every side in turn, a run at a time.
 type quantity struct {
+	driver   string // of ours; "": shm
 	test     string // of bywash perf
 	size     int
 	unit     unit
 	variants []variant
 	peers    []side
 	limit    string // measured in the same run and shown, "" for none
+}
+
+// ours is the driver of ours that it is about.
+func (q quantity) ours() string {
+	if q.driver != "" {
+		return q.driver
+	}
+	return "shm"
 }
 
 func (q quantity) lowerIsBetter() bool { return q.unit == nanoseconds }
@@ -102,8 +112,24 @@ func latencies(c cpus, n func(int) int) []quantity {
 				mpich(c, "lat", l.size, n(l.iters), 1),
 				ucx("UCX tag", "tag_lat", withCMA, l.size, n(l.iters)),
 				ucx("UCX AM", "ucp_am_lat", withCMA, l.size, n(l.iters)),
-				libfabric("libfabric msg", "msg", l.size, n(l.iters)),
-				libfabric("libfabric tag", "tagged", l.size, n(l.iters)),
+				libfabric("libfabric msg", "shm", "rdm", "msg", l.size, n(l.iters)),
+				libfabric("libfabric tag", "shm", "rdm", "tagged", l.size, n(l.iters)),
+			},
+		})
+	}
+	return plan
+}
+
+// ethernet are the ping-pongs between two namespaces.
+func ethernet(n func(int) int) []quantity {
+	var plan []quantity
+	for _, size := range []int{64, 256} {
+		plan = append(plan, quantity{
+			driver: "afxdp", test: "lat", size: size, unit: nanoseconds,
+			variants: []variant{{fmt.Sprintf("afxdp %d B half round trip, ns", size), "heap", &target{0.4, "libfabric tcp"}}},
+			peers: []side{
+				overEther(libfabric("libfabric tcp", "tcp", "msg", "msg", size, n(20_000))),
+				overEther(libfabric("libfabric tcp rdm", "tcp", "rdm", "tagged", size, n(20_000))),
 			},
 		})
 	}
@@ -113,7 +139,7 @@ func latencies(c cpus, n func(int) int) []quantity {
 // plan is everything that is measured. scale multiplies the iterations.
 func plan(c cpus, scale float64) []quantity {
 	n := func(iters int) int { return max(10, int(float64(iters)*scale)) }
-	return append(latencies(c, n),
+	return append(append(latencies(c, n), ethernet(n)...),
 		quantity{
 			test: "put-lat", size: 8, unit: nanoseconds, limit: limitLine,
 			variants: []variant{{"shm 8 B put, half round trip, ns", "arena", nil}},
@@ -201,18 +227,24 @@ func ucx(name, test, tls string, size, iters int) side {
 	}
 }
 
-func libfabric(name, mode string, size, iters int) side {
+func libfabric(name, provider, endpoint, mode string, size, iters int) side {
 	return side{
 		name: name, group: "libfabric", program: "fi_pingpong", server: true,
-		argv: []string{"fi_pingpong", "-p", "shm", "-e", "rdm", "-m", mode,
+		argv: []string{"fi_pingpong", "-p", provider, "-e", endpoint, "-m", mode,
 			"-S", strconv.Itoa(size), "-I", strconv.Itoa(iters)},
 		parse: parsePingpong,
 	}
 }
 
+// overEther is a side whose two processes meet over a veth pair.
+func overEther(s side) side {
+	s.ether = true
+	return s
+}
+
 // ours is the command line of bin/bywash for one row.
 func ours(c cpus, bin string, q quantity, v variant, duration string) []string {
-	return []string{"taskset", "-c", c.list(), bin, "perf", "-d", "shm", "-t", q.test,
+	return []string{"taskset", "-c", c.list(), bin, "perf", "-d", q.ours(), "-t", q.test,
 		"-s", strconv.Itoa(q.size), "--mem", v.mem, "--duration", duration, "--json"}
 }
 
@@ -233,7 +265,14 @@ func (s side) commands(c cpus) []string {
 	if !s.server {
 		return []string{env + strings.Join(s.argv, " ")}
 	}
-	server, client := s.pair(c)
+	if s.ether {
+		server, client := s.pair(c, "ADDRESS-OF-B")
+		return []string{
+			"ip netns exec B " + env + strings.Join(server, " ") + " &",
+			"ip netns exec A " + env + strings.Join(client, " "),
+		}
+	}
+	server, client := s.pair(c, loopback)
 	return []string{
 		env + strings.Join(server, " ") + " &",
 		env + strings.Join(client, " "),
@@ -241,10 +280,10 @@ func (s side) commands(c cpus) []string {
 }
 
 // pair is the server and the client, each on its CPU.
-func (s side) pair(c cpus) (server, client []string) {
+func (s side) pair(c cpus, address string) (server, client []string) {
 	server = append([]string{"taskset", "-c", c.b()}, s.argv...)
 	client = append([]string{"taskset", "-c", c.a()}, s.argv...)
-	return server, append(client, clientArgs...)
+	return server, append(client, address)
 }
 
 // port is the one a server announces its readiness on.

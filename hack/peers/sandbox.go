@@ -128,7 +128,7 @@ func (s sandbox) inTree(env []string, argv ...string) (string, error) {
 	defer killRest()
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	return run(ctx, s.command(ctx, env, argv), s.timeout)
+	return run(ctx, here{}, s.command(ctx, env, argv), s.timeout)
 }
 
 // onHost runs argv outside the tree, with this process's environment.
@@ -136,12 +136,24 @@ func (s sandbox) onHost(argv ...string) (string, error) {
 	defer killRest()
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	return run(ctx, exec.CommandContext(ctx, argv[0], argv[1:]...), s.timeout)
+	return run(ctx, here{}, exec.CommandContext(ctx, argv[0], argv[1:]...), s.timeout)
 }
+
+// namespace is where a command's network is: a *veth.End, or here.
+type namespace interface {
+	Start(cmd *exec.Cmd) error
+	Do(f func() error) error
+}
+
+// here is the sandbox's own network, loopback.
+type here struct{}
+
+func (here) Start(cmd *exec.Cmd) error { return cmd.Start() }
+func (here) Do(f func() error) error   { return f() }
 
 // pairInTree starts server, waits until it listens on port, and returns the
 // output of client.
-func (s sandbox) pairInTree(env, server, client []string, port int) (string, error) {
+func (s sandbox) pairInTree(at, from namespace, env, server, client []string, port int) (string, error) {
 	defer killRest()
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
@@ -149,12 +161,12 @@ func (s sandbox) pairInTree(env, server, client []string, port int) (string, err
 	var log tail
 	srv := s.command(ctx, env, server)
 	srv.Stdout, srv.Stderr = &log, &log
-	if err := srv.Start(); err != nil {
+	if err := at.Start(srv); err != nil {
 		return "", err
 	}
 	gone := make(chan error, 1)
 	go func() { gone <- srv.Wait() }()
-	for deadline := time.Now().Add(10 * time.Second); !listening(port); {
+	for deadline := time.Now().Add(10 * time.Second); !listening(at, port); {
 		select {
 		case err := <-gone:
 			return "", fmt.Errorf("server ended early (%v): %s", err, log.last())
@@ -166,7 +178,7 @@ func (s sandbox) pairInTree(env, server, client []string, port int) (string, err
 			return "", fmt.Errorf("server does not listen on port %d: %s", port, log.last())
 		}
 	}
-	out, err := run(ctx, s.command(ctx, env, client), s.timeout)
+	out, err := run(ctx, from, s.command(ctx, env, client), s.timeout)
 	cancel()
 	<-gone
 	return out, err
@@ -186,14 +198,17 @@ func (s sandbox) command(ctx context.Context, env, argv []string) *exec.Cmd {
 	return cmd
 }
 
-func run(ctx context.Context, cmd *exec.Cmd, timeout time.Duration) (string, error) {
+func run(ctx context.Context, in namespace, cmd *exec.Cmd, timeout time.Duration) (string, error) {
 	var out strings.Builder
 	var log tail
 	cmd.Stdout, cmd.Stderr = &out, &log
 	// A launcher's children hold the pipes: nothing would end with it alone.
 	cmd.Cancel = func() error { killRest(); return nil }
 	cmd.WaitDelay = 2 * time.Second
-	err := cmd.Run()
+	err := in.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	switch {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("not finished after %v: %s", timeout, log.last())
@@ -224,15 +239,16 @@ func reap() {
 	}
 }
 
-// listening says whether this network namespace has a TCP listener on port.
-func listening(port int) bool {
-	for _, f := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		b, err := os.ReadFile(f)
-		if err == nil && hasListener(string(b), port) {
-			return true
+// listening says whether a network namespace has a TCP listener on port.
+func listening(in namespace, port int) (yes bool) {
+	err := in.Do(func() error {
+		for _, f := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
+			b, err := os.ReadFile(f)
+			yes = yes || err == nil && hasListener(string(b), port)
 		}
-	}
-	return false
+		return nil
+	})
+	return yes && err == nil
 }
 
 func hasListener(table string, port int) bool {

@@ -84,6 +84,9 @@ func buildKernel(ctx context.Context, cache, version, mirror, work string) error
 	if err := makeKernel(ctx, tree, "INSTALL_MOD_PATH="+root, "modules_install"); err != nil {
 		return err
 	}
+	if err := keepHeaders(ctx, tree, root); err != nil {
+		return err
+	}
 	return installKernel(tree, root)
 }
 

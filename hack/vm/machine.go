@@ -29,6 +29,7 @@ type machine struct {
 // A hardware is what the guests are made of.
 type hardware struct {
 	accel   string
+	headers string // where modules are built, if that was asked for
 	kernel  *kernel
 	memory  int // MiB
 	cpus    int

@@ -58,6 +58,9 @@ func vm(o *options) (int, error) {
 	}
 	h, err := prepare(o)
 	switch {
+	case err == nil && o.headers:
+		fmt.Println(h.headers)
+		return 0, nil
 	case err != nil && o.skip:
 		skipped(os.Stdout, o.command, err)
 		return 0, nil
@@ -92,6 +95,10 @@ func prepare(o *options) (*hardware, error) {
 	}
 	if h.kernel, err = find(ctx, cache, o.kernel, o.mirror); err != nil {
 		return nil, err
+	}
+	if o.headers {
+		h.headers, err = headers(ctx, cache, h.kernel, o)
+		return h, err
 	}
 	h.accel = o.accel
 	if h.accel == "auto" {

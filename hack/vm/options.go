@@ -21,6 +21,7 @@ const (
 
 const usage = `usage: vm [flags] -- COMMAND [ARG...]
        vm [flags] -shell
+       vm [-kernel VERSION] [-debug] -headers
 
 Boots a virtual machine with a stock Debian kernel and Soft-RoCE (rxe0 on eth0) in a few seconds and runs COMMAND in it
 as root, in the current directory. The machine sees this machine's files: programs, libraries and data are where they
@@ -44,6 +45,7 @@ Flags:
   -out DIR          writable in the machine, under the same path
   -timeout LIMIT    for booting and the command (default 8m)
   -shell            an interactive shell instead of a command; Ctrl-] ends it
+  -headers          print the folder that modules of the kernel are built against (KDIR), fetched if need be
   -accel WHAT       kvm, tcg, or auto: KVM where a short trial works, else TCG (default auto)
   -skip             where no machine can be had, be a Go test that was skipped, for go test -exec (status 0, not 125)
   -mirror URL       Debian archive for kernels (default $BYWASH_MIRROR, then the one among this machine's apt sources)
@@ -68,6 +70,7 @@ type options struct {
 	modules []string
 	two     bool
 	shell   bool
+	headers bool
 	timeout time.Duration
 	env     []string
 	out     string
@@ -95,6 +98,7 @@ func parseOptions(args []string, help io.Writer) (*options, error) {
 	})
 	f.BoolVar(&o.two, "two", false, "")
 	f.BoolVar(&o.shell, "shell", false, "")
+	f.BoolVar(&o.headers, "headers", false, "")
 	f.DurationVar(&o.timeout, "timeout", 8*time.Minute, "")
 	f.Func("env", "", func(setting string) error {
 		o.env = append(o.env, setting)
@@ -158,7 +162,9 @@ func (o *options) check() error {
 		return errors.New("-shell and -two do not go together: start a command in both, or a shell in one")
 	case o.timeout < 0:
 		return fmt.Errorf("-timeout %v: want a positive time, or 0 for no limit", o.timeout)
-	case len(o.command) == 0 && !o.shell:
+	case o.headers && (o.shell || o.two || len(o.command) > 0):
+		return errors.New("-headers takes no command and no machines")
+	case len(o.command) == 0 && !o.shell && !o.headers:
 		return errors.New("no command to run, and no -shell")
 	case len(o.command) > 0 && o.shell:
 		return errors.New("-shell takes no command")

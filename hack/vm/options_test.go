@@ -65,6 +65,8 @@ func TestWrongUsageSaysWhatIsWrong(t *testing.T) {
 		"-two":                             "no command",
 		"-shell true":                      "takes no command",
 		"-shell -two":                      "-shell and -two",
+		"-headers true":                    "-headers takes no command",
+		"-headers -shell":                  "-headers takes no command",
 		"-kernel 5.10 true":                "-kernel 5.10: want 6.1 or 6.12",
 		"-kernel 6.12 -debug true":         "-debug is for -kernel 6.1 only",
 		"-netem delay true":                "-netem needs -two",
