@@ -5,6 +5,7 @@ package all
 
 import (
 	_ "github.com/bywash/bywash/afxdp"
+	_ "github.com/bywash/bywash/qnix"
 	_ "github.com/bywash/bywash/shm"
 	_ "github.com/bywash/bywash/verbs"
 )

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* The driver's side of the Driver Command Queue and of the Driver Doorbells. */
+#include <linux/jiffies.h>
+
+#include "host.h"
+
+/* The queue is read by each step: a command that is not done after so many never will be. */
+#define QNIX_COMMAND_STEPS	1000000
+
+/* Posts @command. With @wait, its Driver Doorbell is waited for: see below. */
+void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
+		       struct qnix_command_wait *wait)
+{
+	lockdep_assert_held(&nic->lock);
+	command->cookie = ++nic->cookie;
+	if (wait) {
+		wait->cookie = command->cookie;
+		wait->result = 0;
+		init_completion(&wait->done);
+		list_add_tail(&wait->list, &nic->commands);
+	}
+	while (!ncp_post(nic->ncp, command))
+		ncp_step(nic->ncp);
+	set_bit(QNIX_NIC_WORK, &nic->state);
+}
+
+/* For commands that need nobody else: runs the control program until it is done. */
+int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait)
+{
+	unsigned int steps = 0;
+
+	lockdep_assert_held(&nic->lock);
+	while (!completion_done(&wait->done) && !WARN_ON_ONCE(steps++ > QNIX_COMMAND_STEPS))
+		ncp_step(nic->ncp);
+	list_del(&wait->list);
+	return qnix_errno(wait->result);
+}
+
+/*
+ * For commands that need other NICs or processes. Without nic->lock: the
+ * waiter does what it can for the NICs of this host, then sleeps. A command that
+ * is given up is abandoned; the caller still has to undo what it did. Only what
+ * kills ends it early: a runtime that uses signals for itself would never get a
+ * group together if each made it begin again.
+ */
+int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms)
+{
+	unsigned long timeout = msecs_to_jiffies(timeout_ms ? timeout_ms : QNIX_DEFAULT_TIMEOUT);
+	long left;
+
+	qnix_nic_run(nic);
+	left = wait_for_completion_killable_timeout(&wait->done, timeout);
+	qnix_nic_lock(nic);
+	list_del(&wait->list);
+	if (!completion_done(&wait->done) && left <= 0) {
+		struct ncp_driver_command abandon = {
+			.command = NCP_ABANDON,
+			.cookie = wait->cookie,
+		};
+
+		/* By its own cookie, which names the command to give up, not this one. */
+		while (!ncp_post(nic->ncp, &abandon))
+			ncp_step(nic->ncp);
+		set_bit(QNIX_NIC_WORK, &nic->state);
+	} else {
+		left = 1;
+	}
+	qnix_nic_unlock(nic);
+	if (left > 0)
+		return qnix_errno(wait->result);
+	return left ? -EINTR : -ETIMEDOUT;
+}
+
+void qnix_driver_doorbell(void *host, u64 cookie, int result)
+{
+	struct qnix_nic *nic = host;
+	struct qnix_command_wait *wait;
+
+	list_for_each_entry(wait, &nic->commands, list) {
+		if (wait->cookie == cookie) {
+			wait->result = result;
+			complete(&wait->done);
+			return;
+		}
+	}
+}
+
+/* What a Driver Doorbell says, for an ioctl. */
+int qnix_errno(int doorbell)
+{
+	switch (doorbell) {
+	case 0:
+	case QNIX_DB_DONE:
+		return 0;
+	case NCP_TAKEN:
+		return -EADDRINUSE;
+	case QNIX_DB_UNKNOWN:
+		return -ENOENT;
+	case QNIX_DB_GONE:
+		return -ENOTCONN;
+	case QNIX_DB_CANCELED:
+		return -EINTR;
+	case QNIX_DB_NO_MEMORY:
+		return -ENOSPC;
+	default:
+		return -EINVAL;
+	}
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* Joining and leaving groups by ioctl; names. */
+#include <linux/string.h>
+
+#include "host.h"
+
+bool qnix_name_empty(const u8 *name)
+{
+	return !memchr_inv(name, 0, QNIX_NAME_LEN);
+}
+
+/* 1 to 19 printable characters of ASCII, no spaces, then NULs alone. */
+bool qnix_name_valid(const u8 *name)
+{
+	unsigned int i = 0;
+
+	while (i < QNIX_NAME_LEN && name[i] > ' ' && name[i] < 0x7f)
+		i++;
+	return i > 0 && i < QNIX_NAME_LEN && !memchr_inv(name + i, 0, QNIX_NAME_LEN - i);
+}
+
+static int qnix_group_command(struct qnix_registration *reg, const struct qnix_group *arg,
+			      u32 code, struct qnix_command_wait *wait)
+{
+	struct ncp_driver_command command = {
+		.command = code,
+		.index = reg->index,
+		.size = arg->size,
+	};
+
+	lockdep_assert_held(&reg->nic->lock);
+	if (reg->ended)
+		return -ENOTCONN;
+	memcpy(command.group, arg->name, sizeof(command.group));
+	qnix_command_post(reg->nic, &command, wait);
+	return 0;
+}
+
+int qnix_leave(struct qnix_registration *reg, const struct qnix_group *arg)
+{
+	struct qnix_command_wait wait;
+	int err;
+
+	if (!qnix_name_valid(arg->name) || arg->size || arg->timeout_ms || arg->pad)
+		return -EINVAL;
+	qnix_nic_lock(reg->nic);
+	err = qnix_group_command(reg, arg, NCP_LEAVE_GROUP, &wait);
+	if (!err)
+		err = qnix_command_finish(reg->nic, &wait);
+	qnix_nic_unlock(reg->nic);
+	qnix_nic_run(reg->nic);
+	return err;
+}
+
+/* Returns when as many processes have joined as make the group whole. */
+int qnix_join(struct qnix_registration *reg, const struct qnix_group *arg)
+{
+	struct qnix_command_wait wait;
+	int err;
+
+	if (!qnix_name_valid(arg->name) || !arg->size || arg->pad)
+		return -EINVAL;
+	qnix_nic_lock(reg->nic);
+	err = qnix_group_command(reg, arg, NCP_JOIN_GROUP, &wait);
+	qnix_nic_unlock(reg->nic);
+	return err ? err : qnix_command_wait(reg->nic, &wait, arg->timeout_ms);
+}

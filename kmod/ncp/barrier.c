@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Barrier. An epoch is a view, which says who the members are, and a round,
+ * each member's count of barriers in that view: so a barrier that is ahead is
+ * not mistaken for the one before, nor one of today's members for one of the
+ * members before them.
+ */
+#include "internal.h"
+
+/* What a member adds to a group's view. */
+u64 ncp_barrier_mark(const struct ncp_member *m)
+{
+	u64 x = (u64)m->peer->nic << 32 | (u32)m->peer->pid << 16 | m->peer->generation;
+
+	/* Whoever leaves and joins again is another member. */
+	x += m->serial * 0x9e3779b97f4a7c15ull;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+/* Rings for all barriers of an epoch that wait here. */
+static void ring(struct ncp_send *first, u32 state)
+{
+	struct ncp_send *s, *next;
+
+	ncp_unlink(&first->queue);
+	for (s = first; s; s = next) {
+		next = s->also;
+		s->also = NULL;
+		if (state == QNIX_DB_DONE && s->member->view == s->view)
+			s->member->done = s->round;
+		ncp_ring_send(s, state, 0);
+	}
+}
+
+static bool has_reached(const struct ncp_member *m, u64 view, u32 round)
+{
+	return m->view == view && m->round >= round;
+}
+
+/* A member has reached the barriers of @view up to @round. */
+void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round)
+{
+	u32 before = m->view == view ? m->round : 0;
+	struct ncp_link *l, *n;
+
+	if (round <= before)
+		return;
+	m->view = view;
+	m->round = round;
+	ncp_for_each(l, n, &m->group->barriers) {
+		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
+
+		if (s->view == view && s->round > before && s->round <= round &&
+		    !--s->missing)
+			ring(s, QNIX_DB_DONE);
+	}
+}
+
+/* Step 2: a message to each NIC where other members are. */
+static void tell(struct ncp *ncp, const struct ncp_member *m)
+{
+	struct ncp_link *l, *n;
+	u64 stamp = ++ncp->stamp;
+
+	ncp_for_each(l, n, &m->group->members) {
+		struct ncp_nic *nic = ncp_entry(l, struct ncp_member, in_group)->peer->at;
+
+		if (!nic || nic->stamp == stamp)
+			continue;
+		nic->stamp = stamp;
+		ncp_say_barrier(ncp, nic, m);
+	}
+}
+
+/* Step 1: waits with the others of its epoch, or as the first. */
+static void enter(struct ncp_send *s)
+{
+	struct ncp_member *m = s->member;
+	struct ncp_group *g = m->group;
+	struct ncp_link *l, *n;
+
+	if (m->view != g->view) {
+		m->view = g->view;
+		m->round = 0;
+		m->done = 0;
+	}
+	ncp_barrier_reached(m, g->view, m->round + 1);
+	s->state = NCP_SEND_BARRIER;
+	s->view = g->view;
+	s->round = m->round;
+	tell(s->process->ncp, m);
+	ncp_for_each(l, n, &g->barriers) {
+		struct ncp_send *first = ncp_entry(l, struct ncp_send, queue);
+
+		if (first->view == s->view && first->round == s->round) {
+			s->also = first->also;
+			first->also = s;
+			return;
+		}
+	}
+	s->also = NULL;
+	s->missing = 0;
+	ncp_for_each(l, n, &g->members)
+		s->missing += !has_reached(ncp_entry(l, struct ncp_member, in_group),
+					   s->view, s->round);
+	ncp_push(&g->barriers, &s->queue);
+	if (!s->missing)
+		ring(s, QNIX_DB_DONE);
+}
+
+void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size)
+{
+	struct ncp_send *s = &p->sends[index];
+	struct ncp_group *g = ncp_name_valid(name) ? ncp_group_named(p->ncp, name) : NULL;
+
+	if (!g) {
+		ncp_ring_send(s, ncp_name_valid(name) ? QNIX_DB_UNKNOWN : QNIX_DB_INVALID, 0);
+		return;
+	}
+	s->member = ncp_member_of(p->peer, g);
+	if (!s->member || size != g->size) {
+		ncp_ring_send(s, QNIX_DB_INVALID, 0);
+	} else if (g->count >= g->size) {
+		enter(s);
+	} else if (g->was_whole) {
+		ncp_ring_send(s, QNIX_DB_GONE, 0);
+	} else {
+		s->state = NCP_SEND_EARLY;
+		ncp_push(&g->early, &s->queue);
+	}
+}
+
+/* The group is whole: barriers from before that begin. */
+void ncp_barrier_whole(struct ncp_group *g)
+{
+	while (!ncp_empty(&g->early)) {
+		struct ncp_send *s = ncp_first(&g->early, struct ncp_send, queue);
+
+		ncp_unlink(&s->queue);
+		enter(s);
+	}
+}
+
+/*
+ * A member goes, which had left the barriers of @view up to @done behind:
+ * these everybody has reached, and word of it is on its way. The others can
+ * not complete any more.
+ */
+void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done)
+{
+	struct ncp_link *l, *n;
+
+	ncp_for_each(l, n, &g->barriers) {
+		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
+
+		if (s->view != view || s->round > done)
+			ring(s, QNIX_DB_GONE);
+	}
+	while (!ncp_empty(&g->early)) {
+		struct ncp_send *s = ncp_first(&g->early, struct ncp_send, queue);
+
+		ncp_unlink(&s->queue);
+		ncp_ring_send(s, QNIX_DB_GONE, 0);
+	}
+}

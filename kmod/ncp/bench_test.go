@@ -1,0 +1,71 @@
+//go:build linux && cgo
+
+package ncp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+// BenchmarkShort is one message of 8 bytes from a process to another of the NIC, posted, stepped and received, while
+// others are registered and idle, each of which has posted something once.
+func BenchmarkShort(b *testing.B) {
+	for _, idle := range []int{0, 1000} {
+		b.Run(fmt.Sprint("idle=", idle), func(b *testing.B) {
+			l := ncp.Limits{Processes: 1100, Names: 1100, Groups: 8, NICs: 8, PacketSize: 16384, LocalMemory: 1 << 20}
+			c := newCluster(b, 1, l)
+			small := ncp.Registration{Commands: 8, Sends: 2, Receives: 2, RegionSize: 64}
+			for i := range idle {
+				p, _ := c.nodes[0].begin(fmt.Sprint("idle", i), "", 0, small)
+				c.run()
+				p.post(cmdCancelSend, 0, 0, "")
+			}
+			x, _ := c.nodes[0].begin("x", "", 0, small)
+			y, _ := c.nodes[0].begin("y", "", 0, small)
+			c.run()
+			nic := c.nodes[0].nic
+			for range 2000 { // until nobody looks at the idle ones
+				nic.Step(1)
+			}
+			x.context(false, 0, message{peer: "y", tag: 1, len: 8})
+			y.context(true, 0, message{peer: "x", tag: 1, len: 8, flags: flagDoorbell | flagInline})
+			b.ReportAllocs()
+			for b.Loop() {
+				y.post(cmdReceive, 0, 0, "")
+				x.post(cmdSendShort, 0, 0, "")
+				for s := free; s != done; s, _ = y.doorbell(true, 0) {
+					nic.Step(2)
+				}
+				y.clear(true, 0)
+			}
+		})
+	}
+}
+
+func BenchmarkLong(b *testing.B) {
+	for nics := 1; nics <= 2; nics++ {
+		b.Run(fmt.Sprint("nics=", nics), func(b *testing.B) {
+			l := limits
+			l.PacketSize = 16384
+			c := newCluster(b, nics, l)
+			x, y := c.nodes[0].register("x"), c.nodes[nics-1].register("y")
+			const n = 1 << 20
+			_, h := x.memory(b, n, ncp.Read)
+			_, th := y.memory(b, n, ncp.Write)
+			x.context(false, 0, message{peer: "y", tag: 1, len: n, descriptors: []descriptor{{h, n, 0}}})
+			y.context(true, 0, message{peer: "x", tag: 1, len: n, flags: flagDoorbell, descriptors: []descriptor{{th, n, 0}}})
+			b.SetBytes(n)
+			for b.Loop() {
+				y.post(cmdReceive, 0, 0, "")
+				x.post(cmdSend, 0, 0, "")
+				c.run()
+				if s, _ := y.doorbell(true, 0); s != done {
+					b.Fatal(s)
+				}
+				y.clear(true, 0)
+			}
+		})
+	}
+}

@@ -1,0 +1,166 @@
+//go:build linux && cgo
+
+package ncp_test
+
+import (
+	"testing"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+var limits = ncp.Limits{Processes: 32, Names: 128, Groups: 16, NICs: 16, PacketSize: 1024, LocalMemory: 1 << 20}
+
+// node is a NIC with the processes that are registered with it.
+type node struct {
+	nic       *ncp.NIC
+	cluster   *cluster
+	processes map[uint16]*process
+	cookie    uint64
+	results   map[uint64]int32
+}
+
+// cluster is some NICs that hear each other's frames in the order they were sent.
+type cluster struct {
+	t     testing.TB
+	nodes []*node
+}
+
+func newCluster(t testing.TB, nics int, l ncp.Limits) *cluster {
+	c := &cluster{t: t}
+	t.Cleanup(func() {
+		for _, n := range c.nodes {
+			if leaked := n.nic.Close(); leaked != 0 {
+				t.Errorf("NIC %d leaks %d bytes", n.nic.ID, leaked)
+			}
+			for _, p := range n.processes {
+				p.Free()
+			}
+		}
+	})
+	for i := range nics {
+		c.add(uint16(i+1), l)
+	}
+	c.run()
+	return c
+}
+
+func (c *cluster) add(id uint16, l ncp.Limits) *node {
+	nic, err := ncp.New(id, l, 1<<18)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n := &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}}
+	for _, m := range c.nodes {
+		m.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: id})
+		n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: m.nic.ID})
+	}
+	c.nodes = append(c.nodes, n)
+	return n
+}
+
+// driver posts a driver command and gives its cookie.
+func (n *node) driver(d ncp.DriverCommand) uint64 {
+	if d.Cookie == 0 {
+		n.cookie++
+		d.Cookie = n.cookie
+	}
+	for !n.nic.Post(d) {
+		if n.nic.Step(1) == 0 {
+			n.cluster.t.Fatal("the Driver Command Queue is full, and the NIC does nothing")
+		}
+	}
+	return d.Cookie
+}
+
+func (n *node) collect() {
+	var d [8]ncp.Doorbell
+	for {
+		k := n.nic.Doorbells(d[:])
+		if k == 0 {
+			return
+		}
+		for _, d := range d[:k] {
+			n.results[d.Cookie] = d.Result
+		}
+	}
+}
+
+func (n *node) result(t testing.TB, cookie uint64) int32 {
+	t.Helper()
+	n.collect()
+	r, ok := n.results[cookie]
+	if !ok {
+		t.Fatalf("the driver's doorbell %d has not rung", cookie)
+	}
+	return r
+}
+
+// run steps all NICs and carries all frames until nothing can be done.
+func (c *cluster) run() {
+	for busy := true; busy; {
+		busy = false
+		for _, n := range c.nodes {
+			busy = n.nic.Step(64) > 0 || busy
+		}
+		busy = c.carry() || busy
+	}
+	for _, n := range c.nodes {
+		n.collect()
+	}
+}
+
+func (c *cluster) carry() (any bool) {
+	for _, n := range c.nodes {
+		for _, m := range c.nodes {
+			if n != m {
+				any = n.nic.Carry(m.nic, 1<<20) > 0 || any
+			}
+		}
+	}
+	return any
+}
+
+var ordinary = ncp.Registration{Commands: 16, Sends: 8, Receives: 8, RegionSize: 1024, PoolEntries: 16}
+
+// begin starts a registration.
+func (n *node) begin(name, group string, size uint32, r ncp.Registration) (*process, uint64) {
+	n.cluster.t.Helper()
+	m, err := ncp.MakeProcess(r)
+	if err != nil {
+		n.cluster.t.Fatal(err)
+	}
+	p := &process{Process: m, node: n, name: name}
+	for n.processes[p.index] != nil {
+		p.index++
+	}
+	n.processes[p.index] = p
+	return p, n.driver(ncp.DriverCommand{Command: ncp.NewProcess, Index: p.index, Name: ncp.MakeName(name),
+		Group: ncp.MakeName(group), Size: size, Process: m})
+}
+
+func (n *node) register(name string) *process {
+	n.cluster.t.Helper()
+	p, cookie := n.begin(name, "", 0, ordinary)
+	n.cluster.run()
+	if r := n.result(n.cluster.t, cookie); r != 0 {
+		n.cluster.t.Fatalf("register %s: result %d", name, r)
+	}
+	return p
+}
+
+// end de-registers; the mappings stay until the test ends.
+func (p *process) end() {
+	p.node.driver(ncp.DriverCommand{Command: ncp.DeleteProcess, Index: p.index})
+}
+
+// pair is two processes, on one NIC or on two.
+func pair(t *testing.T, nics int, l ncp.Limits) (c *cluster, a, b *process) {
+	c = newCluster(t, nics, l)
+	return c, c.nodes[0].register("a"), c.nodes[nics-1].register("b")
+}
+
+func fill(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i*7) + byte(i>>8) + seed
+	}
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * TX steps 5 and 6: a command of the next process that posted one.
+ *
+ * Only processes that posted lately are looked at. The others have been told
+ * to ring, so that they cost nothing while they are idle.
+ */
+#include "internal.h"
+
+/* A Send or Receive Context, each byte of it read once. */
+void ncp_read_context(struct qnix_context *to, const struct qnix_context *from)
+{
+	ncp_read_once(to, from, sizeof(*to));
+}
+
+void ncp_look_at(struct ncp_process *p)
+{
+	p->idle = 0;
+	if (!ncp_empty(&p->queue))
+		return;
+	ncp_push(&p->ncp->queue, &p->queue);
+	if (!p->ncp->asleep)
+		WRITE_ONCE(p->status->need_wakeup, 0);
+}
+
+/* The process must ring from now on. True: it has just posted a command. */
+static bool look_away(struct ncp_process *p, const struct qnix_command *c)
+{
+	WRITE_ONCE(p->status->need_wakeup, 1);
+	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
+	smp_mb();
+	if (READ_ONCE(c->command)) {
+		p->idle = 0;
+		if (!p->ncp->asleep)
+			WRITE_ONCE(p->status->need_wakeup, 0);
+		return true;
+	}
+	ncp_unlink(&p->queue);
+	return false;
+}
+
+static bool send_index(struct ncp_process *p, u16 index)
+{
+	if (index < p->info.sends && p->sends[index].state == NCP_SEND_FREE)
+		return true;
+	ncp_misuse(p);
+	return false;
+}
+
+/* Commands of a Send Context. */
+static void of_send_context(struct ncp_process *p, u32 command, const struct qnix_command *c)
+{
+	u16 index = c->context;
+
+	if (!send_index(p, index))
+		return;
+	p->sends[index].flags = QNIX_CTX_DOORBELL;
+	switch (command) {
+	case QNIX_CMD_SEND:
+	case QNIX_CMD_SEND_SHORT:
+		ncp_send_command(p, index, command == QNIX_CMD_SEND_SHORT);
+		break;
+	case QNIX_CMD_BROADCAST:
+	case QNIX_CMD_BROADCAST_SHORT:
+		ncp_broadcast(p, index, c->name, command == QNIX_CMD_BROADCAST_SHORT);
+		break;
+	case QNIX_CMD_MULTICAST:
+	case QNIX_CMD_MULTICAST_SHORT:
+		ncp_multicast(p, index, c->size, command == QNIX_CMD_MULTICAST_SHORT);
+		break;
+	case QNIX_CMD_JOIN_GROUP:
+		ncp_join_command(p, index, c->name, c->size);
+		break;
+	case QNIX_CMD_LEAVE_GROUP:
+		ncp_leave_command(p, index, c->name);
+		break;
+	case QNIX_CMD_BARRIER:
+		ncp_barrier(p, index, c->name, c->size);
+		break;
+	}
+}
+
+static void cancel_send(struct ncp_process *p, u16 index)
+{
+	if (index >= p->info.sends)
+		ncp_misuse(p);
+	else
+		ncp_send_cancel(&p->sends[index]);
+}
+
+static void of_receive_context(struct ncp_process *p, u32 command, u16 index)
+{
+	if (index >= p->info.receives) {
+		ncp_misuse(p);
+		return;
+	}
+	if (command == QNIX_CMD_CANCEL_RECEIVE)
+		ncp_receive_cancel(&p->receives[index]);
+	else if (p->receives[index].state != NCP_RECEIVE_FREE)
+		ncp_misuse(p);
+	else
+		ncp_receive_command(p, index);
+}
+
+static void execute(struct ncp_process *p, u32 command, const struct qnix_command *c)
+{
+	if (command == QNIX_CMD_NAMES) {
+		ncp_multicast_names(p, c);
+		return;
+	}
+	ncp_multicast_cut(p);
+	switch (command) {
+	case QNIX_CMD_SEND ... QNIX_CMD_MULTICAST_SHORT:
+	case QNIX_CMD_JOIN_GROUP:
+	case QNIX_CMD_LEAVE_GROUP:
+	case QNIX_CMD_BARRIER:
+		of_send_context(p, command, c);
+		break;
+	case QNIX_CMD_CANCEL_SEND:
+		cancel_send(p, c->context);
+		break;
+	case QNIX_CMD_RECEIVE:
+	case QNIX_CMD_CANCEL_RECEIVE:
+		of_receive_context(p, command, c->context);
+		break;
+	default:
+		ncp_misuse(p);
+	}
+}
+
+/* Step 6. False: the queue is empty. */
+static bool of_process(struct ncp_process *p)
+{
+	struct qnix_command *at = &p->commands[p->head & (p->info.commands - 1)];
+	struct qnix_command c;
+	/* Written last: the rest of the entry is there. */
+	u32 command = smp_load_acquire(&at->command);
+
+	if (!command)
+		return false;
+	ncp_read_once(&c, at, sizeof(c));
+	/* The entry has been read: the process may fill it again. */
+	smp_store_release(&at->command, QNIX_CMD_NONE);
+	p->head++;
+	p->idle = 0;
+	p->stat.commands++;
+	p->ncp->stat.commands++;
+	execute(p, command, &c);
+	if (p->head % NCP_TELL == 0)
+		WRITE_ONCE(p->status->command_queue_head, p->head);
+	return true;
+}
+
+/* Step 5: whoever was looked at goes to the tail. */
+bool ncp_read_command(struct ncp *ncp)
+{
+	struct ncp_link *last = ncp->queue.prev, *l;
+
+	while (!ncp_empty(&ncp->queue)) {
+		struct ncp_process *p = ncp_first(&ncp->queue, struct ncp_process, queue);
+
+		l = &p->queue;
+		ncp_to_tail(&ncp->queue, l);
+		if (of_process(p))
+			return true;
+		if (++p->idle >= NCP_POLLS &&
+		    look_away(p, &p->commands[p->head & (p->info.commands - 1)]))
+			return true;
+		if (l == last)
+			break;
+	}
+	return false;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the control program takes from its surroundings, under the kernel's
+ * names: the kernel's own, or these few lines in user space.
+ */
+#ifndef _QNIX_NCP_COMPAT_H
+#define _QNIX_NCP_COMPAT_H
+
+#ifdef __KERNEL__
+
+#include <linux/build_bug.h>
+#include <linux/compiler.h>
+#include <linux/container_of.h>
+#include <linux/minmax.h>
+#include <linux/string.h>
+#include <linux/types.h>
+#include <asm/barrier.h>
+#include <asm/byteorder.h>
+
+#else /* !__KERNEL__ */
+
+#include <endian.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <linux/types.h>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+
+#define READ_ONCE(x)	__atomic_load_n(&(x), __ATOMIC_RELAXED)
+#define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
+/* What comes after the load stays after it. */
+#define smp_load_acquire(p)	__atomic_load_n((p), __ATOMIC_ACQUIRE)
+/* What comes before the store stays before it. */
+#define smp_store_release(p, v)	__atomic_store_n((p), (v), __ATOMIC_RELEASE)
+/* Nothing crosses it. */
+#define smp_mb()	__atomic_thread_fence(__ATOMIC_SEQ_CST)
+
+#define cpu_to_be16(x)	htobe16(x)
+#define cpu_to_be32(x)	htobe32(x)
+#define cpu_to_be64(x)	htobe64(x)
+#define be16_to_cpu(x)	be16toh(x)
+#define be32_to_cpu(x)	be32toh(x)
+#define be64_to_cpu(x)	be64toh(x)
+
+#define container_of(p, type, member) \
+	((type *)((char *)(p) - offsetof(type, member)))
+#define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
+#define max_t(type, a, b)	((type)(a) > (type)(b) ? (type)(a) : (type)(b))
+
+#endif /* __KERNEL__ */
+
+#endif /* _QNIX_NCP_COMPAT_H */

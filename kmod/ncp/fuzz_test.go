@@ -1,0 +1,194 @@
+//go:build linux && cgo
+
+package ncp_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+// FuzzWire plays another NIC: each frame is a length and bytes; a length with its top bit set leaves the header of a
+// system message to the test, so that payloads are reached soon.
+func FuzzWire(f *testing.F) {
+	for _, data := range framesToVary() {
+		f.Add(data)
+	}
+	f.Fuzz(playNIC)
+}
+
+func framesToVary() [][]byte {
+	record := func(frames ...[]byte) (b []byte) {
+		for _, frame := range frames {
+			b = append(binary.LittleEndian.AppendUint16(b, uint16(len(frame))), frame...)
+		}
+		return b
+	}
+	join := system(0xff84, "g", uint32(2), 1, 1, uint32(1))
+	peer := system(0xff82, "x", 1, 1)
+	request := func(tag, id int, n uint32) []byte {
+		return system(0xff80, 1, 1, 1, 1, tag, 0, uint32(id), n, min(n, 4), max(1, (n+3)/4))
+	}
+	return [][]byte{
+		record(peer, join, system(0xff86, "g", uint32(2), 1, 1, uint32(1), uint64(1)), system(0xff88, "g", 1, 1, uint32(1), uint64(1))),
+		record(peer, request(1, 1, 6), wire(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")), system(0xff87, "x", 1, 1)),
+		record(peer, request(0, 1, 0), wire(1, 1, 1, 1, 2, 1, 0, uint32(0), 0), request(0, 2, 9), system(0xff8a, 1, 1, 1, 1, 0, 0, uint32(2))),
+		record(peer, request(2, 1, 1<<20), system(0xff89, 1, 1, 1, 1, 2, 2, uint32(1), uint32(8)), request(2, 2, 1<<18)),
+		record(system(0xff83, 1, 1, 0, 0), system(0xff85, "g", 1, 1, uint32(1)), system(0xff81, 1, 1, 1, 1, 3, 0, uint32(1))),
+	}
+}
+
+// playNIC has NIC 2 say what data holds.
+func playNIC(t *testing.T, data []byte) {
+	c := newCluster(t, 1, limits)
+	n := c.nodes[0]
+	n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 2})
+	a, b := c.processes("a", "b")
+	a.recv(0, message{peer: "x", tag: 1, len: 5, flags: flagDoorbell | flagInline})
+	a.join(0, "g", 2)
+	c.run()
+	for len(data) > 2 && n.nic.Statistics().SystemMessages < 2000 {
+		size := binary.LittleEndian.Uint16(data)
+		frame := data[2:][:min(int(size&0x7fff), len(data)-2)]
+		data = data[2+len(frame):]
+		if size>>15 != 0 && len(frame) > 0 {
+			frame = system(0xff80+int(frame[0])%11, frame[1:])
+		}
+		n.nic.Receive(2, frame)
+		n.nic.Step(40)
+		if i := a.freeSendContext(); i > 0 { // something of ours is always under way to it
+			a.send(uint16(i), message{peer: "x", tag: uint16(i), len: 2000, flags: flagDoorbell})
+			a.recv(uint16(i), message{peer: "x", tag: uint16(i), len: 100, flags: flagDoorbell | flagInline})
+		}
+		n.nic.Drop(2)
+	}
+	stillWorks(t, c, a, b)
+}
+
+// processes registers some that need not wait for NIC 2, which never answers.
+func (c *cluster) processes(names ...string) (a, b *process) {
+	var ps []*process
+	for _, name := range names {
+		p, _ := c.nodes[0].begin(name, "", 0, ordinary)
+		ps = append(ps, p)
+	}
+	c.run()
+	return ps[0], ps[1]
+}
+
+func (p *process) freeSendContext() int {
+	for i := range p.Info.Sends {
+		if s, _ := p.doorbell(false, uint16(i)); s != free || p.tail <= i {
+			p.clear(false, uint16(i))
+			return int(i)
+		}
+	}
+	return -1
+}
+
+// stillWorks sends a message between processes of the NIC after all that was done to it.
+func stillWorks(t *testing.T, c *cluster, a, b *process) {
+	c.run()
+	b.clear(true, 7)
+	a.clear(false, 7)
+	b.recv(7, message{peer: a.name, tag: 0x7777, len: 10, flags: flagDoorbell | flagInline})
+	a.short(7, message{peer: b.name, tag: 0x7777, len: 10, flags: flagDoorbell})
+	c.run()
+	b.wantRecv(t, 7, done, 10)
+}
+
+// FuzzProcess plays a process that writes what it likes into its mappings, at any time. Nothing of another process
+// changes that did not ask for it.
+func FuzzProcess(f *testing.F) {
+	for _, data := range writesToVary() {
+		f.Add(data)
+	}
+	f.Fuzz(playProcess)
+}
+
+func writesToVary() (all [][]byte) {
+	for code := range uint32(15) {
+		for _, name := range []string{"a", "b", "g", ""} {
+			command := wire(code<<24, int(1)<<8, 0, uint32(1<<24), name)
+			all = append(all, append([]byte{0, 0, byte(len(command))}, command...))
+		}
+	}
+	return append(all, bytes.Repeat([]byte{0, 0, 4, 1, 0, 0, 0, 255}, 9))
+}
+
+// playProcess writes into a process's mappings what data holds, while the NIC runs.
+func playProcess(t *testing.T, data []byte) {
+	c := newCluster(t, 1, limits)
+	n := c.nodes[0]
+	bad, good := c.processes("a", "b")
+	other := n.register("c")
+	group := func(p *process) { p.join(0, "g", 2); c.run() }
+	group(other)
+	group(bad)
+	mine, h := bad.memory(t, 5000, ncp.Read|ncp.Write)
+	secret, sh := good.memory(t, 5000, ncp.Read|ncp.Write)
+	fill(mine, 1)
+	fill(secret, 2)
+	for i := range uint16(4) {
+		bad.context(i%2 == 0, i, message{peer: "a", tag: i, len: 3000, descriptors: []descriptor{{h, 3000, 0}}})
+		bad.context(i%2 != 0, i, message{peer: "a", tag: i, len: 900, flags: flagInline | flagDoorbell})
+	}
+	good.recv(0, message{peer: "c", tag: 1, len: 5000, flags: flagDoorbell, descriptors: []descriptor{{sh, 5000, 0}}})
+	c.run()
+	before := [][]byte{bytes.Clone(good.VNI), bytes.Clone(good.HPS), bytes.Clone(secret)}
+	for steps := 0; len(data) > 3 && steps < 400; steps++ {
+		at, size := int(binary.LittleEndian.Uint16(data)), int(data[2])
+		body := data[3:][:min(size&0x7f, len(data)-3)]
+		data = data[3+len(body):]
+		memory := bad.VNI
+		switch {
+		case size&0x80 != 0:
+			memory = bad.HPS
+		case at < 1<<14: // half of them at the entry that the NIC reads next
+			at = int(n.head(bad)%bad.Info.Commands) * 64
+		}
+		if at %= len(memory); at < len(memory) {
+			copy(memory[at:], body)
+		}
+		n.nic.Ring(bad.index)
+		n.nic.Step(1 + steps%3)
+	}
+	c.run()
+	for i, now := range [][]byte{good.VNI, good.HPS, secret} {
+		if !bytes.Equal(before[i], now) {
+			t.Fatalf("another process's memory has changed: %s", []string{"interface", "host page", "translated"}[i])
+		}
+	}
+	bad.end()
+	stillWorks(t, c, other, good)
+}
+
+// head is how many commands of p the NIC has read.
+func (n *node) head(p *process) uint32 {
+	s, _ := n.nic.ProcessStatistics(p.index)
+	return uint32(s.Commands)
+}
+
+// vary strings seeds together and changes some bytes.
+func vary(rng *rand.Rand, seeds [][]byte) (data []byte) {
+	for range 1 + rng.IntN(40) {
+		data = append(data, seeds[rng.IntN(len(seeds))]...)
+	}
+	for range rng.IntN(8) {
+		data[rng.IntN(len(data))] = byte(rng.Uint32())
+	}
+	return data
+}
+
+// What the fuzzers do at length, from fixed seeds.
+func TestGarbageDoesNoHarm(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		t.Run(fmt.Sprint("frames/", seed), func(t *testing.T) { playNIC(t, vary(rng, framesToVary())) })
+		t.Run(fmt.Sprint("interface/", seed), func(t *testing.T) { playProcess(t, vary(rng, writesToVary())) })
+	}
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* The Group Table: Join_Group, Leave_Group, New_Group. */
+#include "internal.h"
+
+static struct ncp_group **slot_of(struct ncp *ncp, const u8 *name)
+{
+	struct ncp_group **slot = &ncp->groups[ncp_name_hash(name) & ncp->group_mask];
+
+	while (*slot && memcmp((*slot)->name, name, QNIX_NAME_LEN))
+		slot = &(*slot)->next;
+	return slot;
+}
+
+struct ncp_group *ncp_group_named(struct ncp *ncp, const u8 *name)
+{
+	return *slot_of(ncp, name);
+}
+
+struct ncp_member *ncp_member_of(const struct ncp_peer *peer, const struct ncp_group *g)
+{
+	struct ncp_link *l, *n;
+
+	ncp_for_each(l, n, &peer->members)
+		if (ncp_entry(l, struct ncp_member, at_peer)->group == g)
+			return ncp_entry(l, struct ncp_member, at_peer);
+	return NULL;
+}
+
+/* 0, or why nobody can join that group with that size. */
+u32 ncp_group_check(struct ncp *ncp, const u8 *name, u32 size)
+{
+	struct ncp_group *g;
+
+	if (!ncp_name_valid(name) || !size || size > ncp->limits.names)
+		return QNIX_DB_INVALID;
+	g = ncp_group_named(ncp, name);
+	if (!g)
+		return ncp->group_count < ncp->limits.groups ? 0 : QNIX_DB_NO_MEMORY;
+	return g->size == size && g->count < size ? 0 : QNIX_DB_INVALID;
+}
+
+static struct ncp_group *group_add(struct ncp *ncp, const u8 *name, u32 size)
+{
+	struct ncp_group *g;
+
+	if (ncp->group_count >= ncp->limits.groups)
+		return NULL;
+	g = ncp_alloc(ncp, sizeof(*g));
+	if (!g)
+		return NULL;
+	memcpy(g->name, name, QNIX_NAME_LEN);
+	g->size = size;
+	ncp_link_init(&g->members);
+	ncp_link_init(&g->barriers);
+	ncp_link_init(&g->early);
+	*slot_of(ncp, name) = g;
+	ncp->group_count++;
+	return g;
+}
+
+static void group_free(struct ncp *ncp, struct ncp_group *g)
+{
+	*slot_of(ncp, g->name) = g->next;
+	ncp->group_count--;
+	ncp_free(ncp, g, sizeof(*g));
+}
+
+/* NULL: the table is full, or there is no memory. */
+static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
+				     struct ncp_peer *peer, u32 serial)
+{
+	struct ncp_group *g = ncp_group_named(ncp, name);
+	struct ncp_member *m = ncp_alloc(ncp, sizeof(*m));
+
+	if (!m)
+		return NULL;
+	if (!g)
+		g = group_add(ncp, name, size);
+	if (!g) {
+		ncp_free(ncp, m, sizeof(*m));
+		return NULL;
+	}
+	m->group = g;
+	m->peer = peer;
+	m->serial = serial;
+	ncp_push(&g->members, &m->in_group);
+	ncp_push(&peer->members, &m->at_peer);
+	g->count++;
+	g->view += ncp_barrier_mark(m);
+	return m;
+}
+
+/* @view and @done: which barriers the member has left behind. */
+void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done)
+{
+	struct ncp_group *g = m->group;
+
+	ncp_barrier_left(g, view, done);
+	ncp_unlink(&m->in_group);
+	ncp_unlink(&m->at_peer);
+	g->count--;
+	g->view -= ncp_barrier_mark(m);
+	ncp_free(ncp, m, sizeof(*m));
+	if (!g->count)
+		group_free(ncp, g);
+}
+
+/* Somebody has joined: when that makes the group whole, those who wait hear it. */
+static void joined(struct ncp *ncp, struct ncp_group *g)
+{
+	struct ncp_link *l, *n;
+
+	if (g->count < g->size)
+		return;
+	g->was_whole = true;
+	ncp_for_each(l, n, &g->members) {
+		struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
+
+		if (m->acked)
+			continue;
+		m->acked = true;
+		if (m->peer->at)
+			ncp_say_new_group_ack(ncp, m);
+		else
+			ncp_wait_group_ack(ncp, m, NULL);
+	}
+	ncp_barrier_whole(g);
+}
+
+/*
+ * 0: it waits for the group to be whole everywhere, then rings @send or the
+ * Driver Doorbell.
+ */
+u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *send,
+	     u64 cookie, bool registers)
+{
+	struct ncp *ncp = p->ncp;
+	u32 i, result = ncp_group_check(ncp, name, size);
+	struct ncp_group *g;
+	struct ncp_member *m;
+
+	if (result)
+		return result;
+	g = ncp_group_named(ncp, name);
+	if (g && ncp_member_of(p->peer, g))
+		return QNIX_DB_INVALID;
+	m = member_add(ncp, name, size, p->peer, ++ncp->joins);
+	if (!m)
+		return QNIX_DB_NO_MEMORY;
+	result = ncp_wait_add(p, m->group, send, cookie, registers);
+	if (result) {
+		ncp_member_remove(ncp, m, 0, 0);
+		return result;
+	}
+	for (i = 0; i < ncp->limits.nics; i++)
+		if (ncp->nics[i].id)
+			ncp_say_new_group(ncp, &ncp->nics[i], m);
+	joined(ncp, m->group);
+	return 0;
+}
+
+void ncp_join_command(struct ncp_process *p, u16 index, const u8 *name, u32 size)
+{
+	struct ncp_send *s = &p->sends[index];
+	u32 result;
+
+	s->state = NCP_SEND_JOIN;
+	result = ncp_join(p, name, size, s, 0, false);
+	if (result)
+		ncp_ring_send(s, result, 0);
+}
+
+/* A member of this NIC leaves, and all NICs are told. */
+void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result)
+{
+	struct ncp_wait *w = ncp_wait_of(m->peer->process, m->group);
+	u32 i;
+
+	if (w)
+		ncp_wait_end(ncp, w, wait_result);
+	for (i = 0; i < ncp->limits.nics; i++)
+		if (ncp->nics[i].id)
+			ncp_say_leave_group(ncp, &ncp->nics[i], m);
+	ncp_member_remove(ncp, m, m->view, m->done);
+}
+
+u32 ncp_leave(struct ncp_process *p, const u8 *name)
+{
+	struct ncp_group *g;
+	struct ncp_member *m;
+	struct ncp_wait *w;
+
+	if (!ncp_name_valid(name))
+		return QNIX_DB_INVALID;
+	g = ncp_group_named(p->ncp, name);
+	if (!g)
+		return QNIX_DB_UNKNOWN;
+	m = ncp_member_of(p->peer, g);
+	w = ncp_wait_of(p, g);
+	if (!m || (w && w->registers))
+		return QNIX_DB_INVALID;
+	ncp_leave_as(p->ncp, m, QNIX_DB_CANCELED);
+	return 0;
+}
+
+void ncp_leave_command(struct ncp_process *p, u16 index, const u8 *name)
+{
+	u32 result = ncp_leave(p, name);
+
+	ncp_ring_send(&p->sends[index], result ? result : QNIX_DB_DONE, 0);
+}
+
+/* Takes back a Join_Group that has not been rung for. */
+void ncp_join_cancel(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+	struct ncp_link *l, *n;
+
+	ncp_for_each(l, n, &p->waits) {
+		struct ncp_wait *w = ncp_entry(l, struct ncp_wait, at_process);
+
+		if (w->send == s) {
+			ncp_leave_as(p->ncp, ncp_member_of(p->peer, w->group),
+				     QNIX_DB_CANCELED);
+			return;
+		}
+	}
+}
+
+/*
+ * @nic wants another size than the members here. Of those who join at the same
+ * time the lowest NIC's size holds; a member of this NIC that has joined stays.
+ * True: the group has been given up.
+ */
+static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *nic)
+{
+	struct ncp_link *l, *n;
+	u32 left = g->count;
+
+	ncp_for_each(l, n, &g->members) {
+		struct ncp_member *m = ncp_entry(l, struct ncp_member, in_group);
+
+		if (m->peer->nic <= nic->id ||
+		    (!m->peer->at && !ncp_wait_of(m->peer->process, g)))
+			return false;
+	}
+	/* The last one takes the group with it. */
+	for (; left; left--) {
+		struct ncp_member *m = ncp_first(&g->members, struct ncp_member, in_group);
+		struct ncp_process *p = m->peer->process;
+		struct ncp_wait *w = m->peer->at ? NULL : ncp_wait_of(p, g);
+
+		if (m->peer->at)
+			ncp_member_remove(ncp, m, 0, 0);
+		else if (w->registers)
+			ncp_registration_fails(ncp, p, QNIX_DB_INVALID);
+		else
+			ncp_leave_as(ncp, m, QNIX_DB_INVALID);
+	}
+	return true;
+}
+
+/* New_Group: a process of another NIC joins. False: that cannot be. */
+bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
+		   u32 size, u32 serial)
+{
+	struct ncp_group *g;
+	struct ncp_member *m;
+
+	if (!ncp_name_valid(name) || !size)
+		return false;
+	g = ncp_group_named(ncp, name);
+	if (g && ncp_member_of(peer, g))
+		return false;
+	if (g && g->size != size && !yields(ncp, g, nic))
+		return true;
+	m = member_add(ncp, name, size, peer, serial);
+	/* Without memory it is not acknowledged, and the other side's time runs out. */
+	if (m)
+		joined(ncp, m->group);
+	return true;
+}

@@ -1,0 +1,282 @@
+//go:build linux && cgo
+
+package ncp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+func (p *process) join(i uint16, group string, size uint32)    { p.post(cmdJoinGroup, i, size, group) }
+func (p *process) barrier(i uint16, group string, size uint32) { p.post(cmdBarrier, i, size, group) }
+
+func TestJoinCompletesWhenTheGroupIsWhole(t *testing.T) {
+	for _, nics := range []int{1, 2, 3} {
+		c, ps := crowd(t, nics, 3, false)
+		ps[0].join(0, "g", 3)
+		ps[1].join(1, "g", 3)
+		c.run()
+		ps[0].wantSend(t, 0, free, 0)
+		cookie := ps[2].node.driver(ncp.DriverCommand{Command: ncp.JoinGroup, Index: ps[2].index, Group: ncp.MakeName("g"), Size: 3})
+		c.run()
+		ps[0].wantSend(t, 0, done, 0)
+		ps[1].wantSend(t, 1, done, 0)
+		if r := ps[2].node.result(t, cookie); r != 0 {
+			t.Fatalf("the driver's join: result %d", r)
+		}
+	}
+}
+
+func TestJoinFails(t *testing.T) {
+	c, ps := crowd(t, 2, 4, false)
+	ps[0].join(0, "g", 2)
+	c.run()
+	for _, tc := range []struct {
+		name  string
+		p     *process
+		group string
+		size  uint32
+		want  state
+	}{
+		{"other size", ps[1], "g", 3, invalid},
+		{"size 0", ps[1], "h", 0, invalid},
+		{"size of more than can be", ps[1], "h", limits.Names + 1, invalid},
+		{"no name", ps[1], "", 2, invalid},
+		{"twice", ps[0], "g", 2, invalid},
+		{"the last", ps[1], "g", 2, done},
+		{"one too many", ps[2], "g", 2, invalid},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.p.clear(false, 1)
+			tc.p.join(1, tc.group, tc.size)
+			c.run()
+			tc.p.wantSend(t, 1, tc.want, 0)
+		})
+	}
+	for i := range limits.Groups - 1 {
+		ps[3].join(uint16(i%8), fmt.Sprint("filler", i), 1)
+		c.run()
+		ps[3].wantSend(t, uint16(i%8), done, 0)
+	}
+	ps[3].join(0, "toomany", 1)
+	c.run()
+	ps[3].wantSend(t, 0, noMemory, 0)
+}
+
+func TestSizesThatDifferAtTheSameTime(t *testing.T) {
+	c, ps := crowd(t, 3, 3, false)
+	ps[1].join(0, "g", 1)
+	ps[2].join(0, "g", 1)
+	ps[0].join(0, "g", 2) // the lowest NIC's
+	for _, p := range ps {
+		p.node.nic.Step(4)
+	}
+	c.run()
+	ps[0].wantSend(t, 0, free, 0)
+	ps[1].wantSend(t, 0, invalid, 0)
+	ps[2].wantSend(t, 0, invalid, 0)
+	ps[2].join(0, "g", 2)
+	c.run()
+	ps[0].wantSend(t, 0, done, 0)
+	ps[2].wantSend(t, 0, done, 0)
+}
+
+func TestLeave(t *testing.T) {
+	c, ps := crowd(t, 2, 2, true)
+	ps[0].post(cmdLeaveGroup, 0, 0, "all")
+	ps[0].post(cmdLeaveGroup, 1, 0, "all")
+	ps[0].post(cmdLeaveGroup, 2, 0, "none")
+	ps[0].post(cmdLeaveGroup, 3, 0, "")
+	c.run()
+	ps[0].wantSend(t, 0, done, 0)
+	ps[0].wantSend(t, 1, invalid, 0)
+	ps[0].wantSend(t, 2, unknown, 0)
+	ps[0].wantSend(t, 3, invalid, 0)
+	cookie := ps[1].node.driver(ncp.DriverCommand{Command: ncp.LeaveGroup, Index: ps[1].index, Group: ncp.MakeName("all")})
+	c.run()
+	if r := ps[1].node.result(t, cookie); r != 0 {
+		t.Fatalf("the driver's leave: result %d", r)
+	}
+	// The group is gone with its last member, and can be another.
+	ps[0].post(cmdLeaveGroup, 0, 0, "all")
+	ps[1].join(0, "all", 1)
+	c.run()
+	ps[0].wantSend(t, 0, unknown, 0)
+	ps[1].wantSend(t, 0, done, 0)
+}
+
+func TestJoinCanBeTakenBack(t *testing.T) {
+	c, ps := crowd(t, 2, 3, false)
+	ps[0].join(0, "g", 2)
+	cookie := ps[1].node.driver(ncp.DriverCommand{Command: ncp.JoinGroup, Index: ps[1].index, Group: ncp.MakeName("h"), Size: 2})
+	c.run()
+	ps[0].post(cmdCancelSend, 0, 0, "")
+	ps[1].node.driver(ncp.DriverCommand{Command: ncp.Abandon, Cookie: cookie})
+	c.run()
+	ps[0].wantSend(t, 0, canceled, 0)
+	if r := ps[1].node.result(t, cookie); state(r) != canceled {
+		t.Fatalf("the driver's join: got %v, want canceled", state(r))
+	}
+	for _, g := range []string{"g", "h"} {
+		ps[2].join(0, g, 1)
+		c.run()
+		ps[2].wantSend(t, 0, done, 0)
+	}
+}
+
+func TestBarrierHoldsUntilAllHaveReachedIt(t *testing.T) {
+	for _, nics := range []int{1, 2, 5} {
+		t.Run(fmt.Sprint("nics=", nics), func(t *testing.T) {
+			c, ps := crowd(t, nics, 6, true)
+			for round := range 4 {
+				for i := range ps {
+					p := ps[(i*5+round)%6]
+					if i == 5 {
+						for j := range 5 {
+							q := ps[(j*5+round)%6]
+							q.wantSend(t, 0, free, 0)
+						}
+					}
+					p.barrier(0, "all", 6)
+					c.run()
+				}
+				for _, p := range ps {
+					p.wantSend(t, 0, done, 0)
+					p.clear(false, 0)
+				}
+			}
+		})
+	}
+}
+
+func TestBarriersOfOneProcessCount(t *testing.T) {
+	c, ps := crowd(t, 2, 2, true)
+	for i := range uint16(3) { // three ahead
+		ps[0].barrier(i, "all", 2)
+	}
+	c.run()
+	for i := range uint16(3) {
+		ps[0].wantSend(t, i, free, 0)
+		ps[1].barrier(0, "all", 2)
+		c.run()
+		ps[1].wantSend(t, 0, done, 0)
+		ps[0].wantSend(t, i, done, 0)
+	}
+}
+
+func TestBarrierFails(t *testing.T) {
+	c, ps := crowd(t, 2, 3, false)
+	ps[0].join(0, "g", 2)
+	c.run()
+	ps[0].barrier(4, "g", 2) // early
+	for i, tc := range []struct {
+		p     *process
+		group string
+		size  uint32
+		want  state
+	}{
+		{ps[0], "none", 2, unknown}, {ps[0], "", 2, invalid}, {ps[0], "g", 3, invalid}, {ps[2], "g", 2, invalid},
+	} {
+		tc.p.barrier(1, tc.group, tc.size)
+		c.run()
+		if s, _ := tc.p.doorbell(false, 1); s != tc.want {
+			t.Fatalf("case %d: got %v, want %v", i, s, tc.want)
+		}
+	}
+	ps[0].wantSend(t, 4, free, 0)
+	ps[1].join(0, "g", 2)
+	ps[1].barrier(1, "g", 2)
+	c.run()
+	ps[0].wantSend(t, 4, done, 0)
+	ps[1].wantSend(t, 1, done, 0)
+}
+
+func TestDeathBreaksABarrier(t *testing.T) {
+	for _, nics := range []int{1, 2, 3} {
+		for _, how := range []string{"end", "leave", "nic"} {
+			if how == "nic" && nics < 3 {
+				continue
+			}
+			t.Run(fmt.Sprint(how, nics), func(t *testing.T) {
+				c, ps := crowd(t, nics, 3, true)
+				ps[0].barrier(0, "all", 3)
+				ps[1].barrier(0, "all", 3)
+				c.run()
+				switch how {
+				case "end":
+					ps[2].end()
+				case "leave":
+					ps[2].post(cmdLeaveGroup, 0, 0, "all")
+				case "nic":
+					for _, n := range c.nodes[:2] {
+						n.driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 3})
+					}
+				}
+				c.run()
+				ps[0].wantSend(t, 0, gone, 0)
+				ps[1].wantSend(t, 0, gone, 0)
+				ps[1].barrier(1, "all", 3) // the group is not whole any more
+				c.run()
+				ps[1].wantSend(t, 1, gone, 0)
+				// Another one in its place: the group is whole, and counts anew.
+				p := c.nodes[0].register("p3")
+				p.join(0, "all", 3)
+				c.run()
+				p.wantSend(t, 0, done, 0)
+				for _, q := range []*process{ps[0], ps[1], p} {
+					q.barrier(2, "all", 3)
+				}
+				c.run()
+				for _, q := range []*process{ps[0], ps[1], p} {
+					q.wantSend(t, 2, done, 0)
+				}
+			})
+		}
+	}
+}
+
+// A member that leaves and joins again counts its barriers anew, and so do the others.
+func TestWhoComesBackCountsAnew(t *testing.T) {
+	c, ps := crowd(t, 2, 2, true)
+	ps[0].barrier(0, "all", 2)
+	ps[0].barrier(1, "all", 2)
+	c.run()
+	ps[1].post(cmdLeaveGroup, 0, 0, "all")
+	c.run()
+	ps[0].wantSend(t, 0, gone, 0)
+	ps[0].wantSend(t, 1, gone, 0)
+	ps[1].join(0, "all", 2)
+	c.run()
+	ps[1].barrier(1, "all", 2)
+	c.run()
+	ps[1].wantSend(t, 1, free, 0)
+	ps[0].barrier(2, "all", 2)
+	c.run()
+	ps[0].wantSend(t, 2, done, 0)
+	ps[1].wantSend(t, 1, done, 0)
+}
+
+func TestWhoLeavesAfterABarrierDoesNotBreakIt(t *testing.T) {
+	c, ps := crowd(t, 3, 3, true)
+	for _, p := range ps {
+		p.barrier(0, "all", 3)
+	}
+	// p2's NIC hears of all, p0's of p2 alone; then p2 ends, before p0's NIC hears of p1.
+	for _, n := range c.nodes {
+		n.nic.Step(4)
+	}
+	c.nodes[0].nic.Carry(c.nodes[2].nic, 9)
+	c.nodes[1].nic.Carry(c.nodes[2].nic, 9)
+	c.nodes[2].nic.Step(9)
+	ps[2].wantSend(t, 0, done, 0)
+	ps[2].end()
+	c.nodes[2].nic.Step(9)
+	c.nodes[2].nic.Carry(c.nodes[0].nic, 9)
+	c.nodes[0].nic.Step(9)
+	ps[0].wantSend(t, 0, free, 0)
+	c.run()
+	ps[0].wantSend(t, 0, done, 0)
+	ps[1].wantSend(t, 0, done, 0)
+}

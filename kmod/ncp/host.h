@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * A host in memory, for tests, simulations and fuzzing: NICs of one thread,
+ * whose frames are carried by whoever steps them.
+ */
+#ifndef _QNIX_NCP_HOST_H
+#define _QNIX_NCP_HOST_H
+
+#include "ncp.h"
+
+#define HOST_HANDLES	64
+
+struct host_memory {
+	uint8_t *base;
+	uint64_t len;
+	uint32_t access;
+};
+
+/* A process as the host knows it: its translated memory. A handle is an index + 1. */
+struct host_process {
+	struct host_memory memory[HOST_HANDLES];
+	uint64_t notified;
+};
+
+struct host_doorbell {
+	uint64_t cookie;
+	int32_t result;
+	int32_t pad;
+};
+
+struct host_nic;
+
+struct host_nic *host_create(uint16_t nic, const struct ncp_limits *limits, uint32_t fifo);
+/* How many bytes the NIC has not freed. */
+uint64_t host_destroy(struct host_nic *h);
+struct ncp *host_ncp(struct host_nic *h);
+/* Bytes that the NIC holds. */
+uint64_t host_allocated(const struct host_nic *h);
+/* The next @after allocations succeed, all others fail; < 0: none fails. */
+void host_fail_after(struct host_nic *h, int64_t after);
+
+uint32_t host_run(struct host_nic *h, uint32_t budget);
+/* Output FIFO of one NIC: oldest frame, or NULL. */
+const void *host_tx_peek(struct host_nic *h, uint16_t nic, uint32_t *size);
+void host_tx_consume(struct host_nic *h, uint16_t nic);
+bool host_receive(struct host_nic *h, uint16_t from, const void *frame, uint32_t size);
+/* Moves frames from @from's output FIFO to @to's input FIFO; how many. */
+uint32_t host_carry(struct host_nic *from, struct host_nic *to, uint32_t most);
+void host_drop(struct host_nic *h, uint16_t nic);
+uint32_t host_doorbells(struct host_nic *h, struct host_doorbell *to, uint32_t most);
+bool host_input_empty(const struct host_nic *h);
+uint16_t host_id(const struct host_nic *h);
+
+#endif /* _QNIX_NCP_HOST_H */

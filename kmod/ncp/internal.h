@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The tables of the control program, and who offers what to whom. README.md
+ * maps the specification's names to these.
+ */
+#ifndef _QNIX_NCP_INTERNAL_H
+#define _QNIX_NCP_INTERNAL_H
+
+#include "compat.h"
+#include "ncp.h"
+
+#define NCP_DRIVER_COMMANDS	64	/* entries of the Driver Command Queue */
+#define NCP_TELL		8	/* the head is told after so many commands */
+#define NCP_POLLS		1024	/* empty looks at a Command Queue until it is left alone */
+#define NCP_FLUSH		8	/* waiting system messages sent in one step */
+#define NCP_MAX_BEHIND		65536	/* of one NIC; one further behind is given up as dead */
+#define NCP_MAX_REMEMBERED	8192	/* requests of one sender, at one NIC */
+#define NCP_MAX_LEGS		16384	/* receivers of all broadcasts and multicasts of a process */
+#define NCP_BOUNCE		4096
+#define NCP_MAX_PAYLOAD		48	/* of a system message */
+
+/* ---- circular doubly linked lists ---- */
+
+struct ncp_link {
+	struct ncp_link *next, *prev;
+};
+
+static inline void ncp_link_init(struct ncp_link *l)
+{
+	l->next = l;
+	l->prev = l;
+}
+
+static inline bool ncp_empty(const struct ncp_link *l)
+{
+	return l->next == l;
+}
+
+static inline void ncp_push(struct ncp_link *head, struct ncp_link *l)
+{
+	l->prev = head->prev;
+	l->next = head;
+	head->prev->next = l;
+	head->prev = l;
+}
+
+/* Takes @l out of the list it is in, if it is in one. */
+static inline void ncp_unlink(struct ncp_link *l)
+{
+	l->next->prev = l->prev;
+	l->prev->next = l->next;
+	ncp_link_init(l);
+}
+
+static inline void ncp_to_tail(struct ncp_link *head, struct ncp_link *l)
+{
+	ncp_unlink(l);
+	ncp_push(head, l);
+}
+
+#define ncp_entry(l, type, member)	container_of(l, type, member)
+#define ncp_first(head, type, member)	ncp_entry((head)->next, type, member)
+#define ncp_for_each(l, n, head) \
+	for (l = (head)->next, n = l->next; l != (head); l = n, n = l->next)
+
+/* ---- table.c: FIFOs under a key: what goes between a pair under a tag ---- */
+
+struct ncp_node {
+	struct ncp_node *next_hash;	/* of a FIFO's head */
+	struct ncp_node *next, *prev, *tail;	/* @tail: of a FIFO's head */
+	struct ncp_peer *peer;
+	u16 tag;
+	bool in;
+};
+
+struct ncp_table {
+	struct ncp_node **buckets;
+	u32 mask;
+};
+
+struct ncp_node *ncp_head(const struct ncp_table *t, const struct ncp_peer *peer,
+			  u16 tag);
+void ncp_append(struct ncp_table *t, struct ncp_node *n);
+void ncp_replace(struct ncp_table *t, struct ncp_node *old, struct ncp_node *n);
+void ncp_remove(struct ncp_table *t, struct ncp_node *n);
+
+/* ---- NIC Table ---- */
+
+struct ncp_nic {
+	u16 id;			/* coordinates; 0: the entry is free */
+	bool full;		/* its output FIFO was, in step @looked */
+	bool gone;		/* it is being removed */
+	bool lost;		/* it could not be told something: it is removed next */
+	u64 looked;
+	u64 stamp;		/* who has been told of a barrier */
+	u32 behind_count;
+	struct ncp_link peers;
+	struct ncp_link late;	/* in ncp->late, while messages wait */
+	struct ncp_link behind;	/* struct ncp_message: what waits for room */
+};
+
+/* ---- Name Table ---- */
+
+struct ncp_peer {
+	struct ncp_peer *next_name, *next_id;
+	struct ncp_link at_nic;
+	u8 name[QNIX_NAME_LEN];
+	u16 nic, pid, generation;
+	bool gone;		/* only what is buffered of its messages holds it */
+	u32 remembered;		/* requests of it */
+	struct ncp_nic *at;	/* NULL: this NIC */
+	struct ncp_process *process;
+	struct ncp_link sends;	/* to it, from here: struct ncp_send */
+	struct ncp_link receives;	/* from it, here: struct ncp_receive */
+	struct ncp_link members;	/* its memberships */
+};
+
+/* ---- map.c: Descriptor Maps ---- */
+
+/*
+ * Where the next byte of a message lies: in memory of the NIC or in a Context
+ * Region (@memory), or in what a list of descriptors names. As the network
+ * keeps order, of a Descriptor Map only the next packet's element is ever
+ * asked for; this is that element.
+ */
+struct ncp_map {
+	u8 *memory;
+	const struct qnix_descriptor *list;	/* NULL: @memory */
+	u32 count;		/* descriptors not yet read */
+	u32 handle;		/* the descriptor in use, read once */
+	u32 room;		/* bytes left in it, or at @memory */
+	u64 offset;
+};
+
+/* ---- Scheduling Queue entries ---- */
+
+enum ncp_send_state {
+	NCP_SEND_FREE,
+	NCP_SEND_BEHIND,	/* another one to that receiver and tag is first */
+	NCP_SEND_START,		/* in the Scheduling Queue: Permission Flag 0, not requested */
+	NCP_SEND_REQUESTED,
+	NCP_SEND_GRANTED,	/* in the Scheduling Queue: Permission Flag set */
+	NCP_SEND_PARENT,	/* a broadcast or multicast whose legs are on their way */
+	NCP_SEND_NAMES,		/* a multicast whose names are not all read */
+	NCP_SEND_JOIN,
+	NCP_SEND_EARLY,		/* a barrier that waits for its group to be whole */
+	NCP_SEND_BARRIER,
+};
+
+struct ncp_send {
+	struct ncp_node flow;
+	struct ncp_link queue;	/* second level Scheduling Queue; or of a group */
+	struct ncp_link at_peer;
+	struct ncp_process *process;
+	struct ncp_send *parent;	/* of a leg; a leg's Context field is invalid */
+	struct ncp_receive *to;	/* who has the request, when that is on this NIC */
+	struct ncp_map map;
+	u32 id;			/* of the request */
+	u32 len, left;
+	u32 packet;		/* bytes of each packet but the last */
+	u16 context, counter;
+	u8 state, flags;
+	bool urgent;		/* *_SHORT */
+
+	/* of a parent: its legs, and of a barrier */
+	struct ncp_send *legs;
+	u32 legs_all, legs_made, legs_left;
+	u32 result;		/* first failure of a leg, or QNIX_DB_DONE */
+
+	struct ncp_member *member;	/* of a barrier */
+	struct ncp_send *also;	/* further barriers of this epoch */
+	u64 view;		/* the epoch: which members, */
+	u32 round;		/* and the how manieth of theirs */
+	u32 missing;		/* members that are not there yet */
+};
+
+/* ---- Receive Table entries ---- */
+
+enum ncp_receive_state {
+	NCP_RECEIVE_FREE,
+	NCP_RECEIVE_POSTED,	/* unmatched */
+	NCP_RECEIVE_ACTIVE,	/* matched, packets are coming: Descriptor Map valid */
+	NCP_RECEIVE_BUFFER,	/* the same into local memory: Context field invalid */
+	NCP_RECEIVE_HELD,	/* wholly in local memory */
+	NCP_RECEIVE_REQUEST,	/* a request that could not be granted */
+};
+
+struct ncp_receive {
+	struct ncp_node match;
+	struct ncp_link at_peer;
+	struct ncp_link memory;	/* in ncp->hungry: waits for local memory */
+	struct ncp_link dynamic;	/* in its process's list: an entry without a context */
+	struct ncp_process *process;
+	struct ncp_send *from;	/* the sender is on this NIC */
+	struct ncp_map map;
+	u32 id;			/* of the request */
+	u32 room;		/* what the process posted */
+	u32 len, left;		/* of the message; still to come */
+	u32 packet;
+	u32 moved;		/* bytes delivered */
+	u32 result;
+	u32 size;		/* bytes of @buffer, of the local memory */
+	u8 *buffer;
+	u16 context, counter;
+	u8 state, flags;
+};
+
+/* ---- Process Table ---- */
+
+struct ncp_process {
+	struct ncp *ncp;
+	struct ncp_peer *peer;
+	void *host;		/* ncp_driver_command.process */
+	struct qnix_memory_info info;
+	u16 index;
+	bool ended;		/* nothing rings any more */
+
+	/* Virtual Network Interface Info */
+	const struct qnix_context *send_contexts, *receive_contexts;
+	u8 *send_regions, *receive_regions;
+	struct qnix_descriptor *pool;
+
+	/* Command Queue */
+	struct qnix_command *commands;
+	struct ncp_link queue;	/* Command Scheduling Queue, while it is looked at */
+	u32 head;
+	u32 idle;		/* empty looks since the last command */
+	u32 names;		/* that still belong to @multicast */
+	u32 legs;		/* of all its broadcasts and multicasts */
+	struct ncp_send *multicast;
+
+	/* Doorbell Info; the NIC's own copy of all that it writes */
+	struct qnix_vni_status *status;
+	u64 *send_doorbells, *receive_doorbells;
+	u32 *ring;
+	u32 ring_tail, misuse;
+	struct ncp_link rung;	/* in ncp->rung, until the host is told */
+
+	/* Scheduling Status */
+	struct ncp_link scheduled;	/* first level Scheduling Queue */
+	struct ncp_link ready;	/* second level: struct ncp_send */
+
+	struct ncp_table flows;	/* of sends */
+	struct ncp_table matches;	/* Receive Table */
+	struct ncp_link dynamic;	/* struct ncp_receive without a context */
+	struct ncp_link waits;	/* struct ncp_wait */
+	struct ncp_send *sends;	/* one of each context */
+	struct ncp_receive *receives;
+	size_t memory;		/* bytes of this with all tables */
+	struct qnix_statistics stat;
+};
+
+/* ---- Group Table ---- */
+
+struct ncp_member {
+	struct ncp_link in_group, at_peer;
+	struct ncp_group *group;
+	struct ncp_peer *peer;
+	u32 serial;		/* which of its NIC's joins this is */
+	u64 view;		/* barriers reached: those of @view up to @round */
+	u32 round;
+	u32 done;		/* a process of this NIC: those of @view that were left */
+	bool acked;		/* its NIC has been told that the group is whole here */
+};
+
+struct ncp_group {
+	struct ncp_group *next;
+	u8 name[QNIX_NAME_LEN];
+	u32 size;		/* members that make it whole */
+	u32 count;		/* members now: the specification's Size field */
+	bool was_whole;
+	u64 view;		/* sum of the members' marks: says which they are */
+	struct ncp_link members;
+	struct ncp_link barriers;	/* struct ncp_send: the first of each epoch */
+	struct ncp_link early;	/* barriers from before it was whole */
+};
+
+/* ---- wait.c: what waits for acknowledgements ---- */
+
+struct ncp_wait {
+	struct ncp_link at_process;
+	struct ncp_process *process;
+	struct ncp_group *group;	/* or NULL */
+	struct ncp_send *send;	/* Join_Group of a process; else a driver command */
+	u64 cookie;
+	bool registers;		/* NEW_PROCESS */
+	bool whole;		/* the group is, here */
+	u32 acks;		/* still missing, with this NIC's own view of the group */
+	size_t memory;
+	u8 *need;		/* of each entry of the NIC Table: NCP_NEED_* */
+};
+
+#define NCP_NEED_PROCESS	1
+#define NCP_NEED_GROUP		2
+
+/* ---- the NIC ---- */
+
+struct ncp {
+	const struct ncp_ops *ops;
+	void *host;
+	u16 id;
+	struct ncp_limits limits;
+	u64 now;		/* steps */
+	u64 stamp;
+	u32 requests, joins;	/* numbers them */
+	bool asleep;		/* ncp_need_wakeup */
+	struct qnix_statistics stat;
+
+	struct ncp_driver_command *commands;
+	u32 posted, taken, told;
+
+	struct ncp_process **processes;	/* NIC Process Table */
+	u16 *generations;
+	struct ncp_link queue;	/* Command Scheduling Queue */
+	struct ncp_link scheduled;	/* first level Scheduling Queue */
+	struct ncp_link rung;
+
+	struct ncp_peer **by_name, **by_id;	/* Name Table */
+	u32 peer_mask, peers;
+	struct ncp_group **groups;	/* Group Table */
+	u32 group_mask, group_count;
+	struct ncp_nic *nics;	/* NIC Table */
+	u32 nic_count;
+	u16 *nic_index;		/* coordinates to entry + 1 */
+	struct ncp_link late;	/* NICs that have waiting messages */
+
+	u32 memory;		/* of limits.local_memory, in use */
+	struct ncp_link hungry;	/* requests that wait for it, oldest first */
+	u8 *bounce;
+};
+
+/* A request, from the wire or from a process of this NIC (@from). */
+struct ncp_request {
+	struct ncp_process *receiver;
+	struct ncp_peer *sender;
+	struct ncp_send *from;
+	u32 id, len, packet;
+	u16 tag;
+};
+
+/* The ids in a Permission_Request, which may name nobody. */
+struct ncp_pair {
+	u16 receiver, receiver_generation, sender, sender_generation, tag;
+	u32 id;
+};
+
+/* ncp.c */
+void *ncp_alloc(struct ncp *ncp, size_t size);
+void ncp_free(struct ncp *ncp, void *memory, size_t size);
+void ncp_read_once(void *to, const void *from, size_t size);
+struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation);
+
+/* name.c */
+bool ncp_name_valid(const u8 *name);
+u32 ncp_name_hash(const u8 *name);
+struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name);
+struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name);
+struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag);
+struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation);
+struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid);
+struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *at, u16 pid,
+			      u16 generation);
+void ncp_peer_gone(struct ncp *ncp, struct ncp_peer *peer);
+void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer);
+
+/* nic.c */
+struct ncp_nic *ncp_nic_of(struct ncp *ncp, u16 nic);
+int ncp_nic_add(struct ncp *ncp, u16 id);
+void ncp_nic_remove(struct ncp *ncp, struct ncp_nic *nic);
+
+/* register.c */
+void ncp_new_process(struct ncp *ncp, const struct ncp_driver_command *c);
+void ncp_delete_process(struct ncp *ncp, struct ncp_process *p);
+
+/* wait.c */
+u32 ncp_wait_add(struct ncp_process *p, struct ncp_group *group, struct ncp_send *send,
+		 u64 cookie, bool registers);
+void ncp_wait_end(struct ncp *ncp, struct ncp_wait *w, int result);
+void ncp_wait_process_ack(struct ncp *ncp, struct ncp_process *p, struct ncp_nic *nic,
+			  int result);
+void ncp_wait_group_ack(struct ncp *ncp, const struct ncp_member *m, struct ncp_nic *nic);
+struct ncp_wait *ncp_wait_of(struct ncp_process *p, const struct ncp_group *group);
+void ncp_wait_nic_gone(struct ncp *ncp, struct ncp_nic *nic);
+void ncp_wait_abandon(struct ncp *ncp, u64 cookie);
+bool ncp_registering(const struct ncp_process *p);
+void ncp_registration_fails(struct ncp *ncp, struct ncp_process *p, int result);
+
+/* driver_command.c */
+bool ncp_driver_command(struct ncp *ncp);
+
+/* command.c */
+bool ncp_read_command(struct ncp *ncp);
+void ncp_read_context(struct qnix_context *to, const struct qnix_context *from);
+void ncp_look_at(struct ncp_process *p);
+
+/* doorbell.c */
+void ncp_ring_send(struct ncp_send *s, u32 state, u32 len);
+void ncp_ring_receive(struct ncp_receive *r, u32 state, u32 len);
+void ncp_misuse(struct ncp_process *p);
+void ncp_tell_host(struct ncp *ncp);
+
+/* map.c */
+enum ncp_moved {
+	NCP_MOVED,
+	NCP_BAD_FROM,
+	NCP_BAD_TO,
+};
+
+bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 index,
+		     bool receive, bool inline_data, struct ncp_map *map);
+void ncp_map_memory(struct ncp_map *map, void *memory, u32 len);
+enum ncp_moved ncp_move(struct ncp *ncp, struct ncp_process *to, struct ncp_map *to_map,
+			struct ncp_process *from, struct ncp_map *from_map, u32 len,
+			u32 *moved);
+
+/* send.c */
+void ncp_send_init(struct ncp_send *s, struct ncp_process *p);
+bool ncp_send_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
+		      u8 *name);
+void ncp_send_command(struct ncp_process *p, u16 index, bool urgent);
+void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer);
+void ncp_send_request(struct ncp_send *s);
+void ncp_send_granted(struct ncp_send *s);
+void ncp_send_end(struct ncp_send *s, u32 result);
+void ncp_send_cancel(struct ncp_send *s);
+void ncp_send_drop(struct ncp_send *s);
+
+/* tx.c */
+enum ncp_sent {
+	NCP_SENT_MORE,		/* a packet has gone, more are to come */
+	NCP_SENT_ALL,		/* the operation has ended */
+	NCP_SENT_FULL,		/* the NIC output FIFO has no room */
+};
+
+bool ncp_tx(struct ncp *ncp);
+enum ncp_sent ncp_send_packet(struct ncp_send *s);
+
+/* rx.c */
+bool ncp_rx(struct ncp *ncp);
+
+/* receive.c */
+void ncp_receive_init(struct ncp_receive *r, struct ncp_process *p);
+void ncp_receive_command(struct ncp_process *p, u16 index);
+void ncp_receive_cancel(struct ncp_receive *r);
+enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
+				struct ncp_map *map, u32 n);
+void ncp_receive_fail(struct ncp_receive *r, u32 result);
+void ncp_receive_unmatch(struct ncp_receive *r);
+void ncp_receive_free(struct ncp_receive *r);
+void ncp_receive_drop(struct ncp_receive *r);
+
+/* request.c */
+struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag);
+u32 ncp_request(struct ncp *ncp, const struct ncp_request *q);
+void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old);
+void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id);
+bool ncp_feed(struct ncp *ncp);
+
+/* multicast.c */
+void ncp_broadcast(struct ncp_process *p, u16 index, const u8 *name, bool urgent);
+void ncp_multicast(struct ncp_process *p, u16 index, u32 size, bool urgent);
+void ncp_multicast_names(struct ncp_process *p, const struct qnix_command *c);
+void ncp_multicast_cut(struct ncp_process *p);
+void ncp_leg_end(struct ncp_send *leg, u32 result);
+void ncp_legs_cancel(struct ncp_send *s);
+void ncp_legs_drop(struct ncp_send *s);
+
+/* group.c */
+struct ncp_group *ncp_group_named(struct ncp *ncp, const u8 *name);
+struct ncp_member *ncp_member_of(const struct ncp_peer *peer, const struct ncp_group *g);
+u32 ncp_group_check(struct ncp *ncp, const u8 *name, u32 size);
+u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *send,
+	     u64 cookie, bool registers);
+void ncp_join_command(struct ncp_process *p, u16 index, const u8 *name, u32 size);
+void ncp_join_cancel(struct ncp_send *s);
+u32 ncp_leave(struct ncp_process *p, const u8 *name);
+void ncp_leave_command(struct ncp_process *p, u16 index, const u8 *name);
+void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result);
+void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done);
+bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
+		   u32 size, u32 serial);
+
+/* barrier.c */
+void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size);
+void ncp_barrier_whole(struct ncp_group *g);
+void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round);
+void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done);
+u64 ncp_barrier_mark(const struct ncp_member *m);
+
+/* system.c: what other NICs say */
+enum {
+	NCP_MSG_FIRST			= 0xff80,
+	NCP_MSG_PERMISSION_REQUEST	= 0xff80,
+	NCP_MSG_PERMISSION_REPLY	= 0xff81,
+	NCP_MSG_NEW_PROCESS		= 0xff82,
+	NCP_MSG_NEW_PROCESS_ACK		= 0xff83,
+	NCP_MSG_NEW_GROUP		= 0xff84,
+	NCP_MSG_NEW_GROUP_ACK		= 0xff85,
+	NCP_MSG_BARRIER			= 0xff86,
+	NCP_MSG_DELETE_PROCESS		= 0xff87,
+	NCP_MSG_LEAVE_GROUP		= 0xff88,
+	NCP_MSG_FAILURE			= 0xff89,
+	NCP_MSG_CANCEL			= 0xff8a,
+	NCP_MSG_COUNT			= 11,
+};
+
+/* Whom a Failure is for. */
+enum {
+	NCP_FOR_SENDER		= 1,
+	NCP_FOR_RECEIVER	= 2,
+};
+
+bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
+			u32 size);
+
+/* say.c: what other NICs are told */
+void ncp_say_request(struct ncp_send *s);
+void ncp_say_reply(struct ncp_receive *r);
+void ncp_say_cancel(struct ncp_send *s);
+void ncp_say_given_up(struct ncp_send *s, u32 result);
+void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
+		     u32 result);
+void ncp_say_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
+void ncp_say_new_process_ack(struct ncp *ncp, struct ncp_nic *nic, u16 pid, u16 generation,
+			     u16 result);
+void ncp_say_delete_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
+void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_member *m);
+void ncp_say_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
+
+/* late.c: the way into the NIC output FIFO */
+void *ncp_frame_reserve(struct ncp *ncp, struct ncp_nic *nic, u32 size);
+void ncp_say(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload, const u8 *end);
+bool ncp_flush(struct ncp *ncp);
+void ncp_late_free(struct ncp *ncp, struct ncp_nic *nic);
+
+#endif /* _QNIX_NCP_INTERNAL_H */

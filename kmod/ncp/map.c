@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* Descriptor Maps: where the bytes of a message lie, and moving them. */
+#include "internal.h"
+
+void ncp_map_memory(struct ncp_map *map, void *memory, u32 len)
+{
+	memset(map, 0, sizeof(*map));
+	map->memory = memory;
+	map->room = len;
+}
+
+/*
+ * The buffer that a context names; @c is the NIC's own copy. False: it lies
+ * outside the process's interface.
+ */
+bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 index,
+		     bool receive, bool inline_data, struct ncp_map *map)
+{
+	u8 *region = (receive ? p->receive_regions : p->send_regions) +
+		     (size_t)index * p->info.region_size;
+
+	if (inline_data) {
+		if (c->len > p->info.region_size)
+			return false;
+		ncp_map_memory(map, region, c->len);
+		return true;
+	}
+	memset(map, 0, sizeof(*map));
+	map->count = c->descriptors;
+	if (c->flags & QNIX_CTX_POOL) {
+		if (c->pool_index > p->info.pool_entries ||
+		    c->descriptors > p->info.pool_entries - c->pool_index)
+			return false;
+		map->list = p->pool + c->pool_index;
+	} else {
+		if (c->descriptors > p->info.region_size / sizeof(*map->list))
+			return false;
+		map->list = (const struct qnix_descriptor *)region;
+	}
+	return true;
+}
+
+/* Makes @map->room more than 0, if anything is left. */
+static bool next_piece(struct ncp_map *map)
+{
+	while (!map->room) {
+		if (!map->list || !map->count)
+			return false;
+		/* Each field is read once: the process may write here at any time. */
+		map->handle = READ_ONCE(map->list->handle);
+		map->room = READ_ONCE(map->list->len);
+		map->offset = READ_ONCE(map->list->offset);
+		if (!map->handle || map->offset + map->room < map->offset) {
+			map->room = 0;
+			map->count = 0;
+			return false;
+		}
+		map->list++;
+		map->count--;
+	}
+	return true;
+}
+
+static void advance(struct ncp_map *map, u32 n)
+{
+	if (map->list)
+		map->offset += n;
+	else
+		map->memory += n;
+	map->room -= n;
+}
+
+/*
+ * The host's copy failed, which may be either side's fault: the way through a
+ * buffer of the NIC tells whose.
+ */
+static enum ncp_moved bounce(struct ncp *ncp, struct ncp_process *to,
+			     const struct ncp_map *t, struct ncp_process *from,
+			     const struct ncp_map *f, u32 n, u32 *moved)
+{
+	u32 done, part;
+
+	for (done = 0; done < n; done += part) {
+		part = min_t(u32, n - done, NCP_BOUNCE);
+		if (ncp->ops->read(ncp->host, from->host, f->handle, f->offset + done,
+				   ncp->bounce, part))
+			return NCP_BAD_FROM;
+		if (ncp->ops->write(ncp->host, to->host, t->handle, t->offset + done,
+				    ncp->bounce, part))
+			return NCP_BAD_TO;
+		*moved += part;
+	}
+	return NCP_MOVED;
+}
+
+static enum ncp_moved move_piece(struct ncp *ncp, struct ncp_process *to,
+				 const struct ncp_map *t, struct ncp_process *from,
+				 const struct ncp_map *f, u32 n, u32 *moved)
+{
+	if (!t->list && !f->list) {
+		memcpy(t->memory, f->memory, n);
+	} else if (!t->list) {
+		if (ncp->ops->read(ncp->host, from->host, f->handle, f->offset, t->memory, n))
+			return NCP_BAD_FROM;
+	} else if (!f->list) {
+		if (ncp->ops->write(ncp->host, to->host, t->handle, t->offset, f->memory, n))
+			return NCP_BAD_TO;
+	} else if (ncp->ops->copy(ncp->host, to->host, t->handle, t->offset,
+				  from->host, f->handle, f->offset, n)) {
+		return bounce(ncp, to, t, from, f, n, moved);
+	}
+	*moved += n;
+	return NCP_MOVED;
+}
+
+/*
+ * Moves @len bytes and both maps along; @to or @from are NULL with memory of
+ * the NIC. What could be moved before a fault is added to *@moved.
+ */
+enum ncp_moved ncp_move(struct ncp *ncp, struct ncp_process *to, struct ncp_map *to_map,
+			struct ncp_process *from, struct ncp_map *from_map, u32 len,
+			u32 *moved)
+{
+	enum ncp_moved result;
+	u32 n;
+
+	for (; len; len -= n) {
+		if (!next_piece(from_map))
+			return NCP_BAD_FROM;
+		if (!next_piece(to_map))
+			return NCP_BAD_TO;
+		n = min_t(u32, len, min_t(u32, from_map->room, to_map->room));
+		result = move_piece(ncp, to, to_map, from, from_map, n, moved);
+		if (result != NCP_MOVED)
+			return result;
+		advance(from_map, n);
+		advance(to_map, n);
+	}
+	return NCP_MOVED;
+}

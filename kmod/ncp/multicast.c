@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Broadcast and Multicast: one send operation, a leg, to each receiver. The
+ * counter that the specification keeps with a local copy of the data stands in
+ * the operation of the context; the legs read the process's own memory, which
+ * is as near.
+ */
+#include "internal.h"
+
+static void legs_free(struct ncp_send *s)
+{
+	s->process->legs -= s->legs_all;
+	if (s->legs)
+		ncp_free(s->process->ncp, s->legs, s->legs_all * sizeof(*s->legs));
+	s->legs = NULL;
+}
+
+/* One of what the doorbell waits for has come. */
+static void count(struct ncp_send *s)
+{
+	if (--s->legs_left)
+		return;
+	legs_free(s);
+	ncp_ring_send(s, s->result, s->len);
+}
+
+static void failed(struct ncp_send *s, u32 result)
+{
+	if (result != QNIX_DB_DONE && s->result == QNIX_DB_DONE)
+		s->result = result;
+}
+
+void ncp_leg_end(struct ncp_send *leg, u32 result)
+{
+	leg->state = NCP_SEND_FREE;
+	failed(leg->parent, result);
+	count(leg->parent);
+}
+
+static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
+{
+	struct ncp_send *leg = &s->legs[s->legs_made++];
+
+	ncp_send_init(leg, s->process);
+	leg->context = 0xffff;
+	leg->parent = s;
+	leg->flow.tag = s->flow.tag;
+	leg->map = s->map;
+	leg->len = s->len;
+	leg->urgent = s->urgent;
+	s->legs_left++;
+	ncp_send_to(leg, peer);
+}
+
+/* Takes the context and makes room for @n legs; the caller holds it by one count. */
+static bool begin(struct ncp_process *p, u16 index, bool urgent, u32 n)
+{
+	struct ncp_send *s = &p->sends[index];
+	u8 unused[QNIX_NAME_LEN];
+
+	if (!ncp_send_context(p, index, urgent, s, unused))
+		return false;
+	s->legs_all = n;
+	s->legs_made = 0;
+	s->legs_left = 1;
+	s->result = QNIX_DB_DONE;
+	s->legs = NULL;
+	if (n && n <= NCP_MAX_LEGS - p->legs)
+		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
+	if (n && !s->legs) {
+		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
+		return false;
+	}
+	p->legs += n;
+	s->state = NCP_SEND_PARENT;
+	return true;
+}
+
+void ncp_broadcast(struct ncp_process *p, u16 index, const u8 *name, bool urgent)
+{
+	struct ncp_send *s = &p->sends[index];
+	struct ncp_group *g = ncp_name_valid(name) ? ncp_group_named(p->ncp, name) : NULL;
+	struct ncp_link *l, *n;
+
+	if (!g) {
+		ncp_ring_send(s, ncp_name_valid(name) ? QNIX_DB_UNKNOWN : QNIX_DB_INVALID, 0);
+		return;
+	}
+	if (!begin(p, index, urgent, g->count - !!ncp_member_of(p->peer, g)))
+		return;
+	ncp_for_each(l, n, &g->members) {
+		struct ncp_peer *peer = ncp_entry(l, struct ncp_member, in_group)->peer;
+
+		if (peer != p->peer)
+			leg_to(s, peer);
+	}
+	count(s);
+}
+
+void ncp_multicast(struct ncp_process *p, u16 index, u32 size, bool urgent)
+{
+	if (!size || size > p->ncp->limits.names) {
+		ncp_ring_send(&p->sends[index], QNIX_DB_INVALID, 0);
+		return;
+	}
+	if (!begin(p, index, urgent, size))
+		return;
+	p->sends[index].state = NCP_SEND_NAMES;
+	p->multicast = &p->sends[index];
+	p->names = size;
+}
+
+static void all_named(struct ncp_process *p)
+{
+	struct ncp_send *s = p->multicast;
+
+	p->multicast = NULL;
+	s->state = NCP_SEND_PARENT;
+	count(s);
+}
+
+/* Three names, or those that are left. */
+void ncp_multicast_names(struct ncp_process *p, const struct qnix_command *c)
+{
+	int i;
+
+	if (!p->multicast) {
+		ncp_misuse(p);
+		return;
+	}
+	for (i = 0; i < QNIX_NAMES_PER_COMMAND && p->names; i++, p->names--) {
+		bool valid = ncp_name_valid(c->names[i]);
+		struct ncp_peer *peer = valid ? ncp_peer_named(p->ncp, c->names[i]) : NULL;
+
+		if (peer)
+			leg_to(p->multicast, peer);
+		else
+			failed(p->multicast, valid ? QNIX_DB_UNKNOWN : QNIX_DB_INVALID);
+	}
+	if (!p->names)
+		all_named(p);
+}
+
+/* Another command came where names should: the receivers named so far are served. */
+void ncp_multicast_cut(struct ncp_process *p)
+{
+	if (!p->multicast)
+		return;
+	failed(p->multicast, QNIX_DB_INVALID);
+	all_named(p);
+}
+
+/* What has not been granted is taken back. */
+void ncp_legs_cancel(struct ncp_send *s)
+{
+	u32 i;
+
+	/* The hold keeps the legs until all have been looked at. */
+	s->legs_left++;
+	for (i = 0; i < s->legs_made; i++)
+		ncp_send_cancel(&s->legs[i]);
+	count(s);
+}
+
+/* The process has ended. */
+void ncp_legs_drop(struct ncp_send *s)
+{
+	u32 i;
+
+	for (i = 0; i < s->legs_made; i++)
+		ncp_send_drop(&s->legs[i]);
+	legs_free(s);
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* The NIC control program: its tables, its step, what its host asks. */
+#include "internal.h"
+
+void *ncp_alloc(struct ncp *ncp, size_t size)
+{
+	return ncp->ops->alloc(ncp->host, size);
+}
+
+void ncp_free(struct ncp *ncp, void *memory, size_t size)
+{
+	if (memory)
+		ncp->ops->free(ncp->host, memory, size);
+}
+
+/*
+ * Copies what a process may write to meanwhile, so that what is checked is
+ * what is used. @size is a multiple of 8, both are aligned.
+ */
+void ncp_read_once(void *to, const void *from, size_t size)
+{
+	const u64 *f = from;
+	u64 *t = to;
+	size_t i;
+
+	for (i = 0; i < size / sizeof(*t); i++)
+		t[i] = READ_ONCE(f[i]);
+}
+
+struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation)
+{
+	if (!pid || pid > ncp->limits.processes || ncp->generations[pid - 1] != generation)
+		return NULL;
+	return ncp->processes[pid - 1];
+}
+
+static u32 power_of_two(u32 n)
+{
+	u32 p = 64;
+
+	while (p < n && p < 1u << 20)
+		p *= 2;
+	return p;
+}
+
+enum {
+	T_COMMANDS,
+	T_PROCESSES,
+	T_GENERATIONS,
+	T_NAMES,
+	T_IDS,
+	T_GROUPS,
+	T_NICS,
+	T_INDEX,
+	T_BOUNCE,
+	T_ALL,
+};
+
+/* An array of the NIC's. */
+struct table {
+	void **at;
+	size_t size;
+};
+
+static void tables(struct ncp *ncp, struct table t[T_ALL])
+{
+	const struct ncp_limits *l = &ncp->limits;
+
+	t[T_COMMANDS].at = (void **)&ncp->commands;
+	t[T_COMMANDS].size = NCP_DRIVER_COMMANDS * sizeof(*ncp->commands);
+	t[T_PROCESSES].at = (void **)&ncp->processes;
+	t[T_PROCESSES].size = l->processes * sizeof(*ncp->processes);
+	t[T_GENERATIONS].at = (void **)&ncp->generations;
+	t[T_GENERATIONS].size = l->processes * sizeof(*ncp->generations);
+	t[T_NAMES].at = (void **)&ncp->by_name;
+	t[T_NAMES].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_name);
+	t[T_IDS].at = (void **)&ncp->by_id;
+	t[T_IDS].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_id);
+	t[T_GROUPS].at = (void **)&ncp->groups;
+	t[T_GROUPS].size = (ncp->group_mask + 1) * sizeof(*ncp->groups);
+	t[T_NICS].at = (void **)&ncp->nics;
+	t[T_NICS].size = l->nics * sizeof(*ncp->nics);
+	t[T_INDEX].at = (void **)&ncp->nic_index;
+	t[T_INDEX].size = 65536 * sizeof(*ncp->nic_index);
+	t[T_BOUNCE].at = (void **)&ncp->bounce;
+	t[T_BOUNCE].size = NCP_BOUNCE;
+}
+
+static void free_all(struct ncp *ncp)
+{
+	struct table t[T_ALL];
+	int i;
+
+	tables(ncp, t);
+	for (i = 0; i < T_ALL; i++)
+		ncp_free(ncp, *t[i].at, t[i].size);
+	ncp_free(ncp, ncp, sizeof(*ncp));
+}
+
+static bool allowed(u16 nic, const struct ncp_limits *l)
+{
+	return nic && l->processes && l->processes < 65536 && l->names >= l->processes &&
+	       l->names <= 1u << 20 && l->groups && l->groups <= 1u << 20 && l->nics &&
+	       l->nics < 65536 && l->packet_size >= 1024 && l->packet_size <= 65536;
+}
+
+struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
+		       const struct ncp_limits *limits)
+{
+	struct table t[T_ALL];
+	struct ncp *ncp;
+	int i;
+
+	if (!allowed(nic, limits))
+		return NULL;
+	ncp = ops->alloc(host, sizeof(*ncp));
+	if (!ncp)
+		return NULL;
+	ncp->ops = ops;
+	ncp->host = host;
+	ncp->id = nic;
+	ncp->limits = *limits;
+	ncp->peer_mask = power_of_two(limits->names) - 1;
+	ncp->group_mask = power_of_two(limits->groups) - 1;
+	ncp_link_init(&ncp->queue);
+	ncp_link_init(&ncp->scheduled);
+	ncp_link_init(&ncp->rung);
+	ncp_link_init(&ncp->late);
+	ncp_link_init(&ncp->hungry);
+	tables(ncp, t);
+	for (i = 0; i < T_ALL; i++) {
+		*t[i].at = ncp_alloc(ncp, t[i].size);
+		if (!*t[i].at) {
+			free_all(ncp);
+			return NULL;
+		}
+	}
+	return ncp;
+}
+
+void ncp_destroy(struct ncp *ncp)
+{
+	u32 i;
+
+	/* Nobody is told any more: to the others the NIC is dead. */
+	for (i = 0; i < ncp->limits.nics; i++)
+		if (ncp->nics[i].id)
+			ncp_nic_remove(ncp, &ncp->nics[i]);
+	for (i = 0; i < ncp->limits.processes; i++)
+		if (ncp->processes[i])
+			ncp_delete_process(ncp, ncp->processes[i]);
+	free_all(ncp);
+}
+
+bool ncp_step(struct ncp *ncp)
+{
+	bool did;
+
+	ncp->now++;
+	did = ncp_driver_command(ncp);
+	did |= ncp_tx(ncp);
+	did |= ncp_driver_command(ncp);
+	/* A NIC that the driver has added is known before its first frame is read. */
+	if (ncp->taken == ncp->posted)
+		did |= ncp_rx(ncp);
+	ncp_tell_host(ncp);
+	return did;
+}
+
+void ncp_ring(struct ncp *ncp, u16 index)
+{
+	u32 i;
+
+	if (index < ncp->limits.processes) {
+		if (ncp->processes[index])
+			ncp_look_at(ncp->processes[index]);
+		return;
+	}
+	for (i = 0; i < ncp->limits.processes; i++)
+		if (ncp->processes[i])
+			ncp_look_at(ncp->processes[i]);
+}
+
+void ncp_need_wakeup(struct ncp *ncp, bool need)
+{
+	struct ncp_link *l, *n;
+
+	ncp->asleep = need;
+	ncp_for_each(l, n, &ncp->queue)
+		WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup, need);
+	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
+	smp_mb();
+}
+
+void ncp_pid(struct ncp *ncp, u16 index, u16 *pid, u16 *generation)
+{
+	*pid = (u16)(index + 1);
+	*generation = index < ncp->limits.processes ? ncp->generations[index] : 0;
+}
+
+void ncp_statistics(const struct ncp *ncp, struct qnix_statistics *s)
+{
+	*s = ncp->stat;
+	s->local_memory = ncp->memory;
+}
+
+bool ncp_process_statistics(const struct ncp *ncp, u16 index, struct qnix_statistics *s)
+{
+	if (index >= ncp->limits.processes || !ncp->processes[index])
+		return false;
+	*s = ncp->processes[index]->stat;
+	s->processes = 1;
+	return true;
+}

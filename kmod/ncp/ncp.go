@@ -1,0 +1,143 @@
+//go:build linux && cgo
+
+package ncp
+
+/*
+#cgo CFLAGS: -std=gnu11 -Wall -Wextra
+#cgo noescape host_run
+#cgo nocallback host_run
+#cgo noescape host_carry
+#cgo nocallback host_carry
+#cgo noescape ncp_ring
+#cgo nocallback ncp_ring
+#include "host.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// Name is a process's or a group's name: 1 to 19 printable ASCII characters without spaces, padded with NUL.
+type Name [C.QNIX_NAME_LEN]byte
+
+// MakeName makes a name of s; it is cut after 19 bytes and otherwise not checked.
+func MakeName(s string) (n Name) {
+	copy(n[:len(n)-1], s)
+	return n
+}
+
+func (n Name) String() string {
+	for i, c := range n {
+		if c == 0 {
+			return string(n[:i])
+		}
+	}
+	return string(n[:])
+}
+
+// Limits are the sizes of a NIC's tables.
+type Limits struct {
+	Processes   uint32 // entries of the NIC Process Table, below 65536
+	Names       uint32 // processes of the whole cluster, at least Processes
+	Groups      uint32
+	NICs        uint32 // other NICs of the cluster
+	PacketSize  uint32 // bytes of payload in a packet, 1024 to 65536
+	LocalMemory uint32 // bytes for messages that came before their receive
+}
+
+// Registration is what a process asks for.
+type Registration struct {
+	Commands    uint32 // entries of the Command Queue, a power of two
+	Sends       uint32 // Send Contexts
+	Receives    uint32 // Receive Contexts
+	RegionSize  uint32 // bytes of each Context Region, a multiple of 64
+	PoolEntries uint32 // descriptors of the Buffer Pool
+}
+
+// MemoryInfo says where the components of a process's two mappings lie: struct qnix_memory_info.
+type MemoryInfo struct {
+	ABIVersion, CommandQueue, SendContexts, ReceiveContexts, SendRegions, ReceiveRegions, BufferPool, VNISize uint32
+	Status, SendDoorbells, ReceiveDoorbells, DoorbellRing, HPSSize                                            uint32
+	Commands, Sends, Receives, RegionSize, PoolEntries, RingEntries, _                                        uint32
+}
+
+// Statistics is struct qnix_statistics.
+type Statistics struct {
+	Commands, PacketsSent, PacketsReceived, BytesSent, BytesReceived, Doorbells uint64
+	RequestsSent, RequestsRemembered, RequestsBuffered, Failures, Misuse        uint64
+	SystemMessages, BadFrames, LateFrames, Processes, LocalMemory               uint64
+	_                                                                           [8]uint64
+}
+
+// ErrLayout says that a registration asks for what no NIC grants.
+var ErrLayout = errors.New("ncp: a registration beyond the limits")
+
+// Layout is how the components of r lie; it fails with [ErrLayout].
+func Layout(r Registration) (MemoryInfo, error) {
+	var info MemoryInfo
+	in := C.struct_qnix_register{commands: C.__u32(r.Commands), sends: C.__u32(r.Sends), receives: C.__u32(r.Receives),
+		region_size: C.__u32(r.RegionSize), pool_entries: C.__u32(r.PoolEntries)}
+	if C.ncp_layout(&in, (*C.struct_qnix_memory_info)(unsafe.Pointer(&info))) != 0 {
+		return MemoryInfo{}, ErrLayout
+	}
+	return info, nil
+}
+
+// NIC is one NIC with its control program, in memory. One goroutine at a time may use it, and others that it is carried
+// to or from.
+type NIC struct {
+	host *C.struct_host_nic
+	ncp  *C.struct_ncp
+	ID   uint16
+}
+
+// New makes a NIC with these coordinates; fifo is the bytes of its input FIFO and of the output FIFO to each other NIC.
+func New(nic uint16, l Limits, fifo int) (*NIC, error) {
+	limits := C.struct_ncp_limits{processes: C.uint32_t(l.Processes), names: C.uint32_t(l.Names),
+		groups: C.uint32_t(l.Groups), nics: C.uint32_t(l.NICs), packet_size: C.uint32_t(l.PacketSize),
+		local_memory: C.uint32_t(l.LocalMemory)}
+	h := C.host_create(C.uint16_t(nic), &limits, C.uint32_t(fifo))
+	if h == nil {
+		return nil, fmt.Errorf("ncp: NIC %d: limits that are not allowed, or no memory", nic)
+	}
+	return &NIC{h, C.host_ncp(h), nic}, nil
+}
+
+// Close ends the NIC. It gives the bytes that the control program has not freed: 0, or it leaks.
+func (n *NIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
+
+// Allocated is how many bytes the NIC holds.
+func (n *NIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
+
+// FailAfter lets all allocations fail after the next count; negative: none.
+func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
+
+// Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
+func (n *NIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
+
+// Ring says that the process at index has rung; beyond the table: one of them has.
+func (n *NIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
+
+// NeedWakeup tells the processes whether they must ring after a command.
+func (n *NIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
+
+// PID is the id of the process at index in the NIC Process Table.
+func (n *NIC) PID(index uint16) (pid, generation uint16) {
+	C.ncp_pid(n.ncp, C.uint16_t(index), (*C.uint16_t)(&pid), (*C.uint16_t)(&generation))
+	return pid, generation
+}
+
+// Statistics counts since the NIC was made.
+func (n *NIC) Statistics() (s Statistics) {
+	C.ncp_statistics(n.ncp, (*C.struct_qnix_statistics)(unsafe.Pointer(&s)))
+	return s
+}
+
+// ProcessStatistics counts since the process at index registered; false: there is none.
+func (n *NIC) ProcessStatistics(index uint16) (s Statistics, ok bool) {
+	ok = bool(C.ncp_process_statistics(n.ncp, C.uint16_t(index), (*C.struct_qnix_statistics)(unsafe.Pointer(&s))))
+	return s, ok
+}

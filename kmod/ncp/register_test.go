@@ -1,0 +1,381 @@
+//go:build linux && cgo
+
+package ncp_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+func TestRegistrationCompletesWhenAllNICsKnow(t *testing.T) {
+	c := newCluster(t, 3, limits)
+	p, cookie := c.nodes[0].begin("p", "", 0, ordinary)
+	_ = p
+	c.nodes[0].nic.Step(4)
+	c.carry()
+	c.nodes[1].nic.Step(4)
+	c.carry()
+	c.nodes[0].nic.Step(4)
+	c.nodes[0].collect()
+	if _, ok := c.nodes[0].results[cookie]; ok {
+		t.Fatal("it completed before NIC 3 knew")
+	}
+	c.run()
+	if r := c.nodes[0].result(t, cookie); r != 0 {
+		t.Fatalf("result %d", r)
+	}
+}
+
+func TestRegistrationFails(t *testing.T) {
+	c := newCluster(t, 2, limits)
+	c.nodes[1].register("there")
+	first := c.nodes[0].register("here")
+	c.nodes[0].begin("m", "g", 3, ordinary)
+	c.run()
+	for _, tc := range []struct {
+		name, group string
+		size        uint32
+		want        int32
+	}{
+		{"there", "", 0, ncp.Taken},
+		{"here", "", 0, ncp.Taken},
+		{"", "", 0, int32(invalid)},
+		{"a b", "", 0, int32(invalid)},
+		{"tab\t", "", 0, int32(invalid)},
+		{"\xc3\xa4", "", 0, int32(invalid)},
+		{"x", "g", 2, int32(invalid)},
+		{"x", "g", 0, int32(invalid)},
+		{"x", "g h", 2, int32(invalid)},
+	} {
+		_, cookie := c.nodes[0].begin(tc.name, tc.group, tc.size, ordinary)
+		c.run()
+		if r := c.nodes[0].result(t, cookie); r != tc.want {
+			t.Errorf("name %q, group %q of %d: got %d, want %d", tc.name, tc.group, tc.size, r, tc.want)
+		}
+	}
+	for what, d := range map[string]ncp.DriverCommand{
+		"an entry that is in use": {Command: ncp.NewProcess, Index: first.index, Name: ncp.MakeName("y"), Process: first.Process},
+		"beyond the table":        {Command: ncp.NewProcess, Index: uint16(limits.Processes), Name: ncp.MakeName("y"), Process: first.Process},
+		"no mappings":             {Command: ncp.NewProcess, Index: 20, Name: ncp.MakeName("y")},
+		"unknown command":         {Command: 99},
+		"join of nobody":          {Command: ncp.JoinGroup, Index: 25, Group: ncp.MakeName("g"), Size: 3},
+		"leave of nobody":         {Command: ncp.LeaveGroup, Index: 25, Group: ncp.MakeName("g")},
+		"NIC 0":                   {Command: ncp.AddNIC},
+		"itself":                  {Command: ncp.AddNIC, NIC: 1},
+		"a NIC twice":             {Command: ncp.AddNIC, NIC: 2},
+		"a NIC that is not there": {Command: ncp.RemoveNIC, NIC: 9},
+	} {
+		cookie := c.nodes[0].driver(d)
+		c.run()
+		if r := c.nodes[0].result(t, cookie); r != int32(invalid) {
+			t.Errorf("%s: got %d, want %d", what, r, invalid)
+		}
+	}
+	cookie := c.nodes[0].driver(ncp.DriverCommand{Command: ncp.DeleteProcess, Index: 25})
+	c.run()
+	if r := c.nodes[0].result(t, cookie); r != 0 {
+		t.Errorf("deleting nobody: got %d, want 0", r)
+	}
+}
+
+func TestTablesThatAreFull(t *testing.T) {
+	l := limits
+	l.Processes, l.Names, l.NICs = 3, 4, 1
+	c := newCluster(t, 2, l)
+	for i := range 4 {
+		c.nodes[i%2].register(fmt.Sprint("p", i))
+	}
+	_, cookie := c.nodes[0].begin("p4", "", 0, ordinary)
+	c.run()
+	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
+		t.Fatalf("a full Name Table: got %v, want %v", r, noMemory)
+	}
+	cookie = c.nodes[0].driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 3})
+	c.run()
+	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
+		t.Fatalf("a full NIC Table: got %v, want %v", r, noMemory)
+	}
+}
+
+// The other NIC's Name Table may be the one that is full.
+func TestNameTableOfAnotherNICIsFull(t *testing.T) {
+	c := newCluster(t, 0, limits)
+	c.add(1, limits)
+	small := limits
+	small.Processes, small.Names = 1, 1
+	c.add(2, small)
+	c.run()
+	c.nodes[0].register("p0")
+	p, cookie := c.nodes[0].begin("p1", "", 0, ordinary)
+	c.run()
+	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
+		t.Fatalf("got %v, want %v", r, noMemory)
+	}
+	if p.status(statusGone) == 0 {
+		t.Fatal("the registration has not ended")
+	}
+}
+
+func TestOneNameAtTheSameTimeIsTheLowerNICs(t *testing.T) {
+	c := newCluster(t, 4, limits)
+	var cookies []uint64
+	for i, n := range c.nodes {
+		name := "other"
+		if i > 0 {
+			name = "same"
+		}
+		_, cookie := n.begin(name, "", 0, ordinary)
+		cookies = append(cookies, cookie)
+	}
+	for _, n := range c.nodes {
+		n.nic.Step(4)
+	}
+	c.run()
+	for i, want := range []int32{0, 0, ncp.Taken, ncp.Taken} {
+		if r := c.nodes[i].result(t, cookies[i]); r != want {
+			t.Errorf("NIC %d: got %d, want %d", i+1, r, want)
+		}
+	}
+	// All NICs mean the same one.
+	for i, n := range c.nodes {
+		p := n.register(fmt.Sprint("p", i))
+		copy(p.region(false, 0), p.name)
+		p.short(0, message{peer: "same", tag: uint16(i), len: 2, flags: flagDoorbell})
+		c.run()
+		p.wantSend(t, 0, done, 2)
+	}
+	if got := c.nodes[1].nic.Statistics().RequestsBuffered; got != 4 {
+		t.Fatalf("NIC 2 got %d of 4 messages", got)
+	}
+}
+
+func TestAbandonedRegistration(t *testing.T) {
+	c := newCluster(t, 2, limits)
+	p, cookie := c.nodes[0].begin("p", "g", 2, ordinary)
+	c.run()
+	c.nodes[0].driver(ncp.DriverCommand{Command: ncp.Abandon, Cookie: cookie})
+	p.end()
+	c.run()
+	if r := state(c.nodes[0].result(t, cookie)); r != canceled {
+		t.Fatalf("got %v, want canceled", r)
+	}
+	c.nodes[1].register("p") // the name is free
+	if got := c.nodes[0].nic.Statistics().Processes; got != 0 {
+		t.Fatalf("%d processes are left", got)
+	}
+}
+
+func TestGenerationGrowsWithEachUse(t *testing.T) {
+	c := newCluster(t, 1, limits)
+	for want := uint16(1); want < 4; want++ {
+		p := c.nodes[0].register("p")
+		if pid, generation := c.nodes[0].nic.PID(p.index); pid != 1 || generation != want {
+			t.Fatalf("got pid %d, generation %d, want 1, %d", pid, generation, want)
+		}
+		p.end()
+		c.run()
+		if p.status(statusGone) != 1 || p.Notified() == 0 {
+			t.Fatal("the process has not been told of its end")
+		}
+		delete(c.nodes[0].processes, 0)
+		p.Free()
+	}
+}
+
+func TestNICThatJoinsLaterKnowsAll(t *testing.T) {
+	c, ps := crowd(t, 2, 2, true)
+	n := c.add(7, limits)
+	c.run()
+	p := n.register("late")
+	p.context(false, 0, message{tag: 1, len: 4, flags: flagDoorbell | flagInline})
+	p.post(cmdBroadcast, 0, 0, "all")
+	c.run()
+	p.wantSend(t, 0, done, 4)
+	for _, q := range ps {
+		q.recv(0, message{peer: "late", tag: 1, len: 4, flags: flagDoorbell | flagInline})
+		c.run()
+		q.wantRecv(t, 0, done, 4)
+	}
+}
+
+func TestNICThatDiesIsNotWaitedFor(t *testing.T) {
+	c := newCluster(t, 3, limits)
+	_, first := c.nodes[0].begin("p", "g", 1, ordinary)
+	c.nodes[0].nic.Step(4)
+	c.carry()
+	c.nodes[1].nic.Step(9)
+	c.carry()
+	c.nodes[0].nic.Step(9)
+	c.nodes[0].driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 3})
+	c.nodes[0].nic.Step(9)
+	if r := c.nodes[0].result(t, first); r != 0 {
+		t.Fatalf("result %d", r)
+	}
+}
+
+func TestIdleProcessIsToldToRing(t *testing.T) {
+	c, a, _ := pair(t, 1, limits)
+	if a.status(statusWakeup) != 1 {
+		t.Fatal("a new process is looked at")
+	}
+	nic := c.nodes[0].nic
+	a.short(0, message{peer: "b", len: 1})
+	nic.Step(2)
+	if a.status(statusWakeup) != 0 {
+		t.Fatal("a process that has posted must ring")
+	}
+	for range 2000 {
+		nic.Step(1)
+	}
+	if a.status(statusWakeup) != 1 {
+		t.Fatal("an idle process is still looked at")
+	}
+	// Not knowing who, a host says so.
+	a.context(false, 0, message{peer: "b", len: 1, flags: flagDoorbell})
+	p := *a
+	a.node = &node{nic: nic}
+	at := a.entry()
+	body := a.VNI[at+4 : at+64]
+	clear(body)
+	*a.word(a.VNI, at) = cmdSendShort
+	p.tail++
+	nic.Step(3)
+	a.wantSend(t, 0, free, 0)
+	nic.Ring(0xffff)
+	nic.Step(3)
+	a.wantSend(t, 0, done, 1)
+	nic.NeedWakeup(true)
+	if a.status(statusWakeup) != 1 {
+		t.Fatal("the NIC sleeps and does not say so")
+	}
+	nic.NeedWakeup(false)
+	if a.status(statusWakeup) != 0 {
+		t.Fatal("the NIC is awake and does not say so")
+	}
+}
+
+func TestQueueHeadIsToldEveryEighthCommand(t *testing.T) {
+	c, a, _ := pair(t, 1, limits)
+	for i := range uint32(20) {
+		a.post(99, 0, 0, "")
+		c.run()
+		if got, want := a.status(statusHead), (i+1)/8*8; got != want {
+			t.Fatalf("after %d commands: got %d, want %d", i+1, got, want)
+		}
+	}
+	// The driver's likewise: its queue has 64 entries, of which up to 7 may be free and not told.
+	posted := 0
+	for c.nodes[0].nic.Post(ncp.DriverCommand{Command: ncp.Abandon}) {
+		posted++
+	}
+	if posted < 57 || posted > 64 {
+		t.Fatalf("the driver posted %d commands, want 57 to 64", posted)
+	}
+	c.run()
+	if !c.nodes[0].nic.Post(ncp.DriverCommand{Command: ncp.Abandon}) {
+		t.Fatal("the queue is still full")
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	c, a, b := pair(t, 1, limits)
+	_ = b
+	a.recv(0, message{peer: "b", len: 1, flags: flagInline})
+	a.send(0, message{peer: "b", len: 1 << 20})
+	c.run()
+	for what, post := range map[string]func(){
+		"unknown command":            func() { a.post(14, 0, 0, "") },
+		"a send context beyond":      func() { a.post(cmdSend, 8, 0, "") },
+		"a receive context beyond":   func() { a.post(cmdReceive, 8, 0, "") },
+		"a send under way":           func() { a.post(cmdSend, 0, 0, "") },
+		"a join with a send's":       func() { a.join(0, "g", 1) },
+		"a receive under way":        func() { a.post(cmdReceive, 0, 0, "") },
+		"canceling a send beyond":    func() { a.post(cmdCancelSend, 9, 0, "") },
+		"canceling a receive beyond": func() { a.post(cmdCancelReceive, 9, 0, "") },
+		"names of no multicast":      func() { a.postNames("b") },
+	} {
+		before, rang := a.status(statusMisuse), a.status(statusTail)
+		post()
+		c.run()
+		if got := a.status(statusMisuse); got != before+1 {
+			t.Errorf("%s: misuse is %d, want %d", what, got, before+1)
+		}
+		if a.status(statusTail) != rang {
+			t.Errorf("%s: a doorbell rang", what)
+		}
+	}
+	s, ok := c.nodes[0].nic.ProcessStatistics(a.index)
+	if !ok || s.Misuse != 9 {
+		t.Fatalf("statistics: misuse %d (%v), want 9", s.Misuse, ok)
+	}
+	if _, ok := c.nodes[0].nic.ProcessStatistics(30); ok {
+		t.Fatal("nobody has statistics")
+	}
+}
+
+func TestLayoutRefusesWhatIsBeyondTheLimits(t *testing.T) {
+	most := ncp.Registration{Commands: 4096, Sends: 4096, Receives: 4096, RegionSize: 16384, PoolEntries: 65536}
+	for _, r := range []ncp.Registration{most, {Commands: 1, Sends: 1, Receives: 1}, ordinary} {
+		info, err := ncp.Layout(r)
+		if err != nil {
+			t.Fatalf("%+v: %v", r, err)
+		}
+		end := info.BufferPool + 16*r.PoolEntries
+		if info.SendContexts != info.CommandQueue+64*r.Commands || info.ReceiveContexts != info.SendContexts+64*r.Sends ||
+			info.SendRegions != info.ReceiveContexts+64*r.Receives || info.ReceiveRegions != info.SendRegions+r.Sends*r.RegionSize ||
+			info.BufferPool != info.ReceiveRegions+r.Receives*r.RegionSize || info.VNISize < end || info.VNISize%4096 != 0 {
+			t.Errorf("the interface of %+v: %+v", r, info)
+		}
+		if info.Status < 80 || info.SendDoorbells < info.Status+192 || info.ReceiveDoorbells < info.SendDoorbells+8*r.Sends ||
+			info.DoorbellRing < info.ReceiveDoorbells+8*r.Receives || info.RingEntries < r.Sends+r.Receives ||
+			info.HPSSize < info.DoorbellRing+4*info.RingEntries || info.HPSSize%4096 != 0 {
+			t.Errorf("the host page of %+v: %+v", r, info)
+		}
+	}
+	for what, change := range map[string]func(*ncp.Registration){
+		"no command":               func(r *ncp.Registration) { r.Commands = 0 },
+		"commands no power of two": func(r *ncp.Registration) { r.Commands = 48 },
+		"commands":                 func(r *ncp.Registration) { r.Commands = 8192 },
+		"no send":                  func(r *ncp.Registration) { r.Sends = 0 },
+		"sends":                    func(r *ncp.Registration) { r.Sends = 4097 },
+		"no receive":               func(r *ncp.Registration) { r.Receives = 0 },
+		"receives":                 func(r *ncp.Registration) { r.Receives = 1 << 31 },
+		"region":                   func(r *ncp.Registration) { r.RegionSize = 16384 + 64 },
+		"region of no lines":       func(r *ncp.Registration) { r.RegionSize = 100 },
+		"pool":                     func(r *ncp.Registration) { r.PoolEntries = 65537 },
+	} {
+		r := ordinary
+		change(&r)
+		if _, err := ncp.Layout(r); err == nil {
+			t.Errorf("%s: allowed", what)
+		}
+	}
+}
+
+func TestLimitsThatAreNotAllowed(t *testing.T) {
+	for what, change := range map[string]func(*ncp.Limits){
+		"no process":            func(l *ncp.Limits) { l.Processes = 0 },
+		"65536 processes":       func(l *ncp.Limits) { l.Processes, l.Names = 65536, 65536 },
+		"fewer names":           func(l *ncp.Limits) { l.Names = l.Processes - 1 },
+		"no NIC":                func(l *ncp.Limits) { l.NICs = 0 },
+		"no group":              func(l *ncp.Limits) { l.Groups = 0 },
+		"packets of 1023 bytes": func(l *ncp.Limits) { l.PacketSize = 1023 },
+		"packets of 65537":      func(l *ncp.Limits) { l.PacketSize = 65537 },
+	} {
+		l := limits
+		change(&l)
+		if n, err := ncp.New(1, l, 4096); err == nil {
+			n.Close()
+			t.Errorf("%s: allowed", what)
+		} else if !strings.Contains(err.Error(), "NIC 1") {
+			t.Errorf("%s: the error %q does not say which NIC", what, err)
+		}
+	}
+	if n, err := ncp.New(0, limits, 4096); err == nil {
+		n.Close()
+		t.Error("NIC 0: allowed")
+	}
+}

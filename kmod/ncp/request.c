@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Permission_Request at the receiver's NIC, whether it came by the network or
+ * from a process here: a posted receive grants it, else local memory, else it
+ * is remembered.
+ */
+#include "internal.h"
+
+/* The entry that packets of @sender under @tag belong to, or that asks for them. */
+struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag)
+{
+	struct ncp_node *head = ncp_head(&p->matches, sender, tag);
+	struct ncp_receive *r;
+
+	if (!head)
+		return NULL;
+	r = container_of(head, struct ncp_receive, match);
+	/* Receives are posted behind the one that is being filled, */
+	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE)
+		return r;
+	/* messages come behind those that wait for a receive. */
+	return container_of(head->tail, struct ncp_receive, match);
+}
+
+static void reply(struct ncp_receive *r)
+{
+	if (r->from)
+		ncp_send_granted(r->from);
+	else
+		ncp_say_reply(r);
+}
+
+static void fill(struct ncp_receive *r, const struct ncp_request *q)
+{
+	r->from = q->from;
+	if (q->from)
+		q->from->to = r;
+	r->id = q->id;
+	r->len = q->len;
+	r->left = q->len;
+	r->packet = q->packet;
+	r->counter = 0;
+}
+
+/* A receive that was just posted takes the remembered request @old. */
+void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old)
+{
+	r->from = old->from;
+	if (r->from)
+		r->from->to = r;
+	r->id = old->id;
+	r->len = old->len;
+	r->left = old->len;
+	r->packet = old->packet;
+	r->counter = 0;
+	r->state = NCP_RECEIVE_ACTIVE;
+	old->from = NULL;
+	ncp_replace(&r->process->matches, &old->match, &r->match);
+	ncp_receive_free(old);
+	reply(r);
+}
+
+/* An entry without a context, NULL: no memory. */
+static struct ncp_receive *entry(struct ncp *ncp, const struct ncp_request *q, u8 state)
+{
+	struct ncp_receive *r = ncp_alloc(ncp, sizeof(*r));
+
+	if (!r)
+		return NULL;
+	ncp_receive_init(r, q->receiver);
+	r->state = state;
+	r->result = QNIX_DB_DONE;
+	r->match.peer = q->sender;
+	r->match.tag = q->tag;
+	fill(r, q);
+	ncp_push(&q->receiver->dynamic, &r->dynamic);
+	ncp_push(&q->sender->receives, &r->at_peer);
+	ncp_append(&q->receiver->matches, &r->match);
+	return r;
+}
+
+/* A long message would keep others from the local memory, and hold up a step. */
+static bool fits_ever(const struct ncp *ncp, u32 len)
+{
+	return len <= ncp->limits.local_memory / 4;
+}
+
+static bool buffer(struct ncp *ncp, struct ncp_receive *r)
+{
+	/* Even an empty message takes some, so that their number is bounded. */
+	u32 size = max_t(u32, r->len, 64);
+
+	if (size > ncp->limits.local_memory - ncp->memory)
+		return false;
+	r->buffer = ncp_alloc(ncp, size);
+	if (!r->buffer)
+		return false;
+	r->size = size;
+	ncp->memory += size;
+	r->room = r->len;
+	ncp_map_memory(&r->map, r->buffer, r->len);
+	if (r->state == NCP_RECEIVE_REQUEST)
+		r->match.peer->remembered--;
+	r->state = NCP_RECEIVE_BUFFER;
+	ncp_unlink(&r->memory);
+	r->process->stat.requests_buffered++;
+	ncp->stat.requests_buffered++;
+	reply(r);
+	return true;
+}
+
+/* 0, or why it is refused: a QNIX_DB_*. A local sender may have ended meanwhile. */
+u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
+{
+	struct ncp_receive *r = ncp_receive_last(q->receiver, q->sender, q->tag);
+
+	if (r && r->state == NCP_RECEIVE_POSTED) {
+		r->state = NCP_RECEIVE_ACTIVE;
+		fill(r, q);
+		reply(r);
+		return 0;
+	}
+	if (r && r->state != NCP_RECEIVE_HELD)
+		return QNIX_DB_INVALID;	/* one at a time */
+	if (q->sender->remembered >= NCP_MAX_REMEMBERED)
+		return QNIX_DB_NO_MEMORY;
+	r = entry(ncp, q, NCP_RECEIVE_REQUEST);
+	if (!r)
+		return QNIX_DB_NO_MEMORY;
+	q->sender->remembered++;
+	/* Those who wait for local memory are first. */
+	if (fits_ever(ncp, q->len) && ncp_empty(&ncp->hungry) && buffer(ncp, r))
+		return 0;
+	if (fits_ever(ncp, q->len))
+		ncp_push(&ncp->hungry, &r->memory);
+	ncp->stat.requests_remembered++;
+	q->receiver->stat.requests_remembered++;
+	return 0;
+}
+
+/* Gives local memory that has become free to whoever waits longest. */
+bool ncp_feed(struct ncp *ncp)
+{
+	if (ncp_empty(&ncp->hungry))
+		return false;
+	return buffer(ncp, ncp_first(&ncp->hungry, struct ncp_receive, memory));
+}
+
+/* The sender takes request @id back. */
+void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id)
+{
+	struct ncp_receive *r = ncp_receive_last(p, sender, tag);
+
+	if (!r || r->id != id || r->left != r->len || r->counter)
+		return;
+	if (r->state == NCP_RECEIVE_ACTIVE || r->state == NCP_RECEIVE_BUFFER ||
+	    r->state == NCP_RECEIVE_REQUEST)
+		ncp_receive_unmatch(r);
+}

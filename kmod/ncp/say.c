@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* System messages, as they are built. README.md has their layouts. */
+#include "internal.h"
+
+static u8 *put16(u8 *at, u16 v)
+{
+	at[0] = (u8)(v >> 8);
+	at[1] = (u8)v;
+	return at + 2;
+}
+
+static u8 *put32(u8 *at, u32 v)
+{
+	return put16(put16(at, (u16)(v >> 16)), (u16)v);
+}
+
+static u8 *put64(u8 *at, u64 v)
+{
+	return put32(put32(at, (u32)(v >> 32)), (u32)v);
+}
+
+static u8 *put_name(u8 *at, const u8 *name)
+{
+	memcpy(at, name, QNIX_NAME_LEN);
+	return at + QNIX_NAME_LEN;
+}
+
+static u8 *put_process(u8 *at, const struct ncp_peer *p)
+{
+	return put16(put16(at, p->pid), p->generation);
+}
+
+void ncp_say_request(struct ncp_send *s)
+{
+	struct ncp_peer *to = s->flow.peer;
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_process(at, to);
+	at = put_process(at, s->process->peer);
+	at = put16(at, s->flow.tag);
+	at = put16(at, 0);
+	at = put32(at, s->id);
+	at = put32(at, s->len);
+	at = put32(at, s->packet);
+	at = put32(at, s->packet ? (s->len - 1) / s->packet + 1 : 1);
+	ncp_say(s->process->ncp, to->at, NCP_MSG_PERMISSION_REQUEST, payload, at);
+}
+
+void ncp_say_reply(struct ncp_receive *r)
+{
+	struct ncp_peer *to = r->match.peer;
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_process(at, to);
+	at = put_process(at, r->process->peer);
+	at = put16(at, r->match.tag);
+	at = put16(at, 0);
+	at = put32(at, r->id);
+	ncp_say(r->process->ncp, to->at, NCP_MSG_PERMISSION_REPLY, payload, at);
+}
+
+void ncp_say_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, peer->name);
+	at = put_process(at, peer);
+	ncp_say(ncp, nic, NCP_MSG_NEW_PROCESS, payload, at);
+}
+
+void ncp_say_new_process_ack(struct ncp *ncp, struct ncp_nic *nic, u16 pid, u16 generation,
+			     u16 result)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put16(put16(at, pid), generation);
+	at = put16(put16(at, result), 0);
+	ncp_say(ncp, nic, NCP_MSG_NEW_PROCESS_ACK, payload, at);
+}
+
+void ncp_say_delete_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, peer->name);
+	at = put_process(at, peer);
+	ncp_say(ncp, nic, NCP_MSG_DELETE_PROCESS, payload, at);
+}
+
+void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, m->group->name);
+	at = put32(at, m->group->size);
+	at = put_process(at, m->peer);
+	at = put32(at, m->serial);
+	ncp_say(ncp, nic, NCP_MSG_NEW_GROUP, payload, at);
+}
+
+void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_member *m)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, m->group->name);
+	at = put_process(at, m->peer);
+	at = put32(at, m->serial);
+	ncp_say(ncp, m->peer->at, NCP_MSG_NEW_GROUP_ACK, payload, at);
+}
+
+void ncp_say_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, m->group->name);
+	at = put32(at, m->group->size);
+	at = put_process(at, m->peer);
+	at = put32(at, m->round);
+	at = put64(at, m->view);
+	ncp_say(ncp, nic, NCP_MSG_BARRIER, payload, at);
+}
+
+void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_name(at, m->group->name);
+	at = put_process(at, m->peer);
+	at = put32(at, m->done);
+	at = put64(at, m->view);
+	ncp_say(ncp, nic, NCP_MSG_LEAVE_GROUP, payload, at);
+}
+
+/* A request that is refused, for the sender. */
+void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
+		     u32 result)
+{
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put16(put16(at, pair->receiver), pair->receiver_generation);
+	at = put16(put16(at, pair->sender), pair->sender_generation);
+	at = put16(at, pair->tag);
+	at = put16(at, NCP_FOR_SENDER);
+	at = put32(at, pair->id);
+	at = put32(at, result);
+	ncp_say(ncp, nic, NCP_MSG_FAILURE, payload, at);
+}
+
+/* A message whose rest will not come, for the receiver. */
+void ncp_say_given_up(struct ncp_send *s, u32 result)
+{
+	struct ncp_peer *to = s->flow.peer;
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_process(at, to);
+	at = put_process(at, s->process->peer);
+	at = put16(at, s->flow.tag);
+	at = put16(at, NCP_FOR_RECEIVER);
+	at = put32(at, s->id);
+	at = put32(at, result);
+	ncp_say(s->process->ncp, to->at, NCP_MSG_FAILURE, payload, at);
+}
+
+void ncp_say_cancel(struct ncp_send *s)
+{
+	struct ncp_peer *to = s->flow.peer;
+	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
+
+	at = put_process(at, to);
+	at = put_process(at, s->process->peer);
+	at = put16(at, s->flow.tag);
+	at = put16(at, 0);
+	at = put32(at, s->id);
+	ncp_say(s->process->ncp, to->at, NCP_MSG_CANCEL, payload, at);
+}

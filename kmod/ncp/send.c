@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Send and Send_Short: a Scheduling Queue entry's life, from the command to
+ * its doorbell.
+ */
+#include "internal.h"
+
+void ncp_send_init(struct ncp_send *s, struct ncp_process *p)
+{
+	s->process = p;
+	ncp_link_init(&s->queue);
+	ncp_link_init(&s->at_peer);
+}
+
+/*
+ * Takes a Send Context into the entry @s. False: it holds nonsense, and its
+ * doorbell has told so. @c is the copy that was checked.
+ */
+static bool take_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
+			 struct qnix_context *c)
+{
+	s->urgent = urgent;
+	s->flags = (u8)(c->flags & QNIX_CTX_DOORBELL);
+	s->len = c->len;
+	s->parent = NULL;
+	s->to = NULL;
+	if ((c->flags & ~(QNIX_CTX_DOORBELL | QNIX_CTX_INLINE | QNIX_CTX_POOL)) ||
+	    c->len > QNIX_MAX_MESSAGE || c->tag > QNIX_MAX_TAG)
+		return false;
+	s->flow.tag = c->tag;
+	return ncp_map_context(p, c, index, false, urgent || (c->flags & QNIX_CTX_INLINE),
+			       &s->map);
+}
+
+bool ncp_send_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
+		      u8 *name)
+{
+	struct qnix_context c;
+
+	ncp_read_context(&c, &p->send_contexts[index]);
+	memcpy(name, c.process, QNIX_NAME_LEN);
+	if (take_context(p, index, urgent, s, &c))
+		return true;
+	ncp_ring_send(s, QNIX_DB_INVALID, 0);
+	return false;
+}
+
+void ncp_send_command(struct ncp_process *p, u16 index, bool urgent)
+{
+	struct ncp_send *s = &p->sends[index];
+	u8 name[QNIX_NAME_LEN];
+	struct ncp_peer *peer;
+
+	if (!ncp_send_context(p, index, urgent, s, name))
+		return;
+	if (!ncp_name_valid(name)) {
+		ncp_ring_send(s, QNIX_DB_INVALID, 0);
+		return;
+	}
+	peer = ncp_peer_named(p->ncp, name);
+	if (peer)
+		ncp_send_to(s, peer);
+	else
+		ncp_ring_send(s, QNIX_DB_UNKNOWN, 0);
+}
+
+/* An entry whose context was taken goes to @peer, behind others under its tag. */
+void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer)
+{
+	struct ncp_process *p = s->process;
+
+	s->flow.peer = peer;
+	s->left = s->len;
+	s->counter = 0;
+	s->packet = min_t(u32, s->len, p->ncp->limits.packet_size);
+	ncp_push(&peer->sends, &s->at_peer);
+	ncp_append(&p->flows, &s->flow);
+	if (s->flow.prev)
+		s->state = NCP_SEND_BEHIND;
+	else
+		ncp_send_request(s);
+}
+
+/* Asks for permission: of the other NIC, or of the receiver's table here. */
+void ncp_send_request(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+	struct ncp *ncp = p->ncp;
+	struct ncp_peer *peer = s->flow.peer;
+	struct ncp_request q;
+	u32 result;
+
+	s->state = NCP_SEND_REQUESTED;
+	s->id = ++ncp->requests;
+	ncp->stat.requests_sent++;
+	p->stat.requests_sent++;
+	if (peer->at) {
+		ncp_say_request(s);
+		return;
+	}
+	q.receiver = peer->process;
+	q.sender = p->peer;
+	q.from = s;
+	q.id = s->id;
+	q.len = s->len;
+	q.packet = s->packet;
+	q.tag = s->flow.tag;
+	result = ncp_request(ncp, &q);
+	if (result)
+		ncp_send_end(s, result);
+}
+
+static void schedule(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+
+	if (ncp_empty(&s->queue))
+		ncp_push(s->urgent ? p->ready.next : &p->ready, &s->queue);
+	if (ncp_empty(&p->scheduled))
+		ncp_push(&p->ncp->scheduled, &p->scheduled);
+}
+
+/*
+ * The permission has come. What is short, or a packet from a process to
+ * another here, goes at once; the rest takes its turn.
+ */
+void ncp_send_granted(struct ncp_send *s)
+{
+	bool near = !s->flow.peer->at;
+	enum ncp_sent sent = NCP_SENT_MORE;
+
+	s->state = NCP_SEND_GRANTED;
+	while (sent == NCP_SENT_MORE && (s->urgent || (near && s->left <= s->packet)))
+		sent = ncp_send_packet(s);
+	if (sent != NCP_SENT_ALL)
+		schedule(s);
+}
+
+/* Takes the entry out of all tables; the next one to that receiver and tag may ask. */
+static void take_out(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+	struct ncp_node *next;
+
+	ncp_unlink(&s->queue);
+	ncp_unlink(&s->at_peer);
+	if (ncp_empty(&p->ready))
+		ncp_unlink(&p->scheduled);
+	if (s->to)
+		s->to->from = NULL;
+	s->to = NULL;
+	if (!s->flow.in)
+		return;
+	ncp_remove(&p->flows, &s->flow);
+	if (s->flow.prev)
+		return;
+	next = ncp_head(&p->flows, s->flow.peer, s->flow.tag);
+	if (next) {
+		struct ncp_send *n = container_of(next, struct ncp_send, flow);
+
+		n->state = NCP_SEND_START;
+		schedule(n);
+	}
+}
+
+/* The end of a send or of a leg: @s may be gone afterwards. */
+void ncp_send_end(struct ncp_send *s, u32 result)
+{
+	take_out(s);
+	if (s->parent)
+		ncp_leg_end(s, result);
+	else
+		ncp_ring_send(s, result, s->len - s->left);
+}
+
+/* The process has ended: nobody is told. */
+void ncp_send_drop(struct ncp_send *s)
+{
+	if (s->state == NCP_SEND_PARENT || s->state == NCP_SEND_NAMES)
+		ncp_legs_drop(s);
+	else if (s->state != NCP_SEND_FREE)
+		take_out(s);
+	s->state = NCP_SEND_FREE;
+}
+
+/* What had not been granted is taken back; what had, takes its course. */
+void ncp_send_cancel(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+
+	if (s->state == NCP_SEND_JOIN)
+		ncp_join_cancel(s);
+	if (s->state == NCP_SEND_PARENT)
+		ncp_legs_cancel(s);
+	if (s->state != NCP_SEND_BEHIND && s->state != NCP_SEND_START &&
+	    s->state != NCP_SEND_REQUESTED)
+		return;
+	if (s->state == NCP_SEND_REQUESTED) {
+		if (s->flow.peer->at)
+			ncp_say_cancel(s);
+		else
+			ncp_request_cancel(s->flow.peer->process, p->peer, s->flow.tag, s->id);
+	}
+	ncp_send_end(s, QNIX_DB_CANCELED);
+}

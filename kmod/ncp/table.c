@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * FIFOs under a key: the sends of a process to one receiver under one tag, and
+ * the Receive Table's entries of one sender and tag. The first of a FIFO
+ * stands in the hash table for all.
+ */
+#include "internal.h"
+
+static struct ncp_node **bucket_of(const struct ncp_table *t, const struct ncp_peer *peer,
+				   u16 tag)
+{
+	u64 h = ((u64)peer->nic << 32 | (u32)peer->pid << 16 | tag) * 0x9e3779b97f4a7c15ull;
+
+	return &t->buckets[(u32)(h >> 32) & t->mask];
+}
+
+static struct ncp_node **slot_of(const struct ncp_table *t, const struct ncp_peer *peer,
+				 u16 tag)
+{
+	struct ncp_node **slot = bucket_of(t, peer, tag);
+
+	while (*slot && ((*slot)->peer != peer || (*slot)->tag != tag))
+		slot = &(*slot)->next_hash;
+	return slot;
+}
+
+struct ncp_node *ncp_head(const struct ncp_table *t, const struct ncp_peer *peer, u16 tag)
+{
+	return *slot_of(t, peer, tag);
+}
+
+void ncp_append(struct ncp_table *t, struct ncp_node *n)
+{
+	struct ncp_node **slot = slot_of(t, n->peer, n->tag);
+	struct ncp_node *head = *slot;
+
+	n->next = NULL;
+	n->in = true;
+	if (head) {
+		n->prev = head->tail;
+		head->tail->next = n;
+		head->tail = n;
+		return;
+	}
+	n->prev = NULL;
+	n->tail = n;
+	n->next_hash = NULL;
+	*slot = n;
+}
+
+/* Puts @n, which has the same key, where @old is. */
+void ncp_replace(struct ncp_table *t, struct ncp_node *old, struct ncp_node *n)
+{
+	struct ncp_node **slot = slot_of(t, old->peer, old->tag);
+	struct ncp_node *head = *slot;
+
+	n->next = old->next;
+	n->prev = old->prev;
+	n->in = true;
+	old->in = false;
+	if (n->next)
+		n->next->prev = n;
+	if (head != old) {
+		n->prev->next = n;
+		if (head->tail == old)
+			head->tail = n;
+		return;
+	}
+	n->next_hash = old->next_hash;
+	n->tail = old->tail == old ? n : old->tail;
+	*slot = n;
+}
+
+void ncp_remove(struct ncp_table *t, struct ncp_node *n)
+{
+	struct ncp_node **slot, *head;
+
+	if (!n->in)
+		return;
+	n->in = false;
+	slot = slot_of(t, n->peer, n->tag);
+	head = *slot;
+	if (head != n) {
+		n->prev->next = n->next;
+		if (n->next)
+			n->next->prev = n->prev;
+		else
+			head->tail = n->prev;
+	} else if (n->next) {
+		n->next->prev = NULL;
+		n->next->tail = n->tail;
+		n->next->next_hash = n->next_hash;
+		*slot = n->next;
+	} else {
+		*slot = n->next_hash;
+	}
+}

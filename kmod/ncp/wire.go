@@ -1,0 +1,317 @@
+package ncp
+
+/*
+#cgo CFLAGS: -std=gnu11 -Wall -Wextra
+#include <stdlib.h>
+#include <sys/random.h>
+#include "siphash.h"
+#include "wire.h"
+
+// What the C side asks of its host: memory, counted, and random numbers, which a simulator seeds.
+struct wire_host {
+	uint64_t seed;
+	uint64_t bytes, most, limit;
+};
+
+static void *wire_host_alloc(void *host, size_t size)
+{
+	struct wire_host *h = host;
+	void *p;
+
+	if (h->limit && h->bytes + size > h->limit)
+		return NULL;
+	p = calloc(1, size);
+	if (p)
+		h->bytes += size;
+	if (h->bytes > h->most)
+		h->most = h->bytes;
+	return p;
+}
+
+static void wire_host_free(void *host, void *memory, size_t size)
+{
+	struct wire_host *h = host;
+
+	h->bytes -= size;
+	free(memory);
+}
+
+static uint64_t wire_host_random(void *host)
+{
+	struct wire_host *h = host;
+	uint64_t x;
+
+	if (!h->seed) {
+		while (getrandom(&x, sizeof(x), 0) != sizeof(x))
+			;
+		return x;
+	}
+	h->seed += 0x9e3779b97f4a7c15ull; // splitmix64
+	x = h->seed;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+	return x ^ x >> 31;
+}
+
+static const struct wire_ops wire_host_ops = {
+	.alloc = wire_host_alloc, .free = wire_host_free, .random = wire_host_random,
+};
+
+static struct wire *wire_host_create(struct wire_host *h, const struct wire_config *c, uint64_t now)
+{
+	return wire_create(&wire_host_ops, h, c, now);
+}
+
+#cgo noescape wire_input
+#cgo nocallback wire_input
+#cgo noescape wire_output
+#cgo nocallback wire_output
+#cgo noescape wire_event
+#cgo nocallback wire_event
+#cgo noescape wire_peek
+#cgo nocallback wire_peek
+#cgo noescape wire_counters
+#cgo nocallback wire_counters
+#cgo noescape wire_link_info
+#cgo nocallback wire_link_info
+*/
+import "C"
+
+import (
+	"errors"
+	"math"
+	"time"
+	"unsafe"
+)
+
+// A WireAddress is where datagrams go to and come from, in whatever form its host likes.
+type WireAddress [32]byte
+
+// WireConfig configures a [Wire]. A zero means the default that wire.h names.
+type WireConfig struct {
+	NIC       uint16 // 1 to 65535
+	Key       [16]byte
+	Links     int           // at most
+	Addresses int           // at most
+	Frame     int           // bytes of the longest frame
+	Datagram  int           // bytes of the longest UDP payload
+	Buffer    int           // bytes of sending, and of receiving, of a link
+	Dead      time.Duration // silence after which a peer is down
+
+	Seed   uint64 // of random numbers, in a simulation; 0: they are the kernel's
+	Memory uint64 // bytes at most; 0: as many as there are
+}
+
+// A Wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine
+// at a time. Times are those of any clock that does not go back.
+type Wire struct {
+	w    *C.struct_wire
+	host *C.struct_wire_host
+}
+
+// NewWire makes a wire; Close frees it.
+func NewWire(c WireConfig, now time.Duration) (*Wire, error) {
+	host := (*C.struct_wire_host)(C.calloc(1, C.sizeof_struct_wire_host))
+	host.seed = C.uint64_t(c.Seed)
+	host.limit = C.uint64_t(c.Memory)
+	config := C.struct_wire_config{
+		nic: C.uint16_t(c.NIC), links: C.uint32_t(c.Links), addresses: C.uint32_t(c.Addresses),
+		frame: C.uint32_t(c.Frame), datagram: C.uint32_t(c.Datagram), buffer: C.uint32_t(c.Buffer),
+		dead_ns: C.uint64_t(c.Dead),
+	}
+	for i, b := range c.Key {
+		config.key[i] = C.uint8_t(b)
+	}
+	w := C.wire_host_create(host, &config, C.uint64_t(now))
+	if w == nil {
+		C.free(unsafe.Pointer(host))
+		return nil, errors.New("ncp: wire: no memory, or a configuration that is not allowed")
+	}
+	return &Wire{w, host}, nil
+}
+
+// Close frees everything. Frames that were peeked are gone.
+func (w *Wire) Close() { w.close() }
+
+// close says how many bytes were not freed.
+func (w *Wire) close() (leaked uint64) {
+	C.wire_destroy(w.w)
+	leaked = uint64(w.host.bytes)
+	C.free(unsafe.Pointer(w.host))
+	w.w, w.host = nil, nil
+	return leaked
+}
+
+// Goodbye closes all links; the peers are told by the next Outputs.
+func (w *Wire) Goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
+
+// AddAddress asks for NICs at an address from now on; false: there are as many as can be.
+func (w *Wire) AddAddress(now time.Duration, a WireAddress) bool {
+	c := address(&a)
+	return C.wire_add_address(w.w, C.uint64_t(now), &c) == 0
+}
+
+// RemoveAddress stops asking. Links that are up stay so.
+func (w *Wire) RemoveAddress(a WireAddress) {
+	c := address(&a)
+	C.wire_remove_address(w.w, &c)
+}
+
+func address(a *WireAddress) (c C.struct_wire_address) {
+	return *(*C.struct_wire_address)(unsafe.Pointer(a))
+}
+
+// A WireReason says why a link went down.
+type WireReason uint8
+
+// Why a link went down.
+const (
+	WireSilent    WireReason = C.WIRE_SILENT    // nothing heard for the dead time
+	WireRestarted WireReason = C.WIRE_RESTARTED // the peer has begun a new link
+	WireClosed    WireReason = C.WIRE_CLOSED    // the peer has said goodbye
+	WireNonsense  WireReason = C.WIRE_NONSENSE  // the peer breaks the protocol
+)
+
+// A WireEvent tells that a link came up, or went down.
+type WireEvent struct {
+	NIC    uint16
+	Up     bool
+	Reason WireReason // of going down
+}
+
+// Event takes the next event.
+func (w *Wire) Event() (WireEvent, bool) {
+	var e C.struct_wire_event
+	if !C.wire_event(w.w, &e) {
+		return WireEvent{}, false
+	}
+	return WireEvent{uint16(e.nic), e.event == C.WIRE_UP, WireReason(e.reason)}, true
+}
+
+// Reserve gives room for a frame, until the next Commit, Input or Tick; nil: there is none now.
+func (w *Wire) Reserve(nic uint16, size int) []byte {
+	p := C.wire_reserve(w.w, C.uint16_t(nic), C.uint32_t(size))
+	if p == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(p), size)
+}
+
+// Commit sends the first size bytes of what was reserved; 0 gives it back.
+func (w *Wire) Commit(now time.Duration, nic uint16, size int) {
+	C.wire_commit(w.w, C.uint64_t(now), C.uint16_t(nic), C.uint32_t(size))
+}
+
+// Peek is the next frame that came, valid until Consume, or until its link is told to be down; nil: there is none.
+func (w *Wire) Peek(now time.Duration) (nic uint16, frame []byte) {
+	var from C.uint16_t
+	var size C.uint32_t
+	p := C.wire_peek(w.w, C.uint64_t(now), &from, &size)
+	if p == nil {
+		return 0, nil
+	}
+	return uint16(from), unsafe.Slice((*byte)(p), int(size))
+}
+
+// Consume gives back the frame that was peeked.
+func (w *Wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
+
+// WireDestination is the NIC that a datagram is for; 0: AnswerWire's matter, -1: none.
+func WireDestination(datagram []byte) int {
+	if len(datagram) == 0 {
+		return -1
+	}
+	return int(C.wire_destination(unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram))))
+}
+
+// Input takes a datagram that came.
+func (w *Wire) Input(now time.Duration, from *WireAddress, datagram []byte) {
+	if len(datagram) == 0 {
+		datagram = []byte{0}
+	}
+	a := (*C.struct_wire_address)(unsafe.Pointer(from))
+	C.wire_input(w.w, C.uint64_t(now), a, unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram)))
+}
+
+// Output writes the next datagram to send into b, which has room for the longest; 0: there is none now.
+func (w *Wire) Output(now time.Duration, to *WireAddress, b []byte) int {
+	a := (*C.struct_wire_address)(unsafe.Pointer(to))
+	if len(b) == 0 {
+		return 0
+	}
+	return int(C.wire_output(w.w, C.uint64_t(now), a, unsafe.Pointer(&b[0]), C.uint32_t(len(b))))
+}
+
+// Timer says when Tick is to be called, if not before.
+func (w *Wire) Timer() time.Duration {
+	return time.Duration(min(uint64(C.wire_timer(w.w)), math.MaxInt64))
+}
+
+// Tick does what is due.
+func (w *Wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
+
+// AnswerWire answers "who is there?" for a host with these NICs, ascending; nil: no answer is due.
+func AnswerWire(key [16]byte, nics []uint16, question []byte) []byte {
+	if len(question) == 0 || len(nics) == 0 {
+		return nil
+	}
+	answer := make([]byte, C.WIRE_ANSWER)
+	n := C.wire_answer((*C.uint8_t)(unsafe.Pointer(&key[0])), (*C.uint16_t)(unsafe.Pointer(&nics[0])),
+		C.uint32_t(len(nics)), unsafe.Pointer(&question[0]), C.uint32_t(len(question)), unsafe.Pointer(&answer[0]))
+	if n == 0 {
+		return nil
+	}
+	return answer[:n]
+}
+
+// WireCounters count what went over a wire, and what was dropped and why; wire.h describes them.
+type WireCounters struct {
+	DatagramsOut, DatagramsIn, BytesOut, BytesIn, FramesOut, FramesIn  uint64
+	Unauthenticated, WrongVersion, WrongLimits, Misdirected, Malformed uint64
+	Stale, Replayed, Overrun, Refused, Unanswered                      uint64
+	Retransmitted, Duplicates, Timeouts, Ups, Downs                    uint64
+}
+
+var _ [unsafe.Sizeof(WireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}
+
+// Counters are since NewWire.
+func (w *Wire) Counters() (c WireCounters) {
+	C.wire_counters(w.w, (*C.struct_wire_counters)(unsafe.Pointer(&c)))
+	return c
+}
+
+// Memory is how many bytes are allocated, and the most that ever were.
+func (w *Wire) Memory() (now, most uint64) {
+	return uint64(w.host.bytes), uint64(w.host.most)
+}
+
+// WireLink describes a link.
+type WireLink struct {
+	NIC                    uint16
+	Up                     bool
+	Address                WireAddress
+	Since, RTT, LeastRTT   time.Duration
+	Window, Flight, Queued int // bytes
+	Datagram               int // bytes of the longest
+}
+
+// Links describes all links, in any order.
+func (w *Wire) Links() (all []WireLink) {
+	var i C.struct_wire_link_info
+	for n := 0; bool(C.wire_link_info(w.w, C.uint32_t(n), &i)); n++ {
+		all = append(all, WireLink{
+			NIC: uint16(i.nic), Up: bool(i.up), Address: *(*WireAddress)(unsafe.Pointer(&i.address)),
+			Since: time.Duration(i.since_ns), RTT: time.Duration(i.rtt_ns), LeastRTT: time.Duration(i.least_rtt_ns),
+			Window: int(i.window), Flight: int(i.flight), Queued: int(i.queued), Datagram: int(i.datagram),
+		})
+	}
+	return all
+}
+
+// siphash is the MAC of all datagrams.
+func siphash(key [16]byte, data []byte) (tag [16]byte) {
+	b := append(data[:len(data):len(data)], 0) // for &b[0]
+	C.wire_siphash((*C.uint8_t)(unsafe.Pointer(&key[0])), unsafe.Pointer(&b[0]), C.size_t(len(data)),
+		(*C.uint8_t)(unsafe.Pointer(&tag[0])))
+	return tag
+}

@@ -1,0 +1,259 @@
+//go:build cgo
+
+package ncp
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+)
+
+// Types of datagrams, in docs/wire.md.
+const (
+	wireHello = 1 + iota
+	wireWelcome
+	wireConfirm
+	wireKnock
+	wireData
+	wireClose
+	wireWho
+	wireHere
+)
+
+// A wireForger has the key: a peer that is free to say what it likes.
+type wireForger struct {
+	key       [16]byte
+	from, to  uint16
+	mine, his uint64
+	number    uint64
+}
+
+func (f *wireForger) seal(b []byte) []byte {
+	tag := siphash(f.key, b)
+	return append(b, tag[:]...)
+}
+
+func (f *wireForger) header(kind byte) []byte {
+	b := make([]byte, 72)
+	b[0], b[1] = 1, kind
+	binary.BigEndian.PutUint16(b[2:], f.from)
+	binary.BigEndian.PutUint16(b[4:], f.to)
+	binary.BigEndian.PutUint64(b[8:], f.mine)
+	binary.BigEndian.PutUint64(b[16:], f.his)
+	return b
+}
+
+func (f *wireForger) greeting(kind byte, frame uint32) []byte {
+	b := f.header(kind)
+	binary.BigEndian.PutUint32(b[32:], 4096)
+	binary.BigEndian.PutUint32(b[36:], frame)
+	binary.BigEndian.PutUint32(b[40:], 1452)
+	return f.seal(b)
+}
+
+// data is a datagram with a fragment; change may do anything to its header.
+func (f *wireForger) data(sequence uint64, position uint32, fragment []byte, change func(b []byte)) []byte {
+	f.number++
+	b := f.header(wireData)
+	binary.BigEndian.PutUint64(b[24:], f.number)
+	binary.BigEndian.PutUint64(b[40:], 4096)
+	binary.BigEndian.PutUint64(b[56:], sequence)
+	binary.BigEndian.PutUint32(b[64:], position)
+	if change != nil {
+		change(b)
+	}
+	return f.seal(append(b, fragment...))
+}
+
+// linkedForger is a forger of a lower number that has a link to a new wire, NIC 0x0304.
+func linkedForger(t testing.TB) (*wireForger, *Wire) {
+	f := &wireForger{key: [16]byte{1}, from: 0x0102, to: 0x0304, mine: 5}
+	w, err := NewWire(WireConfig{NIC: f.to, Key: f.key, Frame: 1000, Buffer: 4096, Links: 4, Seed: 7}, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	f.input(w, f.greeting(wireHello, 1000))
+	welcome := outputs(w)
+	if len(welcome) != 1 {
+		t.Fatalf("%d datagrams answer a hello", len(welcome))
+	}
+	f.his = binary.BigEndian.Uint64(welcome[0][8:])
+	f.input(w, f.greeting(wireConfirm, 1000))
+	outputs(w)
+	if e, ok := w.Event(); !ok || !e.Up {
+		t.Fatal("no link")
+	}
+	return f, w
+}
+
+func (f *wireForger) input(w *Wire, b []byte) {
+	from := simAddress(1)
+	w.Input(time.Second, &from, b)
+}
+
+func outputs(w *Wire) (all [][]byte) {
+	for {
+		b := make([]byte, 65536)
+		var to WireAddress
+		n := w.Output(time.Second, &to, b)
+		if n == 0 {
+			return all
+		}
+		all = append(all, b[:n])
+	}
+}
+
+// Whoever lacks the key gets nothing, changes nothing, and is counted.
+func TestWireDropsWhatLacksTheKey(t *testing.T) {
+	f, w := linkedForger(t)
+	good := f.data(0, 0, make([]byte, 16), nil)
+	drop := func(b []byte) {
+		t.Helper()
+		before := w.Counters()
+		memory, _ := w.Memory()
+		f.input(w, b)
+		after := w.Counters()
+		now, _ := w.Memory()
+		if after.Unauthenticated != before.Unauthenticated+1 || after.Stale+after.Malformed+after.WrongVersion > 0 {
+			t.Fatalf("%x: got %+v", b, after)
+		}
+		if _, ok := w.Event(); ok || len(outputs(w)) > 0 || now != memory {
+			t.Fatalf("%x has changed something", b)
+		}
+	}
+	for i := range good {
+		drop(good[:i])
+	}
+	for i := range good {
+		for bit := range 8 {
+			b := slices.Clone(good)
+			b[i] ^= 1 << bit
+			drop(b)
+		}
+	}
+	other := *f
+	other.key[15] ^= 0x80
+	for kind := range byte(10) {
+		drop(other.greeting(kind, 1000))
+	}
+	drop(append(slices.Clone(good), 0))
+	drop(make([]byte, 65507))
+	drop(make([]byte, 70000))
+}
+
+// What has the key and makes no sense is counted as what it is, and goes no further.
+func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
+	set := func(at int, v byte) func([]byte) { return func(b []byte) { b[at] = v } }
+	for _, c := range []struct {
+		name    string
+		counter func(*WireCounters) *uint64
+		make    func(f *wireForger) []byte
+	}{
+		{"another version", func(c *WireCounters) *uint64 { return &c.WrongVersion }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(0, 2)) }},
+		{"for another NIC", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(5, 9)) }},
+		{"from ourselves", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { f.from = f.to; return f.data(0, 0, nil, nil) }},
+		{"from NIC 0", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0; return f.data(0, 0, nil, nil) }},
+		{"an unknown type", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(1, 77)) }},
+		{"an unknown flag", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(6, 2)) }},
+		{"a bitmap beyond the end", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(7, 1)) }},
+		{"too long a bitmap", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 128), set(7, 9)) }},
+		{"an acknowledgement of what was not sent", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(39, 1)) }},
+		{"number 0", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.number--; return f.data(0, 0, nil, nil) }},
+		{"a fragment of 7 bytes", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 7), nil) }},
+		{"a fragment without credit", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4096, make([]byte, 8), nil) }},
+		{"a fragment that wraps", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4088, make([]byte, 16), nil) }},
+		{"a fragment before the stream", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 0xfffffff8, make([]byte, 8), nil) }},
+		{"a sequence number beyond the bitmap", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(512, 0, make([]byte, 8), nil) }},
+		{"the last sequence number", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(1<<64-1, 0, make([]byte, 8), nil) }},
+		{"a hello of the higher NIC", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.greeting(wireHello, 1000) }},
+		{"a knock of the lower NIC", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }},
+		{"a greeting that is too long", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
+		{"frames of another size", func(c *WireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.greeting(wireHello, 1004) }},
+		{"an answer to no question", func(c *WireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHere), make([]byte, 72)...)) }},
+		{"another incarnation", func(c *WireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { f.his++; return f.data(0, 0, nil, nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, w := linkedForger(t)
+			f.input(w, c.make(f))
+			got := w.Counters()
+			if *c.counter(&got) != 1 {
+				t.Errorf("got %+v", got)
+			}
+			if e, ok := w.Event(); ok {
+				t.Errorf("event %+v", e)
+			}
+			if _, b := w.Peek(time.Second); b != nil {
+				t.Errorf("frame %q", b)
+			}
+		})
+	}
+}
+
+// A stream that can't be frames ends the link.
+func TestWireEndsALinkOfNonsense(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		stream []uint32
+		second uint32 // position of a second fragment of 8 bytes
+	}{
+		{"an empty frame", []uint32{0, 0}, 8},
+		{"a frame too long", []uint32{1001, 0}, 8},
+		{"a jump backwards", []uint32{0xffffffff, 0}, 8},
+		{"a jump that is not aligned", []uint32{0xffffffff, 12}, 8},
+		{"a jump beyond the ring", []uint32{0xffffffff, 4104}, 8},
+		{"a jump beyond what came", []uint32{0xffffffff, 64}, 8},
+		{"fragments that overlap", []uint32{1, 0, 1, 0}, 8},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, w := linkedForger(t)
+			var b []byte
+			for _, v := range c.stream {
+				b = binary.BigEndian.AppendUint32(b, v)
+			}
+			f.input(w, f.data(1, c.second, make([]byte, 8), nil))
+			f.input(w, f.data(0, 0, b, nil))
+			for range 3 {
+				if _, b := w.Peek(time.Second); b == nil {
+					break
+				}
+				w.Consume(time.Second)
+			}
+			if e, ok := w.Event(); !ok || e.Up || e.Reason != WireNonsense {
+				t.Errorf("event: got %+v, %v", e, ok)
+			}
+		})
+	}
+}
+
+// Greetings without end get one answer each at most, no longer than they are, and no memory.
+func TestWireFloodOfHellos(t *testing.T) {
+	f := &wireForger{key: [16]byte{1}, to: 0x7000}
+	w, err := NewWire(WireConfig{NIC: f.to, Key: f.key, Frame: 1000, Links: 16}, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	base, _ := w.Memory()
+	for i := range 10000 {
+		f.from, f.mine = uint16(1+i%20), uint64(i+1)
+		from := simAddress(i % 200)
+		w.Input(time.Second, &from, f.greeting(wireHello, 1000))
+		if i%100 == 99 {
+			outputs(w)
+		}
+	}
+	c := w.Counters()
+	if c.BytesOut > c.BytesIn || c.DatagramsOut == 0 || c.Refused == 0 || c.Unanswered == 0 {
+		t.Errorf("got %+v", c)
+	}
+	if now, _ := w.Memory(); now > base+16*4096 {
+		t.Errorf("%d bytes for 16 NICs that have only said hello", now-base)
+	}
+	w.Tick(time.Hour)
+	w.Tick(2 * time.Hour)
+	if now, _ := w.Memory(); now != base || len(w.Links()) > 0 {
+		t.Errorf("%d bytes are kept for NICs that have never come up", now-base)
+	}
+}

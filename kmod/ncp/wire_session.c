@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* The beginning and the end of a session, and what the host is told of them. */
+#include "wire_internal.h"
+
+/* Both rings and both tables, in one piece of memory. */
+size_t wire_link_memory(const struct wire *w)
+{
+	return 2 * (size_t)w->config.buffer +
+	       WIRE_FRAGMENTS * (sizeof(struct wire_fragment) + sizeof(struct wire_arrival));
+}
+
+static bool get_memory(struct wire *w, struct wire_link *l)
+{
+	uint8_t *p = l->memory;
+
+	if (!p)
+		p = w->ops->alloc(w->host, wire_link_memory(w));
+	if (!p) {
+		w->counters.refused++;
+		return false;
+	}
+	l->memory = p;
+	memset(&l->tx, 0, sizeof(l->tx));
+	memset(&l->rx, 0, sizeof(l->rx));
+	l->tx.ring = p;
+	l->rx.ring = p + w->config.buffer;
+	p += 2 * (size_t)w->config.buffer;
+	l->tx.fragments = (struct wire_fragment *)p;
+	p += WIRE_FRAGMENTS * sizeof(struct wire_fragment);
+	l->rx.arrivals = (struct wire_arrival *)p;
+	return true;
+}
+
+bool wire_open(struct wire *w, struct wire_link *l, uint64_t now,
+	       const struct wire_session *s)
+{
+	if (!get_memory(w, l))
+		return false;
+	l->session = *s;
+	if (l->session.limits.datagram > w->config.datagram)
+		l->session.limits.datagram = w->config.datagram;
+	l->tx.size = wire_least(w->config.buffer, s->limits.buffer);
+	l->tx.credit = s->limits.buffer;
+	l->tx.reserved = WIRE_NEVER;
+	l->tx.lost_at = WIRE_NEVER;
+	l->tx.probe_at = WIRE_NEVER;
+	l->tx.patience = 1;
+	l->rx.told = w->config.buffer;
+	l->rx.ack_at = WIRE_NEVER;
+	wire_congestion_init(&l->congestion, l->session.limits.datagram, now);
+	l->next.mine = 0;
+	memset(l->attempts, 0, sizeof(l->attempts));
+	wire_new_secret(w, l);
+	l->since = now;
+	l->heard = now;
+	l->spoke = now;
+	l->closing = 0;
+	l->tell_up = true;
+	wire_tell(w, l);
+	w->counters.ups++;
+	wire_arm(w, l);
+	return true;
+}
+
+void wire_down(struct wire *w, struct wire_link *l, uint64_t now, uint8_t reason)
+{
+	if (!wire_is_up(l))
+		return;
+	l->session.mine = 0;
+	l->session.his = 0;
+	l->since = now;
+	l->pause = 0;
+	l->greet_at = now;
+	if (w->peeked == l)
+		w->peeked = NULL;
+	w->counters.downs++;
+	if (l->tell_up) {
+		l->tell_up = false;	/* the host has never known */
+	} else {
+		l->tell_down = true;
+		l->reason = reason;
+		wire_tell(w, l);
+	}
+	wire_arm(w, l);
+	wire_work(w, l);
+}
+
+bool wire_event(struct wire *w, struct wire_event *e)
+{
+	struct wire_link *l;
+
+	while (w->events.first) {
+		l = w->events.first;
+		wire_untell(w, l);
+		e->nic = l->nic;
+		if (l->tell_down) {
+			l->tell_down = false;
+			e->event = WIRE_DOWN;
+			e->reason = l->reason;
+			return true;
+		}
+		if (l->tell_up) {
+			l->tell_up = false;
+			e->event = WIRE_UP;
+			e->reason = 0;
+			wire_ready(w, l);
+			return true;
+		}
+	}
+	return false;
+}
+
+void wire_goodbye(struct wire *w, uint64_t now)
+{
+	struct wire_link *l;
+	uint32_t i;
+
+	now = wire_now(w, now);
+	w->leaving = true;
+	w->asking = false;
+	w->reply_tail = w->reply_head;
+	w->deadline = WIRE_NEVER;
+	for (i = 0; i < w->count; i++) {
+		l = w->links[i];
+		l->tell_up = false;
+		l->tell_down = false;
+		l->next.mine = 0;
+		l->until = 0;
+		l->spoke = now;
+		if (wire_is_up(l))
+			l->closing = 2;	/* one may be lost */
+		wire_work(w, l);
+	}
+}

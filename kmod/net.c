@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The wire between this host's NICs and those of others. Each NIC has an end of
+ * its own, under its lock. There is a wire as long as there is a key.
+ */
+#include <linux/bitmap.h>
+#include <linux/mm.h>
+#include <linux/random.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include "host.h"
+#include "trace.h"
+
+DEFINE_MUTEX(qnix_net_lock); /* which key and peers there are */
+
+static u8 qnix_key[WIRE_KEY];
+static bool qnix_keyed;		/* there is a key, and a socket */
+
+/* NICs for which datagrams have come: of the one that receives them. */
+static DECLARE_BITMAP(qnix_net_came, QNIX_MAX_NICS);
+
+static void *qnix_net_alloc(void *host, size_t size)
+{
+	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
+}
+
+static void qnix_net_free(void *host, void *memory, size_t size)
+{
+	kvfree(memory);
+}
+
+static u64 qnix_net_random(void *host)
+{
+	return get_random_u64();
+}
+
+static bool qnix_net_wanted(void *host, u16 number)
+{
+	return !qnix_local_nic(number);
+}
+
+static const struct wire_ops qnix_wire_ops = {
+	.alloc = qnix_net_alloc,
+	.free = qnix_net_free,
+	.random = qnix_net_random,
+	.wanted = qnix_net_wanted,
+};
+
+static void qnix_net_tell(struct qnix_nic *nic, u32 code, u16 number)
+{
+	struct ncp_driver_command command = {
+		.command = code,
+		.nic = number,
+	};
+
+	qnix_command_post(nic, &command, NULL);
+}
+
+static void qnix_net_event(struct qnix_nic *nic, const struct wire_event *event)
+{
+	bool up = event->event == WIRE_UP;
+
+	trace_qnix_link(nic->number, event->nic, up, event->reason);
+	if (up == test_bit(event->nic, nic->remote))
+		return;
+	if (up)
+		__set_bit(event->nic, nic->remote);
+	else
+		__clear_bit(event->nic, nic->remote);
+	qnix_net_tell(nic, up ? NCP_ADD_NIC : NCP_REMOVE_NIC, event->nic);
+}
+
+/* Before the NIC runs: what time has brought. */
+void qnix_net_prepare(struct qnix_nic *nic)
+{
+	struct wire_event event;
+	u64 now;
+
+	if (!nic->wire)
+		return;
+	now = ktime_get_ns();
+	if (wire_timer(nic->wire) <= now)
+		wire_tick(nic->wire, now);
+	while (wire_event(nic->wire, &event))
+		qnix_net_event(nic, &event);
+}
+
+/* After it has run: what it has to send. */
+void qnix_net_flush(struct qnix_nic *nic)
+{
+	struct wire_address to;
+	u32 size;
+
+	if (!nic->wire)
+		return;
+	while ((size = wire_output(nic->wire, ktime_get_ns(), &to, nic->datagram,
+				   qnix_params.datagram)))
+		qnix_udp_send(&to, nic->datagram, size);
+}
+
+/* When the wire wants to be looked after. */
+u64 qnix_net_due(struct qnix_nic *nic)
+{
+	return nic->wire ? wire_timer(nic->wire) : U64_MAX;
+}
+
+static void qnix_net_answer(const struct wire_address *to, const void *datagram, u32 size)
+{
+	u16 numbers[QNIX_MAX_NICS];
+	u8 answer[WIRE_ANSWER];
+	unsigned int i;
+
+	for (i = 0; i < qnix_params.nics; i++)
+		numbers[i] = qnix_nics[i]->number;
+	size = wire_answer(qnix_key, numbers, i, datagram, size, answer);
+	if (size)
+		qnix_udp_send(to, answer, size);
+}
+
+/* A datagram has come. The one that receives is the only one to call this and qnix_net_ran. */
+void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size)
+{
+	int number = wire_destination(datagram, size);
+	struct qnix_nic *nic;
+
+	if (number == 0)
+		qnix_net_answer(from, datagram, size);
+	nic = number > 0 ? qnix_local_nic(number) : NULL;
+	if (!nic)
+		return;
+	qnix_nic_lock(nic);
+	if (nic->wire)
+		wire_input(nic->wire, ktime_get_ns(), from, datagram, size);
+	mutex_unlock(&nic->lock);
+	set_bit(QNIX_NIC_WORK, &nic->state);
+	__set_bit(nic->index, qnix_net_came);
+}
+
+/* Some have come: their NICs run. */
+void qnix_net_ran(void)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, qnix_net_came, QNIX_MAX_NICS) {
+		__clear_bit(i, qnix_net_came);
+		qnix_nic_run(qnix_nics[i]);
+	}
+}
+
+/* Peers and keys: qnix_net_lock held. */
+void qnix_net_add(const struct wire_address *address)
+{
+	unsigned int i;
+
+	for (i = 0; qnix_keyed && i < qnix_params.nics; i++) {
+		qnix_nic_lock(qnix_nics[i]);
+		if (qnix_nics[i]->wire)
+			wire_add_address(qnix_nics[i]->wire, ktime_get_ns(), address);
+		qnix_nic_unlock(qnix_nics[i]);
+		qnix_nic_wake(qnix_nics[i]);
+	}
+}
+
+void qnix_net_remove(const struct wire_address *address)
+{
+	unsigned int i;
+
+	for (i = 0; qnix_keyed && i < qnix_params.nics; i++) {
+		qnix_nic_lock(qnix_nics[i]);
+		if (qnix_nics[i]->wire)
+			wire_remove_address(qnix_nics[i]->wire, address);
+		qnix_nic_unlock(qnix_nics[i]);
+	}
+}
+
+static void qnix_net_detach(struct qnix_nic *nic)
+{
+	unsigned int number;
+
+	qnix_nic_lock(nic);
+	if (nic->wire) {
+		wire_goodbye(nic->wire, ktime_get_ns());
+		qnix_net_flush(nic);
+		wire_destroy(nic->wire);
+		nic->wire = NULL;
+		nic->from_wire = false;
+		kvfree(nic->datagram);
+		nic->datagram = NULL;
+	}
+	for_each_set_bit(number, nic->remote, U16_MAX + 1) {
+		__clear_bit(number, nic->remote);
+		qnix_net_tell(nic, NCP_REMOVE_NIC, number);
+	}
+	qnix_nic_unlock(nic);
+	qnix_nic_wake(nic);
+}
+
+static int qnix_net_attach(struct qnix_nic *nic)
+{
+	struct wire_config config = {
+		.nic = nic->number,
+		.links = QNIX_MAX_CLUSTER,
+		.addresses = QNIX_MAX_PEERS,
+		.frame = qnix_params.packet_size + sizeof(struct ncp_frame),
+		.datagram = qnix_params.datagram,
+		.dead_ns = (u64)qnix_params.dead_ms * NSEC_PER_MSEC,
+	};
+	struct wire *wire;
+	void *datagram;
+
+	config.buffer = roundup_pow_of_two(max(4 * config.frame, 262144U));
+	memcpy(config.key, qnix_key, sizeof(config.key));
+	datagram = kvmalloc(qnix_params.datagram, GFP_KERNEL);
+	wire = wire_create(&qnix_wire_ops, nic, &config, ktime_get_ns());
+	memzero_explicit(&config, sizeof(config));
+	if (!datagram || !wire) {
+		kvfree(datagram);
+		if (wire)
+			wire_destroy(wire);
+		return -ENOMEM;
+	}
+	qnix_nic_lock(nic);
+	nic->datagram = datagram;
+	nic->wire = wire;
+	qnix_peers_attach(nic);
+	qnix_nic_unlock(nic);
+	qnix_nic_wake(nic);
+	return 0;
+}
+
+static void qnix_net_stop(void)
+{
+	unsigned int i;
+
+	if (!qnix_keyed)
+		return;
+	qnix_keyed = false;
+	for (i = 0; i < qnix_params.nics; i++) /* of a start that failed, some have none */
+		qnix_net_detach(qnix_nics[i]);
+	qnix_udp_close();
+}
+
+static int qnix_net_start(void)
+{
+	unsigned int i;
+	int err;
+
+	err = qnix_udp_open();
+	if (err)
+		return err;
+	qnix_keyed = true;
+	for (i = 0; i < qnix_params.nics && !err; i++)
+		err = qnix_net_attach(qnix_nics[i]);
+	if (err)
+		qnix_net_stop();
+	return err;
+}
+
+/* All links come down, and up again with those who have the new key. NULL: no wire. */
+int qnix_net_set_key(const u8 *key)
+{
+	lockdep_assert_held(&qnix_net_lock);
+	qnix_net_stop();
+	memzero_explicit(qnix_key, sizeof(qnix_key));
+	if (!key)
+		return 0;
+	memcpy(qnix_key, key, sizeof(qnix_key));
+	return qnix_net_start();
+}
+
+bool qnix_net_get_key(u8 *key)
+{
+	lockdep_assert_held(&qnix_net_lock);
+	memcpy(key, qnix_key, sizeof(qnix_key));
+	return qnix_keyed;
+}

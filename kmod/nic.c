@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Who runs a NIC's control program: whoever has something for it and finds the
+ * lock free, in his own context and for a limited number of steps; what is left
+ * is the NIC's thread's. QNIX_NIC_WORK says that there may be something: it is
+ * set by who brings work, and cleared, before the work is looked for, by who
+ * has the lock. Who finds the lock taken goes away, as its owner looks once more
+ * after he has given it back.
+ */
+#include <linux/bitmap.h>
+#include <linux/kthread.h>
+#include <linux/mm.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "host.h"
+#include "trace.h"
+
+#define QNIX_RETRY_NS	NSEC_PER_MSEC	/* until there may be memory again */
+
+struct qnix_nic *qnix_nics[QNIX_MAX_NICS];
+
+struct qnix_nic *qnix_local_nic(u16 number)
+{
+	unsigned int index = number - qnix_params.coordinates;
+
+	return index < qnix_params.nics ? qnix_nics[index] : NULL;
+}
+
+void qnix_nic_wake(struct qnix_nic *nic)
+{
+	set_bit(QNIX_NIC_WORK, &nic->state);
+	wake_up(&nic->wakeup);
+}
+
+void qnix_nic_lock(struct qnix_nic *nic)
+{
+	mutex_lock(&nic->lock);
+}
+
+/* For who does not run the NIC afterwards, or does not know. */
+void qnix_nic_unlock(struct qnix_nic *nic)
+{
+	if (!bitmap_empty(nic->kick, QNIX_MAX_NICS))
+		set_bit(QNIX_NIC_WORK, &nic->state);
+	mutex_unlock(&nic->lock);
+	smp_mb(); /* the lock is free before we look: see qnix_nic_turn */
+	if (test_bit(QNIX_NIC_WORK, &nic->state))
+		wake_up(&nic->wakeup);
+}
+
+static u64 qnix_nic_due(struct qnix_nic *nic, u64 now)
+{
+	u64 due = qnix_net_due(nic);
+
+	return nic->retry ? min(due, now + QNIX_RETRY_NS) : due;
+}
+
+/* Who runs a NIC may have made the time shorter that its thread may sleep. */
+static void qnix_nic_set_alarm(struct qnix_nic *nic)
+{
+	if (nic->alarm <= qnix_nic_due(nic, ktime_get_ns()))
+		return;
+	nic->alarm = 0; /* until the thread has set it */
+	set_bit(QNIX_NIC_TIMER, &nic->state);
+	wake_up(&nic->wakeup);
+}
+
+/* Tells the control program which processes have rung since this was looked at. */
+static void qnix_nic_hear(struct qnix_nic *nic)
+{
+	unsigned int i;
+
+	if (!test_and_clear_bit(QNIX_NIC_RUNG, &nic->state))
+		return;
+	for_each_set_bit(i, nic->rung, qnix_params.processes) {
+		clear_bit(i, nic->rung);
+		ncp_ring(nic->ncp, i);
+	}
+}
+
+/*
+ * Steps, until @left is used up or there is nothing to do; with the lock. NICs
+ * with new work are added to @todo.
+ */
+static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsigned long *todo)
+{
+	unsigned int budget = left;
+
+	clear_bit(QNIX_NIC_WORK, &nic->state);
+	smp_mb__after_atomic(); /* cleared before we look for work */
+	nic->retry = false;
+	qnix_nic_hear(nic);
+	qnix_net_prepare(nic);
+	while (left && ncp_step(nic->ncp))
+		left--;
+	qnix_net_flush(nic);
+	if (nic->wire || nic->retry)
+		qnix_nic_set_alarm(nic);
+	if (!left)
+		set_bit(QNIX_NIC_WORK, &nic->state);
+	bitmap_or(todo, todo, nic->kick, QNIX_MAX_NICS);
+	bitmap_zero(nic->kick, QNIX_MAX_NICS);
+	trace_qnix_run(nic->number, budget - left, current == nic->thread);
+	return left;
+}
+
+/* Runs @nic if nobody else does; returns what is left of the budget. */
+static unsigned int qnix_nic_turn(struct qnix_nic *nic, unsigned int left, unsigned long *todo)
+{
+	set_bit(QNIX_NIC_WORK, &nic->state);
+	smp_mb__after_atomic(); /* set before we find the lock taken */
+	while (left && test_bit(QNIX_NIC_WORK, &nic->state)) {
+		if (!mutex_trylock(&nic->lock))
+			return left;
+		nic->runs_caller++;
+		left = qnix_nic_steps(nic, left, todo);
+		mutex_unlock(&nic->lock);
+		smp_mb(); /* the lock is free before we look */
+	}
+	if (test_bit(QNIX_NIC_WORK, &nic->state))
+		wake_up(&nic->wakeup);
+	return left;
+}
+
+/*
+ * Runs @nic, then those that it gave work, as far as the budget goes: so the
+ * answer of another NIC of this host is there without any thread's help.
+ */
+void qnix_nic_run(struct qnix_nic *nic)
+{
+	DECLARE_BITMAP(todo, QNIX_MAX_NICS);
+	unsigned int left = QNIX_BUDGET, i = nic->index;
+
+	bitmap_zero(todo, QNIX_MAX_NICS);
+	__set_bit(i, todo);
+	while (i < QNIX_MAX_NICS) {
+		__clear_bit(i, todo);
+		left = qnix_nic_turn(qnix_nics[i], left, todo);
+		i = find_next_bit(todo, QNIX_MAX_NICS, i + 1);
+		if (i >= QNIX_MAX_NICS)
+			i = find_first_bit(todo, QNIX_MAX_NICS);
+	}
+}
+
+/* Process @index has posted commands. */
+void qnix_nic_ring(struct qnix_nic *nic, unsigned int index)
+{
+	set_bit(index, nic->rung);
+	smp_mb__after_atomic(); /* who sees QNIX_NIC_RUNG sees which */
+	set_bit(QNIX_NIC_RUNG, &nic->state);
+	qnix_nic_run(nic);
+}
+
+static void qnix_wake_all(unsigned long *todo)
+{
+	unsigned int i;
+
+	for_each_set_bit(i, todo, QNIX_MAX_NICS)
+		qnix_nic_wake(qnix_nics[i]);
+}
+
+/* A batch of the thread's, which waits for the lock. True: there was something to do. */
+static bool qnix_thread_batch(struct qnix_nic *nic)
+{
+	DECLARE_BITMAP(todo, QNIX_MAX_NICS);
+	unsigned int left;
+
+	bitmap_zero(todo, QNIX_MAX_NICS);
+	qnix_nic_lock(nic);
+	nic->runs_thread++;
+	left = qnix_nic_steps(nic, QNIX_BUDGET, todo);
+	qnix_nic_unlock(nic);
+	qnix_wake_all(todo);
+	cond_resched();
+	return left < QNIX_BUDGET;
+}
+
+static void qnix_thread_tell(struct qnix_nic *nic, bool need)
+{
+	qnix_nic_lock(nic);
+	ncp_need_wakeup(nic->ncp, need);
+	qnix_nic_unlock(nic);
+}
+
+/* Looks for work until @window after the last: commands without a doorbell. True: some. */
+static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
+{
+	u64 end = ktime_get_ns() + window;
+	bool found = false;
+
+	qnix_thread_tell(nic, false);
+	while (ktime_get_ns() < end && !kthread_should_stop()) {
+		if (qnix_thread_batch(nic)) {
+			found = true;
+			end = ktime_get_ns() + window;
+		} else {
+			cpu_relax();
+		}
+	}
+	qnix_thread_tell(nic, true);
+	return found;
+}
+
+static bool qnix_thread_wanted(struct qnix_nic *nic)
+{
+	return test_bit(QNIX_NIC_WORK, &nic->state) || test_bit(QNIX_NIC_TIMER, &nic->state) ||
+	       kthread_should_stop();
+}
+
+/* Until there is work, or the wire or a retry is due. */
+static void qnix_thread_sleep(struct qnix_nic *nic)
+{
+	ktime_t limit = KTIME_MAX;
+	u64 now;
+
+	qnix_nic_lock(nic);
+	clear_bit(QNIX_NIC_TIMER, &nic->state);
+	now = ktime_get_ns();
+	nic->alarm = qnix_nic_due(nic, now);
+	if (nic->alarm != U64_MAX)
+		limit = nic->alarm > now ? nic->alarm - now : 0;
+	qnix_nic_unlock(nic);
+	wait_event_interruptible_hrtimeout(nic->wakeup, qnix_thread_wanted(nic), limit);
+}
+
+/*
+ * The thread is needed when others run out of their budgets, and for timers. If
+ * that comes often it stays awake a while, so that nobody has to wake it:
+ * twice as long each time that this found something, half as long when not.
+ */
+static int qnix_nic_thread(void *data)
+{
+	struct qnix_nic *nic = data;
+	u64 window = 0, slept = 0;
+
+	while (!kthread_should_stop()) {
+		u64 most = READ_ONCE(qnix_params.poll_us) * NSEC_PER_USEC;
+		bool worked = false;
+
+		while (qnix_thread_batch(nic) && !kthread_should_stop())
+			worked = true;
+		if (worked && ktime_get_ns() - slept < most)
+			window = min_t(u64, most, 2 * window + NSEC_PER_USEC);
+		window = min(window, most);
+		if (window && !qnix_thread_poll(nic, window))
+			window /= 2;
+		while (qnix_thread_batch(nic) && !kthread_should_stop())
+			;
+		slept = ktime_get_ns();
+		qnix_thread_sleep(nic);
+	}
+	return 0;
+}
+
+static void *qnix_alloc(void *host, size_t size)
+{
+	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
+}
+
+static void qnix_free(void *host, void *memory, size_t size)
+{
+	kvfree(memory);
+}
+
+static const struct ncp_ops qnix_ncp_ops = {
+	.alloc = qnix_alloc,
+	.free = qnix_free,
+	.read = qnix_dma_read,
+	.write = qnix_dma_write,
+	.copy = qnix_dma_copy,
+	.tx_reserve = qnix_tx_reserve,
+	.tx_commit = qnix_tx_commit,
+	.rx_peek = qnix_rx_peek,
+	.rx_consume = qnix_rx_consume,
+	.notify = qnix_notify,
+	.driver_doorbell = qnix_driver_doorbell,
+};
+
+static int qnix_nic_start(struct qnix_nic *nic)
+{
+	struct ncp_limits limits = {
+		.processes = qnix_params.processes,
+		.names = qnix_params.names,
+		.groups = qnix_params.groups,
+		.nics = QNIX_MAX_CLUSTER,
+		.packet_size = qnix_params.packet_size,
+		.local_memory = qnix_params.local_memory,
+	};
+
+	nic->entries = bitmap_zalloc(qnix_params.processes, GFP_KERNEL);
+	nic->remote = bitmap_zalloc(U16_MAX + 1, GFP_KERNEL);
+	nic->rung = bitmap_zalloc(qnix_params.processes, GFP_KERNEL);
+	if (!nic->entries || !nic->remote || !nic->rung)
+		return -ENOMEM;
+	nic->ncp = ncp_create(&qnix_ncp_ops, nic, nic->number, &limits);
+	if (!nic->ncp)
+		return -ENOMEM;
+	ncp_need_wakeup(nic->ncp, true);
+	return 0;
+}
+
+/* When nobody looks at its files in sysfs any more. */
+static void qnix_nic_release(struct device *dev)
+{
+	struct qnix_nic *nic = container_of(dev, struct qnix_nic, dev);
+
+	bitmap_free(nic->entries);
+	bitmap_free(nic->remote);
+	bitmap_free(nic->rung);
+	mutex_destroy(&nic->lock);
+	kfree(nic);
+}
+
+/* Of a NIC that has been halted, as have the others of this host. */
+void qnix_nic_destroy(struct qnix_nic *nic)
+{
+	if (nic->ncp)
+		ncp_destroy(nic->ncp);
+	nic->ncp = NULL;
+	qnix_fifo_drain(&nic->input);
+	put_device(&nic->dev);
+}
+
+/* The thread starts with qnix_nic_go, when all NICs of this host are there. */
+struct qnix_nic *qnix_nic_create(unsigned int index, u16 number)
+{
+	struct qnix_nic *nic = kzalloc(sizeof(*nic), GFP_KERNEL);
+	int err;
+
+	if (!nic)
+		return ERR_PTR(-ENOMEM);
+	nic->index = index;
+	nic->number = number;
+	mutex_init(&nic->lock);
+	INIT_LIST_HEAD(&nic->commands);
+	INIT_LIST_HEAD(&nic->registrations);
+	init_waitqueue_head(&nic->wakeup);
+	qnix_fifo_init(&nic->input);
+	device_initialize(&nic->dev);
+	nic->dev.release = qnix_nic_release;
+	err = qnix_nic_start(nic);
+	if (err) {
+		qnix_nic_destroy(nic);
+		return ERR_PTR(err);
+	}
+	return nic;
+}
+
+int qnix_nic_go(struct qnix_nic *nic)
+{
+	struct task_struct *thread = kthread_run(qnix_nic_thread, nic, "qnix/%u", nic->index);
+
+	if (IS_ERR(thread))
+		return PTR_ERR(thread);
+	nic->thread = thread;
+	return 0;
+}
+
+void qnix_nic_halt(struct qnix_nic *nic)
+{
+	if (nic->thread)
+		kthread_stop(nic->thread);
+	nic->thread = NULL;
+}

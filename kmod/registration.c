@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Registration of a process to a NIC, and its end: the six and the five steps
+ * of the specification. A registration ends by ioctl, with the last close of the
+ * device, or with the address space that it was made for (exit, kill, exec),
+ * whichever is first.
+ */
+#include <linux/eventfd.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+
+#include "host.h"
+#include "trace.h"
+
+void qnix_registration_get(struct qnix_registration *reg)
+{
+	kref_get(&reg->ref);
+}
+
+static void qnix_registration_free(struct kref *ref)
+{
+	struct qnix_registration *reg = container_of(ref, struct qnix_registration, ref);
+
+	if (!IS_ERR_OR_NULL(reg->vni))
+		qnix_memory_put(reg->vni);
+	if (!IS_ERR_OR_NULL(reg->hps))
+		qnix_memory_put(reg->hps);
+	if (!IS_ERR_OR_NULL(reg->user))
+		qnix_user_uncharge(reg->user);
+	xa_destroy(&reg->translations);
+	mutex_destroy(&reg->translate_lock);
+	mmdrop(reg->mm);
+	kfree(reg);
+}
+
+void qnix_registration_put(struct qnix_registration *reg)
+{
+	kref_put(&reg->ref, qnix_registration_free);
+}
+
+/* The file's registration, which the caller puts; NULL: there is none. */
+struct qnix_registration *qnix_registration_of(struct qnix_file *file)
+{
+	struct qnix_registration *reg;
+
+	spin_lock(&file->reg_lock);
+	reg = file->reg;
+	if (reg)
+		kref_get(&reg->ref);
+	spin_unlock(&file->reg_lock);
+	return reg;
+}
+
+static void qnix_registration_publish(struct qnix_file *file, struct qnix_registration *reg)
+{
+	spin_lock(&file->reg_lock);
+	file->reg = reg;
+	spin_unlock(&file->reg_lock);
+}
+
+/* Steps 1 and 2 of de-registration: the NIC forgets the process, and tells the others. */
+static bool qnix_registration_delete(struct qnix_registration *reg)
+{
+	struct ncp_driver_command command = {
+		.command = NCP_DELETE_PROCESS,
+		.index = reg->index,
+	};
+	struct qnix_nic *nic = reg->nic;
+	struct qnix_command_wait wait;
+	struct eventfd_ctx *eventfd;
+
+	qnix_nic_lock(nic);
+	if (reg->ended) {
+		qnix_nic_unlock(nic);
+		return false;
+	}
+	reg->ended = true;
+	qnix_command_post(nic, &command, &wait);
+	qnix_command_finish(nic, &wait);
+	list_del_init(&reg->list);
+	eventfd = reg->eventfd;
+	reg->eventfd = NULL;
+	qnix_nic_unlock(nic);
+	if (eventfd)
+		eventfd_ctx_put(eventfd);
+	return true;
+}
+
+/*
+ * The five steps. Of those who call it at once, one does them. Afterwards the
+ * NIC touches nothing of the process any more.
+ */
+static void qnix_registration_end(struct qnix_registration *reg)
+{
+	struct qnix_vni_status *status = reg->hps->address + reg->info.status;
+	struct qnix_nic *nic = reg->nic;
+
+	if (!qnix_registration_delete(reg))
+		return;
+	/*
+	 * Steps 3 and 4, the mappings: the process may be looking at them. They
+	 * stay, without a NIC behind them and with this told, until it unmaps them.
+	 */
+	smp_store_release(&status->gone, 1);
+	qnix_translations_end(reg);
+	wake_up_all(&reg->file->wait);
+	/* Step 5. */
+	qnix_nic_lock(nic);
+	clear_bit(reg->index, nic->entries);
+	qnix_nic_unlock(nic);
+	trace_qnix_deregister(nic->number, reg->pid, reg->generation);
+	qnix_nic_run(nic);
+}
+
+static void qnix_mm_release(struct mmu_notifier *notifier, struct mm_struct *mm)
+{
+	qnix_registration_end(container_of(notifier, struct qnix_registration, notifier));
+}
+
+static const struct mmu_notifier_ops qnix_notifier_ops = {
+	.release = qnix_mm_release,
+};
+
+static struct qnix_registration *qnix_registration_alloc(struct qnix_file *file)
+{
+	struct qnix_registration *reg = kzalloc(sizeof(*reg), GFP_KERNEL_ACCOUNT);
+
+	if (!reg)
+		return NULL;
+	kref_init(&reg->ref);
+	reg->file = file;
+	reg->nic = file->nic;
+	INIT_LIST_HEAD(&reg->list);
+	reg->tgid = task_tgid_nr(current);
+	mmgrab(current->mm);
+	reg->mm = current->mm;
+	reg->notifier.ops = &qnix_notifier_ops;
+	mutex_init(&reg->translate_lock);
+	xa_init_flags(&reg->translations, XA_FLAGS_ALLOC1);
+	return reg;
+}
+
+/* Steps 3 and 4 of registration: both interfaces' memory. It is mapped by mmap. */
+static struct qnix_registration *qnix_registration_create(struct qnix_file *file,
+							  const struct qnix_register *arg)
+{
+	struct qnix_registration *reg = qnix_registration_alloc(file);
+	int err;
+
+	if (!reg)
+		return ERR_PTR(-ENOMEM);
+	memcpy(reg->name, arg->name, sizeof(reg->name));
+	err = -EINVAL;
+	if (ncp_layout(arg, &reg->info))
+		goto fail;
+	reg->user = qnix_user_charge();
+	err = PTR_ERR_OR_ZERO(reg->user);
+	if (err)
+		goto fail;
+	reg->vni = qnix_memory_create(reg->mm, reg->info.vni_size);
+	err = PTR_ERR_OR_ZERO(reg->vni);
+	if (err)
+		goto fail;
+	reg->hps = qnix_memory_create(reg->mm, reg->info.hps_size);
+	err = PTR_ERR_OR_ZERO(reg->hps);
+	if (err)
+		goto fail;
+	return reg;
+fail:
+	qnix_registration_put(reg);
+	return ERR_PTR(err);
+}
+
+/* Step 1: an entry of the Process Table; steps 2 and 5: the NIC reads the command and fills it. */
+static int qnix_registration_post(struct qnix_registration *reg, const struct qnix_register *arg,
+				  struct qnix_command_wait *wait)
+{
+	struct qnix_nic *nic = reg->nic;
+	struct ncp_driver_command command = {
+		.command = NCP_NEW_PROCESS,
+		.size = arg->group_size,
+		.process = reg,
+		.vni = reg->vni->address,
+		.hps = reg->hps->address,
+		.info = reg->info,
+	};
+	unsigned int index;
+
+	memcpy(command.name, arg->name, sizeof(command.name));
+	memcpy(command.group, arg->group, sizeof(command.group));
+	qnix_nic_lock(nic);
+	index = find_first_zero_bit(nic->entries, qnix_params.processes);
+	if (index >= qnix_params.processes) {
+		qnix_nic_unlock(nic);
+		return -EAGAIN;
+	}
+	set_bit(index, nic->entries);
+	reg->index = index;
+	command.index = index;
+	list_add_tail(&reg->list, &nic->registrations);
+	qnix_command_post(nic, &command, wait);
+	qnix_nic_unlock(nic);
+	return 0;
+}
+
+static int qnix_registration_check(const struct qnix_register *arg)
+{
+	bool group = !qnix_name_empty(arg->group);
+
+	if (!qnix_name_valid(arg->name) || arg->pid || arg->generation || arg->nic || arg->pad0 ||
+	    arg->vni_size || arg->vni_offset || arg->hps_offset || arg->hps_size || arg->pad1)
+		return -EINVAL;
+	if (group ? !qnix_name_valid(arg->group) || !arg->group_size : arg->group_size)
+		return -EINVAL;
+	return 0;
+}
+
+static void qnix_registration_answer(struct qnix_registration *reg, struct qnix_register *arg)
+{
+	qnix_nic_lock(reg->nic);
+	ncp_pid(reg->nic->ncp, reg->index, &reg->pid, &reg->generation);
+	qnix_nic_unlock(reg->nic);
+	arg->pid = reg->pid;
+	arg->generation = reg->generation;
+	arg->nic = reg->nic->number;
+	arg->vni_size = reg->info.vni_size;
+	arg->hps_size = reg->info.hps_size;
+	arg->vni_offset = 0;
+	arg->hps_offset = QNIX_HPS_OFFSET;
+}
+
+/* Ends a registration for good, in a context where its address space's end may be waited for. */
+static void qnix_registration_finish(struct qnix_registration *reg)
+{
+	qnix_registration_end(reg);
+	mmu_notifier_unregister(&reg->notifier, reg->mm);
+	qnix_registration_put(reg);
+}
+
+static int qnix_register_locked(struct qnix_file *file, struct qnix_register *arg)
+{
+	struct qnix_command_wait wait;
+	struct qnix_registration *reg;
+	int err;
+
+	if (file->reg)
+		return -EISCONN;
+	err = qnix_registration_check(arg);
+	if (err)
+		return err;
+	reg = qnix_registration_create(file, arg);
+	if (IS_ERR(reg))
+		return PTR_ERR(reg);
+	/* Before the NIC knows of it: from here on the end of the address space is told. */
+	err = mmu_notifier_register(&reg->notifier, reg->mm);
+	if (err) {
+		qnix_registration_put(reg);
+		/* It gives way to every signal: nothing has been done, so all begins again. */
+		return err == -EINTR ? -ERESTARTNOINTR : err;
+	}
+	err = qnix_registration_post(reg, arg, &wait);
+	if (err) {
+		reg->ended = true;
+		mmu_notifier_unregister(&reg->notifier, reg->mm);
+		qnix_registration_put(reg);
+		return err;
+	}
+	/* Step 6: all NICs know it, and its group is whole. */
+	err = qnix_command_wait(reg->nic, &wait, arg->timeout_ms);
+	if (err) {
+		qnix_registration_finish(reg);
+		return err;
+	}
+	qnix_registration_answer(reg, arg);
+	trace_qnix_register(reg->nic->number, reg->pid, reg->generation, reg->name);
+	WRITE_ONCE(file->acknowledged, 0);
+	qnix_registration_publish(file, reg);
+	return 0;
+}
+
+int qnix_register(struct qnix_file *file, struct qnix_register *arg)
+{
+	int err;
+
+	if (mutex_lock_killable(&file->lock))
+		return -EINTR;
+	err = qnix_register_locked(file, arg);
+	mutex_unlock(&file->lock);
+	return err;
+}
+
+int qnix_deregister(struct qnix_file *file)
+{
+	struct qnix_registration *reg;
+	int err = 0;
+
+	if (mutex_lock_killable(&file->lock))
+		return -EINTR;
+	reg = file->reg;
+	if (!reg) {
+		err = -ENOTCONN;
+	} else if (reg->mm != current->mm) {
+		err = -EACCES;
+	} else {
+		qnix_registration_publish(file, NULL);
+		qnix_registration_finish(reg);
+	}
+	mutex_unlock(&file->lock);
+	return err;
+}
+
+/* The last close: nobody else has the file. */
+void qnix_file_release(struct qnix_file *file)
+{
+	if (file->reg)
+		qnix_registration_finish(file->reg);
+	mutex_destroy(&file->lock);
+	kfree(file);
+}

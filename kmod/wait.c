@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* Waiting for doorbells without burning a core: QNIX_IOC_WAIT, poll and eventfd. */
+#include <linux/eventfd.h>
+#include <linux/fs.h>
+#include <linux/hrtimer.h>
+#include <linux/poll.h>
+
+#include "compat.h"
+#include "host.h"
+
+/* The one thing of the host page that is read: a process that spoils it wakes itself. */
+static u32 qnix_ring_tail(struct qnix_registration *reg)
+{
+	struct qnix_vni_status *status = reg->hps->address + reg->info.status;
+
+	return smp_load_acquire(&status->ring_tail); /* what has rung is seen */
+}
+
+/* Called by the control program, once a batch of doorbells of a process. */
+void qnix_notify(void *host, void *process)
+{
+	struct qnix_registration *reg = process;
+	wait_queue_head_t *wait = &reg->file->wait;
+
+	if (wq_has_sleeper(wait)) /* a barrier: ring_tail is written before */
+		wake_up_interruptible_poll(wait, EPOLLIN | EPOLLRDNORM);
+	if (reg->eventfd)
+		qnix_eventfd_signal(reg->eventfd);
+}
+
+static bool qnix_wait_over(struct qnix_registration *reg, u32 seen)
+{
+	return qnix_ring_tail(reg) != seen || READ_ONCE(reg->ended);
+}
+
+/* Until ring_tail is another than @arg's, which poll takes for acknowledged. */
+int qnix_wait(struct qnix_file *file, struct qnix_registration *reg, const struct qnix_wait *arg)
+{
+	u32 seen = arg->ring_tail;
+	int err;
+
+	if (arg->pad)
+		return -EINVAL;
+	WRITE_ONCE(file->acknowledged, seen);
+	if (arg->timeout_ns < 0)
+		err = wait_event_interruptible(file->wait, qnix_wait_over(reg, seen));
+	else if (arg->timeout_ns == 0)
+		err = qnix_wait_over(reg, seen) ? 0 : -ETIME;
+	else
+		err = wait_event_interruptible_hrtimeout(file->wait, qnix_wait_over(reg, seen),
+							 ns_to_ktime(arg->timeout_ns));
+	if (qnix_ring_tail(reg) != seen)
+		return 0;
+	if (READ_ONCE(reg->ended))
+		return -ENOTCONN;
+	if (err == -ETIME)
+		return -ETIMEDOUT;
+	/* A time limit would begin again with a call that is restarted. */
+	return arg->timeout_ns < 0 ? err : -EINTR;
+}
+
+int qnix_eventfd(struct qnix_registration *reg, const struct qnix_eventfd *arg)
+{
+	struct eventfd_ctx *ctx = NULL;
+	int err = 0;
+
+	if (arg->pad || arg->fd < -1)
+		return -EINVAL;
+	if (arg->fd >= 0) {
+		ctx = eventfd_ctx_fdget(arg->fd);
+		if (IS_ERR(ctx))
+			return PTR_ERR(ctx);
+	}
+	qnix_nic_lock(reg->nic);
+	if (reg->ended)
+		err = -ENOTCONN;
+	else
+		swap(reg->eventfd, ctx);
+	qnix_nic_unlock(reg->nic);
+	if (ctx)
+		eventfd_ctx_put(ctx);
+	return err;
+}
+
+__poll_t qnix_poll(struct file *file, struct poll_table_struct *table)
+{
+	struct qnix_file *qf = file->private_data;
+	struct qnix_registration *reg = qnix_registration_of(qf);
+	__poll_t events = 0;
+
+	/* The file's, not the registration's: epoll holds on to it. */
+	poll_wait(file, &qf->wait, table);
+	if (!reg)
+		return EPOLLERR;
+	if (READ_ONCE(reg->ended))
+		events = EPOLLERR | EPOLLHUP;
+	else if (qnix_ring_tail(reg) != READ_ONCE(qf->acknowledged))
+		events = EPOLLIN | EPOLLRDNORM;
+	qnix_registration_put(reg);
+	return events;
+}

@@ -1,0 +1,126 @@
+package qnix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+	"github.com/bywash/bywash/qnix/softnic"
+)
+
+// startTime is how long a softnic that is started may take.
+const startTime = 10 * time.Second
+
+// Devices implements driver.Driver. It starts nothing.
+func (qnixDriver) Devices() (list []driver.Device) {
+	paths, _ := filepath.Glob("/dev/qnix*")
+	if len(paths) == 0 {
+		paths = []string{"/dev/qnix0"}
+	}
+	soft, _ := filepath.Glob(filepath.Join(filepath.Dir(nic.SocketPath(0)), "qnix*.sock"))
+	if len(soft) == 0 {
+		soft = []string{nic.SocketPath(0)}
+	}
+	paths = append(paths, soft...)
+	if p := os.Getenv(nic.EnvPath); p != "" && !slices.Contains(paths, p) {
+		paths = append([]string{p}, paths...)
+	}
+	for _, path := range paths {
+		list = append(list, describe(path))
+	}
+	return list
+}
+
+// describe tells what people want to know of a NIC.
+func describe(path string) driver.Device {
+	d := driver.Device{Name: path, Description: "QNIX network interface of the kernel module"}
+	soft := !strings.HasPrefix(path, "/dev/")
+	if soft {
+		d.Description = "QNIX network interface in user space"
+	}
+	n, err := nic.Open(path)
+	switch {
+	case err == nil:
+		d.Details = details(n.Info())
+		_ = n.Close()
+	case soft && isAbsent(err):
+		d.Details = []driver.Detail{{Name: "state", Value: "not running; started when it is opened, or by bywash softnic"}}
+	default:
+		d.Err = openError(path, err)
+	}
+	return d
+}
+
+// isAbsent tells whether nobody is there.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
+}
+
+func openError(path string, err error) error {
+	u := &driver.UnavailableError{Driver: Name, Device: path, Reason: "it cannot be opened", Err: err} // which names the remedy
+	if isAbsent(err) {
+		u.Reason, u.Err = "nobody answers there", nil
+		u.Remedy = "start one: bywash softnic"
+		if strings.HasPrefix(path, "/dev/") {
+			u.Reason = "the kernel module qnix is not loaded"
+			u.Remedy = "modprobe qnix, or make -C kmod && insmod kmod/qnix.ko; bywash softnic gives one in user space"
+			u.Absent = true
+		}
+	}
+	return u
+}
+
+func details(i nic.Info) (list []driver.Detail) {
+	add := func(name, format string, args ...any) {
+		list = append(list, driver.Detail{Name: name, Value: fmt.Sprintf(format, args...)})
+	}
+	add("coordinates", "%d, of %d in the cluster", i.NIC, i.NICs)
+	add("packet", "%d bytes", i.PacketSize)
+	add("local memory", "%d bytes", i.LocalMemory)
+	add("processes", "%d, %d of one user", i.MaxProcesses, i.MaxPerUser)
+	add("contexts", "%d of each kind, with %d bytes at most", i.MaxContexts, i.MaxRegion)
+	add("translations", "%d of one process", i.MaxTranslations)
+	add("longest message", "%d bytes", i.MaxMessage)
+	return list
+}
+
+// chooseDevice takes the default, if none is named.
+func chooseDevice(name string) string {
+	if name != "" {
+		return name
+	}
+	return nic.DefaultPath()
+}
+
+// openNIC opens a NIC, after starting this user's softnic if it is meant and does not run.
+func openNIC(path string, o options) (*nic.NIC, error) {
+	n, err := nic.Open(path)
+	if err == nil {
+		return n, nil
+	}
+	if !o.start || path != nic.SocketPath(0) || !isAbsent(err) {
+		return nil, openError(path, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTime)
+	defer cancel()
+	if err = softnic.Ensure(ctx, path); err == nil {
+		if n, err = nic.Open(path); err == nil {
+			return n, nil
+		}
+	}
+	_, dev := os.Stat("/dev/qnix0")
+	reason := "a NIC in user space cannot be started"
+	if dev != nil {
+		reason = "the kernel module qnix is not loaded, and " + reason
+	}
+	return nil, unavailable(path, reason, "", err)
+}

@@ -1,0 +1,105 @@
+package qnix
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+func init() { driver.Register(qnixDriver{}) }
+
+type qnixDriver struct{}
+
+// Name implements driver.Driver.
+func (qnixDriver) Name() string { return Name }
+
+// unopened is a queried, unopened NIC.
+type unopened struct {
+	props  driver.Properties
+	opts   options
+	opened atomic.Bool
+}
+
+// Query implements driver.Driver.
+func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
+	fail := func(err error) (driver.NIC, error) {
+		if u := new(driver.UnavailableError); errors.As(err, &u) {
+			return nil, err
+		}
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	o, err := parseOptions(h.Options)
+	if err == nil && h.Track > driver.Large {
+		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if o.peers = h.Peers; h.MaxMessage > o.buffer && h.Options["buffer"] == "" {
+		o.buffer = min(h.MaxMessage, maxBuffer)
+	}
+	path := chooseDevice(h.Device)
+	n, err := openNIC(path, o)
+	if err != nil {
+		return fail(err)
+	}
+	defer n.Close()
+	info := n.Info()
+	if info.MaxRegion < largeRegion {
+		return fail(unavailable(path, fmt.Sprintf("its Context Regions have %d bytes at most", info.MaxRegion), "", nil))
+	}
+	o.buffer = min(o.buffer, info.MaxRegion-dataHead)
+	return &unopened{opts: o, props: driver.Properties{
+		Driver: Name, Device: path, Track: h.Track, Capabilities: capabilities(h.Track, o, info), Profile: profile(info),
+	}}, nil
+}
+
+func unavailable(device, reason, remedy string, err error) error {
+	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
+}
+
+func capabilities(t driver.Track, o options, i nic.Info) driver.Capabilities {
+	c := driver.Capabilities{IOVec: true, Data: true, SendWait: true, RecvWait: true, DeadTime: o.deadTime}
+	if i.NICs == 1 {
+		c.DeadTime = min(o.deadTime, time.Second) // the NIC hears of a process's end at once
+	}
+	if t == driver.Small {
+		c.MaxMessage, c.BufferSize = o.buffer, o.buffer
+		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
+		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.Ordered = true
+		return c
+	}
+	c.MaxMessage = min(maxMessage, i.MaxMessage)
+	c.Prefetch, c.RdvSize = true, rdvBytes
+	c.SendDepth, c.RecvDepth = transferDepth, transferDepth
+	return c
+}
+
+func profile(i nic.Info) driver.Profile {
+	p := driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: 5e9, Exclusivity: 24}
+	if i.Soft {
+		p.Latency = 5 * time.Microsecond
+	}
+	return p
+}
+
+// Properties implements driver.NIC.
+func (n *unopened) Properties() *driver.Properties { return &n.props }
+
+// Open implements driver.NIC.
+func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
+	if n.opened.Swap(true) {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
+	}
+	c, err := openContext(n.props, n.opts, a)
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
+	}
+	driver.Opened(c.api)
+	return c.api, nil
+}

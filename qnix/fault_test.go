@@ -1,0 +1,263 @@
+package qnix_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/softnic"
+)
+
+// limit is how long anything may take.
+const limit = 20 * time.Second
+
+func open(t *testing.T, device string, h driver.Hints, a driver.Attributes) driver.Context {
+	t.Helper()
+	d, err := driver.Lookup("qnix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Device = device
+	n, err := d.Query(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.Open(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func connect(t *testing.T, a, b driver.Context) (x, y driver.Instance) {
+	t.Helper()
+	x, err := a.Connect(b.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if y, err = b.Connect(a.URL()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for _, i := range []driver.Instance{x, y} {
+		if err := i.ConnectWait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return x, y
+}
+
+// await polls until f says that it is done.
+func await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !f(); time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+	}
+}
+
+func softNIC(t *testing.T) (path string, s *softnic.Server) {
+	t.Helper()
+	needNIC(t)
+	path = filepath.Join(t.TempDir(), "nic.sock")
+	s, err := softnic.Start(softnic.Config{Sockets: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return path, s
+}
+
+func TestNICThatEndsBreaksConnections(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			path, s := softNIC(t)
+			h := driver.Hints{Track: track}
+			a, b := open(t, path, h, driver.Attributes{}), open(t, path, h, driver.Attributes{})
+			x, _ := connect(t, a, b)
+			waiting, err := a.Connect(b.URL()) // which b does not answer
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &driver.Packet{IOV: [][]byte{make([]byte, 100_000)}}
+			if err := x.RecvPost(p); err != nil {
+				t.Fatal(err)
+			}
+			heard := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(context.Background(), limit)
+				defer cancel()
+				heard <- waiting.ConnectWait(ctx)
+			}()
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			err = x.(driver.RecvWaiter).RecvWait(ctx, p)
+			for _, err := range []error{err, <-heard, x.SendPost(&driver.Packet{})} {
+				if !errors.Is(err, driver.ErrBroken) {
+					t.Errorf("on a NIC that has ended: got %v, want %v", err, driver.ErrBroken)
+				}
+			}
+			await(t, "connect says why", func() bool {
+				i, err := a.Connect(b.URL())
+				if err == nil {
+					_ = i.Disconnect()
+				}
+				return errors.Is(err, driver.ErrBroken) && strings.Contains(err.Error(), "the NIC has ended")
+			})
+			for _, c := range []driver.Context{a, b} {
+				if err := c.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestManyConnectionsShareTheContexts(t *testing.T) {
+	path, _ := softNIC(t)
+	options := map[string]string{"contexts": "256"}
+	a, b := open(t, path, driver.Hints{Options: options}, driver.Attributes{}), open(t, path, driver.Hints{Options: options}, driver.Attributes{})
+	var all [][2]driver.Instance
+	for {
+		x, err := a.Connect(b.URL())
+		if errors.Is(err, driver.ErrBusy) && len(all) >= 32 {
+			if !strings.Contains(err.Error(), "option contexts") {
+				t.Errorf("the error names no remedy: %v", err)
+			}
+			break
+		}
+		if err != nil {
+			t.Fatalf("connection %d: %v", len(all), err)
+		}
+		y, err := b.Connect(a.URL())
+		if err != nil {
+			t.Fatalf("connection %d: %v", len(all), err)
+		}
+		all = append(all, [2]driver.Instance{x, y})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for k, c := range all {
+		for _, i := range c {
+			if err := i.ConnectWait(ctx); err != nil {
+				t.Fatalf("connection %d of %d: %v", k, len(all), err)
+			}
+		}
+	}
+	talkOnEach(t, ctx, all)
+	// What is given back can be used again.
+	for _, c := range all {
+		for _, i := range c {
+			await(t, "disconnect", func() bool { return i.Disconnect() == nil })
+		}
+	}
+	for range 40 {
+		var x driver.Instance
+		await(t, "contexts are free again", func() (ok bool) {
+			var err error
+			x, err = a.Connect(b.URL())
+			return err == nil
+		})
+		var y driver.Instance
+		await(t, "contexts are free again", func() (ok bool) {
+			var err error
+			y, err = b.Connect(a.URL())
+			return err == nil
+		})
+		for _, i := range []driver.Instance{x, y} {
+			if err := i.ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "disconnect", func() bool { return i.Disconnect() == nil })
+		}
+	}
+}
+
+// talkOnEach sends messages on connections, each with its own.
+func talkOnEach(t *testing.T, ctx context.Context, all [][2]driver.Instance) {
+	t.Helper()
+	for k, c := range all {
+		text := []byte(fmt.Sprint("message on ", k))
+		for range 5 {
+			out, in := &driver.Packet{IOV: [][]byte{text}}, &driver.Packet{IOV: [][]byte{make([]byte, 100)}}
+			if err := c[0].SendPost(out); err != nil {
+				t.Fatal(err)
+			}
+			if err := c[1].RecvPost(in); err != nil {
+				t.Fatal(err)
+			}
+			if err := c[1].(driver.RecvWaiter).RecvWait(ctx, in); err != nil || string(in.IOV[0][:in.N]) != string(text) {
+				t.Fatalf("connection %d: received %q, error %v", k, in.IOV[0][:in.N], err)
+			}
+			if err := c[0].(driver.SendWaiter).SendWait(ctx, out); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestLateSendsOfCancelledReceivesGoNowhere sends to receives that were cancelled, before and after the sender hears of it: it
+// must harm no later receive, whose tag may be the same.
+func TestLateSendsOfCancelledReceivesGoNowhere(t *testing.T) {
+	path, _ := softNIC(t)
+	h := driver.Hints{Track: driver.Large}
+	a, b := open(t, path, h, driver.Attributes{}), open(t, path, h, driver.Attributes{})
+	x, y := connect(t, a, b)
+	for _, size := range []int{100, 100_000} {
+		for round := range 300 {
+			gone := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
+			if err := y.RecvPost(gone); err != nil {
+				t.Fatal(err)
+			}
+			rdv := string(gone.RdvData)
+			if err := y.RecvCancel(gone); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			await(t, "a cancelled receive", func() (done bool) { done, err = y.RecvPoll(gone); return done })
+			if !errors.Is(err, driver.ErrCanceled) {
+				t.Fatalf("cancelled receive: %v", err)
+			}
+			late := &driver.Packet{IOV: [][]byte{make([]byte, size)}, RdvData: []byte(rdv)}
+			late.IOV[0][0] = 'x'
+			err = x.SendPost(late)
+			if err == nil {
+				await(t, "a late send", func() (done bool) { done, err = x.SendPoll(late); return done })
+			}
+			if err != nil && !errors.Is(err, driver.ErrCanceled) {
+				t.Fatalf("late send: %v", err)
+			}
+			in := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
+			await(t, "a receive is posted", func() bool {
+				if err = y.RecvPost(in); err != nil && err != driver.ErrBusy {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			out := &driver.Packet{IOV: [][]byte{make([]byte, size)}, RdvData: in.RdvData}
+			out.IOV[0][0] = 'y'
+			if err := x.SendPost(out); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "a message", func() (done bool) { done, err = y.RecvPoll(in); return done })
+			if err != nil || in.IOV[0][0] != 'y' {
+				t.Fatalf("round %d: a receive after a cancelled one got %q, error %v", round, in.IOV[0][0], err)
+			}
+			await(t, "a send", func() (done bool) { done, err = x.SendPoll(out); return done })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package qnix
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+const patience = 20 * time.Second
+
+// impostor is a process that speaks the protocol by hand. Its incarnation is the highest, so that it is the listener.
+type impostor struct {
+	t      *testing.T
+	p      *nic.Process
+	mine   call
+	theirs call
+	victim *Context
+	peer   nic.Name
+}
+
+const impostorIncarnation = ^uint64(0)
+
+func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, driver.Instance) {
+	t.Helper()
+	if why := os.Getenv("BYWASH_QNIX_WHY"); strings.Contains(why, "without cgo") {
+		t.Skip(why)
+	}
+	d := qnixDriver{}
+	q, err := d.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: track})
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := q.Open(driver.Attributes{Secret: []byte(secret)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close() })
+	v, ok := opened.(*Context)
+	if s, small := opened.(smallContext); small {
+		v, ok = s.Context, true
+	}
+	if !ok {
+		t.Fatalf("a context of type %T", opened)
+	}
+	n, err := nic.Open(os.Getenv(nic.EnvPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	p, err := n.Register(t.Context(), nic.Config{Name: processName(impostorIncarnation, track).String(), RegionSize: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := driver.URL{Driver: Name, Version: URLVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track}.String()}
+	i, err := opened.Connect(url.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &impostor{t: t, p: p, victim: v, peer: v.name}
+	m.mine = call{
+		from: impostorIncarnation, to: v.incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
+	}
+	m.theirs = m.hear(kindCall).call
+	return m, i
+}
+
+// hear takes the next control message.
+func (m *impostor) hear(want kind) (c control) {
+	m.t.Helper()
+	if err := m.p.ReceiveShort(0, m.peer, controlTag, controlMax); err != nil {
+		m.t.Fatal(err)
+	}
+	n := m.await(func() (nic.State, int) { return m.p.ReceiveDoorbell(0) })
+	if err := c.parse(m.p.ReceiveRegion(0)[:n]); err != nil || c.kind != want {
+		m.t.Fatalf("control message of kind %d, error %v, want kind %d", c.kind, err, want)
+	}
+	return c
+}
+
+func (m *impostor) await(doorbell func() (nic.State, int)) int {
+	m.t.Helper()
+	_ = m.p.Kick()
+	for end := time.Now().Add(patience); ; {
+		seen := m.p.RingTail()
+		if s, n := doorbell(); s == nic.Done {
+			return n
+		} else if s.Rung() || time.Now().After(end) {
+			m.t.Fatalf("doorbell: %v", s)
+		}
+		_ = m.p.Wait(seen, time.Second)
+	}
+}
+
+// send sends bytes to a tag of the victim.
+func (m *impostor) send(tag uint16, b []byte) {
+	m.t.Helper()
+	copy(m.p.SendRegion(0), b)
+	if err := m.p.SendShort(0, m.peer, tag, len(b)); err != nil {
+		m.t.Fatal(err)
+	}
+	m.await(func() (nic.State, int) { return m.p.SendDoorbell(0) })
+}
+
+func (m *impostor) say(c control) { m.send(controlTag, c.append(nil)) }
+
+// shake connects, as who has the secret.
+func (m *impostor) shake(secret string) {
+	m.t.Helper()
+	m.say(control{kind: kindCall, call: m.mine})
+	j := m.hear(kindJoin)
+	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: prove([]byte(secret), "listener", &m.theirs, &m.mine)})
+}
+
+func connected(i driver.Instance) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return i.ConnectWait(ctx)
+}
+
+func TestNonsenseBreaksTheConnection(t *testing.T) {
+	head := func(limit, number uint32, more int) []byte {
+		b := make([]byte, dataHead+more)
+		putHead(b, limit, number)
+		return b
+	}
+	for name, attack := range map[string]func(*impostor){
+		"garbage as control":         func(m *impostor) { m.send(controlTag, []byte("nonsense")) },
+		"nothing as control":         func(m *impostor) { m.send(controlTag, nil) },
+		"too long a control message": func(m *impostor) { m.send(controlTag, make([]byte, 500)) },
+		"another message's number":   func(m *impostor) { m.send(m.theirs.tags, head(8, 5, 0)) },
+		"credits beyond the window":  func(m *impostor) { m.send(m.theirs.tags, head(1000, 0, 0)) },
+		"a message without a head":   func(m *impostor) { m.send(m.theirs.tags, []byte{1, 2, 3}) },
+		"a message that is too long": func(m *impostor) { m.send(m.theirs.tags, head(8, 0, 5000)) },
+		"a credit of another size":   func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, []byte{8}) },
+		"too long a credit":          func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, make([]byte, 100)) },
+		"a credit beyond the window": func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, head(1<<31, 0, 0)[:creditBytes]) },
+		"another version of the protocol": func(m *impostor) {
+			b := (&control{kind: kindOver, mine: 1, yours: m.theirs.number}).append(nil)
+			b[4]++
+			m.send(controlTag, b)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, i := newImpostor(t, driver.Small, "secret")
+			m.shake("secret")
+			if err := connected(i); err != nil {
+				t.Fatal(err)
+			}
+			attack(m)
+			p := &driver.Packet{IOV: [][]byte{make([]byte, 4096)}}
+			err := i.RecvPost(p)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err == nil {
+				err = i.(driver.RecvWaiter).RecvWait(ctx, p)
+			}
+			if !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrVersion) || !strings.Contains(err.Error(), "violated the protocol") {
+				t.Errorf("got %v, want %v with the reason", err, driver.ErrBroken)
+			}
+			var c driver.Counters
+			if m.victim.Counters(&c); c.BadFrames == 0 {
+				t.Error("bad frames are not counted")
+			}
+		})
+	}
+}
+
+func TestImpostorWithoutSecret(t *testing.T) {
+	for name, shake := range map[string]func(*impostor){
+		"another secret": func(m *impostor) { m.shake("guessed") },
+		"our own proof sent back": func(m *impostor) {
+			m.say(control{kind: kindCall, call: m.mine})
+			j := m.hear(kindJoin)
+			m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: j.mac})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, i := newImpostor(t, driver.Small, "secret")
+			shake(m)
+			if err := connected(i); !errors.Is(err, driver.ErrAuth) {
+				t.Errorf("got %v, want %v", err, driver.ErrAuth)
+			}
+			if r := m.hear(kindRefuse); r.reason != refusedSecret {
+				t.Errorf("refused for reason %d, want %d", r.reason, refusedSecret)
+			}
+		})
+	}
+}
+
+// TestStrangeControlMessagesAreHarmless sends well-formed control messages at random, on both tracks, and then closes.
+func TestStrangeControlMessagesAreHarmless(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for round := range 40 {
+		m, i := newImpostor(t, driver.Track(round%2), "")
+		if rnd.IntN(3) > 0 {
+			m.shake("")
+			if err := connected(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range rnd.IntN(30) {
+			c := control{
+				kind: kind(1 + rnd.IntN(int(kindRevoked))), call: m.mine, mine: uint32(rnd.IntN(3)), yours: uint32(rnd.IntN(3)),
+				messages: rnd.Uint64() >> rnd.IntN(64), credits: rnd.Uint32() >> rnd.IntN(32), reason: reason(rnd.IntN(5)),
+				slot: uint32(rnd.IntN(transferDepth)), gen: uint32(rnd.IntN(12)), sent: rnd.IntN(2) == 0,
+			}
+			c.call.number = uint32(rnd.IntN(5))
+			m.say(c)
+		}
+		p := &driver.Packet{IOV: [][]byte{make([]byte, 64)}}
+		if i.RecvPost(p) == nil {
+			_, _ = i.RecvPoll(p)
+		}
+		if rnd.IntN(2) == 0 {
+			_ = i.Disconnect()
+		}
+		if err := m.p.Deregister(); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.victim.api.Close(); err != nil {
+			t.Fatalf("round %d: close: %v", round, err)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package abi
+
+import (
+	"errors"
+	"unsafe"
+)
+
+// The messages of a softnic's socket (SOCK_SEQPACKET). A request is a Header
+// and the structure that the ioctl of the same number takes; an answer is an
+// Answer and, if its error is 0, that structure as the ioctl leaves it. Answers may
+// come in another order than requests, as some wait for other processes.
+//
+// Descriptors that go along: with the answer to ReqRegister the memfds of the
+// Virtual Network Interface and the host page, and the eventfd to write to when
+// the NIC sleeps; with a ReqTranslate possibly a memfd, in which the address is
+// an offset then.
+const (
+	ReqInfo = iota
+	ReqRegister
+	ReqDeregister
+	ReqTranslate
+	ReqUntranslate
+	ReqJoin
+	ReqLeave
+	ReqDoorbell
+	ReqWait // not over a socket: ring_tail is a futex word
+	ReqStatistics
+
+	// ReqAbandon ends the waiting of the request with the same id. It has no
+	// answer of its own.
+	ReqAbandon = 64
+)
+
+// Header begins a request.
+type Header struct {
+	Request uint32
+	ID      uint32 // chosen by the client, given back in the answer
+}
+
+// Answer begins an answer.
+type Answer struct {
+	Errno int32
+	ID    uint32
+}
+
+// Descriptors with a message, at most.
+const (
+	RegisterFDs  = 3
+	TranslateFDs = 1
+	MaxFDs       = 3
+)
+
+// HeaderSize is that of a Header and of an Answer.
+const HeaderSize = int(unsafe.Sizeof(Header{}))
+
+// MaxMessageSize is that of the longest message.
+const MaxMessageSize = HeaderSize + int(max(unsafe.Sizeof(Info{}), unsafe.Sizeof(Register{}), unsafe.Sizeof(Statistics{})))
+
+// RequestSize is the size of the structure that comes with a request, or -1.
+func RequestSize(request uint32) int {
+	switch request {
+	case ReqInfo, ReqDeregister, ReqDoorbell, ReqStatistics, ReqAbandon:
+		return 0
+	case ReqRegister:
+		return int(unsafe.Sizeof(Register{}))
+	case ReqTranslate:
+		return int(unsafe.Sizeof(Translate{}))
+	case ReqUntranslate:
+		return int(unsafe.Sizeof(Untranslate{}))
+	case ReqJoin, ReqLeave:
+		return int(unsafe.Sizeof(Group{}))
+	}
+	return -1
+}
+
+// AnswerSize is the size of the structure that comes with a good answer.
+func AnswerSize(request uint32) int {
+	switch request {
+	case ReqInfo:
+		return int(unsafe.Sizeof(Info{}))
+	case ReqRegister:
+		return int(unsafe.Sizeof(Register{}))
+	case ReqTranslate:
+		return int(unsafe.Sizeof(Translate{}))
+	case ReqStatistics:
+		return int(unsafe.Sizeof(Statistics{}))
+	}
+	return 0
+}
+
+// ErrMalformed is a message that makes no sense.
+var ErrMalformed = errors.New("malformed message")
+
+// ParseRequest takes a request apart. ErrMalformed if it has no header; a
+// body that is not of the request's size is for the caller to refuse.
+func ParseRequest(b []byte) (h Header, body []byte, err error) {
+	if len(b) < HeaderSize {
+		return h, nil, ErrMalformed
+	}
+	copy(Bytes(&h), b)
+	return h, b[HeaderSize:], nil
+}
+
+// ParseAnswer takes an answer apart.
+func ParseAnswer(b []byte) (a Answer, body []byte, err error) {
+	if len(b) < HeaderSize {
+		return a, nil, ErrMalformed
+	}
+	copy(Bytes(&a), b)
+	if a.Errno < 0 {
+		return a, nil, ErrMalformed
+	}
+	return a, b[HeaderSize:], nil
+}
+
+// plain are the structures that go over the socket or into an ioctl: without
+// pointers, and without padding that is not named.
+type plain interface {
+	Header | Answer | Info | Register | Translate | Untranslate | Group | Wait | Statistics | MemoryInfo
+}
+
+// Bytes are those of v, as they lie in memory.
+func Bytes[T plain](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+// Decode copies b, which must be of its size, into v.
+func Decode[T plain](v *T, b []byte) error {
+	if len(b) != int(unsafe.Sizeof(*v)) {
+		return ErrMalformed
+	}
+	copy(Bytes(v), b)
+	return nil
+}

@@ -1,0 +1,245 @@
+package qnix
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+const (
+	// transferDepth is how many packets can be posted each way on the large track.
+	transferDepth = 16
+	// maxMessage is the length of the longest message, in bytes.
+	maxMessage = nic.MaxMessage
+	// tagsEach is how many tags the receives of one slot take turns in.
+	tagsEach = 8
+	// maxPieces is how many pieces of memory a packet has in the NIC; their descriptors fill a Context Region.
+	maxPieces   = 16
+	largeRegion = 16 * maxPieces
+)
+
+// tagsOf is how many tags a call with so many receives has: one for each, and one for credits; or several for each.
+func tagsOf(t driver.Track, receives int) int {
+	if t == driver.Large {
+		return receives * tagsEach
+	}
+	return receives + 1
+}
+
+// transferTag is the tag of a receive.
+func transferTag(first uint16, slot int, gen uint32) uint16 {
+	return first + uint16(slot*tagsEach) + uint16(gen%tagsEach)
+}
+
+// large is an instance on the large track: a receive is posted with translated memory under a tag of its own, which the
+// rdv data tells, and the sender sends to that tag from translated memory. How receives are cancelled stands in revoke.go.
+type large struct {
+	conn
+	in      [transferDepth]recvSlot
+	out     [transferDepth]sendSlot
+	next    int // slot of in to try first
+	used    int // slots of in that are posted
+	sending int // slots of out
+	ahead   regcache.Ahead[nic.Handle]
+	bounce  *bounce
+	staged  bool // the latest packet was copied
+
+	delivered atomic.Uint64 // messages that were sent; written by who drains
+
+	revocation
+}
+
+// recvSlot is a receive on its way.
+type recvSlot struct {
+	p        *driver.Packet
+	gen      uint32
+	length   int
+	memory   memory
+	bell     bell
+	asked    bool        // its cancel was posted
+	released atomic.Bool // this side has closed, and the NIC does not touch the memory
+	rdv      [rdvBytes]byte
+}
+
+// sendSlot is a send on its way.
+type sendSlot struct {
+	p      *driver.Packet // guarded by revocation.mu
+	length int
+	rdv    rdvData
+	memory memory
+	bell   bell
+	asked  bool // its cancel was posted
+	revoke bool // the peer wants to know what becomes of it; guarded by revocation.mu
+}
+
+var (
+	_ driver.SendWaiter = (*large)(nil)
+	_ driver.RecvWaiter = (*large)(nil)
+	_ driver.Prefetcher = (*large)(nil)
+)
+
+func newLarge() *large {
+	l := &large{}
+	l.ahead.Init(2*transferDepth, maxPieces)
+	return l
+}
+
+// prepare implements track.
+func (l *large) prepare() {}
+
+// bell is what a doorbell said when it was drained: whoever acts on it may post the context again.
+type bell struct{ word atomic.Uint64 }
+
+func (b *bell) reset() { b.word.Store(uint64(nic.Pending) << 32) }
+
+func (b *bell) ring(s nic.State, n int) { b.word.Store(uint64(s)<<32 | uint64(uint32(n))) }
+
+func (b *bell) read() (nic.State, int) {
+	w := b.word.Load()
+	return nic.State(w >> 32), int(uint32(w))
+}
+
+// received implements track.
+func (l *large) received(slot int, state nic.State, n int) {
+	switch state {
+	case nic.Done, nic.Truncated:
+		l.came.Add(1)
+	case nic.Canceled:
+	default:
+		if state == nic.Fault {
+			l.came.Add(1) // the sender does not know
+		}
+		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+	}
+	if slot == transferDepth {
+		l.drained.ring(state, n)
+	} else {
+		l.in[slot].bell.ring(state, n)
+	}
+	l.rung()
+}
+
+// sent implements track.
+func (l *large) sent(slot int, state nic.State, n int) {
+	switch state {
+	case nic.Done:
+		l.delivered.Add(1)
+	case nic.Canceled:
+	default:
+		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+	}
+	l.out[slot].bell.ring(state, n)
+	l.rung()
+}
+
+// settle takes what has rung.
+func (l *large) settle() { l.ctx.drain() }
+
+// pending implements track.
+func (l *large) pending() bool {
+	l.settle()
+	return l.sending > 0
+}
+
+// counts implements track.
+func (l *large) counts() (uint64, uint32) { return l.delivered.Load(), 0 }
+
+// quiesce implements track: it cancels what is being sent.
+func (l *large) quiesce() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	quiet := true
+	for k := range l.out {
+		s := &l.out[k]
+		if s.p == nil {
+			continue
+		}
+		if state, _ := s.bell.read(); state == nic.Pending {
+			quiet = false
+			l.cancelSend(k)
+		}
+	}
+	return quiet
+}
+
+// cancelSend asks for a send back, once. The caller holds revocation.mu, or is the owner.
+func (l *large) cancelSend(k int) {
+	if s := &l.out[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelSend(l.sends.at+k)) {
+		s.asked = true
+		l.kick()
+	}
+}
+
+// cancelReceive asks for a receive back, once.
+func (l *large) cancelReceive(k int) {
+	if s := &l.in[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelReceive(l.receives.at+k)) {
+		s.asked = true
+		l.kick()
+	}
+}
+
+// waits implements track: the NIC waits for the peer, not this side.
+func (l *large) waits() bool { return false }
+
+// tend implements track.
+func (l *large) tend() {
+	if l.closed {
+		l.closeReceives()
+	}
+	l.tendRevocations()
+}
+
+// closeReceives takes back what was posted, after this side has closed.
+func (l *large) closeReceives() {
+	for k := range l.in {
+		s := &l.in[k]
+		if s.p == nil || s.released.Load() {
+			continue
+		}
+		switch state, _ := s.bell.read(); state {
+		case nic.Pending:
+			l.cancelReceive(k)
+			continue
+		case nic.Canceled:
+			l.rest(k, s.gen)
+		}
+		l.release(&s.memory)
+		s.released.Store(true)
+	}
+}
+
+// settled implements track.
+func (l *large) settled() {
+	for k := range l.in {
+		l.release(&l.in[k].memory)
+		l.in[k].released.Store(true)
+	}
+	for k := range l.out {
+		l.release(&l.out[k].memory)
+	}
+	l.bounce.close(l)
+}
+
+// Path implements driver.Instance.
+func (l *large) Path() string {
+	if l.staged {
+		return "staged"
+	}
+	return "translated"
+}
+
+// Disconnect implements driver.Instance.
+func (l *large) Disconnect() error { return l.disconnect() }
+
+// SendWait implements driver.SendWaiter.
+func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
+	return l.block(ctx, l, p, true)
+}
+
+// RecvWait implements driver.RecvWaiter.
+func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
+	return l.block(ctx, l, p, false)
+}

@@ -1,0 +1,199 @@
+package qnix
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// registrar translates memory for the cache, which pins what is Go's.
+type registrar struct{ proc *nic.Process }
+
+// Register implements regcache.Registrar.
+func (r registrar) Register(b []byte, access regcache.Access) (nic.Handle, error) {
+	if a, at, ok := driver.ArenaOf(b); ok {
+		return r.proc.TranslateFile(b, a.FD(), int64(at), nic.Access(access))
+	}
+	return r.proc.Translate(b, nic.Access(access))
+}
+
+// Deregister implements regcache.Registrar. What is gone reaches nothing any more.
+func (r registrar) Deregister(h nic.Handle) error {
+	if r.proc.Gone() {
+		return nil
+	}
+	return r.proc.Untranslate(h)
+}
+
+// Up to what length a message in memory that is not translated is copied through memory that is, as to translate costs more:
+// a system call for each page and side with the module, several messages to another process with a softnic.
+const (
+	bounceSize   = 16 << 10
+	softCopySize = 256 << 10
+)
+
+// bounce is memory for the shorter ones, a piece for each slot of both directions.
+type bounce struct {
+	arena  *driver.Arena
+	region *regcache.Region[nic.Handle]
+}
+
+func (l *large) makeBounce() error {
+	a, err := driver.NewArena(2 * transferDepth * bounceSize)
+	if err != nil {
+		return err
+	}
+	r, err := l.ctx.cache.Acquire(a.Bytes(), regcache.Access(nic.Read|nic.Write))
+	if err != nil {
+		_ = a.Close()
+		return err
+	}
+	l.bounce = &bounce{a, r}
+	return nil
+}
+
+func (b *bounce) close(l *large) {
+	if b != nil {
+		b.region.Release()
+		_ = b.arena.Close() // which the cache learns of
+		l.bounce = nil
+	}
+}
+
+// memory is where the NIC finds a packet: the packet's own memory, translated, or a copy.
+type memory struct {
+	n      int
+	piece  [maxPieces][]byte
+	desc   [maxPieces]nic.Descriptor
+	region [maxPieces]*regcache.Region[nic.Handle]
+	arena  [maxPieces]*driver.Arena
+	copied []byte // the one piece, if it is a copy
+	staged bool   // which is not in a bounce buffer
+}
+
+func (m *memory) descriptors() []nic.Descriptor { return m.desc[:m.n] }
+
+// gather and scatter copy where there is a copy.
+func (m *memory) gather(p *driver.Packet) {
+	if m.copied != nil {
+		c := p.Cursor()
+		c.Gather(m.copied)
+	}
+}
+
+func (m *memory) scatter(p *driver.Packet) {
+	if m.copied != nil {
+		c := p.Cursor()
+		c.Scatter(m.copied[:p.N])
+	}
+}
+
+// collect lists the pieces of a packet. False: there are too many.
+func (m *memory) collect(p *driver.Packet, n int) bool {
+	c := p.Cursor()
+	for m.n = 0; n > 0; m.n++ {
+		if m.n == maxPieces {
+			m.n = 0
+			return false
+		}
+		m.piece[m.n] = c.Next(n)
+		n -= len(m.piece[m.n])
+	}
+	return true
+}
+
+// isCopied tells whether a message of n bytes is copied though its pieces could be translated.
+func (l *large) isCopied(m *memory, n int) bool {
+	if n > bounceSize && (n > softCopySize || !l.ctx.soft) {
+		return false
+	}
+	return m.n != 1 || !regcache.Cachable(m.piece[0])
+}
+
+// acquire makes the n bytes of a packet, or room for a copy of them, reachable for the NIC. The buffer is the one to bounce in.
+func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.Access) (err error) {
+	ok := m.collect(p, n)
+	f, err := l.ahead.Of(p, m.piece[:m.n])
+	if err != nil {
+		*m = memory{}
+		return err
+	}
+	switch {
+	case n == 0:
+	case n <= bounceSize && l.isCopied(m, n):
+		err = l.useBounce(m, n, buffer)
+	case !ok || l.isCopied(m, n):
+		clear(m.piece[:])
+		if m.copied, err = l.ctx.staging.Get(n); err == nil {
+			m.n, m.piece[0], m.staged = 1, m.copied, true
+			err = l.translate(m, nil, access)
+		}
+	default:
+		err = l.translate(m, f, access)
+	}
+	if err != nil {
+		l.release(m)
+		return err
+	}
+	f.Forget(p)
+	l.staged = m.copied != nil
+	return nil
+}
+
+func (l *large) useBounce(m *memory, n, buffer int) error {
+	if l.bounce == nil {
+		if err := l.makeBounce(); err != nil {
+			return err
+		}
+	}
+	clear(m.piece[:])
+	m.n, m.copied = 1, l.bounce.arena.Bytes()[buffer*bounceSize:][:n]
+	m.piece[0] = m.copied
+	m.describe(0, l.bounce.region)
+	return nil
+}
+
+// describe makes the descriptor of a piece, which lies in a region.
+func (m *memory) describe(k int, r *regcache.Region[nic.Handle]) {
+	b := m.piece[k]
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - r.Addr()
+	m.desc[k] = nic.Descriptor{Handle: r.Handle(), Len: uint32(len(b)), Offset: uint64(at)}
+}
+
+// translate translates the pieces.
+func (l *large) translate(m *memory, f *regcache.Fetched[nic.Handle], access nic.Access) error {
+	for k := range m.n {
+		r, err := f.Acquire(l.ctx.cache, k, m.piece[k], regcache.Access(access))
+		if err != nil {
+			return err
+		}
+		m.region[k] = r
+		if a := r.Arena(); a != nil {
+			if !a.Hold() {
+				return fmt.Errorf("%w: the arena is closed", driver.ErrInvalid)
+			}
+			m.arena[k] = a
+		}
+		m.describe(k, r)
+	}
+	return nil
+}
+
+// release gives everything back. The NIC does not use it any more.
+func (l *large) release(m *memory) {
+	for k := range m.n {
+		if m.region[k] != nil {
+			m.region[k].Release()
+		}
+		if m.arena[k] != nil {
+			m.arena[k].Release()
+		}
+	}
+	if m.staged {
+		l.ctx.staging.Put(m.copied)
+	}
+	*m = memory{}
+}

@@ -1,0 +1,207 @@
+package nic
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/bywash/bywash/qnix/internal/abi"
+)
+
+// State is that of a context's doorbell.
+type State uint8
+
+const (
+	Free      State = abi.DBFree      // nothing was posted
+	Pending   State = abi.DBPending   // posted, and not rung yet
+	Done      State = abi.DBDone      // all went well
+	Truncated State = abi.DBTruncated // received, but the message was longer than the room
+	Unknown   State = abi.DBUnknown   // no process, or group, has that name
+	Gone      State = abi.DBGone      // the other process, or its NIC, is gone
+	Canceled  State = abi.DBCanceled  // by CancelSend or CancelReceive
+	Invalid   State = abi.DBInvalid   // the context holds what is not allowed
+	Fault     State = abi.DBFault     // a descriptor names memory that is not there
+	NoMemory  State = abi.DBNoMemory  // a table of a NIC is full, or it has no memory
+	Garbled   State = 0xff            // the NIC wrote nonsense
+)
+
+var stateNames = [...]string{"free", "pending", "done", "truncated", "unknown", "gone", "canceled", "invalid", "fault", "no memory"}
+
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "garbled"
+}
+
+// Rung tells whether the operation has ended, well or not.
+func (s State) Rung() bool { return s > Pending }
+
+// contexts are the Send or the Receive Contexts with what belongs to them.
+type contexts struct {
+	list      []abi.Context
+	regions   []byte
+	size      int // bytes of a region
+	doorbells []uint64
+	room      []uint32 // of what was posted last: no good doorbell tells of more
+}
+
+func (l *contexts) region(i int) []byte {
+	_ = l.list[i]
+	return l.regions[i*l.size : (i+1)*l.size : (i+1)*l.size]
+}
+
+// The halves of a doorbell's word lie as in abi.Doorbell on any machine.
+func split(word uint64) abi.Doorbell {
+	return *(*abi.Doorbell)(unsafe.Pointer(&word))
+}
+
+func join(d abi.Doorbell) uint64 { return *(*uint64)(unsafe.Pointer(&d)) }
+
+var pendingWord = join(abi.Doorbell{State: abi.DBPending})
+
+// doorbell is one atomic load. What a NIC cannot mean is Garbled.
+func (l *contexts) doorbell(i int) (State, int) {
+	d := split(atomic.LoadUint64(&l.doorbells[i]))
+	switch {
+	case d.State == abi.DBFree || d.State == abi.DBPending:
+		return State(d.State), 0
+	case d.State > abi.DBNoMemory || d.Len > abi.MaxMessage:
+		return Garbled, 0
+	case d.State != abi.DBTruncated && d.Len > atomic.LoadUint32(&l.room[i]):
+		return Garbled, 0
+	}
+	return State(d.State), int(d.Len)
+}
+
+// claim makes a doorbell Pending, or Free if it rings for failures only; old is
+// what it was.
+func (l *contexts) claim(i int, flags Flags) (old uint64, ok bool) {
+	word := pendingWord
+	if flags&Doorbell == 0 {
+		word = 0
+	}
+	for {
+		old = atomic.LoadUint64(&l.doorbells[i])
+		if split(old).State == abi.DBPending {
+			return 0, false
+		}
+		if atomic.CompareAndSwapUint64(&l.doorbells[i], old, word) {
+			return old, true
+		}
+	}
+}
+
+// fill claims context i and writes m into it.
+func (p *Process) fill(l *contexts, i int, m *Message, short bool) (old uint64, err error) {
+	if i < 0 || i >= len(l.list) || m.Len < 0 || m.Len > abi.MaxMessage || m.Tag > abi.MaxTag {
+		return 0, ErrInvalid
+	}
+	flags, count := m.Flags&(Doorbell|Inline|FromPool), len(m.Descriptors)
+	if short {
+		flags |= Inline
+	}
+	switch {
+	case flags&Inline != 0:
+		if m.Len > l.size || count != 0 || flags&FromPool != 0 {
+			return 0, ErrInvalid
+		}
+	case flags&FromPool != 0:
+		if m.Pool < 0 || m.PoolCount < 0 || m.Pool > len(p.pool) || m.PoolCount > len(p.pool)-m.Pool || count != 0 {
+			return 0, ErrInvalid
+		}
+		count = m.PoolCount
+	case count*int(unsafe.Sizeof(abi.Descriptor{})) > l.size:
+		return 0, ErrInvalid
+	}
+	if p.Gone() {
+		return 0, p.over()
+	}
+	old, ok := l.claim(i, flags)
+	if !ok {
+		return 0, ErrInUse
+	}
+	atomic.StoreUint32(&l.room[i], uint32(m.Len))
+	c := &l.list[i]
+	c.Process, c.Tag, c.Flags = m.Peer, m.Tag, uint16(flags)
+	c.Len, c.Descriptors, c.PoolIndex = uint32(m.Len), uint32(count), 0
+	c.Pad = [28]byte{}
+	if flags&FromPool != 0 {
+		c.PoolIndex = uint32(m.Pool)
+	} else if count > 0 {
+		d := unsafe.Slice((*abi.Descriptor)(unsafe.Pointer(&l.regions[i*l.size])), count)
+		for k, x := range m.Descriptors {
+			d[k] = abi.Descriptor{Handle: uint32(x.Handle), Len: x.Len, Offset: x.Offset}
+		}
+	}
+	return old, nil
+}
+
+// posted ends a post: when the queue was full, the doorbell is as it was.
+func (p *Process) posted(l *contexts, i int, old uint64, ok bool) error {
+	if ok {
+		return nil
+	}
+	atomic.StoreUint64(&l.doorbells[i], old)
+	return ErrBusy
+}
+
+// SendDoorbell tells how far the operation of Send Context i is, and once it
+// has rung how many bytes it moved. It panics if there is no context i.
+func (p *Process) SendDoorbell(i int) (State, int) { return p.sends.doorbell(i) }
+
+// ReceiveDoorbell tells of Receive Context i. The length is that of the
+// message: with Truncated it is more than the room that was filled.
+func (p *Process) ReceiveDoorbell(i int) (State, int) { return p.receives.doorbell(i) }
+
+// FreeSend makes the doorbell of Send Context i Free, for programs that look at
+// it again. A context that has rung may as well be posted again as it is.
+func (p *Process) FreeSend(i int) { atomic.StoreUint64(&p.sends.doorbells[i], abi.DBFree) }
+
+// FreeReceive makes the doorbell of Receive Context i Free.
+func (p *Process) FreeReceive(i int) { atomic.StoreUint64(&p.receives.doorbells[i], abi.DBFree) }
+
+// Ring says which doorbell has rung.
+type Ring struct {
+	Receive bool // of a Receive Context
+	Index   int
+
+	// Overrun: the reader was so slow that entries were lost; every doorbell
+	// is to be looked at. The other fields mean nothing. It cannot happen
+	// while each context that has rung is read of here before it is posted again.
+	Overrun bool
+}
+
+// Rung gives the next entry of the Doorbell Ring after *seen, which begins at 0
+// and belongs to one reader, and moves *seen on. false: there is none. An entry says
+// that the doorbell has rung; how, SendDoorbell and ReceiveDoorbell tell. It
+// does not allocate.
+func (p *Process) Rung(seen *uint32) (r Ring, ok bool) {
+	size := uint32(len(p.ring))
+	for {
+		n := atomic.LoadUint32(&p.status.RingTail) - *seen
+		if n == 0 {
+			return Ring{}, false
+		}
+		e := atomic.LoadUint32(&p.ring[*seen&(size-1)])
+		if n = atomic.LoadUint32(&p.status.RingTail) - *seen; n > size {
+			*seen += n
+			return Ring{Overrun: true}, true
+		}
+		*seen++
+		r = Ring{Receive: e&abi.RingReceive != 0, Index: int(e & abi.RingIndex)}
+		if most := p.contextsOf(r.Receive); r.Index < most {
+			return r, true
+		}
+		// Nonsense of the NIC is skipped; the ring bounds how long.
+	}
+}
+
+func (p *Process) contextsOf(receive bool) int {
+	if receive {
+		return len(p.receives.list)
+	}
+	return len(p.sends.list)
+}
+
+// RingTail counts the doorbells that have rung, modulo 2^32.
+func (p *Process) RingTail() uint32 { return atomic.LoadUint32(&p.status.RingTail) }

@@ -1,0 +1,95 @@
+package nic
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors that calls return as they are, or wrapped; test with errors.Is.
+// Errors of the kernel and of the NIC wrap their unix.Errno: EADDRINUSE for a
+// name that is taken, EUSERS for too many processes of this user, ENOMEM, ….
+var (
+	// ErrBusy: the Command Queue is full. Nothing was posted; try again when
+	// the NIC has read on.
+	ErrBusy = errors.New("the command queue is full")
+
+	// ErrInUse: the context is the NIC's until its doorbell has rung. Contexts
+	// posted without the flag Doorbell are not kept from being posted again.
+	ErrInUse = errors.New("the context is under way")
+
+	// ErrInvalid: an argument is out of range. Nothing was posted.
+	ErrInvalid = errors.New("invalid argument")
+
+	// ErrGone: the NIC, or this process's registration, has ended.
+	ErrGone = errors.New("the network interface is gone")
+
+	// ErrClosed: the program has closed the NIC or deregistered the process.
+	ErrClosed = errors.New("closed")
+
+	// ErrVersion: the NIC speaks another version of the interface.
+	ErrVersion = errors.New("other version of the interface")
+
+	// ErrUntrusted: the NIC's memory or answer makes no sense.
+	ErrUntrusted = errors.New("the network interface gave nonsense")
+)
+
+// openError adds the remedy to what Open could not do.
+func openError(path string, err error) error {
+	device := strings.HasPrefix(path, "/dev/")
+	remedy := ""
+	switch {
+	case errors.Is(err, unix.ENOENT) && device, errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
+		remedy = "load the module: modprobe qnix, or insmod kmod/qnix.ko; without it: bywash softnic"
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		remedy = "no user-space NIC runs there; start one: bywash softnic"
+	case errors.Is(err, unix.EACCES) && device, errors.Is(err, unix.EPERM) && device:
+		remedy = "become a member of the device's group: usermod -a -G qnix USER, then log in again"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		remedy = "it serves another user; start one for this user: bywash softnic, or allow this one: --allow-uids"
+	case errors.Is(err, unix.EMFILE):
+		remedy = "raise the limit of open files: ulimit -n"
+	case errors.Is(err, unix.EAGAIN):
+		remedy = "the user-space NIC does not answer: is it stopped?"
+	}
+	return withRemedy("open "+path, err, remedy)
+}
+
+// hostError adds the remedy to what the NIC has refused.
+func hostError(op string, err error) error {
+	remedy := ""
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		remedy = "a process has that name already; names are unique in the cluster"
+	case errors.Is(err, unix.EUSERS):
+		remedy = "too many processes of this user; end some, or raise the NIC's limit"
+	case errors.Is(err, unix.EAGAIN):
+		remedy = "the NIC has no free process entry"
+	case errors.Is(err, unix.ETIMEDOUT):
+		remedy = "not all other NICs, or members of the group, answered in time"
+	case errors.Is(err, unix.ENOTCONN):
+		remedy = "not registered"
+	case errors.Is(err, unix.EISCONN):
+		remedy = "one registration a handle: open the NIC again for another"
+	case errors.Is(err, unix.ENOMEM):
+		remedy = "too much memory is locked: ulimit -l; or the NIC has none"
+	case errors.Is(err, unix.EACCES):
+		remedy = "a registration belongs to the process that made it"
+	case errors.Is(err, unix.EPERM):
+		remedy = "the NIC may not reach this process's memory (ptrace, another user): use memory of a memfd"
+	case errors.Is(err, unix.ENOTTY):
+		remedy = "this NIC does not know the request: is it older than this program?"
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		remedy = "raise the limit of open files: ulimit -n"
+	}
+	return withRemedy(op, err, remedy)
+}
+
+func withRemedy(op string, err error, remedy string) error {
+	if remedy == "" {
+		return fmt.Errorf("qnix: %s: %w", op, err)
+	}
+	return fmt.Errorf("qnix: %s: %w (%s)", op, err, remedy)
+}

@@ -1,0 +1,34 @@
+package nic
+
+import (
+	"context"
+
+	"github.com/bywash/bywash/qnix/internal/abi"
+)
+
+// Join joins a group and returns when size processes have: JoinGroup without a
+// context. It blocks until then, for 30 s (ETIMEDOUT), or until the context ends.
+func (p *Process) Join(ctx context.Context, group Name, size int) error {
+	if size < 1 || size > abi.MaxMessage {
+		return ErrInvalid
+	}
+	if p.Gone() {
+		return p.over()
+	}
+	g := abi.Group{Name: group, Size: uint32(size), TimeoutMs: timeoutMs(ctx)}
+	if err := p.host.join(ctx, &g); err != nil {
+		return hostError("join "+group.String(), err)
+	}
+	return nil
+}
+
+// Leave leaves a group.
+func (p *Process) Leave(group Name) error {
+	if p.Gone() {
+		return p.over()
+	}
+	if err := p.host.leave(&abi.Group{Name: group}); err != nil {
+		return hostError("leave "+group.String(), err)
+	}
+	return nil
+}

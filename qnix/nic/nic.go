@@ -1,0 +1,175 @@
+package nic
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/qnix/internal/abi"
+)
+
+// NIC is an open network interface. Its methods can be called from any
+// goroutine.
+type NIC struct {
+	host host
+	info Info
+
+	mu          sync.Mutex
+	process     *Process
+	registering context.CancelFunc // of a Register under way
+	closed      bool
+}
+
+// host is what carries a NIC's calls: the module's device, or a softnic's
+// socket. Errors are bare errnos, or say it all.
+type host interface {
+	info(*abi.Info) error
+	// register gives both mappings, which the caller unmaps.
+	register(context.Context, *abi.Register) (vni, hps []byte, err error)
+	deregister() error
+	// translate takes fd -1 for memory of this process, else t.Addr is that of
+	// memory which lies at offset in fd.
+	translate(t *abi.Translate, fd int, offset uint64) error
+	untranslate(handle uint32) error
+	join(context.Context, *abi.Group) error
+	leave(*abi.Group) error
+	// kick wakes the NIC. It does not allocate.
+	kick() error
+	// sleep blocks until the tail is not seen any more, w is not calm any more, or
+	// d has passed; or for no reason.
+	sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, d time.Duration)
+	// wake ends sleeps after w was changed.
+	wake(tail *uint32, w *atomic.Uint32)
+	// watch has f called, once, when the host has ended.
+	watch(f func())
+	statistics(*abi.Statistics) error
+	// gone tells that the host has ended.
+	gone() bool
+	close() error
+}
+
+// Info describes a NIC.
+type Info struct {
+	Soft            bool // a NIC in user space
+	NIC             int  // its coordinates, from 1 to 65535
+	NICs            int  // in the cluster, this one included, when it was asked
+	PacketSize      int  // bytes of payload in a packet of the network
+	LocalMemory     int  // bytes for messages that came before their receive
+	MaxProcesses    int  // registered at a time
+	MaxPerUser      int  // of those, by one user
+	MaxContexts     int  // of each kind, of one process
+	MaxCommands     int  // entries of the Command Queue
+	MaxRegion       int  // bytes of a Context Region
+	MaxPool         int  // descriptors in the Buffer Pool
+	MaxMessage      int  // bytes
+	MaxTranslations int  // at a time, of one process
+}
+
+// Open opens a NIC: a device of the kernel module ("/dev/qnix0") or the socket
+// of a NIC in user space ("…/qnix0.sock"), which a program finds by
+// [DefaultPath] or is told. It asks the NIC for its version and refuses one
+// that it does not know (ErrVersion). Other errors wrap the kernel's errno and
+// name the remedy. It waits for the answer of a softnic that is stopped for a
+// second at most.
+func Open(path string) (*NIC, error) {
+	h, err := openHost(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	n := &NIC{host: h}
+	var i abi.Info
+	if err := h.info(&i); err != nil {
+		_ = h.close()
+		return nil, openError(path, err)
+	}
+	if err := checkInfo(&i); err != nil {
+		_ = h.close()
+		return nil, fmt.Errorf("qnix: open %s: %w", path, err)
+	}
+	n.info = makeInfo(&i)
+	return n, nil
+}
+
+func openHost(path string) (host, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFCHR:
+		return openDevice(path)
+	case unix.S_IFSOCK:
+		return openSocket(path)
+	}
+	return nil, fmt.Errorf("neither a device nor a socket: %w", unix.EINVAL)
+}
+
+// checkInfo refuses a NIC whose structures are not ours.
+func checkInfo(i *abi.Info) error {
+	if i.ABIVersion != abi.Version {
+		older := "this program"
+		if i.ABIVersion < abi.Version {
+			older = "the module, or the softnic"
+		}
+		return fmt.Errorf("%w: the NIC has %d, this program %d (update %s)", ErrVersion, i.ABIVersion, abi.Version, older)
+	}
+	for _, s := range []struct {
+		name      string
+		got, want uint64
+	}{
+		{"command", uint64(i.SizeCommand), uint64(unsafe.Sizeof(abi.Command{}))},
+		{"context", uint64(i.SizeContext), uint64(unsafe.Sizeof(abi.Context{}))},
+		{"descriptor", uint64(i.SizeDescriptor), uint64(unsafe.Sizeof(abi.Descriptor{}))},
+		{"memory info", uint64(i.SizeMemoryInfo), uint64(unsafe.Sizeof(abi.MemoryInfo{}))},
+		{"status", uint64(i.SizeStatus), uint64(unsafe.Sizeof(abi.Status{}))},
+		{"doorbell", uint64(i.SizeDoorbell), uint64(unsafe.Sizeof(abi.Doorbell{}))},
+	} {
+		if s.got != s.want {
+			return fmt.Errorf("%w: a %s of %d bytes, here it has %d", ErrVersion, s.name, s.got, s.want)
+		}
+	}
+	return nil
+}
+
+// makeInfo converts; limits beyond those of the interface are cut to them.
+func makeInfo(i *abi.Info) Info {
+	upTo := func(v uint32, most int) int { return int(min(v, uint32(most))) }
+	return Info{
+		Soft: i.Features&abi.FeatureSoft != 0, NIC: int(i.NIC), NICs: upTo(i.NICs, math.MaxUint16),
+		PacketSize: upTo(i.PacketSize, math.MaxInt32), LocalMemory: upTo(i.LocalMemory, math.MaxInt32),
+		MaxProcesses: upTo(i.MaxProcesses, math.MaxUint16), MaxPerUser: upTo(i.MaxPerUser, math.MaxUint16),
+		MaxContexts: upTo(i.MaxContexts, abi.MaxContexts), MaxCommands: upTo(i.MaxCommands, abi.MaxCommands),
+		MaxRegion: upTo(i.MaxRegion, abi.MaxRegion), MaxPool: upTo(i.MaxPool, abi.MaxPool),
+		MaxMessage: upTo(i.MaxMessage, abi.MaxMessage), MaxTranslations: upTo(i.MaxTranslations, math.MaxInt32),
+	}
+}
+
+// Info is what the NIC told when it was opened.
+func (n *NIC) Info() Info { return n.info }
+
+// Close deregisters the process, if one is registered, and closes the NIC. A
+// Register under way ends. ErrClosed the second time.
+func (n *NIC) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return ErrClosed
+	}
+	n.closed = true
+	if n.registering != nil {
+		n.registering()
+	}
+	p := n.process
+	n.mu.Unlock()
+	if p != nil {
+		// The host's closing would do it as well, but not wait for it.
+		_ = p.Deregister()
+	}
+	return n.host.close()
+}

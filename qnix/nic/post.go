@@ -1,0 +1,320 @@
+package nic
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/bywash/bywash/qnix/internal/abi"
+)
+
+// Command is what Post asks of the NIC.
+type Command uint8
+
+const (
+	// Send sends from translated memory, or with Inline from the Context Region,
+	// when the receiver grants it.
+	Send Command = abi.CmdSend
+
+	// SendShort sends from the Context Region, before all that waits in the
+	// process's turn.
+	SendShort Command = abi.CmdSendShort
+
+	// Receive takes a message of one sender and tag.
+	Receive Command = abi.CmdReceive
+)
+
+// Flags of a Message.
+type Flags uint16
+
+const (
+	// Doorbell has the doorbell ring when all went well, too; else it rings
+	// only when the operation has failed.
+	Doorbell Flags = abi.CtxDoorbell
+
+	// Inline: the data are in the Context Region, or go there. SendShort and
+	// its like need not be told.
+	Inline Flags = abi.CtxInline
+
+	// FromPool: the descriptors lie in the Buffer Pool.
+	FromPool Flags = abi.CtxPool
+)
+
+// Descriptor is a piece of memory that Translate has given a handle.
+type Descriptor struct {
+	Handle Handle
+	Len    uint32 // bytes
+	Offset uint64 // from the start of the translated memory
+}
+
+var _ = [1]struct{}{}[unsafe.Sizeof(Descriptor{})-unsafe.Sizeof(abi.Descriptor{})]
+
+// Message says what a context is about.
+type Message struct {
+	Peer  Name   // the receiver of a send, the sender of a receive
+	Tag   uint16 // at most MaxTag; a receive takes messages of its own tag only
+	Len   int    // bytes to send, or room for receiving
+	Flags Flags
+
+	// Descriptors name the memory, unless the flags say Inline or FromPool. They
+	// are written into the Context Region, so at most RegionSize/16 of them.
+	// The memory is the NIC's until the doorbell has rung.
+	Descriptors []Descriptor
+
+	// Pool is the first of PoolCount descriptors in the Buffer Pool, with
+	// FromPool.
+	Pool, PoolCount int
+}
+
+// Limits of a message.
+const (
+	MaxTag     = abi.MaxTag
+	MaxMessage = abi.MaxMessage // bytes; a NIC may allow less
+)
+
+// queue is the Command Queue. Any goroutine may post: entries are claimed by
+// compare-and-swap and published by their command. An entry is free again when
+// the NIC has set its command to 0. But 0 it is, too, while its last claimant
+// has not come to publishing; turns tell that apart.
+type queue struct {
+	entries []abi.Command
+	tail    atomic.Uint32   // entries claimed, modulo 2^32
+	turn    []atomic.Uint32 // of each entry: the tail that may claim it next
+}
+
+func (q *queue) init(entries []abi.Command) {
+	q.entries = entries
+	q.turn = make([]atomic.Uint32, len(entries))
+	for i := range q.turn {
+		q.turn[i].Store(uint32(i))
+	}
+}
+
+// claim gives n consecutive entries, from t on, to the caller.
+func (q *queue) claim(n uint32) (t uint32, ok bool) {
+	mask := uint32(len(q.entries) - 1)
+	if n > mask+1 {
+		return 0, false
+	}
+again:
+	t = q.tail.Load()
+	for k := t; k != t+n; k++ {
+		if q.turn[k&mask].Load() != k || atomic.LoadUint32(&q.entries[k&mask].Command) != abi.CmdNone {
+			if q.tail.Load() != t {
+				goto again // somebody else has claimed it
+			}
+			return 0, false
+		}
+	}
+	if !q.tail.CompareAndSwap(t, t+n) {
+		goto again
+	}
+	return t, true
+}
+
+func (q *queue) entry(t uint32) *abi.Command { return &q.entries[t&uint32(len(q.entries)-1)] }
+
+// publish hands a filled entry to the NIC.
+func (q *queue) publish(t uint32, command uint32) {
+	n := uint32(len(q.entries))
+	atomic.StoreUint32(&q.entries[t&(n-1)].Command, command)
+	q.turn[t&(n-1)].Store(t + n)
+}
+
+// command posts one that takes one entry.
+func (q *queue) command(command uint32, context int, size uint32, name *Name) bool {
+	t, ok := q.claim(1)
+	if !ok {
+		return false
+	}
+	e := q.entry(t)
+	e.Context, e.Reserved, e.Size = uint16(context), 0, size
+	e.Name = *name
+	e.Pad = [32]byte{}
+	q.publish(t, command)
+	return true
+}
+
+// multicast posts a command with the names that belong to it. The names are
+// published first, so that the NIC finds them all.
+func (q *queue) multicast(command uint32, context int, names []Name) bool {
+	const each = abi.NamesPerCommand
+	more := uint32((len(names) + each - 1) / each)
+	t, ok := q.claim(1 + more)
+	if !ok {
+		return false
+	}
+	for k := more; k > 0; k-- {
+		e := (*abi.Names)(unsafe.Pointer(q.entry(t + k)))
+		e.Names = [each][abi.NameLen]byte{}
+		for j, n := range names[(k-1)*each : min(k*each, uint32(len(names)))] {
+			e.Names[j] = n
+		}
+		q.publish(t+k, abi.CmdNames)
+	}
+	e := q.entry(t)
+	e.Context, e.Reserved, e.Size = uint16(context), 0, uint32(len(names))
+	e.Name, e.Pad = [abi.NameLen]byte{}, [32]byte{}
+	q.publish(t, command)
+	return true
+}
+
+var noName Name
+
+// Post fills context i, a Receive Context for Receive, and posts the command. Its
+// doorbell is Pending from then on; without the flag Doorbell it is Free, and
+// rings only for a failure. It neither blocks nor allocates, and may be called
+// from several goroutines at once. The NIC may sleep: see Kick. The memory, the
+// Context Region and the context are the NIC's until the doorbell rings; m is the
+// caller's when Post returns.
+//
+// ErrInUse: the context is under way; ErrBusy: the Command Queue is full;
+// ErrInvalid; ErrClosed; ErrGone.
+func (p *Process) Post(c Command, i int, m *Message) error {
+	if c != Send && c != SendShort && c != Receive {
+		return ErrInvalid
+	}
+	l := &p.sends
+	if c == Receive {
+		l = &p.receives
+	}
+	old, err := p.fill(l, i, m, c == SendShort)
+	if err != nil {
+		return err
+	}
+	return p.posted(l, i, old, p.queue.command(uint32(c), i, 0, &noName))
+}
+
+// SendShort sends the first n bytes of SendRegion(i), with a doorbell.
+func (p *Process) SendShort(i int, to Name, tag uint16, n int) error {
+	return p.Post(SendShort, i, &Message{Peer: to, Tag: tag, Len: n, Flags: Doorbell | Inline})
+}
+
+// ReceiveShort receives at most room bytes in ReceiveRegion(i), with a
+// doorbell.
+func (p *Process) ReceiveShort(i int, from Name, tag uint16, room int) error {
+	return p.Post(Receive, i, &Message{Peer: from, Tag: tag, Len: room, Flags: Doorbell | Inline})
+}
+
+// Broadcast sends to all members of a group but this process; each receives as
+// from a Send. The doorbell tells when all have it, or the first failure.
+// short: from the Context Region, as SendShort. m.Peer is not looked at. Errors
+// as of Post; an unknown group is told by the doorbell.
+func (p *Process) Broadcast(i int, group Name, m *Message, short bool) error {
+	command := uint32(abi.CmdBroadcast)
+	if short {
+		command = abi.CmdBroadcastShort
+	}
+	old, err := p.fill(&p.sends, i, m, short)
+	if err != nil {
+		return err
+	}
+	return p.posted(&p.sends, i, old, p.queue.command(command, i, 0, &group))
+}
+
+// Multicast is Broadcast to the processes named. It takes an entry of the
+// Command Queue and one more for each three names; more than the queue has are
+// ErrInvalid.
+func (p *Process) Multicast(i int, to []Name, m *Message, short bool) error {
+	if len(to) == 0 || 1+(len(to)+abi.NamesPerCommand-1)/abi.NamesPerCommand > len(p.queue.entries) {
+		return ErrInvalid
+	}
+	command := uint32(abi.CmdMulticast)
+	if short {
+		command = abi.CmdMulticastShort
+	}
+	old, err := p.fill(&p.sends, i, m, short)
+	if err != nil {
+		return err
+	}
+	return p.posted(&p.sends, i, old, p.queue.multicast(command, i, to))
+}
+
+// JoinGroup joins a group. The doorbell of Send Context i rings when size
+// processes have.
+func (p *Process) JoinGroup(i int, group Name, size int) error {
+	return p.groupCommand(abi.CmdJoinGroup, i, group, size)
+}
+
+// LeaveGroup leaves a group; the doorbell of Send Context i tells.
+func (p *Process) LeaveGroup(i int, group Name) error {
+	return p.groupCommand(abi.CmdLeaveGroup, i, group, 1)
+}
+
+// Barrier has the doorbell of Send Context i ring when all size processes of
+// the group have posted one: Gone if a member has died.
+func (p *Process) Barrier(i int, group Name, size int) error {
+	return p.groupCommand(abi.CmdBarrier, i, group, size)
+}
+
+var onlyDoorbell = Message{Flags: Doorbell | Inline}
+
+func (p *Process) groupCommand(command uint32, i int, group Name, size int) error {
+	if size < 1 || size > abi.MaxMessage {
+		return ErrInvalid
+	}
+	old, err := p.fill(&p.sends, i, &onlyDoorbell, true)
+	if err != nil {
+		return err
+	}
+	// What these operations say in len is no length.
+	atomic.StoreUint32(&p.sends.room[i], abi.MaxMessage)
+	return p.posted(&p.sends, i, old, p.queue.command(command, i, uint32(size), &group))
+}
+
+// CancelSend asks the NIC to give up the send of context i. Its doorbell rings
+// Canceled if the receiver had not granted it yet, else as if nothing were.
+func (p *Process) CancelSend(i int) error { return p.cancel(abi.CmdCancelSend, &p.sends, i) }
+
+// CancelReceive asks the NIC to give up the receive of context i. Its doorbell
+// rings Canceled if no message had been matched to it.
+func (p *Process) CancelReceive(i int) error {
+	return p.cancel(abi.CmdCancelReceive, &p.receives, i)
+}
+
+func (p *Process) cancel(command uint32, l *contexts, i int) error {
+	if i < 0 || i >= len(l.list) {
+		return ErrInvalid
+	}
+	if p.Gone() {
+		return p.over()
+	}
+	if !p.queue.command(command, i, 0, &noName) {
+		return ErrBusy
+	}
+	return nil
+}
+
+// Kick wakes the NIC if it sleeps. It follows one or several posts: posts
+// before it are seen by the NIC. It costs a load when the NIC is awake, else
+// a system call. It does not allocate.
+func (p *Process) Kick() error {
+	if atomic.LoadUint32(&p.status.NeedWakeup) == 0 {
+		return nil
+	}
+	if p.Gone() {
+		return p.over()
+	}
+	if err := p.host.kick(); err != nil {
+		return hostError("doorbell", err)
+	}
+	return nil
+}
+
+// over is the error of calls after the end.
+func (p *Process) over() error {
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	return ErrGone
+}
+
+// SetPool writes a descriptor into entry k of the Buffer Pool, which must not be
+// part of an operation under way. ErrInvalid if there is no such entry.
+func (p *Process) SetPool(k int, d Descriptor) error {
+	if k < 0 || k >= len(p.pool) {
+		return fmt.Errorf("qnix: pool entry %d of %d: %w", k, len(p.pool), ErrInvalid)
+	}
+	p.pool[k] = abi.Descriptor{Handle: uint32(d.Handle), Len: d.Len, Offset: d.Offset}
+	return nil
+}

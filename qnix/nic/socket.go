@@ -1,0 +1,356 @@
+package nic
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/qnix/internal/abi"
+)
+
+// socket is a NIC in user space. A goroutine reads answers, and notices at once
+// when the other end dies.
+type socket struct {
+	conn *net.UnixConn
+	bell int  // eventfd on which the NIC sleeps
+	gate gate // of bell: closed while there is none
+
+	hungUp  atomic.Bool
+	reading chan struct{} // closed when the reader has ended
+
+	mu     sync.Mutex
+	lastID uint32
+	calls  map[uint32]*call
+	onGone func()
+}
+
+// call is a request that waits for its answer.
+type call struct {
+	body []byte // of the answer, of the size that it must have
+	fds  []int  // that came along
+	err  error
+	done chan struct{}
+}
+
+// patience is how long Open waits for the first answer, and a call that was
+// cancelled for its own.
+const patience = time.Second
+
+func openSocket(path string) (host, error) {
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{conn: conn, bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
+	s.gate.close()
+	admitAttach()
+	go s.read()
+	return s, nil
+}
+
+// admitAttach lets the NIC reach this process's memory where Yama restricts
+// that to descendants: any process of this user can attach then.
+func admitAttach() {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(1) {
+		_ = unix.Prctl(unix.PR_SET_PTRACER, unix.PR_SET_PTRACER_ANY, 0, 0, 0)
+	}
+}
+
+// read takes answers until the connection ends.
+func (s *socket) read() {
+	defer close(s.reading)
+	for {
+		b, fds, err := abi.Receive(s.conn)
+		if err == nil {
+			err = s.answered(b, fds)
+		} else {
+			abi.CloseAll(fds)
+		}
+		if err != nil {
+			break
+		}
+	}
+	s.hungUp.Store(true)
+	s.mu.Lock()
+	for id, c := range s.calls {
+		c.err = ErrGone
+		delete(s.calls, id)
+		close(c.done)
+	}
+	f := s.onGone
+	s.onGone = nil
+	s.mu.Unlock()
+	// No request gets an answer any more, so none is to be sent.
+	_ = s.conn.Close()
+	if f != nil {
+		f()
+	}
+}
+
+// answered hands an answer to who waits for it. An error ends the connection.
+func (s *socket) answered(b []byte, fds []int) error {
+	a, body, err := abi.ParseAnswer(b)
+	if err != nil {
+		abi.CloseAll(fds)
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.calls[a.ID]
+	if c == nil { // nobody waits any more
+		abi.CloseAll(fds)
+		return nil
+	}
+	delete(s.calls, a.ID)
+	defer close(c.done)
+	switch {
+	case a.Errno != 0:
+		abi.CloseAll(fds)
+		c.err = unix.Errno(a.Errno)
+	case len(body) != len(c.body):
+		abi.CloseAll(fds)
+		c.err = ErrUntrusted
+	default:
+		copy(c.body, body)
+		c.fds = fds
+	}
+	return nil
+}
+
+// start sends a request.
+func (s *socket) start(request uint32, body, answer []byte, fds ...int) (uint32, *call, error) {
+	c := &call{body: answer, done: make(chan struct{})}
+	s.mu.Lock()
+	s.lastID++
+	id := s.lastID
+	s.calls[id] = c
+	s.mu.Unlock()
+	err := s.send(request, id, body, fds...)
+	if s.hungUp.Load() {
+		err = ErrGone
+	}
+	if err != nil {
+		s.forget(id)
+		return 0, nil, err
+	}
+	return id, c, nil
+}
+
+func (s *socket) send(request, id uint32, body []byte, fds ...int) error {
+	h := abi.Header{Request: request, ID: id}
+	var buf [abi.MaxMessageSize]byte
+	return abi.Send(s.conn, append(append(buf[:0], abi.Bytes(&h)...), body...), fds...)
+}
+
+// forget gives up on an answer.
+func (s *socket) forget(id uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.calls, id)
+}
+
+// call sends a request and waits for the answer. When the context ends, it asks
+// the NIC to stop waiting for others, and still takes what it answers; not for
+// long, as the NIC may be stopped.
+func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, fds ...int) (*call, error) {
+	id, c, err := s.start(request, body, answer, fds...)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.done:
+		return c, c.err
+	case <-ctx.Done():
+	}
+	_ = s.send(abi.ReqAbandon, id, nil)
+	select {
+	case <-c.done:
+		if errors.Is(c.err, unix.EINTR) || errors.Is(c.err, unix.ETIMEDOUT) {
+			return nil, ctx.Err()
+		}
+		return c, c.err
+	case <-time.After(patience):
+	}
+	// What it does in the end, it must not do for this handle.
+	_ = s.conn.Close()
+	<-s.reading
+	if c.err == nil {
+		abi.CloseAll(c.fds)
+	}
+	return nil, ctx.Err()
+}
+
+// background is for calls that the NIC answers at once.
+func (s *socket) background(request uint32, body, answer []byte, fds ...int) error {
+	c, err := s.call(context.Background(), request, body, answer, fds...)
+	if err == nil {
+		abi.CloseAll(c.fds)
+	}
+	return err
+}
+
+func (s *socket) info(i *abi.Info) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := s.call(ctx, abi.ReqInfo, nil, abi.Bytes(i))
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return unix.EAGAIN
+		}
+		return err
+	}
+	abi.CloseAll(c.fds)
+	return nil
+}
+
+func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte, err error) {
+	answer := *r
+	c, err := s.call(ctx, abi.ReqRegister, abi.Bytes(r), abi.Bytes(&answer))
+	if err != nil {
+		return nil, nil, err
+	}
+	*r = answer
+	if len(c.fds) != abi.RegisterFDs {
+		abi.CloseAll(c.fds)
+		_ = s.deregister()
+		return nil, nil, ErrUntrusted
+	}
+	if vni, err = mapSealed(c.fds[0], r.VNISize); err == nil {
+		if hps, err = mapSealed(c.fds[1], r.HPSSize); err != nil {
+			_ = unix.Munmap(vni)
+		}
+	}
+	if err != nil {
+		abi.CloseAll(c.fds)
+		_ = s.deregister()
+		return nil, nil, err
+	}
+	abi.CloseAll(c.fds[:2])
+	s.bell = c.fds[2]
+	s.gate.open()
+	return vni, hps, nil
+}
+
+// stopped is how long a softnic may take to deregister a process.
+const stopped = 5 * time.Second
+
+// deregister gives up on a NIC that does not answer, which is stopped, say. It finds the
+// connection closed when it goes on, but may still touch translated memory before.
+func (s *socket) deregister() error {
+	s.closeBell()
+	ctx, cancel := context.WithTimeout(context.Background(), stopped)
+	defer cancel()
+	c, err := s.call(ctx, abi.ReqDeregister, nil, nil)
+	if err == nil {
+		abi.CloseAll(c.fds)
+	}
+	return err
+}
+
+func (s *socket) closeBell() {
+	if s.bell >= 0 {
+		s.gate.close()
+		unix.Close(s.bell)
+		s.bell = -1
+	}
+}
+
+func (s *socket) translate(t *abi.Translate, fd int, offset uint64) error {
+	x, answer := *t, *t
+	var fds []int
+	if fd >= 0 {
+		x.Addr = offset
+		fds = []int{fd}
+	}
+	if err := s.background(abi.ReqTranslate, abi.Bytes(&x), abi.Bytes(&answer), fds...); err != nil {
+		return err
+	}
+	t.Handle = answer.Handle
+	return nil
+}
+
+func (s *socket) untranslate(handle uint32) error {
+	return s.background(abi.ReqUntranslate, abi.Bytes(&abi.Untranslate{Handle: handle}), nil)
+}
+
+func (s *socket) join(ctx context.Context, g *abi.Group) error {
+	c, err := s.call(ctx, abi.ReqJoin, abi.Bytes(g), nil)
+	if err == nil {
+		abi.CloseAll(c.fds)
+	}
+	return err
+}
+
+func (s *socket) leave(g *abi.Group) error {
+	return s.background(abi.ReqLeave, abi.Bytes(g), nil)
+}
+
+func (s *socket) statistics(x *abi.Statistics) error {
+	return s.background(abi.ReqStatistics, nil, abi.Bytes(x))
+}
+
+func (s *socket) kick() error {
+	if s.gate.enter() {
+		ring(s.bell)
+		s.gate.leave()
+	}
+	return nil
+}
+
+func (s *socket) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, d time.Duration) {
+	futexSleep(tail, seen, w, calm, d)
+}
+
+func (s *socket) wake(tail *uint32, w *atomic.Uint32) { futexRouse(tail, w) }
+
+func (s *socket) gone() bool { return s.hungUp.Load() }
+
+func (s *socket) watch(f func()) {
+	s.mu.Lock()
+	s.onGone = f
+	s.mu.Unlock()
+	if s.hungUp.Load() {
+		f()
+	}
+}
+
+func (s *socket) close() error {
+	err := s.conn.Close()
+	<-s.reading
+	s.closeBell()                      // if the other end was gone before Deregister
+	if errors.Is(err, net.ErrClosed) { // the other end was first
+		return nil
+	}
+	return err
+}
+
+// maxMapping is more than any interface needs.
+const maxMapping = 1 << 28
+
+// mapSealed maps memory from a softnic, if it can never shrink: touching what
+// is not there any more would end this process by SIGBUS.
+func mapSealed(fd int, size uint32) ([]byte, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return nil, ErrUntrusted
+	}
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if err := errors.Join(unix.Fstatfs(fd, &fs), unix.Fstat(fd, &st)); err != nil {
+		return nil, err
+	}
+	// Huge pages that were taken back fault with SIGBUS, too.
+	if fs.Type != unix.TMPFS_MAGIC || size == 0 || size > maxMapping || st.Size < int64(size) {
+		return nil, ErrUntrusted
+	}
+	return unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}

@@ -1,0 +1,171 @@
+package qnix
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// How a connection ends, so that neither side's contexts and tags are used again while something is on its way to them:
+//
+//	leave   this side sends nothing more, and has sent so many messages and credits
+//	over    all that you had sent has come
+//
+// Each side says both, leave when its program has disconnected or when all of a peer that left has come. A connection is
+// retired when both sides said both and the program has let go; or when the peer's process is gone, as then nothing comes
+// any more; or when it never stood.
+
+// part takes the next step in ending a connection, if there is one. The caller holds ctx.mu.
+func (n *conn) part() {
+	p := n.peer
+	switch {
+	case n.retiring:
+	case n.ctx.failed != nil:
+		if n.closed {
+			n.retire()
+		}
+	case p == nil:
+		if n.closed && n.api.quiesce() && n.hasAll() {
+			n.retire()
+		}
+	case p.gone != nil:
+		if n.closed && !n.isFenced() {
+			p.fenced = append(p.fenced, n)
+			n.ctx.attention.addPeer(p)
+			n.ctx.nudge()
+		}
+	case n.stage == stageStanding:
+		n.leave()
+	case n.stage == stageCalling && n.closed:
+		p.unlist(n)
+		p.tell(&control{kind: kindWithdraw, mine: n.call.number})
+		n.retire()
+	case n.stage == stageRefused && n.closed:
+		n.retire()
+	}
+}
+
+func (n *conn) isFenced() bool {
+	for _, x := range n.peer.fenced {
+		if x == n {
+			return true
+		}
+	}
+	return false
+}
+
+// hasAll tells whether all that the peer has sent has come.
+func (n *conn) hasAll() bool {
+	expected, credits := n.expected, n.credits
+	if n.peer == nil {
+		expected, credits = n.api.counts()
+	}
+	return n.came.Load() == expected && n.creditsCame.Load() == credits
+}
+
+// leave goes through the end of a connection that stands.
+func (n *conn) leave() {
+	p := n.peer
+	all := n.heardLeave && n.hasAll()
+	if all && !n.closed {
+		n.endSending()
+	}
+	if (n.closed || all && n.life.State() == driver.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
+		n.saidLeave = true
+		m := control{kind: kindLeave, mine: n.call.number, yours: n.theirs.number}
+		m.messages, m.credits = n.api.counts()
+		p.tell(&m)
+	}
+	if all && n.saidLeave && !n.saidOver {
+		n.saidOver = true
+		p.tell(&control{kind: kindOver, mine: n.call.number, yours: n.theirs.number})
+	}
+	if n.saidOver && n.heardOver && n.closed {
+		n.retire()
+	}
+}
+
+// retire has the NIC let go of the contexts; then they are free.
+func (n *conn) retire() {
+	if !n.retiring {
+		n.retiring = true
+		n.watched.Store(true)
+		n.ctx.retirees = append(n.ctx.retirees, n)
+		n.ctx.nudge()
+	}
+}
+
+// hasRetired tells whether the NIC has let go of all contexts.
+func (n *conn) hasRetired() bool {
+	c := n.ctx
+	for ; n.canceled < n.receives.n; n.canceled++ {
+		i := n.receives.at + n.canceled
+		if s, _ := c.proc.ReceiveDoorbell(i); s == nic.Pending && c.failed == nil && !c.post(c.proc.CancelReceive(i)) {
+			return false
+		}
+	}
+	if c.failed == nil {
+		for k := range n.receives.n {
+			if s, _ := c.proc.ReceiveDoorbell(n.receives.at + k); s == nic.Pending {
+				return false
+			}
+		}
+	}
+	for k := range n.sends.n { // they are done: the peer said so, or is gone
+		c.proc.FreeSend(n.sends.at + k)
+	}
+	return true
+}
+
+// bury frees what a retired connection had.
+func (n *conn) bury() {
+	c := n.ctx
+	c.own(n, nil)
+	n.api.settled()
+	c.giveBack(n.sends, n.receives)
+	tags := &c.selfTags
+	if n.peer != nil {
+		tags = &n.peer.tags
+		delete(n.peer.conns, n.call.number)
+	}
+	tags.put(int(n.call.tags), tagsOf(c.props.Track, int(n.call.receives)))
+	delete(c.all, n)
+	if n.peer != nil && n.peer.gone != nil {
+		c.attention.addPeer(n.peer) // it may be forgotten now
+	}
+}
+
+// buryRetired goes through those that retire.
+func (c *Context) buryRetired() {
+	kept := c.retirees[:0]
+	for _, n := range c.retirees {
+		if n.hasRetired() {
+			n.bury()
+		} else {
+			kept = append(kept, n)
+		}
+	}
+	clear(c.retirees[len(kept):])
+	c.retirees = kept
+}
+
+// nicFailed breaks all connections, as the NIC does not answer any more. Anybody may call it.
+func (c *Context) nicFailed(cause error) {
+	if c.failing.Swap(true) {
+		return
+	}
+	err := fmt.Errorf("%w: %s: the NIC has ended or failed: %w", driver.ErrBroken, c.props.Device, cause)
+	go func() { // the caller may hold what this needs
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.failed = err; c.closed {
+			return
+		}
+		for n := range c.all {
+			n.fail(err)
+			n.part()
+		}
+		c.nudge()
+	}()
+}

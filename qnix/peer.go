@@ -1,0 +1,354 @@
+package qnix
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// maxTags is beyond the last context tag.
+const maxTags = nic.MaxTag + 1
+
+// maxCalls is how many calls of a peer may wait for this side's.
+const maxCalls = 4096
+
+// peer is another process, with all connections to it. Control messages go one at a time; as the NIC keeps those that nobody
+// receives yet, a peer may be called before it calls. All is guarded by ctx.mu.
+type peer struct {
+	ctx           *Context
+	incarnation   uint64
+	name          nic.Name
+	send, receive int // contexts
+	tags          spans
+	conns         map[uint32]*conn // by this side's call
+	mine          []*conn          // calls of this side that are not joined, in their order
+	theirs        []call           // calls of the peer that are not joined
+	out           [][]byte         // control messages to be sent
+	gone          error            // why the process is not there any more
+	fenced        []*conn          // let go when the NIC has read all commands up to here
+	fencing       int              // of those, how many are before the fence that was posted
+	rearm         bool             // the receive is to be posted
+}
+
+// peerOf finds or makes a peer. The caller holds mu.
+func (c *Context) peerOf(incarnation uint64) (*peer, error) {
+	if p := c.peers[incarnation]; p != nil {
+		return p, nil
+	}
+	p := &peer{
+		ctx: c, incarnation: incarnation, name: processName(incarnation, c.props.Track),
+		tags: newSpans(controlTag+1, maxTags-controlTag-1), conns: make(map[uint32]*conn), rearm: true,
+	}
+	var ok1, ok2 bool
+	p.send, ok1 = c.sends.take(1)
+	p.receive, ok2 = c.receives.take(1)
+	if !ok1 || !ok2 {
+		c.giveBack(span{p.send, btoi(ok1)}, span{p.receive, btoi(ok2)})
+		return nil, c.noContexts()
+	}
+	c.bells.mustLock()
+	c.bells.sends[p.send], c.bells.receives[p.receive] = ref{peer: p}, ref{peer: p}
+	c.bells.unlock()
+	c.peers[incarnation] = p
+	p.hear()
+	return p, nil
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// tell sends a control message, after those that wait.
+func (p *peer) tell(m *control) {
+	if p.gone == nil {
+		p.out = append(p.out, m.append(nil))
+		p.flush()
+	}
+}
+
+// flush sends the next control message, if the last one has gone.
+func (p *peer) flush() {
+	c := p.ctx
+	if s, _ := c.proc.SendDoorbell(p.send); len(p.out) == 0 || s != nic.Free && s != nic.Done {
+		return
+	}
+	n := copy(c.proc.SendRegion(p.send), p.out[0])
+	if c.post(c.proc.SendShort(p.send, p.name, controlTag, n)) {
+		p.out = p.out[1:]
+	}
+}
+
+// step looks at both doorbells and does what can be done. The keeper's.
+func (p *peer) step() {
+	c := p.ctx
+	for p.hear() {
+	}
+	s, _ := c.proc.SendDoorbell(p.send)
+	switch s {
+	case nic.Pending:
+		return
+	case nic.Free, nic.Done:
+	default:
+		p.died(c.doorbellError(s))
+		c.proc.FreeSend(p.send)
+	}
+	if p.gone == nil {
+		p.flush()
+		return
+	}
+	for _, n := range p.fenced[:p.fencing] { // the fence has rung
+		n.retire()
+	}
+	p.fenced, p.fencing = p.fenced[p.fencing:], 0
+	if len(p.fenced) > 0 {
+		// A send to a process that is not there rings when all commands before it have been read.
+		if c.post(c.proc.SendShort(p.send, p.name, controlTag, 0)) {
+			p.fencing = len(p.fenced)
+		}
+		return
+	}
+	if r, _ := c.proc.ReceiveDoorbell(p.receive); len(p.conns) == 0 && r != nic.Pending {
+		p.forget()
+	}
+}
+
+// hear takes one control message, and tells whether there was one.
+func (p *peer) hear() bool {
+	c := p.ctx
+	if p.gone == nil && !p.rearm {
+		switch s, n := c.proc.ReceiveDoorbell(p.receive); s {
+		case nic.Pending:
+			return false
+		case nic.Done:
+			p.take(c.proc.ReceiveRegion(p.receive)[:n])
+		case nic.Truncated:
+			p.misbehaved(fmt.Errorf("%w: %d bytes", errMalformed, n))
+		default:
+			p.died(c.doorbellError(s))
+		}
+		p.rearm = true
+	}
+	if p.gone != nil {
+		return false
+	}
+	p.rearm = !c.post(c.proc.ReceiveShort(p.receive, p.name, controlTag, controlMax))
+	return !p.rearm
+}
+
+// died breaks all connections.
+func (p *peer) died(err error) {
+	if p.gone != nil {
+		return
+	}
+	p.gone, p.out, p.mine, p.theirs = err, nil, nil, nil
+	for _, n := range p.conns {
+		n.fail(err)
+		if n.closed {
+			n.part()
+		}
+	}
+}
+
+// forget drops a peer that is gone.
+func (p *peer) forget() {
+	c := p.ctx
+	if c.peers[p.incarnation] != p {
+		return
+	}
+	delete(c.peers, p.incarnation)
+	c.bells.mustLock()
+	c.bells.sends[p.send], c.bells.receives[p.receive] = ref{}, ref{}
+	c.bells.unlock()
+	c.giveBack(span{p.send, 1}, span{p.receive, 1})
+}
+
+// misbehaved breaks what stands or is being made, as nothing more can be agreed on.
+func (p *peer) misbehaved(err error) {
+	p.ctx.bad.Add(1)
+	sentinel := driver.ErrBroken
+	if errors.Is(err, driver.ErrVersion) {
+		sentinel = driver.ErrVersion
+	}
+	err = fmt.Errorf("%w: %s: the peer violated the protocol: %w", sentinel, p.ctx.props.Device, err)
+	for _, n := range p.conns {
+		n.fail(err)
+	}
+}
+
+// take handles a control message.
+func (p *peer) take(b []byte) {
+	var m control
+	if err := m.parse(b); err != nil {
+		p.misbehaved(err)
+		return
+	}
+	switch m.kind {
+	case kindCall:
+		p.called(&m.call)
+		return
+	case kindWithdraw:
+		p.withdrawn(m.mine)
+		return
+	}
+	n := p.conns[m.yours]
+	if m.kind == kindJoin {
+		p.joined(n, &m)
+		return
+	}
+	stands := n != nil && n.stage == stageStanding && n.theirs.number == m.mine
+	if n == nil || !stands && m.kind != kindRefuse && m.kind != kindWelcome {
+		p.ctx.bad.Add(1)
+		return
+	}
+	switch m.kind {
+	case kindWelcome:
+		n.welcomed(&m)
+	case kindRefuse:
+		n.refused(m.reason)
+	case kindLeave:
+		n.expected, n.credits, n.heardLeave = m.messages, m.credits, true
+		n.watched.Store(true)
+	case kindOver:
+		n.heardOver = true
+	case kindRevoke:
+		n.api.revoke(&m)
+	case kindRevoked:
+		n.api.revoked(&m)
+	}
+	n.part()
+}
+
+// dials tells whether this side joins calls. The other one checks first.
+func (p *peer) dials() bool { return p.ctx.incarnation < p.incarnation }
+
+// called takes a call of the peer.
+func (p *peer) called(c *call) {
+	if c.from != p.incarnation || c.to != p.ctx.incarnation || c.track != p.ctx.props.Track || len(p.theirs) == maxCalls {
+		r := refusedStale
+		if c.track != p.ctx.props.Track {
+			r = refusedTrack
+		}
+		p.tell(&control{kind: kindRefuse, yours: c.number, reason: r})
+		return
+	}
+	p.theirs = append(p.theirs, *c)
+	p.join()
+}
+
+// join joins the oldest calls of both sides.
+func (p *peer) join() {
+	for p.dials() && len(p.mine) > 0 && len(p.theirs) > 0 {
+		n := p.mine[0]
+		n.theirs = p.theirs[0]
+		p.mine, p.theirs = p.mine[1:], p.theirs[1:]
+		n.stage = stageJoined
+		n.api.prepare()
+		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: prove(p.ctx.secret, "dialer", &n.call, &n.theirs)})
+	}
+}
+
+// joined takes, as listener, that the peer joined two calls. One that was withdrawn meanwhile is joined to another.
+func (p *peer) joined(n *conn, m *control) {
+	k := 0
+	for k < len(p.theirs) && p.theirs[k].number != m.mine {
+		k++
+	}
+	if p.dials() || k == len(p.theirs) {
+		p.ctx.bad.Add(1)
+		return
+	}
+	if n == nil || n.stage != stageCalling || n.closed {
+		return
+	}
+	theirs := p.theirs[k]
+	p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
+	p.unlist(n)
+	n.theirs = theirs
+	if !sameMAC(m.mac, prove(p.ctx.secret, "dialer", &n.theirs, &n.call)) {
+		p.tell(&control{kind: kindRefuse, mine: n.call.number, yours: theirs.number, reason: refusedSecret})
+		n.refused(refusedSecret)
+		return
+	}
+	n.stage = stageStanding
+	n.api.prepare()
+	n.resolve(driver.StateUp, nil)
+	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: prove(p.ctx.secret, "listener", &n.theirs, &n.call)})
+}
+
+// unlist takes a call off those that wait.
+func (p *peer) unlist(n *conn) {
+	for k := range p.mine {
+		if p.mine[k] == n {
+			p.mine = append(p.mine[:k], p.mine[k+1:]...)
+			return
+		}
+	}
+}
+
+// withdrawn takes that the peer gave up a call.
+func (p *peer) withdrawn(number uint32) {
+	for k := range p.theirs {
+		if p.theirs[k].number == number {
+			p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
+			return
+		}
+	}
+	for _, n := range p.conns {
+		if n.stage != stageJoined || n.theirs.number != number {
+			continue
+		}
+		n.stage = stageCalling // again, in its place
+		if n.closed {
+			n.part()
+			return
+		}
+		k := 0
+		for k < len(p.mine) && p.mine[k].call.number < n.call.number {
+			k++
+		}
+		p.mine = append(p.mine[:k], append([]*conn{n}, p.mine[k:]...)...)
+		p.join()
+		return
+	}
+}
+
+// welcomed takes, as dialer, that the listener agrees.
+func (n *conn) welcomed(m *control) {
+	if n.stage != stageJoined || n.theirs.number != m.mine {
+		n.ctx.bad.Add(1)
+		return
+	}
+	if !sameMAC(m.mac, prove(n.ctx.secret, "listener", &n.call, &n.theirs)) {
+		n.peer.tell(&control{kind: kindRefuse, mine: n.call.number, yours: n.theirs.number, reason: refusedSecret})
+		n.refused(refusedSecret)
+		return
+	}
+	n.stage = stageStanding
+	if !n.closed {
+		n.resolve(driver.StateUp, nil)
+	}
+}
+
+// refused takes that the connection cannot be.
+func (n *conn) refused(r reason) {
+	var err error
+	switch r {
+	case refusedSecret:
+		n.ctx.refusals.Add(1)
+		err = fmt.Errorf("%w: the session secrets differ", driver.ErrAuth)
+	case refusedTrack:
+		err = fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
+	case refusedStale:
+		err = fmt.Errorf("%w: another incarnation answers, or the peer has too many calls", driver.ErrBroken)
+	default:
+		err = fmt.Errorf("%w: the peer refused the connection (reason %d)", driver.ErrBroken, uint32(r))
+	}
+	n.peer.unlist(n)
+	n.stage = stageRefused
+	n.fail(err)
+}

@@ -1,0 +1,224 @@
+package qnix
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// How a receive of the large track is cancelled.
+//
+// A receive that the NIC says is cancelled is over: nothing writes to its memory. But the peer may still have the rdv data,
+// and what is sent to a tag without a receive is kept by the NIC for the next one. So the tag rests, and the peer is told
+// (revoke). It cancels its send, if there is one, or refuses to send, and says whether it has sent (revoked); what was sent is
+// then taken by a receive without room, the sink. The peer's program need not do anything for it, and the program here
+// does not wait.
+
+// revocation is what owner and keeper share of it. Each holds mu for a moment only.
+type revocation struct {
+	mu      sync.Mutex
+	resting [transferDepth]uint8 // tags that rest, by generation
+	toTell  []rest               // cancelled, and the peer does not know
+	strays  []rest               // sent, and to be taken by the sink
+	sinking bool
+	drained bell                 // the sink's
+	claims  [transferDepth]claim // what became of the peer's receives
+}
+
+// rest is a receive that was cancelled.
+type rest struct {
+	slot int
+	gen  uint32
+}
+
+// claim is what is known of a receive slot of the peer.
+type claim struct {
+	used    uint32           // generation of the latest rdv data that was used
+	revoked uint32           // of the latest that was revoked
+	done    [tagsEach]uint32 // generations that were sent
+}
+
+// after compares generations.
+func after(a, b uint32) bool { return int32(a-b) > 0 }
+
+// rests tells whether the tag of a slot's next generation rests.
+func (r *revocation) rests(slot int, gen uint32) bool {
+	return r.resting[slot]&(1<<(gen%tagsEach)) != 0
+}
+
+// rest begins to revoke a receive that was cancelled.
+func (l *large) rest(slot int, gen uint32) {
+	l.mu.Lock()
+	l.resting[slot] |= 1 << (gen % tagsEach)
+	l.toTell = append(l.toTell, rest{slot, gen})
+	l.mu.Unlock()
+	l.ctx.attend(&l.conn)
+}
+
+// tell sends a control message, or, to oneself, handles it.
+func (l *large) tell(m *control) {
+	switch {
+	case l.peer != nil:
+		m.mine, m.yours = l.call.number, l.theirs.number
+		l.peer.tell(m)
+	case m.kind == kindRevoke:
+		l.revoke(m)
+	default:
+		l.revoked(m)
+	}
+}
+
+// claim notes that rdv data is used, for a send in slot k. It fails if that was done before, or the receive was cancelled.
+func (l *large) claim(k int, p *driver.Packet) (before uint32, err error) {
+	s := &l.out[k]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.claims[s.rdv.slot]
+	switch {
+	case !after(s.rdv.gen, c.revoked):
+		return 0, fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled)
+	case !after(s.rdv.gen, c.used):
+		return 0, fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
+	}
+	before, c.used = c.used, s.rdv.gen
+	s.p, s.revoke = p, false
+	return before, nil
+}
+
+// unclaim undoes it, as nothing was posted.
+func (l *large) unclaim(k int, before uint32) {
+	s := &l.out[k]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claims[s.rdv.slot].used = before
+	s.p = nil
+	if s.revoke { // the keeper answers
+		s.revoke = false
+		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
+		l.ctx.attend(&l.conn)
+	}
+}
+
+// launched cancels a send that was revoked while it was being posted.
+func (l *large) launched(k int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.out[k].revoke {
+		l.cancelSend(k)
+	}
+}
+
+// unlaunch frees a slot whose doorbell has rung.
+func (l *large) unlaunch(k int, state nic.State) {
+	s := &l.out[k]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.claims[s.rdv.slot]
+	if state == nic.Done {
+		c.done[s.rdv.gen%tagsEach] = s.rdv.gen
+	}
+	s.p = nil
+	if s.revoke {
+		s.revoke = false
+		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
+		l.ctx.attend(&l.conn)
+	}
+}
+
+// revoke implements track: the peer has cancelled a receive.
+func (l *large) revoke(m *control) {
+	l.mu.Lock()
+	c := &l.claims[m.slot]
+	if after(m.gen, c.revoked) {
+		c.revoked = m.gen
+	}
+	for k := range l.out {
+		if s := &l.out[k]; s.p != nil && s.rdv.slot == int(m.slot) && s.rdv.gen == m.gen {
+			s.revoke = true
+			l.watched.Store(true)
+			l.cancelSend(k)
+			l.mu.Unlock()
+			l.ctx.attend(&l.conn)
+			return
+		}
+	}
+	sent := c.done[m.gen%tagsEach] == m.gen
+	l.mu.Unlock()
+	l.tell(&control{kind: kindRevoked, slot: m.slot, gen: m.gen, sent: sent})
+}
+
+// revoked implements track: the peer says what became of a receive that was cancelled.
+func (l *large) revoked(m *control) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.rests(int(m.slot), m.gen) {
+		l.ctx.bad.Add(1)
+		return
+	}
+	if !m.sent {
+		l.resting[m.slot] &^= 1 << (m.gen % tagsEach)
+		return
+	}
+	l.strays = append(l.strays, rest{int(m.slot), m.gen})
+	l.watched.Store(true)
+	l.ctx.attend(&l.conn)
+}
+
+// tendRevocations does what is due. The keeper's.
+func (l *large) tendRevocations() {
+	for _, m := range l.dueRevocations() {
+		l.tell(&m)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sink()
+	busy := l.closed || l.heardLeave || l.sinking || len(l.strays) > 0
+	for k := range l.out {
+		busy = busy || l.out[k].revoke
+	}
+	l.watched.Store(busy)
+}
+
+// dueRevocations are the control messages to be sent.
+func (l *large) dueRevocations() (list []control) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.toTell {
+		m := control{kind: kindRevoke, slot: uint32(r.slot), gen: r.gen}
+		if r.slot < 0 { // an answer
+			slot := ^r.slot
+			m = control{kind: kindRevoked, slot: uint32(slot), gen: r.gen, sent: l.claims[slot].done[r.gen%tagsEach] == r.gen}
+		}
+		list = append(list, m)
+	}
+	l.toTell = l.toTell[:0]
+	for k := range l.out {
+		s := &l.out[k]
+		if state, _ := s.bell.read(); s.revoke && state.Rung() {
+			s.revoke = false
+			list = append(list, control{kind: kindRevoked, slot: uint32(s.rdv.slot), gen: s.rdv.gen, sent: state == nic.Done})
+		}
+	}
+	return list
+}
+
+// sink takes what was sent to tags that rest, one after the other. The caller holds mu.
+func (l *large) sink() {
+	if l.sinking {
+		if state, _ := l.drained.read(); state == nic.Pending {
+			return
+		}
+		r := l.strays[0]
+		l.strays, l.sinking = l.strays[1:], false
+		l.resting[r.slot] &^= 1 << (r.gen % tagsEach)
+	}
+	if len(l.strays) == 0 || l.retiring {
+		return
+	}
+	r := l.strays[0]
+	m := nic.Message{Peer: l.name, Tag: transferTag(l.call.tags, r.slot, r.gen), Flags: nic.Doorbell | nic.Inline}
+	l.drained.reset()
+	l.sinking = l.ctx.post(l.ctx.proc.Post(nic.Receive, l.receives.at+transferDepth, &m))
+}

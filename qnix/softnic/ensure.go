@@ -1,0 +1,192 @@
+package softnic
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// A softnic that is started on demand is this program once more, or bywash. Its
+// environment says so: with envStage "1" it starts the one that stays, "2", and
+// ends, so that nobody has to wait for it at its end.
+const (
+	envStage  = "BYWASH_SOFTNIC_STAGE"
+	envConfig = "BYWASH_SOFTNIC_CONFIG"
+
+	resultFD = 3 // where it says how it went
+)
+
+// idleOnDemand is how long one that was started on demand lives without users.
+const idleOnDemand = 10 * time.Second
+
+// helper says that this program calls RunIfStarted.
+var helper atomic.Bool
+
+// RunIfStarted makes this program able to be the softnic that Ensure starts. It is to be
+// the first call of main, or of TestMain: in a process that Ensure has started, it is the
+// softnic and does not return; else it does nothing.
+func RunIfStarted() {
+	helper.Store(true)
+	switch stage := os.Getenv(envStage); stage {
+	case "1", "2":
+		out := os.NewFile(resultFD, "result")
+		unix.CloseOnExec(resultFD)
+		err := started(stage, out)
+		if err != nil {
+			fmt.Fprintln(out, strings.ReplaceAll(err.Error(), "\n", "; "))
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+func started(stage string, out *os.File) error {
+	if stage == "1" {
+		return spawn("2", os.Getenv(envConfig), out, nil)
+	}
+	var c Config
+	if err := json.Unmarshal([]byte(os.Getenv(envConfig)), &c); err != nil {
+		return fmt.Errorf("configuration in %s: %w", envConfig, err)
+	}
+	_ = os.Chdir("/")
+	allCPUs()
+	s, err := Start(c)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "ok")
+	out.Close()
+	return s.Wait(context.Background())
+}
+
+// allCPUs undoes the pinning of whoever started it, which may be meant for a
+// single thread.
+func allCPUs() {
+	var set unix.CPUSet
+	for i := range set {
+		set[i]-- // all ones
+	}
+	_ = unix.SchedSetaffinity(0, &set)
+}
+
+// Ensure sees to it that a NIC answers at path, a socket's: it starts a softnic of one NIC unless one runs
+// there. That one is a process of its own and ends by itself ten seconds after the last program has closed it.
+// It is this program, if its main calls RunIfStarted, else the program bywash, which must lie beside
+// this one or in PATH. The context bounds the wait for it.
+func Ensure(ctx context.Context, path string) error {
+	return EnsureConfig(ctx, Config{Sockets: []string{path}, Idle: idleOnDemand})
+}
+
+// EnsureConfig is Ensure with a configuration for the softnic that is started. One that
+// runs at the first socket is taken as it is.
+func EnsureConfig(ctx context.Context, c Config) error {
+	if err := c.defaults(); err != nil {
+		return fmt.Errorf("softnic: %w", err)
+	}
+	path := c.Sockets[0]
+	for {
+		n, err := nic.Open(path)
+		if err == nil {
+			return n.Close()
+		}
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, nic.ErrGone) {
+			return err
+		}
+		err = start(ctx, &c)
+		if err == nil || !strings.Contains(err.Error(), ErrRunning.Error()) {
+			return err
+		}
+		// Somebody else starts one, or one is about to end.
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("softnic: %w: %w", err, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func start(ctx context.Context, c *Config) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("softnic: %w", err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("softnic: %w", err)
+	}
+	defer r.Close()
+	err = spawn("1", string(b), w, ctx)
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("softnic: start one: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Now()) })
+	defer stop()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("softnic: start one: %w", ctx.Err())
+	case line == "ok\n":
+		return nil
+	case err != nil:
+		return errors.New("softnic: the one that was started ended without a word")
+	}
+	return errors.New(strings.TrimSuffix(line, "\n"))
+}
+
+// program is what is started.
+func program() (string, error) {
+	self, err := os.Executable()
+	if err == nil && helper.Load() {
+		return self, nil
+	}
+	if err == nil {
+		if p := filepath.Join(filepath.Dir(self), "bywash"); unix.Access(p, unix.X_OK) == nil {
+			return p, nil
+		}
+	}
+	p, err := exec.LookPath("bywash")
+	if err != nil {
+		return "", errors.New("no program bywash in PATH (install it, or call softnic.RunIfStarted first in main)")
+	}
+	return p, nil
+}
+
+// spawn starts a stage. The first ends at once and is waited for.
+func spawn(stage, config string, out *os.File, ctx context.Context) error {
+	exe, err := program()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(exe)
+	if ctx != nil {
+		cmd = exec.CommandContext(ctx, exe)
+	}
+	cmd.Env = append(os.Environ(), envStage+"="+stage, envConfig+"="+config)
+	cmd.ExtraFiles = []*os.File{out}
+	if stage == "2" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return cmd.Start()
+	}
+	if err := cmd.Run(); err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			return nil // it has said why
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package softnic
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener is a NIC's socket. A lock beside it says whether its owner lives:
+// so a socket that a dead one has left is known and replaced, and two softnics
+// never take it from each other.
+type listener struct {
+	*net.UnixListener
+	lock *os.File
+}
+
+// ErrRunning: another softnic serves the socket.
+var ErrRunning = errors.New("another softnic runs there")
+
+func listen(path string, public bool) (*listener, error) {
+	l, err := tryListen(path, public)
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func tryListen(path string, public bool) (*listener, error) {
+	if err := makeFolder(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	lock, err := takeLock(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		dropLock(lock)
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		dropLock(lock)
+		return nil, err
+	}
+	mode := os.FileMode(0o600)
+	if public { // accept asks who it is
+		mode = 0o666
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		l.Close()
+		dropLock(lock)
+		return nil, err
+	}
+	return &listener{l, lock}, nil
+}
+
+// makeFolder makes the last folder, for this user only. One that is there must
+// not let others put their sockets in our place.
+func makeFolder(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err == nil || !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return err
+	}
+	mine := st.Uid == 0 || int(st.Uid) == os.Geteuid()
+	if !mine || st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
+		return fmt.Errorf("other users can write to %s (set XDG_RUNTIME_DIR, or choose another socket)", dir)
+	}
+	return nil
+}
+
+// takeLock locks a file, and makes sure that it is still the one of that name.
+func takeLock(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, ErrRunning
+			}
+			return nil, err
+		}
+		a, err1 := f.Stat()
+		b, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(a, b) {
+			return f, nil
+		}
+		f.Close() // somebody has just removed it
+	}
+}
+
+func dropLock(f *os.File) {
+	_ = os.Remove(f.Name())
+	f.Close()
+}
+
+// close removes the socket and gives up the lock.
+func (l *listener) close() {
+	_ = l.UnixListener.Close() // removes the file
+	dropLock(l.lock)
+}
+
+// credentials are those of whoever has connected.
+type credentials struct {
+	uid   int
+	pid   int // in our pid namespace; 0 if it cannot be seen
+	pidfd int // -1 if unknown
+}
+
+func credentialsOf(conn *net.UnixConn) (c credentials, err error) {
+	c.pidfd = -1
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return c, err
+	}
+	var got error
+	err = raw.Control(func(fd uintptr) {
+		var u *unix.Ucred
+		if u, got = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); got != nil {
+			return
+		}
+		c.uid, c.pid = int(u.Uid), int(u.Pid)
+		// Linux 6.5. Before, the pid can have been reused since: but the
+		// process that connected still holds the other end, or has passed it on.
+		if v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
+			c.pidfd = v
+			unix.CloseOnExec(v)
+		} else if c.pid > 0 {
+			if v, err := unix.PidfdOpen(c.pid, 0); err == nil {
+				c.pidfd = v
+			}
+		}
+	})
+	return c, errors.Join(err, got)
+}

@@ -1,0 +1,263 @@
+package softnic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"os"
+
+	"github.com/bywash/bywash/kmod/ncp"
+)
+
+// Server is a running softnic.
+type Server struct {
+	config Config
+	soft   *ncp.Soft
+	udp    *net.UDPConn
+
+	nics    []*served
+	engine  sync.WaitGroup // the thread that runs the NICs
+	accepts sync.WaitGroup
+	clients sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   map[*client]struct{}
+	closing bool
+	idle    *time.Timer
+	done    chan struct{} // closed when it has ended
+	once    sync.Once
+
+	waits waits
+}
+
+// served is one NIC with its socket and its process table.
+type served struct {
+	place    int
+	number   uint16
+	listener *listener
+
+	mu     sync.Mutex
+	free   []uint16 // indices; taken from the end
+	byUser map[int]int
+}
+
+// Start starts a softnic in this process. It returns when programs can connect.
+// Errors name the remedy; ErrRunning if one runs at a socket.
+func Start(c Config) (*Server, error) {
+	if err := c.defaults(); err != nil {
+		return nil, fmt.Errorf("softnic: %w", err)
+	}
+	s := &Server{config: c, conns: map[*client]struct{}{}, done: make(chan struct{})}
+	if err := s.start(); err != nil {
+		return nil, fmt.Errorf("softnic: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Server) start() (err error) {
+	defer func() {
+		if err != nil {
+			s.closeListeners()
+			if s.udp != nil {
+				s.udp.Close()
+			}
+			if s.soft != nil {
+				s.soft.Close()
+			}
+		}
+	}()
+	c := &s.config
+	numbers := make([]uint16, c.NICs)
+	for i := range numbers {
+		numbers[i] = uint16(c.First + i)
+		l, err := listen(c.Sockets[i], len(c.AllowUIDs) > 0)
+		if err != nil {
+			return err
+		}
+		n := &served{place: i, number: numbers[i], listener: l, byUser: map[int]int{}}
+		for k := c.MaxProcesses - 1; k >= 0; k-- {
+			n.free = append(n.free, uint16(k))
+		}
+		s.nics = append(s.nics, n)
+	}
+	if err := s.makeNICs(numbers); err != nil {
+		return err
+	}
+	s.engine.Go(func() { s.soft.Run(s.waits.rung) })
+	for _, n := range s.nics {
+		s.accepts.Go(func() { s.accept(n) })
+	}
+	if c.Idle > 0 {
+		s.mu.Lock()
+		s.idle = time.AfterFunc(c.Idle, func() { _ = s.Close() })
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// polls is how often the thread that runs the NICs looks for work before it sleeps: some
+// tens of microseconds.
+const polls = 50
+
+func (s *Server) makeNICs(numbers []uint16) error {
+	c := &s.config
+	config := ncp.SoftConfig{
+		NICs: numbers, Processes: c.MaxProcesses, Names: 4 * c.MaxProcesses, Groups: 1024, Cluster: maxCluster,
+		PacketSize: c.PacketSize, LocalMemory: c.LocalMemory, Translations: c.MaxTranslations,
+		Polls: polls, UDP: -1, DeadTime: c.DeadTime,
+	}
+	if c.Listen != "" {
+		a, err := resolve(c.Listen)
+		if err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		if s.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(a)); err != nil {
+			return err
+		}
+		_ = s.udp.SetReadBuffer(1 << 20) // as much as the kernel admits
+		_ = s.udp.SetWriteBuffer(1 << 20)
+		config.Key = *c.Key
+		raw, err := s.udp.SyscallConn()
+		if err != nil {
+			return err
+		}
+		// The socket stays open as long as s.udp is, and that outlives the NICs.
+		if err := raw.Control(func(fd uintptr) { config.UDP = int(fd) }); err != nil {
+			return err
+		}
+	}
+	var err error
+	if s.soft, err = ncp.NewSoft(config); err != nil {
+		return err
+	}
+	for _, p := range c.Peers {
+		a, err := resolve(p)
+		if err == nil {
+			err = s.soft.AddPeer(a)
+		}
+		if err != nil {
+			return fmt.Errorf("peer %s: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// Addr is the wire's own address, or nil.
+func (s *Server) Addr() net.Addr {
+	if s.udp == nil {
+		return nil
+	}
+	return s.udp.LocalAddr()
+}
+
+// Sockets are the paths at which the NICs listen.
+func (s *Server) Sockets() []string { return slices.Clone(s.config.Sockets) }
+
+// Counters are those of all NICs together.
+func (s *Server) Counters() Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return Counters{}
+	}
+	return s.soft.Counters()
+}
+
+// Counters counts since the start.
+type Counters = ncp.SoftCounters
+
+func (s *Server) accept(n *served) {
+	for {
+		conn, err := n.listener.AcceptUnix()
+		switch {
+		case err == nil:
+			s.admit(n, conn)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // no descriptor, say: others may be closed
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// admit serves a connection, if its user may connect.
+func (s *Server) admit(n *served, conn *net.UnixConn) {
+	cred, err := credentialsOf(conn)
+	c := &client{server: s, nic: n, conn: conn, cred: cred, waiting: map[uint32]chan struct{}{}, over: make(chan struct{})}
+	allowed := err == nil && (cred.uid == os.Geteuid() || slices.Contains(s.config.AllowUIDs, cred.uid))
+	s.mu.Lock()
+	if allowed = allowed && !s.closing; allowed {
+		s.conns[c] = struct{}{}
+		s.clients.Add(1)
+		if s.idle != nil {
+			s.idle.Stop()
+		}
+	}
+	s.mu.Unlock()
+	if !allowed {
+		conn.Close()
+		c.closePidfd()
+		return
+	}
+	go func() {
+		defer s.clients.Done()
+		c.serve()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.conns, c)
+		if s.idle != nil && len(s.conns) == 0 && !s.closing {
+			s.idle.Reset(s.config.Idle)
+		}
+	}()
+}
+
+func (s *Server) closeListeners() {
+	for _, n := range s.nics {
+		n.listener.close()
+	}
+}
+
+// Close ends the softnic: all its processes find it gone, and other hosts are
+// told. It blocks until that is done; the second time, too.
+func (s *Server) Close() error {
+	s.once.Do(func() {
+		s.mu.Lock()
+		s.closing = true
+		if s.idle != nil {
+			s.idle.Stop()
+		}
+		for c := range s.conns {
+			c.conn.Close()
+		}
+		s.mu.Unlock()
+		s.closeListeners()
+		s.accepts.Wait()
+		s.clients.Wait()
+		s.soft.Stop()
+		s.engine.Wait()
+		s.soft.Close()
+		if s.udp != nil {
+			s.udp.Close()
+		}
+		close(s.done)
+	})
+	<-s.done
+	return nil
+}
+
+// Wait blocks until the softnic has ended, as nobody used it (Config.Idle) or
+// by Close. When the context ends, Wait closes it, and returns the context's cause.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		_ = s.Close()
+		return context.Cause(ctx)
+	}
+}

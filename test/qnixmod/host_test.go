@@ -1,0 +1,67 @@
+package qnixmod
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// build makes the module for a kernel of hack/vm; -short leaves that out, as it fetches the kernel's headers.
+func build(t *testing.T, kernel string, flags ...string) (top, module string) {
+	t.Helper()
+	if os.Getenv(moduleFile) != "" {
+		t.Skip("in a virtual machine: this test starts some")
+	}
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	top, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(top, "hack/kmod"), append([]string{kernel}, flags...)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		if bytes.Contains(stderr.Bytes(), []byte("no Debian archive")) || bytes.Contains(stderr.Bytes(), []byte("apt-get install")) {
+			t.Skipf("no headers here: %s", stderr.String())
+		}
+		t.Fatalf("hack/kmod %s: %v\n%s", kernel, err, stderr.String())
+	}
+	return top, strings.TrimSpace(string(out))
+}
+
+func TestModuleBuildsWithoutAWarning(t *testing.T) {
+	for _, kernel := range []string{"6.1", "6.12"} {
+		t.Run(kernel, func(t *testing.T) { build(t, kernel, "W=1") })
+	}
+}
+
+func TestTwoMachinesOnALossyLink(t *testing.T) {
+	for _, kernel := range []string{"6.1", "6.12"} {
+		t.Run(kernel, func(t *testing.T) {
+			top, module := build(t, kernel)
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(filepath.Join(top, "bin/vm"), "-two", "-kernel", kernel, "-timeout", "6m",
+				"-netem", "delay 1ms loss 3% reorder 10%", "-env", moduleFile+"="+module, "--",
+				self, "-test.run", "^TestBetweenMachines$", "-test.v", "-test.timeout", "5m")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %v\n%s", cmd.Args, err, out)
+			}
+			for rank := range 2 {
+				if want := fmt.Sprintf("[%d] --- PASS: TestBetweenMachines", rank); !bytes.Contains(out, []byte(want)) {
+					t.Errorf("machine %d does not say that it passed:\n%s", rank, out)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package qnixmod
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// moduleFile names the module for the kernel that runs here: hack/kmod builds it, and a machine of hack/vm runs us.
+const moduleFile = "BYWASH_QNIX_KO"
+
+// roles are what a test's other processes do: this program, with the role's name in the environment.
+var roles = map[string]func(args []string) error{}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("BYWASH_QNIX_ROLE"); role != "" {
+		if err := roles[role](os.Args[1:]); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child is another process of a test.
+func child(t testing.TB, role string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), "BYWASH_QNIX_ROLE="+role)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func insmod(params string) error {
+	f, err := os.Open(os.Getenv(moduleFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.FinitModule(int(f.Fd()), params, 0)
+}
+
+func rmmod() error { return unix.DeleteModule("qnix", unix.O_NONBLOCK) }
+
+func needModule(t testing.TB) {
+	t.Helper()
+	if os.Getenv(moduleFile) == "" {
+		t.Skipf("no kernel module (%s is not set): run by \"make test-vm\" in a virtual machine", moduleFile)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("loading a module needs root")
+	}
+}
+
+// load loads the module for one test and unloads it afterwards, which proves that nothing of it is in use any more.
+func load(t testing.TB, params string) {
+	t.Helper()
+	needModule(t)
+	if err := insmod(params); err != nil {
+		t.Fatalf("insmod qnix.ko %s: %v", params, err)
+	}
+	t.Cleanup(func() { unload(t) })
+}
+
+// unload waits for the ends of processes that have been killed: the kernel closes their files after they are reaped.
+func unload(t testing.TB) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := rmmod()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
+			t.Fatalf("rmmod qnix: %v: %s", err, processes())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// processes tells who is registered.
+func processes() string {
+	var all strings.Builder
+	for nic := range 64 {
+		text, err := readFile(fmt.Sprintf("/sys/kernel/debug/qnix/qnix%d/processes", nic))
+		if err != nil {
+			break
+		}
+		all.WriteString(text)
+	}
+	return all.String()
+}
+
+func mustRegister(t testing.TB, nic int, r registerArg) *process {
+	t.Helper()
+	p, err := register(nic, r)
+	if err != nil {
+		t.Fatalf("%s: %v", r.Name[:], err)
+	}
+	t.Cleanup(p.close)
+	return p
+}

@@ -1,0 +1,148 @@
+package qnixmod
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ways to learn that a doorbell has rung, without looking at it.
+var ways = map[string]func(p *process, event int, seen uint32) error{
+	"wait": func(p *process, _ int, seen uint32) error {
+		return p.wait(waitArg{RingTail: seen, TimeoutNs: int64(time.Minute)})
+	},
+	"poll": func(p *process, _ int, _ uint32) error { return pollOne(p.fd) },
+	"epoll": func(p *process, _ int, _ uint32) error {
+		fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, p.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}); err != nil {
+			return err
+		}
+		n, err := unix.EpollWait(fd, make([]unix.EpollEvent, 1), 60000)
+		for err == unix.EINTR {
+			n, err = unix.EpollWait(fd, make([]unix.EpollEvent, 1), 60000)
+		}
+		if err == nil && n != 1 {
+			err = unix.ETIMEDOUT
+		}
+		return err
+	},
+	"eventfd": func(_ *process, event int, _ uint32) error {
+		if err := pollOne(event); err != nil {
+			return err
+		}
+		_, err := unix.Read(event, make([]byte, 8))
+		return err
+	},
+}
+
+// wait is the ioctl; the signals by which Go's runtime preempts a goroutine interrupt it, too.
+func (p *process) wait(arg waitArg) error {
+	for {
+		if err := ioctl(p.fd, iocWait, unsafe.Pointer(&arg)); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+func pollOne(fd int) error {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60000)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return unix.ETIMEDOUT
+		default:
+			return nil
+		}
+	}
+}
+
+func TestWaiterIsWoken(t *testing.T) {
+	load(t, "nics=2")
+	a, b := mustRegister(t, 0, small("a")), mustRegister(t, 1, small("b"))
+	event, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(event)
+	if err := ioctl(b.fd, iocEventfd, unsafe.Pointer(&eventfdArg{FD: int32(event)})); err != nil {
+		t.Fatal(err)
+	}
+	for what, wait := range ways {
+		t.Run(what, func(t *testing.T) {
+			for i := range 20 {
+				checkWoken(t, a, b, event, wait, i)
+			}
+		})
+	}
+}
+
+func checkWoken(t *testing.T, a, b *process, event int, wait func(*process, int, uint32) error, i int) {
+	t.Helper()
+	unix.Read(event, make([]byte, 8)) // what has rung before
+	seen := b.ringTail()
+	if err := b.wait(waitArg{RingTail: seen}); err != unix.ETIMEDOUT {
+		t.Fatalf("acknowledging: got %v, want %v", err, unix.ETIMEDOUT)
+	}
+	err := b.transfer(cmdReceive, 0, sendContext{Process: a.reg.Name, Flags: flagDoorbell | flagInline, Len: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := make(chan error, 1)
+	go func() { woken <- wait(b, event, seen) }()
+	if i%2 == 0 {
+		time.Sleep(time.Millisecond) // both orders happen: it sleeps already, or not yet
+	}
+	if err := a.transfer(cmdSendShort, 0, sendContext{Process: b.reg.Name, Flags: flagDoorbell, Len: 8}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-woken; err != nil {
+		t.Fatalf("round %d: %v", i, err)
+	}
+	checkRung(t, b, true, 0, stateDone, 8)
+	checkRung(t, a, false, 0, stateDone, 8)
+}
+
+func TestEndWakesTheWaiter(t *testing.T) {
+	load(t, "nics=1")
+	p := mustRegister(t, 0, small("p"))
+	woken := make(chan error, 1)
+	go func() { woken <- p.wait(waitArg{TimeoutNs: -1}) }()
+	for !asleep(t) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := ioctl(p.fd, iocDeregister, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-woken; err != unix.ENOTCONN {
+		t.Errorf("got %v, want %v", err, unix.ENOTCONN)
+	}
+}
+
+// asleep says whether a thread of ours sleeps in the module.
+func asleep(t *testing.T) bool {
+	t.Helper()
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		text, _ := readFile(fmt.Sprintf("/proc/self/task/%s/syscall", task.Name()))
+		var number, fd, request uintptr
+		fmt.Sscanf(text, "%d %v %v", &number, &fd, &request)
+		if number == unix.SYS_IOCTL && request == iocWait {
+			return true
+		}
+	}
+	return false
+}
