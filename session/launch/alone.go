@@ -1,0 +1,88 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"sync"
+)
+
+const nameAlone = "alone"
+
+// alone is the job of a process that no launcher started.
+type alone struct {
+	secret []byte
+
+	mu     sync.Mutex
+	card   []byte
+	closed bool
+}
+
+var _ Job = (*alone)(nil)
+
+// Alone returns a job of one rank.
+func Alone() Job { return &alone{secret: newSecret()} }
+
+func (a *alone) Rank() int      { return 0 }
+func (a *alone) Size() int      { return 1 }
+func (a *alone) Name() string   { return nameAlone }
+func (a *alone) ID() string     { return jobID(a.secret) }
+func (a *alone) Secret() []byte { return a.secret }
+
+func (a *alone) do(ctx context.Context, op string, f func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := ctx.Err()
+	if a.closed {
+		err = ErrClosed
+	}
+	if err == nil {
+		err = f()
+	}
+	return opError(nameAlone, op, err)
+}
+
+func (a *alone) Publish(ctx context.Context, card []byte) error {
+	return a.do(ctx, "publish", func() error {
+		if a.card != nil {
+			return errTwice
+		}
+		if err := checkCard(card); err != nil {
+			return err
+		}
+		a.card = bytes.Clone(card)
+		return nil
+	})
+}
+
+func (a *alone) Fence(ctx context.Context) error {
+	return a.do(ctx, "fence", func() error {
+		if a.card == nil {
+			return errUnpublished
+		}
+		return nil
+	})
+}
+
+func (a *alone) Lookup(ctx context.Context, rank int) (card []byte, err error) {
+	err = a.do(ctx, "lookup", func() error {
+		if err := checkRank(rank, 1); err != nil {
+			return err
+		}
+		if a.card == nil {
+			return ErrNoCard
+		}
+		card = bytes.Clone(a.card)
+		return nil
+	})
+	return card, err
+}
+
+// Abort has nobody else to end: the caller exits.
+func (a *alone) Abort(int, string) {}
+
+func (a *alone) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	return nil
+}

@@ -1,0 +1,171 @@
+package launch
+
+// fate is where a rank is in its life, as the rendezvous sees it.
+type fate uint8
+
+const (
+	fateAbsent fate = iota
+	fateJoined
+	fateLeft // in order
+	fateDied
+)
+
+func (f fate) String() string {
+	switch f {
+	case fateAbsent:
+		return "absent"
+	case fateJoined:
+		return "joined"
+	case fateLeft:
+		return "left"
+	}
+	return "died"
+}
+
+// post is a frame that the board wants sent.
+type post struct {
+	to   int
+	kind kind
+	body []byte
+}
+
+// board is the rendezvous without its sockets: what the ranks said goes in,
+// what is to be said to them comes out.
+type board struct {
+	ranks   []member
+	live    int // joined
+	entered int // ranks inside the fence
+	gone    int // the first rank that left or died, or -1
+	abort   *RankError
+}
+
+type member struct {
+	fate    fate
+	inFence bool
+	card    []byte
+}
+
+func newBoard(size int) *board { return &board{ranks: make([]member, size), gone: -1} }
+
+// join takes an authenticated rank, or says why not.
+func (b *board) join(h *hello) (status, []post) {
+	switch {
+	case int64(h.size) != int64(len(b.ranks)):
+		return statusSize, nil
+	case int64(h.rank) >= int64(len(b.ranks)):
+		return statusRank, nil
+	}
+	m := &b.ranks[h.rank]
+	if m.fate != fateAbsent {
+		return statusTaken, nil
+	}
+	m.fate = fateJoined
+	b.live++
+	if b.abort != nil {
+		return statusOK, []post{b.aborted(int(h.rank))}
+	}
+	return statusOK, nil
+}
+
+// handle takes what a joined rank said; an error means that it makes no sense.
+func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
+	m := &b.ranks[rank]
+	if m.fate != fateJoined {
+		return nil, errFrame
+	}
+	switch k {
+	case kindPublish:
+		if m.card != nil || len(body) < 1 || len(body) > MaxCard {
+			return nil, errFrame
+		}
+		m.card = body
+		return nil, nil
+	case kindFence:
+		if m.inFence || m.card == nil || len(body) != 0 {
+			return nil, errFrame
+		}
+		m.inFence = true
+		b.entered++
+		return b.fence(), nil
+	case kindLookup:
+		id, of, err := parseLookup(body)
+		if err != nil || int64(of) >= int64(len(b.ranks)) {
+			return nil, errFrame
+		}
+		return []post{{rank, kindCard, putCard(id, b.ranks[of].card)}}, nil
+	case kindAbort:
+		code, why, err := parseAbort(body)
+		if err != nil {
+			return nil, err
+		}
+		return b.end(rank, code, why), nil
+	case kindBye:
+		if len(body) != 0 {
+			return nil, errFrame
+		}
+		return b.leave(rank, fateLeft), nil
+	}
+	return nil, errFrame
+}
+
+// leave notes that a rank will say nothing more, joined or not.
+func (b *board) leave(rank int, f fate) []post {
+	m := &b.ranks[rank]
+	if m.fate == fateLeft || m.fate == fateDied {
+		return nil
+	}
+	if m.fate == fateJoined {
+		b.live--
+	}
+	if m.inFence {
+		m.inFence = false
+		b.entered--
+	}
+	m.fate = f
+	if b.gone < 0 {
+		b.gone = rank
+	}
+	return b.fence()
+}
+
+// fence lets everybody out once all are in, or can no longer be.
+func (b *board) fence() []post {
+	say := post{kind: kindFenced}
+	switch {
+	case b.entered == 0: // most leave when nobody waits
+		return nil
+	case b.gone >= 0:
+		say = post{kind: kindGone, body: putGone(b.gone, b.ranks[b.gone].fate)}
+	case b.entered < len(b.ranks):
+		return nil
+	}
+	var out []post
+	for r := range b.ranks {
+		if b.ranks[r].inFence {
+			b.ranks[r].inFence = false
+			say.to = r
+			out = append(out, say)
+		}
+	}
+	b.entered = 0
+	return out
+}
+
+// end aborts the job; the first to do so is who is named.
+func (b *board) end(rank, code int, why string) []post {
+	if b.abort != nil {
+		return nil
+	}
+	b.abort = &RankError{Rank: rank, Code: exitCode(code), Why: "aborted the job: " + why}
+	var out []post
+	for r := range b.ranks {
+		if b.ranks[r].fate == fateJoined {
+			out = append(out, b.aborted(r))
+		}
+	}
+	return out
+}
+
+func (b *board) aborted(to int) post {
+	return post{to, kindAborted, putAborted(b.abort.Rank, b.abort.Code, b.abort.Why)}
+}

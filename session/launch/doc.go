@@ -1,0 +1,42 @@
+// Package launch tells a process which rank of which job it is, and spreads
+// the business cards of a job's ranks. It speaks to whatever started the
+// processes:
+//
+//	embedded   bywash run, or a rank 0 that serves the others itself
+//	pmi1       MPICH's mpiexec (PMI-1, the wire protocol in Go)
+//	pmi2       Slurm's srun --mpi=pmi2, MPICH's mpiexec (PMI-2, the same)
+//	pmix       Open MPI's mpirun and prterun, Slurm's srun --mpi=pmix (through
+//	           libpmix, opened when it is needed)
+//	alone      nothing: a job of one rank
+//
+// A program calls [Find], publishes its card, fences, and looks up the ranks
+// that it talks to:
+//
+//	job, err := launch.Find(ctx)
+//	err = job.Publish(ctx, card)
+//	err = job.Fence(ctx)
+//	card, err := job.Lookup(ctx, peer)
+//
+// What a rank causes in traffic is constant: its joining, its card, its fence
+// and each look-up. Nothing is broadcast, so a job's total is linear in its
+// ranks as long as each talks to few (docs/scale.md has the figures).
+//
+// # Environment
+//
+//	BYWASH_RENDEZVOUS  HOST:PORT where bywash run serves, or rank0@HOST:PORT where rank 0 does
+//	BYWASH_RANK        this process's rank, from 0
+//	BYWASH_SIZE        the number of ranks
+//	BYWASH_SECRET      64 hexadecimal digits that only the job's ranks know
+//	BYWASH_LAUNCHER    one of the names above: take that one, or fail
+//
+// Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then
+// PMI's. docs/launch.md tells how to start a program under each launcher.
+//
+// # Trust
+//
+// The secret is generated once a job. Embedded ranks get it from their
+// environment and prove to the rendezvous that they know it, as the rendezvous
+// does to them, before anything else is said; every later message is
+// authenticated. Under PMI and PMIx rank 0 generates it and the launcher's own
+// key-value space carries it: there it is as safe as the launcher.
+package launch

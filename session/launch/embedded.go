@@ -1,0 +1,392 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	nameEmbedded = "embedded"
+	// How long the rendezvous may take to come up, where ctx has no earlier end.
+	joinTime = 30 * time.Second
+	// How long Close and Abort wait for the rendezvous to take notice.
+	byeTime = time.Second
+)
+
+// embedded is a rank's side of the rendezvous.
+type embedded struct {
+	rank, size int
+	id         string
+	secret     []byte
+	conn       net.Conn
+	server     *Server // rank 0's own
+	in         sealer
+	lost       chan struct{} // closed when the job ends before Close
+	over       chan struct{} // closed when the reader has ended
+
+	wmu sync.Mutex
+	out sealer
+
+	mu      sync.Mutex
+	publish publication
+	closed  bool
+	err     error // why nothing can be asked any more
+	fence   *reply
+	lookups map[uint32]*reply
+	next    uint32
+
+	sent, received, requests atomic.Uint64
+}
+
+var (
+	_ Watcher = (*embedded)(nil)
+	_ Meter   = (*embedded)(nil)
+)
+
+// joinEmbedded connects to the rendezvous. wait: it may not have started yet.
+func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
+	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret,
+		lost: make(chan struct{}), over: make(chan struct{}), lookups: map[uint32]*reply{}}
+	ctx, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+		err := e.connect(ctx, addr)
+		if err == nil {
+			go e.read()
+			return e, nil
+		}
+		if !worthRetry(err, wait) {
+			return nil, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		}
+	}
+}
+
+// worthRetry: a flood of strangers can push a genuine handshake out, which shows as a connection that ends.
+func worthRetry(err error, wait bool) bool {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return true
+	case wait:
+		var n net.Error
+		return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.As(err, &n) && n.Timeout()
+	}
+	return false
+}
+
+func (e *embedded) connect(ctx context.Context, addr string) (err error) {
+	d := net.Dialer{KeepAliveConfig: keepAlive}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !stop() && err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			conn.Close()
+		}
+	}()
+	conn.SetDeadline(time.Now().Add(handshakeTime))
+	b := make([]byte, challengeSize)
+	if _, err := io.ReadFull(conn, b[:8]); err != nil {
+		return err
+	}
+	if err := checkMagic(b[:8]); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(conn, b[8:]); err != nil {
+		return noEOF(err)
+	}
+	h := hello{rank: uint32(e.rank), size: uint32(e.size)}
+	if h.server, err = parseChallenge(b); err != nil {
+		return err
+	}
+	rand.Read(h.client[:]) // never fails
+	if _, err := conn.Write(h.put(e.secret)); err != nil {
+		return err
+	}
+	b = make([]byte, welcomeSize)
+	if _, err := io.ReadFull(conn, b); err != nil {
+		return err
+	}
+	if err := h.parseWelcome(b, e.secret); err != nil {
+		return err
+	}
+	e.conn, e.in, e.out = conn, h.sealer(e.secret, "server"), h.sealer(e.secret, "client")
+	e.sent.Add(helloSize)
+	e.received.Add(challengeSize + welcomeSize)
+	return conn.SetDeadline(time.Time{})
+}
+
+func (e *embedded) Rank() int             { return e.rank }
+func (e *embedded) Size() int             { return e.size }
+func (e *embedded) Name() string          { return nameEmbedded }
+func (e *embedded) ID() string            { return e.id }
+func (e *embedded) Secret() []byte        { return e.secret }
+func (e *embedded) Lost() <-chan struct{} { return e.lost }
+
+func (e *embedded) Traffic() Traffic {
+	return Traffic{Sent: e.sent.Load(), Received: e.received.Load(), Requests: e.requests.Load()}
+}
+
+func (e *embedded) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.err
+}
+
+// usable says why nothing can be asked any more; e.mu is held.
+func (e *embedded) usable() error {
+	if e.closed {
+		return ErrClosed
+	}
+	return e.err
+}
+
+// fail ends everything under way, now and later.
+func (e *embedded) fail(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil {
+		return
+	}
+	if !e.closed {
+		e.err = err
+		close(e.lost)
+	} else {
+		e.err = ErrClosed
+	}
+	if e.fence != nil {
+		e.fence.finish(nil, e.err)
+	}
+	for id, r := range e.lookups {
+		r.finish(nil, e.err)
+		delete(e.lookups, id)
+	}
+}
+
+// read takes what the rendezvous says until the connection ends.
+func (e *embedded) read() {
+	defer close(e.over)
+	defer e.conn.Close()
+	r := bufio.NewReader(e.conn)
+	for {
+		k, body, err := e.in.open(r)
+		if err == nil {
+			e.received.Add(uint64(frameSize(len(body))))
+			err = e.handle(k, body)
+		}
+		if err != nil {
+			var rank *RankError
+			if !errors.As(err, &rank) {
+				err = fmt.Errorf("%w: %w", ErrLauncher, noEOF(err))
+			}
+			e.fail(err)
+			return
+		}
+	}
+}
+
+func (e *embedded) handle(k kind, body []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch k {
+	case kindFenced, kindGone:
+		var err error
+		if k == kindGone {
+			rank, f, bad := parseGone(body)
+			if bad != nil {
+				return bad
+			}
+			err = &RankError{Rank: rank, Why: f.String() + ", so that the fence cannot complete"}
+		} else if len(body) != 0 {
+			return errFrame
+		}
+		if e.fence == nil {
+			return errFrame
+		}
+		e.fence.finish(nil, err)
+		return nil
+	case kindCard:
+		id, card, err := parseCard(body)
+		r := e.lookups[id]
+		if err != nil || r == nil {
+			return errFrame
+		}
+		delete(e.lookups, id)
+		if card == nil {
+			err = ErrNoCard
+		}
+		r.finish(card, err)
+		return nil
+	case kindAborted:
+		rank, code, why, err := parseAborted(body)
+		if err != nil {
+			return err
+		}
+		return &RankError{Rank: rank, Code: code, Why: why}
+	}
+	return errFrame
+}
+
+// send writes a frame. One that was cut short leaves nothing to say after it.
+func (e *embedded) send(k kind, body []byte) error {
+	e.wmu.Lock()
+	defer e.wmu.Unlock()
+	e.conn.SetWriteDeadline(time.Now().Add(writeTime))
+	b := e.out.seal(k, body)
+	e.requests.Add(1)
+	e.sent.Add(uint64(len(b)))
+	if _, err := e.conn.Write(b); err != nil {
+		// The rendezvous may have said why: the reader gets that first.
+		e.conn.SetReadDeadline(time.Now().Add(byeTime))
+		<-e.over
+		return e.Err()
+	}
+	return nil
+}
+
+func (e *embedded) Publish(_ context.Context, card []byte) error {
+	err := checkCard(card)
+	if err == nil {
+		e.mu.Lock()
+		if err = e.usable(); err == nil && e.publish != unpublished {
+			err = errTwice
+		}
+		if err == nil {
+			e.publish = publishing
+		}
+		e.mu.Unlock()
+	}
+	if err == nil {
+		err = e.send(kindPublish, card)
+	}
+	if err == nil {
+		e.mu.Lock()
+		e.publish = published
+		e.mu.Unlock()
+	}
+	return opError(nameEmbedded, "publish", err)
+}
+
+func (e *embedded) Fence(ctx context.Context) error {
+	e.mu.Lock()
+	err := e.usable()
+	if err == nil && e.publish != published {
+		err = errUnpublished
+	}
+	f, enter := e.fence, false
+	if err == nil && f == nil {
+		f, enter = newReply(), true
+		e.fence = f
+	}
+	e.mu.Unlock()
+	if enter {
+		err = e.send(kindFence, nil)
+	}
+	if err == nil {
+		err = f.wait(ctx)
+		e.mu.Lock()
+		select {
+		case <-f.done:
+			if e.fence == f {
+				e.fence = nil
+			}
+		default: // the next call waits for it
+		}
+		e.mu.Unlock()
+	}
+	return opError(nameEmbedded, "fence", err)
+}
+
+func (e *embedded) Lookup(ctx context.Context, rank int) ([]byte, error) {
+	op := fmt.Sprintf("lookup of rank %d", rank)
+	if err := checkRank(rank, e.size); err != nil {
+		return nil, opError(nameEmbedded, op, err)
+	}
+	r := newReply()
+	e.mu.Lock()
+	err := e.usable()
+	id := e.next
+	if err == nil {
+		e.next++
+		e.lookups[id] = r
+	}
+	e.mu.Unlock()
+	if err == nil {
+		err = e.send(kindLookup, putLookup(id, uint32(rank)))
+	}
+	if err == nil {
+		// Given up by its caller, the reply still finds its place.
+		err = r.wait(ctx)
+	}
+	if err != nil {
+		return nil, opError(nameEmbedded, op, err)
+	}
+	return r.card, nil
+}
+
+func (e *embedded) Abort(code int, why string) {
+	e.mu.Lock()
+	err := e.usable()
+	e.mu.Unlock()
+	if err != nil || e.send(kindAbort, putAbort(code, plain(why))) != nil {
+		return
+	}
+	select {
+	case <-e.lost: // it said so to all of us
+	case <-time.After(byeTime):
+	}
+}
+
+func (e *embedded) Close() error {
+	e.mu.Lock()
+	over := e.err != nil
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.mu.Unlock()
+	if !over {
+		e.bye()
+	}
+	e.conn.Close()
+	if e.server == nil {
+		return nil
+	}
+	if !over {
+		e.server.wait()
+	}
+	return e.server.Close()
+}
+
+// bye takes leave, and waits for the rendezvous to hang up: what lies unread when a socket is closed takes back what was sent.
+func (e *embedded) bye() {
+	e.wmu.Lock()
+	defer e.wmu.Unlock()
+	e.conn.SetDeadline(time.Now().Add(byeTime))
+	b := e.out.seal(kindBye, nil)
+	if _, err := e.conn.Write(b); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	e.sent.Add(uint64(len(b)))
+	<-e.over
+}

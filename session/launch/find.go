@@ -1,0 +1,161 @@
+package launch
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Variables of the environment.
+const (
+	EnvRendezvous = "BYWASH_RENDEZVOUS" // HOST:PORT, or rank0@HOST:PORT
+	EnvRank       = "BYWASH_RANK"
+	EnvSize       = "BYWASH_SIZE"
+	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
+	EnvLauncher   = "BYWASH_LAUNCHER"
+	EnvExplain    = "BYWASH_EXPLAIN" // 1: a session tells what it chose and why
+)
+
+// rank0Prefix says that rank 0 serves the rendezvous itself.
+const rank0Prefix = "rank0@"
+
+// MaxSize is the largest number of ranks.
+const MaxSize = 1 << 24
+
+type environ func(string) string
+
+// launcher is one way to join; seen says by which variable it would be taken, or "".
+type launcher struct {
+	name string
+	seen func(environ) string
+	join func(context.Context, environ) (Job, error)
+}
+
+// In the order in which they are looked for: the innermost launcher first.
+var launchers = []launcher{
+	{nameEmbedded, func(env environ) string { return firstOf(env, EnvRendezvous) }, findEmbedded},
+	{namePMIx, func(env environ) string { return firstOf(env, "PMIX_RANK") }, findPMIx},
+	{namePMI2, seenPMI2, findPMI2},
+	{namePMI1, func(env environ) string { return firstOf(env, envPMIFD, envPMIPort) }, findPMI1},
+}
+
+// Find joins the job that this process was started in, as its environment says;
+// without any launcher it is a job of one rank. It blocks until the launcher has
+// answered (PMI and PMIx: until all ranks have called Find), ctx ends, or 30
+// seconds have passed without the rendezvous being reachable. A process joins
+// once: another Find fails, except alone.
+//
+// The error says which launcher was found, by what, and what failed.
+func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }
+
+func find(ctx context.Context, env environ) (Job, error) {
+	want := env(EnvLauncher)
+	if want == nameAlone {
+		return Alone(), nil
+	}
+	for _, l := range launchers {
+		seen := l.seen(env)
+		if want != "" && l.name != want || want == "" && seen == "" {
+			continue
+		}
+		by := seen
+		if want != "" {
+			by = EnvLauncher
+		}
+		j, err := l.join(ctx, env)
+		if err != nil {
+			return nil, fmt.Errorf("launch %s (by %s): join: %w", l.name, by, err)
+		}
+		return j, nil
+	}
+	if want != "" {
+		return nil, fmt.Errorf("launch: %s=%s: want embedded, pmi1, pmi2, pmix or alone: %w", EnvLauncher, plain(want), ErrInvalid)
+	}
+	if err := orphaned(env); err != nil {
+		return nil, err
+	}
+	return Alone(), nil
+}
+
+// orphaned finds processes that were started together, but by a launcher that gave them no way to meet: each would be
+// a job of one rank, which nobody wanted.
+func orphaned(env environ) error {
+	n, _ := strconv.Atoi(env("SLURM_STEP_NUM_TASKS"))
+	if n > 1 {
+		return fmt.Errorf("launch: srun started %d tasks without PMI: use srun --mpi=pmi2 (or --mpi=pmix), or set %s=%s for %d jobs of one rank: %w",
+			n, EnvLauncher, nameAlone, n, ErrInvalid)
+	}
+	return nil
+}
+
+func firstOf(env environ, names ...string) string {
+	for _, n := range names {
+		if env(n) != "" {
+			return n
+		}
+	}
+	return ""
+}
+
+// number reads a variable that must be there.
+func number(env environ, name string, least, most int) (int, error) {
+	s := env(name)
+	if s == "" {
+		return 0, fmt.Errorf("%s is not set: %w", name, ErrInvalid)
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("%s=%s: want a number from %d to %d: %w", name, plain(s), least, most, ErrInvalid)
+	}
+	return n, nil
+}
+
+// RankEnv returns the variables, as NAME=value, that let a process join a job whose rendezvous is at addr.
+func RankEnv(addr string, rank, size int, secret []byte) []string {
+	return []string{
+		EnvRendezvous + "=" + addr,
+		EnvRank + "=" + strconv.Itoa(rank),
+		EnvSize + "=" + strconv.Itoa(size),
+		EnvSecret + "=" + hex.EncodeToString(secret),
+	}
+}
+
+func findEmbedded(ctx context.Context, env environ) (Job, error) {
+	size, err := number(env, EnvSize, 1, MaxSize)
+	if err != nil {
+		return nil, err
+	}
+	rank, err := number(env, EnvRank, 0, size-1)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := hex.DecodeString(env(EnvSecret))
+	if err != nil || len(secret) != SecretSize {
+		return nil, fmt.Errorf("%s: want %d hexadecimal digits: %w", EnvSecret, 2*SecretSize, ErrInvalid)
+	}
+	addr, byRank0 := strings.CutPrefix(env(EnvRendezvous), rank0Prefix)
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return nil, fmt.Errorf("%s: want HOST:PORT or %sHOST:PORT: %w: %w", EnvRendezvous, rank0Prefix, err, ErrInvalid)
+	}
+	var server *Server
+	if byRank0 && rank == 0 {
+		ln, err := Listen(ctx, addr)
+		if err != nil {
+			return nil, err
+		}
+		server = Serve(ln, size, secret)
+	}
+	e, err := joinEmbedded(ctx, addr, rank, size, secret, byRank0)
+	if err != nil {
+		if server != nil {
+			server.Close()
+		}
+		return nil, err
+	}
+	e.server = server
+	return e, nil
+}

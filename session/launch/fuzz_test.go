@@ -1,0 +1,269 @@
+package launch
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+var fuzzSecret = bytes.Repeat([]byte{7}, SecretSize)
+
+// What does not prove the secret is refused, whatever it is.
+func FuzzHandshake(f *testing.F) {
+	h := hello{rank: 1, size: 4, client: nonce{1}, server: nonce{2}}
+	other := append([]byte(nil), h.put(fuzzSecret)...)
+	other[4] = 2
+	for _, b := range [][]byte{nil, h.put(fuzzSecret), h.put(fuzzSecret)[:20], putChallenge(nonce{2}), h.putWelcome(fuzzSecret, statusOK),
+		h.putWelcome(fuzzSecret, statusTaken), h.putWelcome(nil, statusAuth), h.putWelcome(nil, statusVersion), other} {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if in, err := parseHello(b, fuzzSecret, h.server); err == nil && !bytes.Equal(in.put(fuzzSecret), b) {
+			t.Errorf("accepted %x", b)
+		}
+		if n, err := parseChallenge(b); err == nil && !bytes.Equal(putChallenge(n), b) {
+			t.Errorf("accepted challenge %x", b)
+		}
+		if err := h.parseWelcome(b, fuzzSecret); err == nil && !bytes.Equal(b, h.putWelcome(fuzzSecret, statusOK)) {
+			t.Errorf("welcomed by %x", b)
+		}
+	})
+}
+
+// Frames come out as they went in, or not at all.
+func FuzzFrames(f *testing.F) {
+	h := hello{rank: 1, size: 4}
+	stream := func(n int) []byte {
+		s := h.sealer(fuzzSecret, "client")
+		var b []byte
+		for i := range n {
+			b = append(b, s.seal(kindPublish, bytes.Repeat([]byte{byte(i)}, 1+i))...)
+		}
+		return b
+	}
+	three := stream(3)
+	f.Add(three)
+	f.Add(three[:len(three)-1])
+	f.Add(append(bytes.Clone(three), three...))
+	f.Add([]byte{0, 0, 0, 17, 1})
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, r, n := h.sealer(fuzzSecret, "client"), bytes.NewReader(b), 0
+		for {
+			_, _, err := s.open(r)
+			if err != nil {
+				break
+			}
+			n++
+		}
+		if n > 3 || !bytes.HasPrefix(b, stream(n)) {
+			t.Errorf("%d frames out of %x", n, b)
+		}
+	})
+}
+
+// Whatever ranks say, the board's counts hold and every answer is one that a client understands.
+func FuzzBoard(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x61, 0x11, 0x21}, putLookup(1, 2))
+	f.Add([]byte{0, 1, 0x40, 2, 3}, putAbort(4, "why"))
+	f.Fuzz(func(t *testing.T, script, body []byte) {
+		const size = 4
+		b := newBoard(size)
+		for _, op := range script {
+			r := int(op & 15)
+			if r >= size {
+				continue
+			}
+			var posts []post
+			switch k := kind(op >> 4); {
+			case k == 0:
+				_, posts = b.join(&hello{rank: uint32(r), size: size})
+			case k == 6:
+				posts = b.leave(r, fateDied)
+			case k == kindFence || k == kindBye:
+				posts, _ = b.handle(r, k, nil)
+			default:
+				posts, _ = b.handle(r, k, bytes.Clone(body))
+			}
+			checkBoard(t, b, posts)
+		}
+	})
+}
+
+func checkBoard(t *testing.T, b *board, posts []post) {
+	t.Helper()
+	live, entered := 0, 0
+	for _, m := range b.ranks {
+		if m.fate == fateJoined {
+			live++
+		}
+		if m.inFence {
+			entered++
+		}
+	}
+	if live != b.live || entered != b.entered || entered > 0 && b.gone >= 0 {
+		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, b.gone, b.live, b.entered)
+	}
+	for _, p := range posts {
+		e := &embedded{fence: newReply(), lookups: map[uint32]*reply{}}
+		if p.kind == kindCard {
+			id, _, err := parseCard(p.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.lookups[id] = newReply()
+		}
+		var rank *RankError
+		if err := e.handle(p.kind, p.body); err != nil && !errors.As(err, &rank) {
+			t.Fatalf("answer %d %x to rank %d: %v", p.kind, p.body, p.to, err)
+		}
+	}
+}
+
+// Whatever an authenticated rendezvous says, a client takes it or drops it.
+func FuzzAnswer(f *testing.F) {
+	f.Add(uint8(kindFenced), []byte(nil))
+	f.Add(uint8(kindGone), putGone(3, fateDied))
+	f.Add(uint8(kindCard), putCard(0, []byte("card")))
+	f.Add(uint8(kindCard), putCard(0, nil))
+	f.Add(uint8(kindAborted), putAborted(1, 2, "why"))
+	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
+		r := newReply()
+		e := &embedded{size: 4, fence: newReply(), lookups: map[uint32]*reply{0: r}}
+		err := e.handle(kind(k), bytes.Clone(body))
+		var rank *RankError
+		if errors.As(err, &rank) && (rank.Code < 1 || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
+			t.Errorf("abort %+v", rank)
+		}
+		select {
+		case <-r.done:
+			if r.err == nil && len(r.card) == 0 {
+				t.Error("empty card")
+			}
+		default:
+		}
+	})
+}
+
+// scripted is a process manager that says these bytes whatever it hears.
+func scripted(b []byte) *pmiConn {
+	return &pmiConn{Conn: &scriptConn{Reader: bytes.NewReader(b)}}
+}
+
+type scriptConn struct {
+	fakeConn
+	io.Reader
+}
+
+func (c *scriptConn) Read(b []byte) (int, error)       { return c.Reader.Read(b) }
+func (c *scriptConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (c *scriptConn) Close() error                     { return nil }
+func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
+
+// useKV asks a launcher everything; each answer is believed only where it makes sense.
+func useKV(t *testing.T, kv kvs, rank, size int) {
+	if rank < 0 || rank >= size {
+		t.Errorf("rank %d of %d", rank, size)
+	}
+	if n := kv.maxValue(); n < 32 || n > math.MaxInt32 {
+		t.Errorf("values of %d bytes", n)
+	}
+	spreadSecret(kv, 1)
+	if v, err := kv.get(0, cardKey(0, 0)); err == nil {
+		joinCard(v, func(p int) (string, error) { return kv.get(0, cardKey(0, p)) })
+	}
+	kv.fence()
+	kv.close()
+}
+
+func FuzzPMI1(f *testing.F) {
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA"}, size: 2, vallen: 1024}
+	var whole string
+	for _, cmd := range []string{"cmd=initack", "cmd=init pmi_version=1", "cmd=get_maxes", "cmd=get_my_kvsname", "cmd=barrier_in",
+		"cmd=get key=" + keySecret, "cmd=get key=" + cardKey(0, 0), "cmd=barrier_in", "cmd=finalize"} {
+		m, err := parse1(cmd)
+		if err != nil {
+			f.Fatal(err)
+		}
+		whole += server.answer1(1, m)
+	}
+	f.Add([]byte(whole), true)
+	f.Add([]byte(whole[strings.Index(whole, "cmd=response"):]), false)
+	f.Add([]byte("cmd=initack rc=0\ncmd=set size=99999999999999999999\n"), true)
+	f.Add([]byte("cmd=response_to_init rc=-1\n"), false)
+	f.Add([]byte(strings.Repeat("x", 5000)), false)
+	f.Fuzz(func(t *testing.T, b []byte, port bool) {
+		c := scripted(b)
+		p := &pmi1{pmiConn: c, r: bufio.NewReaderSize(c, 4*maxLine1)}
+		env := envOf(envPMIFD, "3", envPMIRank, "1", envPMISize, "2")
+		if port {
+			env = envOf(envPMIPort, "x:1", envPMIID, "1")
+		}
+		if rank, size, err := p.init(env); err == nil {
+			useKV(t, p, rank, size)
+		}
+	})
+}
+
+func FuzzPMI2(f *testing.F) {
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA"}, size: 2}
+	whole := "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
+	for _, m := range []message{{"cmd": "fullinit"}, {"cmd": "job-getid"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-get", "key": keySecret},
+		{"cmd": "kvs-get", "key": cardKey(0, 0)}, {"cmd": "kvs-fence"}, {"cmd": "finalize"}} {
+		whole += server.answer2(1, m)
+	}
+	f.Add([]byte(whole), false)
+	f.Add([]byte(whole), true)
+	f.Add([]byte(whole[:90]), false)
+	f.Add([]byte("cmd=response_to_init pmi_version=1 rc=0\n"), false)
+	f.Add([]byte("cmd=response_to_init pmi_version=2 rc=0\n999999"), false)
+	f.Add([]byte("cmd=response_to_init pmi_version=2 rc=0\n    13cmd=x;;=;;rc;;"), false)
+	f.Fuzz(func(t *testing.T, b []byte, hydra bool) {
+		c := scripted(b)
+		p := &pmi2{pmiConn: c, r: bufio.NewReaderSize(c, 4096), hydra: hydra}
+		if err := p.init(envOf(envPMIRank, "1")); err == nil {
+			useKV(t, p, p.rank, p.size)
+		}
+	})
+}
+
+func FuzzPMI2Message(f *testing.F) {
+	f.Add("cmd=kvs-get-response;found=TRUE;value=a;;b;rc=0;")
+	f.Add("cmd=;")
+	f.Add("cmd=x;y;z=1;")
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := parse2(s)
+		if err != nil {
+			return
+		}
+		pairs := []string{"cmd", m["cmd"]}
+		for k, v := range m {
+			if k != "cmd" {
+				pairs = append(pairs, k, v)
+			}
+		}
+		again, err := read2(strings.NewReader(put2(pairs...)))
+		if len(put2(pairs...)) <= maxPMI && (err != nil || len(again) != len(m)) {
+			t.Errorf("%q is %q, and then %q, %v", s, m, again, err)
+		}
+	})
+}
+
+func FuzzCard(f *testing.F) {
+	f.Add("1,4,1,Y2FyZA", "")
+	f.Add("1,4,2,Y2Fy", "ZA")
+	f.Add("2,1,1,", "x")
+	f.Add("1,65536,87382,", "A")
+	f.Fuzz(func(t *testing.T, first, more string) {
+		card, err := joinCard(first, func(int) (string, error) { return more, nil })
+		if err == nil && (len(card) < 1 || len(card) > MaxCard) {
+			t.Errorf("card of %d bytes", len(card))
+		}
+	})
+}

@@ -1,0 +1,154 @@
+package launch
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// SecretSize is the size of a job's secret in bytes.
+const SecretSize = 32
+
+// MaxCard is the size in bytes of the largest business card.
+const MaxCard = 64 << 10
+
+var (
+	errTwice       = fmt.Errorf("a second card: %w", ErrInvalid)
+	errUnpublished = fmt.Errorf("fence before publish: %w", ErrInvalid)
+)
+
+// Errors, found with errors.Is.
+var (
+	// ErrClosed means that Close was called.
+	ErrClosed = errors.New("job is closed")
+	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds.
+	ErrLauncher = errors.New("launcher is gone")
+	// ErrAuth means that one side of the rendezvous does not know the job's secret.
+	ErrAuth = errors.New("wrong secret")
+	// ErrVersion means that the launcher speaks another version of its protocol.
+	ErrVersion = errors.New("version of the launch protocol differs")
+	// ErrNoCard means that the rank has published no card.
+	ErrNoCard = errors.New("no card published")
+	// ErrInvalid means an argument or an order of calls that can never work.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// RankError means that another rank made a call fail: it died, left before the
+// fence, or aborted the job.
+type RankError struct {
+	Rank int    // -1: not known
+	Code int    // exit code given to Abort
+	Why  string // "died", "left", or the reason given to Abort
+}
+
+func (e *RankError) Error() string {
+	if e.Rank < 0 {
+		return e.Why
+	}
+	return fmt.Sprintf("rank %d: %s", e.Rank, e.Why)
+}
+
+// Job is this process's place among the ranks that were started together. All
+// methods may be called by several goroutines at once. Errors name the launcher
+// and the operation.
+type Job interface {
+	// Rank is this process's number, from 0 to Size()-1.
+	Rank() int
+	// Size is the number of ranks.
+	Size() int
+	// Name is the launcher's: embedded, pmi1, pmi2, pmix or alone.
+	Name() string
+	// ID names the job: 32 hexadecimal digits, the same in all ranks, other in every other job. It is derived from the
+	// secret and tells nothing about it.
+	ID() string
+	// Secret returns SecretSize random bytes, the same in all ranks. It must not be changed, logged or shown.
+	Secret() []byte
+
+	// Publish makes this rank's card known: 1 to MaxCard bytes, copied. It is called once, before Fence. It may
+	// return before the launcher has the card; an error then comes from Fence.
+	Publish(ctx context.Context, card []byte) error
+	// Fence returns nil when every rank has called it, and with that published its card. It fails with a RankError,
+	// or ErrLauncher, when that can no longer happen, as far as the launcher tells: PMI's do not, but end the job,
+	// and PMIx's may leave dead ranks out, whose Lookup then fails. When ctx ends first, this rank may count as having called, and the next call waits for the same fence.
+	Fence(ctx context.Context) error
+	// Lookup returns the card of a rank, one's own included, which the caller then owns. It asks the launcher at
+	// every call. It is called after Fence; before, it may fail with ErrNoCard.
+	Lookup(ctx context.Context, rank int) ([]byte, error)
+
+	// Abort ends the whole job: the launcher ends all processes as far as it can, with this exit code (1 to 255;
+	// anything else counts as 1). It waits a second at most, and returns: the caller exits.
+	Abort(code int, why string)
+	// Close leaves the job in order. Where rank 0 serves the rendezvous itself, its Close waits until the others
+	// have closed or died. Later calls fail with ErrClosed; a second Close returns nil.
+	Close() error
+}
+
+// Watcher is a Job that notices without being called that its launcher is gone
+// or that a rank aborted.
+type Watcher interface {
+	Job
+	// Lost is closed when that happens.
+	Lost() <-chan struct{}
+	// Err then says what: an error that is ErrLauncher, or a RankError. Before, it is nil.
+	Err() error
+}
+
+// Traffic counts what a rank exchanged with its launcher, joining included.
+// PMIx does not tell bytes: requests only.
+type Traffic struct {
+	Sent, Received uint64 // bytes
+	Requests       uint64
+}
+
+// Meter is a Job that counts its traffic.
+type Meter interface {
+	Job
+	Traffic() Traffic
+}
+
+func newSecret() []byte {
+	s := make([]byte, SecretSize)
+	rand.Read(s) // never fails
+	return s
+}
+
+// jobID is the same for all that know the secret, and does not give it away.
+func jobID(secret []byte) string {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte("bywash job id"))
+	return hex.EncodeToString(m.Sum(nil)[:16])
+}
+
+// exitCode is what an abort's code becomes: never success.
+func exitCode(code int) int {
+	if code < 1 || code > 255 {
+		return 1
+	}
+	return code
+}
+
+func checkCard(card []byte) error {
+	if len(card) < 1 || len(card) > MaxCard {
+		return fmt.Errorf("card of %d bytes, want 1 to %d: %w", len(card), MaxCard, ErrInvalid)
+	}
+	return nil
+}
+
+func checkRank(rank, size int) error {
+	if rank < 0 || rank >= size {
+		return fmt.Errorf("rank %d in a job of %d: %w", rank, size, ErrInvalid)
+	}
+	return nil
+}
+
+// opError says launcher and operation, once.
+func opError(launcher, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("launch %s: %s: %w", launcher, op, err)
+}

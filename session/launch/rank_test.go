@@ -1,0 +1,257 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// What a process that tests start as a rank does: a name of rankPrograms.
+const envProgram = "BYWASH_TEST_PROGRAM"
+
+// TestMain lets the test binary be a rank.
+func TestMain(m *testing.M) {
+	if p := os.Getenv(envProgram); p != "" {
+		os.Exit(rankMain(p))
+	}
+	os.Exit(m.Run())
+}
+
+var rankPrograms = map[string]func(context.Context) error{
+	"exchange": exchangeProgram,
+	"hang":     hangProgram,
+	"die":      dieProgram,
+	"abort":    abortProgram,
+	"twice":    twiceProgram,
+	"barrier":  barrierProgram,
+	"find":     findProgram,
+}
+
+func init() { rankPrograms["launcher"] = launcherProgram }
+
+// launcherProgram starts ranks as bywash run does, with the least it takes.
+func launcherProgram(ctx context.Context) error {
+	n, secret := envInt("BYWASH_TEST_RANKS", 1), NewSecret()
+	ln, err := Listen(ctx, "")
+	if err != nil {
+		return err
+	}
+	s := Serve(ln, n, secret)
+	codes := make(chan int, n)
+	for r := range n {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), envProgram+"="+os.Getenv("BYWASH_TEST_RANK_PROGRAM"))
+		cmd.Env = append(cmd.Env, RankEnv(s.Addr(), r, n, secret)...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		go func() {
+			cmd.Wait()
+			s.Gone(r)
+			codes <- cmd.ProcessState.ExitCode()
+		}()
+	}
+	bad := 0
+	for range n {
+		if c := <-codes; bad == 0 {
+			bad = c
+		}
+	}
+	select {
+	case a := <-s.Aborted():
+		bad = a.Code
+	default:
+	}
+	if os.Getenv("BYWASH_TEST_TOTAL") != "" {
+		t := s.Traffic()
+		fmt.Printf("total %d %d\n", t.Sent, t.Received)
+	}
+	s.Close()
+	if bad != 0 {
+		os.Exit(bad)
+	}
+	return nil
+}
+
+func rankMain(name string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := rankPrograms[name](ctx); err != nil {
+		fmt.Printf("failed: %v\n", err)
+		return 7
+	}
+	return 0
+}
+
+func envInt(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// card is what a rank of a job publishes: other bytes for other ranks, jobs and sizes.
+func card(id string, rank, size int) []byte {
+	seed := sha256.Sum256(binary.BigEndian.AppendUint32([]byte(id), uint32(rank)))
+	return bytes.Repeat(seed[:], (size+len(seed)-1)/len(seed))[:size]
+}
+
+// exchange publishes a card, fences, and looks up the ranks after this one: as many as peers says.
+func exchange(ctx context.Context, j Job, cardSize, peers int) error {
+	if err := j.Publish(ctx, card(j.ID(), j.Rank(), cardSize)); err != nil {
+		return err
+	}
+	if err := j.Fence(ctx); err != nil {
+		return err
+	}
+	for i := range peers {
+		r := (j.Rank() + 1 + i) % j.Size()
+		c, err := j.Lookup(ctx, r)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(c, card(j.ID(), r, cardSize)) {
+			return fmt.Errorf("card of rank %d differs: %d bytes", r, len(c))
+		}
+	}
+	return nil
+}
+
+func exchangeProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if err := exchange(ctx, j, envInt("BYWASH_TEST_CARD", 300), min(envInt("BYWASH_TEST_PEERS", j.Size()), j.Size())); err != nil {
+		return err
+	}
+	var t Traffic
+	if m, ok := j.(Meter); ok {
+		t = m.Traffic()
+	}
+	fmt.Printf("ok %s %d %d %s %d %d %d\n", j.Name(), j.Rank(), j.Size(), j.ID(), t.Sent, t.Received, t.Requests)
+	return j.Close()
+}
+
+// hangProgram joins, says so, and waits for a fence that rank 0 never enters. Rank 0 only watches.
+func hangProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.Publish(ctx, []byte("card")); err != nil {
+		return err
+	}
+	fmt.Printf("joined %d %d %d\n", j.Rank(), os.Getpid(), os.Getppid())
+	if j.Rank() == 0 {
+		w := j.(Watcher)
+		select {
+		case <-w.Lost():
+		case <-ctx.Done():
+		}
+		return w.Err()
+	}
+	return j.Fence(ctx)
+}
+
+// dieProgram: rank 1 ends without a word before the fence.
+func dieProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if j.Rank() == 1 {
+		os.Exit(3)
+	}
+	return withoutRank1(ctx, j)
+}
+
+// withoutRank1 fails, as it must: in the fence, or, where the launcher leaves the dead out of it, in the look-up.
+func withoutRank1(ctx context.Context, j Job) error {
+	if err := j.Publish(ctx, []byte("card")); err != nil {
+		return err
+	}
+	if err := j.Fence(ctx); err != nil {
+		return err
+	}
+	if _, err := j.Lookup(ctx, 1); err != nil {
+		return err
+	}
+	fmt.Println("found a dead rank")
+	return nil
+}
+
+func abortProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if j.Rank() == 1 {
+		j.Abort(42, "had enough")
+		os.Exit(42)
+	}
+	return withoutRank1(ctx, j)
+}
+
+// barrierProgram: rank 0 enters the fence late, and makes a file right before. The others must find it.
+func barrierProgram(ctx context.Context) error {
+	file := os.Getenv("BYWASH_TEST_FILE")
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if err := j.Publish(ctx, []byte("card")); err != nil {
+		return err
+	}
+	for i := range 3 {
+		name := file + strconv.Itoa(i)
+		if j.Rank() == 0 {
+			time.Sleep(20 * time.Millisecond) // so that a fence that is none is seen
+			if err := os.WriteFile(name, nil, 0o600); err != nil {
+				return err
+			}
+		}
+		if err := j.Fence(ctx); err != nil {
+			return err
+		}
+		if _, err := os.Stat(name); err != nil {
+			return err
+		}
+	}
+	fmt.Println("ok")
+	return j.Close()
+}
+
+// twiceProgram joins again after it has joined, which must fail and leave the first intact.
+func twiceProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	if again, err := Find(ctx); !errors.Is(err, ErrInvalid) {
+		return fmt.Errorf("second Find: %v, %v", again, err)
+	}
+	if err := exchange(ctx, j, 10, j.Size()); err != nil {
+		return err
+	}
+	fmt.Println("ok")
+	return j.Close()
+}
+
+func findProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("found %s %d %d\n", j.Name(), j.Rank(), j.Size())
+	return j.Close()
+}

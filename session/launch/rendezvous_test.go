@@ -1,0 +1,479 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// newServer serves a job for the length of a test.
+func newServer(t testing.TB, size int) *Server {
+	t.Helper()
+	ln, err := Listen(context.Background(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(ln, size, NewSecret())
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func join(t testing.TB, s *Server, rank int) *embedded {
+	t.Helper()
+	j, err := joinEmbedded(context.Background(), s.Addr(), rank, len(s.ranks), s.secret, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close() })
+	return j
+}
+
+// fenced is a job whose ranks have all published and fenced.
+func fenced(t testing.TB, s *Server) []*embedded {
+	t.Helper()
+	jobs := make([]*embedded, len(s.ranks))
+	var wg sync.WaitGroup
+	for r := range jobs {
+		jobs[r] = join(t, s, r)
+	}
+	for r, j := range jobs {
+		wg.Go(func() {
+			if err := exchange(t.Context(), j, 100, 0); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	wg.Wait()
+	return jobs
+}
+
+func TestStrangersLearnNothing(t *testing.T) {
+	s := newServer(t, 2)
+	_, err := joinEmbedded(t.Context(), s.Addr(), 0, 2, NewSecret(), false)
+	if !errors.Is(err, ErrAuth) {
+		t.Errorf("with another secret: %v, want ErrAuth", err)
+	}
+	// A rendezvous that does not know the secret is found out before anything is said.
+	ln, err := Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan []byte, 1)
+	go func() {
+		defer ln.Close()
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Write(putChallenge(nonce{1}))
+		b := make([]byte, helloSize)
+		io.ReadFull(c, b)
+		h := hello{rank: 1, size: 2, server: nonce{1}}
+		copy(h.client[:], b[16:])
+		c.Write(h.putWelcome(NewSecret(), statusOK))
+		rest, _ := io.ReadAll(c)
+		heard <- rest
+	}()
+	_, err = joinEmbedded(t.Context(), ln.Addr().String(), 1, 2, s.secret, false)
+	if rest := <-heard; !errors.Is(err, ErrAuth) || len(rest) != 0 {
+		t.Errorf("false rendezvous: %v, heard %q; want ErrAuth and nothing", err, rest)
+	}
+	fenced(t, s) // the genuine ones are served
+}
+
+func TestProofsFitOneRoleRankAndConnection(t *testing.T) {
+	secret := NewSecret()
+	h := hello{rank: 1, size: 4, client: nonce{1}, server: nonce{2}}
+	genuine := h.put(secret)
+	if _, err := parseHello(genuine, secret, h.server); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parseHello(genuine, secret, nonce{3}); !errors.Is(err, ErrAuth) {
+		t.Errorf("replayed on another connection: %v", err)
+	}
+	for i := 8; i < helloSize; i++ {
+		b := bytes.Clone(genuine)
+		b[i] ^= 1
+		if _, err := parseHello(b, secret, h.server); !errors.Is(err, ErrAuth) {
+			t.Errorf("byte %d changed: %v", i, err)
+		}
+	}
+	reflected := append(append([]byte(magic), wireVersion, 0, 0, 0), genuine[helloSize-proofSize:]...)
+	if err := h.parseWelcome(reflected, secret); !errors.Is(err, ErrAuth) {
+		t.Errorf("client's own proof as the server's: %v", err)
+	}
+	refusal := h.putWelcome(secret, statusTaken)
+	refusal[5] = byte(statusOK)
+	if err := h.parseWelcome(refusal, secret); !errors.Is(err, ErrAuth) {
+		t.Errorf("refusal turned into a welcome: %v", err)
+	}
+}
+
+func TestRefusalsSayWhy(t *testing.T) {
+	s := newServer(t, 2)
+	join(t, s, 0)
+	for _, c := range []struct {
+		rank, size int
+		says       string
+	}{{0, 2, "has joined already"}, {1, 3, "has not 3 ranks"}, {7, 2, "has no rank 7"}} {
+		_, err := joinEmbedded(t.Context(), s.Addr(), c.rank, c.size, s.secret, false)
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("rank %d of %d: %v, want %q", c.rank, c.size, err, c.says)
+		}
+	}
+}
+
+func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
+	s := newServer(t, 1)
+	c, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	b := make([]byte, challengeSize)
+	if _, err := io.ReadFull(c, b); err != nil {
+		t.Fatal(err)
+	}
+	h := hello{size: 1}
+	hi := h.put(s.secret)
+	hi[4] = 9
+	c.Write(hi)
+	w := make([]byte, welcomeSize)
+	if _, err := io.ReadFull(c, w); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.parseWelcome(w, s.secret); !errors.Is(err, ErrVersion) {
+		t.Errorf("client of another version hears %v", err)
+	}
+	b[4] = 9
+	if _, err := parseChallenge(b); !errors.Is(err, ErrVersion) {
+		t.Errorf("server of another version: %v", err)
+	}
+}
+
+// A flood of connections, silent, slow, cut off and talking nonsense, keeps nobody out and leaves nothing.
+func TestHostileConnectionsKeepNobodyOut(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	const size = 8
+	s := newServer(t, size)
+	stop := make(chan struct{})
+	var hostile sync.WaitGroup
+	for w := range 8 {
+		rng := rand.New(rand.NewPCG(seed, uint64(w)))
+		hostile.Go(func() {
+			var held []net.Conn
+			defer func() {
+				for _, c := range held {
+					c.Close()
+				}
+			}()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := net.Dial("tcp", s.Addr())
+				if err != nil {
+					continue // this process's own descriptors
+				}
+				junk := make([]byte, rng.IntN(2*helloSize))
+				for i := range junk {
+					junk[i] = byte(rng.Uint32())
+				}
+				if rng.IntN(2) == 0 {
+					copy(junk, append([]byte(magic), wireVersion, 0, 0, 0))
+				}
+				c.Write(junk)
+				if rng.IntN(2) == 0 {
+					c.Close()
+				} else if held = append(held, c); len(held) > 60 {
+					held[0].Close()
+					held = held[1:]
+				}
+			}
+		})
+	}
+	jobs := fenced(t, s)
+	for r, j := range jobs {
+		if c, err := j.Lookup(t.Context(), (r+1)%size); err != nil || !bytes.Equal(c, card(j.ID(), (r+1)%size, 100)) {
+			t.Errorf("rank %d: %v", r, err)
+		}
+	}
+	close(stop)
+	hostile.Wait()
+	if s.Traffic().Requests == 0 {
+		t.Error("no connection was refused: there was no flood")
+	}
+	s.mu.Lock()
+	if len(s.strangers) > maxStrangers {
+		t.Errorf("%d strangers are kept, want at most %d", len(s.strangers), maxStrangers)
+	}
+	s.mu.Unlock()
+}
+
+func TestManySilentConnectionsAreBounded(t *testing.T) {
+	s := newServer(t, 1)
+	var held []net.Conn
+	for range 3 * maxStrangers {
+		c, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Skipf("needs %d descriptors: %v", 6*maxStrangers, err)
+		}
+		defer c.Close()
+		held = append(held, c)
+	}
+	// The oldest were shown out: they read the challenge, then the end.
+	held[0].SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.Copy(io.Discard, held[0]); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the oldest stranger is still there")
+	}
+	j := join(t, s, 0)
+	if err := exchange(t.Context(), j, 10, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// An authenticated rank that talks nonsense is cut off: it counts as dead.
+func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
+	for name, say := range map[string]func(e *embedded){
+		"unknown kind":   func(e *embedded) { e.send(99, nil) },
+		"no card":        func(e *embedded) { e.send(kindPublish, nil) },
+		"fence first":    func(e *embedded) { e.send(kindFence, nil) },
+		"far rank":       func(e *embedded) { e.send(kindLookup, putLookup(1, 1<<31)) },
+		"short look-up":  func(e *embedded) { e.send(kindLookup, []byte{1}) },
+		"abort of 0":     func(e *embedded) { e.send(kindAbort, []byte{0, 0, 0, 0}) },
+		"forged frame":   func(e *embedded) { e.out.seq++; e.send(kindFence, nil) },
+		"huge frame":     func(e *embedded) { e.conn.Write([]byte{0xff, 0xff, 0xff, 0xff}) },
+		"truncated":      func(e *embedded) { e.conn.Write([]byte{0, 0, 1, 0, 1}); e.conn.Close() },
+		"second goodbye": func(e *embedded) { e.send(kindPublish, []byte("x")); e.send(kindPublish, []byte("x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, 2)
+			good, bad := join(t, s, 0), join(t, s, 1)
+			say(bad)
+			if err := good.Publish(t.Context(), []byte("card")); err != nil {
+				t.Fatal(err)
+			}
+			var gone *RankError
+			if err := good.Fence(t.Context()); !errors.As(err, &gone) || gone.Rank != 1 {
+				t.Errorf("fence: %v, want rank 1 dead", err)
+			}
+			if _, err := good.Lookup(t.Context(), 0); err != nil {
+				t.Errorf("lookup after it: %v", err)
+			}
+			if <-bad.Lost(); !errors.Is(bad.Err(), ErrLauncher) {
+				t.Errorf("the bad rank hears %v", bad.Err())
+			}
+		})
+	}
+}
+
+func TestOrderOfCalls(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) Job{
+		"embedded": func(t *testing.T) Job { return join(t, newServer(t, 1), 0) },
+		"alone":    func(*testing.T) Job { return Alone() },
+		"kvs": func(t *testing.T) Job {
+			j, err := joinKV(t.Context(), namePMI1, 0, 1, newMemKV(1).rank())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return j
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, ctx := open(t), t.Context()
+			want := func(what string, err, target error) {
+				t.Helper()
+				if !errors.Is(err, target) {
+					t.Errorf("%s: %v, want %v", what, err, target)
+				}
+			}
+			want("fence before publish", j.Fence(ctx), ErrInvalid)
+			_, err := j.Lookup(ctx, 0)
+			want("early lookup", err, ErrNoCard)
+			want("empty card", j.Publish(ctx, nil), ErrInvalid)
+			want("huge card", j.Publish(ctx, make([]byte, MaxCard+1)), ErrInvalid)
+			want("largest card", j.Publish(ctx, make([]byte, MaxCard)), nil)
+			want("second card", j.Publish(ctx, []byte("x")), ErrInvalid)
+			for range 3 {
+				want("fence", j.Fence(ctx), nil)
+			}
+			c, err := j.Lookup(ctx, 0)
+			if err != nil || len(c) != MaxCard {
+				t.Errorf("lookup: %d bytes, %v", len(c), err)
+			}
+			for _, r := range []int{-1, 1} {
+				_, err := j.Lookup(ctx, r)
+				want("rank outside", err, ErrInvalid)
+			}
+			want("close", j.Close(), nil)
+			want("close again", j.Close(), nil)
+			want("fence after close", j.Fence(ctx), ErrClosed)
+			_, err = j.Lookup(ctx, 0)
+			want("lookup after close", err, ErrClosed)
+			want("publish after close", j.Publish(ctx, []byte("x")), ErrClosed)
+			j.Abort(1, "after close")
+			if len(j.Secret()) != SecretSize || len(j.ID()) != 32 || strings.Contains(fmt.Sprintf("%x", j.Secret()), j.ID()) {
+				t.Errorf("ID %q of a secret of %d bytes", j.ID(), len(j.Secret()))
+			}
+		})
+	}
+}
+
+// A fence that its caller gave up is still the same fence.
+func TestFenceGivenUpIsResumed(t *testing.T) {
+	mem := newMemKV(2)
+	kvJobs := make(chan Job, 2)
+	for r := range 2 {
+		go func() {
+			j, err := joinKV(t.Context(), namePMI1, r, 2, mem.rank())
+			if err != nil {
+				t.Error(err)
+			}
+			kvJobs <- j
+		}()
+	}
+	s := newServer(t, 2)
+	for name, pair := range map[string][2]Job{
+		"embedded": {join(t, s, 0), join(t, s, 1)},
+		"kvs":      {<-kvJobs, <-kvJobs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, j := range pair {
+				if err := j.Publish(t.Context(), []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			given, cancel := context.WithCancel(t.Context())
+			cancel()
+			for range 2 {
+				if err := pair[0].Fence(given); !errors.Is(err, context.Canceled) {
+					t.Errorf("fence given up: %v", err)
+				}
+			}
+			first := make(chan error, 1)
+			go func() { first <- pair[0].Fence(t.Context()) }()
+			if err := pair[1].Fence(t.Context()); err != nil {
+				t.Errorf("the other's fence: %v", err)
+			}
+			if err := <-first; err != nil {
+				t.Errorf("fence resumed: %v", err)
+			}
+		})
+	}
+}
+
+func TestAbortNamesRankAndReason(t *testing.T) {
+	s := newServer(t, 3)
+	jobs := fenced(t, s)
+	jobs[1].Abort(42, "bad \x1b[31minput")
+	for _, r := range []int{0, 2} {
+		var e *RankError
+		<-jobs[r].Lost()
+		if !errors.As(jobs[r].Err(), &e) || e.Rank != 1 || e.Code != 42 || !strings.HasSuffix(e.Why, "bad ?[31minput") {
+			t.Errorf("rank %d hears %v", r, jobs[r].Err())
+		}
+		if _, err := jobs[r].Lookup(t.Context(), 0); !errors.As(err, &e) {
+			t.Errorf("lookup after an abort: %v", err)
+		}
+	}
+	if a := <-s.Aborted(); a.Rank != 1 || a.Code != 42 {
+		t.Errorf("launcher hears %v", a)
+	}
+}
+
+func TestLookupsUnderWayEndWithTheLauncher(t *testing.T) {
+	s := newServer(t, 2)
+	j := join(t, s, 0)
+	if err := j.Publish(t.Context(), []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- j.Fence(t.Context()) }()
+	s.Close()
+	if err := <-failed; !errors.Is(err, ErrLauncher) {
+		t.Errorf("fence: %v, want ErrLauncher", err)
+	}
+	if _, err := j.Lookup(t.Context(), 0); !errors.Is(err, ErrLauncher) {
+		t.Errorf("lookup: %v, want ErrLauncher", err)
+	}
+}
+
+func TestRank0Serves(t *testing.T) {
+	ln, err := Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	const size = 3
+	secret := NewSecret()
+	var wg sync.WaitGroup
+	closed := make(chan int, size)
+	for r := size - 1; r >= 0; r-- { // rank 0 last: the others wait for it
+		env := map[string]string{}
+		for _, e := range RankEnv(rank0Prefix+addr, r, size, secret) {
+			k, v, _ := strings.Cut(e, "=")
+			env[k] = v
+		}
+		wg.Go(func() {
+			j, err := find(t.Context(), func(n string) string { return env[n] })
+			if err == nil {
+				err = exchange(t.Context(), j, 50, size)
+			}
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+				return
+			}
+			if r != 0 {
+				closed <- r
+			}
+			if err := j.Close(); err != nil {
+				t.Errorf("rank %d: close: %v", r, err)
+			}
+			if r == 0 && len(closed) != size-1 {
+				t.Errorf("rank 0 closed after %d of %d others", len(closed), size-1)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestNothingStaysAfterClose(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	s := newServer(t, 3)
+	for _, j := range fenced(t, s) {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{namePMI1, namePMI2} {
+		j, err := joinFake(t, name, &fakePMI{values: map[string]string{}, size: 1, vallen: 1024}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := exchange(t.Context(), j, 10, 1); err != nil {
+			t.Error(err)
+		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

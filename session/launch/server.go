@@ -1,0 +1,306 @@
+package launch
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// Connections that have not proved the secret: the oldest makes place for the next, so that a flood has to be
+	// faster than a genuine handshake to matter, and neither memory nor descriptors grow.
+	maxStrangers = 256
+	// A stranger's whole handshake, and one write to a rank that does not read.
+	handshakeTime = 10 * time.Second
+	writeTime     = 10 * time.Second
+)
+
+// keepAlive makes the death of a peer's host known within ten seconds.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
+
+// Server is the rendezvous of an embedded job.
+type Server struct {
+	ln     net.Listener
+	secret []byte
+	wg     sync.WaitGroup
+	sends  sync.WaitGroup // of which some may be the last word to a rank
+
+	mu        sync.Mutex
+	board     *board
+	ranks     []*serverConn
+	strangers []net.Conn // oldest first
+	closed    bool
+	idle      *sync.Cond // no rank is joined
+	abort     chan *RankError
+
+	sent, received, refused atomic.Uint64
+}
+
+type serverConn struct {
+	net.Conn
+	in  sealer
+	mu  sync.Mutex
+	out sealer
+}
+
+// NewSecret returns a job's secret: SecretSize random bytes.
+func NewSecret() []byte { return newSecret() }
+
+// Listen opens the port of a rendezvous: on the address, or on any port of the loopback interface when it is empty.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	lc := net.ListenConfig{KeepAliveConfig: keepAlive}
+	if addr != "" {
+		return lc.Listen(ctx, "tcp", addr)
+	}
+	ln, err := lc.Listen(ctx, "tcp4", "127.0.0.1:0")
+	if err != nil {
+		if ln6, err6 := lc.Listen(ctx, "tcp6", "[::1]:0"); err6 == nil {
+			return ln6, nil
+		}
+	}
+	return ln, err
+}
+
+// Serve answers the ranks of one job until Close. It takes the listener.
+func Serve(ln net.Listener, size int, secret []byte) *Server {
+	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1)}
+	s.idle = sync.NewCond(&s.mu)
+	s.wg.Go(s.accept)
+	return s
+}
+
+// Addr is where ranks find it.
+func (s *Server) Addr() string { return s.ln.Addr().String() }
+
+// Aborted receives, once, the rank that called Abort.
+func (s *Server) Aborted() <-chan *RankError { return s.abort }
+
+// Gone tells that a rank's process has ended, whether it had joined or not: fences that need it fail.
+func (s *Server) Gone(rank int) { s.leave(rank, fateDied) }
+
+// Traffic is what all ranks together exchanged with the server; requests are refused connections.
+func (s *Server) Traffic() Traffic {
+	return Traffic{Sent: s.sent.Load(), Received: s.received.Load(), Requests: s.refused.Load()}
+}
+
+// wait returns when no rank is joined.
+func (s *Server) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.board.live > 0 && !s.closed {
+		s.idle.Wait()
+	}
+}
+
+// Close ends all connections and waits for what served them. To a rank that is still joined the launcher is gone then.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.idle.Broadcast()
+	err := s.ln.Close()
+	s.mu.Unlock()
+	s.sends.Wait()
+	s.mu.Lock()
+	for _, c := range s.strangers {
+		c.Close()
+	}
+	for _, c := range s.ranks {
+		if c != nil {
+			c.Close()
+		}
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) accept() {
+	for {
+		c, err := s.ln.Accept()
+		if err != nil {
+			s.mu.Lock()
+			if !s.closed && len(s.strangers) > 0 {
+				s.strangers[0].Close() // it may be descriptors that lack
+			}
+			closed := s.closed
+			s.mu.Unlock()
+			if closed || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(5 * time.Millisecond) // the queue of the listener keeps who comes meanwhile
+			continue
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			c.Close()
+			return
+		}
+		if len(s.strangers) == maxStrangers {
+			s.strangers[0].Close()
+			s.strangers = slices.Delete(s.strangers, 0, 1)
+		}
+		s.strangers = append(s.strangers, c)
+		s.wg.Go(func() { s.serve(c) })
+		s.mu.Unlock()
+	}
+}
+
+// forget takes a connection off the strangers; false when it had to make place.
+func (s *Server) forget(c net.Conn) bool {
+	i := slices.Index(s.strangers, c)
+	if i >= 0 {
+		s.strangers = slices.Delete(s.strangers, i, i+1)
+	}
+	return i >= 0
+}
+
+func (s *Server) serve(conn net.Conn) {
+	defer conn.Close()
+	c, rank, err := s.handshake(conn)
+	if err != nil {
+		s.refused.Add(1)
+		s.mu.Lock()
+		s.forget(conn)
+		s.mu.Unlock()
+		return
+	}
+	r := bufio.NewReader(conn)
+	for {
+		k, body, err := c.in.open(r)
+		if err == nil {
+			s.received.Add(uint64(frameSize(len(body))))
+			s.mu.Lock()
+			var posts []post
+			aborted := s.board.abort != nil
+			posts, err = s.board.handle(rank, k, body)
+			if s.board.abort != nil && !aborted {
+				s.abort <- s.board.abort
+			}
+			s.deliver(posts, rank)
+		}
+		if err != nil {
+			break
+		}
+		if k == kindBye {
+			break
+		}
+	}
+	s.leave(rank, fateDied) // unless it said goodbye
+}
+
+// handshake lets a rank in: only what it sends afterwards is looked at.
+func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
+		return nil, 0, err
+	}
+	var n nonce
+	rand.Read(n[:]) // never fails
+	if _, err := conn.Write(putChallenge(n)); err != nil {
+		return nil, 0, err
+	}
+	b := make([]byte, helloSize)
+	if _, err := io.ReadFull(conn, b[:8]); err != nil {
+		return nil, 0, err
+	}
+	err := checkMagic(b[:8]) // of another version the rest may be shorter
+	if err == nil {
+		_, err = io.ReadFull(conn, b[8:])
+	}
+	var h hello
+	if err == nil {
+		h, err = parseHello(b, s.secret, n)
+	}
+	switch {
+	case errors.Is(err, ErrVersion):
+		conn.Write(h.putWelcome(nil, statusVersion))
+		// What lies unread when a socket is closed takes back what was sent.
+		conn.SetReadDeadline(time.Now().Add(byeTime))
+		io.Copy(io.Discard, io.LimitReader(conn, 4096))
+	case errors.Is(err, ErrAuth):
+		conn.Write(h.putWelcome(nil, statusAuth))
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	c := &serverConn{Conn: conn, in: h.sealer(s.secret, "client"), out: h.sealer(s.secret, "server")}
+	return c, int(h.rank), s.admit(c, &h)
+}
+
+func (s *Server) admit(c *serverConn, h *hello) error {
+	s.mu.Lock()
+	if !s.forget(c.Conn) || s.closed {
+		s.mu.Unlock()
+		return net.ErrClosed
+	}
+	st, posts := s.board.join(h)
+	if st == statusOK {
+		s.ranks[h.rank] = c
+	}
+	c.mu.Lock() // the welcome goes before everything else
+	s.mu.Unlock()
+	_, err := c.Write(h.putWelcome(s.secret, st))
+	if err == nil {
+		err = c.SetDeadline(time.Time{})
+	}
+	c.mu.Unlock()
+	if st != statusOK {
+		return errFrame
+	}
+	s.sent.Add(challengeSize + welcomeSize)
+	s.received.Add(helloSize)
+	s.mu.Lock()
+	s.deliver(posts, -1)
+	if err != nil {
+		s.leave(int(h.rank), fateDied)
+	}
+	return err
+}
+
+func (s *Server) leave(rank int, f fate) {
+	s.mu.Lock()
+	s.deliver(s.board.leave(rank, f), -1)
+}
+
+// deliver sends what the board wants sent, and unlocks. The rank that is being served may be slow at its own cost,
+// the others each get a goroutine: none of them holds up another.
+func (s *Server) deliver(posts []post, serving int) {
+	if s.board.live == 0 {
+		s.idle.Broadcast()
+	}
+	var own []post
+	for _, p := range posts {
+		if p.to == serving {
+			own = append(own, p)
+		} else if c := s.ranks[p.to]; !s.closed {
+			s.sends.Go(func() { s.send(c, p) })
+		}
+	}
+	c := (*serverConn)(nil)
+	if serving >= 0 {
+		c = s.ranks[serving]
+	}
+	s.mu.Unlock()
+	for _, p := range own {
+		s.send(c, p)
+	}
+}
+
+func (s *Server) send(c *serverConn, p post) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := c.out.seal(p.kind, p.body)
+	c.SetWriteDeadline(time.Now().Add(writeTime))
+	if _, err := c.Write(b); err != nil {
+		c.Close() // its reader notices
+		return
+	}
+	s.sent.Add(uint64(len(b)))
+}
