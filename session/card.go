@@ -1,0 +1,197 @@
+package session
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// A business card says how to reach a process:
+//
+//	0  magic u32, 4 version u16, 6 rails u16
+//	8  rank u32, 12 size u32, 16 incarnation u64, 24 host u64
+//	32 then for each rail: exclusivity u16, bandwidth u64 (bytes a second),
+//	   three times length u16 and bytes: driver, url of the small track, url
+//	   of the large track (may be empty)
+const (
+	cardMagic   = 0x42794344 // "ByCD"
+	cardVersion = 1
+	cardHeader  = 32
+	maxCardURL  = 4096
+)
+
+type card struct {
+	rank, size  uint32
+	incarnation uint64
+	host        uint64 // hash of the machine's identity
+	rails       []cardRail
+}
+
+type cardRail struct {
+	driver       string
+	small, large string
+	exclusivity  int
+	bandwidth    uint64
+}
+
+func (c *card) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, cardMagic)
+	b = le.AppendUint16(b, cardVersion)
+	b = le.AppendUint16(b, uint16(len(c.rails)))
+	b = le.AppendUint32(b, c.rank)
+	b = le.AppendUint32(b, c.size)
+	b = le.AppendUint64(b, c.incarnation)
+	b = le.AppendUint64(b, c.host)
+	for _, r := range c.rails {
+		b = le.AppendUint16(b, uint16(r.exclusivity))
+		b = le.AppendUint64(b, r.bandwidth)
+		for _, s := range []string{r.driver, r.small, r.large} {
+			b = le.AppendUint16(b, uint16(len(s)))
+			b = append(b, s...)
+		}
+	}
+	return b
+}
+
+// parseCard reads a card that comes from elsewhere.
+func parseCard(b []byte) (*card, error) {
+	le := binary.LittleEndian
+	if len(b) < 8 || le.Uint32(b) != cardMagic {
+		return nil, fmt.Errorf("%w: this is no business card", ErrInvalid)
+	}
+	if v := le.Uint16(b[4:]); v != cardVersion {
+		return nil, fmt.Errorf("%w: business card of version %d, this program has %d: use the same release everywhere", ErrVersion, v, cardVersion)
+	}
+	bad := fmt.Errorf("%w: malformed business card", ErrInvalid)
+	n := int(le.Uint16(b[6:]))
+	if len(b) < cardHeader || n > rdv.MaxRails {
+		return nil, bad
+	}
+	c := &card{rank: le.Uint32(b[8:]), size: le.Uint32(b[12:]), incarnation: le.Uint64(b[16:]), host: le.Uint64(b[24:])}
+	b = b[cardHeader:]
+	text := func() (string, bool) {
+		if len(b) < 2 {
+			return "", false
+		}
+		k := int(le.Uint16(b))
+		if k > maxCardURL || len(b) < 2+k {
+			return "", false
+		}
+		s := string(b[2 : 2+k])
+		b = b[2+k:]
+		return s, strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
+	}
+	for range n {
+		if len(b) < 10 {
+			return nil, bad
+		}
+		r := cardRail{exclusivity: int(le.Uint16(b)), bandwidth: le.Uint64(b[2:])}
+		b = b[10:]
+		for _, s := range []*string{&r.driver, &r.small, &r.large} {
+			var ok bool
+			if *s, ok = text(); !ok {
+				return nil, bad
+			}
+		}
+		c.rails = append(c.rails, r)
+	}
+	if len(b) != 0 {
+		return nil, bad
+	}
+	return c, nil
+}
+
+// hostID tells machines apart: processes on one host read the same.
+func hostID() uint64 {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		name, _ := os.Hostname()
+		b = []byte(name)
+	}
+	h := uint64(14695981039346656037)
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// sameHostOnly is the exclusivity from which on a driver reaches only processes
+// of its own machine (see driver.Profile).
+const sameHostOnly = 48
+
+// Choice is a rail to a peer, or why one was not taken.
+type Choice struct {
+	Driver string // of both ends
+	Device string // of this end
+	Taken  bool
+	Why    string
+}
+
+// choose picks the rails to a peer: those of the highest exclusivity that both
+// ends have and that reach it. Both ends come to the same result, in the same
+// order, from both cards; index pairs name the rails of the two cards.
+func choose(mine, theirs *card) (pairs [][2]int, why []Choice) {
+	used := make([]bool, len(theirs.rails))
+	best := -1
+	type pair struct {
+		a, b, excl int
+		why        string
+	}
+	var all []pair
+	// The card of the lower incarnation leads: pairs come in its order.
+	first, second, swap := mine, theirs, false
+	if theirs.incarnation < mine.incarnation {
+		first, second, swap = theirs, mine, true
+		used = make([]bool, len(mine.rails))
+	}
+	for i, x := range first.rails {
+		p := pair{a: i, b: -1, why: "the peer has no such driver"}
+		for k, y := range second.rails {
+			if x.driver == y.driver && !used[k] {
+				p.b, p.excl = k, min(x.exclusivity, y.exclusivity)
+				used[k] = true
+				break
+			}
+		}
+		if p.b >= 0 && p.excl >= sameHostOnly && mine.host != theirs.host {
+			p.b, p.why = -1, "the peer is on another host"
+		}
+		if p.b >= 0 {
+			best = max(best, p.excl)
+		}
+		all = append(all, p)
+	}
+	for _, p := range all {
+		c := Choice{Driver: first.rails[p.a].driver, Why: p.why}
+		switch {
+		case p.b >= 0 && p.excl == best:
+			c.Taken, c.Why = true, fmt.Sprintf("highest exclusivity that reaches the peer (%d)", p.excl)
+			a, b := p.a, p.b
+			if swap {
+				a, b = b, a
+			}
+			pairs = append(pairs, [2]int{a, b})
+		case p.b >= 0:
+			c.Why = fmt.Sprintf("exclusivity %d, another has %d", p.excl, best)
+		}
+		why = append(why, c)
+	}
+	return pairs, why
+}
+
+// knows tells whether a card has a url of that incarnation.
+func (c *card) knows(incarnation uint64) bool {
+	for _, r := range c.rails {
+		for _, s := range []string{r.small, r.large} {
+			if u, err := driver.ParseURL(s, maxCardURL); err == nil && u.Incarnation == incarnation {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,97 @@
+package session
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+)
+
+func exampleCard() *card {
+	return &card{rank: 3, size: 8, incarnation: 5, host: 7, rails: []cardRail{
+		{driver: "shm", small: "shm:1:0000000000000011:/a", large: "shm:1:0000000000000013:/b", exclusivity: 48, bandwidth: 40e9},
+		{driver: "afxdp", small: "afxdp:1:0000000000000015:x", exclusivity: 16, bandwidth: 1e9},
+	}}
+}
+
+func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
+	b := exampleCard().append(nil)
+	for i := range b {
+		if _, err := parseCard(b[:i]); err == nil {
+			t.Errorf("a card cut to %d bytes is taken", i)
+		}
+	}
+	if _, err := parseCard(append(bytes.Clone(b), 0)); !errors.Is(err, ErrInvalid) {
+		t.Errorf("a longer card: %v", err)
+	}
+	newer := bytes.Clone(b)
+	newer[4]++
+	if _, err := parseCard(newer); !errors.Is(err, ErrVersion) {
+		t.Errorf("a card of another version: %v", err)
+	}
+}
+
+func FuzzCard(f *testing.F) {
+	f.Add(exampleCard().append(nil))
+	f.Add((&card{}).append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := parseCard(b)
+		if err != nil {
+			return
+		}
+		if again := c.append(nil); !bytes.Equal(again, b) {
+			t.Fatalf("%x was written back as %x", b, again)
+		}
+	})
+}
+
+// Both ends pair the same rails in the same order, whoever computes it.
+func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
+	rail := func(name string, excl int) cardRail { return cardRail{driver: name, exclusivity: excl} }
+	for _, tt := range []struct {
+		name string
+		a, b []cardRail
+		far  bool
+		want [][2]int
+	}{
+		{"same host", []cardRail{rail("afxdp", 16), rail("shm", 48)}, []cardRail{rail("shm", 48), rail("afxdp", 16)}, false, [][2]int{{1, 0}}},
+		{"other host", []cardRail{rail("afxdp", 16), rail("shm", 48)}, []cardRail{rail("shm", 48), rail("afxdp", 16)}, true, [][2]int{{0, 1}}},
+		{"two of a kind", []cardRail{rail("verbs", 32), rail("verbs", 32)}, []cardRail{rail("verbs", 32), rail("verbs", 32), rail("verbs", 32)}, true, [][2]int{{0, 0}, {1, 1}}},
+		{"equals share", []cardRail{rail("a", 32), rail("b", 32)}, []cardRail{rail("b", 32), rail("a", 32)}, true, [][2]int{{0, 1}, {1, 0}}},
+		{"nothing in common", []cardRail{rail("verbs", 32)}, []cardRail{rail("afxdp", 16)}, true, nil},
+		{"only shm, other host", []cardRail{rail("shm", 48)}, []cardRail{rail("shm", 48)}, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := &card{incarnation: 1, rails: tt.a}, &card{incarnation: 2, rails: tt.b}
+			if tt.far {
+				b.host = 9
+			}
+			got, why := choose(a, b)
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("pairs are %v, want %v", got, tt.want)
+			}
+			if len(why) != len(tt.a) {
+				t.Errorf("%d rails are explained, want %d", len(why), len(tt.a))
+			}
+			back, _ := choose(b, a)
+			for i := range back {
+				back[i][0], back[i][1] = back[i][1], back[i][0]
+			}
+			if !reflect.DeepEqual(back, got) && len(back)+len(got) > 0 {
+				t.Errorf("the other end pairs %v, this one %v", back, got)
+			}
+		})
+	}
+}
+
+func FuzzKey(f *testing.F) {
+	f.Add([]byte{keyVersion, 7, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{keyVersion, 7, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 5, 5})
+	g := &Gate{}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := g.Import(b)
+		if err == nil && (r.n <= 0 || len(r.rails) != int(b[2])) {
+			t.Fatalf("%+v", r)
+		}
+	})
+}

@@ -1,0 +1,99 @@
+package session
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/session/launch"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// Config says how to join. The zero value finds the launcher by the
+// environment and uses every registered driver that works on this machine.
+type Config struct {
+	// Job is this process's place among others; nil lets launch.Find find it.
+	// The session closes a job that it has found, not one that it was given.
+	Job launch.Job
+
+	// Rails are the drivers to use, in order; nil: all. Those that cannot be
+	// opened are an error here, and left out when Rails is nil. A driver may
+	// be named several times, with other devices or options.
+	Rails []Rail
+
+	// Progress says who makes progress when nobody waits.
+	Progress Progress
+
+	// Unexpected is how many bytes of messages that nobody has waited for are
+	// kept at most; 0: 64 MiB. Beyond it no more is taken from a peer whose next
+	// message is unexpected, until its messages are received: its sends
+	// then wait.
+	Unexpected int
+
+	// Eager is the longest message in bytes, its header included, that travels
+	// at once, without asking the receiver; 0, or more than the rail's small
+	// track can carry: as much as that can.
+	Eager int
+
+	// Mode forces the mode of long messages that this side receives; nil lets
+	// the session choose by capabilities and profile. A message for which the
+	// forced mode is not possible fails.
+	Mode *rdv.Mode
+
+	// Section is how many bytes of one message may be registered at a time, on
+	// either side; 0: all. Longer messages travel in sections, with a new key
+	// each.
+	Section int
+
+	// Emulate has one-sided operations carried out by the peer's CPU even where a
+	// driver can do them.
+	Emulate bool
+
+	// OnClosed is told of gates that were closed in order.
+	OnClosed func(*Gate)
+
+	// OnError is told of peers that were lost, from a goroutine of the session
+	// or one that makes progress; it may call the session. Requests of that peer fail as
+	// well.
+	OnError func(*Error)
+}
+
+// Rail names a driver and its device.
+type Rail struct {
+	Driver  string
+	Device  string // empty: the driver's best
+	Options map[string]string
+}
+
+// Progress says who makes progress.
+type Progress uint8
+
+const (
+	// Background lets goroutines of the session make progress, too: they sleep
+	// in the drivers' waits while nothing happens, and keep out of the way of
+	// callers that wait or poll.
+	Background Progress = iota
+	// Explicit lets the session only make progress inside its calls:
+	// Progress, Test, and everything that waits.
+	Explicit
+)
+
+const (
+	defaultUnexpected = 64 << 20
+	minUnexpected     = 1 << 12
+)
+
+func (c *Config) check() error {
+	if c.Unexpected == 0 {
+		c.Unexpected = defaultUnexpected
+	}
+	switch {
+	case c.Unexpected < minUnexpected:
+		return fmt.Errorf("%w: a budget of %d bytes for unexpected messages is less than %d", ErrInvalid, c.Unexpected, minUnexpected)
+	case c.Eager < 0 || c.Section < 0 || c.Progress > Explicit:
+		return fmt.Errorf("%w: a negative limit, or no such progress", ErrInvalid)
+	case c.Mode != nil && *c.Mode >= rdv.Modes:
+		return fmt.Errorf("%w: no such mode", ErrInvalid)
+	case len(c.Rails) > rdv.MaxRails:
+		return fmt.Errorf("%w: %d rails, at most %d", ErrInvalid, len(c.Rails), rdv.MaxRails)
+	}
+	return nil
+}

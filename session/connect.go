@@ -1,0 +1,211 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// connect begins a connection. The caller holds the lock.
+func (g *Gate) connect() {
+	g.state = gateConnecting
+	g.s.tasks.Go(g.dial)
+}
+
+// dial looks up the peer, chooses rails and connects all of them.
+func (g *Gate) dial() {
+	s := g.s
+	links, why, err := g.dialLinks()
+	s.mu.lock()
+	defer s.leave()
+	if why != nil {
+		g.why = why
+	}
+	if g.state != gateConnecting || s.closed {
+		for _, l := range links {
+			s.bury(l)
+		}
+		return
+	}
+	if err != nil {
+		g.fail(g.fault("connect", err))
+		return
+	}
+	g.up(links)
+}
+
+func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
+	s := g.s
+	theirs := g.foreign
+	if theirs == nil {
+		b, err := s.job.Lookup(s.ctx, g.rank)
+		if err != nil {
+			return nil, nil, err
+		}
+		if theirs, err = parseCard(b); err != nil {
+			return nil, nil, err
+		}
+		if int(theirs.rank) != g.rank || int(theirs.size) != s.size {
+			return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
+		}
+	}
+	pairs, why := choose(s.card, theirs)
+	if len(pairs) == 0 {
+		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
+	}
+	for k, p := range pairs {
+		l := &link{g: g, nic: s.nics[p[0]], rail: uint8(k), peer: uint8(p[1])}
+		links = append(links, l)
+		if err := l.connect(&theirs.rails[p[1]]); err != nil {
+			return links, why, err
+		}
+	}
+	for _, l := range links {
+		if err := l.small.ConnectWait(s.ctx); err != nil {
+			return links, why, err
+		}
+		if l.large != nil {
+			if err := l.large.ConnectWait(s.ctx); err != nil {
+				return links, why, err
+			}
+		}
+	}
+	return links, why, nil
+}
+
+// connect begins the connections of a rail.
+func (l *link) connect(to *cardRail) error {
+	small, err := l.nic.small.Connect(to.small)
+	if err != nil {
+		return err
+	}
+	var ok bool
+	if l.small, ok = small.(driver.BufferReceiver); !ok {
+		return fmt.Errorf("%w: driver %s has no buffer receives", driver.ErrUnsupported, l.nic.Driver)
+	}
+	l.eager = l.nic.packet()
+	l.one, _ = small.(driver.OneSided)
+	if l.nic.large != nil && to.large != "" {
+		if l.large, err = l.nic.large.Connect(to.large); err != nil {
+			return err
+		}
+		if one, ok := l.large.(driver.OneSided); ok {
+			l.one = one
+		}
+	}
+	return nil
+}
+
+// up makes a connection stand. The first message on it says who this is.
+func (g *Gate) up(links []*link) {
+	s := g.s
+	g.links, g.state = links, gateUp
+	for _, l := range links {
+		s.links[l.small] = l
+	}
+	s.stats.Connects++
+	pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version}, nil)
+	hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation}
+	hello.Put(body)
+	g.backlog.pushFront(pc)
+	g.work()
+	g.push()
+	g.tryClose()
+	// A probe may have named the instance before it was known here, and does not
+	// name it again before something is received.
+	for _, l := range links {
+		for l.take() {
+		}
+	}
+}
+
+// greet checks the first message of a connection.
+func (l *link) greet(h *header.Header, b []byte) error {
+	if h.Kind != header.Hello {
+		return fmt.Errorf("%w: the connection begins with %v", ErrBroken, h.Kind)
+	}
+	if h.Extra != header.Version {
+		return fmt.Errorf("%w: the peer's session speaks version %d, this one %d: use the same release everywhere", ErrVersion, h.Extra, header.Version)
+	}
+	var hello header.Greeting
+	if err := hello.Parse(h.Body(b)); err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if g := l.g; g.rank >= 0 && (int(hello.Rank) != g.rank || int(hello.Size) != g.s.size) {
+		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
+	}
+	l.greeted = true
+	return nil
+}
+
+// Connect gives the gate to a process of another session by its business card.
+// The other side does the same with ours, in any order; both sessions
+// must have the same secret. The gate's rank is -1. Messages from it are received through
+// the gate, or with any source.
+func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
+	c, err := parseCard(businessCard)
+	if err != nil {
+		return nil, &Error{Peer: -1, Op: "connect", Err: err}
+	}
+	s.mu.lock()
+	g := &Gate{s: s, rank: -1, index: uint32(len(s.gates)), foreign: c}
+	s.gates = append(s.gates, g)
+	s.mu.unlock()
+	return g, g.ConnectWait(ctx)
+}
+
+// doorman connects to peers that want it.
+func (s *Session) doorman() {
+	var who []uint64
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.knock:
+		}
+		for _, n := range s.nics {
+			if k, ok := n.small.(driver.Knocker); ok {
+				who = k.Knocking(who[:0])
+				for _, inc := range who {
+					s.answer(inc)
+				}
+			}
+		}
+	}
+}
+
+// answer connects to the peer with that incarnation, if it is who it says it
+// is. One that is not costs a lookup.
+func (s *Session) answer(incarnation uint64) {
+	rank := driver.RankOf(incarnation)
+	if rank >= s.size || s.card.knows(incarnation) {
+		return
+	}
+	s.mu.lock()
+	idle := !s.closed && s.gate(rank).state == gateIdle
+	s.mu.unlock()
+	if !idle {
+		return // when it is idle again, the doorman looks again
+	}
+	b, err := s.job.Lookup(s.ctx, rank)
+	if err != nil {
+		return
+	}
+	if c, err := parseCard(b); err != nil || !c.knows(incarnation) {
+		return
+	}
+	s.mu.lock()
+	defer s.leave()
+	if g := s.gate(rank); g.state == gateIdle && !s.closed {
+		g.connect()
+	}
+}
+
+func (s *Session) kickDoorman() {
+	select {
+	case s.knock <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,251 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// Ranks that are other processes are this test binary again; their cards lie in
+// a directory.
+const (
+	envDir  = "BYWASH_SESSION_TEST_DIR"
+	envRank = "BYWASH_SESSION_TEST_RANK"
+	envSize = "BYWASH_SESSION_TEST_SIZE"
+	envMode = "BYWASH_SESSION_TEST_MODE"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envDir); dir != "" {
+		number := func(name string) int { n, _ := strconv.Atoi(os.Getenv(name)); return n }
+		if err := victim(&folder{dir, number(envRank), number(envSize)}, number(envMode)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// folder is a job of processes that share a directory.
+type folder struct {
+	dir        string
+	rank, size int
+}
+
+var _ launch.Job = (*folder)(nil)
+
+func (f *folder) Rank() int         { return f.rank }
+func (f *folder) Size() int         { return f.size }
+func (f *folder) Name() string      { return "folder" }
+func (f *folder) ID() string        { return f.dir }
+func (f *folder) Secret() []byte    { return bytes.Repeat([]byte{9}, launch.SecretSize) }
+func (f *folder) Abort(int, string) {}
+func (f *folder) Close() error      { return nil }
+func (f *folder) path(rank int) string {
+	return filepath.Join(f.dir, strconv.Itoa(rank))
+}
+func (f *folder) Publish(_ context.Context, card []byte) error {
+	if err := os.WriteFile(f.path(f.rank)+".new", card, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(f.path(f.rank)+".new", f.path(f.rank))
+}
+func (f *folder) Fence(ctx context.Context) error {
+	for i := range f.size {
+		for {
+			if _, err := os.Stat(f.path(i)); err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("rank %d has no card: %w", i, ctx.Err())
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+func (f *folder) Lookup(_ context.Context, rank int) ([]byte, error) {
+	return os.ReadFile(f.path(rank))
+}
+
+// modeOf is a forced mode, or none.
+func modeOf(n int) *rdv.Mode {
+	if n >= int(rdv.Modes) {
+		return nil
+	}
+	m := rdv.Mode(n)
+	return &m
+}
+
+// traffic keeps everything that a session can do under way with a peer until
+// something fails.
+func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) []error {
+	g := s.Gate(peer)
+	s.Handle(1, func(*session.Gate, *session.Active) {})
+	region, err := s.Register(memory, allAccess)
+	if err != nil {
+		return []error{err}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 6)
+	loop := func(k int, f func() error) {
+		wg.Go(func() {
+			for errs[k] == nil {
+				errs[k] = f()
+			}
+		})
+	}
+	lengths := []int{8, 300, 8000, 40_000, 700_000}
+	sent, received := 0, 0
+	out, in := make([]byte, 700_000), make([]byte, 700_000)
+	loop(0, func() error { sent++; return g.Send(ctx, 1, out[:lengths[sent%5]]) })
+	loop(1, func() error { received++; _, err := g.Recv(ctx, 1, in); return err })
+	loop(2, func() error {
+		r, err := g.AM(1, nil, out[:2000])
+		if r != nil {
+			_, err = r.Wait(ctx)
+		}
+		time.Sleep(10 * time.Microsecond)
+		return err
+	})
+	// The key travels as a message.
+	loop(3, func() error {
+		if err := g.Send(ctx, 2, region.Key()); err != nil {
+			return err
+		}
+		key := make([]byte, 4096)
+		n, err := g.Recv(ctx, 2, key)
+		if err != nil {
+			return err
+		}
+		r, err := g.Import(key[:n])
+		if err != nil {
+			return err
+		}
+		for {
+			if err := g.Put(ctx, r, 64, out[:100_000]); err != nil {
+				return err
+			}
+			if err := g.Get(ctx, r, 64, make([]byte, 100_000)); err != nil {
+				return err
+			}
+			if _, err := g.FetchAdd(ctx, r, 0, 1); err != nil {
+				return err
+			}
+		}
+	})
+	loop(4, func() error { return g.SendMsg(ctx, &session.Out{Tag: 3, Buf: out[:100], Sync: true}) })
+	loop(5, func() error { _, err := g.Recv(ctx, 3, make([]byte, 100)); return err })
+	wg.Wait()
+	return errs
+}
+
+// victim is the rank that gets killed.
+func victim(job *folder, mode int) error {
+	ctx := context.Background()
+	s, err := session.Join(ctx, session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, Mode: modeOf(mode)})
+	if err != nil {
+		return err
+	}
+	return errors.Join(traffic(ctx, s, 0, make([]byte, 1<<20))...)
+}
+
+func seed(t *testing.T) uint64 {
+	v := uint64(time.Now().UnixNano())
+	if e := os.Getenv("BYWASH_SEED"); e != "" {
+		var err error
+		if v, err = strconv.ParseUint(e, 0, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("BYWASH_SEED=%#x", v)
+	return v
+}
+
+// A peer is killed at a random moment of traffic in each mode: everything that
+// was under way with it fails as broken, at both tracks, and the error callback
+// names it.
+func TestDeathOfAPeerFailsEverythingOfIt(t *testing.T) {
+	deaths := 40
+	if testing.Short() {
+		deaths = 5
+	}
+	rng := rand.New(rand.NewPCG(seed(t), 1))
+	for i := range deaths {
+		mode, after := i%(int(rdv.Modes)+1), time.Duration(rng.IntN(30_000))*time.Microsecond
+		ok := t.Run(fmt.Sprintf("%d/mode %d", i, mode), func(t *testing.T) { death(t, mode, after) })
+		if !ok {
+			t.Fatalf("killed after %v", after)
+		}
+	}
+}
+
+func death(t *testing.T, mode int, after time.Duration) {
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := exec.Command(exe)
+	child.Env = append(os.Environ(), envDir+"="+dir, envRank+"=1", envSize+"=2", envMode+"="+strconv.Itoa(mode))
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var log bytes.Buffer
+	child.Stderr = &log
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lost := make(chan *session.Error, 10)
+	ctx := deadline(t)
+	s, err := session.Join(ctx, session.Config{
+		Job: &folder{dir, 0, 2}, Rails: []session.Rail{{Driver: "shm"}}, Mode: modeOf(mode),
+		OnError: func(e *session.Error) { lost <- e },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Gate(1).ConnectWait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(after, func() { _ = child.Process.Kill() })
+	errs := traffic(ctx, s, 1, make([]byte, 1<<20))
+	_ = child.Wait()
+	for k, err := range errs {
+		if !errors.Is(err, session.ErrBroken) {
+			t.Errorf("loop %d ended with %v, want broken (the peer said %q)", k, err, log.String())
+		}
+	}
+	select {
+	case e := <-lost:
+		if e.Peer != 1 {
+			t.Errorf("the error names rank %d", e.Peer)
+		}
+	case <-ctx.Done():
+		t.Error("no error was told")
+	}
+	if _, err := s.Gate(1).Isend(1, []byte{1}); !errors.Is(err, session.ErrBroken) {
+		t.Errorf("send to the dead: %v", err)
+	}
+	transfer(t, s, s, 1000) // others are still there
+	if t.Failed() {
+		_ = s.Dump(os.Stderr)
+	}
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}

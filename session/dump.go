@@ -1,0 +1,47 @@
+package session
+
+import (
+	"fmt"
+	"io"
+)
+
+// Dump writes what the session is doing, for people: gates, what waits to leave,
+// receives, kept messages, long messages and their chunks.
+func (s *Session) Dump(w io.Writer) error {
+	s.mu.lock()
+	defer s.mu.unlock()
+	d := dumper{w: w}
+	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.job.ID(), s.job.Name(), s.stats)
+	d.line("%d receives posted, %d messages kept, %d bytes of budget left, %d peers held up", s.table.Posted(), s.table.Waiting(), s.budget, len(s.stalled))
+	for _, g := range s.gates {
+		if g == nil || g.state == gateIdle && g.backlog.n+g.later.n == 0 {
+			continue
+		}
+		d.line("gate %d (rank %d): %s, %d under way, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
+			g.index, g.rank, gateStates[g.state], g.live, g.backlog.n, g.later.n, g.leaving, g.byeSent, g.byeSeen, g.err)
+		for _, l := range g.links {
+			d.line("  rail %d: %s %s, %d in the driver, %d pieces, held %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.held)
+		}
+	}
+	s.outs.each(func(id uint64, o *outgoing) {
+		d.line("send %#x to gate %d: %d bytes, matched %v, %d chunks held, %d fragments, error %v", id, o.g.index, o.total, o.Matched(), o.Hold(), o.frags, o.err)
+	})
+	s.ins.each(func(id uint64, in *incoming) {
+		d.line("receive %#x from gate %d: %d of %d bytes, %v, %d chunks held, error %v", id, in.g.index, in.want, in.total, in.mode, in.Hold(), in.err)
+	})
+	for _, pc := range s.pieces {
+		d.line("piece kind %d of %+v, posted %v", pc.kind, pc.chunk, pc.posted)
+	}
+	return d.err
+}
+
+type dumper struct {
+	w   io.Writer
+	err error
+}
+
+func (d *dumper) line(format string, args ...any) {
+	if d.err == nil {
+		_, d.err = fmt.Fprintf(d.w, format+"\n", args...)
+	}
+}

@@ -1,0 +1,401 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+)
+
+func TestFirstMessageConnects(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	go func() {
+		if err := s[0].Gate(1).Send(ctx, 42, []byte("hello")); err != nil {
+			t.Error(err)
+		}
+	}()
+	buf := make([]byte, 10)
+	n, err := s[1].Gate(0).Recv(ctx, 42, buf)
+	if err != nil || !bytes.Equal(buf[:n], []byte("hello")) {
+		t.Fatalf("received %q, %v", buf[:n], err)
+	}
+}
+
+// All ranks send to all at the same moment: connections cross, and order holds for each
+// pair, for short and long messages together.
+func TestOrderHoldsBetweenEachPair(t *testing.T) {
+	const n, messages = 4, 200
+	for _, p := range []session.Progress{session.Background, session.Explicit} {
+		t.Run(fmt.Sprintf("progress %d", p), func(t *testing.T) {
+			s := joinAll(t, n, func(_ int, c *session.Config) { c.Progress = p })
+			ctx := deadline(t)
+			length := func(i int) int { return []int{8, 200, 3000, 50_000}[i%4] }
+			var wg sync.WaitGroup
+			for me := range n {
+				wg.Go(func() {
+					for i := range messages {
+						for to := range n {
+							b := make([]byte, length(i))
+							binary.LittleEndian.PutUint32(b, uint32(i))
+							if err := s[me].Gate(to).Send(ctx, 7, b); err != nil {
+								t.Errorf("rank %d to %d: %v", me, to, err)
+								return
+							}
+						}
+					}
+				})
+				wg.Go(func() {
+					next := make([]int, n)
+					buf := make([]byte, 50_000)
+					for range n * messages {
+						st, err := s[me].Recv(ctx, session.Match{Tag: 7}, buf)
+						if err != nil {
+							t.Errorf("rank %d: %v", me, err)
+							return
+						}
+						from := st.From.Rank()
+						if got := int(binary.LittleEndian.Uint32(buf)); got != next[from] || st.Len != length(got) {
+							t.Errorf("rank %d got message %d of %d bytes from %d, want %d", me, got, st.Len, from, next[from])
+							return
+						}
+						next[from]++
+					}
+				})
+			}
+			wg.Wait()
+		})
+	}
+}
+
+func TestTagsMasksAndSources(t *testing.T) {
+	s := joinAll(t, 3, nil)
+	ctx := deadline(t)
+	for _, tag := range []uint64{0x100, 0x201, 0x102} {
+		if err := s[1].Gate(0).Send(ctx, tag, binary.LittleEndian.AppendUint64(nil, tag)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s[2].Gate(0).Send(ctx, 0x900, binary.LittleEndian.AppendUint64(nil, 0x900)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 8)
+	for _, tt := range []struct {
+		m    session.Match
+		want uint64
+	}{
+		{session.Match{From: s[0].Gate(1), Tag: 0x102}, 0x102},
+		{session.Match{Tag: 0x200, Ignore: 0xff}, 0x201},
+		{session.Match{From: s[0].Gate(2), Ignore: ^uint64(0)}, 0x900},
+		{session.Match{Ignore: ^uint64(0)}, 0x100},
+	} {
+		st, err := s[0].Recv(ctx, tt.m, buf)
+		if err != nil || st.Tag != tt.want || binary.LittleEndian.Uint64(buf) != tt.want {
+			t.Errorf("%+v: got tag %#x, %v, want %#x", tt.m, st.Tag, err, tt.want)
+		}
+	}
+}
+
+func TestHeaderTravelsWithData(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	for _, n := range []int{0, 10, 5000, 100_000} {
+		o := session.Out{Tag: 1, Header: pattern(session.MaxHeader, 9), Buf: pattern(n, 8), Sync: n == 10}
+		go func() {
+			if err := s[0].Gate(1).SendMsg(ctx, &o); err != nil {
+				t.Error(err)
+			}
+		}()
+		in := session.In{Match: session.Match{Tag: 1}, Header: make([]byte, 300), Buf: make([]byte, n)}
+		st, err := s[1].RecvMsg(ctx, &in)
+		if err != nil || !bytes.Equal(in.Header[:st.Header], o.Header) || !bytes.Equal(in.Buf, o.Buf) {
+			t.Errorf("%d bytes: %+v, %v", n, st, err)
+		}
+	}
+	if err := s[0].Gate(1).SendMsg(ctx, &session.Out{Header: make([]byte, session.MaxHeader+1)}); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("header that is too long: %v", err)
+	}
+}
+
+func TestSynchronousSendWaitsForItsReceive(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	for _, n := range []int{8, 100_000} {
+		r, err := s[0].Gate(1).IsendMsg(&session.Out{Tag: 1, Buf: make([]byte, n), Sync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s[1].Probe(ctx, session.Match{Tag: 1}); err != nil { // it is there
+			t.Fatal(err)
+		}
+		for range 100 {
+			if done, _, _ := r.Test(); done {
+				t.Fatalf("%d bytes: done before the receive", n)
+			}
+		}
+		if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestProbeAndImprobe(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	any := session.Match{Ignore: ^uint64(0)}
+	if st, ok := s[1].Iprobe(any); ok {
+		t.Fatalf("found %+v", st)
+	}
+	for _, n := range []int{30, 70_000} {
+		want := pattern(n, 2)
+		r, err := s[0].Gate(1).Isend(3, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := s[1].Probe(ctx, any)
+		if err != nil || st.Len != n || st.Tag != 3 || st.From.Rank() != 0 {
+			t.Fatalf("probe: %+v, %v", st, err)
+		}
+		m, ok := s[1].Improbe(any)
+		if !ok || m.Status().Len != n {
+			t.Fatal("improbe finds what probe has found")
+		}
+		if _, ok := s[1].Iprobe(any); ok {
+			t.Fatal("a message that was taken is found")
+		}
+		got := make([]byte, n)
+		if _, err := m.Recv(ctx, got); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("receive: %v", err)
+		}
+		if _, err := m.Irecv(got); !errors.Is(err, session.ErrInvalid) {
+			t.Errorf("second receive: %v", err)
+		}
+		if r != nil {
+			if _, err := r.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestCancelledReceiveTakesNothing(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	first, second := make([]byte, 8), make([]byte, 8)
+	r, err := s[1].Gate(0).Irecv(1, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Cancel() {
+		t.Fatal("a receive that waits can be cancelled")
+	}
+	if _, err := r.Wait(ctx); !errors.Is(err, session.ErrCanceled) {
+		t.Fatalf("cancelled: %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+	defer cancel()
+	if _, err := s[1].Gate(0).Recv(short, 1, first); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("receive beyond its deadline: %v", err)
+	}
+	if err := s[0].Gate(1).Send(ctx, 1, []byte("12345678")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s[1].Gate(0).Recv(ctx, 1, second); err != nil || string(second) != "12345678" || first[0] != 0 {
+		t.Fatalf("received %q and %q, %v", first, second, err)
+	}
+}
+
+func TestTruncationSaysBothSizes(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	for _, n := range []int{100, 60_000} {
+		src := pattern(n, 4)
+		go func() { _ = s[0].Gate(1).Send(ctx, 1, src) }()
+		buf := make([]byte, 50)
+		got, err := s[1].Gate(0).Recv(ctx, 1, buf)
+		var e *driver.TruncatedError
+		if !errors.As(err, &e) || e.Message != n || e.Buffer != 50 || got != 50 || !bytes.Equal(buf, src[:50]) {
+			t.Errorf("%d bytes into 50: %d, %v", n, got, err)
+		}
+	}
+}
+
+// A sender that nobody receives from is held up by the budget, loses nothing,
+// and goes on when its messages are received.
+func TestUnexpectedMessagesKeepWithinTheirBudget(t *testing.T) {
+	const budget, n, size = 64 << 10, 1000, 1000
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = budget })
+	ctx := deadline(t)
+	var sent atomic.Int32
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		b := make([]byte, size)
+		for i := range n {
+			binary.LittleEndian.PutUint32(b, uint32(i))
+			if err := s[0].Gate(1).Send(ctx, 1, b); err != nil {
+				t.Error(err)
+				return
+			}
+			sent.Add(1)
+		}
+	})
+	for s[1].Stats().Stalls == 0 {
+		s[1].Progress()
+		if ctx.Err() != nil {
+			t.Fatal("the budget holds nobody up")
+		}
+	}
+	if kept := s[1].Stats().Unexpected; kept*size > budget {
+		t.Errorf("%d messages of %d bytes are kept, more than %d bytes", kept, size, budget)
+	}
+	b := make([]byte, size)
+	for i := range n {
+		if _, err := s[1].Gate(0).Recv(ctx, 1, b); err != nil {
+			t.Fatal(err)
+		}
+		if got := binary.LittleEndian.Uint32(b); got != uint32(i) {
+			t.Fatalf("message %d, want %d", got, i)
+		}
+	}
+	wg.Wait()
+}
+
+func TestActiveMessages(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	const n = 500
+	done := make(chan struct{})
+	next := 0
+	s[1].Handle(200, func(g *session.Gate, a *session.Active) {
+		if got := int(binary.LittleEndian.Uint32(a.Data)); got != next || string(a.Header) != "head" || g.Rank() != 0 {
+			t.Errorf("message %d with header %q from %d, want %d", got, a.Header, g.Rank(), next)
+		}
+		if next++; next == n {
+			close(done)
+		}
+		if _, err := g.AM(3, nil, a.Data[:4]); err != nil { // handlers may send
+			t.Error(err)
+		}
+	})
+	var back atomic.Int32
+	s[0].Handle(3, func(*session.Gate, *session.Active) { back.Add(1) })
+	g := s[0].Gate(1)
+	if err := g.AMNow(200, nil, nil); !errors.Is(err, session.ErrBusy) {
+		t.Errorf("before the connection stands: %v", err)
+	}
+	if err := g.ConnectWait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		b := make([]byte, 4+i*7)
+		binary.LittleEndian.PutUint32(b, uint32(i))
+		for i%2 == 0 {
+			err := g.AMNow(200, []byte("head"), b)
+			if err == nil {
+				break
+			}
+			if err != session.ErrBusy {
+				t.Fatal(err)
+			}
+			s[0].Progress()
+		}
+		if i%2 == 1 {
+			r, err := g.AM(200, []byte("head"), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r != nil {
+				if _, err := r.Wait(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		t.Fatalf("%d of %d have arrived", next, n)
+	}
+	for back.Load() != n && ctx.Err() == nil {
+		s[0].Progress()
+	}
+	if _, err := g.AM(1, nil, make([]byte, g.MaxActive()+1)); !errors.Is(err, driver.ErrTooLong) {
+		t.Errorf("too long: %v", err)
+	}
+}
+
+// Callbacks are called without any lock, and may go on.
+func TestCallbacksMaySendMore(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	const n = 50
+	var sent atomic.Int32
+	var more func(session.Status, error)
+	payload := make([]byte, 20_000)
+	send := func() {
+		if r, err := s[0].Gate(1).IsendMsg(&session.Out{Tag: 1, Buf: payload, Then: more}); err != nil || r != nil {
+			t.Errorf("%v, %v", r, err)
+		}
+	}
+	more = func(_ session.Status, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		if sent.Add(1) < n {
+			send()
+		}
+	}
+	send()
+	for range n {
+		if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 20_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for sent.Load() < n && ctx.Err() == nil {
+		s[0].Progress()
+	}
+	if sent.Load() != n {
+		t.Errorf("%d callbacks, want %d", sent.Load(), n)
+	}
+}
+
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	s := joinAll(t, 1, nil)
+	ctx := context.Background()
+	g := s[0].Gate(0)
+	for _, n := range []int{8, 4000, 100_000} {
+		src, dst := make([]byte, n), make([]byte, n)
+		trip := func() {
+			r, err := g.Irecv(1, dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Send(ctx, 1, src); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 200 {
+			trip()
+		}
+		if got := testing.AllocsPerRun(300, trip); got >= 0.5 {
+			t.Errorf("%v allocations a message of %d bytes, want none", got, n)
+		}
+	}
+}

@@ -1,0 +1,359 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/match"
+)
+
+// gateState is where a gate is in its life.
+type gateState uint8
+
+const (
+	gateIdle       gateState = iota // not connected
+	gateConnecting                  // messages wait in the backlog
+	gateUp
+	gateClosing // one side has asked to close; what is pending is still finished
+	gateBroken  // nothing is left; Disconnect makes it idle
+)
+
+var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
+
+// Gate is the way to one peer. Its methods may be called from any goroutine.
+type Gate struct {
+	s         *Session
+	rank      int    // -1: of another session
+	index     uint32 // as a source of messages
+	foreign   *card
+	state     gateState
+	err       error // why broken
+	links     []*link
+	why       []Choice
+	backlog   parcelQueue // for the connection that stands or is being made
+	later     parcelQueue // for the one after it
+	listed    bool        // in Session.busy
+	leaving   bool        // Disconnect was called
+	leaveNext bool        // and again, for the connection after this one
+	byeSent   bool
+	byeSeen   bool
+	ops       int // one-sided operations under way
+	fenced    bool
+	live      int // long messages, acknowledgements and operations under way
+}
+
+// link is one rail of a gate.
+type link struct {
+	g       *Gate
+	nic     *nic
+	rail    uint8 // by number in the gate: the same at both ends
+	peer    uint8 // the number of the peer's rail
+	small   driver.BufferReceiver
+	large   driver.Instance // nil: none
+	one     driver.OneSided // nil: none
+	rp      driver.Packet
+	sending parcelQueue // in the driver's hands
+	pieces  int         // on the large track, or one-sided
+	eager   int         // longest packet
+	greeted bool
+	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
+	now     Active
+	dead    bool
+}
+
+// Rank is the peer's rank; -1 for one of another session.
+func (g *Gate) Rank() int { return g.rank }
+
+// Session is the session that the gate is of.
+func (g *Gate) Session() *Session { return g.s }
+
+// Connect makes the connection, without waiting for it, so that the first
+// message finds it. The peer need do nothing.
+func (g *Gate) Connect() {
+	g.s.mu.lock()
+	defer g.s.leave()
+	if g.state == gateIdle && !g.s.closed {
+		g.connect()
+	}
+}
+
+// ConnectWait makes the connection and blocks until it stands, has failed, or
+// ctx ends.
+func (g *Gate) ConnectWait(ctx context.Context) error {
+	g.Connect()
+	err := g.s.await(ctx, func() bool { return g.state == gateUp || g.state == gateBroken || g.s.closed })
+	g.s.mu.lock()
+	defer g.s.leave()
+	switch {
+	case err != nil:
+		return g.fault("connect", err)
+	case g.state == gateUp:
+		return nil
+	case g.state == gateBroken:
+		return g.err
+	}
+	return g.fault("connect", ErrClosed)
+}
+
+// Disconnect closes the gate in order and never blocks: pending sends are
+// finished first, the peer's as well, in the background or in Progress; long
+// messages that the receiver has not begun to receive fail with ErrClosed on both sides.
+// Receives that name the peer, and were posted before it had closed as well, fail
+// with ErrClosed.
+// Messages sent meanwhile go over a new connection. A gate that is broken can be
+// used again after it.
+func (g *Gate) Disconnect() {
+	g.s.mu.lock()
+	defer g.s.leave()
+	switch g.state {
+	case gateConnecting, gateUp, gateClosing:
+		if g.later.n > 0 {
+			g.leaveNext = true
+		}
+		g.leaving = true
+		g.work()
+		g.tryClose()
+	case gateBroken:
+		g.state, g.err, g.leaving = gateIdle, nil, false
+		g.s.kickDoorman()
+	}
+}
+
+// down ends a link that is broken or was closed by the peer.
+func (l *link) down(err error) {
+	if l.dead {
+		return
+	}
+	g := l.g
+	if l.rail > 0 && !(g.byeSeen && g.byeSent) {
+		l.lost(err)
+		return
+	}
+	if g.byeSeen && g.byeSent && errors.Is(err, ErrClosed) {
+		g.finish()
+		return
+	}
+	g.fail(g.fault("connection", err))
+}
+
+// lost takes a rail out that is not the first: what is on it comes over the
+// others.
+func (l *link) lost(err error) {
+	g, s := l.g, l.g.s
+	l.dead = true
+	s.ins.each(func(_ uint64, in *incoming) {
+		if in.g == g {
+			in.Lost(l.rail)
+		}
+	})
+	s.bury(l)
+	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
+		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
+		s.calls = append(s.calls, func() { f(e) })
+	}
+}
+
+// fail ends a gate whose connection is lost, or did not come about.
+func (g *Gate) fail(err error) {
+	s := g.s
+	if g.state == gateBroken {
+		return
+	}
+	wanted := g.state != gateConnecting || g.backlog.n+g.later.n > 0 || !isGone(err)
+	g.drop(err)
+	if !wanted {
+		g.state = gateIdle // it was the peer's wish only
+		return
+	}
+	g.failReceives(err)
+	g.state, g.err = gateBroken, err
+	if errors.Is(err, ErrClosed) {
+		return
+	}
+	s.stats.Broken++
+	if f := s.cfg.OnError; f != nil {
+		var e *Error
+		if errors.As(err, &e) {
+			s.calls = append(s.calls, func() { f(e) })
+		}
+	}
+}
+
+// drop lets everything pending fail and lets go of the links.
+func (g *Gate) drop(err error) {
+	s := g.s
+	links := g.links
+	g.links, g.state = nil, gateIdle // from here on nobody is told anything
+	g.byeSent, g.byeSeen, g.leaving = false, false, false
+	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+		for pc := q.pop(); pc != nil; pc = q.pop() {
+			s.lost(pc, err)
+		}
+	}
+	for _, l := range links {
+		l.dead = true
+		for pc := l.sending.pop(); pc != nil; pc = l.sending.pop() {
+			s.orphan(l, pc, err)
+		}
+	}
+	s.dropLong(g, err)
+	s.syncs.each(func(id uint64, r *Request) {
+		if r.g == g {
+			s.syncs.remove(id)
+			s.complete(r, err)
+		}
+	})
+	s.dropOps(g, err)
+	s.dropKept(g)
+	g.live = 0
+	for _, l := range links {
+		s.bury(l)
+	}
+}
+
+// failReceives lets the receives fail that name this peer.
+func (g *Gate) failReceives(err error) {
+	s := g.s
+	s.table.CancelFrom(g.index, func(r *match.Receive) { s.complete(r.User.(*Request), err) })
+}
+
+// orphan ends a parcel that was posted on a link that is dead: the driver says
+// when its memory is free, which for a dead connection is at once.
+func (s *Session) orphan(l *link, pc *parcel, err error) {
+	if done, _ := l.small.SendPoll(&pc.p); !done {
+		pc.p = driver.Packet{} // the context is closed; nothing will touch it
+	}
+	s.lost(pc, err)
+}
+
+// bury disconnects a dead link once no piece of a long message is on it.
+func (s *Session) bury(l *link) {
+	if l.pieces > 0 {
+		return // whoever ends the last one calls again
+	}
+	if l.rp.Driver.Phase == driver.BufferOut && !l.held {
+		_ = l.small.RecvBufRelease(&l.rp)
+	}
+	delete(s.links, l.small)
+	if s.hot == l {
+		s.hot = nil
+	}
+	for i, x := range s.stalled {
+		if x == l {
+			s.stalled = append(s.stalled[:i], s.stalled[i+1:]...)
+			break
+		}
+	}
+	_ = l.small.Disconnect()
+	if l.large != nil {
+		_ = l.large.Disconnect()
+	}
+}
+
+// tryClose takes the next step of closing that is possible now.
+func (g *Gate) tryClose() {
+	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen {
+		return
+	}
+	if !g.byeSent {
+		if g.byeSeen {
+			g.state = gateClosing // what is sent from now on goes over the next connection
+			g.s.refuseLong(g)
+		}
+		if g.backlog.n > 0 || g.live > 0 {
+			return
+		}
+		g.state, g.byeSent = gateClosing, true
+		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
+		g.dispatch(pc)
+		g.s.refuseKept(g)
+	}
+	if !g.byeSeen || g.backlog.n > 0 {
+		return
+	}
+	for _, l := range g.links {
+		if l.sending.n > 0 || l.pieces > 0 {
+			return
+		}
+	}
+	g.finish()
+}
+
+// finish ends a connection that both sides have closed.
+func (g *Gate) finish() {
+	s := g.s
+	later, leave := g.later, g.leaveNext
+	g.later, g.leaveNext = parcelQueue{}, false
+	g.drop(g.fault("disconnected", ErrClosed))
+	if f := s.cfg.OnClosed; f != nil {
+		s.calls = append(s.calls, func() { f(g) })
+	}
+	s.kickDoorman()
+	if later.n > 0 {
+		g.backlog = later
+		for pc := g.backlog.first; pc != nil; pc = pc.next {
+			if pc.out != nil {
+				g.live++
+			}
+		}
+		g.connect()
+		g.leaving = leave
+		g.work()
+	}
+}
+
+// enqueue sends a parcel of a program's message: behind a connection that is
+// being closed, over the next one.
+func (g *Gate) enqueue(pc *parcel) bool {
+	if g.state == gateClosing {
+		g.later.push(pc)
+		return false
+	}
+	if pc.out != nil {
+		g.live++
+	}
+	return g.dispatch(pc)
+}
+
+// ready tells whether something can be sent.
+func (g *Gate) ready(op string) error {
+	switch {
+	case g.s.closed:
+		return g.fault(op, ErrClosed)
+	case g.state == gateBroken:
+		return g.err
+	}
+	return nil
+}
+
+// Path says what carries messages to the peer: driver, device and path of each
+// rail, or that there is no connection.
+func (g *Gate) Path() string {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	if len(g.links) == 0 {
+		return gateStates[g.state]
+	}
+	var out string
+	for i, l := range g.links {
+		if i > 0 {
+			out += " + "
+		}
+		out += fmt.Sprintf("%s:%s %s", l.nic.Driver, l.nic.Device, l.small.Path())
+		if l.large != nil {
+			out += ", long " + l.large.Path()
+		}
+	}
+	return out
+}
+
+// Explain tells which rails the connection takes, and why others are left out. It is
+// empty before the first connection.
+func (g *Gate) Explain() []Choice {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return append([]Choice(nil), g.why...)
+}

@@ -1,0 +1,228 @@
+package session_test
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/session"
+)
+
+// eventually waits for a condition of a session.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testTime); !ok(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// What was sent before Disconnect arrives, also long messages that are being
+// received; the gate connects again by itself.
+func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
+	var closed atomic.Int32
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.OnClosed = func(*session.Gate) { closed.Add(1) } })
+	ctx := deadline(t)
+	for round := range 20 {
+		from, to := s[round%2], s[1-round%2]
+		g := from.Gate(to.Rank())
+		long := pattern(300_000, uint64(round))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := g.Send(ctx, 1, []byte("short")); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+			r, err := g.Isend(2, long)
+			if err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+			if round%3 == 0 {
+				if _, err := r.Wait(ctx); err != nil {
+					t.Errorf("round %d: long message: %v", round, err)
+				}
+			}
+			g.Disconnect()
+			if round%3 != 0 {
+				if _, err := r.Wait(ctx); err != nil {
+					t.Errorf("round %d: long message: %v", round, err)
+				}
+			}
+		})
+		buf, got := make([]byte, 10), make([]byte, len(long))
+		r, err := to.Gate(from.Rank()).Irecv(2, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := to.Gate(from.Rank()).Recv(ctx, 1, buf); err != nil || string(buf[:n]) != "short" {
+			t.Fatalf("round %d: %q, %v", round, buf[:n], err)
+		}
+		if _, err := r.Wait(ctx); err != nil || !bytes.Equal(got, long) {
+			t.Fatalf("round %d: long message: %v", round, err)
+		}
+		wg.Wait()
+		// A receive that named the peer before it has closed would fail.
+		eventually(t, "closed", func() bool { return closed.Load() == int32(2*(round+1)) })
+	}
+}
+
+func TestReceiveFromAClosedGateFails(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	if err := s[0].Gate(1).Send(ctx, 1, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	anyone, err := s[1].Irecv(session.Match{Tag: 5}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := s[1].Gate(0).Irecv(5, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unmatched, err := s[0].Gate(1).Isend(77, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s[1].Probe(ctx, session.Match{Tag: 77}); err != nil {
+		t.Fatal(err)
+	}
+	s[1].Gate(0).Disconnect()
+	if _, err := named.Wait(ctx); !errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) {
+		t.Errorf("receive from the peer: %v, want closed", err)
+	}
+	if _, err := unmatched.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("long send that nobody has begun to receive: %v, want closed", err)
+	}
+	if done, _, err := anyone.Test(); done {
+		t.Errorf("receive from any source: %v, want that it waits", err)
+	}
+	if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 1)); err != nil {
+		t.Errorf("a message that had arrived: %v", err)
+	}
+	if err := s[0].Gate(1).Send(ctx, 5, nil); err != nil { // over a new connection
+		t.Fatal(err)
+	}
+	if st, err := anyone.Wait(ctx); err != nil || st.From.Rank() != 0 {
+		t.Errorf("receive from any source: %+v, %v", st, err)
+	}
+}
+
+// Both sides close and send at random moments; nothing gets stuck, and what
+// was sent arrives.
+func TestCrossingDisconnectsLoseNothing(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	const n = 300
+	var wg sync.WaitGroup
+	for me := range 2 {
+		g := s[me].Gate(1 - me)
+		wg.Go(func() {
+			for i := range n {
+				if err := g.Send(ctx, 1, pattern(10+i*11%500, uint64(i))); err != nil {
+					t.Errorf("rank %d: send %d: %v", me, i, err)
+					return
+				}
+				if i%(17+me) == 0 {
+					g.Disconnect()
+				}
+			}
+		})
+		wg.Go(func() {
+			buf := make([]byte, 600)
+			for i := range n {
+				st, err := s[me].Recv(ctx, session.Match{Tag: 1}, buf)
+				if err != nil || !bytes.Equal(buf[:st.Len], pattern(10+i*11%500, uint64(i))) {
+					t.Errorf("rank %d: message %d of %d bytes: %v", me, i, st.Len, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestSessionsConnectByCard(t *testing.T) {
+	a, b := joinAll(t, 1, nil)[0], joinAll(t, 1, nil)[0]
+	ctx := deadline(t)
+	var wg sync.WaitGroup
+	var ga, gb *session.Gate
+	wg.Go(func() {
+		var err error
+		if ga, err = a.Connect(ctx, b.Card()); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	if gb, err = b.Connect(ctx, a.Card()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if ga.Rank() != -1 {
+		t.Errorf("rank %d", ga.Rank())
+	}
+	go func() { _ = ga.Send(ctx, 4, []byte("from afar")) }()
+	buf := make([]byte, 20)
+	if n, err := gb.Recv(ctx, 4, buf); err != nil || string(buf[:n]) != "from afar" {
+		t.Fatalf("%q, %v", buf[:n], err)
+	}
+	if _, err := a.Connect(ctx, []byte("no card")); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("no card: %v", err)
+	}
+}
+
+func TestIdleSessionUsesNoCPU(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own work counts")
+	}
+	s := joinAll(t, 2, nil)
+	transfer(t, s[0], s[1], 100)
+	transfer(t, s[0], s[1], 1<<20)
+	used := func() time.Duration {
+		var r unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	least := time.Hour
+	const look = 200 * time.Millisecond
+	for range 5 {
+		before := used()
+		time.Sleep(look)
+		least = min(least, used()-before)
+	}
+	if least > look/50 {
+		t.Errorf("%v of CPU in %v", least, look)
+	}
+}
+
+func TestClosedSessionSaysSo(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	transfer(t, s[0], s[1], 10)
+	r, err := s[0].Irecv(session.Match{Tag: 3}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s[0].Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("receive: %v", err)
+	}
+	if err := s[0].Gate(1).Send(ctx, 1, nil); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("send: %v", err)
+	}
+	if _, err := s[0].Irecv(session.Match{}, nil); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("receive: %v", err)
+	}
+	if err := s[0].Close(ctx); !errors.Is(err, session.ErrClosed) {
+		t.Errorf("second close: %v", err)
+	}
+}

@@ -1,0 +1,252 @@
+package session
+
+import (
+	"context"
+	"math/bits"
+
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/match"
+)
+
+// kept is a message that came before its receive. Its memory is of the next
+// power of two, and used again.
+type kept struct {
+	match.Arrival
+	g     *Gate
+	h     header.Header
+	buf   []byte // the whole packet
+	class int
+	taken bool // by Improbe
+	gone  bool // a message by rendezvous whose sender is gone
+	next  *kept
+}
+
+const keptClasses = 32
+
+// newKept takes memory for a message of n bytes; nil if the budget is used up.
+func (s *Session) newKept(n int) *kept {
+	class := max(6, bits.Len(uint(n-1)))
+	if 1<<class > s.budget {
+		return nil
+	}
+	s.budget -= 1 << class
+	k := s.kept[class]
+	if k == nil {
+		k = &kept{class: class, buf: make([]byte, 1<<class)}
+		k.User = k
+	} else {
+		s.kept[class] = k.next
+		k.next = nil
+	}
+	k.buf = k.buf[:n]
+	return k
+}
+
+func (s *Session) freeKept(k *kept) {
+	s.budget += 1 << k.class
+	k.buf = k.buf[:cap(k.buf)]
+	k.g, k.taken, k.gone = nil, false, false
+	k.next = s.kept[k.class]
+	s.kept[k.class] = k
+	if len(s.stalled) > 0 {
+		s.unstall()
+	}
+}
+
+// keep stores a message that nobody waits for. Beyond the budget it stays in the driver,
+// and nothing more is taken from that peer.
+func (l *link) keep(h *header.Header, b []byte) bool {
+	s := l.g.s
+	k := s.newKept(len(b))
+	if k == nil {
+		if !l.held {
+			l.held = true
+			s.stalled = append(s.stalled, l)
+			s.stats.Stalls++
+		}
+		return false
+	}
+	copy(k.buf, b)
+	k.g, k.h, k.From, k.Tag = l.g, *h, l.g.index, h.Tag
+	s.stats.Unexpected++
+	s.table.Keep(&k.Arrival)
+	return true
+}
+
+// unstall looks again at the messages that were beyond the budget.
+func (s *Session) unstall() {
+	list := s.stalled
+	s.stalled = nil
+	for _, l := range list {
+		if l.dead {
+			continue
+		}
+		l.held = false
+		if l.handle(l.rp.Buf) && !l.dead {
+			_ = l.small.RecvBufRelease(&l.rp)
+		}
+	}
+}
+
+// receiveKept gives a kept message to a receive.
+func (s *Session) receiveKept(r *Request, k *kept) {
+	extra, data := k.h.Data(k.buf)
+	g := k.g
+	switch {
+	case k.gone:
+		r.status.From, r.status.Tag = g, k.h.Tag
+		s.complete(r, g.fault("receive", ErrClosed))
+	case k.h.Kind == header.RTS:
+		var req header.Request
+		if err := req.Parse(k.h.Body(k.buf)); err != nil {
+			s.complete(r, g.fault("receive", err)) // checked on arrival
+			break
+		}
+		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && len(g.links) > 0 {
+			g.links[0].bad(err)
+		}
+	default:
+		s.stats.Received++
+		s.deliver(r, g, k.h.Tag, extra, data)
+		if k.h.Kind == header.Sync {
+			g.ack(header.Uint64(k.h.Body(k.buf)))
+		}
+	}
+	s.freeKept(k)
+}
+
+// dropKept forgets long messages of a gate whose connection has ended: nobody
+// will send them. Short ones are here, and can still be received.
+func (s *Session) dropKept(g *Gate) {
+	s.table.Each(g.index, func(a *match.Arrival) {
+		if k := a.User.(*kept); k.h.Kind == header.RTS {
+			s.table.Take(a)
+			s.freeKept(k)
+		}
+	})
+}
+
+// refuseKept is the same on the side that closes: the sender hears it by Bye.
+func (s *Session) refuseKept(g *Gate) { s.dropKept(g) }
+
+// dropKeptRTS forgets one that its sender has withdrawn.
+func (s *Session) dropKeptRTS(g *Gate, id uint64) {
+	s.table.Each(g.index, func(a *match.Arrival) {
+		k := a.User.(*kept)
+		if k.h.Kind != header.RTS {
+			return
+		}
+		var req header.Request
+		if req.Parse(k.h.Body(k.buf)) == nil && req.ID == id {
+			s.table.Take(a)
+			s.freeKept(k)
+		}
+	})
+}
+
+// length is how long a kept message is.
+func (k *kept) length() int {
+	if k.h.Kind == header.RTS {
+		var req header.Request
+		_ = req.Parse(k.h.Body(k.buf))
+		return int(req.Total)
+	}
+	return int(k.h.Length)
+}
+
+func (k *kept) status() Status {
+	return Status{From: k.g, Tag: k.h.Tag, Len: k.length(), Header: int(k.h.Extra)}
+}
+
+// Iprobe makes progress and tells whether a message that matches is there, and
+// how long it is, without receiving it.
+func (s *Session) Iprobe(m Match) (Status, bool) {
+	s.Progress()
+	s.mu.lock()
+	defer s.leave()
+	p := m.pattern()
+	if a := s.table.Peek(&p); a != nil {
+		return a.User.(*kept).status(), true
+	}
+	return Status{}, false
+}
+
+// Probe blocks until a message that matches is there. Another goroutine may
+// receive it first: see Improbe.
+func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
+	var st Status
+	p := m.pattern()
+	err := s.await(ctx, func() bool {
+		if a := s.table.Peek(&p); a != nil {
+			st = a.User.(*kept).status()
+			return true
+		}
+		return s.closed || m.From != nil && m.From.state == gateBroken
+	})
+	if err == nil && st.From == nil {
+		err = ErrClosed
+		if m.From != nil && m.From.err != nil {
+			return st, m.From.err
+		}
+	}
+	if err != nil {
+		return st, &Error{Peer: -1, Op: "probe", Err: err}
+	}
+	return st, nil
+}
+
+// Message is one that was found by Improbe: nobody else can receive it. It has to
+// be received once.
+type Message struct {
+	s  *Session
+	k  *kept
+	st Status
+}
+
+// Status tells how long the message is, and from whom.
+func (m *Message) Status() Status { return m.st }
+
+// Improbe makes progress and takes the oldest message that matches, if there is
+// one: the way to allocate memory for it first.
+func (s *Session) Improbe(mt Match) (*Message, bool) {
+	s.Progress()
+	s.mu.lock()
+	defer s.leave()
+	p := mt.pattern()
+	a := s.table.Peek(&p)
+	if a == nil {
+		return nil, false
+	}
+	k := a.User.(*kept)
+	s.table.Take(a)
+	k.taken = true
+	return &Message{s: s, k: k, st: k.status()}, true
+}
+
+// Irecv receives the message. A second call is ErrInvalid.
+func (m *Message) Irecv(buf []byte) (*Request, error) {
+	s := m.s
+	s.mu.lock()
+	defer s.leave()
+	if m.k == nil {
+		return nil, &Error{Peer: -1, Op: "receive", Err: ErrInvalid}
+	}
+	r := s.request("receive")
+	r.buf = buf
+	k := m.k
+	m.k = nil
+	if k.h.Kind == header.RTS && k.g.state != gateUp {
+		k.gone = true
+	}
+	s.receiveKept(r, k)
+	return r, nil
+}
+
+// Recv receives the message and blocks until it is there.
+func (m *Message) Recv(ctx context.Context, buf []byte) (Status, error) {
+	r, err := m.Irecv(buf)
+	if err != nil {
+		return Status{}, err
+	}
+	return r.Wait(ctx)
+}

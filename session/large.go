@@ -1,0 +1,547 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// outgoing is a long message on its way out: the sending half, with what its
+// drivers have.
+type outgoing struct {
+	rdv.Sender
+	id        uint64
+	req       *Request
+	g         *Gate
+	peer      uint64 // id of the receiving half, once it has answered
+	buf       []byte
+	layout    driver.Layout
+	total     int
+	err       error
+	next      int // mode Null: bytes that were cut into fragments
+	limit     int
+	frags     int // fragments that have not left
+	region    driver.Region
+	first     int    // bytes that the key in the RTS covers
+	early     *piece // prefetched
+	releasing bool   // the region is still in use
+	keyLen    int    // bytes of the key in the RTS
+	section   int    // where the registered section begins
+	spare     *outgoing
+}
+
+// incoming is a long message on its way in.
+type incoming struct {
+	rdv.Receiver
+	id      uint64
+	req     *Request
+	g       *Gate
+	peer    uint64 // id of the sending half
+	tag     uint64
+	total   int
+	want    int
+	mode    rdv.Mode
+	err     error
+	moved   int    // mode Null: bytes of the chunk under way
+	confirm bool   // the sender waits for DONE
+	asked   uint32 // RTRs
+	key     []byte
+	first   int // mode Get: bytes of a section
+	keyed   int // bytes that keys have covered so far
+	base    int // where the section of the key begins
+	spare   *incoming
+}
+
+func (s *Session) newOutgoing() *outgoing {
+	o := s.spareOut
+	if o == nil {
+		return new(outgoing)
+	}
+	s.spareOut = o.spare
+	*o = outgoing{}
+	return o
+}
+
+func (s *Session) newIncoming() *incoming {
+	in := s.spareIn
+	if in == nil {
+		return new(incoming)
+	}
+	s.spareIn = in.spare
+	*in = incoming{Receiver: in.Receiver, key: in.key[:0]}
+	return in
+}
+
+// modes are those that this side can do on a connection as a sender.
+func (l *link) modes() rdv.Set {
+	set := rdv.Set(0).With(rdv.Null)
+	if l.large != nil {
+		set = set.With(rdv.Cooperative)
+	}
+	if l.one != nil && l.nic.reg != nil {
+		set = set.With(rdv.Put).With(rdv.Get)
+	}
+	return set
+}
+
+// sendLong begins a message by rendezvous.
+func (g *Gate) sendLong(o *Out, n int) *Request {
+	s := g.s
+	r := g.sendRequest(o)
+	out := s.newOutgoing()
+	out.req, out.g, out.buf, out.layout, out.total = r, g, o.Buf, o.Layout, n
+	out.id = s.outs.add(out)
+	r.out = out
+	out.Begin(n, false)
+	pc := s.parcel(header.Size + header.BodySize(header.RTS) + len(o.Header))
+	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
+	h.Put(pc.buf)
+	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
+	pc.out = out
+	g.enqueue(pc)
+	return r
+}
+
+// flagConfirm, in an RTS, asks for a DONE when all has arrived.
+const flagConfirm = 1 << 0
+
+// offer completes an RTS when it is about to leave and the rail is known: what
+// the sender can do, and the key of mode Get if that was asked for.
+func (o *outgoing) offer(l *link, pc *parcel) {
+	s := o.g.s
+	modes := l.modes()
+	if !contiguous(o.layout) {
+		modes &^= rdv.Set(0).With(rdv.Put).With(rdv.Get)
+	}
+	if f := s.cfg.Mode; f == nil || *f != rdv.Get {
+		modes &^= rdv.Set(0).With(rdv.Get)
+	} else if o.region == nil && modes.Has(rdv.Get) && o.total > 0 {
+		o.first = o.total
+		if sec := s.cfg.Section; sec > 0 && sec < o.first {
+			o.first = sec
+		}
+		if o.first > 1<<32-1 || o.register(l, 0) != nil {
+			o.first = 0
+			modes &^= rdv.Set(0).With(rdv.Get)
+		}
+	}
+	var h header.Header
+	h.Kind, h.Extra = header.RTS, uint16(len(pc.buf)-header.Size-header.BodySize(header.RTS))
+	if o.keyLen > 0 { // offered before: the driver had no room
+		h.Extra -= uint16(o.keyLen)
+		pc.buf = pc.buf[:len(pc.buf)-o.keyLen]
+	}
+	h.Tag = header.Uint64(pc.buf[8:])
+	if o.region != nil {
+		key := o.region.Key()
+		o.keyLen = len(key)
+		pc.buf = append(pc.buf, key...)
+		h.Length = uint32(len(key))
+	}
+	if o.Confirm(len(o.g.links) > 1); o.Confirmable() {
+		h.Flags = flagConfirm
+	}
+	h.Put(pc.buf)
+	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), First: uint32(o.first)}
+	req.Put(pc.buf[header.Size:])
+	if modes.Has(rdv.Cooperative) && o.early == nil && s.cfg.Mode == nil {
+		o.prefetch(l)
+	}
+}
+
+// register makes the section from off on readable for the peer.
+func (o *outgoing) register(l *link, off int) (err error) {
+	n := min(o.total-off, max(o.first, 1))
+	o.region, err = l.nic.reg.Register(span(o.buf, o.layout, off, n), driver.RemoteRead)
+	o.section = off
+	return err
+}
+
+// prefetch begins the registration of a message that is likely to go as a whole.
+func (o *outgoing) prefetch(l *link) {
+	s := o.g.s
+	pf, ok := l.large.(driver.Prefetcher)
+	if !ok || s.cfg.Section > 0 || len(o.g.links) > 1 || l.nic.lcaps.MaxMessage < o.total {
+		return
+	}
+	pc := s.newPiece(l)
+	pc.chunk = rdv.Chunk{Len: o.total}
+	pc.aim(o.buf, o.layout)
+	if pf.SendPrefetch(&pc.p) != nil {
+		s.freePiece(pc)
+		return
+	}
+	o.early = pc
+}
+
+// unfetch undoes it.
+func (o *outgoing) unfetch() {
+	if pc := o.early; pc != nil {
+		o.early = nil
+		_ = pc.l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
+		o.g.s.freePiece(pc)
+	}
+}
+
+// receiveLong begins to receive a message by rendezvous.
+func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header.Request, extra, key []byte) error {
+	tag := h.Tag
+	r.status.From, r.status.Tag = g, tag
+	if len(extra) > 0 {
+		r.status.Header = copy(r.head, extra)
+	}
+	if len(g.links) == 0 {
+		s.complete(r, g.fault("receive", ErrClosed))
+		return nil
+	}
+	s.stats.Received++
+	s.stats.Long++
+	l := g.links[0]
+	in := s.newIncoming()
+	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
+	in.want = min(in.total, r.room())
+	in.id = s.ins.add(in)
+	r.in = in
+	g.live++
+	offered := rdv.Set(req.Modes)
+	if !contiguous(r.layout) {
+		offered &^= rdv.Set(0).With(rdv.Put).With(rdv.Get)
+	}
+	mode, err := l.choose(offered, in.want)
+	if err != nil {
+		in.err = err
+		in.Fail()
+	}
+	in.mode = mode
+	if mode == rdv.Get {
+		in.key = append(in.key, key...)
+		in.first, in.keyed = int(req.First), int(req.First)
+	}
+	in.confirm = h.Flags&flagConfirm != 0
+	rails := [rdv.MaxRails]rdv.Rail{l.plan(mode, in.want)}
+	if mode == rdv.Get && in.first < rails[0].Chunk {
+		rails[0].Chunk, rails[0].Window = max(in.first, 1), 1
+	}
+	if mode == rdv.Cooperative && in.confirm {
+		g.stripe(in.want, &rails)
+	}
+	in.Begin(in.want, rails[:]...)
+	if in.err != nil {
+		in.Fail()
+	}
+	s.advance(in)
+	return nil
+}
+
+// choose takes the mode of a message: the forced one, else what the
+// capabilities allow and the profile makes the fastest.
+func (l *link) choose(offered rdv.Set, n int) (rdv.Mode, error) {
+	mine := l.modes() & offered
+	if f := l.g.s.cfg.Mode; f != nil {
+		if !mine.Has(*f) {
+			return rdv.Null, fmt.Errorf("%w: mode %v over %s", driver.ErrUnsupported, *f, l.nic.Driver)
+		}
+		return *f, nil
+	}
+	switch {
+	case mine.Has(rdv.Cooperative) && n >= l.nic.longFrom():
+		return rdv.Cooperative, nil
+	case mine.Has(rdv.Cooperative):
+		return rdv.Null, nil
+	case mine.Has(rdv.Put):
+		return rdv.Put, nil
+	}
+	return rdv.Null, nil
+}
+
+// longFrom is from how many bytes on the large track is faster: where the time that its
+// bandwidth saves is that which its latency costs.
+func (n *nic) longFrom() int {
+	small, large := &n.small.Properties().Profile, &n.large.Properties().Profile
+	saved := 1/max(small.Bandwidth, 1) - 1/max(large.Bandwidth, 1) // seconds a byte
+	if saved <= 0 {
+		return 0
+	}
+	return int(large.Latency.Seconds() / saved)
+}
+
+// plan says how a message is cut.
+func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
+	r := rdv.Rail{Usable: true, Chunk: max(n, 1), Window: 1}
+	limit := func(most int) {
+		if most > 0 && most < r.Chunk {
+			r.Chunk, r.Window = most, 4
+		}
+	}
+	switch mode {
+	case rdv.Cooperative:
+		limit(l.nic.lcaps.MaxMessage)
+	case rdv.Put, rdv.Get:
+		if one := l.nic.oneSided(); one != nil {
+			limit(one.MaxPut)
+			limit(one.MaxGet)
+		}
+	}
+	if sec := l.g.s.cfg.Section; mode != rdv.Null && sec > 0 && sec < r.Chunk {
+		r.Chunk, r.Window = sec, 1
+	}
+	return r
+}
+
+// stripe cuts a message so that several rails share it, in proportion to their
+// bandwidth to begin with: then each gets the next chunk when it has done one.
+func (g *Gate) stripe(n int, rails *[rdv.MaxRails]rdv.Rail) {
+	const least, most = 128 << 10, 4 << 20
+	sum := 0.0
+	for _, l := range g.links {
+		if !l.dead && l.large != nil {
+			sum += l.bandwidth()
+		}
+	}
+	for i, l := range g.links {
+		r := l.plan(rdv.Cooperative, n)
+		r.Usable = !l.dead && l.large != nil
+		if r.Usable && n > least {
+			share := int(float64(n) / 4 * l.bandwidth() / sum)
+			r.Chunk, r.Window = min(r.Chunk, max(least, min(share, most))), 2
+		}
+		rails[i] = r
+	}
+}
+
+func (l *link) bandwidth() float64 { return max(l.nic.large.Properties().Profile.Bandwidth, 1) }
+
+// rail is the link of that number; nil if there is none.
+func (g *Gate) rail(n uint8) *link {
+	if int(n) >= len(g.links) {
+		return nil
+	}
+	return g.links[n]
+}
+
+// spares tells whether a message can do without a rail that has failed: its
+// chunks are then asked for over the others.
+func (in *incoming) spares(l *link, err error) bool {
+	if l.rail == 0 || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
+		return false
+	}
+	l.down(err)
+	in.Lost(l.rail)
+	return true
+}
+
+func (n *nic) oneSided() *driver.OneSidedCapabilities {
+	if n.lcaps != nil && n.lcaps.OneSided != nil {
+		return n.lcaps.OneSided
+	}
+	return n.caps.OneSided
+}
+
+// advance posts and asks for what can be, and ends the message if it is over.
+func (s *Session) advance(in *incoming) {
+	for {
+		c, ok := in.Next()
+		if !ok {
+			break
+		}
+		if err := s.begin(in, c); err != nil {
+			in.Failed(c.ID)
+			if l := in.g.rail(c.Rail); l != nil && in.spares(l, err) {
+				continue
+			}
+			in.fail(err)
+		}
+	}
+	if in.Stuck() {
+		in.fail(ErrBroken)
+	}
+	s.settleIn(in)
+}
+
+// fail makes the message fail: the first reason counts.
+func (in *incoming) fail(err error) {
+	if in.err == nil {
+		in.err = err
+	}
+	in.Fail()
+}
+
+// Status of DONE.
+const (
+	statusDone = iota
+	statusFailed
+	statusWithdrawn // by the sender, before anything has moved; the tag is the sender's
+	statusAborted   // by the sender, in the middle; the tag is the sender's
+)
+
+// settleIn completes a receive that is complete, or has failed.
+func (s *Session) settleIn(in *incoming) {
+	complete := in.err == nil && in.Complete()
+	if !complete && !in.Over() {
+		return
+	}
+	g, r := in.g, in.req
+	status := uint8(statusDone)
+	if !complete {
+		status = statusFailed
+	}
+	if !complete || in.mode == rdv.Get || in.want == 0 || in.confirm {
+		pc, body := s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
+		part := header.Part{Status: status, ToSender: true, All: true}
+		part.Put(body)
+		g.tell(pc)
+	}
+	s.ins.remove(in.id)
+	in.spare, s.spareIn = s.spareIn, in
+	g.ended()
+	r.in = nil
+	if errors.Is(in.err, errWithdrawn) {
+		s.repost(r)
+		return
+	}
+	r.status.Len = in.want
+	switch {
+	case !complete:
+		r.status.Len = 0
+		s.complete(r, g.fault("receive", in.err))
+	case in.want < in.total:
+		s.complete(r, g.fault("receive", &driver.TruncatedError{Message: in.total, Buffer: in.want}))
+	default:
+		s.complete(r, nil)
+	}
+}
+
+var (
+	errWithdrawn = errors.New("the sender has taken the message back")
+	errRefused   = fmt.Errorf("%w: the other end could not go on", ErrCanceled)
+)
+
+// repost makes a receive wait again whose message was taken back.
+func (s *Session) repost(r *Request) {
+	r.status = Status{}
+	if a := s.table.Post(&r.recv); a != nil {
+		s.receiveKept(r, a.User.(*kept))
+	}
+}
+
+// ended counts down what a gate that is closing waits for.
+func (g *Gate) ended() {
+	if g.live > 0 {
+		g.live--
+	}
+	if g.leaving || g.byeSeen {
+		g.work()
+	}
+}
+
+// settleOut completes a send that is complete, or has failed.
+func (s *Session) settleOut(o *outgoing) {
+	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() {
+		return
+	}
+	if r := o.region; r != nil {
+		o.region = nil
+		if r.Deregister() == driver.ErrBusy { // the peer is, or has died, in there
+			o.releasing = true
+			pc := s.newPiece(nil)
+			pc.kind, pc.posted, pc.out, pc.region = pieceRelease, true, o, r
+			s.addPiece(pc)
+			return
+		}
+	}
+	o.unfetch()
+	s.outs.remove(o.id)
+	r, g, err := o.req, o.g, o.err
+	o.spare, s.spareOut = s.spareOut, o
+	g.ended()
+	r.out = nil
+	s.complete(r, g.fault("send", err))
+}
+
+// fail makes the message fail.
+func (o *outgoing) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+	o.Fail()
+}
+
+// withdraw takes back a message that the receiver has not answered.
+func (s *Session) withdraw(o *outgoing) bool {
+	if o.Matched() || o.region != nil {
+		return false
+	}
+	g := o.g
+	queued := false
+	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+		if pc := q.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
+			s.recycle(pc)
+			queued = true
+			if q == &g.later {
+				g.live++ // ended counts it down
+			}
+		}
+	}
+	if !queued {
+		pc, body := s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
+		part := header.Part{Status: statusWithdrawn, All: true}
+		part.Put(body)
+		g.tell(pc)
+	}
+	o.unfetch()
+	s.outs.remove(o.id)
+	o.req.out = nil
+	o.spare, s.spareOut = s.spareOut, o
+	g.ended()
+	return true
+}
+
+// dropLong lets the long messages of a gate fail. What drivers still have of
+// them is waited for.
+func (s *Session) dropLong(g *Gate, err error) {
+	s.outs.each(func(_ uint64, o *outgoing) {
+		if o.g == g {
+			o.frags = 0
+			o.fail(err)
+			s.settleOut(o)
+		}
+	})
+	s.ins.each(func(_ uint64, in *incoming) {
+		if in.g != g {
+			return
+		}
+		in.fail(err)
+		if in.mode == rdv.Null { // nothing is in a driver's hands
+			for k := uint32(0); in.Hold() > 0; k++ {
+				in.Failed(k)
+			}
+		}
+		s.cancelPieces(in)
+		s.settleIn(in)
+	})
+}
+
+// refuseLong fails the messages that the peer, which is closing, has not begun to
+// receive.
+func (s *Session) refuseLong(g *Gate) {
+	s.outs.each(func(_ uint64, o *outgoing) {
+		if o.g != g || o.Matched() {
+			return
+		}
+		for pc := g.later.first; pc != nil; pc = pc.next {
+			if pc.out == o {
+				return // it has not been sent: the next connection's
+			}
+		}
+		if pc := g.backlog.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
+			g.live--
+			g.later.push(pc)
+			return
+		}
+		o.fail(ErrClosed)
+		s.settleOut(o)
+	})
+}

@@ -1,0 +1,133 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+func pattern(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
+	_, _ = r.Read(b)
+	return b
+}
+
+// transfer sends from one rank to another and checks every byte.
+func transfer(t *testing.T, from, to *session.Session, n int) {
+	t.Helper()
+	ctx := deadline(t)
+	src, dst := pattern(n, uint64(n)), make([]byte, n)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := from.Gate(to.Rank()).Send(ctx, 9, src); err != nil {
+			t.Errorf("send %d bytes: %v", n, err)
+		}
+	})
+	got, err := to.Gate(from.Rank()).Recv(ctx, 9, dst)
+	wg.Wait()
+	if err != nil || got != n || !bytes.Equal(src, dst) {
+		t.Fatalf("%d bytes: received %d, %v, equal %v", n, got, err, bytes.Equal(src, dst))
+	}
+}
+
+var sizes = []int{0, 1, 8, 40, 256, 257, 4096, 8000, 8192, 8193, 20000, 65536, 1<<20 + 3, 5 << 20}
+
+func TestEveryModeCarriesEveryLength(t *testing.T) {
+	modes := []*rdv.Mode{nil}
+	for m := range rdv.Modes {
+		modes = append(modes, &m)
+	}
+	for _, m := range modes {
+		for _, section := range []int{0, 100_000} {
+			name := "auto"
+			if m != nil {
+				name = m.String()
+			}
+			t.Run(fmt.Sprintf("%s/section %d", name, section), func(t *testing.T) {
+				s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode, c.Section = m, section })
+				for _, n := range sizes {
+					transfer(t, s[0], s[1], n)
+					transfer(t, s[1], s[0], n)
+				}
+				transfer(t, s[0], s[0], 1<<20) // oneself
+			})
+		}
+	}
+}
+
+// Layouts at both ends differ from each other; truncation says both sizes.
+func TestLayoutsAndShortBuffers(t *testing.T) {
+	for m := range rdv.Modes {
+		t.Run(m.String(), func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) {
+				if m == rdv.Null || m == rdv.Cooperative {
+					c.Mode = &m
+				}
+			})
+			ctx := deadline(t)
+			for _, n := range []int{100, 6000, 300_000} {
+				src, dst := pattern(2*n, 1), make([]byte, 3*n)
+				from, err := driver.NewStrided(src, n/10, n/5, 10)
+				if err != nil {
+					t.Fatal(err)
+				}
+				to, err := driver.NewIndexed(dst, []driver.Block{{Offset: 2 * n, Len: n / 3}, {Offset: 5, Len: n/2 - n/3}, {Offset: n, Len: n - n/2 - 7}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() { _ = s[0].Gate(1).SendMsg(ctx, &session.Out{Tag: 1, Layout: from, Header: []byte("head")}) }()
+				head := make([]byte, 10)
+				st, err := s[1].RecvMsg(ctx, &session.In{Match: session.Match{From: s[1].Gate(0), Tag: 1}, Layout: to, Header: head})
+				var short *driver.TruncatedError
+				if !errors.As(err, &short) || short.Message != n || short.Buffer != n-7 || st.Len != n-7 || string(head[:st.Header]) != "head" {
+					t.Fatalf("%d bytes into %d: %v, %+v, header %q", n, n-7, err, st, head[:st.Header])
+				}
+				a, b := make([]byte, n-7), make([]byte, n-7)
+				pa, pb := driver.Packet{Data: from}, driver.Packet{Data: to}
+				ca, cb := pa.Cursor(), pb.Cursor()
+				ca.Gather(a)
+				cb.Gather(b)
+				if !bytes.Equal(a, b) {
+					t.Fatalf("%d bytes differ", n)
+				}
+			}
+		})
+	}
+}
+
+// A message whose sender's context ends before it is matched is gone, and the
+// receive that would have taken it takes the next one.
+func TestSendThatIsTakenBackHasNoEffect(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	transfer(t, s[0], s[1], 10)
+	g := s[0].Gate(1)
+	for range 20 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
+		if err := g.Send(ctx, 5, make([]byte, 100_000)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("send without a receiver: %v", err)
+		}
+		cancel()
+	}
+	want := pattern(100_000, 3)
+	r, err := g.Isend(5, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 100_000)
+	if _, err := s[1].Gate(0).Recv(deadline(t), 5, got); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("receive: %v, equal %v", err, bytes.Equal(got, want))
+	}
+	if _, err := r.Wait(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,218 @@
+package session_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+)
+
+const allAccess = driver.RemoteRead | driver.RemoteWrite | driver.RemoteAtomic
+
+// Native and emulated operations do the same. In an arena the driver does the
+// atomics, in other memory messages do; both are atomic with each other.
+func TestOneSidedOperations(t *testing.T) {
+	for _, k := range []int{0, 1, 2} {
+		arena, emulate := k > 0, k > 1
+		t.Run(fmt.Sprintf("arena %v, emulated %v", arena, emulate), func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })
+			ctx := deadline(t)
+			mem := make([]byte, 1<<20)
+			if arena {
+				a, err := driver.NewArena(1 << 20)
+				if err != nil {
+					t.Fatal(err)
+				}
+				mem = a.Bytes()
+			}
+			region, err := s[1].Register(mem, allAccess)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := s[0].Gate(1)
+			r, err := g.Import(region.Key())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Len() != len(mem) || r.Access() != allAccess || !r.AtomicWithCPU() {
+				t.Fatalf("region of %d bytes, access %d, atomic with CPU %v", r.Len(), r.Access(), r.AtomicWithCPU())
+			}
+			for _, n := range []int{0, 1, 100, 10_000, 1 << 20} {
+				src, dst := pattern(n, 5), make([]byte, n)
+				if err := g.Put(ctx, r, len(mem)-n, src); err != nil {
+					t.Fatalf("put %d: %v", n, err)
+				}
+				if err := g.Get(ctx, r, len(mem)-n, dst); err != nil || !bytes.Equal(src, dst) {
+					t.Fatalf("get %d: %v, equal %v", n, err, bytes.Equal(src, dst))
+				}
+			}
+			atomics(t, g, r)
+			concurrent(t, s, g, r, region)
+			if err := region.Deregister(); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Put(ctx, r, 0, []byte{1}); !errors.Is(err, driver.ErrRemoteKey) {
+				t.Errorf("put with a revoked key: %v", err)
+			}
+		})
+	}
+}
+
+func atomics(t *testing.T, g *session.Gate, r *session.Remote) {
+	ctx := deadline(t)
+	for _, size := range []int{4, 8} {
+		mask := uint64(1)<<(8*size-1)<<1 - 1
+		value := uint64(0xfedcba9876543210) & mask
+		if _, err := g.Atomic(ctx, r, 64, session.Atomic{Op: driver.Swap, Size: size, Operand: value}); err != nil {
+			t.Fatal(err)
+		}
+		for _, tt := range []struct {
+			op   driver.AtomicOp
+			want func(v, x uint64) uint64
+		}{
+			{driver.Add, func(v, x uint64) uint64 { return v + x }},
+			{driver.And, func(v, x uint64) uint64 { return v & x }},
+			{driver.Or, func(v, x uint64) uint64 { return v | x }},
+			{driver.Xor, func(v, x uint64) uint64 { return v ^ x }},
+			{driver.Swap, func(_, x uint64) uint64 { return x }},
+			{driver.CompareSwap, func(_, x uint64) uint64 { return x }},
+		} {
+			x := 0x0f1e2d3c4b5a6978 & mask
+			got, err := g.Atomic(ctx, r, 64, session.Atomic{Op: tt.op, Size: size, Operand: x, Compare: value, Fetch: true})
+			if err != nil || got != value {
+				t.Fatalf("%v of %d bytes: %#x, %v, want %#x", tt.op, size, got, err, value)
+			}
+			value = tt.want(value, x) & mask
+		}
+		if got, err := g.Atomic(ctx, r, 64, session.Atomic{Op: driver.CompareSwap, Size: size, Operand: 1, Compare: value + 1, Fetch: true}); err != nil || got != value {
+			t.Errorf("failing compare-and-swap: %#x, %v, want %#x", got, err, value)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		f    func() error
+		want error
+	}{
+		{"bounds", func() error { return g.Put(ctx, r, r.Len()-1, make([]byte, 2)) }, driver.ErrBounds},
+		{"negative", func() error { return g.Get(ctx, r, -1, make([]byte, 2)) }, driver.ErrBounds},
+		{"alignment", func() error { _, err := g.FetchAdd(ctx, r, 4, 1); return err }, driver.ErrAlignment},
+		{"size", func() error { _, err := g.Atomic(ctx, r, 0, session.Atomic{Size: 2}); return err }, session.ErrInvalid},
+		{"key", func() error { _, err := g.Import([]byte("nonsense that is long enough")); return err }, driver.ErrRemoteKey},
+	} {
+		if err := tt.f(); !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+// concurrent adds from both ranks at once.
+func concurrent(t *testing.T, s []*session.Session, g *session.Gate, r *session.Remote, region *session.Region) {
+	own, err := s[1].Gate(1).Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := deadline(t)
+	if err := g.Put(ctx, r, 128, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	const n = 300
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for range n {
+				if _, err := g.FetchAdd(ctx, r, 128, 1); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			for range n {
+				if _, err := s[1].Gate(1).FetchAdd(ctx, own, 128, 1); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got, err := g.FetchAdd(ctx, r, 128, 0); err != nil || got != 4*n {
+		t.Errorf("counted %d, %v, want %d", got, err, 4*n)
+	}
+}
+
+// What comes after a fence takes effect after what came before.
+func TestFenceOrders(t *testing.T) {
+	for _, emulate := range []bool{false, true} {
+		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })
+		ctx := deadline(t)
+		mem := make([]byte, 1<<20)
+		region, err := s[1].Register(mem, allAccess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := s[0].Gate(1)
+		r, err := g.Import(region.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			first, err := g.Iput(r, 0, bytes.Repeat([]byte{byte(i)}, 1<<20))
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Fence()
+			second, err := g.Iput(r, 500_000, []byte{0xff})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for _, q := range []*session.Request{first, second} {
+				if _, err := q.Wait(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := make([]byte, 3)
+			if err := g.Get(ctx, r, 499_999, got); err != nil || !bytes.Equal(got, []byte{byte(i), 0xff, byte(i)}) {
+				t.Fatalf("round %d: %v, %v", i, got, err)
+			}
+		}
+	}
+}
+
+func TestDumpNamesWhatIsUnderWay(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	r, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s[1].Probe(deadline(t), session.Match{Tag: 1}); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := s[0].Dump(&b); err != nil || !bytes.Contains(b.Bytes(), []byte("1048576 bytes")) {
+		t.Errorf("dump: %v\n%s", err, b.String())
+	}
+	if _, err := s[1].Gate(0).Recv(deadline(t), 1, make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Wait(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEagerLimit(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Eager = 100 })
+	for _, n := range []int{100, 101} {
+		transfer(t, s[0], s[1], n)
+	}
+	if got := s[1].Stats().Long; got != 1 {
+		t.Errorf("%d messages were long, want 1", got)
+	}
+}

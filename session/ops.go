@@ -1,0 +1,446 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// ErrUnknown means that a connection ended while an atomic was under way: it may
+// or may not have been carried out. The error is ErrBroken or ErrClosed as well.
+var ErrUnknown = errors.New("outcome unknown")
+
+// Atomic is an operation on an integer of a remote region.
+type Atomic struct {
+	Op      driver.AtomicOp
+	Size    int    // 4 or 8 bytes
+	Operand uint64 // for CompareSwap the new value
+	Compare uint64 // CompareSwap: the value expected
+	Fetch   bool   // whether Status.Value is wanted
+}
+
+// What an operation does.
+const (
+	opPut uint8 = iota
+	opGet
+	opAtomic // and the driver's number of the operation
+)
+
+// Op is a one-sided operation under way.
+type Op struct {
+	d       driver.Op
+	g       *Gate
+	l       *link // the driver's: native
+	req     *Request
+	what    uint8
+	remote  *Remote
+	off     int
+	buf     []byte
+	atomic  Atomic
+	posted  bool
+	fenced  bool
+	id      uint64 // by messages
+	next    int    // bytes asked for
+	done    int    // bytes answered
+	flying  int    // messages not answered
+	err     error
+	started bool
+}
+
+// Iput writes buf into the peer's region at off. Done means visible to the
+// peer's CPU. Operations are not ordered among each other or with messages,
+// except by Fence. Errors: driver.ErrBounds, ErrAccess and ErrAlignment, found here
+// or by the request; driver.ErrRemoteKey.
+func (g *Gate) Iput(r *Remote, off int, buf []byte) (*Request, error) {
+	return g.operate(&Op{what: opPut, remote: r, off: off, buf: buf}, "put")
+}
+
+// Put is Iput, waited for.
+func (g *Gate) Put(ctx context.Context, r *Remote, off int, buf []byte) error {
+	_, err := waitOp(ctx)(g.Iput(r, off, buf))
+	return err
+}
+
+// Iget reads the peer's region at off into buf.
+func (g *Gate) Iget(r *Remote, off int, buf []byte) (*Request, error) {
+	return g.operate(&Op{what: opGet, remote: r, off: off, buf: buf}, "get")
+}
+
+// Get is Iget, waited for.
+func (g *Gate) Get(ctx context.Context, r *Remote, off int, buf []byte) error {
+	_, err := waitOp(ctx)(g.Iget(r, off, buf))
+	return err
+}
+
+// Iatomic applies an operation to the integer at off, a multiple of its size.
+func (g *Gate) Iatomic(r *Remote, off int, a Atomic) (*Request, error) {
+	return g.operate(&Op{what: opAtomic + uint8(a.Op), remote: r, off: off, atomic: a}, a.Op.String())
+}
+
+// Atomic is Iatomic, waited for. It returns the value before, with Fetch.
+func (g *Gate) Atomic(ctx context.Context, r *Remote, off int, a Atomic) (uint64, error) {
+	st, err := waitOp(ctx)(g.Iatomic(r, off, a))
+	return st.Value, err
+}
+
+// FetchAdd adds to the 64-bit integer at off and returns the value before.
+func (g *Gate) FetchAdd(ctx context.Context, r *Remote, off int, add uint64) (uint64, error) {
+	return g.Atomic(ctx, r, off, Atomic{Op: driver.Add, Size: 8, Operand: add, Fetch: true})
+}
+
+// CompareSwap puts the new value at off if the old one is there, and returns what
+// was.
+func (g *Gate) CompareSwap(ctx context.Context, r *Remote, off int, old, new uint64) (uint64, error) {
+	return g.Atomic(ctx, r, off, Atomic{Op: driver.CompareSwap, Size: 8, Operand: new, Compare: old, Fetch: true})
+}
+
+func waitOp(ctx context.Context) func(*Request, error) (Status, error) {
+	return func(r *Request, err error) (Status, error) {
+		if err != nil {
+			return Status{}, err
+		}
+		return r.Wait(ctx)
+	}
+}
+
+// Fence orders: operations on this gate that begin after it take effect after
+// those before.
+func (g *Gate) Fence() {
+	g.s.mu.lock()
+	defer g.s.leave()
+	g.fenced = g.ops > 0
+}
+
+// Flush blocks until all operations on this gate are done. Their requests still
+// have to be waited for.
+func (g *Gate) Flush(ctx context.Context) error {
+	return g.fault("flush", g.s.await(ctx, func() bool { return g.ops == 0 }))
+}
+
+func (o *Op) check() error {
+	n := len(o.buf)
+	need := driver.RemoteWrite
+	switch {
+	case o.what == opGet:
+		need = driver.RemoteRead
+	case o.what >= opAtomic:
+		need, n = driver.RemoteAtomic, o.atomic.Size
+		if o.atomic.Op > driver.CompareSwap || n != 4 && n != 8 {
+			return fmt.Errorf("%w: no such atomic", ErrInvalid)
+		}
+		if o.off%n != 0 {
+			return driver.ErrAlignment
+		}
+	}
+	switch {
+	case o.remote == nil || o.remote.g != o.g:
+		return fmt.Errorf("%w: the region is not of this gate's peer", ErrInvalid)
+	case o.remote.access&need == 0:
+		return driver.ErrAccess
+	case o.off < 0 || n > o.remote.n || o.off > o.remote.n-n:
+		return driver.ErrBounds
+	}
+	return nil
+}
+
+func (g *Gate) operate(o *Op, name string) (*Request, error) {
+	s := g.s
+	o.g = g
+	s.mu.lock()
+	defer s.leave()
+	if err := g.ready(name); err != nil {
+		return nil, err
+	}
+	if err := o.check(); err != nil {
+		return nil, g.fault(name, err)
+	}
+	r := s.request(name)
+	r.g = g
+	o.req = r
+	g.ops++
+	g.live++
+	o.fenced = g.fenced
+	if g.state == gateIdle {
+		g.connect()
+	}
+	s.liveOps = append(s.liveOps, o)
+	if o.move(s) {
+		s.removeOp(o)
+	} else {
+		s.kickMover()
+	}
+	return r, nil
+}
+
+func (s *Session) removeOp(o *Op) {
+	for i := len(s.liveOps) - 1; i >= 0; i-- {
+		if s.liveOps[i] == o {
+			s.liveOps = append(s.liveOps[:i], s.liveOps[i+1:]...)
+			return
+		}
+	}
+}
+
+// moveOps moves on all operations under way.
+func (s *Session) moveOps() bool {
+	moved := false
+	for i := 0; i < len(s.liveOps); i++ {
+		o := s.liveOps[i]
+		if o.move(s) {
+			s.removeOp(o)
+			moved = true
+			i--
+		}
+	}
+	return moved
+}
+
+// move takes the next step of an operation. True when it is over, and completed.
+func (o *Op) move(s *Session) bool {
+	g := o.g
+	if o.fenced {
+		for _, x := range s.liveOps {
+			if x == o {
+				break
+			}
+			if x.g == g {
+				return false // one before it is under way
+			}
+		}
+		o.fenced, g.fenced = false, false
+	}
+	if !o.started {
+		if g.state != gateUp && g.state != gateClosing {
+			return false
+		}
+		o.started = true
+		o.choose()
+	}
+	if o.l == nil {
+		return o.send(s)
+	}
+	if !o.posted {
+		var err error
+		switch o.what {
+		case opPut:
+			err = o.l.one.PutPost(&o.d)
+		case opGet:
+			err = o.l.one.GetPost(&o.d)
+		default:
+			err = o.l.one.AtomicPost(&o.d)
+		}
+		if err == driver.ErrBusy {
+			return false
+		}
+		if err != nil {
+			o.end(s, err)
+			return true
+		}
+		o.posted = true
+	}
+	done, err := o.l.one.OpPoll(&o.d)
+	if !done {
+		return false
+	}
+	o.req.status.Value = o.d.Result
+	o.end(s, err)
+	return true
+}
+
+// choose takes the driver where it can do the operation, else messages.
+func (o *Op) choose() {
+	l := o.g.links[0]
+	region, flags := o.remote.over(l)
+	if region == nil || o.g.s.cfg.Emulate {
+		return
+	}
+	one := l.nic.oneSided()
+	switch n := len(o.buf); {
+	case o.what == opPut && (!one.Put || n > one.MaxPut || (o.off|n)%max(one.PutAlignment, 1) != 0),
+		o.what == opGet && (!one.Get || n > one.MaxGet || (o.off|n)%max(one.GetAlignment, 1) != 0),
+		o.what >= opAtomic && flags&keyAtomics == 0:
+		return
+	}
+	o.l = l
+	l.pieces++
+	o.d = driver.Op{
+		Local: o.buf, Remote: region, Offset: o.off,
+		Atomic: o.atomic.Op, Size: o.atomic.Size, Operand: o.atomic.Operand, Compare: o.atomic.Compare, Fetch: o.atomic.Fetch,
+	}
+}
+
+// end completes an operation.
+func (o *Op) end(s *Session, err error) {
+	g := o.g
+	g.ops--
+	if l := o.l; l != nil {
+		o.l = nil
+		if l.pieces--; l.dead {
+			s.bury(l)
+		}
+	}
+	if o.id != 0 {
+		s.ops.remove(o.id)
+	}
+	if err != nil && o.what >= opAtomic && isGone(err) {
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	g.ended()
+	s.complete(o.req, g.fault(o.req.op, err))
+}
+
+// maxFlying is how many messages of one operation are unanswered at most.
+const maxFlying = 16
+
+// send asks the peer's CPU to do it. True when all is answered.
+func (o *Op) send(s *Session) bool {
+	g := o.g
+	if o.id == 0 {
+		o.id = s.ops.add(o)
+	}
+	most := min(g.links[0].eager, s.eager) - header.Size - header.BodySize(header.Op)
+	for o.err == nil && o.flying < maxFlying && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
+		n := min(len(o.buf)-o.next, most)
+		op := header.Operation{
+			ID: o.id, Region: o.remote.id, Offset: uint64(o.off + o.next), Length: uint32(n), What: o.what,
+			Size: uint8(o.atomic.Size), Operand: o.atomic.Operand, Compare: o.atomic.Compare,
+		}
+		pc := s.parcel(header.Size + header.BodySize(header.Op))
+		h := header.Header{Kind: header.Op}
+		if o.what == opPut {
+			h.Length = uint32(n)
+			if n > 0 {
+				pc.iov[1] = o.buf[o.next : o.next+n]
+			}
+		}
+		h.Put(pc.buf)
+		op.Put(pc.buf[header.Size:])
+		o.next += n
+		o.flying++
+		if n == 0 {
+			o.done = -1 // asked for
+		}
+		g.tell(pc)
+		if o.req.done || g.state == gateBroken {
+			return false
+		}
+	}
+	return false // replies end it
+}
+
+// Statuses of a reply.
+var opErrors = [...]error{nil, driver.ErrRemoteKey, driver.ErrAccess, driver.ErrBounds, driver.ErrAlignment, driver.ErrInvalid}
+
+// operation does what a peer asks for.
+func (l *link) operation(body, data []byte) error {
+	s, g := l.g.s, l.g
+	var op header.Operation
+	if err := op.Parse(body); err != nil {
+		return err
+	}
+	most := l.eager - header.Size - header.BodySize(header.Reply)
+	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
+		return header.ErrMalformed
+	}
+	var out header.Outcome
+	answer, status := s.carryOut(&op, data, &out)
+	for i, e := range opErrors {
+		if status == e {
+			out.Status = uint8(i)
+		}
+	}
+	pc, b := s.control(header.Header{Kind: header.Reply, Tag: op.ID}, answer)
+	out.Put(b)
+	g.tell(pc)
+	return nil
+}
+
+// carryOut checks and does an operation. It returns one of opErrors.
+func (s *Session) carryOut(op *header.Operation, data []byte, out *header.Outcome) (answer []byte, err error) {
+	r, ok := s.regions[op.Region]
+	if !ok {
+		return nil, driver.ErrRemoteKey
+	}
+	n, need := uint64(op.Length), driver.RemoteWrite
+	switch {
+	case op.What == opGet:
+		need = driver.RemoteRead
+	case op.What >= opAtomic:
+		n, need = uint64(op.Size), driver.RemoteAtomic
+		if n != 4 && n != 8 || driver.AtomicOp(op.What-opAtomic) > driver.CompareSwap {
+			return nil, driver.ErrInvalid
+		}
+	}
+	switch {
+	case r.access&need == 0:
+		return nil, driver.ErrAccess
+	case n > uint64(len(r.mem)) || op.Offset > uint64(len(r.mem))-n:
+		return nil, driver.ErrBounds
+	}
+	mem := r.mem[op.Offset : op.Offset+n]
+	switch {
+	case op.What == opPut:
+		copy(mem, data)
+	case op.What == opGet:
+		answer = mem
+	case uintptr(unsafe.Pointer(&mem[0]))%uintptr(n) != 0:
+		return nil, driver.ErrAlignment
+	default:
+		out.Result = apply(mem, driver.AtomicOp(op.What-opAtomic), op.Operand, op.Compare)
+	}
+	return answer, nil
+}
+
+// reply takes the answer to an operation.
+func (l *link) reply(h *header.Header, body, data []byte) error {
+	s := l.g.s
+	var out header.Outcome
+	if err := out.Parse(body); err != nil {
+		return err
+	}
+	o, ok := s.ops.get(h.Tag)
+	if !ok || o.g != l.g {
+		s.stats.Bad++
+		return nil
+	}
+	o.flying--
+	if int(out.Status) >= len(opErrors) || o.flying < 0 {
+		return header.ErrMalformed
+	}
+	if err := opErrors[out.Status]; err != nil {
+		o.err = err
+	}
+	o.done = max(o.done, 0)
+	if o.what == opGet && o.err == nil {
+		if len(data) > o.next-o.done {
+			return header.ErrMalformed
+		}
+		o.done += copy(o.buf[o.done:], data)
+	}
+	o.req.status.Value = out.Result
+	if o.flying == 0 && (o.err != nil || o.next == len(o.buf)) {
+		s.removeOp(o)
+		o.end(s, o.err)
+		return nil
+	}
+	o.send(s)
+	return nil
+}
+
+// dropOps lets the operations on a gate fail. The driver's own are polled until
+// it lets go of their memory.
+func (s *Session) dropOps(g *Gate, err error) {
+	for i := 0; i < len(s.liveOps); i++ {
+		o := s.liveOps[i]
+		if o.g != g || o.l != nil && o.posted {
+			continue
+		}
+		s.removeOp(o)
+		i--
+		o.end(s, err)
+	}
+}

@@ -1,0 +1,248 @@
+package session
+
+import (
+	"errors"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// parcel is a message of the small track on its way out: waiting for room, or
+// in the driver's hands.
+type parcel struct {
+	p    driver.Packet
+	iov  [2][]byte
+	buf  []byte    // header, and what was copied behind it
+	req  *Request  // completes when the parcel has left; nil: nobody waits
+	out  *outgoing // of an RTS
+	frag *outgoing // of a fragment
+	next *parcel
+	room [128]byte
+	big  []byte
+}
+
+// copyMax is up to how many bytes of a message are copied behind the header, so that the
+// send is done for the caller whatever the driver says.
+const copyMax = 256
+
+// parcelQueue is a queue of parcels.
+type parcelQueue struct {
+	first, last *parcel
+	n           int
+}
+
+func (q *parcelQueue) push(pc *parcel) {
+	pc.next = nil
+	if q.last != nil {
+		q.last.next = pc
+	} else {
+		q.first = pc
+	}
+	q.last = pc
+	q.n++
+}
+
+func (q *parcelQueue) pushFront(pc *parcel) {
+	if pc.next = q.first; q.first == nil {
+		q.last = pc
+	}
+	q.first = pc
+	q.n++
+}
+
+func (q *parcelQueue) pop() *parcel {
+	pc := q.first
+	if pc == nil {
+		return nil
+	}
+	if q.first = pc.next; q.first == nil {
+		q.last = nil
+	}
+	pc.next = nil
+	q.n--
+	return pc
+}
+
+// remove takes out the first parcel for which f holds.
+func (q *parcelQueue) remove(f func(*parcel) bool) *parcel {
+	var before *parcel
+	for pc := q.first; pc != nil; before, pc = pc, pc.next {
+		if !f(pc) {
+			continue
+		}
+		if before != nil {
+			before.next = pc.next
+		} else {
+			q.first = pc.next
+		}
+		if q.last == pc {
+			q.last = before
+		}
+		pc.next = nil
+		q.n--
+		return pc
+	}
+	return nil
+}
+
+// parcel takes a free parcel with room for n bytes of header and body.
+func (s *Session) parcel(n int) *parcel {
+	pc := s.parcels
+	if pc == nil {
+		pc = new(parcel)
+	} else {
+		s.parcels = pc.next
+		pc.next = nil
+	}
+	switch {
+	case n <= len(pc.room):
+		pc.buf = pc.room[:n]
+	default:
+		if n > cap(pc.big) {
+			pc.big = make([]byte, 2*n)
+		}
+		pc.buf = pc.big[:n]
+	}
+	return pc
+}
+
+func (s *Session) recycle(pc *parcel) {
+	pc.req, pc.out, pc.frag = nil, nil, nil
+	pc.iov[1] = nil
+	pc.p.IOV = nil
+	pc.next = s.parcels
+	s.parcels = pc
+}
+
+// control makes a parcel of a control message with its body and data.
+func (s *Session) control(h header.Header, data []byte) (pc *parcel, body []byte) {
+	n := header.Size + header.BodySize(h.Kind)
+	h.Length = uint32(len(data))
+	pc = s.parcel(n + len(data))
+	h.Put(pc.buf)
+	copy(pc.buf[n:], data)
+	return pc, pc.buf[header.Size:n]
+}
+
+// maxBuffered is how many parcels may wait at a gate whose senders have been
+// told that they are done.
+const maxBuffered = 256
+
+// dispatch sends a parcel, or queues it behind those that wait. It tells
+// whether the parcel has left.
+func (g *Gate) dispatch(pc *parcel) bool {
+	switch {
+	case g.state == gateUp && g.backlog.n == 0, g.state == gateClosing && g.backlog.n == 0:
+		if left, taken := g.links[0].post(pc); taken {
+			return left
+		}
+	case g.state == gateIdle:
+		g.connect()
+	case g.state == gateBroken:
+		g.s.lost(pc, g.err)
+		return true
+	}
+	g.backlog.push(pc)
+	g.work()
+	return false
+}
+
+// post gives a parcel to the driver. Not taken: there is no room.
+func (l *link) post(pc *parcel) (left, taken bool) {
+	if pc.out != nil {
+		pc.out.offer(l, pc)
+	}
+	pc.iov[0] = pc.buf
+	if pc.iov[1] == nil {
+		pc.p.IOV = pc.iov[:1]
+	} else {
+		pc.p.IOV = pc.iov[:2]
+	}
+	err := l.small.SendPost(&pc.p)
+	if err == nil {
+		var done bool
+		if done, err = l.small.SendPoll(&pc.p); !done {
+			l.sending.push(pc)
+			l.g.work()
+			return false, true
+		}
+	}
+	if err == driver.ErrBusy {
+		return false, false
+	}
+	s := l.g.s
+	if err != nil {
+		s.lost(pc, l.g.fault("send", err))
+		l.down(err)
+		return true, true
+	}
+	s.left(pc)
+	return true, true
+}
+
+// left ends a parcel that the driver has sent.
+func (s *Session) left(pc *parcel) {
+	if pc.req != nil {
+		s.complete(pc.req, nil)
+	}
+	if o := pc.frag; o != nil {
+		o.frags--
+		s.settleOut(o)
+	}
+	s.recycle(pc)
+}
+
+// lost ends a parcel that will not be sent.
+func (s *Session) lost(pc *parcel, err error) {
+	if pc.req != nil {
+		s.complete(pc.req, err)
+	}
+	s.recycle(pc)
+}
+
+// work puts the gate on the list of those with something to send.
+func (g *Gate) work() {
+	if !g.listed {
+		g.listed = true
+		g.s.busy = append(g.s.busy, g)
+		g.s.kickMover()
+	}
+}
+
+// push moves on what waits to leave. It tells whether anything did, and whether
+// something is left.
+func (g *Gate) push() (moved, more bool) {
+	for _, l := range g.links {
+		for l.sending.n > 0 {
+			pc := l.sending.first
+			done, err := l.small.SendPoll(&pc.p)
+			if !done {
+				break
+			}
+			moved = true
+			l.sending.pop()
+			if err != nil {
+				g.s.lost(pc, g.fault("send", err))
+				l.down(err)
+				return moved, len(g.links) > 0
+			}
+			g.s.left(pc)
+		}
+	}
+	for g.backlog.n > 0 && (g.state == gateUp || g.state == gateClosing) {
+		pc := g.backlog.pop()
+		left, taken := g.links[0].post(pc)
+		if !taken {
+			g.backlog.pushFront(pc)
+			break
+		}
+		moved = moved || left
+	}
+	for _, l := range g.links {
+		more = more || l.sending.n > 0
+	}
+	return moved, more || g.backlog.n > 0
+}
+
+// isGone tells whether an error means the end of a connection.
+func isGone(err error) bool { return errors.Is(err, ErrBroken) || errors.Is(err, ErrClosed) }

@@ -1,0 +1,55 @@
+package session
+
+import "github.com/bywash/bywash/driver"
+
+// part is a part of a layout, as a layout.
+type part struct {
+	of     driver.Layout
+	off, n int
+	first  int // segment that holds off
+	skip   int // bytes of it before
+	count  int
+}
+
+func (p *part) set(of driver.Layout, off, n int) {
+	*p = part{of: of, off: off, n: n}
+	if n == 0 {
+		return
+	}
+	p.first, p.skip = of.At(off)
+	last, _ := of.At(off + n - 1)
+	p.count = last - p.first + 1
+}
+
+// Len implements driver.Layout.
+func (p *part) Len() int { return p.n }
+
+// Segments implements driver.Layout.
+func (p *part) Segments() int { return p.count }
+
+// Segment implements driver.Layout.
+func (p *part) Segment(i int) []byte {
+	b := p.of.Segment(p.first + i)
+	if i == p.count-1 {
+		seg, at := p.of.At(p.off + p.n - 1)
+		if seg == p.first+i {
+			b = b[:at+1]
+		}
+	}
+	if i == 0 {
+		b = b[p.skip:]
+	}
+	return b
+}
+
+// At implements driver.Layout.
+func (p *part) At(off int) (int, int) {
+	if off >= p.n {
+		return p.count, 0
+	}
+	seg, at := p.of.At(p.off + off)
+	if seg == p.first {
+		at -= p.skip
+	}
+	return seg - p.first, at
+}

@@ -1,0 +1,384 @@
+package session
+
+import (
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// pieceKind says what a piece does.
+type pieceKind uint8
+
+const (
+	pieceSend    pieceKind = iota // on the large track
+	pieceRecv                     // on the large track
+	piecePut                      // one-sided, by the sender
+	pieceGet                      // one-sided, by the receiver
+	pieceTarget                   // registered for the sender's put
+	pieceRelease                  // a region that the peer is still inside
+	pieceFrags                    // cut into fragments on the small track
+)
+
+// piece is one chunk of a long message in a driver's hands, or waiting for room
+// there.
+type piece struct {
+	kind    pieceKind
+	posted  bool
+	l       *link
+	chunk   rdv.Chunk
+	number  uint32    // receiving end: of the chunk in its RTR
+	out     *outgoing // the sending end
+	in      *incoming // the receiving end
+	p       driver.Packet
+	iov     [1][]byte
+	part    part
+	op      driver.Op
+	region  driver.Region
+	rdv     []byte   // what the receiver's driver has said
+	updates [][]byte // that came before the post
+	next    *piece
+}
+
+func (s *Session) newPiece(l *link) *piece {
+	pc := s.sparePc
+	if pc == nil {
+		pc = new(piece)
+	} else {
+		s.sparePc = pc.next
+		*pc = piece{rdv: pc.rdv[:0]}
+	}
+	if pc.l = l; l != nil {
+		l.pieces++
+	}
+	return pc
+}
+
+func (s *Session) freePiece(pc *piece) {
+	if l := pc.l; l != nil {
+		if l.pieces--; l.dead {
+			s.bury(l)
+		}
+	}
+	pc.l, pc.out, pc.in = nil, nil, nil
+	pc.next = s.sparePc
+	s.sparePc = pc
+}
+
+// aim points the packet at the chunk's part of the memory.
+func (pc *piece) aim(buf []byte, layout driver.Layout) {
+	if layout == nil {
+		pc.iov[0] = buf[pc.chunk.Off : pc.chunk.Off+pc.chunk.Len]
+		pc.p.IOV = pc.iov[:]
+		return
+	}
+	pc.part.set(layout, pc.chunk.Off, pc.chunk.Len)
+	pc.p.IOV, pc.p.Data = nil, &pc.part
+}
+
+// contiguous tells whether memory lies in one piece.
+func contiguous(layout driver.Layout) bool { return layout == nil || layout.Segments() <= 1 }
+
+// span is a part of contiguous memory.
+func span(buf []byte, layout driver.Layout, off, n int) []byte {
+	if layout != nil && layout.Segments() > 0 {
+		buf = layout.Segment(0)
+	}
+	return buf[off : off+n]
+}
+
+// begin starts a chunk at the receiver: it is posted, or waits for room, and
+// asked for.
+func (s *Session) begin(in *incoming, c rdv.Chunk) error {
+	l := in.g.links[c.Rail]
+	r := in.req
+	if l.dead {
+		return ErrBroken
+	}
+	if in.mode == rdv.Null {
+		in.moved = c.Off
+		in.ask(c, nil)
+		return nil
+	}
+	pc := s.newPiece(l)
+	pc.in, pc.chunk = in, c
+	switch in.mode {
+	case rdv.Cooperative:
+		pc.kind = pieceRecv
+		pc.aim(r.buf, r.layout)
+	case rdv.Put:
+		pc.kind = pieceTarget
+		region, err := l.nic.reg.Register(span(r.buf, r.layout, c.Off, c.Len), driver.RemoteWrite)
+		if err != nil {
+			s.freePiece(pc)
+			return err
+		}
+		pc.region, pc.posted = region, true
+		pc.number = in.ask(c, region.Key())
+	case rdv.Get:
+		pc.kind = pieceGet
+		pc.op.Local = span(r.buf, r.layout, c.Off, c.Len)
+	}
+	s.addPiece(pc)
+	if pc.posted {
+		return nil
+	}
+	return s.repostFailed(pc, pc.post())
+}
+
+// repostFailed takes a piece away whose post has failed.
+func (s *Session) repostFailed(pc *piece, err error) error {
+	if err == nil || err == driver.ErrBusy {
+		return nil
+	}
+	for i := range s.pieces {
+		if s.pieces[i] == pc {
+			s.removePiece(i)
+			break
+		}
+	}
+	s.freePiece(pc)
+	return err
+}
+
+func (s *Session) addPiece(pc *piece) {
+	s.pieces = append(s.pieces, pc)
+	s.kickMover()
+}
+
+func (s *Session) removePiece(i int) {
+	last := len(s.pieces) - 1
+	s.pieces[i] = s.pieces[last]
+	s.pieces[last] = nil
+	s.pieces = s.pieces[:last]
+}
+
+// ask sends the RTR of a chunk. Chunks are numbered for the sender in the order
+// of their RTRs, as posts may wait for room, or fail.
+func (in *incoming) ask(c rdv.Chunk, data []byte) uint32 {
+	number := in.asked
+	in.asked++
+	pc, body := in.g.s.control(header.Header{Kind: header.RTR, Tag: in.peer}, data)
+	rtr := header.Ready{
+		ID: in.id, Offset: uint64(c.Off), Length: uint64(c.Len), Want: uint64(in.want), Chunk: number, Mode: uint8(in.mode), Rail: c.Rail,
+	}
+	rtr.Put(body)
+	in.g.tell(pc)
+	return number
+}
+
+// post gives a piece to the driver. ErrBusy: not now.
+func (pc *piece) post() error {
+	l := pc.l
+	var err error
+	switch pc.kind {
+	case pieceRecv:
+		if err = l.large.RecvPost(&pc.p); err == nil {
+			pc.number = pc.in.ask(pc.chunk, pc.p.RdvData)
+		}
+	case pieceSend:
+		pc.p.RdvData = pc.rdv
+		if err = l.large.SendPost(&pc.p); err == nil && len(pc.updates) > 0 {
+			up := l.large.(driver.RdvUpdater)
+			for _, b := range pc.updates {
+				_ = up.SendRdvUpdate(&pc.p, b)
+			}
+			pc.updates = nil
+		}
+	case piecePut:
+		if pc.op.Remote == nil {
+			if pc.op.Remote, err = l.one.Import(pc.rdv); err != nil {
+				return err
+			}
+		}
+		err = l.one.PutPost(&pc.op)
+	case pieceGet:
+		in := pc.in
+		if pc.chunk.Off+pc.chunk.Len > in.keyed {
+			return driver.ErrBusy // until the key has come
+		}
+		if pc.op.Remote, err = l.one.Import(in.key); err != nil {
+			return err
+		}
+		pc.op.Offset = pc.chunk.Off - in.base
+		err = l.one.GetPost(&pc.op)
+	}
+	pc.posted = err == nil
+	return err
+}
+
+// poll asks the driver. A piece that is done is taken away.
+func (pc *piece) poll(s *Session) (done bool, err error) {
+	l := pc.l
+	if !pc.posted && pc.kind != pieceFrags {
+		if l.dead || pc.in != nil && pc.in.err != nil || pc.out != nil && pc.out.err != nil {
+			return true, ErrCanceled
+		}
+		if err := pc.post(); err != nil {
+			return err != driver.ErrBusy, err
+		}
+	}
+	switch pc.kind {
+	case pieceRecv:
+		if done, err = l.large.RecvPoll(&pc.p); !done {
+			pc.update()
+		}
+	case pieceSend:
+		done, err = l.large.SendPoll(&pc.p)
+	case piecePut, pieceGet:
+		done, err = l.one.OpPoll(&pc.op)
+	case pieceTarget:
+		if pc.in.err != nil {
+			err := pc.region.Deregister()
+			return err != driver.ErrBusy, ErrCanceled
+		}
+	case pieceRelease:
+		return pc.region.Deregister() != driver.ErrBusy, nil
+	case pieceFrags:
+		return pc.cut(s), nil
+	}
+	return done, err
+}
+
+// update carries new rdv data of the receiver's driver to the sender's.
+func (pc *piece) update() {
+	up, ok := pc.l.large.(driver.RdvUpdater)
+	if !ok || !pc.l.nic.lcaps.RdvUpdate {
+		return
+	}
+	for {
+		b, err := up.RecvRdvUpdate(&pc.p)
+		if err != nil || b == nil {
+			return
+		}
+		pc.in.g.cookie(pc.in.peer, header.Part{Chunk: pc.number, ToSender: true}, b)
+	}
+}
+
+// cookie sends new rdv data, or a new key.
+func (g *Gate) cookie(to uint64, part header.Part, data []byte) {
+	out, body := g.s.control(header.Header{Kind: header.Cookie, Tag: to}, data)
+	part.Put(body)
+	g.tell(out)
+}
+
+// Fragments of one message that are on their way out at most.
+const maxFrags = 16
+
+// cut sends fragments of mode Null. True when all of the chunk are on their way.
+func (pc *piece) cut(s *Session) bool {
+	o, g, l := pc.out, pc.out.g, pc.l
+	if o.err != nil || l.dead {
+		return true
+	}
+	at := header.Size + header.BodySize(header.Frag)
+	for o.frags < maxFrags && o.next < o.limit {
+		n := min(o.limit-o.next, l.eager-at)
+		size := at
+		if o.layout != nil {
+			size += n
+		}
+		f := s.parcel(size)
+		h := header.Header{Kind: header.Frag, Tag: o.peer, Length: uint32(n)}
+		h.Put(f.buf)
+		header.PutUint64(f.buf[header.Size:], uint64(o.next))
+		if o.layout != nil {
+			p := driver.Packet{Data: o.layout}
+			c := p.Cursor()
+			c.Seek(o.next)
+			c.Gather(f.buf[at:])
+		} else {
+			f.iov[1] = o.buf[o.next : o.next+n]
+		}
+		o.next += n
+		o.frags++
+		f.frag = o
+		g.tell(f)
+		if l.dead || o.err != nil {
+			return true
+		}
+	}
+	return o.next == o.limit && o.frags == 0
+}
+
+// movePieces posts and polls what is under way.
+func (s *Session) movePieces() bool {
+	moved := false
+	for i := 0; i < len(s.pieces); i++ {
+		pc := s.pieces[i]
+		frags := 0
+		if pc.kind == pieceFrags {
+			frags = pc.out.next
+		}
+		done, err := pc.poll(s)
+		if !done {
+			moved = moved || pc.kind == pieceFrags && pc.out.next != frags
+			continue
+		}
+		moved = true
+		if i < len(s.pieces) && s.pieces[i] == pc {
+			s.removePiece(i)
+			i--
+		} else {
+			s.forgetPiece(pc)
+		}
+		s.ended(pc, err)
+	}
+	return moved
+}
+
+// forgetPiece removes one whose place has changed.
+func (s *Session) forgetPiece(pc *piece) {
+	for i := range s.pieces {
+		if s.pieces[i] == pc {
+			s.removePiece(i)
+			return
+		}
+	}
+}
+
+// ended tells the halves that a piece is out of the driver's hands.
+func (s *Session) ended(pc *piece, err error) {
+	in, out, c, kind, l := pc.in, pc.out, pc.chunk, pc.kind, pc.l
+	if kind == piecePut && err == nil && !l.dead {
+		p, body := s.control(header.Header{Kind: header.Done, Tag: out.peer}, nil)
+		part := header.Part{Chunk: c.ID}
+		part.Put(body)
+		out.g.tell(p)
+	}
+	s.freePiece(pc)
+	switch {
+	case kind == pieceRelease:
+		out.releasing = false
+		s.settleOut(out)
+	case in != nil && err == nil:
+		if kind == pieceGet && in.keyed < in.want && c.Off+c.Len == in.keyed {
+			in.nextSection(c)
+		}
+		in.Done(c.ID)
+		s.advance(in)
+	case in != nil:
+		in.Failed(c.ID)
+		if in.spares(l, err) {
+			s.advance(in)
+			return
+		}
+		in.fail(err)
+		s.cancelPieces(in)
+		s.settleIn(in)
+	default:
+		out.Left(c.Len, err == nil)
+		if err != nil {
+			out.lostChunk(l, err)
+		}
+		s.settleOut(out)
+	}
+}
+
+// cancelPieces asks the drivers for a message's memory back.
+func (s *Session) cancelPieces(in *incoming) {
+	for _, pc := range s.pieces {
+		if pc.in == in && pc.kind == pieceRecv && pc.posted {
+			_ = pc.l.large.RecvCancel(&pc.p)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package session
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Direction says what Progress looks at first.
+type Direction uint8
+
+const (
+	InFirst  Direction = iota // what arrives
+	OutFirst                  // what waits to leave
+)
+
+// takeBatch is how many messages of one peer are taken in a row.
+const takeBatch = 16
+
+// Progress makes progress, what arrives first. It never blocks, and tells
+// whether anything happened. Programs with background progress need not call it.
+func (s *Session) Progress() bool { return s.ProgressDir(InFirst) }
+
+// ProgressDir is Progress with a direction.
+func (s *Session) ProgressDir(d Direction) bool {
+	if !s.mu.tryLock() {
+		runtime.Gosched()
+		return false // somebody else does it
+	}
+	defer s.leave()
+	s.epoch++
+	if d == OutFirst {
+		out := s.pushAll()
+		return s.pollIn() || out
+	}
+	in := s.pollIn()
+	return s.pushAll() || in
+}
+
+// poll is one step of who waits. The caller holds the lock.
+func (s *Session) poll() {
+	s.tick++
+	if l := s.hot; l != nil && l.take() {
+		return
+	}
+	if len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 {
+		s.pushAll()
+	}
+	if s.hot == nil || s.tick&15 == 0 {
+		s.probe()
+	}
+}
+
+// pollIn takes what has arrived.
+func (s *Session) pollIn() bool {
+	any := false
+	for range takeBatch {
+		if l := s.hot; l == nil || !l.take() {
+			break
+		}
+		any = true
+	}
+	for range takeBatch {
+		if !s.probe() {
+			break
+		}
+		any = true
+	}
+	return any
+}
+
+// probe asks every rail who has sent something.
+func (s *Session) probe() bool {
+	any := false
+	for _, n := range s.nics {
+		if n.prober == nil {
+			any = n.askAll() || any
+			continue
+		}
+		if i, err := n.prober.RecvProbeAny(); err == nil {
+			s.named(i)
+			any = true
+		}
+	}
+	return any
+}
+
+// named takes what an instance has that a probe has named.
+func (s *Session) named(i driver.Instance) {
+	l := s.hot
+	if l == nil || driver.Instance(l.small) != i {
+		if l = s.links[i]; l == nil {
+			return
+		}
+	}
+	for range takeBatch {
+		if !l.take() {
+			return
+		}
+	}
+}
+
+// askAll is for drivers that cannot probe.
+func (n *nic) askAll() bool {
+	any := false
+	for _, l := range n.s.links {
+		if l.nic == n && l.take() {
+			any = true
+		}
+	}
+	return any
+}
+
+// pushAll moves on everything that waits to leave. It tells whether anything
+// moved.
+func (s *Session) pushAll() bool {
+	moved := s.movePieces()
+	moved = s.moveOps() || moved
+	for i := 0; i < len(s.busy); i++ {
+		g := s.busy[i]
+		m, more := g.push()
+		moved = moved || m
+		if g.leaving || g.byeSeen {
+			before := g.state
+			g.tryClose()
+			more = more || g.leaving || g.byeSeen
+			moved = moved || g.state != before
+		}
+		if !more {
+			g.listed = false
+			last := len(s.busy) - 1
+			if i <= last {
+				s.busy[i] = s.busy[last]
+				s.busy = s.busy[:last]
+				i--
+			}
+		}
+	}
+	return moved
+}
+
+// outstanding tells whether something only moves when it is polled.
+func (s *Session) outstanding() bool {
+	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0
+}
+
+// start starts the goroutines of the session.
+func (s *Session) start() {
+	for _, n := range s.nics {
+		s.tasks.Go(n.watch)
+		if k, ok := n.small.(driver.Knocker); ok {
+			k.OnKnock(s.kickDoorman)
+		}
+	}
+	s.tasks.Go(s.mover)
+	s.tasks.Go(s.doorman)
+}
+
+// kick lets the background take over: a caller goes to sleep.
+func (s *Session) kick() {
+	for _, n := range s.nics {
+		select {
+		case n.wake <- struct{}{}:
+		default:
+		}
+	}
+	s.kickMover()
+}
+
+func (s *Session) kickMover() {
+	select {
+	case s.move <- struct{}{}:
+	default:
+	}
+}
+
+// rested ends the sleep of a caller.
+func (s *Session) rested() {
+	if s.sleepers.Add(-1) == 0 && s.cfg.Progress == Explicit {
+		for _, n := range s.nics {
+			if n.prober != nil {
+				_ = n.prober.RecvCancelAny()
+			}
+		}
+	}
+}
+
+// onDuty tells whether the background is to make progress.
+func (s *Session) onDuty() bool {
+	return s.cfg.Progress == Background || s.sleepers.Load() > 0
+}
+
+// nap is how long the background keeps out of the way of callers that make
+// progress themselves, before it looks whether they still do.
+const nap = time.Millisecond
+
+// watch sleeps in the wait of a rail's driver and takes what arrives, unless
+// callers do.
+func (n *nic) watch() {
+	s := n.s
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var seen uint32
+	for {
+		if s.ctx.Err() != nil {
+			return
+		}
+		if !s.onDuty() {
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-n.wake:
+			}
+			continue
+		}
+		s.mu.lock()
+		now := s.epoch
+		s.leave()
+		if s.sleepers.Load() == 0 && now != seen || n.prober == nil {
+			seen = now
+			timer.Reset(nap)
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-n.wake:
+			case <-timer.C:
+			}
+			if n.prober == nil {
+				s.mu.lock()
+				n.askAll()
+				s.leave()
+			}
+			continue
+		}
+		i, err := n.prober.RecvWaitAny(s.ctx)
+		switch {
+		case err == nil:
+			s.mu.lock()
+			s.named(i)
+			s.leave()
+		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
+			return
+		}
+	}
+}
+
+// mover polls for what only moves when it is polled, while no caller does: with
+// pauses that grow as long as nothing moves.
+func (s *Session) mover() {
+	const shortest, longest = 5 * time.Microsecond, time.Millisecond
+	pause := shortest
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var seen uint32
+	for idle := 0; ; {
+		s.mu.lock()
+		work := s.outstanding() && s.onDuty()
+		moved := false
+		busy := s.epoch != seen
+		if seen = s.epoch; work && !busy {
+			moved = s.pushAll()
+			if len(s.pieces) > 0 {
+				moved = s.pollIn() || moved
+			}
+		}
+		s.leave()
+		if s.ctx.Err() != nil {
+			return
+		}
+		switch {
+		case !work:
+			idle, pause = 0, shortest
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-s.move:
+			}
+			continue
+		case moved:
+			idle, pause = 0, shortest
+			continue
+		}
+		if idle++; idle < 100 && !busy {
+			runtime.Gosched()
+			continue
+		}
+		timer.Reset(pause)
+		pause = min(2*pause, longest)
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.move:
+		case <-timer.C:
+		}
+	}
+}
+
+// await makes progress until ok, which is called with the lock, or ctx ends.
+func (s *Session) await(ctx context.Context, ok func() bool) error {
+	pause := 5 * time.Microsecond
+	for n := 0; ; n++ {
+		s.mu.lock()
+		s.epoch++
+		s.pollIn()
+		s.pushAll()
+		done := ok()
+		s.leave()
+		if done {
+			return nil
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if n < 1000 {
+			runtime.Gosched()
+			continue
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, time.Millisecond)
+	}
+}

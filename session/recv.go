@@ -1,0 +1,290 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/match"
+)
+
+// Match says which messages a receive or a probe takes.
+type Match struct {
+	From   *Gate // nil: any source
+	Tag    uint64
+	Ignore uint64 // bits of the tag that do not count; ^0: any tag
+}
+
+func (m *Match) pattern() match.Pattern {
+	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
+	if m.From != nil {
+		p.From = m.From.index
+	}
+	return p
+}
+
+// In is a receive, with everything that can be said of it.
+type In struct {
+	Match
+	Buf    []byte
+	Layout driver.Layout       // or memory in pieces
+	Header []byte              // takes the user's header; a longer one is cut
+	Then   func(Status, error) // as for Out
+}
+
+// Recv receives a message from this peer with that tag and returns its length.
+// Errors: ErrTruncated if buf is too short, which has then been filled; ErrBroken, ErrClosed; that
+// of ctx.
+func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
+	st, err := g.s.Recv(ctx, Match{From: g, Tag: tag}, buf)
+	return st.Len, err
+}
+
+// Irecv is Recv without waiting.
+func (g *Gate) Irecv(tag uint64, buf []byte) (*Request, error) {
+	return g.s.Irecv(Match{From: g, Tag: tag}, buf)
+}
+
+// Recv receives a message that matches. Receives that match the same message are
+// served in the order of posting.
+func (s *Session) Recv(ctx context.Context, m Match, buf []byte) (Status, error) {
+	in := In{Match: m, Buf: buf}
+	return s.RecvMsg(ctx, &in)
+}
+
+// Irecv is Recv without waiting.
+func (s *Session) Irecv(m Match, buf []byte) (*Request, error) {
+	in := In{Match: m, Buf: buf}
+	return s.IrecvMsg(&in)
+}
+
+// RecvMsg is Recv for what needs more words.
+func (s *Session) RecvMsg(ctx context.Context, in *In) (Status, error) {
+	s.mu.lock()
+	r, err := s.post(in)
+	if r == nil || in.Then != nil {
+		s.leave()
+		return Status{}, err
+	}
+	return r.wait(ctx)
+}
+
+// IrecvMsg is Irecv for what needs more words. It does not keep in. The request
+// is nil only with Then.
+func (s *Session) IrecvMsg(in *In) (*Request, error) {
+	s.mu.lock()
+	r, err := s.post(in)
+	s.leave()
+	if in.Then != nil {
+		r = nil
+	}
+	return r, err
+}
+
+func (s *Session) post(in *In) (*Request, error) {
+	if s.closed {
+		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
+	}
+	if in.From != nil && in.From.s != s {
+		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
+	}
+	r := s.request("receive")
+	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
+	r.recv.Pattern = in.pattern()
+	if a := s.table.Post(&r.recv); a != nil {
+		s.receiveKept(r, a.User.(*kept))
+	} else if in.From != nil && in.From.state == gateBroken {
+		s.table.Cancel(&r.recv)
+		s.complete(r, in.From.err)
+	} else if len(s.stalled) > 0 {
+		s.unstall()
+	}
+	return r, nil
+}
+
+// room is how many bytes a receive takes.
+func (r *Request) room() int {
+	if r.layout != nil {
+		return r.layout.Len()
+	}
+	return len(r.buf)
+}
+
+// deliver copies a message into a receive and completes it.
+func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
+	r.status.From, r.status.Tag = g, tag
+	if len(extra) > 0 {
+		r.status.Header = copy(r.head, extra)
+	}
+	var n int
+	if r.layout == nil {
+		if len(data) == 8 && len(r.buf) >= 8 {
+			*(*[8]byte)(r.buf) = [8]byte(data)
+			n = 8
+		} else {
+			n = copy(r.buf, data)
+		}
+	} else {
+		p := driver.Packet{Data: r.layout}
+		c := p.Cursor()
+		n = c.Scatter(data)
+	}
+	r.status.Len = n
+	if n < len(data) {
+		s.complete(r, g.fault("receive", &driver.TruncatedError{Message: len(data), Buffer: n}))
+		return
+	}
+	s.complete(r, nil)
+}
+
+// take takes one message from a link, if there is one.
+func (l *link) take() bool {
+	if l.held || l.dead {
+		return false
+	}
+	done, err := l.small.RecvPoll(&l.rp)
+	if !done {
+		return false
+	}
+	if err != nil {
+		l.down(err)
+		return true
+	}
+	s := l.g.s
+	s.hot = l
+	if !l.handle(l.rp.Buf) {
+		return true // kept in the driver, or released already
+	}
+	if l.rp.Driver.Phase == driver.BufferOut {
+		_ = l.small.RecvBufRelease(&l.rp)
+	}
+	return true
+}
+
+// handle deals with a message. False if the driver's buffer stays out.
+func (l *link) handle(b []byte) bool {
+	var h header.Header
+	if err := h.Parse(b); err != nil {
+		return l.bad(err)
+	}
+	g, s := l.g, l.g.s
+	if !l.greeted {
+		if err := l.greet(&h, b); err != nil {
+			return l.bad(err)
+		}
+		return true
+	}
+	if h.Kind == header.Eager {
+		if r := s.table.Arrive(g.index, h.Tag); r != nil {
+			extra, data := h.Data(b)
+			s.stats.Received++
+			s.deliver(r.User.(*Request), g, h.Tag, extra, data)
+			return true
+		}
+		return l.keep(&h, b)
+	}
+	return l.handleOther(&h, b)
+}
+
+func (l *link) handleOther(h *header.Header, b []byte) bool {
+	g, s := l.g, l.g.s
+	body := h.Body(b)
+	extra, data := h.Data(b)
+	switch h.Kind {
+	case header.Sync, header.RTS:
+		return l.arrive(h, b)
+	case header.Ack:
+		if r, ok := s.syncs.get(h.Tag); ok && r.g == g {
+			s.syncs.remove(h.Tag)
+			g.live--
+			s.complete(r, nil)
+		} else {
+			s.stats.Bad++
+		}
+	case header.RTR:
+		return l.checked(l.ready(h, body, data))
+	case header.Cookie:
+		return l.checked(l.cookie(h, body, data))
+	case header.Done:
+		return l.checked(l.done(h, body))
+	case header.Frag:
+		return l.checked(l.fragment(h, body, data))
+	case header.AM:
+		return l.active(h, extra, data)
+	case header.Op:
+		return l.checked(l.operation(body, data))
+	case header.Reply:
+		return l.checked(l.reply(h, body, data))
+	case header.Bye:
+		g.byeSeen = true
+		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
+		g.work()
+		g.tryClose()
+	default:
+		return l.bad(fmt.Errorf("%w: %v in the middle of a connection", header.ErrMalformed, h.Kind))
+	}
+	return true
+}
+
+// checked breaks the connection after a message that makes no sense.
+func (l *link) checked(err error) bool {
+	if err != nil {
+		return l.bad(err)
+	}
+	return true
+}
+
+func (l *link) bad(err error) bool {
+	l.g.s.stats.Bad++
+	if !isGone(err) {
+		err = fmt.Errorf("%w: the peer violated the protocol: %w", ErrBroken, err)
+	}
+	l.down(err)
+	return !l.dead
+}
+
+// arrive deals with a message that has to be matched, and answered.
+func (l *link) arrive(h *header.Header, b []byte) bool {
+	g, s := l.g, l.g.s
+	if h.Kind == header.RTS {
+		var req header.Request
+		if err := req.Parse(h.Body(b)); err != nil {
+			return l.bad(err)
+		}
+		if g.byeSent {
+			return true // the sender fails it when it sees our Bye
+		}
+	}
+	r := s.table.Arrive(g.index, h.Tag)
+	if r == nil {
+		return l.keep(h, b)
+	}
+	extra, data := h.Data(b)
+	if h.Kind == header.Sync {
+		id := header.Uint64(h.Body(b))
+		s.stats.Received++
+		s.deliver(r.User.(*Request), g, h.Tag, extra, data)
+		g.ack(id)
+		return true
+	}
+	var req header.Request
+	_ = req.Parse(h.Body(b))
+	return l.checked(s.receiveLong(r.User.(*Request), g, h, &req, extra, data))
+}
+
+// ack tells the sender that a synchronous message was matched.
+func (g *Gate) ack(id uint64) {
+	pc, _ := g.s.control(header.Header{Kind: header.Ack, Tag: id}, nil)
+	g.tell(pc)
+}
+
+// tell sends a control message over the connection that stands; without one
+// there is nobody to tell.
+func (g *Gate) tell(pc *parcel) {
+	if g.state != gateUp && g.state != gateClosing {
+		g.s.recycle(pc)
+		return
+	}
+	g.dispatch(pc)
+}

@@ -1,0 +1,204 @@
+package session
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Region is memory that peers reach one-sided.
+type Region struct {
+	s      *Session
+	id     uint64
+	mem    []byte
+	access driver.Access
+	native []driver.Region // by rail; nil where the driver cannot
+	key    []byte
+}
+
+// Key of a region: version u8, access u8, rails u8, flags u8, id u64, length u64,
+// then for each rail its number u8, its flags u8, length u16 and bytes of the
+// driver's key.
+const (
+	keyVersion   = 1
+	keyHeader    = 20
+	keyAtomics   = 1 << 0 // of a rail: the driver does atomics there
+	keyCoherent  = 1 << 1 // of a rail: and they are atomic with the CPU's
+	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
+)
+
+// Register makes memory available to peers that are given the key, with the
+// given access. The memory must stay allocated until Deregister has returned nil.
+// Rails whose driver cannot register it reach it by messages that this process answers
+// when it makes progress.
+func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
+	if len(mem) == 0 || access == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
+		return nil, &Error{Peer: -1, Op: "register", Err: ErrInvalid}
+	}
+	r := &Region{s: s, mem: mem, access: access}
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	r.id = binary.LittleEndian.Uint64(b[:])
+	le := binary.LittleEndian
+	r.key = append(r.key, keyVersion, byte(access), 0, 0)
+	r.key = le.AppendUint64(r.key, r.id)
+	r.key = le.AppendUint64(r.key, uint64(len(mem)))
+	_, _, arena := driver.ArenaOf(mem)
+	for _, n := range s.nics {
+		var reg driver.Region
+		if n.reg != nil {
+			reg, _ = n.reg.Register(mem, access) // else by messages
+		}
+		r.native = append(r.native, reg)
+		if reg == nil {
+			continue
+		}
+		one := n.oneSided()
+		var flags byte
+		if access&driver.RemoteAtomic != 0 && (arena || !one.AtomicArenaOnly) && (one.AtomicWithCPU || len(s.nics) == 1) && one.Atomics64 == driver.AllAtomics &&
+			one.Atomics32 == driver.AllAtomics && one.Fetch64 == driver.AllAtomics && one.Fetch32 == driver.AllAtomics {
+			flags = keyAtomics
+			if one.AtomicWithCPU {
+				flags |= keyCoherent
+			}
+		}
+		r.key[2]++
+		r.key = append(r.key, byte(n.index), flags)
+		r.key = le.AppendUint16(r.key, uint16(len(reg.Key())))
+		r.key = append(r.key, reg.Key()...)
+	}
+	s.mu.lock()
+	defer s.mu.unlock()
+	if s.closed {
+		r.drop()
+		return nil, &Error{Peer: -1, Op: "register", Err: ErrClosed}
+	}
+	s.regions[r.id] = r
+	return r, nil
+}
+
+// Bytes is the memory.
+func (r *Region) Bytes() []byte { return r.mem }
+
+// Key is what a peer needs to reach the region. Whoever has it can use it.
+func (r *Region) Key() []byte { return r.key }
+
+// Deregister revokes the key: what peers begin from then on fails with
+// driver.ErrRemoteKey. It never blocks: ErrBusy means that a peer is inside the
+// region at this moment, and that it has to be called again before the memory is
+// freed.
+func (r *Region) Deregister() error {
+	s := r.s
+	s.mu.lock()
+	defer s.mu.unlock()
+	delete(s.regions, r.id)
+	return r.drop()
+}
+
+func (r *Region) drop() error {
+	busy := false
+	for i, reg := range r.native {
+		if reg == nil {
+			continue
+		}
+		if reg.Deregister() == driver.ErrBusy {
+			busy = true
+		} else {
+			r.native[i] = nil
+		}
+	}
+	if busy {
+		return ErrBusy
+	}
+	return nil
+}
+
+// Remote is a region of the peer of a gate.
+type Remote struct {
+	g      *Gate
+	id     uint64
+	n      int
+	access driver.Access
+	rails  []remoteRail
+}
+
+type remoteRail struct {
+	index uint8 // of the owner
+	flags uint8
+	key   []byte
+	link  *link // that the region below was imported on
+	r     driver.RemoteRegion
+}
+
+// Len is the region's length in bytes.
+func (r *Remote) Len() int { return r.n }
+
+// Access is what the region was registered for.
+func (r *Remote) Access() driver.Access { return r.access }
+
+// AtomicWithCPU tells whether atomics on the region are atomic with those of the
+// CPU of the process that owns it: always, unless the NIC does them and says
+// otherwise.
+func (r *Remote) AtomicWithCPU() bool {
+	for _, x := range r.rails {
+		if x.flags&keyAtomics != 0 && x.flags&keyCoherent == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Import makes the key of a region of this gate's peer usable. driver.ErrRemoteKey
+// for bytes that are none.
+func (g *Gate) Import(key []byte) (*Remote, error) {
+	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
+	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
+		return nil, bad
+	}
+	le := binary.LittleEndian
+	r := &Remote{g: g, access: driver.Access(key[1]), id: le.Uint64(key[4:])}
+	n := le.Uint64(key[12:])
+	if n == 0 || n > 1<<60 {
+		return nil, bad
+	}
+	r.n = int(n)
+	rails := int(key[2])
+	for key = key[keyHeader:]; rails > 0; rails-- {
+		if len(key) < 4 || len(key) < 4+int(le.Uint16(key[2:])) {
+			return nil, bad
+		}
+		end := 4 + int(le.Uint16(key[2:]))
+		r.rails = append(r.rails, remoteRail{index: key[0], flags: key[1], key: append([]byte(nil), key[4:end]...)})
+		key = key[end:]
+	}
+	if len(key) != 0 {
+		return nil, bad
+	}
+	return r, nil
+}
+
+// over is the region as the driver of the link knows it; nil if that cannot
+// reach it.
+func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
+	for i := range r.rails {
+		x := &r.rails[i]
+		if x.index != l.peer || l.one == nil {
+			continue
+		}
+		if x.link != l {
+			rr, err := l.one.Import(x.key)
+			if err != nil {
+				return nil, 0
+			}
+			x.link, x.r = l, rr
+		}
+		return x.r, x.flags
+	}
+	return nil, 0
+}
+
+// word is the integer at an offset that was checked.
+func word(mem []byte, off int) unsafe.Pointer { return unsafe.Pointer(&mem[off]) }

@@ -1,0 +1,285 @@
+package session
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// ready takes an RTR.
+func (l *link) ready(h *header.Header, body, data []byte) error {
+	var rtr header.Ready
+	if err := rtr.Parse(body); err != nil {
+		return err
+	}
+	s, g := l.g.s, l.g
+	o, ok := s.outs.get(h.Tag)
+	if !ok || o.g != g {
+		s.stats.Bad++ // late: the message was taken back, or has failed
+		return nil
+	}
+	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
+	mode := rdv.Mode(rtr.Mode)
+	if mode >= rdv.Modes || !l.modes().Has(mode) || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
+		return rdv.ErrProtocol
+	}
+	if rtr.Rail > 0 && mode != rdv.Cooperative {
+		return rdv.ErrProtocol
+	}
+	if l = g.rail(rtr.Rail); l == nil || mode == rdv.Cooperative && l.large == nil {
+		return rdv.ErrProtocol
+	}
+	start, err := o.Asked(c, int(rtr.Want))
+	if err != nil {
+		return err
+	}
+	if !start {
+		return nil
+	}
+	if l.dead {
+		o.Left(c.Len, false) // the receiver will notice, too
+		s.settleOut(o)
+		return nil
+	}
+	o.peer = rtr.ID
+	o.begin(l, c, mode, data)
+	return nil
+}
+
+// begin posts a chunk at the sender, or has it wait for room.
+func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
+	s := o.g.s
+	if e := o.early; e != nil && (mode != rdv.Cooperative || e.chunk.Len != c.Len || c.Off != 0) {
+		o.unfetch()
+	}
+	pc := o.early
+	if o.early = nil; pc == nil {
+		pc = s.newPiece(l)
+		pc.chunk = c
+		pc.aim(o.buf, o.layout)
+	}
+	pc.out, pc.chunk = o, c
+	pc.rdv = append(pc.rdv[:0], data...)
+	switch mode {
+	case rdv.Cooperative:
+		pc.kind = pieceSend
+	case rdv.Put:
+		pc.kind = piecePut
+		pc.op.Local = span(o.buf, o.layout, c.Off, c.Len)
+	case rdv.Null:
+		pc.kind = pieceFrags
+		o.next, o.limit = c.Off, c.Off+c.Len
+	}
+	s.addPiece(pc)
+	if pc.kind == pieceFrags {
+		return
+	}
+	if err := s.repostFailed(pc, pc.post()); err != nil {
+		o.Left(c.Len, false)
+		o.lostChunk(l, err)
+		s.settleOut(o)
+	}
+}
+
+// lostChunk deals with a chunk that was not sent. Where the receiver may ask for it
+// again, because the rail is gone, or because it has itself taken the chunk back, that
+// is its decision; else the message has failed.
+func (o *outgoing) lostChunk(l *link, err error) {
+	if o.Confirmable() && o.err == nil {
+		if errors.Is(err, ErrCanceled) {
+			return
+		}
+		if l.rail > 0 && (l.dead || isGone(err)) {
+			l.down(err)
+			return
+		}
+	}
+	o.fail(err)
+	if !isGone(err) {
+		o.g.s.tellFailed(o)
+	}
+}
+
+// tellFailed tells the receiver that nothing more comes.
+func (s *Session) tellFailed(o *outgoing) {
+	p, body := s.control(header.Header{Kind: header.Done, Tag: o.peer}, nil)
+	part := header.Part{Status: statusFailed, All: true}
+	part.Put(body)
+	o.g.tell(p)
+}
+
+// fragment takes a piece of a message in mode Null.
+func (l *link) fragment(h *header.Header, body, data []byte) error {
+	s := l.g.s
+	in, ok := s.ins.get(h.Tag)
+	if !ok || in.g != l.g {
+		s.stats.Bad++
+		return nil
+	}
+	off := header.Uint64(body)
+	c, under := in.current()
+	if in.mode != rdv.Null || !under || off != uint64(in.moved) || len(data) > c.Off+c.Len-in.moved {
+		return rdv.ErrProtocol
+	}
+	if r := in.req; r.layout == nil {
+		copy(r.buf[in.moved:], data)
+	} else {
+		p := driver.Packet{Data: r.layout}
+		cur := p.Cursor()
+		cur.Seek(in.moved)
+		cur.Scatter(data)
+	}
+	if in.moved += len(data); in.moved == c.Off+c.Len {
+		in.Done(c.ID)
+		s.advance(in)
+	}
+	return nil
+}
+
+// current is the chunk under way in mode Null.
+func (in *incoming) current() (rdv.Chunk, bool) { return in.First() }
+
+// done takes a DONE.
+func (l *link) done(h *header.Header, body []byte) error {
+	var part header.Part
+	if err := part.Parse(body); err != nil {
+		return err
+	}
+	s := l.g.s
+	switch {
+	case part.Status == statusWithdrawn && !part.ToSender:
+		l.forget(h.Tag, errWithdrawn)
+	case part.Status == statusAborted && !part.ToSender:
+		l.forget(h.Tag, errRefused)
+	case part.ToSender:
+		o, ok := s.outs.get(h.Tag)
+		if !ok || o.g != l.g {
+			s.stats.Bad++
+			return nil
+		}
+		switch {
+		case !part.All:
+			return o.nextSection(l, part.Chunk)
+		case part.Status == statusDone:
+			o.Confirmed()
+		default:
+			o.fail(errRefused)
+		}
+		s.settleOut(o)
+	default:
+		return l.chunkDone(h.Tag, part)
+	}
+	return nil
+}
+
+// chunkDone takes the sender's DONE: it has put a chunk, or gives up.
+func (l *link) chunkDone(id uint64, part header.Part) error {
+	s := l.g.s
+	in, ok := s.ins.get(id)
+	if !ok || in.g != l.g {
+		s.stats.Bad++
+		return nil
+	}
+	if part.Status != statusDone {
+		in.fail(errRefused)
+		s.cancelPieces(in)
+		s.settleIn(in)
+		return nil
+	}
+	for i, pc := range s.pieces {
+		if pc.in != in || pc.kind != pieceTarget || pc.number != part.Chunk {
+			continue
+		}
+		if err := pc.region.Deregister(); err == driver.ErrBusy {
+			in.fail(rdv.ErrProtocol) // it says done and is not: movePieces waits
+			return nil
+		}
+		s.removePiece(i)
+		s.ended(pc, nil)
+		return nil
+	}
+	s.stats.Bad++
+	return nil
+}
+
+// forget ends a message that its sender has taken back, by the number of the
+// sender's half.
+func (l *link) forget(id uint64, why error) {
+	s := l.g.s
+	s.dropKeptRTS(l.g, id)
+	s.ins.each(func(_ uint64, in *incoming) {
+		if in.g == l.g && in.peer == id {
+			in.fail(why)
+			s.cancelPieces(in)
+			s.settleIn(in)
+		}
+	})
+}
+
+// nextSection asks for the key of the next section, mode Get.
+func (in *incoming) nextSection(c rdv.Chunk) {
+	p, body := in.g.s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
+	part := header.Part{Chunk: c.ID, ToSender: true}
+	part.Put(body)
+	in.g.tell(p)
+}
+
+// nextSection registers the next section and tells the key.
+func (o *outgoing) nextSection(l *link, chunk uint32) error {
+	if o.region == nil || o.section+o.first >= o.total {
+		return rdv.ErrProtocol
+	}
+	if err := o.region.Deregister(); err != nil {
+		return err
+	}
+	o.region = nil
+	if err := o.register(l, o.section+o.first); err != nil {
+		o.fail(err)
+		pc, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
+		part := header.Part{Status: statusAborted, All: true}
+		part.Put(body)
+		o.g.tell(pc)
+		o.g.s.settleOut(o)
+		return nil
+	}
+	o.g.cookie(o.id, header.Part{Chunk: chunk}, o.region.Key())
+	return nil
+}
+
+// cookie takes new rdv data, or a new key. Keys of mode Get name the sender's
+// half, as that does not know the receiver's.
+func (l *link) cookie(h *header.Header, body, data []byte) error {
+	var part header.Part
+	if err := part.Parse(body); err != nil {
+		return err
+	}
+	s := l.g.s
+	if !part.ToSender {
+		s.ins.each(func(_ uint64, in *incoming) {
+			if in.g == l.g && in.peer == h.Tag && in.mode == rdv.Get && in.keyed < in.total {
+				in.key = append(in.key[:0], data...)
+				in.base = in.keyed
+				in.keyed = min(in.keyed+in.first, in.total)
+			}
+		})
+		return nil
+	}
+	for _, pc := range s.pieces {
+		if pc.kind != pieceSend || pc.out.id != h.Tag || pc.out.g != l.g || pc.chunk.ID != part.Chunk {
+			continue
+		}
+		up, ok := pc.l.large.(driver.RdvUpdater)
+		switch {
+		case !ok:
+			return rdv.ErrProtocol
+		case !pc.posted:
+			pc.updates = append(pc.updates, bytes.Clone(data))
+			return nil
+		}
+		return up.SendRdvUpdate(&pc.p, data)
+	}
+	return nil // late: the chunk is done
+}

@@ -1,0 +1,233 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/match"
+)
+
+// Request is a send or receive under way. Wait, or a Test that says done, gives
+// it back to the session: it must not be used any more, as the next request may
+// be the same one. The memory that it names belongs to the session until then.
+type Request struct {
+	s       *Session
+	g       *Gate // sends
+	op      string
+	recv    match.Receive
+	buf     []byte
+	layout  driver.Layout
+	head    []byte
+	status  Status
+	err     error
+	done    bool // guarded by the lock, as all of it
+	waiting bool // somebody sleeps on bell; guarded by the lock
+	bell    chan struct{}
+	sync    uint64 // id of a synchronous send
+	out     *outgoing
+	in      *incoming
+	then    func(Status, error)
+	next    *Request
+}
+
+// Status tells what was received.
+type Status struct {
+	From   *Gate
+	Tag    uint64
+	Len    int    // bytes of the message in the buffer
+	Header int    // bytes of the user's header in the header buffer
+	Value  uint64 // atomics: the value before
+}
+
+func (s *Session) request(op string) *Request {
+	r := s.requests
+	if r == nil {
+		r = &Request{s: s}
+		r.recv.User = r
+	} else {
+		s.requests = r.next
+		r.next = nil
+	}
+	r.op = op
+	r.done = false
+	return r
+}
+
+// free gives a request back. The caller holds the lock.
+func (s *Session) free(r *Request) {
+	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
+	r.status, r.sync, r.waiting = Status{}, 0, false
+	r.next = s.requests
+	s.requests = r
+}
+
+// complete ends a request.
+func (s *Session) complete(r *Request, err error) {
+	r.err = err
+	if f := r.then; f != nil {
+		st := r.status
+		s.free(r)
+		s.calls = append(s.calls, func() { f(st, err) })
+		return
+	}
+	r.done = true
+	if r.waiting {
+		r.waiting = false
+		select {
+		case r.bell <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take gives a completed request back, and the lock, and returns its outcome.
+func (r *Request) take() (Status, error) {
+	s := r.s
+	st, err := r.status, r.err
+	s.free(r)
+	s.leave()
+	return st, err
+}
+
+// Test makes progress and tells whether the request is done. If it is, the
+// request is given back. Errors: that of the operation.
+func (r *Request) Test() (done bool, st Status, err error) {
+	s := r.s
+	s.mu.lock()
+	if !r.done {
+		s.epoch++
+		s.poll()
+	}
+	if !r.done {
+		s.leave()
+		return false, Status{}, nil
+	}
+	st, err = r.take()
+	return true, st, err
+}
+
+// Polls that a waiter makes before it sleeps, and how many in a row while it
+// holds the lock: some tens of microseconds in all.
+const (
+	spinPolls = 8192
+	spinBatch = 512
+)
+
+// Wait blocks until the request is done, and gives it back. It polls for a short
+// time, then sleeps. When ctx ends the request is cancelled and the error
+// is that of ctx; what cannot be cancelled any more (a message that has begun to leave,
+// or to arrive) is waited for, and its own outcome returned.
+func (r *Request) Wait(ctx context.Context) (Status, error) {
+	r.s.mu.lock()
+	return r.wait(ctx)
+}
+
+// wait is Wait with the lock, which it gives up.
+func (r *Request) wait(ctx context.Context) (Status, error) {
+	s := r.s
+	for i := 0; !r.done && i < spinPolls; i += spinBatch {
+		s.epoch++
+		for range spinBatch {
+			s.poll()
+			if r.done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+				break
+			}
+		}
+		if !r.done {
+			s.leave()
+			runtime.Gosched()
+			s.mu.lock()
+		}
+	}
+	if !r.done {
+		if err := s.sleep(ctx, r); err != nil {
+			return Status{}, err
+		}
+	}
+	return r.take()
+}
+
+// sleep waits until others have made the request's progress. It is called with the
+// lock, and returns with it, unless there is an error: then the request is gone.
+func (s *Session) sleep(ctx context.Context, r *Request) error {
+	if r.bell == nil {
+		r.bell = make(chan struct{}, 1)
+	}
+	select {
+	case <-r.bell: // of an earlier wait
+	default:
+	}
+	r.waiting = true
+	s.leave()
+	s.sleepers.Add(1)
+	s.kick()
+	defer s.rested()
+	select {
+	case <-r.bell:
+		s.mu.lock()
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.lock()
+	if !r.done && s.cancel(r) {
+		op, g := r.op, r.g
+		s.free(r)
+		s.leave()
+		if g != nil {
+			return g.fault(op, ctx.Err())
+		}
+		return &Error{Peer: -1, Op: op, Err: ctx.Err()}
+	}
+	for !r.done {
+		s.leave()
+		<-r.bell
+		s.mu.lock()
+	}
+	return nil
+}
+
+// Cancel asks for the request back. It is done then, with ErrCanceled, unless the
+// message has begun to leave or to arrive; either way the outcome has to be
+// waited for. It tells whether it was in time.
+func (r *Request) Cancel() bool {
+	s := r.s
+	s.mu.lock()
+	defer s.leave()
+	if r.done || !s.cancel(r) {
+		return false
+	}
+	err := error(&Error{Peer: -1, Op: r.op, Err: ErrCanceled})
+	if r.g != nil {
+		err = r.g.fault(r.op, ErrCanceled)
+	}
+	s.complete(r, err)
+	return true
+}
+
+// cancel takes a request back without completing it. False: it is too late.
+func (s *Session) cancel(r *Request) bool {
+	if s.table.Cancel(&r.recv) {
+		return true
+	}
+	g := r.g
+	if g == nil {
+		return false
+	}
+	if r.out != nil {
+		return s.withdraw(r.out)
+	}
+	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+		if pc := q.remove(func(pc *parcel) bool { return pc.req == r }); pc != nil {
+			s.recycle(pc)
+			return true
+		}
+	}
+	return false
+}
+
+// String is for dumps.
+func (r *Request) String() string {
+	return fmt.Sprintf("%s tag %#x mask %#x", r.op, r.recv.Tag, r.recv.Mask)
+}

@@ -1,0 +1,159 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// Out is a message to be sent, with everything that can be said of it.
+type Out struct {
+	Tag    uint64
+	Header []byte        // travels with the message, at most MaxHeader bytes; copied
+	Buf    []byte        // the data
+	Layout driver.Layout // or the data, in pieces
+	Sync   bool          // done only once the receiver has matched it
+	// Then is called when the message is sent or has failed, instead of a
+	// request being waited for: the request that is returned is nil. It runs without any lock and
+	// may call the session, e.g. to send more.
+	Then func(Status, error)
+}
+
+func (o *Out) len() int {
+	if o.Layout != nil {
+		return o.Layout.Len()
+	}
+	return len(o.Buf)
+}
+
+// Send sends buf with a tag and blocks until the memory may be reused; that does
+// not mean that the peer has received it. Messages to one peer are matched in the
+// order in which they were sent. Errors: ErrBroken, ErrClosed; that of ctx, when
+// it ends and the message can still be taken back (see Request.Wait).
+func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
+	o := Out{Tag: tag, Buf: buf}
+	return g.SendMsg(ctx, &o)
+}
+
+// Isend is Send without waiting. The request is nil if the message is on its way
+// already and buf may be reused.
+func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
+	o := Out{Tag: tag, Buf: buf}
+	return g.IsendMsg(&o)
+}
+
+// SendMsg is Send for what needs more words.
+func (g *Gate) SendMsg(ctx context.Context, o *Out) error {
+	r, err := g.IsendMsg(o)
+	if r == nil || err != nil {
+		return err
+	}
+	_, err = r.Wait(ctx)
+	return err
+}
+
+// IsendMsg is Isend for what needs more words. It does not keep o.
+func (g *Gate) IsendMsg(o *Out) (*Request, error) {
+	s := g.s
+	s.mu.lock()
+	if err := g.ready("send"); err != nil {
+		s.leave()
+		return nil, err
+	}
+	if len(o.Header) > MaxHeader {
+		s.leave()
+		return nil, g.fault("send", fmt.Errorf("%w: header of %d bytes, at most %d", ErrInvalid, len(o.Header), MaxHeader))
+	}
+	s.stats.Sent++
+	var r *Request
+	if n := o.len(); n+len(o.Header) <= g.eagerMax() {
+		r = g.sendEager(o, n)
+	} else {
+		r = g.sendLong(o, n)
+	}
+	if o.Then != nil {
+		if r == nil {
+			f := o.Then
+			s.calls = append(s.calls, func() { f(Status{}, nil) })
+		}
+		r = nil
+	}
+	s.leave()
+	return r, nil
+}
+
+// eagerMax is the longest message, user's header included, that travels at
+// once.
+func (g *Gate) eagerMax() int {
+	n := g.s.eager
+	if len(g.links) > 0 {
+		n = g.links[0].eager
+	}
+	n -= header.Size + 8 // Sync has a number
+	if lim := g.s.cfg.Eager; lim > 0 && lim < n {
+		return lim
+	}
+	return n
+}
+
+// sendRequest makes the request of a send.
+func (g *Gate) sendRequest(o *Out) *Request {
+	r := g.s.request("send")
+	r.g, r.then = g, o.Then
+	return r
+}
+
+// sendEager sends a message of n bytes in one packet.
+func (g *Gate) sendEager(o *Out, n int) *Request {
+	s := g.s
+	h := header.Header{Kind: header.Eager, Extra: uint16(len(o.Header)), Length: uint32(n), Tag: o.Tag}
+	at := header.Size
+	if o.Sync {
+		h.Kind = header.Sync
+		at += 8
+	}
+	copied := n <= copyMax || o.Layout != nil
+	size := at + len(o.Header)
+	if copied {
+		size += n
+	}
+	pc := s.parcel(size)
+	h.Put(pc.buf)
+	var r *Request
+	if o.Sync {
+		r = g.sendRequest(o)
+		r.sync = s.syncs.add(r)
+		header.PutUint64(pc.buf[header.Size:], r.sync)
+		g.live++
+	}
+	copy(pc.buf[at:], o.Header)
+	at += len(o.Header)
+	switch {
+	case o.Layout != nil:
+		p := driver.Packet{Data: o.Layout}
+		c := p.Cursor()
+		c.Gather(pc.buf[at:])
+	case copied:
+		copy(pc.buf[at:], o.Buf)
+	default:
+		pc.iov[1] = o.Buf
+	}
+	if r != nil {
+		g.enqueue(pc)
+		return r
+	}
+	if copied && g.backlog.n+g.later.n < maxBuffered {
+		g.enqueue(pc) // nobody waits for it
+		return nil
+	}
+	r = g.sendRequest(o)
+	pc.req = r
+	g.enqueue(pc)
+	if r.then == nil && r.done && r.err == nil {
+		s.free(r)
+		return nil
+	}
+	return r
+}

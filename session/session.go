@@ -1,0 +1,357 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
+	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// Session is this process's place in a job, with its connections. All its
+// methods, and those of gates, requests, messages and regions, may be called
+// from any goroutine.
+type Session struct {
+	cfg    Config
+	job    launch.Job
+	ownJob bool
+	rank   int
+	size   int
+	card   *card
+	nics   []*nic
+	eager  int // longest packet of the small track that every rail carries
+
+	ctx   context.Context // ends when the session closes
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+	knock chan struct{}
+	move  chan struct{}
+
+	sleepers atomic.Int32
+
+	mu       lock
+	closed   bool
+	gates    []*Gate // by source number of the match table: ranks, then foreign ones
+	links    map[driver.Instance]*link
+	hot      *link // where the last message came from
+	tick     uint32
+	epoch    uint32 // grows while callers make progress: the background keeps out of their way
+	table    *match.Table
+	budget   int      // bytes of unexpected messages that may still be kept
+	stalled  []*link  // whose next message is unexpected beyond the budget
+	busy     []*Gate  // with parcels that have not left
+	calls    []func() // to be called without the lock
+	handlers [256]func(*Gate, *Active)
+
+	parcels  *parcel  // free
+	requests *Request // free
+	kept     [keptClasses]*kept
+	syncs    slab[*Request]
+	outs     slab[*outgoing]
+	ins      slab[*incoming]
+	spareOut *outgoing
+	spareIn  *incoming
+	pieces   []*piece // under way on large tracks, or waiting for room there
+	sparePc  *piece
+	regions  map[uint64]*Region
+	ops      slab[*Op]
+	liveOps  []*Op
+
+	running int // handlers
+	stats   Stats
+}
+
+// nic is a rail of this process.
+type nic struct {
+	Rail
+	s      *Session
+	index  int
+	small  driver.Context
+	large  driver.Context // nil: the rail has no large track
+	caps   *driver.Capabilities
+	lcaps  *driver.Capabilities
+	prober driver.Prober // nil: instances are asked in turn
+	reg    driver.Registrar
+	wake   chan struct{}
+}
+
+// Join makes this process part of a session: it opens the drivers, publishes
+// the business card and waits until all ranks of the job have done so. It
+// connects to nobody: that happens with the first message. Errors name the
+// launcher, or the driver, and what is missing. ctx bounds the joining only.
+func Join(ctx context.Context, cfg Config) (*Session, error) {
+	if err := cfg.check(); err != nil {
+		return nil, &Error{Peer: -1, Op: "join", Err: err}
+	}
+	job, own := cfg.Job, false
+	if job == nil {
+		var err error
+		if job, err = launch.Find(ctx); err != nil {
+			return nil, &Error{Peer: -1, Op: "join", Err: err}
+		}
+		own = true
+	}
+	s := &Session{
+		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
+		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected,
+		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+	}
+	s.gates = make([]*Gate, s.size)
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	err := s.open()
+	if err == nil {
+		err = s.publish(ctx)
+	}
+	if err != nil {
+		s.release()
+		return nil, &Error{Peer: -1, Op: "join", Err: err}
+	}
+	s.start()
+	return s, nil
+}
+
+// open opens the rails.
+func (s *Session) open() error {
+	rails := s.cfg.Rails
+	var missing []error
+	if rails == nil {
+		for _, name := range driver.Names() {
+			rails = append(rails, Rail{Driver: name})
+		}
+	}
+	for _, r := range rails {
+		n, err := s.openRail(r)
+		switch {
+		case err == nil && len(s.nics) < rdv.MaxRails:
+			n.index = len(s.nics)
+			s.nics = append(s.nics, n)
+		case err == nil:
+			n.close()
+		case s.cfg.Rails != nil:
+			return err
+		default:
+			missing = append(missing, err)
+		}
+	}
+	if len(s.nics) == 0 {
+		return fmt.Errorf("no driver works here: %w", errors.Join(append(missing, driver.ErrUnsupported)...))
+	}
+	return nil
+}
+
+func (s *Session) openRail(r Rail) (*nic, error) {
+	d, err := driver.Lookup(r.Driver)
+	if err != nil {
+		return nil, err
+	}
+	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.job.Secret()}
+	hints := driver.Hints{Device: r.Device, Options: r.Options, Peers: min(s.size, 64), Blocking: s.cfg.Progress == Background}
+	openTrack := func(t driver.Track) (driver.Context, error) {
+		h := hints
+		h.Track = t
+		q, err := d.Query(h)
+		if err != nil {
+			return nil, err
+		}
+		return q.Open(attr)
+	}
+	n := &nic{Rail: r, s: s, wake: make(chan struct{}, 1)}
+	if n.small, err = openTrack(driver.Small); err != nil {
+		return nil, err
+	}
+	p := n.small.Properties()
+	n.Device = p.Device
+	n.caps = &p.Capabilities
+	if !n.caps.BufferRecv || n.caps.BufferSize < minPacket || n.caps.MaxMessage < minPacket || !n.caps.IOVec {
+		n.close()
+		return nil, fmt.Errorf("%w: driver %s has no buffer receives of %d bytes, or takes no iovecs", driver.ErrUnsupported, r.Driver, minPacket)
+	}
+	n.prober, _ = n.small.(driver.Prober)
+	n.reg, _ = n.small.(driver.Registrar)
+	if n.large, err = openTrack(driver.Large); err != nil {
+		if !errors.Is(err, driver.ErrUnsupported) && !errors.Is(err, driver.ErrInvalid) {
+			n.close()
+			return nil, err
+		}
+		n.large = nil
+	}
+	if n.large != nil {
+		n.lcaps = &n.large.Properties().Capabilities
+		if reg, ok := n.large.(driver.Registrar); ok {
+			n.reg = reg
+		}
+	}
+	if s.eager == 0 || n.packet() < s.eager {
+		s.eager = n.packet()
+	}
+	return n, nil
+}
+
+// minPacket is what a rail must carry at least: the longest control message.
+const minPacket = 1024
+
+// packet is the longest packet of the small track.
+func (n *nic) packet() int { return min(n.caps.MaxMessage, n.caps.BufferSize) }
+
+func (n *nic) close() {
+	for _, c := range []driver.Context{n.small, n.large} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}
+
+// publish makes the card known and waits for the others'.
+func (s *Session) publish(ctx context.Context) error {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	s.card = &card{rank: uint32(s.rank), size: uint32(s.size), incarnation: binary.LittleEndian.Uint64(b[:]) | 1, host: hostID()}
+	for _, n := range s.nics {
+		p := &n.small.Properties().Profile
+		r := cardRail{driver: n.Driver, small: n.small.URL(), exclusivity: p.Exclusivity, bandwidth: uint64(p.Bandwidth)}
+		if n.large != nil {
+			r.large = n.large.URL()
+			r.bandwidth = uint64(n.large.Properties().Profile.Bandwidth)
+		}
+		s.card.rails = append(s.card.rails, r)
+	}
+	if err := s.job.Publish(ctx, s.card.append(nil)); err != nil {
+		return err
+	}
+	return s.job.Fence(ctx)
+}
+
+// Rank is this process's number in its job, from 0.
+func (s *Session) Rank() int { return s.rank }
+
+// Size is the number of processes of the job.
+func (s *Session) Size() int { return s.size }
+
+// Card is this process's business card. A process of another session that has
+// it, and the same secret, can connect: see Connect.
+func (s *Session) Card() []byte { return s.card.append(nil) }
+
+// MaxHeader is the longest user header of a message in bytes.
+const MaxHeader = 256
+
+// Gate is the way to a rank, oneself included. It costs nothing before the
+// first message. It panics for a rank that does not exist.
+func (s *Session) Gate(rank int) *Gate {
+	if rank < 0 || rank >= s.size {
+		panic(fmt.Sprintf("session: rank %d of %d", rank, s.size))
+	}
+	s.mu.lock()
+	defer s.mu.unlock()
+	return s.gate(rank)
+}
+
+func (s *Session) gate(rank int) *Gate {
+	if s.gates[rank] == nil {
+		s.gates[rank] = &Gate{s: s, rank: rank, index: uint32(rank)}
+	}
+	return s.gates[rank]
+}
+
+// leave gives up the lock, and calls what was put off until then.
+func (s *Session) leave() {
+	if len(s.calls) == 0 {
+		s.mu.unlock()
+		return
+	}
+	calls := s.calls
+	s.calls = nil
+	s.mu.unlock()
+	for _, f := range calls {
+		f()
+	}
+}
+
+// Close ends the session. Gates that are connected are closed in order first:
+// what was sent is delivered, until ctx ends. Everything that is pending then
+// fails with ErrClosed. Messages that have arrived and were not received are lost.
+func (s *Session) Close(ctx context.Context) error {
+	s.mu.lock()
+	if s.closed {
+		s.mu.unlock()
+		return &Error{Peer: -1, Op: "close", Err: ErrClosed}
+	}
+	gates := slices.Clone(s.gates)
+	s.mu.unlock()
+	for _, g := range gates {
+		if g != nil {
+			g.Disconnect()
+		}
+	}
+	err := s.await(ctx, func() bool {
+		for _, g := range gates {
+			if g != nil && g.state != gateIdle && g.state != gateBroken {
+				return false
+			}
+		}
+		return true
+	})
+	s.mu.lock()
+	s.closed = true
+	for _, g := range s.gates {
+		if g != nil {
+			g.drop(ErrClosed)
+		}
+	}
+	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
+	s.leave()
+	s.release()
+	if err != nil {
+		return &Error{Peer: -1, Op: "close", Err: err}
+	}
+	return nil
+}
+
+// release gives back everything but memory.
+func (s *Session) release() {
+	s.stop()
+	for _, n := range s.nics {
+		if k, ok := n.small.(driver.Knocker); ok {
+			k.OnKnock(nil)
+		}
+		n.close()
+	}
+	s.tasks.Wait()
+	if s.ownJob {
+		_ = s.job.Close()
+	}
+}
+
+// Stats are counts since the session was joined.
+type Stats struct {
+	Sent, Received   uint64 // messages of programs, active ones included
+	Unexpected       uint64 // messages that were kept
+	Stalls           uint64 // times a peer was held up by the budget
+	Long             uint64 // messages by rendezvous, received
+	Bad              uint64 // messages of the session's protocol that made no sense
+	Connects, Broken uint64
+}
+
+// Stats returns a copy.
+func (s *Session) Stats() Stats {
+	s.mu.lock()
+	defer s.mu.unlock()
+	return s.stats
+}
+
+// Counters adds up those of the session's drivers.
+func (s *Session) Counters(sum *driver.Counters) {
+	for _, n := range s.nics {
+		n.small.Counters(sum)
+		if n.large != nil {
+			n.large.Counters(sum)
+		}
+	}
+}
