@@ -5,6 +5,11 @@ export PATH := $(PATH):/usr/local/go/bin
 # The version comes from git describe below; Go's own stamping fails in a checkout that another user owns.
 export GOFLAGS := $(filter-out -buildvcs=%,$(shell go env GOFLAGS 2>/dev/null)) -buildvcs=false
 
+# Go's build cache does not notice that headers of the system have come or gone: a name for them makes another build.
+# A recipe has one environment: what follows hack/deps in it is made by another make.
+cgo_cflags := $(filter-out -DBYWASH%,$(or $(CGO_CFLAGS),-g -O2))
+export CGO_CFLAGS = $(cgo_cflags)$(shell test -e /usr/include/infiniband/verbs.h -a -e /usr/include/rdma/rdma_cma.h && echo ' -DBYWASH_RDMA_HEADERS')
+
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 
@@ -21,17 +26,26 @@ TESTSUM := bin/testsum -o bin/testsum.last
 # Directories, as "./dir", of the files that match a pattern.
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
+# State machines, C, and what starts machines: there is nothing in them for the race detector.
+ONE_GOROUTINE := /(afxdp/link|kmod/ncp|hack/.*|test/.*)$$
+
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
 VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
 vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) $(TEST_FLAGS) -short $(VM_PKGS)
-ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange)$$
+ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
 eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
 	$(TESTFLAGS) -short -run '$(ETH_TESTS)' ./afxdp
-vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1))
+# The kernel module's, which hack/kmod has built for the kernel.
+# Without those that start machines themselves, or run in two.
+KMOD_HOST := ^Test(ModuleBuilds|TwoMachines|BetweenMachines)
+kmod_group = 'kmod-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/$(1)/qnix.ko --' \
+	$(TESTFLAGS) -short -skip '$(KMOD_HOST)' ./test/qnixmod
+vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1)) -- \
+	$(call kmod_group,6.1,$(1)) -- $(call kmod_group,6.12,$(1))
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm
-.PHONY: perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
+.PHONY: test-now test-vm-now kmod perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,22 +84,33 @@ testsum:
 
 test: ## run all tests that this machine can run: also with -race, and in virtual machines
 	@hack/deps --for test
-	@$(MAKE) --no-print-directory testsum vm
+	@$(MAKE) --no-print-directory test-now
+
+test-now: testsum kmod
 	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- \
-		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) ./... -- $(call vm_groups,-skip)
+		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vE '$(ONE_GOROUTINE)') -- $(call vm_groups,-skip)
 
 vm:
 	@go build -o bin/vm ./hack/vm
 
+# Where no kernel's headers can be had, the machines that need the module have none either.
+kmod: vm
+	@for kernel in 6.1 6.12; do hack/kmod $$kernel || echo "kmod: no module for $$kernel" >&2; done
+
 test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 	@hack/deps --for vm
-	@$(MAKE) --no-print-directory testsum vm
-	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma
+	@$(MAKE) --no-print-directory test-vm-now
+
+test-vm-now: testsum kmod
+	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma ./test/qnixmod
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory testsum vm
-	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs
+	@hack/kmod debug
+	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs -- \
+		kmod-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m -env BYWASH_QNIX_FUZZ=2m \
+		-env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/debug/qnix.ko --' -p 1 -count=1 -timeout 60m -skip '$(KMOD_HOST)' ./test/qnixmod
 	@BYWASH_VM_DEBUG=1 $(TESTSUM) host: $(TESTFLAGS) ./hack/vm -run Debug
 
 test-hw: ## the same on a real device: make test-hw DEV=mlx5_0
@@ -98,10 +123,12 @@ perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -- bin/bywash perf -d verbs,tcp $(PERF_FLAGS)
 
-bench-vm: ## measure verbs beside perftest in a virtual machine
+bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix sockets, in virtual machines
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -timeout 20m -- hack/bench-vm
+	@hack/kmod 6.1
+	@go test -exec '$(CURDIR)/bin/vm -timeout 20m -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/6.1/qnix.ko --' -run '^$$' -bench . ./test/qnixmod
 
 shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@hack/deps --for vm

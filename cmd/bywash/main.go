@@ -12,6 +12,7 @@ import (
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf"
 	_ "github.com/bywash/bywash/driver/all"
+	"github.com/bywash/bywash/qnix/softnic"
 )
 
 // Exit statuses.
@@ -23,9 +24,12 @@ const (
 
 var errInterrupt = errors.New("interrupted")
 
-func main() { os.Exit(run()) }
+func main() {
+	softnic.RunIfStarted() // by a program that needs a NIC
+	os.Exit(execute())
+}
 
-func run() int {
+func execute() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	sig := make(chan os.Signal, 2)
 	if len(os.Args) > 1 && os.Args[1] == perf.PeerCommand {
@@ -43,6 +47,11 @@ func run() int {
 	err := rootCommand().ExecuteContext(ctx)
 	if err == nil {
 		return 0
+	}
+	var status *statusError
+	if errors.As(err, &status) {
+		fmt.Fprintf(os.Stderr, "bywash: %s\n", oneLine(err))
+		return status.code
 	}
 	if errors.Is(err, errInterrupt) || context.Cause(ctx) != nil {
 		fmt.Fprintln(os.Stderr, "bywash: interrupted")

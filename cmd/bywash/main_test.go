@@ -45,14 +45,16 @@ func status(t *testing.T, cmd *exec.Cmd) (code int, stdout, stderr string) {
 
 func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 	for _, args := range []string{
-		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d session", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
+		"nonsense", "perf --nonsense", "perf -d nonsense", "perf -d shm --rails shm", "perf --rails shm", "perf -t nonsense", "perf -s 8:4", "perf -s x",
 		"perf -n -1", "perf --duration 0s", "perf --wait sleep", "perf --mem stack", "perf --peers -1", "perf --json --csv", "perf --plot x.png",
 		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
 		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
 		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
 		"perf -d tcp --option path=cma", "help nonsense", "help perf x",
+		"run", "run true", "run -n 2", "run -n 0 true", "run -n x true", "run -n 70000 true", "run --nonsense true", "run -n 1 --grace -1s true",
 		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
 		"capture -o x --context nonsense", "capture -o x 0",
+		"softnic x", "softnic --nics 0", "softnic --nics 2 --socket a", "softnic --peer a", "softnic --key-file x", "softnic --listen :0", "softnic --idle -1s",
 	} {
 		code, out, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 2 || out != "" || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -74,7 +76,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
 		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
 		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
-		"man --dir /nonexistent", "stat 1", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
+		"man --dir /nonexistent", "stat 1", "run-guard", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -86,7 +88,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range []string{
-		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help",
+		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
 		"perf -d unix -t lat -s 8 -n 100", "perf -d shm,unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
 	} {
@@ -94,7 +96,7 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)
 		}
 	}
-	for _, name := range []string{"bywash.1", "bywash-perf.1", "bywash-info.1", "bywash-doctor.1", "bywash-stat.1", "x.html"} {
+	for _, name := range []string{"bywash.1", "bywash-perf.1", "bywash-info.1", "bywash-doctor.1", "bywash-stat.1", "bywash-run.1", "x.html"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}

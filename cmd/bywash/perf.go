@@ -145,6 +145,11 @@ func (f *perfFlags) config(args []string) (*perf.Config, error) {
 	if c.Sizes, err = perf.ParseSizes(f.sizes); err != nil {
 		return nil, err
 	}
+	if f.rails != "" {
+		if err := c.SetRails(f.rails); err != nil {
+			return nil, err
+		}
+	}
 	if len(args) == 1 {
 		c.Remote = args[0]
 	}
@@ -157,8 +162,6 @@ func (f *perfFlags) check(args []string) error {
 		return fmt.Errorf("perf takes one HOST:PORT, not %d arguments", len(args))
 	case f.listen != "" && len(args) > 0:
 		return fmt.Errorf("perf takes --listen or HOST:PORT, not both")
-	case f.rails != "":
-		return fmt.Errorf("--rails goes with -d session, and session is not in this build")
 	case f.iters < 0 || f.iters > 1<<40:
 		return fmt.Errorf("-n %d: it is a number of iterations from 1 to 2^40", f.iters)
 	case f.duration <= 0 || f.duration > time.Hour:

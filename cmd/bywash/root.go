@@ -20,6 +20,15 @@ func usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
+// statusError ends with a status of its own.
+type statusError struct {
+	code int
+	err  error
+}
+
+func (e *statusError) Error() string { return e.err.Error() }
+func (e *statusError) Unwrap() error { return e.err }
+
 // errSilent ends with status 1 after everything has been said.
 var errSilent = errors.New("failed")
 
@@ -32,10 +41,11 @@ work on this machine, what is in their way, and how fast they are.
 
 It ends with status 0 when all went well, 1 when something could not be done
 here (the message says what to do), 2 when the command line is wrong and 130
-after Ctrl-C.`,
+after Ctrl-C. bywash run has the status of the program it runs.`,
 		Example: `  bywash perf -d all        every driver here beside the kernel's sockets
   bywash doctor             what keeps drivers from working, and the remedy
-  bywash info -d shm        one driver's capabilities`,
+  bywash info -d shm        one driver's capabilities
+  bywash run -n 4 ./prog    a job of four processes`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,
@@ -46,7 +56,8 @@ after Ctrl-C.`,
 		return usagef("%w (see %s --help)", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), statCommand(), captureCommand(),
+	root.AddCommand(infoCommand(), doctorCommand(), perfCommand(), peerCommand(), runCommand(), guardCommand(), statCommand(), captureCommand(),
+		softnicCommand(),
 		completionCommand(), manCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand())
 	if len(os.Args) > 1 && os.Args[1] == cobra.ShellCompRequestCmd {

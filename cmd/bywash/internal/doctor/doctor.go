@@ -42,7 +42,7 @@ func (f Finding) String() string {
 func Examine() []Finding {
 	var out []Finding
 	for _, probe := range []func() Finding{
-		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, cores, governor,
+		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, qnixDevices, cores, governor,
 	} {
 		out = append(out, probe())
 	}

@@ -82,7 +82,8 @@ func findEther(root fs.FS) Finding {
 		f.Level = Slow
 		f.Remedy = fmt.Sprintf("%s: more queues than CPUs, each of which afxdp looks at: ethtool -L %s combined %d", strings.Join(many, ", "), many[0], len(cpus))
 	case len(long) > 0:
-		f.Remedy = fmt.Sprintf("%s: some drivers run XDP programs only up to an MTU of %d (else afxdp's runs in the stack, slower)", strings.Join(long, ", "), nativeMTU)
+		f.Remedy = fmt.Sprintf("%s: drivers without multi-buffer (bywash info) run XDP programs only up to an MTU of %d (else afxdp's runs in the stack, slower); "+
+			"frames longer than a chunk take Linux 6.6", strings.Join(long, ", "), nativeMTU)
 	}
 	return f
 }

@@ -51,9 +51,11 @@ func mayLock() (bool, error) {
 func (l locking) enough() bool { return l.free || l.limit >= l.need }
 
 func (l locking) remedy() string {
-	return fmt.Sprintf("raise it, to %d KiB for each connection at least, and by what messages take: ulimit -l unlimited as root, LimitMEMLOCK=infinity in the unit, "+
-		"docker run --ulimit memlock=-1, or a line \"* - memlock unlimited\" in /etc/security/limits.conf", l.need>>10)
+	return fmt.Sprintf("raise it, to %d KiB for each connection at least, and by what messages take: %s", l.need>>10, raiseIt)
 }
+
+const raiseIt = "ulimit -l unlimited as root, LimitMEMLOCK=infinity in the unit, docker run --ulimit memlock=-1, " +
+	"or a line \"* - memlock unlimited\" in /etc/security/limits.conf"
 
 // rdmaMemory tells whether memory can be pinned for devices. The kernel counts
 // it against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK.

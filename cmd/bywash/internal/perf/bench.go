@@ -86,5 +86,8 @@ func open(s *setup) (bench, error) {
 	if isSocket(s.Driver) {
 		return openSocket(s)
 	}
+	if s.Driver == SessionName {
+		return openSession(s)
+	}
 	return openLink(s)
 }

@@ -124,7 +124,7 @@ func TestEveryTestRunsOnSharedMemory(t *testing.T) {
 		}
 		cancel()
 		for _, m := range got.missing {
-			if m.Test != Rate && (m.Test != FaddLat && m.Test != CswapLat || mode.mem == "arena") {
+			if m.Test != Rate && m.Test != Barrier && m.Test != Bcast && (m.Test != FaddLat && m.Test != CswapLat || mode.mem == "arena") {
 				t.Errorf("%+v: %s", mode, m)
 			}
 		}

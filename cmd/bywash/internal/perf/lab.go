@@ -10,6 +10,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -27,8 +28,19 @@ type place struct {
 	netns  string
 }
 
-// labMTU is the most that frames in chunks of a page allow, with programs in the driver, too.
-const labMTU = 3498
+// The MTU of the lab's devices: the longest that a device can have, or, where frames have one chunk, the most that one
+// of a page allows, with programs in the driver, too.
+const (
+	labMTU      = 65535
+	labMTUShort = 3498
+)
+
+func (c *Config) labMTU() int {
+	if c.Options["multi-buffer"] == "off" || xsk.Probe(xsk.FeatureMultiBuffer) != nil {
+		return labMTUShort
+	}
+	return labMTU
+}
 
 // needsLab tells whether a driver is measured in one: the user has not said where else.
 func (c *Config) needsLab(name string) bool {
@@ -38,9 +50,9 @@ func (c *Config) needsLab(name string) bool {
 // newLab makes it. Without the privilege the driver is unavailable.
 func (c *Config) newLab() (*lab, error) {
 	if c.Peers == 0 {
-		return newPairLab() // without a bridge between them
+		return c.newPairLab() // without a bridge between them
 	}
-	s, err := veth.NewSwitch(3, veth.Config{MTU: labMTU})
+	s, err := veth.NewSwitch(3, veth.Config{MTU: c.labMTU()})
 	if err != nil {
 		return nil, labError(err)
 	}
@@ -51,8 +63,8 @@ func (c *Config) newLab() (*lab, error) {
 	return l, nil
 }
 
-func newPairLab() (*lab, error) {
-	p, err := veth.New(veth.Config{MTU: labMTU})
+func (c *Config) newPairLab() (*lab, error) {
+	p, err := veth.New(veth.Config{MTU: c.labMTU()})
 	if err != nil {
 		return nil, labError(err)
 	}

@@ -32,6 +32,7 @@ type link struct {
 	snd   flow
 	rcv   flow
 	one   *oneSided
+	group *group
 }
 
 func openLink(s *setup) (bench, error) {
@@ -134,12 +135,18 @@ func (l *link) idle(links []string) error {
 func (l *link) onLarge(size int) bool { return size > l.scaps.MaxMessage }
 
 func (l *link) check(c *Case) error {
+	if infoOf(c.Test).session {
+		return skipf("%s: %s is a test of -d session", l.s.Driver, c.Test)
+	}
 	info := infoOf(c.Test)
 	if info.oneSided {
 		return l.checkOneSided(c)
 	}
 	if c.Test == Connect {
 		return nil
+	}
+	if c.Test == Barrier || c.Test == Bcast {
+		return l.checkGroup()
 	}
 	caps, track := l.scaps, "small"
 	if l.onLarge(c.Size) {
@@ -175,6 +182,8 @@ func (l *link) prepare(c *Case) (blob []byte, err error) {
 		return l.prepareOneSided()
 	case c.Test == Connect:
 		return nil, nil
+	case c.Test == Barrier || c.Test == Bcast:
+		return l.prepareGroup()
 	case l.onLarge(c.Size):
 		return l.prepareLarge()
 	default:
@@ -185,6 +194,9 @@ func (l *link) prepare(c *Case) (blob []byte, err error) {
 func (l *link) start(blob []byte) error {
 	if l.one != nil {
 		return l.one.start(blob)
+	}
+	if l.group != nil {
+		return l.group.start(blob)
 	}
 	if !l.lcaps.RdvUpdate {
 		return skipf("%s: the other end's device updates rdv data, this end's cannot", l.s.Driver)
@@ -228,6 +240,8 @@ func (l *link) run(j *job) error {
 		return l.runConnect(j)
 	case l.one != nil:
 		return l.one.run(j)
+	case l.group != nil:
+		return l.group.run(j)
 	case j.Test == Lat && l.lat != nil:
 		return l.lat.run(j)
 	case j.Test == Lat:
@@ -248,6 +262,10 @@ func (l *link) finish() error {
 	if l.one != nil {
 		err = l.one.finish()
 	}
+	if l.group != nil {
+		err = errors.Join(err, l.group.finish())
+	}
+	l.group = nil
 	l.one, l.lat, l.snd, l.rcv = nil, nil, nil, nil
 	if l.arena != nil {
 		a := l.arena
@@ -270,6 +288,9 @@ func retryBusy(s *stopper, f func() error) error {
 }
 
 func (l *link) path() string {
+	if l.group != nil {
+		return "nic-group"
+	}
 	i := l.si
 	if l.one != nil {
 		i = l.one.inst
@@ -288,6 +309,9 @@ func (l *link) close() error {
 	var err error
 	if l.one != nil {
 		err = l.one.finish()
+	}
+	if l.group != nil {
+		err = errors.Join(err, l.group.finish())
 	}
 	for _, c := range []driver.Context{l.large, l.small} {
 		if c != nil {

@@ -92,3 +92,15 @@ func bytesIn(options map[string]string) (n int) {
 	}
 	return n
 }
+
+// SetRails has the session use these drivers, with commas between, and no others.
+func (c *Config) SetRails(rails string) error {
+	if len(c.Drivers) != 1 || c.Drivers[0] != SessionName {
+		return fmt.Errorf("--rails goes with -d session")
+	}
+	if err := CheckDrivers(strings.Split(rails, ",")); err != nil {
+		return err
+	}
+	c.Options = map[string]string{railsOption: rails}
+	return nil
+}

@@ -14,9 +14,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/bywash/bywash/qnix/softnic"
 )
 
 func TestMain(m *testing.M) {
+	softnic.RunIfStarted()
 	if len(os.Args) > 1 && os.Args[1] == PeerCommand {
 		if err := ServeChild(context.Background(), "test"); err != nil {
 			os.Exit(1)

@@ -24,6 +24,11 @@ const (
 	FaddLat    Test = "fadd-lat"
 	CswapLat   Test = "cswap-lat"
 	Connect    Test = "connect"
+	Barrier    Test = "barrier"
+	Bcast      Test = "bcast"
+	TagLat     Test = "tag-lat"
+	TagBW      Test = "tag-bw"
+	AMRate     Test = "am-rate"
 	maxSize         = 1 << 30
 	maxWindow       = 64
 	footprint       = 2 << 20 // bytes in flight, so that caches are measured, not DRAM
@@ -42,6 +47,7 @@ type testInfo struct {
 	oneSided bool
 	sizes    []int // when the user names none
 	standard bool  // part of a run without -t
+	session  bool  // only with -d session
 }
 
 const kib, mib = 1 << 10, 1 << 20
@@ -58,6 +64,11 @@ var tests = []testInfo{
 	{test: FaddLat, about: "fetch-and-add of 64 bits in a passive peer's memory, the whole operation", latency: true, fixed: 8, oneSided: true},
 	{test: CswapLat, about: "compare-and-swap of 64 bits in a passive peer's memory, the whole operation", latency: true, fixed: 8, oneSided: true},
 	{test: Connect, about: "from asking for a connection to having it, both sides", latency: true, fixed: -1},
+	{test: Barrier, about: "barrier of 8 processes, the whole operation (qnix; unix: over a star of sockets)", latency: true, fixed: -1},
+	{test: Bcast, about: "broadcast to 7 others until all have it (qnix; unix: over a star of sockets)", latency: true, sizes: []int{64 * kib}},
+	{test: TagLat, about: "session: ping-pong of tagged messages, half a round trip", latency: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true},
+	{test: TagBW, about: "session: tagged messages one way, a window of them in flight", sizes: []int{4 * kib, 64 * kib, mib}, session: true},
+	{test: AMRate, about: "session: active messages one way, as fast as they go", messages: true, sizes: []int{8}, session: true},
 }
 
 func infoOf(t Test) *testInfo {
@@ -98,13 +109,13 @@ func TestNames() []string {
 	return names
 }
 
-// ParseTests parses the argument of -t: names with commas between, or all.
-// Empty means the standard ones.
+// ParseTests parses the argument of -t: names with commas between, or all, which
+// is without those that only a session runs. Empty means the standard ones.
 func ParseTests(s string) ([]Test, error) {
 	var out []Test
 	if s == "" || s == "all" {
 		for _, t := range tests {
-			if t.standard || s == "all" {
+			if t.standard || s == "all" && !t.session {
 				out = append(out, t.test)
 			}
 		}
@@ -251,7 +262,7 @@ func (c *Config) cases() []Case {
 			sizes = []int{i.size(0)}
 		}
 		for _, s := range sizes {
-			if s == 0 && i.oneSided {
+			if s == 0 && (i.oneSided || t == Bcast) {
 				continue
 			}
 			out = append(out, Case{Test: t, Size: s, Wait: c.Wait, Mem: c.Mem, Validate: c.Validate, Peers: c.Peers})

@@ -26,6 +26,7 @@ type socket struct {
 	in     []byte
 	peer   string
 	rcvbuf int
+	star   *star
 	token  []byte // tells the other process from strangers on this machine
 }
 
@@ -286,16 +287,21 @@ func (k *socket) readFull(fd int, b []byte) error {
 }
 
 func (k *socket) check(c *Case) error {
+	if infoOf(c.Test).session {
+		return skipf("%s: %s is a test of -d session", k.kind, c.Test)
+	}
 	switch {
 	case infoOf(c.Test).oneSided:
 		return skipf("%s has no one-sided access", k.kind)
 	case c.Peers > 0:
 		return skipf("--peers is for drivers")
+	case (c.Test == Barrier || c.Test == Bcast) && k.kind != "unix":
+		return skipf("%s: groups of sockets are measured with unix", k.kind)
 	case c.Test == Connect && k.kind == "udp":
 		return skipf("udp has no connections")
 	case k.kind == "udp" && c.Test == BiBW && c.Size%maxDatagram == ackSize:
 		return skipf("udp cannot do bibw with messages of %d bytes", c.Size)
-	case c.Size == 0 && c.Test != Connect && k.kind != "udp":
+	case c.Size == 0 && infoOf(c.Test).fixed == 0 && k.kind != "udp":
 		return skipf("%s has no empty messages", k.kind)
 	}
 	return nil
@@ -321,7 +327,11 @@ func (k *socket) idle([]string) error { return skipf("--peers is for drivers") }
 
 func (k *socket) inspect(uint64, int) error { return errors.New("nothing to inspect") }
 
-func (k *socket) finish() error { return nil }
+func (k *socket) finish() error {
+	k.star.close()
+	k.star = nil
+	return nil
+}
 
 func (k *socket) path() string {
 	switch k.kind {
@@ -334,6 +344,7 @@ func (k *socket) path() string {
 }
 
 func (k *socket) close() error {
+	_ = k.finish()
 	for _, fd := range []int{k.fd, k.listen} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -347,6 +358,8 @@ func (k *socket) run(j *job) error {
 	switch {
 	case j.Test == Connect:
 		return k.runConnect(j)
+	case j.Test == Barrier || j.Test == Bcast:
+		return k.runGroup(j)
 	case k.kind == "udp" && j.Test == Lat:
 		return k.pingPong(j, k.sendDatagrams, k.recvDatagrams)
 	case k.kind == "udp":

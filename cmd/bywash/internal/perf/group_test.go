@@ -1,0 +1,35 @@
+package perf
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/qnix/nic"
+	"github.com/bywash/bywash/qnix/softnic"
+)
+
+func TestGroupsRunOnQNIXAndSockets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic.sock")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{path}, Idle: time.Minute}); err != nil {
+		if strings.Contains(err.Error(), "without cgo") {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	t.Setenv(nic.EnvPath, path)
+	for _, name := range []string{"qnix", "unix"} {
+		for _, wait := range []string{"poll", "block"} {
+			c := config(name, Barrier, Bcast)
+			c.Wait, c.Validate, c.Sizes = wait, true, []int{1, 5000, 100_000}
+			var got collector
+			if err := Run(ctx, c, &got); err != nil || len(got.missing) > 0 || len(got.results) != 1+3 {
+				t.Errorf("%s, wait %s: %v, %d results, want 4; missing: %v", name, wait, err, len(got.results), got.missing)
+			}
+		}
+	}
+}

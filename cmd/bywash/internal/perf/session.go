@@ -1,0 +1,337 @@
+package perf
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// SessionName is -d session: the session layer over the drivers of --rails.
+const SessionName = "session"
+
+// railsOption carries --rails to both ends.
+const railsOption = "rails"
+
+// pairJob is a job of the two ends; cards travel over the control connection.
+type pairJob struct {
+	rank   int
+	secret []byte
+	cards  [2][]byte
+}
+
+var _ launch.Job = (*pairJob)(nil)
+
+func (p *pairJob) Rank() int      { return p.rank }
+func (p *pairJob) Size() int      { return 2 }
+func (p *pairJob) Name() string   { return "perf" }
+func (p *pairJob) ID() string     { return "perf" }
+func (p *pairJob) Secret() []byte { return p.secret }
+func (p *pairJob) Publish(_ context.Context, card []byte) error {
+	p.cards[p.rank] = card
+	return nil
+}
+func (p *pairJob) Fence(context.Context) error { return nil } // connect comes after both have opened
+func (p *pairJob) Lookup(_ context.Context, rank int) ([]byte, error) {
+	if p.cards[rank] == nil {
+		return nil, launch.ErrNoCard
+	}
+	return p.cards[rank], nil
+}
+func (p *pairJob) Abort(int, string) {}
+func (p *pairJob) Close() error      { return nil }
+
+// sessionBench is one end of a session of two.
+type sessionBench struct {
+	setup  *setup
+	job    *pairJob
+	s      *session.Session
+	g      *session.Gate
+	c      Case
+	arena  *driver.Arena
+	out    [][]byte
+	in     [][]byte
+	region *session.Region
+	remote *session.Remote
+	reqs   []*session.Request
+	got    atomic.Int64 // active messages
+}
+
+// Tags of the bench's messages.
+const (
+	tagData = 1
+	tagAck  = 2
+)
+
+func openSession(s *setup) (bench, error) {
+	b := &sessionBench{setup: s, job: &pairJob{secret: s.secret}}
+	if !s.lead {
+		b.job.rank = 1
+	}
+	cfg := session.Config{Job: b.job}
+	if rails := s.Options[railsOption]; rails != "" {
+		for name := range strings.SplitSeq(rails, ",") {
+			cfg.Rails = append(cfg.Rails, session.Rail{Driver: name, Device: s.Device})
+		}
+	}
+	var err error
+	if b.s, err = session.Join(s.stop.ctx, cfg); err != nil {
+		return nil, err
+	}
+	b.g = b.s.Gate(1 - b.job.rank)
+	b.s.Handle(1, func(*session.Gate, *session.Active) { b.got.Add(1) })
+	return b, nil
+}
+
+func (b *sessionBench) links() []string {
+	return []string{base64.StdEncoding.EncodeToString(b.job.cards[b.job.rank])}
+}
+
+func (b *sessionBench) connect(links []string) error {
+	if len(links) != 1 {
+		return errors.New("the other end sent no business card")
+	}
+	card, err := base64.StdEncoding.DecodeString(links[0])
+	if err != nil {
+		return fmt.Errorf("the other end's business card: %w", err)
+	}
+	b.job.cards[1-b.job.rank] = card
+	return b.g.ConnectWait(b.setup.stop.ctx)
+}
+
+func (b *sessionBench) idle([]string) error { return skipf("--peers is for drivers") }
+
+func (b *sessionBench) check(c *Case) error {
+	switch c.Test {
+	case Lat, TagLat, BW, TagBW, Rate, AMRate, PutBW, GetBW, GetLat, FaddLat:
+	default:
+		return skipf("session has no test %s", c.Test)
+	}
+	switch {
+	case c.Peers > 0:
+		return skipf("--peers is for drivers")
+	case (c.Test == Rate || c.Test == AMRate) && c.Size > b.g.MaxActive():
+		return skipf("active messages have at most %d bytes", b.g.MaxActive())
+	}
+	return nil
+}
+
+func (b *sessionBench) prepare(c *Case) ([]byte, error) {
+	if err := b.check(c); err != nil {
+		return nil, err
+	}
+	b.c = *c
+	w := window(c.Size, maxWindow)
+	room := max(line, (c.Size+line-1)&^(line-1))
+	mem := make([]byte, 2*w*room)
+	if c.arena() {
+		var err error
+		if b.arena, err = driver.NewArena(len(mem)); err != nil {
+			return nil, err
+		}
+		mem = b.arena.Bytes()
+	}
+	b.out, b.in = nil, nil
+	for i := range w {
+		b.out = append(b.out, mem[i*room:][:c.Size:c.Size])
+		b.in = append(b.in, mem[(w+i)*room:][:c.Size:c.Size])
+	}
+	b.reqs = make([]*session.Request, w)
+	if !infoOf(c.Test).oneSided {
+		return nil, nil
+	}
+	var err error
+	if b.region, err = b.s.Register(mem[w*room:], driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic); err != nil {
+		return nil, err
+	}
+	return b.region.Key(), nil
+}
+
+func (b *sessionBench) start(blob []byte) (err error) {
+	if len(blob) > 0 {
+		b.remote, err = b.g.Import(blob)
+	}
+	return err
+}
+
+func (b *sessionBench) finish() error {
+	if b.region != nil {
+		for b.region.Deregister() == driver.ErrBusy {
+			b.s.Progress()
+		}
+		b.region = nil
+	}
+	b.out, b.in = nil, nil
+	if b.arena != nil {
+		err := b.arena.Close()
+		b.arena = nil
+		return err
+	}
+	return nil
+}
+
+func (b *sessionBench) inspect(seq uint64, _ int) error { return verify(b.in[0], seq) }
+
+func (b *sessionBench) path() string { return b.g.Path() }
+
+func (b *sessionBench) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = b.s.Close(ctx)
+	return nil
+}
+
+func (b *sessionBench) run(j *job) error {
+	info := infoOf(j.Test)
+	switch {
+	case info.oneSided && !j.lead:
+		return nil // passive
+	case j.Test == Lat || j.Test == TagLat:
+		return b.pingPong(j)
+	case info.oneSided && info.latency:
+		return b.timed(j, b.access)
+	}
+	begin := time.Now()
+	err := b.stream(j)
+	j.elapsed = time.Since(begin)
+	return err
+}
+
+func (b *sessionBench) send(j *job, seq uint64) error {
+	if j.Validate {
+		fill(b.out[0], seq)
+	}
+	return b.g.Send(j.stop.ctx, tagData, b.out[0])
+}
+
+func (b *sessionBench) receive(j *job, seq uint64) error {
+	n, err := b.g.Recv(j.stop.ctx, tagData, b.in[0])
+	if err != nil || !j.Validate {
+		return err
+	}
+	return verify(b.in[0][:n], seq)
+}
+
+func (b *sessionBench) pingPong(j *job) error {
+	if !j.lead {
+		for i := range j.n {
+			if err := b.receive(j, uint64(i)); err != nil {
+				return err
+			}
+			if err := b.send(j, ^uint64(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return b.timed(j, func(i int) error {
+		if err := b.send(j, uint64(i)); err != nil {
+			return err
+		}
+		return b.receive(j, ^uint64(i))
+	})
+}
+
+// timed records n calls.
+func (b *sessionBench) timed(j *job, f func(int) error) error {
+	last := time.Now()
+	for i := 0; i < j.n; {
+		end := min(j.n, i+j.rec.batch)
+		n := end - i
+		for ; i < end; i++ {
+			if err := f(i); err != nil {
+				return err
+			}
+		}
+		now := time.Now()
+		j.rec.add(now.Sub(last), n)
+		last = now
+	}
+	return nil
+}
+
+// access is a get or an atomic, waited for.
+func (b *sessionBench) access(int) error {
+	ctx := b.setup.stop.ctx
+	if b.c.Test == FaddLat {
+		_, err := b.g.FetchAdd(ctx, b.remote, 0, 1)
+		return err
+	}
+	return b.g.Get(ctx, b.remote, 0, b.in[0])
+}
+
+// stream runs tests of throughput: as many requests as the window holds are under
+// way.
+func (b *sessionBench) stream(j *job) error {
+	ctx := j.stop.ctx
+	one := func(i int) (*session.Request, error) { return b.begin(j, i) }
+	if j.Test == Rate || j.Test == AMRate {
+		if !j.lead {
+			for b.got.Load() < int64(j.n) {
+				if !b.s.Progress() && ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+			}
+			b.got.Store(0)
+			return b.g.Send(ctx, tagAck, nil)
+		}
+	}
+	for i := range j.n + len(b.reqs) {
+		k := i % len(b.reqs)
+		if r := b.reqs[k]; r != nil {
+			b.reqs[k] = nil
+			if _, err := r.Wait(ctx); err != nil {
+				return err
+			}
+			if !j.lead && j.Validate {
+				if err := verify(b.in[k], uint64(i-len(b.reqs))); err != nil {
+					return err
+				}
+			}
+		}
+		if i < j.n {
+			r, err := one(i)
+			if err != nil {
+				return err
+			}
+			b.reqs[k] = r
+		}
+	}
+	if infoOf(j.Test).oneSided {
+		return nil
+	}
+	if !j.lead {
+		return b.g.Send(ctx, tagAck, nil)
+	}
+	_, err := b.g.Recv(ctx, tagAck, nil)
+	return err
+}
+
+// begin starts operation i of a stream.
+func (b *sessionBench) begin(j *job, i int) (*session.Request, error) {
+	k := i % len(b.reqs)
+	switch {
+	case j.Test == Rate || j.Test == AMRate:
+		return b.g.AM(1, nil, b.out[k])
+	case j.Test == PutBW:
+		if j.Validate {
+			fill(b.out[k], uint64(i))
+		}
+		return b.g.Iput(b.remote, 0, b.out[k])
+	case j.Test == GetBW:
+		return b.g.Iget(b.remote, 0, b.in[k])
+	case j.lead:
+		if j.Validate {
+			fill(b.out[k], uint64(i))
+		}
+		return b.g.Isend(tagData, b.out[k])
+	}
+	return b.g.Irecv(tagData, b.in[k])
+}

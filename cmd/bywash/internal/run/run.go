@@ -1,0 +1,293 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/bywash/bywash/session/launch"
+)
+
+// Exit statuses of a job whose program cannot be started, as shells have them.
+const (
+	CodeNotExecutable = 126
+	CodeNotFound      = 127
+)
+
+// Config is a job.
+type Config struct {
+	Ranks   int
+	Program string
+	Args    []string
+	Explain bool          // sessions tell what they chose
+	Tag     bool          // lines of output begin with the rank
+	Grace   time.Duration // between asking processes to end and killing them
+	Guard   []string      // the command that calls Guard
+}
+
+// ExitError is a job that did not end well.
+type ExitError struct {
+	Code int
+	Why  string
+}
+
+func (e *ExitError) Error() string { return e.Why }
+
+// exit is the end of a rank's process.
+type exit struct {
+	rank  int
+	state *os.ProcessState
+}
+
+// job is a job under way.
+type job struct {
+	Config
+	path   string
+	group  *group
+	server *launch.Server
+	out    outputs
+	exits  chan exit
+	live   int
+	fault  *ExitError // the first
+	kill   <-chan time.Time
+}
+
+// Run starts the job's processes and returns when all have ended: nil, when
+// each did with status 0, and an ExitError otherwise.
+func Run(ctx context.Context, c Config) error {
+	path, err := exec.LookPath(c.Program)
+	if err != nil {
+		code := CodeNotExecutable
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			code = CodeNotFound
+		}
+		return &ExitError{code, fmt.Sprintf("start %s: %v", c.Program, unwrap(err))}
+	}
+	j := &job{Config: c, path: path, exits: make(chan exit, c.Ranks)}
+	signals := make(chan os.Signal, 16)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGTSTP, syscall.SIGCONT} {
+		if !signal.Ignored(s) { // as nohup does
+			signal.Notify(signals, s)
+		}
+	}
+	defer signal.Stop(signals)
+	secret := launch.NewSecret()
+	ln, err := launch.Listen(ctx, "")
+	if err != nil {
+		return err
+	}
+	j.server = launch.Serve(ln, c.Ranks, secret)
+	defer j.server.Close()
+	if j.group, err = startGroup(c.Guard); err != nil {
+		return err
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	if err := j.startAll(secret, stop); err != nil {
+		j.group.end()
+		return err
+	}
+	j.follow(signals)
+	j.group.end() // what ranks left running
+	j.out.wg.Wait()
+	if j.fault != nil {
+		return j.fault
+	}
+	return nil
+}
+
+func unwrap(err error) error {
+	var e *exec.Error
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return err
+}
+
+// startAll starts the ranks from one thread, which stays until stop: the kernel takes its end for the parent's death.
+func (j *job) startAll(secret []byte, stop <-chan struct{}) error {
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
+		var err error
+		for rank := 0; rank < j.Ranks && err == nil; rank++ {
+			err = j.start(rank, secret)
+		}
+		started <- err
+		<-stop
+	}()
+	return <-started
+}
+
+func (j *job) start(rank int, secret []byte) error {
+	cmd := exec.Command(j.path, j.Args...)
+	cmd.Args[0] = j.Program
+	cmd.Env = append(os.Environ(), launch.RankEnv(j.server.Addr(), rank, j.Ranks, secret)...)
+	cmd.Env = append(cmd.Env, launch.EnvLauncher+"=embedded")
+	if j.Explain {
+		cmd.Env = append(cmd.Env, launch.EnvExplain+"=1")
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: j.group.id(), Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	var ours []*os.File
+	defer func() {
+		for _, f := range ours {
+			f.Close()
+		}
+	}()
+	if j.Tag {
+		for _, f := range []struct {
+			of *io.Writer
+			to *os.File
+		}{{&cmd.Stdout, os.Stdout}, {&cmd.Stderr, os.Stderr}} {
+			w, err := j.out.tag(f.to, rank)
+			if err != nil {
+				return err
+			}
+			ours = append(ours, w)
+			*f.of = w
+		}
+	}
+	var input *os.File
+	if rank == 0 {
+		r, w, err := stdin()
+		if err != nil {
+			return err
+		}
+		if w != nil {
+			ours = append(ours, r)
+		}
+		cmd.Stdin, input = r, w
+	}
+	if err := cmd.Start(); err != nil {
+		return startError(j.Program, err)
+	}
+	if input != nil {
+		go feed(input)
+	}
+	j.live++
+	go func() {
+		cmd.Wait()
+		j.exits <- exit{rank, cmd.ProcessState}
+	}()
+	return nil
+}
+
+// startError is of the program where the kernel refuses to execute it, and of this machine otherwise.
+func startError(program string, err error) error {
+	var p *os.PathError
+	if !errors.As(err, &p) {
+		return err
+	}
+	why := fmt.Sprintf("start %s: %v", program, p.Err)
+	switch {
+	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, os.ErrPermission):
+		return &ExitError{CodeNotExecutable, why}
+	case errors.Is(err, os.ErrNotExist):
+		return &ExitError{CodeNotFound, why}
+	}
+	return errors.New(why)
+}
+
+// stdin is what rank 0 reads. From a terminal only the launcher may read, whose process group is in the foreground: so
+// that goes through a pipe, whose other end is then returned too.
+func stdin() (r, w *os.File, err error) {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return os.Stdin, nil, nil
+	}
+	return os.Pipe()
+}
+
+func feed(w *os.File) {
+	defer w.Close()
+	signal.Ignore(syscall.SIGTTIN) // in the background reading is an error then, and the input ends
+	io.Copy(w, os.Stdin)
+}
+
+// follow sees the job to its end.
+func (j *job) follow(signals <-chan os.Signal) {
+	for j.live > 0 {
+		select {
+		case a := <-j.server.Aborted():
+			j.aborted(a)
+		case e := <-j.exits:
+			j.live--
+			select { // a rank that aborted may have ended already
+			case a := <-j.server.Aborted():
+				j.aborted(a)
+			default:
+			}
+			j.server.Gone(e.rank)
+			if !e.state.Success() {
+				j.fail(describe(e))
+			}
+		case s := <-signals:
+			j.forward(s.(syscall.Signal))
+		case <-j.kill:
+			j.group.signal(syscall.SIGKILL)
+			// The guard is gone with them, and done with its task: they are dying.
+		}
+	}
+}
+
+func (j *job) aborted(a *launch.RankError) {
+	j.fail(&ExitError{a.Code, a.Error()})
+}
+
+// fail ends the job for the first fault.
+func (j *job) fail(e *ExitError) {
+	if j.fault != nil {
+		return
+	}
+	if j.live > 0 {
+		e.Why += "; ending the others"
+	}
+	j.fault = e
+	j.group.signal(syscall.SIGTERM)
+	j.group.signal(syscall.SIGCONT)
+	j.kill = time.After(j.Grace)
+}
+
+func (j *job) forward(s syscall.Signal) {
+	j.group.signal(s)
+	switch s {
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		if j.fault == nil {
+			j.fault = &ExitError{128 + int(s), fmt.Sprintf("%s: ended the ranks", unix.SignalName(s))}
+			j.kill = time.After(j.Grace)
+		} else {
+			j.kill = time.After(0) // impatient
+		}
+		j.group.signal(syscall.SIGCONT)
+	case syscall.SIGTSTP:
+		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+}
+
+func describe(e exit) *ExitError {
+	who := fmt.Sprintf("rank %d (process %d)", e.rank, e.state.Pid())
+	ws := e.state.Sys().(syscall.WaitStatus)
+	if !ws.Signaled() {
+		return &ExitError{ws.ExitStatus(), fmt.Sprintf("%s ended with status %d", who, ws.ExitStatus())}
+	}
+	why := fmt.Sprintf("%s was killed by %s", who, unix.SignalName(ws.Signal()))
+	if ws.CoreDump() {
+		why += " and dumped core"
+	}
+	return &ExitError{128 + int(ws.Signal()), why}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/run"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// maxRun is the largest job of one machine: more processes than that share a core with too many others.
+const maxRun = 65536
+
+func runCommand() *cobra.Command {
+	c := run.Config{Guard: []string{"/proc/self/exe", run.GuardCommand}}
+	cmd := &cobra.Command{
+		Use:   "run -n N [flags] PROG [ARG…]",
+		Short: "Run a program as a job of N processes on this machine",
+		Long: `Run starts N processes of a program. In each, package session (or
+session/launch) finds its rank, the number of ranks and a way to the others.
+Programs that do not ask run N times, that is all.
+
+Output is passed through; --tag-output puts the rank in front of each line.
+Standard input goes to rank 0. Interrupt, terminate, hangup, quit, user, stop
+and continue signals go to all ranks.
+
+When a rank fails, aborts the job, or is killed, run names it and ends the
+others: SIGTERM first, SIGKILL after --grace. Nothing that ranks started is left
+behind, not even when run itself is killed, except what made itself a process
+group of its own.
+
+Jobs larger than one machine run under MPICH's mpiexec, Open MPI's mpirun or
+Slurm's srun: the same program finds those too.
+
+It ends with status 0 when all ranks did. Otherwise it has the status of the
+first rank that failed: its own, what it gave to Abort, or 128 and the number of
+the signal that killed it. The status is 128 and the number of the signal after
+one that ends run (130 after Ctrl-C), 127 when PROG is not found, 126 when it
+cannot be executed, 2 when the command line is wrong, and 1 when something else
+could not be done here.
+
+Each process finds in its environment:
+
+  ` + launch.EnvRendezvous + `  where this job's ranks meet, HOST:PORT
+  ` + launch.EnvRank + `        its rank, from 0
+  ` + launch.EnvSize + `        the number of ranks
+  ` + launch.EnvSecret + `      the job's secret: it keeps strangers out, do not show it
+  ` + launch.EnvLauncher + `    embedded
+  ` + launch.EnvExplain + `     1 with --explain`,
+		Example: `  bywash run -n 4 ./prog
+  bywash run -n 2 --explain ./prog -v      which driver carries what, and why
+  bywash run -n 8 --tag-output sh -c 'echo I am $BYWASH_RANK of $BYWASH_SIZE'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case !cmd.Flags().Changed("ranks"):
+				return usagef("run needs -n N, the number of processes (see %s --help)", cmd.CommandPath())
+			case c.Ranks < 1 || c.Ranks > maxRun:
+				return usagef("-n %d: want 1 to %d processes", c.Ranks, maxRun)
+			case c.Grace < 0:
+				return usagef("--grace %s: want a time from 0 on", c.Grace)
+			case len(args) == 0:
+				return usagef("run needs a program (see %s --help)", cmd.CommandPath())
+			}
+			c.Program, c.Args = args[0], args[1:]
+			err := run.Run(cmd.Context(), c)
+			var x *run.ExitError
+			if errors.As(err, &x) {
+				return &statusError{x.Code, err}
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows the program is the program's
+	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
+	f.BoolVar(&c.Explain, "explain", false, "let sessions tell which rails they chose, and why")
+	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
+	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")
+	return cmd
+}
+
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    run.GuardCommand,
+		Hidden: true,
+		Args:   noArgs,
+		RunE:   func(*cobra.Command, []string) error { return run.Guard() },
+	}
+}

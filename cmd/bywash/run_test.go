@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shells is a job of shells.
+func shells(n, script string, flags ...string) *exec.Cmd {
+	return bywash(append(append([]string{"run", "-n", n}, flags...), "sh", "-c", script)...)
+}
+
+func TestRunGivesEachProcessItsRank(t *testing.T) {
+	code, out, stderr := status(t, shells("4", "echo $BYWASH_RANK $BYWASH_SIZE $BYWASH_LAUNCHER ${BYWASH_EXPLAIN-no}"))
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	slices.Sort(lines)
+	if want := []string{"0 4 embedded no", "1 4 embedded no", "2 4 embedded no", "3 4 embedded no"}; !slices.Equal(lines, want) || code != 0 || stderr != "" {
+		t.Errorf("status %d, %q, %q, want %q", code, lines, stderr, want)
+	}
+	_, out, _ = status(t, shells("1", "echo $BYWASH_EXPLAIN", "--explain"))
+	if out != "1\n" {
+		t.Errorf("BYWASH_EXPLAIN with --explain: %q, want 1", out)
+	}
+}
+
+func TestRunTagsWholeLines(t *testing.T) {
+	code, out, stderr := status(t, shells("3", "for i in 1 2 3; do printf 'a '; echo b $BYWASH_RANK; done; printf end >&2", "--tag-output"))
+	counts := map[string]int{}
+	for line := range strings.Lines(out) {
+		counts[line]++
+	}
+	for _, want := range []string{"[0] a b 0\n", "[1] a b 1\n", "[2] a b 2\n"} {
+		if counts[want] != 3 {
+			t.Errorf("%d lines %q, want 3: %q", counts[want], want, out)
+		}
+	}
+	if code != 0 || len(counts) != 3 || !strings.Contains(stderr, "[1] end\n") {
+		t.Errorf("status %d, stdout %q, stderr %q", code, out, stderr)
+	}
+}
+
+func TestRunGivesStandardInputToRank0(t *testing.T) {
+	cmd := shells("3", "echo $BYWASH_RANK: $(cat)")
+	cmd.Stdin = strings.NewReader("some words")
+	_, out, _ := status(t, cmd)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	slices.Sort(lines)
+	if want := []string{"0: some words", "1:", "2:"}; !slices.Equal(lines, want) {
+		t.Errorf("ranks read %q, want %q", lines, want)
+	}
+}
+
+func TestRunEndsAsTheFirstFailureDid(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		code   int
+		says   string
+	}{
+		{"test $BYWASH_RANK = 1 && exit 5; exec sleep 1000", 5, "rank 1 (process "},
+		{"test $BYWASH_RANK = 2 && exit 255; exec sleep 1000", 255, "rank 2 (process "},
+		{"test $BYWASH_RANK = 0 && kill -KILL $$; exec sleep 1000", 128 + 9, "was killed by SIGKILL"},
+		{"test $BYWASH_RANK = 0 && kill -SEGV $$; sleep 1000", 128 + 11, "was killed by SIGSEGV"},
+		{"test $BYWASH_RANK = 1 && exit 3; trap '' TERM; while :; do sleep 1000; done", 3, "ended with status 3"},
+		{"exit $BYWASH_RANK", -1, "ended with status "},
+	} {
+		code, _, stderr := status(t, shells("3", c.script, "--grace", "200ms"))
+		if c.code >= 0 && code != c.code || code == 0 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: status %d, %q; want %d and one line with %q", c.script, code, stderr, c.code, c.says)
+		}
+	}
+	for program, want := range map[string]int{"/nonexistent": 127, "no-such-program-anywhere": 127, "/etc/passwd": 126, "/": 126} {
+		code, _, stderr := status(t, bywash("run", "-n", "2", program))
+		if code != want || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %q; want %d and one line", program, code, stderr, want)
+		}
+	}
+}
+
+// follow starts a job that says "up" once a rank, and returns what it says afterwards.
+func follow(t *testing.T, cmd *exec.Cmd, ranks int) *bufio.Reader {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(out)
+	for range ranks {
+		if line, err := r.ReadString('\n'); line != "up\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	return r
+}
+
+// untilEOF: the stream ends when nothing has it open any more, which is when all descendants are gone.
+func untilEOF(t *testing.T, r io.Reader) string {
+	t.Helper()
+	ended := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(r)
+		ended <- string(b)
+	}()
+	select {
+	case s := <-ended:
+		return s
+	case <-time.After(30 * time.Second):
+		t.Fatal("after 30 s something of the job still runs")
+	}
+	return ""
+}
+
+// With grandchildren that ignore everything, in the rank's process group.
+const stubborn = "trap '' INT TERM HUP; (trap '' INT TERM HUP; sleep 1000) & echo up; wait"
+
+func TestNothingOutlivesALauncherThatIsKilled(t *testing.T) {
+	cmd := shells("3", stubborn)
+	r := follow(t, cmd, 3)
+	cmd.Process.Kill()
+	untilEOF(t, r)
+	cmd.Wait()
+}
+
+// Ranks themselves end even without the guard.
+func TestRanksEndWithLauncherAndGuardKilled(t *testing.T) {
+	cmd := shells("3", "echo up; exec sleep 1000")
+	r := follow(t, cmd, 3)
+	guard := 0
+	stats, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range stats {
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		if b, err := os.ReadFile(f); err != nil || !bytes.Contains(b, []byte("run-guard")) {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(filepath.Dir(f), "status")); err == nil && bytes.Contains(b, fmt.Appendf(nil, "\nPPid:\t%d\n", cmd.Process.Pid)) {
+			guard = pid
+		}
+	}
+	if guard == 0 {
+		t.Fatal("the job has no guard")
+	}
+	syscall.Kill(guard, syscall.SIGKILL)
+	cmd.Process.Kill()
+	untilEOF(t, r)
+	cmd.Wait()
+}
+
+func TestSignalsThatEndTheJob(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		// Those that tidy up have the time for it.
+		cmd := shells("2", "trap 'echo tidy; exit 0' INT TERM HUP QUIT; echo up; while :; do sleep 0.1; done")
+		r := follow(t, cmd, 2)
+		cmd.Process.Signal(s)
+		if said := untilEOF(t, r); strings.Count(said, "tidy\n") != 2 {
+			t.Errorf("%v: ranks said %q, want tidy twice", s, said)
+		}
+		cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 128+int(s) && !(s == syscall.SIGINT && code == exitInterrupt) {
+			t.Errorf("%v: status %d, want %d", s, code, 128+int(s))
+		}
+		// Those that do not are killed.
+		cmd = shells("2", stubborn, "--grace", "100ms")
+		r = follow(t, cmd, 2)
+		cmd.Process.Signal(s)
+		untilEOF(t, r)
+		cmd.Wait()
+	}
+}
+
+func TestUserSignalsReachAllRanks(t *testing.T) {
+	cmd := shells("3", "trap 'echo got; exit 0' USR1; echo up; while :; do sleep 0.1; done")
+	r := follow(t, cmd, 3)
+	cmd.Process.Signal(syscall.SIGUSR1)
+	if said := untilEOF(t, r); strings.Count(said, "got\n") != 3 {
+		t.Errorf("ranks said %q, want got three times", said)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStopAndContinue(t *testing.T) {
+	cmd := shells("2", "trap 'echo cont; exit 0' CONT; echo up; while :; do sleep 0.1; done")
+	r := follow(t, cmd, 2)
+	cmd.Process.Signal(syscall.SIGTSTP)
+	var ws syscall.WaitStatus
+	if _, err := syscall.Wait4(cmd.Process.Pid, &ws, syscall.WUNTRACED, nil); err != nil || !ws.Stopped() {
+		t.Fatalf("launcher: %v, %v; want it stopped", ws, err)
+	}
+	cmd.Process.Signal(syscall.SIGCONT)
+	if said := untilEOF(t, r); strings.Count(said, "cont\n") != 2 {
+		t.Errorf("ranks said %q, want cont twice", said)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatRanksLeaveRunningEndsWithTheJob(t *testing.T) {
+	cmd := shells("2", "(trap '' TERM; sleep 1000) & echo done")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	timer := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+	err := cmd.Run() // waits for the end of the output
+	if !timer.Stop() || err != nil || strings.Count(out.String(), "done\n") != 2 {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}
