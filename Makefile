@@ -17,7 +17,8 @@ PREFIX   ?= /usr/local
 DURATION ?= 1h
 FUZZTIME ?= 10s
 BENCH    ?= .
-# Tests share memory, cores and network namespaces, so one package runs at a time.
+# Tests share memory, cores and network namespaces, so one package runs at a time; and beside them, in "make test", a
+# virtual machine or two, which compute while others wait.
 TESTFLAGS  ?= -p 1 -count=1 -timeout 25m
 PERF_FLAGS ?=
 TEST_FLAGS ?=
@@ -27,7 +28,9 @@ TESTSUM := bin/testsum -o bin/testsum.last
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
 # State machines, C, and what starts machines: there is nothing in them for the race detector.
-ONE_GOROUTINE := /(afxdp/link|kmod/ncp|hack/.*|test/.*)$$
+ONE_GOROUTINE := /(afxdp/link|kmod/ncp|hack/.*|test/.*|session/rdv|session/match|session/header)$$
+# What starts machines.
+MACHINES := ./hack/vm ./test/rdma ./test/qnixmod
 
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
 VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
@@ -87,8 +90,9 @@ test: ## run all tests that this machine can run: also with -race, and in virtua
 	@$(MAKE) --no-print-directory test-now
 
 test-now: testsum kmod
-	@$(TESTSUM) all: $(TESTFLAGS) $(TEST_FLAGS) ./... -- \
-		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vE '$(ONE_GOROUTINE)') -- $(call vm_groups,-skip)
+	@$(TESTSUM) host: $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vxF "$$(go list $(MACHINES))") -- \
+		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vE '$(ONE_GOROUTINE)') ++ \
+		machines: $(TESTFLAGS) $(TEST_FLAGS) $(MACHINES) -- $(call vm_groups,-skip)
 
 vm:
 	@go build -o bin/vm ./hack/vm
@@ -102,7 +106,7 @@ test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 	@$(MAKE) --no-print-directory test-vm-now
 
 test-vm-now: testsum kmod
-	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma ./test/qnixmod
+	@$(TESTSUM) $(call vm_groups) -- machines: $(TESTFLAGS) $(MACHINES)
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm

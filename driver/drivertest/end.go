@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
 )
 
@@ -186,13 +188,21 @@ func (e *end) within(d time.Duration, f func() bool) bool {
 		if n < spins {
 			runtime.Gosched()
 		} else {
-			time.Sleep(20 * time.Microsecond)
+			pause()
 			if time.Since(start) > d {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// pause leaves the processor to others for some 20 µs. time.Sleep takes a
+// millisecond in a process that has nothing else to do: the runtime then sleeps
+// in epoll_wait, which counts in milliseconds.
+func pause() {
+	ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
+	unix.Nanosleep(&ts, nil)
 }
 
 // wantErr checks that err is want; got nil is a failure as well.

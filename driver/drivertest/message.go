@@ -196,8 +196,8 @@ func checkForms(e *end) {
 	e.bothWays(items)
 }
 
-// sizes are around each limit and each power of two up to the longest message,
-// or 64 MiB; 8 MiB in short tests.
+// sizes are around each limit, each power of two up to 4 MiB, and the longest
+// message, or 64 MiB; 8 MiB in short tests.
 func (e *end) sizes() []int {
 	top := min(e.caps.MaxMessage, 64<<20)
 	if e.brief() || short() {
@@ -211,7 +211,7 @@ func (e *end) sizes() []int {
 			}
 		}
 	}
-	dense := top
+	dense := min(top, 4<<20)
 	if raceEnabled || short() {
 		dense = 1 << 20
 	}

@@ -1,9 +1,10 @@
 // Testsum runs go test and says, at the end, what happened: how many tests passed and failed, and which were skipped
 // and why.
 //
-//	testsum [flags] [name:] go-test-arguments [-- [name:] go-test-arguments]...
+//	testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...
 //
-// Each group of arguments is one run of "go test -json", one after the other, all under one summary. While they run
+// Each group of arguments is one run of "go test -json", one after the other, all under one summary; "++" instead of
+// "--" begins a lane, whose groups run beside those before. While they run
 // there is a line per package, the whole output of tests that fail, and, when nothing was printed for a minute, a line
 // that names the tests that are running. The last line of standard output is always
 //
@@ -30,9 +31,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		lastLine  = flags.String("o", "", "also write the last line to this `file`")
 	)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: testsum [flags] [name:] go-test-arguments [-- [name:] go-test-arguments]...")
+		fmt.Fprintln(stderr, "usage: testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -65,7 +68,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	groups, err := parseGroups(flags.Args())
+	lanes, err := parseGroups(flags.Args())
 	if err != nil {
 		fmt.Fprintln(stderr, "testsum:", err)
 		return 2
@@ -73,7 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	r := newReport(stdout, time.Now)
 	r.module = modulePath(*goCmd)
-	interrupted := runGroups(*goCmd, groups, r, *heartbeat)
+	interrupted := runLanes(*goCmd, lanes, r, *heartbeat)
 	total := r.summary(*slowest)
 	if *lastLine != "" {
 		if err := os.WriteFile(*lastLine, []byte(total.String()+"\n"), 0o644); err != nil {
@@ -90,6 +93,22 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// runLanes runs the lanes at the same time, each with a report of its own, which then join r.
+func runLanes(goCmd string, lanes [][]groupSpec, r *report, heartbeat time.Duration) (interrupted bool) {
+	reports := make([]*report, len(lanes))
+	cut := make([]bool, len(lanes))
+	var running sync.WaitGroup
+	for i, groups := range lanes {
+		reports[i] = r.lane(len(lanes) > 1)
+		running.Go(func() { cut[i] = runGroups(goCmd, groups, reports[i], heartbeat) })
+	}
+	running.Wait()
+	for _, lane := range reports {
+		r.join(lane)
+	}
+	return slices.Contains(cut, true)
+}
+
 // runGroups runs one group after the other. It tells whether it was interrupted.
 func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Duration) (interrupted bool) {
 	// Registered before the first child, so that no interrupt falls between.
@@ -101,16 +120,16 @@ func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Durat
 		if interrupted {
 			break
 		}
-		r.beginGroup(spec)
+		r.inTurn(func() { r.beginGroup(spec) })
 		if spec.race() {
 			if why := raceUnavailable(goCmd); why != "" {
-				r.skipGroup(why)
+				r.inTurn(func() { r.skipGroup(why) })
 				continue
 			}
 		}
 		var status error
 		status, interrupted = runGroup(goCmd, spec.args, r, heartbeat, signals)
-		r.endGroup(status, interrupted)
+		r.inTurn(func() { r.endGroup(status, interrupted) })
 	}
 	return interrupted
 }
@@ -134,37 +153,49 @@ func (g groupSpec) race() bool {
 	return false
 }
 
-// parseGroups splits arguments at "--"; a first word that ends in a colon names the group. With "?:" at its end all
-// tests of the group may skip; otherwise a group in which none ran has failed.
-func parseGroups(args []string) ([]groupSpec, error) {
-	groups := []groupSpec{{}}
-	for _, a := range args {
-		g := &groups[len(groups)-1]
-		switch {
-		case a == "--":
-			groups = append(groups, groupSpec{})
-		case len(g.args) == 0 && g.name == "" && len(a) > 1 && strings.HasSuffix(a, ":"):
-			g.name = strings.TrimSuffix(a, ":")
-			g.name, g.optional = strings.CutSuffix(g.name, "?")
-		default:
-			g.args = append(g.args, a)
-		}
-	}
+// parseGroups splits arguments at "++" into lanes, and those at "--" into groups; a first word that ends in a colon
+// names the group. With "?:" at its end all tests of the group may skip; otherwise a group in which none ran has failed.
+func parseGroups(args []string) (lanes [][]groupSpec, err error) {
 	seen := map[string]bool{}
-	for i := range groups {
-		g := &groups[i]
-		if len(g.args) == 0 {
-			return nil, fmt.Errorf("group %d has no arguments for go test (say ./...)", i+1)
+	n := 0
+	for lane := range splitAt(args, "++") {
+		var groups []groupSpec
+		for words := range splitAt(lane, "--") {
+			n++
+			g := groupSpec{name: fmt.Sprintf("group %d", n), args: words}
+			if len(words) > 0 && len(words[0]) > 1 && strings.HasSuffix(words[0], ":") {
+				g.name, g.optional = strings.CutSuffix(strings.TrimSuffix(words[0], ":"), "?")
+				g.args = words[1:]
+			}
+			if len(g.args) == 0 {
+				return nil, fmt.Errorf("group %d has no arguments for go test (say ./...)", n)
+			}
+			if seen[g.name] {
+				return nil, fmt.Errorf("two groups are named %q", g.name)
+			}
+			seen[g.name] = true
+			groups = append(groups, g)
 		}
-		if g.name == "" {
-			g.name = fmt.Sprintf("group %d", i+1)
-		}
-		if seen[g.name] {
-			return nil, fmt.Errorf("two groups are named %q", g.name)
-		}
-		seen[g.name] = true
+		lanes = append(lanes, groups)
 	}
-	return groups, nil
+	return lanes, nil
+}
+
+// splitAt yields what stands between the words that are sep.
+func splitAt(words []string, sep string) iter.Seq[[]string] {
+	return func(yield func([]string) bool) {
+		for {
+			at := slices.Index(words, sep)
+			if at < 0 {
+				yield(words)
+				return
+			}
+			if !yield(words[:at]) {
+				return
+			}
+			words = words[at+1:]
+		}
+	}
 }
 
 // modulePath is cut from the front of package names, to keep lines short. Unknown is fine.
@@ -225,24 +256,20 @@ func runGroup(goCmd string, args []string, r *report, heartbeat time.Duration, s
 			if !ok {
 				return cmd.Wait(), interrupted
 			}
-			if in.stderr {
-				r.stray(string(in.line))
-			} else {
-				r.line(in.line)
-			}
+			r.inTurn(func() { r.take(in) })
 		case s := <-signals:
 			if interrupted {
 				killGroup()
 				continue
 			}
 			interrupted = true
-			r.note("%v: stopping the tests (again: kill them)", s)
+			r.inTurn(func() { r.note("%v: stopping the tests (again: kill them)", s) })
 			_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
 			kill = time.After(killAfter)
 		case <-kill:
 			killGroup()
 		case <-tick.C:
-			r.beat(heartbeat)
+			r.inTurn(func() { r.beat(heartbeat) })
 		}
 	}
 }

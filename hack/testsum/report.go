@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -93,8 +94,11 @@ type groupRun struct {
 	problem    string
 }
 
-// A report turns events into lines for people. It is used by one goroutine.
+// A report turns events into lines for people. It is used by one goroutine; those of lanes share the output, which is
+// whose turn it is.
 type report struct {
+	turn      *sync.Mutex
+	beside    bool // others print at the same time: say whose a line is
 	w         io.Writer
 	now       func() time.Time
 	module    string
@@ -109,7 +113,40 @@ type report struct {
 }
 
 func newReport(w io.Writer, now func() time.Time) *report {
-	return &report{w: w, now: now, begun: now(), lastPrint: now(), skips: map[string][]result{}}
+	return &report{turn: &sync.Mutex{}, w: w, now: now, begun: now(), lastPrint: now(), skips: map[string][]result{}}
+}
+
+// lane returns a report of groups that run beside others.
+func (r *report) lane(beside bool) *report {
+	l := newReport(r.w, r.now)
+	l.turn, l.module, l.begun, l.beside = r.turn, r.module, r.begun, beside
+	return l
+}
+
+// join takes over what a lane has found.
+func (r *report) join(l *report) {
+	r.groups = append(r.groups, l.groups...)
+	r.failures = append(r.failures, l.failures...)
+	r.slow = append(r.slow, l.slow...)
+	for why, results := range l.skips {
+		r.skips[why] = append(r.skips[why], results...)
+	}
+}
+
+// inTurn calls f while no other lane prints.
+func (r *report) inTurn(f func()) {
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	f()
+}
+
+// take takes one line of go test's output.
+func (r *report) take(in input) {
+	if in.stderr {
+		r.stray(string(in.line))
+	} else {
+		r.line(in.line)
+	}
 }
 
 func (r *report) printf(format string, args ...any) {
@@ -314,7 +351,11 @@ func (r *report) endPackage(p *pkgRun, e event, why string) {
 	if p.cached {
 		took = "cached"
 	}
-	r.printf("%s  %-32s %8s  %s\n", word, p.name, took, c)
+	of := ""
+	if r.beside {
+		of = " [" + g.name + "]"
+	}
+	r.printf("%s  %-32s %8s  %s%s\n", word, p.name, took, c, of)
 }
 
 // countTests counts a package's leaf tests and notes those the summary names.
@@ -451,7 +492,11 @@ func (r *report) beat(after time.Duration) {
 	case len(names) > most:
 		names = append(names[:most], fmt.Sprintf("%d more", len(names)-most))
 	}
-	r.note("%s: still running: %s", seconds(now.Sub(r.begun)), strings.Join(names, ", "))
+	whose := ""
+	if r.beside {
+		whose = r.cur.name + " "
+	}
+	r.note("%s: %sstill running: %s", seconds(now.Sub(r.begun)), whose, strings.Join(names, ", "))
 }
 
 // ok reports whether tests ran and none failed.

@@ -203,21 +203,28 @@ func TestSkipReason(t *testing.T) {
 func TestParseGroups(t *testing.T) {
 	for _, tt := range []struct {
 		args string
-		want string // groups as name|args, or an error's beginning
+		want string // groups as name|args, those of a lane after &, or an error's beginning
 	}{
 		{"./...", "group 1|./..."},
 		{"all: -p 1 ./... -- race: -race ./...", "all|-p 1 ./...;race|-race ./..."},
 		{"-run TestA: ./a -- ./b", "group 1|-run TestA: ./a;group 2|./b"},
+		{"a: ./a -- b: ./b ++ ./c", "a|./a;b|./b&group 3|./c"},
+		{"a: ./a ++ a: ./b", "error: two groups are named"},
+		{"a: ./a ++", "error: group 2 has no arguments"},
 		{"", "error: group 1 has no arguments"},
 		{"a: ./... --", "error: group 2 has no arguments"},
 		{"a: ./... -- a: ./...", "error: two groups are named"},
 	} {
-		groups, err := parseGroups(strings.Fields(tt.args))
+		lanes, err := parseGroups(strings.Fields(tt.args))
 		var parts []string
-		for _, g := range groups {
-			parts = append(parts, g.name+"|"+strings.Join(g.args, " "))
+		for _, groups := range lanes {
+			var names []string
+			for _, g := range groups {
+				names = append(names, g.name+"|"+strings.Join(g.args, " "))
+			}
+			parts = append(parts, strings.Join(names, ";"))
 		}
-		got := strings.Join(parts, ";")
+		got := strings.Join(parts, "&")
 		if err != nil {
 			got = "error: " + err.Error()
 		}
@@ -238,12 +245,12 @@ func TestOptionalGroupMaySkip(t *testing.T) {
 		{"vm?:", ev(`"Action":"pass"`, recPkg), false},
 		{"vm?:", ev(`"Action":"run","Test":"TestA"`, recPkg) + ev(`"Action":"fail","Test":"TestA"`, recPkg) + ev(`"Action":"fail"`, recPkg), false},
 	} {
-		groups, err := parseGroups([]string{tt.name, "./..."})
-		if err != nil || groups[0].name != "vm" {
-			t.Fatalf("%+v, %v", groups, err)
+		lanes, err := parseGroups([]string{tt.name, "./..."})
+		if err != nil || lanes[0][0].name != "vm" {
+			t.Fatalf("%+v, %v", lanes, err)
 		}
 		r := newReport(io.Discard, time.Now)
-		r.beginGroup(groups[0])
+		r.beginGroup(lanes[0][0])
 		for line := range strings.Lines(tt.stream) {
 			r.line([]byte(line))
 		}
@@ -366,6 +373,8 @@ func TestExitStatusAndLastLine(t *testing.T) {
 		{"plain: pass -- race: -race pass", 0, "6 passed, 0 failed, 7 skipped", "the race detector cannot be built here: -race requires cgo"},
 		{"a: pass -- b: pass", 0, "12 passed, 0 failed, 12 skipped", "b: 6 passed"},
 		{"a: fail -- b: pass", 1, "9 passed, 2 failed, 6 skipped", "fail TestSub/bad [a]"},
+		{"a: fail -- b: pass ++ c: pass", 1, "15 passed, 2 failed, 12 skipped", "6 passed, 0 failed, 6 skipped [c]"},
+		{"a: pass ++ b: fail", 1, "9 passed, 2 failed, 6 skipped", "fail TestSub/bad [b]"},
 		{"race: -race pass", 1, "0 passed, 0 failed, 1 skipped", "No test ran."},
 		{"usage", 1, "0 passed, 1 failed, 0 skipped", "flag provided but not defined"},
 	} {
@@ -395,33 +404,44 @@ func TestExitStatusAndLastLine(t *testing.T) {
 	}
 }
 
-// An interrupt reaches go test, and the summary so far is printed. It runs in this process, which catches the signal.
+// An interrupt reaches go test in every lane, and the summary so far is printed. It runs in this process, which
+// catches the signal.
 func TestInterruptIsPassedOn(t *testing.T) {
 	fakeGoCommand(t)
-	var out writerFunc
+	for args, last := range map[string]string{
+		"hang":               "0 passed, 1 failed, 0 skipped",
+		"hang ++ hang":       "0 passed, 2 failed, 0 skipped",
+		"pass -- hang -- no": "6 passed, 1 failed, 6 skipped",
+	} {
+		t.Run(args, func(t *testing.T) { checkInterrupt(t, args, last) })
+	}
+}
+
+func checkInterrupt(t *testing.T, args, last string) {
 	var text strings.Builder
-	out = func(p []byte) (int, error) {
+	hanging := strings.Count(args, "hang")
+	out := writerFunc(func(p []byte) (int, error) {
 		text.Write(p)
-		if strings.Contains(string(p), "hanging") {
+		if hanging -= strings.Count(string(p), "hanging\n"); hanging == 0 && strings.Contains(string(p), "hanging") {
 			return len(p), syscall.Kill(os.Getpid(), syscall.SIGINT)
 		}
 		return len(p), nil
-	}
+	})
 	start := time.Now()
-	status := run([]string{"-go", os.Args[0], "hang"}, out, io.Discard)
+	status := run(append([]string{"-go", os.Args[0]}, strings.Fields(args)...), out, io.Discard)
 	if status != 130 {
 		t.Errorf("exit status %d, want 130", status)
 	}
 	if d := time.Since(start); d > 30*time.Second {
 		t.Errorf("took %v", d)
 	}
-	for _, want := range []string{"interrupted as asked", "p TestA: never ended", "interrupt: stopping the tests"} {
+	for _, want := range []string{"interrupted as asked", "  p TestA", ": never ended", "interrupt: stopping the tests"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is missing from:\n%s", want, text.String())
 		}
 	}
-	if got, want := lastLine(text.String()), "0 passed, 1 failed, 0 skipped"; got != want {
-		t.Errorf("last line %q, want %q", got, want)
+	if got := lastLine(text.String()); got != last {
+		t.Errorf("last line %q, want %q", got, last)
 	}
 }
 
