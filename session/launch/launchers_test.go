@@ -112,6 +112,9 @@ func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 	for i, name := range []string{"rendezvous", "hydra pmi1", "hydra pmi1 port", "hydra pmi2", "openmpi"} {
 		t.Run(name, func(t *testing.T) { test(t, all[i]) })
 	}
+	if testing.Short() {
+		return // Slurm takes seconds to begin, and the ways to speak to it are those above
+	}
 	// A cluster each: one does not recover from everything that a test does.
 	t.Run("slurm pmi2", func(t *testing.T) { test(t, realLauncher{name: namePMI2, start: startSlurm(t).srun("pmi2")}) })
 	t.Run("slurm pmix", func(t *testing.T) {

@@ -65,9 +65,17 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 	return ranks[0], total
 }
 
+// scales are sizes of jobs.
+func scales() []int {
+	if testing.Short() {
+		return []int{16, 256, 4096}
+	}
+	return []int{16, 256, 4096, 100_000}
+}
+
 func TestTrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 	first, _ := simulate(t, 16)
-	for _, size := range []int{16, 256, 4096, 100_000} {
+	for _, size := range scales() {
 		rank, total := simulate(t, size)
 		t.Logf("%6d ranks: a rank sends %d and receives %d bytes in %d requests; all %.1f MB", size, rank.Sent, rank.Received, rank.Requests,
 			float64(total.Sent+total.Received)/1e6)
@@ -89,7 +97,7 @@ func TestPMITrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 	for _, name := range []string{namePMI1, namePMI2} {
 		t.Run(name, func(t *testing.T) {
 			var first Traffic
-			for _, size := range []int{16, 256, 4096, 100_000} {
+			for _, size := range scales() {
 				f := &fakePMI{values: map[string]string{}, size: size, vallen: 1024, sameCard: values[0]}
 				if _, err := joinFake(t, name, f, 0); err != nil { // who generates the secret
 					t.Fatal(err)
