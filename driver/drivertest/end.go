@@ -174,35 +174,35 @@ func (e *end) until(what string, f func() bool) {
 }
 
 // spins is how often within yields before it pauses. It is small, because a
-// process that only yields keeps the runtime from polling the network.
-const spins = 200
+// process that only yields keeps the runtime from polling the network. naps is
+// how often it then sleeps in the kernel for some 20 µs, for what takes a moment
+// only: time.Sleep takes a millisecond in a process that has nothing else to do,
+// as the runtime sleeps in epoll_wait, which counts in milliseconds.
+const (
+	spins = 200
+	naps  = 50
+)
 
 // within polls f, first yielding and later with short pauses that leave the
 // processor to the peers, and tells whether it said true in time.
 func (e *end) within(d time.Duration, f func() bool) bool {
 	start := time.Now()
 	for n := 0; !f(); n++ {
-		if n&0xff == 0xff && time.Since(start) > d {
-			return false
-		}
 		if n < spins {
 			runtime.Gosched()
+			continue
+		}
+		if n < spins+naps {
+			ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
+			unix.Nanosleep(&ts, nil)
 		} else {
-			pause()
-			if time.Since(start) > d {
-				return false
-			}
+			time.Sleep(20 * time.Microsecond)
+		}
+		if time.Since(start) > d {
+			return false
 		}
 	}
 	return true
-}
-
-// pause leaves the processor to others for some 20 µs. time.Sleep takes a
-// millisecond in a process that has nothing else to do: the runtime then sleeps
-// in epoll_wait, which counts in milliseconds.
-func pause() {
-	ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
-	unix.Nanosleep(&ts, nil)
 }
 
 // wantErr checks that err is want; got nil is a failure as well.

@@ -4,7 +4,7 @@
 //	testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...
 //
 // Each group of arguments is one run of "go test -json", one after the other, all under one summary; "++" instead of
-// "--" begins a lane, whose groups run beside those before. While they run
+// "--" begins a lane, whose groups run beside those before, at a lower priority. While they run
 // there is a line per package, the whole output of tests that fail, and, when nothing was printed for a minute, a line
 // that names the tests that are running. The last line of standard output is always
 //
@@ -100,7 +100,11 @@ func runLanes(goCmd string, lanes [][]groupSpec, r *report, heartbeat time.Durat
 	var running sync.WaitGroup
 	for i, groups := range lanes {
 		reports[i] = r.lane(len(lanes) > 1)
-		running.Go(func() { cut[i] = runGroups(goCmd, groups, reports[i], heartbeat) })
+		command := []string{goCmd}
+		if nice, err := exec.LookPath("nice"); i > 0 && err == nil {
+			command = []string{nice, "-n", "10", goCmd}
+		}
+		running.Go(func() { cut[i] = runGroups(command, groups, reports[i], heartbeat) })
 	}
 	running.Wait()
 	for _, lane := range reports {
@@ -110,7 +114,7 @@ func runLanes(goCmd string, lanes [][]groupSpec, r *report, heartbeat time.Durat
 }
 
 // runGroups runs one group after the other. It tells whether it was interrupted.
-func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Duration) (interrupted bool) {
+func runGroups(goCmd []string, groups []groupSpec, r *report, heartbeat time.Duration) (interrupted bool) {
 	// Registered before the first child, so that no interrupt falls between.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -122,7 +126,7 @@ func runGroups(goCmd string, groups []groupSpec, r *report, heartbeat time.Durat
 		}
 		r.inTurn(func() { r.beginGroup(spec) })
 		if spec.race() {
-			if why := raceUnavailable(goCmd); why != "" {
+			if why := raceUnavailable(goCmd[len(goCmd)-1]); why != "" {
 				r.inTurn(func() { r.skipGroup(why) })
 				continue
 			}
@@ -228,8 +232,9 @@ func raceUnavailable(goCmd string) string {
 }
 
 // runGroup runs go test and feeds r with its events until it has ended and both its outputs are drained.
-func runGroup(goCmd string, args []string, r *report, heartbeat time.Duration, signals <-chan os.Signal) (status error, interrupted bool) {
-	cmd := exec.Command(goCmd, append([]string{"test", "-json"}, args...)...)
+func runGroup(goCmd []string, args []string, r *report, heartbeat time.Duration, signals <-chan os.Signal) (status error, interrupted bool) {
+	words := slices.Concat(goCmd, []string{"test", "-json"}, args)
+	cmd := exec.Command(words[0], words[1:]...)
 	// A process group of its own, so that a signal reaches go test and the tests once, whether it came from a
 	// terminal or from kill.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
