@@ -153,6 +153,23 @@ func (l *Life) TryEnter() bool {
 	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
 }
 
+// EnterCancel begins RecvCancel of [Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+func (l *Life) EnterCancel(p *Packet) (posted bool, err error) {
+	switch p.Driver.Phase {
+	case Done, Canceling:
+		return false, nil
+	case Posted:
+		if l.Enter() {
+			return true, nil
+		}
+		return false, l.Failure("cancel")
+	}
+	if l.State() == StateClosed {
+		return false, l.Failure("cancel")
+	}
+	return false, l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", ErrInvalid))
+}
+
 // Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.
 func (l *Life) Exclude() {
 	for !l.inCall.CompareAndSwap(0, 1) { // whoever is inside leaves soon
@@ -264,10 +281,12 @@ func (l *Life) Notice() bool {
 // connection has ended, too.
 func (l *Life) HasMessage() bool { return l.arrived.Load() != l.taken.Load() }
 
-// Taken counts a message that was received.
-func (l *Life) Taken() {
+// Taken counts a message of n bytes that was received.
+func (l *Life) Taken(n int) {
 	l.taken.Add(1)
 	l.popped = true
+	l.Tally.Received.Add(1)
+	l.Tally.BytesReceived.Add(uint64(n))
 }
 
 // Claim names the connection to one prober, if there still is something.

@@ -141,7 +141,7 @@ func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} {
 		l.Enter()
-		l.Taken()
+		l.Taken(1)
 		l.Leave()
 		if got := l.Claim(); got != want {
 			t.Errorf("claim = %v after a message was taken, want %v", got, want)

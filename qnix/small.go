@@ -22,7 +22,7 @@ type small struct {
 	conn
 	window uint32 // of receives
 	ours   uint32 // of sends: what both sides have; set before state is up
-	recvs  driver.PacketQueue
+	recvs  driver.Receives
 	queue  driver.PacketQueue // sends that wait for credit
 
 	// The owner's.
@@ -32,7 +32,6 @@ type small struct {
 	started uint32 // messages sent, ever
 	credits uint32 // credits sent, ever
 	sendBuf *driver.Packet
-	recvBuf *driver.Packet
 	message nic.Message // to be filled in by posts
 
 	limit     atomic.Uint32 // up to which messages may be sent; written by who drains
@@ -246,7 +245,8 @@ func (s *small) waits() bool { return s.stalled.Load() }
 // quiesce implements track.
 func (s *small) quiesce() bool {
 	if s.closed {
-		s.queue, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
+		s.queue = driver.PacketQueue{}
+		s.recvs.Drop()
 		s.stalled.Store(false)
 	}
 	return true
