@@ -23,9 +23,9 @@ type small struct {
 	// The engine's.
 	length int // of the message whose fragments are coming
 
-	sendBuf *driver.Packet
+	buffer  driver.SendBuffer
 	whole   []byte // a message of several fragments, for a buffer receive
-	kept    uint32 // a chunk that was got and not sent
+	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
 }
 
@@ -158,9 +158,6 @@ func (s *small) drop() {
 	}
 	for k, ok := s.stash.pop(); ok; k, ok = s.stash.pop() {
 		c.nic.put(k)
-	}
-	if s.sendBuf != nil {
-		c.nic.put(s.sendBuf.Driver.Slot)
 	}
 	if s.hasKept {
 		c.nic.put(s.kept)

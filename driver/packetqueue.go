@@ -25,8 +25,7 @@ func (q *PacketQueue) Push(p *Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail
 // Post adds a packet that is the caller's to use, and makes it posted: ErrBusy if the queue is full.
 func (q *PacketQueue) Post(l *Life, p *Packet) error {
 	if q.Full() {
-		l.Tally.Busy.Add(1)
-		return ErrBusy
+		return l.Busy()
 	}
 	p.Driver.Phase = Posted
 	q.Push(p)

@@ -31,7 +31,7 @@ type small struct {
 	told    uint32 // up to which the peer knows
 	started uint32 // messages sent, ever
 	credits uint32 // credits sent, ever
-	sendBuf *driver.Packet
+	buffer  driver.SendBuffer
 	message nic.Message // to be filled in by posts
 
 	limit     atomic.Uint32 // up to which messages may be sent; written by who drains

@@ -41,7 +41,7 @@ type small struct {
 	told      uint32 // what the peer was told
 	toldAt    uint32 // gotHead then
 	grant     uint32 // what it can be told
-	sendBuf   *driver.Packet
+	buffer    driver.SendBuffer
 }
 
 // message is one that lies in a receive buffer.
