@@ -87,8 +87,8 @@ func (c *Context) newConn(num uint32, peer string) *conn {
 		i, s.api = &s.conn, s
 	}
 	i.ctx, i.num = c, num
-	i.life.Init(Name, peer, num, &c.ready)
-	c.conns[num].Store(i)
+	i.life.Init(Name, peer, num, &c.conns.Ready)
+	c.conns.Put(num, i)
 	return i
 }
 
@@ -129,7 +129,7 @@ func (c *Context) routeChanged(r *route) {
 	defer c.mu.Unlock()
 	c.nic.mustLock()
 	defer c.nic.unlock()
-	for i := range c.open {
+	for i := range c.conns.All() {
 		if i.route == r && i.lc != nil && i.lc.Up() {
 			c.fitMTU(i)
 		}
@@ -270,10 +270,7 @@ func (i *conn) shut() {
 	n.run()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, i)
-	c.conns[i.num].CompareAndSwap(i, nil)
-	c.ready.Remove(i.num)
-	i.life.Tally.AddTo(&c.retired)
+	c.conns.Remove(i.num, i)
 	if i.route != nil {
 		c.leaving = append(c.leaving, i)
 		c.sweep()

@@ -115,29 +115,17 @@ func (i *conn) wake() {
 
 // RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
-	if i := c.takeReady(); i != nil {
+	if i := c.conns.TakeReady(); i != nil {
 		return i.api, nil
 	}
 	c.nic.run()
-	if i := c.takeReady(); i != nil {
+	if i := c.conns.TakeReady(); i != nil {
 		return i.api, nil
 	}
 	if c.isClosed() {
 		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
 	}
 	return nil, driver.ErrAgain
-}
-
-func (c *Context) takeReady() *conn {
-	for {
-		k, ok := c.ready.Take()
-		if !ok {
-			return nil
-		}
-		if i := c.conns[k].Load(); i != nil && i.life.Claim() {
-			return i
-		}
-	}
 }
 
 // RecvWaitAny implements driver.Prober.

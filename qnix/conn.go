@@ -190,10 +190,7 @@ func (n *conn) shut() {
 	n.life.Exclude()
 	c := n.ctx
 	c.mu.Lock()
-	c.conns[n.num].CompareAndSwap(n, nil)
-	c.ready.Remove(n.num)
-	delete(c.open, n)
-	n.life.Tally.AddTo(&c.retired)
+	c.conns.Remove(n.num, n)
 	n.closed = true
 	n.watched.Store(true)
 	n.api.tend()

@@ -119,11 +119,11 @@ func (n *conn) block(ctx context.Context, x poller, p *driver.Packet, sending bo
 
 // RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
-	if n := c.takeReady(); n != nil {
+	if n := c.conns.TakeReady(); n != nil {
 		return n.api, nil
 	}
 	if c.drain() {
-		if n := c.takeReady(); n != nil {
+		if n := c.conns.TakeReady(); n != nil {
 			return n.api, nil
 		}
 	}
@@ -131,18 +131,6 @@ func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
 	}
 	return nil, driver.ErrAgain
-}
-
-func (c *Context) takeReady() *conn {
-	for {
-		k, ok := c.ready.Take()
-		if !ok {
-			return nil
-		}
-		if n := c.conns[k].Load(); n != nil && n.life.Claim() {
-			return n
-		}
-	}
 }
 
 // RecvWaitAny implements driver.Prober.

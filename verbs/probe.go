@@ -19,23 +19,11 @@ func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 
 // probe finds a connection on which a receive succeeds, or fails, at once.
 func (c *Context) probe() *conn {
-	if n := c.takeReady(); n != nil {
+	if n := c.conns.TakeReady(); n != nil {
 		return n
 	}
 	c.drain()
-	return c.takeReady()
-}
-
-func (c *Context) takeReady() *conn {
-	for {
-		k, ok := c.ready.Take()
-		if !ok {
-			return nil
-		}
-		if n := c.conns[k].Load(); n != nil && n.life.Claim() {
-			return n
-		}
-	}
+	return c.conns.TakeReady()
 }
 
 // RecvWaitAny implements driver.Prober.
