@@ -32,7 +32,6 @@ type conn struct {
 	nextDirty *conn
 	pending   atomic.Int32 // what was sent and is not acknowledged
 	fragment  atomic.Int32 // bytes of a message in one packet
-	inKernel  atomic.Bool  // who sleeps on it watches for frames
 }
 
 // track is what a track adds to a connection.
@@ -176,26 +175,23 @@ func (i *conn) resolve(s driver.State, reason error) bool {
 	return did
 }
 
+// wake wakes who sleeps on the instance.
+func (i *conn) wake() { i.ctx.nic.waits.Wake(&i.life) }
+
 // finish ends a connection that is up and wakes whoever waits for it.
 func (i *conn) finish(s driver.State, reason error) {
 	i.life.Finish(s, reason)
 	i.life.Ended()
-	i.tellProbers()
+	i.ctx.anyone.Tell()
 	i.wake()
 }
 
 // announce tells those who wait that a message has come.
 func (i *conn) announce() {
 	if i.life.Arrived() {
-		i.tellProbers()
+		i.ctx.anyone.Tell()
 	}
 	i.wake()
-}
-
-func (i *conn) tellProbers() {
-	if i.ctx.any.Load() > 0 {
-		i.ctx.wakeAny(false)
-	}
 }
 
 // misbehaved breaks the connection because of what the peer sent. The engine's.

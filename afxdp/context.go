@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/carrier"
@@ -30,11 +29,8 @@ type Context struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	conns       driver.Connections[conn]
-	waiters     driver.Waiters
-	slept       atomic.Uint64
-	any         atomic.Int32 // goroutines in RecvWaitAny
-	anyInKernel atomic.Bool  // one of them watches for frames
+	conns  driver.Connections[conn]
+	anyone driver.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
@@ -66,6 +62,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
+	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
 		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
 	}
@@ -189,7 +186,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conns.Counters(to)
-	to.Waits += c.slept.Load()
+	to.Waits += c.anyone.Slept()
 	if c.closed {
 		return
 	}
@@ -222,7 +219,7 @@ func (c *Context) Close() error {
 	for _, i := range all {
 		i.shut()
 	}
-	c.wakeAny(false)
+	c.anyone.Wake(false)
 	c.sayGoodbye()
 	c.stop()
 	c.tasks.Wait()

@@ -131,10 +131,10 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 
 // SendWait implements driver.SendWaiter.
 func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, true)
+	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, false)
+	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, false)
 }

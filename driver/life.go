@@ -50,6 +50,7 @@ type Life struct {
 	waited   bool // ConnectWait has said that the connection stands; the owner's
 	popped   bool // something was received in this call; the owner's
 	sleeping atomic.Int32
+	inKernel atomic.Bool // who sleeps watches the device; see Watch
 	bell     chan struct{}
 
 	Tally Tallies

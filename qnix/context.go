@@ -32,16 +32,12 @@ type Context struct {
 	soft  bool // the NIC is a process
 	polls atomic.Uint32
 
-	bells   bells
-	conns   driver.Connections[conn]
-	waiters driver.Waiters
+	bells  bells
+	conns  driver.Connections[conn]
+	waits  driver.Watch
+	anyone driver.AnyWaits
 
-	sleepers     atomic.Int32 // goroutines in waits
-	any          atomic.Int32 // of those, the ones in RecvWaitAny
-	watching     atomic.Bool  // one of them watches the Doorbell Ring
-	anyInKernel  atomic.Bool  // which is one in RecvWaitAny
 	keeperSleeps atomic.Bool
-	slept        atomic.Uint64
 	failing      atomic.Bool // the NIC is gone
 	retry        atomic.Bool // a post of the keeper's found the Command Queue full
 	bad          atomic.Uint64
@@ -80,6 +76,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
+	c.waits = driver.Watch{Device: ring{c}, Spins: spins, Long: true}
+	c.anyone.Watch = &c.waits
 	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
 	c.api = c
 	if props.Track == driver.Small {
@@ -286,7 +284,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conns.Counters(to)
-	to.Waits += c.slept.Load()
+	to.Waits += c.anyone.Slept()
 	to.BadFrames += c.bad.Load()
 	to.Refused += c.refusals.Load()
 	r := c.cache.Counters()
@@ -309,7 +307,7 @@ func (c *Context) Close() error {
 	for _, n := range open {
 		n.shut()
 	}
-	c.wakeAny(false)
+	c.anyone.Wake(false)
 	c.sayGoodbye()
 	c.stop()
 	c.nudge()

@@ -124,7 +124,7 @@ func (s *small) arrives() {
 	s.arrived++
 	s.came.Add(1)
 	if s.life.Arrived() {
-		s.ctx.tellProbers()
+		s.ctx.anyone.Tell()
 	}
 }
 
@@ -269,10 +269,10 @@ func (s *small) Disconnect() error { return s.disconnect() }
 
 // SendWait implements driver.SendWaiter.
 func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, true)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, false)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, false)
 }

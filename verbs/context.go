@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -35,10 +34,8 @@ type Context struct {
 	done  completions
 	conns driver.Connections[conn]
 
-	sleepers    atomic.Int32 // goroutines that need the completion channel
-	anySleepers atomic.Int32 // of those, the ones in RecvWaitAny
-	waiters     driver.Waiters
-	slept       atomic.Uint64
+	waits  driver.Watch
+	anyone driver.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
@@ -75,6 +72,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 	c := &Context{
 		props: props, opts: o, stop: func() {}, regions: make(map[*region]struct{}),
 	}
+	c.waits = driver.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
+	c.anyone.Watch = &c.waits
 	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
@@ -228,7 +227,7 @@ func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conns.Counters(to)
-	to.Waits += c.slept.Load()
+	to.Waits += c.anyone.Slept()
 	if c.cache != nil {
 		r := c.cache.Counters()
 		to.RegistrationHits += r.Hits
@@ -256,7 +255,7 @@ func (c *Context) Close() error {
 	for _, n := range all {
 		n.shut()
 	}
-	c.waiters.Wake(false)
+	c.anyone.Wake(false)
 	c.stop()
 	err := c.release()
 	if err != nil {

@@ -28,32 +28,7 @@ func (c *Context) probe() *conn {
 
 // RecvWaitAny implements driver.Prober.
 func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	for range spins {
-		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
-			return i, err
-		}
-	}
-	c.sleepers.Add(1)
-	defer c.sleepers.Add(-1)
-	c.anySleepers.Add(1)
-	defer c.anySleepers.Add(-1)
-	w := c.waiters.Enter()
-	defer c.waiters.Leave(w)
-	for {
-		c.arm()
-		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
-			return i, err
-		}
-		c.slept.Add(1)
-		select {
-		case <-w.Bell():
-			if c.waiters.Canceled(w) {
-				return nil, driver.ErrCanceled
-			}
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	return c.anyone.Wait(ctx, c)
 }
 
 // RecvCancelAny implements driver.Prober.
@@ -61,6 +36,6 @@ func (c smallContext) RecvCancelAny() error {
 	if c.isClosed() {
 		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
 	}
-	c.waiters.Wake(true)
+	c.anyone.Wake(true)
 	return nil
 }
