@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Connections are those of a context, for drivers whose connections, of type C, have a [Life]. Each has a number while it
-// is put, by which completions name it, and is among the open ones while its program holds it. At, TakeReady and Ready are for any
-// goroutine; the other methods are called with the context's lock held.
+// Connections are those of a context, for drivers whose connections, of type C, have a [Life]. Each has a number
+// while it is put, by which completions name it, and is among the open ones while its program holds it. At,
+// TakeReady and Ready are for any goroutine; the other methods are called with the context's lock held.
 type Connections[C any] struct {
 	Ready ReadySet // of numbers
 
@@ -62,9 +62,6 @@ func (s *Connections[C]) Put(num uint32, c *C) { s.put[num].Store(c) }
 // Open adds a connection to the open ones.
 func (s *Connections[C]) Open(c *C) { s.open[c] = struct{}{} }
 
-// Shut takes a connection out of the open ones, which may not have been one.
-func (s *Connections[C]) Shut(c *C) { delete(s.open, c) }
-
 // All are the open connections.
 func (s *Connections[C]) All() iter.Seq[*C] { return maps.Keys(s.open) }
 
@@ -74,9 +71,9 @@ func (s *Connections[C]) List() []*C { return slices.Collect(s.All()) }
 // Len is how many are open.
 func (s *Connections[C]) Len() int { return len(s.open) }
 
-// Remove frees a connection's number, takes it out of the open ones, and keeps what it has counted.
+// Remove frees a connection's number, takes it out of the open ones, if it was one, and keeps what it has counted.
 func (s *Connections[C]) Remove(num uint32, c *C) {
-	s.Shut(c)
+	delete(s.open, c)
 	s.put[num].CompareAndSwap(c, nil)
 	s.Ready.Remove(num)
 	s.life(c).Tally.AddTo(&s.retired)

@@ -170,7 +170,8 @@ func (l *Life) EnterWith(op string, p *Packet) error {
 	return nil
 }
 
-// Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and how many.
+// Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and
+// how many.
 func (l *Life) Admit(op string, p *Packet, limit int) (n int, err error) {
 	if l.State() != StateUp {
 		return 0, l.Failure(op)

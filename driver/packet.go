@@ -108,8 +108,8 @@ func (p *Packet) Contiguous() (b []byte, ok bool) {
 	return nil, false
 }
 
-// Pieces puts the runs of the packet's first n bytes, which it has, into dst and returns how many there are. False: they are
-// more than dst has room for.
+// Pieces puts the runs of the packet's first n bytes, which it has, into dst and returns how many there are.
+// False: they are more than dst has room for.
 func (p *Packet) Pieces(dst [][]byte, n int) (pieces int, ok bool) {
 	for c := p.Cursor(); n > 0; pieces++ {
 		if pieces == len(dst) {

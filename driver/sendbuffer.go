@@ -2,9 +2,9 @@ package driver
 
 import "fmt"
 
-// SendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's user
-// fills, for drivers whose instances have a [Life]. While it is out, nothing else is sent, so that order is kept. The zero value is none. Its
-// owner is that of the Life.
+// SendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's
+// user fills, for drivers whose instances have a [Life]. While it is out, nothing else is sent, so that order is
+// kept. The zero value is none. Its owner is that of the Life.
 type SendBuffer struct{ p *Packet }
 
 // Out tells whether the buffer is out.
@@ -43,9 +43,9 @@ func (b *SendBuffer) Lend(p *Packet, buf []byte) {
 	b.p = p
 }
 
-// Return begins SendBufPost of [BufferSender] with n bytes, of which a message can have limit. It takes the buffer back
-// and enters; send tells whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has not entered, and
-// SendBufPost returns err.
+// Return begins SendBufPost of [BufferSender] with n bytes, of which a message can have limit. It takes the buffer
+// back and enters; send tells whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has
+// not entered, and SendBufPost returns err.
 func (b *SendBuffer) Return(l *Life, p *Packet, n, limit int) (buf []byte, send bool, err error) {
 	if p == nil || p != b.p {
 		return nil, false, l.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", ErrInvalid))

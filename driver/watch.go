@@ -10,8 +10,8 @@ type Watched interface {
 	// Arm is called before a waiter's last look. What happens from here on ends Sleep, or somebody sees it and wakes the
 	// waiter. Seen is for Sleep.
 	Arm() (seen uint32)
-	// Sleep blocks in the kernel until there is more than seen, Wake is called, or a time of its own is over, and takes what has come. Again:
-	// it is not the first sleep of a wait.
+	// Sleep blocks in the kernel until there is more than seen, Wake is called, or a time of its own is over, and
+	// takes what has come. Again: it is not the first sleep of a wait.
 	Sleep(seen uint32, again bool)
 	// Wake ends a Sleep, from any goroutine.
 	Wake()
@@ -21,10 +21,11 @@ type Watched interface {
 
 // Watch has the goroutines in waits of a driver sleep, so that no event is slept through.
 //
-// A waiter says that it sleeps, has the device armed, looks once more, and then sleeps: the first one in the kernel, as the
-// one who watches the device, the others on their bells. Who watches takes what comes and wakes those it concerns; where no waiter
-// watches, a goroutine of the driver's does. What somebody else takes meanwhile is seen by the look, or wakes, because the waiter
-// has said before that it sleeps, and where. Nothing allocates, but for a context that can end under sleeps that are Long.
+// A waiter says that it sleeps, has the device armed, looks once more, and then sleeps: the first one in the
+// kernel, as the one who watches the device, the others on their bells. Who watches takes what comes and wakes
+// those it concerns; where no waiter watches, a goroutine of the driver's does. What somebody else takes meanwhile
+// is seen by the look, or wakes, because the waiter has said before that it sleeps, and where. Nothing allocates,
+// but for a context that can end under sleeps that are Long.
 type Watch struct {
 	Device Watched
 	Spins  int  // how many polls a wait makes before it sleeps: about as long as sleeping and waking take
@@ -104,8 +105,8 @@ func pollFor(i Instance, p *Packet, sending bool) (bool, error) {
 	return i.RecvPoll(p)
 }
 
-// Block polls for p on an instance whose life is l until it is done or ctx ends, and sleeps in between: SendWait of [SendWaiter], or RecvWait of
-// [RecvWaiter].
+// Block polls for p on an instance whose life is l until it is done or ctx ends, and sleeps in between: SendWait
+// of [SendWaiter], or RecvWait of [RecvWaiter].
 func (w *Watch) Block(ctx context.Context, l *Life, i Instance, p *Packet, sending bool) error {
 	for range w.Spins {
 		if done, err := pollFor(i, p, sending); done {
@@ -146,7 +147,7 @@ func (w *Watch) Wake(l *Life) {
 type AnyWaits struct {
 	Watch *Watch // may be that of several contexts
 
-	waiters  Waiters
+	waiters  waiters
 	n        atomic.Int32
 	inKernel atomic.Bool
 	slept    atomic.Uint64
@@ -168,20 +169,20 @@ func (a *AnyWaits) Wait(ctx context.Context, c Prober) (Instance, error) {
 	defer x.leave()
 	a.n.Add(1)
 	defer a.n.Add(-1)
-	me := a.waiters.Enter()
-	defer a.waiters.Leave(me)
+	me := a.waiters.enter()
+	defer a.waiters.leave(me)
 	for {
 		x.begin()
 		i, err := c.RecvProbeAny()
-		if err == ErrAgain && !a.waiters.Canceled(me) {
+		if err == ErrAgain && !a.waiters.canceled(me) {
 			a.slept.Add(1)
-			x.sleep(me.Bell())
+			x.sleep(me.bell)
 		}
 		x.end()
 		switch {
 		case err != ErrAgain:
 			return i, err
-		case a.waiters.Canceled(me):
+		case a.waiters.canceled(me):
 			return nil, ErrCanceled
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -198,7 +199,7 @@ func (a *AnyWaits) Tell() {
 
 // Wake wakes those in Wait; cancel makes them give up.
 func (a *AnyWaits) Wake(cancel bool) {
-	a.waiters.Wake(cancel)
+	a.waiters.wake(cancel)
 	if a.inKernel.Load() {
 		a.Watch.Device.Wake()
 	}
