@@ -15,12 +15,19 @@ func (r *Receives) Post(l *Life, p *Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
 	}
-	err := r.post(l, p)
+	var err error
+	if l.State() == StateUp && p.Driver.Phase == Idle && !r.queue.Full() {
+		p.Driver.Phase = Posted
+		r.queue.Push(p)
+	} else {
+		err = r.postLate(l, p)
+	}
 	l.Leave()
 	return err
 }
 
-func (r *Receives) post(l *Life, p *Packet) error {
+// postLate posts while there are messages from before the end, or says why not.
+func (r *Receives) postLate(l *Life, p *Packet) error {
 	switch st := l.State(); {
 	case st != StateUp && !(st == StatePeerClosed && l.HasMessage()):
 		return l.Failure("receive")
@@ -82,9 +89,15 @@ func (r *Receives) Lend(p *Packet, message []byte) (bool, error) {
 
 // Polled is what RecvPoll says of p, once what has come was given out.
 func (r *Receives) Polled(l *Life, p *Packet) (bool, error) {
-	switch p.Driver.Phase {
-	case Done:
+	if p.Driver.Phase == Done {
 		return p.Driver.Outcome()
+	}
+	return r.pending(l, p)
+}
+
+// pending is Polled of a receive that is not done.
+func (r *Receives) pending(l *Life, p *Packet) (bool, error) {
+	switch p.Driver.Phase {
 	case Posted, BufferOut:
 		return false, nil
 	case Idle:

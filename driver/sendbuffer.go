@@ -12,10 +12,20 @@ func (b *SendBuffer) Out() bool { return b.p != nil }
 
 // Admit is that of Life for SendPost.
 func (b *SendBuffer) Admit(l *Life, p *Packet, limit int) (n int, err error) {
-	if l.State() == StateUp && (b.p != nil || p.Driver.Phase == Prefetched) {
-		return 0, b.misuse(l, p)
+	if n = p.Len(); l.State() == StateUp && b.p == nil && p.Driver.Phase == Idle && n <= limit {
+		return n, nil
 	}
-	return l.Admit("send", p, limit)
+	return 0, b.refuse(l, p, n, limit)
+}
+
+func (b *SendBuffer) refuse(l *Life, p *Packet, n, limit int) error {
+	switch {
+	case l.State() != StateUp:
+		return l.Failure("send")
+	case b.p != nil || p.Driver.Phase != Idle:
+		return b.misuse(l, p)
+	}
+	return l.TooLong("send", n, limit)
 }
 
 func (b *SendBuffer) misuse(l *Life, p *Packet) error {

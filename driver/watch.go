@@ -137,6 +137,12 @@ func (w *Watch) Block(ctx context.Context, l *Life, i Instance, p *Packet, sendi
 
 // Wake wakes who sleeps in Block on the instance whose life is l.
 func (w *Watch) Wake(l *Life) {
+	if l.sleeping.Load() > 0 {
+		w.wake(l)
+	}
+}
+
+func (w *Watch) wake(l *Life) {
 	l.Wake()
 	if l.inKernel.Load() {
 		w.Device.Wake()
