@@ -48,7 +48,7 @@ func (s *Session) poll() {
 	if len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 {
 		s.pushAll()
 	}
-	if s.hot == nil || s.tick&15 == 0 {
+	if s.hot == nil || s.tick&63 == 0 {
 		s.probe()
 	}
 }

@@ -37,8 +37,25 @@ type In struct {
 // Errors: ErrTruncated if buf is too short, which has then been filled; ErrBroken, ErrClosed; that
 // of ctx.
 func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
-	st, err := g.s.Recv(ctx, Match{From: g, Tag: tag}, buf)
-	return st.Len, err
+	// Without In and Status: copying them takes longer than all that a short
+	// message needs.
+	s := g.s
+	s.mu.lock()
+	r, err := s.receive(g)
+	if err != nil {
+		s.leave()
+		return 0, err
+	}
+	r.buf = buf
+	r.recv.From, r.recv.Tag, r.recv.Mask = g.index, tag, match.Exact
+	s.pair(r, g)
+	if err := r.block(ctx); err != nil {
+		return 0, err
+	}
+	n, err := r.status.Len, r.err
+	s.free(r)
+	s.leave()
+	return n, err
 }
 
 // Irecv is Recv without waiting.
@@ -83,24 +100,37 @@ func (s *Session) IrecvMsg(in *In) (*Request, error) {
 }
 
 func (s *Session) post(in *In) (*Request, error) {
+	r, err := s.receive(in.From)
+	if err != nil {
+		return nil, err
+	}
+	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
+	r.recv.Pattern = in.pattern()
+	s.pair(r, in.From)
+	return r, nil
+}
+
+// receive makes the request of a receive from a gate, or from any.
+func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
 	}
-	if in.From != nil && in.From.s != s {
+	if from != nil && from.s != s {
 		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
 	}
-	r := s.request("receive")
-	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
-	r.recv.Pattern = in.pattern()
+	return s.request("receive"), nil
+}
+
+// pair gives a receive the message that was kept for it, or has it wait.
+func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveKept(r, a.User.(*kept))
-	} else if in.From != nil && in.From.state == gateBroken {
+	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
-		s.complete(r, in.From.err)
+		s.complete(r, from.err)
 	} else if len(s.stalled) > 0 {
 		s.unstall()
 	}
-	return r, nil
 }
 
 // room is how many bytes a receive takes.
@@ -164,6 +194,13 @@ func (l *link) take() bool {
 
 // handle deals with a message. False if the driver's buffer stays out.
 func (l *link) handle(b []byte) bool {
+	if tag, ok := header.IsEager(b); ok && l.greeted {
+		if r := l.g.s.table.Arrive(l.g.index, tag); r != nil {
+			l.g.s.stats.Received++
+			l.g.s.deliver(r.User.(*Request), l.g, tag, nil, b[header.Size:])
+			return true
+		}
+	}
 	var h header.Header
 	if err := h.Parse(b); err != nil {
 		return l.bad(err)

@@ -33,6 +33,9 @@ func (o *Out) len() int {
 // order in which they were sent. Errors: ErrBroken, ErrClosed; that of ctx, when
 // it ends and the message can still be taken back (see Request.Wait).
 func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
+	if g.sendShort(tag, buf) {
+		return nil
+	}
 	o := Out{Tag: tag, Buf: buf}
 	return g.SendMsg(ctx, &o)
 }
@@ -40,8 +43,31 @@ func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
 // Isend is Send without waiting. The request is nil if the message is on its way
 // already and buf may be reused.
 func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
+	if g.sendShort(tag, buf) {
+		return nil, nil
+	}
 	o := Out{Tag: tag, Buf: buf}
 	return g.IsendMsg(&o)
+}
+
+// sendShort sends a message that is copied anyway, over a connection that stands.
+func (g *Gate) sendShort(tag uint64, buf []byte) bool {
+	s := g.s
+	s.mu.lock()
+	if g.state != gateUp || g.backlog.n > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
+		s.leave()
+		return false
+	}
+	s.stats.Sent++
+	pc := s.parcel(header.Size + len(buf))
+	header.PutEager(pc.buf, len(buf), tag)
+	copy(pc.buf[header.Size:], buf)
+	if _, taken := g.links[0].post(pc); !taken {
+		g.backlog.push(pc)
+		g.work()
+	}
+	s.leave()
+	return true
 }
 
 // SendMsg is Send for what needs more words.

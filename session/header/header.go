@@ -87,6 +87,23 @@ func (h *Header) Put(b []byte) {
 	le.PutUint64(b[8:], h.Tag)
 }
 
+// PutEager writes the header of a message of n bytes without anything else that
+// could be said of it.
+func PutEager(b []byte, n int, tag uint64) {
+	_ = b[Size-1]
+	le.PutUint64(b, uint64(Eager)|uint64(n)<<32)
+	le.PutUint64(b[8:], tag)
+}
+
+// IsEager is Parse for the most frequent message: it tells whether b is what
+// PutEager has written, and data, and nothing more.
+func IsEager(b []byte) (tag uint64, ok bool) {
+	if len(b) < Size || le.Uint64(b) != uint64(Eager)|uint64(len(b)-Size)<<32 {
+		return 0, false
+	}
+	return le.Uint64(b[8:]), true
+}
+
 // Parse reads the header of a message of which b is the whole. What it returns
 // holds: b has the body, Extra and Length bytes after it, and nothing more. Each
 // byte is read once, as b may be memory that the peer can write.
