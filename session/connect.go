@@ -101,15 +101,17 @@ func (l *link) connect(to *cardRail) error {
 // up makes a connection stand. The first message on it says who this is.
 func (g *Gate) up(links []*link) {
 	s := g.s
-	g.links, g.state = links, gateUp
+	g.links, g.lead, g.state = links, links[0], gateUp
+	g.relay.begin(len(links))
+	shortest := links[0].eager
 	for _, l := range links {
 		s.links[l.small] = l
+		shortest = min(shortest, l.eager)
+	}
+	for _, l := range links {
+		l.eager = shortest // what one has taken another may have to carry
 	}
 	s.stats.Connects++
-	pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version}, nil)
-	hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation}
-	hello.Put(body)
-	g.backlog.pushFront(pc)
 	g.work()
 	g.push()
 	g.tryClose()

@@ -61,6 +61,7 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	if k == nil {
 		if !l.held {
 			l.held = true
+			l.g.relay.Untaken()
 			s.stalled = append(s.stalled, l)
 			s.stats.Stalls++
 		}
@@ -82,6 +83,9 @@ func (s *Session) unstall() {
 			continue
 		}
 		l.held = false
+		if l.g.relay.Taken(int(l.rail)) != nil {
+			continue // the peer sends it again, elsewhere
+		}
 		if l.handle(l.rp.Buf) && !l.dead {
 			_ = l.small.RecvBufRelease(&l.rp)
 		}
@@ -102,8 +106,8 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
-		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && len(g.links) > 0 {
-			g.links[0].bad(err)
+		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && g.lead != nil {
+			g.lead.bad(err)
 		}
 	default:
 		s.stats.Received++

@@ -193,13 +193,13 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	if len(extra) > 0 {
 		r.status.Header = copy(r.head, extra)
 	}
-	if len(g.links) == 0 {
+	if g.lead == nil {
 		s.complete(r, g.fault("receive", ErrClosed))
 		return nil
 	}
 	s.stats.Received++
 	s.stats.Long++
-	l := g.links[0]
+	l := g.lead
 	in := s.newIncoming()
 	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
 	in.want = min(in.total, r.room())
@@ -221,9 +221,10 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 		in.first, in.keyed = int(req.First), int(req.First)
 	}
 	in.confirm = h.Flags&flagConfirm != 0
-	rails := [rdv.MaxRails]rdv.Rail{l.plan(mode, in.want)}
-	if mode == rdv.Get && in.first < rails[0].Chunk {
-		rails[0].Chunk, rails[0].Window = max(in.first, 1), 1
+	var rails [rdv.MaxRails]rdv.Rail
+	own := &rails[l.rail]
+	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < own.Chunk {
+		own.Chunk, own.Window = max(in.first, 1), 1
 	}
 	if mode == rdv.Cooperative && in.confirm {
 		g.stripe(in.want, &rails)
@@ -325,7 +326,7 @@ func (g *Gate) rail(n uint8) *link {
 // spares tells whether a message can do without a rail that has failed: its
 // chunks are then asked for over the others.
 func (in *incoming) spares(l *link, err error) bool {
-	if l.rail == 0 || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
+	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
 		return false
 	}
 	l.down(err)

@@ -63,6 +63,19 @@ func (q *parcelQueue) pop() *parcel {
 	return pc
 }
 
+// prepend moves the parcels of another queue to the front.
+func (q *parcelQueue) prepend(other *parcelQueue) {
+	if other.n == 0 {
+		return
+	}
+	if other.last.next = q.first; q.first == nil {
+		q.last = other.last
+	}
+	q.first = other.first
+	q.n += other.n
+	*other = parcelQueue{}
+}
+
 // remove takes out the first parcel for which f holds.
 func (q *parcelQueue) remove(f func(*parcel) bool) *parcel {
 	var before *parcel
@@ -132,8 +145,8 @@ const maxBuffered = 256
 // whether the parcel has left.
 func (g *Gate) dispatch(pc *parcel) bool {
 	switch {
-	case g.state == gateUp && g.backlog.n == 0, g.state == gateClosing && g.backlog.n == 0:
-		if left, taken := g.links[0].post(pc); taken {
+	case g.clear && g.backlog.n == 0:
+		if left, taken := g.lead.post(pc); taken {
 			return left
 		}
 	case g.state == gateIdle:
@@ -147,8 +160,13 @@ func (g *Gate) dispatch(pc *parcel) bool {
 	return false
 }
 
-// post gives a parcel to the driver. Not taken: there is no room.
+// post gives a parcel to the driver. Not taken: there is no room, or the rail is
+// lost and another carries messages now.
 func (l *link) post(pc *parcel) (left, taken bool) {
+	many := l.g.relay.many && header.Kind(pc.buf[0]).Numbered()
+	if many && l.g.relay.full() {
+		return false, false
+	}
 	if pc.out != nil {
 		pc.out.offer(l, pc)
 	}
@@ -159,7 +177,11 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		pc.p.IOV = pc.iov[:2]
 	}
 	err := l.small.SendPost(&pc.p)
-	if err == nil {
+	posted := err == nil
+	if posted {
+		if many {
+			l.g.relay.keep(l.g.s, pc)
+		}
 		var done bool
 		if done, err = l.small.SendPoll(&pc.p); !done {
 			l.sending.push(pc)
@@ -171,12 +193,31 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		return false, false
 	}
 	s := l.g.s
-	if err != nil {
+	if err != nil && (!l.g.relay.many || !isGone(err)) {
 		s.lost(pc, l.g.fault("send", err))
 		l.down(err)
 		return true, true
 	}
+	if err != nil && !many || err != nil && posted { // a copy is kept
+		s.left(pc)
+		l.down(err)
+		return true, true
+	}
+	if err != nil {
+		return l.refused(pc, err)
+	}
 	s.left(pc)
+	return true, true
+}
+
+// refused deals with a parcel that a broken rail has not taken.
+func (l *link) refused(pc *parcel, err error) (left, taken bool) {
+	g := l.g
+	l.down(err)
+	if g.lead != nil {
+		return false, false
+	}
+	g.s.lost(pc, g.fault("send", err))
 	return true, true
 }
 
@@ -221,17 +262,33 @@ func (g *Gate) push() (moved, more bool) {
 			}
 			moved = true
 			l.sending.pop()
-			if err != nil {
+			switch {
+			case err == nil || l.dead: // or a copy is kept
+				g.s.left(pc)
+			case g.relay.many && isGone(err):
+				g.s.left(pc)
+				l.down(err)
+			default:
 				g.s.lost(pc, g.fault("send", err))
 				l.down(err)
-				return moved, len(g.links) > 0
 			}
-			g.s.left(pc)
+			if g.lead == nil {
+				return moved, false
+			}
+		}
+		if l.dead && l.sending.n == 0 && !l.buried {
+			g.s.bury(l)
 		}
 	}
-	for g.backlog.n > 0 && (g.state == gateUp || g.state == gateClosing) {
+	if g.lead == nil {
+		return moved, g.backlog.n > 0
+	}
+	if !g.clear || g.relay.due {
+		moved = g.hail() || moved
+	}
+	for g.backlog.n > 0 && g.clear {
 		pc := g.backlog.pop()
-		left, taken := g.links[0].post(pc)
+		left, taken := g.lead.post(pc)
 		if !taken {
 			g.backlog.pushFront(pc)
 			break
@@ -241,7 +298,7 @@ func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
 		more = more || l.sending.n > 0
 	}
-	return moved, more || g.backlog.n > 0
+	return moved, more || g.backlog.n > 0 || g.owes()
 }
 
 // isGone tells whether an error means the end of a connection.

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -34,8 +35,8 @@ func TestLongMessagesShareTheirRails(t *testing.T) {
 	transfer(t, s[0], s[0], 5<<20)
 }
 
-// A rail is lost in the middle of long messages, at either end: they come over the other, once
-// and whole, and so do later ones.
+// Either rail is lost in the middle of long and short messages, at either end: they come over
+// the other, once, whole and in order, and so do later ones.
 func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	rounds := 30
 	if testing.Short() {
@@ -43,7 +44,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(seed(t), 2))
 	for i := range rounds {
-		who, after := i%2, time.Duration(rng.IntN(15_000))*time.Microsecond
+		who, rail, after := i%2, i/2%2, time.Duration(rng.IntN(15_000))*time.Microsecond
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			s := joinAll(t, 2, twoRails)
 			ctx := deadline(t)
@@ -67,8 +68,12 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			})
 			wg.Go(func() {
 				time.Sleep(after)
-				s[who].CloseRail(1)
+				s[who].CloseRail(rail)
 			})
+			for from := range s { // both ways
+				wg.Go(func() { sendShorts(t, s[from], 1-from) })
+				wg.Go(func() { receiveShorts(t, s[from], 1-from) })
+			}
 			for k := range n {
 				dst := make([]byte, size)
 				got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
@@ -80,7 +85,42 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			transfer(t, s[1], s[0], 3<<20)
 		})
 		if !ok {
-			t.Fatalf("rank %d lost its rail after %v", who, after)
+			t.Fatalf("rank %d lost rail %d after %v", who, rail, after)
+		}
+	}
+}
+
+// shorts are messages whose order tells whether one was lost or came twice: some are
+// copied, some are not, some want to be acknowledged, some are active.
+const shorts = 5000
+
+func sendShorts(t *testing.T, s *session.Session, to int) {
+	ctx, g := deadline(t), s.Gate(to)
+	b := make([]byte, 3000)
+	for k := range shorts {
+		binary.LittleEndian.PutUint32(b, uint32(k))
+		o := session.Out{Tag: shortTag, Buf: b[:4+k*7%2900], Sync: k%50 == 0}
+		if err := g.SendMsg(ctx, &o); err != nil {
+			t.Errorf("short message %d: %v", k, err)
+			return
+		}
+	}
+}
+
+const shortTag = 1 << 40
+
+func receiveShorts(t *testing.T, s *session.Session, from int) {
+	ctx, g := deadline(t), s.Gate(from)
+	b := make([]byte, 3000)
+	for k := range shorts {
+		n, err := g.Recv(ctx, shortTag, b)
+		if err != nil {
+			t.Errorf("short message %d: %v", k, err)
+			return
+		}
+		if got := binary.LittleEndian.Uint32(b); got != uint32(k) || n != 4+k*7%2900 {
+			t.Errorf("message %d of %d bytes came, want %d", got, n, k)
+			return
 		}
 	}
 }

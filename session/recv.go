@@ -170,7 +170,7 @@ func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
 
 // take takes one message from a link, if there is one.
 func (l *link) take() bool {
-	if l.held || l.dead {
+	if l.held || l.dead || l.g.handling {
 		return false
 	}
 	done, err := l.small.RecvPoll(&l.rp)
@@ -183,6 +183,12 @@ func (l *link) take() bool {
 	}
 	s := l.g.s
 	s.hot = l
+	if l.g.relay.many && l.greeted {
+		if err := l.taken(l.rp.Buf); err != nil {
+			l.bad(err)
+			return true
+		}
+	}
 	if !l.handle(l.rp.Buf) {
 		return true // kept in the driver, or released already
 	}
@@ -253,6 +259,10 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.operation(body, data))
 	case header.Reply:
 		return l.checked(l.reply(h, body, data))
+	case header.Seen:
+		return l.checked(l.seen(h.Tag))
+	case header.Resume:
+		return l.checked(l.resume(h.Tag, h.Flags))
 	case header.Bye:
 		g.byeSeen = true
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
@@ -277,7 +287,9 @@ func (l *link) bad(err error) bool {
 	if !isGone(err) {
 		err = fmt.Errorf("%w: the peer violated the protocol: %w", ErrBroken, err)
 	}
-	l.down(err)
+	if !l.dead {
+		l.g.fail(l.g.fault("connection", err))
+	}
 	return !l.dead
 }
 

@@ -54,7 +54,7 @@ func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
 func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	s := g.s
 	s.mu.lock()
-	if g.state != gateUp || g.backlog.n > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
+	if g.state != gateUp || !g.clear || g.backlog.n > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
 		s.leave()
 		return false
 	}
@@ -62,7 +62,7 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	pc := s.parcel(header.Size + len(buf))
 	header.PutEager(pc.buf, len(buf), tag)
 	copy(pc.buf[header.Size:], buf)
-	if _, taken := g.links[0].post(pc); !taken {
+	if _, taken := g.lead.post(pc); !taken {
 		g.backlog.push(pc)
 		g.work()
 	}
@@ -114,8 +114,8 @@ func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 // once.
 func (g *Gate) eagerMax() int {
 	n := g.s.eager
-	if len(g.links) > 0 {
-		n = g.links[0].eager
+	if g.lead != nil {
+		n = g.lead.eager
 	}
 	n -= header.Size + 8 // Sync has a number
 	if lim := g.s.cfg.Eager; lim > 0 && lim < n {

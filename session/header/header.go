@@ -19,7 +19,7 @@ import (
 )
 
 // Version of these layouts; peers say it in Hello.
-const Version = 1
+const Version = 2
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
@@ -42,12 +42,14 @@ const (
 	Op                     // a one-sided operation to be carried out by the peer's CPU
 	Reply                  // its outcome; tag: the operation's id
 	Bye                    // no more messages come until the next connection
+	Seen                   // tag: how many numbered messages of this connection have come
+	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
 	kinds
 )
 
 var names = [kinds]string{
 	Hello: "hello", Eager: "eager", Sync: "sync", Ack: "ack", RTS: "rts", RTR: "rtr", Cookie: "cookie", Done: "done",
-	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye",
+	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume",
 }
 
 // String returns the kind's name.
@@ -57,6 +59,10 @@ func (k Kind) String() string {
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
+
+// Numbered tells whether messages of the kind are counted by package relay: all but
+// those that serve a connection itself.
+func (k Kind) Numbered() bool { return k != Hello && k != Seen && k != Resume }
 
 // body is the size of what a kind has between header and data.
 var body = [kinds]int{
