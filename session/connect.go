@@ -62,6 +62,11 @@ func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
 			return links, why, err
 		}
 	}
+	if s.bell != nil && g.foreign == nil && !knockers(links) {
+		ctx, stop := context.WithCancel(s.ctx)
+		defer stop()
+		s.tasks.Go(func() { s.knockAt(ctx, theirs) })
+	}
 	for _, l := range links {
 		if err := l.small.ConnectWait(s.ctx); err != nil {
 			return links, why, err
@@ -73,6 +78,16 @@ func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
 		}
 	}
 	return links, why, nil
+}
+
+// knockers tells whether a driver tells the peer that it is wanted.
+func knockers(links []*link) bool {
+	for _, l := range links {
+		if _, ok := l.nic.small.(driver.Knocker); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // connect begins the connections of a rail.
@@ -185,6 +200,11 @@ func (s *Session) answer(incarnation uint64) {
 	if rank >= s.size || s.card.knows(incarnation) {
 		return
 	}
+	s.answerRank(rank, func(c *card) bool { return c.knows(incarnation) })
+}
+
+// answerRank connects to a rank if its card is what it should be.
+func (s *Session) answerRank(rank int, is func(*card) bool) {
 	s.mu.lock()
 	idle := !s.closed && s.gate(rank).state == gateIdle
 	s.mu.unlock()
@@ -195,7 +215,7 @@ func (s *Session) answer(incarnation uint64) {
 	if err != nil {
 		return
 	}
-	if c, err := parseCard(b); err != nil || !c.knows(incarnation) {
+	if c, err := parseCard(b); err != nil || !is(c) {
 		return
 	}
 	s.mu.lock()

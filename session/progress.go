@@ -154,6 +154,11 @@ func (s *Session) start() {
 			k.OnKnock(s.kickDoorman)
 		}
 	}
+	if s.bell != nil {
+		for _, c := range s.bell.conns {
+			s.tasks.Go(func() { s.hear(c) })
+		}
+	}
 	s.tasks.Go(s.mover)
 	s.tasks.Go(s.doorman)
 }

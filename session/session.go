@@ -34,6 +34,7 @@ type Session struct {
 	tasks sync.WaitGroup
 	knock chan struct{}
 	move  chan struct{}
+	bell  *bell // nil: every driver knocks
 
 	sleepers atomic.Int32
 
@@ -223,6 +224,11 @@ func (s *Session) publish(ctx context.Context) error {
 		}
 		s.card.rails = append(s.card.rails, r)
 	}
+	for _, n := range s.nics {
+		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.bell == nil {
+			s.bell, s.card.bells = openBell(s.job.Secret(), s.card.incarnation)
+		}
+	}
 	if err := s.job.Publish(ctx, s.card.append(nil)); err != nil {
 		return err
 	}
@@ -317,6 +323,7 @@ func (s *Session) Close(ctx context.Context) error {
 // release gives back everything but memory.
 func (s *Session) release() {
 	s.stop()
+	s.bell.close()
 	for _, n := range s.nics {
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(nil)
