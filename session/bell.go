@@ -24,12 +24,15 @@ type bell struct {
 }
 
 // A knock: magic u32, version u16, 0 u16, rank u32 of who knocks, 0 u32, its session's
-// incarnation u64, that of the session it knocks at u64, then HMAC-SHA-256 of these
-// and knockLabel, keyed by the session's secret.
+// incarnation u64, that of the session it knocks at u64, which of its connections to there
+// it wants u64 (from 1), then HMAC-SHA-256 of these and knockLabel, keyed by the session's
+// secret. The number of a connection stands in its Hello, too: so a knock that comes late,
+// for a connection that has been, is known.
 const (
 	knockMagic   = 0x6e4b7942 // "ByKn"
 	knockVersion = 1
-	knockBytes   = 32 + sha256.Size
+	knockBody    = 40
+	knockBytes   = knockBody + sha256.Size
 	knockLabel   = "bywash session knock"
 
 	maxBells  = 8 // addresses of a session
@@ -40,6 +43,7 @@ const (
 type knock struct {
 	rank     uint32
 	from, to uint64
+	dial     uint64
 }
 
 func (k *knock) append(b, secret []byte) []byte {
@@ -51,7 +55,8 @@ func (k *knock) append(b, secret []byte) []byte {
 	b = le.AppendUint32(b, 0)
 	b = le.AppendUint64(b, k.from)
 	b = le.AppendUint64(b, k.to)
-	return append(b, knockMAC(b[len(b)-32:], secret)...)
+	b = le.AppendUint64(b, k.dial)
+	return append(b, knockMAC(b[len(b)-knockBody:], secret)...)
 }
 
 func knockMAC(b, secret []byte) []byte {
@@ -67,10 +72,10 @@ func (k *knock) parse(b, secret []byte) error {
 	switch {
 	case len(b) != knockBytes || le.Uint32(b) != knockMagic || le.Uint16(b[4:]) != knockVersion || le.Uint16(b[6:]) != 0 || le.Uint32(b[12:]) != 0:
 		return fmt.Errorf("%w: no knock", header.ErrMalformed)
-	case !hmac.Equal(b[32:], knockMAC(b[:32], secret)):
+	case !hmac.Equal(b[knockBody:], knockMAC(b[:knockBody], secret)):
 		return driver.ErrAuth
 	}
-	k.rank, k.from, k.to = le.Uint32(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
+	k.rank, k.from, k.to, k.dial = le.Uint32(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:]), le.Uint64(b[32:])
 	return nil
 }
 
@@ -127,8 +132,8 @@ func (b *bell) ring(msg []byte, card *card) {
 }
 
 // knockAt knocks until ctx ends.
-func (s *Session) knockAt(ctx context.Context, theirs *card) {
-	k := knock{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation}
+func (s *Session) knockAt(ctx context.Context, theirs *card, dial uint64) {
+	k := knock{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation, dial: dial}
 	msg := k.append(nil, s.bell.secret)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -159,7 +164,7 @@ func (s *Session) hear(c net.PacketConn) {
 		}
 		var k knock
 		if k.parse(b[:n], s.bell.secret) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
-			s.answerRank(int(k.rank), func(c *card) bool { return c.incarnation == k.from })
+			s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
 		}
 	}
 }

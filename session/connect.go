@@ -11,13 +11,17 @@ import (
 // connect begins a connection. The caller holds the lock.
 func (g *Gate) connect() {
 	g.state = gateConnecting
+	g.dials++
 	g.s.tasks.Go(g.dial)
 }
 
 // dial looks up the peer, chooses rails and connects all of them.
 func (g *Gate) dial() {
 	s := g.s
-	links, why, err := g.dialLinks()
+	s.mu.lock()
+	number := g.dials
+	s.mu.unlock()
+	links, why, err := g.dialLinks(number)
 	s.mu.lock()
 	defer s.leave()
 	if why != nil {
@@ -36,7 +40,7 @@ func (g *Gate) dial() {
 	g.up(links)
 }
 
-func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
+func (g *Gate) dialLinks(number uint64) (links []*link, why []Choice, err error) {
 	s := g.s
 	theirs := g.foreign
 	if theirs == nil {
@@ -62,10 +66,10 @@ func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
 			return links, why, err
 		}
 	}
-	if s.bell != nil && g.foreign == nil && !knockers(links) {
+	if s.bell != nil && g.foreign == nil && g.rank != s.rank && !knockers(links) {
 		ctx, stop := context.WithCancel(s.ctx)
 		defer stop()
-		s.tasks.Go(func() { s.knockAt(ctx, theirs) })
+		s.tasks.Go(func() { s.knockAt(ctx, theirs, number) })
 	}
 	for _, l := range links {
 		if err := l.small.ConnectWait(s.ctx); err != nil {
@@ -154,6 +158,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
 	l.greeted = true
+	l.g.dialed = h.Tag
 	return nil
 }
 
@@ -200,15 +205,20 @@ func (s *Session) answer(incarnation uint64) {
 	if rank >= s.size || s.card.knows(incarnation) {
 		return
 	}
-	s.answerRank(rank, func(c *card) bool { return c.knows(incarnation) })
+	s.answerRank(rank, func(*Gate) bool { return true }, func(c *card) bool { return c.knows(incarnation) })
 }
 
-// answerRank connects to a rank if its card is what it should be.
-func (s *Session) answerRank(rank int, is func(*card) bool) {
+// answerRank connects to a rank if it still wants that, and its card is what it
+// should be.
+func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
+	idle := func() bool {
+		g := s.gate(rank)
+		return !s.closed && !s.closing && g.state == gateIdle && wanted(g)
+	}
 	s.mu.lock()
-	idle := !s.closed && s.gate(rank).state == gateIdle
+	ok := idle()
 	s.mu.unlock()
-	if !idle {
+	if !ok {
 		return // when it is idle again, the doorman looks again
 	}
 	b, err := s.job.Lookup(s.ctx, rank)
@@ -220,8 +230,8 @@ func (s *Session) answerRank(rank int, is func(*card) bool) {
 	}
 	s.mu.lock()
 	defer s.leave()
-	if g := s.gate(rank); g.state == gateIdle && !s.closed {
-		g.connect()
+	if idle() {
+		s.gate(rank).connect()
 	}
 }
 

@@ -288,5 +288,6 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 	}
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)
+		_ = s.Dump(os.Stderr)
 	}
 }

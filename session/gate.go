@@ -37,6 +37,8 @@ type Gate struct {
 	clear     bool  // and takes them now
 	handling  bool  // a handler of its active messages runs
 	relay     trail
+	dials     uint64 // connections that were begun here
+	dialed    uint64 // and by the peer, as of the last one that stood
 	why       []Choice
 	backlog   parcelQueue // for the connection that stands or is being made
 	later     parcelQueue // for the one after it

@@ -174,14 +174,13 @@ func (o *outgoing) prefetch(l *link) {
 		s.freePiece(pc)
 		return
 	}
-	o.early = pc
+	o.early, pc.ahead = pc, true
 }
 
 // unfetch undoes it.
 func (o *outgoing) unfetch() {
 	if pc := o.early; pc != nil {
 		o.early = nil
-		_ = pc.l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
 		o.g.s.freePiece(pc)
 	}
 }

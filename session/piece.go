@@ -24,6 +24,7 @@ const (
 type piece struct {
 	kind    pieceKind
 	posted  bool
+	ahead   bool // prefetched, and not posted yet
 	l       *link
 	chunk   rdv.Chunk
 	number  uint32    // receiving end: of the chunk in its RTR
@@ -55,11 +56,14 @@ func (s *Session) newPiece(l *link) *piece {
 
 func (s *Session) freePiece(pc *piece) {
 	if l := pc.l; l != nil {
+		if pc.ahead {
+			_ = l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
+		}
 		if l.pieces--; l.dead {
 			s.bury(l)
 		}
 	}
-	pc.l, pc.out, pc.in = nil, nil, nil
+	pc.l, pc.out, pc.in, pc.ahead = nil, nil, nil, false
 	pc.next = s.sparePc
 	s.sparePc = pc
 }
@@ -202,7 +206,9 @@ func (pc *piece) post() error {
 		pc.op.Offset = pc.chunk.Off - in.base
 		err = l.one.GetPost(&pc.op)
 	}
-	pc.posted = err == nil
+	if pc.posted = err == nil; pc.posted {
+		pc.ahead = false
+	}
 	return err
 }
 

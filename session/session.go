@@ -40,6 +40,7 @@ type Session struct {
 
 	mu       lock
 	closed   bool
+	closing  bool    // Close was called: nobody who knocks is answered
 	gates    []*Gate // by source number of the match table: ranks, then foreign ones
 	links    map[driver.Instance]*link
 	hot      *link // where the last message came from
@@ -289,6 +290,7 @@ func (s *Session) Close(ctx context.Context) error {
 		s.mu.unlock()
 		return &Error{Peer: -1, Op: "close", Err: ErrClosed}
 	}
+	s.closing = true
 	gates := slices.Clone(s.gates)
 	s.mu.unlock()
 	for _, g := range gates {
