@@ -144,8 +144,8 @@ func TestEveryDriverCarriesASession(t *testing.T) {
 			}
 			var wg sync.WaitGroup
 			for i := range s {
-				wg.Go(func() { sendShorts(t, s[i], 1-i) })
-				wg.Go(func() { receiveShorts(t, s[i], 1-i) })
+				wg.Go(func() { sendShorts(t, s[i], 1-i, 1000) })
+				wg.Go(func() { receiveShorts(t, s[i], 1-i, 1000) })
 			}
 			wg.Wait()
 			activeOver(t, s)

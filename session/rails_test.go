@@ -71,8 +71,8 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 				s[who].CloseRail(rail)
 			})
 			for from := range s { // both ways
-				wg.Go(func() { sendShorts(t, s[from], 1-from) })
-				wg.Go(func() { receiveShorts(t, s[from], 1-from) })
+				wg.Go(func() { sendShorts(t, s[from], 1-from, 5000) })
+				wg.Go(func() { receiveShorts(t, s[from], 1-from, 5000) })
 			}
 			for k := range n {
 				dst := make([]byte, size)
@@ -90,14 +90,12 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	}
 }
 
-// shorts are messages whose order tells whether one was lost or came twice: some are
-// copied, some are not, some want to be acknowledged, some are active.
-const shorts = 5000
-
-func sendShorts(t *testing.T, s *session.Session, to int) {
+// sendShorts sends messages whose order tells whether one was lost or came twice: some are
+// copied, some are not, some want to be acknowledged.
+func sendShorts(t *testing.T, s *session.Session, to, n int) {
 	ctx, g := deadline(t), s.Gate(to)
 	b := make([]byte, 3000)
-	for k := range shorts {
+	for k := range n {
 		binary.LittleEndian.PutUint32(b, uint32(k))
 		o := session.Out{Tag: shortTag, Buf: b[:4+k*7%2900], Sync: k%50 == 0}
 		if err := g.SendMsg(ctx, &o); err != nil {
@@ -109,10 +107,10 @@ func sendShorts(t *testing.T, s *session.Session, to int) {
 
 const shortTag = 1 << 40
 
-func receiveShorts(t *testing.T, s *session.Session, from int) {
+func receiveShorts(t *testing.T, s *session.Session, from, count int) {
 	ctx, g := deadline(t), s.Gate(from)
 	b := make([]byte, 3000)
-	for k := range shorts {
+	for k := range count {
 		n, err := g.Recv(ctx, shortTag, b)
 		if err != nil {
 			t.Errorf("short message %d: %v", k, err)
