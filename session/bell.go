@@ -154,17 +154,16 @@ func (s *Session) hear(c net.PacketConn) {
 	for {
 		n, _, err := c.ReadFrom(b)
 		if err != nil {
-			if s.ctx.Err() != nil {
-				return
-			}
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				continue
-			}
 			return
 		}
-		var k knock
-		if k.parse(b[:n], s.bell.secret) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
-			s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
-		}
+		s.knocked(b[:n])
+	}
+}
+
+// knocked connects to who knocks, if it is a rank and still wants that.
+func (s *Session) knocked(b []byte) {
+	var k knock
+	if k.parse(b, s.bell.secret) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
+		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
 	}
 }
