@@ -37,7 +37,7 @@ const (
 
 	maxBells  = 8 // addresses of a session
 	firstWait = 20 * time.Millisecond
-	longWait  = time.Second
+	longWait  = 250 * time.Millisecond
 )
 
 type knock struct {

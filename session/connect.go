@@ -10,18 +10,26 @@ import (
 
 // connect begins a connection. The caller holds the lock.
 func (g *Gate) connect() {
+	if g.s.quiet {
+		return // Resume does
+	}
 	g.state = gateConnecting
 	g.dials++
-	g.s.tasks.Go(g.dial)
+	ctx, stop := context.WithCancel(g.s.ctx)
+	g.giveUp = stop
+	g.s.tasks.Go(func() {
+		defer stop()
+		g.dial(ctx)
+	})
 }
 
 // dial looks up the peer, chooses rails and connects all of them.
-func (g *Gate) dial() {
+func (g *Gate) dial(ctx context.Context) {
 	s := g.s
 	s.mu.lock()
 	number := g.dials
 	s.mu.unlock()
-	links, why, err := g.dialLinks(number)
+	links, why, err := g.dialLinks(ctx, number)
 	s.mu.lock()
 	defer s.leave()
 	if why != nil {
@@ -33,6 +41,17 @@ func (g *Gate) dial() {
 		}
 		return
 	}
+	if err != nil && g.abandoned { // what waits goes over another
+		for _, l := range links {
+			s.bury(l)
+		}
+		g.state, g.abandoned = gateIdle, false
+		if g.wanted() {
+			g.connect()
+		}
+		return
+	}
+	g.abandoned = false
 	if err != nil {
 		g.fail(g.fault("connect", err))
 		return
@@ -40,11 +59,11 @@ func (g *Gate) dial() {
 	g.up(links)
 }
 
-func (g *Gate) dialLinks(number uint64) (links []*link, why []Choice, err error) {
+func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why []Choice, err error) {
 	s := g.s
 	theirs := g.foreign
 	if theirs == nil {
-		b, err := s.job.Lookup(s.ctx, g.rank)
+		b, err := s.job.Lookup(ctx, g.rank)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -67,16 +86,16 @@ func (g *Gate) dialLinks(number uint64) (links []*link, why []Choice, err error)
 		}
 	}
 	if s.bell != nil && g.foreign == nil && g.rank != s.rank && !knockers(links) {
-		ctx, stop := context.WithCancel(s.ctx)
+		knocking, stop := context.WithCancel(ctx)
 		defer stop()
-		s.tasks.Go(func() { s.knockAt(ctx, theirs, number) })
+		s.tasks.Go(func() { s.knockAt(knocking, theirs, number) })
 	}
 	for _, l := range links {
-		if err := l.small.ConnectWait(s.ctx); err != nil {
+		if err := l.small.ConnectWait(ctx); err != nil {
 			return links, why, err
 		}
 		if l.large != nil {
-			if err := l.large.ConnectWait(s.ctx); err != nil {
+			if err := l.large.ConnectWait(ctx); err != nil {
 				return links, why, err
 			}
 		}
@@ -132,6 +151,7 @@ func (g *Gate) up(links []*link) {
 	}
 	s.stats.Connects++
 	g.work()
+	g.goOn()
 	g.push()
 	g.tryClose()
 	// A probe may have named the instance before it was known here, and does not
@@ -158,7 +178,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
 	l.greeted = true
-	l.g.dialed = h.Tag
+	l.g.dialed, l.g.peerEra = h.Tag, h.Flags
 	return nil
 }
 
@@ -213,7 +233,7 @@ func (s *Session) answer(incarnation uint64) {
 func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
 	idle := func() bool {
 		g := s.gate(rank)
-		return !s.closed && !s.closing && g.state == gateIdle && wanted(g)
+		return !s.closed && !s.closing && !s.quiet && g.state == gateIdle && wanted(g)
 	}
 	s.mu.lock()
 	ok := idle()

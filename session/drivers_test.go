@@ -216,30 +216,13 @@ func TestDeathIsNoticedOverEveryDriver(t *testing.T) {
 	}
 }
 
-// mirror sends back what comes on each lane until an empty message comes there.
+// mirror is mirrorLanes in a process of its own.
 func mirror(ctx context.Context, s *session.Session, peer int) error {
 	g := s.Gate(peer)
 	if err := g.ConnectWait(ctx); err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	errs := make([]error, len(lanes))
-	for k, n := range lanes {
-		wg.Go(func() {
-			b := make([]byte, n)
-			for errs[k] == nil {
-				var got int
-				if got, errs[k] = g.Recv(ctx, uint64(k), b); errs[k] == nil {
-					errs[k] = g.Send(ctx, uint64(k), b[:got])
-				}
-				if got == 0 {
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(append(errs, s.Close(ctx))...)
+	return errors.Join(mirrorLanes(ctx, s, peer), s.Close(ctx))
 }
 
 // lanes are lengths of messages that are under way at the same time.

@@ -26,30 +26,36 @@ var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
 // Gate is the way to one peer. Its methods may be called from any goroutine.
 type Gate struct {
-	s         *Session
-	rank      int    // -1: of another session
-	index     uint32 // as a source of messages
-	foreign   *card
-	state     gateState
-	err       error // why broken
-	links     []*link
-	lead      *link // carries short messages
-	clear     bool  // and takes them now
-	handling  bool  // a handler of its active messages runs
-	relay     trail
-	dials     uint64 // connections that were begun here
-	dialed    uint64 // and by the peer, as of the last one that stood
-	why       []Choice
-	backlog   parcelQueue // for the connection that stands or is being made
-	later     parcelQueue // for the one after it
-	listed    bool        // in Session.busy
-	leaving   bool        // Disconnect was called
-	leaveNext bool        // and again, for the connection after this one
-	byeSent   bool
-	byeSeen   bool
-	ops       int // one-sided operations under way
-	fenced    bool
-	live      int // long messages, acknowledgements and operations under way
+	s          *Session
+	rank       int    // -1: of another session
+	index      uint32 // as a source of messages
+	foreign    *card
+	state      gateState
+	err        error // why broken
+	links      []*link
+	lead       *link // carries short messages
+	clear      bool  // and takes them now
+	handling   bool  // a handler of its active messages runs
+	relay      trail
+	pausing    pauseState
+	pauseHeard bool
+	postponed  []postponed
+	giveUp     func() // ends the attempt to connect
+	abandoned  bool   // by giveUp
+	peerEra    uint8
+	dials      uint64 // connections that were begun here
+	dialed     uint64 // and by the peer, as of the last one that stood
+	why        []Choice
+	backlog    parcelQueue // for the connection that stands or is being made
+	later      parcelQueue // for the one after it
+	listed     bool        // in Session.busy
+	leaving    bool        // Disconnect was called
+	leaveNext  bool        // and again, for the connection after this one
+	byeSent    bool
+	byeSeen    bool
+	ops        int // one-sided operations under way
+	fenced     bool
+	live       int // long messages, acknowledgements and operations under way
 }
 
 // link is one rail of a gate.
@@ -214,6 +220,7 @@ func (g *Gate) drop(err error) {
 	g.links, g.state = nil, gateIdle // from here on nobody is told anything
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
+	g.dropPostponed(err)
 	g.byeSent, g.byeSeen, g.leaving = false, false, false
 	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
 		for pc := q.pop(); pc != nil; pc = q.pop() {
@@ -283,21 +290,23 @@ func (s *Session) bury(l *link) {
 
 // tryClose takes the next step of closing that is possible now.
 func (g *Gate) tryClose() {
-	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen {
+	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen && g.pausing == notPaused {
 		return
 	}
 	if !g.byeSent {
-		if g.byeSeen {
+		if g.byeSeen && g.pausing == notPaused {
 			g.state = gateClosing // what is sent from now on goes over the next connection
 			g.s.refuseLong(g)
 		}
-		if g.backlog.n > 0 || g.live > 0 {
+		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.live > 0) {
 			return
 		}
 		g.state, g.byeSent = gateClosing, true
 		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
 		g.dispatch(pc)
-		g.s.refuseKept(g)
+		if g.pausing == notPaused {
+			g.s.refuseKept(g)
+		}
 	}
 	if !g.byeSeen || g.backlog.n > 0 || !g.relay.settled() {
 		return
@@ -313,6 +322,10 @@ func (g *Gate) tryClose() {
 // finish ends a connection that both sides have closed.
 func (g *Gate) finish() {
 	s := g.s
+	if g.pausing == pausing {
+		g.rest()
+		return
+	}
 	later, leave := g.later, g.leaveNext
 	g.later, g.leaveNext = parcelQueue{}, false
 	g.drop(g.fault("disconnected", ErrClosed))

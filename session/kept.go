@@ -43,6 +43,9 @@ func (s *Session) newKept(n int) *kept {
 }
 
 func (s *Session) freeKept(k *kept) {
+	if k.class < 0 {
+		return // postponed, beside the budget
+	}
 	s.budget += 1 << k.class
 	k.buf = k.buf[:cap(k.buf)]
 	k.g, k.taken, k.gone = nil, false, false
@@ -100,6 +103,7 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 	case k.gone:
 		r.status.From, r.status.Tag = g, k.h.Tag
 		s.complete(r, g.fault("receive", ErrClosed))
+	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
 	case k.h.Kind == header.RTS:
 		var req header.Request
 		if err := req.Parse(k.h.Body(k.buf)); err != nil {
@@ -239,7 +243,7 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	r.buf = buf
 	k := m.k
 	m.k = nil
-	if k.h.Kind == header.RTS && k.g.state != gateUp {
+	if k.h.Kind == header.RTS && k.g.state != gateUp && k.g.pausing == notPaused {
 		k.gone = true
 	}
 	s.receiveKept(r, k)

@@ -164,10 +164,10 @@ func (g *Gate) operate(o *Op, name string) (*Request, error) {
 	g.ops++
 	g.live++
 	o.fenced = g.fenced
+	s.liveOps = append(s.liveOps, o)
 	if g.state == gateIdle {
 		g.connect()
 	}
-	s.liveOps = append(s.liveOps, o)
 	if o.move(s) {
 		s.removeOp(o)
 	} else {
@@ -214,7 +214,7 @@ func (o *Op) move(s *Session) bool {
 		o.fenced, g.fenced = false, false
 	}
 	if !o.started {
-		if g.state != gateUp && g.state != gateClosing {
+		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused {
 			return false
 		}
 		o.started = true

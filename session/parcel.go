@@ -76,6 +76,13 @@ func (q *parcelQueue) prepend(other *parcelQueue) {
 	*other = parcelQueue{}
 }
 
+// append moves the parcels of another queue to the end.
+func (q *parcelQueue) append(other *parcelQueue) {
+	for pc := other.pop(); pc != nil; pc = other.pop() {
+		q.push(pc)
+	}
+}
+
 // remove takes out the first parcel for which f holds.
 func (q *parcelQueue) remove(f func(*parcel) bool) *parcel {
 	var before *parcel
@@ -281,7 +288,7 @@ func (g *Gate) push() (moved, more bool) {
 		}
 	}
 	if g.lead == nil {
-		return moved, g.backlog.n > 0
+		return moved, false // a connection that stands lists the gate again
 	}
 	if !g.clear || g.relay.due {
 		moved = g.hail() || moved

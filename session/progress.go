@@ -122,10 +122,10 @@ func (s *Session) pushAll() bool {
 		g := s.busy[i]
 		m, more := g.push()
 		moved = moved || m
-		if g.leaving || g.byeSeen {
+		if g.leaving || g.byeSeen || g.pausing == pausing {
 			before := g.state
 			g.tryClose()
-			more = more || g.leaving || g.byeSeen
+			more = more || g.leaving || g.byeSeen || g.pausing == pausing
 			moved = moved || g.state != before
 		}
 		if !more {

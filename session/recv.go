@@ -259,12 +259,20 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.operation(body, data))
 	case header.Reply:
 		return l.checked(l.reply(h, body, data))
+	case header.Pause:
+		g.pauseSeen()
 	case header.Seen:
 		return l.checked(l.seen(h.Tag))
 	case header.Resume:
 		return l.checked(l.resume(h.Tag, h.Flags))
 	case header.Bye:
 		g.byeSeen = true
+		if g.pausing == pausing && g.pauseHeard {
+			g.work()
+			g.tryClose()
+			return true
+		}
+		g.pausing = notPaused                         // the peer closes the gate
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
 		g.work()
 		g.tryClose()
@@ -301,7 +309,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
-		if g.byeSent {
+		if g.byeSent && g.pausing == notPaused {
 			return true // the sender fails it when it sees our Bye
 		}
 	}
@@ -315,6 +323,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		s.stats.Received++
 		s.deliver(r.User.(*Request), g, h.Tag, extra, data)
 		g.ack(id)
+		return true
+	}
+	if s.postpones(r.User.(*Request), g, b, h) {
 		return true
 	}
 	var req header.Request
@@ -331,9 +342,14 @@ func (g *Gate) ack(id uint64) {
 // tell sends a control message over the connection that stands; without one
 // there is nobody to tell.
 func (g *Gate) tell(pc *parcel) {
-	if g.state != gateUp && g.state != gateClosing {
+	switch {
+	case g.pausing == paused: // the peer still wants to know
+		g.dispatch(pc)
+	case g.pausing == pausing && g.byeSent:
+		g.later.push(pc)
+	case g.state != gateUp && g.state != gateClosing:
 		g.s.recycle(pc)
-		return
+	default:
+		g.dispatch(pc)
 	}
-	g.dispatch(pc)
 }

@@ -207,6 +207,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 func (l *link) forget(id uint64, why error) {
 	s := l.g.s
 	s.dropKeptRTS(l.g, id)
+	l.g.dropPostponedRTS(id)
 	s.ins.each(func(_ uint64, in *incoming) {
 		if in.g == l.g && in.peer == id {
 			in.fail(why)

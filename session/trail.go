@@ -99,7 +99,7 @@ func (g *Gate) passOn(l *link) {
 func (g *Gate) hail() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.hailed {
-		pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, nil)
+		pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials, Flags: s.era}, nil)
 		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation}
 		hello.Put(body)
 		if !l.note(pc) {

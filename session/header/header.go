@@ -44,12 +44,13 @@ const (
 	Bye                    // no more messages come until the next connection
 	Seen                   // tag: how many numbered messages of this connection have come
 	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
+	Pause                  // nothing new begins until the next connection; a Bye that follows is the end of nothing
 	kinds
 )
 
 var names = [kinds]string{
 	Hello: "hello", Eager: "eager", Sync: "sync", Ack: "ack", RTS: "rts", RTR: "rtr", Cookie: "cookie", Done: "done",
-	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume",
+	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause",
 }
 
 // String returns the kind's name.
