@@ -299,7 +299,7 @@ func nicDeath(t *testing.T, first int, after time.Duration) {
 // the NIC was killed.
 func reflected(ctx context.Context, t *testing.T, g *session.Gate, lane uint64, n int, killed *atomic.Bool) {
 	src, dst := pattern(n+256, lane), make([]byte, n)
-	for k, more := 0, 20; more > 0; k++ {
+	for k, more := 0, 5; more > 0; k++ {
 		if killed.Load() {
 			more--
 		}

@@ -306,6 +306,8 @@ func (g *Gate) tryClose() {
 		g.dispatch(pc)
 		if g.pausing == notPaused {
 			g.s.refuseKept(g)
+		} else {
+			g.unfetchAll()
 		}
 	}
 	if !g.byeSeen || g.backlog.n > 0 || !g.relay.settled() {

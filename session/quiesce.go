@@ -149,6 +149,16 @@ func (g *Gate) drained() bool {
 	return quiet
 }
 
+// unfetchAll takes registrations back that were begun for messages that the peer has not
+// begun to receive.
+func (g *Gate) unfetchAll() {
+	g.s.outs.each(func(_ uint64, o *outgoing) {
+		if o.g == g {
+			o.unfetch()
+		}
+	})
+}
+
 // rest ends a connection without any loss.
 func (g *Gate) rest() {
 	s := g.s
@@ -157,11 +167,6 @@ func (g *Gate) rest() {
 	g.lead, g.clear = nil, false
 	g.byeSent, g.byeSeen, g.leaving = false, false, false
 	g.relay.drop(s)
-	s.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g {
-			o.unfetch()
-		}
-	})
 	for _, l := range links {
 		l.dead = true
 		s.bury(l)

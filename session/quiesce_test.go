@@ -27,7 +27,7 @@ func TestQuiescedSessionsGoOnAsIfNothingHadBeen(t *testing.T) {
 
 func quieted(t *testing.T, rails [2][]session.Rail) {
 	s := joinOver(t, rails)
-	stuck := time.AfterFunc(testTime, func() {
+	stuck := time.AfterFunc(testTime-time.Second, func() {
 		for _, x := range s {
 			_ = x.Dump(os.Stderr)
 		}
