@@ -70,6 +70,11 @@
 // with its own when it has nothing more; then both disconnect the drivers'
 // instances. Messages sent meanwhile connect again.
 //
+// Quiesce takes all connections and registrations away and leaves the rest: each side of a gate says
+// PAUSE, finishes what has begun, and says BYE, upon which nothing fails. Numbers of messages that are
+// not matched, or not acknowledged, stay valid; Resume, or the peer, connects again. Keys of regions
+// stay valid, too: those of before are served by messages.
+//
 // # Progress
 //
 // Every call makes progress; who waits polls for some ten microseconds and then
@@ -108,7 +113,7 @@
 //	lmt_start_recv, CTS               RTR                                 TestEveryOrderOfEventsEndsWell (package rdv)
 //	lmt_handle_cookie                 COOKIE; Config.Section              TestEveryModeCarriesEveryLength
 //	lmt_done_send, lmt_done_recv      DONE                                TestEveryModeCarriesEveryLength
-//	ckpt_shutdown                     not there
+//	ckpt_shutdown                     Session.Quiesce, Resume             TestQuiescedSessionsGoOnAsIfNothingHadBeen, TestWhatWaitsOutlastsThePause
 //
 // # What Open MPI's byte transfer layer has
 //
@@ -131,5 +136,5 @@
 //	progress thread                   Config.Progress                     TestIdleSessionUsesNoCPU, TestSleepingReceiverIsWoken
 //	dump                              Session.Dump                        TestDumpNamesWhatIsUnderWay
 //	eager limit                       Config.Eager                        TestEagerLimit
-//	ft_event                          not there
+//	ft_event                          Session.Quiesce, Resume             TestQuiescedSessionsGoOnAsIfNothingHadBeen
 package session

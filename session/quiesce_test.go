@@ -63,6 +63,23 @@ func quieted(t *testing.T, rails [2][]session.Rail) {
 			added++
 		}
 	})
+	quietRounds(ctx, t, s)
+	stop.Store(true)
+	wg.Wait()
+	if err := s[0].Resume(); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("a session that is not quiet resumes: %v", err)
+	}
+	again, err := s[0].Gate(1).Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if old, err := s[0].Gate(1).FetchAdd(ctx, again, 8, 1); err != nil || old != added {
+		t.Errorf("add with the new key: %d, %v, want %d", old, err, added)
+	}
+}
+
+// quietRounds quiets both, or one.
+func quietRounds(ctx context.Context, t *testing.T, s []*session.Session) {
 	for round := range 6 {
 		quiet := s[round%2 : 1+round%2]
 		if round%3 == 0 {
@@ -79,18 +96,6 @@ func quieted(t *testing.T, rails [2][]session.Rail) {
 		}
 		eachOf(t, quiet, func(x *session.Session) error { return x.Resume() })
 		transfer(t, s[0], s[1], 100_000)
-	}
-	stop.Store(true)
-	wg.Wait()
-	if err := s[0].Resume(); !errors.Is(err, session.ErrInvalid) {
-		t.Errorf("a session that is not quiet resumes: %v", err)
-	}
-	again, err := s[0].Gate(1).Import(region.Key())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if old, err := s[0].Gate(1).FetchAdd(ctx, again, 8, 1); err != nil || old != added {
-		t.Errorf("add with the new key: %d, %v, want %d", old, err, added)
 	}
 }
 
