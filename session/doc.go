@@ -124,7 +124,10 @@
 //	register (8-bit tag, callback)    Session.Handle                      TestActiveMessages
 //	send                              Gate.AM                             TestActiveMessages
 //	sendi                             Gate.AMNow                          TestActiveMessages
-//	alloc, free, prepare_src, flags   not there: memory is the caller's, order always holds
+//	alloc, free, prepare_src          Gate.Prepare, Prepared.AM, Send, Free     TestPreparedMessages
+//	priority                          Out.Urgent                          TestUrgentMessagesOvertakeWhatWaits
+//	signal                            always: who sleeps is woken         TestSleepingReceiverIsWoken
+//	pipeline limits                   Config.Chunk, Section               TestChunksAreNoLongerThanAskedFor
 //	register_mem, deregister_mem      Session.Register, Region.Deregister   TestOneSidedOperations
 //	put, get                          Gate.Put, Gate.Get                  TestOneSidedOperations
 //	put/get limits, alignment         messages carry what the driver cannot   TestOneSidedOperations

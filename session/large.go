@@ -100,7 +100,7 @@ func (g *Gate) sendLong(o *Out, n int) *Request {
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
 	h.Put(pc.buf)
 	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
-	pc.out = out
+	pc.out, pc.urgent = out, o.Urgent
 	g.enqueue(pc)
 	return r
 }
@@ -284,6 +284,9 @@ func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
 			limit(one.MaxPut)
 			limit(one.MaxGet)
 		}
+	}
+	if most := l.g.s.cfg.Chunk; mode != rdv.Null {
+		limit(most)
 	}
 	if sec := l.g.s.cfg.Section; mode != rdv.Null && sec > 0 && sec < r.Chunk {
 		r.Chunk, r.Window = sec, 1

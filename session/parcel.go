@@ -10,15 +10,17 @@ import (
 // parcel is a message of the small track on its way out: waiting for room, or
 // in the driver's hands.
 type parcel struct {
-	p    driver.Packet
-	iov  [2][]byte
-	buf  []byte    // header, and what was copied behind it
-	req  *Request  // completes when the parcel has left; nil: nobody waits
-	out  *outgoing // of an RTS
-	frag *outgoing // of a fragment
-	next *parcel
-	room [128]byte
-	big  []byte
+	p        driver.Packet
+	iov      [2][]byte
+	buf      []byte    // header, and what was copied behind it
+	req      *Request  // completes when the parcel has left; nil: nobody waits
+	out      *outgoing // of an RTS
+	frag     *outgoing // of a fragment
+	next     *parcel
+	room     [128]byte
+	big      []byte
+	prepared Prepared
+	urgent   bool // before those that wait and are not
 }
 
 // copyMax is up to how many bytes of a message are copied behind the header, so that the
@@ -61,6 +63,24 @@ func (q *parcelQueue) pop() *parcel {
 	pc.next = nil
 	q.n--
 	return pc
+}
+
+// line puts a parcel where it belongs: at the end, or behind the urgent ones.
+func (q *parcelQueue) line(pc *parcel) {
+	if !pc.urgent || q.n == 0 || q.last.urgent {
+		q.push(pc)
+		return
+	}
+	if !q.first.urgent {
+		q.pushFront(pc)
+		return
+	}
+	before := q.first
+	for before.next.urgent {
+		before = before.next
+	}
+	pc.next, before.next = before.next, pc
+	q.n++
 }
 
 // prepend moves the parcels of another queue to the front.
@@ -127,7 +147,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag = nil, nil, nil
+	pc.req, pc.out, pc.frag, pc.urgent = nil, nil, nil, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -162,7 +182,7 @@ func (g *Gate) dispatch(pc *parcel) bool {
 		g.s.lost(pc, g.err)
 		return true
 	}
-	g.backlog.push(pc)
+	g.backlog.line(pc)
 	g.work()
 	return false
 }

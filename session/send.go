@@ -15,6 +15,7 @@ type Out struct {
 	Buf    []byte        // the data
 	Layout driver.Layout // or the data, in pieces
 	Sync   bool          // done only once the receiver has matched it
+	Urgent bool          // overtakes what still waits here for a connection or for room, and is not urgent
 	// Then is called when the message is sent or has failed, instead of a
 	// request being waited for: the request that is returned is nil. It runs without any lock and
 	// may call the session, e.g. to send more.
@@ -146,6 +147,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 		size += n
 	}
 	pc := s.parcel(size)
+	pc.urgent = o.Urgent
 	h.Put(pc.buf)
 	var r *Request
 	if o.Sync {
