@@ -59,6 +59,11 @@ func (s *small) creditSlot() int { return int(s.call.receives) }
 func (s *small) prepare() {
 	c := s.ctx
 	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
+	c.bells.mustLock() // who drains reads it as soon as something comes
+	s.window, s.posted, s.told = both, both, both
+	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
+	s.limit.Store(s.ours)
+	c.bells.unlock()
 	m := nic.Message{Peer: s.name, Flags: nic.Doorbell | nic.Inline}
 	post := func(slot, room int) {
 		i := s.receives.at + slot
@@ -73,9 +78,6 @@ func (s *small) prepare() {
 		post(int(k), s.room())
 	}
 	post(s.creditSlot(), creditBytes)
-	s.window, s.posted, s.told = both, both, both
-	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
-	s.limit.Store(s.ours)
 }
 
 func (s *small) room() int { return s.ctx.opts.buffer + dataHead }

@@ -58,7 +58,7 @@ func (g *Gate) am(number uint8, head, data []byte, now bool) (*Request, error) {
 	if n := len(head) + len(data); len(head) > MaxHeader || n > g.eagerMax() {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(head)))
 	}
-	if now && (g.state != gateUp || g.backlog.n > 0) {
+	if now && (g.state != gateUp || !g.clear || g.backlog.n > 0) {
 		if g.state == gateIdle {
 			g.connect()
 		}
@@ -80,7 +80,7 @@ func (g *Gate) am(number uint8, head, data []byte, now bool) (*Request, error) {
 		pc.iov[1] = data
 	}
 	if now {
-		if _, taken := g.links[0].post(pc); !taken {
+		if _, taken := g.lead.post(pc); !taken {
 			s.recycle(pc)
 			return nil, ErrBusy
 		}
@@ -102,8 +102,8 @@ func (g *Gate) am(number uint8, head, data []byte, now bool) (*Request, error) {
 	return r, nil
 }
 
-// active calls the handler, without the lock. Meanwhile the link is held: nothing is
-// taken from it, and it is not let go of.
+// active calls the handler, without the lock. Meanwhile nothing is taken from the gate,
+// and the link is not let go of.
 func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s := l.g.s
 	f := s.handlers[uint8(h.Tag)]
@@ -112,7 +112,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 		return true
 	}
 	s.stats.Received++
-	l.held = true
+	l.g.handling = true
 	l.pieces++
 	s.running++
 	l.now = Active{Header: extra, Data: data}
@@ -120,7 +120,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	f(l.g, &l.now)
 	s.mu.lock()
 	s.running--
-	l.held = false
+	l.g.handling = false
 	if l.pieces--; l.dead {
 		s.bury(l)
 		return false

@@ -17,9 +17,10 @@ import (
 //	32 then for each rail: exclusivity u16, bandwidth u64 (bytes a second),
 //	   three times length u16 and bytes: driver, url of the small track, url
 //	   of the large track (may be empty)
+//	then how many addresses of the session's bell u16, and each as a string
 const (
 	cardMagic   = 0x42794344 // "ByCD"
-	cardVersion = 1
+	cardVersion = 2
 	cardHeader  = 32
 	maxCardURL  = 4096
 )
@@ -29,6 +30,7 @@ type card struct {
 	incarnation uint64
 	host        uint64 // hash of the machine's identity
 	rails       []cardRail
+	bells       []string // "unix:" or "udp:", and where
 }
 
 type cardRail struct {
@@ -54,6 +56,11 @@ func (c *card) append(b []byte) []byte {
 			b = le.AppendUint16(b, uint16(len(s)))
 			b = append(b, s...)
 		}
+	}
+	b = le.AppendUint16(b, uint16(len(c.bells)))
+	for _, s := range c.bells {
+		b = le.AppendUint16(b, uint16(len(s)))
+		b = append(b, s...)
 	}
 	return b
 }
@@ -99,6 +106,18 @@ func parseCard(b []byte) (*card, error) {
 			}
 		}
 		c.rails = append(c.rails, r)
+	}
+	if len(b) < 2 || le.Uint16(b) > maxBells {
+		return nil, bad
+	}
+	n = int(le.Uint16(b))
+	b = b[2:]
+	for range n {
+		a, ok := text()
+		if !ok {
+			return nil, bad
+		}
+		c.bells = append(c.bells, a)
 	}
 	if len(b) != 0 {
 		return nil, bad

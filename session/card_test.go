@@ -11,7 +11,7 @@ func exampleCard() *card {
 	return &card{rank: 3, size: 8, incarnation: 5, host: 7, rails: []cardRail{
 		{driver: "shm", small: "shm:1:0000000000000011:/a", large: "shm:1:0000000000000013:/b", exclusivity: 48, bandwidth: 40e9},
 		{driver: "afxdp", small: "afxdp:1:0000000000000015:x", exclusivity: 16, bandwidth: 1e9},
-	}}
+	}, bells: []string{"unix:@a", "udp:192.0.2.1:5"}}
 }
 
 func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {

@@ -43,6 +43,10 @@ type Config struct {
 	// each.
 	Section int
 
+	// Chunk is the longest part of a long message, in bytes, that is under way on a rail as one;
+	// 0: as the rails allow. Shorter chunks share rails more evenly and cost more messages.
+	Chunk int
+
 	// Emulate has one-sided operations carried out by the peer's CPU even where a
 	// driver can do them.
 	Emulate bool
@@ -88,7 +92,7 @@ func (c *Config) check() error {
 	switch {
 	case c.Unexpected < minUnexpected:
 		return fmt.Errorf("%w: a budget of %d bytes for unexpected messages is less than %d", ErrInvalid, c.Unexpected, minUnexpected)
-	case c.Eager < 0 || c.Section < 0 || c.Progress > Explicit:
+	case c.Eager < 0 || c.Section < 0 || c.Chunk < 0 || c.Progress > Explicit:
 		return fmt.Errorf("%w: a negative limit, or no such progress", ErrInvalid)
 	case c.Mode != nil && *c.Mode >= rdv.Modes:
 		return fmt.Errorf("%w: no such mode", ErrInvalid)

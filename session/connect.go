@@ -10,14 +10,26 @@ import (
 
 // connect begins a connection. The caller holds the lock.
 func (g *Gate) connect() {
+	if g.s.quiet {
+		return // Resume does
+	}
 	g.state = gateConnecting
-	g.s.tasks.Go(g.dial)
+	g.dials++
+	ctx, stop := context.WithCancel(g.s.ctx)
+	g.giveUp = stop
+	g.s.tasks.Go(func() {
+		defer stop()
+		g.dial(ctx)
+	})
 }
 
 // dial looks up the peer, chooses rails and connects all of them.
-func (g *Gate) dial() {
+func (g *Gate) dial(ctx context.Context) {
 	s := g.s
-	links, why, err := g.dialLinks()
+	s.mu.lock()
+	number := g.dials
+	s.mu.unlock()
+	links, why, err := g.dialLinks(ctx, number)
 	s.mu.lock()
 	defer s.leave()
 	if why != nil {
@@ -29,6 +41,17 @@ func (g *Gate) dial() {
 		}
 		return
 	}
+	if err != nil && g.abandoned { // what waits goes over another
+		for _, l := range links {
+			s.bury(l)
+		}
+		g.state, g.abandoned = gateIdle, false
+		if g.wanted() {
+			g.connect()
+		}
+		return
+	}
+	g.abandoned = false
 	if err != nil {
 		g.fail(g.fault("connect", err))
 		return
@@ -36,11 +59,11 @@ func (g *Gate) dial() {
 	g.up(links)
 }
 
-func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
+func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why []Choice, err error) {
 	s := g.s
 	theirs := g.foreign
 	if theirs == nil {
-		b, err := s.job.Lookup(s.ctx, g.rank)
+		b, err := s.job.Lookup(ctx, g.rank)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -62,17 +85,32 @@ func (g *Gate) dialLinks() (links []*link, why []Choice, err error) {
 			return links, why, err
 		}
 	}
+	if s.bell != nil && g.foreign == nil && g.rank != s.rank && !knockers(links) {
+		knocking, stop := context.WithCancel(ctx)
+		defer stop()
+		s.tasks.Go(func() { s.knockAt(knocking, theirs, number) })
+	}
 	for _, l := range links {
-		if err := l.small.ConnectWait(s.ctx); err != nil {
+		if err := l.small.ConnectWait(ctx); err != nil {
 			return links, why, err
 		}
 		if l.large != nil {
-			if err := l.large.ConnectWait(s.ctx); err != nil {
+			if err := l.large.ConnectWait(ctx); err != nil {
 				return links, why, err
 			}
 		}
 	}
 	return links, why, nil
+}
+
+// knockers tells whether a driver tells the peer that it is wanted.
+func knockers(links []*link) bool {
+	for _, l := range links {
+		if _, ok := l.nic.small.(driver.Knocker); ok {
+			return true
+		}
+	}
+	return false
 }
 
 // connect begins the connections of a rail.
@@ -101,16 +139,19 @@ func (l *link) connect(to *cardRail) error {
 // up makes a connection stand. The first message on it says who this is.
 func (g *Gate) up(links []*link) {
 	s := g.s
-	g.links, g.state = links, gateUp
+	g.links, g.lead, g.state = links, links[0], gateUp
+	g.relay.begin(len(links))
+	shortest := links[0].eager
 	for _, l := range links {
 		s.links[l.small] = l
+		shortest = min(shortest, l.eager)
+	}
+	for _, l := range links {
+		l.eager = shortest // what one has taken another may have to carry
 	}
 	s.stats.Connects++
-	pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version}, nil)
-	hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation}
-	hello.Put(body)
-	g.backlog.pushFront(pc)
 	g.work()
+	g.goOn()
 	g.push()
 	g.tryClose()
 	// A probe may have named the instance before it was known here, and does not
@@ -137,6 +178,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
 	l.greeted = true
+	l.g.dialed, l.g.peerEra = h.Tag, h.Flags
 	return nil
 }
 
@@ -183,23 +225,33 @@ func (s *Session) answer(incarnation uint64) {
 	if rank >= s.size || s.card.knows(incarnation) {
 		return
 	}
+	s.answerRank(rank, func(*Gate) bool { return true }, func(c *card) bool { return c.knows(incarnation) })
+}
+
+// answerRank connects to a rank if it still wants that, and its card is what it
+// should be.
+func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
+	idle := func() bool {
+		g := s.gate(rank)
+		return !s.closed && !s.closing && !s.quiet && g.state == gateIdle && wanted(g)
+	}
 	s.mu.lock()
-	idle := !s.closed && s.gate(rank).state == gateIdle
+	ok := idle()
 	s.mu.unlock()
-	if !idle {
+	if !ok {
 		return // when it is idle again, the doorman looks again
 	}
 	b, err := s.job.Lookup(s.ctx, rank)
 	if err != nil {
 		return
 	}
-	if c, err := parseCard(b); err != nil || !c.knows(incarnation) {
+	if c, err := parseCard(b); err != nil || !is(c) {
 		return
 	}
 	s.mu.lock()
 	defer s.leave()
-	if g := s.gate(rank); g.state == gateIdle && !s.closed {
-		g.connect()
+	if idle() {
+		s.gate(rank).connect()
 	}
 }
 

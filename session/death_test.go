@@ -3,6 +3,7 @@ package session_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -28,18 +29,71 @@ const (
 	envRank = "BYWASH_SESSION_TEST_RANK"
 	envSize = "BYWASH_SESSION_TEST_SIZE"
 	envMode = "BYWASH_SESSION_TEST_MODE"
+	envRole = "BYWASH_SESSION_TEST_ROLE"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(envDir); dir != "" {
-		number := func(name string) int { n, _ := strconv.Atoi(os.Getenv(name)); return n }
-		if err := victim(&folder{dir, number(envRank), number(envSize)}, number(envMode)); err != nil {
+		if err := child(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// child is what another process does.
+func child(dir string) error {
+	number := func(name string) int { n, _ := strconv.Atoi(os.Getenv(name)); return n }
+	if os.Getenv(envRole) == "nic" {
+		return serveNIC(dir)
+	}
+	rails := []session.Rail{{Driver: "shm"}}
+	if b, err := os.ReadFile(filepath.Join(dir, "rails")); err == nil {
+		if err := json.Unmarshal(b, &rails); err != nil {
+			return err
+		}
+	}
+	ctx := context.Background()
+	s, err := session.Join(ctx, session.Config{
+		Job: &folder{dir, number(envRank), number(envSize)}, Rails: rails, Mode: modeOf(number(envMode)),
+	})
+	if err != nil {
+		return err
+	}
+	if os.Getenv(envRole) == "mirror" {
+		return mirror(ctx, s, 0)
+	}
+	return errors.Join(traffic(ctx, s, 0, make([]byte, 1<<20))...) // until it is killed
+}
+
+// rank starts a rank of a job in dir as another process, which ends with this one.
+func startRank(t *testing.T, dir string, rails []session.Rail, env ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rails != nil {
+		b, err := json.Marshal(rails)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "rails"), b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command(exe)
+	c.Env = append(append(os.Environ(), envDir+"="+dir, envRank+"=1", envSize+"=2"), env...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := new(bytes.Buffer)
+	c.Stderr = log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c, log
 }
 
 // folder is a job of processes that share a directory.
@@ -118,7 +172,7 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) [
 	loop(0, func() error { sent++; return g.Send(ctx, 1, out[:lengths[sent%5]]) })
 	loop(1, func() error { received++; _, err := g.Recv(ctx, 1, in); return err })
 	loop(2, func() error {
-		r, err := g.AM(1, nil, out[:2000])
+		r, err := g.AM(1, nil, out[:min(2000, g.MaxActive())])
 		if r != nil {
 			_, err = r.Wait(ctx)
 		}
@@ -157,16 +211,6 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) [
 	return errs
 }
 
-// victim is the rank that gets killed.
-func victim(job *folder, mode int) error {
-	ctx := context.Background()
-	s, err := session.Join(ctx, session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, Mode: modeOf(mode)})
-	if err != nil {
-		return err
-	}
-	return errors.Join(traffic(ctx, s, 0, make([]byte, 1<<20))...)
-}
-
 func seed(t *testing.T) uint64 {
 	v := uint64(time.Now().UnixNano())
 	if e := os.Getenv("BYWASH_SEED"); e != "" {
@@ -190,32 +234,29 @@ func TestDeathOfAPeerFailsEverythingOfIt(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 1))
 	for i := range deaths {
 		mode, after := i%(int(rdv.Modes)+1), time.Duration(rng.IntN(30_000))*time.Microsecond
-		ok := t.Run(fmt.Sprintf("%d/mode %d", i, mode), func(t *testing.T) { death(t, mode, after) })
+		ok := t.Run(fmt.Sprintf("%d/mode %d", i, mode), func(t *testing.T) { death(t, mode, after, nil, nil) })
 		if !ok {
 			t.Fatalf("killed after %v", after)
 		}
 	}
 }
 
-func death(t *testing.T, mode int, after time.Duration) {
+// death kills a peer. Without rails it is one of shm.
+func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.Rail) {
 	dir := t.TempDir()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	child := exec.Command(exe)
-	child.Env = append(os.Environ(), envDir+"="+dir, envRank+"=1", envSize+"=2", envMode+"="+strconv.Itoa(mode))
-	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var log bytes.Buffer
-	child.Stderr = &log
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
+	child, log := startRank(t, dir, theirs, envMode+"="+strconv.Itoa(mode))
+	if mine == nil {
+		mine = []session.Rail{{Driver: "shm"}}
 	}
 	lost := make(chan *session.Error, 10)
 	ctx := deadline(t)
 	s, err := session.Join(ctx, session.Config{
-		Job: &folder{dir, 0, 2}, Rails: []session.Rail{{Driver: "shm"}}, Mode: modeOf(mode),
-		OnError: func(e *session.Error) { lost <- e },
+		Job: &folder{dir, 0, 2}, Rails: mine, Mode: modeOf(mode),
+		OnError: func(e *session.Error) {
+			if !e.NonFatal {
+				lost <- e
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -249,5 +290,6 @@ func death(t *testing.T, mode int, after time.Duration) {
 	}
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)
+		_ = s.Dump(os.Stderr)
 	}
 }

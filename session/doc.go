@@ -49,20 +49,31 @@
 // The first message connects, whoever sends it. In the contract of drivers both
 // sides call Connect; the other side learns of it by driver.Knocker: the driver says
 // which incarnation wants a connection, the incarnation says which rank that is, and
-// the card of that rank has to have that incarnation. With drivers that are no
-// Knocker (so far: all but shm) both sides have to call Gate.Connect, or send.
+// the card of that rank has to have that incarnation. For drivers that are no
+// Knocker (all but shm) the session has a bell of its own: a socket, whose addresses stand in
+// the card, for datagrams with a keyed checksum that only say who wants a connection.
 //
 // Of the rails that both ends have, those of the highest exclusivity that reach
 // the peer are taken; Gate.Explain says which and why. Short messages, and those that control
 // long ones, go over the first; chunks of long messages in mode Cooperative over all, in
 // proportion to the profile's bandwidth at first, then each gets the next when it
-// has done one. When a rail other than the first breaks, its chunks are asked for
-// again over the others once its driver has given the memory back, and OnError is told of
-// a non-fatal error. Loss of the first ends the gate.
+// has done one.
+//
+// When a rail breaks, the others carry on, and OnError is told of a non-fatal error. Its chunks are
+// asked for again once its driver has given the memory back. Short messages go on over
+// the next rail, each once and in order (package relay): where there are several rails, which
+// costs a copy of each, those that the peer may not have are kept. Puts and gets under way on it begin again;
+// atomics of the driver fail with ErrUnknown, and long messages in mode Put or Get, which is
+// never chosen where Cooperative is possible, with ErrBroken. Loss of the last rail ends the gate.
 //
 // Disconnect sends BYE when everything pending is done; the other side answers
 // with its own when it has nothing more; then both disconnect the drivers'
 // instances. Messages sent meanwhile connect again.
+//
+// Quiesce takes all connections and registrations away and leaves the rest: each side of a gate says
+// PAUSE, finishes what has begun, and says BYE, upon which nothing fails. Numbers of messages that are
+// not matched, or not acknowledged, stay valid; Resume, or the peer, connects again. Keys of regions
+// stay valid, too: those of before are served by messages.
 //
 // # Progress
 //
@@ -102,18 +113,21 @@
 //	lmt_start_recv, CTS               RTR                                 TestEveryOrderOfEventsEndsWell (package rdv)
 //	lmt_handle_cookie                 COOKIE; Config.Section              TestEveryModeCarriesEveryLength
 //	lmt_done_send, lmt_done_recv      DONE                                TestEveryModeCarriesEveryLength
-//	ckpt_shutdown                     not there
+//	ckpt_shutdown                     Session.Quiesce, Resume             TestQuiescedSessionsGoOnAsIfNothingHadBeen, TestWhatWaitsOutlastsThePause
 //
 // # What Open MPI's byte transfer layer has
 //
 //	add_procs, del_procs              Session.Gate, Gate.Connect, Gate.Disconnect   TestGateIsUsedAgainAfterDisconnect
 //	exclusivity, reachability         Gate.Explain                        TestChoiceIsTheSameAtBothEnds
-//	several modules for one peer      rails                               TestLongMessagesShareTheirRails, TestMessagesGoOnWhenARailIsLost
+//	several modules for one peer      rails                               TestLongMessagesShareTheirRails, TestMessagesGoOnWhenARailIsLost, TestRanksSurviveTheDeathOfANIC
 //	self peer                         Gate(Rank())                        TestEveryModeCarriesEveryLength
 //	register (8-bit tag, callback)    Session.Handle                      TestActiveMessages
 //	send                              Gate.AM                             TestActiveMessages
 //	sendi                             Gate.AMNow                          TestActiveMessages
-//	alloc, free, prepare_src, flags   not there: memory is the caller's, order always holds
+//	alloc, free, prepare_src          Gate.Prepare, Prepared.AM, Send, Free     TestPreparedMessages
+//	priority                          Out.Urgent                          TestUrgentMessagesOvertakeWhatWaits
+//	signal                            always: who sleeps is woken         TestSleepingReceiverIsWoken
+//	pipeline limits                   Config.Chunk, Section               TestChunksAreNoLongerThanAskedFor
 //	register_mem, deregister_mem      Session.Register, Region.Deregister   TestOneSidedOperations
 //	put, get                          Gate.Put, Gate.Get                  TestOneSidedOperations
 //	put/get limits, alignment         messages carry what the driver cannot   TestOneSidedOperations
@@ -125,5 +139,5 @@
 //	progress thread                   Config.Progress                     TestIdleSessionUsesNoCPU, TestSleepingReceiverIsWoken
 //	dump                              Session.Dump                        TestDumpNamesWhatIsUnderWay
 //	eager limit                       Config.Eager                        TestEagerLimit
-//	ft_event                          not there
+//	ft_event                          Session.Quiesce, Resume             TestQuiescedSessionsGoOnAsIfNothingHadBeen
 package session

@@ -8,6 +8,7 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/rdv"
 )
 
 // gateState is where a gate is in its life.
@@ -25,24 +26,36 @@ var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
 // Gate is the way to one peer. Its methods may be called from any goroutine.
 type Gate struct {
-	s         *Session
-	rank      int    // -1: of another session
-	index     uint32 // as a source of messages
-	foreign   *card
-	state     gateState
-	err       error // why broken
-	links     []*link
-	why       []Choice
-	backlog   parcelQueue // for the connection that stands or is being made
-	later     parcelQueue // for the one after it
-	listed    bool        // in Session.busy
-	leaving   bool        // Disconnect was called
-	leaveNext bool        // and again, for the connection after this one
-	byeSent   bool
-	byeSeen   bool
-	ops       int // one-sided operations under way
-	fenced    bool
-	live      int // long messages, acknowledgements and operations under way
+	s          *Session
+	rank       int    // -1: of another session
+	index      uint32 // as a source of messages
+	foreign    *card
+	state      gateState
+	err        error // why broken
+	links      []*link
+	lead       *link // carries short messages
+	clear      bool  // and takes them now
+	handling   bool  // a handler of its active messages runs
+	relay      trail
+	pausing    pauseState
+	pauseHeard bool
+	postponed  []postponed
+	giveUp     func() // ends the attempt to connect
+	abandoned  bool   // by giveUp
+	peerEra    uint8
+	dials      uint64 // connections that were begun here
+	dialed     uint64 // and by the peer, as of the last one that stood
+	why        []Choice
+	backlog    parcelQueue // for the connection that stands or is being made
+	later      parcelQueue // for the one after it
+	listed     bool        // in Session.busy
+	leaving    bool        // Disconnect was called
+	leaveNext  bool        // and again, for the connection after this one
+	byeSent    bool
+	byeSeen    bool
+	ops        int // one-sided operations under way
+	fenced     bool
+	live       int // long messages, acknowledgements and operations under way
 }
 
 // link is one rail of a gate.
@@ -56,12 +69,14 @@ type link struct {
 	one     driver.OneSided // nil: none
 	rp      driver.Packet
 	sending parcelQueue // in the driver's hands
+	hailed  bool        // Hello was sent
 	pieces  int         // on the large track, or one-sided
 	eager   int         // longest packet
 	greeted bool
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
 	now     Active
 	dead    bool
+	buried  bool
 }
 
 // Rank is the peer's rank; -1 for one of another session.
@@ -128,28 +143,44 @@ func (l *link) down(err error) {
 		return
 	}
 	g := l.g
-	if l.rail > 0 && !(g.byeSeen && g.byeSent) {
-		l.lost(err)
-		return
-	}
 	if g.byeSeen && g.byeSent && errors.Is(err, ErrClosed) {
 		g.finish()
+		return
+	}
+	if g.others(l) {
+		l.lost(err)
 		return
 	}
 	g.fail(g.fault("connection", err))
 }
 
-// lost takes a rail out that is not the first: what is on it comes over the
-// others.
+// others tells whether the gate has a rail besides.
+func (g *Gate) others(l *link) bool {
+	for _, x := range g.links {
+		if x != l && !x.dead {
+			return true
+		}
+	}
+	return false
+}
+
+// lost takes a rail out while there are others: what is on it comes over those.
 func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true
 	s.ins.each(func(_ uint64, in *incoming) {
-		if in.g == g {
+		if in.g == g && in.mode != rdv.Null {
 			in.Lost(l.rail)
 		}
 	})
+	// The peer, which gives the rail up as well, will send nothing there.
+	for _, pc := range s.pieces {
+		if pc.l == l && pc.kind == pieceRecv && pc.posted {
+			_ = l.large.RecvCancel(&pc.p)
+		}
+	}
 	s.bury(l)
+	g.passOn(l)
 	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
 		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
 		s.calls = append(s.calls, func() { f(e) })
@@ -187,6 +218,9 @@ func (g *Gate) drop(err error) {
 	s := g.s
 	links := g.links
 	g.links, g.state = nil, gateIdle // from here on nobody is told anything
+	g.lead, g.clear = nil, false
+	g.relay.drop(s)
+	g.dropPostponed(err)
 	g.byeSent, g.byeSeen, g.leaving = false, false, false
 	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
 		for pc := q.pop(); pc != nil; pc = q.pop() {
@@ -231,12 +265,13 @@ func (s *Session) orphan(l *link, pc *parcel, err error) {
 
 // bury disconnects a dead link once no piece of a long message is on it.
 func (s *Session) bury(l *link) {
-	if l.pieces > 0 {
+	if l.pieces > 0 || l.sending.n > 0 {
 		return // whoever ends the last one calls again
 	}
 	if l.rp.Driver.Phase == driver.BufferOut && !l.held {
 		_ = l.small.RecvBufRelease(&l.rp)
 	}
+	l.buried = true
 	delete(s.links, l.small)
 	if s.hot == l {
 		s.hot = nil
@@ -255,23 +290,27 @@ func (s *Session) bury(l *link) {
 
 // tryClose takes the next step of closing that is possible now.
 func (g *Gate) tryClose() {
-	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen {
+	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen && g.pausing == notPaused {
 		return
 	}
 	if !g.byeSent {
-		if g.byeSeen {
+		if g.byeSeen && g.pausing == notPaused {
 			g.state = gateClosing // what is sent from now on goes over the next connection
 			g.s.refuseLong(g)
 		}
-		if g.backlog.n > 0 || g.live > 0 {
+		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.live > 0) {
 			return
 		}
 		g.state, g.byeSent = gateClosing, true
 		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
 		g.dispatch(pc)
-		g.s.refuseKept(g)
+		if g.pausing == notPaused {
+			g.s.refuseKept(g)
+		} else {
+			g.unfetchAll()
+		}
 	}
-	if !g.byeSeen || g.backlog.n > 0 {
+	if !g.byeSeen || g.backlog.n > 0 || !g.relay.settled() {
 		return
 	}
 	for _, l := range g.links {
@@ -285,6 +324,10 @@ func (g *Gate) tryClose() {
 // finish ends a connection that both sides have closed.
 func (g *Gate) finish() {
 	s := g.s
+	if g.pausing == pausing {
+		g.rest()
+		return
+	}
 	later, leave := g.later, g.leaveNext
 	g.later, g.leaveNext = parcelQueue{}, false
 	g.drop(g.fault("disconnected", ErrClosed))
@@ -343,6 +386,10 @@ func (g *Gate) Path() string {
 			out += " + "
 		}
 		out += fmt.Sprintf("%s:%s %s", l.nic.Driver, l.nic.Device, l.small.Path())
+		if l.dead {
+			out += " (lost)"
+			continue
+		}
 		if l.large != nil {
 			out += ", long " + l.large.Path()
 		}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
@@ -67,8 +66,6 @@ func (j *seat) Lookup(_ context.Context, rank int) ([]byte, error) {
 }
 func (j *seat) Abort(int, string) {}
 func (j *seat) Close() error      { return nil }
-
-const testTime = 10 * time.Second
 
 // deadline bounds every test.
 func deadline(t testing.TB) context.Context {

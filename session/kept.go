@@ -43,6 +43,9 @@ func (s *Session) newKept(n int) *kept {
 }
 
 func (s *Session) freeKept(k *kept) {
+	if k.class < 0 {
+		return // postponed, beside the budget
+	}
 	s.budget += 1 << k.class
 	k.buf = k.buf[:cap(k.buf)]
 	k.g, k.taken, k.gone = nil, false, false
@@ -61,6 +64,7 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	if k == nil {
 		if !l.held {
 			l.held = true
+			l.g.relay.Untaken()
 			s.stalled = append(s.stalled, l)
 			s.stats.Stalls++
 		}
@@ -82,6 +86,9 @@ func (s *Session) unstall() {
 			continue
 		}
 		l.held = false
+		if l.g.relay.Taken(int(l.rail)) != nil {
+			continue // the peer sends it again, elsewhere
+		}
 		if l.handle(l.rp.Buf) && !l.dead {
 			_ = l.small.RecvBufRelease(&l.rp)
 		}
@@ -96,14 +103,15 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 	case k.gone:
 		r.status.From, r.status.Tag = g, k.h.Tag
 		s.complete(r, g.fault("receive", ErrClosed))
+	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
 	case k.h.Kind == header.RTS:
 		var req header.Request
 		if err := req.Parse(k.h.Body(k.buf)); err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
-		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && len(g.links) > 0 {
-			g.links[0].bad(err)
+		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && g.lead != nil {
+			g.lead.bad(err)
 		}
 	default:
 		s.stats.Received++
@@ -235,7 +243,7 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	r.buf = buf
 	k := m.k
 	m.k = nil
-	if k.h.Kind == header.RTS && k.g.state != gateUp {
+	if k.h.Kind == header.RTS && k.g.state != gateUp && k.g.pausing == notPaused {
 		k.gone = true
 	}
 	s.receiveKept(r, k)

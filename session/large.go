@@ -100,7 +100,7 @@ func (g *Gate) sendLong(o *Out, n int) *Request {
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
 	h.Put(pc.buf)
 	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
-	pc.out = out
+	pc.out, pc.urgent = out, o.Urgent
 	g.enqueue(pc)
 	return r
 }
@@ -174,14 +174,13 @@ func (o *outgoing) prefetch(l *link) {
 		s.freePiece(pc)
 		return
 	}
-	o.early = pc
+	o.early, pc.ahead = pc, true
 }
 
 // unfetch undoes it.
 func (o *outgoing) unfetch() {
 	if pc := o.early; pc != nil {
 		o.early = nil
-		_ = pc.l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
 		o.g.s.freePiece(pc)
 	}
 }
@@ -193,13 +192,13 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	if len(extra) > 0 {
 		r.status.Header = copy(r.head, extra)
 	}
-	if len(g.links) == 0 {
+	if g.lead == nil {
 		s.complete(r, g.fault("receive", ErrClosed))
 		return nil
 	}
 	s.stats.Received++
 	s.stats.Long++
-	l := g.links[0]
+	l := g.lead
 	in := s.newIncoming()
 	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
 	in.want = min(in.total, r.room())
@@ -221,9 +220,10 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 		in.first, in.keyed = int(req.First), int(req.First)
 	}
 	in.confirm = h.Flags&flagConfirm != 0
-	rails := [rdv.MaxRails]rdv.Rail{l.plan(mode, in.want)}
-	if mode == rdv.Get && in.first < rails[0].Chunk {
-		rails[0].Chunk, rails[0].Window = max(in.first, 1), 1
+	var rails [rdv.MaxRails]rdv.Rail
+	own := &rails[l.rail]
+	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < own.Chunk {
+		own.Chunk, own.Window = max(in.first, 1), 1
 	}
 	if mode == rdv.Cooperative && in.confirm {
 		g.stripe(in.want, &rails)
@@ -285,6 +285,9 @@ func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
 			limit(one.MaxGet)
 		}
 	}
+	if most := l.g.s.cfg.Chunk; mode != rdv.Null {
+		limit(most)
+	}
 	if sec := l.g.s.cfg.Section; mode != rdv.Null && sec > 0 && sec < r.Chunk {
 		r.Chunk, r.Window = sec, 1
 	}
@@ -325,7 +328,7 @@ func (g *Gate) rail(n uint8) *link {
 // spares tells whether a message can do without a rail that has failed: its
 // chunks are then asked for over the others.
 func (in *incoming) spares(l *link, err error) bool {
-	if l.rail == 0 || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
+	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
 		return false
 	}
 	l.down(err)

@@ -164,10 +164,10 @@ func (g *Gate) operate(o *Op, name string) (*Request, error) {
 	g.ops++
 	g.live++
 	o.fenced = g.fenced
+	s.liveOps = append(s.liveOps, o)
 	if g.state == gateIdle {
 		g.connect()
 	}
-	s.liveOps = append(s.liveOps, o)
 	if o.move(s) {
 		s.removeOp(o)
 	} else {
@@ -214,7 +214,7 @@ func (o *Op) move(s *Session) bool {
 		o.fenced, g.fenced = false, false
 	}
 	if !o.started {
-		if g.state != gateUp && g.state != gateClosing {
+		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused {
 			return false
 		}
 		o.started = true
@@ -236,6 +236,9 @@ func (o *Op) move(s *Session) bool {
 		if err == driver.ErrBusy {
 			return false
 		}
+		if err != nil && isGone(err) && g.others(o.l) {
+			return o.again(s, err) // nothing was done
+		}
 		if err != nil {
 			o.end(s, err)
 			return true
@@ -246,14 +249,28 @@ func (o *Op) move(s *Session) bool {
 	if !done {
 		return false
 	}
+	if err != nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
+		return o.again(s, err)
+	}
 	o.req.status.Value = o.d.Result
 	o.end(s, err)
 	return true
 }
 
+// again begins a put or get, which may be done twice, over another rail.
+func (o *Op) again(s *Session, err error) bool {
+	l := o.l
+	l.down(err)
+	o.l, o.posted, o.started = nil, false, false
+	if l.pieces--; l.dead {
+		s.bury(l)
+	}
+	return false
+}
+
 // choose takes the driver where it can do the operation, else messages.
 func (o *Op) choose() {
-	l := o.g.links[0]
+	l := o.g.lead
 	region, flags := o.remote.over(l)
 	if region == nil || o.g.s.cfg.Emulate {
 		return
@@ -302,7 +319,7 @@ func (o *Op) send(s *Session) bool {
 	if o.id == 0 {
 		o.id = s.ops.add(o)
 	}
-	most := min(g.links[0].eager, s.eager) - header.Size - header.BodySize(header.Op)
+	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
 	for o.err == nil && o.flying < maxFlying && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
 		op := header.Operation{

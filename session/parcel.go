@@ -10,15 +10,17 @@ import (
 // parcel is a message of the small track on its way out: waiting for room, or
 // in the driver's hands.
 type parcel struct {
-	p    driver.Packet
-	iov  [2][]byte
-	buf  []byte    // header, and what was copied behind it
-	req  *Request  // completes when the parcel has left; nil: nobody waits
-	out  *outgoing // of an RTS
-	frag *outgoing // of a fragment
-	next *parcel
-	room [128]byte
-	big  []byte
+	p        driver.Packet
+	iov      [2][]byte
+	buf      []byte    // header, and what was copied behind it
+	req      *Request  // completes when the parcel has left; nil: nobody waits
+	out      *outgoing // of an RTS
+	frag     *outgoing // of a fragment
+	next     *parcel
+	room     [128]byte
+	big      []byte
+	prepared Prepared
+	urgent   bool // before those that wait and are not
 }
 
 // copyMax is up to how many bytes of a message are copied behind the header, so that the
@@ -61,6 +63,44 @@ func (q *parcelQueue) pop() *parcel {
 	pc.next = nil
 	q.n--
 	return pc
+}
+
+// line puts a parcel where it belongs: at the end, or behind the urgent ones.
+func (q *parcelQueue) line(pc *parcel) {
+	if !pc.urgent || q.n == 0 || q.last.urgent {
+		q.push(pc)
+		return
+	}
+	if !q.first.urgent {
+		q.pushFront(pc)
+		return
+	}
+	before := q.first
+	for before.next.urgent {
+		before = before.next
+	}
+	pc.next, before.next = before.next, pc
+	q.n++
+}
+
+// prepend moves the parcels of another queue to the front.
+func (q *parcelQueue) prepend(other *parcelQueue) {
+	if other.n == 0 {
+		return
+	}
+	if other.last.next = q.first; q.first == nil {
+		q.last = other.last
+	}
+	q.first = other.first
+	q.n += other.n
+	*other = parcelQueue{}
+}
+
+// append moves the parcels of another queue to the end.
+func (q *parcelQueue) append(other *parcelQueue) {
+	for pc := other.pop(); pc != nil; pc = other.pop() {
+		q.push(pc)
+	}
 }
 
 // remove takes out the first parcel for which f holds.
@@ -107,7 +147,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag = nil, nil, nil
+	pc.req, pc.out, pc.frag, pc.urgent = nil, nil, nil, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -132,8 +172,8 @@ const maxBuffered = 256
 // whether the parcel has left.
 func (g *Gate) dispatch(pc *parcel) bool {
 	switch {
-	case g.state == gateUp && g.backlog.n == 0, g.state == gateClosing && g.backlog.n == 0:
-		if left, taken := g.links[0].post(pc); taken {
+	case g.clear && g.backlog.n == 0:
+		if left, taken := g.lead.post(pc); taken {
 			return left
 		}
 	case g.state == gateIdle:
@@ -142,13 +182,18 @@ func (g *Gate) dispatch(pc *parcel) bool {
 		g.s.lost(pc, g.err)
 		return true
 	}
-	g.backlog.push(pc)
+	g.backlog.line(pc)
 	g.work()
 	return false
 }
 
-// post gives a parcel to the driver. Not taken: there is no room.
+// post gives a parcel to the driver. Not taken: there is no room, or the rail is
+// lost and another carries messages now.
 func (l *link) post(pc *parcel) (left, taken bool) {
+	many := l.g.relay.many && header.Kind(pc.buf[0]).Numbered()
+	if many && l.g.relay.full() {
+		return false, false
+	}
 	if pc.out != nil {
 		pc.out.offer(l, pc)
 	}
@@ -159,7 +204,11 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		pc.p.IOV = pc.iov[:2]
 	}
 	err := l.small.SendPost(&pc.p)
-	if err == nil {
+	posted := err == nil
+	if posted {
+		if many {
+			l.g.relay.keep(l.g.s, pc)
+		}
 		var done bool
 		if done, err = l.small.SendPoll(&pc.p); !done {
 			l.sending.push(pc)
@@ -171,12 +220,31 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		return false, false
 	}
 	s := l.g.s
-	if err != nil {
+	if err != nil && (!l.g.relay.many || !isGone(err)) {
 		s.lost(pc, l.g.fault("send", err))
 		l.down(err)
 		return true, true
 	}
+	if err != nil && !many || err != nil && posted { // a copy is kept
+		s.left(pc)
+		l.down(err)
+		return true, true
+	}
+	if err != nil {
+		return l.refused(pc, err)
+	}
 	s.left(pc)
+	return true, true
+}
+
+// refused deals with a parcel that a broken rail has not taken.
+func (l *link) refused(pc *parcel, err error) (left, taken bool) {
+	g := l.g
+	l.down(err)
+	if g.lead != nil {
+		return false, false
+	}
+	g.s.lost(pc, g.fault("send", err))
 	return true, true
 }
 
@@ -221,17 +289,33 @@ func (g *Gate) push() (moved, more bool) {
 			}
 			moved = true
 			l.sending.pop()
-			if err != nil {
+			switch {
+			case err == nil || l.dead: // or a copy is kept
+				g.s.left(pc)
+			case g.relay.many && isGone(err):
+				g.s.left(pc)
+				l.down(err)
+			default:
 				g.s.lost(pc, g.fault("send", err))
 				l.down(err)
-				return moved, len(g.links) > 0
 			}
-			g.s.left(pc)
+			if g.lead == nil {
+				return moved, false
+			}
+		}
+		if l.dead && l.sending.n == 0 && !l.buried {
+			g.s.bury(l)
 		}
 	}
-	for g.backlog.n > 0 && (g.state == gateUp || g.state == gateClosing) {
+	if g.lead == nil {
+		return moved, false // a connection that stands lists the gate again
+	}
+	if !g.clear || g.relay.due {
+		moved = g.hail() || moved
+	}
+	for g.backlog.n > 0 && g.clear {
 		pc := g.backlog.pop()
-		left, taken := g.links[0].post(pc)
+		left, taken := g.lead.post(pc)
 		if !taken {
 			g.backlog.pushFront(pc)
 			break
@@ -241,7 +325,7 @@ func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
 		more = more || l.sending.n > 0
 	}
-	return moved, more || g.backlog.n > 0
+	return moved, more || g.backlog.n > 0 || g.owes()
 }
 
 // isGone tells whether an error means the end of a connection.

@@ -24,6 +24,7 @@ const (
 type piece struct {
 	kind    pieceKind
 	posted  bool
+	ahead   bool // prefetched, and not posted yet
 	l       *link
 	chunk   rdv.Chunk
 	number  uint32    // receiving end: of the chunk in its RTR
@@ -55,11 +56,14 @@ func (s *Session) newPiece(l *link) *piece {
 
 func (s *Session) freePiece(pc *piece) {
 	if l := pc.l; l != nil {
+		if pc.ahead {
+			_ = l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
+		}
 		if l.pieces--; l.dead {
 			s.bury(l)
 		}
 	}
-	pc.l, pc.out, pc.in = nil, nil, nil
+	pc.l, pc.out, pc.in, pc.ahead = nil, nil, nil, false
 	pc.next = s.sparePc
 	s.sparePc = pc
 }
@@ -91,13 +95,13 @@ func span(buf []byte, layout driver.Layout, off, n int) []byte {
 func (s *Session) begin(in *incoming, c rdv.Chunk) error {
 	l := in.g.links[c.Rail]
 	r := in.req
-	if l.dead {
-		return ErrBroken
-	}
-	if in.mode == rdv.Null {
+	if in.mode == rdv.Null { // by messages, whatever rail carries them
 		in.moved = c.Off
 		in.ask(c, nil)
 		return nil
+	}
+	if l.dead {
+		return ErrBroken
 	}
 	pc := s.newPiece(l)
 	pc.in, pc.chunk = in, c
@@ -202,7 +206,9 @@ func (pc *piece) post() error {
 		pc.op.Offset = pc.chunk.Off - in.base
 		err = l.one.GetPost(&pc.op)
 	}
-	pc.posted = err == nil
+	if pc.posted = err == nil; pc.posted {
+		pc.ahead = false
+	}
 	return err
 }
 
@@ -227,6 +233,9 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 	case piecePut, pieceGet:
 		done, err = l.one.OpPoll(&pc.op)
 	case pieceTarget:
+		if l.dead {
+			pc.in.fail(ErrBroken)
+		}
 		if pc.in.err != nil {
 			err := pc.region.Deregister()
 			return err != driver.ErrBusy, ErrCanceled
@@ -266,13 +275,13 @@ const maxFrags = 16
 
 // cut sends fragments of mode Null. True when all of the chunk are on their way.
 func (pc *piece) cut(s *Session) bool {
-	o, g, l := pc.out, pc.out.g, pc.l
-	if o.err != nil || l.dead {
+	o, g := pc.out, pc.out.g
+	if o.err != nil || g.lead == nil {
 		return true
 	}
 	at := header.Size + header.BodySize(header.Frag)
 	for o.frags < maxFrags && o.next < o.limit {
-		n := min(o.limit-o.next, l.eager-at)
+		n := min(o.limit-o.next, g.lead.eager-at)
 		size := at
 		if o.layout != nil {
 			size += n
@@ -293,7 +302,7 @@ func (pc *piece) cut(s *Session) bool {
 		o.frags++
 		f.frag = o
 		g.tell(f)
-		if l.dead || o.err != nil {
+		if g.lead == nil || o.err != nil {
 			return true
 		}
 	}
@@ -339,7 +348,7 @@ func (s *Session) forgetPiece(pc *piece) {
 // ended tells the halves that a piece is out of the driver's hands.
 func (s *Session) ended(pc *piece, err error) {
 	in, out, c, kind, l := pc.in, pc.out, pc.chunk, pc.kind, pc.l
-	if kind == piecePut && err == nil && !l.dead {
+	if kind == piecePut && err == nil {
 		p, body := s.control(header.Header{Kind: header.Done, Tag: out.peer}, nil)
 		part := header.Part{Chunk: c.ID}
 		part.Put(body)

@@ -48,7 +48,7 @@ func (s *Session) poll() {
 	if len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 {
 		s.pushAll()
 	}
-	if s.hot == nil || s.tick&15 == 0 {
+	if s.hot == nil || s.tick&63 == 0 {
 		s.probe()
 	}
 }
@@ -122,10 +122,10 @@ func (s *Session) pushAll() bool {
 		g := s.busy[i]
 		m, more := g.push()
 		moved = moved || m
-		if g.leaving || g.byeSeen {
+		if g.leaving || g.byeSeen || g.pausing == pausing {
 			before := g.state
 			g.tryClose()
-			more = more || g.leaving || g.byeSeen
+			more = more || g.leaving || g.byeSeen || g.pausing == pausing
 			moved = moved || g.state != before
 		}
 		if !more {
@@ -152,6 +152,11 @@ func (s *Session) start() {
 		s.tasks.Go(n.watch)
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(s.kickDoorman)
+		}
+	}
+	if s.bell != nil {
+		for _, c := range s.bell.conns {
+			s.tasks.Go(func() { s.hear(c) })
 		}
 	}
 	s.tasks.Go(s.mover)

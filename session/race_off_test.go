@@ -2,4 +2,9 @@
 
 package session_test
 
-const raceEnabled = false
+import "time"
+
+const (
+	raceEnabled = false
+	testTime    = 10 * time.Second
+)

@@ -2,4 +2,9 @@
 
 package session_test
 
-const raceEnabled = true
+import "time"
+
+const (
+	raceEnabled = true
+	testTime    = 40 * time.Second // every access costs some tenfold
+)

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -39,8 +40,8 @@ func received(s *session.Session) uint64 {
 	return c.BytesReceived
 }
 
-// A rail is lost in the middle of long messages, at either end: they come over the other, once
-// and whole, and so do later ones.
+// Either rail is lost in the middle of long and short messages, at either end: they come over
+// the other, once, whole and in order, and so do later ones.
 func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	rounds := 30
 	if testing.Short() {
@@ -49,7 +50,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	const n, size = 12, 6 << 20
 	rng := rand.New(rand.NewPCG(seed(t), 2))
 	for i := range rounds {
-		who, moment := i%2, rng.Uint64N(n*size)
+		who, rail, moment := i%2, i/2%2, rng.Uint64N(n*size)
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			s := joinAll(t, 2, twoRails)
 			ctx := deadline(t)
@@ -74,8 +75,12 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 				for start := received(s[1]); received(s[1])-start < moment && ctx.Err() == nil; {
 					time.Sleep(50 * time.Microsecond)
 				}
-				s[who].CloseRail(1)
+				s[who].CloseRail(rail)
 			})
+			for from := range s { // both ways
+				wg.Go(func() { sendShorts(t, s[from], 1-from, 5000) })
+				wg.Go(func() { receiveShorts(t, s[from], 1-from, 5000) })
+			}
 			for k := range n {
 				dst := make([]byte, size)
 				got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
@@ -87,7 +92,40 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			transfer(t, s[1], s[0], 3<<20)
 		})
 		if !ok {
-			t.Fatalf("rank %d lost its rail after %d bytes", who, moment)
+			t.Fatalf("rank %d lost rail %d after %d bytes", who, rail, moment)
+		}
+	}
+}
+
+// sendShorts sends messages whose order tells whether one was lost or came twice: some are
+// copied, some are not, some want to be acknowledged.
+func sendShorts(t *testing.T, s *session.Session, to, n int) {
+	ctx, g := deadline(t), s.Gate(to)
+	b := make([]byte, 3000)
+	for k := range n {
+		binary.LittleEndian.PutUint32(b, uint32(k))
+		o := session.Out{Tag: shortTag, Buf: b[:4+k*7%2900], Sync: k%50 == 0}
+		if err := g.SendMsg(ctx, &o); err != nil {
+			t.Errorf("short message %d: %v", k, err)
+			return
+		}
+	}
+}
+
+const shortTag = 1 << 40
+
+func receiveShorts(t *testing.T, s *session.Session, from, count int) {
+	ctx, g := deadline(t), s.Gate(from)
+	b := make([]byte, 3000)
+	for k := range count {
+		n, err := g.Recv(ctx, shortTag, b)
+		if err != nil {
+			t.Errorf("short message %d: %v", k, err)
+			return
+		}
+		if got := binary.LittleEndian.Uint32(b); got != uint32(k) || n != 4+k*7%2900 {
+			t.Errorf("message %d of %d bytes came, want %d", got, n, k)
+			return
 		}
 	}
 }

@@ -37,8 +37,25 @@ type In struct {
 // Errors: ErrTruncated if buf is too short, which has then been filled; ErrBroken, ErrClosed; that
 // of ctx.
 func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
-	st, err := g.s.Recv(ctx, Match{From: g, Tag: tag}, buf)
-	return st.Len, err
+	// Without In and Status: copying them takes longer than all that a short
+	// message needs.
+	s := g.s
+	s.mu.lock()
+	r, err := s.receive(g)
+	if err != nil {
+		s.leave()
+		return 0, err
+	}
+	r.buf = buf
+	r.recv.From, r.recv.Tag, r.recv.Mask = g.index, tag, match.Exact
+	s.pair(r, g)
+	if err := r.block(ctx); err != nil {
+		return 0, err
+	}
+	n, err := r.status.Len, r.err
+	s.free(r)
+	s.leave()
+	return n, err
 }
 
 // Irecv is Recv without waiting.
@@ -83,24 +100,37 @@ func (s *Session) IrecvMsg(in *In) (*Request, error) {
 }
 
 func (s *Session) post(in *In) (*Request, error) {
+	r, err := s.receive(in.From)
+	if err != nil {
+		return nil, err
+	}
+	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
+	r.recv.Pattern = in.pattern()
+	s.pair(r, in.From)
+	return r, nil
+}
+
+// receive makes the request of a receive from a gate, or from any.
+func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
 	}
-	if in.From != nil && in.From.s != s {
+	if from != nil && from.s != s {
 		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
 	}
-	r := s.request("receive")
-	r.buf, r.layout, r.head, r.then = in.Buf, in.Layout, in.Header, in.Then
-	r.recv.Pattern = in.pattern()
+	return s.request("receive"), nil
+}
+
+// pair gives a receive the message that was kept for it, or has it wait.
+func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveKept(r, a.User.(*kept))
-	} else if in.From != nil && in.From.state == gateBroken {
+	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
-		s.complete(r, in.From.err)
+		s.complete(r, from.err)
 	} else if len(s.stalled) > 0 {
 		s.unstall()
 	}
-	return r, nil
 }
 
 // room is how many bytes a receive takes.
@@ -140,7 +170,7 @@ func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
 
 // take takes one message from a link, if there is one.
 func (l *link) take() bool {
-	if l.held || l.dead {
+	if l.held || l.dead || l.g.handling {
 		return false
 	}
 	done, err := l.small.RecvPoll(&l.rp)
@@ -153,6 +183,12 @@ func (l *link) take() bool {
 	}
 	s := l.g.s
 	s.hot = l
+	if l.g.relay.many && l.greeted {
+		if err := l.taken(l.rp.Buf); err != nil {
+			l.bad(err)
+			return true
+		}
+	}
 	if !l.handle(l.rp.Buf) {
 		return true // kept in the driver, or released already
 	}
@@ -164,6 +200,13 @@ func (l *link) take() bool {
 
 // handle deals with a message. False if the driver's buffer stays out.
 func (l *link) handle(b []byte) bool {
+	if tag, ok := header.IsEager(b); ok && l.greeted {
+		if r := l.g.s.table.Arrive(l.g.index, tag); r != nil {
+			l.g.s.stats.Received++
+			l.g.s.deliver(r.User.(*Request), l.g, tag, nil, b[header.Size:])
+			return true
+		}
+	}
 	var h header.Header
 	if err := h.Parse(b); err != nil {
 		return l.bad(err)
@@ -216,8 +259,20 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.operation(body, data))
 	case header.Reply:
 		return l.checked(l.reply(h, body, data))
+	case header.Pause:
+		g.pauseSeen()
+	case header.Seen:
+		return l.checked(l.seen(h.Tag))
+	case header.Resume:
+		return l.checked(l.resume(h.Tag, h.Flags))
 	case header.Bye:
 		g.byeSeen = true
+		if g.pausing == pausing && g.pauseHeard {
+			g.work()
+			g.tryClose()
+			return true
+		}
+		g.pausing = notPaused                         // the peer closes the gate
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
 		g.work()
 		g.tryClose()
@@ -240,7 +295,9 @@ func (l *link) bad(err error) bool {
 	if !isGone(err) {
 		err = fmt.Errorf("%w: the peer violated the protocol: %w", ErrBroken, err)
 	}
-	l.down(err)
+	if !l.dead {
+		l.g.fail(l.g.fault("connection", err))
+	}
 	return !l.dead
 }
 
@@ -252,7 +309,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
-		if g.byeSent {
+		if g.byeSent && g.pausing == notPaused {
 			return true // the sender fails it when it sees our Bye
 		}
 	}
@@ -266,6 +323,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		s.stats.Received++
 		s.deliver(r.User.(*Request), g, h.Tag, extra, data)
 		g.ack(id)
+		return true
+	}
+	if s.postpones(r.User.(*Request), g, b, h) {
 		return true
 	}
 	var req header.Request
@@ -282,9 +342,14 @@ func (g *Gate) ack(id uint64) {
 // tell sends a control message over the connection that stands; without one
 // there is nobody to tell.
 func (g *Gate) tell(pc *parcel) {
-	if g.state != gateUp && g.state != gateClosing {
+	switch {
+	case g.pausing == paused: // the peer still wants to know
+		g.dispatch(pc)
+	case g.pausing == pausing && g.byeSent:
+		g.later.push(pc)
+	case g.state != gateUp && g.state != gateClosing:
 		g.s.recycle(pc)
-		return
+	default:
+		g.dispatch(pc)
 	}
-	g.dispatch(pc)
 }

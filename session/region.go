@@ -19,7 +19,8 @@ type Region struct {
 	key    []byte
 }
 
-// Key of a region: version u8, access u8, rails u8, flags u8, id u64, length u64,
+// Key of a region: version u8, access u8, rails u8, era u8 (of the session: what its drivers said in
+// another one means nothing any more, and messages are the way), id u64, length u64,
 // then for each rail its number u8, its flags u8, length u16 and bytes of the
 // driver's key.
 const (
@@ -42,14 +43,28 @@ func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
 	r.id = binary.LittleEndian.Uint64(b[:])
+	s.mu.lock()
+	defer s.mu.unlock()
+	if s.closed {
+		return nil, &Error{Peer: -1, Op: "register", Err: ErrClosed}
+	}
+	r.enroll()
+	s.regions[r.id] = r
+	return r, nil
+}
+
+// enroll registers the memory with the drivers, unless the session is quiet, and makes the key.
+func (r *Region) enroll() {
+	s, mem, access := r.s, r.mem, r.access
 	le := binary.LittleEndian
-	r.key = append(r.key, keyVersion, byte(access), 0, 0)
+	r.native = r.native[:0]
+	r.key = append([]byte(nil), keyVersion, byte(access), 0, s.era)
 	r.key = le.AppendUint64(r.key, r.id)
 	r.key = le.AppendUint64(r.key, uint64(len(mem)))
 	_, _, arena := driver.ArenaOf(mem)
 	for _, n := range s.nics {
 		var reg driver.Region
-		if n.reg != nil {
+		if n.reg != nil && !s.quiet {
 			reg, _ = n.reg.Register(mem, access) // else by messages
 		}
 		r.native = append(r.native, reg)
@@ -70,21 +85,18 @@ func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 		r.key = le.AppendUint16(r.key, uint16(len(reg.Key())))
 		r.key = append(r.key, reg.Key()...)
 	}
-	s.mu.lock()
-	defer s.mu.unlock()
-	if s.closed {
-		r.drop()
-		return nil, &Error{Peer: -1, Op: "register", Err: ErrClosed}
-	}
-	s.regions[r.id] = r
-	return r, nil
 }
 
 // Bytes is the memory.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Key is what a peer needs to reach the region. Whoever has it can use it.
-func (r *Region) Key() []byte { return r.key }
+// Key is what a peer needs to reach the region. Whoever has it can use it. It stays valid after
+// Session.Resume; one that is got after it lets drivers carry out operations again.
+func (r *Region) Key() []byte {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	return r.key
+}
 
 // Deregister revokes the key: what peers begin from then on fails with
 // driver.ErrRemoteKey. It never blocks: ErrBusy means that a peer is inside the
@@ -122,6 +134,7 @@ type Remote struct {
 	id     uint64
 	n      int
 	access driver.Access
+	era    uint8
 	rails  []remoteRail
 }
 
@@ -155,11 +168,11 @@ func (r *Remote) AtomicWithCPU() bool {
 // for bytes that are none.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
-	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
+	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion {
 		return nil, bad
 	}
 	le := binary.LittleEndian
-	r := &Remote{g: g, access: driver.Access(key[1]), id: le.Uint64(key[4:])}
+	r := &Remote{g: g, access: driver.Access(key[1]), era: key[3], id: le.Uint64(key[4:])}
 	n := le.Uint64(key[12:])
 	if n == 0 || n > 1<<60 {
 		return nil, bad
@@ -183,6 +196,9 @@ func (g *Gate) Import(key []byte) (*Remote, error) {
 // over is the region as the driver of the link knows it; nil if that cannot
 // reach it.
 func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
+	if r.era != r.g.peerEra {
+		return nil, 0
+	}
 	for i := range r.rails {
 		x := &r.rails[i]
 		if x.index != l.peer || l.one == nil {

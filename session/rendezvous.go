@@ -26,10 +26,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	if mode >= rdv.Modes || !l.modes().Has(mode) || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
 		return rdv.ErrProtocol
 	}
-	if rtr.Rail > 0 && mode != rdv.Cooperative {
-		return rdv.ErrProtocol
-	}
-	if l = g.rail(rtr.Rail); l == nil || mode == rdv.Cooperative && l.large == nil {
+	if l = g.rail(rtr.Rail); l == nil || !l.modes().Has(mode) {
 		return rdv.ErrProtocol
 	}
 	start, err := o.Asked(c, int(rtr.Want))
@@ -39,7 +36,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	if !start {
 		return nil
 	}
-	if l.dead {
+	if l.dead && mode != rdv.Null {
 		o.Left(c.Len, false) // the receiver will notice, too
 		s.settleOut(o)
 		return nil
@@ -92,7 +89,7 @@ func (o *outgoing) lostChunk(l *link, err error) {
 		if errors.Is(err, ErrCanceled) {
 			return
 		}
-		if l.rail > 0 && (l.dead || isGone(err)) {
+		if l.dead || isGone(err) && o.g.others(l) {
 			l.down(err)
 			return
 		}
@@ -210,6 +207,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 func (l *link) forget(id uint64, why error) {
 	s := l.g.s
 	s.dropKeptRTS(l.g, id)
+	l.g.dropPostponedRTS(id)
 	s.ins.each(func(_ uint64, in *incoming) {
 		if in.g == l.g && in.peer == id {
 			in.fail(why)

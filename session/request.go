@@ -126,6 +126,15 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 
 // wait is Wait with the lock, which it gives up.
 func (r *Request) wait(ctx context.Context) (Status, error) {
+	if err := r.block(ctx); err != nil {
+		return Status{}, err
+	}
+	return r.take()
+}
+
+// block makes progress until the request is done. It is called with the lock, and
+// returns with it, unless there is an error: then the request is gone.
+func (r *Request) block(ctx context.Context) error {
 	s := r.s
 	for i := 0; !r.done && i < spinPolls; i += spinBatch {
 		s.epoch++
@@ -142,11 +151,9 @@ func (r *Request) wait(ctx context.Context) (Status, error) {
 		}
 	}
 	if !r.done {
-		if err := s.sleep(ctx, r); err != nil {
-			return Status{}, err
-		}
+		return s.sleep(ctx, r)
 	}
-	return r.take()
+	return nil
 }
 
 // sleep waits until others have made the request's progress. It is called with the

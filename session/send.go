@@ -15,6 +15,7 @@ type Out struct {
 	Buf    []byte        // the data
 	Layout driver.Layout // or the data, in pieces
 	Sync   bool          // done only once the receiver has matched it
+	Urgent bool          // overtakes what still waits here for a connection or for room, and is not urgent
 	// Then is called when the message is sent or has failed, instead of a
 	// request being waited for: the request that is returned is nil. It runs without any lock and
 	// may call the session, e.g. to send more.
@@ -33,6 +34,9 @@ func (o *Out) len() int {
 // order in which they were sent. Errors: ErrBroken, ErrClosed; that of ctx, when
 // it ends and the message can still be taken back (see Request.Wait).
 func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
+	if g.sendShort(tag, buf) {
+		return nil
+	}
 	o := Out{Tag: tag, Buf: buf}
 	return g.SendMsg(ctx, &o)
 }
@@ -40,8 +44,31 @@ func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
 // Isend is Send without waiting. The request is nil if the message is on its way
 // already and buf may be reused.
 func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
+	if g.sendShort(tag, buf) {
+		return nil, nil
+	}
 	o := Out{Tag: tag, Buf: buf}
 	return g.IsendMsg(&o)
+}
+
+// sendShort sends a message that is copied anyway, over a connection that stands.
+func (g *Gate) sendShort(tag uint64, buf []byte) bool {
+	s := g.s
+	s.mu.lock()
+	if g.state != gateUp || !g.clear || g.backlog.n > 0 || len(buf) > copyMax || len(buf) > g.eagerMax() {
+		s.leave()
+		return false
+	}
+	s.stats.Sent++
+	pc := s.parcel(header.Size + len(buf))
+	header.PutEager(pc.buf, len(buf), tag)
+	copy(pc.buf[header.Size:], buf)
+	if _, taken := g.lead.post(pc); !taken {
+		g.backlog.push(pc)
+		g.work()
+	}
+	s.leave()
+	return true
 }
 
 // SendMsg is Send for what needs more words.
@@ -88,8 +115,8 @@ func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 // once.
 func (g *Gate) eagerMax() int {
 	n := g.s.eager
-	if len(g.links) > 0 {
-		n = g.links[0].eager
+	if g.lead != nil {
+		n = g.lead.eager
 	}
 	n -= header.Size + 8 // Sync has a number
 	if lim := g.s.cfg.Eager; lim > 0 && lim < n {
@@ -120,6 +147,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 		size += n
 	}
 	pc := s.parcel(size)
+	pc.urgent = o.Urgent
 	h.Put(pc.buf)
 	var r *Request
 	if o.Sync {

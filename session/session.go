@@ -34,11 +34,15 @@ type Session struct {
 	tasks sync.WaitGroup
 	knock chan struct{}
 	move  chan struct{}
+	bell  *bell // nil: every driver knocks
 
 	sleepers atomic.Int32
 
 	mu       lock
 	closed   bool
+	quiet    bool    // Quiesce was called
+	era      uint8   // how often Resume was; counts around
+	closing  bool    // Close was called: nobody who knocks is answered
 	gates    []*Gate // by source number of the match table: ranks, then foreign ones
 	links    map[driver.Instance]*link
 	hot      *link // where the last message came from
@@ -223,6 +227,11 @@ func (s *Session) publish(ctx context.Context) error {
 		}
 		s.card.rails = append(s.card.rails, r)
 	}
+	for _, n := range s.nics {
+		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.bell == nil {
+			s.bell, s.card.bells = openBell(s.job.Secret(), s.card.incarnation)
+		}
+	}
 	if err := s.job.Publish(ctx, s.card.append(nil)); err != nil {
 		return err
 	}
@@ -283,6 +292,7 @@ func (s *Session) Close(ctx context.Context) error {
 		s.mu.unlock()
 		return &Error{Peer: -1, Op: "close", Err: ErrClosed}
 	}
+	s.closing = true
 	gates := slices.Clone(s.gates)
 	s.mu.unlock()
 	for _, g := range gates {
@@ -317,6 +327,7 @@ func (s *Session) Close(ctx context.Context) error {
 // release gives back everything but memory.
 func (s *Session) release() {
 	s.stop()
+	s.bell.close()
 	for _, n := range s.nics {
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(nil)

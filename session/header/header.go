@@ -19,7 +19,7 @@ import (
 )
 
 // Version of these layouts; peers say it in Hello.
-const Version = 1
+const Version = 2
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
@@ -42,12 +42,15 @@ const (
 	Op                     // a one-sided operation to be carried out by the peer's CPU
 	Reply                  // its outcome; tag: the operation's id
 	Bye                    // no more messages come until the next connection
+	Seen                   // tag: how many numbered messages of this connection have come
+	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
+	Pause                  // nothing new begins until the next connection; a Bye that follows is the end of nothing
 	kinds
 )
 
 var names = [kinds]string{
 	Hello: "hello", Eager: "eager", Sync: "sync", Ack: "ack", RTS: "rts", RTR: "rtr", Cookie: "cookie", Done: "done",
-	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye",
+	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause",
 }
 
 // String returns the kind's name.
@@ -57,6 +60,10 @@ func (k Kind) String() string {
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
+
+// Numbered tells whether messages of the kind are counted by package relay: all but
+// those that serve a connection itself.
+func (k Kind) Numbered() bool { return k != Hello && k != Seen && k != Resume }
 
 // body is the size of what a kind has between header and data.
 var body = [kinds]int{
@@ -85,6 +92,23 @@ func (h *Header) Put(b []byte) {
 	_ = b[Size-1]
 	le.PutUint64(b, uint64(h.Kind)|uint64(h.Flags)<<8|uint64(h.Extra)<<16|uint64(h.Length)<<32)
 	le.PutUint64(b[8:], h.Tag)
+}
+
+// PutEager writes the header of a message of n bytes without anything else that
+// could be said of it.
+func PutEager(b []byte, n int, tag uint64) {
+	_ = b[Size-1]
+	le.PutUint64(b, uint64(Eager)|uint64(n)<<32)
+	le.PutUint64(b[8:], tag)
+}
+
+// IsEager is Parse for the most frequent message: it tells whether b is what
+// PutEager has written, and data, and nothing more.
+func IsEager(b []byte) (tag uint64, ok bool) {
+	if len(b) < Size || le.Uint64(b) != uint64(Eager)|uint64(len(b)-Size)<<32 {
+		return 0, false
+	}
+	return le.Uint64(b[8:]), true
 }
 
 // Parse reads the header of a message of which b is the whole. What it returns

@@ -19,7 +19,7 @@ var golden = []struct {
 	want string
 }{
 	{"hello", header.Header{Kind: header.Hello, Extra: header.Version}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788}, "",
-		"01000100000000000000000000000000" + "03000000080000008877665544332211"},
+		"01000200000000000000000000000000" + "03000000080000008877665544332211"},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd",
 		"0200020003000000efcdab0000000000" + "6868646464"},
 	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk",
@@ -32,6 +32,8 @@ var golden = []struct {
 		"0b000000010000000000000000000000" + "01000000000000000200000000000000030000000000000004000000000000000500000000000000" + "0600000007080000" + "64"},
 	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, "",
 		"0c000000000000000100000000000000" + "02010000000000000300000000000000"},
+	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, "", "0e000000000000003412000000000000"},
+	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, "", "0f030000000000003412000000000000"},
 }
 
 func encode(h header.Header, body interface{ Put([]byte) }, data string) []byte {

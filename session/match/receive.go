@@ -25,13 +25,14 @@ type Receive struct {
 	User any
 
 	order      uint64
-	list       *receives // it is in; nil: not posted
+	alone      bool      // the only one posted: it lies in no list
+	list       *receives // it is in
 	class      *class    // nil: in the table's rest
 	next, prev *Receive
 }
 
 // Posted tells whether the receive waits in a table.
-func (r *Receive) Posted() bool { return r.list != nil }
+func (r *Receive) Posted() bool { return r.alone || r.list != nil }
 
 // receives is a list in the order of posting.
 type receives struct{ first, last *Receive }

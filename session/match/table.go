@@ -5,6 +5,7 @@ package match
 type Table struct {
 	order   uint64
 	posted  int
+	only    *Receive // a single receive, the usual case, needs no table
 	classes []class
 	rest    receives // of masks for which there was no class left
 
@@ -37,13 +38,26 @@ func (t *Table) Post(r *Receive) *Arrival {
 	t.order++
 	r.order = t.order
 	t.posted++
+	if t.posted == 1 {
+		t.only, r.alone = r, true
+		return nil
+	}
+	if first := t.only; first != nil {
+		t.only, first.alone = nil, false
+		t.insert(first)
+	}
+	t.insert(r)
+	return nil
+}
+
+// insert puts a receive into its class.
+func (t *Table) insert(r *Receive) {
 	if c := t.class(r); c != nil {
 		c.push(r)
 	} else {
 		r.class = nil
 		t.rest.push(r)
 	}
-	return nil
 }
 
 // class finds the class of a receive, or makes one; nil if there are too many.
@@ -73,6 +87,14 @@ func (t *Table) class(r *Receive) *class {
 // Arrive gives the oldest receive that takes a message, which is then not posted
 // any more; nil if there is none.
 func (t *Table) Arrive(from uint32, tag uint64) *Receive {
+	if r := t.only; r != nil {
+		if !r.Matches(from, tag) {
+			return nil
+		}
+		t.only, r.alone = nil, false
+		t.posted--
+		return r
+	}
 	r := t.find(from, tag)
 	if r != nil {
 		t.unpost(r)
@@ -106,6 +128,11 @@ func (t *Table) find(from uint32, tag uint64) *Receive {
 }
 
 func (t *Table) unpost(r *Receive) {
+	if t.only == r {
+		t.only, r.alone = nil, false
+		t.posted--
+		return
+	}
 	r.list.remove(r)
 	if r.class != nil {
 		r.class.n--
@@ -116,7 +143,7 @@ func (t *Table) unpost(r *Receive) {
 
 // Cancel takes a receive back. False if it is not posted.
 func (t *Table) Cancel(r *Receive) bool {
-	if r.list == nil {
+	if !r.Posted() {
 		return false
 	}
 	t.unpost(r)
@@ -126,6 +153,7 @@ func (t *Table) Cancel(r *Receive) bool {
 // CancelFrom takes back all receives that name the source, in no order, and
 // calls f with each.
 func (t *Table) CancelFrom(from uint32, f func(*Receive)) {
+	t.cancelOnly(from, f)
 	t.cancel(&t.rest, from, f)
 	for i := range t.classes {
 		if c := &t.classes[i]; c.n > 0 && !c.any {
@@ -138,11 +166,19 @@ func (t *Table) CancelFrom(from uint32, f func(*Receive)) {
 
 // CancelAll takes back every receive, in no order, and calls f with each.
 func (t *Table) CancelAll(f func(*Receive)) {
+	t.cancelOnly(Any, f)
 	t.cancel(&t.rest, Any, f)
 	for i := range t.classes {
 		for k := range t.classes[i].buckets {
 			t.cancel(&t.classes[i].buckets[k], Any, f)
 		}
+	}
+}
+
+func (t *Table) cancelOnly(from uint32, f func(*Receive)) {
+	if r := t.only; r != nil && (from == Any || r.From == from) {
+		t.unpost(r)
+		f(r)
 	}
 }
 

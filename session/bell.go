@@ -1,0 +1,169 @@
+package session
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// bell is where peers knock whose drivers cannot tell this side that they want a
+// connection (they are no driver.Knocker): a datagram, again and again until the
+// connection stands, over a Unix socket on one host and UDP between hosts. It carries
+// no data and gives no rights: who answers it calls Connect of the driver, which finds out who
+// is there.
+type bell struct {
+	conns  []net.PacketConn
+	secret []byte
+}
+
+// A knock: magic u32, version u16, 0 u16, rank u32 of who knocks, 0 u32, its session's
+// incarnation u64, that of the session it knocks at u64, which of its connections to there
+// it wants u64 (from 1), then HMAC-SHA-256 of these and knockLabel, keyed by the session's
+// secret. The number of a connection stands in its Hello, too: so a knock that comes late,
+// for a connection that has been, is known.
+const (
+	knockMagic   = 0x6e4b7942 // "ByKn"
+	knockVersion = 1
+	knockBody    = 40
+	knockBytes   = knockBody + sha256.Size
+	knockLabel   = "bywash session knock"
+
+	maxBells  = 8 // addresses of a session
+	firstWait = 20 * time.Millisecond
+	longWait  = 250 * time.Millisecond
+)
+
+type knock struct {
+	rank     uint32
+	from, to uint64
+	dial     uint64
+}
+
+func (k *knock) append(b, secret []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, knockMagic)
+	b = le.AppendUint16(b, knockVersion)
+	b = le.AppendUint16(b, 0)
+	b = le.AppendUint32(b, k.rank)
+	b = le.AppendUint32(b, 0)
+	b = le.AppendUint64(b, k.from)
+	b = le.AppendUint64(b, k.to)
+	b = le.AppendUint64(b, k.dial)
+	return append(b, knockMAC(b[len(b)-knockBody:], secret)...)
+}
+
+func knockMAC(b, secret []byte) []byte {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte(knockLabel))
+	m.Write(b)
+	return m.Sum(nil)
+}
+
+// parse reads a datagram from anybody.
+func (k *knock) parse(b, secret []byte) error {
+	le := binary.LittleEndian
+	switch {
+	case len(b) != knockBytes || le.Uint32(b) != knockMagic || le.Uint16(b[4:]) != knockVersion || le.Uint16(b[6:]) != 0 || le.Uint32(b[12:]) != 0:
+		return fmt.Errorf("%w: no knock", header.ErrMalformed)
+	case !hmac.Equal(b[knockBody:], knockMAC(b[:knockBody], secret)):
+		return driver.ErrAuth
+	}
+	k.rank, k.from, k.to, k.dial = le.Uint32(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:]), le.Uint64(b[32:])
+	return nil
+}
+
+// openBell makes the sockets. The addresses go into the card. Where there is no network
+// only processes of this host are heard.
+func openBell(secret []byte, incarnation uint64) (b *bell, addresses []string) {
+	b = &bell{secret: secret}
+	name := fmt.Sprintf("@bywash-%016x", incarnation)
+	if c, err := net.ListenPacket("unixgram", name); err == nil {
+		b.conns, addresses = append(b.conns, c), append(addresses, "unix:"+name)
+	}
+	c, err := net.ListenPacket("udp", ":0")
+	if err != nil {
+		return b, addresses
+	}
+	b.conns = append(b.conns, c)
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		n, ok := a.(*net.IPNet)
+		if !ok || !n.IP.IsGlobalUnicast() || len(addresses) == maxBells {
+			continue
+		}
+		addresses = append(addresses, "udp:"+net.JoinHostPort(n.IP.String(), fmt.Sprint(c.LocalAddr().(*net.UDPAddr).Port)))
+	}
+	return b, addresses
+}
+
+func (b *bell) close() {
+	if b != nil {
+		for _, c := range b.conns {
+			_ = c.Close()
+		}
+	}
+}
+
+// ring sends one knock to all addresses. What does not arrive is sent again.
+func (b *bell) ring(msg []byte, card *card) {
+	for _, a := range card.bells {
+		switch {
+		case len(a) > 5 && a[:5] == "unix:":
+			if c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: a[5:], Net: "unixgram"}); err == nil {
+				_, _ = c.Write(msg)
+				_ = c.Close()
+			}
+		case len(a) > 4 && a[:4] == "udp:":
+			to, err := net.ResolveUDPAddr("udp", a[4:])
+			if err == nil && to.IP != nil && len(b.conns) > 0 {
+				if u, ok := b.conns[len(b.conns)-1].(*net.UDPConn); ok {
+					_, _ = u.WriteTo(msg, to)
+				}
+			}
+		}
+	}
+}
+
+// knockAt knocks until ctx ends.
+func (s *Session) knockAt(ctx context.Context, theirs *card, dial uint64) {
+	k := knock{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation, dial: dial}
+	msg := k.append(nil, s.bell.secret)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for pause := firstWait; ; pause = min(2*pause, longWait) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		s.bell.ring(msg, theirs)
+		timer.Reset(pause)
+	}
+}
+
+// hear answers knocks until the bell is closed.
+func (s *Session) hear(c net.PacketConn) {
+	b := make([]byte, knockBytes+1)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		s.knocked(b[:n])
+	}
+}
+
+// knocked connects to who knocks, if it is a rank and still wants that.
+func (s *Session) knocked(b []byte) {
+	var k knock
+	if k.parse(b, s.bell.secret) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
+		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
+	}
+}

@@ -1,0 +1,82 @@
+package session
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+var knockSecret = []byte("of the test")
+
+// A change of this is one of the wire format: knockVersion grows, and docs/wire.md with it.
+func TestKnocksStayAsTheyAre(t *testing.T) {
+	k := knock{rank: 3, from: 5, to: 7, dial: 2}
+	b := k.append(nil, knockSecret)
+	const want = "42794b6e" + "01000000" + "0300000000000000" + "0500000000000000" + "0700000000000000" + "0200000000000000"
+	if got := hex.EncodeToString(b[:knockBody]); got != want {
+		t.Errorf("a knock is %s, want %s", got, want)
+	}
+	var again knock
+	if err := again.parse(b, knockSecret); err != nil || again != k {
+		t.Errorf("%+v was parsed as %+v, %v", k, again, err)
+	}
+}
+
+func TestOnlyKnocksWithTheSecretAreHeard(t *testing.T) {
+	b := (&knock{rank: 3, from: 5, to: 7, dial: 2}).append(nil, knockSecret)
+	var k knock
+	if err := k.parse(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
+		t.Errorf("with another secret: %v", err)
+	}
+	for i := range b {
+		bad := bytes.Clone(b)
+		bad[i] ^= 1
+		if err := k.parse(bad, knockSecret); err == nil {
+			t.Errorf("with byte %d changed it is taken", i)
+		}
+		if err := k.parse(b[:i], knockSecret); !errors.Is(err, header.ErrMalformed) {
+			t.Errorf("cut to %d bytes: %v", i, err)
+		}
+	}
+}
+
+func FuzzKnock(f *testing.F) {
+	f.Add((&knock{rank: 3, from: 5, to: 7, dial: 2}).append(nil, knockSecret))
+	f.Add([]byte("BnKy"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var k knock
+		if k.parse(b, knockSecret) == nil && !bytes.Equal(k.append(nil, knockSecret), b) {
+			t.Fatalf("%x is taken as %+v", b, k)
+		}
+	})
+}
+
+// Processes of other hosts are reached by UDP.
+func TestKnocksGoByUDP(t *testing.T) {
+	b, addresses := openBell(knockSecret, 11)
+	defer b.close()
+	only := &card{}
+	for _, a := range addresses {
+		if a[:4] == "udp:" {
+			only.bells = append(only.bells, a)
+		}
+	}
+	if len(only.bells) == 0 {
+		t.Skip("this machine has no address besides the loopback's")
+	}
+	k := knock{rank: 1, from: 2, to: 3, dial: 4}
+	b.ring(k.append(nil, knockSecret), only)
+	buf := make([]byte, 100)
+	n, _, err := b.conns[len(b.conns)-1].ReadFrom(buf)
+	var got knock
+	if err == nil {
+		err = got.parse(buf[:n], knockSecret)
+	}
+	if err != nil || got != k {
+		t.Errorf("%+v came as %+v, %v", k, got, err)
+	}
+}

@@ -1,0 +1,88 @@
+package session
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// Prepared is a message that is made in the session's memory, so that it need not be
+// copied, nor waited for. It belongs to one goroutine, and is sent or freed once; then its
+// memory must not be touched any more.
+type Prepared struct {
+	Header []byte // room for the user's header, of the length that was asked for
+	Data   []byte // room for the data; it may be cut at its end before it is sent
+
+	g  *Gate
+	pc *parcel
+}
+
+// Prepare takes memory for a message with head bytes of header, at most MaxHeader, and n bytes of
+// data. Errors: driver.ErrTooLong beyond MaxActive, header included; those of a gate that
+// is closed or broken.
+func (g *Gate) Prepare(head, n int) (*Prepared, error) {
+	s := g.s
+	s.mu.lock()
+	defer s.leave()
+	if err := g.ready("prepare"); err != nil {
+		return nil, err
+	}
+	if head < 0 || n < 0 || head > MaxHeader || head+n > g.eagerMax() {
+		return nil, g.fault("prepare", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, head))
+	}
+	pc := s.parcel(header.Size + head + n)
+	p := &pc.prepared
+	at := header.Size + head
+	*p = Prepared{g: g, pc: pc, Header: pc.buf[header.Size:at:at], Data: pc.buf[at:]}
+	return p, nil
+}
+
+// Free gives the memory back unsent.
+func (p *Prepared) Free() {
+	if g, pc := p.take(); pc != nil {
+		g.s.mu.lock()
+		g.s.recycle(pc)
+		g.s.leave()
+	}
+}
+
+func (p *Prepared) take() (*Gate, *parcel) {
+	g, pc := p.g, p.pc
+	p.g, p.pc = nil, nil
+	return g, pc
+}
+
+// Send sends it as a message with a tag. It never blocks, and the message is on its way,
+// or waits in the session's memory. It keeps its order with other messages. ErrInvalid for one that was sent
+// or freed, or whose Data is not what Prepare gave, or its beginning.
+func (p *Prepared) Send(tag uint64) error {
+	return p.send(header.Header{Kind: header.Eager, Tag: tag})
+}
+
+// AM sends it as an active message; else as Send.
+func (p *Prepared) AM(number uint8) error {
+	return p.send(header.Header{Kind: header.AM, Tag: uint64(number)})
+}
+
+func (p *Prepared) send(h header.Header) error {
+	head, data := p.Header, p.Data
+	at := header.Size + len(head)
+	if p.pc == nil || len(p.pc.buf) < at+len(data) || len(head) > 0 && &head[0] != &p.pc.buf[header.Size] || len(data) > 0 && &data[0] != &p.pc.buf[at] {
+		return &Error{Peer: -1, Op: "send", Err: ErrInvalid}
+	}
+	g, pc := p.take()
+	s := g.s
+	s.mu.lock()
+	defer s.leave()
+	if err := g.ready("send"); err != nil {
+		s.recycle(pc)
+		return err
+	}
+	h.Extra, h.Length = uint16(len(head)), uint32(len(data))
+	pc.buf = pc.buf[:at+len(data)]
+	h.Put(pc.buf)
+	s.stats.Sent++
+	g.enqueue(pc)
+	return nil
+}

@@ -1,0 +1,232 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/bywash/bywash/session/header"
+)
+
+// Quiescing takes all connections and registrations away and leaves the session's state: requests,
+// messages that were kept, matching. On each gate one side says PAUSE, the other answers with its own;
+// from then on neither begins anything. What has begun is finished: then both say BYE, as when a gate
+// is closed, and nothing fails. Messages that the receiver has not begun to receive keep their numbers on
+// both sides, and go on over the next connection.
+
+// pauseState is where a gate is on the way to a pause.
+type pauseState uint8
+
+const (
+	notPaused pauseState = iota
+	pausing              // one side has said PAUSE
+	paused               // there is no connection, and nothing was lost with it
+)
+
+// postponed is a long message that was matched while nothing may begin.
+type postponed struct {
+	r *Request
+	k *kept
+}
+
+// Quiesce finishes what is being transferred, closes all connections and takes registrations
+// away, so that nothing of this process is known to a NIC, as before a checkpoint. Requests stay as they are; what is
+// sent or posted meanwhile waits, and peers that send wait, too. Usually all ranks do it at the same time; one alone
+// may. It blocks until that is done, making progress, or ctx ends: then the session goes on
+// as before, and the error is that of ctx. A session that is quiet is ErrInvalid.
+func (s *Session) Quiesce(ctx context.Context) error {
+	s.mu.lock()
+	if s.closed || s.quiet {
+		s.leave()
+		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: closed, or quiet already", ErrInvalid)}
+	}
+	s.quiet = true
+	for _, g := range s.gates {
+		if g != nil {
+			g.pause()
+		}
+	}
+	s.leave()
+	err := s.await(ctx, func() bool {
+		for _, g := range s.gates {
+			if g != nil && g.state != gateIdle && g.state != gateBroken {
+				return false
+			}
+		}
+		for _, r := range s.regions {
+			if r.drop() != nil {
+				return false // a peer is inside
+			}
+		}
+		return true
+	})
+	if err != nil {
+		_ = s.Resume()
+		return &Error{Peer: -1, Op: "quiesce", Err: err}
+	}
+	return nil
+}
+
+// Resume lets a session that is quiet go on: regions are registered again, under keys that stay valid, and
+// connections made as they are needed. Native access with keys from before goes by messages.
+func (s *Session) Resume() error {
+	s.mu.lock()
+	defer s.leave()
+	if s.closed || !s.quiet {
+		return &Error{Peer: -1, Op: "resume", Err: fmt.Errorf("%w: closed, or not quiet", ErrInvalid)}
+	}
+	s.quiet = false
+	s.era++
+	for _, r := range s.regions {
+		r.enroll()
+	}
+	for _, g := range s.gates {
+		if g != nil && g.state == gateIdle && g.wanted() {
+			g.connect()
+		}
+	}
+	s.kickDoorman()
+	return nil
+}
+
+// wanted tells whether something waits for a connection.
+func (g *Gate) wanted() bool {
+	if g.backlog.n > 0 || len(g.postponed) > 0 {
+		return true
+	}
+	for _, o := range g.s.liveOps {
+		if o.g == g {
+			return true
+		}
+	}
+	return false
+}
+
+// pause begins the pause of a gate.
+func (g *Gate) pause() {
+	switch g.state {
+	case gateConnecting:
+		g.abandon()
+	case gateUp:
+		if g.leaving || g.byeSeen {
+			return // it is closed in order
+		}
+		g.state, g.pausing = gateClosing, pausing
+		pc, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
+		g.dispatch(pc)
+		g.work()
+	}
+}
+
+// abandon gives up a connection that is being made. What waits for it stays.
+func (g *Gate) abandon() {
+	g.abandoned = true
+	g.giveUp()
+}
+
+// pauseSeen takes the peer's PAUSE.
+func (g *Gate) pauseSeen() {
+	g.pause()
+	g.pauseHeard = true
+	g.work()
+	g.tryClose()
+}
+
+// drained tells whether everything that has begun on a gate is finished, and the peer begins
+// nothing more.
+func (g *Gate) drained() bool {
+	s := g.s
+	if !g.pauseHeard || g.backlog.n > 0 {
+		return false
+	}
+	quiet := true
+	s.outs.each(func(_ uint64, o *outgoing) {
+		quiet = quiet && (o.g != g || !o.Matched() && !o.releasing)
+	})
+	s.ins.each(func(_ uint64, in *incoming) { quiet = quiet && in.g != g })
+	for _, o := range s.liveOps {
+		quiet = quiet && (o.g != g || !o.started)
+	}
+	return quiet
+}
+
+// unfetchAll takes registrations back that were begun for messages that the peer has not
+// begun to receive.
+func (g *Gate) unfetchAll() {
+	g.s.outs.each(func(_ uint64, o *outgoing) {
+		if o.g == g {
+			o.unfetch()
+		}
+	})
+}
+
+// rest ends a connection without any loss.
+func (g *Gate) rest() {
+	s := g.s
+	links := g.links
+	g.links, g.state, g.pausing, g.pauseHeard = nil, gateIdle, paused, false
+	g.lead, g.clear = nil, false
+	g.byeSent, g.byeSeen, g.leaving = false, false, false
+	g.relay.drop(s)
+	for _, l := range links {
+		l.dead = true
+		s.bury(l)
+	}
+	g.backlog.append(&g.later)
+	for pc := g.backlog.first; pc != nil; pc = pc.next {
+		if pc.out != nil {
+			g.live++
+		}
+	}
+	s.kickDoorman()
+	if g.wanted() {
+		g.connect()
+	}
+}
+
+// postpones keeps a long message for the next connection if none may begin on this one.
+func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) bool {
+	if g.pausing == notPaused {
+		return false
+	}
+	k := &kept{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
+	g.postponed = append(g.postponed, postponed{r, k})
+	if g.state == gateIdle {
+		g.connect()
+	}
+	return true
+}
+
+// goOn begins what was put off, over a new connection.
+func (g *Gate) goOn() {
+	s := g.s
+	g.pausing = notPaused
+	list := g.postponed
+	g.postponed = nil
+	for _, p := range list {
+		s.receiveKept(p.r, p.k)
+	}
+	if s.quiet {
+		g.pause()
+	}
+}
+
+// dropPostponed lets go of them.
+func (g *Gate) dropPostponed(err error) {
+	list := g.postponed
+	g.postponed, g.pausing, g.pauseHeard = nil, notPaused, false
+	for _, p := range list {
+		g.s.complete(p.r, err)
+	}
+}
+
+// dropPostponedRTS forgets one that its sender has withdrawn.
+func (g *Gate) dropPostponedRTS(id uint64) {
+	for i, p := range g.postponed {
+		var req header.Request
+		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
+			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
+			g.s.repost(p.r)
+			return
+		}
+	}
+}

@@ -1,0 +1,201 @@
+//go:build linux
+
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/session"
+)
+
+// The session is quieted again and again in the middle of messages of all lengths and of one-sided
+// operations, at both ends at the same time or at one: nothing is lost, comes twice or fails, and nothing is
+// connected meanwhile.
+func TestQuiescedSessionsGoOnAsIfNothingHadBeen(t *testing.T) {
+	for _, w := range ways[:5] {
+		t.Run(w.name, func(t *testing.T) { quieted(t, w.rails(t)) })
+	}
+}
+
+func quieted(t *testing.T, rails [2][]session.Rail) {
+	s := joinOver(t, rails)
+	stuck := time.AfterFunc(testTime-time.Second, func() {
+		for _, x := range s {
+			_ = x.Dump(os.Stderr)
+		}
+	})
+	defer stuck.Stop()
+	ctx := deadline(t)
+	region, err := s[1].Register(make([]byte, 1<<20), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote, err := s[0].Gate(1).Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	for k, n := range lanes {
+		wg.Go(func() { reflected(ctx, t, s[0].Gate(1), uint64(k), n, &stop) })
+	}
+	wg.Go(func() {
+		if err := mirrorLanes(ctx, s[1], 0); err != nil {
+			t.Error(err)
+		}
+	})
+	var added uint64
+	wg.Go(func() {
+		for !stop.Load() {
+			old, err := s[0].Gate(1).FetchAdd(ctx, remote, 8, 1)
+			if err != nil || old != added {
+				t.Errorf("add %d: %d, %v", added, old, err)
+				return
+			}
+			added++
+		}
+	})
+	quietRounds(ctx, t, s)
+	stop.Store(true)
+	wg.Wait()
+	if err := s[0].Resume(); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("a session that is not quiet resumes: %v", err)
+	}
+	again, err := s[0].Gate(1).Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if old, err := s[0].Gate(1).FetchAdd(ctx, again, 8, 1); err != nil || old != added {
+		t.Errorf("add with the new key: %d, %v, want %d", old, err, added)
+	}
+}
+
+// quietRounds quiets both, or one.
+func quietRounds(ctx context.Context, t *testing.T, s []*session.Session) {
+	for round := range 6 {
+		quiet := s[round%2 : 1+round%2]
+		if round%3 == 0 {
+			quiet = s
+		}
+		eachOf(t, quiet, func(x *session.Session) error { return x.Quiesce(ctx) })
+		for _, x := range s {
+			if p := x.Gate(1 - x.Rank()).Path(); p != "idle" && len(quiet) == 2 {
+				t.Errorf("the gate of rank %d is %s", x.Rank(), p)
+			}
+		}
+		if err := quiet[0].Quiesce(ctx); !errors.Is(err, session.ErrInvalid) {
+			t.Errorf("a quiet session is quieted: %v", err)
+		}
+		eachOf(t, quiet, func(x *session.Session) error { return x.Resume() })
+		transfer(t, s[0], s[1], 100_000)
+	}
+}
+
+func eachOf(t *testing.T, s []*session.Session, f func(*session.Session) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, x := range s {
+		wg.Go(func() {
+			if err := f(x); err != nil {
+				t.Errorf("rank %d: %v", x.Rank(), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Messages that nobody has begun to receive, receives without a message, and sends that are posted meanwhile
+// outlast the pause; order holds.
+func TestWhatWaitsOutlastsThePause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	const n = 300_000
+	var sends []*session.Request
+	send := func(k int) {
+		o := session.Out{Tag: 7, Buf: pattern([]int{50, n}[k%2], uint64(k)), Sync: k%3 == 0}
+		r, err := s[0].Gate(1).IsendMsg(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r != nil {
+			sends = append(sends, r)
+		}
+	}
+	early := make([]byte, 10)
+	r, err := s[1].Gate(0).Irecv(8, early)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 4 {
+		send(k)
+	}
+	eventually(t, "messages are kept", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 4 })
+	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
+	for k := 4; k < 8; k++ {
+		send(k)
+	}
+	first := make([]byte, n) // matched while nothing may begin
+	if _, err := s[1].Gate(0).Recv(ctx, 7, first); err != nil {
+		t.Fatal(err)
+	}
+	long, err := s[1].Gate(0).Irecv(7, first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachOf(t, s, func(x *session.Session) error { return x.Resume() })
+	if st, err := long.Wait(ctx); err != nil || st.Len != n || !bytes.Equal(first, pattern(n, 1)) {
+		t.Fatalf("long message: %+v, %v", st, err)
+	}
+	for k := 2; k < 8; k++ {
+		buf := make([]byte, n)
+		got, err := s[1].Gate(0).Recv(ctx, 7, buf)
+		if want := pattern([]int{50, n}[k%2], uint64(k)); err != nil || !bytes.Equal(buf[:got], want) {
+			t.Fatalf("message %d: %d bytes, %v", k, got, err)
+		}
+	}
+	if err := s[0].Gate(1).Send(ctx, 8, []byte("0123456789")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Wait(ctx); err != nil || string(early) != "0123456789" {
+		t.Errorf("the receive of before got %q, %v", early, err)
+	}
+	for i, r := range sends {
+		if _, err := r.Wait(ctx); err != nil {
+			t.Errorf("send %d: %v", i, err)
+		}
+	}
+}
+
+// mirrorLanes sends back what comes on each lane until an empty message comes there.
+func mirrorLanes(ctx context.Context, s *session.Session, peer int) error {
+	g := s.Gate(peer)
+	var wg sync.WaitGroup
+	errs := make([]error, len(lanes))
+	for k, n := range lanes {
+		wg.Go(func() {
+			b := make([]byte, n)
+			for errs[k] == nil {
+				got, err := g.Recv(ctx, uint64(k), b)
+				if err == nil {
+					err = g.Send(ctx, uint64(k), b[:got])
+				}
+				if err != nil {
+					errs[k] = fmt.Errorf("lane %d: %w", k, err)
+				}
+				if got == 0 {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
