@@ -35,11 +35,11 @@ vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' 
 ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
 eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
 	$(TESTFLAGS) -short -run '$(ETH_TESTS)' ./afxdp
-# The kernel module's, which hack/kmod has built for the kernel.
+# The kernel module's, which hack/kmod has built for the kernel, and the driver's on two NICs of the module.
 # Without those that start machines themselves, or run in two.
 KMOD_HOST := ^Test(ModuleBuilds|TwoMachines|BetweenMachines)
 kmod_group = 'kmod-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/$(1)/qnix.ko --' \
-	$(TESTFLAGS) -short -skip '$(KMOD_HOST)' ./test/qnixmod
+	$(TESTFLAGS) -short -skip '$(KMOD_HOST)' ./test/qnixmod ./qnix
 vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1)) -- \
 	$(call kmod_group,6.1,$(1)) -- $(call kmod_group,6.12,$(1))
 
