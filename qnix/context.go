@@ -42,6 +42,7 @@ type Context struct {
 	watching     atomic.Bool  // one of them watches the Doorbell Ring
 	anyInKernel  atomic.Bool  // which is one in RecvWaitAny
 	keeperSleeps atomic.Bool
+	relies       atomic.Bool // the keeper looks again when who watches ends
 	slept        atomic.Uint64
 	failing      atomic.Bool // the NIC is gone
 	retry        atomic.Bool // a post of the keeper's found the Command Queue full

@@ -17,9 +17,10 @@ import (
 const spins = 100
 
 // Sleeps in the kernel: the first one is short, so that no waker is needed for it; a later one ends with the waiter's context.
+// It is long, as each awakening keeps Go's runtime busy for a while.
 const (
 	shortSleep = 5 * time.Millisecond
-	sleepAgain = 100 * time.Millisecond
+	sleepAgain = time.Second
 )
 
 // poller polls for one packet.
@@ -38,10 +39,10 @@ func pollFor(i poller, p *driver.Packet, sending bool) (bool, error) {
 // watch makes the caller the one who watches the Doorbell Ring, if there is none.
 func (c *Context) watch() bool { return !c.watching.Load() && c.watching.CompareAndSwap(false, true) }
 
-// unwatch ends that. Should others sleep, the keeper watches for them.
+// unwatch ends that. Should others sleep, the keeper watches for them; so does it if it relied on the caller for long.
 func (c *Context) unwatch() {
 	c.watching.Store(false)
-	if c.sleepers.Load() > 1 {
+	if c.sleepers.Load() > 1 || c.relies.Load() {
 		c.nudge()
 	}
 }
