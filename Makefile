@@ -102,7 +102,7 @@ test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 	@$(MAKE) --no-print-directory test-vm-now
 
 test-vm-now: testsum kmod
-	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma ./test/qnixmod
+	@$(TESTSUM) $(call vm_groups) -- host: $(TESTFLAGS) ./hack/vm ./test/rdma ./test/qnixmod ./test/qnix
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm
