@@ -163,18 +163,19 @@ static void qnix_introduce(void)
 	}
 }
 
+/* Of those that there are: the parameter may be what was refused. */
 static void qnix_nics_destroy(void)
 {
 	unsigned int i;
 
-	for (i = 0; i < qnix_params.nics; i++)
+	for (i = 0; i < QNIX_MAX_NICS; i++)
 		if (qnix_nics[i])
 			qnix_device_remove(qnix_nics[i]);
 	qnix_debugfs_exit();
-	for (i = 0; i < qnix_params.nics; i++)
+	for (i = 0; i < QNIX_MAX_NICS; i++)
 		if (qnix_nics[i])
 			qnix_nic_halt(qnix_nics[i]);
-	for (i = 0; i < qnix_params.nics; i++)
+	for (i = 0; i < QNIX_MAX_NICS; i++)
 		if (qnix_nics[i])
 			qnix_nic_destroy(qnix_nics[i]);
 	memset(qnix_nics, 0, sizeof(qnix_nics));
