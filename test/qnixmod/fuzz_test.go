@@ -1,10 +1,13 @@
 package qnixmod
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,13 +19,15 @@ import (
 
 // Processes do at random what the ABI lets them, and more: garbage in all shared memory while the NICs run, ioctls with
 // any arguments, mappings anywhere, forks, descriptors closed in any order, and a death at any time. Two honest processes
-// exchange messages meanwhile, which must arrive. The kernel must not complain: that fails the machine's run.
+// exchange messages meanwhile, which must arrive. On a kernel with fault injection allocations fail in what every other fuzzer asks for. The
+// kernel must not complain: that fails the machine's run.
 //
 //	BYWASH_QNIX_FUZZ=30m  how long (10 s otherwise)
 //	BYWASH_QNIX_SEED=N    which; processes run side by side, so it replays what each does, not when
 func TestFuzzABI(t *testing.T) {
 	duration, seed := fuzzSettings(t)
 	load(t, "nics=3 local_memory=1048576 processes=64 key=000102030405060708090a0b0c0d0e0f")
+	failAllocations(t)
 	t.Logf("BYWASH_QNIX_SEED=%d BYWASH_QNIX_FUZZ=%v", seed, duration)
 	end := time.Now().Add(duration)
 	a, b := mustRegister(t, 0, small("honest-a")), mustRegister(t, 1, small("honest-b"))
@@ -41,6 +46,24 @@ func TestFuzzABI(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d honest messages", 2*rounds)
+}
+
+// failAllocations prepares the kernel, if it can, to have allocations fail for those who ask for it.
+func failAllocations(t *testing.T) {
+	t.Helper()
+	for file, value := range map[string]string{
+		"failslab/ignore-gfp-wait": "N", "failslab/verbose": "0",
+		"fail_page_alloc/ignore-gfp-wait": "N", "fail_page_alloc/ignore-gfp-highmem": "N",
+		"fail_page_alloc/min-order": "0", "fail_page_alloc/verbose": "0",
+	} {
+		path := filepath.Join("/sys/kernel/debug", file)
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if err := os.WriteFile(path, []byte(value), 0); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func fuzzSettings(t *testing.T) (time.Duration, uint64) {
@@ -67,6 +90,8 @@ func fuzzSettings(t *testing.T) (time.Duration, uint64) {
 func fuzzWorker(t *testing.T, end time.Time, seed uint64) {
 	for r := rand.New(rand.NewPCG(seed, 1)); time.Now().Before(end); seed++ {
 		cmd := child(t, "fuzz", strconv.FormatUint(seed, 10))
+		var said bytes.Buffer // Go's runtime says much of a death that is none of the module's
+		cmd.Stderr = &said
 		if err := cmd.Start(); err != nil {
 			t.Errorf("start a fuzzer: %v", err)
 			return
@@ -76,7 +101,7 @@ func fuzzWorker(t *testing.T, end time.Time, seed uint64) {
 		life := time.Duration(r.Int64N(int64(4 * time.Second)))
 		select {
 		case err := <-done:
-			checkFuzzer(t, seed, err)
+			checkFuzzer(t, seed, err, &said)
 		case <-time.After(life):
 			cmd.Process.Kill()
 			<-done
@@ -85,10 +110,10 @@ func fuzzWorker(t *testing.T, end time.Time, seed uint64) {
 }
 
 // checkFuzzer: it may die of what it does to itself.
-func checkFuzzer(t *testing.T, seed uint64, err error) {
+func checkFuzzer(t *testing.T, seed uint64, err error, said *bytes.Buffer) {
 	t.Helper()
 	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.Exited() && exit.ExitCode() == 1) {
-		t.Errorf("fuzzer %d: %v", seed, err)
+		t.Errorf("fuzzer %d: %v: %s", seed, err, said)
 	}
 }
 
@@ -110,12 +135,18 @@ type fuzzer struct {
 	memory  []byte   // to translate
 	handles []uint32
 	names   []string
+	failNth int // which allocation fails, where the kernel has that
 }
 
 func (f *fuzzer) run(steps int) error {
 	var err error
 	if f.memory, err = anonymous(1 << 20); err != nil {
 		return err
+	}
+	runtime.LockOSThread()
+	f.failNth = -1
+	if f.IntN(2) == 0 {
+		f.failNth, _ = unix.Open("/proc/thread-self/fail-nth", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	}
 	f.names = []string{"honest-a", "honest-b", "f0", "f1", "f2", "f3", "nobody"}
 	f.open()
@@ -132,7 +163,7 @@ func (f *fuzzer) step() {
 	case n < 5:
 		f.closeOne()
 	case n < 12:
-		f.mapOne()
+		f.starved(f.mapOne)
 	case n < 14:
 		f.unmapOne()
 	case n < 18:
@@ -140,10 +171,23 @@ func (f *fuzzer) step() {
 	case n < 50:
 		f.garbage()
 	case n < 75:
-		f.command()
+		f.starved(f.command)
 	default:
-		f.ioctl()
+		f.starved(f.ioctl)
 	}
+}
+
+// starved has one of the first allocations in what does fail. Not in all that this process does: the machine's root file system takes
+// that badly.
+func (f *fuzzer) starved(do func()) {
+	if f.failNth < 0 {
+		do()
+		return
+	}
+	nth := strconv.AppendInt(nil, int64(1+f.IntN(20)), 10)
+	unix.Pwrite(f.failNth, nth, 0)
+	do()
+	unix.Pwrite(f.failNth, []byte("0"), 0)
 }
 
 func (f *fuzzer) fd() int {
