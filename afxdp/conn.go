@@ -32,7 +32,6 @@ type conn struct {
 	nextDirty *conn
 	pending   atomic.Int32 // what was sent and is not acknowledged
 	fragment  atomic.Int32 // bytes of a message in one packet
-	inKernel  atomic.Bool  // who sleeps on it watches for frames
 }
 
 // track is what a track adds to a connection.
@@ -87,8 +86,8 @@ func (c *Context) newConn(num uint32, peer string) *conn {
 		i, s.api = &s.conn, s
 	}
 	i.ctx, i.num = c, num
-	i.life.Init(Name, peer, num, &c.ready)
-	c.conns[num].Store(i)
+	i.life.Init(Name, peer, num, &c.conns.Ready)
+	c.conns.Put(num, i)
 	return i
 }
 
@@ -129,7 +128,7 @@ func (c *Context) routeChanged(r *route) {
 	defer c.mu.Unlock()
 	c.nic.mustLock()
 	defer c.nic.unlock()
-	for i := range c.open {
+	for i := range c.conns.All() {
 		if i.route == r && i.lc != nil && i.lc.Up() {
 			c.fitMTU(i)
 		}
@@ -176,26 +175,23 @@ func (i *conn) resolve(s driver.State, reason error) bool {
 	return did
 }
 
+// wake wakes who sleeps on the instance.
+func (i *conn) wake() { i.ctx.nic.waits.Wake(&i.life) }
+
 // finish ends a connection that is up and wakes whoever waits for it.
 func (i *conn) finish(s driver.State, reason error) {
 	i.life.Finish(s, reason)
 	i.life.Ended()
-	i.tellProbers()
+	i.ctx.anyone.Tell()
 	i.wake()
 }
 
 // announce tells those who wait that a message has come.
 func (i *conn) announce() {
 	if i.life.Arrived() {
-		i.tellProbers()
+		i.ctx.anyone.Tell()
 	}
 	i.wake()
-}
-
-func (i *conn) tellProbers() {
-	if i.ctx.any.Load() > 0 {
-		i.ctx.wakeAny(false)
-	}
 }
 
 // misbehaved breaks the connection because of what the peer sent. The engine's.
@@ -270,10 +266,7 @@ func (i *conn) shut() {
 	n.run()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, i)
-	c.conns[i.num].CompareAndSwap(i, nil)
-	c.ready.Remove(i.num)
-	i.life.Tally.AddTo(&c.retired)
+	c.conns.Remove(i.num, i)
 	if i.route != nil {
 		c.leaving = append(c.leaving, i)
 		c.sweep()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/carrier"
@@ -30,19 +29,12 @@ type Context struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	conns       [driver.MaxInstances]atomic.Pointer[conn]
-	ready       driver.ReadySet
-	waiters     driver.Waiters
-	slept       atomic.Uint64
-	any         atomic.Int32 // goroutines in RecvWaitAny
-	anyInKernel atomic.Bool  // one of them watches for frames
+	conns  driver.Connections[conn]
+	anyone driver.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
-	open    map[*conn]struct{}
-	nextNum uint32
 	leaving []*conn // closed here, while the peer may not know yet
-	retired driver.Counters
 	live    context.Context
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
@@ -59,7 +51,8 @@ var (
 )
 
 func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *Context, err error) {
-	c := &Context{props: props, opts: o, addr: addr, open: make(map[*conn]struct{}), routes: make([]*route, 1)}
+	c := &Context{props: props, opts: o, addr: addr, routes: make([]*route, 1)}
+	c.conns.Init(func(i *conn) *driver.Life { return &i.life })
 	c.api = c
 	if props.Track == driver.Small {
 		c.api = smallContext{c}
@@ -69,6 +62,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
+	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
 		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
 	}
@@ -155,7 +149,7 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 	if c.closed {
 		return nil, driver.ErrClosed
 	}
-	num, err := c.freeNumber()
+	num, err := c.conns.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -178,38 +172,21 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
-			c.conns[num].Store(nil)
+			c.conns.Put(num, nil)
 			return nil, fmt.Errorf("%w: %w", driver.ErrBusy, err)
 		}
 		c.nic.wakeKeepers()
 	}
-	c.open[i] = struct{}{}
+	c.conns.Open(i)
 	return i, nil
-}
-
-func (c *Context) freeNumber() (uint32, error) {
-	for range driver.MaxInstances {
-		k := c.nextNum
-		c.nextNum = (c.nextNum + 1) % driver.MaxInstances
-		if c.conns[k].Load() == nil {
-			return k, nil
-		}
-		if k > 128 {
-			c.nextNum = 0 // low numbers keep probes short
-		}
-	}
-	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, driver.MaxInstances)
 }
 
 // Counters implements driver.Context.
 func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	to.Add(&c.retired)
-	for i := range c.open {
-		i.life.Tally.AddTo(to)
-	}
-	to.Waits += c.slept.Load()
+	c.conns.Counters(to)
+	to.Waits += c.anyone.Slept()
 	if c.closed {
 		return
 	}
@@ -236,16 +213,13 @@ func (c *Context) Close() error {
 	c.Counters(&last)
 	c.mu.Lock()
 	c.closed = true
-	var all []*conn
-	for i := range c.open {
-		all = append(all, i)
-	}
+	all := c.conns.List()
 	c.mu.Unlock()
 	driver.Closed(c.api)
 	for _, i := range all {
 		i.shut()
 	}
-	c.wakeAny(false)
+	c.anyone.Wake(false)
 	c.sayGoodbye()
 	c.stop()
 	c.tasks.Wait()

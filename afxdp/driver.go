@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -136,11 +135,11 @@ func addresses(i net.Interface) (list []netip.Addr) {
 
 // unopened is a queried, unopened device.
 type unopened struct {
-	props  driver.Properties
-	opts   options
-	addr   address
-	mtu    int
-	opened atomic.Bool
+	props driver.Properties
+	opts  options
+	addr  address
+	mtu   int
+	once  driver.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -252,13 +251,11 @@ func (n *unopened) Properties() *driver.Properties { return &n.props }
 
 // Open implements driver.NIC.
 func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
-	if n.opened.Swap(true) {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
-	}
-	c, err := openContext(n.props, n.opts, n.addr, n.mtu, a)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
-	}
-	driver.Opened(c.api)
-	return c.api, nil
+	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
+		c, err := openContext(n.props, n.opts, n.addr, n.mtu, a)
+		if err != nil {
+			return nil, err
+		}
+		return c.api, nil
+	})
 }

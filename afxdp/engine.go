@@ -229,7 +229,7 @@ func (n *nic) keep(q *queue) {
 	var last uint64
 	for !n.closing.Load() {
 		polls, wait := n.pollsSince(&last)
-		if n.watched.Load() || polls > 1 && n.sleepers.Load() == 0 {
+		if n.waits.Watching() || polls > 1 && n.waits.Sleepers() == 0 {
 			timer.Reset(look)
 			n.tended.Store(true)
 			select {

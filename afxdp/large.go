@@ -115,24 +115,14 @@ func (l *large) up(hello []byte) (err error) {
 
 // admit checks that a packet can be posted and returns the length of its memory.
 func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
-	if l.life.State() != driver.StateUp {
-		return 0, l.life.Failure(op)
+	n, err := l.life.Admit(op, p, maxMessage)
+	if err == nil {
+		err = l.matches(p, op)
 	}
-	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.life.Misuse(op, p)
+	if err == nil && posted == transferDepth {
+		err = l.life.Busy()
 	}
-	if err := l.matches(p, op); err != nil {
-		return 0, err
-	}
-	n := p.Len()
-	if n > maxMessage {
-		return 0, l.life.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
-	}
-	if posted == transferDepth {
-		l.life.Tally.Busy.Add(1)
-		return 0, driver.ErrBusy
-	}
-	return n, nil
+	return n, err
 }
 
 // RecvPost implements driver.Instance.
@@ -255,18 +245,8 @@ func (l *large) endRecv(s *recvSlot, err error) {
 
 // RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if l.life.State() == driver.StateClosed {
-			return l.life.Failure("cancel")
-		}
-		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
-	}
-	if !l.life.Enter() {
-		return l.life.Failure("cancel")
+	if posted, err := l.life.EnterCancel(p); !posted {
+		return err
 	}
 	defer l.life.Leave()
 	if l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel) {
@@ -348,8 +328,7 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	switch {
 	case s.state.Load() == slotDone:
 		p.N = s.n
-		l.life.Tally.Sent.Add(1)
-		l.life.Tally.BytesSent.Add(s.t.Len)
+		l.life.Sent(int(s.t.Len))
 		l.endSend(s, nil)
 	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
 		l.endSend(s, l.life.Failure("send")) // the engine does not read any more
@@ -432,10 +411,10 @@ func (l *large) drop() {
 
 // SendWait implements driver.SendWaiter.
 func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	return l.block(ctx, l, p, true)
+	return l.ctx.nic.waits.Block(ctx, &l.life, l, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return l.block(ctx, l, p, false)
+	return l.ctx.nic.waits.Block(ctx, &l.life, l, p, false)
 }

@@ -54,14 +54,13 @@ type nic struct {
 	tap                   driver.Tap
 	joined                []byte // a long frame for it
 
-	polls    driver.Tally // rounds, also those in vain
-	due      atomic.Int64 // when the next round must be
-	tended   atomic.Bool  // a keeper looks within a millisecond
-	sleepers atomic.Int32
-	watched  atomic.Bool   // one of them waits for frames in the kernel
-	nudge    chan struct{} // wakes the keeper
-	closing  atomic.Bool
-	tasks    sync.WaitGroup
+	polls   driver.Tally // rounds, also those in vain
+	due     atomic.Int64 // when the next round must be
+	tended  atomic.Bool  // a keeper looks within a millisecond
+	waits   driver.Watch
+	nudge   chan struct{} // wakes the keeper
+	closing atomic.Bool
+	tasks   sync.WaitGroup
 }
 
 // maxContexts is how many contexts can share a NIC.
@@ -246,6 +245,7 @@ func (n *nic) open(device string) (err error) {
 	}
 	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))
 	n.queues = make([]queue, len(n.dev.Sockets))
+	n.waits = driver.Watch{Device: frameWaits{n}, Spins: spins, Never: len(n.queues) > 1}
 	for k, s := range n.dev.Sockets {
 		n.queues[k].sock, n.queues[k].rxLimit = s, perQueue
 	}

@@ -34,16 +34,10 @@ func (l *large) matches(p *driver.Packet, op string) error {
 }
 
 func (l *large) prefetch(p *driver.Packet, op string) error {
-	if !l.life.Enter() {
-		return l.life.Failure(op)
+	if err := l.life.EnterWith(op, p); err != nil {
+		return err
 	}
 	defer l.life.Leave()
-	if l.life.State() != driver.StateUp {
-		return l.life.Failure(op)
-	}
-	if p.Driver.Phase != driver.Idle {
-		return l.life.Misuse(op, p)
-	}
 	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 // out of frames; the engine moves frames between its rings and the connection.
 type small struct {
 	conn
-	recvs driver.PacketQueue
+	recvs driver.Receives
 
 	posts ring[post]   // owner to engine: fragments to be sent
 	stash ring[uint32] // engine to owner: chunks to write messages into
@@ -23,10 +23,9 @@ type small struct {
 	// The engine's.
 	length int // of the message whose fragments are coming
 
-	sendBuf *driver.Packet
-	recvBuf *driver.Packet
-	whole   []byte // a message of several fragments, for recvBuf
-	kept    uint32 // a chunk that was got and not sent
+	buffer  driver.SendBuffer
+	whole   []byte // a message of several fragments, for a buffer receive
+	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
 }
 
@@ -160,9 +159,6 @@ func (s *small) drop() {
 	for k, ok := s.stash.pop(); ok; k, ok = s.stash.pop() {
 		c.nic.put(k)
 	}
-	if s.sendBuf != nil {
-		c.nic.put(s.sendBuf.Driver.Slot)
-	}
 	if s.hasKept {
 		c.nic.put(s.kept)
 	}
@@ -179,33 +175,14 @@ func (s *small) drop() {
 	for p, ok := s.inbox.pop(); ok; p, ok = s.inbox.pop() {
 		release(p.id)
 	}
-	s.recvs = driver.PacketQueue{}
+	s.recvs.Drop()
 }
 
 // RecvPost implements driver.Instance.
-func (s *small) RecvPost(p *driver.Packet) error {
-	if !s.life.Enter() {
-		return s.life.Failure("receive")
-	}
-	err := s.postRecv(p)
-	s.life.Leave()
-	return err
-}
+func (s *small) RecvPost(p *driver.Packet) error { return s.recvs.Post(&s.life, p) }
 
-func (s *small) postRecv(p *driver.Packet) error {
-	switch st := s.life.State(); {
-	case st != driver.StateUp && !(st == driver.StatePeerClosed && s.life.HasMessage()):
-		return s.life.Failure("receive")
-	case p.Driver.Phase != driver.Idle:
-		return s.life.Misuse("receive", p)
-	case s.recvs.Full():
-		s.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
-	}
-	p.Driver.Phase = driver.Posted
-	s.recvs.Push(p)
-	return nil
-}
+// RecvCancel implements driver.Instance.
+func (s *small) RecvCancel(p *driver.Packet) error { return s.recvs.Cancel(&s.life, p) }
 
 // nothing tells that a receive has nothing to wait for at the moment.
 func (s *small) nothing() bool {
@@ -217,31 +194,23 @@ func (s *small) nothing() bool {
 }
 
 // RecvPoll implements driver.Instance.
-func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
+func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
+	switch {
+	case p.Driver.Phase == driver.Done:
 		return p.Driver.Outcome()
-	}
-	if p.Driver.Phase == driver.Posted && s.nothing() {
+	case p.Driver.Phase == driver.Posted && s.nothing():
 		return false, nil
-	}
-	if !s.life.Enter() {
+	case !s.life.Enter():
 		return s.life.Over(p, "receive")
 	}
-	var done bool
-	var err error
-	if p.Driver.Phase == driver.Idle {
-		done, err = s.pollBuffer(p)
+	s.receive()
+	if s.recvs.MayLend(p) && s.life.HasMessage() {
+		done, err = s.recvs.Lend(p, s.first())
 	} else {
-		s.receive()
+		done, err = s.recvs.Polled(&s.life, p)
 	}
 	s.life.Leave()
-	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted, driver.Idle, driver.BufferOut:
-		return done, err
-	}
-	return true, s.life.Misuse("receive poll", p)
+	return done, err
 }
 
 // receive fills posted receives with what has arrived.
@@ -249,111 +218,71 @@ func (s *small) receive() {
 	if !s.life.HasMessage() {
 		s.ctx.nic.run()
 	}
-	for !s.recvs.Empty() && s.recvBuf == nil {
+	for s.recvs.Want() {
 		if !s.life.HasMessage() {
-			if s.life.State() != driver.StateUp && !s.life.HasMessage() {
-				err := s.life.Failure("receive")
-				for !s.recvs.Empty() {
-					s.recvs.Pop().Driver.Finish(err)
-				}
+			if s.life.State() != driver.StateUp {
+				s.recvs.Fail(&s.life)
 			}
 			return
 		}
-		s.fill(s.recvs.Pop())
+		s.fill()
 	}
 }
 
 // fill copies the first message.
-func (s *small) fill(p *driver.Packet) {
+func (s *small) fill() {
 	f, _ := s.inbox.pop()
 	length := len(f.data)
-	if !f.more && len(p.IOV) == 1 && len(p.IOV[0]) >= length {
-		p.N = copy(p.IOV[0], f.data)
+	if !f.more {
+		s.recvs.Fill(&s.life, f.data)
 		s.done.push(f.id)
-	} else {
-		c := p.Cursor()
-		p.N = c.Scatter(f.data)
+		s.consumed(length)
+		return
+	}
+	p := s.recvs.Next()
+	c := p.Cursor()
+	p.N = c.Scatter(f.data)
+	s.done.push(f.id)
+	for f.more {
+		f, _ = s.inbox.pop()
+		length += len(f.data)
+		p.N += c.Scatter(f.data)
 		s.done.push(f.id)
-		for f.more {
-			f, _ = s.inbox.pop()
-			length += len(f.data)
-			p.N += c.Scatter(f.data)
-			s.done.push(f.id)
-		}
 	}
-	var err error
-	if p.N < length {
-		err = &driver.TruncatedError{Message: length, Buffer: p.N}
-		s.life.Tally.Truncated.Add(1)
-	}
-	p.Driver.Finish(err)
+	s.recvs.Filled(&s.life, p, length)
 	s.consumed(length)
 }
 
 // consumed counts a message that was received.
 func (s *small) consumed(n int) {
-	s.life.Taken()
-	s.life.Tally.Received.Add(1)
-	s.life.Tally.BytesReceived.Add(uint64(n))
+	s.life.Taken(n)
 	if s.done.len() >= handBack {
 		s.mark()
 	}
 }
 
-// pollBuffer receives without a copy, a message of one fragment.
-func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
-	if s.recvBuf != nil {
-		return true, s.life.Misuse("receive", p)
+// first is the first message that was not received: in its frame, unless it has several fragments.
+func (s *small) first() []byte {
+	f := s.inbox.peek(0)
+	if !f.more {
+		return f.data
 	}
-	if !s.recvs.Empty() {
-		s.receive()
-		return false, nil
-	}
-	if !s.life.HasMessage() {
-		s.ctx.nic.run()
-	}
-	if s.life.HasMessage() {
-		f := s.inbox.peek(0)
-		p.Buf, p.N = f.data[:len(f.data):len(f.data)], len(f.data)
-		if f.more {
-			s.gather(p)
-		}
-		p.Driver.Phase = driver.BufferOut
-		s.recvBuf = p
-		return true, nil
-	}
-	if s.life.State() == driver.StateUp || s.life.HasMessage() {
-		return false, nil
-	}
-	return true, s.life.Failure("receive")
-}
-
-// gather puts together a message of several fragments.
-func (s *small) gather(p *driver.Packet) {
 	if s.whole == nil {
 		s.whole = make([]byte, 0, maxSmall)
 	}
-	p.Buf = s.whole[:0]
-	for k := 0; ; k++ {
-		f := s.inbox.peek(k)
-		p.Buf = append(p.Buf, f.data...)
-		if !f.more {
-			break
-		}
+	b := append(s.whole[:0], f.data...)
+	for k := 1; f.more; k++ {
+		f = s.inbox.peek(k)
+		b = append(b, f.data...)
 	}
-	p.N = len(p.Buf)
+	return b
 }
 
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
-	if p != s.recvBuf || p == nil {
-		return s.life.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
-	}
-	s.recvBuf = nil
-	n := p.N
-	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.life.Enter() {
-		return s.life.Failure("release")
+	n, err := s.recvs.Return(&s.life, p)
+	if err != nil {
+		return err
 	}
 	for more := true; more; {
 		f, _ := s.inbox.pop()
@@ -362,28 +291,5 @@ func (s *small) RecvBufRelease(p *driver.Packet) error {
 	}
 	s.consumed(n)
 	s.life.Leave()
-	return nil
-}
-
-// RecvCancel implements driver.Instance.
-func (s *small) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done:
-		return nil
-	case driver.Posted:
-	default:
-		if s.life.State() == driver.StateClosed {
-			return s.life.Failure("cancel")
-		}
-		return s.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
-	}
-	if !s.life.Enter() {
-		return s.life.Failure("cancel")
-	}
-	defer s.life.Leave()
-	if s.recvs.Remove(p) {
-		s.life.Tally.Canceled.Add(1)
-		p.Driver.Finish(driver.ErrCanceled)
-	}
 	return nil
 }

@@ -4,7 +4,6 @@ package afxdp
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/driver"
@@ -21,19 +20,12 @@ func (s *small) SendPost(p *driver.Packet) error {
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
-	n := p.Len()
-	if n > maxSmall {
-		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxSmall))
+	n, err := s.buffer.Admit(&s.life, p, maxSmall)
+	if err != nil {
+		return err
 	}
 	if !s.hasRoom(n) {
-		s.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
+		return s.life.Busy()
 	}
 	size := int(s.fragment.Load())
 	m := &s.ctx.nic.memory
@@ -70,8 +62,7 @@ func (s *small) hasRoom(n int) bool {
 func (s *small) posted(p *driver.Packet, n int) {
 	p.N = n
 	p.Driver.Finish(nil)
-	s.life.Tally.Sent.Add(1)
-	s.life.Tally.BytesSent.Add(uint64(n))
+	s.life.Sent(n)
 	s.mark()
 	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.tended.Load() {
 		return
@@ -97,60 +88,37 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.life.Enter() {
-		return s.life.Failure("send")
+	if err := s.buffer.Enter(&s.life, p); err != nil {
+		return err
 	}
 	defer s.life.Leave()
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
 	size := s.ctx.props.Capabilities.BufferSize
 	if !s.hasRoom(size) {
-		s.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
+		return s.life.Busy()
 	}
-	k := s.kept
 	if !s.hasKept {
-		k, _ = s.stash.pop()
+		s.kept, _ = s.stash.pop()
 	}
-	s.hasKept = false
-	p.Driver = driver.PacketState{Phase: driver.BufferOut, Slot: k}
-	p.Buf = s.ctx.nic.memory.bytes(k)[dataAt+link.HeaderSize:][:size:size]
-	s.sendBuf = p
+	s.hasKept = true
+	s.buffer.Lend(p, s.ctx.nic.memory.bytes(s.kept)[dataAt+link.HeaderSize:][:size])
 	return nil
 }
 
 // SendBufPost implements driver.BufferSender. The peer's path may take less than the
 // buffer: the rest is moved to further chunks.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
-	if p != s.sendBuf || p == nil {
-		return s.life.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
-	}
-	if n > len(p.Buf) {
-		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, len(p.Buf)))
-	}
-	if !s.life.Enter() {
-		s.sendBuf = nil
-		p.Buf, p.Driver = nil, driver.PacketState{}
-		return s.life.Failure("send")
+	buf, send, err := s.buffer.Return(&s.life, p, n, maxSmall)
+	if buf == nil {
+		return err
 	}
 	defer s.life.Leave()
-	buf, k := p.Buf, p.Driver.Slot
-	s.sendBuf, p.Buf = nil, nil
-	p.Driver.Phase = driver.Idle
-	if n < 0 || s.life.State() != driver.StateUp {
-		s.kept, s.hasKept = k, true
-		if n < 0 {
-			return nil
-		}
-		return s.life.Failure("send")
+	if !send {
+		return err
 	}
+	s.hasKept = false
 	size := int(s.fragment.Load())
 	m := &s.ctx.nic.memory
-	s.posts.push(post{chunk: k, n: uint16(min(n, size)), more: n > size})
+	s.posts.push(post{chunk: s.kept, n: uint16(min(n, size)), more: n > size})
 	for at := size; at < n; at += size {
 		k, _ := s.stash.pop()
 		part := min(n-at, size)
@@ -163,10 +131,10 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 
 // SendWait implements driver.SendWaiter.
 func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, true)
+	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, false)
+	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, false)
 }

@@ -204,6 +204,30 @@ func TestContiguousPackets(t *testing.T) {
 	}
 }
 
+func TestPiecesOfPackets(t *testing.T) {
+	iov := [][]byte{[]byte("one"), nil, []byte("two"), {}, []byte("three")}
+	for _, x := range []struct {
+		n, room int
+		want    string
+		ok      bool
+	}{
+		{0, 0, "", true},
+		{11, 3, "one two three", true},
+		{11, 2, "", false},
+		{11, 0, "", false},
+		{6, 2, "one two", true},
+		{7, 3, "one two t", true},
+		{2, 1, "on", true},
+	} {
+		p := driver.Packet{IOV: iov}
+		dst := make([][]byte, x.room)
+		k, ok := p.Pieces(dst, x.n)
+		if got := string(bytes.Join(dst[:k], []byte(" "))); ok != x.ok || got != x.want {
+			t.Errorf("%d bytes, room for %d pieces: %q, %v; want %q, %v", x.n, x.room, got, ok, x.want, x.ok)
+		}
+	}
+}
+
 func TestLayoutsRefuseWhatLeavesTheBuffer(t *testing.T) {
 	b := make([]byte, 100)
 	for _, s := range [][3]int{

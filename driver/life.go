@@ -50,6 +50,7 @@ type Life struct {
 	waited   bool // ConnectWait has said that the connection stands; the owner's
 	popped   bool // something was received in this call; the owner's
 	sleeping atomic.Int32
+	inKernel atomic.Bool // who sleeps watches the device; see Watch
 	bell     chan struct{}
 
 	Tally Tallies
@@ -151,6 +152,76 @@ func (l *Life) Enter() bool {
 // TryEnter begins what somebody else does for an owner who is in no call; Leave ends it.
 func (l *Life) TryEnter() bool {
 	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
+}
+
+// EnterWith enters for an operation on a packet, if the connection is up and the packet is the caller's to use.
+func (l *Life) EnterWith(op string, p *Packet) error {
+	if !l.Enter() {
+		return l.Failure(op)
+	}
+	switch {
+	case l.State() != StateUp:
+		l.Leave()
+		return l.Failure(op)
+	case p.Driver.Phase != Idle:
+		l.Leave()
+		return l.Misuse(op, p)
+	}
+	return nil
+}
+
+// Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and
+// how many.
+func (l *Life) Admit(op string, p *Packet, limit int) (n int, err error) {
+	if l.State() != StateUp {
+		return 0, l.Failure(op)
+	}
+	if p.Driver.Phase != Idle && p.Driver.Phase != Prefetched {
+		return 0, l.Misuse(op, p)
+	}
+	if n = p.Len(); n > limit {
+		return 0, l.TooLong(op, n, limit)
+	}
+	return n, nil
+}
+
+// TooLong is the error of an operation with n bytes.
+func (l *Life) TooLong(op string, n, limit int) error {
+	return l.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", ErrTooLong, n, limit))
+}
+
+// Busy counts what it returns.
+func (l *Life) Busy() error {
+	l.Tally.Busy.Add(1)
+	return ErrBusy
+}
+
+// Polled is what the poll of a posted packet says, after a look at it.
+func (l *Life) Polled(op string, p *Packet) (bool, error) {
+	switch p.Driver.Phase {
+	case Done:
+		return p.Driver.Outcome()
+	case Posted, Canceling:
+		return false, nil
+	}
+	return true, l.Misuse(op+" poll", p)
+}
+
+// EnterCancel begins RecvCancel of [Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+func (l *Life) EnterCancel(p *Packet) (posted bool, err error) {
+	switch p.Driver.Phase {
+	case Done, Canceling:
+		return false, nil
+	case Posted:
+		if l.Enter() {
+			return true, nil
+		}
+		return false, l.Failure("cancel")
+	}
+	if l.State() == StateClosed {
+		return false, l.Failure("cancel")
+	}
+	return false, l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", ErrInvalid))
 }
 
 // Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.
@@ -264,10 +335,18 @@ func (l *Life) Notice() bool {
 // connection has ended, too.
 func (l *Life) HasMessage() bool { return l.arrived.Load() != l.taken.Load() }
 
-// Taken counts a message that was received.
-func (l *Life) Taken() {
+// Taken counts a message of n bytes that was received.
+func (l *Life) Taken(n int) {
 	l.taken.Add(1)
 	l.popped = true
+	l.Tally.Received.Add(1)
+	l.Tally.BytesReceived.Add(uint64(n))
+}
+
+// Sent counts a message of n bytes.
+func (l *Life) Sent(n int) {
+	l.Tally.Sent.Add(1)
+	l.Tally.BytesSent.Add(uint64(n))
 }
 
 // Claim names the connection to one prober, if there still is something.

@@ -141,7 +141,7 @@ func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} {
 		l.Enter()
-		l.Taken()
+		l.Taken(1)
 		l.Leave()
 		if got := l.Claim(); got != want {
 			t.Errorf("claim = %v after a message was taken, want %v", got, want)
@@ -169,16 +169,15 @@ func TestExcludeWaitsForWhoIsInside(t *testing.T) {
 	var order []string
 	var mu sync.Mutex
 	note := func(s string) { mu.Lock(); order = append(order, s); mu.Unlock() }
-	done := make(chan struct{})
+	closed, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		l.Close()
+		close(closed)
 		l.Exclude()
 		note("excluded")
 	}()
-	for l.State() != driver.StateClosed {
-		time.Sleep(time.Microsecond)
-	}
+	<-closed
 	note("leaves")
 	l.Leave()
 	<-done

@@ -108,6 +108,19 @@ func (p *Packet) Contiguous() (b []byte, ok bool) {
 	return nil, false
 }
 
+// Pieces puts the runs of the packet's first n bytes, which it has, into dst and returns how many there are.
+// False: they are more than dst has room for.
+func (p *Packet) Pieces(dst [][]byte, n int) (pieces int, ok bool) {
+	for c := p.Cursor(); n > 0; pieces++ {
+		if pieces == len(dst) {
+			return 0, false
+		}
+		dst[pieces] = c.Next(n)
+		n -= len(dst[pieces])
+	}
+	return pieces, true
+}
+
 // Cursor returns a cursor at the first byte of the packet's memory.
 func (p *Packet) Cursor() Cursor {
 	return Cursor{iov: p.IOV, data: p.Data}

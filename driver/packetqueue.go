@@ -22,6 +22,27 @@ func (q *PacketQueue) First() *Packet { return q.p[q.head%PacketQueueDepth] }
 // Push adds p to a queue that is not full.
 func (q *PacketQueue) Push(p *Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
 
+// Post adds a packet that is the caller's to use, and makes it posted: ErrBusy if the queue is full.
+func (q *PacketQueue) Post(l *Life, p *Packet) error {
+	if q.Full() {
+		return l.Busy()
+	}
+	p.Driver.Phase = Posted
+	q.Push(p)
+	return nil
+}
+
+// Fail ends all packets of a connection that is not up, with the error that an operation has there.
+func (q *PacketQueue) Fail(l *Life, op string) {
+	if q.Empty() {
+		return
+	}
+	err := l.Failure(op)
+	for !q.Empty() {
+		q.Pop().Driver.Finish(err)
+	}
+}
+
 // Pop takes the oldest packet out of a queue that is not empty.
 func (q *PacketQueue) Pop() *Packet {
 	p := q.First()

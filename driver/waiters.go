@@ -2,35 +2,35 @@ package driver
 
 import "sync"
 
-// Waiters are the goroutines in a context's RecvWaitAny, for drivers.
-type Waiters struct {
+// waiters are the goroutines in a context's RecvWaitAny.
+type waiters struct {
 	mu       sync.Mutex
-	sleeping []*Waiter
-	spare    []*Waiter
+	sleeping []*waiter
+	spare    []*waiter
 }
 
-// Waiter is one of them.
-type Waiter struct {
-	bell     chan struct{}
+// waiter is one of them.
+type waiter struct {
+	bell     chan struct{} // rings when there may be something
 	canceled bool
 }
 
-// Enter adds the caller, who looks once more before he sleeps on Bell.
-func (w *Waiters) Enter() *Waiter {
+// enter adds the caller, who looks once more before he sleeps on his bell.
+func (w *waiters) enter() *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var a *Waiter
+	var a *waiter
 	if k := len(w.spare); k > 0 {
 		a, w.spare = w.spare[k-1], w.spare[:k-1]
 	} else {
-		a = &Waiter{bell: make(chan struct{}, 1)}
+		a = &waiter{bell: make(chan struct{}, 1)}
 	}
 	w.sleeping = append(w.sleeping, a)
 	return a
 }
 
-// Leave takes the caller out.
-func (w *Waiters) Leave(a *Waiter) {
+// leave takes the caller out.
+func (w *waiters) leave(a *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k := range w.sleeping {
@@ -47,8 +47,8 @@ func (w *Waiters) Leave(a *Waiter) {
 	w.spare = append(w.spare, a)
 }
 
-// Wake wakes everybody; cancel makes them give up.
-func (w *Waiters) Wake(cancel bool) {
+// wake wakes everybody; cancel makes them give up.
+func (w *waiters) wake(cancel bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, a := range w.sleeping {
@@ -60,12 +60,9 @@ func (w *Waiters) Wake(cancel bool) {
 	}
 }
 
-// Canceled tells whether a was woken to give up.
-func (w *Waiters) Canceled(a *Waiter) bool {
+// canceled tells whether a was woken to give up.
+func (w *waiters) canceled(a *waiter) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return a.canceled
 }
-
-// Bell rings when there may be something.
-func (a *Waiter) Bell() <-chan struct{} { return a.bell }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix"
 )
 
 // ends are two contexts of this process on the NIC of the tests. One goroutine plays both, so that on two processors the
@@ -17,7 +18,7 @@ type ends struct {
 
 func newEnds(bm *testing.B, h driver.Hints) *ends {
 	bm.Helper()
-	needNIC(bm)
+	qnix.NeedNIC(bm)
 	e := &ends{c: [2]driver.Context{openFor(bm, h), openFor(bm, h)}}
 	var err error
 	if e.i[0], err = e.c[0].Connect(e.c[1].URL()); err == nil {
@@ -40,7 +41,7 @@ func openFor(bm *testing.B, h driver.Hints) driver.Context {
 	if err != nil {
 		bm.Fatal(err)
 	}
-	h.Device = lab.nic
+	h.Device = lab
 	n, err := d.Query(h)
 	if err != nil {
 		bm.Fatal(err)

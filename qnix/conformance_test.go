@@ -11,21 +11,18 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
-	_ "github.com/bywash/bywash/qnix"
+	"github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
-// The NIC that the tests run on: what nic.EnvPath names, as in virtual machines the module's, or a softnic of their own.
-var lab struct {
-	nic string
-	why error // there is none
-}
+// lab is the NIC that the tests run on: what nic.EnvPath names, as in virtual machines the module's, or a softnic of their own.
+var lab string
 
 func TestMain(m *testing.M) {
 	softnic.RunIfStarted()
-	lab.nic = os.Getenv(nic.EnvPath)
-	if lab.nic != "" {
+	lab = os.Getenv(nic.EnvPath)
+	if lab != "" {
 		drivertest.Main(m)
 		return
 	}
@@ -34,32 +31,20 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	lab.nic = filepath.Join(dir, "nic.sock")
-	os.Setenv(nic.EnvPath, lab.nic)
+	lab = filepath.Join(dir, "nic.sock")
+	os.Setenv(nic.EnvPath, lab)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	lab.why = softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{lab.nic}, Idle: time.Minute})
-	cancel()
-	if lab.why != nil {
-		os.Setenv("BYWASH_QNIX_WHY", lab.why.Error()) // for the tests inside of the package
+	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{lab}, Idle: time.Minute}); err != nil {
+		os.Setenv(qnix.EnvWhy, err.Error())
 	}
+	cancel()
 	drivertest.Main(m)
 }
 
-func needNIC(t testing.TB) {
-	t.Helper()
-	switch {
-	case lab.why == nil:
-	case strings.Contains(lab.why.Error(), "without cgo"):
-		t.Skip(lab.why)
-	default:
-		t.Fatalf("no NIC: %v", lab.why)
-	}
-}
-
 func config(t *testing.T, track driver.Track) drivertest.Config {
-	needNIC(t)
-	c := drivertest.Config{Driver: "qnix", Hints: driver.Hints{Track: track, Device: lab.nic}, Deaths: 40}
-	if strings.HasPrefix(lab.nic, "/dev/") {
+	qnix.NeedNIC(t)
+	c := drivertest.Config{Driver: "qnix", Hints: driver.Hints{Track: track, Device: lab}, Deaths: 40}
+	if strings.HasPrefix(lab, "/dev/") {
 		c.TimeScale = 4 // most likely in an emulated machine
 	}
 	if testing.Short() {

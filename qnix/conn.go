@@ -29,7 +29,6 @@ type conn struct {
 	came        atomic.Uint64 // messages
 	creditsCame atomic.Uint32
 	watched     atomic.Bool // the keeper wants to hear of everything
-	inKernel    atomic.Bool // who sleeps on it watches the Doorbell Ring
 
 	// The keeper's, and that of who closes; guarded by ctx.mu.
 	stage      stage
@@ -94,7 +93,7 @@ func (n *conn) resolve(s driver.State, reason error) {
 	}
 	if s == driver.StateUp && n.life.HasMessage() {
 		n.life.Notice()
-		n.ctx.tellProbers()
+		n.ctx.anyone.Tell()
 	}
 }
 
@@ -108,7 +107,7 @@ func (n *conn) finish(s driver.State, reason error) {
 // over wakes whoever waits for a connection that has ended.
 func (n *conn) over() {
 	n.life.Ended()
-	n.ctx.tellProbers()
+	n.ctx.anyone.Tell()
 	n.wake()
 }
 
@@ -125,12 +124,7 @@ func (n *conn) misbehaved(what string) {
 }
 
 // wake wakes who sleeps on the instance.
-func (n *conn) wake() {
-	n.life.Wake()
-	if n.inKernel.Load() {
-		n.ctx.proc.Wake()
-	}
-}
+func (n *conn) wake() { n.ctx.waits.Wake(&n.life) }
 
 // rung tells who sleeps on the instance, and the keeper if it wants to know. Of who drains: somebody in the kernel was
 // woken by the NIC.
@@ -190,10 +184,7 @@ func (n *conn) shut() {
 	n.life.Exclude()
 	c := n.ctx
 	c.mu.Lock()
-	c.conns[n.num].CompareAndSwap(n, nil)
-	c.ready.Remove(n.num)
-	delete(c.open, n)
-	n.life.Tally.AddTo(&c.retired)
+	c.conns.Remove(n.num, n)
 	n.closed = true
 	n.watched.Store(true)
 	n.api.tend()

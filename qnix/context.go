@@ -32,17 +32,12 @@ type Context struct {
 	soft  bool // the NIC is a process
 	polls atomic.Uint32
 
-	bells   bells
-	conns   [driver.MaxInstances]atomic.Pointer[conn]
-	ready   driver.ReadySet
-	waiters driver.Waiters
+	bells  bells
+	conns  driver.Connections[conn]
+	waits  driver.Watch
+	anyone driver.AnyWaits
 
-	sleepers     atomic.Int32 // goroutines in waits
-	any          atomic.Int32 // of those, the ones in RecvWaitAny
-	watching     atomic.Bool  // one of them watches the Doorbell Ring
-	anyInKernel  atomic.Bool  // which is one in RecvWaitAny
 	keeperSleeps atomic.Bool
-	slept        atomic.Uint64
 	failing      atomic.Bool // the NIC is gone
 	retry        atomic.Bool // a post of the keeper's found the Command Queue full
 	bad          atomic.Uint64
@@ -54,17 +49,14 @@ type Context struct {
 	mu       sync.Mutex
 	closed   bool
 	failed   error
-	open     map[*conn]struct{} // that their programs hold
-	all      map[*conn]struct{} // and those that are being retired
+	all      map[*conn]struct{} // that are open, or being retired
 	peers    map[uint64]*peer
 	retirees []*conn
-	nextNum  uint32
 	nextCall uint32
 	sends    spans
 	receives spans
 	selfTags spans
 	staging  driver.Staging
-	retired  driver.Counters // of connections that are gone
 	live     context.Context
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
@@ -81,17 +73,18 @@ var (
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Context, err error) {
 	c := &Context{
 		props: props, opts: o, secret: a.Secret,
-		open: make(map[*conn]struct{}), all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
+		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
+	c.waits = driver.Watch{Device: ring{c}, Spins: spins, Long: true}
+	c.anyone.Watch = &c.waits
+	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
 	c.api = c
 	if props.Track == driver.Small {
 		c.api = smallContext{c}
 	}
 	c.live, c.stop = context.WithCancel(context.Background())
-	var seed [8]byte
-	_, _ = rand.Read(seed[:]) // never fails
-	c.incarnation = binary.LittleEndian.Uint64(seed[:]) | 1
+	c.incarnation = driver.NewIncarnation(a)
 	c.name = processName(c.incarnation, props.Track)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
@@ -171,7 +164,7 @@ func (c *Context) connect(url string, incarnation uint64) (*conn, error) {
 	if c.failed != nil {
 		return nil, c.failed
 	}
-	num, err := c.freeNumber()
+	num, err := c.conns.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -187,9 +180,10 @@ func (c *Context) connect(url string, incarnation uint64) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.open[n], c.all[n] = struct{}{}, struct{}{}
+	c.all[n] = struct{}{}
 	c.own(n, n)
-	c.conns[num].Store(n)
+	c.conns.Put(num, n)
+	c.conns.Open(n)
 	switch {
 	case p == nil:
 		n.theirs, n.stage = n.call, stageStanding
@@ -248,7 +242,7 @@ func (c *Context) newConn(num uint32, url string, p *peer, tags *spans) (*conn, 
 		}
 		return nil, c.noContexts()
 	}
-	n.life.Init(Name, url, num, &c.ready)
+	n.life.Init(Name, url, num, &c.conns.Ready)
 	return n, nil
 }
 
@@ -264,20 +258,6 @@ func (c *Context) giveBack(sends, receives span) {
 	if receives.n > 0 {
 		c.receives.put(receives.at, receives.n)
 	}
-}
-
-func (c *Context) freeNumber() (uint32, error) {
-	for range driver.MaxInstances {
-		k := c.nextNum
-		c.nextNum = (c.nextNum + 1) % driver.MaxInstances
-		if c.conns[k].Load() == nil {
-			return k, nil
-		}
-		if k > 128 {
-			c.nextNum = 0 // low numbers keep probes short
-		}
-	}
-	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, driver.MaxInstances)
 }
 
 // post looks at what a post of the keeper's said; what found the queue full is tried again.
@@ -303,11 +283,8 @@ func (c *Context) kick() {
 func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	to.Add(&c.retired)
-	for n := range c.open {
-		n.life.Tally.AddTo(to)
-	}
-	to.Waits += c.slept.Load()
+	c.conns.Counters(to)
+	to.Waits += c.anyone.Slept()
 	to.BadFrames += c.bad.Load()
 	to.Refused += c.refusals.Load()
 	r := c.cache.Counters()
@@ -324,16 +301,13 @@ func (c *Context) Close() error {
 		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
 	}
 	c.closed = true
-	var open []*conn
-	for n := range c.open {
-		open = append(open, n)
-	}
+	open := c.conns.List()
 	c.mu.Unlock()
 	driver.Closed(c.api)
 	for _, n := range open {
 		n.shut()
 	}
-	c.wakeAny(false)
+	c.anyone.Wake(false)
 	c.sayGoodbye()
 	c.stop()
 	c.nudge()

@@ -3,7 +3,6 @@ package qnix
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -19,9 +18,9 @@ func (qnixDriver) Name() string { return Name }
 
 // unopened is a queried, unopened NIC.
 type unopened struct {
-	props  driver.Properties
-	opts   options
-	opened atomic.Bool
+	props driver.Properties
+	opts  options
+	once  driver.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -93,13 +92,11 @@ func (n *unopened) Properties() *driver.Properties { return &n.props }
 
 // Open implements driver.NIC.
 func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
-	if n.opened.Swap(true) {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
-	}
-	c, err := openContext(n.props, n.opts, a)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
-	}
-	driver.Opened(c.api)
-	return c.api, nil
+	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
+		c, err := openContext(n.props, n.opts, a)
+		if err != nil {
+			return nil, err
+		}
+		return c.api, nil
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
@@ -66,7 +67,7 @@ func await(t *testing.T, what string, f func() bool) {
 
 func softNIC(t *testing.T) (path string, s *softnic.Server) {
 	t.Helper()
-	needNIC(t)
+	qnix.NeedNIC(t)
 	path = filepath.Join(t.TempDir(), "nic.sock")
 	s, err := softnic.Start(softnic.Config{Sockets: []string{path}})
 	if err != nil {

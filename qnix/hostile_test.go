@@ -11,6 +11,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix/nic"
+	"github.com/bywash/bywash/qnix/softnic"
 )
 
 const patience = 20 * time.Second
@@ -25,13 +26,26 @@ type impostor struct {
 	peer   nic.Name
 }
 
+// EnvWhy says why TestMain has found no NIC.
+const EnvWhy = "BYWASH_QNIX_WHY"
+
+func NeedNIC(t testing.TB) {
+	t.Helper()
+	why := os.Getenv(EnvWhy)
+	if why == "" {
+		return
+	}
+	if err := softnic.Supported(); err != nil {
+		t.Skip(err)
+	}
+	t.Fatalf("no NIC: %s", why)
+}
+
 const impostorIncarnation = ^uint64(0)
 
 func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, driver.Instance) {
 	t.Helper()
-	if why := os.Getenv("BYWASH_QNIX_WHY"); strings.Contains(why, "without cgo") {
-		t.Skip(why)
-	}
+	NeedNIC(t)
 	d := qnixDriver{}
 	q, err := d.Query(driver.Hints{Device: os.Getenv(nic.EnvPath), Track: track})
 	if err != nil {

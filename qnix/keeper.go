@@ -98,9 +98,9 @@ func (c *Context) keep() {
 			c.attendAll()
 		case c.failing.Load():
 			c.pause(timer, longestSleep)
-		case c.watching.Load():
+		case c.waits.Watching():
 			c.pause(timer, watchedPause)
-		case others && c.sleepers.Load() == 0:
+		case others && c.waits.Sleepers() == 0:
 			c.pause(timer, polledPause)
 		default:
 			c.sleepAsKeeper(seen)

@@ -236,10 +236,10 @@ func (l *large) Disconnect() error { return l.disconnect() }
 
 // SendWait implements driver.SendWaiter.
 func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	return l.block(ctx, l, p, true)
+	return l.ctx.waits.Block(ctx, &l.life, l, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return l.block(ctx, l, p, false)
+	return l.ctx.waits.Block(ctx, &l.life, l, p, false)
 }

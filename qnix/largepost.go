@@ -9,25 +9,11 @@ import (
 
 // admit checks that a packet can be posted, with so many posted already, and returns the length of its memory.
 func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
-	if l.life.State() != driver.StateUp {
-		return 0, l.life.Failure(op)
+	n, err := l.life.Admit(op, p, l.ctx.props.Capabilities.MaxMessage)
+	if err == nil && posted == transferDepth {
+		err = l.life.Busy()
 	}
-	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.life.Misuse(op, p)
-	}
-	n := p.Len()
-	if limit := l.ctx.props.Capabilities.MaxMessage; n > limit {
-		return 0, l.life.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, limit))
-	}
-	if posted == transferDepth {
-		return 0, l.busy()
-	}
-	return n, nil
-}
-
-func (l *large) busy() error {
-	l.life.Tally.Busy.Add(1)
-	return driver.ErrBusy
+	return n, err
 }
 
 // RecvPost implements driver.Instance.
@@ -42,7 +28,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	}
 	k, ok := l.freeReceive()
 	if !ok {
-		return l.busy()
+		return l.life.Busy()
 	}
 	s := &l.in[k]
 	if err := l.acquire(&s.memory, p, n, k, nic.Write); err != nil {
@@ -54,7 +40,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	s.bell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Receive, l.receives.at+k, &m)) {
 		l.release(&s.memory)
-		return l.busy()
+		return l.life.Busy()
 	}
 	l.kick()
 	s.gen++
@@ -160,18 +146,8 @@ func (l *large) endReceive(k int, err error) {
 
 // RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if l.life.State() == driver.StateClosed {
-			return l.life.Failure("cancel")
-		}
-		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
-	}
-	if !l.life.Enter() {
-		return l.life.Failure("cancel")
+	if posted, err := l.life.EnterCancel(p); !posted {
+		return err
 	}
 	defer l.life.Leave()
 	k := int(p.Driver.Slot)
@@ -218,7 +194,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	if !l.posted(l.ctx.proc.Post(nic.Send, l.sends.at+k, &m)) {
 		l.unclaim(k, before)
 		l.release(&s.memory)
-		return l.busy()
+		return l.life.Busy()
 	}
 	l.launched(k)
 	l.kick()
@@ -260,8 +236,7 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	switch state {
 	case nic.Done:
 		p.N = s.length
-		l.life.Tally.Sent.Add(1)
-		l.life.Tally.BytesSent.Add(uint64(p.N))
+		l.life.Sent(p.N)
 	case nic.Canceled:
 		if err = l.life.Failure("send"); err == nil {
 			err = l.life.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))

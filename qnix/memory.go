@@ -92,17 +92,9 @@ func (m *memory) scatter(p *driver.Packet) {
 }
 
 // collect lists the pieces of a packet. False: there are too many.
-func (m *memory) collect(p *driver.Packet, n int) bool {
-	c := p.Cursor()
-	for m.n = 0; n > 0; m.n++ {
-		if m.n == maxPieces {
-			m.n = 0
-			return false
-		}
-		m.piece[m.n] = c.Next(n)
-		n -= len(m.piece[m.n])
-	}
-	return true
+func (m *memory) collect(p *driver.Packet, n int) (ok bool) {
+	m.n, ok = p.Pieces(m.piece[:], n)
+	return ok
 }
 
 // isCopied tells whether a message of n bytes is copied though its pieces could be translated.

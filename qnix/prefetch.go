@@ -19,21 +19,15 @@ func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 
 func (l *large) prefetch(p *driver.Packet, access nic.Access) error {
-	if !l.life.Enter() {
-		return l.life.Failure("prefetch")
+	if err := l.life.EnterWith("prefetch", p); err != nil {
+		return err
 	}
 	defer l.life.Leave()
-	if l.life.State() != driver.StateUp {
-		return l.life.Failure("prefetch")
-	}
-	if p.Driver.Phase != driver.Idle {
-		return l.life.Misuse("prefetch", p)
-	}
 	var m memory
 	n := p.Len()
 	m.collect(p, n)
 	if err := l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], regcache.Access(access), !l.isCopied(&m, n)); err != nil {
-		return l.busy()
+		return l.life.Busy()
 	}
 	return nil
 }

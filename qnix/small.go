@@ -22,7 +22,7 @@ type small struct {
 	conn
 	window uint32 // of receives
 	ours   uint32 // of sends: what both sides have; set before state is up
-	recvs  driver.PacketQueue
+	recvs  driver.Receives
 	queue  driver.PacketQueue // sends that wait for credit
 
 	// The owner's.
@@ -31,8 +31,7 @@ type small struct {
 	told    uint32 // up to which the peer knows
 	started uint32 // messages sent, ever
 	credits uint32 // credits sent, ever
-	sendBuf *driver.Packet
-	recvBuf *driver.Packet
+	buffer  driver.SendBuffer
 	message nic.Message // to be filled in by posts
 
 	limit     atomic.Uint32 // up to which messages may be sent; written by who drains
@@ -127,7 +126,7 @@ func (s *small) arrives() {
 	s.arrived++
 	s.came.Add(1)
 	if s.life.Arrived() {
-		s.ctx.tellProbers()
+		s.ctx.anyone.Tell()
 	}
 }
 
@@ -248,7 +247,8 @@ func (s *small) waits() bool { return s.stalled.Load() }
 // quiesce implements track.
 func (s *small) quiesce() bool {
 	if s.closed {
-		s.queue, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
+		s.queue = driver.PacketQueue{}
+		s.recvs.Drop()
 		s.stalled.Store(false)
 	}
 	return true
@@ -271,10 +271,10 @@ func (s *small) Disconnect() error { return s.disconnect() }
 
 // SendWait implements driver.SendWaiter.
 func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, true)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, false)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, false)
 }

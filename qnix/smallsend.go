@@ -1,8 +1,6 @@
 package qnix
 
 import (
-	"fmt"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix/nic"
 )
@@ -21,14 +19,8 @@ func (s *small) SendPost(p *driver.Packet) error {
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
-	if n := p.Len(); n > s.longest() {
-		return s.tooLong(n)
+	if _, err := s.buffer.Admit(&s.life, p, s.longest()); err != nil {
+		return err
 	}
 	if s.queue.Empty() {
 		if !s.mayStart() {
@@ -42,21 +34,14 @@ func (s *small) postSend(p *driver.Packet) error {
 	} else {
 		s.settle()
 	}
-	if s.queue.Full() {
-		s.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
+	if err := s.queue.Post(&s.life, p); err != nil {
+		return err
 	}
-	p.Driver.Phase = driver.Posted
-	s.queue.Push(p)
 	s.stalled.Store(true)
 	if s.mayStart() { // credit came meanwhile, or the Command Queue is full
 		s.ctx.attend(&s.conn)
 	}
 	return nil
-}
-
-func (s *small) tooLong(n int) error {
-	return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, s.longest()))
 }
 
 // mayStart tells whether there is credit, and with it a context.
@@ -97,18 +82,14 @@ func (s *small) launch(n int) bool {
 	}
 	s.told = s.posted
 	s.started++
-	s.life.Tally.Sent.Add(1)
-	s.life.Tally.BytesSent.Add(uint64(n))
+	s.life.Sent(n)
 	return true
 }
 
 // push starts what has waited.
 func (s *small) push() {
 	if s.life.State() != driver.StateUp {
-		err := s.life.Failure("send")
-		for !s.queue.Empty() {
-			s.queue.Pop().Driver.Finish(err)
-		}
+		s.queue.Fail(&s.life, "send")
 		s.stalled.Store(false)
 		return
 	}
@@ -138,68 +119,39 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 		return s.life.Over(p, "send")
 	}
 	s.settle()
-	phase := p.Driver.Phase
+	done, err := s.life.Polled("send", p)
 	s.life.Leave()
-	switch phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted:
-		return false, nil
-	}
-	return true, s.life.Misuse("send poll", p)
+	return done, err
 }
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.life.Enter() {
-		return s.life.Failure("send")
+	if err := s.buffer.Enter(&s.life, p); err != nil {
+		return err
 	}
 	defer s.life.Leave()
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
 	if !s.queue.Empty() || !s.mayStart() {
 		s.settle()
 		if !s.queue.Empty() || !s.mayStart() {
-			s.life.Tally.Busy.Add(1)
-			return driver.ErrBusy
+			return s.life.Busy()
 		}
 	}
-	p.Buf = s.region()[dataHead:s.room():s.room()]
-	p.Driver.Phase = driver.BufferOut
-	s.sendBuf = p
+	s.buffer.Lend(p, s.region()[dataHead:s.room()])
 	return nil
 }
 
 // SendBufPost implements driver.BufferSender.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
-	if p != s.sendBuf {
-		return s.life.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
-	}
-	if n > len(p.Buf) || n > s.longest() {
-		return s.tooLong(n)
-	}
-	if !s.life.Enter() {
-		s.sendBuf = nil
-		_, err := s.life.Over(p, "send")
+	buf, send, err := s.buffer.Return(&s.life, p, n, s.longest())
+	if buf == nil {
 		return err
 	}
 	defer s.life.Leave()
-	s.sendBuf, p.Buf = nil, nil
-	switch {
-	case n < 0:
-		p.Driver = driver.PacketState{}
-		return nil
-	case s.life.State() != driver.StateUp:
-		p.Driver = driver.PacketState{}
-		return s.life.Failure("send")
+	if !send {
+		return err
 	}
 	for !s.launch(n) { // the NIC empties the Command Queue without anybody's help
 		if s.life.State() != driver.StateUp {
-			p.Driver = driver.PacketState{}
 			return s.life.Failure("send")
 		}
 		s.kick()

@@ -2,7 +2,6 @@ package qnix
 
 import (
 	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ const (
 	controlMax   = 72
 	controlTag   = 0
 	nonceBytes   = 16
-	macBytes     = sha256.Size
+	macBytes     = driver.ProofSize
 )
 
 type kind uint8
@@ -192,13 +191,9 @@ func (c *call) parse(b []byte) error {
 
 // prove computes what the side in the given role, "dialer" or "listener", says to both calls: whoever does not have
 // the secret cannot, and a proof fits neither the other role nor another connection.
-func prove(secret []byte, role string, dialer, listener *call) (mac [macBytes]byte) {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("bywash qnix " + role))
+func prove(secret []byte, role string, dialer, listener *call) [macBytes]byte {
 	var b [2 * controlMax]byte
-	h.Write(listener.append(dialer.append(b[:0])))
-	h.Sum(mac[:0])
-	return mac
+	return driver.Prove(secret, "bywash qnix "+role, listener.append(dialer.append(b[:0])))
 }
 
 func sameMAC(a, b [macBytes]byte) bool { return hmac.Equal(a[:], b[:]) }

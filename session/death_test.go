@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -175,7 +176,7 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) [
 		if r != nil {
 			_, err = r.Wait(ctx)
 		}
-		time.Sleep(10 * time.Microsecond)
+		runtime.Gosched() // the others shall have their turn
 		return err
 	})
 	// The key travels as a message.
@@ -263,6 +264,7 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 	if err := s.Gate(1).ConnectWait(ctx); err != nil {
 		t.Fatal(err)
 	}
+	// The moment is one of time: it may be one at which nothing moves.
 	time.AfterFunc(after, func() { _ = child.Process.Kill() })
 	errs := traffic(ctx, s, 1, make([]byte, 1<<20))
 	_ = child.Wait()

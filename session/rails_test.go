@@ -27,12 +27,17 @@ func TestLongMessagesShareTheirRails(t *testing.T) {
 	if got := s[0].Gate(1).Explain(); len(got) != 2 || !got[0].Taken || !got[1].Taken {
 		t.Errorf("rails: %+v", got)
 	}
-	var c driver.Counters
-	s[0].Counters(&c)
-	if c.BytesReceived < 40<<20 {
-		t.Errorf("counted %d bytes", c.BytesReceived)
+	if n := received(s[0]); n < 40<<20 {
+		t.Errorf("counted %d bytes", n)
 	}
 	transfer(t, s[0], s[0], 5<<20)
+}
+
+// received is how many bytes have come to a rank.
+func received(s *session.Session) uint64 {
+	var c driver.Counters
+	s.Counters(&c)
+	return c.BytesReceived
 }
 
 // Either rail is lost in the middle of long and short messages, at either end: they come over
@@ -42,9 +47,10 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	if testing.Short() {
 		rounds = 6
 	}
+	const n, size = 12, 6 << 20
 	rng := rand.New(rand.NewPCG(seed(t), 2))
 	for i := range rounds {
-		who, rail, after := i%2, i/2%2, time.Duration(rng.IntN(15_000))*time.Microsecond
+		who, rail, moment := i%2, i/2%2, rng.Uint64N(n*size)
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			s := joinAll(t, 2, twoRails)
 			ctx := deadline(t)
@@ -55,7 +61,6 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			})
 			defer stuck.Stop()
 			transfer(t, s[0], s[1], 1000)
-			const n, size = 12, 6 << 20
 			src := pattern(size, 6)
 			var wg sync.WaitGroup
 			wg.Go(func() {
@@ -67,7 +72,9 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				time.Sleep(after)
+				for start := received(s[1]); received(s[1])-start < moment && ctx.Err() == nil; {
+					time.Sleep(50 * time.Microsecond)
+				}
 				s[who].CloseRail(rail)
 			})
 			for from := range s { // both ways
@@ -85,7 +92,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			transfer(t, s[1], s[0], 3<<20)
 		})
 		if !ok {
-			t.Fatalf("rank %d lost rail %d after %v", who, rail, after)
+			t.Fatalf("rank %d lost rail %d after %d bytes", who, rail, moment)
 		}
 	}
 }

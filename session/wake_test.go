@@ -18,6 +18,7 @@ func TestSleepingReceiverIsWoken(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for i := range rounds {
+				// Nothing tells how deep it sleeps: the pauses bring it to every step on the way.
 				time.Sleep(time.Duration(i%7) * 300 * time.Microsecond)
 				if err := s[0].Gate(1).Send(ctx, 2, nil); err != nil {
 					t.Error(err)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -116,9 +115,9 @@ func parseOptions(m map[string]string) (o options, err error) {
 
 // nic is a queried, unopened NIC.
 type nic struct {
-	props  driver.Properties
-	opts   options
-	opened atomic.Bool
+	props driver.Properties
+	opts  options
+	once  driver.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -182,15 +181,13 @@ func (n *nic) Properties() *driver.Properties { return &n.props }
 
 // Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
-	if n.opened.Swap(true) {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
-	}
-	c, err := openContext(n.props, n.opts, a)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: err}
-	}
-	driver.Opened(c.api)
-	return c.api, nil
+	return n.once.Open(Name, "", func() (driver.Context, error) {
+		c, err := openContext(n.props, n.opts, a)
+		if err != nil {
+			return nil, err
+		}
+		return c.api, nil
+	})
 }
 
 // socketDir finds and, if it is our own, makes the directory for sockets:

@@ -1,8 +1,6 @@
 package shm
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,7 +34,7 @@ const (
 	maxMessage  = 256 // any message is shorter
 
 	nonceBytes = 16
-	macBytes   = sha256.Size
+	macBytes   = driver.ProofSize
 )
 
 type messageKind uint8
@@ -195,17 +193,11 @@ func (m *message) parse(b []byte) error {
 // prove computes what the side in the given role answers to both nonces:
 // whoever does not have the secret cannot, and a proof fits neither the other
 // role nor another connection.
-func prove(secret []byte, role string, hello, challenge *message) (mac [macBytes]byte) {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("bywash shm " + role))
+func prove(secret []byte, role string, hello, challenge *message) [macBytes]byte {
 	var b [24]byte
 	binary.LittleEndian.PutUint64(b[:], hello.from)
 	binary.LittleEndian.PutUint64(b[8:], hello.to)
 	binary.LittleEndian.PutUint32(b[16:], hello.flags)
 	binary.LittleEndian.PutUint32(b[20:], challenge.flags)
-	h.Write(b[:])
-	h.Write(hello.nonce[:])
-	h.Write(challenge.nonce[:])
-	h.Sum(mac[:0])
-	return mac
+	return driver.Prove(secret, "bywash shm "+role, b[:], hello.nonce[:], challenge.nonce[:])
 }

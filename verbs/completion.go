@@ -84,7 +84,7 @@ func (c *Context) drainAll() {
 func (c *Context) deliver(wc *ibv.WC) {
 	var n *conn
 	if wc.Tag > 0 && wc.Tag <= 2*driver.MaxInstances {
-		n = c.conns[(wc.Tag-1)/2].Load()
+		n = c.conns.At((wc.Tag - 1) / 2)
 	}
 	if n == nil { // of a queue pair that is gone
 		if c.shared != nil && eventKind(wc.ID>>32) == eventRecv {

@@ -83,8 +83,8 @@ func (n *conn) notice(e *event) {
 		n.finish(driver.StatePeerClosed, nil)
 		return
 	case e.kind == eventRecv && e.code == codeData:
-		if n.life.Arrived() && n.ctx.anySleepers.Load() > 0 {
-			n.ctx.waiters.Wake(false)
+		if n.life.Arrived() {
+			n.ctx.anyone.Tell()
 		}
 	}
 	n.life.Wake()
@@ -113,7 +113,7 @@ func (n *conn) over() {
 		time.AfterFunc(graceTime, n.life.Wake)
 	}
 	n.life.Ended()
-	n.ctx.waiters.Wake(false)
+	n.ctx.anyone.Wake(false)
 	n.life.Wake()
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -33,22 +32,16 @@ type Context struct {
 	shared   *shared // receives of the small track for all peers; nil: each has its own
 
 	done  completions
-	conns [driver.MaxInstances]atomic.Pointer[conn]
-	ready driver.ReadySet
+	conns driver.Connections[conn]
 
-	sleepers    atomic.Int32 // goroutines that need the completion channel
-	anySleepers atomic.Int32 // of those, the ones in RecvWaitAny
-	waiters     driver.Waiters
-	slept       atomic.Uint64
+	waits  driver.Watch
+	anyone driver.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
-	open    map[*conn]struct{}
-	nextNum uint32
 	cqNeed  int // completions that all queue pairs can cause
 	regions map[*region]struct{}
 	staging driver.Staging
-	retired driver.Counters // of connections that are gone
 	tasks   sync.WaitGroup
 	stop    func()
 }
@@ -77,9 +70,11 @@ func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Context, err error) {
 	c := &Context{
-		props: props, opts: o, stop: func() {},
-		open: make(map[*conn]struct{}), regions: make(map[*region]struct{}),
+		props: props, opts: o, stop: func() {}, regions: make(map[*region]struct{}),
 	}
+	c.waits = driver.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
+	c.anyone.Watch = &c.waits
+	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
 		c.api = largeContext{c}
@@ -198,7 +193,7 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 	if c.closed {
 		return nil, driver.ErrClosed
 	}
-	num, err := c.freeNumber()
+	num, err := c.conns.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +206,7 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 		QPs: n.api.queues(), UserData: n.api.hello().encode(), Prepare: n.prepare, Wake: n.woken,
 	})
 	if err == nil {
-		c.open[n] = struct{}{}
+		c.conns.Open(n)
 		n.made.Store(true)
 		n.endpointChanged() // what it said before
 		err = n.end.Start()
@@ -221,36 +216,18 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 			n.end.Finalize()
 			<-n.end.Done()
 		}
-		delete(c.open, n)
 		c.discard(n)
 		return nil, err
 	}
 	return n, nil
 }
 
-func (c *Context) freeNumber() (uint32, error) {
-	for range driver.MaxInstances {
-		k := c.nextNum
-		c.nextNum = (c.nextNum + 1) % driver.MaxInstances
-		if c.conns[k].Load() == nil {
-			return k, nil
-		}
-		if k > 128 {
-			c.nextNum = 0 // low numbers keep probes short
-		}
-	}
-	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, driver.MaxInstances)
-}
-
 // Counters implements driver.Context.
 func (c *Context) Counters(to *driver.Counters) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	to.Add(&c.retired)
-	for n := range c.open {
-		n.life.Tally.AddTo(to)
-	}
-	to.Waits += c.slept.Load()
+	c.conns.Counters(to)
+	to.Waits += c.anyone.Slept()
 	if c.cache != nil {
 		r := c.cache.Counters()
 		to.RegistrationHits += r.Hits
@@ -272,16 +249,13 @@ func (c *Context) Close() error {
 		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
 	}
 	c.closed = true
-	var all []*conn
-	for n := range c.open {
-		all = append(all, n)
-	}
+	all := c.conns.List()
 	c.mu.Unlock()
 	driver.Closed(c.api)
 	for _, n := range all {
 		n.shut()
 	}
-	c.waiters.Wake(false)
+	c.anyone.Wake(false)
 	c.stop()
 	err := c.release()
 	if err != nil {
@@ -295,7 +269,7 @@ func (c *Context) release() error {
 	// Connections first: they need the pump, the keeper does not mind.
 	for {
 		c.mu.Lock()
-		left := len(c.open)
+		left := c.conns.Len()
 		c.mu.Unlock()
 		if left == 0 {
 			break

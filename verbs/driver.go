@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -247,9 +246,9 @@ func managerNamed(name string) bool {
 
 // nic is a queried, unopened port.
 type nic struct {
-	props  driver.Properties
-	opts   options
-	opened atomic.Bool
+	props driver.Properties
+	opts  options
+	once  driver.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -359,13 +358,11 @@ func (n *nic) Properties() *driver.Properties { return &n.props }
 
 // Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
-	if n.opened.Swap(true) {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%w: opened before; query again", driver.ErrInvalid)}
-	}
-	c, err := openContext(n.props, n.opts, a)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "open", Err: fmt.Errorf("%s: %w", n.props.Device, err)}
-	}
-	driver.Opened(c.api)
-	return c.api, nil
+	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
+		c, err := openContext(n.props, n.opts, a)
+		if err != nil {
+			return nil, err
+		}
+		return c.api, nil
+	})
 }

@@ -18,7 +18,7 @@ func dialing() *small {
 	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}
 	s.inbox = newInbox(8)
 	s.ctx, s.api = c, s
-	s.life.Init(Name, "", 0, &c.ready)
+	s.life.Init(Name, "", 0, &c.conns.Ready)
 	return s
 }
 

@@ -26,7 +26,7 @@ func (c *Context) keep(live context.Context) {
 		}
 		c.mu.Lock()
 		all = all[:0]
-		for n := range c.open {
+		for n := range c.conns.All() {
 			all = append(all, n)
 		}
 		c.mu.Unlock()
@@ -81,7 +81,7 @@ func (c *Context) deviceGone(cause error) {
 	go func() { // the caller may hold what this needs
 		c.mu.Lock()
 		var all []*conn
-		for n := range c.open {
+		for n := range c.conns.All() {
 			all = append(all, n)
 		}
 		c.mu.Unlock()

@@ -12,23 +12,13 @@ import (
 // admit checks that a packet can be posted, with so many posted already, and
 // returns the length of its memory.
 func (l *large) admit(p *driver.Packet, op string, posted *int) (n int, err error) {
-	if l.life.State() != driver.StateUp {
-		return 0, l.life.Failure(op)
-	}
-	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.life.Misuse(op, p)
-	}
-	if n = p.Len(); n > maxMessage {
-		return 0, l.life.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, maxMessage))
-	}
-	if *posted == transferDepth {
-		l.settle()
-		if *posted == transferDepth {
-			l.life.Tally.Busy.Add(1)
-			return 0, driver.ErrBusy
+	n, err = l.life.Admit(op, p, maxMessage)
+	if err == nil && *posted == transferDepth {
+		if l.settle(); *posted == transferDepth {
+			err = l.life.Busy()
 		}
 	}
-	return n, nil
+	return n, err
 }
 
 // RecvPost implements driver.Instance.
@@ -83,36 +73,22 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, "rec
 func (l *large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, "send") }
 
 func (l *large) poll(p *driver.Packet, op string) (bool, error) {
-	if p.Driver.Phase != driver.Done {
-		if !l.life.Enter() {
-			return l.life.Over(p, op)
-		}
-		l.settle()
-		l.life.Leave()
-	}
-	switch p.Driver.Phase {
-	case driver.Done:
+	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
-	case driver.Posted, driver.Canceling:
-		return false, nil
 	}
-	return true, l.life.Misuse(op+" poll", p)
+	if !l.life.Enter() {
+		return l.life.Over(p, op)
+	}
+	l.settle()
+	done, err := l.life.Polled(op, p)
+	l.life.Leave()
+	return done, err
 }
 
 // RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if l.life.State() == driver.StateClosed {
-			return l.life.Failure("cancel")
-		}
-		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
-	}
-	if !l.life.Enter() {
-		return l.life.Failure("cancel")
+	if posted, err := l.life.EnterCancel(p); !posted {
+		return err
 	}
 	defer l.life.Leave()
 	k := p.Driver.Slot
@@ -297,8 +273,7 @@ func (l *large) sent(t *transfer) {
 	l.opPath = ""
 	if t.err == nil {
 		p.N = t.total
-		l.life.Tally.Sent.Add(1)
-		l.life.Tally.BytesSent.Add(uint64(t.length))
+		l.life.Sent(t.length)
 	}
 	p.Driver.Finish(t.err)
 }

@@ -18,23 +18,16 @@ func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 
 func (l *large) prefetch(p *driver.Packet, access regcache.Access) error {
-	if !l.life.Enter() {
-		return l.life.Failure("prefetch")
+	if err := l.life.EnterWith("prefetch", p); err != nil {
+		return err
 	}
 	defer l.life.Leave()
-	if l.life.State() != driver.StateUp {
-		return l.life.Failure("prefetch")
-	}
-	if p.Driver.Phase != driver.Idle {
-		return l.life.Misuse("prefetch", p)
-	}
 	n := p.Len()
 	var m memory
 	m.collect(p, n)
 	copied := n <= bounceSize && !(m.n == 1 && inArena(m.piece[0]))
 	if err := l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], access, !copied); err != nil {
-		l.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
+		return l.life.Busy()
 	}
 	return nil
 }

@@ -19,53 +19,16 @@ func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 
 // probe finds a connection on which a receive succeeds, or fails, at once.
 func (c *Context) probe() *conn {
-	if n := c.takeReady(); n != nil {
+	if n := c.conns.TakeReady(); n != nil {
 		return n
 	}
 	c.drain()
-	return c.takeReady()
-}
-
-func (c *Context) takeReady() *conn {
-	for {
-		k, ok := c.ready.Take()
-		if !ok {
-			return nil
-		}
-		if n := c.conns[k].Load(); n != nil && n.life.Claim() {
-			return n
-		}
-	}
+	return c.conns.TakeReady()
 }
 
 // RecvWaitAny implements driver.Prober.
 func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	for range spins {
-		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
-			return i, err
-		}
-	}
-	c.sleepers.Add(1)
-	defer c.sleepers.Add(-1)
-	c.anySleepers.Add(1)
-	defer c.anySleepers.Add(-1)
-	w := c.waiters.Enter()
-	defer c.waiters.Leave(w)
-	for {
-		c.arm()
-		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
-			return i, err
-		}
-		c.slept.Add(1)
-		select {
-		case <-w.Bell():
-			if c.waiters.Canceled(w) {
-				return nil, driver.ErrCanceled
-			}
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
+	return c.anyone.Wait(ctx, c)
 }
 
 // RecvCancelAny implements driver.Prober.
@@ -73,6 +36,6 @@ func (c smallContext) RecvCancelAny() error {
 	if c.isClosed() {
 		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
 	}
-	c.waiters.Wake(true)
+	c.anyone.Wake(true)
 	return nil
 }

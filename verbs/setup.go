@@ -48,13 +48,13 @@ func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) 
 		c.discard(n)
 		return nil, err
 	}
-	c.conns[num].Store(n)
+	c.conns.Put(num, n)
 	return n, nil
 }
 
 func (c *Context) initConn(n *conn, num uint32, peer string, u driver.URL) {
 	n.ctx, n.num, n.peerInc = c, num, u.Incarnation
-	n.life.Init(Name, peer, num, &c.ready)
+	n.life.Init(Name, peer, num, &c.conns.Ready)
 }
 
 func (c *Context) initSmall(s *small) (err error) {
@@ -169,9 +169,7 @@ func (c *Context) discard(n *conn) {
 	n.closeQueues()
 	c.cqNeed -= n.entries
 	n.api.drop()
-	c.conns[n.num].CompareAndSwap(n, nil)
-	c.ready.Remove(n.num)
-	n.life.Tally.AddTo(&c.retired)
+	c.conns.Remove(n.num, n)
 }
 
 // remove frees a connection that is closed.
@@ -181,7 +179,6 @@ func (c *Context) remove(n *conn) {
 	c.drainAll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, n)
 	c.discard(n)
 }
 

@@ -142,7 +142,7 @@ func TestSharedReceivesServeAll(t *testing.T) {
 	within(t, "all receives are spare", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.open) == 0 && int(b.shared.spare.Load()) == b.shared.total
+		return b.conns.Len() == 0 && int(b.shared.spare.Load()) == b.shared.total
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 // and how many, is the pool's matter.
 type small struct {
 	conn
-	recvs driver.PacketQueue
+	recvs driver.Receives
 	sends driver.PacketQueue // that wait for credit or room
 
 	mem    *slab // this connection's buffers
@@ -34,16 +34,14 @@ type small struct {
 	gotHead uint32    // messages received, ever
 	gotTail uint32    // messages that came, ever
 
-	sendSlot   uint32 // the next send buffer
-	slotsOut   int    // send buffers that the device has
-	sentCount  uint32 // messages sent, ever
-	limit      uint32 // up to which they may be
-	told       uint32 // what the peer was told
-	toldAt     uint32 // gotHead then
-	grant      uint32 // what it can be told
-	sendBuf    *driver.Packet
-	recvBuf    *driver.Packet
-	recvBufMsg message
+	sendSlot  uint32 // the next send buffer
+	slotsOut  int    // send buffers that the device has
+	sentCount uint32 // messages sent, ever
+	limit     uint32 // up to which they may be
+	told      uint32 // what the peer was told
+	toldAt    uint32 // gotHead then
+	grant     uint32 // what it can be told
+	buffer    driver.SendBuffer
 }
 
 // message is one that lies in a receive buffer.
@@ -206,7 +204,8 @@ func (s *small) unbind() {}
 
 // drop implements track.
 func (s *small) drop() {
-	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
+	s.sends = driver.PacketQueue{}
+	s.recvs.Drop()
 	s.mem.close()
 	if s.joined {
 		s.surrender()
@@ -252,10 +251,10 @@ func (s *small) Disconnect() error {
 
 // SendWait implements driver.SendWaiter.
 func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, true)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.block(ctx, s, p, false)
+	return s.ctx.waits.Block(ctx, &s.life, s, p, false)
 }

@@ -1,10 +1,6 @@
 package verbs
 
-import (
-	"fmt"
-
-	"github.com/bywash/bywash/driver"
-)
+import "github.com/bywash/bywash/driver"
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
@@ -17,14 +13,8 @@ func (s *small) SendPost(p *driver.Packet) error {
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
-	if n := p.Len(); n > s.ctx.opts.buffer || n > int(s.theirs.buffer) {
-		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(s.ctx.opts.buffer, int(s.theirs.buffer))))
+	if _, err := s.buffer.Admit(&s.life, p, s.longest()); err != nil {
+		return err
 	}
 	if s.sends.Empty() {
 		if !s.mayStart() {
@@ -39,14 +29,11 @@ func (s *small) postSend(p *driver.Packet) error {
 	} else {
 		s.settle()
 	}
-	if s.sends.Full() {
-		s.life.Tally.Busy.Add(1)
-		return driver.ErrBusy
-	}
-	p.Driver.Phase = driver.Posted
-	s.sends.Push(p)
-	return nil
+	return s.sends.Post(&s.life, p)
 }
+
+// longest is the longest message that both sides can.
+func (s *small) longest() int { return min(s.ctx.opts.buffer, int(s.theirs.buffer)) }
 
 // mayStart tells whether there is credit, room in the queue, and a buffer.
 func (s *small) mayStart() bool {
@@ -96,17 +83,13 @@ func (s *small) sendSlotFilled(n int) {
 func (s *small) count(n int) {
 	s.sentCount++
 	s.opPath = ""
-	s.life.Tally.Sent.Add(1)
-	s.life.Tally.BytesSent.Add(uint64(n))
+	s.life.Sent(n)
 }
 
 // push starts what has waited.
 func (s *small) push() {
 	if s.life.State() != driver.StateUp {
-		err := s.life.Failure("send")
-		for !s.sends.Empty() {
-			s.sends.Pop().Driver.Finish(err)
-		}
+		s.sends.Fail(&s.life, "send")
 		return
 	}
 	posted := false
@@ -131,66 +114,37 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if s.life.State() != driver.StateUp {
 		s.push()
 	}
+	done, err := s.life.Polled("send", p)
 	s.life.Leave()
-	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted:
-		return false, nil
-	}
-	return true, s.life.Misuse("send poll", p)
+	return done, err
 }
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.life.Enter() {
-		return s.life.Failure("send")
+	if err := s.buffer.Enter(&s.life, p); err != nil {
+		return err
 	}
 	defer s.life.Leave()
-	if s.life.State() != driver.StateUp {
-		return s.life.Failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.life.Misuse("send", p)
-	}
 	if !s.sends.Empty() || !s.mayStart() {
 		s.settle()
 		if !s.sends.Empty() || !s.mayStart() {
-			s.life.Tally.Busy.Add(1)
-			return driver.ErrBusy
+			return s.life.Busy()
 		}
 	}
-	p.Buf = s.takeSlot()
-	p.Driver.Phase = driver.BufferOut
-	s.sendBuf = p
+	s.buffer.Lend(p, s.takeSlot())
 	return nil
 }
 
 // SendBufPost implements driver.BufferSender.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
-	if p != s.sendBuf {
-		return s.life.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
-	}
-	if n > len(p.Buf) || n > int(s.theirs.buffer) {
-		return s.life.Fault("send", fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, min(len(p.Buf), int(s.theirs.buffer))))
-	}
-	if !s.life.Enter() {
-		s.sendBuf = nil
-		_, err := s.life.Over(p, "send")
+	buf, send, err := s.buffer.Return(&s.life, p, n, int(s.theirs.buffer))
+	if buf == nil {
 		return err
 	}
 	defer s.life.Leave()
-	buf := p.Buf
-	s.sendBuf, p.Buf = nil, nil
-	switch {
-	case n < 0:
+	if !send {
 		s.slotsOut--
-		p.Driver = driver.PacketState{}
-		return nil
-	case s.life.State() != driver.StateUp:
-		s.slotsOut--
-		p.Driver = driver.PacketState{}
-		return s.life.Failure("send")
+		return err
 	}
 	if n <= inlineSize {
 		s.slotsOut--

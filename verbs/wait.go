@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-
-	"github.com/bywash/bywash/driver"
 )
 
 // How nobody sleeps through a completion.
@@ -50,7 +48,7 @@ func (c *Context) pump() {
 		q := &c.done
 		q.mustLock()
 		q.armed = false
-		if c.sleepers.Load() > 0 && q.dead == nil {
+		if c.waits.Sleepers() > 0 && q.dead == nil {
 			if err := q.cq.ReqNotify(false); err == nil {
 				q.armed = true
 			}
@@ -65,40 +63,17 @@ func (c *Context) pump() {
 // less than what sleeping and waking cost.
 const spins = 200
 
-// poller polls for one packet.
-type poller interface {
-	SendPoll(*driver.Packet) (bool, error)
-	RecvPoll(*driver.Packet) (bool, error)
-}
+// completionWaits is the completion channel as what waits sleep on: the pump watches, and no waiter.
+type completionWaits struct{ c *Context }
 
-func pollFor(i poller, p *driver.Packet, sending bool) (bool, error) {
-	if sending {
-		return i.SendPoll(p)
-	}
-	return i.RecvPoll(p)
-}
+// Arm implements driver.Watched.
+func (w completionWaits) Arm() uint32 { w.c.arm(); return 0 }
 
-// block polls for p until it is done, and sleeps in between.
-func (n *conn) block(ctx context.Context, i poller, p *driver.Packet, sending bool) error {
-	for range spins {
-		if done, err := pollFor(i, p, sending); done {
-			return err
-		}
-	}
-	n.ctx.sleepers.Add(1)
-	defer n.ctx.sleepers.Add(-1)
-	bell := n.life.Sleep()
-	defer n.life.Awake()
-	for {
-		n.ctx.arm()
-		if done, err := pollFor(i, p, sending); done {
-			return err
-		}
-		n.life.Tally.Slept.Add(1)
-		select {
-		case <-bell:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
+// Sleep implements driver.Watched: never called.
+func (completionWaits) Sleep(uint32, bool) {}
+
+// Wake implements driver.Watched: nobody is in Sleep.
+func (completionWaits) Wake() {}
+
+// Call implements driver.Watched: the pump always watches.
+func (completionWaits) Call() {}

@@ -25,7 +25,7 @@ func pair(t *testing.T, seed uint64, w weather) (s *sim, x, y *simConn) {
 // pass lets time pass.
 func (s *sim) pass(d Time) {
 	at := s.now + d
-	s.push(simEvent{at: at, to: s.hosts[0]})
+	s.push(&simEvent{at: at, to: s.hosts[0]})
 	s.run(at+1e9, func() bool { return s.now >= at })
 }
 

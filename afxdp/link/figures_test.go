@@ -69,7 +69,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		}
 	}
 	until := func(at Time) {
-		s.push(simEvent{at: at, to: s.hosts[0]})
+		s.push(&simEvent{at: at, to: s.hosts[0]})
 		s.run(at+1e9, func() bool { return s.now >= at })
 	}
 	early := flows

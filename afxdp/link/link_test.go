@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"time"
@@ -79,6 +80,8 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 	if testing.Short() {
 		n = max(n/25, 2)
 	}
+	percent := debug.SetGCPercent(800) // the heap is small, and a quarter of the time went into its collection
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	parts := runtime.GOMAXPROCS(0)
 	for part := range parts {
 		t.Run(fmt.Sprintf("part %d of %d", part+1, parts), func(t *testing.T) {

@@ -53,18 +53,18 @@ type simEvent struct {
 	b    []byte // nil: poll the host
 }
 
-type simQueue []simEvent
+type simQueue []*simEvent
 
 func (q simQueue) Len() int { return len(q) }
 func (q simQueue) Less(i, j int) bool {
 	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
 }
 func (q simQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *simQueue) Push(x any)   { *q = append(*q, x.(simEvent)) }
+func (q *simQueue) Push(x any)   { *q = append(*q, x.(*simEvent)) }
 func (q *simQueue) Pop() any {
 	n := len(*q) - 1
 	x := (*q)[n]
-	(*q)[n] = simEvent{}
+	(*q)[n] = nil
 	*q = (*q)[:n]
 	return x
 }
@@ -96,7 +96,7 @@ func (s *sim) fail(format string, args ...any) {
 	s.t.Fatalf("seed %d at %v: %s\n(replay: BYWASH_SEED=%d)", s.seed, time.Duration(s.now), fmt.Sprintf(format, args...), s.seed)
 }
 
-func (s *sim) push(ev simEvent) {
+func (s *sim) push(ev *simEvent) {
 	s.seq++
 	ev.seq = s.seq
 	heap.Push(&s.queue, ev)
@@ -287,14 +287,14 @@ func (s *sim) carry(from, to int, p []byte) {
 				b = append(b, byte(k))
 			}
 		}
-		s.push(simEvent{at: at, to: s.hosts[to], from: from, b: b})
+		s.push(&simEvent{at: at, to: s.hosts[to], from: from, b: b})
 	}
 }
 
 func (h *simHost) poll(at Time) {
 	if h.pollAt == 0 || at < h.pollAt {
 		h.pollAt = at
-		h.s.push(simEvent{at: at, to: h})
+		h.s.push(&simEvent{at: at, to: h})
 	}
 }
 
@@ -311,7 +311,7 @@ func (s *sim) run(limit Time, f func() bool) {
 			}
 			s.fail("not done by %v: %s", time.Duration(limit), s.state())
 		}
-		ev := heap.Pop(&s.queue).(simEvent)
+		ev := heap.Pop(&s.queue).(*simEvent)
 		h := ev.to
 		if w := &s.w; h.n == 1 && w.stallFor > 0 && ev.at >= w.stallAt && ev.at < w.stallAt+w.stallFor {
 			if ev.b == nil && h.pollAt == ev.at {
@@ -337,7 +337,7 @@ func (s *sim) run(limit Time, f func() bool) {
 	}
 }
 
-func (h *simHost) receive(ev simEvent) {
+func (h *simHost) receive(ev *simEvent) {
 	s := h.s
 	h.arrive = uint64(ev.from)
 	if h.warp != nil {

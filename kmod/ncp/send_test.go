@@ -24,7 +24,11 @@ func (p *process) memory(t testing.TB, n int, a ncp.Access) ([]byte, uint32) {
 
 // onOneAndTwo runs a test with both processes on one NIC, and on two.
 func onOneAndTwo(t *testing.T, f func(t *testing.T, c *cluster, a, b *process)) {
-	for nics := 1; nics <= 2; nics++ {
+	on(t, []int{1, 2}, f)
+}
+
+func on(t *testing.T, counts []int, f func(t *testing.T, c *cluster, a, b *process)) {
+	for _, nics := range counts {
 		t.Run(fmt.Sprintf("nics=%d", nics), func(t *testing.T) {
 			c, a, b := pair(t, nics, limits)
 			f(t, c, a, b)

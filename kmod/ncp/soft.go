@@ -23,6 +23,9 @@ import (
 // it. All methods but Close may be called from any goroutine.
 type Soft struct{ s *C.struct_soft }
 
+// SoftSupported is nil, or why this program has no NIC in user space: errors.ErrUnsupported, without cgo.
+func SoftSupported() error { return nil }
+
 // NewSoft makes the NICs. They do nothing before Run.
 func NewSoft(c SoftConfig) (*Soft, error) {
 	if len(c.NICs) == 0 {

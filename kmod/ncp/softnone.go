@@ -25,6 +25,8 @@ const (
 
 var errNone = fmt.Errorf("%w: this program was built without cgo (CGO_ENABLED=1 and a C compiler are needed)", errors.ErrUnsupported)
 
+func SoftSupported() error { return errNone }
+
 func NewSoft(SoftConfig) (*Soft, error)      { return nil, errNone }
 func SoftLayout(register, info []byte) error { return errNone }
 

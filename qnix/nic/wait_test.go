@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,6 +110,22 @@ func TestWaitTimesOut(t *testing.T) {
 	}
 }
 
+// until waits, without a pause, for what no event tells.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// waiting waits until n goroutines are past the polls of their Waits.
+func waiting(t *testing.T, p *Process, n int32) {
+	t.Helper()
+	until(t, "goroutines wait", func() bool { return p.waiters.Load() == n })
+}
+
 // Wake reaches every wait, at whatever point it is.
 func TestWakeIsNotLost(t *testing.T) {
 	for _, old := range []bool{false, true} {
@@ -118,20 +135,16 @@ func TestWakeIsNotLost(t *testing.T) {
 		}
 		p := register(t, newFake(t), Config{})
 		for range 300 {
-			var woken atomic.Int32
 			var wg sync.WaitGroup
 			for range 2 {
 				wg.Go(func() {
 					if err := p.Wait(p.RingTail(), -1); err != nil {
 						t.Error(err)
 					}
-					woken.Add(1)
 				})
 			}
-			for woken.Load() < 2 { // those that had not begun need another
-				p.Wake()
-				time.Sleep(time.Microsecond)
-			}
+			waiting(t, p, 2) // asleep, or on the way to it
+			p.Wake()
 			wg.Wait()
 		}
 	}
@@ -152,9 +165,7 @@ func TestHangUpEndsEverythingAtOnce(t *testing.T) {
 			}
 		}()
 	}
-	for p.waiters.Load() < 3 {
-		time.Sleep(time.Millisecond)
-	}
+	waiting(t, p, 3)
 	f.hangUp()
 	for range 3 {
 		if err := <-waits; !errors.Is(err, ErrGone) {
@@ -190,9 +201,10 @@ func TestStatusGoneEndsWaits(t *testing.T) {
 // Calls that come too late, or at the same time, neither fault nor hang.
 func TestDeregisterUnderWay(t *testing.T) {
 	f := newFake(t)
-	for range 20 {
+	for round := range int32(20) {
 		p := register(t, f, Config{Sends: 2, Receives: 2})
 		var wg sync.WaitGroup
+		var calls atomic.Int32
 		for i := range 2 {
 			wg.Go(func() {
 				var seen uint32
@@ -202,6 +214,7 @@ func TestDeregisterUnderWay(t *testing.T) {
 					p.Rung(&seen)
 					p.SendDoorbell(i)
 					p.SendRegion(i)[0] = 1
+					calls.Add(1)
 					if errors.Is(err, ErrClosed) {
 						return
 					}
@@ -212,7 +225,8 @@ func TestDeregisterUnderWay(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Millisecond)
+		waiting(t, p, 2)
+		until(t, "calls are under way", func() bool { return calls.Load() > 10*round })
 		if err := p.Deregister(); err != nil {
 			t.Error(err)
 		}

@@ -34,5 +34,5 @@
 // passes must be sealed so that it cannot vanish, and it holds at most its share of the process table.
 // It can take the NIC's time as others do. README.md beside this file lists the promises with their tests.
 //
-// Without cgo there is no softnic: Start says so.
+// Without cgo there is no softnic: [Supported] and Start say so.
 package softnic

@@ -78,7 +78,8 @@ func TestKilledProcessIsGone(t *testing.T) {
 		}
 		kick(t, p, p.Post(nic.Receive, 0, &long))
 		kick(t, p, p.ReceiveShort(1, name("sender"), 9, 8)) // nothing comes
-		time.Sleep(time.Duration(round) * 300 * time.Microsecond)
+		moment := bytesReceived(t, p) + uint64(round*len(mem)/10)
+		until(t, "the second is under way", func() bool { return bytesReceived(t, p) >= moment })
 		c.kill()
 		// Unknown, if the NIC learnt of the death before it read the command.
 		if st, _ := received(t, p, 1); st != nic.Gone && st != nic.Unknown {
@@ -94,6 +95,15 @@ func TestKilledProcessIsGone(t *testing.T) {
 	}
 	n := open(t, s.Sockets()[0])
 	until(t, "one process", func() bool { x, err := n.Statistics(); return err == nil && x.Processes == 1 })
+}
+
+func bytesReceived(t *testing.T, p *nic.Process) uint64 {
+	t.Helper()
+	s, err := p.Statistics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.BytesReceived
 }
 
 func TestKilledSoftnicIsGoneAtOnce(t *testing.T) {
@@ -224,7 +234,18 @@ func TestGroupOfHandles(t *testing.T) {
 	for _, p := range ps[1:] {
 		kick(t, p, p.Barrier(0, name("g"), n))
 	}
-	time.Sleep(20 * time.Millisecond)
+	// Messages that are posted after them go to that one and back: the NICs have read the barriers.
+	for i, p := range ps[1:] {
+		me := name(fmt.Sprint("p", i+1))
+		kick(t, p, p.ReceiveShort(0, name("p0"), 1, 8))
+		kick(t, ps[0], ps[0].ReceiveShort(0, me, 1, 8))
+		kick(t, p, p.SendShort(1, name("p0"), 1, 8))
+		received(t, ps[0], 0)
+		kick(t, ps[0], ps[0].SendShort(0, me, 1, 8))
+		received(t, p, 0)
+		sent(t, p, 1)
+		sent(t, ps[0], 0)
+	}
 	for i, p := range ps[1:] {
 		if st, _ := p.SendDoorbell(0); st != nic.Pending {
 			t.Errorf("barrier of %d without the first: %v", i+1, st)

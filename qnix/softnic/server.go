@@ -46,6 +46,15 @@ type served struct {
 	byUser map[int]int
 }
 
+// Supported is nil, or why there is no softnic in this program, and none that it starts of itself:
+// errors.ErrUnsupported, if it was built without cgo.
+func Supported() error {
+	if err := ncp.SoftSupported(); err != nil {
+		return fmt.Errorf("softnic: %w", err)
+	}
+	return nil
+}
+
 // Start starts a softnic in this process. It returns when programs can connect.
 // Errors name the remedy; ErrRunning if one runs at a socket.
 func Start(c Config) (*Server, error) {

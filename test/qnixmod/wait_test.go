@@ -2,7 +2,7 @@ package qnixmod
 
 import (
 	"fmt"
-	"os"
+	"runtime"
 	"testing"
 	"time"
 	"unsafe"
@@ -98,10 +98,9 @@ func checkWoken(t *testing.T, a, b *process, event int, wait func(*process, int,
 	if err != nil {
 		t.Fatal(err)
 	}
-	woken := make(chan error, 1)
-	go func() { woken <- wait(b, event, seen) }()
-	if i%2 == 0 {
-		time.Sleep(time.Millisecond) // both orders happen: it sleeps already, or not yet
+	woken, sleeps := waiter(func() error { return wait(b, event, seen) })
+	if i%2 == 0 { // both orders happen: it sleeps already, or not yet
+		sleeps(t)
 	}
 	if err := a.transfer(cmdSendShort, 0, sendContext{Process: b.reg.Name, Flags: flagDoorbell, Len: 8}); err != nil {
 		t.Fatal(err)
@@ -116,11 +115,8 @@ func checkWoken(t *testing.T, a, b *process, event int, wait func(*process, int,
 func TestEndWakesTheWaiter(t *testing.T) {
 	load(t, "nics=1")
 	p := mustRegister(t, 0, small("p"))
-	woken := make(chan error, 1)
-	go func() { woken <- p.wait(waitArg{TimeoutNs: -1}) }()
-	for !asleep(t) {
-		time.Sleep(time.Millisecond)
-	}
+	woken, sleeps := waiter(func() error { return p.wait(waitArg{TimeoutNs: -1}) })
+	sleeps(t)
 	if err := ioctl(p.fd, iocDeregister, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -129,20 +125,31 @@ func TestEndWakesTheWaiter(t *testing.T) {
 	}
 }
 
-// asleep says whether a thread of ours sleeps in the module.
-func asleep(t *testing.T) bool {
-	t.Helper()
-	tasks, err := os.ReadDir("/proc/self/task")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, task := range tasks {
-		text, _ := readFile(fmt.Sprintf("/proc/self/task/%s/syscall", task.Name()))
-		var number, fd, request uintptr
-		fmt.Sscanf(text, "%d %v %v", &number, &fd, &request)
-		if number == unix.SYS_IOCTL && request == iocWait {
-			return true
+// waiter calls wait on a thread of its own, whose error woken gives; sleeps waits until that thread sleeps in a system
+// call, or has been woken.
+func waiter(wait func() error) (woken <-chan error, sleeps func(*testing.T)) {
+	thread, result := make(chan int, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		thread <- unix.Gettid()
+		result <- wait()
+	}()
+	return result, func(t *testing.T) {
+		t.Helper()
+		file := fmt.Sprintf("/proc/self/task/%d/syscall", <-thread)
+		for deadline := time.Now().Add(time.Minute); len(result) == 0 && !asleep(file); time.Sleep(100 * time.Microsecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("the waiter does not sleep")
+			}
 		}
 	}
-	return false
+}
+
+// asleep says whether a thread sleeps in a system call, but for that in which Go's scheduler parks it.
+func asleep(file string) bool {
+	text, _ := readFile(file)
+	var number int
+	_, err := fmt.Sscan(text, &number)
+	return err == nil && number >= 0 && number != unix.SYS_FUTEX // "running" is no number; -1: in none
 }

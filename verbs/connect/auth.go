@@ -28,7 +28,7 @@ const (
 
 	frameHead  = 8
 	nonceBytes = 16
-	macBytes   = sha256.Size
+	macBytes   = driver.ProofSize
 	sealBytes  = 16
 
 	// maxFrame is the longest frame.
@@ -150,17 +150,11 @@ type handshake struct {
 // proof computes what the side in the given role answers to both nonces. Who
 // does not have the secret cannot, and it fits neither the other role, nor another link,
 // nor another manager.
-func (h *handshake) proof(role string) (mac [macBytes]byte) {
-	m := hmac.New(sha256.New, h.secret)
-	m.Write([]byte("bywash connect " + h.manager + " " + role))
+func (h *handshake) proof(role string) [macBytes]byte {
 	var b [16]byte
 	binary.LittleEndian.PutUint64(b[:], h.hello.from)
 	binary.LittleEndian.PutUint64(b[8:], h.hello.to)
-	m.Write(b[:])
-	m.Write(h.hello.nonce[:])
-	m.Write(h.chal.nonce[:])
-	m.Sum(mac[:0])
-	return mac
+	return driver.Prove(h.secret, "bywash connect "+h.manager+" "+role, b[:], h.hello.nonce[:], h.chal.nonce[:])
 }
 
 // dial begins as the dialer.
@@ -233,12 +227,7 @@ type seal struct {
 // newSeal makes a key that only who has the secret can, from what only this
 // link has.
 func newSeal(secret []byte, link [macBytes]byte) *seal {
-	s := &seal{}
-	m := hmac.New(sha256.New, secret)
-	m.Write([]byte("bywash connect seal"))
-	m.Write(link[:])
-	m.Sum(s.key[:0])
-	return s
+	return &seal{key: driver.Prove(secret, "bywash connect seal", link[:])}
 }
 
 func (s *seal) next(payload []byte) {
