@@ -238,7 +238,7 @@ func TestRanksSurviveTheDeathOfANIC(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(seed(t), 4))
 	for i := range rounds {
-		first, moment := i%2, rng.Uint64N(32 << 20)
+		first, moment := i%2, rng.Uint64N(32<<20)
 		ok := t.Run(fmt.Sprintf("NIC %d", first), func(t *testing.T) { nicDeath(t, first, moment) })
 		if !ok {
 			t.Fatalf("NIC %d was killed after %d bytes", first, moment)
