@@ -33,7 +33,7 @@ dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go'
 # State machines, C, and what starts machines: there is nothing in them for the race detector.
 ONE_GOROUTINE := /(afxdp/link|kmod/ncp|hack/.*|test/.*|session/rdv|session/match|session/header)$$
 # What starts machines.
-MACHINES := ./hack/vm ./test/rdma ./test/qnixmod
+MACHINES := ./hack/vm ./test/rdma ./test/qnixmod ./test/qnix
 
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
 VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
@@ -41,11 +41,11 @@ vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' 
 ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
 eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
 	$(TESTFLAGS) -short -run '$(ETH_TESTS)' ./afxdp
-# The kernel module's, which hack/kmod has built for the kernel.
+# The kernel module's, which hack/kmod has built for the kernel, and the driver's on two NICs of the module.
 # Without those that start machines themselves, or run in two.
 KMOD_HOST := ^Test(ModuleBuilds|TwoMachines|BetweenMachines)
 kmod_group = 'kmod-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/$(1)/qnix.ko --' \
-	$(TESTFLAGS) -short -skip '$(KMOD_HOST)' ./test/qnixmod
+	$(TESTFLAGS) -short -skip '$(KMOD_HOST)' ./test/qnixmod ./qnix
 vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1)) -- \
 	$(call kmod_group,6.1,$(1)) -- $(call kmod_group,6.12,$(1))
 
@@ -135,7 +135,8 @@ bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix so
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -timeout 20m -- hack/bench-vm
 	@hack/kmod 6.1
-	@go test -exec '$(CURDIR)/bin/vm -timeout 20m -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/6.1/qnix.ko --' -run '^$$' -bench . ./test/qnixmod
+	@go test -exec '$(CURDIR)/bin/vm -timeout 20m -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/6.1/qnix.ko --' -run '^$$' -bench . -benchtime 1x -timeout 20m ./test/qnixmod
+	@bin/vm -timeout 10m -modules '$(CURDIR)/bin/kmod/6.1/qnix.ko' -- bin/bywash perf -d qnix,unix -t lat,bw,barrier,bcast $(PERF_FLAGS)
 
 shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@hack/deps --for vm

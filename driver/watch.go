@@ -34,6 +34,7 @@ type Watch struct {
 
 	sleepers atomic.Int32
 	watching atomic.Bool
+	relied   atomic.Bool
 }
 
 // Sleepers is how many goroutines are in waits, or just before.
@@ -41,6 +42,9 @@ func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
 
 // Watching tells whether one of them watches the device.
 func (w *Watch) Watching() bool { return w.watching.Load() }
+
+// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else sleeps.
+func (w *Watch) Rely(on bool) { w.relied.Store(on) }
 
 // wait is one wait under way.
 type wait struct {
@@ -85,7 +89,7 @@ func (x *wait) end() {
 	}
 	x.inKernel.Store(false)
 	x.w.watching.Store(false)
-	if x.w.sleepers.Load() > 1 {
+	if x.w.sleepers.Load() > 1 || x.w.relied.Load() {
 		x.w.Device.Call()
 	}
 }

@@ -158,6 +158,25 @@ func TestOneWaiterWatchesAndAllAreWoken(t *testing.T) {
 	}
 }
 
+func TestWhoIsReliedOnTellsOfHisEnd(t *testing.T) {
+	for _, relied := range []bool{false, true} {
+		d := newDevice()
+		w := &driver.Watch{Device: d}
+		w.Rely(relied)
+		r := newReceiver(t)
+		wait := block(context.Background(), w, r)
+		until(t, "it sleeps in the kernel", func() bool { return d.asleep.Load() == 1 })
+		r.tokens.Add(1)
+		w.Wake(r.life)
+		if err := finished(t, wait); err != nil {
+			t.Error(err)
+		}
+		if called := d.calls.Load() > 0; called != relied {
+			t.Errorf("relied %v, called %v", relied, called)
+		}
+	}
+}
+
 // Events and wakes come at every point of a wait.
 func TestNoEventIsSleptThrough(t *testing.T) {
 	d := newDevice()

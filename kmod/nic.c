@@ -11,6 +11,7 @@
 #include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
+#include <linux/sched/stat.h>
 #include <linux/slab.h>
 
 #include "host.h"
@@ -160,20 +161,34 @@ static void qnix_wake_all(unsigned long *todo)
 		qnix_nic_wake(qnix_nics[i]);
 }
 
-/* A batch of the thread's, which waits for the lock. True: there was something to do. */
+/* A batch of the thread's, with the lock, which it gives back. True: there was something to do. */
 static bool qnix_thread_batch(struct qnix_nic *nic)
 {
 	DECLARE_BITMAP(todo, QNIX_MAX_NICS);
 	unsigned int left;
 
 	bitmap_zero(todo, QNIX_MAX_NICS);
-	qnix_nic_lock(nic);
 	nic->runs_thread++;
 	left = qnix_nic_steps(nic, QNIX_BUDGET, todo);
 	qnix_nic_unlock(nic);
 	qnix_wake_all(todo);
-	cond_resched();
 	return left < QNIX_BUDGET;
+}
+
+/* Batches until there is nothing to do. True: there was something. */
+static bool qnix_thread_work(struct qnix_nic *nic)
+{
+	bool worked = false;
+
+	qnix_nic_lock(nic);
+	while (qnix_thread_batch(nic)) {
+		worked = true;
+		cond_resched();
+		if (kthread_should_stop())
+			break;
+		qnix_nic_lock(nic);
+	}
+	return worked;
 }
 
 static void qnix_thread_tell(struct qnix_nic *nic, bool need)
@@ -183,15 +198,30 @@ static void qnix_thread_tell(struct qnix_nic *nic, bool need)
 	qnix_nic_unlock(nic);
 }
 
-/* Looks for work until @window after the last: commands without a doorbell. True: some. */
+/*
+ * A processor that somebody else wants is his: a process that spins for its
+ * doorbell would wait for the end of a time slice of ours, while it can run the
+ * NIC itself.
+ */
+static bool qnix_thread_may_poll(void)
+{
+	return single_task_running() && !need_resched() && !kthread_should_stop();
+}
+
+/*
+ * Looks for work until @window after the last: commands without a doorbell. True:
+ * some. While processes rely on that it neither reschedules nor sleeps for the lock.
+ */
 static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 {
 	u64 end = ktime_get_ns() + window;
 	bool found = false;
 
+	if (!qnix_thread_may_poll())
+		return false;
 	qnix_thread_tell(nic, false);
-	while (ktime_get_ns() < end && !kthread_should_stop()) {
-		if (qnix_thread_batch(nic)) {
+	while (ktime_get_ns() < end && qnix_thread_may_poll()) {
+		if (mutex_trylock(&nic->lock) && qnix_thread_batch(nic)) {
 			found = true;
 			end = ktime_get_ns() + window;
 		} else {
@@ -236,17 +266,14 @@ static int qnix_nic_thread(void *data)
 
 	while (!kthread_should_stop()) {
 		u64 most = READ_ONCE(qnix_params.poll_us) * NSEC_PER_USEC;
-		bool worked = false;
+		bool worked = qnix_thread_work(nic);
 
-		while (qnix_thread_batch(nic) && !kthread_should_stop())
-			worked = true;
 		if (worked && ktime_get_ns() - slept < most)
 			window = min_t(u64, most, 2 * window + NSEC_PER_USEC);
 		window = min(window, most);
 		if (window && !qnix_thread_poll(nic, window))
 			window /= 2;
-		while (qnix_thread_batch(nic) && !kthread_should_stop())
-			;
+		qnix_thread_work(nic);
 		slept = ktime_get_ns();
 		qnix_thread_sleep(nic);
 	}

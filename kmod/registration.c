@@ -99,8 +99,10 @@ static void qnix_registration_end(struct qnix_registration *reg)
 	if (!qnix_registration_delete(reg))
 		return;
 	/*
-	 * Steps 3 and 4, the mappings: the process may be looking at them. They
-	 * stay, without a NIC behind them and with this told, until it unmaps them.
+	 * Steps 3 and 4, the mappings, are the process's: to unmap them here would
+	 * pull memory from under its other threads, and the next mmap could be
+	 * given the place that they go on writing to. They stay, without a NIC behind
+	 * them, with this told, and charged, until it unmaps them or ends.
 	 */
 	smp_store_release(&status->gone, 1);
 	qnix_translations_end(reg);

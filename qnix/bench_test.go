@@ -41,7 +41,7 @@ func openFor(bm *testing.B, h driver.Hints) driver.Context {
 	if err != nil {
 		bm.Fatal(err)
 	}
-	h.Device = lab
+	h.Device = lab.nic
 	n, err := d.Query(h)
 	if err != nil {
 		bm.Fatal(err)

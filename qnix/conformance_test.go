@@ -2,53 +2,25 @@ package qnix_test
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
+	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
 	"github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
-	"github.com/bywash/bywash/qnix/softnic"
 )
-
-// lab is the NIC that the tests run on: what nic.EnvPath names, as in virtual machines the module's, or a softnic of their own.
-var lab string
-
-func TestMain(m *testing.M) {
-	softnic.RunIfStarted()
-	lab = os.Getenv(nic.EnvPath)
-	if lab != "" {
-		drivertest.Main(m)
-		return
-	}
-	dir, err := os.MkdirTemp("", "qnix-*")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	lab = filepath.Join(dir, "nic.sock")
-	os.Setenv(nic.EnvPath, lab)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{lab}, Idle: time.Minute}); err != nil {
-		os.Setenv(qnix.EnvWhy, err.Error())
-	}
-	cancel()
-	drivertest.Main(m)
-}
 
 func config(t *testing.T, track driver.Track) drivertest.Config {
 	qnix.NeedNIC(t)
-	c := drivertest.Config{Driver: "qnix", Hints: driver.Hints{Track: track, Device: lab}, Deaths: 40}
-	if strings.HasPrefix(lab, "/dev/") {
-		c.TimeScale = 4 // most likely in an emulated machine
-	}
+	c := drivertest.Config{Driver: "qnix", Hints: driver.Hints{Track: track, Device: lab.nic}, Deaths: 40}
 	if testing.Short() {
 		c.Deaths = 12
+	}
+	if strings.HasPrefix(lab.nic, "/dev/") { // most likely in an emulated machine
+		c.TimeScale = 4
+		c.Deaths /= 2
 	}
 	return c
 }
@@ -56,3 +28,32 @@ func config(t *testing.T, track driver.Track) drivertest.Config {
 func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(t, driver.Small)) }
 
 func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(t, driver.Large)) }
+
+// apart are the checks whose outcome may depend on whether both ends have the same NIC. The others ask what one end does by itself.
+var (
+	apart = []string{
+		"ConnectInAnyOrder", "ConnectMany", "ConnectAbsentPeer", "ConnectRestartedPeer", "ConnectSecret",
+		"EveryForm", "EverySize", "Order", "Busy", "Truncation", "CancelRace", "ProbeFair", "NoLostWakeup", "SendWait",
+		"RdvDataDamaged", "DisconnectDelivers", "Close", "Death", "DeathIsolated", "Stopped", "DeathFrees",
+	}
+	apartShort = []string{"ConnectInAnyOrder", "EveryForm", "Order", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers", "Death"}
+)
+
+// TestBetweenNICs has the suite's peers on another NIC of this host.
+func TestBetweenNICs(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			c := config(t, track)
+			if lab.other == "" {
+				t.Skipf("one NIC, %s: name another one in %s", lab.nic, envOther)
+			}
+			c.Hints.Device = "" // each process's own
+			c.Launch = func(_ context.Context, cmd *exec.Cmd) { cmd.Env = append(cmd.Env, nic.EnvPath+"="+lab.other) }
+			c.Only, c.Deaths = apart, max(4, c.Deaths/4)
+			if testing.Short() {
+				c.Only = apartShort
+			}
+			drivertest.Run(t, c)
+		})
+	}
+}

@@ -56,8 +56,8 @@ func (c *Context) nudge() {
 	}
 }
 
-// How long the keeper sleeps: while others drain the Doorbell Ring; while somebody waits in the kernel, who does it as well; and
-// else, when the NIC or a nudge wakes it.
+// How long the keeper sleeps: while others drain the Doorbell Ring; while somebody waits in the kernel, who does it as well, and
+// who tells the keeper of his end if that takes longer; and else, when the NIC or a nudge wakes it.
 const (
 	polledPause  = time.Millisecond
 	watchedPause = 100 * time.Millisecond
@@ -72,6 +72,7 @@ func (c *Context) keep() {
 	var peers []*peer
 	var conns []*conn
 	others := false // drain, for now
+	patient := false
 	for c.live.Err() == nil {
 		c.mu.Lock()
 		peers, conns = c.attention.take(peers, conns)
@@ -92,6 +93,7 @@ func (c *Context) keep() {
 		default:
 		}
 		seen := c.bells.seen.Load()
+		watched := false
 		switch {
 		case c.retry.Swap(false):
 			c.pause(timer, retryPause)
@@ -99,12 +101,13 @@ func (c *Context) keep() {
 		case c.failing.Load():
 			c.pause(timer, longestSleep)
 		case c.waits.Watching():
-			c.pause(timer, watchedPause)
+			watched = c.pauseWatched(timer, patient)
 		case others && c.waits.Sleepers() == 0:
 			c.pause(timer, polledPause)
 		default:
 			c.sleepAsKeeper(seen)
 		}
+		patient = watched
 		others = !c.drain() && c.bells.seen.Load() != seen
 	}
 }
@@ -123,12 +126,27 @@ func (c *Context) attendAll() {
 	}
 }
 
-func (c *Context) pause(timer *time.Timer, d time.Duration) {
+// pause returns whether nobody nudged.
+func (c *Context) pause(timer *time.Timer, d time.Duration) bool {
 	timer.Reset(d)
 	select {
 	case <-timer.C:
+		return true
 	case <-c.nudged:
+		return false
 	}
+}
+
+// pauseWatched is the pause while somebody watches: a long one if the last one passed in peace. Short waits then tell nobody
+// of their end.
+func (c *Context) pauseWatched(timer *time.Timer, patient bool) bool {
+	if !patient {
+		return c.pause(timer, watchedPause)
+	}
+	c.waits.Rely(true)
+	defer c.waits.Rely(false)
+	// Looked at after that is said: either this sees the end of who watches, or he sees that he has to tell.
+	return c.waits.Watching() && c.pause(timer, longestSleep)
 }
 
 // sleepAsKeeper sleeps until something rings, or somebody nudges.

@@ -11,9 +11,10 @@ import (
 const spins = 100
 
 // Sleeps in the kernel: the first one is short, so that no waker is needed for it; a later one ends with the waiter's context.
+// It is long, as each awakening keeps Go's runtime busy for a while.
 const (
 	shortSleep = 5 * time.Millisecond
-	sleepAgain = 100 * time.Millisecond
+	sleepAgain = time.Second
 )
 
 // ring is the Doorbell Ring as what waits sleep on.

@@ -275,6 +275,13 @@ struct qnix_statistics {
 	__u64 pad[8];
 };
 
+/*
+ * QNIX_IOC_DEREGISTER does not take the mappings away: what another thread may
+ * be looking at, or has mapped something else over, is the process's to unmap.
+ * @gone tells that there is no NIC behind them any more. Their memory is the
+ * process's, and counts towards RLIMIT_MEMLOCK, until it unmaps them. Translated
+ * memory is the process's alone when the call returns.
+ */
 #define QNIX_IOC_MAGIC		0xB1
 #define QNIX_IOC_INFO		_IOR(QNIX_IOC_MAGIC, 0, struct qnix_info)
 #define QNIX_IOC_REGISTER	_IOWR(QNIX_IOC_MAGIC, 1, struct qnix_register)

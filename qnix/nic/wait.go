@@ -12,7 +12,7 @@ const polls = 100
 
 // longestSleep bounds one sleep, so that a NIC that never wakes this process
 // does not hold it for ever.
-const longestSleep = 250 * time.Millisecond
+const longestSleep = time.Second
 
 // Wait blocks until the Doorbell Ring's tail is another than seen, Wake is
 // called, or the timeout has passed (negative: none), and returns nil, possibly for

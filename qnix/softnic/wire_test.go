@@ -81,12 +81,9 @@ func TestHostThatEnds(t *testing.T) {
 		until(t, "both NICs know each other", func() bool { return near.Counters().Cluster == 2 })
 		a := join(t, near.Sockets()[0], nic.Config{Name: "a"})
 		join(t, paths[0], nic.Config{Name: "b"})
-		kick(t, a, a.ReceiveShort(0, name("b"), 1, 8))
+		awaitFrom(t, a, "b")
 		// A message that b never takes.
-		kick(t, a, a.SendShort(0, name("a"), 2, 8))
-		if s, _ := a.ReceiveDoorbell(0); s != nic.Pending {
-			t.Fatalf("%v before the end", s)
-		}
+		kick(t, a, a.SendShort(0, name("b"), 2, 8))
 		if kill {
 			far.kill()
 		} else {
@@ -99,13 +96,29 @@ func TestHostThatEnds(t *testing.T) {
 		far, paths, _ = softnicProcess(t, c)
 		until(t, "both NICs know each other again", func() bool { return near.Counters().Cluster == 2 })
 		b := join(t, paths[0], nic.Config{Name: "b"})
-		kick(t, a, a.ReceiveShort(0, name("b"), 1, 8))
+		awaitFrom(t, a, "b")
 		kick(t, b, b.SendShort(0, name("a"), 1, 8))
 		if s, _ := received(t, a, 0); s != nic.Done {
 			t.Errorf("killed %v: %v after it came back", kill, s)
 		}
 		far.kill()
 	}
+}
+
+// awaitFrom posts receive 0 of a, for a message of tag 1 from a process of another host. The NICs of a cluster hear of a new process
+// one after the other.
+func awaitFrom(t *testing.T, a *nic.Process, from string) {
+	t.Helper()
+	until(t, from+" is known", func() bool {
+		kick(t, a, a.ReceiveShort(0, name(from), 1, 8))
+		// Commands are taken in order: this one's doorbell tells that the first one was.
+		kick(t, a, a.ReceiveShort(1, name("nobody"), 1, 8))
+		if s, _ := received(t, a, 1); s != nic.Unknown {
+			t.Fatalf("a message from nobody: %v", s)
+		}
+		s, _ := a.ReceiveDoorbell(0)
+		return s == nic.Pending
+	})
 }
 
 func TestOtherKeyIsNotHeard(t *testing.T) {

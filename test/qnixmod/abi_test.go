@@ -88,7 +88,9 @@ type (
 const (
 	cmdSend          = 1
 	cmdSendShort     = 2
+	cmdBroadcast     = 3
 	cmdReceive       = 10
+	cmdBarrier       = 11
 	cmdCancelSend    = 12
 	cmdCancelReceive = 13
 
@@ -225,6 +227,9 @@ func (p *process) doorbell(receive bool, i int) *uint64 {
 	return (*uint64)(unsafe.Pointer(&p.hps[at+uint32(i)*8]))
 }
 
+// clear takes back what a doorbell has told, before its context is posted again.
+func (p *process) clear(receive bool, i int) { atomic.StoreUint64(p.doorbell(receive, i), 0) }
+
 // rung returns the state and length that a doorbell tells.
 func (p *process) rung(receive bool, i int) (state, length uint32) {
 	v := atomic.LoadUint64(p.doorbell(receive, i))
@@ -255,7 +260,7 @@ func (p *process) post(c command) error {
 func (p *process) transfer(cmd uint32, i int, c sendContext) error {
 	receive := cmd == cmdReceive
 	*p.context(receive, i) = c
-	atomic.StoreUint64(p.doorbell(receive, i), 0)
+	p.clear(receive, i)
 	return p.post(command{Command: cmd, Context: uint16(i)})
 }
 

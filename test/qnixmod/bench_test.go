@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,22 +73,52 @@ func (p *process) spin(receive bool, i int) error {
 
 func BenchmarkHalfRoundTrip8B(b *testing.B) {
 	load(b, "nics=2")
-	b.Run("unix socket", benchUnix)
+	unix := newUnixPing(b)
 	for nic, where := range []string{"one NIC", "two NICs"} {
-		b.Run(where, func(b *testing.B) { benchPing(b, nic) })
-	}
-	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprintf("one NIC and %d idle processes", n), func(b *testing.B) {
-			for i := range n {
-				p, err := register(0, small(fmt.Sprintf("idle%d", i)))
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer p.close()
-			}
-			benchPing(b, 0)
+		b.Run(where, func(b *testing.B) {
+			ping := newPing(b, nic)
+			before := threadRuns(b)
+			beside(b, "unix", ping.halves, unix.halves)
+			// Of the NICs, which processes that ring run themselves.
+			b.ReportMetric(float64(threadRuns(b)-before)/rounds, "thread-runs/round")
 		})
 	}
+}
+
+// threadRuns is how often both NICs' threads have run.
+func threadRuns(b *testing.B) (sum int) {
+	b.Helper()
+	for _, line := range strings.Split(runs(b), "\n") {
+		if n, ok := strings.CutPrefix(line, "thread "); ok {
+			n, _ := strconv.Atoi(n)
+			sum += n
+		}
+	}
+	return sum
+}
+
+// Two processes, with many idle ones registered and without.
+func BenchmarkIdleProcesses(b *testing.B) {
+	load(b, "nics=1")
+	const idle = 1000
+	ping := newPing(b, 0)
+	var few, many []float64
+	for range rounds {
+		few = append(few, ping.halves(b))
+		all := make([]*process, idle)
+		for i := range all {
+			p, err := register(0, small(fmt.Sprintf("idle%d", i)))
+			if err != nil {
+				b.Fatal(err)
+			}
+			all[i] = p
+		}
+		many = append(many, ping.halves(b))
+		for _, p := range all {
+			p.close()
+		}
+	}
+	report(b, "two", many, few)
 }
 
 func startReady(b *testing.B, role string, file *os.File, args ...string) *exec.Cmd {
@@ -108,30 +140,40 @@ func startReady(b *testing.B, role string, file *os.File, args ...string) *exec.
 	return cmd
 }
 
-func benchPing(b *testing.B, nic int) {
-	p, err := register(0, small("ping"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer p.close()
+// ping is this end of a ping-pong with role "echo".
+type ping struct {
+	p    *process
+	echo *exec.Cmd
+	i    int
+}
+
+func newPing(b *testing.B, nic int) *ping {
+	p := mustRegister(b, 0, small("ping"))
 	cmd := startReady(b, "echo", nil, strconv.Itoa(nic))
-	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	b.Cleanup(func() { end(cmd) })
 	if err := expect(p, toEcho, 0); err != nil {
 		b.Fatal(err)
 	}
-	b.ResetTimer()
 	if err := p.transfer(cmdSendShort, 0, toEcho); err != nil {
 		b.Fatal(err)
 	}
-	for i := range b.N {
-		if err := p.spin(false, 0); err != nil {
+	return &ping{p: p, echo: cmd}
+}
+
+// halves returns half a round trip in ns.
+func (x *ping) halves(b *testing.B) float64 {
+	const n = 3000
+	start := time.Now()
+	for range n {
+		if err := x.p.spin(false, 0); err != nil {
 			b.Fatal(err)
 		}
-		if err := p.pingPong(toEcho, i); err != nil {
+		if err := x.p.pingPong(toEcho, x.i); err != nil {
 			b.Fatal(err)
 		}
+		x.i++
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/half")
+	return float64(time.Since(start).Nanoseconds()) / (2 * n)
 }
 
 func roleUnixEcho() error {
@@ -147,128 +189,31 @@ func roleUnixEcho() error {
 	}
 }
 
-func benchUnix(b *testing.B) {
+type unixPing int
+
+func newUnixPing(b *testing.B) unixPing {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer unix.Close(fds[0])
 	peer := os.NewFile(uintptr(fds[1]), "peer")
 	cmd := startReady(b, "unix echo", peer)
 	peer.Close()
-	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	b.Cleanup(func() { end(cmd); unix.Close(fds[0]) })
+	return unixPing(fds[0])
+}
+
+func (fd unixPing) halves(b *testing.B) float64 {
+	const n = 3000
 	buffer := make([]byte, 8)
-	b.ResetTimer()
-	for range b.N {
-		if _, err := unix.Write(fds[0], buffer); err != nil {
+	start := time.Now()
+	for range n {
+		if _, err := unix.Write(int(fd), buffer); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := unix.Read(fds[0], buffer); err != nil {
+		if _, err := unix.Read(int(fd), buffer); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/half")
-}
-
-func BenchmarkRegister(b *testing.B) {
-	load(b, "nics=1")
-	for range b.N {
-		p, err := register(0, small("p"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		p.close()
-	}
-}
-
-func BenchmarkTranslate(b *testing.B) {
-	load(b, "nics=1")
-	p, err := register(0, small("p"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer p.close()
-	for size := 4096; size <= 64<<20; size *= 8 {
-		memory, err := anonymous(size)
-		if err != nil {
-			b.Fatal(err)
-		}
-		for i := 0; i < size; i += 4096 {
-			memory[i] = 1
-		}
-		b.Run(fmt.Sprintf("%dKiB", size/1024), func(b *testing.B) {
-			for range b.N {
-				h, err := p.translate(memory, accessRead|accessWrite)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := p.untranslate(h); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		unix.Munmap(memory)
-	}
-}
-
-// What one NIC does beside process_vm_readv of the same bytes between the same memories.
-func BenchmarkLongMessage(b *testing.B) {
-	load(b, "nics=2")
-	for nic, where := range []string{"one NIC", "two NICs"} {
-		from, err := register(0, small("from"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		to, err := register(nic, small("to"))
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.Run(where, func(b *testing.B) { benchLong(b, from, to, 1<<20) })
-		from.close()
-		to.close()
-	}
-	b.Run("process_vm_readv", func(b *testing.B) {
-		source, target := mustMap(b, 1<<20), mustMap(b, 1<<20)
-		b.SetBytes(1 << 20)
-		remote := []unix.RemoteIovec{{Base: addressOf(source), Len: len(source)}}
-		for range b.N {
-			if _, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &target[0], Len: uint64(len(target))}}, remote, 0); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
-
-func benchLong(b *testing.B, from, to *process, size int) {
-	source, target := mustMap(b, size), mustMap(b, size)
-	out, err := from.translate(source, accessRead)
-	if err != nil {
-		b.Fatal(err)
-	}
-	in, err := to.translate(target, accessWrite)
-	if err != nil {
-		b.Fatal(err)
-	}
-	from.describe(false, 0, descriptor{Handle: out, Len: uint32(size)})
-	to.describe(true, 0, descriptor{Handle: in, Len: uint32(size)})
-	b.SetBytes(int64(size))
-	b.ResetTimer()
-	for range b.N {
-		message := sendContext{Process: from.reg.Name, Flags: flagDoorbell, Len: uint32(size), Descriptors: 1}
-		if err := to.transfer(cmdReceive, 0, message); err != nil {
-			b.Fatal(err)
-		}
-		message.Process = to.reg.Name
-		if err := from.transfer(cmdSend, 0, message); err != nil {
-			b.Fatal(err)
-		}
-		for _, end := range []struct {
-			p       *process
-			receive bool
-		}{{from, false}, {to, true}} {
-			if state, _, err := end.p.await(end.receive, 0); err != nil || state != stateDone {
-				b.Fatalf("state %d, %v", state, err)
-			}
-		}
-	}
+	return float64(time.Since(start).Nanoseconds()) / (2 * n)
 }

@@ -40,7 +40,7 @@ func checkShort(t *testing.T, from, to *process, i int) {
 	}
 }
 
-func checkRung(t *testing.T, p *process, receive bool, i int, wantState, wantLen uint32) {
+func checkRung(t testing.TB, p *process, receive bool, i int, wantState, wantLen uint32) {
 	t.Helper()
 	state, length, err := p.await(receive, i)
 	if err != nil {

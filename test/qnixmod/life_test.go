@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -191,9 +190,14 @@ func checkGone(t *testing.T, p *process) {
 func TestDeregistrationLeavesTheMappings(t *testing.T) {
 	load(t, "nics=1")
 	p := mustRegister(t, 0, small("p"))
+	if _, err := p.translate(mustMap(t, 1<<20), accessRead); err != nil {
+		t.Fatal(err)
+	}
 	if err := ioctl(p.fd, iocDeregister, nil); err != nil {
 		t.Fatal(err)
 	}
+	interfaces := int(p.reg.VNISize+p.reg.HPSSize) / 1024
+	checkPinned(t, "after de-registration", interfaces)
 	if gone := p.status().Gone; gone != 1 {
 		t.Errorf("gone is %d, want 1", gone)
 	}
@@ -208,6 +212,17 @@ func TestDeregistrationLeavesTheMappings(t *testing.T) {
 	}
 	if p.status().Gone != 1 {
 		t.Error("an old mapping shows the new registration")
+	}
+	checkPinned(t, "with old mappings and a new registration", 2*interfaces)
+	unix.Munmap(p.vni)
+	unix.Munmap(p.hps)
+	checkPinned(t, "with a new registration alone", interfaces)
+}
+
+func checkPinned(t *testing.T, when string, want int) {
+	t.Helper()
+	if got, err := pinned(); err != nil || got != want {
+		t.Errorf("%s: %d KiB are pinned (error %v), want %d", when, got, err, want)
 	}
 }
 
@@ -303,26 +318,5 @@ func TestUserHasLimits(t *testing.T) {
 	cmd.Stdout = os.Stdout
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestIdleNICRunsNothing(t *testing.T) {
-	load(t, "nics=2")
-	mustRegister(t, 0, small("idle"))
-	const file = "/sys/kernel/debug/qnix/qnix0/runs"
-	// The thread may still be looking for work; then nothing changes any more.
-	for deadline := time.Now().Add(time.Minute); ; {
-		before, err := readFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(500 * time.Millisecond)
-		after, _ := readFile(file)
-		if before == after {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("an idle NIC runs: %s, then %s", before, after)
-		}
 	}
 }

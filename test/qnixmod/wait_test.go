@@ -153,3 +153,46 @@ func asleep(file string) bool {
 	_, err := fmt.Sscan(text, &number)
 	return err == nil && number >= 0 && number != unix.SYS_FUTEX // "running" is no number; -1: in none
 }
+
+// An idle NIC runs nothing: no thread, no timer, with messages behind it and processes registered and asleep.
+func TestIdleNICRunsNothing(t *testing.T) {
+	load(t, "nics=2")
+	a, b := mustRegister(t, 0, small("a")), mustRegister(t, 1, small("b"))
+	for i := range 100 {
+		checkShort(t, a, b, i)
+		checkShort(t, b, a, i)
+	}
+	woken, sleeps := waiter(func() error { return b.wait(waitArg{RingTail: b.ringTail(), TimeoutNs: -1}) })
+	t.Cleanup(func() {
+		ioctl(b.fd, iocDeregister, nil)
+		<-woken
+	})
+	sleeps(t)
+	// What the messages left to do is done when two looks in a row are the same.
+	const look = 250 * time.Millisecond
+	before := runs(t)
+	for end := time.Now().Add(time.Minute); ; {
+		time.Sleep(look)
+		now := runs(t)
+		if now == before {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("an idle NIC goes on running: %q, then %q", before, now)
+		}
+		before = now
+	}
+}
+
+// runs tells how often the NICs have been run, and by whom.
+func runs(t testing.TB) (text string) {
+	t.Helper()
+	for nic := range 2 {
+		one, err := readFile(fmt.Sprintf("/sys/kernel/debug/qnix/qnix%d/runs", nic))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += one
+	}
+	return text
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/test/internal/machines"
 )
 
 // distant are the checks that a link between the ends can change: connections,
@@ -27,14 +28,13 @@ func checks() string {
 
 // checkContract is machine 0: drivertest, whose peers run in machine 1.
 func checkContract(t *testing.T) {
-	hold(t)
+	machines.Hold(t)
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
 			query(t, driver.Hints{Track: track}) // no skip where the machine should have it
 			drivertest.Run(t, drivertest.Config{
 				Driver: "verbs", Hints: driver.Hints{Track: track}, TimeScale: 4, Deaths: 6,
-				Launch: func(_ context.Context, cmd *exec.Cmd) { cmd.Env = append(cmd.Env, envRelay+"=1") },
-				Signal: func(_ *exec.Cmd, pid int, sig os.Signal) error { return signalPeer(pid, sig) },
+				Launch: func(_ context.Context, cmd *exec.Cmd) { machines.Launch(cmd) }, Signal: machines.Signal,
 			})
 		})
 	}

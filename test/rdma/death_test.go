@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/test/internal/machines"
 )
 
 // deadTime is the option. Emulated processors, which others use as well, may take
@@ -157,12 +158,12 @@ func (m *mortals) recover(t *testing.T, w *wire) {
 	t.Helper()
 	i := join(t, w, m.ctx[driver.Small])
 	in, out := &driver.Packet{IOV: [][]byte{make([]byte, 500)}}, &driver.Packet{IOV: [][]byte{make([]byte, 500)}}
-	fill(out.IOV[0], uint64(rank()))
+	fill(out.IOV[0], uint64(machines.Rank()))
 	noErr(t, "post receive", i.RecvPost(in))
 	noErr(t, "post send", i.SendPost(out))
 	noErr(t, "receive", until("receive", func() (bool, error) { return i.RecvPoll(in) }))
 	noErr(t, "send", until("send", func() (bool, error) { return i.SendPoll(out) }))
-	noErr(t, "message after a death", verify(in.IOV[0][:in.N], uint64(1-rank())))
+	noErr(t, "message after a death", verify(in.IOV[0][:in.N], uint64(1-machines.Rank())))
 	w.sync(t, "all is well")
 	m.close(t)
 }

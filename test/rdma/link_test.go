@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/test/internal/machines"
 )
 
 // limit is the time for any step. It is long: the link may be lossy, and the
@@ -35,7 +35,7 @@ const wirePort = "7071"
 func meet(t *testing.T) *wire {
 	t.Helper()
 	connect := accept
-	if rank() == 1 {
+	if machines.Rank() == 1 {
 		connect = dial
 	}
 	c, err := connect()
@@ -47,7 +47,7 @@ func meet(t *testing.T) *wire {
 }
 
 func accept() (net.Conn, error) {
-	l, err := net.Listen("tcp", here(wirePort))
+	l, err := net.Listen("tcp", machines.Here(wirePort))
 	if err != nil {
 		return nil, err
 	}
@@ -58,16 +58,12 @@ func accept() (net.Conn, error) {
 
 func dial() (c net.Conn, err error) {
 	for start := time.Now(); time.Since(start) < limit; time.Sleep(100 * time.Millisecond) {
-		if c, err = net.DialTimeout("tcp", there(wirePort), 5*time.Second); err == nil {
+		if c, err = net.DialTimeout("tcp", machines.There(wirePort), 5*time.Second); err == nil {
 			return c, nil
 		}
 	}
 	return nil, err
 }
-
-// here and there are addresses of this machine and of the other.
-func here(port string) string  { return net.JoinHostPort(os.Getenv("VM_ADDR"), port) }
-func there(port string) string { return net.JoinHostPort(os.Getenv("VM_PEER"), port) }
 
 func (w *wire) tell(v any) error {
 	w.mu.Lock()

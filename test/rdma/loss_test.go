@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/test/internal/machines"
 )
 
 // crossLossyLink is both sides: each track in both directions, one after the other,
@@ -22,11 +23,11 @@ func crossLossyLink(t *testing.T) {
 				start := time.Now()
 				var err error
 				switch {
-				case track == driver.Small && from == rank():
+				case track == driver.Small && from == machines.Rank():
 					err = sendSmall(i)
 				case track == driver.Small:
 					err = recvSmall(i)
-				case from == rank():
+				case from == machines.Rank():
 					err = sendLarge(w, i)
 				default:
 					err = recvLarge(w, i)
@@ -208,7 +209,7 @@ const (
 
 func accessMemory(t *testing.T, w *wire, c driver.Context, i driver.Instance) {
 	t.Helper()
-	if rank() == 1 {
+	if machines.Rank() == 1 {
 		b := make([]byte, piecesAt+pieces*pieceSize)
 		r, err := c.(driver.Registrar).Register(b, driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic)
 		noErr(t, "register", err)

@@ -6,20 +6,15 @@
 package rdma
 
 import (
-	"bytes"
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/test/internal/machines"
 	_ "github.com/bywash/bywash/verbs"
 )
 
@@ -46,7 +41,7 @@ type pair struct {
 var pairs = []pair{
 	{
 		name: "the contract holds between two machines", limit: 20 * time.Minute, run: checks,
-		sides: [2]func(*testing.T){checkContract, serveAgent},
+		sides: [2]func(*testing.T){checkContract, machines.Serve},
 	},
 	{
 		name: "2 % loss with reordering loses nothing", netem: "delay 1ms loss 2% reorder 5%", limit: 4 * time.Minute,
@@ -63,9 +58,7 @@ var pairs = []pair{
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envRelay) != "" {
-		os.Exit(relay())
-	}
+	machines.RunIfRelay()
 	drivertest.Main(m)
 }
 
@@ -73,7 +66,7 @@ func TestTwoMachines(t *testing.T) {
 	if name := os.Getenv(envCase); name != "" {
 		for _, p := range pairs {
 			if p.name == name {
-				t.Run(name, p.sides[rank()])
+				t.Run(name, p.sides[machines.Rank()])
 			}
 		}
 		return
@@ -90,50 +83,14 @@ func (p *pair) play(t *testing.T, vm, self string) {
 	if p.host != nil {
 		p.host(t, dir)
 	}
-	args := []string{
-		"-two", "-kernel", "6.1", "-timeout", p.limit.String(),
-		"-env", envCase + "=" + p.name, "-env", envDir + "=" + dir, "-out", t.TempDir(),
-	}
-	if p.netem != "" {
-		args = append(args, "-netem", p.netem)
-	}
-	inside := p.limit - 20*time.Second // so that it tells why
 	tests := "^TestTwoMachines$"
 	if p.run != nil {
 		tests += "/././" + p.run()
 	}
-	args = append(args, "--", self, "-test.run", tests, "-test.v", "-test.short", "-test.timeout", inside.String())
-	ctx, cancel := context.WithTimeout(t.Context(), p.limit+30*time.Second)
-	defer cancel()
-	start := time.Now()
-	out, err := command(ctx, vm, args...)
-	t.Logf("%v\n%s", time.Since(start).Round(time.Second), out)
-	if err != nil {
-		t.Fatalf("vm %q: %v", args, err)
-	}
-	for rank := range p.sides {
-		pass := fmt.Sprintf(`(?m)^\[%d\] +--- PASS: TestTwoMachines/%s `, rank, regexp.QuoteMeta(rewritten(p.name)))
-		if !regexp.MustCompile(pass).MatchString(out) {
-			t.Errorf("machine %d does not say that it passed", rank)
-		}
-	}
-}
-
-// rewritten is the name of a subtest as package testing prints it.
-func rewritten(name string) string { return strings.ReplaceAll(name, " ", "_") }
-
-// command runs a program, which dies with this one, and returns what it says.
-func command(ctx context.Context, name string, args ...string) (string, error) {
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 20 * time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	runtime.LockOSThread() // it is the thread's death that is signalled
-	defer runtime.UnlockOSThread()
-	err := cmd.Run()
-	return out.String(), err
+	machines.Pair{
+		VM: vm, Test: self, Netem: p.netem, Limit: p.limit, Run: tests, Pass: "TestTwoMachines/" + p.name,
+		Args: []string{"-kernel", "6.1", "-env", envCase + "=" + p.name, "-env", envDir + "=" + dir, "-out", t.TempDir()},
+	}.Play(t)
 }
 
 // build builds the runner and this test, or skips where there can be no machine.
@@ -152,15 +109,7 @@ func build(t *testing.T) (vm, self string) {
 	vm, self = filepath.Join(dir, "vm"), filepath.Join(dir, "rdma.test")
 	goBuild(t, "build", "-o", vm, "../../hack/vm")
 	goBuild(t, "test", "-c", "-o", self, ".")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // kernels are fetched the first time
-	defer cancel()
-	if out, err := command(ctx, vm, "-kernel", "6.1", "--", "true"); err != nil {
-		const notHad = 125
-		if e, ok := err.(*exec.ExitError); ok && e.ExitCode() == notHad {
-			t.Skipf("no virtual machine here: %s", out)
-		}
-		t.Fatalf("vm -- true: %v\n%s", err, out)
-	}
+	machines.Need(t, vm, "6.1")
 	return vm, self
 }
 
@@ -171,12 +120,4 @@ func goBuild(t *testing.T, args ...string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go %q: %v\n%s", args, err, out)
 	}
-}
-
-// rank is which of the two machines this is.
-func rank() int {
-	if os.Getenv("VM_RANK") == "0" {
-		return 0
-	}
-	return 1
 }

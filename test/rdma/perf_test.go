@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/bywash/bywash/test/internal/machines"
 )
 
 const perfPort = "7000"
@@ -33,7 +35,7 @@ func tool(ctx context.Context, args ...string) *exec.Cmd {
 
 // listen is machine 1: it serves until machine 0 has what it wants.
 func listen(t *testing.T) {
-	cmd := tool(t.Context(), "--listen", here(perfPort))
+	cmd := tool(t.Context(), "--listen", machines.Here(perfPort))
 	said := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
@@ -75,7 +77,7 @@ func measure(t *testing.T) {
 		bySize[size] = append(bySize[size], test)
 	}
 	for size, tests := range bySize {
-		args := []string{there(perfPort), "-d", "verbs", "--validate", "--json", "--duration", "200ms", "--warmup", "20ms", "-t", strings.Join(tests, ",")}
+		args := []string{machines.There(perfPort), "-d", "verbs", "--validate", "--json", "--duration", "200ms", "--warmup", "20ms", "-t", strings.Join(tests, ",")}
 		if size > 0 {
 			args = append(args, "-s", fmt.Sprint(size))
 		}

@@ -1,4 +1,4 @@
-package rdma
+package machines
 
 import (
 	"bufio"
@@ -18,11 +18,7 @@ import (
 	"time"
 )
 
-// The peers of drivertest run in machine 1. What drivertest starts in machine 0
-// is a relay: it asks the agent in machine 1 for the process and carries
-// standard input, output, error and the exit status. It is this program, too.
-//
-// A connection begins with a request, one line of JSON.
+// A connection to the agent begins with a request, one line of JSON.
 type request struct {
 	Do  string // hold, run or signal
 	Env []string
@@ -31,7 +27,7 @@ type request struct {
 }
 
 const (
-	envRelay  = "BYWASH_RDMA_RELAY"
+	envRelay  = "BYWASH_TEST_RELAY"
 	agentPort = "7070"
 )
 
@@ -57,9 +53,9 @@ type agent struct {
 	procs map[int]*os.Process
 }
 
-// serveAgent is machine 1: it serves until the connection that holds it ends.
-func serveAgent(t *testing.T) {
-	l, err := net.Listen("tcp", here(agentPort))
+// Serve is machine 1: it runs peers until the connection that holds it ends.
+func Serve(t *testing.T) {
+	l, err := net.Listen("tcp", Here(agentPort))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +167,7 @@ func (a *agent) signal(c net.Conn, pid int, sig syscall.Signal) {
 
 // ask begins a conversation with the agent.
 func ask(q request) (net.Conn, error) {
-	c, err := net.DialTimeout("tcp", there(agentPort), 10*time.Second)
+	c, err := net.DialTimeout("tcp", There(agentPort), 10*time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -186,8 +182,8 @@ func ask(q request) (net.Conn, error) {
 	return c, nil
 }
 
-// hold waits for the agent and keeps it until the test has ended.
-func hold(t *testing.T) {
+// Hold is machine 0: it waits for the agent and keeps it until the test has ended.
+func Hold(t *testing.T) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		c, err := ask(request{Do: "hold"})
@@ -200,6 +196,15 @@ func hold(t *testing.T) {
 		}
 	}
 }
+
+// Launch makes the command that starts a peer start it in machine 1, with env beside the BYWASH variables
+// of this process. It is for drivertest.Config.Launch.
+func Launch(cmd *exec.Cmd, env ...string) {
+	cmd.Env = append(append(cmd.Env, envRelay+"=1"), env...)
+}
+
+// Signal sends a signal to a peer that calls itself pid: for drivertest.Config.Signal.
+func Signal(_ *exec.Cmd, pid int, sig os.Signal) error { return signalPeer(pid, sig) }
 
 // signalPeer sends a signal to a process in machine 1.
 func signalPeer(pid int, sig os.Signal) error {
@@ -221,7 +226,14 @@ func signalPeer(pid int, sig os.Signal) error {
 	return nil
 }
 
-// relay is the process that stands for a peer here.
+// RunIfRelay is the first call of TestMain: in a process that Launch has changed it is the relay, which stands for a peer
+// here, and does not return.
+func RunIfRelay() {
+	if os.Getenv(envRelay) != "" {
+		os.Exit(relay())
+	}
+}
+
 func relay() int {
 	q := request{Do: "run"}
 	for _, v := range os.Environ() {
