@@ -1,8 +1,11 @@
 package qnix
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/regcache"
@@ -128,6 +131,11 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 	}
 	if err != nil {
 		l.release(m)
+		// A softnic that has just ended is a socket that is broken, before it is known.
+		if errors.Is(err, nic.ErrGone) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+			l.ctx.nicFailed(err)
+			err = fmt.Errorf("%w: %w", driver.ErrBroken, err)
+		}
 		return err
 	}
 	f.Forget(p)

@@ -238,15 +238,15 @@ func TestRanksSurviveTheDeathOfANIC(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(seed(t), 4))
 	for i := range rounds {
-		first, after := i%2, time.Duration(rng.IntN(200_000))*time.Microsecond
-		ok := t.Run(fmt.Sprintf("NIC %d", first), func(t *testing.T) { nicDeath(t, first, after) })
+		first, moment := i%2, rng.Uint64N(32<<20)
+		ok := t.Run(fmt.Sprintf("NIC %d", first), func(t *testing.T) { nicDeath(t, first, moment) })
 		if !ok {
-			t.Fatalf("NIC %d was killed after %v", first, after)
+			t.Fatalf("NIC %d was killed after %d bytes", first, moment)
 		}
 	}
 }
 
-func nicDeath(t *testing.T, first int, after time.Duration) {
+func nicDeath(t *testing.T, first int, moment uint64) {
 	var rails []session.Rail
 	var nics []*exec.Cmd
 	for range 2 {
@@ -278,7 +278,9 @@ func nicDeath(t *testing.T, first int, after time.Duration) {
 	for k, n := range lanes {
 		wg.Go(func() { reflected(ctx, t, g, uint64(k), n, &killed) })
 	}
-	time.Sleep(after) // any moment will do
+	for received(s) < moment && ctx.Err() == nil {
+		time.Sleep(50 * time.Microsecond)
+	}
 	_ = nics[first].Process.Kill()
 	select {
 	case e := <-lost:

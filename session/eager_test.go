@@ -374,28 +374,41 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	s := joinAll(t, 1, nil)
-	ctx := context.Background()
-	g := s[0].Gate(0)
-	for _, n := range []int{8, 4000, 100_000} {
-		src, dst := make([]byte, n), make([]byte, n)
-		trip := func() {
-			r, err := g.Irecv(1, dst)
+	for _, rails := range []func(int, *session.Config){nil, twoRails} {
+		s := joinAll(t, 1, rails)
+		g := s[0].Gate(0)
+		for _, n := range []int{8, 4000, 100_000} {
+			src, dst := make([]byte, n), make([]byte, n)
+			allocatesNothing(t, fmt.Sprintf("a message of %d bytes over %s", n, g.Path()), g, dst, func() error { return g.Send(context.Background(), 1, src) })
+		}
+		allocatesNothing(t, "a prepared message", g, make([]byte, 100), func() error {
+			p, err := g.Prepare(0, 100)
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			if err := g.Send(ctx, 1, src); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := r.Wait(ctx); err != nil {
-				t.Fatal(err)
-			}
+			return p.Send(1)
+		})
+	}
+}
+
+func allocatesNothing(t *testing.T, what string, g *session.Gate, dst []byte, send func() error) {
+	t.Helper()
+	trip := func() {
+		r, err := g.Irecv(1, dst)
+		if err == nil {
+			err = send()
 		}
-		for range 200 {
-			trip()
+		if err == nil {
+			_, err = r.Wait(context.Background())
 		}
-		if got := testing.AllocsPerRun(300, trip); got >= 0.5 {
-			t.Errorf("%v allocations a message of %d bytes, want none", got, n)
+		if err != nil {
+			t.Fatal(err)
 		}
+	}
+	for range 200 {
+		trip()
+	}
+	if got := testing.AllocsPerRun(300, trip); got >= 0.5 {
+		t.Errorf("%s: %v allocations, want none", what, got)
 	}
 }
