@@ -180,7 +180,7 @@ soak: testsum ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targ
 	while :; do \
 		echo "soak round $$round"; \
 		BYWASH_SOAK=$(DURATION) $(TESTSUM) soak: -p 1 -count=1 -timeout $$(( 2 * seconds + 1800 ))s \
-			$(foreach d,driver shm test,$(if $(wildcard $(d)),./$(d)/...)); \
+			$(foreach d,driver shm afxdp qnix kmod session test,$(if $(wildcard $(d)),./$(d)/...)); \
 		$(MAKE) --no-print-directory fuzz FUZZTIME=1m; \
 		[ $$(date +%s) -lt $$end ] || break; \
 		round=$$(( round + 1 )); \

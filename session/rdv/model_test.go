@@ -3,6 +3,7 @@ package rdv
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 )
@@ -335,8 +336,8 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 		{name: "three messages, two rails, one lost", sizes: []int{1, 1, 1}, rails: 2, losses: 1, window: 1, longer: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.longer && testing.Short() {
-				t.Skip("a minute or two; the others have fewer messages")
+			if tt.longer && os.Getenv("BYWASH_SOAK") == "" {
+				t.Skip("a minute or two, in make soak; the others have fewer messages")
 			}
 			w := &world{broken: -1, rails: tt.rails, confirm: tt.rails > 1, events: tt.losses}
 			for _, n := range tt.sizes {
