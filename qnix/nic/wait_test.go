@@ -86,14 +86,16 @@ func TestRungGivesEachInOrderAndSkipsNonsense(t *testing.T) {
 func TestWaitEndsWhenRung(t *testing.T) {
 	f := newFake(t)
 	p := register(t, f, Config{})
+	var rings sync.WaitGroup
 	for i := range 200 {
 		seen := p.RingTail()
-		go f.ring(false, i%64, abi.Doorbell{State: abi.DBDone})
+		rings.Go(func() { f.ring(false, i%64, abi.Doorbell{State: abi.DBDone}) })
 		for p.RingTail() == seen {
 			if err := p.Wait(seen, -1); err != nil {
 				t.Fatal(err)
 			}
 		}
+		rings.Wait() // it looks at its memory after it has rung
 	}
 	if n := atomic.LoadUint32(&f.status().Sleepers); n != 0 {
 		t.Errorf("%d sleepers are left", n)
