@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/bywash/bywash/session/header"
 )
@@ -105,7 +106,7 @@ func (g *Gate) wanted() bool {
 func (g *Gate) pause() {
 	switch g.state {
 	case gateConnecting:
-		g.abandon()
+		g.abandonLater()
 	case gateUp:
 		if g.leaving || g.byeSeen {
 			return // it is closed in order
@@ -117,10 +118,21 @@ func (g *Gate) pause() {
 	}
 }
 
-// abandon gives up a connection that is being made. What waits for it stays.
-func (g *Gate) abandon() {
-	g.abandoned = true
-	g.giveUp()
+// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer
+// already, which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
+const grace = 2 * time.Second
+
+// abandonLater gives up a connection that is being made, unless it soon stands. What waits for it stays.
+func (g *Gate) abandonLater() {
+	s, number := g.s, g.dials
+	time.AfterFunc(grace, func() {
+		s.mu.lock()
+		defer s.leave()
+		if s.quiet && !s.closed && g.state == gateConnecting && g.dials == number {
+			g.abandoned = true
+			g.giveUp()
+		}
+	})
 }
 
 // pauseSeen takes the peer's PAUSE.
