@@ -98,13 +98,7 @@ func (s *small) nameable() bool {
 		return false
 	}
 	head := load64(&s.recv.head)
-	h := s.header(head)
-	if (h^lap(head))>>lapShift == 0 {
-		// A message in steps is named when its last one is there.
-		last := head + slotsOf(int(h&lenMask)) - 1
-		if uint8(h>>kindShift) == kindSteps && h&lenMask <= maxSmall && !s.flagged(last) {
-			return false
-		}
+	if s.whole(head) {
 		if load64(&s.recv.head) != head {
 			return false // its owner has just received it
 		}
@@ -112,14 +106,26 @@ func (s *small) nameable() bool {
 		return true
 	}
 	if st := s.state.Load(); st != stateUp && st != stateConnecting && !s.deathSaid {
-		// Look again: it may have come before the end.
-		if s.flagged(head) {
+		// Look again: it may have come before the end. A peer that has died in the middle of a message leaves a part.
+		if s.whole(head) {
 			return false
 		}
 		s.deathSaid = true
 		return true
 	}
 	return false
+}
+
+// whole tells whether all of the message at pos is there. One in steps is when its last one is.
+func (s *small) whole(pos uint64) bool {
+	h := s.header(pos)
+	if (h^lap(pos))>>lapShift != 0 {
+		return false
+	}
+	if uint8(h>>kindShift) == kindSteps && h&lenMask <= maxSmall {
+		return s.flagged(pos + slotsOf(int(h&lenMask)) - 1)
+	}
+	return true
 }
 
 func (s *small) header(pos uint64) uint64 {
