@@ -4,7 +4,7 @@
 //	testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...
 //
 // Each group of arguments is one run of "go test -json", one after the other, all under one summary; "++" instead of
-// "--" begins a lane, whose groups run beside those before, at a lower priority. While they run
+// "--" begins a lane, whose groups run beside those before, at a somewhat lower priority. While they run
 // there is a line per package, the whole output of tests that fail, and, when nothing was printed for a minute, a line
 // that names the tests that are running. The last line of standard output is always
 //
@@ -102,7 +102,7 @@ func runLanes(goCmd string, lanes [][]groupSpec, r *report, heartbeat time.Durat
 		reports[i] = r.lane(len(lanes) > 1)
 		command := []string{goCmd}
 		if nice, err := exec.LookPath("nice"); i > 0 && err == nil {
-			command = []string{nice, "-n", "10", goCmd}
+			command = []string{nice, "-n", "3", goCmd} // more would starve what runs in emulated machines
 		}
 		running.Go(func() { cut[i] = runGroups(command, groups, reports[i], heartbeat) })
 	}
