@@ -1,7 +1,12 @@
 package session
 
-// CloseRail closes the contexts of one rail, as if its device had gone away.
-func (s *Session) CloseRail(k int) { s.nics[k].close() }
+// CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away the memory
+// in which they lie.
+func (s *Session) CloseRail(k int) {
+	s.mu.lock()
+	defer s.mu.unlock()
+	s.nics[k].close()
+}
 
 // Knock has this session hear a knock of another one's connection with that number. It
 // tells whether the gate to there is idle after it.
