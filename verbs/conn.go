@@ -55,8 +55,10 @@ type track interface {
 	// is written to posted memory any more. It tells whether the goodbye is to be
 	// waited for.
 	farewell() bool
-	// settle takes what has come in.
+	// settle takes what has come in, and does what that asks for.
 	settle()
+	// take takes what has come in, and no more.
+	take()
 	// unbind frees what is bound to the queue pairs.
 	unbind()
 	// drop forgets everything posted: polls then say that it is closed. The
@@ -214,12 +216,13 @@ func (n *conn) shut() {
 }
 
 // linger waits until the goodbye, and what was sent before it, has reached the
-// peer, and frees everything.
+// peer, and frees everything. The queue pair of the goodbye must not be reset before: a device need not have begun to
+// send what was posted.
 func (n *conn) linger(wait bool) {
 	limit := time.Now().Add(n.ctx.props.Capabilities.DeadTime)
 	for pause := 50 * time.Microsecond; wait && n.firstBad.Load() == 0; pause = min(2*pause, 5*time.Millisecond) {
 		n.ctx.drain()
-		n.api.settle()
+		n.api.take()
 		if n.sq.idle() || time.Now().After(limit) || n.end.State() == connect.Lost {
 			break
 		}
