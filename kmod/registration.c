@@ -5,6 +5,7 @@
  * device, or with the address space that it was made for (exit, kill, exec),
  * whichever is first.
  */
+#include <linux/delay.h>
 #include <linux/eventfd.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
@@ -76,6 +77,7 @@ static bool qnix_registration_delete(struct qnix_registration *reg)
 		return false;
 	}
 	reg->ended = true;
+	ncp_pid(nic->ncp, reg->index, &reg->pid, &reg->generation);
 	qnix_command_post(nic, &command, &wait);
 	qnix_command_finish(nic, &wait);
 	list_del_init(&reg->list);
@@ -232,10 +234,42 @@ static void qnix_registration_answer(struct qnix_registration *reg, struct qnix_
 	arg->hps_offset = QNIX_HPS_OFFSET;
 }
 
+/* Whether another NIC of this host still has the name of a process that is gone. */
+static bool qnix_registration_known(const struct qnix_registration *reg)
+{
+	bool known = false;
+	unsigned int i;
+
+	for (i = 0; i < QNIX_MAX_NICS && !known; i++) {
+		if (!qnix_nics[i] || qnix_nics[i] == reg->nic)
+			continue;
+		qnix_nic_lock(qnix_nics[i]);
+		known = ncp_knows(qnix_nics[i]->ncp, reg->nic->number, reg->pid, reg->generation);
+		qnix_nic_unlock(qnix_nics[i]);
+	}
+	return known;
+}
+
+/*
+ * The name can be taken again on every NIC of this host when this returns; the
+ * NICs of other hosts hear of it by the wire. The limit is for a NIC that takes
+ * nothing in, which is an error.
+ */
+static void qnix_registration_forgotten(const struct qnix_registration *reg)
+{
+	unsigned long limit = jiffies + HZ;
+
+	while (qnix_registration_known(reg) && time_before(jiffies, limit)) {
+		qnix_nic_run(reg->nic);
+		usleep_range(20, 200);
+	}
+}
+
 /* Ends a registration for good, in a context where its address space's end may be waited for. */
 static void qnix_registration_finish(struct qnix_registration *reg)
 {
 	qnix_registration_end(reg);
+	qnix_registration_forgotten(reg);
 	mmu_notifier_unregister(&reg->notifier, reg->mm);
 	qnix_registration_put(reg);
 }

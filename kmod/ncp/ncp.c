@@ -198,6 +198,11 @@ void ncp_pid(struct ncp *ncp, u16 index, u16 *pid, u16 *generation)
 	*generation = index < ncp->limits.processes ? ncp->generations[index] : 0;
 }
 
+bool ncp_knows(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
+{
+	return ncp_peer_of(ncp, nic, pid, generation);
+}
+
 void ncp_statistics(const struct ncp *ncp, struct qnix_statistics *s)
 {
 	*s = ncp->stat;

@@ -148,6 +148,8 @@ bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command);
 
 /* The id and generation of a process, from NCP_NEW_PROCESS's having been read on. */
 void ncp_pid(struct ncp *ncp, uint16_t index, uint16_t *pid, uint16_t *generation);
+/* Whether the Name Table has a process of another NIC: until that NIC's Delete_Process has been read. */
+bool ncp_knows(struct ncp *ncp, uint16_t nic, uint16_t pid, uint16_t generation);
 
 /* ---- Running ---- */
 

@@ -320,3 +320,20 @@ func TestUserHasLimits(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNameIsFreeOnEveryNICOfTheHostAfterTheEnd(t *testing.T) {
+	load(t, "nics=2")
+	for i := range 300 {
+		p, err := register(i%2, small("again"))
+		if err != nil {
+			t.Fatalf("registration %d: %v", i, err)
+		}
+		if i%4 < 2 {
+			err = ioctl(p.fd, iocDeregister, nil)
+		}
+		p.close()
+		if err != nil {
+			t.Fatalf("end of registration %d: %v", i, err)
+		}
+	}
+}
