@@ -3,6 +3,7 @@ package driver_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -98,7 +99,7 @@ const patience = 20 * time.Second
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Microsecond) {
+	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}

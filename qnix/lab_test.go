@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/kmod/kmodtest"
 	"github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -66,31 +65,15 @@ func onSoftnic(m *testing.M) {
 
 // onModule runs the tests with the module loaded. That it can be unloaded afterwards proves that nothing of it is in use any more.
 func onModule(m *testing.M, file string) int {
-	if err := insmod(file, "nics=2"); err != nil {
-		fmt.Fprintf(os.Stderr, "insmod %s: %v\n", file, err)
+	if err := kmodtest.Load(file, "nics=2"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	useNICs("/dev/qnix0", "/dev/qnix1")
 	status := m.Run()
-	var err error
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		// The kernel closes the files of killed processes after they are reaped.
-		if err = unix.DeleteModule("qnix", unix.O_NONBLOCK); err == nil || time.Now().After(end) {
-			break
-		}
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "rmmod qnix: %v\n", err)
+	if err := kmodtest.Unload(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		status = max(status, 1)
 	}
 	return status
-}
-
-func insmod(file, params string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.FinitModule(int(f.Fd()), params, 0)
 }

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +30,9 @@ import (
 // serves.
 func nicProcess(t *testing.T) (path string, process *exec.Cmd) {
 	t.Helper()
+	if err := softnic.Supported(); err != nil {
+		t.Skip(err)
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -55,9 +57,6 @@ func nicProcess(t *testing.T) (path string, process *exec.Cmd) {
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
 		_ = c.Wait()
-		if strings.Contains(log.String(), "without cgo") {
-			t.Skip("no softnic: ", log.String())
-		}
 		t.Fatalf("no softnic: %v, %s", err, log.String())
 	}
 	return filepath.Join(dir, "nic"), c
@@ -278,9 +277,7 @@ func nicDeath(t *testing.T, first int, moment uint64) {
 	for k, n := range lanes {
 		wg.Go(func() { reflected(ctx, t, g, uint64(k), n, &killed) })
 	}
-	for received(s) < moment && ctx.Err() == nil {
-		time.Sleep(50 * time.Microsecond)
-	}
+	eventually(t, "the moment of the death", func() bool { return received(s) >= moment })
 	_ = nics[first].Process.Kill()
 	select {
 	case e := <-lost:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 			})
 			wg.Go(func() {
 				for start := received(s[1]); received(s[1])-start < moment && ctx.Err() == nil; {
-					time.Sleep(50 * time.Microsecond)
+					runtime.Gosched()
 				}
 				s[who].CloseRail(rail)
 			})

@@ -18,10 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/kmod/kmodtest"
 	_ "github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -175,25 +174,13 @@ func awaitCluster(ctx context.Context, t *testing.T, path string) {
 // loadModule loads the module for a test and unloads it afterwards, which proves that nothing of it is in use any more.
 func loadModule(t *testing.T, coordinates int) {
 	t.Helper()
-	f, err := os.Open(os.Getenv(envModule))
-	if err != nil {
+	params := fmt.Sprintf("coordinates=%d key=%x peers=%s", coordinates, key[:], os.Getenv("VM_PEER"))
+	if err := kmodtest.Load(os.Getenv(envModule), params); err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	params := fmt.Sprintf("coordinates=%d key=%x peers=%s", coordinates, key[:], os.Getenv("VM_PEER"))
-	if err := unix.FinitModule(int(f.Fd()), params, 0); err != nil {
-		t.Fatalf("insmod %s %s: %v", f.Name(), params, err)
-	}
 	t.Cleanup(func() {
-		var err error
-		// The kernel closes the files of killed processes after they are reaped.
-		for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-			if err = unix.DeleteModule("qnix", unix.O_NONBLOCK); err == nil || time.Now().After(end) {
-				break
-			}
-		}
-		if err != nil {
-			t.Errorf("rmmod qnix: %v", err)
+		if err := kmodtest.Unload(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/kmod/kmodtest"
 )
 
 func init() {
@@ -162,7 +164,7 @@ func TestUnloadWaitsForTheLastUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rmmod(); !errors.Is(err, unix.EAGAIN) {
+	if err := kmodtest.TryUnload(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("rmmod with an open device: got %v, want %v", err, unix.EAGAIN)
 	}
 	unix.Close(fd)
@@ -171,7 +173,7 @@ func TestUnloadWaitsForTheLastUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(p.fd)
-	if err := rmmod(); !errors.Is(err, unix.EAGAIN) {
+	if err := kmodtest.TryUnload(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("rmmod with a mapping: got %v, want %v", err, unix.EAGAIN)
 	}
 	checkGone(t, p)

@@ -1,15 +1,13 @@
 package qnixmod
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/bywash/bywash/kmod/kmodtest"
 )
 
 // moduleFile names the module for the kernel that runs here: hack/kmod builds it, and a machine of hack/vm runs us.
@@ -38,16 +36,7 @@ func child(t testing.TB, role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func insmod(params string) error {
-	f, err := os.Open(os.Getenv(moduleFile))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.FinitModule(int(f.Fd()), params, 0)
-}
-
-func rmmod() error { return unix.DeleteModule("qnix", unix.O_NONBLOCK) }
+func insmod(params string) error { return kmodtest.Load(os.Getenv(moduleFile), params) }
 
 func needModule(t testing.TB) {
 	t.Helper()
@@ -64,24 +53,15 @@ func load(t testing.TB, params string) {
 	t.Helper()
 	needModule(t)
 	if err := insmod(params); err != nil {
-		t.Fatalf("insmod qnix.ko %s: %v", params, err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { unload(t) })
 }
 
-// unload waits for the ends of processes that have been killed: the kernel closes their files after they are reaped.
 func unload(t testing.TB) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := rmmod()
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, unix.EAGAIN) || time.Now().After(deadline) {
-			t.Fatalf("rmmod qnix: %v: %s", err, processes())
-		}
-		time.Sleep(10 * time.Millisecond)
+	if err := kmodtest.Unload(); err != nil {
+		t.Fatalf("%v: %s", err, processes())
 	}
 }
 
