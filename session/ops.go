@@ -407,7 +407,7 @@ func (s *Session) carryOut(op *header.Operation, data []byte, out *header.Outcom
 	case uintptr(unsafe.Pointer(&mem[0]))%uintptr(n) != 0:
 		return nil, driver.ErrAlignment
 	default:
-		out.Result = apply(mem, driver.AtomicOp(op.What-opAtomic), op.Operand, op.Compare)
+		out.Result = driver.AtomicOp(op.What-opAtomic).Apply(unsafe.Pointer(&mem[0]), len(mem), op.Operand, op.Compare)
 	}
 	return answer, nil
 }

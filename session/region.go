@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"unsafe"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -215,6 +214,3 @@ func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
 	}
 	return nil, 0
 }
-
-// word is the integer at an offset that was checked.
-func word(mem []byte, off int) unsafe.Pointer { return unsafe.Pointer(&mem[off]) }

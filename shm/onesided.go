@@ -164,7 +164,11 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 			return 0, true, fmt.Errorf("%w: the peer's arena could not be mapped", driver.ErrUnsupported)
 		}
 		n.opPath = mappedPaths[opAtomic]
-		apply(op, unsafe.Add(mem, op.Offset))
+		// This side's CPU is as good as the peer's: the memory is one and the same.
+		old := op.Atomic.Apply(unsafe.Add(mem, op.Offset), op.Size, op.Operand, op.Compare)
+		if op.Result = 0; op.Fetch {
+			op.Result = old
+		}
 		n.tally.Atomics.Add(1)
 		return 8, true, nil
 	}
@@ -220,73 +224,6 @@ func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
 	}
 	mem, from, known := n.imports.find(e.arena, e.offset, e.length)
 	return mem, known, from != nil
-}
-
-// apply carries out an atomic with this side's CPU, which is as good as the
-// peer's: the memory is one and the same.
-func apply(op *driver.Op, at unsafe.Pointer) {
-	if op.Size == 4 {
-		op.Result = uint64(apply32((*uint32)(at), op))
-	} else {
-		op.Result = apply64((*uint64)(at), op)
-	}
-	if !op.Fetch {
-		op.Result = 0
-	}
-}
-
-func apply64(p *uint64, op *driver.Op) uint64 {
-	v := op.Operand
-	switch op.Atomic {
-	case driver.Add:
-		return atomic.AddUint64(p, v) - v
-	case driver.And:
-		return atomic.AndUint64(p, v)
-	case driver.Or:
-		return atomic.OrUint64(p, v)
-	case driver.Swap:
-		return atomic.SwapUint64(p, v)
-	}
-	for {
-		old := atomic.LoadUint64(p)
-		next := old ^ v
-		if op.Atomic == driver.CompareSwap {
-			if old != op.Compare {
-				return old
-			}
-			next = v
-		}
-		if atomic.CompareAndSwapUint64(p, old, next) {
-			return old
-		}
-	}
-}
-
-func apply32(p *uint32, op *driver.Op) uint32 {
-	v := uint32(op.Operand)
-	switch op.Atomic {
-	case driver.Add:
-		return atomic.AddUint32(p, v) - v
-	case driver.And:
-		return atomic.AndUint32(p, v)
-	case driver.Or:
-		return atomic.OrUint32(p, v)
-	case driver.Swap:
-		return atomic.SwapUint32(p, v)
-	}
-	for {
-		old := atomic.LoadUint32(p)
-		next := old ^ v
-		if op.Atomic == driver.CompareSwap {
-			if old != uint32(op.Compare) {
-				return old
-			}
-			next = v
-		}
-		if atomic.CompareAndSwapUint32(p, old, next) {
-			return old
-		}
-	}
 }
 
 // OpPoll implements driver.OneSided.

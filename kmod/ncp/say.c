@@ -30,16 +30,20 @@ static u8 *put_process(u8 *at, const struct ncp_peer *p)
 	return put16(put16(at, p->pid), p->generation);
 }
 
+/* What a message about one transfer begins with: @from tells @to. */
+static u8 *put_flow(u8 *at, const struct ncp_peer *to, const struct ncp_peer *from, u16 tag,
+		    u16 what, u32 id)
+{
+	at = put_process(put_process(at, to), from);
+	return put32(put16(put16(at, tag), what), id);
+}
+
 void ncp_say_request(struct ncp_send *s)
 {
 	struct ncp_peer *to = s->flow.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_process(at, to);
-	at = put_process(at, s->process->peer);
-	at = put16(at, s->flow.tag);
-	at = put16(at, 0);
-	at = put32(at, s->id);
+	at = put_flow(at, to, s->process->peer, s->flow.tag, 0, s->id);
 	at = put32(at, s->len);
 	at = put32(at, s->packet);
 	at = put32(at, s->packet ? (s->len - 1) / s->packet + 1 : 1);
@@ -51,11 +55,7 @@ void ncp_say_reply(struct ncp_receive *r)
 	struct ncp_peer *to = r->match.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_process(at, to);
-	at = put_process(at, r->process->peer);
-	at = put16(at, r->match.tag);
-	at = put16(at, 0);
-	at = put32(at, r->id);
+	at = put_flow(at, to, r->process->peer, r->match.tag, 0, r->id);
 	ncp_say(r->process->ncp, to->at, NCP_MSG_PERMISSION_REPLY, payload, at);
 }
 
@@ -152,11 +152,7 @@ void ncp_say_given_up(struct ncp_send *s, u32 result)
 	struct ncp_peer *to = s->flow.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_process(at, to);
-	at = put_process(at, s->process->peer);
-	at = put16(at, s->flow.tag);
-	at = put16(at, NCP_FOR_RECEIVER);
-	at = put32(at, s->id);
+	at = put_flow(at, to, s->process->peer, s->flow.tag, NCP_FOR_RECEIVER, s->id);
 	at = put32(at, result);
 	ncp_say(s->process->ncp, to->at, NCP_MSG_FAILURE, payload, at);
 }
@@ -166,10 +162,6 @@ void ncp_say_cancel(struct ncp_send *s)
 	struct ncp_peer *to = s->flow.peer;
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_process(at, to);
-	at = put_process(at, s->process->peer);
-	at = put16(at, s->flow.tag);
-	at = put16(at, 0);
-	at = put32(at, s->id);
+	at = put_flow(at, to, s->process->peer, s->flow.tag, 0, s->id);
 	ncp_say(s->process->ncp, to->at, NCP_MSG_CANCEL, payload, at);
 }
