@@ -33,10 +33,10 @@ type conn struct {
 	inbox    inbox
 	firstBad atomic.Uint64 // status and vendor code of the first failure
 
-	sq sendQueue // where messages and one-sided operations go
+	sq sendQueue  // where messages and one-sided operations go
+	rx *sendQueue // large: of the queue pair that the peer's data comes by; nil on the other track
 	oneSided
 	opPath   string    // of the last one-sided operation, until a message
-	quiet    uint32    // sq.next when the keeper last looked
 	quenched bool      // the queue pairs are closed
 	grace    time.Time // until which what is under way may complete after a goodbye
 }

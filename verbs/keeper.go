@@ -47,14 +47,24 @@ func (n *conn) ping() {
 		return
 	}
 	n.api.settle()
-	if n.quiet == n.sq.next && n.sq.room() > 0 && n.life.State() == driver.StateUp {
-		wr, _ := n.sq.add(requestControl, n.sq.idle())
+	n.nudge(&n.sq)
+	// What the other queue pair reports late is asked for again: Soft-RoCE can forget to report a request that
+	// it does by itself, as the end of a window, when an earlier one is just being sent again.
+	if n.rx != nil && n.rx != &n.sq && !n.rx.idle() {
+		n.nudge(n.rx)
+	}
+}
+
+// nudge writes nothing, to nowhere, by a queue that was posted to last before the keeper looked.
+func (n *conn) nudge(q *sendQueue) {
+	if q.looked == q.next && q.room() > 0 && n.life.State() == driver.StateUp {
+		wr, _ := q.add(requestControl, q.idle())
 		wr.Write(0, 0)
-		if err := n.sq.post(); err != nil {
+		if err := q.post(); err != nil {
 			n.broke(err)
 		}
 	}
-	n.quiet = n.sq.next
+	q.looked = q.next
 }
 
 // watch reads what the device says by itself.

@@ -39,7 +39,6 @@ const (
 // message, or for word that the sender has withdrawn.
 type large struct {
 	conn
-	rx *sendQueue // of the queue pair that the peer's data comes by
 
 	pool    *pool // receives for announcements
 	mem     *slab // the pool's buffers, then scratch

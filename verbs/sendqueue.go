@@ -36,6 +36,7 @@ type sendQueue struct {
 	ring       []request    // a power of two
 	next       uint32       // the number of the next one
 	done       uint32       // all before this one are complete
+	looked     uint32       // next when the keeper last looked
 	unsignaled int          // since the last that will report
 	silentData int          // of those, messages from send buffers
 	slots      int          // send buffers

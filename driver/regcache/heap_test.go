@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -70,10 +71,10 @@ func TestHeapMemoryIsKeptWhileRegistered(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, o := range others {
-					for _, v := range o {
-						if v != byte(i) {
-							t.Fatal("the device wrote into another object")
-						}
+					if k := slices.IndexFunc(o, func(v byte) bool { return v != byte(i) }); k >= 0 {
+						at, _ := span(o)
+						t.Fatalf("byte %d of an object at %#x is %#x, not %#x; the device has the memory at %#x: %v", k, at, o[k],
+							byte(i), x.at, d.check(x.region, memory, byte(i)))
 					}
 				}
 				select {
