@@ -81,8 +81,8 @@ echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
 try ip link set eth0 mtu "$VM_MTU"
 try ip addr add "$VM_ADDR/24" dev eth0
 try ip link set eth0 up
-# With the first connection, each family chooses its secrets and patches the code that would do so again. An emulated
-# processor that runs that code meanwhile can meet the half of a patch (Oops: int3). So it happens now, on one.
+# With the first connection, each family chooses its secrets and patches the code that would do so again: now, while
+# there is one processor.
 for own in 127.0.0.1 ::1; do
 	nc "$own" 1 </dev/null >/dev/null 2>&1 # nobody listens
 done
@@ -91,6 +91,11 @@ if [ -n "$VM_NETEM" ]; then
 	# shellcheck disable=SC2086 # one word an argument
 	try chroot /new /usr/bin/env tc qdisc add dev eth0 root netem $VM_NETEM
 fi
+
+# What has patched the kernel is done: the other processors.
+for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+	[ ! -e "$cpu" ] || [ "$(cat "$cpu")" = 1 ] || echo 1 >"$cpu" || fail "take $cpu in"
+done
 
 if [ "$VM_LEAKS" = 1 ]; then
 	# What the boot left behind is not the command's.

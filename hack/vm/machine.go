@@ -160,7 +160,9 @@ func (h *hardware) arguments() []string {
 	accel := h.accel
 	if accel == "tcg" {
 		accel = "tcg,thread=multi"
-		kernel += fmt.Sprintf(" tsc_early_khz=%d", tscKHz())
+		// An emulated processor that runs code which another one is patching can meet the half of a patch (Oops: int3).
+		// The kernel patches itself while it boots: on one processor. init.sh takes the others in.
+		kernel += fmt.Sprintf(" maxcpus=1 tsc_early_khz=%d", tscKHz())
 	}
 	args := []string{
 		"-M", "q35", "-cpu", "max", "-smp", fmt.Sprint(h.cpus), "-m", fmt.Sprint(h.memory),

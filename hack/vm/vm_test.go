@@ -174,6 +174,7 @@ echo "file $(cat 'of the host')"
 echo "passed $BYWASH_PASSED, set $SET, not passed $NOT_PASSED"
 echo "vm $VM_RANK $VM_ADDR peer $VM_PEER out $VM_OUT"
 echo "rxe $(ls /sys/class/infiniband)"
+echo "processors $(nproc)"
 echo "arguments $0|$1|$2"
 echo "to stderr" >&2
 echo changed >'of the host' && echo new >'new file' && rm -rf /etc/hostname && echo "writes succeed"
@@ -184,11 +185,11 @@ yes 0123456789abcde | head -n 100000
 sleep 1000 &
 exit 77
 `
-	r := runVM(t, "-out", out, "-env", "SET=it's \"set\"", "--", "sh", "-c", script, "zero", "one  two", "$(three)'")
+	r := runVM(t, "-cpus", "3", "-out", out, "-env", "SET=it's \"set\"", "--", "sh", "-c", script, "zero", "one  two", "$(three)'")
 	wantStatus(t, r, 77)
 	for _, want := range []string{
 		"kernel 6.1.", "id 0\n", "dir " + dir + "\n", "file untouched\n",
-		"passed by itself, set it's \"set\", not passed \n", "vm 0 192.0.2.1 peer  out " + out + "\n", "rxe rxe0\n",
+		"passed by itself, set it's \"set\", not passed \n", "vm 0 192.0.2.1 peer  out " + out + "\n", "rxe rxe0\n", "processors 3\n",
 		"arguments zero|one  two|$(three)'\n", "writes succeed\n", "\nagain\n",
 	} {
 		wantIn(t, "stdout", r.stdout, want)
