@@ -83,8 +83,12 @@ func (i *liarInstance) SendPost(p *driver.Packet) error {
 }
 
 func TestValidateFindsACorruptedMessage(t *testing.T) {
-	for _, test := range []Test{Lat, BW, BiBW} {
-		for _, size := range []int{64, 4096, 1 << 20} {
+	tests, sizes := []Test{Lat, BW, BiBW}, []int{64, 4096, 1 << 20}
+	if testing.Short() {
+		tests, sizes = []Test{Lat, BW}, []int{64, 1 << 20}
+	}
+	for _, test := range tests {
+		for _, size := range sizes {
 			for _, lie := range []string{"", "yes"} {
 				t.Setenv("LIAR", lie)
 				c := config("liar", test)
@@ -102,14 +106,19 @@ func TestValidateFindsACorruptedMessage(t *testing.T) {
 }
 
 func TestEveryTestRunsOnSharedMemory(t *testing.T) {
-	for _, mode := range []struct {
+	modes := []struct {
 		wait, mem string
 		validate  bool
 		peers     int
 	}{
-		{"poll", "arena", false, 0}, {"poll", "arena", true, 0}, {"poll", "heap", true, 0},
-		{"block", "arena", true, 0}, {"block", "heap", false, 0}, {"poll", "arena", true, 40}, {"block", "arena", false, 3},
-	} {
+		{"block", "heap", true, 0}, {"poll", "arena", true, 0},
+		{"poll", "arena", false, 0}, {"poll", "arena", true, 40}, {"poll", "heap", true, 0},
+		{"block", "arena", true, 0}, {"block", "heap", false, 0}, {"block", "arena", false, 3},
+	}
+	if testing.Short() {
+		modes = modes[:2]
+	}
+	for _, mode := range modes {
 		tests, err := ParseTests("all")
 		if err != nil {
 			t.Fatal(err)
