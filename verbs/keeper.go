@@ -48,8 +48,8 @@ func (n *conn) ping() {
 	}
 	n.api.settle()
 	n.nudge(&n.sq)
-	// What the other queue pair reports late is asked for again: Soft-RoCE can forget to report a request that
-	// it does by itself, as the end of a window, when an earlier one is just being sent again.
+	// A receive is given back only when the end of its window has been reported. Once, between two machines that
+	// were very slow, one was not given back; a further request makes a device look at those before it again.
 	if n.rx != nil && n.rx != &n.sq && !n.rx.idle() {
 		n.nudge(n.rx)
 	}
