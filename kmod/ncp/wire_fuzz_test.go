@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// FuzzWire does to a wire with a link what the input says: datagrams, with the key and without, time, and
+// FuzzDatagrams does to a wire with a link what the input says: datagrams, with the key and without, time, and
 // all that a host calls. Its first bytes choose; lengths are two bytes.
-func FuzzWire(f *testing.F) {
+func FuzzDatagrams(f *testing.F) {
 	forger := &wireForger{}
 	piece := func(op byte, b []byte) []byte {
 		return append([]byte{op, byte(len(b) >> 8), byte(len(b))}, b...)
