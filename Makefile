@@ -148,7 +148,8 @@ shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@bin/vm -shell
 
 test-quick: testsum ## run the short tests (some four minutes)
-	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) ./...
+	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vE '$(ONE_GOROUTINE)') ++ \
+		computing: -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -E '$(ONE_GOROUTINE)')
 
 lint: ## check format, vet, staticcheck, other platforms, scripts and go.mod
 	@hack/deps --for lint
