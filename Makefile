@@ -41,6 +41,10 @@ vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' 
 ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
 eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
 	$(TESTFLAGS) -short -run '$(ETH_TESTS)' ./afxdp
+# What a session does over RDMA.
+SESSION_TESTS := EveryDriverCarriesASession|DeathIsNoticedOverEveryDriver|EveryModeWorksOverVerbs|MessagesGoOnWhenARailOfVerbsIsLost
+session_group = 'session-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) -short \
+	-run '^Test($(SESSION_TESTS)$(if $(3),|$(3)))$$/^(verbs|null|put|get|cooperative|[0-9])' ./session
 # The kernel module's, which hack/kmod has built for the kernel, and the driver's on two NICs of the module.
 # Without those that start machines themselves, or run in two.
 KMOD_HOST := ^Test(ModuleBuilds|TwoMachines|BetweenMachines)
@@ -48,8 +52,9 @@ kmod_group = 'kmod-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) 
 	$(TESTFLAGS) -short -skip '$(KMOD_HOST)$(if $(3),|$(3))' ./test/qnixmod ./qnix
 # The second argument is what the newer kernel is not asked again.
 vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1),$(2)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1)) -- \
+	$(call session_group,6.1,$(1),$(if $(2),,QuiescedSessionsGoOnAsIfNothingHadBeen)) -- \
 	$(call kmod_group,6.1,$(1)) -- $(call kmod_group,6.12,$(1),$(2))
-# "make test" is to take less than half an hour: the newer kernel has the suite of the small track, and a lossy link. "make test-vm" leaves nothing out.
+# "make test" is to take less than half an hour: the newer kernel has the suite of the small track, and a lossy link, and no session is quieted over RDMA. "make test-vm" leaves nothing out.
 TWICE := ^TestConformance(Large|Shared)$$
 LOSSY_AGAIN := ^TestTwoMachinesOnALossyLink$$/^6\.1$$
 

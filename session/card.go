@@ -143,33 +143,33 @@ func hostID() uint64 {
 // of its own machine (see driver.Profile).
 const sameHostOnly = 48
 
-// Choice is a rail to a peer, or why one was not taken.
-type Choice struct {
-	Driver string // of both ends
-	Device string // of this end
-	Taken  bool
-	Why    string
-}
-
 // choose picks the rails to a peer: those of the highest exclusivity that both
 // ends have and that reach it. Both ends come to the same result, in the same
-// order, from both cards; index pairs name the rails of the two cards.
-func choose(mine, theirs *card) (pairs [][2]int, why []Choice) {
-	used := make([]bool, len(theirs.rails))
-	best := -1
-	type pair struct {
-		a, b, excl int
-		why        string
-	}
-	var all []pair
+// order, from both cards; index pairs name the rails of the two cards. why has every rail of either
+// end; own says which of mine each is, or -1.
+func choose(mine, theirs *card) (pairs [][2]int, why []Choice, own []int) {
 	// The card of the lower incarnation leads: pairs come in its order.
 	first, second, swap := mine, theirs, false
 	if theirs.incarnation < mine.incarnation {
 		first, second, swap = theirs, mine, true
-		used = make([]bool, len(mine.rails))
 	}
+	const (
+		theyLack = "the peer has no such driver, or fewer of them"
+		weLack   = "this process has no such driver, or fewer of them"
+	)
+	lack, lackToo := theyLack, weLack
+	if swap {
+		lack, lackToo = weLack, theyLack
+	}
+	type pair struct {
+		a, b, excl int // rails of first and second; -1: none
+		why        string
+	}
+	var all []pair
+	best := -1
+	used := make([]bool, len(second.rails))
 	for i, x := range first.rails {
-		p := pair{a: i, b: -1, why: "the peer has no such driver"}
+		p := pair{a: i, b: -1, excl: -1, why: lack}
 		for k, y := range second.rails {
 			if x.driver == y.driver && !used[k] {
 				p.b, p.excl = k, min(x.exclusivity, y.exclusivity)
@@ -177,30 +177,38 @@ func choose(mine, theirs *card) (pairs [][2]int, why []Choice) {
 				break
 			}
 		}
-		if p.b >= 0 && p.excl >= sameHostOnly && mine.host != theirs.host {
-			p.b, p.why = -1, "the peer is on another host"
+		if p.excl >= sameHostOnly && mine.host != theirs.host {
+			p.excl, p.why = -1, "the peer is on another host"
 		}
-		if p.b >= 0 {
-			best = max(best, p.excl)
-		}
+		best = max(best, p.excl)
 		all = append(all, p)
 	}
+	for k := range second.rails {
+		if !used[k] {
+			all = append(all, pair{a: -1, b: k, excl: -1, why: lackToo})
+		}
+	}
 	for _, p := range all {
-		c := Choice{Driver: first.rails[p.a].driver, Why: p.why}
+		c := Choice{Why: p.why}
+		if p.a >= 0 {
+			c.Driver = first.rails[p.a].driver
+		} else {
+			c.Driver = second.rails[p.b].driver
+		}
+		a, b := p.a, p.b
+		if swap {
+			a, b = b, a
+		}
 		switch {
-		case p.b >= 0 && p.excl == best:
+		case p.excl >= 0 && p.excl == best:
 			c.Taken, c.Why = true, fmt.Sprintf("highest exclusivity that reaches the peer (%d)", p.excl)
-			a, b := p.a, p.b
-			if swap {
-				a, b = b, a
-			}
 			pairs = append(pairs, [2]int{a, b})
-		case p.b >= 0:
+		case p.excl >= 0:
 			c.Why = fmt.Sprintf("exclusivity %d, another has %d", p.excl, best)
 		}
-		why = append(why, c)
+		why, own = append(why, c), append(own, a)
 	}
-	return pairs, why
+	return pairs, why, own
 }
 
 // knows tells whether a card has a url of that incarnation.

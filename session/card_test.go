@@ -66,14 +66,17 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 			if tt.far {
 				b.host = 9
 			}
-			got, why := choose(a, b)
+			got, why, own := choose(a, b)
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("pairs are %v, want %v", got, tt.want)
 			}
-			if len(why) != len(tt.a) {
-				t.Errorf("%d rails are explained, want %d", len(why), len(tt.a))
+			if !explained(why, own, tt.a, tt.b) {
+				t.Errorf("not every rail of both ends is explained once: %v", why)
 			}
-			back, _ := choose(b, a)
+			back, why, own := choose(b, a)
+			if !explained(why, own, tt.b, tt.a) {
+				t.Errorf("at the other end, not every rail of both ends is explained once: %v", why)
+			}
 			for i := range back {
 				back[i][0], back[i][1] = back[i][1], back[i][0]
 			}
@@ -82,6 +85,32 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// explained tells whether each rail of mine has a reason, and each of theirs that is not one of those.
+func explained(why []Choice, own []int, mine, theirs []cardRail) bool {
+	left := map[string]int{}
+	for _, r := range theirs {
+		left[r.driver]++
+	}
+	seen := map[int]bool{-1: false}
+	for k, c := range why {
+		if c.Why == "" || c.Driver == "" || own[k] >= 0 && (seen[own[k]] || mine[own[k]].driver != c.Driver) {
+			return false
+		}
+		if own[k] >= 0 {
+			seen[own[k]] = true
+			left[c.Driver] = max(0, left[c.Driver]-1)
+			continue
+		}
+		left[c.Driver]--
+	}
+	for _, n := range left {
+		if n != 0 {
+			return false
+		}
+	}
+	return len(seen) == len(mine)+1
 }
 
 func FuzzKey(f *testing.F) {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/bywash/bywash/session/launch"
 	"github.com/bywash/bywash/session/rdv"
@@ -50,6 +51,11 @@ type Config struct {
 	// Emulate has one-sided operations carried out by the peer's CPU even where a
 	// driver can do them.
 	Emulate bool
+
+	// Explain is told, a line each, which drivers were opened, which were not and why, and for each connection
+	// which rails it takes, why, and what carries messages there. Nil: standard error if the launcher was
+	// asked to explain (bywash run --explain), else nobody. Writes may come from many goroutines.
+	Explain io.Writer
 
 	// OnClosed is told of gates that were closed in order.
 	OnClosed func(*Gate)

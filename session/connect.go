@@ -74,7 +74,12 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 			return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
 		}
 	}
-	pairs, why := choose(s.card, theirs)
+	pairs, why, own := choose(s.card, theirs)
+	for k, i := range own {
+		if i >= 0 {
+			why[k].Device = s.nics[i].Device
+		}
+	}
 	if len(pairs) == 0 {
 		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
 	}
@@ -150,6 +155,7 @@ func (g *Gate) up(links []*link) {
 		l.eager = shortest // what one has taken another may have to carry
 	}
 	s.stats.Connects++
+	g.explainUp()
 	g.work()
 	g.goOn()
 	g.push()

@@ -54,7 +54,7 @@
 // the card, for datagrams with a keyed checksum that only say who wants a connection.
 //
 // Of the rails that both ends have, those of the highest exclusivity that reach
-// the peer are taken; Gate.Explain says which and why. Short messages, and those that control
+// the peer are taken; Gate.Explain says which and why, Config.Explain as it happens (bywash run --explain). Short messages, and those that control
 // long ones, go over the first; chunks of long messages in mode Cooperative over all, in
 // proportion to the profile's bandwidth at first, then each gets the next when it
 // has done one.
@@ -118,7 +118,7 @@
 // # What Open MPI's byte transfer layer has
 //
 //	add_procs, del_procs              Session.Gate, Gate.Connect, Gate.Disconnect   TestGateIsUsedAgainAfterDisconnect
-//	exclusivity, reachability         Gate.Explain                        TestChoiceIsTheSameAtBothEnds
+//	exclusivity, reachability         Gate.Explain, Config.Explain        TestChoiceIsTheSameAtBothEnds, TestSessionTellsWhichRailsItTakesAndWhy
 //	several modules for one peer      rails                               TestLongMessagesShareTheirRails, TestMessagesGoOnWhenARailIsLost, TestRanksSurviveTheDeathOfANIC
 //	self peer                         Gate(Rank())                        TestEveryModeCarriesEveryLength
 //	register (8-bit tag, callback)    Session.Handle                      TestActiveMessages

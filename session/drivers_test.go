@@ -19,11 +19,13 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session"
 
 	_ "github.com/bywash/bywash/afxdp"
 	_ "github.com/bywash/bywash/qnix"
+	_ "github.com/bywash/bywash/verbs"
 )
 
 // nicProcess starts a QNIX network interface in a process of its own, and waits until it
@@ -87,6 +89,8 @@ var ways = []struct {
 		a, b := afxdpRails(t), afxdpRails(t)
 		return [2][]session.Rail{append(a[0], b[0]...), append(a[1], b[1]...)}
 	}},
+	{"verbs", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t)) }},
+	{"verbs twice", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t), verbsRail(t)) }},
 	{"the best of several", func(t *testing.T) [2][]session.Rail {
 		a := afxdpRails(t)
 		q := qnixRail(t)
@@ -101,10 +105,29 @@ func qnixRail(t *testing.T) session.Rail {
 	return session.Rail{Driver: "qnix", Device: path}
 }
 
-// afxdpRails are the two ends of a cable between two namespaces.
-func afxdpRails(t *testing.T) (rails [2][]session.Rail) {
+// verbsRail is one of an RDMA device: make test-vm runs these tests where there is one.
+func verbsRail(t *testing.T) session.Rail {
 	t.Helper()
-	p, err := veth.New(veth.Config{})
+	r := session.Rail{Driver: "verbs", Device: os.Getenv("BYWASH_RDMA_DEV")}
+	d, err := driver.Lookup(r.Driver)
+	if err == nil {
+		_, err = d.Query(driver.Hints{Device: r.Device})
+	}
+	if errors.Is(err, driver.ErrUnsupported) {
+		t.Skip("needs an RDMA device (make test-vm): ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// afxdpRails are the two ends of a cable between two namespaces.
+func afxdpRails(t *testing.T) (rails [2][]session.Rail) { return vethRails(t, veth.Config{}) }
+
+func vethRails(t testing.TB, cfg veth.Config) (rails [2][]session.Rail) {
+	t.Helper()
+	p, err := veth.New(cfg)
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("no veth: ", err)
 	}
@@ -206,7 +229,7 @@ func oneSidedOver(t *testing.T, s []*session.Session) {
 // Ranks die over every driver, with everything under way.
 func TestDeathIsNoticedOverEveryDriver(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 3))
-	for _, w := range ways[1:5] {
+	for _, w := range ways[1 : len(ways)-1] {
 		t.Run(w.name, func(t *testing.T) {
 			rails := w.rails(t)
 			after := time.Duration(rng.IntN(50_000)) * time.Microsecond

@@ -385,14 +385,12 @@ func (g *Gate) Path() string {
 		if i > 0 {
 			out += " + "
 		}
-		out += fmt.Sprintf("%s:%s %s", l.nic.Driver, l.nic.Device, l.small.Path())
+		out += fmt.Sprintf("%s:%s ", l.nic.Driver, l.nic.Device)
 		if l.dead {
-			out += " (lost)"
+			out += l.small.Path() + " (lost)"
 			continue
 		}
-		if l.large != nil {
-			out += ", long " + l.large.Path()
-		}
+		out += l.path()
 	}
 	return out
 }

@@ -20,7 +20,7 @@ import (
 // operations, at both ends at the same time or at one: nothing is lost, comes twice or fails, and nothing is
 // connected meanwhile.
 func TestQuiescedSessionsGoOnAsIfNothingHadBeen(t *testing.T) {
-	for _, w := range ways[:5] {
+	for _, w := range ways[:len(ways)-1] {
 		t.Run(w.name, func(t *testing.T) { quieted(t, w.rails(t)) })
 	}
 }

@@ -48,54 +48,62 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	if testing.Short() {
 		rounds = 6
 	}
-	const n, size = 12, 6 << 20
 	rng := rand.New(rand.NewPCG(seed(t), 2))
 	for i := range rounds {
-		who, rail, moment := i%2, i/2%2, rng.Uint64N(n*size)
-		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
-			s := joinAll(t, 2, twoRails)
-			ctx := deadline(t)
-			stuck := time.AfterFunc(testTime+5*time.Second, func() {
-				for _, x := range s {
-					_ = x.Dump(os.Stderr)
-				}
-			})
-			defer stuck.Stop()
-			transfer(t, s[0], s[1], 1000)
-			src := pattern(size, 6)
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				for k := range n {
-					if err := s[0].Gate(1).Send(ctx, uint64(k), src[k:]); err != nil {
-						t.Errorf("send %d: %v", k, err)
-						return
-					}
-				}
-			})
-			wg.Go(func() {
-				for start := received(s[1]); received(s[1])-start < moment && ctx.Err() == nil; {
-					runtime.Gosched()
-				}
-				s[who].CloseRail(rail)
-			})
-			for from := range s { // both ways
-				wg.Go(func() { sendShorts(t, s[from], 1-from, 5000) })
-				wg.Go(func() { receiveShorts(t, s[from], 1-from, 5000) })
-			}
-			for k := range n {
-				dst := make([]byte, size)
-				got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
-				if err != nil || !bytes.Equal(dst[:got], src[k:]) {
-					t.Fatalf("message %d: %d bytes, %v, equal %v", k, got, err, bytes.Equal(dst[:got], src[k:]))
-				}
-			}
-			wg.Wait()
-			transfer(t, s[1], s[0], 3<<20)
-		})
-		if !ok {
-			t.Fatalf("rank %d lost rail %d after %d bytes", who, rail, moment)
+		l := railLoss{who: i % 2, rail: i / 2 % 2, moment: rng.Uint64N(lossMessages * lossSize)}
+		if !t.Run(fmt.Sprintf("%d", i), func(t *testing.T) { l.run(t, joinAll(t, 2, twoRails), lossMessages, 5000) }) {
+			t.Fatalf("%+v", l)
 		}
 	}
+}
+
+const lossMessages, lossSize = 12, 6 << 20
+
+// railLoss is who loses which rail after how many bytes have come to rank 1.
+type railLoss struct {
+	who, rail int
+	moment    uint64
+}
+
+// run has long messages under way from rank 0 to 1, and short ones both ways, when the rail is lost.
+func (l railLoss) run(t *testing.T, s []*session.Session, messages, shorts int) {
+	ctx := deadline(t)
+	stuck := time.AfterFunc(testTime+5*time.Second, func() {
+		for _, x := range s {
+			_ = x.Dump(os.Stderr)
+		}
+	})
+	defer stuck.Stop()
+	transfer(t, s[0], s[1], 1000)
+	src := pattern(lossSize, 6)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for k := range messages {
+			if err := s[0].Gate(1).Send(ctx, uint64(k), src[k:]); err != nil {
+				t.Errorf("send %d: %v", k, err)
+				return
+			}
+		}
+	})
+	wg.Go(func() {
+		for start := received(s[1]); received(s[1])-start < l.moment && ctx.Err() == nil; {
+			runtime.Gosched()
+		}
+		s[l.who].CloseRail(l.rail)
+	})
+	for from := range s { // both ways
+		wg.Go(func() { sendShorts(t, s[from], 1-from, shorts) })
+		wg.Go(func() { receiveShorts(t, s[from], 1-from, shorts) })
+	}
+	for k := range messages {
+		dst := make([]byte, lossSize)
+		got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
+		if err != nil || !bytes.Equal(dst[:got], src[k:]) {
+			t.Fatalf("message %d: %d bytes, %v, equal %v", k, got, err, bytes.Equal(dst[:got], src[k:]))
+		}
+	}
+	wg.Wait()
+	transfer(t, s[1], s[0], 3<<20)
 }
 
 // sendShorts sends messages whose order tells whether one was lost or came twice: some are

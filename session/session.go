@@ -126,6 +126,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 func (s *Session) open() error {
 	rails := s.cfg.Rails
 	var missing []error
+	var out []Choice
 	if rails == nil {
 		for _, name := range driver.Names() {
 			rails = append(rails, Rail{Driver: name})
@@ -139,15 +140,18 @@ func (s *Session) open() error {
 			s.nics = append(s.nics, n)
 		case err == nil:
 			n.close()
+			out = append(out, Choice{Driver: r.Driver, Device: n.Device, Why: fmt.Sprintf("a session has at most %d rails", rdv.MaxRails)})
 		case s.cfg.Rails != nil:
 			return err
 		default:
 			missing = append(missing, err)
+			out = append(out, Choice{Driver: r.Driver, Why: err.Error()})
 		}
 	}
 	if len(s.nics) == 0 {
 		return fmt.Errorf("no driver works here: %w", errors.Join(append(missing, driver.ErrUnsupported)...))
 	}
+	s.explainJoin(out)
 	return nil
 }
 

@@ -36,6 +36,11 @@ func (p *Pair) route(cfg Config) error {
 		if err := p.Ends[i].routeBy(&p.Router[i]); err != nil {
 			return err
 		}
+		if cfg.Rate != 0 {
+			if err := p.Router[i].shape(cfg.Rate, cfg.MTU); err != nil {
+				return fmt.Errorf("shape %s: %w", p.Router[i].Device, explain(err))
+			}
+		}
 		if cfg.Loss != 0 {
 			if err := p.drop(cfg.Loss, &p.Router[i]); err != nil {
 				return fmt.Errorf("drop frames at %s: %w", p.Router[i].Device, err)
@@ -58,6 +63,23 @@ func (e *End) routeBy(router *End) error {
 			}
 		}
 		return nil
+	})
+}
+
+const (
+	minRate    = 100_000
+	maxRate    = 1<<32 - 1
+	headerRoom = 32 // what an Ethernet frame has beside the MTU, and more
+)
+
+// shape lets a device send no more than rate bytes a second.
+func (e *End) shape(rate uint64, mtu int) error {
+	return in(e.Namespace, func(h *netlink.Handle) error {
+		burst := max(uint32(rate/250), uint32(2*(mtu+headerRoom)))
+		return h.QdiscReplace(&netlink.Tbf{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: e.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			Rate:       rate, Buffer: netlink.Xmittime(rate, burst), Limit: max(uint32(rate/5), 2*burst),
+		})
 	})
 }
 

@@ -38,6 +38,11 @@ type Config struct {
 	// random, in both directions. It needs Router.
 	Loss float64
 
+	// Rate is how many bytes of frames the router sends a second, in each direction, 0 for as many as it can:
+	// a token bucket (sch_tbf) that fills in 4 ms, behind a queue of a fifth of a second. It needs Router: sockets
+	// of AF_XDP pass by the queueing disciplines of their own device.
+	Rate uint64
+
 	// Offloads keeps the devices' offloads, which are otherwise turned off: frames from the kernel's stack
 	// then carry partial checksums and segments of up to 64 KiB.
 	Offloads bool
@@ -87,6 +92,9 @@ func New(cfg Config) (*Pair, error) {
 	}
 	if cfg.Loss != 0 && !cfg.Router {
 		return nil, errors.New("veth: Loss needs Router: nothing else stands between the ends")
+	}
+	if cfg.Rate != 0 && (!cfg.Router || cfg.Rate < minRate || cfg.Rate > maxRate) {
+		return nil, fmt.Errorf("veth: Rate needs Router, and is from %d to %d", minRate, int64(maxRate))
 	}
 	p := &Pair{}
 	if err := p.build(cfg); err != nil {

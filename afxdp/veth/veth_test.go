@@ -120,6 +120,53 @@ func TestLossWithoutARouterIsRefused(t *testing.T) {
 	}
 }
 
+// What comes through a shaped router takes its time, however fast or slow this machine is.
+func TestRouterKeepsItsRate(t *testing.T) {
+	const rate, size, before = 10e6, 3e6, 1e6 // what comes before has emptied the bucket
+	p := newPair(t, veth.Config{Router: true, Rate: rate})
+	a, b := &p.Ends[0], &p.Ends[1]
+	var server net.Listener
+	var client net.Conn
+	if err := b.Do(func() (err error) {
+		server, err = net.Listen("tcp", netip.AddrPortFrom(b.IPv4.Addr(), 0).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := a.Do(func() (err error) { client, err = net.Dial("tcp", server.Addr().String()); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	go func() { client.Write(make([]byte, size)) }()
+	c, err := server.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.CopyN(io.Discard, c, before); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if _, err := io.CopyN(io.Discard, c, size-before); err != nil {
+		t.Fatal(err)
+	}
+	// Frames that lie in buffers when the clock starts are not counted: those of a socket, at most.
+	const buffered = 500e3
+	if d := time.Since(start).Seconds(); d < (size-before-buffered)/rate {
+		t.Errorf("%v bytes came within %v s at %v bytes a second", size-before, d, rate)
+	}
+}
+
+func TestRateWithoutARouterIsRefused(t *testing.T) {
+	for _, cfg := range []veth.Config{{Rate: 1e6}, {Router: true, Rate: 10}, {Router: true, Rate: 1 << 40}} {
+		if p, err := veth.New(cfg); err == nil {
+			p.Close()
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
 func TestDoComesBack(t *testing.T) {
 	p := newPair(t, veth.Config{})
 	before := devices(t)

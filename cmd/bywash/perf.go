@@ -22,7 +22,7 @@ type perfFlags struct {
 	drivers, device, rails, secret, tests, sizes, wait, mem, plot, baseline, listen string
 	iters                                                                           int64
 	duration, warmup                                                                time.Duration
-	peers                                                                           int
+	peers, ranks                                                                    int
 	validate, json, csv                                                             bool
 	options                                                                         []string
 }
@@ -59,6 +59,7 @@ null.`
 const perfExample = `  bywash perf -d all                               everything, as a table
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
   bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
+  bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
   bywash perf -d shm --option path=cma -t bw       the driver's options: go doc github.com/bywash/bywash/shm
   sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
@@ -76,13 +77,18 @@ func perfCommand() *cobra.Command {
 			if f.iters == 0 && cmd.Flags().Changed("iters") {
 				return usagef("-n 0: it is a number of iterations from 1 to 2^40")
 			}
+			if !cmd.Flags().Changed("ranks") {
+				f.ranks = 0
+			} else if f.ranks == 0 {
+				return usagef("--ranks 0: it is from 2 on")
+			}
 			return runPerf(cmd, &f, args)
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", "))
+	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", ")+"; or session")
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
 	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names, from its documentation; may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
@@ -94,6 +100,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.wait, "wait", "poll", "`how` to wait: poll (spin) or block (sleep)")
 	fl.StringVar(&f.mem, "mem", "arena", "`memory` of messages: arena or heap")
 	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
+	fl.IntVar(&f.ranks, "ranks", perf.DefaultRanks, "`number` of processes of multi-pair and all-to-all (with -d session)")
 	fl.BoolVar(&f.validate, "validate", false, "check every byte")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	fl.BoolVar(&f.csv, "csv", false, "print comma-separated values")
@@ -149,6 +156,9 @@ func (f *perfFlags) config(args []string) (*perf.Config, error) {
 		if err := c.SetRails(f.rails); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.SetRanks(f.ranks); err != nil {
+		return nil, err
 	}
 	if len(args) == 1 {
 		c.Remote = args[0]
@@ -240,7 +250,7 @@ func (f *perfFlags) reporter(w io.Writer, c *perf.Config) (perf.Reporter, error)
 	case f.json:
 		r = perf.NewJSON(w, os.Stderr)
 	case f.csv:
-		r = perf.NewCSV(w, os.Stderr, f.baseline != "")
+		r = perf.NewCSV(w, os.Stderr, c, f.baseline != "")
 	default:
 		r = perf.NewTable(w, perf.Heading(c))
 	}

@@ -31,12 +31,17 @@ func findProgramIn(t *testing.T, name, packages string) string {
 	return ""
 }
 
-// A launcher starts n processes of this test binary, each with the environment's additions.
+// A launcher starts n processes of a program, each with the environment's additions.
 type realLauncher struct {
 	name string // the Job's
 	// Slurm 22.05's mpi/pmix plugin now and then does not end a step one of whose ranks has died, after all have.
 	wedges bool
-	start  func(t *testing.T, n int, env ...string) *exec.Cmd
+	run    func(t *testing.T, program string, n int, env ...string) *exec.Cmd
+}
+
+// start has the ranks be this test binary.
+func (l *realLauncher) start(t *testing.T, n int, env ...string) *exec.Cmd {
+	return l.run(t, program(t), n, env...)
 }
 
 func program(t *testing.T) string {
@@ -58,14 +63,14 @@ func withEnv(cmd *exec.Cmd, env []string) *exec.Cmd {
 	return cmd
 }
 
-func hydra(flags ...string) func(*testing.T, int, ...string) *exec.Cmd {
-	return func(t *testing.T, n int, env ...string) *exec.Cmd {
+func hydra(flags ...string) func(*testing.T, string, int, ...string) *exec.Cmd {
+	return func(t *testing.T, program string, n int, env ...string) *exec.Cmd {
 		path := findProgramIn(t, "mpiexec.hydra", "mpich")
-		return withEnv(exec.Command(path, append(flags, "-n", itoa(n), program(t))...), env)
+		return withEnv(exec.Command(path, append(flags, "-n", itoa(n), program)...), env)
 	}
 }
 
-func openMPI(t *testing.T, n int, env ...string) *exec.Cmd {
+func openMPI(t *testing.T, program string, n int, env ...string) *exec.Cmd {
 	for _, p := range []string{"prterun", "mpirun.openmpi", "mpirun"} {
 		path, err := exec.LookPath(p)
 		if err != nil {
@@ -83,17 +88,17 @@ func openMPI(t *testing.T, n int, env ...string) *exec.Cmd {
 		if os.Getuid() == 0 {
 			args = append(args, "--allow-run-as-root")
 		}
-		cmd := exec.Command(path, append(args, program(t))...)
+		cmd := exec.Command(path, append(args, program)...)
 		return withEnv(cmd, append(env, "OMPI_MCA_rmaps_base_oversubscribe=1"))
 	}
 	t.Skip("needs prterun, or Open MPI's mpirun (Debian: openmpi-bin)")
 	return nil
 }
 
-func (s *slurm) srun(mpi string) func(*testing.T, int, ...string) *exec.Cmd {
-	return func(t *testing.T, n int, env ...string) *exec.Cmd {
+func (s *slurm) srun(mpi string) func(*testing.T, string, int, ...string) *exec.Cmd {
+	return func(t *testing.T, program string, n int, env ...string) *exec.Cmd {
 		path := findProgramIn(t, "srun", "slurm-client")
-		cmd := exec.Command(path, "--mpi="+mpi, "-n", itoa(n), "--kill-on-bad-exit=1", "--wait=5", program(t))
+		cmd := exec.Command(path, "--mpi="+mpi, "-n", itoa(n), "--kill-on-bad-exit=1", "--wait=5", program)
 		cmd.Env = s.env()
 		cmd.Dir = "/"
 		return withEnv(cmd, env)
@@ -103,11 +108,11 @@ func (s *slurm) srun(mpi string) func(*testing.T, int, ...string) *exec.Cmd {
 // forEachLauncher tests all launchers; those that are not installed skip when they are started.
 func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 	all := []realLauncher{
-		{name: nameEmbedded, start: bywashRun},
-		{name: namePMI1, start: hydra()},
-		{name: namePMI1, start: hydra("-pmi-port")},
-		{name: namePMI2, start: hydra("-genv", EnvLauncher, namePMI2)},
-		{name: namePMIx, start: openMPI},
+		{name: nameEmbedded, run: func(t *testing.T, _ string, n int, env ...string) *exec.Cmd { return bywashRun(t, n, env...) }},
+		{name: namePMI1, run: hydra()},
+		{name: namePMI1, run: hydra("-pmi-port")},
+		{name: namePMI2, run: hydra("-genv", EnvLauncher, namePMI2)},
+		{name: namePMIx, run: openMPI},
 	}
 	for i, name := range []string{"rendezvous", "hydra pmi1", "hydra pmi1 port", "hydra pmi2", "openmpi"} {
 		t.Run(name, func(t *testing.T) { test(t, all[i]) })
@@ -116,9 +121,9 @@ func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 		return // Slurm takes seconds to begin, and the ways to speak to it are those above
 	}
 	// A cluster each: one does not recover from everything that a test does.
-	t.Run("slurm pmi2", func(t *testing.T) { test(t, realLauncher{name: namePMI2, start: startSlurm(t).srun("pmi2")}) })
+	t.Run("slurm pmi2", func(t *testing.T) { test(t, realLauncher{name: namePMI2, run: startSlurm(t).srun("pmi2")}) })
 	t.Run("slurm pmix", func(t *testing.T) {
-		test(t, realLauncher{name: namePMIx, start: startSlurm(t).srun("pmix"), wedges: true})
+		test(t, realLauncher{name: namePMIx, run: startSlurm(t).srun("pmix"), wedges: true})
 	})
 }
 

@@ -13,7 +13,7 @@ type Baseline map[baselineKey]float64
 
 type baselineKey struct {
 	driver, test, mem, wait string
-	size                    int
+	size, ranks             int
 }
 
 // ReadBaseline reads what perf --json wrote. The last result of a kind counts.
@@ -55,7 +55,9 @@ func parseBaseline(r io.Reader) (Baseline, error) {
 	return b, nil
 }
 
-func (r *Result) key() baselineKey { return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Size} }
+func (r *Result) key() baselineKey {
+	return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Size, r.Ranks}
+}
 
 // Compare fills in a result's change.
 func (b Baseline) Compare(r *Result) {

@@ -22,6 +22,8 @@ type peer struct {
 	host  string
 	links []string // of its bench
 	local bool     // on this machine
+
+	others []*peer // further ranks, which are told the same; their ends stop this one's stopper
 }
 
 // selfCommand is how a local run starts its other process.
@@ -85,6 +87,9 @@ func (p *peer) greet(m *message, version string) error {
 // close ends the follower: it leaves when its control connection closes, and
 // is killed if it does not.
 func (p *peer) close() {
+	for _, x := range p.others {
+		x.close()
+	}
 	p.ctl.conn.Close()
 	if p.cmd == nil {
 		return

@@ -76,6 +76,8 @@ type openRequest struct {
 	Blocking bool   `json:"blocking,omitempty"`
 	MaxSize  int    `json:"max_size"`
 	Peers    int    `json:"peers,omitempty"`
+	Rank     int    `json:"rank,omitempty"`
+	Ranks    int    `json:"ranks,omitempty"` // of a session of more than two; 0: the two ends
 
 	Options map[string]string `json:"options,omitempty"` // of the driver
 }
@@ -178,6 +180,9 @@ func (m *message) check() error {
 	}
 	if o := m.Open; o != nil && (o.MaxSize < 0 || o.MaxSize > maxSize || o.Peers < 0 || o.Peers > maxPeers) {
 		return fmt.Errorf("control message: open for %d bytes and %d peers", o.MaxSize, o.Peers)
+	}
+	if o := m.Open; o != nil && (o.Ranks < 0 || o.Ranks > maxRanks || o.Rank < 0 || o.Rank >= max(2, o.Ranks)) {
+		return fmt.Errorf("control message: rank %d of %d", o.Rank, o.Ranks)
 	}
 	if m.Open != nil && bytesIn(m.Open.Options) > maxOptions {
 		return fmt.Errorf("control message: %d bytes of options", bytesIn(m.Open.Options))

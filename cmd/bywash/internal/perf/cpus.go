@@ -15,6 +15,13 @@ import (
 type pair struct {
 	lead, follow int
 	shared       bool // there is only one
+	rest         []int
+}
+
+// of is the CPU of a rank: the pair's two, then the others, then these again.
+func (p *pair) of(rank int) int {
+	all := append([]int{p.lead, p.follow}, p.rest...)
+	return all[rank%len(all)]
 }
 
 // choosePair takes two CPUs that this process may use, on different cores of
@@ -45,6 +52,11 @@ func choosePair() (pair, error) {
 		}
 		if score > best {
 			best, p.follow, p.shared = score, c, false
+		}
+	}
+	for _, c := range cpus[1:] {
+		if c != p.follow {
+			p.rest = append(p.rest, c)
 		}
 	}
 	return p, nil

@@ -26,6 +26,7 @@ type Config struct {
 	Warmup     time.Duration
 	Wait, Mem  string
 	Peers      int
+	Ranks      int // processes of the tests of more than two; 0: DefaultRanks
 	Validate   bool
 	Version    string
 	Self       []string // command that runs ServeChild; nil: this binary
@@ -124,7 +125,17 @@ func (u unreachable) Unwrap() error { return u.error }
 
 // measure runs the plan on a driver. Its error ends the run.
 func (r *run) measure(name string, plan []Case) error {
-	err := r.attempt(name, plan)
+	two, many := plan, []Case(nil)
+	if name == SessionName {
+		two, many = split(plan)
+	}
+	var err error
+	if len(two) > 0 {
+		err = r.attempt(name, two, 0)
+	}
+	if err == nil && len(many) > 0 {
+		err = r.attempt(name, many, r.ranks())
+	}
 	if err == nil {
 		return nil
 	}
@@ -151,9 +162,12 @@ func (r *run) miss(m Missing) error {
 	return r.report.Missing(m)
 }
 
-// attempt starts a follower and runs the plan with it.
-func (r *run) attempt(name string, plan []Case) error {
-	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers}
+// attempt starts a follower, or those of so many ranks, and runs the plan with it.
+func (r *run) attempt(name string, plan []Case, ranks int) error {
+	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers, Ranks: ranks}
+	if ranks > 0 && r.Remote != "" {
+		return skipf("%s is between processes of one machine", plan[0].Test)
+	}
 	var where *lab
 	if r.needsLab(name) {
 		var err error
@@ -174,6 +188,9 @@ func (r *run) attempt(name string, plan []Case) error {
 		return err
 	}
 	defer p.close()
+	if err := r.addRanks(p, ranks); err != nil {
+		return err
+	}
 	for _, c := range plan {
 		req.MaxSize = max(req.MaxSize, c.Size)
 	}
@@ -211,6 +228,9 @@ func (r *run) follower() (*peer, []byte, error) {
 
 // join opens and connects both ends.
 func (p *peer) join(b bench, req *openRequest) error {
+	if req.Ranks > 0 {
+		return p.joinRanks(b, req)
+	}
 	answer, err := p.ctl.call(&message{Kind: kindOpen, Open: req})
 	if err != nil {
 		return err
@@ -221,13 +241,13 @@ func (p *peer) join(b bench, req *openRequest) error {
 
 // both has the follower do something while this side does its part.
 func (p *peer) both(m *message, mine func() error) error {
-	if err := p.ctl.send(m); err != nil {
+	if err := p.send(m); err != nil {
 		return err
 	}
 	if err := mine(); err != nil {
 		return waitError(p.stop, err)
 	}
-	_, err := p.ctl.recv()
+	_, err := p.recv()
 	return err
 }
 
@@ -281,7 +301,7 @@ func (r *run) cases(name string, p *peer, b bench, plan []Case) error {
 			return err
 		}
 	}
-	_, err := p.ctl.call(&message{Kind: kindClose})
+	_, err := p.call(&message{Kind: kindClose})
 	return err
 }
 
@@ -291,7 +311,7 @@ func (r *run) one(name string, p *peer, b bench, c *Case) error {
 	blob, err := b.prepare(c)
 	if err == nil {
 		var answer *message
-		if answer, err = p.ctl.call(&message{Kind: kindPrepare, Case: c}); err == nil {
+		if answer, err = p.call(&message{Kind: kindPrepare, Case: c}); err == nil {
 			if len(answer.Blob) > 0 {
 				err = b.start(answer.Blob)
 			}
@@ -299,7 +319,7 @@ func (r *run) one(name string, p *peer, b bench, c *Case) error {
 				err = r.rounds(name, p, b, c, blob)
 			}
 			if err == nil {
-				_, err = p.ctl.call(&message{Kind: kindFinish})
+				_, err = p.call(&message{Kind: kindFinish})
 			}
 		}
 	}
@@ -368,7 +388,7 @@ func (r *run) counted(p *peer, b bench, c *Case, rec *recorder, op time.Duration
 		if err := p.round(b, j, nil); err != nil {
 			return nil, 0, err
 		}
-		usage, err := p.ctl.call(&message{Kind: kindUsage})
+		usage, err := p.call(&message{Kind: kindUsage})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -393,7 +413,7 @@ func (r *run) job(p *peer, c *Case, n int, rec *recorder) *job {
 
 // round runs n iterations on both ends.
 func (p *peer) round(b bench, j *job, blob []byte) error {
-	ready, err := p.ctl.call(&message{Kind: kindRun, N: int64(j.n), Blob: blob})
+	ready, err := p.call(&message{Kind: kindRun, N: int64(j.n), Blob: blob})
 	if err != nil {
 		return err
 	}
@@ -402,7 +422,7 @@ func (p *peer) round(b bench, j *job, blob []byte) error {
 	}
 	passive := infoOf(j.Test).oneSided && j.Test != PutLat
 	if passive {
-		if _, err := p.ctl.recv(); err != nil {
+		if _, err := p.recv(); err != nil {
 			return err
 		}
 	}
@@ -410,7 +430,7 @@ func (p *peer) round(b bench, j *job, blob []byte) error {
 		return waitError(p.stop, err)
 	}
 	if !passive {
-		_, err = p.ctl.recv()
+		_, err = p.recv()
 	}
 	return err
 }

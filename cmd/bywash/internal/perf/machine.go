@@ -48,6 +48,8 @@ func Heading(c *Config) string {
 	fmt.Fprintf(&b, "bywash %s on %s\n", c.Version, Machine())
 	p, err := choosePair()
 	switch {
+	case c.hasRanks() && c.Remote == "":
+		fmt.Fprintf(&b, "between %s on this machine", c.processes())
 	case c.Remote != "":
 		fmt.Fprintf(&b, "between this machine and %s", c.Remote)
 	case err != nil:

@@ -29,6 +29,8 @@ const (
 	TagLat     Test = "tag-lat"
 	TagBW      Test = "tag-bw"
 	AMRate     Test = "am-rate"
+	MultiPair  Test = "multi-pair"
+	AllToAll   Test = "all-to-all"
 	maxSize         = 1 << 30
 	maxWindow       = 64
 	footprint       = 2 << 20 // bytes in flight, so that caches are measured, not DRAM
@@ -48,6 +50,7 @@ type testInfo struct {
 	sizes    []int // when the user names none
 	standard bool  // part of a run without -t
 	session  bool  // only with -d session
+	ranks    bool  // between Config.Ranks processes, not two
 }
 
 const kib, mib = 1 << 10, 1 << 20
@@ -69,6 +72,8 @@ var tests = []testInfo{
 	{test: TagLat, about: "session: ping-pong of tagged messages, half a round trip", latency: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true},
 	{test: TagBW, about: "session: tagged messages one way, a window of them in flight", sizes: []int{4 * kib, 64 * kib, mib}, session: true},
 	{test: AMRate, about: "session: active messages one way, as fast as they go", messages: true, sizes: []int{8}, session: true},
+	{test: MultiPair, about: "session: half of the --ranks processes send a window of messages to the other half, the sum", sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true, ranks: true},
+	{test: AllToAll, about: "session: each of the --ranks processes sends to each other, until all has come", latency: true, sizes: []int{8, 4 * kib, 64 * kib}, session: true, ranks: true},
 }
 
 func infoOf(t Test) *testInfo {
@@ -214,6 +219,7 @@ type Case struct {
 	Mem      string `json:"mem"`
 	Validate bool   `json:"validate,omitempty"`
 	Peers    int    `json:"peers,omitempty"`
+	Ranks    int    `json:"ranks,omitempty"` // processes; 0: the two ends
 }
 
 // check refuses cases that a lead of this version does not send.
@@ -230,8 +236,23 @@ func (c *Case) check() error {
 		return fmt.Errorf("memory %q", c.Mem)
 	case c.Peers < 0 || c.Peers > maxPeers:
 		return fmt.Errorf("%d peers", c.Peers)
+	case i.ranks != (c.Ranks > 0):
+		return fmt.Errorf("%s between %d ranks", c.Test, c.Ranks)
 	}
-	return nil
+	return CheckRanks(c.Ranks, c.Test)
+}
+
+// messages is how many an operation of the test has.
+func (c *Case) messages() int {
+	switch c.Test {
+	case BiBW:
+		return 2
+	case MultiPair:
+		return c.Ranks / 2
+	case AllToAll:
+		return c.Ranks * (c.Ranks - 1)
+	}
+	return 1
 }
 
 func (c *Case) blocking() bool { return c.Wait == "block" }
@@ -265,7 +286,11 @@ func (c *Config) cases() []Case {
 			if s == 0 && (i.oneSided || t == Bcast) {
 				continue
 			}
-			out = append(out, Case{Test: t, Size: s, Wait: c.Wait, Mem: c.Mem, Validate: c.Validate, Peers: c.Peers})
+			cs := Case{Test: t, Size: s, Wait: c.Wait, Mem: c.Mem, Validate: c.Validate, Peers: c.Peers}
+			if i.ranks {
+				cs.Ranks = c.ranks()
+			}
+			out = append(out, cs)
 		}
 	}
 	return out

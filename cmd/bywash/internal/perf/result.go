@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,9 @@ type Result struct {
 	Host         string   `json:"host"`
 	Time         string   `json:"time"`
 	Version      string   `json:"version"`
+
+	// Ranks is how many processes took part, in tests of more than two.
+	Ranks int `json:"ranks,omitempty"`
 
 	// Change is against an earlier run, in percent of its figure: there only
 	// with --baseline.
@@ -70,7 +74,7 @@ func (c *Config) result(drv string, cs *Case, j *job, path string, cpu time.Dura
 	r := &Result{
 		Driver: drv, Test: string(cs.Test), Size: cs.Size, Iters: int64(j.n),
 		Path: path, Mem: cs.Mem, Wait: cs.Wait,
-		Host: c.host, Time: time.Now().UTC().Format(time.RFC3339), Version: c.Version,
+		Host: c.host, Time: time.Now().UTC().Format(time.RFC3339), Version: c.Version, Ranks: cs.Ranks,
 	}
 	if isSocket(drv) {
 		r.Mem = "heap"
@@ -86,10 +90,10 @@ func (c *Config) result(drv string, cs *Case, j *job, path string, cpu time.Dura
 		if j.rec.ops == 2 {
 			bytes *= 2 // the message went there and back
 		}
-	} else if cs.Test == BiBW {
-		bytes *= 2
-		n *= 2
 	}
+	each := float64(cs.messages())
+	bytes *= each
+	n *= each
 	if seconds > 0 {
 		r.MsgPerS = figure(n / seconds)
 		if cs.Size > 0 {
@@ -110,7 +114,7 @@ func (c *Config) result(drv string, cs *Case, j *job, path string, cpu time.Dura
 var columns = []string{"driver", "test", "size", "iters", "lat_us_p50", "lat_us_p99", "lat_us_p999", "lat_us_max", "lat_us_avg",
 	"mb_per_s", "msg_per_s", "cpu_ns_per_byte", "path", "mem", "wait", "host", "time", "version"}
 
-func (r *Result) row(change bool) []string {
+func (r *Result) row(ranks, change bool) []string {
 	f := func(p *float64) string {
 		if p == nil {
 			return ""
@@ -119,6 +123,9 @@ func (r *Result) row(change bool) []string {
 	}
 	row := []string{r.Driver, r.Test, strconv.Itoa(r.Size), strconv.FormatInt(r.Iters, 10), f(r.LatP50), f(r.LatP99), f(r.LatP999), f(r.LatMax), f(r.LatAvg),
 		f(r.MBPerS), f(r.MsgPerS), f(r.CPUNsPerByte), r.Path, r.Mem, r.Wait, r.Host, r.Time, r.Version}
+	if ranks {
+		row = append(row, strconv.Itoa(max(2, r.Ranks)))
+	}
 	if change {
 		row = append(row, f(r.Change))
 	}
@@ -170,27 +177,32 @@ func (j *jsonReporter) Missing(m Missing) error {
 type csvReporter struct {
 	w      *csv.Writer
 	say    io.Writer
+	ranks  bool
 	change bool
 	header bool
 }
 
-// NewCSV writes a header and a line a result to w, and what is missing to say.
-func NewCSV(w, say io.Writer, change bool) Reporter {
-	return &csvReporter{w: csv.NewWriter(w), say: say, change: change}
+// NewCSV writes a header and a line a result to w, and what is missing to say. Where tests of more than two
+// processes are asked for there is a column ranks, and with change one for that.
+func NewCSV(w, say io.Writer, c *Config, change bool) Reporter {
+	return &csvReporter{w: csv.NewWriter(w), say: say, ranks: c.hasRanks(), change: change}
 }
 
 func (c *csvReporter) Result(r *Result) error {
 	if !c.header {
 		c.header = true
-		head := columns
+		head := slices.Clone(columns)
+		if c.ranks {
+			head = append(head, "ranks")
+		}
 		if c.change {
-			head = append(append([]string{}, columns...), "change_percent")
+			head = append(head, "change_percent")
 		}
 		if err := c.w.Write(head); err != nil {
 			return err
 		}
 	}
-	if err := c.w.Write(r.row(c.change)); err != nil {
+	if err := c.w.Write(r.row(c.ranks, c.change)); err != nil {
 		return err
 	}
 	c.w.Flush()

@@ -20,17 +20,17 @@ const SessionName = "session"
 // railsOption carries --rails to both ends.
 const railsOption = "rails"
 
-// pairJob is a job of the two ends; cards travel over the control connection.
+// pairJob is a job of the two ends, or of more ranks; cards travel over the control connection.
 type pairJob struct {
 	rank   int
 	secret []byte
-	cards  [2][]byte
+	cards  [][]byte
 }
 
 var _ launch.Job = (*pairJob)(nil)
 
 func (p *pairJob) Rank() int      { return p.rank }
-func (p *pairJob) Size() int      { return 2 }
+func (p *pairJob) Size() int      { return len(p.cards) }
 func (p *pairJob) Name() string   { return "perf" }
 func (p *pairJob) ID() string     { return "perf" }
 func (p *pairJob) Secret() []byte { return p.secret }
@@ -48,12 +48,12 @@ func (p *pairJob) Lookup(_ context.Context, rank int) ([]byte, error) {
 func (p *pairJob) Abort(int, string) {}
 func (p *pairJob) Close() error      { return nil }
 
-// sessionBench is one end of a session of two.
+// sessionBench is one end of a session of two, or a rank of one of more.
 type sessionBench struct {
 	setup  *setup
 	job    *pairJob
 	s      *session.Session
-	g      *session.Gate
+	g      *session.Gate // to the other end, or the other of a pair
 	c      Case
 	arena  *driver.Arena
 	out    [][]byte
@@ -61,6 +61,8 @@ type sessionBench struct {
 	region *session.Region
 	remote *session.Remote
 	reqs   []*session.Request
+	sent   []*session.Request
+	salt   uint64       // of the patterns of a pair, so that they differ from another's
 	got    atomic.Int64 // active messages
 }
 
@@ -68,12 +70,13 @@ type sessionBench struct {
 const (
 	tagData = 1
 	tagAck  = 2
+	tagGo   = 3
 )
 
 func openSession(s *setup) (bench, error) {
-	b := &sessionBench{setup: s, job: &pairJob{secret: s.secret}}
+	b := &sessionBench{setup: s, job: &pairJob{secret: s.secret, cards: make([][]byte, max(2, s.Ranks))}}
 	if !s.lead {
-		b.job.rank = 1
+		b.job.rank = max(1, s.Rank)
 	}
 	cfg := session.Config{Job: b.job}
 	if rails := s.Options[railsOption]; rails != "" {
@@ -85,7 +88,7 @@ func openSession(s *setup) (bench, error) {
 	if b.s, err = session.Join(s.stop.ctx, cfg); err != nil {
 		return nil, err
 	}
-	b.g = b.s.Gate(1 - b.job.rank)
+	b.g = b.s.Gate((b.job.rank + 1) % b.job.Size())
 	b.s.Handle(1, func(*session.Gate, *session.Active) { b.got.Add(1) })
 	return b, nil
 }
@@ -95,6 +98,9 @@ func (b *sessionBench) links() []string {
 }
 
 func (b *sessionBench) connect(links []string) error {
+	if b.setup.Ranks > 0 {
+		return b.connectRanks(links)
+	}
 	if len(links) != 1 {
 		return errors.New("the other end sent no business card")
 	}
@@ -110,11 +116,13 @@ func (b *sessionBench) idle([]string) error { return skipf("--peers is for drive
 
 func (b *sessionBench) check(c *Case) error {
 	switch c.Test {
-	case Lat, TagLat, BW, TagBW, Rate, AMRate, PutBW, GetBW, GetLat, FaddLat:
+	case Lat, TagLat, BW, TagBW, Rate, AMRate, PutBW, GetBW, GetLat, FaddLat, MultiPair, AllToAll:
 	default:
 		return skipf("session has no test %s", c.Test)
 	}
 	switch {
+	case c.Ranks != b.setup.Ranks:
+		return errOrder
 	case c.Peers > 0:
 		return skipf("--peers is for drivers")
 	case (c.Test == Rate || c.Test == AMRate) && c.Size > b.g.MaxActive():
@@ -129,6 +137,13 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 	}
 	b.c = *c
 	w := window(c.Size, maxWindow)
+	switch c.Test {
+	case MultiPair:
+		b.g = b.s.Gate(b.partner())
+		b.salt = uint64(min(b.job.rank, b.partner())) << 48
+	case AllToAll:
+		w = c.Ranks - 1
+	}
 	room := max(line, (c.Size+line-1)&^(line-1))
 	mem := make([]byte, 2*w*room)
 	if c.arena() {
@@ -143,7 +158,7 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 		b.out = append(b.out, mem[i*room:][:c.Size:c.Size])
 		b.in = append(b.in, mem[(w+i)*room:][:c.Size:c.Size])
 	}
-	b.reqs = make([]*session.Request, w)
+	b.reqs, b.sent = make([]*session.Request, w), make([]*session.Request, w)
 	if !infoOf(c.Test).oneSided {
 		return nil, nil
 	}
@@ -195,6 +210,10 @@ func (b *sessionBench) run(j *job) error {
 		return nil // passive
 	case j.Test == Lat || j.Test == TagLat:
 		return b.pingPong(j)
+	case j.Test == AllToAll:
+		return timed(j, func(seq uint64) error { return b.exchange(j, seq) })
+	case j.Test == MultiPair:
+		return b.pairs(j)
 	case info.oneSided && info.latency:
 		return b.timed(j, b.access)
 	}
@@ -290,8 +309,8 @@ func (b *sessionBench) stream(j *job) error {
 			if _, err := r.Wait(ctx); err != nil {
 				return err
 			}
-			if !j.lead && j.Validate {
-				if err := verify(b.in[k], uint64(i-len(b.reqs))); err != nil {
+			if !b.sends(j) && j.Validate {
+				if err := verify(b.in[k], b.salt+uint64(i-len(b.reqs))); err != nil {
 					return err
 				}
 			}
@@ -307,7 +326,7 @@ func (b *sessionBench) stream(j *job) error {
 	if infoOf(j.Test).oneSided {
 		return nil
 	}
-	if !j.lead {
+	if !b.sends(j) {
 		return b.g.Send(ctx, tagAck, nil)
 	}
 	_, err := b.g.Recv(ctx, tagAck, nil)
@@ -327,9 +346,9 @@ func (b *sessionBench) begin(j *job, i int) (*session.Request, error) {
 		return b.g.Iput(b.remote, 0, b.out[k])
 	case j.Test == GetBW:
 		return b.g.Iget(b.remote, 0, b.in[k])
-	case j.lead:
+	case b.sends(j):
 		if j.Validate {
-			fill(b.out[k], uint64(i))
+			fill(b.out[k], b.salt+uint64(i))
 		}
 		return b.g.Isend(tagData, b.out[k])
 	}

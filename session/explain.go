@@ -1,0 +1,96 @@
+package session
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/bywash/bywash/session/launch"
+)
+
+// Choice is a rail to a peer, or why one was not taken.
+type Choice struct {
+	Driver string // of both ends
+	Device string // of this end; empty: this end has no such rail
+	Taken  bool
+	Why    string
+}
+
+// String says it in words.
+func (c Choice) String() string {
+	name, verb := c.Driver, "left out"
+	if c.Device != "" {
+		name += ":" + c.Device
+	}
+	if c.Taken {
+		verb = "taken"
+	}
+	return fmt.Sprintf("%s %s: %s", name, verb, c.Why)
+}
+
+// explainTo is where a session tells what it chose; nil: nowhere.
+func (c *Config) explainTo() io.Writer {
+	if c.Explain == nil && os.Getenv(launch.EnvExplain) == "1" {
+		return os.Stderr
+	}
+	return c.Explain
+}
+
+// explainJoin tells which drivers this process has, and why it has not the others. Ranks write to one
+// terminal, hence each line at once, and their number in each.
+func (s *Session) explainJoin(out []Choice) {
+	w := s.cfg.explainTo()
+	if w == nil {
+		return
+	}
+	var b strings.Builder
+	for _, n := range s.nics {
+		p := &n.small.Properties().Profile
+		fmt.Fprintf(&b, "bywash: rank %d: %s:%s opened, exclusivity %d\n", s.rank, n.Driver, n.Device, p.Exclusivity)
+	}
+	for _, c := range out {
+		fmt.Fprintf(&b, "bywash: rank %d: %v\n", s.rank, c)
+	}
+	_, _ = io.WriteString(w, b.String())
+}
+
+// explainUp tells which rails a connection that stands has taken, what carries messages there, and why
+// others were left out. The caller holds the lock: what is told waits until it is given up.
+func (g *Gate) explainUp() {
+	w := g.s.cfg.explainTo()
+	if w == nil {
+		return
+	}
+	var b strings.Builder
+	k := 0
+	for _, c := range g.why {
+		fmt.Fprintf(&b, "bywash: rank %d to %s: %v", g.s.rank, g.name(), c)
+		if c.Taken && k < len(g.links) { // in the same order
+			b.WriteString("; carried by " + g.links[k].path())
+			k++
+		}
+		b.WriteByte('\n')
+	}
+	text := b.String()
+	g.s.calls = append(g.s.calls, func() { _, _ = io.WriteString(w, text) })
+}
+
+func (g *Gate) name() string {
+	switch {
+	case g.rank < 0:
+		return "a process of another session"
+	case g.rank == g.s.rank:
+		return "itself"
+	}
+	return fmt.Sprintf("rank %d", g.rank)
+}
+
+// path says what carries messages on a rail.
+func (l *link) path() string {
+	p := l.small.Path()
+	if l.large != nil {
+		p += ", long " + l.large.Path()
+	}
+	return p
+}

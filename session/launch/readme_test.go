@@ -1,0 +1,57 @@
+package launch
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// goBuild builds a package of this module into a directory.
+func goBuild(t *testing.T, dir, pkg string) string {
+	t.Helper()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("needs the go command: builds ", pkg)
+	}
+	file := filepath.Join(dir, filepath.Base(pkg))
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", file, pkg).CombinedOutput(); err != nil {
+		t.Fatalf("go build %s: %v\n%s", pkg, err, out)
+	}
+	return file
+}
+
+// The program that README.md shows runs unchanged under every launcher; asked to explain, its session says which rails it
+// takes and why.
+func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
+	const n = 4
+	dir := t.TempDir()
+	job, bywash := goBuild(t, dir, "../../test/readme/job"), goBuild(t, dir, "../../cmd/bywash")
+	forEachLauncher(t, func(t *testing.T, l realLauncher) {
+		cmd := exec.CommandContext(t.Context(), bywash, "run", "-n", itoa(n), "--explain", job)
+		if l.name != nameEmbedded {
+			cmd = l.run(t, job, n, EnvExplain+"=1")
+		}
+		out, err := finish(t, cmd)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for r := range n {
+			left := (r + n - 1) % n
+			for _, want := range []string{
+				fmt.Sprintf("rank %d: hello from rank %d of %d, by shm:", r, left, n),
+				fmt.Sprintf("bywash: rank %d: shm:", r),
+				fmt.Sprintf("bywash: rank %d to rank %d: shm:", r, left),
+			} {
+				if got := strings.Count(out, want); got != 1 {
+					t.Errorf("%q was said %d times, want once:\n%s", want, got, out)
+				}
+			}
+		}
+		for line := range linesWith(out, "bywash: rank 0 to rank 1: shm:") {
+			if !strings.Contains(line, " taken: highest exclusivity that reaches the peer (48); carried by ") {
+				t.Errorf("the choice is explained by %q", line)
+			}
+		}
+	})
+}
