@@ -46,8 +46,9 @@ func framesToVary() [][]byte {
 func playNIC(t *testing.T, data []byte) {
 	c := newCluster(t, 1, limits)
 	n := c.nodes[0]
+	a, b := n.register("a"), n.register("b")
 	n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 2})
-	a, b := c.processes("a", "b")
+	n.begin("c", "", 0, ordinary) // goes on until NIC 2 has answered, which may refuse it
 	a.recv(0, message{peer: "x", tag: 1, len: 5, flags: flagDoorbell | flagInline})
 	a.join(0, "g", 2)
 	c.run()
@@ -67,17 +68,6 @@ func playNIC(t *testing.T, data []byte) {
 		n.nic.Drop(2)
 	}
 	stillWorks(t, c, a, b)
-}
-
-// processes registers some that need not wait for NIC 2, which never answers.
-func (c *cluster) processes(names ...string) (a, b *process) {
-	var ps []*process
-	for _, name := range names {
-		p, _ := c.nodes[0].begin(name, "", 0, ordinary)
-		ps = append(ps, p)
-	}
-	c.run()
-	return ps[0], ps[1]
 }
 
 func (p *process) freeSendContext() int {
@@ -124,7 +114,7 @@ func writesToVary() (all [][]byte) {
 func playProcess(t *testing.T, data []byte) {
 	c := newCluster(t, 1, limits)
 	n := c.nodes[0]
-	bad, good := c.processes("a", "b")
+	bad, good := n.register("a"), n.register("b")
 	other := n.register("c")
 	group := func(p *process) { p.join(0, "g", 2); c.run() }
 	group(other)
