@@ -3,6 +3,8 @@ package session
 import (
 	"fmt"
 	"io"
+	"os"
+	"strings"
 
 	"github.com/bywash/bywash/session/launch"
 	"github.com/bywash/bywash/session/rdv"
@@ -15,8 +17,9 @@ type Config struct {
 	// The session closes a job that it has found, not one that it was given.
 	Job launch.Job
 
-	// Rails are the drivers to use, in order; nil: all. Those that cannot be
-	// opened are an error here, and left out when Rails is nil. A driver may
+	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment
+	// (ParseRails), or else all. Those that cannot be
+	// opened are an error here, and left out when all are used. A driver may
 	// be named several times, with other devices or options.
 	Rails []Rail
 
@@ -102,8 +105,29 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: a negative limit, or no such progress", ErrInvalid)
 	case c.Mode != nil && *c.Mode >= rdv.Modes:
 		return fmt.Errorf("%w: no such mode", ErrInvalid)
+	}
+	if list := os.Getenv(launch.EnvDrivers); c.Rails == nil && list != "" {
+		var err error
+		if c.Rails, err = ParseRails(list); err != nil {
+			return fmt.Errorf("%s: %w", launch.EnvDrivers, err)
+		}
+	}
+	switch {
 	case len(c.Rails) > rdv.MaxRails:
 		return fmt.Errorf("%w: %d rails, at most %d", ErrInvalid, len(c.Rails), rdv.MaxRails)
 	}
 	return nil
+}
+
+// ParseRails reads a list of drivers, each with a device or without: "shm,afxdp:eth1".
+func ParseRails(list string) ([]Rail, error) {
+	var rails []Rail
+	for item := range strings.SplitSeq(list, ",") {
+		name, device, named := strings.Cut(item, ":")
+		if name == "" || named && device == "" || strings.ContainsAny(item, " \t\n") {
+			return nil, fmt.Errorf("%w: %q in the list of drivers %q: want DRIVER or DRIVER:DEVICE, with commas between them", ErrInvalid, item, list)
+		}
+		rails = append(rails, Rail{Driver: name, Device: device})
+	}
+	return rails, nil
 }

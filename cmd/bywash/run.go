@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/run"
+	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -48,9 +49,11 @@ Each process finds in its environment:
   ` + launch.EnvSize + `        the number of ranks
   ` + launch.EnvSecret + `      the job's secret: it keeps strangers out, do not show it
   ` + launch.EnvLauncher + `    embedded
-  ` + launch.EnvExplain + `     1 with --explain`,
+  ` + launch.EnvExplain + `     1 with --explain
+  ` + launch.EnvDrivers + `     what --drivers says`,
 		Example: `  bywash run -n 4 ./prog
   bywash run -n 2 --explain ./prog -v      which driver carries what, and why
+  bywash run -n 4 --drivers shm ./prog     shared memory and nothing else
   bywash run -n 8 --tag-output sh -c 'echo I am $BYWASH_RANK of $BYWASH_SIZE'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -62,6 +65,9 @@ Each process finds in its environment:
 				return usagef("--grace %s: want a time from 0 on", c.Grace)
 			case len(args) == 0:
 				return usagef("run needs a program (see %s --help)", cmd.CommandPath())
+			}
+			if _, err := session.ParseRails(c.Drivers); c.Drivers != "" && err != nil {
+				return usagef("--drivers: %v", err)
 			}
 			c.Program, c.Args = args[0], args[1:]
 			err := run.Run(cmd.Context(), c)
@@ -76,6 +82,7 @@ Each process finds in its environment:
 	f.SetInterspersed(false) // what follows the program is the program's
 	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
 	f.BoolVar(&c.Explain, "explain", false, "let sessions tell which rails they chose, and why")
+	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1 (default all that work)")
 	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
 	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")
 	return cmd

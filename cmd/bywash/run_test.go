@@ -28,9 +28,9 @@ func TestRunGivesEachProcessItsRank(t *testing.T) {
 	if want := []string{"0 4 embedded no", "1 4 embedded no", "2 4 embedded no", "3 4 embedded no"}; !slices.Equal(lines, want) || code != 0 || stderr != "" {
 		t.Errorf("status %d, %q, %q, want %q", code, lines, stderr, want)
 	}
-	_, out, _ = status(t, shells("1", "echo $BYWASH_EXPLAIN", "--explain"))
-	if out != "1\n" {
-		t.Errorf("BYWASH_EXPLAIN with --explain: %q, want 1", out)
+	_, out, _ = status(t, shells("1", "echo $BYWASH_EXPLAIN $BYWASH_DRIVERS", "--explain", "--drivers", "shm,afxdp:eth1"))
+	if out != "1 shm,afxdp:eth1\n" {
+		t.Errorf("the environment with --explain and --drivers: %q", out)
 	}
 }
 

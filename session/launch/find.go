@@ -18,6 +18,7 @@ const (
 	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
 	EnvLauncher   = "BYWASH_LAUNCHER"
 	EnvExplain    = "BYWASH_EXPLAIN" // 1: a session tells what it chose and why
+	EnvDrivers    = "BYWASH_DRIVERS" // DRIVER[:DEVICE],…: what a session uses that does not name its rails
 )
 
 // rank0Prefix says that rank 0 serves the rendezvous itself.

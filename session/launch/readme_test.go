@@ -27,10 +27,11 @@ func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
 	const n = 4
 	dir := t.TempDir()
 	job, bywash := goBuild(t, dir, "../../test/readme/job"), goBuild(t, dir, "../../cmd/bywash")
+	const drivers = "shm" // a test takes no network interface of the machine
 	forEachLauncher(t, func(t *testing.T, l realLauncher) {
-		cmd := exec.CommandContext(t.Context(), bywash, "run", "-n", itoa(n), "--explain", job)
+		cmd := exec.CommandContext(t.Context(), bywash, "run", "-n", itoa(n), "--explain", "--drivers", drivers, job)
 		if l.name != nameEmbedded {
-			cmd = l.run(t, job, n, EnvExplain+"=1")
+			cmd = l.run(t, job, n, EnvExplain+"=1", EnvDrivers+"="+drivers)
 		}
 		out, err := finish(t, cmd)
 		if err != nil {

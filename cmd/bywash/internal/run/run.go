@@ -30,6 +30,7 @@ type Config struct {
 	Program string
 	Args    []string
 	Explain bool          // sessions tell what they chose
+	Drivers string        // that sessions are to use; empty: what the environment says, or all
 	Tag     bool          // lines of output begin with the rank
 	Grace   time.Duration // between asking processes to end and killing them
 	Guard   []string      // the command that calls Guard
@@ -141,6 +142,9 @@ func (j *job) start(rank int, secret []byte) error {
 	cmd.Env = append(cmd.Env, launch.EnvLauncher+"=embedded")
 	if j.Explain {
 		cmd.Env = append(cmd.Env, launch.EnvExplain+"=1")
+	}
+	if j.Drivers != "" {
+		cmd.Env = append(cmd.Env, launch.EnvDrivers+"="+j.Drivers)
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: j.group.id(), Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
