@@ -63,8 +63,8 @@
 // asked for again once its driver has given the memory back. Short messages go on over
 // the next rail, each once and in order (package relay): where there are several rails, which
 // costs a copy of each, those that the peer may not have are kept. Puts and gets under way on it begin again;
-// atomics of the driver fail with ErrUnknown, and long messages in mode Put or Get, which is
-// never chosen where Cooperative is possible, with ErrBroken. Loss of the last rail ends the gate.
+// atomics of the driver fail with ErrUnknown. Long messages in mode Put or Get, which use one rail, go on over another, in
+// another mode if need be. Loss of the last rail ends the gate.
 //
 // Disconnect sends BYE when everything pending is done; the other side answers
 // with its own when it has nothing more; then both disconnect the drivers'

@@ -13,6 +13,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/rdv"
 )
 
 func twoRails(_ int, c *session.Config) {
@@ -44,16 +45,58 @@ func received(s *session.Session) uint64 {
 // Either rail is lost in the middle of long and short messages, at either end: they come over
 // the other, once, whole and in order, and so do later ones.
 func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
-	rounds := 30
-	if testing.Short() {
-		rounds = 6
-	}
-	const n, size = 12, 6 << 20
 	rng := rand.New(rand.NewPCG(seed(t), 2))
+	for _, tt := range []struct {
+		name   string
+		mode   *rdv.Mode
+		rails  func(int, *session.Config)
+		rounds int
+	}{
+		{"auto", nil, twoRails, 30},
+		{"put", modeOf(int(rdv.Put)), twoRails, 8},
+		{"get", modeOf(int(rdv.Get)), twoRails, 8},
+		{"get, then by messages", modeOf(int(rdv.Get)), shortRail, 4},
+	} {
+		if testing.Short() {
+			tt.rounds = max(2, tt.rounds/5)
+		}
+		t.Run(tt.name, func(t *testing.T) { railsLost(t, tt.mode, tt.rails, tt.rounds, rng) })
+	}
+}
+
+// A driver like shm without a large track.
+type shortDriver struct{ driver.Driver }
+
+func (shortDriver) Name() string { return "short" }
+
+func (d shortDriver) Query(h driver.Hints) (driver.NIC, error) {
+	if h.Track == driver.Large {
+		return nil, driver.ErrUnsupported
+	}
+	return d.Driver.Query(h)
+}
+
+var registerShort = sync.OnceFunc(func() {
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		panic(err)
+	}
+	driver.Register(shortDriver{d})
+})
+
+// shortRail is a rail with a large track, and one without.
+func shortRail(_ int, c *session.Config) {
+	registerShort()
+	c.Rails = []session.Rail{{Driver: "shm"}, {Driver: "short"}}
+}
+
+// railsLost has a rail be lost at either end, again and again.
+func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), rounds int, rng *rand.Rand) {
+	const n, size = 12, 6 << 20
 	for i := range rounds {
 		who, rail, moment := i%2, i/2%2, rng.Uint64N(n*size)
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
-			s := joinAll(t, 2, twoRails)
+			s := joinAll(t, 2, func(rank int, c *session.Config) { rails(rank, c); c.Mode = mode })
 			ctx := deadline(t)
 			stuck := time.AfterFunc(testTime+5*time.Second, func() {
 				for _, x := range s {

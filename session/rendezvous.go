@@ -23,7 +23,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	}
 	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
 	mode := rdv.Mode(rtr.Mode)
-	if mode >= rdv.Modes || !l.modes().Has(mode) || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
+	if mode >= rdv.Modes || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
 		return rdv.ErrProtocol
 	}
 	if l = g.rail(rtr.Rail); l == nil || !l.modes().Has(mode) {
