@@ -30,6 +30,7 @@ type Gate struct {
 	rank       int    // -1: of another session
 	index      uint32 // as a source of messages
 	foreign    *card
+	card       *card // of the last connection that stood
 	state      gateState
 	err        error // why broken
 	links      []*link
@@ -62,6 +63,7 @@ type Gate struct {
 type link struct {
 	g       *Gate
 	nic     *nic
+	card    *card // the peer's
 	rail    uint8 // by number in the gate: the same at both ends
 	peer    uint8 // the number of the peer's rail
 	small   driver.BufferReceiver
@@ -268,7 +270,7 @@ func (s *Session) bury(l *link) {
 	if l.pieces > 0 || l.sending.n > 0 {
 		return // whoever ends the last one calls again
 	}
-	if l.rp.Driver.Phase == driver.BufferOut && !l.held {
+	if l.rp.Driver.Phase == driver.BufferOut {
 		_ = l.small.RecvBufRelease(&l.rp)
 	}
 	l.buried = true
@@ -282,7 +284,9 @@ func (s *Session) bury(l *link) {
 			break
 		}
 	}
-	_ = l.small.Disconnect()
+	if l.small != nil {
+		_ = l.small.Disconnect()
+	}
 	if l.large != nil {
 		_ = l.large.Disconnect()
 	}

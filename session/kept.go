@@ -189,6 +189,9 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 			st = a.User.(*kept).status()
 			return true
 		}
+		if m.From != nil && m.From.stranded() {
+			m.From.strand()
+		}
 		return s.closed || m.From != nil && m.From.state == gateBroken
 	})
 	if err == nil && st.From == nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
 )
 
 // Direction says what Progress looks at first.
@@ -158,6 +159,9 @@ func (s *Session) start() {
 		for _, c := range s.bell.conns {
 			s.tasks.Go(func() { s.hear(c) })
 		}
+	}
+	if w, ok := s.job.(launch.Watcher); ok {
+		s.tasks.Go(func() { s.follow(w) })
 	}
 	s.tasks.Go(s.mover)
 	s.tasks.Go(s.doorman)

@@ -125,6 +125,8 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveKept(r, a.User.(*kept))
+	} else if from != nil && from.stranded() {
+		from.strand()
 	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
 		s.complete(r, from.err)

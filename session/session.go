@@ -49,6 +49,7 @@ type Session struct {
 	tick     uint32
 	epoch    uint32 // grows while callers make progress: the background keeps out of their way
 	table    *match.Table
+	orphaned error    // why there is no launcher any more
 	budget   int      // bytes of unexpected messages that may still be kept
 	stalled  []*link  // whose next message is unexpected beyond the budget
 	busy     []*Gate  // with parcels that have not left
