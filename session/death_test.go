@@ -195,8 +195,10 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte, a
 	out, in := make([]byte, 700_000), make([]byte, 700_000)
 	loop(0, func() error { sent++; return g.Send(ctx, 1, out[:lengths[sent%5]]) })
 	loop(1, func() error { received++; _, err := g.Recv(ctx, 1, in); return err })
+	active := 0
 	loop(2, func() error {
-		r, err := g.AM(1, nil, out[:min(2000, g.MaxActive())])
+		active++
+		r, err := g.AM(1, nil, out[:[]int{8, 2000, 60_000}[active%3]])
 		if r != nil {
 			_, err = r.Wait(ctx)
 		}

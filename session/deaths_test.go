@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/rdv"
 )
@@ -30,6 +31,7 @@ type doom struct {
 	Habit   string // what it does beside traffic
 	Mode    int    // forced, or none
 	Section int
+	Arena   bool // of one-sided operations
 	Rails   []session.Rail
 	Moment  string // it kills itself when this comes for that time
 	Times   int64
@@ -55,6 +57,7 @@ type scene struct {
 	section    int
 	rails      int // the victim's
 	unexpected int // the survivor's budget
+	arena      bool
 	times      int // a moment is one of the first so many of its kind
 	moments    []string
 }
@@ -80,17 +83,18 @@ var (
 	connecting = append([]string{"connect", "connecting", "connect wait", "connected"}, around("hello")...)
 	messages   = append([]string{"handler"}, around("eager", "sync", "ack", "rts", "rtr", "am")...)
 	chunks     = []string{"chunk posted", "chunk leaves", "chunk under way", "chunk sent", "chunk received"}
-	onesided   = []string{"import", "put begins", "put under way", "get begins", "get under way", "operation done"}
+	onesided   = []string{"import", "put begins", "put under way", "get begins", "get under way", "atomic begins", "atomic under way", "operation done"}
 )
 
 // scenes are by driver. Not all drivers have all of them: what differs is the rendezvous.
 var scenes = map[string][]scene{
 	"shm": {
-		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, onesided)},
+		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
+		{name: "one-sided", mode: anyMode, arena: true, times: 20, moments: moments(onesided)},
 		{name: "connecting", mode: anyMode, times: 1, moments: moments(connecting)},
 		{name: "null", mode: int(rdv.Null), times: 40, moments: moments(around("frag"))},
-		{name: "put", mode: int(rdv.Put), times: 20, moments: moments(around("done"), onesided)},
-		{name: "get", mode: int(rdv.Get), section: 100_000, times: 20, moments: moments(around("cookie", "done"), onesided)},
+		{name: "put", mode: int(rdv.Put), times: 20, moments: moments(around("done"), onesided[:3])},
+		{name: "get", mode: int(rdv.Get), section: 100_000, times: 20, moments: moments(around("cookie", "done"), onesided[3:5])},
 		{name: "two rails", mode: anyMode, rails: 2, times: 10, moments: moments(around("seen", "done"), chunks)},
 		{name: "a rail lost", habit: losing, mode: anyMode, rails: 2, times: 1, moments: moments(around("resume"))},
 		{name: "closing", habit: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
@@ -98,7 +102,7 @@ var scenes = map[string][]scene{
 		{name: "little memory", mode: anyMode, unexpected: 4096, moments: moments()},
 	},
 	"afxdp": {
-		{name: "plain", mode: anyMode, times: 20, moments: moments(connecting[:0], messages, chunks, around("op", "reply"))},
+		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
 		{name: "connecting", mode: anyMode, times: 1, moments: moments(connecting)},
 		{name: "null", mode: int(rdv.Null), times: 40, moments: moments(around("frag"))},
 		{name: "closing", habit: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
@@ -133,7 +137,15 @@ func mortalRank(dir string) error {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
-	errs := traffic(ctx, s, 0, make([]byte, 1<<20), closedOnly)
+	memory := make([]byte, 1<<20)
+	if d.Arena {
+		a, err := driver.NewArena(1 << 20)
+		if err != nil {
+			return err
+		}
+		memory = a.Bytes()
+	}
+	errs := traffic(ctx, s, 0, memory, closedOnly)
 	fmt.Fprintln(os.Stderr, errors.Join(errs...))
 	die("an early end")
 	return nil
@@ -185,13 +197,14 @@ func live(ctx context.Context, s *session.Session, habit string) error {
 // survivors are two ranks that see a third one die, again and again.
 type survivors struct {
 	scene
-	dir  string
-	s    *session.Session
-	aide *session.Session
-	lost chan *session.Error
-	rail []session.Rail // the victim's
-	base holdings       // after the first death
-	died map[string]int
+	dir    string
+	s      *session.Session
+	aide   *session.Session
+	lost   chan *session.Error
+	rail   []session.Rail // the victim's
+	memory []byte
+	base   holdings // after the first death
+	died   map[string]int
 }
 
 // All ranks that have a connection with one that dies, at any moment of the protocol, are told so: everything
@@ -203,11 +216,11 @@ func TestRanksDieInEveryState(t *testing.T) {
 	for _, way := range []struct {
 		driver string
 		rails  func(t *testing.T) [2][]session.Rail
-		deaths int // of each scene, in make soak: 500 in all
+		deaths int // of each scene, in make soak: 503 in all
 	}{
 		{"shm", func(*testing.T) [2][]session.Rail {
 			return both(session.Rail{Driver: "shm"}, session.Rail{Driver: "shm", Options: map[string]string{"path": "cma"}})
-		}, 36},
+		}, 33},
 		{"afxdp", func(t *testing.T) [2][]session.Rail {
 			r := afxdpRails(t)
 			r[0] = append(r[0], session.Rail{Driver: "shm"}) // to the aide
@@ -231,13 +244,22 @@ func TestRanksDieInEveryState(t *testing.T) {
 
 // play has ranks die in a scene.
 func (sc scene) play(t *testing.T, rails [2][]session.Rail, rng *rand.Rand, deaths int) {
-	before := held()
 	v := &survivors{scene: sc, dir: t.TempDir(), lost: make(chan *session.Error, 1000), died: map[string]int{}}
 	v.rail = rails[1][:max(sc.rails, 1)]
+	v.memory = make([]byte, 1<<20)
+	if sc.arena {
+		a, err := driver.NewArena(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		v.memory = a.Bytes()
+	}
+	before := held()
 	v.join(t, rails[0])
 	order := rng.Perm(len(sc.moments))
 	for i := range deaths {
-		d := doom{Habit: sc.habit, Mode: sc.mode, Section: sc.section, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
+		d := doom{Habit: sc.habit, Mode: sc.mode, Section: sc.section, Arena: sc.arena, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
 		d.Times = int64(1 + rng.IntN(max(sc.times, 1)))
 		after := time.Duration(rng.IntN(30_000)) * time.Microsecond
 		v.death(t, d, after)
@@ -295,7 +317,7 @@ func (v *survivors) death(t *testing.T, d doom, after time.Duration) {
 	if d.Moment == someTime { // it may be one at which nothing moves
 		time.AfterFunc(after, func() { _ = child.Process.Kill() })
 	}
-	errs := traffic(ctx, v.s, 1, make([]byte, 1<<20), closedOnly)
+	errs := traffic(ctx, v.s, 1, v.memory, func(err error) bool { return closedOnly(err) && ctx.Err() == nil })
 	rest, _ := io.ReadAll(said)
 	_ = child.Wait()
 	at := strings.TrimSpace(string(rest))

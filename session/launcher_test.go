@@ -138,6 +138,9 @@ func reconnected(ctx context.Context, s *session.Session) error {
 	switch s.Rank() {
 	case 0:
 		s.Gate(1).Disconnect()
+		for s.Gate(1).Path() != "idle" && ctx.Err() == nil {
+			s.Progress()
+		}
 		return s.Gate(1).SendMsg(ctx, &session.Out{Tag: 3, Buf: make([]byte, 8), Sync: true})
 	case 1:
 		for {
@@ -188,7 +191,7 @@ func TestRanksOutliveTheirLauncherOrSayWhatIsWrong(t *testing.T) {
 		launcherDies(t, func(l *process, _ func() []*process) []*process { l.kill(); return nil })
 	})
 	for i := range rounds {
-		after := time.Duration(rng.IntN(60_000)) * time.Microsecond
+		after := time.Duration(rng.IntN(200_000)) * time.Microsecond
 		t.Run(fmt.Sprintf("while/%d", i), func(t *testing.T) {
 			launcherDies(t, func(l *process, start func() []*process) []*process {
 				ranks := start()

@@ -46,7 +46,7 @@ func (s *Session) poll() {
 	if l := s.hot; l != nil && l.take() {
 		return
 	}
-	if len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 {
+	if s.outstanding() {
 		s.pushAll()
 	}
 	if s.hot == nil || s.tick&63 == 0 {
@@ -119,6 +119,9 @@ func (n *nic) askAll() bool {
 func (s *Session) pushAll() bool {
 	moved := s.movePieces()
 	moved = s.moveOps() || moved
+	if len(s.resumed) > 0 {
+		moved = s.takeResumed() || moved
+	}
 	for i := 0; i < len(s.busy); i++ {
 		g := s.busy[i]
 		m, more := g.push()
@@ -144,7 +147,7 @@ func (s *Session) pushAll() bool {
 
 // outstanding tells whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
-	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0
+	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0
 }
 
 // start starts the goroutines of the session.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,7 +95,8 @@ func shortRail(_ int, c *session.Config) {
 func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), rounds int, rng *rand.Rand) {
 	const n, size = 12, 6 << 20
 	for i := range rounds {
-		who, rail, moment := i%2, i/2%2, rng.Uint64N(n*size)
+		// In the modes that are one-sided drivers count no bytes: after so many messages, and some time.
+		who, rail, moment, messages, later := i%2, i/2%2, rng.Uint64N(n*size), rng.Int32N(n), time.Duration(rng.IntN(3000))*time.Microsecond
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			s := joinAll(t, 2, func(rank int, c *session.Config) { rails(rank, c); c.Mode = mode })
 			ctx := deadline(t)
@@ -115,8 +117,22 @@ func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), r
 					}
 				}
 			})
+			var came atomic.Int32
+			reached := func() func() bool {
+				if mode == nil {
+					start := received(s[1])
+					return func() bool { return received(s[1])-start >= moment }
+				}
+				var since time.Time
+				return func() bool {
+					if since.IsZero() && came.Load() >= messages {
+						since = time.Now()
+					}
+					return !since.IsZero() && time.Since(since) >= later
+				}
+			}()
 			wg.Go(func() {
-				for start := received(s[1]); received(s[1])-start < moment && ctx.Err() == nil; {
+				for !reached() && ctx.Err() == nil {
 					runtime.Gosched()
 				}
 				s[who].CloseRail(rail)
@@ -128,6 +144,7 @@ func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), r
 			for k := range n {
 				dst := make([]byte, size)
 				got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
+				came.Add(1)
 				if err != nil || !bytes.Equal(dst[:got], src[k:]) {
 					t.Fatalf("message %d: %d bytes, %v, equal %v", k, got, err, bytes.Equal(dst[:got], src[k:]))
 				}
@@ -136,7 +153,7 @@ func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), r
 			transfer(t, s[1], s[0], 3<<20)
 		})
 		if !ok {
-			t.Fatalf("rank %d lost rail %d after %d bytes", who, rail, moment)
+			t.Fatalf("rank %d lost rail %d after %d bytes, or %d messages and %v", who, rail, moment, messages, later)
 		}
 	}
 }

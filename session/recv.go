@@ -315,6 +315,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 			return true // the sender fails it when it sees our Bye
 		}
 	}
+	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
+		return l.arriveActive(h, b)
+	}
 	r := s.table.Arrive(g.index, h.Tag)
 	if r == nil {
 		return l.keep(h, b)

@@ -162,6 +162,8 @@ func (l *link) done(h *header.Header, body []byte) error {
 			return o.nextSection(l, part.Chunk)
 		case part.Status == statusDone:
 			o.Confirmed()
+		case part.Status == statusTooLong:
+			o.fail(errNoMemory)
 		default:
 			o.fail(errRefused)
 		}
@@ -234,7 +236,7 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 		return err
 	}
 	o.region = nil
-	if err := o.register(l, o.section+o.first); err != nil {
+	if err := o.register(o.g.links[o.rail], o.section+o.first); err != nil {
 		o.fail(err)
 		pc, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
 		part := header.Part{Status: statusAborted, All: true}

@@ -337,8 +337,8 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 		{name: "three chunks, two rails, one lost", sizes: []int{3}, rails: 2, losses: 1, window: 2, longer: true},
 		{name: "two messages, one rail lost", sizes: []int{2, 2}, rails: 1, losses: 1, window: 1},
 		{name: "two messages, two rails, one lost", sizes: []int{2, 1}, rails: 2, losses: 1, window: 1},
-		{name: "one message, a rail lost and one in reserve", sizes: []int{3}, rails: 2, losses: 1, window: 2, reserve: true},
-		{name: "two messages, a rail lost and one in reserve", sizes: []int{2, 1}, rails: 2, losses: 1, window: 2, reserve: true},
+		{name: "one message, a rail lost and one in reserve", sizes: []int{2}, rails: 2, losses: 1, window: 2, reserve: true},
+		{name: "two messages, a rail lost and one in reserve", sizes: []int{2, 1}, rails: 2, losses: 1, window: 2, reserve: true, longer: true},
 		{name: "three messages, one rail", sizes: []int{1, 1, 1}, rails: 1, losses: 1, window: 1},
 		{name: "three messages, two rails, one lost", sizes: []int{1, 1, 1}, rails: 2, losses: 1, window: 1, longer: true},
 	} {
