@@ -59,7 +59,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 		{"get, then by messages", modeOf(int(rdv.Get)), shortRail, 4},
 	} {
 		if testing.Short() {
-			tt.rounds = max(2, tt.rounds/5)
+			tt.rounds = max(1, tt.rounds/5)
 		}
 		t.Run(tt.name, func(t *testing.T) { railsLost(t, tt.mode, tt.rails, tt.rounds, rng) })
 	}
