@@ -18,7 +18,8 @@ type Active struct {
 // away. Handlers of one peer's messages are called one at a time, in order, by
 // whoever makes progress. A handler may call everything that does not block;
 // while it runs nothing more is taken from that peer. A message for which there
-// is no handler is dropped, and counted as bad.
+// is no handler is dropped, and counted as bad. The memory of long messages is
+// the session's, and counts against Config.Unexpected, until the handler returns.
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -26,59 +27,79 @@ func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 }
 
 // MaxActive is how many bytes an active message to the peer can have, its header
-// included.
+// included, that travels at once: AMNow and Prepare take no more.
 func (g *Gate) MaxActive() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
 	return g.eagerMax()
 }
 
+// ActiveOut is an active message to be sent, with everything that can be said of it.
+type ActiveOut struct {
+	Number uint8
+	Header []byte // at most MaxHeader bytes; copied
+	Data   []byte
+	Urgent bool // overtakes what still waits here, and is not urgent; see Out
+	// Then is called when the message is sent or has failed, instead of a request being waited for; see Out.
+	Then func(Status, error)
+}
+
 // AM sends an active message: header, at most MaxHeader bytes, which is copied,
 // and data. The request is nil if data may be reused at once. Active messages arrive in
-// order, also with other messages to the peer.
+// order, also behind other messages to the peer.
+//
+// One of more than MaxActive bytes goes by rendezvous, into memory of the peer's session that counts against its
+// budget for unexpected messages, and waits for room there. Active messages that are sent after it, and are not urgent,
+// wait here until it has arrived; other messages do not. driver.ErrTooLong, by the request, if it exceeds the budget altogether.
 func (g *Gate) AM(number uint8, head, data []byte) (*Request, error) {
-	return g.am(number, head, data, false)
+	o := ActiveOut{Number: number, Header: head, Data: data}
+	return g.am(&o, false)
 }
 
 // AMNow sends an active message at once or not at all: ErrBusy if the connection
 // does not stand yet, if others wait before it (it never overtakes), or if the
-// driver has no room. Data may be reused afterwards.
+// driver has no room. Data may be reused afterwards. driver.ErrTooLong beyond MaxActive.
 func (g *Gate) AMNow(number uint8, head, data []byte) error {
-	_, err := g.am(number, head, data, true)
+	o := ActiveOut{Number: number, Header: head, Data: data}
+	_, err := g.am(&o, true)
 	return err
 }
 
-func (g *Gate) am(number uint8, head, data []byte, now bool) (*Request, error) {
+// AMMsg is AM for what needs more words. It does not keep o.
+func (g *Gate) AMMsg(o *ActiveOut) (*Request, error) {
+	r, err := g.am(o, false)
+	if o.Then != nil {
+		r = nil
+	}
+	return r, err
+}
+
+func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	s := g.s
 	s.mu.lock()
 	defer s.leave()
 	if err := g.ready("active message"); err != nil {
 		return nil, err
 	}
-	if n := len(head) + len(data); len(head) > MaxHeader || n > g.eagerMax() {
-		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(head)))
+	n := len(o.Header) + len(o.Data)
+	long := n > g.eagerMax()
+	if len(o.Header) > MaxHeader || long && now {
+		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(o.Header)))
 	}
-	if now && (g.state != gateUp || !g.clear || g.backlog.n > 0) {
+	if now && (g.state != gateUp || !g.clear || g.backlog.n > 0 || g.longOut != nil) {
 		if g.state == gateIdle {
 			g.connect()
 		}
 		return nil, ErrBusy
 	}
-	copied := now || len(data) <= copyMax
-	at := header.Size + len(head)
-	size := at
-	if copied {
-		size += len(data)
+	if long {
+		s.stats.Sent++
+		pc, r := g.longParcel(&Out{Tag: uint64(o.Number), Header: o.Header, Buf: o.Data, Urgent: o.Urgent, Then: o.Then}, len(o.Data))
+		pc.out.active = true
+		g.enqueueActive(pc)
+		return r, nil
 	}
-	pc := s.parcel(size)
-	h := header.Header{Kind: header.AM, Extra: uint16(len(head)), Length: uint32(len(data)), Tag: uint64(number)}
-	h.Put(pc.buf)
-	copy(pc.buf[header.Size:], head)
-	if copied {
-		copy(pc.buf[at:], data)
-	} else {
-		pc.iov[1] = data
-	}
+	pc, copied := g.activeParcel(o, now)
 	if now {
 		if _, taken := g.lead.post(pc); !taken {
 			s.recycle(pc)
@@ -88,18 +109,42 @@ func (g *Gate) am(number uint8, head, data []byte, now bool) (*Request, error) {
 		return nil, g.err
 	}
 	s.stats.Sent++
-	if copied && g.backlog.n+g.later.n < maxBuffered {
-		g.enqueue(pc)
+	if copied && g.backlog.n+g.later.n+g.actives.n < maxBuffered {
+		g.enqueueActive(pc)
+		if f := o.Then; f != nil {
+			s.calls = append(s.calls, func() { f(Status{}, nil) })
+		}
 		return nil, nil
 	}
-	r := g.sendRequest(&Out{})
+	r := g.sendRequest(&Out{Then: o.Then})
 	pc.req = r
-	g.enqueue(pc)
-	if r.done && r.err == nil {
+	g.enqueueActive(pc)
+	if r.then == nil && r.done && r.err == nil {
 		s.free(r)
 		return nil, nil
 	}
 	return r, nil
+}
+
+// activeParcel makes the parcel of an active message that travels at once.
+func (g *Gate) activeParcel(o *ActiveOut, copied bool) (*parcel, bool) {
+	copied = copied || len(o.Data) <= copyMax
+	at := header.Size + len(o.Header)
+	size := at
+	if copied {
+		size += len(o.Data)
+	}
+	pc := g.s.parcel(size)
+	pc.urgent = o.Urgent
+	h := header.Header{Kind: header.AM, Extra: uint16(len(o.Header)), Length: uint32(len(o.Data)), Tag: uint64(o.Number)}
+	h.Put(pc.buf)
+	copy(pc.buf[header.Size:], o.Header)
+	if copied {
+		copy(pc.buf[at:], o.Data)
+	} else {
+		pc.iov[1] = o.Data
+	}
+	return pc, copied
 }
 
 // active calls the handler, without the lock. Meanwhile nothing is taken from the gate,
@@ -120,7 +165,14 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	f(l.g, &l.now)
 	s.mu.lock()
 	s.running--
-	l.g.handling = false
+	if l.g.due != nil {
+		l.g.handled()
+	} else {
+		l.g.handling = false
+		if len(s.stalled) > 0 {
+			s.unstall()
+		}
+	}
 	if l.pieces--; l.dead {
 		s.bury(l)
 		return false

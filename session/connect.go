@@ -17,6 +17,9 @@ func (g *Gate) connect() {
 	g.dials++
 	ctx, stop := context.WithCancel(g.s.ctx)
 	g.giveUp = stop
+	if g.s.orphaned != nil {
+		g.giveUpLater()
+	}
 	g.s.tasks.Go(func() {
 		defer stop()
 		g.dial(ctx)
@@ -41,10 +44,12 @@ func (g *Gate) dial(ctx context.Context) {
 		}
 		return
 	}
-	if err != nil && g.abandoned { // what waits goes over another
+	if err != nil {
 		for _, l := range links {
 			s.bury(l)
 		}
+	}
+	if err != nil && g.abandoned { // what waits goes over another
 		g.state, g.abandoned = gateIdle, false
 		if g.wanted() {
 			g.connect()
@@ -52,6 +57,9 @@ func (g *Gate) dial(ctx context.Context) {
 		return
 	}
 	g.abandoned = false
+	if err != nil && s.orphaned != nil && ctx.Err() != nil {
+		err = s.orphaned // it was given up
+	}
 	if err != nil {
 		g.fail(g.fault("connect", err))
 		return
@@ -61,18 +69,12 @@ func (g *Gate) dial(ctx context.Context) {
 
 func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why []Choice, err error) {
 	s := g.s
-	theirs := g.foreign
-	if theirs == nil {
-		b, err := s.job.Lookup(ctx, g.rank)
-		if err != nil {
-			return nil, nil, err
-		}
-		if theirs, err = parseCard(b); err != nil {
-			return nil, nil, err
-		}
-		if int(theirs.rank) != g.rank || int(theirs.size) != s.size {
-			return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
-		}
+	theirs, err := g.lookup(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if g.rank >= 0 && (int(theirs.rank) != g.rank || int(theirs.size) != s.size) {
+		return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
 	}
 	pairs, why, own := choose(s.card, theirs)
 	for k, i := range own {
@@ -84,7 +86,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
 	}
 	for k, p := range pairs {
-		l := &link{g: g, nic: s.nics[p[0]], rail: uint8(k), peer: uint8(p[1])}
+		l := &link{g: g, nic: s.nics[p[0]], card: theirs, rail: uint8(k), peer: uint8(p[1])}
 		links = append(links, l)
 		if err := l.connect(&theirs.rails[p[1]]); err != nil {
 			return links, why, err
@@ -144,7 +146,8 @@ func (l *link) connect(to *cardRail) error {
 // up makes a connection stand. The first message on it says who this is.
 func (g *Gate) up(links []*link) {
 	s := g.s
-	g.links, g.lead, g.state = links, links[0], gateUp
+	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
+	g.broke = nil
 	g.relay.begin(len(links))
 	shortest := links[0].eager
 	for _, l := range links {
@@ -237,8 +240,9 @@ func (s *Session) answer(incarnation uint64) {
 // answerRank connects to a rank if it still wants that, and its card is what it
 // should be.
 func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) bool) {
+	var g *Gate
 	idle := func() bool {
-		g := s.gate(rank)
+		g = s.gate(rank)
 		return !s.closed && !s.closing && !s.quiet && g.state == gateIdle && wanted(g)
 	}
 	s.mu.lock()
@@ -247,17 +251,14 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	if !ok {
 		return // when it is idle again, the doorman looks again
 	}
-	b, err := s.job.Lookup(s.ctx, rank)
-	if err != nil {
-		return
-	}
-	if c, err := parseCard(b); err != nil || !is(c) {
+	c, err := g.lookup(s.ctx)
+	if err != nil || !is(c) {
 		return
 	}
 	s.mu.lock()
 	defer s.leave()
 	if idle() {
-		s.gate(rank).connect()
+		g.connect()
 	}
 }
 

@@ -46,8 +46,15 @@ func TestMain(m *testing.M) {
 // child is what another process does.
 func child(dir string) error {
 	number := func(name string) int { n, _ := strconv.Atoi(os.Getenv(name)); return n }
-	if os.Getenv(envRole) == "nic" {
+	switch os.Getenv(envRole) {
+	case "nic":
 		return serveNIC(dir)
+	case "launcher":
+		return launcherRank()
+	case "orphan":
+		return orphanRank()
+	case "mortal":
+		return mortalRank(dir)
 	}
 	rails := []session.Rail{{Driver: "shm"}}
 	if b, err := os.ReadFile(filepath.Join(dir, "rails")); err == nil {
@@ -65,16 +72,12 @@ func child(dir string) error {
 	if os.Getenv(envRole) == "mirror" {
 		return mirror(ctx, s, 0)
 	}
-	return errors.Join(traffic(ctx, s, 0, make([]byte, 1<<20))...) // until it is killed
+	return errors.Join(traffic(ctx, s, 0, make([]byte, 1<<20), nil)...) // until it is killed
 }
 
-// rank starts a rank of a job in dir as another process, which ends with this one.
+// startRank starts a rank of a job in dir as another process, which ends with this one.
 func startRank(t *testing.T, dir string, rails []session.Rail, env ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	if rails != nil {
 		b, err := json.Marshal(rails)
 		if err == nil {
@@ -84,15 +87,26 @@ func startRank(t *testing.T, dir string, rails []session.Rail, env ...string) (*
 			t.Fatal(err)
 		}
 	}
-	c := exec.Command(exe)
-	c.Env = append(append(os.Environ(), envDir+"="+dir, envRank+"=1", envSize+"=2"), env...)
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	log := new(bytes.Buffer)
-	c.Stderr = log
+	c, log := rankCommand(t, dir, append([]string{envRank + "=1", envSize + "=2"}, env...)...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c, log
+}
+
+// rankCommand is this test binary as another process, with what it says.
+func rankCommand(t *testing.T, dir string, env ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(exe)
+	c.Env = append(append(os.Environ(), envDir+"="+dir), env...)
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	log := new(bytes.Buffer)
+	c.Stderr = log
 	return c, log
 }
 
@@ -148,21 +162,31 @@ func modeOf(n int) *rdv.Mode {
 	return &m
 }
 
+// inHandler is called by the handler of active messages in traffic.
+var inHandler = func() {}
+
 // traffic keeps everything that a session can do under way with a peer until
-// something fails.
-func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) []error {
+// something fails, and again does not say that it may be tried again.
+func traffic(ctx context.Context, s *session.Session, peer int, memory []byte, again func(error) bool) []error {
 	g := s.Gate(peer)
-	s.Handle(1, func(*session.Gate, *session.Active) {})
+	s.Handle(1, func(*session.Gate, *session.Active) { inHandler() })
 	region, err := s.Register(memory, allAccess)
 	if err != nil {
 		return []error{err}
 	}
+	defer func() {
+		for region.Deregister() == session.ErrBusy {
+			runtime.Gosched()
+		}
+	}()
 	var wg sync.WaitGroup
 	errs := make([]error, 6)
 	loop := func(k int, f func() error) {
 		wg.Go(func() {
 			for errs[k] == nil {
-				errs[k] = f()
+				if errs[k] = f(); errs[k] != nil && again != nil && again(errs[k]) {
+					errs[k] = nil
+				}
 			}
 		})
 	}
@@ -171,8 +195,10 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte) [
 	out, in := make([]byte, 700_000), make([]byte, 700_000)
 	loop(0, func() error { sent++; return g.Send(ctx, 1, out[:lengths[sent%5]]) })
 	loop(1, func() error { received++; _, err := g.Recv(ctx, 1, in); return err })
+	active := 0
 	loop(2, func() error {
-		r, err := g.AM(1, nil, out[:min(2000, g.MaxActive())])
+		active++
+		r, err := g.AM(1, nil, out[:[]int{8, 2000, 60_000}[active%3]])
 		if r != nil {
 			_, err = r.Wait(ctx)
 		}
@@ -266,7 +292,7 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 	}
 	// The moment is one of time: it may be one at which nothing moves.
 	time.AfterFunc(after, func() { _ = child.Process.Kill() })
-	errs := traffic(ctx, s, 1, make([]byte, 1<<20))
+	errs := traffic(ctx, s, 1, make([]byte, 1<<20), nil)
 	_ = child.Wait()
 	for k, err := range errs {
 		if !errors.Is(err, session.ErrBroken) {

@@ -44,6 +44,11 @@
 // makes up for its latency, by the driver's profile; shorter ones go in fragments on
 // the small track (Null). Config.Mode forces a mode.
 //
+// # An active message
+//
+// It is a short message that has no receive, but a handler. A long one goes by rendezvous into memory that counts against the
+// budget; between two ranks one is under way at a time, and the next ones wait at the sender, unless they are urgent.
+//
 // # Connections
 //
 // The first message connects, whoever sends it. In the contract of drivers both
@@ -52,6 +57,9 @@
 // the card of that rank has to have that incarnation. For drivers that are no
 // Knocker (all but shm) the session has a bell of its own: a socket, whose addresses stand in
 // the card, for datagrams with a keyed checksum that only say who wants a connection.
+//
+// Who starts the ranks is asked for cards only. When it is gone, connections stand, and are made again with cards that
+// are known; what names another rank fails, with the launcher's error.
 //
 // Of the rails that both ends have, those of the highest exclusivity that reach
 // the peer are taken; Gate.Explain says which and why, Config.Explain as it happens (bywash run --explain). Short messages, and those that control
@@ -63,8 +71,8 @@
 // asked for again once its driver has given the memory back. Short messages go on over
 // the next rail, each once and in order (package relay): where there are several rails, which
 // costs a copy of each, those that the peer may not have are kept. Puts and gets under way on it begin again;
-// atomics of the driver fail with ErrUnknown, and long messages in mode Put or Get, which is
-// never chosen where Cooperative is possible, with ErrBroken. Loss of the last rail ends the gate.
+// atomics of the driver fail with ErrUnknown. Long messages in mode Put or Get, which use one rail, go on over another, in
+// another mode if need be. Loss of the last rail ends the gate.
 //
 // Disconnect sends BYE when everything pending is done; the other side answers
 // with its own when it has nothing more; then both disconnect the drivers'
@@ -123,9 +131,11 @@
 //	self peer                         Gate(Rank())                        TestEveryModeCarriesEveryLength
 //	register (8-bit tag, callback)    Session.Handle                      TestActiveMessages
 //	send                              Gate.AM                             TestActiveMessages
+//	long fragments                    Gate.AM: by rendezvous              TestActiveMessagesOfAllLengthsKeepTheirOrder, TestLongActiveMessagesKeepToTheBudget
+//	order tokens                      none: what begins after something is done comes after it; Gate.Fence   TestWhatIsDoneComesBeforeWhatBeginsLater, TestFenceOrders
 //	sendi                             Gate.AMNow                          TestActiveMessages
 //	alloc, free, prepare_src          Gate.Prepare, Prepared.AM, Send, Free     TestPreparedMessages
-//	priority                          Out.Urgent                          TestUrgentMessagesOvertakeWhatWaits
+//	priority                          Out.Urgent, ActiveOut.Urgent        TestUrgentMessagesOvertakeWhatWaits, TestUrgentActiveMessagesOvertakeWhatWaits
 //	signal                            always: who sleeps is woken         TestSleepingReceiverIsWoken
 //	pipeline limits                   Config.Chunk, Section               TestChunksAreNoLongerThanAskedFor
 //	register_mem, deregister_mem      Session.Register, Region.Deregister   TestOneSidedOperations
@@ -134,7 +144,7 @@
 //	atomic_op, atomic_fop, cswap      Gate.Atomic, FetchAdd, CompareSwap  TestOneSidedOperations
 //	ATOMIC_SUPPORTS_GLOB              Remote.AtomicWithCPU                TestOneSidedOperations
 //	flush, fence                      Gate.Flush, Gate.Fence              TestFenceOrders
-//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt
+//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong
 //	component_progress                Session.Progress                    TestOrderHoldsBetweenEachPair
 //	progress thread                   Config.Progress                     TestIdleSessionUsesNoCPU, TestSleepingReceiverIsWoken
 //	dump                              Session.Dump                        TestDumpNamesWhatIsUnderWay

@@ -330,7 +330,7 @@ func TestActiveMessages(t *testing.T) {
 	for back.Load() != n && ctx.Err() == nil {
 		s[0].Progress()
 	}
-	if _, err := g.AM(1, nil, make([]byte, g.MaxActive()+1)); !errors.Is(err, driver.ErrTooLong) {
+	if err := g.AMNow(1, nil, make([]byte, g.MaxActive()+1)); !errors.Is(err, driver.ErrTooLong) {
 		t.Errorf("too long: %v", err)
 	}
 }

@@ -24,7 +24,8 @@ type Error struct {
 	Peer int    // the peer's rank; -1: none, or one of another session
 	Op   string // verb
 	Err  error
-	// NonFatal, to Config.OnError: a rail was lost, and others carry on.
+	// NonFatal, to Config.OnError: a rail was lost, and others carry on; or, with no peer, the launcher, and what
+	// is connected carries on.
 	NonFatal bool
 }
 

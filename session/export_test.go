@@ -1,5 +1,7 @@
 package session
 
+import "fmt"
+
 // CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away the memory
 // in which they lie.
 func (s *Session) CloseRail(k int) {
@@ -16,4 +18,45 @@ func (s *Session) Knock(from *Session, number uint64) (idle bool) {
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.gates[from.rank].state == gateIdle
+}
+
+// Pending is what the session still has of messages and operations; empty if there is nothing.
+func (s *Session) Pending() string {
+	s.mu.lock()
+	defer s.leave()
+	var what string
+	count := func(name string, n int) {
+		if n != 0 {
+			what += fmt.Sprintf("%d %s; ", n, name)
+		}
+	}
+	outs, ins, syncs, ops := 0, 0, 0, 0
+	s.outs.each(func(uint64, *outgoing) { outs++ })
+	s.ins.each(func(uint64, *incoming) { ins++ })
+	s.syncs.each(func(uint64, *Request) { syncs++ })
+	s.ops.each(func(uint64, *Op) { ops++ })
+	count("long messages that leave", outs)
+	count("long messages that arrive", ins)
+	count("acknowledgements", syncs)
+	count("operations by message", ops)
+	count("operations", len(s.liveOps))
+	count("pieces", len(s.pieces))
+	count("receives", s.table.Posted())
+	count("messages kept", s.table.Waiting())
+	count("bytes of the budget", s.cfg.Unexpected-s.budget)
+	count("peers held up", len(s.stalled))
+	count("handlers", s.running)
+	count("calls", len(s.calls))
+	count("regions", len(s.regions))
+	for _, g := range s.gates {
+		if g != nil && g.state != gateUp {
+			count("links, operations and others of a gate that does not stand", len(g.links)+g.ops+g.live+len(g.postponed)+g.backlog.n+g.later.n)
+		}
+	}
+	for _, l := range s.links {
+		if l.g.state != gateUp {
+			count("link of no gate", 1)
+		}
+	}
+	return what
 }

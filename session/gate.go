@@ -30,8 +30,10 @@ type Gate struct {
 	rank       int    // -1: of another session
 	index      uint32 // as a source of messages
 	foreign    *card
+	card       *card // of the last connection that stood
 	state      gateState
 	err        error // why broken
+	broke      error // of a rail of this connection that is lost
 	links      []*link
 	lead       *link // carries short messages
 	clear      bool  // and takes them now
@@ -48,6 +50,9 @@ type Gate struct {
 	why        []Choice
 	backlog    parcelQueue // for the connection that stands or is being made
 	later      parcelQueue // for the one after it
+	actives    parcelQueue // active messages that wait for longOut
+	longOut    *outgoing   // the long active message that is under way, or is to leave
+	due        *kept       // long active messages that have come while a handler ran
 	listed     bool        // in Session.busy
 	leaving    bool        // Disconnect was called
 	leaveNext  bool        // and again, for the connection after this one
@@ -62,6 +67,7 @@ type Gate struct {
 type link struct {
 	g       *Gate
 	nic     *nic
+	card    *card // the peer's
 	rail    uint8 // by number in the gate: the same at both ends
 	peer    uint8 // the number of the peer's rail
 	small   driver.BufferReceiver
@@ -151,6 +157,9 @@ func (l *link) down(err error) {
 		l.lost(err)
 		return
 	}
+	if g.broke != nil && errors.Is(err, ErrClosed) {
+		err = g.broke // a process that dies may have closed a rail before
+	}
 	g.fail(g.fault("connection", err))
 }
 
@@ -168,6 +177,9 @@ func (g *Gate) others(l *link) bool {
 func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true
+	if !errors.Is(err, ErrClosed) {
+		g.broke = err
+	}
 	s.ins.each(func(_ uint64, in *incoming) {
 		if in.g == g && in.mode != rdv.Null {
 			in.Lost(l.rail)
@@ -222,7 +234,13 @@ func (g *Gate) drop(err error) {
 	g.relay.drop(s)
 	g.dropPostponed(err)
 	g.byeSent, g.byeSeen, g.leaving = false, false, false
-	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+	queues := []*parcelQueue{&g.backlog, &g.later, &g.actives}
+	if o := g.longOut; o != nil && o.parked {
+		queues = queues[:2]
+	} else {
+		g.longOut = nil
+	}
+	for _, q := range queues {
 		for pc := q.pop(); pc != nil; pc = q.pop() {
 			s.lost(pc, err)
 		}
@@ -235,7 +253,7 @@ func (g *Gate) drop(err error) {
 	}
 	s.dropLong(g, err)
 	s.syncs.each(func(id uint64, r *Request) {
-		if r.g == g {
+		if r.g == g && !r.parked {
 			s.syncs.remove(id)
 			s.complete(r, err)
 		}
@@ -268,7 +286,7 @@ func (s *Session) bury(l *link) {
 	if l.pieces > 0 || l.sending.n > 0 {
 		return // whoever ends the last one calls again
 	}
-	if l.rp.Driver.Phase == driver.BufferOut && !l.held {
+	if l.rp.Driver.Phase == driver.BufferOut {
 		_ = l.small.RecvBufRelease(&l.rp)
 	}
 	l.buried = true
@@ -282,7 +300,9 @@ func (s *Session) bury(l *link) {
 			break
 		}
 	}
-	_ = l.small.Disconnect()
+	if l.small != nil {
+		_ = l.small.Disconnect()
+	}
 	if l.large != nil {
 		_ = l.large.Disconnect()
 	}
@@ -330,21 +350,33 @@ func (g *Gate) finish() {
 	}
 	later, leave := g.later, g.leaveNext
 	g.later, g.leaveNext = parcelQueue{}, false
+	s.park(later.first, true)
+	s.park(g.actives.first, true)
 	g.drop(g.fault("disconnected", ErrClosed))
 	if f := s.cfg.OnClosed; f != nil {
 		s.calls = append(s.calls, func() { f(g) })
 	}
 	s.kickDoorman()
+	s.park(later.first, false)
+	s.park(g.actives.first, false)
 	if later.n > 0 {
 		g.backlog = later
-		for pc := g.backlog.first; pc != nil; pc = pc.next {
-			if pc.out != nil {
-				g.live++
-			}
-		}
+		g.live += g.backlog.lasting()
 		g.connect()
 		g.leaving = leave
 		g.work()
+	}
+}
+
+// park marks the messages of parcels that wait for the next connection: the end of this one is not theirs.
+func (s *Session) park(pc *parcel, on bool) {
+	for ; pc != nil; pc = pc.next {
+		if pc.out != nil {
+			pc.out.parked = on
+		}
+		if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+			r.parked = on
+		}
 	}
 }
 
@@ -355,7 +387,7 @@ func (g *Gate) enqueue(pc *parcel) bool {
 		g.later.push(pc)
 		return false
 	}
-	if pc.out != nil {
+	if pc.lasts() {
 		g.live++
 	}
 	return g.dispatch(pc)

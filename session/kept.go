@@ -19,20 +19,26 @@ type kept struct {
 	taken bool // by Improbe
 	gone  bool // a message by rendezvous whose sender is gone
 	next  *kept
+	now   Active // of a long active message
+	call  func() // calls its handler
 }
 
 const keptClasses = 32
 
+// keptSize is how much memory a message of n bytes takes.
+func keptSize(n int) int { return 1 << max(6, bits.Len(uint(n-1))) }
+
 // newKept takes memory for a message of n bytes; nil if the budget is used up.
 func (s *Session) newKept(n int) *kept {
-	class := max(6, bits.Len(uint(n-1)))
-	if 1<<class > s.budget {
+	size := keptSize(n)
+	class := bits.Len(uint(size)) - 1
+	if size > s.budget {
 		return nil
 	}
-	s.budget -= 1 << class
+	s.budget -= size
 	k := s.kept[class]
 	if k == nil {
-		k = &kept{class: class, buf: make([]byte, 1<<class)}
+		k = &kept{class: class, buf: make([]byte, size)}
 		k.User = k
 	} else {
 		s.kept[class] = k.next
@@ -48,7 +54,7 @@ func (s *Session) freeKept(k *kept) {
 	}
 	s.budget += 1 << k.class
 	k.buf = k.buf[:cap(k.buf)]
-	k.g, k.taken, k.gone = nil, false, false
+	k.g, k.taken, k.gone, k.now = nil, false, false, Active{}
 	k.next = s.kept[k.class]
 	s.kept[k.class] = k
 	if len(s.stalled) > 0 {
@@ -62,12 +68,7 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
 	k := s.newKept(len(b))
 	if k == nil {
-		if !l.held {
-			l.held = true
-			l.g.relay.Untaken()
-			s.stalled = append(s.stalled, l)
-			s.stats.Stalls++
-		}
+		l.stall()
 		return false
 	}
 	copy(k.buf, b)
@@ -77,12 +78,26 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	return true
 }
 
+// stall leaves a message that is beyond the budget in the driver.
+func (l *link) stall() {
+	if s := l.g.s; !l.held {
+		l.held = true
+		l.g.relay.Untaken()
+		s.stalled = append(s.stalled, l)
+		s.stats.Stalls++
+	}
+}
+
 // unstall looks again at the messages that were beyond the budget.
 func (s *Session) unstall() {
 	list := s.stalled
 	s.stalled = nil
 	for _, l := range list {
 		if l.dead {
+			continue
+		}
+		if l.g.handling { // its end calls again
+			s.stalled = append(s.stalled, l)
 			continue
 		}
 		l.held = false
@@ -188,6 +203,9 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 		if a := s.table.Peek(&p); a != nil {
 			st = a.User.(*kept).status()
 			return true
+		}
+		if m.From != nil && m.From.stranded() {
+			m.From.strand()
 		}
 		return s.closed || m.From != nil && m.From.state == gateBroken
 	})

@@ -28,6 +28,9 @@ type outgoing struct {
 	first     int    // bytes that the key in the RTS covers
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
+	active    bool   // an active message
+	parked    bool   // the RTS waits for the next connection
+	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
 	section   int    // where the registered section begins
 	spare     *outgoing
@@ -89,6 +92,13 @@ func (l *link) modes() rdv.Set {
 
 // sendLong begins a message by rendezvous.
 func (g *Gate) sendLong(o *Out, n int) *Request {
+	pc, r := g.longParcel(o, n)
+	g.enqueue(pc)
+	return r
+}
+
+// longParcel makes the RTS of a message.
+func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
 	s := g.s
 	r := g.sendRequest(o)
 	out := s.newOutgoing()
@@ -101,8 +111,7 @@ func (g *Gate) sendLong(o *Out, n int) *Request {
 	h.Put(pc.buf)
 	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
 	pc.out, pc.urgent = out, o.Urgent
-	g.enqueue(pc)
-	return r
+	return pc, r
 }
 
 // flagConfirm, in an RTS, asks for a DONE when all has arrived.
@@ -141,11 +150,14 @@ func (o *outgoing) offer(l *link, pc *parcel) {
 		pc.buf = append(pc.buf, key...)
 		h.Length = uint32(len(key))
 	}
-	if o.Confirm(len(o.g.links) > 1); o.Confirmable() {
+	if o.Confirm(len(o.g.links) > 1 || o.active); o.Confirmable() {
 		h.Flags = flagConfirm
 	}
+	if o.active {
+		h.Flags |= flagActive
+	}
 	h.Put(pc.buf)
-	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), First: uint32(o.first)}
+	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, First: uint32(o.first)}
 	req.Put(pc.buf[header.Size:])
 	if modes.Has(rdv.Cooperative) && o.early == nil && s.cfg.Mode == nil {
 		o.prefetch(l)
@@ -156,7 +168,7 @@ func (o *outgoing) offer(l *link, pc *parcel) {
 func (o *outgoing) register(l *link, off int) (err error) {
 	n := min(o.total-off, max(o.first, 1))
 	o.region, err = l.nic.reg.Register(span(o.buf, o.layout, off, n), driver.RemoteRead)
-	o.section = off
+	o.section, o.rail = off, l.rail
 	return err
 }
 
@@ -216,6 +228,10 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	}
 	in.mode = mode
 	if mode == rdv.Get {
+		if l = g.rail(req.Rail); l == nil { // that on which it was offered: it may be lost since
+			l = g.lead
+			in.err = rdv.ErrProtocol
+		}
 		in.key = append(in.key, key...)
 		in.first, in.keyed = int(req.First), int(req.First)
 	}
@@ -225,7 +241,8 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	if *own = l.plan(mode, in.want); mode == rdv.Get && in.first < own.Chunk {
 		own.Chunk, own.Window = max(in.first, 1), 1
 	}
-	if mode == rdv.Cooperative && in.confirm {
+	own.Usable = !l.dead
+	if mode == rdv.Cooperative && in.confirm && len(g.links) > 1 {
 		g.stripe(in.want, &rails)
 	}
 	in.Begin(in.want, rails[:]...)
@@ -305,9 +322,11 @@ func (g *Gate) stripe(n int, rails *[rdv.MaxRails]rdv.Rail) {
 		}
 	}
 	for i, l := range g.links {
+		if l.dead || l.large == nil {
+			continue
+		}
 		r := l.plan(rdv.Cooperative, n)
-		r.Usable = !l.dead && l.large != nil
-		if r.Usable && n > least {
+		if n > least {
 			share := int(float64(n) / 4 * l.bandwidth() / sum)
 			r.Chunk, r.Window = min(r.Chunk, max(least, min(share, most))), 2
 		}
@@ -325,17 +344,6 @@ func (g *Gate) rail(n uint8) *link {
 	return g.links[n]
 }
 
-// spares tells whether a message can do without a rail that has failed: its
-// chunks are then asked for over the others.
-func (in *incoming) spares(l *link, err error) bool {
-	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
-		return false
-	}
-	l.down(err)
-	in.Lost(l.rail)
-	return true
-}
-
 func (n *nic) oneSided() *driver.OneSidedCapabilities {
 	if n.lcaps != nil && n.lcaps.OneSided != nil {
 		return n.lcaps.OneSided
@@ -347,6 +355,9 @@ func (n *nic) oneSided() *driver.OneSidedCapabilities {
 func (s *Session) advance(in *incoming) {
 	for {
 		c, ok := in.Next()
+		if !ok && in.err == nil && in.Stuck() && in.reroute() {
+			continue
+		}
 		if !ok {
 			break
 		}
@@ -357,9 +368,6 @@ func (s *Session) advance(in *incoming) {
 			}
 			in.fail(err)
 		}
-	}
-	if in.Stuck() {
-		in.fail(ErrBroken)
 	}
 	s.settleIn(in)
 }
@@ -378,14 +386,16 @@ const (
 	statusFailed
 	statusWithdrawn // by the sender, before anything has moved; the tag is the sender's
 	statusAborted   // by the sender, in the middle; the tag is the sender's
+	statusTooLong   // by the receiver, which has not so much memory for an active message
 )
 
 // settleIn completes a receive that is complete, or has failed.
 func (s *Session) settleIn(in *incoming) {
 	complete := in.err == nil && in.Complete()
-	if !complete && !in.Over() {
+	if !complete && !in.Over() || !s.ins.has(in.id) {
 		return
 	}
+	s.ins.remove(in.id) // telling the peer may end the gate, and all that is still there with it
 	g, r := in.g, in.req
 	status := uint8(statusDone)
 	if !complete {
@@ -397,11 +407,10 @@ func (s *Session) settleIn(in *incoming) {
 		part.Put(body)
 		g.tell(pc)
 	}
-	s.ins.remove(in.id)
 	in.spare, s.spareIn = s.spareIn, in
 	g.ended()
 	r.in = nil
-	if errors.Is(in.err, errWithdrawn) {
+	if errors.Is(in.err, errWithdrawn) && r.active == nil {
 		s.repost(r)
 		return
 	}
@@ -442,7 +451,7 @@ func (g *Gate) ended() {
 
 // settleOut completes a send that is complete, or has failed.
 func (s *Session) settleOut(o *outgoing) {
-	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() {
+	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.outs.has(o.id) {
 		return
 	}
 	if r := o.region; r != nil {
@@ -457,6 +466,7 @@ func (s *Session) settleOut(o *outgoing) {
 	}
 	o.unfetch()
 	s.outs.remove(o.id)
+	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
 	o.spare, s.spareOut = s.spareOut, o
 	g.ended()
@@ -478,12 +488,13 @@ func (s *Session) withdraw(o *outgoing) bool {
 		return false
 	}
 	g := o.g
+	s.outs.remove(o.id) // see settleIn
 	queued := false
-	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
 		if pc := q.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
 			s.recycle(pc)
 			queued = true
-			if q == &g.later {
+			if q != &g.backlog {
 				g.live++ // ended counts it down
 			}
 		}
@@ -495,7 +506,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 		g.tell(pc)
 	}
 	o.unfetch()
-	s.outs.remove(o.id)
+	g.activeSent(o)
 	o.req.out = nil
 	o.spare, s.spareOut = s.spareOut, o
 	g.ended()
@@ -506,7 +517,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 // them is waited for.
 func (s *Session) dropLong(g *Gate, err error) {
 	s.outs.each(func(_ uint64, o *outgoing) {
-		if o.g == g {
+		if o.g == g && !o.parked {
 			o.frags = 0
 			o.fail(err)
 			s.settleOut(o)
@@ -534,9 +545,11 @@ func (s *Session) refuseLong(g *Gate) {
 		if o.g != g || o.Matched() {
 			return
 		}
-		for pc := g.later.first; pc != nil; pc = pc.next {
-			if pc.out == o {
-				return // it has not been sent: the next connection's
+		for _, q := range []*parcelQueue{&g.later, &g.actives} {
+			for pc := q.first; pc != nil; pc = pc.next {
+				if pc.out == o {
+					return // it has not been sent: the next connection's
+				}
 			}
 		}
 		if pc := g.backlog.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {

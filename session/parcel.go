@@ -16,6 +16,7 @@ type parcel struct {
 	req      *Request  // completes when the parcel has left; nil: nobody waits
 	out      *outgoing // of an RTS
 	frag     *outgoing // of a fragment
+	sync     uint64    // id of a synchronous message
 	next     *parcel
 	room     [128]byte
 	big      []byte
@@ -63,6 +64,19 @@ func (q *parcelQueue) pop() *parcel {
 	pc.next = nil
 	q.n--
 	return pc
+}
+
+// lasts tells whether a message is not over when its parcel has left.
+func (pc *parcel) lasts() bool { return pc.out != nil || pc.sync != 0 }
+
+// lasting is how many such parcels a queue has.
+func (q *parcelQueue) lasting() (n int) {
+	for pc := q.first; pc != nil; pc = pc.next {
+		if pc.lasts() {
+			n++
+		}
+	}
+	return n
 }
 
 // line puts a parcel where it belongs: at the end, or behind the urgent ones.
@@ -147,7 +161,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.urgent = nil, nil, nil, false
+	pc.req, pc.out, pc.frag, pc.sync, pc.urgent = nil, nil, nil, 0, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels

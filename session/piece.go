@@ -233,12 +233,9 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 	case piecePut, pieceGet:
 		done, err = l.one.OpPoll(&pc.op)
 	case pieceTarget:
-		if l.dead {
-			pc.in.fail(ErrBroken)
-		}
-		if pc.in.err != nil {
+		if pc.in.err != nil || l.dead {
 			err := pc.region.Deregister()
-			return err != driver.ErrBusy, ErrCanceled
+			return err != driver.ErrBusy, ErrBroken
 		}
 	case pieceRelease:
 		return pc.region.Deregister() != driver.ErrBusy, nil

@@ -83,6 +83,10 @@ func (p *Prepared) send(h header.Header) error {
 	pc.buf = pc.buf[:at+len(data)]
 	h.Put(pc.buf)
 	s.stats.Sent++
-	g.enqueue(pc)
+	if h.Kind == header.AM {
+		g.enqueueActive(pc)
+	} else {
+		g.enqueue(pc)
+	}
 	return nil
 }

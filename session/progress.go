@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
 )
 
 // Direction says what Progress looks at first.
@@ -45,7 +46,7 @@ func (s *Session) poll() {
 	if l := s.hot; l != nil && l.take() {
 		return
 	}
-	if len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 {
+	if s.outstanding() {
 		s.pushAll()
 	}
 	if s.hot == nil || s.tick&63 == 0 {
@@ -118,6 +119,9 @@ func (n *nic) askAll() bool {
 func (s *Session) pushAll() bool {
 	moved := s.movePieces()
 	moved = s.moveOps() || moved
+	if len(s.resumed) > 0 {
+		moved = s.takeResumed() || moved
+	}
 	for i := 0; i < len(s.busy); i++ {
 		g := s.busy[i]
 		m, more := g.push()
@@ -143,7 +147,7 @@ func (s *Session) pushAll() bool {
 
 // outstanding tells whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
-	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0
+	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0
 }
 
 // start starts the goroutines of the session.
@@ -158,6 +162,9 @@ func (s *Session) start() {
 		for _, c := range s.bell.conns {
 			s.tasks.Go(func() { s.hear(c) })
 		}
+	}
+	if w, ok := s.job.(launch.Watcher); ok {
+		s.tasks.Go(func() { s.follow(w) })
 	}
 	s.tasks.Go(s.mover)
 	s.tasks.Go(s.doorman)

@@ -184,11 +184,7 @@ func (g *Gate) rest() {
 		s.bury(l)
 	}
 	g.backlog.append(&g.later)
-	for pc := g.backlog.first; pc != nil; pc = pc.next {
-		if pc.out != nil {
-			g.live++
-		}
-	}
+	g.live += g.backlog.lasting()
 	s.kickDoorman()
 	if g.wanted() {
 		g.connect()
@@ -237,6 +233,10 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 		var req header.Request
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
 			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
+			if p.r.active != nil {
+				g.s.complete(p.r, errWithdrawn)
+				return
+			}
 			g.s.repost(p.r)
 			return
 		}

@@ -8,11 +8,13 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/rdv"
 )
 
 func twoRails(_ int, c *session.Config) {
@@ -44,14 +46,62 @@ func received(s *session.Session) uint64 {
 // Either rail is lost in the middle of long and short messages, at either end: they come over
 // the other, once, whole and in order, and so do later ones.
 func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
-	rounds := 30
-	if testing.Short() {
-		rounds = 6
-	}
 	rng := rand.New(rand.NewPCG(seed(t), 2))
+	for _, tt := range []struct {
+		name   string
+		mode   *rdv.Mode
+		rails  func(int, *session.Config)
+		rounds int
+	}{
+		{"auto", nil, twoRails, 30},
+		{"put", modeOf(int(rdv.Put)), twoRails, 8},
+		{"get", modeOf(int(rdv.Get)), twoRails, 8},
+		{"get, then by messages", modeOf(int(rdv.Get)), shortRail, 4},
+	} {
+		if testing.Short() {
+			tt.rounds = max(1, tt.rounds/5)
+		}
+		t.Run(tt.name, func(t *testing.T) { railsLost(t, tt.mode, tt.rails, tt.rounds, rng) })
+	}
+}
+
+// A driver like shm without a large track.
+type shortDriver struct{ driver.Driver }
+
+func (shortDriver) Name() string { return "short" }
+
+func (d shortDriver) Query(h driver.Hints) (driver.NIC, error) {
+	if h.Track == driver.Large {
+		return nil, driver.ErrUnsupported
+	}
+	return d.Driver.Query(h)
+}
+
+var registerShort = sync.OnceFunc(func() {
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		panic(err)
+	}
+	driver.Register(shortDriver{d})
+})
+
+// shortRail is a rail with a large track, and one without.
+func shortRail(_ int, c *session.Config) {
+	registerShort()
+	c.Rails = []session.Rail{{Driver: "shm"}, {Driver: "short"}}
+}
+
+// railsLost has a rail be lost at either end, again and again.
+func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), rounds int, rng *rand.Rand) {
 	for i := range rounds {
+		// In the modes that are one-sided drivers count no bytes: after so many messages, and some time.
 		l := railLoss{who: i % 2, rail: i / 2 % 2, moment: rng.Uint64N(lossMessages * lossSize)}
-		if !t.Run(fmt.Sprintf("%d", i), func(t *testing.T) { l.run(t, joinAll(t, 2, twoRails), lossMessages, 5000) }) {
+		if mode != nil {
+			l.after, l.later = 1+rng.Int32N(lossMessages-1), time.Duration(rng.IntN(3000))*time.Microsecond
+		}
+		if !t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
+			l.run(t, joinAll(t, 2, func(rank int, c *session.Config) { rails(rank, c); c.Mode = mode }), lossMessages, 5000)
+		}) {
 			t.Fatalf("%+v", l)
 		}
 	}
@@ -59,10 +109,28 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 
 const lossMessages, lossSize = 12, 6 << 20
 
-// railLoss is who loses which rail after how many bytes have come to rank 1.
+// railLoss is who loses which rail after how many bytes have come to rank 1; or, if after is not 0, some time after so
+// many messages.
 type railLoss struct {
 	who, rail int
 	moment    uint64
+	after     int32
+	later     time.Duration
+}
+
+// reached returns what tells when it is time.
+func (l railLoss) reached(s *session.Session, came *atomic.Int32) func() bool {
+	if l.after == 0 {
+		start := received(s)
+		return func() bool { return received(s)-start >= l.moment }
+	}
+	var since time.Time
+	return func() bool {
+		if since.IsZero() && came.Load() >= l.after {
+			since = time.Now()
+		}
+		return !since.IsZero() && time.Since(since) >= l.later
+	}
 }
 
 // run has long messages under way from rank 0 to 1, and short ones both ways, when the rail is lost.
@@ -85,8 +153,10 @@ func (l railLoss) run(t *testing.T, s []*session.Session, messages, shorts int) 
 			}
 		}
 	})
+	var came atomic.Int32
+	reached := l.reached(s[1], &came)
 	wg.Go(func() {
-		for start := received(s[1]); received(s[1])-start < l.moment && ctx.Err() == nil; {
+		for !reached() && ctx.Err() == nil {
 			runtime.Gosched()
 		}
 		s[l.who].CloseRail(l.rail)
@@ -98,6 +168,7 @@ func (l railLoss) run(t *testing.T, s []*session.Session, messages, shorts int) 
 	for k := range messages {
 		dst := make([]byte, lossSize)
 		got, err := s[1].Gate(0).Recv(ctx, uint64(k), dst)
+		came.Add(1)
 		if err != nil || !bytes.Equal(dst[:got], src[k:]) {
 			t.Fatalf("message %d: %d bytes, %v, equal %v", k, got, err, bytes.Equal(dst[:got], src[k:]))
 		}

@@ -125,6 +125,8 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveKept(r, a.User.(*kept))
+	} else if from != nil && from.stranded() {
+		from.strand()
 	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
 		s.complete(r, from.err)
@@ -312,6 +314,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if g.byeSent && g.pausing == notPaused {
 			return true // the sender fails it when it sees our Bye
 		}
+	}
+	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
+		return l.arriveActive(h, b)
 	}
 	r := s.table.Arrive(g.index, h.Tag)
 	if r == nil {

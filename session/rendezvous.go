@@ -23,7 +23,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	}
 	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
 	mode := rdv.Mode(rtr.Mode)
-	if mode >= rdv.Modes || !l.modes().Has(mode) || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
+	if mode >= rdv.Modes || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
 		return rdv.ErrProtocol
 	}
 	if l = g.rail(rtr.Rail); l == nil || !l.modes().Has(mode) {
@@ -162,6 +162,8 @@ func (l *link) done(h *header.Header, body []byte) error {
 			return o.nextSection(l, part.Chunk)
 		case part.Status == statusDone:
 			o.Confirmed()
+		case part.Status == statusTooLong:
+			o.fail(errNoMemory)
 		default:
 			o.fail(errRefused)
 		}
@@ -234,7 +236,7 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 		return err
 	}
 	o.region = nil
-	if err := o.register(l, o.section+o.first); err != nil {
+	if err := o.register(o.g.links[o.rail], o.section+o.first); err != nil {
 		o.fail(err)
 		pc, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
 		part := header.Part{Status: statusAborted, All: true}

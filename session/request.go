@@ -29,6 +29,8 @@ type Request struct {
 	out     *outgoing
 	in      *incoming
 	then    func(Status, error)
+	active  *kept // of a long active message that arrives
+	parked  bool  // its message waits for the next connection
 	next    *Request
 }
 
@@ -58,7 +60,7 @@ func (s *Session) request(op string) *Request {
 // free gives a request back. The caller holds the lock.
 func (s *Session) free(r *Request) {
 	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
-	r.status, r.sync, r.waiting = Status{}, 0, false
+	r.status, r.sync, r.waiting, r.active, r.parked = Status{}, 0, false, nil, false
 	r.next = s.requests
 	s.requests = r
 }
@@ -66,6 +68,11 @@ func (s *Session) free(r *Request) {
 // complete ends a request.
 func (s *Session) complete(r *Request, err error) {
 	r.err = err
+	if k := r.active; k != nil {
+		s.free(r)
+		s.activeEnded(k, err)
+		return
+	}
 	if f := r.then; f != nil {
 		st := r.status
 		s.free(r)
@@ -225,7 +232,7 @@ func (s *Session) cancel(r *Request) bool {
 	if r.out != nil {
 		return s.withdraw(r.out)
 	}
-	for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
 		if pc := q.remove(func(pc *parcel) bool { return pc.req == r }); pc != nil {
 			s.recycle(pc)
 			return true

@@ -154,7 +154,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 		r = g.sendRequest(o)
 		r.sync = s.syncs.add(r)
 		header.PutUint64(pc.buf[header.Size:], r.sync)
-		g.live++
+		pc.sync = r.sync
 	}
 	copy(pc.buf[at:], o.Header)
 	at += len(o.Header)

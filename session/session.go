@@ -49,10 +49,13 @@ type Session struct {
 	tick     uint32
 	epoch    uint32 // grows while callers make progress: the background keeps out of their way
 	table    *match.Table
+	orphaned error    // why there is no launcher any more
 	budget   int      // bytes of unexpected messages that may still be kept
 	stalled  []*link  // whose next message is unexpected beyond the budget
 	busy     []*Gate  // with parcels that have not left
 	calls    []func() // to be called without the lock
+	called   []func() // memory for the next ones
+	resumed  []*Gate  // from which nothing was taken, while a handler ran
 	handlers [256]func(*Gate, *Active)
 
 	parcels  *parcel  // free
@@ -280,11 +283,15 @@ func (s *Session) leave() {
 		return
 	}
 	calls := s.calls
-	s.calls = nil
+	s.calls, s.called = s.called[:0], nil
 	s.mu.unlock()
 	for _, f := range calls {
 		f()
 	}
+	clear(calls)
+	s.mu.lock()
+	s.called = calls
+	s.mu.unlock()
 }
 
 // Close ends the session. Gates that are connected are closed in order first:

@@ -36,6 +36,11 @@ func (s *slab[T]) get(id uint64) (v T, ok bool) {
 	return s.items[i].v, true
 }
 
+func (s *slab[T]) has(id uint64) bool {
+	_, ok := s.get(id)
+	return ok
+}
+
 func (s *slab[T]) remove(id uint64) {
 	if _, ok := s.get(id); !ok {
 		return

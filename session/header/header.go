@@ -19,7 +19,7 @@ import (
 )
 
 // Version of these layouts; peers say it in Hello.
-const Version = 2
+const Version = 3
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
@@ -38,7 +38,7 @@ const (
 	Cookie                 // new rdv data or key of a chunk; tag: the id of whom it is for
 	Done                   // a chunk, or all, is done or has failed; tag likewise
 	Frag                   // a piece of a long message, in mode Null; tag: the receiver's id
-	AM                     // an active message; the low 8 bits of tag are the handler
+	AM                     // an active message that travels at once; the low 8 bits of tag are the handler
 	Op                     // a one-sided operation to be carried out by the peer's CPU
 	Reply                  // its outcome; tag: the operation's id
 	Bye                    // no more messages come until the next connection

@@ -138,6 +138,9 @@ func TestCancelFromLeavesOtherSources(t *testing.T) {
 		all++
 		table.Post(&match.Receive{Pattern: match.Pattern{From: from, Tag: uint64(i), Mask: match.Exact << (i % 12)}})
 	}
+	if !table.Awaits(1) || table.Awaits(9) {
+		t.Fatalf("awaits 1: %v, awaits 9: %v", table.Awaits(1), table.Awaits(9))
+	}
 	n := 0
 	table.CancelFrom(1, func(r *match.Receive) {
 		if r.From != 1 || r.Posted() {
@@ -145,7 +148,7 @@ func TestCancelFromLeavesOtherSources(t *testing.T) {
 		}
 		n++
 	})
-	if n != mine || table.Posted() != all-mine {
+	if n != mine || table.Posted() != all-mine || table.Awaits(1) || !table.Awaits(2) {
 		t.Fatalf("cancelled %d of %d, %d left of %d", n, mine, table.Posted(), all)
 	}
 	table.CancelAll(func(*match.Receive) { n++ })

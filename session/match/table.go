@@ -150,6 +150,24 @@ func (t *Table) Cancel(r *Receive) bool {
 	return true
 }
 
+// Awaits tells whether a receive names the source.
+func (t *Table) Awaits(from uint32) bool {
+	found := t.only != nil && t.only.From == from
+	for r := t.rest.first; r != nil; r = r.next {
+		found = found || r.From == from
+	}
+	for i := range t.classes {
+		if c := &t.classes[i]; c.n > 0 && !c.any {
+			for k := range c.buckets {
+				for r := c.buckets[k].first; r != nil; r = r.next {
+					found = found || r.From == from
+				}
+			}
+		}
+	}
+	return found
+}
+
 // CancelFrom takes back all receives that name the source, in no order, and
 // calls f with each.
 func (t *Table) CancelFrom(from uint32, f func(*Receive)) {

@@ -31,6 +31,9 @@
 // chunk arrived before the rail broke. So where a message may take more than
 // one rail it keeps the memory until the receiver says DONE; and with a single
 // rail, the loss of which ends everything, it does not have to.
+//
+// A message in mode Put or Get uses one rail. When that is lost, and its driver has given
+// back all of the message's memory, another takes its place, in another mode if need be: modes are chosen by the chunk.
 package rdv
 
 // Mode is how the bytes of a message travel.

@@ -53,7 +53,8 @@ type world struct {
 	sKnows  bool
 	confirm bool
 	rails   int
-	events  int // losses left
+	reserve bool // the last rail is only used when the others are lost
+	events  int  // losses left
 }
 
 func (w *world) clone() *world {
@@ -253,6 +254,9 @@ func (w *world) settle(t *testing.T) {
 			m.r.Fail()
 			m.s.Fail()
 		}
+		if w.reserve && m.r.Stuck() && m.r.Hold() == 0 {
+			m.r.Use(uint8(w.rails-1), Rail{Usable: w.broken != w.rails-1, Chunk: 1, Window: 1})
+		}
 		if m.r.Complete() && !m.finished {
 			m.finished = true
 			if w.confirm {
@@ -325,6 +329,7 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 		sizes         []int
 		rails, losses int
 		window        int
+		reserve       bool
 		longer        bool
 	}{
 		{name: "one message, one rail", sizes: []int{2}, rails: 1, window: 2},
@@ -332,6 +337,8 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 		{name: "three chunks, two rails, one lost", sizes: []int{3}, rails: 2, losses: 1, window: 2, longer: true},
 		{name: "two messages, one rail lost", sizes: []int{2, 2}, rails: 1, losses: 1, window: 1},
 		{name: "two messages, two rails, one lost", sizes: []int{2, 1}, rails: 2, losses: 1, window: 1},
+		{name: "one message, a rail lost and one in reserve", sizes: []int{2}, rails: 2, losses: 1, window: 2, reserve: true},
+		{name: "two messages, a rail lost and one in reserve", sizes: []int{2, 1}, rails: 2, losses: 1, window: 2, reserve: true, longer: true},
 		{name: "three messages, one rail", sizes: []int{1, 1, 1}, rails: 1, losses: 1, window: 1},
 		{name: "three messages, two rails, one lost", sizes: []int{1, 1, 1}, rails: 2, losses: 1, window: 1, longer: true},
 	} {
@@ -339,12 +346,12 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 			if tt.longer && os.Getenv("BYWASH_SOAK") == "" {
 				t.Skip("a minute or two, in make soak; the others have fewer messages")
 			}
-			w := &world{broken: -1, rails: tt.rails, confirm: tt.rails > 1, events: tt.losses}
+			w := &world{broken: -1, rails: tt.rails, confirm: tt.rails > 1, reserve: tt.reserve, events: tt.losses}
 			for _, n := range tt.sizes {
 				var m message
 				var rails []Rail
-				for range tt.rails {
-					rails = append(rails, Rail{Usable: true, Chunk: 1, Window: tt.window})
+				for k := range tt.rails {
+					rails = append(rails, Rail{Usable: !tt.reserve || k < tt.rails-1, Chunk: 1, Window: tt.window})
 				}
 				m.r.Begin(n, rails...)
 				m.s.Begin(n, w.confirm)

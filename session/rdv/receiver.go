@@ -103,6 +103,9 @@ func (r *Receiver) Lost(rail uint8) {
 	r.rails[rail].Usable = false
 }
 
+// Use lets a rail take chunks from now on: one that was kept in reserve, when those that were used are lost.
+func (r *Receiver) Use(rail uint8, u Rail) { r.rails[rail] = u }
+
 // Stuck tells whether no usable rail is left for bytes that are missing.
 func (r *Receiver) Stuck() bool {
 	if len(r.redo) == 0 && r.next == r.want {

@@ -1,0 +1,256 @@
+package session_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// launcherRank serves a rendezvous, in a process of its own, until it is killed.
+func launcherRank() error {
+	secret, err := hex.DecodeString(os.Getenv(launch.EnvSecret))
+	if err != nil {
+		return err
+	}
+	ln, err := launch.Listen(context.Background(), "")
+	if err != nil {
+		return err
+	}
+	s := launch.Serve(ln, orphans, secret)
+	fmt.Println(s.Addr())
+	select {}
+}
+
+// Ranks of a job whose launcher dies: of them the last is not connected to any other.
+const orphans = 4
+
+// orphanRank joins, connects to all but the last rank, and goes on after it was told that the launcher has died.
+func orphanRank() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	told := make(chan *session.Error, 10)
+	s, err := session.Join(ctx, session.Config{Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { told <- e }})
+	if err != nil {
+		fmt.Println("not joined")
+		return unlessLost(ctx, err)
+	}
+	if s.Rank() < orphans-1 {
+		err = roundTrips(ctx, s)
+	}
+	if err == nil {
+		fmt.Println("joined")
+		err = bereaved(ctx, s, told)
+	}
+	if err = unlessLost(ctx, err); err != nil {
+		_ = s.Dump(os.Stderr)
+	}
+	// The others may end at any time.
+	if c := s.Close(ctx); c != nil {
+		err = errors.Join(err, unlessLost(ctx, c))
+	}
+	return err
+}
+
+// unlessLost is nil for the errors that a rank may see when the launcher dies: the launcher is gone, or, because of
+// that, another rank.
+func unlessLost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("a rank hangs: %w", err)
+	}
+	for _, e := range []error{launch.ErrLauncher, session.ErrBroken, session.ErrClosed, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, e) {
+			fmt.Println("error:", err)
+			return nil
+		}
+	}
+	return err
+}
+
+// roundTrips exchanges a message with each rank but the last.
+func roundTrips(ctx context.Context, s *session.Session) error {
+	var wg sync.WaitGroup
+	errs := make([]error, 2*orphans)
+	for r := range orphans - 1 {
+		if r == s.Rank() {
+			continue
+		}
+		wg.Go(func() { errs[2*r] = s.Gate(r).Send(ctx, 1, make([]byte, 100_000)) })
+		wg.Go(func() { _, errs[2*r+1] = s.Gate(r).Recv(ctx, 1, make([]byte, 100_000)) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// bereaved is a rank whose launcher dies after it has joined.
+func bereaved(ctx context.Context, s *session.Session, told chan *session.Error) error {
+	last := s.Gate((s.Rank() + 1) % orphans)
+	if s.Rank() < orphans-1 {
+		last = s.Gate(orphans - 1)
+	}
+	r, err := last.Irecv(2, make([]byte, 8))
+	if err != nil {
+		return err
+	}
+	for lost := false; !lost; {
+		select {
+		case e := <-told:
+			lost = e.Peer < 0 && e.NonFatal && errors.Is(e, launch.ErrLauncher)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if _, err := r.Wait(ctx); !errors.Is(err, launch.ErrLauncher) {
+		return fmt.Errorf("a receive from a rank that cannot come ends with %w", err)
+	}
+	if err := last.Send(ctx, 2, make([]byte, 8)); !errors.Is(err, launch.ErrLauncher) {
+		return fmt.Errorf("a send to a rank that cannot be found ends with %w", err)
+	}
+	if s.Rank() == orphans-1 {
+		return nil
+	}
+	if err := roundTrips(ctx, s); err != nil {
+		return fmt.Errorf("over connections that stand: %w", err)
+	}
+	if err := reconnected(ctx, s); err != nil {
+		return fmt.Errorf("over another connection: %w", err)
+	}
+	fmt.Println("went on")
+	return nil
+}
+
+// reconnected has the first two ranks, which know each other's card, close their connection and make another one.
+func reconnected(ctx context.Context, s *session.Session) error {
+	switch s.Rank() {
+	case 0:
+		s.Gate(1).Disconnect()
+		for s.Gate(1).Path() != "idle" && ctx.Err() == nil {
+			s.Progress()
+		}
+		return s.Gate(1).SendMsg(ctx, &session.Out{Tag: 3, Buf: make([]byte, 8), Sync: true})
+	case 1:
+		for {
+			if _, err := s.Gate(0).Recv(ctx, 3, make([]byte, 8)); !errors.Is(err, session.ErrClosed) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// process is another one, with what it says.
+type process struct {
+	*exec.Cmd
+	out *bufio.Reader
+	log *bytes.Buffer
+}
+
+func startProcess(t *testing.T, role string, env []string) *process {
+	t.Helper()
+	c, log := rankCommand(t, t.TempDir(), append(env, envRole+"="+role)...)
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return &process{c, bufio.NewReader(out), log}
+}
+
+// line is what a process says next; empty if it has ended.
+func (p *process) line() string {
+	s, _ := p.out.ReadString('\n')
+	return strings.TrimSpace(s)
+}
+
+// The launcher is killed before, while, or after ranks join. Ranks that have not joined say what is wrong, and end;
+// those that have go on with all that they are connected to, and are told of what they cannot reach any more.
+func TestRanksOutliveTheirLauncherOrSayWhatIsWrong(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed(t), 6))
+	rounds := 4
+	if testing.Short() {
+		rounds = 1
+	}
+	t.Run("before", func(t *testing.T) {
+		launcherDies(t, func(l *process, _ func() []*process) []*process { l.kill(); return nil })
+	})
+	for i := range rounds {
+		after := time.Duration(rng.IntN(200_000)) * time.Microsecond
+		t.Run(fmt.Sprintf("while/%d", i), func(t *testing.T) {
+			launcherDies(t, func(l *process, start func() []*process) []*process {
+				ranks := start()
+				time.Sleep(after) // the moment is one of time
+				l.kill()
+				return ranks
+			})
+		})
+	}
+	t.Run("after", func(t *testing.T) {
+		launcherDies(t, func(l *process, start func() []*process) []*process {
+			ranks := start()
+			for i, r := range ranks {
+				if got := r.line(); got != "joined" {
+					t.Errorf("rank %d says %q", i, got)
+				}
+			}
+			l.kill()
+			for i, r := range ranks[:orphans-1] {
+				if got := r.line(); got != "went on" {
+					t.Errorf("rank %d says %q", i, got)
+				}
+			}
+			return ranks
+		})
+	})
+}
+
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	_ = p.Wait()
+}
+
+// launcherDies starts a launcher, and its ranks when kill says so, or when it has returned none.
+func launcherDies(t *testing.T, kill func(*process, func() []*process) []*process) {
+	secret := launch.NewSecret()
+	l := startProcess(t, "launcher", []string{launch.EnvSecret + "=" + hex.EncodeToString(secret)})
+	addr := l.line()
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		t.Fatalf("the launcher says %q, %v", addr, l.log)
+	}
+	start := func() (ranks []*process) {
+		for r := range orphans {
+			ranks = append(ranks, startProcess(t, "orphan", launch.RankEnv(addr, r, orphans, secret)))
+		}
+		return ranks
+	}
+	ranks := kill(l, start)
+	if ranks == nil {
+		ranks = start()
+	}
+	for i, r := range ranks {
+		var said []string
+		for s := r.line(); s != ""; s = r.line() {
+			said = append(said, s)
+		}
+		if err := r.Wait(); err != nil {
+			t.Errorf("rank %d ends with %v: %v, %v", i, err, said, r.log)
+		}
+		t.Logf("rank %d: %q", i, said)
+	}
+}

@@ -1,0 +1,150 @@
+package session
+
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/header"
+)
+
+// A long active message goes by rendezvous, into memory of the receiving session that counts against the budget of
+// unexpected messages. Between two ranks one is under way at a time, and those after it wait at the sender until
+// its DONE: so the order holds, and neither side has to keep what came too early.
+
+// flagActive, in an RTS, says that the message is an active one; the low 8 bits of its tag are the handler.
+const flagActive = 1 << 1
+
+var errNoMemory = fmt.Errorf("%w: more than the peer keeps of unexpected messages (Config.Unexpected)", driver.ErrTooLong)
+
+// enqueueActive sends the parcel of an active message, or has it wait for a long one. Urgent short ones do not wait.
+func (g *Gate) enqueueActive(pc *parcel) bool {
+	if (g.longOut != nil || g.actives.n > 0) && !(pc.urgent && pc.out == nil) {
+		g.actives.line(pc)
+		return false
+	}
+	if pc.out != nil {
+		g.longOut = pc.out
+	}
+	return g.enqueue(pc)
+}
+
+// activeSent lets active messages go that have waited for a long one, if that is the one.
+func (g *Gate) activeSent(o *outgoing) {
+	if g.longOut != o {
+		return
+	}
+	g.longOut = nil
+	for g.longOut == nil {
+		pc := g.actives.pop()
+		if pc == nil {
+			return
+		}
+		g.longOut = pc.out
+		g.enqueue(pc)
+	}
+}
+
+// arriveActive begins to receive a long active message, if there is memory. It is part of arrive.
+func (l *link) arriveActive(h *header.Header, b []byte) bool {
+	g, s := l.g, l.g.s
+	var req header.Request
+	_ = req.Parse(h.Body(b)) // arrive has
+	extra, key := h.Data(b)
+	n := int(req.Total)
+	if keptSize(n+len(extra)) > s.cfg.Unexpected {
+		pc, body := s.control(header.Header{Kind: header.Done, Tag: req.ID}, nil)
+		part := header.Part{Status: statusTooLong, ToSender: true, All: true}
+		part.Put(body)
+		g.tell(pc)
+		return true
+	}
+	k := s.newKept(n + len(extra))
+	if k == nil {
+		l.stall()
+		return false
+	}
+	k.g, k.h = g, *h
+	copy(k.buf[n:], extra)
+	k.now = Active{Data: k.buf[:n:n], Header: k.buf[n:]}
+	if k.call == nil {
+		k.call = func() { s.handleLong(k) }
+	}
+	r := s.request("active message")
+	r.buf, r.active = k.buf[:n], k
+	if s.postpones(r, g, b, h) {
+		return true
+	}
+	return l.checked(s.receiveLong(r, g, h, &req, nil, key))
+}
+
+// activeEnded ends the reception of a long active message: its handler is called, when the lock is given up, or its
+// memory given back.
+func (s *Session) activeEnded(k *kept, err error) {
+	g := k.g
+	switch {
+	case err != nil || s.closed:
+		s.freeKept(k)
+	case g.handling: // its turn comes with the end of that handler
+		end := &g.due
+		for *end != nil {
+			end = &(*end).next
+		}
+		*end = k
+	default:
+		g.handling = true // nothing overtakes it
+		s.calls = append(s.calls, k.call)
+	}
+}
+
+// handled ends the call of a handler.
+func (g *Gate) handled() {
+	s := g.s
+	if k := g.due; k != nil {
+		g.due, k.next = k.next, nil
+		s.calls = append(s.calls, k.call)
+		return
+	}
+	g.handling = false
+	// What has arrived meanwhile may have been named, and is not named again.
+	s.resumed = append(s.resumed, g)
+	s.kickMover()
+}
+
+// handleLong calls the handler of a long active message.
+func (s *Session) handleLong(k *kept) {
+	s.mu.lock()
+	defer s.leave()
+	g := k.g
+	if f := s.handlers[uint8(k.h.Tag)]; f == nil {
+		s.stats.Bad++
+	} else if !s.closed {
+		s.running++
+		s.mu.unlock()
+		f(g, &k.now)
+		s.mu.lock()
+		s.running--
+	}
+	g.handled()
+	s.freeKept(k)
+}
+
+// takeResumed takes what has arrived at gates while nothing was taken from them.
+func (s *Session) takeResumed() (moved bool) {
+	for n := len(s.resumed); n > 0 && len(s.resumed) > 0; n-- {
+		g := s.resumed[0]
+		s.resumed = append(s.resumed[:0], s.resumed[1:]...)
+		again := false
+		for _, l := range g.links {
+			taken := 0
+			for taken < takeBatch && l.take() {
+				taken++
+			}
+			moved = moved || taken > 0
+			again = again || taken == takeBatch
+		}
+		if again {
+			s.resumed = append(s.resumed, g)
+		}
+	}
+	return moved
+}

@@ -1,0 +1,232 @@
+package session_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// activeLengths are lengths of active messages: some go at once, some by rendezvous.
+var activeLengths = []int{8, 100_000, 300, 9000, 8, 8, 3 << 20, 5000, 20_000, 1 << 20, 8}
+
+// numbered is active message k, whose bytes tell its number.
+func numbered(k int) []byte {
+	b := pattern(activeLengths[k%len(activeLengths)], uint64(k%len(activeLengths)))
+	binary.LittleEndian.PutUint32(b, uint32(k))
+	return b
+}
+
+// takeNumbered has a rank check and count the active messages of another one.
+func takeNumbered(t *testing.T, s *session.Session, came *atomic.Int32) {
+	var inside atomic.Int32
+	s.Handle(6, func(g *session.Gate, a *session.Active) {
+		k := int(came.Load())
+		if inside.Add(1) != 1 {
+			t.Error("two handlers of one peer's messages run at the same time")
+		}
+		if want := numbered(k); !bytes.Equal(a.Data, want) || string(a.Header) != fmt.Sprint(k) {
+			t.Errorf("message %d has header %q and %d bytes, want %d; equal %v", k, a.Header, len(a.Data), len(want), bytes.Equal(a.Data, want))
+		}
+		inside.Add(-1)
+		came.Add(1)
+	})
+}
+
+// sendNumbered sends active messages without waiting for one before the next.
+func sendNumbered(t *testing.T, g *session.Gate, from, n int) {
+	ctx := deadline(t)
+	var rs []*session.Request
+	for k := from; k < from+n; k++ {
+		r, err := g.AM(6, fmt.Append(nil, k), numbered(k))
+		if err != nil {
+			t.Errorf("message %d: %v", k, err)
+			return
+		}
+		if r != nil {
+			rs = append(rs, r)
+		}
+	}
+	for _, r := range rs {
+		if _, err := r.Wait(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Active messages of all lengths arrive once and in order, in every mode, over one rail and two.
+func TestActiveMessagesOfAllLengthsKeepTheirOrder(t *testing.T) {
+	for mode := rdv.Null; mode <= rdv.Modes; mode++ {
+		for name, rails := range map[string]func(int, *session.Config){"one rail": func(int, *session.Config) {}, "two": twoRails} {
+			t.Run(fmt.Sprintf("mode %v, %s", mode, name), func(t *testing.T) {
+				s := joinAll(t, 2, func(rank int, c *session.Config) { rails(rank, c); c.Mode = modeOf(int(mode)) })
+				var came [2]atomic.Int32
+				n := 4 * len(activeLengths)
+				if testing.Short() {
+					n = len(activeLengths)
+				}
+				var wg sync.WaitGroup
+				for i := range s {
+					takeNumbered(t, s[i], &came[i])
+				}
+				for i := range s {
+					wg.Go(func() { sendNumbered(t, s[i].Gate(1-i), 0, n) })
+				}
+				wg.Wait()
+				for i := range s {
+					eventually(t, "all have come", func() bool { s[0].Progress(); s[1].Progress(); return int(came[i].Load()) == n })
+				}
+				if p := s[0].Pending() + s[1].Pending(); p != "" {
+					t.Errorf("still there: %s", p)
+				}
+			})
+		}
+	}
+}
+
+// Long active messages wait for room in the receiver's budget, and lose nothing when the sessions are quieted or the
+// gate closed in between. One that exceeds the budget altogether says so.
+func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
+	s := joinAll(t, 3, func(rank int, c *session.Config) {
+		if rank == 2 {
+			c.Unexpected = 4 << 20 // room for one of the longest, from one peer
+		}
+	})
+	ctx := deadline(t)
+	var came [2]atomic.Int32
+	var inside atomic.Int32
+	s[2].Handle(6, func(g *session.Gate, a *session.Active) {
+		if len(a.Data) > 2<<20 && inside.Add(1) > 1 {
+			t.Error("two messages are there for which there is no room")
+		}
+		if k := int(came[g.Rank()].Add(1)) - 1; !bytes.Equal(a.Data, numbered(k)) {
+			t.Errorf("message %d of rank %d differs", k, g.Rank())
+		}
+		if len(a.Data) > 2<<20 {
+			inside.Add(-1)
+		}
+	})
+	n := 3 * len(activeLengths)
+	for round := range 3 {
+		var wg sync.WaitGroup
+		for i := range 2 {
+			wg.Go(func() { sendNumbered(t, s[i].Gate(2), round*n, n) })
+		}
+		if round == 1 {
+			if err := s[2].Quiesce(ctx); err != nil {
+				t.Error(err)
+			}
+			if err := s[2].Resume(); err != nil {
+				t.Error(err)
+			}
+		}
+		wg.Wait()
+		s[round%2].Gate(2).Disconnect()
+	}
+	for i := range came {
+		eventually(t, "all have come", func() bool { return int(came[i].Load()) == 3*n })
+	}
+	r, err := s[0].Gate(2).AM(6, nil, make([]byte, 5<<20))
+	if err == nil {
+		_, err = r.Wait(ctx)
+	}
+	if !errors.Is(err, driver.ErrTooLong) {
+		t.Errorf("a message beyond the budget: %v", err)
+	}
+	transfer(t, s[0], s[2], 100_000)
+	if p := s[2].Pending(); p != "" {
+		t.Errorf("still there: %s", p)
+	}
+}
+
+func TestUrgentActiveMessagesOvertakeWhatWaits(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	order := make(chan byte, 5)
+	s[1].Handle(7, func(_ *session.Gate, a *session.Active) { order <- a.Data[0] })
+	if err := s[0].Quiesce(ctx); err != nil { // nothing leaves
+		t.Fatal(err)
+	}
+	var sent atomic.Int32
+	for k, o := range []session.ActiveOut{
+		{Data: make([]byte, 1<<20)}, {Data: make([]byte, 8)}, {Data: make([]byte, 8), Urgent: true}, {Data: make([]byte, 8)}, {Data: make([]byte, 300), Urgent: true},
+	} {
+		o.Number, o.Data[0] = 7, byte(k)
+		o.Then = func(_ session.Status, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			sent.Add(1)
+		}
+		if r, err := s[0].Gate(1).AMMsg(&o); err != nil || r != nil {
+			t.Fatalf("%v, %v", r, err)
+		}
+	}
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	var got []byte
+	for range 5 {
+		select {
+		case k := <-order:
+			got = append(got, k)
+		case <-ctx.Done():
+			t.Fatalf("%v have come", got)
+		}
+	}
+	if want := []byte{2, 4, 0, 1, 3}; !slices.Equal(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	eventually(t, "all callbacks", func() bool { return sent.Load() == 5 })
+}
+
+// What begins after something else is done takes effect after it, whatever both are: no order need be asked for.
+func TestWhatIsDoneComesBeforeWhatBeginsLater(t *testing.T) {
+	for _, emulate := range []bool{false, true} {
+		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })
+		ctx := deadline(t)
+		mem := make([]byte, 1<<20)
+		region, err := s[1].Register(mem, allAccess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := s[0].Gate(1)
+		r, err := g.Import(region.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := make(chan byte, 1)
+		s[1].Handle(7, func(_ *session.Gate, a *session.Active) { seen <- mem[len(mem)-1] })
+		for k := range byte(50) {
+			if err := g.Put(ctx, r, 0, bytes.Repeat([]byte{k}, 1<<20)); err != nil {
+				t.Fatal(err)
+			}
+			if k%2 == 0 {
+				if _, err := g.AM(7, nil, []byte{k}); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case got := <-seen:
+					if got != k {
+						t.Fatalf("a message after put %d sees %d", k, got)
+					}
+				case <-ctx.Done():
+					t.Fatal(ctx.Err())
+				}
+				continue
+			}
+			got := make([]byte, 1)
+			if err := g.Get(ctx, r, len(mem)-1, got); err != nil || got[0] != k {
+				t.Fatalf("a get after put %d: %d, %v", k, got[0], err)
+			}
+		}
+	}
+}

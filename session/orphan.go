@@ -1,0 +1,89 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/bywash/bywash/session/launch"
+)
+
+// A launcher that dies takes with it what ranks have not asked for yet: the cards of those that they are not connected
+// to. What is connected goes on, and is connected again with the card that is known. Whoever waits for another rank
+// is told, as it would wait for ever.
+
+// orphanGrace is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
+// card of this rank, cannot answer any more.
+const orphanGrace = 5 * time.Second
+
+// follow waits for the launcher's end.
+func (s *Session) follow(w launch.Watcher) {
+	select {
+	case <-s.ctx.Done():
+	case <-w.Lost():
+		s.launcherLost(w.Err())
+	}
+}
+
+// launcherLost takes note that the launcher is gone.
+func (s *Session) launcherLost(err error) {
+	s.mu.lock()
+	defer s.leave()
+	if s.closed || s.orphaned != nil {
+		return
+	}
+	s.orphaned = err
+	for _, g := range s.gates {
+		switch {
+		case g == nil:
+		case g.state == gateConnecting:
+			g.giveUpLater()
+		case g.stranded() && s.table.Awaits(g.index):
+			g.strand()
+		}
+	}
+	if f := s.cfg.OnError; f != nil {
+		e := &Error{Peer: -1, Op: "launcher", Err: err, NonFatal: true}
+		s.calls = append(s.calls, func() { f(e) })
+	}
+}
+
+// stranded tells whether a gate cannot be connected, by nobody, as nobody can look up a card.
+func (g *Gate) stranded() bool {
+	return g.s.orphaned != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
+}
+
+// strand has a stranded gate fail.
+func (g *Gate) strand() { g.fail(g.fault("connect", g.s.orphaned)) }
+
+// giveUpLater ends an attempt to connect that does not come about.
+func (g *Gate) giveUpLater() {
+	s, number := g.s, g.dials
+	time.AfterFunc(orphanGrace, func() {
+		s.mu.lock()
+		defer s.leave()
+		if !s.closed && g.state == gateConnecting && g.dials == number {
+			g.giveUp()
+		}
+	})
+}
+
+// lookup is the card of the gate's peer.
+func (g *Gate) lookup(ctx context.Context) (*card, error) {
+	s := g.s
+	switch {
+	case g.foreign != nil:
+		return g.foreign, nil
+	case g.rank == s.rank:
+		return s.card, nil
+	}
+	b, err := s.job.Lookup(ctx, g.rank)
+	if err == nil {
+		return parseCard(b)
+	}
+	s.mu.lock()
+	defer s.mu.unlock()
+	if s.orphaned != nil && g.card != nil {
+		return g.card, nil
+	}
+	return nil, err
+}

@@ -1,0 +1,49 @@
+package session
+
+import "github.com/bywash/bywash/session/rdv"
+
+// spares tells whether a message can do without a rail that has failed: its
+// chunks are then asked for over the others.
+func (in *incoming) spares(l *link, err error) bool {
+	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
+		return false
+	}
+	l.down(err)
+	in.Lost(l.rail)
+	return true
+}
+
+// reroute has a message all whose rails are lost go on over others, or fail: in mode Put over one that can do it, else in
+// mode Cooperative, else by messages. It waits until nothing of the message is in a driver's hands: no mode meets another.
+// It tells whether there is a chunk to begin.
+func (in *incoming) reroute() bool {
+	g := in.g
+	if !in.confirm || g.lead == nil || in.mode == rdv.Null {
+		in.fail(ErrBroken)
+		return false
+	}
+	if in.Hold() > 0 {
+		return false
+	}
+	if in.mode == rdv.Put {
+		for _, l := range g.links {
+			if !l.dead && l.modes().Has(rdv.Put) {
+				in.Use(l.rail, l.plan(rdv.Put, in.want))
+				return true
+			}
+		}
+	}
+	in.mode = rdv.Null
+	var rails [rdv.MaxRails]rdv.Rail
+	g.stripe(in.want, &rails)
+	for i := range rails {
+		if rails[i].Usable {
+			in.mode = rdv.Cooperative
+			in.Use(uint8(i), rails[i])
+		}
+	}
+	if in.mode == rdv.Null {
+		in.Use(g.lead.rail, g.lead.plan(rdv.Null, in.want))
+	}
+	return true
+}
