@@ -75,9 +75,9 @@ func startChild(t testing.TB, role string) *child {
 }
 
 func (c *child) kill() {
-	c.in.Close()
 	_ = c.cmd.Process.Kill()
 	_ = c.cmd.Wait()
+	c.in.Close() // not before: its end asks for an end in order
 }
 
 func (c *child) signal(s os.Signal) {
