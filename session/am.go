@@ -19,7 +19,7 @@ type Active struct {
 // whoever makes progress. A handler may call everything that does not block;
 // while it runs nothing more is taken from that peer. A message for which there
 // is no handler is dropped, and counted as bad. The memory of long messages is
-// the session's, and counts against Config.Unexpected, until the handler returns.
+// the session's, and counts against the budget of long active messages (Config.Unexpected), until the handler returns.
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -48,9 +48,10 @@ type ActiveOut struct {
 // and data. The request is nil if data may be reused at once. Active messages arrive in
 // order, also behind other messages to the peer.
 //
-// One of more than MaxActive bytes goes by rendezvous, into memory of the peer's session that counts against its
-// budget for unexpected messages, and waits for room there. Active messages that are sent after it, and are not urgent,
-// wait here until it has arrived; other messages do not. driver.ErrTooLong, by the request, if it exceeds the budget altogether.
+// One of more than MaxActive bytes goes by rendezvous, into memory of the peer's session, where such messages have a
+// budget of Config.Unexpected bytes, and waits for room there: while it does, nothing is taken from this process, and room comes
+// when handlers return. Active messages that are sent after it, and are not urgent,
+// wait here until it has arrived; other messages do not. driver.ErrTooLong, by the request, if header and data exceed that budget altogether.
 func (g *Gate) AM(number uint8, head, data []byte) (*Request, error) {
 	o := ActiveOut{Number: number, Header: head, Data: data}
 	return g.am(&o, false)
@@ -165,8 +166,11 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	f(l.g, &l.now)
 	s.mu.lock()
 	s.running--
-	if l.g.due != nil {
+	if l.g.due != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
 		l.g.handled()
+		if len(s.stalled) > 0 {
+			s.unstall()
+		}
 	} else {
 		l.g.handling = false
 		if len(s.stalled) > 0 {

@@ -29,7 +29,7 @@ type Config struct {
 	// Unexpected is how many bytes of messages that nobody has waited for are
 	// kept at most; 0: 64 MiB. Beyond it no more is taken from a peer whose next
 	// message is unexpected, until its messages are received: its sends
-	// then wait.
+	// then wait. Long active messages may take as much again.
 	Unexpected int
 
 	// Eager is the longest message in bytes, its header included, that travels

@@ -1,6 +1,11 @@
 package session
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
 
 // CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away the memory
 // in which they lie.
@@ -44,6 +49,7 @@ func (s *Session) Pending() string {
 	count("receives", s.table.Posted())
 	count("messages kept", s.table.Waiting())
 	count("bytes of the budget", s.cfg.Unexpected-s.budget)
+	count("bytes of the budget of active messages", s.cfg.Unexpected-s.activeBudget)
 	count("peers held up", len(s.stalled))
 	count("handlers", s.running)
 	count("calls", len(s.calls))
@@ -59,4 +65,17 @@ func (s *Session) Pending() string {
 		}
 	}
 	return what
+}
+
+// ForgeActive tells the peer of n long active messages of that length, none of which ever comes.
+func (g *Gate) ForgeActive(n int, total uint64) {
+	s := g.s
+	s.mu.lock()
+	defer s.leave()
+	for k := range n {
+		pc, body := s.control(header.Header{Kind: header.RTS, Flags: flagActive, Tag: 9}, nil)
+		req := header.Request{ID: 1<<40 + uint64(k), Total: total, Modes: uint8(rdv.Set(0).With(rdv.Null))}
+		req.Put(body)
+		g.tell(pc)
+	}
 }

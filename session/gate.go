@@ -52,6 +52,7 @@ type Gate struct {
 	later      parcelQueue // for the one after it
 	actives    parcelQueue // active messages that wait for longOut
 	longOut    *outgoing   // the long active message that is under way, or is to leave
+	longIn     int         // long active messages of the peer that have memory here
 	due        *kept       // long active messages that have come while a handler ran
 	listed     bool        // in Session.busy
 	leaving    bool        // Disconnect was called

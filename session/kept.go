@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/session/match"
 )
 
-// kept is a message that came before its receive. Its memory is of the next
+// kept is a message that came before its receive, or a long active message. The memory of short ones is of the next
 // power of two, and used again.
 type kept struct {
 	match.Arrival
@@ -16,6 +16,7 @@ type kept struct {
 	h     header.Header
 	buf   []byte // the whole packet
 	class int
+	from  *int // the budget that its memory is of; nil: none
 	taken bool // by Improbe
 	gone  bool // a message by rendezvous whose sender is gone
 	next  *kept
@@ -23,20 +24,29 @@ type kept struct {
 	call  func() // calls its handler
 }
 
-const keptClasses = 32
+// keptClasses is for memory that is used again, of up to 64 KiB. More is the garbage collector's: what was once
+// needed at one time in pieces of one size would else be there for each size.
+const keptClasses = 17
 
-// keptSize is how much memory a message of n bytes takes.
-func keptSize(n int) int { return 1 << max(6, bits.Len(uint(n-1))) }
+// keptSize is how much memory a message of n bytes takes, and of which class it is.
+func keptSize(n int) (size, class int) {
+	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < keptClasses {
+		return 1 << class, class
+	}
+	return n, keptClasses
+}
 
-// newKept takes memory for a message of n bytes; nil if the budget is used up.
-func (s *Session) newKept(n int) *kept {
-	size := keptSize(n)
-	class := bits.Len(uint(size)) - 1
-	if size > s.budget {
+// newKept takes memory for a message of n bytes out of a budget; nil if that is used up.
+func (s *Session) newKept(n int, budget *int) *kept {
+	size, class := keptSize(n)
+	if size > *budget {
 		return nil
 	}
-	s.budget -= size
-	k := s.kept[class]
+	*budget -= size
+	var k *kept
+	if class < keptClasses {
+		k = s.kept[class]
+	}
 	if k == nil {
 		k = &kept{class: class, buf: make([]byte, size)}
 		k.User = k
@@ -44,19 +54,21 @@ func (s *Session) newKept(n int) *kept {
 		s.kept[class] = k.next
 		k.next = nil
 	}
-	k.buf = k.buf[:n]
+	k.buf, k.from = k.buf[:n], budget
 	return k
 }
 
 func (s *Session) freeKept(k *kept) {
-	if k.class < 0 {
+	if k.from == nil {
 		return // postponed, beside the budget
 	}
-	s.budget += 1 << k.class
 	k.buf = k.buf[:cap(k.buf)]
-	k.g, k.taken, k.gone, k.now = nil, false, false, Active{}
-	k.next = s.kept[k.class]
-	s.kept[k.class] = k
+	*k.from += len(k.buf)
+	k.g, k.taken, k.gone, k.now, k.from = nil, false, false, Active{}, nil
+	if k.class < keptClasses {
+		k.next = s.kept[k.class]
+		s.kept[k.class] = k
+	}
 	if len(s.stalled) > 0 {
 		s.unstall()
 	}
@@ -66,7 +78,7 @@ func (s *Session) freeKept(k *kept) {
 // and nothing more is taken from that peer.
 func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
-	k := s.newKept(len(b))
+	k := s.newKept(len(b), &s.budget)
 	if k == nil {
 		l.stall()
 		return false
@@ -171,7 +183,9 @@ func (s *Session) dropKeptRTS(g *Gate, id uint64) {
 func (k *kept) length() int {
 	if k.h.Kind == header.RTS {
 		var req header.Request
-		_ = req.Parse(k.h.Body(k.buf))
+		if req.Parse(k.h.Body(k.buf)) != nil {
+			return 0 // changed by the peer while it was copied: to receive it fails
+		}
 		return int(req.Total)
 	}
 	return int(k.h.Length)

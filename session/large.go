@@ -527,15 +527,21 @@ func (s *Session) dropLong(g *Gate, err error) {
 		if in.g != g {
 			return
 		}
-		in.fail(err)
-		if in.mode == rdv.Null { // nothing is in a driver's hands
-			for k := uint32(0); in.Hold() > 0; k++ {
-				in.Failed(k)
-			}
-		}
-		s.cancelPieces(in)
-		s.settleIn(in)
+		in.over(err)
 	})
+}
+
+// over lets a message fail of which the sender sends no more.
+func (in *incoming) over(err error) {
+	in.fail(err)
+	if in.mode == rdv.Null { // nothing is in a driver's hands
+		for k := uint32(0); in.Hold() > 0; k++ {
+			in.Failed(k)
+		}
+	}
+	s := in.g.s
+	s.cancelPieces(in)
+	s.settleIn(in)
 }
 
 // refuseLong fails the messages that the peer, which is closing, has not begun to

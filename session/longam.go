@@ -7,12 +7,16 @@ import (
 	"github.com/bywash/bywash/session/header"
 )
 
-// A long active message goes by rendezvous, into memory of the receiving session that counts against the budget of
-// unexpected messages. Between two ranks one is under way at a time, and those after it wait at the sender until
-// its DONE: so the order holds, and neither side has to keep what came too early.
+// A long active message goes by rendezvous, into memory of the receiving session, out of a budget of its own: what
+// nobody has received keeps none from being handled. Between two ranks one is under way at a time, and those after it wait
+// at the sender until its DONE: so the order holds, and neither side has to keep what came too early.
 
 // flagActive, in an RTS, says that the message is an active one; the low 8 bits of its tag are the handler.
 const flagActive = 1 << 1
+
+// maxLong is how many long active messages of a peer there can be: one under way, one whose handler runs, and some that
+// were withdrawn and that a driver has not given back yet. Who sends more does not keep to the protocol.
+const maxLong = 16
 
 var errNoMemory = fmt.Errorf("%w: more than the peer keeps of unexpected messages (Config.Unexpected)", driver.ErrTooLong)
 
@@ -45,24 +49,26 @@ func (g *Gate) activeSent(o *outgoing) {
 }
 
 // arriveActive begins to receive a long active message, if there is memory. It is part of arrive.
-func (l *link) arriveActive(h *header.Header, b []byte) bool {
+func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) bool {
 	g, s := l.g, l.g.s
-	var req header.Request
-	_ = req.Parse(h.Body(b)) // arrive has
 	extra, key := h.Data(b)
 	n := int(req.Total)
-	if keptSize(n+len(extra)) > s.cfg.Unexpected {
+	if g.longIn == maxLong {
+		return l.bad(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
+	}
+	if size, _ := keptSize(n + len(extra)); size > s.cfg.Unexpected {
 		pc, body := s.control(header.Header{Kind: header.Done, Tag: req.ID}, nil)
 		part := header.Part{Status: statusTooLong, ToSender: true, All: true}
 		part.Put(body)
 		g.tell(pc)
 		return true
 	}
-	k := s.newKept(n + len(extra))
+	k := s.newKept(n+len(extra), &s.activeBudget)
 	if k == nil {
 		l.stall()
 		return false
 	}
+	g.longIn++
 	k.g, k.h = g, *h
 	copy(k.buf[n:], extra)
 	k.now = Active{Data: k.buf[:n:n], Header: k.buf[n:]}
@@ -74,7 +80,7 @@ func (l *link) arriveActive(h *header.Header, b []byte) bool {
 	if s.postpones(r, g, b, h) {
 		return true
 	}
-	return l.checked(s.receiveLong(r, g, h, &req, nil, key))
+	return l.checked(s.receiveLong(r, g, h, req, nil, key))
 }
 
 // activeEnded ends the reception of a long active message: its handler is called, when the lock is given up, or its
@@ -83,6 +89,7 @@ func (s *Session) activeEnded(k *kept, err error) {
 	g := k.g
 	switch {
 	case err != nil || s.closed:
+		g.longIn--
 		s.freeKept(k)
 	case g.handling: // its turn comes with the end of that handler
 		end := &g.due
@@ -125,6 +132,7 @@ func (s *Session) handleLong(k *kept) {
 		s.running--
 	}
 	g.handled()
+	g.longIn--
 	s.freeKept(k)
 }
 

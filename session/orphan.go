@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/bywash/bywash/session/launch"
@@ -55,8 +56,12 @@ func (g *Gate) stranded() bool {
 // strand has a stranded gate fail.
 func (g *Gate) strand() { g.fail(g.fault("connect", g.s.orphaned)) }
 
-// giveUpLater ends an attempt to connect that does not come about.
+// giveUpLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
+// may not have this one's.
 func (g *Gate) giveUpLater() {
+	if g.foreign != nil || g.card != nil {
+		return
+	}
 	s, number := g.s, g.dials
 	time.AfterFunc(orphanGrace, func() {
 		s.mu.lock()
@@ -82,7 +87,7 @@ func (g *Gate) lookup(ctx context.Context) (*card, error) {
 	}
 	s.mu.lock()
 	defer s.mu.unlock()
-	if s.orphaned != nil && g.card != nil {
+	if g.card != nil && (s.orphaned != nil || errors.Is(err, launch.ErrLauncher)) {
 		return g.card, nil
 	}
 	return nil, err

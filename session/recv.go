@@ -306,8 +306,8 @@ func (l *link) bad(err error) bool {
 // arrive deals with a message that has to be matched, and answered.
 func (l *link) arrive(h *header.Header, b []byte) bool {
 	g, s := l.g, l.g.s
+	var req header.Request // read once: b may be memory that the peer can write
 	if h.Kind == header.RTS {
-		var req header.Request
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
@@ -316,7 +316,7 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		}
 	}
 	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
-		return l.arriveActive(h, b)
+		return l.arriveActive(h, &req, b)
 	}
 	r := s.table.Arrive(g.index, h.Tag)
 	if r == nil {
@@ -333,8 +333,6 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 	if s.postpones(r.User.(*Request), g, b, h) {
 		return true
 	}
-	var req header.Request
-	_ = req.Parse(h.Body(b))
 	return l.checked(s.receiveLong(r.User.(*Request), g, h, &req, extra, data))
 }
 

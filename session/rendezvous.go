@@ -212,9 +212,7 @@ func (l *link) forget(id uint64, why error) {
 	l.g.dropPostponedRTS(id)
 	s.ins.each(func(_ uint64, in *incoming) {
 		if in.g == l.g && in.peer == id {
-			in.fail(why)
-			s.cancelPieces(in)
-			s.settleIn(in)
+			in.over(why)
 		}
 	})
 }
@@ -231,6 +229,9 @@ func (in *incoming) nextSection(c rdv.Chunk) {
 func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	if o.region == nil || o.section+o.first >= o.total {
 		return rdv.ErrProtocol
+	}
+	if o.g.links[o.rail].dead {
+		return nil // the receiver sees that, too, and takes another way
 	}
 	if err := o.region.Deregister(); err != nil {
 		return err

@@ -38,25 +38,26 @@ type Session struct {
 
 	sleepers atomic.Int32
 
-	mu       lock
-	closed   bool
-	quiet    bool    // Quiesce was called
-	era      uint8   // how often Resume was; counts around
-	closing  bool    // Close was called: nobody who knocks is answered
-	gates    []*Gate // by source number of the match table: ranks, then foreign ones
-	links    map[driver.Instance]*link
-	hot      *link // where the last message came from
-	tick     uint32
-	epoch    uint32 // grows while callers make progress: the background keeps out of their way
-	table    *match.Table
-	orphaned error    // why there is no launcher any more
-	budget   int      // bytes of unexpected messages that may still be kept
-	stalled  []*link  // whose next message is unexpected beyond the budget
-	busy     []*Gate  // with parcels that have not left
-	calls    []func() // to be called without the lock
-	called   []func() // memory for the next ones
-	resumed  []*Gate  // from which nothing was taken, while a handler ran
-	handlers [256]func(*Gate, *Active)
+	mu           lock
+	closed       bool
+	quiet        bool    // Quiesce was called
+	era          uint8   // how often Resume was; counts around
+	closing      bool    // Close was called: nobody who knocks is answered
+	gates        []*Gate // by source number of the match table: ranks, then foreign ones
+	links        map[driver.Instance]*link
+	hot          *link // where the last message came from
+	tick         uint32
+	epoch        uint32 // grows while callers make progress: the background keeps out of their way
+	table        *match.Table
+	orphaned     error    // why there is no launcher any more
+	budget       int      // bytes of unexpected messages that may still be kept
+	activeBudget int      // bytes of long active messages
+	stalled      []*link  // whose next message is unexpected beyond the budget
+	busy         []*Gate  // with parcels that have not left
+	calls        []func() // to be called without the lock
+	called       []func() // memory for the next ones
+	resumed      []*Gate  // from which nothing was taken, while a handler ran
+	handlers     [256]func(*Gate, *Active)
 
 	parcels  *parcel  // free
 	requests *Request // free
@@ -108,7 +109,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
-		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected,
+		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
 		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)

@@ -146,7 +146,7 @@ func (b *sessionBench) connectRanks(links []string) error {
 		if err != nil {
 			return fmt.Errorf("the business card of rank %d: %w", rank, err)
 		}
-		b.job.cards[rank] = card
+		b.job.put(rank, card)
 	}
 	for k := 1; k < b.job.Size(); k++ {
 		if err := b.gate(k).ConnectWait(b.setup.stop.ctx); err != nil {

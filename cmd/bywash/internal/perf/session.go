@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ const railsOption = "rails"
 type pairJob struct {
 	rank   int
 	secret []byte
+	mu     sync.Mutex
 	cards  [][]byte
 }
 
@@ -35,15 +37,24 @@ func (p *pairJob) Name() string   { return "perf" }
 func (p *pairJob) ID() string     { return "perf" }
 func (p *pairJob) Secret() []byte { return p.secret }
 func (p *pairJob) Publish(_ context.Context, card []byte) error {
-	p.cards[p.rank] = card
+	p.put(p.rank, card)
 	return nil
 }
 func (p *pairJob) Fence(context.Context) error { return nil } // connect comes after both have opened
 func (p *pairJob) Lookup(_ context.Context, rank int) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.cards[rank] == nil {
 		return nil, launch.ErrNoCard
 	}
 	return p.cards[rank], nil
+}
+
+// put is for cards that come while peers knock already.
+func (p *pairJob) put(rank int, card []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cards[rank] = card
 }
 func (p *pairJob) Abort(int, string) {}
 func (p *pairJob) Close() error      { return nil }
@@ -108,7 +119,7 @@ func (b *sessionBench) connect(links []string) error {
 	if err != nil {
 		return fmt.Errorf("the other end's business card: %w", err)
 	}
-	b.job.cards[1-b.job.rank] = card
+	b.job.put(1-b.job.rank, card)
 	return b.g.ConnectWait(b.setup.stop.ctx)
 }
 
