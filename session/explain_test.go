@@ -98,6 +98,7 @@ func TestSessionTellsWhatDoesNotWorkHere(t *testing.T) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
 		t.Fatal(err)
 	}
+	t.Setenv(launch.EnvDrivers, "")
 	var says told
 	s, err := session.Join(deadline(t), session.Config{Job: launch.Alone(), Explain: &says})
 	if err != nil {
