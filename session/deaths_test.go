@@ -175,7 +175,7 @@ func live(ctx context.Context, s *session.Session, habit string) error {
 			return nil
 		}
 	}
-	for {
+	for ctx.Err() == nil {
 		switch habit {
 		case closing:
 			if err := g.SendMsg(ctx, &session.Out{Tag: 5, Buf: make([]byte, 8)}); err != nil && !closedOnly(err) {
@@ -190,8 +190,11 @@ func live(ctx context.Context, s *session.Session, habit string) error {
 				return err
 			}
 		}
-		time.Sleep(time.Millisecond) // so that there is traffic between
+		for before := received(s); received(s) == before && ctx.Err() == nil; { // there is traffic between
+			runtime.Gosched()
+		}
 	}
+	return ctx.Err()
 }
 
 // survivors are two ranks that see a third one die, again and again.
@@ -481,7 +484,7 @@ func held() (h holdings) {
 func left(t *testing.T, when string, before holdings) {
 	t.Helper()
 	var now holdings
-	for end := time.Now().Add(testTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTime); time.Now().Before(end); runtime.Gosched() {
 		now = held()
 		if now.fds <= before.fds && now.maps <= before.maps && now.locked <= before.locked && now.goroutines <= before.goroutines {
 			return

@@ -7,12 +7,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +24,32 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// launcherRank serves a rendezvous, in a process of its own, until it is killed.
+// mortalListener kills this process when its connections have said so many bytes.
+type mortalListener struct {
+	net.Listener
+	left atomic.Int64
+}
+
+func (l *mortalListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &mortalConn{c, l}, err
+}
+
+type mortalConn struct {
+	net.Conn
+	l *mortalListener
+}
+
+func (c *mortalConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.l.left.Add(-int64(n)) <= 0 {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	return n, err
+}
+
+// launcherRank serves a rendezvous, in a process of its own, until it is killed, or has heard as much as the
+// environment says.
 func launcherRank() error {
 	secret, err := hex.DecodeString(os.Getenv(launch.EnvSecret))
 	if err != nil {
@@ -31,13 +59,22 @@ func launcherRank() error {
 	if err != nil {
 		return err
 	}
-	s := launch.Serve(ln, orphans, secret)
+	life, err := strconv.ParseInt(os.Getenv(envMode), 10, 64)
+	if err != nil {
+		return err
+	}
+	mortal := &mortalListener{Listener: ln}
+	mortal.left.Store(life)
+	s := launch.Serve(mortal, orphans, secret)
 	fmt.Println(s.Addr())
 	select {}
 }
 
 // Ranks of a job whose launcher dies: of them the last is not connected to any other.
 const orphans = 4
+
+// joinBytes is about what they tell the launcher until all have joined.
+const joinBytes = 1300
 
 // orphanRank joins, connects to all but the last rank, and goes on after it was told that the launcher has died.
 func orphanRank() error {
@@ -183,26 +220,28 @@ func (p *process) line() string {
 // those that have go on with all that they are connected to, and are told of what they cannot reach any more.
 func TestRanksOutliveTheirLauncherOrSayWhatIsWrong(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 6))
-	rounds := 4
+	rounds := 12
 	if testing.Short() {
-		rounds = 1
+		rounds = 3
 	}
 	t.Run("before", func(t *testing.T) {
-		launcherDies(t, func(l *process, _ func() []*process) []*process { l.kill(); return nil })
+		launcherDies(t, math.MaxInt64, func(l *process, _ func() []*process) []*process { l.kill(); return nil })
 	})
 	for i := range rounds {
-		after := time.Duration(rng.IntN(200_000)) * time.Microsecond
+		life := 1 + rng.Int64N(joinBytes)
 		t.Run(fmt.Sprintf("while/%d", i), func(t *testing.T) {
-			launcherDies(t, func(l *process, start func() []*process) []*process {
+			launcherDies(t, life, func(l *process, start func() []*process) []*process {
 				ranks := start()
-				time.Sleep(after) // the moment is one of time
-				l.kill()
+				for _, r := range ranks {
+					t.Logf("after %d bytes: %s", life, r.line())
+				}
+				l.kill() // if they have said less
 				return ranks
 			})
 		})
 	}
 	t.Run("after", func(t *testing.T) {
-		launcherDies(t, func(l *process, start func() []*process) []*process {
+		launcherDies(t, math.MaxInt64, func(l *process, start func() []*process) []*process {
 			ranks := start()
 			for i, r := range ranks {
 				if got := r.line(); got != "joined" {
@@ -225,10 +264,12 @@ func (p *process) kill() {
 	_ = p.Wait()
 }
 
-// launcherDies starts a launcher, and its ranks when kill says so, or when it has returned none.
-func launcherDies(t *testing.T, kill func(*process, func() []*process) []*process) {
+// launcherDies starts a launcher with a life of so many bytes, and its ranks when kill says so, or when it has returned none.
+func launcherDies(t *testing.T, life int64, kill func(*process, func() []*process) []*process) {
 	secret := launch.NewSecret()
-	l := startProcess(t, "launcher", []string{launch.EnvSecret + "=" + hex.EncodeToString(secret)})
+	l := startProcess(t, "launcher", []string{
+		launch.EnvSecret + "=" + hex.EncodeToString(secret), envMode + "=" + strconv.FormatInt(life, 10),
+	})
 	addr := l.line()
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		t.Fatalf("the launcher says %q, %v", addr, l.log)

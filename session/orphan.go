@@ -62,11 +62,16 @@ func (g *Gate) giveUpLater() {
 	if g.foreign != nil || g.card != nil {
 		return
 	}
+	g.giveUpAfter(orphanGrace, func() bool { return true })
+}
+
+// giveUpAfter ends this attempt to connect, if it still goes on after some time and is then not wanted any more.
+func (g *Gate) giveUpAfter(patience time.Duration, unwanted func() bool) {
 	s, number := g.s, g.dials
-	time.AfterFunc(orphanGrace, func() {
+	time.AfterFunc(patience, func() {
 		s.mu.lock()
 		defer s.leave()
-		if !s.closed && g.state == gateConnecting && g.dials == number {
+		if !s.closed && g.state == gateConnecting && g.dials == number && unwanted() {
 			g.giveUp()
 		}
 	})

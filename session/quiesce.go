@@ -124,14 +124,9 @@ const grace = 2 * time.Second
 
 // abandonLater gives up a connection that is being made, unless it soon stands. What waits for it stays.
 func (g *Gate) abandonLater() {
-	s, number := g.s, g.dials
-	time.AfterFunc(grace, func() {
-		s.mu.lock()
-		defer s.leave()
-		if s.quiet && !s.closed && g.state == gateConnecting && g.dials == number {
-			g.abandoned = true
-			g.giveUp()
-		}
+	g.giveUpAfter(grace, func() bool {
+		g.abandoned = g.abandoned || g.s.quiet
+		return g.s.quiet
 	})
 }
 
