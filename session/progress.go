@@ -252,6 +252,10 @@ func (n *nic) watch() {
 			s.mu.lock()
 			s.named(i)
 			s.leave()
+			// Who was waiting for it goes first: in the driver's wait this goroutine
+			// may keep the only P for as long as the runtime takes to notice a
+			// blocking system call, which is up to 10 ms.
+			runtime.Gosched()
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
 		}

@@ -333,7 +333,7 @@ func (r *run) one(name string, p *peer, b bench, c *Case) error {
 
 func (r *run) rounds(name string, p *peer, b bench, c *Case, blob []byte) error {
 	rec := newRecorder()
-	half := c.Test == Lat || c.Test == PutLat
+	half := infoOf(c.Test).half
 	var op time.Duration
 	n := int64(4)
 	if c.Test == Connect {

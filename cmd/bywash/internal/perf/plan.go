@@ -44,6 +44,7 @@ type testInfo struct {
 	test     Test
 	about    string
 	latency  bool // judged by time, else by throughput
+	half     bool // a ping-pong: the time is half a round trip's
 	messages bool // judged by messages a second
 	fixed    int  // the only size that makes sense; 0: any
 	oneSided bool
@@ -56,11 +57,11 @@ type testInfo struct {
 const kib, mib = 1 << 10, 1 << 20
 
 var tests = []testInfo{
-	{test: Lat, about: "ping-pong, half a round trip", latency: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, standard: true},
+	{test: Lat, about: "ping-pong", latency: true, half: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, standard: true},
 	{test: BW, about: "one way, a window of messages in flight, both ends posting", sizes: []int{4 * kib, 64 * kib, mib}, standard: true},
 	{test: Rate, about: "small messages one way, as fast as they go", messages: true, sizes: []int{8}, standard: true},
 	{test: BiBW, about: "both ways at once, the sum of both", sizes: []int{4 * kib, 64 * kib, mib}},
-	{test: PutLat, about: "ping-pong of puts, each side watching its memory, half a round trip", latency: true, oneSided: true, sizes: []int{8, 4 * kib}},
+	{test: PutLat, about: "ping-pong of puts, each side watching its memory", latency: true, half: true, oneSided: true, sizes: []int{8, 4 * kib}},
 	{test: PutBW, about: "puts into a passive peer's memory", oneSided: true, sizes: []int{4 * kib, 64 * kib, mib}, standard: true},
 	{test: GetLat, about: "get from a passive peer's memory, the whole operation", latency: true, oneSided: true, sizes: []int{8, 4 * kib}},
 	{test: GetBW, about: "gets from a passive peer's memory", oneSided: true, sizes: []int{4 * kib, 64 * kib, mib}},
@@ -69,11 +70,19 @@ var tests = []testInfo{
 	{test: Connect, about: "from asking for a connection to having it, both sides", latency: true, fixed: -1},
 	{test: Barrier, about: "barrier of 8 processes, the whole operation (qnix; unix: over a star of sockets)", latency: true, fixed: -1},
 	{test: Bcast, about: "broadcast to 7 others until all have it (qnix; unix: over a star of sockets)", latency: true, sizes: []int{64 * kib}},
-	{test: TagLat, about: "session: ping-pong of tagged messages, half a round trip", latency: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true},
+	{test: TagLat, about: "session: ping-pong of tagged messages", latency: true, half: true, sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true},
 	{test: TagBW, about: "session: tagged messages one way, a window of them in flight", sizes: []int{4 * kib, 64 * kib, mib}, session: true},
 	{test: AMRate, about: "session: active messages one way, as fast as they go", messages: true, sizes: []int{8}, session: true},
 	{test: MultiPair, about: "session: half of the --ranks processes send a window of messages to the other half, the sum", sizes: []int{8, 4 * kib, 64 * kib, mib}, session: true, ranks: true},
 	{test: AllToAll, about: "session: each of the --ranks processes sends to each other, until all has come", latency: true, sizes: []int{8, 4 * kib, 64 * kib}, session: true, ranks: true},
+}
+
+// what tells what is measured.
+func (i *testInfo) what() string {
+	if i.half {
+		return i.about + ", half a round trip"
+	}
+	return i.about
 }
 
 func infoOf(t Test) *testInfo {
@@ -100,7 +109,7 @@ func (i *testInfo) size(s int) int {
 func TestHelp() string {
 	var b strings.Builder
 	for _, t := range tests {
-		fmt.Fprintf(&b, "  %-10s %s\n", t.test, t.about)
+		fmt.Fprintf(&b, "  %-10s %s\n", t.test, t.what())
 	}
 	return b.String()
 }

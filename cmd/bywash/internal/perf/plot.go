@@ -106,7 +106,7 @@ func drawSVG(w io.Writer, caption []string, rs []*Result) error {
 	var panels []*plot.Plot
 	drivers := driversOf(rs)
 	if s := seriesOf(rs, true); len(s) > 0 {
-		panels = append(panels, panel("Latency (median; lower is better)", "time (lat: half a round trip)", s, drivers, formatMicro))
+		panels = append(panels, panel("Latency (median; lower is better)", "time (ping-pong: half a round trip)", s, drivers, formatMicro))
 	}
 	if s := seriesOf(rs, false); len(s) > 0 {
 		panels = append(panels, panel("Bandwidth (higher is better)", "bandwidth", s, drivers, formatMB))

@@ -158,7 +158,7 @@ func writeTest(b *strings.Builder, info *testInfo, rs []*Result) {
 	if info.latency {
 		better = "lower is better"
 	}
-	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.test, info.about, better)
+	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.test, info.what(), better)
 	ratio := slices.Contains(drivers, "unix") && slices.ContainsFunc(drivers, func(d string) bool { return !isSocket(d) })
 	rows := [][]string{append([]string{"", ""}, drivers...)}
 	if ratio {
