@@ -61,7 +61,8 @@ A run takes about three minutes, progress is on standard error.
   --quick           a smoke test: one short run
   --peers-only      without bin/bywash
   --bin FILE        our tool (bin/bywash of this repository)
-  --only DRIVER     only what is about this driver of ours: shm or afxdp
+  --only DRIVER     only what is about this driver of ours: shm or afxdp;
+                    or about session, which runs over shm
   --cpus A,B        bind the two processes to these (two cores that may be used)
   --json FILE       also write the rows as JSON, one object a line
   --markdown FILE   also write the tables as Markdown
@@ -129,8 +130,8 @@ func parse(args []string) (options, error) {
 	if o.runs < 1 || o.runs > 1000 {
 		return o, fmt.Errorf("--runs %d: from 1 to 1000", o.runs)
 	}
-	if o.only != "" && o.only != "shm" && o.only != "afxdp" {
-		return o, fmt.Errorf("--only %s: shm or afxdp", o.only)
+	if !slices.Contains([]string{"", "shm", "afxdp", "session"}, o.only) {
+		return o, fmt.Errorf("--only %s: shm, afxdp or session", o.only)
 	}
 	if o.timeout <= 0 {
 		return o, fmt.Errorf("--timeout %v: must be positive", o.timeout)

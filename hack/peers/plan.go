@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -136,10 +137,62 @@ func ethernet(n func(int) int) []quantity {
 	return plan
 }
 
+// sessions are what the session layer makes of shared memory.
+func sessions(c cpus, n func(int) int) []quantity {
+	var plan []quantity
+	for _, l := range []struct {
+		size, iters int
+		name        string
+		target      *target
+	}{
+		{8, 500_000, "8 B", &target{0.8, "UCX tag"}},
+		{4096, 100_000, "4 KiB", nil},
+	} {
+		plan = append(plan, quantity{
+			driver: "session", test: "tag-lat", size: l.size, unit: nanoseconds, limit: limitLine,
+			variants: []variant{{"session " + l.name + " tagged, half round trip, ns", "heap", l.target}},
+			peers: []side{
+				openmpi(c, "lat", l.size, n(l.iters), 1),
+				mpich(c, "lat", l.size, n(l.iters), 1),
+				ucx("UCX tag", "tag_lat", withCMA, l.size, n(l.iters)),
+			},
+		})
+	}
+	return append(plan,
+		quantity{
+			driver: "session", test: "am-rate", size: 8, unit: messages,
+			variants: []variant{{"session 8 B active messages, M/s", "heap", &target{2, "UCX AM"}}},
+			peers:    []side{ucx("UCX AM", "ucp_am_bw", withCMA, 8, n(2_000_000))},
+		},
+		quantity{
+			driver: "session", test: "tag-bw", size: 8, unit: messages,
+			variants: []variant{{"session 8 B tagged, M/s", "heap", nil}},
+			peers: []side{
+				openmpi(c, "bw", 8, n(30_000), mpiWindow),
+				mpich(c, "bw", 8, n(30_000), mpiWindow),
+				ucx("UCX tag", "tag_bw", withCMA, 8, n(2_000_000)),
+			},
+		},
+		quantity{
+			driver: "session", test: "tag-bw", size: 1 << 20, unit: megabytes, limit: limitMemcpy,
+			variants: []variant{
+				{"session 1 MiB tagged, Go heap, GB/s", "heap", &target{1.8, "UCX tag"}},
+				{"session 1 MiB tagged, arena, GB/s", "arena", nil},
+			},
+			peers: []side{
+				openmpi(c, "bw", 1<<20, n(100), mpiWindow),
+				mpich(c, "bw", 1<<20, n(100), mpiWindow),
+				ucx("UCX tag", "tag_bw", withCMA, 1<<20, n(5000)),
+				ucx("UCX tag, no CMA", "tag_bw", withoutCMA, 1<<20, n(5000)),
+			},
+		},
+	)
+}
+
 // plan is everything that is measured. scale multiplies the iterations.
 func plan(c cpus, scale float64) []quantity {
 	n := func(iters int) int { return max(10, int(float64(iters)*scale)) }
-	return append(append(latencies(c, n), ethernet(n)...),
+	return append(slices.Concat(latencies(c, n), ethernet(n), sessions(c, n)),
 		quantity{
 			test: "put-lat", size: 8, unit: nanoseconds, limit: limitLine,
 			variants: []variant{{"shm 8 B put, half round trip, ns", "arena", nil}},
@@ -244,8 +297,12 @@ func overEther(s side) side {
 
 // ours is the command line of bin/bywash for one row.
 func ours(c cpus, bin string, q quantity, v variant, duration string) []string {
-	return []string{"taskset", "-c", c.list(), bin, "perf", "-d", q.ours(), "-t", q.test,
+	argv := []string{"taskset", "-c", c.list(), bin, "perf", "-d", q.ours(), "-t", q.test,
 		"-s", strconv.Itoa(q.size), "--mem", v.mem, "--duration", duration, "--json"}
+	if q.driver == "session" {
+		argv = append(argv, "--rails", "shm")
+	}
+	return argv
 }
 
 func lineArgs(c cpus, scale float64) []string {
