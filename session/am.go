@@ -148,6 +148,16 @@ func (g *Gate) activeParcel(o *ActiveOut, copied bool) (*parcel, bool) {
 	return pc, copied
 }
 
+// stopped counts a handler that has returned.
+func (s *Session) stopped() {
+	if s.running--; s.running == 0 && s.closed {
+		select {
+		case s.still <- struct{}{}:
+		default:
+		}
+	}
+}
+
 // active calls the handler, without the lock. Meanwhile nothing is taken from the gate,
 // and the link is not let go of.
 func (l *link) active(h *header.Header, extra, data []byte) bool {
@@ -165,7 +175,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s.mu.unlock()
 	f(l.g, &l.now)
 	s.mu.lock()
-	s.running--
+	s.stopped()
 	if l.g.due != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
 		l.g.handled()
 		if len(s.stalled) > 0 {

@@ -15,6 +15,19 @@ func (g *Gate) connect() {
 	}
 	g.state = gateConnecting
 	g.dials++
+	if g.lingering == 0 {
+		g.beginDial()
+		return
+	}
+	g.dialLater = true
+	g.giveUp = func() {
+		g.dialLater = false
+		g.dialFailed(context.Canceled, true)
+	}
+}
+
+// beginDial begins a connection when nothing is left of the one before.
+func (g *Gate) beginDial() {
 	ctx, stop := context.WithCancel(g.s.ctx)
 	g.giveUp = stop
 	if g.s.orphaned != nil {
@@ -49,22 +62,27 @@ func (g *Gate) dial(ctx context.Context) {
 			s.bury(l)
 		}
 	}
-	if err != nil && g.abandoned { // what waits goes over another
+	if err != nil {
+		g.dialFailed(err, ctx.Err() != nil)
+		return
+	}
+	g.abandoned = false
+	g.up(links)
+}
+
+// dialFailed ends an attempt to connect.
+func (g *Gate) dialFailed(err error, givenUp bool) {
+	if g.abandoned { // what waits goes over another
 		g.state, g.abandoned = gateIdle, false
 		if g.wanted() {
 			g.connect()
 		}
 		return
 	}
-	g.abandoned = false
-	if err != nil && s.orphaned != nil && ctx.Err() != nil {
-		err = s.orphaned // it was given up
+	if g.s.orphaned != nil && givenUp {
+		err = g.s.orphaned
 	}
-	if err != nil {
-		g.fail(g.fault("connect", err))
-		return
-	}
-	g.up(links)
+	g.fail(g.fault("connect", err))
 }
 
 func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why []Choice, err error) {

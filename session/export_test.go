@@ -79,3 +79,22 @@ func (g *Gate) ForgeActive(n int, total uint64) {
 		g.tell(pc)
 	}
 }
+
+// ForgeNonsense sends a message that has a body which makes no sense.
+func (g *Gate) ForgeNonsense() {
+	g.s.mu.lock()
+	defer g.s.leave()
+	pc, body := g.s.control(header.Header{Kind: header.Done, Tag: 1}, nil)
+	body[7] = 9
+	g.tell(pc)
+}
+
+// InDriver is how many packets the drivers of the gate hold.
+func (g *Gate) InDriver() (n int) {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	for _, l := range g.links {
+		n += l.sending.n
+	}
+	return n
+}

@@ -61,7 +61,9 @@ type Gate struct {
 	byeSeen    bool
 	ops        int // one-sided operations under way
 	fenced     bool
-	live       int // long messages, acknowledgements and operations under way
+	lingering  int  // links of connections before, which drivers have not let go of
+	dialLater  bool // when they have
+	live       int  // long messages, acknowledgements and operations under way
 }
 
 // link is one rail of a gate.
@@ -83,6 +85,8 @@ type link struct {
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
 	now     Active
 	dead    bool
+	end     error // of what was still in the driver's hands; nil: copies are kept
+	lingers bool  // dead, and in Session.dying
 	buried  bool
 }
 
@@ -248,7 +252,9 @@ func (g *Gate) drop(err error) {
 	}
 	for _, l := range links {
 		l.dead = true
-		for pc := l.sending.pop(); pc != nil; pc = l.sending.pop() {
+		posted := l.sending
+		l.sending = parcelQueue{}
+		for pc := posted.pop(); pc != nil; pc = posted.pop() {
 			s.orphan(l, pc, err)
 		}
 	}
@@ -271,42 +277,6 @@ func (g *Gate) drop(err error) {
 func (g *Gate) failReceives(err error) {
 	s := g.s
 	s.table.CancelFrom(g.index, func(r *match.Receive) { s.complete(r.User.(*Request), err) })
-}
-
-// orphan ends a parcel that was posted on a link that is dead: the driver says
-// when its memory is free, which for a dead connection is at once.
-func (s *Session) orphan(l *link, pc *parcel, err error) {
-	if done, _ := l.small.SendPoll(&pc.p); !done {
-		pc.p = driver.Packet{} // the context is closed; nothing will touch it
-	}
-	s.lost(pc, err)
-}
-
-// bury disconnects a dead link once no piece of a long message is on it.
-func (s *Session) bury(l *link) {
-	if l.pieces > 0 || l.sending.n > 0 {
-		return // whoever ends the last one calls again
-	}
-	if l.rp.Driver.Phase == driver.BufferOut {
-		_ = l.small.RecvBufRelease(&l.rp)
-	}
-	l.buried = true
-	delete(s.links, l.small)
-	if s.hot == l {
-		s.hot = nil
-	}
-	for i, x := range s.stalled {
-		if x == l {
-			s.stalled = append(s.stalled[:i], s.stalled[i+1:]...)
-			break
-		}
-	}
-	if l.small != nil {
-		_ = l.small.Disconnect()
-	}
-	if l.large != nil {
-		_ = l.large.Disconnect()
-	}
 }
 
 // tryClose takes the next step of closing that is possible now.

@@ -518,7 +518,6 @@ func (s *Session) withdraw(o *outgoing) bool {
 func (s *Session) dropLong(g *Gate, err error) {
 	s.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.parked {
-			o.frags = 0
 			o.fail(err)
 			s.settleOut(o)
 		}

@@ -129,7 +129,7 @@ func (s *Session) handleLong(k *kept) {
 		s.mu.unlock()
 		f(g, &k.now)
 		s.mu.lock()
-		s.running--
+		s.stopped()
 	}
 	g.handled()
 	g.longIn--

@@ -49,6 +49,7 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
+	orphans int // messages with its memory that drivers of dead links have
 }
 
 // Iput writes buf into the peer's region at off. Done means visible to the
@@ -331,7 +332,7 @@ func (o *Op) send(s *Session) bool {
 		if o.what == opPut {
 			h.Length = uint32(n)
 			if n > 0 {
-				pc.iov[1] = o.buf[o.next : o.next+n]
+				pc.iov[1], pc.op = o.buf[o.next:o.next+n], o
 			}
 		}
 		h.Put(pc.buf)
@@ -458,6 +459,8 @@ func (s *Session) dropOps(g *Gate, err error) {
 		}
 		s.removeOp(o)
 		i--
-		o.end(s, err)
+		if o.orphans == 0 {
+			o.end(s, err)
+		}
 	}
 }

@@ -119,6 +119,9 @@ func (n *nic) askAll() bool {
 func (s *Session) pushAll() bool {
 	moved := s.movePieces()
 	moved = s.moveOps() || moved
+	if len(s.dying) > 0 {
+		moved = s.undertake() || moved
+	}
 	if len(s.resumed) > 0 {
 		moved = s.takeResumed() || moved
 	}
@@ -147,7 +150,7 @@ func (s *Session) pushAll() bool {
 
 // outstanding tells whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
-	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0
+	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.dying) > 0
 }
 
 // start starts the goroutines of the session.

@@ -58,7 +58,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 				return false // a peer is inside
 			}
 		}
-		return true
+		return len(s.dying) == 0
 	})
 	if err != nil {
 		_ = s.Resume()

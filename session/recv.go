@@ -351,7 +351,7 @@ func (g *Gate) tell(pc *parcel) {
 	case g.pausing == pausing && g.byeSent:
 		g.later.push(pc)
 	case g.state != gateUp && g.state != gateClosing:
-		g.s.recycle(pc)
+		g.s.lost(pc, nil)
 	default:
 		g.dispatch(pc)
 	}

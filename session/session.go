@@ -54,6 +54,7 @@ type Session struct {
 	activeBudget int      // bytes of long active messages
 	stalled      []*link  // whose next message is unexpected beyond the budget
 	busy         []*Gate  // with parcels that have not left
+	dying        []*link  // dead, and not let go of by their drivers
 	calls        []func() // to be called without the lock
 	called       []func() // memory for the next ones
 	resumed      []*Gate  // from which nothing was taken, while a handler ran
@@ -73,7 +74,8 @@ type Session struct {
 	ops      slab[*Op]
 	liveOps  []*Op
 
-	running int // handlers
+	running int           // handlers
+	still   chan struct{} // none runs any more
 	stats   Stats
 }
 
@@ -110,7 +112,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
-		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -297,7 +299,9 @@ func (s *Session) leave() {
 
 // Close ends the session. Gates that are connected are closed in order first:
 // what was sent is delivered, until ctx ends. Everything that is pending then
-// fails with ErrClosed. Messages that have arrived and were not received are lost.
+// fails with ErrClosed; what a driver cannot give back at once, as a peer that is alive is still inside, as soon as it can.
+// Messages that have arrived and were not received are lost. Close waits for handlers that run,
+// whatever ctx says, as what they read is given up: a handler must not call it.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed {
@@ -328,8 +332,16 @@ func (s *Session) Close(ctx context.Context) error {
 		}
 	}
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
+	for s.running > 0 {
+		s.leave()
+		<-s.still
+		s.mu.lock()
+	}
 	s.leave()
 	s.release()
+	if !s.reap(ctx.Done()) {
+		go s.reap(nil)
+	}
 	if err != nil {
 		return &Error{Peer: -1, Op: "close", Err: err}
 	}
