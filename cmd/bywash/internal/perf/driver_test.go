@@ -164,6 +164,7 @@ func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
 	}
 	c := config("shm", Lat)
 	c.Sizes, c.Remote, c.SecretFile = []int{8}, addr, secret
+	c.Wait = "block" // both ends are in this process: if they spun, each message would wait until the other is preempted
 	c.Options = map[string]string{"path": "ring"}
 	var got collector
 	if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 1 {
