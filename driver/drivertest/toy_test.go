@@ -34,4 +34,16 @@ func toyConfig(t *testing.T, track driver.Track) Config {
 
 func TestToySmall(t *testing.T) { Run(t, toyConfig(t, driver.Small)) }
 
-func TestToyLarge(t *testing.T) { Run(t, toyConfig(t, driver.Large)) }
+// briefLarge are the checks that the large track changes most.
+var briefLarge = []string{
+	"Properties", "AbsentFeatures", "ConnectTwice", "EveryForm", "Order", "Busy", "TooLong", "Truncation", "CancelBefore", "CancelRace",
+	"RdvDataSize", "RdvDataDamaged", "RdvUpdateDamaged", "Prefetch", "PrefetchOther", "PutGet", "DisconnectDelivers", "Close", "Death", "CloseFrees",
+}
+
+func TestToyLarge(t *testing.T) {
+	c := toyConfig(t, driver.Large)
+	if testing.Short() && os.Getenv(envFault) == "" { // a fault names its check itself
+		c.Only = briefLarge
+	}
+	Run(t, c)
+}
