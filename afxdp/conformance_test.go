@@ -147,16 +147,19 @@ func TestConformanceVariants(t *testing.T) {
 		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}},
 		{"native", map[string]string{"mode": "native"}},
 	} {
-		for _, track := range []driver.Track{driver.Small, driver.Large} {
-			t.Run(v.name+" "+track.String(), func(t *testing.T) {
-				c := config(t, track, v.options)
-				c.Attributes.Secret = []byte("what encryption needs")
-				c.Only = []string{"ConnectTwice", "EveryForm", "Truncation", "DisconnectDelivers"}
-				if !testing.Short() {
-					c.Only = append(c.Only, "Order", "CancelRace")
-				}
-				drivertest.Run(t, c)
-			})
-		}
+		t.Run(v.name, func(t *testing.T) {
+			for _, track := range []driver.Track{driver.Small, driver.Large} {
+				t.Run(track.String(), func(t *testing.T) {
+					t.Parallel() // the two share the device: its options are the same
+					c := config(t, track, v.options)
+					c.Attributes.Secret = []byte("what encryption needs")
+					c.Only = []string{"ConnectTwice", "EveryForm", "Truncation", "DisconnectDelivers"}
+					if !testing.Short() {
+						c.Only = append(c.Only, "Order", "CancelRace")
+					}
+					drivertest.Run(t, c)
+				})
+			}
+		})
 	}
 }
