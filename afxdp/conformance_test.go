@@ -180,7 +180,7 @@ func TestConformanceVariants(t *testing.T) {
 		brief   driver.Track // the only one with -short
 	}{
 		{"udp6", map[string]string{"carrier": "udp6"}, driver.Small},
-		{"ether", map[string]string{"carrier": "ether"}, driver.Large},
+		{"ether", map[string]string{"carrier": "ether"}, driver.Small},
 		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}, driver.Large},
 		{"native", map[string]string{"mode": "native"}, driver.Small},
 	} {
