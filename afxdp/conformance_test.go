@@ -15,13 +15,15 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
 )
 
 // The lab is network namespaces on a switch: the tests run in the first, each peer process in one of
-// its own. They vanish with the process that made them.
+// its own; and a mount namespace for all of them. They vanish with the process that made them.
 
 const (
 	envLab  = "BYWASH_AFXDP_LAB" // process, and its descriptors of the namespaces
@@ -39,6 +41,10 @@ func TestMain(m *testing.M) {
 		pid, fds, _ := strings.Cut(v, ":")
 		for _, fd := range strings.Split(fds, ",") {
 			lab.free = append(lab.free, "/proc/"+pid+"/fd/"+fd)
+		}
+		if err := ownSharedMemory(pid); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
 		drivertest.Main(m)
 		return
@@ -63,14 +69,25 @@ func runInside(s *veth.Switch) int {
 	for k := range s.Ends[1:] {
 		fds = append(fds, strconv.Itoa(s.Ends[k+1].Namespace))
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Args[0] = os.Args[0]
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d:%s", envLab, os.Getpid(), strings.Join(fds, ",")))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	start := func(flags uintptr) (*exec.Cmd, error) {
+		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+		cmd.Args[0] = os.Args[0]
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d:%s", envLab, os.Getpid(), strings.Join(fds, ",")))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Unshareflags: flags}
+		return cmd, s.Ends[0].Start(cmd)
+	}
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
-	if err := s.Ends[0].Start(cmd); err != nil {
+	var cmd *exec.Cmd
+	err := errors.ErrUnsupported
+	if os.Getenv("VM_ADDR") == "" { // in a machine of hack/vm nothing runs beside, and the root is no mount
+		cmd, err = start(syscall.CLONE_NEWNS)
+	}
+	if err != nil { // as in a chroot: no other package's tests may run meanwhile
+		cmd, err = start(0)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -81,6 +98,25 @@ func runInside(s *veth.Switch) int {
 	}()
 	_ = cmd.Wait()
 	return cmd.ProcessState.ExitCode()
+}
+
+// ownSharedMemory puts an empty file system over /dev/shm, if the process that made the lab has started this one in another
+// mount namespace: what the tests of other packages have there meanwhile is no leak of ours. Peers have it from here.
+func ownSharedMemory(maker string) error {
+	theirs, err := os.Readlink("/proc/" + maker + "/ns/mnt")
+	if err != nil {
+		return err
+	}
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil || ours == theirs || maker != strconv.Itoa(os.Getppid()) {
+		return err
+	}
+	const dir = "/dev/shm"
+	err = unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("mount %s: %w", dir, err)
+	}
+	return nil
 }
 
 // launch starts a peer in a namespace of its own.
@@ -121,12 +157,12 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 	if testing.Short() {
 		c.Deaths = 4
 		c.Only = []string{
-			"OpenOnce", "Properties", "URL", "AbsentFeatures", "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSelf",
-			"ConnectTwice", "ConnectSecret", "EveryForm", "Busy", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers",
-			"CloseFrees", "NoAllocations",
+			"OpenOnce", "Properties", "URL", "AbsentFeatures", "ConnectSelf", "ConnectTwice", "EveryForm", "Busy", "Truncation",
+			"CancelRace", "NoLostWakeup", "DisconnectDelivers", "CloseFrees", "NoAllocations",
 		}
-		if track == driver.Small {
-			c.Only = append(c.Only, "Order", "ProbeConcurrent", "ProbeEnd")
+		if track == driver.Small { // how connections are made does not depend on the track
+			c.Only = append(c.Only, "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSecret",
+				"Order", "ProbeConcurrent", "ProbeEnd")
 		}
 	}
 	return c
@@ -141,22 +177,29 @@ func TestConformanceVariants(t *testing.T) {
 	for _, v := range []struct {
 		name    string
 		options map[string]string
+		brief   driver.Track // the only one with -short
 	}{
-		{"udp6", map[string]string{"carrier": "udp6"}},
-		{"ether", map[string]string{"carrier": "ether"}},
-		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}},
-		{"native", map[string]string{"mode": "native"}},
+		{"udp6", map[string]string{"carrier": "udp6"}, driver.Small},
+		{"ether", map[string]string{"carrier": "ether"}, driver.Small},
+		{"encrypted", map[string]string{"encrypt": "on", "checksum": "on"}, driver.Large},
+		{"native", map[string]string{"mode": "native"}, driver.Small},
 	} {
-		for _, track := range []driver.Track{driver.Small, driver.Large} {
-			t.Run(v.name+" "+track.String(), func(t *testing.T) {
-				c := config(t, track, v.options)
-				c.Attributes.Secret = []byte("what encryption needs")
-				c.Only = []string{"ConnectTwice", "EveryForm", "Truncation", "DisconnectDelivers"}
-				if !testing.Short() {
-					c.Only = append(c.Only, "Order", "CancelRace")
+		t.Run(v.name, func(t *testing.T) {
+			for _, track := range []driver.Track{driver.Small, driver.Large} {
+				if testing.Short() && track != v.brief {
+					continue
 				}
-				drivertest.Run(t, c)
-			})
-		}
+				t.Run(track.String(), func(t *testing.T) {
+					t.Parallel() // the two share the device: its options are the same
+					c := config(t, track, v.options)
+					c.Attributes.Secret = []byte("what encryption needs")
+					c.Only = []string{"ConnectTwice", "EveryForm", "Truncation", "DisconnectDelivers"}
+					if !testing.Short() {
+						c.Only = append(c.Only, "Order", "CancelRace")
+					}
+					drivertest.Run(t, c)
+				})
+			}
+		})
 	}
 }

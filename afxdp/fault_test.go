@@ -33,6 +33,7 @@ func TestSegments(t *testing.T) {
 				name += " routed"
 			}
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				e := connected(t, veth.Config{Router: x.router}, track, map[string]string{"carrier": x.carrier})
 				e.swaps(3)
 			})
@@ -51,6 +52,7 @@ func TestLossLosesNothing(t *testing.T) {
 				name, cfg.Loss = name+" netem", 0
 			}
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				e := connected(t, cfg, track, nil)
 				if netem {
 					badWeather(t, e.pair)
@@ -101,6 +103,7 @@ func badWeather(t *testing.T, p *veth.Pair) {
 // A link that is down for less than the dead time loses nothing; the
 // connection goes on when it is up again.
 func TestLinkDownAndUp(t *testing.T) {
+	t.Parallel()
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	e.swaps(2)
 	for k := range 2 {
@@ -118,6 +121,7 @@ func TestLinkDownAndUp(t *testing.T) {
 
 // A device that is deleted breaks the connections of both ends, and everything can be closed.
 func TestDeviceDeleted(t *testing.T) {
+	t.Parallel()
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	e.swaps(1)
 	if err := e.pair.Ends[0].Delete(); err != nil {
@@ -150,6 +154,7 @@ func TestMTUChange(t *testing.T) {
 		from, to int
 	}{{driver.Small, 3000, 1400}, {driver.Large, 3000, 1400}, {driver.Large, 65535, 9000}, {driver.Large, 9000, 1400}} {
 		t.Run(fmt.Sprintf("%v %d to %d", c.track, c.from, c.to), func(t *testing.T) {
+			t.Parallel()
 			e := connected(t, veth.Config{MTU: c.from}, c.track, nil)
 			e.swaps(2)
 			for k := range e.pair.Ends {
@@ -185,6 +190,7 @@ func TestMTUChange(t *testing.T) {
 
 // A MAC address that changes is learned.
 func TestAddressChange(t *testing.T) {
+	t.Parallel()
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	e.swaps(1)
 	end := &e.pair.Ends[1]
@@ -379,6 +385,7 @@ func TestSeveralQueues(t *testing.T) {
 	for _, mode := range []string{"skb", "native"} {
 		for _, track := range []driver.Track{driver.Small, driver.Large} {
 			t.Run(mode+" "+track.String(), func(t *testing.T) {
+				t.Parallel()
 				e := connected(t, veth.Config{Queues: 3}, track, map[string]string{"mode": mode})
 				e.swaps(3)
 			})

@@ -51,6 +51,7 @@ func TestLongPackets(t *testing.T) {
 		{"both without", 65535, both("multi-buffer", "off"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			e := &ends{tb: t, pair: newPair(t, veth.Config{MTU: c.mtu})}
 			for k := range e.ctx {
 				var err error

@@ -134,6 +134,14 @@ func newContest(flows, queue int) contest {
 	return contest{flows: flows, queue: queue, rate: 10 * gbit, delay: 20_000, spread: 1, mtu: 1500, length: 200e6}
 }
 
+// contests is with how many seeds each is run.
+func contests() uint64 {
+	if testing.Short() {
+		return 1
+	}
+	return 3
+}
+
 // Few or many flows fill a bottleneck and share it, whether they begin at the same
 // time or not, with long queues and short ones. The bounds are well below what is seen, and hold for all seeds tried.
 func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
@@ -162,7 +170,7 @@ func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
 		if c.mtu > 0 {
 			x.mtu, x.unit = c.mtu, 3766
 		}
-		for seed := range uint64(3) {
+		for seed := range contests() {
 			o := x.run(t, seed+1)
 			if o.jain < c.jain || o.used < c.used || o.again > c.again {
 				t.Errorf("seed %d, %d flows, queue of %d, late %v: %v, want jain >= %v, used >= %v, again <= %v",
@@ -174,7 +182,7 @@ func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
 
 // Losses that are not due to congestion cost what is sent again, and little else.
 func TestLossCostsLittle(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range contests() {
 		x := newContest(1, 500)
 		x.length = 100e6
 		calm := x.run(t, seed+1).used

@@ -91,8 +91,8 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	for _, args := range []string{
 		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
-		"perf -d unix -t lat -s 8 -n 100", "perf -d shm,unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,tcp -t lat,bw -s 8:64 -n 100 --csv --plot " + dir + "/x.html",
-		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:64 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
+		"perf -d unix -t lat -s 8 -n 100", "perf -d shm,unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
+		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
 	} {
 		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {
 			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)

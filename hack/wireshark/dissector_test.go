@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,15 +25,24 @@ const (
 	vectors = "../../afxdp/link/testdata/packets.txt"
 )
 
+// find finds it, or says why it cannot be used.
+var find = sync.OnceValues(func() (path string, why error) {
+	path, err := exec.LookPath("tshark")
+	if err != nil {
+		return "", errors.New("needs tshark (package tshark; hack/deps --for test installs it)")
+	}
+	if about, err := exec.Command(path, "--version").Output(); err != nil || !strings.Contains(string(about), "with Lua") {
+		return "", fmt.Errorf("needs a tshark with Lua: %v", err)
+	}
+	return path, nil
+})
+
 // tshark runs it on a capture file, without the settings of who runs the test.
 func tshark(t *testing.T, file string, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
+	path, err := find()
 	if err != nil {
-		t.Skip("needs tshark (package tshark; hack/deps --for test installs it)")
-	}
-	if about, err := exec.Command(path, "--version").Output(); err != nil || !strings.Contains(string(about), "with Lua") {
-		t.Skipf("needs a tshark with Lua: %v", err)
+		t.Skip(err)
 	}
 	cmd := exec.Command(path, append([]string{"-n", "-X", "lua_script:" + script, "-r", file}, args...)...)
 	if _, err := os.Stat(script); err != nil { // so that go test knows that it depends on it
@@ -199,6 +210,9 @@ func TestEveryKindIsShown(t *testing.T) {
 		full = append(full, "bywash."+c)
 	}
 	for way, c := range ways {
+		if testing.Short() && way != "udp4" && way != "ether-vlan" {
+			continue
+		}
 		t.Run(way, func(t *testing.T) {
 			var frames [][]byte
 			for _, n := range names {
@@ -258,7 +272,11 @@ func TestCutAndMalformedFramesAreNoErrors(t *testing.T) {
 		way := []string{"udp4", "udp6", "ether"}[r.IntN(3)]
 		frames = append(frames, frame(t, ways[way], b))
 	}
-	for _, snap := range []int{1 << 16, 128, 100, 70, 47, 44} {
+	snaps := []int{1 << 16, 70, 128, 100, 47, 44}
+	if testing.Short() {
+		snaps = snaps[:2]
+	}
+	for _, snap := range snaps {
 		out := tshark(t, writePcap(t, frames, snap), "-V", "-o", "bywash.checksum:TRUE")
 		if n := strings.Count(out, "\nFrame "); n < len(frames)-1 {
 			t.Errorf("snap %d: %d frames of %d are shown", snap, n, len(frames))

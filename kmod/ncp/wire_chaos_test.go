@@ -168,7 +168,7 @@ func (c *simNIC) bounded() error {
 func TestWireLosesNothingInChaos(t *testing.T) {
 	seeds := 2000
 	if testing.Short() {
-		seeds = 200
+		seeds = 100
 	}
 	if *wireSeeds > 0 {
 		seeds = *wireSeeds

@@ -331,18 +331,22 @@ func TestEveryOrderOfEventsEndsWell(t *testing.T) {
 		window        int
 		reserve       bool
 		longer        bool
+		some          bool // not with -short
 	}{
 		{name: "one message, one rail", sizes: []int{2}, rails: 1, window: 2},
 		{name: "one message, one rail lost", sizes: []int{2}, rails: 1, losses: 1, window: 2},
 		{name: "three chunks, two rails, one lost", sizes: []int{3}, rails: 2, losses: 1, window: 2, longer: true},
 		{name: "two messages, one rail lost", sizes: []int{2, 2}, rails: 1, losses: 1, window: 1},
-		{name: "two messages, two rails, one lost", sizes: []int{2, 1}, rails: 2, losses: 1, window: 1},
+		{name: "two messages, two rails, one lost", sizes: []int{2, 1}, rails: 2, losses: 1, window: 1, some: true},
 		{name: "one message, a rail lost and one in reserve", sizes: []int{2}, rails: 2, losses: 1, window: 2, reserve: true},
 		{name: "two messages, a rail lost and one in reserve", sizes: []int{2, 1}, rails: 2, losses: 1, window: 2, reserve: true, longer: true},
 		{name: "three messages, one rail", sizes: []int{1, 1, 1}, rails: 1, losses: 1, window: 1},
 		{name: "three messages, two rails, one lost", sizes: []int{1, 1, 1}, rails: 2, losses: 1, window: 1, longer: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.some && testing.Short() {
+				t.Skip("takes as long as the others together: not with -short")
+			}
 			if tt.longer && os.Getenv("BYWASH_SOAK") == "" {
 				t.Skip("a minute or two, in make soak; the others have fewer messages")
 			}

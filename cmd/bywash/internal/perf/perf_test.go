@@ -204,6 +204,9 @@ func config(drivers string, tests ...Test) *Config {
 func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 	for _, wait := range []string{"poll", "block"} {
 		for _, validate := range []bool{false, true} {
+			if testing.Short() && validate == (wait == "block") {
+				continue // each way to wait once, and with validation and without
+			}
 			c := config("tcp,unix,udp", Lat, BW, Rate, BiBW, Connect)
 			c.Sizes, c.Wait, c.Validate = []int{1, 9, 4096, 100000}, wait, validate
 			var got collector
@@ -226,6 +229,9 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 func TestKilledPeerIsAnErrorSoon(t *testing.T) {
 	for _, wait := range []string{"poll", "block"} {
 		for _, d := range []string{"unix", "tcp", "udp"} {
+			if testing.Short() && (d == "tcp") == (wait == "poll") {
+				continue // streams and datagrams that poll, and streams that block
+			}
 			c := config(d, Lat)
 			c.Wait, c.Sizes, c.Iters = wait, []int{8}, 1<<30
 			c.Self = []string{"/bin/sh", "-c", "exec /proc/" + "$PPID/exe " + PeerCommand + " & p=$!; sleep 0.4; kill -9 $p"}

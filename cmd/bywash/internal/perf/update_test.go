@@ -16,7 +16,7 @@ func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
 		c.Wait, c.Mem, c.Validate = mode.wait, mode.mem, true
 		// Small messages after large ones: nothing may be left for them.
 		c.Sizes = []int{64, 256 << 10, 1 << 20}
-		if raceEnabled { // under which checking bytes takes most of a minute
+		if raceEnabled || testing.Short() { // checking bytes takes some seconds, and with -race most of a minute
 			c.Sizes = []int{64, 1 << 10, 64 << 10}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
