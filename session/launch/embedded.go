@@ -41,6 +41,7 @@ type embedded struct {
 	publish publication
 	closed  bool
 	err     error // why nothing can be asked any more
+	agree   *reply
 	fence   *reply
 	lookups map[uint32]*reply
 	next    uint32
@@ -173,8 +174,10 @@ func (e *embedded) fail(err error) {
 	} else {
 		e.err = ErrClosed
 	}
-	if e.fence != nil {
-		e.fence.finish(nil, e.err)
+	for _, r := range []*reply{e.agree, e.fence} {
+		if r != nil {
+			r.finish(nil, e.err)
+		}
 	}
 	for id, r := range e.lookups {
 		r.finish(nil, e.err)
@@ -224,6 +227,12 @@ func (e *embedded) handle(k kind, body []byte) error {
 		}
 		e.fence.finish(nil, err)
 		return nil
+	case kindAgreed:
+		if e.agree == nil || len(body) != 1 || body[0] > 1 {
+			return errFrame
+		}
+		e.agree.finish(body, nil)
+		return nil
 	case kindCard:
 		id, card, err := parseCard(body)
 		r := e.lookups[id]
@@ -261,6 +270,28 @@ func (e *embedded) send(k kind, body []byte) error {
 		return e.Err()
 	}
 	return nil
+}
+
+func (e *embedded) Agree(ctx context.Context, word []byte) (bool, error) {
+	err := checkWord(word)
+	r := newReply()
+	if err == nil {
+		e.mu.Lock()
+		if err = e.usable(); err == nil && (e.agree != nil || e.publish != unpublished) {
+			err = errAgreed
+		}
+		if err == nil {
+			e.agree = r
+		}
+		e.mu.Unlock()
+	}
+	if err == nil {
+		err = e.send(kindAgree, word)
+	}
+	if err == nil {
+		err = r.wait(ctx)
+	}
+	return err == nil && r.card[0] == 1, opError(nameEmbedded, "agree", err)
 }
 
 func (e *embedded) Publish(_ context.Context, card []byte) error {

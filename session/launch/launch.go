@@ -18,6 +18,7 @@ const MaxCard = 64 << 10
 
 var (
 	errTwice       = fmt.Errorf("a second card: %w", ErrInvalid)
+	errAgreed      = fmt.Errorf("agree a second time, or after publish: %w", ErrInvalid)
 	errUnpublished = fmt.Errorf("fence before publish: %w", ErrInvalid)
 )
 
