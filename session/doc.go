@@ -147,7 +147,7 @@
 //	atomic_op, atomic_fop, cswap      Gate.Atomic, FetchAdd, CompareSwap  TestOneSidedOperations
 //	ATOMIC_SUPPORTS_GLOB              Remote.AtomicWithCPU                TestOneSidedOperations
 //	flush, fence                      Gate.Flush, Gate.Fence              TestFenceOrders
-//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong
+//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong, TestRanksOutliveARank0ThatServes
 //	component_progress                Session.Progress                    TestOrderHoldsBetweenEachPair
 //	progress thread                   Config.Progress                     TestIdleSessionUsesNoCPU, TestSleepingReceiverIsWoken
 //	dump                              Session.Dump                        TestDumpNamesWhatIsUnderWay

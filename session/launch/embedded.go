@@ -30,6 +30,7 @@ type embedded struct {
 	secret     []byte
 	conn       net.Conn
 	server     *Server // rank 0's own
+	byRank0    bool    // another process than this one, and than a launcher, serves
 	in         sealer
 	lost       chan struct{} // closed when the job ends before Close
 	over       chan struct{} // closed when the reader has ended
@@ -56,7 +57,7 @@ var (
 
 // joinEmbedded connects to the rendezvous. wait: it may not have started yet.
 func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
-	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret,
+	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret, byRank0: wait && rank != 0,
 		lost: make(chan struct{}), over: make(chan struct{}), lookups: map[uint32]*reply{}}
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
@@ -72,6 +73,9 @@ func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byt
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			if e.byRank0 {
+				err = fmt.Errorf("rank 0, which serves, does not answer: %w", err)
+			}
 			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}
@@ -199,12 +203,20 @@ func (e *embedded) read() {
 		if err != nil {
 			var rank *RankError
 			if !errors.As(err, &rank) {
-				err = fmt.Errorf("%w: %w", ErrLauncher, noEOF(err))
+				err = e.gone(err)
 			}
 			e.fail(err)
 			return
 		}
 	}
+}
+
+// gone says that the rendezvous is gone, and who that was.
+func (e *embedded) gone(err error) error {
+	if e.byRank0 {
+		return fmt.Errorf("%w: %w: %w", ErrLauncher, &RankError{Why: "served the rendezvous and has ended"}, noEOF(err))
+	}
+	return fmt.Errorf("%w: %w", ErrLauncher, noEOF(err))
 }
 
 func (e *embedded) handle(k kind, body []byte) error {
