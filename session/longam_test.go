@@ -151,6 +151,18 @@ func TestMessageOfAnotherRailThatIsNamedDuringAHandlerIsTakenAfterIt(t *testing.
 	ctx := deadline(t)
 	inside, goOn := make(chan int, 2), make(chan bool)
 	s[1].Handle(7, func(_ *session.Gate, a *session.Active) { inside <- len(a.Data); <-goOn })
+	// They connect without anybody sleeping: afterwards nobody makes progress at rank 1 but who is told to.
+	r, err := s[1].Gate(0).Irecv(1, make([]byte, 8))
+	if err == nil {
+		_, err = s[0].Gate(1).Isend(1, make([]byte, 8))
+	}
+	for done := false; !done; done, _, err = r.Test() {
+		if err != nil || ctx.Err() != nil {
+			t.Fatal(err, ctx.Err())
+		}
+		s[0].Progress()
+		s[1].Progress()
+	}
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	defer wg.Wait()
