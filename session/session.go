@@ -58,9 +58,9 @@ type Session struct {
 	resumed      []*Gate  // from which nothing was taken, while a handler ran
 	handlers     [256]func(*Gate, *Active)
 
-	parcels  *parcel  // free
-	requests *Request // free
-	kept     [keptClasses]*kept
+	parcels  *parcel                // free
+	requests *Request               // free
+	kept     [keptClasses + 1]*kept // by class; the last have no memory
 	syncs    slab[*Request]
 	outs     slab[*outgoing]
 	ins      slab[*incoming]
