@@ -25,6 +25,12 @@ type afxdpDriver struct{}
 // Name implements driver.Driver.
 func (afxdpDriver) Name() string { return Name }
 
+// exclusivity of all its NICs; see driver.Profile.
+const exclusivity = 16
+
+// MaxExclusivity implements driver.Ranked.
+func (afxdpDriver) MaxExclusivity() int { return exclusivity }
+
 // Devices implements driver.Driver.
 func (afxdpDriver) Devices() []driver.Device {
 	list, err := candidates()
@@ -243,7 +249,7 @@ func profile(device string) driver.Profile {
 			speed = mb * 1e6
 		}
 	}
-	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: speed / 8, Exclusivity: 16}
+	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: speed / 8, Exclusivity: exclusivity}
 }
 
 // Properties implements driver.NIC.

@@ -19,6 +19,15 @@ type Driver interface {
 	Query(Hints) (NIC, error)
 }
 
+// Ranked is a Driver that tells how exclusive its NICs are without a query, which may take long or start a NIC. It
+// is optional: of two drivers, a caller need not query the one that it would not use beside the other.
+type Ranked interface {
+	Driver
+
+	// MaxExclusivity is what Profile.Exclusivity of the driver's NICs is at most.
+	MaxExclusivity() int
+}
+
 // NIC is a network interface that was queried and not opened yet. It holds no
 // resources, so that it may be dropped.
 type NIC interface {

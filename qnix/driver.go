@@ -16,6 +16,12 @@ type qnixDriver struct{}
 // Name implements driver.Driver.
 func (qnixDriver) Name() string { return Name }
 
+// exclusivity of all its NICs; see driver.Profile.
+const exclusivity = 24
+
+// MaxExclusivity implements driver.Ranked.
+func (qnixDriver) MaxExclusivity() int { return exclusivity }
+
 // unopened is a queried, unopened NIC.
 type unopened struct {
 	props driver.Properties
@@ -80,7 +86,7 @@ func capabilities(t driver.Track, o options, i nic.Info) driver.Capabilities {
 }
 
 func profile(i nic.Info) driver.Profile {
-	p := driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: 5e9, Exclusivity: 24}
+	p := driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: 5e9, Exclusivity: exclusivity}
 	if i.Soft {
 		p.Latency = 5 * time.Microsecond
 	}

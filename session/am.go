@@ -19,7 +19,8 @@ type Active struct {
 // whoever makes progress. A handler may call everything that does not block;
 // while it runs nothing more is taken from that peer. A message for which there
 // is no handler is dropped, and counted as bad. The memory of long messages is
-// the session's, and counts against the budget of long active messages (Config.Unexpected), until the handler returns.
+// the session's, and counts against the budget of long active messages (Config.Unexpected), until the handler returns; that of messages
+// of more than 64 KiB is allocated for each, and the garbage collector's afterwards.
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()

@@ -11,17 +11,23 @@ import (
 )
 
 // Config says how to join. The zero value finds the launcher by the
-// environment and uses every registered driver that works on this machine.
+// environment and uses the registered drivers that work on this machine, as far as ranks of the job need them.
 type Config struct {
 	// Job is this process's place among others; nil lets launch.Find find it.
 	// The session closes a job that it has found, not one that it was given.
 	Job launch.Job
 
 	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment
-	// (ParseRails), or else all. Those that cannot be
-	// opened are an error here, and left out when all are used. A driver may
+	// (ParseRails), or else all that the job can need (AllDrivers). Those that cannot be
+	// opened are an error here, and left out otherwise. A driver may
 	// be named several times, with other devices or options.
 	Rails []Rail
+
+	// AllDrivers opens every driver that works here, where neither Rails nor BYWASH_DRIVERS names any. Otherwise drivers stay closed that no two
+	// ranks of the job would use: if all run on one host and all have opened shm, that is everything that is less
+	// exclusive. It is for sessions that Connect to processes of other jobs on other hosts, and costs nothing where ranks
+	// run on several hosts, or the Job is no launch.Agreer: there all drivers are opened in any case.
+	AllDrivers bool
 
 	// Progress says who makes progress when nobody waits.
 	Progress Progress

@@ -100,6 +100,9 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 			why[k].Device = s.nics[i].Device
 		}
 	}
+	if g.foreign != nil {
+		why = append(why, s.spared...)
+	}
 	if len(pairs) == 0 {
 		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
 	}
@@ -211,7 +214,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 
 // Connect gives the gate to a process of another session by its business card.
 // The other side does the same with ours, in any order; both sessions
-// must have the same secret. The gate's rank is -1. Messages from it are received through
+// must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are received through
 // the gate, or with any source.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard)

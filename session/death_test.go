@@ -54,6 +54,10 @@ func child(dir string) error {
 		return launcherRank()
 	case "orphan":
 		return orphanRank()
+	case "served":
+		return servedRank()
+	case "spared":
+		return sparedRank()
 	case "mortal":
 		return mortalRank(dir)
 	}

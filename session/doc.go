@@ -61,6 +61,9 @@
 // Who starts the ranks is asked for cards only. When it is gone, connections stand, and are made again with cards that
 // are known; what names another rank fails, with the launcher's error.
 //
+// Join opens the drivers of the highest exclusivity that work here. The others are opened only if not all ranks are on this host, or
+// not all have opened the same: launch.Agreer.
+//
 // Of the rails that both ends have, those of the highest exclusivity that reach
 // the peer are taken; Gate.Explain says which and why, Config.Explain as it happens (bywash run --explain). Short messages, and those that control
 // long ones, go over the first; chunks of long messages in mode Cooperative over all, in
@@ -144,7 +147,7 @@
 //	atomic_op, atomic_fop, cswap      Gate.Atomic, FetchAdd, CompareSwap  TestOneSidedOperations
 //	ATOMIC_SUPPORTS_GLOB              Remote.AtomicWithCPU                TestOneSidedOperations
 //	flush, fence                      Gate.Flush, Gate.Fence              TestFenceOrders
-//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong
+//	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong, TestRanksOutliveARank0ThatServes
 //	component_progress                Session.Progress                    TestOrderHoldsBetweenEachPair
 //	progress thread                   Config.Progress                     TestIdleSessionUsesNoCPU, TestSleepingReceiverIsWoken
 //	dump                              Session.Dump                        TestDumpNamesWhatIsUnderWay

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -388,6 +389,55 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			}
 			return p.Send(1)
 		})
+	}
+}
+
+// Long active messages, too, as far as the session uses their memory again; of longer ones that memory is all.
+func TestLongActiveMessagesAllocateTheirMemoryOnly(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for name, rails := range map[string]func(int, *session.Config){"one rail": nil, "two": twoRails} {
+		s := joinAll(t, 1, rails)[0]
+		g := s.Gate(0)
+		var came atomic.Int64
+		s.Handle(3, func(*session.Gate, *session.Active) { came.Add(1) })
+		for _, tt := range []struct {
+			n      int
+			allocs float64
+		}{{20_000, 0}, {64<<10 - 8, 0}, {100_000, 1}, {3 << 20, 1}} {
+			src, head := make([]byte, tt.n), make([]byte, 8)
+			trip := func() {
+				before := came.Load()
+				r, err := g.AM(3, head, src)
+				if err == nil && r != nil {
+					_, err = r.Wait(context.Background())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				for came.Load() == before {
+					s.Progress()
+					runtime.Gosched()
+				}
+			}
+			for range 200 {
+				trip()
+			}
+			const runs = 100
+			var was, is runtime.MemStats
+			runtime.ReadMemStats(&was)
+			got := testing.AllocsPerRun(runs, trip)
+			runtime.ReadMemStats(&is)
+			if got >= tt.allocs+0.5 {
+				t.Errorf("%s, %d bytes: %v allocations a message, want %v", name, tt.n, got, tt.allocs)
+			}
+			// Large allocations are of whole pages; AllocsPerRun makes one trip more.
+			bytes, want := (is.TotalAlloc-was.TotalAlloc)/(runs+1), uint64(tt.allocs)*uint64(tt.n+len(head)+8192)
+			if bytes > want+1024 {
+				t.Errorf("%s, %d bytes: %d bytes are allocated for a message, want at most %d", name, tt.n, bytes, want)
+			}
+		}
 	}
 }
 

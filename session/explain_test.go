@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -93,18 +94,7 @@ func TestSessionTellsWhichRailsItTakesAndWhy(t *testing.T) {
 
 // What is left out because it does not work here is named, with its reason.
 func TestSessionTellsWhatDoesNotWorkHere(t *testing.T) {
-	// Not on the interfaces of the machine: in a namespace of this thread, which ends with the test.
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
-		t.Fatal(err)
-	}
-	t.Setenv(launch.EnvDrivers, "")
-	var says told
-	s, err := session.Join(deadline(t), session.Config{Job: launch.Alone(), Explain: &says})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Close(deadline(t)) }()
+	_, says := joinNamingNone(t, session.Config{AllDrivers: true})
 	for _, name := range driver.Names() {
 		n := 0
 		for _, l := range says.lines() {
@@ -115,5 +105,42 @@ func TestSessionTellsWhatDoesNotWorkHere(t *testing.T) {
 		if n != 1 {
 			t.Errorf("%s is mentioned %d times, want once: %q", name, n, says.lines())
 		}
+	}
+}
+
+// joinNamingNone joins alone, with the drivers of the registry.
+func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *told) {
+	t.Helper()
+	// Not on the interfaces of the machine: in a namespace of this thread, which ends with the test.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
+		t.Fatal(err)
+	}
+	t.Setenv(launch.EnvDrivers, "")
+	says := new(told)
+	cfg.Job, cfg.Explain = launch.Alone(), says
+	s, err := session.Join(deadline(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close(deadline(t)) })
+	return s, says
+}
+
+// Who wants to reach another host with a session that has left its drivers closed is told how to.
+func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
+	s, says := joinNamingNone(t, session.Config{})
+	for _, name := range []string{"verbs", "qnix", "afxdp"} {
+		want := "bywash: rank 0: " + name + " left out: not needed: all ranks are on this host and have "
+		if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, want) }) {
+			t.Errorf("%s is not said to be left out: %q", name, says.lines())
+		}
+	}
+	card := s.Card()
+	card[16] ^= 2 // another incarnation
+	card[24] ^= 1 // on another host
+	_, err := s.Connect(deadline(t), card)
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "afxdp left out: not needed") || !strings.Contains(err.Error(), "Config.AllDrivers opens it") {
+		t.Errorf("connecting to another host: %v", err)
 	}
 }

@@ -98,3 +98,14 @@ func (g *Gate) InDriver() (n int) {
 	}
 	return n
 }
+
+// ProbeRail asks one rail who has sent something, and takes it. It tells whether somebody was named.
+func (s *Session) ProbeRail(k int) bool {
+	s.mu.lock()
+	defer s.leave()
+	i, err := s.nics[k].prober.RecvProbeAny()
+	if err == nil {
+		s.named(i)
+	}
+	return err == nil
+}

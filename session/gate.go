@@ -371,6 +371,9 @@ func (g *Gate) ready(op string) error {
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err
+	case g.state == gateIdle && g.stranded(): // also a message that would be done before it has left
+		g.strand()
+		return g.err
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ type kept struct {
 	call  func() // calls its handler
 }
 
-// keptClasses is for memory that is used again, of up to 64 KiB. More is the garbage collector's: what was once
-// needed at one time in pieces of one size would else be there for each size.
+// keptClasses is for memory that is used again, of up to 64 KiB. More is the garbage collector's, all but the
+// kept itself: what was once needed at one time in pieces of one size would else be there for each size.
 const keptClasses = 17
 
 // keptSize is how much memory a message of n bytes takes, and of which class it is.
@@ -43,16 +43,16 @@ func (s *Session) newKept(n int, budget *int) *kept {
 		return nil
 	}
 	*budget -= size
-	var k *kept
-	if class < keptClasses {
-		k = s.kept[class]
-	}
+	k := s.kept[class]
 	if k == nil {
-		k = &kept{class: class, buf: make([]byte, size)}
+		k = &kept{class: class}
 		k.User = k
 	} else {
 		s.kept[class] = k.next
 		k.next = nil
+	}
+	if k.buf == nil {
+		k.buf = make([]byte, size)
 	}
 	k.buf, k.from = k.buf[:n], budget
 	return k
@@ -65,10 +65,11 @@ func (s *Session) freeKept(k *kept) {
 	k.buf = k.buf[:cap(k.buf)]
 	*k.from += len(k.buf)
 	k.g, k.taken, k.gone, k.now, k.from = nil, false, false, Active{}, nil
-	if k.class < keptClasses {
-		k.next = s.kept[k.class]
-		s.kept[k.class] = k
+	if k.class == keptClasses {
+		k.buf = nil
 	}
+	k.next = s.kept[k.class]
+	s.kept[k.class] = k
 	if len(s.stalled) > 0 {
 		s.unstall()
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -141,6 +142,81 @@ func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 	}
 	transfer(t, s[0], s[2], 100_000)
 	eventually(t, "nothing is there any more", func() bool { return s[2].Pending() == "" })
+}
+
+// While a handler runs, nothing is taken from its peer; and what a driver has named meanwhile it does not name again. So the end of a handler
+// looks at all rails: here at the one over which the peer goes on, as it has lost the other.
+func TestMessageOfAnotherRailThatIsNamedDuringAHandlerIsTakenAfterIt(t *testing.T) {
+	s := joinAll(t, 2, func(rank int, c *session.Config) { twoRails(rank, c); c.Progress = session.Explicit })
+	ctx := deadline(t)
+	inside, goOn := make(chan int, 2), make(chan bool)
+	s[1].Handle(7, func(_ *session.Gate, a *session.Active) { inside <- len(a.Data); <-goOn })
+	// They connect without anybody sleeping: afterwards nobody makes progress at rank 1 but who is told to.
+	r, err := s[1].Gate(0).Irecv(1, make([]byte, 8))
+	if err == nil {
+		_, err = s[0].Gate(1).Isend(1, make([]byte, 8))
+	}
+	for done := false; !done; done, _, err = r.Test() {
+		if err != nil || ctx.Err() != nil {
+			t.Fatal(err, ctx.Err())
+		}
+		s[0].Progress()
+		s[1].Progress()
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop.Store(true)
+	send := func(n int) {
+		r, err := s[0].Gate(1).AM(7, nil, make([]byte, n))
+		if err == nil && r != nil {
+			_, err = r.Wait(ctx)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := func() { // the peer's, as the handler occupies whoever makes progress at rank 1
+		s[0].Progress()
+		runtime.Gosched()
+	}
+	wg.Go(func() {
+		for !stop.Load() {
+			s[1].Progress()
+			runtime.Gosched()
+		}
+	})
+	handled := func(want int) {
+		t.Helper()
+		for {
+			select {
+			case n := <-inside:
+				if n != want {
+					t.Errorf("message of %d bytes, want %d", n, want)
+				}
+				return
+			case <-ctx.Done():
+				close(goOn)
+				t.Fatalf("the message of %d bytes is not handled", want)
+			default:
+				step()
+			}
+		}
+	}
+	send(10)
+	handled(10)
+	s[0].CloseRail(0)
+	send(20)
+	for !s[1].ProbeRail(1) {
+		if ctx.Err() != nil {
+			close(goOn)
+			t.Fatal("nothing comes over the other rail")
+		}
+		step()
+	}
+	goOn <- true
+	handled(20)
+	close(goOn)
 }
 
 func TestUrgentActiveMessagesOvertakeWhatWaits(t *testing.T) {

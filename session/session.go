@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/launch"
 	"github.com/bywash/bywash/session/match"
-	"github.com/bywash/bywash/session/rdv"
 )
 
 // Session is this process's place in a job, with its connections. All its
@@ -27,7 +25,8 @@ type Session struct {
 	size   int
 	card   *card
 	nics   []*nic
-	eager  int // longest packet of the small track that every rail carries
+	spared []Choice // drivers that the job does not need
+	eager  int      // longest packet of the small track that every rail carries
 
 	ctx   context.Context // ends when the session closes
 	stop  context.CancelFunc
@@ -60,9 +59,9 @@ type Session struct {
 	resumed      []*Gate  // from which nothing was taken, while a handler ran
 	handlers     [256]func(*Gate, *Active)
 
-	parcels  *parcel  // free
-	requests *Request // free
-	kept     [keptClasses]*kept
+	parcels  *parcel                // free
+	requests *Request               // free
+	kept     [keptClasses + 1]*kept // by class; the last have no memory
 	syncs    slab[*Request]
 	outs     slab[*outgoing]
 	ins      slab[*incoming]
@@ -93,7 +92,7 @@ type nic struct {
 	wake   chan struct{}
 }
 
-// Join makes this process part of a session: it opens the drivers, publishes
+// Join makes this process part of a session: it opens the drivers that the job can need, publishes
 // the business card and waits until all ranks of the job have done so. It
 // connects to nobody: that happens with the first message. Errors name the
 // launcher, or the driver, and what is missing. ctx bounds the joining only.
@@ -116,7 +115,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	s.gates = make([]*Gate, s.size)
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	err := s.open()
+	err := s.open(ctx)
 	if err == nil {
 		err = s.publish(ctx)
 	}
@@ -126,101 +125,6 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	s.start()
 	return s, nil
-}
-
-// open opens the rails.
-func (s *Session) open() error {
-	rails := s.cfg.Rails
-	var missing []error
-	var out []Choice
-	if rails == nil {
-		for _, name := range driver.Names() {
-			rails = append(rails, Rail{Driver: name})
-		}
-	}
-	for _, r := range rails {
-		n, err := s.openRail(r)
-		switch {
-		case err == nil && len(s.nics) < rdv.MaxRails:
-			n.index = len(s.nics)
-			s.nics = append(s.nics, n)
-		case err == nil:
-			n.close()
-			out = append(out, Choice{Driver: r.Driver, Device: n.Device, Why: fmt.Sprintf("a session has at most %d rails", rdv.MaxRails)})
-		case s.cfg.Rails != nil:
-			return err
-		default:
-			missing = append(missing, err)
-			out = append(out, Choice{Driver: r.Driver, Why: err.Error()})
-		}
-	}
-	if len(s.nics) == 0 {
-		return fmt.Errorf("no driver works here: %w", errors.Join(append(missing, driver.ErrUnsupported)...))
-	}
-	s.explainJoin(out)
-	return nil
-}
-
-func (s *Session) openRail(r Rail) (*nic, error) {
-	d, err := driver.Lookup(r.Driver)
-	if err != nil {
-		return nil, err
-	}
-	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.job.Secret()}
-	hints := driver.Hints{Device: r.Device, Options: r.Options, Peers: min(s.size, 64), Blocking: s.cfg.Progress == Background}
-	openTrack := func(t driver.Track) (driver.Context, error) {
-		h := hints
-		h.Track = t
-		q, err := d.Query(h)
-		if err != nil {
-			return nil, err
-		}
-		return q.Open(attr)
-	}
-	n := &nic{Rail: r, s: s, wake: make(chan struct{}, 1)}
-	if n.small, err = openTrack(driver.Small); err != nil {
-		return nil, err
-	}
-	p := n.small.Properties()
-	n.Device = p.Device
-	n.caps = &p.Capabilities
-	if !n.caps.BufferRecv || n.caps.BufferSize < minPacket || n.caps.MaxMessage < minPacket || !n.caps.IOVec {
-		n.close()
-		return nil, fmt.Errorf("%w: driver %s has no buffer receives of %d bytes, or takes no iovecs", driver.ErrUnsupported, r.Driver, minPacket)
-	}
-	n.prober, _ = n.small.(driver.Prober)
-	n.reg, _ = n.small.(driver.Registrar)
-	if n.large, err = openTrack(driver.Large); err != nil {
-		if !errors.Is(err, driver.ErrUnsupported) && !errors.Is(err, driver.ErrInvalid) {
-			n.close()
-			return nil, err
-		}
-		n.large = nil
-	}
-	if n.large != nil {
-		n.lcaps = &n.large.Properties().Capabilities
-		if reg, ok := n.large.(driver.Registrar); ok {
-			n.reg = reg
-		}
-	}
-	if s.eager == 0 || n.packet() < s.eager {
-		s.eager = n.packet()
-	}
-	return n, nil
-}
-
-// minPacket is what a rail must carry at least: the longest control message.
-const minPacket = 1024
-
-// packet is the longest packet of the small track.
-func (n *nic) packet() int { return min(n.caps.MaxMessage, n.caps.BufferSize) }
-
-func (n *nic) close() {
-	for _, c := range []driver.Context{n.small, n.large} {
-		if c != nil {
-			_ = c.Close()
-		}
-	}
 }
 
 // publish makes the card known and waits for the others'.
@@ -255,7 +159,7 @@ func (s *Session) Rank() int { return s.rank }
 func (s *Session) Size() int { return s.size }
 
 // Card is this process's business card. A process of another session that has
-// it, and the same secret, can connect: see Connect.
+// it, and the same secret, can connect, over the drivers that this session has opened: see Connect and Config.AllDrivers.
 func (s *Session) Card() []byte { return s.card.append(nil) }
 
 // MaxHeader is the longest user header of a message in bytes.

@@ -27,6 +27,12 @@ type shmDriver struct{}
 // Name implements driver.Driver.
 func (shmDriver) Name() string { return Name }
 
+// exclusivity of all its NICs; see driver.Profile.
+const exclusivity = 48
+
+// MaxExclusivity implements driver.Ranked.
+func (shmDriver) MaxExclusivity() int { return exclusivity }
+
 // Devices implements driver.Driver: there is one, this host.
 func (shmDriver) Devices() []driver.Device {
 	d := driver.Device{Name: "host", Description: "processes on this host"}
@@ -169,7 +175,7 @@ func capabilities(t driver.Track) driver.Capabilities {
 }
 
 func profile(t driver.Track) driver.Profile {
-	p := driver.Profile{Latency: 100 * time.Nanosecond, Bandwidth: 10e9, Exclusivity: 48}
+	p := driver.Profile{Latency: 100 * time.Nanosecond, Bandwidth: 10e9, Exclusivity: exclusivity}
 	if t == driver.Large {
 		p.Latency, p.Bandwidth = time.Microsecond, 40e9
 	}

@@ -38,6 +38,12 @@ type verbsDriver struct{}
 // Name implements driver.Driver.
 func (verbsDriver) Name() string { return Name }
 
+// exclusivity of all its NICs; see driver.Profile.
+const exclusivity = 32
+
+// MaxExclusivity implements driver.Ranked.
+func (verbsDriver) MaxExclusivity() int { return exclusivity }
+
 // Devices implements driver.Driver.
 func (verbsDriver) Devices() []driver.Device {
 	devs, err := ibv.Devices()
@@ -350,7 +356,7 @@ func profile(p *port) driver.Profile {
 	if bits == 0 {
 		bits = 10e9
 	}
-	return driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: bits / 8, Exclusivity: 32}
+	return driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: bits / 8, Exclusivity: exclusivity}
 }
 
 // Properties implements driver.NIC.

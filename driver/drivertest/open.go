@@ -50,6 +50,10 @@ func checkProperties(e *end) {
 	want(c.RdvSize >= 0 && (!small || c.RdvSize == 0), "rdv data is of the large track")
 	want(!c.RdvUpdate || c.RdvSize > 0, "updates need rdv data")
 	want(p.Profile.Latency > 0 && p.Profile.Bandwidth > 0, "the profile has latency and bandwidth")
+	d, _ := driver.Lookup(e.cfg.Driver)
+	if r, ok := d.(driver.Ranked); ok {
+		want(p.Profile.Exclusivity <= r.MaxExclusivity(), "exclusivity is within what the driver says")
+	}
 	if o := c.OneSided; o != nil {
 		want(o.KeySize > 0 && o.KeySize <= driver.MaxRemoteKey, "KeySize is within MaxRemoteKey")
 		want(o.Depth > 0, "one-sided depth is positive")
@@ -65,7 +69,6 @@ func checkProperties(e *end) {
 	e.badHints("an unknown option", h)
 	h = e.cfg.Hints
 	h.Device = "no-such-device"
-	d, _ := driver.Lookup(e.cfg.Driver)
 	if _, err := d.Query(h); err == nil {
 		e.Errorf("query of an unknown device: no error")
 	}

@@ -13,6 +13,7 @@ type alone struct {
 	secret []byte
 
 	mu     sync.Mutex
+	agreed bool
 	card   []byte
 	closed bool
 }
@@ -39,6 +40,17 @@ func (a *alone) do(ctx context.Context, op string, f func() error) error {
 		err = f()
 	}
 	return opError(nameAlone, op, err)
+}
+
+func (a *alone) Agree(ctx context.Context, word []byte) (bool, error) {
+	err := a.do(ctx, "agree", func() error {
+		if a.agreed || a.card != nil {
+			return errAgreed
+		}
+		a.agreed = true
+		return checkWord(word)
+	})
+	return err == nil, err
 }
 
 func (a *alone) Publish(ctx context.Context, card []byte) error {

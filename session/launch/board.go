@@ -1,5 +1,7 @@
 package launch
 
+import "bytes"
+
 // fate is where a rank is in its life, as the rendezvous sees it.
 type fate uint8
 
@@ -37,10 +39,16 @@ type board struct {
 	entered int // ranks inside the fence
 	gone    int // the first rank that left or died, or -1
 	abort   *RankError
+	word    []byte // the first rank's to agree on
+	said    int    // ranks that have said one
+	asking  int    // and wait for the answer
+	differ  bool   // not all the same
 }
 
 type member struct {
 	fate    fate
+	said    bool // a word to agree on
+	asks    bool // and waits for the answer
 	inFence bool
 	card    []byte
 }
@@ -74,6 +82,17 @@ func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
 		return nil, errFrame
 	}
 	switch k {
+	case kindAgree:
+		if m.said || m.card != nil || checkWord(body) != nil {
+			return nil, errFrame
+		}
+		m.said, m.asks = true, true
+		b.asking++
+		if b.said++; b.said == 1 {
+			b.word = body
+		}
+		b.differ = b.differ || !bytes.Equal(b.word, body)
+		return b.agree(), nil
 	case kindPublish:
 		if m.card != nil || len(body) < 1 || len(body) > MaxCard {
 			return nil, errFrame
@@ -121,11 +140,34 @@ func (b *board) leave(rank int, f fate) []post {
 		m.inFence = false
 		b.entered--
 	}
+	if m.asks {
+		m.asks = false
+		b.asking--
+	}
 	m.fate = f
 	if b.gone < 0 {
 		b.gone = rank
 	}
-	return b.fence()
+	return append(b.agree(), b.fence()...)
+}
+
+// agree answers those that have said their word once all have, or can no longer.
+func (b *board) agree() (out []post) {
+	if b.asking == 0 || b.gone < 0 && b.said < len(b.ranks) {
+		return nil
+	}
+	same := byte(0)
+	if b.gone < 0 && !b.differ {
+		same = 1
+	}
+	for r := range b.ranks {
+		if m := &b.ranks[r]; m.asks {
+			m.asks = false
+			out = append(out, post{r, kindAgreed, []byte{same}})
+		}
+	}
+	b.asking = 0
+	return out
 }
 
 // fence lets everybody out once all are in, or can no longer be.

@@ -13,11 +13,12 @@
 // that it talks to:
 //
 //	job, err := launch.Find(ctx)
+//	same, err := job.(launch.Agreer).Agree(ctx, word) // optional: do all ranks run on one host, and say the same?
 //	err = job.Publish(ctx, card)
 //	err = job.Fence(ctx)
 //	card, err := job.Lookup(ctx, peer)
 //
-// What a rank causes in traffic is constant: its joining, its card, its fence
+// What a rank causes in traffic is constant: its joining, its word, its card, its fence
 // and each look-up. Nothing is broadcast, so a job's total is linear in its
 // ranks as long as each talks to few (docs/scale.md has the figures).
 //

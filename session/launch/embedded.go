@@ -30,6 +30,7 @@ type embedded struct {
 	secret     []byte
 	conn       net.Conn
 	server     *Server // rank 0's own
+	byRank0    bool    // another process than this one, and than a launcher, serves
 	in         sealer
 	lost       chan struct{} // closed when the job ends before Close
 	over       chan struct{} // closed when the reader has ended
@@ -41,6 +42,7 @@ type embedded struct {
 	publish publication
 	closed  bool
 	err     error // why nothing can be asked any more
+	agree   *reply
 	fence   *reply
 	lookups map[uint32]*reply
 	next    uint32
@@ -55,7 +57,7 @@ var (
 
 // joinEmbedded connects to the rendezvous. wait: it may not have started yet.
 func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
-	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret,
+	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret, byRank0: wait && rank != 0,
 		lost: make(chan struct{}), over: make(chan struct{}), lookups: map[uint32]*reply{}}
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
@@ -71,6 +73,9 @@ func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byt
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			if e.byRank0 {
+				err = fmt.Errorf("rank 0, which serves, does not answer: %w", err)
+			}
 			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}
@@ -173,8 +178,10 @@ func (e *embedded) fail(err error) {
 	} else {
 		e.err = ErrClosed
 	}
-	if e.fence != nil {
-		e.fence.finish(nil, e.err)
+	for _, r := range []*reply{e.agree, e.fence} {
+		if r != nil {
+			r.finish(nil, e.err)
+		}
 	}
 	for id, r := range e.lookups {
 		r.finish(nil, e.err)
@@ -196,12 +203,20 @@ func (e *embedded) read() {
 		if err != nil {
 			var rank *RankError
 			if !errors.As(err, &rank) {
-				err = fmt.Errorf("%w: %w", ErrLauncher, noEOF(err))
+				err = e.gone(err)
 			}
 			e.fail(err)
 			return
 		}
 	}
+}
+
+// gone says that the rendezvous is gone, and who that was.
+func (e *embedded) gone(err error) error {
+	if e.byRank0 {
+		return fmt.Errorf("%w: %w: %w", ErrLauncher, &RankError{Why: "served the rendezvous and has ended"}, noEOF(err))
+	}
+	return fmt.Errorf("%w: %w", ErrLauncher, noEOF(err))
 }
 
 func (e *embedded) handle(k kind, body []byte) error {
@@ -223,6 +238,12 @@ func (e *embedded) handle(k kind, body []byte) error {
 			return errFrame
 		}
 		e.fence.finish(nil, err)
+		return nil
+	case kindAgreed:
+		if e.agree == nil || len(body) != 1 || body[0] > 1 {
+			return errFrame
+		}
+		e.agree.finish(body, nil)
 		return nil
 	case kindCard:
 		id, card, err := parseCard(body)
@@ -261,6 +282,28 @@ func (e *embedded) send(k kind, body []byte) error {
 		return e.Err()
 	}
 	return nil
+}
+
+func (e *embedded) Agree(ctx context.Context, word []byte) (bool, error) {
+	err := checkWord(word)
+	r := newReply()
+	if err == nil {
+		e.mu.Lock()
+		if err = e.usable(); err == nil && (e.agree != nil || e.publish != unpublished) {
+			err = errAgreed
+		}
+		if err == nil {
+			e.agree = r
+		}
+		e.mu.Unlock()
+	}
+	if err == nil {
+		err = e.send(kindAgree, word)
+	}
+	if err == nil {
+		err = r.wait(ctx)
+	}
+	return err == nil && r.card[0] == 1, opError(nameEmbedded, "agree", err)
 }
 
 func (e *embedded) Publish(_ context.Context, card []byte) error {

@@ -17,6 +17,7 @@ type fakePMI struct {
 	values   map[string]string
 	size     int
 	vallen   int
+	mapping  string // of ranks to nodes, if it says so
 	sameCard string // the value of every card's key that nobody has put
 }
 
@@ -86,6 +87,9 @@ func (c *fakeConn) SetWriteDeadline(time.Time) error { return nil }
 
 func (f *fakePMI) get(key string) (string, bool) {
 	v, ok := f.values[key]
+	if key == mappingKey && f.mapping != "" {
+		return f.mapping, true
+	}
 	if !ok && f.sameCard != "" && strings.HasSuffix(key, "-0") {
 		return f.sameCard, true
 	}
@@ -136,7 +140,7 @@ func (f *fakePMI) answer2(rank int, m message) string {
 	case "kvs-put":
 		f.put(m["key"], m["value"])
 		return answer("rc", "0")
-	case "kvs-get":
+	case "kvs-get", "info-getjobattr":
 		if v, ok := f.get(m["key"]); ok {
 			return answer("found", "TRUE", "value", v, "rc", "0")
 		}

@@ -24,7 +24,7 @@ import (
 // be forged, replayed, reordered or dropped unnoticed.
 const (
 	magic       = "BWRV"
-	wireVersion = 1
+	wireVersion = 2
 
 	nonceSize     = 32
 	proofSize     = sha256.Size
@@ -58,11 +58,13 @@ const (
 	kindLookup  kind = 3 // id 4, rank 4
 	kindAbort   kind = 4 // code 4, why
 	kindBye     kind = 5
+	kindAgree   kind = 6 // word
 
 	kindFenced  kind = 129
 	kindGone    kind = 130 // rank 4, fate 1: the fence fails
 	kindCard    kind = 131 // id 4, found 1, card
 	kindAborted kind = 132 // rank 4, code 4, why
+	kindAgreed  kind = 133 // 1: all said the same, else 0
 )
 
 var errFrame = errors.New("malformed message")

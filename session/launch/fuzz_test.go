@@ -17,7 +17,7 @@ var fuzzSecret = bytes.Repeat([]byte{7}, SecretSize)
 func FuzzHandshake(f *testing.F) {
 	h := hello{rank: 1, size: 4, client: nonce{1}, server: nonce{2}}
 	other := append([]byte(nil), h.put(fuzzSecret)...)
-	other[4] = 2
+	other[4] = wireVersion + 1
 	for _, b := range [][]byte{nil, h.put(fuzzSecret), h.put(fuzzSecret)[:20], putChallenge(nonce{2}), h.putWelcome(fuzzSecret, statusOK),
 		h.putWelcome(fuzzSecret, statusTaken), h.putWelcome(nil, statusAuth), h.putWelcome(nil, statusVersion), other} {
 		f.Add(b)
@@ -70,7 +70,9 @@ func FuzzFrames(f *testing.F) {
 // Whatever ranks say, the board's counts hold and every answer is one that a client understands.
 func FuzzBoard(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
-	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x61, 0x11, 0x21}, putLookup(1, 2))
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x71, 0x11, 0x21}, putLookup(1, 2))
+	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x62, 0x63, 0x10, 0x11}, []byte("word"))
+	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x72, 0x63}, []byte("word"))
 	f.Add([]byte{0, 1, 0x40, 2, 3}, putAbort(4, "why"))
 	f.Fuzz(func(t *testing.T, script, body []byte) {
 		const size = 4
@@ -84,7 +86,7 @@ func FuzzBoard(f *testing.F) {
 			switch k := kind(op >> 4); {
 			case k == 0:
 				_, posts = b.join(&hello{rank: uint32(r), size: size})
-			case k == 6:
+			case k == 7:
 				posts = b.leave(r, fateDied)
 			case k == kindFence || k == kindBye:
 				posts, _ = b.handle(r, k, nil)
@@ -98,7 +100,7 @@ func FuzzBoard(f *testing.F) {
 
 func checkBoard(t *testing.T, b *board, posts []post) {
 	t.Helper()
-	live, entered := 0, 0
+	live, entered, said, asking := 0, 0, 0, 0
 	for _, m := range b.ranks {
 		if m.fate == fateJoined {
 			live++
@@ -106,12 +108,21 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 		if m.inFence {
 			entered++
 		}
+		if m.said {
+			said++
+		}
+		if m.asks {
+			asking++
+		}
 	}
 	if live != b.live || entered != b.entered || entered > 0 && b.gone >= 0 {
 		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, b.gone, b.live, b.entered)
 	}
+	if said != b.said || asking != b.asking || asking > 0 && (b.gone >= 0 || said == len(b.ranks)) {
+		t.Fatalf("%d have said a word and %d wait, %d gone; the board says %d and %d", said, asking, b.gone, b.said, b.asking)
+	}
 	for _, p := range posts {
-		e := &embedded{fence: newReply(), lookups: map[uint32]*reply{}}
+		e := &embedded{agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}}
 		if p.kind == kindCard {
 			id, _, err := parseCard(p.body)
 			if err != nil {
@@ -133,9 +144,11 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindCard), putCard(0, []byte("card")))
 	f.Add(uint8(kindCard), putCard(0, nil))
 	f.Add(uint8(kindAborted), putAborted(1, 2, "why"))
+	f.Add(uint8(kindAgreed), []byte{1})
+	f.Add(uint8(kindAgreed), []byte{2})
 	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
 		r := newReply()
-		e := &embedded{size: 4, fence: newReply(), lookups: map[uint32]*reply{0: r}}
+		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}}
 		err := e.handle(kind(k), bytes.Clone(body))
 		var rank *RankError
 		if errors.As(err, &rank) && (rank.Code < 1 || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
@@ -175,6 +188,7 @@ func useKV(t *testing.T, kv kvs, rank, size int) {
 		t.Errorf("values of %d bytes", n)
 	}
 	spreadSecret(kv, 1)
+	agree(kv, rank, size, []byte("word"))
 	if v, err := kv.get(0, cardKey(0, 0)); err == nil {
 		joinCard(v, func(p int) (string, error) { return kv.get(0, cardKey(0, p)) })
 	}
@@ -183,10 +197,11 @@ func useKV(t *testing.T, kv kvs, rank, size int) {
 }
 
 func FuzzPMI1(f *testing.F) {
-	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA"}, size: 2, vallen: 1024}
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, vallen: 1024, mapping: "(vector,(0,1,2))"}
 	var whole string
 	for _, cmd := range []string{"cmd=initack", "cmd=init pmi_version=1", "cmd=get_maxes", "cmd=get_my_kvsname", "cmd=barrier_in",
-		"cmd=get key=" + keySecret, "cmd=get key=" + cardKey(0, 0), "cmd=barrier_in", "cmd=finalize"} {
+		"cmd=get key=" + keySecret, "cmd=get key=" + mappingKey, "cmd=put", "cmd=barrier_in", "cmd=barrier_in",
+		"cmd=get key=" + agreeKey(0), "cmd=get key=" + cardKey(0, 0), "cmd=barrier_in", "cmd=finalize"} {
 		m, err := parse1(cmd)
 		if err != nil {
 			f.Fatal(err)
@@ -212,9 +227,10 @@ func FuzzPMI1(f *testing.F) {
 }
 
 func FuzzPMI2(f *testing.F) {
-	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA"}, size: 2}
+	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, mapping: "(vector,(0,1,2))"}
 	whole := "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
 	for _, m := range []message{{"cmd": "fullinit"}, {"cmd": "job-getid"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-get", "key": keySecret},
+		{"cmd": "info-getjobattr", "key": mappingKey}, {"cmd": "kvs-put"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-fence"}, {"cmd": "kvs-get", "key": agreeKey(0)},
 		{"cmd": "kvs-get", "key": cardKey(0, 0)}, {"cmd": "kvs-fence"}, {"cmd": "finalize"}} {
 		whole += server.answer2(1, m)
 	}
@@ -264,6 +280,21 @@ func FuzzCard(f *testing.F) {
 		card, err := joinCard(first, func(int) (string, error) { return more, nil })
 		if err == nil && (len(card) < 1 || len(card) > MaxCard) {
 			t.Errorf("card of %d bytes", len(card))
+		}
+	})
+}
+
+// Whatever a launcher says of who is where, only what has all ranks on one node says so.
+func FuzzMapping(f *testing.F) {
+	for _, m := range mappings {
+		f.Add(m.text, m.size)
+	}
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		if size < 1 || size > 1<<12 { // placed one by one
+			return
+		}
+		if oneNode(text, size) != slowOneNode(text, size) {
+			t.Errorf("%q of %d ranks: %v", text, size, oneNode(text, size))
 		}
 	})
 }

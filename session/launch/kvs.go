@@ -22,6 +22,8 @@ type kvs interface {
 	get(rank int, key string) (string, error)
 	// fence returns when all ranks are in it, and then all see what each had put.
 	fence() error
+	// oneHost tells whether the launcher knows that all ranks are on one host; all ranks are told the same.
+	oneHost(size int) (bool, error)
 	// watch is called once, before put: lost is then called, at most once, when the launcher is gone.
 	watch(lost func(error))
 	// abort asks the launcher to end the job, and does not wait.
@@ -118,6 +120,7 @@ type kvJob struct {
 
 	mu      sync.Mutex
 	publish publication
+	agreed  bool // Agree was called
 	closed  bool
 	err     error // the launcher is gone
 	fence   *reply
@@ -291,6 +294,28 @@ func (j *kvJob) publishCard(ctx context.Context, card []byte) error {
 		j.mu.Unlock()
 	}
 	return err
+}
+
+func (j *kvJob) Agree(ctx context.Context, word []byte) (bool, error) {
+	err := checkWord(word)
+	if err == nil {
+		j.mu.Lock()
+		if err = j.usable(); err == nil && (j.agreed || j.publish != unpublished) {
+			err = errAgreed
+		}
+		if err == nil {
+			j.agreed = true
+		}
+		j.mu.Unlock()
+	}
+	same := false
+	if err == nil {
+		var s bool
+		if err = j.do(ctx, func() (err error) { s, err = agree(j.kv, j.rank, j.size, word); return err }); err == nil {
+			same = s
+		}
+	}
+	return same, opError(j.name, "agree", err)
 }
 
 func (j *kvJob) Fence(ctx context.Context) error {

@@ -18,6 +18,7 @@ const MaxCard = 64 << 10
 
 var (
 	errTwice       = fmt.Errorf("a second card: %w", ErrInvalid)
+	errAgreed      = fmt.Errorf("agree a second time, or after publish: %w", ErrInvalid)
 	errUnpublished = fmt.Errorf("fence before publish: %w", ErrInvalid)
 )
 
@@ -25,7 +26,8 @@ var (
 var (
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("job is closed")
-	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds.
+	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds. Where rank 0 has served the
+	// rendezvous, the error names it as a RankError, too.
 	ErrLauncher = errors.New("launcher is gone")
 	// ErrAuth means that one side of the rendezvous does not know the job's secret.
 	ErrAuth = errors.New("wrong secret")
@@ -93,7 +95,7 @@ type Watcher interface {
 	Job
 	// Lost is closed when that happens.
 	Lost() <-chan struct{}
-	// Err then says what: an error that is ErrLauncher, or a RankError. Before, it is nil.
+	// Err then says what: an error that is ErrLauncher, or a RankError; both where rank 0 was the launcher. Before, it is nil.
 	Err() error
 }
 

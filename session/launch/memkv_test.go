@@ -19,12 +19,13 @@ func (m *memKV) rank() kvs { return &memRank{m} }
 
 type memRank struct{ *memKV }
 
-func (m *memRank) maxValue() int        { return 900 }
-func (m *memRank) watch(func(error))    {}
-func (m *memRank) abort(int, string)    {}
-func (m *memRank) close() error         { return nil }
-func (m *memRank) hangUp()              {}
-func (m *memRank) traffic() (t Traffic) { return t }
+func (m *memRank) maxValue() int             { return 900 }
+func (m *memRank) oneHost(int) (bool, error) { return true, nil }
+func (m *memRank) watch(func(error))         {}
+func (m *memRank) abort(int, string)         {}
+func (m *memRank) close() error              { return nil }
+func (m *memRank) hangUp()                   {}
+func (m *memRank) traffic() (t Traffic)      { return t }
 
 func (m *memRank) put(key, value string) error {
 	m.mu.Lock()

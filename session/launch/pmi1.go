@@ -178,6 +178,14 @@ func (p *pmi1) get(_ int, key string) (string, error) {
 	return m["value"], nil
 }
 
+func (p *pmi1) oneHost(size int) (bool, error) {
+	mapping, err := p.get(0, mappingKey)
+	if errors.Is(err, errNoKey) {
+		err = nil
+	}
+	return err == nil && oneNode(mapping, size), err
+}
+
 func (p *pmi1) fence() error {
 	_, err := p.ask("cmd=barrier_in", "barrier_out")
 	return err

@@ -190,6 +190,14 @@ func (p *pmi2) get(rank int, key string) (string, error) {
 	return m["value"], nil
 }
 
+func (p *pmi2) oneHost(size int) (bool, error) {
+	m, err := p.ask("info-getjobattr", "key", mappingKey)
+	if errors.Is(err, ErrLauncher) {
+		return false, err
+	}
+	return err == nil && strings.EqualFold(m["found"], "true") && oneNode(m["value"], size), nil
+}
+
 // fence waits for all ranks. Hydra answers a fence at once: what waits there, until all ranks have fenced as often, is
 // the question for a key that nobody has put.
 func (p *pmi2) fence() error {

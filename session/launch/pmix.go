@@ -15,7 +15,10 @@ const namePMIx = "pmix"
 const pmixTime = 30
 
 // pmixKV is PMIx's key-value space. The library keeps one connection a process.
-type pmixKV struct{ requests atomic.Uint64 }
+type pmixKV struct {
+	local    int // ranks on this host; 0: not known
+	requests atomic.Uint64
+}
 
 var _ kvs = (*pmixKV)(nil)
 
@@ -26,14 +29,14 @@ func findPMIx(ctx context.Context, _ environ) (Job, error) {
 		return nil, fmt.Errorf("this process has joined before: %w", ErrInvalid)
 	}
 	type place struct {
-		rank, size int
-		err        error
+		rank, size, local int
+		err               error
 	}
 	// The call cannot be interrupted, but be given up.
 	joined := make(chan place, 1)
 	go func() {
-		r, n, err := pmix.Init()
-		joined <- place{r, n, err}
+		r, n, local, err := pmix.Init()
+		joined <- place{r, n, local, err}
 	}()
 	var p place
 	select {
@@ -47,7 +50,7 @@ func findPMIx(ctx context.Context, _ environ) (Job, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	return joinKV(ctx, namePMIx, p.rank, p.size, &pmixKV{})
+	return joinKV(ctx, namePMIx, p.rank, p.size, &pmixKV{local: p.local})
 }
 
 // maxValue has no limit here: a card is one value.
@@ -83,8 +86,9 @@ func (p *pmixKV) watch(lost func(error)) {
 	}()
 }
 
-func (p *pmixKV) fence() error               { return p.answer(pmix.Fence()) }
-func (p *pmixKV) abort(code int, why string) { p.answer(pmix.Abort(code, why)) }
-func (p *pmixKV) close() error               { return p.answer(pmix.Finalize()) }
-func (p *pmixKV) hangUp()                    {} // it ends with the process
-func (p *pmixKV) traffic() Traffic           { return Traffic{Requests: p.requests.Load()} }
+func (p *pmixKV) oneHost(size int) (bool, error) { return p.local == size, nil }
+func (p *pmixKV) fence() error                   { return p.answer(pmix.Fence()) }
+func (p *pmixKV) abort(code int, why string)     { p.answer(pmix.Abort(code, why)) }
+func (p *pmixKV) close() error                   { return p.answer(pmix.Finalize()) }
+func (p *pmixKV) hangUp()                        {} // it ends with the process
+func (p *pmixKV) traffic() Traffic               { return Traffic{Requests: p.requests.Load()} }

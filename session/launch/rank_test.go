@@ -33,6 +33,7 @@ var rankPrograms = map[string]func(context.Context) error{
 	"twice":    twiceProgram,
 	"barrier":  barrierProgram,
 	"find":     findProgram,
+	"agree":    agreeProgram,
 }
 
 func init() { rankPrograms["launcher"] = launcherProgram }
@@ -130,6 +131,9 @@ func exchangeProgram(ctx context.Context) error {
 	j, err := Find(ctx)
 	if err != nil {
 		return err
+	}
+	if same, err := j.(Agreer).Agree(ctx, make([]byte, scaleWord)); err != nil || !same {
+		return fmt.Errorf("agreed %v, %w", same, err)
 	}
 	if err := exchange(ctx, j, envInt("BYWASH_TEST_CARD", 300), min(envInt("BYWASH_TEST_PEERS", j.Size()), j.Size())); err != nil {
 		return err
@@ -253,5 +257,29 @@ func findProgram(ctx context.Context) error {
 		return err
 	}
 	fmt.Printf("found %s %d %d\n", j.Name(), j.Rank(), j.Size())
+	return j.Close()
+}
+
+// agreeProgram: all ranks say the same word, unless the environment names one that says another, or dies before it.
+func agreeProgram(ctx context.Context) error {
+	j, err := Find(ctx)
+	if err != nil {
+		return err
+	}
+	word := []byte("word")
+	switch j.Rank() {
+	case envInt("BYWASH_TEST_DIFFERS", -1):
+		word = []byte("another")
+	case envInt("BYWASH_TEST_DIES", -1):
+		os.Exit(3)
+	}
+	same, err := j.(Agreer).Agree(ctx, word)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("agreed %v\n", same)
+	if err := exchange(ctx, j, 100, j.Size()); err != nil {
+		return err
+	}
 	return j.Close()
 }

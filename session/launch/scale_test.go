@@ -9,6 +9,7 @@ import (
 const (
 	scaleCard  = 300
 	scalePeers = 4
+	scaleWord  = 16
 )
 
 // simulate runs a whole job of the embedded launcher without sockets: the board, and what would be on the wire. It
@@ -44,6 +45,9 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 		ranks[r].Received += uint64(len(putChallenge(nonce{})) + len(h.putWelcome(secret, statusOK)))
 	}
 	c := make([]byte, scaleCard)
+	for r := range size {
+		say(r, kindAgree, make([]byte, scaleWord))
+	}
 	for r := range size {
 		say(r, kindPublish, c)
 		say(r, kindFence, nil)
@@ -130,6 +134,9 @@ func oneOfMany(t *testing.T, name string, f *fakePMI, rank int) Traffic {
 	j, err := joinFake(t, name, f, rank)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if same, err := j.Agree(t.Context(), make([]byte, scaleWord)); err != nil || same != (f.mapping != "") {
+		t.Fatalf("agreed %v, %v", same, err)
 	}
 	if err := j.Publish(t.Context(), make([]byte, scaleCard)); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@
 #define BW_PMIX_RANK_WILDCARD (UINT32_MAX - 1)
 #define BW_PMIX_GLOBAL	      3 /* a scope: all processes */
 #define BW_PMIX_JOB_SIZE      "pmix.job.size"
+#define BW_PMIX_LOCAL_SIZE    "pmix.local.size" /* of this job, on this host */
 #define BW_PMIX_TIMEOUT	      "pmix.timeout"
 
 /* Types of a value. */

@@ -35,17 +35,17 @@ func fault(call string, status C.int) error {
 }
 
 // Init joins the namespace that the environment names, and returns this
-// process's rank and the number of ranks. It fails without libpmix, or where no
+// process's rank, the number of ranks, and how many of them the server has on this host (0: it does not say). It fails without libpmix, or where no
 // PMIx server started this process.
-func Init() (rank, size int, err error) {
+func Init() (rank, size, local int, err error) {
 	if err := load(); err != nil {
-		return 0, 0, err
+		return 0, 0, 0, err
 	}
-	var r, n C.uint32_t
-	if err := fault("PMIx_Init", C.bw_pmix_init(&r, &n)); err != nil {
-		return 0, 0, err
+	var r, n, l C.uint32_t
+	if err := fault("PMIx_Init", C.bw_pmix_init(&r, &n, &l)); err != nil {
+		return 0, 0, 0, err
 	}
-	return int(r), int(n), nil
+	return int(r), int(n), int(l), nil
 }
 
 // Put sets a value, which others see after the next Fence. The key is shorter than 512 bytes.

@@ -48,7 +48,7 @@ func TestWithoutAServerInitFails(t *testing.T) {
 		}
 		return
 	}
-	rank, size, err := Init()
+	rank, size, _, err := Init()
 	if err == nil {
 		t.Fatalf("rank %d of %d, want an error", rank, size)
 	}

@@ -132,7 +132,7 @@ int bw_pmix_events(void)
 	return events[0];
 }
 
-int bw_pmix_init(uint32_t *rank, uint32_t *size)
+int bw_pmix_init(uint32_t *rank, uint32_t *size, uint32_t *local)
 {
 	struct bw_pmix_value *value;
 	int r;
@@ -148,6 +148,11 @@ int bw_pmix_init(uint32_t *rank, uint32_t *size)
 	}
 	*size = value->data.u32;
 	free(value);
+	*local = 0;
+	if (get_value(BW_PMIX_RANK_WILDCARD, BW_PMIX_LOCAL_SIZE, 0, BW_PMIX_UINT32, &value) >= 0) {
+		*local = value->data.u32;
+		free(value);
+	}
 	return 0;
 }
 

@@ -8,7 +8,8 @@
 
 int bw_pmix_load(char *why, size_t size);
 const char *bw_pmix_error(int status);
-int bw_pmix_init(uint32_t *rank, uint32_t *size);
+/* local: ranks on this host, or 0. */
+int bw_pmix_init(uint32_t *rank, uint32_t *size, uint32_t *local);
 int bw_pmix_put(const char *key, void *bytes, size_t size);
 int bw_pmix_fence(void);
 /* The bytes are malloc'ed: the caller frees them. */

@@ -11,7 +11,7 @@ import (
 
 func main() {
 	ctx := context.Background()
-	s, err := session.Join(ctx, session.Config{}) // finds its launcher; opens the drivers that work here
+	s, err := session.Join(ctx, session.Config{}) // finds its launcher; opens the drivers that its ranks need
 	check(err)
 	right := s.Gate((s.Rank() + 1) % s.Size())
 	left := s.Gate((s.Rank() + s.Size() - 1) % s.Size())

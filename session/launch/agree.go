@@ -1,0 +1,135 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxWord is the longest word that ranks can agree on, in bytes.
+const MaxWord = 32
+
+// Agreer is a Job whose ranks can find out whether all of them run on one host, and say the same.
+type Agreer interface {
+	Job
+	// Agree tells whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the
+	// same answer. It is called once, by every rank or none, before Publish: it waits for the others, as a fence does. What a rank causes
+	// does not grow with the job. Nobody compares words where the launcher knows of several
+	// hosts: the answer is then false, and also when a rank has died or left. It fails with
+	// ErrLauncher, or a RankError when the job was aborted. When ctx ends first, the answer is lost.
+	Agree(ctx context.Context, word []byte) (bool, error)
+}
+
+var (
+	_ Agreer = (*alone)(nil)
+	_ Agreer = (*embedded)(nil)
+	_ Agreer = (*kvJob)(nil)
+)
+
+func checkWord(word []byte) error {
+	if len(word) < 1 || len(word) > MaxWord {
+		return fmt.Errorf("word of %d bytes, want 1 to %d: %w", len(word), MaxWord, ErrInvalid)
+	}
+	return nil
+}
+
+// Over a key-value space, whose only common act is the fence, words go up a tree: each rank reads its children's, and puts its
+// own if all are the same. What the root has put is the answer. So a rank reads arity+1 values at most, and a host of
+// a thousand ranks takes three fences.
+const arity = 32
+
+// disagreed is in no word's base64.
+const disagreed = ","
+
+func agreeKey(rank int) string { return "bw-agree-" + strconv.Itoa(rank) }
+
+// depth is how many steps a rank is from the root.
+func depth(rank int) (n int) {
+	for ; rank > 0; rank = (rank - 1) / arity {
+		n++
+	}
+	return n
+}
+
+func agree(kv kvs, rank, size int, word []byte) (bool, error) {
+	if one, err := kv.oneHost(size); err != nil || !one {
+		return false, err // all ranks hear the same, so that none waits in a fence
+	}
+	mine := b64.EncodeToString(word)
+	for level := depth(size - 1); level >= 0; level-- {
+		if depth(rank) == level {
+			verdict, err := gather(kv, rank, size, mine)
+			if err == nil {
+				err = kv.put(agreeKey(rank), verdict)
+			}
+			if err != nil {
+				return false, err
+			}
+		}
+		if err := kv.fence(); err != nil {
+			return false, err
+		}
+	}
+	root, err := kv.get(0, agreeKey(0))
+	if errors.Is(err, errNoKey) {
+		return false, nil
+	}
+	return err == nil && root == mine, err
+}
+
+// gather is what a rank and all below it say.
+func gather(kv kvs, rank, size int, mine string) (string, error) {
+	verdict := mine
+	for child := arity*rank + 1; child <= arity*rank+arity && child < size; child++ {
+		v, err := kv.get(child, agreeKey(child))
+		if err != nil && !errors.Is(err, errNoKey) {
+			return "", err
+		}
+		if v != mine {
+			verdict = disagreed
+		}
+	}
+	return verdict, nil
+}
+
+// mappingKey is where PMI's launchers say which ranks are on which node.
+const mappingKey = "PMI_process_mapping"
+
+// oneNode tells whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block gives so many
+// ranks to each of so many nodes, and the blocks begin again when there are more ranks. What is malformed says no.
+func oneNode(mapping string, size int) bool {
+	rest, ok := strings.CutPrefix(mapping, "(vector,")
+	rest, ok2 := strings.CutSuffix(rest, ")")
+	if !ok || !ok2 {
+		return false
+	}
+	one, node, placed := true, -1, 0
+	for {
+		block, more, ok := strings.Cut(rest, ")")
+		block, ok2 := strings.CutPrefix(block, "(")
+		numbers := strings.Split(block, ",")
+		if !ok || !ok2 || len(numbers) != 3 {
+			return false
+		}
+		var n [3]int
+		for i, s := range numbers {
+			v, err := strconv.ParseUint(s, 10, 31)
+			if err != nil || v < 1 && i > 0 {
+				return false
+			}
+			n[i] = int(v)
+		}
+		if placed < size { // further blocks have no rank
+			one = one && (n[1] == 1 || placed+n[2] >= size) && (node < 0 || n[0] == node)
+			node, placed = n[0], placed+min(n[2], size)
+		}
+		if more == "" {
+			return one
+		}
+		if rest, ok = strings.CutPrefix(more, ","); !ok {
+			return false
+		}
+	}
+}

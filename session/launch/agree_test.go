@@ -1,0 +1,222 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var mappings = []struct {
+	text string
+	size int
+	one  bool
+}{
+	{"(vector,(0,1,4))", 4, true},
+	{"(vector,(0,1,1))", 1, true},
+	{"(vector,(3,1,2))", 7, true}, // round and round
+	{"(vector,(0,2,4))", 4, true}, // the second node has none
+	{"(vector,(0,1,4),(1,1,4))", 4, true},
+	{"(vector,(0,1,2),(0,1,2))", 4, true},
+	{"(vector,(0,2,4))", 5, false},
+	{"(vector,(0,1,4),(1,1,4))", 5, false},
+	{"(vector,(0,4,1))", 4, false},
+	{"(vector,(0,1,2147483647))", MaxSize, true},
+	{"(vector,(0,1,9999999999))", 4, false},
+	{"(vector,(0,1,0))", 4, false},
+	{"(vector,(0,0,1))", 4, false},
+	{"(vector,(0,-1,4))", 4, false},
+	{"(vector,(0,1))", 4, false},
+	{"(vector,(0,1,2)(0,1,2))", 4, false},
+	{"(vector,(0,1,4),x)", 4, false},
+	{"(vector,(0,1,4),(1,1))", 4, false},
+	{"(vector,)", 1, false},
+	{"(vector", 1, false},
+	{"(matrix,(0,1,4))", 4, false},
+	{"", 1, false},
+}
+
+func TestMappingSaysWhetherThereIsOneNode(t *testing.T) {
+	for _, m := range mappings {
+		if got := oneNode(m.text, m.size); got != m.one {
+			t.Errorf("%q of %d ranks: %v, want %v", m.text, m.size, got, m.one)
+		}
+		if got := slowOneNode(m.text, m.size); got != m.one {
+			t.Errorf("%q of %d ranks, one by one: %v, want %v", m.text, m.size, got, m.one)
+		}
+	}
+}
+
+// slowOneNode places ranks one by one.
+func slowOneNode(text string, size int) bool {
+	var blocks [][3]int
+	rest, ok := strings.CutPrefix(text, "(vector,(")
+	rest, ok2 := strings.CutSuffix(rest, "))")
+	if !ok || !ok2 {
+		return false
+	}
+	first := true
+	for text := range strings.SplitSeq(rest, "),(") {
+		var b [3]int
+		numbers := strings.Split(text, ",")
+		if len(numbers) != 3 {
+			return false
+		}
+		for i, s := range numbers {
+			n, err := strconv.ParseUint(s, 10, 31)
+			if err != nil {
+				return false
+			}
+			b[i] = int(n)
+		}
+		if b[1] < 1 || b[2] < 1 {
+			return false
+		}
+		blocks = append(blocks, b)
+	}
+	node := 0
+	for placed := 0; ; {
+		for _, b := range blocks {
+			for k := range b[1] {
+				for range b[2] {
+					if first {
+						node, first = b[0]+k, false
+					}
+					if b[0]+k != node {
+						return false
+					}
+					if placed++; placed >= size {
+						return true
+					}
+				}
+			}
+		}
+	}
+}
+
+// wordsOf has all ranks of a job over a key-value space in memory say a word.
+func wordsOf(t *testing.T, words []string) []bool {
+	m := newMemKV(len(words))
+	out := make([]bool, len(words))
+	var wg sync.WaitGroup
+	for r, w := range words {
+		wg.Go(func() {
+			var err error
+			if out[r], err = agree(m.rank(), r, len(words), []byte(w)); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// Of jobs whose tree has one level, two and three, any rank's other word is found by all.
+func TestOneOtherWordIsFoundByAll(t *testing.T) {
+	for _, size := range []int{1, 2, arity, arity + 1, arity + 2, arity*arity + 2*arity} {
+		for _, other := range []int{-1, 0, 1, size / 2, size - 1} {
+			words := make([]string, size)
+			for i := range words {
+				words[i] = "same"
+			}
+			if other >= 0 {
+				words[min(other, size-1)] = "other"
+			}
+			for r, same := range wordsOf(t, words) {
+				if want := other < 0 || size == 1; same != want {
+					t.Fatalf("%d ranks, rank %d says another word: rank %d hears %v", size, other, r, same)
+				}
+			}
+		}
+	}
+}
+
+func TestAllRanksHearWhetherAllSayTheSame(t *testing.T) {
+	forEachLauncher(t, func(t *testing.T, l realLauncher) {
+		const n = 4
+		for _, differs := range []int{-1, 0, 2} {
+			out, err := finish(t, l.start(t, n, envProgram+"=agree", "BYWASH_TEST_DIFFERS="+itoa(differs)))
+			if got := strings.Count(out, fmt.Sprintf("agreed %v\n", differs < 0)); got != n || err != nil {
+				t.Errorf("rank %d says another word: %d of %d hear that, %v:\n%s", differs, got, n, err, out)
+			}
+		}
+	})
+}
+
+// A rank that dies before it says its word holds up nobody: the fence then says who it was.
+func TestDeathBeforeTheWordIsNamedByTheFence(t *testing.T) {
+	out, err := finish(t, bywashRun(t, 3, envProgram+"=agree", "BYWASH_TEST_DIES=1"))
+	if got := strings.Count(out, "agreed false\n"); got != 2 || err == nil || strings.Count(out, "rank 1: died") != 2 {
+		t.Errorf("%d of 2 hear of no agreement, %v:\n%s", got, err, out)
+	}
+}
+
+func TestWordsAreSaidOnceAndBeforeTheCard(t *testing.T) {
+	forEachJob := map[string]func(t *testing.T) Agreer{
+		nameAlone:    func(*testing.T) Agreer { return Alone().(Agreer) },
+		nameEmbedded: func(t *testing.T) Agreer { return join(t, newServer(t, 1), 0) },
+		"kvs": func(t *testing.T) Agreer {
+			j, err := joinKV(t.Context(), "mem", 0, 1, newMemKV(1).rank())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return j
+		},
+	}
+	for name, job := range forEachJob {
+		t.Run(name, func(t *testing.T) {
+			j := job(t)
+			for _, word := range [][]byte{nil, make([]byte, MaxWord+1)} {
+				if _, err := job(t).Agree(t.Context(), word); !errors.Is(err, ErrInvalid) {
+					t.Errorf("a word of %d bytes: %v, want ErrInvalid", len(word), err)
+				}
+			}
+			if same, err := j.Agree(t.Context(), []byte("word")); err != nil || !same {
+				t.Errorf("one rank agrees with itself: %v, %v", same, err)
+			}
+			if _, err := j.Agree(t.Context(), []byte("word")); !errors.Is(err, ErrInvalid) {
+				t.Errorf("a second word: %v, want ErrInvalid", err)
+			}
+			k := job(t)
+			if err := k.Publish(t.Context(), []byte("card")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := k.Agree(t.Context(), []byte("word")); !errors.Is(err, ErrInvalid) {
+				t.Errorf("a word after the card: %v, want ErrInvalid", err)
+			}
+			if err := k.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := k.Agree(t.Context(), []byte("word")); !errors.Is(err, ErrClosed) {
+				t.Errorf("a word after the end: %v, want ErrClosed", err)
+			}
+		})
+	}
+}
+
+// Who waits for others is told of the launcher's end, and may give up.
+func TestWaitForWordsEnds(t *testing.T) {
+	s := newServer(t, 2)
+	j := join(t, s, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := j.Agree(ctx, []byte("word")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("given up: %v", err)
+	}
+	k := join(t, s, 1)
+	done := make(chan error)
+	s2 := newServer(t, 2)
+	w := join(t, s2, 0)
+	go func() { _, err := w.Agree(t.Context(), []byte("word")); done <- err }()
+	s2.Close()
+	if err := <-done; !errors.Is(err, ErrLauncher) {
+		t.Errorf("the launcher ends: %v", err)
+	}
+	if same, err := k.Agree(t.Context(), []byte("word")); err != nil || !same {
+		t.Errorf("the word of one who gave up counts: %v, %v", same, err)
+	}
+}

@@ -1,0 +1,246 @@
+package session
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened that
+// no gate of the job can take. Between two ranks that is a driver of less exclusivity than one that both have and that reaches (choose).
+// So a session opens the most exclusive drivers that work here, and then asks whether all ranks are on one host and have
+// opened the same: then the others stay closed, at all ranks. The launcher's opinion of what is
+// one host would not do: a rank may run on another kernel, in a sandbox, or have failed to open what the others have.
+
+// opening is how a session comes by its rails when nobody has named them.
+type opening struct {
+	s       *Session
+	left    []*candidate
+	missing []error
+	out     []Choice
+}
+
+// candidate is a driver that is not open.
+type candidate struct {
+	Rail
+	nic         driver.NIC // nil: not queried yet
+	exclusivity int        // before the query: at most
+}
+
+// open opens the rails.
+func (s *Session) open(ctx context.Context) error {
+	if s.cfg.Rails != nil {
+		for _, r := range s.cfg.Rails {
+			n, err := s.openRail(r, nil)
+			if err != nil {
+				return err
+			}
+			s.addRail(n)
+		}
+		s.explainJoin(nil)
+		_, err := s.agree(ctx) // for those whose rails nobody has named
+		return err
+	}
+	o := opening{s: s}
+	for _, name := range driver.Names() {
+		c := &candidate{Rail: Rail{Driver: name}, exclusivity: math.MaxInt}
+		if d, err := driver.Lookup(name); err == nil {
+			if r, ok := d.(driver.Ranked); ok {
+				c.exclusivity = r.MaxExclusivity()
+			}
+		}
+		o.left = append(o.left, c)
+	}
+	o.open(false)
+	if len(s.nics) == 0 {
+		return fmt.Errorf("no driver works here: %w", errors.Join(append(o.missing, driver.ErrUnsupported)...))
+	}
+	same, err := s.agree(ctx)
+	if err != nil {
+		return err
+	}
+	if same && !s.cfg.AllDrivers {
+		s.spared = o.spare()
+	} else {
+		o.open(true)
+	}
+	s.explainJoin(append(o.out, s.spared...))
+	return nil
+}
+
+// open opens drivers, the most exclusive first, until none is left, or, unless all are wanted, none that is as exclusive as one that
+// stands.
+func (o *opening) open(all bool) {
+	for {
+		least := math.MinInt
+		if !all {
+			least = o.s.top()
+		}
+		c := o.next(least)
+		if c == nil {
+			return
+		}
+		if len(o.s.nics) == rdv.MaxRails {
+			o.out = append(o.out, Choice{Driver: c.Driver, Why: fmt.Sprintf("a session has at most %d rails", rdv.MaxRails)})
+			continue
+		}
+		n, err := o.s.openRail(c.Rail, c.nic)
+		if err != nil {
+			o.fail(c, err)
+			continue
+		}
+		o.s.addRail(n)
+	}
+}
+
+// next takes out the most exclusive candidate that works here, if it is at least so exclusive.
+func (o *opening) next(least int) *candidate {
+	for len(o.left) > 0 {
+		k := 0
+		for i, c := range o.left {
+			if c.exclusivity > o.left[k].exclusivity {
+				k = i
+			}
+		}
+		c := o.left[k]
+		if c.exclusivity < least {
+			return nil
+		}
+		if c.nic != nil {
+			o.left = slices.Delete(o.left, k, k+1)
+			return c
+		}
+		nic, err := o.s.query(c.Rail, driver.Small)
+		if err != nil {
+			o.left = slices.Delete(o.left, k, k+1)
+			o.fail(c, err)
+			continue
+		}
+		c.nic, c.exclusivity = nic, nic.Properties().Profile.Exclusivity
+	}
+	return nil
+}
+
+func (o *opening) fail(c *candidate, err error) {
+	o.missing = append(o.missing, err)
+	o.out = append(o.out, Choice{Driver: c.Driver, Why: err.Error()})
+}
+
+// spare says why the drivers that are left stay closed.
+func (o *opening) spare() (out []Choice) {
+	best := o.s.nics[0]
+	for _, c := range o.left {
+		out = append(out, Choice{Driver: c.Driver, Why: fmt.Sprintf("not needed: all ranks are on this host and have %s, of exclusivity %d; this has at most %d (Config.AllDrivers opens it)",
+			best.Driver, o.s.top(), c.exclusivity)})
+	}
+	return out
+}
+
+// top is the exclusivity of the most exclusive rail.
+func (s *Session) top() int {
+	top := math.MinInt
+	for _, n := range s.nics {
+		top = max(top, n.exclusivity())
+	}
+	return top
+}
+
+// agree tells whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
+// ranks ask.
+func (s *Session) agree(ctx context.Context) (bool, error) {
+	job, ok := s.job.(launch.Agreer)
+	if !ok {
+		return false, nil
+	}
+	var names []string
+	for _, n := range s.nics {
+		if n.exclusivity() == s.top() {
+			names = append(names, n.Driver)
+		}
+	}
+	slices.Sort(names)
+	word := sha256.Sum256(fmt.Appendf(nil, "bywash rails %016x %d %q", hostID(), s.top(), names))
+	return job.Agree(ctx, word[:16])
+}
+
+func (s *Session) addRail(n *nic) {
+	n.index = len(s.nics)
+	s.nics = append(s.nics, n)
+	if s.eager == 0 || n.packet() < s.eager {
+		s.eager = n.packet()
+	}
+}
+
+func (s *Session) query(r Rail, t driver.Track) (driver.NIC, error) {
+	d, err := driver.Lookup(r.Driver)
+	if err != nil {
+		return nil, err
+	}
+	return d.Query(driver.Hints{
+		Device: r.Device, Track: t, Options: r.Options, Peers: min(s.size, 64), Blocking: s.cfg.Progress == Background,
+	})
+}
+
+// openRail opens both tracks of a rail; small may have been queried.
+func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
+	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.job.Secret()}
+	openTrack := func(t driver.Track, q driver.NIC) (c driver.Context, err error) {
+		if q == nil {
+			if q, err = s.query(r, t); err != nil {
+				return nil, err
+			}
+		}
+		return q.Open(attr)
+	}
+	n := &nic{Rail: r, s: s, wake: make(chan struct{}, 1)}
+	var err error
+	if n.small, err = openTrack(driver.Small, small); err != nil {
+		return nil, err
+	}
+	p := n.small.Properties()
+	n.Device = p.Device
+	n.caps = &p.Capabilities
+	if !n.caps.BufferRecv || n.caps.BufferSize < minPacket || n.caps.MaxMessage < minPacket || !n.caps.IOVec {
+		n.close()
+		return nil, fmt.Errorf("%w: driver %s has no buffer receives of %d bytes, or takes no iovecs", driver.ErrUnsupported, r.Driver, minPacket)
+	}
+	n.prober, _ = n.small.(driver.Prober)
+	n.reg, _ = n.small.(driver.Registrar)
+	if n.large, err = openTrack(driver.Large, nil); err != nil {
+		if !errors.Is(err, driver.ErrUnsupported) && !errors.Is(err, driver.ErrInvalid) {
+			n.close()
+			return nil, err
+		}
+		n.large = nil
+	}
+	if n.large != nil {
+		n.lcaps = &n.large.Properties().Capabilities
+		if reg, ok := n.large.(driver.Registrar); ok {
+			n.reg = reg
+		}
+	}
+	return n, nil
+}
+
+// minPacket is what a rail must carry at least: the longest control message.
+const minPacket = 1024
+
+// packet is the longest packet of the small track.
+func (n *nic) packet() int { return min(n.caps.MaxMessage, n.caps.BufferSize) }
+
+func (n *nic) exclusivity() int { return n.small.Properties().Profile.Exclusivity }
+
+func (n *nic) close() {
+	for _, c := range []driver.Context{n.small, n.large} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}

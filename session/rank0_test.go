@@ -1,0 +1,318 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// Moments at which rank 0, which serves the rendezvous, is killed.
+const (
+	beforeTheWord  = "before the word"
+	beforeTheCard  = "before the card"
+	beforeTheFence = "before the fence"
+	afterTheFence  = "after the fence"
+	connected      = "connected"
+	whileClosing   = "while closing"
+	closed         = "closed"
+)
+
+// heldJob stops rank 0 at a moment of its start.
+type heldJob struct {
+	launch.Watcher
+	moment string
+}
+
+var _ launch.Agreer = heldJob{}
+
+// hold waits to be killed.
+func hold() {
+	fmt.Println("here")
+	select {}
+}
+
+func (j heldJob) Agree(ctx context.Context, word []byte) (bool, error) {
+	if j.moment == beforeTheWord {
+		hold()
+	}
+	return j.Watcher.(launch.Agreer).Agree(ctx, word)
+}
+
+func (j heldJob) Publish(ctx context.Context, card []byte) error {
+	if j.moment == beforeTheCard {
+		hold()
+	}
+	return j.Watcher.Publish(ctx, card)
+}
+
+func (j heldJob) Fence(ctx context.Context) error {
+	if j.moment == beforeTheFence {
+		hold()
+	}
+	err := j.Watcher.Fence(ctx)
+	if j.moment == afterTheFence {
+		hold()
+	}
+	return err
+}
+
+// servedRank is a rank of a job whose rank 0 serves the rendezvous, and dies. What it says is what has come of it.
+func servedRank() error {
+	moment := os.Getenv(envMode)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	before := held()
+	found, err := launch.Find(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Println("found")
+	job := found.(launch.Watcher)
+	told := make(chan *session.Error, 2*orphans)
+	cfg := session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { told <- e }}
+	if job.Rank() == 0 {
+		cfg.Job = heldJob{job, moment}
+		if moment == whileClosing {
+			cfg.OnClosed = func(*session.Gate) { hold() }
+		}
+	}
+	err = serve(ctx, cfg, moment, told)
+	if c := job.Close(); c != nil {
+		err = errors.Join(err, unlessServed(ctx, c))
+	}
+	return errors.Join(err, nothingLeft(before))
+}
+
+func serve(ctx context.Context, cfg session.Config, moment string, told chan *session.Error) error {
+	s, err := session.Join(ctx, cfg)
+	if err != nil {
+		fmt.Println("not joined")
+		return unlessServed(ctx, err)
+	}
+	fmt.Println("joined")
+	switch {
+	case moment == afterTheFence:
+		err = withoutRank0(ctx, s, told)
+	case moment == someTime:
+		for err == nil { // until it is noticed
+			err = exchangeAll(ctx, s, 0)
+		}
+		err = unlessServed(ctx, err)
+	default:
+		err = exchangeAll(ctx, s, 0)
+		if moment == whileClosing { // rank 0 does not know who has received what it has sent
+			err = unlessServed(ctx, err)
+		}
+		if err != nil {
+			break
+		}
+		fmt.Println("connected")
+		if s.Rank() == 0 && moment == connected {
+			hold()
+		}
+		if moment == connected {
+			err = widowed(ctx, s, told)
+		}
+		if s.Rank() != 0 && moment == closed {
+			if err = launcherLost(ctx, told); err == nil {
+				err = exchangeAll(ctx, s, 1)
+			}
+		}
+	}
+	if err == nil {
+		fmt.Println("went on")
+	}
+	if c := s.Close(ctx); c != nil {
+		err = errors.Join(err, unlessServed(ctx, c))
+	}
+	if s.Rank() == 0 && moment == closed { // the others are not
+		fmt.Println("here")
+	}
+	return err
+}
+
+// unlessServed is nil for errors that follow from rank 0's death. Those that are the launcher's name it.
+func unlessServed(ctx context.Context, err error) error {
+	if e := unlessLost(ctx, err); e != nil || !errors.Is(err, launch.ErrLauncher) {
+		return e
+	}
+	var r *launch.RankError
+	if !errors.As(err, &r) || r.Rank != 0 || !strings.Contains(err.Error(), "rank 0: served the rendezvous") {
+		return fmt.Errorf("the error does not name rank 0: %w", err)
+	}
+	return nil
+}
+
+// exchangeAll exchanges a message with each rank from the first on.
+func exchangeAll(ctx context.Context, s *session.Session, first int) error {
+	var wg sync.WaitGroup
+	errs := make([]error, 2*s.Size())
+	for r := first; r < s.Size(); r++ {
+		wg.Go(func() { errs[2*r] = s.Gate(r).Send(ctx, 1, make([]byte, 100_000)) })
+		wg.Go(func() { _, errs[2*r+1] = s.Gate(r).Recv(ctx, 1, make([]byte, 100_000)) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// launcherLost waits until that is told.
+func launcherLost(ctx context.Context, told chan *session.Error) error {
+	for {
+		select {
+		case e := <-told:
+			if e.Peer < 0 && e.NonFatal && errors.Is(e, launch.ErrLauncher) {
+				return unlessServed(ctx, e)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// withoutRank0 is a rank that rank 0's death finds without connections: what it wants of others fails, and says why, or comes about.
+func withoutRank0(ctx context.Context, s *session.Session, told chan *session.Error) error {
+	if err := launcherLost(ctx, told); err != nil {
+		return err
+	}
+	for r := range s.Size() {
+		if r == s.Rank() {
+			continue
+		}
+		err := s.Gate(r).Send(ctx, 1, make([]byte, 8))
+		if !errors.Is(err, launch.ErrLauncher) {
+			return fmt.Errorf("a send to rank %d, whose card nobody has any more, ends with %w", r, err)
+		}
+		if err := unlessServed(ctx, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// widowed is a rank that is connected to all when rank 0 dies: it is told so, and goes on with the others.
+func widowed(ctx context.Context, s *session.Session, told chan *session.Error) error {
+	for lost, broken := false, false; !lost || !broken; {
+		select {
+		case e := <-told:
+			switch {
+			case e.Peer < 0 && e.NonFatal:
+				if err := unlessServed(ctx, e); err != nil {
+					return err
+				}
+				lost = true
+			case e.Peer == 0 && !e.NonFatal && errors.Is(e, session.ErrBroken):
+				broken = true
+			default:
+				return fmt.Errorf("rank %d is told %w", s.Rank(), e)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	var e *session.Error
+	if err := s.Gate(0).Send(ctx, 1, make([]byte, 8)); !errors.Is(err, session.ErrBroken) || !errors.As(err, &e) || e.Peer != 0 {
+		return fmt.Errorf("a send to rank 0 ends with %w", err)
+	}
+	return exchangeAll(ctx, s, 1)
+}
+
+// nothingLeft waits until no more is held than before.
+func nothingLeft(before holdings) error {
+	var now holdings
+	for end := time.Now().Add(testTime); time.Now().Before(end); runtime.Gosched() {
+		now = held()
+		if now.fds <= before.fds && now.maps <= before.maps && now.locked <= before.locked && now.goroutines <= before.goroutines {
+			return nil
+		}
+	}
+	return fmt.Errorf("there are %+v, want at most %+v", now, before)
+}
+
+// Rank 0 serves the rendezvous, and is killed. Who has not joined says that it was rank 0; who has goes on with the
+// others that it is connected to. Nobody hangs, nothing is left.
+func TestRanksOutliveARank0ThatServes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(seed(t), 7))
+	for _, moment := range []string{beforeTheWord, beforeTheCard, beforeTheFence, afterTheFence, connected, whileClosing, closed} {
+		t.Run(moment, func(t *testing.T) { rank0Dies(t, moment, 0) })
+	}
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
+		after := time.Duration(rng.IntN(20_000)) * time.Microsecond
+		t.Run(fmt.Sprintf("%s/%v", someTime, after), func(t *testing.T) { rank0Dies(t, someTime, after) })
+	}
+}
+
+func rank0Dies(t *testing.T, moment string, after time.Duration) {
+	// An address of this test alone: the port stays free until rank 0 has it.
+	addr := fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	ln, err := launch.Listen(t.Context(), addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr = ln.Addr().String()
+	_ = ln.Close()
+	secret := launch.NewSecret()
+	var ranks []*process
+	for r := range orphans {
+		ranks = append(ranks, startProcess(t, "served", append(launch.RankEnv("rank0@"+addr, r, orphans, secret), envMode+"="+moment)))
+	}
+	said := make([][]string, orphans)
+	until := func(r int, want string) {
+		for got := ""; got != want; {
+			if got = ranks[r].line(); got == "" {
+				t.Fatalf("rank %d said %q and not %q, %v", r, said[r], want, ranks[r].log)
+			}
+			said[r] = append(said[r], got)
+		}
+	}
+	for r := range ranks {
+		until(r, "found")
+	}
+	if moment == someTime {
+		time.Sleep(after) // it is a moment in time: at some nothing moves
+	} else {
+		until(0, "here")
+	}
+	if moment == connected || moment == closed {
+		for r := range ranks[1:] {
+			until(1+r, "connected")
+		}
+	}
+	ranks[0].kill()
+	for r, p := range ranks[1:] {
+		for s := p.line(); s != ""; s = p.line() {
+			said[1+r] = append(said[1+r], s)
+		}
+		if err := p.Wait(); err != nil {
+			t.Errorf("rank %d ends with %v: %q, %v", 1+r, err, said[1+r], p.log)
+		}
+		t.Logf("rank %d: %q", 1+r, said[1+r])
+	}
+	for r, s := range said[1:] {
+		var want string
+		switch moment {
+		case beforeTheWord, beforeTheCard, beforeTheFence:
+			want = "not joined"
+		case connected, closed:
+			want = "went on"
+		default:
+			continue // others are as far as they are
+		}
+		if !strings.Contains(strings.Join(s, "\n"), want) {
+			t.Errorf("rank %d said %q, and not %q", 1+r, s, want)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+//go:build linux
+
+package session_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix/nic"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// spared is how a rank of TestRanksOpenOnlyWhatTheyNeed differs from others.
+const (
+	envSpared = "BYWASH_SESSION_TEST_SPARED"
+
+	plainRank  = "plain"
+	namedRank  = "named"   // its program names shm
+	nearRank   = "near"    // its program names another driver
+	allRank    = "all"     // its program wants all drivers
+	withoutShm = "no shm"  // it cannot open shm
+	sandboxed  = "sandbox" // it runs on a kernel of its own, or so it seems
+)
+
+// farDriver reaches, like a network, processes of all hosts: as they are on one, it is shm.
+type farDriver struct{ driver.Driver }
+
+func (farDriver) Name() string        { return "far" }
+func (farDriver) MaxExclusivity() int { return 40 }
+
+func (d farDriver) Query(h driver.Hints) (driver.NIC, error) {
+	h.Options = map[string]string{"dir": os.Getenv(envDir)}
+	n, err := d.Driver.Query(h)
+	if err != nil {
+		return nil, err
+	}
+	p := *n.Properties()
+	p.Profile.Exclusivity = 40
+	return &farNIC{n, &p}, nil
+}
+
+type farNIC struct {
+	driver.NIC
+	p *driver.Properties
+}
+
+func (n *farNIC) Properties() *driver.Properties { return n.p }
+
+func (n *farNIC) Open(a driver.Attributes) (driver.Context, error) {
+	c, err := n.NIC.Open(a)
+	if err != nil {
+		return nil, err
+	}
+	if n.p.Track == driver.Small {
+		return farSmall{farContext{c, n.p}}, nil
+	}
+	return farContext{c, n.p}, nil
+}
+
+type farContext struct {
+	driver.Context
+	p *driver.Properties
+}
+
+func (c farContext) Properties() *driver.Properties { return c.p }
+
+func (c farContext) Register(b []byte, a driver.Access) (driver.Region, error) {
+	return c.Context.(driver.Registrar).Register(b, a)
+}
+
+// farSmall is the small track's.
+type farSmall struct{ farContext }
+
+func (c farSmall) RecvProbeAny() (driver.Instance, error) {
+	return c.Context.(driver.Prober).RecvProbeAny()
+}
+
+func (c farSmall) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
+	return c.Context.(driver.Prober).RecvWaitAny(ctx)
+}
+
+func (c farSmall) RecvCancelAny() error           { return c.Context.(driver.Prober).RecvCancelAny() }
+func (c farSmall) Knocking(dst []uint64) []uint64 { return c.Context.(driver.Knocker).Knocking(dst) }
+func (c farSmall) OnKnock(f func())               { c.Context.(driver.Knocker).OnKnock(f) }
+
+// sparedRank joins as a job of several that names no drivers, and exchanges messages with all ranks.
+func sparedRank() error {
+	kind := os.Getenv(envSpared)
+	// Without the interfaces of the machine, and on a thread that ends with this process.
+	runtime.LockOSThread()
+	ctx, cancel := context.WithTimeout(context.Background(), testTime)
+	defer cancel()
+	job, err := launch.Find(ctx) // over the loopback interface
+	if err != nil {
+		return err
+	}
+	defer job.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
+		return err
+	}
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		return err
+	}
+	driver.Register(farDriver{d})
+	cfg := session.Config{Job: job, Explain: os.Stdout}
+	switch kind {
+	case namedRank:
+		cfg.Rails = []session.Rail{{Driver: "shm"}}
+	case nearRank:
+		cfg.Rails = []session.Rail{{Driver: "far"}}
+	case allRank:
+		cfg.AllDrivers = true
+	case withoutShm:
+		os.Setenv("XDG_RUNTIME_DIR", "")
+		os.Setenv("TMPDIR", "/nonexistent")
+	case sandboxed:
+		if err := otherKernel(); err != nil {
+			return err
+		}
+	}
+	s, err := session.Join(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, 2*s.Size())
+	for r := range s.Size() {
+		wg.Go(func() { errs[2*r] = s.Gate(r).Send(ctx, 1, make([]byte, 100_000)) })
+		wg.Go(func() { _, errs[2*r+1] = s.Gate(r).Recv(ctx, 1, make([]byte, 100_000)) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return s.Close(ctx)
+}
+
+// otherKernel gives this thread the boot identity of another kernel.
+func otherKernel() error {
+	id := filepath.Join(os.Getenv(envDir), "boot_id")
+	if err := os.WriteFile(id, []byte("another\n"), 0o600); err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	return unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, "")
+}
+
+// Ranks of one host that all have opened shm open nothing else. As soon as one of them is elsewhere, or lacks it, or has other
+// drivers, all open what they have, and all reach all.
+func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
+	all := []string{"far", "shm"}
+	for _, tt := range []struct {
+		ranks []string
+		opens [][]string // by rank
+	}{
+		{[]string{plainRank, plainRank, plainRank}, [][]string{{"shm"}, {"shm"}, {"shm"}}},
+		{[]string{plainRank, allRank}, [][]string{{"shm"}, all}},
+		{[]string{plainRank, namedRank}, [][]string{{"shm"}, {"shm"}}},
+		{[]string{plainRank, plainRank, nearRank}, [][]string{all, all, {"far"}}},
+		{[]string{plainRank, plainRank, withoutShm}, [][]string{all, all, {"far"}}},
+		{[]string{withoutShm, withoutShm}, [][]string{{"far"}, {"far"}}},
+		{[]string{plainRank, plainRank, sandboxed}, [][]string{all, all, all}},
+	} {
+		t.Run(strings.Join(tt.ranks, " "), func(t *testing.T) {
+			if slices.Contains(tt.ranks, sandboxed) && os.Geteuid() != 0 {
+				t.Skip("needs root: mounts another boot_id")
+			}
+			for i, said := range spared(t, tt.ranks) {
+				var opened []string
+				for _, name := range all {
+					if strings.Contains(said, ": "+name+":host opened, ") {
+						opened = append(opened, name)
+					}
+				}
+				if !slices.Equal(opened, tt.opens[i]) {
+					t.Errorf("rank %d opened %q, want %q: it said\n%s", i, opened, tt.opens[i], said)
+				}
+				best := tt.opens[i][0]
+				needed := strings.Contains(said, "afxdp left out: not needed: all ranks are on this host and have "+best+", ")
+				if want := len(tt.opens[i]) == 1 && (tt.ranks[i] == plainRank || tt.ranks[i] == withoutShm && best == "far" && i < 2); needed != want {
+					t.Errorf("rank %d says that drivers are not needed: %v, want %v:\n%s", i, needed, want, said)
+				}
+			}
+		})
+	}
+}
+
+// spared starts ranks and returns what each said.
+func spared(t *testing.T, kinds []string) []string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "far-*") // the path of a socket has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ln, err := launch.Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := launch.NewSecret()
+	server := launch.Serve(ln, len(kinds), secret)
+	t.Cleanup(func() { _ = server.Close() })
+	said := make([]string, len(kinds))
+	var wg sync.WaitGroup
+	for r, kind := range kinds {
+		env := append(launch.RankEnv(server.Addr(), r, len(kinds), secret),
+			envRole+"=spared", envSpared+"="+kind, launch.EnvDrivers+"=", nic.EnvPath+"=/nonexistent")
+		c, log := rankCommand(t, dir, env...)
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill() })
+		wg.Go(func() {
+			b, _ := io.ReadAll(out)
+			said[r] = string(b)
+			if err := c.Wait(); err != nil {
+				t.Errorf("rank %d, %s: %v, %s\n%s", r, kind, err, log, b)
+			}
+			server.Gone(r)
+		})
+	}
+	wg.Wait()
+	return said
+}
