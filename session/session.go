@@ -120,6 +120,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	if err != nil {
 		s.release()
+		_ = s.leaveJob(ctx)
 		return nil, &Error{Peer: -1, Op: "join", Err: err}
 	}
 	s.start()
@@ -298,6 +299,7 @@ func (s *Session) leave() {
 // Close ends the session. Gates that are connected are closed in order first:
 // what was sent is delivered, until ctx ends. Everything that is pending then
 // fails with ErrClosed. Messages that have arrived and were not received are lost.
+// Rank 0, where it serves the rendezvous, stays until the other ranks have closed, or ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed {
@@ -330,6 +332,9 @@ func (s *Session) Close(ctx context.Context) error {
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
 	s.leave()
 	s.release()
+	if left := s.leaveJob(ctx); err == nil {
+		err = left
+	}
 	if err != nil {
 		return &Error{Peer: -1, Op: "close", Err: err}
 	}
@@ -347,9 +352,19 @@ func (s *Session) release() {
 		n.close()
 	}
 	s.tasks.Wait()
-	if s.ownJob {
-		_ = s.job.Close()
+}
+
+// leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the
+// others until ctx ends.
+func (s *Session) leaveJob(ctx context.Context) error {
+	if !s.ownJob {
+		return nil
 	}
+	if l, ok := s.job.(launch.Leaver); ok {
+		return l.Leave(ctx)
+	}
+	_ = s.job.Close()
+	return nil
 }
 
 // Stats are counts since the session was joined.
