@@ -121,6 +121,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	if err != nil {
 		s.release()
+		_ = s.leaveJob(ctx)
 		return nil, &Error{Peer: -1, Op: "join", Err: err}
 	}
 	s.start()
@@ -206,6 +207,7 @@ func (s *Session) leave() {
 // fails with ErrClosed; what a driver cannot give back at once, as a peer that is alive is still inside, as soon as it can.
 // Messages that have arrived and were not received are lost. Close waits for handlers that run,
 // whatever ctx says, as what they read is given up: a handler must not call it.
+// Rank 0, where it serves the rendezvous, stays until the other ranks have closed, or ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed {
@@ -246,6 +248,9 @@ func (s *Session) Close(ctx context.Context) error {
 	if !s.reap(ctx.Done()) {
 		go s.reap(nil)
 	}
+	if left := s.leaveJob(ctx); err == nil {
+		err = left
+	}
 	if err != nil {
 		return &Error{Peer: -1, Op: "close", Err: err}
 	}
@@ -263,9 +268,19 @@ func (s *Session) release() {
 		n.close()
 	}
 	s.tasks.Wait()
-	if s.ownJob {
-		_ = s.job.Close()
+}
+
+// leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the
+// others until ctx ends.
+func (s *Session) leaveJob(ctx context.Context) error {
+	if !s.ownJob {
+		return nil
 	}
+	if l, ok := s.job.(launch.Leaver); ok {
+		return l.Leave(ctx)
+	}
+	_ = s.job.Close()
+	return nil
 }
 
 // Stats are counts since the session was joined.

@@ -73,6 +73,8 @@ func TestRunEndsAsTheFirstFailureDid(t *testing.T) {
 		{"test $BYWASH_RANK = 0 && kill -SEGV $$; sleep 1000", 128 + 11, "was killed by SIGSEGV"},
 		{"test $BYWASH_RANK = 1 && exit 3; trap '' TERM; while :; do sleep 1000; done", 3, "ended with status 3"},
 		{"exit $BYWASH_RANK", -1, "ended with status "},
+		{"test $BYWASH_RANK = 1 && exit 5; exec setsid sleep 1000", 5, "rank 1 (process "},
+		{"test $BYWASH_RANK = 1 && exit 5; exec setsid sh -c \"trap '' TERM; while :; do sleep 1000; done\"", 5, "rank 1 (process "},
 	} {
 		code, _, stderr := status(t, shells("3", c.script, "--grace", "200ms"))
 		if c.code >= 0 && code != c.code || code == 0 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, c.says) {

@@ -53,6 +53,7 @@ type embedded struct {
 var (
 	_ Watcher = (*embedded)(nil)
 	_ Meter   = (*embedded)(nil)
+	_ Leaver  = (*embedded)(nil)
 )
 
 // joinEmbedded connects to the rendezvous. wait: it may not have started yet.
@@ -399,7 +400,10 @@ func (e *embedded) Abort(code int, why string) {
 	}
 }
 
-func (e *embedded) Close() error {
+func (e *embedded) Close() error { return e.Leave(context.Background()) }
+
+// Leave takes leave for a second at most, whatever ctx says: who does not say so has died for the others.
+func (e *embedded) Leave(ctx context.Context) error {
 	e.mu.Lock()
 	over := e.err != nil
 	if e.closed {
@@ -415,10 +419,11 @@ func (e *embedded) Close() error {
 	if e.server == nil {
 		return nil
 	}
+	var err error
 	if !over {
-		e.server.wait()
+		err = opError(nameEmbedded, "close", e.server.wait(ctx))
 	}
-	return e.server.Close()
+	return errors.Join(err, e.server.Close())
 }
 
 // bye takes leave, and waits for the rendezvous to hang up: what lies unread when a socket is closed takes back what was sent.

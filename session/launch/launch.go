@@ -85,8 +85,16 @@ type Job interface {
 	// anything else counts as 1). It waits a second at most, and returns: the caller exits.
 	Abort(code int, why string)
 	// Close leaves the job in order. Where rank 0 serves the rendezvous itself, its Close waits until the others
-	// have closed or died. Later calls fail with ErrClosed; a second Close returns nil.
+	// have closed or died; see Leaver. Later calls fail with ErrClosed; a second Close returns nil.
 	Close() error
+}
+
+// Leaver is a Job that can leave without waiting for other ranks.
+type Leaver interface {
+	Job
+	// Leave is Close that waits for other ranks until ctx ends at most, and then returns its error. For those that
+	// are still there the launcher is then gone.
+	Leave(ctx context.Context) error
 }
 
 // Watcher is a Job that notices without being called that its launcher is gone

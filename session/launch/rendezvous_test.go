@@ -453,6 +453,27 @@ func TestRank0Serves(t *testing.T) {
 	wg.Wait()
 }
 
+// Rank 0, which serves, does not wait longer than it is told to. The others are told that the launcher is gone.
+func TestRank0LeavesWhenItsContextEnds(t *testing.T) {
+	s := newServer(t, 2)
+	jobs := fenced(t, s)
+	jobs[0].server = s // as findEmbedded has it
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- jobs[0].Leave(ctx) }()
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("leave: %v, want canceled", err)
+	}
+	<-jobs[1].Lost()
+	if err := jobs[1].Err(); !errors.Is(err, ErrLauncher) {
+		t.Errorf("the other rank: %v, want ErrLauncher", err)
+	}
+	if err := jobs[0].Leave(t.Context()); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+}
+
 func TestNothingStaysAfterClose(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s := newServer(t, 3)

@@ -90,13 +90,22 @@ func (s *Server) Traffic() Traffic {
 	return Traffic{Sent: s.sent.Load(), Received: s.received.Load(), Requests: s.refused.Load()}
 }
 
-// wait returns when no rank is joined.
-func (s *Server) wait() {
+// wait returns when no rank is joined, or with the error of ctx.
+func (s *Server) wait(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.idle.Broadcast()
+	})()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.board.live > 0 && !s.closed {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		s.idle.Wait()
 	}
+	return nil
 }
 
 // Close ends all connections and waits for what served them. To a rank that is still joined the launcher is gone then.

@@ -58,6 +58,7 @@ type job struct {
 	server *launch.Server
 	out    outputs
 	exits  chan exit
+	ranks  []*os.Process // nil: has ended
 	live   int
 	fault  *ExitError // the first
 	kill   <-chan time.Time
@@ -74,7 +75,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		return &ExitError{code, fmt.Sprintf("start %s: %v", c.Program, unwrap(err))}
 	}
-	j := &job{Config: c, path: path, exits: make(chan exit, c.Ranks)}
+	j := &job{Config: c, path: path, exits: make(chan exit, c.Ranks), ranks: make([]*os.Process, c.Ranks)}
 	signals := make(chan os.Signal, 16)
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGTSTP, syscall.SIGCONT} {
@@ -96,6 +97,7 @@ func Run(ctx context.Context, c Config) error {
 	stop := make(chan struct{})
 	defer close(stop)
 	if err := j.startAll(secret, stop); err != nil {
+		j.signal(syscall.SIGKILL)
 		j.group.end()
 		return err
 	}
@@ -185,6 +187,7 @@ func (j *job) start(rank int, secret []byte) error {
 		go feed(input)
 	}
 	j.live++
+	j.ranks[rank] = cmd.Process
 	go func() {
 		cmd.Wait()
 		j.exits <- exit{rank, cmd.ProcessState}
@@ -231,6 +234,7 @@ func (j *job) follow(signals <-chan os.Signal) {
 			j.aborted(a)
 		case e := <-j.exits:
 			j.live--
+			j.ranks[e.rank] = nil
 			select { // a rank that aborted may have ended already
 			case a := <-j.server.Aborted():
 				j.aborted(a)
@@ -243,8 +247,26 @@ func (j *job) follow(signals <-chan os.Signal) {
 		case s := <-signals:
 			j.forward(s.(syscall.Signal))
 		case <-j.kill:
-			j.group.signal(syscall.SIGKILL)
+			j.signal(syscall.SIGKILL)
 			// The guard is gone with them, and done with its task: they are dying.
+		}
+	}
+}
+
+// signal reaches the group, and the ranks that have left it, as setsid has them do, with the groups that they lead.
+func (j *job) signal(s syscall.Signal) {
+	j.group.signal(s)
+	for _, p := range j.ranks {
+		if p == nil {
+			continue
+		}
+		group, err := syscall.Getpgid(p.Pid)
+		switch {
+		case err != nil || group == j.group.id():
+		case group == p.Pid && p.Signal(syscall.Signal(0)) == nil: // not waited for: the number is still its own
+			syscall.Kill(-group, s)
+		default:
+			p.Signal(s)
 		}
 	}
 }
@@ -262,13 +284,13 @@ func (j *job) fail(e *ExitError) {
 		e.Why += "; ending the others"
 	}
 	j.fault = e
-	j.group.signal(syscall.SIGTERM)
-	j.group.signal(syscall.SIGCONT)
+	j.signal(syscall.SIGTERM)
+	j.signal(syscall.SIGCONT)
 	j.kill = time.After(j.Grace)
 }
 
 func (j *job) forward(s syscall.Signal) {
-	j.group.signal(s)
+	j.signal(s)
 	switch s {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
 		if j.fault == nil {
@@ -277,7 +299,7 @@ func (j *job) forward(s syscall.Signal) {
 		} else {
 			j.kill = time.After(0) // impatient
 		}
-		j.group.signal(syscall.SIGCONT)
+		j.signal(syscall.SIGCONT)
 	case syscall.SIGTSTP:
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
