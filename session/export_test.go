@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/rdv"
 )
@@ -78,4 +79,35 @@ func (g *Gate) ForgeActive(n int, total uint64) {
 		req.Put(body)
 		g.tell(pc)
 	}
+}
+
+// HoldRegistrations has the drivers say until release that a peer is inside of the region, whenever they are to let
+// go of the registrations that it has now.
+func (r *Region) HoldRegistrations() (release func()) {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	held := new(bool)
+	*held = true
+	for i, reg := range r.native {
+		if reg != nil {
+			r.native[i] = heldRegion{reg, held}
+		}
+	}
+	return func() {
+		r.s.mu.lock()
+		defer r.s.mu.unlock()
+		*held = false
+	}
+}
+
+type heldRegion struct {
+	driver.Region
+	held *bool // guarded by the lock
+}
+
+func (r heldRegion) Deregister() error {
+	if *r.held {
+		return driver.ErrBusy
+	}
+	return r.Region.Deregister()
 }

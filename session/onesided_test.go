@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -183,6 +184,58 @@ func TestFenceOrders(t *testing.T) {
 				t.Fatalf("round %d: %v, %v", i, got, err)
 			}
 		}
+	}
+}
+
+// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile and
+// that came to nothing: because the peer did not answer, or a driver did not let go.
+func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprintf("held by a driver %v", held), func(t *testing.T) {
+			s := joinAll(t, 2, func(rank int, c *session.Config) {
+				if rank == 0 {
+					c.Progress = session.Explicit // answers nothing
+				}
+			})
+			ctx := deadline(t)
+			arena, err := driver.NewArena(1 << 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			region, err := s[1].Register(arena.Bytes(), allAccess)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := func() {}
+			if held { // no gate is in the way
+				release = region.HoldRegistrations()
+			} else if err := s[0].Gate(1).ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			} else if err := s[1].Gate(0).ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			for range 2 {
+				if err := s[1].Quiesce(over); !errors.Is(err, context.Canceled) {
+					t.Fatalf("quiesce: %v, want that it is given up", err)
+				}
+			}
+			if held {
+				for range 2 {
+					if err := region.Deregister(); !errors.Is(err, session.ErrBusy) {
+						t.Fatalf("deregister while a driver holds the memory: %v, want busy", err)
+					}
+				}
+			}
+			release()
+			if err := region.Deregister(); err != nil {
+				t.Fatal(err)
+			}
+			if err := arena.Close(); err != nil {
+				t.Errorf("after it the arena still is in use: %v", err)
+			}
+		})
 	}
 }
 
