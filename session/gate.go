@@ -59,9 +59,10 @@ type Gate struct {
 	leaveNext  bool        // and again, for the connection after this one
 	byeSent    bool
 	byeSeen    bool
-	ops        int // one-sided operations under way
-	fenced     bool
-	live       int // long messages, acknowledgements and operations under way
+	ops        int    // one-sided operations under way
+	fences     []int  // of them, how many begin before each fence that is waited for, and after the last
+	fence      uint64 // the number of the first of those
+	live       int    // long messages, acknowledgements and operations under way
 }
 
 // link is one rail of a gate.

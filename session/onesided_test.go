@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -183,6 +184,62 @@ func TestFenceOrders(t *testing.T) {
 			if err := g.Get(ctx, r, 499_999, got); err != nil || !bytes.Equal(got, []byte{byte(i), 0xff, byte(i)}) {
 				t.Fatalf("round %d: %v, %v", i, got, err)
 			}
+		}
+	}
+}
+
+// Each of several fences holds, whatever of what came before them is done when it is called: what begins after the last
+// one has the effect of all before.
+func TestEachFenceOrders(t *testing.T) {
+	s := joinAll(t, 2, func(rank int, c *session.Config) {
+		c.Emulate = true // many messages an operation, that this test moves on
+		if rank == 0 {
+			c.Progress = session.Explicit
+		}
+	})
+	ctx := deadline(t)
+	const n = 1 << 20
+	region, err := s[1].Register(make([]byte, n), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	r, err := g.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*session.Request
+	begin := func(q *session.Request, err error) *session.Request {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, q)
+		return q
+	}
+	for round := range 3 {
+		value := byte(round + 1)
+		first := begin(g.Iput(r, 0, make([]byte, 200_000)))
+		g.Fence()
+		begin(g.Iput(r, 0, bytes.Repeat([]byte{value}, n)))
+		g.Fence() // while the fence before it is waited for
+		early := make([]byte, 1)
+		begin(g.Iget(r, n-1, early))
+		g.Fence()
+		if _, err := first.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		all = slices.DeleteFunc(all, func(q *session.Request) bool { return q == first })
+		s[0].Progress() // the second begins, the others wait
+		late := make([]byte, 1)
+		begin(g.Iget(r, n-1, late))
+		for _, q := range all {
+			if _, err := q.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = all[:0]
+		if early[0] != value || late[0] != value {
+			t.Fatalf("round %d: gets after the second and the third fence read %d and %d", round, early[0], late[0])
 		}
 	}
 }

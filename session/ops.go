@@ -42,7 +42,7 @@ type Op struct {
 	buf     []byte
 	atomic  Atomic
 	posted  bool
-	fenced  bool
+	fence   uint64 // how many fences of the gate are before it
 	id      uint64 // by messages
 	next    int    // bytes asked for
 	done    int    // bytes answered
@@ -108,11 +108,32 @@ func waitOp(ctx context.Context) func(*Request, error) (Status, error) {
 }
 
 // Fence orders: operations on this gate that begin after it take effect after
-// those before.
+// those before. It does not wait.
 func (g *Gate) Fence() {
 	g.s.mu.lock()
 	defer g.s.leave()
-	g.fenced = g.ops > 0
+	if n := len(g.fences); n > 0 && g.fences[n-1] > 0 {
+		g.fences = append(g.fences, 0)
+	}
+}
+
+// fenced counts an operation that begins: it waits until none is left before the fence before it.
+func (g *Gate) fenced(o *Op) {
+	if len(g.fences) == 0 {
+		g.fences = append(g.fences, 0)
+	}
+	last := len(g.fences) - 1
+	g.fences[last]++
+	o.fence = g.fence + uint64(last)
+}
+
+// unfenced counts down one that is over.
+func (g *Gate) unfenced(o *Op) {
+	g.fences[o.fence-g.fence]--
+	for len(g.fences) > 1 && g.fences[0] == 0 {
+		g.fences = g.fences[:copy(g.fences, g.fences[1:])]
+		g.fence++
+	}
 }
 
 // Flush blocks until all operations on this gate are done. Their requests still
@@ -163,7 +184,7 @@ func (g *Gate) operate(o *Op, name string) (*Request, error) {
 	o.req = r
 	g.ops++
 	g.live++
-	o.fenced = g.fenced
+	g.fenced(o)
 	s.liveOps = append(s.liveOps, o)
 	if g.state == gateIdle {
 		g.connect()
@@ -180,6 +201,7 @@ func (s *Session) removeOp(o *Op) {
 	for i := len(s.liveOps) - 1; i >= 0; i-- {
 		if s.liveOps[i] == o {
 			s.liveOps = append(s.liveOps[:i], s.liveOps[i+1:]...)
+			o.g.unfenced(o)
 			return
 		}
 	}
@@ -202,18 +224,10 @@ func (s *Session) moveOps() bool {
 // move takes the next step of an operation. True when it is over, and completed.
 func (o *Op) move(s *Session) bool {
 	g := o.g
-	if o.fenced {
-		for _, x := range s.liveOps {
-			if x == o {
-				break
-			}
-			if x.g == g {
-				return false // one before it is under way
-			}
-		}
-		o.fenced, g.fenced = false, false
-	}
 	if !o.started {
+		if o.fence != g.fence {
+			return false // one from before the fence is under way
+		}
 		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused {
 			return false
 		}
