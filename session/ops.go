@@ -49,6 +49,23 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
+	spare   *Op
+}
+
+func (s *Session) newOp() *Op {
+	o := s.spareOp
+	if o == nil {
+		return new(Op)
+	}
+	s.spareOp = o.spare
+	o.spare = nil
+	return o
+}
+
+// freeOp gives one back that no driver has. Whoever may have ended it sees by its gate that it is gone.
+func (s *Session) freeOp(o *Op) {
+	*o = Op{spare: s.spareOp}
+	s.spareOp = o
 }
 
 // Iput writes buf into the peer's region at off. Done means visible to the
@@ -56,7 +73,7 @@ type Op struct {
 // except by Fence. Errors: driver.ErrBounds, ErrAccess and ErrAlignment, found here
 // or by the request; driver.ErrRemoteKey.
 func (g *Gate) Iput(r *Remote, off int, buf []byte) (*Request, error) {
-	return g.operate(&Op{what: opPut, remote: r, off: off, buf: buf}, "put")
+	return g.operate("put", opPut, r, off, buf, Atomic{})
 }
 
 // Put is Iput, waited for.
@@ -67,7 +84,7 @@ func (g *Gate) Put(ctx context.Context, r *Remote, off int, buf []byte) error {
 
 // Iget reads the peer's region at off into buf.
 func (g *Gate) Iget(r *Remote, off int, buf []byte) (*Request, error) {
-	return g.operate(&Op{what: opGet, remote: r, off: off, buf: buf}, "get")
+	return g.operate("get", opGet, r, off, buf, Atomic{})
 }
 
 // Get is Iget, waited for.
@@ -78,7 +95,7 @@ func (g *Gate) Get(ctx context.Context, r *Remote, off int, buf []byte) error {
 
 // Iatomic applies an operation to the integer at off, a multiple of its size.
 func (g *Gate) Iatomic(r *Remote, off int, a Atomic) (*Request, error) {
-	return g.operate(&Op{what: opAtomic + uint8(a.Op), remote: r, off: off, atomic: a}, a.Op.String())
+	return g.operate(a.Op.String(), opAtomic+uint8(a.Op), r, off, nil, a)
 }
 
 // Atomic is Iatomic, waited for. It returns the value before, with Fetch.
@@ -168,15 +185,17 @@ func (o *Op) check() error {
 	return nil
 }
 
-func (g *Gate) operate(o *Op, name string) (*Request, error) {
+func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []byte, atomic Atomic) (*Request, error) {
 	s := g.s
-	o.g = g
 	s.mu.lock()
 	defer s.leave()
 	if err := g.ready(name); err != nil {
 		return nil, err
 	}
+	o := s.newOp()
+	o.g, o.what, o.remote, o.off, o.buf, o.atomic = g, what, remote, off, buf, atomic
 	if err := o.check(); err != nil {
+		s.freeOp(o)
 		return nil, g.fault(name, err)
 	}
 	r := s.request(name)
@@ -189,9 +208,7 @@ func (g *Gate) operate(o *Op, name string) (*Request, error) {
 	if g.state == gateIdle {
 		g.connect()
 	}
-	if o.move(s) {
-		s.removeOp(o)
-	} else {
+	if !o.move(s) {
 		s.kickMover()
 	}
 	return r, nil
@@ -213,7 +230,6 @@ func (s *Session) moveOps() bool {
 	for i := 0; i < len(s.liveOps); i++ {
 		o := s.liveOps[i]
 		if o.move(s) {
-			s.removeOp(o)
 			moved = true
 			i--
 		}
@@ -221,7 +237,7 @@ func (s *Session) moveOps() bool {
 	return moved
 }
 
-// move takes the next step of an operation. True when it is over, and completed.
+// move takes the next step of an operation. True when it is over, and gone.
 func (o *Op) move(s *Session) bool {
 	g := o.g
 	if !o.started {
@@ -304,9 +320,10 @@ func (o *Op) choose() {
 	}
 }
 
-// end completes an operation.
+// end completes an operation that no driver has, and gives it back.
 func (o *Op) end(s *Session, err error) {
-	g := o.g
+	s.removeOp(o)
+	g, r := o.g, o.req
 	g.ops--
 	if l := o.l; l != nil {
 		o.l = nil
@@ -320,8 +337,9 @@ func (o *Op) end(s *Session, err error) {
 	if err != nil && o.what >= opAtomic && isGone(err) {
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	s.freeOp(o)
 	g.ended()
-	s.complete(o.req, g.fault(o.req.op, err))
+	s.complete(r, g.fault(r.op, err))
 }
 
 // maxFlying is how many messages of one operation are unanswered at most.
@@ -356,7 +374,7 @@ func (o *Op) send(s *Session) bool {
 			o.done = -1 // asked for
 		}
 		g.tell(pc)
-		if o.req.done || g.state == gateBroken {
+		if o.g == nil { // with the gate
 			return false
 		}
 	}
@@ -454,7 +472,6 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	}
 	o.req.status.Value = out.Result
 	if o.flying == 0 && (o.err != nil || o.next == len(o.buf)) {
-		s.removeOp(o)
 		o.end(s, o.err)
 		return nil
 	}
@@ -470,7 +487,6 @@ func (s *Session) dropOps(g *Gate, err error) {
 		if o.g != g || o.l != nil && o.posted {
 			continue
 		}
-		s.removeOp(o)
 		i--
 		o.end(s, err)
 	}

@@ -72,6 +72,7 @@ type Session struct {
 	regions  map[uint64]*Region
 	ops      slab[*Op]
 	liveOps  []*Op
+	spareOp  *Op
 
 	running int // handlers
 	stats   Stats
