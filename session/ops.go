@@ -49,6 +49,7 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
+	again   bool // over another rail than the one that it was begun on
 	spare   *Op
 }
 
@@ -244,7 +245,7 @@ func (o *Op) move(s *Session) bool {
 		if o.fence != g.fence {
 			return false // one from before the fence is under way
 		}
-		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused {
+		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused || o.again && !g.clear {
 			return false
 		}
 		o.started = true
@@ -267,7 +268,7 @@ func (o *Op) move(s *Session) bool {
 			return false
 		}
 		if err != nil && isGone(err) && g.others(o.l) {
-			return o.again(s, err) // nothing was done
+			return o.repeat(s, err) // nothing was done
 		}
 		if err != nil {
 			o.end(s, err)
@@ -280,18 +281,20 @@ func (o *Op) move(s *Session) bool {
 		return false
 	}
 	if err != nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
-		return o.again(s, err)
+		return o.repeat(s, err)
 	}
 	o.req.status.Value = o.d.Result
 	o.end(s, err)
 	return true
 }
 
-// again begins a put or get, which may be done twice, over another rail.
-func (o *Op) again(s *Session, err error) bool {
+// repeat has a put or get, which may be done twice, begin again over another rail: once the peer has said there (Resume)
+// that it has given this one up. What is still on its way here would else take effect later, over what is put after the
+// second time is done.
+func (o *Op) repeat(s *Session, err error) bool {
 	l := o.l
 	l.down(err)
-	o.l, o.posted, o.started = nil, false, false
+	o.l, o.posted, o.started, o.again = nil, false, false, true
 	if l.pieces--; l.dead {
 		s.bury(l)
 	}
