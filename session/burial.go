@@ -17,21 +17,41 @@ func (s *Session) orphan(l *link, pc *parcel, err error) {
 		s.lost(pc, err)
 		return
 	}
-	switch r, ok := s.syncs.get(pc.sync); {
-	case pc.iov[1] == nil:
+	if pc.iov[1] == nil {
 		if pc.req != nil {
 			s.complete(pc.req, err)
 			pc.req = nil
 		}
-	case pc.op != nil:
-		pc.op.orphans++
-	case pc.sync != 0 && ok && r.g == l.g: // it ends with the parcel
+	} else if o, ok := s.ops.get(pc.op); ok && o.g == l.g {
+		o.orphans++
+	} else if r, ok := s.syncs.get(pc.sync); ok && r.g == l.g { // it ends with the parcel
 		s.syncs.remove(pc.sync)
 		pc.req = r
 	}
 	pc.out, pc.sync = nil, 0
 	l.end = err
 	l.sending.push(pc)
+}
+
+// held is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when they do.
+func (g *Gate) held() (n int) {
+	s := g.s
+	s.outs.each(func(_ uint64, o *outgoing) {
+		if o.g == g && !o.parked {
+			n++
+		}
+	})
+	s.ins.each(func(_ uint64, in *incoming) {
+		if in.g == g {
+			n++
+		}
+	})
+	for _, o := range s.liveOps {
+		if o.g == g {
+			n++
+		}
+	}
+	return n
 }
 
 // bury disconnects a dead link once its drivers have nothing of it any more. Until then it is asked again: by who
@@ -120,7 +140,7 @@ func (s *Session) reclaimed(l *link, pc *parcel) {
 		s.left(pc) // a copy is kept
 		return
 	}
-	if o := pc.op; o != nil {
+	if o, ok := s.ops.get(pc.op); ok && o.orphans > 0 {
 		if o.orphans--; o.orphans == 0 {
 			o.end(s, l.end)
 		}

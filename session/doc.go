@@ -73,7 +73,7 @@
 // When a rail breaks, the others carry on, and OnError is told of a non-fatal error. Its chunks are
 // asked for again once its driver has given the memory back. Short messages go on over
 // the next rail, each once and in order (package relay): where there are several rails, which
-// costs a copy of each, those that the peer may not have are kept. Puts and gets under way on it begin again;
+// costs a copy of each, those that the peer may not have are kept. Puts and gets under way on it begin again, once the peer has given the rail up;
 // atomics of the driver fail with ErrUnknown. Long messages in mode Put or Get, which use one rail, go on over another, in
 // another mode if need be. Loss of the last rail ends the gate.
 //

@@ -389,6 +389,52 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 			}
 			return p.Send(1)
 		})
+		oneSidedAllocateNothing(t, s[0], g)
+	}
+}
+
+// oneSidedAllocateNothing is for operations that the driver does, and for those that messages do.
+func oneSidedAllocateNothing(t *testing.T, s *session.Session, g *session.Gate) {
+	t.Helper()
+	ctx := context.Background()
+	arena, err := driver.NewArena(1 << 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mem := range [][]byte{arena.Bytes(), make([]byte, 1<<16)} {
+		region, err := s.Register(mem, allAccess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := g.Import(region.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 20_000)
+		for _, op := range []struct {
+			name string
+			do   func() error
+		}{
+			{"a put", func() error { return g.Put(ctx, r, 8, buf) }},
+			{"a get", func() error { return g.Get(ctx, r, 8, buf) }},
+			{"an atomic", func() error { _, err := g.FetchAdd(ctx, r, 8, 1); return err }},
+			{"two puts with a fence between", func() error {
+				first, err := g.Iput(r, 0, buf)
+				if err != nil {
+					return err
+				}
+				g.Fence()
+				err = g.Put(ctx, r, 0, buf)
+				_, firstErr := first.Wait(ctx)
+				return errors.Join(err, firstErr)
+			}},
+		} {
+			steadyAllocatesNothing(t, fmt.Sprintf("%s over %s", op.name, g.Path()), func() {
+				if err := op.do(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
 	}
 }
 
@@ -443,7 +489,7 @@ func TestLongActiveMessagesAllocateTheirMemoryOnly(t *testing.T) {
 
 func allocatesNothing(t *testing.T, what string, g *session.Gate, dst []byte, send func() error) {
 	t.Helper()
-	trip := func() {
+	steadyAllocatesNothing(t, what, func() {
 		r, err := g.Irecv(1, dst)
 		if err == nil {
 			err = send()
@@ -454,7 +500,11 @@ func allocatesNothing(t *testing.T, what string, g *session.Gate, dst []byte, se
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+	})
+}
+
+func steadyAllocatesNothing(t *testing.T, what string, trip func()) {
+	t.Helper()
 	for range 200 {
 		trip()
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/rdv"
 )
@@ -108,4 +109,35 @@ func (s *Session) ProbeRail(k int) bool {
 		s.named(i)
 	}
 	return err == nil
+}
+
+// HoldRegistrations has the drivers say until release that a peer is inside of the region, whenever they are to let
+// go of the registrations that it has now.
+func (r *Region) HoldRegistrations() (release func()) {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	held := new(bool)
+	*held = true
+	for i, reg := range r.native {
+		if reg != nil {
+			r.native[i] = heldRegion{reg, held}
+		}
+	}
+	return func() {
+		r.s.mu.lock()
+		defer r.s.mu.unlock()
+		*held = false
+	}
+}
+
+type heldRegion struct {
+	driver.Region
+	held *bool // guarded by the lock
+}
+
+func (r heldRegion) Deregister() error {
+	if *r.held {
+		return driver.ErrBusy
+	}
+	return r.Region.Deregister()
 }

@@ -44,7 +44,7 @@ type Gate struct {
 	postponed  []postponed
 	giveUp     func() // ends the attempt to connect
 	abandoned  bool   // by giveUp
-	peerEra    uint8
+	peerEra    uint32
 	dials      uint64 // connections that were begun here
 	dialed     uint64 // and by the peer, as of the last one that stood
 	why        []Choice
@@ -59,11 +59,12 @@ type Gate struct {
 	leaveNext  bool        // and again, for the connection after this one
 	byeSent    bool
 	byeSeen    bool
-	ops        int // one-sided operations under way
-	fenced     bool
-	lingering  int  // links of connections before, which drivers have not let go of
-	dialLater  bool // when they have
-	live       int  // long messages, acknowledgements and operations under way
+	lingering  int    // links of connections before, which drivers have not let go of
+	dialLater  bool   // when they have
+	ops        int    // one-sided operations under way
+	fences     []int  // of them, how many begin before each fence that is waited for, and after the last
+	fence      uint64 // the number of the first of those
+	live       int    // long messages, acknowledgements and operations under way
 }
 
 // link is one rail of a gate.
@@ -267,7 +268,7 @@ func (g *Gate) drop(err error) {
 	})
 	s.dropOps(g, err)
 	s.dropKept(g)
-	g.live = 0
+	g.live = g.held()
 	for _, l := range links {
 		s.bury(l)
 	}

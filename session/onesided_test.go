@@ -2,8 +2,10 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -183,6 +185,114 @@ func TestFenceOrders(t *testing.T) {
 				t.Fatalf("round %d: %v, %v", i, got, err)
 			}
 		}
+	}
+}
+
+// Each of several fences holds, whatever of what came before them is done when it is called: what begins after the last
+// one has the effect of all before.
+func TestEachFenceOrders(t *testing.T) {
+	s := joinAll(t, 2, func(rank int, c *session.Config) {
+		c.Emulate = true // many messages an operation, that this test moves on
+		if rank == 0 {
+			c.Progress = session.Explicit
+		}
+	})
+	ctx := deadline(t)
+	const n = 1 << 20
+	region, err := s[1].Register(make([]byte, n), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	r, err := g.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*session.Request
+	begin := func(q *session.Request, err error) *session.Request {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, q)
+		return q
+	}
+	for round := range 3 {
+		value := byte(round + 1)
+		first := begin(g.Iput(r, 0, make([]byte, 200_000)))
+		g.Fence()
+		begin(g.Iput(r, 0, bytes.Repeat([]byte{value}, n)))
+		g.Fence() // while the fence before it is waited for
+		early := make([]byte, 1)
+		begin(g.Iget(r, n-1, early))
+		g.Fence()
+		if _, err := first.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		all = slices.DeleteFunc(all, func(q *session.Request) bool { return q == first })
+		s[0].Progress() // the second begins, the others wait
+		late := make([]byte, 1)
+		begin(g.Iget(r, n-1, late))
+		for _, q := range all {
+			if _, err := q.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = all[:0]
+		if early[0] != value || late[0] != value {
+			t.Fatalf("round %d: gets after the second and the third fence read %d and %d", round, early[0], late[0])
+		}
+	}
+}
+
+// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile and
+// that came to nothing: because the peer did not answer, or a driver did not let go.
+func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprintf("held by a driver %v", held), func(t *testing.T) {
+			s := joinAll(t, 2, func(rank int, c *session.Config) {
+				if rank == 0 {
+					c.Progress = session.Explicit // answers nothing
+				}
+			})
+			ctx := deadline(t)
+			arena, err := driver.NewArena(1 << 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			region, err := s[1].Register(arena.Bytes(), allAccess)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := func() {}
+			if held { // no gate is in the way
+				release = region.HoldRegistrations()
+			} else if err := s[0].Gate(1).ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			} else if err := s[1].Gate(0).ConnectWait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			over, cancel := context.WithCancel(ctx)
+			cancel()
+			for range 2 {
+				if err := s[1].Quiesce(over); !errors.Is(err, context.Canceled) {
+					t.Fatalf("quiesce: %v, want that it is given up", err)
+				}
+			}
+			if held {
+				for range 2 {
+					if err := region.Deregister(); !errors.Is(err, session.ErrBusy) {
+						t.Fatalf("deregister while a driver holds the memory: %v, want busy", err)
+					}
+				}
+			}
+			release()
+			if err := region.Deregister(); err != nil {
+				t.Fatal(err)
+			}
+			if err := arena.Close(); err != nil {
+				t.Errorf("after it the arena still is in use: %v", err)
+			}
+		})
 	}
 }
 

@@ -42,7 +42,7 @@ type Op struct {
 	buf     []byte
 	atomic  Atomic
 	posted  bool
-	fenced  bool
+	fence   uint64 // how many fences of the gate are before it
 	id      uint64 // by messages
 	next    int    // bytes asked for
 	done    int    // bytes answered
@@ -50,6 +50,24 @@ type Op struct {
 	err     error
 	started bool
 	orphans int // messages with its memory that drivers of dead links have
+	again   bool // over another rail than the one that it was begun on
+	spare   *Op
+}
+
+func (s *Session) newOp() *Op {
+	o := s.spareOp
+	if o == nil {
+		return new(Op)
+	}
+	s.spareOp = o.spare
+	o.spare = nil
+	return o
+}
+
+// freeOp gives one back that no driver has. Whoever may have ended it sees by its gate that it is gone.
+func (s *Session) freeOp(o *Op) {
+	*o = Op{spare: s.spareOp}
+	s.spareOp = o
 }
 
 // Iput writes buf into the peer's region at off. Done means visible to the
@@ -57,7 +75,7 @@ type Op struct {
 // except by Fence. Errors: driver.ErrBounds, ErrAccess and ErrAlignment, found here
 // or by the request; driver.ErrRemoteKey.
 func (g *Gate) Iput(r *Remote, off int, buf []byte) (*Request, error) {
-	return g.operate(&Op{what: opPut, remote: r, off: off, buf: buf}, "put")
+	return g.operate("put", opPut, r, off, buf, Atomic{})
 }
 
 // Put is Iput, waited for.
@@ -68,7 +86,7 @@ func (g *Gate) Put(ctx context.Context, r *Remote, off int, buf []byte) error {
 
 // Iget reads the peer's region at off into buf.
 func (g *Gate) Iget(r *Remote, off int, buf []byte) (*Request, error) {
-	return g.operate(&Op{what: opGet, remote: r, off: off, buf: buf}, "get")
+	return g.operate("get", opGet, r, off, buf, Atomic{})
 }
 
 // Get is Iget, waited for.
@@ -79,7 +97,7 @@ func (g *Gate) Get(ctx context.Context, r *Remote, off int, buf []byte) error {
 
 // Iatomic applies an operation to the integer at off, a multiple of its size.
 func (g *Gate) Iatomic(r *Remote, off int, a Atomic) (*Request, error) {
-	return g.operate(&Op{what: opAtomic + uint8(a.Op), remote: r, off: off, atomic: a}, a.Op.String())
+	return g.operate(a.Op.String(), opAtomic+uint8(a.Op), r, off, nil, a)
 }
 
 // Atomic is Iatomic, waited for. It returns the value before, with Fetch.
@@ -109,11 +127,32 @@ func waitOp(ctx context.Context) func(*Request, error) (Status, error) {
 }
 
 // Fence orders: operations on this gate that begin after it take effect after
-// those before.
+// those before. It does not wait.
 func (g *Gate) Fence() {
 	g.s.mu.lock()
 	defer g.s.leave()
-	g.fenced = g.ops > 0
+	if n := len(g.fences); n > 0 && g.fences[n-1] > 0 {
+		g.fences = append(g.fences, 0)
+	}
+}
+
+// fenced counts an operation that begins: it waits until none is left before the fence before it.
+func (g *Gate) fenced(o *Op) {
+	if len(g.fences) == 0 {
+		g.fences = append(g.fences, 0)
+	}
+	last := len(g.fences) - 1
+	g.fences[last]++
+	o.fence = g.fence + uint64(last)
+}
+
+// unfenced counts down one that is over.
+func (g *Gate) unfenced(o *Op) {
+	g.fences[o.fence-g.fence]--
+	for len(g.fences) > 1 && g.fences[0] == 0 {
+		g.fences = g.fences[:copy(g.fences, g.fences[1:])]
+		g.fence++
+	}
 }
 
 // Flush blocks until all operations on this gate are done. Their requests still
@@ -148,15 +187,17 @@ func (o *Op) check() error {
 	return nil
 }
 
-func (g *Gate) operate(o *Op, name string) (*Request, error) {
+func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []byte, atomic Atomic) (*Request, error) {
 	s := g.s
-	o.g = g
 	s.mu.lock()
 	defer s.leave()
 	if err := g.ready(name); err != nil {
 		return nil, err
 	}
+	o := s.newOp()
+	o.g, o.what, o.remote, o.off, o.buf, o.atomic = g, what, remote, off, buf, atomic
 	if err := o.check(); err != nil {
+		s.freeOp(o)
 		return nil, g.fault(name, err)
 	}
 	r := s.request(name)
@@ -164,14 +205,12 @@ func (g *Gate) operate(o *Op, name string) (*Request, error) {
 	o.req = r
 	g.ops++
 	g.live++
-	o.fenced = g.fenced
+	g.fenced(o)
 	s.liveOps = append(s.liveOps, o)
 	if g.state == gateIdle {
 		g.connect()
 	}
-	if o.move(s) {
-		s.removeOp(o)
-	} else {
+	if !o.move(s) {
 		s.kickMover()
 	}
 	return r, nil
@@ -181,6 +220,7 @@ func (s *Session) removeOp(o *Op) {
 	for i := len(s.liveOps) - 1; i >= 0; i-- {
 		if s.liveOps[i] == o {
 			s.liveOps = append(s.liveOps[:i], s.liveOps[i+1:]...)
+			o.g.unfenced(o)
 			return
 		}
 	}
@@ -192,7 +232,6 @@ func (s *Session) moveOps() bool {
 	for i := 0; i < len(s.liveOps); i++ {
 		o := s.liveOps[i]
 		if o.move(s) {
-			s.removeOp(o)
 			moved = true
 			i--
 		}
@@ -200,22 +239,17 @@ func (s *Session) moveOps() bool {
 	return moved
 }
 
-// move takes the next step of an operation. True when it is over, and completed.
+// move takes the next step of an operation. True when it is over, and gone.
 func (o *Op) move(s *Session) bool {
 	g := o.g
-	if o.fenced {
-		for _, x := range s.liveOps {
-			if x == o {
-				break
-			}
-			if x.g == g {
-				return false // one before it is under way
-			}
-		}
-		o.fenced, g.fenced = false, false
+	if o.orphans > 0 {
+		return false
 	}
 	if !o.started {
-		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused {
+		if o.fence != g.fence {
+			return false // one from before the fence is under way
+		}
+		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused || o.again && !g.clear {
 			return false
 		}
 		o.started = true
@@ -238,7 +272,7 @@ func (o *Op) move(s *Session) bool {
 			return false
 		}
 		if err != nil && isGone(err) && g.others(o.l) {
-			return o.again(s, err) // nothing was done
+			return o.repeat(s, err) // nothing was done
 		}
 		if err != nil {
 			o.end(s, err)
@@ -251,18 +285,20 @@ func (o *Op) move(s *Session) bool {
 		return false
 	}
 	if err != nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
-		return o.again(s, err)
+		return o.repeat(s, err)
 	}
 	o.req.status.Value = o.d.Result
 	o.end(s, err)
 	return true
 }
 
-// again begins a put or get, which may be done twice, over another rail.
-func (o *Op) again(s *Session, err error) bool {
+// repeat has a put or get, which may be done twice, begin again over another rail: once the peer has said there (Resume)
+// that it has given this one up. What is still on its way here would else take effect later, over what is put after the
+// second time is done.
+func (o *Op) repeat(s *Session, err error) bool {
 	l := o.l
 	l.down(err)
-	o.l, o.posted, o.started = nil, false, false
+	o.l, o.posted, o.started, o.again = nil, false, false, true
 	if l.pieces--; l.dead {
 		s.bury(l)
 	}
@@ -291,9 +327,10 @@ func (o *Op) choose() {
 	}
 }
 
-// end completes an operation.
+// end completes an operation that no driver has, and gives it back.
 func (o *Op) end(s *Session, err error) {
-	g := o.g
+	s.removeOp(o)
+	g, r := o.g, o.req
 	g.ops--
 	if l := o.l; l != nil {
 		o.l = nil
@@ -307,8 +344,9 @@ func (o *Op) end(s *Session, err error) {
 	if err != nil && o.what >= opAtomic && isGone(err) {
 		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
+	s.freeOp(o)
 	g.ended()
-	s.complete(o.req, g.fault(o.req.op, err))
+	s.complete(r, g.fault(r.op, err))
 }
 
 // maxFlying is how many messages of one operation are unanswered at most.
@@ -332,7 +370,7 @@ func (o *Op) send(s *Session) bool {
 		if o.what == opPut {
 			h.Length = uint32(n)
 			if n > 0 {
-				pc.iov[1], pc.op = o.buf[o.next:o.next+n], o
+				pc.iov[1], pc.op = o.buf[o.next:o.next+n], o.id
 			}
 		}
 		h.Put(pc.buf)
@@ -343,7 +381,7 @@ func (o *Op) send(s *Session) bool {
 			o.done = -1 // asked for
 		}
 		g.tell(pc)
-		if o.req.done || g.state == gateBroken {
+		if o.g == nil { // with the gate
 			return false
 		}
 	}
@@ -441,7 +479,6 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	}
 	o.req.status.Value = out.Result
 	if o.flying == 0 && (o.err != nil || o.next == len(o.buf)) {
-		s.removeOp(o)
 		o.end(s, o.err)
 		return nil
 	}
@@ -457,10 +494,9 @@ func (s *Session) dropOps(g *Gate, err error) {
 		if o.g != g || o.l != nil && o.posted {
 			continue
 		}
-		s.removeOp(o)
-		i--
 		if o.orphans == 0 {
 			o.end(s, err)
+			i--
 		}
 	}
 }

@@ -16,7 +16,7 @@ type parcel struct {
 	req      *Request  // completes when the parcel has left; nil: nobody waits
 	out      *outgoing // of an RTS
 	frag     *outgoing // of a fragment
-	op       *Op       // of a put by messages, whose memory this is
+	op       uint64    // id of a put by messages, whose memory this is
 	sync     uint64    // id of a synchronous message
 	next     *parcel
 	room     [128]byte
@@ -162,7 +162,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.op, pc.sync, pc.urgent = nil, nil, nil, nil, 0, false
+	pc.req, pc.out, pc.frag, pc.op, pc.sync, pc.urgent = nil, nil, nil, 0, 0, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels

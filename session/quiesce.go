@@ -95,7 +95,7 @@ func (g *Gate) wanted() bool {
 		return true
 	}
 	for _, o := range g.s.liveOps {
-		if o.g == g {
+		if o.g == g && o.orphans == 0 {
 			return true
 		}
 	}

@@ -210,3 +210,68 @@ func receiveShorts(t *testing.T, s *session.Session, from, count int) {
 		}
 	}
 }
+
+// A put whose rail is lost is not done over another one before the peer has given that rail up: it might still come there
+// as well, when something newer is in its place.
+func TestPutIsRepeatedOnceThePeerHasGivenTheRailUp(t *testing.T) {
+	s := joinAll(t, 2, func(rank int, c *session.Config) {
+		twoRails(rank, c)
+		c.Progress = session.Explicit // the peer gives up nothing before this test lets it
+	})
+	ctx := deadline(t)
+	arena, err := driver.NewArena(1 << 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	region, err := s[1].Register(arena.Bytes(), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	r, err := g.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s[1].Gate(0).Send(ctx, 1, []byte{1}); err != nil { // and its hello: the rails' numbers are known
+			t.Error(err)
+		}
+	})
+	if _, err := g.Recv(ctx, 1, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := g.Put(ctx, r, 0, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := arena.Bytes()[0]; got != 1 {
+		t.Fatalf("the first put has put %d", got)
+	}
+	s[0].CloseRail(0)
+	put, err := g.Iput(r, 0, []byte{2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		s[0].Progress()
+	}
+	if got := arena.Bytes()[0]; got != 1 {
+		t.Errorf("it is repeated before the peer knows of the loss: %d", got)
+	}
+	var stop atomic.Bool
+	wg.Go(func() {
+		for !stop.Load() {
+			s[1].Progress()
+			runtime.Gosched()
+		}
+	})
+	if _, err := put.Wait(ctx); err != nil {
+		t.Error(err)
+	}
+	stop.Store(true)
+	wg.Wait()
+	if got := arena.Bytes()[0]; got != 2 {
+		t.Errorf("the repeated put has put %d", got)
+	}
+}

@@ -3,28 +3,31 @@ package session
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/bywash/bywash/driver"
 )
 
 // Region is memory that peers reach one-sided.
 type Region struct {
-	s      *Session
-	id     uint64
-	mem    []byte
-	access driver.Access
-	native []driver.Region // by rail; nil where the driver cannot
-	key    []byte
+	s       *Session
+	id      uint64
+	mem     []byte
+	access  driver.Access
+	native  []driver.Region // by rail; nil where the driver cannot
+	revoked []driver.Region // those that the drivers have not let go of: a peer was inside
+	key     []byte
 }
 
-// Key of a region: version u8, access u8, rails u8, era u8 (of the session: what its drivers said in
+// Key of a region: version u8, access u8, rails u8, 0 u8, era u32 (of the session: what its drivers said in
 // another one means nothing any more, and messages are the way), id u64, length u64,
 // then for each rail its number u8, its flags u8, length u16 and bytes of the
 // driver's key.
 const (
-	keyVersion   = 1
-	keyHeader    = 20
+	keyVersion   = 2
+	keyHeader    = 24
 	keyAtomics   = 1 << 0 // of a rail: the driver does atomics there
 	keyCoherent  = 1 << 1 // of a rail: and they are atomic with the CPU's
 	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
@@ -52,21 +55,25 @@ func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 	return r, nil
 }
 
-// enroll registers the memory with the drivers, unless the session is quiet, and makes the key.
+// enroll registers the memory with the drivers where it is not, unless the session is quiet, and makes the key.
 func (r *Region) enroll() {
 	s, mem, access := r.s, r.mem, r.access
 	le := binary.LittleEndian
-	r.native = r.native[:0]
-	r.key = append([]byte(nil), keyVersion, byte(access), 0, s.era)
+	if r.native == nil {
+		r.native = make([]driver.Region, len(s.nics))
+	}
+	r.key = append([]byte(nil), keyVersion, byte(access), 0, 0)
+	r.key = le.AppendUint32(r.key, s.era)
 	r.key = le.AppendUint64(r.key, r.id)
 	r.key = le.AppendUint64(r.key, uint64(len(mem)))
 	_, _, arena := driver.ArenaOf(mem)
-	for _, n := range s.nics {
-		var reg driver.Region
-		if n.reg != nil && !s.quiet {
-			reg, _ = n.reg.Register(mem, access) // else by messages
+	for i, n := range s.nics {
+		if r.native[i] == nil && n.reg != nil && !s.quiet {
+			if reg, err := n.reg.Register(mem, access); err == nil { // else by messages
+				r.native[i] = reg
+			}
 		}
-		r.native = append(r.native, reg)
+		reg := r.native[i]
 		if reg == nil {
 			continue
 		}
@@ -99,8 +106,8 @@ func (r *Region) Key() []byte {
 
 // Deregister revokes the key: what peers begin from then on fails with
 // driver.ErrRemoteKey. It never blocks: ErrBusy means that a peer is inside the
-// region at this moment, and that it has to be called again before the memory is
-// freed.
+// region at this moment, and any other error that a driver could not let go of the memory: either way it has to be
+// called again before the memory is freed.
 func (r *Region) Deregister() error {
 	s := r.s
 	s.mu.lock()
@@ -109,22 +116,33 @@ func (r *Region) Deregister() error {
 	return r.drop()
 }
 
+// drop takes the registrations away. Each that a driver does not let go of stays on the list of those until a later
+// call: its key is revoked, so that it is not one to go on with, but the memory is not free.
 func (r *Region) drop() error {
-	busy := false
 	for i, reg := range r.native {
-		if reg == nil {
-			continue
-		}
-		if reg.Deregister() == driver.ErrBusy {
-			busy = true
-		} else {
+		if reg != nil {
 			r.native[i] = nil
+			r.revoked = append(r.revoked, reg)
 		}
 	}
-	if busy {
+	var why error
+	r.revoked = slices.DeleteFunc(r.revoked, func(reg driver.Region) bool {
+		err := reg.Deregister()
+		if err == nil || errors.Is(err, ErrClosed) { // with its context
+			return true
+		}
+		if why == nil || errors.Is(err, ErrBusy) {
+			why = err
+		}
+		return false
+	})
+	switch {
+	case why == nil:
+		return nil
+	case errors.Is(why, ErrBusy):
 		return ErrBusy
 	}
-	return nil
+	return &Error{Peer: -1, Op: "deregister", Err: why}
 }
 
 // Remote is a region of the peer of a gate.
@@ -133,7 +151,7 @@ type Remote struct {
 	id     uint64
 	n      int
 	access driver.Access
-	era    uint8
+	era    uint32
 	rails  []remoteRail
 }
 
@@ -167,12 +185,12 @@ func (r *Remote) AtomicWithCPU() bool {
 // for bytes that are none.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
-	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion {
+	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
 		return nil, bad
 	}
 	le := binary.LittleEndian
-	r := &Remote{g: g, access: driver.Access(key[1]), era: key[3], id: le.Uint64(key[4:])}
-	n := le.Uint64(key[12:])
+	r := &Remote{g: g, access: driver.Access(key[1]), era: le.Uint32(key[4:]), id: le.Uint64(key[8:])}
+	n := le.Uint64(key[16:])
 	if n == 0 || n > 1<<60 {
 		return nil, bad
 	}
