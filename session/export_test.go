@@ -141,3 +141,9 @@ func (r heldRegion) Deregister() error {
 	}
 	return r.Region.Deregister()
 }
+
+// Stop keeps everybody from making progress until goOn is called.
+func (s *Session) Stop() (goOn func()) {
+	s.mu.lock()
+	return s.leave
+}

@@ -248,6 +248,7 @@ func TestPutIsRepeatedOnceThePeerHasGivenTheRailUp(t *testing.T) {
 	if got := arena.Bytes()[0]; got != 1 {
 		t.Fatalf("the first put has put %d", got)
 	}
+	goOn := s[1].Stop() // also its background, which may not have seen that nobody sleeps any more
 	s[0].CloseRail(0)
 	put, err := g.Iput(r, 0, []byte{2})
 	if err != nil {
@@ -259,6 +260,7 @@ func TestPutIsRepeatedOnceThePeerHasGivenTheRailUp(t *testing.T) {
 	if got := arena.Bytes()[0]; got != 1 {
 		t.Errorf("it is repeated before the peer knows of the loss: %d", got)
 	}
+	goOn()
 	var stop atomic.Bool
 	wg.Go(func() {
 		for !stop.Load() {
