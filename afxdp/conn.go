@@ -260,6 +260,7 @@ func (i *conn) shut() {
 	if i.lc != nil {
 		i.lc.Close(n.now, false)
 		n.next = 0
+		n.due.Store(0)
 	}
 	i.api.drop()
 	n.unlock()

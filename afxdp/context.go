@@ -168,7 +168,8 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		c.nic.mustLock()
 		c.nic.clock()
 		i.lc, err = call(c.nic.now, r, inc, i.api.hello(), i)
-		c.nic.next = 0 // it begins now
+		c.nic.next = 0     // it begins now
+		c.nic.due.Store(0) // else a keeper that finds no frames sleeps, and looks at the clock only in one round of clockPolls
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)

@@ -137,6 +137,9 @@ func (i *instance) fail(err error) {
 	if was == connecting || was == up {
 		i.state, i.err = gone, err
 	}
+	if was == up && err == driver.ErrBroken {
+		i.c.n.broken.Add(1) // before anybody sees that it is
+	}
 	i.work.Broadcast()
 	i.mu.Unlock()
 	if was == connecting {
@@ -157,7 +160,6 @@ func (i *instance) fail(err error) {
 		i.w.Close()
 	}
 	if err == driver.ErrBroken {
-		i.c.n.broken.Add(1)
 		i.spread()
 	}
 	i.ring()
