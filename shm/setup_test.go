@@ -147,6 +147,38 @@ func TestBadDirectories(t *testing.T) {
 }
 
 // The directory of one's own is not shared with, or given by, others.
+// In another container the directory may be missing: whoever dials learns that, and not that the peer has died.
+func TestMissingDirectoryIsNamed(t *testing.T) {
+	for range 8 { // either side would dial
+		away := filepath.Join(t.TempDir(), "away")
+		if err := os.Mkdir(away, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		a := openWith(t, driver.Small, map[string]string{"dir": t.TempDir()}, driver.Attributes{})
+		b := openWith(t, driver.Small, map[string]string{"dir": away}, driver.Attributes{})
+		if err := os.Rename(away, away+"2"); err != nil {
+			t.Fatal(err)
+		}
+		x, err := a.Connect(b.URL())
+		if err == nil {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			err = x.ConnectWait(ctx) // a is who dials, or waits for ever
+			cancel()
+		}
+		if err := os.Rename(away+"2", away); err != nil {
+			t.Fatal(err)
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			continue
+		}
+		if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), away) {
+			t.Fatalf("got %v", err)
+		}
+		return
+	}
+	t.Error("in 8 pairs, the same side would always dial")
+}
+
 func TestDefaultDirectoryMustBeOurs(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

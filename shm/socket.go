@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -206,6 +207,8 @@ func dialSocket(path string, given func() bool) (*net.UnixConn, error) {
 			return s, nil
 		case errors.Is(err, unix.EAGAIN) && !given():
 			pause()
+		case errors.Is(err, unix.ENOENT) && missing(filepath.Dir(path)):
+			return nil, fmt.Errorf("%w: the directory of the peer's socket, %s, is not here: containers have to share it, or use another driver", driver.ErrBroken, filepath.Dir(path))
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
 			return nil, fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
@@ -216,6 +219,11 @@ func dialSocket(path string, given func() bool) (*net.UnixConn, error) {
 			return nil, fmt.Errorf("%w: %w", driver.ErrBroken, err)
 		}
 	}
+}
+
+func missing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // pause is the step of loops that wait for something nobody announces.
