@@ -180,14 +180,15 @@ func (l *link) greet(h *header.Header, b []byte) error {
 		return fmt.Errorf("%w: the peer's session speaks version %d, this one %d: use the same release everywhere", ErrVersion, h.Extra, header.Version)
 	}
 	var hello header.Greeting
-	if err := hello.Parse(h.Body(b)); err != nil {
+	_, data := h.Data(b)
+	if err := hello.Parse(h.Body(b), data); err != nil {
 		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
 	if g := l.g; g.rank >= 0 && (int(hello.Rank) != g.rank || int(hello.Size) != g.s.size) {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
 	l.greeted = true
-	l.g.dialed, l.g.peerEra = h.Tag, h.Flags
+	l.g.dialed, l.g.peerEra = h.Tag, hello.Era
 	return nil
 }
 

@@ -111,3 +111,10 @@ func (r heldRegion) Deregister() error {
 	}
 	return r.Region.Deregister()
 }
+
+// Current tells whether what the key says of drivers is taken to hold on the connection that stands.
+func (r *Remote) Current() bool {
+	r.g.s.mu.lock()
+	defer r.g.s.mu.unlock()
+	return r.era == r.g.peerEra
+}

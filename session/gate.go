@@ -44,7 +44,7 @@ type Gate struct {
 	postponed  []postponed
 	giveUp     func() // ends the attempt to connect
 	abandoned  bool   // by giveUp
-	peerEra    uint8
+	peerEra    uint32
 	dials      uint64 // connections that were begun here
 	dialed     uint64 // and by the peer, as of the last one that stood
 	why        []Choice

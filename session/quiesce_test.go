@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 )
 
@@ -170,6 +171,41 @@ func TestWhatWaitsOutlastsThePause(t *testing.T) {
 	for i, r := range sends {
 		if _, err := r.Wait(ctx); err != nil {
 			t.Errorf("send %d: %v", i, err)
+		}
+	}
+}
+
+// A key from before any number of pauses is one that messages serve, never one that is taken for a new one.
+func TestKeysOutlastManyPauses(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	arena, err := driver.NewArena(1 << 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	region, err := s[1].Register(arena.Bytes(), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	r, err := g.Import(region.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range 1<<8 + 1 { // beyond what fits a byte
+		if k%128 == 0 || k > 1<<8-2 { // the other pauses are those of a session without connections
+			if err := g.Put(ctx, r, 8, []byte{byte(k)}); err != nil || arena.Bytes()[8] != byte(k) {
+				t.Fatalf("a put after %d pauses: %v; there is %d", k, err, arena.Bytes()[8])
+			}
+			if now := r.Current(); now != (k == 0) {
+				t.Errorf("after %d pauses the key is taken for one of now: %v", k, now)
+			}
+		}
+		if err := s[1].Quiesce(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := s[1].Resume(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

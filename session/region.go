@@ -21,13 +21,13 @@ type Region struct {
 	key     []byte
 }
 
-// Key of a region: version u8, access u8, rails u8, era u8 (of the session: what its drivers said in
+// Key of a region: version u8, access u8, rails u8, 0 u8, era u32 (of the session: what its drivers said in
 // another one means nothing any more, and messages are the way), id u64, length u64,
 // then for each rail its number u8, its flags u8, length u16 and bytes of the
 // driver's key.
 const (
-	keyVersion   = 1
-	keyHeader    = 20
+	keyVersion   = 2
+	keyHeader    = 24
 	keyAtomics   = 1 << 0 // of a rail: the driver does atomics there
 	keyCoherent  = 1 << 1 // of a rail: and they are atomic with the CPU's
 	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
@@ -62,7 +62,8 @@ func (r *Region) enroll() {
 	if r.native == nil {
 		r.native = make([]driver.Region, len(s.nics))
 	}
-	r.key = append([]byte(nil), keyVersion, byte(access), 0, s.era)
+	r.key = append([]byte(nil), keyVersion, byte(access), 0, 0)
+	r.key = le.AppendUint32(r.key, s.era)
 	r.key = le.AppendUint64(r.key, r.id)
 	r.key = le.AppendUint64(r.key, uint64(len(mem)))
 	_, _, arena := driver.ArenaOf(mem)
@@ -150,7 +151,7 @@ type Remote struct {
 	id     uint64
 	n      int
 	access driver.Access
-	era    uint8
+	era    uint32
 	rails  []remoteRail
 }
 
@@ -184,12 +185,12 @@ func (r *Remote) AtomicWithCPU() bool {
 // for bytes that are none.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
-	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion {
+	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {
 		return nil, bad
 	}
 	le := binary.LittleEndian
-	r := &Remote{g: g, access: driver.Access(key[1]), era: key[3], id: le.Uint64(key[4:])}
-	n := le.Uint64(key[12:])
+	r := &Remote{g: g, access: driver.Access(key[1]), era: le.Uint32(key[4:]), id: le.Uint64(key[8:])}
+	n := le.Uint64(key[16:])
 	if n == 0 || n > 1<<60 {
 		return nil, bad
 	}

@@ -41,7 +41,7 @@ type Session struct {
 	mu           lock
 	closed       bool
 	quiet        bool    // Quiesce was called
-	era          uint8   // how often Resume was; counts around
+	era          uint32  // how often Resume was
 	closing      bool    // Close was called: nobody who knocks is answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones
 	links        map[driver.Instance]*link

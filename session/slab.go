@@ -23,7 +23,9 @@ func (s *slab[T]) add(v T) uint64 {
 		s.items = append(s.items, slabItem[T]{})
 	}
 	it := &s.items[i]
-	it.gen++
+	if it.gen++; it.gen == 0 {
+		it.gen = 1 // 0 is the number of nothing
+	}
 	it.v, it.used = v, true
 	return uint64(it.gen)<<32 | uint64(i)
 }

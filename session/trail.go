@@ -99,8 +99,8 @@ func (g *Gate) passOn(l *link) {
 func (g *Gate) hail() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.hailed {
-		pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials, Flags: s.era}, nil)
-		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation}
+		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era}
+		pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, hello.Data())
 		hello.Put(body)
 		if !l.note(pc) {
 			return moved

@@ -2,14 +2,18 @@ package header
 
 import "fmt"
 
-// Greeting is the body of Hello. The version stands in the header's extra field,
-// so that its place never changes.
+// Greeting is the body of Hello, and its data. The version stands in the header's extra field,
+// so that its place never changes; nor does the size of the body, so that a Hello of any version can be parsed.
 type Greeting struct {
 	Rank, Size  uint32
 	Incarnation uint64 // of the session
+	Era         uint32 // the data: how often it has resumed
 }
 
 const helloSize = 16
+
+// Data is what follows the body.
+func (g *Greeting) Data() []byte { return le.AppendUint32(nil, g.Era) }
 
 // Put writes g to the body b.
 func (g *Greeting) Put(b []byte) {
@@ -18,12 +22,12 @@ func (g *Greeting) Put(b []byte) {
 	le.PutUint64(b[8:], g.Incarnation)
 }
 
-// Parse reads a body.
-func (g *Greeting) Parse(b []byte) error {
-	if len(b) != helloSize {
+// Parse reads a body and its data.
+func (g *Greeting) Parse(b, data []byte) error {
+	if len(b) != helloSize || len(data) != 4 {
 		return fmt.Errorf("%w: hello", ErrMalformed)
 	}
-	g.Rank, g.Size, g.Incarnation = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:])
+	g.Rank, g.Size, g.Incarnation, g.Era = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(data)
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 )
 
 // Version of these layouts; peers say it in Hello.
-const Version = 3
+const Version = 4
 
 // Size of what all messages begin with, in bytes.
 const Size = 16

@@ -18,8 +18,8 @@ var golden = []struct {
 	data string
 	want string
 }{
-	{"hello", header.Header{Kind: header.Hello, Extra: header.Version}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788}, "",
-		"01000300000000000000000000000000" + "03000000080000008877665544332211"},
+	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 4, Tag: 9}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788, Era: 0x01020304},
+		"\x04\x03\x02\x01", "01000400040000000900000000000000" + "03000000080000008877665544332211" + "04030201"},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd",
 		"0200020003000000efcdab0000000000" + "6868646464"},
 	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk",
@@ -88,8 +88,23 @@ func FuzzParse(f *testing.F) {
 		if h.Kind != header.Hello && (len(extra) != int(h.Extra) || len(data) != int(h.Length)) {
 			t.Fatalf("%d and %d bytes, want %d and %d", len(extra), len(data), h.Extra, h.Length)
 		}
+		if h.Kind == header.Hello {
+			checkHello(t, h.Body(b), data)
+			return
+		}
 		checkBody(t, h.Kind, h.Body(b))
 	})
+}
+
+func checkHello(t *testing.T, b, data []byte) {
+	var g header.Greeting
+	if g.Parse(b, data) != nil {
+		return
+	}
+	again := make([]byte, len(b))
+	if g.Put(again); !bytes.Equal(again, b) || !bytes.Equal(g.Data(), data) {
+		t.Fatalf("hello: %x, %x was written back as %x, %x", b, data, again, g.Data())
+	}
 }
 
 func checkBody(t *testing.T, k header.Kind, b []byte) {
@@ -98,8 +113,6 @@ func checkBody(t *testing.T, k header.Kind, b []byte) {
 		Parse([]byte) error
 	}
 	switch k {
-	case header.Hello:
-		v = new(header.Greeting)
 	case header.RTS:
 		v = new(header.Request)
 	case header.RTR:
