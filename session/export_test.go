@@ -111,6 +111,34 @@ func (s *Session) ProbeRail(k int) bool {
 	return err == nil
 }
 
+// ForgeGets posts n requests for some bytes of a region of the peer, as many as there is room for, and takes no answers. It
+// tells how many.
+func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
+	s := g.s
+	s.mu.lock()
+	defer s.leave()
+	for posted < n && g.lead != nil {
+		pc := s.parcel(header.Size + header.BodySize(header.Op))
+		h := header.Header{Kind: header.Op}
+		h.Put(pc.buf)
+		op := header.Operation{ID: 1 << 40, Region: region.id, Length: uint32(length), What: opGet}
+		op.Put(pc.buf[header.Size:])
+		if _, taken := g.lead.post(pc); !taken {
+			s.recycle(pc)
+			break
+		}
+		posted++
+	}
+	return posted
+}
+
+// Waiting is how many messages to the peer wait for room.
+func (g *Gate) Waiting() int {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.backlog.n + g.later.n
+}
+
 // HoldRegistrations has the drivers say until release that a peer is inside of the region, whenever they are to let
 // go of the registrations that it has now.
 func (r *Region) HoldRegistrations() (release func()) {
@@ -146,4 +174,11 @@ func (r heldRegion) Deregister() error {
 func (s *Session) Stop() (goOn func()) {
 	s.mu.lock()
 	return s.leave
+}
+
+// Current tells whether what the key says of drivers is taken to hold on the connection that stands.
+func (r *Remote) Current() bool {
+	r.g.s.mu.lock()
+	defer r.g.s.mu.unlock()
+	return r.era == r.g.peerEra
 }

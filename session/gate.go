@@ -64,6 +64,8 @@ type Gate struct {
 	ops        int    // one-sided operations under way
 	fences     []int  // of them, how many begin before each fence that is waited for, and after the last
 	fence      uint64 // the number of the first of those
+	asked      int    // operations by message that the peer has not answered
+	answers    int    // to the peer's, that have not left
 	live       int    // long messages, acknowledgements and operations under way
 }
 
@@ -268,7 +270,7 @@ func (g *Gate) drop(err error) {
 	})
 	s.dropOps(g, err)
 	s.dropKept(g)
-	g.live = g.held()
+	g.live, g.asked, g.answers = g.held(), 0, 0
 	for _, l := range links {
 		s.bury(l)
 	}

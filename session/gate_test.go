@@ -23,6 +23,21 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// connectPair makes the connection between the first two, at both ends.
+func connectPair(t *testing.T, s []*session.Session) {
+	t.Helper()
+	ctx := deadline(t)
+	var wg sync.WaitGroup
+	for i := range 2 {
+		wg.Go(func() {
+			if err := s[i].Gate(1 - i).ConnectWait(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // What was sent before Disconnect arrives, also long messages that are being
 // received; the gate connects again by itself.
 func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {

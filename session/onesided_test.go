@@ -244,6 +244,69 @@ func TestEachFenceOrders(t *testing.T) {
 	}
 }
 
+// A peer that asks and takes no answers cannot have this process keep more of them than it says: its gate ends.
+func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+	connectPair(t, s)
+	region, err := s[0].Register(make([]byte, 1<<16), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim, hostile := s[0].Gate(1), s[1].Gate(0)
+	asked, most := 0, 0
+	eventually(t, "the gate ends", func() bool {
+		asked += hostile.ForgeGets(region, 500, 50)
+		s[0].Progress()
+		most = max(most, victim.Waiting())
+		return victim.Path() == "broken"
+	})
+	if most == 0 || most > 256 {
+		t.Errorf("of %d answers %d were kept, want some, and 256 at most", asked, most)
+	}
+	victim.Disconnect()
+}
+
+// Any number of operations may be under way by message at both ends at once: none asks for more than the other end
+// keeps answers of.
+func TestManyOperationsByMessageAreAnswered(t *testing.T) {
+	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = true })
+	ctx := deadline(t)
+	const n = 20_000
+	var remotes [2]*session.Remote
+	for i := range s {
+		region, err := s[i].Register(pattern(n, uint64(i)), allAccess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if remotes[1-i], err = s[1-i].Gate(i).Import(region.Key()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range s {
+		wg.Go(func() {
+			g := s[i].Gate(1 - i)
+			want := pattern(n, uint64(1-i))
+			var bufs [400][]byte
+			var requests [len(bufs)]*session.Request
+			for k := range bufs {
+				bufs[k] = make([]byte, n)
+				var err error
+				if requests[k], err = g.Iget(remotes[i], 0, bufs[k]); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			for k, r := range requests {
+				if _, err := r.Wait(ctx); err != nil || !bytes.Equal(bufs[k], want) {
+					t.Errorf("rank %d, get %d: %v, equal %v", i, k, err, bytes.Equal(bufs[k], want))
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile and
 // that came to nothing: because the peer did not answer, or a driver did not let go.
 func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {

@@ -349,8 +349,12 @@ func (o *Op) end(s *Session, err error) {
 	s.complete(r, g.fault(r.op, err))
 }
 
-// maxFlying is how many messages of one operation are unanswered at most.
-const maxFlying = 16
+// How many messages of one operation are unanswered at most, and how many of all those on a gate: so that a peer that
+// takes no answers cannot have this process keep more of them than that.
+const (
+	maxFlying = 16
+	maxAsked  = 256
+)
 
 // send asks the peer's CPU to do it. True when all is answered.
 func (o *Op) send(s *Session) bool {
@@ -359,7 +363,7 @@ func (o *Op) send(s *Session) bool {
 		o.id = s.ops.add(o)
 	}
 	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
-	for o.err == nil && o.flying < maxFlying && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
+	for o.err == nil && o.flying < maxFlying && g.asked < maxAsked && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
 		op := header.Operation{
 			ID: o.id, Region: o.remote.id, Offset: uint64(o.off + o.next), Length: uint32(n), What: o.what,
@@ -377,6 +381,7 @@ func (o *Op) send(s *Session) bool {
 		op.Put(pc.buf[header.Size:])
 		o.next += n
 		o.flying++
+		g.asked++
 		if n == 0 {
 			o.done = -1 // asked for
 		}
@@ -398,6 +403,9 @@ func (l *link) operation(body, data []byte) error {
 	if err := op.Parse(body); err != nil {
 		return err
 	}
+	if g.answers >= maxAsked {
+		return fmt.Errorf("%w: more than %d operations whose answers are not taken", header.ErrMalformed, maxAsked)
+	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)
 	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
 		return header.ErrMalformed
@@ -411,6 +419,7 @@ func (l *link) operation(body, data []byte) error {
 	}
 	pc, b := s.control(header.Header{Kind: header.Reply, Tag: op.ID}, answer)
 	out.Put(b)
+	pc.answer = true
 	g.tell(pc)
 	return nil
 }
@@ -464,6 +473,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		return nil
 	}
 	o.flying--
+	l.g.asked--
 	if int(out.Status) >= len(opErrors) || o.flying < 0 {
 		return header.ErrMalformed
 	}

@@ -23,6 +23,7 @@ type parcel struct {
 	big      []byte
 	prepared Prepared
 	urgent   bool // before those that wait and are not
+	answer   bool // to an operation of the peer: see Gate.answers
 }
 
 // copyMax is up to how many bytes of a message are copied behind the header, so that the
@@ -162,7 +163,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.op, pc.sync, pc.urgent = nil, nil, nil, 0, 0, false
+	pc.req, pc.out, pc.frag, pc.op, pc.sync, pc.urgent, pc.answer = nil, nil, nil, 0, 0, false, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -196,6 +197,9 @@ func (g *Gate) dispatch(pc *parcel) bool {
 	case g.state == gateBroken:
 		g.s.lost(pc, g.err)
 		return true
+	}
+	if pc.answer {
+		g.answers++
 	}
 	g.backlog.line(pc)
 	g.work()
@@ -334,10 +338,14 @@ func (g *Gate) push() (moved, more bool) {
 	}
 	for g.backlog.n > 0 && g.clear {
 		pc := g.backlog.pop()
+		answer := pc.answer
 		left, taken := g.lead.post(pc)
 		if !taken {
 			g.backlog.pushFront(pc)
 			break
+		}
+		if answer && g.answers > 0 { // 0: the gate has ended
+			g.answers--
 		}
 		moved = moved || left
 	}

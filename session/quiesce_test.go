@@ -175,6 +175,44 @@ func TestWhatWaitsOutlastsThePause(t *testing.T) {
 	}
 }
 
+// Operations by many messages that are under way when a session is quieted, at either end, are finished first.
+func TestOperationsByMessageEndBeforeThePause(t *testing.T) {
+	for who := range 2 {
+		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = true })
+		connectPair(t, s)
+		ctx := deadline(t)
+		const n = 2 << 20
+		region, err := s[1].Register(pattern(n, 1), allAccess)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := s[0].Gate(1)
+		r, err := g.Import(region.Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var gets [3]*session.Request
+		var bufs [3][]byte
+		for k := range gets {
+			bufs[k] = make([]byte, n)
+			if gets[k], err = g.Iget(r, 0, bufs[k]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s[who].Quiesce(ctx); err != nil {
+			t.Fatalf("rank %d: %v", who, err)
+		}
+		if err := s[who].Resume(); err != nil {
+			t.Fatal(err)
+		}
+		for k, q := range gets { // one that had not begun goes on after it
+			if _, err := q.Wait(ctx); err != nil || !bytes.Equal(bufs[k], region.Bytes()) {
+				t.Errorf("rank %d was quieted: get %d: %v, equal %v", who, k, err, bytes.Equal(bufs[k], region.Bytes()))
+			}
+		}
+	}
+}
+
 // A key from before any number of pauses is one that messages serve, never one that is taken for a new one.
 func TestKeysOutlastManyPauses(t *testing.T) {
 	s := joinAll(t, 2, nil)
@@ -196,6 +234,9 @@ func TestKeysOutlastManyPauses(t *testing.T) {
 		if k%128 == 0 || k > 1<<8-2 { // the other pauses are those of a session without connections
 			if err := g.Put(ctx, r, 8, []byte{byte(k)}); err != nil || arena.Bytes()[8] != byte(k) {
 				t.Fatalf("a put after %d pauses: %v; there is %d", k, err, arena.Bytes()[8])
+			}
+			if now := r.Current(); now != (k == 0) {
+				t.Errorf("after %d pauses the key is taken for one of now: %v", k, now)
 			}
 		}
 		if err := s[1].Quiesce(ctx); err != nil {

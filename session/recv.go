@@ -348,7 +348,7 @@ func (g *Gate) tell(pc *parcel) {
 	switch {
 	case g.pausing == paused: // the peer still wants to know
 		g.dispatch(pc)
-	case g.pausing == pausing && g.byeSent:
+	case g.pausing == pausing && g.byeSent && !pc.answer: // the peer waits for its answers before it says bye
 		g.later.push(pc)
 	case g.state != gateUp && g.state != gateClosing:
 		g.s.lost(pc, nil)
