@@ -49,7 +49,7 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
-	orphans int // messages with its memory that drivers of dead links have
+	orphans int  // messages with its memory that drivers of dead links have
 	again   bool // over another rail than the one that it was begun on
 	spare   *Op
 }
