@@ -29,6 +29,7 @@ type outgoing struct {
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
 	active    bool   // an active message
+	away      bool   // a driver has taken the RTS
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
@@ -110,7 +111,7 @@ func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
 	h.Put(pc.buf)
 	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
-	pc.out, pc.urgent = out, o.Urgent
+	pc.out, pc.id, pc.urgent = out, out.id, o.Urgent
 	return pc, r
 }
 

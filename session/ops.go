@@ -49,6 +49,9 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
+	sent    int // messages that a driver has taken
+	held    int // and has not given back
+	replies int
 }
 
 // Iput writes buf into the peer's region at off. Done means visible to the
@@ -319,6 +322,9 @@ func (o *Op) send(s *Session) bool {
 	if o.id == 0 {
 		o.id = s.ops.add(o)
 	}
+	if o.answered() {
+		return false // until the driver has given the memory back
+	}
 	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
 	for o.err == nil && o.flying < maxFlying && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
@@ -336,6 +342,7 @@ func (o *Op) send(s *Session) bool {
 		}
 		h.Put(pc.buf)
 		op.Put(pc.buf[header.Size:])
+		pc.id = o.id
 		o.next += n
 		o.flying++
 		if n == 0 {
@@ -424,6 +431,10 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		s.stats.Bad++
 		return nil
 	}
+	if o.replies == o.sent {
+		return errUnasked
+	}
+	o.replies++
 	o.flying--
 	if int(out.Status) >= len(opErrors) || o.flying < 0 {
 		return header.ErrMalformed
@@ -439,12 +450,12 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		o.done += copy(o.buf[o.done:], data)
 	}
 	o.req.status.Value = out.Result
-	if o.flying == 0 && (o.err != nil || o.next == len(o.buf)) {
+	if !o.answered() {
+		o.send(s)
+	} else if o.held == 0 {
 		s.removeOp(o)
 		o.end(s, o.err)
-		return nil
 	}
-	o.send(s)
 	return nil
 }
 

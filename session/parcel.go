@@ -17,6 +17,7 @@ type parcel struct {
 	out      *outgoing // of an RTS
 	frag     *outgoing // of a fragment
 	sync     uint64    // id of a synchronous message
+	id       uint64    // of the operation that it asks for; of an RTS: of out
 	next     *parcel
 	room     [128]byte
 	big      []byte
@@ -161,7 +162,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.sync, pc.urgent = nil, nil, nil, 0, false
+	pc.req, pc.out, pc.frag, pc.sync, pc.id, pc.urgent = nil, nil, nil, 0, 0, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -223,6 +224,9 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		if many {
 			l.g.relay.keep(l.g.s, pc)
 		}
+		if pc.sync|pc.id != 0 {
+			l.g.s.away(pc)
+		}
 		var done bool
 		if done, err = l.small.SendPoll(&pc.p); !done {
 			l.sending.push(pc)
@@ -270,6 +274,9 @@ func (s *Session) left(pc *parcel) {
 	if o := pc.frag; o != nil {
 		o.frags--
 		s.settleOut(o)
+	}
+	if pc.sync|pc.id != 0 {
+		s.returned(pc)
 	}
 	s.recycle(pc)
 }

@@ -240,13 +240,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	case header.Sync, header.RTS:
 		return l.arrive(h, b)
 	case header.Ack:
-		if r, ok := s.syncs.get(h.Tag); ok && r.g == g {
-			s.syncs.remove(h.Tag)
-			g.live--
-			s.complete(r, nil)
-		} else {
-			s.stats.Bad++
-		}
+		return l.checked(l.acked(h.Tag))
 	case header.RTR:
 		return l.checked(l.ready(h, body, data))
 	case header.Cookie:

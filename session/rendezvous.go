@@ -21,6 +21,9 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 		s.stats.Bad++ // late: the message was taken back, or has failed
 		return nil
 	}
+	if !o.away {
+		return errUnasked
+	}
 	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
 	mode := rdv.Mode(rtr.Mode)
 	if mode >= rdv.Modes || mode == rdv.Get || !contiguous(o.layout) && mode == rdv.Put {
@@ -158,6 +161,8 @@ func (l *link) done(h *header.Header, body []byte) error {
 			return nil
 		}
 		switch {
+		case !o.away:
+			return errUnasked
 		case !part.All:
 			return o.nextSection(l, part.Chunk)
 		case part.Status == statusDone:

@@ -26,6 +26,9 @@ type Request struct {
 	waiting bool // somebody sleeps on bell; guarded by the lock
 	bell    chan struct{}
 	sync    uint64 // id of a synchronous send
+	away    bool   // and a driver has taken its message
+	held    bool   // and has not given it back
+	acked   bool   // and the receiver has matched it
 	out     *outgoing
 	in      *incoming
 	then    func(Status, error)
@@ -60,6 +63,9 @@ func (s *Session) request(op string) *Request {
 // free gives a request back. The caller holds the lock.
 func (s *Session) free(r *Request) {
 	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
+	if r.sync != 0 {
+		r.away, r.held, r.acked = false, false, false
+	}
 	r.status, r.sync, r.waiting, r.active, r.parked = Status{}, 0, false, nil, false
 	r.next = s.requests
 	s.requests = r

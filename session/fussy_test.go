@@ -1,0 +1,122 @@
+package session_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/header"
+)
+
+// fuss is what the driver "fussy", which is shm otherwise, makes of one rank's sends.
+type fuss struct {
+	small func(kind header.Kind) error // refuses a packet of the small track; nil: none
+	large func() error                 // refuses one of the large track
+	hold  atomic.Bool                  // packets of the small track are not given back
+}
+
+// fusses are the ranks', while a test runs.
+var fusses [2]*fuss
+
+type fussyDriver struct{ driver.Driver }
+
+func (fussyDriver) Name() string { return "fussy" }
+
+func (d fussyDriver) Query(h driver.Hints) (driver.NIC, error) {
+	n, err := d.Driver.Query(h)
+	return fussyNIC{n}, err
+}
+
+type fussyNIC struct{ driver.NIC }
+
+func (n fussyNIC) Open(a driver.Attributes) (driver.Context, error) {
+	c, err := n.NIC.Open(a)
+	if err != nil {
+		return nil, err
+	}
+	return fussyContext{c.(driver.Knocker), c.(driver.Registrar), fusses[a.Rank]}, nil
+}
+
+type fussyContext struct {
+	driver.Knocker
+	r driver.Registrar
+	f *fuss
+}
+
+func (c fussyContext) Register(b []byte, a driver.Access) (driver.Region, error) {
+	return c.r.Register(b, a)
+}
+
+func (c fussyContext) Connect(url string) (driver.Instance, error) {
+	i, err := c.Knocker.Connect(url)
+	switch x := i.(type) {
+	case driver.BufferReceiver:
+		return &fussySmall{x, c.f}, err
+	case driver.Prefetcher:
+		return &fussyLarge{x, i.(driver.OneSided), c.f}, err
+	}
+	return i, err
+}
+
+type fussySmall struct {
+	driver.BufferReceiver
+	f *fuss
+}
+
+func (i *fussySmall) SendPost(p *driver.Packet) error {
+	if refuse := i.f.small; refuse != nil {
+		if err := refuse(header.Kind(p.IOV[0][0])); err != nil {
+			return err
+		}
+	}
+	return i.BufferReceiver.SendPost(p)
+}
+
+func (i *fussySmall) SendPoll(p *driver.Packet) (bool, error) {
+	if i.f.hold.Load() {
+		return false, nil
+	}
+	return i.BufferReceiver.SendPoll(p)
+}
+
+type fussyLarge struct {
+	driver.Prefetcher
+	driver.OneSided
+	f *fuss
+}
+
+func (i *fussyLarge) SendPost(p *driver.Packet) error {
+	if refuse := i.f.large; refuse != nil {
+		if err := refuse(); err != nil {
+			return err
+		}
+	}
+	return i.Prefetcher.SendPost(p)
+}
+
+var registerFussy = sync.OnceFunc(func() {
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		panic(err)
+	}
+	driver.Register(fussyDriver{d})
+})
+
+// fussyPair are two ranks over the driver, connected. What it refuses may be changed while nobody sends.
+func fussyPair(t *testing.T, rails []session.Rail, change func(*session.Config)) ([]*session.Session, *[2]*fuss) {
+	registerFussy()
+	fusses = [2]*fuss{{}, {}}
+	s := joinAll(t, 2, func(_ int, c *session.Config) {
+		if c.Rails = rails; rails == nil {
+			c.Rails = []session.Rail{{Driver: "fussy"}}
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	transfer(t, s[0], s[1], 10)
+	transfer(t, s[1], s[0], 10)
+	return s, &fusses
+}
