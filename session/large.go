@@ -411,7 +411,7 @@ func (s *Session) settleIn(in *incoming) {
 	in.spare, s.spareIn = s.spareIn, in
 	g.ended()
 	r.in = nil
-	if errors.Is(in.err, errWithdrawn) && r.active == nil {
+	if errors.Is(in.err, errWithdrawn) && r.active == nil && !r.probed {
 		s.repost(r)
 		return
 	}
@@ -428,7 +428,7 @@ func (s *Session) settleIn(in *incoming) {
 }
 
 var (
-	errWithdrawn = errors.New("the sender has taken the message back")
+	errWithdrawn = fmt.Errorf("%w: the sender has taken the message back", ErrCanceled)
 	errRefused   = fmt.Errorf("%w: the other end could not go on", ErrCanceled)
 )
 

@@ -19,6 +19,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was taken back, or has failed
+		g.tellFailed(rtr.ID)
 		return nil
 	}
 	if !o.away {
@@ -99,16 +100,16 @@ func (o *outgoing) lostChunk(l *link, err error) {
 	}
 	o.fail(err)
 	if !isGone(err) {
-		o.g.s.tellFailed(o)
+		o.g.tellFailed(o.peer)
 	}
 }
 
-// tellFailed tells the receiver that nothing more comes.
-func (s *Session) tellFailed(o *outgoing) {
-	p, body := s.control(header.Header{Kind: header.Done, Tag: o.peer}, nil)
+// tellFailed tells the receiver, by the number of its half, that nothing more comes.
+func (g *Gate) tellFailed(peer uint64) {
+	p, body := g.s.control(header.Header{Kind: header.Done, Tag: peer}, nil)
 	part := header.Part{Status: statusFailed, All: true}
 	part.Put(body)
-	o.g.tell(p)
+	g.tell(p)
 }
 
 // fragment takes a piece of a message in mode Null.
@@ -188,9 +189,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 		return nil
 	}
 	if part.Status != statusDone {
-		in.fail(errRefused)
-		s.cancelPieces(in)
-		s.settleIn(in)
+		in.over(errRefused)
 		return nil
 	}
 	for i, pc := range s.pieces {

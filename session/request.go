@@ -34,6 +34,7 @@ type Request struct {
 	then    func(Status, error)
 	active  *kept // of a long active message that arrives
 	parked  bool  // its message waits for the next connection
+	probed  bool  // it receives one message, and no other
 	next    *Request
 }
 
@@ -66,7 +67,7 @@ func (s *Session) free(r *Request) {
 	if r.sync != 0 {
 		r.away, r.held, r.acked = false, false, false
 	}
-	r.status, r.sync, r.waiting, r.active, r.parked = Status{}, 0, false, nil, false
+	r.status, r.sync, r.waiting, r.active, r.parked, r.probed = Status{}, 0, false, nil, false, false
 	r.next = s.requests
 	s.requests = r
 }
