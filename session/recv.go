@@ -233,7 +233,7 @@ func (l *link) handle(b []byte) bool {
 }
 
 func (l *link) handleOther(h *header.Header, b []byte) bool {
-	g, s := l.g, l.g.s
+	g := l.g
 	body := h.Body(b)
 	extra, data := h.Data(b)
 	switch h.Kind {
