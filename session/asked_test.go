@@ -60,7 +60,7 @@ func TestAnswersToWhatWasNotSentEndTheConnection(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f[0].small = func(header.Kind) error { return driver.ErrBusy }
+			f[0].refuse(driver.ErrBusy)
 			r, err := tt.begin(g, remote)
 			if err != nil || r == nil {
 				t.Fatal(r, err)

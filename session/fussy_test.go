@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,9 +13,9 @@ import (
 
 // fuss is what the driver "fussy", which is shm otherwise, makes of one rank's sends.
 type fuss struct {
-	small func(kind header.Kind) error // refuses a packet of the small track; nil: none
-	large func() error                 // refuses one of the large track
-	hold  atomic.Bool                  // packets of the small track are not given back
+	small atomic.Pointer[func(header.Kind) error] // refuses packets of the small track
+	large atomic.Pointer[func() error]            // and of the large one
+	hold  atomic.Bool                             // packets of the small track are not given back
 }
 
 // fusses are the ranks', while a test runs.
@@ -66,8 +67,8 @@ type fussySmall struct {
 }
 
 func (i *fussySmall) SendPost(p *driver.Packet) error {
-	if refuse := i.f.small; refuse != nil {
-		if err := refuse(header.Kind(p.IOV[0][0])); err != nil {
+	if refuse := i.f.small.Load(); refuse != nil {
+		if err := (*refuse)(header.Kind(p.IOV[0][0])); err != nil {
 			return err
 		}
 	}
@@ -88,8 +89,8 @@ type fussyLarge struct {
 }
 
 func (i *fussyLarge) SendPost(p *driver.Packet) error {
-	if refuse := i.f.large; refuse != nil {
-		if err := refuse(); err != nil {
+	if refuse := i.f.large.Load(); refuse != nil {
+		if err := (*refuse)(); err != nil {
 			return err
 		}
 	}
@@ -104,8 +105,20 @@ var registerFussy = sync.OnceFunc(func() {
 	driver.Register(fussyDriver{d})
 })
 
-// fussyPair are two ranks over the driver, connected. What it refuses may be changed while nobody sends.
-func fussyPair(t *testing.T, rails []session.Rail, change func(*session.Config)) ([]*session.Session, *[2]*fuss) {
+// refuse has packets of a kind be refused on the small track, or of all kinds.
+func (f *fuss) refuse(err error, kinds ...header.Kind) {
+	r := func(kind header.Kind) error {
+		if len(kinds) == 0 || slices.Contains(kinds, kind) {
+			return err
+		}
+		return nil
+	}
+	f.small.Store(&r)
+}
+
+// fussyPair are two ranks over the driver, connected.
+func fussyPair(t *testing.T, rails []session.Rail, change func(*session.Config)) ([]*session.Session, [2]*fuss) {
+	t.Helper()
 	registerFussy()
 	fusses = [2]*fuss{{}, {}}
 	s := joinAll(t, 2, func(_ int, c *session.Config) {
@@ -118,5 +131,5 @@ func fussyPair(t *testing.T, rails []session.Rail, change func(*session.Config))
 	})
 	transfer(t, s[0], s[1], 10)
 	transfer(t, s[1], s[0], 10)
-	return s, &fusses
+	return s, fusses
 }

@@ -53,7 +53,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 // begin posts a chunk at the sender, or has it wait for room.
 func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 	s := o.g.s
-	if e := o.early; e != nil && (mode != rdv.Cooperative || e.chunk.Len != c.Len || c.Off != 0) {
+	if e := o.early; e != nil && (mode != rdv.Cooperative || e.l != l || e.chunk.Len != c.Len || c.Off != 0) {
 		o.unfetch()
 	}
 	pc := o.early
@@ -87,7 +87,7 @@ func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 
 // lostChunk deals with a chunk that was not sent. Where the receiver may ask for it
 // again, because the rail is gone, or because it has itself taken the chunk back, that
-// is its decision; else the message has failed.
+// is its decision; else the message has failed, and it is told.
 func (o *outgoing) lostChunk(l *link, err error) {
 	if o.Confirmable() && o.err == nil {
 		if errors.Is(err, ErrCanceled) {
@@ -99,7 +99,7 @@ func (o *outgoing) lostChunk(l *link, err error) {
 		}
 	}
 	o.fail(err)
-	if !isGone(err) {
+	if !l.dead { // else the receiver has lost it, too
 		o.g.tellFailed(o.peer)
 	}
 }
