@@ -131,7 +131,7 @@ const (
 
 // Wait blocks until the request is done, and gives it back. It polls for a short
 // time, then sleeps. When ctx ends the request is cancelled and the error
-// is that of ctx; what cannot be cancelled any more (a message that has begun to leave,
+// is that of ctx; what cannot be cancelled any more (a message or an operation that has begun to leave,
 // or to arrive) is waited for, and its own outcome returned.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	r.s.mu.lock()
@@ -240,12 +240,44 @@ func (s *Session) cancel(r *Request) bool {
 		return s.withdraw(r.out)
 	}
 	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
-		if pc := q.remove(func(pc *parcel) bool { return pc.req == r }); pc != nil {
+		if pc := q.remove(func(pc *parcel) bool { return pc.req == r || pc.sync != 0 && pc.sync == r.sync }); pc != nil {
+			if pc.sync != 0 {
+				s.syncs.remove(pc.sync)
+				if q == &g.backlog { // for those behind the connection nobody waits yet
+					g.ended()
+				}
+			}
 			s.recycle(pc)
 			return true
 		}
 	}
+	for _, o := range s.liveOps {
+		if o.req == r {
+			return o.undo(s)
+		}
+	}
 	return false
+}
+
+// undo takes an operation back of which nothing has left; one that a driver has begun may have.
+func (o *Op) undo(s *Session) bool {
+	if o.sent > 0 || o.d.Remote != nil {
+		return false
+	}
+	g := o.g
+	if o.id != 0 {
+		for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+			own := func(pc *parcel) bool { return pc.id == o.id && pc.out == nil }
+			for pc := q.remove(own); pc != nil; pc = q.remove(own) {
+				s.recycle(pc)
+			}
+		}
+		s.ops.remove(o.id)
+	}
+	s.removeOp(o)
+	g.ops--
+	g.ended()
+	return true
 }
 
 // String is for dumps.
