@@ -15,6 +15,7 @@ import (
 type fuss struct {
 	small atomic.Pointer[func(header.Kind) error] // refuses packets of the small track
 	large atomic.Pointer[func() error]            // and of the large one
+	hears func([]byte)                            // is told the updates of sends on it
 	hold  atomic.Bool                             // packets of the small track are not given back
 }
 
@@ -95,6 +96,15 @@ func (i *fussyLarge) SendPost(p *driver.Packet) error {
 		}
 	}
 	return i.Prefetcher.SendPost(p)
+}
+
+func (i *fussyLarge) RecvRdvUpdate(*driver.Packet) ([]byte, error) { return nil, nil }
+
+func (i *fussyLarge) SendRdvUpdate(_ *driver.Packet, b []byte) error {
+	if i.f.hears != nil {
+		i.f.hears(b)
+	}
+	return nil
 }
 
 var registerFussy = sync.OnceFunc(func() {

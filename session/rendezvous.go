@@ -254,6 +254,10 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	return nil
 }
 
+// maxUpdates is how many cookies of a chunk there can be before it is posted here: a receiver's driver has not that much to say
+// of what has not begun.
+const maxUpdates = 16
+
 // cookie takes new rdv data, or a new key. Keys of mode Get name the sender's
 // half, as that does not know the receiver's.
 func (l *link) cookie(h *header.Header, body, data []byte) error {
@@ -279,6 +283,8 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 		up, ok := pc.l.large.(driver.RdvUpdater)
 		switch {
 		case !ok:
+			return rdv.ErrProtocol
+		case !pc.posted && len(pc.updates) == maxUpdates:
 			return rdv.ErrProtocol
 		case !pc.posted:
 			pc.updates = append(pc.updates, bytes.Clone(data))
