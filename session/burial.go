@@ -22,13 +22,14 @@ func (s *Session) orphan(l *link, pc *parcel, err error) {
 			s.complete(pc.req, err)
 			pc.req = nil
 		}
-	} else if o, ok := s.ops.get(pc.op); ok && o.g == l.g {
-		o.orphans++
 	} else if r, ok := s.syncs.get(pc.sync); ok && r.g == l.g { // it ends with the parcel
 		s.syncs.remove(pc.sync)
 		pc.req = r
 	}
-	pc.out, pc.sync = nil, 0
+	if pc.out != nil {
+		pc.out, pc.id = nil, 0
+	}
+	pc.sync = 0
 	l.end = err
 	l.sending.push(pc)
 }
@@ -139,11 +140,6 @@ func (s *Session) reclaimed(l *link, pc *parcel) {
 	if l.end == nil {
 		s.left(pc) // a copy is kept
 		return
-	}
-	if o, ok := s.ops.get(pc.op); ok && o.orphans > 0 {
-		if o.orphans--; o.orphans == 0 {
-			o.end(s, l.end)
-		}
 	}
 	s.lost(pc, l.end)
 }

@@ -42,8 +42,9 @@ type Gate struct {
 	pausing    pauseState
 	pauseHeard bool
 	postponed  []postponed
-	giveUp     func() // ends the attempt to connect
-	abandoned  bool   // by giveUp
+	probed     []*kept // long messages that Improbe has given, and nobody has received
+	giveUp     func()  // ends the attempt to connect
+	abandoned  bool    // by giveUp
 	peerEra    uint32
 	dials      uint64 // connections that were begun here
 	dialed     uint64 // and by the peer, as of the last one that stood

@@ -1,8 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"math/bits"
+	"slices"
 
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/match"
@@ -16,9 +18,8 @@ type kept struct {
 	h     header.Header
 	buf   []byte // the whole packet
 	class int
-	from  *int // the budget that its memory is of; nil: none
-	taken bool // by Improbe
-	gone  bool // a message by rendezvous whose sender is gone
+	from  *int  // the budget that its memory is of; nil: none
+	gone  error // why a message by rendezvous that was probed does not come any more
 	next  *kept
 	now   Active // of a long active message
 	call  func() // calls its handler
@@ -64,7 +65,7 @@ func (s *Session) freeKept(k *kept) {
 	}
 	k.buf = k.buf[:cap(k.buf)]
 	*k.from += len(k.buf)
-	k.g, k.taken, k.gone, k.now, k.from = nil, false, false, Active{}, nil
+	k.g, k.gone, k.now, k.from = nil, nil, Active{}, nil
 	if k.class == keptClasses {
 		k.buf = nil
 	}
@@ -128,9 +129,9 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 	extra, data := k.h.Data(k.buf)
 	g := k.g
 	switch {
-	case k.gone:
+	case k.gone != nil:
 		r.status.From, r.status.Tag = g, k.h.Tag
-		s.complete(r, g.fault("receive", ErrClosed))
+		s.complete(r, g.fault("receive", k.gone))
 	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
 	case k.h.Kind == header.RTS:
 		var req header.Request
@@ -160,6 +161,10 @@ func (s *Session) dropKept(g *Gate) {
 			s.freeKept(k)
 		}
 	})
+	for _, k := range g.probed {
+		k.gone = ErrClosed
+	}
+	g.probed = nil
 }
 
 // refuseKept is the same on the side that closes: the sender hears it by Bye.
@@ -168,16 +173,24 @@ func (s *Session) refuseKept(g *Gate) { s.dropKept(g) }
 // dropKeptRTS forgets one that its sender has withdrawn.
 func (s *Session) dropKeptRTS(g *Gate, id uint64) {
 	s.table.Each(g.index, func(a *match.Arrival) {
-		k := a.User.(*kept)
-		if k.h.Kind != header.RTS {
-			return
-		}
-		var req header.Request
-		if req.Parse(k.h.Body(k.buf)) == nil && req.ID == id {
+		if k := a.User.(*kept); k.requests(id) {
 			s.table.Take(a)
 			s.freeKept(k)
 		}
 	})
+	for i, k := range g.probed {
+		if k.requests(id) {
+			k.gone = errWithdrawn
+			g.probed = slices.Delete(g.probed, i, i+1)
+			return
+		}
+	}
+}
+
+// requests tells whether it is the RTS of that number.
+func (k *kept) requests(id uint64) bool {
+	var req header.Request
+	return k.h.Kind == header.RTS && req.Parse(k.h.Body(k.buf)) == nil && req.ID == id
 }
 
 // length is how long a kept message is.
@@ -237,7 +250,7 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 }
 
 // Message is one that was found by Improbe: nobody else can receive it. It has to
-// be received once.
+// be received once: until then its memory counts against the budget.
 type Message struct {
 	s  *Session
 	k  *kept
@@ -260,11 +273,14 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 	}
 	k := a.User.(*kept)
 	s.table.Take(a)
-	k.taken = true
+	if k.h.Kind == header.RTS {
+		k.g.probed = append(k.g.probed, k)
+	}
 	return &Message{s: s, k: k, st: k.status()}, true
 }
 
-// Irecv receives the message. A second call is ErrInvalid.
+// Irecv receives the message. A second call is ErrInvalid. A long message can end between Improbe and its reception. The
+// request says: ErrCanceled when its sender has taken it back, ErrClosed when the connection on which it came has ended.
 func (m *Message) Irecv(buf []byte) (*Request, error) {
 	s := m.s
 	s.mu.lock()
@@ -273,11 +289,14 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrInvalid}
 	}
 	r := s.request("receive")
-	r.buf = buf
+	r.buf, r.probed = buf, true
 	k := m.k
 	m.k = nil
+	if i := slices.Index(k.g.probed, k); i >= 0 {
+		k.g.probed = slices.Delete(k.g.probed, i, i+1)
+	}
 	if k.h.Kind == header.RTS && k.g.state != gateUp && k.g.pausing == notPaused {
-		k.gone = true
+		k.gone = cmp.Or(k.gone, ErrClosed)
 	}
 	s.receiveKept(r, k)
 	return r, nil

@@ -29,6 +29,7 @@ type outgoing struct {
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
 	active    bool   // an active message
+	away      bool   // a driver has taken the RTS
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
@@ -110,7 +111,7 @@ func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
 	h.Put(pc.buf)
 	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
-	pc.out, pc.urgent = out, o.Urgent
+	pc.out, pc.id, pc.urgent = out, out.id, o.Urgent
 	return pc, r
 }
 
@@ -142,6 +143,7 @@ func (o *outgoing) offer(l *link, pc *parcel) {
 	if o.keyLen > 0 { // offered before: the driver had no room
 		h.Extra -= uint16(o.keyLen)
 		pc.buf = pc.buf[:len(pc.buf)-o.keyLen]
+		o.keyLen = 0
 	}
 	h.Tag = header.Uint64(pc.buf[8:])
 	if o.region != nil {
@@ -187,6 +189,24 @@ func (o *outgoing) prefetch(l *link) {
 		return
 	}
 	o.early, pc.ahead = pc, true
+}
+
+// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. That is releasing while
+// the peer is in there.
+func (o *outgoing) letGo() {
+	o.unfetch()
+	r := o.region
+	if r == nil {
+		return
+	}
+	o.region = nil
+	if r.Deregister() == driver.ErrBusy { // the peer is, or has died, in there
+		s := o.g.s
+		o.releasing = true
+		pc := s.newPiece(nil)
+		pc.kind, pc.posted, pc.out, pc.region = pieceRelease, true, o, r
+		s.addPiece(pc)
+	}
 }
 
 // unfetch undoes it.
@@ -410,7 +430,7 @@ func (s *Session) settleIn(in *incoming) {
 	in.spare, s.spareIn = s.spareIn, in
 	g.ended()
 	r.in = nil
-	if errors.Is(in.err, errWithdrawn) && r.active == nil {
+	if errors.Is(in.err, errWithdrawn) && r.active == nil && !r.probed {
 		s.repost(r)
 		return
 	}
@@ -427,7 +447,7 @@ func (s *Session) settleIn(in *incoming) {
 }
 
 var (
-	errWithdrawn = errors.New("the sender has taken the message back")
+	errWithdrawn = fmt.Errorf("%w: the sender has taken the message back", ErrCanceled)
 	errRefused   = fmt.Errorf("%w: the other end could not go on", ErrCanceled)
 )
 
@@ -454,17 +474,9 @@ func (s *Session) settleOut(o *outgoing) {
 	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.outs.has(o.id) {
 		return
 	}
-	if r := o.region; r != nil {
-		o.region = nil
-		if r.Deregister() == driver.ErrBusy { // the peer is, or has died, in there
-			o.releasing = true
-			pc := s.newPiece(nil)
-			pc.kind, pc.posted, pc.out, pc.region = pieceRelease, true, o, r
-			s.addPiece(pc)
-			return
-		}
+	if o.letGo(); o.releasing {
+		return
 	}
-	o.unfetch()
 	s.outs.remove(o.id)
 	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
@@ -558,6 +570,7 @@ func (s *Session) refuseLong(g *Gate) {
 			}
 		}
 		if pc := g.backlog.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
+			o.letGo() // of what is this connection's
 			g.live--
 			g.later.push(pc)
 			return

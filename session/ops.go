@@ -49,7 +49,10 @@ type Op struct {
 	flying  int    // messages not answered
 	err     error
 	started bool
-	orphans int  // messages with its memory that drivers of dead links have
+	sent    int // messages that a driver has taken
+	held    int // and has not given back
+	replies int
+	dropped bool // the connection has ended; held is waited for
 	again   bool // over another rail than the one that it was begun on
 	spare   *Op
 }
@@ -242,7 +245,7 @@ func (s *Session) moveOps() bool {
 // move takes the next step of an operation. True when it is over, and gone.
 func (o *Op) move(s *Session) bool {
 	g := o.g
-	if o.orphans > 0 {
+	if o.dropped {
 		return false
 	}
 	if !o.started {
@@ -362,6 +365,9 @@ func (o *Op) send(s *Session) bool {
 	if o.id == 0 {
 		o.id = s.ops.add(o)
 	}
+	if o.answered() {
+		return false // until the driver has given the memory back
+	}
 	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
 	for o.err == nil && o.flying < maxFlying && g.asked < maxAsked && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
@@ -374,11 +380,12 @@ func (o *Op) send(s *Session) bool {
 		if o.what == opPut {
 			h.Length = uint32(n)
 			if n > 0 {
-				pc.iov[1], pc.op = o.buf[o.next:o.next+n], o.id
+				pc.iov[1] = o.buf[o.next : o.next+n]
 			}
 		}
 		h.Put(pc.buf)
 		op.Put(pc.buf[header.Size:])
+		pc.id = o.id
 		o.next += n
 		o.flying++
 		g.asked++
@@ -472,6 +479,10 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		s.stats.Bad++
 		return nil
 	}
+	if o.replies == o.sent {
+		return errUnasked
+	}
+	o.replies++
 	o.flying--
 	l.g.asked--
 	if int(out.Status) >= len(opErrors) || o.flying < 0 {
@@ -488,11 +499,11 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		o.done += copy(o.buf[o.done:], data)
 	}
 	o.req.status.Value = out.Result
-	if o.flying == 0 && (o.err != nil || o.next == len(o.buf)) {
+	if !o.answered() {
+		o.send(s)
+	} else if o.held == 0 {
 		o.end(s, o.err)
-		return nil
 	}
-	o.send(s)
 	return nil
 }
 
@@ -504,9 +515,11 @@ func (s *Session) dropOps(g *Gate, err error) {
 		if o.g != g || o.l != nil && o.posted {
 			continue
 		}
-		if o.orphans == 0 {
-			o.end(s, err)
-			i--
+		if o.held > 0 {
+			o.dropped, o.err = true, err
+			continue
 		}
+		o.end(s, err)
+		i--
 	}
 }

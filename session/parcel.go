@@ -16,13 +16,14 @@ type parcel struct {
 	req      *Request  // completes when the parcel has left; nil: nobody waits
 	out      *outgoing // of an RTS
 	frag     *outgoing // of a fragment
-	op       uint64    // id of a put by messages, whose memory this is
 	sync     uint64    // id of a synchronous message
+	id       uint64    // of the operation that it asks for; of an RTS: of out
 	next     *parcel
 	room     [128]byte
 	big      []byte
 	prepared Prepared
 	urgent   bool // before those that wait and are not
+	away     bool // counted in Op.held
 	answer   bool // to an operation of the peer: see Gate.answers
 }
 
@@ -163,7 +164,7 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.op, pc.sync, pc.urgent, pc.answer = nil, nil, nil, 0, 0, false, false
+	pc.req, pc.out, pc.frag, pc.sync, pc.id, pc.urgent, pc.answer, pc.away = nil, nil, nil, 0, 0, false, false, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -228,6 +229,9 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		if many {
 			l.g.relay.keep(l.g.s, pc)
 		}
+		if pc.sync|pc.id != 0 {
+			l.g.s.away(pc)
+		}
 		var done bool
 		if done, err = l.small.SendPoll(&pc.p); !done {
 			l.sending.push(pc)
@@ -238,34 +242,40 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 	if err == driver.ErrBusy {
 		return false, false
 	}
-	s := l.g.s
-	if err != nil && (!l.g.relay.many || !isGone(err)) {
-		s.lost(pc, l.g.fault("send", err))
+	if err != nil {
+		return l.refused(pc, err, posted)
+	}
+	l.g.s.left(pc)
+	return true, true
+}
+
+// refused deals with a parcel that a rail has not taken, or not sent. Unless the rail is broken it is only the message's
+// end, if somebody is told of that: else, as where the peer counts on a message, the rail is lost.
+func (l *link) refused(pc *parcel, err error, posted bool) (left, taken bool) {
+	g, s := l.g, l.g.s
+	many := g.relay.many && header.Kind(pc.buf[0]).Numbered()
+	switch {
+	case !isGone(err) && pc.owned() && !(many && posted):
+		s.lost(pc, g.fault("send", err))
+		return true, true
+	case !g.relay.many:
+		s.lost(pc, g.fault("send", err))
 		l.down(err)
 		return true, true
-	}
-	if err != nil && !many || err != nil && posted { // a copy is kept
+	case !many || posted: // a copy is kept
 		s.left(pc)
 		l.down(err)
 		return true, true
 	}
-	if err != nil {
-		return l.refused(pc, err)
+	if l.down(err); g.lead != nil {
+		return false, false
 	}
-	s.left(pc)
+	s.lost(pc, g.fault("send", err))
 	return true, true
 }
 
-// refused deals with a parcel that a broken rail has not taken.
-func (l *link) refused(pc *parcel, err error) (left, taken bool) {
-	g := l.g
-	l.down(err)
-	if g.lead != nil {
-		return false, false
-	}
-	g.s.lost(pc, g.fault("send", err))
-	return true, true
-}
+// owned tells whether somebody is told when a parcel is lost.
+func (pc *parcel) owned() bool { return pc.req != nil || pc.lasts() }
 
 // left ends a parcel that the driver has sent.
 func (s *Session) left(pc *parcel) {
@@ -275,6 +285,9 @@ func (s *Session) left(pc *parcel) {
 	if o := pc.frag; o != nil {
 		o.frags--
 		s.settleOut(o)
+	}
+	if pc.sync|pc.id != 0 {
+		s.returned(pc)
 	}
 	s.recycle(pc)
 }
@@ -288,7 +301,29 @@ func (s *Session) lost(pc *parcel, err error) {
 		o.frags--
 		s.settleOut(o)
 	}
+	if o, ok := s.outs.get(pc.id); ok && o == pc.out {
+		o.fail(cause(err))
+		s.settleOut(o)
+	}
+	if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+		s.syncs.remove(pc.sync)
+		r.g.ended()
+		s.complete(r, err)
+	}
+	if o, ok := s.ops.get(pc.id); ok && pc.out == nil && pc.away {
+		if o.held--; o.held == 0 && o.dropped {
+			o.end(s, o.err)
+		}
+	}
 	s.recycle(pc)
+}
+
+// cause is what an error of the session wraps.
+func cause(err error) error {
+	if e, ok := err.(*Error); ok {
+		return e.Err
+	}
+	return err
 }
 
 // work puts the gate on the list of those with something to send.
@@ -315,7 +350,9 @@ func (g *Gate) push() (moved, more bool) {
 			switch {
 			case err == nil || l.dead: // or a copy is kept
 				g.s.left(pc)
-			case g.relay.many && isGone(err):
+			case !isGone(err) && pc.owned() && !g.relay.many:
+				g.s.lost(pc, g.fault("send", err))
+			case g.relay.many:
 				g.s.left(pc)
 				l.down(err)
 			default:

@@ -95,7 +95,7 @@ func (g *Gate) wanted() bool {
 		return true
 	}
 	for _, o := range g.s.liveOps {
-		if o.g == g && o.orphans == 0 {
+		if o.g == g && !o.dropped {
 			return true
 		}
 	}
@@ -228,8 +228,8 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 		var req header.Request
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
 			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
-			if p.r.active != nil {
-				g.s.complete(p.r, errWithdrawn)
+			if p.r.active != nil || p.r.probed {
+				g.s.complete(p.r, g.fault("receive", errWithdrawn))
 				return
 			}
 			g.s.repost(p.r)

@@ -233,20 +233,14 @@ func (l *link) handle(b []byte) bool {
 }
 
 func (l *link) handleOther(h *header.Header, b []byte) bool {
-	g, s := l.g, l.g.s
+	g := l.g
 	body := h.Body(b)
 	extra, data := h.Data(b)
 	switch h.Kind {
 	case header.Sync, header.RTS:
 		return l.arrive(h, b)
 	case header.Ack:
-		if r, ok := s.syncs.get(h.Tag); ok && r.g == g {
-			s.syncs.remove(h.Tag)
-			g.live--
-			s.complete(r, nil)
-		} else {
-			s.stats.Bad++
-		}
+		return l.checked(l.acked(h.Tag))
 	case header.RTR:
 		return l.checked(l.ready(h, body, data))
 	case header.Cookie:

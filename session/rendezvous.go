@@ -19,7 +19,11 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was taken back, or has failed
+		g.tellFailed(rtr.ID)
 		return nil
+	}
+	if !o.away {
+		return errUnasked
 	}
 	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
 	mode := rdv.Mode(rtr.Mode)
@@ -49,7 +53,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 // begin posts a chunk at the sender, or has it wait for room.
 func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 	s := o.g.s
-	if e := o.early; e != nil && (mode != rdv.Cooperative || e.chunk.Len != c.Len || c.Off != 0) {
+	if e := o.early; e != nil && (mode != rdv.Cooperative || e.l != l || e.chunk.Len != c.Len || c.Off != 0) {
 		o.unfetch()
 	}
 	pc := o.early
@@ -83,7 +87,7 @@ func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 
 // lostChunk deals with a chunk that was not sent. Where the receiver may ask for it
 // again, because the rail is gone, or because it has itself taken the chunk back, that
-// is its decision; else the message has failed.
+// is its decision; else the message has failed, and it is told.
 func (o *outgoing) lostChunk(l *link, err error) {
 	if o.Confirmable() && o.err == nil {
 		if errors.Is(err, ErrCanceled) {
@@ -95,17 +99,17 @@ func (o *outgoing) lostChunk(l *link, err error) {
 		}
 	}
 	o.fail(err)
-	if !isGone(err) {
-		o.g.s.tellFailed(o)
+	if !l.dead { // else the receiver has lost it, too
+		o.g.tellFailed(o.peer)
 	}
 }
 
-// tellFailed tells the receiver that nothing more comes.
-func (s *Session) tellFailed(o *outgoing) {
-	p, body := s.control(header.Header{Kind: header.Done, Tag: o.peer}, nil)
+// tellFailed tells the receiver, by the number of its half, that nothing more comes.
+func (g *Gate) tellFailed(peer uint64) {
+	p, body := g.s.control(header.Header{Kind: header.Done, Tag: peer}, nil)
 	part := header.Part{Status: statusFailed, All: true}
 	part.Put(body)
-	o.g.tell(p)
+	g.tell(p)
 }
 
 // fragment takes a piece of a message in mode Null.
@@ -158,6 +162,8 @@ func (l *link) done(h *header.Header, body []byte) error {
 			return nil
 		}
 		switch {
+		case !o.away:
+			return errUnasked
 		case !part.All:
 			return o.nextSection(l, part.Chunk)
 		case part.Status == statusDone:
@@ -183,9 +189,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 		return nil
 	}
 	if part.Status != statusDone {
-		in.fail(errRefused)
-		s.cancelPieces(in)
-		s.settleIn(in)
+		in.over(errRefused)
 		return nil
 	}
 	for i, pc := range s.pieces {
@@ -250,6 +254,10 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	return nil
 }
 
+// maxUpdates is how many cookies of a chunk there can be before it is posted here: a receiver's driver has not that much to say
+// of what has not begun.
+const maxUpdates = 16
+
 // cookie takes new rdv data, or a new key. Keys of mode Get name the sender's
 // half, as that does not know the receiver's.
 func (l *link) cookie(h *header.Header, body, data []byte) error {
@@ -275,6 +283,8 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 		up, ok := pc.l.large.(driver.RdvUpdater)
 		switch {
 		case !ok:
+			return rdv.ErrProtocol
+		case !pc.posted && len(pc.updates) == maxUpdates:
 			return rdv.ErrProtocol
 		case !pc.posted:
 			pc.updates = append(pc.updates, bytes.Clone(data))

@@ -26,11 +26,15 @@ type Request struct {
 	waiting bool // somebody sleeps on bell; guarded by the lock
 	bell    chan struct{}
 	sync    uint64 // id of a synchronous send
+	away    bool   // and a driver has taken its message
+	held    bool   // and has not given it back
+	acked   bool   // and the receiver has matched it
 	out     *outgoing
 	in      *incoming
 	then    func(Status, error)
 	active  *kept // of a long active message that arrives
 	parked  bool  // its message waits for the next connection
+	probed  bool  // it receives one message, and no other
 	next    *Request
 }
 
@@ -60,7 +64,10 @@ func (s *Session) request(op string) *Request {
 // free gives a request back. The caller holds the lock.
 func (s *Session) free(r *Request) {
 	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
-	r.status, r.sync, r.waiting, r.active, r.parked = Status{}, 0, false, nil, false
+	if r.sync != 0 {
+		r.away, r.held, r.acked = false, false, false
+	}
+	r.status, r.sync, r.waiting, r.active, r.parked, r.probed = Status{}, 0, false, nil, false, false
 	r.next = s.requests
 	s.requests = r
 }
@@ -124,7 +131,7 @@ const (
 
 // Wait blocks until the request is done, and gives it back. It polls for a short
 // time, then sleeps. When ctx ends the request is cancelled and the error
-// is that of ctx; what cannot be cancelled any more (a message that has begun to leave,
+// is that of ctx; what cannot be cancelled any more (a message or an operation that has begun to leave,
 // or to arrive) is waited for, and its own outcome returned.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	r.s.mu.lock()
@@ -233,12 +240,46 @@ func (s *Session) cancel(r *Request) bool {
 		return s.withdraw(r.out)
 	}
 	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
-		if pc := q.remove(func(pc *parcel) bool { return pc.req == r }); pc != nil {
+		if pc := q.remove(func(pc *parcel) bool { return pc.req == r || pc.sync != 0 && pc.sync == r.sync }); pc != nil {
+			if pc.sync != 0 {
+				s.syncs.remove(pc.sync)
+				if q == &g.backlog { // for those behind the connection nobody waits yet
+					g.ended()
+				}
+			}
 			s.recycle(pc)
 			return true
 		}
 	}
+	for _, o := range s.liveOps {
+		if o.req == r {
+			return o.undo(s)
+		}
+	}
 	return false
+}
+
+// undo takes an operation back of which nothing has left; one that a driver has begun may have.
+func (o *Op) undo(s *Session) bool {
+	if o.sent > 0 || o.d.Remote != nil {
+		return false
+	}
+	g := o.g
+	if o.id != 0 {
+		for _, q := range []*parcelQueue{&g.backlog, &g.later} {
+			own := func(pc *parcel) bool { return pc.id == o.id && pc.out == nil }
+			for pc := q.remove(own); pc != nil; pc = q.remove(own) {
+				s.recycle(pc)
+			}
+		}
+		s.ops.remove(o.id)
+	}
+	s.removeOp(o)
+	g.ops--
+	g.asked -= o.flying
+	s.freeOp(o)
+	g.ended()
+	return true
 }
 
 // String is for dumps.

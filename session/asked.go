@@ -1,0 +1,67 @@
+package session
+
+import "errors"
+
+// What a peer answers (synchronous messages, RTS, and operations by message) has to have been asked for: an answer to what
+// no driver has taken yet, by a number that the peer has guessed, ends the connection. Nor is a message over before the
+// driver has given its memory back, as an answer may come first.
+
+var errUnasked = errors.New("an answer to what was not sent")
+
+// away takes note that a driver has taken a parcel that the peer answers.
+func (s *Session) away(pc *parcel) {
+	if pc.out != nil {
+		pc.out.away = true
+	} else if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+		r.away, r.held = true, true
+	} else if o, ok := s.ops.get(pc.id); ok && pc.id != 0 {
+		o.sent++
+		o.held++
+		pc.away = true
+	}
+}
+
+// returned takes note that the driver has given it back. What it was of may be over.
+func (s *Session) returned(pc *parcel) {
+	if pc.out != nil {
+		return // of its memory the driver has had nothing
+	}
+	if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+		if r.held = false; r.acked {
+			s.matched(r)
+		}
+	} else if o, ok := s.ops.get(pc.id); ok && pc.id != 0 {
+		if o.held--; o.held == 0 && (o.dropped || o.answered()) {
+			o.end(s, o.err)
+		}
+	}
+}
+
+// acked takes an ACK.
+func (l *link) acked(id uint64) error {
+	s := l.g.s
+	r, ok := s.syncs.get(id)
+	if !ok || r.g != l.g {
+		s.stats.Bad++
+		return nil
+	}
+	if !r.away || r.acked {
+		return errUnasked
+	}
+	if r.acked = true; !r.held {
+		s.matched(r)
+	}
+	return nil
+}
+
+// matched completes a synchronous message.
+func (s *Session) matched(r *Request) {
+	s.syncs.remove(r.sync)
+	r.g.ended()
+	s.complete(r, nil)
+}
+
+// answered tells whether all messages of an operation have their replies.
+func (o *Op) answered() bool {
+	return o.replies > 0 && o.flying == 0 && (o.err != nil || o.next == len(o.buf))
+}

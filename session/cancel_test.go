@@ -1,0 +1,111 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+)
+
+// What has not left is taken back when its context ends, or by Cancel, of whatever kind it is: it leaves nothing, and what is
+// sent later is not held up.
+func TestWhatHasNotLeftIsTakenBack(t *testing.T) {
+	kinds := map[string]func(*session.Gate, *session.Remote) (*session.Request, error){
+		"message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
+			return g.Isend(1, make([]byte, 1000))
+		},
+		"long message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
+			return g.Isend(1, make([]byte, 1<<20))
+		},
+		"active message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
+			return g.AM(1, nil, make([]byte, 1000))
+		},
+		"long active message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
+			return g.AM(1, nil, make([]byte, 1<<20))
+		},
+		"synchronous message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
+			return g.IsendMsg(&session.Out{Tag: 1, Sync: true, Buf: make([]byte, 10)})
+		},
+		"put": func(g *session.Gate, r *session.Remote) (*session.Request, error) {
+			return g.Iput(r, 0, bytes.Repeat([]byte{1}, 30_000)) // several messages, or one operation of the driver
+		},
+		"get": func(g *session.Gate, r *session.Remote) (*session.Request, error) {
+			return g.Iget(r, 0, make([]byte, 30_000))
+		},
+		"atomic": func(g *session.Gate, r *session.Remote) (*session.Request, error) {
+			return g.Iatomic(r, 0, session.Atomic{Op: driver.Add, Size: 8, Operand: 1})
+		},
+	}
+	for _, held := range []string{"the driver has no room", "there is no connection"} {
+		for _, emulate := range []bool{true, false} {
+			if !emulate && held == "the driver has no room" {
+				continue // the driver's own operations have left
+			}
+			name := held
+			if !emulate {
+				name += ", operations of the driver"
+			}
+			t.Run(name, func(t *testing.T) {
+				s, f := fussyPair(t, nil, func(c *session.Config) { c.Emulate = emulate })
+				ctx, g := deadline(t), s[0].Gate(1)
+				region, err := s[1].Register(make([]byte, 30_000), allAccess)
+				if err != nil {
+					t.Fatal(err)
+				}
+				remote, err := g.Import(region.Key())
+				if err != nil {
+					t.Fatal(err)
+				}
+				over, cancel := context.WithCancel(ctx)
+				cancel()
+				for kind, begin := range kinds {
+					if held == "there is no connection" {
+						if err := s[0].Quiesce(ctx); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						f[0].refuse(driver.ErrBusy)
+					}
+					r, err := begin(g, remote)
+					if err != nil || r == nil {
+						t.Fatal(kind, r, err)
+					}
+					if _, err := r.Wait(over); !errors.Is(err, context.Canceled) {
+						t.Errorf("%s whose context is over: %v", kind, err)
+					}
+					if r, err = begin(g, remote); err != nil || r == nil {
+						t.Fatal(kind, r, err)
+					}
+					if !r.Cancel() {
+						t.Errorf("%s: not cancelled", kind)
+					}
+					if _, err := r.Wait(ctx); !errors.Is(err, session.ErrCanceled) {
+						t.Errorf("%s that is cancelled: %v", kind, err)
+					}
+					if held == "there is no connection" {
+						if err := s[0].Resume(); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						f[0].refuse(nil)
+					}
+					if err := g.Flush(ctx); err != nil {
+						t.Errorf("%s: flush: %v", kind, err)
+					}
+					transfer(t, s[0], s[1], 10)
+				}
+				first := make([]byte, 30_000)
+				if err := g.Get(ctx, remote, 0, first); err != nil || !bytes.Equal(first, make([]byte, 30_000)) {
+					t.Errorf("after operations that were taken back: %v, changed %v", err, !bytes.Equal(first, make([]byte, 30_000)))
+				}
+				if err := region.Deregister(); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "nothing is there any more", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
+			})
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package session_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// probedPair has rank 0 send a long message, and rank 1 take it by Improbe. Both make progress only when told to.
+func probedPair(t *testing.T, mode *rdv.Mode) (s []*session.Session, r *session.Request, m *session.Message) {
+	s = joinAll(t, 2, func(_ int, c *session.Config) { c.Progress, c.Mode = session.Explicit, mode })
+	transfer(t, s[0], s[1], 10)
+	r, err := s[0].Gate(1).Isend(3, pattern(1<<20, 3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the message is there", func() bool {
+		s[0].Progress()
+		if st, ok := s[1].Iprobe(session.Match{Tag: 3}); !ok || st.Len != 1<<20 {
+			return false
+		}
+		var ok bool
+		m, ok = s[1].Improbe(session.Match{Tag: 3})
+		return ok
+	})
+	return s, r, m
+}
+
+// outcome makes progress everywhere until a request is done.
+func outcome(t *testing.T, s []*session.Session, r *session.Request) (st session.Status, err error) {
+	eventually(t, "the request is done", func() (done bool) {
+		for _, x := range s {
+			x.Progress()
+		}
+		done, st, err = r.Test()
+		return done
+	})
+	return st, err
+}
+
+// A message that Improbe has given is received, or its receive says why not; it waits for no other.
+func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
+	for mode := rdv.Null; mode < rdv.Modes; mode++ {
+		t.Run(mode.String(), func(t *testing.T) {
+			dst := make([]byte, 1<<20)
+			receive := func(t *testing.T, m *session.Message) *session.Request {
+				t.Helper()
+				r, err := m.Irecv(dst)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			said := func(t *testing.T, what string, err, want error) {
+				t.Helper()
+				if !errors.Is(err, want) {
+					t.Errorf("%s says %v, want %v", what, err, want)
+				}
+			}
+			t.Run("received", func(t *testing.T) {
+				s, r, m := probedPair(t, modeOf(int(mode)))
+				if st, err := outcome(t, s, receive(t, m)); err != nil || st.Len != len(dst) || !bytes.Equal(dst, pattern(1<<20, 3)) {
+					t.Errorf("received %+v, %v", st, err)
+				}
+				_, err := outcome(t, s, r)
+				said(t, "the send", err, nil)
+			})
+			// In mode Get the receiver may be inside: the message is not taken back.
+			t.Run("taken back before", func(t *testing.T) {
+				s, r, m := probedPair(t, modeOf(int(mode)))
+				if !r.Cancel() {
+					if mode != rdv.Get {
+						t.Fatal("not cancelled")
+					}
+					t.Skip("a message in mode Get is not taken back")
+				}
+				_, err := outcome(t, s, r)
+				said(t, "the send", err, session.ErrCanceled)
+				hear(t, s)
+				_, err = outcome(t, s, receive(t, m))
+				said(t, "the receive", err, session.ErrCanceled)
+			})
+			t.Run("taken back meanwhile", func(t *testing.T) {
+				s, r, m := probedPair(t, modeOf(int(mode)))
+				q := receive(t, m) // the sender does not hear of it before it cancels
+				if !r.Cancel() {
+					if mode != rdv.Get {
+						t.Fatal("not cancelled")
+					}
+					t.Skip("a message in mode Get is not taken back")
+				}
+				_, err := outcome(t, s, q)
+				said(t, "the receive", err, session.ErrCanceled)
+			})
+			t.Run("connected again", func(t *testing.T) {
+				s, r, m := probedPair(t, modeOf(int(mode)))
+				s[1].Gate(0).Disconnect()
+				_, err := outcome(t, s, r)
+				said(t, "the send", err, session.ErrClosed)
+				eventually(t, "the connection is closed", func() bool {
+					return !s[0].Progress() && !s[1].Progress() && s[0].Gate(1).Path() == "idle" && s[1].Gate(0).Path() == "idle"
+				})
+				transfer(t, s[0], s[1], 10)
+				_, err = outcome(t, s, receive(t, m))
+				said(t, "the receive", err, session.ErrClosed)
+			})
+		})
+	}
+}
+
+// hear has rank 1 hear everything that rank 0 has said.
+func hear(t *testing.T, s []*session.Session) {
+	t.Helper()
+	if _, err := s[0].Gate(1).Isend(4, nil); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s[1].Gate(0).Irecv(4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outcome(t, s, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A message whose sender knows nothing of it fails at the receiver, in every mode.
+func TestMessagesThatAreNotThereFail(t *testing.T) {
+	for _, mode := range []rdv.Mode{rdv.Null, rdv.Put, rdv.Cooperative} {
+		t.Run(mode.String(), func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode = modeOf(int(mode)) })
+			transfer(t, s[0], s[1], 10)
+			s[0].Gate(1).Forge(forged(header.RTS, 3, func(b []byte) {
+				(&header.Request{ID: 1 << 40, Total: 1 << 20, Modes: uint8(rdv.Set(0).With(mode))}).Put(b)
+			}))
+			ctx, cancel := context.WithTimeout(context.Background(), testTime)
+			defer cancel()
+			if _, err := s[1].Gate(0).Recv(ctx, 3, make([]byte, 1<<20)); !errors.Is(err, session.ErrCanceled) {
+				t.Errorf("the receive says %v, want %v", err, session.ErrCanceled)
+			}
+			transfer(t, s[0], s[1], 1<<20)
+		})
+	}
+}
