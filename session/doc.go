@@ -110,15 +110,15 @@
 //	net_module_init, finalize         Join, Session.Close                 TestFirstMessageConnects, TestClosedSessionSaysSo
 //	get_business_card                 Session.Card                        TestSessionsConnectByCard
 //	connect_to_root                   Session.Connect                     TestSessionsConnectByCard
-//	vc_init, vc_destroy               Session.Gate; garbage collection    TestGateIsUsedAgainAfterDisconnect
+//	vc_init, vc_destroy               Session.Gate; until Session.Close   TestGateIsUsedAgainAfterDisconnect, TestClosedSessionSaysSo
 //	vc_terminate                      Gate.Disconnect, Config.OnClosed    TestGateIsUsedAgainAfterDisconnect, TestCrossingDisconnectsLoseNothing
 //	get_ordering                      always ordered                      TestOrderHoldsBetweenEachPair
 //	iSendContig                       Gate.Isend                          TestOrderHoldsBetweenEachPair
 //	iStartContigMsg                   Gate.Isend: nil request             TestSteadyStateAllocatesNothing
 //	SendNoncontig                     Out.Layout                          TestLayoutsAndShortBuffers
 //	OnDataAvail                       Out.Then, which may send more       TestCallbacksMaySendMore
-//	handle_pkt                        link.handle                         FuzzParse (package header)
-//	poll (in or out first)            Session.ProgressDir                 TestCallbacksMaySendMore
+//	handle_pkt                        link.handle                         FuzzHandle; FuzzParse (package header)
+//	poll (in or out first)            Session.ProgressDir                 TestProgressLooksFirstWhereItIsTold
 //	lmt Null, Put, Get, Cooperative   Config.Mode                         TestEveryModeCarriesEveryLength
 //	lmt_initiate_lmt, RTS             long messages of Gate.Send          TestEveryModeCarriesEveryLength
 //	lmt_start_recv, CTS               RTR                                 TestEveryOrderOfEventsEndsWell (package rdv)
@@ -145,7 +145,7 @@
 //	put, get                          Gate.Put, Gate.Get                  TestOneSidedOperations
 //	put/get limits, alignment         messages carry what the driver cannot   TestOneSidedOperations
 //	atomic_op, atomic_fop, cswap      Gate.Atomic, FetchAdd, CompareSwap  TestOneSidedOperations
-//	ATOMIC_SUPPORTS_GLOB              Remote.AtomicWithCPU                TestOneSidedOperations
+//	ATOMIC_SUPPORTS_GLOB              Remote.AtomicWithCPU                TestOneSidedOperations, TestKeysSayWhetherAtomicsAreTheCPUsToo
 //	flush, fence                      Gate.Flush, Gate.Fence              TestFenceOrders
 //	register_error, (non)fatal        Config.OnError, Error.NonFatal      TestDeathOfAPeerFailsEverythingOfIt, TestRanksDieInEveryState, TestRanksOutliveTheirLauncherOrSayWhatIsWrong, TestRanksOutliveARank0ThatServes
 //	component_progress                Session.Progress                    TestOrderHoldsBetweenEachPair

@@ -8,6 +8,9 @@ import (
 	"github.com/bywash/bywash/session/rdv"
 )
 
+// KeyHeader is how long the key of a region is that no driver knows.
+const KeyHeader = keyHeader
+
 // CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away the memory
 // in which they lie.
 func (s *Session) CloseRail(k int) {
@@ -191,4 +194,16 @@ func (g *Gate) Forge(b []byte) {
 	pc := s.parcel(len(b))
 	copy(pc.buf, b)
 	g.tell(pc)
+}
+
+// Hear has the gate's session take a message as if the peer had sent it; not while it takes none.
+func (g *Gate) Hear(b []byte) {
+	g.s.mu.lock()
+	defer g.s.leave()
+	l := g.lead
+	if l == nil || l.held || g.handling || l.rp.Driver.Phase == driver.BufferOut {
+		return
+	}
+	l.rp.Buf = append([]byte(nil), b...)
+	l.handle(l.rp.Buf)
 }

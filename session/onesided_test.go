@@ -389,3 +389,26 @@ func TestEagerLimit(t *testing.T) {
 		t.Errorf("%d messages were long, want 1", got)
 	}
 }
+
+// Whoever imports a region learns whether atomics there are atomic with those of its owner's CPU.
+func TestKeysSayWhetherAtomicsAreTheCPUsToo(t *testing.T) {
+	s := joinAll(t, 1, nil)
+	region, err := s[0].Register(make([]byte, 8), allAccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		flags byte
+		want  bool
+	}{{0, true}, {1, false}, {3, true}} { // done by messages; by the driver alone; by the driver, with the CPU
+		key := append(slices.Clone(region.Key()[:session.KeyHeader]), 0, tt.flags, 0, 0) // a rail without a key of the driver
+		key[2] = 1
+		r, err := s[0].Gate(0).Import(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.AtomicWithCPU(); got != tt.want {
+			t.Errorf("flags %d: atomic with the CPU %v, want %v", tt.flags, got, tt.want)
+		}
+	}
+}
