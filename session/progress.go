@@ -126,10 +126,10 @@ func (s *Session) pushAll() bool {
 		g := s.busy[i]
 		m, more := g.push()
 		moved = moved || m
-		if g.leaving || g.byeSeen || g.pausing == pausing {
+		if g.closing() {
 			before := g.state
 			g.tryClose()
-			more = more || g.leaving || g.byeSeen || g.pausing == pausing
+			more = more || g.closing()
 			moved = moved || g.state != before
 		}
 		if !more {

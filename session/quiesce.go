@@ -108,7 +108,7 @@ func (g *Gate) pause() {
 	case gateConnecting:
 		g.abandonLater()
 	case gateUp:
-		if g.leaving || g.byeSeen {
+		if g.leaving || g.leaveSeen {
 			return // it is closed in order
 		}
 		g.state, g.pausing = gateClosing, pausing
@@ -172,7 +172,7 @@ func (g *Gate) rest() {
 	links := g.links
 	g.links, g.state, g.pausing, g.pauseHeard = nil, gateIdle, paused, false
 	g.lead, g.clear = nil, false
-	g.byeSent, g.byeSeen, g.leaving = false, false, false
+	g.farewell()
 	g.relay.drop(s)
 	for _, l := range links {
 		l.dead = true

@@ -267,6 +267,10 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.seen(h.Tag))
 	case header.Resume:
 		return l.checked(l.resume(h.Tag, h.Flags))
+	case header.Leave:
+		g.pausing, g.leaveSeen = notPaused, true
+		g.work()
+		g.tryClose()
 	case header.Bye:
 		g.byeSeen = true
 		if g.pausing == pausing && g.pauseHeard {
@@ -274,7 +278,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 			g.tryClose()
 			return true
 		}
-		g.pausing = notPaused                         // the peer closes the gate
+		g.pausing, g.leaveSeen = notPaused, true      // the peer closes the gate
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
 		g.work()
 		g.tryClose()
@@ -311,8 +315,8 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
-		if g.byeSent && g.pausing == notPaused {
-			return true // the sender fails it when it sees our Bye
+		if g.leaveSent {
+			return true // the sender fails it when it sees our Leave
 		}
 	}
 	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
@@ -338,6 +342,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 
 // ack tells the sender that a synchronous message was matched.
 func (g *Gate) ack(id uint64) {
+	if g.leaveSent {
+		return // the sender has given it up, or does when it sees our Leave
+	}
 	pc, _ := g.s.control(header.Header{Kind: header.Ack, Tag: id}, nil)
 	g.tell(pc)
 }

@@ -19,7 +19,7 @@ var golden = []struct {
 	want string
 }{
 	{"hello", header.Header{Kind: header.Hello, Extra: header.Version}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788}, "",
-		"01000300000000000000000000000000" + "03000000080000008877665544332211"},
+		"01000400000000000000000000000000" + "03000000080000008877665544332211"},
 	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd",
 		"0200020003000000efcdab0000000000" + "6868646464"},
 	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk",
@@ -33,6 +33,7 @@ var golden = []struct {
 	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, "",
 		"0c000000000000000100000000000000" + "02010000000000000300000000000000"},
 	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, "", "0e000000000000003412000000000000"},
+	{"leave", header.Header{Kind: header.Leave}, nil, "", "11000000000000000000000000000000"},
 	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, "", "0f030000000000003412000000000000"},
 }
 

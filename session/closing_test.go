@@ -1,0 +1,132 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/bywash/bywash/session"
+)
+
+// apart lets a session make progress in the background of a test that has it make none by itself.
+func apart(t *testing.T, s *session.Session) {
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			s.Progress()
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+}
+
+// Who closes waits for nothing that the other end would have to match first, and what nobody has matched fails as closed.
+func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
+	short, long := make([]byte, 8), make([]byte, 1<<20)
+	closes := func(t *testing.T, s []*session.Session, who ...int) {
+		var wg sync.WaitGroup
+		for _, r := range who {
+			wg.Go(func() {
+				if err := s[r].Close(deadline(t)); err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	leaves := func(t *testing.T, s []*session.Session, who ...int) {
+		for _, r := range who {
+			s[r].Gate(1 - r).Disconnect()
+		}
+		for r := range s {
+			eventually(t, "closed", func() bool { return s[r].Gate(1-r).Path() == "idle" })
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		out     session.Out
+		senders []int
+		closers []int
+		close   func(*testing.T, []*session.Session, ...int)
+	}{
+		{"synchronous, the receiver closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{1}, closes},
+		{"synchronous, the sender closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, closes},
+		{"synchronous, both send, both close", session.Out{Buf: short, Sync: true}, []int{0, 1}, []int{0, 1}, closes},
+		{"long, both send, both close", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, closes},
+		{"long, the receiver disconnects", session.Out{Buf: long}, []int{0}, []int{1}, leaves},
+		{"long, the sender disconnects", session.Out{Buf: long}, []int{0}, []int{0}, leaves},
+		{"synchronous, the sender disconnects", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, leaves},
+		{"long, both send, both disconnect", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, leaves},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := joinAll(t, 2, nil)
+			ctx := deadline(t)
+			var sends []*session.Request
+			for _, r := range c.senders {
+				o := c.out
+				o.Tag = 1
+				q, err := s[r].Gate(1 - r).IsendMsg(&o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sends = append(sends, q)
+			}
+			for _, r := range c.senders {
+				if _, err := s[1-r].Probe(ctx, session.Match{Tag: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.close(t, s, c.closers...)
+			for _, q := range sends {
+				if _, err := q.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("send: %v, want closed", err)
+				}
+			}
+		})
+	}
+}
+
+// What has not left when the peer closes goes over the next connection, and nothing overtakes it.
+func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
+	for name, out := range map[string]session.Out{
+		"long": {Tag: 1, Buf: make([]byte, 1<<20)}, "synchronous": {Tag: 1, Buf: make([]byte, 8), Sync: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+			ctx := deadline(t)
+			g := s[0].Gate(1)
+			connected := make(chan error, 1)
+			go func() { connected <- g.ConnectWait(ctx) }()
+			if err := errors.Join(s[1].Gate(0).ConnectWait(ctx), <-connected); err != nil {
+				t.Fatal(err)
+			}
+			for waiting := 0; waiting < 300; { // nothing is taken: so they wait here in the end
+				if r, err := g.Isend(9, make([]byte, 1000)); err != nil {
+					t.Fatal(err)
+				} else if r != nil {
+					waiting++
+				}
+			}
+			first, err := g.IsendMsg(&out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Isend(1, []byte("behind")); err != nil {
+				t.Fatal(err)
+			}
+			s[1].Gate(0).Disconnect()
+			s[0].Progress()
+			apart(t, s[0])
+			for _, want := range []int{len(out.Buf), len("behind")} {
+				st, err := s[1].Recv(ctx, session.Match{Tag: 1}, make([]byte, 1<<20))
+				if err != nil || st.Len != want {
+					t.Fatalf("%d bytes, %v; want %d", st.Len, err, want)
+				}
+			}
+			if _, err := first.Wait(ctx); err != nil {
+				t.Errorf("send: %v", err)
+			}
+		})
+	}
+}
