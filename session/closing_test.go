@@ -130,3 +130,43 @@ func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
 		})
 	}
 }
+
+// A connection to a process that is not there any more fails, with its reason, although nothing waits to be sent.
+func TestConnectWaitSaysThatThePeerIsGone(t *testing.T) {
+	gone := func(err error) bool { return errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) }
+	s := joinAll(t, 2, nil)
+	card := s[1].Card()
+	if err := s[1].Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	for range 2 {
+		if err := g.ConnectWait(deadline(t)); !gone(err) {
+			t.Errorf("connect to a rank that has closed: %v, want closed or broken", err)
+		}
+		if p := g.Path(); p != "broken" {
+			t.Errorf("the gate is %s", p)
+		}
+		g.Disconnect()
+	}
+	if _, err := s[0].Connect(deadline(t), card); !gone(err) {
+		t.Errorf("connect by card: %v, want closed or broken", err)
+	}
+}
+
+// Who waits for a connection while the session is quiet gets it after that.
+func TestConnectWaitOutlastsAPause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	if err := s[0].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	connected := make(chan error, 1)
+	go func() { connected <- s[0].Gate(1).ConnectWait(ctx) }()
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-connected; err != nil {
+		t.Error(err)
+	}
+}

@@ -148,6 +148,7 @@ func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
 	g.broke = nil
+	g.stood++
 	g.relay.begin(len(links))
 	shortest := links[0].eager
 	for _, l := range links {

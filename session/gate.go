@@ -44,6 +44,8 @@ type Gate struct {
 	postponed  []postponed
 	giveUp     func() // ends the attempt to connect
 	abandoned  bool   // by giveUp
+	awaited    int    // callers of ConnectWait
+	stood      uint64 // connections that came about
 	peerEra    uint8
 	dials      uint64 // connections that were begun here
 	dialed     uint64 // and by the peer, as of the last one that stood
@@ -105,16 +107,31 @@ func (g *Gate) Connect() {
 }
 
 // ConnectWait makes the connection and blocks until it stands, has failed, or
-// ctx ends.
+// ctx ends. One to a process that has closed, or died, fails with ErrClosed or ErrBroken, and the gate is then broken.
 func (g *Gate) ConnectWait(ctx context.Context) error {
-	g.Connect()
-	err := g.s.await(ctx, func() bool { return g.state == gateUp || g.state == gateBroken || g.s.closed })
-	g.s.mu.lock()
-	defer g.s.leave()
+	s := g.s
+	s.mu.lock()
+	before := g.stood
+	if g.awaited++; g.state == gateIdle && !s.closed {
+		g.connect()
+	}
+	s.leave()
+	err := s.await(ctx, func() bool {
+		switch {
+		case g.stood != before, s.closed: // it may have been closed again
+			return true
+		case g.state == gateIdle:
+			return !s.quiet // Disconnect was called meanwhile
+		}
+		return g.state == gateUp || g.state == gateBroken
+	})
+	s.mu.lock()
+	defer s.leave()
+	g.awaited--
 	switch {
 	case err != nil:
 		return g.fault("connect", err)
-	case g.state == gateUp:
+	case g.stood != before || g.state == gateUp:
 		return nil
 	case g.state == gateBroken:
 		return g.err
@@ -209,7 +226,7 @@ func (g *Gate) fail(err error) {
 	if g.state == gateBroken {
 		return
 	}
-	wanted := g.state != gateConnecting || g.backlog.n+g.later.n > 0 || !isGone(err)
+	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
 	if !wanted {
 		g.state = gateIdle // it was the peer's wish only

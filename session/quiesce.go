@@ -91,15 +91,14 @@ func (s *Session) Resume() error {
 
 // wanted tells whether something waits for a connection.
 func (g *Gate) wanted() bool {
-	if g.backlog.n > 0 || len(g.postponed) > 0 {
+	if g.backlog.n > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
 	}
+	waits := false
 	for _, o := range g.s.liveOps {
-		if o.g == g {
-			return true
-		}
+		waits = waits || o.g == g
 	}
-	return false
+	return waits
 }
 
 // pause begins the pause of a gate.
