@@ -170,3 +170,28 @@ func TestConnectWaitOutlastsAPause(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What waits for the peer to match it, and has waited through a pause, hears of the peer's end as if there had been none.
+func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	var sends []*session.Request
+	for _, o := range []session.Out{{Tag: 1, Buf: make([]byte, 8), Sync: true}, {Tag: 1, Buf: make([]byte, 1<<20)}} {
+		r, err := s[0].Gate(1).IsendMsg(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sends = append(sends, r)
+	}
+	eventually(t, "messages are kept", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 2 })
+	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
+	eachOf(t, s, func(x *session.Session) error { return x.Resume() })
+	if err := s[1].Close(ctx); err != nil {
+		t.Error(err)
+	}
+	for i, r := range sends {
+		if _, err := r.Wait(ctx); !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
+			t.Errorf("send %d: %v, want closed or broken", i, err)
+		}
+	}
+}

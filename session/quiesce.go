@@ -89,12 +89,14 @@ func (s *Session) Resume() error {
 	return nil
 }
 
-// wanted tells whether something waits for a connection.
+// wanted tells whether something waits for a connection, be it only to hear that the peer is gone.
 func (g *Gate) wanted() bool {
 	if g.backlog.n > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
 	}
 	waits := false
+	g.s.outs.each(func(_ uint64, o *outgoing) { waits = waits || o.g == g })
+	g.s.syncs.each(func(_ uint64, r *Request) { waits = waits || r.g == g })
 	for _, o := range g.s.liveOps {
 		waits = waits || o.g == g
 	}
