@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -183,6 +184,13 @@ func TestIdleSessionUsesNoCPU(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	transfer(t, s[0], s[1], 100)
 	transfer(t, s[0], s[1], 1<<20)
+	if least, look := leastCPU(t); least > look/50 {
+		t.Errorf("%v of CPU in %v", least, look)
+	}
+}
+
+// leastCPU is the least that this process uses in some equal spans of time.
+func leastCPU(t *testing.T) (least, look time.Duration) {
 	used := func() time.Duration {
 		var r unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -190,16 +198,44 @@ func TestIdleSessionUsesNoCPU(t *testing.T) {
 		}
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
-	least := time.Hour
-	const look = 200 * time.Millisecond
+	least, look = time.Hour, 200*time.Millisecond
 	for range 5 {
 		before := used()
 		time.Sleep(look)
 		least = min(least, used()-before)
 	}
-	if least > look/50 {
+	return least, look
+}
+
+// Nor does one in which somebody waits for what may never come.
+func TestWaitingUsesNoCPU(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own work counts")
+	}
+	s := joinAll(t, 3, nil)
+	transfer(t, s[0], s[1], 100)
+	if err := s[2].Quiesce(deadline(t)); err != nil { // nobody connects to it
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(deadline(t))
+	waits := map[string]func() error{
+		"probe":   func() error { _, err := s[1].Probe(ctx, session.Match{Tag: 77}); return err },
+		"connect": func() error { return s[0].Gate(2).ConnectWait(ctx) },
+		"receive": func() error { _, err := s[0].Gate(1).Recv(ctx, 77, nil); return err },
+	}
+	var wg sync.WaitGroup
+	for name, f := range waits {
+		wg.Go(func() {
+			if err := f(); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	if least, look := leastCPU(t); least > look/50 {
 		t.Errorf("%v of CPU in %v", least, look)
 	}
+	stop()
+	wg.Wait()
 }
 
 func TestClosedSessionSaysSo(t *testing.T) {
