@@ -195,3 +195,34 @@ func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 		}
 	}
 }
+
+// The next message of a peer is beyond the budget, and lies in the driver's memory, which tells nothing more of that peer:
+// its end is noticed all the same, and what it had sent can be received.
+func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
+	s := joinAll(t, 2, func(r int, c *session.Config) {
+		if r == 1 {
+			c.Unexpected = 4096
+		}
+	})
+	ctx := deadline(t)
+	const n = 8
+	for range n {
+		if err := s[0].Gate(1).Send(ctx, 1, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "held up", func() bool { s[1].Progress(); return s[1].Stats().Stalls > 0 })
+	over, end := context.WithCancel(ctx)
+	end()
+	if err := s[0].Close(over); !errors.Is(err, context.Canceled) { // the other end cannot answer
+		t.Errorf("close: %v", err)
+	}
+	if _, err := s[1].Gate(0).Recv(ctx, 2, nil); !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
+		t.Errorf("receive: %v, want closed or broken", err)
+	}
+	for k := range n {
+		if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 1000)); err != nil {
+			t.Errorf("message %d: %v", k, err)
+		}
+	}
+}

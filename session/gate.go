@@ -56,6 +56,7 @@ type Gate struct {
 	longOut    *outgoing   // the long active message that is under way, or is to leave
 	longIn     int         // long active messages of the peer that have memory here
 	due        *kept       // long active messages that have come while a handler ran
+	beyond     int         // less than 0: bytes that were kept beyond the budget, of one connection
 	listed     bool        // in Session.busy
 	leaving    bool        // Disconnect was called
 	leaveNext  bool        // and again, for the connection after this one
@@ -85,6 +86,8 @@ type link struct {
 	eager   int         // longest packet
 	greeted bool
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
+	last    bool // the peer is gone: what lies in the driver is all that comes
+	beyond  bool // some of that was kept beyond the budget
 	now     Active
 	dead    bool
 	buried  bool

@@ -118,7 +118,8 @@ func (n *nic) askAll() bool {
 // pushAll moves on everything that waits to leave. It tells whether anything
 // moved.
 func (s *Session) pushAll() bool {
-	moved := s.movePieces()
+	moved := len(s.stalled) > 0 && s.lookAtStalled()
+	moved = s.movePieces() || moved
 	moved = s.moveOps() || moved
 	if len(s.resumed) > 0 {
 		moved = s.takeResumed() || moved
@@ -274,10 +275,11 @@ func (s *Session) mover() {
 	for idle := 0; ; {
 		s.mu.lock()
 		work := s.outstanding() && s.onDuty()
-		moved := false
+		moved := len(s.stalled) > 0 && s.onDuty() && s.lookAtStalled()
+		held := len(s.stalled) > 0 && s.onDuty()
 		busy := s.epoch != seen
 		if seen = s.epoch; work && !busy {
-			moved = s.pushAll()
+			moved = s.pushAll() || moved
 			if len(s.pieces) > 0 {
 				moved = s.pollIn() || moved
 			}
@@ -289,10 +291,16 @@ func (s *Session) mover() {
 		switch {
 		case !work:
 			idle, pause = 0, shortest
+			var look <-chan time.Time
+			if held {
+				timer.Reset(stallLook)
+				look = timer.C
+			}
 			select {
 			case <-s.ctx.Done():
 				return
 			case <-s.move:
+			case <-look:
 			}
 			continue
 		case moved:
