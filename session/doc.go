@@ -107,7 +107,7 @@
 //	net_module_init, finalize         Join, Session.Close                 TestFirstMessageConnects, TestClosedSessionSaysSo
 //	get_business_card                 Session.Card                        TestSessionsConnectByCard
 //	connect_to_root                   Session.Connect                     TestSessionsConnectByCard
-//	vc_init, vc_destroy               Session.Gate; garbage collection    TestGateIsUsedAgainAfterDisconnect
+//	vc_init, vc_destroy               Session.Gate; Connect, Gate.Forget  TestGateIsUsedAgainAfterDisconnect, TestForgottenGatesLeaveNothing
 //	vc_terminate                      Gate.Disconnect, Config.OnClosed    TestGateIsUsedAgainAfterDisconnect, TestCrossingDisconnectsLoseNothing
 //	get_ordering                      always ordered                      TestOrderHoldsBetweenEachPair
 //	iSendContig                       Gate.Isend                          TestOrderHoldsBetweenEachPair

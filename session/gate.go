@@ -44,6 +44,7 @@ type Gate struct {
 	postponed  []postponed
 	giveUp     func() // ends the attempt to connect
 	abandoned  bool   // by giveUp
+	forgotten  bool   // by Forget
 	awaited    int    // callers of ConnectWait
 	stood      uint64 // connections that came about
 	peerEra    uint8
@@ -162,6 +163,9 @@ func (g *Gate) Disconnect() {
 		g.work()
 		g.tryClose()
 	case gateBroken:
+		if g.forgotten {
+			return
+		}
 		g.state, g.err, g.leaving = gateIdle, nil, false
 		g.s.kickDoorman()
 	}
@@ -231,6 +235,10 @@ func (g *Gate) fail(err error) {
 	}
 	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
+	if g.forgotten {
+		g.remove()
+		return
+	}
 	if !wanted {
 		g.state = gateIdle // it was the peer's wish only
 		return
@@ -492,6 +500,11 @@ func (g *Gate) finish() {
 	s.kickDoorman()
 	s.park(later.first, false)
 	s.park(g.actives.first, false)
+	if g.forgotten {
+		g.later = later
+		g.remove()
+		return
+	}
 	if later.n > 0 {
 		g.backlog = later
 		g.live += g.backlog.lasting()
@@ -529,7 +542,7 @@ func (g *Gate) enqueue(pc *parcel) bool {
 // ready tells whether something can be sent.
 func (g *Gate) ready(op string) error {
 	switch {
-	case g.s.closed:
+	case g.s.closed, g.forgotten:
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err

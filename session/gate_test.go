@@ -262,3 +262,84 @@ func TestClosedSessionSaysSo(t *testing.T) {
 		t.Errorf("second close: %v", err)
 	}
 }
+
+// Gates to processes of other sessions that are given up leave nothing: the next one takes the place.
+func TestForgottenGatesLeaveNothing(t *testing.T) {
+	a := joinAll(t, 1, nil)[0]
+	ctx := deadline(t)
+	var old *session.Gate
+	for round := range 5 {
+		b := joinAll(t, 1, nil)[0]
+		type made struct {
+			g   *session.Gate
+			err error
+		}
+		there := make(chan made, 1)
+		go func() { g, err := b.Connect(ctx, a.Card()); there <- made{g, err} }()
+		g, err := a.Connect(ctx, b.Card())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := <-there
+		if m.err != nil {
+			t.Fatal(m.err)
+		}
+		if err := m.g.Send(ctx, 4, []byte("unreceived")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Probe(ctx, session.Match{From: g, Tag: 4}); err != nil {
+			t.Fatal(err)
+		}
+		waits, err := a.Irecv(session.Match{From: g, Tag: 5}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if old != nil {
+			if _, ok := a.Iprobe(session.Match{From: old, Tag: 4}); ok {
+				t.Error("a forgotten gate has a message")
+			}
+			if _, err := old.Recv(ctx, 4, nil); !errors.Is(err, session.ErrClosed) {
+				t.Errorf("receive from a forgotten gate: %v, want closed", err)
+			}
+			if err := old.Send(ctx, 4, nil); !errors.Is(err, session.ErrClosed) {
+				t.Errorf("send to a forgotten gate: %v, want closed", err)
+			}
+		}
+		if round%2 == 0 { // else it is connected, and closed first
+			if err := b.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "closed", func() bool { p := g.Path(); return p == "idle" || p == "broken" })
+		}
+		if err := g.Forget(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Forget(); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("forgotten twice: %v, want closed", err)
+		}
+		if _, err := waits.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("round %d: a receive that waits: %v, want closed", round, err)
+		}
+		eventually(t, "closed there, too", func() bool { p := m.g.Path(); return p == "idle" || p == "broken" })
+		if round%2 == 1 {
+			if err := b.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		eventually(t, "forgotten", func() bool { now, _ := a.Foreign(); return now == 0 })
+		if g, err := a.Connect(ctx, b.Card()); err == nil || g != nil {
+			t.Errorf("connect to a session that has closed: %v, %v", g, err)
+		}
+		eventually(t, "forgotten after a connection that has failed", func() bool { now, _ := a.Foreign(); return now == 0 })
+		if _, most := a.Foreign(); most != 1 {
+			t.Errorf("round %d: %d places for gates of other sessions, want one that is used again", round, most)
+		}
+		old = g
+	}
+	if what := a.Pending(); what != "" {
+		t.Errorf("there still is %s", what)
+	}
+	if err := a.Gate(0).Forget(); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("the gate to a rank: %v, want invalid", err)
+	}
+}

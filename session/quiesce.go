@@ -179,6 +179,10 @@ func (g *Gate) rest() {
 		l.dead = true
 		s.bury(l)
 	}
+	if g.forgotten {
+		g.remove()
+		return
+	}
 	g.backlog.append(&g.later)
 	g.live += g.backlog.lasting()
 	s.kickDoorman()

@@ -16,10 +16,15 @@ type Match struct {
 	Ignore uint64 // bits of the tag that do not count; ^0: any tag
 }
 
+// nobody is a source that there is not.
+const nobody = match.Any - 1
+
 func (m *Match) pattern() match.Pattern {
 	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
 	if m.From != nil {
-		p.From = m.From.index
+		if p.From = m.From.index; m.From.forgotten {
+			p.From = nobody
+		}
 	}
 	return p
 }
@@ -114,6 +119,9 @@ func (s *Session) post(in *In) (*Request, error) {
 func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
+	}
+	if from != nil && from.forgotten {
+		return nil, from.fault("receive", ErrClosed)
 	}
 	if from != nil && from.s != s {
 		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
