@@ -204,6 +204,9 @@ func (i *conn) misbehaved(what string) {
 // Peer implements driver.Instance.
 func (i *conn) Peer() string { return i.life.Peer() }
 
+// Err implements driver.Ender.
+func (i *conn) Err() error { return i.life.Failure("connection") }
+
 // Path implements driver.Instance.
 func (i *conn) Path() string {
 	if i.toSelf {

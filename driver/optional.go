@@ -35,6 +35,19 @@ type BufferReceiver interface {
 	RecvBufRelease(p *Packet) error
 }
 
+// Ender tells the end of a connection without a receive: while a buffer is out
+// receives make no progress, and a prober does not name the instance. No
+// capability announces it: find it by type assertion.
+type Ender interface {
+	Instance
+
+	// Err is nil while the connection stands. Once it has ended it says how:
+	// ErrBroken or ErrClosed, as a receive would after the messages that came
+	// before. It may be called from any goroutine after ConnectWait has
+	// returned nil.
+	Err() error
+}
+
 // SendWaiter can sleep until a send is done.
 type SendWaiter interface {
 	Instance

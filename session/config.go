@@ -35,7 +35,8 @@ type Config struct {
 	// Unexpected is how many bytes of messages that nobody has waited for are
 	// kept at most; 0: 64 MiB. Beyond it no more is taken from a peer whose next
 	// message is unexpected, until its messages are received: its sends
-	// then wait. Long active messages may take as much again.
+	// then wait. Long active messages may take as much again. What a peer had sent that
+	// ends meanwhile is kept beyond it, as much as lies in its driver's memory, once.
 	Unexpected int
 
 	// Eager is the longest message in bytes, its header included, that travels

@@ -62,6 +62,13 @@ func (g *Gate) dial(ctx context.Context) {
 			s.bury(l)
 		}
 	}
+	if g.forgotten {
+		for _, l := range links {
+			s.bury(l)
+		}
+		g.remove()
+		return
+	}
 	if err != nil {
 		g.dialFailed(err, ctx.Err() != nil)
 		return
@@ -169,6 +176,7 @@ func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
 	g.broke = nil
+	g.stood++
 	g.relay.begin(len(links))
 	shortest := links[0].eager
 	for _, l := range links {
@@ -215,18 +223,24 @@ func (l *link) greet(h *header.Header, b []byte) error {
 
 // Connect gives the gate to a process of another session by its business card.
 // The other side does the same with ours, in any order; both sessions
-// must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are received through
-// the gate, or with any source.
+// must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are
+// received through the gate, or with any source. With an error there is no gate. One that is not needed any more is given up with
+// Gate.Forget.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard)
 	if err != nil {
 		return nil, &Error{Peer: -1, Op: "connect", Err: err}
 	}
 	s.mu.lock()
-	g := &Gate{s: s, rank: -1, index: uint32(len(s.gates)), foreign: c}
-	s.gates = append(s.gates, g)
+	at := s.place()
+	g := &Gate{s: s, rank: -1, index: uint32(at), foreign: c}
+	s.gates[at] = g
 	s.mu.unlock()
-	return g, g.ConnectWait(ctx)
+	if err := g.ConnectWait(ctx); err != nil {
+		_ = g.Forget()
+		return nil, err
+	}
+	return g, nil
 }
 
 // doorman connects to peers that want it.

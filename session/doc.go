@@ -77,9 +77,9 @@
 // atomics of the driver fail with ErrUnknown. Long messages in mode Put or Get, which use one rail, go on over another, in
 // another mode if need be. Loss of the last rail ends the gate.
 //
-// Disconnect sends BYE when everything pending is done; the other side answers
-// with its own when it has nothing more; then both disconnect the drivers'
-// instances. Messages sent meanwhile connect again.
+// Disconnect sends LEAVE when everything pending has left; the other side answers with its own. Long and
+// synchronous messages that the receiver has not matched by then fail. When the others are done, each side says BYE; then both
+// disconnect the drivers' instances. Messages sent meanwhile connect again.
 //
 // Quiesce takes all connections and registrations away and leaves the rest: each side of a gate says
 // PAUSE, finishes what has begun, and says BYE, upon which nothing fails. Numbers of messages that are
@@ -110,7 +110,7 @@
 //	net_module_init, finalize         Join, Session.Close                 TestFirstMessageConnects, TestClosedSessionSaysSo
 //	get_business_card                 Session.Card                        TestSessionsConnectByCard
 //	connect_to_root                   Session.Connect                     TestSessionsConnectByCard
-//	vc_init, vc_destroy               Session.Gate; until Session.Close   TestGateIsUsedAgainAfterDisconnect, TestClosedSessionSaysSo
+//	vc_init, vc_destroy               Session.Gate; Connect, Gate.Forget  TestGateIsUsedAgainAfterDisconnect, TestForgottenGatesLeaveNothing
 //	vc_terminate                      Gate.Disconnect, Config.OnClosed    TestGateIsUsedAgainAfterDisconnect, TestCrossingDisconnectsLoseNothing
 //	get_ordering                      always ordered                      TestOrderHoldsBetweenEachPair
 //	iSendContig                       Gate.Isend                          TestOrderHoldsBetweenEachPair

@@ -207,3 +207,15 @@ func (g *Gate) Hear(b []byte) {
 	l.rp.Buf = append([]byte(nil), b...)
 	l.handle(l.rp.Buf)
 }
+
+// Foreign is how many gates to processes of other sessions there are, and how many there have been at a time.
+func (s *Session) Foreign() (now, most int) {
+	s.mu.lock()
+	defer s.mu.unlock()
+	for _, g := range s.gates[s.size:] {
+		if g != nil {
+			now++
+		}
+	}
+	return now, len(s.gates) - s.size
+}

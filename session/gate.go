@@ -45,6 +45,9 @@ type Gate struct {
 	probed     []*kept // long messages that Improbe has given, and nobody has received
 	giveUp     func()  // ends the attempt to connect
 	abandoned  bool    // by giveUp
+	forgotten  bool    // by Forget
+	awaited    int     // callers of ConnectWait
+	stood      uint64  // connections that came about
 	peerEra    uint32
 	dials      uint64 // connections that were begun here
 	dialed     uint64 // and by the peer, as of the last one that stood
@@ -55,9 +58,12 @@ type Gate struct {
 	longOut    *outgoing   // the long active message that is under way, or is to leave
 	longIn     int         // long active messages of the peer that have memory here
 	due        *kept       // long active messages that have come while a handler ran
+	beyond     int         // less than 0: bytes that were kept beyond the budget, of one connection
 	listed     bool        // in Session.busy
 	leaving    bool        // Disconnect was called
 	leaveNext  bool        // and again, for the connection after this one
+	leaveSent  bool
+	leaveSeen  bool
 	byeSent    bool
 	byeSeen    bool
 	lingering  int    // links of connections before, which drivers have not let go of
@@ -87,6 +93,8 @@ type link struct {
 	eager   int         // longest packet
 	greeted bool
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
+	last    bool // the peer is gone: what lies in the driver is all that comes
+	beyond  bool // some of that was kept beyond the budget
 	now     Active
 	dead    bool
 	end     error // of what was still in the driver's hands; nil: copies are kept
@@ -111,16 +119,31 @@ func (g *Gate) Connect() {
 }
 
 // ConnectWait makes the connection and blocks until it stands, has failed, or
-// ctx ends.
+// ctx ends. One to a process that has closed, or died, fails with ErrClosed or ErrBroken, and the gate is then broken.
 func (g *Gate) ConnectWait(ctx context.Context) error {
-	g.Connect()
-	err := g.s.await(ctx, func() bool { return g.state == gateUp || g.state == gateBroken || g.s.closed })
-	g.s.mu.lock()
-	defer g.s.leave()
+	s := g.s
+	s.mu.lock()
+	before := g.stood
+	if g.awaited++; g.state == gateIdle && !s.closed {
+		g.connect()
+	}
+	s.leave()
+	err := s.await(ctx, func() bool {
+		switch {
+		case g.stood != before, s.closed: // it may have been closed again
+			return true
+		case g.state == gateIdle:
+			return !s.quiet // Disconnect was called meanwhile
+		}
+		return g.state == gateUp || g.state == gateBroken
+	})
+	s.mu.lock()
+	defer s.leave()
+	g.awaited--
 	switch {
 	case err != nil:
 		return g.fault("connect", err)
-	case g.state == gateUp:
+	case g.stood != before || g.state == gateUp:
 		return nil
 	case g.state == gateBroken:
 		return g.err
@@ -129,8 +152,9 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 }
 
 // Disconnect closes the gate in order and never blocks: pending sends are
-// finished first, the peer's as well, in the background or in Progress; long
-// messages that the receiver has not begun to receive fail with ErrClosed on both sides.
+// finished first, the peer's as well, in the background or in Progress; long and synchronous
+// messages that the receiver has not begun to receive fail with ErrClosed, whichever side sends them. A
+// synchronous one that had arrived can still be received.
 // Receives that name the peer, and were posted before it had closed as well, fail
 // with ErrClosed.
 // Messages sent meanwhile go over a new connection. A gate that is broken can be
@@ -147,6 +171,9 @@ func (g *Gate) Disconnect() {
 		g.work()
 		g.tryClose()
 	case gateBroken:
+		if g.forgotten {
+			return
+		}
 		g.state, g.err, g.leaving = gateIdle, nil, false
 		g.s.kickDoorman()
 	}
@@ -214,8 +241,12 @@ func (g *Gate) fail(err error) {
 	if g.state == gateBroken {
 		return
 	}
-	wanted := g.state != gateConnecting || g.backlog.n+g.later.n > 0 || !isGone(err)
+	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
+	if g.forgotten {
+		g.remove()
+		return
+	}
 	if !wanted {
 		g.state = gateIdle // it was the peer's wish only
 		return
@@ -242,7 +273,7 @@ func (g *Gate) drop(err error) {
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
 	g.dropPostponed(err)
-	g.byeSent, g.byeSeen, g.leaving = false, false, false
+	g.farewell()
 	queues := []*parcelQueue{&g.backlog, &g.later, &g.actives}
 	if o := g.longOut; o != nil && o.parked {
 		queues = queues[:2]
@@ -283,25 +314,31 @@ func (g *Gate) failReceives(err error) {
 	s.table.CancelFrom(g.index, func(r *match.Receive) { s.complete(r.User.(*Request), err) })
 }
 
-// tryClose takes the next step of closing that is possible now.
+// farewell forgets how far a connection that is no more was closed.
+func (g *Gate) farewell() {
+	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
+}
+
+// closing tells whether a connection is to end, for good or for a pause.
+func (g *Gate) closing() bool { return g.leaving || g.leaveSeen || g.pausing == pausing }
+
+// tryClose takes the next step of closing that is possible now. Both sides say Leave: upon that of the other, what it
+// has not matched fails. When what it has matched is done, both say Bye, and let go.
 func (g *Gate) tryClose() {
-	if g.state != gateUp && g.state != gateClosing || !g.leaving && !g.byeSeen && g.pausing == notPaused {
+	if g.state != gateUp && g.state != gateClosing || !g.closing() {
+		return
+	}
+	if g.pausing == notPaused && !g.leave() {
 		return
 	}
 	if !g.byeSent {
-		if g.byeSeen && g.pausing == notPaused {
-			g.state = gateClosing // what is sent from now on goes over the next connection
-			g.s.refuseLong(g)
-		}
-		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.live > 0) {
+		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.engaged()) {
 			return
 		}
 		g.state, g.byeSent = gateClosing, true
 		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
 		g.dispatch(pc)
-		if g.pausing == notPaused {
-			g.s.refuseKept(g)
-		} else {
+		if g.pausing != notPaused {
 			g.unfetchAll()
 		}
 	}
@@ -314,6 +351,112 @@ func (g *Gate) tryClose() {
 		}
 	}
 	g.finish()
+}
+
+// leave says Leave once everything that is to go over this connection has left, and tells whether the peer has said it,
+// too.
+func (g *Gate) leave() bool {
+	if g.leaveSeen {
+		g.state = gateClosing // what is sent from now on goes over the next connection
+		g.refuse()
+	}
+	if !g.leaveSent {
+		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0) || !g.answered() {
+			return false
+		}
+		g.state, g.leaveSent = gateClosing, true
+		pc, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
+		g.dispatch(pc)
+		g.s.refuseKept(g)
+	}
+	return g.leaveSeen
+}
+
+// answered tells whether the peer knows of all its messages that are being received that they are: in mode Get it learns
+// it in the end.
+func (g *Gate) answered() bool {
+	all := true
+	g.s.ins.each(func(_ uint64, in *incoming) { all = all && (in.g != g || in.asked > 0 && in.mode != rdv.Get) })
+	return all
+}
+
+// engaged tells whether something has begun that this connection has to finish.
+func (g *Gate) engaged() bool {
+	begun := g.ops > 0
+	g.s.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
+	g.s.ins.each(func(_ uint64, in *incoming) { begun = begun || in.g == g })
+	return begun
+}
+
+// refuse takes the end of what the peer, which has said Leave, has not matched and never will: that fails. What has not
+// left goes over the next connection, with all messages behind it, as their order holds.
+func (g *Gate) refuse() {
+	s := g.s
+	for pc := g.backlog.first; pc != nil; pc = pc.next {
+		if pc.lasts() {
+			g.holdBack()
+			break
+		}
+	}
+	g.park(true)
+	g.parkPosted(true)
+	s.syncs.each(func(id uint64, r *Request) {
+		if r.g == g && !r.parked {
+			s.syncs.remove(id)
+			g.ended()
+			s.complete(r, g.fault("send", ErrClosed))
+		}
+	})
+	s.refuseLong(g)
+	g.parkPosted(false)
+	g.park(false)
+}
+
+// holdBack has messages of the backlog wait for the next connection, from the first one that lasts.
+func (g *Gate) holdBack() {
+	var rest parcelQueue
+	behind := false
+	for pc := g.backlog.pop(); pc != nil; pc = g.backlog.pop() {
+		behind = behind || pc.lasts()
+		kind := header.Kind(pc.buf[0])
+		switch { // a copy, for another rail, of what lasts is this connection's
+		case !behind, !pc.lasts() && kind != header.Eager && kind != header.AM:
+			rest.push(pc)
+			continue
+		case pc.lasts():
+			g.live--
+		}
+		if pc.out != nil {
+			pc.out.letGo() // of what is this connection's
+		}
+		g.later.push(pc)
+	}
+	g.backlog = rest
+	g.leaveNext = g.leaveNext || g.leaving // they were sent before Disconnect
+}
+
+// park marks the messages that wait for the next connection, or for a long active one.
+func (g *Gate) park(on bool) {
+	g.s.park(g.later.first, on)
+	g.s.park(g.actives.first, on)
+}
+
+// parkPosted marks those that the driver has not sent: their memory is its own until it has.
+func (g *Gate) parkPosted(on bool) {
+	for _, l := range g.links {
+		for pc := l.sending.first; pc != nil; pc = pc.next {
+			if r, ok := g.s.syncs.get(pc.sync); ok && pc.sync != 0 {
+				r.parked = on
+			}
+			if pc.out == nil {
+				continue
+			}
+			// By its number, as the message may be over and its memory another one's.
+			if o, ok := g.s.outs.get(header.Uint64(pc.buf[header.Size:])); ok && o == pc.out {
+				o.parked = on
+			}
+		}
+	}
 }
 
 // finish ends a connection that both sides have closed.
@@ -334,6 +477,11 @@ func (g *Gate) finish() {
 	s.kickDoorman()
 	s.park(later.first, false)
 	s.park(g.actives.first, false)
+	if g.forgotten {
+		g.later = later
+		g.remove()
+		return
+	}
 	if later.n > 0 {
 		g.backlog = later
 		g.live += g.backlog.lasting()
@@ -371,7 +519,7 @@ func (g *Gate) enqueue(pc *parcel) bool {
 // ready tells whether something can be sent.
 func (g *Gate) ready(op string) error {
 	switch {
-	case g.s.closed:
+	case g.s.closed, g.forgotten:
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -48,6 +49,11 @@ func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
 		from, to := s[round%2], s[1-round%2]
 		g := from.Gate(to.Rank())
 		long := pattern(300_000, uint64(round))
+		buf, got := make([]byte, 10), make([]byte, len(long))
+		r, err := to.Gate(from.Rank()).Irecv(2, got) // what nobody receives fails
+		if err != nil {
+			t.Fatal(err)
+		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := g.Send(ctx, 1, []byte("short")); err != nil {
@@ -69,11 +75,6 @@ func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
 				}
 			}
 		})
-		buf, got := make([]byte, 10), make([]byte, len(long))
-		r, err := to.Gate(from.Rank()).Irecv(2, got)
-		if err != nil {
-			t.Fatal(err)
-		}
 		if n, err := to.Gate(from.Rank()).Recv(ctx, 1, buf); err != nil || string(buf[:n]) != "short" {
 			t.Fatalf("round %d: %q, %v", round, buf[:n], err)
 		}
@@ -198,6 +199,13 @@ func TestIdleSessionUsesNoCPU(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	transfer(t, s[0], s[1], 100)
 	transfer(t, s[0], s[1], 1<<20)
+	if least, look := leastCPU(t); least > look/50 {
+		t.Errorf("%v of CPU in %v", least, look)
+	}
+}
+
+// leastCPU is the least that this process uses in some equal spans of time.
+func leastCPU(t *testing.T) (least, look time.Duration) {
 	used := func() time.Duration {
 		var r unix.Rusage
 		if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -205,16 +213,44 @@ func TestIdleSessionUsesNoCPU(t *testing.T) {
 		}
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
-	least := time.Hour
-	const look = 200 * time.Millisecond
+	least, look = time.Hour, 200*time.Millisecond
 	for range 5 {
 		before := used()
 		time.Sleep(look)
 		least = min(least, used()-before)
 	}
-	if least > look/50 {
+	return least, look
+}
+
+// Nor does one in which somebody waits for what may never come.
+func TestWaitingUsesNoCPU(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector's own work counts")
+	}
+	s := joinAll(t, 3, nil)
+	transfer(t, s[0], s[1], 100)
+	if err := s[2].Quiesce(deadline(t)); err != nil { // nobody connects to it
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(deadline(t))
+	waits := map[string]func() error{
+		"probe":   func() error { _, err := s[1].Probe(ctx, session.Match{Tag: 77}); return err },
+		"connect": func() error { return s[0].Gate(2).ConnectWait(ctx) },
+		"receive": func() error { _, err := s[0].Gate(1).Recv(ctx, 77, nil); return err },
+	}
+	var wg sync.WaitGroup
+	for name, f := range waits {
+		wg.Go(func() {
+			if err := f(); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	if least, look := leastCPU(t); least > look/50 {
 		t.Errorf("%v of CPU in %v", least, look)
 	}
+	stop()
+	wg.Wait()
 }
 
 func TestClosedSessionSaysSo(t *testing.T) {
@@ -239,5 +275,86 @@ func TestClosedSessionSaysSo(t *testing.T) {
 	}
 	if err := s[0].Close(ctx); !errors.Is(err, session.ErrClosed) {
 		t.Errorf("second close: %v", err)
+	}
+}
+
+// Gates to processes of other sessions that are given up leave nothing: the next one takes the place.
+func TestForgottenGatesLeaveNothing(t *testing.T) {
+	a := joinAll(t, 1, nil)[0]
+	ctx := deadline(t)
+	var old *session.Gate
+	for round := range 5 {
+		b := joinAll(t, 1, nil)[0]
+		type made struct {
+			g   *session.Gate
+			err error
+		}
+		there := make(chan made, 1)
+		go func() { g, err := b.Connect(ctx, a.Card()); there <- made{g, err} }()
+		g, err := a.Connect(ctx, b.Card())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := <-there
+		if m.err != nil {
+			t.Fatal(m.err)
+		}
+		if err := m.g.Send(ctx, 4, []byte("unreceived")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Probe(ctx, session.Match{From: g, Tag: 4}); err != nil {
+			t.Fatal(err)
+		}
+		waits, err := a.Irecv(session.Match{From: g, Tag: 5}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if old != nil {
+			if _, ok := a.Iprobe(session.Match{From: old, Tag: 4}); ok {
+				t.Error("a forgotten gate has a message")
+			}
+			if _, err := old.Recv(ctx, 4, nil); !errors.Is(err, session.ErrClosed) {
+				t.Errorf("receive from a forgotten gate: %v, want closed", err)
+			}
+			if err := old.Send(ctx, 4, nil); !errors.Is(err, session.ErrClosed) {
+				t.Errorf("send to a forgotten gate: %v, want closed", err)
+			}
+		}
+		if round%2 == 0 { // else it is connected, and closed first
+			if err := b.Close(ctx); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "closed", func() bool { p := g.Path(); return p == "idle" || p == "broken" })
+		}
+		if err := g.Forget(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Forget(); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("forgotten twice: %v, want closed", err)
+		}
+		if _, err := waits.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+			t.Errorf("round %d: a receive that waits: %v, want closed", round, err)
+		}
+		eventually(t, "closed there, too", func() bool { p := m.g.Path(); return p == "idle" || p == "broken" })
+		if round%2 == 1 {
+			if err := b.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		eventually(t, "forgotten", func() bool { now, _ := a.Foreign(); return now == 0 })
+		if g, err := a.Connect(ctx, b.Card()); err == nil || g != nil {
+			t.Errorf("connect to a session that has closed: %v, %v", g, err)
+		}
+		eventually(t, "forgotten after a connection that has failed", func() bool { now, _ := a.Foreign(); return now == 0 })
+		if _, most := a.Foreign(); most != 1 {
+			t.Errorf("round %d: %d places for gates of other sessions, want one that is used again", round, most)
+		}
+		old = g
+	}
+	if what := a.Pending(); what != "" {
+		t.Errorf("there still is %s", what)
+	}
+	if err := a.Gate(0).Forget(); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("the gate to a rank: %v, want invalid", err)
 	}
 }

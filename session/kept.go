@@ -5,7 +5,9 @@ import (
 	"context"
 	"math/bits"
 	"slices"
+	"time"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/match"
 )
@@ -81,9 +83,18 @@ func (s *Session) freeKept(k *kept) {
 func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
 	k := s.newKept(len(b), &s.budget)
-	if k == nil {
+	switch {
+	case k != nil:
+	case !l.last:
 		l.stall()
 		return false
+	case l.g.beyond < 0 && !l.beyond:
+		return true // lost: there is as much already from a connection before
+	default: // as much as the driver has memory for
+		k = &kept{class: keptClasses, buf: make([]byte, len(b)), from: &l.g.beyond}
+		k.User = k
+		l.g.beyond -= len(b)
+		l.beyond = true
 	}
 	copy(k.buf, b)
 	k.g, k.h, k.From, k.Tag = l.g, *h, l.g.index, h.Tag
@@ -99,7 +110,37 @@ func (l *link) stall() {
 		l.g.relay.Untaken()
 		s.stalled = append(s.stalled, l)
 		s.stats.Stalls++
+		s.kickMover()
 	}
+}
+
+// stallLook is how often the background looks whether a peer that is held up is still there: no driver tells
+// it while its buffer is out.
+const stallLook = 50 * time.Millisecond
+
+// lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end is
+// seen, which comes behind it. It tells whether there were any.
+func (s *Session) lookAtStalled() (any bool) {
+	for i := 0; i < len(s.stalled); i++ {
+		l := s.stalled[i]
+		e, ok := l.small.(driver.Ender)
+		if !ok || l.last || l.dead || l.g.handling {
+			continue
+		}
+		err := e.Err()
+		if err == nil {
+			continue
+		}
+		any, l.last = true, true
+		if l.g.others(l) { // the peer sends it again, over another rail
+			l.down(err)
+			i = -1 // the list has changed
+		}
+	}
+	if any {
+		s.unstall()
+	}
+	return any
 }
 
 // unstall looks again at the messages that were beyond the budget.

@@ -464,7 +464,7 @@ func (g *Gate) ended() {
 	if g.live > 0 {
 		g.live--
 	}
-	if g.leaving || g.byeSeen {
+	if g.closing() {
 		g.work()
 	}
 }
@@ -556,26 +556,12 @@ func (in *incoming) over(err error) {
 }
 
 // refuseLong fails the messages that the peer, which is closing, has not begun to
-// receive.
+// receive, and that have left.
 func (s *Session) refuseLong(g *Gate) {
 	s.outs.each(func(_ uint64, o *outgoing) {
-		if o.g != g || o.Matched() {
-			return
+		if o.g == g && !o.Matched() && !o.parked {
+			o.fail(ErrClosed)
+			s.settleOut(o)
 		}
-		for _, q := range []*parcelQueue{&g.later, &g.actives} {
-			for pc := q.first; pc != nil; pc = pc.next {
-				if pc.out == o {
-					return // it has not been sent: the next connection's
-				}
-			}
-		}
-		if pc := g.backlog.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
-			o.letGo() // of what is this connection's
-			g.live--
-			g.later.push(pc)
-			return
-		}
-		o.fail(ErrClosed)
-		s.settleOut(o)
 	})
 }

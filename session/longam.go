@@ -64,6 +64,9 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 		return true
 	}
 	k := s.newKept(n+len(extra), &s.activeBudget)
+	if k == nil && l.last {
+		return true // nobody is there to send it
+	}
 	if k == nil {
 		l.stall()
 		return false

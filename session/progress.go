@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -117,7 +118,8 @@ func (n *nic) askAll() bool {
 // pushAll moves on everything that waits to leave. It tells whether anything
 // moved.
 func (s *Session) pushAll() bool {
-	moved := s.movePieces()
+	moved := len(s.stalled) > 0 && s.lookAtStalled()
+	moved = s.movePieces() || moved
 	moved = s.moveOps() || moved
 	if len(s.dying) > 0 {
 		moved = s.undertake() || moved
@@ -129,10 +131,10 @@ func (s *Session) pushAll() bool {
 		g := s.busy[i]
 		m, more := g.push()
 		moved = moved || m
-		if g.leaving || g.byeSeen || g.pausing == pausing {
+		if g.closing() {
 			before := g.state
 			g.tryClose()
-			more = more || g.leaving || g.byeSeen || g.pausing == pausing
+			more = more || g.closing()
 			moved = moved || g.state != before
 		}
 		if !more {
@@ -276,10 +278,11 @@ func (s *Session) mover() {
 	for idle := 0; ; {
 		s.mu.lock()
 		work := s.outstanding() && s.onDuty()
-		moved := false
+		moved := len(s.stalled) > 0 && s.onDuty() && s.lookAtStalled()
+		held := len(s.stalled) > 0 && s.onDuty()
 		busy := s.epoch != seen
 		if seen = s.epoch; work && !busy {
-			moved = s.pushAll()
+			moved = s.pushAll() || moved
 			if len(s.pieces) > 0 {
 				moved = s.pollIn() || moved
 			}
@@ -291,10 +294,16 @@ func (s *Session) mover() {
 		switch {
 		case !work:
 			idle, pause = 0, shortest
+			var look <-chan time.Time
+			if held {
+				timer.Reset(stallLook)
+				look = timer.C
+			}
 			select {
 			case <-s.ctx.Done():
 				return
 			case <-s.move:
+			case <-look:
 			}
 			continue
 		case moved:
@@ -316,10 +325,23 @@ func (s *Session) mover() {
 	}
 }
 
-// await makes progress until ok, which is called with the lock, or ctx ends.
+// awaiter is who waits for something that no request tells.
+type awaiter struct {
+	ok   func() bool
+	done bool
+	bell chan struct{}
+}
+
+// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: what it waits for may
+// be something that nobody tells.
+const (
+	awaitPolls = 1000
+	awaitLook  = 100 * time.Millisecond
+)
+
+// await makes progress until ok, which is called with the lock, by whoever gives it up, or ctx ends.
 func (s *Session) await(ctx context.Context, ok func() bool) error {
-	pause := 5 * time.Microsecond
-	for n := 0; ; n++ {
+	for range awaitPolls {
 		s.mu.lock()
 		s.epoch++
 		s.pollIn()
@@ -332,11 +354,49 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if n < 1000 {
-			runtime.Gosched()
-			continue
-		}
-		time.Sleep(pause)
-		pause = min(2*pause, time.Millisecond)
+		runtime.Gosched()
 	}
+	w := &awaiter{ok: ok, bell: make(chan struct{}, 1)}
+	s.mu.lock()
+	s.awaiters = append(s.awaiters, w)
+	s.leave()
+	s.sleepers.Add(1)
+	s.kick()
+	defer s.rested()
+	timer := time.NewTimer(awaitLook)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.bell:
+			return nil
+		case <-timer.C:
+			s.mu.lock()
+			s.leave()
+			timer.Reset(awaitLook)
+		case <-ctx.Done():
+			s.mu.lock()
+			if w.done = w.done || ok(); !w.done {
+				s.awaiters = slices.DeleteFunc(s.awaiters, func(x *awaiter) bool { return x == w })
+			}
+			done := w.done
+			s.leave()
+			if done {
+				return nil
+			}
+			return ctx.Err()
+		}
+	}
+}
+
+// tellAwaiters wakes those whose wait is over. The caller is about to give up the lock.
+func (s *Session) tellAwaiters() {
+	s.awaiters = slices.DeleteFunc(s.awaiters, func(w *awaiter) bool {
+		if !w.done {
+			w.done = w.ok()
+		}
+		if w.done {
+			w.bell <- struct{}{} // once
+		}
+		return w.done
+	})
 }

@@ -89,17 +89,18 @@ func (s *Session) Resume() error {
 	return nil
 }
 
-// wanted tells whether something waits for a connection.
+// wanted tells whether something waits for a connection, be it only to hear that the peer is gone.
 func (g *Gate) wanted() bool {
-	if g.backlog.n > 0 || len(g.postponed) > 0 {
+	if g.backlog.n > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
 	}
+	waits := false
+	g.s.outs.each(func(_ uint64, o *outgoing) { waits = waits || o.g == g && o.err == nil })
+	g.s.syncs.each(func(_ uint64, r *Request) { waits = waits || r.g == g })
 	for _, o := range g.s.liveOps {
-		if o.g == g && !o.dropped {
-			return true
-		}
+		waits = waits || o.g == g && !o.dropped
 	}
-	return false
+	return waits
 }
 
 // pause begins the pause of a gate.
@@ -108,7 +109,7 @@ func (g *Gate) pause() {
 	case gateConnecting:
 		g.abandonLater()
 	case gateUp:
-		if g.leaving || g.byeSeen {
+		if g.leaving || g.leaveSeen {
 			return // it is closed in order
 		}
 		g.state, g.pausing = gateClosing, pausing
@@ -172,11 +173,15 @@ func (g *Gate) rest() {
 	links := g.links
 	g.links, g.state, g.pausing, g.pauseHeard = nil, gateIdle, paused, false
 	g.lead, g.clear = nil, false
-	g.byeSent, g.byeSeen, g.leaving = false, false, false
+	g.farewell()
 	g.relay.drop(s)
 	for _, l := range links {
 		l.dead = true
 		s.bury(l)
+	}
+	if g.forgotten {
+		g.remove()
+		return
 	}
 	g.backlog.append(&g.later)
 	g.live += g.backlog.lasting()

@@ -16,10 +16,15 @@ type Match struct {
 	Ignore uint64 // bits of the tag that do not count; ^0: any tag
 }
 
+// nobody is a source that there is not.
+const nobody = match.Any - 1
+
 func (m *Match) pattern() match.Pattern {
 	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
 	if m.From != nil {
-		p.From = m.From.index
+		if p.From = m.From.index; m.From.forgotten {
+			p.From = nobody
+		}
 	}
 	return p
 }
@@ -114,6 +119,9 @@ func (s *Session) post(in *In) (*Request, error) {
 func (s *Session) receive(from *Gate) (*Request, error) {
 	if s.closed {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrClosed}
+	}
+	if from != nil && from.forgotten {
+		return nil, from.fault("receive", ErrClosed)
 	}
 	if from != nil && from.s != s {
 		return nil, &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("%w: a gate of another session", ErrInvalid)}
@@ -261,6 +269,10 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		return l.checked(l.seen(h.Tag))
 	case header.Resume:
 		return l.checked(l.resume(h.Tag, h.Flags))
+	case header.Leave:
+		g.pausing, g.leaveSeen = notPaused, true
+		g.work()
+		g.tryClose()
 	case header.Bye:
 		g.byeSeen = true
 		if g.pausing == pausing && g.pauseHeard {
@@ -268,7 +280,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 			g.tryClose()
 			return true
 		}
-		g.pausing = notPaused                         // the peer closes the gate
+		g.pausing, g.leaveSeen = notPaused, true      // the peer closes the gate
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
 		g.work()
 		g.tryClose()
@@ -305,8 +317,8 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
-		if g.byeSent && g.pausing == notPaused {
-			return true // the sender fails it when it sees our Bye
+		if g.leaveSent {
+			return true // the sender fails it when it sees our Leave
 		}
 	}
 	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
@@ -332,6 +344,9 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 
 // ack tells the sender that a synchronous message was matched.
 func (g *Gate) ack(id uint64) {
+	if g.leaveSent {
+		return // the sender has given it up, or does when it sees our Leave
+	}
 	pc, _ := g.s.control(header.Header{Kind: header.Ack, Tag: id}, nil)
 	g.tell(pc)
 }

@@ -48,12 +48,13 @@ type Session struct {
 	tick         uint32
 	epoch        uint32 // grows while callers make progress: the background keeps out of their way
 	table        *match.Table
-	orphaned     error    // why there is no launcher any more
-	budget       int      // bytes of unexpected messages that may still be kept
-	activeBudget int      // bytes of long active messages
-	stalled      []*link  // whose next message is unexpected beyond the budget
-	busy         []*Gate  // with parcels that have not left
-	dying        []*link  // dead, and not let go of by their drivers
+	orphaned     error   // why there is no launcher any more
+	budget       int     // bytes of unexpected messages that may still be kept
+	activeBudget int     // bytes of long active messages
+	stalled      []*link // whose next message is unexpected beyond the budget
+	busy         []*Gate // with parcels that have not left
+	dying        []*link // dead, and not let go of by their drivers
+	awaiters     []*awaiter
 	calls        []func() // to be called without the lock
 	called       []func() // memory for the next ones
 	resumed      []*Gate  // from which nothing was taken, while a handler ran
@@ -187,6 +188,9 @@ func (s *Session) gate(rank int) *Gate {
 
 // leave gives up the lock, and calls what was put off until then.
 func (s *Session) leave() {
+	if len(s.awaiters) > 0 {
+		s.tellAwaiters()
+	}
 	if len(s.calls) == 0 {
 		s.mu.unlock()
 		return

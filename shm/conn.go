@@ -98,6 +98,9 @@ func (n *conn) bind() driver.Instance {
 // Peer implements driver.Instance.
 func (n *conn) Peer() string { return n.peerURL }
 
+// Err implements driver.Ender.
+func (n *conn) Err() error { return n.failure("connection") }
+
 // ConnectWait implements driver.Instance.
 func (n *conn) ConnectWait(ctx context.Context) error {
 	select {

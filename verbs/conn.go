@@ -69,6 +69,9 @@ type track interface {
 // Peer implements driver.Instance.
 func (n *conn) Peer() string { return n.life.Peer() }
 
+// Err implements driver.Ender.
+func (n *conn) Err() error { return n.life.Failure("connection") }
+
 // ConnectWait implements driver.Instance.
 func (n *conn) ConnectWait(ctx context.Context) error {
 	return n.life.ConnectWait(ctx, func() string { return n.ctx.props.Device + ": peer has not answered" })

@@ -23,6 +23,8 @@ type act struct {
 
 func onSmall(p *driver.Properties) bool { return p.Track == driver.Small }
 
+func lends(p *driver.Properties) bool { return p.Capabilities.BufferRecv }
+
 var acts = []act{
 	{"receive", nil, (*conn).sendsForever, (*conn).receivesOnce},
 	{"send", nil, (*conn).receivesForever, (*conn).sendsOnce},
@@ -32,6 +34,7 @@ var acts = []act{
 	{"receive wait", hasRecvWait, (*conn).idles, (*conn).waitsOnce},
 	{"probe wait", hasProbe, (*conn).sendsForever, (*conn).waitsForAny},
 	{"idle probe wait", hasProbe, (*conn).idles, (*conn).waitsForAny},
+	{"message out", lends, (*conn).sendsForever, (*conn).holdsMessage},
 	{"put", hasPut, (*conn).offersMemory, (*conn).putsOnce},
 	{"flush", hasPut, (*conn).offersMemory, (*conn).flushesOnce},
 	{"atomic", hasAtomics, (*conn).offersMemory, (*conn).addsOnce},
@@ -124,6 +127,28 @@ func (c *conn) receivesOnce() error {
 		return err
 	}
 	return c.until(p, c.i.RecvPoll)
+}
+
+// holdsMessage keeps a message in the driver's memory until the driver says, without a receive, that the peer has died.
+func (c *conn) holdsMessage() error {
+	en, ok := c.i.(driver.Ender)
+	if !ok {
+		return c.receivesOnce()
+	}
+	var p driver.Packet
+	if err := c.until(&p, c.i.RecvPoll); err != nil {
+		return err
+	}
+	var err error
+	c.e.until("the end of a peer that dies while a buffer is out", func() bool {
+		if pr, ok := c.e.ctx.(driver.Prober); ok {
+			_, _ = pr.RecvProbeAny()
+		}
+		err = en.Err()
+		return err != nil
+	})
+	_ = c.i.(driver.BufferReceiver).RecvBufRelease(&p)
+	return err
 }
 
 func (c *conn) sendsOnce() error {

@@ -45,12 +45,13 @@ const (
 	Seen                   // tag: how many numbered messages of this connection have come
 	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
 	Pause                  // nothing new begins until the next connection; a Bye that follows is the end of nothing
+	Leave                  // what is not matched by now fails, nothing new begins on this connection, and a Bye follows
 	kinds
 )
 
 var names = [kinds]string{
 	Hello: "hello", Eager: "eager", Sync: "sync", Ack: "ack", RTS: "rts", RTR: "rtr", Cookie: "cookie", Done: "done",
-	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause",
+	Frag: "frag", AM: "am", Op: "op", Reply: "reply", Bye: "bye", Seen: "seen", Resume: "resume", Pause: "pause", Leave: "leave",
 }
 
 // String returns the kind's name.

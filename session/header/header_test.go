@@ -33,6 +33,7 @@ var golden = []struct {
 	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, "",
 		"0c000000000000000100000000000000" + "02010000000000000300000000000000"},
 	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, "", "0e000000000000003412000000000000"},
+	{"leave", header.Header{Kind: header.Leave}, nil, "", "11000000000000000000000000000000"},
 	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, "", "0f030000000000003412000000000000"},
 }
 

@@ -74,7 +74,11 @@ type sessionBench struct {
 	reqs   []*session.Request
 	sent   []*session.Request
 	salt   uint64       // of the patterns of a pair, so that they differ from another's
+	room   int          // bytes between the buffers
 	got    atomic.Int64 // active messages
+	checks atomic.Bool  // of these
+	bad    atomic.Pointer[error]
+	value  uint64 // of the target of atomics
 }
 
 // Tags of the bench's messages.
@@ -100,8 +104,18 @@ func openSession(s *setup) (bench, error) {
 		return nil, err
 	}
 	b.g = b.s.Gate((b.job.rank + 1) % b.job.Size())
-	b.s.Handle(1, func(*session.Gate, *session.Active) { b.got.Add(1) })
+	b.s.Handle(1, b.active)
 	return b, nil
+}
+
+// active takes an active message. Those of a peer are handled one at a time, in order.
+func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
+	if b.checks.Load() {
+		if err := verify(a.Data, uint64(b.got.Load())); err != nil {
+			b.bad.CompareAndSwap(nil, &err)
+		}
+	}
+	b.got.Add(1)
 }
 
 func (b *sessionBench) links() []string {
@@ -147,6 +161,8 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 		return nil, err
 	}
 	b.c = *c
+	b.checks.Store(c.Validate)
+	b.value = 0
 	w := window(c.Size, maxWindow)
 	switch c.Test {
 	case MultiPair:
@@ -164,7 +180,7 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 		}
 		mem = b.arena.Bytes()
 	}
-	b.out, b.in = nil, nil
+	b.out, b.in, b.room = nil, nil, room
 	for i := range w {
 		b.out = append(b.out, mem[i*room:][:c.Size:c.Size])
 		b.in = append(b.in, mem[(w+i)*room:][:c.Size:c.Size])
@@ -172,6 +188,11 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 	b.reqs, b.sent = make([]*session.Request, w), make([]*session.Request, w)
 	if !infoOf(c.Test).oneSided {
 		return nil, nil
+	}
+	if c.Validate && (c.Test == GetBW || c.Test == GetLat) {
+		for k := range b.in {
+			fill(b.in[k], uint64(k))
+		}
 	}
 	var err error
 	if b.region, err = b.s.Register(mem[w*room:], driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic); err != nil {
@@ -203,7 +224,18 @@ func (b *sessionBench) finish() error {
 	return nil
 }
 
-func (b *sessionBench) inspect(seq uint64, _ int) error { return verify(b.in[0], seq) }
+// inspect checks that the target holds messages seq to seq+n-1.
+func (b *sessionBench) inspect(seq uint64, n int) error {
+	if b.c.Test != PutBW || n < 0 || n > len(b.in) {
+		return fmt.Errorf("inspect %d of %d buffers after %s", n, len(b.in), b.c.Test)
+	}
+	for i := range uint64(n) {
+		if err := verify(b.in[(seq+i)%uint64(len(b.in))], seq+i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (b *sessionBench) path() string { return b.g.Path() }
 
@@ -291,10 +323,20 @@ func (b *sessionBench) timed(j *job, f func(int) error) error {
 func (b *sessionBench) access(int) error {
 	ctx := b.setup.stop.ctx
 	if b.c.Test == FaddLat {
-		_, err := b.g.FetchAdd(ctx, b.remote, 0, 1)
+		was, err := b.g.FetchAdd(ctx, b.remote, 0, 1)
+		if err == nil && was != b.value {
+			err = fmt.Errorf("atomic %d returned %d: the operation was lost or done twice", b.value, was)
+		}
+		b.value++
 		return err
 	}
-	return b.g.Get(ctx, b.remote, 0, b.in[0])
+	if b.c.Validate {
+		clear(b.in[0])
+	}
+	if err := b.g.Get(ctx, b.remote, 0, b.in[0]); err != nil || !b.c.Validate {
+		return err
+	}
+	return verify(b.in[0], 0)
 }
 
 // stream runs tests of throughput: as many requests as the window holds are under
@@ -310,20 +352,19 @@ func (b *sessionBench) stream(j *job) error {
 				}
 			}
 			b.got.Store(0)
+			if bad := b.bad.Load(); bad != nil {
+				return *bad
+			}
 			return b.g.Send(ctx, tagAck, nil)
 		}
 	}
 	for i := range j.n + len(b.reqs) {
-		k := i % len(b.reqs)
-		if r := b.reqs[k]; r != nil {
-			b.reqs[k] = nil
-			if _, err := r.Wait(ctx); err != nil {
+		if err := b.settle(j, i); err != nil {
+			return err
+		}
+		if w := len(b.reqs); j.Test == PutBW && j.Validate && i > 0 && (i%w == 0 && i <= j.n || i == j.n) {
+			if err := b.inspectPuts(j, i); err != nil {
 				return err
-			}
-			if !b.sends(j) && j.Validate {
-				if err := verify(b.in[k], b.salt+uint64(i-len(b.reqs))); err != nil {
-					return err
-				}
 			}
 		}
 		if i < j.n {
@@ -331,7 +372,7 @@ func (b *sessionBench) stream(j *job) error {
 			if err != nil {
 				return err
 			}
-			b.reqs[k] = r
+			b.reqs[i%len(b.reqs)] = r
 		}
 	}
 	if infoOf(j.Test).oneSided {
@@ -344,19 +385,62 @@ func (b *sessionBench) stream(j *job) error {
 	return err
 }
 
+// settle ends the operation of a stream in whose place number i comes.
+func (b *sessionBench) settle(j *job, i int) error {
+	k := i % len(b.reqs)
+	r := b.reqs[k]
+	if r == nil {
+		return nil
+	}
+	b.reqs[k] = nil
+	if _, err := r.Wait(j.stop.ctx); err != nil || !j.Validate {
+		return err
+	}
+	switch {
+	case j.Test == GetBW:
+		return verify(b.in[k], uint64(k))
+	case !b.sends(j):
+		return verify(b.in[k], b.salt+uint64(i-len(b.reqs)))
+	}
+	return nil
+}
+
+// inspectPuts has the other end check the puts before number i: since the last time, all buffers at most, which are
+// overwritten only after it.
+func (b *sessionBench) inspectPuts(j *job, i int) error {
+	w := len(b.reqs)
+	for k := range w {
+		if err := b.settle(j, i+k); err != nil {
+			return err
+		}
+	}
+	first := (i - 1) / w * w
+	return j.inspect(uint64(first), i-first)
+}
+
 // begin starts operation i of a stream.
 func (b *sessionBench) begin(j *job, i int) (*session.Request, error) {
 	k := i % len(b.reqs)
+	at := 0
+	if j.Validate {
+		at = k * b.room
+	}
 	switch {
 	case j.Test == Rate || j.Test == AMRate:
+		if j.Validate {
+			fill(b.out[k], uint64(i))
+		}
 		return b.g.AM(1, nil, b.out[k])
 	case j.Test == PutBW:
 		if j.Validate {
 			fill(b.out[k], uint64(i))
 		}
-		return b.g.Iput(b.remote, 0, b.out[k])
+		return b.g.Iput(b.remote, at, b.out[k])
 	case j.Test == GetBW:
-		return b.g.Iget(b.remote, 0, b.in[k])
+		if j.Validate {
+			clear(b.in[k])
+		}
+		return b.g.Iget(b.remote, at, b.in[k])
 	case b.sends(j):
 		if j.Validate {
 			fill(b.out[k], b.salt+uint64(i))

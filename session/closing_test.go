@@ -1,0 +1,228 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/bywash/bywash/session"
+)
+
+// apart lets a session make progress in the background of a test that has it make none by itself.
+func apart(t *testing.T, s *session.Session) {
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			s.Progress()
+		}
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+}
+
+// Who closes waits for nothing that the other end would have to match first, and what nobody has matched fails as closed.
+func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
+	short, long := make([]byte, 8), make([]byte, 1<<20)
+	closes := func(t *testing.T, s []*session.Session, who ...int) {
+		var wg sync.WaitGroup
+		for _, r := range who {
+			wg.Go(func() {
+				if err := s[r].Close(deadline(t)); err != nil {
+					t.Errorf("rank %d: %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	leaves := func(t *testing.T, s []*session.Session, who ...int) {
+		for _, r := range who {
+			s[r].Gate(1 - r).Disconnect()
+		}
+		for r := range s {
+			eventually(t, "closed", func() bool { return s[r].Gate(1-r).Path() == "idle" })
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		out     session.Out
+		senders []int
+		closers []int
+		close   func(*testing.T, []*session.Session, ...int)
+	}{
+		{"synchronous, the receiver closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{1}, closes},
+		{"synchronous, the sender closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, closes},
+		{"synchronous, both send, both close", session.Out{Buf: short, Sync: true}, []int{0, 1}, []int{0, 1}, closes},
+		{"long, both send, both close", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, closes},
+		{"long, the receiver disconnects", session.Out{Buf: long}, []int{0}, []int{1}, leaves},
+		{"long, the sender disconnects", session.Out{Buf: long}, []int{0}, []int{0}, leaves},
+		{"synchronous, the sender disconnects", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, leaves},
+		{"long, both send, both disconnect", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, leaves},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := joinAll(t, 2, nil)
+			ctx := deadline(t)
+			var sends []*session.Request
+			for _, r := range c.senders {
+				o := c.out
+				o.Tag = 1
+				q, err := s[r].Gate(1 - r).IsendMsg(&o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sends = append(sends, q)
+			}
+			for _, r := range c.senders {
+				if _, err := s[1-r].Probe(ctx, session.Match{Tag: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.close(t, s, c.closers...)
+			for _, q := range sends {
+				if _, err := q.Wait(ctx); !errors.Is(err, session.ErrClosed) {
+					t.Errorf("send: %v, want closed", err)
+				}
+			}
+		})
+	}
+}
+
+// What has not left when the peer closes goes over the next connection, and nothing overtakes it.
+func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
+	for name, out := range map[string]session.Out{
+		"long": {Tag: 1, Buf: make([]byte, 1<<20)}, "synchronous": {Tag: 1, Buf: make([]byte, 8), Sync: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+			ctx := deadline(t)
+			g := s[0].Gate(1)
+			connected := make(chan error, 1)
+			go func() { connected <- g.ConnectWait(ctx) }()
+			if err := errors.Join(s[1].Gate(0).ConnectWait(ctx), <-connected); err != nil {
+				t.Fatal(err)
+			}
+			for waiting := 0; waiting < 300; { // nothing is taken: so they wait here in the end
+				if r, err := g.Isend(9, make([]byte, 1000)); err != nil {
+					t.Fatal(err)
+				} else if r != nil {
+					waiting++
+				}
+			}
+			first, err := g.IsendMsg(&out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Isend(1, []byte("behind")); err != nil {
+				t.Fatal(err)
+			}
+			s[1].Gate(0).Disconnect()
+			s[0].Progress()
+			apart(t, s[0])
+			for _, want := range []int{len(out.Buf), len("behind")} {
+				st, err := s[1].Recv(ctx, session.Match{Tag: 1}, make([]byte, 1<<20))
+				if err != nil || st.Len != want {
+					t.Fatalf("%d bytes, %v; want %d", st.Len, err, want)
+				}
+			}
+			if _, err := first.Wait(ctx); err != nil {
+				t.Errorf("send: %v", err)
+			}
+		})
+	}
+}
+
+// A connection to a process that is not there any more fails, with its reason, although nothing waits to be sent.
+func TestConnectWaitSaysThatThePeerIsGone(t *testing.T) {
+	gone := func(err error) bool { return errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) }
+	s := joinAll(t, 2, nil)
+	card := s[1].Card()
+	if err := s[1].Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	g := s[0].Gate(1)
+	for range 2 {
+		if err := g.ConnectWait(deadline(t)); !gone(err) {
+			t.Errorf("connect to a rank that has closed: %v, want closed or broken", err)
+		}
+		if p := g.Path(); p != "broken" {
+			t.Errorf("the gate is %s", p)
+		}
+		g.Disconnect()
+	}
+	if _, err := s[0].Connect(deadline(t), card); !gone(err) {
+		t.Errorf("connect by card: %v, want closed or broken", err)
+	}
+}
+
+// Who waits for a connection while the session is quiet gets it after that.
+func TestConnectWaitOutlastsAPause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	if err := s[0].Quiesce(ctx); err != nil {
+		t.Fatal(err)
+	}
+	connected := make(chan error, 1)
+	go func() { connected <- s[0].Gate(1).ConnectWait(ctx) }()
+	if err := s[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-connected; err != nil {
+		t.Error(err)
+	}
+}
+
+// What waits for the peer to match it, and has waited through a pause, hears of the peer's end as if there had been none.
+func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	var sends []*session.Request
+	for _, o := range []session.Out{{Tag: 1, Buf: make([]byte, 8), Sync: true}, {Tag: 1, Buf: make([]byte, 1<<20)}} {
+		r, err := s[0].Gate(1).IsendMsg(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sends = append(sends, r)
+	}
+	eventually(t, "messages are kept", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 2 })
+	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
+	eachOf(t, s, func(x *session.Session) error { return x.Resume() })
+	if err := s[1].Close(ctx); err != nil {
+		t.Error(err)
+	}
+	for i, r := range sends {
+		if _, err := r.Wait(ctx); !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
+			t.Errorf("send %d: %v, want closed or broken", i, err)
+		}
+	}
+}
+
+// The next message of a peer is beyond the budget, and lies in the driver's memory, which tells nothing more of that peer:
+// its end is noticed all the same, and what it had sent can be received.
+func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
+	s := joinAll(t, 2, func(r int, c *session.Config) {
+		if r == 1 {
+			c.Unexpected = 4096
+		}
+	})
+	ctx := deadline(t)
+	const n = 8
+	for range n {
+		if err := s[0].Gate(1).Send(ctx, 1, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "held up", func() bool { s[1].Progress(); return s[1].Stats().Stalls > 0 })
+	over, end := context.WithCancel(ctx)
+	end()
+	if err := s[0].Close(over); !errors.Is(err, context.Canceled) { // the other end cannot answer
+		t.Errorf("close: %v", err)
+	}
+	if _, err := s[1].Gate(0).Recv(ctx, 2, nil); !errors.Is(err, session.ErrClosed) && !errors.Is(err, session.ErrBroken) {
+		t.Errorf("receive: %v, want closed or broken", err)
+	}
+	for k := range n {
+		if _, err := s[1].Gate(0).Recv(ctx, 1, make([]byte, 1000)); err != nil {
+			t.Errorf("message %d: %v", k, err)
+		}
+	}
+}
