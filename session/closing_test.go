@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -23,9 +24,10 @@ func apart(t *testing.T, s *session.Session) {
 
 // Who closes waits for nothing that the other end would have to match first, and what nobody has matched fails as closed.
 func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
-	short, long := make([]byte, 8), make([]byte, 1<<20)
-	closes := func(t *testing.T, s []*session.Session, who ...int) {
+	short, long := pattern(8, 1), pattern(1<<20, 2)
+	closes := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
 		var wg sync.WaitGroup
+		wg.Go(receive)
 		for _, r := range who {
 			wg.Go(func() {
 				if err := s[r].Close(deadline(t)); err != nil {
@@ -35,10 +37,11 @@ func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	leaves := func(t *testing.T, s []*session.Session, who ...int) {
+	leaves := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
 		for _, r := range who {
 			s[r].Gate(1 - r).Disconnect()
 		}
+		receive()
 		for r := range s {
 			eventually(t, "closed", func() bool { return s[r].Gate(1-r).Path() == "idle" })
 		}
@@ -48,16 +51,18 @@ func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 		out     session.Out
 		senders []int
 		closers []int
-		close   func(*testing.T, []*session.Session, ...int)
+		close   func(*testing.T, []*session.Session, func(), ...int)
+		arrives bool // as the receiver, which does not close, receives it then
 	}{
-		{"synchronous, the receiver closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{1}, closes},
-		{"synchronous, the sender closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, closes},
-		{"synchronous, both send, both close", session.Out{Buf: short, Sync: true}, []int{0, 1}, []int{0, 1}, closes},
-		{"long, both send, both close", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, closes},
-		{"long, the receiver disconnects", session.Out{Buf: long}, []int{0}, []int{1}, leaves},
-		{"long, the sender disconnects", session.Out{Buf: long}, []int{0}, []int{0}, leaves},
-		{"synchronous, the sender disconnects", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, leaves},
-		{"long, both send, both disconnect", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, leaves},
+		{"synchronous, the receiver closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{1}, closes, false},
+		{"synchronous, the sender closes", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, closes, true},
+		{"long, the sender closes", session.Out{Buf: long}, []int{0}, []int{0}, closes, true},
+		{"synchronous, both send, both close", session.Out{Buf: short, Sync: true}, []int{0, 1}, []int{0, 1}, closes, false},
+		{"long, both send, both close", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, closes, false},
+		{"long, the receiver disconnects", session.Out{Buf: long}, []int{0}, []int{1}, leaves, false},
+		{"long, the sender disconnects", session.Out{Buf: long}, []int{0}, []int{0}, leaves, true},
+		{"synchronous, the sender disconnects", session.Out{Buf: short, Sync: true}, []int{0}, []int{0}, leaves, true},
+		{"long, both send, both disconnect", session.Out{Buf: long}, []int{0, 1}, []int{0, 1}, leaves, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := joinAll(t, 2, nil)
@@ -77,10 +82,19 @@ func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c.close(t, s, c.closers...)
+			receive := func() {
+				if !c.arrives {
+					return
+				}
+				in := make([]byte, len(c.out.Buf))
+				if n, err := s[1].Gate(0).Recv(ctx, 1, in); err != nil || !bytes.Equal(in[:n], c.out.Buf) {
+					t.Errorf("receive: %d bytes, %v", n, err)
+				}
+			}
+			c.close(t, s, receive, c.closers...)
 			for _, q := range sends {
-				if _, err := q.Wait(ctx); !errors.Is(err, session.ErrClosed) {
-					t.Errorf("send: %v, want closed", err)
+				if _, err := q.Wait(ctx); c.arrives && err != nil || !c.arrives && !errors.Is(err, session.ErrClosed) {
+					t.Errorf("send: %v; arrives %v", err, c.arrives)
 				}
 			}
 		})

@@ -77,7 +77,8 @@
 // atomics of the driver fail with ErrUnknown. Long messages in mode Put or Get, which use one rail, go on over another, in
 // another mode if need be. Loss of the last rail ends the gate.
 //
-// Disconnect sends LEAVE when everything pending has left; the other side answers with its own. Long and
+// Disconnect sends LEAVE when everything pending has left and is matched; the other side answers with its own. If something is not
+// matched it only says that it wishes to leave: if the other side wishes so, too, both do. Long and
 // synchronous messages that the receiver has not matched by then fail. When the others are done, each side says BYE; then both
 // disconnect the drivers' instances. Messages sent meanwhile connect again.
 //

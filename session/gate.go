@@ -64,6 +64,8 @@ type Gate struct {
 	leaveNext  bool        // and again, for the connection after this one
 	leaveSent  bool
 	leaveSeen  bool
+	soonSent   bool // a Leave that only tells the wish
+	soonSeen   bool
 	byeSent    bool
 	byeSeen    bool
 	lingering  int    // links of connections before, which drivers have not let go of
@@ -152,9 +154,9 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 }
 
 // Disconnect closes the gate in order and never blocks: pending sends are
-// finished first, the peer's as well, in the background or in Progress; long and synchronous
-// messages that the receiver has not begun to receive fail with ErrClosed, whichever side sends them. A
-// synchronous one that had arrived can still be received.
+// finished first, the peer's as well, in the background or in Progress. Long and synchronous
+// messages are waited for until the receiver has matched them, or closes as well: what nobody has begun to receive by then
+// fails with ErrClosed, on both sides. A synchronous one that had arrived can still be received.
 // Receives that name the peer, and were posted before it had closed as well, fail
 // with ErrClosed.
 // Messages sent meanwhile go over a new connection. A gate that is broken can be
@@ -317,6 +319,7 @@ func (g *Gate) failReceives(err error) {
 // farewell forgets how far a connection that is no more was closed.
 func (g *Gate) farewell() {
 	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
+	g.soonSent, g.soonSeen = false, false
 }
 
 // closing tells whether a connection is to end, for good or for a pause.
@@ -353,8 +356,12 @@ func (g *Gate) tryClose() {
 	g.finish()
 }
 
-// leave says Leave once everything that is to go over this connection has left, and tells whether the peer has said it,
-// too.
+// flagSoon, in a Leave, says that its sender will leave once its messages are matched. A peer that wants to leave, too,
+// then does: else each might wait for the other.
+const flagSoon = 1 << 0
+
+// leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves as well. It
+// tells whether the peer has said it, too.
 func (g *Gate) leave() bool {
 	if g.leaveSeen {
 		g.state = gateClosing // what is sent from now on goes over the next connection
@@ -362,6 +369,14 @@ func (g *Gate) leave() bool {
 	}
 	if !g.leaveSent {
 		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0) || !g.answered() {
+			return false
+		}
+		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
+			if !g.soonSent {
+				g.soonSent = true
+				pc, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
+				g.dispatch(pc)
+			}
 			return false
 		}
 		g.state, g.leaveSent = gateClosing, true
@@ -378,6 +393,14 @@ func (g *Gate) answered() bool {
 	all := true
 	g.s.ins.each(func(_ uint64, in *incoming) { all = all && (in.g != g || in.asked > 0 && in.mode != rdv.Get) })
 	return all
+}
+
+// unmatched tells whether something has left that the peer has still to match.
+func (g *Gate) unmatched() bool {
+	some := false
+	g.s.outs.each(func(_ uint64, o *outgoing) { some = some || o.g == g && !o.parked && o.err == nil && !o.Matched() })
+	g.s.syncs.each(func(_ uint64, r *Request) { some = some || r.g == g && !r.parked })
+	return some
 }
 
 // engaged tells whether something has begun that this connection has to finish.

@@ -49,11 +49,6 @@ func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
 		from, to := s[round%2], s[1-round%2]
 		g := from.Gate(to.Rank())
 		long := pattern(300_000, uint64(round))
-		buf, got := make([]byte, 10), make([]byte, len(long))
-		r, err := to.Gate(from.Rank()).Irecv(2, got) // what nobody receives fails
-		if err != nil {
-			t.Fatal(err)
-		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := g.Send(ctx, 1, []byte("short")); err != nil {
@@ -75,6 +70,11 @@ func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
 				}
 			}
 		})
+		buf, got := make([]byte, 10), make([]byte, len(long))
+		r, err := to.Gate(from.Rank()).Irecv(2, got)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if n, err := to.Gate(from.Rank()).Recv(ctx, 1, buf); err != nil || string(buf[:n]) != "short" {
 			t.Fatalf("round %d: %q, %v", round, buf[:n], err)
 		}

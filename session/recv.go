@@ -270,7 +270,11 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	case header.Resume:
 		return l.checked(l.resume(h.Tag, h.Flags))
 	case header.Leave:
-		g.pausing, g.leaveSeen = notPaused, true
+		if h.Flags&flagSoon != 0 {
+			g.soonSeen = true
+		} else {
+			g.pausing, g.leaveSeen = notPaused, true
+		}
 		g.work()
 		g.tryClose()
 	case header.Bye:

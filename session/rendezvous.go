@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"errors"
+	"fmt"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
@@ -19,6 +20,9 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was taken back, or has failed
+		if g.answers >= maxAsked {
+			return fmt.Errorf("%w: more than %d requests whose answers are not taken", header.ErrMalformed, maxAsked)
+		}
 		g.tellFailed(rtr.ID)
 		return nil
 	}
