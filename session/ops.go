@@ -287,7 +287,7 @@ func (o *Op) move(s *Session) bool {
 	if !done {
 		return false
 	}
-	if err != nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
+	if err != nil && o.err == nil && o.what < opAtomic && isGone(err) && g.others(o.l) {
 		return o.repeat(s, err)
 	}
 	o.req.status.Value = o.d.Result
@@ -512,7 +512,11 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 func (s *Session) dropOps(g *Gate, err error) {
 	for i := 0; i < len(s.liveOps); i++ {
 		o := s.liveOps[i]
-		if o.g != g || o.l != nil && o.posted {
+		if o.g != g {
+			continue
+		}
+		if o.l != nil && o.posted {
+			o.err = err // another connection is not its
 			continue
 		}
 		if o.held > 0 {

@@ -1,0 +1,216 @@
+package session
+
+import (
+	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/rdv"
+)
+
+// farewell forgets how far a connection that is no more was closed.
+func (g *Gate) farewell() {
+	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
+	g.soonSent, g.soonSeen = false, false
+}
+
+// closing tells whether a connection is to end, for good or for a pause.
+func (g *Gate) closing() bool { return g.leaving || g.leaveSeen || g.pausing == pausing }
+
+// tryClose takes the next step of closing that is possible now. Both sides say Leave: upon that of the other, what it
+// has not matched fails. When what it has matched is done, both say Bye, and let go.
+func (g *Gate) tryClose() {
+	if g.state != gateUp && g.state != gateClosing || !g.closing() {
+		return
+	}
+	if g.pausing == notPaused && !g.leave() {
+		return
+	}
+	if !g.byeSent {
+		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.engaged()) {
+			return
+		}
+		g.state, g.byeSent = gateClosing, true
+		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
+		g.dispatch(pc)
+		if g.pausing != notPaused {
+			g.unfetchAll()
+		}
+	}
+	if !g.byeSeen || g.backlog.n > 0 || !g.relay.settled() {
+		return
+	}
+	for _, l := range g.links {
+		if l.sending.n > 0 || l.pieces > 0 {
+			return
+		}
+	}
+	g.finish()
+}
+
+// flagSoon, in a Leave, says that its sender will leave once its messages are matched. A peer that wants to leave, too,
+// then does: else each might wait for the other.
+const flagSoon = 1 << 0
+
+// leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves as well. It
+// tells whether the peer has said it, too.
+func (g *Gate) leave() bool {
+	if g.leaveSeen {
+		g.state = gateClosing // what is sent from now on goes over the next connection
+		g.refuse()
+	}
+	if !g.leaveSent {
+		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0) || !g.answered() {
+			return false
+		}
+		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
+			if !g.soonSent {
+				g.soonSent = true
+				pc, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
+				g.dispatch(pc)
+			}
+			return false
+		}
+		g.state, g.leaveSent = gateClosing, true
+		pc, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
+		g.dispatch(pc)
+		g.s.refuseKept(g)
+	}
+	return g.leaveSeen
+}
+
+// answered tells whether the peer knows of all its messages that are being received that they are: in mode Get it learns
+// it in the end.
+func (g *Gate) answered() bool {
+	all := true
+	g.s.ins.each(func(_ uint64, in *incoming) { all = all && (in.g != g || in.asked > 0 && in.mode != rdv.Get) })
+	return all
+}
+
+// unmatched tells whether something has left that the peer has still to match.
+func (g *Gate) unmatched() bool {
+	some := false
+	g.s.outs.each(func(_ uint64, o *outgoing) { some = some || o.g == g && !o.parked && o.err == nil && !o.Matched() })
+	g.s.syncs.each(func(_ uint64, r *Request) { some = some || r.g == g && !r.parked })
+	return some
+}
+
+// engaged tells whether something has begun that this connection has to finish.
+func (g *Gate) engaged() bool {
+	begun := g.ops > 0
+	g.s.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
+	g.s.ins.each(func(_ uint64, in *incoming) { begun = begun || in.g == g })
+	return begun
+}
+
+// refuse takes the end of what the peer, which has said Leave, has not matched and never will: that fails. What has not
+// left goes over the next connection, with all messages behind it, as their order holds.
+func (g *Gate) refuse() {
+	s := g.s
+	for pc := g.backlog.first; pc != nil; pc = pc.next {
+		if pc.lasts() {
+			g.holdBack()
+			break
+		}
+	}
+	g.park(true)
+	g.parkPosted(true)
+	s.syncs.each(func(id uint64, r *Request) {
+		if r.g == g && !r.parked {
+			s.syncs.remove(id)
+			g.ended()
+			s.complete(r, g.fault("send", ErrClosed))
+		}
+	})
+	s.refuseLong(g)
+	g.parkPosted(false)
+	g.park(false)
+}
+
+// holdBack has messages of the backlog wait for the next connection, from the first one that lasts.
+func (g *Gate) holdBack() {
+	var rest parcelQueue
+	behind := false
+	for pc := g.backlog.pop(); pc != nil; pc = g.backlog.pop() {
+		behind = behind || pc.lasts()
+		kind := header.Kind(pc.buf[0])
+		switch { // a copy, for another rail, of what lasts is this connection's
+		case !behind, !pc.lasts() && kind != header.Eager && kind != header.AM:
+			rest.push(pc)
+			continue
+		case pc.lasts():
+			g.live--
+		}
+		if pc.out != nil {
+			pc.out.letGo() // of what is this connection's
+		}
+		g.later.push(pc)
+	}
+	g.backlog = rest
+	g.leaveNext = g.leaveNext || g.leaving // they were sent before Disconnect
+}
+
+// park marks the messages that wait for the next connection, or for a long active one.
+func (g *Gate) park(on bool) {
+	g.s.park(g.later.first, on)
+	g.s.park(g.actives.first, on)
+}
+
+// parkPosted marks those that the driver has not sent: their memory is its own until it has.
+func (g *Gate) parkPosted(on bool) {
+	for _, l := range g.links {
+		for pc := l.sending.first; pc != nil; pc = pc.next {
+			if r, ok := g.s.syncs.get(pc.sync); ok && pc.sync != 0 {
+				r.parked = on
+			}
+			if pc.out == nil {
+				continue
+			}
+			// By its number, as the message may be over and its memory another one's.
+			if o, ok := g.s.outs.get(header.Uint64(pc.buf[header.Size:])); ok && o == pc.out {
+				o.parked = on
+			}
+		}
+	}
+}
+
+// finish ends a connection that both sides have closed.
+func (g *Gate) finish() {
+	s := g.s
+	if g.pausing == pausing {
+		g.rest()
+		return
+	}
+	later, leave := g.later, g.leaveNext
+	g.later, g.leaveNext = parcelQueue{}, false
+	s.park(later.first, true)
+	s.park(g.actives.first, true)
+	g.drop(g.fault("disconnected", ErrClosed))
+	if f := s.cfg.OnClosed; f != nil {
+		s.calls = append(s.calls, func() { f(g) })
+	}
+	s.kickDoorman()
+	s.park(later.first, false)
+	s.park(g.actives.first, false)
+	if g.forgotten {
+		g.later = later
+		g.remove()
+		return
+	}
+	if later.n > 0 {
+		g.backlog = later
+		g.live += g.backlog.lasting()
+		g.connect()
+		g.leaving = leave
+		g.work()
+	}
+}
+
+// park marks the messages of parcels that wait for the next connection: the end of this one is not theirs.
+func (s *Session) park(pc *parcel, on bool) {
+	for ; pc != nil; pc = pc.next {
+		if pc.out != nil {
+			pc.out.parked = on
+		}
+		if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+			r.parked = on
+		}
+	}
+}
