@@ -57,7 +57,7 @@ func (g *Gate) leave() bool {
 		g.refuse()
 	}
 	if !g.leaveSent {
-		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0) || !g.answered() {
+		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0 || g.opsWait()) || !g.answered() {
 			return false
 		}
 		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
@@ -92,9 +92,21 @@ func (g *Gate) unmatched() bool {
 	return some
 }
 
+// opsWait tells whether operations have still to begin.
+func (g *Gate) opsWait() bool {
+	wait := false
+	for _, o := range g.s.liveOps {
+		wait = wait || o.g == g && !o.started
+	}
+	return wait
+}
+
 // engaged tells whether something has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
-	begun := g.ops > 0
+	begun := false
+	for _, o := range g.s.liveOps {
+		begun = begun || o.g == g && o.started
+	}
 	g.s.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
 	g.s.ins.each(func(_ uint64, in *incoming) { begun = begun || in.g == g })
 	return begun
@@ -182,7 +194,9 @@ func (g *Gate) finish() {
 	g.later, g.leaveNext = parcelQueue{}, false
 	s.park(later.first, true)
 	s.park(g.actives.first, true)
+	g.finishing = !g.forgotten
 	g.drop(g.fault("disconnected", ErrClosed))
+	g.finishing = false
 	if f := s.cfg.OnClosed; f != nil {
 		s.calls = append(s.calls, func() { f(g) })
 	}
@@ -194,11 +208,11 @@ func (g *Gate) finish() {
 		g.remove()
 		return
 	}
-	if later.n > 0 {
+	if later.n > 0 || g.wanted() {
 		g.backlog = later
 		g.live += g.backlog.lasting()
 		g.connect()
-		g.leaving = leave
+		g.leaving = leave || s.closing
 		g.work()
 	}
 }

@@ -44,6 +44,7 @@ type Gate struct {
 	probed     []*kept // long messages that Improbe has given, and nobody has received
 	giveUp     func()  // ends the attempt to connect
 	abandoned  bool    // by giveUp
+	finishing  bool    // a connection ends in order
 	forgotten  bool    // by Forget
 	awaited    int     // callers of ConnectWait
 	stood      uint64  // connections that came about

@@ -252,7 +252,7 @@ func (o *Op) move(s *Session) bool {
 		if o.fence != g.fence {
 			return false // one from before the fence is under way
 		}
-		if g.state != gateUp && g.state != gateClosing || g.pausing != notPaused || o.again && !g.clear {
+		if g.state != gateUp || g.pausing != notPaused || o.again && !g.clear {
 			return false
 		}
 		o.started = true
@@ -518,6 +518,9 @@ func (s *Session) dropOps(g *Gate, err error) {
 		if o.l != nil && o.posted {
 			o.err = err // another connection is not its
 			continue
+		}
+		if g.finishing && !o.started {
+			continue // the next connection's
 		}
 		if o.held > 0 {
 			o.dropped, o.err = true, err

@@ -76,7 +76,9 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 				_, err := outcome(t, s, r)
 				said(t, "the send", err, session.ErrClosed)
 				eventually(t, "the connection is closed", func() bool {
-					return !s[0].Progress() && !s[1].Progress() && s[0].Gate(1).Path() == "idle" && s[1].Gate(0).Path() == "idle"
+					s[0].Progress()
+					s[1].Progress()
+					return ended(s[0], 1) && ended(s[1], 0)
 				})
 				transfer(t, s[0], s[1], 10)
 				_, err = outcome(t, s, receive(t, m))
