@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -322,14 +323,17 @@ func checkDeath(e *end) {
 	}
 	before := e.counters().BrokenPeers
 	stood := uint64(0)
+	var took []time.Duration
 	for k := 0; k < n || time.Since(start) < soak; k++ {
 		a := k % len(acts)
 		if need := acts[a].need; need != nil && !need(props) {
 			continue
 		}
-		if e.kills(a, rnd) {
+		up, after := e.kills(a, rnd)
+		if up {
 			stood++
 		}
+		took = append(took, after)
 		w.tell("swap", k+1)
 		witness.swaps(k + 1)
 	}
@@ -338,6 +342,9 @@ func checkDeath(e *end) {
 	}
 	w.tell("swap", 0)
 	w.join()
+	slices.Sort(took)
+	e.Logf("%d deaths were noticed after %v (median), %v (99 %%), %v (all)",
+		len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
 }
 
 // roleWitness is a peer that lives on.
@@ -352,8 +359,9 @@ var roleWitness = role("witness", func(e *end) {
 })
 
 // kills plays one act, kills the peer at a random moment, and checks how that
-// shows. It tells whether the connection had come to stand.
-func (e *end) kills(a int, rnd *rand.Rand) bool {
+// shows. It reports whether the connection was established, and how long the
+// death went unnoticed.
+func (e *end) kills(a int, rnd *rand.Rand) (up bool, took time.Duration) {
 	e.Helper()
 	p := e.peer(roleVictim, map[string]any{"Act": a, "Seed": rnd.Uint64()})
 	c := p.begin()
@@ -372,10 +380,10 @@ func (e *end) kills(a int, rnd *rand.Rand) bool {
 		if err == nil {
 			err = c.probeBroken()
 		}
-		e.noticed(p, acts[a].name, err, died)
+		took = e.noticed(p, acts[a].name, err, died)
 		_ = c.i.Disconnect()
 		p.free()
-		return false
+		return false, took
 	}
 	c.stand()
 	go kill()
@@ -384,15 +392,15 @@ func (e *end) kills(a int, rnd *rand.Rand) bool {
 		err = acts[a].test(c)
 		return err != nil
 	})
-	e.noticed(p, acts[a].name, err, died)
+	took = e.noticed(p, acts[a].name, err, died)
 	e.wantErr("post after a death", c.i.RecvPost(packet(make([]byte, 8))), driver.ErrBroken)
 	e.noErr("disconnect of a broken instance", c.i.Disconnect())
 	p.free()
-	return true
+	return true, took
 }
 
-// noticed checks the error and the time that a death took to show.
-func (e *end) noticed(p *peer, what string, err error, died <-chan time.Time) {
+// noticed checks the error and returns the time for which a death went unnoticed.
+func (e *end) noticed(p *peer, what string, err error, died <-chan time.Time) time.Duration {
 	e.Helper()
 	now := time.Now()
 	at := <-died
@@ -401,9 +409,11 @@ func (e *end) noticed(p *peer, what string, err error, died <-chan time.Time) {
 		e.dumpf("%s: a death was not noticed within %v", what, e.cfg.limit)
 	}
 	e.wantErr(what+" with a peer that was killed", err, driver.ErrBroken)
-	if took, most := now.Sub(at), e.deadTime()+e.cfg.scale(slack); took > most {
+	took := now.Sub(at)
+	if most := e.deadTime() + e.cfg.scale(slack); took > most {
 		e.Errorf("%s: a death was noticed after %v, dead time is %v", what, took, e.deadTime())
 	}
+	return max(took, 0)
 }
 
 func checkDeathIsolated(e *end) {
