@@ -54,6 +54,9 @@ func depth(rank int) (n int) {
 }
 
 func agree(kv kvs, rank, size int, word []byte) (bool, error) {
+	if size == 1 {
+		return true, nil // Hydra 4.2 says "(vector,0)" of such a job
+	}
 	if one, err := kv.oneHost(size); err != nil || !one {
 		return false, err // all ranks hear the same, so that none waits in a fence
 	}

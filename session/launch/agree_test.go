@@ -36,6 +36,7 @@ var mappings = []struct {
 	{"(vector,(0,1,4),(1,1))", 4, false},
 	{"(vector,)", 1, false},
 	{"(vector", 1, false},
+	{"(vector,0)", 2, false},
 	{"(matrix,(0,1,4))", 4, false},
 	{"", 1, false},
 }

@@ -132,8 +132,10 @@ func exchangeProgram(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if same, err := j.(Agreer).Agree(ctx, make([]byte, scaleWord)); err != nil || !same {
-		return fmt.Errorf("agreed %v, %w", same, err)
+	if same, err := j.(Agreer).Agree(ctx, make([]byte, scaleWord)); err != nil {
+		return fmt.Errorf("agree: %w", err)
+	} else if !same {
+		return errors.New("the ranks of one host did not agree on one word")
 	}
 	if err := exchange(ctx, j, envInt("BYWASH_TEST_CARD", 300), min(envInt("BYWASH_TEST_PEERS", j.Size()), j.Size())); err != nil {
 		return err
