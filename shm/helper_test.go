@@ -29,6 +29,7 @@ var roles = map[string]func(*json.Decoder) error{
 	"leave":   leaveRole,
 	"churn":   churnRole,
 	"exhaust": exhaustRole,
+	"put":     putRole,
 }
 
 func init() {
