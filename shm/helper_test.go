@@ -25,11 +25,12 @@ import (
 const envRole = "BYWASH_SHM_ROLE"
 
 var roles = map[string]func(*json.Decoder) error{
-	"meet":    meetRole,
-	"leave":   leaveRole,
-	"churn":   churnRole,
-	"exhaust": exhaustRole,
-	"put":     putRole,
+	"meet":     meetRole,
+	"leave":    leaveRole,
+	"churn":    churnRole,
+	"exhaust":  exhaustRole,
+	"put":      putRole,
+	"exchange": exchangeRole,
 }
 
 func init() {
