@@ -29,6 +29,7 @@ var roles = map[string]func(*json.Decoder) error{
 	"leave":    leaveRole,
 	"churn":    churnRole,
 	"exhaust":  exhaustRole,
+	"offer":    offerRole,
 	"put":      putRole,
 	"exchange": exchangeRole,
 }
