@@ -312,22 +312,38 @@ func (c *Context) Close() error {
 	c.stop()
 	c.nudge()
 	c.tasks.Wait()
-	err := c.proc.Deregister() // from here on the NIC touches nothing
+	err := c.proc.Deregister()
 	if c.failing.Swap(true) {
 		err = nil // it was gone
 	}
-	c.mu.Lock()
-	for n := range c.all {
-		n.api.settled()
+	select {
+	case <-c.proc.Outside(): // from here on the NIC touches nothing
+		err = errors.Join(err, c.letGo())
+	default:
+		// A softnic that is stopped may be inside of what is posted: that stays posted, and pinned, until it goes on or dies.
+		err = nil
+		go func() {
+			<-c.proc.Outside()
+			_ = c.letGo()
+		}()
 	}
-	c.mu.Unlock()
-	err = errors.Join(err, c.cache.Close())
-	c.staging.Close()
 	err = errors.Join(err, c.nic.Close())
 	if err != nil {
 		return &driver.Error{Driver: Name, Op: "close", Err: err}
 	}
 	return nil
+}
+
+// letGo gives all memory back. The NIC is outside.
+func (c *Context) letGo() error {
+	c.mu.Lock()
+	for n := range c.all {
+		n.api.settled()
+	}
+	c.mu.Unlock()
+	err := c.cache.Close()
+	c.staging.Close()
+	return err
 }
 
 // sayGoodbye gives peers a moment to hear that we leave, and to say so.

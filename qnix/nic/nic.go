@@ -49,8 +49,11 @@ type host interface {
 	// watch has f called, once, when the host has ended.
 	watch(f func())
 	statistics(*abi.Statistics) error
-	// gone tells that the host has ended.
+	// gone tells that the host has ended, or is not asked any more.
 	gone() bool
+	// outside is closed once the host touches no memory of this process any more: it has ended, or closed
+	// its end of the connection.
+	outside() <-chan struct{}
 	close() error
 }
 
