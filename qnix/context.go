@@ -304,6 +304,8 @@ func (c *Context) Close() error {
 	open := c.conns.List()
 	c.mu.Unlock()
 	driver.Closed(c.api)
+	// A softnic that is stopped answers nobody, and calls wait for it.
+	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
 	for _, n := range open {
 		n.shut()
 	}
@@ -312,6 +314,7 @@ func (c *Context) Close() error {
 	c.stop()
 	c.nudge()
 	c.tasks.Wait()
+	answers.Stop()
 	err := c.proc.Deregister()
 	if c.failing.Swap(true) {
 		err = nil // it was gone
@@ -346,9 +349,15 @@ func (c *Context) letGo() error {
 	return err
 }
 
+// answerTime is how long a softnic may take at Close for calls that it has to answer.
+const answerTime = 2 * time.Second
+
+// goodbyeTime is how long peers have.
+func (c *Context) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
+
 // sayGoodbye gives peers a moment to hear that we leave, and to say so.
 func (c *Context) sayGoodbye() {
-	limit := time.NewTimer(min(c.opts.deadTime, 2*time.Second))
+	limit := time.NewTimer(c.goodbyeTime())
 	defer limit.Stop()
 	for {
 		c.mu.Lock()

@@ -31,7 +31,7 @@ func (r registrar) Deregister(h nic.Handle) error {
 	default:
 	}
 	err := r.proc.Untranslate(h)
-	if errors.Is(err, nic.ErrGone) {
+	if errors.Is(err, nic.ErrGone) && !r.proc.Abandoned() {
 		return nil // it has ended, or has ended the registration
 	}
 	return err

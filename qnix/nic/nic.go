@@ -51,6 +51,9 @@ type host interface {
 	statistics(*abi.Statistics) error
 	// gone tells that the host has ended, or is not asked any more.
 	gone() bool
+	// abandon gives up on a host that does not answer: calls fail with ErrGone. abandoned reports whether that was done.
+	abandon()
+	abandoned() bool
 	// outside is closed once the host touches no memory of this process any more: it has ended, or closed
 	// its end of the connection.
 	outside() <-chan struct{}

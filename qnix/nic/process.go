@@ -328,6 +328,14 @@ func (p *Process) leave(answered bool) {
 	}
 }
 
+// Abandon gives up on a NIC in user space that does not answer, because it is stopped, say: calls under way, and later ones,
+// fail with ErrGone. It may still touch translated memory: Outside says when no more. On the module it does nothing,
+// as that always answers.
+func (p *Process) Abandon() { p.host.abandon() }
+
+// Abandoned reports whether the NIC was given up, by Abandon or by a call that took too long.
+func (p *Process) Abandoned() bool { return p.host.abandoned() }
+
 // Outside is closed once the NIC touches no translated memory any more: when Deregister has succeeded, or the NIC has ended.
 // A NIC in user space that was stopped does not answer Deregister, which gives up; it may then be in the middle of a
 // copy, and memory must stay as it is, and pinned, until Outside is closed: when that NIC goes on, or dies.

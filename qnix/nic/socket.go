@@ -187,7 +187,7 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 		return c, c.err
 	case <-time.After(patience):
 	}
-	s.giveUp()
+	s.abandon()
 	<-c.done
 	if c.err == nil {
 		abi.CloseAll(c.fds)
@@ -195,16 +195,21 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 	return nil, ctx.Err()
 }
 
-// giveUp leaves a NIC that does not answer: what it does in the end, it must not do for this handle. It may be stopped
+// abandon leaves a NIC that does not answer: what it does in the end, it must not do for this handle. It may be stopped
 // while it copies from or to memory of this process, so that only the writing half is closed here: the NIC
 // closes the other one when it goes on, has seen that, and has let go of the memory.
-func (s *socket) giveUp() {
-	s.left.Store(true)
+func (s *socket) abandon() {
+	if s.left.Swap(true) {
+		return
+	}
 	if s.conn.CloseWrite() != nil {
 		_ = s.conn.Close() // the other end was first
 	}
 	s.end()
 }
+
+// abandoned implements host.
+func (s *socket) abandoned() bool { return s.left.Load() }
 
 // outside implements host.
 func (s *socket) outside() <-chan struct{} { return s.reading }
