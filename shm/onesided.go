@@ -152,8 +152,8 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	if st := n.state.Load(); st == stateBroken || st == statePeerClosed {
 		return 0, true, n.failure(opNames[op.Driver.Ticket])
 	}
-	if err := n.refused(); err != nil {
-		return 0, true, err
+	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
+		return 0, true, refused(c)
 	}
 	if atomic.LoadUint64(&n.remote[r.index].generation) != r.entry.generation {
 		return 0, true, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)

@@ -10,7 +10,7 @@ import (
 // How this side knows that a peer writes to its memory no more.
 //
 // A peer reaches a region with its own CPU, so that nothing here can stop it: this side can only know that the peer
-// is outside and will not enter again. Whoever accesses a region of the other side
+// is outside and will not enter again. A side that accesses a region of the other side
 //
 //  1. stores the region's index in the hazard word of its own lines in the segment,
 //  2. loads the other side's word closed, then the generation of the region, and gives up if either has changed,
@@ -89,13 +89,9 @@ func (n *conn) publishClosed(old state) {
 	atomic.StoreUint32(&n.mine.closed, v)
 }
 
-// refused returns why this side may not access regions of the peer, which has closed the connection; nil if it has
-// not. The hazard is set.
-func (n *conn) refused() error {
-	switch atomic.LoadUint32(&n.theirs.closed) {
-	case closedNot:
-		return nil
-	case closedBroken:
+// refused returns why this side may not access regions of the peer, whose word closed is c.
+func refused(c uint32) error {
+	if c == closedBroken {
 		return driver.ErrBroken
 	}
 	return driver.ErrClosed

@@ -42,8 +42,8 @@ type sideLines struct {
 	cma uint32
 
 	// closed: this side has closed the connection, and the peer may not enter its
-	// regions any more (see passage). It is read for every access, like cma
-	// it is seldom written.
+	// regions any more (see passage). The peer reads it with every access, so it lies
+	// beside a word that is not written meanwhile.
 	closed uint32
 	_      [56]byte
 }
