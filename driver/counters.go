@@ -29,6 +29,9 @@ type Counters struct {
 	Refused     uint64 `json:"refused"`      // connection attempts refused: secret, user, version
 	Disconnects uint64 `json:"disconnects"`  // in order
 	BrokenPeers uint64 `json:"broken_peers"` // without a word
+
+	// DeregisterBusy counts deregistrations that were told ErrBusy, because a peer was inside the region.
+	DeregisterBusy uint64 `json:"deregister_busy"`
 }
 
 // Add adds o to c.
@@ -55,4 +58,5 @@ func (c *Counters) Add(o *Counters) {
 	c.Refused += o.Refused
 	c.Disconnects += o.Disconnects
 	c.BrokenPeers += o.BrokenPeers
+	c.DeregisterBusy += o.DeregisterBusy
 }

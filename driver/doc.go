@@ -74,6 +74,19 @@
 // while hardware or another process can reach it. Memory in an [Arena] is the
 // fast way: it is registered, or mapped by the peer, once.
 //
+// Memory comes back once, and for good. From the moment that a poll or a wait
+// says that a packet is done, or that [Region.Deregister] returns nil or
+// ErrClosed, no device and no peer reads or writes the memory by that packet or
+// registration any more. It does not matter what became of the connection: one
+// that was disconnected, that has broken, that never came to stand, or whose
+// context was closed counts for as long as its peer may be inside the memory or
+// may enter it, and a peer that is stopped may be inside for long. It counts no
+// more once the peer is known to be outside for good, or dead. Until then the
+// packet stays posted, Deregister says ErrBusy ([Counters].DeregisterBusy counts
+// that), and the memory stays pinned and its [Arena] held. Disconnect and
+// [Context].Close do not wait for it. Drivers over a device have it easier, as the device
+// revokes access at once.
+//
 // Nothing on a data path allocates.
 //
 // # Errors

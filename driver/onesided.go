@@ -75,9 +75,15 @@ type Region interface {
 	Key() []byte
 
 	// Deregister revokes the key: operations that start afterwards fail with
-	// ErrRemoteKey. It never blocks: ErrBusy means that an operation of a peer
-	// is inside the region at this moment; the memory may not be freed, call
-	// again. A region that is gone returns ErrClosed.
+	// ErrRemoteKey. After nil nothing of a peer's operation happens in the
+	// memory; "Memory" in the documentation of this package says what
+	// counts. It never blocks: after ErrBusy, or another error than ErrClosed, the
+	// memory may not be freed or used for something else; call again.
+	// ErrBusy means that an operation of a peer may be inside the region,
+	// over whatever connection, open or not: it lasts until that peer goes on, or
+	// dies. A region that is gone, because it was deregistered or its context was
+	// closed, returns ErrClosed: its memory is the caller's. When a context is
+	// closed while a peer is inside, Deregister goes on to say ErrBusy.
 	Deregister() error
 }
 

@@ -304,6 +304,8 @@ func (c *Context) Close() error {
 	open := c.conns.List()
 	c.mu.Unlock()
 	driver.Closed(c.api)
+	// A softnic that is stopped answers nobody, and calls wait for it.
+	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
 	for _, n := range open {
 		n.shut()
 	}
@@ -312,17 +314,22 @@ func (c *Context) Close() error {
 	c.stop()
 	c.nudge()
 	c.tasks.Wait()
-	err := c.proc.Deregister() // from here on the NIC touches nothing
+	answers.Stop()
+	err := c.proc.Deregister()
 	if c.failing.Swap(true) {
 		err = nil // it was gone
 	}
-	c.mu.Lock()
-	for n := range c.all {
-		n.api.settled()
+	select {
+	case <-c.proc.Outside(): // from here on the NIC touches nothing
+		err = errors.Join(err, c.letGo())
+	default:
+		// A softnic that is stopped may be inside of what is posted: that stays posted, and pinned, until it goes on or dies.
+		err = nil
+		go func() {
+			<-c.proc.Outside()
+			_ = c.letGo()
+		}()
 	}
-	c.mu.Unlock()
-	err = errors.Join(err, c.cache.Close())
-	c.staging.Close()
 	err = errors.Join(err, c.nic.Close())
 	if err != nil {
 		return &driver.Error{Driver: Name, Op: "close", Err: err}
@@ -330,9 +337,27 @@ func (c *Context) Close() error {
 	return nil
 }
 
+// letGo gives all memory back. The NIC is outside.
+func (c *Context) letGo() error {
+	c.mu.Lock()
+	for n := range c.all {
+		n.api.settled()
+	}
+	c.mu.Unlock()
+	err := c.cache.Close()
+	c.staging.Close()
+	return err
+}
+
+// answerTime is how long a softnic may take at Close for calls that it has to answer.
+const answerTime = 2 * time.Second
+
+// goodbyeTime is how long peers have.
+func (c *Context) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
+
 // sayGoodbye gives peers a moment to hear that we leave, and to say so.
 func (c *Context) sayGoodbye() {
-	limit := time.NewTimer(min(c.opts.deadTime, 2*time.Second))
+	limit := time.NewTimer(c.goodbyeTime())
 	defer limit.Stop()
 	for {
 		c.mu.Lock()

@@ -72,6 +72,9 @@ type sendSlot struct {
 	memory memory
 	bell   bell
 	asked  bool // its cancel was posted
+
+	released atomic.Bool // this side has closed, and the NIC does not touch the memory
+
 	revoke bool // the peer wants to know what becomes of it; guarded by revocation.mu
 }
 
@@ -211,6 +214,18 @@ func (l *large) closeReceives() {
 	}
 }
 
+// holdsSend reports whether the NIC may still read the memory of a send after this side has closed.
+func (l *large) holdsSend(p *driver.Packet) bool {
+	if l.life.State() != driver.StateClosed || p.Driver.Phase != driver.Posted {
+		return false
+	}
+	s := &l.out[p.Driver.Slot%transferDepth]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state, _ := s.bell.read()
+	return s.p == p && state == nic.Pending && !s.released.Load()
+}
+
 // settled implements track.
 func (l *large) settled() {
 	for k := range l.in {
@@ -219,8 +234,10 @@ func (l *large) settled() {
 	}
 	for k := range l.out {
 		l.release(&l.out[k].memory)
+		l.out[k].released.Store(true)
 	}
 	l.bounce.close(l)
+	l.wake() // who waits for a packet that this side was closed with
 }
 
 // Path implements driver.Instance.

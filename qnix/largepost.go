@@ -209,6 +209,9 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 		return p.Driver.Outcome()
 	}
 	if !l.life.Enter() {
+		if l.holdsSend(p) {
+			return false, nil
+		}
 		return l.life.Over(p, "send")
 	}
 	defer l.life.Leave()

@@ -23,12 +23,18 @@ func (r registrar) Register(b []byte, access regcache.Access) (nic.Handle, error
 	return r.proc.Translate(b, nic.Access(access))
 }
 
-// Deregister implements regcache.Registrar. What is gone reaches nothing any more.
+// Deregister implements regcache.Registrar. A NIC that is outside reaches nothing any more; one that is only given up may.
 func (r registrar) Deregister(h nic.Handle) error {
-	if r.proc.Gone() {
+	select {
+	case <-r.proc.Outside():
 		return nil
+	default:
 	}
-	return r.proc.Untranslate(h)
+	err := r.proc.Untranslate(h)
+	if errors.Is(err, nic.ErrGone) && !r.proc.Abandoned() {
+		return nil // it has ended, or has ended the registration
+	}
+	return err
 }
 
 // Up to what length a message in memory that is not translated is copied through memory that is, as to translate costs more:

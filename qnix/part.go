@@ -99,6 +99,9 @@ func (n *conn) retire() {
 // hasRetired tells whether the NIC has let go of all contexts.
 func (n *conn) hasRetired() bool {
 	c := n.ctx
+	if c.proc.Abandoned() {
+		return false // a NIC that is stopped may be inside: letGo frees what the connection has
+	}
 	for ; n.canceled < n.receives.n; n.canceled++ {
 		i := n.receives.at + n.canceled
 		if s, _ := c.proc.ReceiveDoorbell(i); s == nic.Pending && c.failed == nil && !c.post(c.proc.CancelReceive(i)) {

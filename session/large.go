@@ -191,8 +191,8 @@ func (o *outgoing) prefetch(l *link) {
 	o.early, pc.ahead = pc, true
 }
 
-// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. That is releasing while
-// the peer is in there.
+// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer is still
+// inside the region, deregistration goes on in the background (o.releasing).
 func (o *outgoing) letGo() {
 	o.unfetch()
 	r := o.region
@@ -200,7 +200,7 @@ func (o *outgoing) letGo() {
 		return
 	}
 	o.region = nil
-	if r.Deregister() == driver.ErrBusy { // the peer is, or has died, in there
+	if free, _ := letGo(r); !free { // the peer is, or has died, in there
 		s := o.g.s
 		o.releasing = true
 		pc := s.newPiece(nil)

@@ -234,11 +234,12 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		done, err = l.one.OpPoll(&pc.op)
 	case pieceTarget:
 		if pc.in.err != nil || l.dead {
-			err := pc.region.Deregister()
-			return err != driver.ErrBusy, ErrBroken
+			free, _ := letGo(pc.region)
+			return free, ErrBroken
 		}
 	case pieceRelease:
-		return pc.region.Deregister() != driver.ErrBusy, nil
+		free, _ := letGo(pc.region)
+		return free, nil
 	case pieceFrags:
 		return pc.cut(s), nil
 	}

@@ -127,8 +127,8 @@ func (r *Region) drop() error {
 	}
 	var why error
 	r.revoked = slices.DeleteFunc(r.revoked, func(reg driver.Region) bool {
-		err := reg.Deregister()
-		if err == nil || errors.Is(err, ErrClosed) { // with its context
+		free, err := letGo(reg)
+		if free {
 			return true
 		}
 		if why == nil || errors.Is(err, ErrBusy) {
@@ -143,6 +143,13 @@ func (r *Region) drop() error {
 		return ErrBusy
 	}
 	return &Error{Peer: -1, Op: "deregister", Err: why}
+}
+
+// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any other
+// error a peer, or a device, may still be inside.
+func letGo(r driver.Region) (free bool, err error) {
+	err = r.Deregister()
+	return err == nil || errors.Is(err, ErrClosed), err
 }
 
 // Remote is a region of the peer of a gate.

@@ -200,7 +200,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 		if pc.in != in || pc.kind != pieceTarget || pc.number != part.Chunk {
 			continue
 		}
-		if err := pc.region.Deregister(); err == driver.ErrBusy {
+		if free, _ := letGo(pc.region); !free {
 			in.fail(rdv.ErrProtocol) // it says done and is not: movePieces waits
 			return nil
 		}

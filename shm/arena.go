@@ -246,7 +246,7 @@ func (p *process) transfer(local []unix.Iovec, addr uint64, n int, f func(int, [
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err == unix.ESRCH: // it died just now
+		case err == unix.ESRCH, err != nil && p.dead(): // it died just now
 			return fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
 		case err != nil:
 			return fmt.Errorf("cross-memory attach: %w", err)

@@ -44,7 +44,7 @@ type conn struct {
 	settled chan struct{} // closed once state has left stateConnecting
 	reason  error         // why broken; set before state is
 	track   trackEnd
-	hungUp  atomic.Bool   // the peer's socket has ended
+	hungUp  atomic.Bool   // the peer has closed its end of the socket, or died
 	before  chan struct{} // dialing: closed when the connection before has its place
 	turn    chan struct{} // this one's
 
@@ -183,6 +183,7 @@ func (n *conn) up(seg *segment) bool {
 	if n.toSelf {
 		n.theirs = n.mine
 	}
+	n.ctx.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
 	n.tally.Connects.Store(1)
 	n.track.attach()
 	n.state.Store(stateUp)
@@ -275,7 +276,12 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			closeAll(fds)
 			n.misbehaved("unexpected message on the set-up socket")
 		}
-		n.hungUp.Store(true)
+		if err != nil && !isProtocol(err) && !errors.Is(err, net.ErrClosed) {
+			n.hungUp.Store(true)
+		}
+		// The peer takes the end of the socket for a promise: the owner is in no call that touches memory of the
+		// peer, and later ones see the state.
+		n.quiesceCall()
 		sock.Close()
 		return
 	}
@@ -334,6 +340,7 @@ func (n *conn) shut(err error) {
 		n.tally.Disconnects.Store(1)
 	}
 	n.quiesce()
+	n.publishClosed(old)
 	n.detach(old, sock)
 }
 
@@ -368,7 +375,7 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 		}
 		n.track.detach()
 		n.ctx.mu.Lock()
-		n.seg.unmap()
+		n.ctx.dismiss(n.seg)
 		n.seg = nil
 		n.ctx.mu.Unlock()
 		n.imports.close()
@@ -391,18 +398,6 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 		}
 		done()
 	})
-}
-
-// peerOutside tells whether the peer is in none of this process's regions.
-func (n *conn) peerOutside() bool {
-	return n.toSelf || load64(&n.theirs.hazard) == 0 || n.peerGone()
-}
-
-// peerGone tells whether no thread of the peer's process runs any more. The
-// pidfd knows; without it, the end of the socket says so of all but hostile
-// peers.
-func (n *conn) peerGone() bool {
-	return n.proc.dead() || n.proc.pidfd < 0 && n.hungUp.Load()
 }
 
 // retire moves the counters to the context.

@@ -68,7 +68,8 @@ func (n *conn) dial(path string) {
 	if !n.hold(&n.sock, sock) {
 		return
 	}
-	if err := n.introduce(sock); err != nil {
+	up, err := n.introduce(sock)
+	if err != nil {
 		sock.Close()
 		n.proc.close()
 		if !errors.Is(err, driver.ErrAuth) && !errors.Is(err, driver.ErrVersion) && !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrInvalid) {
@@ -77,7 +78,9 @@ func (n *conn) dial(path string) {
 		n.breakWith(err)
 		return
 	}
-	go n.monitor(sock) // not a task: Close does not wait for what lingers
+	if up {
+		go n.monitor(sock) // not a task: Close does not wait for what lingers
+	}
 }
 
 // letNext lets the next connection to the same peer be dialed.
@@ -105,35 +108,42 @@ func (c *Context) flags() uint32 {
 	return f
 }
 
-// introduce speaks the dialer's part until the connection stands.
-func (n *conn) introduce(sock *net.UnixConn) error {
+// introduce speaks the dialer's part until the connection stands. Up is false, without an error, if the user has given
+// it up in the last moment.
+func (n *conn) introduce(sock *net.UnixConn) (up bool, err error) {
 	c := n.ctx
 	uid, proc, err := peerOf(sock)
 	if err != nil {
-		return err
+		return false, err
 	}
 	n.proc = proc
 	if !c.admits(uid) {
-		return fmt.Errorf("%w: the peer runs as user %d (option allow-uids)", driver.ErrAuth, uid)
+		return false, fmt.Errorf("%w: the peer runs as user %d (option allow-uids)", driver.ErrAuth, uid)
 	}
 	hello := message{kind: msgHello, flags: c.flags(), from: c.inc, to: n.peerInc}
 	_, _ = rand.Read(hello.nonce[:])
 	if err := send(sock, &hello); err != nil {
-		return err
+		return false, err
 	}
 	var challenge message
 	if _, err := expect(sock, &challenge, msgChallenge, 0); err != nil {
-		return err
+		return false, err
 	}
 	want := prove(c.secret, "listener", &hello, &challenge)
 	if !hmac.Equal(want[:], challenge.mac[:]) {
 		_ = send(sock, &message{kind: msgReject, code: rejectAuth})
 		c.refused.Add(1)
-		return rejectError(rejectAuth)
+		return false, rejectError(rejectAuth)
 	}
-	proof := message{kind: msgProof, mac: prove(c.secret, "dialer", &hello, &challenge)}
+	return n.beAccepted(sock, &hello, &challenge)
+}
+
+// beAccepted is the part of introduce after each side has proved the secret.
+func (n *conn) beAccepted(sock *net.UnixConn, hello, challenge *message) (up bool, err error) {
+	c := n.ctx
+	proof := message{kind: msgProof, mac: prove(c.secret, "dialer", hello, challenge)}
 	if err := send(sock, &proof, c.bellFD, c.regions.fd); err != nil {
-		return err
+		return false, err
 	}
 	var accept message
 	fds, err := receive(sock, &accept)
@@ -142,26 +152,29 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 		fds, err = receive(sock, &accept)
 	}
 	if fds, err = accept.must(msgAccept, 3, fds, err); err != nil {
-		return err
+		return false, err
 	}
 	n.letNext()
 	seg, err := n.adopt(fds[0], fds[1], fds[2])
 	if err != nil {
-		return err
+		return false, err
 	}
 	n.side, n.asym = 1, hello.flags&challenge.flags&flagBarrier != 0
-	n.tryAttach(seg, &accept)
-	if err := send(sock, &message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce}); err != nil {
+	if err := n.tryAttach(seg, &accept); err != nil {
 		seg.unmap()
 		n.releasePeer()
-		return err
+		return false, err
 	}
-	if !n.up(seg) {
-		seg.unmap()
-		n.releasePeer()
-		n.proc.close()
+	c.admit(seg, n.side, n.proc.dead)
+	err = send(sock, &message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce})
+	if err == nil && n.up(seg) {
+		return true, nil
 	}
-	return nil
+	n.releasePeer()
+	proc := n.proc
+	n.proc = process{pidfd: -1}
+	c.abandon(seg, n.side, proc, sock)
+	return false, err
 }
 
 func (c *Context) nonceAddr() uint64 { return uint64(uintptr(unsafe.Pointer(c.nonce))) }
@@ -222,13 +235,14 @@ func (n *conn) releasePeer() {
 	n.bell, n.remote = nil, nil
 }
 
-// tryAttach finds out whether CMA reaches the peer, and tells it.
-func (n *conn) tryAttach(seg *segment, m *message) {
+// tryAttach finds out whether CMA reaches the peer, and tells it. ErrBroken: the peer has died.
+func (n *conn) tryAttach(seg *segment, m *message) (err error) {
 	v := uint32(cmaNo)
-	if n.attaches = n.proc.attach(m.probe, &m.nonce); n.attaches {
+	if n.attaches, err = n.proc.attach(m.probe, &m.nonce); n.attaches {
 		v = cmaYes
 	}
 	store32(&seg.ctl.side[n.side].cma, v)
+	return err
 }
 
 // caller is a dialer that has introduced itself.
@@ -242,6 +256,7 @@ type caller struct {
 	conn  *conn    // whom it was given to; guarded by Context.mu
 	seg   *segment // made for it
 	over  bool     // the socket has ended: nobody will use seg
+	left  bool     // to abandon: socket and process are not the caller's any more
 }
 
 // serve accepts dialers.
@@ -300,7 +315,11 @@ func (c *Context) meet(sock *net.UnixConn) {
 		}
 	}
 	stop()
-	sock.Close()
+	if a.left {
+		a.proc.pidfd = -1
+	} else {
+		sock.Close()
+	}
 	closeAll(slices.DeleteFunc([]int{a.bell, a.table}, func(fd int) bool { return fd < 0 }))
 	a.proc.close()
 }
@@ -429,15 +448,7 @@ func (c *Context) answer(a *caller, n *conn) {
 	c.tasks.Go(func() {
 		seg, err := createSegment(c.props.Track == driver.Large)
 		if err == nil {
-			c.mu.Lock()
-			over := a.over
-			a.seg = seg
-			c.mu.Unlock()
-			if over {
-				seg.unmap()
-				return
-			}
-			err = send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
+			err = c.accept(a, seg)
 		} else {
 			n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
 		}
@@ -445,6 +456,20 @@ func (c *Context) answer(a *caller, n *conn) {
 			_ = a.sock.CloseRead() // complete notices
 		}
 	})
+}
+
+// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
+func (c *Context) accept(a *caller, seg *segment) error {
+	dead := a.proc.dead
+	c.admit(seg, 0, dead)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.over {
+		c.dismiss(seg)
+		return nil
+	}
+	a.seg = seg
+	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
 }
 
 // complete waits for the dialer's confirm and makes the connection stand. Nil
@@ -470,31 +495,36 @@ func (c *Context) complete(a *caller, stop func()) *conn {
 		}
 	}
 	c.mu.Unlock()
-	if err != nil || seg == nil {
-		if seg != nil {
-			seg.unmap()
-		}
+	if seg == nil {
+		return nil
+	}
+	// From here on the dialer may be inside regions, whether its confirmation came or not.
+	seg.closeFD()
+	if err != nil {
+		a.abandon(c)
 		return nil
 	}
 	bell, table := a.bell, a.table
 	a.bell, a.table = -1, -1
-	if err := n.adoptPeer(bell, table); err != nil {
+	if err = n.adoptPeer(bell, table); err == nil {
+		n.proc, n.asym = a.proc, a.asym
+		if err = n.tryAttach(seg, &confirm); err != nil {
+			n.releasePeer()
+		}
+	}
+	if err != nil {
 		n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
-		seg.unmap()
+		a.abandon(c)
 		return nil
 	}
-	seg.closeFD()
-	n.proc, n.asym = a.proc, a.asym
-	n.tryAttach(seg, &confirm)
 	n.mu.Lock()
 	n.sock = a.sock
 	watcher := n.watcher
 	n.mu.Unlock()
 	stop() // Close would end a connection that stands without goodbye
 	if !n.up(seg) {
-		_ = send(a.sock, &message{kind: msgGoodbye})
 		n.releasePeer()
-		seg.unmap()
+		a.abandon(c)
 		return nil
 	}
 	if watcher != nil {
@@ -502,6 +532,12 @@ func (c *Context) complete(a *caller, stop func()) *conn {
 	}
 	a.proc.pidfd = -1
 	return n
+}
+
+// abandon gives up what the dialer takes for a connection, or soon will.
+func (a *caller) abandon(c *Context) {
+	a.left = true
+	c.abandon(a.seg, 0, a.proc, a.sock)
 }
 
 // watch keeps a socket to a peer that is expected to dial, to notice if it

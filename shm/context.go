@@ -54,6 +54,7 @@ type Context struct {
 	mu        sync.Mutex
 	closed    bool
 	conns     map[*conn]struct{}
+	passages  map[*segment]*passage      // by which peers may be inside regions
 	waiting   map[uint64][]*conn         // listening side: Connect was called, no dialer yet
 	arrived   map[uint64][]*caller       // the other way round
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
@@ -66,6 +67,7 @@ type Context struct {
 	refused   atomic.Uint64
 	bad       atomic.Uint64
 	waits     atomic.Uint64 // for any peer
+	inside    atomic.Uint64 // deregistrations that found a peer inside
 	tasks     sync.WaitGroup
 	linger    sync.WaitGroup // connections whose peer is still inside memory of ours
 	lingering atomic.Int32
@@ -90,8 +92,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
-		watched: make(map[uint64]int),
-		nonce:   new([nonceBytes]byte),
+		watched: make(map[uint64]int), passages: make(map[*segment]*passage),
+		nonce: new([nonceBytes]byte),
 	}
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
@@ -281,6 +283,7 @@ func (c *Context) Counters(sum *driver.Counters) {
 	sum.Refused += c.refused.Load()
 	sum.BadFrames += c.bad.Load()
 	sum.Waits += c.waits.Load()
+	sum.DeregisterBusy += c.inside.Load()
 	sum.Add(&c.retired)
 	for n := range c.conns {
 		n.tally.AddTo(sum)
@@ -308,6 +311,7 @@ func (c *Context) Close() error {
 	for _, n := range conns {
 		n.shut(driver.ErrClosed)
 	}
+	c.regions.revoke()
 	c.listener.Close()
 	_ = os.Remove(c.path)
 	c.tasks.Wait()

@@ -64,8 +64,9 @@
 //
 // A peer that dies is noticed at once, by the end of its socket (DeadTime, 1 s, is
 // the promise). A peer that is stopped loses nothing. While a peer may be inside a
-// posted buffer, which a stopped one can be for long, the packet stays posted,
-// whatever is closed; the memory stays pinned.
+// posted buffer or a region, which a stopped one can be for long, the packet stays
+// posted and Deregister says ErrBusy, whatever is closed or broken here; the memory
+// stays pinned, and its arena held.
 //
 // # Kernel
 //

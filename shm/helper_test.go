@@ -25,10 +25,13 @@ import (
 const envRole = "BYWASH_SHM_ROLE"
 
 var roles = map[string]func(*json.Decoder) error{
-	"meet":    meetRole,
-	"leave":   leaveRole,
-	"churn":   churnRole,
-	"exhaust": exhaustRole,
+	"meet":     meetRole,
+	"leave":    leaveRole,
+	"churn":    churnRole,
+	"exhaust":  exhaustRole,
+	"offer":    offerRole,
+	"put":      putRole,
+	"exchange": exchangeRole,
 }
 
 func init() {

@@ -81,6 +81,19 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	if err != nil {
 		i.t.Fatal(err)
 	}
+	i.accepted(c)
+	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
+		i.t.Fatal(err)
+	}
+	if err := inst.ConnectWait(i.t.Context()); err != nil {
+		i.t.Fatal(err)
+	}
+	return inst
+}
+
+// accepted speaks the dialer's part until the impostor has the segment, all but the confirmation.
+func (i *impostor) accepted(c driver.Context) {
+	i.t.Helper()
 	challenge := i.dial(c)
 	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
 	proof := message{kind: msgProof, mac: prove(core(c).secret, "dialer", &i.hello, &challenge)}
@@ -89,7 +102,8 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	}
 	closeAll(fds)
 	var accept message
-	if fds, err = expect(i.sock, &accept, msgAccept, 3); err != nil {
+	fds, err := expect(i.sock, &accept, msgAccept, 3)
+	if err != nil {
 		i.t.Fatal(err)
 	}
 	if i.seg, err = mapSegment(fds[0], core(c).props.Track == driver.Large); err != nil {
@@ -97,13 +111,6 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	}
 	i.t.Cleanup(i.seg.unmap)
 	closeAll(fds[1:])
-	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
-		i.t.Fatal(err)
-	}
-	if err := inst.ConnectWait(i.t.Context()); err != nil {
-		i.t.Fatal(err)
-	}
-	return inst
 }
 
 // show shows an arena, as any number, of any size.

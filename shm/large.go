@@ -20,6 +20,7 @@ type transfer struct {
 	slot    *transferSlot
 	ticket  uint64
 	used    bool // receiving end: the slot's last use was matched by a sender
+	failed  bool // this end could not copy a piece
 	matched bool
 	gaveUp  bool
 	message int // bytes that the sender has
@@ -155,8 +156,9 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 	store64(&e.arena, arena)
 	store64(&e.offset, offset)
 	store64(&e.done, 0)
+	store32(&e.failed, 0)
 	store32(&e.reach, reachUnknown)
-	t.done, t.moved, t.matched, t.gaveUp = 0, 0, false, false
+	t.done, t.moved, t.matched, t.gaveUp, t.failed = 0, 0, false, false, false
 	t.reach = reachUnknown
 	return nil
 }
@@ -357,9 +359,11 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 	return nil
 }
 
-// giveUp forbids further claims.
+// giveUp forbids further claims. A sender that has posted in the meantime may hold an old copy of the claim word, so the
+// slot is not used again before that sender has acknowledged.
 func (l *large) giveUp(t *transfer) {
 	atomic.OrUint64(&t.slot.claim, claimGiveUp)
+	t.used = t.used || atomic.LoadUint64(&t.slot.send.ticket) == t.ticket
 	t.gaveUp = true
 	l.signal()
 }

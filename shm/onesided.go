@@ -149,11 +149,14 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	r := op.Remote.(*remoteRegion)
 	atomic.StoreUint64(&n.mine.hazard, uint64(r.index)+1)
 	defer atomic.StoreUint64(&n.mine.hazard, 0)
-	if atomic.LoadUint64(&n.remote[r.index].generation) != r.entry.generation {
-		return 0, true, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
-	}
 	if st := n.state.Load(); st == stateBroken || st == statePeerClosed {
 		return 0, true, n.failure(opNames[op.Driver.Ticket])
+	}
+	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
+		return 0, true, refused(c)
+	}
+	if atomic.LoadUint64(&n.remote[r.index].generation) != r.entry.generation {
+		return 0, true, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
 	}
 	mem, known, mapped := n.reach(r)
 	if !known {
@@ -201,6 +204,9 @@ func (n *conn) access(op *driver.Op, b []byte, mem unsafe.Pointer, mapped bool, 
 			movePiece(b, remote, len(op.Local))
 		}
 		return nil
+	}
+	if !n.attaches && n.peerGone() {
+		return driver.ErrBroken
 	}
 	if !n.attaches {
 		return fmt.Errorf("%w: the region is private memory of a process that cannot be attached to (see bywash doctor); register memory in an arena", driver.ErrUnsupported)

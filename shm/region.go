@@ -16,9 +16,8 @@ import (
 
 // Every context has a table of its regions in a page range that peers map
 // read-only. A remote key names an entry and what must stand there. An entry
-// is revoked by changing its generation; whoever operates on a region says so
-// first, in the hazard word of his connection, and checks the generation then:
-// so deregistration knows when nobody is inside any more.
+// is revoked by changing its generation; see passage for how deregistration
+// knows when nobody is inside any more.
 const (
 	maxRegions       = 2048
 	regionTableBytes = maxRegions * 64
@@ -45,6 +44,7 @@ type regionTable struct {
 	mem    *regionView
 	mu     sync.Mutex
 	used   [maxRegions]*region
+	gone   bool // destroyed: nothing is registered any more
 	next   int
 	serial uint64 // generations are never used twice in a context
 }
@@ -64,18 +64,36 @@ func (t *regionTable) create() error {
 
 func (t *regionTable) view() *regionView { return t.mem }
 
+// revoke makes all keys invalid.
+func (t *regionTable) revoke() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, r := range &t.used {
+		if r != nil {
+			atomic.StoreUint64(&t.mem[i].generation, r.gen+1)
+		}
+	}
+}
+
 // destroy releases all regions. No peer is inside one any more.
 func (t *regionTable) destroy() {
 	if t.mem == nil {
 		return
 	}
-	for _, r := range t.used {
-		if r != nil {
-			r.mu.Lock()
+	t.mu.Lock()
+	t.gone = true
+	used := t.used // a Deregister under way takes mu inside that of the region
+	t.mu.Unlock()
+	for _, r := range &used {
+		if r == nil {
+			continue
+		}
+		r.mu.Lock()
+		if !r.gone {
 			r.gone = true
 			r.release()
-			r.mu.Unlock()
 		}
+		r.mu.Unlock()
 	}
 	_ = unix.MunmapPtr(unsafe.Pointer(t.mem), regionTableBytes)
 	unix.Close(t.fd)
@@ -143,6 +161,9 @@ func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error
 func (t *regionTable) insert(r *region, e *regionEntry) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.gone {
+		return driver.ErrClosed
+	}
 	for range maxRegions {
 		i := t.next
 		t.next = (t.next + 1) % maxRegions
@@ -168,7 +189,7 @@ func (r *region) Bytes() []byte { return r.mem }
 // Key implements driver.Region.
 func (r *region) Key() []byte { return r.key[:] }
 
-// Deregister implements driver.Region.
+// Deregister implements driver.Region. After the context was closed it goes on to say ErrBusy while a peer is inside.
 func (r *region) Deregister() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,25 +199,14 @@ func (r *region) Deregister() error {
 	c := r.ctx
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return &driver.Error{Driver: Name, Op: "deregister", Err: driver.ErrClosed} // Close does it
+	atomic.StoreUint64(&c.regions.mem[r.index].generation, r.gen+1)
+	if c.occupied(r.index) {
+		c.inside.Add(1)
+		return driver.ErrBusy
 	}
-	{
-		// Sequentially consistent: either a peer sees it, or we see his
-		// hazard below.
-		atomic.StoreUint64(&c.regions.mem[r.index].generation, r.gen+1)
-		for n := range c.conns {
-			if st := n.state.Load(); st != stateUp && st != statePeerClosed {
-				continue
-			}
-			if atomic.LoadUint64(&n.theirs.hazard) == uint64(r.index)+1 {
-				return driver.ErrBusy
-			}
-		}
-		c.regions.mu.Lock()
-		c.regions.used[r.index] = nil
-		c.regions.mu.Unlock()
-	}
+	c.regions.mu.Lock()
+	c.regions.used[r.index] = nil
+	c.regions.mu.Unlock()
 	if a := r.arena; a != nil {
 		if c.shown[a]--; c.shown[a] == 0 {
 			delete(c.shown, a)

@@ -40,7 +40,12 @@ type sideLines struct {
 
 	// cma tells the peer whether this side can reach its private memory.
 	cma uint32
-	_   [60]byte
+
+	// closed: this side has closed the connection, and the peer may not enter its
+	// regions any more (see passage). The peer reads it with every access, so it lies
+	// beside a word that is not written meanwhile.
+	closed uint32
+	_      [56]byte
 }
 
 const (

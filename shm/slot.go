@@ -29,7 +29,7 @@ type endLine struct {
 	offset uint64
 	done   uint64 // pieces this end has copied
 	reach  uint32 // how this end reaches the other's buffer
-	_      uint32
+	failed uint32 // not 0: this end could not copy a piece that counts in done
 	ack    uint64 // ticket that the sending end has finished with
 }
 

@@ -164,16 +164,20 @@ func (p *process) close() {
 
 // attach reads the nonce that the peer says lies at addr: if it does, we can
 // reach the memory of this process, and of no other that happens to have its
-// pid.
-func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) bool {
+// pid. ErrBroken: the process has ended, or is about to: the memory of a process
+// that dies goes before its pidfd says so.
+func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) (bool, error) {
 	if p.pid <= 0 || p.pidfd < 0 {
-		return false
+		return false, nil
 	}
 	var got [nonceBytes]byte
 	local := [1]unix.Iovec{{Base: &got[0], Len: nonceBytes}}
 	remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: nonceBytes}}
 	n, err := unix.ProcessVMReadv(p.pid, local[:], remote[:], 0)
-	return err == nil && n == nonceBytes && got == *nonce
+	if err == unix.ESRCH || err != nil && p.dead() {
+		return false, fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
+	}
+	return err == nil && n == nonceBytes && got == *nonce, nil
 }
 
 // selfAttach tells whether the kernel, and a sandbox around us, admit
@@ -181,7 +185,8 @@ func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) bool {
 func selfAttach() bool {
 	nonce := &[nonceBytes]byte{1}
 	p := process{pid: os.Getpid(), pidfd: 0}
-	return p.attach(uint64(uintptr(unsafe.Pointer(nonce))), nonce)
+	ok, _ := p.attach(uint64(uintptr(unsafe.Pointer(nonce))), nonce)
+	return ok
 }
 
 // admitPeers lets peers attach where Yama restricts that to descendants. They

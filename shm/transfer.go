@@ -2,6 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync/atomic"
 	"unsafe"
 
@@ -24,8 +25,14 @@ func (l *large) progressSend(t *transfer) {
 	w := atomic.LoadUint64(&t.slot.claim)
 	theirs := load32(&t.slot.recv.reach)
 	switch {
-	case w>>claimTag != t.ticket<<claimTag>>claimTag, w&claimGiveUp != 0:
+	case w>>claimTag != t.ticket<<claimTag>>claimTag:
 		l.finishSend(t, driver.ErrCanceled)
+		return
+	case w&claimGiveUp != 0:
+		// By the receiver, which is outside then, or by this end, whose receiver may still read this buffer.
+		if l.released(t, true) {
+			l.finishSend(t, driver.ErrCanceled)
+		}
 		return
 	case t.pieces == 0:
 		l.finishSend(t, nil)
@@ -39,7 +46,7 @@ func (l *large) progressSend(t *transfer) {
 			return
 		}
 	}
-	if t.done+load64(&t.slot.recv.done) == t.pieces {
+	if l.complete(t, &t.slot.recv) {
 		l.lastPath = pathName(t.reach, theirs)
 		l.finishSend(t, nil)
 		return
@@ -95,7 +102,7 @@ func (l *large) progressRecv(t *transfer) {
 				return
 			}
 		}
-		if t.done+load64(&t.slot.send.done) == t.pieces {
+		if l.complete(t, &t.slot.send) {
 			l.lastPath = pathName(theirs, t.reach)
 			l.finishTransfer(t, false, nil)
 			return
@@ -106,8 +113,22 @@ func (l *large) progressRecv(t *transfer) {
 	}
 }
 
+// complete reports whether both ends have copied all pieces. It breaks the connection if the other end, which
+// describes itself in e, could not copy one.
+func (l *large) complete(t *transfer, e *endLine) bool {
+	if t.done+load64(&e.done) != t.pieces || t.failed {
+		return false
+	}
+	if load32(&e.failed) != 0 {
+		l.breakWith(fmt.Errorf("%w: the peer could not copy a piece of a message", driver.ErrBroken))
+		return false
+	}
+	return true
+}
+
 // released tells whether the peer has no piece of t under way, nor can begin
-// one, so that this end's buffer is free.
+// one, so that this end's buffer is free. It is to the claim word what passage describes for the hazard word:
+// first nothing more can be claimed, then the pieces that were claimed are looked at.
 func (l *large) released(t *transfer, sending bool) bool {
 	w := atomic.LoadUint64(&t.slot.claim)
 	if w&claimGiveUp == 0 && l.state.Load() != stateUp {
@@ -128,9 +149,9 @@ func (l *large) released(t *transfer, sending bool) bool {
 }
 
 // copyPiece claims a piece and copies it: from the front as the sender, from
-// the back as the receiver.
+// the back as the receiver. Nothing is copied after the end of the connection was seen here: see peerGone.
 func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
-	for {
+	for l.state.Load() == stateUp {
 		f, b := front(w), back(w)
 		if w&claimGiveUp != 0 || f+b >= t.pieces || w>>claimTag != t.ticket<<claimTag>>claimTag {
 			return
@@ -163,11 +184,12 @@ func (l *large) copyAt(t *transfer, off int, sending bool) {
 	if err != nil && !l.proc.dead() {
 		l.breakWith(l.fault("transfer", "%w: %w", driver.ErrBroken, err))
 	}
-	t.done++
 	if err != nil {
-		t.done = 0 // never complete: the connection is broken
+		t.failed = true // never complete: the connection is broken
+		store32(&mine.failed, 1)
 	}
-	store64(&mine.done, t.done)
+	t.done++
+	store64(&mine.done, t.done) // this end is outside
 	l.signal()
 }
 

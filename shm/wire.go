@@ -27,7 +27,7 @@ import (
 //
 // Every message starts with the same eight bytes: magic, version, kind.
 const (
-	protocolVersion = 1
+	protocolVersion = 2
 	protocolMagic   = 0x42795368 // "BySh"
 
 	headerBytes = 8

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -285,12 +287,14 @@ func (c *Context) release() error {
 		c.set.Close()
 	}
 	c.mu.Lock()
-	for r := range c.regions {
-		try(r.mr.Close)
-		r.letGo()
-	}
-	clear(c.regions)
+	regions := slices.Collect(maps.Keys(c.regions))
 	c.mu.Unlock()
+	for _, r := range regions {
+		// What the device does not let go of stays held: the user's Deregister tries again.
+		if err := r.Deregister(); !errors.Is(err, driver.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
 	if c.cache != nil {
 		try(c.cache.Close)
 	}

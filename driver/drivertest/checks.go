@@ -63,6 +63,7 @@ var checks = []check{
 	{"KeyExpired", "keys end with their region", hasPut, checkKeyExpired},
 	{"Access", "operations that the region does not allow are ErrAccess", hasOneSided, checkAccess},
 	{"DeregisterWhileUsed", "memory is not written after Deregister has returned nil", hasPut, checkDeregisterBusy},
+	{"StoppedInside", "a peer that is stopped inside a put writes nothing after Deregister has returned nil, whatever was closed here", hasPut, checkStoppedInside},
 	{"Flush", "after a flush all operations are done", hasPut, checkFlush},
 	{"Fence", "who sees what was put after a fence sees what was put before", hasPut, checkFence},
 	{"OpDepth", "operations beyond the depth are ErrBusy, and none is lost", hasPut, checkOpDepth},

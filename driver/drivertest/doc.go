@@ -32,6 +32,7 @@
 //     deregistration, flush, fence, depth
 //   - close.go: disconnect with sends pending, close
 //   - death.go: SIGKILL in the middle of everything, SIGSTOP
+//   - inside.go: SIGSTOP in the middle of a put, then everything is closed here
 //   - leak.go, counters.go, alloc.go: what must come back, be counted, and not
 //     be allocated
 //

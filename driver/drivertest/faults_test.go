@@ -92,6 +92,7 @@ var trips = []trip{
 	{"KeyExpired", "stale-key-works", small, "a region that is gone|second deregister"},
 	{"Access", "ignore-access", small, "not allowed"},
 	{"DeregisterWhileUsed", "late-write", small, "after Deregister"},
+	{"StoppedInside", "left-forgotten", small, "after Deregister"},
 	{"Flush", "flush-returns-early", small, "after flush"},
 	{"Fence", "fence-ignored", small, "its data are not"},
 	{"OpDepth", "op-lost", small, "operation: not within"},

@@ -186,7 +186,9 @@ static int try_remote(struct soft_process *p, const struct qnix_translate *t)
 	n = process_vm_readv(p->pid, &here, 1, there, 2, 0);
 	if (n == 2)
 		return 0;
-	return n >= 0 || errno == EFAULT ? -EFAULT : -EPERM;
+	if (n >= 0 || errno == EFAULT)
+		return -EFAULT;
+	return errno == ESRCH ? -ESRCH : -EPERM; /* ESRCH: it dies, and may do all it did */
 }
 
 /* Entries of the Buffer Pool, one for each buffer. */

@@ -150,6 +150,12 @@ func (d *device) kick() error { return ioctl[byte](d, abi.IocDoorbell, nil) }
 // gone: the module's status word says all.
 func (d *device) gone() bool { return false }
 
+func (d *device) abandon()        {}
+func (d *device) abandoned() bool { return false }
+
+// outside is never asked of a device: its calls do not give up.
+func (d *device) outside() <-chan struct{} { return nil }
+
 func (d *device) watch(func()) {}
 
 // sleep tells the module which tail was seen, so that the device is readable

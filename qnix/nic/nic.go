@@ -49,8 +49,14 @@ type host interface {
 	// watch has f called, once, when the host has ended.
 	watch(f func())
 	statistics(*abi.Statistics) error
-	// gone tells that the host has ended.
+	// gone tells that the host has ended, or is not asked any more.
 	gone() bool
+	// abandon gives up on a host that does not answer: calls fail with ErrGone. abandoned reports whether that was done.
+	abandon()
+	abandoned() bool
+	// outside is closed once the host touches no memory of this process any more: it has ended, or closed
+	// its end of the connection.
+	outside() <-chan struct{}
 	close() error
 }
 

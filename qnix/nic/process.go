@@ -63,6 +63,7 @@ type Process struct {
 	waiters atomic.Int32  // goroutines in Wait
 	crowded atomic.Int64  // until when polling does not pay, since clock
 	mem     *mappings
+	outside chan struct{}
 }
 
 // mappings outlive the registration, so that late calls do not fault.
@@ -196,7 +197,8 @@ func newProcess(n *NIC, c Config, asked, r *abi.Register, vni, hps []byte) (*Pro
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{nic: n, host: n.host, config: c, pid: r.PID, gen: r.Generation, coord: r.NIC, mem: &mappings{vni, hps}}
+	p := &Process{nic: n, host: n.host, config: c, pid: r.PID, gen: r.Generation, coord: r.NIC, mem: &mappings{vni, hps},
+		outside: make(chan struct{})}
 	p.queue.init(view[abi.Command](vni, m.CommandQueue, m.Commands))
 	p.sends = contexts{
 		list:      view[abi.Context](vni, m.SendContexts, m.Sends),
@@ -308,9 +310,41 @@ func (p *Process) Gone() bool {
 // them; modulo 2^32. A program without errors never sees one.
 func (p *Process) Misuse() uint32 { return atomic.LoadUint32(&p.status.Misuse) }
 
+// leave closes outside: now, if the NIC has answered or ended, or when a NIC that was given up goes on.
+func (p *Process) leave(answered bool) {
+	done := p.host.outside()
+	if answered || done == nil {
+		close(p.outside)
+		return
+	}
+	select {
+	case <-done:
+		close(p.outside)
+	case <-time.After(time.Millisecond): // an end that was just seen is told in a moment
+		go func() {
+			<-done
+			close(p.outside)
+		}()
+	}
+}
+
+// Abandon gives up on a NIC in user space that does not answer, because it is stopped, say: calls under way, and later ones,
+// fail with ErrGone. It may still touch translated memory: Outside says when no more. On the module it does nothing,
+// as that always answers.
+func (p *Process) Abandon() { p.host.abandon() }
+
+// Abandoned reports whether the NIC was given up, by Abandon or by a call that took too long.
+func (p *Process) Abandoned() bool { return p.host.abandoned() }
+
+// Outside is closed once the NIC touches no translated memory any more: when Deregister has succeeded, or the NIC has ended.
+// A NIC in user space that was stopped does not answer Deregister, which gives up; it may then be in the middle of a
+// copy, and memory must stay as it is, and pinned, until Outside is closed: when that NIC goes on, or dies.
+func (p *Process) Outside() <-chan struct{} { return p.outside }
+
 // Deregister ends the registration: other processes see it gone, translated
-// memory is the program's again when it returns, waits end with ErrGone. Calls
-// under way at the same time do no harm. ErrClosed the second time.
+// memory is the program's again when it returns nil, waits end with ErrGone. Calls
+// under way at the same time do no harm. ErrClosed the second time. A NIC in user space that does not answer for 3 s is
+// given up, with context.DeadlineExceeded: see Outside.
 func (p *Process) Deregister() error {
 	if p.closed.Swap(true) {
 		return ErrClosed
@@ -320,11 +354,14 @@ func (p *Process) Deregister() error {
 		time.Sleep(100 * time.Microsecond)
 	}
 	var err error
+	answered := false
 	if !p.host.gone() {
-		if err = p.host.deregister(); errors.Is(err, ErrGone) {
+		err = p.host.deregister()
+		if answered = err == nil; errors.Is(err, ErrGone) {
 			err = nil
 		}
 	}
+	p.leave(answered)
 	for _, b := range [][]byte{p.mem.vni, p.mem.hps} {
 		// Frees the memory, and leaves zeros for calls that come too late.
 		_, e := unix.MmapPtr(-1, 0, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)),

@@ -24,6 +24,7 @@ type socket struct {
 	gate gate // of bell: closed while there is none
 
 	hungUp  atomic.Bool
+	left    atomic.Bool   // this side has given up on a NIC that does not answer
 	reading chan struct{} // closed when the reader has ended
 
 	mu     sync.Mutex
@@ -65,7 +66,8 @@ func admitAttach() {
 	}
 }
 
-// read takes answers until the connection ends.
+// read takes answers until the connection ends. If this side has given up, that is when the NIC has noticed, and
+// touches nothing of this process any more.
 func (s *socket) read() {
 	defer close(s.reading)
 	for {
@@ -79,6 +81,13 @@ func (s *socket) read() {
 			break
 		}
 	}
+	s.end()
+	// No request gets an answer any more, so none is to be sent.
+	_ = s.conn.Close()
+}
+
+// end fails what waits for an answer, and tells that there will be none.
+func (s *socket) end() {
 	s.hungUp.Store(true)
 	s.mu.Lock()
 	for id, c := range s.calls {
@@ -89,8 +98,6 @@ func (s *socket) read() {
 	f := s.onGone
 	s.onGone = nil
 	s.mu.Unlock()
-	// No request gets an answer any more, so none is to be sent.
-	_ = s.conn.Close()
 	if f != nil {
 		f()
 	}
@@ -180,14 +187,32 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 		return c, c.err
 	case <-time.After(patience):
 	}
-	// What it does in the end, it must not do for this handle.
-	_ = s.conn.Close()
-	<-s.reading
+	s.abandon()
+	<-c.done
 	if c.err == nil {
 		abi.CloseAll(c.fds)
 	}
 	return nil, ctx.Err()
 }
+
+// abandon leaves a NIC that does not answer: what it does in the end, it must not do for this handle. It may be stopped
+// while it copies from or to memory of this process, so that only the writing half is closed here: the NIC
+// closes the other one when it goes on, has seen that, and has let go of the memory.
+func (s *socket) abandon() {
+	if s.left.Swap(true) {
+		return
+	}
+	if s.conn.CloseWrite() != nil {
+		_ = s.conn.Close() // the other end was first
+	}
+	s.end()
+}
+
+// abandoned implements host.
+func (s *socket) abandoned() bool { return s.left.Load() }
+
+// outside implements host.
+func (s *socket) outside() <-chan struct{} { return s.reading }
 
 // background is for calls that the NIC answers at once.
 func (s *socket) background(request uint32, body, answer []byte, fds ...int) error {
@@ -241,10 +266,10 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 }
 
 // stopped is how long a softnic may take to deregister a process.
-const stopped = 5 * time.Second
+const stopped = 2 * time.Second
 
 // deregister gives up on a NIC that does not answer, which is stopped, say. It finds the
-// connection closed when it goes on, but may still touch translated memory before.
+// connection closed when it goes on, but may still touch translated memory before: see outside.
 func (s *socket) deregister() error {
 	s.closeBell()
 	ctx, cancel := context.WithTimeout(context.Background(), stopped)
@@ -324,6 +349,10 @@ func (s *socket) watch(f func()) {
 }
 
 func (s *socket) close() error {
+	if s.left.Load() { // the reader closes it, whenever the NIC goes on
+		s.closeBell()
+		return nil
+	}
 	err := s.conn.Close()
 	<-s.reading
 	s.closeBell()                      // if the other end was gone before Deregister

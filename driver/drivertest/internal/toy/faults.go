@@ -51,6 +51,7 @@ var Faults = map[string]string{
 	"stale-key-works":      "keys work after Deregister",
 	"ignore-access":        "access flags are not checked",
 	"late-write":           "puts are written a moment after Deregister returned",
+	"left-forgotten":       "so are puts over a connection that this side has left",
 	"flush-returns-early":  "Flush does not wait",
 	"fence-ignored":        "operations before a fence take effect after it",
 	"op-lost":              "operations beyond the depth are taken and lost",

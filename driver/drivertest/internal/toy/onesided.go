@@ -66,6 +66,9 @@ func (r *region) Deregister() error {
 		b := r.b
 		time.AfterFunc(10*time.Millisecond, func() { b[0] ^= 0xff })
 	}
+	if b := r.b; r.c.fault == "left-forgotten" && len(r.c.insts) == 0 {
+		time.AfterFunc(10*time.Millisecond, func() { b[0] ^= 0xff })
+	}
 	delete(r.c.regions, r.id)
 	return nil
 }

@@ -1,0 +1,130 @@
+package qnix_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix"
+	"github.com/bywash/bywash/qnix/softnic"
+)
+
+// ownNIC starts a softnic as a process of its own, and returns its path and pid.
+func ownNIC(t *testing.T) (path string, pid int) {
+	t.Helper()
+	qnix.NeedNIC(t)
+	path = filepath.Join(t.TempDir(), "nic.sock")
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{path}, Idle: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	raw, err := s.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cred *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	return path, int(cred.Pid)
+}
+
+// halted reports whether all threads of a process are stopped.
+func halted(pid int) bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, f := range stats {
+		b, err := os.ReadFile(f)
+		if at := bytes.LastIndexByte(b, ')'); err != nil || at+2 >= len(b) || b[at+2] != 'T' {
+			return false
+		}
+	}
+	return len(stats) > 0
+}
+
+// A NIC in user space that is stopped may be in the middle of a copy. When the context is closed meanwhile, what is posted
+// stays posted, and is given back when the NIC goes on, or dies.
+func TestStoppedNICHoldsWhatIsPosted(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		sig  unix.Signal
+	}{{"goes on", unix.SIGCONT}, {"dies", unix.SIGKILL}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // it mostly waits
+			path, pid := ownNIC(t)
+			h := driver.Hints{Track: driver.Large, Options: map[string]string{"dead-time": "100ms"}}
+			a, b := open(t, path, h, driver.Attributes{}), open(t, path, h, driver.Attributes{})
+			t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGCONT) }) // before they are closed
+			x, y := connect(t, a, b)
+			const size = 8 << 20
+			in, out := make([]byte, size), make([]byte, size)
+			r, s := &driver.Packet{IOV: [][]byte{in}}, &driver.Packet{IOV: [][]byte{out}}
+			if err := y.RecvPost(r); err != nil {
+				t.Fatal(err)
+			}
+			s.RdvData = bytes.Clone(r.RdvData)
+			lone := &driver.Packet{IOV: [][]byte{make([]byte, size)}} // nothing is sent to it
+			if err := y.RecvPost(lone); err != nil {
+				t.Fatal(err)
+			}
+			if err := x.SendPost(s); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil { // mostly in the middle of the message
+				t.Fatal(err)
+			}
+			await(t, "the NIC stops", func() bool { return halted(pid) })
+			closed := make(chan error, 2)
+			for _, c := range []driver.Context{a, b} {
+				go func() { closed <- c.Close() }()
+			}
+			for range 2 {
+				select {
+				case err := <-closed:
+					if err != nil {
+						t.Errorf("close: %v", err)
+					}
+				case <-time.After(limit):
+					t.Fatal("close waits for a NIC that is stopped")
+				}
+			}
+			for range 20 {
+				if done, err := y.RecvPoll(lone); done {
+					t.Fatalf("receive is done (%v) while the NIC is stopped", err)
+				}
+			}
+			if err := unix.Kill(pid, tt.sig); err != nil {
+				t.Fatal(err)
+			}
+			for what, poll := range map[string]func() (bool, error){
+				"receive": func() (bool, error) { return y.RecvPoll(r) }, "lone receive": func() (bool, error) { return y.RecvPoll(lone) }, "send": func() (bool, error) { return x.SendPoll(s) },
+			} {
+				await(t, what, func() bool {
+					done, err := poll()
+					if done && err != nil && !errors.Is(err, driver.ErrClosed) && !errors.Is(err, driver.ErrBroken) {
+						t.Errorf("%s: %v", what, err)
+					}
+					return done
+				})
+			}
+			for k := range in {
+				in[k] = 0xc5
+			}
+			await(t, "the NIC", func() bool { return bytes.Count(in, []byte{0xc5}) == size })
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// A peer that has not read the goodbye yet sees the word closed, and does not enter.
+func TestPutAfterThePeerHasClosed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(driver.Instance) error
+		want error
+	}{
+		{"disconnect", func(i driver.Instance) error { return i.Disconnect() }, driver.ErrClosed},
+		{"broken", func(i driver.Instance) error {
+			connOf(i).breakWith(fmt.Errorf("%w: said the test", driver.ErrBroken))
+			return i.Disconnect()
+		}, driver.ErrBroken},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := pair(t, driver.Small, nil)
+			ar, err := driver.NewArena(4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fillCanary(ar.Bytes())
+			r, err := connOf(a).ctx.Register(ar.Bytes(), driver.RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			remote, err := b.(driver.OneSided).Import(r.Key())
+			if err != nil {
+				t.Fatal(err)
+			}
+			mu := &connOf(b).ctx.mu // without it the goodbye is not handled
+			mu.Lock()
+			err = tt.end(a)
+			op := driver.Op{Local: make([]byte, 64), Remote: remote}
+			if err := b.(driver.OneSided).PutPost(&op); err != nil {
+				t.Error(err)
+			}
+			done, perr := b.(driver.OneSided).OpPoll(&op)
+			mu.Unlock()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !done || !errors.Is(perr, tt.want) {
+				t.Errorf("put after the peer has closed: got %v, %v; want %v", done, perr, tt.want)
+			}
+			if at := written(ar.Bytes()); at >= 0 {
+				t.Errorf("byte %d was written after the connection was closed", at)
+			}
+		})
+	}
+}
+
+// A dialer may be inside a region as soon as it has the segment, when the connection does not stand here yet; and it stays
+// inside when the connection never comes to stand.
+func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
+	leave := func(i *impostor) { atomic.StoreUint64(&i.seg.ctl.side[1].hazard, 0) }
+	hangUp := func(i *impostor) { i.sock.Close() }
+	for _, tt := range []struct {
+		name  string
+		close bool // the context, or only the connection
+		end   func(*impostor)
+	}{{"given up, left", false, leave}, {"given up, hung up", false, hangUp}, {"closed, left", true, leave}} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := query(t, driver.Small, nil).Open(driver.Attributes{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			r, err := c.(driver.Registrar).Register(make([]byte, 64), driver.RemoteWrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := newImpostor(t)
+			inst, err := c.Connect(i.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i.accepted(c)
+			atomic.StoreUint64(&i.seg.ctl.side[1].hazard, uint64(r.(*region).index)+1)
+			busy := func(when string) {
+				t.Helper()
+				if err := r.Deregister(); !errors.Is(err, driver.ErrBusy) {
+					t.Fatalf("deregister %s: got %v, want ErrBusy", when, err)
+				}
+			}
+			busy("before the dialer has confirmed")
+			if tt.close {
+				err = c.Close()
+			} else {
+				err = inst.Disconnect()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			busy("after the connection was given up")
+			_ = send(i.sock, &message{kind: msgConfirm})
+			within(t, 10*time.Second, "the dialer is told", func() bool {
+				return atomic.LoadUint32(&i.seg.ctl.side[0].closed) == closedLeft
+			})
+			busy("after the dialer was told")
+			tt.end(i)
+			within(t, 10*time.Second, "deregister", func() bool {
+				err := r.Deregister()
+				return err == nil || errors.Is(err, driver.ErrClosed)
+			})
+			within(t, 10*time.Second, "the segment is let go", func() bool {
+				k := core(c)
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				return len(k.passages) == 0 && len(k.conns) == 0
+			})
+		})
+	}
+}
+
+// On a connection to oneself, and with two connections to one peer, the one that is used counts.
+func TestEachConnectionHasAHazard(t *testing.T) {
+	c := open(t, driver.Small, nil)
+	other := open(t, driver.Small, nil)
+	_, b1 := join(t, c, other)
+	_, b2 := join(t, c, other)
+	self, err := c.Connect(c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := self.ConnectWait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.(driver.Registrar).Register(make([]byte, 64), driver.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := uint64(r.(*region).index) + 1
+	for k, i := range []driver.Instance{self, b1, b2} {
+		hazard := &connOf(i).mine.hazard
+		atomic.StoreUint64(hazard, index)
+		if err := r.Deregister(); !errors.Is(err, driver.ErrBusy) {
+			t.Errorf("connection %d: deregister while it is inside: got %v, want ErrBusy", k, err)
+		}
+		atomic.StoreUint64(hazard, index+1) // another region
+	}
+	if err := r.Deregister(); err != nil {
+		t.Error(err)
+	}
+	for _, i := range []driver.Instance{self, b1, b2} {
+		atomic.StoreUint64(&connOf(i).mine.hazard, 0)
+	}
+}

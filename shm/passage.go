@@ -1,0 +1,109 @@
+package shm
+
+import (
+	"net"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// How this side knows that a peer writes to its memory no more.
+//
+// A peer reaches a region with its own CPU, so that nothing here can stop it: this side can only know that the peer
+// is outside and will not enter again. A side that accesses a region of the other side
+//
+//  1. stores the region's index in the hazard word of its own lines in the segment,
+//  2. loads the other side's word closed, then the generation of the region, and gives up if either has changed,
+//  3. copies,
+//  4. clears the hazard word.
+//
+// The owner revokes in the opposite order: it stores closed (for all regions, when it closes the connection) or a new
+// generation (for one, when it deregisters it), and loads the hazard word afterwards. All of these are sequentially
+// consistent: either the peer sees that it may not enter, or the owner sees that the peer is inside. A hazard counts
+// until the peer clears it, or is gone (see conn.peerGone), whatever became of the connection here: it may be closed,
+// broken, or not stand yet. So the owner keeps each segment mapped from before the peer can use it until the peer is
+// outside for good; a passage stands for such a segment.
+//
+// Transfers of the large track do the same with the claim word of their slot, see released.
+type passage struct {
+	theirs *sideLines
+	gone   func() bool // whether the peer will not touch memory here any more, whatever its hazard says
+}
+
+// Values of the word closed.
+const (
+	closedNot    = iota
+	closedLeft   // disconnected in order
+	closedBroken // closed after the connection had broken
+)
+
+// admit keeps an eye on a segment: from before the peer can use it until dismiss.
+func (c *Context) admit(seg *segment, side int, gone func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passages[seg] = &passage{theirs: &seg.ctl.side[1-side], gone: gone}
+}
+
+// dismiss unmaps a segment whose peer is outside. The caller holds mu.
+func (c *Context) dismiss(seg *segment) {
+	delete(c.passages, seg)
+	seg.unmap()
+}
+
+// occupied reports whether a peer may be inside the region with this index, whose generation has been changed. The
+// caller holds mu.
+func (c *Context) occupied(index int) bool {
+	for _, p := range c.passages {
+		if atomic.LoadUint64(&p.theirs.hazard) == uint64(index)+1 && !p.gone() {
+			return true
+		}
+	}
+	return false
+}
+
+// abandon closes a connection that came to stand at the peer but not here. The peer may be inside a region already.
+// abandon owns the arguments, and says goodbye once the peer is outside.
+func (c *Context) abandon(seg *segment, side int, proc process, sock *net.UnixConn) {
+	n := &conn{ctx: c, side: side, seg: seg, proc: proc, sock: sock, fences: c.fences}
+	n.bind()
+	n.imports.closed = true
+	n.mine, n.theirs = &seg.ctl.side[side], &seg.ctl.side[1-side]
+	n.closing.Store(true)
+	n.state.Store(stateClosed)
+	c.mu.Lock()
+	c.conns[n] = struct{}{}
+	c.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
+	c.mu.Unlock()
+	n.publishClosed(stateUp)
+	go n.monitor(sock)
+	n.detach(stateUp, sock)
+}
+
+// publishClosed tells the peer that it may not enter regions of this side any more over this connection, which was in
+// state old. Afterwards the peer is inside only if its hazard says so.
+func (n *conn) publishClosed(old state) {
+	v := uint32(closedLeft)
+	if old == stateBroken {
+		v = closedBroken
+	}
+	atomic.StoreUint32(&n.mine.closed, v)
+}
+
+// refused returns why this side may not access regions of the peer, whose word closed is c.
+func refused(c uint32) error {
+	if c == closedBroken {
+		return driver.ErrBroken
+	}
+	return driver.ErrClosed
+}
+
+// peerOutside reports whether the peer is in none of this process's regions, after publishClosed.
+func (n *conn) peerOutside() bool {
+	return n.toSelf || atomic.LoadUint64(&n.theirs.hazard) == 0 || n.peerGone()
+}
+
+// peerGone reports whether the peer will not touch memory of this process any more over this connection. There are two
+// proofs. The pidfd knows when no thread of the process runs any more. The end of the socket is the other one: a peer
+// that lives closes it when none of its calls is inside and none can begin (see monitor and detach), a peer
+// that dies when its last thread has ended.
+func (n *conn) peerGone() bool { return n.hungUp.Load() || n.proc.dead() }
