@@ -13,7 +13,6 @@
 #ifndef _QNIX_HOST_H
 #define _QNIX_HOST_H
 
-#include <linux/cdev.h>
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/kref.h>
@@ -93,9 +92,7 @@ enum {
 struct qnix_nic {
 	unsigned int index;	/* of /dev/qnix<index> */
 	u16 number;		/* its coordinates */
-	struct device dev;
-	struct cdev cdev;
-	bool added;		/* both are known to the system */
+	struct device *dev;	/* NULL: it is not shown */
 
 	struct mutex lock;		/* the control program, and what is below */
 	struct ncp *ncp;
@@ -277,14 +274,13 @@ int qnix_udp_print(char *text, size_t room, const struct wire_address *address);
 /* device.c */
 int qnix_device_init(void);
 void qnix_device_exit(void);
-int qnix_device_add(struct qnix_nic *nic);
-void qnix_device_remove(struct qnix_nic *nic);
+int qnix_devices_add(void);
+void qnix_devices_remove(void);
 
 /* sysfs.c, debugfs.c */
 extern const struct attribute_group *qnix_groups[];
 extern struct class qnix_class;
-void qnix_debugfs_init(void);
+void qnix_debugfs_add(void);
 void qnix_debugfs_exit(void);
-void qnix_debugfs_add(struct qnix_nic *nic);
 
 #endif /* _QNIX_HOST_H */

@@ -260,13 +260,18 @@ static int qnix_net_start(void)
 /* All links come down, and up again with those who have the new key. NULL: no wire. */
 int qnix_net_set_key(const u8 *key)
 {
+	int err;
+
 	lockdep_assert_held(&qnix_net_lock);
 	qnix_net_stop();
 	memzero_explicit(qnix_key, sizeof(qnix_key));
 	if (!key)
 		return 0;
 	memcpy(qnix_key, key, sizeof(qnix_key));
-	return qnix_net_start();
+	err = qnix_net_start();
+	if (err)
+		memzero_explicit(qnix_key, sizeof(qnix_key));
+	return err;
 }
 
 bool qnix_net_get_key(u8 *key)

@@ -327,26 +327,17 @@ static int qnix_nic_start(struct qnix_nic *nic)
 	return 0;
 }
 
-/* When nobody looks at its files in sysfs any more. */
-static void qnix_nic_release(struct device *dev)
+/* Of a NIC that is not shown and has been halted, as have the others of this host. */
+void qnix_nic_destroy(struct qnix_nic *nic)
 {
-	struct qnix_nic *nic = container_of(dev, struct qnix_nic, dev);
-
+	if (nic->ncp)
+		ncp_destroy(nic->ncp);
+	qnix_fifo_drain(&nic->input);
 	bitmap_free(nic->entries);
 	bitmap_free(nic->remote);
 	bitmap_free(nic->rung);
 	mutex_destroy(&nic->lock);
 	kfree(nic);
-}
-
-/* Of a NIC that has been halted, as have the others of this host. */
-void qnix_nic_destroy(struct qnix_nic *nic)
-{
-	if (nic->ncp)
-		ncp_destroy(nic->ncp);
-	nic->ncp = NULL;
-	qnix_fifo_drain(&nic->input);
-	put_device(&nic->dev);
 }
 
 /* The thread starts with qnix_nic_go, when all NICs of this host are there. */
@@ -364,8 +355,6 @@ struct qnix_nic *qnix_nic_create(unsigned int index, u16 number)
 	INIT_LIST_HEAD(&nic->registrations);
 	init_waitqueue_head(&nic->wakeup);
 	qnix_fifo_init(&nic->input);
-	device_initialize(&nic->dev);
-	nic->dev.release = qnix_nic_release;
 	err = qnix_nic_start(nic);
 	if (err) {
 		qnix_nic_destroy(nic);
