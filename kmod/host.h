@@ -113,6 +113,8 @@ struct qnix_nic {
 	unsigned long state;
 	unsigned long *rung;		/* atomic bits: processes that have rung */
 	wait_queue_head_t wakeup;
+	atomic64_t strange_datagrams;	/* without the key: the wire has not seen them */
+	atomic64_t strange_bytes;
 	struct task_struct *thread;
 	u64 runs_caller, runs_thread;	/* under the lock */
 

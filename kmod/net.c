@@ -118,7 +118,23 @@ static void qnix_net_answer(const struct wire_address *to, const void *datagram,
 		qnix_udp_send(to, answer, size);
 }
 
-/* A datagram has come. The one that receives is the only one to call this and qnix_net_ran. */
+/*
+ * A datagram that anybody may have sent: it costs its receiver a bounded time, and no
+ * NIC anything. Peers know how long our longest one is.
+ */
+static bool qnix_net_genuine(struct qnix_nic *nic, const void *datagram, u32 size)
+{
+	if (size <= qnix_params.datagram && wire_genuine(qnix_key, datagram, size))
+		return true;
+	atomic64_inc(&nic->strange_datagrams);
+	atomic64_add(size, &nic->strange_bytes);
+	return false;
+}
+
+/*
+ * A datagram has come. The one that receives is the only one to call this and qnix_net_ran, and
+ * is not there while the key changes.
+ */
 void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size)
 {
 	int number = wire_destination(datagram, size);
@@ -127,11 +143,11 @@ void qnix_net_input(const struct wire_address *from, const void *datagram, u32 s
 	if (number == 0)
 		qnix_net_answer(from, datagram, size);
 	nic = number > 0 ? qnix_local_nic(number) : NULL;
-	if (!nic)
+	if (!nic || !qnix_net_genuine(nic, datagram, size))
 		return;
 	qnix_nic_lock(nic);
 	if (nic->wire)
-		wire_input(nic->wire, ktime_get_ns(), from, datagram, size);
+		wire_genuine_input(nic->wire, ktime_get_ns(), from, datagram, size);
 	mutex_unlock(&nic->lock);
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	__set_bit(nic->index, qnix_net_came);
