@@ -10,7 +10,7 @@ static struct dentry *qnix_debugfs;
 
 static void qnix_show_process(struct seq_file *m, const struct qnix_registration *reg)
 {
-	unsigned long interface = reg->vni->count + reg->hps->count;
+	unsigned long interface = reg->vni->count + reg->hps->count + reg->tables_pages;
 
 	seq_printf(m, "%u %u %u %d %u %s %lu %d %lu\n",
 		   reg->index, reg->pid, reg->generation, reg->tgid,

@@ -13,6 +13,10 @@
 #ifndef _QNIX_HOST_H
 #define _QNIX_HOST_H
 
+#ifndef CONFIG_64BIT
+#error "qnix needs a kernel of 64 bits: offsets of mappings and doorbells are 64 bits wide"
+#endif
+
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/kref.h>
@@ -29,7 +33,7 @@
 #include "ncp/wire.h"
 
 #define QNIX_MAX_NICS		64		/* of this host */
-#define QNIX_MAX_CLUSTER	256		/* NICs that one knows, itself included */
+#define QNIX_MAX_LINKS		256		/* NICs of other hosts that one knows */
 #define QNIX_MAX_PEERS		60		/* addresses: their text fits a page */
 #define QNIX_HPS_OFFSET		0x100000000ULL	/* for mmap; the VNI is at 0 */
 #define QNIX_DEFAULT_TIMEOUT	30000		/* ms, of a registration or join */
@@ -99,6 +103,8 @@ struct qnix_nic {
 	u64 cookie;			/* of the last driver command */
 	struct list_head commands;	/* qnix_command_wait */
 	struct list_head registrations;
+	void *tables;			/* of the process whose registration is being read, */
+	size_t tables_size;		/* until the control program takes them */
 	unsigned long *entries;		/* Process Flag Array: a bit for each entry that is taken */
 	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have been given work */
 	struct qnix_frame *reserved;	/* in this host, for tx_commit */
@@ -107,14 +113,14 @@ struct qnix_nic {
 	bool from_wire;			/* where the oldest frame was found: its place in line */
 
 	struct wire *wire;		/* NULL: there is none */
+	atomic64_t strange_datagrams;	/* without the key: the wire has not seen them */
+	atomic64_t strange_bytes;
 	void *datagram;			/* what it has to send */
 	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table */
 
 	unsigned long state;
 	unsigned long *rung;		/* atomic bits: processes that have rung */
 	wait_queue_head_t wakeup;
-	atomic64_t strange_datagrams;	/* without the key: the wire has not seen them */
-	atomic64_t strange_bytes;
 	struct task_struct *thread;
 	u64 runs_caller, runs_thread;	/* under the lock */
 
@@ -148,6 +154,8 @@ struct qnix_registration {
 	struct mm_struct *mm;
 	struct mmu_notifier notifier;	/* tells of exit and exec */
 	struct qnix_memory *vni, *hps;
+	void *tables;			/* the NIC's own, before it has them */
+	unsigned long tables_pages;	/* charged to @mm */
 
 	struct mutex translate_lock;	/* insertion against the end */
 	bool translate_ended;
@@ -181,6 +189,7 @@ void qnix_uncharge_pages(struct mm_struct *mm, unsigned long pages);
 struct qnix_user *qnix_user_charge(void);
 void qnix_user_uncharge(struct qnix_user *user);
 kuid_t qnix_user_uid(const struct qnix_user *user);
+u64 qnix_user_tenant(const struct qnix_user *user);
 
 /* registration.c */
 int qnix_register(struct qnix_file *file, struct qnix_register *arg);
@@ -237,6 +246,7 @@ void qnix_nic_wake(struct qnix_nic *nic);
 void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
 		       struct qnix_command_wait *wait);
 int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait);
+void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16 index);
 int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms);
 void qnix_driver_doorbell(void *host, u64 cookie, int result);
 

@@ -216,7 +216,7 @@ static int qnix_net_attach(struct qnix_nic *nic)
 {
 	struct wire_config config = {
 		.nic = nic->number,
-		.links = QNIX_MAX_CLUSTER,
+		.links = QNIX_MAX_LINKS,
 		.addresses = QNIX_MAX_PEERS,
 		.frame = qnix_params.packet_size + sizeof(struct ncp_frame),
 		.datagram = qnix_params.datagram,

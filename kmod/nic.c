@@ -10,6 +10,7 @@
 #include <linux/bitmap.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
+#include <linux/nospec.h>
 #include <linux/sched.h>
 #include <linux/sched/stat.h>
 #include <linux/slab.h>
@@ -25,7 +26,9 @@ struct qnix_nic *qnix_local_nic(u16 number)
 {
 	unsigned int index = number - qnix_params.coordinates;
 
-	return index < qnix_params.nics ? qnix_nics[index] : NULL;
+	if (index >= qnix_params.nics)
+		return NULL;
+	return qnix_nics[array_index_nospec(index, qnix_params.nics)];
 }
 
 void qnix_nic_wake(struct qnix_nic *nic)
@@ -280,8 +283,20 @@ static int qnix_nic_thread(void *data)
 	return 0;
 }
 
+/*
+ * A process's tables are there already, charged to their user. All else is what
+ * users share out among themselves (ncp/quota.c), and whoever runs the NIC at the time
+ * must not fail for another one's sake: that is charged to nobody.
+ */
 static void *qnix_alloc(void *host, size_t size)
 {
+	struct qnix_nic *nic = host;
+	void *tables = nic->tables;
+
+	if (tables && size == nic->tables_size) {
+		nic->tables = NULL;
+		return tables;
+	}
 	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
 }
 
@@ -310,7 +325,7 @@ static int qnix_nic_start(struct qnix_nic *nic)
 		.processes = qnix_params.processes,
 		.names = qnix_params.names,
 		.groups = qnix_params.groups,
-		.nics = QNIX_MAX_CLUSTER,
+		.nics = QNIX_MAX_LINKS + qnix_params.nics,
 		.packet_size = qnix_params.packet_size,
 		.local_memory = qnix_params.local_memory,
 	};
