@@ -113,8 +113,6 @@ struct qnix_nic {
 	bool from_wire;			/* where the oldest frame was found: its place in line */
 
 	struct wire *wire;		/* NULL: there is none */
-	atomic64_t strange_datagrams;	/* without the key: the wire has not seen them */
-	atomic64_t strange_bytes;
 	void *datagram;			/* what it has to send */
 	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table */
 
@@ -189,7 +187,6 @@ void qnix_uncharge_pages(struct mm_struct *mm, unsigned long pages);
 struct qnix_user *qnix_user_charge(void);
 void qnix_user_uncharge(struct qnix_user *user);
 kuid_t qnix_user_uid(const struct qnix_user *user);
-u64 qnix_user_tenant(const struct qnix_user *user);
 
 /* registration.c */
 int qnix_register(struct qnix_file *file, struct qnix_register *arg);

@@ -172,12 +172,3 @@ kuid_t qnix_user_uid(const struct qnix_user *user)
 {
 	return user->counts[0]->uid;
 }
-
-/*
- * The number under which NICs share out what they have: that of the outermost
- * owner, who cannot have more of them by making namespaces. 0 is root, whom nothing limits.
- */
-u64 qnix_user_tenant(const struct qnix_user *user)
-{
-	return from_kuid(&init_user_ns, user->counts[user->levels - 1]->uid);
-}

@@ -100,7 +100,7 @@ static int qnix_key_get(char *text, const struct kernel_param *kp)
 	return keyed ? 2 * sizeof(key) + 1 : 1;
 }
 
-/* The kernel calls this, and the peers', at each end of the module, also of one that never began. */
+/* The kernel calls this, and that of peers, at each end of the module, also if it never began. */
 static void qnix_key_free(void *arg)
 {
 	memzero_explicit(qnix_first_key, sizeof(qnix_first_key));

@@ -118,37 +118,40 @@ static void qnix_net_answer(const struct wire_address *to, const void *datagram,
 		qnix_udp_send(to, answer, size);
 }
 
-/*
- * A datagram that anybody may have sent: it costs its receiver a bounded time, and no
- * NIC anything. Peers know how long our longest one is.
- */
-static bool qnix_net_genuine(struct qnix_nic *nic, const void *datagram, u32 size)
+/* False: it lacks the key, and is nothing that the NIC has to run for. */
+static bool qnix_net_take(struct qnix_nic *nic, const struct wire_address *from,
+			  const void *datagram, u32 size)
 {
-	if (size <= qnix_params.datagram && wire_genuine(qnix_key, datagram, size))
-		return true;
-	atomic64_inc(&nic->strange_datagrams);
-	atomic64_add(size, &nic->strange_bytes);
-	return false;
+	struct wire_counters before, after;
+
+	wire_counters(nic->wire, &before);
+	wire_input(nic->wire, ktime_get_ns(), from, datagram, size);
+	wire_counters(nic->wire, &after);
+	return after.unauthenticated == before.unauthenticated;
 }
 
 /*
- * A datagram has come. The one that receives is the only one to call this and qnix_net_ran, and
- * is not there while the key changes.
+ * A datagram has come, which anybody may have sent. The one that receives is the only one to
+ * call this and qnix_net_ran.
  */
 void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size)
 {
 	int number = wire_destination(datagram, size);
 	struct qnix_nic *nic;
+	bool taken;
 
 	if (number == 0)
 		qnix_net_answer(from, datagram, size);
 	nic = number > 0 ? qnix_local_nic(number) : NULL;
-	if (!nic || !qnix_net_genuine(nic, datagram, size))
+	if (!nic)
 		return;
 	qnix_nic_lock(nic);
-	if (nic->wire)
-		wire_genuine_input(nic->wire, ktime_get_ns(), from, datagram, size);
+	taken = nic->wire && qnix_net_take(nic, from, datagram, size);
 	mutex_unlock(&nic->lock);
+	/* Whoever found the lock taken meanwhile left his work to us. */
+	smp_mb();
+	if (!taken && !test_bit(QNIX_NIC_WORK, &nic->state))
+		return;
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	__set_bit(nic->index, qnix_net_came);
 }

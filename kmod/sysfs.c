@@ -51,9 +51,6 @@ static ssize_t qnix_show_wire(struct device *dev, char *text, size_t offset)
 	if (nic->wire)
 		wire_counters(nic->wire, &c);
 	qnix_nic_unlock(nic);
-	c.datagrams_in += atomic64_read(&nic->strange_datagrams);
-	c.unauthenticated += atomic64_read(&nic->strange_datagrams);
-	c.bytes_in += atomic64_read(&nic->strange_bytes);
 	return sysfs_emit(text, "%llu\n", *(u64 *)((char *)&c + offset));
 }
 

@@ -84,10 +84,12 @@ void wire_destroy(struct wire *w)
 
 /* ---- Datagrams ---- */
 
-/* Whether a datagram with the key is one for us, after all that all types have in common. */
-static bool ours(struct wire *w, const uint8_t *p)
+/* Whether a datagram is one for us, after all that all types have in common. */
+static bool ours(struct wire *w, const uint8_t *p, uint32_t size)
 {
-	if (p[0] != WIRE_VERSION)
+	if (!wire_genuine(w->config.key, p, size))
+		w->counters.unauthenticated++;
+	else if (p[0] != WIRE_VERSION)
 		w->counters.wrong_version++;
 	else if (get16(p + 4) != w->config.nic || get16(p + 2) == w->config.nic)
 		w->counters.misdirected++;
@@ -99,18 +101,6 @@ static bool ours(struct wire *w, const uint8_t *p)
 void wire_input(struct wire *w, uint64_t now, const struct wire_address *from,
 		const void *datagram, uint32_t size)
 {
-	if (w->leaving || wire_genuine(w->config.key, datagram, size)) {
-		wire_genuine_input(w, now, from, datagram, size);
-		return;
-	}
-	w->counters.datagrams_in++;
-	w->counters.bytes_in += size;
-	w->counters.unauthenticated++;
-}
-
-void wire_genuine_input(struct wire *w, uint64_t now, const struct wire_address *from,
-			const void *datagram, uint32_t size)
-{
 	const uint8_t *p = datagram;
 	struct wire_link *l;
 	bool data;
@@ -118,7 +108,7 @@ void wire_genuine_input(struct wire *w, uint64_t now, const struct wire_address 
 	now = wire_now(w, now);
 	w->counters.datagrams_in++;
 	w->counters.bytes_in += size;
-	if (w->leaving || !ours(w, p))
+	if (w->leaving || !ours(w, p, size))
 		return;
 	size -= WIRE_TAG;
 	if (p[1] == WIRE_HERE) {

@@ -155,14 +155,8 @@ void wire_consume(struct wire *w, uint64_t now);
 /* The NIC that a datagram is for; 0: whoever is there, see wire_answer; -1: it is none. Nothing is proven by it. */
 int wire_destination(const void *datagram, uint32_t size);
 
-/* Whether a datagram was made with @key. It takes time for each byte: do it before a lock is taken. */
-bool wire_genuine(const uint8_t key[WIRE_KEY], const void *datagram, uint32_t size);
-
 void wire_input(struct wire *w, uint64_t now, const struct wire_address *from,
 		const void *datagram, uint32_t size);
-/* The same for a datagram that wire_genuine has found to be made with the configuration's key. */
-void wire_genuine_input(struct wire *w, uint64_t now, const struct wire_address *from,
-			const void *datagram, uint32_t size);
 
 /* The next datagram to send; 0: none now. @room: at least the configuration's datagram. */
 uint32_t wire_output(struct wire *w, uint64_t now, struct wire_address *to,

@@ -330,6 +330,7 @@ size_t wire_link_memory(const struct wire *w);
 void wire_begin(uint8_t *p, uint8_t type, uint16_t from, uint16_t to,
 		uint64_t mine, uint64_t his);
 uint32_t wire_seal(const uint8_t key[WIRE_KEY], uint8_t *p, uint32_t size);
+bool wire_genuine(const uint8_t key[WIRE_KEY], const uint8_t *p, uint32_t size);
 
 /* wire_greet.c */
 void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,
