@@ -4,7 +4,6 @@
 #include <linux/cdev.h>
 #include <linux/fs.h>
 #include <linux/module.h>
-#include <linux/nospec.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 

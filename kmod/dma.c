@@ -5,7 +5,6 @@
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
-#include <linux/nospec.h>
 
 #include "host.h"
 

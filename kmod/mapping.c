@@ -2,7 +2,6 @@
 /* The Virtual Network Interface and the host page: memory, and its mapping into the process. */
 #include <linux/fs.h>
 #include <linux/mm.h>
-#include <linux/nospec.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>

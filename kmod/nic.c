@@ -10,7 +10,6 @@
 #include <linux/bitmap.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
-#include <linux/nospec.h>
 #include <linux/sched.h>
 #include <linux/sched/stat.h>
 #include <linux/slab.h>

@@ -4,7 +4,6 @@
  * process by a handle. No physical address leaves the kernel.
  */
 #include <linux/mm.h>
-#include <linux/nospec.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
 
