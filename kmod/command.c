@@ -37,6 +37,21 @@ int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait)
 }
 
 /*
+ * For a registration: runs the control program until it has the process's tables, or has
+ * refused. It reads a command of this queue first in each step.
+ */
+void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16 index)
+{
+	struct qnix_statistics s;
+	unsigned int steps = 0;
+
+	lockdep_assert_held(&nic->lock);
+	while (!completion_done(&wait->done) && !ncp_process_statistics(nic->ncp, index, &s) &&
+	       !WARN_ON_ONCE(steps++ > QNIX_COMMAND_STEPS))
+		ncp_step(nic->ncp);
+}
+
+/*
  * For commands that need other NICs or processes. Without nic->lock: the
  * waiter does what it can for the NICs of this host, then sleeps. A command that
  * is given up is abandoned; the caller still has to undo what it did. Only what

@@ -10,7 +10,7 @@ static struct dentry *qnix_debugfs;
 
 static void qnix_show_process(struct seq_file *m, const struct qnix_registration *reg)
 {
-	unsigned long interface = reg->vni->count + reg->hps->count;
+	unsigned long interface = reg->vni->count + reg->hps->count + reg->tables_pages;
 
 	seq_printf(m, "%u %u %u %d %u %s %lu %d %lu\n",
 		   reg->index, reg->pid, reg->generation, reg->tgid,
@@ -70,21 +70,27 @@ static int runs_show(struct seq_file *m, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(runs);
 
-void qnix_debugfs_init(void)
+static void qnix_debugfs_add_nic(struct qnix_nic *nic)
 {
+	struct dentry *dir = debugfs_create_dir(dev_name(nic->dev), qnix_debugfs);
+
+	debugfs_create_file("processes", 0400, dir, nic, &processes_fops);
+	debugfs_create_file("links", 0400, dir, nic, &links_fops);
+	debugfs_create_file("runs", 0400, dir, nic, &runs_fops);
+}
+
+/* After the last step of a load that can fail: an open file needs the module until it is closed. */
+void qnix_debugfs_add(void)
+{
+	unsigned int i;
+
 	qnix_debugfs = debugfs_create_dir("qnix", NULL);
+	for (i = 0; i < qnix_params.nics; i++)
+		qnix_debugfs_add_nic(qnix_nics[i]);
 }
 
 void qnix_debugfs_exit(void)
 {
 	debugfs_remove_recursive(qnix_debugfs);
-}
-
-void qnix_debugfs_add(struct qnix_nic *nic)
-{
-	struct dentry *dir = debugfs_create_dir(dev_name(&nic->dev), qnix_debugfs);
-
-	debugfs_create_file("processes", 0400, dir, nic, &processes_fops);
-	debugfs_create_file("links", 0400, dir, nic, &links_fops);
-	debugfs_create_file("runs", 0400, dir, nic, &runs_fops);
+	qnix_debugfs = NULL;
 }

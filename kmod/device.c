@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* /dev/qnixN: open, ioctls, close. */
 #include <linux/bitmap.h>
+#include <linux/cdev.h>
 #include <linux/fs.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -9,6 +10,7 @@
 #include "host.h"
 
 static dev_t qnix_numbers;
+static struct cdev *qnix_cdev;	/* of all devices; NULL: none can be opened */
 
 struct class qnix_class = {
 	.name = "qnix",
@@ -17,12 +19,15 @@ struct class qnix_class = {
 
 static int qnix_open(struct inode *inode, struct file *file)
 {
-	struct qnix_nic *nic = container_of(inode->i_cdev, struct qnix_nic, cdev);
-	struct qnix_file *qf = kzalloc(sizeof(*qf), GFP_KERNEL_ACCOUNT);
+	unsigned int index = iminor(inode) - MINOR(qnix_numbers);
+	struct qnix_file *qf;
 
+	if (index >= qnix_params.nics)
+		return -ENXIO;
+	qf = kzalloc(sizeof(*qf), GFP_KERNEL_ACCOUNT);
 	if (!qf)
 		return -ENOMEM;
-	qf->nic = nic;
+	qf->nic = qnix_nics[array_index_nospec(index, qnix_params.nics)];
 	mutex_init(&qf->lock);
 	spin_lock_init(&qf->reg_lock);
 	init_waitqueue_head(&qf->wait);
@@ -254,26 +259,57 @@ void qnix_device_exit(void)
 	class_unregister(&qnix_class);
 }
 
-/* From here on it can be opened. */
-int qnix_device_add(struct qnix_nic *nic)
+static int qnix_device_create(struct qnix_nic *nic)
 {
-	int err;
+	struct device *dev;
 
-	nic->dev.class = &qnix_class;
-	nic->dev.devt = MKDEV(MAJOR(qnix_numbers), MINOR(qnix_numbers) + nic->index);
-	err = dev_set_name(&nic->dev, "qnix%u", nic->index);
+	dev = device_create(&qnix_class, NULL, qnix_numbers + nic->index, nic, "qnix%u",
+			    nic->index);
+	if (IS_ERR(dev))
+		return PTR_ERR(dev);
+	nic->dev = dev;
+	return 0;
+}
+
+/*
+ * Shows all devices, as the last part of a load that can fail: the kernel frees a
+ * module whose load fails, also under a process that has opened a device. No
+ * device can be opened before cdev_add, which succeeds for all of them or fails; what
+ * device_create shows, files of sysfs, waits for its readers when it is removed.
+ */
+int qnix_devices_add(void)
+{
+	struct cdev *cdev = cdev_alloc();
+	unsigned int i;
+	int err = 0;
+
+	if (!cdev)
+		return -ENOMEM;
+	cdev->owner = THIS_MODULE;
+	cdev->ops = &qnix_fops;
+	for (i = 0; i < qnix_params.nics && !err; i++)
+		err = qnix_device_create(qnix_nics[i]);
+	if (!err)
+		err = cdev_add(cdev, qnix_numbers, qnix_params.nics);
 	if (err)
-		return err;
-	cdev_init(&nic->cdev, &qnix_fops);
-	nic->cdev.owner = THIS_MODULE;
-	err = cdev_device_add(&nic->cdev, &nic->dev);
-	nic->added = !err;
+		kobject_put(&cdev->kobj);
+	else
+		qnix_cdev = cdev;
 	return err;
 }
 
-void qnix_device_remove(struct qnix_nic *nic)
+/* Afterwards nobody opens a device or reads a file of its directory in sysfs. */
+void qnix_devices_remove(void)
 {
-	if (nic->added)
-		cdev_device_del(&nic->cdev, &nic->dev);
-	nic->added = false;
+	unsigned int i;
+
+	if (qnix_cdev)
+		cdev_del(qnix_cdev);
+	qnix_cdev = NULL;
+	for (i = 0; i < QNIX_MAX_NICS; i++) {
+		if (!qnix_nics[i] || !qnix_nics[i]->dev)
+			continue;
+		device_unregister(qnix_nics[i]->dev);
+		qnix_nics[i]->dev = NULL;
+	}
 }

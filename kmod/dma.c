@@ -23,7 +23,8 @@ static bool qnix_cursor_set(struct qnix_cursor *c, void *process, u32 handle, u6
 
 	if (!tr || !(tr->access & access) || offset > tr->len || len > tr->len - offset)
 		return false;
-	first = tr->offset + offset;
+	/* The process chose it: before the check is decided, too, it stays within the table. */
+	first = tr->offset + array_index_nospec(offset, tr->len + 1);
 	c->page = tr->pages + (first >> PAGE_SHIFT);
 	c->offset = offset_in_page(first);
 	return true;

@@ -13,13 +13,17 @@
 #ifndef _QNIX_HOST_H
 #define _QNIX_HOST_H
 
-#include <linux/cdev.h>
+#ifndef CONFIG_64BIT
+#error "qnix needs a kernel of 64 bits: offsets of mappings and doorbells are 64 bits wide"
+#endif
+
 #include <linux/completion.h>
 #include <linux/device.h>
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/nospec.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/uidgid.h>
@@ -30,7 +34,7 @@
 #include "ncp/wire.h"
 
 #define QNIX_MAX_NICS		64		/* of this host */
-#define QNIX_MAX_CLUSTER	256		/* NICs that one knows, itself included */
+#define QNIX_MAX_LINKS		256		/* NICs of other hosts that one knows */
 #define QNIX_MAX_PEERS		60		/* addresses: their text fits a page */
 #define QNIX_HPS_OFFSET		0x100000000ULL	/* for mmap; the VNI is at 0 */
 #define QNIX_DEFAULT_TIMEOUT	30000		/* ms, of a registration or join */
@@ -93,15 +97,15 @@ enum {
 struct qnix_nic {
 	unsigned int index;	/* of /dev/qnix<index> */
 	u16 number;		/* its coordinates */
-	struct device dev;
-	struct cdev cdev;
-	bool added;		/* both are known to the system */
+	struct device *dev;	/* NULL: it is not shown */
 
 	struct mutex lock;		/* the control program, and what is below */
 	struct ncp *ncp;
 	u64 cookie;			/* of the last driver command */
 	struct list_head commands;	/* qnix_command_wait */
 	struct list_head registrations;
+	void *tables;			/* of the process whose registration is being read, */
+	size_t tables_size;		/* until the control program takes them */
 	unsigned long *entries;		/* Process Flag Array: a bit for each entry that is taken */
 	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have been given work */
 	struct qnix_frame *reserved;	/* in this host, for tx_commit */
@@ -149,6 +153,8 @@ struct qnix_registration {
 	struct mm_struct *mm;
 	struct mmu_notifier notifier;	/* tells of exit and exec */
 	struct qnix_memory *vni, *hps;
+	void *tables;			/* the NIC's own, before it has them */
+	unsigned long tables_pages;	/* charged to @mm */
 
 	struct mutex translate_lock;	/* insertion against the end */
 	bool translate_ended;
@@ -238,6 +244,7 @@ void qnix_nic_wake(struct qnix_nic *nic);
 void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
 		       struct qnix_command_wait *wait);
 int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait);
+void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16 index);
 int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms);
 void qnix_driver_doorbell(void *host, u64 cookie, int result);
 
@@ -277,14 +284,13 @@ int qnix_udp_print(char *text, size_t room, const struct wire_address *address);
 /* device.c */
 int qnix_device_init(void);
 void qnix_device_exit(void);
-int qnix_device_add(struct qnix_nic *nic);
-void qnix_device_remove(struct qnix_nic *nic);
+int qnix_devices_add(void);
+void qnix_devices_remove(void);
 
 /* sysfs.c, debugfs.c */
 extern const struct attribute_group *qnix_groups[];
 extern struct class qnix_class;
-void qnix_debugfs_init(void);
+void qnix_debugfs_add(void);
 void qnix_debugfs_exit(void);
-void qnix_debugfs_add(struct qnix_nic *nic);
 
 #endif /* _QNIX_HOST_H */

@@ -49,26 +49,36 @@ static enum { QNIX_LOADING, QNIX_READY, QNIX_GOING } qnix_stage;
 static u8 qnix_first_key[WIRE_KEY];	/* as given when the module was loaded */
 static bool qnix_first_keyed;
 
-static int qnix_key_set(const char *value, const struct kernel_param *kp)
+/* @text: the key's digits; empty: there is to be none, and @key stays as it is. */
+static int qnix_key_parse(const char *value, char *text, size_t room, u8 *key)
 {
-	u8 key[WIRE_KEY];
-	char text[2 * WIRE_KEY + 2];
-	bool empty;
-	int err = 0;
-
-	if (strscpy(text, value, sizeof(text)) < 0)
+	if (strscpy(text, value, room) < 0)
 		return -EINVAL;
 	strim(text);
-	empty = !*text;
-	if (!empty && (strlen(text) != 2 * WIRE_KEY || hex2bin(key, text, sizeof(key))))
-		return -EINVAL;
+	if (!*text)
+		return 0;
+	return strlen(text) == 2 * WIRE_KEY && !hex2bin(key, text, WIRE_KEY) ? 0 : -EINVAL;
+}
+
+static int qnix_key_set(const char *value, const struct kernel_param *kp)
+{
+	u8 key[WIRE_KEY] = {};
+	char text[2 * WIRE_KEY + 2];
+	int err;
+
+	err = qnix_key_parse(value, text, sizeof(text), key);
 	mutex_lock(&qnix_net_lock);
+	if (err)
+		goto end;
 	if (qnix_stage == QNIX_READY) {
-		err = qnix_net_set_key(empty ? NULL : key);
-	} else {
-		qnix_first_keyed = !empty;
+		err = qnix_net_set_key(*text ? key : NULL);
+	} else if (qnix_stage == QNIX_LOADING) {
+		qnix_first_keyed = *text;
 		memcpy(qnix_first_key, key, sizeof(key));
+	} else {
+		err = -ENODEV;
 	}
+end:
 	mutex_unlock(&qnix_net_lock);
 	memzero_explicit(key, sizeof(key));
 	memzero_explicit(text, sizeof(text));
@@ -90,9 +100,16 @@ static int qnix_key_get(char *text, const struct kernel_param *kp)
 	return keyed ? 2 * sizeof(key) + 1 : 1;
 }
 
+/* The kernel calls this, and that of peers, at each end of the module, also if it never began. */
+static void qnix_key_free(void *arg)
+{
+	memzero_explicit(qnix_first_key, sizeof(qnix_first_key));
+}
+
 static const struct kernel_param_ops qnix_key_ops = {
 	.set = qnix_key_set,
 	.get = qnix_key_get,
+	.free = qnix_key_free,
 };
 
 module_param_cb(key, &qnix_key_ops, NULL, 0600);
@@ -118,9 +135,16 @@ static int qnix_peers_param_get(char *text, const struct kernel_param *kp)
 	return len;
 }
 
+/* Nobody else is there any more, and lockdep knows no lock of a module that is being freed. */
+static void qnix_peers_param_free(void *arg)
+{
+	qnix_peers_free();
+}
+
 static const struct kernel_param_ops qnix_peers_ops = {
 	.set = qnix_peers_param_set,
 	.get = qnix_peers_param_get,
+	.free = qnix_peers_param_free,
 };
 
 module_param_cb(peers, &qnix_peers_ops, NULL, 0644);
@@ -163,15 +187,17 @@ static void qnix_introduce(void)
 	}
 }
 
-/* Of those that there are: the parameter may be what was refused. */
-static void qnix_nics_destroy(void)
+/* The order is that of qnix_begin, backwards: whoever could use a NIC is gone before the NIC is. */
+static void qnix_end(void)
 {
 	unsigned int i;
 
-	for (i = 0; i < QNIX_MAX_NICS; i++)
-		if (qnix_nics[i])
-			qnix_device_remove(qnix_nics[i]);
 	qnix_debugfs_exit();
+	qnix_devices_remove();
+	mutex_lock(&qnix_net_lock);
+	qnix_stage = QNIX_GOING;
+	qnix_net_set_key(NULL);
+	mutex_unlock(&qnix_net_lock);
 	for (i = 0; i < QNIX_MAX_NICS; i++)
 		if (qnix_nics[i])
 			qnix_nic_halt(qnix_nics[i]);
@@ -181,20 +207,9 @@ static void qnix_nics_destroy(void)
 	memset(qnix_nics, 0, sizeof(qnix_nics));
 }
 
-static void qnix_end(void)
-{
-	mutex_lock(&qnix_net_lock);
-	qnix_stage = QNIX_GOING;
-	qnix_net_set_key(NULL);
-	qnix_peers_free();
-	mutex_unlock(&qnix_net_lock);
-	qnix_nics_destroy();
-}
-
 static int qnix_nics_create(void)
 {
 	unsigned int i;
-	int err = 0;
 
 	for (i = 0; i < qnix_params.nics; i++) {
 		struct qnix_nic *nic = qnix_nic_create(i, qnix_params.coordinates + i);
@@ -204,23 +219,14 @@ static int qnix_nics_create(void)
 		qnix_nics[i] = nic;
 	}
 	qnix_introduce();
-	for (i = 0; i < qnix_params.nics && !err; i++)
-		err = qnix_nic_go(qnix_nics[i]);
-	for (i = 0; i < qnix_params.nics && !err; i++) {
-		err = qnix_device_add(qnix_nics[i]);
-		if (!err)
-			qnix_debugfs_add(qnix_nics[i]);
-	}
-	return err;
+	return 0;
 }
 
-static int qnix_begin(void)
+/* From here on the parameters act upon the NICs. */
+static int qnix_wire_begin(void)
 {
-	int err;
+	int err = 0;
 
-	err = qnix_nics_create();
-	if (err)
-		return err;
 	mutex_lock(&qnix_net_lock);
 	qnix_stage = QNIX_READY;
 	if (qnix_first_keyed)
@@ -230,26 +236,52 @@ static int qnix_begin(void)
 	return err;
 }
 
+static int qnix_nics_go(void)
+{
+	unsigned int i;
+	int err = 0;
+
+	for (i = 0; i < qnix_params.nics && !err; i++)
+		err = qnix_nic_go(qnix_nics[i]);
+	return err;
+}
+
+/*
+ * Nothing that can fail comes after qnix_devices_add, and nothing that can be opened before:
+ * an open file holds the module, but a load that fails does not ask who holds it.
+ */
+static int qnix_begin(void)
+{
+	int err;
+
+	err = qnix_nics_create();
+	if (!err)
+		err = qnix_wire_begin();
+	if (!err)
+		err = qnix_nics_go();
+	if (!err)
+		err = qnix_devices_add();
+	if (!err)
+		qnix_debugfs_add();
+	return err;
+}
+
 static int __init qnix_init(void)
 {
-	int err = -EINVAL;
+	int err;
 
 	if (!qnix_params_valid()) {
 		pr_err("qnix: a parameter is out of its range: see modinfo\n");
-		goto end;
+		return -EINVAL;
 	}
 	err = qnix_device_init();
 	if (err)
-		goto end;
-	qnix_debugfs_init();
+		return err;
 	err = qnix_begin();
-	if (!err)
-		return 0;
-	qnix_end();
-	qnix_device_exit();
-	return err;
-end:
-	qnix_end(); /* parameters may have left something */
+	if (err) {
+		qnix_end();
+		qnix_device_exit();
+	}
 	return err;
 }
 

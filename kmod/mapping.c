@@ -55,7 +55,7 @@ struct qnix_memory *qnix_memory_create(struct mm_struct *mm, u32 size)
 	struct qnix_memory *memory;
 	int err;
 
-	memory = kzalloc(sizeof(*memory), GFP_KERNEL);
+	memory = kzalloc(sizeof(*memory), GFP_KERNEL_ACCOUNT);
 	if (!memory)
 		return ERR_PTR(-ENOMEM);
 	kref_init(&memory->ref);
@@ -67,7 +67,8 @@ struct qnix_memory *qnix_memory_create(struct mm_struct *mm, u32 size)
 	}
 	mmgrab(mm);
 	memory->mm = mm;
-	memory->pages = kvcalloc(memory->count, sizeof(*memory->pages), GFP_KERNEL | __GFP_NOWARN);
+	memory->pages = kvcalloc(memory->count, sizeof(*memory->pages),
+				 GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	err = memory->pages ? qnix_memory_fill(memory) : -ENOMEM;
 	if (err) {
 		qnix_memory_free(memory);
@@ -95,7 +96,7 @@ static vm_fault_t qnix_vm_fault(struct vm_fault *vmf)
 
 	if (page >= memory->count)
 		return VM_FAULT_SIGBUS;
-	vmf->page = memory->pages[page];
+	vmf->page = memory->pages[array_index_nospec(page, memory->count)];
 	get_page(vmf->page);
 	return 0;
 }

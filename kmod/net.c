@@ -118,11 +118,27 @@ static void qnix_net_answer(const struct wire_address *to, const void *datagram,
 		qnix_udp_send(to, answer, size);
 }
 
-/* A datagram has come. The one that receives is the only one to call this and qnix_net_ran. */
+/* False: it lacks the key, and is nothing that the NIC has to run for. */
+static bool qnix_net_take(struct qnix_nic *nic, const struct wire_address *from,
+			  const void *datagram, u32 size)
+{
+	struct wire_counters before, after;
+
+	wire_counters(nic->wire, &before);
+	wire_input(nic->wire, ktime_get_ns(), from, datagram, size);
+	wire_counters(nic->wire, &after);
+	return after.unauthenticated == before.unauthenticated;
+}
+
+/*
+ * A datagram has come, which anybody may have sent. The one that receives is the only one to
+ * call this and qnix_net_ran.
+ */
 void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size)
 {
 	int number = wire_destination(datagram, size);
 	struct qnix_nic *nic;
+	bool taken;
 
 	if (number == 0)
 		qnix_net_answer(from, datagram, size);
@@ -130,9 +146,12 @@ void qnix_net_input(const struct wire_address *from, const void *datagram, u32 s
 	if (!nic)
 		return;
 	qnix_nic_lock(nic);
-	if (nic->wire)
-		wire_input(nic->wire, ktime_get_ns(), from, datagram, size);
+	taken = nic->wire && qnix_net_take(nic, from, datagram, size);
 	mutex_unlock(&nic->lock);
+	/* Whoever found the lock taken meanwhile left his work to us. */
+	smp_mb();
+	if (!taken && !test_bit(QNIX_NIC_WORK, &nic->state))
+		return;
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	__set_bit(nic->index, qnix_net_came);
 }
@@ -200,7 +219,7 @@ static int qnix_net_attach(struct qnix_nic *nic)
 {
 	struct wire_config config = {
 		.nic = nic->number,
-		.links = QNIX_MAX_CLUSTER,
+		.links = QNIX_MAX_LINKS,
 		.addresses = QNIX_MAX_PEERS,
 		.frame = qnix_params.packet_size + sizeof(struct ncp_frame),
 		.datagram = qnix_params.datagram,
@@ -260,13 +279,18 @@ static int qnix_net_start(void)
 /* All links come down, and up again with those who have the new key. NULL: no wire. */
 int qnix_net_set_key(const u8 *key)
 {
+	int err;
+
 	lockdep_assert_held(&qnix_net_lock);
 	qnix_net_stop();
 	memzero_explicit(qnix_key, sizeof(qnix_key));
 	if (!key)
 		return 0;
 	memcpy(qnix_key, key, sizeof(qnix_key));
-	return qnix_net_start();
+	err = qnix_net_start();
+	if (err)
+		memzero_explicit(qnix_key, sizeof(qnix_key));
+	return err;
 }
 
 bool qnix_net_get_key(u8 *key)

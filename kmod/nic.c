@@ -25,7 +25,9 @@ struct qnix_nic *qnix_local_nic(u16 number)
 {
 	unsigned int index = number - qnix_params.coordinates;
 
-	return index < qnix_params.nics ? qnix_nics[index] : NULL;
+	if (index >= qnix_params.nics)
+		return NULL;
+	return qnix_nics[array_index_nospec(index, qnix_params.nics)];
 }
 
 void qnix_nic_wake(struct qnix_nic *nic)
@@ -280,8 +282,20 @@ static int qnix_nic_thread(void *data)
 	return 0;
 }
 
+/*
+ * A process's tables are there already, charged to their user. All else is what
+ * users share out among themselves (ncp/quota.c), and whoever runs the NIC at the time
+ * must not fail for another one's sake: that is charged to nobody.
+ */
 static void *qnix_alloc(void *host, size_t size)
 {
+	struct qnix_nic *nic = host;
+	void *tables = nic->tables;
+
+	if (tables && size == nic->tables_size) {
+		nic->tables = NULL;
+		return tables;
+	}
 	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
 }
 
@@ -310,7 +324,7 @@ static int qnix_nic_start(struct qnix_nic *nic)
 		.processes = qnix_params.processes,
 		.names = qnix_params.names,
 		.groups = qnix_params.groups,
-		.nics = QNIX_MAX_CLUSTER,
+		.nics = QNIX_MAX_LINKS + qnix_params.nics,
 		.packet_size = qnix_params.packet_size,
 		.local_memory = qnix_params.local_memory,
 	};
@@ -327,26 +341,17 @@ static int qnix_nic_start(struct qnix_nic *nic)
 	return 0;
 }
 
-/* When nobody looks at its files in sysfs any more. */
-static void qnix_nic_release(struct device *dev)
+/* Of a NIC that is not shown and has been halted, as have the others of this host. */
+void qnix_nic_destroy(struct qnix_nic *nic)
 {
-	struct qnix_nic *nic = container_of(dev, struct qnix_nic, dev);
-
+	if (nic->ncp)
+		ncp_destroy(nic->ncp);
+	qnix_fifo_drain(&nic->input);
 	bitmap_free(nic->entries);
 	bitmap_free(nic->remote);
 	bitmap_free(nic->rung);
 	mutex_destroy(&nic->lock);
 	kfree(nic);
-}
-
-/* Of a NIC that has been halted, as have the others of this host. */
-void qnix_nic_destroy(struct qnix_nic *nic)
-{
-	if (nic->ncp)
-		ncp_destroy(nic->ncp);
-	nic->ncp = NULL;
-	qnix_fifo_drain(&nic->input);
-	put_device(&nic->dev);
 }
 
 /* The thread starts with qnix_nic_go, when all NICs of this host are there. */
@@ -364,8 +369,6 @@ struct qnix_nic *qnix_nic_create(unsigned int index, u16 number)
 	INIT_LIST_HEAD(&nic->registrations);
 	init_waitqueue_head(&nic->wakeup);
 	qnix_fifo_init(&nic->input);
-	device_initialize(&nic->dev);
-	nic->dev.release = qnix_nic_release;
 	err = qnix_nic_start(nic);
 	if (err) {
 		qnix_nic_destroy(nic);

@@ -16,7 +16,7 @@ struct qnix_peer {
 static LIST_HEAD(qnix_peers);
 static unsigned int qnix_peer_count;
 
-/* All of this: qnix_net_lock held. */
+/* All of this but the last: qnix_net_lock held. */
 void qnix_peers_attach(struct qnix_nic *nic)
 {
 	struct qnix_peer *peer;
@@ -33,6 +33,7 @@ static void qnix_peer_remove(struct qnix_peer *peer)
 	kfree(peer);
 }
 
+/* The last: there is no wire any more. */
 void qnix_peers_free(void)
 {
 	struct qnix_peer *peer, *next;

@@ -7,6 +7,7 @@
  */
 #include <linux/delay.h>
 #include <linux/eventfd.h>
+#include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
 #include <linux/slab.h>
@@ -27,6 +28,8 @@ static void qnix_registration_free(struct kref *ref)
 		qnix_memory_put(reg->vni);
 	if (!IS_ERR_OR_NULL(reg->hps))
 		qnix_memory_put(reg->hps);
+	kvfree(reg->tables);
+	qnix_uncharge_pages(reg->mm, reg->tables_pages);
 	if (!IS_ERR_OR_NULL(reg->user))
 		qnix_user_uncharge(reg->user);
 	xa_destroy(&reg->translations);
@@ -145,6 +148,24 @@ static struct qnix_registration *qnix_registration_alloc(struct qnix_file *file)
 	return reg;
 }
 
+/*
+ * The tables that the NIC has for the process: before its lock is taken, as
+ * memory that is charged may have to be made free first.
+ */
+static int qnix_registration_tables(struct qnix_registration *reg)
+{
+	size_t size = ncp_process_memory(&reg->info);
+	unsigned long pages = PAGE_ALIGN(size) >> PAGE_SHIFT;
+	int err;
+
+	err = qnix_charge_pages(reg->mm, pages);
+	if (err)
+		return err;
+	reg->tables_pages = pages;
+	reg->tables = kvzalloc(size, GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	return reg->tables ? 0 : -ENOMEM;
+}
+
 /* Steps 3 and 4 of registration: both interfaces' memory. It is mapped by mmap. */
 static struct qnix_registration *qnix_registration_create(struct qnix_file *file,
 							  const struct qnix_register *arg)
@@ -168,6 +189,9 @@ static struct qnix_registration *qnix_registration_create(struct qnix_file *file
 		goto fail;
 	reg->hps = qnix_memory_create(reg->mm, reg->info.hps_size);
 	err = PTR_ERR_OR_ZERO(reg->hps);
+	if (err)
+		goto fail;
+	err = qnix_registration_tables(reg);
 	if (err)
 		goto fail;
 	return reg;
@@ -203,7 +227,12 @@ static int qnix_registration_post(struct qnix_registration *reg, const struct qn
 	reg->index = index;
 	command.index = index;
 	list_add_tail(&reg->list, &nic->registrations);
+	nic->tables = reg->tables;
+	nic->tables_size = ncp_process_memory(&reg->info);
 	qnix_command_post(nic, &command, wait);
+	qnix_command_read(nic, wait, index);
+	reg->tables = nic->tables;
+	nic->tables = NULL;
 	qnix_nic_unlock(nic);
 	return 0;
 }

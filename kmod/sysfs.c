@@ -6,7 +6,7 @@
 
 static struct qnix_nic *qnix_nic_of(struct device *dev)
 {
-	return container_of(dev, struct qnix_nic, dev);
+	return dev_get_drvdata(dev);
 }
 
 static ssize_t coordinates_show(struct device *dev, struct device_attribute *attr, char *text)

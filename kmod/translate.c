@@ -89,7 +89,8 @@ static void qnix_fill_pool(struct qnix_registration *reg, const struct qnix_tran
 	u64 i, count = div64_u64(arg->len, arg->pool_stride);
 
 	for (i = 0; i < count; i++) {
-		struct qnix_descriptor *d = pool + arg->pool_index + i;
+		struct qnix_descriptor *d = pool + array_index_nospec(arg->pool_index + i,
+								      reg->info.pool_entries);
 
 		WRITE_ONCE(d->handle, arg->handle);
 		WRITE_ONCE(d->len, arg->pool_stride);

@@ -97,13 +97,14 @@ void qnix_udp_send(const struct wire_address *to, void *datagram, u32 size)
 
 static int qnix_udp_receive(void *buffer, int flags)
 {
-	struct kvec vec = { .iov_base = buffer, .iov_len = WIRE_MAX_DATAGRAM };
+	/* A byte more: of a datagram that is too long only that it is. */
+	struct kvec vec = { .iov_base = buffer, .iov_len = qnix_params.datagram + 1 };
 	struct sockaddr_storage name;
 	struct msghdr msg = { .msg_name = &name };
 	struct wire_address from;
 	int size;
 
-	size = kernel_recvmsg(qnix_socket, &msg, &vec, 1, WIRE_MAX_DATAGRAM, flags);
+	size = kernel_recvmsg(qnix_socket, &msg, &vec, 1, vec.iov_len, flags);
 	if (size > 0 && msg.msg_namelen) {
 		qnix_address_from(&name, &from);
 		qnix_net_input(&from, buffer, size);
@@ -165,7 +166,7 @@ int qnix_udp_open(void)
 		pr_err("qnix: cannot have UDP port %u: %pe\n", qnix_params.port, ERR_PTR(err));
 		return err;
 	}
-	qnix_received = kvmalloc(WIRE_MAX_DATAGRAM, GFP_KERNEL);
+	qnix_received = kvmalloc(qnix_params.datagram + 1, GFP_KERNEL);
 	if (qnix_received)
 		thread = kthread_run(qnix_udp_thread, NULL, "qnix/udp");
 	if (IS_ERR(thread)) {

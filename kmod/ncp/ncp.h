@@ -143,6 +143,9 @@ struct ncp_driver_command {
 /* How @r's components lie; 0, or -1: it asks for what is not allowed. */
 int ncp_layout(const struct qnix_register *r, struct qnix_memory_info *info);
 
+/* Bytes of the one piece of memory that NCP_NEW_PROCESS allocates for a process's tables. */
+size_t ncp_process_memory(const struct qnix_memory_info *info);
+
 /* Posts a command; false: the queue is full, ncp_step first. */
 bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command);
 

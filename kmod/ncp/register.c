@@ -16,15 +16,30 @@ static size_t align64(size_t n)
 	return (n + 63) & ~(size_t)63;
 }
 
+/* Where the tables of a process lie in its memory; their size. */
+static size_t lay_out(const struct qnix_memory_info *info, size_t *sends, size_t *receives,
+		      size_t *flow, size_t *match)
+{
+	*sends = align64(sizeof(struct ncp_process));
+	*receives = align64(*sends + (size_t)info->sends * sizeof(struct ncp_send));
+	*flow = align64(*receives + (size_t)info->receives * sizeof(struct ncp_receive));
+	*match = align64(*flow + buckets_for(info->sends) * sizeof(void *));
+	return align64(*match + buckets_for(2 * info->receives) * sizeof(void *));
+}
+
+size_t ncp_process_memory(const struct qnix_memory_info *info)
+{
+	size_t sends, receives, flow, match;
+
+	return lay_out(info, &sends, &receives, &flow, &match);
+}
+
 /* A Process Table entry with its tables, in one piece of memory. */
 static struct ncp_process *allocate(struct ncp *ncp, const struct qnix_memory_info *info)
 {
 	u32 flows = buckets_for(info->sends), matches = buckets_for(2 * info->receives);
-	size_t sends = align64(sizeof(struct ncp_process));
-	size_t receives = align64(sends + (size_t)info->sends * sizeof(struct ncp_send));
-	size_t flow = align64(receives + (size_t)info->receives * sizeof(struct ncp_receive));
-	size_t match = align64(flow + flows * sizeof(void *));
-	size_t all = align64(match + matches * sizeof(void *));
+	size_t sends, receives, flow, match;
+	size_t all = lay_out(info, &sends, &receives, &flow, &match);
 	u8 *memory = ncp_alloc(ncp, all);
 	struct ncp_process *p = (struct ncp_process *)memory;
 	u32 i;

@@ -26,7 +26,7 @@
 #include <linux/ioctl.h>
 
 /* Grows with each incompatible change; a program that finds another refuses. */
-#define QNIX_ABI_VERSION	1
+#define QNIX_ABI_VERSION	2
 
 #define QNIX_NAME_LEN		20	/* printable ASCII, padded with NUL, at least one NUL */
 #define QNIX_NAMES_PER_COMMAND	3
@@ -282,7 +282,7 @@ struct qnix_statistics {
  * process's, and counts towards RLIMIT_MEMLOCK, until it unmaps them. Translated
  * memory is the process's alone when the call returns.
  */
-#define QNIX_IOC_MAGIC		0xB1
+#define QNIX_IOC_MAGIC		0xD9	/* nobody else's in ioctl-number.rst */
 #define QNIX_IOC_INFO		_IOR(QNIX_IOC_MAGIC, 0, struct qnix_info)
 #define QNIX_IOC_REGISTER	_IOWR(QNIX_IOC_MAGIC, 1, struct qnix_register)
 #define QNIX_IOC_DEREGISTER	_IO(QNIX_IOC_MAGIC, 2)

@@ -110,7 +110,7 @@ const (
 	noPool      = 0xffffffff
 )
 
-func ioc(dir, nr uintptr, size uintptr) uintptr { return dir<<30 | size<<16 | 0xb1<<8 | nr }
+func ioc(dir, nr uintptr, size uintptr) uintptr { return dir<<30 | size<<16 | 0xd9<<8 | nr }
 
 var (
 	iocInfo        = ioc(2, 0, unsafe.Sizeof(info{}))

@@ -65,3 +65,25 @@ func TestTwoMachinesOnALossyLink(t *testing.T) {
 		})
 	}
 }
+
+func TestModuleBuildsOnlyForItsKernels(t *testing.T) {
+	if os.Getenv(moduleFile) != "" {
+		t.Skip("in a virtual machine: this test needs a compiler")
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"32 bits", []string{"gcc", "-E", "-nostdinc", "../../kmod/host.h"}, "needs a kernel of 64 bits"},
+		{"DKMS", []string{"sh", "-c", ". ../../kmod/dkms.conf; echo $BUILD_EXCLUSIVE_CONFIG"}, "CONFIG_64BIT"},
+		{"DKMS", []string{"sh", "-c", ". ../../kmod/dkms.conf; echo $BUILD_EXCLUSIVE_CONFIG"}, "CONFIG_MMU_NOTIFIER"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, _ := exec.Command(c.args[0], c.args[1:]...).CombinedOutput() // gcc's status is that of the #error
+			if !bytes.Contains(out, []byte(c.want)) {
+				t.Errorf("%v: got %q, want %q in it", c.args, out, c.want)
+			}
+		})
+	}
+}

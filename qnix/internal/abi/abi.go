@@ -4,7 +4,7 @@
 package abi
 
 // Version grows with each incompatible change of the structures.
-const Version = 1
+const Version = 2
 
 // Limits of one registration.
 const (

@@ -158,9 +158,9 @@ func TestSizes(t *testing.T) {
 		{"status.sleepers", unsafe.Offsetof(Status{}.Sleepers), 128},
 		{"register.pid", unsafe.Offsetof(Register{}.PID), 68},
 		{"register.vni_offset", unsafe.Offsetof(Register{}.VNIOffset), 80},
-		{"QNIX_IOC_INFO", IocInfo, 0x8080b100},
-		{"QNIX_IOC_REGISTER", IocRegister, 0xc068b101},
-		{"QNIX_IOC_DOORBELL", IocDoorbell, 0xb107},
+		{"QNIX_IOC_INFO", IocInfo, 0x8080d900},
+		{"QNIX_IOC_REGISTER", IocRegister, 0xc068d901},
+		{"QNIX_IOC_DOORBELL", IocDoorbell, 0xd907},
 	} {
 		if x.got != x.want {
 			t.Errorf("%s: %#x, want %#x", x.name, x.got, x.want)

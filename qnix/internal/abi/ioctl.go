@@ -7,7 +7,7 @@ import "unsafe"
 const (
 	iocWrite = 1 << 30
 	iocRead  = 2 << 30
-	iocMagic = 0xB1 << 8
+	iocMagic = 0xD9 << 8
 )
 
 // Numbers of the module's ioctls.
