@@ -9,7 +9,7 @@
 
 static void legs_free(struct ncp_send *s)
 {
-	s->process->legs -= s->legs_all;
+	ncp_give(s->process->ncp, s->process->peer, NCP_LEGS, s->legs_all);
 	if (s->legs)
 		ncp_free(s->process->ncp, s->legs, s->legs_all * sizeof(*s->legs));
 	s->legs = NULL;
@@ -65,13 +65,18 @@ static bool begin(struct ncp_process *p, u16 index, bool urgent, u32 n)
 	s->legs_left = 1;
 	s->result = QNIX_DB_DONE;
 	s->legs = NULL;
-	if (n && n <= NCP_MAX_LEGS - p->legs)
-		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
-	if (n && !s->legs) {
+	if (n > NCP_MAX_LEGS - p->peer->held[NCP_LEGS] ||
+	    ncp_take(p->ncp, p->peer, NCP_LEGS, n)) {
 		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
 		return false;
 	}
-	p->legs += n;
+	if (n)
+		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
+	if (n && !s->legs) {
+		ncp_give(p->ncp, p->peer, NCP_LEGS, n);
+		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
+		return false;
+	}
 	s->state = NCP_SEND_PARENT;
 	return true;
 }

@@ -50,6 +50,7 @@ enum {
 	T_NAMES,
 	T_IDS,
 	T_GROUPS,
+	T_ACCOUNTS,
 	T_NICS,
 	T_INDEX,
 	T_BOUNCE,
@@ -78,6 +79,8 @@ static void tables(struct ncp *ncp, struct table t[T_ALL])
 	t[T_IDS].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_id);
 	t[T_GROUPS].at = (void **)&ncp->groups;
 	t[T_GROUPS].size = (ncp->group_mask + 1) * sizeof(*ncp->groups);
+	t[T_ACCOUNTS].at = (void **)&ncp->accounts;
+	t[T_ACCOUNTS].size = NCP_ACCOUNTS * sizeof(*ncp->accounts);
 	t[T_NICS].at = (void **)&ncp->nics;
 	t[T_NICS].size = l->nics * sizeof(*ncp->nics);
 	t[T_INDEX].at = (void **)&ncp->nic_index;
@@ -120,6 +123,9 @@ struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
 	ncp->host = host;
 	ncp->id = nic;
 	ncp->limits = *limits;
+	ncp->key[0] = ops->random(host);
+	ncp->key[1] = ops->random(host);
+	ncp_quota_init(ncp);
 	ncp->peer_mask = power_of_two(limits->names) - 1;
 	ncp->group_mask = power_of_two(limits->groups) - 1;
 	ncp_link_init(&ncp->queue);
@@ -157,6 +163,7 @@ bool ncp_step(struct ncp *ncp)
 	bool did;
 
 	ncp->now++;
+	ncp->retry = false;
 	did = ncp_driver_command(ncp);
 	did |= ncp_tx(ncp);
 	did |= ncp_driver_command(ncp);
@@ -165,6 +172,11 @@ bool ncp_step(struct ncp *ncp)
 		did |= ncp_rx(ncp);
 	ncp_tell_host(ncp);
 	return did;
+}
+
+bool ncp_retry(const struct ncp *ncp)
+{
+	return ncp->retry;
 }
 
 void ncp_ring(struct ncp *ncp, u16 index)
@@ -206,7 +218,7 @@ bool ncp_knows(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 void ncp_statistics(const struct ncp *ncp, struct qnix_statistics *s)
 {
 	*s = ncp->stat;
-	s->local_memory = ncp->memory;
+	s->local_memory = ncp->held[NCP_MEMORY];
 }
 
 bool ncp_process_statistics(const struct ncp *ncp, u16 index, struct qnix_statistics *s)

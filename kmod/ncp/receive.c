@@ -28,7 +28,7 @@ static void take_out(struct ncp_receive *r)
 {
 	ncp_remove(&r->process->matches, &r->match);
 	ncp_unlink(&r->at_peer);
-	ncp_unlink(&r->memory);
+	ncp_request_fed(r);
 	if (r->from)
 		r->from->to = NULL;
 	r->from = NULL;
@@ -46,9 +46,10 @@ void ncp_receive_free(struct ncp_receive *r)
 	if (r->state == NCP_RECEIVE_REQUEST)
 		peer->remembered--;
 	if (r->buffer) {
-		ncp->memory -= r->size;
+		ncp_give(ncp, peer, NCP_MEMORY, r->size);
 		ncp_free(ncp, r->buffer, r->size);
 	}
+	ncp_give(ncp, peer, NCP_ENTRIES, 1);
 	ncp_free(ncp, r, sizeof(*r));
 	if (peer->gone)
 		ncp_peer_release(ncp, peer);

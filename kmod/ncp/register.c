@@ -36,6 +36,8 @@ static struct ncp_process *allocate(struct ncp *ncp, const struct qnix_memory_in
 	p->info = *info;
 	p->sends = (struct ncp_send *)(memory + sends);
 	p->receives = (struct ncp_receive *)(memory + receives);
+	p->flows.ncp = ncp;
+	p->matches.ncp = ncp;
 	p->flows.buckets = (struct ncp_node **)(memory + flow);
 	p->flows.mask = flows - 1;
 	p->matches.buckets = (struct ncp_node **)(memory + match);
@@ -103,6 +105,10 @@ static int refusal(struct ncp *ncp, const struct ncp_driver_command *c)
 		return QNIX_DB_INVALID;
 	if (ncp_peer_named(ncp, c->name))
 		return NCP_TAKEN;
+	/* The last entries are root's. */
+	if (c->user != NCP_ROOT &&
+	    ncp->stat.processes >= ncp->limits.processes - ncp->limits.processes / 8)
+		return NCP_QUOTA;
 	if (!c->group[0])
 		return 0;
 	result = ncp_group_check(ncp, c->group, c->size);
@@ -124,10 +130,10 @@ static int new_process(struct ncp *ncp, const struct ncp_driver_command *c)
 	if (!++ncp->generations[c->index])
 		ncp->generations[c->index] = 1;
 	p->peer = ncp_peer_add(ncp, c->name, NULL, (u16)(c->index + 1),
-			       ncp->generations[c->index]);
+			       ncp->generations[c->index], c->user, &result);
 	if (!p->peer) {
 		ncp_free(ncp, p, p->memory);
-		return QNIX_DB_NO_MEMORY;
+		return (int)result;
 	}
 	p->peer->process = p;
 	open_interface(p, c);
@@ -186,5 +192,7 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 	ncp->ops->notify(ncp->host, p->host);
 	ncp->processes[p->index] = NULL;
 	ncp->stat.processes--;
+	ncp_table_free(&p->flows);
+	ncp_table_free(&p->matches);
 	ncp_free(ncp, p, p->memory);
 }

@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -118,6 +119,16 @@ static void driver_doorbell(void *host, uint64_t cookie, int result)
 	s->doorbells[s->doorbells_rung++] = (struct soft_doorbell){ cookie, result };
 }
 
+uint64_t soft_random(void *host)
+{
+	uint64_t x;
+
+	(void)host;
+	while (getrandom(&x, sizeof(x), 0) != sizeof(x))
+		;
+	return x;
+}
+
 static const struct ncp_ops ops = {
 	.alloc = host_alloc,
 	.free = host_free,
@@ -130,6 +141,7 @@ static const struct ncp_ops ops = {
 	.rx_consume = soft_rx_consume,
 	.notify = notify,
 	.driver_doorbell = driver_doorbell,
+	.random = soft_random,
 };
 
 /* ---- Making and unmaking ---- */
@@ -261,7 +273,7 @@ void soft_destroy(struct soft *s)
 
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
-					 int bell, int pid, int pidfd, bool remote)
+					 int bell, int pid, int pidfd, bool remote, uint64_t user)
 {
 	struct soft_process *p = calloc(1, sizeof(*p));
 
@@ -269,7 +281,7 @@ struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t 
 		return NULL;
 	*p = (struct soft_process){
 		.nic = &s->nics[nic], .index = index, .remote = remote, .pid = pid, .pidfd = pidfd,
-		.bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
+		.user = user, .bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
 	};
 	p->memory = calloc(p->memories, sizeof(*p->memory));
 	/* Edges are enough, so that nobody need read what the process has written. */
@@ -308,6 +320,7 @@ int soft_post(struct soft *s, uint32_t nic, struct soft_process *p, const struct
 		x.vni = p->vni;
 		x.hps = p->hps;
 		x.info = p->info;
+		x.user = p->user;
 	}
 	soft_lock(s);
 	ok = ncp_post(s->nics[nic].ncp, &x);
