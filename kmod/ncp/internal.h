@@ -24,6 +24,11 @@
 #define NCP_FORGET		16	/* dead processes that give way to a new one at once */
 #define NCP_FEED		16	/* who waits for local memory and is looked at in one step */
 #define NCP_BOUNCE		4096
+#define NCP_LOOKS		64	/* processes or operations that are looked at in one step */
+#define NCP_WORK		256	/* of each part of a step: a descriptor or 1 KiB is 1 */
+#define NCP_TURN		16	/* of requests in one step: about a packet's */
+#define NCP_WEIGHT		32	/* of work: as much as a step by itself */
+#define NCP_PIECE		65536	/* bytes moved at once */
 #define NCP_MAX_PAYLOAD		48	/* of a system message */
 
 /* ---- circular doubly linked lists ---- */
@@ -196,6 +201,7 @@ enum ncp_send_state {
 struct ncp_send {
 	struct ncp_node flow;
 	struct ncp_link queue;	/* second level Scheduling Queue; or of a group */
+	u32 passed;		/* cycle in which it could not go on */
 	struct ncp_link at_peer;
 	struct ncp_process *process;
 	struct ncp_send *parent;	/* of a leg; a leg's Context field is invalid */
@@ -229,6 +235,7 @@ enum ncp_receive_state {
 	NCP_RECEIVE_BUFFER,	/* the same into local memory: Context field invalid */
 	NCP_RECEIVE_HELD,	/* wholly in local memory */
 	NCP_RECEIVE_REQUEST,	/* a request that could not be granted */
+	NCP_RECEIVE_CLAIM,	/* gets a message of local memory, in @source */
 };
 
 struct ncp_receive {
@@ -238,11 +245,14 @@ struct ncp_receive {
 	struct ncp_link dynamic;	/* in its process's list: an entry without a context */
 	struct ncp_process *process;
 	struct ncp_send *from;	/* the sender is on this NIC */
+	struct ncp_receive *source, *claim;	/* a CLAIM's message; a message's CLAIM */
+	struct ncp_link drain;	/* in its process's drains: a CLAIM whose message is whole */
 	struct ncp_map map;
 	u32 id;			/* of the request */
 	u32 room;		/* what the process posted */
 	u32 len, left;		/* of the message; still to come */
 	u32 packet;
+	u32 partial;		/* bytes of the packet that is coming, which were more than one step's */
 	u32 moved;		/* bytes delivered */
 	u32 result;
 	u32 size;		/* bytes of @buffer, of the local memory */
@@ -268,7 +278,7 @@ struct ncp_process {
 
 	/* Command Queue */
 	struct qnix_command *commands;
-	struct ncp_link queue;	/* Command Scheduling Queue, while it is looked at */
+	struct ncp_link queue;	/* in its user's Command Scheduling Queue, while it is looked at */
 	u32 head;
 	u32 idle;		/* empty looks since the last command */
 	u32 names;		/* that still belong to @multicast */
@@ -282,8 +292,16 @@ struct ncp_process {
 	struct ncp_link rung;	/* in ncp->rung, until the host is told */
 
 	/* Scheduling Status */
-	struct ncp_link scheduled;	/* first level Scheduling Queue */
-	struct ncp_link ready;	/* second level: struct ncp_send */
+	struct ncp_link scheduled;	/* in its user's, of the first level Scheduling Queue */
+	struct ncp_link urgent, ready;	/* second level: struct ncp_send */
+	struct ncp_link drains;	/* struct ncp_receive, in the order they were posted */
+	bool drained;		/* by turns with what it sends */
+	u32 passed;		/* cycle in which nothing of it could go on */
+
+	/* A packet of more descriptors than one step reads, until it is whole */
+	u8 *gather;
+	struct ncp_send *gathering;
+	u32 gathered;
 
 	struct ncp_table flows;	/* of sends */
 	struct ncp_table matches;	/* Receive Table */
@@ -357,8 +375,12 @@ struct ncp {
 
 	struct ncp_process **processes;	/* NIC Process Table */
 	u16 *generations;
-	struct ncp_link queue;	/* Command Scheduling Queue */
-	struct ncp_link scheduled;	/* first level Scheduling Queue */
+	u32 work;		/* left in this part of the step */
+	u32 weight;		/* of the last step's, used */
+	u32 cycle;		/* of looking for an operation that can go on */
+	u32 queued, looked;	/* processes in @queue; looked at since the last command */
+	struct ncp_link queue;	/* Command Scheduling Queue: struct ncp_account */
+	struct ncp_link scheduled;	/* first level Scheduling Queue: struct ncp_account */
 	struct ncp_link rung;
 
 	struct ncp_peer **by_name, **by_id;	/* Name Table */
@@ -452,6 +474,7 @@ bool ncp_driver_command(struct ncp *ncp);
 bool ncp_read_command(struct ncp *ncp);
 void ncp_read_context(struct qnix_context *to, const struct qnix_context *from);
 void ncp_look_at(struct ncp_process *p);
+void ncp_look_away(struct ncp_process *p);
 
 /* doorbell.c */
 void ncp_ring_send(struct ncp_send *s, u32 state, u32 len);
@@ -464,6 +487,7 @@ enum ncp_moved {
 	NCP_MOVED,
 	NCP_BAD_FROM,
 	NCP_BAD_TO,
+	NCP_PAUSED,		/* this step's work is done */
 };
 
 bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 index,
@@ -478,6 +502,7 @@ void ncp_send_init(struct ncp_send *s, struct ncp_process *p);
 bool ncp_send_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
 		      u8 *name);
 void ncp_send_command(struct ncp_process *p, u16 index, bool urgent);
+void ncp_send_later(struct ncp_send *s, struct ncp_peer *peer);
 void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer);
 void ncp_send_request(struct ncp_send *s);
 void ncp_send_granted(struct ncp_send *s);
@@ -489,10 +514,14 @@ void ncp_send_drop(struct ncp_send *s);
 enum ncp_sent {
 	NCP_SENT_MORE,		/* a packet has gone, more are to come */
 	NCP_SENT_ALL,		/* the operation has ended */
+	NCP_SENT_ASKED,		/* for permission */
+	NCP_SENT_PART,		/* this step's work is done */
 	NCP_SENT_FULL,		/* the NIC output FIFO has no room */
 };
 
 bool ncp_tx(struct ncp *ncp);
+void ncp_schedule(struct ncp_process *p);
+void ncp_rest(struct ncp_process *p);
 enum ncp_sent ncp_send_packet(struct ncp_send *s);
 
 /* rx.c */
@@ -508,6 +537,7 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result);
 void ncp_receive_unmatch(struct ncp_receive *r);
 void ncp_receive_free(struct ncp_receive *r);
 void ncp_receive_drop(struct ncp_receive *r);
+void ncp_drain(struct ncp_process *p);
 
 /* request.c */
 struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag);

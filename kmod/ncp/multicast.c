@@ -37,6 +37,7 @@ void ncp_leg_end(struct ncp_send *leg, u32 result)
 	count(leg->parent);
 }
 
+/* It takes its place behind others to that receiver and tag at once, and its turn later. */
 static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 {
 	struct ncp_send *leg = &s->legs[s->legs_made++];
@@ -49,7 +50,7 @@ static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 	leg->len = s->len;
 	leg->urgent = s->urgent;
 	s->legs_left++;
-	ncp_send_to(leg, peer);
+	ncp_send_later(leg, peer);
 }
 
 /* Takes the context and makes room for @n legs; the caller holds it by one count. */
@@ -78,6 +79,8 @@ static bool begin(struct ncp_process *p, u16 index, bool urgent, u32 n)
 		return false;
 	}
 	s->state = NCP_SEND_PARENT;
+	/* To queue a leg is far less than to send it. */
+	p->ncp->work -= min_t(u32, p->ncp->work, n / 16);
 	return true;
 }
 
@@ -158,10 +161,12 @@ void ncp_multicast_cut(struct ncp_process *p)
 /* What has not been granted is taken back. */
 void ncp_legs_cancel(struct ncp_send *s)
 {
+	struct ncp_process *p = s->process;
 	u32 i;
 
 	/* The hold keeps the legs until all have been looked at. */
 	s->legs_left++;
+	p->ncp->work -= min_t(u32, p->ncp->work, s->legs_made / 16);
 	for (i = 0; i < s->legs_made; i++)
 		ncp_send_cancel(&s->legs[i]);
 	count(s);

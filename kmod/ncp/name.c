@@ -119,8 +119,12 @@ static bool forget(struct ncp_account *user)
 		left++;
 	/* With the last one the entry is gone. */
 	for (l = peer->receives.next; left; left--, l = n) {
+		struct ncp_receive *r = ncp_entry(l, struct ncp_receive, at_peer);
+
 		n = l->next;
-		ncp_receive_free(ncp_entry(l, struct ncp_receive, at_peer));
+		/* What a receive is being given stays until it has it. */
+		if (!r->claim)
+			ncp_receive_free(r);
 	}
 	return true;
 }

@@ -29,9 +29,12 @@ void ncp_read_once(void *to, const void *from, size_t size)
 
 struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation)
 {
-	if (!pid || pid > ncp->limits.processes || ncp->generations[pid - 1] != generation)
+	u32 i = (u32)pid - 1;
+
+	if (i >= ncp->limits.processes)
 		return NULL;
-	return ncp->processes[pid - 1];
+	i = (u32)array_index_nospec(i, ncp->limits.processes);
+	return ncp->generations[i] == generation ? ncp->processes[i] : NULL;
 }
 
 static u32 power_of_two(u32 n)
@@ -123,6 +126,8 @@ struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
 	ncp->host = host;
 	ncp->id = nic;
 	ncp->limits = *limits;
+	ncp->cycle = 1;
+	ncp->work = NCP_WORK;
 	ncp->key[0] = ops->random(host);
 	ncp->key[1] = ops->random(host);
 	ncp_quota_init(ncp);
@@ -164,6 +169,8 @@ bool ncp_step(struct ncp *ncp)
 
 	ncp->now++;
 	ncp->retry = false;
+	ncp->weight = 0;
+	ncp->work = NCP_WORK;
 	did = ncp_driver_command(ncp);
 	did |= ncp_tx(ncp);
 	did |= ncp_driver_command(ncp);
@@ -172,6 +179,11 @@ bool ncp_step(struct ncp *ncp)
 		did |= ncp_rx(ncp);
 	ncp_tell_host(ncp);
 	return did;
+}
+
+uint32_t ncp_weight(const struct ncp *ncp)
+{
+	return 1 + (ncp->weight + NCP_WORK - ncp->work) / NCP_WEIGHT;
 }
 
 bool ncp_retry(const struct ncp *ncp)
@@ -195,11 +207,13 @@ void ncp_ring(struct ncp *ncp, u16 index)
 
 void ncp_need_wakeup(struct ncp *ncp, bool need)
 {
-	struct ncp_link *l, *n;
+	struct ncp_link *u, *v, *l, *n;
 
 	ncp->asleep = need;
-	ncp_for_each(l, n, &ncp->queue)
-		WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup, need);
+	ncp_for_each(u, v, &ncp->queue)
+		ncp_for_each(l, n, &ncp_entry(u, struct ncp_account, at_queue)->queue)
+			WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup,
+				   need);
 	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
 	smp_mb();
 }

@@ -118,6 +118,9 @@ func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count))
 // Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
 func (n *NIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 
+// Weight is what the last step was worth: 1 for an ordinary one.
+func (n *NIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
+
 // Retry reports whether the last step found no memory for what it had to do: step again later.
 func (n *NIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 

@@ -164,9 +164,13 @@ bool ncp_knows(struct ncp *ncp, uint16_t nic, uint16_t pid, uint16_t generation)
 
 /*
  * Driver commands, TX, driver commands, RX. False: there is nothing that can
- * be done. Its time is bounded: a packet, a command and a frame.
+ * be done. Its time is bounded: a packet, a command and a frame, and of each
+ * no more descriptors and bytes than so many.
  */
 bool ncp_step(struct ncp *ncp);
+
+/* What the last step was worth, for who has a budget of steps: 1 for an ordinary one. */
+uint32_t ncp_weight(const struct ncp *ncp);
 
 /*
  * The last step found no memory for what it had to do, and nothing will ring

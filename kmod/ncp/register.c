@@ -45,7 +45,9 @@ static struct ncp_process *allocate(struct ncp *ncp, const struct qnix_memory_in
 	ncp_link_init(&p->queue);
 	ncp_link_init(&p->rung);
 	ncp_link_init(&p->scheduled);
+	ncp_link_init(&p->urgent);
 	ncp_link_init(&p->ready);
+	ncp_link_init(&p->drains);
 	ncp_link_init(&p->dynamic);
 	ncp_link_init(&p->waits);
 	for (i = 0; i < info->sends; i++) {
@@ -182,9 +184,9 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 		ncp_receive_free(ncp_first(&p->dynamic, struct ncp_receive, dynamic));
 	for (i = 0; i < p->info.receives; i++)
 		ncp_receive_drop(&p->receives[i]);
+	ncp_look_away(p);
+	ncp_rest(p);
 	ncp_peer_gone(ncp, peer);
-	ncp_unlink(&p->queue);
-	ncp_unlink(&p->scheduled);
 	WRITE_ONCE(p->status->need_wakeup, 1);
 	/* Whoever sees it has seen the last doorbell. */
 	smp_store_release(&p->status->gone, 1);
@@ -192,6 +194,7 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 	ncp->ops->notify(ncp->host, p->host);
 	ncp->processes[p->index] = NULL;
 	ncp->stat.processes--;
+	ncp_free(ncp, p->gather, ncp->limits.packet_size);
 	ncp_table_free(&p->flows);
 	ncp_table_free(&p->matches);
 	ncp_free(ncp, p, p->memory);

@@ -16,7 +16,7 @@ struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sen
 		return NULL;
 	r = container_of(head, struct ncp_receive, match);
 	/* Receives are posted behind the one that is being filled, */
-	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE)
+	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE || r->claim)
 		return r;
 	/* messages come behind those that wait for a receive. */
 	return container_of(head->tail, struct ncp_receive, match);

@@ -318,6 +318,7 @@ bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8
 
 	if (code < NCP_MSG_FIRST || i >= NCP_MSG_COUNT || size != messages[i].size)
 		return false;
+	i = (u32)array_index_nospec(i, NCP_MSG_COUNT);
 	ncp->stat.system_messages++;
 	return messages[i].does(ncp, nic, payload);
 }
