@@ -52,7 +52,7 @@ func (c *cluster) steps(t *testing.T, to ...[]byte) (n int) {
 
 // Messages of thousands of descriptors, at either end or both, take many steps.
 func TestStepIsBoundedInDescriptors(t *testing.T) {
-	const size = 3000
+	const size = 3 * packet
 	r := ncp.Registration{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: size}
 	whole := func(h uint32, n int) []descriptor { return []descriptor{{h, uint32(n), 0}} }
 	for _, tc := range []struct {
