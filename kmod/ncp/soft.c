@@ -29,6 +29,8 @@
 
 #define FIFO	(1u << 20)	/* bytes */
 
+#define RETRY	1000000u	/* ns, until there may be memory again */
+
 /* epoll's data of what is no process's eventfd */
 #define CONTROL	(~0ull)
 #define UDP	(~0ull - 1)
@@ -395,7 +397,7 @@ static bool run_once(struct soft *s)
 
 		if (n->wire && soft_events(n))
 			busy = true;
-		for (step = 0; step < BATCH && ncp_step(n->ncp); step++)
+		for (step = 0; step < BATCH && ncp_step(n->ncp); step += ncp_weight(n->ncp))
 			busy = true;
 	}
 	if (s->udp >= 0 && soft_udp_output(s))
@@ -410,6 +412,17 @@ static void need_wakeup(struct soft *s, bool need)
 
 	for (k = 0; k < s->count; k++)
 		ncp_need_wakeup(s->nics[k].ncp, need);
+}
+
+/* When a NIC that found no memory is to look again. */
+static uint64_t retry(struct soft *s)
+{
+	uint32_t k;
+
+	for (k = 0; k < s->count; k++)
+		if (ncp_retry(s->nics[k].ncp))
+			return soft_now() + RETRY;
+	return UINT64_MAX;
 }
 
 static bool run_locked(struct soft *s)
@@ -432,7 +445,7 @@ static bool run_locked(struct soft *s)
 static void sleep_until_rung(struct soft *s)
 {
 	int64_t timeout = -1;
-	uint64_t due, now;
+	uint64_t due, again, now;
 	bool busy;
 
 	__atomic_store_n(&s->asleep, 1, __ATOMIC_SEQ_CST);
@@ -440,6 +453,8 @@ static void sleep_until_rung(struct soft *s)
 	need_wakeup(s, true);
 	busy = run_once(s) || s->doorbells_rung;
 	due = soft_timer(s);
+	again = retry(s);
+	due = again < due ? again : due;
 	pthread_mutex_unlock(&s->lock);
 	if (!busy && !__atomic_load_n(&s->stopped, __ATOMIC_SEQ_CST)) {
 		now = soft_now();
