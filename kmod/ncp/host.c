@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host.h"
+#include "internal.h"
 
 /* Frames in a ring, each in one piece behind a word that says how long it is. */
 struct fifo {
@@ -319,6 +320,20 @@ struct ncp *host_ncp(struct host_nic *h)
 uint16_t host_id(const struct host_nic *h)
 {
 	return h->id;
+}
+
+uint32_t host_longest_chain(const struct host_nic *h)
+{
+	uint32_t i, n, most = 0;
+	const struct ncp_peer *p;
+
+	for (i = 0; i <= h->ncp->peer_mask; i++) {
+		n = 0;
+		for (p = h->ncp->by_name[i]; p; p = p->next_name)
+			n++;
+		most = n > most ? n : most;
+	}
+	return most;
 }
 
 uint64_t host_allocated(const struct host_nic *h)

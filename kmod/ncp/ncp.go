@@ -112,6 +112,9 @@ func (n *NIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 // Allocated is how many bytes the NIC holds.
 func (n *NIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
+// LongestChain is how many names share a bucket of the Name Table at most.
+func (n *NIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
+
 // FailAfter lets all allocations fail after the next count; negative: none.
 func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 

@@ -3,7 +3,9 @@
 package ncp_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"testing"
 
 	"github.com/bywash/bywash/kmod/ncp"
@@ -310,5 +312,35 @@ func TestFailedAllocationIsTriedAgain(t *testing.T) {
 	a.wantSend(t, 0, done, 8)
 	if c.nodes[1].nic.Retry() {
 		t.Fatal("the host is told to come back for nothing")
+	}
+}
+
+// plainHash is a hash without a key, which was the Name Table's: names that fall together can be found at leisure.
+func plainHash(n ncp.Name) uint32 {
+	w0, w1 := binary.LittleEndian.Uint64(n[:]), binary.LittleEndian.Uint64(n[8:])
+	h := (w0 ^ bits.RotateLeft64(w1, 23)) * 0x9e3779b97f4a7c15
+	h = (h ^ h>>32 ^ uint64(binary.LittleEndian.Uint32(n[16:]))) * 0xd6e8feb86659fd93
+	return uint32(h >> 32)
+}
+
+// Whoever chooses names, or looks at those of one NIC, does not know which fall together at another.
+func TestHashesAreKeyed(t *testing.T) {
+	const names = 64
+	l := limits
+	l.Processes = names
+	c := newCluster(t, 2, l)
+	for i, found := 0, 0; found < names; i++ {
+		name := fmt.Sprint("n", i)
+		if plainHash(ncp.MakeName(name))%l.Names != 0 {
+			continue
+		}
+		found++
+		c.nodes[0].begin(name, "", 0, tiny)
+	}
+	c.run()
+	for _, n := range c.nodes {
+		if got := n.nic.LongestChain(); got == 0 || got > names/4 {
+			t.Errorf("NIC %d: %d of %d names share a bucket", n.nic.ID, got, names)
+		}
 	}
 }
