@@ -117,6 +117,8 @@ int qnix_errno(int doorbell)
 		return -EINTR;
 	case QNIX_DB_NO_MEMORY:
 		return -ENOSPC;
+	case NCP_QUOTA:
+		return -EDQUOT;
 	default:
 		return -EINVAL;
 	}

@@ -41,11 +41,13 @@ static int qnix_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static u32 qnix_cluster_size(struct qnix_nic *nic)
+/* -EINTR: the caller is being killed. */
+static int qnix_cluster_size(struct qnix_nic *nic)
 {
-	u32 remote;
+	int remote;
 
-	qnix_nic_lock(nic);
+	if (qnix_nic_lock_killable(nic))
+		return -EINTR;
 	remote = bitmap_weight(nic->remote, U16_MAX + 1);
 	qnix_nic_unlock(nic);
 	return qnix_params.nics + remote;
@@ -56,7 +58,6 @@ static int qnix_ioctl_info(struct qnix_nic *nic, void __user *arg)
 	struct qnix_info info = {
 		.abi_version = QNIX_ABI_VERSION,
 		.nic = nic->number,
-		.nics = qnix_cluster_size(nic),
 		.packet_size = qnix_params.packet_size,
 		.local_memory = qnix_params.local_memory,
 		.max_processes = qnix_params.processes,
@@ -75,6 +76,11 @@ static int qnix_ioctl_info(struct qnix_nic *nic, void __user *arg)
 		.size_doorbell = sizeof(struct qnix_doorbell),
 	};
 
+	int nics = qnix_cluster_size(nic);
+
+	if (nics < 0)
+		return nics;
+	info.nics = nics;
 	return copy_to_user(arg, &info, sizeof(info)) ? -EFAULT : 0;
 }
 
@@ -142,7 +148,8 @@ static int qnix_ioctl_statistics(struct qnix_registration *reg, void __user *arg
 	struct qnix_statistics s = {};
 	bool known;
 
-	qnix_nic_lock(reg->nic);
+	if (qnix_nic_lock_killable(reg->nic))
+		return -EINTR;
 	known = !reg->ended && ncp_process_statistics(reg->nic->ncp, reg->index, &s);
 	qnix_nic_unlock(reg->nic);
 	if (!known)

@@ -235,6 +235,7 @@ int qnix_nic_go(struct qnix_nic *nic);
 void qnix_nic_halt(struct qnix_nic *nic);
 void qnix_nic_destroy(struct qnix_nic *nic);
 void qnix_nic_lock(struct qnix_nic *nic);
+int qnix_nic_lock_killable(struct qnix_nic *nic);
 void qnix_nic_unlock(struct qnix_nic *nic);
 void qnix_nic_run(struct qnix_nic *nic);
 void qnix_nic_ring(struct qnix_nic *nic, unsigned int index);

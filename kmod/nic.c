@@ -10,7 +10,9 @@
 #include <linux/bitmap.h>
 #include <linux/kthread.h>
 #include <linux/mm.h>
+#include <linux/random.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/sched/stat.h>
 #include <linux/slab.h>
 
@@ -39,6 +41,12 @@ void qnix_nic_wake(struct qnix_nic *nic)
 void qnix_nic_lock(struct qnix_nic *nic)
 {
 	mutex_lock(&nic->lock);
+}
+
+/* For what a process asks for: -EINTR, if it is being killed. */
+int qnix_nic_lock_killable(struct qnix_nic *nic)
+{
+	return mutex_lock_killable(&nic->lock);
 }
 
 /* For who does not run the NIC afterwards, or does not know. */
@@ -95,8 +103,10 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 	nic->retry = false;
 	qnix_nic_hear(nic);
 	qnix_net_prepare(nic);
+	/* A killed process leaves the rest to the thread. */
 	while (left && ncp_step(nic->ncp))
-		left--;
+		left = fatal_signal_pending(current) ? 0 : left - min(left, ncp_weight(nic->ncp));
+	nic->retry |= ncp_retry(nic->ncp);
 	qnix_net_flush(nic);
 	if (nic->wire || nic->retry)
 		qnix_nic_set_alarm(nic);
@@ -304,6 +314,11 @@ static void qnix_free(void *host, void *memory, size_t size)
 	kvfree(memory);
 }
 
+static u64 qnix_random(void *host)
+{
+	return get_random_u64();
+}
+
 static const struct ncp_ops qnix_ncp_ops = {
 	.alloc = qnix_alloc,
 	.free = qnix_free,
@@ -316,6 +331,7 @@ static const struct ncp_ops qnix_ncp_ops = {
 	.rx_consume = qnix_rx_consume,
 	.notify = qnix_notify,
 	.driver_doorbell = qnix_driver_doorbell,
+	.random = qnix_random,
 };
 
 static int qnix_nic_start(struct qnix_nic *nic)

@@ -5,12 +5,14 @@
  * device, or with the address space that it was made for (exit, kill, exec),
  * whichever is first.
  */
+#include <linux/cred.h>
 #include <linux/delay.h>
 #include <linux/eventfd.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
 #include <linux/slab.h>
+#include <linux/user_namespace.h>
 
 #include "host.h"
 #include "trace.h"
@@ -200,6 +202,23 @@ fail:
 	return ERR_PTR(err);
 }
 
+/*
+ * Whose share of the NIC's tables the caller takes: his own, or, in a user
+ * namespace that he made or that a user made for him, that user's, who would
+ * have one for each of his subordinate ids otherwise. Root's is bound by none,
+ * and is nobody else's.
+ */
+static u64 qnix_registration_user(void)
+{
+	struct user_namespace *ns = current_user_ns();
+	kuid_t uid = current_uid();
+
+	for (; ns != &init_user_ns; ns = ns->parent)
+		if (!uid_eq(ns->owner, GLOBAL_ROOT_UID))
+			uid = ns->owner;
+	return from_kuid(&init_user_ns, uid);
+}
+
 /* Step 1: an entry of the Process Table; steps 2 and 5: the NIC reads the command and fills it. */
 static int qnix_registration_post(struct qnix_registration *reg, const struct qnix_register *arg,
 				  struct qnix_command_wait *wait)
@@ -209,6 +228,7 @@ static int qnix_registration_post(struct qnix_registration *reg, const struct qn
 		.command = NCP_NEW_PROCESS,
 		.size = arg->group_size,
 		.process = reg,
+		.user = qnix_registration_user(),
 		.vni = reg->vni->address,
 		.hps = reg->hps->address,
 		.info = reg->info,
@@ -217,7 +237,8 @@ static int qnix_registration_post(struct qnix_registration *reg, const struct qn
 
 	memcpy(command.name, arg->name, sizeof(command.name));
 	memcpy(command.group, arg->group, sizeof(command.group));
-	qnix_nic_lock(nic);
+	if (qnix_nic_lock_killable(nic))
+		return -EINTR;
 	index = find_first_zero_bit(nic->entries, qnix_params.processes);
 	if (index >= qnix_params.processes) {
 		qnix_nic_unlock(nic);

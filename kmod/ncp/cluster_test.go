@@ -122,8 +122,13 @@ func (c *cluster) carry() (any bool) {
 
 var ordinary = ncp.Registration{Commands: 16, Sends: 8, Receives: 8, RegionSize: 1024, PoolEntries: 16}
 
-// begin starts a registration.
+// begin starts a registration of root's.
 func (n *node) begin(name, group string, size uint32, r ncp.Registration) (*process, uint64) {
+	n.cluster.t.Helper()
+	return n.beginAs(0, name, group, size, r)
+}
+
+func (n *node) beginAs(user uint64, name, group string, size uint32, r ncp.Registration) (*process, uint64) {
 	n.cluster.t.Helper()
 	m, err := ncp.MakeProcess(r)
 	if err != nil {
@@ -135,7 +140,7 @@ func (n *node) begin(name, group string, size uint32, r ncp.Registration) (*proc
 	}
 	n.processes[p.index] = p
 	return p, n.driver(ncp.DriverCommand{Command: ncp.NewProcess, Index: p.index, Name: ncp.MakeName(name),
-		Group: ncp.MakeName(group), Size: size, Process: m})
+		Group: ncp.MakeName(group), Size: size, Process: m, User: user})
 }
 
 func (n *node) register(name string) *process {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * TX steps 5 and 6: a command of the next process that posted one.
+ * TX steps 5 and 6: a command of the next process that posted one, of the next
+ * user.
  *
  * Only processes that posted lately are looked at. The others have been told
  * to ring, so that they cost nothing while they are idle.
@@ -15,16 +16,37 @@ void ncp_read_context(struct qnix_context *to, const struct qnix_context *from)
 
 void ncp_look_at(struct ncp_process *p)
 {
+	struct ncp_account *user = p->peer->user;
+	struct ncp *ncp = p->ncp;
+
 	p->idle = 0;
+	ncp->looked = 0;
 	if (!ncp_empty(&p->queue))
 		return;
-	ncp_push(&p->ncp->queue, &p->queue);
-	if (!p->ncp->asleep)
+	ncp_push(&user->queue, &p->queue);
+	user->queued++;
+	ncp->queued++;
+	if (ncp_empty(&user->at_queue))
+		ncp_push(&ncp->queue, &user->at_queue);
+	if (!ncp->asleep)
 		WRITE_ONCE(p->status->need_wakeup, 0);
 }
 
+void ncp_look_away(struct ncp_process *p)
+{
+	struct ncp_account *user = p->peer->user;
+
+	if (ncp_empty(&p->queue))
+		return;
+	ncp_unlink(&p->queue);
+	user->queued--;
+	p->ncp->queued--;
+	if (ncp_empty(&user->queue))
+		ncp_unlink(&user->at_queue);
+}
+
 /* The process must ring from now on. True: it has just posted a command. */
-static bool look_away(struct ncp_process *p, const struct qnix_command *c)
+static bool dismiss(struct ncp_process *p, const struct qnix_command *c)
 {
 	WRITE_ONCE(p->status->need_wakeup, 1);
 	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
@@ -35,13 +57,14 @@ static bool look_away(struct ncp_process *p, const struct qnix_command *c)
 			WRITE_ONCE(p->status->need_wakeup, 0);
 		return true;
 	}
-	ncp_unlink(&p->queue);
+	ncp_look_away(p);
 	return false;
 }
 
 static bool send_index(struct ncp_process *p, u16 index)
 {
-	if (index < p->info.sends && p->sends[index].state == NCP_SEND_FREE)
+	if (index < p->info.sends &&
+	    p->sends[array_index_nospec(index, p->info.sends)].state == NCP_SEND_FREE)
 		return true;
 	ncp_misuse(p);
 	return false;
@@ -54,6 +77,7 @@ static void of_send_context(struct ncp_process *p, u32 command, const struct qni
 
 	if (!send_index(p, index))
 		return;
+	index = (u16)array_index_nospec(index, p->info.sends);
 	p->sends[index].flags = QNIX_CTX_DOORBELL;
 	switch (command) {
 	case QNIX_CMD_SEND:
@@ -85,7 +109,7 @@ static void cancel_send(struct ncp_process *p, u16 index)
 	if (index >= p->info.sends)
 		ncp_misuse(p);
 	else
-		ncp_send_cancel(&p->sends[index]);
+		ncp_send_cancel(&p->sends[array_index_nospec(index, p->info.sends)]);
 }
 
 static void of_receive_context(struct ncp_process *p, u32 command, u16 index)
@@ -94,6 +118,7 @@ static void of_receive_context(struct ncp_process *p, u32 command, u16 index)
 		ncp_misuse(p);
 		return;
 	}
+	index = (u16)array_index_nospec(index, p->info.receives);
 	if (command == QNIX_CMD_CANCEL_RECEIVE)
 		ncp_receive_cancel(&p->receives[index]);
 	else if (p->receives[index].state != NCP_RECEIVE_FREE)
@@ -151,23 +176,41 @@ static bool of_process(struct ncp_process *p)
 	return true;
 }
 
-/* Step 5: whoever was looked at goes to the tail. */
+/* The next process of the next user. True: it had a command, or has just posted one. */
+static bool look(struct ncp *ncp)
+{
+	struct ncp_account *user = ncp_first(&ncp->queue, struct ncp_account, at_queue);
+	struct ncp_process *p = ncp_first(&user->queue, struct ncp_process, queue);
+	bool found;
+
+	ncp_to_tail(&user->queue, &p->queue);
+	found = of_process(p);
+	if (!found && ++p->idle >= NCP_POLLS)
+		found = dismiss(p, &p->commands[p->head & (p->info.commands - 1)]);
+	/* One command of a user, or a look at all his processes. */
+	if (found || ++user->looked >= user->queued) {
+		user->looked = 0;
+		if (!ncp_empty(&user->at_queue))
+			ncp_to_tail(&ncp->queue, &user->at_queue);
+	}
+	return found;
+}
+
+/* Step 5: whoever was looked at goes to the tail. False: nobody has a command. */
 bool ncp_read_command(struct ncp *ncp)
 {
-	struct ncp_link *last = ncp->queue.prev, *l;
+	u32 i;
 
-	while (!ncp_empty(&ncp->queue)) {
-		struct ncp_process *p = ncp_first(&ncp->queue, struct ncp_process, queue);
-
-		l = &p->queue;
-		ncp_to_tail(&ncp->queue, l);
-		if (of_process(p))
+	for (i = 0; i < NCP_LOOKS; i++) {
+		if (ncp->looked >= ncp->queued) {
+			ncp->looked = 0;
+			return false;
+		}
+		ncp->looked++;
+		if (look(ncp)) {
+			ncp->looked = 0;
 			return true;
-		if (++p->idle >= NCP_POLLS &&
-		    look_away(p, &p->commands[p->head & (p->info.commands - 1)]))
-			return true;
-		if (l == last)
-			break;
+		}
 	}
-	return false;
+	return true;
 }

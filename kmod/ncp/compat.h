@@ -12,6 +12,7 @@
 #include <linux/compiler.h>
 #include <linux/container_of.h>
 #include <linux/minmax.h>
+#include <linux/nospec.h>
 #include <linux/string.h>
 #include <linux/types.h>
 #include <asm/barrier.h>
@@ -51,6 +52,19 @@ typedef uint64_t u64;
 	((type *)((char *)(p) - offsetof(type, member)))
 #define min_t(type, a, b)	((type)(a) < (type)(b) ? (type)(a) : (type)(b))
 #define max_t(type, a, b)	((type)(a) > (type)(b) ? (type)(a) : (type)(b))
+
+/*
+ * @index, or 0 where it is not below @size, also where the processor runs ahead
+ * of the check: by a mask, not a branch. Neither may have its highest bit set.
+ */
+static inline size_t ncp_index_nospec(size_t index, size_t size)
+{
+	/* The compiler, which knows the check, would leave the mask out. */
+	__asm__ volatile("" : "+r"(index));
+	return index & (size_t)((ptrdiff_t)~(index | (size - 1 - index)) >> (8 * sizeof(size_t) - 1));
+}
+
+#define array_index_nospec(index, size)	ncp_index_nospec((index), (size))
 
 #endif /* __KERNEL__ */
 

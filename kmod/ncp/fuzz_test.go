@@ -29,7 +29,7 @@ func framesToVary() [][]byte {
 		return b
 	}
 	join := system(0xff84, "g", uint32(2), 1, 1, uint32(1))
-	peer := system(0xff82, "x", 1, 1)
+	peer := system(0xff82, "x", 1, 1, uint64(0))
 	request := func(tag, id int, n uint32) []byte {
 		return system(0xff80, 1, 1, 1, 1, tag, 0, uint32(id), n, min(n, 4), max(1, (n+3)/4))
 	}
@@ -38,7 +38,7 @@ func framesToVary() [][]byte {
 		record(peer, request(1, 1, 6), wire(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")), system(0xff87, "x", 1, 1)),
 		record(peer, request(0, 1, 0), wire(1, 1, 1, 1, 2, 1, 0, uint32(0), 0), request(0, 2, 9), system(0xff8a, 1, 1, 1, 1, 0, 0, uint32(2))),
 		record(peer, request(2, 1, 1<<20), system(0xff89, 1, 1, 1, 1, 2, 2, uint32(1), uint32(8)), request(2, 2, 1<<18)),
-		record(system(0xff83, 1, 1, 0, 0), system(0xff85, "g", 1, 1, uint32(1)), system(0xff81, 1, 1, 1, 1, 3, 0, uint32(1))),
+		record(system(0xff83, 1, 1, 0, 0), system(0xff85, "g", 1, 1, uint32(1), 0, 0), system(0xff81, 1, 1, 1, 1, 3, 0, uint32(1))),
 	}
 }
 

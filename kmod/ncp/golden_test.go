@@ -48,9 +48,9 @@ const (
 func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 	c := newCluster(t, 2, limits)
 	step := func(i int) { c.nodes[i].nic.Step(20) }
-	a, _ := c.nodes[0].begin("a", "", 0, ordinary)
+	a, _ := c.nodes[0].beginAs(1000, "a", "", 0, ordinary)
 	step(0)
-	golden(t, "New_Process", c.frames(0, 1), to2+"ff82 00000018"+counter+nameA+"0001 0001")
+	golden(t, "New_Process", c.frames(0, 1), to2+"ff82 00000020"+counter+nameA+"0001 0001 00000000000003e8")
 	step(1)
 	golden(t, "New_Process_Ack", c.frames(1, 0), to1+"ff83 00000008"+counter+"0001 0001 0000 0000")
 	b := c.nodes[1].register("b")
@@ -96,7 +96,7 @@ func TestFramesOfGroupsAreThoseOfTheDocumentation(t *testing.T) {
 	b.join(3, "g", 2)
 	step(1)
 	golden(t, "New_Group, New_Group_Ack", c.frames(1, 0), to1+"ff84 00000020"+counter+nameG+"00000002 0001 0001 00000001",
-		to1+"ff85 0000001c"+counter+nameG+"0001 0001 00000001")
+		to1+"ff85 00000020"+counter+nameG+"0001 0001 00000001 0000 0000")
 	c.run()
 	a.barrier(4, "g", 2)
 	step(0)

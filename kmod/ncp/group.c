@@ -4,7 +4,7 @@
 
 static struct ncp_group **slot_of(struct ncp *ncp, const u8 *name)
 {
-	struct ncp_group **slot = &ncp->groups[ncp_name_hash(name) & ncp->group_mask];
+	struct ncp_group **slot = &ncp->groups[ncp_name_hash(ncp, name) & ncp->group_mask];
 
 	while (*slot && memcmp((*slot)->name, name, QNIX_NAME_LEN))
 		slot = &(*slot)->next;
@@ -35,48 +35,54 @@ u32 ncp_group_check(struct ncp *ncp, const u8 *name, u32 size)
 		return QNIX_DB_INVALID;
 	g = ncp_group_named(ncp, name);
 	if (!g)
-		return ncp->group_count < ncp->limits.groups ? 0 : QNIX_DB_NO_MEMORY;
+		return ncp->held[NCP_GROUPS] < ncp->limits.groups ? 0 : QNIX_DB_NO_MEMORY;
 	return g->size == size && g->count < size ? 0 : QNIX_DB_INVALID;
 }
 
-static struct ncp_group *group_add(struct ncp *ncp, const u8 *name, u32 size)
+/* NULL: *@result says why. */
+static struct ncp_group *group_add(struct ncp *ncp, const u8 *name, u32 size,
+				   struct ncp_peer *peer, u32 *result)
 {
-	struct ncp_group *g;
+	struct ncp_group *g = ncp_alloc(ncp, sizeof(*g));
 
-	if (ncp->group_count >= ncp->limits.groups)
+	*result = g ? ncp_take(ncp, peer, NCP_GROUPS, 1) : QNIX_DB_NO_MEMORY;
+	if (*result) {
+		ncp_free(ncp, g, sizeof(*g));
 		return NULL;
-	g = ncp_alloc(ncp, sizeof(*g));
-	if (!g)
-		return NULL;
+	}
+	g->payer = peer;
 	memcpy(g->name, name, QNIX_NAME_LEN);
 	g->size = size;
 	ncp_link_init(&g->members);
 	ncp_link_init(&g->barriers);
 	ncp_link_init(&g->early);
 	*slot_of(ncp, name) = g;
-	ncp->group_count++;
 	return g;
 }
 
 static void group_free(struct ncp *ncp, struct ncp_group *g)
 {
 	*slot_of(ncp, g->name) = g->next;
-	ncp->group_count--;
+	ncp_give(ncp, g->payer, NCP_GROUPS, 1);
 	ncp_free(ncp, g, sizeof(*g));
 }
 
-/* NULL: the table is full, or there is no memory. */
+/* NULL: *@result says why. */
 static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
-				     struct ncp_peer *peer, u32 serial)
+				     struct ncp_peer *peer, u32 serial, u32 *result)
 {
 	struct ncp_group *g = ncp_group_named(ncp, name);
 	struct ncp_member *m = ncp_alloc(ncp, sizeof(*m));
 
-	if (!m)
+	*result = m ? ncp_take(ncp, peer, NCP_MEMBERS, 1) : QNIX_DB_NO_MEMORY;
+	if (*result) {
+		ncp_free(ncp, m, sizeof(*m));
 		return NULL;
+	}
 	if (!g)
-		g = group_add(ncp, name, size);
+		g = group_add(ncp, name, size, peer, result);
 	if (!g) {
+		ncp_give(ncp, peer, NCP_MEMBERS, 1);
 		ncp_free(ncp, m, sizeof(*m));
 		return NULL;
 	}
@@ -90,6 +96,18 @@ static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
 	return m;
 }
 
+/* The entry counts for the member that has been there longest. */
+static void pass_on(struct ncp *ncp, struct ncp_group *g)
+{
+	struct ncp_peer *oldest = ncp_first(&g->members, struct ncp_member, in_group)->peer;
+
+	if (g->payer == oldest)
+		return;
+	ncp_give(ncp, g->payer, NCP_GROUPS, 1);
+	ncp_charge(ncp, oldest, NCP_GROUPS, 1);
+	g->payer = oldest;
+}
+
 /* @view and @done: which barriers the member has left behind. */
 void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done)
 {
@@ -100,8 +118,11 @@ void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done
 	ncp_unlink(&m->at_peer);
 	g->count--;
 	g->view -= ncp_barrier_mark(m);
+	ncp_give(ncp, m->peer, NCP_MEMBERS, 1);
 	ncp_free(ncp, m, sizeof(*m));
-	if (!g->count)
+	if (g->count)
+		pass_on(ncp, g);
+	else
 		group_free(ncp, g);
 }
 
@@ -120,9 +141,9 @@ static void joined(struct ncp *ncp, struct ncp_group *g)
 			continue;
 		m->acked = true;
 		if (m->peer->at)
-			ncp_say_new_group_ack(ncp, m);
+			ncp_say_new_group_ack(ncp, m->peer, g->name, m->serial, 0);
 		else
-			ncp_wait_group_ack(ncp, m, NULL);
+			ncp_wait_group_ack(ncp, m, NULL, 0);
 	}
 	ncp_barrier_whole(g);
 }
@@ -144,9 +165,9 @@ u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *s
 	g = ncp_group_named(ncp, name);
 	if (g && ncp_member_of(p->peer, g))
 		return QNIX_DB_INVALID;
-	m = member_add(ncp, name, size, p->peer, ++ncp->joins);
+	m = member_add(ncp, name, size, p->peer, ++ncp->joins, &result);
 	if (!m)
-		return QNIX_DB_NO_MEMORY;
+		return result;
 	result = ncp_wait_add(p, m->group, send, cookie, registers);
 	if (result) {
 		ncp_member_remove(ncp, m, 0, 0);
@@ -167,7 +188,7 @@ void ncp_join_command(struct ncp_process *p, u16 index, const u8 *name, u32 size
 	s->state = NCP_SEND_JOIN;
 	result = ncp_join(p, name, size, s, 0, false);
 	if (result)
-		ncp_ring_send(s, result, 0);
+		ncp_ring_send(s, ncp_doorbell_of((int)result), 0);
 }
 
 /* A member of this NIC leaves, and all NICs are told. */
@@ -266,6 +287,7 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 {
 	struct ncp_group *g;
 	struct ncp_member *m;
+	u32 result;
 
 	if (!ncp_name_valid(name) || !size)
 		return false;
@@ -274,9 +296,10 @@ bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, 
 		return false;
 	if (g && g->size != size && !yields(ncp, g, nic))
 		return true;
-	m = member_add(ncp, name, size, peer, serial);
-	/* Without memory it is not acknowledged, and the other side's time runs out. */
+	m = member_add(ncp, name, size, peer, serial, &result);
 	if (m)
 		joined(ncp, m->group);
+	else
+		ncp_say_new_group_ack(ncp, peer, name, serial, result);
 	return true;
 }

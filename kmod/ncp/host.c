@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host.h"
+#include "internal.h"
 
 /* Frames in a ring, each in one piece behind a word that says how long it is. */
 struct fifo {
@@ -30,6 +31,7 @@ struct host_nic {
 	uint32_t outputs;
 	uint64_t allocated;
 	int64_t fail_after;
+	uint64_t random;
 	struct host_doorbell *doorbells;
 	uint32_t doorbell_count, doorbell_room;
 };
@@ -242,6 +244,15 @@ static void op_driver_doorbell(void *host, uint64_t cookie, int result)
 	h->doorbells[h->doorbell_count++].result = result;
 }
 
+/* Nobody guesses here, and a simulation has to come out alike each time. */
+static uint64_t op_random(void *host)
+{
+	struct host_nic *h = host;
+
+	h->random += 0x9e3779b97f4a7c15ull + h->id;
+	return h->random * 0xd6e8feb86659fd93ull;
+}
+
 static const struct ncp_ops ops = {
 	.alloc = op_alloc,
 	.free = op_free,
@@ -254,6 +265,7 @@ static const struct ncp_ops ops = {
 	.rx_consume = op_rx_consume,
 	.notify = op_notify,
 	.driver_doorbell = op_driver_doorbell,
+	.random = op_random,
 };
 
 struct host_nic *host_create(uint16_t nic, const struct ncp_limits *limits, uint32_t fifo)
@@ -308,6 +320,20 @@ struct ncp *host_ncp(struct host_nic *h)
 uint16_t host_id(const struct host_nic *h)
 {
 	return h->id;
+}
+
+uint32_t host_longest_chain(const struct host_nic *h)
+{
+	uint32_t i, n, most = 0;
+	const struct ncp_peer *p;
+
+	for (i = 0; i <= h->ncp->peer_mask; i++) {
+		n = 0;
+		for (p = h->ncp->by_name[i]; p; p = p->next_name)
+			n++;
+		most = n > most ? n : most;
+	}
+	return most;
 }
 
 uint64_t host_allocated(const struct host_nic *h)

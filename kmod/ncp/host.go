@@ -28,12 +28,16 @@ const (
 // Taken is a [Doorbell]'s result: a process of the cluster has that name.
 const Taken = C.NCP_TAKEN
 
+// Quota is a [Doorbell]'s result: the user, or the NIC, holds its share of a table.
+const Quota = C.NCP_QUOTA
+
 // DriverCommand is an entry of the Driver Command Queue.
 type DriverCommand struct {
 	Command     Command
 	Index, NIC  uint16
 	Size        uint32
 	Cookie      uint64 // comes back in the [Doorbell]
+	User        uint64 // whose process a new one is; 0: root's
 	Name, Group Name
 	Process     *Process
 }
@@ -108,7 +112,7 @@ func (p *Process) Notified() uint64 { return uint64(p.host.notified) }
 // Post posts a command of the driver; false: the queue is full.
 func (n *NIC) Post(d DriverCommand) bool {
 	c := C.struct_ncp_driver_command{command: C.uint32_t(d.Command), index: C.uint16_t(d.Index), nic: C.uint16_t(d.NIC),
-		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie)}
+		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie), user: C.uint64_t(d.User)}
 	*(*Name)(unsafe.Pointer(&c.name)) = d.Name
 	*(*Name)(unsafe.Pointer(&c.group)) = d.Group
 	if p := d.Process; p != nil {

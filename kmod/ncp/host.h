@@ -50,5 +50,7 @@ void host_drop(struct host_nic *h, uint16_t nic);
 uint32_t host_doorbells(struct host_nic *h, struct host_doorbell *to, uint32_t most);
 bool host_input_empty(const struct host_nic *h);
 uint16_t host_id(const struct host_nic *h);
+/* Of names that share a bucket of the Name Table, the most. */
+uint32_t host_longest_chain(const struct host_nic *h);
 
 #endif /* _QNIX_NCP_HOST_H */

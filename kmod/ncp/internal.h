@@ -8,6 +8,7 @@
 
 #include "compat.h"
 #include "ncp.h"
+#include "siphash.h"
 
 #define NCP_DRIVER_COMMANDS	64	/* entries of the Driver Command Queue */
 #define NCP_TELL		8	/* the head is told after so many commands */
@@ -16,7 +17,18 @@
 #define NCP_MAX_BEHIND		65536	/* of one NIC; one further behind is given up as dead */
 #define NCP_MAX_REMEMBERED	8192	/* requests of one sender, at one NIC */
 #define NCP_MAX_LEGS		16384	/* receivers of all broadcasts and multicasts of a process */
+#define NCP_MAX_ENTRIES		65536	/* messages remembered and buffered at one NIC */
+#define NCP_ACCOUNTS		1024	/* buckets of the users' table */
+#define NCP_NIC			2	/* times what is left: what another NIC's users may hold, */
+#define NCP_NIC_ROOT		16	/* and what they may with what it says is root's */
+#define NCP_FORGET		16	/* dead processes that give way to a new one at once */
+#define NCP_FEED		16	/* who waits for local memory and is looked at in one step */
 #define NCP_BOUNCE		4096
+#define NCP_LOOKS		64	/* processes or operations that are looked at in one step */
+#define NCP_WORK		256	/* of each part of a step: a descriptor or 1 KiB is 1 */
+#define NCP_TURN		16	/* of requests in one step: about a packet's */
+#define NCP_WEIGHT		32	/* of work: as much as a step by itself */
+#define NCP_PIECE		65536	/* bytes moved at once */
 #define NCP_MAX_PAYLOAD		48	/* of a system message */
 
 /* ---- circular doubly linked lists ---- */
@@ -74,8 +86,11 @@ struct ncp_node {
 };
 
 struct ncp_table {
+	struct ncp *ncp;
 	struct ncp_node **buckets;
 	u32 mask;
+	u32 heads;
+	bool grown;		/* the buckets are a piece of memory of their own */
 };
 
 struct ncp_node *ncp_head(const struct ncp_table *t, const struct ncp_peer *peer,
@@ -83,6 +98,36 @@ struct ncp_node *ncp_head(const struct ncp_table *t, const struct ncp_peer *peer
 void ncp_append(struct ncp_table *t, struct ncp_node *n);
 void ncp_replace(struct ncp_table *t, struct ncp_node *old, struct ncp_node *n);
 void ncp_remove(struct ncp_table *t, struct ncp_node *n);
+void ncp_table_free(struct ncp_table *t);
+
+/* ---- quota.c: who holds how much ---- */
+
+enum ncp_resource {
+	NCP_NAMES,	/* entries of the Name Table, also of the dead */
+	NCP_GROUPS,	/* entries of the Group Table: for the oldest member */
+	NCP_MEMBERS,
+	NCP_ENTRIES,	/* Receive Table entries without a context: for the sender */
+	NCP_LEGS,	/* receivers of broadcasts and multicasts */
+	NCP_MEMORY,	/* bytes of local memory: for the sender */
+	NCP_RESOURCES,
+};
+
+/* A user, wherever his processes are; or another NIC, with all that it says. */
+struct ncp_account {
+	struct ncp_account *next;
+	u64 id;			/* as the host says; or the NIC's coordinates */
+	bool nic;
+	u32 refs;		/* peers */
+	u32 held[NCP_RESOURCES];
+	/* of a user */
+	struct ncp_link dead;	/* struct ncp_peer: gone, with messages here; oldest first */
+	struct ncp_link hungry, at_hungry;	/* struct ncp_peer; in ncp->hungry */
+	u32 fed;		/* round in which all of them have been looked at */
+	struct ncp_link queue, at_queue;	/* Command Scheduling Queue; in ncp->queue */
+	u32 queued, looked;	/* processes in it, and looked at without finding a command */
+	struct ncp_link scheduled, at_scheduled;	/* first level Scheduling Queue */
+	u32 passed;		/* cycle in which none of them could go on */
+};
 
 /* ---- NIC Table ---- */
 
@@ -108,6 +153,12 @@ struct ncp_peer {
 	u16 nic, pid, generation;
 	bool gone;		/* only what is buffered of its messages holds it */
 	u32 remembered;		/* requests of it */
+	struct ncp_account *user;
+	struct ncp_account *from;	/* the NIC that told of it; NULL: this one */
+	u32 held[NCP_RESOURCES];
+	struct ncp_link dead;	/* in its user's list, once it is gone */
+	struct ncp_link hungry, at_hungry;	/* its requests that wait for local memory */
+	u32 fed;		/* round in which the oldest was looked at */
 	struct ncp_nic *at;	/* NULL: this NIC */
 	struct ncp_process *process;
 	struct ncp_link sends;	/* to it, from here: struct ncp_send */
@@ -150,6 +201,7 @@ enum ncp_send_state {
 struct ncp_send {
 	struct ncp_node flow;
 	struct ncp_link queue;	/* second level Scheduling Queue; or of a group */
+	u32 passed;		/* cycle in which it could not go on */
 	struct ncp_link at_peer;
 	struct ncp_process *process;
 	struct ncp_send *parent;	/* of a leg; a leg's Context field is invalid */
@@ -183,20 +235,24 @@ enum ncp_receive_state {
 	NCP_RECEIVE_BUFFER,	/* the same into local memory: Context field invalid */
 	NCP_RECEIVE_HELD,	/* wholly in local memory */
 	NCP_RECEIVE_REQUEST,	/* a request that could not be granted */
+	NCP_RECEIVE_CLAIM,	/* gets a message of local memory, in @source */
 };
 
 struct ncp_receive {
 	struct ncp_node match;
 	struct ncp_link at_peer;
-	struct ncp_link memory;	/* in ncp->hungry: waits for local memory */
+	struct ncp_link memory;	/* in its sender's hungry: waits for local memory */
 	struct ncp_link dynamic;	/* in its process's list: an entry without a context */
 	struct ncp_process *process;
 	struct ncp_send *from;	/* the sender is on this NIC */
+	struct ncp_receive *source, *claim;	/* a CLAIM's message; a message's CLAIM */
+	struct ncp_link drain;	/* in its process's drains: a CLAIM whose message is whole */
 	struct ncp_map map;
 	u32 id;			/* of the request */
 	u32 room;		/* what the process posted */
 	u32 len, left;		/* of the message; still to come */
 	u32 packet;
+	u32 partial;		/* bytes of the packet that is coming, which were more than one step's */
 	u32 moved;		/* bytes delivered */
 	u32 result;
 	u32 size;		/* bytes of @buffer, of the local memory */
@@ -222,11 +278,10 @@ struct ncp_process {
 
 	/* Command Queue */
 	struct qnix_command *commands;
-	struct ncp_link queue;	/* Command Scheduling Queue, while it is looked at */
+	struct ncp_link queue;	/* in its user's Command Scheduling Queue, while it is looked at */
 	u32 head;
 	u32 idle;		/* empty looks since the last command */
 	u32 names;		/* that still belong to @multicast */
-	u32 legs;		/* of all its broadcasts and multicasts */
 	struct ncp_send *multicast;
 
 	/* Doorbell Info; the NIC's own copy of all that it writes */
@@ -237,8 +292,16 @@ struct ncp_process {
 	struct ncp_link rung;	/* in ncp->rung, until the host is told */
 
 	/* Scheduling Status */
-	struct ncp_link scheduled;	/* first level Scheduling Queue */
-	struct ncp_link ready;	/* second level: struct ncp_send */
+	struct ncp_link scheduled;	/* in its user's, of the first level Scheduling Queue */
+	struct ncp_link urgent, ready;	/* second level: struct ncp_send */
+	struct ncp_link drains;	/* struct ncp_receive, in the order they were posted */
+	bool drained;		/* by turns with what it sends */
+	u32 passed;		/* cycle in which nothing of it could go on */
+
+	/* A packet of more descriptors than one step reads, until it is whole */
+	u8 *gather;
+	struct ncp_send *gathering;
+	u32 gathered;
 
 	struct ncp_table flows;	/* of sends */
 	struct ncp_table matches;	/* Receive Table */
@@ -268,6 +331,7 @@ struct ncp_group {
 	u8 name[QNIX_NAME_LEN];
 	u32 size;		/* members that make it whole */
 	u32 count;		/* members now: the specification's Size field */
+	struct ncp_peer *payer;	/* the oldest member: the entry counts for it */
 	bool was_whole;
 	u64 view;		/* sum of the members' marks: says which they are */
 	struct ncp_link members;
@@ -311,21 +375,30 @@ struct ncp {
 
 	struct ncp_process **processes;	/* NIC Process Table */
 	u16 *generations;
-	struct ncp_link queue;	/* Command Scheduling Queue */
-	struct ncp_link scheduled;	/* first level Scheduling Queue */
+	u32 work;		/* left in this part of the step */
+	u32 weight;		/* of the last step's, used */
+	u32 cycle;		/* of looking for an operation that can go on */
+	u32 queued, looked;	/* processes in @queue; looked at since the last command */
+	struct ncp_link queue;	/* Command Scheduling Queue: struct ncp_account */
+	struct ncp_link scheduled;	/* first level Scheduling Queue: struct ncp_account */
 	struct ncp_link rung;
 
 	struct ncp_peer **by_name, **by_id;	/* Name Table */
-	u32 peer_mask, peers;
+	u32 peer_mask;
 	struct ncp_group **groups;	/* Group Table */
-	u32 group_mask, group_count;
+	u32 group_mask;
 	struct ncp_nic *nics;	/* NIC Table */
 	u32 nic_count;
 	u16 *nic_index;		/* coordinates to entry + 1 */
 	struct ncp_link late;	/* NICs that have waiting messages */
 
-	u32 memory;		/* of limits.local_memory, in use */
-	struct ncp_link hungry;	/* requests that wait for it, oldest first */
+	u64 key[2];		/* of all hashes */
+	struct ncp_account **accounts;
+	u32 most[NCP_RESOURCES], held[NCP_RESOURCES];
+	struct ncp_link hungry;	/* users whose requests wait for local memory */
+	u32 feed_round;
+	bool feeding;		/* somebody who waits may be served now */
+	bool retry;		/* there was no memory for what is to be done */
 	u8 *bounce;
 };
 
@@ -352,16 +425,25 @@ struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation);
 
 /* name.c */
 bool ncp_name_valid(const u8 *name);
-u32 ncp_name_hash(const u8 *name);
+u32 ncp_name_hash(const struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name);
 struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag);
 struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation);
 struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid);
 struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *at, u16 pid,
-			      u16 generation);
+			      u16 generation, u64 user, u32 *result);
 void ncp_peer_gone(struct ncp *ncp, struct ncp_peer *peer);
 void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer);
+
+/* quota.c */
+void ncp_quota_init(struct ncp *ncp);
+bool ncp_account_open(struct ncp *ncp, struct ncp_peer *peer, u64 user);
+void ncp_account_close(struct ncp *ncp, struct ncp_peer *peer);
+u32 ncp_take(struct ncp *ncp, struct ncp_peer *peer, enum ncp_resource r, u32 n);
+void ncp_charge(struct ncp *ncp, struct ncp_peer *peer, enum ncp_resource r, u32 n);
+void ncp_give(struct ncp *ncp, struct ncp_peer *peer, enum ncp_resource r, u32 n);
+u32 ncp_doorbell_of(int result);
 
 /* nic.c */
 struct ncp_nic *ncp_nic_of(struct ncp *ncp, u16 nic);
@@ -378,7 +460,7 @@ u32 ncp_wait_add(struct ncp_process *p, struct ncp_group *group, struct ncp_send
 void ncp_wait_end(struct ncp *ncp, struct ncp_wait *w, int result);
 void ncp_wait_process_ack(struct ncp *ncp, struct ncp_process *p, struct ncp_nic *nic,
 			  int result);
-void ncp_wait_group_ack(struct ncp *ncp, const struct ncp_member *m, struct ncp_nic *nic);
+void ncp_wait_group_ack(struct ncp *ncp, struct ncp_member *m, struct ncp_nic *nic, int result);
 struct ncp_wait *ncp_wait_of(struct ncp_process *p, const struct ncp_group *group);
 void ncp_wait_nic_gone(struct ncp *ncp, struct ncp_nic *nic);
 void ncp_wait_abandon(struct ncp *ncp, u64 cookie);
@@ -392,6 +474,7 @@ bool ncp_driver_command(struct ncp *ncp);
 bool ncp_read_command(struct ncp *ncp);
 void ncp_read_context(struct qnix_context *to, const struct qnix_context *from);
 void ncp_look_at(struct ncp_process *p);
+void ncp_look_away(struct ncp_process *p);
 
 /* doorbell.c */
 void ncp_ring_send(struct ncp_send *s, u32 state, u32 len);
@@ -404,6 +487,7 @@ enum ncp_moved {
 	NCP_MOVED,
 	NCP_BAD_FROM,
 	NCP_BAD_TO,
+	NCP_PAUSED,		/* this step's work is done */
 };
 
 bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 index,
@@ -418,6 +502,7 @@ void ncp_send_init(struct ncp_send *s, struct ncp_process *p);
 bool ncp_send_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
 		      u8 *name);
 void ncp_send_command(struct ncp_process *p, u16 index, bool urgent);
+void ncp_send_later(struct ncp_send *s, struct ncp_peer *peer);
 void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer);
 void ncp_send_request(struct ncp_send *s);
 void ncp_send_granted(struct ncp_send *s);
@@ -429,10 +514,14 @@ void ncp_send_drop(struct ncp_send *s);
 enum ncp_sent {
 	NCP_SENT_MORE,		/* a packet has gone, more are to come */
 	NCP_SENT_ALL,		/* the operation has ended */
+	NCP_SENT_ASKED,		/* for permission */
+	NCP_SENT_PART,		/* this step's work is done */
 	NCP_SENT_FULL,		/* the NIC output FIFO has no room */
 };
 
 bool ncp_tx(struct ncp *ncp);
+void ncp_schedule(struct ncp_process *p);
+void ncp_rest(struct ncp_process *p);
 enum ncp_sent ncp_send_packet(struct ncp_send *s);
 
 /* rx.c */
@@ -448,6 +537,7 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result);
 void ncp_receive_unmatch(struct ncp_receive *r);
 void ncp_receive_free(struct ncp_receive *r);
 void ncp_receive_drop(struct ncp_receive *r);
+void ncp_drain(struct ncp_process *p);
 
 /* request.c */
 struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag);
@@ -455,6 +545,8 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q);
 void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old);
 void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id);
 bool ncp_feed(struct ncp *ncp);
+void ncp_feed_again(struct ncp *ncp);
+void ncp_request_fed(struct ncp_receive *r);
 
 /* multicast.c */
 void ncp_broadcast(struct ncp_process *p, u16 index, const u8 *name, bool urgent);
@@ -525,7 +617,8 @@ void ncp_say_new_process_ack(struct ncp *ncp, struct ncp_nic *nic, u16 pid, u16 
 			     u16 result);
 void ncp_say_delete_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer);
 void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
-void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_member *m);
+void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_peer *peer, const u8 *name,
+			   u32 serial, u32 result);
 void ncp_say_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
 void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m);
 

@@ -31,7 +31,7 @@ bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 in
 		if (c->pool_index > p->info.pool_entries ||
 		    c->descriptors > p->info.pool_entries - c->pool_index)
 			return false;
-		map->list = p->pool + c->pool_index;
+		map->list = p->pool + array_index_nospec(c->pool_index, p->info.pool_entries + 1);
 	} else {
 		if (c->descriptors > p->info.region_size / sizeof(*map->list))
 			return false;
@@ -40,12 +40,18 @@ bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 in
 	return true;
 }
 
-/* Makes @map->room more than 0, if anything is left. */
-static bool next_piece(struct ncp_map *map)
+/*
+ * Makes @map->room more than 0. NCP_BAD_FROM: nothing is left, or it is no
+ * descriptor; which side's it is, the caller knows.
+ */
+static enum ncp_moved next_piece(struct ncp *ncp, struct ncp_map *map)
 {
 	while (!map->room) {
 		if (!map->list || !map->count)
-			return false;
+			return NCP_BAD_FROM;
+		if (!ncp->work)
+			return NCP_PAUSED;
+		ncp->work--;
 		/* Each field is read once: the process may write here at any time. */
 		map->handle = READ_ONCE(map->list->handle);
 		map->room = READ_ONCE(map->list->len);
@@ -53,12 +59,12 @@ static bool next_piece(struct ncp_map *map)
 		if (!map->handle || map->offset + map->room < map->offset) {
 			map->room = 0;
 			map->count = 0;
-			return false;
+			return NCP_BAD_FROM;
 		}
 		map->list++;
 		map->count--;
 	}
-	return true;
+	return NCP_MOVED;
 }
 
 static void advance(struct ncp_map *map, u32 n)
@@ -115,7 +121,8 @@ static enum ncp_moved move_piece(struct ncp *ncp, struct ncp_process *to,
 
 /*
  * Moves @len bytes and both maps along; @to or @from are NULL with memory of
- * the NIC. What could be moved before a fault is added to *@moved.
+ * the NIC. What could be moved before a fault, or before this step's work was
+ * done, is added to *@moved.
  */
 enum ncp_moved ncp_move(struct ncp *ncp, struct ncp_process *to, struct ncp_map *to_map,
 			struct ncp_process *from, struct ncp_map *from_map, u32 len,
@@ -125,11 +132,16 @@ enum ncp_moved ncp_move(struct ncp *ncp, struct ncp_process *to, struct ncp_map 
 	u32 n;
 
 	for (; len; len -= n) {
-		if (!next_piece(from_map))
-			return NCP_BAD_FROM;
-		if (!next_piece(to_map))
-			return NCP_BAD_TO;
-		n = min_t(u32, len, min_t(u32, from_map->room, to_map->room));
+		result = next_piece(ncp, from_map);
+		if (result != NCP_MOVED)
+			return result;
+		result = next_piece(ncp, to_map);
+		if (result != NCP_MOVED)
+			return result == NCP_PAUSED ? NCP_PAUSED : NCP_BAD_TO;
+		if (!ncp->work)
+			return NCP_PAUSED;
+		n = min_t(u32, min_t(u32, len, NCP_PIECE), min_t(u32, from_map->room, to_map->room));
+		ncp->work -= min_t(u32, ncp->work, 1 + n / 1024);
 		result = move_piece(ncp, to, to_map, from, from_map, n, moved);
 		if (result != NCP_MOVED)
 			return result;

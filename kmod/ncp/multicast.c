@@ -9,7 +9,7 @@
 
 static void legs_free(struct ncp_send *s)
 {
-	s->process->legs -= s->legs_all;
+	ncp_give(s->process->ncp, s->process->peer, NCP_LEGS, s->legs_all);
 	if (s->legs)
 		ncp_free(s->process->ncp, s->legs, s->legs_all * sizeof(*s->legs));
 	s->legs = NULL;
@@ -37,6 +37,7 @@ void ncp_leg_end(struct ncp_send *leg, u32 result)
 	count(leg->parent);
 }
 
+/* It takes its place behind others to that receiver and tag at once, and its turn later. */
 static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 {
 	struct ncp_send *leg = &s->legs[s->legs_made++];
@@ -49,7 +50,7 @@ static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 	leg->len = s->len;
 	leg->urgent = s->urgent;
 	s->legs_left++;
-	ncp_send_to(leg, peer);
+	ncp_send_later(leg, peer);
 }
 
 /* Takes the context and makes room for @n legs; the caller holds it by one count. */
@@ -65,14 +66,21 @@ static bool begin(struct ncp_process *p, u16 index, bool urgent, u32 n)
 	s->legs_left = 1;
 	s->result = QNIX_DB_DONE;
 	s->legs = NULL;
-	if (n && n <= NCP_MAX_LEGS - p->legs)
-		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
-	if (n && !s->legs) {
+	if (n > NCP_MAX_LEGS - p->peer->held[NCP_LEGS] ||
+	    ncp_take(p->ncp, p->peer, NCP_LEGS, n)) {
 		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
 		return false;
 	}
-	p->legs += n;
+	if (n)
+		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
+	if (n && !s->legs) {
+		ncp_give(p->ncp, p->peer, NCP_LEGS, n);
+		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
+		return false;
+	}
 	s->state = NCP_SEND_PARENT;
+	/* To queue a leg is far less than to send it. */
+	p->ncp->work -= min_t(u32, p->ncp->work, n / 16);
 	return true;
 }
 
@@ -153,10 +161,12 @@ void ncp_multicast_cut(struct ncp_process *p)
 /* What has not been granted is taken back. */
 void ncp_legs_cancel(struct ncp_send *s)
 {
+	struct ncp_process *p = s->process;
 	u32 i;
 
 	/* The hold keeps the legs until all have been looked at. */
 	s->legs_left++;
+	p->ncp->work -= min_t(u32, p->ncp->work, s->legs_made / 16);
 	for (i = 0; i < s->legs_made; i++)
 		ncp_send_cancel(&s->legs[i]);
 	count(s);

@@ -16,21 +16,20 @@ bool ncp_name_valid(const u8 *name)
 	return true;
 }
 
-u32 ncp_name_hash(const u8 *name)
+/* Keyed, as users choose names: nobody can choose those that fall together. */
+u32 ncp_name_hash(const struct ncp *ncp, const u8 *name)
 {
-	u64 w[2], h;
-	u32 tail;
+	u64 w[3] = { 0 };
 
-	memcpy(w, name, sizeof(w));
-	memcpy(&tail, name + sizeof(w), sizeof(tail));
-	h = (w[0] ^ (w[1] << 23 | w[1] >> 41)) * 0x9e3779b97f4a7c15ull;
-	h = (h ^ h >> 32 ^ tail) * 0xd6e8feb86659fd93ull;
-	return (u32)(h >> 32);
+	memcpy(w, name, QNIX_NAME_LEN);
+	return (u32)ncp_hash(ncp->key, w, 3);
 }
 
-static u32 id_hash(u16 nic, u16 pid)
+static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 {
-	return (((u32)nic << 16 | pid) * 0x9e3779b1u) >> 7;
+	u64 w = (u32)nic << 16 | pid;
+
+	return (u32)ncp_hash(ncp->key, &w, 1);
 }
 
 /*
@@ -39,7 +38,7 @@ static u32 id_hash(u16 nic, u16 pid)
  */
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name)
 {
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(name) & ncp->peer_mask];
+	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
 	struct ncp_peer *found = NULL;
 
 	for (; p; p = p->next_name)
@@ -52,7 +51,7 @@ struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name)
 /* The process of this NIC that has that name. */
 struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name)
 {
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(name) & ncp->peer_mask];
+	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
 
 	while (p && (!p->process || memcmp(p->name, name, QNIX_NAME_LEN)))
 		p = p->next_name;
@@ -66,7 +65,7 @@ struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name)
 struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag)
 {
 	struct ncp *ncp = r->ncp;
-	struct ncp_peer *p = ncp->by_name[ncp_name_hash(name) & ncp->peer_mask];
+	struct ncp_peer *p = ncp->by_name[ncp_name_hash(ncp, name) & ncp->peer_mask];
 	struct ncp_peer *found = NULL;
 
 	for (; p; p = p->next_name) {
@@ -85,7 +84,7 @@ struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag
 
 struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 {
-	struct ncp_peer *p = ncp->by_id[id_hash(nic, pid) & ncp->peer_mask];
+	struct ncp_peer *p = ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
 
 	while (p && (p->nic != nic || p->pid != pid || p->generation != generation || p->gone))
 		p = p->next_id;
@@ -95,22 +94,70 @@ struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 /* Whoever has that pid there now. */
 struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid)
 {
-	struct ncp_peer *p = ncp->by_id[id_hash(nic, pid) & ncp->peer_mask];
+	struct ncp_peer *p = ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
 
 	while (p && (p->nic != nic || p->pid != pid || p->gone))
 		p = p->next_id;
 	return p;
 }
 
-/* NULL: the table is full, or there is no memory. */
-struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *at, u16 pid,
-			      u16 generation)
+/*
+ * A user's oldest process that is gone, whose messages nobody has received, is
+ * forgotten with them. False: there is none.
+ */
+static bool forget(struct ncp_account *user)
 {
-	struct ncp_peer *p, **slot;
+	struct ncp_link *l, *n;
+	struct ncp_peer *peer;
+	u32 left = 0;
 
-	if (ncp->peers >= ncp->limits.names)
-		return NULL;
-	p = ncp_alloc(ncp, sizeof(*p));
+	if (ncp_empty(&user->dead))
+		return false;
+	peer = ncp_first(&user->dead, struct ncp_peer, dead);
+	ncp_unlink(&peer->dead);
+	ncp_for_each(l, n, &peer->receives)
+		left++;
+	/* With the last one the entry is gone. */
+	for (l = peer->receives.next; left; left--, l = n) {
+		struct ncp_receive *r = ncp_entry(l, struct ncp_receive, at_peer);
+
+		n = l->next;
+		/* What a receive is being given stays until it has it. */
+		if (!r->claim)
+			ncp_receive_free(r);
+	}
+	return true;
+}
+
+static u32 take_name(struct ncp *ncp, struct ncp_peer *peer)
+{
+	u32 i, result = ncp_take(ncp, peer, NCP_NAMES, 1);
+
+	for (i = 0; result && i < NCP_FORGET && forget(peer->user); i++)
+		result = ncp_take(ncp, peer, NCP_NAMES, 1);
+	return result;
+}
+
+static void insert(struct ncp *ncp, struct ncp_peer *p)
+{
+	struct ncp_peer **slot = &ncp->by_name[ncp_name_hash(ncp, p->name) & ncp->peer_mask];
+
+	p->next_name = *slot;
+	*slot = p;
+	slot = &ncp->by_id[id_hash(ncp, p->nic, p->pid) & ncp->peer_mask];
+	p->next_id = *slot;
+	*slot = p;
+	if (p->at)
+		ncp_push(&p->at->peers, &p->at_nic);
+}
+
+/* NULL: *@result says why. */
+struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *at, u16 pid,
+			      u16 generation, u64 user, u32 *result)
+{
+	struct ncp_peer *p = ncp_alloc(ncp, sizeof(*p));
+
+	*result = QNIX_DB_NO_MEMORY;
 	if (!p)
 		return NULL;
 	memcpy(p->name, name, QNIX_NAME_LEN);
@@ -122,15 +169,20 @@ struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *a
 	ncp_link_init(&p->sends);
 	ncp_link_init(&p->receives);
 	ncp_link_init(&p->members);
-	if (at)
-		ncp_push(&at->peers, &p->at_nic);
-	slot = &ncp->by_name[ncp_name_hash(name) & ncp->peer_mask];
-	p->next_name = *slot;
-	*slot = p;
-	slot = &ncp->by_id[id_hash(p->nic, pid) & ncp->peer_mask];
-	p->next_id = *slot;
-	*slot = p;
-	ncp->peers++;
+	ncp_link_init(&p->dead);
+	ncp_link_init(&p->hungry);
+	ncp_link_init(&p->at_hungry);
+	if (!ncp_account_open(ncp, p, user)) {
+		ncp_free(ncp, p, sizeof(*p));
+		return NULL;
+	}
+	*result = take_name(ncp, p);
+	if (*result) {
+		ncp_account_close(ncp, p);
+		ncp_free(ncp, p, sizeof(*p));
+		return NULL;
+	}
+	insert(ncp, p);
 	return p;
 }
 
@@ -141,15 +193,17 @@ void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer)
 
 	if (!ncp_empty(&peer->receives))
 		return;
-	slot = &ncp->by_name[ncp_name_hash(peer->name) & ncp->peer_mask];
+	slot = &ncp->by_name[ncp_name_hash(ncp, peer->name) & ncp->peer_mask];
 	while (*slot != peer)
 		slot = &(*slot)->next_name;
 	*slot = peer->next_name;
-	slot = &ncp->by_id[id_hash(peer->nic, peer->pid) & ncp->peer_mask];
+	slot = &ncp->by_id[id_hash(ncp, peer->nic, peer->pid) & ncp->peer_mask];
 	while (*slot != peer)
 		slot = &(*slot)->next_id;
 	*slot = peer->next_id;
-	ncp->peers--;
+	ncp_unlink(&peer->dead);
+	ncp_give(ncp, peer, NCP_NAMES, 1);
+	ncp_account_close(ncp, peer);
 	ncp_free(ncp, peer, sizeof(*peer));
 }
 
@@ -177,5 +231,6 @@ void ncp_peer_gone(struct ncp *ncp, struct ncp_peer *peer)
 	peer->at = NULL;
 	peer->process = NULL;
 	ncp_unlink(&peer->at_nic);
+	ncp_push(&peer->user->dead, &peer->dead);
 	ncp_peer_release(ncp, peer);
 }

@@ -29,9 +29,12 @@ void ncp_read_once(void *to, const void *from, size_t size)
 
 struct ncp_process *ncp_process_of(struct ncp *ncp, u16 pid, u16 generation)
 {
-	if (!pid || pid > ncp->limits.processes || ncp->generations[pid - 1] != generation)
+	u32 i = (u32)pid - 1;
+
+	if (i >= ncp->limits.processes)
 		return NULL;
-	return ncp->processes[pid - 1];
+	i = (u32)array_index_nospec(i, ncp->limits.processes);
+	return ncp->generations[i] == generation ? ncp->processes[i] : NULL;
 }
 
 static u32 power_of_two(u32 n)
@@ -50,6 +53,7 @@ enum {
 	T_NAMES,
 	T_IDS,
 	T_GROUPS,
+	T_ACCOUNTS,
 	T_NICS,
 	T_INDEX,
 	T_BOUNCE,
@@ -78,6 +82,8 @@ static void tables(struct ncp *ncp, struct table t[T_ALL])
 	t[T_IDS].size = (ncp->peer_mask + 1) * sizeof(*ncp->by_id);
 	t[T_GROUPS].at = (void **)&ncp->groups;
 	t[T_GROUPS].size = (ncp->group_mask + 1) * sizeof(*ncp->groups);
+	t[T_ACCOUNTS].at = (void **)&ncp->accounts;
+	t[T_ACCOUNTS].size = NCP_ACCOUNTS * sizeof(*ncp->accounts);
 	t[T_NICS].at = (void **)&ncp->nics;
 	t[T_NICS].size = l->nics * sizeof(*ncp->nics);
 	t[T_INDEX].at = (void **)&ncp->nic_index;
@@ -120,6 +126,11 @@ struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
 	ncp->host = host;
 	ncp->id = nic;
 	ncp->limits = *limits;
+	ncp->cycle = 1;
+	ncp->work = NCP_WORK;
+	ncp->key[0] = ops->random(host);
+	ncp->key[1] = ops->random(host);
+	ncp_quota_init(ncp);
 	ncp->peer_mask = power_of_two(limits->names) - 1;
 	ncp->group_mask = power_of_two(limits->groups) - 1;
 	ncp_link_init(&ncp->queue);
@@ -157,6 +168,9 @@ bool ncp_step(struct ncp *ncp)
 	bool did;
 
 	ncp->now++;
+	ncp->retry = false;
+	ncp->weight = 0;
+	ncp->work = NCP_WORK;
 	did = ncp_driver_command(ncp);
 	did |= ncp_tx(ncp);
 	did |= ncp_driver_command(ncp);
@@ -165,6 +179,16 @@ bool ncp_step(struct ncp *ncp)
 		did |= ncp_rx(ncp);
 	ncp_tell_host(ncp);
 	return did;
+}
+
+uint32_t ncp_weight(const struct ncp *ncp)
+{
+	return 1 + (ncp->weight + NCP_WORK - ncp->work) / NCP_WEIGHT;
+}
+
+bool ncp_retry(const struct ncp *ncp)
+{
+	return ncp->retry;
 }
 
 void ncp_ring(struct ncp *ncp, u16 index)
@@ -183,11 +207,13 @@ void ncp_ring(struct ncp *ncp, u16 index)
 
 void ncp_need_wakeup(struct ncp *ncp, bool need)
 {
-	struct ncp_link *l, *n;
+	struct ncp_link *u, *v, *l, *n;
 
 	ncp->asleep = need;
-	ncp_for_each(l, n, &ncp->queue)
-		WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup, need);
+	ncp_for_each(u, v, &ncp->queue)
+		ncp_for_each(l, n, &ncp_entry(u, struct ncp_account, at_queue)->queue)
+			WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup,
+				   need);
 	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
 	smp_mb();
 }
@@ -206,7 +232,7 @@ bool ncp_knows(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 void ncp_statistics(const struct ncp *ncp, struct qnix_statistics *s)
 {
 	*s = ncp->stat;
-	s->local_memory = ncp->memory;
+	s->local_memory = ncp->held[NCP_MEMORY];
 }
 
 bool ncp_process_statistics(const struct ncp *ncp, u16 index, struct qnix_statistics *s)

@@ -112,11 +112,20 @@ func (n *NIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 // Allocated is how many bytes the NIC holds.
 func (n *NIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
+// LongestChain is how many names share a bucket of the Name Table at most.
+func (n *NIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
+
 // FailAfter lets all allocations fail after the next count; negative: none.
 func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
 // Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
 func (n *NIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
+
+// Weight is what the last step was worth: 1 for an ordinary one.
+func (n *NIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
+
+// Retry reports whether the last step found no memory for what it had to do: step again later.
+func (n *NIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 
 // Ring says that the process at index has rung; beyond the table: one of them has.
 func (n *NIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }

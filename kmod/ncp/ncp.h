@@ -86,13 +86,21 @@ struct ncp_ops {
 	void (*notify)(void *host, void *process);
 	/*
 	 * A driver command is done: its Driver Doorbell. @result: 0, a QNIX_DB_*,
-	 * or NCP_TAKEN. NCP_ABANDON has none of its own.
+	 * NCP_TAKEN or NCP_QUOTA. NCP_ABANDON has none of its own.
 	 */
 	void (*driver_doorbell)(void *host, uint64_t cookie, int result);
+
+	/* A number that nobody can guess: keys of hashes. */
+	uint64_t (*random)(void *host);
 };
 
 /* A result of NCP_NEW_PROCESS: a process of the cluster has that name. */
 #define NCP_TAKEN	256
+/* The user, or the NIC, holds its share: see quota.c. */
+#define NCP_QUOTA	257
+
+/* The user whom no share binds. */
+#define NCP_ROOT	0
 
 struct ncp_limits {
 	uint32_t processes;	/* entries of the NIC Process Table */
@@ -133,6 +141,7 @@ struct ncp_driver_command {
 	uint16_t nic;
 	uint32_t size;
 	uint64_t cookie;		/* for the Driver Doorbell */
+	uint64_t user;			/* NCP_NEW_PROCESS: whose it is, the same number at all NICs */
 	uint8_t  name[QNIX_NAME_LEN];
 	uint8_t  group[QNIX_NAME_LEN];
 	void	 *process;		/* the host's */
@@ -158,9 +167,19 @@ bool ncp_knows(struct ncp *ncp, uint16_t nic, uint16_t pid, uint16_t generation)
 
 /*
  * Driver commands, TX, driver commands, RX. False: there is nothing that can
- * be done. Its time is bounded: a packet, a command and a frame.
+ * be done. Its time is bounded: a packet, a command and a frame, and of each
+ * no more descriptors and bytes than so many.
  */
 bool ncp_step(struct ncp *ncp);
+
+/* What the last step was worth, for who has a budget of steps: 1 for an ordinary one. */
+uint32_t ncp_weight(const struct ncp *ncp);
+
+/*
+ * The last step found no memory for what it had to do, and nothing will ring
+ * when there is some: step again after a while.
+ */
+bool ncp_retry(const struct ncp *ncp);
 
 /*
  * Process @index has rung: its Command Queue is read from the next step on.

@@ -11,6 +11,7 @@ void ncp_receive_init(struct ncp_receive *r, struct ncp_process *p)
 	ncp_link_init(&r->at_peer);
 	ncp_link_init(&r->memory);
 	ncp_link_init(&r->dynamic);
+	ncp_link_init(&r->drain);
 }
 
 static void done(struct ncp_receive *r)
@@ -28,7 +29,8 @@ static void take_out(struct ncp_receive *r)
 {
 	ncp_remove(&r->process->matches, &r->match);
 	ncp_unlink(&r->at_peer);
-	ncp_unlink(&r->memory);
+	ncp_unlink(&r->drain);
+	ncp_request_fed(r);
 	if (r->from)
 		r->from->to = NULL;
 	r->from = NULL;
@@ -42,13 +44,16 @@ void ncp_receive_free(struct ncp_receive *r)
 	struct ncp_peer *peer = r->match.peer;
 
 	take_out(r);
+	if (r->claim)
+		r->claim->source = NULL;
 	ncp_unlink(&r->dynamic);
 	if (r->state == NCP_RECEIVE_REQUEST)
 		peer->remembered--;
 	if (r->buffer) {
-		ncp->memory -= r->size;
+		ncp_give(ncp, peer, NCP_MEMORY, r->size);
 		ncp_free(ncp, r->buffer, r->size);
 	}
+	ncp_give(ncp, peer, NCP_ENTRIES, 1);
 	ncp_free(ncp, r, sizeof(*r));
 	if (peer->gone)
 		ncp_peer_release(ncp, peer);
@@ -56,36 +61,100 @@ void ncp_receive_free(struct ncp_receive *r)
 
 /*
  * Brings @n bytes to where @r wants them: what lies beyond its room, or comes
- * after a fault of its memory, is dropped.
+ * after a fault of its memory, is dropped. *@took: how many are done with, all
+ * but with NCP_PAUSED.
  */
 static enum ncp_moved deliver(struct ncp_receive *r, struct ncp_process *from,
-			      struct ncp_map *map, u32 at, u32 n)
+			      struct ncp_map *map, u32 at, u32 n, u32 *took)
 {
 	struct ncp_process *to = r->buffer ? NULL : r->process;
+	u32 room = at < r->room ? r->room - at : 0, before = r->moved;
 	enum ncp_moved result;
-	u32 room = at < r->room ? r->room - at : 0;
 
+	*took = n;
 	n = min_t(u32, n, room);
 	if (r->result != QNIX_DB_DONE || !n)
 		return NCP_MOVED;
 	result = ncp_move(r->process->ncp, to, &r->map, from, map, n, &r->moved);
 	if (result == NCP_BAD_TO)
 		r->result = QNIX_DB_FAULT;
+	if (result == NCP_PAUSED)
+		*took = r->moved - before;
 	return result;
 }
 
-/* RX steps 2 and 4, also for what comes from this NIC. @r may be gone afterwards. */
+/* ---- Messages of local memory that a receive takes: the order of the receives is kept ---- */
+
+/* False: this step's work is done, and it takes turns with what the process sends. */
+static bool drain(struct ncp_receive *r)
+{
+	struct ncp_receive *b = r->source;
+	u32 took;
+
+	deliver(r, NULL, &b->map, r->len - r->left, r->left, &took);
+	r->left -= took;
+	if (r->left)
+		return false;
+	ncp_unlink(&r->drain);
+	ncp_receive_free(b);
+	done(r);
+	return true;
+}
+
+void ncp_drain(struct ncp_process *p)
+{
+	if (drain(ncp_first(&p->drains, struct ncp_receive, drain)))
+		ncp_rest(p);
+}
+
+/* A message that has a receive is whole. It may be gone afterwards. */
+static void whole(struct ncp_receive *b)
+{
+	struct ncp_receive *r = b->claim;
+	struct ncp_process *p = b->process;
+
+	ncp_remove(&p->matches, &b->match);
+	ncp_map_memory(&b->map, b->buffer, b->len);
+	if (ncp_empty(&p->drains) && drain(r))
+		return;
+	ncp_push(&p->drains, &r->drain);
+	ncp_schedule(p);
+}
+
+/* Steps 4 to 7: a message that came before its receive, or is coming. */
+static void claim(struct ncp_receive *r, struct ncp_receive *b)
+{
+	r->state = NCP_RECEIVE_CLAIM;
+	r->source = b;
+	b->claim = r;
+	r->len = b->len;
+	r->left = b->len;
+	if (b->state == NCP_RECEIVE_HELD)
+		whole(b);
+}
+
+/*
+ * RX steps 2 and 4, also for what comes from this NIC: a packet of @n bytes, of which
+ * those up to r->partial have been moved before, and @map is behind them.
+ * @r may be gone afterwards.
+ */
 enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 				struct ncp_map *map, u32 n)
 {
 	struct ncp_process *p = r->process;
+	enum ncp_moved result;
+	u32 took;
 
-	if (deliver(r, from, map, r->len - r->left, n) == NCP_BAD_FROM)
-		return NCP_BAD_FROM;
+	result = deliver(r, from, map, r->len - r->left + r->partial, n - r->partial, &took);
+	if (result == NCP_PAUSED)
+		r->partial += took;
+	if (result == NCP_PAUSED || result == NCP_BAD_FROM)
+		return result;
 	p->stat.packets_received++;
 	p->stat.bytes_received += n;
 	p->ncp->stat.packets_received++;
 	p->ncp->stat.bytes_received += n;
+	r->partial = 0;
 	r->left -= n;
 	r->counter++;
 	if (r->left)
@@ -95,6 +164,8 @@ enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 		if (r->from)
 			r->from->to = NULL;
 		r->from = NULL;
+		if (r->claim)
+			whole(r);
 		return NCP_MOVED;
 	}
 	take_out(r);
@@ -105,8 +176,12 @@ enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 /* The rest of the message will not come. */
 void ncp_receive_fail(struct ncp_receive *r, u32 result)
 {
+	struct ncp_receive *c = r->claim;
+
 	if (!ncp_empty(&r->dynamic)) {
 		ncp_receive_free(r);
+		if (c)
+			ncp_ring_receive(c, result, 0);
 		return;
 	}
 	take_out(r);
@@ -116,6 +191,13 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result)
 /* The sender took its request back before it sent anything. */
 void ncp_receive_unmatch(struct ncp_receive *r)
 {
+	struct ncp_receive *c = r->claim;
+
+	if (c) {
+		c->state = NCP_RECEIVE_POSTED;
+		ncp_push(&r->match.peer->receives, &c->at_peer);
+		ncp_replace(&r->process->matches, &r->match, &c->match);
+	}
 	if (r->state != NCP_RECEIVE_ACTIVE) {
 		ncp_receive_free(r);
 		return;
@@ -126,35 +208,6 @@ void ncp_receive_unmatch(struct ncp_receive *r)
 	r->state = NCP_RECEIVE_POSTED;
 }
 
-/* Steps 4 to 7: a message that came before its receive, or is coming. */
-static void take_buffered(struct ncp_receive *r, struct ncp_receive *b)
-{
-	struct ncp_process *p = r->process;
-	u32 came = b->len - b->left;
-	struct ncp_map map;
-
-	r->len = b->len;
-	r->left = b->left;
-	r->packet = b->packet;
-	r->counter = b->counter;
-	r->id = b->id;
-	ncp_map_memory(&map, b->buffer, came);
-	deliver(r, NULL, &map, 0, came);
-	if (b->state == NCP_RECEIVE_HELD) {
-		ncp_receive_free(b);
-		done(r);
-		return;
-	}
-	r->state = NCP_RECEIVE_ACTIVE;
-	r->from = b->from;
-	b->from = NULL;
-	if (r->from)
-		r->from->to = r;
-	ncp_replace(&p->matches, &b->match, &r->match);
-	ncp_push(&r->match.peer->receives, &r->at_peer);
-	ncp_receive_free(b);
-}
-
 static u32 take_context(struct ncp_process *p, struct ncp_receive *r, struct qnix_context *c)
 {
 	struct ncp_peer *peer;
@@ -162,6 +215,8 @@ static u32 take_context(struct ncp_process *p, struct ncp_receive *r, struct qni
 	r->flags = (u8)(c->flags & QNIX_CTX_DOORBELL);
 	r->room = c->len;
 	r->moved = 0;
+	r->partial = 0;
+	r->source = NULL;
 	r->result = QNIX_DB_DONE;
 	if ((c->flags & ~(QNIX_CTX_DOORBELL | QNIX_CTX_INLINE | QNIX_CTX_POOL)) ||
 	    c->len > QNIX_MAX_MESSAGE || c->tag > QNIX_MAX_TAG || !ncp_name_valid(c->process))
@@ -192,8 +247,9 @@ void ncp_receive_command(struct ncp_process *p, u16 index)
 	}
 	head = ncp_head(&p->matches, r->match.peer, r->match.tag);
 	first = head ? container_of(head, struct ncp_receive, match) : NULL;
-	if (first && (first->state == NCP_RECEIVE_HELD || first->state == NCP_RECEIVE_BUFFER)) {
-		take_buffered(r, first);
+	if (first && !first->claim &&
+	    (first->state == NCP_RECEIVE_HELD || first->state == NCP_RECEIVE_BUFFER)) {
+		claim(r, first);
 		return;
 	}
 	r->state = NCP_RECEIVE_POSTED;

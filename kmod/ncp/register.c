@@ -51,6 +51,8 @@ static struct ncp_process *allocate(struct ncp *ncp, const struct qnix_memory_in
 	p->info = *info;
 	p->sends = (struct ncp_send *)(memory + sends);
 	p->receives = (struct ncp_receive *)(memory + receives);
+	p->flows.ncp = ncp;
+	p->matches.ncp = ncp;
 	p->flows.buckets = (struct ncp_node **)(memory + flow);
 	p->flows.mask = flows - 1;
 	p->matches.buckets = (struct ncp_node **)(memory + match);
@@ -58,7 +60,9 @@ static struct ncp_process *allocate(struct ncp *ncp, const struct qnix_memory_in
 	ncp_link_init(&p->queue);
 	ncp_link_init(&p->rung);
 	ncp_link_init(&p->scheduled);
+	ncp_link_init(&p->urgent);
 	ncp_link_init(&p->ready);
+	ncp_link_init(&p->drains);
 	ncp_link_init(&p->dynamic);
 	ncp_link_init(&p->waits);
 	for (i = 0; i < info->sends; i++) {
@@ -118,6 +122,10 @@ static int refusal(struct ncp *ncp, const struct ncp_driver_command *c)
 		return QNIX_DB_INVALID;
 	if (ncp_peer_named(ncp, c->name))
 		return NCP_TAKEN;
+	/* The last entries are root's. */
+	if (c->user != NCP_ROOT &&
+	    ncp->stat.processes >= ncp->limits.processes - ncp->limits.processes / 8)
+		return NCP_QUOTA;
 	if (!c->group[0])
 		return 0;
 	result = ncp_group_check(ncp, c->group, c->size);
@@ -139,10 +147,10 @@ static int new_process(struct ncp *ncp, const struct ncp_driver_command *c)
 	if (!++ncp->generations[c->index])
 		ncp->generations[c->index] = 1;
 	p->peer = ncp_peer_add(ncp, c->name, NULL, (u16)(c->index + 1),
-			       ncp->generations[c->index]);
+			       ncp->generations[c->index], c->user, &result);
 	if (!p->peer) {
 		ncp_free(ncp, p, p->memory);
-		return QNIX_DB_NO_MEMORY;
+		return (int)result;
 	}
 	p->peer->process = p;
 	open_interface(p, c);
@@ -191,9 +199,9 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 		ncp_receive_free(ncp_first(&p->dynamic, struct ncp_receive, dynamic));
 	for (i = 0; i < p->info.receives; i++)
 		ncp_receive_drop(&p->receives[i]);
+	ncp_look_away(p);
+	ncp_rest(p);
 	ncp_peer_gone(ncp, peer);
-	ncp_unlink(&p->queue);
-	ncp_unlink(&p->scheduled);
 	WRITE_ONCE(p->status->need_wakeup, 1);
 	/* Whoever sees it has seen the last doorbell. */
 	smp_store_release(&p->status->gone, 1);
@@ -201,5 +209,8 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 	ncp->ops->notify(ncp->host, p->host);
 	ncp->processes[p->index] = NULL;
 	ncp->stat.processes--;
+	ncp_free(ncp, p->gather, ncp->limits.packet_size);
+	ncp_table_free(&p->flows);
+	ncp_table_free(&p->matches);
 	ncp_free(ncp, p, p->memory);
 }

@@ -16,7 +16,7 @@ struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sen
 		return NULL;
 	r = container_of(head, struct ncp_receive, match);
 	/* Receives are posted behind the one that is being filled, */
-	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE)
+	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE || r->claim)
 		return r;
 	/* messages come behind those that wait for a receive. */
 	return container_of(head->tail, struct ncp_receive, match);
@@ -60,15 +60,23 @@ void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old)
 	reply(r);
 }
 
-/* An entry without a context, NULL: no memory. */
-static struct ncp_receive *entry(struct ncp *ncp, const struct ncp_request *q, u8 state)
+/* An entry without a context; NULL: *@result says why. */
+static struct ncp_receive *entry(struct ncp *ncp, const struct ncp_request *q, u32 *result)
 {
-	struct ncp_receive *r = ncp_alloc(ncp, sizeof(*r));
+	struct ncp_receive *r;
 
+	*result = QNIX_DB_NO_MEMORY;
+	if (q->sender->remembered >= NCP_MAX_REMEMBERED)
+		return NULL;
+	r = ncp_alloc(ncp, sizeof(*r));
 	if (!r)
 		return NULL;
+	if (ncp_take(ncp, q->sender, NCP_ENTRIES, 1)) {
+		ncp_free(ncp, r, sizeof(*r));
+		return NULL;
+	}
 	ncp_receive_init(r, q->receiver);
-	r->state = state;
+	r->state = NCP_RECEIVE_REQUEST;
 	r->result = QNIX_DB_DONE;
 	r->match.peer = q->sender;
 	r->match.tag = q->tag;
@@ -76,6 +84,7 @@ static struct ncp_receive *entry(struct ncp *ncp, const struct ncp_request *q, u
 	ncp_push(&q->receiver->dynamic, &r->dynamic);
 	ncp_push(&q->sender->receives, &r->at_peer);
 	ncp_append(&q->receiver->matches, &r->match);
+	q->sender->remembered++;
 	return r;
 }
 
@@ -85,34 +94,122 @@ static bool fits_ever(const struct ncp *ncp, u32 len)
 	return len <= ncp->limits.local_memory / 4;
 }
 
+/* False: not now. */
 static bool buffer(struct ncp *ncp, struct ncp_receive *r)
 {
 	/* Even an empty message takes some, so that their number is bounded. */
 	u32 size = max_t(u32, r->len, 64);
 
-	if (size > ncp->limits.local_memory - ncp->memory)
+	if (ncp_take(ncp, r->match.peer, NCP_MEMORY, size))
 		return false;
 	r->buffer = ncp_alloc(ncp, size);
-	if (!r->buffer)
+	if (!r->buffer) {
+		ncp_give(ncp, r->match.peer, NCP_MEMORY, size);
+		ncp->retry = true;
 		return false;
+	}
 	r->size = size;
-	ncp->memory += size;
 	r->room = r->len;
 	ncp_map_memory(&r->map, r->buffer, r->len);
-	if (r->state == NCP_RECEIVE_REQUEST)
-		r->match.peer->remembered--;
+	r->match.peer->remembered--;
 	r->state = NCP_RECEIVE_BUFFER;
-	ncp_unlink(&r->memory);
+	ncp_request_fed(r);
 	r->process->stat.requests_buffered++;
 	ncp->stat.requests_buffered++;
 	reply(r);
 	return true;
 }
 
+/* ---- Who waits for local memory: users by turns, of each its processes by turns ---- */
+
+void ncp_feed_again(struct ncp *ncp)
+{
+	ncp->feeding = true;
+	ncp->feed_round++;
+}
+
+static void hunger(struct ncp *ncp, struct ncp_receive *r)
+{
+	struct ncp_peer *peer = r->match.peer;
+	struct ncp_account *user = peer->user;
+
+	ncp_push(&peer->hungry, &r->memory);
+	if (ncp_empty(&peer->at_hungry))
+		ncp_push(&user->hungry, &peer->at_hungry);
+	if (ncp_empty(&user->at_hungry))
+		ncp_push(&ncp->hungry, &user->at_hungry);
+	ncp_feed_again(ncp);
+}
+
+/* It does not wait any more, if it did. */
+void ncp_request_fed(struct ncp_receive *r)
+{
+	struct ncp_peer *peer = r->match.peer;
+
+	if (ncp_empty(&r->memory))
+		return;
+	ncp_unlink(&r->memory);
+	if (ncp_empty(&peer->hungry))
+		ncp_unlink(&peer->at_hungry);
+	if (ncp_empty(&peer->user->hungry))
+		ncp_unlink(&peer->user->at_hungry);
+}
+
+/* The next sender that has not been looked at in this round; NULL: all have. */
+static struct ncp_peer *hungry(struct ncp *ncp)
+{
+	struct ncp_account *user = ncp_first(&ncp->hungry, struct ncp_account, at_hungry);
+	struct ncp_peer *peer = ncp_first(&user->hungry, struct ncp_peer, at_hungry);
+
+	/* Whoever is looked at goes to the tail: if the first has been, all have. */
+	if (user->fed == ncp->feed_round)
+		return NULL;
+	ncp_to_tail(&ncp->hungry, &user->at_hungry);
+	ncp_to_tail(&user->hungry, &peer->at_hungry);
+	peer->fed = ncp->feed_round;
+	peer = ncp_first(&user->hungry, struct ncp_peer, at_hungry);
+	if (peer->fed == ncp->feed_round)
+		user->fed = ncp->feed_round;
+	return ncp_entry(user->hungry.prev, struct ncp_peer, at_hungry);
+}
+
+/*
+ * Gives local memory that has become free to whoever waits, the oldest request of
+ * a process first. False: nobody may have what there is.
+ */
+bool ncp_feed(struct ncp *ncp)
+{
+	u32 round = ncp->feed_round, i;
+	struct ncp_peer *peer;
+
+	if (!ncp->feeding)
+		return false;
+	for (i = 0; i < NCP_FEED && !ncp_empty(&ncp->hungry); i++) {
+		peer = hungry(ncp);
+		if (!peer)
+			break;
+		if (buffer(ncp, ncp_first(&peer->hungry, struct ncp_receive, memory))) {
+			/* Somebody who has been looked at may have another that is shorter. */
+			ncp_feed_again(ncp);
+			return true;
+		}
+		if (ncp->retry) {
+			ncp_feed_again(ncp);
+			return false;
+		}
+	}
+	if (i == NCP_FEED)
+		return true;
+	if (round == ncp->feed_round)
+		ncp->feeding = false;
+	return false;
+}
+
 /* 0, or why it is refused: a QNIX_DB_*. A local sender may have ended meanwhile. */
 u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 {
 	struct ncp_receive *r = ncp_receive_last(q->receiver, q->sender, q->tag);
+	u32 result;
 
 	if (r && r->state == NCP_RECEIVE_POSTED) {
 		r->state = NCP_RECEIVE_ACTIVE;
@@ -122,28 +219,17 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	}
 	if (r && r->state != NCP_RECEIVE_HELD)
 		return QNIX_DB_INVALID;	/* one at a time */
-	if (q->sender->remembered >= NCP_MAX_REMEMBERED)
-		return QNIX_DB_NO_MEMORY;
-	r = entry(ncp, q, NCP_RECEIVE_REQUEST);
+	r = entry(ncp, q, &result);
 	if (!r)
-		return QNIX_DB_NO_MEMORY;
-	q->sender->remembered++;
-	/* Those who wait for local memory are first. */
-	if (fits_ever(ncp, q->len) && ncp_empty(&ncp->hungry) && buffer(ncp, r))
+		return result;
+	/* Those of this user who wait for local memory are first. */
+	if (fits_ever(ncp, q->len) && ncp_empty(&q->sender->user->hungry) && buffer(ncp, r))
 		return 0;
 	if (fits_ever(ncp, q->len))
-		ncp_push(&ncp->hungry, &r->memory);
+		hunger(ncp, r);
 	ncp->stat.requests_remembered++;
 	q->receiver->stat.requests_remembered++;
 	return 0;
-}
-
-/* Gives local memory that has become free to whoever waits longest. */
-bool ncp_feed(struct ncp *ncp)
-{
-	if (ncp_empty(&ncp->hungry))
-		return false;
-	return buffer(ncp, ncp_first(&ncp->hungry, struct ncp_receive, memory));
 }
 
 /* The sender takes request @id back. */

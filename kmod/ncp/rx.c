@@ -33,25 +33,27 @@ static struct ncp_receive *match(struct ncp *ncp, const struct ncp_frame *f,
 	return NULL;
 }
 
-static void packet(struct ncp *ncp, const struct ncp_frame *f, struct ncp_nic *nic, u32 n)
+/* False: this step's work is done, and the rest of the packet is the next one's. */
+static bool packet(struct ncp *ncp, const struct ncp_frame *f, struct ncp_nic *nic, u32 n)
 {
 	struct ncp_receive *r = match(ncp, f, nic);
 	struct ncp_map map;
 
 	if (!r)
-		return;
+		return true;
 	/* Step 2: order is kept, so the Descriptor Map's next element is meant. */
 	if (be16_to_cpu(f->header.counter) != r->counter ||
 	    n != min_t(u32, r->left, r->packet)) {
 		bad(ncp);
-		return;
+		return true;
 	}
 	/* The frame is read only: moving from it does not write. */
-	ncp_map_memory(&map, (void *)(uintptr_t)(f + 1), n);
-	ncp_receive_data(r, NULL, &map, n);
+	ncp_map_memory(&map, (u8 *)(uintptr_t)(f + 1) + r->partial, n - r->partial);
+	return ncp_receive_data(r, NULL, &map, n) != NCP_PAUSED;
 }
 
-static void frame(struct ncp *ncp, const struct ncp_frame *f, u16 from, u32 size)
+/* False: it has to be looked at again. */
+static bool frame(struct ncp *ncp, const struct ncp_frame *f, u16 from, u32 size)
 {
 	struct ncp_nic *nic = ncp_nic_of(ncp, from);
 	u32 n;
@@ -59,23 +61,23 @@ static void frame(struct ncp *ncp, const struct ncp_frame *f, u16 from, u32 size
 	if (!nic) {
 		/* It has been removed; its last frames come behind that. */
 		ncp->stat.late_frames++;
-		return;
+		return true;
 	}
 	if (size < sizeof(*f)) {
 		bad(ncp);
-		return;
+		return true;
 	}
 	n = (u32)be16_to_cpu(f->header.length_high) << 16 | be16_to_cpu(f->header.length_low);
 	if (n != size - sizeof(*f) || be16_to_cpu(f->header.destination_nic) != ncp->id ||
 	    be16_to_cpu(f->header.source_nic) != from) {
 		bad(ncp);
-		return;
+		return true;
 	}
 	if (f->header.receiver || f->header.sender)
-		packet(ncp, f, nic, n);
-	else if (!ncp_system_message(ncp, nic, be16_to_cpu(f->header.tag),
-				     (const u8 *)(f + 1), n))
+		return packet(ncp, f, nic, n);
+	if (!ncp_system_message(ncp, nic, be16_to_cpu(f->header.tag), (const u8 *)(f + 1), n))
 		bad(ncp);
+	return true;
 }
 
 bool ncp_rx(struct ncp *ncp)
@@ -86,7 +88,7 @@ bool ncp_rx(struct ncp *ncp)
 
 	if (!f)
 		return false;
-	frame(ncp, f, from, size);
-	ncp->ops->rx_consume(ncp->host);
+	if (frame(ncp, f, from, size))
+		ncp->ops->rx_consume(ncp->host);
 	return true;
 }

@@ -65,6 +65,7 @@ void ncp_say_new_process(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *
 
 	at = put_name(at, peer->name);
 	at = put_process(at, peer);
+	at = put64(at, peer->user->id);
 	ncp_say(ncp, nic, NCP_MSG_NEW_PROCESS, payload, at);
 }
 
@@ -98,14 +99,17 @@ void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_me
 	ncp_say(ncp, nic, NCP_MSG_NEW_GROUP, payload, at);
 }
 
-void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_member *m)
+/* @result: 0, the group is whole here; or why its member @peer is not known here. */
+void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_peer *peer, const u8 *name,
+			   u32 serial, u32 result)
 {
 	u8 payload[NCP_MAX_PAYLOAD] = { 0 }, *at = payload;
 
-	at = put_name(at, m->group->name);
-	at = put_process(at, m->peer);
-	at = put32(at, m->serial);
-	ncp_say(ncp, m->peer->at, NCP_MSG_NEW_GROUP_ACK, payload, at);
+	at = put_name(at, name);
+	at = put_process(at, peer);
+	at = put32(at, serial);
+	at = put16(put16(at, (u16)result), 0);
+	ncp_say(ncp, peer->at, NCP_MSG_NEW_GROUP_ACK, payload, at);
 }
 
 void ncp_say_barrier(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_member *m)

@@ -64,8 +64,15 @@ void ncp_send_command(struct ncp_process *p, u16 index, bool urgent)
 		ncp_ring_send(s, QNIX_DB_UNKNOWN, 0);
 }
 
+static void schedule(struct ncp_send *s)
+{
+	if (ncp_empty(&s->queue))
+		ncp_push(s->urgent ? &s->process->urgent : &s->process->ready, &s->queue);
+	ncp_schedule(s->process);
+}
+
 /* An entry whose context was taken goes to @peer, behind others under its tag. */
-void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer)
+static void enqueue(struct ncp_send *s, struct ncp_peer *peer)
 {
 	struct ncp_process *p = s->process;
 
@@ -75,8 +82,25 @@ void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer)
 	s->packet = min_t(u32, s->len, p->ncp->limits.packet_size);
 	ncp_push(&peer->sends, &s->at_peer);
 	ncp_append(&p->flows, &s->flow);
-	if (s->flow.prev)
-		s->state = NCP_SEND_BEHIND;
+	s->state = s->flow.prev ? NCP_SEND_BEHIND : NCP_SEND_START;
+}
+
+/* It asks for permission when it is its turn. */
+void ncp_send_later(struct ncp_send *s, struct ncp_peer *peer)
+{
+	enqueue(s, peer);
+	if (s->state == NCP_SEND_START)
+		schedule(s);
+}
+
+void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer)
+{
+	enqueue(s, peer);
+	if (s->state != NCP_SEND_START)
+		return;
+	/* Nobody makes the list of what waits for a slow NIC longer at will. */
+	if (peer->at && !ncp_empty(&peer->at->behind))
+		schedule(s);
 	else
 		ncp_send_request(s);
 }
@@ -110,19 +134,10 @@ void ncp_send_request(struct ncp_send *s)
 		ncp_send_end(s, result);
 }
 
-static void schedule(struct ncp_send *s)
-{
-	struct ncp_process *p = s->process;
-
-	if (ncp_empty(&s->queue))
-		ncp_push(s->urgent ? p->ready.next : &p->ready, &s->queue);
-	if (ncp_empty(&p->scheduled))
-		ncp_push(&p->ncp->scheduled, &p->scheduled);
-}
-
 /*
  * The permission has come. What is short, or a packet from a process to
- * another here, goes at once; the rest takes its turn.
+ * another here, goes at once, as far as one step's work goes; the rest takes its
+ * turn.
  */
 void ncp_send_granted(struct ncp_send *s)
 {
@@ -144,8 +159,9 @@ static void take_out(struct ncp_send *s)
 
 	ncp_unlink(&s->queue);
 	ncp_unlink(&s->at_peer);
-	if (ncp_empty(&p->ready))
-		ncp_unlink(&p->scheduled);
+	ncp_rest(p);
+	if (p->gathering == s)
+		p->gathering = NULL;
 	if (s->to)
 		s->to->from = NULL;
 	s->to = NULL;

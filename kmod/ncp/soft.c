@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +28,8 @@
 #define CROWDED_FOR	10000000u
 
 #define FIFO	(1u << 20)	/* bytes */
+
+#define RETRY	1000000u	/* ns, until there may be memory again */
 
 /* epoll's data of what is no process's eventfd */
 #define CONTROL	(~0ull)
@@ -118,6 +121,16 @@ static void driver_doorbell(void *host, uint64_t cookie, int result)
 	s->doorbells[s->doorbells_rung++] = (struct soft_doorbell){ cookie, result };
 }
 
+uint64_t soft_random(void *host)
+{
+	uint64_t x;
+
+	(void)host;
+	while (getrandom(&x, sizeof(x), 0) != sizeof(x))
+		;
+	return x;
+}
+
 static const struct ncp_ops ops = {
 	.alloc = host_alloc,
 	.free = host_free,
@@ -130,6 +143,7 @@ static const struct ncp_ops ops = {
 	.rx_consume = soft_rx_consume,
 	.notify = notify,
 	.driver_doorbell = driver_doorbell,
+	.random = soft_random,
 };
 
 /* ---- Making and unmaking ---- */
@@ -261,7 +275,7 @@ void soft_destroy(struct soft *s)
 
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
-					 int bell, int pid, int pidfd, bool remote)
+					 int bell, int pid, int pidfd, bool remote, uint64_t user)
 {
 	struct soft_process *p = calloc(1, sizeof(*p));
 
@@ -269,7 +283,7 @@ struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t 
 		return NULL;
 	*p = (struct soft_process){
 		.nic = &s->nics[nic], .index = index, .remote = remote, .pid = pid, .pidfd = pidfd,
-		.bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
+		.user = user, .bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
 	};
 	p->memory = calloc(p->memories, sizeof(*p->memory));
 	/* Edges are enough, so that nobody need read what the process has written. */
@@ -308,6 +322,7 @@ int soft_post(struct soft *s, uint32_t nic, struct soft_process *p, const struct
 		x.vni = p->vni;
 		x.hps = p->hps;
 		x.info = p->info;
+		x.user = p->user;
 	}
 	soft_lock(s);
 	ok = ncp_post(s->nics[nic].ncp, &x);
@@ -382,7 +397,7 @@ static bool run_once(struct soft *s)
 
 		if (n->wire && soft_events(n))
 			busy = true;
-		for (step = 0; step < BATCH && ncp_step(n->ncp); step++)
+		for (step = 0; step < BATCH && ncp_step(n->ncp); step += ncp_weight(n->ncp))
 			busy = true;
 	}
 	if (s->udp >= 0 && soft_udp_output(s))
@@ -397,6 +412,17 @@ static void need_wakeup(struct soft *s, bool need)
 
 	for (k = 0; k < s->count; k++)
 		ncp_need_wakeup(s->nics[k].ncp, need);
+}
+
+/* When a NIC that found no memory is to look again. */
+static uint64_t retry(struct soft *s)
+{
+	uint32_t k;
+
+	for (k = 0; k < s->count; k++)
+		if (ncp_retry(s->nics[k].ncp))
+			return soft_now() + RETRY;
+	return UINT64_MAX;
 }
 
 static bool run_locked(struct soft *s)
@@ -419,7 +445,7 @@ static bool run_locked(struct soft *s)
 static void sleep_until_rung(struct soft *s)
 {
 	int64_t timeout = -1;
-	uint64_t due, now;
+	uint64_t due, again, now;
 	bool busy;
 
 	__atomic_store_n(&s->asleep, 1, __ATOMIC_SEQ_CST);
@@ -427,6 +453,8 @@ static void sleep_until_rung(struct soft *s)
 	need_wakeup(s, true);
 	busy = run_once(s) || s->doorbells_rung;
 	due = soft_timer(s);
+	again = retry(s);
+	due = again < due ? again : due;
 	pthread_mutex_unlock(&s->lock);
 	if (!busy && !__atomic_load_n(&s->stopped, __ATOMIC_SEQ_CST)) {
 		now = soft_now();

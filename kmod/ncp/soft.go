@@ -60,8 +60,8 @@ func NewSoft(c SoftConfig) (*Soft, error) {
 func (s *Soft) Close() { C.soft_destroy(s.s) }
 
 // Run runs the NICs on the caller's thread until Stop. It calls done for each
-// driver command whose doorbell has rung: with its cookie and 0, a QNIX_DB_* or
-// SoftTaken.
+// driver command whose doorbell has rung: with its cookie and 0, a QNIX_DB_*,
+// SoftTaken or SoftQuota.
 func (s *Soft) Run(done func(cookie uint64, result int)) {
 	var d [64]C.struct_soft_doorbell
 	var pin runtime.Pinner
@@ -128,7 +128,7 @@ type SoftProcess struct {
 func (s *Soft) NewProcess(nic, index int, c SoftProcessConfig) (*SoftProcess, error) {
 	p := C.soft_process_create(s.s, C.uint32_t(nic), C.uint32_t(index),
 		(*C.struct_qnix_memory_info)(unsafe.Pointer(&c.Info[0])), unsafe.Pointer(&c.VNI[0]), unsafe.Pointer(&c.HPS[0]),
-		C.int(c.Bell), C.int(c.PID), C.int(c.PIDFD), C.bool(c.Remote))
+		C.int(c.Bell), C.int(c.PID), C.int(c.PIDFD), C.bool(c.Remote), C.uint64_t(c.User))
 	if p == nil {
 		return nil, unix.ENOMEM
 	}

@@ -51,11 +51,11 @@ int soft_add_peer(struct soft *s, const void *sockaddr, uint32_t size);
 /*
  * A process on NIC @nic (its place in the configuration). Takes over vni, hps
  * (mappings), bell (an eventfd) and pidfd (or -1), on success. NULL: no memory, or no
- * descriptor. @remote: whether memory of process @pid may be reached.
+ * descriptor. @remote: whether memory of process @pid may be reached. @user: whose it is.
  */
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
-					 int bell, int pid, int pidfd, bool remote);
+					 int bell, int pid, int pidfd, bool remote, uint64_t user);
 /* When NCP_DELETE_PROCESS is done, or NCP_NEW_PROCESS has failed for good. */
 void soft_process_destroy(struct soft_process *p);
 

@@ -20,6 +20,7 @@ struct soft_memory {
 struct soft_process {
 	struct soft_nic *nic;
 	uint32_t index;
+	uint64_t user;
 	bool	 remote;
 	int	 pid;
 	int	 pidfd;
@@ -83,6 +84,7 @@ struct soft {
 #define SOFT_BOUNCE	65536u
 
 uint64_t soft_now(void);
+uint64_t soft_random(void *host);
 void soft_lock(struct soft *s);
 void soft_unlock(struct soft *s);
 struct soft_nic *soft_nic_of(struct soft *s, uint16_t number);

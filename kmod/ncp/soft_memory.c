@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <linux/magic.h>
 
+#include "compat.h"
 #include "soft_internal.h"
 
 /* A handle is the place of its entry plus 1, and above the entry's turn. */
@@ -32,7 +33,7 @@ static struct soft_memory *find(struct soft_process *p, uint32_t handle)
 
 	if (place >= p->memories)
 		return NULL;
-	m = &p->memory[place];
+	m = &p->memory[array_index_nospec(place, p->memories)];
 	if (!m->len || m->turn != handle >> 16)
 		return NULL;
 	return m;

@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include "soft_internal.h"
@@ -83,16 +82,6 @@ static void host_free(void *host, void *memory, size_t size)
 	free(memory);
 }
 
-static uint64_t host_random(void *host)
-{
-	uint64_t x;
-
-	(void)host;
-	while (getrandom(&x, sizeof(x), 0) != sizeof(x))
-		;
-	return x;
-}
-
 /* The host's own NICs are reached by memory. */
 static bool wanted(void *host, uint16_t nic)
 {
@@ -102,7 +91,7 @@ static bool wanted(void *host, uint16_t nic)
 static const struct wire_ops ops = {
 	.alloc = host_alloc,
 	.free = host_free,
-	.random = host_random,
+	.random = soft_random,
 	.wanted = wanted,
 };
 

@@ -33,6 +33,7 @@ type SoftProcessConfig struct {
 	PID      int    // in this pid namespace, or 0
 	PIDFD    int    // of the same, or -1
 	Remote   bool   // whether its private memory may be reached
+	User     uint64 // whose it is: users share the tables; 0: root, whom no share binds
 }
 
 // SoftCounters counts since the start, over all NICs of the host.
@@ -55,3 +56,6 @@ type SoftCounters struct {
 
 // SoftTaken is the result of SoftNew when a process of the cluster has the name.
 const SoftTaken = 256
+
+// SoftQuota is the result of SoftNew and SoftJoin when the user, or the NIC, holds its share of a table.
+const SoftQuota = 257

@@ -119,13 +119,15 @@ static bool new_process(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	const u8 *name = get_name(&at);
 	u16 pid = get16(&at), generation = get16(&at);
+	u64 user = get64(&at);
 	struct ncp_peer *mine = NULL;
+	u32 result;
 
 	if (!ncp_name_valid(name) || !pid || !generation || ncp_peer_at(ncp, nic->id, pid))
 		return false;
 	mine = ncp_peer_here(ncp, name);
-	if (!ncp_peer_add(ncp, name, nic, pid, generation)) {
-		ncp_say_new_process_ack(ncp, nic, pid, generation, QNIX_DB_NO_MEMORY);
+	if (!ncp_peer_add(ncp, name, nic, pid, generation, user, &result)) {
+		ncp_say_new_process_ack(ncp, nic, pid, generation, (u16)result);
 		return true;
 	}
 	if (mine && (nic->id > ncp->id || !ncp_registering(mine->process))) {
@@ -138,12 +140,17 @@ static bool new_process(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	return true;
 }
 
+static bool is_full(u16 result)
+{
+	return result == QNIX_DB_NO_MEMORY || result == NCP_QUOTA;
+}
+
 static bool new_process_ack(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	struct ncp_process *p = get_process(ncp, &at);
 	u16 result = get16(&at);
 
-	if (result && result != NCP_TAKEN && result != QNIX_DB_NO_MEMORY)
+	if (result && result != NCP_TAKEN && !is_full(result))
 		return false;
 	if (!p)
 		return late(ncp);
@@ -180,9 +187,14 @@ static bool new_group_ack(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	struct ncp_process *p = get_process(ncp, &at);
 	struct ncp_member *m = g && p ? ncp_member_of(p->peer, g) : NULL;
 
-	if (!m || m->serial != get32(&at))
+	u32 serial = get32(&at);
+	u16 result = get16(&at);
+
+	if (result && !is_full(result))
+		return false;
+	if (!m || m->serial != serial)
 		return late(ncp);
-	ncp_wait_group_ack(ncp, m, nic);
+	ncp_wait_group_ack(ncp, m, nic, result);
 	return true;
 }
 
@@ -288,10 +300,10 @@ static const struct {
 } messages[NCP_MSG_COUNT] = {
 	[NCP_MSG_PERMISSION_REQUEST - NCP_MSG_FIRST] = { permission_request, 28 },
 	[NCP_MSG_PERMISSION_REPLY - NCP_MSG_FIRST] = { permission_reply, 16 },
-	[NCP_MSG_NEW_PROCESS - NCP_MSG_FIRST] = { new_process, 24 },
+	[NCP_MSG_NEW_PROCESS - NCP_MSG_FIRST] = { new_process, 32 },
 	[NCP_MSG_NEW_PROCESS_ACK - NCP_MSG_FIRST] = { new_process_ack, 8 },
 	[NCP_MSG_NEW_GROUP - NCP_MSG_FIRST] = { new_group, 32 },
-	[NCP_MSG_NEW_GROUP_ACK - NCP_MSG_FIRST] = { new_group_ack, 28 },
+	[NCP_MSG_NEW_GROUP_ACK - NCP_MSG_FIRST] = { new_group_ack, 32 },
 	[NCP_MSG_BARRIER - NCP_MSG_FIRST] = { reached_barrier, 40 },
 	[NCP_MSG_DELETE_PROCESS - NCP_MSG_FIRST] = { delete_process, 24 },
 	[NCP_MSG_LEAVE_GROUP - NCP_MSG_FIRST] = { leave_group, 36 },
@@ -306,6 +318,7 @@ bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8
 
 	if (code < NCP_MSG_FIRST || i >= NCP_MSG_COUNT || size != messages[i].size)
 		return false;
+	i = (u32)array_index_nospec(i, NCP_MSG_COUNT);
 	ncp->stat.system_messages++;
 	return messages[i].does(ncp, nic, payload);
 }

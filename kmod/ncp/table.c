@@ -2,16 +2,17 @@
 /*
  * FIFOs under a key: the sends of a process to one receiver under one tag, and
  * the Receive Table's entries of one sender and tag. The first of a FIFO
- * stands in the hash table for all.
+ * stands in the hash table for all. The hash is keyed, as users choose tags, and
+ * the table grows, as a process may have more under way than it has contexts.
  */
 #include "internal.h"
 
 static struct ncp_node **bucket_of(const struct ncp_table *t, const struct ncp_peer *peer,
 				   u16 tag)
 {
-	u64 h = ((u64)peer->nic << 32 | (u32)peer->pid << 16 | tag) * 0x9e3779b97f4a7c15ull;
+	u64 word = (u64)peer->nic << 48 | (u64)peer->pid << 32 | (u32)peer->generation << 16 | tag;
 
-	return &t->buckets[(u32)(h >> 32) & t->mask];
+	return &t->buckets[(u32)ncp_hash(t->ncp->key, &word, 1) & t->mask];
 }
 
 static struct ncp_node **slot_of(const struct ncp_table *t, const struct ncp_peer *peer,
@@ -27,6 +28,36 @@ static struct ncp_node **slot_of(const struct ncp_table *t, const struct ncp_pee
 struct ncp_node *ncp_head(const struct ncp_table *t, const struct ncp_peer *peer, u16 tag)
 {
 	return *slot_of(t, peer, tag);
+}
+
+void ncp_table_free(struct ncp_table *t)
+{
+	if (t->grown)
+		ncp_free(t->ncp, t->buckets, (t->mask + 1) * sizeof(*t->buckets));
+	t->grown = false;
+}
+
+/* Doubles the buckets. Without memory the table stays as it is, and slower. */
+static void grow(struct ncp_table *t)
+{
+	struct ncp_table to = { .ncp = t->ncp, .mask = 2 * t->mask + 1, .heads = t->heads };
+	struct ncp_node *n, *next, **slot;
+	u32 i;
+
+	to.buckets = ncp_alloc(t->ncp, (to.mask + 1) * sizeof(*to.buckets));
+	if (!to.buckets)
+		return;
+	to.grown = true;
+	for (i = 0; i <= t->mask; i++) {
+		for (n = t->buckets[i]; n; n = next) {
+			next = n->next_hash;
+			slot = bucket_of(&to, n->peer, n->tag);
+			n->next_hash = *slot;
+			*slot = n;
+		}
+	}
+	ncp_table_free(t);
+	*t = to;
 }
 
 void ncp_append(struct ncp_table *t, struct ncp_node *n)
@@ -46,6 +77,8 @@ void ncp_append(struct ncp_table *t, struct ncp_node *n)
 	n->tail = n;
 	n->next_hash = NULL;
 	*slot = n;
+	if (++t->heads > 2 * t->mask)
+		grow(t);
 }
 
 /* Puts @n, which has the same key, where @old is. */
@@ -93,5 +126,6 @@ void ncp_remove(struct ncp_table *t, struct ncp_node *n)
 		*slot = n->next;
 	} else {
 		*slot = n->next_hash;
+		t->heads--;
 	}
 }

@@ -5,38 +5,103 @@
  */
 #include "internal.h"
 
-/* The bytes of a packet into the NIC output FIFO. */
-static enum ncp_sent to_network(struct ncp_send *s, u32 n)
+static void header(struct ncp_send *s, struct ncp_frame *frame, u32 n)
 {
 	struct ncp_process *p = s->process;
 	struct ncp_peer *peer = s->flow.peer;
-	struct ncp *ncp = p->ncp;
-	struct ncp_frame *frame;
-	struct ncp_map map;
-	u32 moved = 0;
 
-	frame = ncp_frame_reserve(ncp, peer->at, sizeof(*frame) + n);
-	if (!frame)
-		return NCP_SENT_FULL;
 	frame->receiver_generation = cpu_to_be16(peer->generation);
 	frame->sender_generation = cpu_to_be16(p->peer->generation);
 	frame->header.destination_nic = cpu_to_be16(peer->nic);
 	frame->header.receiver = cpu_to_be16(peer->pid);
-	frame->header.source_nic = cpu_to_be16(ncp->id);
+	frame->header.source_nic = cpu_to_be16(p->ncp->id);
 	frame->header.sender = cpu_to_be16(p->peer->pid);
 	frame->header.tag = cpu_to_be16(s->flow.tag);
 	frame->header.length_high = cpu_to_be16((u16)(n >> 16));
 	frame->header.length_low = cpu_to_be16((u16)n);
 	frame->header.counter = cpu_to_be16(s->counter);
-	ncp_map_memory(&map, frame + 1, n);
-	if (ncp_move(ncp, NULL, &map, p, &s->map, n, &moved) != NCP_MOVED) {
-		ncp->ops->tx_commit(ncp->host, peer->nic, 0);
-		ncp_say_given_up(s, QNIX_DB_FAULT);
-		ncp_send_end(s, QNIX_DB_FAULT);
-		return NCP_SENT_ALL;
+}
+
+static enum ncp_sent give_up(struct ncp_send *s, u32 result)
+{
+	ncp_say_given_up(s, QNIX_DB_FAULT);
+	ncp_send_end(s, result);
+	return NCP_SENT_ALL;
+}
+
+/*
+ * A packet of so many descriptors that one step does not read them all. What of it
+ * is in @frame goes to a buffer, one for each process, and the rest follows.
+ */
+static enum ncp_sent begin_gather(struct ncp_send *s, const struct ncp_map *before,
+				  const u8 *bytes, u32 moved)
+{
+	struct ncp_process *p = s->process;
+
+	if (p->gathering) {
+		s->map = *before;
+		return NCP_SENT_FULL;
 	}
-	ncp->ops->tx_commit(ncp->host, peer->nic, sizeof(*frame) + n);
+	if (!p->gather)
+		p->gather = ncp_alloc(p->ncp, p->ncp->limits.packet_size);
+	if (!p->gather)
+		return give_up(s, QNIX_DB_NO_MEMORY);
+	memcpy(p->gather, bytes, moved);
+	p->gathering = s;
+	p->gathered = moved;
+	return NCP_SENT_PART;
+}
+
+static enum ncp_sent gather(struct ncp_send *s, u32 n)
+{
+	struct ncp_process *p = s->process;
+	struct ncp *ncp = p->ncp;
+	struct ncp_frame *frame;
+	struct ncp_map map;
+	enum ncp_moved result;
+
+	ncp_map_memory(&map, p->gather + p->gathered, n - p->gathered);
+	result = ncp_move(ncp, NULL, &map, p, &s->map, n - p->gathered, &p->gathered);
+	if (result == NCP_PAUSED)
+		return NCP_SENT_PART;
+	if (result != NCP_MOVED)
+		return give_up(s, QNIX_DB_FAULT);
+	frame = ncp_frame_reserve(ncp, s->flow.peer->at, sizeof(*frame) + n);
+	if (!frame)
+		return NCP_SENT_FULL;
+	header(s, frame, n);
+	memcpy(frame + 1, p->gather, n);
+	ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, sizeof(*frame) + n);
+	p->gathering = NULL;
 	return NCP_SENT_MORE;
+}
+
+/* The bytes of a packet into the NIC output FIFO. */
+static enum ncp_sent to_network(struct ncp_send *s, u32 n)
+{
+	struct ncp_process *p = s->process;
+	struct ncp_map map, before = s->map;
+	struct ncp *ncp = p->ncp;
+	struct ncp_frame *frame;
+	enum ncp_moved result;
+	u32 moved = 0;
+
+	if (p->gathering == s)
+		return gather(s, n);
+	frame = ncp_frame_reserve(ncp, s->flow.peer->at, sizeof(*frame) + n);
+	if (!frame)
+		return NCP_SENT_FULL;
+	header(s, frame, n);
+	ncp_map_memory(&map, frame + 1, n);
+	result = ncp_move(ncp, NULL, &map, p, &s->map, n, &moved);
+	if (result == NCP_MOVED) {
+		ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, sizeof(*frame) + n);
+		return NCP_SENT_MORE;
+	}
+	ncp->ops->tx_commit(ncp->host, s->flow.peer->nic, 0);
+	if (result == NCP_PAUSED)
+		return begin_gather(s, &before, (const u8 *)(frame + 1), moved);
+	return give_up(s, QNIX_DB_FAULT);
 }
 
 /* The bytes of a packet to another process of this NIC. */
@@ -44,12 +109,17 @@ static enum ncp_sent to_neighbour(struct ncp_send *s, u32 n)
 {
 	struct ncp_receive *to = s->to;
 
-	if (ncp_receive_data(to, s->process, &s->map, n) != NCP_BAD_FROM)
+	switch (ncp_receive_data(to, s->process, &s->map, n)) {
+	case NCP_PAUSED:
+		return NCP_SENT_PART;
+	case NCP_BAD_FROM:
+		s->to = NULL;
+		ncp_receive_fail(to, QNIX_DB_FAULT);
+		ncp_send_end(s, QNIX_DB_FAULT);
+		return NCP_SENT_ALL;
+	default:
 		return NCP_SENT_MORE;
-	s->to = NULL;
-	ncp_receive_fail(to, QNIX_DB_FAULT);
-	ncp_send_end(s, QNIX_DB_FAULT);
-	return NCP_SENT_ALL;
+	}
 }
 
 /* Steps 3, 4 and 7. After NCP_SENT_ALL the entry is gone. */
@@ -73,52 +143,163 @@ enum ncp_sent ncp_send_packet(struct ncp_send *s)
 	return NCP_SENT_ALL;
 }
 
-/*
- * Step 2: the first operation of a process that can go on. Those that have not
- * asked for permission ask, and wait elsewhere for the answer. Operations to a
- * NIC whose output FIFO is full are passed by.
- */
-static bool of_process(struct ncp_process *p)
+/* ---- Turns: users, of each its processes, of each its operations ---- */
+
+/* The process has something to send, or to be delivered. */
+void ncp_schedule(struct ncp_process *p)
 {
-	struct ncp_link *l, *n;
+	struct ncp_account *user = p->peer->user;
 
-	ncp_for_each(l, n, &p->ready) {
-		struct ncp_send *s = ncp_entry(l, struct ncp_send, queue);
+	/* Who was passed by may have got more. */
+	p->ncp->cycle++;
+	if (ncp_empty(&p->scheduled))
+		ncp_push(&user->scheduled, &p->scheduled);
+	if (ncp_empty(&user->at_scheduled))
+		ncp_push(&p->ncp->scheduled, &user->at_scheduled);
+}
 
-		if (s->state == NCP_SEND_START) {
-			ncp_unlink(l);
-			if (ncp_empty(&p->ready))
-				ncp_unlink(&p->scheduled);
-			ncp_send_request(s);
-			return true;
+/* Unless it still has. */
+void ncp_rest(struct ncp_process *p)
+{
+	struct ncp_account *user = p->peer->user;
+
+	if (!ncp_empty(&p->urgent) || !ncp_empty(&p->ready) || !ncp_empty(&p->drains))
+		return;
+	ncp_unlink(&p->scheduled);
+	if (ncp_empty(&user->scheduled))
+		ncp_unlink(&user->at_scheduled);
+}
+
+/* The process's operation that is next in this cycle, or NULL. */
+static struct ncp_send *next_of(struct ncp_process *p)
+{
+	struct ncp_link *lists[] = { &p->urgent, &p->ready };
+	struct ncp_send *s;
+	u32 i;
+
+	for (i = 0; i < 2; i++) {
+		s = ncp_first(lists[i], struct ncp_send, queue);
+		if (!ncp_empty(lists[i]) && s->passed != p->ncp->cycle)
+			return s;
+	}
+	return NULL;
+}
+
+/* A request would only wait in a list behind others to that NIC. */
+static bool stuck(const struct ncp_send *s)
+{
+	const struct ncp_nic *nic = s->flow.peer->at;
+
+	return nic && !ncp_empty(&nic->behind);
+}
+
+/*
+ * Step 2: an operation goes on. Those that have not asked for permission ask,
+ * and wait elsewhere for the answer. NCP_SENT_FULL: it cannot, now.
+ */
+static enum ncp_sent go_on(struct ncp_send *s)
+{
+	struct ncp_process *p = s->process;
+	struct ncp *ncp = p->ncp;
+
+	if (s->state != NCP_SEND_START)
+		return ncp_send_packet(s);
+	if (stuck(s))
+		return NCP_SENT_FULL;
+	ncp_unlink(&s->queue);
+	ncp_rest(p);
+	ncp->work -= min_t(u32, ncp->work, 1);
+	ncp_send_request(s);
+	return NCP_SENT_ASKED;
+}
+
+enum turn {
+	TAKEN,		/* something has been done, */
+	ASKED,		/* if only for permission */
+	PASSED,		/* an operation was passed by; there are others */
+	NONE,		/* all have been, in this cycle */
+};
+
+static enum turn of_process(struct ncp_process *p)
+{
+	struct ncp_send *s = next_of(p);
+
+	p->drained = !p->drained;
+	if (!ncp_empty(&p->drains) && (p->drained || !s)) {
+		ncp_drain(p);
+		return TAKEN;
+	}
+	if (!s)
+		return NONE;
+	switch (go_on(s)) {
+	case NCP_SENT_FULL:
+		s->passed = p->ncp->cycle;
+		ncp_to_tail(s->urgent ? &p->urgent : &p->ready, &s->queue);
+		return PASSED;
+	case NCP_SENT_ASKED:
+		return ASKED;
+	case NCP_SENT_MORE:
+	case NCP_SENT_PART:
+		ncp_to_tail(s->urgent ? &p->urgent : &p->ready, &s->queue);
+		return TAKEN;
+	default:
+		return TAKEN;
+	}
+}
+
+/*
+ * Steps 1 and 2. Whoever had his turn goes to the tail, and so does whoever was
+ * passed by, marked with the cycle: when the first has its mark, all have been.
+ */
+static bool send_packet(struct ncp *ncp)
+{
+	struct ncp_account *user;
+	struct ncp_process *p;
+	bool did = false;
+	enum turn turn;
+	u32 i;
+
+	for (i = 0; i < NCP_LOOKS && !ncp_empty(&ncp->scheduled); i++) {
+		user = ncp_first(&ncp->scheduled, struct ncp_account, at_scheduled);
+		if (user->passed == ncp->cycle) {
+			ncp->cycle++;
+			return did;
 		}
-		switch (ncp_send_packet(s)) {
-		case NCP_SENT_MORE:
-			ncp_to_tail(&p->ready, l);
-			return true;
-		case NCP_SENT_ALL:
-			return true;
-		case NCP_SENT_FULL:
+		p = ncp_first(&user->scheduled, struct ncp_process, scheduled);
+		if (p->passed == ncp->cycle) {
+			user->passed = ncp->cycle;
+			ncp_to_tail(&ncp->scheduled, &user->at_scheduled);
+			continue;
+		}
+		turn = of_process(p);
+		switch (turn) {
+		case TAKEN:
+		case ASKED:
+			/* Unless that was all they had. */
+			if (!ncp_empty(&p->scheduled))
+				ncp_to_tail(&user->scheduled, &p->scheduled);
+			if (!ncp_empty(&user->at_scheduled))
+				ncp_to_tail(&ncp->scheduled, &user->at_scheduled);
+			ncp->cycle++;
+			did = true;
+			if (turn == TAKEN || NCP_WORK - ncp->work >= NCP_TURN)
+				return true;
+			break;
+		case NONE:
+			p->passed = ncp->cycle;
+			ncp_to_tail(&user->scheduled, &p->scheduled);
+			break;
+		case PASSED:
 			break;
 		}
 	}
-	return false;
+	return did || !ncp_empty(&ncp->scheduled);
 }
 
-/* Steps 1 and 2, over the processes that have something to send. */
-static bool send_packet(struct ncp *ncp)
+static void new_part(struct ncp *ncp)
 {
-	struct ncp_link *l, *n;
-
-	ncp_for_each(l, n, &ncp->scheduled) {
-		if (!of_process(ncp_entry(l, struct ncp_process, scheduled)))
-			continue;
-		/* Unless that was all it had, the process goes to the tail. */
-		if (!ncp_empty(l))
-			ncp_to_tail(&ncp->scheduled, l);
-		return true;
-	}
-	return false;
+	ncp->weight += NCP_WORK - ncp->work;
+	ncp->work = NCP_WORK;
 }
 
 bool ncp_tx(struct ncp *ncp)
@@ -126,7 +307,10 @@ bool ncp_tx(struct ncp *ncp)
 	bool did = ncp_flush(ncp);
 
 	did |= ncp_feed(ncp);
+	new_part(ncp);
 	did |= send_packet(ncp);
+	new_part(ncp);
 	did |= ncp_read_command(ncp);
+	new_part(ncp);
 	return did;
 }

@@ -45,12 +45,12 @@ u32 ncp_wait_add(struct ncp_process *p, struct ncp_group *group, struct ncp_send
 	return 0;
 }
 
-/* @result: 0, QNIX_DB_* or NCP_TAKEN. */
+/* @result: 0, QNIX_DB_*, NCP_TAKEN or NCP_QUOTA. */
 void ncp_wait_end(struct ncp *ncp, struct ncp_wait *w, int result)
 {
 	ncp_unlink(&w->at_process);
 	if (w->send)
-		ncp_ring_send(w->send, result ? (u32)result : QNIX_DB_DONE, 0);
+		ncp_ring_send(w->send, result ? ncp_doorbell_of(result) : QNIX_DB_DONE, 0);
 	else
 		ncp->ops->driver_doorbell(ncp->host, w->cookie, result);
 	ncp_free(ncp, w, w->memory);
@@ -84,10 +84,11 @@ void ncp_wait_process_ack(struct ncp *ncp, struct ncp_process *p, struct ncp_nic
 	}
 }
 
-/* @nic NULL: the group is whole here. */
-void ncp_wait_group_ack(struct ncp *ncp, const struct ncp_member *m, struct ncp_nic *nic)
+/* @nic NULL: the group is whole here. @result: 0, or why @nic knows no such member. */
+void ncp_wait_group_ack(struct ncp *ncp, struct ncp_member *m, struct ncp_nic *nic, int result)
 {
-	struct ncp_wait *w = ncp_wait_of(m->peer->process, m->group);
+	struct ncp_process *p = m->peer->process;
+	struct ncp_wait *w = ncp_wait_of(p, m->group);
 
 	if (!w)
 		return;
@@ -95,6 +96,12 @@ void ncp_wait_group_ack(struct ncp *ncp, const struct ncp_member *m, struct ncp_
 		u8 *need = &w->need[nic - ncp->nics];
 
 		if (!(*need & NCP_NEED_GROUP))
+			return;
+		if (result && w->registers)
+			ncp_registration_fails(ncp, p, result);
+		else if (result)
+			ncp_leave_as(ncp, m, result);
+		if (result)
 			return;
 		*need &= (u8)~NCP_NEED_GROUP;
 	} else {

@@ -84,9 +84,48 @@ void wire_destroy(struct wire *w)
 
 /* ---- Datagrams ---- */
 
-/* Whether a datagram is one for us, after all that all types have in common. */
-static bool ours(struct wire *w, const uint8_t *p, uint32_t size)
+/* Whether it says that it is of a session that stands, or is about to. */
+static bool known(const struct wire *w, const uint8_t *p)
 {
+	const struct wire_link *l = wire_find(w, get16(p + 2));
+	uint64_t his = get64(p + 8), mine = get64(p + 16);
+
+	return l && mine && ((mine == l->session.mine && his == l->session.his) ||
+			     (mine == l->next.mine && his == l->next.his));
+}
+
+/* A few of those that are of no session, so that an end that was started again is noticed. */
+static bool may_be_stranger(struct wire *w, uint64_t now)
+{
+	uint64_t from = wire_most(w->strangers, now);
+
+	if (from >= now + WIRE_STRANGERS * WIRE_STRANGER)
+		return false;
+	w->strangers = from + WIRE_STRANGER;
+	return true;
+}
+
+/*
+ * Whether it is worth a look: anybody can send anything, and the hash of it costs as
+ * much as it is long. All but data are short; data are no longer than we have said.
+ */
+static bool worth(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
+{
+	if (size < WIRE_COMMON + WIRE_TAG || size > wire_most(w->config.datagram, WIRE_ANSWER))
+		return false;
+	if (p[0] != WIRE_VERSION || (p[1] != WIRE_DATA && p[1] != WIRE_CLOSE))
+		return size <= WIRE_ANSWER;
+	return known(w, p) || may_be_stranger(w, now);
+}
+
+/* Whether a datagram is one for us, after all that all types have in common. */
+static bool ours(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
+{
+	if (!worth(w, now, p, size)) {
+		w->counters.unauthenticated++;
+		return false;
+	}
+	w->counters.hashed += size;
 	if (!wire_genuine(w->config.key, p, size))
 		w->counters.unauthenticated++;
 	else if (p[0] != WIRE_VERSION)
@@ -108,7 +147,7 @@ void wire_input(struct wire *w, uint64_t now, const struct wire_address *from,
 	now = wire_now(w, now);
 	w->counters.datagrams_in++;
 	w->counters.bytes_in += size;
-	if (w->leaving || !ours(w, p, size))
+	if (w->leaving || !ours(w, now, p, size))
 		return;
 	size -= WIRE_TAG;
 	if (p[1] == WIRE_HERE) {

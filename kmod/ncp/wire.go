@@ -269,7 +269,7 @@ type WireCounters struct {
 	DatagramsOut, DatagramsIn, BytesOut, BytesIn, FramesOut, FramesIn  uint64
 	Unauthenticated, WrongVersion, WrongLimits, Misdirected, Malformed uint64
 	Stale, Replayed, Overrun, Refused, Unanswered                      uint64
-	Retransmitted, Duplicates, Timeouts, Ups, Downs                    uint64
+	Retransmitted, Duplicates, Timeouts, Ups, Downs, Hashed            uint64
 }
 
 var _ [unsafe.Sizeof(WireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}

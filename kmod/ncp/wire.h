@@ -46,7 +46,7 @@
 #include <stdint.h>
 #endif
 
-#define WIRE_VERSION	1	/* of the format; others are not talked to */
+#define WIRE_VERSION	2	/* of the format; others are not talked to */
 #define WIRE_KEY	16	/* bytes of the cluster's key */
 #define WIRE_MIN_DATAGRAM 512	/* bytes of UDP payload */
 #define WIRE_MAX_DATAGRAM 65507
@@ -185,7 +185,7 @@ struct wire_counters {
 	uint64_t bytes_in;
 	uint64_t frames_out;
 	uint64_t frames_in;
-	uint64_t unauthenticated;	/* dropped: wrong key, corrupted, truncated, forged */
+	uint64_t unauthenticated;	/* dropped: wrong key, corrupted, truncated, forged, or not worth the look */
 	uint64_t wrong_version;		/* dropped: of a NIC with the key and another version */
 	uint64_t wrong_limits;		/* refused: a NIC whose frames have another size */
 	uint64_t misdirected;		/* dropped: for another NIC, or from our own number */
@@ -200,6 +200,7 @@ struct wire_counters {
 	uint64_t timeouts;		/* of waiting for an acknowledgement */
 	uint64_t ups;
 	uint64_t downs;
+	uint64_t hashed;		/* bytes that came, whose MAC was computed */
 };
 
 void wire_counters(const struct wire *w, struct wire_counters *c);

@@ -179,7 +179,7 @@ func TestWireDatagramsOfHigherNIC(t *testing.T) {
 	s.event(0x0102, true)
 	s.in("higher in hello again")
 	s.out("higher out welcome again")
-	s.in("higher in version 2")
+	s.in("higher in version 1")
 	s.silent()
 	if c := s.w.Counters(); c.WrongVersion != 1 {
 		t.Errorf("another version: %+v", c)

@@ -36,7 +36,7 @@ func (f *wireForger) seal(b []byte) []byte {
 
 func (f *wireForger) header(kind byte) []byte {
 	b := make([]byte, 72)
-	b[0], b[1] = 1, kind
+	b[0], b[1] = 2, kind
 	binary.BigEndian.PutUint16(b[2:], f.from)
 	binary.BigEndian.PutUint16(b[4:], f.to)
 	binary.BigEndian.PutUint64(b[8:], f.mine)
@@ -151,7 +151,7 @@ func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 		counter func(*WireCounters) *uint64
 		make    func(f *wireForger) []byte
 	}{
-		{"another version", func(c *WireCounters) *uint64 { return &c.WrongVersion }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(0, 2)) }},
+		{"another version", func(c *WireCounters) *uint64 { return &c.WrongVersion }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(0, 1)) }},
 		{"for another NIC", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(5, 9)) }},
 		{"from ourselves", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { f.from = f.to; return f.data(0, 0, nil, nil) }},
 		{"from NIC 0", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0; return f.data(0, 0, nil, nil) }},
@@ -255,5 +255,43 @@ func TestWireFloodOfHellos(t *testing.T) {
 	w.Tick(2 * time.Hour)
 	if now, _ := w.Memory(); now != base || len(w.Links()) > 0 {
 		t.Errorf("%d bytes are kept for NICs that have never come up", now-base)
+	}
+}
+
+// A stranger's datagrams cost what a short one does, however long they are; data without a session are looked at seldom.
+func TestWireHashesLittleOfStrangers(t *testing.T) {
+	const n = 1000
+	most := uint64(1452)
+	for _, c := range []struct {
+		name   string
+		make   func(f *wireForger) []byte
+		hashed uint64 // at most
+	}{
+		{"64 KiB", func(f *wireForger) []byte { return append(f.data(0, 0, nil, nil), make([]byte, 65000)...) }, 0},
+		{"a long greeting", func(f *wireForger) []byte { return append(f.greeting(wireHello, 1000), make([]byte, 1300)...) }, 0},
+		{"another version", func(f *wireForger) []byte {
+			return append(f.data(0, 0, nil, func(b []byte) { b[0] = 9 }), make([]byte, 1300)...)
+		}, 0},
+		{"no session", func(f *wireForger) []byte { f.his++; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
+		{"no link", func(f *wireForger) []byte { f.from = 77; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
+		{"a session that is known", func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 1300), nil) }, n * most},
+		{"a greeting", func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }, n * 88},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, w := linkedForger(t)
+			f.key[0] ^= 1
+			b := c.make(f)
+			before := w.Counters()
+			for range n {
+				f.input(w, b)
+			}
+			after := w.Counters()
+			if got := after.Hashed - before.Hashed; got > c.hashed || c.hashed > 64*most && got == 0 {
+				t.Errorf("%d bytes of %d were hashed, want at most %d", got, n*len(b), c.hashed)
+			}
+			if got := after.Unauthenticated - before.Unauthenticated; got != n {
+				t.Errorf("%d were counted as unauthenticated, want %d", got, n)
+			}
+		})
 	}
 }

@@ -48,6 +48,9 @@ enum {
 #define WIRE_REPLAY	1024
 
 #define WIRE_REPLIES	64
+/* Datagrams of no session that are hashed: at once, and the time for one more. */
+#define WIRE_STRANGERS	64
+#define WIRE_STRANGER	(100 * WIRE_US)
 #define WIRE_NEVER	0xffffffffffffffffull
 
 #define WIRE_US		1000ull
@@ -225,6 +228,7 @@ struct wire {
 	struct wire_link *peeked;
 	struct wire_reply replies[WIRE_REPLIES];
 	uint32_t reply_head, reply_tail;
+	uint64_t strangers;	/* when as many as may be have been hashed is over; see wire.c */
 	struct wire_counters counters;
 };
 

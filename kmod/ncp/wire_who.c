@@ -155,8 +155,8 @@ uint32_t wire_answer(const uint8_t key[WIRE_KEY], const uint16_t *nics, uint32_t
 	uint8_t *p = answer;
 	uint32_t i, n = 0;
 
-	if (size != WIRE_ANSWER || !wire_genuine(key, q, size) ||
-	    q[0] != WIRE_VERSION || q[1] != WIRE_WHO || get16(q + 4))
+	if (size != WIRE_ANSWER || q[0] != WIRE_VERSION || q[1] != WIRE_WHO || get16(q + 4) ||
+	    !wire_genuine(key, q, size))
 		return 0;
 	memset(p, 0, WHO_SIZE);
 	wire_begin(p, WIRE_HERE, 0, get16(q + 2), 0, get64(q + 8));

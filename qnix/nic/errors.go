@@ -10,7 +10,7 @@ import (
 
 // Errors that calls return as they are, or wrapped; test with errors.Is.
 // Errors of the kernel and of the NIC wrap their unix.Errno: EADDRINUSE for a
-// name that is taken, EUSERS for too many processes of this user, ENOMEM, ….
+// name that is taken, EUSERS for too many processes of this user, EDQUOT for his share of a table, ENOMEM, ….
 var (
 	// ErrBusy: the Command Queue is full. Nothing was posted; try again when
 	// the NIC has read on.
@@ -65,6 +65,8 @@ func hostError(op string, err error) error {
 		remedy = "a process has that name already; names are unique in the cluster"
 	case errors.Is(err, unix.EUSERS):
 		remedy = "too many processes of this user; end some, or raise the NIC's limit"
+	case errors.Is(err, unix.EDQUOT):
+		remedy = "this user holds his share of the NIC's tables; end some of his processes, or raise its limits of names and groups"
 	case errors.Is(err, unix.EAGAIN):
 		remedy = "the NIC has no free process entry"
 	case errors.Is(err, unix.ETIMEDOUT):

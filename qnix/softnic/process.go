@@ -28,6 +28,8 @@ func resultError(result int) error {
 		return nil
 	case ncp.SoftTaken:
 		return unix.EADDRINUSE
+	case ncp.SoftQuota:
+		return unix.EDQUOT
 	case abi.DBCanceled:
 		return unix.EINTR
 	case abi.DBInvalid:
@@ -115,6 +117,7 @@ func (c *client) newProcess(r *abi.Register, abandoned <-chan struct{}) (*proces
 func (c *client) newSoft(index uint16, m *memory) (*ncp.SoftProcess, error) {
 	config := ncp.SoftProcessConfig{
 		Info: abi.Bytes(&m.info), VNI: m.vni, HPS: m.hps, PID: c.cred.pid, PIDFD: -1,
+		User: uint64(c.cred.uid),
 		// Another user's pid could be a third one's by now.
 		Remote: c.cred.uid == euid && c.cred.pid > 0 && c.cred.pidfd >= 0,
 	}

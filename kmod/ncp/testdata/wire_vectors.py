@@ -65,15 +65,15 @@ def be(size, *numbers):
     return b"".join(n.to_bytes(size, "big") for n in numbers)
 
 
-def seal(data, version=1):
+def seal(data, version=2):
     return data + siphash128(KEY, data)
 
 
-def common(kind, source, destination, mine, his, flags=0, words=0, version=1):
+def common(kind, source, destination, mine, his, flags=0, words=0, version=2):
     return bytes([version, kind]) + be(2, source, destination) + bytes([flags, words]) + be(8, mine, his)
 
 
-def greeting(kind, source, mine, his, current=0, version=1):
+def greeting(kind, source, mine, his, current=0, version=2):
     destination, size = (HIGH, 1452) if source == LOW else (LOW, 1400)
     head = common(kind, source, destination, mine, his, version=version)
     return seal(head + be(8, current) + be(4, 4096, 1000, size) + bytes(28))
@@ -136,7 +136,7 @@ show("higher in hello again", greeting(HELLO, LOW, a + 1, 0))
 secret = be(8, next(random), next(random))
 other = int.from_bytes(siphash128(secret, be(8, a + 1))[:8], "big")
 show("higher out welcome again", greeting(WELCOME, HIGH, other, a + 1, current=b))
-show("higher in version 2", greeting(HELLO, LOW, a, 0, version=2))
+show("higher in version 1", greeting(HELLO, LOW, a, 0, version=1))
 show("higher in close", data(LOW, a, b, 1, 0, 4096, 0, kind=CLOSE))
 
 # Who is there?
