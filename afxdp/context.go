@@ -67,6 +67,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
 	}
 	n := c.nic
+	cfg.Sole = n.sole
 	n.mustLock()
 	k := 0
 	for k < n.used && n.contexts[k] != nil {
@@ -74,8 +75,12 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	if k == maxContexts {
 		err = fmt.Errorf("%w: %d contexts on %s already", driver.ErrBusy, maxContexts, props.Device)
-	} else if c.end, err = link.NewEndpoint(cfg, c, c); err == nil {
+	} else {
 		c.number, c.addr.number = uint8(k), uint16(k)
+		cfg.Address = []byte(c.addr.String())
+		c.end, err = link.NewEndpoint(cfg, c, c)
+	}
+	if err == nil {
 		n.contexts[k], n.used = c, max(n.used, k+1)
 	}
 	n.unlock()

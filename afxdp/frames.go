@@ -139,6 +139,9 @@ func (c *Context) Sending(id uint64) bool { // of no long frame: they are given 
 	return s.sending
 }
 
+// Address implements link.Carrier.
+func (c *Context) Address(r link.Route) []byte { return c.routes[r].name }
+
 // Send implements link.Carrier.
 func (c *Context) Send(r link.Route, f link.Frame, size int) bool {
 	n := c.nic

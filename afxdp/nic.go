@@ -37,6 +37,7 @@ type nic struct {
 	// Of whoever holds the lock.
 	memory
 	queues                []queue
+	sole                  bool // no other process has a queue of the device
 	rxChunks              int
 	origin                time.Time
 	now                   link.Time
@@ -221,17 +222,18 @@ func (n *nic) open(device string) (err error) {
 		n.close()
 		return fmt.Errorf("%w: %w", errUnusable, err)
 	}
+	all, err := xsk.DeviceQueues(device)
+	if err != nil && o.queues == nil {
+		n.close()
+		return err
+	}
 	queues := o.queues
 	if queues == nil {
-		q, err := xsk.DeviceQueues(device)
-		if err != nil {
-			n.close()
-			return err
-		}
-		for k := range max(q.Rx, 1) {
+		for k := range max(all.Rx, 1) {
 			queues = append(queues, k)
 		}
 	}
+	n.sole = err == nil && len(queues) >= all.Rx
 	perQueue := o.frames + o.slack()
 	n.rxChunks = perQueue * len(queues)
 	chunkSize := 2048

@@ -57,6 +57,8 @@ type Carrier interface {
 	Sending(id uint64) bool
 	// Put gives back a frame, from Get or from Input; it may be being sent.
 	Put(id uint64)
+	// Address is where a route leads: what Config.Address is of the endpoint there. It is valid until the next call.
+	Address(r Route) []byte
 }
 
 // Handler is told what happens to connections. Its methods may call those of
@@ -101,6 +103,11 @@ type Placement struct {
 type Config struct {
 	// ID tells endpoints apart that live at one address after each other.
 	ID uint64
+	// Address is where the endpoint lives, as its peers call it. It is never sent.
+	Address []byte
+	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one says so:
+	// the peers of a process that was started again need not wait for the dead time.
+	Sole bool
 	// Secret is shared by all peers. It authenticates connecting, and with
 	// Encrypt all that follows.
 	Secret []byte
@@ -164,7 +171,7 @@ type Endpoint struct {
 	timers timerHeap
 	h      header // of the packet that is being handled
 	p      Placement
-	resets int // that may still be sent in this period
+	resets int // that may still be sent in this period, and answers to queries
 	period Time
 }
 
@@ -318,17 +325,23 @@ func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
 		return
 	}
 	e.stats.Unknown++
+	if !e.mayAnswer() {
+		return
+	}
+	id := le.Uint64(b[8:])
+	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReset, id, 0, 0) })
+}
+
+// mayAnswer bounds how often those are answered who speak of connections that are no more.
+func (e *Endpoint) mayAnswer() bool {
 	if e.now >= e.period {
 		e.resets, e.period = resetsPerPeriod, e.now+Time(resetPeriod)
 	}
 	if e.resets == 0 {
-		return
+		return false
 	}
 	e.resets--
-	id := b[8:16]
-	e.control(Reply, func(out []byte) []byte {
-		return putSmall(out, kindReset, le.Uint64(id), 0, 0, e.secrets.mac(e.secrets.reset, id))
-	})
+	return true
 }
 
 const (

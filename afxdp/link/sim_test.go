@@ -83,8 +83,9 @@ type sim struct {
 	busy   map[int]Time
 	shared bool
 	lostN  int
-	seldom int    // f of run is called after so many events
-	waits  []Time // if not nil: how long packets wait at a bottleneck
+	seldom int                          // f of run is called after so many events
+	waits  []Time                       // if not nil: how long packets wait at a bottleneck
+	spy    func(from, to int, b []byte) // sees all packets that are sent
 }
 
 func newSim(t testing.TB, seed uint64, w weather) *sim {
@@ -201,6 +202,7 @@ func (s *sim) addHost(cfg Config) *simHost {
 			*x.of = *x.is
 		}
 	}
+	cfg.Address, cfg.Sole = addressOf(h.n), true
 	cfg.Rand, cfg.KeyPackets = simReader{h.reads}, s.w.keyPackets
 	var err error
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
@@ -233,6 +235,9 @@ const wireBytes = 50
 // carry takes a packet over the network.
 func (s *sim) carry(from, to int, p []byte) {
 	w := &s.w
+	if s.spy != nil {
+		s.spy(from, to, p)
+	}
 	if s.now >= w.cutFrom && s.now < w.cutTo {
 		return
 	}
