@@ -64,7 +64,8 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
-		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
+		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances,
+		DeadTime: o.deadTime,
 	}
 	n := c.nic
 	cfg.Sole = n.sole
@@ -159,7 +160,10 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		return nil, err
 	}
 	c.sweep()
-	i := c.newConn(num, peer)
+	i, err := c.newConn(num, peer)
+	if err != nil {
+		return nil, err
+	}
 	if inc == c.inc {
 		i.toSelf = true
 		i.standAlone()
@@ -178,8 +182,11 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
+			c.nic.mustLock()
+			i.api.drop()
+			c.nic.unlock()
 			c.conns.Put(num, nil)
-			return nil, fmt.Errorf("%w: %w", driver.ErrBusy, err)
+			return nil, c.full(err)
 		}
 		c.nic.wakeKeepers()
 	}

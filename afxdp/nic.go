@@ -39,6 +39,7 @@ type nic struct {
 	queues                []queue
 	sole                  bool // no other process has a queue of the device
 	rxChunks              int
+	pool                  *link.Pool
 	origin                time.Time
 	now                   link.Time
 	next                  link.Time       // when the first context wants to be ticked
@@ -183,11 +184,8 @@ func (o options) shares(p options) bool {
 // and what is not genuine.
 func (o options) slack() int { return o.frames / 3 }
 
-// txChunks is how many chunks are there to send from, longChunks how many are in runs for long frames.
-const (
-	txChunks   = 4096
-	longChunks = 2048
-)
+// longChunks is how many chunks are in runs for long frames.
+const longChunks = 2048
 
 // mostParts is from how many chunks a frame can be sent: the kernel takes MAX_SKB_FRAGS, 17 unless it was built
 // otherwise. The longest of all take as many.
@@ -241,6 +239,8 @@ func (n *nic) open(device string) (err error) {
 		chunkSize = 4096
 	}
 	run := o.runLength(l.MTU, chunkSize)
+	n.memory.quotas.init(o.peers, max(min(l.MTU-o.kind.Overhead(), chunkSize-dataAt), link.MinMTU)-prefixSize-link.HeaderSize-16)
+	n.pool = o.pool(run)
 	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
 		return err
@@ -280,7 +280,7 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	}
 	cfg := xsk.Config{
 		Device: device, Match: match, Attach: attach, Queues: queues,
-		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + txChunks + long, ChunkSize: chunkSize, HugePages: o.huge},
+		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + n.memory.quotas.chunks() + long, ChunkSize: chunkSize, HugePages: o.huge},
 		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying, MultiBuffer: run > 0},
 	}
 	if o.busyPoll > 0 {

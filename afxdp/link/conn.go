@@ -261,9 +261,7 @@ func (c *Conn) finish() {
 		c.dropSegments()
 		c.dropArrived()
 	}
-	if c.state >= stateAccepted {
-		c.unshare()
-	}
+	c.unshare()
 	if c.unconfirmed {
 		c.e.uncall(c)
 	}

@@ -20,6 +20,7 @@ var (
 	ErrProtocol = errors.New("peer violated the protocol")
 	ErrShrunk   = errors.New("the path's largest packet has become smaller")
 	ErrInvalid  = errors.New("invalid argument")
+	ErrFull     = errors.New("no room for another connection")
 )
 
 // Time is what the caller's clock says, in ns since an origin of its choice.
@@ -126,6 +127,8 @@ type Config struct {
 	// occupy, over all connections; default 4096. A quarter is kept for new
 	// connections, each of which needs 16, or as many as two packets of the MTU occupy.
 	Frames int
+	// Pool is shared with other endpoints, and takes the place of Frames.
+	Pool *Pool
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
 	// DeadTime is how long a silent peer is waited for; default 5 s.
@@ -165,9 +168,9 @@ type Endpoint struct {
 	free   []uint32
 	peers  map[uint64]*callers // who is being connected to
 	remote map[uint64]*Conn    // by the ids that peers gave
-	spare  int                 // frames that no connection has credit for
-	touch  []*Conn             // to be looked at by Flush
-	calm   []*Conn             // room for the next list
+	pool   *Pool
+	touch  []*Conn // to be looked at by Flush
+	calm   []*Conn // room for the next list
 	timers timerHeap
 	h      header // of the packet that is being handled
 	p      Placement
@@ -185,6 +188,10 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	cfg.Unit = min(cfg.Unit, cfg.MTU)
 	setDefault(&cfg.Window, 256)
 	setDefault(&cfg.Frames, 4096)
+	if cfg.Pool == nil {
+		cfg.Pool = NewPool(cfg.Frames, 0)
+	}
+	cfg.Frames = cfg.Pool.frames
 	setDefault(&cfg.MaxConns, 4096)
 	setDefault(&cfg.DeadTime, 5*time.Second)
 	setDefault(&cfg.KeyPackets, 1<<24)
@@ -212,7 +219,7 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 		return nil, fmt.Errorf("random numbers: %w", err)
 	}
 	return &Endpoint{
-		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), spare: cfg.Frames,
+		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), pool: cfg.Pool,
 		peers: make(map[uint64]*callers), remote: make(map[uint64]*Conn),
 	}, nil
 }
@@ -228,9 +235,6 @@ func (e *Endpoint) Stats() Stats { return e.stats }
 
 // Conns is how many connections there are, in whatever state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
-
-// Reserved is how many frames peers may fill now: their credit, and what the handler has not released.
-func (e *Endpoint) Reserved() int { return e.cfg.Frames - e.spare }
 
 // Waiting tells whether Flush has something to do: also where the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
@@ -425,7 +429,7 @@ func (e *Endpoint) insert(c *Conn) error {
 		n = uint32(len(e.conns))
 		e.conns = append(e.conns, nil)
 	default:
-		return fmt.Errorf("%w: %d connections already", ErrInvalid, e.cfg.MaxConns)
+		return fmt.Errorf("%w: there are %d, the limit", ErrFull, e.cfg.MaxConns)
 	}
 	c.id = uint64(n)
 	c.renew()

@@ -22,7 +22,7 @@ const (
 
 // Dial begins a connection to an endpoint, whose ID it must know. It sends
 // until the peer answers, or Close: a deadline is the caller's. Hello, at most
-// MaxHello bytes, is told to the peer.
+// MaxHello bytes, is told to the peer. ErrFull: there are no frames for it, or too many connections.
 func (e *Endpoint) Dial(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
 	return e.call(now, r, peer, hello, user, true)
 }
@@ -38,7 +38,11 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
 	}
 	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, heard: e.now}
+	if err := c.share(); err != nil {
+		return nil, err
+	}
 	if err := e.insert(c); err != nil {
+		c.unshare()
 		return nil, err
 	}
 	c.mine = greeting{
@@ -243,10 +247,6 @@ func (e *Endpoint) pair(g *greeting, from []byte) {
 		}
 		c.unaccept()
 	}
-	if !c.share(e.cfg.share()) {
-		e.reject(g.id, rejectFull)
-		return
-	}
 	hello := slices.Clone(g.hello)
 	c.theirs = *g
 	c.theirs.hello = hello
@@ -266,7 +266,6 @@ func (c *Conn) sendAccept(r Route) {
 // unaccept goes back to listening: nobody has confirmed.
 func (c *Conn) unaccept() {
 	delete(c.e.remote, c.peer)
-	c.unshare()
 	c.peer, c.sealer, c.state = 0, nil, stateListening
 	c.renew() // what is still sent to the one that was given up shall not come here
 	c.soon(c.e.now)
@@ -306,9 +305,6 @@ func (e *Endpoint) accepted(b, from []byte) bool {
 	if e.remote[g.id] != nil {
 		return false // no two peers choose the same one by chance
 	}
-	if !c.share(e.cfg.share()) {
-		return true // it asks again
-	}
 	c.theirs = g
 	c.theirs.hello = slices.Clone(g.hello)
 	c.peer, e.remote[g.id] = g.id, c
@@ -333,8 +329,6 @@ func (e *Endpoint) takeReject(b []byte) bool {
 		err = ErrAuth
 	case code == rejectGone:
 		err = ErrGone
-	case code == rejectFull: // it may have room later
-		return true
 	default:
 		return false
 	}

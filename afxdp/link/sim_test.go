@@ -382,8 +382,8 @@ func (h *simHost) bounds() {
 			h.s.fail("conn %d: %d fragments under way, the peer's window is %d", x.name, c.end-c.una, x.twin.h.e.cfg.Window)
 		}
 	}
-	if h.e.spare < 0 {
-		h.s.fail("host %d: %d frames more than there are have credit", h.n, -h.e.spare)
+	if h.e.pool.spare < 0 {
+		h.s.fail("host %d: %d frames more than there are have credit", h.n, -h.e.pool.spare)
 	}
 }
 
@@ -562,8 +562,8 @@ func (s *sim) leftovers() {
 		if h.rxHeld != 0 || len(h.free)+len(h.long) != len(h.mem) {
 			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free)-len(h.long))
 		}
-		if h.e.spare != h.e.cfg.Frames {
-			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.spare)
+		if h.e.pool.spare != h.e.cfg.Frames {
+			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.pool.spare)
 		}
 		if len(h.e.peers)+len(h.e.remote)+len(h.e.timers) != 0 {
 			s.fail("host %d remembers %d peers, %d ids, %d timers", h.n, len(h.e.peers), len(h.e.remote), len(h.e.timers))

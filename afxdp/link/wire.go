@@ -254,7 +254,6 @@ const (
 	rejectAuth    rejectCode = iota + 1 // the mac is wrong
 	rejectVersion                       // another version
 	rejectGone                          // the endpoint is another one
-	rejectFull                          // no room for connections
 )
 
 // putSmall writes a Reject (to the dialer's connection, with a code) or a Reset (of the connection that the receiver sends to).
