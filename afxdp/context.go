@@ -136,8 +136,8 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	if err == nil {
 		to, err = parseAddress(u.Rest)
 	}
-	if err == nil && to.kind != c.addr.kind {
-		err = fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier", driver.ErrInvalid, to.kind, c.addr.kind)
+	if err == nil {
+		err = to.reachable(c.addr)
 	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}

@@ -17,8 +17,8 @@
 //	carrier     auto | udp4 | udp6 | ether: what frames are. auto takes udp4, else udp6,
 //	            by the device's addresses, else ether: EtherType 0x88b5, on one segment.
 //	            Both ends must have the same.
-//	port        24249: of UDP, or in the header of ether. Contexts of one process share it,
-//	            and processes on disjoint queues of one device must have the same.
+//	port        24249: of UDP, or in the header of ether. Both ends must have the same, as
+//	            have contexts of one process and processes on disjoint queues of one device.
 //	queues      all; or numbers, as in 0,2-3: receive queues to open a socket on. Frames of
 //	            ours that arrive on another queue are dropped: name all, or those that
 //	            ntuple rules feed (ethtool -N DEV flow-type udp4 dst-port 24249 action 0).

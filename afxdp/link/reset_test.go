@@ -220,3 +220,45 @@ func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 		_ = c
 	}
 }
+
+// A call to where nobody answers sends seven packets in a quarter of a second, then ten a second, and ends after the dead time: whoever
+// made the address cannot have more sent there, nor by answers that anybody could give.
+func TestCallIntoTheVoidSendsLittle(t *testing.T) {
+	const dead = 2 * time.Second
+	for _, dial := range []bool{true, false} {
+		for _, echo := range []bool{false, true} {
+			e, p := trapped(t, Config{DeadTime: dead})
+			call := e.Listen
+			if dial {
+				call = e.Dial
+			}
+			c, err := call(1, 1, 2, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.keep = true
+			now := Time(1)
+			for ; now < 2*Time(dead) && p.down == nil; now += 1e5 {
+				e.Tick(now)
+				if !echo {
+					continue
+				}
+				for k, kd := range []kind{kindReject, kindReset, kindCookie, kindKnock, kindHere, kindGone, kindQuery} {
+					b := putSmall(make([]byte, 64), kd, c.id, 2, uint8(k))
+					if kd == kindCookie {
+						le.PutUint64(b[16:], uint64(now)) // another one each time
+					}
+					finishPacket(b)
+					e.Input(now, []byte("there"), Frame{Data: b})
+				}
+			}
+			most := 8 + int((dead+200*time.Millisecond)/slowKnock)
+			if echo && dial {
+				most += 32 + int(dead/firstKnock) // a new cookie is answered, at most so often, to who has read the Init
+			}
+			if p.down == nil || now > Time(dead)+Time(200*time.Millisecond) || len(p.sent) > most {
+				t.Errorf("dial %v, answers %v: %d packets until %v, %v, want at most %d", dial, echo, len(p.sent), p.down, now, most)
+			}
+		}
+	}
+}
