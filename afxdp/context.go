@@ -64,8 +64,8 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
-		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances,
-		DeadTime: o.deadTime,
+		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
+		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances, DeadTime: o.deadTime,
 	}
 	n := c.nic
 	cfg.Sole = n.sole

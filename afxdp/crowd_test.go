@@ -163,7 +163,8 @@ func rate(e *ends) float64 {
 	return n / time.Since(start).Seconds()
 }
 
-// Connections for which the options leave no room are refused at once, with the option to raise, and harm none of the others.
+// Connections for which the options leave no room are refused at once, with the option to raise, and harm none of the
+// others.
 func TestConnectionsBeyondTheRoomAreRefused(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -173,7 +174,10 @@ func TestConnectionsBeyondTheRoomAreRefused(t *testing.T) {
 	}{
 		{"Peers", driver.Hints{Peers: 2}, 2, "Hints.Peers=2"},
 		{"frames", driver.Hints{Options: map[string]string{"frames": "256"}}, 8, "frames=256"},
-		{"Peers large", driver.Hints{Peers: 2, Track: driver.Large, Options: map[string]string{"frames": "256"}}, 2, "frames=256"},
+		{
+			"Peers large", driver.Hints{Peers: 2, Track: driver.Large, Options: map[string]string{"frames": "256"}},
+			2, "frames=256",
+		},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c := newCrowd(t, 1, x.hints)

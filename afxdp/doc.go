@@ -65,15 +65,16 @@
 // 65535 bytes, which then takes several chunks at each end. A route whose MTU shrinks ends connections
 // that have longer packets under way.
 //
-// A device has room for 192 connections of the small track, with Hints.Peers for that many and 64, those counted that were closed while
-// their peers do not know. Each of both tracks takes 16 of the frames or, with long frames, two packets of the MTU. Hints.Peers keeps
-// frames for that many connections of each track; without it, connections that are used may leave no more than a quarter for new ones.
-// A connection for which there is no room is refused with ErrBusy, and the error names both options. The first context that is opened on a
-// device sets them for all.
+// A device has room for 192 connections of the small track, with Hints.Peers for that many and 64, those counted that
+// were closed while their peers do not know. Each of both tracks takes 16 of the frames or, with long frames, two
+// packets of the MTU. Hints.Peers keeps frames for that many connections of each track; without it, connections that
+// are used may leave no more than a quarter for new ones. A connection for which there is no room is refused with
+// ErrBusy, and the error names both options. The first context that is opened on a device sets them for all.
 //
-// A device takes 2 or 4 KiB for each of 5632 chunks to send from (2560, and 16 for each connection of the small track) and of 4/3 frames for
-// each queue, 8 MiB more for long frames, and a connection some 60 KiB. What a peer does not receive occupies chunks to send from: 16 are each
-// connection's own, and of 2048 more a connection takes at most as many as it leaves. Posts beyond that are ErrBusy. At most 256 contexts share a device. There is no one-sided access.
+// A device takes 2 or 4 KiB for each of 5632 chunks to send from (2560, and 16 for each connection of the small track)
+// and of 4/3 frames for each queue, 8 MiB more for long frames, and a connection some 60 KiB. What a peer does not
+// receive occupies chunks to send from: 16 are each connection's own, and of 2048 more a connection takes at most as
+// many as it leaves. Posts beyond that are ErrBusy. At most 256 contexts share a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

@@ -239,7 +239,8 @@ func (n *nic) open(device string) (err error) {
 		chunkSize = 4096
 	}
 	run := o.runLength(l.MTU, chunkSize)
-	n.memory.quotas.init(o.peers, max(min(l.MTU-o.kind.Overhead(), chunkSize-dataAt), link.MinMTU)-prefixSize-link.HeaderSize-16)
+	packet := max(min(l.MTU-o.kind.Overhead(), chunkSize-dataAt), link.MinMTU)
+	n.memory.quotas.init(o.peers, packet-prefixSize-link.HeaderSize-16)
 	n.pool = o.pool(run)
 	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
@@ -280,7 +281,9 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	}
 	cfg := xsk.Config{
 		Device: device, Match: match, Attach: attach, Queues: queues,
-		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + n.memory.quotas.chunks() + long, ChunkSize: chunkSize, HugePages: o.huge},
+		Memory: xsk.UMEMConfig{
+			Chunks: n.rxChunks + n.memory.quotas.chunks() + long, ChunkSize: chunkSize, HugePages: o.huge,
+		},
 		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying, MultiBuffer: run > 0},
 	}
 	if o.busyPoll > 0 {

@@ -48,8 +48,9 @@ func onSwitch(t *testing.T, s *veth.Switch, n int, options map[string]string) (c
 	return ctxs, e
 }
 
-// Somebody on the wire shows a packet with the id of a connection to another endpoint of the session, and that one's answer to
-// the end that sends to this id, while the peer is stopped: the connection lives, whether it is encrypted or not.
+// Somebody on the wire shows a packet with the id of a connection to another endpoint of the session, and that one's
+// answer to the end that sends to this id, while the peer is stopped: the connection lives, whether it is encrypted or
+// not.
 func TestAnswersOfOthersEndNoConnection(t *testing.T) {
 	for _, encrypt := range []string{"on", "off"} {
 		t.Run("encrypt "+encrypt, func(t *testing.T) {
@@ -111,8 +112,8 @@ func attacker(t *testing.T, at *veth.End, id uint64) func(ask, tell *veth.End) (
 	}
 }
 
-// A process that dies and is started again at its address: the connection of the one before ends when the new one connects, and
-// not when its peer has been silent for the dead time.
+// A process that dies and is started again at its address: the connection of the one before ends when the new one
+// connects, and not when its peer has been silent for the dead time.
 func TestRestartedProcessEndsTheOldConnection(t *testing.T) {
 	s := newSwitch(t, 2)
 	ctxs, e := onSwitch(t, s, 2, map[string]string{"dead-time": "1m"})

@@ -13,8 +13,8 @@ import (
 // receive has them held for good. So they are divided:
 //
 //   - leastChunks for each connection of the small track that the device has room for, whatever the others hold;
-//   - commonChunks for all of them. A connection takes no more of these than it leaves, so that n that fill up leave one part in n+1
-//     to the others (dynamic thresholds: Choudhury and Hahne, 1998);
+//   - commonChunks for all of them. A connection takes no more of these than it leaves, so that n that fill up leave
+//     one part in n+1 to the others (dynamic thresholds: Choudhury and Hahne, 1998);
 //   - controlChunks for what waits for no peer: acknowledgements, greetings, and copies while they are being sent.
 const (
 	leastChunks   = 16
@@ -126,11 +126,12 @@ func (o *options) pool(run int) *link.Pool {
 	return link.NewPool(o.frames, o.peers*(link.Share(0, 0)+link.Share(run+1, 1)))
 }
 
-// framesOf is how many frames peers may fill where no option says so: room for the shares of both tracks' connections, and some to grow into.
+// framesOf is how many frames peers may fill where no option says so: room for the shares of both tracks' connections,
+// and some to grow into.
 func framesOf(peers int) int { return min(max(noOptions.frames, 64*peers), 1<<16) }
 
 // full says that a connection was refused, and which option makes room.
 func (c *Context) full(why error) error {
-	return fmt.Errorf("%w: Hints.Peers=%d and option frames=%d leave no room for another connection (%w): raise Hints.Peers where the device is first opened",
-		driver.ErrBusy, c.nic.opts.peers, c.nic.opts.frames, why)
+	return fmt.Errorf("%w: Hints.Peers=%d and option frames=%d leave no room for another connection (%w): "+
+		"raise Hints.Peers where the device is first opened", driver.ErrBusy, c.nic.opts.peers, c.nic.opts.frames, why)
 }

@@ -50,16 +50,15 @@ func TestQuotasLeaveEachItsChunks(t *testing.T) {
 				sum++
 			}
 		default:
-			for id, n := range held { // any one
-				if n > 0 {
-					q.back(id)
-					held[id]--
-					sum--
-					if held[id] == 0 && q.of[id].closed {
-						delete(held, id)
-					}
-				}
-				break
+			id := uint16(1 + r.IntN(q.room))
+			if held[id] == 0 {
+				continue
+			}
+			q.back(id)
+			held[id]--
+			sum--
+			if held[id] == 0 && q.of[id].closed {
+				delete(held, id)
 			}
 		}
 		if sum > total || q.over > commonChunks || q.over < 0 {

@@ -81,14 +81,16 @@ func parseAddress(s string) (a address, err error) {
 	return a, nil
 }
 
-// reachable returns why a context does not send to a url's address; nil: it does. Urls come from elsewhere, and a context sends to
-// where they lead until something answers: so only to our own port, whoever made the url.
+// reachable returns why a context does not send to a url's address; nil: it does. Urls come from elsewhere, and a
+// context sends to where they lead until something answers: so only to our own port, whoever made the url.
 func (a address) reachable(from address) error {
 	if a.kind != from.kind {
-		return fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier", driver.ErrInvalid, a.kind, from.kind)
+		return fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier",
+			driver.ErrInvalid, a.kind, from.kind)
 	}
 	if a.port != from.port {
-		return fmt.Errorf("%w: the peer uses port %d, this context %d: give both the same option port", driver.ErrInvalid, a.port, from.port)
+		return fmt.Errorf("%w: the peer uses port %d, this context %d: give both the same option port",
+			driver.ErrInvalid, a.port, from.port)
 	}
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A url names nothing but a socket of this driver, where only this user, root, or the peers that share the directory can make one.
+// A url names nothing but a socket of this driver, where only this user, root, or the peers that share the directory
+// can make one.
 func TestURLsNameSocketsOfThisDriverOnly(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, driver.Small, map[string]string{"dir": dir})

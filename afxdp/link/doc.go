@@ -77,9 +77,9 @@
 //	160 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
 //	    checksum of zero; an accept's also over nonce and connection of the init that it answers
 //
-// Cookie (40 bytes): to u64, cookie. Reject (40 bytes): to u64, from u64, code u8 at 32. Reset (40 bytes): the connection as its
-// sender got it. Notes (knock, here, query, gone; 56 bytes): to u64, from u64, connection u64, sent u64, mac; that of
-// query and gone is also over the address of the endpoint that is asked.
+// Cookie (40 bytes): to u64, cookie. Reject (40 bytes): to u64, from u64, code u8 at 32. Reset (40 bytes): the
+// connection as its sender got it. Notes (knock, here, query, gone; 56 bytes): to u64, from u64, connection u64, sent
+// u64, mac; that of query and gone is also over the address of the endpoint that is asked.
 //
 // # Credit
 //
@@ -101,19 +101,19 @@
 //	   <------------------------ accept
 //	ping ---------------------->           both stand
 //
-// A listener without a call for the init answers here, as does a dialer without one to a knock. Signs of life for who waits are
-// an init with cookie and mac, and a here, for the time at which it was asked for.
+// A listener without a call for the init answers here, as does a dialer without one to a knock. Signs of life for who
+// waits are an init with cookie and mac, and a here, for the time at which it was asked for.
 //
 // A reject says another secret, version or endpoint. As anyone might have sent it,
 // an accept that comes within 50 ms counts for more.
 //
 // # Resets
 //
-// A packet of an unknown connection is answered by a reset: the endpoint was started again, or gave the connection up, or somebody
-// brought it a packet that was meant for another. So a reset, which anyone could have sent, only makes the other side ask its
-// peer with a query. The peer, or the endpoint that lives alone at the peer's address now, answers gone, and that is
-// believed. Nobody else can, and a peer that is stopped does not: comment in note.go. A query is also sent where another endpoint connects from a
-// peer's address.
+// A packet of an unknown connection is answered by a reset: the endpoint was started again, or gave the connection up,
+// or somebody brought it a packet that was meant for another. So a reset, which anyone could have sent, only makes the
+// other side ask its peer with a query. The peer, or the endpoint that lives alone at the peer's address now, answers
+// gone, and that is believed. Nobody else can, and a peer that is stopped does not: comment in note.go. A query is also
+// sent where another endpoint connects from a peer's address.
 //
 // # Recovery
 //

@@ -106,8 +106,8 @@ type Config struct {
 	ID uint64
 	// Address is where the endpoint lives, as its peers call it. It is never sent.
 	Address []byte
-	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one says so:
-	// the peers of a process that was started again need not wait for the dead time.
+	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one
+	// says so: the peers of a process that was started again need not wait for the dead time.
 	Sole bool
 	// Secret is shared by all peers. It authenticates connecting, and with
 	// Encrypt all that follows.

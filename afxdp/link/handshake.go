@@ -107,7 +107,8 @@ func (c *Conn) knock() {
 		}
 	case stateListening:
 		if k.listen[0] == c {
-			e.sendNote(c.route, note{kind: kindKnock, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}, nil)
+			n := note{kind: kindKnock, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
+			e.sendNote(c.route, n, nil)
 		}
 	}
 	due := e.now + c.pause

@@ -2,12 +2,13 @@ package link
 
 import "hash/maphash"
 
-// Notes are what endpoints say to each other outside of connections, under the session secret: that somebody waits for a call, that
-// an endpoint is there, and that a connection is not there any more.
+// Notes are what endpoints say to each other outside of connections, under the session secret: that somebody waits for
+// a call, that an endpoint is there, and that a connection is not there any more.
 //
 // Nobody can have an endpoint say something that hurts another connection (RFC 9000, section 21.11): a Reset says only
-// that the one who got a packet does not have its connection, which may be because somebody sent the packet elsewhere. It is
-// never believed: it has us ask the peer itself, by a Query. A Gone is believed, as only two can answer that Query:
+// that the one who got a packet does not have its connection, which may be because somebody sent the packet elsewhere.
+// It is never believed: it has us ask the peer itself, by a Query. A Gone is believed, as only two can answer that
+// Query:
 //
 //   - the peer's endpoint itself, if it does not have the connection;
 //   - the endpoint that lives where the peer lived, alone (Config.Sole): the process was started again.
@@ -105,7 +106,8 @@ func (c *Conn) query() {
 		return
 	}
 	c.queryAt = e.now + Time(firstKnock) // nobody makes us send more often
-	e.sendNote(c.route, note{kind: kindQuery, to: c.peerID, from: e.cfg.ID, conn: c.peer, sent: uint64(e.now)}, e.carrier.Address(c.route))
+	n := note{kind: kindQuery, to: c.peerID, from: e.cfg.ID, conn: c.peer, sent: uint64(e.now)}
+	e.sendNote(c.route, n, e.carrier.Address(c.route))
 }
 
 // takeQuery answers a peer whose connection is not here.
@@ -126,8 +128,8 @@ func (e *Endpoint) takeQuery(n *note, b []byte) bool {
 	return true
 }
 
-// takeGone ends a connection that the peer does not have. It never will again: ids are random and used once. So it does not matter
-// which Query is answered.
+// takeGone ends a connection that the peer does not have. It never will again: ids are random and used once. So it does
+// not matter which Query is answered.
 func (e *Endpoint) takeGone(n *note, b []byte) bool {
 	c := e.remote[n.conn]
 	if c == nil || c.state < stateUp {
@@ -148,7 +150,8 @@ func (e *Endpoint) takeGone(n *note, b []byte) bool {
 var sources = maphash.MakeSeed()
 
 // succeeds is told of a connection whose peer has proven itself, and of where it is. If other connections are with
-// another endpoint at that place, this one may be its successor: they are asked about, lest they wait until they have something to send.
+// another endpoint at that place, this one may be its successor: they are asked about, lest they wait until they have
+// something to send.
 func (e *Endpoint) succeeds(c *Conn, from []byte) {
 	c.source = maphash.Bytes(sources, from)
 	for _, x := range e.conns {

@@ -25,8 +25,8 @@ func (s *sim) relay(other int, until Time) {
 	}
 }
 
-// What other endpoints of the session answer to an attacker never ends a connection, not even while its peer is stopped.
-// RFC 9000 calls that a reset oracle (section 21.11).
+// What other endpoints of the session answer to an attacker never ends a connection, not even while its peer is
+// stopped. RFC 9000 calls that a reset oracle (section 21.11).
 func TestOthersAnswersEndNoConnection(t *testing.T) {
 	for _, encrypt := range []bool{true, false} {
 		seedsOf(t, 20, func(t *testing.T, seed uint64) {
@@ -49,8 +49,8 @@ func TestOthersAnswersEndNoConnection(t *testing.T) {
 	}
 }
 
-// Packets that anybody could have sent, and recorded ones, are no sign of life: a call to a peer that is not there ends after
-// the dead time.
+// Packets that anybody could have sent, and recorded ones, are no sign of life: a call to a peer that is not there ends
+// after the dead time.
 func TestStrangersAreNoSignOfLife(t *testing.T) {
 	const dead = time.Second
 	// from makes the greeting or knock of an endpoint with that id, which has the secret or has not.
@@ -98,7 +98,8 @@ func TestStrangersAreNoSignOfLife(t *testing.T) {
 	}
 }
 
-// An end with nothing to send learns that the peer was started again when the new process connects, and not by its keepalive.
+// An end with nothing to send learns that the peer was started again when the new process connects, and not by its
+// keepalive.
 func TestNewIncarnationEndsTheIdleConnection(t *testing.T) {
 	for _, dial := range []bool{true, false} {
 		s, x, _ := pair(t, 1, calm())
@@ -215,14 +216,15 @@ func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 			}
 		}
 		if !errors.Is(p.down, ErrBroken) || now < died || now > died+Time(dead)+Time(200*time.Millisecond) {
-			t.Errorf("dial %v: ended at %v with %v, want %v a dead time after %v", dial, time.Duration(now), p.down, ErrBroken, time.Duration(died))
+			t.Errorf("dial %v: ended at %v with %v, want %v a dead time after %v", dial,
+				time.Duration(now), p.down, ErrBroken, time.Duration(died))
 		}
 		_ = c
 	}
 }
 
-// A call to where nobody answers sends seven packets in a quarter of a second, then ten a second, and ends after the dead time: whoever
-// made the address cannot have more sent there, nor by answers that anybody could give.
+// A call to where nobody answers sends seven packets in a quarter of a second, then ten a second, and ends after the
+// dead time: whoever made the address cannot have more sent there, nor by answers that anybody could give.
 func TestCallIntoTheVoidSendsLittle(t *testing.T) {
 	const dead = 2 * time.Second
 	for _, dial := range []bool{true, false} {
@@ -254,10 +256,11 @@ func TestCallIntoTheVoidSendsLittle(t *testing.T) {
 			}
 			most := 8 + int((dead+200*time.Millisecond)/slowKnock)
 			if echo && dial {
-				most += 32 + int(dead/firstKnock) // a new cookie is answered, at most so often, to who has read the Init
+				most += 32 + int(dead/firstKnock) // a new cookie is answered, at most so often
 			}
 			if p.down == nil || now > Time(dead)+Time(200*time.Millisecond) || len(p.sent) > most {
-				t.Errorf("dial %v, answers %v: %d packets until %v, %v, want at most %d", dial, echo, len(p.sent), p.down, now, most)
+				t.Errorf("dial %v, answers %v: %d packets until %v, %v, want at most %d", dial,
+					echo, len(p.sent), p.down, now, most)
 			}
 		}
 	}

@@ -256,7 +256,8 @@ const (
 	rejectGone                          // the endpoint is another one
 )
 
-// putSmall writes a Reject (to the dialer's connection, with a code) or a Reset (of the connection that the receiver sends to).
+// putSmall writes a Reject (to the dialer's connection, with a code) or a Reset (of the connection that the receiver
+// sends to).
 func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	b = b[:smallPacketSize]
 	clear(b)
@@ -268,8 +269,8 @@ func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	return b
 }
 
-// note is a Knock, Here, Query or Gone: short, between endpoints, with a mac. An answer has conn and sent of what it answers, so
-// that nobody takes a recorded one for a fresh one.
+// note is a Knock, Here, Query or Gone: short, between endpoints, with a mac. An answer has conn and sent of what it
+// answers, so that nobody takes a recorded one for a fresh one.
 type note struct {
 	kind kind
 	to   uint64 // endpoint

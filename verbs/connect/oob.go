@@ -167,15 +167,15 @@ func (m *oobModule) targets(blob []byte) ([]netip.AddrPort, error) {
 	}
 	kept := dialable(list, own)
 	if len(kept) == 0 {
-		return nil, fmt.Errorf("%w: the peer listens at %v, and not at an address and port that this context dials (give both the same options oob-address and oob-port)",
-			driver.ErrInvalid, list)
+		return nil, fmt.Errorf("%w: the peer listens at %v, and not at an address and port that this context dials "+
+			"(give both the same options oob-address and oob-port)", driver.ErrInvalid, list)
 	}
 	return kept, nil
 }
 
-// dialable is what of a peer's addresses is dialed from a context that listens at its own. They come from elsewhere, and shall not
-// have us connect to services of this host or any other that are no peers: loopback addresses and ports below 1024, which only root
-// can listen at, are for contexts that listen at such themselves.
+// dialable is what of a peer's addresses is dialed from a context that listens at its own. They come from elsewhere,
+// and shall not have us connect to services of this host or any other that are no peers: loopback addresses and ports
+// below 1024, which only root can listen at, are for contexts that listen at such themselves.
 func dialable(list, own []netip.AddrPort) (kept []netip.AddrPort) {
 	const low = 1024
 	loopback := slices.ContainsFunc(own, func(a netip.AddrPort) bool { return a.Addr().Unmap().IsLoopback() })
