@@ -76,19 +76,22 @@ func (i *conn) parseHello(b []byte) (token uint64, err error) {
 	return binary.LittleEndian.Uint64(b[8:]), nil
 }
 
-func (c *Context) newConn(num uint32, peer string) *conn {
+func (c *Context) newConn(num uint32, peer string) (*conn, error) {
 	var i *conn
 	if c.props.Track == driver.Large {
 		l := newLarge(c)
 		i, l.api = &l.conn, l
 	} else {
 		s := newSmall(c)
+		if err := s.enter(); err != nil {
+			return nil, err
+		}
 		i, s.api = &s.conn, s
 	}
 	i.ctx, i.num = c, num
 	i.life.Init(Name, peer, num, &c.conns.Ready)
 	c.conns.Put(num, i)
-	return i
+	return i, nil
 }
 
 // standAlone begins a connection to oneself.

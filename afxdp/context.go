@@ -64,9 +64,11 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
-		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu), Window: o.window, Frames: o.frames, DeadTime: o.deadTime,
+		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
+		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances, DeadTime: o.deadTime,
 	}
 	n := c.nic
+	cfg.Sole = n.sole
 	n.mustLock()
 	k := 0
 	for k < n.used && n.contexts[k] != nil {
@@ -74,8 +76,12 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	if k == maxContexts {
 		err = fmt.Errorf("%w: %d contexts on %s already", driver.ErrBusy, maxContexts, props.Device)
-	} else if c.end, err = link.NewEndpoint(cfg, c, c); err == nil {
+	} else {
 		c.number, c.addr.number = uint8(k), uint16(k)
+		cfg.Address = []byte(c.addr.String())
+		c.end, err = link.NewEndpoint(cfg, c, c)
+	}
+	if err == nil {
 		n.contexts[k], n.used = c, max(n.used, k+1)
 	}
 	n.unlock()
@@ -130,8 +136,8 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	if err == nil {
 		to, err = parseAddress(u.Rest)
 	}
-	if err == nil && to.kind != c.addr.kind {
-		err = fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier", driver.ErrInvalid, to.kind, c.addr.kind)
+	if err == nil {
+		err = to.reachable(c.addr)
 	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
@@ -154,7 +160,10 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		return nil, err
 	}
 	c.sweep()
-	i := c.newConn(num, peer)
+	i, err := c.newConn(num, peer)
+	if err != nil {
+		return nil, err
+	}
 	if inc == c.inc {
 		i.toSelf = true
 		i.standAlone()
@@ -173,8 +182,11 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
+			c.nic.mustLock()
+			i.api.drop()
+			c.nic.unlock()
 			c.conns.Put(num, nil)
-			return nil, fmt.Errorf("%w: %w", driver.ErrBusy, err)
+			return nil, c.full(err)
 		}
 		c.nic.wakeKeepers()
 	}

@@ -17,8 +17,8 @@
 //	carrier     auto | udp4 | udp6 | ether: what frames are. auto takes udp4, else udp6,
 //	            by the device's addresses, else ether: EtherType 0x88b5, on one segment.
 //	            Both ends must have the same.
-//	port        24249: of UDP, or in the header of ether. Contexts of one process share it,
-//	            and processes on disjoint queues of one device must have the same.
+//	port        24249: of UDP, or in the header of ether. Both ends must have the same, as
+//	            have contexts of one process and processes on disjoint queues of one device.
 //	queues      all; or numbers, as in 0,2-3: receive queues to open a socket on. Frames of
 //	            ours that arrive on another queue are dropped: name all, or those that
 //	            ntuple rules feed (ethtool -N DEV flow-type udp4 dst-port 24249 action 0).
@@ -29,8 +29,8 @@
 //	encrypt     off | on: AES-256-GCM for all packets. It needs a session secret; one side's
 //	            wish suffices.
 //	checksum    off | on: UDP checksums over IPv4. Packets have a CRC-32C of their own.
-//	frames      3072: chunks of each queue that peers may fill, their credit altogether; with
-//	            Hints.Peers 48 for each peer, at least that
+//	frames      3072: chunks of each queue that peers may fill, the credit of all connections of
+//	            the device; with Hints.Peers 64 for each peer, at least that
 //	window      256: packets that one peer may have under way, a power of two, 64 to 1024
 //	dead-time   5s: how long a silent peer is waited for, 100ms to 1h
 //	busy-poll   0: how long a wait polls the device's driver, up to 10ms (SO_BUSY_POLL)
@@ -65,8 +65,16 @@
 // 65535 bytes, which then takes several chunks at each end. A route whose MTU shrinks ends connections
 // that have longer packets under way.
 //
-// A device takes 2 or 4 KiB for each of 4096 chunks to send from and of 4/3 frames for each queue, 8 MiB more for
-// long frames, and a connection some 60 KiB. At most 256 contexts share a device. There is no one-sided access.
+// A device has room for 192 connections of the small track, with Hints.Peers for that many and 64, those counted that
+// were closed while their peers do not know. Each of both tracks takes 16 of the frames or, with long frames, two
+// packets of the MTU. Hints.Peers keeps frames for that many connections of each track; without it, connections that
+// are used may leave no more than a quarter for new ones. A connection for which there is no room is refused with
+// ErrBusy, and the error names both options. The first context that is opened on a device sets them for all.
+//
+// A device takes 2 or 4 KiB for each of 5632 chunks to send from (2560, and 16 for each connection of the small track)
+// and of 4/3 frames for each queue, 8 MiB more for long frames, and a connection some 60 KiB. What a peer does not
+// receive occupies chunks to send from: 16 are each connection's own, and of 2048 more a connection takes at most as
+// many as it leaves. Posts beyond that are ErrBusy. At most 256 contexts share a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

@@ -186,8 +186,9 @@ func query(h driver.Hints, o options) (*unopened, error) {
 	}
 	o.kind, addr.port = kind, o.port
 	if h.Peers > 0 && h.Options["frames"] == "" { // each needs some, and a quarter is kept for new ones
-		o.frames = min(max(o.frames, h.Peers*48), 1<<16)
+		o.frames = framesOf(h.Peers)
 	}
+	o.peers = h.Peers
 	n := &unopened{opts: o, addr: addr, mtu: i.MTU}
 	n.props = driver.Properties{Driver: Name, Device: i.Name, Track: h.Track, Capabilities: capabilities(h.Track, o, i.MTU), Profile: profile(i.Name)}
 	return n, nil

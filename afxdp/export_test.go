@@ -29,6 +29,41 @@ func Describe(i driver.Instance) string {
 	return s
 }
 
+// Stopped runs f while nothing of a context's device is handled, as if its process were stopped.
+func Stopped(c driver.Context, f func()) {
+	n := contextOf(c).nic
+	n.mustLock()
+	defer n.unlock()
+	f()
+}
+
+// Kill forgets all connections of a context, as its process's death does. Close it then.
+func Kill(c driver.Context) {
+	x := contextOf(c)
+	x.nic.mustLock()
+	defer x.nic.unlock()
+	x.end.Abandon()
+}
+
+func contextOf(c driver.Context) *Context {
+	if s, ok := c.(smallContext); ok {
+		return s.Context
+	}
+	return c.(*Context)
+}
+
+// PeersName is what packets to the peer of an instance name the connection by. It is seen on the wire.
+func PeersName(i driver.Instance) uint64 {
+	c := &i.(*small).conn
+	c.ctx.nic.mustLock()
+	defer c.ctx.nic.unlock()
+	var mine, peers uint64
+	if _, err := fmt.Sscanf(c.lc.String(), "connection %v, the peer's %v,", &mine, &peers); err != nil {
+		panic(err)
+	}
+	return peers
+}
+
 // Placed is how many bytes of a message a packet of the large track carries.
 func Placed(i driver.Instance) int {
 	c := &i.(*large).conn

@@ -19,8 +19,9 @@ const (
 
 // chunk is what we know of a chunk of the UMEM.
 type chunk struct {
-	sending bool // in a transmit ring, or on the way back from it
-	back    bool // given back while it was being sent
+	sending bool   // in a transmit ring, or on the way back from it
+	back    bool   // given back while it was being sent
+	owner   uint16 // the quota that it counts for; 0: none
 }
 
 // memory is the chunks of a NIC. It belongs to whoever holds the lock.
@@ -30,6 +31,7 @@ type memory struct {
 	chunks []chunk
 	free   []uint32 // to send from
 	spare  []uint32 // to be filled: they receive
+	quotas quotas   // of what is sent from
 
 	// Runs of chunks in a row, to send long frames from; the first chunk names one.
 	longAt  int // chunks from here on are in runs
@@ -127,7 +129,7 @@ func (n *nic) put(k uint32) {
 		s.back = true
 		return
 	}
-	m.free = append(m.free, k)
+	m.freed(k)
 }
 
 // Sending implements link.Carrier.
@@ -138,6 +140,9 @@ func (c *Context) Sending(id uint64) bool { // of no long frame: they are given 
 	}
 	return s.sending
 }
+
+// Address implements link.Carrier.
+func (c *Context) Address(r link.Route) []byte { return c.routes[r].name }
 
 // Send implements link.Carrier.
 func (c *Context) Send(r link.Route, f link.Frame, size int) bool {
@@ -227,7 +232,7 @@ func (m *memory) sent(id int) {
 	s.sending = false
 	if s.back {
 		s.back = false
-		m.free = append(m.free, uint32(id))
+		m.freed(uint32(id))
 	}
 }
 
@@ -257,10 +262,10 @@ const freeChunks = 64
 // needs none. The kernel takes them in turn, so that few stay in the caches.
 func (n *nic) fill() {
 	m := &n.memory
-	target := freeChunks
+	target := freeChunks + n.pool.Reserved()
 	for _, c := range n.contexts[:n.used] {
 		if c != nil {
-			target += c.end.Reserved() + freeChunks/2 + 2*c.end.Conns()
+			target += freeChunks/2 + 2*c.end.Conns()
 		}
 	}
 	var addrs [64]uint64

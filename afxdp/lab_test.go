@@ -41,13 +41,19 @@ func newPair(tb testing.TB, cfg veth.Config) *veth.Pair {
 
 // openAt opens a context at one end of a pair.
 func openAt(p *veth.Pair, end int, track driver.Track, options map[string]string) (driver.Context, error) {
-	o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.Ends[end].Namespace), "dead-time": "2s"}
-	maps.Copy(o, options)
+	return openEnd(&p.Ends[end], driver.Hints{Track: track, Options: options})
+}
+
+// openEnd opens a context at one end of whatever it is.
+func openEnd(end *veth.End, h driver.Hints) (driver.Context, error) {
+	o := map[string]string{"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), end.Namespace), "dead-time": "2s"}
+	maps.Copy(o, h.Options)
+	h.Device, h.Options = end.Device, o
 	d, err := driver.Lookup("afxdp")
 	if err != nil {
 		return nil, err
 	}
-	nic, err := d.Query(driver.Hints{Track: track, Device: p.Ends[end].Device, Options: o})
+	nic, err := d.Query(h)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,9 @@ type nic struct {
 	// Of whoever holds the lock.
 	memory
 	queues                []queue
+	sole                  bool // no other process has a queue of the device
 	rxChunks              int
+	pool                  *link.Pool
 	origin                time.Time
 	now                   link.Time
 	next                  link.Time       // when the first context wants to be ticked
@@ -182,11 +184,8 @@ func (o options) shares(p options) bool {
 // and what is not genuine.
 func (o options) slack() int { return o.frames / 3 }
 
-// txChunks is how many chunks are there to send from, longChunks how many are in runs for long frames.
-const (
-	txChunks   = 4096
-	longChunks = 2048
-)
+// longChunks is how many chunks are in runs for long frames.
+const longChunks = 2048
 
 // mostParts is from how many chunks a frame can be sent: the kernel takes MAX_SKB_FRAGS, 17 unless it was built
 // otherwise. The longest of all take as many.
@@ -221,17 +220,18 @@ func (n *nic) open(device string) (err error) {
 		n.close()
 		return fmt.Errorf("%w: %w", errUnusable, err)
 	}
+	all, err := xsk.DeviceQueues(device)
+	if err != nil && o.queues == nil {
+		n.close()
+		return err
+	}
 	queues := o.queues
 	if queues == nil {
-		q, err := xsk.DeviceQueues(device)
-		if err != nil {
-			n.close()
-			return err
-		}
-		for k := range max(q.Rx, 1) {
+		for k := range max(all.Rx, 1) {
 			queues = append(queues, k)
 		}
 	}
+	n.sole = err == nil && len(queues) >= all.Rx
 	perQueue := o.frames + o.slack()
 	n.rxChunks = perQueue * len(queues)
 	chunkSize := 2048
@@ -239,6 +239,9 @@ func (n *nic) open(device string) (err error) {
 		chunkSize = 4096
 	}
 	run := o.runLength(l.MTU, chunkSize)
+	packet := max(min(l.MTU-o.kind.Overhead(), chunkSize-dataAt), link.MinMTU)
+	n.memory.quotas.init(o.peers, packet-prefixSize-link.HeaderSize-16)
+	n.pool = o.pool(run)
 	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
 		return err
@@ -278,7 +281,9 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	}
 	cfg := xsk.Config{
 		Device: device, Match: match, Attach: attach, Queues: queues,
-		Memory: xsk.UMEMConfig{Chunks: n.rxChunks + txChunks + long, ChunkSize: chunkSize, HugePages: o.huge},
+		Memory: xsk.UMEMConfig{
+			Chunks: n.rxChunks + n.memory.quotas.chunks() + long, ChunkSize: chunkSize, HugePages: o.huge,
+		},
 		Socket: xsk.SocketConfig{Rx: ringSize(perQueue), Fill: ringSize(perQueue), Tx: 1024, Completion: 2048, Copying: o.copying, MultiBuffer: run > 0},
 	}
 	if o.busyPoll > 0 {

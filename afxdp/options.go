@@ -30,6 +30,7 @@ type options struct {
 	busyPoll time.Duration
 	huge     bool
 	single   bool // no frames of several chunks
+	peers    int  // Hints.Peers
 }
 
 // DefaultPort is the UDP port, or that of the EtherType's header, unless an option says otherwise.

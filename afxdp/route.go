@@ -24,6 +24,7 @@ type peerPath struct {
 type route struct {
 	ctx  *Context
 	to   address
+	name []byte                   // of the context there: what its url says
 	path atomic.Pointer[peerPath] // nil: unknown at the moment
 	mtu  atomic.Uint32            // of a link packet; 0: unknown
 	why  atomic.Pointer[error]    // why unknown
@@ -84,7 +85,7 @@ func (c *Context) routeTo(to address) (link.Route, *route) {
 			return link.Route(k), r
 		}
 	}
-	r := &route{ctx: c, to: to, refs: 1}
+	r := &route{ctx: c, to: to, name: []byte(to.String()), refs: 1}
 	k := 1
 	for k < len(c.routes) && c.routes[k] != nil {
 		k++

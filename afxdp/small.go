@@ -27,6 +27,7 @@ type small struct {
 	whole   []byte // a message of several fragments, for a buffer receive
 	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
+	quota   uint16 // of chunks to send from: the engine's
 }
 
 // post is a fragment in a chunk.
@@ -46,13 +47,15 @@ type piece struct {
 const (
 	maxSmall   = 8 << 10 // bytes of a message
 	postRoom   = 256     // fragments that wait to be sent
-	stashRoom  = 32
-	handBack   = 4 // frames that were read, until the engine is told
+	stashRoom  = 64      // for the longest message in the shortest packets
+	stashed    = 16      // of them, where there are few
+	handBack   = 4       // frames that were read, until the engine is told
 	smallDepth = driver.PacketQueueDepth
 )
 
 func newSmall(c *Context) *small {
 	s := &small{}
+	s.ctx = c
 	s.posts, s.stash = newRing[post](postRoom), newRing[uint32](stashRoom)
 	room := max(2*c.opts.window, 2*postRoom)
 	s.inbox, s.done = newRing[piece](room), newRing[uint64](room)
@@ -74,15 +77,29 @@ func (s *small) up(hello []byte) error {
 	return err
 }
 
-// restock gives the owner chunks to write into.
+// enter gives the connection its quota of chunks.
+func (s *small) enter() error {
+	n := s.ctx.nic
+	n.mustLock()
+	defer n.unlock()
+	id, ok := n.memory.quotas.open()
+	if !ok {
+		return s.ctx.full(fmt.Errorf("%d of the small track", n.memory.quotas.room))
+	}
+	s.quota = id
+	return nil
+}
+
+// restock gives the owner chunks to write into: for the longest message at least.
 func (s *small) restock() {
-	m := &s.ctx.nic.memory
-	for s.stash.len() < stashRoom/2 || s.stash.len() < stashRoom && len(m.free) > txChunks/2 {
-		f, ok := s.ctx.Get()
+	n := s.ctx.nic
+	least := min(max(stashed, s.parts(maxSmall)), stashRoom)
+	for s.stash.len() < least || s.stash.len() < max(2*stashed, least) && n.memory.quotas.plenty() {
+		k, ok := n.take(s.quota)
 		if !ok {
 			return
 		}
-		s.stash.push(uint32(f.ID))
+		s.stash.push(k)
 	}
 }
 
@@ -176,6 +193,7 @@ func (s *small) drop() {
 		release(p.id)
 	}
 	s.recvs.Drop()
+	c.nic.memory.quotas.close(s.quota)
 }
 
 // RecvPost implements driver.Instance.

@@ -47,9 +47,15 @@ func (s *small) postSend(p *driver.Packet) error {
 	return nil
 }
 
+// parts is how many packets a message of n bytes takes.
+func (s *small) parts(n int) int {
+	size := max(int(s.fragment.Load()), 1)
+	return max(1, (n+size-1)/size)
+}
+
 // hasRoom tells whether a message of n bytes can be posted.
 func (s *small) hasRoom(n int) bool {
-	parts := max(1, (n+int(s.fragment.Load())-1)/int(s.fragment.Load()))
+	parts := s.parts(n)
 	if s.posts.room() >= parts && s.stash.len() >= parts {
 		return true
 	}

@@ -62,7 +62,7 @@ func parseAddress(s string) (a address, err error) {
 	}
 	if a.kind == carrier.Ether {
 		mac, err := net.ParseMAC(f[1])
-		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || carrier.MAC(mac) == (carrier.MAC{}) {
 			return bad("MAC address")
 		}
 		a.mac = carrier.MAC(mac)
@@ -79,6 +79,20 @@ func parseAddress(s string) (a address, err error) {
 	}
 	a.port, a.number = uint16(port), uint16(number)
 	return a, nil
+}
+
+// reachable returns why a context does not send to a url's address; nil: it does. Urls come from elsewhere, and a
+// context sends to where they lead until something answers: so only to our own port, whoever made the url.
+func (a address) reachable(from address) error {
+	if a.kind != from.kind {
+		return fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier",
+			driver.ErrInvalid, a.kind, from.kind)
+	}
+	if a.port != from.port {
+		return fmt.Errorf("%w: the peer uses port %d, this context %d: give both the same option port",
+			driver.ErrInvalid, a.port, from.port)
+	}
+	return nil
 }
 
 // usable tells whether an address can be that of one host elsewhere.

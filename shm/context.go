@@ -247,9 +247,7 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
 	var path string
 	if err == nil {
-		if path, err = url.PathUnescape(u.Rest); err != nil || !filepath.IsAbs(path) || len(path) > 107 || strings.ContainsRune(path, 0) {
-			err = fmt.Errorf("%w: url %q names no socket", driver.ErrInvalid, peer)
-		}
+		path, err = socketOf(u, filepath.Dir(c.path))
 	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}

@@ -26,7 +26,7 @@ type setupFuzz struct {
 func openSetupFuzz(t testing.TB) *setupFuzz {
 	opts := map[string]string{"dir": t.TempDir()}
 	s := &setupFuzz{c: open(t, driver.Large, opts), genuine: open(t, driver.Large, opts), low: newImpostor(t)}
-	path := filepath.Join(t.TempDir(), "h")
+	path := filepath.Join(t.TempDir(), "ffffffffffffffff"+socketSuffix)
 	var err error
 	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
 		t.Fatal(err)

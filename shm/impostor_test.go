@@ -30,7 +30,7 @@ const lowestInc = 1
 // watch it.
 func newImpostor(t testing.TB) *impostor {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "i")
+	path := filepath.Join(t.TempDir(), fmt.Sprintf("%016x%s", lowestInc, socketSuffix))
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)

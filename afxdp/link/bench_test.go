@@ -108,8 +108,9 @@ func (x *wireEnd) Get() (Frame, bool) {
 
 func (x *wireEnd) GetLong() (Frame, bool) { return x.Get() }
 
-func (x *wireEnd) Put(id uint64)       { x.free = append(x.free, id) }
-func (x *wireEnd) Sending(uint64) bool { return false }
+func (x *wireEnd) Put(id uint64)        { x.free = append(x.free, id) }
+func (x *wireEnd) Sending(uint64) bool  { return false }
+func (x *wireEnd) Address(Route) []byte { return nil }
 
 func (x *wireEnd) Send(_ Route, f Frame, n int) bool {
 	y := x.w.ends[1-x.n]

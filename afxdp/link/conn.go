@@ -37,8 +37,10 @@ type Conn struct {
 	mine, theirs greeting
 	cookie       [cookieSize]byte
 	pause        Time
-	unconfirmed  bool // dialer: stands, and does not know yet that the peer does
-	knocked      Time
+	unconfirmed  bool   // dialer: stands, and does not know yet that the peer does
+	knocked      Time   // until when no Knock is answered
+	cookieAt     Time   // until when no other Cookie is taken
+	source       uint64 // a hash of where the peer's greeting came from
 	rejected     error
 	rejectAt     Time
 
@@ -53,7 +55,7 @@ type Conn struct {
 	pacer
 
 	heard     Time // when the peer was last heard of
-	resetAt   Time // when a Reset is believed; never: there was none
+	queryAt   Time // until when no Reset makes us ask the peer
 	wantPing  bool
 	pingAt    Time // when the last ping went out
 	closeFrom Time
@@ -187,7 +189,7 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	if c.state == stateAccepted {
 		c.stand()
 	}
-	c.heard, c.resetAt = e.now, never
+	c.heard = e.now
 	if c.unconfirmed {
 		c.unconfirmed = false
 		e.uncall(c)
@@ -259,9 +261,7 @@ func (c *Conn) finish() {
 		c.dropSegments()
 		c.dropArrived()
 	}
-	if c.state >= stateAccepted {
-		c.unshare()
-	}
+	c.unshare()
 	if c.unconfirmed {
 		c.e.uncall(c)
 	}
@@ -386,10 +386,6 @@ func (c *Conn) tick() {
 		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
 		return
 	}
-	if e.now >= c.resetAt {
-		c.fail(ErrReset)
-		return
-	}
 	if e.now >= c.askAt() {
 		c.wantPing = true
 	}
@@ -409,7 +405,7 @@ func (c *Conn) tick() {
 
 // arm schedules the next tick.
 func (c *Conn) arm() {
-	due := min(c.askAt(), c.heard+Time(c.e.cfg.DeadTime), c.resetAt)
+	due := min(c.askAt(), c.heard+Time(c.e.cfg.DeadTime))
 	if c.unconfirmed {
 		due = min(due, c.pingAt+c.pause)
 	}
@@ -433,8 +429,8 @@ func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDrain
 
 // String tells the state of the connection, for people.
 func (c *Conn) String() string {
-	return fmt.Sprintf("state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
-		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
+	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
+		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
 		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
 		c.cum, c.top, c.told, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
 }

@@ -36,7 +36,8 @@
 //   - Nobody is answered with more bytes than he sent before his address is proven.
 //   - Who does not have the session secret gets no connection. With encryption, he can
 //     neither read nor change nor repeat packets; without it, who sees the packets can forge them.
-//   - A peer that is silent for the dead time is broken; one that was stopped for less loses nothing.
+//   - A peer that is silent for the dead time is broken; one that was stopped for less loses nothing, whatever others answer
+//     in its place. One that was started again is noticed at once.
 //   - Nothing is allocated for a message.
 //
 // # Wire format
@@ -63,7 +64,7 @@
 // 16 not in order (close), 32 to be acknowledged at once. An encrypted packet is AES-256-GCM over all from byte 48 on,
 // with the first 48 as additional data, the packet number in the nonce, and 16 bytes of tag at the end.
 //
-// Greetings (init, accept) have 168 bytes, so that no answer is longer than what it answers:
+// Greetings (init, accept) have 176 bytes, so that no answer is longer than what it answers:
 //
 //	 0  kind u8, version u8, size u16, checksum u32
 //	 8  to u64 (init: the endpoint; accept: the dialer's connection), from u64 (endpoint)
@@ -72,11 +73,13 @@
 //	56  options u32 (1: encrypt); longest u16: placed packet; window u16 (fragments)
 //	64  length u8 and up to 63 bytes of hello
 //	128 cookie of 24 bytes: when it was made u64, and 16 bytes of mac (accept: zero)
-//	152 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
+//	152 sent u64: when, by the dialer's clock (accept: zero)
+//	160 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
 //	    checksum of zero; an accept's also over nonce and connection of the init that it answers
 //
-// Cookie (40 bytes): to u64, cookie. Reject, knock, reset (40 bytes): to u64, from u64, code u8 at 32; a reset has
-// the connection as its sender got it at 8, and at 16 a mac over that.
+// Cookie (40 bytes): to u64, cookie. Reject (40 bytes): to u64, from u64, code u8 at 32. Reset (40 bytes): the
+// connection as its sender got it. Notes (knock, here, query, gone; 56 bytes): to u64, from u64, connection u64, sent
+// u64, mac; that of query and gone is also over the address of the endpoint that is asked.
 //
 // # Credit
 //
@@ -98,10 +101,19 @@
 //	   <------------------------ accept
 //	ping ---------------------->           both stand
 //
-// A reject says another secret, version or endpoint, or no room. As anyone might have sent it,
-// an accept that comes within 50 ms counts for more. A reset (the endpoint was started again, or
-// gave the connection up) makes the other side ask with a ping: only if that is not answered within 50 ms, or four
-// round trips, is it believed.
+// A listener without a call for the init answers here, as does a dialer without one to a knock. Signs of life for who
+// waits are an init with cookie and mac, and a here, for the time at which it was asked for.
+//
+// A reject says another secret, version or endpoint. As anyone might have sent it,
+// an accept that comes within 50 ms counts for more.
+//
+// # Resets
+//
+// A packet of an unknown connection is answered by a reset: the endpoint was started again, or gave the connection up,
+// or somebody brought it a packet that was meant for another. So a reset, which anyone could have sent, only makes the
+// other side ask its peer with a query. The peer, or the endpoint that lives alone at the peer's address now, answers
+// gone, and that is believed. Nobody else can, and a peer that is stopped does not: comment in note.go. A query is also
+// sent where another endpoint connects from a peer's address.
 //
 // # Recovery
 //

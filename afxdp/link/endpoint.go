@@ -20,6 +20,7 @@ var (
 	ErrProtocol = errors.New("peer violated the protocol")
 	ErrShrunk   = errors.New("the path's largest packet has become smaller")
 	ErrInvalid  = errors.New("invalid argument")
+	ErrFull     = errors.New("no room for another connection")
 )
 
 // Time is what the caller's clock says, in ns since an origin of its choice.
@@ -57,6 +58,8 @@ type Carrier interface {
 	Sending(id uint64) bool
 	// Put gives back a frame, from Get or from Input; it may be being sent.
 	Put(id uint64)
+	// Address is where a route leads: what Config.Address is of the endpoint there. It is valid until the next call.
+	Address(r Route) []byte
 }
 
 // Handler is told what happens to connections. Its methods may call those of
@@ -101,6 +104,11 @@ type Placement struct {
 type Config struct {
 	// ID tells endpoints apart that live at one address after each other.
 	ID uint64
+	// Address is where the endpoint lives, as its peers call it. It is never sent.
+	Address []byte
+	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one
+	// says so: the peers of a process that was started again need not wait for the dead time.
+	Sole bool
 	// Secret is shared by all peers. It authenticates connecting, and with
 	// Encrypt all that follows.
 	Secret []byte
@@ -119,6 +127,8 @@ type Config struct {
 	// occupy, over all connections; default 4096. A quarter is kept for new
 	// connections, each of which needs 16, or as many as two packets of the MTU occupy.
 	Frames int
+	// Pool is shared with other endpoints, and takes the place of Frames.
+	Pool *Pool
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
 	// DeadTime is how long a silent peer is waited for; default 5 s.
@@ -158,13 +168,13 @@ type Endpoint struct {
 	free   []uint32
 	peers  map[uint64]*callers // who is being connected to
 	remote map[uint64]*Conn    // by the ids that peers gave
-	spare  int                 // frames that no connection has credit for
-	touch  []*Conn             // to be looked at by Flush
-	calm   []*Conn             // room for the next list
+	pool   *Pool
+	touch  []*Conn // to be looked at by Flush
+	calm   []*Conn // room for the next list
 	timers timerHeap
 	h      header // of the packet that is being handled
 	p      Placement
-	resets int // that may still be sent in this period
+	resets int // that may still be sent in this period, and answers to queries
 	period Time
 }
 
@@ -178,6 +188,10 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	cfg.Unit = min(cfg.Unit, cfg.MTU)
 	setDefault(&cfg.Window, 256)
 	setDefault(&cfg.Frames, 4096)
+	if cfg.Pool == nil {
+		cfg.Pool = NewPool(cfg.Frames, 0)
+	}
+	cfg.Frames = cfg.Pool.frames
 	setDefault(&cfg.MaxConns, 4096)
 	setDefault(&cfg.DeadTime, 5*time.Second)
 	setDefault(&cfg.KeyPackets, 1<<24)
@@ -205,7 +219,7 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 		return nil, fmt.Errorf("random numbers: %w", err)
 	}
 	return &Endpoint{
-		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), spare: cfg.Frames,
+		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), pool: cfg.Pool,
 		peers: make(map[uint64]*callers), remote: make(map[uint64]*Conn),
 	}, nil
 }
@@ -221,9 +235,6 @@ func (e *Endpoint) Stats() Stats { return e.stats }
 
 // Conns is how many connections there are, in whatever state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
-
-// Reserved is how many frames peers may fill now: their credit, and what the handler has not released.
-func (e *Endpoint) Reserved() int { return e.cfg.Frames - e.spare }
 
 // Waiting tells whether Flush has something to do: also where the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
@@ -318,17 +329,23 @@ func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
 		return
 	}
 	e.stats.Unknown++
+	if !e.mayAnswer() {
+		return
+	}
+	id := le.Uint64(b[8:])
+	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReset, id, 0, 0) })
+}
+
+// mayAnswer bounds how often those are answered who speak of connections that are no more.
+func (e *Endpoint) mayAnswer() bool {
 	if e.now >= e.period {
 		e.resets, e.period = resetsPerPeriod, e.now+Time(resetPeriod)
 	}
 	if e.resets == 0 {
-		return
+		return false
 	}
 	e.resets--
-	id := b[8:16]
-	e.control(Reply, func(out []byte) []byte {
-		return putSmall(out, kindReset, le.Uint64(id), 0, 0, e.secrets.mac(e.secrets.reset, id))
-	})
+	return true
 }
 
 const (
@@ -412,7 +429,7 @@ func (e *Endpoint) insert(c *Conn) error {
 		n = uint32(len(e.conns))
 		e.conns = append(e.conns, nil)
 	default:
-		return fmt.Errorf("%w: %d connections already", ErrInvalid, e.cfg.MaxConns)
+		return fmt.Errorf("%w: there are %d, the limit", ErrFull, e.cfg.MaxConns)
 	}
 	c.id = uint64(n)
 	c.renew()

@@ -21,6 +21,7 @@ func (p *pipe) Get() (link.Frame, bool)     { return link.Frame{Data: make([]byt
 func (p *pipe) GetLong() (link.Frame, bool) { return p.Get() }
 func (p *pipe) Put(uint64)                  {}
 func (p *pipe) Sending(uint64) bool         { return false }
+func (p *pipe) Address(link.Route) []byte   { return nil }
 func (p *pipe) Send(_ link.Route, f link.Frame, n int) bool {
 	p.to.in = append(p.to.in, append([]byte(nil), f.Data[:n]...))
 	return true

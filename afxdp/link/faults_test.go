@@ -1,7 +1,6 @@
 package link
 
 import (
-	"encoding/binary"
 	"errors"
 	"testing"
 	"time"
@@ -228,17 +227,22 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 	})
 }
 
+// restart has another endpoint at the place of host 1.
+func (s *sim) restart() {
+	old := s.hosts[1]
+	s.hosts = s.hosts[:1]
+	s.addHost(Config{ID: 4242, DeadTime: time.Second}).e.random() // its ids are others than those of before
+	old.n = 9
+	for k := range s.queue {
+		s.queue[k].to = s.hosts[min(s.queue[k].to.n, 1)]
+	}
+}
+
 // A peer that starts again at its address does not know the connection: who sends on learns it at once,
 // long before the dead time; who calls the old one learns that it is gone.
 func TestPeerRestartedAtItsAddress(t *testing.T) {
 	s, x, y := pair(t, 1, calm())
-	old := s.hosts[1]
-	s.hosts = s.hosts[:1]
-	h := s.addHost(Config{ID: 4242, DeadTime: time.Second})
-	h.n, old.n = 1, 9
-	for k := range s.queue {
-		s.queue[k].to = s.hosts[min(s.queue[k].to.n, 1)]
-	}
+	s.restart()
 	x.out = append(x.out, simMessage{1, 100})
 	x.h.poll(s.now)
 	from := s.now
@@ -264,9 +268,8 @@ func TestForgedResetIsNotBelieved(t *testing.T) {
 	s, x, y := pair(t, 1, calm())
 	x.load(300, 0, 5000)
 	b := make([]byte, smallPacketSize)
-	id := binary.LittleEndian.AppendUint64(nil, x.c.peer)
 	for range 20 {
-		putSmall(b, kindReset, x.c.peer, 0, 0, x.h.e.secrets.mac(x.h.e.secrets.reset, id))
+		putSmall(b, kindReset, x.c.peer, 0, 0)
 		x.h.e.Input(s.now, nil, Frame{Data: b})
 		x.h.poll(s.now)
 		s.pass(20e6)

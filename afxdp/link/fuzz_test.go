@@ -54,9 +54,9 @@ func feed(t *testing.T, e *Endpoint, p *trap, c *Conn, script []byte) {
 		now = max(now, e.Next())
 		e.Tick(now)
 	}
-	if len(p.held) > 0 || p.lent != 0 || e.Conns() > 0 || e.spare != e.cfg.Frames {
+	if len(p.held) > 0 || p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.Frames {
 		t.Fatalf("%d arrived frames, %d others, %d connections are left; credit for %d of %d frames",
-			len(p.held), p.lent, e.Conns(), e.spare, e.cfg.Frames)
+			len(p.held), p.lent, e.Conns(), e.pool.spare, e.cfg.Frames)
 	}
 }
 

@@ -30,8 +30,12 @@ const (
 	goldenDial, goldenAccept       = 0x3132333435360000, 0x4142434445460002 // connections
 	goldenDialer, goldenListener   = 0x2122232425262728, 0x1112131415161718 // endpoints
 	goldenCum                      = 0x100000002
+	goldenSent                     = 0x7172737475767778
 	goldenStamp, goldenEcho, delay = 0x01020304, 0x01020300, 7
 )
+
+// goldenAddress is where the endpoint of a Query lives.
+const goldenAddress = "udp4,192.0.2.1,24249,0"
 
 func goldenNonce(from byte) (n [nonceSize]byte) {
 	for k := range n {
@@ -43,7 +47,7 @@ func goldenNonce(from byte) (n [nonceSize]byte) {
 func goldenGreetings() (dial, accept greeting) {
 	dial = greeting{
 		kind: kindInit, version: Version, to: goldenListener, from: goldenDialer, id: goldenDial, nonce: goldenNonce(0),
-		mtu: 1460, credit: 16, options: optEncrypt, hello: []byte("hello"),
+		mtu: 1460, credit: 16, options: optEncrypt, sent: goldenSent, hello: []byte("hello"),
 	}
 	accept = greeting{
 		kind: kindAccept, version: Version, to: goldenDial, from: goldenListener, id: goldenAccept, nonce: goldenNonce(16),
@@ -109,9 +113,12 @@ func TestPacketsAreTheGoldenOnes(t *testing.T) {
 		"accept":      e.putGreeting(room(), &accept, nil, &dial),
 		"init-long":   e.putGreeting(room(), &longDial, cookie, nil),
 		"accept-long": e.putGreeting(room(), &longAccept, nil, &longDial),
-		"reject":      putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion), nil),
-		"knock":       putSmall(room(), kindKnock, goldenDialer, goldenListener, 0, nil),
-		"reset":       putSmall(room(), kindReset, goldenAccept, 0, 0, s.mac(s.reset, le.AppendUint64(nil, goldenAccept))),
+		"reject":      putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion)),
+		"knock":       e.putNote(room(), &note{kindKnock, goldenDialer, goldenListener, goldenAccept, goldenSent}, nil),
+		"here":        e.putNote(room(), &note{kindHere, goldenListener, goldenDialer, goldenAccept, goldenSent}, nil),
+		"query":       e.putNote(room(), &note{kindQuery, goldenListener, goldenDialer, goldenAccept, goldenSent}, []byte(goldenAddress)),
+		"gone":        e.putNote(room(), &note{kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent}, []byte(goldenAddress)),
+		"reset":       putSmall(room(), kindReset, goldenAccept, 0, 0),
 		"cookie":      cookie, // of an address and a moment: TestGoldenCookieIsEchoed
 	}
 	for name, h := range goldenHeaders() {
@@ -166,6 +173,15 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 			t.Errorf("%s: %+v %q, want %+v", name, g, hello, want)
 		}
 	}
+	for name, want := range map[string]note{
+		"knock": {kindKnock, goldenDialer, goldenListener, goldenAccept, goldenSent},
+		"gone":  {kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent},
+	} {
+		var n note
+		if n.parse(golden[name]); n != want {
+			t.Errorf("%s: %+v, want %+v", name, n, want)
+		}
+	}
 	var p Placement
 	if !p.parse(golden["placed"], 0) || p.Tag != 0x5152535455565758 || p.Offset != 4096 || p.Total != 1<<20 ||
 		string(p.Data) != "placed" {
@@ -180,7 +196,7 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 func sameGreeting(a, b *greeting) bool {
 	return a.kind == b.kind && a.version == b.version && a.to == b.to && a.from == b.from && a.id == b.id &&
 		a.nonce == b.nonce && a.mtu == b.mtu && a.credit == b.credit && a.options == b.options &&
-		a.longest == b.longest && a.window == b.window
+		a.longest == b.longest && a.window == b.window && a.sent == b.sent
 }
 
 // oneFrame is a carrier that keeps what was sent last.
@@ -193,6 +209,7 @@ func (c *oneFrame) Get() (Frame, bool)     { return Frame{Data: c.mem[:]}, true 
 func (c *oneFrame) GetLong() (Frame, bool) { return c.Get() }
 func (c *oneFrame) Put(uint64)             {}
 func (c *oneFrame) Sending(uint64) bool    { return false }
+func (c *oneFrame) Address(Route) []byte   { return nil }
 func (c *oneFrame) Send(_ Route, f Frame, n int) bool {
 	c.sent = bytes.Clone(f.Data[:n])
 	return true
@@ -202,7 +219,7 @@ func (c *oneFrame) Send(_ Route, f Frame, n int) bool {
 func TestGoldenCookieIsEchoed(t *testing.T) {
 	golden := goldenPackets(t)
 	var out oneFrame
-	e := &Endpoint{carrier: &out, secrets: newSecrets([]byte("secret"), []byte("own"))}
+	e := &Endpoint{carrier: &out, secrets: newSecrets([]byte("secret"), []byte("own")), now: goldenSent}
 	c := &Conn{e: e, id: goldenDial, state: stateDialing}
 	c.mine, _ = goldenGreetings()
 	e.conns = []*Conn{c}

@@ -18,12 +18,11 @@ const (
 	slowKnock  = 100 * time.Millisecond
 	cookieLife = 10 * time.Second
 	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
-	resetWait  = 50 * time.Millisecond // the peer may answer after a Reset that it did not send
 )
 
 // Dial begins a connection to an endpoint, whose ID it must know. It sends
 // until the peer answers, or Close: a deadline is the caller's. Hello, at most
-// MaxHello bytes, is told to the peer.
+// MaxHello bytes, is told to the peer. ErrFull: there are no frames for it, or too many connections.
 func (e *Endpoint) Dial(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
 	return e.call(now, r, peer, hello, user, true)
 }
@@ -39,7 +38,11 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
 	}
 	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, heard: e.now}
+	if err := c.share(); err != nil {
+		return nil, err
+	}
 	if err := e.insert(c); err != nil {
+		c.unshare()
 		return nil, err
 	}
 	c.mine = greeting{
@@ -104,7 +107,8 @@ func (c *Conn) knock() {
 		}
 	case stateListening:
 		if k.listen[0] == c {
-			e.control(c.route, func(b []byte) []byte { return putSmall(b, kindKnock, c.peerID, e.cfg.ID, 0, nil) })
+			n := note{kind: kindKnock, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
+			e.sendNote(c.route, n, nil)
 		}
 	}
 	due := e.now + c.pause
@@ -116,7 +120,7 @@ func (c *Conn) knock() {
 }
 
 func (c *Conn) sendInit() {
-	c.mine.credit = uint32(c.e.cfg.share())
+	c.mine.credit, c.mine.sent = uint32(c.e.cfg.share()), uint64(c.e.now)
 	c.e.control(c.route, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, c.cookie[:], nil) })
 }
 
@@ -124,7 +128,7 @@ func (c *Conn) sendInit() {
 func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *greeting) []byte {
 	b = b[:greetingSize]
 	g.put(b)
-	copy(b[atCookie:atMAC], cookie)
+	copy(b[atCookie:atSent], cookie)
 	copy(b[atMAC:], e.greetingMAC(b, answers))
 	finishPacket(b)
 	return b
@@ -154,13 +158,13 @@ func (e *Endpoint) greet(k kind, b, from []byte) {
 	case kindCookie:
 		ok = len(b) == cookiePacketSize && e.takeCookie(b)
 	case kindAccept:
-		ok = len(b) == greetingSize && e.accepted(b)
+		ok = len(b) == greetingSize && e.accepted(b, from)
 	case kindReject:
 		ok = len(b) == smallPacketSize && e.takeReject(b)
-	case kindKnock:
-		ok = len(b) == smallPacketSize && e.takeKnock(b)
 	case kindReset:
 		ok = len(b) == smallPacketSize && e.takeReset(b)
+	case kindKnock, kindHere, kindQuery, kindGone:
+		ok = len(b) == noteSize && e.takeNote(b)
 	}
 	if !ok {
 		e.stats.Bad++
@@ -183,7 +187,6 @@ func (e *Endpoint) init(b, from []byte) bool {
 		e.reject(id, rejectGone)
 		return true
 	}
-	e.alive(g.from)
 	if !e.cookieHolds(b, from) {
 		e.control(Reply, func(out []byte) []byte {
 			out = out[:cookiePacketSize]
@@ -202,7 +205,8 @@ func (e *Endpoint) init(b, from []byte) bool {
 		e.reject(id, rejectAuth)
 		return true
 	}
-	e.pair(&g)
+	e.alive(g.from, e.now) // it is no older than its cookie
+	e.pair(&g, from)
 	return true
 }
 
@@ -216,16 +220,16 @@ func (e *Endpoint) cookieHolds(b, from []byte) bool {
 	if age < 0 || age > Time(cookieLife) {
 		return false
 	}
-	return equal(e.cookieMAC(when, b[24:32], from), b[atCookie+8:atMAC])
+	return equal(e.cookieMAC(when, b[24:32], from), b[atCookie+8:atSent])
 }
 
 func (e *Endpoint) reject(id uint64, code rejectCode) {
 	e.stats.Refused++
-	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReject, id, e.cfg.ID, uint8(code), nil) })
+	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReject, id, e.cfg.ID, uint8(code)) })
 }
 
 // pair finds who listens for the sender of an Init.
-func (e *Endpoint) pair(g *greeting) {
+func (e *Endpoint) pair(g *greeting, from []byte) {
 	if c := e.remote[g.id]; c != nil { // our Accept was lost
 		if c.state == stateAccepted && c.peerID == g.from {
 			c.sendAccept(Reply)
@@ -234,44 +238,26 @@ func (e *Endpoint) pair(g *greeting) {
 	}
 	k := e.peers[g.from]
 	if k == nil || len(k.listen) == 0 {
-		e.sayHere(g.from) // it asks again
+		e.sayHere(g.from, g.id, g.sent) // it asks again
 		return
 	}
 	c := k.listen[0]
 	if c.state == stateAccepted { // by a call that the peer has given up since
+		if g.sent < c.theirs.sent {
+			return // this is the one that was given up
+		}
 		c.unaccept()
-	}
-	if !c.share(e.cfg.share()) {
-		e.reject(g.id, rejectFull)
-		return
 	}
 	hello := slices.Clone(g.hello)
 	c.theirs = *g
 	c.theirs.hello = hello
 	c.peer, e.remote[g.id] = g.id, c
+	e.succeeds(c, from)
 	c.state = stateAccepted
 	c.mine.to = g.id
 	c.mine.credit = uint32(e.cfg.share())
 	c.secure()
 	c.sendAccept(Reply)
-}
-
-// alive tells those who wait for an endpoint that it is there.
-func (e *Endpoint) alive(peer uint64) {
-	if k := e.peers[peer]; k != nil {
-		for _, c := range k.dial {
-			c.heard = e.now
-		}
-		for _, c := range k.listen {
-			c.heard = e.now
-		}
-	}
-}
-
-// sayHere answers who waits for a call that was not made yet, so that he does not take
-// us for dead.
-func (e *Endpoint) sayHere(peer uint64) {
-	e.control(Reply, func(b []byte) []byte { return putSmall(b, kindKnock, peer, e.cfg.ID, knockHere, nil) })
 }
 
 func (c *Conn) sendAccept(r Route) {
@@ -281,7 +267,6 @@ func (c *Conn) sendAccept(r Route) {
 // unaccept goes back to listening: nobody has confirmed.
 func (c *Conn) unaccept() {
 	delete(c.e.remote, c.peer)
-	c.unshare()
 	c.peer, c.sealer, c.state = 0, nil, stateListening
 	c.renew() // what is still sent to the one that was given up shall not come here
 	c.soon(c.e.now)
@@ -302,15 +287,14 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 	if c == nil {
 		return true // late
 	}
-	e.alive(c.peerID)
-	if [cookieSize]byte(b[16:]) != c.cookie {
-		c.cookie = [cookieSize]byte(b[16:])
+	if [cookieSize]byte(b[16:]) != c.cookie && e.now >= c.cookieAt {
+		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstKnock) // nobody makes us send more often
 		c.sendInit()
 	}
 	return true
 }
 
-func (e *Endpoint) accepted(b []byte) bool {
+func (e *Endpoint) accepted(b, from []byte) bool {
 	c := e.dialing(le.Uint64(b[8:]))
 	if c == nil {
 		return true // late: told when it sends on
@@ -319,12 +303,13 @@ func (e *Endpoint) accepted(b []byte) bool {
 	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !equal(e.greetingMAC(b, &c.mine), b[atMAC:]) {
 		return false
 	}
-	if !c.share(e.cfg.share()) {
-		return true // it asks again
+	if e.remote[g.id] != nil {
+		return false // no two peers choose the same one by chance
 	}
 	c.theirs = g
 	c.theirs.hello = slices.Clone(g.hello)
 	c.peer, e.remote[g.id] = g.id, c
+	e.succeeds(c, from)
 	c.secure()
 	c.stand()
 	c.wantPing = true // so that the peer stands, too
@@ -345,57 +330,12 @@ func (e *Endpoint) takeReject(b []byte) bool {
 		err = ErrAuth
 	case code == rejectGone:
 		err = ErrGone
-	case code == rejectFull: // it may have room later
-		return true
 	default:
 		return false
 	}
 	if c.rejected == nil {
 		c.rejected, c.rejectAt = err, e.now+Time(rejectWait)
 		c.soon(c.rejectAt)
-	}
-	return true
-}
-
-func (e *Endpoint) takeKnock(b []byte) bool {
-	if le.Uint64(b[8:]) != e.cfg.ID || b[1] != Version {
-		return true
-	}
-	peer := le.Uint64(b[16:])
-	e.alive(peer)
-	if b[32] == knockHere {
-		return true
-	}
-	k := e.peers[peer]
-	if k == nil || len(k.dial) == 0 || k.dial[0].state != stateDialing {
-		e.sayHere(peer)
-		return true
-	}
-	if c := k.dial[0]; e.now >= c.knocked {
-		c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
-		c.sendInit()
-	}
-	return true
-}
-
-func (e *Endpoint) takeReset(b []byte) bool {
-	c := e.remote[le.Uint64(b[8:])]
-	if c == nil {
-		return true
-	}
-	if !equal(e.secrets.mac(e.secrets.reset, b[8:16]), b[16:32]) {
-		return false
-	}
-	switch c.state {
-	case stateClosing:
-		c.e.drop(c)
-	case stateUp, stateDraining: // anyone who saw a packet may have brought it about: ask the peer itself
-		if c.resetAt == never {
-			c.resetAt = e.now + max(Time(resetWait), 4*c.srtt)
-			c.wantPing = true
-			c.soon(c.resetAt)
-			e.look(c)
-		}
 	}
 	return true
 }
@@ -420,7 +360,7 @@ func (c *Conn) stand() {
 	c.state = stateUp
 	c.fit(MaxMTU)
 	c.limit = min(uint64(c.theirs.credit), mostCredit)
-	c.heard, c.rejected, c.resetAt = e.now, nil, never
+	c.heard, c.rejected = e.now, nil
 	c.begin()
 	e.stats.Connects++
 	c.pause = Time(firstKnock)

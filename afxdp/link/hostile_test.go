@@ -36,7 +36,8 @@ func (p *trap) Put(id uint64) {
 	}
 	p.lent--
 }
-func (p *trap) Sending(uint64) bool { return false }
+func (p *trap) Sending(uint64) bool  { return false }
+func (p *trap) Address(Route) []byte { return nil }
 func (p *trap) Send(r Route, f Frame, n int) bool {
 	if r == Reply {
 		p.bytes += n
@@ -246,10 +247,16 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	forged := bytes.Clone(cookied)
 	forged[atMAC] ^= 1
 	finishPacket(forged)
-	knock := putSmall(make([]byte, 64), kindKnock, 1, 99, 0, nil)
+	e.sendNote(Reply, note{kind: kindKnock, to: 1, from: 99}, nil)
+	e.sendNote(Reply, note{kind: kindQuery, to: 1, from: 99, conn: 1 << 40}, nil)
+	knock, query := p.sent[1], p.sent[2]
+	stranger := bytes.Clone(knock)
+	stranger[atNoteMAC] ^= 1
+	finishPacket(stranger)
 	p.keep, p.sent = false, nil
 	from := []byte("there")
 	for name, b := range map[string][]byte{"without cookie": bare, "nobody listens": cookied, "forged": forged, "knock": knock,
+		"knock of a stranger": stranger, "query": query,
 		"of no connection": packet(&Conn{id: 1 << 40}, 60, func(*header, []byte) {})} {
 		b, conns := bytes.Clone(b), e.Conns()
 		p.bytes = 0

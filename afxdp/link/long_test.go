@@ -243,8 +243,8 @@ func FuzzPieces(f *testing.F) {
 		for ; e.Conns() > 0 && e.Next() != never; e.Tick(now) {
 			now = max(now, e.Next())
 		}
-		if p.lent != 0 || e.Conns() > 0 || e.spare != e.cfg.Frames {
-			t.Fatalf("%d frames, %d connections are left; credit for %d of %d frames", p.lent, e.Conns(), e.spare, e.cfg.Frames)
+		if p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.Frames {
+			t.Fatalf("%d frames, %d connections are left; credit for %d of %d frames", p.lent, e.Conns(), e.pool.spare, e.cfg.Frames)
 		}
 	})
 }

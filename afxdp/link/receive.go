@@ -1,5 +1,7 @@
 package link
 
+import "fmt"
+
 const (
 	// minShare is how many units a peer may send at first, and at least; or two of the longest packets.
 	minShare = 16
@@ -41,7 +43,7 @@ type receiver struct {
 // takes as many as it may occupy.
 
 // share is how many frames are reserved for a connection at least.
-func (cfg *Config) share() int { return max(minShare, 2*units(cfg.MTU, cfg.Unit)) }
+func (cfg *Config) share() int { return Share(cfg.MTU, cfg.Unit) }
 
 func (c *Conn) has(seq uint64) bool {
 	k := seq & uint64(len(c.got)-1)
@@ -151,7 +153,7 @@ func (c *Conn) Release(id uint64) {
 		}
 	case stateDown:
 		c.reserved--
-		c.e.spare++
+		c.e.pool.spare++
 	}
 }
 
@@ -165,26 +167,29 @@ func (c *Conn) dropArrived() {
 	}
 }
 
-// share reserves n frames for what the peer may send at first.
-func (c *Conn) share(n int) bool {
-	if c.e.spare < n {
-		return false
+// share reserves frames for what the peer may send at first. They are the connection's for its life.
+func (c *Conn) share() error {
+	n, p := c.e.cfg.share(), c.e.pool
+	if p.spare < n {
+		return fmt.Errorf("%w: it needs %d frames, %d of %d are left", ErrFull, n, p.spare, p.frames)
 	}
-	c.e.spare -= n
+	p.spare -= n
+	p.shares += n
 	c.reserved, c.allowed, c.told = n, n, uint64(n)
-	return true
+	return nil
 }
 
 // unshare gives back what is reserved, but for frames that the handler has.
 func (c *Conn) unshare() {
-	c.e.spare += c.reserved - c.out
+	c.e.pool.spare += c.reserved - c.out
+	c.e.pool.shares -= c.e.cfg.share()
 	c.reserved = c.out
 }
 
 // grant is the credit that the peer could be told: within its share, and the frames that there are.
 // A peer that was told no window gets no more than that holds.
 func (c *Conn) grant() uint64 {
-	share := min(c.allowed, c.reserved+max(c.e.spare, 0))
+	share := min(c.allowed, c.reserved+max(c.e.pool.more(), 0))
 	g := c.consumed + uint64(share)
 	if c.unit == 0 {
 		g = min(g, c.cum+uint64(len(c.got)))
@@ -204,7 +209,7 @@ func (c *Conn) extend() {
 	c.adapt()
 	c.told = c.grant()
 	need := int(c.told - c.consumed)
-	c.e.spare -= need - c.reserved
+	c.e.pool.spare -= need - c.reserved
 	c.reserved = need
 }
 
@@ -216,7 +221,7 @@ func (c *Conn) adapt() {
 	s := c.allowed
 	switch since := e.now - c.freshAt; {
 	case c.fresh >= uint64(s):
-		grow := min(s, c.most()-s, (e.spare-e.cfg.Frames/4)/2)          // some is kept for new peers
+		grow := min(s, c.most()-s, e.pool.more()/2)                     // others want some, too
 		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // more would not stay in the caches
 			c.allowed += grow
 		}
@@ -292,7 +297,7 @@ func (c *Conn) Expect(n int) {
 	part := max(c.maxPlaced(), 1)
 	n = min(n, part*c.most())
 	n = (n + part - 1) / part * c.full
-	if more := min(n, c.most(), c.allowed+(c.e.spare-c.e.cfg.Frames/4)/2) - c.allowed; more > 0 {
+	if more := min(n, c.most(), c.allowed+c.e.pool.more()/2) - c.allowed; more > 0 {
 		c.allowed += more
 		c.ackNow = true
 		c.e.look(c)

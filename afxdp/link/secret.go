@@ -12,7 +12,7 @@ import (
 // secrets are what an endpoint derives from the session secret, and its own.
 type secrets struct {
 	hello  hash.Hash // mac of greetings
-	reset  hash.Hash // tokens of resets
+	note   hash.Hash // mac of notes
 	cookie hash.Hash // our own
 	master []byte
 	out    [sha256.Size]byte
@@ -31,7 +31,7 @@ func newSecrets(session []byte, own []byte) *secrets {
 	master := derive([]byte("bywash link 1"), "master", session)
 	return &secrets{
 		hello:  hmac.New(sha256.New, derive(master, "hello")),
-		reset:  hmac.New(sha256.New, derive(master, "reset")),
+		note:   hmac.New(sha256.New, derive(master, "note")),
 		cookie: hmac.New(sha256.New, own),
 		master: master,
 	}

@@ -83,8 +83,9 @@ type sim struct {
 	busy   map[int]Time
 	shared bool
 	lostN  int
-	seldom int    // f of run is called after so many events
-	waits  []Time // if not nil: how long packets wait at a bottleneck
+	seldom int                          // f of run is called after so many events
+	waits  []Time                       // if not nil: how long packets wait at a bottleneck
+	spy    func(from, to int, b []byte) // sees all packets that are sent
 }
 
 func newSim(t testing.TB, seed uint64, w weather) *sim {
@@ -201,6 +202,7 @@ func (s *sim) addHost(cfg Config) *simHost {
 			*x.of = *x.is
 		}
 	}
+	cfg.Address, cfg.Sole = addressOf(h.n), true
 	cfg.Rand, cfg.KeyPackets = simReader{h.reads}, s.w.keyPackets
 	var err error
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
@@ -233,6 +235,9 @@ const wireBytes = 50
 // carry takes a packet over the network.
 func (s *sim) carry(from, to int, p []byte) {
 	w := &s.w
+	if s.spy != nil {
+		s.spy(from, to, p)
+	}
 	if s.now >= w.cutFrom && s.now < w.cutTo {
 		return
 	}
@@ -377,8 +382,8 @@ func (h *simHost) bounds() {
 			h.s.fail("conn %d: %d fragments under way, the peer's window is %d", x.name, c.end-c.una, x.twin.h.e.cfg.Window)
 		}
 	}
-	if h.e.spare < 0 {
-		h.s.fail("host %d: %d frames more than there are have credit", h.n, -h.e.spare)
+	if h.e.pool.spare < 0 {
+		h.s.fail("host %d: %d frames more than there are have credit", h.n, -h.e.pool.spare)
 	}
 }
 
@@ -557,8 +562,8 @@ func (s *sim) leftovers() {
 		if h.rxHeld != 0 || len(h.free)+len(h.long) != len(h.mem) {
 			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free)-len(h.long))
 		}
-		if h.e.spare != h.e.cfg.Frames {
-			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.spare)
+		if h.e.pool.spare != h.e.cfg.Frames {
+			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.pool.spare)
 		}
 		if len(h.e.peers)+len(h.e.remote)+len(h.e.timers) != 0 {
 			s.fail("host %d remembers %d peers, %d ids, %d timers", h.n, len(h.e.peers), len(h.e.remote), len(h.e.timers))

@@ -57,6 +57,12 @@ func (h *simHost) reap() {
 // Sending implements Carrier.
 func (h *simHost) Sending(id uint64) bool { h.reap(); return id < rxIDs && h.busy[id] != 0 }
 
+// Address implements Carrier.
+func (h *simHost) Address(r Route) []byte { return addressOf(int(r) - 1) }
+
+// addressOf is the address of a host.
+func addressOf(n int) []byte { return []byte{byte(n), byte(n >> 8)} }
+
 // rxIDs and above name frames of arrived packets.
 const rxIDs = 1 << 32
 

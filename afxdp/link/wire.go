@@ -7,7 +7,7 @@ import (
 
 // Version is that of the wire format. Endpoints of different versions do not
 // connect.
-const Version = 1
+const Version = 2
 
 // Sizes of packets, in bytes.
 const (
@@ -42,7 +42,11 @@ const (
 	kindPing   // to be acknowledged at once
 	kindClose  // seq is what was sent before it
 	kindClosed // its answer
-	kindReset  // no such connection
+	kindReset  // no such connection, says whoever got a packet of it: to be asked about
+
+	kindHere  // answers an Init or a Knock: the endpoint is there, and has not called yet
+	kindQuery // does the endpoint still have this connection?
+	kindGone  // answers a Query: it has not
 )
 
 // Flags of packets of a connection.
@@ -167,19 +171,22 @@ func units(n, unit int) int {
 //	 24 id u64 (connection), 32 nonce
 //	 48 mtu u32, credit u32, options u32, longest u16, window u16
 //	 64 length of hello u8, hello
-//	128 cookie (Accept: zero), 152 mac
+//	128 cookie (Accept: zero), 152 sent u64 (Accept: zero), 160 mac
 const (
-	greetingSize = 168
+	greetingSize = 176
 	nonceSize    = 16
 	cookieSize   = 24
 	macSize      = 16
 
 	atHello  = 64
 	atCookie = 128
-	atMAC    = 152
+	atSent   = 152
+	atMAC    = 160
 
 	cookiePacketSize = 16 + cookieSize
-	smallPacketSize  = 40 // Reject, Knock, Reset
+	smallPacketSize  = 40 // Reject, Reset
+	noteSize         = 56 // Knock, Here, Query, Gone
+	atNoteMAC        = 40
 )
 
 // optEncrypt in a greeting's options asks for encryption.
@@ -198,6 +205,7 @@ type greeting struct {
 	options uint32
 	longest uint16 // placed packet; 0: the sender knows of no units, and mtu holds
 	window  uint16 // fragments that may be under way; 0: as many as there is credit for
+	sent    uint64 // of an Init: when, by the sender's clock
 	hello   []byte
 }
 
@@ -217,6 +225,7 @@ func (g *greeting) put(b []byte) {
 	le.PutUint16(b[62:], g.window)
 	b[atHello] = byte(len(g.hello))
 	copy(b[atHello+1:atCookie], g.hello)
+	le.PutUint64(b[atSent:], g.sent)
 }
 
 // parse reads a greeting whose size was checked; hello stays in b.
@@ -226,6 +235,7 @@ func (g *greeting) parse(b []byte) bool {
 	copy(g.nonce[:], b[32:48])
 	g.mtu, g.credit = le.Uint32(b[48:]), le.Uint32(b[52:])
 	g.options, g.longest, g.window = le.Uint32(b[56:]), le.Uint16(b[60:]), le.Uint16(b[62:])
+	g.sent = le.Uint64(b[atSent:])
 	n := int(b[atHello])
 	if n > MaxHello || g.mtu < MinMTU || g.mtu > MaxMTU || g.id == 0 || g.credit == 0 {
 		return false
@@ -244,25 +254,43 @@ const (
 	rejectAuth    rejectCode = iota + 1 // the mac is wrong
 	rejectVersion                       // another version
 	rejectGone                          // the endpoint is another one
-	rejectFull                          // no room for connections
 )
 
-// knockHere is the code of a Knock that says that the endpoint is there, and no more.
-const knockHere = 1
-
-// small packets: Reject (to the dialer's connection, code), Knock (to an endpoint, from
-// one), Reset (of the connection that the receiver sends to, with a token).
-func putSmall(b []byte, k kind, to, from uint64, code uint8, token []byte) []byte {
+// putSmall writes a Reject (to the dialer's connection, with a code) or a Reset (of the connection that the receiver
+// sends to).
+func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	b = b[:smallPacketSize]
 	clear(b)
 	b[0], b[1] = byte(k), Version
 	le.PutUint64(b[8:], to)
-	if len(token) > 0 {
-		copy(b[16:32], token)
-	} else {
-		le.PutUint64(b[16:], from)
-	}
+	le.PutUint64(b[16:], from)
 	b[32] = code
 	finishPacket(b)
 	return b
+}
+
+// note is a Knock, Here, Query or Gone: short, between endpoints, with a mac. An answer has conn and sent of what it
+// answers, so that nobody takes a recorded one for a fresh one.
+type note struct {
+	kind kind
+	to   uint64 // endpoint
+	from uint64 // endpoint
+	conn uint64 // Query, Gone: as the asked endpoint calls it; Knock, Here: the caller's
+	sent uint64 // when, by the clock of whoever asks
+}
+
+// put writes all but mac and checksum.
+func (n *note) put(b []byte) {
+	b[0], b[1] = byte(n.kind), Version
+	le.PutUint16(b[2:], noteSize)
+	le.PutUint64(b[8:], n.to)
+	le.PutUint64(b[16:], n.from)
+	le.PutUint64(b[24:], n.conn)
+	le.PutUint64(b[32:], n.sent)
+}
+
+// parse reads a note whose size was checked.
+func (n *note) parse(b []byte) {
+	n.kind = kind(b[0])
+	n.to, n.from, n.conn, n.sent = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:]), le.Uint64(b[32:])
 }

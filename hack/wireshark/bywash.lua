@@ -5,19 +5,21 @@
 -- It knows frames of kind ether by their EtherType, and UDP datagrams by their port (24249; another one:
 -- -d udp.port==40000,bywash, or the preference) or, on any port, by their look. Wireshark 3.6 or later.
 
-set_plugin_info({ version = "1", author = "Bywash", description = "Bywash link packets" })
+set_plugin_info({ version = "2", author = "Bywash", description = "Bywash link packets" })
 
-local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 1
+local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 2
 local ETHERTYPE, ETHER_PROTOCOL = 0x88b5, 0x42
-local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL = 4, 48, 56, 80, 168, 40, 40
+local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL, NOTE = 4, 48, 56, 80, 176, 40, 40, 56
 local TAG, MAX_WORDS, MAX_HELLO = 16, 16, 63
 
 local KINDS = {
 	[1] = "Init", [2] = "Cookie", [3] = "Accept", [4] = "Reject", [5] = "Knock",
 	[6] = "Data", [7] = "Ack", [8] = "Ping", [9] = "Close", [10] = "Closed", [11] = "Reset",
+	[12] = "Here", [13] = "Query", [14] = "Gone",
 }
 local INIT, COOKIE_KIND, ACCEPT, REJECT, KNOCK, DATA, CLOSE, CLOSED, RESET = 1, 2, 3, 4, 5, 6, 9, 10, 11
-local REJECTS = { [1] = "authentication", [2] = "version", [3] = "endpoint is another one", [4] = "full" }
+local HERE, QUERY, GONE = 12, 13, 14
+local REJECTS = { [1] = "authentication", [2] = "version", [3] = "endpoint is another one" }
 
 local proto = Proto("bywash", "Bywash")
 local ether = Proto("bywash_ether", "Bywash over Ethernet")
@@ -69,7 +71,7 @@ field("sealed", "bytes", "Sealed with AES-256-GCM")
 field("auth_tag", "bytes", "Authentication tag")
 field("to", "uint64", "To", base.HEX)
 field("from", "uint64", "From endpoint", base.HEX)
-field("id", "uint64", "Connection (sender's)", base.HEX)
+field("id", "uint64", "Connection (of a greeting: the sender's)", base.HEX)
 field("nonce", "bytes", "Nonce")
 field("mtu", "uint32", "Largest packet in one frame, bytes of a unit of credit")
 field("first_credit", "uint32", "First credit (units)")
@@ -81,7 +83,7 @@ field("hello", "bytes", "Hello")
 field("cookie", "bytes", "Cookie")
 field("mac", "bytes", "MAC")
 field("code", "uint8", "Reason", base.DEC, REJECTS)
-field("token", "bytes", "Token")
+field("sent", "uint64", "Sent, or asked, by the clock of whoever asks")
 proto.fields = fields
 
 local e_short = ProtoExpert.new("bywash.short", "Packet is shorter than its kind", expert.group.MALFORMED, expert.severity.ERROR)
@@ -177,7 +179,8 @@ local function greeting(tvb, tree, kind)
 	local n = math.min(tvb(64, 1):uint(), MAX_HELLO)
 	if n > 0 then tree:add(f.hello, tvb(65, n)) end
 	tree:add(f.cookie, tvb(128, 24))
-	tree:add(f.mac, tvb(152, 16))
+	tree:add_le(f.sent, tvb(152, 8))
+	tree:add(f.mac, tvb(160, 16))
 	return string.format("id=0x%s to=0x%s", tvb(24, 8):le_uint64():tohex(), tvb(8, 8):le_uint64():tohex())
 end
 
@@ -188,17 +191,24 @@ local function cookie(tvb, tree)
 	return string.format("to=0x%s", tvb(8, 8):le_uint64():tohex())
 end
 
--- small is Reject, Knock and Reset.
+-- note is Knock, Here, Query and Gone.
+local function note(tvb, tree)
+	unconnected(tvb, tree, NOTE)
+	tree:add_le(f.to, tvb(8, 8)):append_text(" (endpoint)")
+	tree:add_le(f.from, tvb(16, 8))
+	tree:add_le(f.id, tvb(24, 8))
+	tree:add_le(f.sent, tvb(32, 8))
+	tree:add(f.mac, tvb(40, 16))
+	return string.format("to=0x%s id=0x%s", tvb(8, 8):le_uint64():tohex(), tvb(24, 8):le_uint64():tohex())
+end
+
+-- small is Reject and Reset.
 local function small(tvb, tree, kind)
 	unconnected(tvb, tree, SMALL)
-	tree:add_le(f.to, tvb(8, 8)):append_text(kind == KNOCK and " (endpoint)" or " (connection)")
+	tree:add_le(f.to, tvb(8, 8)):append_text(" (connection)")
 	local text = string.format("to=0x%s", tvb(8, 8):le_uint64():tohex())
-	if kind == RESET then
-		tree:add(f.token, tvb(16, 16))
-	else
-		tree:add_le(f.from, tvb(16, 8))
-	end
 	if kind == REJECT then
+		tree:add_le(f.from, tvb(16, 8))
 		local code = tvb(32, 1):uint()
 		tree:add(f.code, tvb(32, 1))
 		text = text .. " " .. (REJECTS[code] or "reason " .. code)
@@ -280,7 +290,8 @@ local function connected(tvb, tree, kind, size)
 	return text
 end
 
-local SIZES = { [INIT] = GREETING, [COOKIE_KIND] = COOKIE, [ACCEPT] = GREETING, [REJECT] = SMALL, [KNOCK] = SMALL, [RESET] = SMALL }
+local SIZES = { [INIT] = GREETING, [COOKIE_KIND] = COOKIE, [ACCEPT] = GREETING, [REJECT] = SMALL, [RESET] = SMALL,
+	[KNOCK] = NOTE, [HERE] = NOTE, [QUERY] = NOTE, [GONE] = NOTE }
 
 -- packet is given how long it was on the wire: a capture may have cut it, and parts of a tvb do not know.
 local function packet(tvb, wire, pinfo, tree)
@@ -308,6 +319,8 @@ local function packet(tvb, wire, pinfo, tree)
 		text = greeting(tvb, tree, kind)
 	elseif kind == COOKIE_KIND then
 		text = cookie(tvb, tree)
+	elseif SIZES[kind] == NOTE then
+		text = note(tvb, tree)
 	elseif SIZES[kind] then
 		text = small(tvb, tree, kind)
 	else

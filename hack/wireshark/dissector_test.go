@@ -161,7 +161,7 @@ const (
 // What the dissector has to show of each vector; names are without "bywash.".
 var want = map[string]map[string]string{
 	"init": {
-		"kind": "1", "link_version": "1", "size": "168", "to": listener, "from": dialer, "id": goldenDial,
+		"kind": "1", "link_version": "2", "size": "176", "sent": "8174723217654970232", "to": listener, "from": dialer, "id": goldenDial,
 		"nonce": "000102030405060708090a0b0c0d0e0f", "mtu": "1460", "first_credit": "16", "options.encrypt": "1", "hello": "68656c6c6f",
 		"cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
 	},
@@ -170,7 +170,10 @@ var want = map[string]map[string]string{
 	"cookie":      {"kind": "2", "to": goldenDial, "cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"},
 	"accept":      {"kind": "3", "to": goldenDial, "from": listener, "id": goldenAccept, "mtu": "3440", "options.encrypt": "0", "hello": ""},
 	"reject":      {"kind": "4", "to": goldenDial, "from": listener, "code": "2"},
-	"knock":       {"kind": "5", "to": dialer, "from": listener},
+	"knock":       {"kind": "5", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
+	"here":        {"kind": "12", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
+	"query":       {"kind": "13", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
+	"gone":        {"kind": "14", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
 	"data": {
 		"kind": "6", "flags": "0x21", "flags.more": "1", "flags.ask": "1", "flags.placed": "0", "flags.sealed": "0",
 		"size": "61", "conn": goldenAccept, "pn": "5", "cum": "4294967298", "credit": "18", "stamp": "16909060", "echo": "16909056", "delay": "7",
@@ -204,7 +207,7 @@ func TestEveryKindIsShown(t *testing.T) {
 	}
 	slices.Sort(columns)
 	full := []string{
-		"bywash.dst", "bywash.src", "bywash.crc.good", "_ws.malformed", "bywash.short", "bywash.sealed", "bywash.auth_tag", "bywash.token",
+		"bywash.dst", "bywash.src", "bywash.crc.good", "_ws.malformed", "bywash.short", "bywash.sealed", "bywash.auth_tag", "bywash.mac",
 	}
 	for _, c := range columns {
 		full = append(full, "bywash."+c)
@@ -229,8 +232,8 @@ func TestEveryKindIsShown(t *testing.T) {
 				case "sealed":
 					base["bywash.crc.good"] = ""
 					base["bywash.sealed"], base["bywash.auth_tag"] = hex.EncodeToString(b[48:len(b)-16]), hex.EncodeToString(b[len(b)-16:])
-				case "reset":
-					base["bywash.token"] = hex.EncodeToString(b[16:32])
+				case "init", "accept", "knock", "here", "query", "gone":
+					base["bywash.mac"] = hex.EncodeToString(b[len(b)-16:])
 				}
 				for c, v := range want[n] {
 					base["bywash."+c] = v

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,6 +75,9 @@ func (o *oob) Init(env *Env) error {
 
 // Finalize implements Manager.
 func (o *oob) Finalize() error { return nil }
+
+// broadcast is the address of all hosts of a segment.
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // oobModule is oob on one port.
 type oobModule struct {
@@ -145,10 +149,43 @@ func (m *oobModule) Blob() []byte { return m.blob }
 
 // NewEndpoint implements Module.
 func (m *oobModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
-	if _, err := parseOOBBlob(blob); err != nil {
+	if _, err := m.targets(blob); err != nil {
 		return nil, err
 	}
 	return m.newEndpoint(cfg, string(blob))
+}
+
+// targets are those of a peer's addresses that are dialed.
+func (m *oobModule) targets(blob []byte) ([]netip.AddrPort, error) {
+	list, err := parseOOBBlob(blob)
+	if err != nil {
+		return nil, err
+	}
+	var own []netip.AddrPort
+	for _, l := range m.listeners {
+		own = append(own, l.Addr().(*net.TCPAddr).AddrPort())
+	}
+	kept := dialable(list, own)
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("%w: the peer listens at %v, and not at an address and port that this context dials "+
+			"(give both the same options oob-address and oob-port)", driver.ErrInvalid, list)
+	}
+	return kept, nil
+}
+
+// dialable is what of a peer's addresses is dialed from a context that listens at its own. They come from elsewhere,
+// and shall not have us connect to services of this host or any other that are no peers: loopback addresses and ports
+// below 1024, which only root can listen at, are for contexts that listen at such themselves.
+func dialable(list, own []netip.AddrPort) (kept []netip.AddrPort) {
+	const low = 1024
+	loopback := slices.ContainsFunc(own, func(a netip.AddrPort) bool { return a.Addr().Unmap().IsLoopback() })
+	privileged := slices.ContainsFunc(own, func(a netip.AddrPort) bool { return a.Port() < low })
+	for _, a := range list {
+		if (loopback || !a.Addr().IsLoopback()) && (privileged || a.Port() >= low) {
+			kept = append(kept, a)
+		}
+	}
+	return kept
 }
 
 // parseOOBBlob reads the addresses of a peer.
@@ -168,7 +205,7 @@ func parseOOBBlob(b []byte) ([]netip.AddrPort, error) {
 		}
 		a, _ := netip.AddrFromSlice(rest[1 : 1+n])
 		port := binary.BigEndian.Uint16(rest[1+n:])
-		if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || port == 0 {
+		if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a == broadcast || port == 0 {
 			return nil, fmt.Errorf("%w: blob of oob with address %v port %d", driver.ErrInvalid, a, port)
 		}
 		list = append(list, netip.AddrPortFrom(a, port))
@@ -201,7 +238,7 @@ func (m *oobModule) serve(l *net.TCPListener) {
 // dial implements carrier: one address after the other. What the first one
 // says is final: others may be those of a bridge that each host has.
 func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(conn) error) error {
-	addrs, err := parseOOBBlob([]byte(target))
+	addrs, err := m.targets([]byte(target))
 	if err != nil {
 		return err
 	}

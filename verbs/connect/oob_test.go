@@ -80,12 +80,37 @@ func TestBadBlobs(t *testing.T) {
 		{"no port", []byte{oobVersion, 4, 127, 0, 0, 1, 0, 0}, driver.ErrInvalid},
 		{"unspecified address", []byte{oobVersion, 4, 0, 0, 0, 0, 1, 1}, driver.ErrInvalid},
 		{"multicast", []byte{oobVersion, 4, 224, 0, 0, 1, 1, 1}, driver.ErrInvalid},
+		{"broadcast", []byte{oobVersion, 4, 255, 255, 255, 255, 9, 1}, driver.ErrInvalid},
+		{"privileged port", []byte{oobVersion, 4, 127, 0, 0, 1, 0, 22}, driver.ErrInvalid},
 		{"too many addresses", append([]byte{oobVersion}, bytes.Repeat([]byte{4, 127, 0, 0, 1, 1, 1}, maxOOBAddrs+1)...), driver.ErrInvalid},
 		{"something behind", []byte{oobVersion, 4, 127, 0, 0, 1, 1, 1, 0}, driver.ErrInvalid},
 	} {
 		_, err := h.mods.NewEndpoint(&EndpointConfig{PeerIncarnation: 1 << 50, PeerCard: formatCard([]entry{{"oob", 1, tt.blob}}), QPs: []QP{&fakeQP{}}})
 		if !errors.Is(err, tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
+		}
+	}
+}
+
+// A card has nobody dial services that are no peers.
+func TestOOBDialsNoServices(t *testing.T) {
+	at := netip.MustParseAddrPort
+	for _, tt := range []struct {
+		name string
+		own  string
+		card string
+		ok   bool
+	}{
+		{"another host", "192.0.2.1:40000", "192.0.2.2:40001", true},
+		{"another host's service", "192.0.2.1:40000", "192.0.2.2:53", false},
+		{"this host's service", "192.0.2.1:40000", "127.0.0.1:6379", false},
+		{"the same by IPv6", "[2001:db8::1]:40000", "[::1]:6379", false},
+		{"a peer on one host", "127.0.0.1:40000", "127.0.0.1:40001", true},
+		{"a peer of root's", "192.0.2.1:900", "192.0.2.2:901", true},
+	} {
+		got := dialable([]netip.AddrPort{at(tt.card)}, []netip.AddrPort{at(tt.own)})
+		if (len(got) == 1) != tt.ok {
+			t.Errorf("%s: dials %v, want it to: %v", tt.name, got, tt.ok)
 		}
 	}
 }

@@ -187,7 +187,7 @@ func parseRDMABlob(b []byte) (at netip.AddrPort, nonce [blobNonceBytes]byte, err
 	n := 2 + int(b[1])
 	a, _ := netip.AddrFromSlice(b[2:n])
 	at = netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[n:]))
-	if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || at.Port() == 0 {
+	if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a == broadcast || at.Port() == 0 {
 		return at, nonce, fmt.Errorf("%w: blob of rdmacm with address %v", driver.ErrInvalid, at)
 	}
 	copy(nonce[:], b[n+2:])

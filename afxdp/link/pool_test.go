@@ -1,0 +1,88 @@
+package link
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Whatever connections hold whose frames nobody releases, as many others as frames are kept for can be made, and work.
+// What goes beyond is refused at once.
+func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
+	const conns, deaf = 40, 10
+	seedsOf(t, 10, func(t *testing.T, seed uint64) {
+		w := calm()
+		w.loss, w.reorder, w.late = 0.01, 0.05, 50_000
+		w.sendFrames, w.idle = 20_000, 20_000
+		s := newSim(t, seed, w)
+		s.seldom = 16
+		pool := NewPool(2*conns*minShare, conns*minShare)
+		s.addHost(Config{DeadTime: time.Second, Pool: pool})
+		s.addHost(Config{DeadTime: time.Second})
+		var stuck []*simConn
+		for range deaf {
+			x, y := s.connect(0, 1)
+			y.load(2000, 0, 100)
+			stuck = append(stuck, x)
+		}
+		for _, x := range stuck { // their shares grow, and then nothing is released any more
+			s.run(s.now+20e9, func() bool { return x.gotMsgs > 500 })
+			x.stuck = true
+		}
+		s.pass(200e6)
+		held := pool.Reserved()
+		if held <= deaf*minShare {
+			s.fail("%d frames are held, no more than the shares", held)
+		}
+		var rest []*simConn
+		for range conns - deaf {
+			x, y := s.connect(0, 1)
+			x.load(20, 0, 2000)
+			y.load(20, 0, 2000)
+			rest = append(rest, x, y)
+		}
+		s.run(s.now+20e9, func() bool {
+			for _, x := range rest {
+				if !x.done() {
+					return false
+				}
+			}
+			return true
+		})
+		s.each(func(x *simConn) {
+			if x.err != nil {
+				s.fail("conn %d: %v", x.name, x.err)
+			}
+		})
+		more := 0
+		var calls []*Conn
+		for ; more <= conns*4; more++ {
+			c, err := s.hosts[0].e.Listen(s.now, 2, 99, nil, nil)
+			if err != nil {
+				if !errors.Is(err, ErrFull) {
+					s.fail("call %d: %v, want %v", more, err, ErrFull)
+				}
+				break
+			}
+			calls = append(calls, c)
+		}
+		if more > conns*4 {
+			s.fail("%d connections have %d frames each", conns+more, minShare)
+		}
+		for _, c := range calls {
+			c.Close(s.now, true)
+		}
+		for _, x := range stuck {
+			x.stuck = false
+		}
+		s.run(s.now+20e9, func() bool {
+			for _, x := range stuck {
+				if !x.twin.done() {
+					return false
+				}
+			}
+			return true
+		})
+		s.finish()
+	})
+}
