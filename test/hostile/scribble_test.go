@@ -191,7 +191,7 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- w.run(ctx) }()
+	go func() { done <- w.run(ctx, 0) }()
 	var areas int
 	p.hear(&areas)
 	if areas == 0 {

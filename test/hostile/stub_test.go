@@ -4,7 +4,6 @@ package hostile
 
 import "encoding/json"
 
-func flooderProgram(*json.Decoder, *json.Encoder) error   { return nil }
 func strangerProgram(*json.Decoder, *json.Encoder) error  { return nil }
 func tenantProgram(*json.Decoder, *json.Encoder) error    { return nil }
 func neighbourProgram(*json.Decoder, *json.Encoder) error { return nil }

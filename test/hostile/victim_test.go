@@ -108,11 +108,14 @@ func (w *workload) round(ctx context.Context) error {
 	return nil
 }
 
-// run does rounds until the context ends or something fails.
-func (w *workload) run(ctx context.Context) error {
+// run does rounds until the context ends or something fails, with a pause after each.
+func (w *workload) run(ctx context.Context, pause time.Duration) error {
 	for ctx.Err() == nil {
 		if err := w.round(ctx); err != nil {
 			return err
+		}
+		if pause > 0 {
+			time.Sleep(pause)
 		}
 	}
 	return ctx.Err()
@@ -142,7 +145,7 @@ func peerProgram(in *json.Decoder, out *json.Encoder) error {
 	if err != nil {
 		return err
 	}
-	err = w.run(context.Background())
+	err = w.run(context.Background(), 0)
 	if errors.Is(err, errWrong) {
 		return err
 	}
@@ -198,7 +201,7 @@ func newVictim(t testing.TB, rails []session.Rail, rng *rand.Rand, more func(*se
 	v.mark()
 	ctx, stop := context.WithCancel(context.Background())
 	v.stop = stop
-	go func() { v.beside <- v.honest.run(ctx) }()
+	go func() { v.beside <- v.honest.run(ctx, time.Millisecond) }()
 	return v
 }
 
