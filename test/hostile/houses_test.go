@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -20,8 +19,8 @@ func containsPath(card, name string) bool {
 }
 
 // envOf gives a program further variables.
-func envOf(vars []string) func(*exec.Cmd) {
-	return func(c *exec.Cmd) { c.Env = append(c.Env, vars...) }
+func envOf(vars []string) func(*program) {
+	return func(p *program) { p.cmd.Env = append(p.cmd.Env, vars...) }
 }
 
 // loopbackPort describes a port of an RDMA device whose host is reached at the loopback interface.

@@ -34,6 +34,7 @@ const (
 var roles = map[string]func(in *json.Decoder, out *json.Encoder) error{
 	"peer": peerProgram, "scribbler": scribblerProgram, "flooder": flooderProgram, "stranger": strangerProgram,
 	"tenant": tenantProgram, "neighbour": neighbourProgram, "listener": listenerProgram,
+	"sprayer": sprayerProgram,
 }
 
 func TestMain(m *testing.M) {
@@ -84,12 +85,14 @@ type program struct {
 	out  *json.Decoder
 	end  sync.Once
 	err  error
+
+	begin func(*exec.Cmd) error
 }
 
 // start starts a program; it is told v.
-func start(tb testing.TB, name string, v any, change ...func(*exec.Cmd)) *program {
+func start(tb testing.TB, name string, v any, change ...func(*program)) *program {
 	tb.Helper()
-	p := &program{tb: tb, name: name, cmd: exec.Command("/proc/self/exe")}
+	p := &program{tb: tb, name: name, cmd: exec.Command("/proc/self/exe"), begin: (*exec.Cmd).Start}
 	p.cmd.Env = append(os.Environ(), envRole+"="+name)
 	p.cmd.Stderr = os.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -103,9 +106,9 @@ func start(tb testing.TB, name string, v any, change ...func(*exec.Cmd)) *progra
 	}
 	p.in, p.out = json.NewEncoder(in), json.NewDecoder(out)
 	for _, f := range change {
-		f(p.cmd)
+		f(p)
 	}
-	if err := p.cmd.Start(); err != nil {
+	if err := p.begin(p.cmd); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(p.kill)

@@ -208,6 +208,9 @@ func sortsOfDescriptors() (fds []int, free func()) {
 	}
 }
 
+// linger is longer than anybody has patience.
+const linger = 120 // seconds
+
 // lingering is a TCP socket with data that nobody takes: close blocks for its linger time.
 func lingering() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -224,10 +227,10 @@ func lingering() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	time.AfterFunc(10*time.Second, func() { other.Close() })
+	time.AfterFunc(2*patience, func() { other.Close() })
 	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	_, _ = c.Write(make([]byte, 16<<20)) // as much as fits
-	_ = c.(*net.TCPConn).SetLinger(5)
+	_ = c.(*net.TCPConn).SetLinger(linger)
 	raw, err := c.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return -1, err
@@ -235,7 +238,7 @@ func lingering() (int, error) {
 	fd := -1
 	err = raw.Control(func(s uintptr) { fd, err = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) })
 	_ = c.(*net.TCPConn).SetLinger(0)
-	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 5})
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: linger})
 	_ = unix.SetNonblock(fd, false)
 	return fd, err
 }
@@ -271,19 +274,19 @@ func TestStranger(t *testing.T) {
 				rng := seed(t)
 				before := settled()
 				x := h.open(t, rng)
+				open := settled()
 				p := start(t, "stranger", visit{x.network, x.addr, kind, rng.Uint64()})
-				x.attacked(t, p, before)
+				x.attacked(t, p, before, open)
 			})
 		}
 	}
 }
 
-func (x *house) attacked(t *testing.T, p *program, before holdings) {
+func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
 	each := duration(t)
 	if each <= time.Second {
 		each /= 4
 	}
-	open := settled()
 	var visits int64
 	for visits == 0 {
 		p.hear(&visits)

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -461,9 +460,9 @@ func TestTenant(t *testing.T) {
 }
 
 // asNobody makes a program that of another user.
-func asNobody(c *exec.Cmd) {
-	c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-	c.Dir = "/"
+func asNobody(p *program) {
+	p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	p.cmd.Dir = "/"
 }
 
 // tenement is a NIC for several users, and how many processes it has.

@@ -182,13 +182,19 @@ type victim struct {
 // newVictim opens the session, with an honest peer beside. Both go on until close.
 func newVictim(t testing.TB, rails []session.Rail, rng *rand.Rand, more func(*session.Config)) *victim {
 	t.Helper()
+	return newVictims(t, rails, rails, rng, more)
+}
+
+// newVictims is newVictim where the peer has other rails.
+func newVictims(t testing.TB, rails, theirs []session.Rail, rng *rand.Rand, more func(*session.Config)) *victim {
+	t.Helper()
 	s, err := join(rails, more)
 	if err != nil {
 		skipUnavailable(t, err)
 		t.Fatal(err)
 	}
 	v := &victim{tb: t, s: s, beside: make(chan error, 1)}
-	k := task{Rails: rails, Card: s.Card(), Seed: rng.Uint64(), Mine: 1}
+	k := task{Rails: theirs, Card: s.Card(), Seed: rng.Uint64(), Mine: 1}
 	v.peer = start(t, "peer", k)
 	g := v.connect(v.peer)
 	k.Mine = 0
