@@ -258,12 +258,12 @@ func (v *victim) close() {
 	if err := <-v.beside; !errors.Is(err, context.Canceled) {
 		v.tb.Errorf("the honest peer's transfers: %v", err)
 	}
-	v.peer.kill()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := v.s.Close(ctx); err != nil {
+	if err := v.s.Close(ctx); err != nil { // the peer sees it, and leaves
 		v.tb.Errorf("close: %v", err)
 	}
+	v.peer.kill()
 	v.tb.Logf("%d rounds with the honest peer", v.honest.n.Load())
 }
 
