@@ -194,7 +194,7 @@ func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uin
 func TestDeafFlooder(t *testing.T) {
 	kinds, each := floods, duration(t)
 	if each <= time.Second {
-		kinds, each = floods[:6], each*2/5
+		kinds, each = floods[:6], each*2/3
 	} else {
 		each /= time.Duration(len(floods))
 	}

@@ -62,7 +62,7 @@ func duration(t testing.TB) time.Duration {
 			t.Fatalf("%s=%q: want a duration, such as 1m", name, os.Getenv(name))
 		}
 	}
-	return time.Second
+	return 600 * time.Millisecond
 }
 
 // seed draws the random numbers of an attack, and says how to draw them again.

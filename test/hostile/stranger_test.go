@@ -144,6 +144,16 @@ func descriptors(v *visit, rng *rand.Rand, n *atomic.Int64) error {
 	sorts, free := sortsOfDescriptors()
 	defer free()
 	for range 50 {
+		// Only who closes last lingers: these are given to the victim alone.
+		if fd, err := lingering(); err == nil {
+			if c, err := v.dial(); err == nil {
+				defer c.Close()
+				if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte{1}, unix.UnixRights(fd), nil); err == nil {
+					n.Add(1)
+				}
+			}
+			unix.Close(fd)
+		}
 		c, err := v.dial()
 		if err != nil {
 			return err
@@ -164,16 +174,6 @@ func descriptors(v *visit, rng *rand.Rand, n *atomic.Int64) error {
 			}
 		}
 		c.Close()
-		// Only who closes last lingers: these are given to the victim alone.
-		if fd, err := lingering(); err == nil {
-			if c, err := v.dial(); err == nil {
-				if _, _, err := c.(*net.UnixConn).WriteMsgUnix([]byte{1}, unix.UnixRights(fd), nil); err == nil {
-					n.Add(1)
-				}
-				unix.Close(fd)
-				defer c.Close()
-			}
-		}
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func TestStranger(t *testing.T) {
 func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
 	each := duration(t)
 	if each <= time.Second {
-		each /= 4
+		each /= 3
 	}
 	var visits int64
 	for visits == 0 {
