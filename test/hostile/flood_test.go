@@ -193,7 +193,7 @@ func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uin
 // than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing is left.
 func TestDeafFlooder(t *testing.T) {
 	kinds, each := floods, duration(t)
-	if each <= time.Second {
+	if each <= brief {
 		kinds, each = floods[:6], each*2/3
 	} else {
 		each /= time.Duration(len(floods))

@@ -26,7 +26,7 @@ const (
 	envTime  = "BYWASH_HOSTILE"      // how long each attack goes on
 	envSoak  = "BYWASH_SOAK"         // how long all of them go on together
 	envSeed  = "BYWASH_SEED"         // replays a run
-	attacks  = 14                    // among which BYWASH_SOAK is divided
+	attacks  = 30                    // among which BYWASH_SOAK is divided
 	patience = 30 * time.Second      // for what has no limit of its own
 )
 
@@ -50,6 +50,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// brief is how long an attack goes on in make test.
+const brief = 600 * time.Millisecond
+
 // duration is how long an attack goes on.
 func duration(t testing.TB) time.Duration {
 	t.Helper()
@@ -62,7 +65,10 @@ func duration(t testing.TB) time.Duration {
 			t.Fatalf("%s=%q: want a duration, such as 1m", name, os.Getenv(name))
 		}
 	}
-	return 600 * time.Millisecond
+	if testing.Short() {
+		return brief / 2
+	}
+	return brief
 }
 
 // seed draws the random numbers of an attack, and says how to draw them again.

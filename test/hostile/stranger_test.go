@@ -284,7 +284,7 @@ func TestStranger(t *testing.T) {
 
 func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
 	each := duration(t)
-	if each <= time.Second {
+	if each <= brief {
 		each /= 3
 	}
 	var visits int64

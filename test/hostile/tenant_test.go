@@ -439,7 +439,7 @@ func TestTenant(t *testing.T) {
 				}()
 			}
 			each := duration(t)
-			if each <= time.Second {
+			if each <= brief {
 				each /= 3
 			}
 			most := peak(func() {
