@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -81,24 +82,42 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 	return areas, nil
 }
 
-// scribble writes until this process is killed: single words, runs of words, words from elsewhere, small changes.
+// scribble writes until this process is killed. Each life has a style of its own, as what is found out at once hides the rest:
+// one area or all, words anywhere or at the beginning of cache lines, new words or such that keep the upper bits of the old
+// ones, which say what a word is.
 func scribble(areas [][]byte, rng *rand.Rand) {
-	word := func(b []byte, at int) *uint64 { return (*uint64)(unsafe.Pointer(&b[at&^7])) }
+	if rng.IntN(2) == 0 {
+		k := rng.IntN(len(areas))
+		areas = areas[k : k+1]
+	}
+	step, keep, front := []int{8, 64}[rng.IntN(2)], rng.IntN(3), rng.IntN(2) == 0
 	for {
 		b := areas[rng.IntN(len(areas))]
 		at := rng.IntN(len(b))
-		if rng.IntN(2) == 0 {
-			at = rng.IntN(min(len(b), 4096)) // where the control words are
+		if front && rng.IntN(2) == 0 {
+			at = rng.IntN(min(len(b), 8<<10))
 		}
-		v := []uint64{0, 1, ^uint64(0), 1 << 63, rng.Uint64(), uint64(rng.IntN(1 << 20)), *word(b, at) + 1, *word(b, at) << 8,
-			*word(b, rng.IntN(len(b)))}[rng.IntN(9)]
-		for k := range []int{1, 1, 1, 8, 64}[rng.IntN(5)] {
-			*word(b, (at+8*k)%len(b)) = v
+		at -= at % step
+		for range []int{1, 1, 1, 8, 64}[rng.IntN(5)] {
+			w := (*uint64)(unsafe.Pointer(&b[at]))
+			old := atomic.LoadUint64(w)
+			atomic.StoreUint64(w, odd(b, old, keep, rng))
+			at = (at + step) % (len(b) &^ 63)
 		}
-		if rng.IntN(100) == 0 {
-			time.Sleep(time.Duration(rng.IntN(200)) * time.Microsecond) // so that something makes sense for a while
+		if rng.IntN(20) == 0 {
+			time.Sleep(time.Duration(rng.IntN(100)) * time.Microsecond) // so that something makes sense for a while
 		}
 	}
+}
+
+// odd is a word to put in the place of an old one.
+func odd(b []byte, old uint64, keep int, rng *rand.Rand) uint64 {
+	if keep > 0 && rng.IntN(3) < keep {
+		low := uint64(1)<<(1+rng.IntN(48)) - 1
+		return old&^low | rng.Uint64()&low
+	}
+	elsewhere := *(*uint64)(unsafe.Pointer(&b[rng.IntN(len(b))&^7]))
+	return []uint64{0, 1, ^uint64(0), 1 << 63, rng.Uint64(), uint64(rng.IntN(1 << 20)), old + 1, old << 8, elsewhere}[rng.IntN(9)]
 }
 
 // guarded is a buffer with canaries on each side.
