@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func scribblerProgram(in *json.Decoder, out *json.Encoder) error {
 		return err
 	}
 	rng := rand.New(rand.NewPCG(k.Seed, 8))
-	for range 1 + rng.IntN(20) {
+	for range 1 + rng.IntN(5) {
 		if err := w.round(context.Background()); err != nil {
 			return err
 		}
@@ -86,8 +87,11 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 // one area or all, words anywhere or at the beginning of cache lines, new words or such that keep the upper bits of the old
 // ones, which say what a word is.
 func scribble(areas [][]byte, rng *rand.Rand) {
-	if rng.IntN(2) == 0 {
+	if rng.IntN(4) > 0 {
 		k := rng.IntN(len(areas))
+		for len(areas[k]) < 32<<10 && rng.IntN(4) > 0 { // a bell has little to say
+			k = rng.IntN(len(areas))
+		}
 		areas = areas[k : k+1]
 	}
 	step, keep, front := []int{8, 64}[rng.IntN(2)], rng.IntN(3), rng.IntN(2) == 0
@@ -174,8 +178,13 @@ func TestScribbler(t *testing.T) {
 			defer secret.Close()
 			v.mark()
 			rounds := 0
-			for end := time.Now().Add(duration(t)); time.Now().Before(end) && !t.Failed(); rounds++ {
-				v.scribbled(rails, way.arena, rng)
+			for end := time.Now().Add(duration(t)); time.Now().Before(end) && !t.Failed(); rounds += 2 {
+				var wg sync.WaitGroup
+				for range 2 {
+					k := rng.Uint64()
+					wg.Go(func() { v.scribbled(rails, way.arena, rand.New(rand.NewPCG(k, 14))) })
+				}
+				wg.Wait()
 				for i := range fields {
 					if bytes.Count(fields[i], []byte{canary}) != len(fields[i]) {
 						t.Fatalf("memory that was never posted has changed: %#x", fields[i])
