@@ -247,6 +247,7 @@ func lingering() (int, error) {
 type house struct {
 	network, addr string
 	goesOn        func(what string) // those who belong here are served
+	strangers     int               // connections that are kept before they have proved anything
 	close         func() error      // in time, while the stranger is still there
 }
 
@@ -301,7 +302,7 @@ func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
 		time.Sleep(each)
 		x.goesOn("beside the stranger")
 	})
-	most.within(t, open, holdings{fds: 2500, goroutines: 3000, threads: 32, heap: 64, maps: 16})
+	most.within(t, open, holdings{fds: 2*x.strangers + 400, goroutines: x.strangers + 100, threads: 32, heap: 64, maps: 16})
 	begin := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- x.close() }()
@@ -329,7 +330,7 @@ func shmHouse(t *testing.T, rng *rand.Rand) *house {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no socket in %s: %v", dir, err)
 	}
-	return &house{"unixpacket", v.socket(all), v.goesOn, v.endSession}
+	return &house{"unixpacket", v.socket(all), v.goesOn, 1024, v.endSession}
 }
 
 // socket is the one of this process among those in a directory.
@@ -366,7 +367,7 @@ func softnicHouse(t *testing.T, rng *rand.Rand) *house {
 	p := start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()})
 	n := newNeighbour(t, p)
 	n.goesOn("at first")
-	return &house{"unixpacket", path, n.goesOn, func() error { p.kill(); return s.Close() }}
+	return &house{"unixpacket", path, n.goesOn, 1024, func() error { p.kill(); return s.Close() }}
 }
 
 // anyQP is a queue pair without a device.
@@ -422,7 +423,7 @@ func oobHouse(t *testing.T, rng *rand.Rand) *house {
 		}
 	}
 	meet("at first")
-	return &house{"tcp", oobAddress(t, a.mods.Card()), meet, func() error {
+	return &house{"tcp", oobAddress(t, a.mods.Card()), meet, 2 * 256 * 2, func() error {
 		return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close())
 	}}
 }
@@ -451,7 +452,7 @@ func launchHouse(t *testing.T, rng *rand.Rand) *house {
 				t.Fatalf("ranks have not joined within %v %s", patience, what)
 			}
 		}
-	}, func() error { s.Close(); return nil }}
+	}, 256, func() error { s.Close(); return nil }}
 }
 
 // listenerProgram is a rank: it joins, and finds the card of the other.
