@@ -452,7 +452,7 @@ func launchHouse(t *testing.T, rng *rand.Rand) *house {
 				t.Fatalf("ranks have not joined within %v %s", patience, what)
 			}
 		}
-	}, 256, func() error { s.Close(); return nil }}
+	}, 2 * 256, func() error { s.Close(); return nil }}
 }
 
 // listenerProgram is a rank: it joins, and finds the card of the other.
