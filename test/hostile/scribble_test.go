@@ -17,6 +17,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 )
@@ -76,8 +78,13 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 			at := uintptr(unsafe.Pointer(&b[0]))
 			own = own || lo <= at && at < hi
 		}
-		if !own {
-			areas = append(areas, unsafe.Slice(*(**byte)(unsafe.Pointer(&lo)), hi-lo))
+		if own {
+			continue
+		}
+		// A second mapping, which stays when its session, which finds out as the victim does, takes the first away.
+		p, err := unix.MremapPtr(*(*unsafe.Pointer)(unsafe.Pointer(&lo)), 0, nil, hi-lo, unix.MREMAP_MAYMOVE)
+		if err == nil { // else it has gone meanwhile
+			areas = append(areas, unsafe.Slice((*byte)(p), hi-lo))
 		}
 	}
 	return areas, nil
