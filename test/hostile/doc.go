@@ -16,7 +16,7 @@
 // the attack goes on; what was begun with the attacker ends with an error of the contract; closing takes no longer than it may; and
 // once the attacker is gone nothing of it is left.
 //
-// An attack takes 0.6 s, and half of that with -short. Variables of the environment:
+// An attack takes 0.4 s, and half of that with -short. Variables of the environment:
 //
 //	BYWASH_HOSTILE=1m   how long each attack goes on (make test-all)
 //	BYWASH_SOAK=8h      how long all of them go on together (make soak)

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 // brief is how long an attack goes on in make test.
-const brief = 600 * time.Millisecond
+const brief = 400 * time.Millisecond
 
 // duration is how long an attack goes on.
 func duration(t testing.TB) time.Duration {

@@ -302,7 +302,7 @@ func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
 		time.Sleep(each)
 		x.goesOn("beside the stranger")
 	})
-	most.within(t, open, holdings{fds: 2*x.strangers + 400, goroutines: x.strangers + 100, threads: 32, heap: 64, maps: 16})
+	most.within(t, open, holdings{fds: 2*x.strangers + 400, goroutines: x.strangers + 100, threads: 128, heap: 64, maps: 16})
 	begin := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- x.close() }()
