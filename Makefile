@@ -19,6 +19,7 @@ LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 PREFIX   ?= /usr/local
 DURATION ?= 1h
 FUZZTIME ?= 10s
+GROUPS   ?=
 BENCH    ?= .
 # Tests share memory, cores and network namespaces, so one package runs at a time; and beside them, in "make test", a
 # virtual machine or two, which compute while others wait.
@@ -64,7 +65,7 @@ LOSSY_AGAIN := ^TestTwoMachinesOnALossyLink$$/^6\.1$$
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm
-.PHONY: test-now test-vm-now kmod perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
+.PHONY: test-all test-rest test-now test-vm-now kmod perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +124,18 @@ test-vm: ## of those, the ones in virtual machines: they need an RDMA device
 
 test-vm-now: testsum kmod
 	@$(TESTSUM) $(call vm_groups) -- machines: $(TESTFLAGS) $(MACHINES)
+
+# What belongs to a machine, for hack/test-all. The shell takes $$ for $.
+test-rest-env = VM_PKGS='$(VM_PKGS)' ETH_TESTS='$(ETH_TESTS)' SESSION_TESTS='$(SESSION_TESTS)' KMOD_HOST='$(KMOD_HOST)'
+
+test-all: ## everything there is: make test, the second kernel whole, hundreds of deaths, attackers, sanitizers (two hours)
+	@status=0; $(MAKE) --no-print-directory test || status=$$?; \
+		$(MAKE) --no-print-directory test-rest && exit $$status
+
+test-rest: ## of those, what make test leaves out; GROUPS='hostile asan' selects some (hack/test-all -h)
+	@hack/deps --for test
+	@$(MAKE) --no-print-directory testsum kmod
+	@$(test-rest-env) hack/test-all $(GROUPS)
 
 test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
 	@hack/deps --for vm

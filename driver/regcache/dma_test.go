@@ -198,11 +198,17 @@ func (d *dma) receive(c *Cache[int], b []byte, seed byte) error {
 	return d.check(r, b, seed)
 }
 
-func (d *dma) check(r *Region[int], b []byte, seed byte) error {
-	data := make([]byte, len(b))
+// pattern is what the device writes: never 0, as fresh memory is.
+func pattern(seed byte, n int) []byte {
+	data := make([]byte, n)
 	for i := range data {
-		data[i] = seed + byte(i%251) | 1 // never 0, as fresh memory is
+		data[i] = seed + byte(i%251) | 1
 	}
+	return data
+}
+
+func (d *dma) check(r *Region[int], b []byte, seed byte) error {
+	data := pattern(seed, len(b))
 	lo, _ := span(b)
 	if err := d.write(r.Handle(), lo, data); err != nil {
 		return err

@@ -26,9 +26,10 @@ type registration struct {
 	region *Region[int]
 	at     uintptr
 	freed  chan struct{} // closed when the garbage collector takes the buffer
+	frames []uint64      // of the buffer when it was registered; nil without privilege
 }
 
-// register acquires a new buffer, and drops all references to it.
+// registerAndForget acquires a new buffer, and drops all references to it.
 //
 //go:noinline
 func registerAndForget(tb testing.TB, c *Cache[int], declared bool) registration {
@@ -44,8 +45,8 @@ func registerAndForget(tb testing.TB, c *Cache[int], declared bool) registration
 		defer d.Close() // while the region is in use
 	}
 	r := mustAcquire(tb, c, b, 1)
-	lo, _ := span(b)
-	return registration{r, lo, freed}
+	lo, hi := span(b)
+	return registration{r, lo, freed, frames(lo, hi)}
 }
 
 // Go memory stays where it is for as long as a device can write to it, though
@@ -68,19 +69,15 @@ func TestHeapMemoryIsKeptWhileRegistered(t *testing.T) {
 				others := canaries(byte(i))
 				memory := unsafe.Slice(*(**byte)(unsafe.Pointer(&x.at)), heapBuffer) // it is pinned
 				if err := d.check(x.region, memory, byte(i)); err != nil {
-					t.Fatal(err)
+					t.Fatalf("%v\n%v", err, inspect(x, canary{memory, x.frames}, pattern(byte(i), heapBuffer)))
 				}
 				for _, o := range others {
-					if k := slices.IndexFunc(o, func(v byte) bool { return v != byte(i) }); k >= 0 {
-						at, _ := span(o)
-						t.Fatalf("byte %d of an object at %#x is %#x, not %#x; the device has the memory at %#x: %v", k, at, o[k],
-							byte(i), x.at, d.check(x.region, memory, byte(i)))
+					if slices.ContainsFunc(o.mem, func(v byte) bool { return v != byte(i) }) {
+						t.Fatalf("an object that was not registered has changed\n%v", inspect(x, o, filled8(byte(i))))
 					}
 				}
-				select {
-				case <-x.freed:
+				if x.isFreed() {
 					t.Fatal("memory was freed while it was registered")
-				default:
 				}
 				x.region.Release()
 				waitFreed(t, x.freed)
@@ -89,17 +86,25 @@ func TestHeapMemoryIsKeptWhileRegistered(t *testing.T) {
 	}
 }
 
+// canary is an object that no device may write to.
+type canary struct {
+	mem    []byte
+	frames []uint64 // when it was filled
+}
+
 // canaries are objects that lie where the buffer was if it was freed.
-func canaries(v byte) [][]byte {
-	all := make([][]byte, 64)
+func canaries(v byte) []canary {
+	all := make([]canary, 64)
 	for i := range all {
-		all[i] = make([]byte, heapBuffer)
-		for j := range all[i] {
-			all[i][j] = v
-		}
+		mem := filled8(v)
+		lo, hi := span(mem)
+		all[i] = canary{mem, frames(lo, hi)}
 	}
 	return all
 }
+
+// filled8 is a buffer of the same byte throughout.
+func filled8(v byte) []byte { return bytes.Repeat([]byte{v}, heapBuffer) }
 
 func waitFreed(t *testing.T, freed chan struct{}) {
 	t.Helper()

@@ -1,7 +1,7 @@
 // Testsum runs go test and says, at the end, what happened: how many tests passed and failed, and which were skipped
 // and why.
 //
-//	testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...
+//	testsum [flags] [name:] [VAR=value...] go-test-arguments [--|++ [name:] [VAR=value...] go-test-arguments]...
 //
 // Each group of arguments is one run of "go test -json", one after the other, all under one summary; "++" instead of
 // "--" begins a lane, whose groups run beside those before, at a somewhat lower priority. While they run
@@ -19,7 +19,7 @@
 //   - A package that fails outside of its tests (it does not build, TestMain fails) counts as one failure. A package
 //     without tests counts as nothing.
 //   - A test that two groups run counts twice, because it ran twice.
-//   - A group with -race on a machine that cannot build with -race counts as one skip, with the reason.
+//   - A group with -race or -asan on a machine that cannot build with it counts as one skip, with the reason.
 //
 // The exit status is 0 when tests ran and none failed, 1 when something failed or a group ran no test, 2 for wrong
 // usage and 130 after an interrupt. An interrupt is passed on to go test and to the tests it runs.
@@ -35,6 +35,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -59,7 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		lastLine  = flags.String("o", "", "also write the last line to this `file`")
 	)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: testsum [flags] [name:] go-test-arguments [--|++ [name:] go-test-arguments]...")
+		fmt.Fprintln(stderr, "usage: testsum [flags] [name:] [VAR=value...] go-test-arguments [--|++ …]...")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -125,14 +126,14 @@ func runGroups(goCmd []string, groups []groupSpec, r *report, heartbeat time.Dur
 			break
 		}
 		r.inTurn(func() { r.beginGroup(spec) })
-		if spec.race() {
-			if why := raceUnavailable(goCmd[len(goCmd)-1]); why != "" {
+		if sanitizer := spec.sanitizer(); sanitizer != "" {
+			if why := unavailable(goCmd[len(goCmd)-1], sanitizer); why != "" {
 				r.inTurn(func() { r.skipGroup(why) })
 				continue
 			}
 		}
 		var status error
-		status, interrupted = runGroup(goCmd, spec.args, r, heartbeat, signals)
+		status, interrupted = runGroup(goCmd, spec, r, heartbeat, signals)
 		r.inTurn(func() { r.endGroup(status, interrupted) })
 	}
 	return interrupted
@@ -141,24 +142,31 @@ func runGroups(goCmd []string, groups []groupSpec, r *report, heartbeat time.Dur
 // A groupSpec is one run of go test.
 type groupSpec struct {
 	name     string
+	env      []string // NAME=value, for this run
 	args     []string
 	optional bool // all its tests may skip
 }
 
-func (g groupSpec) race() bool {
+// sanitizer is the flag of go test that needs more of the machine than Go: -race, -asan, or none.
+func (g groupSpec) sanitizer() string {
 	for _, a := range g.args {
 		switch a {
 		case "-args", "--args":
-			return false
+			return ""
 		case "-race", "--race", "-race=true", "--race=true":
-			return true
+			return "-race"
+		case "-asan", "--asan", "-asan=true", "--asan=true":
+			return "-asan"
 		}
 	}
-	return false
+	return ""
 }
 
+// variable reports whether a word sets a variable of the environment.
+var variable = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*=").MatchString
+
 // parseGroups splits arguments at "++" into lanes, and those at "--" into groups; a first word that ends in a colon
-// names the group. With "?:" at its end all tests of the group may skip; otherwise a group in which none ran has failed.
+// names the group, and words like NAME=value after it are its environment. With "?:" at its end all tests of the group may skip; otherwise a group in which none ran has failed.
 func parseGroups(args []string) (lanes [][]groupSpec, err error) {
 	seen := map[string]bool{}
 	n := 0
@@ -170,6 +178,9 @@ func parseGroups(args []string) (lanes [][]groupSpec, err error) {
 			if len(words) > 0 && len(words[0]) > 1 && strings.HasSuffix(words[0], ":") {
 				g.name, g.optional = strings.CutSuffix(strings.TrimSuffix(words[0], ":"), "?")
 				g.args = words[1:]
+			}
+			for len(g.args) > 0 && variable(g.args[0]) {
+				g.env, g.args = append(g.env, g.args[0]), g.args[1:]
 			}
 			if len(g.args) == 0 {
 				return nil, fmt.Errorf("group %d has no arguments for go test (say ./...)", n)
@@ -212,11 +223,11 @@ func modulePath(goCmd string) string {
 	return strings.TrimSpace(first)
 }
 
-// raceUnavailable says why this machine cannot build with -race, or nothing when it can. It tries, because the answer
+// unavailable says why this machine cannot build with a sanitizer, or nothing when it can. It tries, because the answer
 // depends on the architecture, CGO_ENABLED, the C compiler and the C library's headers; the build lands in the cache
 // and the tests need it anyway.
-func raceUnavailable(goCmd string) string {
-	out, err := exec.Command(goCmd, "build", "-race", "runtime/cgo").CombinedOutput()
+func unavailable(goCmd, sanitizer string) string {
+	out, err := exec.Command(goCmd, "build", sanitizer, "runtime/cgo").CombinedOutput()
 	if err == nil {
 		return ""
 	}
@@ -228,13 +239,15 @@ func raceUnavailable(goCmd string) string {
 			break
 		}
 	}
-	return "the race detector cannot be built here: " + why
+	name := map[string]string{"-race": "the race detector", "-asan": "the address sanitizer"}[sanitizer]
+	return name + " cannot be built here: " + why
 }
 
 // runGroup runs go test and feeds r with its events until it has ended and both its outputs are drained.
-func runGroup(goCmd []string, args []string, r *report, heartbeat time.Duration, signals <-chan os.Signal) (status error, interrupted bool) {
-	words := slices.Concat(goCmd, []string{"test", "-json"}, args)
+func runGroup(goCmd []string, spec groupSpec, r *report, heartbeat time.Duration, signals <-chan os.Signal) (status error, interrupted bool) {
+	words := slices.Concat(goCmd, []string{"test", "-json"}, spec.args)
 	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), spec.env...)
 	// A process group of its own, so that a signal reaches go test and the tests once, whether it came from a
 	// terminal or from kill.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

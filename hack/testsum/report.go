@@ -167,7 +167,7 @@ func (r *report) short(pkg string) string {
 func (r *report) beginGroup(spec groupSpec) {
 	r.cur = &groupRun{groupSpec: spec, pkgs: map[string]*pkgRun{}, builds: map[string]*clip{}, started: r.now()}
 	r.groups = append(r.groups, r.cur)
-	r.note("%s: go test %s", spec.name, strings.Join(spec.args, " "))
+	r.note("%s: %s", spec.name, strings.Join(slices.Concat(spec.env, []string{"go", "test"}, spec.args), " "))
 }
 
 // skipGroup replaces the run of a group that this machine cannot run.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,6 +210,8 @@ func TestParseGroups(t *testing.T) {
 		{"all: -p 1 ./... -- race: -race ./...", "all|-p 1 ./...;race|-race ./..."},
 		{"-run TestA: ./a -- ./b", "group 1|-run TestA: ./a;group 2|./b"},
 		{"a: ./a -- b: ./b ++ ./c", "a|./a;b|./b&group 3|./c"},
+		{"a: X=1 GO_Y=a=b ./a -run Z=1 -- b: ./b", "a|X=1 GO_Y=a=b $ ./a -run Z=1;b|./b"},
+		{"a: X=1", "error: group 1 has no arguments"},
 		{"a: ./a ++ a: ./b", "error: two groups are named"},
 		{"a: ./a ++", "error: group 2 has no arguments"},
 		{"", "error: group 1 has no arguments"},
@@ -220,6 +223,9 @@ func TestParseGroups(t *testing.T) {
 		for _, groups := range lanes {
 			var names []string
 			for _, g := range groups {
+				if len(g.env) > 0 {
+					g.args = slices.Concat(g.env, []string{"$"}, g.args)
+				}
 				names = append(names, g.name+"|"+strings.Join(g.args, " "))
 			}
 			parts = append(parts, strings.Join(names, ";"))
@@ -333,6 +339,11 @@ func fakeGo(args []string) int {
 		return 2
 	}
 	switch target := args[len(args)-1]; target {
+	case "env": // passes only with the group's environment
+		if os.Getenv("TESTSUM_X") != "ab" {
+			return 1
+		}
+		return fakeGo([]string{"test", "pass"})
 	case "hang":
 		interrupts := make(chan os.Signal, 1)
 		signal.Notify(interrupts, os.Interrupt)
@@ -371,6 +382,8 @@ func TestExitStatusAndLastLine(t *testing.T) {
 	}{
 		{"pass", 0, "6 passed, 0 failed, 6 skipped", "pass TestSkipBare"},
 		{"plain: pass -- race: -race pass", 0, "6 passed, 0 failed, 7 skipped", "the race detector cannot be built here: -race requires cgo"},
+		{"a: TESTSUM_X=ab env -- b: pass", 0, "12 passed, 0 failed, 12 skipped", "a: 6 passed"},
+		{"a: TESTSUM_X=a env", 1, "0 passed, 1 failed, 0 skipped", "go test failed without naming a test"},
 		{"a: pass -- b: pass", 0, "12 passed, 0 failed, 12 skipped", "b: 6 passed"},
 		{"a: fail -- b: pass", 1, "9 passed, 2 failed, 6 skipped", "fail TestSub/bad [a]"},
 		{"a: fail -- b: pass ++ c: pass", 1, "15 passed, 2 failed, 12 skipped", "6 passed, 0 failed, 6 skipped [c]"},
@@ -450,9 +463,11 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestRaceGroupsAreFound(t *testing.T) {
-	for args, want := range map[string]bool{"-race ./...": true, "./... -args -race": false, "./...": false, "-race=true ./...": true} {
-		if got := (groupSpec{args: strings.Fields(args)}).race(); got != want {
-			t.Errorf("race(%q) = %v, want %v", args, got, want)
+	for args, want := range map[string]string{
+		"-race ./...": "-race", "./... -args -race": "", "./...": "", "-race=true ./...": "-race", "-asan ./a": "-asan", "./a -args -asan": "",
+	} {
+		if got := (groupSpec{args: strings.Fields(args)}).sanitizer(); got != want {
+			t.Errorf("sanitizer(%q) = %q, want %q", args, got, want)
 		}
 	}
 }

@@ -76,9 +76,9 @@ func TestKilledProcessIsGone(t *testing.T) {
 		if st, n := received(t, p, 0); st != nic.Done || n != len(mem) {
 			t.Fatalf("%v, %d bytes", st, n)
 		}
+		moment := bytesReceived(t, p) + uint64(round*len(mem)/10) // before the second can have begun
 		kick(t, p, p.Post(nic.Receive, 0, &long))
 		kick(t, p, p.ReceiveShort(1, name("sender"), 9, 8)) // nothing comes
-		moment := bytesReceived(t, p) + uint64(round*len(mem)/10)
 		until(t, "the second is under way", func() bool { return bytesReceived(t, p) >= moment })
 		c.kill()
 		// Unknown, if the NIC learnt of the death before it read the command.

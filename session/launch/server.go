@@ -35,7 +35,8 @@ type Server struct {
 	mu        sync.Mutex
 	board     *board
 	ranks     []*serverConn
-	strangers []net.Conn // oldest first
+	strangers []net.Conn    // oldest first
+	meeting   chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
 	closed    bool
 	idle      *sync.Cond // no rank is joined
 	abort     chan *RankError
@@ -70,7 +71,8 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 // Serve answers the ranks of one job until Close. It takes the listener.
 func Serve(ln net.Listener, size int, secret []byte) *Server {
-	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1)}
+	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
+		meeting: make(chan struct{}, 2*maxStrangers)}
 	s.idle = sync.NewCond(&s.mu)
 	s.wg.Go(s.accept)
 	return s
@@ -146,10 +148,12 @@ func (s *Server) accept() {
 			time.Sleep(5 * time.Millisecond) // the queue of the listener keeps who comes meanwhile
 			continue
 		}
+		s.meeting <- struct{}{} // waits for strangers that were closed and have not noticed yet
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
 			c.Close()
+			<-s.meeting
 			return
 		}
 		if len(s.strangers) == maxStrangers {
@@ -174,6 +178,7 @@ func (s *Server) forget(c net.Conn) bool {
 func (s *Server) serve(conn net.Conn) {
 	defer conn.Close()
 	c, rank, err := s.handshake(conn)
+	<-s.meeting
 	if err != nil {
 		s.refused.Add(1)
 		s.mu.Lock()

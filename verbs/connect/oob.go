@@ -85,6 +85,7 @@ type oobModule struct {
 	priority  int
 	blob      []byte
 	listeners []*net.TCPListener
+	meeting   chan struct{} // bounds goroutines: strangers, and those that were turned away and have not ended yet
 }
 
 // Query implements Manager: it listens.
@@ -96,7 +97,8 @@ func (o *oob) Query(p *Port) (Module, error) {
 	if len(addrs) == 0 {
 		return nil, fmt.Errorf("%w: the interface of %s has no IP address (give it one, or set the option oob-address)", driver.ErrUnsupported, p.name())
 	}
-	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion}}
+	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion},
+		meeting: make(chan struct{}, 2*maxStrangers)}
 	m.hub.carrier = m
 	for _, a := range addrs[:min(len(addrs), maxOOBAddrs)] {
 		l, err := m.listen(a.Unmap(), o.port)
@@ -223,7 +225,15 @@ func (m *oobModule) serve(l *net.TCPListener) {
 		c, err := l.AcceptTCP()
 		switch {
 		case err == nil:
-			m.tasks.Go(func() { m.meet(newTCPConn(c)) })
+			select {
+			case m.meeting <- struct{}{}:
+				m.tasks.Go(func() {
+					defer func() { <-m.meeting }()
+					m.meet(newTCPConn(c))
+				})
+			case <-m.ctx.Done():
+				c.Close()
+			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // out of descriptors: dialers wait in the queue

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -147,17 +148,25 @@ func TestEveryTestRunsOnSharedMemory(t *testing.T) {
 	}
 }
 
-func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "secret")
+// listening serves measurements until the test ends.
+func listening(t *testing.T) (addr, secret string) {
+	t.Helper()
+	secret = filepath.Join(t.TempDir(), "secret")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
+	addr = l.Addr().String()
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, &Config{SecretFile: secret, Version: "test"}, addr, io.Discard) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
 	for range 100 {
 		if c, err := net.Dial("tcp", addr); err == nil {
 			c.Close()
@@ -165,6 +174,33 @@ func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+	return addr, secret
+}
+
+// Strangers who say nothing, nonsense, or half of what they should keep nobody from measuring: not one who comes later.
+func TestStrangersHoldUpNobody(t *testing.T) {
+	addr, secret := listening(t)
+	for k := range 3 * maxStrangers {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte([]string{"", "GET / HTTP/1.0\r\n", magic}[k%3])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := config("shm", Lat)
+	c.Sizes, c.Remote, c.SecretFile, c.Wait = []int{8}, addr, secret, "block"
+	c.Options = map[string]string{"path": "ring"}
+	var got collector
+	if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 1 {
+		t.Errorf("Run: %v, %d results; %v", err, len(got.results), got.missing)
+	}
+}
+
+func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
+	addr, secret := listening(t)
 	c := config("shm", Lat)
 	c.Sizes, c.Remote, c.SecretFile = []int{8}, addr, secret
 	c.Wait = "block" // both ends are in this process: if they spun, each message would wait until the other is preempted
@@ -184,8 +220,6 @@ func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
 	if err := Run(t.Context(), c, &collector{}); err == nil || !strings.Contains(err.Error(), "another secret") {
 		t.Errorf("another secret: %v", err)
 	}
-	cancel()
-	<-done
 }
 
 func TestAllocationsOnTheDataPath(t *testing.T) {

@@ -25,16 +25,22 @@ func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	fmt.Fprintf(say, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n", l.Addr(), l.Addr().(*net.TCPAddr).Port)
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return fmt.Errorf("accept: %w", err)
+	serving, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	d := newDoor(secret, say)
+	go func() {
+		if err := d.keep(serving, l); ctx.Err() == nil {
+			stop(fmt.Errorf("accept: %w", err))
 		}
-		if err := c.serveOne(ctx, conn, secret); err != nil {
-			fmt.Fprintf(say, "bywash: %s: %v\n", conn.RemoteAddr(), err)
+	}()
+	for {
+		select {
+		case g := <-d.admitted:
+			if err := c.serveOne(serving, g, secret); err != nil {
+				d.note(g.conn, err)
+			}
+		case <-serving.Done():
+			return context.Cause(serving)
 		}
 	}
 }
@@ -54,19 +60,15 @@ func (c *Config) listenerSecret(say io.Writer) ([]byte, error) {
 	return secret, nil
 }
 
-func (c *Config) serveOne(ctx context.Context, conn net.Conn, secret []byte) error {
-	defer conn.Close()
-	keys, err := authenticate(conn, secret, true)
-	if err != nil {
-		return err
-	}
+func (c *Config) serveOne(ctx context.Context, g guest, secret []byte) error {
+	defer g.conn.Close()
 	// One at a time, pinned while it lasts.
 	cpus, err := choosePair()
 	if err != nil {
 		return err
 	}
 	stop := newStopper(ctx)
-	f := &follower{ctl: newControl(conn, keys, stop), stop: stop, version: c.Version, secret: secret,
+	f := &follower{ctl: newControl(g.conn, g.keys, stop), stop: stop, version: c.Version, secret: secret,
 		device: c.Device, drivers: c.Drivers, options: c.Options}
 	if f.unpin, err = pin(cpus.follow); err != nil {
 		return err

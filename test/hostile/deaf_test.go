@@ -1,0 +1,176 @@
+//go:build linux
+
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"sync"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// The flooder's session runs over a driver of its own: shm, under another name, which can be cut off. From then on the session
+// hears nothing and says nothing, and the flooder has the connection for itself.
+
+const (
+	trueName = "shm"
+	deafName = "shd" // as long, so that cards can be changed
+)
+
+// rename changes names of drivers in a business card.
+func rename(card []byte, from, to string) []byte {
+	long := func(s string) []byte { return append([]byte{byte(len(s)), 0}, s...) }
+	return bytes.ReplaceAll(card, long(from), long(to))
+}
+
+// wire is the small track of the only connection.
+type wire struct {
+	mu   sync.Mutex
+	deaf bool
+	raw  driver.Instance
+}
+
+// use has f called with the connection by one goroutine at a time; the session's is turned away once it is deaf.
+func (w *wire) use(f func()) (ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.deaf {
+		return false
+	}
+	f()
+	return true
+}
+
+// cut takes the connection away from the session.
+func (w *wire) cut() driver.Instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaf = true
+	return w.raw
+}
+
+type deafDriver struct {
+	driver.Driver
+	w *wire
+}
+
+// registerDeaf registers the driver.
+func registerDeaf() (*wire, error) {
+	d, err := driver.Lookup(trueName)
+	if err != nil {
+		return nil, err
+	}
+	w := new(wire)
+	driver.Register(&deafDriver{d, w})
+	return w, nil
+}
+
+func (d *deafDriver) Name() string { return deafName }
+
+func (d *deafDriver) Query(h driver.Hints) (driver.NIC, error) {
+	n, err := d.Driver.Query(h)
+	if err != nil || h.Track != driver.Small {
+		return n, err
+	}
+	return &deafNIC{n, d.w}, nil
+}
+
+type deafNIC struct {
+	driver.NIC
+	w *wire
+}
+
+func (n *deafNIC) Open(a driver.Attributes) (driver.Context, error) {
+	c, err := n.NIC.Open(a)
+	if err != nil {
+		return nil, err
+	}
+	return &deafContext{Context: c, w: n.w, known: map[driver.Instance]driver.Instance{}}, nil
+}
+
+type deafContext struct {
+	driver.Context
+	w     *wire
+	mu    sync.Mutex
+	known map[driver.Instance]driver.Instance
+}
+
+func (c *deafContext) Knocking(dst []uint64) []uint64 {
+	return c.Context.(driver.Knocker).Knocking(dst)
+}
+func (c *deafContext) OnKnock(f func())     { c.Context.(driver.Knocker).OnKnock(f) }
+func (c *deafContext) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
+
+func (c *deafContext) Connect(url string) (driver.Instance, error) {
+	i, err := c.Context.Connect(url)
+	if err != nil {
+		return nil, err
+	}
+	d := &deafSmall{i.(driver.BufferReceiver), c.w}
+	c.mu.Lock()
+	c.known[i] = d
+	c.mu.Unlock()
+	c.w.mu.Lock()
+	c.w.raw = i
+	c.w.mu.Unlock()
+	return d, nil
+}
+
+func (c *deafContext) named(i driver.Instance, err error) (driver.Instance, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d := c.known[i]; d != nil {
+		i = d
+	}
+	return i, err
+}
+
+func (c *deafContext) RecvProbeAny() (i driver.Instance, err error) {
+	if !c.w.use(func() { i, err = c.named(c.Context.(driver.Prober).RecvProbeAny()) }) {
+		return nil, driver.ErrAgain
+	}
+	return i, err
+}
+
+func (c *deafContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
+	if !c.w.use(func() {}) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return c.named(c.Context.(driver.Prober).RecvWaitAny(ctx))
+}
+
+// deafSmall is the session's end of the connection.
+type deafSmall struct {
+	driver.BufferReceiver
+	w *wire
+}
+
+func (d *deafSmall) SendPost(p *driver.Packet) (err error) {
+	if !d.w.use(func() { err = d.BufferReceiver.SendPost(p) }) {
+		return driver.ErrBusy
+	}
+	return err
+}
+
+func (d *deafSmall) SendPoll(p *driver.Packet) (done bool, err error) {
+	d.w.use(func() { done, err = d.BufferReceiver.SendPoll(p) })
+	return done, err
+}
+
+func (d *deafSmall) RecvPoll(p *driver.Packet) (done bool, err error) {
+	d.w.use(func() { done, err = d.BufferReceiver.RecvPoll(p) })
+	return done, err
+}
+
+func (d *deafSmall) RecvBufRelease(p *driver.Packet) (err error) {
+	d.w.use(func() { err = d.BufferReceiver.RecvBufRelease(p) })
+	return err
+}
+
+var (
+	_ driver.Prober         = (*deafContext)(nil)
+	_ driver.Knocker        = (*deafContext)(nil)
+	_ driver.BufferReceiver = (*deafSmall)(nil)
+)

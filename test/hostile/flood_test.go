@@ -1,0 +1,278 @@
+//go:build linux
+
+package hostile
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/header"
+)
+
+// flood is a message of the session's protocol that costs the receiver something, and whose answers the sender does not take.
+type flood struct {
+	name string
+	make func(n uint64, region uint64, rng *rand.Rand) []byte
+	lazy bool // the victim leaves it unexpected
+}
+
+// packet lays out a message.
+func packet(h header.Header, body func([]byte), data int) []byte {
+	b := make([]byte, header.Size+header.BodySize(h.Kind)+data)
+	h.Length = uint32(data)
+	h.Put(b)
+	if body != nil {
+		body(h.Body(b))
+	}
+	return b
+}
+
+const (
+	flagActive = 2 // of an RTS: an active message
+)
+
+// rts announces a message.
+func rts(n, total uint64, flags uint8) []byte {
+	r := header.Request{ID: 1<<32 | n, Total: total, Modes: 1}
+	return packet(header.Header{Kind: header.RTS, Tag: 3, Flags: flags}, r.Put, 0)
+}
+
+// op asks for an operation on a region: what is opPut, opGet and so on of the session, or nothing it knows.
+func op(n, region uint64, what uint8, length uint32, data int) []byte {
+	o := header.Operation{ID: n, Region: region, Length: length, What: what, Size: 8}
+	return packet(header.Header{Kind: header.Op}, o.Put, data)
+}
+
+// number is a body that is one number.
+func number(v uint64) func([]byte) { return func(b []byte) { header.PutUint64(b, v) } }
+
+// floods are all kinds of messages that a session handles. The first ones once took memory without limit.
+var floods = []flood{
+	{"RTR for an unknown message", func(n, _ uint64, _ *rand.Rand) []byte {
+		r := header.Ready{ID: n, Length: 1, Want: 1}
+		return packet(header.Header{Kind: header.RTR, Tag: 1<<40 | n}, r.Put, 0)
+	}, false},
+	{"active message too long", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 1<<40, flagActive) }, false},
+	{"synchronous message", func(n, _ uint64, _ *rand.Rand) []byte {
+		return packet(header.Header{Kind: header.Sync, Tag: 3}, number(n), 8)
+	}, false},
+	{"rendezvous of no bytes", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 0, 0) }, false},
+	{"unexpected message of no bytes", func(_, _ uint64, _ *rand.Rand) []byte {
+		return packet(header.Header{Kind: header.Eager, Tag: 4}, nil, 0)
+	}, true},
+	{"everything", anything, false},
+	{"unexpected message", func(_, _ uint64, rng *rand.Rand) []byte {
+		return packet(header.Header{Kind: header.Eager, Tag: 4}, nil, rng.IntN(4000))
+	}, true},
+	{"unexpected long message", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 1<<30, 0) }, true},
+	{"long active message", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 100_000, flagActive) }, false},
+	{"active message", func(_, _ uint64, rng *rand.Rand) []byte {
+		return packet(header.Header{Kind: header.AM, Tag: 3}, nil, rng.IntN(200))
+	}, false},
+	{"get by message", func(n, region uint64, _ *rand.Rand) []byte { return op(n, region, 1, 4000, 0) }, false},
+	{"put by message", func(n, region uint64, _ *rand.Rand) []byte { return op(n, region, 0, 100, 100) }, false},
+	{"operation on an unknown region", func(n, region uint64, rng *rand.Rand) []byte {
+		return op(n, region+99, uint8(rng.IntN(10)), 8, 0)
+	}, false},
+	{"hello", func(n, _ uint64, _ *rand.Rand) []byte {
+		return packet(header.Header{Kind: header.Hello, Extra: header.Version}, nil, 4)
+	}, false},
+	{"pause", func(_, _ uint64, _ *rand.Rand) []byte { return packet(header.Header{Kind: header.Pause}, nil, 0) }, false},
+	{"leave", func(_, _ uint64, _ *rand.Rand) []byte { return packet(header.Header{Kind: header.Leave}, nil, 0) }, false},
+}
+
+// anything is a message of a random kind, whose parts make some sense.
+func anything(n, region uint64, rng *rand.Rand) []byte {
+	h := header.Header{Kind: header.Kind(2 + rng.IntN(15)), Tag: 1<<32 | n%7, Flags: uint8(rng.IntN(4))}
+	for h.Kind == header.Bye || h.Kind == header.Leave || h.Kind == header.Pause || h.Kind == header.Resume || h.Kind == header.Seen {
+		h.Kind = header.Kind(2 + rng.IntN(15)) // they end the connection
+	}
+	data := 0
+	switch h.Kind {
+	case header.RTS:
+		return rts(n, uint64(rng.IntN(1<<rng.IntN(40))), h.Flags)
+	case header.Op:
+		return op(n, region, 1, uint32(rng.IntN(4000)), 0) // what makes no sense would end the flood
+	case header.Eager, header.AM:
+		h.Tag, data = 3, rng.IntN(2000)
+	}
+	return packet(h, func(b []byte) {
+		if h.Kind == header.Sync {
+			header.PutUint64(b, n)
+		}
+	}, data)
+}
+
+// flooderProgram connects, goes deaf, and sends one kind of message as fast as it can.
+func flooderProgram(in *json.Decoder, out *json.Encoder) error {
+	var k task
+	if err := in.Decode(&k); err != nil {
+		return err
+	}
+	w, err := registerDeaf()
+	if err != nil {
+		return err
+	}
+	s, err := join(k.Rails, nil)
+	if err != nil {
+		return err
+	}
+	if err := out.Encode(rename(s.Card(), deafName, trueName)); err != nil {
+		return err
+	}
+	g, err := s.Connect(context.Background(), rename(k.Card, trueName, deafName))
+	if err != nil {
+		return err
+	}
+	key := make([]byte, 1000)
+	n, err := g.Recv(context.Background(), 1, key)
+	if err != nil {
+		return err
+	}
+	region := binary.LittleEndian.Uint64(key[:n][4:])
+	var f flood
+	for _, f = range floods {
+		if f.name == k.Kind {
+			break
+		}
+	}
+	raw := w.cut()
+	time.Sleep(20 * time.Millisecond) // its session is cut off
+	var sent uint64
+	err = pour(raw, f, region, rand.New(rand.NewPCG(k.Seed, 9)), &sent, func() { _ = out.Encode(sent) })
+	_ = out.Encode(sent)
+	if err != nil {
+		_ = out.Encode(err.Error()) // the victim has ended the connection
+	}
+	select {}
+}
+
+// pour sends until the connection ends, and says how far it is.
+func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uint64, say func()) error {
+	packets := make([]driver.Packet, 32)
+	posted := make([]bool, len(packets))
+	for next := time.Now(); ; runtime.Gosched() {
+		for i := range packets {
+			p := &packets[i]
+			if posted[i] {
+				done, err := raw.SendPoll(p)
+				if err != nil {
+					return err
+				}
+				if posted[i] = !done; !done {
+					continue
+				}
+			}
+			p.IOV = [][]byte{f.make(*sent, region, rng)}
+			switch err := raw.SendPost(p); err {
+			case nil:
+				posted[i] = true
+				*sent++
+			case driver.ErrBusy:
+			default:
+				return err
+			}
+		}
+		if *sent > 0 && time.Now().After(next) {
+			next = time.Now().Add(50 * time.Millisecond)
+			say()
+		}
+	}
+}
+
+// A peer that sends one kind of message after the other, as fast as it can, and takes no answer, costs this process no more
+// than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing is left.
+func TestDeafFlooder(t *testing.T) {
+	kinds, each := floods, duration(t)
+	if each <= brief {
+		kinds, each = floods[:6], each*2/3
+	} else {
+		each /= time.Duration(len(floods))
+	}
+	for _, f := range kinds {
+		t.Run(f.name, func(t *testing.T) {
+			rng := seed(t)
+			rails := []session.Rail{{Driver: trueName, Options: map[string]string{"dir": t.TempDir()}}}
+			v := newVictim(t, rails, rng, func(c *session.Config) { c.Unexpected = 1 << 20 })
+			v.s.Handle(3, func(g *session.Gate, _ *session.Active) { _ = g.AMNow(9, nil, []byte("an answer")) })
+			v.flooded(f, rails[0].Options, each, rng)
+			v.close()
+		})
+	}
+}
+
+// flooded is the life of one flooder.
+func (v *victim) flooded(f flood, options map[string]string, each time.Duration, rng *rand.Rand) {
+	t := v.tb
+	r, err := v.s.Register(make([]byte, 4096), driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.mark()
+	p := start(t, "flooder", task{
+		Rails: []session.Rail{{Driver: deafName, Options: options}}, Card: rename(v.s.Card(), trueName, trueName), Seed: rng.Uint64(), Kind: f.name,
+	})
+	defer p.kill()
+	g := v.connect(p)
+	if err := g.Send(soon(t), 1, r.Key()); err != nil {
+		t.Fatal(err)
+	}
+	over, stop := context.WithCancel(context.Background())
+	taken := make(chan error, 1)
+	go func() { taken <- takeAll(over, g, f.lazy) }()
+	before := settled()
+	var sent uint64
+	p.hear(&sent)
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for p.out.Decode(&sent) == nil {
+		}
+	}()
+	most := peak(func() {
+		time.Sleep(each)
+		v.goesOn("beside the flood")
+	})
+	most.within(t, before, holdings{heap: 32, goroutines: 8, fds: 4, threads: 16})
+	_ = p.cmd.Process.Kill()
+	<-said
+	p.kill()
+	stop()
+	if err := <-taken; err != nil && !strings.Contains(err.Error(), "canceled") {
+		ended(t, "receiving from the flooder", err)
+		t.Logf("the gate ended: %v", err)
+	}
+	t.Logf("%d messages; at most %+v, before it %+v", sent, most, before)
+	if sent == 0 {
+		t.Error("the flooder has sent nothing")
+	}
+	if err := g.Forget(); err != nil {
+		t.Error(err)
+	}
+	if err := r.Deregister(); err != nil {
+		t.Error(fmt.Errorf("deregister: %w", err))
+	}
+}
+
+// takeAll receives what comes from a gate; with lazy only what never comes.
+func takeAll(ctx context.Context, g *session.Gate, lazy bool) error {
+	m := session.Match{From: g, Tag: 3}
+	if lazy {
+		m.Tag = 99
+	}
+	b := make([]byte, 64<<10)
+	for {
+		if _, err := g.Session().Recv(ctx, m, b); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,196 @@
+//go:build linux
+
+package hostile
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/qnix/softnic"
+	"github.com/bywash/bywash/session"
+)
+
+// mortal is a peer of a kill storm.
+type mortal struct {
+	p       *program
+	g       *session.Gate
+	w       *workload
+	done    chan error
+	cancel  context.CancelFunc
+	stopped bool
+}
+
+// storm is what a kill storm does to peers, and how often it has.
+type storm struct {
+	v      *victim
+	rails  []session.Rail
+	peers  []*mortal
+	kills  int
+	pauses int
+}
+
+func (s *storm) join(rng *rand.Rand) *mortal {
+	k := task{Rails: s.rails, Card: s.v.s.Card(), Seed: rng.Uint64(), Mine: 1}
+	m := &mortal{p: start(s.v.tb, "peer", k), done: make(chan error, 1)}
+	m.g = s.v.connect(m.p)
+	var err error
+	if m.w, err = newWorkload(m.g, task{Seed: k.Seed}); err != nil {
+		s.v.tb.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, m.cancel = context.WithCancel(context.Background())
+	go func() { m.done <- m.w.run(ctx, 0) }()
+	return m
+}
+
+// populate makes the peers of a storm.
+func (s *storm) populate(rng *rand.Rand) {
+	s.peers = nil
+	for range 3 {
+		m := s.join(rng)
+		s.peers = append(s.peers, m)
+		await(s.v.tb, "a peer has exchanged messages", func() bool { return m.w.n.Load() > 0 })
+	}
+}
+
+// bury checks that everything of a dead peer ends, and says that it is broken.
+func (s *storm) bury(m *mortal) {
+	t := s.v.tb
+	m.p.kill()
+	select {
+	case err := <-m.done:
+		if !errors.Is(err, session.ErrBroken) {
+			t.Errorf("what was under way with a peer that was killed ended with %v, want broken", err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("the death of a peer was not noticed within %v", patience)
+	}
+	m.cancel()
+	if err := m.g.Forget(); err != nil {
+		t.Errorf("forget: %v", err)
+	}
+}
+
+// blow does one thing to one peer.
+func (s *storm) blow(rng *rand.Rand) {
+	k := rng.IntN(len(s.peers))
+	m := s.peers[k]
+	signal := func(sig syscall.Signal) { _ = m.p.cmd.Process.Signal(sig) }
+	switch {
+	case m.stopped && rng.IntN(2) == 0:
+		signal(syscall.SIGCONT)
+		m.stopped = false
+	case rng.IntN(2) == 0:
+		signal(syscall.SIGSTOP)
+		m.stopped = true
+		s.pauses++
+	default: // also while it is stopped
+		s.kills++
+		s.bury(m)
+		s.peers[k] = s.join(rng)
+	}
+}
+
+// Peers that are killed and stopped at random moments of validated transfers, again and again: each death is noticed, ends
+// what was under way as broken, and leaves nothing; those who were only stopped go on; so do all others.
+func TestKillStorm(t *testing.T) {
+	for _, way := range []struct {
+		name  string
+		kept  int // descriptors that a driver keeps for its next peers, however many have died
+		rails func(t *testing.T) []session.Rail
+	}{
+		{"shm", 0, func(t *testing.T) []session.Rail {
+			return []session.Rail{{Driver: "shm", Options: map[string]string{"dir": t.TempDir()}}}
+		}},
+		{"softnic", 12, softnicRails},
+		{"two rails", 0, func(t *testing.T) []session.Rail {
+			dir := t.TempDir()
+			return []session.Rail{
+				{Driver: "shm", Options: map[string]string{"dir": dir}}, {Driver: "shm", Options: map[string]string{"dir": dir, "path": "cma"}},
+			}
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			rng := seed(t)
+			files := filesLeft(t, "/dev/shm")
+			rails := way.rails(t)
+			s := &storm{v: newVictim(t, rails, rng, nil), rails: rails}
+			s.populate(rng)
+			for _, m := range s.peers {
+				s.bury(m)
+			}
+			s.v.mark()
+			s.v.before.fds += way.kept
+			s.v.before.maps += 4 * way.kept
+			s.populate(rng)
+			for end := time.Now().Add(duration(t)); time.Now().Before(end) && !t.Failed(); {
+				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+				s.blow(rng)
+				s.v.goesOn("in the storm")
+			}
+			s.calm()
+			t.Logf("%d kills, %d stops", s.kills, s.pauses)
+			s.v.close()
+			if now := filesLeft(t, "/dev/shm"); len(now) > len(files) {
+				t.Errorf("files in /dev/shm: %v, before %v", now, files)
+			}
+		})
+	}
+}
+
+// calm lets everybody go on who was stopped, checks that they do, and ends them.
+func (s *storm) calm() {
+	for _, m := range s.peers {
+		_ = m.p.cmd.Process.Signal(syscall.SIGCONT)
+	}
+	for _, m := range s.peers {
+		n := m.w.n.Load()
+		await(s.v.tb, "a peer goes on after the storm", func() bool {
+			select {
+			case err := <-m.done:
+				s.v.tb.Fatalf("transfers with a peer that was not killed ended: %v", err)
+			default:
+			}
+			return m.w.n.Load() > n
+		})
+	}
+	for _, m := range s.peers {
+		s.bury(m)
+	}
+}
+
+// filesLeft are the files in a directory that processes of this test could have left.
+func filesLeft(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if strings.Contains(f.Name(), "bywash") {
+			names = append(names, f.Name())
+		}
+	}
+	return names
+}
+
+// softnicRails are for a NIC in user space that is a process of its own.
+func softnicRails(t *testing.T) []session.Rail {
+	if err := softnic.Supported(); err != nil {
+		t.Skip(err)
+	}
+	path := filepath.Join(t.TempDir(), "q.sock")
+	s, err := softnic.Start(softnic.Config{Sockets: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return []session.Rail{{Driver: "qnix", Device: path}}
+}
