@@ -39,6 +39,20 @@ type Config struct {
 	// ends meanwhile is kept beyond it, as much as lies in its driver's memory, once.
 	Unexpected int
 
+	// PeerMemory is how many bytes this process keeps at most for one peer beside unexpected messages: answers that the
+	// peer has not taken, and long messages under way with their chunks, in both directions; 0: 128 MiB. A peer that
+	// wants more ends its gate with ErrLimit. A peer that is no attacker needs 76 MiB at most, usually a few KiB.
+	PeerMemory int
+
+	// PeersMemory is the same for all peers together; 0: four times PeerMemory. Beyond it the gate that costs most
+	// ends with ErrLimit.
+	PeersMemory int
+
+	// MaxMessage is the longest message in bytes that this process receives or reports to a probe; 0: half of the
+	// machine's memory. A longer one fails at its sender with driver.ErrTooLong, and is not received here. It bounds
+	// Status.Len, so that a program can allocate memory for a message that was probed.
+	MaxMessage int
+
 	// Eager is the longest message in bytes, its header included, that travels
 	// at once, without asking the receiver; 0, or more than the rail's small
 	// track can carry: as much as that can.
@@ -104,6 +118,9 @@ const (
 func (c *Config) check() error {
 	if c.Unexpected == 0 {
 		c.Unexpected = defaultUnexpected
+	}
+	if err := c.checkLimits(); err != nil {
+		return err
 	}
 	switch {
 	case c.Unexpected < minUnexpected:

@@ -194,9 +194,16 @@ func (g *Gate) up(links []*link) {
 	g.tryClose()
 	// A probe may have named the instance before it was known here, and does not
 	// name it again before something is received.
+	again := false
 	for _, l := range links {
-		for l.take() {
+		taken := 0
+		for taken < takeBatch && l.take() {
+			taken++
 		}
+		again = again || taken == takeBatch
+	}
+	if again { // not for as long as the peer sends
+		g.resume()
 	}
 }
 

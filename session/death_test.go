@@ -60,6 +60,8 @@ func child(dir string) error {
 		return sparedRank()
 	case "mortal":
 		return mortalRank(dir)
+	case "deaf":
+		return deafRank(dir)
 	}
 	rails := []session.Rail{{Driver: "shm"}}
 	if b, err := os.ReadFile(filepath.Join(dir, "rails")); err == nil {

@@ -242,7 +242,7 @@ func (s *Session) cancel(r *Request) bool {
 	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
 		if pc := q.remove(func(pc *parcel) bool { return pc.req == r || pc.sync != 0 && pc.sync == r.sync }); pc != nil {
 			if pc.sync != 0 {
-				s.syncs.remove(pc.sync)
+				s.dropSync(pc.sync, r)
 				if q == &g.backlog { // for those behind the connection nobody waits yet
 					g.ended()
 				}

@@ -51,6 +51,9 @@ type Session struct {
 	orphaned     error   // why there is no launcher any more
 	budget       int     // bytes of unexpected messages that may still be kept
 	activeBudget int     // bytes of long active messages
+	keptN        int     // unexpected messages
+	spareKept    int     // bytes of memory for the next ones
+	debt         int     // of all gates; see debt.go
 	stalled      []*link // whose next message is unexpected beyond the budget
 	busy         []*Gate // with parcels that have not left
 	dying        []*link // dead, and not let go of by their drivers
