@@ -66,9 +66,9 @@ func (g *Gate) own(pc *parcel) {
 	}
 }
 
-// replies reports how many operations of the peer have an answer that waits.
+// replies is how many operations of the peer have an answer that waits.
 func (g *Gate) replies() int {
-	if g.door != nil {
+	if pc := g.door; pc != nil && header.Kind(pc.buf[0]) == header.Reply {
 		return g.answers.replies + 1
 	}
 	return g.answers.replies
@@ -161,7 +161,7 @@ func (g *Gate) blocked() bool {
 	return pc != nil && pc.lasts() && !g.mayLeave(pc)
 }
 
-// queued reports how much waits to leave over the connection that stands, or the one that is being made.
+// queued is how much waits to leave over the connection that stands, or the one that is being made.
 func (g *Gate) queued() int {
 	n := g.replay.n + g.answers.n + g.control.n + g.backlog.n
 	if g.door != nil {

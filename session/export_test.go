@@ -244,3 +244,10 @@ func (g *Gate) Blurt(b []byte) bool {
 	}
 	return true
 }
+
+// Unanswered is how many messages have left that the peer has not answered.
+func (g *Gate) Unanswered() (syncs, longs int) {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.syncs, g.longs
+}
