@@ -234,7 +234,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 // received through the gate, or with any source. With an error there is no gate. One that is not needed any more is given up with
 // Gate.Forget.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
-	c, err := parseCard(businessCard)
+	c, err := parseCard(businessCard, s.job.Secret())
 	if err != nil {
 		return nil, &Error{Peer: -1, Op: "connect", Err: err}
 	}
