@@ -223,7 +223,7 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
 	case k.h.Kind == header.RTS:
 		var req header.Request
-		if err := req.Parse(k.h.Body(k.buf)); err != nil {
+		if err := k.parse(&req); err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
@@ -283,11 +283,20 @@ func (k *kept) requests(id uint64) bool {
 	return k.h.Kind == header.RTS && req.Parse(k.h.Body(k.buf)) == nil && req.ID == id
 }
 
+// parse reads the RTS. It was checked on arrival, but then copied from memory that the peer may write.
+func (k *kept) parse(req *header.Request) error {
+	err := req.Parse(k.h.Body(k.buf))
+	if err == nil && req.Total > uint64(k.g.s.cfg.MaxMessage) {
+		err = header.ErrMalformed
+	}
+	return err
+}
+
 // length is how long a kept message is.
 func (k *kept) length() int {
 	if k.h.Kind == header.RTS {
 		var req header.Request
-		if req.Parse(k.h.Body(k.buf)) != nil {
+		if k.parse(&req) != nil {
 			return 0 // changed by the peer while it was copied: to receive it fails
 		}
 		return int(req.Total)

@@ -42,7 +42,7 @@ type Request struct {
 type Status struct {
 	From   *Gate
 	Tag    uint64
-	Len    int    // bytes of the message in the buffer
+	Len    int    // bytes of the message in the buffer; of a probe: of the message, at most Config.MaxMessage
 	Header int    // bytes of the user's header in the header buffer
 	Value  uint64 // atomics: the value before
 }
