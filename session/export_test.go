@@ -251,3 +251,22 @@ func (g *Gate) Unanswered() (syncs, longs int) {
 	defer g.s.mu.unlock()
 	return g.syncs, g.longs
 }
+
+// Debt is how many bytes the gate costs beside unexpected messages.
+func (g *Gate) Debt() int {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.debt
+}
+
+// SpareKept is how many bytes the session has for messages that will be kept.
+func (s *Session) SpareKept() (n int) {
+	s.mu.lock()
+	defer s.mu.unlock()
+	for _, k := range s.kept {
+		for ; k != nil; k = k.next {
+			n += keptCost + cap(k.buf)
+		}
+	}
+	return n
+}

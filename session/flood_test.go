@@ -140,6 +140,7 @@ var floods = []flood{
 		return b
 	}},
 	{name: "pause", next: func(_, _ uint64) []byte { return forged(header.Pause, 0, nil) }},
+	{name: "bye", next: func(_, _ uint64) []byte { return forged(header.Bye, 0, nil) }},
 	{name: "leave", next: func(_, _ uint64) []byte { return forged(header.Leave, 0, nil) }},
 }
 
