@@ -32,8 +32,9 @@ type Config struct {
 	// Progress says who makes progress when nobody waits.
 	Progress Progress
 
-	// Unexpected is how many bytes of messages that nobody has waited for are
-	// kept at most; 0: 64 MiB. Beyond it no more is taken from a peer whose next
+	// Unexpected is how many bytes messages that nobody has waited for may
+	// cost at most, some 300 for each included; 0: 64 MiB. Where there are several peers, one has half of it, and in
+	// any case 65536 messages; all have 262144. Beyond it no more is taken from a peer whose next
 	// message is unexpected, until its messages are received: its sends
 	// then wait. Long active messages may take as much again. What a peer had sent that
 	// ends meanwhile is kept beyond it, as much as lies in its driver's memory, once.

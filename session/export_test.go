@@ -270,3 +270,10 @@ func (s *Session) SpareKept() (n int) {
 	}
 	return n
 }
+
+// Done reports whether the request is done, and makes no progress.
+func (r *Request) Done() bool {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	return r.done
+}

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -162,4 +163,77 @@ func TestHonestFloodsFinish(t *testing.T) {
 		}
 	}
 	t.Run("all at once", func(t *testing.T) { check(t, 10, honest...) })
+}
+
+// manySyncs sends more synchronous messages than may wait for an answer, which nobody receives.
+func manySyncs(t *testing.T, g *session.Gate) (rs []*session.Request) {
+	for k := range 66_000 {
+		r, err := g.IsendMsg(&session.Out{Tag: uint64(k), Sync: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs = append(rs, r)
+	}
+	return rs
+}
+
+// Messages that wait because too many have no answer keep nobody from pausing or closing.
+func TestMessagesWithoutAnswer(t *testing.T) {
+	t.Run("pause", func(t *testing.T) {
+		s := joinAll(t, 2, nil)
+		ctx := deadline(t)
+		rs := manySyncs(t, s[0].Gate(1))
+		eventually(t, "as many have left as may", func() bool { n, _ := s[0].Gate(1).Unanswered(); return n == 1<<16 })
+		if err := s[0].Quiesce(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := s[0].Resume(); err != nil {
+			t.Fatal(err)
+		}
+		for k, r := range rs {
+			if _, err := s[1].Gate(0).Recv(ctx, uint64(k), nil); err != nil {
+				t.Fatalf("message %d: %v", k, err)
+			}
+			if _, err := r.Wait(ctx); err != nil {
+				t.Fatalf("message %d: %v", k, err)
+			}
+		}
+	})
+	t.Run("close", func(t *testing.T) {
+		s := joinAll(t, 2, nil)
+		ctx := deadline(t)
+		rs := [][]*session.Request{manySyncs(t, s[0].Gate(1)), manySyncs(t, s[1].Gate(0))}
+		for i := range s {
+			s[i].Gate(1 - i).Disconnect()
+		}
+		ended := func(i, k int) error {
+			eventually(t, "the request is done", func() bool {
+				for _, x := range s { // what came on a connection before takes room until it is received
+					if k < 1<<16 {
+						continue
+					}
+					if m, ok := x.Improbe(session.Match{Ignore: ^uint64(0)}); ok {
+						_, _ = m.Recv(ctx, nil)
+					}
+				}
+				return rs[i][k].Done()
+			})
+			_, err := rs[i][k].Wait(ctx)
+			return err
+		}
+		for i := range rs {
+			for k := range 1 << 16 {
+				if err := ended(i, k); !errors.Is(err, session.ErrClosed) {
+					t.Fatalf("rank %d, message %d: %v, want closed", i, k, err)
+				}
+			}
+		}
+		for i := range rs {
+			for k := 1 << 16; k < len(rs[i]); k++ {
+				if err := ended(i, k); err != nil && !errors.Is(err, session.ErrClosed) {
+					t.Fatalf("rank %d, message %d: %v, want received or closed", i, k, err)
+				}
+			}
+		}
+	})
 }
