@@ -101,7 +101,8 @@ func parseCard(b, secret []byte) (*card, error) {
 	}
 	end := len(b) - sha256.Size
 	if !hmac.Equal(b[end:], cardMAC(b[:end], secret)) {
-		return nil, fmt.Errorf("%w: the business card is damaged, or of a process that has another session secret: both need the same", driver.ErrAuth)
+		return nil, fmt.Errorf("%w: the business card is damaged, or of a process that has another session secret: both need the same",
+			driver.ErrAuth)
 	}
 	b = b[:end]
 	n := int(le.Uint16(b[6:]))

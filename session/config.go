@@ -42,7 +42,7 @@ type Config struct {
 
 	// PeerMemory is how many bytes this process keeps at most for one peer beside unexpected messages: answers that the
 	// peer has not taken, and long messages under way with their chunks, in both directions; 0: 128 MiB. A peer that
-	// wants more ends its gate with ErrLimit. A peer that is no attacker needs 76 MiB at most, usually a few KiB.
+	// wants more ends its gate with ErrLimit. A peer that is no attacker needs 80 MiB at most, usually a few KiB.
 	PeerMemory int
 
 	// PeersMemory is the same for all peers together; 0: four times PeerMemory. Beyond it the gate that costs most

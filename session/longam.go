@@ -18,7 +18,8 @@ const flagActive = 1 << 1
 // were withdrawn and that a driver has not given back yet. Who sends more does not keep to the protocol.
 const maxLong = 16
 
-var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less", driver.ErrTooLong)
+var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
+	driver.ErrTooLong)
 
 // enqueueActive sends the parcel of an active message, or has it wait for a long one. Urgent short ones do not wait.
 func (g *Gate) enqueueActive(pc *parcel) bool {

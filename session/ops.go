@@ -411,7 +411,8 @@ func (l *link) operation(body, data []byte) error {
 		return err
 	}
 	if g.replies() >= maxAsked {
-		return fmt.Errorf("%w: %w: more than %d operations whose answers are not taken (part of the protocol: no option raises it)", ErrBroken, ErrLimit, maxAsked)
+		return fmt.Errorf("%w: %w: more than %d operations whose answers the peer does not take (part of the protocol: no option raises it)",
+			ErrBroken, ErrLimit, maxAsked)
 	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)
 	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
