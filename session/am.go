@@ -88,7 +88,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	if len(o.Header) > MaxHeader || long && now {
 		return nil, g.fault("active message", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, len(o.Header)))
 	}
-	if now && (g.state != gateUp || !g.clear || g.backlog.n > 0 || g.longOut != nil) {
+	if now && (g.state != gateUp || !g.clear || g.queued() > 0 || g.longOut != nil) {
 		if g.state == gateIdle {
 			g.connect()
 		}

@@ -12,8 +12,16 @@ var errUnasked = errors.New("an answer to what was not sent")
 func (s *Session) away(pc *parcel) {
 	if pc.out != nil {
 		pc.out.away = true
+		if o := pc.out; !o.counted {
+			o.counted = true
+			o.g.longs++
+		}
 	} else if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
-		r.away, r.held = true, true
+		r.held = true
+		if !r.away {
+			r.away = true
+			r.g.syncs++
+		}
 	} else if o, ok := s.ops.get(pc.id); ok && pc.id != 0 {
 		o.sent++
 		o.held++
@@ -56,9 +64,36 @@ func (l *link) acked(id uint64) error {
 
 // matched completes a synchronous message.
 func (s *Session) matched(r *Request) {
-	s.syncs.remove(r.sync)
+	s.dropSync(r.sync, r)
 	r.g.ended()
 	s.complete(r, nil)
+}
+
+// dropSync forgets a synchronous message that is over.
+func (s *Session) dropSync(id uint64, r *Request) {
+	s.syncs.remove(id)
+	if r.away {
+		r.away = false
+		r.g.syncs--
+		r.g.unblock()
+	}
+}
+
+// dropOut forgets a long message that is over.
+func (s *Session) dropOut(o *outgoing) {
+	s.outs.remove(o.id)
+	if o.counted {
+		o.counted = false
+		o.g.longs--
+		o.g.unblock()
+	}
+}
+
+// unblock has the backlog looked at, which may have waited for an answer of the peer.
+func (g *Gate) unblock() {
+	if g.backlog.n > 0 {
+		g.work()
+	}
 }
 
 // answered tells whether all messages of an operation have their replies.

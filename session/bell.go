@@ -7,6 +7,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -21,6 +24,7 @@ import (
 type bell struct {
 	conns  []net.PacketConn
 	secret []byte
+	rate   bucket
 }
 
 // A knock: magic u32, version u16, 0 u16, rank u32 of who knocks, 0 u32, its session's
@@ -83,11 +87,12 @@ func (k *knock) parse(b, secret []byte) error {
 // only processes of this host are heard.
 func openBell(secret []byte, incarnation uint64) (b *bell, addresses []string) {
 	b = &bell{secret: secret}
-	name := fmt.Sprintf("@bywash-%016x", incarnation)
+	name := bellName(incarnation)
 	if c, err := net.ListenPacket("unixgram", name); err == nil {
 		b.conns, addresses = append(b.conns, c), append(addresses, "unix:"+name)
 	}
-	c, err := net.ListenPacket("udp", ":0")
+	lc := net.ListenConfig{Control: unicastOnly}
+	c, err := lc.ListenPacket(context.Background(), "udp", ":0")
 	if err != nil {
 		return b, addresses
 	}
@@ -103,6 +108,47 @@ func openBell(secret []byte, incarnation uint64) (b *bell, addresses []string) {
 	return b, addresses
 }
 
+// bellName is the name of a session's socket in the abstract namespace.
+func bellName(incarnation uint64) string { return fmt.Sprintf("@bywash-%016x", incarnation) }
+
+// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: that an address is one can
+// only be told where its network is attached.
+func unicastOnly(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 0) })
+}
+
+// A session sends that many knocks at once, and a second, at most: enough for a job of thousand ranks to connect all of
+// them, and no weapon. One that is not sent is lost like any other: it comes again.
+const (
+	knockBurst  = 8192
+	knockRate   = 4096
+	knockRefill = time.Second / knockRate
+)
+
+// bucket limits a rate.
+type bucket struct {
+	mu   sync.Mutex
+	left int
+	last time.Time // when left was what it is
+}
+
+// take reports whether one more may be sent.
+func (b *bucket) take(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.last.IsZero() {
+		b.left, b.last = knockBurst, now
+	}
+	if n := int(min(now.Sub(b.last)/knockRefill, knockBurst)); n > 0 {
+		b.left, b.last = min(b.left+n, knockBurst), now
+	}
+	if b.left == 0 {
+		return false
+	}
+	b.left--
+	return true
+}
+
 func (b *bell) close() {
 	if b != nil {
 		for _, c := range b.conns {
@@ -114,6 +160,9 @@ func (b *bell) close() {
 // ring sends one knock to all addresses. What does not arrive is sent again.
 func (b *bell) ring(msg []byte, card *card) {
 	for _, a := range card.bells {
+		if !b.rate.take(time.Now()) {
+			return
+		}
 		switch {
 		case len(a) > 5 && a[:5] == "unix:":
 			if c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: a[5:], Net: "unixgram"}); err == nil {
@@ -121,10 +170,10 @@ func (b *bell) ring(msg []byte, card *card) {
 				_ = c.Close()
 			}
 		case len(a) > 4 && a[:4] == "udp:":
-			to, err := net.ResolveUDPAddr("udp", a[4:])
-			if err == nil && to.IP != nil && len(b.conns) > 0 {
+			to, err := netip.ParseAddrPort(a[4:]) // no name, which would be looked up
+			if err == nil && len(b.conns) > 0 {
 				if u, ok := b.conns[len(b.conns)-1].(*net.UDPConn); ok {
-					_, _ = u.WriteTo(msg, to)
+					_, _ = u.WriteToUDPAddrPort(msg, to)
 				}
 			}
 		}

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"net"
+	"net/netip"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
@@ -53,6 +57,44 @@ func FuzzKnock(f *testing.F) {
 			t.Fatalf("%x is taken as %+v", b, k)
 		}
 	})
+}
+
+// A session sends no more knocks than its rate allows, whatever cards say.
+func TestKnocksAreLimited(t *testing.T) {
+	var b bucket
+	now := time.Now()
+	sent := 0
+	for range 3 * knockBurst {
+		if b.take(now) {
+			sent++
+		}
+	}
+	if sent != knockBurst {
+		t.Errorf("%d knocks are sent at once, want %d", sent, knockBurst)
+	}
+	sent = 0
+	for i := range 10 * knockRate { // a second
+		if b.take(now.Add(time.Duration(i) * time.Second / (10 * knockRate))) {
+			sent++
+		}
+	}
+	if sent < knockRate/2 || sent > knockRate+1 {
+		t.Errorf("%d knocks are sent in a second, want %d", sent, knockRate)
+	}
+}
+
+// The bell's socket reaches single hosts only.
+func TestKnocksAreNotBroadcast(t *testing.T) {
+	b, _ := openBell(knockSecret, 13)
+	defer b.close()
+	u, ok := b.conns[len(b.conns)-1].(*net.UDPConn)
+	if !ok {
+		t.Skip("this machine has no UDP")
+	}
+	to := netip.MustParseAddrPort("127.255.255.255:5000")
+	if _, err := u.WriteToUDPAddrPort([]byte("x"), to); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("sent to a broadcast address: %v, want %v", err, syscall.EACCES)
+	}
 }
 
 // Processes of other hosts are reached by UDP.

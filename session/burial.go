@@ -23,7 +23,7 @@ func (s *Session) orphan(l *link, pc *parcel, err error) {
 			pc.req = nil
 		}
 	} else if r, ok := s.syncs.get(pc.sync); ok && r.g == l.g { // it ends with the parcel
-		s.syncs.remove(pc.sync)
+		s.dropSync(pc.sync, r)
 		pc.req = r
 	}
 	if pc.out != nil {

@@ -1,8 +1,11 @@
 package session
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 
@@ -18,11 +21,16 @@ import (
 //	   three times length u16 and bytes: driver, url of the small track, url
 //	   of the large track (may be empty)
 //	then how many addresses of the session's bell u16, and each as a string
+//	then HMAC-SHA-256 of cardLabel and all this, keyed by the session's secret
+//
+// The MAC keeps strangers from having this process send packets to addresses of their choice. A member of the job
+// knows the secret, so addresses are checked besides; see checkBell.
 const (
 	cardMagic   = 0x42794344 // "ByCD"
-	cardVersion = 2
+	cardVersion = 3
 	cardHeader  = 32
 	maxCardURL  = 4096
+	cardLabel   = "bywash session card"
 )
 
 type card struct {
@@ -38,6 +46,19 @@ type cardRail struct {
 	small, large string
 	exclusivity  int
 	bandwidth    uint64
+}
+
+// sealed is the card as others get it.
+func (c *card) sealed(secret []byte) []byte {
+	b := c.append(nil)
+	return append(b, cardMAC(b, secret)...)
+}
+
+func cardMAC(b, secret []byte) []byte {
+	m := hmac.New(sha256.New, secret)
+	m.Write([]byte(cardLabel))
+	m.Write(b)
+	return m.Sum(nil)
 }
 
 func (c *card) append(b []byte) []byte {
@@ -65,8 +86,8 @@ func (c *card) append(b []byte) []byte {
 	return b
 }
 
-// parseCard reads a card that comes from elsewhere.
-func parseCard(b []byte) (*card, error) {
+// parseCard reads a card that comes from elsewhere. ErrAuth: it was not made with the secret.
+func parseCard(b, secret []byte) (*card, error) {
 	le := binary.LittleEndian
 	if len(b) < 8 || le.Uint32(b) != cardMagic {
 		return nil, fmt.Errorf("%w: this is no business card", ErrInvalid)
@@ -75,6 +96,15 @@ func parseCard(b []byte) (*card, error) {
 		return nil, fmt.Errorf("%w: business card of version %d, this program has %d: use the same release everywhere", ErrVersion, v, cardVersion)
 	}
 	bad := fmt.Errorf("%w: malformed business card", ErrInvalid)
+	if len(b) < cardHeader+sha256.Size {
+		return nil, bad
+	}
+	end := len(b) - sha256.Size
+	if !hmac.Equal(b[end:], cardMAC(b[:end], secret)) {
+		return nil, fmt.Errorf("%w: the business card is damaged, or of a process that has another session secret: both need the same",
+			driver.ErrAuth)
+	}
+	b = b[:end]
 	n := int(le.Uint16(b[6:]))
 	if len(b) < cardHeader || n > rdv.MaxRails {
 		return nil, bad
@@ -117,12 +147,33 @@ func parseCard(b []byte) (*card, error) {
 		if !ok {
 			return nil, bad
 		}
+		if err := checkBell(a, c.incarnation); err != nil {
+			return nil, err
+		}
 		c.bells = append(c.bells, a)
 	}
 	if len(b) != 0 {
 		return nil, bad
 	}
 	return c, nil
+}
+
+// checkBell refuses an address that no session has for its bell: only a socket of its own in the abstract namespace, or a
+// port that needs no privilege at the address of one host. Names are not looked up.
+func checkBell(a string, incarnation uint64) error {
+	network, at, _ := strings.Cut(a, ":")
+	switch network {
+	case "unix":
+		if at == bellName(incarnation) {
+			return nil
+		}
+	case "udp":
+		to, err := netip.ParseAddrPort(at)
+		if err == nil && to.Port() >= 1024 && to.Addr().Zone() == "" && to.Addr().Unmap().IsGlobalUnicast() {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: the business card names %q, which is no address of a session", ErrInvalid, a)
 }
 
 // hostID tells machines apart: processes on one host read the same.

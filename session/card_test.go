@@ -5,37 +5,72 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+
+	"github.com/bywash/bywash/driver"
 )
 
 func exampleCard() *card {
 	return &card{rank: 3, size: 8, incarnation: 5, host: 7, rails: []cardRail{
 		{driver: "shm", small: "shm:1:0000000000000011:/a", large: "shm:1:0000000000000013:/b", exclusivity: 48, bandwidth: 40e9},
 		{driver: "afxdp", small: "afxdp:1:0000000000000015:x", exclusivity: 16, bandwidth: 1e9},
-	}, bells: []string{"unix:@a", "udp:192.0.2.1:5"}}
+	}, bells: []string{"unix:@bywash-0000000000000005", "udp:192.0.2.1:5000"}}
 }
 
 func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
-	b := exampleCard().append(nil)
+	b := exampleCard().sealed(knockSecret)
 	for i := range b {
-		if _, err := parseCard(b[:i]); err == nil {
+		if _, err := parseCard(b[:i], knockSecret); err == nil {
 			t.Errorf("a card cut to %d bytes is taken", i)
 		}
 	}
-	if _, err := parseCard(append(bytes.Clone(b), 0)); !errors.Is(err, ErrInvalid) {
+	if _, err := parseCard(append(bytes.Clone(b), 0), knockSecret); !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("a longer card: %v", err)
 	}
 	newer := bytes.Clone(b)
 	newer[4]++
-	if _, err := parseCard(newer); !errors.Is(err, ErrVersion) {
+	if _, err := parseCard(newer, knockSecret); !errors.Is(err, ErrVersion) {
 		t.Errorf("a card of another version: %v", err)
 	}
 }
 
+// Who does not have the session's secret makes no card, and changes none.
+func TestCardsOfStrangersAreRefused(t *testing.T) {
+	b := exampleCard().sealed(knockSecret)
+	if c, err := parseCard(b, knockSecret); err != nil || !reflect.DeepEqual(c, exampleCard()) {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if _, err := parseCard(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
+		t.Errorf("with another secret: %v, want %v", err, driver.ErrAuth)
+	}
+	for i := range b {
+		bad := bytes.Clone(b)
+		bad[i] ^= 1
+		if _, err := parseCard(bad, knockSecret); err == nil {
+			t.Errorf("with byte %d changed it is taken", i)
+		}
+	}
+}
+
+// Nor does who has it make this process send datagrams wherever he likes.
+func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
+	for _, a := range []string{
+		"udp:localhost:5000", "udp:example.org:5000", "udp:127.0.0.1:5000", "udp:0.0.0.0:5000", "udp:255.255.255.255:5000", "udp:224.0.0.1:5000", "udp:[ff02::1]:5000",
+		"udp:[fe80::1%lo]:5000", "udp:[::ffff:127.0.0.1]:5000", "udp:192.0.2.1:53", "udp:192.0.2.1", "unix:/run/systemd/notify", "unix:@another", "unix:@bywash-0000000000000006",
+		"tcp:192.0.2.1:5000", "",
+	} {
+		c := exampleCard()
+		c.bells = []string{a}
+		if _, err := parseCard(c.sealed(knockSecret), knockSecret); !errors.Is(err, ErrInvalid) {
+			t.Errorf("a card with %q: %v, want %v", a, err, ErrInvalid)
+		}
+	}
+}
+
 func FuzzCard(f *testing.F) {
-	f.Add(exampleCard().append(nil))
+	f.Add(exampleCard().append(nil)) // the MAC is made below: else nothing but that would be tested
 	f.Add((&card{}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parseCard(b)
+		c, err := parseCard(append(bytes.Clone(b), cardMAC(b, knockSecret)...), knockSecret)
 		if err != nil {
 			return
 		}

@@ -23,8 +23,11 @@ func (g *Gate) tryClose() {
 	if g.pausing == notPaused && !g.leave() {
 		return
 	}
+	if g.pausing == pausing && g.blocked() {
+		g.holdBack()
+	}
 	if !g.byeSent {
-		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.backlog.n > 0 || g.engaged()) {
+		if g.pausing == pausing && !g.drained() || g.pausing == notPaused && (g.queued() > 0 || g.engaged()) {
 			return
 		}
 		g.state, g.byeSent = gateClosing, true
@@ -34,7 +37,7 @@ func (g *Gate) tryClose() {
 			g.unfetchAll()
 		}
 	}
-	if !g.byeSeen || g.backlog.n > 0 || !g.relay.settled() {
+	if !g.byeSeen || g.queued() > 0 || !g.relay.settled() {
 		return
 	}
 	for _, l := range g.links {
@@ -57,14 +60,17 @@ func (g *Gate) leave() bool {
 		g.refuse()
 	}
 	if !g.leaveSent {
-		if g.backlog.n > 0 || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0 || g.opsWait()) || !g.answered() {
+		if g.soonSeen && g.blocked() {
+			g.holdBack() // the peer answers no more on this connection
+		}
+		if g.queued() > 0 && !g.blocked() || !g.leaveSeen && (g.longOut != nil || g.actives.n > 0 || g.opsWait()) || !g.answered() {
 			return false
 		}
 		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
 			if !g.soonSent {
 				g.soonSent = true
 				pc, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
-				g.dispatch(pc)
+				g.tell(pc)
 			}
 			return false
 		}
@@ -126,7 +132,7 @@ func (g *Gate) refuse() {
 	g.parkPosted(true)
 	s.syncs.each(func(id uint64, r *Request) {
 		if r.g == g && !r.parked {
-			s.syncs.remove(id)
+			s.dropSync(id, r)
 			g.ended()
 			s.complete(r, g.fault("send", ErrClosed))
 		}

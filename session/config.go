@@ -32,12 +32,27 @@ type Config struct {
 	// Progress says who makes progress when nobody waits.
 	Progress Progress
 
-	// Unexpected is how many bytes of messages that nobody has waited for are
-	// kept at most; 0: 64 MiB. Beyond it no more is taken from a peer whose next
+	// Unexpected is how many bytes messages that nobody has waited for may
+	// cost at most, some 300 for each included; 0: 64 MiB. Where there are several peers, one has half of it, and in
+	// any case 65536 messages; all have 262144. Beyond it no more is taken from a peer whose next
 	// message is unexpected, until its messages are received: its sends
 	// then wait. Long active messages may take as much again. What a peer had sent that
 	// ends meanwhile is kept beyond it, as much as lies in its driver's memory, once.
 	Unexpected int
+
+	// PeerMemory is how many bytes this process keeps at most for one peer beside unexpected messages: answers that the
+	// peer has not taken, and long messages under way with their chunks, in both directions; 0: 128 MiB. A peer that
+	// wants more ends its gate with ErrLimit. A peer that is no attacker needs 80 MiB at most, usually a few KiB.
+	PeerMemory int
+
+	// PeersMemory is the same for all peers together; 0: four times PeerMemory. Beyond it the gate that costs most
+	// ends with ErrLimit.
+	PeersMemory int
+
+	// MaxMessage is the longest message in bytes that this process receives or reports to a probe; 0: half of the
+	// machine's memory. A longer one fails at its sender with driver.ErrTooLong, and is not received here. It bounds
+	// Status.Len, so that a program can allocate memory for a message that was probed.
+	MaxMessage int
 
 	// Eager is the longest message in bytes, its header included, that travels
 	// at once, without asking the receiver; 0, or more than the rail's small
@@ -104,6 +119,9 @@ const (
 func (c *Config) check() error {
 	if c.Unexpected == 0 {
 		c.Unexpected = defaultUnexpected
+	}
+	if err := c.checkLimits(); err != nil {
+		return err
 	}
 	switch {
 	case c.Unexpected < minUnexpected:

@@ -194,9 +194,16 @@ func (g *Gate) up(links []*link) {
 	g.tryClose()
 	// A probe may have named the instance before it was known here, and does not
 	// name it again before something is received.
+	again := false
 	for _, l := range links {
-		for l.take() {
+		taken := 0
+		for taken < takeBatch && l.take() {
+			taken++
 		}
+		again = again || taken == takeBatch
+	}
+	if again { // not for as long as the peer sends
+		g.resume()
 	}
 }
 
@@ -227,7 +234,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 // received through the gate, or with any source. With an error there is no gate. One that is not needed any more is given up with
 // Gate.Forget.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
-	c, err := parseCard(businessCard)
+	c, err := parseCard(businessCard, s.job.Secret())
 	if err != nil {
 		return nil, &Error{Peer: -1, Op: "connect", Err: err}
 	}

@@ -62,6 +62,8 @@ func child(dir string) error {
 		return mortalRank(dir)
 	case "insider":
 		return insiderRank(dir)
+	case "deaf":
+		return deafRank(dir)
 	}
 	rails := []session.Rail{{Driver: "shm"}}
 	if b, err := os.ReadFile(filepath.Join(dir, "rails")); err == nil {

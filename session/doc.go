@@ -104,7 +104,9 @@
 // without a word, noticed within the driver's dead time on every gate that is
 // connected; ErrClosed when it closed in order. Everything pending with the peer
 // fails with it; memory is given back only once the driver has let go of it. An atomic
-// that was under way is ErrUnknown as well.
+// that was under way is ErrUnknown as well. ErrLimit besides: the peer wanted more to be kept for it than Config.PeerMemory or
+// Config.PeersMemory allows. What an honest peer wants is far less; its messages wait at their sender when too many have no answer.
+// docs/security.md lists everything that is kept for a peer, with its bound.
 //
 // # What Nemesis' network modules have
 //

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
@@ -17,6 +18,10 @@ var (
 	ErrBusy      = driver.ErrBusy      // not now: nothing was taken
 	ErrVersion   = driver.ErrVersion   // the peer runs another version
 )
+
+// ErrLimit means that a peer wanted this process to keep more for it than Config.PeerMemory or Config.PeersMemory
+// allows, or than the protocol does. The error is ErrBroken as well, and names the limit.
+var ErrLimit = errors.New("limit of what is kept for a peer")
 
 // Error says which operation on which peer failed, and why. It wraps the
 // driver's error.

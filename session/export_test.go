@@ -139,7 +139,7 @@ func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
 func (g *Gate) Waiting() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return g.backlog.n + g.later.n
+	return g.queued() + g.later.n
 }
 
 // HoldRegistrations has the drivers say until release that a peer is inside of the region, whenever they are to let
@@ -218,4 +218,62 @@ func (s *Session) Foreign() (now, most int) {
 		}
 	}
 	return now, len(s.gates) - s.size
+}
+
+// Posted is how many receives wait.
+func (s *Session) Posted() int {
+	s.mu.lock()
+	defer s.mu.unlock()
+	return s.table.Posted()
+}
+
+// Blurt sends a message of the session's protocol as it is, and takes nothing that arrives. False: there is no room.
+func (g *Gate) Blurt(b []byte) bool {
+	s := g.s
+	s.mu.lock()
+	defer s.leave()
+	if g.lead == nil {
+		return false
+	}
+	g.push()
+	pc := s.parcel(len(b))
+	copy(pc.buf, b)
+	if _, taken := g.lead.post(pc); !taken {
+		s.recycle(pc)
+		return false
+	}
+	return true
+}
+
+// Unanswered is how many messages have left that the peer has not answered.
+func (g *Gate) Unanswered() (syncs, longs int) {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.syncs, g.longs
+}
+
+// Debt is how many bytes the gate costs beside unexpected messages.
+func (g *Gate) Debt() int {
+	g.s.mu.lock()
+	defer g.s.mu.unlock()
+	return g.debt
+}
+
+// SpareKept is how many bytes the session has for messages that will be kept.
+func (s *Session) SpareKept() (n int) {
+	s.mu.lock()
+	defer s.mu.unlock()
+	for _, k := range s.kept {
+		for ; k != nil; k = k.next {
+			n += keptCost + cap(k.buf)
+		}
+	}
+	return n
+}
+
+// Done reports whether the request is done, and makes no progress.
+func (r *Request) Done() bool {
+	r.s.mu.lock()
+	defer r.s.mu.unlock()
+	return r.done
 }

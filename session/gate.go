@@ -74,8 +74,22 @@ type Gate struct {
 	fences     []int  // of them, how many begin before each fence that is waited for, and after the last
 	fence      uint64 // the number of the first of those
 	asked      int    // operations by message that the peer has not answered
-	answers    int    // to the peer's, that have not left
 	live       int    // long messages, acknowledgements and operations under way
+
+	// What goes before the backlog, in this order; see push.
+	replay      parcelQueue // copies of messages that go again over another rail
+	door        *parcel     // the first answer, for which the driver had no room
+	answers     answers
+	control     parcelQueue // of messages under way: requests for chunks, fragments
+	nextAnswers answers     // for the connection after a pause
+
+	// What this gate costs; see debt.go and kept.go.
+	debt      int // bytes
+	syncs     int // synchronous messages that the peer has not acknowledged
+	longs     int // long messages that it has not received
+	keptN     int // messages that nobody has received
+	keptBytes int
+	resuming  bool // in Session.resumed
 }
 
 // link is one rail of a gate.
@@ -276,9 +290,10 @@ func (g *Gate) drop(err error) {
 	g.relay.drop(s)
 	g.dropPostponed(err)
 	g.farewell()
-	queues := []*parcelQueue{&g.backlog, &g.later, &g.actives}
+	g.dropAnswers(err)
+	queues := []*parcelQueue{&g.replay, &g.control, &g.backlog, &g.later, &g.actives}
 	if o := g.longOut; o != nil && o.parked {
-		queues = queues[:2]
+		queues = queues[:4]
 	} else {
 		g.longOut = nil
 	}
@@ -298,13 +313,13 @@ func (g *Gate) drop(err error) {
 	s.dropLong(g, err)
 	s.syncs.each(func(id uint64, r *Request) {
 		if r.g == g && !r.parked {
-			s.syncs.remove(id)
+			s.dropSync(id, r)
 			s.complete(r, err)
 		}
 	})
 	s.dropOps(g, err)
 	s.dropKept(g)
-	g.live, g.asked, g.answers = g.held(), 0, 0
+	g.live, g.asked = g.held(), 0
 	for _, l := range links {
 		s.bury(l)
 	}
@@ -319,7 +334,7 @@ func (g *Gate) failReceives(err error) {
 // enqueue sends a parcel of a program's message: behind a connection that is
 // being closed, over the next one.
 func (g *Gate) enqueue(pc *parcel) bool {
-	if g.state == gateClosing {
+	if g.state == gateClosing || g.later.n > 0 {
 		g.later.push(pc)
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+	"unsafe"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
@@ -20,6 +21,8 @@ type kept struct {
 	h     header.Header
 	buf   []byte // the whole packet
 	class int
+	cost  int   // bytes, with everything
+	ours  bool  // counted in Gate.keptN and Session.keptN
 	from  *int  // the budget that its memory is of; nil: none
 	gone  error // why a message by rendezvous that was probed does not come any more
 	next  *kept
@@ -39,13 +42,33 @@ func keptSize(n int) (size, class int) {
 	return n, keptClasses
 }
 
+// keptCost is what a kept message costs in bytes beside its memory: itself, and its place in the table of messages.
+const keptCost = int(unsafe.Sizeof(kept{})) + match.ArrivalCost
+
+// How many unexpected messages of one peer, and of all, are kept at most. Receives with a wildcard search all of them.
+const (
+	maxKeptOfPeer = 1 << 16
+	maxKept       = 1 << 18
+)
+
+// mayKeep reports whether one more unexpected message of a peer, of n bytes, is within the limits of the peer: the number, and half of the
+// budget where there are other peers, which need the rest.
+func (g *Gate) mayKeep(n int) bool {
+	s := g.s
+	share := s.cfg.Unexpected
+	if len(s.gates) > 2 { // this process and one peer
+		share /= 2
+	}
+	size, _ := keptSize(n)
+	return g.keptN == 0 || g.keptN < maxKeptOfPeer && s.keptN < maxKept && g.keptBytes+size+keptCost <= share
+}
+
 // newKept takes memory for a message of n bytes out of a budget; nil if that is used up.
 func (s *Session) newKept(n int, budget *int) *kept {
 	size, class := keptSize(n)
-	if size > *budget {
+	if size+keptCost > *budget {
 		return nil
 	}
-	*budget -= size
 	k := s.kept[class]
 	if k == nil {
 		k = &kept{class: class}
@@ -53,36 +76,56 @@ func (s *Session) newKept(n int, budget *int) *kept {
 	} else {
 		s.kept[class] = k.next
 		k.next = nil
+		s.spareKept -= k.spareCost()
 	}
 	if k.buf == nil {
 		k.buf = make([]byte, size)
 	}
-	k.buf, k.from = k.buf[:n], budget
+	k.buf, k.from, k.cost = k.buf[:n], budget, size+keptCost
+	*budget -= k.cost
 	return k
 }
+
+// spareCost is what a message that is not in use costs.
+func (k *kept) spareCost() int { return keptCost + cap(k.buf) }
 
 func (s *Session) freeKept(k *kept) {
 	if k.from == nil {
 		return // postponed, beside the budget
 	}
+	*k.from += k.cost
+	if k.ours {
+		k.ours = false
+		k.g.keptN--
+		k.g.keptBytes -= k.cost
+		s.keptN--
+	}
 	k.buf = k.buf[:cap(k.buf)]
-	*k.from += len(k.buf)
 	k.g, k.gone, k.now, k.from = nil, nil, Active{}, nil
 	if k.class == keptClasses {
 		k.buf = nil
 	}
-	k.next = s.kept[k.class]
-	s.kept[k.class] = k
+	if n := k.spareCost(); s.spareKept+n <= s.cfg.Unexpected/spareShare {
+		s.spareKept += n
+		k.next = s.kept[k.class]
+		s.kept[k.class] = k
+	}
 	if len(s.stalled) > 0 {
 		s.unstall()
 	}
 }
 
+// spareShare is the part of the budget up to which memory of messages is kept for the next ones.
+const spareShare = 8
+
 // keep stores a message that nobody waits for. Beyond the budget it stays in the driver,
 // and nothing more is taken from that peer.
 func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
-	k := s.newKept(len(b), &s.budget)
+	var k *kept
+	if l.g.mayKeep(len(b)) {
+		k = s.newKept(len(b), &s.budget)
+	}
 	switch {
 	case k != nil:
 	case !l.last:
@@ -91,11 +134,15 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	case l.g.beyond < 0 && !l.beyond:
 		return true // lost: there is as much already from a connection before
 	default: // as much as the driver has memory for
-		k = &kept{class: keptClasses, buf: make([]byte, len(b)), from: &l.g.beyond}
+		k = &kept{class: keptClasses, buf: make([]byte, len(b)), from: &l.g.beyond, cost: len(b) + keptCost}
 		k.User = k
-		l.g.beyond -= len(b)
+		l.g.beyond -= k.cost
 		l.beyond = true
 	}
+	k.ours = true
+	l.g.keptN++
+	l.g.keptBytes += k.cost
+	s.keptN++
 	copy(k.buf, b)
 	k.g, k.h, k.From, k.Tag = l.g, *h, l.g.index, h.Tag
 	s.stats.Unexpected++
@@ -176,12 +223,14 @@ func (s *Session) receiveKept(r *Request, k *kept) {
 	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
 	case k.h.Kind == header.RTS:
 		var req header.Request
-		if err := req.Parse(k.h.Body(k.buf)); err != nil {
+		if err := k.parse(&req); err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
 		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && g.lead != nil {
 			g.lead.bad(err)
+		} else if g.lead != nil {
+			g.lead.within()
 		}
 	default:
 		s.stats.Received++
@@ -234,11 +283,20 @@ func (k *kept) requests(id uint64) bool {
 	return k.h.Kind == header.RTS && req.Parse(k.h.Body(k.buf)) == nil && req.ID == id
 }
 
+// parse reads the RTS. It was checked on arrival, but then copied from memory that the peer may write.
+func (k *kept) parse(req *header.Request) error {
+	err := req.Parse(k.h.Body(k.buf))
+	if err == nil && req.Total > uint64(k.g.s.cfg.MaxMessage) {
+		err = header.ErrMalformed
+	}
+	return err
+}
+
 // length is how long a kept message is.
 func (k *kept) length() int {
 	if k.h.Kind == header.RTS {
 		var req header.Request
-		if req.Parse(k.h.Body(k.buf)) != nil {
+		if k.parse(&req) != nil {
 			return 0 // changed by the peer while it was copied: to receive it fails
 		}
 		return int(req.Total)

@@ -30,6 +30,7 @@ type outgoing struct {
 	releasing bool   // the region is still in use
 	active    bool   // an active message
 	away      bool   // a driver has taken the RTS
+	counted   bool   // in Gate.longs
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
@@ -235,6 +236,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
 	in.want = min(in.total, r.room())
 	in.id = s.ins.add(in)
+	g.owe(incomingCost)
 	r.in = in
 	g.live++
 	offered := rdv.Set(req.Modes)
@@ -373,7 +375,7 @@ func (n *nic) oneSided() *driver.OneSidedCapabilities {
 
 // advance posts and asks for what can be, and ends the message if it is over.
 func (s *Session) advance(in *incoming) {
-	for {
+	for in.Hold() == 0 || !in.g.crowded() {
 		c, ok := in.Next()
 		if !ok && in.err == nil && in.Stuck() && in.reroute() {
 			continue
@@ -406,7 +408,7 @@ const (
 	statusFailed
 	statusWithdrawn // by the sender, before anything has moved; the tag is the sender's
 	statusAborted   // by the sender, in the middle; the tag is the sender's
-	statusTooLong   // by the receiver, which has not so much memory for an active message
+	statusTooLong   // by the receiver, which takes no message so long
 )
 
 // settleIn completes a receive that is complete, or has failed.
@@ -422,11 +424,9 @@ func (s *Session) settleIn(in *incoming) {
 		status = statusFailed
 	}
 	if !complete || in.mode == rdv.Get || in.want == 0 || in.confirm {
-		pc, body := s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
-		part := header.Part{Status: status, ToSender: true, All: true}
-		part.Put(body)
-		g.tell(pc)
+		g.done(in.peer, status, true)
 	}
+	g.owe(-incomingCost)
 	in.spare, s.spareIn = s.spareIn, in
 	g.ended()
 	r.in = nil
@@ -477,7 +477,7 @@ func (s *Session) settleOut(o *outgoing) {
 	if o.letGo(); o.releasing {
 		return
 	}
-	s.outs.remove(o.id)
+	s.dropOut(o)
 	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
 	o.spare, s.spareOut = s.spareOut, o
@@ -500,7 +500,7 @@ func (s *Session) withdraw(o *outgoing) bool {
 		return false
 	}
 	g := o.g
-	s.outs.remove(o.id) // see settleIn
+	s.dropOut(o) // see settleIn
 	queued := false
 	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
 		if pc := q.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {

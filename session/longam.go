@@ -18,7 +18,8 @@ const flagActive = 1 << 1
 // were withdrawn and that a driver has not given back yet. Who sends more does not keep to the protocol.
 const maxLong = 16
 
-var errNoMemory = fmt.Errorf("%w: more than the peer keeps of unexpected messages (Config.Unexpected)", driver.ErrTooLong)
+var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
+	driver.ErrTooLong)
 
 // enqueueActive sends the parcel of an active message, or has it wait for a long one. Urgent short ones do not wait.
 func (g *Gate) enqueueActive(pc *parcel) bool {
@@ -56,11 +57,8 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 	if g.longIn == maxLong {
 		return l.bad(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
 	}
-	if size, _ := keptSize(n + len(extra)); size > s.cfg.Unexpected {
-		pc, body := s.control(header.Header{Kind: header.Done, Tag: req.ID}, nil)
-		part := header.Part{Status: statusTooLong, ToSender: true, All: true}
-		part.Put(body)
-		g.tell(pc)
+	if size, _ := keptSize(n + len(extra)); size+keptCost > s.cfg.Unexpected {
+		g.done(req.ID, statusTooLong, true)
 		return true
 	}
 	k := s.newKept(n+len(extra), &s.activeBudget)
@@ -116,8 +114,16 @@ func (g *Gate) handled() {
 	}
 	g.handling = false
 	// What has arrived meanwhile may have been named, and is not named again.
-	s.resumed = append(s.resumed, g)
-	s.kickMover()
+	g.resume()
+}
+
+// resume has the gate looked at again.
+func (g *Gate) resume() {
+	if !g.resuming { // a flood of messages must not make the list grow
+		g.resuming = true
+		g.s.resumed = append(g.s.resumed, g)
+	}
+	g.s.kickMover()
 }
 
 // handleLong calls the handler of a long active message.
@@ -144,6 +150,7 @@ func (s *Session) takeResumed() (moved bool) {
 	for n := len(s.resumed); n > 0 && len(s.resumed) > 0; n-- {
 		g := s.resumed[0]
 		s.resumed = append(s.resumed[:0], s.resumed[1:]...)
+		g.resuming = false
 		again := false
 		for _, l := range g.links {
 			taken := 0
@@ -154,7 +161,7 @@ func (s *Session) takeResumed() (moved bool) {
 			again = again || taken == takeBatch
 		}
 		if again {
-			s.resumed = append(s.resumed, g)
+			g.resume()
 		}
 	}
 	return moved

@@ -392,7 +392,7 @@ func (o *Op) send(s *Session) bool {
 		if n == 0 {
 			o.done = -1 // asked for
 		}
-		g.tell(pc)
+		g.tellInOrder(pc)
 		if o.g == nil { // with the gate
 			return false
 		}
@@ -410,24 +410,23 @@ func (l *link) operation(body, data []byte) error {
 	if err := op.Parse(body); err != nil {
 		return err
 	}
-	if g.answers >= maxAsked {
-		return fmt.Errorf("%w: more than %d operations whose answers are not taken", header.ErrMalformed, maxAsked)
+	if g.replies() >= maxAsked {
+		return fmt.Errorf("%w: %w: more than %d operations whose answers the peer does not take (part of the protocol: no option raises it)",
+			ErrBroken, ErrLimit, maxAsked)
 	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)
 	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
 		return header.ErrMalformed
 	}
-	var out header.Outcome
-	answer, status := s.carryOut(&op, data, &out)
-	for i, e := range opErrors {
-		if status == e {
-			out.Status = uint8(i)
-		}
+	a := answer{kind: header.Reply, to: op.ID}
+	if op.What == opGet { // read when the reply leaves: what waits is small
+		a.get, a.region, a.value, a.length = true, op.Region, op.Offset, op.Length
+	} else {
+		var out header.Outcome
+		_, err := s.carryOut(&op, data, &out)
+		a.status, a.value = opStatus(err), out.Result
 	}
-	pc, b := s.control(header.Header{Kind: header.Reply, Tag: op.ID}, answer)
-	out.Put(b)
-	pc.answer = true
-	g.tell(pc)
+	g.answer(a)
 	return nil
 }
 

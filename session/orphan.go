@@ -88,7 +88,7 @@ func (g *Gate) lookup(ctx context.Context) (*card, error) {
 	}
 	b, err := s.job.Lookup(ctx, g.rank)
 	if err == nil {
-		return parseCard(b)
+		return parseCard(b, s.job.Secret())
 	}
 	s.mu.lock()
 	defer s.mu.unlock()

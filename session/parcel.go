@@ -22,9 +22,10 @@ type parcel struct {
 	room     [128]byte
 	big      []byte
 	prepared Prepared
-	urgent   bool // before those that wait and are not
-	away     bool // counted in Op.held
-	answer   bool // to an operation of the peer: see Gate.answers
+	urgent   bool  // before those that wait and are not
+	away     bool  // counted in Op.held
+	debtor   *Gate // whose debt it is part of; nil: none
+	cost     int32
 }
 
 // copyMax is up to how many bytes of a message are copied behind the header, so that the
@@ -164,7 +165,11 @@ func (s *Session) parcel(n int) *parcel {
 }
 
 func (s *Session) recycle(pc *parcel) {
-	pc.req, pc.out, pc.frag, pc.sync, pc.id, pc.urgent, pc.answer, pc.away = nil, nil, nil, 0, 0, false, false, false
+	if g := pc.debtor; g != nil {
+		pc.debtor = nil
+		g.owe(-int(pc.cost))
+	}
+	pc.req, pc.out, pc.frag, pc.sync, pc.id, pc.urgent, pc.away = nil, nil, nil, 0, 0, false, false
 	pc.iov[1] = nil
 	pc.p.IOV = nil
 	pc.next = s.parcels
@@ -189,7 +194,7 @@ const maxBuffered = 256
 // whether the parcel has left.
 func (g *Gate) dispatch(pc *parcel) bool {
 	switch {
-	case g.clear && g.backlog.n == 0:
+	case g.clear && g.queued() == 0:
 		if left, taken := g.lead.post(pc); taken {
 			return left
 		}
@@ -199,17 +204,17 @@ func (g *Gate) dispatch(pc *parcel) bool {
 		g.s.lost(pc, g.err)
 		return true
 	}
-	if pc.answer {
-		g.answers++
-	}
 	g.backlog.line(pc)
 	g.work()
 	return false
 }
 
-// post gives a parcel to the driver. Not taken: there is no room, or the rail is
-// lost and another carries messages now.
+// post gives a parcel to the driver. Not taken: there is no room, the rail is
+// lost and another carries messages now, or too many such messages wait for the peer's answer.
 func (l *link) post(pc *parcel) (left, taken bool) {
+	if pc.lasts() && !l.g.mayLeave(pc) {
+		return false, false
+	}
 	many := l.g.relay.many && header.Kind(pc.buf[0]).Numbered()
 	if many && l.g.relay.full() {
 		return false, false
@@ -306,7 +311,7 @@ func (s *Session) lost(pc *parcel, err error) {
 		s.settleOut(o)
 	}
 	if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
-		s.syncs.remove(pc.sync)
+		s.dropSync(pc.sync, r)
 		r.g.ended()
 		s.complete(r, err)
 	}
@@ -373,23 +378,29 @@ func (g *Gate) push() (moved, more bool) {
 	if !g.clear || g.relay.due {
 		moved = g.hail() || moved
 	}
-	for g.backlog.n > 0 && g.clear {
-		pc := g.backlog.pop()
-		answer := pc.answer
-		left, taken := g.lead.post(pc)
-		if !taken {
-			g.backlog.pushFront(pc)
-			break
-		}
-		if answer && g.answers > 0 { // 0: the gate has ended
-			g.answers--
-		}
-		moved = moved || left
-	}
+	moved = g.pushQueues() || moved
 	for _, l := range g.links {
 		more = more || l.sending.n > 0
 	}
-	return moved, more || g.backlog.n > 0 || g.owes()
+	return moved, more || g.queued() > 0 || g.owes()
+}
+
+// pushQueues sends what waits, in the order that keeps control from waiting behind data: first what goes again over
+// another rail, as all the rest is younger; then answers, which end something; then control messages of what is under
+// way; then messages, which begin something. It reports whether anything left.
+func (g *Gate) pushQueues() bool {
+	first, room := g.pushQueue(&g.replay)
+	second, third, fourth := false, false, false
+	if room {
+		second, room = g.pushAnswers()
+	}
+	if room {
+		third, room = g.pushQueue(&g.control)
+	}
+	if room {
+		fourth, _ = g.pushQueue(&g.backlog)
+	}
+	return first || second || third || fourth
 }
 
 // isGone tells whether an error means the end of a connection.

@@ -37,6 +37,7 @@ type piece struct {
 	region  driver.Region
 	rdv     []byte   // what the receiver's driver has said
 	updates [][]byte // that came before the post
+	cost    int      // that the gate is charged with
 	next    *piece
 }
 
@@ -47,6 +48,9 @@ func (s *Session) newPiece(l *link) *piece {
 	} else {
 		s.sparePc = pc.next
 		*pc = piece{rdv: pc.rdv[:0]}
+		if cap(pc.rdv) > maxSpareRdv {
+			pc.rdv = nil
+		}
 	}
 	if pc.l = l; l != nil {
 		l.pieces++
@@ -54,8 +58,19 @@ func (s *Session) newPiece(l *link) *piece {
 	return pc
 }
 
+// maxSpareRdv is how many bytes of rdv data a piece that is not in use may have room for.
+const maxSpareRdv = 1 << 10
+
+// charge adds to what the piece costs the gate.
+func (pc *piece) charge(n int) {
+	pc.cost += n
+	pc.l.g.owe(n)
+}
+
 func (s *Session) freePiece(pc *piece) {
 	if l := pc.l; l != nil {
+		l.g.owe(-pc.cost)
+		pc.cost = 0
 		if pc.ahead {
 			_ = l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
 		}
@@ -105,6 +120,7 @@ func (s *Session) begin(in *incoming, c rdv.Chunk) error {
 	}
 	pc := s.newPiece(l)
 	pc.in, pc.chunk = in, c
+	pc.charge(pieceCost)
 	switch in.mode {
 	case rdv.Cooperative:
 		pc.kind = pieceRecv
@@ -278,7 +294,7 @@ func (pc *piece) cut(s *Session) bool {
 		return true
 	}
 	at := header.Size + header.BodySize(header.Frag)
-	for o.frags < maxFrags && o.next < o.limit {
+	for o.frags < maxFrags && o.next < o.limit && (g.control.n == 0 || !g.crowded()) {
 		n := min(o.limit-o.next, g.lead.eager-at)
 		size := at
 		if o.layout != nil {

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/header"
 	"github.com/bywash/bywash/session/rdv"
@@ -142,5 +144,37 @@ func TestMessagesThatAreNotThereFail(t *testing.T) {
 			}
 			transfer(t, s[0], s[1], 1<<20)
 		})
+	}
+}
+
+// No probe reports a message that is longer than this process takes, whatever its sender says. An honest sender is told.
+func TestProbedLengthIsBounded(t *testing.T) {
+	for _, limit := range []int{0, 1 << 20} {
+		s := joinAll(t, 2, func(_ int, c *session.Config) { c.MaxMessage, c.Progress = limit, session.Explicit })
+		transfer(t, s[0], s[1], 10)
+		for _, total := range []uint64{1 << 60, 1 << 45, 1<<20 + 1} {
+			if limit == 0 && total < 1<<40 {
+				continue
+			}
+			s[0].Gate(1).Forge(forged(header.RTS, 3, func(b []byte) { (&header.Request{ID: 1 << 40, Total: total, Modes: 1}).Put(b) }))
+			hear(t, s)
+			if st, ok := s[1].Iprobe(session.Match{Tag: 3}); ok {
+				t.Errorf("a message of %d bytes is reported", st.Len)
+			}
+			if m, ok := s[1].Improbe(session.Match{Tag: 3}); ok {
+				t.Errorf("a message of %d bytes can be taken", m.Status().Len)
+			}
+		}
+		if limit == 0 {
+			continue
+		}
+		r, err := s[0].Gate(1).Isend(4, make([]byte, limit+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := outcome(t, s, r); !errors.Is(err, driver.ErrTooLong) || !strings.Contains(err.Error(), "Config.MaxMessage") {
+			t.Errorf("to send more than the peer takes: %v, want an error that names the limit", err)
+		}
+		transfer(t, s[0], s[1], limit)
 	}
 }

@@ -91,7 +91,7 @@ func (s *Session) Resume() error {
 
 // wanted tells whether something waits for a connection, be it only to hear that the peer is gone.
 func (g *Gate) wanted() bool {
-	if g.backlog.n > 0 || g.awaited > 0 || len(g.postponed) > 0 {
+	if g.queued() > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
 	}
 	waits := false
@@ -143,7 +143,7 @@ func (g *Gate) pauseSeen() {
 // nothing more.
 func (g *Gate) drained() bool {
 	s := g.s
-	if !g.pauseHeard || g.backlog.n > 0 {
+	if !g.pauseHeard || g.queued() > 0 {
 		return false
 	}
 	quiet := true
@@ -184,6 +184,7 @@ func (g *Gate) rest() {
 		return
 	}
 	g.backlog.append(&g.later)
+	g.resumeAnswers()
 	g.live += g.backlog.lasting()
 	s.kickDoorman()
 	if g.wanted() {
@@ -197,6 +198,8 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 		return false
 	}
 	k := &kept{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
+	k.cost = keptCost + cap(k.buf)
+	g.owe(k.cost)
 	g.postponed = append(g.postponed, postponed{r, k})
 	if g.state == gateIdle {
 		g.connect()
@@ -211,6 +214,7 @@ func (g *Gate) goOn() {
 	list := g.postponed
 	g.postponed = nil
 	for _, p := range list {
+		g.owe(-p.k.cost)
 		s.receiveKept(p.r, p.k)
 	}
 	if s.quiet {
@@ -223,6 +227,7 @@ func (g *Gate) dropPostponed(err error) {
 	list := g.postponed
 	g.postponed, g.pausing, g.pauseHeard = nil, notPaused, false
 	for _, p := range list {
+		g.owe(-p.k.cost)
 		g.s.complete(p.r, err)
 	}
 }
@@ -233,6 +238,7 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 		var req header.Request
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
 			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
+			g.owe(-p.k.cost)
 			if p.r.active != nil || p.r.probed {
 				g.s.complete(p.r, g.fault("receive", errWithdrawn))
 				return

@@ -246,7 +246,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	extra, data := h.Data(b)
 	switch h.Kind {
 	case header.Sync, header.RTS:
-		return l.arrive(h, b)
+		return l.arrive(h, b) && l.within()
 	case header.Ack:
 		return l.checked(l.acked(h.Tag))
 	case header.RTR:
@@ -258,7 +258,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	case header.Frag:
 		return l.checked(l.fragment(h, body, data))
 	case header.AM:
-		return l.active(h, extra, data)
+		return l.active(h, extra, data) // costs nothing beyond its handler
 	case header.Op:
 		return l.checked(l.operation(body, data))
 	case header.Reply:
@@ -299,7 +299,7 @@ func (l *link) checked(err error) bool {
 	if err != nil {
 		return l.bad(err)
 	}
-	return true
+	return l.within()
 }
 
 func (l *link) bad(err error) bool {
@@ -321,12 +321,19 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 		if err := req.Parse(h.Body(b)); err != nil {
 			return l.bad(err)
 		}
+		if h.Length > driver.MaxRemoteKey || h.Extra > MaxHeader {
+			return l.bad(header.ErrMalformed)
+		}
 		if g.leaveSent {
 			return true // the sender fails it when it sees our Leave
 		}
 	}
 	if h.Kind == header.RTS && h.Flags&flagActive != 0 {
 		return l.arriveActive(h, &req, b)
+	}
+	if h.Kind == header.RTS && req.Total > uint64(s.cfg.MaxMessage) {
+		g.done(req.ID, statusTooLong, true)
+		return true
 	}
 	r := s.table.Arrive(g.index, h.Tag)
 	if r == nil {
@@ -351,21 +358,44 @@ func (g *Gate) ack(id uint64) {
 	if g.leaveSent {
 		return // the sender has given it up, or does when it sees our Leave
 	}
-	pc, _ := g.s.control(header.Header{Kind: header.Ack, Tag: id}, nil)
-	g.tell(pc)
+	g.answer(answer{kind: header.Ack, to: id})
 }
 
 // tell sends a control message over the connection that stands; without one
-// there is nobody to tell.
+// there is nobody to tell. It overtakes messages that wait, as those may wait for what it is part of.
 func (g *Gate) tell(pc *parcel) {
-	switch {
-	case g.pausing == paused: // the peer still wants to know
-		g.dispatch(pc)
-	case g.pausing == pausing && g.byeSent && !pc.answer: // the peer waits for its answers before it says bye
-		g.later.push(pc)
-	case g.state != gateUp && g.state != gateClosing:
-		g.s.lost(pc, nil)
-	default:
+	if !g.told(pc) {
+		return
+	}
+	g.own(pc)
+	if g.clear && g.replay.n == 0 && g.door == nil && g.answers.n == 0 && g.control.n == 0 {
+		if _, taken := g.lead.post(pc); taken {
+			return
+		}
+	} else if g.state == gateIdle {
+		g.connect()
+	}
+	g.control.push(pc)
+	g.work()
+}
+
+// tellInOrder is tell for what must not overtake messages.
+func (g *Gate) tellInOrder(pc *parcel) {
+	if g.told(pc) {
 		g.dispatch(pc)
 	}
+}
+
+// told deals with a control message that cannot go over this connection. False if it was one.
+func (g *Gate) told(pc *parcel) bool {
+	switch {
+	case g.pausing == paused: // the peer still wants to know
+	case g.pausing == pausing && g.byeSent:
+		g.later.push(pc)
+		return false
+	case g.state != gateUp && g.state != gateClosing:
+		g.s.lost(pc, nil)
+		return false
+	}
+	return true
 }

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"errors"
-	"fmt"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/header"
@@ -20,9 +19,6 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was taken back, or has failed
-		if g.answers >= maxAsked {
-			return fmt.Errorf("%w: more than %d requests whose answers are not taken", header.ErrMalformed, maxAsked)
-		}
 		g.tellFailed(rtr.ID)
 		return nil
 	}
@@ -68,6 +64,7 @@ func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 	}
 	pc.out, pc.chunk = o, c
 	pc.rdv = append(pc.rdv[:0], data...)
+	pc.charge(pieceCost + cap(pc.rdv))
 	switch mode {
 	case rdv.Cooperative:
 		pc.kind = pieceSend
@@ -110,10 +107,7 @@ func (o *outgoing) lostChunk(l *link, err error) {
 
 // tellFailed tells the receiver, by the number of its half, that nothing more comes.
 func (g *Gate) tellFailed(peer uint64) {
-	p, body := g.s.control(header.Header{Kind: header.Done, Tag: peer}, nil)
-	part := header.Part{Status: statusFailed, All: true}
-	part.Put(body)
-	g.tell(p)
+	g.done(peer, statusFailed, false)
 }
 
 // fragment takes a piece of a message in mode Null.
@@ -271,6 +265,9 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 	}
 	s := l.g.s
 	if !part.ToSender {
+		if len(data) > driver.MaxRemoteKey {
+			return header.ErrMalformed
+		}
 		s.ins.each(func(_ uint64, in *incoming) {
 			if in.g == l.g && in.peer == h.Tag && in.mode == rdv.Get && in.keyed < in.total {
 				in.key = append(in.key[:0], data...)
@@ -292,6 +289,7 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 			return rdv.ErrProtocol
 		case !pc.posted:
 			pc.updates = append(pc.updates, bytes.Clone(data))
+			pc.charge(len(data))
 			return nil
 		}
 		return up.SendRdvUpdate(&pc.p, data)

@@ -42,7 +42,7 @@ type Request struct {
 type Status struct {
 	From   *Gate
 	Tag    uint64
-	Len    int    // bytes of the message in the buffer
+	Len    int    // bytes of the message in the buffer; of a probe: of the message, at most Config.MaxMessage
 	Header int    // bytes of the user's header in the header buffer
 	Value  uint64 // atomics: the value before
 }
@@ -242,7 +242,7 @@ func (s *Session) cancel(r *Request) bool {
 	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
 		if pc := q.remove(func(pc *parcel) bool { return pc.req == r || pc.sync != 0 && pc.sync == r.sync }); pc != nil {
 			if pc.sync != 0 {
-				s.syncs.remove(pc.sync)
+				s.dropSync(pc.sync, r)
 				if q == &g.backlog { // for those behind the connection nobody waits yet
 					g.ended()
 				}

@@ -51,6 +51,9 @@ type Session struct {
 	orphaned     error   // why there is no launcher any more
 	budget       int     // bytes of unexpected messages that may still be kept
 	activeBudget int     // bytes of long active messages
+	keptN        int     // unexpected messages
+	spareKept    int     // bytes of memory for the next ones
+	debt         int     // of all gates; see debt.go
 	stalled      []*link // whose next message is unexpected beyond the budget
 	busy         []*Gate // with parcels that have not left
 	dying        []*link // dead, and not let go of by their drivers
@@ -149,7 +152,7 @@ func (s *Session) publish(ctx context.Context) error {
 			s.bell, s.card.bells = openBell(s.job.Secret(), s.card.incarnation)
 		}
 	}
-	if err := s.job.Publish(ctx, s.card.append(nil)); err != nil {
+	if err := s.job.Publish(ctx, s.Card()); err != nil {
 		return err
 	}
 	return s.job.Fence(ctx)
@@ -163,7 +166,7 @@ func (s *Session) Size() int { return s.size }
 
 // Card is this process's business card. A process of another session that has
 // it, and the same secret, can connect, over the drivers that this session has opened: see Connect and Config.AllDrivers.
-func (s *Session) Card() []byte { return s.card.append(nil) }
+func (s *Session) Card() []byte { return s.card.sealed(s.job.Secret()) }
 
 // MaxHeader is the longest user header of a message in bytes.
 const MaxHeader = 256

@@ -169,7 +169,7 @@ func (l *link) resume(got uint64, lost uint8) error {
 		return err
 	}
 	t.forget(g.s, n)
-	g.backlog.prepend(&t.copies)
+	g.replay.prepend(&t.copies)
 	t.bytes = 0
 	g.work()
 	g.push()

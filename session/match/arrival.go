@@ -1,5 +1,10 @@
 package match
 
+import (
+	"math/bits"
+	"unsafe"
+)
+
 // Arrival is a message that came before its receive. It belongs to the caller,
 // and must not be changed or moved while kept.
 type Arrival struct {
@@ -8,18 +13,28 @@ type Arrival struct {
 	User any
 
 	kept         bool
-	next, prev   *Arrival // by arrival
+	at           int      // its slot
 	below, above *Arrival // in the bucket
 }
 
-// arrivals is a list by arrival.
-type arrivals struct{ first, last *Arrival }
+// slot names an arrival, in the order of arrival. What a search compares lies here, side by side: a search of ten thousand
+// arrivals reads a quarter of a megabyte in order, instead of ten thousand cache lines here and there.
+type slot struct {
+	tag  uint64
+	from uint32
+	a    *Arrival // nil: taken
+}
 
-// arrivalBucket is a list by arrival, too.
+// arrivalBucket is a list by arrival.
 type arrivalBucket struct{ first, last *Arrival }
 
+// ArrivalCost is how many bytes the table needs for an arrival at most, beside the Arrival.
+const ArrivalCost = 4*int(unsafe.Sizeof(slot{})) + int(unsafe.Sizeof(arrivalBucket{}))
+
+// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one list.
 func (t *Table) bucket(from uint32, tag uint64) *arrivalBucket {
-	return &t.buckets[hash(from, tag)&uint64(len(t.buckets)-1)]
+	hi, lo := bits.Mul64(tag^t.seed[0], uint64(from)^t.seed[1])
+	return &t.buckets[(hi^lo)&uint64(len(t.buckets)-1)]
 }
 
 // Keep adds a message for which Arrive found nothing.
@@ -29,13 +44,11 @@ func (t *Table) Keep(a *Arrival) {
 	}
 	t.waiting++
 	a.kept = true
-	a.prev, a.next = t.arrived.last, nil
-	if a.prev != nil {
-		a.prev.next = a
-	} else {
-		t.arrived.first = a
+	if len(t.slots) == cap(t.slots) && len(t.slots) >= 2*t.waiting && !t.visiting {
+		t.compact()
 	}
-	t.arrived.last = a
+	a.at = len(t.slots)
+	t.slots = append(t.slots, slot{a.Tag, a.From, a})
 	t.bucket(a.From, a.Tag).push(a)
 }
 
@@ -51,9 +64,25 @@ func (b *arrivalBucket) push(a *Arrival) {
 
 func (t *Table) growArrivals() {
 	t.buckets = make([]arrivalBucket, 2*len(t.buckets))
-	for a := t.arrived.first; a != nil; a = a.next {
-		t.bucket(a.From, a.Tag).push(a)
+	for i := t.first; i < len(t.slots); i++ {
+		if a := t.slots[i].a; a != nil {
+			t.bucket(a.From, a.Tag).push(a)
+		}
 	}
+}
+
+// compact gives the slots back of arrivals that were taken.
+func (t *Table) compact() {
+	n := 0
+	for i := t.first; i < len(t.slots); i++ {
+		if a := t.slots[i].a; a != nil {
+			t.slots[n] = t.slots[i]
+			a.at = n
+			n++
+		}
+	}
+	clear(t.slots[n:])
+	t.slots, t.first = t.slots[:n], 0
 }
 
 // Take stops keeping a. False if it is not kept.
@@ -74,17 +103,14 @@ func (t *Table) Take(a *Arrival) bool {
 	} else {
 		b.last = a.above
 	}
-	if a.prev != nil {
-		a.prev.next = a.next
-	} else {
-		t.arrived.first = a.next
+	a.below, a.above = nil, nil
+	t.slots[a.at].a = nil
+	for t.first < len(t.slots) && t.slots[t.first].a == nil {
+		t.first++
 	}
-	if a.next != nil {
-		a.next.prev = a.prev
-	} else {
-		t.arrived.last = a.prev
+	if t.waiting == 0 && !t.visiting {
+		t.slots, t.first = t.slots[:0], 0
 	}
-	a.next, a.prev, a.below, a.above = nil, nil, nil, nil
 	return true
 }
 
@@ -101,22 +127,25 @@ func (t *Table) Peek(p *Pattern) *Arrival {
 		}
 		return nil
 	}
-	for a := t.arrived.first; a != nil; a = a.next {
-		if p.Matches(a.From, a.Tag) {
-			return a
+	for i := t.first; i < len(t.slots); i++ {
+		if s := &t.slots[i]; s.a != nil && p.Matches(s.from, s.tag) {
+			return s.a
 		}
 	}
 	return nil
 }
 
 // Each calls f with every arrival of a source, or of Any, by arrival. f may
-// take the one that it is called with.
+// take the one that it is called with, and keep others.
 func (t *Table) Each(from uint32, f func(*Arrival)) {
-	for a := t.arrived.first; a != nil; {
-		next := a.next
-		if from == Any || a.From == from {
-			f(a)
+	nested := t.visiting
+	t.visiting = true // slots stay where they are
+	for i := t.first; i < len(t.slots); i++ {
+		if s := &t.slots[i]; s.a != nil && (from == Any || s.from == from) {
+			f(s.a)
 		}
-		a = next
+	}
+	if t.visiting = nested; t.waiting == 0 && !nested {
+		t.slots, t.first = t.slots[:0], 0
 	}
 }

@@ -13,5 +13,5 @@
 // classes in use, usually one or two, and not with that of receives. Programs
 // that use more than a handful of masks at a time pay a linear search for the
 // ones beyond. Messages that nobody waited for lie in a hash table by source and tag, and
-// in a list by arrival that receives with wildcards search.
+// by arrival in an array that receives with wildcards search.
 package match

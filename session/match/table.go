@@ -1,5 +1,7 @@
 package match
 
+import "math/rand/v2"
+
 // Table pairs receives with arrivals. The zero value is not usable: see New.
 // It belongs to one goroutine at a time.
 type Table struct {
@@ -9,14 +11,20 @@ type Table struct {
 	classes []class
 	rest    receives // of masks for which there was no class left
 
-	arrived arrivals
-	waiting int
-	buckets []arrivalBucket
+	slots    []slot // of arrivals
+	first    int    // of the slots in use
+	visiting bool   // Each runs
+	waiting  int
+	buckets  []arrivalBucket
+	seed     [2]uint64
 }
 
 // New makes an empty table.
 func New() *Table {
-	return &Table{classes: make([]class, 0, maxClasses), buckets: make([]arrivalBucket, minBuckets)}
+	return &Table{
+		classes: make([]class, 0, maxClasses), buckets: make([]arrivalBucket, minBuckets),
+		seed: [2]uint64{rand.Uint64(), rand.Uint64() | 1<<63}, // never the source itself, whose product is 0
+	}
 }
 
 // Posted is how many receives wait.

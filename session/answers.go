@@ -1,0 +1,187 @@
+package session
+
+import "github.com/bywash/bywash/session/header"
+
+// An answer is owed to a peer that has asked for it. A peer that takes none must not make this process keep many
+// messages: an answer that waits is a record of 32 bytes, and becomes a message only when the driver may have room. One
+// that has found no room waits at the door of the gate.
+
+// answer is what is to be told to a peer that has asked. It is made a parcel when there is room for it in the driver.
+type answer struct {
+	kind   header.Kind // Ack, Done or Reply
+	get    bool        // a Reply whose data is read when it leaves
+	status uint8
+	sender bool // Done: for the sender's half, else for the receiver's
+	length uint32
+	to     uint64 // the tag
+	region uint64 // of a get
+	value  uint64 // offset of a get, result of another operation
+}
+
+// replies is how many operations of the peer have an answer that waits.
+func (g *Gate) replies() int {
+	if pc := g.door; pc != nil && header.Kind(pc.buf[0]) == header.Reply {
+		return g.answers.replies + 1
+	}
+	return g.answers.replies
+}
+
+// answers is a queue of them.
+type answers struct {
+	ring    []answer // a power of two
+	first   int
+	n       int
+	replies int // of them, to operations
+}
+
+const minAnswers = 16
+
+func (q *answers) push(a *answer) {
+	if q.n == len(q.ring) {
+		ring := make([]answer, max(minAnswers, 2*q.n))
+		for i := range q.n {
+			ring[i] = q.ring[(q.first+i)&(len(q.ring)-1)]
+		}
+		q.ring, q.first = ring, 0
+	}
+	q.ring[(q.first+q.n)&(len(q.ring)-1)] = *a
+	q.n++
+	if a.kind == header.Reply {
+		q.replies++
+	}
+}
+
+func (q *answers) pop() (a answer) {
+	a = q.ring[q.first]
+	q.first = (q.first + 1) & (len(q.ring) - 1)
+	if a.kind == header.Reply {
+		q.replies--
+	}
+	if q.n--; q.n == 0 && len(q.ring) > minAnswers {
+		q.ring, q.first = nil, 0
+	}
+	return a
+}
+
+// answer tells the peer, or has it told when there is room. Answers go before everything else that waits.
+func (g *Gate) answer(a answer) {
+	switch {
+	case g.pausing == paused: // the peer still wants to know
+	case g.pausing == pausing && g.byeSent && a.kind != header.Reply: // the peer waits for its replies before it says bye
+		g.owe(answerCost)
+		g.nextAnswers.push(&a)
+		return
+	case g.state != gateUp && g.state != gateClosing:
+		return // there is nobody to tell
+	}
+	if g.clear && g.replay.n == 0 && g.door == nil && g.answers.n == 0 {
+		pc := g.s.answerParcel(&a)
+		if _, taken := g.lead.post(pc); taken {
+			return
+		}
+		g.door = pc
+		g.work()
+		return
+	}
+	g.owe(answerCost)
+	g.answers.push(&a)
+	if g.state == gateIdle {
+		g.connect()
+	}
+	g.work()
+}
+
+// done tells the peer that a message is over, by the number of its half.
+func (g *Gate) done(to uint64, status uint8, sender bool) {
+	g.answer(answer{kind: header.Done, to: to, status: status, sender: sender})
+}
+
+// answerParcel makes the parcel of an answer.
+func (s *Session) answerParcel(a *answer) *parcel {
+	h := header.Header{Kind: a.kind, Tag: a.to}
+	switch a.kind {
+	case header.Done:
+		pc, body := s.control(h, nil)
+		part := header.Part{Status: a.status, ToSender: a.sender, All: true}
+		part.Put(body)
+		return pc
+	case header.Reply:
+		out := header.Outcome{Status: a.status, Result: a.value}
+		var data []byte
+		if a.get {
+			var err error
+			data, err = s.carryOut(&header.Operation{Region: a.region, Offset: a.value, Length: a.length, What: opGet}, nil, nil)
+			out.Status, out.Result = opStatus(err), 0
+		}
+		pc, body := s.control(h, data)
+		out.Put(body)
+		return pc
+	}
+	pc, _ := s.control(h, nil)
+	return pc
+}
+
+// opStatus is the status of a reply.
+func opStatus(err error) uint8 {
+	for i, e := range opErrors {
+		if err == e {
+			return uint8(i)
+		}
+	}
+	return uint8(len(opErrors) - 1)
+}
+
+// pushAnswers sends what is owed. False if there is no room for the next answer.
+func (g *Gate) pushAnswers() (moved, room bool) {
+	for g.clear {
+		pc := g.door
+		if pc == nil {
+			if g.answers.n == 0 {
+				return moved, true
+			}
+			g.owe(-answerCost)
+			a := g.answers.pop()
+			pc = g.s.answerParcel(&a)
+		}
+		g.door = nil
+		left, taken := g.lead.post(pc)
+		if !taken {
+			g.door = pc
+			return moved, false
+		}
+		moved = moved || left
+	}
+	return moved, false
+}
+
+// pushQueue sends what waits in a queue. False if there is no room for the next.
+func (g *Gate) pushQueue(q *parcelQueue) (moved, room bool) {
+	for q.n > 0 && g.clear {
+		pc := q.pop()
+		left, taken := g.lead.post(pc)
+		if !taken {
+			q.pushFront(pc)
+			return moved, false
+		}
+		moved = moved || left
+	}
+	return moved, g.clear
+}
+
+// dropAnswers forgets what is owed over a connection that is no more.
+func (g *Gate) dropAnswers(err error) {
+	g.owe(-answerCost * (g.answers.n + g.nextAnswers.n))
+	g.answers, g.nextAnswers = answers{}, answers{}
+	if pc := g.door; pc != nil {
+		g.door = nil
+		g.s.lost(pc, err)
+	}
+}
+
+// resumeAnswers has those that wait for the next connection go over it.
+func (g *Gate) resumeAnswers() {
+	for g.nextAnswers.n > 0 {
+		a := g.nextAnswers.pop()
+		g.answers.push(&a)
+	}
+}

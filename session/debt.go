@@ -1,0 +1,160 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/bywash/bywash/session/header"
+)
+
+// A peer must not make this process keep more than it has agreed to. What is kept on a peer's behalf is of two kinds,
+// and each is counted for the gate and for the session, with everything that it costs:
+//
+//   - Messages that nobody has received (kept.go). Beyond their budget a peer is held up.
+//   - Debt: answers that the peer has not taken (answers.go), control messages, chunks and long messages that it has begun or
+//     asked for. It is counted where it is made and where it is given back, and the limits are checked after each
+//     message of the peer that is not a plain one. Beyond them the gate ends with ErrLimit: the link is still read
+//     until then, as control must not wait behind data.
+//
+// An honest peer stays far below the limits of the debt. It has at most maxSyncs synchronous messages, maxLongs long
+// ones and maxAsked operations without an answer: further ones wait in the backlog of the sender, which is the
+// sender's memory. Near the limit a receiver has one chunk of each long message under way instead of several.
+
+// How many messages to one peer may wait for its answer. They are part of the protocol (docs/wire.md).
+const (
+	maxSyncs = 1 << 16 // synchronous messages that are not acknowledged
+	maxLongs = 1 << 14 // long messages that are not received
+)
+
+// Defaults and minima of the limits, in bytes. An honest peer needs up to 80 MiB: maxLongs messages in each direction,
+// each with a chunk, and those chunks that are begun before the limit is near.
+const (
+	defaultPeerMemory = 128 << 20
+	peersMemoryFactor = 4
+	minPeerMemory     = 1 << 20
+	nearLimit         = 8    // from this part of the limit on, long messages take one chunk at a time
+	bytesPerAnswer    = 1024 // one answer may wait for each of these bytes of the limit: 131 072 by default
+)
+
+// What things cost in bytes, beside the data that they hold.
+const (
+	parcelCost   = int(unsafe.Sizeof(parcel{}))
+	pieceCost    = int(unsafe.Sizeof(piece{}))
+	incomingCost = int(unsafe.Sizeof(incoming{})) + int(unsafe.Sizeof(slabItem[*incoming]{}))
+	answerCost   = 2 * int(unsafe.Sizeof(answer{})) // its queue doubles
+)
+
+// owe adds to the debt.
+func (g *Gate) owe(n int) {
+	g.debt += n
+	g.s.debt += n
+}
+
+// own charges a parcel to the gate until it is given back.
+func (g *Gate) own(pc *parcel) {
+	if pc.debtor == nil {
+		pc.debtor, pc.cost = g, int32(parcelCost+cap(pc.big))
+		g.owe(int(pc.cost))
+	}
+}
+
+// crowded reports whether a gate is so near its limit that it should begin nothing that can wait.
+func (g *Gate) crowded() bool {
+	c := &g.s.cfg
+	return g.debt > c.PeerMemory/nearLimit || g.s.debt > c.PeersMemory/nearLimit
+}
+
+// within ends the gate if the peer wants more than the limits allow. It returns what handle does.
+func (l *link) within() bool {
+	g, s := l.g, l.g.s
+	switch most := s.cfg.PeerMemory; {
+	case l.dead:
+		return false
+	case g.answers.n > most/bytesPerAnswer:
+		return l.bad(fmt.Errorf("%w: %w: %d answers wait that the peer does not take; "+
+			"Config.PeerMemory (%d bytes) allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.answers.n, most, most/bytesPerAnswer))
+	case g.debt > most:
+		return l.bad(fmt.Errorf("%w: %w: messages under way and answers cost %d bytes; "+
+			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.debt, most))
+	case s.debt > s.cfg.PeersMemory:
+		s.endDebtor()
+	}
+	return !l.dead
+}
+
+// endDebtor ends the gate that has the largest part of a debt that is too large in sum.
+func (s *Session) endDebtor() {
+	var worst *Gate
+	for _, g := range s.gates {
+		if g != nil && g.lead != nil && (worst == nil || g.debt > worst.debt) {
+			worst = g
+		}
+	}
+	if worst != nil && worst.debt > 0 {
+		worst.lead.bad(fmt.Errorf("%w: %w: messages under way and answers of all peers cost %d bytes, %d of them this peer's; "+
+			"Config.PeersMemory allows %d: raise it if the peers need more",
+			ErrBroken, ErrLimit, s.debt, worst.debt, s.cfg.PeersMemory))
+	}
+}
+
+// checkLimits sets and checks the limits of a configuration.
+func (c *Config) checkLimits() error {
+	if c.PeerMemory == 0 {
+		c.PeerMemory = defaultPeerMemory
+	}
+	if c.PeersMemory == 0 {
+		c.PeersMemory = peersMemoryFactor * c.PeerMemory
+	}
+	if c.MaxMessage == 0 {
+		c.MaxMessage = machineMemory() / 2
+	}
+	switch {
+	case c.PeerMemory < minPeerMemory || c.PeersMemory < c.PeerMemory:
+		return fmt.Errorf("%w: PeerMemory is %d bytes and PeersMemory %d: want at least %d for one peer, and not less for all",
+			ErrInvalid, c.PeerMemory, c.PeersMemory, minPeerMemory)
+	case c.MaxMessage < 0 || c.MaxMessage > header.MaxTotal:
+		return fmt.Errorf("%w: MaxMessage is %d bytes, want 1 to %d, or 0", ErrInvalid, c.MaxMessage, header.MaxTotal)
+	}
+	return nil
+}
+
+// machineMemory is how many bytes of memory the machine has; 16 GiB where it does not say.
+func machineMemory() int {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err == nil {
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) >= 2 && f[0] == "MemTotal:" {
+				if kib, err := strconv.Atoi(f[1]); err == nil && kib > 0 {
+					return kib << 10
+				}
+			}
+		}
+	}
+	return 16 << 30
+}
+
+// mayLeave reports whether a message that waits for the peer's answer may leave now: not while too many do already.
+func (g *Gate) mayLeave(pc *parcel) bool {
+	if pc.out != nil {
+		return g.longs < maxLongs
+	}
+	return g.syncs < maxSyncs
+}
+
+// blocked reports whether the backlog waits for answers of the peer.
+func (g *Gate) blocked() bool {
+	pc := g.backlog.first
+	return pc != nil && pc.lasts() && !g.mayLeave(pc)
+}
+
+// queued is how much waits to leave over the connection that stands, or the one that is being made.
+func (g *Gate) queued() int {
+	n := g.replay.n + g.answers.n + g.control.n + g.backlog.n
+	if g.door != nil {
+		n++
+	}
+	return n
+}

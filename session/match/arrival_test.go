@@ -1,0 +1,65 @@
+package match
+
+import "testing"
+
+// oldHash is a hash that everybody can compute.
+func oldHash(tag uint64) uint64 {
+	h := tag * 0xd6e8feb86659fd93
+	return h ^ h>>32
+}
+
+// A sender chooses the tags of its messages, but not the bucket that they lie in: else a receive, of whatever source, might
+// have to search all of them.
+func TestSendersCannotChooseABucket(t *testing.T) {
+	table := New()
+	const n = 4096
+	for tag := uint64(0); table.Waiting() < n; tag++ {
+		if oldHash(tag)&2047 == 0 {
+			table.Keep(&Arrival{Tag: tag})
+		}
+	}
+	longest := 0
+	for i := range table.buckets {
+		k := 0
+		for a := table.buckets[i].first; a != nil; a = a.below {
+			k++
+		}
+		longest = max(longest, k)
+	}
+	if longest > 64 {
+		t.Errorf("%d of %d messages lie in one of %d buckets", longest, n, len(table.buckets))
+	}
+}
+
+// What was taken leaves no slots behind, and what is kept stays in the order of arrival.
+func TestSlotsAreUsedAgain(t *testing.T) {
+	table := New()
+	as := make([]Arrival, 100)
+	for i := range as {
+		as[i].Tag = uint64(i)
+		table.Keep(&as[i])
+	}
+	pattern := Pattern{From: Any, Mask: 0}
+	for i := range 100_000 {
+		a := table.Peek(&pattern)
+		if a != &as[i%len(as)] || !table.Take(a) {
+			t.Fatalf("message %d is not the oldest", i)
+		}
+		table.Keep(a)
+	}
+	if c := cap(table.slots); c > 4*len(as) {
+		t.Errorf("%d slots for %d messages, want at most four for each", c, len(as))
+	}
+}
+
+// BenchmarkPeekNothing is what a receive with a wildcard costs that finds none of many messages.
+func BenchmarkPeekNothing(b *testing.B) {
+	table := New()
+	for i := range uint64(1 << 16) {
+		table.Keep(&Arrival{Tag: i})
+	}
+	p := Pattern{From: Any, Tag: 1 << 40, Mask: Exact}
+	for b.Loop() {
+		table.Peek(&p)
+	}
+}
