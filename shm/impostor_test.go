@@ -82,14 +82,13 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 		i.t.Fatal(err)
 	}
 	challenge := i.dial(c)
-	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
 	proof := message{kind: msgProof, mac: prove(core(c).secret, "dialer", &i.hello, &challenge)}
-	if err := send(i.sock, &proof, fds...); err != nil {
+	if err := send(i.sock, &proof); err != nil {
 		i.t.Fatal(err)
 	}
-	closeAll(fds)
 	var accept message
-	if fds, err = expect(i.sock, &accept, msgAccept, 3); err != nil {
+	fds, err := expect(i.sock, &accept, msgAccept, 3)
+	if err != nil {
 		i.t.Fatal(err)
 	}
 	if i.seg, err = mapSegment(fds[0], core(c).props.Track == driver.Large); err != nil {
@@ -97,9 +96,11 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	}
 	i.t.Cleanup(i.seg.unmap)
 	closeAll(fds[1:])
-	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
+	fds = []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
+	if err := send(i.sock, &message{kind: msgConfirm}, fds...); err != nil {
 		i.t.Fatal(err)
 	}
+	closeAll(fds)
 	if err := inst.ConnectWait(i.t.Context()); err != nil {
 		i.t.Fatal(err)
 	}
