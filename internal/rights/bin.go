@@ -91,8 +91,18 @@ func Stuck(user uint32) error {
 	bins.mu.Lock()
 	defer bins.mu.Unlock()
 	if b := bins.of[user]; b != nil && b.held >= MaxHeld {
-		return fmt.Errorf("%d descriptors that processes of user %d have passed block in close, at most %d may: end these processes, or the file systems (FUSE) that the descriptors belong to",
-			b.held, user, MaxHeld)
+		return fmt.Errorf("%d descriptors that processes of user %d have passed block in close, at most %d may: "+
+			"end these processes, or the file systems (FUSE) that the descriptors belong to", b.held, user, MaxHeld)
 	}
 	return nil
+}
+
+// Held returns how many descriptors of a user wait to be closed.
+func Held(user uint32) int {
+	bins.mu.Lock()
+	defer bins.mu.Unlock()
+	if b := bins.of[user]; b != nil {
+		return b.held
+	}
+	return 0
 }

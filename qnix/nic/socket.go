@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
@@ -20,8 +21,9 @@ import (
 // when the other end dies.
 type socket struct {
 	conn *net.UnixConn
-	bell int  // eventfd on which the NIC sleeps
-	gate gate // of bell: closed while there is none
+	user uint32 // whose the NIC is
+	bell int    // eventfd on which the NIC sleeps
+	gate gate   // of bell: closed while there is none
 
 	hungUp  atomic.Bool
 	reading chan struct{} // closed when the reader has ended
@@ -45,11 +47,11 @@ type call struct {
 const patience = time.Second
 
 func openSocket(path string) (host, error) {
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	conn, err := rights.Dial(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
+	s := &socket{conn: conn, user: rights.User(conn), bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
 	s.gate.close()
 	admitAttach()
 	go s.read()
@@ -65,15 +67,18 @@ func admitAttach() {
 	}
 }
 
+// discard closes descriptors that the NIC has passed.
+func (s *socket) discard(fds []int) { rights.Discard(s.user, fds...) }
+
 // read takes answers until the connection ends.
 func (s *socket) read() {
 	defer close(s.reading)
 	for {
-		b, fds, err := abi.Receive(s.conn)
+		b, fds, err := abi.Receive(s.conn, abi.RegisterFDs)
 		if err == nil {
 			err = s.answered(b, fds)
 		} else {
-			abi.CloseAll(fds)
+			s.discard(fds)
 		}
 		if err != nil {
 			break
@@ -90,7 +95,7 @@ func (s *socket) read() {
 	s.onGone = nil
 	s.mu.Unlock()
 	// No request gets an answer any more, so none is to be sent.
-	_ = s.conn.Close()
+	rights.Close(s.conn)
 	if f != nil {
 		f()
 	}
@@ -100,24 +105,24 @@ func (s *socket) read() {
 func (s *socket) answered(b []byte, fds []int) error {
 	a, body, err := abi.ParseAnswer(b)
 	if err != nil {
-		abi.CloseAll(fds)
+		s.discard(fds)
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[a.ID]
 	if c == nil { // nobody waits any more
-		abi.CloseAll(fds)
+		s.discard(fds)
 		return nil
 	}
 	delete(s.calls, a.ID)
 	defer close(c.done)
 	switch {
 	case a.Errno != 0:
-		abi.CloseAll(fds)
+		s.discard(fds)
 		c.err = unix.Errno(a.Errno)
 	case len(body) != len(c.body):
-		abi.CloseAll(fds)
+		s.discard(fds)
 		c.err = ErrUntrusted
 	default:
 		copy(c.body, body)
@@ -181,10 +186,10 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 	case <-time.After(patience):
 	}
 	// What it does in the end, it must not do for this handle.
-	_ = s.conn.Close()
+	rights.HangUp(s.conn)
 	<-s.reading
 	if c.err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return nil, ctx.Err()
 }
@@ -193,7 +198,7 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 func (s *socket) background(request uint32, body, answer []byte, fds ...int) error {
 	c, err := s.call(context.Background(), request, body, answer, fds...)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -208,19 +213,22 @@ func (s *socket) info(i *abi.Info) error {
 		}
 		return err
 	}
-	abi.CloseAll(c.fds)
+	s.discard(c.fds)
 	return nil
 }
 
 func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte, err error) {
 	answer := *r
+	if err := rights.Admit(s.conn); err != nil {
+		return nil, nil, err
+	}
 	c, err := s.call(ctx, abi.ReqRegister, abi.Bytes(r), abi.Bytes(&answer))
 	if err != nil {
 		return nil, nil, err
 	}
 	*r = answer
 	if len(c.fds) != abi.RegisterFDs {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 		_ = s.deregister()
 		return nil, nil, ErrUntrusted
 	}
@@ -230,11 +238,11 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 		}
 	}
 	if err != nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 		_ = s.deregister()
 		return nil, nil, err
 	}
-	abi.CloseAll(c.fds[:2])
+	s.discard(c.fds[:2])
 	s.bell = c.fds[2]
 	s.gate.open()
 	return vni, hps, nil
@@ -251,7 +259,7 @@ func (s *socket) deregister() error {
 	defer cancel()
 	c, err := s.call(ctx, abi.ReqDeregister, nil, nil)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -285,7 +293,7 @@ func (s *socket) untranslate(handle uint32) error {
 func (s *socket) join(ctx context.Context, g *abi.Group) error {
 	c, err := s.call(ctx, abi.ReqJoin, abi.Bytes(g), nil)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -324,13 +332,10 @@ func (s *socket) watch(f func()) {
 }
 
 func (s *socket) close() error {
-	err := s.conn.Close()
+	rights.HangUp(s.conn) // the reader closes it
 	<-s.reading
-	s.closeBell()                      // if the other end was gone before Deregister
-	if errors.Is(err, net.ErrClosed) { // the other end was first
-		return nil
-	}
-	return err
+	s.closeBell() // if the other end was gone before Deregister
+	return nil
 }
 
 // maxMapping is more than any interface needs.

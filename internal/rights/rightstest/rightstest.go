@@ -52,7 +52,8 @@ func Lingering(t testing.TB) int {
 			break
 		}
 	}
-	check(unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: int32(Linger / time.Second)}))
+	wait := unix.Linger{Onoff: 1, Linger: int32(Linger / time.Second)}
+	check(unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, &wait))
 	return s
 }
 
