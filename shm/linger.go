@@ -147,8 +147,8 @@ func (n *conn) linger(end func() bool) {
 // holds mu.
 func (c *Context) lingers(peer uint64) error {
 	if n := c.old[peer]; n >= maxLingering {
-		return fmt.Errorf("%w: the peer is still inside memory of %d connections to it that were closed, at most %d may be: end it, or wait until it has left",
-			driver.ErrBusy, n, maxLingering)
+		return fmt.Errorf("%w: the peer is still inside memory of %d connections to it that were closed, at most %d may be: "+
+			"end it, or wait until it has left", driver.ErrBusy, n, maxLingering)
 	}
 	return nil
 }

@@ -260,3 +260,54 @@ func TestStrangersFailNobodysConnection(t *testing.T) {
 		t.Errorf("state %d, want %d", s, stateConnecting)
 	}
 }
+
+// Files whose close blocks for ever are held up to a limit; then that user's connections are refused with an
+// error that names it. What stands goes on, and so does Close.
+func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		f := rightstest.MountFuse(t)
+		opts := map[string]string{"dir": t.TempDir()}
+		c, other := open(t, driver.Small, opts), open(t, driver.Small, opts)
+		x, y := join(t, c, other)
+		user := uint32(os.Getuid())
+		for rights.Held(user) < rights.MaxHeld {
+			i := newImpostor(t)
+			inst := i.connect(c)
+			for range 2 {
+				fd := f.Open()
+				if err := send(i.sock, &message{kind: msgGoodbye}, fd, fd, fd); err != nil && !errors.Is(err, unix.EPIPE) {
+					t.Fatal(err)
+				}
+				rights.Discard(rights.Nobody, fd)
+			}
+			n := connOf(inst)
+			within(t, 5*time.Second, "it is gone", n.hungUp.Load)
+			ends(t, 5*time.Second, "disconnect", func() { contractError(t, inst.Disconnect()) })
+		}
+		i := newImpostor(t)
+		if _, err := c.Connect(i.url); err != nil {
+			t.Fatal(err)
+		}
+		s := rawDial(t, c)
+		defer s.Close()
+		var m message
+		if _, err := receive(s, &m, 0); err != nil || m.kind != msgReject || m.code != rejectStuck {
+			t.Errorf("got %+v, %v, want reject with code %d", m, err, rejectStuck)
+		}
+		oneLine(t, rejectError(m.code), "64 descriptors", "end these processes")
+		p, q := driver.Packet{IOV: [][]byte{make([]byte, 8)}}, driver.Packet{IOV: [][]byte{make([]byte, 8)}}
+		if err := errors.Join(x.SendPost(&p), y.RecvPost(&q)); err != nil {
+			t.Fatal(err)
+		}
+		if err := await(t, func() (bool, error) { return y.RecvPoll(&q) }); err != nil {
+			t.Error(err)
+		}
+		ends(t, 10*time.Second, "close", func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		f.Release()
+		within(t, 10*time.Second, "all are closed", func() bool { return rights.Held(user) == 0 && rights.Held(rights.Nobody) == 0 })
+	})
+}
