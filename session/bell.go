@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/session/header"
 )
 
@@ -88,7 +89,9 @@ func (k *knock) parse(b, secret []byte) error {
 func openBell(secret []byte, incarnation uint64) (b *bell, addresses []string) {
 	b = &bell{secret: secret}
 	name := bellName(incarnation)
-	if c, err := net.ListenPacket("unixgram", name); err == nil {
+	// Anybody in this network namespace can send there: no descriptors are taken (Linux 6.16).
+	l := net.ListenConfig{Control: rights.Refuse}
+	if c, err := l.ListenPacket(context.Background(), "unixgram", name); err == nil {
 		b.conns, addresses = append(b.conns, c), append(addresses, "unix:"+name)
 	}
 	lc := net.ListenConfig{Control: unicastOnly}
@@ -149,10 +152,19 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
+// quit ends hearing; close follows once nobody hears any more.
+func (b *bell) quit() {
+	if b != nil {
+		for _, c := range b.conns {
+			_ = c.SetReadDeadline(time.Now())
+		}
+	}
+}
+
 func (b *bell) close() {
 	if b != nil {
 		for _, c := range b.conns {
-			_ = c.Close()
+			rights.Close(c)
 		}
 	}
 }
@@ -197,16 +209,26 @@ func (s *Session) knockAt(ctx context.Context, theirs *card, dial uint64) {
 	}
 }
 
-// hear answers knocks until the bell is closed.
+// hear answers knocks until the bell quits.
 func (s *Session) hear(c net.PacketConn) {
 	b := make([]byte, knockBytes+1)
 	for {
-		n, _, err := c.ReadFrom(b)
+		n, err := hearOne(c, b)
 		if err != nil {
 			return
 		}
 		s.knocked(b[:n])
 	}
+}
+
+// hearOne reads one datagram. Descriptors that come along, which only Unix sockets have, are closed without waiting for
+// what they are: a socket with SO_LINGER would make the reader deaf.
+func hearOne(c net.PacketConn, b []byte) (n int, err error) {
+	if u, ok := c.(*net.UnixConn); ok {
+		return rights.Read(u, b)
+	}
+	n, _, err = c.ReadFrom(b)
+	return n, err
 }
 
 // knocked connects to who knocks, if it is a rank and still wants that.

@@ -10,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
+	"github.com/bywash/bywash/internal/rights/rightstest"
 	"github.com/bywash/bywash/session/header"
 )
 
@@ -121,4 +125,46 @@ func TestKnocksGoByUDP(t *testing.T) {
 	if err != nil || got != k {
 		t.Errorf("%+v came as %+v, %v", k, got, err)
 	}
+}
+
+// A stranger's datagram with a socket that lingers makes nobody deaf, and does not hold up the end.
+func TestKnockWithADescriptorDoesNotBlock(t *testing.T) {
+	rightstest.EachKernel(t, func(t *testing.T) {
+		s := &Session{size: 1, card: &card{incarnation: 11}}
+		var addresses []string
+		s.bell, addresses = openBell(knockSecret, s.card.incarnation)
+		if len(addresses) == 0 || addresses[0][:5] != "unix:" {
+			t.Fatalf("no Unix socket among %q", addresses)
+		}
+		to, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: addresses[0][5:], Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer to.Close()
+		took := 0
+		for range 4 { // nobody reads yet: the last references lie in the queue
+			fd := rightstest.Lingering(t)
+			if err := rights.Send(to, []byte("knock"), false, fd); err == nil {
+				took++
+				unix.Close(fd)
+			} else {
+				rights.Discard(rights.Nobody, fd)
+			}
+		}
+		if rights.Supported() != (took == 0) {
+			t.Errorf("the kernel took %d descriptors for us", took)
+		}
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			time.AfterFunc(50*time.Millisecond, s.bell.quit)
+			s.hear(s.bell.conns[0])
+			s.bell.close()
+		}()
+		select {
+		case <-over:
+		case <-time.After(10 * time.Second):
+			t.Fatal("a knock with descriptors blocks")
+		}
+	})
 }

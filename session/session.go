@@ -268,7 +268,7 @@ func (s *Session) Close(ctx context.Context) error {
 // release gives back everything but memory.
 func (s *Session) release() {
 	s.stop()
-	s.bell.close()
+	s.bell.quit()
 	for _, n := range s.nics {
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(nil)
@@ -276,6 +276,7 @@ func (s *Session) release() {
 		n.close()
 	}
 	s.tasks.Wait()
+	s.bell.close()
 }
 
 // leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the

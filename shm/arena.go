@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // maxArenas is how many arenas a connection maps of its peer, and shows it. In
@@ -48,8 +49,8 @@ func (im *imports) all() []*imported {
 
 // add maps an arena that the peer has shown. It owns fd. What cannot be mapped
 // is listed too, so that nobody waits for it. False if the peer may not show it.
-func (im *imports) add(id, size uint64, fd int) bool {
-	defer unix.Close(fd)
+func (im *imports) add(id, size uint64, user uint32, fd int) bool {
+	defer rights.Discard(user, fd)
 	im.mu.Lock()
 	defer im.mu.Unlock()
 	list := im.all()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
@@ -34,7 +35,7 @@ func TestRefusalIsNoProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	var m message
-	fds, err := receive(i.sock, &m)
+	fds, err := receive(i.sock, &m, maxFDs)
 	closeAll(fds)
 	if err == nil && m.kind == msgAccept || len(fds) > 0 {
 		t.Fatalf("got message %d with %d descriptors without a proof, want the end", m.kind, len(fds))
@@ -42,6 +43,10 @@ func TestRefusalIsNoProof(t *testing.T) {
 }
 
 func TestEmptyDatagramsLeakNoDescriptors(t *testing.T) {
+	eachKernel(t, emptyDatagrams)
+}
+
+func emptyDatagrams(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	i := newImpostor(t)
 	i.connect(c)
@@ -57,6 +62,12 @@ func TestEmptyDatagramsLeakNoDescriptors(t *testing.T) {
 		_ = raw.Control(func(s uintptr) {
 			err = unix.Sendmsg(int(s), nil, unix.UnixRights(fd, fd, fd), nil, 0)
 		})
+		if s == strange && rights.Supported() {
+			if err != unix.EPERM {
+				t.Errorf("a stranger's descriptors: got %v, want EPERM", err)
+			}
+			_, err = s.Write([]byte{1})
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,7 +103,7 @@ func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
 				t.Fatal(err)
 			}
 			busy("after the connection was given up")
-			_ = send(i.sock, &message{kind: msgConfirm})
+			_ = i.confirm()
 			within(t, 10*time.Second, "the dialer is told", func() bool {
 				return atomic.LoadUint32(&i.seg.ctl.side[0].closed) == closedLeft
 			})

@@ -9,9 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // State of a connection.
@@ -45,6 +44,7 @@ type conn struct {
 	reason  error         // why broken; set before state is
 	track   trackEnd
 	hungUp  atomic.Bool   // the peer has closed its end of the socket, or died
+	parted  atomic.Bool   // this side has hung up: the end of the socket says nothing of the peer any more
 	before  chan struct{} // dialing: closed when the connection before has its place
 	turn    chan struct{} // this one's
 
@@ -61,7 +61,7 @@ type conn struct {
 	remote   *regionView // regions of the peer's context
 	asym     bool        // both processes have registered for membarrier
 	toSelf   bool
-	proc     process
+	proc     *process
 	attaches bool // CMA reaches the peer: kept here, where the peer cannot write
 	imports  imports
 	exports  exports
@@ -252,37 +252,35 @@ func (n *conn) signal() {
 func (n *conn) monitor(sock *net.UnixConn) {
 	var m message
 	for {
-		fds, err := receive(sock, &m)
+		fds, err := receive(sock, &m, maxFDs)
 		switch {
 		case err != nil && isProtocol(err):
-			closeAll(fds)
 			n.misbehaved(err.Error())
 		case err != nil:
 			n.breakWith(fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken))
 		case m.kind == msgGoodbye:
-			closeAll(fds)
 			n.peerLeft()
 		case m.kind == msgArena && len(fds) == 1:
-			if n.imports.add(m.arena, m.size, fds[0]) {
+			if n.imports.add(m.arena, m.size, n.proc.uid, fds[0]) {
 				n.wakeSelf()
 				continue
 			}
+			fds = nil
 			n.misbehaved("too many arenas, or one twice")
-		case m.kind == msgForget:
+		case m.kind == msgForget && len(fds) == 0:
 			n.dropArena(m.arena)
-			closeAll(fds)
 			continue
 		default:
-			closeAll(fds)
 			n.misbehaved("unexpected message on the set-up socket")
 		}
-		if err != nil && !isProtocol(err) && !errors.Is(err, net.ErrClosed) {
+		discard(sock, fds)
+		if err != nil && !isProtocol(err) && !n.parted.Load() {
 			n.hungUp.Store(true)
 		}
 		// The peer takes the end of the socket for a promise: the owner is in no call that touches memory of the
 		// peer, and later ones see the state.
 		n.quiesceCall()
-		sock.Close()
+		rights.Close(sock)
 		return
 	}
 }
@@ -327,11 +325,11 @@ func (n *conn) shut(err error) {
 	sock, watcher := n.sock, n.watcher
 	n.mu.Unlock()
 	if watcher != nil {
-		watcher.Close()
+		rights.HangUp(watcher)
 	}
 	if n.seg == nil {
 		if sock != nil {
-			sock.Close()
+			rights.HangUp(sock) // who reads it closes it
 		}
 		n.retire()
 		return
@@ -366,21 +364,26 @@ func (n *conn) quiesceCall() {
 // detach ends what is posted and lets go of the shared memory, as soon as the
 // peer cannot be inside memory of this process any more.
 func (n *conn) detach(old state, sock *net.UnixConn) {
-	done := func() {
+	part := func() {
 		if sock != nil {
 			if old == stateUp {
 				_ = send(sock, &message{kind: msgGoodbye})
 			}
-			sock.Close()
+			n.parted.Store(true)
+			rights.HangUp(sock)
+			sock = nil
 		}
+	}
+	done := func() {
+		part()
 		n.track.detach()
 		n.ctx.mu.Lock()
-		n.ctx.dismiss(n.seg)
+		n.ctx.unguard(n.seg)
 		n.seg = nil
 		n.ctx.mu.Unlock()
 		n.imports.close()
 		n.exports.close()
-		n.proc.close()
+		n.dropProcess()
 		n.retire()
 		n.closing.Store(false)
 	}
@@ -390,13 +393,15 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 	}
 	// The peer is inside memory of this process and may be stopped there: the
 	// memory stays pinned until it has left, or is dead.
-	n.ctx.lingering.Add(1)
-	n.ctx.linger.Go(func() {
-		defer n.ctx.lingering.Add(-1)
-		for !n.track.fail() || !n.peerOutside() {
-			pause()
+	if n.proc.pidfd >= 0 {
+		part() // the pidfd knows of its death
+	}
+	n.linger(func() bool {
+		if !n.track.fail() || !n.peerOutside() {
+			return false
 		}
 		done()
+		return true
 	})
 }
 
@@ -413,10 +418,4 @@ func (n *conn) retire() {
 // isProtocol tells a violation of the protocol from the end of the socket.
 func isProtocol(err error) bool {
 	return errors.Is(err, errMalformed) || errors.Is(err, driver.ErrVersion)
-}
-
-func closeAll(fds []int) {
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
 }

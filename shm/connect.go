@@ -14,12 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-)
-
-// Strangers get so long to introduce themselves, and so many at a time.
-const (
-	strangerTime = 5 * time.Second
-	maxStrangers = 1024
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // connectSelf connects to the own context: one ring, with both ends here.
@@ -32,24 +27,20 @@ func (n *conn) connectSelf() {
 	seg.closeFD()
 	n.toSelf, n.asym = true, n.ctx.barrier
 	n.bell, n.remote = n.ctx.bell, n.ctx.regions.view()
-	n.proc = process{pid: os.Getpid(), pidfd: -1}
+	n.proc = &process{uid: uint32(os.Getuid()), pid: os.Getpid(), pidfd: -1}
 	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
 		seg.unmap()
 	}
 }
 
-// hold makes a socket the connection's, so that giving up closes it. False if
+// hold makes a socket the connection's, so that giving up ends it. False if
 // it has been given up already.
 func (n *conn) hold(slot **net.UnixConn, s *net.UnixConn) bool {
 	n.mu.Lock()
 	*slot = s
 	n.mu.Unlock()
-	if n.givenUp() {
-		s.Close()
-		return false
-	}
-	return true
+	return !n.givenUp()
 }
 
 func (n *conn) givenUp() bool { return n.state.Load() != stateConnecting }
@@ -60,26 +51,51 @@ func (n *conn) dial(path string) {
 		<-n.before
 	}
 	defer n.letNext()
-	sock, err := dialSocket(path, n.givenUp)
-	if err != nil {
-		n.breakWith(err)
-		return
-	}
-	if !n.hold(&n.sock, sock) {
-		return
-	}
-	up, err := n.introduce(sock)
-	if err != nil {
-		sock.Close()
-		n.proc.close()
-		if !errors.Is(err, driver.ErrAuth) && !errors.Is(err, driver.ErrVersion) && !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrInvalid) {
-			err = fmt.Errorf("%w: the peer ended while connecting: %w", driver.ErrBroken, err)
-		}
-		n.breakWith(err)
-		return
-	}
-	if up {
+	sock, err := n.persist(path, &n.sock, n.introduce)
+	if err == nil {
 		go n.monitor(sock) // not a task: Close does not wait for what lingers
+		return
+	}
+	n.dropProcess()
+	if !errors.Is(err, driver.ErrAuth) && !errors.Is(err, driver.ErrVersion) && !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrInvalid) {
+		err = fmt.Errorf("%w: the peer ended while connecting: %w", driver.ErrBroken, err)
+	}
+	n.breakWith(err)
+}
+
+// busyTime bounds how long a peer is asked again that has too many strangers.
+const busyTime = 10 * time.Second
+
+// errAbandoned: the connection was given up after the peer could use it. Its
+// socket is the lingerer's.
+var errAbandoned = errors.New("abandoned")
+
+// persist connects to a path and calls f with the socket, again while the peer
+// has no room for strangers. It closes the socket of a call that has failed,
+// other than by errAbandoned.
+func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) error) (*net.UnixConn, error) {
+	end := time.Now().Add(busyTime)
+	for {
+		sock, err := dialSocket(path, n.givenUp)
+		if err != nil {
+			return nil, err
+		}
+		if n.hold(slot, sock) {
+			err = f(sock)
+		} else {
+			err = driver.ErrClosed
+		}
+		switch {
+		case err == nil:
+			return sock, nil
+		case errors.Is(err, errAbandoned):
+			return nil, err
+		}
+		rights.Close(sock)
+		if !errors.Is(err, errBusy) || n.givenUp() || time.Now().After(end) {
+			return nil, err
+		}
+		pause()
 	}
 }
 
@@ -108,73 +124,90 @@ func (c *Context) flags() uint32 {
 	return f
 }
 
-// introduce speaks the dialer's part until the connection stands. Up is false, without an error, if the user has given
-// it up in the last moment.
-func (n *conn) introduce(sock *net.UnixConn) (up bool, err error) {
+// introduce speaks the dialer's part until the connection stands.
+func (n *conn) introduce(sock *net.UnixConn) error {
 	c := n.ctx
-	uid, proc, err := peerOf(sock)
+	hello, challenge, err := n.prove(sock, c.flags())
 	if err != nil {
-		return false, err
-	}
-	n.proc = proc
-	if !c.admits(uid) {
-		return false, fmt.Errorf("%w: the peer runs as user %d (option allow-uids)", driver.ErrAuth, uid)
-	}
-	hello := message{kind: msgHello, flags: c.flags(), from: c.inc, to: n.peerInc}
-	_, _ = rand.Read(hello.nonce[:])
-	if err := send(sock, &hello); err != nil {
-		return false, err
-	}
-	var challenge message
-	if _, err := expect(sock, &challenge, msgChallenge, 0); err != nil {
-		return false, err
-	}
-	want := prove(c.secret, "listener", &hello, &challenge)
-	if !hmac.Equal(want[:], challenge.mac[:]) {
-		_ = send(sock, &message{kind: msgReject, code: rejectAuth})
-		c.refused.Add(1)
-		return false, rejectError(rejectAuth)
-	}
-	return n.beAccepted(sock, &hello, &challenge)
-}
-
-// beAccepted is the part of introduce after each side has proved the secret.
-func (n *conn) beAccepted(sock *net.UnixConn, hello, challenge *message) (up bool, err error) {
-	c := n.ctx
-	proof := message{kind: msgProof, mac: prove(c.secret, "dialer", hello, challenge)}
-	if err := send(sock, &proof, c.bellFD, c.regions.fd); err != nil {
-		return false, err
+		return err
 	}
 	var accept message
-	fds, err := receive(sock, &accept)
+	fds, err := receive(sock, &accept, maxFDs)
 	if err == nil && accept.kind == msgQueued && len(fds) == 0 {
 		n.letNext()
-		fds, err = receive(sock, &accept)
+		fds, err = receive(sock, &accept, maxFDs)
 	}
-	if fds, err = accept.must(msgAccept, 3, fds, err); err != nil {
-		return false, err
+	if err = accept.must(msgAccept, 3, fds, err); err != nil {
+		discard(sock, fds)
+		return err
 	}
 	n.letNext()
+	if n.proc, err = peerOf(sock); err != nil {
+		discard(sock, fds)
+		return err
+	}
 	seg, err := n.adopt(fds[0], fds[1], fds[2])
 	if err != nil {
-		return false, err
+		return err
 	}
 	n.side, n.asym = 1, hello.flags&challenge.flags&flagBarrier != 0
 	if err := n.tryAttach(seg, &accept); err != nil {
 		seg.unmap()
 		n.releasePeer()
-		return false, err
+		return err
 	}
-	c.admit(seg, n.side, n.proc.dead)
-	err = send(sock, &message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce})
-	if err == nil && n.up(seg) {
-		return true, nil
+	c.guard(seg, n.side, n.proc.dead)
+	confirm := message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce}
+	if err = send(sock, &confirm, c.bellFD, c.regions.fd); err == nil && n.up(seg) {
+		return nil
 	}
 	n.releasePeer()
 	proc := n.proc
-	n.proc = process{pidfd: -1}
-	c.abandon(seg, n.side, proc, sock)
-	return false, err
+	n.proc = noProcess
+	c.abandon(seg, n.side, n.peerInc, proc, sock, n.yield())
+	return errors.Join(errAbandoned, err)
+}
+
+// yield takes the socket from a connection that does not come to stand, and reports whether shut may have hung it up.
+func (n *conn) yield() bool {
+	n.mu.Lock()
+	n.sock = nil
+	n.mu.Unlock()
+	return n.givenUp()
+}
+
+// prove speaks the dialer's part until both sides have proved the secret: no
+// descriptor is taken before, none is sent.
+func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message, err error) {
+	c := n.ctx
+	fail := func(err error) (message, message, error) { return hello, challenge, err }
+	if uid := rights.User(sock); !c.admits(uid) {
+		return fail(fmt.Errorf("%w: the peer runs as user %d (option allow-uids)", driver.ErrAuth, uid))
+	}
+	hello = message{kind: msgHello, flags: flags, from: c.inc, to: n.peerInc}
+	_, _ = rand.Read(hello.nonce[:])
+	// A listener that has refused us at once has hung up: its answer can be read all the same.
+	sent := send(sock, &hello)
+	if _, err := expect(sock, &challenge, msgChallenge, 0); err != nil {
+		return fail(err)
+	}
+	if sent != nil {
+		return fail(sent)
+	}
+	want := prove(c.secret, "listener", &hello, &challenge)
+	if !hmac.Equal(want[:], challenge.mac[:]) {
+		_ = send(sock, &message{kind: msgReject, code: rejectAuth})
+		c.refused.Add(1)
+		return fail(rejectError(rejectAuth))
+	}
+	if flags&flagWatch == 0 {
+		if err := rights.Admit(sock); err != nil {
+			return fail(err)
+		}
+	}
+	// Should it have hung up meanwhile, its answer says why.
+	_ = send(sock, &message{kind: msgProof, mac: prove(c.secret, "dialer", &hello, &challenge)})
+	return hello, challenge, nil
 }
 
 func (c *Context) nonceAddr() uint64 { return uint64(uintptr(unsafe.Pointer(c.nonce))) }
@@ -187,12 +220,12 @@ func (c *Context) admits(uid uint32) bool {
 func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
 	large := n.ctx.props.Track == driver.Large
 	if err := checkSealed(segFD, segmentFileSize(large)); err != nil {
-		closeAll([]int{segFD, bellFD, regionFD})
+		rights.Discard(n.proc.uid, segFD, bellFD, regionFD)
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	seg, err := mapSegment(segFD, large)
 	if err != nil {
-		closeAll([]int{bellFD, regionFD})
+		rights.Discard(n.proc.uid, bellFD, regionFD)
 		return nil, err
 	}
 	seg.closeFD()
@@ -205,7 +238,7 @@ func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
 
 // adoptPeer maps the pages of the peer's context. It owns the descriptors.
 func (n *conn) adoptPeer(bellFD, regionFD int) error {
-	defer closeAll([]int{bellFD, regionFD})
+	defer rights.Discard(n.proc.uid, bellFD, regionFD)
 	if err := checkSealed(bellFD, bellBytes); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
@@ -243,158 +276,6 @@ func (n *conn) tryAttach(seg *segment, m *message) (err error) {
 	}
 	store32(&seg.ctl.side[n.side].cma, v)
 	return err
-}
-
-// caller is a dialer that has introduced itself.
-type caller struct {
-	sock  *net.UnixConn
-	hello message
-	asym  bool
-	proc  process
-	bell  int // descriptors; -1 once adopted
-	table int
-	conn  *conn    // whom it was given to; guarded by Context.mu
-	seg   *segment // made for it
-	over  bool     // the socket has ended: nobody will use seg
-	left  bool     // to abandon: socket and process are not the caller's any more
-}
-
-// serve accepts dialers.
-func (c *Context) serve() {
-	for {
-		sock, err := c.listener.AcceptUnix()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			pause() // out of descriptors: dialers wait in the queue
-			continue
-		}
-		c.mu.Lock()
-		full := c.closed || c.strangers >= maxStrangers
-		if !full {
-			c.strangers++
-			c.tasks.Go(func() { c.meet(sock) })
-		}
-		c.mu.Unlock()
-		if full {
-			_ = send(sock, &message{kind: msgReject, code: rejectBusy})
-			sock.Close()
-		}
-	}
-}
-
-// meet speaks the listener's part with one dialer.
-func (c *Context) meet(sock *net.UnixConn) {
-	a := &caller{sock: sock, bell: -1, table: -1, proc: process{pidfd: -1}}
-	stop := c.onClose(sock)
-	_ = sock.SetDeadline(time.Now().Add(strangerTime))
-	code, err := c.interview(a)
-	_ = sock.SetDeadline(time.Time{})
-	c.mu.Lock()
-	c.strangers--
-	c.mu.Unlock()
-	switch {
-	case code != 0:
-		c.refuse(a, code)
-	case err != nil:
-		if isProtocol(err) {
-			c.bad.Add(1)
-		}
-	case a.hello.flags&flagWatch != 0:
-		c.beWatched(a.hello.from, 1)
-		var m message
-		fds, _ := receive(sock, &m) // until either side closes
-		closeAll(fds)
-		c.beWatched(a.hello.from, -1)
-	default:
-		c.match(a)
-		if n := c.complete(a, stop); n != nil {
-			go n.monitor(sock)
-			return
-		}
-	}
-	stop()
-	if a.left {
-		a.proc.pidfd = -1
-	} else {
-		sock.Close()
-	}
-	closeAll(slices.DeleteFunc([]int{a.bell, a.table}, func(fd int) bool { return fd < 0 }))
-	a.proc.close()
-}
-
-// interview checks who is there. A code says what to answer; an error that
-// there is nobody to answer to.
-func (c *Context) interview(a *caller) (code uint32, err error) {
-	uid, proc, err := peerOf(a.sock)
-	if err != nil {
-		return 0, err
-	}
-	a.proc = proc
-	// What is not read would reset the socket, and the answer be lost.
-	_, err = expect(a.sock, &a.hello, msgHello, 0)
-	if !c.admits(uid) {
-		return rejectUser, nil
-	}
-	if errors.Is(err, driver.ErrVersion) {
-		return rejectVersion, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	h := &a.hello
-	switch {
-	case h.to != c.inc || h.from >= c.inc && h.flags&flagWatch == 0:
-		return rejectStale, nil
-	case (h.flags&flagLarge != 0) != (c.props.Track == driver.Large):
-		return rejectTrack, nil
-	}
-	challenge := message{kind: msgChallenge, flags: c.flags()}
-	_, _ = rand.Read(challenge.nonce[:])
-	challenge.mac = prove(c.secret, "listener", h, &challenge)
-	if err := send(a.sock, &challenge); err != nil || h.flags&flagWatch != 0 {
-		return 0, err
-	}
-	var proof message
-	fds, err := receive(a.sock, &proof)
-	switch {
-	case err == nil && proof.kind == msgReject && proof.code == rejectAuth:
-		closeAll(fds)
-		return rejectAuth, nil
-	case err == nil && (proof.kind != msgProof || len(fds) != 2):
-		err = errMalformed
-		fallthrough
-	case err != nil:
-		closeAll(fds)
-		return 0, err
-	}
-	a.bell, a.table = fds[0], fds[1]
-	want := prove(c.secret, "dialer", h, &challenge)
-	if !hmac.Equal(want[:], proof.mac[:]) {
-		return rejectAuth, nil
-	}
-	a.asym = h.flags&challenge.flags&flagBarrier != 0
-	return 0, nil
-}
-
-// refuse answers a dialer that cannot be admitted, and fails the connection
-// that waits for it: its user learns why at once.
-func (c *Context) refuse(a *caller, code uint32) {
-	c.refused.Add(1)
-	_ = send(a.sock, &message{kind: msgReject, code: code})
-	if code != rejectAuth && code != rejectTrack {
-		return
-	}
-	c.mu.Lock()
-	var n *conn
-	if list := c.waiting[a.hello.from]; len(list) > 0 {
-		n = list[0]
-	}
-	c.mu.Unlock()
-	if n != nil {
-		n.breakWith(rejectError(code))
-	}
 }
 
 // expect is the listening side of Connect: the next dialer from that peer is
@@ -460,23 +341,28 @@ func (c *Context) answer(a *caller, n *conn) {
 
 // accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
 func (c *Context) accept(a *caller, seg *segment) error {
-	dead := a.proc.dead
-	c.admit(seg, 0, dead)
+	proc, err := peerOf(a.sock)
+	if err != nil {
+		seg.unmap()
+		return err
+	}
+	c.guard(seg, 0, proc.dead)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a.over {
-		c.dismiss(seg)
+		c.unguard(seg)
+		proc.close()
 		return nil
 	}
-	a.seg = seg
+	a.seg, a.proc = seg, proc
 	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
 }
 
 // complete waits for the dialer's confirm and makes the connection stand. Nil
 // if that did not come about.
-func (c *Context) complete(a *caller, stop func()) *conn {
+func (c *Context) complete(a *caller) *conn {
 	var confirm message
-	_, err := expect(a.sock, &confirm, msgConfirm, 0)
+	fds, err := expect(a.sock, &confirm, msgConfirm, 2)
 	c.mu.Lock()
 	n, seg := a.conn, a.seg
 	a.over = true
@@ -496,98 +382,89 @@ func (c *Context) complete(a *caller, stop func()) *conn {
 	}
 	c.mu.Unlock()
 	if seg == nil {
+		discard(a.sock, fds)
 		return nil
 	}
 	// From here on the dialer may be inside regions, whether its confirmation came or not.
 	seg.closeFD()
 	if err != nil {
-		a.abandon(c)
+		discard(a.sock, fds)
+		a.abandon(c, false)
 		return nil
 	}
-	bell, table := a.bell, a.table
-	a.bell, a.table = -1, -1
-	if err = n.adoptPeer(bell, table); err == nil {
-		n.proc, n.asym = a.proc, a.asym
-		if err = n.tryAttach(seg, &confirm); err != nil {
-			n.releasePeer()
-		}
+	if n.givenUp() {
+		discard(a.sock, fds)
+		a.abandon(c, false)
+		return nil
+	}
+	if !c.establish(a, n, seg, &confirm, fds) {
+		n.releasePeer()
+		n.proc = noProcess
+		a.abandon(c, n.yield())
+		return nil
+	}
+	return n
+}
+
+// establish makes the connection of a dialer that has confirmed stand. It owns
+// the descriptors.
+func (c *Context) establish(a *caller, n *conn, seg *segment, confirm *message, fds []int) bool {
+	n.proc, n.asym = a.proc, a.asym
+	err := n.adoptPeer(fds[0], fds[1])
+	if err == nil {
+		err = n.tryAttach(seg, confirm)
 	}
 	if err != nil {
 		n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
-		a.abandon(c)
-		return nil
+		return false
 	}
 	n.mu.Lock()
 	n.sock = a.sock
 	watcher := n.watcher
 	n.mu.Unlock()
-	stop() // Close would end a connection that stands without goodbye
+	c.mu.Lock()
+	delete(c.sockets, a.sock) // Close would end a connection that stands without goodbye
+	c.mu.Unlock()
 	if !n.up(seg) {
-		n.releasePeer()
-		a.abandon(c)
-		return nil
+		return false
 	}
 	if watcher != nil {
-		watcher.Close() // only now: its end would be taken for the peer's
+		rights.HangUp(watcher) // only now: its end would be taken for the peer's
 	}
-	a.proc.pidfd = -1
-	return n
+	return true
 }
 
 // abandon gives up what the dialer takes for a connection, or soon will.
-func (a *caller) abandon(c *Context) {
+func (a *caller) abandon(c *Context, hungUp bool) {
 	a.left = true
-	c.abandon(a.seg, 0, a.proc, a.sock)
+	c.mu.Lock()
+	hungUp = hungUp || c.closed
+	delete(c.sockets, a.sock)
+	c.mu.Unlock()
+	c.abandon(a.seg, 0, a.hello.from, a.proc, a.sock, hungUp)
 }
 
 // watch keeps a socket to a peer that is expected to dial, to notice if it
 // ends before.
 func (n *conn) watch(path string) {
-	sock, err := dialSocket(path, n.givenUp)
-	if err != nil {
-		n.settle(stateBroken, err)
-		return
-	}
-	if !n.hold(&n.watcher, sock) {
-		return
-	}
-	defer sock.Close()
-	hello := message{kind: msgHello, flags: n.ctx.flags() | flagWatch, from: n.ctx.inc, to: n.peerInc}
-	_, _ = rand.Read(hello.nonce[:])
-	err = send(sock, &hello)
-	var m message
-	for err == nil {
-		var fds []int
-		fds, err = receive(sock, &m)
-		closeAll(fds)
-		if err != nil || m.kind != msgChallenge {
-			break
+	_, err := n.persist(path, &n.watcher, func(sock *net.UnixConn) error {
+		// The peer may have been refused before our user called Connect: it learns why from the challenge.
+		if _, _, err := n.prove(sock, n.ctx.flags()|flagWatch); err != nil {
+			return err
 		}
-		// The peer may have been refused before our user called Connect.
-		if want := prove(n.ctx.secret, "listener", &hello, &m); !hmac.Equal(want[:], m.mac[:]) {
-			m = message{kind: msgReject, code: rejectAuth}
-			break
+		var m message
+		_, err := receive(sock, &m, 0)
+		if err == nil && m.kind == msgReject {
+			return rejectError(m.code)
 		}
+		return errGone
+	})
+	switch {
+	case errors.Is(err, driver.ErrBroken), errors.Is(err, driver.ErrAuth), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrVersion):
+	default:
+		err = errGone
 	}
-	reason := fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
-	if err == nil && m.kind == msgReject {
-		reason = rejectError(m.code)
-	}
-	n.settle(stateBroken, reason)
+	n.settle(stateBroken, err)
 }
 
-// onClose closes a socket when the context closes, until stop is called.
-func (c *Context) onClose(sock *net.UnixConn) (stop func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		sock.Close()
-		return func() {}
-	}
-	c.sockets[sock] = struct{}{}
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.sockets, sock)
-	}
-}
+var errGone = fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)

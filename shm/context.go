@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // bell is a page of a context that all its peers can write: where threads that
@@ -61,7 +62,7 @@ type Context struct {
 	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
 	watched   map[uint64]int             // by peers that expect this side to dial
 	onKnock   func()
-	strangers int                   // of those, the ones not yet introduced
+	visitors  visitors
 	shown     map[*driver.Arena]int // that have regions in them
 	retired   driver.Counters       // of connections that are gone
 	refused   atomic.Uint64
@@ -69,8 +70,9 @@ type Context struct {
 	waits     atomic.Uint64 // for any peer
 	inside    atomic.Uint64 // deregistrations that found a peer inside
 	tasks     sync.WaitGroup
-	linger    sync.WaitGroup // connections whose peer is still inside memory of ours
-	lingering atomic.Int32
+	lingering int            // connections whose peer is still inside memory of ours
+	old       map[uint64]int // likewise, by peer
+	released  bool           // closed: the last that lingers unpins
 
 	prober prober
 }
@@ -92,8 +94,9 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
-		watched: make(map[uint64]int), passages: make(map[*segment]*passage),
-		nonce: new([nonceBytes]byte),
+		watched: make(map[uint64]int), visitors: newVisitors(), old: make(map[uint64]int),
+		passages: make(map[*segment]*passage),
+		nonce:    new([nonceBytes]byte),
 	}
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
@@ -186,7 +189,7 @@ func (c *Context) listen() error {
 	if len(c.url) > driver.MaxURL || len(base)+len(bindingSuffix) > 107 {
 		return fmt.Errorf("%w: the name of directory %s is too long for a socket in it (set the option dir)", driver.ErrInvalid, dir)
 	}
-	c.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: base + bindingSuffix, Net: "unixpacket"})
+	c.listener, err = rights.Listen(base + bindingSuffix)
 	if err != nil {
 		c.path = ""
 		return resourceError("listen", errors.Unwrap(err))
@@ -227,9 +230,9 @@ func sweep(dir string) {
 			continue
 		}
 		path := filepath.Join(dir, name)
-		s, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		s, err := rights.Dial(path)
 		if err == nil {
-			s.Close()
+			rights.Close(s)
 		} else if errors.Is(err, unix.ECONNREFUSED) {
 			_ = os.Remove(path)
 		}
@@ -252,12 +255,15 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
 	}
-	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, settled: make(chan struct{}), fences: c.fences}
+	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, settled: make(chan struct{}), fences: c.fences, proc: noProcess}
 	inst := n.bind()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: driver.ErrClosed}
+	}
+	if err := c.lingers(u.Incarnation); err != nil {
+		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: err}
 	}
 	c.conns[n] = struct{}{}
 	switch {
@@ -301,7 +307,7 @@ func (c *Context) Close() error {
 		conns = append(conns, n)
 	}
 	for s := range c.sockets {
-		s.Close()
+		rights.HangUp(s) // who reads it closes it
 	}
 	c.mu.Unlock()
 	driver.Closed(c.api)
@@ -310,8 +316,8 @@ func (c *Context) Close() error {
 		n.shut(driver.ErrClosed)
 	}
 	c.regions.revoke()
-	c.listener.Close()
 	_ = os.Remove(c.path)
+	_ = c.listener.SetDeadline(time.Now()) // serve closes it
 	c.tasks.Wait()
 	c.release()
 	return nil
@@ -324,13 +330,12 @@ func (c *Context) release() {
 		_ = os.Remove(c.path)
 	}
 	c.prober.close(c)
-	if c.lingering.Load() == 0 {
+	c.mu.Lock()
+	c.released = true
+	lingers := c.lingering > 0
+	c.mu.Unlock()
+	if !lingers {
 		c.unpin()
-	} else {
-		go func() {
-			c.linger.Wait()
-			c.unpin()
-		}()
 	}
 	if c.bellFD >= 0 {
 		unix.Close(c.bellFD)

@@ -58,7 +58,12 @@
 // A connection takes 148 KiB of shared memory on the small track, 100 KiB on
 // the large one, both directions together, allocated when it is made; a
 // context takes 132 KiB, two descriptors more for its memory, one for its
-// socket. A connection keeps a socket and a pidfd.
+// socket. A connection keeps a socket; all connections to a process share its pidfd.
+//
+// Of one user, 256 processes may be connecting that have not proved the secret, for 5 s each: the oldest
+// has to try again when one more comes. Connections that wait for this side's Connect are
+// 256 of a peer's context and 1024 of a user. Where 64 closed connections to a peer's context still hold memory, as that
+// peer is inside it, Connect returns [driver.ErrBusy].
 //
 // # Death
 //
@@ -66,14 +71,16 @@
 // the promise). A peer that is stopped loses nothing. While a peer may be inside a
 // posted buffer or a region, which a stopped one can be for long, the packet stays
 // posted and Deregister says ErrBusy, whatever is closed or broken here; the memory
-// stays pinned, and its arena held.
+// stays pinned, and its arena held. That costs one goroutine for the whole process,
+// which looks every 256 ms at the latest.
 //
 // # Kernel
 //
 // Linux 3.17 (memfd_create) is required; the rest is used where it is found:
 // process_vm_readv (3.2), membarrier (4.16), sealing of the region table
 // (5.1), pidfd_open (5.3), prefaulting by prefetch (5.14), SO_PEERPIDFD
-// (6.5).
+// (6.5), inodes of pidfds (6.9), SO_PASSRIGHTS (6.16). Where SO_PASSRIGHTS is missing, threads that
+// drop descriptors of strangers are interrupted by SIGURG, the signal of Go's scheduler.
 //
 // # Threads
 //

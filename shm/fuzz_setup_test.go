@@ -184,21 +184,22 @@ func setupSeeds() [][]byte {
 		}
 		return all
 	}
-	good := cat(h(msgHello, 0, 0, 0), h(msgProof, 0, 2, 1))
+	good := cat(h(msgHello, 0, 0, 0), h(msgProof, 0, 0, 0))
 	seeds := [][]byte{
 		{},
 		h(msgHello, 0, 0, 0),
 		h(msgHello, 0x10, 0, 0), // another track
 		h(msgHello, 0x40, 0, 0), // only watches
 		good,
-		cat(good, h(msgConfirm, 0, 0, 0)),
-		cat(good, h(msgConfirm, 0, 0, 0), h(msgArena, 1, 1, 5), h(msgForget, 1, 0, 0), h(msgGoodbye, 0, 2, 0)),
-		cat(h(msgHello, 0, 0, 0), h(msgProof, 0, 2, 3), h(msgConfirm, 0, 0, 0)), // wrong memory
-		cat(h(msgHello, 0, 0, 0), h(msgProof, 0, 5, 0)),
+		cat(good, h(msgConfirm, 0, 2, 1)),
+		cat(good, h(msgConfirm, 0, 2, 1), h(msgArena, 1, 1, 5), h(msgForget, 1, 0, 0), h(msgGoodbye, 0, 2, 0)),
+		cat(good, h(msgConfirm, 0, 2, 3)), // wrong memory
+		cat(good, h(msgConfirm, 0, 5, 0)),
+		cat(h(msgHello, 0, 0, 0), h(msgProof, 0, 2, 1)), // descriptors too early
 		cat(h(msgHello, 0, 0, 0), h(msgReject, 0, 0, 0)),
 		cat(h(msgHello, 0, 0, 0), h(msgReject, byte(rejectAuth), 3, 0)),
-		{200, 0, 3, 0}, // an empty datagram with descriptors
-		cat([]byte{200, 8, 0, 0}, []byte{0x68, 0x53, 0x79, 0x42, 2, 0, 1, 0}), // another version
+		cat(good, []byte{200, 0, 3, 0}),                                       // an empty datagram with descriptors
+		cat([]byte{200, 8, 0, 0}, []byte{0x68, 0x53, 0x79, 0x42, 9, 0, 1, 0}), // another version
 		cat(h(msgChallenge, 0, 0, 0), h(msgAccept, 0, 3, 0)),
 		cat(h(msgChallenge, 0, 0, 0), h(msgQueued, 0, 0, 0), h(msgQueued, 0, 0, 0)),
 		cat(h(msgChallenge, 0, 0, 0), h(msgQueued, 0, 0, 0), h(msgAccept, 0, 3, 0), h(msgArena, 3, 1, 5), h(msgArena, 3, 1, 5)),

@@ -266,6 +266,12 @@ func rawDial(t testing.TB, c driver.Context) *net.UnixConn {
 	return s
 }
 
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
 func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
 
 func itoa(v uint64) string { return fmt.Sprint(v) }

@@ -82,7 +82,7 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 		i.t.Fatal(err)
 	}
 	i.accepted(c)
-	if err := send(i.sock, &message{kind: msgConfirm}); err != nil {
+	if err := i.confirm(); err != nil {
 		i.t.Fatal(err)
 	}
 	if err := inst.ConnectWait(i.t.Context()); err != nil {
@@ -91,16 +91,22 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	return inst
 }
 
+// confirm sends what makes the connection stand.
+func (i *impostor) confirm() error {
+	i.t.Helper()
+	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
+	defer closeAll(fds)
+	return send(i.sock, &message{kind: msgConfirm}, fds...)
+}
+
 // accepted speaks the dialer's part until the impostor has the segment, all but the confirmation.
 func (i *impostor) accepted(c driver.Context) {
 	i.t.Helper()
 	challenge := i.dial(c)
-	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
 	proof := message{kind: msgProof, mac: prove(core(c).secret, "dialer", &i.hello, &challenge)}
-	if err := send(i.sock, &proof, fds...); err != nil {
+	if err := send(i.sock, &proof); err != nil {
 		i.t.Fatal(err)
 	}
-	closeAll(fds)
 	var accept message
 	fds, err := expect(i.sock, &accept, msgAccept, 3)
 	if err != nil {

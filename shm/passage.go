@@ -37,15 +37,15 @@ const (
 	closedBroken // closed after the connection had broken
 )
 
-// admit keeps an eye on a segment: from before the peer can use it until dismiss.
-func (c *Context) admit(seg *segment, side int, gone func() bool) {
+// guard keeps an eye on a segment: from before the peer can use it until unguard.
+func (c *Context) guard(seg *segment, side int, gone func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passages[seg] = &passage{theirs: &seg.ctl.side[1-side], gone: gone}
 }
 
-// dismiss unmaps a segment whose peer is outside. The caller holds mu.
-func (c *Context) dismiss(seg *segment) {
+// unguard unmaps a segment whose peer is outside. The caller holds mu.
+func (c *Context) unguard(seg *segment) {
 	delete(c.passages, seg)
 	seg.unmap()
 }
@@ -62,9 +62,10 @@ func (c *Context) occupied(index int) bool {
 }
 
 // abandon closes a connection that came to stand at the peer but not here. The peer may be inside a region already.
-// abandon owns the arguments, and says goodbye once the peer is outside.
-func (c *Context) abandon(seg *segment, side int, proc process, sock *net.UnixConn) {
-	n := &conn{ctx: c, side: side, seg: seg, proc: proc, sock: sock, fences: c.fences}
+// abandon owns the arguments. If this side may have hung up the socket, only the pidfd tells of the peer's end.
+func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
+	n := &conn{ctx: c, peerInc: peer, side: side, seg: seg, proc: proc, sock: sock, fences: c.fences}
+	n.parted.Store(hungUp)
 	n.bind()
 	n.imports.closed = true
 	n.mine, n.theirs = &seg.ctl.side[side], &seg.ctl.side[1-side]

@@ -91,7 +91,7 @@ func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	var m message
-	if _, err := receive(s, &m); err != nil || m.kind != msgReject || m.code != rejectVersion {
+	if _, err := receive(s, &m, 0); err != nil || m.kind != msgReject || m.code != rejectVersion {
 		t.Errorf("answer to another version: got %+v, %v, want reject with code %d", m, err, rejectVersion)
 	}
 	if err := rejectError(m.code); !errors.Is(err, driver.ErrVersion) {

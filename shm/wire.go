@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // The set-up protocol: datagrams on a Unix socket of type SOCK_SEQPACKET, one
@@ -14,10 +15,13 @@ import (
 //	dialer                          listener
 //	hello            →
 //	                 ←              challenge     (both prove the secret)
-//	proof + 2 fds    →                            bell, regions
+//	proof            →
 //	                 ←              queued        unless accept can follow at once
 //	                 ←              accept + 3 fds  segment, bell, regions
-//	confirm          →                            the connection stands
+//	confirm + 2 fds  →                            bell, regions: the connection stands
+//
+// Nobody takes descriptors from an end that has not proved the secret (package
+// rights says why).
 //
 // The listener answers with accept once its user has called Connect, too. A
 // dialer lets its next connection to the same peer begin after queued or accept,
@@ -68,7 +72,12 @@ const (
 	rejectStale // the listener is another incarnation
 	rejectBusy
 	rejectProtocol
+	rejectWaiting // more dialers and watchers than a peer, or a user, may have
+	rejectStuck   // descriptors of this user block in close
 )
+
+// errBusy: the listener has no room for strangers now.
+var errBusy = errors.New("the peer has too many connections being made")
 
 func rejectError(code uint32) error {
 	switch code {
@@ -83,7 +92,13 @@ func rejectError(code uint32) error {
 	case rejectStale:
 		return fmt.Errorf("%w: another incarnation answers", driver.ErrBroken)
 	case rejectBusy:
-		return fmt.Errorf("%w: the peer has too many connections being made", driver.ErrBroken)
+		return fmt.Errorf("%w: %w (at most %d of a user)", driver.ErrBroken, errBusy, maxStrangers)
+	case rejectWaiting:
+		return fmt.Errorf("%w: too many connections wait for the peer to call Connect, too (at most %d of a context, %d of a user): "+
+			"let it connect, or disconnect some", driver.ErrBroken, maxWaitingPeer, maxWaitingUser)
+	case rejectStuck:
+		return fmt.Errorf("%w: the peer refuses this user, some of whose processes have passed it %d descriptors that block in close: "+
+			"end these processes", driver.ErrBroken, rights.MaxHeld)
 	}
 	return fmt.Errorf("%w: the peer refused the connection (code %d)", driver.ErrBroken, code)
 }

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
 )
 
 const (
@@ -89,7 +90,12 @@ func Serve() (io.Closer, error) {
 
 func listen(prefix string, r [8]byte) (*net.UnixListener, error) {
 	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), hex.EncodeToString(r[:]))
-	return net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	c := net.ListenConfig{Control: rights.Refuse} // anybody in this network namespace can send there
+	l, err := c.Listen(context.Background(), "unix", name)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // Close stops answering and waits for the answers under way; captures get what
@@ -113,7 +119,7 @@ func (s *server) accept(l *net.UnixListener, serve func(*net.UnixConn)) {
 			continue
 		}
 		if cred, err := credentials(c); err != nil || cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
-			c.Close()
+			rights.Close(c) // with what lies in its queue, which can block (before Linux 6.16)
 			continue
 		}
 		serve(c)

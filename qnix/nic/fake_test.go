@@ -96,7 +96,7 @@ func (f *fake) unmap() {
 func (f *fake) serve(c *net.UnixConn) {
 	defer c.Close()
 	for {
-		b, fds, err := abi.Receive(c)
+		b, fds, err := abi.Receive(c, abi.MaxFDs)
 		abi.CloseAll(fds)
 		if err != nil {
 			return

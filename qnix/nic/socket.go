@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
@@ -20,8 +21,9 @@ import (
 // when the other end dies.
 type socket struct {
 	conn *net.UnixConn
-	bell int  // eventfd on which the NIC sleeps
-	gate gate // of bell: closed while there is none
+	user uint32 // whose the NIC is
+	bell int    // eventfd on which the NIC sleeps
+	gate gate   // of bell: closed while there is none
 
 	hungUp  atomic.Bool
 	left    atomic.Bool   // this side has given up on a NIC that does not answer
@@ -46,11 +48,11 @@ type call struct {
 const patience = time.Second
 
 func openSocket(path string) (host, error) {
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	conn, err := rights.Dial(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
+	s := &socket{conn: conn, user: rights.User(conn), bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
 	s.gate.close()
 	admitAttach()
 	go s.read()
@@ -66,16 +68,19 @@ func admitAttach() {
 	}
 }
 
+// discard closes descriptors that the NIC has passed.
+func (s *socket) discard(fds []int) { rights.Discard(s.user, fds...) }
+
 // read takes answers until the connection ends. If this side has given up, that is when the NIC has noticed, and
 // touches nothing of this process any more.
 func (s *socket) read() {
 	defer close(s.reading)
 	for {
-		b, fds, err := abi.Receive(s.conn)
+		b, fds, err := abi.Receive(s.conn, abi.RegisterFDs)
 		if err == nil {
 			err = s.answered(b, fds)
 		} else {
-			abi.CloseAll(fds)
+			s.discard(fds)
 		}
 		if err != nil {
 			break
@@ -83,7 +88,7 @@ func (s *socket) read() {
 	}
 	s.end()
 	// No request gets an answer any more, so none is to be sent.
-	_ = s.conn.Close()
+	rights.Close(s.conn)
 }
 
 // end fails what waits for an answer, and tells that there will be none.
@@ -107,24 +112,24 @@ func (s *socket) end() {
 func (s *socket) answered(b []byte, fds []int) error {
 	a, body, err := abi.ParseAnswer(b)
 	if err != nil {
-		abi.CloseAll(fds)
+		s.discard(fds)
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[a.ID]
 	if c == nil { // nobody waits any more
-		abi.CloseAll(fds)
+		s.discard(fds)
 		return nil
 	}
 	delete(s.calls, a.ID)
 	defer close(c.done)
 	switch {
 	case a.Errno != 0:
-		abi.CloseAll(fds)
+		s.discard(fds)
 		c.err = unix.Errno(a.Errno)
 	case len(body) != len(c.body):
-		abi.CloseAll(fds)
+		s.discard(fds)
 		c.err = ErrUntrusted
 	default:
 		copy(c.body, body)
@@ -190,7 +195,7 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 	s.abandon()
 	<-c.done
 	if c.err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return nil, ctx.Err()
 }
@@ -203,7 +208,7 @@ func (s *socket) abandon() {
 		return
 	}
 	if s.conn.CloseWrite() != nil {
-		_ = s.conn.Close() // the other end was first
+		rights.HangUp(s.conn) // the other end was first
 	}
 	s.end()
 }
@@ -218,7 +223,7 @@ func (s *socket) outside() <-chan struct{} { return s.reading }
 func (s *socket) background(request uint32, body, answer []byte, fds ...int) error {
 	c, err := s.call(context.Background(), request, body, answer, fds...)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -233,19 +238,22 @@ func (s *socket) info(i *abi.Info) error {
 		}
 		return err
 	}
-	abi.CloseAll(c.fds)
+	s.discard(c.fds)
 	return nil
 }
 
 func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte, err error) {
 	answer := *r
+	if err := rights.Admit(s.conn); err != nil {
+		return nil, nil, err
+	}
 	c, err := s.call(ctx, abi.ReqRegister, abi.Bytes(r), abi.Bytes(&answer))
 	if err != nil {
 		return nil, nil, err
 	}
 	*r = answer
 	if len(c.fds) != abi.RegisterFDs {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 		_ = s.deregister()
 		return nil, nil, ErrUntrusted
 	}
@@ -255,11 +263,11 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 		}
 	}
 	if err != nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 		_ = s.deregister()
 		return nil, nil, err
 	}
-	abi.CloseAll(c.fds[:2])
+	s.discard(c.fds[:2])
 	s.bell = c.fds[2]
 	s.gate.open()
 	return vni, hps, nil
@@ -276,7 +284,7 @@ func (s *socket) deregister() error {
 	defer cancel()
 	c, err := s.call(ctx, abi.ReqDeregister, nil, nil)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -310,7 +318,7 @@ func (s *socket) untranslate(handle uint32) error {
 func (s *socket) join(ctx context.Context, g *abi.Group) error {
 	c, err := s.call(ctx, abi.ReqJoin, abi.Bytes(g), nil)
 	if err == nil {
-		abi.CloseAll(c.fds)
+		s.discard(c.fds)
 	}
 	return err
 }
@@ -353,13 +361,10 @@ func (s *socket) close() error {
 		s.closeBell()
 		return nil
 	}
-	err := s.conn.Close()
+	rights.HangUp(s.conn) // the reader closes it
 	<-s.reading
-	s.closeBell()                      // if the other end was gone before Deregister
-	if errors.Is(err, net.ErrClosed) { // the other end was first
-		return nil
-	}
-	return err
+	s.closeBell() // if the other end was gone before Deregister
+	return nil
 }
 
 // maxMapping is more than any interface needs.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
@@ -30,11 +31,17 @@ type client struct {
 // serve answers requests until the connection ends, and leaves nothing behind.
 func (c *client) serve() {
 	for {
-		b, fds, err := abi.Receive(c.conn)
+		b, fds, err := abi.Receive(c.conn, abi.TranslateFDs)
 		if err == nil {
 			err = c.handle(b, fds)
 		}
-		abi.CloseAll(fds)
+		if len(fds) > 0 {
+			// What is mapped is memory, which is closed at once; all else can block.
+			rights.Discard(c.user(), fds...)
+			if err == nil {
+				err = rights.Stuck(c.user())
+			}
+		}
 		if err != nil {
 			break
 		}
@@ -45,9 +52,11 @@ func (c *client) serve() {
 		c.process.end()
 	}
 	// Last, so that whoever sees the end can register the name again.
-	c.conn.Close()
+	rights.Close(c.conn)
 	c.closePidfd()
 }
+
+func (c *client) user() uint32 { return uint32(c.cred.uid) }
 
 func (c *client) closePidfd() {
 	if c.cred.pidfd >= 0 {

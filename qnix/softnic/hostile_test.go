@@ -40,7 +40,7 @@ func (s *stranger) ask(request uint32, body []byte, fds ...int) (int, []byte, []
 		return -1, nil, nil
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(patience))
-	b, got, err := abi.Receive(s.conn)
+	b, got, err := abi.Receive(s.conn, abi.MaxFDs)
 	if err != nil {
 		return -1, nil, nil
 	}
@@ -110,7 +110,7 @@ func TestWrongRequestsGetTheirErrno(t *testing.T) {
 	if err := abi.Send(x.conn, []byte{1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := abi.Receive(x.conn); err == nil {
+	if _, _, err := abi.Receive(x.conn, abi.MaxFDs); err == nil {
 		t.Error("a message that is none was answered")
 	}
 	join(t, s.Sockets()[0], nic.Config{Name: "x"})

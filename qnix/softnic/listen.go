@@ -6,8 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // listener is a NIC's socket. A lock beside it says whether its owner lives:
@@ -41,7 +44,7 @@ func tryListen(path string, public bool) (*listener, error) {
 		dropLock(lock)
 		return nil, err
 	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	l, err := rights.Listen(path)
 	if err != nil {
 		dropLock(lock)
 		return nil, err
@@ -103,9 +106,12 @@ func dropLock(f *os.File) {
 	f.Close()
 }
 
-// close removes the socket and gives up the lock.
+// interrupt ends the accept that is under way.
+func (l *listener) interrupt() { _ = l.SetDeadline(time.Now()) }
+
+// close removes the socket and gives up the lock. Nobody accepts any more.
 func (l *listener) close() {
-	_ = l.UnixListener.Close() // removes the file
+	rights.Close(l.UnixListener) // removes the file
 	dropLock(l.lock)
 }
 

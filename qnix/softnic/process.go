@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/kmod/ncp"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
@@ -63,6 +64,9 @@ func (c *client) register(h abi.Header, body []byte) error {
 		delete(c.waiting, h.ID)
 		c.mu.Unlock()
 		defer m.closeFDs()
+		if err == nil {
+			err = rights.Admit(c.conn) // with a translation comes a memfd
+		}
 		// If nobody is there to read it, serve ends as well, and the process with it.
 		_ = c.answer(h, err, abi.Bytes(&r), m.fds()...)
 	})

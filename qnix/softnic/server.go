@@ -2,16 +2,19 @@ package softnic
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"os"
+	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/kmod/ncp"
+	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
 // Server is a running softnic.
@@ -27,12 +30,14 @@ type Server struct {
 
 	mu      sync.Mutex
 	conns   map[*client]struct{}
+	byUser  map[int]int // connections
 	closing bool
 	idle    *time.Timer
 	done    chan struct{} // closed when it has ended
 	once    sync.Once
 
-	waits waits
+	waits    waits
+	refusing atomic.Int32
 }
 
 // served is one NIC with its socket and its process table.
@@ -61,7 +66,7 @@ func Start(c Config) (*Server, error) {
 	if err := c.defaults(); err != nil {
 		return nil, fmt.Errorf("softnic: %w", err)
 	}
-	s := &Server{config: c, conns: map[*client]struct{}{}, done: make(chan struct{})}
+	s := &Server{config: c, conns: map[*client]struct{}{}, byUser: map[int]int{}, done: make(chan struct{})}
 	if err := s.start(); err != nil {
 		return nil, fmt.Errorf("softnic: %w", err)
 	}
@@ -186,7 +191,7 @@ func (s *Server) accept(n *served) {
 		switch {
 		case err == nil:
 			s.admit(n, conn)
-		case errors.Is(err, net.ErrClosed):
+		case s.ends():
 			return
 		default: // no descriptor, say: others may be closed
 			time.Sleep(10 * time.Millisecond)
@@ -194,22 +199,56 @@ func (s *Server) accept(n *served) {
 	}
 }
 
+func (s *Server) ends() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
+// idleHandles is how many connections a user may have besides those of its processes.
+const idleHandles = 64
+
 // admit serves a connection, if its user may connect.
 func (s *Server) admit(n *served, conn *net.UnixConn) {
+	peer, err := rights.Peer(conn)
+	if err != nil || int(peer.Uid) != os.Geteuid() && !slices.Contains(s.config.AllowUIDs, int(peer.Uid)) {
+		rights.Close(conn)
+		return
+	}
+	user := int(peer.Uid)
+	s.mu.Lock()
+	why := unix.Errno(0)
+	switch {
+	case s.closing:
+		why = unix.ESHUTDOWN
+	case rights.Stuck(peer.Uid) != nil:
+		why = unix.EBUSY
+	case s.byUser[user] >= s.config.NICs*s.config.MaxPerUser+idleHandles:
+		why = unix.EUSERS
+	default:
+		s.byUser[user]++
+	}
+	s.mu.Unlock()
+	if why != 0 {
+		s.refuse(conn, why)
+		return
+	}
 	cred, err := credentialsOf(conn)
 	c := &client{server: s, nic: n, conn: conn, cred: cred, waiting: map[uint32]chan struct{}{}, over: make(chan struct{})}
-	allowed := err == nil && (cred.uid == os.Geteuid() || slices.Contains(s.config.AllowUIDs, cred.uid))
 	s.mu.Lock()
-	if allowed = allowed && !s.closing; allowed {
+	allowed := err == nil && !s.closing
+	if allowed {
 		s.conns[c] = struct{}{}
 		s.clients.Add(1)
 		if s.idle != nil {
 			s.idle.Stop()
 		}
+	} else {
+		s.gone(user)
 	}
 	s.mu.Unlock()
 	if !allowed {
-		conn.Close()
+		rights.Close(conn)
 		c.closePidfd()
 		return
 	}
@@ -218,9 +257,46 @@ func (s *Server) admit(n *served, conn *net.UnixConn) {
 		c.serve()
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.gone(user)
 		delete(s.conns, c)
 		if s.idle != nil && len(s.conns) == 0 && !s.closing {
 			s.idle.Reset(s.config.Idle)
+		}
+	}()
+}
+
+// gone uncounts a connection of a user. The caller holds mu.
+func (s *Server) gone(user int) {
+	if s.byUser[user]--; s.byUser[user] == 0 {
+		delete(s.byUser, user)
+	}
+}
+
+// refusals is how many that are refused are told why at a time, and refusalTime how
+// long they have to ask.
+const (
+	refusals    = 64
+	refusalTime = time.Second
+)
+
+// refuse answers the first request with an errno and hangs up.
+func (s *Server) refuse(conn *net.UnixConn, why unix.Errno) {
+	if s.refusing.Add(1) > refusals {
+		s.refusing.Add(-1)
+		rights.Close(conn)
+		return
+	}
+	go func() {
+		defer s.refusing.Add(-1)
+		defer rights.Close(conn)
+		_ = conn.SetDeadline(time.Now().Add(refusalTime))
+		b, _, err := abi.Receive(conn, 0)
+		if err != nil {
+			return
+		}
+		if h, _, err := abi.ParseRequest(b); err == nil {
+			a := abi.Answer{ID: h.ID, Errno: int32(why)}
+			_ = abi.Send(conn, abi.Bytes(&a))
 		}
 	}()
 }
@@ -241,11 +317,14 @@ func (s *Server) Close() error {
 			s.idle.Stop()
 		}
 		for c := range s.conns {
-			c.conn.Close()
+			rights.HangUp(c.conn) // serve closes it
 		}
 		s.mu.Unlock()
-		s.closeListeners()
+		for _, n := range s.nics {
+			n.listener.interrupt()
+		}
 		s.accepts.Wait()
+		s.closeListeners()
 		s.clients.Wait()
 		s.soft.Stop()
 		s.engine.Wait()

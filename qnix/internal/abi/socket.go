@@ -1,70 +1,33 @@
 package abi
 
 import (
-	"io"
-	"net"
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/rights"
 )
 
 // Send writes one message with descriptors. It blocks while the other end does
 // not read.
-func Send(conn syscall.Conn, b []byte, fds ...int) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	var sent error
-	err = raw.Write(func(fd uintptr) bool {
-		for {
-			if sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); sent != unix.EINTR {
-				return sent != unix.EAGAIN
-			}
-		}
-	})
-	if err == nil {
-		err = sent
-	}
-	return err
-}
+func Send(conn syscall.Conn, b []byte, fds ...int) error { return rights.Send(conn, b, true, fds...) }
 
-// Receive reads one message and the descriptors with it, which the caller
-// owns, with an error too. io.EOF at the end.
-func Receive(conn *net.UnixConn) (b []byte, fds []int, err error) {
-	buf := make([]byte, MaxMessageSize+1)
-	oob := make([]byte, unix.CmsgSpace(4*MaxFDs))
-	n, on, flags, _, err := conn.ReadMsgUnix(buf, oob)
-	if on > 0 {
-		msgs, perr := unix.ParseSocketControlMessage(oob[:on])
-		if perr != nil {
-			return nil, nil, ErrMalformed
-		}
-		for i := range msgs {
-			if f, err := unix.ParseUnixRights(&msgs[i]); err == nil {
-				fds = append(fds, f...)
-			}
-		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-		}
-	}
+// Receive reads one message and the descriptors with it, at most that many, which
+// the caller owns, with an error too: rights.Discard closes them. io.EOF at the end.
+func Receive(conn syscall.Conn, most int) (b []byte, fds []int, err error) {
+	buf := make([]byte, MaxMessageSize)
+	n, fds, err := rights.Receive(conn, buf, most)
 	switch {
+	case errors.Is(err, rights.ErrTruncated):
+		return nil, fds, ErrMalformed
 	case err != nil:
 		return nil, fds, err
-	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || n > MaxMessageSize:
-		return nil, fds, ErrMalformed
-	case n == 0:
-		return nil, fds, io.EOF
 	}
 	return buf[:n], fds, nil
 }
 
-// CloseAll closes descriptors.
+// CloseAll closes descriptors that this process has made.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)

@@ -1,0 +1,88 @@
+package rights
+
+import (
+	"io"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A system call that closes a lingering socket is interrupted after firstKick, and again, later each time.
+const (
+	firstKick = 2 * time.Millisecond
+	lastKick  = time.Second
+)
+
+// call is a system call under way.
+type call struct {
+	mu    sync.Mutex
+	tid   int
+	over  bool
+	wait  time.Duration
+	timer *time.Timer
+}
+
+// interrupted runs f, which makes system calls that shall not wait for lingering sockets: such a wait ends when
+// a signal is pending for the thread. A signal that comes too late finds a thread that does something else, which is
+// what the scheduler's own signals do.
+func interrupted(f func()) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c := &call{tid: unix.Gettid(), wait: firstKick}
+	c.mu.Lock()
+	c.timer = time.AfterFunc(c.wait, c.kick)
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.over = true
+		c.timer.Stop()
+	}()
+	f()
+}
+
+func (c *call) kick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	_ = unix.Tgkill(unix.Getpid(), c.tid, unix.SIGURG)
+	c.wait = min(2*c.wait, lastKick)
+	c.timer.Reset(c.wait)
+}
+
+// closeTime bounds Close where signals do not help: the program has blocked SIGURG.
+const closeTime = 100 * time.Millisecond
+
+// Close closes a socket or a listener, in whose queue descriptors may lie. No other goroutine may be inside a
+// read or an accept of it, as the file would be closed there: call HangUp, and let the reader close.
+func Close(c io.Closer) {
+	if Supported() {
+		interrupted(func() { _ = c.Close() })
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		interrupted(func() { _ = c.Close() })
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTime):
+	}
+}
+
+// HangUp ends a connection in both directions without closing the socket: readers of both ends get what was
+// sent before, then io.EOF.
+func HangUp(c interface {
+	CloseRead() error
+	CloseWrite() error
+}) {
+	interrupted(func() {
+		_ = c.CloseWrite()
+		_ = c.CloseRead()
+	})
+}

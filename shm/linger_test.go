@@ -1,0 +1,67 @@
+package shm
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// A peer that says in shared memory that it is inside, and connects again and again, costs memory up to a
+// limit: neither goroutines nor descriptors.
+func TestPeerThatClaimsToBeInside(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			c, err := query(t, track, nil).Open(driver.Attributes{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var segs []*segment
+			var before holdings
+			round := func() {
+				i := newImpostor(t)
+				inst := i.connect(c)
+				store64(&i.seg.ctl.side[1].hazard, 1)
+				i.seg.closeFD()
+				segs = append(segs, i.seg)
+				if err := inst.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				i.sock.Close()
+			}
+			for k := range maxLingering {
+				if k == 1 { // the lingerer, and the process's pidfd, are there
+					before = held()
+					before.maps = 1 << 20
+				}
+				round()
+			}
+			before.fds += maxLingering // listeners of the impostors, which are the test's
+			before.goroutines += 2
+			releasedAll(t, before)
+			i := newImpostor(t)
+			if _, err := c.Connect(i.url); !errors.Is(err, driver.ErrBusy) {
+				t.Errorf("connection beyond the limit: got %v, want ErrBusy", err)
+			} else {
+				oneLine(t, err, "at most 64")
+			}
+			store64(&segs[0].ctl.side[1].hazard, 0)
+			within(t, 10*time.Second, "one place is free", func() bool {
+				core(c).mu.Lock()
+				defer core(c).mu.Unlock()
+				return core(c).old[lowestInc] < maxLingering
+			})
+			round()
+			ends(t, 5*time.Second, "close", func() { _ = c.Close() })
+			for _, s := range segs {
+				store64(&s.ctl.side[1].hazard, 0)
+			}
+			within(t, 10*time.Second, "the memory is let go", func() bool {
+				core(c).mu.Lock()
+				defer core(c).mu.Unlock()
+				return core(c).lingering == 0 && core(c).regions.mem == nil
+			})
+		})
+	}
+}

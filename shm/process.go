@@ -1,0 +1,171 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/rights"
+)
+
+// process is a peer's, named so that it cannot be mistaken for another one
+// that was given the same pid later. All connections to it share one.
+type process struct {
+	uid   uint32
+	pid   int // in our pid namespace; 0 if it cannot be seen from here
+	pidfd int // -1 if unknown
+
+	name  processName
+	users int // connections; guarded by processes
+}
+
+// processName tells living processes apart: by the inode of the pidfd (Linux
+// 6.9), else by the pid. Empty: the process is not shared.
+type processName struct {
+	inode uint64
+	pid   int
+}
+
+var processes = struct {
+	mu     sync.Mutex
+	living map[processName]*process
+}{living: make(map[processName]*process)}
+
+// noProcess is that of a connection that has none yet, or not any more.
+var noProcess = &process{uid: rights.Nobody, pidfd: -1}
+
+// peerOf returns who is at the other end of a socket; the caller closes it.
+func peerOf(sock *net.UnixConn) (*process, error) {
+	p := &process{pidfd: -1}
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) {
+		if cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); cerr != nil {
+			return
+		}
+		p.uid, p.pid = cred.Uid, int(cred.Pid)
+		// Linux 6.5; before, the pid could have been reused by now, which
+		// the attempt at CMA notices.
+		v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		if err == unix.ENOPROTOOPT && p.pid > 0 {
+			v, err = unix.PidfdOpen(p.pid, 0)
+		}
+		if err == nil {
+			p.pidfd = v
+		}
+	})
+	if err = errors.Join(err, cerr); err != nil {
+		return nil, fmt.Errorf("credentials of the peer: %w", err)
+	}
+	return p.share(), nil
+}
+
+// pidFS is the type of the file system that pidfds are of since Linux 6.9.
+const pidFS = 0x50494446
+
+// share returns the process that p is, of which there may be one already.
+func (p *process) share() *process {
+	p.users = 1
+	if p.pidfd < 0 {
+		return p
+	}
+	var fs unix.Statfs_t
+	var st unix.Stat_t
+	if unix.Fstatfs(p.pidfd, &fs) == nil && fs.Type == pidFS && unix.Fstat(p.pidfd, &st) == nil {
+		p.name.inode = st.Ino
+	} else if p.pid > 0 && !p.dead() {
+		// Two processes that live now, and have the same pid, are one.
+		p.name.pid = p.pid
+	} else {
+		return p
+	}
+	processes.mu.Lock()
+	defer processes.mu.Unlock()
+	if q := processes.living[p.name]; q != nil && q.uid == p.uid && (p.name.inode != 0 || !q.dead()) {
+		unix.Close(p.pidfd)
+		q.users++
+		return q
+	}
+	processes.living[p.name] = p
+	return p
+}
+
+// dead tells whether the process has ended: no thread of it runs any more.
+// False if that cannot be known.
+func (p *process) dead() bool {
+	if p.pidfd < 0 {
+		return false
+	}
+	fds := [1]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds[:], 0)
+	return err == nil && n == 1
+}
+
+// close gives up one connection's share.
+func (p *process) close() {
+	if p.pidfd < 0 {
+		return
+	}
+	processes.mu.Lock()
+	defer processes.mu.Unlock()
+	if p.users--; p.users > 0 {
+		return
+	}
+	if processes.living[p.name] == p {
+		delete(processes.living, p.name)
+	}
+	unix.Close(p.pidfd)
+	p.pidfd = -1
+}
+
+// attach reads the nonce that the peer says lies at addr: if it does, we can
+// reach the memory of this process, and of no other that happens to have its
+// pid. ErrBroken: the process has ended, or is about to: the memory of a process
+// that dies goes before its pidfd says so.
+func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) (bool, error) {
+	if p.pid <= 0 || p.pidfd < 0 {
+		return false, nil
+	}
+	var got [nonceBytes]byte
+	local := [1]unix.Iovec{{Base: &got[0], Len: nonceBytes}}
+	remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: nonceBytes}}
+	n, err := unix.ProcessVMReadv(p.pid, local[:], remote[:], 0)
+	if err == unix.ESRCH || err != nil && p.dead() {
+		return false, fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)
+	}
+	return err == nil && n == nonceBytes && got == *nonce, nil
+}
+
+// selfAttach tells whether the kernel, and a sandbox around us, admit
+// process_vm_readv at all.
+func selfAttach() bool {
+	nonce := &[nonceBytes]byte{1}
+	p := process{pid: os.Getpid(), pidfd: 0}
+	ok, _ := p.attach(uint64(uintptr(unsafe.Pointer(nonce))), nonce)
+	return ok
+}
+
+// admitPeers lets peers attach where Yama restricts that to descendants. They
+// are of the same user, else the connection would not have been made; but any
+// process of this user can attach then.
+func admitPeers() {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err != nil {
+		return
+	}
+	if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n == 1 {
+		_ = unix.Prctl(unix.PR_SET_PTRACER, unix.PR_SET_PTRACER_ANY, 0, 0, 0)
+	}
+}
