@@ -63,13 +63,11 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 // A dialer may be inside a region as soon as it has the segment, when the connection does not stand here yet; and it stays
 // inside when the connection never comes to stand.
 func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
-	leave := func(i *impostor) { atomic.StoreUint64(&i.seg.ctl.side[1].hazard, 0) }
-	hangUp := func(i *impostor) { i.sock.Close() }
 	for _, tt := range []struct {
-		name  string
-		close bool // the context, or only the connection
-		end   func(*impostor)
-	}{{"given up, left", false, leave}, {"given up, hung up", false, hangUp}, {"closed, left", true, leave}} {
+		name   string
+		close  bool // the context, or only the connection
+		hangUp bool // the peer closes its socket before it leaves
+	}{{"given up, left", false, false}, {"given up, hung up", false, true}, {"closed, left", true, false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := query(t, driver.Small, nil).Open(driver.Attributes{})
 			if err != nil {
@@ -108,7 +106,11 @@ func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
 				return atomic.LoadUint32(&i.seg.ctl.side[0].closed) == closedLeft
 			})
 			busy("after the dialer was told")
-			tt.end(i)
+			if tt.hangUp {
+				i.sock.Close()
+				busy("while a living peer that has hung up is inside")
+			}
+			atomic.StoreUint64(&i.seg.ctl.side[1].hazard, 0)
 			within(t, 10*time.Second, "deregister", func() bool {
 				err := r.Deregister()
 				return err == nil || errors.Is(err, driver.ErrClosed)
