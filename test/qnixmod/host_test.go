@@ -70,6 +70,9 @@ func TestModuleBuildsOnlyForItsKernels(t *testing.T) {
 	if os.Getenv(moduleFile) != "" {
 		t.Skip("in a virtual machine: this test needs a compiler")
 	}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skipf("needs gcc: %v", err)
+	}
 	for _, c := range []struct {
 		name string
 		args []string
