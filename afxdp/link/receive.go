@@ -189,7 +189,10 @@ func (c *Conn) unshare() {
 // grant is the credit that the peer could be told: within its share, and the frames that there are.
 // A peer that was told no window gets no more than that holds.
 func (c *Conn) grant() uint64 {
-	share := min(c.allowed, c.reserved+max(c.e.pool.more(), 0))
+	share := c.allowed
+	if share > c.reserved { // seldom: the pool is not looked at for each packet
+		share = min(share, c.reserved+max(c.e.pool.more(), 0))
+	}
 	g := c.consumed + uint64(share)
 	if c.unit == 0 {
 		g = min(g, c.cum+uint64(len(c.got)))
