@@ -231,7 +231,8 @@ func (l *link) greet(h *header.Header, b []byte) error {
 // Connect gives the gate to a process of another session by its business card.
 // The other side does the same with ours, in any order; both sessions
 // must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are
-// received through the gate, or with any source. With an error there is no gate. One that is not needed any more is given up with
+// received through the gate, or with any source. With an error there is no gate: driver.ErrAuth for a card that was changed, or is of a
+// session with another secret. One that is not needed any more is given up with
 // Gate.Forget.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.job.Secret())

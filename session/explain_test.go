@@ -139,7 +139,7 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	card := s.Card()
 	card[16] ^= 2 // another incarnation
 	card[24] ^= 1 // on another host
-	_, err := s.Connect(deadline(t), card)
+	_, err := s.Connect(deadline(t), s.Reseal(card))
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "afxdp left out: not needed") || !strings.Contains(err.Error(), "Config.AllDrivers opens it") {
 		t.Errorf("connecting to another host: %v", err)
 	}

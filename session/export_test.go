@@ -1,6 +1,7 @@
 package session
 
 import (
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
@@ -277,3 +278,12 @@ func (r *Request) Done() bool {
 	defer r.s.mu.unlock()
 	return r.done
 }
+
+// Reseal authenticates a card that was changed.
+func Reseal(card, secret []byte) []byte {
+	card = card[:len(card)-sha256.Size]
+	return append(card, cardMAC(card, secret)...)
+}
+
+// Reseal does it with the session's secret.
+func (s *Session) Reseal(card []byte) []byte { return Reseal(card, s.job.Secret()) }

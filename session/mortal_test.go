@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/header"
 )
 
@@ -71,12 +72,15 @@ func exchangeNames(card []byte, there bool) []byte {
 }
 
 func (j mortalJob) Publish(ctx context.Context, card []byte) error {
-	return j.folder.Publish(ctx, exchangeNames(card, false))
+	return j.folder.Publish(ctx, session.Reseal(exchangeNames(card, false), j.Secret()))
 }
 
 func (j mortalJob) Lookup(ctx context.Context, rank int) ([]byte, error) {
 	b, err := j.folder.Lookup(ctx, rank)
-	return exchangeNames(b, true), err
+	if err != nil {
+		return nil, err
+	}
+	return session.Reseal(exchangeNames(b, true), j.Secret()), nil
 }
 
 type mortalDriver struct {
