@@ -306,6 +306,8 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 			}
 		})
 		f.Release()
-		within(t, 10*time.Second, "all are closed", func() bool { return rights.Held(user) == 0 && rights.Held(rights.Nobody) == 0 })
+		within(t, 10*time.Second, "all are closed", func() bool {
+			return rights.Held(user)+rights.Held(rights.Nobody) == 0
+		})
 	})
 }
