@@ -251,6 +251,7 @@ func (n *conn) signal() {
 // at once and whatever the cause.
 func (n *conn) monitor(sock *net.UnixConn) {
 	var m message
+	user := rights.User(sock)
 	for {
 		fds, err := receive(sock, &m, maxFDs)
 		switch {
@@ -261,7 +262,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 		case m.kind == msgGoodbye:
 			n.peerLeft()
 		case m.kind == msgArena && len(fds) == 1:
-			if n.imports.add(m.arena, m.size, n.proc.uid, fds[0]) {
+			if n.imports.add(m.arena, m.size, user, fds[0]) {
 				n.wakeSelf()
 				continue
 			}

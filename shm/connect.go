@@ -57,10 +57,16 @@ func (n *conn) dial(path string) {
 		return
 	}
 	n.dropProcess()
-	if !errors.Is(err, driver.ErrAuth) && !errors.Is(err, driver.ErrVersion) && !errors.Is(err, driver.ErrBroken) && !errors.Is(err, driver.ErrInvalid) {
+	if !explains(err) {
 		err = fmt.Errorf("%w: the peer ended while connecting: %w", driver.ErrBroken, err)
 	}
 	n.breakWith(err)
+}
+
+// explains reports whether an error says by itself why there is no connection.
+func explains(err error) bool {
+	return errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrVersion) ||
+		errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrInvalid)
 }
 
 // busyTime bounds how long a peer is asked again that has too many strangers.
@@ -459,9 +465,7 @@ func (n *conn) watch(path string) {
 		}
 		return errGone
 	})
-	switch {
-	case errors.Is(err, driver.ErrBroken), errors.Is(err, driver.ErrAuth), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrVersion):
-	default:
+	if !explains(err) {
 		err = errGone
 	}
 	n.settle(stateBroken, err)

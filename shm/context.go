@@ -255,7 +255,8 @@ func (c *Context) Connect(peer string) (driver.Instance, error) {
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
 	}
-	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, settled: make(chan struct{}), fences: c.fences, proc: noProcess}
+	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, proc: noProcess, fences: c.fences}
+	n.settled = make(chan struct{})
 	inst := n.bind()
 	c.mu.Lock()
 	defer c.mu.Unlock()

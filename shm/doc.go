@@ -62,8 +62,8 @@
 //
 // Of one user, 256 processes may be connecting that have not proved the secret, for 5 s each: the oldest
 // has to try again when one more comes. Connections that wait for this side's Connect are
-// 256 of a peer's context and 1024 of a user. Where 64 closed connections to a peer's context still hold memory, as that
-// peer is inside it, Connect returns [driver.ErrBusy].
+// 256 of a peer's context and 1024 of a user. Where 64 closed connections to a peer's context
+// still hold memory, as that peer is inside it, Connect returns [driver.ErrBusy].
 //
 // # Death
 //

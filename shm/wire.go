@@ -94,11 +94,11 @@ func rejectError(code uint32) error {
 	case rejectBusy:
 		return fmt.Errorf("%w: %w (at most %d of a user)", driver.ErrBroken, errBusy, maxStrangers)
 	case rejectWaiting:
-		return fmt.Errorf("%w: too many connections wait for the peer to call Connect, too (at most %d of a context, %d of a user): "+
+		return fmt.Errorf("%w: too many connections wait for the peer's Connect (at most %d of a context, %d of a user): "+
 			"let it connect, or disconnect some", driver.ErrBroken, maxWaitingPeer, maxWaitingUser)
 	case rejectStuck:
-		return fmt.Errorf("%w: the peer refuses this user, some of whose processes have passed it %d descriptors that block in close: "+
-			"end these processes", driver.ErrBroken, rights.MaxHeld)
+		return fmt.Errorf("%w: the peer refuses this user, whose processes have passed it %d descriptors "+
+			"that block in close: end these processes", driver.ErrBroken, rights.MaxHeld)
 	}
 	return fmt.Errorf("%w: the peer refused the connection (code %d)", driver.ErrBroken, code)
 }

@@ -54,9 +54,9 @@ func openError(path string, err error) error {
 	case errors.Is(err, unix.EAGAIN):
 		remedy = "the user-space NIC does not answer: is it stopped?"
 	case errors.Is(err, unix.EUSERS):
-		remedy = "this user has too many connections to the user-space NIC: close some, or raise its limit of processes of a user"
+		remedy = "this user has too many connections to the user-space NIC: close some, or raise its limit per user"
 	case errors.Is(err, unix.EBUSY) && !device:
-		remedy = "descriptors that processes of this user have passed to the user-space NIC block in close: end these processes"
+		remedy = "descriptors that this user's processes have passed to the NIC block in close: end these processes"
 	}
 	return withRemedy("open "+path, err, remedy)
 }
