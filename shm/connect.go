@@ -458,20 +458,6 @@ func (c *Context) answer(a *caller, n *conn) {
 	})
 }
 
-// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
-func (c *Context) accept(a *caller, seg *segment) error {
-	dead := a.proc.dead
-	c.admit(seg, 0, dead)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if a.over {
-		c.dismiss(seg)
-		return nil
-	}
-	a.seg = seg
-	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
-}
-
 // complete waits for the dialer's confirm and makes the connection stand. Nil
 // if that did not come about.
 func (c *Context) complete(a *caller, stop func()) *conn {
@@ -532,12 +518,6 @@ func (c *Context) complete(a *caller, stop func()) *conn {
 	}
 	a.proc.pidfd = -1
 	return n
-}
-
-// abandon gives up what the dialer takes for a connection, or soon will.
-func (a *caller) abandon(c *Context) {
-	a.left = true
-	c.abandon(a.seg, 0, a.proc, a.sock)
 }
 
 // watch keeps a socket to a peer that is expected to dial, to notice if it

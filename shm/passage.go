@@ -79,6 +79,26 @@ func (c *Context) abandon(seg *segment, side int, proc process, sock *net.UnixCo
 	n.detach(stateUp, sock)
 }
 
+// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
+func (c *Context) accept(a *caller, seg *segment) error {
+	dead := a.proc.dead
+	c.admit(seg, 0, dead)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.over {
+		c.dismiss(seg)
+		return nil
+	}
+	a.seg = seg
+	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
+}
+
+// abandon gives up what the dialer takes for a connection, or soon will.
+func (a *caller) abandon(c *Context) {
+	a.left = true
+	c.abandon(a.seg, 0, a.proc, a.sock)
+}
+
 // publishClosed tells the peer that it may not enter regions of this side any more over this connection, which was in
 // state old. Afterwards the peer is inside only if its hazard says so.
 func (n *conn) publishClosed(old state) {
