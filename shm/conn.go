@@ -45,6 +45,7 @@ type conn struct {
 	reason  error         // why broken; set before state is
 	track   trackEnd
 	hungUp  atomic.Bool   // the peer has closed its end of the socket, or died
+	parted  atomic.Bool   // this side has, or is about to: the end of the socket says nothing of the peer then
 	before  chan struct{} // dialing: closed when the connection before has its place
 	turn    chan struct{} // this one's
 
@@ -276,7 +277,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			closeAll(fds)
 			n.misbehaved("unexpected message on the set-up socket")
 		}
-		if err != nil && !isProtocol(err) && !errors.Is(err, net.ErrClosed) {
+		if err != nil && !isProtocol(err) && !errors.Is(err, net.ErrClosed) && !n.parted.Load() {
 			n.hungUp.Store(true)
 		}
 		// The peer takes the end of the socket for a promise: the owner is in no call that touches memory of the
@@ -371,6 +372,7 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 			if old == stateUp {
 				_ = send(sock, &message{kind: msgGoodbye})
 			}
+			n.parted.Store(true)
 			sock.Close()
 		}
 		n.track.detach()
