@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +68,7 @@ func stoppedInside(t *testing.T, end string, rnd *rand.Rand) (busy bool) {
 	t.Helper()
 	ctx := deadline(t)
 	dir := t.TempDir()
+	before := held()
 	c, log := startRank(t, dir, nil, envRole+"=insider")
 	s, err := session.Join(ctx, session.Config{Job: &folder{dir, 0, 2}, Rails: []session.Rail{{Driver: "shm"}}})
 	if err != nil {
@@ -141,6 +143,10 @@ func stoppedInside(t *testing.T, end string, rnd *rand.Rand) (busy bool) {
 	_ = s.Close(over)
 	if err := arena.Close(); err != nil {
 		t.Error(err)
+	}
+	if err := nothingLeft(before); err != nil {
+		b := make([]byte, 1<<16)
+		t.Fatalf("after the peer has ended: %v\n%s", err, b[:runtime.Stack(b, true)])
 	}
 	return busy
 }

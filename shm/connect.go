@@ -345,25 +345,6 @@ func (c *Context) answer(a *caller, n *conn) {
 	})
 }
 
-// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
-func (c *Context) accept(a *caller, seg *segment) error {
-	proc, err := peerOf(a.sock)
-	if err != nil {
-		seg.unmap()
-		return err
-	}
-	c.guard(seg, 0, proc.dead)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if a.over {
-		c.unguard(seg)
-		proc.close()
-		return nil
-	}
-	a.seg, a.proc = seg, proc
-	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
-}
-
 // complete waits for the dialer's confirm and makes the connection stand. Nil
 // if that did not come about.
 func (c *Context) complete(a *caller) *conn {
@@ -438,16 +419,6 @@ func (c *Context) establish(a *caller, n *conn, seg *segment, confirm *message, 
 		rights.HangUp(watcher) // only now: its end would be taken for the peer's
 	}
 	return true
-}
-
-// abandon gives up what the dialer takes for a connection, or soon will.
-func (a *caller) abandon(c *Context, hungUp bool) {
-	a.left = true
-	c.mu.Lock()
-	hungUp = hungUp || c.closed
-	delete(c.sockets, a.sock)
-	c.mu.Unlock()
-	c.abandon(a.seg, 0, a.hello.from, a.proc, a.sock, hungUp)
 }
 
 // watch keeps a socket to a peer that is expected to dial, to notice if it

@@ -80,6 +80,35 @@ func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, so
 	n.detach(stateUp, sock)
 }
 
+// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
+func (c *Context) accept(a *caller, seg *segment) error {
+	proc, err := peerOf(a.sock)
+	if err != nil {
+		seg.unmap()
+		return err
+	}
+	c.guard(seg, 0, proc.dead)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a.over {
+		c.unguard(seg)
+		proc.close()
+		return nil
+	}
+	a.seg, a.proc = seg, proc
+	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
+}
+
+// abandon gives up what the dialer takes for a connection, or soon will. hungUp: this side may have hung up the socket.
+func (a *caller) abandon(c *Context, hungUp bool) {
+	a.left = true
+	c.mu.Lock()
+	hungUp = hungUp || c.closed
+	delete(c.sockets, a.sock)
+	c.mu.Unlock()
+	c.abandon(a.seg, 0, a.hello.from, a.proc, a.sock, hungUp)
+}
+
 // publishClosed tells the peer that it may not enter regions of this side any more over this connection, which was in
 // state old. Afterwards the peer is inside only if its hazard says so.
 func (n *conn) publishClosed(old state) {
