@@ -90,7 +90,8 @@ func roleCrumbs(members string) error {
 	var wait sync.WaitGroup
 	for i := range ps {
 		wait.Go(func() {
-			r := registerArg{Name: name(fmt.Sprint("c", i)), Group: name("crumbs"), GroupSize: uint32(n + 1), Commands: 8, Sends: 1, Receives: 1, RegionSize: 64}
+			r := registerArg{Name: name(fmt.Sprint("c", i)), Group: name("crumbs"), GroupSize: uint32(n + 1), Commands: 8,
+				Sends: 1, Receives: 1, RegionSize: 64}
 			if i == 0 {
 				r.PoolEntries = crumbs
 			}
