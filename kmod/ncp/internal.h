@@ -7,6 +7,7 @@
 #define _QNIX_NCP_INTERNAL_H
 
 #include "compat.h"
+#include "list.h"
 #include "ncp.h"
 #include "siphash.h"
 
@@ -30,50 +31,6 @@
 #define NCP_WEIGHT		32	/* of work: as much as a step by itself */
 #define NCP_PIECE		65536	/* bytes moved at once */
 #define NCP_MAX_PAYLOAD		48	/* of a system message */
-
-/* ---- circular doubly linked lists ---- */
-
-struct ncp_link {
-	struct ncp_link *next, *prev;
-};
-
-static inline void ncp_link_init(struct ncp_link *l)
-{
-	l->next = l;
-	l->prev = l;
-}
-
-static inline bool ncp_empty(const struct ncp_link *l)
-{
-	return l->next == l;
-}
-
-static inline void ncp_push(struct ncp_link *head, struct ncp_link *l)
-{
-	l->prev = head->prev;
-	l->next = head;
-	head->prev->next = l;
-	head->prev = l;
-}
-
-/* Takes @l out of the list it is in, if it is in one. */
-static inline void ncp_unlink(struct ncp_link *l)
-{
-	l->next->prev = l->prev;
-	l->prev->next = l->next;
-	ncp_link_init(l);
-}
-
-static inline void ncp_to_tail(struct ncp_link *head, struct ncp_link *l)
-{
-	ncp_unlink(l);
-	ncp_push(head, l);
-}
-
-#define ncp_entry(l, type, member)	container_of(l, type, member)
-#define ncp_first(head, type, member)	ncp_entry((head)->next, type, member)
-#define ncp_for_each(l, n, head) \
-	for (l = (head)->next, n = l->next; l != (head); l = n, n = l->next)
 
 /* ---- table.c: FIFOs under a key: what goes between a pair under a tag ---- */
 
@@ -401,6 +358,15 @@ struct ncp {
 	bool retry;		/* there was no memory for what is to be done */
 	u8 *bounce;
 };
+
+/*
+ * Multiply-shift under the key, for ids and tags, which are one word: of words that were
+ * chosen without knowing the key few fall together, at a third of SipHash's time.
+ */
+static inline u32 ncp_hash_word(const struct ncp *ncp, u64 word)
+{
+	return (u32)((word ^ ncp->key[0]) * (ncp->key[1] | 1) >> 32);
+}
 
 /* A request, from the wire or from a process of this NIC (@from). */
 struct ncp_request {

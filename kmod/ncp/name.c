@@ -27,9 +27,7 @@ u32 ncp_name_hash(const struct ncp *ncp, const u8 *name)
 
 static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 {
-	u64 w = (u32)nic << 16 | pid;
-
-	return (u32)ncp_hash(ncp->key, &w, 1);
+	return ncp_hash_word(ncp, (u32)nic << 16 | pid);
 }
 
 /*

@@ -117,7 +117,8 @@ func TestStepIsBoundedInDescriptors(t *testing.T) {
 func TestStepIsBoundedInEmptyDescriptors(t *testing.T) {
 	for _, nics := range []int{1, 2} {
 		c := newCluster(t, nics, limits)
-		a, _ := c.nodes[0].begin("a", "", 0, ncp.Registration{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: 60000})
+		a, _ := c.nodes[0].begin("a", "", 0,
+			ncp.Registration{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: 60000})
 		b := c.nodes[nics-1].register("b")
 		_, h := a.memory(t, 8, ncp.Read)
 		b.recv(0, message{peer: "a", tag: 1, len: 8, flags: flagDoorbell | flagInline})
@@ -143,7 +144,8 @@ func TestBroadcastTakesTurns(t *testing.T) {
 	var ps []*process
 	var to [][]byte
 	for i := range members {
-		p, _ := c.nodes[0].beginAs(mallory, fmt.Sprint("p", i), "all", members, ncp.Registration{Commands: 8, Sends: 1, Receives: 1, RegionSize: 64, PoolEntries: size})
+		p, _ := c.nodes[0].beginAs(mallory, fmt.Sprint("p", i), "all", members,
+			ncp.Registration{Commands: 8, Sends: 1, Receives: 1, RegionSize: 64, PoolEntries: size})
 		ps = append(ps, p)
 	}
 	c.run()

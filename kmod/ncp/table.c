@@ -12,7 +12,7 @@ static struct ncp_node **bucket_of(const struct ncp_table *t, const struct ncp_p
 {
 	u64 word = (u64)peer->nic << 48 | (u64)peer->pid << 32 | (u32)peer->generation << 16 | tag;
 
-	return &t->buckets[(u32)ncp_hash(t->ncp->key, &word, 1) & t->mask];
+	return &t->buckets[ncp_hash_word(t->ncp, word) & t->mask];
 }
 
 static struct ncp_node **slot_of(const struct ncp_table *t, const struct ncp_peer *peer,
