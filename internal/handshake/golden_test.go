@@ -44,7 +44,8 @@ func golden(t testing.TB) map[string][]byte {
 	t.Helper()
 	k := aKey(t, []byte("sixteen bytes or more"))
 	from, to := counting(0), counting(0x80)
-	dials, listens := Config{Protocol: "test 1", Bind: []byte("job of 2"), random: &from}, Config{Protocol: "test 1", Bind: []byte("job of 2"), random: &to}
+	dials, listens := aConfig, aConfig
+	dials.random, listens.random = &from, &to
 	x, y := aPair(t)
 	a, b := &written{Conn: x}, &written{Conn: y}
 	done := make(chan outcome, 1)
@@ -77,7 +78,8 @@ func TestWireIsAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	docs := make(map[string][]byte)
-	for _, m := range regexp.MustCompile(`(?m)^handshake, ([a-z ]+): ([0-9a-f ]+)$`).FindAllStringSubmatch(string(text), -1) {
+	line := regexp.MustCompile(`(?m)^handshake, ([a-z ]+): ([0-9a-f ]+)$`)
+	for _, m := range line.FindAllStringSubmatch(string(text), -1) {
 		b, err := hex.DecodeString(strings.ReplaceAll(m[2], " ", ""))
 		if err != nil {
 			t.Fatalf("%s: %v", m[0], err)

@@ -87,7 +87,10 @@ func Dial(rw io.ReadWriter, k *Key, cfg *Config, claim []byte) (*Conn, error) {
 func Accept(rw io.ReadWriter, find func(KeyID) *Key, cfg *Config) (c *Conn, claim []byte, err error) {
 	id, hello, err := readHello(rw)
 	if errors.Is(err, ErrVersion) {
-		return nil, nil, refuse(rw, refuseVersion, err)
+		err = refuse(rw, refuseVersion, err)
+		// What lies unread when a socket is closed takes back what was sent.
+		_, _ = io.CopyN(io.Discard, rw, int64(helloSize-headSize))
+		return nil, nil, err
 	}
 	if err != nil {
 		return nil, nil, err

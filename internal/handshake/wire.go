@@ -30,6 +30,14 @@ const (
 	answerSize = headSize + noiseSize
 )
 
+// Bytes on the wire, for those who count them: what Dial sends before the claim's frame, what Accept does, and what a
+// frame adds to its payload.
+const (
+	DialBytes   = helloSize
+	AcceptBytes = answerSize
+	FrameBytes  = lengthSize + Overhead
+)
+
 type kind uint8
 
 const (
