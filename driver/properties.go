@@ -53,7 +53,8 @@ type Attributes struct {
 	WideURL bool
 	// Secret authenticates peers to one another: contexts with different
 	// secrets cannot connect. It never travels. Empty means that only what
-	// the driver's threat model names protects the context.
+	// the driver's threat model names protects the context. Use 16 random
+	// bytes or more: a driver may refuse fewer.
 	Secret []byte
 }
 

@@ -360,7 +360,9 @@ var roleSecret = role("connect-secret", func(e *end) {
 })
 
 func checkConnectSecret(e *end) {
-	pairs := [][2][]byte{{[]byte("one"), []byte("two")}, {nil, []byte("two")}, {[]byte("one"), nil}, {[]byte("one"), []byte("one")}, {[]byte("one"), []byte("other")}}
+	// Drivers may refuse secrets of fewer than 16 bytes.
+	one, two, other := []byte("secret number one"), []byte("secret number two"), []byte("secret number one, and more")
+	pairs := [][2][]byte{{one, two}, {nil, two}, {one, nil}, {one, one}, {one, other}}
 	var theirs [][]byte
 	for _, s := range pairs {
 		theirs = append(theirs, s[1])

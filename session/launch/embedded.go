@@ -1,9 +1,7 @@
 package launch
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 const (
@@ -29,14 +29,13 @@ type embedded struct {
 	id         string
 	secret     []byte
 	conn       net.Conn
-	server     *Server // rank 0's own
-	byRank0    bool    // another process than this one, and than a launcher, serves
-	in         sealer
-	lost       chan struct{} // closed when the job ends before Close
-	over       chan struct{} // closed when the reader has ended
+	server     *Server         // rank 0's own
+	byRank0    bool            // another process than this one, and than a launcher, serves
+	frames     *handshake.Conn // wmu guards sending
+	lost       chan struct{}   // closed when the job ends before Close
+	over       chan struct{}   // closed when the reader has ended
 
 	wmu sync.Mutex
-	out sealer
 
 	mu      sync.Mutex
 	publish publication
@@ -110,34 +109,25 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 		}
 	}()
 	conn.SetDeadline(time.Now().Add(handshakeTime))
-	b := make([]byte, challengeSize)
-	if _, err := io.ReadFull(conn, b[:8]); err != nil {
+	key, err := handshake.NewKey(e.secret)
+	if err != nil {
 		return err
-	}
-	if err := checkMagic(b[:8]); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(conn, b[8:]); err != nil {
-		return noEOF(err)
 	}
 	h := hello{rank: uint32(e.rank), size: uint32(e.size)}
-	if h.server, err = parseChallenge(b); err != nil {
+	frames, err := handshake.Dial(buffered(conn), key, &frameConfig, h.put())
+	if err != nil {
+		return known(err)
+	}
+	b, err := frames.Receive()
+	if err != nil {
+		return known(err)
+	}
+	if err := h.parseWelcome(b); err != nil {
 		return err
 	}
-	rand.Read(h.client[:]) // never fails
-	if _, err := conn.Write(h.put(e.secret)); err != nil {
-		return err
-	}
-	b = make([]byte, welcomeSize)
-	if _, err := io.ReadFull(conn, b); err != nil {
-		return err
-	}
-	if err := h.parseWelcome(b, e.secret); err != nil {
-		return err
-	}
-	e.conn, e.in, e.out = conn, h.sealer(e.secret, "server"), h.sealer(e.secret, "client")
-	e.sent.Add(helloSize)
-	e.received.Add(challengeSize + welcomeSize)
+	e.conn, e.frames = conn, frames
+	e.sent.Add(uint64(clientBytes))
+	e.received.Add(uint64(serverBytes))
 	return conn.SetDeadline(time.Time{})
 }
 
@@ -194,9 +184,8 @@ func (e *embedded) fail(err error) {
 func (e *embedded) read() {
 	defer close(e.over)
 	defer e.conn.Close()
-	r := bufio.NewReader(e.conn)
 	for {
-		k, body, err := e.in.open(r)
+		k, body, err := receiveFrame(e.frames)
 		if err == nil {
 			e.received.Add(uint64(frameSize(len(body))))
 			err = e.handle(k, body)
@@ -273,10 +262,9 @@ func (e *embedded) send(k kind, body []byte) error {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
 	e.conn.SetWriteDeadline(time.Now().Add(writeTime))
-	b := e.out.seal(k, body)
 	e.requests.Add(1)
-	e.sent.Add(uint64(len(b)))
-	if _, err := e.conn.Write(b); err != nil {
+	e.sent.Add(uint64(frameSize(len(body))))
+	if err := sendFrame(e.frames, k, body); err != nil {
 		// The rendezvous may have said why: the reader gets that first.
 		e.conn.SetReadDeadline(time.Now().Add(byeTime))
 		<-e.over
@@ -431,10 +419,9 @@ func (e *embedded) bye() {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
 	e.conn.SetDeadline(time.Now().Add(byeTime))
-	b := e.out.seal(kindBye, nil)
-	if _, err := e.conn.Write(b); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := sendFrame(e.frames, kindBye, nil); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
 	}
-	e.sent.Add(uint64(len(b)))
+	e.sent.Add(uint64(frameSize(0)))
 	<-e.over
 }

@@ -1,49 +1,49 @@
 package launch
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
+	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"math"
+	"net"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
-// The wire of the embedded launcher, all integers big endian:
+// The wire of the embedded launcher begins with the handshake of internal/handshake for the protocol protocolName, in
+// which the client dials. All integers of what follows are big endian:
 //
-//	challenge  server, once   magic 4, version 1, 0 3, nonce 32
-//	hello      client, once   magic 4, version 1, 0 3, rank 4, size 4, nonce 32, proof 32
-//	welcome    server, once   magic 4, version 1, status 1, 0 2, proof 32
-//	frame      both, then     length 4 (of what follows), kind 1, body, tag 16
+//	claim      client, once   version 1, 0 3, rank 4, size 4
+//	welcome    server, once   version 1, status 1, 0 2
+//	frame      both, then     kind 1, body
 //
-// A proof is an HMAC-SHA256 under the secret over its sender's role and all of
-// the handshake. A tag is the first half of one under a key of this connection
-// and direction, over the frame's number, kind and body, so that frames cannot
-// be forged, replayed, reordered or dropped unnoticed.
+// Each of them is sealed: frames cannot be forged, replayed, reordered or dropped unnoticed.
 const (
-	magic       = "BWRV"
-	wireVersion = 2
+	protocolName = "bywash rendezvous"
+	wireVersion  = 3
 
-	nonceSize     = 32
-	proofSize     = sha256.Size
-	tagSize       = 16
-	challengeSize = 8 + nonceSize
-	helloSize     = 16 + nonceSize + proofSize
-	welcomeSize   = 8 + proofSize
+	claimSize   = 12
+	welcomeSize = 4
+
+	// What a handshake takes in bytes, claim and welcome included.
+	clientBytes = handshake.DialBytes + handshake.FrameBytes + claimSize
+	serverBytes = handshake.AcceptBytes + handshake.FrameBytes + welcomeSize
 
 	maxBody = 5 + MaxCard
 	maxWhy  = 256
 )
 
-// What a welcome says. Refusals before authentication carry no proof.
+var frameConfig = handshake.Config{Protocol: protocolName, Limit: 1 + maxBody}
+
+// What a welcome says.
 type status uint8
 
 const (
 	statusOK status = iota
 	statusVersion
-	statusAuth
 	statusSize
 	statusRank
 	statusTaken
@@ -69,106 +69,64 @@ const (
 
 var errFrame = errors.New("malformed message")
 
-type nonce [nonceSize]byte
-
-func putChallenge(n nonce) []byte {
-	b := append([]byte(magic), wireVersion, 0, 0, 0)
-	return append(b, n[:]...)
+// known wraps an error of a handshake in the one of this package that it means.
+func known(err error) error {
+	switch {
+	case errors.Is(err, handshake.ErrSecret):
+		return fmt.Errorf("%w: %w", ErrAuth, err)
+	case errors.Is(err, handshake.ErrVersion):
+		return fmt.Errorf("%w: %w", ErrVersion, err)
+	case errors.Is(err, handshake.ErrMalformed):
+		return fmt.Errorf("%w: %w", errFrame, err)
+	}
+	return err
 }
 
-// checkMagic tells a foreign program and another version apart.
-func checkMagic(b []byte) error {
-	if len(b) < 8 || string(b[:4]) != magic {
+// hello is what a client claims.
+type hello struct{ rank, size uint32 }
+
+func (h *hello) put() []byte {
+	b := binary.BigEndian.AppendUint32([]byte{wireVersion, 0, 0, 0}, h.rank)
+	return binary.BigEndian.AppendUint32(b, h.size)
+}
+
+// checkVersion tells another version from a malformed message.
+func checkVersion(b []byte) error {
+	if len(b) < 1 {
 		return errFrame
 	}
-	if b[4] != wireVersion {
-		return fmt.Errorf("peer has version %d, this program %d: %w", b[4], wireVersion, ErrVersion)
+	if b[0] != wireVersion {
+		return fmt.Errorf("peer has version %d, this program %d: %w", b[0], wireVersion, ErrVersion)
 	}
 	return nil
 }
 
-func parseChallenge(b []byte) (n nonce, err error) {
-	if err := checkMagic(b); err != nil {
-		return n, err
-	}
-	if len(b) != challengeSize || b[5]|b[6]|b[7] != 0 {
-		return n, errFrame
-	}
-	copy(n[:], b[8:])
-	return n, nil
-}
-
-// hello is what a client claims, and with it what both sides prove.
-type hello struct {
-	rank, size     uint32
-	client, server nonce
-}
-
-func (h *hello) mac(secret []byte, role string, s status) []byte {
-	m := hmac.New(sha256.New, secret)
-	m.Write([]byte("bywash rendezvous 1 " + role))
-	m.Write(h.server[:])
-	m.Write(h.client[:])
-	m.Write(binary.BigEndian.AppendUint32(nil, h.rank))
-	m.Write(binary.BigEndian.AppendUint32(nil, h.size))
-	m.Write([]byte{byte(s)})
-	return m.Sum(nil)
-}
-
-func (h *hello) put(secret []byte) []byte {
-	b := append([]byte(magic), wireVersion, 0, 0, 0)
-	b = binary.BigEndian.AppendUint32(b, h.rank)
-	b = binary.BigEndian.AppendUint32(b, h.size)
-	b = append(b, h.client[:]...)
-	return append(b, h.mac(secret, "client", statusOK)...)
-}
-
-// parseHello reads what a client answered to a challenge; the error is ErrVersion, ErrAuth or malformed.
-func parseHello(b, secret []byte, server nonce) (h hello, err error) {
-	if err := checkMagic(b); err != nil {
+// parseHello reads a client's claim; the error is ErrVersion or malformed.
+func parseHello(b []byte) (h hello, err error) {
+	if err := checkVersion(b); err != nil {
 		return h, err
 	}
-	if len(b) != helloSize || b[5]|b[6]|b[7] != 0 {
+	if len(b) != claimSize || b[1]|b[2]|b[3] != 0 {
 		return h, errFrame
 	}
-	h.server = server
-	h.rank, h.size = binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])
-	copy(h.client[:], b[16:])
-	if !hmac.Equal(b[16+nonceSize:], h.mac(secret, "client", statusOK)) {
-		return h, ErrAuth
-	}
-	return h, nil
+	return hello{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:])}, nil
 }
 
-func (h *hello) putWelcome(secret []byte, s status) []byte {
-	b := append([]byte(magic), wireVersion, byte(s), 0, 0)
-	if s == statusVersion || s == statusAuth {
-		return append(b, make([]byte, proofSize)...)
-	}
-	return append(b, h.mac(secret, "server", s)...)
-}
+func putWelcome(s status) []byte { return []byte{wireVersion, byte(s), 0, 0} }
 
-// parseWelcome returns nil when the server knows the secret and takes us.
-func (h *hello) parseWelcome(b, secret []byte) error {
-	if err := checkMagic(b); err != nil {
+// parseWelcome returns nil when the server takes us.
+func (h *hello) parseWelcome(b []byte) error {
+	if err := checkVersion(b); err != nil {
 		return err
 	}
-	if len(b) != welcomeSize || b[6]|b[7] != 0 {
+	if len(b) != welcomeSize || b[2]|b[3] != 0 {
 		return errFrame
 	}
-	s := status(b[5])
-	switch s {
-	case statusVersion:
-		return fmt.Errorf("refused: %w", ErrVersion)
-	case statusAuth:
-		return fmt.Errorf("refused: %w", ErrAuth)
-	}
-	if !hmac.Equal(b[8:], h.mac(secret, "server", s)) {
-		return fmt.Errorf("the other side of the rendezvous: %w", ErrAuth)
-	}
-	switch s {
+	switch status(b[1]) {
 	case statusOK:
 		return nil
+	case statusVersion:
+		return fmt.Errorf("refused: %w", ErrVersion)
 	case statusSize:
 		return fmt.Errorf("the job has not %d ranks: %w", h.size, ErrInvalid)
 	case statusRank:
@@ -179,53 +137,31 @@ func (h *hello) parseWelcome(b, secret []byte) error {
 	return errFrame
 }
 
-// sealer makes and checks the tags of one direction.
-type sealer struct {
-	mac hash.Hash
-	seq uint64
+// buffered is a connection that is read in large pieces.
+func buffered(c net.Conn) io.ReadWriter {
+	return struct {
+		io.Reader
+		io.Writer
+	}{bufio.NewReader(c), c}
 }
 
-func (h *hello) sealer(secret []byte, role string) sealer {
-	return sealer{mac: hmac.New(sha256.New, h.mac(secret, role+" frames", statusOK))}
+func frameSize(body int) int { return handshake.FrameBytes + 1 + body }
+
+// sendFrame writes a frame.
+func sendFrame(c *handshake.Conn, k kind, body []byte) error {
+	return c.Send(append([]byte{byte(k)}, body...))
 }
 
-func (s *sealer) tag(k kind, body []byte) []byte {
-	s.mac.Reset()
-	s.mac.Write(append(binary.BigEndian.AppendUint64(nil, s.seq), byte(k)))
-	s.mac.Write(body)
-	s.seq++
-	return s.mac.Sum(nil)[:tagSize]
-}
-
-// seal returns the frame's bytes; frames go out in the order of its calls.
-func (s *sealer) seal(k kind, body []byte) []byte {
-	b := make([]byte, 0, frameSize(len(body)))
-	b = binary.BigEndian.AppendUint32(b, uint32(1+len(body)+tagSize))
-	b = append(append(b, byte(k)), body...)
-	return append(b, s.tag(k, body)...)
-}
-
-func frameSize(body int) int { return 5 + body + tagSize }
-
-// open reads the next frame. The body is the caller's.
-func (s *sealer) open(r io.Reader) (kind, []byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return 0, nil, err
+// receiveFrame reads the next frame. The body is the caller's.
+func receiveFrame(c *handshake.Conn) (kind, []byte, error) {
+	b, err := c.Receive()
+	if err != nil {
+		return 0, nil, known(err)
 	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n < 1+tagSize || n > 1+maxBody+tagSize {
+	if len(b) == 0 {
 		return 0, nil, errFrame
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return 0, nil, noEOF(err)
-	}
-	k, body, tag := kind(b[0]), b[1:n-tagSize], b[n-tagSize:]
-	if !hmac.Equal(tag, s.tag(k, body)) {
-		return 0, nil, fmt.Errorf("message is not the peer's: %w", ErrAuth)
-	}
-	return k, body, nil
+	return kind(b[0]), bytes.Clone(b[1:]), nil
 }
 
 func noEOF(err error) error {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // newServer serves a job for the length of a test.
@@ -77,12 +79,11 @@ func TestStrangersLearnNothing(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		c.Write(putChallenge(nonce{1}))
-		b := make([]byte, helloSize)
-		io.ReadFull(c, b)
-		h := hello{rank: 1, size: 2, server: nonce{1}}
-		copy(h.client[:], b[16:])
-		c.Write(h.putWelcome(NewSecret(), statusOK))
+		// It knows the key id of a genuine dialer, and no more.
+		_, _, err = handshake.Accept(c, func(handshake.KeyID) *handshake.Key { return aKey(NewSecret()) }, &frameConfig)
+		if !errors.Is(err, handshake.ErrSecret) {
+			t.Errorf("a false rendezvous: %v", err)
+		}
 		rest, _ := io.ReadAll(c)
 		heard <- rest
 	}()
@@ -91,34 +92,6 @@ func TestStrangersLearnNothing(t *testing.T) {
 		t.Errorf("false rendezvous: %v, heard %q; want ErrAuth and nothing", err, rest)
 	}
 	fenced(t, s) // the genuine ones are served
-}
-
-func TestProofsFitOneRoleRankAndConnection(t *testing.T) {
-	secret := NewSecret()
-	h := hello{rank: 1, size: 4, client: nonce{1}, server: nonce{2}}
-	genuine := h.put(secret)
-	if _, err := parseHello(genuine, secret, h.server); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := parseHello(genuine, secret, nonce{3}); !errors.Is(err, ErrAuth) {
-		t.Errorf("replayed on another connection: %v", err)
-	}
-	for i := 8; i < helloSize; i++ {
-		b := bytes.Clone(genuine)
-		b[i] ^= 1
-		if _, err := parseHello(b, secret, h.server); !errors.Is(err, ErrAuth) {
-			t.Errorf("byte %d changed: %v", i, err)
-		}
-	}
-	reflected := append(append([]byte(magic), wireVersion, 0, 0, 0), genuine[helloSize-proofSize:]...)
-	if err := h.parseWelcome(reflected, secret); !errors.Is(err, ErrAuth) {
-		t.Errorf("client's own proof as the server's: %v", err)
-	}
-	refusal := h.putWelcome(secret, statusTaken)
-	refusal[5] = byte(statusOK)
-	if err := h.parseWelcome(refusal, secret); !errors.Is(err, ErrAuth) {
-		t.Errorf("refusal turned into a welcome: %v", err)
-	}
 }
 
 func TestRefusalsSayWhy(t *testing.T) {
@@ -142,25 +115,33 @@ func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	b := make([]byte, challengeSize)
-	if _, err := io.ReadFull(c, b); err != nil {
-		t.Fatal(err)
-	}
 	h := hello{size: 1}
-	hi := h.put(s.secret)
-	hi[4] = 9
-	c.Write(hi)
-	w := make([]byte, welcomeSize)
-	if _, err := io.ReadFull(c, w); err != nil {
+	claim := h.put()
+	claim[0]++
+	frames, err := handshake.Dial(c, aKey(s.secret), &frameConfig, claim)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.parseWelcome(w, s.secret); !errors.Is(err, ErrVersion) {
+	w, err := frames.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.parseWelcome(w); !errors.Is(err, ErrVersion) {
 		t.Errorf("client of another version hears %v", err)
 	}
-	b[4] = 9
-	if _, err := parseChallenge(b); !errors.Is(err, ErrVersion) {
+	w = putWelcome(statusOK)
+	w[0]++
+	if err := h.parseWelcome(w); !errors.Is(err, ErrVersion) {
 		t.Errorf("server of another version: %v", err)
 	}
+}
+
+func aKey(secret []byte) *handshake.Key {
+	k, err := handshake.NewKey(secret)
+	if err != nil {
+		panic(err)
+	}
+	return k
 }
 
 // A flood of connections, silent, slow, cut off and talking nonsense, keeps nobody out and leaves nothing.
@@ -190,12 +171,12 @@ func TestHostileConnectionsKeepNobodyOut(t *testing.T) {
 				if err != nil {
 					continue // this process's own descriptors
 				}
-				junk := make([]byte, rng.IntN(2*helloSize))
+				junk := make([]byte, rng.IntN(2*clientBytes))
 				for i := range junk {
 					junk[i] = byte(rng.Uint32())
 				}
 				if rng.IntN(2) == 0 {
-					copy(junk, append([]byte(magic), wireVersion, 0, 0, 0))
+					copy(junk, "ByHs\x01\x01\x00\x00")
 				}
 				c.Write(junk)
 				if rng.IntN(2) == 0 {
@@ -236,7 +217,7 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 		defer c.Close()
 		held = append(held, c)
 	}
-	// The oldest were shown out: they read the challenge, then the end.
+	// The oldest were shown out: they read the end.
 	held[0].SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.Copy(io.Discard, held[0]); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("the oldest stranger is still there")
@@ -256,9 +237,9 @@ func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
 		"far rank":       func(e *embedded) { e.send(kindLookup, putLookup(1, 1<<31)) },
 		"short look-up":  func(e *embedded) { e.send(kindLookup, []byte{1}) },
 		"abort of 0":     func(e *embedded) { e.send(kindAbort, []byte{0, 0, 0, 0}) },
-		"forged frame":   func(e *embedded) { e.out.seq++; e.send(kindFence, nil) },
+		"forged frame":   func(e *embedded) { e.frames.Seal(nil, nil); e.send(kindFence, nil) },
 		"huge frame":     func(e *embedded) { e.conn.Write([]byte{0xff, 0xff, 0xff, 0xff}) },
-		"truncated":      func(e *embedded) { e.conn.Write([]byte{0, 0, 1, 0, 1}); e.conn.Close() },
+		"truncated":      func(e *embedded) { e.conn.Write([]byte{0, 1, 0, 0, 1}); e.conn.Close() },
 		"second goodbye": func(e *embedded) { e.send(kindPublish, []byte("x")); e.send(kindPublish, []byte("x")) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 // returns the bytes of rank 0, after checking that all have the same, and of all ranks together.
 func simulate(t *testing.T, size int) (rank, total Traffic) {
 	t.Helper()
-	b, secret := newBoard(size), NewSecret()
+	b := newBoard(size)
 	ranks := make([]Traffic, size)
 	deliver := func(posts []post) {
 		for _, p := range posts {
@@ -34,15 +34,15 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 	}
 	for r := range size {
 		h := hello{rank: uint32(r), size: uint32(size)}
-		in, err := parseHello(h.put(secret), secret, nonce{})
+		in, err := parseHello(h.put())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if st, _ := b.join(&in); st != statusOK {
 			t.Fatal(st)
 		}
-		ranks[r].Sent += helloSize
-		ranks[r].Received += uint64(len(putChallenge(nonce{})) + len(h.putWelcome(secret, statusOK)))
+		ranks[r].Sent += uint64(clientBytes)
+		ranks[r].Received += uint64(serverBytes)
 	}
 	c := make([]byte, scaleCard)
 	for r := range size {

@@ -1,16 +1,15 @@
 package launch
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
 	"errors"
-	"io"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 const (
@@ -46,9 +45,8 @@ type Server struct {
 
 type serverConn struct {
 	net.Conn
-	in  sealer
-	mu  sync.Mutex
-	out sealer
+	frames *handshake.Conn
+	mu     sync.Mutex // for sending
 }
 
 // NewSecret returns a job's secret: SecretSize random bytes.
@@ -186,9 +184,8 @@ func (s *Server) serve(conn net.Conn) {
 		s.mu.Unlock()
 		return
 	}
-	r := bufio.NewReader(conn)
 	for {
-		k, body, err := c.in.open(r)
+		k, body, err := receiveFrame(c.frames)
 		if err == nil {
 			s.received.Add(uint64(frameSize(len(body))))
 			s.mu.Lock()
@@ -215,36 +212,22 @@ func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return nil, 0, err
 	}
-	var n nonce
-	rand.Read(n[:]) // never fails
-	if _, err := conn.Write(putChallenge(n)); err != nil {
+	key, err := handshake.NewKey(s.secret)
+	if err != nil {
 		return nil, 0, err
 	}
-	b := make([]byte, helloSize)
-	if _, err := io.ReadFull(conn, b[:8]); err != nil {
-		return nil, 0, err
+	frames, claim, err := handshake.Accept(buffered(conn), key.Find, &frameConfig)
+	if err != nil {
+		return nil, 0, known(err)
 	}
-	err := checkMagic(b[:8]) // of another version the rest may be shorter
-	if err == nil {
-		_, err = io.ReadFull(conn, b[8:])
-	}
-	var h hello
-	if err == nil {
-		h, err = parseHello(b, s.secret, n)
-	}
-	switch {
-	case errors.Is(err, ErrVersion):
-		conn.Write(h.putWelcome(nil, statusVersion))
-		// What lies unread when a socket is closed takes back what was sent.
-		conn.SetReadDeadline(time.Now().Add(byeTime))
-		io.Copy(io.Discard, io.LimitReader(conn, 4096))
-	case errors.Is(err, ErrAuth):
-		conn.Write(h.putWelcome(nil, statusAuth))
+	h, err := parseHello(claim)
+	if errors.Is(err, ErrVersion) {
+		_ = frames.Send(putWelcome(statusVersion))
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	c := &serverConn{Conn: conn, in: h.sealer(s.secret, "client"), out: h.sealer(s.secret, "server")}
+	c := &serverConn{Conn: conn, frames: frames}
 	return c, int(h.rank), s.admit(c, &h)
 }
 
@@ -260,7 +243,7 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 	}
 	c.mu.Lock() // the welcome goes before everything else
 	s.mu.Unlock()
-	_, err := c.Write(h.putWelcome(s.secret, st))
+	err := c.frames.Send(putWelcome(st))
 	if err == nil {
 		err = c.SetDeadline(time.Time{})
 	}
@@ -268,8 +251,8 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 	if st != statusOK {
 		return errFrame
 	}
-	s.sent.Add(challengeSize + welcomeSize)
-	s.received.Add(helloSize)
+	s.sent.Add(uint64(serverBytes))
+	s.received.Add(uint64(clientBytes))
 	s.mu.Lock()
 	s.deliver(posts, -1)
 	if err != nil {
@@ -310,11 +293,10 @@ func (s *Server) deliver(posts []post, serving int) {
 func (s *Server) send(c *serverConn, p post) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := c.out.seal(p.kind, p.body)
 	c.SetWriteDeadline(time.Now().Add(writeTime))
-	if _, err := c.Write(b); err != nil {
+	if err := sendFrame(c.frames, p.kind, p.body); err != nil {
 		c.Close() // its reader notices
 		return
 	}
-	s.sent.Add(uint64(len(b)))
+	s.sent.Add(uint64(frameSize(len(p.body))))
 }

@@ -71,8 +71,8 @@ func roleJoins() error {
 			if err := (tally{i, errno}).say(); err != nil {
 				return err
 			}
-			_, err = bufio.NewReader(os.Stdin).ReadString('\n')
-			return nil // until its input ends
+			_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // until its input ends
+			return nil
 		}
 	}
 }

@@ -106,7 +106,7 @@ func query(t *testing.T, h driver.Hints) driver.NIC {
 
 func open(t *testing.T, h driver.Hints) driver.Context {
 	t.Helper()
-	c, err := query(t, h).Open(driver.Attributes{Secret: []byte("of this test")})
+	c, err := query(t, h).Open(driver.Attributes{Secret: []byte("the secret of this test")})
 	noErr(t, "open", err)
 	t.Cleanup(func() { c.Close() })
 	return c

@@ -43,30 +43,51 @@
 // A context is known by its incarnation, a random number. Each endpoint has an
 // id, unique in its context. Of two contexts the one with the lower incarnation
 // always asks and the other answers, whoever started, so that simultaneous
-// starts cannot collide: the answering side asks to be asked. The nth unfinished
-// endpoint of one side meets the nth of the other; from then on the pair is
-// named by both incarnations and both ids. An endpoint whose peer has its own
+// starts cannot collide. The nth unfinished endpoint of one side meets the nth of the
+// other; from then on the pair is named by both ids. An endpoint whose peer has its own
 // incarnation connects its queue pairs to themselves.
 //
+// # One connection
+//
+// Two contexts have one link: a stream of bytes (TCP, or a queue pair of rdmacm's own) that
+// begins with the handshake of internal/handshake. Either side dials, when an endpoint wants the
+// peer. A link delivers each message once and in order. The messages of one connection:
+//
 //	asker                       answerer
-//	              ←  call       start here, if it starts first
+//	              ←  call       so many endpoints were started here and wait to be asked
 //	request       →             what the asker's queue pairs are
-//	              ←  wait       if nothing there can meet it yet
 //	              ←  reply      what the answerer's are; the asker's go to RTR
 //	confirm       →             the answerer's go to RTS, it is Ready
 //	              ←  confirm    the asker's go to RTS, it is Ready
 //
-// The answerer leaves its queue pairs alone until the confirm: a request whose
-// maker has given up meanwhile uses up no endpoint.
-// Messages are idempotent and repeated until they are answered, so that a
-// lost or broken link costs time alone.
+// The asker's ends go through these states (machine.go):
+//
+//	idle → requesting → modifying → confirming → modifying to RTS → (waiting for clear-to-send) → ready
+//
+// and the answerer's:
+//
+//	idle → waiting to be asked → replying → modifying → (waiting for clear-to-send) → ready
+//
+// The asker asks for one end after the other: it sends a request when the one before was replied to or
+// given up. The answerer keeps at most one request that it cannot meet yet. Until the confirm it
+// leaves its queue pairs alone: a request whose maker has given up uses up no endpoint. Either end says gone
+// when it is finalized, and reject when it has failed.
+//
+// # A link is lost
+//
+// Both sides dial again, as long as an endpoint wants the peer. Each dial has an attempt number, one
+// higher than any that its side knows; the link with the highest attempt stays, of two dials at the same time
+// that of the lower incarnation. What the old link carried may or may not have arrived. So each side says over the
+// new one where each of its ends stands: its request, reply, confirm or reject. All of them may be heard twice. An
+// end that is not there any more is answered by gone. Queue pairs need not be reset: the steps
+// that were done are still right, and the other side may stand already, and have sent data.
 //
 // # Time
 //
 // Nothing here blocks a caller. Steps of queue pairs run in goroutines of this
-// package, since RTR towards an address that nobody has takes a second. A peer
-// that is alive but has not made its endpoint is waited for without limit
-// (Finalize gives up); one that is silent for Config.Timeout, in any state, is
+// package, since RTR towards an address that nobody has takes a second. While an end waits for the peer,
+// pings find out whether the peer's process is there. A peer that is alive but has not made its endpoint is waited for
+// without limit (Finalize gives up); one that is silent for Config.Timeout, in any state, is
 // [driver.ErrBroken], and one whose process has died is so at once.
 //
 // # CTS
@@ -85,8 +106,7 @@
 // # Security
 //
 // Both sides prove that they have the session secret before anything else is
-// looked at, by HMAC-SHA-256 over both nonces and incarnations, and each later
-// message is authenticated together with all before it. Nothing is encrypted. A
+// looked at, and messages are encrypted and authenticated: see internal/handshake. A
 // context without a secret must say so (Config.NoSecret). Those who have not proven
 // themselves get 5 s, and 256 of them are kept.
 package connect

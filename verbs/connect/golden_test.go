@@ -9,18 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // wireDoc describes what is on the wire; it holds the same vectors.
 const wireDoc = "wire.md"
-
-func counting(n int, from byte) []byte {
-	b := make([]byte, n)
-	for k := range b {
-		b[k] = from + byte(k)
-	}
-	return b
-}
 
 func goldenOffer() offer {
 	o := anOffer()
@@ -30,49 +24,33 @@ func goldenOffer() offer {
 	return o
 }
 
-func goldenFrames() (names []string, frames []frame) {
-	nonce, mac := [nonceBytes]byte(counting(nonceBytes, 0)), [macBytes]byte(counting(macBytes, 0xa0))
-	return []string{"hello", "challenge", "proof", "refuse"}, []frame{
-		{kind: frameHello, from: 0x0102030405060708, to: 0x1112131415161718, nonce: nonce},
-		{kind: frameChallenge, nonce: nonce, mac: mac},
-		{kind: frameProof, mac: mac},
-		{kind: frameRefuse, code: refuseSecret},
-	}
-}
-
 func goldenMessages() (names []string, messages []message) {
-	return []string{"call", "request", "wait", "reply", "confirm", "reject", "close", "closed", "check", "bye", "welcome"}, []message{
-		{kind: msgCall, from: 3, count: 2},
-		{kind: msgRequest, flags: flagCTS, from: 3, prev: 1, offer: goldenOffer()},
-		{kind: msgWait, to: 3},
+	return []string{"call", "request", "reply", "confirm", "reject", "gone", "ping", "pong", "bye"}, []message{
+		{kind: msgCall, count: 2},
+		{kind: msgRequest, flags: flagCTS, from: 3, offer: goldenOffer()},
 		{kind: msgReply, from: 4, to: 3, offer: goldenOffer()},
-		{kind: msgConfirm, flags: flagClear | flagAnswer, from: 3, to: 4},
+		{kind: msgConfirm, flags: flagClear, from: 3, to: 4},
 		{kind: msgReject, from: 3, to: 4, code: rejectStep, detail: 1<<16 | 110},
-		{kind: msgClose, from: 3, to: 4},
-		{kind: msgClosed, from: 4, to: 3},
-		{kind: msgCheck, from: 3, to: 4},
-		{kind: msgBye, flags: flagFinal},
-		{kind: msgWelcome},
+		{kind: msgGone, from: 3, to: 4},
+		{kind: msgPing}, {kind: msgPong}, {kind: msgBye},
 	}
 }
 
-// goldenBytes are vectors that are no frames and no messages.
+// goldenBytes are vectors that are no messages.
 func goldenBytes() map[string][]byte {
-	_, frames := goldenFrames()
-	h := handshake{secret: []byte("secret"), manager: "oob", hello: frames[0], chal: frames[1]}
-	mac := func(role string) []byte { m := h.proof(role); return m[:] }
-	there, back := h.seals()
-	t := ticket{from: 0x0102030405060708, to: 0x1112131415161718, nonce: frames[0].nonce}
-	t.mac = t.sign([]byte("secret"), [blobNonceBytes]byte(counting(blobNonceBytes, 0x50)))
+	key, _ := handshake.NewKey([]byte("sixteen bytes or more"))
+	c := claim{version: protocolVersion, attempt: 7, from: 0x0102030405060708, to: 0x1112131415161718}
+	t := ticket{from: c.from, to: c.to}
+	t.mac = key.MAC(ticketLabel, t.signed())
 	return map[string][]byte{
-		"mac listener":  mac("listener"),
-		"mac dialer":    mac("dialer"),
-		"seal dialer":   append(there.close([]byte("first")), there.close([]byte("second"))...),
-		"seal listener": back.close([]byte("first")),
-		"ticket":        t.append(nil),
-		"blob oob":      append([]byte{oobVersion, 4, 10, 0, 0, 1, 0x12, 0x34, 16}, append(netip.MustParseAddr("2001:db8::1").AsSlice(), 0x12, 0x35)...),
-		"blob rdmacm":   append([]byte{rdmacmVersion, 4, 10, 0, 0, 1, 0x12, 0x34}, counting(blobNonceBytes, 0x50)...),
-		"card":          []byte(formatCard([]entry{{"oob", 50, []byte{1, 4, 10, 0, 0, 1, 0x12, 0x34}}, {"rdmacm", 30, []byte{1, 2}}})),
+		"claim":       c.append(nil),
+		"welcome":     (&welcome{code: refuseSpare, attempt: 7}).append(nil),
+		"ticket":      t.append(nil),
+		"reject data": appendHead(nil, refuseSecret),
+		"blob oob": append([]byte{oobVersion, 4, 10, 0, 0, 1, 0x12, 0x34, 16},
+			append(netip.MustParseAddr("2001:db8::1").AsSlice(), 0x12, 0x35)...),
+		"blob rdmacm": {rdmacmVersion, 4, 10, 0, 0, 1, 0x12, 0x34},
+		"card":        []byte(formatCard([]entry{{"oob", 50, []byte{1, 4, 10, 0, 0, 1, 0x12, 0x34}}, {"rdmacm", 30, []byte{1, 2}}})),
 	}
 }
 
@@ -107,14 +85,6 @@ func TestWireIsAsDocumented(t *testing.T) {
 		}
 		delete(docs, name)
 	}
-	names, frames := goldenFrames()
-	for k, want := range frames {
-		var f frame
-		if err := f.parse(docs[names[k]]); err != nil || f != want {
-			t.Errorf("%s parsed: got %+v (%v), want %+v", names[k], f, err, want)
-		}
-		check(names[k], want.append(nil))
-	}
 	names, messages := goldenMessages()
 	for k, want := range messages {
 		var m message
@@ -123,8 +93,8 @@ func TestWireIsAsDocumented(t *testing.T) {
 		}
 		check(names[k], want.append(nil))
 	}
-	if len(messages) != len(flagsOf)-1 || len(frames) != len(bodyBytes)-1 {
-		t.Errorf("%d of %d messages and %d of %d frames have vectors", len(messages), len(flagsOf)-1, len(frames), len(bodyBytes)-1)
+	if len(messages) != len(flagsOf)-1 {
+		t.Errorf("%d of %d messages have vectors", len(messages), len(flagsOf)-1)
 	}
 	for name, b := range goldenBytes() {
 		check(name, b)
@@ -140,8 +110,8 @@ func TestBlobsInTheDocumentParse(t *testing.T) {
 	if list, err := parseOOBBlob(docs["blob oob"]); err != nil || len(list) != 2 || list[0].String() != "10.0.0.1:4660" || list[1].String() != "[2001:db8::1]:4661" {
 		t.Errorf("oob: %v, %v", list, err)
 	}
-	if at, nonce, err := parseRDMABlob(docs["blob rdmacm"]); err != nil || at.String() != "10.0.0.1:4660" || nonce[0] != 0x50 || nonce[7] != 0x57 {
-		t.Errorf("rdmacm: %v % x, %v", at, nonce, err)
+	if at, err := parseRDMABlob(docs["blob rdmacm"]); err != nil || at.String() != "10.0.0.1:4660" {
+		t.Errorf("rdmacm: %v, %v", at, err)
 	}
 	var k ticket
 	if err := k.parse(docs["ticket"]); err != nil || k.from != 0x0102030405060708 || k.to != 0x1112131415161718 || len(docs["ticket"]) != 56 {

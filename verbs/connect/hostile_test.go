@@ -8,11 +8,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // address is where a host's oob listens.
@@ -32,7 +34,7 @@ func cardAt(a net.Addr) string {
 }
 
 // stranger is a raw connection to a host.
-func stranger(t testing.TB, h *host) *tcpConn {
+func stranger(t testing.TB, h *host) *net.TCPConn {
 	t.Helper()
 	c, err := net.Dial("tcp", h.address())
 	if err != nil {
@@ -40,7 +42,37 @@ func stranger(t testing.TB, h *host) *tcpConn {
 	}
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	return newTCPConn(c.(*net.TCPConn))
+	return c.(*net.TCPConn)
+}
+
+const theSecret = "the secret of the session"
+
+func aKey(t testing.TB, secret string) *handshake.Key {
+	t.Helper()
+	return must[*handshake.Key](t)(handshake.NewKey([]byte(secret)))
+}
+
+// insider is a raw connection to a host that has proved the secret, and what the host says to its claim.
+func insider(t testing.TB, h *host, c claim) (*handshake.Conn, *net.TCPConn, welcome) {
+	t.Helper()
+	tcp := stranger(t, h)
+	conn, err := handshake.Dial(tcp, aKey(t, theSecret), h.hub().config(), c.append(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := conn.Receive()
+	if err != nil {
+		t.Fatalf("welcome: %v", err)
+	}
+	var w welcome
+	if err := w.parse(b); err != nil {
+		t.Fatal(err)
+	}
+	return conn, tcp, w
+}
+
+func (h *host) claimOf(inc uint64, attempt uint32) claim {
+	return claim{version: protocolVersion, attempt: attempt, from: inc, to: h.inc}
 }
 
 // mustStillConnect checks that genuine peers do.
@@ -56,15 +88,10 @@ func mustStillConnect(t testing.TB, h *host) {
 func TestOtherVersion(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
-	hello := (&frame{kind: frameHello, from: 1 << 60, to: h.inc}).append(nil)
-	hello[4]++
-	c := stranger(t, h)
-	if err := c.send(hello); err != nil {
-		t.Fatal(err)
-	}
-	var f frame
-	if b, err := c.receive(); err != nil || f.parse(b) != nil || f.kind != frameRefuse || f.code != refuseVersion {
-		t.Errorf("answer %+v, %v; want a refusal for the version", f, err)
+	c := h.claimOf(1<<60, 1)
+	c.version++
+	if _, _, w := insider(t, h, c); w.code != refuseVersion {
+		t.Errorf("answer %+v, want a refusal for the version", w)
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,11 +104,14 @@ func TestOtherVersion(t *testing.T) {
 		if err != nil {
 			return
 		}
-		conn := newTCPConn(c.(*net.TCPConn))
-		_, _ = conn.receive()
-		answer := (&frame{kind: frameChallenge}).append(nil)
-		answer[4]++
-		_ = conn.send(answer)
+		conn, _, err := handshake.Accept(c, aKey(t, theSecret).Find, h.hub().config())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w := (&welcome{}).append(nil)
+		w[0]++
+		_ = conn.Send(w)
 		_, _ = io.Copy(io.Discard, c)
 	}()
 	x := h.endpointTo(1<<60, cardAt(l.Addr()), nil)
@@ -98,9 +128,9 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 		c := stranger(t, h)
 		switch k % 3 {
 		case 1:
-			_, _ = c.tcp.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+			_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
 		case 2:
-			_ = c.send((&frame{kind: frameHello, from: 1 << 60, to: h.inc}).append(nil))
+			_, _ = c.Write([]byte("ByHs\x01\x01\x00")) // a hello that goes no further
 		}
 	}
 	mustStillConnect(t, h)
@@ -118,22 +148,15 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 	})
 }
 
-// Who claims a peer's incarnation without the secret changes nothing for that peer.
+// A stranger who claims a peer's incarnation without the secret changes nothing for that peer.
 func TestImpostorWithoutSecret(t *testing.T) {
 	onHost(t)
 	h, p := aHost(t, nil), aHost(t, nil)
 	x := h.start(p, nil)
-	c := stranger(t, h)
-	hs := handshake{secret: []byte("a guess"), manager: "oob"}
-	_ = c.send(hs.dial(p.inc, h.inc).append(nil))
-	var f frame
-	if err := receiveFrame(c, &f); err != nil || f.kind != frameChallenge {
-		t.Fatalf("%+v, %v", f, err)
-	}
-	hs.chal = f
-	_ = c.send((&frame{kind: frameProof, mac: hs.proof("dialer")}).append(nil))
-	if err := receiveFrame(c, &f); err != nil || f.kind != frameRefuse || f.code != refuseSecret {
-		t.Errorf("an impostor hears %+v, %v", f, err)
+	c := h.claimOf(p.inc, 1000)
+	_, err := handshake.Dial(stranger(t, h), aKey(t, "a guess, long enough"), h.hub().config(), c.append(nil))
+	if !errors.Is(err, handshake.ErrSecret) {
+		t.Errorf("an impostor hears %v, want %v", err, handshake.ErrSecret)
 	}
 	if x.State() != Connecting {
 		t.Errorf("endpoint is %v: %v", x.State(), x.Err())
@@ -143,108 +166,56 @@ func TestImpostorWithoutSecret(t *testing.T) {
 	y.mustStand(t)
 }
 
-// A peer that has the secret cannot keep more than a few links.
+// A peer that has the secret cannot keep more than one link: the one with the highest attempt.
 func TestLinksAreBounded(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
-	var all []*tcpConn
-	for range 3 * maxLinks {
-		c := stranger(t, h)
-		hs := handshake{secret: []byte("the secret of the session"), manager: "oob"}
-		_ = c.send(hs.dial(1<<62, h.inc).append(nil))
-		var f frame
-		if err := receiveFrame(c, &f); err != nil {
-			t.Fatal(err)
+	var all []*handshake.Conn
+	for k := range 12 {
+		conn, _, w := insider(t, h, h.claimOf(1<<62, uint32(k+1)))
+		if w.code != 0 {
+			t.Fatalf("attempt %d is refused with code %d", k+1, w.code)
 		}
-		proof, err := hs.answer(&f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = c.send(proof.append(nil))
-		if _, err := c.receive(); err != nil {
-			t.Fatalf("welcome: %v", err)
-		}
-		all = append(all, c)
+		all = append(all, conn)
 	}
-	for _, c := range all[:2*maxLinks] {
-		if _, err := c.receive(); err == nil {
-			t.Error("an old link is kept")
+	for k, conn := range all[:11] {
+		if _, err := conn.Receive(); err == nil {
+			t.Errorf("link %d is kept", k+1)
 		}
 	}
-	hub := h.hub()
-	hub.mu.Lock()
-	defer hub.mu.Unlock()
-	if n := len(hub.peers[1<<62].links); n != maxLinks {
-		t.Errorf("%d links, limit is %d", n, maxLinks)
+	if _, _, w := insider(t, h, h.claimOf(1<<62, 5)); w.code != refuseSpare || w.attempt != 12 {
+		t.Errorf("an attempt that comes late hears %+v, want code %d and attempt 12", w, refuseSpare)
 	}
 }
 
-// A proof fits neither the other role, nor another connection, manager or secret.
-func TestProofsFitOnce(t *testing.T) {
-	onHost(t)
-	seen := make(map[[macBytes]byte]string)
-	for _, manager := range []string{"oob", "rdmacm"} {
-		for _, secret := range []string{"one", "two"} {
-			for _, role := range []string{"dialer", "listener", "dialer messages", "listener messages"} {
-				for n := range 8 {
-					h := handshake{secret: []byte(secret), manager: manager}
-					h.hello = frame{from: uint64(n & 1), to: 7}
-					h.hello.nonce[0], h.chal.nonce[0] = byte(n>>1&1), byte(n>>2)
-					mac := h.proof(role)
-					if was := seen[mac]; was != "" {
-						t.Errorf("%s %s %s %d: the proof of %s", manager, secret, role, n, was)
-					}
-					seen[mac] = manager + " " + secret + " " + role
-				}
-			}
-		}
-	}
-}
-
-// What is changed, left out, repeated, swapped or reflected among sealed messages is noticed.
-func TestSealsNoticeChanges(t *testing.T) {
-	hs := handshake{secret: []byte("secret"), manager: "oob"}
-	hs.dial(1, 2)
-	fresh := func() (s *seal, frames [][]byte) {
-		there, back := hs.seals()
-		if there.key == back.key {
-			t.Fatal("both directions have one key")
-		}
-		for k := range 4 {
-			frames = append(frames, there.close([]byte{byte(k), 1, 2, 3}))
-		}
-		receiver, _ := hs.seals()
-		return receiver, frames
-	}
-	for what, change := range map[string]func(f [][]byte) [][]byte{
-		"a bit":     func(f [][]byte) [][]byte { f[1][2] ^= 1; return f },
-		"the MAC":   func(f [][]byte) [][]byte { f[1][len(f[1])-1] ^= 1; return f },
-		"left out":  func(f [][]byte) [][]byte { return append(f[:1], f[2:]...) },
-		"repeated":  func(f [][]byte) [][]byte { return [][]byte{f[0], f[0]} },
-		"swapped":   func(f [][]byte) [][]byte { f[0], f[1] = f[1], f[0]; return f },
-		"truncated": func(f [][]byte) [][]byte { f[0] = f[0][:3]; return f },
+// Of two dials at the same time that of the lower incarnation stays, on both sides; a later attempt takes its place.
+func TestBothSidesKeepTheSameLink(t *testing.T) {
+	for _, tt := range []struct {
+		self, peer  uint64
+		have, comes *link // nil: none
+		want        bool
+	}{
+		{1, 2, nil, &link{attempt: 1}, true},
+		{1, 2, &link{attempt: 1, dialed: true}, &link{attempt: 1}, false},
+		{1, 2, &link{attempt: 1}, &link{attempt: 1, dialed: true}, true},
+		{2, 1, &link{attempt: 1, dialed: true}, &link{attempt: 1}, true},
+		{2, 1, &link{attempt: 1}, &link{attempt: 1, dialed: true}, false},
+		{1, 2, &link{attempt: 2, dialed: true}, &link{attempt: 3}, true},
+		{2, 1, &link{attempt: 3, dialed: true}, &link{attempt: 2}, false},
+		{1, 2, &link{attempt: 1}, &link{attempt: 1}, false},
 	} {
-		s, frames := fresh()
-		noticed := false
-		for _, f := range change(frames) {
-			if _, err := s.open(f); err != nil {
-				noticed = true
-				break
-			}
-		}
-		if !noticed {
-			t.Errorf("%s: not noticed", what)
+		p := &peer{machine: machine{self: tt.self, peer: tt.peer}, link: tt.have}
+		if got := p.newer(tt.comes.attempt, tt.comes.dialed); got != tt.want {
+			t.Errorf("%d has %+v, comes %+v: replaced %v, want %v", tt.self, tt.have, tt.comes, got, tt.want)
 		}
 	}
-	s, frames := fresh()
-	for _, f := range frames {
-		if _, err := s.open(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, back := hs.seals()
-	if _, err := back.open(frames[0]); !errors.Is(err, driver.ErrAuth) {
-		t.Errorf("reflected: %v, want %v", err, driver.ErrAuth)
+}
+
+// Short secrets are refused, with the remedy.
+func TestShortSecret(t *testing.T) {
+	_, err := Open(Config{Incarnation: 1, Secret: []byte("fifteen bytes..")})
+	if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "16") {
+		t.Errorf("got %v, want %v that names the least length", err, driver.ErrInvalid)
 	}
 }
 
@@ -394,35 +365,18 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
 	for _, payload := range [][]byte{
-		{}, {0}, make([]byte, headBytes), make([]byte, maxPayload),
-		(&message{kind: msgWelcome}).append(nil),
+		{}, {0}, make([]byte, headBytes), make([]byte, maxPayload), make([]byte, maxPayload+1),
 		(&message{kind: msgRequest, from: 1, offer: anOffer()}).append(nil),                // the host asks this peer
 		(&message{kind: msgReply, from: 1, to: 1, offer: offer{n: 1, mtu: 9}}).append(nil), // no such MTU
-		(&message{kind: msgClose}).append(nil),
+		(&message{kind: msgGone}).append(nil),
 	} {
 		before := h.mods.Stats().BadMessages
-		c := stranger(t, h)
-		hs := handshake{secret: []byte("the secret of the session"), manager: "oob"}
-		_ = c.send(hs.dial(1<<61, h.inc).append(nil)) // a higher incarnation answers
-		var f frame
-		if err := receiveFrame(c, &f); err != nil {
-			t.Fatal(err)
+		conn, _, w := insider(t, h, h.claimOf(1<<61, 1)) // a higher incarnation answers
+		if w.code != 0 {
+			t.Fatalf("refused with code %d", w.code)
 		}
-		proof, err := hs.answer(&f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = c.send(proof.append(nil))
-		there, back := hs.seals()
-		b, err := c.receive()
-		if err == nil {
-			_, err = back.open(b)
-		}
-		if err != nil {
-			t.Fatalf("welcome: %v", err)
-		}
-		_ = c.send(there.close(append([]byte(nil), payload...)))
-		if _, err := c.receive(); err == nil {
+		_ = conn.Send(payload)
+		if _, err := conn.Receive(); err == nil {
 			t.Errorf("payload % x: the link goes on", payload)
 		}
 		waitUntil(t, "bad message is counted", func() bool { return h.mods.Stats().BadMessages > before })

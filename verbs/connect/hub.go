@@ -12,34 +12,17 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// carrier is what managers differ in: how frames get from one host to another.
+// carrier is what managers differ in: how bytes get from one host to another.
 type carrier interface {
-	// dial reaches the peer, whose blob is target, and makes a link of the
-	// connection by meet, which closes it when that fails; there may be several ways to
-	// try. An error that wraps ErrBroken means that nobody is there any more,
+	// dial reaches the peer, whose blob is target, and makes a link of the connection by meet, which closes it when
+	// that fails; there may be several ways to try. An error that wraps ErrBroken means that nobody is there any more,
 	// ErrAuth and ErrVersion that there is no use in trying again.
-	dial(ctx context.Context, peer uint64, target string, meet func(conn) error) error
+	dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error
 	// close stops listening. Connections made before go on.
 	close() error
 }
 
-// conn carries frames of at most maxFrame bytes in order. One goroutine sends,
-// one receives.
-type conn interface {
-	send(b []byte) error
-	// receive returns the next frame, which is valid until the next call.
-	receive() ([]byte, error)
-	// expire makes both fail from then on; the zero time undoes it.
-	expire(t time.Time)
-	// finish, called after the last send, lets the peer receive all; receive
-	// goes on until the peer has finished, too, or a second has passed.
-	finish()
-	// close ends both at once. It may be called more than once.
-	close()
-}
-
-// hub is the module of a manager that has a carrier: endpoints, by peer, and
-// links to the peers.
+// hub is the module of a manager that has a carrier: endpoints, by peer, and a link to each peer.
 type hub struct {
 	name   string
 	env    *Env
@@ -56,7 +39,7 @@ type hub struct {
 	mu        sync.Mutex
 	peers     map[uint64]*peer
 	lastID    uint64
-	strangers []conn // not authenticated yet, oldest first
+	strangers []stream // not authenticated yet, oldest first
 	closed    bool
 	stats     Stats
 	wakes     []func() // to be called without mu
@@ -65,22 +48,23 @@ type hub struct {
 // peer is a context elsewhere that endpoints are connected to.
 type peer struct {
 	machine
-	links   []*link // newest last; that one is used
+	link    *link  // the current one, or nil
+	attempt uint32 // highest one of a link that was tried by either side
 	dialing map[string]context.CancelFunc
 	timer   *time.Timer
-	restAt  time.Duration // since when nothing is to be said; 0: something is
+	restAt  time.Duration // since when neither side wants anything; 0: one does
 }
 
 const (
 	maxWorkers   = 16 // queue pairs that are moved at the same time
 	maxStrangers = 256
-	maxLinks     = 4 // to one peer
 	strangerTime = 5 * time.Second
 	restTime     = time.Second // until a link that nobody needs is closed
 )
 
 func newHub(name string, env *Env, port *Port, cts bool) *hub {
-	h := &hub{name: name, env: env, port: port, cts: cts, origin: time.Now(), slots: make(chan struct{}, maxWorkers), peers: make(map[uint64]*peer)}
+	h := &hub{name: name, env: env, port: port, cts: cts, origin: time.Now(), slots: make(chan struct{}, maxWorkers)}
+	h.peers = make(map[uint64]*peer)
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -101,10 +85,6 @@ func (h *hub) Stats(s *Stats) {
 	s.Links += h.stats.Links
 	s.Refused += h.stats.Refused
 	s.BadMessages += h.stats.BadMessages
-	s.Repeated += h.stats.Repeated
-	for _, p := range h.peers {
-		s.Repeated += p.repeated
-	}
 }
 
 // unlock wakes users of endpoints.
@@ -122,7 +102,7 @@ func (h *hub) peer(inc uint64) *peer {
 	p := h.peers[inc]
 	if p == nil {
 		p = &peer{dialing: make(map[string]context.CancelFunc)}
-		p.machine = machine{self: h.env.Incarnation, peer: inc, timeout: h.env.Timeout, nextID: func() uint64 { h.lastID++; return h.lastID }}
+		p.machine = machine{self: h.env.Incarnation, peer: inc, nextID: func() uint64 { h.lastID++; return h.lastID }}
 		p.timer = time.AfterFunc(time.Hour, func() { h.tick(p) })
 		h.peers[inc] = p
 	}
@@ -142,7 +122,8 @@ func (h *hub) tick(p *peer) {
 func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) {
 	e := &endpoint{hub: h, cfg: *cfg, done: make(chan struct{})}
 	e.cfg.QPs = slices.Clone(cfg.QPs)
-	e.end = end{target: target, timeout: h.env.Timeout, cts: h.cts || cfg.Deferred, clear: !cfg.Deferred, offer: h.offer(cfg), user: e}
+	e.end = end{target: target, timeout: h.env.Timeout, cts: h.cts || cfg.Deferred, clear: !cfg.Deferred,
+		offer: h.offer(cfg), user: e}
 	if cfg.Timeout > 0 {
 		e.end.timeout = cfg.Timeout
 	}
@@ -160,8 +141,8 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) 
 // offer is what an endpoint will say about itself.
 func (h *hub) offer(cfg *EndpointConfig) offer {
 	p := h.port
-	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder, initiator: p.MaxInitiator,
-		lid: p.LID, pkey: p.PKey, gid: p.GID, n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
+	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
+		initiator: p.MaxInitiator, lid: p.LID, pkey: p.PKey, gid: p.GID, n: len(cfg.QPs), user: slices.Clone(cfg.UserData)}
 	var r [4 * MaxQPs]byte
 	_, _ = rand.Read(r[:])
 	for k, qp := range cfg.QPs {
@@ -172,11 +153,11 @@ func (h *hub) offer(cfg *EndpointConfig) offer {
 
 // settle does what a peer's machine wants after an event. The caller holds mu.
 func (h *hub) settle(p *peer) {
-	for _, a := range p.take() {
+	for _, a := range p.take(h.now()) {
 		switch a.kind {
 		case actSend:
-			if n := len(p.links); n > 0 {
-				p.links[n-1].post(&a.msg)
+			if p.link != nil {
+				p.link.post(&a.msg)
 			}
 		case actWork:
 			e := a.end.user.(*endpoint)
@@ -192,7 +173,7 @@ func (h *hub) settle(p *peer) {
 		}
 	}
 	for _, target := range targets {
-		if len(p.links) == 0 && p.dialing[target] == nil && !h.closed {
+		if p.link == nil && p.dialing[target] == nil && !h.closed {
 			ctx, cancel := context.WithCancel(h.ctx)
 			p.dialing[target] = cancel
 			h.tasks.Go(func() { h.dial(ctx, p, target) })
@@ -201,47 +182,34 @@ func (h *hub) settle(p *peer) {
 	h.rest(p)
 }
 
-// rest closes links that nobody needs, forgets a peer that is not needed, and
-// else sets the timer. The caller holds mu.
+// rest sets the timer. A link that nobody needs is closed by the side that has dialed, after a while; a peer that has
+// none is forgotten. The caller holds mu.
 func (h *hub) rest(p *peer) {
 	now := h.now()
-	if !p.idle() {
+	at, ok := p.next()
+	switch {
+	case !p.idle():
 		p.restAt = 0
-	} else if p.restAt == 0 {
+	case p.restAt == 0:
 		p.restAt = now
 	}
-	at, ok := p.next()
-	for _, l := range slices.Clone(p.links) {
-		since := p.restAt
-		if l.spare(p) && (since == 0 || l.since < since) {
-			since = l.since
-		}
-		switch {
-		case since == 0 || !l.dialed:
-		case now >= since+restTime:
-			h.leave(p, l, 0)
-		case !ok || since+restTime < at:
-			at, ok = since+restTime, true
+	if l := p.link; p.restAt != 0 && l != nil && l.dialed {
+		if now >= p.restAt+restTime {
+			h.unlink(p, l)
+		} else if !ok || p.restAt+restTime < at {
+			at, ok = p.restAt+restTime, true
 		}
 	}
-	if len(p.links)+len(p.dialing)+len(p.ends)+len(p.queue) == 0 && p.idle() {
-		h.forget(p)
-		return
-	}
-	if ok {
-		p.timer.Reset(max(at-now, 0))
-	} else {
+	switch {
+	case p.restAt != 0 && p.link == nil && len(p.dialing)+len(p.ends) == 0:
 		p.timer.Stop()
-	}
-}
-
-// forget drops the record of a peer. The caller holds mu.
-func (h *hub) forget(p *peer) {
-	p.timer.Stop()
-	h.stats.Repeated += p.repeated
-	p.repeated = 0
-	if h.peers[p.peer] == p {
-		delete(h.peers, p.peer)
+		if h.peers[p.peer] == p {
+			delete(h.peers, p.peer)
+		}
+	case ok:
+		p.timer.Reset(max(at-now, 0))
+	default:
+		p.timer.Stop()
 	}
 }
 
@@ -282,17 +250,18 @@ func (h *hub) Finalize() error {
 	h.closed = true
 	err := h.carrier.close()
 	h.cancel()
-	for _, c := range h.strangers {
-		c.close()
+	for _, s := range h.strangers {
+		s.Close()
 	}
 	for _, p := range h.peers {
 		for _, e := range slices.Clone(p.ends) {
-			p.finalize(e, h.now())
+			p.finalize(e)
 			e.user.(*endpoint).over()
 		}
 		h.settle(p)
-		for _, l := range slices.Clone(p.links) {
-			h.leave(p, l, flagFinal)
+		if l := p.link; l != nil {
+			l.post(&message{kind: msgBye})
+			h.unlink(p, l)
 		}
 		p.timer.Stop()
 	}

@@ -45,7 +45,7 @@ func TestEndsThatDoNotFit(t *testing.T) {
 								s.fail("end is %v with %v, want %v", e.state, e.err, want)
 							}
 						}
-						s.cfg.loss, s.cfg.cut = 0, 0
+						s.cfg.cut = 0
 						s.quiet()
 					})
 				})
@@ -111,16 +111,16 @@ func TestStepFailureReachesBothSides(t *testing.T) {
 
 // Queue pairs whose peer has the same incarnation are connected to themselves.
 func TestSelf(t *testing.T) {
-	m := &machine{self: 7, peer: 7, timeout: time.Second, nextID: func() uint64 { return 1 }}
+	m := &machine{self: 7, peer: 7, nextID: func() uint64 { return 1 }}
 	e := &end{offer: anOffer(), timeout: time.Second}
 	m.add(e, 0)
 	m.start(e, 0)
-	a := m.take()
+	a := m.take(0)
 	if len(a) != 2 || a[0].kind != actState || a[1].kind != actWork || a[1].first != stepInit || a[1].last != stepRTS {
 		t.Fatalf("got %+v, want a change of state and all steps", a)
 	}
 	m.done(e, nil, 0)
-	if a = m.take(); len(a) != 1 || e.state != stReady || e.remote.qps != e.offer.qps {
+	if a = m.take(0); len(a) != 1 || e.state != stReady || e.remote.qps != e.offer.qps {
 		t.Fatalf("state %v, remote %+v, actions %+v", e.state, e.remote, a)
 	}
 	if _, ok := m.next(); ok || len(m.targets()) != 0 {
@@ -136,7 +136,7 @@ func TestSelf(t *testing.T) {
 	if at, ok := m.next(); ok {
 		t.Fatalf("waits for itself until %v", at)
 	}
-	m.clearToSend(late, 0)
+	m.clearToSend(late)
 	if late.state != stReady {
 		t.Fatalf("state %v after receives are posted", late.state)
 	}
@@ -147,9 +147,9 @@ func TestSelf(t *testing.T) {
 	if soon.state != stReady {
 		t.Fatalf("state %v with receives that are posted", soon.state)
 	}
-	m.take()
-	m.finalize(e, 0)
-	if a = m.take(); len(a) != 1 || a[0].kind != actState {
+	m.take(0)
+	m.finalize(e)
+	if a = m.take(0); len(a) != 1 || a[0].kind != actState {
 		t.Fatalf("finalize: %+v", a)
 	}
 }
@@ -164,17 +164,17 @@ func TestUnknownIDs(t *testing.T) {
 		s.start(1, b)
 		s.run(time.Second)
 		m := s.side[k].m
-		for kind := messageKind(1); kind <= msgCheck; kind++ {
+		for kind := messageKind(1); kind <= msgPong; kind++ {
 			for _, msg := range []message{
 				{kind: kind, from: 1 << 40, to: 1 << 41, offer: anOffer()},
 				{kind: kind, from: 1 << 40, to: s.side[k].ends[0].id, offer: anOffer()},
 				{kind: kind, from: 1 << 40, offer: anOffer()},
 			} {
-				if msg.checkIDs() != nil || kind == msgClosed {
+				if msg.checkIDs() != nil {
 					continue
 				}
 				_ = m.receive(&msg, s.now)
-				for _, act := range m.take() {
+				for _, act := range m.take(s.now) {
 					if act.kind != actSend {
 						t.Errorf("side %d, message %+v: action %+v", k, msg, act)
 					}
@@ -190,116 +190,116 @@ func TestUnknownIDs(t *testing.T) {
 func TestAskerChecksTheReply(t *testing.T) {
 	s := newSim(t, 1, calm)
 	a := s.endOf(0, false)
+	s.side[0].m.linkUp(0)
 	s.start(0, a)
 	bad := anOffer()
 	bad.n = 2
 	_ = s.side[0].m.receive(&message{kind: msgReply, from: 9, to: a.id, offer: bad}, 0)
-	if out := s.side[0].m.take(); a.end.state != stFailed || len(out) != 2 || out[0].msg.kind != msgReject || out[0].msg.code != rejectQPs || out[1].kind != actState {
+	if out := s.side[0].m.take(0); a.end.state != stFailed || len(out) != 2 || out[0].kind != actState || out[1].msg.kind != msgReject || out[1].msg.code != rejectQPs {
 		t.Errorf("%v, actions %+v; want failed with a reject", a.end.state, out)
 	}
 }
 
-// A reject without an endpoint of the peer fails the request and is not answered; a close is repeated until it was heard.
+// A reject without an endpoint of the peer fails the request and is not answered; an end that is finalized says so once,
+// and so does who is asked for an end that there is not.
 func TestLastWords(t *testing.T) {
 	s := newSim(t, 1, calm)
 	a, b := s.endOf(0, false), s.endOf(0, false)
 	m := s.side[0].m
-	s.start(0, a)
-	s.start(0, b)
-	_ = m.receive(&message{kind: msgReject, to: a.id, code: rejectBusy}, 0)
-	if out := m.take(); a.end.state != stFailed || len(out) != 1 || out[0].kind != actState {
-		t.Errorf("%v, actions %+v", a.end.state, out)
+	m.linkUp(0)
+	m.start(a.end, 0)
+	m.start(b.end, 0)
+	m.take(0)
+	_ = m.receive(&message{kind: msgReject, to: a.id, code: rejectTime}, 0)
+	out := m.take(0)
+	if a.end.state != stFailed || len(out) != 2 || out[0].kind != actState || out[1].msg.kind != msgRequest || out[1].msg.from != b.id {
+		t.Errorf("%v, actions %+v; want failed, and the next request", a.end.state, out)
 	}
-	m.finalize(b.end, 0)
-	m.take()
-	sent := func(now time.Duration) (n int) {
+	m.finalize(b.end)
+	want := message{kind: msgGone, from: b.id}
+	if out := m.take(0); len(out) != 2 || out[0].kind != actState || !reflect.DeepEqual(out[1].msg, want) {
+		t.Errorf("actions %+v after finalize, want %+v", out, want)
+	}
+	for now := time.Duration(0); now < time.Minute; now += time.Second {
 		m.tick(now)
-		for _, act := range m.take() {
-			if act.kind == actSend && act.msg.kind == msgClose && act.msg.from == b.id {
-				n++
-			}
+		if out := m.take(now); len(out) != 0 {
+			t.Errorf("actions %+v after the last word", out)
 		}
-		return n
 	}
-	if n := sent(time.Second); n != 1 {
-		t.Errorf("%d closes after a second without an answer, want 1", n)
-	}
-	_ = m.receive(&message{kind: msgClosed, to: b.id}, time.Second)
-	if n := sent(2*time.Second) + sent(3*time.Second); n != 0 {
-		t.Errorf("%d closes after the answer", n)
-	}
-	for _, kind := range []messageKind{msgClose, msgReject} {
-		_ = m.receive(&message{kind: kind, from: 77, to: 88}, 0)
-		want := message{kind: msgClosed, from: 88, to: 77}
-		if out := m.take(); len(out) != 1 || !reflect.DeepEqual(out[0].msg, want) {
+	for _, kind := range []messageKind{msgConfirm, msgReply} {
+		_ = m.receive(&message{kind: kind, from: 77, to: 88, offer: anOffer()}, 0)
+		want := message{kind: msgGone, from: 88, to: 77}
+		if out := m.take(0); len(out) != 1 || !reflect.DeepEqual(out[0].msg, want) {
 			t.Errorf("kind %d is answered by %+v, want %+v", kind, out, want)
 		}
 	}
-}
-
-// A request that comes again long after its end was finalized is none.
-func TestLateRequestIsNoNewOne(t *testing.T) {
-	m := &machine{self: 2, peer: 1, timeout: time.Second, nextID: func() uint64 { return 9 }}
-	m.linkUp(0)
-	e := &end{offer: anOffer(), timeout: time.Second}
-	m.add(e, 0)
-	request := message{kind: msgRequest, from: 5, offer: anOffer()}
-	_ = m.receive(&request, 0)
-	m.finalize(e, 0)
-	m.tick(time.Hour)
-	if m.take(); len(m.graves) != 0 {
-		t.Fatalf("%d graves after an hour", len(m.graves))
-	}
-	_ = m.receive(&request, time.Hour)
-	if out := m.take(); len(m.queue) != 0 || len(out) != 1 || out[0].msg.kind != msgClosed || out[0].msg.to != 5 {
-		t.Errorf("%d requests wait, answers %+v; want closed", len(m.queue), out)
-	}
-}
-
-// A close that overtakes its request, or whose request was lost, is remembered:
-// the request is none when it comes, and the one after it does not wait for it.
-func TestCloseBeforeItsRequest(t *testing.T) {
-	m := &machine{self: 2, peer: 1, timeout: time.Second, nextID: func() uint64 { return 9 }}
-	m.linkUp(0)
-	_ = m.receive(&message{kind: msgClose, from: 5}, 0)
-	_ = m.receive(&message{kind: msgRequest, from: 6, prev: 5, offer: anOffer()}, 0)
-	m.take()
-	if len(m.queue) != 1 || m.queue[0].from != 6 {
-		t.Fatalf("%+v wait, want request 6", m.queue)
-	}
-	_ = m.receive(&message{kind: msgRequest, from: 5, offer: anOffer()}, 0)
-	if out := m.take(); len(m.queue) != 1 || len(out) != 1 || out[0].msg.kind != msgClosed || out[0].msg.to != 5 {
-		t.Errorf("%d requests wait, answers %+v; want closed", len(m.queue), out)
-	}
-}
-
-// The queue of requests that nobody meets is bounded, and the peer is told.
-func TestRequestsAreBounded(t *testing.T) {
-	onHost(t)
-	m := &machine{self: 2, peer: 1, timeout: time.Second, nextID: func() uint64 { return 1 }}
-	m.linkUp(0)
-	var last message
-	for k := range maxQueue + 1 {
-		_ = m.receive(&message{kind: msgRequest, from: uint64(k + 1), offer: anOffer()}, 0)
-		for _, a := range m.take() {
-			last = a.msg
+	for _, kind := range []messageKind{msgGone, msgReject} {
+		_ = m.receive(&message{kind: kind, from: 77, to: 88}, 0)
+		if out := m.take(0); len(out) != 0 {
+			t.Errorf("kind %d is answered by %+v, want nothing", kind, out)
 		}
 	}
-	if len(m.queue) != maxQueue || last.kind != msgReject || last.code != rejectBusy {
-		t.Errorf("%d queued, last answer %+v", len(m.queue), last)
+}
+
+// Of the requests that no end meets the newest one is kept, until its end is gone or the link is.
+func TestRequestsAreBounded(t *testing.T) {
+	m := &machine{self: 2, peer: 1, nextID: func() uint64 { return 1 }}
+	request := func(id uint64) {
+		_ = m.receive(&message{kind: msgRequest, from: id, offer: anOffer()}, 0)
 	}
+	m.linkUp(0)
+	for id := range uint64(1000) {
+		request(id + 1)
+	}
+	if m.waiting == nil || m.waiting.from != 1000 || m.idle() || len(m.take(0)) != 0 {
+		t.Errorf("%+v waits, want request 1000, without an answer", m.waiting)
+	}
+	_ = m.receive(&message{kind: msgGone, from: 999}, 0)
+	if m.waiting == nil {
+		t.Error("another request was given up")
+	}
+	_ = m.receive(&message{kind: msgGone, from: 1000}, 0)
+	if m.waiting != nil || !m.idle() {
+		t.Error("a request that was given up is kept")
+	}
+	request(1001)
 	m.linkDown(0)
-	if at, ok := m.next(); !ok || at != time.Second {
-		t.Errorf("requests without a link are kept until %v (%v)", at, ok)
+	if m.waiting != nil || !m.idle() {
+		t.Error("the request of a peer that left is kept")
 	}
-	m.tick(time.Second)
-	if !m.idle() {
-		t.Error("requests of a peer that left are kept")
+	m.linkUp(0)
+	request(1)
+	e := &end{offer: anOffer(), timeout: time.Second}
+	if m.add(e, 0); e.state != stReply || e.peerID != 1 {
+		t.Errorf("a peer that came back is not heard: %v", e.state)
 	}
-	m.linkUp(time.Second)
-	_ = m.receive(&message{kind: msgRequest, from: 1, offer: anOffer()}, time.Second)
-	if len(m.queue) != 1 {
-		t.Error("a peer that came back is not heard")
+}
+
+// A request that comes again over a new link is answered again, by what became of it.
+func TestRequestOverTheNextLink(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		m := &machine{self: 2, peer: 1, nextID: func() uint64 { return 9 }}
+		m.linkUp(0)
+		e := &end{offer: anOffer(), timeout: time.Second}
+		m.add(e, 0)
+		o := anOffer()
+		want := msgReply
+		if fails {
+			o.n, want = 2, msgReject
+		}
+		for range 2 {
+			_ = m.receive(&message{kind: msgRequest, from: 5, offer: o}, 0)
+			out := m.take(0)
+			if n := len(out); n == 0 || out[n-1].msg.kind != want || out[n-1].msg.to != 5 {
+				t.Errorf("answers %+v, want kind %d", out, want)
+			}
+			m.linkDown(0)
+			m.linkUp(0)
+			m.take(0)
+		}
+		if len(m.ends) != 1 || e.peerID != 5 {
+			t.Errorf("%d ends, met %d", len(m.ends), e.peerID)
+		}
 	}
 }
 
@@ -311,18 +311,18 @@ func TestPeerLeavesBeforeTheLastStep(t *testing.T) {
 		leave func(m *machine, e *end)
 	}{
 		{"endpoint", func(m *machine, e *end) {
-			_ = m.receive(&message{kind: msgClose, from: e.peerID, to: e.id}, 0)
+			_ = m.receive(&message{kind: msgGone, from: e.peerID, to: e.id}, 0)
 		}},
 		{"context", func(m *machine, _ *end) { m.leave() }},
 	} {
 		for _, cts := range []bool{false, true} {
-			m := &machine{self: 1, peer: 2, timeout: time.Second, nextID: func() uint64 { return 5 }}
+			m := &machine{self: 1, peer: 2, nextID: func() uint64 { return 5 }}
 			e := &end{offer: anOffer(), timeout: time.Second, cts: cts, clear: true}
 			m.add(e, 0)
 			m.start(e, 0)
 			for _, msg := range []message{
 				{kind: msgReply, from: 9, to: 5, offer: anOffer()},
-				{kind: msgConfirm, from: 9, to: 5, flags: flagAnswer},
+				{kind: msgConfirm, from: 9, to: 5},
 			} {
 				if err := m.receive(&msg, 0); err != nil {
 					t.Fatal(err)
@@ -334,7 +334,7 @@ func TestPeerLeavesBeforeTheLastStep(t *testing.T) {
 			if e.state != stFinish {
 				t.Fatalf("state is %v, want %v", e.state, stFinish)
 			}
-			m.take()
+			m.take(0)
 			tt.leave(m, e)
 			if e.state != stFinish {
 				t.Errorf("%s: given up in the middle of a step: %v (%v)", tt.name, e.state, e.err)

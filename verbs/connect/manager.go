@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // Limits of what managers publish.
@@ -74,6 +75,8 @@ type Env struct {
 	Incarnation uint64
 	Secret      []byte // empty only if the user said so
 	Timeout     time.Duration
+
+	key *handshake.Key // of Secret
 }
 
 // Stats are counters since the module was made.
@@ -82,7 +85,6 @@ type Stats struct {
 	Failed      uint64 // endpoints that became Failed
 	Lost        uint64 // endpoints that became Lost
 	Links       uint64 // authenticated links made, by either side
-	Repeated    uint64 // messages sent again
 	Refused     uint64 // strangers turned away: secret, version, incarnation, too many
 	BadMessages uint64 // malformed or falsified bytes, each of which ended a link
 }

@@ -1,12 +1,10 @@
 package connect
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -36,11 +34,10 @@ type oob struct {
 
 // oob's blob is a version and addresses, each a length of 4 or 16, an address and a port in big-endian.
 const (
-	oobVersion   = 1
-	maxOOBAddrs  = 4
-	oobPriority  = 50
-	acceptPause  = 50 * time.Millisecond
-	tcpHeadBytes = 2
+	oobVersion  = 1
+	maxOOBAddrs = 4
+	oobPriority = 50
+	acceptPause = 50 * time.Millisecond
 )
 
 // Name implements Manager.
@@ -229,7 +226,7 @@ func (m *oobModule) serve(l *net.TCPListener) {
 			case m.meeting <- struct{}{}:
 				m.tasks.Go(func() {
 					defer func() { <-m.meeting }()
-					m.meet(newTCPConn(c))
+					m.meet(c)
 				})
 			case <-m.ctx.Done():
 				c.Close()
@@ -247,7 +244,7 @@ func (m *oobModule) serve(l *net.TCPListener) {
 
 // dial implements carrier: one address after the other. What the first one
 // says is final: others may be those of a bridge that each host has.
-func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(conn) error) error {
+func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(stream) error) error {
 	addrs, err := m.targets([]byte(target))
 	if err != nil {
 		return err
@@ -262,7 +259,7 @@ func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func
 		}
 		c, e := d.DialContext(ctx, "tcp", a.String())
 		if e == nil {
-			e = meet(newTCPConn(c.(*net.TCPConn)))
+			e = meet(c.(*net.TCPConn))
 		}
 		switch {
 		case e == nil:
@@ -286,45 +283,3 @@ func (m *oobModule) close() error {
 	}
 	return errors.Join(errs...)
 }
-
-// tcpConn carries frames over TCP, each after its length in 16 bits.
-type tcpConn struct {
-	tcp *net.TCPConn
-	in  *bufio.Reader
-	buf [maxFrame]byte
-	out []byte
-}
-
-func newTCPConn(c *net.TCPConn) *tcpConn {
-	return &tcpConn{tcp: c, in: bufio.NewReaderSize(c, 2*(tcpHeadBytes+maxFrame))}
-}
-
-func (c *tcpConn) send(b []byte) error {
-	c.out = binary.LittleEndian.AppendUint16(c.out[:0], uint16(len(b)))
-	c.out = append(c.out, b...)
-	_, err := c.tcp.Write(c.out)
-	return err
-}
-
-func (c *tcpConn) receive() ([]byte, error) {
-	head, err := c.in.Peek(tcpHeadBytes)
-	if err != nil {
-		return nil, err
-	}
-	n := int(binary.LittleEndian.Uint16(head))
-	if n == 0 || n > maxFrame {
-		return nil, fmt.Errorf("%w: frame of %d bytes, limit is %d", errMalformed, n, maxFrame)
-	}
-	_, _ = c.in.Discard(tcpHeadBytes)
-	_, err = io.ReadFull(c.in, c.buf[:n])
-	return c.buf[:n], err
-}
-
-func (c *tcpConn) expire(t time.Time) { _ = c.tcp.SetDeadline(t) }
-
-func (c *tcpConn) finish() {
-	_ = c.tcp.SetDeadline(time.Now().Add(finishTime))
-	_ = c.tcp.CloseWrite()
-}
-
-func (c *tcpConn) close() { _ = c.tcp.Close() }

@@ -27,7 +27,7 @@ func TestPeerThatSaysNothing(t *testing.T) {
 	x := a.endpointTo(1<<40, card, nil)
 	_ = x.Start()
 	x.mustFail(t, Failed, driver.ErrBroken)
-	if !strings.Contains(x.Err().Error(), "challenge") {
+	if !strings.Contains(x.Err().Error(), "handshake") {
 		t.Errorf("error %q does not say what was waited for", x.Err())
 	}
 }

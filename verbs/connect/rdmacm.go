@@ -2,8 +2,6 @@ package connect
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,12 +11,13 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
 // rdmacm connects through the kernel's RDMA connection manager, so that the
 // hosts need no TCP between them. The manager finds the path and makes one small
-// queue pair to each peer, over which links run; endpoints' queue pairs are not
+// queue pair to each peer, a pipe for the bytes of a link; endpoints' queue pairs are not
 // known to it. Options:
 //
 //	rdmacm-address   IP address on the RDMA port to listen at, instead of the first one that works
@@ -33,12 +32,10 @@ type rdmacm struct {
 	cts      bool
 }
 
-// rdmacm's blob is a version, an address (its length of 4 or 16, itself, a port
-// in big-endian), and a nonce that proves who asks to have read it.
+// rdmacm's blob is a version and an address (its length of 4 or 16, itself, a port in big-endian).
 const (
-	rdmacmVersion  = 1
+	rdmacmVersion  = 2
 	rdmacmPriority = 30
-	blobNonceBytes = 8
 )
 
 // Name implements Manager.
@@ -73,17 +70,16 @@ type rdmaModule struct {
 	*hub
 	priority int
 	blob     []byte
-	nonce    [blobNonceBytes]byte
 	verbs    *ibv.Context
 	pd       *ibv.PD
 	events   *ibv.CMChannel
 	listener *ibv.CMID
 	addr     netip.Addr
 	loop     sync.WaitGroup
-	accepted func(conn) // what is done with a dialer; tests change it
+	accepted func(stream) // what is done with a dialer; tests change it
 
 	conns   sync.Mutex // guards what follows
-	of      map[*ibv.CMID]*rdmaConn
+	of      map[*ibv.CMID]*pipe
 	pending int
 	closing bool
 }
@@ -99,9 +95,8 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 		addrs = []netip.Addr{r.addr}
 	}
 	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs}
-	m.of = make(map[*ibv.CMID]*rdmaConn)
+	m.of = make(map[*ibv.CMID]*pipe)
 	m.hub.carrier, m.accepted = m, m.meet
-	_, _ = rand.Read(m.nonce[:])
 	var err error
 	if m.events, err = ibv.NewCMChannel(); err != nil {
 		return nil, fmt.Errorf("%w: %w (load rdma_ucm)", driver.ErrUnsupported, err)
@@ -145,7 +140,6 @@ func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
 	b := a.WithZone("").AsSlice()
 	m.blob = append([]byte{rdmacmVersion, byte(len(b))}, b...)
 	m.blob = binary.BigEndian.AppendUint16(m.blob, info.Local.Port())
-	m.blob = append(m.blob, m.nonce[:]...)
 	m.listener, m.addr = id, a
 	return nil
 }
@@ -166,87 +160,94 @@ func (m *rdmaModule) Blob() []byte { return m.blob }
 
 // NewEndpoint implements Module.
 func (m *rdmaModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
-	if _, _, err := parseRDMABlob(blob); err != nil {
+	if _, err := parseRDMABlob(blob); err != nil {
 		return nil, err
 	}
 	return m.newEndpoint(cfg, string(blob))
 }
 
-// parseRDMABlob reads address and nonce of a peer.
-func parseRDMABlob(b []byte) (at netip.AddrPort, nonce [blobNonceBytes]byte, err error) {
+// parseRDMABlob reads the address of a peer.
+func parseRDMABlob(b []byte) (at netip.AddrPort, err error) {
 	if len(b) == 0 {
-		return at, nonce, fmt.Errorf("%w: empty blob of rdmacm", driver.ErrInvalid)
+		return at, fmt.Errorf("%w: empty blob of rdmacm", driver.ErrInvalid)
 	}
 	if b[0] != rdmacmVersion {
-		return at, nonce, fmt.Errorf("%w: blob of rdmacm has version %d, this program has %d: %s",
+		return at, fmt.Errorf("%w: blob of rdmacm has version %d, this program has %d: %s",
 			driver.ErrVersion, b[0], rdmacmVersion, sameRelease)
 	}
-	if len(b) < 2 || b[1] != 4 && b[1] != 16 || len(b) != 2+int(b[1])+2+blobNonceBytes {
-		return at, nonce, fmt.Errorf("%w: damaged blob of rdmacm, % x", driver.ErrInvalid, b)
+	if len(b) < 2 || b[1] != 4 && b[1] != 16 || len(b) != 2+int(b[1])+2 {
+		return at, fmt.Errorf("%w: damaged blob of rdmacm, % x", driver.ErrInvalid, b)
 	}
 	n := 2 + int(b[1])
 	a, _ := netip.AddrFromSlice(b[2:n])
 	at = netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[n:]))
 	if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a == broadcast || at.Port() == 0 {
-		return at, nonce, fmt.Errorf("%w: blob of rdmacm with address %v", driver.ErrInvalid, at)
+		return at, fmt.Errorf("%w: blob of rdmacm with address %v", driver.ErrInvalid, at)
 	}
-	copy(nonce[:], b[n+2:])
-	return at, nonce, nil
+	return at, nil
 }
 
-// ticket is the private data of a connect request, all the 56 bytes that there
-// are. It shows that who asks has the secret and our blob, before a queue pair
-// is made for him; as it could be replayed, the link begins with the handshake all
-// the same.
+// ticket is the private data of a connect request, all the 56 bytes that there are: magic, version, 0, the claim
+// without its version, and its MAC. It shows that the dialer has the secret before a queue pair is made for it; as it
+// could be replayed, the link begins with the handshake all the same. A reject carries the same head, with a refusal
+// in the place of 0.
 type ticket struct {
 	from, to uint64 // incarnations
-	nonce    [nonceBytes]byte
-	mac      [sealBytes]byte
+	mac      [handshake.MACSize]byte
 }
 
-const ticketBytes = frameHead + 8 + 8 + nonceBytes + sealBytes
+const (
+	ticketMagic = 0x42795263 // "ByRc"
+	ticketHead  = 8
+	ticketBytes = ticketHead + 8 + 8 + handshake.MACSize
+	ticketLabel = "bywash connect rdmacm ticket"
+)
+
+func appendHead(b []byte, code refusal) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint32(b, ticketMagic)
+	b = le.AppendUint16(b, protocolVersion)
+	return le.AppendUint16(b, uint16(code))
+}
+
+func parseHead(b []byte) (refusal, error) {
+	le := binary.LittleEndian
+	if len(b) < ticketHead || le.Uint32(b) != ticketMagic {
+		return 0, fmt.Errorf("%w: no request of this protocol", errMalformed)
+	}
+	if v := le.Uint16(b[4:]); v != protocolVersion {
+		return 0, fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, v, protocolVersion,
+			sameRelease)
+	}
+	return refusal(le.Uint16(b[6:])), nil
+}
 
 func (t *ticket) append(b []byte) []byte {
-	le := binary.LittleEndian
-	b = le.AppendUint32(b, protocolMagic)
-	b = le.AppendUint16(b, protocolVersion)
-	b = append(b, 0, 0)
-	b = le.AppendUint64(b, t.from)
-	b = le.AppendUint64(b, t.to)
-	b = append(b, t.nonce[:]...)
+	b = appendHead(b, 0)
+	b = binary.LittleEndian.AppendUint64(b, t.from)
+	b = binary.LittleEndian.AppendUint64(b, t.to)
 	return append(b, t.mac[:]...)
 }
 
 // parse decodes private data: ErrVersion for another version, else errMalformed.
 func (t *ticket) parse(b []byte) error {
-	le := binary.LittleEndian
-	if len(b) < ticketBytes || le.Uint32(b) != protocolMagic {
-		return fmt.Errorf("%w: no request of this protocol", errMalformed)
+	code, err := parseHead(b)
+	if err != nil {
+		return err
 	}
-	if v := le.Uint16(b[4:]); v != protocolVersion {
-		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, v, protocolVersion, sameRelease)
-	}
-	if b[6] != 0 || b[7] != 0 {
+	if len(b) < ticketBytes || code != 0 {
 		return fmt.Errorf("%w: request", errMalformed)
 	}
-	t.from, t.to = le.Uint64(b[8:]), le.Uint64(b[16:])
-	copy(t.nonce[:], b[24:])
-	copy(t.mac[:], b[24+nonceBytes:])
+	t.from, t.to = binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
+	copy(t.mac[:], b[24:])
 	return nil
 }
 
-// sign computes the ticket's MAC, 128 of 256 bits.
-func (t *ticket) sign(secret []byte, blob [blobNonceBytes]byte) (mac [sealBytes]byte) {
-	unsigned := *t
-	unsigned.mac = [sealBytes]byte{}
-	whole := driver.Prove(secret, "bywash connect rdmacm ticket", unsigned.append(nil), blob[:])
-	copy(mac[:], whole[:])
-	return mac
-}
+func (t *ticket) signed() []byte { return t.append(nil)[:ticketBytes-handshake.MACSize] }
 
 // dial implements carrier.
-func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet func(conn) error) error {
-	at, nonce, err := parseRDMABlob([]byte(target))
+func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error {
+	at, err := parseRDMABlob([]byte(target))
 	if err != nil {
 		return err
 	}
@@ -259,10 +260,9 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet 
 		return errors.Join(driver.ErrClosed, id.Close())
 	}
 	t := &ticket{from: m.env.Incarnation, to: peer}
-	_, _ = rand.Read(t.nonce[:])
-	t.mac = t.sign(m.env.Secret, nonce)
+	t.mac = m.env.key.MAC(ticketLabel, t.signed())
 	if err := m.reach(ctx, c, at, t); err != nil {
-		c.close()
+		c.Close()
 		return fmt.Errorf("%v: %w", at, err)
 	}
 	return meet(c)
@@ -272,7 +272,7 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet 
 func (m *rdmaModule) patience() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
 
 // reach makes the connection of a dialer.
-func (m *rdmaModule) reach(ctx context.Context, c *rdmaConn, at netip.AddrPort, t *ticket) error {
+func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
 	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.patience()); err != nil {
 		return err
 	}
@@ -298,7 +298,7 @@ func (m *rdmaModule) reach(ctx context.Context, c *rdmaConn, at netip.AddrPort, 
 	if err != nil {
 		return rejection(ev, err)
 	}
-	if err := c.receiveAndSend(); err != nil {
+	if err := c.run(); err != nil {
 		return err
 	}
 	return c.id.Establish()
@@ -319,9 +319,12 @@ func rejection(ev *ibv.CMEvent, err error) error {
 	case reasonNobody:
 		return fmt.Errorf("%w: the peer's process is gone: %w", driver.ErrBroken, err)
 	case reasonProgram:
-		var f frame
-		if n := frameHead + bodyBytes[frameRefuse]; len(ev.Param.Data) >= n && f.parse(ev.Param.Data[:n]) == nil {
-			return refuseError(f.code)
+		code, bad := parseHead(ev.Param.Data)
+		switch {
+		case errors.Is(bad, driver.ErrVersion):
+			return bad
+		case bad == nil && code != 0:
+			return code.err()
 		}
 	}
 	return err
@@ -379,14 +382,13 @@ func (m *rdmaModule) request(ev *ibv.CMEvent) {
 
 func (m *rdmaModule) refuse(id *ibv.CMID, code refusal) {
 	m.count(&m.stats.Refused)
-	_ = id.Reject((&frame{kind: frameRefuse, code: code}).append(nil))
+	_ = id.Reject(appendHead(nil, code))
 }
 
 // answer speaks with a dialer.
-func (m *rdmaModule) answer(c *rdmaConn, ev *ibv.CMEvent) {
+func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 	var t ticket
 	err := t.parse(ev.Param.Data)
-	mac := t.sign(m.env.Secret, m.nonce)
 	switch {
 	case errors.Is(err, driver.ErrVersion):
 		m.refuse(c.id, refuseVersion)
@@ -396,12 +398,12 @@ func (m *rdmaModule) answer(c *rdmaConn, ev *ibv.CMEvent) {
 	case t.to != m.env.Incarnation:
 		err = driver.ErrBroken
 		m.refuse(c.id, refuseStale)
-	case !hmac.Equal(mac[:], t.mac[:]):
+	case !m.env.key.Check(t.mac[:], ticketLabel, t.signed()):
 		err = driver.ErrAuth
 		m.refuse(c.id, refuseSecret)
 	default:
 		if err = c.equip(); err == nil {
-			err = c.receiveAndSend()
+			err = c.run()
 		}
 		if err != nil {
 			_ = c.id.Reject(nil)
@@ -414,14 +416,14 @@ func (m *rdmaModule) answer(c *rdmaConn, ev *ibv.CMEvent) {
 		}
 	}
 	if err != nil {
-		c.close()
+		c.Close()
 		return
 	}
 	m.accepted(c)
 }
 
 // adopt makes the connection of an id; nil when the module is closing.
-func (m *rdmaModule) adopt(id *ibv.CMID) *rdmaConn {
+func (m *rdmaModule) adopt(id *ibv.CMID) *pipe {
 	m.conns.Lock()
 	defer m.conns.Unlock()
 	if m.closing {
@@ -431,10 +433,16 @@ func (m *rdmaModule) adopt(id *ibv.CMID) *rdmaConn {
 }
 
 // enter makes a connection that events are handed to. The caller holds conns.
-func (m *rdmaModule) enter(id *ibv.CMID) *rdmaConn {
-	c := newRDMAConn(m, id)
+func (m *rdmaModule) enter(id *ibv.CMID) *pipe {
+	c := newPipe(m, id)
 	m.of[id] = c
 	return c
+}
+
+func (m *rdmaModule) forget(id *ibv.CMID) {
+	m.conns.Lock()
+	defer m.conns.Unlock()
+	delete(m.of, id)
 }
 
 // close implements carrier.

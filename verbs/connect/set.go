@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // Config says which managers are used, and how.
@@ -17,9 +18,9 @@ type Config struct {
 	// not 0.
 	Incarnation uint64
 
-	// Secret authenticates peers to one another. It never travels. It should be 16 random
-	// bytes or more, as strangers can get material to guess a short one.
-	// An empty one is ErrInvalid unless NoSecret is set.
+	// Secret authenticates peers to one another. It never travels. It has 16 random bytes or
+	// more: fewer are ErrInvalid, as strangers get material to guess them. An empty one is
+	// ErrInvalid unless NoSecret is set.
 	Secret   []byte
 	NoSecret bool
 
@@ -52,8 +53,15 @@ type Set struct {
 // Open chooses, registers and initializes managers. A manager that cannot work
 // on this machine is left out unless Include names it.
 func Open(cfg Config) (*Set, error) {
+	key := handshake.NoSecret()
 	if len(cfg.Secret) == 0 && !cfg.NoSecret {
 		return nil, fmt.Errorf("%w: connecting without a session secret was not asked for", driver.ErrInvalid)
+	}
+	if len(cfg.Secret) > 0 {
+		var err error
+		if key, err = handshake.NewKey(cfg.Secret); err != nil {
+			return nil, fmt.Errorf("%w: session secret: %w", driver.ErrInvalid, err)
+		}
 	}
 	if cfg.Incarnation == 0 {
 		return nil, fmt.Errorf("%w: incarnation 0", driver.ErrInvalid)
@@ -69,7 +77,7 @@ func Open(cfg Config) (*Set, error) {
 	if err := register(all, chosen, cfg.Options); err != nil {
 		return nil, err
 	}
-	env := &Env{Incarnation: cfg.Incarnation, Secret: slices.Clone(cfg.Secret), Timeout: cfg.Timeout}
+	env := &Env{Incarnation: cfg.Incarnation, Secret: slices.Clone(cfg.Secret), Timeout: cfg.Timeout, key: key}
 	if env.Timeout <= 0 {
 		env.Timeout = DefaultTimeout
 	}

@@ -119,7 +119,7 @@ func manyEndpoints(t *testing.T) {
 		waitUntil(t, "one link a peer", func() bool {
 			hub.mu.Lock()
 			defer hub.mu.Unlock()
-			return len(hub.peers) == hosts-1 && !slices.ContainsFunc(values(hub.peers), func(p *peer) bool { return len(p.links) != 1 })
+			return len(hub.peers) == hosts-1 && !slices.ContainsFunc(values(hub.peers), func(p *peer) bool { return p.link == nil })
 		})
 		if s := h.mods.Stats(); s.Connected != (hosts-1)*each || s.Failed+s.Lost+s.BadMessages+s.Refused != 0 {
 			t.Errorf("counters %+v", s)
@@ -175,7 +175,7 @@ func connectsToSelf(t *testing.T) {
 func TestOtherSecretIsRefused(t *testing.T) { eachManager(t, otherSecretIsRefused) }
 
 func otherSecretIsRefused(t *testing.T) {
-	for _, secrets := range [][2]string{{"one", "two"}, {"one", ""}, {"", "two"}} {
+	for _, secrets := range [][2]string{{"one, long enough", "two, long enough"}, {"one, long enough", ""}, {"", "two, long enough"}} {
 		for range 2 {
 			with := func(s string) *host {
 				return aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = []byte(s), s == "" })

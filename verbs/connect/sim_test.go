@@ -24,8 +24,8 @@ type sim struct {
 	side [2]*simSide
 	cfg  simConfig
 
-	epoch   int // of the link; what was sent in another one is lost
-	up      bool
+	epoch   int // of the newest link
+	cut     int // links up to this one are dead: what they carried is lost
 	dialing bool
 	cutOff  bool // nothing gets through, and nobody says why
 	hang    bool // work on queue pairs never ends
@@ -34,11 +34,11 @@ type sim struct {
 }
 
 type simConfig struct {
-	loss, dup, cut float64       // of a message, of a message, of the link at a message
-	delay          time.Duration // longest
-	work           time.Duration // longest time of moving queue pairs
-	timeout        time.Duration
-	stepFails      float64
+	cut       float64       // chance of the link at a message
+	delay     time.Duration // longest
+	work      time.Duration // longest time of moving queue pairs
+	timeout   time.Duration
+	stepFails float64
 }
 
 type simSide struct {
@@ -46,6 +46,9 @@ type simSide struct {
 	ends []*simEnd // all there ever were
 	dead bool
 	ids  uint64
+
+	link  int           // whose epoch; 0: none
+	after time.Duration // what comes arrives in order, not before
 }
 
 type simEnd struct {
@@ -88,7 +91,7 @@ func newSim(t testing.TB, seed uint64, cfg simConfig) *sim {
 	for k := range s.side {
 		w := &simSide{}
 		w.ids = s.rng.Uint64N(1000) // ids of both sides differ, or not
-		w.m = &machine{self: uint64(1 + k), peer: uint64(2 - k), timeout: cfg.timeout, nextID: func() uint64 { w.ids++; return w.ids }}
+		w.m = &machine{self: uint64(1 + k), peer: uint64(2 - k), nextID: func() uint64 { w.ids++; return w.ids }}
 		s.side[k] = w
 	}
 	return s
@@ -148,13 +151,13 @@ func (s *sim) start(k int, e *simEnd) {
 
 func (s *sim) finalize(k int, e *simEnd) {
 	s.log("%d: finalize end %d in state %v", k, e.id, e.end.state)
-	s.side[k].m.finalize(e.end, s.now)
+	s.side[k].m.finalize(e.end)
 	s.carryOut(k)
 }
 
 func (s *sim) clear(k int, e *simEnd) {
 	e.posted = true
-	s.side[k].m.clearToSend(e.end, s.now)
+	s.side[k].m.clearToSend(e.end)
 	s.carryOut(k)
 }
 
@@ -165,22 +168,24 @@ func (s *sim) kill(k int) {
 	s.cutLink()
 }
 
+// up reports whether there is a link that is not dead.
+func (s *sim) up() bool { return s.epoch > s.cut }
+
+// cutLink ends the link; each side notices in its own time.
 func (s *sim) cutLink() {
-	if !s.up {
+	if !s.up() {
 		return
 	}
-	s.up = false
-	s.epoch++
+	s.cut = s.epoch
 	s.log("link down")
 	for k, w := range s.side {
-		if !w.dead {
-			s.at(s.upTo(10*time.Millisecond), func() {
-				if !s.up && !w.dead {
-					w.m.linkDown(s.now)
-					s.carryOut(k)
-				}
-			})
-		}
+		s.at(s.upTo(10*time.Millisecond), func() {
+			if !w.dead && w.link != 0 && w.link <= s.cut {
+				w.link = 0
+				w.m.linkDown(s.now)
+				s.carryOut(k)
+			}
+		})
 	}
 }
 
@@ -188,10 +193,10 @@ func (s *sim) cutLink() {
 func (s *sim) carryOut(k int) {
 	w := s.side[k]
 	if w.dead {
-		w.m.take()
+		w.m.take(s.now)
 		return
 	}
-	for _, a := range w.m.take() {
+	for _, a := range w.m.take(s.now) {
 		switch a.kind {
 		case actSend:
 			s.transmit(k, &a.msg)
@@ -217,29 +222,49 @@ func (s *sim) dial() {
 	for _, w := range s.side {
 		wanted = wanted || !w.dead && len(w.m.targets()) > 0
 	}
-	if s.up || s.dialing || !wanted {
+	if s.up() || s.dialing || !wanted {
 		return
 	}
 	s.dialing = true
 	s.at(time.Millisecond+s.upTo(50*time.Millisecond), func() {
 		s.dialing = false
 		dead := s.side[0].dead || s.side[1].dead
-		s.up = !dead && !s.cutOff
-		s.log("link up: %v", s.up)
+		if !dead && !s.cutOff {
+			s.epoch++
+			s.log("link %d up", s.epoch)
+			first := s.rng.IntN(2) // the listener
+			epoch, later := s.epoch, s.upTo(20*time.Millisecond)
+			s.side[1-first].after = s.now + later
+			s.at(later, func() { s.join(1-first, epoch) })
+			s.join(first, epoch)
+			return
+		}
 		for k, w := range s.side {
 			switch {
 			case w.dead:
 				continue
 			case s.cutOff:
 				w.m.noLink("there", errTimedOut, false)
-			case dead:
-				w.m.noLink("there", fmt.Errorf("%w: connection refused", driver.ErrBroken), true)
 			default:
-				w.m.linkUp(s.now)
+				w.m.noLink("there", fmt.Errorf("%w: connection refused", driver.ErrBroken), true)
 			}
 			s.carryOut(k)
 		}
 	})
+}
+
+// join gives a side its end of a new link.
+func (s *sim) join(k, epoch int) {
+	w := s.side[k]
+	if w.dead || epoch <= s.cut {
+		return
+	}
+	if w.link != 0 {
+		w.m.linkDown(s.now)
+	}
+	w.link = epoch
+	w.m.linkUp(s.now)
+	s.carryOut(k)
 }
 
 func (s *sim) transmit(k int, msg *message) {
@@ -248,30 +273,22 @@ func (s *sim) transmit(k int, msg *message) {
 	if len(b) > maxPayload {
 		s.fail("message of %d bytes, limit is %d", len(b), maxPayload)
 	}
-	copies := 1
-	if s.rng.Float64() < s.cfg.dup {
-		copies = 2
-	}
 	s.log("%d: sends kind %d flags %d from %d to %d", k, msg.kind, msg.flags, msg.from, msg.to)
-	for range copies {
-		if !s.up || s.rng.Float64() < s.cfg.loss {
-			continue
+	epoch, w := s.side[k].link, s.side[1-k]
+	w.after = max(w.after, s.now+s.upTo(s.cfg.delay))
+	s.at(w.after-s.now, func() {
+		if epoch <= s.cut || w.link != epoch || w.dead {
+			return
 		}
-		epoch, w := s.epoch, s.side[1-k]
-		s.at(s.upTo(s.cfg.delay), func() {
-			if epoch != s.epoch || w.dead {
-				return
-			}
-			var in message
-			if err := in.parse(b); err != nil {
-				s.fail("message % x of a machine: %v", b, err)
-			}
-			if err := w.m.receive(&in, s.now); err != nil {
-				s.fail("message %+v of a machine: %v", in, err)
-			}
-			s.carryOut(1 - k)
-		})
-	}
+		var in message
+		if err := in.parse(b); err != nil {
+			s.fail("message % x of a machine: %v", b, err)
+		}
+		if err := w.m.receive(&in, s.now); err != nil {
+			s.fail("message %+v of a machine: %v", in, err)
+		}
+		s.carryOut(1 - k)
+	})
 	if s.rng.Float64() < s.cfg.cut {
 		s.cutLink()
 	}

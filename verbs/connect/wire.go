@@ -8,38 +8,36 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Messages about endpoints, which travel over authenticated links. All integers
-// are little-endian. Each begins with kind (8 bits), flags (8), id of the
-// sender's endpoint (64), id of the receiver's (64; 0 if the sender does not
-// know it); what follows depends on the kind.
+// protocolVersion is that of links, of what introduces them and of messages.
+const protocolVersion = 2
+
+// Messages about endpoints, which travel over authenticated links. All integers are little-endian. Each begins with kind
+// (8 bits), flags (8), id of the sender's endpoint (64), id of the receiver's (64; 0 if the sender does not know it);
+// what follows depends on the kind.
 type messageKind uint8
 
 const (
 	msgCall    messageKind = iota + 1 // count: so many endpoints here want to be asked
-	msgRequest                        // prev, offer
-	msgWait                           // the endpoint is known, and its peer works or waits
+	msgRequest                        // offer
 	msgReply                          // offer
-	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer); flags
+	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer)
 	msgReject                         // code, detail: the endpoint has failed
-	msgClose                          // the sender's endpoint is finalized
-	msgClosed                         // answers close, or what came for an endpoint that is not here
-	msgCheck                          // after a new link: answered with closed unless the pair is still there
-	msgBye                            // the sender closes this link; flagFinal: for ever
-	msgWelcome                        // first on a link, by the side that accepted it
+	msgGone                           // the sender's endpoint is finalized, or was never there
+	msgPing                           // answered by pong
+	msgPong
+	msgBye // the sender's context closes
 )
 
 // Flags, by kind.
 const (
-	flagCTS    = 1 << 0 // request, reply: the sender uses CTS
-	flagClear  = 1 << 0 // confirm: the sender's receives are posted
-	flagAnswer = 1 << 1 // confirm: is not answered
-	flagFinal  = 1 << 0 // bye
+	flagCTS   = 1 << 0 // request, reply: the sender uses CTS
+	flagClear = 1 << 0 // confirm: the sender's receives are posted
 )
 
 // flagsOf are the flags that a kind may have.
 var flagsOf = [...]uint8{
-	msgCall: 0, msgRequest: flagCTS, msgWait: 0, msgReply: flagCTS, msgConfirm: flagClear | flagAnswer,
-	msgReject: 0, msgClose: 0, msgClosed: 0, msgCheck: 0, msgBye: flagFinal, msgWelcome: 0,
+	msgCall: 0, msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0,
+	msgPing: 0, msgPong: 0, msgBye: 0,
 }
 
 // Codes of reject.
@@ -53,7 +51,6 @@ const (
 	rejectQPs
 	rejectStep    // detail: step in the upper 16 bits, errno in the lower
 	rejectPrepare // the user's Prepare failed
-	rejectBusy    // too many requests that nobody has answered
 	rejectTime    // the other side took too long
 )
 
@@ -74,8 +71,6 @@ func (c rejectCode) String() string {
 		return "a queue pair could not be modified"
 	case rejectPrepare:
 		return "receives could not be prepared"
-	case rejectBusy:
-		return "too many requests wait there"
 	case rejectTime:
 		return "it took too long"
 	}
@@ -90,7 +85,7 @@ const (
 	offerBytes = 6 + 2 + 2 + 16 + 1
 	qpBytes    = 8
 	// maxPayload is the longest message.
-	maxPayload = headBytes + 8 + offerBytes + MaxQPs*qpBytes + MaxUserData
+	maxPayload = headBytes + offerBytes + MaxQPs*qpBytes + MaxUserData
 )
 
 // offer is what one end says about itself.
@@ -116,7 +111,6 @@ type message struct {
 	flags    uint8
 	from, to uint64
 	count    uint32 // call
-	prev     uint64 // request: one that must be known first, or 0
 	code     rejectCode
 	detail   uint32
 	offer    offer
@@ -137,9 +131,7 @@ func (m *message) append(b []byte) []byte {
 	switch m.kind {
 	case msgCall:
 		b = le.AppendUint32(b, m.count)
-	case msgRequest:
-		b = m.offer.append(le.AppendUint64(b, m.prev))
-	case msgReply:
+	case msgRequest, msgReply:
 		b = m.offer.append(b)
 	case msgReject:
 		b = le.AppendUint32(b, uint32(m.code))
@@ -166,14 +158,7 @@ func (m *message) parse(b []byte) error {
 		if need = 4; len(b) == need {
 			m.count = le.Uint32(b)
 		}
-	case msgRequest:
-		if len(b) < 8 {
-			return fmt.Errorf("%w: request of %d bytes", errMalformed, len(b))
-		}
-		m.prev = le.Uint64(b)
-		b = b[8:]
-		need, ok = m.offer.parse(b)
-	case msgReply:
+	case msgRequest, msgReply:
 		need, ok = m.offer.parse(b)
 	case msgReject:
 		if need = 8; len(b) == need {
@@ -186,20 +171,18 @@ func (m *message) parse(b []byte) error {
 	return m.checkIDs()
 }
 
-// checkIDs tells whether the ids are there that the kind needs.
+// checkIDs checks that the ids are there that the kind needs, and no others.
 func (m *message) checkIDs() error {
 	from, to := m.from != 0, m.to != 0
 	var ok bool
 	switch m.kind {
-	case msgCall, msgRequest:
+	case msgRequest:
 		ok = from && !to
-	case msgWait, msgClosed:
-		ok = to
-	case msgReply, msgConfirm, msgCheck:
+	case msgReply, msgConfirm:
 		ok = from && to
-	case msgReject, msgClose:
+	case msgReject, msgGone:
 		ok = from || to
-	case msgBye, msgWelcome:
+	default:
 		ok = !from && !to
 	}
 	if !ok {
@@ -283,4 +266,96 @@ func (m *message) rejectError() error {
 		return fmt.Errorf("%w: %v", driver.ErrInvalid, m.code)
 	}
 	return fmt.Errorf("%w: the peer says: %v", driver.ErrBroken, m.code)
+}
+
+// claim is what a dialer says when it has proved the secret: which context it is, and which one it wants.
+type claim struct {
+	version  uint16
+	attempt  uint32 // of two links between two contexts the one with the higher attempt stays
+	from, to uint64 // incarnations
+}
+
+const claimBytes = 2 + 2 + 4 + 8 + 8
+
+func (c *claim) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint16(b, c.version)
+	b = le.AppendUint16(b, 0)
+	b = le.AppendUint32(b, c.attempt)
+	b = le.AppendUint64(b, c.from)
+	return le.AppendUint64(b, c.to)
+}
+
+// parse decodes a claim: ErrVersion for another version, else errMalformed.
+func (c *claim) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) < 2 {
+		return fmt.Errorf("%w: claim of %d bytes", errMalformed, len(b))
+	}
+	if c.version = le.Uint16(b); c.version != protocolVersion {
+		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, c.version,
+			protocolVersion, sameRelease)
+	}
+	if len(b) != claimBytes || le.Uint16(b[2:]) != 0 {
+		return fmt.Errorf("%w: claim of %d bytes", errMalformed, len(b))
+	}
+	c.attempt, c.from, c.to = le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
+	return nil
+}
+
+// welcome is the listener's answer to a claim, the first frame of a link.
+type welcome struct {
+	code    refusal
+	attempt uint32 // of the link that is there, with refuseSpare
+}
+
+// refusal is why a link was not made; 0 if it was.
+type refusal uint16
+
+const (
+	refuseVersion refusal = iota + 1
+	refuseSecret          // rdmacm: the ticket
+	refuseStale           // another incarnation is here
+	refuseBusy            // closing, or too many at once
+	refuseSpare           // there is a link with the same or a higher attempt
+)
+
+const welcomeBytes = 2 + 2 + 4
+
+func (w *welcome) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint16(b, protocolVersion)
+	b = le.AppendUint16(b, uint16(w.code))
+	return le.AppendUint32(b, w.attempt)
+}
+
+func (w *welcome) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) != welcomeBytes {
+		return fmt.Errorf("%w: welcome of %d bytes", errMalformed, len(b))
+	}
+	w.code, w.attempt = refusal(le.Uint16(b[2:])), le.Uint32(b[4:])
+	if v := le.Uint16(b); v != protocolVersion {
+		return refuseVersion.err()
+	}
+	return nil
+}
+
+// err is what a refusal means to the dialer.
+func (r refusal) err() error {
+	switch r {
+	case 0:
+		return nil
+	case refuseVersion:
+		return fmt.Errorf("%w: the peer speaks another version of the connection protocol: %s", driver.ErrVersion, sameRelease)
+	case refuseSecret:
+		return fmt.Errorf("%w: the session secrets differ", driver.ErrAuth)
+	case refuseStale:
+		return fmt.Errorf("%w: another incarnation answers: the peer has restarted or ended", driver.ErrBroken)
+	case refuseBusy:
+		return fmt.Errorf("%w: the peer is closing, or has too many links", errTryAgain)
+	case refuseSpare:
+		return fmt.Errorf("%w: there is a newer link", errTryAgain)
+	}
+	return fmt.Errorf("%w: the peer refused the link (code %d)", driver.ErrBroken, uint16(r))
 }

@@ -1,10 +1,9 @@
 package connect
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
-
-	"fmt"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -60,7 +59,7 @@ func (e *endpoint) Start() (err error) {
 
 // ClearToSend implements Endpoint.
 func (e *endpoint) ClearToSend() {
-	e.call(func() { e.peer.clearToSend(&e.end, e.hub.now()) })
+	e.call(func() { e.peer.clearToSend(&e.end) })
 }
 
 // Finalize implements Endpoint.
@@ -69,7 +68,7 @@ func (e *endpoint) Finalize() {
 		if e.end.state == stOver {
 			return
 		}
-		e.peer.finalize(&e.end, e.hub.now())
+		e.peer.finalize(&e.end)
 		e.over()
 	})
 }

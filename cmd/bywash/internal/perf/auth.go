@@ -2,9 +2,7 @@ package perf
 
 import (
 	"bytes"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,116 +12,56 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
-// The handshake of two machines, of fixed sizes so that nothing is parsed
-// before the other side has proved that it knows the secret:
-//
-//	dialer → listener  magic, nonce D
-//	listener → dialer  magic, nonce L, HMAC(secret, "listener" D L)
-//	dialer → listener  HMAC(secret, "dialer" D L)
-//	listener → dialer  magic
-//
-// The last one tells the dialer that it was admitted. The keys that
-// authenticate the frames that follow come from the same secret and nonces.
 const (
-	magic            = "bywash-perf 1\r\n\x00"
-	nonceSize        = 32
 	handshakeTimeout = 5 * time.Second
-	minSecret        = 16
+	minSecret        = handshake.MinSecret
 	maxSecret        = 4096
 )
 
 var errSecret = errors.New("the other side has another secret: use the same --secret-file on both")
 
-func proof(secret []byte, label string, d, l []byte) []byte {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(label))
-	h.Write([]byte{0})
-	h.Write(d)
-	h.Write(l)
-	return h.Sum(nil)
+// frames are what carries control messages.
+type frames interface {
+	Send([]byte) error
+	// Receive returns the next one, which is valid until the next call.
+	Receive() ([]byte, error)
 }
 
-// authenticate does the handshake on conn.
-func authenticate(conn net.Conn, secret []byte, listener bool) (*frameKeys, error) {
+var frameConfig = handshake.Config{Protocol: "bywash perf", Limit: maxFrame}
+
+// authenticate does the handshake of two machines on conn.
+func authenticate(conn net.Conn, secret []byte, listener bool) (frames, error) {
 	_ = conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	defer conn.SetDeadline(time.Time{})
-	mine := make([]byte, nonceSize)
-	if _, err := rand.Read(mine); err != nil {
+	return introduce(conn, secret, listener)
+}
+
+func introduce(conn io.ReadWriter, secret []byte, listener bool) (frames, error) {
+	key, err := handshake.NewKey(secret)
+	if err != nil {
 		return nil, err
 	}
+	var c *handshake.Conn
 	if listener {
-		return admit(conn, secret, mine)
+		c, _, err = handshake.Accept(conn, key.Find, &frameConfig)
+	} else {
+		c, err = handshake.Dial(conn, key, &frameConfig, nil)
 	}
-	return present(conn, secret, mine)
-}
-
-func admit(conn io.ReadWriter, secret, l []byte) (*frameKeys, error) {
-	d, err := readHello(conn)
-	if err != nil {
-		return nil, err
-	}
-	hello := append(append([]byte(magic), l...), proof(secret, "listener", d, l)...)
-	if _, err := conn.Write(hello); err != nil {
-		return nil, err
-	}
-	if err := readProof(conn, proof(secret, "dialer", d, l)); err != nil {
-		return nil, err
-	}
-	if _, err := conn.Write([]byte(magic)); err != nil {
-		return nil, err
-	}
-	return &frameKeys{send: proof(secret, "to dialer", d, l), recv: proof(secret, "to listener", d, l)}, nil
-}
-
-func present(conn io.ReadWriter, secret, d []byte) (*frameKeys, error) {
-	if _, err := conn.Write(append([]byte(magic), d...)); err != nil {
-		return nil, err
-	}
-	l, err := readHello(conn)
-	if err != nil {
-		return nil, err
-	}
-	if err := readProof(conn, proof(secret, "listener", d, l)); err != nil {
-		return nil, err
-	}
-	if _, err := conn.Write(proof(secret, "dialer", d, l)); err != nil {
-		return nil, err
-	}
-	last := make([]byte, len(magic))
-	if _, err := io.ReadFull(conn, last); err != nil || string(last) != magic {
+	switch {
+	case errors.Is(err, handshake.ErrSecret):
 		return nil, errSecret
-	}
-	return &frameKeys{send: proof(secret, "to listener", d, l), recv: proof(secret, "to dialer", d, l)}, nil
-}
-
-func readHello(r io.Reader) (nonce []byte, err error) {
-	b := make([]byte, len(magic)+nonceSize)
-	if _, err := io.ReadFull(r, b[:len(magic)]); err != nil {
+	case errors.Is(err, handshake.ErrVersion):
+		return nil, errors.New("the other side speaks another version of the protocol: use the same release on both")
+	case errors.Is(err, handshake.ErrMalformed):
+		return nil, errors.New("the other side is not bywash perf")
+	case err != nil:
 		return nil, fmt.Errorf("handshake: %w (is that bywash perf --listen?)", err)
 	}
-	if string(b[:len(magic)]) != magic {
-		if bytes.HasPrefix(b, []byte("bywash-perf ")) {
-			return nil, errors.New("the other side speaks another version of the protocol: use the same release on both")
-		}
-		return nil, errors.New("the other side is not bywash perf")
-	}
-	if _, err := io.ReadFull(r, b[len(magic):]); err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
-	}
-	return b[len(magic):], nil
-}
-
-func readProof(r io.Reader, want []byte) error {
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(r, got); err != nil {
-		return errSecret // the other side hung up on our proof
-	}
-	if !hmac.Equal(got, want) {
-		return errSecret
-	}
-	return nil
+	return c, nil
 }
 
 // readSecret reads a secret file. Others may not read it: whoever has the

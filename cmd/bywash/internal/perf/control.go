@@ -3,8 +3,6 @@ package perf
 import (
 	"bufio"
 	"bytes"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -18,12 +16,10 @@ import (
 )
 
 // protocol is the version of the control protocol.
-const protocol = 2
+const protocol = 3
 
 // maxFrame bounds a control message: urls and keys are short.
 const maxFrame = 64 << 10
-
-const macSize = sha256.Size
 
 // Kinds of messages: what the lead asks for and the follower answers.
 const (
@@ -88,32 +84,30 @@ var errPeerGone = errors.New("the other process of the measurement is gone")
 // recv; another reads, so that the end of the connection stops a measurement
 // at once.
 type control struct {
-	conn net.Conn
-	keys *frameKeys // nil on a socket pair, which nobody else can write to
-	in   chan *message
-	stop *stopper
+	conn   net.Conn
+	frames frames // sealed ones, or plain ones on a socket pair, which nobody else can write to
+	in     chan *message
+	stop   *stopper
 
-	mu  sync.Mutex
-	out uint64 // frames sent
+	mu sync.Mutex // for sending
 }
 
-// frameKeys authenticate frames, one key for each direction so that a frame
-// cannot be sent back.
-type frameKeys struct{ send, recv []byte }
-
-func newControl(conn net.Conn, keys *frameKeys, stop *stopper) *control {
-	c := &control{conn: conn, keys: keys, in: make(chan *message, 4), stop: stop}
-	go c.read(bufio.NewReader(conn))
+func newControl(conn net.Conn, f frames, stop *stopper) *control {
+	if f == nil {
+		f = plainFrames{Reader: bufio.NewReader(conn), Writer: conn}
+	}
+	c := &control{conn: conn, frames: f, in: make(chan *message, 4), stop: stop}
+	go c.read()
 	return c
 }
 
-func (c *control) read(r *bufio.Reader) {
-	var key []byte
-	if c.keys != nil {
-		key = c.keys.recv
-	}
-	for seq := uint64(0); ; seq++ {
-		m, err := readFrame(r, key, seq)
+func (c *control) read() {
+	for {
+		var m *message
+		b, err := c.frames.Receive()
+		if err == nil {
+			m, err = parseMessage(b)
+		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrUnexpectedEOF) || isReset(err) {
 				err = errPeerGone
@@ -136,33 +130,34 @@ func (c *control) read(r *bufio.Reader) {
 	}
 }
 
-// readFrame reads one frame: its length (4 bytes, big endian), the MAC of
-// sequence number and body if there is a key, the body in JSON.
-func readFrame(r io.Reader, key []byte, seq uint64) (*message, error) {
+// plainFrames are messages after their lengths (4 bytes, big endian).
+type plainFrames struct {
+	io.Reader
+	io.Writer
+}
+
+func (f plainFrames) Send(b []byte) error {
+	_, err := f.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	return err
+}
+
+func (f plainFrames) Receive() ([]byte, error) {
 	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
+	if _, err := io.ReadFull(f, head[:]); err != nil {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n > maxFrame {
 		return nil, fmt.Errorf("control message of %d bytes, limit is %d: the other side is not bywash perf", n, maxFrame)
 	}
-	var mac [macSize]byte
-	if key != nil {
-		if _, err := io.ReadFull(r, mac[:]); err != nil {
-			return nil, err
-		}
-	}
-	body := make([]byte, n)
-	if _, err := io.ReadFull(r, body); err != nil {
-		return nil, err
-	}
-	if key != nil && !hmac.Equal(mac[:], frameMAC(key, seq, body)) {
-		return nil, errors.New("control message with a wrong authentication code")
-	}
-	d := json.NewDecoder(bytes.NewReader(body))
+	b := make([]byte, n)
+	_, err := io.ReadFull(f, b)
+	return b, err
+}
+
+func parseMessage(b []byte) (*message, error) {
 	m := &message{}
-	if err := d.Decode(m); err != nil {
+	if err := json.NewDecoder(bytes.NewReader(b)).Decode(m); err != nil {
 		return nil, fmt.Errorf("malformed control message: %w", err)
 	}
 	return m, m.check()
@@ -190,15 +185,6 @@ func (m *message) check() error {
 	return nil
 }
 
-func frameMAC(key []byte, seq uint64, body []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	var s [8]byte
-	binary.BigEndian.PutUint64(s[:], seq)
-	h.Write(s[:])
-	h.Write(body)
-	return h.Sum(nil)
-}
-
 func (c *control) send(m *message) error {
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -209,13 +195,8 @@ func (c *control) send(m *message) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	frame := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
-	if c.keys != nil {
-		frame = append(frame, frameMAC(c.keys.send, c.out, body)...)
-	}
-	c.out++
 	_ = c.conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
-	if _, err := c.conn.Write(append(frame, body...)); err != nil {
+	if err := c.frames.Send(body); err != nil {
 		if cause := c.stop.err(); cause != nil {
 			return cause
 		}

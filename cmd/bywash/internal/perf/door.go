@@ -25,8 +25,8 @@ type door struct {
 
 // guest is a connection whose peer has the secret.
 type guest struct {
-	conn net.Conn
-	keys *frameKeys
+	conn   net.Conn
+	frames frames
 }
 
 func newDoor(secret []byte, say io.Writer) *door {
@@ -69,11 +69,11 @@ func (d *door) leave(conn net.Conn) bool {
 // check hands a peer that has the secret on, and closes any other.
 func (d *door) check(ctx context.Context, conn net.Conn) {
 	hangUp := context.AfterFunc(ctx, func() { conn.Close() })
-	keys, err := authenticate(conn, d.secret, true)
+	frames, err := authenticate(conn, d.secret, true)
 	kept := d.leave(conn)
 	if err == nil && kept {
 		select {
-		case d.admitted <- guest{conn, keys}:
+		case d.admitted <- guest{conn, frames}:
 			hangUp()
 			return
 		case <-ctx.Done():

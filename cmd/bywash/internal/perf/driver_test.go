@@ -186,7 +186,7 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := conn.Write([]byte([]string{"", "GET / HTTP/1.0\r\n", magic}[k%3])); err != nil {
+		if _, err := conn.Write([]byte([]string{"", "GET / HTTP/1.0\r\n", "\x01half a hello"}[k%3])); err != nil {
 			t.Fatal(err)
 		}
 	}

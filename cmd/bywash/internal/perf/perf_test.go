@@ -64,17 +64,17 @@ func FuzzParseSizes(f *testing.F) {
 }
 
 func FuzzControlFrame(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 2, '{', '}'}, false)
-	f.Add([]byte{255, 255, 255, 255}, false)
-	f.Add([]byte("\x00\x00\x00\x2c{\"kind\":\"run\",\"n\":5,\"case\":{\"test\":\"lat\"}}"), true)
-	f.Fuzz(func(t *testing.T, b []byte, keyed bool) {
-		var key []byte
-		if keyed {
-			key = []byte("key")
+	f.Add([]byte{0, 0, 0, 2, '{', '}'})
+	f.Add([]byte{255, 255, 255, 255})
+	f.Add([]byte("\x00\x00\x00\x2c{\"kind\":\"run\",\"n\":5,\"case\":{\"test\":\"lat\"}}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		body, err := plainFrames{Reader: bytes.NewReader(b), Writer: io.Discard}.Receive()
+		if err != nil {
+			return
 		}
-		m, err := readFrame(bytes.NewReader(b), key, 0)
-		if err == nil && (keyed || m.N < 0 || m.N > maxIters || m.Case != nil && m.Case.Size > maxSize) {
-			t.Fatalf("readFrame accepted %+v", m)
+		m, err := parseMessage(body)
+		if err == nil && (m.N < 0 || m.N > maxIters || m.Case != nil && m.Case.Size > maxSize) {
+			t.Fatalf("parseMessage accepted %+v", m)
 		}
 	})
 }
@@ -328,40 +328,39 @@ func TestHandshake(t *testing.T) {
 		ok                     bool
 	}{{"same secret", "0123456789abcdef", "0123456789abcdef", true}, {"other secret", "0123456789abcdef", "0123456789abcdeX", false}} {
 		a, b := net.Pipe()
-		var lk, dk *frameKeys
 		errs := make(chan error, 1)
 		go func() {
-			var err error
-			lk, err = authenticate(a, []byte(c.listener), true)
+			f, err := authenticate(a, []byte(c.listener), true)
+			if err == nil {
+				_, err = f.Receive()
+			}
 			a.Close()
 			errs <- err
 		}()
-		dk, derr := authenticate(b, []byte(c.dialer), false)
+		f, derr := authenticate(b, []byte(c.dialer), false)
+		if derr == nil {
+			derr = f.Send([]byte("a message"))
+		}
 		b.Close()
 		lerr := <-errs
 		if (derr == nil) != c.ok || (lerr == nil) != c.ok {
 			t.Errorf("%s: dialer %v, listener %v", c.name, derr, lerr)
 		}
-		if c.ok && (!bytes.Equal(lk.send, dk.recv) || !bytes.Equal(lk.recv, dk.send) || bytes.Equal(lk.send, lk.recv)) {
-			t.Errorf("%s: keys do not match", c.name)
+		if !c.ok && (!errors.Is(derr, errSecret) || !errors.Is(lerr, errSecret)) {
+			t.Errorf("%s: dialer %v, listener %v; want %v", c.name, derr, lerr, errSecret)
 		}
 	}
 }
 
 func FuzzHandshake(f *testing.F) {
-	f.Add([]byte(magic), true)
+	f.Add([]byte("ByHs\x01\x01\x00\x00"), true)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), true)
 	f.Fuzz(func(t *testing.T, b []byte, listener bool) {
 		rw := struct {
 			io.Reader
 			io.Writer
 		}{bytes.NewReader(b), io.Discard}
-		var err error
-		if listener {
-			_, err = admit(rw, []byte("0123456789abcdef"), make([]byte, nonceSize))
-		} else {
-			_, err = present(rw, []byte("0123456789abcdef"), make([]byte, nonceSize))
-		}
+		_, err := introduce(rw, []byte("0123456789abcdef"), listener)
 		if err == nil {
 			t.Fatal("admitted without the secret")
 		}

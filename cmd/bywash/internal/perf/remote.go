@@ -68,7 +68,7 @@ func (c *Config) serveOne(ctx context.Context, g guest, secret []byte) error {
 		return err
 	}
 	stop := newStopper(ctx)
-	f := &follower{ctl: newControl(g.conn, g.keys, stop), stop: stop, version: c.Version, secret: secret,
+	f := &follower{ctl: newControl(g.conn, g.frames, stop), stop: stop, version: c.Version, secret: secret,
 		device: c.Device, drivers: c.Drivers, options: c.Options}
 	if f.unpin, err = pin(cpus.follow); err != nil {
 		return err
@@ -91,13 +91,13 @@ func (c *Config) dial(ctx context.Context, addr string) (*peer, []byte, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w (is bywash perf --listen running there?)", err)
 	}
-	keys, err := authenticate(conn, secret, false)
+	frames, err := authenticate(conn, secret, false)
 	if err != nil {
 		conn.Close()
 		return nil, nil, fmt.Errorf("%s: %w", addr, err)
 	}
 	stop := newStopper(ctx)
-	p := &peer{ctl: newControl(conn, keys, stop), stop: stop}
+	p := &peer{ctl: newControl(conn, frames, stop), stop: stop}
 	m := hello(c.Version)
 	answer, err := p.ctl.call(m)
 	if err == nil {

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // The baselines are system calls on file descriptors, not Go's net package:
@@ -40,11 +42,12 @@ func openSocket(s *setup) (bench, error) {
 		return nil, skipf("%s has no devices: leave out --dev", s.Driver)
 	}
 	k := &socket{s: s, kind: s.Driver, listen: -1, fd: -1}
-	if len(s.secret) < tokenSize {
-		return nil, errors.New("no secret for the sockets")
+	key, err := handshake.NewKey(s.secret)
+	if err != nil {
+		return nil, fmt.Errorf("no secret for the sockets: %w", err)
 	}
-	k.token = proof(s.secret, "socket token", nil, nil)[:tokenSize]
-	var err error
+	token := key.MAC("bywash perf socket token")
+	k.token = token[:tokenSize]
 	switch {
 	case k.kind == "udp":
 		err = k.openDatagram()

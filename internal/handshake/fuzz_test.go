@@ -1,0 +1,73 @@
+package handshake
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+)
+
+// stream reads what a stranger said, then ends; what is written to it is dropped.
+type stream struct{ *bytes.Reader }
+
+func (stream) Write(b []byte) (int, error) { return len(b), nil }
+
+func said(b []byte) stream { return stream{bytes.NewReader(b)} }
+
+func known(err error) bool {
+	for _, want := range []error{ErrSecret, ErrVersion, ErrMalformed, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// FuzzAccept: a stranger's bytes make no connection, and each error is one of the documented.
+func FuzzAccept(f *testing.F) {
+	g := golden(f)
+	f.Add(append(bytes.Clone(g["hello"]), g["claim"]...))
+	f.Add(g["hello"][:20])
+	f.Add(g["answer"])
+	k := aKey(f, aSecret)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, claim, err := Accept(said(b), k.Find, &aConfig)
+		if err == nil || c != nil || claim != nil {
+			t.Fatalf("% x: accepted with claim %q", b, claim)
+		}
+		if !known(err) {
+			t.Fatalf("% x: %v", b, err)
+		}
+	})
+}
+
+// FuzzDial: nor do the bytes of a listener without the secret.
+func FuzzDial(f *testing.F) {
+	g := golden(f)
+	f.Add(append(bytes.Clone(g["answer"]), g["welcome"]...))
+	f.Add(g["refusal"])
+	f.Add(g["hello"])
+	k := aKey(f, aSecret)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := Dial(said(b), k, &aConfig, []byte("claim")); err == nil || !known(err) {
+			t.Fatalf("% x: %v", b, err)
+		}
+	})
+}
+
+// FuzzReceive: bytes that the peer has not sealed are no frame, and need no more memory than the limit.
+func FuzzReceive(f *testing.F) {
+	g := golden(f)
+	f.Add(g["thanks"])
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
+	f.Add(append([]byte{Overhead, 0, 0, 0}, make([]byte, Overhead)...))
+	_, l, _, _ := shake(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := *l
+		c.rw, c.in, c.limit = said(b), nil, 256
+		got, err := c.Receive()
+		if err == nil || !known(err) || cap(c.in) > 256+Overhead {
+			t.Fatalf("% x: received %q with a buffer of %d bytes: %v", b, got, cap(c.in), err)
+		}
+	})
+}
