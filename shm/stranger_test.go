@@ -279,7 +279,7 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 				rights.Discard(rights.Nobody, fd)
 			}
 			n := connOf(inst)
-			within(t, 5*time.Second, "it is gone", n.hungUp.Load)
+			within(t, 5*time.Second, "it has left", func() bool { return n.state.Load() != stateUp })
 			ends(t, 5*time.Second, "disconnect", func() { contractError(t, inst.Disconnect()) })
 		}
 		i := newImpostor(t)

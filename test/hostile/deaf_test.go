@@ -5,6 +5,8 @@ package hostile
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"sync"
 
 	"github.com/bywash/bywash/driver"
@@ -18,10 +20,14 @@ const (
 	deafName = "shd" // as long, so that cards can be changed
 )
 
-// rename changes names of drivers in a business card.
+// rename changes names of drivers in a business card, and proves the secret again, which all ranks have.
 func rename(card []byte, from, to string) []byte {
 	long := func(s string) []byte { return append([]byte{byte(len(s)), 0}, s...) }
-	return bytes.ReplaceAll(card, long(from), long(to))
+	body := bytes.ReplaceAll(card[:len(card)-sha256.Size], long(from), long(to))
+	mac := hmac.New(sha256.New, hermit{}.Secret())
+	mac.Write([]byte("bywash session card"))
+	mac.Write(body)
+	return mac.Sum(body)
 }
 
 // wire is the small track of the only connection.
