@@ -300,7 +300,7 @@ func (l *large) farewell() bool {
 	wr.SendImm(immediate(codeGoodbye, 0))
 	if l.used > 0 && len(l.qps) == 2 {
 		l.unbind()
-		_ = l.qps[1].ToReset() // nothing is written any more
+		_ = reset(l.qps[1]) // nothing is written any more
 	}
 	return l.sq.post() == nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/verbs/ibv"
 )
 
 // graceTime is how long what was posted before the peer's goodbye may take to
@@ -36,10 +37,22 @@ func (n *conn) quench() {
 	n.ctx.drainAll()
 	n.api.unbind()
 	for _, qp := range n.qps {
-		if qp.ToReset() != nil {
+		if reset(qp) != nil {
 			_ = qp.Close()
 		}
 	}
+}
+
+// calmTime is how long Soft-RoCE may work on a packet.
+const calmTime = 2 * time.Millisecond
+
+// reset takes a queue pair to RESET while the peer may send. Soft-RoCE (6.1) frees a packet twice, and with it the queue
+// pair, if RESET comes while another processor handles that packet. In ERR it takes no more packets.
+func reset(qp *ibv.QP) error {
+	if qp.ToErr() == nil {
+		time.Sleep(calmTime)
+	}
+	return qp.ToReset()
 }
 
 // stopQueues sees to it that all receives that a connection has taken from the shared
