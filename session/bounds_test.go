@@ -52,7 +52,7 @@ func silentPeers(t *testing.T, change func(*session.Config)) []*session.Session 
 	return s
 }
 
-// What all peers cost together is bounded as well. Beyond it the gate ends that costs most, and no other.
+// The cost of all peers together is bounded as well. Beyond it the gate that costs most ends, and no other.
 func TestDebtOfAllPeersIsBounded(t *testing.T) {
 	const limit = 1 << 20
 	s := silentPeers(t, func(c *session.Config) { c.PeerMemory, c.PeersMemory = limit, limit })

@@ -33,7 +33,7 @@ func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
 	}
 }
 
-// Who does not have the session's secret makes no card, and changes none.
+// A process without the session's secret can neither make nor change a card.
 func TestCardsOfStrangersAreRefused(t *testing.T) {
 	b := exampleCard().sealed(knockSecret)
 	if c, err := parseCard(b, knockSecret); err != nil || !reflect.DeepEqual(c, exampleCard()) {

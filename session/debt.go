@@ -39,7 +39,7 @@ const (
 	bytesPerAnswer    = 1024 // one answer may wait for each of these bytes of the limit: 131 072 by default
 )
 
-// What things cost in bytes, beside the data that they hold.
+// Costs in bytes, beside the data that is held.
 const (
 	parcelCost   = int(unsafe.Sizeof(parcel{}))
 	pieceCost    = int(unsafe.Sizeof(piece{}))

@@ -76,14 +76,14 @@ type Gate struct {
 	asked      int    // operations by message that the peer has not answered
 	live       int    // long messages, acknowledgements and operations under way
 
-	// What goes before the backlog, in this order; see push.
+	// Queues that go before the backlog, in this order; see push.
 	replay      parcelQueue // copies of messages that go again over another rail
 	door        *parcel     // the first answer, for which the driver had no room
 	answers     answers
 	control     parcelQueue // of messages under way: requests for chunks, fragments
 	nextAnswers answers     // for the connection after a pause
 
-	// What this gate costs; see debt.go and kept.go.
+	// The costs of this gate; see debt.go and kept.go.
 	debt      int // bytes
 	syncs     int // synchronous messages that the peer has not acknowledged
 	longs     int // long messages that it has not received

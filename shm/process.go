@@ -102,7 +102,7 @@ func (p *process) share() *process {
 	return p
 }
 
-// dead tells whether the process has ended: no thread of it runs any more.
+// dead reports whether the process has ended: no thread of it runs any more.
 // False if that cannot be known.
 func (p *process) dead() bool {
 	if p.pidfd < 0 {
@@ -148,7 +148,7 @@ func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) (bool, error) {
 	return err == nil && n == nonceBytes && got == *nonce, nil
 }
 
-// selfAttach tells whether the kernel, and a sandbox around us, admit
+// selfAttach reports whether the kernel, and a sandbox around us, admit
 // process_vm_readv at all.
 func selfAttach() bool {
 	nonce := &[nonceBytes]byte{1}

@@ -230,7 +230,7 @@ func (c *Context) receivePeer(a *caller) *conn {
 // there is nobody to answer to. A stranger cannot pass descriptors: the kernel
 // refuses them, or closes them when they are read.
 func (c *Context) interview(a *caller) (code uint32, err error) {
-	// What is not read would reset the socket, and the answer come after an error.
+	// Closing a socket with unread bytes resets it, and the peer would see an error before the answer.
 	_, err = expect(a.sock, &a.hello, msgHello, 0)
 	if a.user == rights.Nobody {
 		return rejectUser, nil

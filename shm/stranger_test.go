@@ -38,7 +38,7 @@ func passed(t testing.TB, s *net.UnixConn, b []byte, fd int) bool {
 	return err == nil
 }
 
-// What a stranger passes never blocks us: neither reads nor closes of its socket, nor of the listener with sockets
+// Descriptors that a stranger passes never block this process: neither reads nor closes of its socket, nor of the listener with sockets
 // that nobody has accepted.
 func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 	hello := func(c driver.Context) []byte {

@@ -290,7 +290,7 @@ func (c *Context) release() error {
 	regions := slices.Collect(maps.Keys(c.regions))
 	c.mu.Unlock()
 	for _, r := range regions {
-		// What the device does not let go of stays held: the user's Deregister tries again.
+		// A region that the device does not let go of stays held: the user's Deregister tries again.
 		if err := r.Deregister(); !errors.Is(err, driver.ErrClosed) {
 			errs = append(errs, err)
 		}

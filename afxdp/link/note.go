@@ -7,7 +7,7 @@ import "hash/maphash"
 //
 // Nobody can have an endpoint say something that hurts another connection (RFC 9000, section 21.11): a Reset says only
 // that the one who got a packet does not have its connection, which may be because somebody sent the packet elsewhere.
-// It is never believed: it has us ask the peer itself, by a Query. A Gone is believed, as only two can answer that
+// An endpoint never believes a Reset: it asks the peer itself, by a Query. A Gone is believed, as only two can answer that
 // Query:
 //
 //   - the peer's endpoint itself, if it does not have the connection;

@@ -7,7 +7,7 @@ import (
 )
 
 // Whatever connections hold whose frames nobody releases, as many others as frames are kept for can be made, and work.
-// What goes beyond is refused at once.
+// A connection beyond the room is refused at once.
 func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 	const conns, deaf = 40, 10
 	seedsOf(t, 10, func(t *testing.T, seed uint64) {

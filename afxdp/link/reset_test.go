@@ -25,7 +25,7 @@ func (s *sim) relay(other int, until Time) {
 	}
 }
 
-// What other endpoints of the session answer to an attacker never ends a connection, not even while its peer is
+// Answers of other endpoints of the session to an attacker never end a connection, not even while its peer is
 // stopped. RFC 9000 calls that a reset oracle (section 21.11).
 func TestOthersAnswersEndNoConnection(t *testing.T) {
 	for _, encrypt := range []bool{true, false} {

@@ -88,7 +88,7 @@ func Accept(rw io.ReadWriter, find func(KeyID) *Key, cfg *Config) (c *Conn, clai
 	id, hello, err := readHello(rw)
 	if errors.Is(err, ErrVersion) {
 		err = refuse(rw, refuseVersion, err)
-		// What lies unread when a socket is closed takes back what was sent.
+		// A socket that is closed with unread bytes takes back the bytes that were sent.
 		_, _ = io.CopyN(io.Discard, rw, int64(helloSize-headSize))
 		return nil, nil, err
 	}

@@ -194,7 +194,7 @@ func (w tee) Write(b []byte) (int, error) {
 	return w.ReadWriter.Write(b)
 }
 
-// What a genuine dialer said is of no use to anybody who says it again: the claim does not open.
+// A recording of a genuine dialer is of no use: the claim does not open.
 func TestReplay(t *testing.T) {
 	said := recorded(t)
 	a, b := aPair(t)

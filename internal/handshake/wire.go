@@ -20,7 +20,7 @@ var (
 	ErrMalformed = errors.New("malformed handshake")
 )
 
-// What begins each message up to the first frame: magic, version, kind, code (0 but in a refusal), little-endian.
+// The head of each message up to the first frame: magic, version, kind, code (0 but in a refusal), little-endian.
 const (
 	magic    = 0x73487942 // "ByHs"
 	headSize = 8

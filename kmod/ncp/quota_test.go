@@ -296,7 +296,7 @@ func TestUsersShareReceiversUnderWay(t *testing.T) {
 	}
 }
 
-// What waits for local memory is tried again after an allocation failed, and the host is told to come back.
+// A message that waits for local memory is tried again after an allocation failed, and the host is told to come back.
 func TestFailedAllocationIsTriedAgain(t *testing.T) {
 	c, a, b := pair(t, 2, limits)
 	_ = b

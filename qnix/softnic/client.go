@@ -36,7 +36,7 @@ func (c *client) serve() {
 			err = c.handle(b, fds)
 		}
 		if len(fds) > 0 {
-			// What is mapped is memory, which is closed at once; all else can block.
+			// Memory is closed at once; closing any other file can block.
 			rights.Discard(c.user(), fds...)
 			if err == nil {
 				err = rights.Stuck(c.user())

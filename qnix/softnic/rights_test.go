@@ -16,7 +16,7 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// What a client passes instead of memory blocks neither the NIC nor Close.
+// Descriptors that a client passes instead of memory block neither the NIC nor Close.
 func TestClientsDescriptorsNeverBlock(t *testing.T) {
 	translate := abi.Bytes(&abi.Translate{Len: 4096, Access: 1, PoolIndex: abi.NoPool})
 	for _, tt := range []struct {

@@ -28,7 +28,7 @@ const (
 	claimSize   = 12
 	welcomeSize = 4
 
-	// What a handshake takes in bytes, claim and welcome included.
+	// Bytes of a handshake, claim and welcome included.
 	clientBytes = handshake.DialBytes + handshake.FrameBytes + claimSize
 	serverBytes = handshake.AcceptBytes + handshake.FrameBytes + welcomeSize
 
@@ -38,7 +38,7 @@ const (
 
 var frameConfig = handshake.Config{Protocol: protocolName, Limit: 1 + maxBody}
 
-// What a welcome says.
+// status is the content of a welcome.
 type status uint8
 
 const (

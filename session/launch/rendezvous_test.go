@@ -79,7 +79,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		// It knows the key id of a genuine dialer, and no more.
+		// The impostor knows the key id of a genuine dialer, and no more.
 		_, _, err = handshake.Accept(c, func(handshake.KeyID) *handshake.Key { return aKey(NewSecret()) }, &frameConfig)
 		if !errors.Is(err, handshake.ErrSecret) {
 			t.Errorf("a false rendezvous: %v", err)

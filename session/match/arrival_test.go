@@ -31,7 +31,7 @@ func TestSendersCannotChooseABucket(t *testing.T) {
 	}
 }
 
-// What was taken leaves no slots behind, and what is kept stays in the order of arrival.
+// Arrivals that were taken leave no slots behind; the others stay in their order.
 func TestSlotsAreUsedAgain(t *testing.T) {
 	table := New()
 	as := make([]Arrival, 100)

@@ -89,7 +89,7 @@ func current(t *testing.T, cgroup string) int {
 	return n
 }
 
-// What a registration takes counts for its cgroup and towards its RLIMIT_MEMLOCK, the NIC's own tables too.
+// The memory of a registration counts for its cgroup and towards its RLIMIT_MEMLOCK, the NIC's own tables too.
 func TestRegistrationIsCharged(t *testing.T) {
 	load(t, "nics=1")
 	cgroup := newCgroup(t)

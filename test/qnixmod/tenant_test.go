@@ -251,6 +251,6 @@ func TestBroadcastOfCrumbsHoldsNobodyUp(t *testing.T) {
 	_ = cmd.Wait()
 	t.Logf("killed: it had ended after %v", time.Since(start))
 	checkShort(t, a, b, 0)
-	// It is gone from the NIC, as its name can be taken.
+	// The process is gone from the NIC, as its name can be taken.
 	mustRegister(t, 0, small("c0"))
 }

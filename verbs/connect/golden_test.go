@@ -76,7 +76,7 @@ func vectors(t *testing.T) map[string][]byte {
 	return all
 }
 
-// What is on the wire is what the document says, byte for byte, both ways.
+// The bytes on the wire are those of the document, both ways.
 func TestWireIsAsDocumented(t *testing.T) {
 	docs := vectors(t)
 	check := func(name string, got []byte) {
