@@ -19,15 +19,17 @@ bool ncp_name_valid(const u8 *name)
 /* Keyed, as users choose names: nobody can choose those that fall together. */
 u32 ncp_name_hash(const struct ncp *ncp, const u8 *name)
 {
-	u64 w[3] = { 0 };
+	u32 w[QNIX_NAME_LEN / 4];
 
-	memcpy(w, name, QNIX_NAME_LEN);
-	return (u32)ncp_hash(ncp->key, w, 3);
+	memcpy(w, name, sizeof(w));
+	return ncp_hash(ncp, w, QNIX_NAME_LEN / 4);
 }
 
 static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 {
-	return ncp_hash_word(ncp, (u32)nic << 16 | pid);
+	const u32 w = (u32)nic << 16 | pid;
+
+	return ncp_hash(ncp, &w, 1);
 }
 
 /*

@@ -128,8 +128,8 @@ struct ncp *ncp_create(const struct ncp_ops *ops, void *host, u16 nic,
 	ncp->limits = *limits;
 	ncp->cycle = 1;
 	ncp->work = NCP_WORK;
-	ncp->key[0] = ops->random(host);
-	ncp->key[1] = ops->random(host);
+	for (i = 0; i < NCP_KEY; i++)
+		ncp->key[i] = ops->random(host);
 	ncp_quota_init(ncp);
 	ncp->peer_mask = power_of_two(limits->names) - 1;
 	ncp->group_mask = power_of_two(limits->groups) - 1;

@@ -23,8 +23,8 @@ void ncp_quota_init(struct ncp *ncp)
 
 static struct ncp_account **slot_of(struct ncp *ncp, u64 id, bool nic)
 {
-	u64 key = id ^ (nic ? ~0ull : 0);
-	struct ncp_account **slot = &ncp->accounts[ncp_hash(ncp->key, &key, 1) & (NCP_ACCOUNTS - 1)];
+	const u32 w[3] = { (u32)id, (u32)(id >> 32), nic };
+	struct ncp_account **slot = &ncp->accounts[ncp_hash(ncp, w, 3) & (NCP_ACCOUNTS - 1)];
 
 	while (*slot && ((*slot)->id != id || (*slot)->nic != nic))
 		slot = &(*slot)->next;

@@ -81,31 +81,3 @@ void wire_siphash(const uint8_t key[16], const void *data, size_t size,
 	s.b ^= 0xdd;
 	squeeze(&s, tag + 8);
 }
-
-/*
- * SipHash-1-3 of 64 bits, for tables: no one who does not know the key finds
- * words that fall together, which is all that is asked of it.
- */
-uint64_t ncp_hash(const uint64_t key[2], const uint64_t *words, uint32_t n)
-{
-	struct sip s = {
-		.a = key[0] ^ 0x736f6d6570736575ull,
-		.b = key[1] ^ 0x646f72616e646f6dull,
-		.c = key[0] ^ 0x6c7967656e657261ull,
-		.d = key[1] ^ 0x7465646279746573ull,
-	};
-	uint32_t i;
-
-	for (i = 0; i < n; i++) {
-		s.d ^= words[i];
-		sip_round(&s);
-		s.a ^= words[i];
-	}
-	s.d ^= (uint64_t)n << 59;
-	sip_round(&s);
-	s.a ^= (uint64_t)n << 59;
-	s.c ^= 0xff;
-	for (i = 0; i < 3; i++)
-		sip_round(&s);
-	return s.a ^ s.b ^ s.c ^ s.d;
-}

@@ -13,7 +13,4 @@
 void wire_siphash(const uint8_t key[16], const void *data, size_t size,
 		  uint8_t tag[16]);
 
-/* SipHash-1-3 of 64 bits, of @n words under @key: for hash tables. */
-uint64_t ncp_hash(const uint64_t key[2], const uint64_t *words, uint32_t n);
-
 #endif /* _QNIX_SIPHASH_H */

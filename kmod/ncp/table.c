@@ -10,9 +10,9 @@
 static struct ncp_node **bucket_of(const struct ncp_table *t, const struct ncp_peer *peer,
 				   u16 tag)
 {
-	u64 word = (u64)peer->nic << 48 | (u64)peer->pid << 32 | (u32)peer->generation << 16 | tag;
+	const u32 w[2] = { (u32)peer->nic << 16 | peer->pid, (u32)peer->generation << 16 | tag };
 
-	return &t->buckets[ncp_hash_word(t->ncp, word) & t->mask];
+	return &t->buckets[ncp_hash(t->ncp, w, 2) & t->mask];
 }
 
 static struct ncp_node **slot_of(const struct ncp_table *t, const struct ncp_peer *peer,
