@@ -158,3 +158,33 @@ func TestEachConnectionHasAHazard(t *testing.T) {
 		atomic.StoreUint64(&connOf(i).mine.hazard, 0)
 	}
 }
+
+// A peer that has closed its context is closed, not one whose keys are wrong: the message can go another way.
+func TestKeysOfAClosedContextSayClosed(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	r, err := connOf(a).ctx.Register(make([]byte, 64), driver.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := b.(driver.OneSided)
+	remote, err := one.Import(r.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu := &connOf(b).ctx.mu // without it the goodbye is not handled
+	mu.Lock()
+	defer mu.Unlock()
+	if err := connOf(a).ctx.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Import(r.Key()); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("import: got %v, want ErrClosed", err)
+	}
+	op := driver.Op{Local: make([]byte, 64), Remote: remote}
+	if err := one.PutPost(&op); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := one.OpPoll(&op); !done || !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("put: got %v, %v, want ErrClosed", done, err)
+	}
+}

@@ -156,7 +156,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 		return 0, true, refused(c)
 	}
 	if atomic.LoadUint64(&n.remote[r.index].generation) != r.entry.generation {
-		return 0, true, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
+		return 0, true, n.expired()
 	}
 	mem, known, mapped := n.reach(r)
 	if !known {

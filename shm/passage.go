@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"net"
 	"sync/atomic"
 
@@ -125,6 +126,15 @@ func refused(c uint32) error {
 		return driver.ErrBroken
 	}
 	return driver.ErrClosed
+}
+
+// expired returns why a region has another generation than its key: a peer that closes its context revokes all regions,
+// after the word closed; else it has deregistered this one.
+func (n *conn) expired() error {
+	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
+		return refused(c)
+	}
+	return fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
 }
 
 // peerOutside reports whether the peer is in none of this process's regions, after publishClosed.

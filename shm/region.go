@@ -303,7 +303,7 @@ func (n *conn) parseKey(key []byte) (*remoteRegion, error) {
 	}
 	x := &n.remote[index]
 	if atomic.LoadUint64(&x.generation) != gen {
-		return nil, fmt.Errorf("%w: the region was deregistered", driver.ErrRemoteKey)
+		return nil, n.expired()
 	}
 	r := &remoteRegion{conn: n, index: int(index), entry: regionEntry{
 		generation: gen,
