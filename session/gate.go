@@ -232,6 +232,11 @@ func (l *link) lost(err error) {
 	if !errors.Is(err, ErrClosed) {
 		g.broke = err
 	}
+	// First, as the other rail may turn out to be lost when messages move there, and that is told, too.
+	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
+		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
+		s.calls = append(s.calls, func() { f(e) })
+	}
 	s.ins.each(func(_ uint64, in *incoming) {
 		if in.g == g && in.mode != rdv.Null {
 			in.Lost(l.rail)
@@ -245,10 +250,6 @@ func (l *link) lost(err error) {
 	}
 	s.bury(l)
 	g.passOn(l)
-	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
-		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
-		s.calls = append(s.calls, func() { f(e) })
-	}
 }
 
 // fail ends a gate whose connection is lost, or did not come about.
