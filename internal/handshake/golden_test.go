@@ -71,7 +71,7 @@ func golden(t testing.TB) map[string][]byte {
 	}
 }
 
-// What is on the wire is what the document says, byte for byte.
+// The bytes on the wire are those of the document.
 func TestWireIsAsDocumented(t *testing.T) {
 	text, err := os.ReadFile(wireDoc)
 	if err != nil {
