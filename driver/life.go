@@ -208,20 +208,27 @@ func (l *Life) Polled(op string, p *Packet) (bool, error) {
 }
 
 // EnterCancel begins RecvCancel of [Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+// It looks at p from inside: a keeper may finish p until then.
 func (l *Life) EnterCancel(p *Packet) (posted bool, err error) {
+	entered := l.Enter()
 	switch p.Driver.Phase {
 	case Done, Canceling:
-		return false, nil
 	case Posted:
-		if l.Enter() {
+		if entered {
 			return true, nil
 		}
-		return false, l.Failure("cancel")
+		err = l.Failure("cancel")
+	default:
+		if l.State() == StateClosed {
+			err = l.Failure("cancel")
+		} else {
+			err = l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", ErrInvalid))
+		}
 	}
-	if l.State() == StateClosed {
-		return false, l.Failure("cancel")
+	if entered {
+		l.Leave()
 	}
-	return false, l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", ErrInvalid))
+	return false, err
 }
 
 // Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.

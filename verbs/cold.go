@@ -89,13 +89,16 @@ func (l *large) warm(t *transfer) bool {
 // RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
 // updates too: the sender may have begun, and then needs them to end.
 func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
-	if p.Driver.Phase == driver.Done {
-		return nil, nil
-	}
 	if !l.life.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil, nil
+		}
 		return nil, l.life.Failure("update")
 	}
 	defer l.life.Leave()
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil, nil
+	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
 		return nil, l.life.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
@@ -151,13 +154,16 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	if err != nil {
 		return l.life.Fault("update", err)
 	}
-	if p.Driver.Phase == driver.Done {
-		return nil
-	}
 	if !l.life.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil
+		}
 		return l.life.Failure("update")
 	}
 	defer l.life.Leave()
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil
+	}
 	if l.life.State() != driver.StateUp {
 		return l.life.Failure("update")
 	}
