@@ -60,7 +60,8 @@
 //	                  size is told; off; or how many there may be, 64 to 65536: then they are shared
 //	service-level     0 to 15
 //	traffic-class     0 to 255
-//	ack-timeout       until the device repeats, 4.096 µs · 2^n; default 14
+//	ack-timeout       n, when the device repeats after 4.096 µs · 2^n; default: the largest with which seven tries, each
+//	                  four times as long, end within the dead time: 15 (134 ms) for 5 s
 //	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
 //	managers          connection managers to use, of those in package verbs/connect; default all
 //	exclude-managers  the ones not to use

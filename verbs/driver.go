@@ -238,7 +238,21 @@ func parseOptions(m map[string]string) (options, error) {
 			return o, fmt.Errorf("%w: verbs option %s=%q", driver.ErrInvalid, k, v)
 		}
 	}
+	if o.quality.AckTimeout == 0 {
+		o.quality.AckTimeout = ackTimeout(o.deadTime)
+	}
 	return o, nil
+}
+
+// ackTimeout is the longest time-out with which the device has given up after the dead time: it tries seven times, and
+// some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter one takes a
+// link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
+func ackTimeout(dead time.Duration) uint8 {
+	n := uint8(1)
+	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
+		n++
+	}
+	return n
 }
 
 func managerNamed(name string) bool {
