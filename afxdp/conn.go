@@ -276,7 +276,26 @@ func (i *conn) shut() {
 	c.conns.Remove(i.num, i)
 	if i.route != nil {
 		c.leaving = append(c.leaving, i)
+		n.leaving.Add(1)
 		c.sweep()
+	}
+}
+
+// sweepRoutes gives up the routes that connections have left, of all contexts. It is the keeper's: nobody else may call
+// this driver again.
+func (n *nic) sweepRoutes() {
+	if n.leaving.Load() == 0 {
+		return
+	}
+	n.mustLock()
+	all := n.contexts
+	n.unlock()
+	for _, c := range all {
+		if c != nil {
+			c.mu.Lock()
+			c.sweep()
+			c.mu.Unlock()
+		}
 	}
 }
 
@@ -294,5 +313,6 @@ func (c *Context) sweep() {
 		}
 	}
 	clear(c.leaving[len(kept):])
+	c.nic.leaving.Add(int32(len(kept) - len(c.leaving)))
 	c.leaving = kept
 }

@@ -237,6 +237,10 @@ func (c *Context) Close() error {
 	c.stop()
 	c.tasks.Wait()
 	n := c.nic
+	c.mu.Lock()
+	n.leaving.Add(-int32(len(c.leaving)))
+	c.leaving = nil // their routes have ended with the context
+	c.mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
 	c.drop()

@@ -241,6 +241,7 @@ func (n *nic) keep(q *queue) {
 			_, _ = q.sock.Wait(rxEvent, wait)
 		}
 		n.run()
+		n.sweepRoutes()
 	}
 }
 

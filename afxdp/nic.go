@@ -60,6 +60,7 @@ type nic struct {
 	due     atomic.Int64 // when the next round must be
 	tended  atomic.Bool  // a keeper looks within a millisecond
 	waits   driver.Watch
+	leaving atomic.Int32  // connections that wait for their peers' last word, of all contexts
 	nudge   chan struct{} // wakes the keeper
 	closing atomic.Bool
 	tasks   sync.WaitGroup
