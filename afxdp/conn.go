@@ -11,12 +11,13 @@ import (
 
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // conn is what instances of both tracks have in common. Its owner is the goroutine that uses the
 // instance; the engine is whoever holds the NIC's lock. They share rings, and words that are atomic.
 type conn struct {
-	life driver.Life
+	life kit.Life
 
 	ctx    *Context
 	api    track
@@ -101,7 +102,7 @@ func (i *conn) standAlone() {
 	c.nic.mustLock()
 	err := i.api.up(i.api.hello())
 	c.nic.unlock()
-	i.resolve(driver.StateUp, err)
+	i.resolve(kit.StateUp, err)
 }
 
 // Up implements link.Handler.
@@ -111,10 +112,10 @@ func (c *Context) Up(lc *link.Conn) {
 	c.fitMTU(i)
 	if err := i.api.up(lc.Hello()); err != nil {
 		lc.Close(c.nic.now, true)
-		i.resolve(driver.StateBroken, err)
+		i.resolve(kit.StateBroken, err)
 		return
 	}
-	i.resolve(driver.StateUp, nil)
+	i.resolve(kit.StateUp, nil)
 }
 
 // fitMTU takes what the route's MTU allows.
@@ -142,7 +143,7 @@ func (c *Context) routeChanged(r *route) {
 func (c *Context) Down(lc *link.Conn, err error) {
 	i := lc.User.(*conn)
 	if errors.Is(err, link.ErrClosed) {
-		i.finish(driver.StatePeerClosed, nil)
+		i.finish(kit.StatePeerClosed, nil)
 		return
 	}
 	sentinel := driver.ErrBroken
@@ -158,8 +159,8 @@ func (c *Context) Down(lc *link.Conn, err error) {
 	if why := i.route.why.Load(); why != nil {
 		err = fmt.Errorf("%w: %w", err, *why)
 	}
-	if !i.resolve(driver.StateBroken, err) {
-		i.finish(driver.StateBroken, err)
+	if !i.resolve(kit.StateBroken, err) {
+		i.finish(kit.StateBroken, err)
 	}
 }
 
@@ -170,9 +171,9 @@ func (c *Context) Deliver(lc *link.Conn, f link.Fragment) { lc.User.(*conn).api.
 func (c *Context) Place(lc *link.Conn, p *link.Placement) { lc.User.(*conn).api.place(p) }
 
 // resolve ends connecting, one way or the other. It tells whether this call did.
-func (i *conn) resolve(s driver.State, reason error) bool {
+func (i *conn) resolve(s kit.State, reason error) bool {
 	if reason != nil {
-		s = driver.StateBroken
+		s = kit.StateBroken
 	}
 	did, _ := i.life.Resolve(s, reason) // link ends no connection before it is up
 	return did
@@ -182,7 +183,7 @@ func (i *conn) resolve(s driver.State, reason error) bool {
 func (i *conn) wake() { i.ctx.nic.waits.Wake(&i.life) }
 
 // finish ends a connection that is up and wakes whoever waits for it.
-func (i *conn) finish(s driver.State, reason error) {
+func (i *conn) finish(s kit.State, reason error) {
 	i.life.Finish(s, reason)
 	i.life.Ended()
 	i.ctx.anyone.Tell()
@@ -201,7 +202,7 @@ func (i *conn) announce() {
 func (i *conn) misbehaved(what string) {
 	i.life.Tally.Bad.Add(1)
 	i.lc.Close(i.ctx.nic.now, true)
-	i.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, i.ctx.props.Device, what))
+	i.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, i.ctx.props.Device, what))
 }
 
 // Peer implements driver.Instance.
@@ -233,9 +234,9 @@ func (i *conn) ConnectWait(ctx context.Context) error {
 // Disconnect implements driver.Instance.
 func (i *conn) Disconnect() error {
 	switch i.life.State() {
-	case driver.StateClosed:
+	case kit.StateClosed:
 		return i.life.Failure("disconnect")
-	case driver.StateUp:
+	case kit.StateUp:
 		if i.life.Enter() {
 			busy := i.api.busy()
 			i.life.Leave()
@@ -254,7 +255,7 @@ func (i *conn) shut() {
 	if !did {
 		return
 	}
-	if old == driver.StateUp {
+	if old == kit.StateUp {
 		i.life.Tally.Disconnects.Store(1)
 	}
 	i.wake()

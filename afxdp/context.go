@@ -12,6 +12,7 @@ import (
 	"github.com/bywash/bywash/afxdp/carrier"
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // Context is a network device, opened, or one's share of it.
@@ -29,8 +30,8 @@ type Context struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	conns  driver.Connections[conn]
-	anyone driver.AnyWaits
+	conns  kit.Connections[conn]
+	anyone kit.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
@@ -52,20 +53,20 @@ var (
 
 func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *Context, err error) {
 	c := &Context{props: props, opts: o, addr: addr, routes: make([]*route, 1)}
-	c.conns.Init(func(i *conn) *driver.Life { return &i.life })
+	c.conns.Init(func(i *conn) *kit.Life { return &i.life })
 	c.api = c
 	if props.Track == driver.Small {
 		c.api = smallContext{c}
 	}
 	c.live, c.stop = context.WithCancel(context.Background())
-	c.inc = driver.NewIncarnation(a)
+	c.inc = kit.NewIncarnation(a)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
 	c.anyone.Watch = &c.nic.waits
 	cfg := link.Config{
 		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
-		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances, DeadTime: o.deadTime,
+		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * kit.MaxInstances, DeadTime: o.deadTime,
 	}
 	n := c.nic
 	cfg.Sole = n.sole
@@ -131,7 +132,7 @@ func (c *Context) isClosed() bool {
 
 // Connect implements driver.Context.
 func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
+	u, err := kit.ParseURL(Name, URLVersion, peer, driver.MaxURL)
 	var to address
 	if err == nil {
 		to, err = parseAddress(u.Rest)

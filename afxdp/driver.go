@@ -16,6 +16,7 @@ import (
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 func init() { driver.Register(afxdpDriver{}) }
@@ -145,7 +146,7 @@ type unopened struct {
 	opts  options
 	addr  address
 	mtu   int
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // large is an instance on the large track: the sender's engine copies from the
@@ -228,7 +229,7 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	case st == slotCanceled:
 		l.life.Tally.Canceled.Add(1)
 		l.endRecv(s, driver.ErrCanceled)
-	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(st, slotCanceled):
+	case l.life.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
 		l.endRecv(s, l.life.Failure("receive")) // the engine does not place any more
 	default:
 		return false, nil
@@ -330,7 +331,7 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 		p.N = s.n
 		l.life.Sent(int(s.t.Len))
 		l.endSend(s, nil)
-	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
+	case l.life.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
 		l.endSend(s, l.life.Failure("send")) // the engine does not read any more
 	default:
 		return false, nil
@@ -352,7 +353,7 @@ func (l *large) serve() {
 			l.clears.Add(-1)
 		}
 	}
-	if l.life.State() != driver.StateUp {
+	if l.life.State() != kit.StateUp {
 		return
 	}
 	if n := l.expected.Swap(0); n > 0 && !l.toSelf {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // There is nothing to register here. What a prefetched receive gains is credit: the sender may have as much
@@ -43,7 +44,7 @@ func (l *large) prefetch(p *driver.Packet, op string) error {
 }
 
 func (l *large) unfetch(p *driver.Packet, op string) error {
-	if l.life.State() == driver.StateClosed {
+	if l.life.State() == kit.StateClosed {
 		return l.life.Failure(op)
 	}
 	if p.Driver.Phase != driver.Prefetched {

@@ -7,13 +7,14 @@ import (
 
 	"github.com/bywash/bywash/afxdp/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // small is an instance on the small track. Its owner writes messages into frames and reads them
 // out of frames; the engine moves frames between its rings and the connection.
 type small struct {
 	conn
-	recvs driver.Receives
+	recvs kit.Receives
 
 	posts ring[post]   // owner to engine: fragments to be sent
 	stash ring[uint32] // engine to owner: chunks to write messages into
@@ -23,7 +24,7 @@ type small struct {
 	// The engine's.
 	length int // of the message whose fragments are coming
 
-	buffer  driver.SendBuffer
+	buffer  kit.SendBuffer
 	whole   []byte // a message of several fragments, for a buffer receive
 	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
@@ -50,7 +51,7 @@ const (
 	stashRoom  = 64      // for the longest message in the shortest packets
 	stashed    = 16      // of them, where there are few
 	handBack   = 4       // frames that were read, until the engine is told
-	smallDepth = driver.PacketQueueDepth
+	smallDepth = kit.PacketQueueDepth
 )
 
 func newSmall(c *Context) *small {
@@ -113,7 +114,7 @@ func (s *small) serve() {
 			s.lc.Release(id)
 		}
 	}
-	if s.life.State() != driver.StateUp {
+	if s.life.State() != kit.StateUp {
 		return
 	}
 	m := &c.nic.memory
@@ -208,7 +209,7 @@ func (s *small) nothing() bool {
 		return false
 	}
 	s.ctx.nic.run()
-	return !s.life.HasMessage() && s.life.State() == driver.StateUp
+	return !s.life.HasMessage() && s.life.State() == kit.StateUp
 }
 
 // RecvPoll implements driver.Instance.
@@ -238,7 +239,7 @@ func (s *small) receive() {
 	}
 	for s.recvs.Want() {
 		if !s.life.HasMessage() {
-			if s.life.State() != driver.StateUp {
+			if s.life.State() != kit.StateUp {
 				s.recvs.Fail(&s.life)
 			}
 			return

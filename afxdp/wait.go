@@ -22,10 +22,10 @@ const longestSleep = 10 * time.Millisecond
 // keepers of the queues do.
 type frameWaits struct{ n *nic }
 
-// Arm implements driver.Watched: frames stay until somebody takes them.
+// Arm implements kit.Watched: frames stay until somebody takes them.
 func (w frameWaits) Arm() uint32 { return 0 }
 
-// Sleep implements driver.Watched: it waits for frames, or a timer of ours.
+// Sleep implements kit.Watched: it waits for frames, or a timer of ours.
 func (w frameWaits) Sleep(uint32, bool) {
 	n := w.n
 	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)
@@ -33,10 +33,10 @@ func (w frameWaits) Sleep(uint32, bool) {
 	n.run()
 }
 
-// Wake implements driver.Watched.
+// Wake implements kit.Watched.
 func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
-// Call implements driver.Watched.
+// Call implements kit.Watched.
 func (w frameWaits) Call() {
 	select {
 	case w.n.nudge <- struct{}{}:

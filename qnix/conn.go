@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// conn is a connection to a peer; both tracks build on it. Its owner is one goroutine at a time, see driver.Life. Beside it there
+// conn is a connection to a peer; both tracks build on it. Its owner is one goroutine at a time, see kit.Life. Beside it there
 // are who drains the Doorbell Ring, and the keeper, which makes and ends connections.
 type conn struct {
-	life driver.Life
+	life kit.Life
 
 	ctx      *Context
 	api      track
@@ -90,18 +91,18 @@ func (n *conn) ConnectWait(ctx context.Context) error {
 }
 
 // resolve ends connecting, one way or the other.
-func (n *conn) resolve(s driver.State, reason error) {
+func (n *conn) resolve(s kit.State, reason error) {
 	if _, over := n.life.Resolve(s, reason); over {
 		n.over()
 	}
-	if s == driver.StateUp && n.life.HasMessage() {
+	if s == kit.StateUp && n.life.HasMessage() {
 		n.life.Notice()
 		n.ctx.anyone.Tell()
 	}
 }
 
 // finish ends a connection that is up, or will be in a moment.
-func (n *conn) finish(s driver.State, reason error) {
+func (n *conn) finish(s kit.State, reason error) {
 	if n.life.Finish(s, reason) {
 		n.over()
 	}
@@ -116,14 +117,14 @@ func (n *conn) over() {
 
 // fail ends a connection, in whatever state it is.
 func (n *conn) fail(reason error) {
-	n.resolve(driver.StateBroken, reason)
-	n.finish(driver.StateBroken, reason)
+	n.resolve(kit.StateBroken, reason)
+	n.finish(kit.StateBroken, reason)
 }
 
 // misbehaved breaks the connection because of what the peer sent.
 func (n *conn) misbehaved(what string) {
 	n.life.Tally.Bad.Add(1)
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
+	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
 }
 
 // wake wakes who sleeps on the instance.
@@ -159,9 +160,9 @@ func (n *conn) kick() {
 // disconnect implements driver.Instance for the tracks.
 func (n *conn) disconnect() error {
 	switch n.life.State() {
-	case driver.StateClosed:
+	case kit.StateClosed:
 		return n.life.Failure("disconnect")
-	case driver.StateUp:
+	case kit.StateUp:
 		if n.life.Enter() {
 			pending := n.api.pending()
 			n.life.Leave()
@@ -180,7 +181,7 @@ func (n *conn) shut() {
 	if !did {
 		return
 	}
-	if old == driver.StateUp {
+	if old == kit.StateUp {
 		n.life.Tally.Disconnects.Store(1)
 	}
 	n.wake()
@@ -198,9 +199,9 @@ func (n *conn) shut() {
 
 // endSending lets the owner finish his call, after which nothing more is sent, as the peer has left.
 func (n *conn) endSending() {
-	for n.life.State() == driver.StateUp {
+	for n.life.State() == kit.StateUp {
 		if n.life.TryEnter() {
-			n.finish(driver.StatePeerClosed, nil)
+			n.finish(kit.StatePeerClosed, nil)
 			n.life.Leave()
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/qnix/nic"
 )
@@ -33,9 +34,9 @@ type Context struct {
 	polls atomic.Uint32
 
 	bells  bells
-	conns  driver.Connections[conn]
-	waits  driver.Watch
-	anyone driver.AnyWaits
+	conns  kit.Connections[conn]
+	waits  kit.Watch
+	anyone kit.AnyWaits
 
 	keeperSleeps atomic.Bool
 	failing      atomic.Bool // the NIC is gone
@@ -56,7 +57,7 @@ type Context struct {
 	sends    spans
 	receives spans
 	selfTags spans
-	staging  driver.Staging
+	staging  kit.Staging
 	live     context.Context
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
@@ -76,15 +77,15 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
-	c.waits = driver.Watch{Device: ring{c}, Spins: spins, Long: true}
+	c.waits = kit.Watch{Device: ring{c}, Spins: spins, Long: true}
 	c.anyone.Watch = &c.waits
-	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
+	c.conns.Init(func(n *conn) *kit.Life { return &n.life })
 	c.api = c
 	if props.Track == driver.Small {
 		c.api = smallContext{c}
 	}
 	c.live, c.stop = context.WithCancel(context.Background())
-	c.incarnation = driver.NewIncarnation(a)
+	c.incarnation = kit.NewIncarnation(a)
 	c.name = processName(c.incarnation, props.Track)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
@@ -188,7 +189,7 @@ func (c *Context) connect(url string, incarnation uint64) (*conn, error) {
 	case p == nil:
 		n.theirs, n.stage = n.call, stageStanding
 		n.api.prepare()
-		n.resolve(driver.StateUp, nil)
+		n.resolve(kit.StateUp, nil)
 	case p.gone != nil:
 		p.conns[n.call.number] = n
 		n.fail(p.gone)

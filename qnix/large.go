@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/qnix/nic"
 )
@@ -115,7 +116,7 @@ func (l *large) received(slot int, state nic.State, n int) {
 		if state == nic.Fault {
 			l.came.Add(1) // the sender does not know
 		}
-		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+		l.finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
 	if slot == transferDepth {
 		l.drained.ring(state, n)
@@ -132,7 +133,7 @@ func (l *large) sent(slot int, state nic.State, n int) {
 		l.delivered.Add(1)
 	case nic.Canceled:
 	default:
-		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+		l.finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
 	l.out[slot].bell.ring(state, n)
 	l.rung()
@@ -216,7 +217,7 @@ func (l *large) closeReceives() {
 
 // holdsSend reports whether the NIC may still read the memory of a send after this side has closed.
 func (l *large) holdsSend(p *driver.Packet) bool {
-	if l.life.State() != driver.StateClosed || p.Driver.Phase != driver.Posted {
+	if l.life.State() != kit.StateClosed || p.Driver.Phase != driver.Posted {
 		return false
 	}
 	s := &l.out[p.Driver.Slot%transferDepth]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -74,7 +75,7 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	k := int(p.Driver.Slot)
 	if !l.life.Enter() {
 		s := &l.in[k%transferDepth]
-		if l.life.State() == driver.StateClosed && p.Driver.Phase != driver.Idle && s.p == p && !s.released.Load() {
+		if l.life.State() == kit.StateClosed && p.Driver.Phase != driver.Idle && s.p == p && !s.released.Load() {
 			return false, nil // the NIC has not let go of the memory
 		}
 		return l.life.Over(p, "receive")
@@ -86,11 +87,11 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	s := &l.in[k]
 	state, n := s.bell.read()
 	if state == nic.Pending {
-		if l.settle(); l.life.State() != driver.StateUp && l.ctx.failing.Load() {
+		if l.settle(); l.life.State() != kit.StateUp && l.ctx.failing.Load() {
 			l.endReceive(k, l.life.Failure("receive"))
 			return p.Driver.Outcome()
 		}
-		if l.life.State() != driver.StateUp || p.Driver.Phase == driver.Canceling {
+		if l.life.State() != kit.StateUp || p.Driver.Phase == driver.Canceling {
 			l.cancelReceive(k)
 		}
 		if state, n = s.bell.read(); state == nic.Pending {
@@ -222,12 +223,12 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	s := &l.out[k]
 	state, _ := s.bell.read()
 	if state == nic.Pending {
-		if l.settle(); l.life.State() != driver.StateUp && l.ctx.failing.Load() {
+		if l.settle(); l.life.State() != kit.StateUp && l.ctx.failing.Load() {
 			l.endSend(k, state, l.life.Failure("send"))
 			return p.Driver.Outcome()
 		}
 		if state, _ = s.bell.read(); state == nic.Pending {
-			if l.life.State() != driver.StateUp {
+			if l.life.State() != kit.StateUp {
 				l.mu.Lock()
 				l.cancelSend(k)
 				l.mu.Unlock()

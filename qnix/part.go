@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -71,7 +72,7 @@ func (n *conn) leave() {
 	if all && !n.closed {
 		n.endSending()
 	}
-	if (n.closed || all && n.life.State() == driver.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
+	if (n.closed || all && n.life.State() == kit.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
 		n.saidLeave = true
 		m := control{kind: kindLeave, mine: n.call.number, yours: n.theirs.number}
 		m.messages, m.credits = n.api.counts()

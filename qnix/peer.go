@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -276,7 +277,7 @@ func (p *peer) joined(n *conn, m *control) {
 	}
 	n.stage = stageStanding
 	n.api.prepare()
-	n.resolve(driver.StateUp, nil)
+	n.resolve(kit.StateUp, nil)
 	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: prove(p.ctx.secret, "listener", &n.theirs, &n.call)})
 }
 
@@ -330,7 +331,7 @@ func (n *conn) welcomed(m *control) {
 	}
 	n.stage = stageStanding
 	if !n.closed {
-		n.resolve(driver.StateUp, nil)
+		n.resolve(kit.StateUp, nil)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -22,8 +23,8 @@ type small struct {
 	conn
 	window uint32 // of receives
 	ours   uint32 // of sends: what both sides have; set before state is up
-	recvs  driver.Receives
-	queue  driver.PacketQueue // sends that wait for credit
+	recvs  kit.Receives
+	queue  kit.PacketQueue // sends that wait for credit
 
 	// The owner's.
 	taken   uint32 // messages received, ever
@@ -31,7 +32,7 @@ type small struct {
 	told    uint32 // up to which the peer knows
 	started uint32 // messages sent, ever
 	credits uint32 // credits sent, ever
-	buffer  driver.SendBuffer
+	buffer  kit.SendBuffer
 	message nic.Message // to be filled in by posts
 
 	limit     atomic.Uint32 // up to which messages may be sent; written by who drains
@@ -93,7 +94,7 @@ func (s *small) received(slot int, state nic.State, n int) {
 	case state == nic.Truncated:
 		s.misbehaved("a message longer than its limits")
 	case state != nic.Done:
-		s.finish(driver.StateBroken, c.doorbellError(state))
+		s.finish(kit.StateBroken, c.doorbellError(state))
 		c.nudge()
 		return
 	case slot == s.creditSlot():
@@ -165,7 +166,7 @@ func (s *small) sent(slot int, state nic.State, _ int) {
 		s.crediting.Store(false)
 	}
 	if state != nic.Done && state != nic.Canceled {
-		s.finish(driver.StateBroken, s.ctx.doorbellError(state))
+		s.finish(kit.StateBroken, s.ctx.doorbellError(state))
 	}
 	s.rung()
 }
@@ -176,7 +177,7 @@ func (s *small) settle() {
 	if !s.queue.Empty() {
 		s.push()
 	}
-	if s.life.State() == driver.StateUp {
+	if s.life.State() == kit.StateUp {
 		s.replenish()
 	}
 }
@@ -236,7 +237,7 @@ func (s *small) tend() {
 			s.ctx.retry.Store(true)
 		}
 		s.life.Leave()
-	case s.life.State() == driver.StateUp: // the owner is in a call, which may have looked already
+	case s.life.State() == kit.StateUp: // the owner is in a call, which may have looked already
 		s.ctx.retry.Store(true)
 	}
 }
@@ -247,7 +248,7 @@ func (s *small) waits() bool { return s.stalled.Load() }
 // quiesce implements track.
 func (s *small) quiesce() bool {
 	if s.closed {
-		s.queue = driver.PacketQueue{}
+		s.queue = kit.PacketQueue{}
 		s.recvs.Drop()
 		s.stalled.Store(false)
 	}

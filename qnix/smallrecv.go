@@ -1,6 +1,9 @@
 package qnix
 
-import "github.com/bywash/bywash/driver"
+import (
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
 
 // nothing tells, without the owner's word, that a posted receive has nothing to
 // wait for at the moment: polls in vain are what latency is made of.
@@ -9,7 +12,7 @@ func (s *small) nothing() bool {
 		return false
 	}
 	s.ctx.drain()
-	return !s.life.HasMessage() && s.life.State() == driver.StateUp
+	return !s.life.HasMessage() && s.life.State() == kit.StateUp
 }
 
 // RecvPost implements driver.Instance.
@@ -50,7 +53,7 @@ func (s *small) receive() {
 	s.settle()
 	for s.recvs.Want() {
 		if !s.life.HasMessage() {
-			if s.life.State() != driver.StateUp {
+			if s.life.State() != kit.StateUp {
 				s.recvs.Fail(&s.life)
 			}
 			return
@@ -65,7 +68,7 @@ func (s *small) receive() {
 func (s *small) consumed(n int) {
 	s.taken++
 	s.life.Taken(n)
-	if s.life.State() == driver.StateUp {
+	if s.life.State() == kit.StateUp {
 		s.replenish() // polls in vain do not
 	}
 }

@@ -2,6 +2,7 @@ package qnix
 
 import (
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -88,7 +89,7 @@ func (s *small) launch(n int) bool {
 
 // push starts what has waited.
 func (s *small) push() {
-	if s.life.State() != driver.StateUp {
+	if s.life.State() != kit.StateUp {
 		s.queue.Fail(&s.life, "send")
 		s.stalled.Store(false)
 		return
@@ -151,7 +152,7 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 		return err
 	}
 	for !s.launch(n) { // the NIC empties the Command Queue without anybody's help
-		if s.life.State() != driver.StateUp {
+		if s.life.State() != kit.StateUp {
 			return s.life.Failure("send")
 		}
 		s.kick()

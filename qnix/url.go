@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -64,7 +65,7 @@ func parsePlace(s string) (p place, err error) {
 
 // parseURL reads a url that a context of this package is to connect to.
 func parseURL(s string) (incarnation uint64, p place, err error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, s, driver.MaxURL)
+	u, err := kit.ParseURL(Name, URLVersion, s, driver.MaxURL)
 	if err != nil {
 		return 0, p, err
 	}

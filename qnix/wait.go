@@ -20,10 +20,10 @@ const (
 // ring is the Doorbell Ring as what waits sleep on.
 type ring struct{ c *Context }
 
-// Arm implements driver.Watched.
+// Arm implements kit.Watched.
 func (r ring) Arm() uint32 { return r.c.bells.seen.Load() }
 
-// Sleep implements driver.Watched.
+// Sleep implements kit.Watched.
 func (r ring) Sleep(seen uint32, again bool) {
 	d := shortSleep
 	if again {
@@ -35,10 +35,10 @@ func (r ring) Sleep(seen uint32, again bool) {
 	r.c.drain()
 }
 
-// Wake implements driver.Watched.
+// Wake implements kit.Watched.
 func (r ring) Wake() { r.c.proc.Wake() }
 
-// Call implements driver.Watched.
+// Call implements kit.Watched.
 func (r ring) Call() { r.c.nudge() }
 
 // RecvProbeAny implements driver.Prober.

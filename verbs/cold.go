@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -104,7 +105,7 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		return nil, l.life.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[k]
-	if s.told == s.memory.n || s.windows.over || l.life.State() != driver.StateUp {
+	if s.told == s.memory.n || s.windows.over || l.life.State() != kit.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {
@@ -164,7 +165,7 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
 		return nil
 	}
-	if l.life.State() != driver.StateUp {
+	if l.life.State() != kit.StateUp {
 		return l.life.Failure("update")
 	}
 	k := p.Driver.Slot

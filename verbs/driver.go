@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -268,7 +269,7 @@ func managerNamed(name string) bool {
 type nic struct {
 	props driver.Properties
 	opts  options
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -354,7 +355,7 @@ func capabilities(t driver.Track, o options, p *port) driver.Capabilities {
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = o.buffer, o.buffer
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
-		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
 		c.Ordered = true
 		return c
 	}

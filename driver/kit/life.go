@@ -1,4 +1,4 @@
-package driver
+package kit
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
 )
 
 // State is where a connection is in its life. It only grows.
@@ -71,7 +73,7 @@ func (l *Life) Waited() bool { return l.waited }
 // Peer is the peer's url.
 func (l *Life) Peer() string { return l.peer }
 
-// ConnectWait is that of [Instance]. Pending says what is missing when ctx has ended.
+// ConnectWait is that of [driver.Instance]. Pending says what is missing when ctx has ended.
 func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
 	select {
 	case <-l.settled:
@@ -91,15 +93,15 @@ func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
 
 // Fault is the error of an operation.
 func (l *Life) Fault(op string, err error) error {
-	return &Error{Driver: l.driver, Peer: l.peer, Op: op, Err: err}
+	return &driver.Error{Driver: l.driver, Peer: l.peer, Op: op, Err: err}
 }
 
 // Failure is the error of an operation on a connection that is not up; nil if it is.
 func (l *Life) Failure(op string) error {
-	err := ErrClosed
+	err := driver.ErrClosed
 	switch s := l.State(); {
 	case s == StateConnecting, s == StateUp && !l.waited:
-		err = fmt.Errorf("%w: not connected yet, ConnectWait first", ErrInvalid)
+		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
 	case s == StateUp:
 		return nil
 	case s == StateBroken:
@@ -111,19 +113,19 @@ func (l *Life) Failure(op string) error {
 }
 
 // Misuse is the error of an operation on a packet in the wrong phase.
-func (l *Life) Misuse(op string, p *Packet) error {
+func (l *Life) Misuse(op string, p *driver.Packet) error {
 	what := "it is posted already, or its outcome was not polled"
-	if p.Driver.Phase == Idle {
+	if p.Driver.Phase == driver.Idle {
 		what = "it is not posted"
 	}
-	return l.Fault(op, fmt.Errorf("%w: packet: %s", ErrInvalid, what))
+	return l.Fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
 }
 
 // Over is what polling a packet says once this side is closed: the packet is the caller's again.
-func (l *Life) Over(p *Packet, op string) (bool, error) {
+func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
 	if l.State() != StateConnecting {
 		p.Buf = nil
-		p.Driver = PacketState{}
+		p.Driver = driver.PacketState{}
 	}
 	return true, l.Failure(op)
 }
@@ -155,7 +157,7 @@ func (l *Life) TryEnter() bool {
 }
 
 // EnterWith enters for an operation on a packet, if the connection is up and the packet is the caller's to use.
-func (l *Life) EnterWith(op string, p *Packet) error {
+func (l *Life) EnterWith(op string, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure(op)
 	}
@@ -163,7 +165,7 @@ func (l *Life) EnterWith(op string, p *Packet) error {
 	case l.State() != StateUp:
 		l.Leave()
 		return l.Failure(op)
-	case p.Driver.Phase != Idle:
+	case p.Driver.Phase != driver.Idle:
 		l.Leave()
 		return l.Misuse(op, p)
 	}
@@ -172,11 +174,11 @@ func (l *Life) EnterWith(op string, p *Packet) error {
 
 // Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and
 // how many.
-func (l *Life) Admit(op string, p *Packet, limit int) (n int, err error) {
+func (l *Life) Admit(op string, p *driver.Packet, limit int) (n int, err error) {
 	if l.State() != StateUp {
 		return 0, l.Failure(op)
 	}
-	if p.Driver.Phase != Idle && p.Driver.Phase != Prefetched {
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
 		return 0, l.Misuse(op, p)
 	}
 	if n = p.Len(); n > limit {
@@ -187,33 +189,33 @@ func (l *Life) Admit(op string, p *Packet, limit int) (n int, err error) {
 
 // TooLong is the error of an operation with n bytes.
 func (l *Life) TooLong(op string, n, limit int) error {
-	return l.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", ErrTooLong, n, limit))
+	return l.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, limit))
 }
 
 // Busy counts what it returns.
 func (l *Life) Busy() error {
 	l.Tally.Busy.Add(1)
-	return ErrBusy
+	return driver.ErrBusy
 }
 
 // Polled is what the poll of a posted packet says, after a look at it.
-func (l *Life) Polled(op string, p *Packet) (bool, error) {
+func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 	switch p.Driver.Phase {
-	case Done:
+	case driver.Done:
 		return p.Driver.Outcome()
-	case Posted, Canceling:
+	case driver.Posted, driver.Canceling:
 		return false, nil
 	}
 	return true, l.Misuse(op+" poll", p)
 }
 
-// EnterCancel begins RecvCancel of [Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+// EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an error.
 // It looks at p from inside: a keeper may finish p until then.
-func (l *Life) EnterCancel(p *Packet) (posted bool, err error) {
+func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 	entered := l.Enter()
 	switch p.Driver.Phase {
-	case Done, Canceling:
-	case Posted:
+	case driver.Done, driver.Canceling:
+	case driver.Posted:
 		if entered {
 			return true, nil
 		}
@@ -222,7 +224,7 @@ func (l *Life) EnterCancel(p *Packet) (posted bool, err error) {
 		if l.State() == StateClosed {
 			err = l.Failure("cancel")
 		} else {
-			err = l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", ErrInvalid))
+			err = l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
 		}
 	}
 	if entered {

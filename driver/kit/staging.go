@@ -1,12 +1,16 @@
-package driver
+package kit
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/bywash/bywash/driver"
+)
 
 // Staging is memory in arenas, for drivers that copy what a NIC cannot reach. The zero value is empty. Its methods may be
 // called by many goroutines at once.
 type Staging struct {
 	mu    sync.Mutex
-	spare [48][]*Arena // not in use, by the power of two of their sizes
+	spare [48][]*driver.Arena // not in use, by the power of two of their sizes
 }
 
 // keptStaging is how many arenas of a size are kept for the next use.
@@ -24,7 +28,7 @@ func stagingClass(n int) int {
 func (s *Staging) Get(n int) ([]byte, error) {
 	class := stagingClass(n)
 	s.mu.Lock()
-	var a *Arena
+	var a *driver.Arena
 	if list := s.spare[class]; len(list) > 0 {
 		a = list[len(list)-1]
 		s.spare[class] = list[:len(list)-1]
@@ -32,7 +36,7 @@ func (s *Staging) Get(n int) ([]byte, error) {
 	s.mu.Unlock()
 	if a == nil {
 		var err error
-		if a, err = NewArena(1 << class); err != nil {
+		if a, err = driver.NewArena(1 << class); err != nil {
 			return nil, err
 		}
 	}
@@ -44,7 +48,7 @@ func (s *Staging) Put(b []byte) {
 	if b == nil {
 		return
 	}
-	a, _, ok := ArenaOf(b[:cap(b)])
+	a, _, ok := driver.ArenaOf(b[:cap(b)])
 	if !ok {
 		return
 	}

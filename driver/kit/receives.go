@@ -1,23 +1,27 @@
-package driver
+package kit
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+)
 
 // Receives are the receives posted on an instance of the small track, and the message that is out in the driver's
 // memory, for drivers whose instances have a [Life]. The zero value is empty. Its owner is that of the Life; methods
 // are called inside, between Enter and Leave, unless they say that they enter. They allocate only for an error.
 type Receives struct {
 	queue PacketQueue
-	lent  *Packet // its Buf is the first message
+	lent  *driver.Packet // its Buf is the first message
 }
 
-// Post is RecvPost of [Instance]. It enters.
-func (r *Receives) Post(l *Life, p *Packet) error {
+// Post is RecvPost of [driver.Instance]. It enters.
+func (r *Receives) Post(l *Life, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
 	}
 	var err error
-	if l.State() == StateUp && p.Driver.Phase == Idle && !r.queue.Full() {
-		p.Driver.Phase = Posted
+	if l.State() == StateUp && p.Driver.Phase == driver.Idle && !r.queue.Full() {
+		p.Driver.Phase = driver.Posted
 		r.queue.Push(p)
 	} else {
 		err = r.postLate(l, p)
@@ -27,11 +31,11 @@ func (r *Receives) Post(l *Life, p *Packet) error {
 }
 
 // postLate posts while there are messages from before the end, or says why not.
-func (r *Receives) postLate(l *Life, p *Packet) error {
+func (r *Receives) postLate(l *Life, p *driver.Packet) error {
 	switch st := l.State(); {
 	case st != StateUp && !(st == StatePeerClosed && l.HasMessage()):
 		return l.Failure("receive")
-	case p.Driver.Phase != Idle:
+	case p.Driver.Phase != driver.Idle:
 		return l.Misuse("receive", p)
 	}
 	return r.queue.Post(l, p)
@@ -42,7 +46,7 @@ func (r *Receives) Want() bool { return r.lent == nil && !r.queue.Empty() }
 
 // Next takes the receive that is to have the first message, for a driver that copies it in pieces; see Want. Fill does
 // so for one that lies in one piece.
-func (r *Receives) Next() *Packet { return r.queue.Pop() }
+func (r *Receives) Next() *driver.Packet { return r.queue.Pop() }
 
 // Fill copies the first message to the receive that is to have it; see Want.
 func (r *Receives) Fill(l *Life, message []byte) {
@@ -58,10 +62,10 @@ func (r *Receives) Fill(l *Life, message []byte) {
 }
 
 // Filled ends a receive that Next gave, to which p.N bytes of a message of n were copied.
-func (r *Receives) Filled(l *Life, p *Packet, n int) {
+func (r *Receives) Filled(l *Life, p *driver.Packet, n int) {
 	var err error
 	if p.N < n {
-		err = &TruncatedError{Message: n, Buffer: p.N}
+		err = &driver.TruncatedError{Message: n, Buffer: p.N}
 		l.Tally.Truncated.Add(1)
 	}
 	p.Driver.Finish(err)
@@ -75,35 +79,35 @@ func (r *Receives) Fail(l *Life) {
 }
 
 // MayLend tells whether p, which is polled, is to have the first message without a copy.
-func (r *Receives) MayLend(p *Packet) bool {
-	return p.Driver.Phase == Idle && r.lent == nil && r.queue.Empty()
+func (r *Receives) MayLend(p *driver.Packet) bool {
+	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.Empty()
 }
 
 // Lend gives p the first message, in the driver's memory, until Return: what its poll then says.
-func (r *Receives) Lend(p *Packet, message []byte) (bool, error) {
+func (r *Receives) Lend(p *driver.Packet, message []byte) (bool, error) {
 	p.Buf, p.N = message[:len(message):len(message)], len(message)
-	p.Driver.Phase = BufferOut
+	p.Driver.Phase = driver.BufferOut
 	r.lent = p
 	return true, nil
 }
 
 // Polled is what RecvPoll says of p, once what has come was given out.
-func (r *Receives) Polled(l *Life, p *Packet) (bool, error) {
-	if p.Driver.Phase == Done {
+func (r *Receives) Polled(l *Life, p *driver.Packet) (bool, error) {
+	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
 	return r.pending(l, p)
 }
 
 // pending is Polled of a receive that is not done.
-func (r *Receives) pending(l *Life, p *Packet) (bool, error) {
+func (r *Receives) pending(l *Life, p *driver.Packet) (bool, error) {
 	switch p.Driver.Phase {
-	case Posted, BufferOut:
+	case driver.Posted, driver.BufferOut:
 		return false, nil
-	case Idle:
+	case driver.Idle:
 		switch {
 		case r.lent != nil:
-			return true, l.Fault("receive", fmt.Errorf("%w: a buffer of this instance is out: release it first", ErrInvalid))
+			return true, l.Fault("receive", fmt.Errorf("%w: a buffer of this instance is out: release it first", driver.ErrInvalid))
 		case !r.queue.Empty() || l.State() == StateUp || l.HasMessage():
 			return false, nil
 		}
@@ -112,30 +116,30 @@ func (r *Receives) pending(l *Life, p *Packet) (bool, error) {
 	return true, l.Misuse("receive poll", p)
 }
 
-// Return begins RecvBufRelease of [BufferReceiver]: it takes the buffer back, whose message had n bytes, and enters. With
+// Return begins RecvBufRelease of [driver.BufferReceiver]: it takes the buffer back, whose message had n bytes, and enters. With
 // an error it has not entered.
-func (r *Receives) Return(l *Life, p *Packet) (n int, err error) {
+func (r *Receives) Return(l *Life, p *driver.Packet) (n int, err error) {
 	if p == nil || p != r.lent {
-		return 0, l.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", ErrInvalid))
+		return 0, l.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
 	r.lent = nil
 	n = p.N
-	p.Buf, p.Driver.Phase = nil, Idle
+	p.Buf, p.Driver.Phase = nil, driver.Idle
 	if !l.Enter() {
 		return 0, l.Failure("release")
 	}
 	return n, nil
 }
 
-// Cancel is RecvCancel of [Instance]. It enters.
-func (r *Receives) Cancel(l *Life, p *Packet) error {
+// Cancel is RecvCancel of [driver.Instance]. It enters.
+func (r *Receives) Cancel(l *Life, p *driver.Packet) error {
 	if posted, err := l.EnterCancel(p); !posted {
 		return err
 	}
 	defer l.Leave()
 	if r.queue.Remove(p) {
 		l.Tally.Canceled.Add(1)
-		p.Driver.Finish(ErrCanceled)
+		p.Driver.Finish(driver.ErrCanceled)
 	}
 	return nil
 }

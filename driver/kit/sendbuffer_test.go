@@ -1,10 +1,11 @@
-package driver_test
+package kit_test
 
 import (
 	"errors"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 func TestWhatCanBeSent(t *testing.T) {
@@ -27,7 +28,7 @@ func TestWhatCanBeSent(t *testing.T) {
 		"broken":                     {"broken", driver.Idle, false, 1, driver.ErrBroken},
 	} {
 		l := standing(t)
-		var b driver.SendBuffer
+		var b kit.SendBuffer
 		var other driver.Packet
 		if x.out {
 			b.Lend(&other, make([]byte, 8))
@@ -79,7 +80,7 @@ func TestSendBufferComesBack(t *testing.T) {
 		"peer closed meantime": {"peer closed", 8, true, false, driver.ErrClosed, false},
 	} {
 		l := standing(t)
-		var b driver.SendBuffer
+		var b kit.SendBuffer
 		var p, other driver.Packet
 		if err := b.Enter(l, &p); err != nil {
 			t.Fatal(err)

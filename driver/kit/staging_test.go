@@ -1,6 +1,10 @@
-package driver
+package kit
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+)
 
 func TestStagingIsUsedAgainAndFreed(t *testing.T) {
 	var s Staging
@@ -23,7 +27,7 @@ func TestStagingIsUsedAgainAndFreed(t *testing.T) {
 	}
 	s.Put(a)
 	s.Put(b)
-	arena, _, _ := ArenaOf(b)
+	arena, _, _ := driver.ArenaOf(b)
 	s.Close()
 	if arena.Hold() {
 		t.Error("an arena is left after Close")

@@ -1,25 +1,25 @@
-package driver_test
+package kit_test
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 type recorder []string
 
-func (r *recorder) Frame(f driver.Frame) { *r = append(*r, string(f.Data)) }
+func (r *recorder) Frame(f kit.Frame) { *r = append(*r, string(f.Data)) }
 
-func show(t *driver.Tap, text string) {
+func show(t *kit.Tap, text string) {
 	for _, s := range t.Sinks() {
-		s.Frame(driver.Frame{Data: []byte(text)})
+		s.Frame(kit.Frame{Data: []byte(text)})
 	}
 }
 
 func TestTapShowsThoseWhoAreAttached(t *testing.T) {
-	tap := &driver.Tap{Driver: "x", Device: "eth0"}
+	tap := &kit.Tap{Driver: "x", Device: "eth0"}
 	var a, b recorder
 	show(tap, "0")
 	tap.Attach(&a)
@@ -40,20 +40,20 @@ func TestTapShowsThoseWhoAreAttached(t *testing.T) {
 }
 
 func TestWatchersLearnOfEveryTap(t *testing.T) {
-	before, later := &driver.Tap{Device: "before"}, &driver.Tap{Device: "later"}
-	driver.AddTap(before)
-	defer driver.RemoveTap(before)
+	before, later := &kit.Tap{Device: "before"}, &kit.Tap{Device: "later"}
+	kit.AddTap(before)
+	defer kit.RemoveTap(before)
 	var got []string
-	stop := driver.WatchTaps(func(t *driver.Tap, open bool) {
+	stop := kit.WatchTaps(func(t *kit.Tap, open bool) {
 		if t == before || t == later {
 			got = append(got, fmt.Sprint(t.Device, " ", open))
 		}
 	})
-	driver.AddTap(later)
-	driver.RemoveTap(later)
-	driver.RemoveTap(later)
+	kit.AddTap(later)
+	kit.RemoveTap(later)
+	kit.RemoveTap(later)
 	stop()
-	driver.RemoveTap(before)
+	kit.RemoveTap(before)
 	if want := []string{"before true", "later true", "later false"}; !slices.Equal(got, want) {
 		t.Errorf("told of %q, want %q", got, want)
 	}
@@ -61,7 +61,7 @@ func TestWatchersLearnOfEveryTap(t *testing.T) {
 
 // What a tap costs when nobody captures.
 func BenchmarkTapIdle(b *testing.B) {
-	tap := &driver.Tap{}
+	tap := &kit.Tap{}
 	for b.Loop() {
 		if tap.Sinks() != nil {
 			b.Fatal("attached")

@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"bytes"
@@ -7,26 +7,27 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // Ways in which a connection goes on from where it stands.
-var ends = map[string]func(*driver.Life){
-	"up":                        func(*driver.Life) {},
-	"peer closed":               func(l *driver.Life) { l.Finish(driver.StatePeerClosed, nil) },
-	"peer closed, with message": func(l *driver.Life) { l.Arrived(); l.Finish(driver.StatePeerClosed, nil) },
-	"broken":                    func(l *driver.Life) { l.Finish(driver.StateBroken, errLost) },
-	"broken, with message":      func(l *driver.Life) { l.Arrived(); l.Finish(driver.StateBroken, errLost) },
-	"closed":                    func(l *driver.Life) { l.Close() },
+var ends = map[string]func(*kit.Life){
+	"up":                        func(*kit.Life) {},
+	"peer closed":               func(l *kit.Life) { l.Finish(kit.StatePeerClosed, nil) },
+	"peer closed, with message": func(l *kit.Life) { l.Arrived(); l.Finish(kit.StatePeerClosed, nil) },
+	"broken":                    func(l *kit.Life) { l.Finish(kit.StateBroken, errLost) },
+	"broken, with message":      func(l *kit.Life) { l.Arrived(); l.Finish(kit.StateBroken, errLost) },
+	"closed":                    func(l *kit.Life) { l.Close() },
 }
 
-func standing(t *testing.T) *driver.Life {
+func standing(t *testing.T) *kit.Life {
 	t.Helper()
 	l, _ := newLife()
 	stands(t, l)
 	return l
 }
 
-func outcome(t *testing.T, l *driver.Life, r *driver.Receives, p *driver.Packet) (bool, error) {
+func outcome(t *testing.T, l *kit.Life, r *kit.Receives, p *driver.Packet) (bool, error) {
 	t.Helper()
 	if !l.Enter() {
 		return l.Over(p, "receive")
@@ -42,7 +43,7 @@ func TestReceiveIsPostedWhileSomethingCanCome(t *testing.T) {
 	} {
 		l := standing(t)
 		ends[name](l)
-		var r driver.Receives
+		var r kit.Receives
 		var p driver.Packet
 		if err := r.Post(l, &p); !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("%s: %v, want %v", name, err, want)
@@ -55,9 +56,9 @@ func TestReceiveIsPostedWhileSomethingCanCome(t *testing.T) {
 
 func TestReceivesSayWhenTheyAreFull(t *testing.T) {
 	l := standing(t)
-	var r driver.Receives
-	p := make([]driver.Packet, driver.PacketQueueDepth+1)
-	for k := range driver.PacketQueueDepth {
+	var r kit.Receives
+	p := make([]driver.Packet, kit.PacketQueueDepth+1)
+	for k := range kit.PacketQueueDepth {
 		if err := r.Post(l, &p[k]); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +80,7 @@ func TestFillCopiesWhatFits(t *testing.T) {
 		"one piece": {9}, "one that is longer": {20}, "pieces": {2, 0, 3, 4}, "short": {4}, "short pieces": {2, 3}, "none": {},
 	} {
 		l := standing(t)
-		var r driver.Receives
+		var r kit.Receives
 		p := driver.Packet{IOV: [][]byte{}}
 		total := 0
 		for _, n := range room {
@@ -110,7 +111,7 @@ func TestFillCopiesWhatFits(t *testing.T) {
 
 func TestPiecesAreFilledByTheDriver(t *testing.T) {
 	l := standing(t)
-	var r driver.Receives
+	var r kit.Receives
 	p := driver.Packet{IOV: [][]byte{make([]byte, 3)}}
 	if err := r.Post(l, &p); err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func TestPostedReceivesFailAtTheEnd(t *testing.T) {
 		"peer closed": driver.ErrClosed, "peer closed, with message": nil, "broken": driver.ErrBroken, "broken, with message": nil,
 	} {
 		l := standing(t)
-		var r driver.Receives
+		var r kit.Receives
 		var p [3]driver.Packet
 		for k := range p {
 			if err := r.Post(l, &p[k]); err != nil {
@@ -152,7 +153,7 @@ func TestPostedReceivesFailAtTheEnd(t *testing.T) {
 
 func TestBufferReceive(t *testing.T) {
 	l := standing(t)
-	var r driver.Receives
+	var r kit.Receives
 	var p, q driver.Packet
 	if done, err := outcome(t, l, &r, &p); done || err != nil {
 		t.Errorf("nothing has come: %v, %v", done, err)
@@ -198,14 +199,14 @@ func TestBufferReceiveAtTheEnd(t *testing.T) {
 	} {
 		l := standing(t)
 		ends[name](l)
-		var r driver.Receives
+		var r kit.Receives
 		var p driver.Packet
 		if done, err := outcome(t, l, &r, &p); done != (want != nil) || !errors.Is(err, want) {
 			t.Errorf("%s: %v, %v; want %v", name, done, err, want)
 		}
 	}
 	l := standing(t)
-	var r driver.Receives
+	var r kit.Receives
 	var p driver.Packet
 	l.Arrived()
 	_, _ = r.Lend(&p, []byte{1})
@@ -230,7 +231,7 @@ func TestCancelReceive(t *testing.T) {
 		"posted, over":     {driver.Posted, "closed", driver.ErrClosed},
 	} {
 		l := standing(t)
-		var r driver.Receives
+		var r kit.Receives
 		p := [3]driver.Packet{}
 		for k := range p {
 			if err := r.Post(l, &p[k]); err != nil {
@@ -257,7 +258,7 @@ func TestCancelReceive(t *testing.T) {
 // What is inside a call when the connection is closed ends it; what is posted is then forgotten.
 func TestDroppedReceivesAreOver(t *testing.T) {
 	l := standing(t)
-	var r driver.Receives
+	var r kit.Receives
 	var p driver.Packet
 	if err := r.Post(l, &p); err != nil {
 		t.Fatal(err)
@@ -275,7 +276,7 @@ func TestReceivesDoNotAllocate(t *testing.T) {
 	if err := l.ConnectWait(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}
-	var r driver.Receives
+	var r kit.Receives
 	p := driver.Packet{IOV: [][]byte{make([]byte, 8), make([]byte, 8)}}
 	message := make([]byte, 12)
 	if n := testing.AllocsPerRun(100, func() {

@@ -1,6 +1,6 @@
 //go:build !race
 
-package driver
+package kit
 
 // Tally is a counter with one writer at a time and any number of readers, free
 // of atomic read-modify-write: an aligned 64-bit word is never torn, and a

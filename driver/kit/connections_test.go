@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"errors"
@@ -6,20 +6,21 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 type connection struct {
 	num  uint32
-	life driver.Life
+	life kit.Life
 }
 
-func newConnections() *driver.Connections[connection] {
-	s := &driver.Connections[connection]{}
-	s.Init(func(c *connection) *driver.Life { return &c.life })
+func newConnections() *kit.Connections[connection] {
+	s := &kit.Connections[connection]{}
+	s.Init(func(c *connection) *kit.Life { return &c.life })
 	return s
 }
 
-func add(t *testing.T, s *driver.Connections[connection]) *connection {
+func add(t *testing.T, s *kit.Connections[connection]) *connection {
 	t.Helper()
 	num, err := s.Free()
 	if err != nil {
@@ -36,7 +37,7 @@ func add(t *testing.T, s *driver.Connections[connection]) *connection {
 func TestNumbersAreUnique(t *testing.T) {
 	s := newConnections()
 	var all []*connection
-	for range driver.MaxInstances {
+	for range kit.MaxInstances {
 		all = append(all, add(t, s))
 	}
 	for k, c := range all {
@@ -57,7 +58,7 @@ func TestNumbersAreUnique(t *testing.T) {
 func TestNumbersRestAndStayLow(t *testing.T) {
 	s := newConnections()
 	var last uint32
-	for k := range 10 * driver.MaxInstances {
+	for k := range 10 * kit.MaxInstances {
 		c := add(t, s)
 		if k > 0 && c.num == last {
 			t.Fatalf("number %d is given again at once", last)
@@ -66,7 +67,7 @@ func TestNumbersRestAndStayLow(t *testing.T) {
 		s.Remove(c.num, c)
 	}
 	for range 200 {
-		if c := add(t, s); c.num >= driver.MaxInstances {
+		if c := add(t, s); c.num >= kit.MaxInstances {
 			t.Fatalf("number %d", c.num)
 		}
 	}

@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"context"
@@ -11,18 +11,19 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
-func newLife() (*driver.Life, *driver.ReadySet) {
-	ready := &driver.ReadySet{}
-	l := &driver.Life{}
+func newLife() (*kit.Life, *kit.ReadySet) {
+	ready := &kit.ReadySet{}
+	l := &kit.Life{}
 	l.Init("test", "test://peer", 3, ready)
 	return l, ready
 }
 
-func stands(t *testing.T, l *driver.Life) {
+func stands(t *testing.T, l *kit.Life) {
 	t.Helper()
-	if did, over := l.Resolve(driver.StateUp, nil); !did || over {
+	if did, over := l.Resolve(kit.StateUp, nil); !did || over {
 		t.Fatalf("Resolve(up) = %v, %v", did, over)
 	}
 	if err := l.ConnectWait(context.Background(), nil); err != nil {
@@ -35,31 +36,31 @@ var errLost = fmt.Errorf("%w: lost", driver.ErrBroken)
 func TestWhatEachStateAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		live  func(*testing.T, *driver.Life)
+		live  func(*testing.T, *kit.Life)
 		want  error
 		enter bool
 	}{
-		{"connecting", func(*testing.T, *driver.Life) {}, driver.ErrInvalid, false},
-		{"up, not waited for", func(_ *testing.T, l *driver.Life) { l.Resolve(driver.StateUp, nil) }, driver.ErrInvalid, false},
+		{"connecting", func(*testing.T, *kit.Life) {}, driver.ErrInvalid, false},
+		{"up, not waited for", func(_ *testing.T, l *kit.Life) { l.Resolve(kit.StateUp, nil) }, driver.ErrInvalid, false},
 		{"up", stands, nil, true},
-		{"peer closed", func(t *testing.T, l *driver.Life) {
+		{"peer closed", func(t *testing.T, l *kit.Life) {
 			stands(t, l)
-			l.Finish(driver.StatePeerClosed, nil)
+			l.Finish(kit.StatePeerClosed, nil)
 		}, driver.ErrClosed, true},
-		{"broken", func(t *testing.T, l *driver.Life) {
+		{"broken", func(t *testing.T, l *kit.Life) {
 			stands(t, l)
-			l.Finish(driver.StateBroken, errLost)
+			l.Finish(kit.StateBroken, errLost)
 		}, driver.ErrBroken, true},
-		{"broken, then closed by the peer", func(t *testing.T, l *driver.Life) {
+		{"broken, then closed by the peer", func(t *testing.T, l *kit.Life) {
 			stands(t, l)
-			l.Finish(driver.StateBroken, errLost)
-			l.Finish(driver.StatePeerClosed, nil)
+			l.Finish(kit.StateBroken, errLost)
+			l.Finish(kit.StatePeerClosed, nil)
 		}, driver.ErrBroken, true},
-		{"closed", func(t *testing.T, l *driver.Life) {
+		{"closed", func(t *testing.T, l *kit.Life) {
 			stands(t, l)
 			l.Close()
 		}, driver.ErrClosed, false},
-		{"closed while connecting", func(_ *testing.T, l *driver.Life) { l.Close() }, driver.ErrClosed, false},
+		{"closed while connecting", func(_ *testing.T, l *kit.Life) { l.Close() }, driver.ErrClosed, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, _ := newLife()
@@ -88,7 +89,7 @@ func TestConnectWait(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no answer yet") {
 		t.Errorf("while connecting: %v", err)
 	}
-	l.Resolve(driver.StateBroken, errLost)
+	l.Resolve(kit.StateBroken, errLost)
 	if err := l.ConnectWait(done, nil); !errors.Is(err, driver.ErrBroken) {
 		t.Errorf("once it has failed: %v", err)
 	}
@@ -101,26 +102,26 @@ func TestConnectWait(t *testing.T) {
 
 // A peer that is faster than the last step here may have sent and left before the connection stands.
 func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
-	for _, end := range []driver.State{driver.StatePeerClosed, driver.StateBroken} {
+	for _, end := range []kit.State{kit.StatePeerClosed, kit.StateBroken} {
 		l, _ := newLife()
 		if l.Finish(end, errLost) {
 			t.Errorf("%v: Finish of a connection that does not stand is true", end)
 		}
-		l.Finish(driver.StateBroken, errors.New("later"))
-		if l.State() != driver.StateConnecting {
+		l.Finish(kit.StateBroken, errors.New("later"))
+		if l.State() != kit.StateConnecting {
 			t.Errorf("%v: state %v before the connection stands", end, l.State())
 		}
 		l.Arrived()
-		if did, over := l.Resolve(driver.StateUp, nil); !did || !over {
+		if did, over := l.Resolve(kit.StateUp, nil); !did || !over {
 			t.Errorf("%v: Resolve = %v, %v; want both", end, did, over)
 		}
 		if l.State() != end || !l.HasMessage() {
 			t.Errorf("%v: state %v, message %v", end, l.State(), l.HasMessage())
 		}
-		if err := l.ConnectWait(context.Background(), nil); end == driver.StatePeerClosed && err != nil {
+		if err := l.ConnectWait(context.Background(), nil); end == kit.StatePeerClosed && err != nil {
 			t.Errorf("ConnectWait: %v", err)
 		}
-		if did, _ := l.Resolve(driver.StateUp, nil); did {
+		if did, _ := l.Resolve(kit.StateUp, nil); did {
 			t.Errorf("%v: resolved twice", end)
 		}
 	}
@@ -148,7 +149,7 @@ func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
 			t.Errorf("claim = %v after a message was taken, want %v", got, want)
 		}
 	}
-	l.Finish(driver.StatePeerClosed, nil)
+	l.Finish(kit.StatePeerClosed, nil)
 	l.Ended()
 	if !l.Claim() {
 		t.Error("the end of the connection is told to nobody")

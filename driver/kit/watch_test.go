@@ -1,4 +1,4 @@
-package driver_test
+package kit_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // device is one whose Sleep has no bound: what is slept through hangs.
@@ -64,7 +65,7 @@ func (d *device) event() {
 // receiver is an instance whose receives are done as often as there are tokens.
 type receiver struct {
 	driver.Instance
-	life   *driver.Life
+	life   *kit.Life
 	tokens atomic.Int32
 	polls  atomic.Int32
 }
@@ -117,7 +118,7 @@ func finished(t *testing.T, c <-chan error) error {
 	}
 }
 
-func block(ctx context.Context, w *driver.Watch, r *receiver) <-chan error {
+func block(ctx context.Context, w *kit.Watch, r *receiver) <-chan error {
 	c := make(chan error, 1)
 	go func() { c <- w.Block(ctx, r.life, r, &driver.Packet{}, false) }()
 	return c
@@ -126,7 +127,7 @@ func block(ctx context.Context, w *driver.Watch, r *receiver) <-chan error {
 func TestOneWaiterWatchesAndAllAreWoken(t *testing.T) {
 	for _, never := range []bool{false, true} {
 		d := newDevice()
-		w := &driver.Watch{Device: d, Spins: 3, Never: never}
+		w := &kit.Watch{Device: d, Spins: 3, Never: never}
 		var all []*receiver
 		var waits []<-chan error
 		for range 3 {
@@ -162,7 +163,7 @@ func TestOneWaiterWatchesAndAllAreWoken(t *testing.T) {
 func TestWhoIsReliedOnTellsOfHisEnd(t *testing.T) {
 	for _, relied := range []bool{false, true} {
 		d := newDevice()
-		w := &driver.Watch{Device: d}
+		w := &kit.Watch{Device: d}
 		w.Rely(relied)
 		r := newReceiver(t)
 		wait := block(context.Background(), w, r)
@@ -181,8 +182,8 @@ func TestWhoIsReliedOnTellsOfHisEnd(t *testing.T) {
 // Events and wakes come at every point of a wait.
 func TestNoEventIsSleptThrough(t *testing.T) {
 	d := newDevice()
-	w := &driver.Watch{Device: d, Spins: 1}
-	a := &driver.AnyWaits{Watch: w}
+	w := &kit.Watch{Device: d, Spins: 1}
+	a := &kit.AnyWaits{Watch: w}
 	p := &prober{}
 	r, x := newReceiver(t), newReceiver(t)
 	const rounds = 3000
@@ -228,8 +229,8 @@ func TestNoEventIsSleptThrough(t *testing.T) {
 
 func TestWaitsEndWithTheirContext(t *testing.T) {
 	d := newDevice()
-	w := &driver.Watch{Device: d, Spins: 1, Long: true}
-	a := &driver.AnyWaits{Watch: w}
+	w := &kit.Watch{Device: d, Spins: 1, Long: true}
+	a := &kit.AnyWaits{Watch: w}
 	ctx, cancel := context.WithCancel(context.Background())
 	r, s := newReceiver(t), newReceiver(t)
 	waits := []<-chan error{block(ctx, w, r)}
@@ -250,8 +251,8 @@ func TestWaitsEndWithTheirContext(t *testing.T) {
 
 func TestCancelEndsWaitsForAnyInstance(t *testing.T) {
 	for _, never := range []bool{false, true} {
-		w := &driver.Watch{Device: newDevice(), Spins: 1, Never: never}
-		a := &driver.AnyWaits{Watch: w}
+		w := &kit.Watch{Device: newDevice(), Spins: 1, Never: never}
+		a := &kit.AnyWaits{Watch: w}
 		a.Wake(true) // nobody waits: it does nothing
 		waits := make(chan error, 3)
 		for range cap(waits) {
@@ -268,7 +269,7 @@ func TestCancelEndsWaitsForAnyInstance(t *testing.T) {
 }
 
 func TestWaitSpinsFirst(t *testing.T) {
-	w := &driver.Watch{Device: newDevice(), Spins: 5}
+	w := &kit.Watch{Device: newDevice(), Spins: 5}
 	r := newReceiver(t)
 	if err := w.Block(context.Background(), r.life, r, &driver.Packet{}, true); err != errLost {
 		t.Errorf("%v, want what the poll says", err)

@@ -1,4 +1,6 @@
-package driver
+package kit
+
+import "github.com/bywash/bywash/driver"
 
 // PacketQueueDepth is how many packets a [PacketQueue] holds.
 const PacketQueueDepth = 64
@@ -6,7 +8,7 @@ const PacketQueueDepth = 64
 // PacketQueue is a queue of posted packets, for drivers. The zero value is
 // empty. It belongs to one goroutine at a time.
 type PacketQueue struct {
-	p          [PacketQueueDepth]*Packet
+	p          [PacketQueueDepth]*driver.Packet
 	head, tail uint32
 }
 
@@ -17,17 +19,17 @@ func (q *PacketQueue) Empty() bool { return q.head == q.tail }
 func (q *PacketQueue) Full() bool { return q.tail-q.head == PacketQueueDepth }
 
 // First is the oldest packet of a queue that is not empty.
-func (q *PacketQueue) First() *Packet { return q.p[q.head%PacketQueueDepth] }
+func (q *PacketQueue) First() *driver.Packet { return q.p[q.head%PacketQueueDepth] }
 
 // Push adds p to a queue that is not full.
-func (q *PacketQueue) Push(p *Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
+func (q *PacketQueue) Push(p *driver.Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
 
 // Post adds a packet that is the caller's to use, and makes it posted: ErrBusy if the queue is full.
-func (q *PacketQueue) Post(l *Life, p *Packet) error {
+func (q *PacketQueue) Post(l *Life, p *driver.Packet) error {
 	if q.Full() {
 		return l.Busy()
 	}
-	p.Driver.Phase = Posted
+	p.Driver.Phase = driver.Posted
 	q.Push(p)
 	return nil
 }
@@ -44,7 +46,7 @@ func (q *PacketQueue) Fail(l *Life, op string) {
 }
 
 // Pop takes the oldest packet out of a queue that is not empty.
-func (q *PacketQueue) Pop() *Packet {
+func (q *PacketQueue) Pop() *driver.Packet {
 	p := q.First()
 	q.p[q.head%PacketQueueDepth] = nil
 	q.head++
@@ -52,7 +54,7 @@ func (q *PacketQueue) Pop() *Packet {
 }
 
 // Remove takes out p, wherever it is, and tells whether it was there.
-func (q *PacketQueue) Remove(p *Packet) bool {
+func (q *PacketQueue) Remove(p *driver.Packet) bool {
 	for i := q.head; i != q.tail; i++ {
 		if q.p[i%PacketQueueDepth] != p {
 			continue

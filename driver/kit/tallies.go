@@ -1,6 +1,10 @@
-package driver
+package kit
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+)
 
 // Tallies are the counters of one connection, for drivers. Those that are
 // counted on the data path have one writer, the connection's owner; the last four
@@ -17,7 +21,7 @@ type Tallies struct {
 }
 
 // AddTo adds the counts so far to c.
-func (t *Tallies) AddTo(c *Counters) {
+func (t *Tallies) AddTo(c *driver.Counters) {
 	c.MessagesSent += t.Sent.Load()
 	c.MessagesReceived += t.Received.Load()
 	c.BytesSent += t.BytesSent.Load()

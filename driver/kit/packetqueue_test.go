@@ -1,10 +1,12 @@
-package driver
+package kit
 
 import (
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/bywash/bywash/driver"
 )
 
 func TestPacketQueueKeepsOrder(t *testing.T) {
@@ -12,14 +14,14 @@ func TestPacketQueueKeepsOrder(t *testing.T) {
 	t.Logf("seed: %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	var q PacketQueue
-	var model []*Packet
+	var model []*driver.Packet
 	for range 20_000 {
 		switch rnd.IntN(3) {
 		case 0, 1:
 			if q.Full() != (len(model) == PacketQueueDepth) {
 				t.Fatalf("full: %v with %d packets", q.Full(), len(model))
 			}
-			if p := new(Packet); !q.Full() {
+			if p := new(driver.Packet); !q.Full() {
 				q.Push(p)
 				model = append(model, p)
 			} else if got := q.Pop(); got != model[0] {

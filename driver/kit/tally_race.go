@@ -1,6 +1,6 @@
 //go:build race
 
-package driver
+package kit
 
 import "sync/atomic"
 

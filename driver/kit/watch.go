@@ -1,8 +1,10 @@
-package driver
+package kit
 
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
 )
 
 // Watched is the device whose events end a driver's waits; see [Watch].
@@ -102,7 +104,7 @@ func (x *wait) leave() {
 }
 
 // pollFor polls for p.
-func pollFor(i Instance, p *Packet, sending bool) (bool, error) {
+func pollFor(i driver.Instance, p *driver.Packet, sending bool) (bool, error) {
 	if sending {
 		return i.SendPoll(p)
 	}
@@ -110,8 +112,8 @@ func pollFor(i Instance, p *Packet, sending bool) (bool, error) {
 }
 
 // Block polls for p on an instance whose life is l until it is done or ctx ends, and sleeps in between: SendWait
-// of [SendWaiter], or RecvWait of [RecvWaiter].
-func (w *Watch) Block(ctx context.Context, l *Life, i Instance, p *Packet, sending bool) error {
+// of [driver.SendWaiter], or RecvWait of [driver.RecvWaiter].
+func (w *Watch) Block(ctx context.Context, l *Life, i driver.Instance, p *driver.Packet, sending bool) error {
 	for range w.Spins {
 		if done, err := pollFor(i, p, sending); done {
 			return err
@@ -166,11 +168,11 @@ type AnyWaits struct {
 // Slept counts the sleeps.
 func (a *AnyWaits) Slept() uint64 { return a.slept.Load() }
 
-// Wait is RecvWaitAny of [Prober].
-func (a *AnyWaits) Wait(ctx context.Context, c Prober) (Instance, error) {
+// Wait is RecvWaitAny of [driver.Prober].
+func (a *AnyWaits) Wait(ctx context.Context, c driver.Prober) (driver.Instance, error) {
 	w := a.Watch
 	for range w.Spins {
-		if i, err := c.RecvProbeAny(); err != ErrAgain {
+		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
 			return i, err
 		}
 	}
@@ -184,16 +186,16 @@ func (a *AnyWaits) Wait(ctx context.Context, c Prober) (Instance, error) {
 	for {
 		x.begin()
 		i, err := c.RecvProbeAny()
-		if err == ErrAgain && !a.waiters.canceled(me) {
+		if err == driver.ErrAgain && !a.waiters.canceled(me) {
 			a.slept.Add(1)
 			x.sleep(me.bell)
 		}
 		x.end()
 		switch {
-		case err != ErrAgain:
+		case err != driver.ErrAgain:
 			return i, err
 		case a.waiters.canceled(me):
-			return nil, ErrCanceled
+			return nil, driver.ErrCanceled
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		}

@@ -1,4 +1,4 @@
-package driver
+package kit
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
 )
 
 // Connections are those of a context, for drivers whose connections, of type C, have a [Life]. Each has a number
@@ -18,7 +20,7 @@ type Connections[C any] struct {
 	put     [MaxInstances]atomic.Pointer[C]
 	next    uint32
 	open    map[*C]struct{}
-	retired Counters // of those that were removed
+	retired driver.Counters // of those that were removed
 }
 
 // Init is called once. Life says where a connection has its.
@@ -53,7 +55,7 @@ func (s *Connections[C]) Free() (uint32, error) {
 			s.next, low = 0, true // low numbers keep probes short
 		}
 	}
-	return 0, fmt.Errorf("%w: a context has at most %d connections", ErrBusy, MaxInstances)
+	return 0, fmt.Errorf("%w: a context has at most %d connections", driver.ErrBusy, MaxInstances)
 }
 
 // Put gives a connection its number.
@@ -80,7 +82,7 @@ func (s *Connections[C]) Remove(num uint32, c *C) {
 }
 
 // Counters adds what open connections have counted, and those that were removed.
-func (s *Connections[C]) Counters(to *Counters) {
+func (s *Connections[C]) Counters(to *driver.Counters) {
 	to.Add(&s.retired)
 	for c := range s.open {
 		s.life(c).Tally.AddTo(to)
