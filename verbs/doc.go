@@ -1,6 +1,6 @@
 // Package verbs is the driver for RDMA devices: InfiniBand, RoCE, and Soft-RoCE
 // on any network interface. It adapts package verbs/ibv to the contract of
-// package driver; verbs/connect makes the connections.
+// package driver; package verbs/internal/connect makes the connections.
 //
 //	import _ "github.com/bywash/bywash/verbs"
 //
@@ -62,7 +62,7 @@
 //	traffic-class     0 to 255
 //	ack-timeout       until the device repeats, 4.096 µs · 2^n; default 14
 //	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
-//	managers          connection managers to use, of those in package verbs/connect; default all
+//	managers          connection managers to use: oob, rdmacm; default all
 //	exclude-managers  the ones not to use
 //	dead-time         how long a peer that died can go unnoticed; default 5s
 //
