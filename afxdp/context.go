@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )

@@ -5,7 +5,7 @@ package afxdp
 import (
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver/kit"
 )

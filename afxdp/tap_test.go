@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // frames keeps what a tap shows.

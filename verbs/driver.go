@@ -13,8 +13,8 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // Name is the driver's name.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 )
 
 // crossLossyLink is both sides: each track in both directions, one after the other,

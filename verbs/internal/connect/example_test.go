@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // printer stands for a queue pair; a driver passes the steps on to its device.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 )
 
 // pipe carries packets to the endpoint at its other end. It is the program, too.

@@ -3,7 +3,7 @@ package match_test
 import (
 	"testing"
 
-	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/internal/match"
 	"pgregory.net/rapid"
 )
 

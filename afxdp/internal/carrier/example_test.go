@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 )
 
 func ExamplePath() {

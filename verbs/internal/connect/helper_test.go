@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/bywash/bywash/internal/lab/attack"
 )
 
 // fakeQP is a queue pair that remembers what was done to it, and fails when
@@ -276,6 +278,7 @@ func held() (fds, goroutines int) {
 
 // TestMain looks for what the tests leave behind.
 func TestMain(m *testing.M) {
+	attack.RunIfStarted(nil)
 	if role := os.Getenv("CONNECT_TEST_ROLE"); role != "" {
 		os.Exit(actRole(role))
 	}

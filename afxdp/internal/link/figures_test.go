@@ -2,17 +2,11 @@ package link
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
 )
 
 // A case of congestion: flows from a host each into one receiver, through one bottleneck.
@@ -194,21 +188,21 @@ func TestLossCostsLittle(t *testing.T) {
 }
 
 // BenchmarkFigures prints how flows share a bottleneck, and goodput over loss, as tables, which takes half a
-// minute; in the folder that BYWASH_FIGURES names it draws them.
+// minute. It writes sharing.csv and loss.csv into the folder that BYWASH_FIGURES names, for hack/plot to draw.
 func BenchmarkFigures(t *testing.B) {
 	if t.N > 1 {
 		return // once tells it all
 	}
 	flows := []int{1, 2, 8, 32, 100}
-	lines := map[string]plotter.XYs{}
+	sharing := [][]any{{"", "flows", "Jain index"}}
 	for _, rtt := range []Time{40_000, 400_000} {
 		for _, queue := range []int{20, 100, 1000} {
-			name := fmt.Sprintf("RTT %d µs, queue %d", rtt/1000, queue)
+			name := fmt.Sprintf("RTT %d µs queue %d", rtt/1000, queue)
 			for _, n := range flows {
 				x := newContest(n, queue)
 				x.delay = rtt / 2
 				o := x.run(t, 1)
-				lines[name] = append(lines[name], plotter.XY{X: float64(n), Y: o.jain})
+				sharing = append(sharing, []any{name, n, o.jain})
 				t.Logf("%-22s %3d flows: %v", name, n, o)
 			}
 		}
@@ -232,8 +226,8 @@ func BenchmarkFigures(t *testing.B) {
 			}
 		}
 	}
-	draw(t, "sharing.svg", "flows", "Jain index", lines)
-	lines = map[string]plotter.XYs{}
+	writeCSV(t, "sharing.csv", sharing)
+	losses := [][]any{{"", "packets lost in %", "share of the bottleneck used"}}
 	for _, delay := range []Time{20_000, 200_000} {
 		for _, loss := range []float64{0, 0.001, 0.01, 0.02, 0.05, 0.1} {
 			x := newContest(1, 500)
@@ -242,33 +236,25 @@ func BenchmarkFigures(t *testing.B) {
 			x.mess = true
 			m := x.run(t, 1)
 			name := fmt.Sprintf("RTT %d µs", 2*delay/1000)
-			lines[name] = append(lines[name], plotter.XY{X: 100 * loss, Y: o.used})
-			lines[name+", messy"] = append(lines[name+", messy"], plotter.XY{X: 100 * loss, Y: m.used})
+			losses = append(losses, []any{name, 100 * loss, o.used}, []any{name + " messy", 100 * loss, m.used})
 			t.Logf("%s, loss %4.1f %%: used %5.1f %%, wait %5.1f µs; with reordering and duplicates %5.1f %%",
 				name, 100*loss, 100*o.used, float64(o.wait)/1e3, 100*m.used)
 		}
 	}
-	draw(t, "loss.svg", "packets lost, %", "share of the bottleneck used", lines)
+	writeCSV(t, "loss.csv", losses)
 }
 
-// draw writes a plot, if a folder for it is named.
-func draw(t testing.TB, name, x, y string, lines map[string]plotter.XYs) {
+// writeCSV writes rows of series, x and y, below the labels of the axes, if a folder for them is named.
+func writeCSV(t testing.TB, name string, rows [][]any) {
 	dir := os.Getenv("BYWASH_FIGURES")
 	if dir == "" {
 		return
 	}
-	p := plot.New()
-	p.X.Label.Text, p.Y.Label.Text = x, y
-	p.Y.Min, p.Y.Max = 0, 1.05
-	var args []any
-	for _, k := range slices.Sorted(maps.Keys(lines)) {
-		args = append(args, k, lines[k])
+	var text []byte
+	for _, r := range rows {
+		text = fmt.Appendf(text, "%v,%v,%v\n", r...)
 	}
-	err := plotutil.AddLinePoints(p, args...)
-	if err == nil {
-		err = p.Save(16*vg.Centimeter, 10*vg.Centimeter, filepath.Join(dir, name))
-	}
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

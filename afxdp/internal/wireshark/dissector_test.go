@@ -17,12 +17,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 )
 
 const (
-	script  = "bywash.lua"
-	vectors = "../../afxdp/link/testdata/packets.txt"
+	script  = "../../../hack/wireshark/bywash.lua"
+	vectors = "../link/testdata/packets.txt"
 )
 
 // find finds it, or says why it cannot be used.

@@ -1,5 +1,5 @@
-// Package kmodtest loads the qnix module for a test, and unloads it. It needs root, and belongs into a virtual machine.
-package kmodtest
+// Package qnixko loads the qnix module for a test, and unloads it. It needs root, and belongs into a virtual machine.
+package qnixko
 
 import (
 	"errors"

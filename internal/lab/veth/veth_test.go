@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func newPair(t *testing.T, cfg veth.Config) *veth.Pair {

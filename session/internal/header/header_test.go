@@ -4,37 +4,32 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"os"
+	"strings"
 	"testing"
 
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
-// golden has a message of each kind that has a layout of its own. A change here
-// is a change of the wire format: Version grows, and docs/wire.md with it.
+// golden has a message of each kind that has a layout of its own. A change of testdata/messages.txt is a change of the wire
+// format: Version grows, and docs/wire.md with it.
 var golden = []struct {
 	name string
 	head header.Header
 	body interface{ Put([]byte) }
 	data string
-	want string
 }{
 	{"hello", header.Header{Kind: header.Hello, Extra: header.Version, Length: 4, Tag: 9}, &header.Greeting{Rank: 3, Size: 8, Incarnation: 0x1122334455667788, Era: 0x01020304},
-		"\x04\x03\x02\x01", "01000400040000000900000000000000" + "03000000080000008877665544332211" + "04030201"},
-	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd",
-		"0200020003000000efcdab0000000000" + "6868646464"},
-	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk",
-		"05000100020000000700000000000000" + "050000000000000000000000010000000f01000000100000" + "686b6b"},
-	{"rtr", header.Header{Kind: header.RTR, Length: 2, Tag: 5}, &header.Ready{ID: 9, Offset: 16, Length: 32, Want: 64, Chunk: 2, Mode: 3, Rail: 1}, "rr",
-		"06000000020000000500000000000000" + "0900000000000000100000000000000020000000000000004000000000000000" + "0200000003010000" + "7272"},
-	{"done", header.Header{Kind: header.Done, Tag: 9}, &header.Part{Chunk: 2, Status: 4, ToSender: true, All: true}, "",
-		"08000000000000000900000000000000" + "0200000004010100"},
-	{"op", header.Header{Kind: header.Op, Length: 1, Tag: 0}, &header.Operation{ID: 1, Region: 2, Offset: 3, Operand: 4, Compare: 5, Length: 6, What: 7, Size: 8}, "d",
-		"0b000000010000000000000000000000" + "01000000000000000200000000000000030000000000000004000000000000000500000000000000" + "0600000007080000" + "64"},
-	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, "",
-		"0c000000000000000100000000000000" + "02010000000000000300000000000000"},
-	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, "", "0e000000000000003412000000000000"},
-	{"leave", header.Header{Kind: header.Leave}, nil, "", "11000000000000000000000000000000"},
-	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, "", "0f030000000000003412000000000000"},
+		"\x04\x03\x02\x01"},
+	{"eager", header.Header{Kind: header.Eager, Extra: 2, Length: 3, Tag: 0xabcdef}, nil, "hhddd"},
+	{"rts", header.Header{Kind: header.RTS, Extra: 1, Length: 2, Tag: 7}, &header.Request{ID: 5, Total: 1 << 32, Modes: 0xf, Rail: 1, First: 4096}, "hkk"},
+	{"rtr", header.Header{Kind: header.RTR, Length: 2, Tag: 5}, &header.Ready{ID: 9, Offset: 16, Length: 32, Want: 64, Chunk: 2, Mode: 3, Rail: 1}, "rr"},
+	{"done", header.Header{Kind: header.Done, Tag: 9}, &header.Part{Chunk: 2, Status: 4, ToSender: true, All: true}, ""},
+	{"op", header.Header{Kind: header.Op, Length: 1, Tag: 0}, &header.Operation{ID: 1, Region: 2, Offset: 3, Operand: 4, Compare: 5, Length: 6, What: 7, Size: 8}, "d"},
+	{"reply", header.Header{Kind: header.Reply, Tag: 1}, &header.Outcome{Result: 258, Status: 3}, ""},
+	{"seen", header.Header{Kind: header.Seen, Tag: 0x1234}, nil, ""},
+	{"leave", header.Header{Kind: header.Leave}, nil, ""},
+	{"resume", header.Header{Kind: header.Resume, Flags: 3, Tag: 0x1234}, nil, ""},
 }
 
 func encode(h header.Header, body interface{ Put([]byte) }, data string) []byte {
@@ -46,24 +41,42 @@ func encode(h header.Header, body interface{ Put([]byte) }, data string) []byte 
 	return append(b, data...)
 }
 
+// vectors are the bytes of the golden messages by name, from testdata/messages.txt.
+func vectors(t *testing.T) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/messages.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for line := range strings.Lines(string(text)) {
+		if name, digits, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(line, "#") {
+			if all[name], err = hex.DecodeString(strings.ReplaceAll(digits, " ", "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return all
+}
+
 func TestLayoutsStayAsTheyAre(t *testing.T) {
+	want := vectors(t)
+	if len(want) != len(golden) {
+		t.Errorf("there are %d vectors, want %d", len(want), len(golden))
+	}
 	for _, tt := range golden {
-		if got := hex.EncodeToString(encode(tt.head, tt.body, tt.data)); got != tt.want {
-			t.Errorf("%s is %s, want %s", tt.name, got, tt.want)
+		if got := encode(tt.head, tt.body, tt.data); !bytes.Equal(got, want[tt.name]) {
+			t.Errorf("%s is %x, want %x", tt.name, got, want[tt.name])
 		}
 	}
 }
 
 func TestLengthsThatDoNotFitAreMalformed(t *testing.T) {
-	for _, tt := range golden {
-		b, err := hex.DecodeString(tt.want)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for name, b := range vectors(t) {
 		for _, bad := range [][]byte{nil, b[:1], b[:header.Size-1], b[:len(b)-1], append(bytes.Clone(b), 0)} {
 			var h header.Header
 			if err := h.Parse(bad); !errors.Is(err, header.ErrMalformed) {
-				t.Errorf("%s with %d bytes: %v, want malformed", tt.name, len(bad), err)
+				t.Errorf("%s with %d bytes: %v, want malformed", name, len(bad), err)
 			}
 		}
 	}
