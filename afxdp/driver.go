@@ -264,6 +264,6 @@ func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }

@@ -161,7 +161,7 @@ func (n *nic) arrived(id uint32, frame []byte) bool {
 }
 
 // contextOf is where the frame that was parsed goes; nil: nowhere.
-func (n *nic) contextOf(code carrier.Code) *Context {
+func (n *nic) contextOf(code carrier.Code) *share {
 	if code != carrier.OK {
 		n.stats.codes[code]++
 		return nil

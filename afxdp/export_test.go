@@ -58,11 +58,11 @@ func Routes(c driver.Context) (n int) {
 	return n
 }
 
-func contextOf(c driver.Context) *Context {
+func contextOf(c driver.Context) *share {
 	if s, ok := c.(smallContext); ok {
-		return s.Context
+		return s.share
 	}
-	return c.(*Context)
+	return c.(*share)
 }
 
 // PeersName is what packets to the peer of an instance name the connection by. It is seen on the wire.

@@ -47,7 +47,7 @@ type nic struct {
 	from                  carrier.Arrived // what is being handled
 	fromPath              peerPath
 	fromKey               [27]byte
-	contexts              [maxContexts]*Context
+	contexts              [maxContexts]*share
 	used                  int // contexts beyond are nil
 	batch                 []xsk.Desc
 	backlog, backlogSpare []*conn

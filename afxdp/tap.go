@@ -45,7 +45,7 @@ func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic 
 // incarnation is that of a context of this NIC; 0: there is none.
 func (n *nic) incarnation(number uint8) uint64 {
 	if c := n.contexts[number]; c != nil {
-		return c.inc
+		return c.Incarnation
 	}
 	return 0
 }

@@ -3,11 +3,9 @@
 package afxdp
 
 import (
-	"context"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/xsk"
-	"github.com/bywash/bywash/driver"
 )
 
 const rxEvent = xsk.EventRx
@@ -42,33 +40,4 @@ func (w frameWaits) Call() {
 	case w.n.nudge <- struct{}{}:
 	default:
 	}
-}
-
-// RecvProbeAny implements driver.Prober.
-func (c smallContext) RecvProbeAny() (driver.Instance, error) {
-	if i := c.conns.TakeReady(); i != nil {
-		return i.api, nil
-	}
-	c.nic.run()
-	if i := c.conns.TakeReady(); i != nil {
-		return i.api, nil
-	}
-	if c.isClosed() {
-		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
-	}
-	return nil, driver.ErrAgain
-}
-
-// RecvWaitAny implements driver.Prober.
-func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	return c.anyone.Wait(ctx, c)
-}
-
-// RecvCancelAny implements driver.Prober.
-func (c smallContext) RecvCancelAny() error {
-	if c.isClosed() {
-		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
-	}
-	c.anyone.Wake(true)
-	return nil
 }

@@ -104,6 +104,6 @@ func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }

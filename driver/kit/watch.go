@@ -168,8 +168,13 @@ type AnyWaits struct {
 // Slept counts the sleeps.
 func (a *AnyWaits) Slept() uint64 { return a.slept.Load() }
 
+// probes is a context that can be probed.
+type probes interface {
+	RecvProbeAny() (driver.Instance, error)
+}
+
 // Wait is RecvWaitAny of [driver.Prober].
-func (a *AnyWaits) Wait(ctx context.Context, c driver.Prober) (driver.Instance, error) {
+func (a *AnyWaits) Wait(ctx context.Context, c probes) (driver.Instance, error) {
 	w := a.Watch
 	for range w.Spins {
 		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {

@@ -85,7 +85,6 @@ func (r *receiver) SendPoll(*driver.Packet) (bool, error) { return true, errLost
 
 // prober is a context whose probes name what is put into it.
 type prober struct {
-	driver.Prober
 	ready atomic.Pointer[receiver]
 }
 
