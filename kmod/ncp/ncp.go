@@ -29,15 +29,6 @@ func MakeName(s string) (n Name) {
 	return n
 }
 
-func (n Name) String() string {
-	for i, c := range n {
-		if c == 0 {
-			return string(n[:i])
-		}
-	}
-	return string(n[:])
-}
-
 // Limits are the sizes of a NIC's tables.
 type Limits struct {
 	Processes   uint32 // entries of the NIC Process Table, below 65536
