@@ -1,11 +1,9 @@
 package carrier_test
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"net/netip"
-	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 )
@@ -45,32 +43,4 @@ func ExampleParse() {
 	// Output:
 	// ok: hello from 02:00:00:00:00:01 port 50000
 	// wrong length
-}
-
-func ExampleResolver() {
-	wake := make(chan struct{}, 1)
-	resolver, err := carrier.Open("eth0", carrier.Options{Changed: func(*carrier.Peer) {
-		select {
-		case wake <- struct{}{}:
-		default: // a look is due already
-		}
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer resolver.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	peer, err := resolver.Resolve(ctx, netip.MustParseAddr("192.0.2.2"))
-	if err != nil {
-		log.Fatal(err) // device, destination, cause and remedy
-	}
-	for ; ; <-wake {
-		hop, err := peer.Hop()
-		if err != nil {
-			log.Print(err) // for now: it may come back
-			continue
-		}
-		fmt.Println("send from", hop.Src, "to", hop.DstMAC, "at most", hop.MTU-carrier.UDP4.Overhead(), "bytes")
-	}
 }
