@@ -120,7 +120,7 @@ var roleRounds = role("rounds", func(e *end) {
 
 func checkDeathFrees(e *end) {
 	e.context()
-	rounds := e.times(6, 3)
+	const rounds = 3 // each may wait for the dead time
 	var before holdings
 	for k := range rounds + 2 {
 		if k == 2 {
