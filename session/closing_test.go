@@ -16,7 +16,11 @@ func ended(s *session.Session, rank int) bool { return s.Gate(rank).Path() == "i
 // A connect request that has been answered makes no second connection, however soon both sides close the first one.
 func TestClosedGatesStayClosed(t *testing.T) {
 	s := joinAll(t, 2, nil)
-	for round := range 300 {
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	for round := range rounds {
 		switch ways := round % 3; ways {
 		case 2:
 			connectPair(t, s)
