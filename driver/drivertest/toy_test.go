@@ -33,7 +33,7 @@ func toyConfig(t *testing.T, track driver.Track) Config {
 	}
 	deaths := 0 // as many as drivers have with -short
 	if !testing.Short() {
-		deaths = 60
+		deaths = 26 // two in each act
 	}
 	return Config{Driver: "toy", Hints: driver.Hints{Track: track, Options: o}, Dirs: []string{dir}, Path: "socket", Deaths: deaths}
 }
