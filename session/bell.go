@@ -169,7 +169,7 @@ func (b *bell) close() {
 	}
 }
 
-// ring sends one knock to all addresses. What does not arrive is sent again.
+// ring sends one knock to all addresses. Lost datagrams are sent again.
 func (b *bell) ring(msg []byte, card *card) {
 	for _, a := range card.bells {
 		if !b.rate.take(time.Now()) {

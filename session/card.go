@@ -262,7 +262,7 @@ func choose(mine, theirs *card) (pairs [][2]int, why []Choice, own []int) {
 	return pairs, why, own
 }
 
-// knows tells whether a card has a url of that incarnation.
+// knows reports whether a card has a url of that incarnation.
 func (c *card) knows(incarnation uint64) bool {
 	for _, r := range c.rails {
 		for _, s := range []string{r.small, r.large} {

@@ -122,7 +122,7 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 	}
 }
 
-// explained tells whether each rail of mine has a reason, and each of theirs that is not one of those.
+// explained reports whether each rail of mine has a reason, and each of theirs that is not one of those.
 func explained(why []Choice, own []int, mine, theirs []cardRail) bool {
 	left := map[string]int{}
 	for _, r := range theirs {

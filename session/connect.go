@@ -138,7 +138,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 	return links, why, nil
 }
 
-// knockers tells whether a driver tells the peer that it is wanted.
+// knockers reports whether a driver tells the peer that it is wanted.
 func knockers(links []*link) bool {
 	for _, l := range links {
 		if _, ok := l.nic.small.(driver.Knocker); ok {
@@ -228,12 +228,11 @@ func (l *link) greet(h *header.Header, b []byte) error {
 	return nil
 }
 
-// Connect gives the gate to a process of another session by its business card.
-// The other side does the same with ours, in any order; both sessions
-// must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are
-// received through the gate, or with any source. With an error there is no gate: driver.ErrAuth for a card that was changed, or is of a
-// session with another secret. One that is not needed any more is given up with
-// Gate.Forget.
+// Connect returns a connected gate to the process of another session whose business card is given. That process calls
+// Connect with this process's card; the order of the two calls does not matter. Both sessions need the same secret and
+// a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
+// ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
+// rank is -1; its messages are received through the gate or with any source. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.job.Secret())
 	if err != nil {

@@ -10,22 +10,22 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// Direction says what Progress looks at first.
+// Direction chooses what ProgressDir looks at first.
 type Direction uint8
 
 const (
-	InFirst  Direction = iota // what arrives
-	OutFirst                  // what waits to leave
+	InFirst  Direction = iota // messages that arrive
+	OutFirst                  // messages that wait to leave
 )
 
 // takeBatch is how many messages of one peer are taken in a row.
 const takeBatch = 16
 
-// Progress makes progress, what arrives first. It never blocks, and tells
-// whether anything happened. Programs with background progress need not call it.
+// Progress makes progress, with arriving messages first, and reports whether anything happened. It never blocks.
+// Programs with background progress need not call it.
 func (s *Session) Progress() bool { return s.ProgressDir(InFirst) }
 
-// ProgressDir is Progress with a direction.
+// ProgressDir is Progress with a choice of direction.
 func (s *Session) ProgressDir(d Direction) bool {
 	if !s.mu.tryLock() {
 		runtime.Gosched()
@@ -115,7 +115,7 @@ func (n *nic) askAll() bool {
 	return any
 }
 
-// pushAll moves on everything that waits to leave. It tells whether anything
+// pushAll moves on everything that waits to leave. It reports whether anything
 // moved.
 func (s *Session) pushAll() bool {
 	moved := len(s.stalled) > 0 && s.lookAtStalled()
@@ -150,7 +150,7 @@ func (s *Session) pushAll() bool {
 	return moved
 }
 
-// outstanding tells whether something only moves when it is polled.
+// outstanding reports whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
 	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.dying) > 0
 }
@@ -204,7 +204,7 @@ func (s *Session) rested() {
 	}
 }
 
-// onDuty tells whether the background is to make progress.
+// onDuty reports whether the background is to make progress.
 func (s *Session) onDuty() bool {
 	return s.cfg.Progress == Background || s.sleepers.Load() > 0
 }
@@ -213,8 +213,7 @@ func (s *Session) onDuty() bool {
 // progress themselves, before it looks whether they still do.
 const nap = time.Millisecond
 
-// watch sleeps in the wait of a rail's driver and takes what arrives, unless
-// callers do.
+// watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
 func (n *nic) watch() {
 	s := n.s
 	timer := time.NewTimer(0)

@@ -38,7 +38,7 @@ func (c *Context) Knocking(dst []uint64) []uint64 {
 	return dst
 }
 
-// connecting tells whether a connection to a peer is being made. The caller
+// connecting reports whether a connection to a peer is being made. The caller
 // holds mu.
 func (c *Context) connecting(peer uint64) bool {
 	for n := range c.conns {
