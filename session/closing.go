@@ -206,7 +206,7 @@ func (g *Gate) finish() {
 	if f := s.cfg.OnClosed; f != nil {
 		s.calls = append(s.calls, func() { f(g) })
 	}
-	s.kickDoorman()
+	s.kickAnswerer()
 	s.park(later.first, false)
 	s.park(g.actives.first, false)
 	if g.forgotten {

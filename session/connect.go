@@ -120,10 +120,10 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 			return links, why, err
 		}
 	}
-	if s.bell != nil && g.foreign == nil && g.rank != s.rank && !knockers(links) {
-		knocking, stop := context.WithCancel(ctx)
+	if s.requestSockets != nil && g.foreign == nil && g.rank != s.rank && !requestedByDriver(links) {
+		requesting, stop := context.WithCancel(ctx)
 		defer stop()
-		s.tasks.Go(func() { s.knockAt(knocking, theirs, number) })
+		s.tasks.Go(func() { s.requestConnection(requesting, theirs, number) })
 	}
 	for _, l := range links {
 		if err := l.small.ConnectWait(ctx); err != nil {
@@ -138,8 +138,8 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 	return links, why, nil
 }
 
-// knockers reports whether a driver tells the peer that it is wanted.
-func knockers(links []*link) bool {
+// requestedByDriver reports whether a driver itself sends the peer a connect request.
+func requestedByDriver(links []*link) bool {
 	for _, l := range links {
 		if _, ok := l.nic.small.(driver.Knocker); ok {
 			return true
@@ -250,14 +250,14 @@ func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, erro
 	return g, nil
 }
 
-// doorman connects to peers that want it.
-func (s *Session) doorman() {
+// answerer connects to peers whose drivers report a connect request.
+func (s *Session) answerer() {
 	var who []uint64
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.knock:
+		case <-s.wanted:
 		}
 		for _, n := range s.nics {
 			if k, ok := n.small.(driver.Knocker); ok {
@@ -270,8 +270,8 @@ func (s *Session) doorman() {
 	}
 }
 
-// answer connects to the peer with that incarnation, if it is who it says it
-// is. One that is not costs a lookup.
+// answer connects to the peer with that incarnation if its rank's card confirms the incarnation. A forged incarnation
+// costs a lookup.
 func (s *Session) answer(incarnation uint64) {
 	rank := driver.RankOf(incarnation)
 	if rank >= s.size || s.card.knows(incarnation) {
@@ -292,7 +292,7 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	ok := idle()
 	s.mu.unlock()
 	if !ok {
-		return // when it is idle again, the doorman looks again
+		return // once the gate is idle the answerer looks again
 	}
 	c, err := g.lookup(s.ctx)
 	if err != nil || !is(c) {
@@ -305,9 +305,9 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	}
 }
 
-func (s *Session) kickDoorman() {
+func (s *Session) kickAnswerer() {
 	select {
-	case s.knock <- struct{}{}:
+	case s.wanted <- struct{}{}:
 	default:
 	}
 }

@@ -20,11 +20,11 @@ func (s *Session) CloseRail(k int) {
 	s.nics[k].close()
 }
 
-// Knock has this session hear a knock of another one's connection with that number. It
+// ConnectRequest lets this session receive a connect request of another session for the connection with that number. It
 // reports whether the gate to there is idle after it.
-func (s *Session) Knock(from *Session, number uint64) (idle bool) {
-	k := knock{rank: uint32(from.rank), from: from.card.incarnation, to: s.card.incarnation, dial: number}
-	s.knocked(k.append(nil, s.job.Secret()))
+func (s *Session) ConnectRequest(from *Session, number uint64) (idle bool) {
+	k := connectRequest{rank: uint32(from.rank), from: from.card.incarnation, to: s.card.incarnation, dial: number}
+	s.requested(k.append(nil, s.job.Secret()))
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.gates[from.rank].state == gateIdle

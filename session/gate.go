@@ -189,7 +189,7 @@ func (g *Gate) Disconnect() {
 			return
 		}
 		g.state, g.err, g.leaving = gateIdle, nil, false
-		g.s.kickDoorman()
+		g.s.kickAnswerer()
 	}
 }
 

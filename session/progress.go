@@ -160,19 +160,19 @@ func (s *Session) start() {
 	for _, n := range s.nics {
 		s.tasks.Go(n.watch)
 		if k, ok := n.small.(driver.Knocker); ok {
-			k.OnKnock(s.kickDoorman)
+			k.OnKnock(s.kickAnswerer)
 		}
 	}
-	if s.bell != nil {
-		for _, c := range s.bell.conns {
-			s.tasks.Go(func() { s.hear(c) })
+	if s.requestSockets != nil {
+		for _, c := range s.requestSockets.conns {
+			s.tasks.Go(func() { s.receiveRequests(c) })
 		}
 	}
 	if w, ok := s.job.(launch.Watcher); ok {
 		s.tasks.Go(func() { s.follow(w) })
 	}
 	s.tasks.Go(s.mover)
-	s.tasks.Go(s.doorman)
+	s.tasks.Go(s.answerer)
 }
 
 // kick lets the background take over: a caller goes to sleep.
@@ -328,7 +328,7 @@ func (s *Session) mover() {
 type awaiter struct {
 	ok   func() bool
 	done bool
-	bell chan struct{}
+	wake chan struct{}
 }
 
 // Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: what it waits for may
@@ -355,7 +355,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 		}
 		runtime.Gosched()
 	}
-	w := &awaiter{ok: ok, bell: make(chan struct{}, 1)}
+	w := &awaiter{ok: ok, wake: make(chan struct{}, 1)}
 	s.mu.lock()
 	s.awaiters = append(s.awaiters, w)
 	s.leave()
@@ -366,7 +366,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	defer timer.Stop()
 	for {
 		select {
-		case <-w.bell:
+		case <-w.wake:
 			return nil
 		case <-timer.C:
 			s.mu.lock()
@@ -394,7 +394,7 @@ func (s *Session) tellAwaiters() {
 			w.done = w.ok()
 		}
 		if w.done {
-			w.bell <- struct{}{} // once
+			w.wake <- struct{}{} // once
 		}
 		return w.done
 	})

@@ -85,7 +85,7 @@ func (s *Session) Resume() error {
 			g.connect()
 		}
 	}
-	s.kickDoorman()
+	s.kickAnswerer()
 	return nil
 }
 
@@ -186,7 +186,7 @@ func (g *Gate) rest() {
 	g.backlog.append(&g.later)
 	g.resumeAnswers()
 	g.live += g.backlog.lasting()
-	s.kickDoorman()
+	s.kickAnswerer()
 	if g.wanted() {
 		g.connect()
 	}

@@ -22,8 +22,8 @@ type Request struct {
 	status  Status
 	err     error
 	done    bool // guarded by the lock, as all of it
-	waiting bool // somebody sleeps on bell; guarded by the lock
-	bell    chan struct{}
+	waiting bool // a goroutine sleeps on wake; guarded by the lock
+	wake    chan struct{}
 	sync    uint64 // id of a synchronous send
 	away    bool   // and a driver has taken its message
 	held    bool   // and has not given it back
@@ -89,7 +89,7 @@ func (s *Session) complete(r *Request, err error) {
 	if r.waiting {
 		r.waiting = false
 		select {
-		case r.bell <- struct{}{}:
+		case r.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -171,11 +171,11 @@ func (r *Request) block(ctx context.Context) error {
 // sleep waits until others have made the request's progress. It is called with the
 // lock, and returns with it, unless there is an error: then the request is gone.
 func (s *Session) sleep(ctx context.Context, r *Request) error {
-	if r.bell == nil {
-		r.bell = make(chan struct{}, 1)
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
 	}
 	select {
-	case <-r.bell: // of an earlier wait
+	case <-r.wake: // of an earlier wait
 	default:
 	}
 	r.waiting = true
@@ -184,7 +184,7 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 	s.kick()
 	defer s.rested()
 	select {
-	case <-r.bell:
+	case <-r.wake:
 		s.mu.lock()
 		return nil
 	case <-ctx.Done():
@@ -201,7 +201,7 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 	}
 	for !r.done {
 		s.leave()
-		<-r.bell
+		<-r.wake
 		s.mu.lock()
 	}
 	return nil

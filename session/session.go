@@ -27,12 +27,12 @@ type Session struct {
 	spared []Choice // drivers that the job does not need
 	eager  int      // longest packet of the small track that every rail carries
 
-	ctx   context.Context // ends when the session closes
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
-	knock chan struct{}
-	move  chan struct{}
-	bell  *bell // nil: every driver knocks
+	ctx            context.Context // ends when the session closes
+	stop           context.CancelFunc
+	tasks          sync.WaitGroup
+	wanted         chan struct{}
+	move           chan struct{}
+	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
 	sleepers atomic.Int32
 
@@ -40,7 +40,7 @@ type Session struct {
 	closed       bool
 	quiet        bool    // Quiesce was called
 	era          uint32  // how often Resume was
-	closing      bool    // Close was called: nobody who knocks is answered
+	closing      bool    // Close was called: connect requests are not answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones
 	links        map[driver.Instance]*link
 	hot          *link // where the last message came from
@@ -114,7 +114,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
-		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -146,8 +146,8 @@ func (s *Session) publish(ctx context.Context) error {
 		s.card.rails = append(s.card.rails, r)
 	}
 	for _, n := range s.nics {
-		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.bell == nil {
-			s.bell, s.card.bells = openBell(s.job.Secret(), s.card.incarnation)
+		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.requestSockets == nil {
+			s.requestSockets, s.card.addresses = listenForRequests(s.job.Secret(), s.card.incarnation)
 		}
 	}
 	if err := s.job.Publish(ctx, s.Card()); err != nil {
@@ -266,7 +266,7 @@ func (s *Session) Close(ctx context.Context) error {
 // release gives back everything but memory.
 func (s *Session) release() {
 	s.stop()
-	s.bell.quit()
+	s.requestSockets.quit()
 	for _, n := range s.nics {
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(nil)
@@ -274,7 +274,7 @@ func (s *Session) release() {
 		n.close()
 	}
 	s.tasks.Wait()
-	s.bell.close()
+	s.requestSockets.close()
 }
 
 // leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the
