@@ -39,7 +39,7 @@ func (b *bells) mustLock() {
 	}
 }
 
-// quiet tells whether nothing has rung since the last drain. It is what polls in vain cost.
+// quiet reports whether nothing has rung since the last drain. It is what polls in vain cost.
 func (c *process) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
 
 // vainPolls is after how many polls in vain the processor is offered to others.

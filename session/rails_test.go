@@ -181,7 +181,7 @@ func (l railLoss) run(t *testing.T, s []*session.Session, messages, shorts int) 
 	transfer(t, s[1], s[0], 3<<20)
 }
 
-// sendShorts sends messages whose order tells whether one was lost or came twice: some are
+// sendShorts sends messages whose order reports whether one was lost or came twice: some are
 // copied, some are not, some want to be acknowledged.
 func sendShorts(t *testing.T, s *session.Session, to, n int) {
 	ctx, g := deadline(t), s.Gate(to)

@@ -22,7 +22,7 @@ const (
 	coldPart = 512 << 10
 )
 
-// isCold tells whether the one piece of m is to be registered in parts.
+// isCold reports whether the one piece of m is to be registered in parts.
 func isCold(m *memory) bool {
 	return m.n == 1 && len(m.piece[0]) >= coldSize && !regcache.Cachable(m.piece[0])
 }

@@ -49,7 +49,7 @@ func (c *Context) drain() {
 	}
 }
 
-// drainLocked tells whether there may be more.
+// drainLocked reports whether there may be more.
 func (c *Context) drainLocked() bool {
 	q := &c.done
 	if q.dead != nil {
