@@ -125,9 +125,9 @@ func TestColdReceiveCanBeCancelled(t *testing.T) {
 
 // settleFor makes progress without a packet.
 func (l *large) settleFor(t *testing.T) {
-	if !l.life.Enter() {
-		t.Fatal(l.life.Failure("settle"))
+	if !l.Enter() {
+		t.Fatal(l.Failure("settle"))
 	}
-	defer l.life.Leave()
-	l.settle()
+	defer l.Leave()
+	l.Settle()
 }

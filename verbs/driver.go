@@ -370,6 +370,6 @@ func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }
