@@ -13,7 +13,7 @@ import (
 
 // dialing is a connection of the small track without a device, which does not stand yet.
 func dialing() *small {
-	c := &opened{opts: noOptions}
+	c := &opened{opts: optionTable.Defaults}
 	c.done.dead = driver.ErrClosed // so that nobody polls it
 	mem := &slab{mem: make([]byte, defaultBuffer), size: defaultBuffer}
 	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}

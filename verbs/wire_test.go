@@ -177,7 +177,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"ack-timeout", "0", false}, {"ack-timeout", "31", true}, {"dead-time", "1s", true}, {"dead-time", "1", false},
 		{"nonsense", "1", false},
 	} {
-		_, err := parseOptions(map[string]string{x.name: x.value})
+		_, err := optionTable.Parse(map[string]string{x.name: x.value})
 		if (err == nil) != x.ok || err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s=%q: %v", x.name, x.value, err)
 		}
