@@ -16,9 +16,9 @@ type Small struct {
 	hooks   SmallHooks
 	starter Starter
 
-	receives Receives
+	receives receives
 	whole    []byte // a message of several pieces that is lent
-	buffer   SendBuffer
+	buffer   sendBuffer
 	waiting  PacketQueue // sends that Start has refused
 	stalled  atomic.Bool // waiting is not empty
 }
