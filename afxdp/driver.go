@@ -151,7 +151,7 @@ type unopened struct {
 
 // Query implements driver.Driver.
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
-	o, err := parseOptions(h.Options)
+	o, err := optionTable.Parse(h.Options)
 	if h.Track > driver.Large {
 		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
 	}

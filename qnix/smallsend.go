@@ -81,8 +81,8 @@ func (s *small) launch(n int) bool {
 	return true
 }
 
-// Flush implements kit.Starter.
-func (s *small) Flush() { s.kick() }
+// Launch implements kit.Starter.
+func (s *small) Launch() { s.kick() }
 
 // Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
