@@ -92,8 +92,9 @@ func (c *process) receiveRang(i int) {
 		c.attention.addPeer(r.peer)
 		c.nudge()
 	case r.conn != nil:
-		state, n := c.proc.ReceiveDoorbell(i)
-		r.conn.api.received(r.slot, state, n)
+		if state, n := c.proc.ReceiveDoorbell(i); state != nic.Pending { // else of an earlier use of the context
+			r.conn.api.received(r.slot, state, n)
+		}
 	}
 }
 
@@ -103,8 +104,9 @@ func (c *process) sendRang(i int) {
 		c.attention.addPeer(r.peer)
 		c.nudge()
 	case r.conn != nil:
-		state, n := c.proc.SendDoorbell(i)
-		r.conn.api.sent(r.slot, state, n)
+		if state, n := c.proc.SendDoorbell(i); state != nic.Pending {
+			r.conn.api.sent(r.slot, state, n)
+		}
 	}
 }
 

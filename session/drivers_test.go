@@ -248,7 +248,7 @@ func mirror(ctx context.Context, s *session.Session, peer int) error {
 }
 
 // lanes are lengths of messages that are under way at the same time.
-var lanes = []int{8, 3000, 100_000, 4 << 20}
+var lanes = []int{8, 3000, 100_000, longLane}
 
 // Of two NICs one is killed, at random, in the middle of everything: the ranks, which are
 // processes, lose nothing, and nothing comes twice. Later it is the other's turn: then there is

@@ -34,7 +34,11 @@ func TestFirstMessageConnects(t *testing.T) {
 // All ranks send to all at the same moment: connections cross, and order holds for each
 // pair, for short and long messages together.
 func TestOrderHoldsBetweenEachPair(t *testing.T) {
-	const n, messages = 4, 200
+	const n = 4
+	messages := 200
+	if testing.Short() {
+		messages = 60
+	}
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(fmt.Sprintf("progress %d", p), func(t *testing.T) {
 			s := joinAll(t, n, func(_ int, c *session.Config) { c.Progress = p })

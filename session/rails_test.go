@@ -61,7 +61,7 @@ func TestMessagesGoOnWhenARailIsLost(t *testing.T) {
 	} {
 		switch {
 		case testing.Short():
-			tt.rounds = max(1, tt.rounds/5)
+			tt.rounds = max(1, tt.rounds/10)
 		case os.Getenv("BYWASH_SOAK") == "": // either rail at either end; each is another moment
 			tt.rounds = max(4, tt.rounds/3)
 		}
@@ -111,7 +111,7 @@ func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), r
 	}
 }
 
-const lossMessages, lossSize = 12, 6 << 20
+const lossMessages = 12
 
 // railLoss is who loses which rail after how many bytes have come to rank 1; or, if after is not 0, some time after so
 // many messages.
