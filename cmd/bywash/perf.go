@@ -30,8 +30,9 @@ type perfFlags struct {
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
 cores, or on two machines (--listen there, HOST:PORT here). Without -t it
 measures latency, bandwidth, message rate and put bandwidth; with -d all every
-driver that can run here, beside the kernel's own sockets tcp, unix and udp as
-baselines (system calls on loopback, spinning or blocking as --wait says).
+driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix and
+sock-udp as baselines (system calls on loopback, spinning or blocking as --wait
+says; unix and udp are short for the last two).
 
 Tests:
 %s
@@ -58,7 +59,7 @@ null.`
 
 const perfExample = `  bywash perf -d all                               everything, as a table
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
-  bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
+  bywash perf -d shm,sock-unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
   bywash perf -d shm --option path=cma -t bw       the driver's options: go doc github.com/bywash/bywash/shm
   sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
@@ -135,11 +136,10 @@ func peerCommand() *cobra.Command {
 func (f *perfFlags) config(args []string) (*perf.Config, error) {
 	c := &perf.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
 		Wait: f.wait, Mem: f.mem, Peers: f.peers, Validate: f.validate, Version: programVersion()}
-	c.Drivers = strings.Split(f.drivers, ",")
-	if err := perf.CheckDrivers(c.Drivers); err != nil {
+	var err error
+	if c.Drivers, err = perf.ParseDrivers(f.drivers); err != nil {
 		return nil, err
 	}
-	var err error
 	if c.Options, err = perf.ParseOptions(f.options); err != nil {
 		return nil, err
 	}

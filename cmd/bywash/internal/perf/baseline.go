@@ -42,6 +42,7 @@ func parseBaseline(r io.Reader) (Baseline, error) {
 		if err := json.Unmarshal(s.Bytes(), &res); err != nil || infoOf(Test(res.Test)) == nil {
 			return nil, fmt.Errorf("line %d is not a result of bywash perf --json", n)
 		}
+		res.Driver = canonical(res.Driver)
 		if v, _ := res.main(); v > 0 {
 			b[res.key()] = v
 		}

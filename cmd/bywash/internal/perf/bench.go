@@ -3,6 +3,7 @@ package perf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -77,10 +78,28 @@ type setup struct {
 	yield  bool
 }
 
-// Sockets are the baselines, in the order of the report.
-var Sockets = []string{"tcp", "unix", "udp"}
+// The baselines: the kernel's own sockets.
+const (
+	sockTCP  = "sock-tcp"
+	sockUnix = "sock-unix"
+	sockUDP  = "sock-udp"
+)
 
-func isSocket(name string) bool { return name == "tcp" || name == "unix" || name == "udp" }
+// Sockets are the baselines, in the order of the report.
+var Sockets = []string{sockTCP, sockUnix, sockUDP}
+
+// aliases are the names that the baselines had in earlier releases. The name tcp is kept for a driver.
+var aliases = map[string]string{"unix": sockUnix, "udp": sockUDP}
+
+// canonical returns the present name of a driver or baseline.
+func canonical(name string) string {
+	if to := aliases[name]; to != "" {
+		return to
+	}
+	return name
+}
+
+func isSocket(name string) bool { return slices.Contains(Sockets, name) }
 
 func open(s *setup) (bench, error) {
 	if isSocket(s.Driver) {

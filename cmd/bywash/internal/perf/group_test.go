@@ -25,7 +25,7 @@ func TestGroupsRunOnQNIXAndSockets(t *testing.T) {
 	if testing.Short() { // eight processes that spin are slow on two processors
 		waits = waits[:1]
 	}
-	for _, name := range []string{"qnix", "unix"} {
+	for _, name := range []string{"qnix", "sock-unix"} {
 		for _, wait := range waits {
 			c := config(name, Barrier, Bcast)
 			c.Wait, c.Validate, c.Sizes = wait, true, []int{1, 5000, 100_000}

@@ -23,7 +23,7 @@ func (k *socket) openStar(j *job) (*star, error) {
 		for range groupEach - 1 {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
-				return x, fmt.Errorf("unix: socketpair: %w", err)
+				return x, fmt.Errorf("sock-unix: socketpair: %w", err)
 			}
 			x.root, x.local = append(x.root, fds[0]), append(x.local, fds[1])
 		}
@@ -45,7 +45,7 @@ func (k *socket) openStar(j *job) (*star, error) {
 	}
 	for _, fd := range append(x.root, x.local...) {
 		if err := unix.SetNonblock(fd, !j.blocking()); err != nil {
-			return x, fmt.Errorf("unix: fcntl: %w", err)
+			return x, fmt.Errorf("sock-unix: fcntl: %w", err)
 		}
 	}
 	return x, nil

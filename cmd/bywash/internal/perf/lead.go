@@ -57,17 +57,24 @@ type run struct {
 // DriverNames are all that -d all measures; session is measured when it is named.
 func DriverNames() []string { return append(driver.Names(), Sockets...) }
 
-// CheckDrivers refuses names that are neither registered nor sockets.
-func CheckDrivers(names []string) error {
-	for _, n := range names {
-		if n == "all" || n == SessionName || isSocket(n) {
+// ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it stands
+// for; a name that is neither registered nor a baseline is an error.
+func ParseDrivers(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	for i, n := range names {
+		names[i] = canonical(n)
+		if n == "all" || n == SessionName || isSocket(names[i]) {
 			continue
 		}
 		if _, err := driver.Lookup(n); err != nil {
-			return fmt.Errorf("no driver %q in this build (there are: %s)", n, strings.Join(DriverNames(), ", "))
+			hint := ""
+			if n == "tcp" {
+				hint = fmt.Sprintf("; the baseline over TCP sockets is %s", sockTCP)
+			}
+			return nil, fmt.Errorf("no driver %q in this build (there are: %s%s)", n, strings.Join(DriverNames(), ", "), hint)
 		}
 	}
-	return nil
+	return names, nil
 }
 
 // Run measures; the caller closes the reporter. The error it returns is the first that kept something from

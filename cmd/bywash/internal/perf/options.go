@@ -98,7 +98,7 @@ func (c *Config) SetRails(rails string) error {
 	if len(c.Drivers) != 1 || c.Drivers[0] != SessionName {
 		return fmt.Errorf("--rails goes with -d session")
 	}
-	if err := CheckDrivers(strings.Split(rails, ",")); err != nil {
+	if _, err := ParseDrivers(rails); err != nil {
 		return err
 	}
 	c.Options = map[string]string{railsOption: rails}

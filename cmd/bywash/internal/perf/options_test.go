@@ -33,8 +33,8 @@ func TestOptionsAreParsed(t *testing.T) {
 
 func TestOptionsAreForOneDriver(t *testing.T) {
 	for _, c := range []struct{ drivers, err string }{
-		{"shm", ""}, {"shm,tcp,udp", ""}, {"shm,shm", ""}, {"all", "not for all"}, {"shm,all", "not for all"},
-		{"shm,verbs", "not for shm and verbs"}, {"tcp,unix", "sockets have none"},
+		{"shm", ""}, {"shm,sock-tcp,sock-udp", ""}, {"shm,shm", ""}, {"all", "not for all"}, {"shm,all", "not for all"},
+		{"shm,verbs", "not for shm and verbs"}, {"sock-tcp,sock-unix", "sockets have none"},
 	} {
 		names := strings.Split(c.drivers, ",")
 		if err := CheckOptions(names, nil); err != nil {
@@ -52,7 +52,7 @@ func TestOptionsAreForOneDriver(t *testing.T) {
 
 func TestOptionsReachBothProcesses(t *testing.T) {
 	for _, path := range []string{"ring", "cma", "arena"} {
-		c := config("shm,unix", BW)
+		c := config("shm,sock-unix", BW)
 		c.Sizes, c.Options = []int{1 << 20}, map[string]string{"path": path}
 		var got collector
 		if err := Run(t.Context(), c, &got); err != nil || len(got.results) != 2 {
@@ -100,5 +100,23 @@ func TestFollowerOpensWithOptions(t *testing.T) {
 		}
 		a.Close()
 		<-done
+	}
+}
+
+func TestNamesOfBaselines(t *testing.T) {
+	for _, c := range []struct{ in, want, err string }{
+		{"sock-tcp,sock-unix,sock-udp", "sock-tcp,sock-unix,sock-udp", ""},
+		{"shm,unix,udp", "shm,sock-unix,sock-udp", ""},
+		{"all", "all", ""},
+		{"shm,session", "shm,session", ""},
+		{"tcp", "", "is sock-tcp"},
+		{"nonsense", "", "there are: "},
+		{"unix,", "", "no driver"},
+	} {
+		got, err := ParseDrivers(c.in)
+		if c.err == "" && (err != nil || strings.Join(got, ",") != c.want) ||
+			c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("ParseDrivers(%q) = %v, %v; want %s, error with %q", c.in, got, err, c.want, c.err)
+		}
 	}
 }

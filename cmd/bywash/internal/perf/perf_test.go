@@ -207,13 +207,13 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 			if testing.Short() && validate == (wait == "block") {
 				continue // each way to wait once, and with validation and without
 			}
-			c := config("tcp,unix,udp", Lat, BW, Rate, BiBW, Connect)
+			c := config("sock-tcp,sock-unix,sock-udp", Lat, BW, Rate, BiBW, Connect)
 			c.Sizes, c.Wait, c.Validate = []int{1, 9, 4096, 100000}, wait, validate
 			var got collector
 			if err := Run(t.Context(), c, &got); err != nil {
 				t.Fatalf("wait %s, validate %v: %v", wait, validate, err)
 			}
-			// udp has neither connect nor bibw with 9 bytes.
+			// sock-udp has neither connect nor bibw with 9 bytes.
 			if want := 3*(4*4+1) - 2; len(got.results) != want {
 				t.Errorf("wait %s, validate %v: %d results, want %d; missing: %v", wait, validate, len(got.results), want, got.missing)
 			}
@@ -228,8 +228,8 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 
 func TestKilledPeerIsAnErrorSoon(t *testing.T) {
 	for _, wait := range []string{"poll", "block"} {
-		for _, d := range []string{"unix", "tcp", "udp"} {
-			if testing.Short() && (d == "tcp") == (wait == "poll") {
+		for _, d := range []string{"sock-unix", "sock-tcp", "sock-udp"} {
+			if testing.Short() && (d == "sock-tcp") == (wait == "poll") {
 				continue // streams and datagrams that poll, and streams that block
 			}
 			c := config(d, Lat)
@@ -248,7 +248,7 @@ func TestCancelEndsARun(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("Ctrl-C")
 	time.AfterFunc(300*time.Millisecond, func() { cancel(cause) })
-	c := config("unix", Lat)
+	c := config("sock-unix", Lat)
 	c.Sizes, c.Iters = []int{8}, 1<<30
 	start := time.Now()
 	if err := Run(ctx, c, &collector{}); !errors.Is(err, cause) || time.Since(start) > 5*time.Second {
@@ -265,11 +265,11 @@ func TestBaselineAddsTheChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Result{Driver: "unix", Test: "lat", Size: 8, Mem: "heap", Wait: "poll", LatP50: figure(3)}
+	r := &Result{Driver: "sock-unix", Test: "lat", Size: 8, Mem: "heap", Wait: "poll", LatP50: figure(3)}
 	if b.Compare(r); r.Change == nil || *r.Change != 50 {
 		t.Errorf("change = %v, want 50 %%", r.Change)
 	}
-	if r := (&Result{Driver: "tcp", Test: "lat", Size: 8, LatP50: figure(3)}); true {
+	if r := (&Result{Driver: "sock-tcp", Test: "lat", Size: 8, LatP50: figure(3)}); true {
 		if b.Compare(r); r.Change != nil {
 			t.Errorf("change of another driver = %v", *r.Change)
 		}
@@ -283,7 +283,7 @@ func TestBaselineAddsTheChange(t *testing.T) {
 
 func TestPictureIsWellFormedAndNamesEveryDriver(t *testing.T) {
 	var rs []*Result
-	for _, d := range []string{"shm", "tcp", "unix"} {
+	for _, d := range []string{"shm", "sock-tcp", "sock-unix"} {
 		for s := 8; s <= 1<<20; s *= 8 {
 			rs = append(rs, &Result{Driver: d, Test: "lat", Size: s, LatP50: figure(float64(s))},
 				&Result{Driver: d, Test: "bw", Size: s, MBPerS: figure(float64(s))})
@@ -305,7 +305,7 @@ func TestPictureIsWellFormedAndNamesEveryDriver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, d := range []string{">shm<", ">tcp<", ">unix<", "Latency", "Bandwidth", "message size"} {
+		for _, d := range []string{">shm<", ">sock-tcp<", ">sock-unix<", "Latency", "Bandwidth", "message size"} {
 			if !bytes.Contains(b, []byte(d)) {
 				t.Errorf("%s does not contain %q", ext, d)
 			}

@@ -49,7 +49,7 @@ func openSocket(s *setup) (bench, error) {
 	token := key.MAC("bywash perf socket token")
 	k.token = token[:tokenSize]
 	switch {
-	case k.kind == "udp":
+	case k.kind == sockUDP:
 		err = k.openDatagram()
 	case !s.lead:
 		err = k.openListener()
@@ -62,7 +62,7 @@ func openSocket(s *setup) (bench, error) {
 }
 
 func (k *socket) family() int {
-	if k.kind == "unix" {
+	if k.kind == sockUnix {
 		return unix.AF_UNIX
 	}
 	return unix.AF_INET
@@ -76,7 +76,7 @@ func (k *socket) openListener() error {
 	k.listen = fd
 	// The empty Unix address makes the kernel choose an abstract one.
 	var addr unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
-	if k.kind == "unix" {
+	if k.kind == sockUnix {
 		addr = &unix.SockaddrUnix{}
 	}
 	if err := unix.Bind(fd, addr); err != nil {
@@ -91,7 +91,7 @@ func (k *socket) openListener() error {
 // links is the address of the listener or datagram socket.
 func (k *socket) links() []string {
 	fd := k.listen
-	if k.kind == "udp" {
+	if k.kind == sockUDP {
 		fd = k.fd
 	}
 	if fd < 0 {
@@ -111,7 +111,7 @@ func (k *socket) links() []string {
 }
 
 func (k *socket) address(link string) (unix.Sockaddr, error) {
-	if k.kind == "unix" {
+	if k.kind == sockUnix {
 		if len(link) < 2 || len(link) > 100 || link[0] != '@' {
 			return nil, fmt.Errorf("the other side's socket address %q is malformed", link)
 		}
@@ -125,7 +125,7 @@ func (k *socket) address(link string) (unix.Sockaddr, error) {
 }
 
 func (k *socket) connect(links []string) error {
-	if k.kind != "udp" && !k.s.lead {
+	if k.kind != sockUDP && !k.s.lead {
 		fd, err := k.accept()
 		k.fd = fd
 		return err
@@ -134,7 +134,7 @@ func (k *socket) connect(links []string) error {
 		return errors.New("the other side gave no socket address")
 	}
 	k.peer = links[0]
-	if k.kind == "udp" {
+	if k.kind == sockUDP {
 		addr, err := k.address(k.peer)
 		if err != nil {
 			return err
@@ -211,7 +211,7 @@ func (k *socket) tune(fd int) error {
 	if err == nil {
 		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
 	}
-	if err == nil && k.kind == "tcp" {
+	if err == nil && k.kind == sockTCP {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 	if err != nil {
@@ -247,7 +247,7 @@ func (k *socket) write(fd int, b []byte) (int, error) { return k.try(unix.SYS_WR
 // read gives -1 for "not now".
 func (k *socket) read(fd int, b []byte) (int, error) {
 	n, err := k.try(unix.SYS_READ, fd, b)
-	if n == 0 && err == nil && k.kind != "udp" && len(b) > 0 {
+	if n == 0 && err == nil && k.kind != sockUDP && len(b) > 0 {
 		return 0, errPeerGone
 	}
 	return n, err
@@ -298,13 +298,13 @@ func (k *socket) check(c *Case) error {
 		return skipf("%s has no one-sided access", k.kind)
 	case c.Peers > 0:
 		return skipf("--peers is for drivers")
-	case (c.Test == Barrier || c.Test == Bcast) && k.kind != "unix":
-		return skipf("%s: groups of sockets are measured with unix", k.kind)
-	case c.Test == Connect && k.kind == "udp":
-		return skipf("udp has no connections")
-	case k.kind == "udp" && c.Test == BiBW && c.Size%maxDatagram == ackSize:
-		return skipf("udp cannot do bibw with messages of %d bytes", c.Size)
-	case c.Size == 0 && infoOf(c.Test).fixed == 0 && k.kind != "udp":
+	case (c.Test == Barrier || c.Test == Bcast) && k.kind != sockUnix:
+		return skipf("%s: groups of sockets are measured with sock-unix", k.kind)
+	case c.Test == Connect && k.kind == sockUDP:
+		return skipf("sock-udp has no connections")
+	case k.kind == sockUDP && c.Test == BiBW && c.Size%maxDatagram == ackSize:
+		return skipf("sock-udp cannot do bibw with messages of %d bytes", c.Size)
+	case c.Size == 0 && infoOf(c.Test).fixed == 0 && k.kind != sockUDP:
 		return skipf("%s has no empty messages", k.kind)
 	}
 	return nil
@@ -338,9 +338,9 @@ func (k *socket) finish() error {
 
 func (k *socket) path() string {
 	switch k.kind {
-	case "unix":
+	case sockUnix:
 		return "unix-stream"
-	case "tcp":
+	case sockTCP:
 		return "tcp-loopback"
 	}
 	return "udp-loopback"
@@ -363,9 +363,9 @@ func (k *socket) run(j *job) error {
 		return k.runConnect(j)
 	case j.Test == Barrier || j.Test == Bcast:
 		return k.runGroup(j)
-	case k.kind == "udp" && j.Test == Lat:
+	case k.kind == sockUDP && j.Test == Lat:
 		return k.pingPong(j, k.sendDatagrams, k.recvDatagrams)
-	case k.kind == "udp":
+	case k.kind == sockUDP:
 		return k.streamDatagrams(j)
 	case j.Test == Lat:
 		return k.pingPong(j, k.sendStream, k.recvStream)

@@ -21,11 +21,11 @@ const (
 func (k *socket) openDatagram() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("udp: socket: %w", err)
+		return fmt.Errorf("sock-udp: socket: %w", err)
 	}
 	k.fd = fd
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return fmt.Errorf("udp: bind: %w", err)
+		return fmt.Errorf("sock-udp: bind: %w", err)
 	}
 	// Beyond the limit only root may; the window follows what was granted.
 	const want = 8 << 20
@@ -33,7 +33,7 @@ func (k *socket) openDatagram() error {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, want)
 	k.rcvbuf, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
-		return fmt.Errorf("udp: getsockopt: %w", err)
+		return fmt.Errorf("sock-udp: getsockopt: %w", err)
 	}
 	return k.tune(fd)
 }

@@ -159,10 +159,10 @@ func writeTest(b *strings.Builder, info *testInfo, rs []*Result) {
 		better = "lower is better"
 	}
 	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.test, info.what(), better)
-	ratio := slices.Contains(drivers, "unix") && slices.ContainsFunc(drivers, func(d string) bool { return !isSocket(d) })
+	ratio := slices.Contains(drivers, sockUnix) && slices.ContainsFunc(drivers, func(d string) bool { return !isSocket(d) })
 	rows := [][]string{append([]string{"", ""}, drivers...)}
 	if ratio {
-		rows[0] = append(rows[0], "× faster than unix")
+		rows[0] = append(rows[0], "× faster than "+sockUnix)
 	}
 	for _, s := range sizes {
 		name := FormatSize(s)
@@ -221,7 +221,7 @@ func mainRow(info *testInfo, at map[cellKey]*Result, drivers []string, size int,
 		row = append(row, cell)
 	}
 	if ratio {
-		row = append(row, ratioCell(at[cellKey{ours, size}], at[cellKey{"unix", size}]))
+		row = append(row, ratioCell(at[cellKey{ours, size}], at[cellKey{sockUnix, size}]))
 	}
 	return row
 }
