@@ -33,7 +33,7 @@ func ReadBaseline(name string) (Baseline, error) {
 func parseBaseline(r io.Reader) (Baseline, error) {
 	b := Baseline{}
 	s := bufio.NewScanner(r)
-	s.Buffer(nil, maxFrame)
+	s.Buffer(nil, 64*kib)
 	for n := 1; s.Scan(); n++ {
 		if len(s.Bytes()) == 0 {
 			continue

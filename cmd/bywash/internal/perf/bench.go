@@ -7,17 +7,14 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
 )
 
-// bench is one end of a subject under test, the same in both processes.
+// bench is one end of a subject under test, the same in all ranks.
 type bench interface {
-	// links says where the other end reaches this one.
-	links() []string
-	// connect connects to the other end, which does the same.
-	connect(links []string) error
-	// idle adds connections that nothing is sent on; the urls are those of
-	// one process's contexts.
-	idle(links []string) error
+	// connect connects to the other ends, which do so at the same time. give hands data to all ranks and returns
+	// what each gave; all call it equally often.
+	connect(give func([]byte) ([][]byte, error)) error
 	// check tells whether the case can be run here: a skipError if not.
 	check(c *Case) error
 	// prepare allocates what a case needs and returns what the other end
@@ -68,14 +65,15 @@ func unavailable(err error) bool {
 	return errors.As(err, &skip) || errors.Is(err, driver.ErrUnsupported) || errors.As(err, &peer) && peer.unavailable
 }
 
-// setup is what both processes know when they open a bench.
+// setup is what a rank knows when it opens a bench.
 type setup struct {
-	openRequest
-	secret []byte
-	lead   bool
-	local  bool // both ends on one machine
-	stop   *stopper
-	yield  bool
+	plan
+	rank  int
+	lead  bool
+	local bool // all ranks on one machine
+	yield bool
+	job   launch.Job
+	stop  *stopper
 }
 
 // The baselines: the kernel's own sockets.
@@ -106,7 +104,10 @@ func open(s *setup) (bench, error) {
 		return openSocket(s)
 	}
 	if s.Driver == SessionName {
-		return openSession(s)
+		return &sessionBench{setup: s}, nil
+	}
+	if s.rank > 1 {
+		return openIdlers(s)
 	}
 	return openLink(s)
 }

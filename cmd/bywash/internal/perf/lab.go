@@ -5,7 +5,6 @@ package perf
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 
 	"github.com/bywash/bywash/afxdp"
@@ -20,12 +19,6 @@ import (
 type lab struct {
 	places [3]place // of the lead, the follower, and idle peers
 	close  func() error
-}
-
-// place is where one end opens the driver.
-type place struct {
-	device string
-	netns  string
 }
 
 // The MTU of the lab's devices: the longest that a device can have, or, where frames have one chunk, the most that one
@@ -83,26 +76,5 @@ func labError(err error) error {
 
 // placeOf names a namespace so that other processes find it as well.
 func placeOf(e *veth.End) place {
-	return place{device: e.Device, netns: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.Namespace)}
-}
-
-// at is a request for an end at a place; there may be no lab.
-func (l *lab) at(k int, req openRequest) openRequest {
-	if l == nil {
-		return req
-	}
-	req.Device = l.places[k].device
-	req.Options = maps.Clone(req.Options)
-	if req.Options == nil {
-		req.Options = make(map[string]string)
-	}
-	req.Options["netns"] = l.places[k].netns
-	return req
-}
-
-func (l *lab) end() error {
-	if l == nil {
-		return nil
-	}
-	return l.close()
+	return place{Device: e.Device, Netns: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.Namespace)}
 }

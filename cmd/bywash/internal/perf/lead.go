@@ -47,7 +47,6 @@ type run struct {
 	report Reporter
 	all    bool // the user took what there is
 	cpus   pair
-	secret []byte
 	failed error
 	done   int // cases measured
 	i      int // cases begun
@@ -101,9 +100,6 @@ func Run(ctx context.Context, c *Config, report Reporter) error {
 		return err
 	}
 	defer undo()
-	if r.secret, err = newSessionSecret(); err != nil {
-		return err
-	}
 	plan := c.cases()
 	r.total = len(plan) * len(names)
 	percent := debug.SetGCPercent(-1)
@@ -149,7 +145,7 @@ func (r *run) measure(name string, plan []Case) error {
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
 	}
-	if errors.As(err, &unreachable{}) {
+	if errors.As(err, new(unreachable)) {
 		return err
 	}
 	return r.miss(Missing{Driver: name, Err: err})
@@ -169,131 +165,67 @@ func (r *run) miss(m Missing) error {
 	return r.report.Missing(m)
 }
 
-// attempt starts a follower, or those of so many ranks, and runs the plan with it.
-func (r *run) attempt(name string, plan []Case, ranks int) error {
-	req := openRequest{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Peers: r.Peers, Ranks: ranks}
+// attempt gathers the ranks of a measurement and runs the plan with them.
+func (r *run) attempt(name string, cases []Case, ranks int) error {
 	if ranks > 0 && r.Remote != "" {
-		return skipf("%s is between processes of one machine", plan[0].Test)
+		return skipf("%s is between processes of one machine", cases[0].Test)
 	}
-	var where *lab
+	p := &plan{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Ranks: ranks, Yield: r.cpus.shared}
+	if !isSocket(name) && name != SessionName {
+		p.Peers = r.Peers
+	}
+	for _, c := range cases {
+		p.MaxSize = max(p.MaxSize, c.Size)
+	}
 	if r.needsLab(name) {
-		var err error
-		if where, err = r.newLab(); err != nil {
+		where, err := r.newLab()
+		if err != nil {
 			return err
 		}
-		defer where.end()
+		defer where.close()
+		p.Places = where.places[:]
 	}
 	if d, err := driver.Lookup(name); err == nil && r.Device == "" {
 		// Say what is missing before anything is started.
-		mine := where.at(0, req)
+		mine := p.at(0)
 		if _, err := d.Query(driver.Hints{Device: mine.Device, Options: mine.Options}); err != nil {
 			return err
 		}
 	}
-	p, secret, err := r.follower()
+	for rank := range p.size() {
+		p.CPUs = append(p.CPUs, r.cpus.of(rank))
+	}
+	g, err := r.gather(p.size())
 	if err != nil {
 		return err
 	}
-	defer p.close()
-	if err := r.addRanks(p, ranks); err != nil {
-		return err
-	}
-	for _, c := range plan {
-		req.MaxSize = max(req.MaxSize, c.Size)
-	}
-	b, err := open(&setup{openRequest: where.at(0, req), secret: secret, lead: true, local: p.local, stop: p.stop, yield: r.cpus.shared && p.local})
+	defer g.close()
+	return g.explain(r.lead(g.team, p, cases))
+}
+
+// lead does the lead's part.
+func (r *run) lead(t *team, p *plan, cases []Case) error {
+	_, local, err := t.greet(r.Version, p)
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	theirs := where.at(1, req)
-	if err := p.join(b, &theirs); err != nil {
-		return err
-	}
-	if r.Peers > 0 && !isSocket(name) {
-		third := where.at(2, req)
-		idle, err := r.idlePeers(p, b, &third, secret)
-		if err != nil {
-			return err
-		}
-		defer idle.close()
-	}
-	return r.cases(name, p, b, plan)
+	s := &setup{plan: p.at(0), lead: true, local: local, yield: p.Yield && local, stop: t.stop, job: t.job}
+	e := &end{team: t, setup: s, run: r}
+	return e.measure(func() error { return e.leadCases(cases) })
 }
 
-func (r *run) follower() (*peer, []byte, error) {
-	if r.Remote != "" {
-		p, secret, err := r.dial(r.ctx, r.Remote)
-		if err != nil {
-			err = unreachable{err}
-		}
-		return p, secret, err
-	}
-	p, err := r.startChild(r.ctx, r.cpus.follow, r.cpus.shared, r.secret)
-	return p, r.secret, err
-}
-
-// join opens and connects both ends.
-func (p *peer) join(b bench, req *openRequest) error {
-	if req.Ranks > 0 {
-		return p.joinRanks(b, req)
-	}
-	answer, err := p.ctl.call(&message{Kind: kindOpen, Open: req})
-	if err != nil {
-		return err
-	}
-	p.links = answer.Links
-	return p.both(&message{Kind: kindConnect, Links: b.links()}, func() error { return b.connect(answer.Links) })
-}
-
-// both has the follower do something while this side does its part.
-func (p *peer) both(m *message, mine func() error) error {
-	if err := p.send(m); err != nil {
-		return err
-	}
-	if err := mine(); err != nil {
-		return waitError(p.stop, err)
-	}
-	_, err := p.recv()
-	return err
-}
-
-// idlePeers starts a third process with connections to both ends.
-func (r *run) idlePeers(p *peer, b bench, req *openRequest, secret []byte) (*peer, error) {
-	if r.Remote != "" {
-		return nil, skipf("--peers is for both ends on one machine")
-	}
-	idle, err := r.startChild(p.stop.ctx, -1, false, secret)
-	if err != nil {
-		return nil, err
-	}
-	ends := []string{b.links()[0], p.links[0]}
-	for left := r.Peers; left > 0; left -= 32 {
-		answer, err := idle.ctl.call(&message{Kind: kindPeers, Open: req, Links: ends, N: int64(min(left, 32))})
-		if err == nil {
-			err = p.both(&message{Kind: kindIdle, Links: answer.Links}, func() error {
-				return idle.both(&message{Kind: kindSettle}, func() error { return b.idle(answer.Links) })
-			})
-		}
-		if err != nil {
-			idle.close()
-			return nil, err
-		}
-	}
-	return idle, nil
-}
-
-// cases runs the plan; a case that this driver cannot do is reported.
-func (r *run) cases(name string, p *peer, b bench, plan []Case) error {
-	for i := range plan {
-		c := &plan[i]
+// leadCases runs the plan; a case that this driver cannot do is reported.
+func (e *end) leadCases(cases []Case) error {
+	r, name := e.run, e.setup.Driver
+	for i := range cases {
+		c := &cases[i]
 		if r.Progress != nil {
 			r.Progress(fmt.Sprintf("%s %s %s", name, c.Test, FormatSize(c.Size)), r.i, r.total)
 		}
 		r.i++
-		err := b.check(c)
+		err := e.order(c, nil)
 		if err == nil {
-			err = r.one(name, p, b, c)
+			err = e.one(c)
 		}
 		if err == nil {
 			continue
@@ -301,77 +233,32 @@ func (r *run) cases(name string, p *peer, b bench, plan []Case) error {
 		if r.ctx.Err() != nil {
 			return context.Cause(r.ctx)
 		}
-		if !unavailable(err) || p.stop.err() != nil {
-			return fmt.Errorf("%s %s: %w", c.Test, FormatSize(c.Size), waitError(p.stop, err))
+		if e.fatal(err) {
+			return fmt.Errorf("%s %s: %w", c.Test, FormatSize(c.Size), waitError(e.stop, err))
 		}
 		if err := r.miss(Missing{Driver: name, Test: c.Test, Size: c.Size, Err: err}); err != nil {
 			return err
 		}
 	}
-	_, err := p.call(&message{Kind: kindClose})
-	return err
+	return e.order(nil, nil)
 }
 
-// one runs a case: rounds that double until the warm-up is over, then the one
-// that counts.
-func (r *run) one(name string, p *peer, b bench, c *Case) error {
-	blob, err := b.prepare(c)
-	if err == nil {
-		var answer *message
-		if answer, err = p.call(&message{Kind: kindPrepare, Case: c}); err == nil {
-			if len(answer.Blob) > 0 {
-				err = b.start(answer.Blob)
-			}
-			if err == nil {
-				err = r.rounds(name, p, b, c, blob)
-			}
-			if err == nil {
-				_, err = p.call(&message{Kind: kindFinish})
-			}
-		}
-	}
-	if err != nil && !unavailable(err) {
-		// Packets may still be posted in the case's memory: closing the
-		// bench ends them before it frees that.
-		return err
-	}
-	return errors.Join(err, b.finish())
-}
-
-func (r *run) rounds(name string, p *peer, b bench, c *Case, blob []byte) error {
-	rec := newRecorder()
-	half := infoOf(c.Test).half
-	var op time.Duration
-	n := int64(4)
-	if c.Test == Connect {
-		n = 1
-	}
-	if r.Iters > 0 {
-		n = min(n, r.Iters)
-	}
-	for spent := time.Duration(0); ; {
-		rec.reset(op, half)
-		j := r.job(p, c, int(n), rec)
-		if err := p.round(b, j, blob); err != nil {
-			return err
-		}
-		blob = nil
-		took := max(j.elapsed, rec.total, 1)
-		spent += took
-		op = took / time.Duration(n)
-		if spent >= r.Warmup {
-			break
-		}
-		n = min(n*2, max(1, int64((r.Warmup-spent)/max(op, 1))+1))
-	}
-	rec.reset(op, half)
-	before := cpuTime()
-	j, cpu, err := r.counted(p, b, c, rec, op)
+// leadRounds runs the rounds of a case: ones that double until the warm-up is over, then those that count.
+func (e *end) leadRounds(c *Case) error {
+	r, rec := e.run, newRecorder()
+	op, err := e.warmUp(c, rec)
 	if err != nil {
 		return err
 	}
-	cpu += cpuTime() - before
-	res := r.result(name, c, j, b.path(), cpu)
+	rec.reset(op, infoOf(c.Test).half)
+	j, cpu, err := e.counted(c, rec, op)
+	if err != nil {
+		return err
+	}
+	if err := e.order(int64(0), nil); err != nil {
+		return err
+	}
+	res := r.result(e.setup.Driver, c, j, e.b.path(), cpu)
 	if r.Compare != nil {
 		r.Compare(res)
 	}
@@ -379,29 +266,48 @@ func (r *run) rounds(name string, p *peer, b bench, c *Case, blob []byte) error 
 	return r.report.Result(res)
 }
 
-// counted runs the rounds that count, and returns their sum and the
-// follower's CPU time. There are a few, each of a length that the one before
-// suggests: on a busy machine one long round could take many times what was
-// asked for.
-func (r *run) counted(p *peer, b bench, c *Case, rec *recorder, op time.Duration) (*job, time.Duration, error) {
-	sum := r.job(p, c, 0, rec)
-	var cpu, last time.Duration
+// warmUp returns how long an operation takes.
+func (e *end) warmUp(c *Case, rec *recorder) (op time.Duration, err error) {
+	r, n := e.run, int64(4)
+	if c.Test == Connect {
+		n = 1
+	}
+	if r.Iters > 0 {
+		n = min(n, r.Iters)
+	}
+	for spent := time.Duration(0); ; {
+		rec.reset(op, infoOf(c.Test).half)
+		j, _, err := e.leadRound(c, rec, n)
+		if err != nil {
+			return 0, err
+		}
+		took := max(j.elapsed, rec.total, 1)
+		spent += took
+		op = took / time.Duration(n)
+		if spent >= r.Warmup {
+			return op, nil
+		}
+		n = min(n*2, max(1, int64((r.Warmup-spent)/max(op, 1))+1))
+	}
+}
+
+// counted runs the rounds that count, and returns their sum and the CPU time of all ranks. There are a few, each of a
+// length that the one before suggests: on a busy machine one long round could take many times what was asked for.
+func (e *end) counted(c *Case, rec *recorder, op time.Duration) (sum *job, cpu time.Duration, err error) {
+	r, last := e.run, time.Duration(0)
+	sum = &job{Case: *c, rec: rec}
 	for {
 		n := r.Iters
 		if n == 0 {
 			n = max(1, int64(min(r.Duration/5, r.Duration-max(sum.elapsed, rec.total))/max(op, 1)))
 		}
-		j := r.job(p, c, int(n), rec)
-		if err := p.round(b, j, nil); err != nil {
-			return nil, 0, err
-		}
-		usage, err := p.call(&message{Kind: kindUsage})
+		j, used, err := e.leadRound(c, rec, n)
 		if err != nil {
 			return nil, 0, err
 		}
 		sum.n += j.n
 		sum.elapsed += j.elapsed
-		cpu += time.Duration(usage.CPUNs)
+		cpu += used
 		spent := max(sum.elapsed, rec.total)
 		op, last = max(1, (spent-last)/time.Duration(n)), spent
 		if r.Iters > 0 || spent+op/2 >= r.Duration {
@@ -410,34 +316,11 @@ func (r *run) counted(p *peer, b bench, c *Case, rec *recorder, op time.Duration
 	}
 }
 
-func (r *run) job(p *peer, c *Case, n int, rec *recorder) *job {
-	return &job{Case: *c, n: n, lead: true, yield: r.cpus.shared && p.local, stop: p.stop, rec: rec,
-		inspect: func(seq uint64, n int) error {
-			_, err := p.ctl.call(&message{Kind: kindInspect, Seq: seq, N: int64(n)})
-			return err
-		}}
-}
-
-// round runs n iterations on both ends.
-func (p *peer) round(b bench, j *job, blob []byte) error {
-	ready, err := p.call(&message{Kind: kindRun, N: int64(j.n), Blob: blob})
-	if err != nil {
-		return err
+func (e *end) leadRound(c *Case, rec *recorder, n int64) (*job, time.Duration, error) {
+	j := &job{Case: *c, n: int(n), lead: true, yield: e.setup.yield, stop: e.stop, rec: rec, inspect: e.inspect}
+	if err := e.order(n, nil); err != nil {
+		return nil, 0, err
 	}
-	if ready.Kind != kindReady {
-		return errOrder
-	}
-	passive := infoOf(j.Test).oneSided && j.Test != PutLat
-	if passive {
-		if _, err := p.recv(); err != nil {
-			return err
-		}
-	}
-	if err := b.run(j); err != nil {
-		return waitError(p.stop, err)
-	}
-	if !passive {
-		_, err = p.recv()
-	}
-	return err
+	cpu, err := e.round(j)
+	return j, cpu, err
 }

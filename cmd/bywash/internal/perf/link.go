@@ -69,11 +69,7 @@ func openTrack(d driver.Driver, s *setup, track driver.Track) (driver.Context, e
 	if err != nil {
 		return nil, err
 	}
-	rank := 1
-	if s.lead {
-		rank = 0
-	}
-	return nic.Open(driver.Attributes{SessionSize: 2, Rank: rank, Secret: s.secret})
+	return nic.Open(driver.Attributes{SessionSize: 2, Rank: min(s.rank, 1), Secret: s.job.Secret()})
 }
 
 func (l *link) links() []string {
@@ -83,7 +79,27 @@ func (l *link) links() []string {
 	return []string{l.small.URL(), l.large.URL()}
 }
 
-func (l *link) connect(links []string) error {
+func (l *link) connect(give func([]byte) ([][]byte, error)) error {
+	said, err := meetLinks(give, l.links())
+	if err != nil {
+		return err
+	}
+	if err := l.reach(said[1-l.s.rank]); err != nil {
+		return err
+	}
+	for left := l.s.Peers; left > 0; left -= idleBatch {
+		said, err := meetLinks(give, nil)
+		if err != nil {
+			return err
+		}
+		if err := l.idle(said[2]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) reach(links []string) error {
 	if len(links) == 0 || len(links) > 2 {
 		return fmt.Errorf("the other side gave %d urls", len(links))
 	}
@@ -172,9 +188,6 @@ func (l *link) check(c *Case) error {
 }
 
 func (l *link) prepare(c *Case) (blob []byte, err error) {
-	if err := l.check(c); err != nil {
-		return nil, err
-	}
 	l.c = *c
 	info := infoOf(c.Test)
 	switch {

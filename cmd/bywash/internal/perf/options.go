@@ -8,7 +8,7 @@ import (
 )
 
 // maxOptions bounds the options of a driver, names and values together: they
-// travel in one control message.
+// travel in one message.
 const maxOptions = 16 << 10
 
 // ParseOptions parses the arguments of --option, KEY=VALUE each. What the keys

@@ -2,7 +2,6 @@ package perf
 
 import (
 	"maps"
-	"net"
 	"strings"
 	"testing"
 )
@@ -82,24 +81,18 @@ func TestFollowerOpensWithOptions(t *testing.T) {
 		{"its own first", map[string]string{"path": "nonsense", "ends": "both"}, map[string]string{"path": "cma"}, []string{"shm"}, ""},
 		{"beside its own", map[string]string{"ends": "nonsense"}, map[string]string{"path": "cma"}, []string{"shm"}, `ends="nonsense"`},
 		{"its own of another driver", nil, map[string]string{"path": "nonsense"}, []string{"verbs"}, ""},
-		{"too long", map[string]string{"path": strings.Repeat("x", maxOptions)}, nil, nil, "gone"},
 	} {
-		a, b := net.Pipe()
-		stop := newStopper(t.Context())
-		fw := &follower{ctl: newControl(b, nil, stop), stop: stop, version: "test", drivers: c.drivers, options: c.own}
-		done := make(chan error, 1)
-		go func() { done <- fw.serve() }()
-		lead := newControl(a, nil, newStopper(t.Context()))
-		m := hello("test")
-		if _, err := lead.call(m); err != nil {
+		lead, end := followed(t, &Config{Version: "test", Drivers: c.drivers, Options: c.own})
+		_, _, err := lead.greet("test", &plan{Driver: "shm", Options: c.sent})
+		if err != nil {
 			t.Fatal(err)
 		}
-		_, err := lead.call(&message{Kind: kindOpen, Open: &openRequest{Driver: "shm", Options: c.sent}})
+		_, err = lead.give(nil) // opened
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: %v, want an error with %q", c.name, err, c.err)
 		}
-		a.Close()
-		<-done
+		lead.close()
+		<-end
 	}
 }
 

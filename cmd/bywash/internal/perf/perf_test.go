@@ -7,7 +7,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/qnix/softnic"
+	"github.com/bywash/bywash/session/launch"
 )
 
 func TestMain(m *testing.M) {
@@ -63,18 +63,17 @@ func FuzzParseSizes(f *testing.F) {
 	})
 }
 
-func FuzzControlFrame(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 2, '{', '}'})
-	f.Add([]byte{255, 255, 255, 255})
-	f.Add([]byte("\x00\x00\x00\x2c{\"kind\":\"run\",\"n\":5,\"case\":{\"test\":\"lat\"}}"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		body, err := plainFrames{Reader: bytes.NewReader(b), Writer: io.Discard}.Receive()
-		if err != nil {
-			return
+func FuzzPlan(f *testing.F) {
+	f.Add([]byte(`{"driver":"shm","max_size":8}`), []byte(`{"test":"lat","wait":"poll","mem":"heap"}`))
+	f.Add([]byte(`{"driver":"shm","peers":4,"places":[{}],"cpus":[0,1,0]}`), []byte(`{"test":"lat","size":-1}`))
+	f.Fuzz(func(t *testing.T, b, order []byte) {
+		var p plan
+		if json.Unmarshal(b, &p) == nil && p.check(2) == nil && (p.MaxSize < 0 || p.MaxSize > maxSize || p.size() != 2) {
+			t.Fatalf("accepted %+v", p)
 		}
-		m, err := parseMessage(body)
-		if err == nil && (m.N < 0 || m.N > maxIters || m.Case != nil && m.Case.Size > maxSize) {
-			t.Fatalf("parseMessage accepted %+v", m)
+		var c Case
+		if json.Unmarshal(order, &c) == nil && c.check() == nil && (c.Size < 0 || c.Size > maxSize || infoOf(c.Test) == nil) {
+			t.Fatalf("accepted %+v", c)
 		}
 	})
 }
@@ -84,20 +83,79 @@ func FuzzBaseline(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = parseBaseline(bytes.NewReader(b)) })
 }
 
-func TestFollowerSurvivesAnyOrderOfMessages(t *testing.T) {
-	for _, kind := range []string{kindConnect, kindIdle, kindPrepare, kindRun, kindInspect, kindUsage, kindFinish, kindClose, kindOpen, kindPeers, "nonsense", ""} {
-		a, b := net.Pipe()
-		stop := newStopper(t.Context())
-		fw := &follower{ctl: newControl(b, nil, stop), stop: stop, version: "test"}
-		done := make(chan error, 1)
-		go func() { done <- fw.serve() }()
-		lead := newControl(a, nil, newStopper(t.Context()))
-		if _, err := lead.call(&message{Kind: kind}); err == nil {
-			t.Errorf("%q before anything else: no error", kind)
+// followed is a team of two in this process, whose rank 1 serves with c.
+func followed(t *testing.T, c *Config) (lead *team, end chan error) {
+	t.Helper()
+	ln, err := launch.Listen(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := launch.NewSecret()
+	server := launch.Serve(ln, 2, secret)
+	t.Cleanup(func() { server.Close() })
+	teams := make([]*team, 2)
+	for rank := range teams {
+		job, err := launch.Join(t.Context(), server.Addr(), rank, 2, secret)
+		if err != nil {
+			t.Fatal(err)
 		}
-		a.Close()
-		if err := <-done; err != nil {
-			t.Errorf("%q: follower ended with %v", kind, err)
+		teams[rank] = newTeam(t.Context(), job)
+	}
+	t.Cleanup(teams[0].close)
+	end = make(chan error, 1)
+	go func() { end <- serve(teams[1], c, true) }()
+	return teams[0], end
+}
+
+// A lead that says something else than a follower expects gets an error, at each step.
+func TestFollowerEndsOnNonsense(t *testing.T) {
+	greeting, err := json.Marshal(hello{Version: "test", Boot: bootID(), Plan: &plan{Driver: "sock-udp", MaxSize: 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := [][]byte{
+		greeting,
+		nil,             // opened
+		[]byte(`["9"]`), // addresses
+		[]byte(`{"test":"lat","size":8,"wait":"block","mem":"heap"}`), // the case
+		nil, nil, // prepared, started
+		[]byte("1"), // operations
+	}
+	for at := range good {
+		if good[at] == nil {
+			continue
+		}
+		for _, bad := range []string{"nonsense", `{"plan":[]}`, `"x"`, "-1", "99999999999999999"} {
+			lead, end := followed(t, &Config{Version: "test"})
+			err := error(nil)
+			for k := 0; k < at && err == nil; k++ {
+				_, err = lead.give(good[k])
+			}
+			if err != nil {
+				t.Fatalf("step %d: %v", at, err)
+			}
+			_, err = lead.give([]byte(bad))
+			for k := 0; k < 3 && err == nil; k++ {
+				_, err = lead.give(nil)
+			}
+			if err == nil {
+				t.Errorf("%q instead of %q: no error", bad, good[at])
+			}
+			lead.close()
+			if err := <-end; err == nil {
+				t.Errorf("%q instead of %q: the follower ended without an error", bad, good[at])
+			}
+		}
+	}
+}
+
+func TestFollowerRefusesPlans(t *testing.T) {
+	for _, p := range []plan{
+		{MaxSize: -1}, {MaxSize: maxSize + 1}, {Peers: -1}, {Peers: maxPeers + 1}, {Peers: 1}, {Ranks: 3}, {Ranks: -1},
+		{Options: map[string]string{"path": strings.Repeat("x", maxOptions)}},
+	} {
+		if p.check(2) == nil {
+			t.Errorf("taken: %.100v", p)
 		}
 	}
 }
@@ -320,49 +378,4 @@ func TestPictureIsWellFormedAndNamesEveryDriver(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestHandshake(t *testing.T) {
-	for _, c := range []struct {
-		name, listener, dialer string
-		ok                     bool
-	}{{"same secret", "0123456789abcdef", "0123456789abcdef", true}, {"other secret", "0123456789abcdef", "0123456789abcdeX", false}} {
-		a, b := net.Pipe()
-		errs := make(chan error, 1)
-		go func() {
-			f, err := authenticate(a, []byte(c.listener), true)
-			if err == nil {
-				_, err = f.Receive()
-			}
-			a.Close()
-			errs <- err
-		}()
-		f, derr := authenticate(b, []byte(c.dialer), false)
-		if derr == nil {
-			derr = f.Send([]byte("a message"))
-		}
-		b.Close()
-		lerr := <-errs
-		if (derr == nil) != c.ok || (lerr == nil) != c.ok {
-			t.Errorf("%s: dialer %v, listener %v", c.name, derr, lerr)
-		}
-		if !c.ok && (!errors.Is(derr, errSecret) || !errors.Is(lerr, errSecret)) {
-			t.Errorf("%s: dialer %v, listener %v; want %v", c.name, derr, lerr, errSecret)
-		}
-	}
-}
-
-func FuzzHandshake(f *testing.F) {
-	f.Add([]byte("ByHs\x01\x01\x00\x00"), true)
-	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), true)
-	f.Fuzz(func(t *testing.T, b []byte, listener bool) {
-		rw := struct {
-			io.Reader
-			io.Writer
-		}{bytes.NewReader(b), io.Discard}
-		_, err := introduce(rw, []byte("0123456789abcdef"), listener)
-		if err == nil {
-			t.Fatal("admitted without the secret")
-		}
-	})
 }

@@ -2,6 +2,7 @@ package perf
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -303,4 +304,64 @@ func (c *Config) cases() []Case {
 		}
 	}
 	return out
+}
+
+// plan is what the lead tells the other ranks before anything is opened.
+type plan struct {
+	Driver   string            `json:"driver"`
+	Device   string            `json:"device,omitempty"`
+	Options  map[string]string `json:"options,omitempty"` // of the driver
+	Blocking bool              `json:"blocking,omitempty"`
+	MaxSize  int               `json:"max_size"`
+	Peers    int               `json:"peers,omitempty"`  // idle ones, which one more rank holds
+	Ranks    int               `json:"ranks,omitempty"`  // of a session of more than two; 0: the two ends
+	Places   []place           `json:"places,omitempty"` // of each rank, in a lab
+	CPUs     []int             `json:"cpus,omitempty"`   // of each rank of this machine
+	Yield    bool              `json:"yield,omitempty"`  // they share a CPU
+}
+
+// place is where one rank opens the driver.
+type place struct {
+	Device string `json:"device"`
+	Netns  string `json:"netns"`
+}
+
+// size is the number of ranks.
+func (p *plan) size() int {
+	switch {
+	case p.Ranks > 0:
+		return p.Ranks
+	case p.Peers > 0:
+		return 3
+	}
+	return 2
+}
+
+// at is the plan of a rank.
+func (p *plan) at(rank int) plan {
+	q := *p
+	if rank < len(p.Places) {
+		q.Device = p.Places[rank].Device
+		q.Options = maps.Clone(p.Options)
+		if q.Options == nil {
+			q.Options = make(map[string]string)
+		}
+		q.Options["netns"] = p.Places[rank].Netns
+	}
+	return q
+}
+
+// check refuses plans that a lead of this version does not make for so many ranks.
+func (p *plan) check(ranks int) error {
+	switch {
+	case p.MaxSize < 0 || p.MaxSize > maxSize:
+		return fmt.Errorf("messages of %d bytes", p.MaxSize)
+	case p.Peers < 0 || p.Peers > maxPeers:
+		return fmt.Errorf("%d peers", p.Peers)
+	case p.Ranks < 0 || p.Ranks > maxRanks || p.size() != ranks:
+		return fmt.Errorf("a plan for %d ranks in a job of %d", p.size(), ranks)
+	case bytesIn(p.Options) > maxOptions:
+		return fmt.Errorf("%d bytes of options", bytesIn(p.Options))
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package perf
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"time"
@@ -10,13 +9,12 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// Tests of a session between more processes than two. The lead is rank 0; each of the others is a follower, which
-// is told what the first is told.
+// Tests of a session between more processes than two.
 
 // DefaultRanks is how many processes those tests have unless the user says otherwise.
 const DefaultRanks = 4
 
-// maxRanks keeps the business cards of all within one control message.
+// maxRanks bounds the processes of one machine.
 const maxRanks = 32
 
 // CheckRanks refuses numbers of processes that these tests cannot have; 0 is as many as they usually have.
@@ -71,106 +69,21 @@ func split(plan []Case) (two, many []Case) {
 	return two, many
 }
 
-// addRanks starts the followers beside the first.
-func (r *run) addRanks(p *peer, ranks int) error {
-	for rank := 2; rank < ranks; rank++ {
-		x, err := r.startChild(p.stop.ctx, r.cpus.of(rank), r.cpus.shared, r.secret)
-		if err != nil {
-			return err
-		}
-		p.others = append(p.others, x)
-		context.AfterFunc(x.stop.ctx, func() { p.stop.stop(fmt.Errorf("rank %d: %w", rank, x.stop.err())) })
-	}
-	return nil
-}
-
-// all are the followers by rank, from 1.
-func (p *peer) all() []*peer { return append([]*peer{p}, p.others...) }
-
-// send tells all followers the same.
-func (p *peer) send(m *message) error {
-	for _, x := range p.all() {
-		if err := x.ctl.send(m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// recv has an answer of each; it returns the first's, with the CPU time of all.
-func (p *peer) recv() (*message, error) {
-	first, err := p.ctl.recv()
-	for _, x := range p.others {
-		m, bad := x.ctl.recv()
-		switch {
-		case err != nil:
-		case bad != nil:
-			err = bad
-		case m.Kind != first.Kind:
-			err = errOrder
-		default:
-			first.CPUNs += m.CPUNs
-		}
-	}
-	return first, err
-}
-
-func (p *peer) call(m *message) (*message, error) {
-	if err := p.send(m); err != nil {
-		return nil, err
-	}
-	return p.recv()
-}
-
-// joinRanks opens all ranks and connects each to all others.
-func (p *peer) joinRanks(b bench, req *openRequest) error {
-	cards := slices.Clone(b.links())
-	for k, x := range p.all() {
-		theirs := *req
-		theirs.Rank = k + 1
-		answer, err := x.ctl.call(&message{Kind: kindOpen, Open: &theirs})
-		if err != nil {
-			return err
-		}
-		cards = append(cards, answer.Links...)
-	}
-	return p.both(&message{Kind: kindConnect, Links: cards}, func() error { return b.connect(cards) })
-}
-
-func (b *sessionBench) connectRanks(links []string) error {
-	if len(links) != b.job.Size() {
-		return fmt.Errorf("%d business cards for %d ranks", len(links), b.job.Size())
-	}
-	for rank, l := range links {
-		card, err := base64.StdEncoding.DecodeString(l)
-		if err != nil {
-			return fmt.Errorf("the business card of rank %d: %w", rank, err)
-		}
-		b.job.put(rank, card)
-	}
-	for k := 1; k < b.job.Size(); k++ {
-		if err := b.gate(k).ConnectWait(b.setup.stop.ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // gate is the one to the rank k after this one.
 func (b *sessionBench) gate(k int) *session.Gate {
-	n := b.job.Size()
-	return b.s.Gate((b.job.rank + k%n + n) % n)
+	n := b.s.Size()
+	return b.s.Gate((b.s.Rank() + k%n + n) % n)
 }
 
 // partner is the rank at the other end of this one's pair.
 func (b *sessionBench) partner() int {
-	half := b.job.Size() / 2
-	return (b.job.rank + half) % (2 * half)
+	half := b.s.Size() / 2
+	return (b.s.Rank() + half) % (2 * half)
 }
 
 // sends tells which end of a stream this is.
 func (b *sessionBench) sends(j *job) bool {
-	return j.lead || j.Test == MultiPair && b.job.rank < b.partner()
+	return j.lead || j.Test == MultiPair && b.s.Rank() < b.partner()
 }
 
 // pairs has all pairs stream at the same time: rank 0 lets the others begin, and its clock runs until
@@ -210,7 +123,7 @@ func (b *sessionBench) pairs(j *job) error {
 // exchange sends a message to each rank and receives one from each. Who has all of theirs goes on: nobody
 // is more than one operation ahead.
 func (b *sessionBench) exchange(j *job, seq uint64) error {
-	ctx, n := j.stop.ctx, b.job.Size()
+	ctx, n := j.stop.ctx, b.s.Size()
 	// What is checked is another pattern for each operation, sender and receiver.
 	pattern := func(from, to int) uint64 { return (seq*uint64(n)+uint64(from))*uint64(n) + uint64(to) }
 	for k := 1; k < n; k++ {
@@ -223,7 +136,7 @@ func (b *sessionBench) exchange(j *job, seq uint64) error {
 	for k := 1; k < n; k++ {
 		g := b.gate(k)
 		if j.Validate {
-			fill(b.out[k-1], pattern(b.job.rank, g.Rank()))
+			fill(b.out[k-1], pattern(b.s.Rank(), g.Rank()))
 		}
 		r, err := g.Isend(tagData, b.out[k-1])
 		if err != nil {
@@ -236,7 +149,7 @@ func (b *sessionBench) exchange(j *job, seq uint64) error {
 			return err
 		}
 		if j.Validate {
-			if err := verify(b.in[k-1], pattern(b.gate(-k).Rank(), b.job.rank)); err != nil {
+			if err := verify(b.in[k-1], pattern(b.gate(-k).Rank(), b.s.Rank())); err != nil {
 				return err
 			}
 		}

@@ -2,17 +2,13 @@ package perf
 
 import (
 	"context"
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/launch"
 )
 
 // SessionName is -d session: the session layer over the drivers of --rails.
@@ -21,48 +17,9 @@ const SessionName = "session"
 // railsOption carries --rails to both ends.
 const railsOption = "rails"
 
-// pairJob is a job of the two ends, or of more ranks; cards travel over the control connection.
-type pairJob struct {
-	rank   int
-	secret []byte
-	mu     sync.Mutex
-	cards  [][]byte
-}
-
-var _ launch.Job = (*pairJob)(nil)
-
-func (p *pairJob) Rank() int      { return p.rank }
-func (p *pairJob) Size() int      { return len(p.cards) }
-func (p *pairJob) Name() string   { return "perf" }
-func (p *pairJob) ID() string     { return "perf" }
-func (p *pairJob) Secret() []byte { return p.secret }
-func (p *pairJob) Publish(_ context.Context, card []byte) error {
-	p.put(p.rank, card)
-	return nil
-}
-func (p *pairJob) Fence(context.Context) error { return nil } // connect comes after both have opened
-func (p *pairJob) Lookup(_ context.Context, rank int) ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cards[rank] == nil {
-		return nil, launch.ErrNoCard
-	}
-	return p.cards[rank], nil
-}
-
-// put is for cards that come while peers knock already.
-func (p *pairJob) put(rank int, card []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cards[rank] = card
-}
-func (p *pairJob) Abort(int, string) {}
-func (p *pairJob) Close() error      { return nil }
-
 // sessionBench is one end of a session of two, or a rank of one of more.
 type sessionBench struct {
 	setup  *setup
-	job    *pairJob
 	s      *session.Session
 	g      *session.Gate // to the other end, or the other of a pair
 	c      Case
@@ -88,24 +45,25 @@ const (
 	tagGo   = 3
 )
 
-func openSession(s *setup) (bench, error) {
-	b := &sessionBench{setup: s, job: &pairJob{secret: s.secret, cards: make([][]byte, max(2, s.Ranks))}}
-	if !s.lead {
-		b.job.rank = max(1, s.Rank)
-	}
-	cfg := session.Config{Job: b.job}
-	if rails := s.Options[railsOption]; rails != "" {
+// connect joins the session of the ranks, and connects to each of them.
+func (b *sessionBench) connect(func([]byte) ([][]byte, error)) (err error) {
+	cfg := session.Config{Job: b.setup.job}
+	if rails := b.setup.Options[railsOption]; rails != "" {
 		for name := range strings.SplitSeq(rails, ",") {
-			cfg.Rails = append(cfg.Rails, session.Rail{Driver: name, Device: s.Device})
+			cfg.Rails = append(cfg.Rails, session.Rail{Driver: name, Device: b.setup.Device})
 		}
 	}
-	var err error
-	if b.s, err = session.Join(s.stop.ctx, cfg); err != nil {
-		return nil, err
+	if b.s, err = session.Join(b.setup.stop.ctx, cfg); err != nil {
+		return err
 	}
-	b.g = b.s.Gate((b.job.rank + 1) % b.job.Size())
+	b.g = b.gate(1)
 	b.s.Handle(1, b.active)
-	return b, nil
+	for k := 1; k < b.s.Size(); k++ {
+		if err := b.gate(k).ConnectWait(b.setup.stop.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // active takes an active message. Those of a peer are handled one at a time, in order.
@@ -117,27 +75,6 @@ func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
 	}
 	b.got.Add(1)
 }
-
-func (b *sessionBench) links() []string {
-	return []string{base64.StdEncoding.EncodeToString(b.job.cards[b.job.rank])}
-}
-
-func (b *sessionBench) connect(links []string) error {
-	if b.setup.Ranks > 0 {
-		return b.connectRanks(links)
-	}
-	if len(links) != 1 {
-		return errors.New("the other end sent no business card")
-	}
-	card, err := base64.StdEncoding.DecodeString(links[0])
-	if err != nil {
-		return fmt.Errorf("the other end's business card: %w", err)
-	}
-	b.job.put(1-b.job.rank, card)
-	return b.g.ConnectWait(b.setup.stop.ctx)
-}
-
-func (b *sessionBench) idle([]string) error { return skipf("--peers is for drivers") }
 
 func (b *sessionBench) check(c *Case) error {
 	switch c.Test {
@@ -157,9 +94,6 @@ func (b *sessionBench) check(c *Case) error {
 }
 
 func (b *sessionBench) prepare(c *Case) ([]byte, error) {
-	if err := b.check(c); err != nil {
-		return nil, err
-	}
 	b.c = *c
 	b.checks.Store(c.Validate)
 	b.value = 0
@@ -167,7 +101,7 @@ func (b *sessionBench) prepare(c *Case) ([]byte, error) {
 	switch c.Test {
 	case MultiPair:
 		b.g = b.s.Gate(b.partner())
-		b.salt = uint64(min(b.job.rank, b.partner())) << 48
+		b.salt = uint64(min(b.s.Rank(), b.partner())) << 48
 	case AllToAll:
 		w = c.Ranks - 1
 	}
@@ -240,6 +174,9 @@ func (b *sessionBench) inspect(seq uint64, n int) error {
 func (b *sessionBench) path() string { return b.g.Path() }
 
 func (b *sessionBench) close() error {
+	if b.s == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = b.s.Close(ctx)

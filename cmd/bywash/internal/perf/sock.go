@@ -42,7 +42,7 @@ func openSocket(s *setup) (bench, error) {
 		return nil, skipf("%s has no devices: leave out --dev", s.Driver)
 	}
 	k := &socket{s: s, kind: s.Driver, listen: -1, fd: -1}
-	key, err := handshake.NewKey(s.secret)
+	key, err := handshake.NewKey(s.job.Secret())
 	if err != nil {
 		return nil, fmt.Errorf("no secret for the sockets: %w", err)
 	}
@@ -124,7 +124,12 @@ func (k *socket) address(link string) (unix.Sockaddr, error) {
 	return &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, nil
 }
 
-func (k *socket) connect(links []string) error {
+func (k *socket) connect(give func([]byte) ([][]byte, error)) error {
+	said, err := meetLinks(give, k.links())
+	if err != nil {
+		return err
+	}
+	links := said[1-k.s.rank]
 	if k.kind != sockUDP && !k.s.lead {
 		fd, err := k.accept()
 		k.fd = fd
@@ -311,9 +316,6 @@ func (k *socket) check(c *Case) error {
 }
 
 func (k *socket) prepare(c *Case) ([]byte, error) {
-	if err := k.check(c); err != nil {
-		return nil, err
-	}
 	k.c = *c
 	// Streams are read in large pieces, whatever the size of the messages.
 	k.out = make([]byte, max(c.Size, 8))
@@ -325,8 +327,6 @@ func (k *socket) prepare(c *Case) ([]byte, error) {
 }
 
 func (k *socket) start([]byte) error { return nil }
-
-func (k *socket) idle([]string) error { return skipf("--peers is for drivers") }
 
 func (k *socket) inspect(uint64, int) error { return errors.New("nothing to inspect") }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/launch"
 )
 
 func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
@@ -33,20 +34,20 @@ func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
 func loop(t *testing.T, name string, c Case) *link {
 	t.Helper()
 	b, err := open(&setup{
-		openRequest: openRequest{Driver: name, MaxSize: c.Size}, secret: []byte("0123456789abcdef"),
-		lead: true, local: true, stop: newStopper(t.Context()),
+		plan: plan{Driver: name, MaxSize: c.Size}, job: launch.Alone(), lead: true, local: true, stop: newStopper(t.Context()),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.close() })
-	if err := b.connect(b.links()); err != nil {
+	l := b.(*link)
+	if err := l.reach(l.links()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.prepare(&c); err != nil {
 		t.Fatal(err)
 	}
-	return b.(*link)
+	return l
 }
 
 func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
@@ -142,7 +143,7 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 }
 
 func TestUpdatesOfOneEndOnlyAreRefused(t *testing.T) {
-	l := &link{s: &setup{openRequest: openRequest{Driver: "verbs"}}}
+	l := &link{s: &setup{plan: plan{Driver: "verbs"}}}
 	if err := l.start([]byte{1}); !unavailable(err) {
 		t.Errorf("the other end has updates, this one has none: %v", err)
 	}
