@@ -1,0 +1,339 @@
+package workload
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// The large track: a receive is posted, its rdv data goes to the sender in a
+// message of the small track (the request), and the send is posted with it.
+// Receives are posted and requested ahead, so that the pipe never drains.
+// Updates of rdv data, where the driver has them, travel as requests do.
+
+// prepareLarge returns a blob exactly if this end has updates of rdv data.
+func (l *link) prepareLarge() (blob []byte, err error) {
+	up, err := l.updater()
+	if err != nil {
+		return nil, err
+	}
+	depth := max(1, min(l.lcaps.SendDepth, l.lcaps.RecvDepth))
+	w := bench.Window(l.c.Size, depth)
+	if l.c.Test == bench.Lat {
+		w = min(2, depth)
+	}
+	out, err := l.alloc(w, l.c.Size)
+	if err != nil {
+		return nil, err
+	}
+	in, err := l.alloc(w, l.c.Size)
+	if err != nil {
+		return nil, err
+	}
+	snd := &largeSender{inst: l.li, box: &l.box, slots: slots(out), validate: l.c.Validate}
+	for i := range snd.slots {
+		snd.slots[i].rdv = make([]byte, l.lcaps.RdvSize)
+	}
+	rcv := &largeReceiver{inst: l.li, box: &l.box, slots: slots(in), validate: l.c.Validate, size: l.c.Size}
+	if l.c.Blocking() {
+		snd.sw, _ = l.li.(driver.SendWaiter)
+		rcv.rw, _ = l.li.(driver.RecvWaiter)
+	}
+	if up != nil {
+		snd.up = newUpdateSink(up, l.lcaps.RdvSize, w)
+		rcv.up = newUpdateSource(up, l.lcaps.RdvSize)
+		blob = []byte{1}
+	}
+	l.snd, l.rcv = snd, rcv
+	return blob, nil
+}
+
+// largeSender sends n messages; limit, at most n, is how many may go now.
+type largeSender struct {
+	inst      driver.Instance
+	box       *mailbox
+	sw        driver.SendWaiter
+	slots     []slot
+	validate  bool
+	n, limit  int
+	requested int // requests received
+	sent      int
+	tail      int
+	up        *updateSink // nil: the driver has no updates
+}
+
+func (x *largeSender) begin(n int) {
+	x.n, x.limit, x.requested, x.sent, x.tail = n, n, 0, 0, 0
+	if x.up != nil {
+		x.up.begin()
+	}
+}
+
+func (x *largeSender) done() bool { return x.tail == x.n && (x.up == nil || x.up.over) }
+
+// request takes one that has come.
+func (x *largeSender) request() (moved bool, err error) {
+	if x.requested == x.n || x.requested-x.tail == len(x.slots) {
+		return false, nil
+	}
+	s := &x.slots[x.requested%len(x.slots)]
+	n, ok, err := x.box.tryRecv(s.rdv)
+	if !ok || err != nil {
+		return false, err
+	}
+	s.p.RdvData = s.rdv[:n]
+	x.requested++
+	return true, nil
+}
+
+func (x *largeSender) step() (moved bool, err error) {
+	if x.up != nil {
+		moved, err = x.mail()
+	} else {
+		moved, err = x.request()
+	}
+	if err != nil {
+		return false, err
+	}
+	for x.sent < min(x.requested, x.limit) {
+		s := &x.slots[x.sent%len(x.slots)]
+		if x.validate {
+			bench.Fill(s.buf, uint64(x.sent))
+		}
+		if err := x.inst.SendPost(&s.p); err != nil {
+			if err == driver.ErrBusy {
+				break
+			}
+			return false, err
+		}
+		if x.up != nil {
+			if err := x.catchUp(x.sent % len(x.slots)); err != nil {
+				return false, err
+			}
+		}
+		x.sent++
+		moved = true
+	}
+	for x.tail < x.sent {
+		done, err := x.inst.SendPoll(&x.slots[x.tail%len(x.slots)].p)
+		if err != nil {
+			return false, err
+		}
+		if !done {
+			break
+		}
+		x.tail++
+		moved = true
+	}
+	return moved, nil
+}
+
+func (x *largeSender) sleep(s *bench.Stopper) error {
+	if x.up != nil {
+		return x.sleepUpdating(s)
+	}
+	if x.tail < x.sent {
+		if err := x.sw.SendWait(s.Ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
+			return s.Why(err)
+		}
+		x.tail++
+		return nil
+	}
+	if x.requested < x.n && x.box.br != nil {
+		sl := &x.slots[x.requested%len(x.slots)]
+		if err := x.box.rw.RecvWait(s.Ctx, &x.box.in); err != nil {
+			return s.Why(err)
+		}
+		n, _, err := x.box.take(sl.rdv)
+		sl.p.RdvData = sl.rdv[:n]
+		x.requested++
+		return err
+	}
+	time.Sleep(nap)
+	return nil
+}
+
+// largeReceiver receives n messages.
+type largeReceiver struct {
+	inst     driver.Instance
+	box      *mailbox
+	rw       driver.RecvWaiter
+	slots    []slot
+	validate bool
+	size     int
+	n        int
+	posted   int
+	asked    int // requests sent
+	tail     int
+	up       *updateSource // nil: the driver has no updates
+}
+
+func (x *largeReceiver) begin(n int) {
+	x.n, x.posted, x.asked, x.tail = n, 0, 0, 0
+	if x.up != nil {
+		x.up.note, x.up.over = x.up.note[:0], false
+	}
+}
+
+func (x *largeReceiver) done() bool {
+	return x.tail == x.n && !x.box.sending && (x.up == nil || x.up.over)
+}
+
+func (x *largeReceiver) step() (bool, error) {
+	moved, err := x.ask()
+	if err != nil {
+		return false, err
+	}
+	for x.tail < x.asked {
+		s := &x.slots[x.tail%len(x.slots)]
+		done, err := x.inst.RecvPoll(&s.p)
+		if err != nil {
+			return false, err
+		}
+		if !done {
+			break
+		}
+		if err := x.took(s); err != nil {
+			return false, err
+		}
+		moved = true
+	}
+	if x.up != nil {
+		told, err := x.updates()
+		return moved || told, err
+	}
+	return moved, nil
+}
+
+// ask posts receives and sends their requests, as far as there is room.
+func (x *largeReceiver) ask() (moved bool, err error) {
+	if _, err := x.box.flush(); err != nil {
+		return false, err
+	}
+	for x.posted < x.n && x.posted-x.tail < len(x.slots) {
+		if err := x.inst.RecvPost(&x.slots[x.posted%len(x.slots)].p); err != nil {
+			if err == driver.ErrBusy {
+				break
+			}
+			return false, err
+		}
+		x.posted++
+		moved = true
+	}
+	for x.asked < x.posted {
+		ok, err := x.box.trySend(mailPlain, x.slots[x.asked%len(x.slots)].p.RdvData)
+		if err != nil {
+			return false, err
+		}
+		if !ok {
+			break
+		}
+		x.asked++
+		moved = true
+	}
+	return moved, nil
+}
+
+func (x *largeReceiver) took(s *slot) error {
+	if s.p.N != x.size {
+		return fmt.Errorf("message %d has %d bytes, want %d", x.tail, s.p.N, x.size)
+	}
+	if x.validate {
+		if err := bench.Verify(s.buf, uint64(x.tail)); err != nil {
+			return err
+		}
+	}
+	x.tail++
+	return nil
+}
+
+func (x *largeReceiver) sleep(s *bench.Stopper) error {
+	if x.tail < x.asked && x.asked == x.posted && !x.box.sending {
+		sl := &x.slots[x.tail%len(x.slots)]
+		if x.up == nil {
+			if err := x.rw.RecvWait(s.Ctx, &sl.p); err != nil {
+				return s.Why(err)
+			}
+		} else if err := x.rw.RecvWait(x.up.doze.soon(s), &sl.p); err != nil {
+			return x.up.doze.woke(s, err)
+		}
+		return x.took(sl)
+	}
+	time.Sleep(nap)
+	return nil
+}
+
+// pingPongLarge bounces a message. Each side has two receives requested, so
+// that the request of the next round travels during this one.
+func (l *link) pingPongLarge(j *bench.Round) error {
+	snd, rcv := l.snd.(*largeSender), l.rcv.(*largeReceiver)
+	snd.begin(j.N)
+	rcv.begin(j.N)
+	snd.limit = 0
+	if !j.Lead {
+		for i := range j.N {
+			if err := l.advance(j, snd, rcv, i+1); err != nil {
+				return err
+			}
+			snd.limit = i + 1
+		}
+		return l.settle(j, snd, rcv)
+	}
+	last := time.Now()
+	for i := 0; i < j.N; {
+		end := min(j.N, i+j.Rec.Batch)
+		k := end - i
+		for ; i < end; i++ {
+			snd.limit = i + 1
+			if err := l.advance(j, snd, rcv, i+1); err != nil {
+				return err
+			}
+		}
+		now := time.Now()
+		j.Rec.Add(now.Sub(last), k)
+		last = now
+	}
+	return l.settle(j, snd, rcv)
+}
+
+// advance makes progress until message number want has been received.
+func (l *link) advance(j *bench.Round, snd *largeSender, rcv *largeReceiver, want int) error {
+	sp := j.Spinner()
+	for rcv.tail < want {
+		if err := l.both(j, snd, rcv, &sp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) settle(j *bench.Round, snd *largeSender, rcv *largeReceiver) error {
+	sp := j.Spinner()
+	for !snd.done() || !rcv.done() {
+		if err := l.both(j, snd, rcv, &sp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) both(j *bench.Round, snd *largeSender, rcv *largeReceiver, sp *bench.Spinner) error {
+	m1, err := snd.step()
+	if err != nil {
+		return err
+	}
+	before := rcv.tail
+	m2, err := rcv.step()
+	if err != nil || rcv.tail != before || m1 || m2 {
+		return err
+	}
+	if !j.Blocking() {
+		return sp.Miss()
+	}
+	if snd.tail < snd.limit {
+		return snd.sleep(j.Stop)
+	}
+	return rcv.sleep(j.Stop)
+}
