@@ -51,48 +51,47 @@ func piece(b []byte, i int) []byte {
 
 func (k *socket) sendDatagrams(j *bench.Round, seq uint64) error {
 	b := k.message(j, seq)
-	sp := bench.NewSpinner(j.Stop, j.Yield || j.Blocking())
 	for i := range datagrams(len(b)) {
-		for {
-			n, err := k.write(k.fd, piece(b, i))
-			if err != nil {
-				return err
-			}
-			if n >= 0 {
-				break
-			}
-			if err := sp.Miss(); err != nil {
-				return err
-			}
+		if err := k.send(piece(b, i)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// send sends one datagram.
+func (k *socket) send(b []byte) error {
+	sp := k.spinner()
+	return sp.Until(func() (bool, error) {
+		n, err := k.write(k.fd, b)
+		return n >= 0, err
+	})
+}
+
 func (k *socket) recvDatagrams(j *bench.Round, seq uint64) error {
 	b := k.in[:j.Size]
 	deadline := spinDeadline{limit: lossTimeout}
-	sp := bench.NewSpinner(j.Stop, j.Yield || j.Blocking())
+	sp := k.spinner()
 	for i := range datagrams(len(b)) {
 		want := piece(b, i)
 		room := want
 		if len(want) == 0 {
 			room = k.in[:1] // reading 0 bytes would leave the datagram where it is
 		}
-		for {
+		err := sp.Until(func() (bool, error) {
 			n, err := k.read(k.fd, room)
-			if err != nil {
-				return err
+			switch {
+			case err != nil:
+				return false, err
+			case n < 0:
+				return false, deadline.miss()
+			case n != len(want):
+				return false, errDatagram
 			}
-			if n == len(want) {
-				break
-			}
-			if n >= 0 {
-				return errDatagram
-			}
-			if err := errors.Join(sp.Miss(), deadline.miss()); err != nil {
-				return err
-			}
+			return true, nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	if j.Validate {
@@ -173,29 +172,25 @@ func (k *socket) streamDatagrams(j *bench.Round) error {
 }
 
 func (d *dgram) run() error {
-	sp := bench.NewSpinner(d.j.Stop, d.j.Yield || d.j.Blocking())
-	var late spinDeadline
-	late.limit = lossTimeout
-	for d.acked < d.out || d.got < d.in {
-		moved, err := d.step()
-		if err != nil {
-			return err
+	sp := d.k.spinner()
+	late := spinDeadline{limit: lossTimeout}
+	return sp.Until(func() (bool, error) {
+		for d.acked < d.out || d.got < d.in {
+			moved, err := d.step()
+			switch {
+			case err != nil:
+				return false, err
+			case moved:
+				late = spinDeadline{limit: lossTimeout}
+				continue
+			}
+			if d.j.Blocking() && d.j.Test == bench.BiBW {
+				d.k.poll(false, true)
+			}
+			return false, late.miss()
 		}
-		if moved {
-			late = spinDeadline{limit: lossTimeout}
-			continue
-		}
-		if d.j.Blocking() && d.j.Test == bench.BiBW {
-			d.k.poll(false, true)
-		}
-		if err := sp.Miss(); err != nil {
-			return err
-		}
-		if err := late.miss(); err != nil {
-			return err
-		}
-	}
-	return nil
+		return true, nil
+	})
 }
 
 func (d *dgram) step() (moved bool, err error) {
@@ -267,18 +262,6 @@ func (d *dgram) take(b []byte) error {
 
 func (d *dgram) acknowledge() error {
 	binary.LittleEndian.PutUint64(d.ack[:], d.got)
-	sp := bench.NewSpinner(d.j.Stop, true)
-	for {
-		n, err := d.k.write(d.k.fd, d.ack[:])
-		if err != nil {
-			return err
-		}
-		if n >= 0 {
-			d.acksSent = d.got
-			return nil
-		}
-		if err := sp.Miss(); err != nil {
-			return err
-		}
-	}
+	d.acksSent = d.got
+	return d.k.send(d.ack[:])
 }

@@ -260,40 +260,25 @@ func (k *socket) read(fd int, b []byte) (int, error) {
 	return n, err
 }
 
-func (k *socket) writeFull(fd int, b []byte) error {
-	sp := bench.NewSpinner(k.s.Stop, k.s.Yield || k.c.Blocking())
-	for len(b) > 0 {
-		n, err := k.write(fd, b)
-		if err != nil {
-			return err
-		}
-		if n < 0 {
-			if err := sp.Miss(); err != nil {
-				return err
-			}
-			continue
-		}
-		b = b[n:]
-	}
-	return nil
+func (k *socket) writeFull(fd int, b []byte) error { return k.full(k.write, fd, b) }
+func (k *socket) readFull(fd int, b []byte) error  { return k.full(k.read, fd, b) }
+
+// spinner is for waits that sleep in the kernel, 200 ms at most, or spin.
+func (k *socket) spinner() bench.Spinner {
+	return bench.NewSpinner(k.s.Stop, k.s.Yield || k.c.Blocking())
 }
 
-func (k *socket) readFull(fd int, b []byte) error {
-	sp := bench.NewSpinner(k.s.Stop, k.s.Yield || k.c.Blocking())
-	for len(b) > 0 {
-		n, err := k.read(fd, b)
-		if err != nil {
-			return err
+// full reads or writes all of b.
+func (k *socket) full(call func(int, []byte) (int, error), fd int, b []byte) error {
+	sp := k.spinner()
+	return sp.Until(func() (bool, error) {
+		if len(b) == 0 {
+			return true, nil
 		}
-		if n < 0 {
-			if err := sp.Miss(); err != nil {
-				return err
-			}
-			continue
-		}
-		b = b[n:]
-	}
-	return nil
+		n, err := call(fd, b)
+		b = b[max(n, 0):]
+		return len(b) == 0, err
+	})
 }
 
 func (k *socket) Check(c *bench.Case) error {

@@ -120,7 +120,7 @@ func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
 		}
 		defer unix.SetNonblock(k.fd, false)
 	}
-	sp := bench.NewSpinner(j.Stop, j.Yield || j.Blocking())
+	sp := k.spinner()
 	for !out.done() || !in.done() {
 		m1, err := out.step()
 		if err != nil {

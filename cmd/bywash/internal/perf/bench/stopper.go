@@ -59,6 +59,18 @@ func (s *Spinner) Miss() error {
 	return s.slow()
 }
 
+// Until calls f until it is done or fails. It costs a call more than a loop, which counts where f takes nanoseconds.
+func (s *Spinner) Until(f func() (done bool, err error)) error {
+	for {
+		if done, err := f(); done || err != nil {
+			return err
+		}
+		if err := s.Miss(); err != nil {
+			return err
+		}
+	}
+}
+
 func (s *Spinner) slow() error {
 	if s.yield {
 		unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)

@@ -265,75 +265,49 @@ func (x *largeReceiver) sleep(s *bench.Stopper) error {
 	return nil
 }
 
-// pingPongLarge bounces a message. Each side has two receives requested, so
-// that the request of the next round travels during this one.
+// bouncer is both directions of a ping-pong: at any time one of them is what to sleep for.
+type bouncer struct {
+	*largeSender
+	rcv *largeReceiver
+}
+
+func (x bouncer) done() bool { return x.largeSender.done() && x.rcv.done() }
+
+func (x bouncer) step() (bool, error) {
+	sent, err := x.largeSender.step()
+	if err != nil {
+		return false, err
+	}
+	got, err := x.rcv.step()
+	return sent || got, err
+}
+
+func (x bouncer) sleep(s *bench.Stopper) error {
+	if x.tail < x.limit {
+		return x.largeSender.sleep(s)
+	}
+	return x.rcv.sleep(s)
+}
+
+// pingPongLarge bounces a message. Each side has two receives requested, so that the request of the next round travels
+// during this one.
 func (l *link) pingPongLarge(j *bench.Round) error {
-	snd, rcv := l.snd.(*largeSender), l.rcv.(*largeReceiver)
-	snd.begin(j.N)
-	rcv.begin(j.N)
-	snd.limit = 0
-	if !j.Lead {
-		for i := range j.N {
-			if err := l.advance(j, snd, rcv, i+1); err != nil {
-				return err
-			}
-			snd.limit = i + 1
+	x := bouncer{l.snd.(*largeSender), l.rcv.(*largeReceiver)}
+	x.begin(j.N)
+	x.rcv.begin(j.N)
+	x.limit = 0
+	var f flow = x
+	err := j.Timed(func(seq uint64) error {
+		n := int(seq) + 1
+		if j.Lead {
+			x.limit = n
 		}
-		return l.settle(j, snd, rcv)
-	}
-	last := time.Now()
-	for i := 0; i < j.N; {
-		end := min(j.N, i+j.Rec.Batch)
-		k := end - i
-		for ; i < end; i++ {
-			snd.limit = i + 1
-			if err := l.advance(j, snd, rcv, i+1); err != nil {
-				return err
-			}
-		}
-		now := time.Now()
-		j.Rec.Add(now.Sub(last), k)
-		last = now
-	}
-	return l.settle(j, snd, rcv)
-}
-
-// advance makes progress until message number want has been received.
-func (l *link) advance(j *bench.Round, snd *largeSender, rcv *largeReceiver, want int) error {
-	sp := j.Spinner()
-	for rcv.tail < want {
-		if err := l.both(j, snd, rcv, &sp); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *link) settle(j *bench.Round, snd *largeSender, rcv *largeReceiver) error {
-	sp := j.Spinner()
-	for !snd.done() || !rcv.done() {
-		if err := l.both(j, snd, rcv, &sp); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (l *link) both(j *bench.Round, snd *largeSender, rcv *largeReceiver, sp *bench.Spinner) error {
-	m1, err := snd.step()
+		err := pump(j, func() bool { return x.rcv.tail >= n }, f)
+		x.limit = n
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	before := rcv.tail
-	m2, err := rcv.step()
-	if err != nil || rcv.tail != before || m1 || m2 {
-		return err
-	}
-	if !j.Blocking() {
-		return sp.Miss()
-	}
-	if snd.tail < snd.limit {
-		return snd.sleep(j.Stop)
-	}
-	return rcv.sleep(j.Stop)
+	return pump(j, f.done, f)
 }

@@ -62,35 +62,37 @@ func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
 	if ok, err := m.flush(); !ok || err != nil {
 		return false, err
 	}
+	err := m.write(kind, b)
+	if err != nil {
+		return false, unlessBusy(err)
+	}
+	m.sending = true
+	_, err = m.flush()
+	return true, err
+}
+
+func (m *mailbox) write(kind byte, b []byte) error {
 	if m.bs != nil {
 		if err := m.bs.SendBufGet(&m.out); err != nil {
-			if err == driver.ErrBusy {
-				return false, nil
-			}
-			return false, err
+			return err
 		}
 		m.out.Buf[0] = kind
 		copy(m.out.Buf[1:], b)
-		if err := m.bs.SendBufPost(&m.out, 1+len(b)); err != nil {
-			return false, err
-		}
-		m.sending = true
-		_, err := m.flush()
-		return true, err
+		return m.bs.SendBufPost(&m.out, 1+len(b))
 	}
 	m.outBuf[0] = kind
 	copy(m.outBuf[1:], b)
 	m.outIOV[0] = m.outBuf[:1+len(b)]
 	m.out.IOV = m.outIOV[:]
-	if err := m.inst.SendPost(&m.out); err != nil {
-		if err == driver.ErrBusy {
-			return false, nil
-		}
-		return false, err
+	return m.inst.SendPost(&m.out)
+}
+
+// unlessBusy drops the error that says: not now.
+func unlessBusy(err error) error {
+	if err == driver.ErrBusy {
+		return nil
 	}
-	m.sending = true
-	_, err := m.flush()
-	return true, err
+	return err
 }
 
 // flush tells whether nothing is being sent.
@@ -112,10 +114,7 @@ func (m *mailbox) tryRecv(dst []byte) (n int, ok bool, err error) {
 		m.inIOV[0] = m.inBuf
 		m.in.IOV = m.inIOV[:]
 		if err := m.inst.RecvPost(&m.in); err != nil {
-			if err == driver.ErrBusy {
-				return 0, false, nil
-			}
-			return 0, false, err
+			return 0, false, unlessBusy(err)
 		}
 		m.receiving = true
 	}
@@ -156,48 +155,27 @@ func (m *mailbox) await(j *bench.Round, dst []byte) (int, error) {
 	return n, err
 }
 
-func (m *mailbox) awaitAny(j *bench.Round, dst []byte) (int, error) {
+func (m *mailbox) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
 	sp := j.Spinner()
-	for {
-		n, ok, err := m.tryRecv(dst)
-		if ok || err != nil {
-			return n, err
+	err = sp.Until(func() (ok bool, err error) {
+		n, ok, err = m.tryRecv(dst)
+		if ok || err != nil || !j.Blocking() || m.rw == nil {
+			return ok, err
 		}
-		if j.Blocking() && m.rw != nil {
-			if err := m.rw.RecvWait(j.Stop.Ctx, &m.in); err != nil {
-				return 0, j.Stop.Why(err)
-			}
-			n, _, err := m.take(dst)
-			return n, err
+		if err := m.rw.RecvWait(j.Stop.Ctx, &m.in); err != nil {
+			return false, j.Stop.Why(err)
 		}
-		if err := sp.Miss(); err != nil {
-			return 0, err
-		}
-	}
+		n, ok, err = m.take(dst)
+		return ok, err
+	})
+	return n, err
 }
 
 // post sends, polling until there is room and until it is done.
 func (m *mailbox) post(j *bench.Round, b []byte) error {
 	sp := j.Spinner()
-	for {
-		ok, err := m.trySend(mailPlain, b)
-		if err != nil {
-			return err
-		}
-		if ok {
-			break
-		}
-		if err := sp.Miss(); err != nil {
-			return err
-		}
+	if err := sp.Until(func() (bool, error) { return m.trySend(mailPlain, b) }); err != nil {
+		return err
 	}
-	for {
-		ok, err := m.flush()
-		if ok || err != nil {
-			return err
-		}
-		if err := sp.Miss(); err != nil {
-			return err
-		}
-	}
+	return sp.Until(m.flush)
 }

@@ -36,13 +36,7 @@ func (l *link) stream(j *bench.Round) error {
 		l.rcv.begin(j.N)
 		active = append(active, l.rcv)
 	}
-	var err error
-	if len(active) == 1 {
-		err = runFlow(j, active[0])
-	} else {
-		err = runFlows(j, l.snd, l.rcv)
-	}
-	if err != nil {
+	if err := pump(j, allDone(active), active...); err != nil {
 		return err
 	}
 	var ack [1]byte
@@ -56,44 +50,38 @@ func (l *link) stream(j *bench.Round) error {
 	return nil
 }
 
-func runFlow(j *bench.Round, f flow) error {
-	sp := j.Spinner()
-	for !f.done() {
-		moved, err := f.step()
-		if err != nil {
-			return err
-		}
-		if moved {
-			continue
-		}
-		if j.Blocking() {
-			if err := f.sleep(j.Stop); err != nil {
-				return err
+func allDone(flows []flow) func() bool {
+	return func() bool {
+		for _, f := range flows {
+			if !f.done() {
+				return false
 			}
 		}
-		if err := sp.Miss(); err != nil {
-			return err
-		}
+		return true
 	}
-	return nil
 }
 
-func runFlows(j *bench.Round, a, b flow) error {
+// pump makes progress on all flows until it is enough. A single flow knows what to sleep for.
+func pump(j *bench.Round, enough func() bool, flows ...flow) error {
 	sp := j.Spinner()
-	for !a.done() || !b.done() {
-		m1, err := a.step()
-		if err != nil {
-			return err
+	for !enough() {
+		moved := false
+		for _, f := range flows {
+			m, err := f.step()
+			if err != nil {
+				return err
+			}
+			moved = moved || m
 		}
-		m2, err := b.step()
-		if err != nil {
-			return err
-		}
-		if m1 || m2 {
+		switch {
+		case moved:
 			continue
-		}
-		if j.Blocking() {
+		case j.Blocking() && len(flows) > 1:
 			time.Sleep(nap)
+		case j.Blocking():
+			if err := flows[0].sleep(j.Stop); err != nil {
+				return err
+			}
 		}
 		if err := sp.Miss(); err != nil {
 			return err
@@ -135,10 +123,7 @@ func (x *smallSender) step() (bool, error) {
 			bench.Fill(s.buf, uint64(x.sent))
 		}
 		if err := x.inst.SendPost(&s.p); err != nil {
-			if err == driver.ErrBusy {
-				return moved, nil
-			}
-			return false, err
+			return moved, unlessBusy(err)
 		}
 		x.sent++
 		moved = true
@@ -163,10 +148,7 @@ func (x *smallSender) stepBuffers() (bool, error) {
 			return true, nil
 		}
 		if err := bs.SendBufGet(p); err != nil {
-			if err == driver.ErrBusy {
-				return i > 0, nil
-			}
-			return false, err
+			return i > 0, unlessBusy(err)
 		}
 		x.make(p.Buf[:x.size], uint64(x.sent))
 		if err := bs.SendBufPost(p, x.size); err != nil {

@@ -52,7 +52,7 @@ func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 		t.Errorf("%d updates are kept while %d sends are posted, want some and none", kept, snd.sent)
 	}
 	snd.limit = j.N
-	if err := l.settle(j, snd, rcv); err != nil {
+	if err := pump(j, bouncer{snd, rcv}.done, bouncer{snd, rcv}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,7 +68,7 @@ func TestUpdatesDoNotAllocate(t *testing.T) {
 		once := func() {
 			l.snd.begin(j.N)
 			l.rcv.begin(j.N)
-			if err := runFlows(j, l.snd, l.rcv); err != nil {
+			if err := pump(j, allDone([]flow{l.snd, l.rcv}), l.snd, l.rcv); err != nil {
 				t.Fatal(err)
 			}
 		}
