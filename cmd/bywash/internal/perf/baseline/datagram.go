@@ -209,7 +209,8 @@ func (d *dgram) step() (moved bool, err error) {
 		moved = true
 	}
 	for range burst {
-		if d.acked == d.out && d.got == d.in || d.acked < d.out && d.got == d.in && d.sent < d.out && d.sent-d.acked < d.window {
+		room := d.sent < d.out && d.sent-d.acked < d.window
+		if d.got == d.in && (d.acked == d.out || room) {
 			break
 		}
 		n, err := d.k.read(d.k.fd, d.buf)

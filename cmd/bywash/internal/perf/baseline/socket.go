@@ -38,7 +38,8 @@ const tokenSize = 16
 // Open opens one end of a baseline.
 func Open(s *bench.Setup) (bench.Bench, error) {
 	if !s.Local {
-		return nil, bench.Skipf("%s is the baseline over this machine's loopback: run it without --listen or HOST:PORT", s.Driver)
+		return nil, bench.Skipf("%s is the baseline over this machine's loopback: run it without --listen or HOST:PORT",
+			s.Driver)
 	}
 	if s.Device != "" {
 		return nil, bench.Skipf("%s has no devices: leave out --dev", s.Driver)
@@ -351,11 +352,11 @@ func (k *socket) Run(j *bench.Round) error {
 	case j.Test == bench.Barrier || j.Test == bench.Bcast:
 		return k.runGroup(j)
 	case k.kind == bench.SockUDP && j.Test == bench.Lat:
-		return j.PingPong(func(seq uint64) error { return k.sendDatagrams(j, seq) }, func(seq uint64) error { return k.recvDatagrams(j, seq) })
+		return j.PingPong(k.sendDatagrams, k.recvDatagrams)
 	case k.kind == bench.SockUDP:
 		return k.streamDatagrams(j)
 	case j.Test == bench.Lat:
-		return j.PingPong(func(seq uint64) error { return k.sendStream(j, seq) }, func(seq uint64) error { return k.recvStream(j, seq) })
+		return j.PingPong(k.sendStream, k.recvStream)
 	}
 	return k.stream(j)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
-// star is the same over Unix sockets: the first member, in the lead's process, has a connection with each of the others.
+// star is a group of processes over Unix sockets: the first member, in the lead's process, has a connection with each
+// of the others.
 type star struct {
 	k     *socket
 	root  []int // the lead's ends: of its own other members, then of the follower's

@@ -97,18 +97,18 @@ func (j *Round) Timed(op func(seq uint64) error) error {
 }
 
 // PingPong bounces messages: those from the lead have the numbers of the operations, those to it their complements.
-func (j *Round) PingPong(send, recv func(seq uint64) error) error {
+func (j *Round) PingPong(send, recv func(j *Round, seq uint64) error) error {
 	return j.Timed(func(i uint64) error {
 		if !j.Lead {
-			if err := recv(i); err != nil {
+			if err := recv(j, i); err != nil {
 				return err
 			}
-			return send(^i)
+			return send(j, ^i)
 		}
-		if err := send(i); err != nil {
+		if err := send(j, i); err != nil {
 			return err
 		}
-		return recv(^i)
+		return recv(j, ^i)
 	})
 }
 

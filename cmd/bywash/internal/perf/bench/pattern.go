@@ -44,7 +44,8 @@ func mismatch(b []byte, seq uint64, from int) error {
 	binary.LittleEndian.PutUint64(want[:], patternWord(seq, from/8))
 	for i := from; i < len(b); i++ {
 		if b[i] != want[i-from] {
-			return fmt.Errorf("validation failed: message %d of %d bytes: byte %d is %#02x, want %#02x", seq, len(b), i, b[i], want[i-from])
+			return fmt.Errorf("validation failed: message %d of %d bytes: byte %d is %#02x, want %#02x",
+				seq, len(b), i, b[i], want[i-from])
 		}
 	}
 	return nil

@@ -57,26 +57,66 @@ type Info struct {
 // KiB and MiB are sizes in bytes.
 const KiB, MiB = 1 << 10, 1 << 20
 
+// Sizes of messages when the user names none.
+var (
+	latSizes  = []int{8, 4 * KiB, 64 * KiB, MiB}
+	bwSizes   = latSizes[1:]
+	wordSizes = latSizes[:2]
+)
+
 // Tests are all there are, in the order of the report.
 var Tests = []Info{
-	{Test: Lat, About: "ping-pong", Latency: true, Half: true, Sizes: []int{8, 4 * KiB, 64 * KiB, MiB}, Standard: true},
-	{Test: BW, About: "one way, a window of messages in flight, both ends posting", Sizes: []int{4 * KiB, 64 * KiB, MiB}, Standard: true},
+	{Test: Lat, About: "ping-pong", Latency: true, Half: true, Sizes: latSizes, Standard: true},
+	{Test: BW, About: "one way, a window of messages in flight, both ends posting", Sizes: bwSizes, Standard: true},
 	{Test: Rate, About: "small messages one way, as fast as they go", Messages: true, Sizes: []int{8}, Standard: true},
-	{Test: BiBW, About: "both ways at once, the sum of both", Sizes: []int{4 * KiB, 64 * KiB, MiB}},
-	{Test: PutLat, About: "ping-pong of puts, each side watching its memory", Latency: true, Half: true, OneSided: true, Sizes: []int{8, 4 * KiB}},
-	{Test: PutBW, About: "puts into a passive peer's memory", OneSided: true, Sizes: []int{4 * KiB, 64 * KiB, MiB}, Standard: true},
-	{Test: GetLat, About: "get from a passive peer's memory, the whole operation", Latency: true, OneSided: true, Sizes: []int{8, 4 * KiB}},
-	{Test: GetBW, About: "gets from a passive peer's memory", OneSided: true, Sizes: []int{4 * KiB, 64 * KiB, MiB}},
-	{Test: FaddLat, About: "fetch-and-add of 64 bits in a passive peer's memory, the whole operation", Latency: true, Fixed: 8, OneSided: true},
-	{Test: CswapLat, About: "compare-and-swap of 64 bits in a passive peer's memory, the whole operation", Latency: true, Fixed: 8, OneSided: true},
+	{Test: BiBW, About: "both ways at once, the sum of both", Sizes: bwSizes},
+	{
+		Test: PutLat, About: "ping-pong of puts, each side watching its memory",
+		Latency: true, Half: true, OneSided: true, Sizes: wordSizes,
+	},
+	{Test: PutBW, About: "puts into a passive peer's memory", OneSided: true, Sizes: bwSizes, Standard: true},
+	{
+		Test: GetLat, About: "get from a passive peer's memory, the whole operation",
+		Latency: true, OneSided: true, Sizes: wordSizes,
+	},
+	{Test: GetBW, About: "gets from a passive peer's memory", OneSided: true, Sizes: bwSizes},
+	{
+		Test: FaddLat, About: "fetch-and-add of 64 bits in a passive peer's memory, the whole operation",
+		Latency: true, Fixed: 8, OneSided: true,
+	},
+	{
+		Test: CswapLat, About: "compare-and-swap of 64 bits in a passive peer's memory, the whole operation",
+		Latency: true, Fixed: 8, OneSided: true,
+	},
 	{Test: Connect, About: "from asking for a connection to having it, both sides", Latency: true, Fixed: -1},
-	{Test: Barrier, About: "barrier of 8 processes, the whole operation (qnix; sock-unix: over a star of sockets)", Latency: true, Fixed: -1},
-	{Test: Bcast, About: "broadcast to 7 others until all have it (qnix; sock-unix: over a star of sockets)", Latency: true, Sizes: []int{64 * KiB}},
-	{Test: TagLat, About: "session: ping-pong of tagged messages", Latency: true, Half: true, Sizes: []int{8, 4 * KiB, 64 * KiB, MiB}, Session: true},
-	{Test: TagBW, About: "session: tagged messages one way, a window of them in flight", Sizes: []int{4 * KiB, 64 * KiB, MiB}, Session: true},
-	{Test: AMRate, About: "session: active messages one way, as fast as they go", Messages: true, Sizes: []int{8}, Session: true},
-	{Test: MultiPair, About: "session: half of the --ranks processes send a window of messages to the other half, the sum", Sizes: []int{8, 4 * KiB, 64 * KiB, MiB}, Session: true, Ranks: true},
-	{Test: AllToAll, About: "session: each of the --ranks processes sends to each other, until all has come", Latency: true, Sizes: []int{8, 4 * KiB, 64 * KiB}, Session: true, Ranks: true},
+	{
+		Test: Barrier, About: "barrier of 8 processes, the whole operation (qnix; sock-unix: over a star of sockets)",
+		Latency: true, Fixed: -1,
+	},
+	{
+		Test: Bcast, About: "broadcast to 7 others until all have it (qnix; sock-unix: over a star of sockets)",
+		Latency: true, Sizes: []int{64 * KiB},
+	},
+	{
+		Test: TagLat, About: "session: ping-pong of tagged messages",
+		Latency: true, Half: true, Sizes: latSizes, Session: true,
+	},
+	{
+		Test: TagBW, About: "session: tagged messages one way, a window of them in flight",
+		Sizes: bwSizes, Session: true,
+	},
+	{
+		Test: AMRate, About: "session: active messages one way, as fast as they go",
+		Messages: true, Sizes: []int{8}, Session: true,
+	},
+	{
+		Test: MultiPair, About: "session: half of the --ranks processes send a window of messages to the other half, the sum",
+		Sizes: latSizes, Session: true, Ranks: true,
+	},
+	{
+		Test: AllToAll, About: "session: each of the --ranks processes sends to each other, until all has come",
+		Latency: true, Sizes: []int{8, 4 * KiB, 64 * KiB}, Session: true, Ranks: true,
+	},
 }
 
 // What says what is measured.

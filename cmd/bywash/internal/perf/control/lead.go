@@ -172,7 +172,10 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	if ranks > 0 && r.Remote != "" {
 		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
 	}
-	p := &bench.Plan{Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block", Ranks: ranks, Yield: r.cpus.shared}
+	p := &bench.Plan{
+		Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
+		Ranks: ranks, Yield: r.cpus.shared,
+	}
 	if !bench.IsSocket(name) && name != bench.Session {
 		p.Peers = r.Peers
 	}
@@ -296,9 +299,10 @@ func (e *end) warmUp(c *bench.Case, rec *bench.Recorder) (op time.Duration, err 
 
 // counted runs the rounds that count, and returns their sum and the CPU time of all ranks. There are a few, each of a
 // length that the one before suggests: on a busy machine one long round could take many times what was asked for.
-func (e *end) counted(c *bench.Case, rec *bench.Recorder, op time.Duration) (sum *bench.Round, cpu time.Duration, err error) {
+func (e *end) counted(c *bench.Case, rec *bench.Recorder, op time.Duration) (*bench.Round, time.Duration, error) {
+	var cpu time.Duration
 	r, last := e.run, time.Duration(0)
-	sum = &bench.Round{Case: *c, Rec: rec}
+	sum := &bench.Round{Case: *c, Rec: rec}
 	for {
 		n := r.Iters
 		if n == 0 {

@@ -52,7 +52,8 @@ func Heading(c *Config) string {
 		fmt.Fprintf(&b, "between this machine and %s", c.Remote)
 	case err != nil:
 	case p.shared:
-		fmt.Fprintf(&b, "between two processes that share CPU %d, the only one here: latencies are those of the scheduler", p.lead)
+		fmt.Fprintf(&b, "between two processes that share CPU %d, the only one here: latencies are those of the scheduler",
+			p.lead)
 	default:
 		fmt.Fprintf(&b, "between two processes on CPUs %d and %d", p.lead, p.follow)
 	}

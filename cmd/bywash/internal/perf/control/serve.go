@@ -55,7 +55,8 @@ func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
 	if !ok {
 		return fmt.Errorf("listen: %s is no TCP address", addr)
 	}
-	fmt.Fprintf(say, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n", l.Addr(), l.Addr().(*net.TCPAddr).Port)
+	fmt.Fprintf(say, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n",
+		l.Addr(), l.Addr().(*net.TCPAddr).Port)
 	for ctx.Err() == nil {
 		if err := c.serveOne(ctx, ln, secret, say); err != nil {
 			return err

@@ -15,8 +15,9 @@ import (
 // team is this process among the ranks of a measurement. Rank 0 leads, rank 1 is the other end; further ranks hold idle
 // peers or belong to a session of many.
 //
-// All ranks do the same steps in the same order. Where they must agree they meet: each says how it fared, and all go the
-// same way from there. A failure in a place where the others do not listen, as in the measuring loops, aborts the job.
+// All ranks do the same steps in the same order. Where they must agree they meet: each says how it fared, and all go
+// the same way from there. A failure in a place where the others do not listen, as in the measuring loops, aborts the
+// job.
 type team struct {
 	job  launch.Exchanger
 	stop *bench.Stopper // stops when the job is lost

@@ -108,7 +108,8 @@ func drawSVG(w io.Writer, caption []string, rs []*Result) error {
 	var panels []*plot.Plot
 	drivers := driversOf(rs)
 	if s := seriesOf(rs, true); len(s) > 0 {
-		panels = append(panels, panel("Latency (median; lower is better)", "time (ping-pong: half a round trip)", s, drivers, formatMicro))
+		const y = "time (ping-pong: half a round trip)"
+		panels = append(panels, panel("Latency (median; lower is better)", y, s, drivers, formatMicro))
 	}
 	if s := seriesOf(rs, false); len(s) > 0 {
 		panels = append(panels, panel("Bandwidth (higher is better)", "bandwidth", s, drivers, formatMB))
@@ -198,7 +199,9 @@ func addSeries(p *plot.Plot, s series, colour, dash int, several bool) {
 	if dash > 0 {
 		l.Dashes = []vg.Length{vg.Points(float64(2 + 3*dash)), vg.Points(3)}
 	}
-	glyphs := []draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.BoxGlyph{}, draw.RingGlyph{}}
+	glyphs := []draw.GlyphDrawer{
+		draw.CircleGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}, draw.BoxGlyph{}, draw.RingGlyph{},
+	}
 	pts.Shape, pts.Color, pts.Radius = glyphs[max(0, colour)%len(glyphs)], c, vg.Points(3)
 	p.Add(l, pts)
 	name := s.driver
@@ -282,7 +285,8 @@ func writeHTML(w io.Writer, svg string, p *plotReporter) error {
 	_, err := fmt.Fprintf(w, `<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><title>bywash perf</title>
-<style>body{font-family:sans-serif;margin:1em}svg{max-width:100%%;height:auto}pre{font-size:90%%;overflow-x:auto}</style></head>
+<style>body{font-family:sans-serif;margin:1em}svg{max-width:100%%;height:auto}
+pre{font-size:90%%;overflow-x:auto}</style></head>
 <body>
 %s
 <p>%s</p>

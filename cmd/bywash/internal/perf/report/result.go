@@ -114,8 +114,8 @@ func New(drv string, j *bench.Round, path string, cpu time.Duration) *Result {
 }
 
 // columns are the JSON fields in order, for CSV.
-var columns = []string{"driver", "test", "size", "iters", "lat_us_p50", "lat_us_p99", "lat_us_p999", "lat_us_max", "lat_us_avg",
-	"mb_per_s", "msg_per_s", "cpu_ns_per_byte", "path", "mem", "wait", "host", "time", "version"}
+var columns = strings.Fields("driver test size iters lat_us_p50 lat_us_p99 lat_us_p999 lat_us_max lat_us_avg " +
+	"mb_per_s msg_per_s cpu_ns_per_byte path mem wait host time version")
 
 func (r *Result) row(ranks, change bool) []string {
 	f := func(p *float64) string {
@@ -124,8 +124,11 @@ func (r *Result) row(ranks, change bool) []string {
 		}
 		return strconv.FormatFloat(*p, 'f', -1, 64)
 	}
-	row := []string{r.Driver, r.Test, strconv.Itoa(r.Size), strconv.FormatInt(r.Iters, 10), f(r.LatP50), f(r.LatP99), f(r.LatP999), f(r.LatMax), f(r.LatAvg),
-		f(r.MBPerS), f(r.MsgPerS), f(r.CPUNsPerByte), r.Path, r.Mem, r.Wait, r.Host, r.Time, r.Version}
+	row := []string{r.Driver, r.Test, strconv.Itoa(r.Size), strconv.FormatInt(r.Iters, 10)}
+	for _, p := range []*float64{r.LatP50, r.LatP99, r.LatP999, r.LatMax, r.LatAvg, r.MBPerS, r.MsgPerS, r.CPUNsPerByte} {
+		row = append(row, f(p))
+	}
+	row = append(row, r.Path, r.Mem, r.Wait, r.Host, r.Time, r.Version)
 	if ranks {
 		row = append(row, strconv.Itoa(max(2, r.Ranks)))
 	}

@@ -94,36 +94,28 @@ func (t *tableReporter) notes(b *strings.Builder) {
 
 func paths(rs []*Result, drv string) string {
 	var names []string
-	where := map[string][]string{}
+	sizes := map[string][]int{}
 	for _, r := range rs {
 		if r.Driver != drv {
 			continue
 		}
-		if where[r.Path] == nil {
+		if sizes[r.Path] == nil {
 			names = append(names, r.Path)
 		}
-		if s := bench.FormatSize(r.Size); !slices.Contains(where[r.Path], s) {
-			where[r.Path] = append(where[r.Path], s)
-		}
+		sizes[r.Path] = append(sizes[r.Path], r.Size)
 	}
 	if len(names) == 1 {
 		return names[0]
 	}
-	for _, n := range names {
-		slices.SortFunc(where[n], func(a, b string) int { return sizeOf(a) - sizeOf(b) })
-	}
 	for i, n := range names {
-		names[i] = fmt.Sprintf("%s (%s)", n, strings.Join(where[n], ", "))
+		slices.Sort(sizes[n])
+		var where []string
+		for _, s := range slices.Compact(sizes[n]) {
+			where = append(where, bench.FormatSize(s))
+		}
+		names[i] = fmt.Sprintf("%s (%s)", n, strings.Join(where, ", "))
 	}
 	return strings.Join(names, ", ")
-}
-
-// sizeOf reads what FormatSize wrote.
-func sizeOf(s string) int {
-	var n int
-	var unit string
-	_, _ = fmt.Sscanf(s, "%d %s", &n, &unit)
-	return n << (10 * max(0, slices.Index([]string{"B", "KiB", "MiB", "GiB"}, unit)))
 }
 
 func driversOf(rs []*Result) []string {
@@ -161,7 +153,8 @@ func writeTest(b *strings.Builder, info *bench.Info, rs []*Result) {
 		better = "lower is better"
 	}
 	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.Test, info.What(), better)
-	ratio := slices.Contains(drivers, bench.SockUnix) && slices.ContainsFunc(drivers, func(d string) bool { return !bench.IsSocket(d) })
+	ours := slices.ContainsFunc(drivers, func(d string) bool { return !bench.IsSocket(d) })
+	ratio := ours && slices.Contains(drivers, bench.SockUnix)
 	rows := [][]string{append([]string{"", ""}, drivers...)}
 	if ratio {
 		rows[0] = append(rows[0], "× faster than "+bench.SockUnix)

@@ -59,7 +59,8 @@ func openLink(s *bench.Setup) (bench.Bench, error) {
 	l.scaps = l.small.Properties().Capabilities
 	if !s.Local && l.small.Properties().Profile.Exclusivity >= 48 {
 		_ = l.Close()
-		return nil, bench.Skipf("%s reaches processes on the same machine only: run bywash perf -d %s without --listen or HOST:PORT", s.Driver, s.Driver)
+		return nil, bench.Skipf("%s reaches processes on the same machine only: run bywash perf -d %s without --listen "+
+			"or HOST:PORT", s.Driver, s.Driver)
 	}
 	l.large, err = openTrack(d, s, driver.Large)
 	switch {
@@ -181,7 +182,8 @@ func (l *link) Check(c *bench.Case) error {
 		caps, track = l.lcaps, "large"
 		switch {
 		case l.li == nil:
-			return bench.Skipf("%s has no large track here; its small track carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)
+			return bench.Skipf("%s has no large track here; its small track carries at most %d bytes",
+				l.s.Driver, l.scaps.MaxMessage)
 		case c.Size > caps.MaxMessage:
 			return bench.Skipf("%s carries at most %d bytes", l.s.Driver, caps.MaxMessage)
 		case mailSize(&l.lcaps) > l.scaps.MaxMessage:

@@ -73,7 +73,8 @@ func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
 
 func (b *sessionBench) Check(c *bench.Case) error {
 	switch c.Test {
-	case bench.Lat, bench.TagLat, bench.BW, bench.TagBW, bench.Rate, bench.AMRate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat, bench.MultiPair, bench.AllToAll:
+	case bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat,
+		bench.TagLat, bench.TagBW, bench.AMRate, bench.MultiPair, bench.AllToAll:
 	default:
 		return bench.Skipf("session has no test %s", c.Test)
 	}
@@ -184,7 +185,7 @@ func (b *sessionBench) Run(j *bench.Round) error {
 	case info.OneSided && !j.Lead:
 		return nil // passive
 	case j.Test == bench.Lat || j.Test == bench.TagLat:
-		return j.PingPong(func(seq uint64) error { return b.send(j, seq) }, func(seq uint64) error { return b.receive(j, seq) })
+		return j.PingPong(b.send, b.receive)
 	case j.Test == bench.AllToAll:
 		return j.Timed(func(seq uint64) error { return b.exchange(j, seq) })
 	case j.Test == bench.MultiPair:

@@ -143,16 +143,16 @@ func (e *smallEnd) tryProbe() (driver.Instance, error) {
 // smallLat is a ping-pong on the small track.
 type smallLat struct {
 	out, in smallEnd
+	sp      bench.Spinner
 	left    int // receives still to be posted
 }
 
 func (x *smallLat) run(j *bench.Round) error {
-	sp := j.Spinner()
-	x.left = j.N
+	x.sp, x.left = j.Spinner(), j.N
 	if err := x.post(); err != nil {
 		return err
 	}
-	return j.PingPong(func(seq uint64) error { return x.send(seq, &sp) }, func(seq uint64) error { return x.recv(seq, &sp) })
+	return j.PingPong(x.send, x.recv)
 }
 
 // post posts the next receive ahead of the message, unless messages come in
@@ -165,8 +165,8 @@ func (x *smallLat) post() error {
 	return x.in.inst.RecvPost(&x.in.slots[0].p)
 }
 
-func (x *smallLat) send(seq uint64, sp *bench.Spinner) error {
-	e := &x.out
+func (x *smallLat) send(_ *bench.Round, seq uint64) error {
+	e, sp := &x.out, &x.sp
 	if e.bs != nil {
 		for {
 			err := e.bs.SendBufGet(&e.buf)
@@ -219,8 +219,8 @@ func (e *smallEnd) sent(p *driver.Packet, sp *bench.Spinner) error {
 	}
 }
 
-func (x *smallLat) recv(seq uint64, sp *bench.Spinner) error {
-	e := &x.in
+func (x *smallLat) recv(_ *bench.Round, seq uint64) error {
+	e, sp := &x.in, &x.sp
 	p := &e.buf
 	if e.prober != nil {
 		if err := e.probe(sp); err != nil {

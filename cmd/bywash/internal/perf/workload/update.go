@@ -25,7 +25,7 @@ const updateHead = 8
 // of the contract ends because of one.
 const glance = 200 * time.Microsecond
 
-var errNoUpdater = errors.New("the large track says that it has updates of rdv data, but its instances are no RdvUpdaters")
+var errNoUpdater = errors.New("the large track says that it has updates of rdv data, but its instances have none")
 
 func (l *link) updater() (driver.RdvUpdater, error) {
 	if !l.lcaps.RdvUpdate {
