@@ -41,9 +41,8 @@ func (l *link) prepareLarge() (blob []byte, err error) {
 		snd.sw, _ = l.li.(driver.SendWaiter)
 		rcv.rw, _ = l.li.(driver.RecvWaiter)
 	}
+	snd.up, rcv.up = newUpdateSink(up, l.lcaps.RdvSize, w), newUpdateSource(up, l.lcaps.RdvSize)
 	if up != nil {
-		snd.up = newUpdateSink(up, l.lcaps.RdvSize, w)
-		rcv.up = newUpdateSource(up, l.lcaps.RdvSize)
 		blob = []byte{1}
 	}
 	l.snd, l.rcv = snd, rcv
@@ -61,40 +60,18 @@ type largeSender struct {
 	requested int // requests received
 	sent      int
 	tail      int
-	up        *updateSink // nil: the driver has no updates
+	up        *updateSink
 }
 
 func (x *largeSender) begin(n int) {
 	x.n, x.limit, x.requested, x.sent, x.tail = n, n, 0, 0, 0
-	if x.up != nil {
-		x.up.begin()
-	}
+	x.up.begin()
 }
 
-func (x *largeSender) done() bool { return x.tail == x.n && (x.up == nil || x.up.over) }
-
-// request takes one that has come.
-func (x *largeSender) request() (moved bool, err error) {
-	if x.requested == x.n || x.requested-x.tail == len(x.slots) {
-		return false, nil
-	}
-	s := &x.slots[x.requested%len(x.slots)]
-	n, ok, err := x.box.tryRecv(s.rdv)
-	if !ok || err != nil {
-		return false, err
-	}
-	s.p.RdvData = s.rdv[:n]
-	x.requested++
-	return true, nil
-}
+func (x *largeSender) done() bool { return x.tail == x.n && x.up.over }
 
 func (x *largeSender) step() (moved bool, err error) {
-	if x.up != nil {
-		moved, err = x.mail()
-	} else {
-		moved, err = x.request()
-	}
-	if err != nil {
+	if moved, err = x.mail(); err != nil {
 		return false, err
 	}
 	for x.sent < min(x.requested, x.limit) {
@@ -108,10 +85,8 @@ func (x *largeSender) step() (moved bool, err error) {
 			}
 			return false, err
 		}
-		if x.up != nil {
-			if err := x.catchUp(x.sent % len(x.slots)); err != nil {
-				return false, err
-			}
+		if err := x.catchUp(x.sent % len(x.slots)); err != nil {
+			return false, err
 		}
 		x.sent++
 		moved = true
@@ -130,31 +105,6 @@ func (x *largeSender) step() (moved bool, err error) {
 	return moved, nil
 }
 
-func (x *largeSender) sleep(s *bench.Stopper) error {
-	if x.up != nil {
-		return x.sleepUpdating(s)
-	}
-	if x.tail < x.sent {
-		if err := x.sw.SendWait(s.Ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
-			return s.Why(err)
-		}
-		x.tail++
-		return nil
-	}
-	if x.requested < x.n && x.box.br != nil {
-		sl := &x.slots[x.requested%len(x.slots)]
-		if err := x.box.rw.RecvWait(s.Ctx, &x.box.in); err != nil {
-			return s.Why(err)
-		}
-		n, _, err := x.box.take(sl.rdv)
-		sl.p.RdvData = sl.rdv[:n]
-		x.requested++
-		return err
-	}
-	time.Sleep(nap)
-	return nil
-}
-
 // largeReceiver receives n messages.
 type largeReceiver struct {
 	inst     driver.Instance
@@ -167,18 +117,16 @@ type largeReceiver struct {
 	posted   int
 	asked    int // requests sent
 	tail     int
-	up       *updateSource // nil: the driver has no updates
+	up       *updateSource
 }
 
 func (x *largeReceiver) begin(n int) {
 	x.n, x.posted, x.asked, x.tail = n, 0, 0, 0
-	if x.up != nil {
-		x.up.note, x.up.over = x.up.note[:0], false
-	}
+	x.up.note, x.up.over = x.up.note[:0], x.up.inst == nil
 }
 
 func (x *largeReceiver) done() bool {
-	return x.tail == x.n && !x.box.sending && (x.up == nil || x.up.over)
+	return x.tail == x.n && !x.box.sending && x.up.over
 }
 
 func (x *largeReceiver) step() (bool, error) {
@@ -200,11 +148,8 @@ func (x *largeReceiver) step() (bool, error) {
 		}
 		moved = true
 	}
-	if x.up != nil {
-		told, err := x.updates()
-		return moved || told, err
-	}
-	return moved, nil
+	told, err := x.updates()
+	return moved || told, err
 }
 
 // ask posts receives and sends their requests, as far as there is room.
@@ -252,11 +197,7 @@ func (x *largeReceiver) took(s *slot) error {
 func (x *largeReceiver) sleep(s *bench.Stopper) error {
 	if x.tail < x.asked && x.asked == x.posted && !x.box.sending {
 		sl := &x.slots[x.tail%len(x.slots)]
-		if x.up == nil {
-			if err := x.rw.RecvWait(s.Ctx, &sl.p); err != nil {
-				return s.Why(err)
-			}
-		} else if err := x.rw.RecvWait(x.up.doze.soon(s), &sl.p); err != nil {
+		if err := x.rw.RecvWait(x.up.doze.soon(s), &sl.p); err != nil {
 			return x.up.doze.woke(s, err)
 		}
 		return x.took(sl)

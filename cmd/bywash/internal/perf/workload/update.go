@@ -40,20 +40,23 @@ func (l *link) updater() (driver.RdvUpdater, error) {
 
 // updateSource is the receiving side's part.
 type updateSource struct {
-	inst driver.RdvUpdater
-	note []byte // an update that waits for room in the mailbox, with its number
-	most int    // bytes of an update
-	over bool   // said that none follow
+	inst driver.RdvUpdater // nil: the driver has no updates
+	note []byte            // an update that waits for room in the mailbox, with its number
+	most int               // bytes of an update
+	over bool              // said that none follow, or none are possible
 	doze doze
 }
 
 func newUpdateSource(inst driver.RdvUpdater, most int) *updateSource {
-	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most)}
+	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), doze: doze{brief: inst != nil}}
 }
 
 // updates mails what is due, at most one update of each receive at a time.
 func (x *largeReceiver) updates() (moved bool, err error) {
 	u := x.up
+	if u.inst == nil {
+		return false, nil
+	}
 	for k := x.tail; ; k++ {
 		if len(u.note) > 0 {
 			ok, err := x.box.trySend(mailUpdate, u.note)
@@ -90,11 +93,11 @@ func (x *largeReceiver) updates() (moved bool, err error) {
 
 // updateSink is the sending side's part.
 type updateSink struct {
-	inst  driver.RdvUpdater
-	note  []byte // the mail that came last
-	held  bool   // it is a request, and all slots are taken
-	over  bool   // no updates follow
-	early []kept // of each slot
+	inst  driver.RdvUpdater // nil: the driver has no updates
+	note  []byte            // the mail that came last
+	held  bool              // it is a request, and all slots are taken
+	over  bool              // no updates follow, or none are possible
+	early []kept            // of each slot
 	doze  doze
 }
 
@@ -113,6 +116,7 @@ func (k *kept) reset() { k.b, k.ends = k.b[:0], k.ends[:0] }
 
 func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
 	u := &updateSink{inst: inst, note: make([]byte, 0, updateHead+most), early: make([]kept, slots)}
+	u.doze.brief = inst != nil
 	for k := range u.early {
 		// It grows with what a message turns out to need.
 		u.early[k] = kept{b: make([]byte, 0, 4*most), ends: make([]int, 0, 4)}
@@ -121,7 +125,7 @@ func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
 }
 
 func (u *updateSink) begin() {
-	u.held, u.over = false, false
+	u.held, u.over = false, u.inst == nil
 	for k := range u.early {
 		u.early[k].reset()
 	}
@@ -134,7 +138,7 @@ func (u *updateSink) begin() {
 func (x *largeSender) mail() (moved bool, err error) {
 	u := x.up
 	for range burst {
-		if u.over {
+		if u.over && x.requested == x.n {
 			break
 		}
 		if !u.held {
@@ -210,8 +214,7 @@ func (x *largeSender) catchUp(k int) error {
 	return nil
 }
 
-// sleepUpdating is sleep where updates are possible.
-func (x *largeSender) sleepUpdating(s *bench.Stopper) error {
+func (x *largeSender) sleep(s *bench.Stopper) error {
 	u := x.up
 	switch ctx := u.doze.soon(s); {
 	case x.tail < x.sent:
@@ -219,7 +222,7 @@ func (x *largeSender) sleepUpdating(s *bench.Stopper) error {
 			return u.doze.woke(s, err)
 		}
 		x.tail++
-	case x.box.br != nil && !u.over && !u.held:
+	case x.box.br != nil && !u.held && (!u.over || x.requested < x.n):
 		if err := x.box.rw.RecvWait(ctx, &x.box.in); err != nil {
 			return u.doze.woke(s, err)
 		}
@@ -238,11 +241,15 @@ func (x *largeSender) sleepUpdating(s *bench.Stopper) error {
 // doze makes contexts that end within a glance. One serves all waits until it
 // has ended, so that none is made for each message.
 type doze struct {
+	brief  bool // else waits last
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
 func (d *doze) soon(s *bench.Stopper) context.Context {
+	if !d.brief {
+		return s.Ctx
+	}
 	if d.ctx == nil || d.ctx.Err() != nil {
 		if d.cancel != nil {
 			d.cancel()
