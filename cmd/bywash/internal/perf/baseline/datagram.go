@@ -3,7 +3,6 @@ package baseline
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,24 +19,19 @@ const (
 	ackSize     = 9
 )
 
-func (k *socket) openDatagram() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("sock-udp: socket: %w", err)
-	}
-	k.fd = fd
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		return fmt.Errorf("sock-udp: bind: %w", err)
+func (k *socket) openDatagram() (err error) {
+	if k.fd, err = k.open(true); err != nil {
+		return err
 	}
 	// Beyond the limit only root may; the window follows what was granted.
 	const want = 8 << 20
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, want)
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, want)
-	k.rcvbuf, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, want)
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, want)
+	k.rcvbuf, err = unix.GetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
-		return fmt.Errorf("sock-udp: getsockopt: %w", err)
+		return k.failed("getsockopt", err)
 	}
-	return k.tune(fd)
+	return k.tune(k.fd)
 }
 
 // datagrams is how many a message of a size needs.

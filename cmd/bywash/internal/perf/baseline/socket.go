@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 	"unsafe"
 
@@ -13,10 +14,6 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/internal/handshake"
 )
-
-// The baselines are system calls on file descriptors, not Go's net package:
-// what a good C program would do. With --wait poll they spin on non-blocking
-// sockets, with --wait block they sleep in the kernel.
 
 // socket is a bench over the kernel's sockets.
 type socket struct {
@@ -27,7 +24,7 @@ type socket struct {
 	c      bench.Case
 	out    []byte
 	in     []byte
-	peer   string
+	peer   unix.Sockaddr // what the lead connects to
 	rcvbuf int
 	star   *star
 	token  []byte // tells the other process from strangers on this machine
@@ -55,7 +52,9 @@ func Open(s *bench.Setup) (bench.Bench, error) {
 	case k.kind == bench.SockUDP:
 		err = k.openDatagram()
 	case !s.Lead:
-		err = k.openListener()
+		if k.listen, err = k.open(true); err == nil {
+			err = k.failed("listen", unix.Listen(k.listen, 64))
+		}
 	}
 	if err != nil {
 		_ = k.Close()
@@ -64,45 +63,43 @@ func Open(s *bench.Setup) (bench.Bench, error) {
 	return k, nil
 }
 
-func (k *socket) family() int {
-	if k.kind == bench.SockUnix {
-		return unix.AF_UNIX
+func (k *socket) failed(op string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w", k.kind, op, err)
 	}
-	return unix.AF_INET
+	return err
 }
 
-func (k *socket) openListener() error {
-	fd, err := unix.Socket(k.family(), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+var loopback = [4]byte{127, 0, 0, 1}
+
+// open makes a socket; bound, it has an address of this machine that the kernel chooses.
+func (k *socket) open(bound bool) (int, error) {
+	family, typ := unix.AF_INET, unix.SOCK_STREAM
+	var addr unix.Sockaddr = &unix.SockaddrInet4{Addr: loopback}
+	switch k.kind {
+	case bench.SockUnix:
+		family, addr = unix.AF_UNIX, &unix.SockaddrUnix{} // the empty address becomes an abstract one
+	case bench.SockUDP:
+		typ = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("%s: socket: %w", k.kind, err)
+		return -1, k.failed("socket", err)
 	}
-	k.listen = fd
-	// The empty Unix address makes the kernel choose an abstract one.
-	var addr unix.Sockaddr = &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
-	if k.kind == bench.SockUnix {
-		addr = &unix.SockaddrUnix{}
+	if bound {
+		if err := unix.Bind(fd, addr); err != nil {
+			unix.Close(fd)
+			return -1, k.failed("bind", err)
+		}
 	}
-	if err := unix.Bind(fd, addr); err != nil {
-		return fmt.Errorf("%s: bind: %w", k.kind, err)
-	}
-	if err := unix.Listen(fd, 64); err != nil {
-		return fmt.Errorf("%s: listen: %w", k.kind, err)
-	}
-	return nil
+	return fd, nil
 }
 
 // links is the address of the listener or datagram socket.
 func (k *socket) links() []string {
-	fd := k.listen
-	if k.kind == bench.SockUDP {
-		fd = k.fd
-	}
-	if fd < 0 {
-		return nil
-	}
-	sa, err := unix.Getsockname(fd)
+	sa, err := unix.Getsockname(max(k.listen, k.fd))
 	if err != nil {
-		return nil
+		return nil // the lead's end of a stream has none
 	}
 	switch a := sa.(type) {
 	case *unix.SockaddrInet4:
@@ -113,18 +110,22 @@ func (k *socket) links() []string {
 	return nil
 }
 
-func (k *socket) address(link string) (unix.Sockaddr, error) {
+func (k *socket) address(links []string) (unix.Sockaddr, error) {
+	if len(links) != 1 {
+		return nil, errors.New("the other side gave no socket address")
+	}
+	link := links[0]
 	if k.kind == bench.SockUnix {
 		if len(link) < 2 || len(link) > 100 || link[0] != '@' {
 			return nil, fmt.Errorf("the other side's socket address %q is malformed", link)
 		}
 		return &unix.SockaddrUnix{Name: link}, nil
 	}
-	var port uint16
-	if _, err := fmt.Sscanf(link, "%d", &port); err != nil {
+	port, err := strconv.ParseUint(link, 10, 16)
+	if err != nil {
 		return nil, fmt.Errorf("the other side's port %q is malformed", link)
 	}
-	return &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, nil
+	return &unix.SockaddrInet4{Port: int(port), Addr: loopback}, nil
 }
 
 func (k *socket) Connect(give bench.Give) error {
@@ -132,56 +133,41 @@ func (k *socket) Connect(give bench.Give) error {
 	if err != nil {
 		return err
 	}
-	links := said[k.s.Partner()]
 	if k.kind != bench.SockUDP && !k.s.Lead {
-		fd, err := k.accept()
-		k.fd = fd
+		k.fd, err = k.accept()
 		return err
 	}
-	if len(links) != 1 {
-		return errors.New("the other side gave no socket address")
+	if k.peer, err = k.address(said[k.s.Partner()]); err != nil {
+		return err
 	}
-	k.peer = links[0]
 	if k.kind == bench.SockUDP {
-		addr, err := k.address(k.peer)
-		if err != nil {
-			return err
-		}
-		return unix.Connect(k.fd, addr)
+		return k.failed("connect", unix.Connect(k.fd, k.peer))
 	}
-	fd, err := k.dial()
-	k.fd = fd
+	k.fd, err = k.dial()
 	return err
 }
 
 // dial connects a stream, shows the token and waits for the other side's byte.
-func (k *socket) dial() (fd int, err error) {
-	addr, err := k.address(k.peer)
+func (k *socket) dial() (int, error) {
+	fd, err := k.open(false)
 	if err != nil {
 		return -1, err
 	}
-	if fd, err = unix.Socket(k.family(), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
-		return -1, fmt.Errorf("%s: socket: %w", k.kind, err)
+	if err = k.failed("connect", unix.Connect(fd, k.peer)); err == nil {
+		err = k.tune(fd)
 	}
-	if err := k.introduce(fd, addr); err != nil {
+	if err == nil {
+		err = k.writeFull(fd, k.token)
+	}
+	var b [1]byte
+	if err == nil {
+		err = k.readFull(fd, b[:])
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
 	return fd, nil
-}
-
-func (k *socket) introduce(fd int, addr unix.Sockaddr) error {
-	if err := unix.Connect(fd, addr); err != nil {
-		return fmt.Errorf("%s: connect: %w", k.kind, err)
-	}
-	if err := k.tune(fd); err != nil {
-		return err
-	}
-	if err := k.writeFull(fd, k.token); err != nil {
-		return err
-	}
-	var b [1]byte
-	return k.readFull(fd, b[:])
 }
 
 // accept takes connections until one shows the token.
@@ -202,7 +188,7 @@ func (k *socket) accept() (int, error) {
 			if err == unix.EINTR || err == unix.ECONNABORTED {
 				continue
 			}
-			return -1, fmt.Errorf("%s: accept: %w", k.kind, err)
+			return -1, k.failed("accept", err)
 		}
 		got := make([]byte, tokenSize)
 		if k.tune(fd) == nil && k.readFull(fd, got) == nil && subtle.ConstantTimeCompare(got, k.token) == 1 {
@@ -222,10 +208,7 @@ func (k *socket) tune(fd int) error {
 	if err == nil && k.kind == bench.SockTCP {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: setsockopt: %w", k.kind, err)
-	}
-	return nil
+	return k.failed("setsockopt", err)
 }
 
 // try is a system call that may say "not now". A spinning process uses a raw
@@ -308,10 +291,7 @@ func (k *socket) Prepare(c *bench.Case) ([]byte, error) {
 	// Streams are read in large pieces, whatever the size of the messages.
 	k.out = make([]byte, max(c.Size, 8))
 	k.in = make([]byte, max(c.Size, 64*bench.KiB))
-	if err := unix.SetNonblock(k.fd, !c.Blocking()); err != nil {
-		return nil, fmt.Errorf("%s: fcntl: %w", k.kind, err)
-	}
-	return nil, nil
+	return nil, k.failed("fcntl", unix.SetNonblock(k.fd, !c.Blocking()))
 }
 
 func (k *socket) Start([]byte) error { return nil }
