@@ -15,7 +15,7 @@ type Bench interface {
 	// Connect connects to the other ends, which do so at the same time. give hands data to all ranks and returns
 	// what each gave; all call it equally often.
 	Connect(give Give) error
-	// Check tells whether the case can be run here: a skipError if not.
+	// Check returns an error made by Skipf if the case cannot be run here.
 	Check(c *Case) error
 	// Prepare allocates what a case needs and returns what the other end
 	// has to know; start is given the other end's.

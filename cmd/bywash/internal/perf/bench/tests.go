@@ -119,7 +119,7 @@ var Tests = []Info{
 	},
 }
 
-// What says what is measured.
+// What describes what is measured.
 func (i *Info) What() string {
 	if i.Half {
 		return i.About + ", half a round trip"

@@ -15,8 +15,7 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/workload"
 )
 
-// end is one rank at work on a driver: all ranks run these functions side by side. What only the lead does is in
-// lead.go.
+// end is one rank at work on a driver: all ranks run these functions side by side. The lead's own part is in lead.go.
 type end struct {
 	*team
 	setup *bench.Setup

@@ -36,7 +36,7 @@ func (c *Config) labMTU() int {
 	return labMTU
 }
 
-// needsLab tells whether a driver is measured in one: the user has not said where else.
+// needsLab reports whether a driver is measured in a lab, as the user has named no other place.
 func (c *Config) needsLab(name string) bool {
 	return name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
-// ParseOptions parses the arguments of --option, KEY=VALUE each. What the keys
-// and values mean is the driver's to know.
+// ParseOptions parses the arguments of --option, KEY=VALUE each. Only the
+// driver knows what keys and values mean.
 func ParseOptions(args []string) (map[string]string, error) {
 	if len(args) == 0 {
 		return nil, nil

@@ -203,7 +203,7 @@ func listening(t *testing.T) (addr, secret string) {
 	return addr, secret
 }
 
-// Strangers who say nothing, nonsense, or half of what they should keep nobody from measuring: not one who comes later.
+// Strangers that say nothing, nonsense, or half of a hello do not delay a lead that comes later.
 func TestStrangersHoldUpNobody(t *testing.T) {
 	addr, secret := listening(t)
 	for k := range 300 { // more than a rendezvous keeps

@@ -91,7 +91,7 @@ func (m *member) register(l *link, arena *driver.Arena, name string) (err error)
 	return err
 }
 
-// start joins the lead's group. Who comes first does not wait for the other here.
+// start joins the lead's group. It does not wait for the other end.
 func (g *group) start(blob []byte) error {
 	if !g.lead {
 		if err := json.Unmarshal(blob, &g.names); err != nil {

@@ -95,7 +95,7 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// flush tells whether nothing is being sent.
+// flush reports whether nothing is being sent.
 func (m *mailbox) flush() (bool, error) {
 	if m.sending {
 		done, err := m.inst.SendPoll(&m.out)

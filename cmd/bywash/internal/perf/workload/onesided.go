@@ -184,7 +184,7 @@ func (x *oneSided) stream(j *bench.Round) error {
 	sent, tail := 0, 0
 	w := len(x.slots)
 	for tail < j.N {
-		// What is to be checked may not be overwritten before it has been.
+		// Puts that are to be checked may not be overwritten before.
 		free := !put || !j.Validate || sent < (tail/w+1)*w
 		if sent < j.N && sent-tail < w && free {
 			s := &x.slots[sent%w]

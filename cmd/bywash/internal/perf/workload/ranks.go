@@ -61,11 +61,11 @@ func (b *sessionBench) pairs(j *bench.Round) error {
 	return nil
 }
 
-// exchange sends a message to each rank and receives one from each. Who has all of theirs goes on: nobody
-// is more than one operation ahead.
+// exchange sends a message to each rank and receives one from each. A rank goes on when it has all of
+// its own, so that none is more than one operation ahead.
 func (b *sessionBench) exchange(j *bench.Round, seq uint64) error {
 	ctx, n := j.Stop.Ctx, b.s.Size()
-	// What is checked is another pattern for each operation, sender and receiver.
+	// The pattern differs for each operation, sender and receiver.
 	pattern := func(from, to int) uint64 { return (seq*uint64(n)+uint64(from))*uint64(n) + uint64(to) }
 	for k := 1; k < n; k++ {
 		r, err := b.gate(-k).Irecv(tagData, b.in[k-1])

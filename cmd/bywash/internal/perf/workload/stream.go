@@ -268,9 +268,8 @@ func (x *smallReceiver) takeSlot(s *slot) error {
 func (x *smallReceiver) sleep(s *bench.Stopper) error {
 	switch {
 	case x.prober != nil:
-		// The step that follows probes again: what is named once is named
-		// until it is received from only if nobody took it, so wait
-		// shortly rather than take the name here.
+		// The step that follows probes again. A probe here would take the name, which that step needs: sleep
+		// shortly instead.
 		time.Sleep(nap)
 		return nil
 	case x.br != nil:
