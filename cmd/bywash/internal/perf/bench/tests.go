@@ -119,8 +119,8 @@ var Tests = []Info{
 	},
 }
 
-// What describes what is measured.
-func (i *Info) What() string {
+// Description says what is measured, for people.
+func (i *Info) Description() string {
 	if i.Half {
 		return i.About + ", half a round trip"
 	}
@@ -141,7 +141,7 @@ func InfoOf(t Test) *Info {
 func TestHelp() string {
 	var b strings.Builder
 	for _, t := range Tests {
-		fmt.Fprintf(&b, "  %-10s %s\n", t.Test, t.What())
+		fmt.Fprintf(&b, "  %-10s %s\n", t.Test, t.Description())
 	}
 	return b.String()
 }

@@ -152,7 +152,7 @@ func writeTest(b *strings.Builder, info *bench.Info, rs []*Result) {
 	if info.Latency {
 		better = "lower is better"
 	}
-	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.Test, info.What(), better)
+	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.Test, info.Description(), better)
 	ours := slices.ContainsFunc(drivers, func(d string) bool { return !bench.IsSocket(d) })
 	ratio := ours && slices.Contains(drivers, bench.SockUnix)
 	rows := [][]string{append([]string{"", ""}, drivers...)}
