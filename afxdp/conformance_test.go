@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // The lab is network namespaces on a switch: the tests run in the first, each peer process in one of

@@ -9,18 +9,18 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // conn is what instances of both tracks have in common. Its owner is the goroutine that uses the
 // instance; the engine is whoever holds the NIC's lock. They share rings, and words that are atomic.
 type conn struct {
-	life driver.Life
+	kit.Conn
 
-	ctx    *Context
+	ctx    *share
 	api    track
-	num    uint32 // in ctx.conns
 	route  *route
 	toSelf bool
 
@@ -37,6 +37,7 @@ type conn struct {
 // track is what a track adds to a connection.
 type track interface {
 	driver.Instance
+	kit.ConnHooks
 	// hello is what the peer is told.
 	hello() []byte
 	// up is called when the connection stands, with what the peer told. The engine's.
@@ -46,8 +47,6 @@ type track interface {
 	// deliver and place take what came. The engine's.
 	deliver(f link.Fragment)
 	place(p *link.Placement)
-	// busy tells whether sends are under way. The owner's.
-	busy() bool
 	// drop frees everything: nobody uses the instance any more. The engine's.
 	drop()
 }
@@ -60,7 +59,7 @@ const (
 
 func (i *conn) helloOf(token uint64) []byte {
 	b := make([]byte, helloSize)
-	b[0], b[1] = helloVersion, byte(i.ctx.props.Track)
+	b[0], b[1] = helloVersion, byte(i.ctx.Props.Track)
 	binary.LittleEndian.PutUint64(b[8:], token)
 	return b
 }
@@ -70,15 +69,16 @@ func (i *conn) parseHello(b []byte) (token uint64, err error) {
 	switch {
 	case len(b) < helloSize || b[0] != helloVersion:
 		return 0, fmt.Errorf("%w: the peer's hello", driver.ErrVersion)
-	case driver.Track(b[1]) != i.ctx.props.Track:
+	case driver.Track(b[1]) != i.ctx.Props.Track:
 		return 0, fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
 	}
 	return binary.LittleEndian.Uint64(b[8:]), nil
 }
 
-func (c *Context) newConn(num uint32, peer string) (*conn, error) {
+// newConn makes a connection; the caller holds Mu.
+func (c *share) newConn(num uint32, peer string) (*conn, error) {
 	var i *conn
-	if c.props.Track == driver.Large {
+	if c.Props.Track == driver.Large {
 		l := newLarge(c)
 		i, l.api = &l.conn, l
 	} else {
@@ -88,9 +88,8 @@ func (c *Context) newConn(num uint32, peer string) (*conn, error) {
 		}
 		i, s.api = &s.conn, s
 	}
-	i.ctx, i.num = c, num
-	i.life.Init(Name, peer, num, &c.conns.Ready)
-	c.conns.Put(num, i)
+	i.ctx = c
+	c.Add(i, num, peer, i.api, i.api)
 	return i, nil
 }
 
@@ -101,24 +100,28 @@ func (i *conn) standAlone() {
 	c.nic.mustLock()
 	err := i.api.up(i.api.hello())
 	c.nic.unlock()
-	i.resolve(driver.StateUp, err)
+	if err != nil {
+		i.Fail(err)
+		return
+	}
+	i.Resolve(kit.StateUp, nil)
 }
 
 // Up implements link.Handler.
-func (c *Context) Up(lc *link.Conn) {
+func (c *share) Up(lc *link.Conn) {
 	i := lc.User.(*conn)
 	i.lc = lc
 	c.fitMTU(i)
 	if err := i.api.up(lc.Hello()); err != nil {
 		lc.Close(c.nic.now, true)
-		i.resolve(driver.StateBroken, err)
+		i.Fail(err)
 		return
 	}
-	i.resolve(driver.StateUp, nil)
+	i.Resolve(kit.StateUp, nil)
 }
 
 // fitMTU takes what the route's MTU allows.
-func (c *Context) fitMTU(i *conn) {
+func (c *share) fitMTU(i *conn) {
 	if m := i.route.mtu.Load(); m >= link.MinMTU {
 		_ = i.lc.SetMTU(int(m))
 	}
@@ -126,12 +129,12 @@ func (c *Context) fitMTU(i *conn) {
 }
 
 // routeChanged tells connections what is new of their route.
-func (c *Context) routeChanged(r *route) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *share) routeChanged(r *route) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.nic.mustLock()
 	defer c.nic.unlock()
-	for i := range c.conns.All() {
+	for i := range c.Conns.All() {
 		if i.route == r && i.lc != nil && i.lc.Up() {
 			c.fitMTU(i)
 		}
@@ -139,10 +142,10 @@ func (c *Context) routeChanged(r *route) {
 }
 
 // Down implements link.Handler.
-func (c *Context) Down(lc *link.Conn, err error) {
+func (c *share) Down(lc *link.Conn, err error) {
 	i := lc.User.(*conn)
 	if errors.Is(err, link.ErrClosed) {
-		i.finish(driver.StatePeerClosed, nil)
+		i.Finish(kit.StatePeerClosed, nil)
 		return
 	}
 	sentinel := driver.ErrBroken
@@ -152,63 +155,26 @@ func (c *Context) Down(lc *link.Conn, err error) {
 	case errors.Is(err, link.ErrVersion):
 		sentinel = driver.ErrVersion
 	case errors.Is(err, link.ErrProtocol):
-		i.life.Tally.Bad.Add(1)
+		i.Tally.Bad.Add(1)
 	}
-	err = fmt.Errorf("%w: %s: %w", sentinel, c.props.Device, err)
+	err = fmt.Errorf("%w: %s: %w", sentinel, c.Props.Device, err)
 	if why := i.route.why.Load(); why != nil {
 		err = fmt.Errorf("%w: %w", err, *why)
 	}
-	if !i.resolve(driver.StateBroken, err) {
-		i.finish(driver.StateBroken, err)
-	}
+	i.Fail(err)
 }
 
 // Deliver implements link.Handler.
-func (c *Context) Deliver(lc *link.Conn, f link.Fragment) { lc.User.(*conn).api.deliver(f) }
+func (c *share) Deliver(lc *link.Conn, f link.Fragment) { lc.User.(*conn).api.deliver(f) }
 
 // Place implements link.Handler.
-func (c *Context) Place(lc *link.Conn, p *link.Placement) { lc.User.(*conn).api.place(p) }
-
-// resolve ends connecting, one way or the other. It tells whether this call did.
-func (i *conn) resolve(s driver.State, reason error) bool {
-	if reason != nil {
-		s = driver.StateBroken
-	}
-	did, _ := i.life.Resolve(s, reason) // link ends no connection before it is up
-	return did
-}
-
-// wake wakes who sleeps on the instance.
-func (i *conn) wake() { i.ctx.nic.waits.Wake(&i.life) }
-
-// finish ends a connection that is up and wakes whoever waits for it.
-func (i *conn) finish(s driver.State, reason error) {
-	i.life.Finish(s, reason)
-	i.life.Ended()
-	i.ctx.anyone.Tell()
-	i.wake()
-}
-
-// announce tells those who wait that a message has come.
-func (i *conn) announce() {
-	if i.life.Arrived() {
-		i.ctx.anyone.Tell()
-	}
-	i.wake()
-}
+func (c *share) Place(lc *link.Conn, p *link.Placement) { lc.User.(*conn).api.place(p) }
 
 // misbehaved breaks the connection because of what the peer sent. The engine's.
 func (i *conn) misbehaved(what string) {
-	i.life.Tally.Bad.Add(1)
 	i.lc.Close(i.ctx.nic.now, true)
-	i.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, i.ctx.props.Device, what))
+	i.Misbehaved(what)
 }
-
-// Peer implements driver.Instance.
-func (i *conn) Peer() string { return i.life.Peer() }
-
-// Err implements driver.Ender.
-func (i *conn) Err() error { return i.life.Failure("connection") }
 
 // Path implements driver.Instance.
 func (i *conn) Path() string {
@@ -220,45 +186,18 @@ func (i *conn) Path() string {
 
 // ConnectWait implements driver.Instance.
 func (i *conn) ConnectWait(ctx context.Context) error {
-	return i.life.ConnectWait(ctx, func() string {
+	return i.Life.ConnectWait(ctx, func() string {
 		if i.route != nil {
 			if err := i.route.why.Load(); err != nil {
-				return i.ctx.props.Device + ": " + (*err).Error()
+				return i.ctx.Props.Device + ": " + (*err).Error()
 			}
 		}
-		return i.ctx.props.Device + ": peer has not answered"
+		return i.ctx.Props.Device + ": peer has not answered"
 	})
 }
 
-// Disconnect implements driver.Instance.
-func (i *conn) Disconnect() error {
-	switch i.life.State() {
-	case driver.StateClosed:
-		return i.life.Failure("disconnect")
-	case driver.StateUp:
-		if i.life.Enter() {
-			busy := i.api.busy()
-			i.life.Leave()
-			if busy {
-				return driver.ErrBusy
-			}
-		}
-	}
-	i.shut()
-	return nil
-}
-
-// shut closes this side.
-func (i *conn) shut() {
-	old, did := i.life.Close()
-	if !did {
-		return
-	}
-	if old == driver.StateUp {
-		i.life.Tally.Disconnects.Store(1)
-	}
-	i.wake()
-	i.life.Exclude()
+// Farewell implements kit.ConnHooks.
+func (i *conn) Farewell(kit.State) {
 	c := i.ctx
 	n := c.nic
 	n.mustLock()
@@ -271,17 +210,36 @@ func (i *conn) shut() {
 	i.api.drop()
 	n.unlock()
 	n.run()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.conns.Remove(i.num, i)
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	c.Conns.Remove(i.Number(), i)
 	if i.route != nil {
 		c.leaving = append(c.leaving, i)
+		n.leaving.Add(1)
 		c.sweep()
 	}
 }
 
-// sweep gives up the routes of connections that are over, also for their peers. The caller holds c.mu.
-func (c *Context) sweep() {
+// sweepRoutes gives up the routes that connections have left, of all contexts. It is the keeper's: nobody else may call
+// this driver again.
+func (n *nic) sweepRoutes() {
+	if n.leaving.Load() == 0 {
+		return
+	}
+	n.mustLock()
+	all := n.contexts
+	n.unlock()
+	for _, c := range all {
+		if c != nil {
+			c.Mu.Lock()
+			c.sweep()
+			c.Mu.Unlock()
+		}
+	}
+}
+
+// sweep gives up the routes of connections that are over, also for their peers. The caller holds c.Mu.
+func (c *share) sweep() {
 	kept := c.leaving[:0]
 	for _, i := range c.leaving {
 		c.nic.mustLock()
@@ -294,5 +252,6 @@ func (c *Context) sweep() {
 		}
 	}
 	clear(c.leaving[len(kept):])
+	c.nic.leaving.Add(int32(len(kept) - len(c.leaving)))
 	c.leaving = kept
 }

@@ -9,18 +9,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
-// Context is a network device, opened, or one's share of it.
-type Context struct {
-	api    driver.Context // this context, with the methods of its track
-	props  driver.Properties
+// share is a context's share of a network device.
+type share struct {
+	kit.Context[conn]
+
 	opts   options
-	inc    uint64
-	url    string
 	addr   address
 	number uint8
 	nic    *nic
@@ -29,43 +28,40 @@ type Context struct {
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
-	conns  driver.Connections[conn]
-	anyone driver.AnyWaits
-
-	mu      sync.Mutex
-	closed  bool
-	leaving []*conn // closed here, while the peer may not know yet
+	leaving []*conn // closed here, while the peer may not know yet; guarded by Mu
 	live    context.Context
 	stop    context.CancelFunc
 	tasks   sync.WaitGroup
 }
 
-// smallContext gives a context the methods of its track only.
-type smallContext struct{ *Context }
+// smallContext gives a context the methods of its track.
+type smallContext struct {
+	*share
+	kit.Prober[conn]
+}
 
 var (
-	_ driver.Prober  = smallContext{}
-	_ link.Carrier   = (*Context)(nil)
-	_ link.Handler   = (*Context)(nil)
-	_ driver.Context = (*Context)(nil)
+	_ driver.Prober          = smallContext{}
+	_ link.Carrier           = (*share)(nil)
+	_ link.Handler           = (*share)(nil)
+	_ kit.ContextHooks[conn] = (*share)(nil)
 )
 
-func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *Context, err error) {
-	c := &Context{props: props, opts: o, addr: addr, routes: make([]*route, 1)}
-	c.conns.Init(func(i *conn) *driver.Life { return &i.life })
-	c.api = c
+func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *share, err error) {
+	c := &share{opts: o, addr: addr, routes: make([]*route, 1)}
+	self := driver.Context(c)
 	if props.Track == driver.Small {
-		c.api = smallContext{c}
+		self = smallContext{c, c.Prober()}
 	}
+	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, URLVersion, a)
 	c.live, c.stop = context.WithCancel(context.Background())
-	c.inc = driver.NewIncarnation(a)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
-	c.anyone.Watch = &c.nic.waits
+	c.Anyone.Watch = &c.nic.waits
 	cfg := link.Config{
-		ID: c.inc, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
-		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * driver.MaxInstances, DeadTime: o.deadTime,
+		ID: c.Incarnation, Secret: a.Secret, Encrypt: o.encrypt, MTU: c.linkMTU(mtu), Unit: c.unit(mtu),
+		Window: o.window, Pool: c.nic.pool, MaxConns: 2 * kit.MaxInstances, DeadTime: o.deadTime,
 	}
 	n := c.nic
 	cfg.Sole = n.sole
@@ -86,8 +82,9 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	n.unlock()
 	if err == nil {
-		c.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.inc, Rest: c.addr.String()}.String()
-		return c, nil
+		if err = c.Publish(c.addr.String()); err == nil {
+			return c, nil
+		}
 	}
 	_ = n.release()
 	return nil, err
@@ -95,88 +92,55 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 
 // linkMTU is how long a link packet can be in IP packets (kind ether: Ethernet payloads) of so many bytes. Only
 // the large track, without encryption, has packets of several chunks.
-func (c *Context) linkMTU(mtu int) int {
+func (c *share) linkMTU(mtu int) int {
 	m := &c.nic.memory
-	if m.run == 0 || c.props.Track != driver.Large || c.opts.encrypt {
+	if m.run == 0 || c.Props.Track != driver.Large || c.opts.encrypt {
 		return c.unit(mtu)
 	}
 	return max(c.unit(mtu), min(mtu-c.opts.kind.Overhead(), m.run*m.size-dataAt)-prefixSize)
 }
 
 // unit is how much of that one chunk holds.
-func (c *Context) unit(mtu int) int {
+func (c *share) unit(mtu int) int {
 	m := &c.nic.memory
 	// What the peer's chunks hold bounds it as well, and they may be as small as ours.
 	return min(mtu-c.opts.kind.Overhead(), m.umem.MaxRx()-c.opts.kind.HeaderLen(true), m.size-dataAt) - prefixSize
 }
 
-func (c *Context) deviceMTU() int {
+func (c *share) deviceMTU() int {
 	if l, err := c.nic.res.Link(); err == nil {
 		return l.MTU
 	}
 	return 0
 }
 
-// Properties implements driver.Context.
-func (c *Context) Properties() *driver.Properties { return &c.props }
-
-// URL implements driver.Context.
-func (c *Context) URL() string { return c.url }
-
-func (c *Context) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
-// Connect implements driver.Context.
-func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
-	var to address
-	if err == nil {
-		to, err = parseAddress(u.Rest)
-	}
+// Dial implements kit.ContextHooks.
+func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
+	to, err := parseAddress(peer.Rest)
 	if err == nil {
 		err = to.reachable(c.addr)
 	}
 	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
-	}
-	i, err := c.connect(peer, u.Incarnation, to)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: fmt.Errorf("%s: %w", c.props.Device, err)}
-	}
-	return i.api, nil
-}
-
-func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, driver.ErrClosed
-	}
-	num, err := c.conns.Free()
-	if err != nil {
 		return nil, err
 	}
 	c.sweep()
-	i, err := c.newConn(num, peer)
+	i, err := c.newConn(num, url)
 	if err != nil {
 		return nil, err
 	}
-	if inc == c.inc {
+	if peer.Incarnation == c.Incarnation {
 		i.toSelf = true
 		i.standAlone()
 	} else {
 		var r link.Route
 		r, i.route = c.routeTo(to)
 		call := c.end.Dial
-		if c.inc > inc {
+		if c.Incarnation > peer.Incarnation {
 			call = c.end.Listen
 		}
 		c.nic.mustLock()
 		c.nic.clock()
-		i.lc, err = call(c.nic.now, r, inc, i.api.hello(), i)
+		i.lc, err = call(c.nic.now, r, peer.Incarnation, i.api.hello(), i)
 		c.nic.next = 0     // it begins now
 		c.nic.due.Store(0) // else a keeper that finds no frames sleeps, and looks at the clock only in one round of clockPolls
 		c.nic.unlock()
@@ -185,22 +149,17 @@ func (c *Context) connect(peer string, inc uint64, to address) (*conn, error) {
 			c.nic.mustLock()
 			i.api.drop()
 			c.nic.unlock()
-			c.conns.Put(num, nil)
+			c.Conns.Put(num, nil)
 			return nil, c.full(err)
 		}
 		c.nic.wakeKeepers()
 	}
-	c.conns.Open(i)
 	return i, nil
 }
 
-// Counters implements driver.Context.
-func (c *Context) Counters(to *driver.Counters) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.conns.Counters(to)
-	to.Waits += c.anyone.Slept()
-	if c.closed {
+// Count implements kit.ContextHooks.
+func (c *share) Count(to *driver.Counters) {
+	if c.IsClosed() {
 		return
 	}
 	n := c.nic
@@ -214,41 +173,31 @@ func (c *Context) Counters(to *driver.Counters) {
 	to.CreditsWaited += s.Waited
 }
 
-// Close implements driver.Context.
-func (c *Context) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
-	}
-	var last driver.Counters
-	c.mu.Unlock()
-	c.Counters(&last)
-	c.mu.Lock()
-	c.closed = true
-	all := c.conns.List()
-	c.mu.Unlock()
-	driver.Closed(c.api)
-	for _, i := range all {
-		i.shut()
-	}
-	c.anyone.Wake(false)
+// Drain implements kit.ContextHooks.
+func (c *share) Drain() bool {
+	c.nic.run()
+	return true
+}
+
+// Release implements kit.ContextHooks.
+func (c *share) Release() error {
 	c.sayGoodbye()
 	c.stop()
 	c.tasks.Wait()
 	n := c.nic
+	c.Mu.Lock()
+	n.leaving.Add(-int32(len(c.leaving)))
+	c.leaving = nil // their routes have ended with the context
+	c.Mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
 	c.drop()
 	n.unlock()
-	if err := n.release(); err != nil {
-		return &driver.Error{Driver: Name, Op: "close", Err: err}
-	}
-	return nil
+	return n.release()
 }
 
 // sayGoodbye gives peers a moment to hear that we leave.
-func (c *Context) sayGoodbye() {
+func (c *share) sayGoodbye() {
 	limit := time.Now().Add(min(c.opts.deadTime, 2*time.Second))
 	for pause := 50 * time.Microsecond; time.Now().Before(limit); pause = min(2*pause, time.Millisecond) {
 		c.nic.mustLock()
@@ -263,7 +212,7 @@ func (c *Context) sayGoodbye() {
 }
 
 // drop forgets what could not be told. The caller holds the NIC's lock.
-func (c *Context) drop() { c.end.Abandon() }
+func (c *share) drop() { c.end.Abandon() }
 
 // chooseAddress finds what others reach a device by.
 func chooseAddress(kind carrier.Kind, l carrier.Link, addrs []netip.Addr) (carrier.Kind, address, error) {

@@ -12,10 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 func init() { driver.Register(afxdpDriver{}) }
@@ -145,7 +146,7 @@ type unopened struct {
 	opts  options
 	addr  address
 	mtu   int
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -263,6 +264,6 @@ func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }

@@ -5,8 +5,8 @@ package afxdp
 import (
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 )
 
@@ -161,7 +161,7 @@ func (n *nic) arrived(id uint32, frame []byte) bool {
 }
 
 // contextOf is where the frame that was parsed goes; nil: nowhere.
-func (n *nic) contextOf(code carrier.Code) *Context {
+func (n *nic) contextOf(code carrier.Code) *share {
 	if code != carrier.OK {
 		n.stats.codes[code]++
 		return nil
@@ -241,6 +241,7 @@ func (n *nic) keep(q *queue) {
 			_, _ = q.sock.Wait(rxEvent, wait)
 		}
 		n.run()
+		n.sweepRoutes()
 	}
 }
 

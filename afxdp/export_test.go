@@ -45,11 +45,24 @@ func Kill(c driver.Context) {
 	x.end.Abandon()
 }
 
-func contextOf(c driver.Context) *Context {
-	if s, ok := c.(smallContext); ok {
-		return s.Context
+// Routes counts the ways to other contexts that a context keeps up to date.
+func Routes(c driver.Context) (n int) {
+	x := contextOf(c)
+	x.nic.mustLock()
+	defer x.nic.unlock()
+	for _, r := range x.routes {
+		if r != nil {
+			n++
+		}
 	}
-	return c.(*Context)
+	return n
+}
+
+func contextOf(c driver.Context) *share {
+	if s, ok := c.(smallContext); ok {
+		return s.share
+	}
+	return c.(*share)
 }
 
 // PeersName is what packets to the peer of an instance name the connection by. It is seen on the wire.

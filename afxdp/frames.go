@@ -3,7 +3,7 @@
 package afxdp
 
 import (
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 )
 
@@ -76,7 +76,7 @@ func (m *memory) frame(k uint32) link.Frame {
 }
 
 // Get implements link.Carrier.
-func (c *Context) Get() (link.Frame, bool) {
+func (c *share) Get() (link.Frame, bool) {
 	m := &c.nic.memory
 	if len(m.free) == 0 {
 		c.nic.reclaim()
@@ -90,7 +90,7 @@ func (c *Context) Get() (link.Frame, bool) {
 }
 
 // GetLong implements link.Carrier. Where it could not be sent, it would be filled for nothing, each time again.
-func (c *Context) GetLong() (link.Frame, bool) {
+func (c *share) GetLong() (link.Frame, bool) {
 	m := &c.nic.memory
 	for k := range c.nic.queues {
 		if q := &c.nic.queues[k]; q.stuck && q.out+m.run > len(q.batch) {
@@ -110,7 +110,7 @@ func (c *Context) GetLong() (link.Frame, bool) {
 }
 
 // Put implements link.Carrier.
-func (c *Context) Put(id uint64) { c.nic.put(uint32(id)) }
+func (c *share) Put(id uint64) { c.nic.put(uint32(id)) }
 
 func (n *nic) put(k uint32) {
 	m := &n.memory
@@ -133,7 +133,7 @@ func (n *nic) put(k uint32) {
 }
 
 // Sending implements link.Carrier.
-func (c *Context) Sending(id uint64) bool { // of no long frame: they are given back at once
+func (c *share) Sending(id uint64) bool { // of no long frame: they are given back at once
 	s := &c.nic.memory.chunks[id]
 	if s.sending {
 		c.nic.reclaim()
@@ -142,10 +142,10 @@ func (c *Context) Sending(id uint64) bool { // of no long frame: they are given 
 }
 
 // Address implements link.Carrier.
-func (c *Context) Address(r link.Route) []byte { return c.routes[r].name }
+func (c *share) Address(r link.Route) []byte { return c.routes[r].name }
 
 // Send implements link.Carrier.
-func (c *Context) Send(r link.Route, f link.Frame, size int) bool {
+func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 	n := c.nic
 	var p *peerPath
 	if r == link.Reply {

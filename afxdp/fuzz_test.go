@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -63,7 +63,7 @@ func FuzzRdvData(f *testing.F) {
 
 // FuzzHello: what a peer says of itself is of this version and track, or an error.
 func FuzzHello(f *testing.F) {
-	c := &Context{}
+	c := &share{}
 	s := &small{conn: conn{ctx: c}}
 	f.Add(s.helloOf(1))
 	f.Add([]byte{helloVersion, 1})

@@ -3,15 +3,15 @@
 package afxdp
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // large is an instance on the large track: the sender's engine copies from the
@@ -19,6 +19,7 @@ import (
 // which the owner fills and empties, and in between belong to the engine.
 type large struct {
 	conn
+	kit.Large
 	token  uint64 // in the rdv data for this end
 	theirs uint64
 	in     [transferDepth]recvSlot
@@ -32,7 +33,7 @@ type large struct {
 }
 
 const (
-	transferDepth = 16
+	transferDepth = kit.LargeDepth
 	maxMessage    = 256 << 30
 	rdvBytes      = 32
 )
@@ -70,8 +71,9 @@ type sendSlot struct {
 	n      int
 }
 
-func newLarge(*Context) *large {
+func newLarge(*share) *large {
 	l := &large{token: rand.Uint64(), starts: newRing[uint32](transferDepth)}
+	l.Init(&l.Conn, l, maxMessage)
 	for k := range l.out {
 		l.out[k].t.User = &l.out[k]
 	}
@@ -113,26 +115,35 @@ func (l *large) up(hello []byte) (err error) {
 	return err
 }
 
-// admit checks that a packet can be posted and returns the length of its memory.
-func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
-	n, err := l.life.Admit(op, p, maxMessage)
-	if err == nil {
-		err = l.matches(p, op)
+// Posted implements kit.LargeHooks.
+func (l *large) Posted(sending bool) int {
+	if sending {
+		return l.sends
 	}
-	if err == nil && posted == transferDepth {
-		err = l.life.Busy()
-	}
-	return n, err
+	return l.used
 }
 
-// RecvPost implements driver.Instance.
-func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("receive")
+// Holds implements kit.LargeHooks.
+func (l *large) Holds(p *driver.Packet, sending bool) bool {
+	k := p.Driver.Slot
+	if sending {
+		return k < transferDepth && l.out[k].p == p
 	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "receive", l.used)
-	if err != nil {
+	return k < transferDepth && l.in[k].p == p
+}
+
+// Progress implements kit.LargeHooks.
+func (l *large) Progress(p *driver.Packet, sending bool) {
+	if sending {
+		l.progressSend(&l.out[p.Driver.Slot])
+	} else {
+		l.progressRecv(&l.in[p.Driver.Slot])
+	}
+}
+
+// StartRecv implements kit.LargeHooks.
+func (l *large) StartRecv(p *driver.Packet, n int) error {
+	if err := l.matches(p); err != nil {
 		return err
 	}
 	k := 0
@@ -178,7 +189,7 @@ func (l *large) place(p *link.Placement) {
 	}
 	copyIn(s, int(p.Offset), p.Data)
 	if s.got += len(p.Data); s.got == want && s.state.CompareAndSwap(slotPosted, slotDone) {
-		l.wake()
+		l.Wake()
 	}
 }
 
@@ -193,19 +204,8 @@ func copyIn(s *recvSlot, off int, b []byte) {
 	s.at = off + s.cursor.Scatter(b)
 }
 
-// RecvPoll implements driver.Instance.
-func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !l.life.Enter() {
-		return l.life.Over(p, "receive")
-	}
-	defer l.life.Leave()
-	if p.Driver.Phase != driver.Posted && p.Driver.Phase != driver.Canceling {
-		return true, l.life.Misuse("receive poll", p)
-	}
-	s := &l.in[p.Driver.Slot]
+func (l *large) progressRecv(s *recvSlot) {
+	p := s.p
 	st := s.state.Load()
 	if st == slotPosted || st == slotCancel {
 		if st == slotCancel {
@@ -217,23 +217,20 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	switch {
 	case st == slotDone:
 		p.N = min(s.total, s.length)
-		l.life.Tally.Received.Add(1)
-		l.life.Tally.BytesReceived.Add(uint64(p.N))
+		l.Tally.Received.Add(1)
+		l.Tally.BytesReceived.Add(uint64(p.N))
 		var err error
 		if s.total > s.length {
 			err = &driver.TruncatedError{Message: s.total, Buffer: s.length}
-			l.life.Tally.Truncated.Add(1)
+			l.Tally.Truncated.Add(1)
 		}
 		l.endRecv(s, err)
 	case st == slotCanceled:
-		l.life.Tally.Canceled.Add(1)
+		l.Tally.Canceled.Add(1)
 		l.endRecv(s, driver.ErrCanceled)
-	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(st, slotCanceled):
-		l.endRecv(s, l.life.Failure("receive")) // the engine does not place any more
-	default:
-		return false, nil
+	case l.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
+		l.endRecv(s, l.Failure("receive")) // the engine does not place any more
 	}
-	return p.Driver.Outcome()
 }
 
 func (l *large) endRecv(s *recvSlot, err error) {
@@ -243,34 +240,23 @@ func (l *large) endRecv(s *recvSlot, err error) {
 	l.used--
 }
 
-// RecvCancel implements driver.Instance.
-func (l *large) RecvCancel(p *driver.Packet) error {
-	if posted, err := l.life.EnterCancel(p); !posted {
-		return err
-	}
-	defer l.life.Leave()
+// CancelRecv implements kit.LargeHooks.
+func (l *large) CancelRecv(p *driver.Packet) {
 	if l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel) {
-		p.Driver.Phase = driver.Canceling
 		l.clears.Add(1)
 		l.mark()
 		l.ctx.nic.run()
 	}
-	return nil
 }
 
-// SendPost implements driver.Instance.
-func (l *large) SendPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("send")
-	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "send", l.sends)
-	if err != nil {
+// StartSend implements kit.LargeHooks.
+func (l *large) StartSend(p *driver.Packet, n int) error {
+	if err := l.matches(p); err != nil {
 		return err
 	}
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
-		return l.life.Fault("send", err)
+		return err
 	}
 	k := 0
 	for l.out[k].p != nil {
@@ -291,7 +277,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 }
 
 // Fill implements link.Handler.
-func (c *Context) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
+func (c *share) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
 	s := t.User.(*sendSlot)
 	if s.buf != nil {
 		copy(b, s.buf[off:])
@@ -304,38 +290,23 @@ func (c *Context) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
 }
 
 // Placed implements link.Handler.
-func (c *Context) Placed(lc *link.Conn, t *link.Transfer) {
+func (c *share) Placed(lc *link.Conn, t *link.Transfer) {
 	t.User.(*sendSlot).state.Store(slotDone)
-	lc.User.(*conn).wake()
+	lc.User.(*conn).Wake()
 }
 
-// SendPoll implements driver.Instance.
-func (l *large) SendPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !l.life.Enter() {
-		return l.life.Over(p, "send")
-	}
-	defer l.life.Leave()
-	if p.Driver.Phase != driver.Posted {
-		return true, l.life.Misuse("send poll", p)
-	}
-	s := &l.out[p.Driver.Slot]
+func (l *large) progressSend(s *sendSlot) {
 	if s.state.Load() == slotPosted {
 		l.ctx.nic.run()
 	}
 	switch {
 	case s.state.Load() == slotDone:
-		p.N = s.n
-		l.life.Sent(int(s.t.Len))
+		s.p.N = s.n
+		l.Sent(int(s.t.Len))
 		l.endSend(s, nil)
-	case l.life.State() != driver.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
-		l.endSend(s, l.life.Failure("send")) // the engine does not read any more
-	default:
-		return false, nil
+	case l.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
+		l.endSend(s, l.Failure("send")) // the engine does not read any more
 	}
-	return p.Driver.Outcome()
 }
 
 func (l *large) endSend(s *sendSlot, err error) {
@@ -352,7 +323,7 @@ func (l *large) serve() {
 			l.clears.Add(-1)
 		}
 	}
-	if l.life.State() != driver.StateUp {
+	if l.State() != kit.StateUp {
 		return
 	}
 	if n := l.expected.Swap(0); n > 0 && !l.toSelf {
@@ -379,7 +350,7 @@ func (l *large) copyToSelf(s *sendSlot) {
 		}
 	}
 	s.state.Store(slotDone)
-	l.wake()
+	l.Wake()
 }
 
 func (l *large) deliver(f link.Fragment) {
@@ -387,8 +358,8 @@ func (l *large) deliver(f link.Fragment) {
 	l.misbehaved("a message of the small track")
 }
 
-// busy implements track.
-func (l *large) busy() bool {
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() bool {
 	for k := range l.out {
 		if s := &l.out[k]; s.p != nil && s.state.Load() == slotPosted {
 			return true
@@ -407,14 +378,4 @@ func (l *large) drop() {
 		l.out[k].state.Store(slotFree)
 		l.out[k].p, l.out[k].buf, l.out[k].cursor = nil, nil, driver.Cursor{}
 	}
-}
-
-// SendWait implements driver.SendWaiter.
-func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.nic.waits.Block(ctx, &l.life, l, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.nic.waits.Block(ctx, &l.life, l, p, false)
 }

@@ -3,8 +3,8 @@
 package afxdp
 
 import (
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // maxPieces is in how many chunks a frame may arrive: the longest of all, where a device fills them by half.
@@ -31,7 +31,7 @@ func (a *assembly) add(id uint32, b []byte) bool {
 }
 
 // arrivedPart takes a chunk of such a frame.
-func (n *nic) arrivedPart(a *assembly, id uint32, b []byte, last bool, to []driver.Sink) {
+func (n *nic) arrivedPart(a *assembly, id uint32, b []byte, last bool, to []kit.Sink) {
 	m := &n.memory
 	if !a.add(id, b) {
 		m.spare = append(m.spare, id)

@@ -13,10 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // nic is a network device that this process has opened. All its contexts share it: the
@@ -46,20 +47,21 @@ type nic struct {
 	from                  carrier.Arrived // what is being handled
 	fromPath              peerPath
 	fromKey               [27]byte
-	contexts              [maxContexts]*Context
+	contexts              [maxContexts]*share
 	used                  int // contexts beyond are nil
 	batch                 []xsk.Desc
 	backlog, backlogSpare []*conn
 	sending               []*conn  // pending is not 0
 	routes                sync.Map // by *carrier.Peer, the *route that it is for
 	stats                 nicStats
-	tap                   driver.Tap
+	tap                   kit.Tap
 	joined                []byte // a long frame for it
 
-	polls   driver.Tally // rounds, also those in vain
+	polls   kit.Tally    // rounds, also those in vain
 	due     atomic.Int64 // when the next round must be
 	tended  atomic.Bool  // a keeper looks within a millisecond
-	waits   driver.Watch
+	waits   kit.Watch
+	leaving atomic.Int32  // connections that wait for their peers' last word, of all contexts
 	nudge   chan struct{} // wakes the keeper
 	closing atomic.Bool
 	tasks   sync.WaitGroup
@@ -248,7 +250,7 @@ func (n *nic) open(device string) (err error) {
 	}
 	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))
 	n.queues = make([]queue, len(n.dev.Sockets))
-	n.waits = driver.Watch{Device: frameWaits{n}, Spins: spins, Never: len(n.queues) > 1}
+	n.waits = kit.Watch{Device: frameWaits{n}, Spins: spins, Never: len(n.queues) > 1}
 	for k, s := range n.dev.Sockets {
 		n.queues[k].sock, n.queues[k].rxLimit = s, perQueue
 	}
@@ -256,8 +258,8 @@ func (n *nic) open(device string) (err error) {
 	n.filter.Kinds[o.kind] = true
 	n.fill()
 	n.due.Store(int64(never))
-	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, driver.LinkEthernet
-	driver.AddTap(&n.tap)
+	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, kit.LinkEthernet
+	kit.AddTap(&n.tap)
 	for k := range n.queues {
 		n.tasks.Go(func() { n.keep(&n.queues[k]) })
 	}
@@ -339,7 +341,7 @@ func (n *nic) close() error {
 		return nil
 	}
 	n.mustLock() // for good
-	driver.RemoveTap(&n.tap)
+	kit.RemoveTap(&n.tap)
 	return n.dev.Close()
 }
 

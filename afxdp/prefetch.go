@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // There is nothing to register here. What a prefetched receive gains is credit: the sender may have as much
@@ -26,28 +27,28 @@ func identity(p *driver.Packet) uint64 {
 }
 
 // matches tells whether a packet that may be prefetched has the memory that it had then.
-func (l *large) matches(p *driver.Packet, op string) error {
+func (l *large) matches(p *driver.Packet) error {
 	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != identity(p) {
-		return l.life.Fault(op, fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid))
+		return fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid)
 	}
 	return nil
 }
 
 func (l *large) prefetch(p *driver.Packet, op string) error {
-	if err := l.life.EnterWith(op, p); err != nil {
+	if err := l.EnterWith(op, p); err != nil {
 		return err
 	}
-	defer l.life.Leave()
+	defer l.Leave()
 	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
 	return nil
 }
 
 func (l *large) unfetch(p *driver.Packet, op string) error {
-	if l.life.State() == driver.StateClosed {
-		return l.life.Failure(op)
+	if l.State() == kit.StateClosed {
+		return l.Failure(op)
 	}
 	if p.Driver.Phase != driver.Prefetched {
-		return l.life.Fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
+		return l.Fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
 	}
 	p.Driver.Phase = driver.Idle
 	return nil

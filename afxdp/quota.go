@@ -5,7 +5,7 @@ package afxdp
 import (
 	"fmt"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -131,7 +131,7 @@ func (o *options) pool(run int) *link.Pool {
 func framesOf(peers int) int { return min(max(noOptions.frames, 64*peers), 1<<16) }
 
 // full says that a connection was refused, and which option makes room.
-func (c *Context) full(why error) error {
+func (c *share) full(why error) error {
 	return fmt.Errorf("%w: Hints.Peers=%d and option frames=%d leave no room for another connection (%w): "+
 		"raise Hints.Peers where the device is first opened", driver.ErrBusy, c.nic.opts.peers, c.nic.opts.frames, why)
 }

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 )
 
 // peerPath is what Send needs of a way to a context elsewhere. It never changes.
@@ -22,7 +22,7 @@ type peerPath struct {
 // route is a way to a context elsewhere, kept up to date. Its index in Context.routes is its
 // link.Route.
 type route struct {
-	ctx  *Context
+	ctx  *share
 	to   address
 	name []byte                   // of the context there: what its url says
 	path atomic.Pointer[peerPath] // nil: unknown at the moment
@@ -77,8 +77,8 @@ func (n *nic) source(number uint8) []byte {
 	return append(k, number)
 }
 
-// routeTo finds or makes the route to a context. The caller holds c.mu.
-func (c *Context) routeTo(to address) (link.Route, *route) {
+// routeTo finds or makes the route to a context. The caller holds c.Mu.
+func (c *share) routeTo(to address) (link.Route, *route) {
 	for k, r := range c.routes {
 		if r != nil && r.to == to && r.refs > 0 {
 			r.refs++
@@ -110,8 +110,8 @@ func (c *Context) routeTo(to address) (link.Route, *route) {
 	return link.Route(k), r
 }
 
-// dropRoute gives a route up. The caller holds c.mu.
-func (c *Context) dropRoute(r *route) {
+// dropRoute gives a route up. The caller holds c.Mu.
+func (c *share) dropRoute(r *route) {
 	if r.refs--; r.refs > 0 {
 		return
 	}

@@ -5,15 +5,16 @@ package afxdp
 import (
 	"fmt"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // small is an instance on the small track. Its owner writes messages into frames and reads them
 // out of frames; the engine moves frames between its rings and the connection.
 type small struct {
 	conn
-	recvs driver.Receives
+	kit.Small
 
 	posts ring[post]   // owner to engine: fragments to be sent
 	stash ring[uint32] // engine to owner: chunks to write messages into
@@ -23,8 +24,6 @@ type small struct {
 	// The engine's.
 	length int // of the message whose fragments are coming
 
-	buffer  driver.SendBuffer
-	whole   []byte // a message of several fragments, for a buffer receive
 	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
 	quota   uint16 // of chunks to send from: the engine's
@@ -50,12 +49,13 @@ const (
 	stashRoom  = 64      // for the longest message in the shortest packets
 	stashed    = 16      // of them, where there are few
 	handBack   = 4       // frames that were read, until the engine is told
-	smallDepth = driver.PacketQueueDepth
+	smallDepth = kit.PacketQueueDepth
 )
 
-func newSmall(c *Context) *small {
+func newSmall(c *share) *small {
 	s := &small{}
 	s.ctx = c
+	s.Init(&s.Conn, s)
 	s.posts, s.stash = newRing[post](postRoom), newRing[uint32](stashRoom)
 	room := max(2*c.opts.window, 2*postRoom)
 	s.inbox, s.done = newRing[piece](room), newRing[uint64](room)
@@ -113,7 +113,7 @@ func (s *small) serve() {
 			s.lc.Release(id)
 		}
 	}
-	if s.life.State() != driver.StateUp {
+	if s.State() != kit.StateUp {
 		return
 	}
 	m := &c.nic.memory
@@ -152,13 +152,14 @@ func (s *small) deliver(f link.Fragment) {
 		return
 	}
 	s.length = 0
-	s.announce()
+	s.Announce()
+	s.Wake()
 }
 
 func (s *small) place(*link.Placement) { s.misbehaved("a placed message on the small track") }
 
-// busy implements track.
-func (s *small) busy() bool {
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
 	if s.toSelf {
 		return false
 	}
@@ -192,122 +193,48 @@ func (s *small) drop() {
 	for p, ok := s.inbox.pop(); ok; p, ok = s.inbox.pop() {
 		release(p.id)
 	}
-	s.recvs.Drop()
+	s.Drop()
 	c.nic.memory.quotas.close(s.quota)
 }
 
-// RecvPost implements driver.Instance.
-func (s *small) RecvPost(p *driver.Packet) error { return s.recvs.Post(&s.life, p) }
-
-// RecvCancel implements driver.Instance.
-func (s *small) RecvCancel(p *driver.Packet) error { return s.recvs.Cancel(&s.life, p) }
-
-// nothing tells that a receive has nothing to wait for at the moment.
+// nothing reports, without entering, whether a receive has nothing to wait for at the moment.
 func (s *small) nothing() bool {
-	if !s.life.Waited() || s.life.HasMessage() {
+	if !s.Waited() || s.HasMessage() {
 		return false
 	}
 	s.ctx.nic.run()
-	return !s.life.HasMessage() && s.life.State() == driver.StateUp
+	return !s.HasMessage() && s.State() == kit.StateUp
 }
 
 // RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
-	switch {
-	case p.Driver.Phase == driver.Done:
-		return p.Driver.Outcome()
-	case p.Driver.Phase == driver.Posted && s.nothing():
+	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
-	case !s.life.Enter():
-		return s.life.Over(p, "receive")
 	}
-	s.receive()
-	if s.recvs.MayLend(p) && s.life.HasMessage() {
-		done, err = s.recvs.Lend(p, s.first())
-	} else {
-		done, err = s.recvs.Polled(&s.life, p)
-	}
-	s.life.Leave()
-	return done, err
+	return s.Small.RecvPoll(p)
 }
 
-// receive fills posted receives with what has arrived.
-func (s *small) receive() {
-	if !s.life.HasMessage() {
+// Settle implements kit.SmallHooks.
+func (s *small) Settle() {
+	if !s.HasMessage() {
 		s.ctx.nic.run()
 	}
-	for s.recvs.Want() {
-		if !s.life.HasMessage() {
-			if s.life.State() != driver.StateUp {
-				s.recvs.Fail(&s.life)
-			}
-			return
-		}
-		s.fill()
-	}
 }
 
-// fill copies the first message.
-func (s *small) fill() {
-	f, _ := s.inbox.pop()
-	length := len(f.data)
-	if !f.more {
-		s.recvs.Fill(&s.life, f.data)
-		s.done.push(f.id)
-		s.consumed(length)
-		return
-	}
-	p := s.recvs.Next()
-	c := p.Cursor()
-	p.N = c.Scatter(f.data)
-	s.done.push(f.id)
-	for f.more {
-		f, _ = s.inbox.pop()
-		length += len(f.data)
-		p.N += c.Scatter(f.data)
-		s.done.push(f.id)
-	}
-	s.recvs.Filled(&s.life, p, length)
-	s.consumed(length)
+// First implements kit.SmallHooks: each fragment lies in a frame.
+func (s *small) First(k int) (fragment []byte, more, ok bool) {
+	f := s.inbox.peek(k)
+	return f.data, f.more, true
 }
 
-// consumed counts a message that was received.
-func (s *small) consumed(n int) {
-	s.life.Taken(n)
-	if s.done.len() >= handBack {
-		s.mark()
-	}
-}
-
-// first is the first message that was not received: in its frame, unless it has several fragments.
-func (s *small) first() []byte {
-	f := s.inbox.peek(0)
-	if !f.more {
-		return f.data
-	}
-	if s.whole == nil {
-		s.whole = make([]byte, 0, maxSmall)
-	}
-	b := append(s.whole[:0], f.data...)
-	for k := 1; f.more; k++ {
-		f = s.inbox.peek(k)
-		b = append(b, f.data...)
-	}
-	return b
-}
-
-// RecvBufRelease implements driver.BufferReceiver.
-func (s *small) RecvBufRelease(p *driver.Packet) error {
-	n, err := s.recvs.Return(&s.life, p)
-	if err != nil {
-		return err
-	}
+// Consumed implements kit.SmallHooks: the frames are the engine's again.
+func (s *small) Consumed(int) {
 	for more := true; more; {
 		f, _ := s.inbox.pop()
 		s.done.push(f.id)
 		more = f.more
 	}
-	s.consumed(n)
-	s.life.Leave()
-	return nil
+	if s.done.len() >= handBack {
+		s.mark()
+	}
 }

@@ -3,29 +3,27 @@
 package afxdp
 
 import (
-	"context"
-
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 )
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
-	if !s.life.Enter() {
-		return s.life.Failure("send")
+	if !s.Enter() {
+		return s.Failure("send")
 	}
 	err := s.postSend(p)
-	s.life.Leave()
+	s.Leave()
 	return err
 }
 
 func (s *small) postSend(p *driver.Packet) error {
-	n, err := s.buffer.Admit(&s.life, p, maxSmall)
+	n, err := s.AdmitSend(p, maxSmall)
 	if err != nil {
 		return err
 	}
 	if !s.hasRoom(n) {
-		return s.life.Busy()
+		return s.Busy()
 	}
 	size := int(s.fragment.Load())
 	m := &s.ctx.nic.memory
@@ -43,7 +41,9 @@ func (s *small) postSend(p *driver.Packet) error {
 			s.posts.push(post{chunk: k, n: uint16(part), more: left > 0})
 		}
 	}
-	s.posted(p, n)
+	p.N = n
+	p.Driver.Finish(nil)
+	s.posted(n)
 	return nil
 }
 
@@ -65,10 +65,8 @@ func (s *small) hasRoom(n int) bool {
 }
 
 // posted counts a message whose fragments are in posts, and sends it if nobody else is about to.
-func (s *small) posted(p *driver.Packet, n int) {
-	p.N = n
-	p.Driver.Finish(nil)
-	s.life.Sent(n)
+func (s *small) posted(n int) {
+	s.Sent(n)
 	s.mark()
 	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.tended.Load() {
 		return
@@ -80,46 +78,27 @@ func (s *small) posted(p *driver.Packet, n int) {
 // costs as much as sending one. They leave earlier when anything is polled.
 const together = 16
 
-// SendPoll implements driver.Instance.
-func (s *small) SendPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !s.life.Enter() {
-		return s.life.Over(p, "send")
-	}
-	s.life.Leave()
-	return true, s.life.Misuse("send poll", p)
-}
+// Longest implements kit.SmallHooks.
+func (s *small) Longest() int { return maxSmall }
 
-// SendBufGet implements driver.BufferSender.
-func (s *small) SendBufGet(p *driver.Packet) error {
-	if err := s.buffer.Enter(&s.life, p); err != nil {
-		return err
-	}
-	defer s.life.Leave()
-	size := s.ctx.props.Capabilities.BufferSize
+// Room implements kit.SmallHooks.
+func (s *small) Room() []byte {
+	size := s.ctx.Props.Capabilities.BufferSize
 	if !s.hasRoom(size) {
-		return s.life.Busy()
+		return nil
 	}
 	if !s.hasKept {
 		s.kept, _ = s.stash.pop()
 	}
 	s.hasKept = true
-	s.buffer.Lend(p, s.ctx.nic.memory.bytes(s.kept)[dataAt+link.HeaderSize:][:size])
-	return nil
+	return s.ctx.nic.memory.bytes(s.kept)[dataAt+link.HeaderSize:][:size]
 }
 
-// SendBufPost implements driver.BufferSender. The peer's path may take less than the
+// Filled implements kit.SmallHooks. The peer's path may take less than the
 // buffer: the rest is moved to further chunks.
-func (s *small) SendBufPost(p *driver.Packet, n int) error {
-	buf, send, err := s.buffer.Return(&s.life, p, n, maxSmall)
-	if buf == nil {
-		return err
-	}
-	defer s.life.Leave()
-	if !send {
-		return err
+func (s *small) Filled(buf []byte, n int) error {
+	if n < 0 {
+		return nil
 	}
 	s.hasKept = false
 	size := int(s.fragment.Load())
@@ -131,16 +110,6 @@ func (s *small) SendBufPost(p *driver.Packet, n int) error {
 		copy(m.bytes(k)[dataAt+link.HeaderSize:], buf[at:at+part])
 		s.posts.push(post{chunk: k, n: uint16(part), more: at+part < n})
 	}
-	s.posted(p, n)
+	s.posted(n)
 	return nil
-}
-
-// SendWait implements driver.SendWaiter.
-func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.nic.waits.Block(ctx, &s.life, s, p, false)
 }

@@ -5,14 +5,14 @@ package afxdp
 import (
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // showArrived shows a frame to those who capture, before anybody opens what is sealed.
-func (n *nic) showArrived(to []driver.Sink, frame []byte) {
-	f := driver.Frame{Time: time.Now().UnixNano(), Data: frame}
+func (n *nic) showArrived(to []kit.Sink, frame []byte) {
+	f := kit.Frame{Time: time.Now().UnixNano(), Data: frame}
 	if a, code := carrier.Parse(f.Data, &n.filter); code == carrier.OK && isOurs(a.Payload) {
 		f.Context = n.incarnation(a.Payload[2])
 	}
@@ -22,8 +22,8 @@ func (n *nic) showArrived(to []driver.Sink, frame []byte) {
 }
 
 // showSent shows a batch that is in the transmit ring: it is not completed while the lock is held.
-func (n *nic) showSent(to []driver.Sink, batch []xsk.Desc) {
-	f := driver.Frame{Time: time.Now().UnixNano(), Sent: true}
+func (n *nic) showSent(to []kit.Sink, batch []xsk.Desc) {
+	f := kit.Frame{Time: time.Now().UnixNano(), Sent: true}
 	m := &n.memory
 	for len(batch) > 0 {
 		d, size := batch[0], 0
@@ -45,7 +45,7 @@ func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic 
 // incarnation is that of a context of this NIC; 0: there is none.
 func (n *nic) incarnation(number uint8) uint64 {
 	if c := n.contexts[number]; c != nil {
-		return c.inc
+		return c.Incarnation
 	}
 	return 0
 }

@@ -10,18 +10,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // frames keeps what a tap shows.
 type frames struct {
 	mu   sync.Mutex
-	all  []driver.Frame
+	all  []kit.Frame
 	came chan struct{} // one has
 }
 
-func (s *frames) Frame(f driver.Frame) {
+func (s *frames) Frame(f kit.Frame) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f.Data = bytes.Clone(f.Data)
@@ -60,7 +61,7 @@ func openTappedOn(t *testing.T, cfg veth.Config, track driver.Track, options map
 	x := &tapped{}
 	came := make(chan struct{}, 1)
 	x.shown[0].came, x.shown[1].came = came, came
-	defer driver.WatchTaps(func(tap *driver.Tap, open bool) {
+	defer kit.WatchTaps(func(tap *kit.Tap, open bool) {
 		for k := range x.shown {
 			if open && tap.Device == p.Ends[k].Device {
 				tap.Attach(&x.shown[k])

@@ -3,11 +3,9 @@
 package afxdp
 
 import (
-	"context"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/xsk"
-	"github.com/bywash/bywash/driver"
 )
 
 const rxEvent = xsk.EventRx
@@ -22,10 +20,10 @@ const longestSleep = 10 * time.Millisecond
 // keepers of the queues do.
 type frameWaits struct{ n *nic }
 
-// Arm implements driver.Watched: frames stay until somebody takes them.
+// Arm implements kit.Watched: frames stay until somebody takes them.
 func (w frameWaits) Arm() uint32 { return 0 }
 
-// Sleep implements driver.Watched: it waits for frames, or a timer of ours.
+// Sleep implements kit.Watched: it waits for frames, or a timer of ours.
 func (w frameWaits) Sleep(uint32, bool) {
 	n := w.n
 	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)
@@ -33,42 +31,13 @@ func (w frameWaits) Sleep(uint32, bool) {
 	n.run()
 }
 
-// Wake implements driver.Watched.
+// Wake implements kit.Watched.
 func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
-// Call implements driver.Watched.
+// Call implements kit.Watched.
 func (w frameWaits) Call() {
 	select {
 	case w.n.nudge <- struct{}{}:
 	default:
 	}
-}
-
-// RecvProbeAny implements driver.Prober.
-func (c smallContext) RecvProbeAny() (driver.Instance, error) {
-	if i := c.conns.TakeReady(); i != nil {
-		return i.api, nil
-	}
-	c.nic.run()
-	if i := c.conns.TakeReady(); i != nil {
-		return i.api, nil
-	}
-	if c.isClosed() {
-		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
-	}
-	return nil, driver.ErrAgain
-}
-
-// RecvWaitAny implements driver.Prober.
-func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	return c.anyone.Wait(ctx, c)
-}
-
-// RecvCancelAny implements driver.Prober.
-func (c smallContext) RecvCancelAny() error {
-	if c.isClosed() {
-		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
-	}
-	c.anyone.Wake(true)
-	return nil
 }

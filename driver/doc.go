@@ -95,4 +95,8 @@
 // without a word; [ErrClosed] that one side disconnected in order. Everything
 // else leaves the connection as it is. Errors are *[Error] values that name
 // driver, peer, operation and cause.
+//
+// # Writing a driver
+//
+// Package driver/kit has what drivers share; docs/writing-a-driver.md shows the way.
 package driver

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 var registry struct {
@@ -62,25 +61,6 @@ func Lookup(name string) (Driver, error) {
 		known = "none; import github.com/bywash/bywash/driver/all"
 	}
 	return nil, fmt.Errorf("%w: no driver %q (registered: %s)", ErrInvalid, name, known)
-}
-
-// OpenOnce is the one opening of a NIC that was queried, for drivers. The zero value is for a NIC that is not open yet.
-type OpenOnce struct{ opened atomic.Bool }
-
-// Open is Open of [NIC], which open does; its errors get the driver's name and, unless that is empty, the device's.
-func (o *OpenOnce) Open(driver, device string, open func() (Context, error)) (Context, error) {
-	if o.opened.Swap(true) {
-		return nil, &Error{Driver: driver, Op: "open", Err: fmt.Errorf("%w: opened before; query again", ErrInvalid)}
-	}
-	c, err := open()
-	if err != nil {
-		if device != "" {
-			err = fmt.Errorf("%s: %w", device, err)
-		}
-		return nil, &Error{Driver: driver, Op: "open", Err: err}
-	}
-	Opened(c)
-	return c, nil
 }
 
 // Opened is called by drivers when a context has been opened, and Closed when

@@ -62,25 +62,3 @@ func TestContexts(t *testing.T) {
 		t.Errorf("closed contexts are listed: %v", l)
 	}
 }
-
-func TestNICIsOpenedOnce(t *testing.T) {
-	for device, prefix := range map[string]string{"eth7": "eth7: ", "": ""} {
-		var o driver.OpenOnce
-		c := &opened{}
-		if got, err := o.Open("test", device, func() (driver.Context, error) { return c, nil }); err != nil || got != driver.Context(c) {
-			t.Errorf("%v, %v", got, err)
-		}
-		if !slices.Contains(driver.Contexts(), driver.Context(c)) {
-			t.Error("it is not listed")
-		}
-		driver.Closed(c)
-		if _, err := o.Open("test", device, nil); !errors.Is(err, driver.ErrInvalid) {
-			t.Errorf("again: %v", err)
-		}
-		var bad driver.OpenOnce
-		_, err := bad.Open("test", device, func() (driver.Context, error) { return nil, errLost })
-		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Op != "open" || e.Err.Error() != prefix+errLost.Error() || !errors.Is(err, errLost) {
-			t.Errorf("%v", err)
-		}
-	}
-}

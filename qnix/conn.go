@@ -1,24 +1,22 @@
 package qnix
 
 import (
-	"context"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// conn is a connection to a peer; both tracks build on it. Its owner is one goroutine at a time, see driver.Life. Beside it there
-// are who drains the Doorbell Ring, and the keeper, which makes and ends connections.
+// conn is a connection to a peer; both tracks build on it. Beside its owner, whoever drains the Doorbell Ring
+// tells it what has come, and the keeper makes and ends it.
 type conn struct {
-	life driver.Life
+	kit.Conn
 
-	ctx      *Context
+	ctx      *process
 	api      track
-	num      uint32 // in ctx.conns
-	peer     *peer  // nil to oneself
+	peer     *peer // nil to oneself
 	name     nic.Name
 	call     call // this side's
 	theirs   call // the peer's; set before state is up
@@ -30,7 +28,7 @@ type conn struct {
 	creditsCame atomic.Uint32
 	watched     atomic.Bool // the keeper wants to hear of everything
 
-	// The keeper's, and that of who closes; guarded by ctx.mu.
+	// The keeper's, and that of who closes; guarded by ctx.Mu.
 	stage      stage
 	closed     bool // this side has let go
 	saidLeave  bool
@@ -56,13 +54,12 @@ const (
 // track is what a track adds to a connection.
 type track interface {
 	driver.Instance
+	kit.ConnHooks
 	// prepare posts receives, before the peer can send. The keeper's.
 	prepare()
 	// received and sent take a doorbell that has rung. Of who drains.
 	received(slot int, s nic.State, n int)
 	sent(slot int, s nic.State, n int)
-	// pending tells whether sends are under way. The owner's.
-	pending() bool
 	// tend does what the keeper is needed for.
 	tend()
 	// waits tells whether there is something to be tended.
@@ -78,61 +75,10 @@ type track interface {
 	revoked(m *control)
 }
 
-// Peer implements driver.Instance.
-func (n *conn) Peer() string { return n.life.Peer() }
-
-// Err implements driver.Ender.
-func (n *conn) Err() error { return n.life.Failure("connection") }
-
-// ConnectWait implements driver.Instance.
-func (n *conn) ConnectWait(ctx context.Context) error {
-	return n.life.ConnectWait(ctx, func() string { return n.ctx.props.Device + ": peer has not answered" })
-}
-
-// resolve ends connecting, one way or the other.
-func (n *conn) resolve(s driver.State, reason error) {
-	if _, over := n.life.Resolve(s, reason); over {
-		n.over()
-	}
-	if s == driver.StateUp && n.life.HasMessage() {
-		n.life.Notice()
-		n.ctx.anyone.Tell()
-	}
-}
-
-// finish ends a connection that is up, or will be in a moment.
-func (n *conn) finish(s driver.State, reason error) {
-	if n.life.Finish(s, reason) {
-		n.over()
-	}
-}
-
-// over wakes whoever waits for a connection that has ended.
-func (n *conn) over() {
-	n.life.Ended()
-	n.ctx.anyone.Tell()
-	n.wake()
-}
-
-// fail ends a connection, in whatever state it is.
-func (n *conn) fail(reason error) {
-	n.resolve(driver.StateBroken, reason)
-	n.finish(driver.StateBroken, reason)
-}
-
-// misbehaved breaks the connection because of what the peer sent.
-func (n *conn) misbehaved(what string) {
-	n.life.Tally.Bad.Add(1)
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
-}
-
-// wake wakes who sleeps on the instance.
-func (n *conn) wake() { n.ctx.waits.Wake(&n.life) }
-
 // rung tells who sleeps on the instance, and the keeper if it wants to know. Of who drains: somebody in the kernel was
 // woken by the NIC.
 func (n *conn) rung() {
-	n.life.Wake()
+	n.Life.Wake()
 	if n.watched.Load() {
 		n.ctx.attend(n)
 	}
@@ -156,52 +102,25 @@ func (n *conn) kick() {
 	}
 }
 
-// disconnect implements driver.Instance for the tracks.
-func (n *conn) disconnect() error {
-	switch n.life.State() {
-	case driver.StateClosed:
-		return n.life.Failure("disconnect")
-	case driver.StateUp:
-		if n.life.Enter() {
-			pending := n.api.pending()
-			n.life.Leave()
-			if pending {
-				return driver.ErrBusy
-			}
-		}
-	}
-	n.shut()
-	return nil
-}
-
-// shut closes this side. From here on the connection is the keeper's.
-func (n *conn) shut() {
-	old, did := n.life.Close()
-	if !did {
-		return
-	}
-	if old == driver.StateUp {
-		n.life.Tally.Disconnects.Store(1)
-	}
-	n.wake()
-	n.life.Exclude()
+// Farewell implements kit.ConnHooks. From here on the connection is the keeper's.
+func (n *conn) Farewell(kit.State) {
 	c := n.ctx
-	c.mu.Lock()
-	c.conns.Remove(n.num, n)
+	c.Mu.Lock()
+	c.Conns.Remove(n.Number(), n)
 	n.closed = true
 	n.watched.Store(true)
 	n.api.tend()
 	n.part()
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	c.kick()
 }
 
 // endSending lets the owner finish his call, after which nothing more is sent, as the peer has left.
 func (n *conn) endSending() {
-	for n.life.State() == driver.StateUp {
-		if n.life.TryEnter() {
-			n.finish(driver.StatePeerClosed, nil)
-			n.life.Leave()
+	for n.State() == kit.StateUp {
+		if n.TryEnter() {
+			n.Finish(kit.StatePeerClosed, nil)
+			n.Leave()
 			return
 		}
 		runtime.Gosched()

@@ -12,19 +12,18 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Context is a process of a QNIX network interface: its contexts, divided among the connections.
-type Context struct {
-	api         driver.Context // this context, with the methods of its track
-	props       driver.Properties
-	opts        options
-	incarnation uint64
-	name        nic.Name
-	url         string
-	secret      []byte
+// process is a process of a QNIX network interface: its contexts, divided among the connections.
+type process struct {
+	kit.Context[conn]
+
+	opts   options
+	name   nic.Name
+	secret []byte
 
 	nic   *nic.NIC
 	proc  *nic.Process
@@ -32,10 +31,8 @@ type Context struct {
 	soft  bool // the NIC is a process
 	polls atomic.Uint32
 
-	bells  bells
-	conns  driver.Connections[conn]
-	waits  driver.Watch
-	anyone driver.AnyWaits
+	bells bells
+	waits kit.Watch
 
 	keeperSleeps atomic.Bool
 	failing      atomic.Bool // the NIC is gone
@@ -46,8 +43,7 @@ type Context struct {
 	nudged       chan struct{}
 	progress     chan struct{} // the keeper has looked at everything
 
-	mu       sync.Mutex
-	closed   bool
+	// Guarded by Mu.
 	failed   error
 	all      map[*conn]struct{} // that are open, or being retired
 	peers    map[uint64]*peer
@@ -56,36 +52,38 @@ type Context struct {
 	sends    spans
 	receives spans
 	selfTags spans
-	staging  driver.Staging
+	staging  kit.Staging
 	live     context.Context
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
 }
 
 // smallContext gives a context the methods of its track only.
-type smallContext struct{ *Context }
+type smallContext struct {
+	*process
+	kit.Prober[conn]
+}
 
 var (
-	_ driver.Prober  = smallContext{}
-	_ driver.Context = (*Context)(nil)
+	_ driver.Prober          = smallContext{}
+	_ kit.ContextHooks[conn] = (*process)(nil)
 )
 
-func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Context, err error) {
-	c := &Context{
-		props: props, opts: o, secret: a.Secret,
+func openContext(props driver.Properties, o options, a driver.Attributes) (_ *process, err error) {
+	c := &process{
+		opts: o, secret: a.Secret,
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
-	c.waits = driver.Watch{Device: ring{c}, Spins: spins, Long: true}
-	c.anyone.Watch = &c.waits
-	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
-	c.api = c
+	self := driver.Context(c)
 	if props.Track == driver.Small {
-		c.api = smallContext{c}
+		self = smallContext{c, c.Prober()}
 	}
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, URLVersion, a)
+	c.waits = kit.Watch{Device: ring{c}, Spins: spins, Long: true}
+	c.Anyone.Watch = &c.waits
 	c.live, c.stop = context.WithCancel(context.Background())
-	c.incarnation = driver.NewIncarnation(a)
-	c.name = processName(c.incarnation, props.Track)
+	c.name = processName(c.Incarnation, props.Track)
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err
 	}
@@ -97,17 +95,20 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 		Name: Name + " " + props.Device, MaxRegions: max(1, c.nic.Info().MaxTranslations/2),
 	})
 	at := place{nic: c.proc.NIC(), track: props.Track}
-	c.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.incarnation, Rest: at.String()}.String()
+	if err = c.Publish(at.String()); err != nil {
+		_ = c.Release()
+		return nil, err
+	}
 	c.tasks.Go(c.keep)
 	return c, nil
 }
 
 // register makes the process, with contexts for so many peers.
-func (c *Context) register(peers int) error {
+func (c *process) register(peers int) error {
 	info := c.nic.Info()
 	c.soft = info.Soft
 	each, region := c.opts.window+2, roundUp(c.opts.buffer+dataHead, 64)
-	if c.props.Track == driver.Large {
+	if c.Props.Track == driver.Large {
 		each, region = transferDepth+2, largeRegion
 	}
 	want := max(c.opts.contexts, min(peers, 1<<16)*each)
@@ -127,71 +128,40 @@ func (c *Context) register(peers int) error {
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// Properties implements driver.Context.
-func (c *Context) Properties() *driver.Properties { return &c.props }
-
-// URL implements driver.Context.
-func (c *Context) URL() string { return c.url }
-
-func (c *Context) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
-// Connect implements driver.Context.
-func (c *Context) Connect(peer string) (driver.Instance, error) {
-	incarnation, at, err := parseURL(peer)
-	if err == nil && at.track != c.props.Track {
-		err = fmt.Errorf("%w: the url is of a context for the %v track, this one is for the %v track", driver.ErrInvalid, at.track, c.props.Track)
-	}
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
-	}
-	n, err := c.connect(peer, incarnation)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: fmt.Errorf("%s: %w", c.props.Device, err)}
-	}
-	return n.api, nil
-}
-
-func (c *Context) connect(url string, incarnation uint64) (*conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, driver.ErrClosed
-	}
-	if c.failed != nil {
-		return nil, c.failed
-	}
-	num, err := c.conns.Free()
-	if err != nil {
+// Dial implements kit.ContextHooks.
+func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
+	at, err := placeOf(to)
+	switch {
+	case err != nil:
 		return nil, err
+	case at.track != c.Props.Track:
+		return nil, fmt.Errorf("%w: the url is of a context for the %v track, this one is for the %v track", driver.ErrInvalid, at.track, c.Props.Track)
+	case c.failed != nil:
+		return nil, c.failed
 	}
 	var p *peer
 	tags := &c.selfTags
-	if incarnation != c.incarnation {
-		if p, err = c.peerOf(incarnation); err != nil {
+	if to.Incarnation != c.Incarnation {
+		if p, err = c.peerOf(to.Incarnation); err != nil {
 			return nil, err
 		}
 		tags = &p.tags
 	}
-	n, err := c.newConn(num, url, p, tags)
+	n, err := c.newConn(p, tags)
 	if err != nil {
 		return nil, err
 	}
+	c.Add(n, num, url, n.api, n.api)
 	c.all[n] = struct{}{}
 	c.own(n, n)
-	c.conns.Put(num, n)
-	c.conns.Open(n)
 	switch {
 	case p == nil:
 		n.theirs, n.stage = n.call, stageStanding
 		n.api.prepare()
-		n.resolve(driver.StateUp, nil)
+		n.Resolve(kit.StateUp, nil)
 	case p.gone != nil:
 		p.conns[n.call.number] = n
-		n.fail(p.gone)
+		n.Fail(p.gone)
 	default:
 		p.conns[n.call.number] = n
 		p.mine = append(p.mine, n)
@@ -202,12 +172,12 @@ func (c *Context) connect(url string, incarnation uint64) (*conn, error) {
 	return n, nil
 }
 
-// newConn takes what a connection needs. The caller holds mu.
-func (c *Context) newConn(num uint32, url string, p *peer, tags *spans) (*conn, error) {
+// newConn takes what a connection needs. The caller holds Mu.
+func (c *process) newConn(p *peer, tags *spans) (*conn, error) {
 	var n *conn
 	receives, sends := transferDepth+1, transferDepth
-	if c.props.Track == driver.Large {
-		l := newLarge()
+	if c.Props.Track == driver.Large {
+		l := newLarge(c)
 		n, l.api = &l.conn, l
 	} else {
 		// With many connections each has less, so that there is something left for further ones.
@@ -216,14 +186,14 @@ func (c *Context) newConn(num uint32, url string, p *peer, tags *spans) (*conn, 
 		s := newSmall(w)
 		n, s.api = &s.conn, s
 	}
-	n.ctx, n.num, n.peer, n.name = c, num, p, c.name
+	n.ctx, n.peer, n.name = c, p, c.name
 	c.nextCall++
-	n.call = call{from: c.incarnation, to: c.incarnation, number: c.nextCall, track: c.props.Track, buffer: uint32(c.opts.buffer)}
+	n.call = call{from: c.Incarnation, to: c.Incarnation, number: c.nextCall, track: c.Props.Track, buffer: uint32(c.opts.buffer)}
 	if p != nil {
 		n.name, n.call.to = p.name, p.incarnation
 	}
 	n.call.receives, n.call.sends = uint16(receives-1), uint16(transferDepth)
-	if c.props.Track == driver.Small {
+	if c.Props.Track == driver.Small {
 		n.call.sends = uint16(sends - 1)
 	}
 	_, _ = rand.Read(n.call.nonce[:])
@@ -232,26 +202,25 @@ func (c *Context) newConn(num uint32, url string, p *peer, tags *spans) (*conn, 
 	n.call.token = binary.LittleEndian.Uint64(token[:])
 	s, ok1 := c.sends.take(sends)
 	r, ok2 := c.receives.take(receives)
-	t, ok3 := tags.take(tagsOf(c.props.Track, int(n.call.receives)))
+	t, ok3 := tags.take(tagsOf(c.Props.Track, int(n.call.receives)))
 	n.sends, n.receives, n.call.tags = span{s, sends}, span{r, receives}, uint16(t)
 	if !ok1 || !ok2 || !ok3 {
 		n.sends.n, n.receives.n = sends*btoi(ok1), receives*btoi(ok2)
 		c.giveBack(n.sends, n.receives)
 		if ok3 {
-			tags.put(t, tagsOf(c.props.Track, int(n.call.receives)))
+			tags.put(t, tagsOf(c.Props.Track, int(n.call.receives)))
 		}
 		return nil, c.noContexts()
 	}
-	n.life.Init(Name, url, num, &c.conns.Ready)
 	return n, nil
 }
 
-func (c *Context) noContexts() error {
+func (c *process) noContexts() error {
 	return fmt.Errorf("%w: all %d contexts of the process are in use: disconnect, or open with option contexts, or Hints.Peers",
 		driver.ErrBusy, c.proc.Sends())
 }
 
-func (c *Context) giveBack(sends, receives span) {
+func (c *process) giveBack(sends, receives span) {
 	if sends.n > 0 {
 		c.sends.put(sends.at, sends.n)
 	}
@@ -261,7 +230,7 @@ func (c *Context) giveBack(sends, receives span) {
 }
 
 // post looks at what a post of the keeper's said; what found the queue full is tried again.
-func (c *Context) post(err error) bool {
+func (c *process) post(err error) bool {
 	switch err {
 	case nil:
 		return true
@@ -273,18 +242,14 @@ func (c *Context) post(err error) bool {
 	return false
 }
 
-func (c *Context) kick() {
+func (c *process) kick() {
 	if err := c.proc.Kick(); err != nil {
 		c.nicFailed(err)
 	}
 }
 
-// Counters implements driver.Context.
-func (c *Context) Counters(to *driver.Counters) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.conns.Counters(to)
-	to.Waits += c.anyone.Slept()
+// Count implements kit.ContextHooks.
+func (c *process) Count(to *driver.Counters) {
 	to.BadFrames += c.bad.Load()
 	to.Refused += c.refusals.Load()
 	r := c.cache.Counters()
@@ -293,23 +258,10 @@ func (c *Context) Counters(to *driver.Counters) {
 	to.RegistrationEvictions += r.Evicted
 }
 
-// Close implements driver.Context.
-func (c *Context) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
-	}
-	c.closed = true
-	open := c.conns.List()
-	c.mu.Unlock()
-	driver.Closed(c.api)
+// Release implements kit.ContextHooks.
+func (c *process) Release() error {
 	// A softnic that is stopped answers nobody, and calls wait for it.
 	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
-	for _, n := range open {
-		n.shut()
-	}
-	c.anyone.Wake(false)
 	c.sayGoodbye()
 	c.stop()
 	c.nudge()
@@ -330,20 +282,16 @@ func (c *Context) Close() error {
 			_ = c.letGo()
 		}()
 	}
-	err = errors.Join(err, c.nic.Close())
-	if err != nil {
-		return &driver.Error{Driver: Name, Op: "close", Err: err}
-	}
-	return nil
+	return errors.Join(err, c.nic.Close())
 }
 
 // letGo gives all memory back. The NIC is outside.
-func (c *Context) letGo() error {
-	c.mu.Lock()
+func (c *process) letGo() error {
+	c.Mu.Lock()
 	for n := range c.all {
 		n.api.settled()
 	}
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	err := c.cache.Close()
 	c.staging.Close()
 	return err
@@ -353,14 +301,14 @@ func (c *Context) letGo() error {
 const answerTime = 2 * time.Second
 
 // goodbyeTime is how long peers have.
-func (c *Context) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
+func (c *process) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
 
 // sayGoodbye gives peers a moment to hear that we leave, and to say so.
-func (c *Context) sayGoodbye() {
+func (c *process) sayGoodbye() {
 	limit := time.NewTimer(c.goodbyeTime())
 	defer limit.Stop()
 	for {
-		c.mu.Lock()
+		c.Mu.Lock()
 		left := 0
 		for n := range c.all {
 			if !n.retiring {
@@ -373,7 +321,7 @@ func (c *Context) sayGoodbye() {
 				left++
 			}
 		}
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		if left == 0 || failed != nil {
 			return
 		}

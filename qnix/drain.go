@@ -40,21 +40,21 @@ func (b *bells) mustLock() {
 }
 
 // quiet tells whether nothing has rung since the last drain. It is what polls in vain cost.
-func (c *Context) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
+func (c *process) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
 
 // vainPolls is after how many polls in vain the processor is offered to others.
 const vainPolls = 8
 
 // vain is called after a poll that found nothing. A NIC in user space is a process that needs a processor, too: where there are
 // few, who polls would otherwise keep it from what he polls for.
-func (c *Context) vain() {
+func (c *process) vain() {
 	if c.soft && c.polls.Add(1)%vainPolls == 0 {
 		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }
 
-// drain takes what has rung, unless somebody else is at it. It tells whether there was something.
-func (c *Context) drain() (did bool) {
+// Drain implements kit.ContextHooks: it takes what has rung.
+func (c *process) Drain() (did bool) {
 	if c.quiet() {
 		c.vain()
 		return false
@@ -67,7 +67,7 @@ func (c *Context) drain() (did bool) {
 	return did
 }
 
-func (c *Context) drainLocked() {
+func (c *process) drainLocked() {
 	b := &c.bells
 	seen := b.seen.Load()
 	for {
@@ -86,7 +86,7 @@ func (c *Context) drainLocked() {
 	}
 }
 
-func (c *Context) receiveRang(i int) {
+func (c *process) receiveRang(i int) {
 	switch r := &c.bells.receives[i]; {
 	case r.peer != nil:
 		c.attention.addPeer(r.peer)
@@ -97,7 +97,7 @@ func (c *Context) receiveRang(i int) {
 	}
 }
 
-func (c *Context) sendRang(i int) {
+func (c *process) sendRang(i int) {
 	switch r := &c.bells.sends[i]; {
 	case r.peer != nil:
 		c.attention.addPeer(r.peer)
@@ -109,7 +109,7 @@ func (c *Context) sendRang(i int) {
 }
 
 // own makes n contexts of each kind a connection's, or with nil nobody's.
-func (c *Context) own(n *conn, owner *conn) {
+func (c *process) own(n *conn, owner *conn) {
 	b := &c.bells
 	b.mustLock()
 	defer b.unlock()
@@ -122,12 +122,12 @@ func (c *Context) own(n *conn, owner *conn) {
 }
 
 // doorbellError is what a doorbell that tells of a failure means to a connection.
-func (c *Context) doorbellError(s nic.State) error {
+func (c *process) doorbellError(s nic.State) error {
 	switch s {
 	case nic.Gone, nic.Unknown:
-		return fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, c.props.Device)
+		return fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, c.Props.Device)
 	case nic.NoMemory:
-		return fmt.Errorf("%w: %s: a table of the NIC is full, or it has no memory", driver.ErrBroken, c.props.Device)
+		return fmt.Errorf("%w: %s: a table of the NIC is full, or it has no memory", driver.ErrBroken, c.Props.Device)
 	}
-	return fmt.Errorf("%w: %s: the NIC says %v", driver.ErrBroken, c.props.Device, s)
+	return fmt.Errorf("%w: %s: the NIC says %v", driver.ErrBroken, c.Props.Device, s)
 }

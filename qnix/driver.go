@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -26,7 +27,7 @@ func (qnixDriver) MaxExclusivity() int { return exclusivity }
 type unopened struct {
 	props driver.Properties
 	opts  options
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -75,7 +76,7 @@ func capabilities(t driver.Track, o options, i nic.Info) driver.Capabilities {
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = o.buffer, o.buffer
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
-		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
 		c.Ordered = true
 		return c
 	}
@@ -103,6 +104,6 @@ func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }

@@ -22,7 +22,7 @@ type impostor struct {
 	p      *nic.Process
 	mine   call
 	theirs call
-	victim *Context
+	victim *process
 	peer   nic.Name
 }
 
@@ -56,9 +56,9 @@ func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, dr
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = opened.Close() })
-	v, ok := opened.(*Context)
+	v, ok := opened.(*process)
 	if s, small := opened.(smallContext); small {
-		v, ok = s.Context, true
+		v, ok = s.process, true
 	}
 	if !ok {
 		t.Fatalf("a context of type %T", opened)
@@ -79,7 +79,7 @@ func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, dr
 	}
 	m := &impostor{t: t, p: p, victim: v, peer: v.name}
 	m.mine = call{
-		from: impostorIncarnation, to: v.incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
+		from: impostorIncarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
 	}
 	m.theirs = m.hear(kindCall).call
 	return m, i
@@ -240,7 +240,7 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 		if err := m.p.Deregister(); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.victim.api.Close(); err != nil {
+		if err := m.victim.Self().Close(); err != nil {
 			t.Fatalf("round %d: close: %v", round, err)
 		}
 	}

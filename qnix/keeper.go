@@ -40,13 +40,13 @@ func (a *attention) take(peers []*peer, conns []*conn) ([]*peer, []*conn) {
 }
 
 // attend has the keeper look at a connection.
-func (c *Context) attend(n *conn) {
+func (c *process) attend(n *conn) {
 	c.attention.addConn(n)
 	c.nudge()
 }
 
 // nudge has the keeper look at once.
-func (c *Context) nudge() {
+func (c *process) nudge() {
 	select {
 	case c.nudged <- struct{}{}:
 	default:
@@ -66,7 +66,7 @@ const (
 )
 
 // keep makes and ends connections, and drains the Doorbell Ring when nobody else does.
-func (c *Context) keep() {
+func (c *process) keep() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var peers []*peer
@@ -74,7 +74,7 @@ func (c *Context) keep() {
 	others := false // drain, for now
 	patient := false
 	for c.live.Err() == nil {
-		c.mu.Lock()
+		c.Mu.Lock()
 		peers, conns = c.attention.take(peers, conns)
 		for _, p := range peers {
 			p.step()
@@ -84,7 +84,7 @@ func (c *Context) keep() {
 			n.part()
 		}
 		c.buryRetired()
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		clear(peers)
 		clear(conns)
 		c.kick()
@@ -108,14 +108,14 @@ func (c *Context) keep() {
 			c.sleepAsKeeper(seen)
 		}
 		patient = watched
-		others = !c.drain() && c.bells.seen.Load() != seen
+		others = !c.Drain() && c.bells.seen.Load() != seen
 	}
 }
 
 // attendAll looks at everything, after a post that found the Command Queue full.
-func (c *Context) attendAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *process) attendAll() {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	for _, p := range c.peers {
 		c.attention.addPeer(p)
 	}
@@ -127,7 +127,7 @@ func (c *Context) attendAll() {
 }
 
 // pause returns whether nobody nudged.
-func (c *Context) pause(timer *time.Timer, d time.Duration) bool {
+func (c *process) pause(timer *time.Timer, d time.Duration) bool {
 	timer.Reset(d)
 	select {
 	case <-timer.C:
@@ -139,7 +139,7 @@ func (c *Context) pause(timer *time.Timer, d time.Duration) bool {
 
 // pauseWatched is the pause while somebody watches: a long one if the last one passed in peace. Short waits then tell nobody
 // of their end.
-func (c *Context) pauseWatched(timer *time.Timer, patient bool) bool {
+func (c *process) pauseWatched(timer *time.Timer, patient bool) bool {
 	if !patient {
 		return c.pause(timer, watchedPause)
 	}
@@ -150,7 +150,7 @@ func (c *Context) pauseWatched(timer *time.Timer, patient bool) bool {
 }
 
 // sleepAsKeeper sleeps until something rings, or somebody nudges.
-func (c *Context) sleepAsKeeper(seen uint32) {
+func (c *process) sleepAsKeeper(seen uint32) {
 	c.keeperSleeps.Store(true)
 	defer c.keeperSleeps.Store(false)
 	select {

@@ -1,17 +1,17 @@
 package qnix
 
 import (
-	"context"
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
 const (
 	// transferDepth is how many packets can be posted each way on the large track.
-	transferDepth = 16
+	transferDepth = kit.LargeDepth
 	// maxMessage is the length of the longest message, in bytes.
 	maxMessage = nic.MaxMessage
 	// tagsEach is how many tags the receives of one slot take turns in.
@@ -38,6 +38,7 @@ func transferTag(first uint16, slot int, gen uint32) uint16 {
 // rdv data tells, and the sender sends to that tag from translated memory. How receives are cancelled stands in revoke.go.
 type large struct {
 	conn
+	kit.Large
 	in      [transferDepth]recvSlot
 	out     [transferDepth]sendSlot
 	next    int // slot of in to try first
@@ -84,8 +85,9 @@ var (
 	_ driver.Prefetcher = (*large)(nil)
 )
 
-func newLarge() *large {
+func newLarge(c *process) *large {
 	l := &large{}
+	l.Init(&l.Conn, l, c.Props.Capabilities.MaxMessage)
 	l.ahead.Init(2*transferDepth, maxPieces)
 	return l
 }
@@ -115,7 +117,7 @@ func (l *large) received(slot int, state nic.State, n int) {
 		if state == nic.Fault {
 			l.came.Add(1) // the sender does not know
 		}
-		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
 	if slot == transferDepth {
 		l.drained.ring(state, n)
@@ -132,17 +134,17 @@ func (l *large) sent(slot int, state nic.State, n int) {
 		l.delivered.Add(1)
 	case nic.Canceled:
 	default:
-		l.finish(driver.StateBroken, l.ctx.doorbellError(state))
+		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
 	l.out[slot].bell.ring(state, n)
 	l.rung()
 }
 
 // settle takes what has rung.
-func (l *large) settle() { l.ctx.drain() }
+func (l *large) settle() { l.ctx.Drain() }
 
-// pending implements track.
-func (l *large) pending() bool {
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() bool {
 	l.settle()
 	return l.sending > 0
 }
@@ -214,18 +216,6 @@ func (l *large) closeReceives() {
 	}
 }
 
-// holdsSend reports whether the NIC may still read the memory of a send after this side has closed.
-func (l *large) holdsSend(p *driver.Packet) bool {
-	if l.life.State() != driver.StateClosed || p.Driver.Phase != driver.Posted {
-		return false
-	}
-	s := &l.out[p.Driver.Slot%transferDepth]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	state, _ := s.bell.read()
-	return s.p == p && state == nic.Pending && !s.released.Load()
-}
-
 // settled implements track.
 func (l *large) settled() {
 	for k := range l.in {
@@ -237,7 +227,7 @@ func (l *large) settled() {
 		l.out[k].released.Store(true)
 	}
 	l.bounce.close(l)
-	l.wake() // who waits for a packet that this side was closed with
+	l.Wake() // who waits for a packet that this side was closed with
 }
 
 // Path implements driver.Instance.
@@ -246,17 +236,4 @@ func (l *large) Path() string {
 		return "staged"
 	}
 	return "translated"
-}
-
-// Disconnect implements driver.Instance.
-func (l *large) Disconnect() error { return l.disconnect() }
-
-// SendWait implements driver.SendWaiter.
-func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.waits.Block(ctx, &l.life, l, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.waits.Block(ctx, &l.life, l, p, false)
 }

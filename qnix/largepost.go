@@ -4,35 +4,60 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// admit checks that a packet can be posted, with so many posted already, and returns the length of its memory.
-func (l *large) admit(p *driver.Packet, op string, posted int) (int, error) {
-	n, err := l.life.Admit(op, p, l.ctx.props.Capabilities.MaxMessage)
-	if err == nil && posted == transferDepth {
-		err = l.life.Busy()
+// Posted implements kit.LargeHooks.
+func (l *large) Posted(sending bool) int {
+	if sending {
+		return l.sending
 	}
-	return n, err
+	return l.used
 }
 
-// RecvPost implements driver.Instance.
-func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("receive")
+// Holds implements kit.LargeHooks.
+func (l *large) Holds(p *driver.Packet, sending bool) bool {
+	k := p.Driver.Slot
+	if sending {
+		return k < transferDepth && l.out[k].p == p
 	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "receive", l.used)
-	if err != nil {
-		return err
+	return k < transferDepth && l.in[k].p == p
+}
+
+// Lingers implements kit.Lingerer.
+func (l *large) Lingers(p *driver.Packet, sending bool) bool {
+	if !sending {
+		return l.Holds(p, false) && !l.in[p.Driver.Slot].released.Load()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.Holds(p, true) {
+		return false
+	}
+	s := &l.out[p.Driver.Slot]
+	state, _ := s.bell.read()
+	return state == nic.Pending && !s.released.Load()
+}
+
+// Progress implements kit.LargeHooks.
+func (l *large) Progress(p *driver.Packet, sending bool) {
+	if sending {
+		l.progressSend(int(p.Driver.Slot))
+	} else {
+		l.progressRecv(int(p.Driver.Slot))
+	}
+}
+
+// StartRecv implements kit.LargeHooks.
+func (l *large) StartRecv(p *driver.Packet, n int) error {
 	k, ok := l.freeReceive()
 	if !ok {
-		return l.life.Busy()
+		return driver.ErrBusy
 	}
 	s := &l.in[k]
 	if err := l.acquire(&s.memory, p, n, k, nic.Write); err != nil {
-		return l.life.Fault("receive", err)
+		return err
 	}
 	m := nic.Message{
 		Peer: l.name, Tag: transferTag(l.call.tags, k, s.gen+1), Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors(),
@@ -40,7 +65,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 	s.bell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Receive, l.receives.at+k, &m)) {
 		l.release(&s.memory)
-		return l.life.Busy()
+		return driver.ErrBusy
 	}
 	l.kick()
 	s.gen++
@@ -66,42 +91,27 @@ func (l *large) freeReceive() (k int, ok bool) {
 	return 0, false
 }
 
-// RecvPoll implements driver.Instance.
-func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	k := int(p.Driver.Slot)
-	if !l.life.Enter() {
-		s := &l.in[k%transferDepth]
-		if l.life.State() == driver.StateClosed && p.Driver.Phase != driver.Idle && s.p == p && !s.released.Load() {
-			return false, nil // the NIC has not let go of the memory
-		}
-		return l.life.Over(p, "receive")
-	}
-	defer l.life.Leave()
-	if p.Driver.Phase != driver.Posted && p.Driver.Phase != driver.Canceling || k >= transferDepth || l.in[k].p != p {
-		return true, l.life.Misuse("receive poll", p)
-	}
+// progressRecv takes what the doorbell of a receive has said.
+func (l *large) progressRecv(k int) {
 	s := &l.in[k]
 	state, n := s.bell.read()
 	if state == nic.Pending {
-		if l.settle(); l.life.State() != driver.StateUp && l.ctx.failing.Load() {
-			l.endReceive(k, l.life.Failure("receive"))
-			return p.Driver.Outcome()
+		if l.settle(); l.State() != kit.StateUp && l.ctx.failing.Load() {
+			l.endReceive(k, l.Failure("receive"))
+			return
 		}
-		if l.life.State() != driver.StateUp || p.Driver.Phase == driver.Canceling {
+		if l.State() != kit.StateUp || s.p.Driver.Phase == driver.Canceling {
 			l.cancelReceive(k)
 		}
 		if state, n = s.bell.read(); state == nic.Pending {
-			return false, nil
+			return
 		}
 	}
-	return l.receiveRang(k, state, n)
+	l.receiveRang(k, state, n)
 }
 
 // receiveRang ends a receive as its doorbell says.
-func (l *large) receiveRang(k int, state nic.State, n int) (bool, error) {
+func (l *large) receiveRang(k int, state nic.State, n int) {
 	s := &l.in[k]
 	p := s.p
 	switch state {
@@ -111,28 +121,25 @@ func (l *large) receiveRang(k int, state nic.State, n int) (bool, error) {
 		if state == nic.Truncated {
 			p.N = s.length
 			err = &driver.TruncatedError{Message: n, Buffer: s.length}
-			l.life.Tally.Truncated.Add(1)
+			l.Tally.Truncated.Add(1)
 		}
 		s.memory.scatter(p)
-		l.life.Tally.Received.Add(1)
-		l.life.Tally.BytesReceived.Add(uint64(p.N))
+		l.Tally.Received.Add(1)
+		l.Tally.BytesReceived.Add(uint64(p.N))
 		l.endReceive(k, err)
 	case nic.Canceled:
-		err := l.life.Failure("receive")
+		err := l.Failure("receive")
 		if err == nil {
 			l.rest(k, s.gen)
-			l.life.Tally.Canceled.Add(1)
+			l.Tally.Canceled.Add(1)
 			err = driver.ErrCanceled
 		}
 		l.endReceive(k, err)
 	default:
-		err := l.life.Failure("receive")
-		if err == nil {
-			return false, nil // who drains says why in a moment
-		}
-		l.endReceive(k, err)
+		if err := l.Failure("receive"); err != nil {
+			l.endReceive(k, err)
+		} // else whoever drains says why in a moment
 	}
-	return p.Driver.Outcome()
 }
 
 // endReceive gives a receive back to its owner.
@@ -144,57 +151,40 @@ func (l *large) endReceive(k int, err error) {
 	l.used--
 }
 
-// RecvCancel implements driver.Instance.
-func (l *large) RecvCancel(p *driver.Packet) error {
-	if posted, err := l.life.EnterCancel(p); !posted {
-		return err
-	}
-	defer l.life.Leave()
+// CancelRecv implements kit.LargeHooks.
+func (l *large) CancelRecv(p *driver.Packet) {
 	k := int(p.Driver.Slot)
-	if k >= transferDepth || l.in[k].p != p {
-		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
-	}
-	p.Driver.Phase = driver.Canceling
 	if state, _ := l.in[k].bell.read(); state == nic.Pending {
 		l.cancelReceive(k)
 	}
-	return nil
 }
 
-// SendPost implements driver.Instance.
-func (l *large) SendPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("send")
-	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "send", l.sending)
-	if err != nil {
-		return err
-	}
+// StartSend implements kit.LargeHooks.
+func (l *large) StartSend(p *driver.Packet, n int) error {
 	k := 0
 	for l.out[k].p != nil {
 		k++
 	}
 	s := &l.out[k]
 	if err := s.rdv.parse(p.RdvData, &l.theirs); err != nil {
-		return l.life.Fault("send", err)
+		return err
 	}
 	if err := l.acquire(&s.memory, p, n, transferDepth+k, nic.Read); err != nil {
-		return l.life.Fault("send", err)
+		return err
 	}
 	s.memory.gather(p)
 	s.length, s.asked = n, false
 	before, err := l.claim(k, p)
 	if err != nil {
 		l.release(&s.memory)
-		return l.life.Fault("send", err)
+		return err
 	}
 	m := nic.Message{Peer: l.name, Tag: s.rdv.tag, Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors()}
 	s.bell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Send, l.sends.at+k, &m)) {
 		l.unclaim(k, before)
 		l.release(&s.memory)
-		return l.life.Busy()
+		return driver.ErrBusy
 	}
 	l.launched(k)
 	l.kick()
@@ -203,54 +193,40 @@ func (l *large) SendPost(p *driver.Packet) error {
 	return nil
 }
 
-// SendPoll implements driver.Instance.
-func (l *large) SendPoll(p *driver.Packet) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !l.life.Enter() {
-		if l.holdsSend(p) {
-			return false, nil
-		}
-		return l.life.Over(p, "send")
-	}
-	defer l.life.Leave()
-	k := int(p.Driver.Slot)
-	if p.Driver.Phase != driver.Posted || k >= transferDepth || l.out[k].p != p {
-		return true, l.life.Misuse("send poll", p)
-	}
+// progressSend takes what the doorbell of a send has said.
+func (l *large) progressSend(k int) {
 	s := &l.out[k]
+	p := s.p
 	state, _ := s.bell.read()
 	if state == nic.Pending {
-		if l.settle(); l.life.State() != driver.StateUp && l.ctx.failing.Load() {
-			l.endSend(k, state, l.life.Failure("send"))
-			return p.Driver.Outcome()
+		if l.settle(); l.State() != kit.StateUp && l.ctx.failing.Load() {
+			l.endSend(k, state, l.Failure("send"))
+			return
 		}
 		if state, _ = s.bell.read(); state == nic.Pending {
-			if l.life.State() != driver.StateUp {
+			if l.State() != kit.StateUp {
 				l.mu.Lock()
 				l.cancelSend(k)
 				l.mu.Unlock()
 			}
-			return false, nil
+			return
 		}
 	}
 	var err error
 	switch state {
 	case nic.Done:
 		p.N = s.length
-		l.life.Sent(p.N)
+		l.Sent(p.N)
 	case nic.Canceled:
-		if err = l.life.Failure("send"); err == nil {
-			err = l.life.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
+		if err = l.Failure("send"); err == nil {
+			err = l.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
 		}
 	default:
-		if err = l.life.Failure("send"); err == nil {
-			return false, nil // who drains says why in a moment
+		if err = l.Failure("send"); err == nil {
+			return // whoever drains says why in a moment
 		}
 	}
 	l.endSend(k, state, err)
-	return p.Driver.Outcome()
 }
 
 // endSend gives a send back to its owner.

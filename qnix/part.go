@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -16,7 +17,7 @@ import (
 // retired when both sides said both and the program has let go; or when the peer's process is gone, as then nothing comes
 // any more; or when it never stood.
 
-// part takes the next step in ending a connection, if there is one. The caller holds ctx.mu.
+// part takes the next step in ending a connection, if there is one. The caller holds ctx.Mu.
 func (n *conn) part() {
 	p := n.peer
 	switch {
@@ -71,7 +72,7 @@ func (n *conn) leave() {
 	if all && !n.closed {
 		n.endSending()
 	}
-	if (n.closed || all && n.life.State() == driver.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
+	if (n.closed || all && n.State() == kit.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
 		n.saidLeave = true
 		m := control{kind: kindLeave, mine: n.call.number, yours: n.theirs.number}
 		m.messages, m.credits = n.api.counts()
@@ -132,7 +133,7 @@ func (n *conn) bury() {
 		tags = &n.peer.tags
 		delete(n.peer.conns, n.call.number)
 	}
-	tags.put(int(n.call.tags), tagsOf(c.props.Track, int(n.call.receives)))
+	tags.put(int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives)))
 	delete(c.all, n)
 	if n.peer != nil && n.peer.gone != nil {
 		c.attention.addPeer(n.peer) // it may be forgotten now
@@ -140,7 +141,7 @@ func (n *conn) bury() {
 }
 
 // buryRetired goes through those that retire.
-func (c *Context) buryRetired() {
+func (c *process) buryRetired() {
 	kept := c.retirees[:0]
 	for _, n := range c.retirees {
 		if n.hasRetired() {
@@ -154,19 +155,19 @@ func (c *Context) buryRetired() {
 }
 
 // nicFailed breaks all connections, as the NIC does not answer any more. Anybody may call it.
-func (c *Context) nicFailed(cause error) {
+func (c *process) nicFailed(cause error) {
 	if c.failing.Swap(true) {
 		return
 	}
-	err := fmt.Errorf("%w: %s: the NIC has ended or failed: %w", driver.ErrBroken, c.props.Device, cause)
+	err := fmt.Errorf("%w: %s: the NIC has ended or failed: %w", driver.ErrBroken, c.Props.Device, cause)
 	go func() { // the caller may hold what this needs
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.failed = err; c.closed {
+		c.Mu.Lock()
+		defer c.Mu.Unlock()
+		if c.failed = err; c.IsClosed() {
 			return
 		}
 		for n := range c.all {
-			n.fail(err)
+			n.Fail(err)
 			n.part()
 		}
 		c.nudge()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -15,9 +16,9 @@ const maxTags = nic.MaxTag + 1
 const maxCalls = 4096
 
 // peer is another process, with all connections to it. Control messages go one at a time; as the NIC keeps those that nobody
-// receives yet, a peer may be called before it calls. All is guarded by ctx.mu.
+// receives yet, a peer may be called before it calls. All is guarded by ctx.Mu.
 type peer struct {
-	ctx           *Context
+	ctx           *process
 	incarnation   uint64
 	name          nic.Name
 	send, receive int // contexts
@@ -33,12 +34,12 @@ type peer struct {
 }
 
 // peerOf finds or makes a peer. The caller holds mu.
-func (c *Context) peerOf(incarnation uint64) (*peer, error) {
+func (c *process) peerOf(incarnation uint64) (*peer, error) {
 	if p := c.peers[incarnation]; p != nil {
 		return p, nil
 	}
 	p := &peer{
-		ctx: c, incarnation: incarnation, name: processName(incarnation, c.props.Track),
+		ctx: c, incarnation: incarnation, name: processName(incarnation, c.Props.Track),
 		tags: newSpans(controlTag+1, maxTags-controlTag-1), conns: make(map[uint32]*conn), rearm: true,
 	}
 	var ok1, ok2 bool
@@ -147,7 +148,7 @@ func (p *peer) died(err error) {
 	}
 	p.gone, p.out, p.mine, p.theirs = err, nil, nil, nil
 	for _, n := range p.conns {
-		n.fail(err)
+		n.Fail(err)
 		if n.closed {
 			n.part()
 		}
@@ -174,9 +175,9 @@ func (p *peer) misbehaved(err error) {
 	if errors.Is(err, driver.ErrVersion) {
 		sentinel = driver.ErrVersion
 	}
-	err = fmt.Errorf("%w: %s: the peer violated the protocol: %w", sentinel, p.ctx.props.Device, err)
+	err = fmt.Errorf("%w: %s: the peer violated the protocol: %w", sentinel, p.ctx.Props.Device, err)
 	for _, n := range p.conns {
-		n.fail(err)
+		n.Fail(err)
 	}
 }
 
@@ -224,13 +225,13 @@ func (p *peer) take(b []byte) {
 }
 
 // dials tells whether this side joins calls. The other one checks first.
-func (p *peer) dials() bool { return p.ctx.incarnation < p.incarnation }
+func (p *peer) dials() bool { return p.ctx.Incarnation < p.incarnation }
 
 // called takes a call of the peer.
 func (p *peer) called(c *call) {
-	if c.from != p.incarnation || c.to != p.ctx.incarnation || c.track != p.ctx.props.Track || len(p.theirs) == maxCalls {
+	if c.from != p.incarnation || c.to != p.ctx.Incarnation || c.track != p.ctx.Props.Track || len(p.theirs) == maxCalls {
 		r := refusedStale
-		if c.track != p.ctx.props.Track {
+		if c.track != p.ctx.Props.Track {
 			r = refusedTrack
 		}
 		p.tell(&control{kind: kindRefuse, yours: c.number, reason: r})
@@ -276,7 +277,7 @@ func (p *peer) joined(n *conn, m *control) {
 	}
 	n.stage = stageStanding
 	n.api.prepare()
-	n.resolve(driver.StateUp, nil)
+	n.Resolve(kit.StateUp, nil)
 	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: prove(p.ctx.secret, "listener", &n.theirs, &n.call)})
 }
 
@@ -330,7 +331,7 @@ func (n *conn) welcomed(m *control) {
 	}
 	n.stage = stageStanding
 	if !n.closed {
-		n.resolve(driver.StateUp, nil)
+		n.Resolve(kit.StateUp, nil)
 	}
 }
 
@@ -350,5 +351,5 @@ func (n *conn) refused(r reason) {
 	}
 	n.peer.unlist(n)
 	n.stage = stageRefused
-	n.fail(err)
+	n.Fail(err)
 }

@@ -19,22 +19,22 @@ func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 
 func (l *large) prefetch(p *driver.Packet, access nic.Access) error {
-	if err := l.life.EnterWith("prefetch", p); err != nil {
+	if err := l.EnterWith("prefetch", p); err != nil {
 		return err
 	}
-	defer l.life.Leave()
+	defer l.Leave()
 	var m memory
 	n := p.Len()
 	m.collect(p, n)
 	if err := l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], regcache.Access(access), !l.isCopied(&m, n)); err != nil {
-		return l.life.Busy()
+		return l.Busy()
 	}
 	return nil
 }
 
 func (l *large) unfetch(p *driver.Packet) error {
 	if err := l.ahead.Undo(p); err != nil {
-		return l.life.Fault("unfetch", err)
+		return l.Fault("unfetch", err)
 	}
 	return nil
 }

@@ -1,11 +1,11 @@
 package qnix
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 
@@ -20,23 +20,20 @@ import (
 // tells as well which sends are over, so that they need ring no doorbell.
 type small struct {
 	conn
+	kit.Small
 	window uint32 // of receives
 	ours   uint32 // of sends: what both sides have; set before state is up
-	recvs  driver.Receives
-	queue  driver.PacketQueue // sends that wait for credit
 
 	// The owner's.
-	taken   uint32 // messages received, ever
-	posted  uint32 // receives posted, ever
-	told    uint32 // up to which the peer knows
-	started uint32 // messages sent, ever
-	credits uint32 // credits sent, ever
-	buffer  driver.SendBuffer
+	taken   uint32      // messages received, ever
+	posted  uint32      // receives posted, ever
+	told    uint32      // up to which the peer knows
+	started uint32      // messages sent, ever
+	credits uint32      // credits sent, ever
 	message nic.Message // to be filled in by posts
 
 	limit     atomic.Uint32 // up to which messages may be sent; written by who drains
 	crediting atomic.Bool   // a credit is on its way, until that was drained
-	stalled   atomic.Bool   // sends wait for credit: the keeper sends them, should nobody poll
 
 	// Of who drains.
 	arrived uint32 // messages, in order
@@ -48,9 +45,14 @@ var (
 	_ driver.BufferReceiver = (*small)(nil)
 	_ driver.SendWaiter     = (*small)(nil)
 	_ driver.RecvWaiter     = (*small)(nil)
+	_ kit.Starter           = (*small)(nil)
 )
 
-func newSmall(window int) *small { return &small{window: uint32(window)} }
+func newSmall(window int) *small {
+	s := &small{window: uint32(window)}
+	s.Init(&s.Conn, s)
+	return s
+}
 
 // creditSlot is the slot and the tag of credits, behind those of messages.
 func (s *small) creditSlot() int { return int(s.call.receives) }
@@ -91,9 +93,9 @@ func (s *small) received(slot int, state nic.State, n int) {
 		c.nudge()
 		return
 	case state == nic.Truncated:
-		s.misbehaved("a message longer than its limits")
+		s.Misbehaved("a message longer than its limits")
 	case state != nic.Done:
-		s.finish(driver.StateBroken, c.doorbellError(state))
+		s.Finish(kit.StateBroken, c.doorbellError(state))
 		c.nudge()
 		return
 	case slot == s.creditSlot():
@@ -105,7 +107,7 @@ func (s *small) received(slot int, state nic.State, n int) {
 			s.arrives()
 		}
 	}
-	if s.stalled.Load() {
+	if s.Stalled() {
 		c.attend(&s.conn)
 	}
 	s.rung()
@@ -117,7 +119,7 @@ func (s *small) arrives() {
 	_, n := s.ctx.proc.ReceiveDoorbell(i)
 	head := s.ctx.proc.ReceiveRegion(i)
 	if n < dataHead || headNumber(head) != s.arrived {
-		s.misbehaved("a message that is not the next")
+		s.Misbehaved("a message that is not the next")
 		return
 	}
 	if !s.raise(headLimit(head)) {
@@ -125,16 +127,14 @@ func (s *small) arrives() {
 	}
 	s.arrived++
 	s.came.Add(1)
-	if s.life.Arrived() {
-		s.ctx.anyone.Tell()
-	}
+	s.Announce()
 }
 
 // raise takes the limit that the peer tells; it may be older than what is known.
 func (s *small) raise(limit uint32) bool {
 	ahead := int32(limit - s.limit.Load())
 	if ahead > int32(s.ours) {
-		s.misbehaved("credits that cannot be")
+		s.Misbehaved("credits that cannot be")
 		return false
 	}
 	if ahead > 0 {
@@ -147,7 +147,7 @@ func (s *small) raise(limit uint32) bool {
 func (s *small) credited(b []byte) {
 	c := s.ctx
 	if len(b) != creditBytes {
-		s.misbehaved(fmt.Sprintf("a credit of %d bytes", len(b)))
+		s.Misbehaved(fmt.Sprintf("a credit of %d bytes", len(b)))
 		return
 	}
 	s.raise(headLimit(b))
@@ -165,18 +165,16 @@ func (s *small) sent(slot int, state nic.State, _ int) {
 		s.crediting.Store(false)
 	}
 	if state != nic.Done && state != nic.Canceled {
-		s.finish(driver.StateBroken, s.ctx.doorbellError(state))
+		s.Finish(kit.StateBroken, s.ctx.doorbellError(state))
 	}
 	s.rung()
 }
 
-// settle moves what can be moved.
-func (s *small) settle() {
-	s.ctx.drain()
-	if !s.queue.Empty() {
-		s.push()
-	}
-	if s.life.State() == driver.StateUp {
+// Settle implements kit.SmallHooks.
+func (s *small) Settle() {
+	s.ctx.Drain()
+	s.Push()
+	if s.State() == kit.StateUp {
 		s.replenish()
 	}
 }
@@ -220,36 +218,34 @@ func (s *small) credit() {
 // done looks at what a post said. It is false if nothing was posted.
 func (s *small) done(err error) bool { return s.conn.posted(err) }
 
-// pending implements track.
-func (s *small) pending() bool {
-	s.settle()
-	return !s.queue.Empty()
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
+	s.Settle()
+	return s.Stalled()
 }
 
-// tend implements track.
+// tend implements track: it sends what waits for credit, should nobody poll.
 func (s *small) tend() {
 	switch {
-	case !s.stalled.Load():
-	case s.life.TryEnter():
-		s.push()
-		if !s.queue.Empty() && s.mayStart() { // the Command Queue is full
+	case !s.Stalled():
+	case s.TryEnter():
+		s.Push()
+		if s.Stalled() && s.mayStart() { // the Command Queue is full
 			s.ctx.retry.Store(true)
 		}
-		s.life.Leave()
-	case s.life.State() == driver.StateUp: // the owner is in a call, which may have looked already
+		s.Leave()
+	case s.State() == kit.StateUp: // the owner is in a call, which may have looked already
 		s.ctx.retry.Store(true)
 	}
 }
 
 // waits implements track.
-func (s *small) waits() bool { return s.stalled.Load() }
+func (s *small) waits() bool { return s.Stalled() }
 
 // quiesce implements track.
 func (s *small) quiesce() bool {
 	if s.closed {
-		s.queue = driver.PacketQueue{}
-		s.recvs.Drop()
-		s.stalled.Store(false)
+		s.Drop()
 	}
 	return true
 }
@@ -265,16 +261,3 @@ func (s *small) revoked(*control) { s.ctx.bad.Add(1) }
 
 // Path implements driver.Instance.
 func (s *small) Path() string { return "context-region" }
-
-// Disconnect implements driver.Instance.
-func (s *small) Disconnect() error { return s.disconnect() }
-
-// SendWait implements driver.SendWaiter.
-func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.waits.Block(ctx, &s.life, s, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.waits.Block(ctx, &s.life, s, p, false)
-}

@@ -62,15 +62,10 @@ func parsePlace(s string) (p place, err error) {
 	return p, nil
 }
 
-// parseURL reads a url that a context of this package is to connect to.
-func parseURL(s string) (incarnation uint64, p place, err error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, s, driver.MaxURL)
-	if err != nil {
-		return 0, p, err
-	}
+// placeOf is where the context is that published a url.
+func placeOf(u driver.URL) (place, error) {
 	if u.Incarnation == 0 {
-		return 0, p, fmt.Errorf("%w: url %q: incarnation 0", driver.ErrInvalid, s)
+		return place{}, fmt.Errorf("%w: url %q: incarnation 0", driver.ErrInvalid, u)
 	}
-	p, err = parsePlace(u.Rest)
-	return u.Incarnation, p, err
+	return parsePlace(u.Rest)
 }

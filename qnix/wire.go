@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // What this driver puts into messages of the NIC. All numbers are little-endian.
@@ -31,7 +32,7 @@ const (
 	controlMax   = 72
 	controlTag   = 0
 	nonceBytes   = 16
-	macBytes     = driver.ProofSize
+	macBytes     = kit.ProofSize
 )
 
 type kind uint8
@@ -193,7 +194,7 @@ func (c *call) parse(b []byte) error {
 // the secret cannot, and a proof fits neither the other role nor another connection.
 func prove(secret []byte, role string, dialer, listener *call) [macBytes]byte {
 	var b [2 * controlMax]byte
-	return driver.Prove(secret, "bywash qnix "+role, listener.append(dialer.append(b[:0])))
+	return kit.Prove(secret, "bywash qnix "+role, listener.append(dialer.append(b[:0])))
 }
 
 func sameMAC(a, b [macBytes]byte) bool { return hmac.Equal(a[:], b[:]) }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 func someCall() call {
@@ -200,4 +201,12 @@ func FuzzRdv(f *testing.F) {
 			t.Errorf("%x is read as %+v, which is written as %x", b, r, back)
 		}
 	})
+}
+
+func parseURL(s string) (incarnation uint64, at place, err error) {
+	u, err := kit.ParseURL(Name, URLVersion, s, driver.MaxURL)
+	if err == nil {
+		at, err = placeOf(u)
+	}
+	return u.Incarnation, at, err
 }

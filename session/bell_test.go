@@ -15,7 +15,7 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/internal/rights/rightstest"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 var knockSecret = []byte("of the test")

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // rtsOf is a request of a message that never comes.

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // A business card says how to reach a process:

@@ -1,8 +1,8 @@
 package session
 
 import (
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // farewell forgets how far a connection that is no more was closed.

@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/bywash/bywash/session/internal/rdv"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/session/rdv"
 )
 
 // Config says how to join. The zero value finds the launcher by the

@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session"
 

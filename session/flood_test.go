@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // envFlood names the flood that a deaf rank sends.

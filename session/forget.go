@@ -3,7 +3,7 @@ package session
 import (
 	"fmt"
 
-	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/internal/match"
 )
 
 // Forget gives up the gate to a process of another session, which Session.Connect has made: nothing of it stays, messages

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/match"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/match"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // gateState is where a gate is in its life.

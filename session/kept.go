@@ -9,8 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/match"
 )
 
 // kept is a message that came before its receive, or a long active message. The memory of short ones is of the next

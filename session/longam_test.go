@@ -13,7 +13,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // activeLengths are lengths of active messages: some go at once, some by rendezvous.

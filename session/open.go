@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/rdv"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/session/rdv"
 )
 
 // A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened that

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // parcel is a message of the small track on its way out: waiting for room, or

@@ -2,8 +2,8 @@ package session
 
 import (
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // pieceKind says what a piece does.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // Prepared is a message that is made in the session's memory, so that it need not be

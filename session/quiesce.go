@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // Quiescing takes all connections and registrations away and leaves the session's state: requests,

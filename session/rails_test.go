@@ -14,7 +14,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 func twoRails(_ int, c *session.Config) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/match"
 )
 
 // Match says which messages a receive or a probe takes.

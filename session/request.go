@@ -6,7 +6,7 @@ import (
 	"runtime"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/match"
+	"github.com/bywash/bywash/session/internal/match"
 )
 
 // Request is a send or receive under way. Wait, or a Test that says done, gives

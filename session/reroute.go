@@ -1,6 +1,6 @@
 package session
 
-import "github.com/bywash/bywash/session/rdv"
+import "github.com/bywash/bywash/session/internal/rdv"
 
 // spares tells whether a message can do without a rail that has failed: its
 // chunks are then asked for over the others.

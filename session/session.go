@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/session/match"
 )
 
 // Session is this process's place in a job, with its connections. All its

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -68,7 +69,7 @@ type conn struct {
 
 	oneSided opQueue
 	opPath   string // of the last one-sided operation, until a message
-	tally    driver.Tallies
+	tally    kit.Tallies
 }
 
 // trackEnd is what a track adds to a connection.

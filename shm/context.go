@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -103,7 +104,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		c.api = largeContext{c}
 	}
 	_, _ = rand.Read(c.nonce[:]) // never fails
-	c.inc = driver.NewIncarnation(a)
+	c.inc = kit.NewIncarnation(a)
 	c.pinned.Pin(c.nonce)
 	// Whatever the option says: what closes a connection does a barrier, too.
 	c.fences = !registerBarrier()
@@ -247,7 +248,7 @@ func (c *Context) URL() string { return c.url }
 
 // Connect implements driver.Context.
 func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
+	u, err := kit.ParseURL(Name, URLVersion, peer, driver.MaxURL)
 	var path string
 	if err == nil {
 		path, err = socketOf(u, filepath.Dir(c.path))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // Name is the driver's name.
@@ -123,7 +124,7 @@ func parseOptions(m map[string]string) (o options, err error) {
 type nic struct {
 	props driver.Properties
 	opts  options
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -163,7 +164,7 @@ func capabilities(t driver.Track) driver.Capabilities {
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = maxSmall, maxSmall
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
-		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
 		c.Ordered = true
 		return c
 	}

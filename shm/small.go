@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // small is an instance on the small track.
@@ -12,8 +13,8 @@ type small struct {
 	*conn
 	send    producer
 	recv    consumer
-	sends   driver.PacketQueue // that found the ring full
-	recvs   driver.PacketQueue
+	sends   kit.PacketQueue // that found the ring full
+	recvs   kit.PacketQueue
 	partial int // bytes of the message at the head that were copied out
 
 	sendBuf *driver.Packet // has a buffer out
@@ -52,7 +53,7 @@ func (s *small) detach() {
 // fail implements trackEnd. The peer never writes to posted memory here.
 func (s *small) fail() bool {
 	s.ctx.prober.remove(s)
-	s.sends, s.recvs = driver.PacketQueue{}, driver.PacketQueue{}
+	s.sends, s.recvs = kit.PacketQueue{}, kit.PacketQueue{}
 	s.oneSided = opQueue{}
 	return true
 }

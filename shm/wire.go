@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -38,7 +39,7 @@ const (
 	maxMessage  = 256 // any message is shorter
 
 	nonceBytes = 16
-	macBytes   = driver.ProofSize
+	macBytes   = kit.ProofSize
 )
 
 type messageKind uint8
@@ -214,5 +215,5 @@ func prove(secret []byte, role string, hello, challenge *message) [macBytes]byte
 	binary.LittleEndian.PutUint64(b[8:], hello.to)
 	binary.LittleEndian.PutUint32(b[16:], hello.flags)
 	binary.LittleEndian.PutUint32(b[20:], challenge.flags)
-	return driver.Prove(secret, "bywash shm "+role, b[:], hello.nonce[:], challenge.nonce[:])
+	return kit.Prove(secret, "bywash shm "+role, b[:], hello.nonce[:], challenge.nonce[:])
 }

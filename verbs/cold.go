@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -89,19 +90,22 @@ func (l *large) warm(t *transfer) bool {
 // RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
 // updates too: the sender may have begun, and then needs them to end.
 func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
-	if p.Driver.Phase == driver.Done {
-		return nil, nil
-	}
 	if !l.life.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil, nil
+		}
 		return nil, l.life.Failure("update")
 	}
 	defer l.life.Leave()
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil, nil
+	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
 		return nil, l.life.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[k]
-	if s.told == s.memory.n || s.windows.over || l.life.State() != driver.StateUp {
+	if s.told == s.memory.n || s.windows.over || l.life.State() != kit.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {
@@ -151,14 +155,17 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	if err != nil {
 		return l.life.Fault("update", err)
 	}
-	if p.Driver.Phase == driver.Done {
-		return nil
-	}
 	if !l.life.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil
+		}
 		return l.life.Failure("update")
 	}
 	defer l.life.Leave()
-	if l.life.State() != driver.StateUp {
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil
+	}
+	if l.life.State() != kit.StateUp {
 		return l.life.Failure("update")
 	}
 	k := p.Driver.Slot

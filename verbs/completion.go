@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -27,8 +27,8 @@ type completions struct {
 	_         [56]byte
 	cq        *ibv.CQ
 	wcs       [pollBatch]ibv.WC
-	crossings driver.Tally // into C that found something; guarded by lock
-	dead      error        // why the queue cannot be polled any more; guarded by lock
+	crossings kit.Tally // into C that found something; guarded by lock
+	dead      error     // why the queue cannot be polled any more; guarded by lock
 }
 
 func (q *completions) tryLock() bool { return q.lock.Load() == 0 && q.lock.CompareAndSwap(0, 1) }
@@ -83,7 +83,7 @@ func (c *Context) drainAll() {
 // belongs to its owner.
 func (c *Context) deliver(wc *ibv.WC) {
 	var n *conn
-	if wc.Tag > 0 && wc.Tag <= 2*driver.MaxInstances {
+	if wc.Tag > 0 && wc.Tag <= 2*kit.MaxInstances {
 		n = c.conns.At((wc.Tag - 1) / 2)
 	}
 	if n == nil { // of a queue pair that is gone

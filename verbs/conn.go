@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // conn is a connection to a peer; both tracks build on it.
 //
 // Its owner is one goroutine at a time: the user's, in a call; the keeper, which
-// looks after idle connections; or whoever closes it: see driver.Life.
+// looks after idle connections; or whoever closes it: see kit.Life.
 type conn struct {
-	life driver.Life
+	life kit.Life
 
 	ctx     *Context
 	api     track
@@ -85,7 +86,7 @@ func (n *conn) notice(e *event) {
 		n.failed()
 		return
 	case e.kind == eventRecv && e.code == codeGoodbye:
-		n.finish(driver.StatePeerClosed, nil)
+		n.finish(kit.StatePeerClosed, nil)
 		return
 	case e.kind == eventRecv && e.code == codeData:
 		if n.life.Arrived() {
@@ -97,16 +98,16 @@ func (n *conn) notice(e *event) {
 
 // failed says why the first work request failed.
 func (n *conn) failed() {
-	if s := n.life.State(); s != driver.StateUp && s != driver.StateConnecting {
+	if s := n.life.State(); s != kit.StateUp && s != kit.StateConnecting {
 		n.life.Wake()
 		return
 	}
 	bad := n.firstBad.Load()
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
+	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
 }
 
 // finish ends a connection that is up, or will be in a moment.
-func (n *conn) finish(s driver.State, reason error) {
+func (n *conn) finish(s kit.State, reason error) {
 	if n.life.Finish(s, reason) {
 		n.over()
 	}
@@ -114,7 +115,7 @@ func (n *conn) finish(s driver.State, reason error) {
 
 // over wakes whoever waits for a connection that has ended.
 func (n *conn) over() {
-	if n.life.State() == driver.StatePeerClosed {
+	if n.life.State() == kit.StatePeerClosed {
 		time.AfterFunc(graceTime, n.life.Wake)
 	}
 	n.life.Ended()
@@ -125,11 +126,11 @@ func (n *conn) over() {
 // misbehaved breaks the connection because of what the peer sent.
 func (n *conn) misbehaved(what string) {
 	n.life.Tally.Bad.Add(1)
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
+	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
 }
 
 // resolve ends connecting, one way or the other. It tells whether this call did.
-func (n *conn) resolve(s driver.State, reason error) bool {
+func (n *conn) resolve(s kit.State, reason error) bool {
 	did, over := n.life.Resolve(s, reason)
 	if over {
 		n.over()
@@ -148,9 +149,9 @@ func (n *conn) woken() {
 func (n *conn) endpointChanged() {
 	switch n.end.State() {
 	case connect.Ready:
-		n.resolve(driver.StateUp, nil)
+		n.resolve(kit.StateUp, nil)
 	case connect.Failed:
-		n.resolve(driver.StateBroken, n.end.Err())
+		n.resolve(kit.StateBroken, n.end.Err())
 	case connect.Lost:
 		if n.isLost.CompareAndSwap(false, true) {
 			n.ctx.tasks.Go(n.lost)
@@ -161,15 +162,15 @@ func (n *conn) endpointChanged() {
 // lost is called when the peer's process is gone, or has closed. What it sent
 // before may still be on its way from the device to the completion queue.
 func (n *conn) lost() {
-	n.resolve(driver.StateUp, nil) // it was, for a moment
+	n.resolve(kit.StateUp, nil) // it was, for a moment
 	for range 3 {
 		n.ctx.drainAll()
-		if n.life.State() != driver.StateUp {
+		if n.life.State() != kit.StateUp {
 			return
 		}
 		time.Sleep(time.Millisecond)
 	}
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, n.ctx.props.Device))
+	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, n.ctx.props.Device))
 }
 
 // prepare is called by the connection manager before the peer can send.
@@ -189,9 +190,9 @@ func (n *conn) prepare(r *connect.Remote) error {
 // pending.
 func (n *conn) disconnect(pending bool) error {
 	switch n.life.State() {
-	case driver.StateClosed:
+	case kit.StateClosed:
 		return n.life.Failure("disconnect")
-	case driver.StateUp:
+	case kit.StateUp:
 		if pending {
 			return driver.ErrBusy
 		}
@@ -209,10 +210,10 @@ func (n *conn) shut() {
 	n.life.Wake()
 	n.life.Exclude()
 	wait := false
-	if old == driver.StateUp {
+	if old == kit.StateUp {
 		n.life.Tally.Disconnects.Store(1)
 		wait = n.api.farewell()
-	} else if old != driver.StateConnecting {
+	} else if old != kit.StateConnecting {
 		n.api.farewell()
 	}
 	n.ctx.tasks.Go(func() { n.linger(wait) })
@@ -238,5 +239,5 @@ func (n *conn) linger(wait bool) {
 
 // broke breaks the connection because the device refused a request.
 func (n *conn) broke(err error) {
-	n.finish(driver.StateBroken, fmt.Errorf("%w: %w", driver.ErrBroken, err))
+	n.finish(kit.StateBroken, fmt.Errorf("%w: %w", driver.ErrBroken, err))
 }

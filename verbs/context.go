@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // Context is a port of an RDMA device, opened.
@@ -34,16 +35,16 @@ type Context struct {
 	shared   *shared // receives of the small track for all peers; nil: each has its own
 
 	done  completions
-	conns driver.Connections[conn]
+	conns kit.Connections[conn]
 
-	waits  driver.Watch
-	anyone driver.AnyWaits
+	waits  kit.Watch
+	anyone kit.AnyWaits
 
 	mu      sync.Mutex
 	closed  bool
 	cqNeed  int // completions that all queue pairs can cause
 	regions map[*region]struct{}
-	staging driver.Staging
+	staging kit.Staging
 	tasks   sync.WaitGroup
 	stop    func()
 }
@@ -74,14 +75,14 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 	c := &Context{
 		props: props, opts: o, stop: func() {}, regions: make(map[*region]struct{}),
 	}
-	c.waits = driver.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
+	c.waits = kit.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
 	c.anyone.Watch = &c.waits
-	c.conns.Init(func(n *conn) *driver.Life { return &n.life })
+	c.conns.Init(func(n *conn) *kit.Life { return &n.life })
 	c.api = driver.Context(smallContext{c})
 	if props.Track == driver.Large {
 		c.api = largeContext{c}
 	}
-	c.inc = driver.NewIncarnation(a)
+	c.inc = kit.NewIncarnation(a)
 	defer func() {
 		if err != nil {
 			c.release()
@@ -178,7 +179,7 @@ func (c *Context) isClosed() bool {
 
 // Connect implements driver.Context.
 func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := driver.ParseURLFor(Name, URLVersion, peer, driver.MaxURL)
+	u, err := kit.ParseURL(Name, URLVersion, peer, driver.MaxURL)
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
 	}

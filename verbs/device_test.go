@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -257,7 +258,7 @@ func TestLateWriteFails(t *testing.T) {
 	if err := a.sq.post(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "end of the connection", func() bool { a.ctx.drain(); return a.life.State() == driver.StateBroken })
+	within(t, "end of the connection", func() bool { a.ctx.drain(); return a.life.State() == kit.StateBroken })
 	if ibv.WCStatus(uint32(a.firstBad.Load())) != ibv.WCRemoteAccess {
 		t.Errorf("the late write ended with %v", a.life.Failure("send"))
 	}
@@ -433,6 +434,6 @@ func TestDeviceFailureBreaksConnections(t *testing.T) {
 		if err := a.ctx.api.Close(); err != nil {
 			t.Error(err)
 		}
-		within(t, "the peer's error", func() bool { b.ctx.drain(); return b.life.State() != driver.StateUp })
+		within(t, "the peer's error", func() bool { b.ctx.drain(); return b.life.State() != kit.StateUp })
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // Name is the driver's name.
@@ -238,7 +239,21 @@ func parseOptions(m map[string]string) (options, error) {
 			return o, fmt.Errorf("%w: verbs option %s=%q", driver.ErrInvalid, k, v)
 		}
 	}
+	if o.quality.AckTimeout == 0 {
+		o.quality.AckTimeout = ackTimeout(o.deadTime)
+	}
 	return o, nil
+}
+
+// ackTimeout is the longest time-out with which the device has given up after the dead time: it tries seven times, and
+// some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter one takes a
+// link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
+func ackTimeout(dead time.Duration) uint8 {
+	n := uint8(1)
+	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
+		n++
+	}
+	return n
 }
 
 func managerNamed(name string) bool {
@@ -254,7 +269,7 @@ func managerNamed(name string) bool {
 type nic struct {
 	props driver.Properties
 	opts  options
-	once  driver.OpenOnce
+	once  kit.OpenOnce
 }
 
 // Query implements driver.Driver.
@@ -340,7 +355,7 @@ func capabilities(t driver.Track, o options, p *port) driver.Capabilities {
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = o.buffer, o.buffer
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
-		c.SendDepth, c.RecvDepth = driver.PacketQueueDepth, driver.PacketQueueDepth
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
 		c.Ordered = true
 		return c
 	}

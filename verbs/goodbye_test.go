@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -26,7 +27,7 @@ func dialing() *small {
 func alone(t *testing.T) *small {
 	t.Helper()
 	s := dialing()
-	s.resolve(driver.StateUp, nil)
+	s.resolve(kit.StateUp, nil)
 	err := s.ConnectWait(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +51,7 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 		op.Driver.Phase = driver.Posted
 		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
 		s.sq.add(requestOp, true)
-		s.finish(driver.StatePeerClosed, nil)
+		s.finish(kit.StatePeerClosed, nil)
 		start := time.Now()
 		if done, err := s.OpPoll(op); done {
 			t.Fatalf("the put has ended before its acknowledgement: %v", err)
@@ -93,7 +94,7 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 			s.life.Arrived()
 		}
 		s.inbox.push(x.e)
-		if _, err := s.RecvPoll(&in); s.life.State() != driver.StateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
+		if _, err := s.RecvPoll(&in); s.life.State() != kit.StateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
 			t.Errorf("%s: state %d, error %v", x.name, s.life.State(), err)
 		}
 		if got := s.life.Tally.Bad.Load(); got != 1 {
@@ -120,15 +121,15 @@ func TestFailureBeforeItsReason(t *testing.T) {
 // done; the connection then stands, and what was sent can be received.
 func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
 	for _, x := range []struct {
-		end  driver.State
+		end  kit.State
 		want error
-	}{{driver.StatePeerClosed, nil}, {driver.StateBroken, driver.ErrBroken}} {
+	}{{kit.StatePeerClosed, nil}, {kit.StateBroken, driver.ErrBroken}} {
 		s := dialing()
 		s.finish(x.end, fmt.Errorf("%w: test", driver.ErrBroken))
-		if got := s.life.State(); got != driver.StateConnecting {
+		if got := s.life.State(); got != kit.StateConnecting {
 			t.Fatalf("state %d before the last step", got)
 		}
-		s.resolve(driver.StateUp, nil)
+		s.resolve(kit.StateUp, nil)
 		if err := s.ConnectWait(t.Context()); !errors.Is(err, x.want) {
 			t.Errorf("connect wait: %v, want %v", err, x.want)
 		}

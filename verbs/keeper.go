@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -43,7 +44,7 @@ func (n *conn) ping() {
 		return
 	}
 	defer n.life.Leave()
-	if n.life.State() != driver.StateUp {
+	if n.life.State() != kit.StateUp {
 		return
 	}
 	n.api.settle()
@@ -57,7 +58,7 @@ func (n *conn) ping() {
 
 // nudge writes nothing, to nowhere, by a queue that was posted to last before the keeper looked.
 func (n *conn) nudge(q *sendQueue) {
-	if q.looked == q.next && q.room() > 0 && n.life.State() == driver.StateUp {
+	if q.looked == q.next && q.room() > 0 && n.life.State() == kit.StateUp {
 		wr, _ := q.add(requestControl, q.idle())
 		wr.Write(0, 0)
 		if err := q.post(); err != nil {
@@ -96,8 +97,8 @@ func (c *Context) deviceGone(cause error) {
 		}
 		c.mu.Unlock()
 		for _, n := range all {
-			if !n.resolve(driver.StateBroken, err) {
-				n.finish(driver.StateBroken, err)
+			if !n.resolve(kit.StateBroken, err) {
+				n.finish(kit.StateBroken, err)
 			}
 		}
 	}()

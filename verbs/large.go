@@ -7,9 +7,10 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // transferDepth is how many packets can be posted each way on the large track;
@@ -126,7 +127,7 @@ func (l *large) settle() {
 		l.ctx.drain()
 	}
 	l.take()
-	if l.life.State() == driver.StateUp {
+	if l.life.State() == kit.StateUp {
 		l.push()
 		if l.waiting > 0 {
 			l.pushOps()
@@ -198,7 +199,7 @@ func (l *large) announced(e *event) {
 		total = *(*uint64)(unsafe.Pointer(unsafe.SliceData(l.mem.recv(e.id))))
 	}
 	l.pool.put(e.id)
-	if l.life.State() == driver.StateUp {
+	if l.life.State() == kit.StateUp {
 		if err := l.pool.post(&l.ctx.done, nil); err != nil {
 			l.broke(err)
 			return

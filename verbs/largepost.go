@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // admit checks that a packet can be posted, with so many posted already, and
@@ -104,7 +105,7 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 // send has begun. Room is always there: requests of this kind are few.
 func (l *large) ask(k int) {
 	s := &l.slots[k]
-	if l.life.State() != driver.StateUp || s.asking || s.windows.over {
+	if l.life.State() != kit.StateUp || s.asking || s.windows.over {
 		return
 	}
 	if l.rx.room() < 2 {

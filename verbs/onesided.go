@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
 	"github.com/bywash/bywash/verbs/ibv"
 )
@@ -63,7 +64,7 @@ func (n *conn) postOp(op *driver.Op, kind uint8) error {
 		return n.life.Failure(opNames[kind])
 	}
 	defer n.life.Leave()
-	if n.life.State() != driver.StateUp {
+	if n.life.State() != kit.StateUp {
 		return n.life.Failure(opNames[kind])
 	}
 	r, err := n.checkOp(op, kind)
@@ -340,7 +341,7 @@ func (n *conn) Flush(ctx context.Context) error {
 // atomics in the order of their posts; only what follows a read or an atomic
 // has to be told to wait for it (InfiniBand Architecture Specification, volume 1, 10.8.3.3).
 func (n *conn) Fence() error {
-	if n.life.State() != driver.StateUp {
+	if n.life.State() != kit.StateUp {
 		return n.life.Failure("fence")
 	}
 	n.fence = true

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -63,7 +63,7 @@ type pool struct {
 	control   int     // receives in the chain that were not for messages
 	window    int     // messages a peer may send ahead at most
 	work      ibv.Work
-	crossings driver.Tally // into C, to post receives alone
+	crossings kit.Tally // into C, to post receives alone
 }
 
 // buffer is where receive id lies.

@@ -3,7 +3,7 @@ package verbs
 import (
 	"time"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -15,7 +15,7 @@ const graceTime = 500 * time.Millisecond
 // not complete any more. A goodbye can overtake the acknowledgement of a write that the
 // peer has seen: two tasks of a device handle them.
 func (n *conn) hopeless() bool {
-	if n.life.State() != driver.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
+	if n.life.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
 		return true
 	}
 	if n.grace.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -118,7 +119,7 @@ func (r *remoteRegion) Access() driver.Access { return r.key.access }
 
 // Import implements driver.OneSided.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
-	if n.life.State() != driver.StateUp {
+	if n.life.State() != kit.StateUp {
 		return nil, n.life.Failure("import")
 	}
 	k, err := parseKey(key, n.peerInc)

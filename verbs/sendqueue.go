@@ -1,7 +1,7 @@
 package verbs
 
 import (
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -33,14 +33,14 @@ type request struct {
 type sendQueue struct {
 	qp         *ibv.QP
 	chain      *ibv.SendChain
-	ring       []request    // a power of two
-	next       uint32       // the number of the next one
-	done       uint32       // all before this one are complete
-	looked     uint32       // next when the keeper last looked
-	unsignaled int          // since the last that will report
-	silentData int          // of those, messages from send buffers
-	slots      int          // send buffers
-	crossings  driver.Tally // into C, to post
+	ring       []request // a power of two
+	next       uint32    // the number of the next one
+	done       uint32    // all before this one are complete
+	looked     uint32    // next when the keeper last looked
+	unsignaled int       // since the last that will report
+	silentData int       // of those, messages from send buffers
+	slots      int       // send buffers
+	crossings  kit.Tally // into C, to post
 }
 
 // controlReserve is room in a send queue that messages leave: for credits, a

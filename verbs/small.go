@@ -5,8 +5,9 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // small is an instance on the small track: messages are sends into receives
@@ -23,8 +24,8 @@ import (
 // and how many, is the pool's matter.
 type small struct {
 	conn
-	recvs driver.Receives
-	sends driver.PacketQueue // that wait for credit or room
+	recvs kit.Receives
+	sends kit.PacketQueue // that wait for credit or room
 
 	mem    *slab // this connection's buffers
 	pool   *pool // where receives are posted
@@ -41,7 +42,7 @@ type small struct {
 	told      uint32 // what the peer was told
 	toldAt    uint32 // gotHead then
 	grant     uint32 // what it can be told
-	buffer    driver.SendBuffer
+	buffer    kit.SendBuffer
 }
 
 // message is one that lies in a receive buffer.
@@ -80,7 +81,7 @@ func (s *small) settle() {
 	if !s.sends.Empty() {
 		s.push()
 	}
-	if s.life.State() == driver.StateUp {
+	if s.life.State() == kit.StateUp {
 		if s.waiting > 0 {
 			s.pushOps()
 		}
@@ -204,7 +205,7 @@ func (s *small) unbind() {}
 
 // drop implements track.
 func (s *small) drop() {
-	s.sends = driver.PacketQueue{}
+	s.sends = kit.PacketQueue{}
 	s.recvs.Drop()
 	s.mem.close()
 	if s.joined {

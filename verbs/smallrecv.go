@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -30,7 +31,7 @@ func (s *small) nothing() bool {
 		return false
 	}
 	s.ctx.drain()
-	return s.inbox.empty() && !s.life.HasMessage() && s.life.State() == driver.StateUp
+	return s.inbox.empty() && !s.life.HasMessage() && s.life.State() == kit.StateUp
 }
 
 // RecvPost implements driver.Instance.
@@ -73,7 +74,7 @@ func (s *small) receive() {
 	s.settle()
 	for s.recvs.Want() {
 		if s.gotHead == s.gotTail {
-			if s.life.State() != driver.StateUp && s.inbox.empty() {
+			if s.life.State() != kit.StateUp && s.inbox.empty() {
 				s.recvs.Fail(&s.life) // what has arrived comes through the inbox in a moment
 			}
 			return
@@ -95,7 +96,7 @@ func (s *small) consumed(m message) {
 	if s.pool.chain.Len() > out/4 {
 		s.flush(true)
 	}
-	if s.life.State() == driver.StateUp {
+	if s.life.State() == kit.StateUp {
 		s.owe() // polls in vain do not
 	}
 }

@@ -1,6 +1,9 @@
 package verbs
 
-import "github.com/bywash/bywash/driver"
+import (
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
@@ -88,7 +91,7 @@ func (s *small) count(n int) {
 
 // push starts what has waited.
 func (s *small) push() {
-	if s.life.State() != driver.StateUp {
+	if s.life.State() != kit.StateUp {
 		s.sends.Fail(&s.life, "send")
 		return
 	}
@@ -111,7 +114,7 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 		return s.life.Over(p, "send")
 	}
 	s.settle()
-	if s.life.State() != driver.StateUp {
+	if s.life.State() != kit.StateUp {
 		s.push()
 	}
 	done, err := s.life.Polled("send", p)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
@@ -76,7 +77,7 @@ func (l *large) awaitBind(w *windows) error {
 	for k := 0; l.rx.holds(w.last); k++ {
 		l.ctx.drain()
 		l.take()
-		if l.life.State() != driver.StateUp {
+		if l.life.State() != kit.StateUp {
 			return l.life.Failure("bind")
 		}
 		if k < spins {
@@ -105,7 +106,7 @@ func (l *large) key(s *slot, k int) uint32 {
 // there are none.
 func (l *large) invalidate(s *slot, err error) bool {
 	w := &s.windows
-	if w.bound == 0 || l.life.State() != driver.StateUp {
+	if w.bound == 0 || l.life.State() != kit.StateUp {
 		return false
 	}
 	for k := range w.bound {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 const (
@@ -61,7 +61,7 @@ func serveCapture(ctx context.Context, c *net.UnixConn) {
 		defer close(left)
 		_, _ = io.Copy(io.Discard, c)
 	}()
-	stop := driver.WatchTaps(x.watch)
+	stop := kit.WatchTaps(x.watch)
 	defer func() {
 		stop()
 		for _, f := range x.feeds {
@@ -107,7 +107,7 @@ func (x *capturing) readRequest() error {
 }
 
 // watch attaches to a NIC that is opened, and detaches from one that is closed.
-func (x *capturing) watch(t *driver.Tap, open bool) {
+func (x *capturing) watch(t *kit.Tap, open bool) {
 	if x.req.Driver != "" && x.req.Driver != t.Driver || x.req.Device != "" && x.req.Device != t.Device {
 		return
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 const envStranger = "BYWASH_STAT_STRANGER" // an endpoint's name, to be captured from by another user
@@ -50,22 +50,22 @@ func serveSelf(t *testing.T) Endpoint {
 	return Endpoint{}
 }
 
-func newTap(t *testing.T, device string) *driver.Tap {
-	tap := &driver.Tap{Driver: "toy", Device: device, LinkType: driver.LinkEthernet}
-	driver.AddTap(tap)
-	t.Cleanup(func() { driver.RemoveTap(tap) })
+func newTap(t *testing.T, device string) *kit.Tap {
+	tap := &kit.Tap{Driver: "toy", Device: device, LinkType: kit.LinkEthernet}
+	kit.AddTap(tap)
+	t.Cleanup(func() { kit.RemoveTap(tap) })
 	return tap
 }
 
 // captured checks that a tap that was announced is captured from: it is before it is announced.
-func captured(t *testing.T, tap *driver.Tap) {
+func captured(t *testing.T, tap *kit.Tap) {
 	t.Helper()
 	if tap.Sinks() == nil {
 		t.Fatalf("%s was announced, and is not captured from", tap.Device)
 	}
 }
 
-func show(tap *driver.Tap, f driver.Frame) {
+func show(tap *kit.Tap, f kit.Frame) {
 	for _, s := range tap.Sinks() {
 		s.Frame(f)
 	}
@@ -127,16 +127,16 @@ func TestCaptureCarriesFramesOfNICsNowAndLater(t *testing.T) {
 	}
 	captured(t, eth0)
 	captured(t, eth1)
-	show(eth1, driver.Frame{Time: 7, Sent: true, Data: []byte("to")})
+	show(eth1, kit.Frame{Time: 7, Sent: true, Data: []byte("to")})
 	if r := mustNext(t, s); r.Number != 1 || string(r.Frame) != "to" || !r.Sent || r.Time != 7 || r.Length != 2 {
 		t.Fatalf("%+v, want what eth1 sent", r)
 	}
-	show(eth0, driver.Frame{Time: 8, Data: []byte("from there")})
+	show(eth0, kit.Frame{Time: 8, Data: []byte("from there")})
 	if r := mustNext(t, s); r.Number != 0 || string(r.Frame) != "from there" || r.Sent {
 		t.Fatalf("%+v, want what eth0 received", r)
 	}
-	show(eth1, driver.Frame{Data: []byte("last")})
-	driver.RemoveTap(eth1) // what it has shown still comes
+	show(eth1, kit.Frame{Data: []byte("last")})
+	kit.RemoveTap(eth1) // what it has shown still comes
 	if r := mustNext(t, s); string(r.Frame) != "last" {
 		t.Fatalf("%+v, want the last frame of a NIC that was closed", r)
 	}
@@ -156,9 +156,9 @@ func TestCaptureChooses(t *testing.T) {
 		t.Fatalf("%+v, want eth1", r)
 	}
 	captured(t, eth1)
-	show(eth1, driver.Frame{Context: 4, Data: []byte("another's")})
-	show(eth1, driver.Frame{Data: []byte("nobody's")})
-	show(eth1, driver.Frame{Context: 5, Data: []byte("long frame")})
+	show(eth1, kit.Frame{Context: 4, Data: []byte("another's")})
+	show(eth1, kit.Frame{Data: []byte("nobody's")})
+	show(eth1, kit.Frame{Context: 5, Data: []byte("long frame")})
 	if r := mustNext(t, s); string(r.Frame) != "long" || r.Length != 10 {
 		t.Errorf("%+v, want 4 of the 10 bytes", r)
 	}
@@ -176,7 +176,7 @@ func TestSlowReaderLosesFramesThatAreCounted(t *testing.T) {
 	data := make([]byte, 1500)
 	const shown = 50_000 // 75 MB
 	for range shown {
-		show(tap, driver.Frame{Data: data})
+		show(tap, kit.Frame{Data: data})
 	}
 	n, c := rest(t, s, 0)
 	if c.Frames != shown || c.Dropped == 0 || uint64(n)+c.Dropped != shown {
@@ -206,7 +206,7 @@ func TestServeEndsBesideAReaderThatDoesNotRead(t *testing.T) {
 	}
 	captured(t, tap)
 	for range 4000 {
-		show(tap, driver.Frame{Data: make([]byte, 1500)})
+		show(tap, kit.Frame{Data: make([]byte, 1500)})
 	}
 	done := make(chan struct{})
 	go func() { _ = srv.Close(); close(done) }()
@@ -235,7 +235,7 @@ func TestRingKeepsOrderAndCounts(t *testing.T) {
 			for k := range b {
 				b[k] = byte(shown>>8) ^ byte(shown) + byte(k)
 			}
-			f.Frame(driver.Frame{Data: b})
+			f.Frame(kit.Frame{Data: b})
 			shown++
 			if d := f.dropped.Load(); d > dropped {
 				dropped = d
@@ -263,12 +263,12 @@ func TestRingKeepsOrderAndCounts(t *testing.T) {
 }
 
 func TestCapturingAllocatesNothing(t *testing.T) {
-	tap := &driver.Tap{}
+	tap := &kit.Tap{}
 	f := &feed{snap: 1 << 16, ring: make([]byte, 1<<16)}
 	tap.Attach(f)
 	data := make([]byte, 1500)
 	if n := testing.AllocsPerRun(1000, func() {
-		show(tap, driver.Frame{Data: data})
+		show(tap, kit.Frame{Data: data})
 		f.consume(int(f.tail.Load() - f.head.Load()))
 	}); n != 0 {
 		t.Errorf("%v allocations a frame, want none", n)
@@ -286,7 +286,7 @@ func BenchmarkCapturedFrame(b *testing.B) {
 			b.SetBytes(int64(c.size))
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Frame(driver.Frame{Data: data})
+				f.Frame(kit.Frame{Data: data})
 				if f.tail.Load()-f.head.Load() > ringSize/2 {
 					f.head.Store(f.tail.Load())
 				}
@@ -347,12 +347,12 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 
 // A process that stops in the middle of a record holds up nobody who asks first.
 func TestHalfARecordIsNotBuffered(t *testing.T) {
-	f := &feed{tap: &driver.Tap{Driver: "toy", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
+	f := &feed{tap: &kit.Tap{Driver: "toy", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
 	intro, err := f.announcement()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Frame(driver.Frame{Data: []byte("frame")})
+	f.Frame(kit.Frame{Data: []byte("frame")})
 	a, _ := f.unread()
 	for cut, want := range map[int]bool{0: true, 1: false, len(a) - recordHeader: false, len(a) - 4: false, len(a): false} {
 		s := newStream(nil, bytes.NewReader(slices.Concat(intro, a[:len(a)-cut])), 1)
@@ -366,8 +366,8 @@ func TestHalfARecordIsNotBuffered(t *testing.T) {
 }
 
 func FuzzStream(f *testing.F) {
-	frame := &feed{tap: &driver.Tap{Driver: "afxdp", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
-	frame.Frame(driver.Frame{Time: 1, Data: []byte("frame")})
+	frame := &feed{tap: &kit.Tap{Driver: "afxdp", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
+	frame.Frame(kit.Frame{Time: 1, Data: []byte("frame")})
 	intro, err := frame.announcement()
 	if err != nil {
 		f.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // A capture is a stream of records, each of whole 8-byte words, in little-endian order:
@@ -35,7 +35,7 @@ var le = binary.LittleEndian
 // feed is one tap's part of a stream: a ring of records, which the data path writes
 // and the stream's goroutine reads.
 type feed struct {
-	tap     *driver.Tap
+	tap     *kit.Tap
 	number  uint16
 	snap    int
 	context uint64 // 0: all
@@ -55,8 +55,8 @@ type feed struct {
 	head    atomic.Uint64 // what is read
 }
 
-// Frame implements driver.Sink.
-func (f *feed) Frame(x driver.Frame) {
+// Frame implements kit.Sink.
+func (f *feed) Frame(x kit.Frame) {
 	if f.context != 0 && f.context != x.Context {
 		return
 	}

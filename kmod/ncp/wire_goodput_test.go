@@ -15,10 +15,10 @@ func goodput(t *testing.T, loss, rate float64, rtt, queue, length time.Duration,
 	defer n.close()
 	n.faults.delay, n.faults.loss = rtt/2, loss
 	n.link.rate, n.link.queue = rate, queue
-	var from, to []WireConfig
+	var from, to []wireConfig
 	for i := range flows {
-		from = append(from, WireConfig{NIC: uint16(i + 1), Buffer: 1 << 20})
-		to = append(to, WireConfig{NIC: uint16(i + 101), Buffer: 1 << 20})
+		from = append(from, wireConfig{NIC: uint16(i + 1), Buffer: 1 << 20})
+		to = append(to, wireConfig{NIC: uint16(i + 101), Buffer: 1 << 20})
 	}
 	a, b := n.addHost(from...), n.addHost(to...)
 	got := make([]float64, flows)
@@ -56,7 +56,7 @@ func goodput(t *testing.T, loss, rate float64, rtt, queue, length time.Duration,
 	return got, float64(after.Retransmitted-before.Retransmitted) / float64(after.DatagramsOut-before.DatagramsOut)
 }
 
-func (h *simHost) counters() (sum WireCounters) {
+func (h *simHost) counters() (sum wireCounters) {
 	for _, c := range h.nics {
 		sum.add(c.wire.Counters())
 	}

@@ -20,11 +20,11 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/machines"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 	_ "github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
-	"github.com/bywash/bywash/test/internal/machines"
 )
 
 // envCase names the case to a test in a virtual machine, envModule the module for its kernel.
@@ -175,11 +175,11 @@ func awaitCluster(ctx context.Context, t *testing.T, path string) {
 func loadModule(t *testing.T, coordinates int) {
 	t.Helper()
 	params := fmt.Sprintf("coordinates=%d key=%x peers=%s", coordinates, key[:], os.Getenv("VM_PEER"))
-	if err := kmodtest.Load(os.Getenv(envModule), params); err != nil {
+	if err := qnixko.Load(os.Getenv(envModule), params); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := kmodtest.Unload(); err != nil {
+		if err := qnixko.Unload(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver/drivertest"
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 	_ "github.com/bywash/bywash/verbs"
 )
 

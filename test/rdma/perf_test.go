@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 )
 
 const perfPort = "7000"

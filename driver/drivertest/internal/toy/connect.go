@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,7 +48,7 @@ func (c *nicContext) hello(from, to, id uint64) []byte {
 
 // Connect implements driver.Context.
 func (c *nicContext) Connect(url string) (driver.Instance, error) {
-	u, err := driver.ParseURLFor(name, version, url, driver.MaxURL)
+	u, err := kit.ParseURL(name, version, url, driver.MaxURL)
 	if c.fault == "any-version" && errors.Is(err, driver.ErrVersion) {
 		u, err = driver.ParseURL(url, driver.MaxURL)
 	}

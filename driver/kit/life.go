@@ -1,0 +1,400 @@
+package kit
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// State is where a connection is in its life. It only grows.
+type State uint32
+
+// The states of a connection.
+const (
+	StateConnecting State = iota
+	StateUp
+	StatePeerClosed // the peer said goodbye: what it sent before can be received
+	StateBroken     // the peer is gone, or misbehaved, or the device failed
+	StateClosed     // this side disconnected, or gave up connecting
+)
+
+// Life is the life of a connection, for drivers whose instances are driven by their owner and by others
+// at the same time: by who drains a queue that they share, by one who looks after idle connections, by who
+// closes the context. Init begins it.
+//
+// Its owner is one goroutine at a time, between Enter and Leave, or Exclude. What others tell it is
+// atomic.
+type Life struct {
+	driver, peer string
+	state        atomic.Uint32
+	inCall       atomic.Uint32
+	settled      chan struct{} // closed once state has left StateConnecting
+
+	mu     sync.Mutex // changes of state
+	reason error      // why broken; set before state is
+	early  State      // how it ended before it stood; StateConnecting: it has not
+
+	num   uint32
+	ready *ReadySet
+	_     [64]byte
+
+	arrived atomic.Uint32 // messages that came
+	ended   atomic.Bool   // there will be no more
+	_       [64]byte
+
+	taken    atomic.Uint32 // messages that were received
+	named    atomic.Bool   // a prober has named the instance
+	endNamed atomic.Bool
+	waited   bool // ConnectWait has said that the connection stands; the owner's
+	popped   bool // something was received in this call; the owner's
+	sleeping atomic.Int32
+	inKernel atomic.Bool // who sleeps watches the device; see Watch
+	bell     chan struct{}
+
+	Tally Tallies
+}
+
+// Init begins a connection of a driver to a peer's url, with a number among those of ready.
+func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
+	l.driver, l.peer, l.num, l.ready = driver, peer, num, ready
+	l.settled, l.bell = make(chan struct{}), make(chan struct{}, 1)
+}
+
+// State is an atomic load.
+func (l *Life) State() State { return State(l.state.Load()) }
+
+// Waited tells the owner whether ConnectWait has said that the connection stands.
+func (l *Life) Waited() bool { return l.waited }
+
+// Peer is the peer's url.
+func (l *Life) Peer() string { return l.peer }
+
+// ConnectWait is that of [driver.Instance]. Pending says what is missing when ctx has ended.
+func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
+	select {
+	case <-l.settled:
+	case <-ctx.Done():
+		select {
+		case <-l.settled:
+		default:
+			return l.Fault("connect", fmt.Errorf("%s: %w", pending(), ctx.Err()))
+		}
+	}
+	if s := l.State(); s == StateUp || s == StatePeerClosed {
+		l.waited = true
+		return nil
+	}
+	return l.Failure("connect")
+}
+
+// Fault is the error of an operation.
+func (l *Life) Fault(op string, err error) error {
+	return &driver.Error{Driver: l.driver, Peer: l.peer, Op: op, Err: err}
+}
+
+// Failure is the error of an operation on a connection that is not up; nil if it is.
+func (l *Life) Failure(op string) error {
+	err := driver.ErrClosed
+	switch s := l.State(); {
+	case s == StateConnecting, s == StateUp && !l.waited:
+		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
+	case s == StateUp:
+		return nil
+	case s == StateBroken:
+		l.mu.Lock()
+		err = l.reason
+		l.mu.Unlock()
+	}
+	return l.Fault(op, err)
+}
+
+// Misuse is the error of an operation on a packet in the wrong phase.
+func (l *Life) Misuse(op string, p *driver.Packet) error {
+	what := "it is posted already, or its outcome was not polled"
+	if p.Driver.Phase == driver.Idle {
+		what = "it is not posted"
+	}
+	return l.Fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
+}
+
+// Over is what polling a packet says once this side is closed: the packet is the caller's again.
+func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
+	if l.State() != StateConnecting {
+		p.Buf = nil
+		p.Driver = driver.PacketState{}
+	}
+	return true, l.Failure(op)
+}
+
+// Enter begins a call. It fails once the connection is closed on this side, or
+// before ConnectWait has said that it stands.
+func (l *Life) Enter() bool {
+	if !l.waited {
+		return false
+	}
+	for {
+		if s := l.State(); s == StateClosed || s == StateConnecting {
+			return false
+		}
+		if l.inCall.CompareAndSwap(0, 1) {
+			if l.State() == StateClosed {
+				l.inCall.Store(0)
+				return false
+			}
+			return true
+		}
+		runtime.Gosched() // somebody else, for the time of a post
+	}
+}
+
+// TryEnter begins what somebody else does for an owner who is in no call; Leave ends it.
+func (l *Life) TryEnter() bool {
+	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
+}
+
+// EnterWith enters for an operation on a packet, if the connection is up and the packet is the caller's to use.
+func (l *Life) EnterWith(op string, p *driver.Packet) error {
+	if !l.Enter() {
+		return l.Failure(op)
+	}
+	switch {
+	case l.State() != StateUp:
+		l.Leave()
+		return l.Failure(op)
+	case p.Driver.Phase != driver.Idle:
+		l.Leave()
+		return l.Misuse(op, p)
+	}
+	return nil
+}
+
+// Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and
+// how many.
+func (l *Life) Admit(op string, p *driver.Packet, limit int) (n int, err error) {
+	if l.State() != StateUp {
+		return 0, l.Failure(op)
+	}
+	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
+		return 0, l.Misuse(op, p)
+	}
+	if n = p.Len(); n > limit {
+		return 0, l.TooLong(op, n, limit)
+	}
+	return n, nil
+}
+
+// TooLong is the error of an operation with n bytes.
+func (l *Life) TooLong(op string, n, limit int) error {
+	return l.Fault(op, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, n, limit))
+}
+
+// Busy counts what it returns.
+func (l *Life) Busy() error {
+	l.Tally.Busy.Add(1)
+	return driver.ErrBusy
+}
+
+// Polled is what the poll of a posted packet says, after a look at it.
+func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
+	switch p.Driver.Phase {
+	case driver.Done:
+		return p.Driver.Outcome()
+	case driver.Posted, driver.Canceling:
+		return false, nil
+	}
+	return true, l.Misuse(op+" poll", p)
+}
+
+// EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+// It looks at p from inside: a keeper may finish p until then.
+func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
+	entered := l.Enter()
+	switch p.Driver.Phase {
+	case driver.Done, driver.Canceling:
+	case driver.Posted:
+		if entered {
+			return true, nil
+		}
+		err = l.Failure("cancel")
+	default:
+		if l.State() == StateClosed {
+			err = l.Failure("cancel")
+		} else {
+			err = l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		}
+	}
+	if entered {
+		l.Leave()
+	}
+	return false, err
+}
+
+// Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.
+func (l *Life) Exclude() {
+	for !l.inCall.CompareAndSwap(0, 1) { // whoever is inside leaves soon
+		runtime.Gosched()
+	}
+}
+
+// Leave ends a call. Probes may name the instance again after something was
+// received; another goroutine may then be given it at once.
+func (l *Life) Leave() {
+	if l.popped {
+		l.popped = false
+		l.inCall.Store(0)
+		l.named.Store(false)
+		if l.HasMessage() || l.ended.Load() {
+			l.ready.Add(l.num)
+		}
+		return
+	}
+	l.inCall.Store(0)
+}
+
+// Resolve moves a connection out of StateConnecting, to StateUp or StateBroken. It tells whether this call
+// did, and whether the connection has ended already: then the caller does what he does after Finish.
+func (l *Life) Resolve(s State, reason error) (did, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.State() != StateConnecting {
+		return false, false
+	}
+	early, why := l.early, l.reason
+	l.reason = reason
+	if s == StateUp {
+		l.Tally.Connects.Store(1)
+	} else {
+		l.Tally.Broken.Store(1)
+	}
+	l.state.Store(uint32(s))
+	if over = s == StateUp && early != StateConnecting; over {
+		l.end(early, why)
+	}
+	close(l.settled)
+	return true, over
+}
+
+// Finish ends a connection that is up, as StatePeerClosed or StateBroken. One that does not stand yet, because the
+// peer was faster than the last step here, ends right after it has come to stand; Finish is false then.
+func (l *Life) Finish(s State, reason error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.State() {
+	case StateConnecting:
+		if l.early == StateConnecting {
+			l.early, l.reason = s, reason
+		}
+		return false
+	case StateUp:
+		l.end(s, reason)
+	}
+	return true
+}
+
+// end is called with mu held.
+func (l *Life) end(s State, reason error) {
+	l.reason = reason
+	if s == StateBroken {
+		l.Tally.Broken.Store(1)
+	} else {
+		l.Tally.Disconnects.Store(1)
+	}
+	l.state.Store(uint32(s))
+}
+
+// Close moves a connection to StateClosed, and returns the state before; did is false if it was that.
+func (l *Life) Close() (before State, did bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before = l.State()
+	if before == StateClosed {
+		return before, false
+	}
+	l.state.Store(uint32(StateClosed))
+	if before == StateConnecting {
+		close(l.settled)
+	}
+	return before, true
+}
+
+// Arrived counts a message that came. It tells whether probers are to be told: else one has the instance
+// already.
+func (l *Life) Arrived() bool {
+	l.arrived.Add(1)
+	return l.Notice()
+}
+
+// Ended tells that no more messages come.
+func (l *Life) Ended() { l.ended.Store(true); l.Notice() }
+
+// Notice makes the instance ready to be named by a prober, unless one has it.
+func (l *Life) Notice() bool {
+	if l.named.Load() && !l.ended.Load() {
+		return false
+	}
+	l.ready.Add(l.num)
+	return true
+}
+
+// HasMessage tells whether a message can be received, which is possible after the
+// connection has ended, too.
+func (l *Life) HasMessage() bool { return l.arrived.Load() != l.taken.Load() }
+
+// Taken counts a message of n bytes that was received.
+func (l *Life) Taken(n int) {
+	l.taken.Add(1)
+	l.popped = true
+	l.Tally.Received.Add(1)
+	l.Tally.BytesReceived.Add(uint64(n))
+}
+
+// Sent counts a message of n bytes.
+func (l *Life) Sent(n int) {
+	l.Tally.Sent.Add(1)
+	l.Tally.BytesSent.Add(uint64(n))
+}
+
+// Claim names the connection to one prober, if there still is something.
+func (l *Life) Claim() bool {
+	switch st := l.State(); {
+	case st == StateConnecting || st == StateClosed:
+		return false
+	case l.HasMessage():
+		if !l.named.CompareAndSwap(false, true) {
+			return false
+		}
+		if l.HasMessage() {
+			return true
+		}
+		// Its owner, who polls without having been told, was faster. The name
+		// would stay, as nothing is left to be received.
+		l.named.Store(false)
+		return false
+	case l.ended.Load():
+		return l.endNamed.CompareAndSwap(false, true)
+	}
+	return false
+}
+
+// Sleep begins a wait: from here on Wake rings the bell. The waiter looks once more before he sleeps on it.
+func (l *Life) Sleep() <-chan struct{} {
+	l.sleeping.Add(1)
+	return l.bell
+}
+
+// Awake ends a wait.
+func (l *Life) Awake() { l.sleeping.Add(-1) }
+
+// Wake wakes who sleeps on the instance.
+func (l *Life) Wake() {
+	if l.sleeping.Load() > 0 {
+		select {
+		case l.bell <- struct{}{}:
+		default: // it is about to look anyway
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package kit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+func newLife() (*kit.Life, *kit.ReadySet) {
+	ready := &kit.ReadySet{}
+	l := &kit.Life{}
+	l.Init("test", "test://peer", 3, ready)
+	return l, ready
+}
+
+func stands(t *testing.T, l *kit.Life) {
+	t.Helper()
+	if did, over := l.Resolve(kit.StateUp, nil); !did || over {
+		t.Fatalf("Resolve(up) = %v, %v", did, over)
+	}
+	if err := l.ConnectWait(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errLost = fmt.Errorf("%w: lost", driver.ErrBroken)
+
+func TestWhatEachStateAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		live  func(*testing.T, *kit.Life)
+		want  error
+		enter bool
+	}{
+		{"connecting", func(*testing.T, *kit.Life) {}, driver.ErrInvalid, false},
+		{"up, not waited for", func(_ *testing.T, l *kit.Life) { l.Resolve(kit.StateUp, nil) }, driver.ErrInvalid, false},
+		{"up", stands, nil, true},
+		{"peer closed", func(t *testing.T, l *kit.Life) {
+			stands(t, l)
+			l.Finish(kit.StatePeerClosed, nil)
+		}, driver.ErrClosed, true},
+		{"broken", func(t *testing.T, l *kit.Life) {
+			stands(t, l)
+			l.Finish(kit.StateBroken, errLost)
+		}, driver.ErrBroken, true},
+		{"broken, then closed by the peer", func(t *testing.T, l *kit.Life) {
+			stands(t, l)
+			l.Finish(kit.StateBroken, errLost)
+			l.Finish(kit.StatePeerClosed, nil)
+		}, driver.ErrBroken, true},
+		{"closed", func(t *testing.T, l *kit.Life) {
+			stands(t, l)
+			l.Close()
+		}, driver.ErrClosed, false},
+		{"closed while connecting", func(_ *testing.T, l *kit.Life) { l.Close() }, driver.ErrClosed, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _ := newLife()
+			c.live(t, l)
+			err := l.Failure("send")
+			if !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+				t.Errorf("Failure = %v, want %v", err, c.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), "test://peer") {
+				t.Errorf("Failure = %q does not name the peer", err)
+			}
+			if got := l.Enter(); got != c.enter {
+				t.Errorf("Enter = %v, want %v", got, c.enter)
+			} else if got {
+				l.Leave()
+			}
+		})
+	}
+}
+
+func TestConnectWait(t *testing.T) {
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	l, _ := newLife()
+	err := l.ConnectWait(done, func() string { return "no answer yet" })
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "no answer yet") {
+		t.Errorf("while connecting: %v", err)
+	}
+	l.Resolve(kit.StateBroken, errLost)
+	if err := l.ConnectWait(done, nil); !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("once it has failed: %v", err)
+	}
+	l, _ = newLife()
+	time.AfterFunc(time.Millisecond, func() { l.Close() })
+	if err := l.ConnectWait(context.Background(), nil); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("closed meanwhile: %v", err)
+	}
+}
+
+// A peer that is faster than the last step here may have sent and left before the connection stands.
+func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
+	for _, end := range []kit.State{kit.StatePeerClosed, kit.StateBroken} {
+		l, _ := newLife()
+		if l.Finish(end, errLost) {
+			t.Errorf("%v: Finish of a connection that does not stand is true", end)
+		}
+		l.Finish(kit.StateBroken, errors.New("later"))
+		if l.State() != kit.StateConnecting {
+			t.Errorf("%v: state %v before the connection stands", end, l.State())
+		}
+		l.Arrived()
+		if did, over := l.Resolve(kit.StateUp, nil); !did || !over {
+			t.Errorf("%v: Resolve = %v, %v; want both", end, did, over)
+		}
+		if l.State() != end || !l.HasMessage() {
+			t.Errorf("%v: state %v, message %v", end, l.State(), l.HasMessage())
+		}
+		if err := l.ConnectWait(context.Background(), nil); end == kit.StatePeerClosed && err != nil {
+			t.Errorf("ConnectWait: %v", err)
+		}
+		if did, _ := l.Resolve(kit.StateUp, nil); did {
+			t.Errorf("%v: resolved twice", end)
+		}
+	}
+}
+
+func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	if l.Claim() {
+		t.Error("claimed with no message")
+	}
+	l.Arrived()
+	l.Arrived()
+	if !l.Claim() {
+		t.Error("a message came and the claim failed")
+	}
+	if l.Claim() {
+		t.Error("claimed twice")
+	}
+	for _, want := range []bool{true, false} {
+		l.Enter()
+		l.Taken(1)
+		l.Leave()
+		if got := l.Claim(); got != want {
+			t.Errorf("claim = %v after a message was taken, want %v", got, want)
+		}
+	}
+	l.Finish(kit.StatePeerClosed, nil)
+	l.Ended()
+	if !l.Claim() {
+		t.Error("the end of the connection is told to nobody")
+	}
+	if l.Claim() {
+		t.Error("the end of the connection is told twice")
+	}
+}
+
+func TestExcludeWaitsForWhoIsInside(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	if !l.Enter() {
+		t.Fatal("Enter")
+	}
+	if l.TryEnter() {
+		t.Fatal("two are inside")
+	}
+	var order []string
+	var mu sync.Mutex
+	note := func(s string) { mu.Lock(); order = append(order, s); mu.Unlock() }
+	closed, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Close()
+		close(closed)
+		l.Exclude()
+		note("excluded")
+	}()
+	<-closed
+	note("leaves")
+	l.Leave()
+	<-done
+	if fmt.Sprint(order) != "[leaves excluded]" {
+		t.Errorf("order %v", order)
+	}
+	if l.Enter() || l.TryEnter() {
+		t.Error("somebody got in after Exclude")
+	}
+}
+
+func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
+	l, _ := newLife()
+	stands(t, l)
+	l.Wake() // nobody sleeps
+	bell := l.Sleep()
+	l.Wake()
+	l.Wake()
+	select {
+	case <-bell:
+	case <-time.After(5 * time.Second):
+		t.Fatal("the bell did not ring")
+	}
+	l.Awake()
+	select {
+	case <-bell:
+		t.Error("it rang twice")
+	default:
+	}
+}
+
+// TestCancelOfAPacketThatIsFinishedMeanwhile has a keeper inside when RecvCancel comes.
+func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		keeper  func(p *driver.Packet)
+		entered bool
+	}{
+		{"the keeper finishes it", func(p *driver.Packet) { p.Driver.Finish(nil) }, false},
+		{"the keeper leaves it alone", func(*driver.Packet) {}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _ := newLife()
+			stands(t, l)
+			p := &driver.Packet{Driver: driver.PacketState{Phase: driver.Posted}}
+			if !l.TryEnter() {
+				t.Fatal("the keeper is not let in")
+			}
+			type answer struct {
+				posted bool
+				err    error
+			}
+			begun, said := make(chan struct{}), make(chan answer)
+			go func() {
+				close(begun)
+				posted, err := l.EnterCancel(p)
+				said <- answer{posted, err}
+			}()
+			<-begun
+			for range 1000 {
+				runtime.Gosched() // the call has looked for the keeper to leave
+			}
+			c.keeper(p)
+			l.Leave()
+			if got := <-said; got != (answer{c.entered, nil}) {
+				t.Errorf("EnterCancel = %v, %v, want %v, nil", got.posted, got.err, c.entered)
+			}
+		})
+	}
+}

@@ -1,0 +1,289 @@
+package kit
+
+import (
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Small has what instances on the small track do alike: receives that are posted, messages that are lent, buffers that
+// the user fills, and sends that wait for credit. A driver embeds it, beside its connection, in its type of instance.
+// Init begins it. The driver keeps the common case of SendPost, and of RecvPoll for a receive that has nothing to wait
+// for, in its own code; the rest is here. Methods are the owner's, unless they say otherwise. They allocate only for an
+// error.
+type Small struct {
+	conn    *Conn
+	hooks   SmallHooks
+	starter Starter
+
+	receives Receives
+	whole    []byte // a message of several pieces that is lent
+	buffer   SendBuffer
+	waiting  PacketQueue // sends that Start has refused
+	stalled  atomic.Bool // waiting is not empty
+}
+
+// SmallHooks is what a driver does for an instance on the small track. The owner calls it.
+type SmallHooks interface {
+	// Settle takes what has come for this connection, sends what can be sent ([Small.Push]), and tells the peer of
+	// credit. Polls call it.
+	Settle()
+
+	// First is piece k of the first message that was not received, in memory that is the driver's until Consumed;
+	// more says that another piece follows. It is false if no message is there.
+	First(k int) (piece []byte, more, ok bool)
+
+	// Consumed gives the memory of the first message, of n bytes, back to the device.
+	Consumed(n int)
+
+	// Longest is the length of the longest message, in bytes, that both sides can.
+	Longest() int
+
+	// Room is the buffer that the next message can be written into; nil if there is no credit or none is free.
+	Room() []byte
+
+	// Filled sends the first n bytes of the buffer that Room gave; with n < 0 it takes it back unsent. It counts what
+	// it sends ([Life.Sent]).
+	Filled(buf []byte, n int) error
+}
+
+// Starter is implemented by hooks of a driver whose posted sends may wait for credit.
+type Starter interface {
+	// Start sends a message, if there is credit and room. The packet is then done: its memory was copied.
+	Start(p *driver.Packet) bool
+
+	// Flush hands what was started to the device.
+	Flush()
+}
+
+// Init begins an instance on a connection.
+func (s *Small) Init(c *Conn, hooks SmallHooks) {
+	s.conn, s.hooks = c, hooks
+	s.starter, _ = hooks.(Starter)
+}
+
+// AdmitSend begins SendPost, inside the connection: it checks that p can be sent, and returns its length.
+func (s *Small) AdmitSend(p *driver.Packet, longest int) (n int, err error) {
+	return s.buffer.Admit(&s.conn.Life, p, longest)
+}
+
+// Later is the rest of SendPost for a packet that was admitted and that Start has refused, or that has others before
+// it: it is started once more, or waits.
+func (s *Small) Later(p *driver.Packet) error {
+	s.hooks.Settle()
+	if s.waiting.Empty() {
+		if s.starter.Start(p) {
+			s.starter.Flush()
+			return nil
+		}
+		s.conn.Tally.Waited.Add(1)
+	}
+	if err := s.waiting.Post(&s.conn.Life, p); err != nil {
+		return err
+	}
+	s.stalled.Store(true)
+	return nil
+}
+
+// Push starts sends that have waited, or fails them after the connection has ended. Settle calls it.
+func (s *Small) Push() {
+	if s.waiting.Empty() {
+		return
+	}
+	if s.conn.State() != StateUp {
+		s.waiting.Fail(&s.conn.Life, "send")
+		s.stalled.Store(false)
+		return
+	}
+	did := false
+	for !s.waiting.Empty() && s.starter.Start(s.waiting.First()) {
+		s.waiting.Pop()
+		did = true
+	}
+	if s.waiting.Empty() {
+		s.stalled.Store(false)
+	}
+	if did {
+		s.starter.Flush()
+	}
+}
+
+// Stalled reports whether sends wait. Any goroutine may call it.
+func (s *Small) Stalled() bool { return s.stalled.Load() }
+
+// Drop forgets what is posted: polls then say that this side is closed. It is for [ConnHooks].Farewell.
+func (s *Small) Drop() {
+	s.waiting = PacketQueue{}
+	s.stalled.Store(false)
+	s.receives.Drop()
+}
+
+// SendPoll implements driver.Instance.
+func (s *Small) SendPoll(p *driver.Packet) (bool, error) {
+	// While sends wait, another goroutine may be at them, between calls.
+	if !s.stalled.Load() && p.Driver.Phase == driver.Done {
+		return p.Driver.Outcome()
+	}
+	return s.settledSend(p)
+}
+
+func (s *Small) settledSend(p *driver.Packet) (bool, error) {
+	c := s.conn
+	if !c.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return p.Driver.Outcome()
+		}
+		return c.Over(p, "send")
+	}
+	s.hooks.Settle()
+	done, err := c.Polled("send", p)
+	c.Leave()
+	return done, err
+}
+
+// SendBufGet implements driver.BufferSender.
+func (s *Small) SendBufGet(p *driver.Packet) error {
+	c := s.conn
+	if err := s.buffer.Enter(&c.Life, p); err != nil {
+		return err
+	}
+	defer c.Leave()
+	buf := s.room()
+	if buf == nil {
+		s.hooks.Settle()
+		if buf = s.room(); buf == nil {
+			return c.Busy()
+		}
+	}
+	s.buffer.Lend(p, buf)
+	return nil
+}
+
+// room is a buffer for the next message, unless others wait to be sent before it.
+func (s *Small) room() []byte {
+	if !s.waiting.Empty() {
+		return nil
+	}
+	return s.hooks.Room()
+}
+
+// SendBufPost implements driver.BufferSender.
+func (s *Small) SendBufPost(p *driver.Packet, n int) error {
+	c := s.conn
+	buf, send, err := s.buffer.Return(&c.Life, p, n, s.hooks.Longest())
+	if buf == nil {
+		return err
+	}
+	defer c.Leave()
+	if !send {
+		_ = s.hooks.Filled(buf, -1)
+		return err
+	}
+	if err := s.hooks.Filled(buf, n); err != nil {
+		return err
+	}
+	p.N = n
+	p.Driver.Finish(nil)
+	return nil
+}
+
+// RecvPost implements driver.Instance.
+func (s *Small) RecvPost(p *driver.Packet) error { return s.receives.Post(&s.conn.Life, p) }
+
+// RecvCancel implements driver.Instance.
+func (s *Small) RecvCancel(p *driver.Packet) error { return s.receives.Cancel(&s.conn.Life, p) }
+
+// RecvPoll implements driver.Instance.
+func (s *Small) RecvPoll(p *driver.Packet) (done bool, err error) {
+	c := s.conn
+	if p.Driver.Phase == driver.Done {
+		return p.Driver.Outcome()
+	}
+	if !c.Enter() {
+		return c.Over(p, "receive")
+	}
+	s.hooks.Settle()
+	s.fill()
+	if message, ok := s.lendable(p); ok {
+		done, err = s.receives.Lend(p, message)
+	} else {
+		done, err = s.receives.Polled(&c.Life, p)
+	}
+	c.Leave()
+	return done, err
+}
+
+// fill copies what has come to the receives that are posted.
+func (s *Small) fill() {
+	c := s.conn
+	for s.receives.Want() {
+		if !c.HasMessage() {
+			if c.State() != StateUp {
+				s.receives.Fail(&c.Life)
+			}
+			return
+		}
+		piece, more, ok := s.hooks.First(0)
+		if !ok {
+			return // whoever drains has counted it, and hands it over in a moment
+		}
+		n := len(piece)
+		if more {
+			n = s.scatter(piece)
+		} else {
+			s.receives.Fill(&c.Life, piece)
+		}
+		s.consumed(n)
+	}
+}
+
+// scatter copies a message of several pieces and returns its length.
+func (s *Small) scatter(piece []byte) (n int) {
+	p := s.receives.Next()
+	cursor := p.Cursor()
+	p.N = 0
+	for k, more := 0, true; ; {
+		n += len(piece)
+		p.N += cursor.Scatter(piece)
+		if !more {
+			break
+		}
+		k++
+		piece, more, _ = s.hooks.First(k)
+	}
+	s.receives.Filled(&s.conn.Life, p, n)
+	return n
+}
+
+// lendable is the first message, if p is to have it where it is.
+func (s *Small) lendable(p *driver.Packet) (message []byte, ok bool) {
+	if !s.receives.MayLend(p) || !s.conn.HasMessage() {
+		return nil, false
+	}
+	piece, more, ok := s.hooks.First(0)
+	if !more {
+		return piece, ok
+	}
+	s.whole = append(s.whole[:0], piece...)
+	for k := 1; more; k++ {
+		piece, more, _ = s.hooks.First(k)
+		s.whole = append(s.whole, piece...)
+	}
+	return s.whole, true
+}
+
+func (s *Small) consumed(n int) {
+	s.conn.Taken(n)
+	s.hooks.Consumed(n)
+}
+
+// RecvBufRelease implements driver.BufferReceiver.
+func (s *Small) RecvBufRelease(p *driver.Packet) error {
+	n, err := s.receives.Return(&s.conn.Life, p)
+	if err != nil {
+		return err
+	}
+	s.consumed(n)
+	s.conn.Leave()
+	return nil
+}

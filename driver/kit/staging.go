@@ -1,0 +1,75 @@
+package kit
+
+import (
+	"sync"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Staging is memory in arenas, for drivers that copy what a NIC cannot reach. The zero value is empty. Its methods may be
+// called by many goroutines at once.
+type Staging struct {
+	mu    sync.Mutex
+	spare [48][]*driver.Arena // not in use, by the power of two of their sizes
+}
+
+// keptStaging is how many arenas of a size are kept for the next use.
+const keptStaging = 4
+
+func stagingClass(n int) int {
+	class := 12
+	for 1<<class < n {
+		class++
+	}
+	return class
+}
+
+// Get returns n bytes, which are the caller's until Put.
+func (s *Staging) Get(n int) ([]byte, error) {
+	class := stagingClass(n)
+	s.mu.Lock()
+	var a *driver.Arena
+	if list := s.spare[class]; len(list) > 0 {
+		a = list[len(list)-1]
+		s.spare[class] = list[:len(list)-1]
+	}
+	s.mu.Unlock()
+	if a == nil {
+		var err error
+		if a, err = driver.NewArena(1 << class); err != nil {
+			return nil, err
+		}
+	}
+	return a.Bytes()[:n], nil
+}
+
+// Put takes memory back; nil is nothing. Registrations of it have been released.
+func (s *Staging) Put(b []byte) {
+	if b == nil {
+		return
+	}
+	a, _, ok := driver.ArenaOf(b[:cap(b)])
+	if !ok {
+		return
+	}
+	class := stagingClass(len(a.Bytes()))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.spare[class]) < keptStaging {
+		s.spare[class] = append(s.spare[class], a)
+		return
+	}
+	_ = a.Close() // which caches learn of
+}
+
+// Close frees what is not in use.
+func (s *Staging) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, list := range s.spare {
+		for _, a := range list {
+			_ = a.Close()
+		}
+		s.spare[k] = nil
+	}
+}

@@ -1,0 +1,131 @@
+package kit
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// A Tap is where a driver shows the frames or datagrams of one NIC to whoever
+// captures them, e.g. "bywash capture": what bypasses the kernel reaches none
+// of the kernel's packet taps. A driver makes it known with [AddTap] while the
+// NIC is open, and asks once a batch:
+//
+//	if to := tap.Sinks(); to != nil { … }
+//
+// which is one atomic load as long as nobody captures. It shows what is on the
+// wire: sealed payloads stay sealed, so what arrives is shown before it is
+// opened, and what leaves after it was sealed.
+type Tap struct {
+	Driver string
+	Device string // name of the NIC
+	// LinkType is what a frame begins with, by the numbers of
+	// https://www.tcpdump.org/linktypes.html that pcapng files use too.
+	LinkType uint16
+
+	mu    sync.Mutex // of who attaches and detaches
+	sinks atomic.Pointer[[]Sink]
+}
+
+// Link types.
+const (
+	LinkEthernet = 1   // a frame without its check sequence
+	LinkRaw      = 101 // an IP packet
+)
+
+// Frame is what a tap shows.
+type Frame struct {
+	Time    int64  // ns since 1970, UTC; one reading may serve a batch
+	Context uint64 // incarnation of the context that it is of; 0: of none in this process
+	Sent    bool   // by this process; else it has arrived
+	Data    []byte // the driver's, until Frame returns
+}
+
+// A Sink takes what taps show. Frame is called on the data path, for one tap by
+// one goroutine at a time: it must not block, allocate or keep f.Data, and counts
+// what it has no room for.
+type Sink interface {
+	Frame(f Frame)
+}
+
+// Sinks are those that capture now; nil if nobody does.
+func (t *Tap) Sinks() []Sink {
+	if p := t.sinks.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Attach shows s what comes from now on.
+func (t *Tap) Attach(s Sink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := append(slices.Clone(t.Sinks()), s)
+	t.sinks.Store(&all)
+}
+
+// Detach ends that. A batch that is being shown may still reach s afterwards.
+func (t *Tap) Detach(s Sink) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest := slices.DeleteFunc(slices.Clone(t.Sinks()), func(x Sink) bool { return x == s })
+	if len(rest) == 0 {
+		t.sinks.Store(nil)
+		return
+	}
+	t.sinks.Store(&rest)
+}
+
+var taps struct {
+	sync.Mutex
+	open     map[*Tap]struct{}
+	watchers map[*func(*Tap, bool)]struct{}
+}
+
+// AddTap is called by drivers when a NIC has been opened, before it sends or
+// receives, and RemoveTap when it is being closed, and shows nothing any more.
+func AddTap(t *Tap) {
+	taps.Lock()
+	defer taps.Unlock()
+	if taps.open == nil {
+		taps.open = make(map[*Tap]struct{})
+	}
+	taps.open[t] = struct{}{}
+	for f := range taps.watchers {
+		(*f)(t, true)
+	}
+}
+
+// RemoveTap undoes AddTap; for a tap that was not added it does nothing.
+func RemoveTap(t *Tap) {
+	taps.Lock()
+	defer taps.Unlock()
+	if _, ok := taps.open[t]; !ok {
+		return
+	}
+	delete(taps.open, t)
+	for f := range taps.watchers {
+		(*f)(t, false)
+	}
+}
+
+// WatchTaps calls f with open for the taps of the NICs that are open in this
+// process and of each that is opened, and without when one is closed, until
+// stop is called. Whoever attaches in f misses no frame. Calls of f come one at a
+// time; f must not block, nor call AddTap, RemoveTap, WatchTaps or stop.
+func WatchTaps(f func(t *Tap, open bool)) (stop func()) {
+	taps.Lock()
+	defer taps.Unlock()
+	if taps.watchers == nil {
+		taps.watchers = make(map[*func(*Tap, bool)]struct{})
+	}
+	taps.watchers[&f] = struct{}{}
+	for t := range taps.open {
+		f(t, true)
+	}
+	return func() {
+		taps.Lock()
+		defer taps.Unlock()
+		delete(taps.watchers, &f)
+	}
+}

@@ -1,0 +1,223 @@
+package kit
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// Watched is the device whose events end a driver's waits; see [Watch].
+type Watched interface {
+	// Arm is called before a waiter's last look. What happens from here on ends Sleep, or somebody sees it and wakes the
+	// waiter. Seen is for Sleep.
+	Arm() (seen uint32)
+	// Sleep blocks in the kernel until there is more than seen, Wake is called, or a time of its own is over, and
+	// takes what has come. Again: it is not the first sleep of a wait.
+	Sleep(seen uint32, again bool)
+	// Wake ends a Sleep, from any goroutine.
+	Wake()
+	// Call asks the driver's own goroutine to watch: somebody sleeps, and no waiter does.
+	Call()
+}
+
+// Watch has the goroutines in waits of a driver sleep, so that no event is slept through.
+//
+// A waiter says that it sleeps, has the device armed, looks once more, and then sleeps: the first one in the
+// kernel, as the one who watches the device, the others on their bells. Who watches takes what comes and wakes
+// those it concerns; where no waiter watches, a goroutine of the driver's does. What somebody else takes meanwhile
+// is seen by the look, or wakes, because the waiter has said before that it sleeps, and where. Nothing allocates,
+// but for a context that can end under sleeps that are Long.
+type Watch struct {
+	Device Watched
+	Spins  int  // how many polls a wait makes before it sleeps: about as long as sleeping and waking take
+	Never  bool // no waiter watches
+	Long   bool // sleeps after the first are so long that the end of the waiter's context is to end them
+
+	sleepers atomic.Int32
+	watching atomic.Bool
+	relied   atomic.Bool
+}
+
+// Sleepers is how many goroutines are in waits, or just before.
+func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
+
+// Watching tells whether one of them watches the device.
+func (w *Watch) Watching() bool { return w.watching.Load() }
+
+// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else sleeps.
+func (w *Watch) Rely(on bool) { w.relied.Store(on) }
+
+// wait is one wait under way.
+type wait struct {
+	w        *Watch
+	ctx      context.Context
+	inKernel *atomic.Bool // who wakes it is to wake the device's sleep
+	watching bool
+	seen     uint32
+	slept    int
+	stop     func() bool
+}
+
+func (x *wait) begin() {
+	w := x.w
+	if x.watching = !w.Never && !w.watching.Load() && w.watching.CompareAndSwap(false, true); x.watching {
+		x.inKernel.Store(true)
+	}
+	x.seen = w.Device.Arm()
+}
+
+func (x *wait) sleep(bell <-chan struct{}) {
+	w := x.w
+	if !x.watching {
+		if w.Never {
+			w.Device.Call()
+		}
+		select {
+		case <-bell:
+		case <-x.ctx.Done():
+		}
+		return
+	}
+	if x.slept++; x.slept == 2 && w.Long && x.stop == nil && x.ctx.Done() != nil {
+		x.stop = context.AfterFunc(x.ctx, w.Device.Wake)
+	}
+	w.Device.Sleep(x.seen, x.slept > 1)
+}
+
+func (x *wait) end() {
+	if !x.watching {
+		return
+	}
+	x.inKernel.Store(false)
+	x.w.watching.Store(false)
+	if x.w.sleepers.Load() > 1 || x.w.relied.Load() {
+		x.w.Device.Call()
+	}
+}
+
+func (x *wait) leave() {
+	x.w.sleepers.Add(-1)
+	if x.stop != nil {
+		x.stop()
+	}
+}
+
+// pollFor polls for p.
+func pollFor(i driver.Instance, p *driver.Packet, sending bool) (bool, error) {
+	if sending {
+		return i.SendPoll(p)
+	}
+	return i.RecvPoll(p)
+}
+
+// Block polls for p on an instance whose life is l until it is done or ctx ends, and sleeps in between: SendWait
+// of [driver.SendWaiter], or RecvWait of [driver.RecvWaiter].
+func (w *Watch) Block(ctx context.Context, l *Life, i driver.Instance, p *driver.Packet, sending bool) error {
+	for range w.Spins {
+		if done, err := pollFor(i, p, sending); done {
+			return err
+		}
+	}
+	x := wait{w: w, ctx: ctx, inKernel: &l.inKernel}
+	w.sleepers.Add(1)
+	defer x.leave()
+	bell := l.Sleep()
+	defer l.Awake()
+	for {
+		x.begin()
+		done, err := pollFor(i, p, sending)
+		if !done {
+			l.Tally.Slept.Add(1)
+			x.sleep(bell)
+		}
+		x.end()
+		if done {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// Wake wakes who sleeps in Block on the instance whose life is l.
+func (w *Watch) Wake(l *Life) {
+	if l.sleeping.Load() > 0 {
+		w.wake(l)
+	}
+}
+
+func (w *Watch) wake(l *Life) {
+	l.Wake()
+	if l.inKernel.Load() {
+		w.Device.Wake()
+	}
+}
+
+// AnyWaits are the waits of a context for any of its instances.
+type AnyWaits struct {
+	Watch *Watch // may be that of several contexts
+
+	waiters  waiters
+	n        atomic.Int32
+	inKernel atomic.Bool
+	slept    atomic.Uint64
+}
+
+// Slept counts the sleeps.
+func (a *AnyWaits) Slept() uint64 { return a.slept.Load() }
+
+// probes is a context that can be probed.
+type probes interface {
+	RecvProbeAny() (driver.Instance, error)
+}
+
+// Wait is RecvWaitAny of [driver.Prober].
+func (a *AnyWaits) Wait(ctx context.Context, c probes) (driver.Instance, error) {
+	w := a.Watch
+	for range w.Spins {
+		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
+			return i, err
+		}
+	}
+	x := wait{w: w, ctx: ctx, inKernel: &a.inKernel}
+	w.sleepers.Add(1)
+	defer x.leave()
+	a.n.Add(1)
+	defer a.n.Add(-1)
+	me := a.waiters.enter()
+	defer a.waiters.leave(me)
+	for {
+		x.begin()
+		i, err := c.RecvProbeAny()
+		if err == driver.ErrAgain && !a.waiters.canceled(me) {
+			a.slept.Add(1)
+			x.sleep(me.bell)
+		}
+		x.end()
+		switch {
+		case err != driver.ErrAgain:
+			return i, err
+		case a.waiters.canceled(me):
+			return nil, driver.ErrCanceled
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Tell wakes those in Wait: an instance is ready.
+func (a *AnyWaits) Tell() {
+	if a.n.Load() > 0 {
+		a.Wake(false)
+	}
+}
+
+// Wake wakes those in Wait; cancel makes them give up.
+func (a *AnyWaits) Wake(cancel bool) {
+	a.waiters.wake(cancel)
+	if a.inKernel.Load() {
+		a.Watch.Device.Wake()
+	}
+}
