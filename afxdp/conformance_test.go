@@ -147,7 +147,7 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 	if lab.why != "" {
 		t.Skip("needs root: " + lab.why)
 	}
-	o := map[string]string{"dead-time": "1500ms"} // many wait for it
+	o := map[string]string{"dead-time": "1s"} // many wait for it
 	for k, v := range options {
 		o[k] = v
 	}

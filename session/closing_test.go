@@ -10,9 +10,36 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// ended tells whether the first connection to a rank has ended; there may be another one since.
-func ended(s *session.Session, rank int) bool {
-	return s.Gate(rank).Path() == "idle" || s.Stats().Connects > 1
+// ended reports whether the connection to a rank has ended.
+func ended(s *session.Session, rank int) bool { return s.Gate(rank).Path() == "idle" }
+
+// A connect request that has been answered makes no second connection, however soon both sides close the first one.
+func TestClosedGatesStayClosed(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	for round := range rounds {
+		switch ways := round % 3; ways {
+		case 2:
+			connectPair(t, s)
+		default:
+			if err := s[ways].Gate(1 - ways).ConnectWait(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the other side is connected", func() bool { return s[1-ways].Stats().Connects > uint64(round) })
+		}
+		for r := range s {
+			s[r].Gate(1 - r).Disconnect()
+		}
+		for r := range s {
+			eventually(t, "closed", func() bool { return ended(s[r], 1-r) })
+			if got := s[r].Stats().Connects; got != uint64(round+1) {
+				t.Fatalf("rank %d connected %d times in %d rounds", r, got, round+1)
+			}
+		}
+	}
 }
 
 // apart lets a session make progress in the background of a test that has it make none by itself.

@@ -15,6 +15,8 @@ func (g *Gate) connect() {
 	}
 	g.state = gateConnecting
 	g.dials++
+	g.s.dials++
+	g.lastDial = g.s.dials
 	if g.lingering == 0 {
 		g.beginDial()
 		return
@@ -262,23 +264,27 @@ func (s *Session) doorman() {
 		}
 		for _, n := range s.nics {
 			if k, ok := n.small.(driver.Knocker); ok {
+				s.mu.lock()
+				as := s.dials
+				s.mu.unlock()
 				who = k.Knocking(who[:0])
 				for _, inc := range who {
-					s.answer(inc)
+					s.answer(inc, as)
 				}
 			}
 		}
 	}
 }
 
-// answer connects to the peer with that incarnation, if it is who it says it
-// is. One that is not costs a lookup.
-func (s *Session) answer(incarnation uint64) {
+// answer connects to the peer with that incarnation, if it is the rank that it claims to be. A false claim costs a lookup.
+// The peer was named when as connections had been begun here: a later one to the same peer has answered it, and may have been
+// closed since.
+func (s *Session) answer(incarnation, as uint64) {
 	rank := driver.RankOf(incarnation)
 	if rank >= s.size || s.card.knows(incarnation) {
 		return
 	}
-	s.answerRank(rank, func(*Gate) bool { return true }, func(c *card) bool { return c.knows(incarnation) })
+	s.answerRank(rank, func(g *Gate) bool { return g.lastDial <= as }, func(c *card) bool { return c.knows(incarnation) })
 }
 
 // answerRank connects to a rank if it still wants that, and its card is what it

@@ -137,7 +137,7 @@ func vethRails(t testing.TB, cfg veth.Config) (rails [2][]session.Rail) {
 	t.Cleanup(func() { _ = p.Close() })
 	for i, e := range p.Ends {
 		rails[i] = []session.Rail{{Driver: "afxdp", Device: e.Device, Options: map[string]string{
-			"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.Namespace), "dead-time": "2s",
+			"netns": fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), e.Namespace), "dead-time": "1s",
 		}}}
 	}
 	return rails
@@ -254,7 +254,7 @@ var lanes = []int{8, 3000, 100_000, 4 << 20}
 // processes, lose nothing, and nothing comes twice. Later it is the other's turn: then there is
 // none left.
 func TestRanksSurviveTheDeathOfANIC(t *testing.T) {
-	rounds := 6
+	rounds := 4
 	if testing.Short() {
 		rounds = 2
 	}

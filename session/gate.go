@@ -50,6 +50,7 @@ type Gate struct {
 	stood      uint64  // connections that came about
 	peerEra    uint32
 	dials      uint64 // connections that were begun here
+	lastDial   uint64 // Session.dials, as of the last of them
 	dialed     uint64 // and by the peer, as of the last one that stood
 	why        []Choice
 	backlog    parcelQueue // for the connection that stands or is being made

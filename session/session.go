@@ -40,6 +40,7 @@ type Session struct {
 	mu           lock
 	closed       bool
 	quiet        bool    // Quiesce was called
+	dials        uint64  // connections that gates have begun
 	era          uint32  // how often Resume was
 	closing      bool    // Close was called: nobody who knocks is answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones

@@ -52,6 +52,7 @@ type conn struct {
 	mu      sync.Mutex
 	sock    *net.UnixConn
 	watcher *net.UnixConn
+	reached bool // the peer has dialed, and need not be watched
 
 	// Set before state becomes stateUp.
 	side     int

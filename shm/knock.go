@@ -1,19 +1,35 @@
 package shm
 
-import "github.com/bywash/bywash/driver"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
 
 // A peer whose user has called Connect is known here before ours has: either
 // it has dialed, or it watches until this side does.
 
-// beWatched counts the peers that wait for this side to dial.
-func (c *Context) beWatched(from uint64, n int) {
+// beWatched notes a peer that waits for this side to dial.
+func (c *Context) beWatched(a *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.watched[from] += n; c.watched[from] == 0 {
-		delete(c.watched, from)
+	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
+	c.knocked()
+}
+
+// unwatched forgets a peer that does not wait any more.
+func (c *Context) unwatched(a *caller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := a.hello.from
+	if list := slices.DeleteFunc(c.watched[from], func(x *caller) bool { return x == a }); len(list) > 0 {
+		c.watched[from] = list
+		c.knocked()
 		return
 	}
-	c.knocked()
+	delete(c.watched, from)
 }
 
 // knocked is called with mu held.
@@ -23,22 +39,40 @@ func (c *Context) knocked() {
 	}
 }
 
-// Knocking implements driver.Knocker.
+// Knocking implements driver.Knocker. A peer hangs up before its connection stands: so a connect request that has been
+// answered is not taken for another one, also while the goroutine that reads the socket has still to see its end.
 func (c *Context) Knocking(dst []uint64) []uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for from := range c.arrived {
-		dst = append(dst, from)
+	for from, list := range c.arrived {
+		if slices.ContainsFunc(list, (*caller).waits) {
+			dst = append(dst, from)
+		}
 	}
-	for from := range c.watched {
-		if !c.connecting(from) {
+	for from, list := range c.watched {
+		if !c.connecting(from) && slices.ContainsFunc(list, (*caller).waits) {
 			dst = append(dst, from)
 		}
 	}
 	return dst
 }
 
-// connecting tells whether a connection to a peer is being made. The caller
+// waits reports whether the peer has not hung up.
+func (a *caller) waits() bool {
+	raw, err := a.sock.SyscallConn()
+	if err != nil {
+		return false
+	}
+	up := false
+	err = raw.Control(func(fd uintptr) {
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(p[:], 0)
+		up = err != nil || p[0].Revents == 0
+	})
+	return err == nil && up
+}
+
+// connecting reports whether a connection to a peer is being made. The caller
 // holds mu.
 func (c *Context) connecting(peer uint64) bool {
 	for n := range c.conns {

@@ -37,6 +37,8 @@ type end struct {
 	argv   json.RawMessage // of a role
 	ctx    driver.Context  // see context
 
+	idle *idlers // nil: each peer is a process of its own
+
 	over  atomic.Bool // the check has ended
 	mu    sync.Mutex
 	peers []*peer

@@ -5,6 +5,7 @@ package ncp
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -167,8 +168,11 @@ func (c *simNIC) bounded() error {
 // down; and once it behaves, all goes on.
 func TestWireLosesNothingInChaos(t *testing.T) {
 	seeds := 2000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		seeds = 100
+	case os.Getenv("BYWASH_SOAK") == "": // all of them take twenty seconds of processor time
+		seeds = 500
 	}
 	if *wireSeeds > 0 {
 		seeds = *wireSeeds

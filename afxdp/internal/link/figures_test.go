@@ -130,7 +130,7 @@ func newContest(flows, queue int) contest {
 
 // contests is with how many seeds each is run.
 func contests() uint64 {
-	if testing.Short() {
+	if os.Getenv("BYWASH_SOAK") == "" {
 		return 1
 	}
 	return 3
