@@ -10,9 +10,6 @@ export GOFLAGS := $(filter-out -buildvcs=%,$(shell go env GOFLAGS 2>/dev/null)) 
 cgo_cflags := $(filter-out -DBYWASH%,$(or $(CGO_CFLAGS),-g -O2))
 export CGO_CFLAGS = $(cgo_cflags)$(shell test -e /usr/include/infiniband/verbs.h -a -e /usr/include/rdma/rdma_cma.h && echo ' -DBYWASH_RDMA_HEADERS')
 
-# Otherwise every process built with -race takes a second to end, and tests start hundreds.
-export GORACE := $(GORACE) atexit_sleep_ms=0
-
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 
@@ -21,51 +18,16 @@ DURATION ?= 1h
 FUZZTIME ?= 10s
 GROUPS   ?=
 BENCH    ?= .
-# Tests share memory, cores and network namespaces, so one package runs at a time; and beside them, in "make test", a
-# virtual machine or two, which compute while others wait.
-TESTFLAGS  ?= -p 1 -count=1 -timeout 25m
 PERF_FLAGS ?=
-TEST_FLAGS ?=
+# The tests' groups, their flags and where they run stand in hack/test; TEST_FLAGS adds flags, GROUPS selects.
+export TEST_FLAGS TESTFLAGS DEV DURATION
 
-TESTSUM := bin/testsum -o bin/testsum.last
 # Directories, as "./dir", of the files that match a pattern.
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
-# State machines, C, and what starts machines: there is nothing in them for the race detector.
-ONE_GOROUTINE := /(afxdp/internal/(link|wireshark)|kmod/ncp|hack/.*|test/.*|session/internal/(rdv|match|header))$$
-# What looks for files that were left in /dev/shm, and the launchers, some of which have files there as long as a job runs, go
-# one after the other; others may run beside them, and afxdp has a /dev/shm of its own. The rest is here for its time: half of all.
-ONE_LANE := ./driver/drivertest ./qnix ./session/launch ./shm ./session ./cmd/bywash
-# What starts machines.
-MACHINES := ./hack/vm ./test/rdma ./test/qnixmod ./test/qnix
-
-# Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
-VM_PKGS := ./verbs ./verbs/ibv ./verbs/internal/connect
-vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) $(TEST_FLAGS) -short $(if $(3),-skip '$(3)') $(VM_PKGS)
-ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
-eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
-	$(TESTFLAGS) -parallel 1 -short -run '$(ETH_TESTS)' $(if $(3),-skip '$(3)') ./afxdp
-# What a session does over RDMA.
-SESSION_TESTS := EveryDriverCarriesASession|DeathIsNoticedOverEveryDriver|EveryModeWorksOverVerbs|MessagesGoOnWhenARailOfVerbsIsLost
-session_group = 'session-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) -short \
-	-run '^Test($(SESSION_TESTS)$(if $(3),|$(3)))$$/^(verbs|null|put|get|cooperative|[0-9])' ./session
-# The kernel module's, which hack/kmod has built for the kernel, and the driver's on two NICs of the module.
-# Without those that start machines themselves, or run in two.
-KMOD_HOST := ^Test(ModuleBuilds|TwoMachines|BetweenMachines)
-kmod_group = 'kmod-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/$(1)/qnix.ko --' \
-	$(TESTFLAGS) -short -skip '$(KMOD_HOST)$(if $(3),|$(3))' ./test/qnixmod ./qnix
-# The second argument is what the newer kernel is not asked again.
-vm_groups = $(call vm_group,6.1,$(1)) -- $(call vm_group,6.12,$(1),$(2)) -- $(call eth_group,6.1,$(1)) -- $(call eth_group,6.12,$(1),$(if $(2),$(ETH_TWICE))) -- \
-	$(call session_group,6.1,$(1),$(if $(2),,QuiescedSessionsGoOnAsIfNothingHadBeen)) -- \
-	$(call kmod_group,6.1,$(1)) -- $(call kmod_group,6.12,$(1),$(if $(2),^TestConformance))
-# "make test" is to take less than half an hour: the newer kernel has the suite of the small track, lossy links and long frames, and no session is quieted over RDMA. "make test-vm" leaves nothing out.
-TWICE := ^TestConformance(Large|Shared)$$
-ETH_TWICE := ^Test(Segments|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange)$$
-LOSSY_AGAIN := ^TestTwoMachinesOnALossyLink$$/^6\.1$$
-
 .NOTPARALLEL:
-.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean testsum vm
-.PHONY: test-all test-rest test-now test-vm-now kmod perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
+.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean vm
+.PHONY: test-all test-rest test-distros perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,58 +60,32 @@ perf: ## measure every driver that can run here; PERF_FLAGS adds flags
 	@$(MAKE) --no-print-directory build
 	@bin/bywash perf -d all $(PERF_FLAGS)
 
-testsum:
-	@mkdir -p bin && rm -f bin/testsum.last
-	@go build -o bin/testsum ./hack/testsum
+test: ## run all tests that this machine can run: also with -race, and in virtual machines (12 minutes)
+	@hack/test test
 
-test: ## run all tests that this machine can run: also with -race, and in virtual machines
-	@hack/deps --for test
-	@$(MAKE) --no-print-directory test-now
+test-quick: ## run the short tests (90 seconds)
+	@hack/test quick
 
-test-now: testsum kmod
-	@$(TESTSUM) host: $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vxF "$$(go list $(MACHINES))") -- \
-		race: -race -short $(TESTFLAGS) $(TEST_FLAGS) $$(go list ./... | grep -vE '$(ONE_GOROUTINE)') ++ \
-		machines: $(TESTFLAGS) $(TEST_FLAGS) -skip '$(LOSSY_AGAIN)' $(MACHINES) -- $(call vm_groups,-skip,$(TWICE))
+test-vm: ## run the tests in virtual machines, on both kernels: they need an RDMA device or the kernel module
+	@hack/test vm
+
+test-all: ## everything there is: make test, the second kernel whole, hundreds of deaths, attackers, sanitizers, other Debians (three hours)
+	@hack/test all
+
+test-rest: ## of those, what make test leaves out; GROUPS='hostile asan' selects some (hack/test --help)
+	@hack/test rest $(GROUPS)
+
+test-distros: ## run make perf and make test in bare trees of Debian 12 and 13 (root only)
+	@hack/distros
+
+test-vm-debug: ## the tests of verbs and the module on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
+	@hack/test debug
+
+test-hw: ## the tests of RDMA on a real device: make test-hw DEV=mlx5_0
+	@hack/test hw
 
 vm:
 	@go build -o bin/vm ./hack/vm
-
-# Where no kernel's headers can be had, the machines that need the module have none either.
-kmod: vm
-	@for kernel in 6.1 6.12; do hack/kmod $$kernel || echo "kmod: no module for $$kernel" >&2; done
-
-test-vm: ## of those, the ones in virtual machines: they need an RDMA device
-	@hack/deps --for vm
-	@$(MAKE) --no-print-directory test-vm-now
-
-test-vm-now: testsum kmod
-	@$(TESTSUM) $(call vm_groups) -- machines: $(TESTFLAGS) $(MACHINES)
-
-# What belongs to a machine, for hack/test-all. The shell takes $$ for $.
-test-rest-env = VM_PKGS='$(VM_PKGS)' ETH_TESTS='$(ETH_TESTS)' SESSION_TESTS='$(SESSION_TESTS)' KMOD_HOST='$(KMOD_HOST)'
-
-test-all: ## everything there is: make test, the second kernel whole, hundreds of deaths, attackers, sanitizers (two hours)
-	@status=0; $(MAKE) --no-print-directory test || status=$$?; \
-		$(MAKE) --no-print-directory test-rest && exit $$status
-
-test-rest: ## of those, what make test leaves out; GROUPS='hostile asan' selects some (hack/test-all -h)
-	@hack/deps --for test
-	@$(MAKE) --no-print-directory testsum kmod
-	@$(test-rest-env) hack/test-all $(GROUPS)
-
-test-vm-debug: ## the same on a kernel with KASAN, lockdep and kmemleak (built once: five minutes)
-	@hack/deps --for vm
-	@$(MAKE) --no-print-directory testsum vm
-	@hack/kmod debug
-	@$(TESTSUM) vm-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m --' -p 1 -count=1 -timeout 60m -short ./verbs -- \
-		kmod-debug: -exec '$(CURDIR)/bin/vm -debug -timeout 60m -env BYWASH_QNIX_FUZZ=2m \
-		-env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/debug/qnix.ko --' -p 1 -count=1 -timeout 60m -skip '$(KMOD_HOST)' ./test/qnixmod
-	@BYWASH_VM_DEBUG=1 $(TESTSUM) host: $(TESTFLAGS) ./hack/vm -run Debug
-
-test-hw: ## the same on a real device: make test-hw DEV=mlx5_0
-	@[ -n '$(DEV)' ] || { echo "make test-hw DEV=name: which device? (bin/bywash info -d verbs lists them)" >&2; exit 2; }
-	@$(MAKE) --no-print-directory testsum
-	@BYWASH_RDMA_DEV='$(DEV)' $(TESTSUM) hw: $(TESTFLAGS) $(TEST_FLAGS) $(VM_PKGS)
 
 perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP
 	@hack/deps --for vm
@@ -169,12 +105,7 @@ shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -shell
 
-test-quick: testsum ## run the short tests (two to three minutes)
-	@$(TESTSUM) short: -short $(TESTFLAGS) $(TEST_FLAGS) $(ONE_LANE) ++ \
-		others: -short $(TESTFLAGS) $(TEST_FLAGS) \
-		$$(go list ./... | grep -vxF "$$(go list $(ONE_LANE) $(filter ./test/%,$(MACHINES)))")
-
-lint: ## check format, vet, staticcheck, other platforms, scripts and go.mod
+lint: ## check format, vet, staticcheck, dead code, other platforms, scripts, go.mod and commits
 	@hack/deps --for lint
 	@hack/lint
 
@@ -199,7 +130,7 @@ fuzz: ## run every fuzz target for FUZZTIME each
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null || exit 1; \
 	done
 
-soak: testsum ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targets for DURATION
+soak: ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targets for DURATION
 	@echo '$(DURATION)' | grep -qE '^([0-9]+h)?([0-9]+m)?([0-9]+s)?$$' && [ -n '$(DURATION)' ] || \
 		{ echo "DURATION=$(DURATION): want hours, minutes or seconds, such as 1h, 90m or 30s" >&2; exit 2; }
 	@set -e; \
@@ -207,8 +138,7 @@ soak: testsum ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targ
 	end=$$(( $$(date +%s) + seconds )); round=1; \
 	while :; do \
 		echo "soak round $$round"; \
-		BYWASH_SOAK=$(DURATION) $(TESTSUM) soak: -p 1 -count=1 -timeout $$(( 2 * seconds + 1800 ))s \
-			$(foreach d,driver shm afxdp verbs/internal qnix kmod session test,$(if $(wildcard $(d)),./$(d)/...)); \
+		SOAK_TIMEOUT=$$(( 2 * seconds + 1800 ))s hack/test soak; \
 		$(MAKE) --no-print-directory fuzz FUZZTIME=1m; \
 		[ $$(date +%s) -lt $$end ] || break; \
 		round=$$(( round + 1 )); \

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/tshark"
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
@@ -115,24 +116,11 @@ func (c *captureUnderWay) transfer(t *testing.T, e *veth.End) {
 // shown is what tshark shows of fields: a row a frame.
 func shown(t *testing.T, file string, fields ...string) (rows [][]string) {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		t.Skip("needs tshark (package tshark; hack/deps --for test installs it)")
-	}
-	args := []string{"-n", "-X", "lua_script:" + dissector, "-r", file, "-o", "bywash.checksum:TRUE", "-T", "fields"}
+	args := []string{"-o", "bywash.checksum:TRUE", "-T", "fields"}
 	for _, f := range fields {
 		args = append(args, "-e", f)
 	}
-	cmd := exec.Command(path, args...)
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || strings.Contains(stderr.String(), "Lua") {
-		t.Fatalf("tshark: %v\n%s", err, stderr.Bytes())
-	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(tshark.Run(t, dissector, file, args...)) {
 		rows = append(rows, strings.Split(strings.NewReplacer("True", "1", "False", "0", "\n", "").Replace(line), "\t"))
 	}
 	return rows

@@ -4,60 +4,24 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/internal/lab/tshark"
 )
 
 const (
 	script  = "../../../hack/wireshark/bywash.lua"
 	vectors = "../link/testdata/packets.txt"
 )
-
-// find finds it, or says why it cannot be used.
-var find = sync.OnceValues(func() (path string, why error) {
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		return "", errors.New("needs tshark (package tshark; hack/deps --for test installs it)")
-	}
-	if about, err := exec.Command(path, "--version").Output(); err != nil || !strings.Contains(string(about), "with Lua") {
-		return "", fmt.Errorf("needs a tshark with Lua: %v", err)
-	}
-	return path, nil
-})
-
-// tshark runs it on a capture file, without the settings of who runs the test.
-func tshark(t *testing.T, file string, args ...string) string {
-	t.Helper()
-	path, err := find()
-	if err != nil {
-		t.Skip(err)
-	}
-	cmd := exec.Command(path, append([]string{"-n", "-X", "lua_script:" + script, "-r", file}, args...)...)
-	if _, err := os.Stat(script); err != nil { // so that go test knows that it depends on it
-		t.Fatal(err)
-	}
-	home := t.TempDir()
-	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || strings.Contains(stderr.String(), "Lua") || bytes.Contains(out, []byte("Lua Error")) {
-		t.Fatalf("tshark %s: %v\n%s%.2000s", strings.Join(args, " "), err, stderr.String(), out)
-	}
-	return string(out)
-}
 
 // fields are some of every frame: a row a frame.
 func fields(t *testing.T, file string, names []string, args ...string) (rows [][]string) {
@@ -66,7 +30,7 @@ func fields(t *testing.T, file string, names []string, args ...string) (rows [][
 	for _, n := range names {
 		args = append(args, "-e", n)
 	}
-	for line := range strings.Lines(tshark(t, file, args...)) {
+	for line := range strings.Lines(tshark.Run(t, script, file, args...)) {
 		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		for k, v := range row { // Wireshark 4.2 and later
 			row[k] = strings.NewReplacer("True", "1", "False", "0").Replace(v)
@@ -280,7 +244,7 @@ func TestCutAndMalformedFramesAreNoErrors(t *testing.T) {
 		snaps = snaps[:2]
 	}
 	for _, snap := range snaps {
-		out := tshark(t, writePcap(t, frames, snap), "-V", "-o", "bywash.checksum:TRUE")
+		out := tshark.Run(t, script, writePcap(t, frames, snap), "-V", "-o", "bywash.checksum:TRUE")
 		if n := strings.Count(out, "\nFrame "); n < len(frames)-1 {
 			t.Errorf("snap %d: %d frames of %d are shown", snap, n, len(frames))
 		}
