@@ -26,7 +26,8 @@ var table = kit.Options[settings]{
 	Table: []kit.Option[settings]{
 		kit.Int("size", "how many", 1, 16, func(s *settings) *int { return &s.size }),
 		kit.DeadTime(func(s *settings) *time.Duration { return &s.dead }),
-		kit.Choice("color", "red | green", "what it looks like", func(s *settings) *rune { return &s.color }, map[string]rune{"red": 'r', "green": 'g'}),
+		kit.Choice("color", "red | green", "what it looks like", func(s *settings) *rune { return &s.color },
+			map[string]rune{"red": 'r', "green": 'g'}),
 		kit.Switch("switch", "whether it does", func(s *settings) *bool { return &s.on }),
 		kit.Text("text", "a word", "what it says", func(s *settings, v string) bool { s.text = v; return v != "" }),
 	},
