@@ -17,10 +17,12 @@ func TestConnectChecksTheURL(t *testing.T) {
 	for url, want := range map[string]error{
 		"nonsense": driver.ErrInvalid,
 		strings.Replace(l.URL(), "loop:1", "loop:2", 1): driver.ErrVersion,
-		strings.Replace(l.URL(), "loop", "shm", 1):      driver.ErrInvalid, "loop:1:0000000000000001:here": driver.ErrUnsupported,
+		strings.Replace(l.URL(), "loop", "shm", 1):      driver.ErrInvalid,
+		"loop:1:0000000000000001:here":                  driver.ErrUnsupported,
 	} {
 		_, err := l.Connect(url)
-		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Driver != "loop" || e.Op != "connect" || !errors.Is(err, want) {
+		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Driver != "loop" || e.Op != "connect" ||
+			!errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", url, err, want)
 		}
 	}
