@@ -42,7 +42,8 @@ var optionTable = kit.Options[options]{
 		frames: 3072, window: 256, deadTime: 5 * time.Second,
 	},
 	Table: []kit.Option[options]{
-		kit.Choice("carrier", "auto | udp4 | udp6 | ether", "what carries packets; auto takes the first that the device has an address for",
+		kit.Choice("carrier", "auto | udp4 | udp6 | ether",
+			"what carries packets; auto takes the first that the device has an address for",
 			func(o *options) *carrier.Kind { return &o.kind },
 			map[string]carrier.Kind{"auto": 0, "udp4": carrier.UDP4, "udp6": carrier.UDP6, "ether": carrier.Ether}),
 		kit.Text("port", "1 to 65535", "UDP port, the same on all ends", func(o *options, v string) bool {
