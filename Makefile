@@ -32,7 +32,7 @@ TESTSUM := bin/testsum -o bin/testsum.last
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
 # State machines, C, and what starts machines: there is nothing in them for the race detector.
-ONE_GOROUTINE := /(afxdp/link|kmod/ncp|hack/.*|test/.*|session/rdv|session/match|session/header)$$
+ONE_GOROUTINE := /(afxdp/internal/(link|wireshark)|kmod/ncp|hack/.*|test/.*|session/internal/(rdv|match|header))$$
 # What looks for files that were left in /dev/shm, and the launchers, some of which have files there as long as a job runs, go
 # one after the other; others may run beside them, and afxdp has a /dev/shm of its own. The rest is here for its time: half of all.
 ONE_LANE := ./driver/drivertest ./qnix ./session/launch ./shm ./session ./cmd/bywash
@@ -40,7 +40,7 @@ ONE_LANE := ./driver/drivertest ./qnix ./session/launch ./shm ./session ./cmd/by
 MACHINES := ./hack/vm ./test/rdma ./test/qnixmod ./test/qnix
 
 # Tests that need an RDMA device run in virtual machines with Soft-RoCE, on Debian 12's kernel and that of its backports.
-VM_PKGS := ./verbs ./verbs/ibv ./verbs/connect
+VM_PKGS := ./verbs ./verbs/ibv ./verbs/internal/connect
 vm_group = 'vm-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) --' $(TESTFLAGS) $(TEST_FLAGS) -short $(if $(3),-skip '$(3)') $(VM_PKGS)
 ETH_TESTS := ^Test(Segments|LossLosesNothing|LinkDownAndUp|DeviceDeleted|MTUChange|AddressChange|LongPackets|TracksShareADeviceOfLongFrames)$$
 eth_group = 'eth-$(1)$(if $(2),?):' -exec '$(CURDIR)/bin/vm $(2) -kernel $(1) -modules veth,bridge,sch_netem,8021q --' \
@@ -208,7 +208,7 @@ soak: testsum ## repeat the long tests (they read BYWASH_SOAK) and the fuzz targ
 	while :; do \
 		echo "soak round $$round"; \
 		BYWASH_SOAK=$(DURATION) $(TESTSUM) soak: -p 1 -count=1 -timeout $$(( 2 * seconds + 1800 ))s \
-			$(foreach d,driver shm afxdp qnix kmod session test,$(if $(wildcard $(d)),./$(d)/...)); \
+			$(foreach d,driver shm afxdp verbs/internal qnix kmod session test,$(if $(wildcard $(d)),./$(d)/...)); \
 		$(MAKE) --no-print-directory fuzz FUZZTIME=1m; \
 		[ $$(date +%s) -lt $$end ] || break; \
 		round=$$(( round + 1 )); \

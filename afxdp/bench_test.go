@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func BenchmarkRate(bm *testing.B) {

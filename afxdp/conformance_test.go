@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // The lab is network namespaces on a switch: the tests run in the first, each peer process in one of
@@ -147,7 +147,7 @@ func config(t *testing.T, track driver.Track, options map[string]string) drivert
 	if lab.why != "" {
 		t.Skip("needs root: " + lab.why)
 	}
-	o := map[string]string{"dead-time": "1500ms"} // many wait for it
+	o := map[string]string{"dead-time": "1s"} // many wait for it
 	for k, v := range options {
 		o[k] = v
 	}

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
@@ -215,7 +215,26 @@ func (i *conn) Farewell(kit.State) {
 	c.Conns.Remove(i.Number(), i)
 	if i.route != nil {
 		c.leaving = append(c.leaving, i)
+		n.leaving.Add(1)
 		c.sweep()
+	}
+}
+
+// sweepRoutes gives up the routes that connections have left, of all contexts. It is the keeper's: nobody else may call
+// this driver again.
+func (n *nic) sweepRoutes() {
+	if n.leaving.Load() == 0 {
+		return
+	}
+	n.mustLock()
+	all := n.contexts
+	n.unlock()
+	for _, c := range all {
+		if c != nil {
+			c.Mu.Lock()
+			c.sweep()
+			c.Mu.Unlock()
+		}
 	}
 }
 
@@ -233,5 +252,6 @@ func (c *share) sweep() {
 		}
 	}
 	clear(c.leaving[len(kept):])
+	c.nic.leaving.Add(int32(len(kept) - len(c.leaving)))
 	c.leaving = kept
 }

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
@@ -185,6 +185,10 @@ func (c *share) Release() error {
 	c.stop()
 	c.tasks.Wait()
 	n := c.nic
+	c.Mu.Lock()
+	n.leaving.Add(-int32(len(c.leaving)))
+	c.leaving = nil // their routes have ended with the context
+	c.Mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
 	c.drop()

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // crowd is many connections between two devices.

@@ -1,5 +1,5 @@
 // Package afxdp is the driver for Ethernet, past the kernel's network stack: frames travel through AF_XDP sockets
-// (package afxdp/xsk), which a reliable protocol (package afxdp/link) makes into messages. It works on any
+// (package afxdp/xsk), which a reliable protocol (package afxdp/internal/link) makes into messages. It works on any
 // Ethernet device, best where the device's driver knows XDP.
 //
 //	import _ "github.com/bywash/bywash/afxdp"

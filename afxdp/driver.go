@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
@@ -96,7 +96,7 @@ func unprivileged(device string, err error) error {
 		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM)", err)
 }
 
-// capable tells whether the process has the capabilities that opening takes.
+// capable reports whether the process has the capabilities that opening takes.
 func capable() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -45,6 +45,19 @@ func Kill(c driver.Context) {
 	x.end.Abandon()
 }
 
+// Routes counts the ways to other contexts that a context keeps up to date.
+func Routes(c driver.Context) (n int) {
+	x := contextOf(c)
+	x.nic.mustLock()
+	defer x.nic.unlock()
+	for _, r := range x.routes {
+		if r != nil {
+			n++
+		}
+	}
+	return n
+}
+
 func contextOf(c driver.Context) *share {
 	if s, ok := c.(smallContext); ok {
 		return s.share

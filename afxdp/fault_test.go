@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // Peers reach each other on one segment and behind a router, over each carrier.
@@ -378,6 +378,26 @@ func TestIdleContextsSleep(t *testing.T) {
 	if took, of := used()-before, time.Since(start); took > of/4 {
 		t.Errorf("%v of processor time in %v", took, of)
 	}
+}
+
+// The route to a peer that does not answer the goodbye is given up in the end, without another call of the driver: a route
+// has a goroutine and asks the kernel for the way.
+func TestRouteOfAConnectionThatIsOverIsGivenUp(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, map[string]string{"dead-time": "300ms"})
+	e.swaps(1)
+	afxdp.Stopped(e.ctx[1], func() {
+		if err := e.i[0].Disconnect(); err != nil {
+			t.Error(err)
+		}
+		if n := afxdp.Routes(e.ctx[0]); n != 1 {
+			t.Errorf("%d routes while the peer may not have heard, want 1", n)
+		}
+		for end := time.Now().Add(patience); afxdp.Routes(e.ctx[0]) > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the route is still there")
+			}
+		}
+	})
 }
 
 // With several queues, frames are taken from whichever they arrive on.

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/driver"
 )
 

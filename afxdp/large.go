@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )

@@ -3,7 +3,7 @@
 package afxdp
 
 import (
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/driver/kit"
 )
 

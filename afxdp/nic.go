@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
@@ -61,6 +61,7 @@ type nic struct {
 	due     atomic.Int64 // when the next round must be
 	tended  atomic.Bool  // a keeper looks within a millisecond
 	waits   kit.Watch
+	leaving atomic.Int32  // connections that wait for their peers' last word, of all contexts
 	nudge   chan struct{} // wakes the keeper
 	closing atomic.Bool
 	tasks   sync.WaitGroup
@@ -305,7 +306,7 @@ func (n *nic) fitRun(run int) int {
 	return min(run, f.ZeroCopySegments)
 }
 
-// isVeth tells whether a device is one of a virtual pair.
+// isVeth reports whether a device is one of a virtual pair.
 func isVeth(device string) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -373,7 +374,7 @@ func (n *nic) unlock() {
 	}
 }
 
-// isGone tells whether an error means that the device is not there any more.
+// isGone reports whether an error means that the device is not there any more.
 func isGone(err error) bool {
 	return errors.Is(err, carrier.ErrGone) || errors.Is(err, xsk.ErrDeviceGone) || errors.Is(err, os.ErrClosed)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"

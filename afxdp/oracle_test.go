@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // newSwitch makes namespaces on a bridge, or skips.

@@ -5,7 +5,7 @@ package afxdp
 import (
 	"fmt"
 
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 )
 

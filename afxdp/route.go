@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/carrier"
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/afxdp/internal/link"
 )
 
 // peerPath is what Send needs of a way to a context elsewhere. It never changes.

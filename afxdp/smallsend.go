@@ -3,7 +3,7 @@
 package afxdp
 
 import (
-	"github.com/bywash/bywash/afxdp/link"
+	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
 )
 

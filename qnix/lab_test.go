@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver/drivertest"
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 	"github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -65,13 +65,13 @@ func onSoftnic(m *testing.M) {
 
 // onModule runs the tests with the module loaded. That it can be unloaded afterwards proves that nothing of it is in use any more.
 func onModule(m *testing.M, file string) int {
-	if err := kmodtest.Load(file, "nics=2"); err != nil {
+	if err := qnixko.Load(file, "nics=2"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	useNICs("/dev/qnix0", "/dev/qnix1")
 	status := m.Run()
-	if err := kmodtest.Unload(); err != nil {
+	if err := qnixko.Unload(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		status = max(status, 1)
 	}

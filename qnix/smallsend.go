@@ -36,7 +36,7 @@ func (s *small) postSend(p *driver.Packet) error {
 	return nil
 }
 
-// mayStart tells whether there is credit, and with it a context.
+// mayStart reports whether there is credit, and with it a context.
 func (s *small) mayStart() bool { return int32(s.limit.Load()-s.started) > 0 }
 
 // region is where the next message goes.

@@ -1,6 +1,6 @@
 package session
 
-import "github.com/bywash/bywash/session/header"
+import "github.com/bywash/bywash/session/internal/header"
 
 // An answer is owed to a peer that has asked for it. A peer that takes none must not make this process keep many
 // messages: an answer that waits is a record of 32 bytes, and becomes a message only when the driver may have room. One

@@ -10,9 +10,36 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// ended tells whether the first connection to a rank has ended; there may be another one since.
-func ended(s *session.Session, rank int) bool {
-	return s.Gate(rank).Path() == "idle" || s.Stats().Connects > 1
+// ended reports whether the connection to a rank has ended.
+func ended(s *session.Session, rank int) bool { return s.Gate(rank).Path() == "idle" }
+
+// A connect request that has been answered makes no second connection, however soon both sides close the first one.
+func TestClosedGatesStayClosed(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	rounds := 300
+	if testing.Short() {
+		rounds = 60
+	}
+	for round := range rounds {
+		switch ways := round % 3; ways {
+		case 2:
+			connectPair(t, s)
+		default:
+			if err := s[ways].Gate(1 - ways).ConnectWait(deadline(t)); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the other side is connected", func() bool { return s[1-ways].Stats().Connects > uint64(round) })
+		}
+		for r := range s {
+			s[r].Gate(1 - r).Disconnect()
+		}
+		for r := range s {
+			eventually(t, "closed", func() bool { return ended(s[r], 1-r) })
+			if got := s[r].Stats().Connects; got != uint64(round+1) {
+				t.Fatalf("rank %d connected %d times in %d rounds", r, got, round+1)
+			}
+		}
+	}
 }
 
 // apart lets a session make progress in the background of a test that has it make none by itself.
@@ -27,7 +54,7 @@ func apart(t *testing.T, s *session.Session) {
 	t.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// Who closes waits for nothing that the other end would have to match first, and what nobody has matched fails as closed.
+// Close does not wait for messages that the peer would have to match first: they fail with ErrClosed.
 func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 	short, long := pattern(8, 1), pattern(1<<20, 2)
 	closes := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
@@ -106,7 +133,7 @@ func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 	}
 }
 
-// What has not left when the peer closes goes over the next connection, and nothing overtakes it.
+// A message that has not left when the peer closes goes over the next connection, and no message overtakes it.
 func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
 	for name, out := range map[string]session.Out{
 		"long": {Tag: 1, Buf: make([]byte, 1<<20)}, "synchronous": {Tag: 1, Buf: make([]byte, 8), Sync: true},
@@ -173,7 +200,7 @@ func TestConnectWaitSaysThatThePeerIsGone(t *testing.T) {
 	}
 }
 
-// Who waits for a connection while the session is quiet gets it after that.
+// ConnectWait during a quiet period gets its connection after it.
 func TestConnectWaitOutlastsAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
@@ -190,7 +217,8 @@ func TestConnectWaitOutlastsAPause(t *testing.T) {
 	}
 }
 
-// What waits for the peer to match it, and has waited through a pause, hears of the peer's end as if there had been none.
+// A message that has waited through a pause for the peer to match it fails at the peer's end as if there had been no
+// pause.
 func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/internal/rdv"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/session/rdv"
 )
 
 // Ranks that are other processes are this test binary again; their cards lie in

@@ -23,7 +23,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // doom is how a rank lives and dies.

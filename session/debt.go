@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // A peer must not make this process keep more than it has agreed to. What is kept on a peer's behalf is of two kinds,

@@ -6,7 +6,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // A message has come and another waits to leave: Progress deals first with the one that it is told to.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // envFlood names the flood that a deaf rank sends.
@@ -242,7 +242,7 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 // bounds: it is held up, or its gate ends with an error that names the limit. Another peer is served meanwhile.
 func TestDeafPeerIsBounded(t *testing.T) {
 	unexpected, peerMemory := 8<<20, 16<<20
-	if testing.Short() {
+	if os.Getenv("BYWASH_SOAK") == "" {
 		unexpected, peerMemory = 2<<20, 4<<20
 	}
 	for _, f := range floods {

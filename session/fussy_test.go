@@ -9,7 +9,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // fuss is what the driver "fussy", which is shm otherwise, makes of one rank's sends.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // tape is the bytes of a fuzzer as decisions; it ends in zeros.

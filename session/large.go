@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // outgoing is a long message on its way out: the sending half, with what its

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // A peer may change a request in shared memory between its check and its copy: what a probe reports is bounded all the same.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 // A long active message goes by rendezvous, into memory of the receiving session, out of a budget of its own: what

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session/internal/rdv"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/session/rdv"
 )
 
 // A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened that
@@ -152,7 +152,7 @@ func (s *Session) top() int {
 	return top
 }
 
-// agree tells whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
+// agree reports whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
 // ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
 	job, ok := s.job.(launch.Agreer)

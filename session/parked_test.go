@@ -8,8 +8,8 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // A long message finds no room in the driver, and the peer closes the connection: what was begun for it there is taken back, the

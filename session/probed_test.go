@@ -9,8 +9,8 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // probedPair has rank 0 send a long message, and rank 1 take it by Improbe. Both make progress only when told to.

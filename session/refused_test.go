@@ -9,7 +9,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
+	"github.com/bywash/bywash/session/internal/header"
 )
 
 var oneFussyRail = []session.Rail{{Driver: "fussy"}}

@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/session/header"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/header"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // ready takes an RTR.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/internal/lab/veth"
 	"github.com/bywash/bywash/session"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // Put and Get are never chosen where Cooperative is possible: here the device does them, in one piece and in sections.

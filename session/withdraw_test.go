@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/rdv"
+	"github.com/bywash/bywash/session/internal/rdv"
 )
 
 // A long message is taken back while it is matched and begun: it either arrives whole, or its receive goes on to wait for

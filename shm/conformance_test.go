@@ -11,7 +11,15 @@ import (
 func TestMain(m *testing.M) { drivertest.Main(m) }
 
 func TestConformanceSmall(t *testing.T) {
-	drivertest.Run(t, drivertest.Config{Driver: "shm", Path: "ring"})
+	drivertest.Run(t, drivertest.Config{Driver: "shm", Path: "ring", Deaths: deaths()})
+}
+
+// deaths is how many peers are killed on each way: four in each act. With BYWASH_SOAK they are killed for that long.
+func deaths() int {
+	if testing.Short() {
+		return 10
+	}
+	return 52
 }
 
 // Of what the way of a long message can change: with -short, both ways have these, and "auto", which takes one of them, the
@@ -34,12 +42,9 @@ func TestConformanceLarge(t *testing.T) {
 		t.Run(x.path, func(t *testing.T) {
 			c := drivertest.Config{Driver: "shm", Hints: driver.Hints{
 				Track: driver.Large, Options: map[string]string{"path": x.path},
-			}}
-			switch {
-			case testing.Short():
+			}, Deaths: deaths()}
+			if testing.Short() {
 				c.Only = x.brief
-			case x.path == "auto":
-				c.Deaths = 50 // the way that it takes has more
 			}
 			drivertest.Run(t, c)
 		})

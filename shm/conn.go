@@ -52,6 +52,7 @@ type conn struct {
 	mu      sync.Mutex
 	sock    *net.UnixConn
 	watcher *net.UnixConn
+	reached bool // the peer has dialed, and need not be watched
 
 	// Set before state becomes stateUp.
 	side     int
@@ -156,7 +157,7 @@ func (n *conn) enter() bool {
 
 func (n *conn) leave() { store32(&n.inCall, 0) }
 
-// settle moves a connection out of stateConnecting. It tells whether this call
+// settle moves a connection out of stateConnecting. It reports whether this call
 // did.
 func (n *conn) settle(s state, reason error) bool {
 	n.ctx.mu.Lock()

@@ -314,7 +314,7 @@ func (c *Context) match(a *caller) {
 		return
 	}
 	c.arrived[a.hello.from] = append(c.arrived[a.hello.from], a)
-	c.knocked()
+	c.requested()
 	_ = send(a.sock, &message{kind: msgQueued}) // under mu: before any accept
 }
 
@@ -406,25 +406,26 @@ func (c *Context) establish(a *caller, n *conn, seg *segment, confirm *message, 
 		return false
 	}
 	n.mu.Lock()
-	n.sock = a.sock
+	n.sock, n.reached = a.sock, true
 	watcher := n.watcher
 	n.mu.Unlock()
 	c.mu.Lock()
 	delete(c.sockets, a.sock) // Close would end a connection that stands without goodbye
 	c.mu.Unlock()
-	if !n.up(seg) {
-		return false
-	}
 	if watcher != nil {
-		rights.HangUp(watcher) // only now: its end would be taken for the peer's
+		// Before our user can use the connection, and close it: the peer would take this wish for another one.
+		rights.HangUp(watcher)
 	}
-	return true
+	return n.up(seg)
 }
 
 // watch keeps a socket to a peer that is expected to dial, to notice if it
 // ends before.
 func (n *conn) watch(path string) {
 	_, err := n.persist(path, &n.watcher, func(sock *net.UnixConn) error {
+		if n.isReached() { // now, or before the socket could be hung up
+			return driver.ErrClosed
+		}
 		// The peer may have been refused before our user called Connect: it learns why from the challenge.
 		if _, _, err := n.prove(sock, n.ctx.flags()|flagWatch); err != nil {
 			return err
@@ -436,10 +437,20 @@ func (n *conn) watch(path string) {
 		}
 		return errGone
 	})
+	if n.isReached() {
+		return
+	}
 	if !explains(err) {
 		err = errGone
 	}
 	n.settle(stateBroken, err)
+}
+
+// isReached reports whether the peer has dialed, so that the end of the watching socket is not the peer's.
+func (n *conn) isReached() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reached
 }
 
 var errGone = fmt.Errorf("%w: the peer's process is gone", driver.ErrBroken)

@@ -61,8 +61,8 @@ type Context struct {
 	arrived   map[uint64][]*caller       // the other way round
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
 	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
-	watched   map[uint64]int             // by peers that expect this side to dial
-	onKnock   func()
+	watched   map[uint64][]*caller       // by peers that expect this side to dial
+	onRequest func()
 	visitors  visitors
 	shown     map[*driver.Arena]int // that have regions in them
 	retired   driver.Counters       // of connections that are gone
@@ -95,7 +95,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
-		watched: make(map[uint64]int), visitors: newVisitors(), old: make(map[uint64]int),
+		watched: make(map[uint64][]*caller), visitors: newVisitors(), old: make(map[uint64]int),
 		passages: make(map[*segment]*passage),
 		nonce:    new([nonceBytes]byte),
 	}

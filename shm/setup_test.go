@@ -292,8 +292,11 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 // Close may come at any moment, in any goroutine.
 func TestCloseWhileOthersWait(t *testing.T) {
 	rounds := 24
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		rounds = 6
+	case os.Getenv("BYWASH_SOAK") == "":
+		rounds = 10
 	}
 	for _, opts := range []map[string]string{nil, {"membarrier": "off"}} {
 		for k := range rounds {

@@ -219,10 +219,10 @@ func (c *Context) receivePeer(a *caller) *conn {
 		c.match(a)
 		return c.complete(a)
 	}
-	c.beWatched(a.hello.from, 1)
+	c.beWatched(a)
 	var m message
 	_, _ = receive(a.sock, &m, 0)
-	c.beWatched(a.hello.from, -1)
+	c.unwatched(a)
 	return nil
 }
 

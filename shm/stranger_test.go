@@ -211,7 +211,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	watchers := func() int {
 		core(c).mu.Lock()
 		defer core(c).mu.Unlock()
-		return core(c).watched[lowestInc]
+		return len(core(c).watched[lowestInc])
 	}
 	refused := func(s *net.UnixConn, code uint32) {
 		t.Helper()

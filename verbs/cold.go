@@ -22,7 +22,7 @@ const (
 	coldPart = 512 << 10
 )
 
-// isCold tells whether the one piece of m is to be registered in parts.
+// isCold reports whether the one piece of m is to be registered in parts.
 func isCold(m *memory) bool {
 	return m.n == 1 && len(m.piece[0]) >= coldSize && !regcache.Cachable(m.piece[0])
 }
@@ -90,13 +90,16 @@ func (l *large) warm(t *transfer) bool {
 // RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
 // updates too: the sender may have begun, and then needs them to end.
 func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
-	if p.Driver.Phase == driver.Done {
-		return nil, nil
-	}
 	if !l.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil, nil
+		}
 		return nil, l.Failure("update")
 	}
 	defer l.Leave()
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil, nil
+	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
 		return nil, l.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
@@ -152,13 +155,16 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	if err != nil {
 		return l.Fault("update", err)
 	}
-	if p.Driver.Phase == driver.Done {
-		return nil
-	}
 	if !l.Enter() {
+		if p.Driver.Phase == driver.Done {
+			return nil
+		}
 		return l.Failure("update")
 	}
 	defer l.Leave()
+	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+		return nil
+	}
 	if l.State() != kit.StateUp {
 		return l.Failure("update")
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -130,4 +131,90 @@ func (l *large) settleFor(t *testing.T) {
 	}
 	defer l.Leave()
 	l.Settle()
+}
+
+// TestUpdatesOfATransferThatEndsMeanwhile has the keeper inside, which finishes the transfer, when an update is asked
+// for or given: neither is an error.
+func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		update func(a, b *conn, send, recv *driver.Packet, data []byte) error
+		holds  func(a, b *conn) *conn
+		packet func(send, recv *driver.Packet) *driver.Packet
+	}{
+		{
+			"of the receive",
+			func(_, b *conn, _, recv *driver.Packet, _ []byte) error {
+				data, err := b.api.(driver.RdvUpdater).RecvRdvUpdate(recv)
+				if err == nil && data != nil {
+					err = errors.New("an update of a receive that is done")
+				}
+				return err
+			},
+			func(_, b *conn) *conn { return b },
+			func(_, recv *driver.Packet) *driver.Packet { return recv },
+		},
+		{
+			"for the send",
+			func(a, _ *conn, send, _ *driver.Packet, data []byte) error {
+				return a.api.(driver.RdvUpdater).SendRdvUpdate(send, data)
+			},
+			func(a, _ *conn) *conn { return a },
+			func(send, _ *driver.Packet) *driver.Packet { return send },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := pair(t, driver.Large, nil)
+			send := driver.Packet{IOV: [][]byte{make([]byte, 2*coldSize)}}
+			recv := driver.Packet{IOV: [][]byte{make([]byte, 2*coldSize)}}
+			if err := b.api.RecvPost(&recv); err != nil {
+				t.Fatal(err)
+			}
+			send.RdvData = slices.Clone(recv.RdvData)
+			if err := a.api.SendPost(&send); err != nil {
+				t.Fatal(err)
+			}
+			var last []byte
+			within(t, "last update", func() bool {
+				u, err := b.api.(driver.RdvUpdater).RecvRdvUpdate(&recv)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if u != nil {
+					last = slices.Clone(u)
+				}
+				s := &b.api.(*large).slots[recv.Driver.Slot]
+				if u != nil && s.told < s.memory.n {
+					err = a.api.(driver.RdvUpdater).SendRdvUpdate(&send, u)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s.told == s.memory.n
+			})
+			n, p := c.holds(a, b), c.packet(&send, &recv)
+			if err := a.api.(driver.RdvUpdater).SendRdvUpdate(&send, last); err != nil {
+				t.Fatal(err)
+			}
+			within(t, "keeper's turn", n.TryEnter)
+			begun, said := make(chan struct{}), make(chan error)
+			go func() {
+				close(begun)
+				said <- c.update(a, b, &send, &recv, last)
+			}()
+			<-begun
+			within(t, "end of the transfer", func() bool {
+				runtime.Gosched()
+				c.holds(b, a).ping() // the other end makes progress too
+				n.api.Settle()
+				return p.Driver.Phase == driver.Done
+			})
+			n.Leave()
+			if err := <-said; err != nil {
+				t.Errorf("update %s: %v", c.name, err)
+			}
+			finished(t, a.api.SendPoll, &send)
+			finished(t, b.api.RecvPoll, &recv)
+		})
+	}
 }

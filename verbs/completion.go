@@ -50,7 +50,7 @@ func (c *opened) Drain() bool {
 	return true
 }
 
-// drainLocked tells whether there may be more.
+// drainLocked reports whether there may be more.
 func (c *opened) drainLocked() bool {
 	q := &c.done
 	if q.dead != nil {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // conn is a connection to a peer; both tracks build on it.

@@ -1,6 +1,6 @@
 // Package verbs is the driver for RDMA devices: InfiniBand, RoCE, and Soft-RoCE
 // on any network interface. It adapts package verbs/ibv to the contract of
-// package driver; verbs/connect makes the connections.
+// package driver; package verbs/internal/connect makes the connections.
 //
 //	import _ "github.com/bywash/bywash/verbs"
 //
@@ -60,9 +60,10 @@
 //	                  size is told; off; or how many there may be, 64 to 65536: then they are shared
 //	service-level     0 to 15
 //	traffic-class     0 to 255
-//	ack-timeout       until the device repeats, 4.096 µs · 2^n; default 14
+//	ack-timeout       n, when the device repeats after 4.096 µs · 2^n; default: the largest with which seven tries, each
+//	                  four times as long, end within the dead time: 15 (134 ms) for 5 s
 //	windows           auto: keys of receives are revoked when they end, where the device has memory windows of type 2; off
-//	managers          connection managers to use, of those in package verbs/connect; default all
+//	managers          connection managers to use: oob, rdmacm; default all
 //	exclude-managers  the ones not to use
 //	dead-time         how long a peer that died can go unnoticed; default 5s
 //

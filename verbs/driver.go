@@ -161,7 +161,7 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if h.Track > driver.Large {
 		return fail(fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track))
 	}
-	o, err := optionTable.Parse(h.Options)
+	o, err := parseOptions(h.Options)
 	if err != nil {
 		return fail(err)
 	}

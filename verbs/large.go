@@ -8,8 +8,8 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // transferDepth is how many packets can be posted each way on the large track;

@@ -146,7 +146,7 @@ func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 	return nil
 }
 
-// inlines tells whether a put's bytes travel in its request.
+// inlines reports whether a put's bytes travel in its request.
 func (n *conn) inlines(op *driver.Op, kind uint8) bool {
 	return kind == opPut && len(op.Local) <= inlineSize
 }
@@ -168,7 +168,7 @@ func (n *conn) pushOps() {
 	}
 }
 
-// addPart adds the next request of an operation and tells whether it is the
+// addPart adds the next request of an operation and reports whether it is the
 // last: only that one is reported, unless one before it fails.
 func (n *conn) addPart(k int) (last bool) {
 	s := &n.oneSided.slots[k]

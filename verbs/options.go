@@ -9,7 +9,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
-	"github.com/bywash/bywash/verbs/connect"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // options are the settings in Hints.Options.
@@ -53,7 +53,8 @@ var optionTable = kit.Options[options]{
 			func(o *options) *uint8 { return &o.quality.ServiceLevel }),
 		byteOption("traffic-class", "traffic class of what is sent", 0, 255,
 			func(o *options) *uint8 { return &o.quality.TrafficClass }),
-		byteOption("ack-timeout", "time until a packet is sent again: 4.096 µs times 2 to the power of this", 1, 31,
+		byteOption("ack-timeout", "time until a packet is sent again: 4.096 µs times 2 to the power of this; "+
+			"without it, as long as the dead time allows", 1, 31,
 			func(o *options) *uint8 { return &o.quality.AckTimeout }),
 		kit.Choice("windows", "auto | off", "memory windows, so that keys end with their transfer",
 			func(o *options) *bool { return &o.noWindows },
@@ -80,6 +81,26 @@ var optionTable = kit.Options[options]{
 // Options implements driver.Configurable.
 func (verbsDriver) Options() []driver.Option { return optionTable.List() }
 
+// parseOptions reads options, and chooses those that follow from others.
+func parseOptions(m map[string]string) (options, error) {
+	o, err := optionTable.Parse(m)
+	if o.quality.AckTimeout == 0 {
+		o.quality.AckTimeout = ackTimeout(o.deadTime)
+	}
+	return o, err
+}
+
+// ackTimeout is the longest time-out with which the device has given up after the dead time: it tries seven times, and
+// some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter one takes a
+// link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
+func ackTimeout(dead time.Duration) uint8 {
+	n := uint8(1)
+	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
+		n++
+	}
+	return n
+}
+
 func setGID(o *options, v string) bool {
 	n, ok := kit.ParseInt(v, 0, 255)
 	if ok {
@@ -103,7 +124,7 @@ func setSRQ(o *options, v string) (ok bool) {
 	return ok
 }
 
-// byteOption is an integer in a byte; without the option, the connection manager has its own.
+// byteOption is an integer in a byte.
 func byteOption(name, help string, low, high int, field func(*options) *uint8) kit.Option[options] {
 	return kit.Text(name, kit.Between(low, high), help, func(o *options, v string) bool {
 		n, ok := kit.ParseInt(v, low, high)

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // port is an opened device's port and what it is addressed by.

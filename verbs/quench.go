@@ -11,7 +11,7 @@ import (
 // be acknowledged.
 const graceTime = 500 * time.Millisecond
 
-// hopeless tells whether what is under way on a connection that has ended will
+// hopeless reports whether what is under way on a connection that has ended will
 // not complete any more. A goodbye can overtake the acknowledgement of a write that the
 // peer has seen: two tasks of a device handle them.
 func (n *conn) hopeless() bool {

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // Sizes of queues. A send queue has room for the messages of a window, for

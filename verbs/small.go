@@ -5,8 +5,8 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
-	"github.com/bywash/bywash/verbs/connect"
 	"github.com/bywash/bywash/verbs/ibv"
+	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // small is an instance on the small track: messages are sends into receives

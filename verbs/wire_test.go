@@ -165,6 +165,27 @@ func FuzzRemoteKey(f *testing.F) {
 	})
 }
 
+// TestRepeatingEndsWithinTheDeadTime: seven tries, each up to four times as long as it was told, and no try shorter than
+// need be.
+func TestRepeatingEndsWithinTheDeadTime(t *testing.T) {
+	for _, x := range []struct {
+		opts map[string]string
+		want uint8
+	}{
+		{nil, 15}, {map[string]string{"dead-time": "100ms"}, 9}, {map[string]string{"dead-time": "10s"}, 16},
+		{map[string]string{"dead-time": "1h"}, 24}, {map[string]string{"dead-time": "10s", "ack-timeout": "14"}, 14},
+	} {
+		o, err := parseOptions(x.opts)
+		if err != nil || o.quality.AckTimeout != x.want {
+			t.Errorf("%v: code %d, error %v, want code %d", x.opts, o.quality.AckTimeout, err, x.want)
+		}
+		tries := 7 * 4 * (4096 * time.Nanosecond << o.quality.AckTimeout)
+		if x.opts["ack-timeout"] == "" && (tries > o.deadTime || 2*tries <= o.deadTime) {
+			t.Errorf("%v: the device gives up after up to %v, the dead time is %v", x.opts, tries, o.deadTime)
+		}
+	}
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	for _, x := range []struct {
 		name, value string
@@ -177,7 +198,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"ack-timeout", "0", false}, {"ack-timeout", "31", true}, {"dead-time", "1s", true}, {"dead-time", "1", false},
 		{"nonsense", "1", false},
 	} {
-		_, err := optionTable.Parse(map[string]string{x.name: x.value})
+		_, err := parseOptions(map[string]string{x.name: x.value})
 		if (err == nil) != x.ok || err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s=%q: %v", x.name, x.value, err)
 		}

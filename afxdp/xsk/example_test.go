@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // A frame travels from one device to another: here the two ends of a veth pair

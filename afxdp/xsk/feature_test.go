@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func TestProbesAgreeWithTheKernel(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // etherType of the tests' frames: local experimental (IEEE 802).

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func TestRebindingAtOnceAfterClose(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // arrivesOn is the queue of a veth on which a frame arrives that was sent on

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // setQueues changes the numbers of queues in use (ETHTOOL_SCHANNELS).

@@ -5,8 +5,8 @@ package xsk_test
 import (
 	"testing"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func TestHandingOverAChunkTwicePanics(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // places says of each chunk of a UMEM where it is, as its user sees it.

@@ -19,8 +19,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // A child is this test binary, told by the environment which device and queue

@@ -98,7 +98,7 @@ type SocketConfig struct {
 //
 // It has four rings, and each of them is used by one goroutine at a time:
 // Fill, Receive, FillFree, RxPending and WakeRx belong to the receiving one,
-// Transmit, Complete, TxFree, CompletionPending and Kick to the sending one,
+// Transmit, Complete, TxFree and Kick to the sending one,
 // which may be the same. Everything else may be called by any. None of them
 // allocates, and none blocks but Wait.
 type Socket struct {
@@ -387,9 +387,6 @@ func (s *Socket) Complete(addrs []uint64) int {
 	}
 	return n
 }
-
-// CompletionPending returns how many addresses Complete would return.
-func (s *Socket) CompletionPending() int { return int(s.comp.pending(s.comp.size)) }
 
 // UMEM returns the memory that the socket's descriptors name.
 func (s *Socket) UMEM() *UMEM { return s.umem }

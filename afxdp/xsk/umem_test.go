@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 func TestUMEMRefusesWhatTheKernelWould(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/stat"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // envTransfer makes the test binary a program that moves messages over afxdp between two namespaces of its own.

@@ -30,12 +30,13 @@ var roleEcho = role("echo", func(e *end) {
 func checkAllocations(e *end) {
 	rounds, warm := 10_000, 2000
 	if testing.Short() {
-		rounds, warm = 2000, 500
+		rounds, warm = e.times(2000, 1000), e.times(500, 200)
 	}
+	puts := e.times(2000, 1000)
 	if e.large {
 		// Oneself, so that no control pipe carries rdv data.
 		c := e.self()
-		e.allocates("message", 2000, 500, func() { c.bounce() })
+		e.allocates("message", puts, puts/4, func() { c.bounce() })
 		c.leave()
 	} else {
 		p, c := e.pair(roleEcho, rounds+warm)
@@ -47,7 +48,7 @@ func checkAllocations(e *end) {
 	if hasPut(e.query().Properties()) {
 		r := e.target(shared{4096, allAccess, true})
 		op := &driver.Op{Local: make([]byte, 64), Remote: r.regs[0]}
-		e.allocates("put", 2000, 500, func() { r.c.doPoll(r.one, op) })
+		e.allocates("put", puts, puts/4, func() { r.c.doPoll(r.one, op) })
 		r.end()
 	}
 }

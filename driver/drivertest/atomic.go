@@ -160,7 +160,7 @@ func (c *conn) addBySwap(one driver.OneSided, reg driver.RemoteRegion, size, off
 
 func checkAtomicSum(e *end) {
 	const adders = 3
-	n := 1000
+	n := e.times(1000, 300)
 	if raceEnabled {
 		n = 200
 	}

@@ -85,9 +85,9 @@ var roleFlood = role("flood", func(e *end) {
 })
 
 func checkCancelRace(e *end) {
-	r := run{N: 2000, Size: min(2000, e.caps.MaxMessage), Depth: min(8, e.caps.SendDepth)}
+	r := run{N: e.times(2000, 400), Size: min(2000, e.caps.MaxMessage), Depth: min(8, e.caps.SendDepth)}
 	if e.large {
-		r = run{N: 60, Size: min(256<<10, e.caps.MaxMessage)}
+		r = run{N: 60, Size: min(e.times(256, 64)<<10, e.caps.MaxMessage)}
 	}
 	if raceEnabled {
 		r.N /= 4

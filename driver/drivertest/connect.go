@@ -77,7 +77,7 @@ var roleOrder = role("connect-order", func(e *end) {
 })
 
 func checkConnectOrder(e *end) {
-	const rounds = 4 * orders // which incarnation is higher is random
+	rounds := e.times(4, 2) * orders // which incarnation is higher is random
 	p := e.peer(roleOrder, rounds)
 	connectOrders(e, p.link, rounds)
 	p.join()
@@ -128,7 +128,10 @@ var roleMany = role("connect-many", func(e *end) {
 
 func checkConnectMany(e *end) {
 	peers, instances := 16, 3
-	if raceEnabled || e.brief() {
+	switch {
+	case e.brief():
+		peers, instances = 3, 6
+	case raceEnabled:
 		peers = 6
 	}
 	var ps []*peer

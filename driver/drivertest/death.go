@@ -439,12 +439,9 @@ func checkDeathIsolated(e *end) {
 	ps[3].join()
 }
 
-// stops is how often a peer is stopped, and stopTime for how long: less than
-// the dead time.
-const stops = 3
-
+// checkStopped stops a peer several times, each for less than the dead time.
 func checkStopped(e *end) {
-	n := 200
+	n, stops := e.times(200, 60), e.times(3, 2)
 	if e.large {
 		n = 20
 	}

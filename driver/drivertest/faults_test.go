@@ -163,7 +163,7 @@ func TestFaults(t *testing.T) {
 	}
 	close(next)
 	var wg sync.WaitGroup
-	for range 2 {
+	for range 4 { // most of them wait for a time limit
 		wg.Go(func() {
 			for x := range next {
 				// Some faults show only in some timings, as on real devices.

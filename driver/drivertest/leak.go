@@ -74,13 +74,12 @@ func (e *end) sameFiles(before []string) {
 	}
 }
 
-const leakRounds = 6
-
 func checkCloseFrees(e *end) {
-	p := e.peer(roleRounds, leakRounds+2)
+	rounds := e.times(6, 3)
+	p := e.peer(roleRounds, rounds+2)
 	files := e.files()
 	var before holdings
-	for k := range leakRounds + 2 {
+	for k := range rounds + 2 {
 		if k == 2 { // what is made once is made by now
 			before = e.holdings()
 		}
@@ -98,7 +97,7 @@ func checkCloseFrees(e *end) {
 		e.noErr("close", ctx.Close())
 		p.sync() // the peer has closed its context, too
 	}
-	e.unchanged(before, leakRounds)
+	e.unchanged(before, rounds)
 	e.sameFiles(files)
 	p.join()
 }
@@ -121,8 +120,9 @@ var roleRounds = role("rounds", func(e *end) {
 
 func checkDeathFrees(e *end) {
 	e.context()
+	const rounds = 3 // each may wait for the dead time
 	var before holdings
-	for k := range leakRounds + 2 {
+	for k := range rounds + 2 {
 		if k == 2 {
 			before = e.holdings()
 		}
@@ -136,12 +136,12 @@ func checkDeathFrees(e *end) {
 		e.noErr("disconnect of a broken instance", c.i.Disconnect())
 		p.free()
 	}
-	e.unchanged(before, leakRounds)
+	e.unchanged(before, rounds)
 }
 
 func checkSweep(e *end) {
 	before := e.files()
-	for range 3 {
+	for range e.times(3, 2) {
 		p, c := e.pair(roleWitness, nil)
 		p.tell("swap", 1)
 		c.swaps(1)

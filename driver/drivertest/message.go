@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"sync"
 
@@ -173,7 +174,7 @@ func checkForms(e *end) {
 	sizes := []int{0, 1, 100, 1000}
 	if e.large {
 		sizes = []int{1, 5000, 100_000, 2 << 20}
-		if e.brief() || short() {
+		if short() {
 			sizes[3] = 300_000
 		}
 	}
@@ -197,12 +198,16 @@ func checkForms(e *end) {
 }
 
 // sizes are around each limit, each power of two up to 4 MiB, and the longest
-// message, or 64 MiB; 8 MiB in short tests.
+// message, or 64 MiB with BYWASH_SOAK, 16 MiB, 8 MiB in short tests, 2 MiB in emulated machines.
 func (e *end) sizes() []int {
-	top := min(e.caps.MaxMessage, 64<<20)
-	if e.brief() || short() {
-		top = min(top, 8<<20)
+	top := 16 << 20
+	switch {
+	case os.Getenv(envSoak) != "":
+		top = 64 << 20
+	case short():
+		top = e.times(8<<20, 2<<20)
 	}
+	top = min(top, e.caps.MaxMessage)
 	var s []int
 	around := func(n int) {
 		for _, k := range []int{n - 1, n, n + 1} {
@@ -213,7 +218,7 @@ func (e *end) sizes() []int {
 	}
 	dense := min(top, 4<<20)
 	if raceEnabled || short() {
-		dense = 1 << 20
+		dense = e.times(1<<20, 256<<10)
 	}
 	for n := 1; n <= dense; n *= 2 {
 		around(n)
@@ -320,7 +325,7 @@ func checkOrder(e *end) {
 		n = 300
 	}
 	if raceEnabled || short() {
-		n /= 5
+		n /= e.times(5, 15)
 	}
 	depth := max(1, min(e.caps.SendDepth, e.caps.RecvDepth, 32))
 	var runs []run
@@ -436,8 +441,8 @@ func exchange(e *end, cs []*conn, first, n int) {
 }
 
 func checkManyInstances(e *end) {
-	const peers, instances = 4, 3
-	n := 300
+	peers, instances := e.times(4, 2), e.times(3, 6)
+	n := e.times(300, 100)
 	if e.large || raceEnabled {
 		n = 60
 	}

@@ -395,7 +395,7 @@ var rolePutter = role("putter", func(e *end) {
 })
 
 func checkDeregisterBusy(e *end) {
-	const rounds = 20
+	rounds := e.times(20, 10)
 	size := min(64<<10, e.caps.OneSided.MaxPut)
 	p := e.peer(rolePutter, rounds)
 	for k := range rounds {
@@ -426,7 +426,7 @@ func checkFlush(e *end) {
 	e.noErr("flush of nothing", r.one.Flush(ctx))
 	b := make([]byte, n*size)
 	fill(b, 4)
-	for range 20 {
+	for range e.times(20, 5) {
 		ops := make([]driver.Op, n)
 		posted := 0
 		for k := range ops {
@@ -469,7 +469,7 @@ var roleFenced = role("fenced", func(e *end) {
 })
 
 func checkFence(e *end) {
-	rounds, size := 200, min(e.caps.OneSided.MaxPut, 32<<10)
+	rounds, size := e.times(200, 60), min(e.caps.OneSided.MaxPut, 32<<10)
 	if raceEnabled {
 		rounds = 40
 	}

@@ -34,8 +34,8 @@ func role(name string, f func(*end)) string {
 // Main is the TestMain of a driver's tests: it runs them, or a peer process
 // when the suite has started the test binary as one.
 func Main(m *testing.M) {
-	if name := os.Getenv(envRole); name != "" {
-		runRole(name)
+	if os.Getenv(envRole) != "" {
+		runRole()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -45,7 +45,13 @@ func Main(m *testing.M) {
 type setup struct {
 	Config Config
 	Limit  time.Duration // longer than that of the test, which tells more when it is reached
+	Role   string
 	Args   json.RawMessage
+	Again  bool // the process waits for another role afterwards
+}
+
+func (e *end) setup(name string, argv json.RawMessage) setup {
+	return setup{Config: *e.cfg, Limit: 2 * e.cfg.limit, Role: name, Args: argv, Again: e.reuses(name)}
 }
 
 // MarshalJSON leaves out what is of this process.
@@ -58,32 +64,41 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	}{plain: plain(c)})
 }
 
-func runRole(name string) {
+func runRole() {
 	in, out := os.Stdin, os.Stdout
 	os.Stdout = os.Stderr // nobody else shall write to the pipe
-	tb := &childTB{}
-	e := &end{tb: tb, child: true}
 	d := json.NewDecoder(in)
 	var s setup
 	if err := d.Decode(&s); err != nil {
 		fmt.Fprintln(os.Stderr, "read set-up:", err)
 		os.Exit(1)
 	}
-	s.Config.limit = s.Limit
-	e.cfg, e.argv = &s.Config, s.Args
-	e.parent = newLink(e, "the test", io.MultiReader(d.Buffered(), in), out)
-	tb.l = e.parent
+	l := newLink(nil, "the test", io.MultiReader(d.Buffered(), in), out)
 	go func() { // die with the test
-		<-e.parent.gone
+		<-l.gone
 		os.Exit(1)
 	}()
+	for l.play(&s) {
+		s = setup{}
+		if !l.nextRole(&s) {
+			return
+		}
+	}
+}
+
+// play plays a role in a peer process and reports whether there may be another one.
+func (l *link) play(s *setup) (again bool) {
+	s.Config.limit = s.Limit
+	e := &end{tb: &childTB{l}, child: true, cfg: &s.Config, argv: s.Args, parent: l}
+	l.renew(e)
 	e.lookup()
-	e.parent.tell("hello", os.Getpid())
-	roles[name](e)
+	l.tell("hello", os.Getpid())
+	roles[s.Role](e)
 	if e.ctx != nil { // so that what was disconnected in order shows as that
 		_ = e.ctx.Close()
 	}
-	e.parent.tell(tagEnd, nil)
+	l.tell(tagEnd, nil)
+	return s.Again
 }
 
 // childTB reports the failure of a peer process to the test.
@@ -106,6 +121,9 @@ type peer struct {
 	exited chan struct{}
 	status error
 	free   func() // ends the process and releases what it takes here
+
+	again   bool // it plays another role afterwards
+	resting bool // it plays none now
 }
 
 // peer starts a process that plays the role. It ends with the test at the latest.
@@ -115,12 +133,29 @@ func (e *end) peer(name string, args any) *peer {
 	if err != nil {
 		e.Fatalf("encode arguments of %s: %v", name, err)
 	}
+	p := e.idler(name, argv)
+	if p == nil {
+		p = e.start(name, argv)
+	}
+	e.cleanup(func() {
+		if !p.resting {
+			p.free()
+		}
+	})
+	e.addPeer(p)
+	p.hear("hello", &p.pid)
+	return p
+}
+
+// start starts the process of a peer.
+func (e *end) start(name string, argv json.RawMessage) *peer {
+	e.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		e.Fatalf("find the test binary: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &peer{cmd: exec.CommandContext(ctx, exe), exited: make(chan struct{})}
+	p := &peer{cmd: exec.CommandContext(ctx, exe), exited: make(chan struct{}), again: e.reuses(name)}
 	p.cmd.Env = append(os.Environ(), envRole+"="+name)
 	if raceEnabled { // else each process lingers for a second when it ends
 		p.cmd.Env = append(p.cmd.Env, "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
@@ -155,14 +190,11 @@ func (e *end) peer(name string, args any) *peer {
 		<-p.gone
 		r.Close()
 	})
-	e.cleanup(p.free)
-	e.addPeer(p)
-	first, err := json.Marshal(setup{Config: *e.cfg, Limit: 2 * e.cfg.limit, Args: argv})
+	first, err := json.Marshal(e.setup(name, argv))
 	if err != nil {
 		e.Fatalf("encode set-up: %v", err)
 	}
 	_, _ = in.Write(append(first, '\n'))
-	p.hear("hello", &p.pid)
 	return p
 }
 
@@ -198,10 +230,15 @@ func (p *peer) awaitExit() {
 	}
 }
 
-// join waits until the role has returned and the process has ended.
+// join waits until the role has returned and the process has ended, or waits for another role.
 func (p *peer) join() {
 	p.e.Helper()
 	p.hear(tagEnd, nil)
+	if p.again {
+		p.resting = true
+		p.e.idle.free = append(p.e.idle.free, p)
+		return
+	}
 	p.awaitExit()
 	if p.status != nil {
 		p.e.Fatalf("%s: %v\n%s", p.name, p.status, p.stderr.String())

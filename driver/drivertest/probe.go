@@ -45,10 +45,7 @@ var roleFill = role("fill", func(e *end) {
 func checkProbeFair(e *end) {
 	const each = 16
 	const needed = 8 // of each peer, in the first half
-	peers := 16
-	if e.brief() {
-		peers = 6
-	}
+	peers := e.times(16, 4)
 	conns := make(map[driver.Instance]*conn)
 	var ps []*peer
 	for range peers {
@@ -138,7 +135,7 @@ func checkProbeOnce(e *end) {
 
 func checkProbeConcurrent(e *end) {
 	const peers, probers = 4, 4
-	n := 1000
+	n := e.times(1000, 300)
 	if raceEnabled {
 		n = 200
 	}

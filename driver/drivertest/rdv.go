@@ -14,7 +14,7 @@ func hasPrefetch(p *driver.Properties) bool  { return p.Capabilities.Prefetch }
 func checkRdvSize(e *end) {
 	p, c := e.pair(roleSender, []item{})
 	var posted []*driver.Packet
-	for k, n := range []int{0, 1, 100, 1 << 20, 8 << 20} {
+	for k, n := range []int{0, 1, 100, 1 << 20, e.times(8, 2) << 20} {
 		if k >= e.caps.RecvDepth || n > e.caps.MaxMessage {
 			break
 		}
@@ -131,7 +131,7 @@ var rolePrefetch = role("send-prefetched", func(e *end) {
 
 func checkPrefetch(e *end) {
 	var sizes []int
-	for _, n := range []int{1, 1000, 1 << 16, 1 << 20, 4 << 20} {
+	for _, n := range []int{1, 1000, 1 << 16, 1 << 20, e.times(4, 2) << 20} {
 		n = min(n, e.caps.MaxMessage)
 		sizes = append(sizes, n, n, n, n)
 	}

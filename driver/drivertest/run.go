@@ -27,7 +27,7 @@ type Config struct {
 	Path string
 
 	// TimeScale multiplies every dead time and limit, for emulation; 0 is 1. If
-	// it is more, -short moves fewer bytes.
+	// it is more, -short moves fewer bytes, and the process of a peer plays one role after the other.
 	TimeScale float64
 
 	// Deaths is how many peers are killed; 0 is 200, or 10 with -short. With
@@ -86,6 +86,11 @@ func Run(t *testing.T, cfg Config) {
 			t.Fatalf("Only: there is no check %q", name)
 		}
 	}
+	var idle *idlers
+	if cfg.TimeScale > 1 {
+		idle = &idlers{}
+		t.Cleanup(func() { idle.end(&end{tb: t, cfg: &cfg}) })
+	}
 	for _, c := range checks {
 		if len(cfg.Only) > 0 && !slices.Contains(cfg.Only, c.name) {
 			continue
@@ -94,7 +99,7 @@ func Run(t *testing.T, cfg Config) {
 			if c.need != nil && !c.need(p) {
 				t.Skip("not announced by the capabilities (that it is absent is checked by AbsentFeatures)")
 			}
-			e := &end{tb: t, cfg: &cfg, caps: p.Capabilities, large: cfg.Hints.Track == driver.Large, child: false}
+			e := &end{tb: t, cfg: &cfg, caps: p.Capabilities, large: cfg.Hints.Track == driver.Large, child: false, idle: idle}
 			t.Cleanup(func() { e.over.Store(true) }) // runs last
 			c.run(e)
 		})
@@ -124,8 +129,16 @@ func (c *Config) fill(t *testing.T) {
 	}
 }
 
-// brief tells whether less must do: in an emulated machine bytes are expensive.
+// brief reports whether less must do: in an emulated machine bytes, messages and processes are expensive.
 func (e *end) brief() bool { return short() && e.cfg.TimeScale > 1 }
+
+// times is n, or few where less must do. Promises do not depend on the number, but it makes rare failures likelier.
+func (e *end) times(n, few int) int {
+	if e.brief() {
+		return few
+	}
+	return n
+}
 
 func (c *Config) scale(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * c.TimeScale)

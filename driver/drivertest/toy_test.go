@@ -1,7 +1,9 @@
 package drivertest
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -31,7 +33,7 @@ func toyConfig(t *testing.T, track driver.Track) Config {
 	}
 	deaths := 0 // as many as drivers have with -short
 	if !testing.Short() {
-		deaths = 60
+		deaths = 26 // two in each act
 	}
 	return Config{Driver: "toy", Hints: driver.Hints{Track: track, Options: o}, Dirs: []string{dir}, Path: "socket", Deaths: deaths}
 }
@@ -64,3 +66,21 @@ func testToy(t *testing.T, track driver.Track, brief []string) {
 func TestToySmall(t *testing.T) { testToy(t, driver.Small, briefSmall) }
 
 func TestToyLarge(t *testing.T) { testToy(t, driver.Large, briefLarge) }
+
+// In an emulated machine the process of a peer plays one role after the other, and ends by itself after the last one. A
+// process that is killed, or must not have lived before, plays one.
+func TestPeersPlayManyRolesInTurn(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			started := 0
+			c := toyConfig(t, track)
+			c.TimeScale = 1.5
+			c.Only = []string{"ConnectTwice", "ConnectRestartedPeer", "Order", "Truncation", "CancelRace", "DisconnectDelivers", "Close"}
+			c.Launch = func(context.Context, *exec.Cmd) { started++ }
+			t.Run("checks", func(t *testing.T) { Run(t, c) })
+			if want := 1 + 4; started != want { // of which 4 are for ConnectRestartedPeer
+				t.Errorf("%d processes were started, want %d", started, want)
+			}
+		})
+	}
+}

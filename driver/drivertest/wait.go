@@ -186,7 +186,7 @@ func checkWakeup(e *end) {
 		n = 300
 	}
 	if raceEnabled || testing.Short() {
-		n /= 5
+		n /= e.times(5, 20)
 	}
 	if raceEnabled {
 		n /= 4

@@ -210,20 +210,27 @@ func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 }
 
 // EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an error.
+// It looks at p from inside: a keeper may finish p until then.
 func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
+	entered := l.Enter()
 	switch p.Driver.Phase {
 	case driver.Done, driver.Canceling:
-		return false, nil
 	case driver.Posted:
-		if l.Enter() {
+		if entered {
 			return true, nil
 		}
-		return false, l.Failure("cancel")
+		err = l.Failure("cancel")
+	default:
+		if l.State() == StateClosed {
+			err = l.Failure("cancel")
+		} else {
+			err = l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+		}
 	}
-	if l.State() == StateClosed {
-		return false, l.Failure("cancel")
+	if entered {
+		l.Leave()
 	}
-	return false, l.Fault("cancel", fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid))
+	return false, err
 }
 
 // Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -207,5 +208,45 @@ func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
 	case <-bell:
 		t.Error("it rang twice")
 	default:
+	}
+}
+
+// TestCancelOfAPacketThatIsFinishedMeanwhile has a keeper inside when RecvCancel comes.
+func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		keeper  func(p *driver.Packet)
+		entered bool
+	}{
+		{"the keeper finishes it", func(p *driver.Packet) { p.Driver.Finish(nil) }, false},
+		{"the keeper leaves it alone", func(*driver.Packet) {}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _ := newLife()
+			stands(t, l)
+			p := &driver.Packet{Driver: driver.PacketState{Phase: driver.Posted}}
+			if !l.TryEnter() {
+				t.Fatal("the keeper is not let in")
+			}
+			type answer struct {
+				posted bool
+				err    error
+			}
+			begun, said := make(chan struct{}), make(chan answer)
+			go func() {
+				close(begun)
+				posted, err := l.EnterCancel(p)
+				said <- answer{posted, err}
+			}()
+			<-begun
+			for range 1000 {
+				runtime.Gosched() // the call has looked for the keeper to leave
+			}
+			c.keeper(p)
+			l.Leave()
+			if got := <-said; got != (answer{c.entered, nil}) {
+				t.Errorf("EnterCancel = %v, %v, want %v, nil", got.posted, got.err, c.entered)
+			}
+		})
 	}
 }

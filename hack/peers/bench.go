@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // bench measures the plan in its sandbox.

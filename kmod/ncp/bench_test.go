@@ -1,12 +1,10 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"fmt"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // BenchmarkShort is one message of 8 bytes from a process to another of the NIC, posted, stepped and received, while
@@ -14,9 +12,9 @@ import (
 func BenchmarkShort(b *testing.B) {
 	for _, idle := range []int{0, 1000} {
 		b.Run(fmt.Sprint("idle=", idle), func(b *testing.B) {
-			l := ncp.Limits{Processes: 1100, Names: 1100, Groups: 8, NICs: 8, PacketSize: 16384, LocalMemory: 1 << 20}
+			l := tableLimits{Processes: 1100, Names: 1100, Groups: 8, NICs: 8, PacketSize: 16384, LocalMemory: 1 << 20}
 			c := newCluster(b, 1, l)
-			small := ncp.Registration{Commands: 8, Sends: 2, Receives: 2, RegionSize: 64}
+			small := registrationSizes{Commands: 8, Sends: 2, Receives: 2, RegionSize: 64}
 			for i := range idle {
 				p, _ := c.nodes[0].begin(fmt.Sprint("idle", i), "", 0, small)
 				c.run()
@@ -52,8 +50,8 @@ func BenchmarkLong(b *testing.B) {
 			c := newCluster(b, nics, l)
 			x, y := c.nodes[0].register("x"), c.nodes[nics-1].register("y")
 			const n = 1 << 20
-			_, h := x.memory(b, n, ncp.Read)
-			_, th := y.memory(b, n, ncp.Write)
+			_, h := x.memory(b, n, readAccess)
+			_, th := y.memory(b, n, writeAccess)
 			x.context(false, 0, message{peer: "y", tag: 1, len: n, descriptors: []descriptor{{h, n, 0}}})
 			y.context(true, 0, message{peer: "x", tag: 1, len: n, flags: flagDoorbell, descriptors: []descriptor{{th, n, 0}}})
 			b.SetBytes(n)

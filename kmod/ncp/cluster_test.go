@@ -1,18 +1,16 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
-var limits = ncp.Limits{Processes: 32, Names: 128, Groups: 16, NICs: 16, PacketSize: 1024, LocalMemory: 1 << 20}
+var limits = tableLimits{Processes: 32, Names: 128, Groups: 16, NICs: 16, PacketSize: 1024, LocalMemory: 1 << 20}
 
 // node is a NIC with the processes that are registered with it.
 type node struct {
-	nic       *ncp.NIC
+	nic       *hostNIC
 	cluster   *cluster
 	processes map[uint16]*process
 	cookie    uint64
@@ -25,7 +23,7 @@ type cluster struct {
 	nodes []*node
 }
 
-func newCluster(t testing.TB, nics int, l ncp.Limits) *cluster {
+func newCluster(t testing.TB, nics int, l tableLimits) *cluster {
 	c := &cluster{t: t}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
@@ -44,22 +42,22 @@ func newCluster(t testing.TB, nics int, l ncp.Limits) *cluster {
 	return c
 }
 
-func (c *cluster) add(id uint16, l ncp.Limits) *node {
-	nic, err := ncp.New(id, l, 1<<18)
+func (c *cluster) add(id uint16, l tableLimits) *node {
+	nic, err := newNIC(id, l, 1<<18)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	n := &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}}
 	for _, m := range c.nodes {
-		m.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: id})
-		n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: m.nic.ID})
+		m.driver(driverCommand{Command: addNIC, NIC: id})
+		n.driver(driverCommand{Command: addNIC, NIC: m.nic.ID})
 	}
 	c.nodes = append(c.nodes, n)
 	return n
 }
 
 // driver posts a driver command and gives its cookie.
-func (n *node) driver(d ncp.DriverCommand) uint64 {
+func (n *node) driver(d driverCommand) uint64 {
 	if d.Cookie == 0 {
 		n.cookie++
 		d.Cookie = n.cookie
@@ -73,7 +71,7 @@ func (n *node) driver(d ncp.DriverCommand) uint64 {
 }
 
 func (n *node) collect() {
-	var d [8]ncp.Doorbell
+	var d [8]commandDoorbell
 	for {
 		k := n.nic.Doorbells(d[:])
 		if k == 0 {
@@ -120,27 +118,27 @@ func (c *cluster) carry() (any bool) {
 	return any
 }
 
-var ordinary = ncp.Registration{Commands: 16, Sends: 8, Receives: 8, RegionSize: 1024, PoolEntries: 16}
+var ordinary = registrationSizes{Commands: 16, Sends: 8, Receives: 8, RegionSize: 1024, PoolEntries: 16}
 
 // begin starts a registration of root's.
-func (n *node) begin(name, group string, size uint32, r ncp.Registration) (*process, uint64) {
+func (n *node) begin(name, group string, size uint32, r registrationSizes) (*process, uint64) {
 	n.cluster.t.Helper()
 	return n.beginAs(0, name, group, size, r)
 }
 
-func (n *node) beginAs(user uint64, name, group string, size uint32, r ncp.Registration) (*process, uint64) {
+func (n *node) beginAs(user uint64, name, group string, size uint32, r registrationSizes) (*process, uint64) {
 	n.cluster.t.Helper()
-	m, err := ncp.MakeProcess(r)
+	m, err := makeProcess(r)
 	if err != nil {
 		n.cluster.t.Fatal(err)
 	}
-	p := &process{Process: m, node: n, name: name}
+	p := &process{hostProcess: m, node: n, name: name}
 	for n.processes[p.index] != nil {
 		p.index++
 	}
 	n.processes[p.index] = p
-	return p, n.driver(ncp.DriverCommand{Command: ncp.NewProcess, Index: p.index, Name: ncp.MakeName(name),
-		Group: ncp.MakeName(group), Size: size, Process: m, User: user})
+	return p, n.driver(driverCommand{Command: newProcess, Index: p.index, Name: makeName(name),
+		Group: makeName(group), Size: size, Process: m, User: user})
 }
 
 func (n *node) register(name string) *process {
@@ -155,11 +153,11 @@ func (n *node) register(name string) *process {
 
 // end de-registers; the mappings stay until the test ends.
 func (p *process) end() {
-	p.node.driver(ncp.DriverCommand{Command: ncp.DeleteProcess, Index: p.index})
+	p.node.driver(driverCommand{Command: deleteProcess, Index: p.index})
 }
 
 // pair is two processes, on one NIC or on two.
-func pair(t *testing.T, nics int, l ncp.Limits) (c *cluster, a, b *process) {
+func pair(t *testing.T, nics int, l tableLimits) (c *cluster, a, b *process) {
 	c = newCluster(t, nics, l)
 	return c, c.nodes[0].register("a"), c.nodes[nics-1].register("b")
 }

@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // FuzzWire plays another NIC: each frame is a length and bytes; a length with its top bit set leaves the header of a
@@ -35,8 +33,8 @@ func framesToVary() [][]byte {
 	}
 	return [][]byte{
 		record(peer, join, system(0xff86, "g", uint32(2), 1, 1, uint32(1), uint64(1)), system(0xff88, "g", 1, 1, uint32(1), uint64(1))),
-		record(peer, request(1, 1, 6), wire(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")), system(0xff87, "x", 1, 1)),
-		record(peer, request(0, 1, 0), wire(1, 1, 1, 1, 2, 1, 0, uint32(0), 0), request(0, 2, 9), system(0xff8a, 1, 1, 1, 1, 0, 0, uint32(2))),
+		record(peer, request(1, 1, 6), frameOf(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")), system(0xff87, "x", 1, 1)),
+		record(peer, request(0, 1, 0), frameOf(1, 1, 1, 1, 2, 1, 0, uint32(0), 0), request(0, 2, 9), system(0xff8a, 1, 1, 1, 1, 0, 0, uint32(2))),
 		record(peer, request(2, 1, 1<<20), system(0xff89, 1, 1, 1, 1, 2, 2, uint32(1), uint32(8)), request(2, 2, 1<<18)),
 		record(system(0xff83, 1, 1, 0, 0), system(0xff85, "g", 1, 1, uint32(1), 0, 0), system(0xff81, 1, 1, 1, 1, 3, 0, uint32(1))),
 	}
@@ -47,7 +45,7 @@ func playNIC(t *testing.T, data []byte) {
 	c := newCluster(t, 1, limits)
 	n := c.nodes[0]
 	a, b := n.register("a"), n.register("b")
-	n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 2})
+	n.driver(driverCommand{Command: addNIC, NIC: 2})
 	n.begin("c", "", 0, ordinary) // goes on until NIC 2 has answered, which may refuse it
 	a.recv(0, message{peer: "x", tag: 1, len: 5, flags: flagDoorbell | flagInline})
 	a.join(0, "g", 2)
@@ -103,7 +101,7 @@ func FuzzProcess(f *testing.F) {
 func writesToVary() (all [][]byte) {
 	for code := range uint32(15) {
 		for _, name := range []string{"a", "b", "g", ""} {
-			command := wire(code<<24, int(1)<<8, 0, uint32(1<<24), name)
+			command := frameOf(code<<24, int(1)<<8, 0, uint32(1<<24), name)
 			all = append(all, append([]byte{0, 0, byte(len(command))}, command...))
 		}
 	}
@@ -119,8 +117,8 @@ func playProcess(t *testing.T, data []byte) {
 	group := func(p *process) { p.join(0, "g", 2); c.run() }
 	group(other)
 	group(bad)
-	mine, h := bad.memory(t, 5000, ncp.Read|ncp.Write)
-	secret, sh := good.memory(t, 5000, ncp.Read|ncp.Write)
+	mine, h := bad.memory(t, 5000, readAccess|writeAccess)
+	secret, sh := good.memory(t, 5000, readAccess|writeAccess)
 	fill(mine, 1)
 	fill(secret, 2)
 	for i := range uint16(4) {

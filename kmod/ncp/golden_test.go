@@ -1,13 +1,11 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"encoding/hex"
 	"strings"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // frames takes all frames from one NIC to another and hands them on.
@@ -66,7 +64,7 @@ func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 		"0001 0001 0001 0001 1234 0002 00000001 00000008")
 	step(1)
 
-	_, h := a.memory(t, 1<<20, ncp.Read)
+	_, h := a.memory(t, 1<<20, readAccess)
 	a.send(1, message{peer: "b", tag: 2, len: 1 << 20, descriptors: []descriptor{{h, 1 << 20, 0}}})
 	step(0)
 	c.frames(0, 1)

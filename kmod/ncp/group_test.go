@@ -1,12 +1,10 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"fmt"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 func (p *process) join(i uint16, group string, size uint32)    { p.post(cmdJoinGroup, i, size, group) }
@@ -19,7 +17,7 @@ func TestJoinCompletesWhenTheGroupIsWhole(t *testing.T) {
 		ps[1].join(1, "g", 3)
 		c.run()
 		ps[0].wantSend(t, 0, free, 0)
-		cookie := ps[2].node.driver(ncp.DriverCommand{Command: ncp.JoinGroup, Index: ps[2].index, Group: ncp.MakeName("g"), Size: 3})
+		cookie := ps[2].node.driver(driverCommand{Command: joinGroup, Index: ps[2].index, Group: makeName("g"), Size: 3})
 		c.run()
 		ps[0].wantSend(t, 0, done, 0)
 		ps[1].wantSend(t, 1, done, 0)
@@ -94,7 +92,7 @@ func TestLeave(t *testing.T) {
 	ps[0].wantSend(t, 1, invalid, 0)
 	ps[0].wantSend(t, 2, unknown, 0)
 	ps[0].wantSend(t, 3, invalid, 0)
-	cookie := ps[1].node.driver(ncp.DriverCommand{Command: ncp.LeaveGroup, Index: ps[1].index, Group: ncp.MakeName("all")})
+	cookie := ps[1].node.driver(driverCommand{Command: leaveGroup, Index: ps[1].index, Group: makeName("all")})
 	c.run()
 	if r := ps[1].node.result(t, cookie); r != 0 {
 		t.Fatalf("the driver's leave: result %d", r)
@@ -110,10 +108,10 @@ func TestLeave(t *testing.T) {
 func TestJoinCanBeTakenBack(t *testing.T) {
 	c, ps := crowd(t, 2, 3, false)
 	ps[0].join(0, "g", 2)
-	cookie := ps[1].node.driver(ncp.DriverCommand{Command: ncp.JoinGroup, Index: ps[1].index, Group: ncp.MakeName("h"), Size: 2})
+	cookie := ps[1].node.driver(driverCommand{Command: joinGroup, Index: ps[1].index, Group: makeName("h"), Size: 2})
 	c.run()
 	ps[0].post(cmdCancelSend, 0, 0, "")
-	ps[1].node.driver(ncp.DriverCommand{Command: ncp.Abandon, Cookie: cookie})
+	ps[1].node.driver(driverCommand{Command: abandon, Cookie: cookie})
 	c.run()
 	ps[0].wantSend(t, 0, canceled, 0)
 	if r := ps[1].node.result(t, cookie); state(r) != canceled {
@@ -211,7 +209,7 @@ func TestDeathBreaksABarrier(t *testing.T) {
 					ps[2].post(cmdLeaveGroup, 0, 0, "all")
 				case "nic":
 					for _, n := range c.nodes[:2] {
-						n.driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 3})
+						n.driver(driverCommand{Command: removeNIC, NIC: 3})
 					}
 				}
 				c.run()

@@ -11,88 +11,88 @@ import (
 	"unsafe"
 )
 
-// Command is what a driver posts to a NIC.
-type Command uint32
+// commandKind is what a driver posts to a NIC.
+type commandKind uint32
 
-// The driver's commands; [DriverCommand] says which fields they take.
+// The driver's commands; driverCommand says which fields they take.
 const (
-	NewProcess    Command = C.NCP_NEW_PROCESS    // all but NIC; the group may be empty
-	DeleteProcess Command = C.NCP_DELETE_PROCESS // Index
-	JoinGroup     Command = C.NCP_JOIN_GROUP     // Index, Group, Size
-	LeaveGroup    Command = C.NCP_LEAVE_GROUP    // Index, Group
-	Abandon       Command = C.NCP_ABANDON        // the Cookie of a NewProcess or JoinGroup
-	AddNIC        Command = C.NCP_ADD_NIC        // NIC
-	RemoveNIC     Command = C.NCP_REMOVE_NIC     // NIC
+	newProcess    commandKind = C.NCP_NEW_PROCESS    // all but NIC; the group may be empty
+	deleteProcess commandKind = C.NCP_DELETE_PROCESS // Index
+	joinGroup     commandKind = C.NCP_JOIN_GROUP     // Index, Group, Size
+	leaveGroup    commandKind = C.NCP_LEAVE_GROUP    // Index, Group
+	abandon       commandKind = C.NCP_ABANDON        // the Cookie of a newProcess or joinGroup
+	addNIC        commandKind = C.NCP_ADD_NIC        // NIC
+	removeNIC     commandKind = C.NCP_REMOVE_NIC     // NIC
 )
 
-// Taken is a [Doorbell]'s result: a process of the cluster has that name.
-const Taken = C.NCP_TAKEN
+// nameTaken is a commandDoorbell's result: a process of the cluster has that name.
+const nameTaken = C.NCP_TAKEN
 
-// Quota is a [Doorbell]'s result: the user, or the NIC, holds its share of a table.
-const Quota = C.NCP_QUOTA
+// overQuota is a commandDoorbell's result: the user, or the NIC, holds its share of a table.
+const overQuota = C.NCP_QUOTA
 
-// DriverCommand is an entry of the Driver Command Queue.
-type DriverCommand struct {
-	Command     Command
+// driverCommand is an entry of the Driver Command Queue.
+type driverCommand struct {
+	Command     commandKind
 	Index, NIC  uint16
 	Size        uint32
-	Cookie      uint64 // comes back in the [Doorbell]
+	Cookie      uint64 // comes back in the commandDoorbell
 	User        uint64 // whose process a new one is; 0: root's
-	Name, Group Name
-	Process     *Process
+	Name, Group nameBytes
+	Process     *hostProcess
 }
 
-// Doorbell tells of a driver command that is done: Result is 0, a QNIX_DB_* of uapi/qnix.h, or [Taken].
-type Doorbell struct {
+// commandDoorbell tells of a driver command that is done: Result is 0, a QNIX_DB_* of uapi/qnix.h, or nameTaken.
+type commandDoorbell struct {
 	Cookie    uint64
 	Result, _ int32
 }
 
-// Access is what a NIC may do with translated memory.
-type Access uint32
+// accessRights is what a NIC may do with translated memory.
+type accessRights uint32
 
 // What a NIC may do: send from the memory, receive in it.
 const (
-	Read  Access = C.QNIX_ACCESS_READ
-	Write Access = C.QNIX_ACCESS_WRITE
+	readAccess  accessRights = C.QNIX_ACCESS_READ
+	writeAccess accessRights = C.QNIX_ACCESS_WRITE
 )
 
-// Process is a process as a host knows it: its two mappings and its translated memory, all outside the Go heap.
-type Process struct {
+// hostProcess is a process as a host knows it: its two mappings and its translated memory, all outside the Go heap.
+type hostProcess struct {
 	host     *C.struct_host_process
 	VNI, HPS []byte // zeroed at first
-	Info     MemoryInfo
+	Info     memoryInfo
 }
 
-// MakeProcess makes the mappings of a process that is not registered yet. It fails with [ErrLayout].
-func MakeProcess(r Registration) (*Process, error) {
-	info, err := Layout(r)
+// makeProcess makes the mappings of a process that is not registered yet. It fails with errLayout.
+func makeProcess(r registrationSizes) (*hostProcess, error) {
+	info, err := layoutOf(r)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{host: (*C.struct_host_process)(C.calloc(1, C.sizeof_struct_host_process)), Info: info}
-	p.VNI = Memory(int(info.VNISize))
-	p.HPS = Memory(int(info.HPSSize))
+	p := &hostProcess{host: (*C.struct_host_process)(C.calloc(1, C.sizeof_struct_host_process)), Info: info}
+	p.VNI = newMemory(int(info.VNISize))
+	p.HPS = newMemory(int(info.HPSSize))
 	return p, nil
 }
 
-// Memory is n zeroed bytes outside the Go heap, for FreeMemory.
-func Memory(n int) []byte {
+// newMemory is n zeroed bytes outside the Go heap, for freeMemory.
+func newMemory(n int) []byte {
 	return unsafe.Slice((*byte)(C.calloc(1, C.size_t(max(n, 1)))), max(n, 1))[:n]
 }
 
-// FreeMemory frees what Memory gave.
-func FreeMemory(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
+// freeMemory frees what newMemory gave.
+func freeMemory(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Free frees the mappings, once no NIC knows the process any more.
-func (p *Process) Free() {
-	FreeMemory(p.VNI)
-	FreeMemory(p.HPS)
+func (p *hostProcess) Free() {
+	freeMemory(p.VNI)
+	freeMemory(p.HPS)
 	C.free(unsafe.Pointer(p.host))
 }
 
 // Translate lets the NIC access b, which lies outside the Go heap, and gives its handle; 0: there are too many.
-func (p *Process) Translate(b []byte, a Access) uint32 {
+func (p *hostProcess) Translate(b []byte, a accessRights) uint32 {
 	for i := range p.host.memory {
 		m := &p.host.memory[i]
 		if m.access == 0 {
@@ -104,28 +104,28 @@ func (p *Process) Translate(b []byte, a Access) uint32 {
 }
 
 // Untranslate ends what Translate began.
-func (p *Process) Untranslate(handle uint32) { p.host.memory[handle-1] = C.struct_host_memory{} }
+func (p *hostProcess) Untranslate(handle uint32) { p.host.memory[handle-1] = C.struct_host_memory{} }
 
 // Notified counts how often the NIC had the process woken.
-func (p *Process) Notified() uint64 { return uint64(p.host.notified) }
+func (p *hostProcess) Notified() uint64 { return uint64(p.host.notified) }
 
 // Post posts a command of the driver; false: the queue is full.
-func (n *NIC) Post(d DriverCommand) bool {
+func (n *hostNIC) Post(d driverCommand) bool {
 	c := C.struct_ncp_driver_command{command: C.uint32_t(d.Command), index: C.uint16_t(d.Index), nic: C.uint16_t(d.NIC),
 		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie), user: C.uint64_t(d.User)}
-	*(*Name)(unsafe.Pointer(&c.name)) = d.Name
-	*(*Name)(unsafe.Pointer(&c.group)) = d.Group
+	*(*nameBytes)(unsafe.Pointer(&c.name)) = d.Name
+	*(*nameBytes)(unsafe.Pointer(&c.group)) = d.Group
 	if p := d.Process; p != nil {
 		c.process = unsafe.Pointer(p.host)
 		c.vni = unsafe.Pointer(unsafe.SliceData(p.VNI))
 		c.hps = unsafe.Pointer(unsafe.SliceData(p.HPS))
-		*(*MemoryInfo)(unsafe.Pointer(&c.info)) = p.Info
+		*(*memoryInfo)(unsafe.Pointer(&c.info)) = p.Info
 	}
 	return bool(C.ncp_post(n.ncp, &c))
 }
 
 // Doorbells takes the driver's doorbells that have rung into dst and says how many.
-func (n *NIC) Doorbells(dst []Doorbell) int {
+func (n *hostNIC) Doorbells(dst []commandDoorbell) int {
 	if len(dst) == 0 {
 		return 0
 	}
@@ -136,20 +136,20 @@ func (n *NIC) Doorbells(dst []Doorbell) int {
 }
 
 // Frame is the oldest frame in the output FIFO to nic, valid until Consume; nil: there is none.
-func (n *NIC) Frame(nic uint16) []byte {
+func (n *hostNIC) Frame(nic uint16) []byte {
 	var size C.uint32_t
 	f := C.host_tx_peek(n.host, C.uint16_t(nic), &size)
 	return unsafe.Slice((*byte)(f), size)
 }
 
 // Consume takes away the frame that Frame gave.
-func (n *NIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
+func (n *hostNIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
 
 // Drop empties the output FIFO to nic.
-func (n *NIC) Drop(nic uint16) { C.host_drop(n.host, C.uint16_t(nic)) }
+func (n *hostNIC) Drop(nic uint16) { C.host_drop(n.host, C.uint16_t(nic)) }
 
 // Receive puts a frame of NIC from into the input FIFO; false: it is full, or the frame is empty.
-func (n *NIC) Receive(from uint16, frame []byte) bool {
+func (n *hostNIC) Receive(from uint16, frame []byte) bool {
 	if len(frame) == 0 {
 		return false
 	}
@@ -157,6 +157,6 @@ func (n *NIC) Receive(from uint16, frame []byte) bool {
 }
 
 // Carry moves up to most frames to the input FIFO of the NIC that they are for, and says how many.
-func (n *NIC) Carry(to *NIC, most int) int {
+func (n *hostNIC) Carry(to *hostNIC, most int) int {
 	return int(C.host_carry(n.host, to.host, C.uint32_t(most)))
 }

@@ -1,18 +1,16 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"encoding/binary"
 	"fmt"
 	"slices"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
-// wire builds frames as another NIC does: numbers big-endian, int is 16 bits, uint32 and uint64 are themselves.
-func wire(parts ...any) (b []byte) {
+// frameOf builds frames as another NIC does: numbers big-endian, int is 16 bits, uint32 and uint64 are themselves.
+func frameOf(parts ...any) (b []byte) {
 	for _, p := range parts {
 		switch p := p.(type) {
 		case int:
@@ -22,7 +20,7 @@ func wire(parts ...any) (b []byte) {
 		case uint64:
 			b = binary.BigEndian.AppendUint64(b, p)
 		case string:
-			n := ncp.MakeName(p)
+			n := makeName(p)
 			b = append(b, n[:]...)
 		case []byte:
 			b = append(b, p...)
@@ -34,8 +32,8 @@ func wire(parts ...any) (b []byte) {
 }
 
 func system(code int, payload ...any) []byte {
-	body := wire(payload...)
-	return wire(0, 0, 1, 0, 2, 0, code, uint32(len(body)), 0, body)
+	body := frameOf(payload...)
+	return frameOf(0, 0, 1, 0, 2, 0, code, uint32(len(body)), 0, body)
 }
 
 const bad, late = "bad", "late"
@@ -47,20 +45,20 @@ var hostileFrames = []struct {
 	frame []byte
 	want  string
 }{
-	{"too short", wire(0, 0, 1), bad},
-	{"to another NIC", wire(1, 1, 3, 1, 2, 1, 0, uint32(0), 0), bad},
-	{"from another NIC", wire(1, 1, 1, 1, 3, 1, 0, uint32(0), 0), bad},
-	{"length too large", wire(1, 1, 1, 1, 2, 1, 0, uint32(5), 0), bad},
-	{"length of 4 GiB", wire(1, 1, 1, 1, 2, 1, 0, ^uint32(0), 0), bad},
-	{"length too small", wire(1, 1, 1, 1, 2, 1, 0, uint32(0), 0, []byte("x")), bad},
-	{"packet for nobody", wire(1, 1, 1, 9, 2, 1, 0, uint32(0), 0), late},
-	{"packet for the dead", wire(7, 1, 1, 1, 2, 1, 0, uint32(0), 0), late},
-	{"packet of nobody", wire(1, 1, 1, 1, 2, 9, 0, uint32(0), 0), late},
-	{"packet without permission", wire(1, 1, 1, 1, 2, 1, 3, uint32(1), 0, []byte("x")), bad},
-	{"packet for a receive that is not matched", wire(1, 1, 1, 1, 2, 1, 0, uint32(1), 0, []byte("x")), bad},
-	{"packet with a wrong counter", wire(1, 1, 1, 1, 2, 1, 1, uint32(4), 1, []byte("xxxx")), bad},
-	{"packet that is too short", wire(1, 1, 1, 1, 2, 1, 1, uint32(3), 0, []byte("xxx")), bad},
-	{"packet that is too long", wire(1, 1, 1, 1, 2, 1, 1, uint32(5), 0, []byte("xxxxx")), bad},
+	{"too short", frameOf(0, 0, 1), bad},
+	{"to another NIC", frameOf(1, 1, 3, 1, 2, 1, 0, uint32(0), 0), bad},
+	{"from another NIC", frameOf(1, 1, 1, 1, 3, 1, 0, uint32(0), 0), bad},
+	{"length too large", frameOf(1, 1, 1, 1, 2, 1, 0, uint32(5), 0), bad},
+	{"length of 4 GiB", frameOf(1, 1, 1, 1, 2, 1, 0, ^uint32(0), 0), bad},
+	{"length too small", frameOf(1, 1, 1, 1, 2, 1, 0, uint32(0), 0, []byte("x")), bad},
+	{"packet for nobody", frameOf(1, 1, 1, 9, 2, 1, 0, uint32(0), 0), late},
+	{"packet for the dead", frameOf(7, 1, 1, 1, 2, 1, 0, uint32(0), 0), late},
+	{"packet of nobody", frameOf(1, 1, 1, 1, 2, 9, 0, uint32(0), 0), late},
+	{"packet without permission", frameOf(1, 1, 1, 1, 2, 1, 3, uint32(1), 0, []byte("x")), bad},
+	{"packet for a receive that is not matched", frameOf(1, 1, 1, 1, 2, 1, 0, uint32(1), 0, []byte("x")), bad},
+	{"packet with a wrong counter", frameOf(1, 1, 1, 1, 2, 1, 1, uint32(4), 1, []byte("xxxx")), bad},
+	{"packet that is too short", frameOf(1, 1, 1, 1, 2, 1, 1, uint32(3), 0, []byte("xxx")), bad},
+	{"packet that is too long", frameOf(1, 1, 1, 1, 2, 1, 1, uint32(5), 0, []byte("xxxxx")), bad},
 	{"unknown message", system(0xff8b), bad},
 	{"message below the codes", system(0xff7f), bad},
 	{"message of a wrong size", system(0xff82, "x"), bad},
@@ -131,8 +129,8 @@ func TestHostileFrames(t *testing.T) {
 				t.Error("a doorbell rang")
 			}
 			// The transfer that was under way goes on.
-			receive(wire(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")))
-			receive(wire(1, 1, 1, 1, 2, 1, 1, uint32(2), 1, []byte("ef")))
+			receive(frameOf(1, 1, 1, 1, 2, 1, 1, uint32(4), 0, []byte("abcd")))
+			receive(frameOf(1, 1, 1, 1, 2, 1, 1, uint32(2), 1, []byte("ef")))
 			a.wantRecv(t, 1, done, 6)
 			if got := a.region(true, 1)[:6]; !slices.Equal(got, []byte("abcdef")) {
 				t.Errorf("got %q", got)

@@ -1,13 +1,11 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"bytes"
 	"fmt"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // crowd is n processes p0, p1, …, spread over the NICs, all in the group "all" when grouped.
@@ -41,7 +39,7 @@ func TestBroadcastReachesAllOthers(t *testing.T) {
 		}{{cmdBroadcast, 5000}, {cmdBroadcast, 0}, {cmdBroadcastShort, 900}} {
 			t.Run(fmt.Sprintf("nics=%d command=%d n=%d", nics, tc.command, tc.n), func(t *testing.T) {
 				c, ps := crowd(t, nics, 7, true)
-				from, h := ps[0].memory(t, tc.n, ncp.Read)
+				from, h := ps[0].memory(t, tc.n, readAccess)
 				if tc.command == cmdBroadcastShort {
 					from = ps[0].region(false, 0)[:tc.n]
 				}
@@ -49,7 +47,7 @@ func TestBroadcastReachesAllOthers(t *testing.T) {
 				tos := make([][]byte, len(ps))
 				receive := func(i int) {
 					var th uint32
-					tos[i], th = ps[i].memory(t, 5000, ncp.Write)
+					tos[i], th = ps[i].memory(t, 5000, writeAccess)
 					ps[i].recv(0, message{peer: "p0", tag: 1, len: 5000, flags: flagDoorbell, descriptors: pieces(th, 5000, 2000)})
 				}
 				for i := 1; i < 4; i++ {
@@ -195,13 +193,13 @@ func TestMulticastToldWhatFailed(t *testing.T) {
 
 func TestDeathOfAReceiverOfMany(t *testing.T) {
 	c, ps := crowd(t, 3, 4, true)
-	_, h := ps[0].memory(t, 1<<19, ncp.Read)
+	_, h := ps[0].memory(t, 1<<19, readAccess)
 	ps[0].context(false, 0, message{len: 1 << 19, flags: flagDoorbell, descriptors: []descriptor{{h, 1 << 19, 0}}})
 	ps[0].post(cmdBroadcast, 0, 0, "all")
 	c.run()
 	ps[1].end()
 	for _, p := range ps[2:] {
-		_, th := p.memory(t, 1<<19, ncp.Write)
+		_, th := p.memory(t, 1<<19, writeAccess)
 		p.recv(0, message{peer: "p0", len: 1 << 19, flags: flagDoorbell, descriptors: []descriptor{{th, 1 << 19, 0}}})
 	}
 	c.run()
@@ -247,8 +245,8 @@ func TestReceiversUnderWayAreLimited(t *testing.T) {
 
 func TestCancelBroadcast(t *testing.T) {
 	c, ps := crowd(t, 2, 3, true)
-	_, h := ps[0].memory(t, 1<<19, ncp.Read)
-	_, th := ps[1].memory(t, 1<<19, ncp.Write)
+	_, h := ps[0].memory(t, 1<<19, readAccess)
+	_, th := ps[1].memory(t, 1<<19, writeAccess)
 	ps[1].recv(0, message{peer: "p0", len: 1 << 19, flags: flagDoorbell, descriptors: []descriptor{{th, 1 << 19, 0}}})
 	c.run()
 	ps[0].context(false, 0, message{len: 1 << 19, flags: flagDoorbell, descriptors: []descriptor{{h, 1 << 19, 0}}})

@@ -20,26 +20,17 @@ import (
 	"unsafe"
 )
 
-// Name is a process's or a group's name: 1 to 19 printable ASCII characters without spaces, padded with NUL.
-type Name [C.QNIX_NAME_LEN]byte
+// nameBytes is a process's or a group's name: 1 to 19 printable ASCII characters without spaces, padded with NUL.
+type nameBytes [C.QNIX_NAME_LEN]byte
 
-// MakeName makes a name of s; it is cut after 19 bytes and otherwise not checked.
-func MakeName(s string) (n Name) {
+// makeName makes a name of s; it is cut after 19 bytes and otherwise not checked.
+func makeName(s string) (n nameBytes) {
 	copy(n[:len(n)-1], s)
 	return n
 }
 
-func (n Name) String() string {
-	for i, c := range n {
-		if c == 0 {
-			return string(n[:i])
-		}
-	}
-	return string(n[:])
-}
-
-// Limits are the sizes of a NIC's tables.
-type Limits struct {
+// tableLimits are the sizes of a NIC's tables.
+type tableLimits struct {
 	Processes   uint32 // entries of the NIC Process Table, below 65536
 	Names       uint32 // processes of the whole cluster, at least Processes
 	Groups      uint32
@@ -48,8 +39,8 @@ type Limits struct {
 	LocalMemory uint32 // bytes for messages that came before their receive
 }
 
-// Registration is what a process asks for.
-type Registration struct {
+// registrationSizes is what a process asks for.
+type registrationSizes struct {
 	Commands    uint32 // entries of the Command Queue, a power of two
 	Sends       uint32 // Send Contexts
 	Receives    uint32 // Receive Contexts
@@ -57,45 +48,45 @@ type Registration struct {
 	PoolEntries uint32 // descriptors of the Buffer Pool
 }
 
-// MemoryInfo says where the components of a process's two mappings lie: struct qnix_memory_info.
-type MemoryInfo struct {
+// memoryInfo says where the components of a process's two mappings lie: struct qnix_memory_info.
+type memoryInfo struct {
 	ABIVersion, CommandQueue, SendContexts, ReceiveContexts, SendRegions, ReceiveRegions, BufferPool, VNISize uint32
 	Status, SendDoorbells, ReceiveDoorbells, DoorbellRing, HPSSize                                            uint32
 	Commands, Sends, Receives, RegionSize, PoolEntries, RingEntries, _                                        uint32
 }
 
-// Statistics is struct qnix_statistics.
-type Statistics struct {
+// nicStatistics is struct qnix_statistics.
+type nicStatistics struct {
 	Commands, PacketsSent, PacketsReceived, BytesSent, BytesReceived, Doorbells uint64
 	RequestsSent, RequestsRemembered, RequestsBuffered, Failures, Misuse        uint64
 	SystemMessages, BadFrames, LateFrames, Processes, LocalMemory               uint64
 	_                                                                           [8]uint64
 }
 
-// ErrLayout says that a registration asks for what no NIC grants.
-var ErrLayout = errors.New("ncp: a registration beyond the limits")
+// errLayout says that a registration asks for what no NIC grants.
+var errLayout = errors.New("ncp: a registration beyond the limits")
 
-// Layout is how the components of r lie; it fails with [ErrLayout].
-func Layout(r Registration) (MemoryInfo, error) {
-	var info MemoryInfo
+// layoutOf is how the components of r lie; it fails with errLayout.
+func layoutOf(r registrationSizes) (memoryInfo, error) {
+	var info memoryInfo
 	in := C.struct_qnix_register{commands: C.__u32(r.Commands), sends: C.__u32(r.Sends), receives: C.__u32(r.Receives),
 		region_size: C.__u32(r.RegionSize), pool_entries: C.__u32(r.PoolEntries)}
 	if C.ncp_layout(&in, (*C.struct_qnix_memory_info)(unsafe.Pointer(&info))) != 0 {
-		return MemoryInfo{}, ErrLayout
+		return memoryInfo{}, errLayout
 	}
 	return info, nil
 }
 
-// NIC is one NIC with its control program, in memory. One goroutine at a time may use it, and others that it is carried
+// hostNIC is one NIC with its control program, in memory. One goroutine at a time may use it, and others that it is carried
 // to or from.
-type NIC struct {
+type hostNIC struct {
 	host *C.struct_host_nic
 	ncp  *C.struct_ncp
 	ID   uint16
 }
 
-// New makes a NIC with these coordinates; fifo is the bytes of its input FIFO and of the output FIFO to each other NIC.
-func New(nic uint16, l Limits, fifo int) (*NIC, error) {
+// newNIC makes a NIC with these coordinates; fifo is the bytes of its input FIFO and of the output FIFO to each other NIC.
+func newNIC(nic uint16, l tableLimits, fifo int) (*hostNIC, error) {
 	limits := C.struct_ncp_limits{processes: C.uint32_t(l.Processes), names: C.uint32_t(l.Names),
 		groups: C.uint32_t(l.Groups), nics: C.uint32_t(l.NICs), packet_size: C.uint32_t(l.PacketSize),
 		local_memory: C.uint32_t(l.LocalMemory)}
@@ -103,50 +94,50 @@ func New(nic uint16, l Limits, fifo int) (*NIC, error) {
 	if h == nil {
 		return nil, fmt.Errorf("ncp: NIC %d: limits that are not allowed, or no memory", nic)
 	}
-	return &NIC{h, C.host_ncp(h), nic}, nil
+	return &hostNIC{h, C.host_ncp(h), nic}, nil
 }
 
 // Close ends the NIC. It gives the bytes that the control program has not freed: 0, or it leaks.
-func (n *NIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
+func (n *hostNIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 
 // Allocated is how many bytes the NIC holds.
-func (n *NIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
+func (n *hostNIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
 // LongestChain is how many names share a bucket of the Name Table at most.
-func (n *NIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
+func (n *hostNIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
 
 // FailAfter lets all allocations fail after the next count; negative: none.
-func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
+func (n *hostNIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
 // Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
-func (n *NIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
+func (n *hostNIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 
 // Weight is what the last step was worth: 1 for an ordinary one.
-func (n *NIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
+func (n *hostNIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
 
 // Retry reports whether the last step found no memory for what it had to do: step again later.
-func (n *NIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
+func (n *hostNIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 
 // Ring says that the process at index has rung; beyond the table: one of them has.
-func (n *NIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
+func (n *hostNIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
 
 // NeedWakeup tells the processes whether they must ring after a command.
-func (n *NIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
+func (n *hostNIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
 
 // PID is the id of the process at index in the NIC Process Table.
-func (n *NIC) PID(index uint16) (pid, generation uint16) {
+func (n *hostNIC) PID(index uint16) (pid, generation uint16) {
 	C.ncp_pid(n.ncp, C.uint16_t(index), (*C.uint16_t)(&pid), (*C.uint16_t)(&generation))
 	return pid, generation
 }
 
 // Statistics counts since the NIC was made.
-func (n *NIC) Statistics() (s Statistics) {
+func (n *hostNIC) Statistics() (s nicStatistics) {
 	C.ncp_statistics(n.ncp, (*C.struct_qnix_statistics)(unsafe.Pointer(&s)))
 	return s
 }
 
 // ProcessStatistics counts since the process at index registered; false: there is none.
-func (n *NIC) ProcessStatistics(index uint16) (s Statistics, ok bool) {
+func (n *hostNIC) ProcessStatistics(index uint16) (s nicStatistics, ok bool) {
 	ok = bool(C.ncp_process_statistics(n.ncp, C.uint16_t(index), (*C.struct_qnix_statistics)(unsafe.Pointer(&s))))
 	return s, ok
 }

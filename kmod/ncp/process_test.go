@@ -1,14 +1,12 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"encoding/binary"
 	"sync/atomic"
 	"testing"
 	"unsafe"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // What a process writes into its Virtual Network Interface, and reads from its host page: uapi/qnix.h.
@@ -56,7 +54,7 @@ func (s state) String() string {
 
 // process is a registered process, as it sees its own interface.
 type process struct {
-	*ncp.Process
+	*hostProcess
 	node  *node
 	name  string
 	index uint16

@@ -1,14 +1,12 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 const (
@@ -16,7 +14,7 @@ const (
 	alice
 )
 
-var tiny = ncp.Registration{Commands: 8, Sends: 4, Receives: 1, RegionSize: 64}
+var tiny = registrationSizes{Commands: 8, Sends: 4, Receives: 1, RegionSize: 64}
 
 // lives registers processes of a user that each send a message nobody receives and die. It gives how many registrations
 // succeeded and the first result that was none.
@@ -91,7 +89,7 @@ func TestUsersShareNames(t *testing.T) {
 			}
 			switch r {
 			case 0:
-			case ncp.Quota:
+			case overQuota:
 				return count
 			default:
 				if user == 0 && state(r) == noMemory {
@@ -174,7 +172,7 @@ func TestJoinThatAnotherNICRefusesRings(t *testing.T) {
 	c.run()
 	q.wantSend(t, 0, done, 0)
 	p.join(0, "more", 2)
-	cookie := c.nodes[0].driver(ncp.DriverCommand{Command: ncp.JoinGroup, Index: p.index, Group: ncp.MakeName("other"), Size: 1})
+	cookie := c.nodes[0].driver(driverCommand{Command: joinGroup, Index: p.index, Group: makeName("other"), Size: 1})
 	_, third := c.nodes[0].begin("third", "another", 1, ordinary)
 	c.run()
 	p.wantSend(t, 0, noMemory, 0)
@@ -233,7 +231,7 @@ func TestUsersShareLocalMemory(t *testing.T) {
 				if r := c.nodes[0].result(t, cookie); r != 0 {
 					t.Fatalf("%s: result %d", name, r)
 				}
-				_, h = p.memory(t, 4096, ncp.Read)
+				_, h = p.memory(t, 4096, readAccess)
 				return p, h
 			}
 			send := func(p *process, h uint32) (sent int) {
@@ -316,7 +314,7 @@ func TestFailedAllocationIsTriedAgain(t *testing.T) {
 }
 
 // plainHash is a hash without a key, which was the Name Table's: names that fall together can be found at leisure.
-func plainHash(n ncp.Name) uint32 {
+func plainHash(n nameBytes) uint32 {
 	w0, w1 := binary.LittleEndian.Uint64(n[:]), binary.LittleEndian.Uint64(n[8:])
 	h := (w0 ^ bits.RotateLeft64(w1, 23)) * 0x9e3779b97f4a7c15
 	h = (h ^ h>>32 ^ uint64(binary.LittleEndian.Uint32(n[16:]))) * 0xd6e8feb86659fd93
@@ -331,7 +329,7 @@ func TestHashesAreKeyed(t *testing.T) {
 	c := newCluster(t, 2, l)
 	for i, found := 0, 0; found < names; i++ {
 		name := fmt.Sprint("n", i)
-		if plainHash(ncp.MakeName(name))%l.Names != 0 {
+		if plainHash(makeName(name))%l.Names != 0 {
 			continue
 		}
 		found++

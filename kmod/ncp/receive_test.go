@@ -1,12 +1,10 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"bytes"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 func TestReceiveFails(t *testing.T) {
@@ -59,8 +57,8 @@ func TestReceivesAreFilledInTheOrderTheyWerePosted(t *testing.T) {
 
 func TestReceiveOfAMessageThatIsComing(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		from, h := a.memory(t, 20_000, ncp.Read)
-		to, th := b.memory(t, 20_000, ncp.Write)
+		from, h := a.memory(t, 20_000, readAccess)
+		to, th := b.memory(t, 20_000, writeAccess)
 		fill(from, 8)
 		a.send(0, message{peer: "b", len: 20_000, flags: flagDoorbell, descriptors: []descriptor{{h, 20_000, 0}}})
 		// A part of it lies in local memory when the receive comes.
@@ -88,7 +86,7 @@ func TestReceiveOfAMessageThatIsComing(t *testing.T) {
 
 func TestRequestThatCannotBeGrantedIsAnsweredLater(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		_, h := a.memory(t, 1<<20, ncp.Read)
+		_, h := a.memory(t, 1<<20, readAccess)
 		send := func(i uint16, n int) {
 			a.send(i, message{peer: "b", tag: i, len: n, flags: flagDoorbell, descriptors: []descriptor{{h, uint32(n), 0}}})
 			c.run()
@@ -104,7 +102,7 @@ func TestRequestThatCannotBeGrantedIsAnsweredLater(t *testing.T) {
 		for i := uint16(4); i < 7; i++ {
 			a.wantSend(t, i, free, 0)
 		}
-		_, th := b.memory(t, 1<<20, ncp.Write)
+		_, th := b.memory(t, 1<<20, writeAccess)
 		receive := func(i uint16, n int) {
 			b.recv(i, message{peer: "a", tag: i, len: n, flags: flagDoorbell, descriptors: []descriptor{{th, uint32(n), 0}}})
 			c.run()
@@ -183,8 +181,8 @@ func TestDeathInTheMiddle(t *testing.T) {
 		dies := x.dies
 		t.Run(dies, func(t *testing.T) {
 			on(t, x.nics, func(t *testing.T, c *cluster, a, b *process) {
-				_, h := a.memory(t, 20_000, ncp.Read)
-				_, th := b.memory(t, 20_000, ncp.Write)
+				_, h := a.memory(t, 20_000, readAccess)
+				_, th := b.memory(t, 20_000, writeAccess)
 				b.recv(0, message{peer: "a", len: 20_000, flags: flagDoorbell, descriptors: []descriptor{{th, 20_000, 0}}})
 				b.recv(1, message{peer: "a", len: 10, flags: flagDoorbell | flagInline})
 				c.run()
@@ -206,9 +204,9 @@ func TestDeathInTheMiddle(t *testing.T) {
 				case "receiver":
 					b.end()
 				case "sender's NIC":
-					b.node.driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 1})
+					b.node.driver(driverCommand{Command: removeNIC, NIC: 1})
 				case "receiver's NIC":
-					a.node.driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 2})
+					a.node.driver(driverCommand{Command: removeNIC, NIC: 2})
 				}
 				// The word of it goes before the sender is done.
 				b.node.nic.Step(1)

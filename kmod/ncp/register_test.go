@@ -1,13 +1,11 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 func TestRegistrationCompletesWhenAllNICsKnow(t *testing.T) {
@@ -40,8 +38,8 @@ func TestRegistrationFails(t *testing.T) {
 		size        uint32
 		want        int32
 	}{
-		{"there", "", 0, ncp.Taken},
-		{"here", "", 0, ncp.Taken},
+		{"there", "", 0, nameTaken},
+		{"here", "", 0, nameTaken},
 		{"", "", 0, int32(invalid)},
 		{"a b", "", 0, int32(invalid)},
 		{"tab\t", "", 0, int32(invalid)},
@@ -56,17 +54,17 @@ func TestRegistrationFails(t *testing.T) {
 			t.Errorf("name %q, group %q of %d: got %d, want %d", tc.name, tc.group, tc.size, r, tc.want)
 		}
 	}
-	for what, d := range map[string]ncp.DriverCommand{
-		"an entry that is in use": {Command: ncp.NewProcess, Index: first.index, Name: ncp.MakeName("y"), Process: first.Process},
-		"beyond the table":        {Command: ncp.NewProcess, Index: uint16(limits.Processes), Name: ncp.MakeName("y"), Process: first.Process},
-		"no mappings":             {Command: ncp.NewProcess, Index: 20, Name: ncp.MakeName("y")},
+	for what, d := range map[string]driverCommand{
+		"an entry that is in use": {Command: newProcess, Index: first.index, Name: makeName("y"), Process: first.hostProcess},
+		"beyond the table":        {Command: newProcess, Index: uint16(limits.Processes), Name: makeName("y"), Process: first.hostProcess},
+		"no mappings":             {Command: newProcess, Index: 20, Name: makeName("y")},
 		"unknown command":         {Command: 99},
-		"join of nobody":          {Command: ncp.JoinGroup, Index: 25, Group: ncp.MakeName("g"), Size: 3},
-		"leave of nobody":         {Command: ncp.LeaveGroup, Index: 25, Group: ncp.MakeName("g")},
-		"NIC 0":                   {Command: ncp.AddNIC},
-		"itself":                  {Command: ncp.AddNIC, NIC: 1},
-		"a NIC twice":             {Command: ncp.AddNIC, NIC: 2},
-		"a NIC that is not there": {Command: ncp.RemoveNIC, NIC: 9},
+		"join of nobody":          {Command: joinGroup, Index: 25, Group: makeName("g"), Size: 3},
+		"leave of nobody":         {Command: leaveGroup, Index: 25, Group: makeName("g")},
+		"NIC 0":                   {Command: addNIC},
+		"itself":                  {Command: addNIC, NIC: 1},
+		"a NIC twice":             {Command: addNIC, NIC: 2},
+		"a NIC that is not there": {Command: removeNIC, NIC: 9},
 	} {
 		cookie := c.nodes[0].driver(d)
 		c.run()
@@ -74,7 +72,7 @@ func TestRegistrationFails(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", what, r, invalid)
 		}
 	}
-	cookie := c.nodes[0].driver(ncp.DriverCommand{Command: ncp.DeleteProcess, Index: 25})
+	cookie := c.nodes[0].driver(driverCommand{Command: deleteProcess, Index: 25})
 	c.run()
 	if r := c.nodes[0].result(t, cookie); r != 0 {
 		t.Errorf("deleting nobody: got %d, want 0", r)
@@ -93,7 +91,7 @@ func TestTablesThatAreFull(t *testing.T) {
 	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
 		t.Fatalf("a full Name Table: got %v, want %v", r, noMemory)
 	}
-	cookie = c.nodes[0].driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 3})
+	cookie = c.nodes[0].driver(driverCommand{Command: addNIC, NIC: 3})
 	c.run()
 	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
 		t.Fatalf("a full NIC Table: got %v, want %v", r, noMemory)
@@ -134,7 +132,7 @@ func TestOneNameAtTheSameTimeIsTheLowerNICs(t *testing.T) {
 		n.nic.Step(4)
 	}
 	c.run()
-	for i, want := range []int32{0, 0, ncp.Taken, ncp.Taken} {
+	for i, want := range []int32{0, 0, nameTaken, nameTaken} {
 		if r := c.nodes[i].result(t, cookies[i]); r != want {
 			t.Errorf("NIC %d: got %d, want %d", i+1, r, want)
 		}
@@ -156,7 +154,7 @@ func TestAbandonedRegistration(t *testing.T) {
 	c := newCluster(t, 2, limits)
 	p, cookie := c.nodes[0].begin("p", "g", 2, ordinary)
 	c.run()
-	c.nodes[0].driver(ncp.DriverCommand{Command: ncp.Abandon, Cookie: cookie})
+	c.nodes[0].driver(driverCommand{Command: abandon, Cookie: cookie})
 	p.end()
 	c.run()
 	if r := state(c.nodes[0].result(t, cookie)); r != canceled {
@@ -209,7 +207,7 @@ func TestNICThatDiesIsNotWaitedFor(t *testing.T) {
 	c.nodes[1].nic.Step(9)
 	c.carry()
 	c.nodes[0].nic.Step(9)
-	c.nodes[0].driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: 3})
+	c.nodes[0].driver(driverCommand{Command: removeNIC, NIC: 3})
 	c.nodes[0].nic.Step(9)
 	if r := c.nodes[0].result(t, first); r != 0 {
 		t.Fatalf("result %d", r)
@@ -268,14 +266,14 @@ func TestQueueHeadIsToldEveryEighthCommand(t *testing.T) {
 	}
 	// The driver's likewise: its queue has 64 entries, of which up to 7 may be free and not told.
 	posted := 0
-	for c.nodes[0].nic.Post(ncp.DriverCommand{Command: ncp.Abandon}) {
+	for c.nodes[0].nic.Post(driverCommand{Command: abandon}) {
 		posted++
 	}
 	if posted < 57 || posted > 64 {
 		t.Fatalf("the driver posted %d commands, want 57 to 64", posted)
 	}
 	c.run()
-	if !c.nodes[0].nic.Post(ncp.DriverCommand{Command: ncp.Abandon}) {
+	if !c.nodes[0].nic.Post(driverCommand{Command: abandon}) {
 		t.Fatal("the queue is still full")
 	}
 }
@@ -317,9 +315,9 @@ func TestMisuse(t *testing.T) {
 }
 
 func TestLayoutRefusesWhatIsBeyondTheLimits(t *testing.T) {
-	most := ncp.Registration{Commands: 4096, Sends: 4096, Receives: 4096, RegionSize: 16384, PoolEntries: 65536}
-	for _, r := range []ncp.Registration{most, {Commands: 1, Sends: 1, Receives: 1}, ordinary} {
-		info, err := ncp.Layout(r)
+	most := registrationSizes{Commands: 4096, Sends: 4096, Receives: 4096, RegionSize: 16384, PoolEntries: 65536}
+	for _, r := range []registrationSizes{most, {Commands: 1, Sends: 1, Receives: 1}, ordinary} {
+		info, err := layoutOf(r)
 		if err != nil {
 			t.Fatalf("%+v: %v", r, err)
 		}
@@ -335,46 +333,46 @@ func TestLayoutRefusesWhatIsBeyondTheLimits(t *testing.T) {
 			t.Errorf("the host page of %+v: %+v", r, info)
 		}
 	}
-	for what, change := range map[string]func(*ncp.Registration){
-		"no command":               func(r *ncp.Registration) { r.Commands = 0 },
-		"commands no power of two": func(r *ncp.Registration) { r.Commands = 48 },
-		"commands":                 func(r *ncp.Registration) { r.Commands = 8192 },
-		"no send":                  func(r *ncp.Registration) { r.Sends = 0 },
-		"sends":                    func(r *ncp.Registration) { r.Sends = 4097 },
-		"no receive":               func(r *ncp.Registration) { r.Receives = 0 },
-		"receives":                 func(r *ncp.Registration) { r.Receives = 1 << 31 },
-		"region":                   func(r *ncp.Registration) { r.RegionSize = 16384 + 64 },
-		"region of no lines":       func(r *ncp.Registration) { r.RegionSize = 100 },
-		"pool":                     func(r *ncp.Registration) { r.PoolEntries = 65537 },
+	for what, change := range map[string]func(*registrationSizes){
+		"no command":               func(r *registrationSizes) { r.Commands = 0 },
+		"commands no power of two": func(r *registrationSizes) { r.Commands = 48 },
+		"commands":                 func(r *registrationSizes) { r.Commands = 8192 },
+		"no send":                  func(r *registrationSizes) { r.Sends = 0 },
+		"sends":                    func(r *registrationSizes) { r.Sends = 4097 },
+		"no receive":               func(r *registrationSizes) { r.Receives = 0 },
+		"receives":                 func(r *registrationSizes) { r.Receives = 1 << 31 },
+		"region":                   func(r *registrationSizes) { r.RegionSize = 16384 + 64 },
+		"region of no lines":       func(r *registrationSizes) { r.RegionSize = 100 },
+		"pool":                     func(r *registrationSizes) { r.PoolEntries = 65537 },
 	} {
 		r := ordinary
 		change(&r)
-		if _, err := ncp.Layout(r); err == nil {
+		if _, err := layoutOf(r); err == nil {
 			t.Errorf("%s: allowed", what)
 		}
 	}
 }
 
 func TestLimitsThatAreNotAllowed(t *testing.T) {
-	for what, change := range map[string]func(*ncp.Limits){
-		"no process":            func(l *ncp.Limits) { l.Processes = 0 },
-		"65536 processes":       func(l *ncp.Limits) { l.Processes, l.Names = 65536, 65536 },
-		"fewer names":           func(l *ncp.Limits) { l.Names = l.Processes - 1 },
-		"no NIC":                func(l *ncp.Limits) { l.NICs = 0 },
-		"no group":              func(l *ncp.Limits) { l.Groups = 0 },
-		"packets of 1023 bytes": func(l *ncp.Limits) { l.PacketSize = 1023 },
-		"packets of 65537":      func(l *ncp.Limits) { l.PacketSize = 65537 },
+	for what, change := range map[string]func(*tableLimits){
+		"no process":            func(l *tableLimits) { l.Processes = 0 },
+		"65536 processes":       func(l *tableLimits) { l.Processes, l.Names = 65536, 65536 },
+		"fewer names":           func(l *tableLimits) { l.Names = l.Processes - 1 },
+		"no NIC":                func(l *tableLimits) { l.NICs = 0 },
+		"no group":              func(l *tableLimits) { l.Groups = 0 },
+		"packets of 1023 bytes": func(l *tableLimits) { l.PacketSize = 1023 },
+		"packets of 65537":      func(l *tableLimits) { l.PacketSize = 65537 },
 	} {
 		l := limits
 		change(&l)
-		if n, err := ncp.New(1, l, 4096); err == nil {
+		if n, err := newNIC(1, l, 4096); err == nil {
 			n.Close()
 			t.Errorf("%s: allowed", what)
 		} else if !strings.Contains(err.Error(), "NIC 1") {
 			t.Errorf("%s: the error %q does not say which NIC", what, err)
 		}
 	}
-	if n, err := ncp.New(0, limits, 4096); err == nil {
+	if n, err := newNIC(0, limits, 4096); err == nil {
 		n.Close()
 		t.Error("NIC 0: allowed")
 	}

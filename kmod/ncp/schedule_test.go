@@ -1,13 +1,11 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"fmt"
 	"math"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // jain is Jain's fairness index: 1 when all are served alike, 1/n when one is served alone.
@@ -30,10 +28,10 @@ func TestRoundRobinIsFair(t *testing.T) {
 		var from []uint32
 		for i := range processes {
 			p := c.nodes[0].register(fmt.Sprint("p", i))
-			_, h := p.memory(t, size, ncp.Read)
+			_, h := p.memory(t, size, readAccess)
 			ps, from = append(ps, p), append(from, h)
 		}
-		_, th := b.memory(t, size, ncp.Write)
+		_, th := b.memory(t, size, writeAccess)
 		for context := range uint16(8) { // one operation each, but three of p5
 			p := min(context, 5)
 			b.recv(context, message{peer: ps[p].name, tag: context - p, len: size, descriptors: []descriptor{{th, size, 0}}})
@@ -65,8 +63,8 @@ func TestOperationsOfOneProcessTakeTurns(t *testing.T) {
 	c := newCluster(t, 2, limits)
 	a, b := c.nodes[0].register("a"), c.nodes[1].register("b")
 	const size = 100 * 1024
-	_, h := a.memory(t, size, ncp.Read)
-	_, th := b.memory(t, size, ncp.Write)
+	_, h := a.memory(t, size, readAccess)
+	_, th := b.memory(t, size, writeAccess)
 	for i := range uint16(4) {
 		b.recv(i, message{peer: "a", tag: i, len: size, descriptors: []descriptor{{th, size, 0}}})
 	}
@@ -100,8 +98,8 @@ func TestOperationsOfOneProcessTakeTurns(t *testing.T) {
 // A short message does not wait for the long ones that were there before it.
 func TestShortMessagePassesLongOnes(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		_, h := a.memory(t, 100_000, ncp.Read)
-		_, th := b.memory(t, 100_000, ncp.Write)
+		_, h := a.memory(t, 100_000, readAccess)
+		_, th := b.memory(t, 100_000, writeAccess)
 		for i := range uint16(7) {
 			b.recv(i, message{peer: "a", tag: i, len: 100_000, flags: flagDoorbell, descriptors: []descriptor{{th, 100_000, 0}}})
 		}

@@ -1,20 +1,18 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"bytes"
 	"fmt"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // memory is translated memory of p.
-func (p *process) memory(t testing.TB, n int, a ncp.Access) ([]byte, uint32) {
+func (p *process) memory(t testing.TB, n int, a accessRights) ([]byte, uint32) {
 	t.Helper()
-	b := ncp.Memory(n)
-	t.Cleanup(func() { ncp.FreeMemory(b) })
+	b := newMemory(n)
+	t.Cleanup(func() { freeMemory(b) })
 	h := p.Translate(b, a)
 	if h == 0 {
 		t.Fatal("no handle is left")
@@ -52,8 +50,8 @@ func TestMessageArrivesWhole(t *testing.T) {
 		for _, first := range []string{"receive", "send"} {
 			t.Run(fmt.Sprintf("%d/%s first", n, first), func(t *testing.T) {
 				onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-					from, fh := a.memory(t, n, ncp.Read)
-					to, th := b.memory(t, n, ncp.Write)
+					from, fh := a.memory(t, n, readAccess)
+					to, th := b.memory(t, n, writeAccess)
 					fill(from, 1)
 					send := func() {
 						a.send(0, message{peer: "b", tag: 1, flags: flagDoorbell, len: n, descriptors: pieces(fh, n, 5000)})
@@ -99,7 +97,7 @@ func TestEveryFormOfMemory(t *testing.T) {
 							m.flags |= flagPool
 							m.pool = 2
 						}
-						memory, h := p.memory(t, n, ncp.Read|ncp.Write)
+						memory, h := p.memory(t, n, readAccess|writeAccess)
 						m.descriptors = pieces(h, n, 100)
 						return memory, m
 					}
@@ -140,8 +138,8 @@ func TestSendToOneself(t *testing.T) {
 
 func TestSendFails(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		memory, read := a.memory(t, 5000, ncp.Read)
-		_, write := a.memory(t, 5000, ncp.Write)
+		memory, read := a.memory(t, 5000, readAccess)
+		_, write := a.memory(t, 5000, writeAccess)
 		_ = memory
 		one := func(h, n uint32, at uint64) []descriptor { return []descriptor{{h, n, at}} }
 		for _, tc := range []struct {
@@ -170,7 +168,7 @@ func TestSendFails(t *testing.T) {
 				want, n := tc.want, tc.n
 				m := tc.m
 				if want == fault {
-					to, h := b.memory(t, 5000, ncp.Write)
+					to, h := b.memory(t, 5000, writeAccess)
 					defer b.Untranslate(h)
 					_ = to
 					b.recv(0, message{peer: "a", tag: m.tag, flags: flagDoorbell, len: 5000, descriptors: one(h, 5000, 0)})
@@ -195,7 +193,7 @@ func TestOrderWithinATag(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
 		// Long ones and short ones under two tags, some before their receives and some after.
 		lens := []int{700, 5000, 10, 0, 3000, 1024}
-		memory, h := a.memory(t, 1<<14, ncp.Read)
+		memory, h := a.memory(t, 1<<14, readAccess)
 		fill(memory, 3)
 		for tag := range 2 {
 			for i, n := range lens[:3] {
@@ -206,7 +204,7 @@ func TestOrderWithinATag(t *testing.T) {
 		c.nodes[0].nic.Step(3)
 		for i, n := range lens[:3] {
 			for tag := range 2 {
-				to, th := b.memory(t, 6000, ncp.Write)
+				to, th := b.memory(t, 6000, writeAccess)
 				b.recv(uint16(i), message{peer: "a", tag: uint16(tag), len: 6000, flags: flagDoorbell,
 					descriptors: []descriptor{{th, 6000, 0}}})
 				c.run()
@@ -221,10 +219,10 @@ func TestOrderWithinATag(t *testing.T) {
 
 func TestTruncatedMessageSaysItsLength(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		memory, h := a.memory(t, 5000, ncp.Read)
+		memory, h := a.memory(t, 5000, readAccess)
 		fill(memory, 2)
 		for _, first := range []bool{true, false} {
-			to, th := b.memory(t, 3000, ncp.Write)
+			to, th := b.memory(t, 3000, writeAccess)
 			receive := func() {
 				b.recv(0, message{peer: "a", len: 2500, flags: flagDoorbell, descriptors: []descriptor{{th, 3000, 0}}})
 				c.run()
@@ -248,8 +246,8 @@ func TestTruncatedMessageSaysItsLength(t *testing.T) {
 
 func TestFaultyReceiverDoesNotFailTheSender(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		_, h := a.memory(t, 5000, ncp.Read)
-		_, th := b.memory(t, 1500, ncp.Write)
+		_, h := a.memory(t, 5000, readAccess)
+		_, th := b.memory(t, 1500, writeAccess)
 		b.recv(0, message{peer: "a", len: 5000, flags: flagDoorbell, descriptors: []descriptor{{th, 5000, 0}}})
 		a.send(0, message{peer: "b", len: 5000, flags: flagDoorbell, descriptors: []descriptor{{h, 5000, 0}}})
 		c.run()
@@ -283,7 +281,7 @@ func TestSilentContextRingsOnlyFailures(t *testing.T) {
 
 func TestCancelSend(t *testing.T) {
 	onOneAndTwo(t, func(t *testing.T, c *cluster, a, b *process) {
-		_, h := a.memory(t, 1<<20, ncp.Read)
+		_, h := a.memory(t, 1<<20, readAccess)
 		big := func(n int) message { // more than local memory takes, so that it needs a receive
 			return message{peer: "b", len: n, flags: flagDoorbell, descriptors: []descriptor{{h, uint32(n), 0}}}
 		}
@@ -298,7 +296,7 @@ func TestCancelSend(t *testing.T) {
 		a.wantSend(t, 0, canceled, 0)
 		a.wantSend(t, 1, canceled, 0)
 		a.wantSend(t, 2, free, 0)
-		_, th := b.memory(t, 1<<20, ncp.Write)
+		_, th := b.memory(t, 1<<20, writeAccess)
 		b.recv(0, message{peer: "a", len: 1 << 20, flags: flagDoorbell, descriptors: []descriptor{{th, 1 << 20, 0}}})
 		c.run()
 		a.wantSend(t, 2, done, 1<<19+2)
@@ -311,7 +309,7 @@ func TestCancelSend(t *testing.T) {
 
 func TestCancelCrossesThePermission(t *testing.T) {
 	c, a, b := pair(t, 2, limits)
-	_, h := a.memory(t, 100, ncp.Read)
+	_, h := a.memory(t, 100, readAccess)
 	m := message{peer: "b", len: 100, flags: flagDoorbell, descriptors: []descriptor{{h, 100, 0}}}
 	b.recv(0, message{peer: "a", len: 100, flags: flagDoorbell | flagInline})
 	c.run()
@@ -338,17 +336,17 @@ func TestFullFIFOLosesNothing(t *testing.T) {
 	c := newCluster(t, 0, limits)
 	small := limits
 	for id := range uint16(2) {
-		nic, err := ncp.New(id+1, small, 3000) // two packets
+		nic, err := newNIC(id+1, small, 3000) // two packets
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.nodes = append(c.nodes, &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}})
 	}
-	c.nodes[0].driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 2})
-	c.nodes[1].driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: 1})
+	c.nodes[0].driver(driverCommand{Command: addNIC, NIC: 2})
+	c.nodes[1].driver(driverCommand{Command: addNIC, NIC: 1})
 	a, b := c.nodes[0].register("a"), c.nodes[1].register("b")
-	from, h := a.memory(t, 50_000, ncp.Read)
-	to, th := b.memory(t, 50_000, ncp.Write)
+	from, h := a.memory(t, 50_000, readAccess)
+	to, th := b.memory(t, 50_000, writeAccess)
 	fill(from, 4)
 	for i := range uint16(5) {
 		d := func(h uint32) []descriptor { return []descriptor{{h, 10_000, uint64(i) * 10_000}} }

@@ -1,14 +1,12 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"cmp"
 	"encoding/binary"
 	"maps"
 	"slices"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // listen hears all doorbells of a process and holds them against the model.
@@ -316,7 +314,7 @@ func (s *sim) checkGroups() {
 func (s *sim) checkEmpty() {
 	for _, a := range s.actors {
 		if !a.nicDead {
-			a.node.driver(ncp.DriverCommand{Command: ncp.DeleteProcess, Index: a.index})
+			a.node.driver(driverCommand{Command: deleteProcess, Index: a.index})
 		}
 	}
 	s.run()

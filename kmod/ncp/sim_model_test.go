@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"encoding/binary"

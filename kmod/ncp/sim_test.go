@@ -1,6 +1,6 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"flag"
@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 var (
@@ -95,17 +93,17 @@ func newSim(t testing.TB, seed int64, trace, most bool) *sim {
 
 func (s *sim) addNIC() {
 	s.lastID++
-	l := ncp.Limits{Processes: 1024, Names: 2048, Groups: 8, NICs: 64, PacketSize: 1024,
+	l := tableLimits{Processes: 1024, Names: 2048, Groups: 8, NICs: 64, PacketSize: 1024,
 		LocalMemory: uint32(s.rng.IntN(8)) * 8192}
-	nic, err := ncp.New(s.lastID, l, 4096+s.rng.IntN(1<<14))
+	nic, err := newNIC(s.lastID, l, 4096+s.rng.IntN(1<<14))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	n := &node{nic: nic, cluster: s.cluster, processes: map[uint16]*process{}, results: map[uint64]int32{}}
 	s.base[n] = nic.Allocated()
 	for _, m := range s.nodes {
-		m.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: s.lastID})
-		n.driver(ncp.DriverCommand{Command: ncp.AddNIC, NIC: m.nic.ID})
+		m.driver(driverCommand{Command: addNIC, NIC: s.lastID})
+		n.driver(driverCommand{Command: addNIC, NIC: m.nic.ID})
 	}
 	s.nodes = append(s.nodes, n)
 	s.tracef("NIC %d", s.lastID)
@@ -114,7 +112,7 @@ func (s *sim) addNIC() {
 func (s *sim) register() {
 	n := s.nodes[s.rng.IntN(len(s.nodes))]
 	a := &actor{uid: len(s.actors), groups: map[*simGroup]*membership{}}
-	r := ncp.Registration{Commands: 8 << s.rng.IntN(3), Sends: 1 + uint32(s.rng.IntN(6)), Receives: 1 + uint32(s.rng.IntN(6)),
+	r := registrationSizes{Commands: 8 << s.rng.IntN(3), Sends: 1 + uint32(s.rng.IntN(6)), Receives: 1 + uint32(s.rng.IntN(6)),
 		RegionSize: 512, PoolEntries: 32}
 	group, size := "", uint32(0)
 	if len(s.groups) > 0 && s.chance(50) {
@@ -128,8 +126,8 @@ func (s *sim) register() {
 	a.process, a.cookie = n.begin(fmt.Sprint("p", a.uid), group, size, r)
 	a.sends = make([]simSend, r.Sends)
 	a.receives = make([]simReceive, r.Receives)
-	a.out, a.in = ncp.Memory(simMessage*len(a.sends)), ncp.Memory(simMessage*len(a.receives))
-	a.outH, a.inH = a.Translate(a.out, ncp.Read), a.Translate(a.in, ncp.Write)
+	a.out, a.in = newMemory(simMessage*len(a.sends)), newMemory(simMessage*len(a.receives))
+	a.outH, a.inH = a.Translate(a.out, readAccess), a.Translate(a.in, writeAccess)
 	s.expect(a)
 	s.actors = append(s.actors, a)
 	s.tracef("p%d registers on NIC %d, group %q", a.uid, n.nic.ID, group)
@@ -169,7 +167,7 @@ func (s *sim) killNIC(n *node) {
 		}
 	}
 	for _, m := range s.nodes {
-		m.driver(ncp.DriverCommand{Command: ncp.RemoveNIC, NIC: n.nic.ID})
+		m.driver(driverCommand{Command: removeNIC, NIC: n.nic.ID})
 	}
 	if leaked := n.nic.Close(); leaked != 0 {
 		s.failf("NIC %d leaks %d bytes when it is closed", n.nic.ID, leaked)
@@ -254,8 +252,8 @@ func simulate(t testing.TB, seed int64, trace, most bool) (wrong failure, stats 
 			n.nic.Close()
 		}
 		for _, a := range s.actors {
-			ncp.FreeMemory(a.out)
-			ncp.FreeMemory(a.in)
+			freeMemory(a.out)
+			freeMemory(a.in)
 			a.Free()
 		}
 	}()

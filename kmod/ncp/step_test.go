@@ -1,14 +1,12 @@
 //go:build linux && cgo
 
-package ncp_test
+package ncp
 
 import (
 	"bytes"
 	"fmt"
 	"slices"
 	"testing"
-
-	"github.com/bywash/bywash/kmod/ncp"
 )
 
 // crumbs are descriptors of one byte each.
@@ -53,7 +51,7 @@ func (c *cluster) steps(t *testing.T, to ...[]byte) (n int) {
 // Messages of thousands of descriptors, at either end or both, take many steps.
 func TestStepIsBoundedInDescriptors(t *testing.T) {
 	const size = 3 * packet
-	r := ncp.Registration{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: size}
+	r := registrationSizes{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: size}
 	whole := func(h uint32, n int) []descriptor { return []descriptor{{h, uint32(n), 0}} }
 	for _, tc := range []struct {
 		name     string
@@ -73,8 +71,8 @@ func TestStepIsBoundedInDescriptors(t *testing.T) {
 				a, _ := c.nodes[0].begin("a", "", 0, r)
 				b, _ := c.nodes[nics-1].begin("b", "", 0, r)
 				c.run()
-				from, h := a.memory(t, size, ncp.Read)
-				to, th := b.memory(t, size, ncp.Write)
+				from, h := a.memory(t, size, readAccess)
+				to, th := b.memory(t, size, writeAccess)
 				for i := range from {
 					from[i] = byte(1 + i%255)
 				}
@@ -118,9 +116,9 @@ func TestStepIsBoundedInEmptyDescriptors(t *testing.T) {
 	for _, nics := range []int{1, 2} {
 		c := newCluster(t, nics, limits)
 		a, _ := c.nodes[0].begin("a", "", 0,
-			ncp.Registration{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: 60000})
+			registrationSizes{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: 60000})
 		b := c.nodes[nics-1].register("b")
-		_, h := a.memory(t, 8, ncp.Read)
+		_, h := a.memory(t, 8, readAccess)
 		b.recv(0, message{peer: "a", tag: 1, len: 8, flags: flagDoorbell | flagInline})
 		c.run()
 		d := slices.Repeat([]descriptor{{h, 0, 0}}, 60000)
@@ -145,12 +143,12 @@ func TestBroadcastTakesTurns(t *testing.T) {
 	var to [][]byte
 	for i := range members {
 		p, _ := c.nodes[0].beginAs(mallory, fmt.Sprint("p", i), "all", members,
-			ncp.Registration{Commands: 8, Sends: 1, Receives: 1, RegionSize: 64, PoolEntries: size})
+			registrationSizes{Commands: 8, Sends: 1, Receives: 1, RegionSize: 64, PoolEntries: size})
 		ps = append(ps, p)
 	}
 	c.run()
 	for i, p := range ps {
-		b, h := p.memory(t, size, ncp.Read|ncp.Write)
+		b, h := p.memory(t, size, readAccess|writeAccess)
 		if i == 0 {
 			fill(b, 1)
 			for i := range b {
@@ -194,10 +192,10 @@ func TestUsersTakeTurns(t *testing.T) {
 		for i, u := range users {
 			p, _ := c.nodes[0].beginAs(u, fmt.Sprint("p", i), "", 0, ordinary)
 			c.run()
-			_, h := p.memory(t, size, ncp.Read)
+			_, h := p.memory(t, size, readAccess)
 			ps, from = append(ps, p), append(from, h)
 		}
-		_, th := b.memory(t, size, ncp.Write)
+		_, th := b.memory(t, size, writeAccess)
 		for i, p := range ps {
 			b.recv(uint16(i), message{peer: p.name, tag: 0, len: size, descriptors: []descriptor{{th, size, 0}}})
 		}

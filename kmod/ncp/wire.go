@@ -84,11 +84,11 @@ import (
 	"unsafe"
 )
 
-// A WireAddress is where datagrams go to and come from, in whatever form its host likes.
-type WireAddress [32]byte
+// A wireAddress is where datagrams go to and come from, in whatever form its host likes.
+type wireAddress [32]byte
 
-// WireConfig configures a [Wire]. A zero means the default that wire.h names.
-type WireConfig struct {
+// wireConfig configures a wire. A zero means the default that wire.h names.
+type wireConfig struct {
 	NIC       uint16 // 1 to 65535
 	Key       [16]byte
 	Links     int           // at most
@@ -102,15 +102,15 @@ type WireConfig struct {
 	Memory uint64 // bytes at most; 0: as many as there are
 }
 
-// A Wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine
+// A wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine
 // at a time. Times are those of any clock that does not go back.
-type Wire struct {
+type wire struct {
 	w    *C.struct_wire
 	host *C.struct_wire_host
 }
 
-// NewWire makes a wire; Close frees it.
-func NewWire(c WireConfig, now time.Duration) (*Wire, error) {
+// newWire makes a wire; Close frees it.
+func newWire(c wireConfig, now time.Duration) (*wire, error) {
 	host := (*C.struct_wire_host)(C.calloc(1, C.sizeof_struct_wire_host))
 	host.seed = C.uint64_t(c.Seed)
 	host.limit = C.uint64_t(c.Memory)
@@ -127,14 +127,14 @@ func NewWire(c WireConfig, now time.Duration) (*Wire, error) {
 		C.free(unsafe.Pointer(host))
 		return nil, errors.New("ncp: wire: no memory, or a configuration that is not allowed")
 	}
-	return &Wire{w, host}, nil
+	return &wire{w, host}, nil
 }
 
 // Close frees everything. Frames that were peeked are gone.
-func (w *Wire) Close() { w.close() }
+func (w *wire) Close() { w.close() }
 
 // close says how many bytes were not freed.
-func (w *Wire) close() (leaked uint64) {
+func (w *wire) close() (leaked uint64) {
 	C.wire_destroy(w.w)
 	leaked = uint64(w.host.bytes)
 	C.free(unsafe.Pointer(w.host))
@@ -143,53 +143,53 @@ func (w *Wire) close() (leaked uint64) {
 }
 
 // Goodbye closes all links; the peers are told by the next Outputs.
-func (w *Wire) Goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
+func (w *wire) Goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
 
 // AddAddress asks for NICs at an address from now on; false: there are as many as can be.
-func (w *Wire) AddAddress(now time.Duration, a WireAddress) bool {
+func (w *wire) AddAddress(now time.Duration, a wireAddress) bool {
 	c := address(&a)
 	return C.wire_add_address(w.w, C.uint64_t(now), &c) == 0
 }
 
 // RemoveAddress stops asking. Links that are up stay so.
-func (w *Wire) RemoveAddress(a WireAddress) {
+func (w *wire) RemoveAddress(a wireAddress) {
 	c := address(&a)
 	C.wire_remove_address(w.w, &c)
 }
 
-func address(a *WireAddress) (c C.struct_wire_address) {
+func address(a *wireAddress) (c C.struct_wire_address) {
 	return *(*C.struct_wire_address)(unsafe.Pointer(a))
 }
 
-// A WireReason says why a link went down.
-type WireReason uint8
+// A wireReason says why a link went down.
+type wireReason uint8
 
 // Why a link went down.
 const (
-	WireSilent    WireReason = C.WIRE_SILENT    // nothing heard for the dead time
-	WireRestarted WireReason = C.WIRE_RESTARTED // the peer has begun a new link
-	WireClosed    WireReason = C.WIRE_CLOSED    // the peer has said goodbye
-	WireNonsense  WireReason = C.WIRE_NONSENSE  // the peer breaks the protocol
+	wireSilent    wireReason = C.WIRE_SILENT    // nothing heard for the dead time
+	wireRestarted wireReason = C.WIRE_RESTARTED // the peer has begun a new link
+	wireClosed    wireReason = C.WIRE_CLOSED    // the peer has said goodbye
+	wireNonsense  wireReason = C.WIRE_NONSENSE  // the peer breaks the protocol
 )
 
-// A WireEvent tells that a link came up, or went down.
-type WireEvent struct {
+// A wireEvent tells that a link came up, or went down.
+type wireEvent struct {
 	NIC    uint16
 	Up     bool
-	Reason WireReason // of going down
+	Reason wireReason // of going down
 }
 
 // Event takes the next event.
-func (w *Wire) Event() (WireEvent, bool) {
+func (w *wire) Event() (wireEvent, bool) {
 	var e C.struct_wire_event
 	if !C.wire_event(w.w, &e) {
-		return WireEvent{}, false
+		return wireEvent{}, false
 	}
-	return WireEvent{uint16(e.nic), e.event == C.WIRE_UP, WireReason(e.reason)}, true
+	return wireEvent{uint16(e.nic), e.event == C.WIRE_UP, wireReason(e.reason)}, true
 }
 
 // Reserve gives room for a frame, until the next Commit, Input or Tick; nil: there is none now.
-func (w *Wire) Reserve(nic uint16, size int) []byte {
+func (w *wire) Reserve(nic uint16, size int) []byte {
 	p := C.wire_reserve(w.w, C.uint16_t(nic), C.uint32_t(size))
 	if p == nil {
 		return nil
@@ -198,12 +198,12 @@ func (w *Wire) Reserve(nic uint16, size int) []byte {
 }
 
 // Commit sends the first size bytes of what was reserved; 0 gives it back.
-func (w *Wire) Commit(now time.Duration, nic uint16, size int) {
+func (w *wire) Commit(now time.Duration, nic uint16, size int) {
 	C.wire_commit(w.w, C.uint64_t(now), C.uint16_t(nic), C.uint32_t(size))
 }
 
 // Peek is the next frame that came, valid until Consume, or until its link is told to be down; nil: there is none.
-func (w *Wire) Peek(now time.Duration) (nic uint16, frame []byte) {
+func (w *wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 	var from C.uint16_t
 	var size C.uint32_t
 	p := C.wire_peek(w.w, C.uint64_t(now), &from, &size)
@@ -214,10 +214,10 @@ func (w *Wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 }
 
 // Consume gives back the frame that was peeked.
-func (w *Wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
+func (w *wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
 
-// WireDestination is the NIC that a datagram is for; 0: AnswerWire's matter, -1: none.
-func WireDestination(datagram []byte) int {
+// wireDestination is the NIC that a datagram is for; 0: a matter of answerWire, -1: none.
+func wireDestination(datagram []byte) int {
 	if len(datagram) == 0 {
 		return -1
 	}
@@ -225,7 +225,7 @@ func WireDestination(datagram []byte) int {
 }
 
 // Input takes a datagram that came.
-func (w *Wire) Input(now time.Duration, from *WireAddress, datagram []byte) {
+func (w *wire) Input(now time.Duration, from *wireAddress, datagram []byte) {
 	if len(datagram) == 0 {
 		datagram = []byte{0}
 	}
@@ -234,7 +234,7 @@ func (w *Wire) Input(now time.Duration, from *WireAddress, datagram []byte) {
 }
 
 // Output writes the next datagram to send into b, which has room for the longest; 0: there is none now.
-func (w *Wire) Output(now time.Duration, to *WireAddress, b []byte) int {
+func (w *wire) Output(now time.Duration, to *wireAddress, b []byte) int {
 	a := (*C.struct_wire_address)(unsafe.Pointer(to))
 	if len(b) == 0 {
 		return 0
@@ -243,15 +243,15 @@ func (w *Wire) Output(now time.Duration, to *WireAddress, b []byte) int {
 }
 
 // Timer says when Tick is to be called, if not before.
-func (w *Wire) Timer() time.Duration {
+func (w *wire) Timer() time.Duration {
 	return time.Duration(min(uint64(C.wire_timer(w.w)), math.MaxInt64))
 }
 
 // Tick does what is due.
-func (w *Wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
+func (w *wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
 
-// AnswerWire answers "who is there?" for a host with these NICs, ascending; nil: no answer is due.
-func AnswerWire(key [16]byte, nics []uint16, question []byte) []byte {
+// answerWire answers "who is there?" for a host with these NICs, ascending; nil: no answer is due.
+func answerWire(key [16]byte, nics []uint16, question []byte) []byte {
 	if len(question) == 0 || len(nics) == 0 {
 		return nil
 	}
@@ -264,43 +264,43 @@ func AnswerWire(key [16]byte, nics []uint16, question []byte) []byte {
 	return answer[:n]
 }
 
-// WireCounters count what went over a wire, and what was dropped and why; wire.h describes them.
-type WireCounters struct {
+// wireCounters count what went over a wire, and what was dropped and why; wire.h describes them.
+type wireCounters struct {
 	DatagramsOut, DatagramsIn, BytesOut, BytesIn, FramesOut, FramesIn  uint64
 	Unauthenticated, WrongVersion, WrongLimits, Misdirected, Malformed uint64
 	Stale, Replayed, Overrun, Refused, Unanswered                      uint64
 	Retransmitted, Duplicates, Timeouts, Ups, Downs, Hashed            uint64
 }
 
-var _ [unsafe.Sizeof(WireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}
+var _ [unsafe.Sizeof(wireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}
 
-// Counters are since NewWire.
-func (w *Wire) Counters() (c WireCounters) {
+// Counters are since newWire.
+func (w *wire) Counters() (c wireCounters) {
 	C.wire_counters(w.w, (*C.struct_wire_counters)(unsafe.Pointer(&c)))
 	return c
 }
 
 // Memory is how many bytes are allocated, and the most that ever were.
-func (w *Wire) Memory() (now, most uint64) {
+func (w *wire) Memory() (now, most uint64) {
 	return uint64(w.host.bytes), uint64(w.host.most)
 }
 
-// WireLink describes a link.
-type WireLink struct {
+// wireLink describes a link.
+type wireLink struct {
 	NIC                    uint16
 	Up                     bool
-	Address                WireAddress
+	Address                wireAddress
 	Since, RTT, LeastRTT   time.Duration
 	Window, Flight, Queued int // bytes
 	Datagram               int // bytes of the longest
 }
 
 // Links describes all links, in any order.
-func (w *Wire) Links() (all []WireLink) {
+func (w *wire) Links() (all []wireLink) {
 	var i C.struct_wire_link_info
 	for n := 0; bool(C.wire_link_info(w.w, C.uint32_t(n), &i)); n++ {
-		all = append(all, WireLink{
-			NIC: uint16(i.nic), Up: bool(i.up), Address: *(*WireAddress)(unsafe.Pointer(&i.address)),
+		all = append(all, wireLink{
+			NIC: uint16(i.nic), Up: bool(i.up), Address: *(*wireAddress)(unsafe.Pointer(&i.address)),
 			Since: time.Duration(i.since_ns), RTT: time.Duration(i.rtt_ns), LeastRTT: time.Duration(i.least_rtt_ns),
 			Window: int(i.window), Flight: int(i.flight), Queued: int(i.queued), Datagram: int(i.datagram),
 		})

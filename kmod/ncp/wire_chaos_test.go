@@ -5,6 +5,7 @@ package ncp
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -24,9 +25,9 @@ func chaos(seed uint64) *simNet {
 	n.faults.jitter = n.faults.delay * time.Duration(pick(0, 1, 2)) * time.Duration(r.IntN(100)) / 100
 	frame := pick(64, 1000, 4096, 16404)
 	for range 2 + r.IntN(2) {
-		var nics []WireConfig
+		var nics []wireConfig
 		for range pick(1, 1, 1, 2) {
-			nics = append(nics, WireConfig{
+			nics = append(nics, wireConfig{
 				NIC: uint16(1 + r.IntN(65535)), Frame: frame, Datagram: pick(512, 1452, 1452, 8900),
 				Buffer: pick(65536+32768*(frame/16384)*2, 131072, 262144), Dead: 500 * time.Millisecond, Links: 8, Addresses: 8,
 			})
@@ -122,7 +123,7 @@ func (c *simNIC) restart(after time.Duration, goodbye bool) {
 }
 
 // checkSeed runs a seed's network to its end.
-func checkSeed(seed uint64) (WireCounters, error) {
+func checkSeed(seed uint64) (wireCounters, error) {
 	n := chaos(seed)
 	err := n.check()
 	n.close()
@@ -167,8 +168,11 @@ func (c *simNIC) bounded() error {
 // down; and once it behaves, all goes on.
 func TestWireLosesNothingInChaos(t *testing.T) {
 	seeds := 2000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		seeds = 100
+	case os.Getenv("BYWASH_SOAK") == "": // all of them take twenty seconds of processor time
+		seeds = 500
 	}
 	if *wireSeeds > 0 {
 		seeds = *wireSeeds
@@ -177,7 +181,7 @@ func TestWireLosesNothingInChaos(t *testing.T) {
 	if *wireSeed > 0 {
 		from, to = *wireSeed, *wireSeed
 	}
-	var sum WireCounters
+	var sum wireCounters
 	for seed := from; seed <= to; seed++ {
 		c, err := checkSeed(seed)
 		if err != nil {

@@ -47,7 +47,7 @@ func FuzzDatagrams(f *testing.F) {
 
 type wirePlay struct {
 	t      *testing.T
-	w      *Wire
+	w      *wire
 	forger *wireForger
 	now    time.Duration
 	steps  int
@@ -129,7 +129,7 @@ func (p *wirePlay) peek() {
 
 func (p *wirePlay) output() {
 	b := make([]byte, 1452)
-	var to WireAddress
+	var to wireAddress
 	for i := 0; ; i++ {
 		n := p.w.Output(p.now, &to, b)
 		if n == 0 {

@@ -66,17 +66,17 @@ func TestSipHashVectors(t *testing.T) {
 // A wireScript plays a conversation with one wire at one time.
 type wireScript struct {
 	*testing.T
-	w       *Wire
+	w       *wire
 	vectors map[string][]byte
 	buffer  [1500]byte
 }
 
 func newWireScript(t *testing.T, nic uint16, datagram int) *wireScript {
-	c := WireConfig{NIC: nic, Frame: 1000, Buffer: 4096, Datagram: datagram, Seed: 7}
+	c := wireConfig{NIC: nic, Frame: 1000, Buffer: 4096, Datagram: datagram, Seed: 7}
 	for i := range c.Key {
 		c.Key[i] = byte(i)
 	}
-	w, err := NewWire(c, time.Second)
+	w, err := newWire(c, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func (s *wireScript) out(name string) {
 
 func (s *wireScript) next(name string) {
 	s.Helper()
-	var to WireAddress
+	var to wireAddress
 	got := s.buffer[:s.w.Output(time.Second, &to, s.buffer[:])]
 	if want := s.vectors[name]; string(got) != string(want) {
 		s.Fatalf("%s:\n got %x\nwant %x", name, got, want)
@@ -113,7 +113,7 @@ func (s *wireScript) next(name string) {
 
 func (s *wireScript) silent() {
 	s.Helper()
-	var to WireAddress
+	var to wireAddress
 	if n := s.w.Output(time.Second, &to, s.buffer[:]); n != 0 {
 		s.Fatalf("an unexpected datagram: %x", s.buffer[:n])
 	}
@@ -194,15 +194,15 @@ func TestWireWhoIsThere(t *testing.T) {
 	for i := range key {
 		key[i] = byte(i)
 	}
-	got := AnswerWire(key, []uint16{3, 5, 9, 700}, v["who"])
+	got := answerWire(key, []uint16{3, 5, 9, 700}, v["who"])
 	if string(got) != string(v["here"]) {
 		t.Errorf(" got %x\nwant %x", got, v["here"])
 	}
-	if WireDestination(v["who"]) != 0 || WireDestination(v["here"]) != 0x0102 {
+	if wireDestination(v["who"]) != 0 || wireDestination(v["here"]) != 0x0102 {
 		t.Error("wrong destinations")
 	}
 	v["who"][30]++
-	if got := AnswerWire(key, []uint16{9}, v["who"]); got != nil {
+	if got := answerWire(key, []uint16{9}, v["who"]); got != nil {
 		t.Errorf("a forged question is answered: %x", got)
 	}
 }

@@ -67,9 +67,9 @@ func (f *wireForger) data(sequence uint64, position uint32, fragment []byte, cha
 }
 
 // linkedForger is a forger of a lower number that has a link to a new wire, NIC 0x0304.
-func linkedForger(t testing.TB) (*wireForger, *Wire) {
+func linkedForger(t testing.TB) (*wireForger, *wire) {
 	f := &wireForger{key: [16]byte{1}, from: 0x0102, to: 0x0304, mine: 5}
-	w, err := NewWire(WireConfig{NIC: f.to, Key: f.key, Frame: 1000, Buffer: 4096, Links: 4, Seed: 7}, time.Second)
+	w, err := newWire(wireConfig{NIC: f.to, Key: f.key, Frame: 1000, Buffer: 4096, Links: 4, Seed: 7}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,15 +88,15 @@ func linkedForger(t testing.TB) (*wireForger, *Wire) {
 	return f, w
 }
 
-func (f *wireForger) input(w *Wire, b []byte) {
+func (f *wireForger) input(w *wire, b []byte) {
 	from := simAddress(1)
 	w.Input(time.Second, &from, b)
 }
 
-func outputs(w *Wire) (all [][]byte) {
+func outputs(w *wire) (all [][]byte) {
 	for {
 		b := make([]byte, 65536)
-		var to WireAddress
+		var to wireAddress
 		n := w.Output(time.Second, &to, b)
 		if n == 0 {
 			return all
@@ -148,31 +148,31 @@ func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 	set := func(at int, v byte) func([]byte) { return func(b []byte) { b[at] = v } }
 	for _, c := range []struct {
 		name    string
-		counter func(*WireCounters) *uint64
+		counter func(*wireCounters) *uint64
 		make    func(f *wireForger) []byte
 	}{
-		{"another version", func(c *WireCounters) *uint64 { return &c.WrongVersion }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(0, 1)) }},
-		{"for another NIC", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(5, 9)) }},
-		{"from ourselves", func(c *WireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { f.from = f.to; return f.data(0, 0, nil, nil) }},
-		{"from NIC 0", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0; return f.data(0, 0, nil, nil) }},
-		{"an unknown type", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(1, 77)) }},
-		{"an unknown flag", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(6, 2)) }},
-		{"a bitmap beyond the end", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(7, 1)) }},
-		{"too long a bitmap", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 128), set(7, 9)) }},
-		{"an acknowledgement of what was not sent", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(39, 1)) }},
-		{"number 0", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.number--; return f.data(0, 0, nil, nil) }},
-		{"a fragment of 7 bytes", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 7), nil) }},
-		{"a fragment without credit", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4096, make([]byte, 8), nil) }},
-		{"a fragment that wraps", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4088, make([]byte, 16), nil) }},
-		{"a fragment before the stream", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 0xfffffff8, make([]byte, 8), nil) }},
-		{"a sequence number beyond the bitmap", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(512, 0, make([]byte, 8), nil) }},
-		{"the last sequence number", func(c *WireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(1<<64-1, 0, make([]byte, 8), nil) }},
-		{"a hello of the higher NIC", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.greeting(wireHello, 1000) }},
-		{"a knock of the lower NIC", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }},
-		{"a greeting that is too long", func(c *WireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
-		{"frames of another size", func(c *WireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.greeting(wireHello, 1004) }},
-		{"an answer to no question", func(c *WireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHere), make([]byte, 72)...)) }},
-		{"another incarnation", func(c *WireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { f.his++; return f.data(0, 0, nil, nil) }},
+		{"another version", func(c *wireCounters) *uint64 { return &c.WrongVersion }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(0, 1)) }},
+		{"for another NIC", func(c *wireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(5, 9)) }},
+		{"from ourselves", func(c *wireCounters) *uint64 { return &c.Misdirected }, func(f *wireForger) []byte { f.from = f.to; return f.data(0, 0, nil, nil) }},
+		{"from NIC 0", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0; return f.data(0, 0, nil, nil) }},
+		{"an unknown type", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(1, 77)) }},
+		{"an unknown flag", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(6, 2)) }},
+		{"a bitmap beyond the end", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(7, 1)) }},
+		{"too long a bitmap", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 128), set(7, 9)) }},
+		{"an acknowledgement of what was not sent", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, nil, set(39, 1)) }},
+		{"number 0", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.number--; return f.data(0, 0, nil, nil) }},
+		{"a fragment of 7 bytes", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 7), nil) }},
+		{"a fragment without credit", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4096, make([]byte, 8), nil) }},
+		{"a fragment that wraps", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 4088, make([]byte, 16), nil) }},
+		{"a fragment before the stream", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(0, 0xfffffff8, make([]byte, 8), nil) }},
+		{"a sequence number beyond the bitmap", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(512, 0, make([]byte, 8), nil) }},
+		{"the last sequence number", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(1<<64-1, 0, make([]byte, 8), nil) }},
+		{"a hello of the higher NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.greeting(wireHello, 1000) }},
+		{"a knock of the lower NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }},
+		{"a greeting that is too long", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
+		{"frames of another size", func(c *wireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.greeting(wireHello, 1004) }},
+		{"an answer to no question", func(c *wireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHere), make([]byte, 72)...)) }},
+		{"another incarnation", func(c *wireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { f.his++; return f.data(0, 0, nil, nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, w := linkedForger(t)
@@ -220,7 +220,7 @@ func TestWireEndsALinkOfNonsense(t *testing.T) {
 				}
 				w.Consume(time.Second)
 			}
-			if e, ok := w.Event(); !ok || e.Up || e.Reason != WireNonsense {
+			if e, ok := w.Event(); !ok || e.Up || e.Reason != wireNonsense {
 				t.Errorf("event: got %+v, %v", e, ok)
 			}
 		})
@@ -230,7 +230,7 @@ func TestWireEndsALinkOfNonsense(t *testing.T) {
 // Greetings without end get one answer each at most, no longer than they are, and no memory.
 func TestWireFloodOfHellos(t *testing.T) {
 	f := &wireForger{key: [16]byte{1}, to: 0x7000}
-	w, err := NewWire(WireConfig{NIC: f.to, Key: f.key, Frame: 1000, Links: 16}, time.Second)
+	w, err := newWire(wireConfig{NIC: f.to, Key: f.key, Frame: 1000, Links: 16}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,12 @@ import (
 )
 
 // pairNet is two hosts with a NIC each, linked.
-func pairNet(t *testing.T, seed uint64, change func(c *WireConfig)) (n *simNet, a, b *simNIC) {
+func pairNet(t *testing.T, seed uint64, change func(c *wireConfig)) (n *simNet, a, b *simNIC) {
 	n = newSimNet(seed)
 	t.Cleanup(n.close)
 	n.faults.delay = 100 * time.Microsecond
 	for i := range 2 {
-		c := WireConfig{NIC: uint16(10 + i), Frame: 4096, Buffer: 32768}
+		c := wireConfig{NIC: uint16(10 + i), Frame: 4096, Buffer: 32768}
 		if change != nil {
 			change(&c)
 		}
@@ -95,7 +95,7 @@ func TestWireRepeatedDatagramsBringNobodyBack(t *testing.T) {
 	n.tap = nil
 	b.stop()
 	n.run(n.now+6*time.Second, nil)
-	if e := a.events[len(a.events)-1]; e.Up || e.Reason != WireSilent {
+	if e := a.events[len(a.events)-1]; e.Up || e.Reason != wireSilent {
 		t.Fatalf("got %+v", a.events)
 	}
 	events := len(a.events)
@@ -116,10 +116,10 @@ func TestWireDeathsAreTold(t *testing.T) {
 		name   string
 		do     func(n *simNet, b *simNIC)
 		within time.Duration
-		want   []WireEvent // of NIC 10, after the first UP
+		want   []wireEvent // of NIC 10, after the first UP
 	}{
 		{"cut", func(n *simNet, _ *simNIC) { n.cut[[2]int{0, 1}], n.cut[[2]int{1, 0}] = true, true }, dead + time.Second,
-			[]WireEvent{{11, false, WireSilent}}},
+			[]wireEvent{{11, false, wireSilent}}},
 		{"cut for less", func(n *simNet, _ *simNIC) {
 			n.cut[[2]int{0, 1}], n.cut[[2]int{1, 0}] = true, true
 			n.after(dead*3/4, func() { clear(n.cut) })
@@ -131,12 +131,12 @@ func TestWireDeathsAreTold(t *testing.T) {
 			}
 		}, 13 * dead, nil},
 		{"started again", func(_ *simNet, b *simNIC) { b.restart(time.Millisecond, false) }, time.Second,
-			[]WireEvent{{11, false, WireRestarted}, {11, true, 0}}},
+			[]wireEvent{{11, false, wireRestarted}, {11, true, 0}}},
 		{"goodbye", func(_ *simNet, b *simNIC) { b.restart(math.MaxInt64/4, true) }, 100 * time.Millisecond,
-			[]WireEvent{{11, false, WireClosed}}},
+			[]wireEvent{{11, false, wireClosed}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n, a, b := pairNet(t, 5, func(c *WireConfig) { c.Dead = dead })
+			n, a, b := pairNet(t, 5, func(c *wireConfig) { c.Dead = dead })
 			finish(t, n, time.Second)
 			events := len(a.events)
 			a.peers[11].sent, b.peers[10].sent = 50, 50
@@ -178,14 +178,14 @@ func TestWireSlowReceiverIsNotOverrun(t *testing.T) {
 
 // All sizes of frames fit into the smallest buffers, over the smallest and the largest datagrams.
 func TestWireAllSizes(t *testing.T) {
-	for _, c := range []WireConfig{
+	for _, c := range []wireConfig{
 		{Frame: 1000, Buffer: 4096, Datagram: 512},
 		{Frame: 16404, Buffer: 131072, Datagram: 512},
 		{Frame: 16404, Buffer: 131072, Datagram: 8952},
 		{Frame: 65556, Buffer: 524288, Datagram: 65507},
 		{Frame: 8184, Buffer: 32768, Datagram: 1452},
 	} {
-		n, a, b := pairNet(t, 8, func(to *WireConfig) { to.Frame, to.Buffer, to.Datagram = c.Frame, c.Buffer, c.Datagram })
+		n, a, b := pairNet(t, 8, func(to *wireConfig) { to.Frame, to.Buffer, to.Datagram = c.Frame, c.Buffer, c.Datagram })
 		n.faults.loss = 0.01
 		size := 0
 		for _, c := range []*simNIC{a, b} {
@@ -197,7 +197,7 @@ func TestWireAllSizes(t *testing.T) {
 		}
 		finish(t, n, 30*time.Second)
 	}
-	if _, err := NewWire(WireConfig{NIC: 1, Frame: 1024, Buffer: 4096}, 0); err == nil {
+	if _, err := newWire(wireConfig{NIC: 1, Frame: 1024, Buffer: 4096}, 0); err == nil {
 		t.Error("a buffer of less than four frames is allowed")
 	}
 }
@@ -268,13 +268,13 @@ func BenchmarkWire(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			now := time.Second
-			var w [2]*Wire
+			var w [2]*wire
 			for i := range w {
-				w[i], _ = NewWire(WireConfig{NIC: uint16(1 + i), Datagram: c.datagram, Seed: uint64(i + 1)}, now)
+				w[i], _ = newWire(wireConfig{NIC: uint16(1 + i), Datagram: c.datagram, Seed: uint64(i + 1)}, now)
 				defer w[i].Close()
 			}
 			buffer := make([]byte, 65536)
-			var to WireAddress
+			var to wireAddress
 			pump := func() {
 				for i := range w {
 					for n := w[i].Output(now, &to, buffer); n > 0; n = w[i].Output(now, &to, buffer) {

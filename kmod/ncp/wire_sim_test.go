@@ -30,10 +30,10 @@ type simNet struct {
 	tap    func(data []byte)
 	knows  int          // who knows whose address
 	most   uint64       // events, of a network that does not run wild
-	sum    WireCounters // of the wires that are closed
+	sum    wireCounters // of the wires that are closed
 }
 
-func (c *WireCounters) add(o WireCounters) {
+func (c *wireCounters) add(o wireCounters) {
 	to, from := reflect.ValueOf(c).Elem(), reflect.ValueOf(o)
 	for i := range to.NumField() {
 		to.Field(i).SetUint(to.Field(i).Uint() + from.Field(i).Uint())
@@ -62,8 +62,8 @@ type simHost struct {
 
 type simNIC struct {
 	host    *simHost
-	config  WireConfig
-	wire    *Wire
+	config  wireConfig
+	wire    *wire
 	boot    uint32
 	wakeAt  time.Duration
 	peers   map[uint16]*simPeer
@@ -74,7 +74,7 @@ type simNIC struct {
 	hold    func() bool // does not consume now
 	steps   int
 	back    time.Duration // how much earlier its clock may have been read
-	events  []WireEvent
+	events  []wireEvent
 	deaths  int
 	onFrame func(nic uint16, frame []byte)
 }
@@ -90,7 +90,7 @@ type simPeer struct {
 }
 
 type simDatagram struct {
-	from WireAddress
+	from wireAddress
 	data []byte
 }
 
@@ -103,7 +103,7 @@ type simEvent struct {
 	do    func()
 }
 
-func simAddress(host int) (a WireAddress) {
+func simAddress(host int) (a wireAddress) {
 	a[0] = byte(host + 1)
 	return a
 }
@@ -169,7 +169,7 @@ func (n *simNet) run(until time.Duration, done func() bool) {
 
 func (n *simNet) chance(p float64) bool { return p > 0 && n.rng.Float64() < p }
 
-func (n *simNet) send(from int, to WireAddress, data []byte) {
+func (n *simNet) send(from int, to wireAddress, data []byte) {
 	host := int(to[0]) - 1
 	if n.tap != nil {
 		n.tap(slices.Clone(data))
@@ -222,7 +222,7 @@ func (n *simNet) arrive(delay time.Duration, h *simHost, from int, data []byte) 
 
 // ---- Hosts ----
 
-func (n *simNet) addHost(nics ...WireConfig) *simHost {
+func (n *simNet) addHost(nics ...wireConfig) *simHost {
 	h := &simHost{net: n, index: len(n.hosts)}
 	n.hosts = append(n.hosts, h)
 	for _, c := range nics {
@@ -244,9 +244,9 @@ func (h *simHost) input(d simDatagram) {
 		h.inbox = append(h.inbox, d)
 		return
 	}
-	to := WireDestination(d.data)
+	to := wireDestination(d.data)
 	if to == 0 {
-		if a := AnswerWire(h.net.key, h.numbers(), d.data); a != nil {
+		if a := answerWire(h.net.key, h.numbers(), d.data); a != nil {
 			if len(a) > len(d.data) {
 				h.net.errorf("an answer of %d bytes to %d", len(a), len(d.data))
 			}
@@ -288,7 +288,7 @@ func (c *simNIC) start() error {
 	n.boots++
 	c.boot = n.boots
 	c.config.Seed = n.rng.Uint64() | 1
-	w, err := NewWire(c.config, n.now)
+	w, err := newWire(c.config, n.now)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (c *simNIC) step() {
 // flush sends all datagrams that are due.
 func (c *simNIC) flush() {
 	n := c.host.net
-	var to WireAddress
+	var to wireAddress
 	for {
 		b := make([]byte, max(c.config.Datagram, 1452))
 		size := c.wire.Output(c.clock(), &to, b)
@@ -367,7 +367,7 @@ func (c *simNIC) flush() {
 	}
 }
 
-func (c *simNIC) event(e WireEvent) {
+func (c *simNIC) event(e wireEvent) {
 	p := c.peer(e.NIC)
 	if e.Up == p.up {
 		c.host.net.errorf("NIC %d: event %+v of a link whose state is that", c.config.NIC, e)

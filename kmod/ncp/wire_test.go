@@ -18,8 +18,8 @@ func TestWireFindsPeersAndCarriesFrames(t *testing.T) {
 	n := newSimNet(1)
 	defer n.close()
 	n.faults.delay = 50 * time.Microsecond
-	a := n.addHost(WireConfig{NIC: 3, Frame: 16404}, WireConfig{NIC: 9, Frame: 16404})
-	b := n.addHost(WireConfig{NIC: 5, Frame: 16404})
+	a := n.addHost(wireConfig{NIC: 3, Frame: 16404}, wireConfig{NIC: 9, Frame: 16404})
+	b := n.addHost(wireConfig{NIC: 5, Frame: 16404})
 	for _, h := range n.hosts {
 		for _, c := range h.nics {
 			c.quota = 100

@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"testing"
 
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
@@ -49,4 +50,16 @@ func ExampleEnsure() {
 		log.Fatal(err)
 	}
 	defer n.Close()
+}
+
+// The example finds a NIC: one that it starts itself would live on after the test.
+func TestExampleEnsure(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "qnix0.sock")
+	t.Setenv(nic.EnvPath, path)
+	server, err := softnic.Start(softnic.Config{Sockets: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	ExampleEnsure()
 }

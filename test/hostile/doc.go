@@ -4,7 +4,8 @@
 //	test             the attacker
 //	TestScribbler    a peer that writes at random into all memory that it shares with the victim (arena, cma, ring)
 //	TestDeafFlooder  a peer that sends one kind of the session's messages as fast as it can, and takes no answer
-//	TestStranger     a process without the secret at each socket: thousands of connections, garbage, slow bytes, descriptors
+//	TestStranger     a process without the secret at each socket: thousands of connections, garbage, slow bytes, descriptors;
+//	                 also in verbs/internal/connect, for the sockets of its connection manager oob
 //	TestSprayer      a host on the path that sends recorded, changed and forged frames to both ends of a connection over afxdp
 //	TestKillStorm    peers of shm and of a softnic that are killed and stopped at random moments
 //	TestTenant       another user of a QNIX network interface who wants all names, groups, memory and time of it
@@ -15,6 +16,8 @@
 // during the attack; descriptors, mappings, goroutines, threads and heap stay within bounds that do not depend on how long
 // the attack goes on; what was begun with the attacker ends with an error of the contract; closing takes no longer than it may; and
 // once the attacker is gone nothing of it is left.
+//
+// Package internal/lab/attack starts the attackers and takes the measure of the victim.
 //
 // An attack takes 0.4 s, and half of that with -short. Variables of the environment:
 //

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/attack"
 	"github.com/bywash/bywash/session"
-	"github.com/bywash/bywash/session/header"
 )
 
 // flood is a message of the session's protocol that costs the receiver something, and whose answers the sender does not take.
@@ -25,91 +25,53 @@ type flood struct {
 	lazy bool // the victim leaves it unexpected
 }
 
-// packet lays out a message.
-func packet(h header.Header, body func([]byte), data int) []byte {
-	b := make([]byte, header.Size+header.BodySize(h.Kind)+data)
-	h.Length = uint32(data)
-	h.Put(b)
-	if body != nil {
-		body(h.Body(b))
-	}
-	return b
-}
-
-const (
-	flagActive = 2 // of an RTS: an active message
-)
-
-// rts announces a message.
-func rts(n, total uint64, flags uint8) []byte {
-	r := header.Request{ID: 1<<32 | n, Total: total, Modes: 1}
-	return packet(header.Header{Kind: header.RTS, Tag: 3, Flags: flags}, r.Put, 0)
-}
-
-// op asks for an operation on a region: what is opPut, opGet and so on of the session, or nothing it knows.
-func op(n, region uint64, what uint8, length uint32, data int) []byte {
-	o := header.Operation{ID: n, Region: region, Length: length, What: what, Size: 8}
-	return packet(header.Header{Kind: header.Op}, o.Put, data)
-}
-
-// number is a body that is one number.
-func number(v uint64) func([]byte) { return func(b []byte) { header.PutUint64(b, v) } }
-
 // floods are all kinds of messages that a session handles. The first ones once took memory without limit.
 var floods = []flood{
 	{"RTR for an unknown message", func(n, _ uint64, _ *rand.Rand) []byte {
-		r := header.Ready{ID: n, Length: 1, Want: 1}
-		return packet(header.Header{Kind: header.RTR, Tag: 1<<40 | n}, r.Put, 0)
+		const length, want = 1, 1
+		return message(header{kind: msgRTR, tag: 1<<40 | n}, 0, n, 0, length, want)
 	}, false},
-	{"active message too long", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 1<<40, flagActive) }, false},
-	{"synchronous message", func(n, _ uint64, _ *rand.Rand) []byte {
-		return packet(header.Header{Kind: header.Sync, Tag: 3}, number(n), 8)
-	}, false},
-	{"rendezvous of no bytes", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 0, 0) }, false},
-	{"unexpected message of no bytes", func(_, _ uint64, _ *rand.Rand) []byte {
-		return packet(header.Header{Kind: header.Eager, Tag: 4}, nil, 0)
-	}, true},
+	{"active message too long", func(n, _ uint64, _ *rand.Rand) []byte { return rtsOf(1<<32|n, 1<<40, flagActive) }, false},
+	{"synchronous message", func(n, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgSync, tag: 3}, 8, n) }, false},
+	{"rendezvous of no bytes", func(n, _ uint64, _ *rand.Rand) []byte { return rtsOf(1<<32|n, 0, 0) }, false},
+	{"unexpected message of no bytes", func(_, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgEager, tag: 4}, 0) }, true},
 	{"everything", anything, false},
 	{"unexpected message", func(_, _ uint64, rng *rand.Rand) []byte {
-		return packet(header.Header{Kind: header.Eager, Tag: 4}, nil, rng.IntN(4000))
+		return message(header{kind: msgEager, tag: 4}, rng.IntN(4000))
 	}, true},
-	{"unexpected long message", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 1<<30, 0) }, true},
-	{"long active message", func(n, _ uint64, _ *rand.Rand) []byte { return rts(n, 100_000, flagActive) }, false},
-	{"active message", func(_, _ uint64, rng *rand.Rand) []byte {
-		return packet(header.Header{Kind: header.AM, Tag: 3}, nil, rng.IntN(200))
-	}, false},
-	{"get by message", func(n, region uint64, _ *rand.Rand) []byte { return op(n, region, 1, 4000, 0) }, false},
-	{"put by message", func(n, region uint64, _ *rand.Rand) []byte { return op(n, region, 0, 100, 100) }, false},
+	{"unexpected long message", func(n, _ uint64, _ *rand.Rand) []byte { return rtsOf(1<<32|n, 1<<30, 0) }, true},
+	{"long active message", func(n, _ uint64, _ *rand.Rand) []byte { return rtsOf(1<<32|n, 100_000, flagActive) }, false},
+	{"active message", func(_, _ uint64, rng *rand.Rand) []byte { return message(header{kind: msgAM, tag: 3}, rng.IntN(200)) }, false},
+	{"get by message", func(n, region uint64, _ *rand.Rand) []byte { return opOf(n, region, 1, 4000, 0) }, false},
+	{"put by message", func(n, region uint64, _ *rand.Rand) []byte { return opOf(n, region, 0, 100, 100) }, false},
 	{"operation on an unknown region", func(n, region uint64, rng *rand.Rand) []byte {
-		return op(n, region+99, uint8(rng.IntN(10)), 8, 0)
+		return opOf(n, region+99, uint8(rng.IntN(10)), 8, 0)
 	}, false},
-	{"hello", func(n, _ uint64, _ *rand.Rand) []byte {
-		return packet(header.Header{Kind: header.Hello, Extra: header.Version}, nil, 4)
+	{"hello", func(_, _ uint64, _ *rand.Rand) []byte {
+		return message(header{kind: msgHello, extra: layoutVersion}, 4)
 	}, false},
-	{"pause", func(_, _ uint64, _ *rand.Rand) []byte { return packet(header.Header{Kind: header.Pause}, nil, 0) }, false},
-	{"leave", func(_, _ uint64, _ *rand.Rand) []byte { return packet(header.Header{Kind: header.Leave}, nil, 0) }, false},
+	{"pause", func(_, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgPause}, 0) }, false},
+	{"leave", func(_, _ uint64, _ *rand.Rand) []byte { return message(header{kind: msgLeave}, 0) }, false},
 }
 
 // anything is a message of a random kind, whose parts make some sense.
 func anything(n, region uint64, rng *rand.Rand) []byte {
-	h := header.Header{Kind: header.Kind(2 + rng.IntN(15)), Tag: 1<<32 | n%7, Flags: uint8(rng.IntN(4))}
-	for h.Kind == header.Bye || h.Kind == header.Leave || h.Kind == header.Pause || h.Kind == header.Resume || h.Kind == header.Seen {
-		h.Kind = header.Kind(2 + rng.IntN(15)) // they end the connection
+	h := header{kind: uint8(2 + rng.IntN(15)), tag: 1<<32 | n%7, flags: uint8(rng.IntN(4))}
+	for h.kind == msgBye || h.kind == msgLeave || h.kind == msgPause || h.kind == msgResume || h.kind == msgSeen {
+		h.kind = uint8(2 + rng.IntN(15)) // they end the connection
 	}
-	data := 0
-	switch h.Kind {
-	case header.RTS:
-		return rts(n, uint64(rng.IntN(1<<rng.IntN(40))), h.Flags)
-	case header.Op:
-		return op(n, region, 1, uint32(rng.IntN(4000)), 0) // what makes no sense would end the flood
-	case header.Eager, header.AM:
-		h.Tag, data = 3, rng.IntN(2000)
+	switch h.kind {
+	case msgRTS:
+		return rtsOf(1<<32|n, uint64(rng.IntN(1<<rng.IntN(40))), h.flags)
+	case msgOp:
+		return opOf(n, region, 1, uint32(rng.IntN(4000)), 0) // what makes no sense would end the flood
+	case msgSync:
+		return message(h, 0, n)
+	case msgEager, msgAM:
+		h.tag = 3
+		return message(h, rng.IntN(2000))
 	}
-	return packet(h, func(b []byte) {
-		if h.Kind == header.Sync {
-			header.PutUint64(b, n)
-		}
-	}, data)
+	return message(h, 0)
 }
 
 // flooderProgram connects, goes deaf, and sends one kind of message as fast as it can.
@@ -192,15 +154,15 @@ func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uin
 // A peer that sends one kind of message after the other, as fast as it can, and takes no answer, costs this process no more
 // than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing is left.
 func TestDeafFlooder(t *testing.T) {
-	kinds, each := floods, duration(t)
-	if each <= brief {
+	kinds, each := floods, attack.Duration(t)
+	if each <= attack.Brief {
 		kinds, each = floods[:6], each*2/3
 	} else {
 		each /= time.Duration(len(floods))
 	}
 	for _, f := range kinds {
 		t.Run(f.name, func(t *testing.T) {
-			rng := seed(t)
+			rng := attack.Seed(t)
 			rails := []session.Rail{{Driver: trueName, Options: map[string]string{"dir": t.TempDir()}}}
 			v := newVictim(t, rails, rng, func(c *session.Config) { c.Unexpected = 1 << 20 })
 			v.s.Handle(3, func(g *session.Gate, _ *session.Active) { _ = g.AMNow(9, nil, []byte("an answer")) })
@@ -218,34 +180,34 @@ func (v *victim) flooded(f flood, options map[string]string, each time.Duration,
 		t.Fatal(err)
 	}
 	v.mark()
-	p := start(t, "flooder", task{
+	p := attack.Start(t, "flooder", task{
 		Rails: []session.Rail{{Driver: deafName, Options: options}}, Card: rename(v.s.Card(), trueName, trueName), Seed: rng.Uint64(), Kind: f.name,
 	})
-	defer p.kill()
+	defer p.Kill()
 	g := v.connect(p)
-	if err := g.Send(soon(t), 1, r.Key()); err != nil {
+	if err := g.Send(attack.Soon(t), 1, r.Key()); err != nil {
 		t.Fatal(err)
 	}
 	over, stop := context.WithCancel(context.Background())
 	taken := make(chan error, 1)
 	go func() { taken <- takeAll(over, g, f.lazy) }()
-	before := settled()
+	before := attack.Settled()
 	var sent uint64
-	p.hear(&sent)
+	p.Hear(&sent)
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		for p.out.Decode(&sent) == nil {
+		for p.Out.Decode(&sent) == nil {
 		}
 	}()
-	most := peak(func() {
+	most := attack.Peak(func() {
 		time.Sleep(each)
 		v.goesOn("beside the flood")
 	})
-	most.within(t, before, holdings{heap: 32, goroutines: 8, fds: 4, threads: 16})
-	_ = p.cmd.Process.Kill()
+	most.Within(t, before, attack.Holdings{Heap: 32, Goroutines: 8, FDs: 4, Threads: 16})
+	_ = p.Cmd.Process.Kill()
 	<-said
-	p.kill()
+	p.Kill()
 	stop()
 	if err := <-taken; err != nil && !strings.Contains(err.Error(), "canceled") {
 		ended(t, "receiving from the flooder", err)

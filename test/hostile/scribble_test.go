@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/attack"
 	"github.com/bywash/bywash/session"
 )
 
@@ -171,7 +172,7 @@ func TestScribbler(t *testing.T) {
 		arena bool
 	}{{"arena", true}, {"cma", false}, {"ring", false}} {
 		t.Run(way.path, func(t *testing.T) {
-			rng := seed(t)
+			rng := attack.Seed(t)
 			rails := []session.Rail{{Driver: "shm", Options: map[string]string{"dir": t.TempDir(), "path": way.path}}}
 			v := newVictim(t, rails, rng, nil)
 			fields := make([][]byte, 32) // never posted
@@ -185,7 +186,7 @@ func TestScribbler(t *testing.T) {
 			defer secret.Close()
 			v.mark()
 			rounds := 0
-			for end := time.Now().Add(duration(t)); time.Now().Before(end) && !t.Failed(); rounds += 2 {
+			for end := time.Now().Add(attack.Duration(t)); time.Now().Before(end) && !t.Failed(); rounds += 2 {
 				var wg sync.WaitGroup
 				for range 2 {
 					k := rng.Uint64()
@@ -213,8 +214,8 @@ func TestScribbler(t *testing.T) {
 func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	t := v.tb
 	k := task{Rails: rails, Card: v.s.Card(), Seed: rng.Uint64(), Mine: 1, Arena: arena}
-	p := start(t, "scribbler", k)
-	defer p.kill()
+	p := attack.Start(t, "scribbler", k)
+	defer p.Kill()
 	g := v.connect(p)
 	k.Mine = 0
 	w, err := newWorkload(g, task{Seed: k.Seed})
@@ -223,26 +224,26 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	}
 	in, out := guard(longest, arena), guard(longest, arena)
 	w.mem = [2][]byte{out.b, in.b}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- w.run(ctx, 0) }()
 	var areas int
-	p.hear(&areas)
+	p.Hear(&areas)
 	if areas == 0 {
 		t.Fatal("the attacker shares nothing with the victim: nothing is tested")
 	}
 	time.Sleep(time.Duration(20+rng.IntN(80)) * time.Millisecond) // the attack
 	v.goesOn("beside the scribbler")
-	p.kill()
+	p.Kill()
 	cancel()
 	select {
 	case err := <-done:
 		if err != nil && !strings.Contains(err.Error(), errWrong.Error()) { // what comes from a liar may be wrong
 			ended(t, "what was under way with the scribbler", err)
 		}
-	case <-time.After(patience):
-		t.Fatalf("what was under way with a dead peer has not ended within %v", patience)
+	case <-time.After(attack.Patience):
+		t.Fatalf("what was under way with a dead peer has not ended within %v", attack.Patience)
 	}
 	for _, b := range []guarded{in, out} {
 		if err := b.check(); err != nil {
@@ -254,7 +255,7 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	}
 	for _, b := range []guarded{in, out} {
 		if b.arena != nil { // nobody else is in it
-			await(t, "an arena of a dead peer's messages can be closed", func() bool { return b.arena.Close() == nil })
+			attack.Await(t, "an arena of a dead peer's messages can be closed", func() bool { return b.arena.Close() == nil })
 		}
 	}
 }

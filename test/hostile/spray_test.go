@@ -16,7 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
+	"github.com/bywash/bywash/internal/lab/attack"
+	"github.com/bywash/bywash/internal/lab/veth"
 	"github.com/bywash/bywash/session"
 )
 
@@ -130,7 +131,7 @@ func sprayerProgram(in *json.Decoder, out *json.Encoder) error {
 func TestSprayer(t *testing.T) {
 	for _, encrypt := range []string{"on", "off"} {
 		t.Run("encrypt="+encrypt, func(t *testing.T) {
-			rng := seed(t)
+			rng := attack.Seed(t)
 			pair, err := veth.New(veth.Config{Router: true})
 			if err != nil {
 				t.Skip("needs root: makes namespaces: ", err)
@@ -143,28 +144,28 @@ func TestSprayer(t *testing.T) {
 			}
 			v := newVictims(t, rail(0), rail(1), rng, nil)
 			k := spray{Devices: [2]int{pair.Router[0].Index, pair.Router[1].Index}, Seed: rng.Uint64()}
-			p := start(t, "sprayer", k, func(p *program) {
-				p.begin = func(c *exec.Cmd) error { return pair.Router[0].Start(c) }
+			p := attack.Start(t, "sprayer", k, func(p *attack.Program) {
+				p.Begin = func(c *exec.Cmd) error { return pair.Router[0].Start(c) }
 			})
 			var sent int64
 			for sent == 0 {
-				p.hear(&sent)
+				p.Hear(&sent)
 			}
 			said := make(chan struct{})
 			go func() {
 				defer close(said)
-				for p.out.Decode(&sent) == nil {
+				for p.Out.Decode(&sent) == nil {
 				}
 			}()
-			for end := time.Now().Add(duration(t)); time.Now().Before(end); {
+			for end := time.Now().Add(attack.Duration(t)); time.Now().Before(end); {
 				v.goesOn("among forged frames")
 				if rng.IntN(4) == 0 {
 					v.stopPeer(time.Duration(rng.IntN(500)) * time.Millisecond)
 				}
 			}
-			_ = p.cmd.Process.Kill()
+			_ = p.Cmd.Process.Kill()
 			<-said
-			p.kill()
+			p.Kill()
 			t.Logf("%d frames were sprayed; %d rounds", sent, v.honest.n.Load())
 			v.close()
 		})
@@ -173,7 +174,7 @@ func TestSprayer(t *testing.T) {
 
 // stopPeer stops the honest peer for a while that it must survive.
 func (v *victim) stopPeer(d time.Duration) {
-	_ = v.peer.cmd.Process.Signal(syscall.SIGSTOP)
+	_ = v.peer.Cmd.Process.Signal(syscall.SIGSTOP)
 	time.Sleep(d)
-	_ = v.peer.cmd.Process.Signal(syscall.SIGCONT)
+	_ = v.peer.Cmd.Process.Signal(syscall.SIGCONT)
 }

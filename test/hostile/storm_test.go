@@ -13,13 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/internal/lab/attack"
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session"
 )
 
 // mortal is a peer of a kill storm.
 type mortal struct {
-	p       *program
+	p       *attack.Program
 	g       *session.Gate
 	w       *workload
 	done    chan error
@@ -38,7 +39,7 @@ type storm struct {
 
 func (s *storm) join(rng *rand.Rand) *mortal {
 	k := task{Rails: s.rails, Card: s.v.s.Card(), Seed: rng.Uint64(), Mine: 1}
-	m := &mortal{p: start(s.v.tb, "peer", k), done: make(chan error, 1)}
+	m := &mortal{p: attack.Start(s.v.tb, "peer", k), done: make(chan error, 1)}
 	m.g = s.v.connect(m.p)
 	var err error
 	if m.w, err = newWorkload(m.g, task{Seed: k.Seed}); err != nil {
@@ -56,21 +57,21 @@ func (s *storm) populate(rng *rand.Rand) {
 	for range 3 {
 		m := s.join(rng)
 		s.peers = append(s.peers, m)
-		await(s.v.tb, "a peer has exchanged messages", func() bool { return m.w.n.Load() > 0 })
+		attack.Await(s.v.tb, "a peer has exchanged messages", func() bool { return m.w.n.Load() > 0 })
 	}
 }
 
 // bury checks that everything of a dead peer ends, and says that it is broken.
 func (s *storm) bury(m *mortal) {
 	t := s.v.tb
-	m.p.kill()
+	m.p.Kill()
 	select {
 	case err := <-m.done:
 		if !errors.Is(err, session.ErrBroken) {
 			t.Errorf("what was under way with a peer that was killed ended with %v, want broken", err)
 		}
-	case <-time.After(patience):
-		t.Fatalf("the death of a peer was not noticed within %v", patience)
+	case <-time.After(attack.Patience):
+		t.Fatalf("the death of a peer was not noticed within %v", attack.Patience)
 	}
 	m.cancel()
 	if err := m.g.Forget(); err != nil {
@@ -82,7 +83,7 @@ func (s *storm) bury(m *mortal) {
 func (s *storm) blow(rng *rand.Rand) {
 	k := rng.IntN(len(s.peers))
 	m := s.peers[k]
-	signal := func(sig syscall.Signal) { _ = m.p.cmd.Process.Signal(sig) }
+	signal := func(sig syscall.Signal) { _ = m.p.Cmd.Process.Signal(sig) }
 	switch {
 	case m.stopped && rng.IntN(2) == 0:
 		signal(syscall.SIGCONT)
@@ -118,7 +119,7 @@ func TestKillStorm(t *testing.T) {
 		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			rng := seed(t)
+			rng := attack.Seed(t)
 			files := filesLeft(t, "/dev/shm")
 			rails := way.rails(t)
 			s := &storm{v: newVictim(t, rails, rng, nil), rails: rails}
@@ -127,10 +128,10 @@ func TestKillStorm(t *testing.T) {
 				s.bury(m)
 			}
 			s.v.mark()
-			s.v.before.fds += way.kept
-			s.v.before.maps += 4 * way.kept
+			s.v.before.FDs += way.kept
+			s.v.before.Maps += 4 * way.kept
 			s.populate(rng)
-			for end := time.Now().Add(duration(t)); time.Now().Before(end) && !t.Failed(); {
+			for end := time.Now().Add(attack.Duration(t)); time.Now().Before(end) && !t.Failed(); {
 				time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
 				s.blow(rng)
 				s.v.goesOn("in the storm")
@@ -148,11 +149,11 @@ func TestKillStorm(t *testing.T) {
 // calm lets everybody go on who was stopped, checks that they do, and ends them.
 func (s *storm) calm() {
 	for _, m := range s.peers {
-		_ = m.p.cmd.Process.Signal(syscall.SIGCONT)
+		_ = m.p.Cmd.Process.Signal(syscall.SIGCONT)
 	}
 	for _, m := range s.peers {
 		n := m.w.n.Load()
-		await(s.v.tb, "a peer goes on after the storm", func() bool {
+		attack.Await(s.v.tb, "a peer goes on after the storm", func() bool {
 			select {
 			case err := <-m.done:
 				s.v.tb.Fatalf("transfers with a peer that was not killed ended: %v", err)

@@ -12,144 +12,29 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/lab/attack"
 	"github.com/bywash/bywash/internal/rights/rightstest"
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
-	"github.com/bywash/bywash/verbs/connect"
 )
-
-// visit is what a stranger is told: a socket, and how to come.
-type visit struct {
-	Network, Addr string
-	Kind          string
-	Seed          uint64
-}
-
-// A stranger has found a socket and knows no secret. These are its ways.
-var strangers = map[string]func(v *visit, rng *rand.Rand, n *atomic.Int64) error{
-	"connections": manyConnections, "garbage": garbage, "slow bytes": slowBytes, "descriptors": descriptors,
-}
-
-// strangerProgram visits until it is killed.
-func strangerProgram(in *json.Decoder, out *json.Encoder) error {
-	var v visit
-	if err := in.Decode(&v); err != nil {
-		return err
-	}
-	var n atomic.Int64
-	go func() {
-		for ; ; time.Sleep(20 * time.Millisecond) {
-			_ = out.Encode(n.Load())
-		}
-	}()
-	rng := rand.New(rand.NewPCG(v.Seed, 10))
-	for {
-		if err := strangers[v.Kind](&v, rng, &n); err != nil && n.Load() == 0 {
-			return err
-		}
-	}
-}
-
-func (v *visit) dial() (net.Conn, error) {
-	c, err := net.DialTimeout(v.Network, v.Addr, time.Second)
-	if err != nil {
-		time.Sleep(time.Millisecond) // refused: the queue is full
-	}
-	return c, err
-}
-
-// manyConnections opens as many connections as it may have descriptors, says nothing on them, and begins again.
-func manyConnections(v *visit, rng *rand.Rand, n *atomic.Int64) error {
-	var all []net.Conn
-	defer func() {
-		for _, c := range all {
-			c.Close()
-		}
-	}()
-	for range 500 + rng.IntN(4000) {
-		c, err := v.dial()
-		if err != nil {
-			return err
-		}
-		n.Add(1)
-		all = append(all, c)
-	}
-	time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
-	return nil
-}
-
-// garbage sends random bytes, or what the other side has said, changed.
-func garbage(v *visit, rng *rand.Rand, n *atomic.Int64) error {
-	c, err := v.dial()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	n.Add(1)
-	b := make([]byte, 1+rng.IntN(1<<rng.IntN(17)))
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
-	if rng.IntN(2) == 0 { // numbers that may be a kind, a version or a length
-		for i := range min(len(b), 64) {
-			b[i] = byte(rng.IntN(4))
-		}
-	}
-	for range 1 + rng.IntN(4) {
-		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
-		if _, err := c.Write(b); err != nil {
-			return nil
-		}
-		got := make([]byte, 4096)
-		if k, err := c.Read(got); err == nil && k > 0 {
-			b = got[:k]
-			b[rng.IntN(k)] ^= 1 << rng.IntN(8)
-		}
-	}
-	return nil
-}
-
-// slowBytes has two hundred connections that say one byte now and then.
-func slowBytes(v *visit, rng *rand.Rand, n *atomic.Int64) error {
-	var wg sync.WaitGroup
-	for range 200 {
-		pause, first := time.Duration(1+rng.IntN(100))*time.Millisecond, byte(rng.IntN(8))
-		wg.Go(func() {
-			c, err := v.dial()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			for n.Add(1); ; time.Sleep(pause) {
-				_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-				if _, err := c.Write([]byte{first}); err != nil {
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return nil
-}
 
 // descriptors passes descriptors of all sorts, as many as a message may have: among them sockets whose close blocks. Linux
 // 6.16 and later refuse them for the victim.
-func descriptors(v *visit, rng *rand.Rand, n *atomic.Int64) error {
+func descriptors(v *attack.Visit, rng *rand.Rand, n *atomic.Int64) error {
 	sorts, free := sortsOfDescriptors()
 	defer free()
 	for range 50 {
 		// Only who closes last lingers: these are given to the victim alone.
 		if fd, err := lingering(); err == nil {
 			passed := false
-			if c, err := v.dial(); err == nil {
+			if c, err := v.Dial(); err == nil {
 				defer c.Close()
 				_, _, err = c.(*net.UnixConn).WriteMsgUnix([]byte{1}, unix.UnixRights(fd), nil)
 				passed = err == nil
@@ -160,7 +45,7 @@ func descriptors(v *visit, rng *rand.Rand, n *atomic.Int64) error {
 			}
 			unix.Close(fd)
 		}
-		c, err := v.dial()
+		c, err := v.Dial()
 		if err != nil {
 			return err
 		}
@@ -213,7 +98,7 @@ func sortsOfDescriptors() (fds []int, free func()) {
 	}
 }
 
-// linger is longer than anybody has patience.
+// linger is longer than anybody has attack.Patience.
 const linger = 120 // seconds
 
 // lingering is a TCP socket with data that nobody takes: close blocks for its linger time.
@@ -232,7 +117,7 @@ func lingering() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	time.AfterFunc(2*patience, func() { other.Close() })
+	time.AfterFunc(2*attack.Patience, func() { other.Close() })
 	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	_, _ = c.Write(make([]byte, 16<<20)) // as much as fits
 	_ = c.(*net.TCPConn).SetLinger(linger)
@@ -248,95 +133,37 @@ func lingering() (int, error) {
 	return fd, err
 }
 
-// house is what a stranger comes to.
-type house struct {
-	network, addr string
-	goesOn        func(what string) // those who belong here are served
-	strangers     int               // connections that are kept before they have proved anything
-	close         func() error      // in time, while the stranger is still there
-	as            []func(*program)  // what the stranger is, if not a process of this user
-}
-
-// houses are all sockets of ours.
+// houses are the sockets that public packages open. That of package verbs (oob) is attacked in verbs/internal/connect.
 var houses = []struct {
 	name string
-	open func(t *testing.T, rng *rand.Rand) *house
+	open func(t *testing.T, rng *rand.Rand) *attack.House
 	unix bool
 }{
 	{"shm", shmHouse, true},
 	{"softnic", softnicHouse, true},
-	{"verbs oob", oobHouse, false},
 	{"launch", launchHouse, false},
 }
 
-// A stranger who knows no secret, at each of our sockets, in each way: whoever belongs there is served meanwhile, what is
-// kept for the stranger is bounded, closing does not wait for it, and nothing is left.
+// A stranger who knows no secret comes to each of our sockets, in each way (attack.Strangers says what is asserted).
 func TestStranger(t *testing.T) {
 	for _, h := range houses {
-		for _, kind := range []string{"connections", "garbage", "slow bytes", "descriptors"} {
-			if kind == "descriptors" && !h.unix {
+		for _, way := range []string{"connections", "garbage", "slow bytes", "descriptors"} {
+			if way == "descriptors" && !h.unix {
 				continue
 			}
-			attack := func(t *testing.T) {
-				rng := seed(t)
-				before := settled()
-				x := h.open(t, rng)
-				open := settled()
-				p := start(t, "stranger", visit{x.network, x.addr, kind, rng.Uint64()}, x.as...)
-				x.attacked(t, p, before, open)
-			}
-			t.Run(h.name+"/"+kind, func(t *testing.T) {
-				if kind == "descriptors" {
-					rightstest.EachKernel(t, attack)
+			visited := func(t *testing.T) { attack.Strangers(t, way, h.open) }
+			t.Run(h.name+"/"+way, func(t *testing.T) {
+				if way == "descriptors" {
+					rightstest.EachKernel(t, visited)
 				} else {
-					attack(t)
+					visited(t)
 				}
 			})
 		}
 	}
 }
 
-func (x *house) attacked(t *testing.T, p *program, before, open holdings) {
-	each := duration(t)
-	if each <= brief {
-		each /= 3
-	}
-	var visits int64
-	for visits == 0 {
-		p.hear(&visits)
-	}
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		for p.out.Decode(&visits) == nil {
-		}
-	}()
-	most := peak(func() {
-		time.Sleep(each)
-		x.goesOn("beside the stranger")
-	})
-	// Each goroutine that closes a stranger's socket has a thread meanwhile, which Go keeps.
-	most.within(t, open, holdings{fds: 2*x.strangers + 400, goroutines: x.strangers + 100, threads: x.strangers + 100, heap: 64, maps: 16})
-	begin := time.Now()
-	done := make(chan error, 1)
-	go func() { done <- x.close() }()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Errorf("close: %v", err)
-		}
-	case <-time.After(patience):
-		t.Errorf("close takes more than %v while a stranger is there", patience)
-	}
-	took := time.Since(begin)
-	_ = p.cmd.Process.Kill()
-	<-said
-	p.kill()
-	t.Logf("%d visits; at most %+v, before them %+v; close took %v", visits, most, open, took)
-	leftBy(t, "after the stranger", before)
-}
-
-func shmHouse(t *testing.T, rng *rand.Rand) *house {
+func shmHouse(t *testing.T, rng *rand.Rand) *attack.House {
 	dir := t.TempDir()
 	rails := []session.Rail{{Driver: "shm", Options: map[string]string{"dir": dir}}}
 	v := newVictim(t, rails, rng, nil)
@@ -344,7 +171,7 @@ func shmHouse(t *testing.T, rng *rand.Rand) *house {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no socket in %s: %v", dir, err)
 	}
-	return &house{"unixpacket", v.socket(all), v.goesOn, 1024, v.endSession, nil}
+	return &attack.House{Network: "unixpacket", Addr: v.socket(all), GoesOn: v.goesOn, Strangers: 1024, Close: v.endSession}
 }
 
 // socket is the one of this process among those in a directory.
@@ -363,13 +190,13 @@ func (v *victim) socket(all []string) string {
 func (v *victim) endSession() error {
 	v.stop()
 	<-v.beside
-	v.peer.kill()
-	ctx, cancel := context.WithTimeout(context.Background(), patience/3)
+	v.peer.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience/3)
 	defer cancel()
 	return v.s.Close(ctx)
 }
 
-func softnicHouse(t *testing.T, rng *rand.Rand) *house {
+func softnicHouse(t *testing.T, rng *rand.Rand) *attack.House {
 	if err := softnic.Supported(); err != nil {
 		t.Skip(err)
 	}
@@ -389,71 +216,16 @@ func softnicHouse(t *testing.T, rng *rand.Rand) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()})
+	p := attack.Start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()})
 	n := newNeighbour(t, p)
 	n.goesOn("at first")
-	return &house{"unixpacket", path, n.goesOn, 1024 + 64, func() error { p.kill(); return s.Close() }, []func(*program){asNobody}}
+	return &attack.House{
+		Network: "unixpacket", Addr: path, GoesOn: n.goesOn, Strangers: 1024 + 64,
+		Close: func() error { p.Kill(); return s.Close() }, As: []func(*attack.Program){asNobody},
+	}
 }
 
-// anyQP is a queue pair without a device.
-type anyQP uint32
-
-func (q anyQP) Num() uint32            { return uint32(q) }
-func (anyQP) Init(*connect.Path) error { return nil }
-func (anyQP) RTR(*connect.Path) error  { return nil }
-func (anyQP) RTS(*connect.Path) error  { return nil }
-
-func oobHouse(t *testing.T, rng *rand.Rand) *house {
-	type host struct {
-		set  *connect.Set
-		mods *connect.Modules
-		inc  uint64
-	}
-	open := func() (h host) {
-		h.inc = rng.Uint64()>>1 | 1
-		var err error
-		h.set, err = connect.Open(connect.Config{Incarnation: h.inc, Secret: []byte("sixteen bytes or more"), Include: []string{"oob"}})
-		if err == nil {
-			h.mods, err = h.set.Query(loopbackPort())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h
-	}
-	a, b := open(), open()
-	meet := func(what string) {
-		var e [2]connect.Endpoint
-		for k, x := range [2][2]host{{a, b}, {b, a}} {
-			var err error
-			e[k], err = x[0].mods.NewEndpoint(&connect.EndpointConfig{PeerIncarnation: x[1].inc, PeerCard: x[1].mods.Card(), QPs: []connect.QP{anyQP(1)}})
-			if err == nil {
-				err = e[k].Start()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		await(t, "two endpoints connect "+what, func() bool {
-			for _, x := range e {
-				if x.State() > connect.Ready {
-					t.Fatalf("connecting %s: %v", what, x.Err())
-				}
-			}
-			return e[0].State() == connect.Ready && e[1].State() == connect.Ready
-		})
-		for _, x := range e {
-			x.Finalize()
-			<-x.Done()
-		}
-	}
-	meet("at first")
-	return &house{"tcp", oobAddress(t, a.mods.Card()), meet, 2 * 256 * 2, func() error {
-		return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close())
-	}, nil}
-}
-
-func launchHouse(t *testing.T, rng *rand.Rand) *house {
+func launchHouse(t *testing.T, rng *rand.Rand) *attack.House {
 	ln, err := launch.Listen(context.Background(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -462,10 +234,10 @@ func launchHouse(t *testing.T, rng *rand.Rand) *house {
 	secret := launch.NewSecret()
 	s := launch.Serve(ln, ranks, secret)
 	gone := make(chan error, ranks)
-	return &house{"tcp", s.Addr(), func(what string) {
+	goesOn := func(what string) {
 		for r := range ranks {
-			p := start(t, "listener", nil, envOf(launch.RankEnv(s.Addr(), r, ranks, secret)))
-			go func() { gone <- p.leave() }()
+			p := attack.Start(t, "listener", nil, envOf(launch.RankEnv(s.Addr(), r, ranks, secret)))
+			go func() { gone <- p.Leave() }()
 		}
 		for range ranks {
 			select {
@@ -473,16 +245,20 @@ func launchHouse(t *testing.T, rng *rand.Rand) *house {
 				if err != nil {
 					t.Errorf("a rank that joined %s: %v", what, err)
 				}
-			case <-time.After(patience):
-				t.Fatalf("ranks have not joined within %v %s", patience, what)
+			case <-time.After(attack.Patience):
+				t.Fatalf("ranks have not joined within %v %s", attack.Patience, what)
 			}
 		}
-	}, 2 * 256, func() error { s.Close(); return nil }, nil}
+	}
+	return &attack.House{
+		Network: "tcp", Addr: s.Addr(), GoesOn: goesOn, Strangers: 2 * 256,
+		Close: func() error { s.Close(); return nil },
+	}
 }
 
 // listenerProgram is a rank: it joins, and finds the card of the other.
 func listenerProgram(in *json.Decoder, _ *json.Encoder) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	j, err := launch.Find(ctx)
 	if err != nil {

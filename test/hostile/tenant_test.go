@@ -19,7 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/attack"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
 )
@@ -81,7 +82,7 @@ func enter(path, name string, c nic.Config, bytes int) (g *guest, err error) {
 	if g.name, err = nic.MakeName(name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	if g.p, err = g.n.Register(ctx, c); err != nil || bytes == 0 {
 		return g, err
@@ -101,7 +102,7 @@ func (g *guest) leave() {
 
 // rung waits until a doorbell has rung, and returns an error unless all went well.
 func (g *guest) rung(what string, doorbell func(int) (nic.State, int)) error {
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(attack.Patience); ; {
 		seen := g.p.RingTail()
 		if s, _ := doorbell(0); s == nic.Done {
 			return nil
@@ -109,7 +110,7 @@ func (g *guest) rung(what string, doorbell func(int) (nic.State, int)) error {
 			return fmt.Errorf("%s: %v", what, s)
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s: not within %v", what, patience)
+			return fmt.Errorf("%s: not within %v", what, attack.Patience)
 		}
 		if err := g.p.Wait(seen, time.Second); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -193,7 +194,7 @@ func meet(a, b *guest, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	joined := make(chan error, 1)
 	go func() { joined <- a.p.Join(ctx, group, 2) }()
@@ -207,11 +208,11 @@ type neighbour struct {
 	over  chan struct{}
 }
 
-func newNeighbour(tb testing.TB, p *program) *neighbour {
+func newNeighbour(tb testing.TB, p *attack.Program) *neighbour {
 	n := &neighbour{tb: tb, over: make(chan struct{})}
 	go func() {
 		defer close(n.over)
-		for life := int64(0); p.out.Decode(&life) == nil; {
+		for life := int64(0); p.Out.Decode(&life) == nil; {
 			n.lives.Store(life)
 		}
 	}()
@@ -222,7 +223,7 @@ func newNeighbour(tb testing.TB, p *program) *neighbour {
 func (n *neighbour) goesOn(what string) {
 	n.tb.Helper()
 	lives := n.lives.Load()
-	await(n.tb, "another user of the NIC goes on "+what, func() bool {
+	attack.Await(n.tb, "another user of the NIC goes on "+what, func() bool {
 		select {
 		case <-n.over:
 			n.tb.Fatalf("another user of the NIC failed %s, in life %d", what, n.lives.Load()+1)
@@ -421,58 +422,58 @@ func TestTenant(t *testing.T) {
 			if os.Geteuid() != 0 {
 				t.Skip("needs root: the tenant is another user")
 			}
-			rng := seed(t)
+			rng := attack.Seed(t)
 			path, left := tenement(t)
-			n := newNeighbour(t, start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()}))
+			n := newNeighbour(t, attack.Start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()}))
 			n.goesOn("at first")
-			before := settled()
-			var tenants [2]*program
+			before := attack.Settled()
+			var tenants [2]*attack.Program
 			var wants [2]int64
 			for i := range tenants {
-				tenants[i] = start(t, "tenant", suite{path, kind, rng.Uint64()}, asNobody)
+				tenants[i] = attack.Start(t, "tenant", suite{path, kind, rng.Uint64()}, asNobody)
 				for wants[i] == 0 {
-					tenants[i].hear(&wants[i])
+					tenants[i].Hear(&wants[i])
 				}
 				go func() {
-					for tenants[i].out.Decode(&wants[i]) == nil {
+					for tenants[i].Out.Decode(&wants[i]) == nil {
 					}
 				}()
 			}
-			each := duration(t)
-			if each <= brief {
+			each := attack.Duration(t)
+			if each <= attack.Brief {
 				each /= 3
 			}
-			most := peak(func() {
+			most := attack.Peak(func() {
 				for end := time.Now().Add(each); time.Now().Before(end); {
 					n.goesOn("beside the tenant")
 				}
 			})
-			most.within(t, before, holdings{fds: 2 * 2048, goroutines: 2 * 2048, heap: 64, threads: 32})
+			most.Within(t, before, attack.Holdings{FDs: 2 * 2048, Goroutines: 2 * 2048, Heap: 64, Threads: 32})
 			for _, p := range tenants {
-				p.kill()
+				p.Kill()
 			}
 			t.Logf("the tenants have asked %v times; the neighbour has lived %d times; at most %+v", wants, n.lives.Load(), most)
 			n.goesOn("after the tenant")
-			await(t, "the tenants' processes are gone from the NIC", func() bool { return left(tenants[:]) == 0 })
-			leftBy(t, "after the tenant", before)
+			attack.Await(t, "the tenants' processes are gone from the NIC", func() bool { return left(tenants[:]) == 0 })
+			attack.Left(t, "after the tenant", before)
 		})
 	}
 }
 
 // asNobody makes a program that of another user.
-func asNobody(p *program) {
-	p.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-	p.cmd.Dir = "/"
+func asNobody(p *attack.Program) {
+	p.Cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	p.Cmd.Dir = "/"
 }
 
 // tenement is a NIC for several users; left reports how many processes it has of some programs.
-func tenement(t *testing.T) (path string, left func([]*program) int) {
+func tenement(t *testing.T) (path string, left func([]*attack.Program) int) {
 	if ko := os.Getenv(moduleFile); ko != "" {
-		if err := kmodtest.Load(ko, ""); err != nil {
+		if err := qnixko.Load(ko, ""); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := kmodtest.Unload(); err != nil {
+			if err := qnixko.Unload(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -480,13 +481,13 @@ func tenement(t *testing.T) (path string, left func([]*program) int) {
 		if err := os.Chmod(path, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		return path, func(of []*program) (n int) {
+		return path, func(of []*attack.Program) (n int) {
 			list, err := os.ReadFile("/sys/kernel/debug/qnix/qnix0/processes")
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range of {
-				n += bytes.Count(list, fmt.Appendf(nil, "t%d.", p.cmd.Process.Pid))
+				n += bytes.Count(list, fmt.Appendf(nil, "t%d.", p.Cmd.Process.Pid))
 			}
 			return n
 		}
@@ -514,7 +515,7 @@ func tenement(t *testing.T) (path string, left func([]*program) int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = look.Close() })
-	return path, func([]*program) int {
+	return path, func([]*attack.Program) int {
 		s, err := look.Statistics()
 		if err != nil {
 			t.Fatal(err)

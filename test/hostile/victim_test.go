@@ -10,14 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/attack"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
 
@@ -44,7 +42,7 @@ type task struct {
 
 // join opens a session of this process.
 func join(rails []session.Rail, more func(*session.Config)) (*session.Session, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	cfg := session.Config{Job: hermit{launch.Alone()}, Rails: rails}
 	if more != nil {
@@ -173,10 +171,10 @@ type victim struct {
 	tb     testing.TB
 	s      *session.Session
 	honest *workload
-	peer   *program
+	peer   *attack.Program
 	stop   context.CancelFunc
 	beside chan error // how the honest workload ended
-	before holdings
+	before attack.Holdings
 }
 
 // newVictim opens the session, with an honest peer beside. Both go on until close.
@@ -195,13 +193,13 @@ func newVictims(t testing.TB, rails, theirs []session.Rail, rng *rand.Rand, more
 	}
 	v := &victim{tb: t, s: s, beside: make(chan error, 1)}
 	k := task{Rails: theirs, Card: s.Card(), Seed: rng.Uint64(), Mine: 1}
-	v.peer = start(t, "peer", k)
+	v.peer = attack.Start(t, "peer", k)
 	g := v.connect(v.peer)
 	k.Mine = 0
 	if v.honest, err = newWorkload(g, k); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.honest.round(soon(t)); err != nil { // everything of the connection is there from now on
+	if err := v.honest.round(attack.Soon(t)); err != nil { // everything of the connection is there from now on
 		t.Fatal(err)
 	}
 	v.mark()
@@ -212,7 +210,7 @@ func newVictims(t testing.TB, rails, theirs []session.Rail, rng *rand.Rand, more
 }
 
 // mark takes what there is now for what has to be left after the attack.
-func (v *victim) mark() { v.before = settled() }
+func (v *victim) mark() { v.before = attack.Settled() }
 
 // skipUnavailable skips where the driver says that the machine has no such NIC.
 func skipUnavailable(t testing.TB, err error) {
@@ -224,11 +222,11 @@ func skipUnavailable(t testing.TB, err error) {
 }
 
 // connect makes the gate to a program that says its card.
-func (v *victim) connect(p *program) *session.Gate {
+func (v *victim) connect(p *attack.Program) *session.Gate {
 	v.tb.Helper()
 	var card []byte
-	p.hear(&card)
-	g, err := v.s.Connect(soon(v.tb), card)
+	p.Hear(&card)
+	g, err := v.s.Connect(attack.Soon(v.tb), card)
 	if err != nil {
 		v.tb.Fatal(err)
 	}
@@ -239,7 +237,7 @@ func (v *victim) connect(p *program) *session.Gate {
 func (v *victim) goesOn(what string) {
 	v.tb.Helper()
 	n := v.honest.n.Load()
-	await(v.tb, "the honest peer's transfers go on "+what, func() bool {
+	attack.Await(v.tb, "the honest peer's transfers go on "+what, func() bool {
 		select {
 		case err := <-v.beside:
 			v.tb.Fatalf("the honest peer's transfers ended %s: %v", what, err)
@@ -253,109 +251,18 @@ func (v *victim) goesOn(what string) {
 func (v *victim) close() {
 	v.tb.Helper()
 	v.goesOn("after the attack")
-	v.left("after the attack", v.before)
+	attack.Left(v.tb, "after the attack", v.before)
 	v.stop()
 	if err := <-v.beside; !errors.Is(err, context.Canceled) {
 		v.tb.Errorf("the honest peer's transfers: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
 	defer cancel()
 	if err := v.s.Close(ctx); err != nil { // the peer sees it, and leaves
 		v.tb.Errorf("close: %v", err)
 	}
-	v.peer.kill()
+	v.peer.Kill()
 	v.tb.Logf("%d rounds with the honest peer", v.honest.n.Load())
-}
-
-// holdings are what a process has of the kernel and of the runtime.
-type holdings struct {
-	fds, maps, goroutines, threads int
-	heap                           int // MiB in use
-}
-
-func held() (h holdings) {
-	fds, _ := os.ReadDir("/proc/self/fd")
-	maps, _ := os.ReadFile("/proc/self/maps")
-	threads, _ := os.ReadDir("/proc/self/task")
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	h = holdings{len(fds), bytes.Count(maps, []byte("memfd:")), runtime.NumGoroutine(), len(threads), int(m.HeapAlloc >> 20)}
-	return h
-}
-
-// settled is held after a collection.
-func settled() holdings {
-	runtime.GC()
-	return held()
-}
-
-// left checks that descriptors, mappings, goroutines and heap are back where they were.
-func (v *victim) left(when string, before holdings) { leftBy(v.tb, when, before) }
-
-func leftBy(tb testing.TB, when string, before holdings) {
-	tb.Helper()
-	const heapSlack, goSlack = 16, 2 // what timers and pools keep
-	var now holdings
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		now = settled()
-		if now.fds <= before.fds && now.maps <= before.maps && now.goroutines <= before.goroutines+goSlack && now.heap <= before.heap+heapSlack {
-			return
-		}
-	}
-	b := make([]byte, 1<<16)
-	tb.Errorf("%s there are %+v, want at most %+v\n%s", when, now, before, b[:runtime.Stack(b, true)])
-}
-
-// await waits until f holds.
-func await(tb testing.TB, what string, f func() bool) {
-	tb.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	b := make([]byte, 1<<18)
-	tb.Fatalf("not within %v: %s\n%s", patience, what, b[:runtime.Stack(b, true)])
-}
-
-// peak follows the most that this process has held while f runs.
-func peak(f func()) (most holdings) {
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			now := held()
-			most.fds, most.maps = max(most.fds, now.fds), max(most.maps, now.maps)
-			most.goroutines, most.threads = max(most.goroutines, now.goroutines), max(most.threads, now.threads)
-			most.heap = max(most.heap, now.heap)
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	})
-	f()
-	close(stop)
-	wg.Wait()
-	return most
-}
-
-// most are the bounds of an attack beyond what was held before.
-func (h holdings) within(tb testing.TB, before, more holdings) {
-	tb.Helper()
-	for _, x := range []struct {
-		what            string
-		got, was, bound int
-	}{
-		{"descriptors", h.fds, before.fds, more.fds}, {"mappings", h.maps, before.maps, more.maps},
-		{"goroutines", h.goroutines, before.goroutines, more.goroutines}, {"threads", h.threads, before.threads, more.threads},
-		{"MiB of heap", h.heap, before.heap, more.heap},
-	} {
-		if x.bound > 0 && x.got > x.was+x.bound {
-			tb.Errorf("during the attack there were %d %s, before it %d: want at most %d more", x.got, x.what, x.was, x.bound)
-		}
-	}
 }
 
 // ended checks that what was begun with an attacker has come to an end that the contract has.

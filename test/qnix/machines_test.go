@@ -20,18 +20,15 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/drivertest"
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/machines"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 	_ "github.com/bywash/bywash/qnix"
 	"github.com/bywash/bywash/qnix/nic"
 	"github.com/bywash/bywash/qnix/softnic"
-	"github.com/bywash/bywash/test/internal/machines"
 )
 
-// envCase names the case to a test in a virtual machine, envModule the module for its kernel.
-const (
-	envCase   = "BYWASH_QNIX_CASE"
-	envModule = "BYWASH_QNIX_KO"
-)
+// envModule names the module for the kernel of a virtual machine to a test that runs there.
+const envModule = "BYWASH_QNIX_KO"
 
 const socket = "/run/qnix/nic.sock" // of the NIC in user space
 
@@ -40,7 +37,8 @@ const limit = 60 * time.Second
 
 var key = softnic.Key{0x0f, 0x0e, 0x0d, 0x0c, 0x0b, 0x0a, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0}
 
-// A pair is a case: the NIC of machine 1, and the checks of drivertest to run from machine 0, which has the module.
+// A pair is a case: the NIC of machine 1, and the checks of drivertest to run from machine 0, which has the module. One pair
+// of machines plays all cases, one after the other.
 type pair struct {
 	name   string
 	nic    func(t *testing.T) // loads or starts it
@@ -71,22 +69,19 @@ func TestMain(m *testing.M) {
 }
 
 func TestTwoMachines(t *testing.T) {
-	if name := os.Getenv(envCase); name != "" {
+	if os.Getenv("VM_RANK") != "" {
 		for _, p := range pairs {
-			if p.name == name {
-				t.Run(name, []func(*testing.T){p.check, p.serve}[machines.Rank()])
-			}
+			t.Run(p.name, []func(*testing.T){p.check, p.serve}[machines.Rank()])
 		}
 		return
 	}
 	vm, self, module := build(t, "6.1")
+	out := machines.Pair{
+		VM: vm, Test: self, Limit: 8 * time.Minute, Run: "^TestTwoMachines$",
+		Args: []string{"-kernel", "6.1", "-env", envModule + "=" + module},
+	}.Play(t)
 	for _, p := range pairs {
-		t.Run(p.name, func(t *testing.T) {
-			machines.Pair{
-				VM: vm, Test: self, Limit: 4 * time.Minute, Run: "^TestTwoMachines$", Pass: "TestTwoMachines/" + p.name,
-				Args: []string{"-kernel", "6.1", "-env", envCase + "=" + p.name, "-env", envModule + "=" + module},
-			}.Play(t)
-		})
+		t.Run(p.name, func(t *testing.T) { machines.Passed(t, out, "TestTwoMachines/"+p.name) })
 	}
 }
 
@@ -175,11 +170,11 @@ func awaitCluster(ctx context.Context, t *testing.T, path string) {
 func loadModule(t *testing.T, coordinates int) {
 	t.Helper()
 	params := fmt.Sprintf("coordinates=%d key=%x peers=%s", coordinates, key[:], os.Getenv("VM_PEER"))
-	if err := kmodtest.Load(os.Getenv(envModule), params); err != nil {
+	if err := qnixko.Load(os.Getenv(envModule), params); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := kmodtest.Unload(); err != nil {
+		if err := qnixko.Unload(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -229,6 +224,5 @@ func build(t *testing.T, kernel string) (vm, self, module string) {
 		t.Fatalf("hack/kmod %s: %v\n%s", kernel, err, stderr.String())
 	}
 	vm = filepath.Join(top, "bin/vm") // hack/kmod has built it
-	machines.Need(t, vm, kernel)
 	return vm, self, strings.TrimSpace(string(out))
 }

@@ -50,7 +50,7 @@ func TestTwoMachinesOnALossyLink(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(filepath.Join(top, "bin/vm"), "-two", "-kernel", kernel, "-timeout", "6m",
+			cmd := exec.Command(filepath.Join(top, "bin/vm"), "-two", "-cpus", "1", "-kernel", kernel, "-timeout", "6m",
 				"-netem", "delay 1ms loss 3% reorder 10%", "-env", moduleFile+"="+module, "--",
 				self, "-test.run", "^TestBetweenMachines$", "-test.v", "-test.timeout", "5m")
 			out, err := cmd.CombinedOutput()

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 )
 
 func init() {
@@ -164,7 +164,7 @@ func TestUnloadWaitsForTheLastUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kmodtest.TryUnload(); !errors.Is(err, unix.EAGAIN) {
+	if err := qnixko.TryUnload(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("rmmod with an open device: got %v, want %v", err, unix.EAGAIN)
 	}
 	unix.Close(fd)
@@ -173,7 +173,7 @@ func TestUnloadWaitsForTheLastUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(p.fd)
-	if err := kmodtest.TryUnload(); !errors.Is(err, unix.EAGAIN) {
+	if err := qnixko.TryUnload(); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("rmmod with a mapping: got %v, want %v", err, unix.EAGAIN)
 	}
 	checkGone(t, p)

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 )
 
 const stormKey = "000102030405060708090a0b0c0d0e0f"
@@ -231,7 +231,7 @@ func stormUnload(t *testing.T, s *storm, opened int64) {
 		time.Sleep(time.Millisecond)
 	}
 	for tries := 0; ; tries++ {
-		err := kmodtest.TryUnload()
+		err := qnixko.TryUnload()
 		if err == nil {
 			return
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/bywash/bywash/kmod/kmodtest"
+	"github.com/bywash/bywash/internal/lab/qnixko"
 )
 
 // moduleFile names the module for the kernel that runs here: hack/kmod builds it, and a machine of hack/vm runs us.
@@ -36,7 +36,7 @@ func child(t testing.TB, role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func insmod(params string) error { return kmodtest.Load(os.Getenv(moduleFile), params) }
+func insmod(params string) error { return qnixko.Load(os.Getenv(moduleFile), params) }
 
 func needModule(t testing.TB) {
 	t.Helper()
@@ -60,7 +60,7 @@ func load(t testing.TB, params string) {
 
 func unload(t testing.TB) {
 	t.Helper()
-	if err := kmodtest.Unload(); err != nil {
+	if err := qnixko.Unload(); err != nil {
 		t.Fatalf("%v: %s", err, processes())
 	}
 }

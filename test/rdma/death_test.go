@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 )
 
 // deadTime is the option. Emulated processors, which others use as well, may take

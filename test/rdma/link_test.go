@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 )
 
 // limit is the time for any step. It is long: the link may be lossy, and the

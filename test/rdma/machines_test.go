@@ -10,49 +10,46 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/driver/drivertest"
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 	_ "github.com/bywash/bywash/verbs"
 )
 
-// envCase names the case to a test in a virtual machine, and envDir a directory
-// of this machine with what the case needs. envChecks is the caller's: a regular
-// expression of the checks of drivertest to run instead of the distant ones,
-// which may take long: BYWASH_RDMA_CHECKS=. runs all.
+// envDir is set for the test in a virtual machine: a directory of this machine with what the cases need. envChecks is the
+// caller's: names of checks of drivertest, with commas between them, to run instead of the distant ones; with "all" that
+// takes long.
 const (
-	envCase   = "BYWASH_RDMA_CASE"
 	envDir    = "BYWASH_RDMA_DIR"
 	envChecks = "BYWASH_RDMA_CHECKS"
 )
 
-// A pair is a case: what each of two machines does. Rank 0 is the one that tests.
+// A pair is a case: what each of two machines does. Rank 0 is the one that tests. One pair of machines plays all cases, one
+// after the other: to boot them takes as long as a case.
 type pair struct {
 	name  string
-	netem string        // what happens to the packets between them
-	limit time.Duration // of the whole run; several times what it takes
-	run   func() string // pattern of the subtests inside the sides' own; nil: all
-	host  func(t *testing.T, dir string)
+	netem string // what happens to the packets between them; empty: nothing
 	sides [2]func(t *testing.T)
 }
 
 var pairs = []pair{
 	{
-		name: "the contract holds between two machines", limit: 20 * time.Minute, run: checks,
+		name:  "the contract holds between two machines",
 		sides: [2]func(*testing.T){checkContract, machines.Serve},
 	},
 	{
-		name: "2 % loss with reordering loses nothing", netem: "delay 1ms loss 2% reorder 5%", limit: 4 * time.Minute,
+		name: "2 % loss with reordering loses nothing", netem: "delay 1ms loss 2% reorder 5%",
 		sides: [2]func(*testing.T){crossLossyLink, crossLossyLink},
 	},
 	{
-		name: "bywash perf measures between two machines", limit: 4 * time.Minute, host: buildTool,
+		name:  "bywash perf measures between two machines",
 		sides: [2]func(*testing.T){measure, listen},
 	},
 	{
-		name: "a dead machine is noticed", netem: "limit 1000", limit: 4 * time.Minute,
+		name: "a dead machine is noticed", netem: "limit 1000",
 		sides: [2]func(*testing.T){noticeDeath, goDark},
 	},
 }
@@ -63,34 +60,32 @@ func TestMain(m *testing.M) {
 }
 
 func TestTwoMachines(t *testing.T) {
-	if name := os.Getenv(envCase); name != "" {
+	if os.Getenv(envDir) != "" {
 		for _, p := range pairs {
-			if p.name == name {
-				t.Run(name, p.sides[machines.Rank()])
-			}
+			t.Run(p.name, p.play)
 		}
 		return
 	}
 	vm, self := build(t)
+	dir := t.TempDir()
+	buildTool(t, dir)
+	out := machines.Pair{
+		VM: vm, Test: self, Netem: "limit 1000", Limit: 20 * time.Minute, Run: "^TestTwoMachines$",
+		Args: []string{"-kernel", "6.1", "-env", envDir + "=" + dir, "-out", t.TempDir()},
+	}.Play(t)
 	for _, p := range pairs {
-		t.Run(p.name, func(t *testing.T) { p.play(t, vm, self) })
+		t.Run(p.name, func(t *testing.T) { machines.Passed(t, out, "TestTwoMachines/"+p.name) })
 	}
 }
 
-// play runs the case in two machines and checks that both sides have played it.
-func (p *pair) play(t *testing.T, vm, self string) {
-	dir := t.TempDir()
-	if p.host != nil {
-		p.host(t, dir)
+// play is a side of the case.
+func (p *pair) play(t *testing.T) {
+	link := []string{"tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo"}
+	if p.netem != "" {
+		link = append(link[:len(link)-1], append([]string{"netem"}, strings.Fields(p.netem)...)...)
 	}
-	tests := "^TestTwoMachines$"
-	if p.run != nil {
-		tests += "/././" + p.run()
-	}
-	machines.Pair{
-		VM: vm, Test: self, Netem: p.netem, Limit: p.limit, Run: tests, Pass: "TestTwoMachines/" + p.name,
-		Args: []string{"-kernel", "6.1", "-env", envCase + "=" + p.name, "-env", envDir + "=" + dir, "-out", t.TempDir()},
-	}.Play(t)
+	run(t, link...)
+	p.sides[machines.Rank()](t)
 }
 
 // build builds the runner and this test, or skips where there can be no machine.
@@ -109,7 +104,6 @@ func build(t *testing.T) (vm, self string) {
 	vm, self = filepath.Join(dir, "vm"), filepath.Join(dir, "rdma.test")
 	goBuild(t, "build", "-o", vm, "../../hack/vm")
 	goBuild(t, "test", "-c", "-o", self, ".")
-	machines.Need(t, vm, "6.1")
 	return vm, self
 }
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/test/internal/machines"
+	"github.com/bywash/bywash/internal/lab/machines"
 )
 
 const perfPort = "7000"
@@ -63,7 +63,7 @@ func listen(t *testing.T) {
 
 // perfTests are the tests of the tool, each with the size that it measures here.
 var perfTests = map[string]int{
-	"lat": 8, "bw": 256 << 10, "rate": 8, "bibw": 256 << 10, "put-lat": 8, "put-bw": 64 << 10,
+	"lat": 8, "bw": 64 << 10, "rate": 8, "bibw": 64 << 10, "put-lat": 8, "put-bw": 64 << 10,
 	"get-lat": 8, "get-bw": 64 << 10, "fadd-lat": 8, "cswap-lat": 8, "connect": 0,
 }
 
@@ -77,7 +77,7 @@ func measure(t *testing.T) {
 		bySize[size] = append(bySize[size], test)
 	}
 	for size, tests := range bySize {
-		args := []string{machines.There(perfPort), "-d", "verbs", "--validate", "--json", "--duration", "200ms", "--warmup", "20ms", "-t", strings.Join(tests, ",")}
+		args := []string{machines.There(perfPort), "-d", "verbs", "--validate", "--json", "--duration", "100ms", "--warmup", "20ms", "-t", strings.Join(tests, ",")}
 		if size > 0 {
 			args = append(args, "-s", fmt.Sprint(size))
 		}

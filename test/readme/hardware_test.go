@@ -18,7 +18,7 @@ func TestHardwareTargetNamesTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatalf("make -n test-hw DEV=mlx5_0: %v\n%s", err, out)
 	}
-	for _, want := range []string{"BYWASH_RDMA_DEV='mlx5_0'", "./verbs", "./verbs/ibv", "./verbs/connect"} {
+	for _, want := range []string{"BYWASH_RDMA_DEV='mlx5_0'", "./verbs", "./verbs/ibv", "./verbs/internal/connect"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("make -n test-hw DEV=mlx5_0 does not say %s:\n%s", want, out)
 		}

@@ -69,11 +69,11 @@ func (w *SendWR) check(l *limits) fault {
 		return faultInline
 	}
 	switch w.opcode {
-	case OpRead:
+	case opRead:
 		if !l.reads {
 			return faultReads
 		}
-	case OpCompareSwap, OpFetchAdd:
+	case opCompareSwap, opFetchAdd:
 		if !l.reads {
 			return faultReads
 		}
@@ -87,8 +87,8 @@ func (w *SendWR) check(l *limits) fault {
 	return faultNone
 }
 
-func (o Opcode) inline() bool {
-	return o == OpSend || o == OpSendImm || o == OpSendInv || o == OpWrite || o == OpWriteImm
+func (o opcode) inline() bool {
+	return o == opSend || o == opSendImm || o == opSendInv || o == opWrite || o == opWriteImm
 }
 
 // check returns the first receive from head that has too many entries, and why.

@@ -196,7 +196,7 @@ func (id *CMID) Close() error {
 }
 
 // Event waits for the channel's next event. It parks the goroutine; several
-// callers take turns. Errors: ctx's; os.ErrDeadlineExceeded; os.ErrClosed.
+// callers take turns. Errors: ctx's; os.ErrClosed.
 // A failed connection is an event, not an error: see [CMEvent.Err].
 func (ch *CMChannel) Event(ctx context.Context) (*CMEvent, error) {
 	ch.fd.Lock()
@@ -246,9 +246,6 @@ func (ch *CMChannel) request(h handle) *CMID {
 	id.enter()
 	return id
 }
-
-// SetDeadline lets present and later Events fail at t with os.ErrDeadlineExceeded; the zero time is none.
-func (ch *CMChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
 
 // Expect is Event for a channel with one connection: it waits for the event
 // want and returns it, or the error of an event that reports a failure. Other
@@ -417,22 +414,12 @@ func (id *CMID) SetTOS(tos uint8) error {
 	return id.call("set_option", func() int { return rawCMSetOption(id.h, cmOptionTOS, int(tos)) })
 }
 
-// SetReuseAddr allows a local address that is in use, before Bind.
-func (id *CMID) SetReuseAddr(on bool) error {
-	v := 0
-	if on {
-		v = 1
-	}
-	return id.call("set_option", func() int { return rawCMSetOption(id.h, cmOptionReuseAddr, v) })
-}
-
 const (
 	maxConnectData = 56
 	maxAcceptData  = 196
 	maxRejectData  = 148
 
-	cmOptionTOS       = 0
-	cmOptionReuseAddr = 1
+	cmOptionTOS = 0
 )
 
 func (p *CMParam) check(verb string, room int) error {

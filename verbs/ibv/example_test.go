@@ -3,8 +3,12 @@ package ibv_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log"
 	"net/netip"
+	"os"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/bywash/bywash/verbs/ibv"
@@ -146,6 +150,7 @@ func ExampleCompChannel_Wait() {
 		}
 	}
 	_ = wait
+	// Output:
 }
 
 // The connecting side of a connection through the connection manager.
@@ -199,4 +204,34 @@ func ExampleCMID() {
 		return qp, id.Establish()
 	}
 	_ = connect
+	// Output:
+}
+
+// The examples do what they say, on a machine with Soft-RoCE.
+func TestExamples(t *testing.T) {
+	if name := deviceName(t); name != "rxe0" {
+		t.Skipf("needs the device rxe0; here is %s", name)
+	}
+	if got, want := printed(t, Example), "across the lock <nil>\n"; got != want {
+		t.Errorf("Example prints %q, want %q", got, want)
+	}
+	if got, want := printed(t, ExampleDevices), "rxe0 port 1: "; !strings.Contains(got, want) {
+		t.Errorf("ExampleDevices prints %q, want %q in it", got, want)
+	}
+}
+
+// printed returns what f prints to standard output, which must fit into a pipe.
+func printed(t *testing.T, f func()) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	must(t, err)
+	defer r.Close()
+	stdout := os.Stdout
+	os.Stdout = w
+	f()
+	os.Stdout = stdout
+	w.Close()
+	got, err := io.ReadAll(r)
+	must(t, err)
+	return string(got)
 }

@@ -46,9 +46,6 @@ func (pd *PD) Close() error {
 	return pd.close("dealloc_pd", func() int { return rawDeallocPD(pd.h) })
 }
 
-// Context is the device it is of.
-func (pd *PD) Context() *Context { return pd.c }
-
 // MR is a registered memory region.
 type MR struct {
 	object

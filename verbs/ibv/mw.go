@@ -99,7 +99,7 @@ func (c *SendChain) BindMW(mw *MW, mr *MR, addr, length uint64, rkey uint32, acc
 	if w == nil {
 		return nil
 	}
-	w.opcode, w.mwKey, w.mwAddr, w.mwLen, w.mwAcc = OpBindMW, rkey, addr, length, access
+	w.opcode, w.mwKey, w.mwAddr, w.mwLen, w.mwAcc = opBindMW, rkey, addr, length, access
 	c.bind = append(c.bind, binding{c.tail - 1, mw, mr})
 	return w
 }

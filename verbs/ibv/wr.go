@@ -9,21 +9,21 @@ import (
 	"unsafe"
 )
 
-// Opcode is what a send work request asks for. The methods of [SendWR] set it.
-type Opcode uint32
+// opcode is what a send work request asks for. The methods of [SendWR] set it.
+type opcode uint32
 
 // The operations of a reliable connected queue pair.
 const (
-	OpWrite       Opcode = 0
-	OpWriteImm    Opcode = 1
-	OpSend        Opcode = 2
-	OpSendImm     Opcode = 3
-	OpRead        Opcode = 4
-	OpCompareSwap Opcode = 5
-	OpFetchAdd    Opcode = 6
-	OpLocalInv    Opcode = 7
-	OpBindMW      Opcode = 8
-	OpSendInv     Opcode = 9
+	opWrite       opcode = 0
+	opWriteImm    opcode = 1
+	opSend        opcode = 2
+	opSendImm     opcode = 3
+	opRead        opcode = 4
+	opCompareSwap opcode = 5
+	opFetchAdd    opcode = 6
+	opLocalInv    opcode = 7
+	opBindMW      opcode = 8
+	opSendInv     opcode = 9
 )
 
 // SendFlags modify a send work request.
@@ -53,7 +53,7 @@ type SendWR struct {
 	next    uint64
 	sges    uint64
 	numSGE  int32
-	opcode  Opcode
+	opcode  opcode
 	Flags   SendFlags
 	imm     uint32
 	remote  uint64
@@ -90,29 +90,29 @@ const (
 )
 
 // Send makes it a send, which consumes a receive of the peer.
-func (w *SendWR) Send() { w.opcode = OpSend }
+func (w *SendWR) Send() { w.opcode = opSend }
 
 // SendImm makes it a send with 32 bits of immediate data, found by the peer in [WC.Imm].
-func (w *SendWR) SendImm(imm uint32) { w.opcode, w.imm = OpSendImm, beImm(imm) }
+func (w *SendWR) SendImm(imm uint32) { w.opcode, w.imm = opSendImm, beImm(imm) }
 
 // SendInv makes it a send that invalidates one of the peer's keys (of a bound type 2 window).
-func (w *SendWR) SendInv(rkey uint32) { w.opcode, w.imm = OpSendInv, rkey }
+func (w *SendWR) SendInv(rkey uint32) { w.opcode, w.imm = opSendInv, rkey }
 
 // Write makes it a write to the peer's memory.
 func (w *SendWR) Write(addr uint64, rkey uint32) {
-	w.opcode, w.remote = OpWrite, addr
+	w.opcode, w.remote = opWrite, addr
 	w.setKey(rkey)
 }
 
 // WriteImm makes it a write that also consumes a receive of the peer and carries 32 bits of immediate data.
 func (w *SendWR) WriteImm(addr uint64, rkey uint32, imm uint32) {
-	w.opcode, w.remote, w.imm = OpWriteImm, addr, beImm(imm)
+	w.opcode, w.remote, w.imm = opWriteImm, addr, beImm(imm)
 	w.setKey(rkey)
 }
 
 // Read makes it a read of the peer's memory into local memory, which needs AccessLocalWrite.
 func (w *SendWR) Read(addr uint64, rkey uint32) {
-	w.opcode, w.remote = OpRead, addr
+	w.opcode, w.remote = opRead, addr
 	w.setKey(rkey)
 }
 
@@ -120,17 +120,17 @@ func (w *SendWR) Read(addr uint64, rkey uint32) {
 // compare, they become swap. The old value lands in the one SGE, 8 bytes of
 // local memory, in host byte order.
 func (w *SendWR) CompareSwap(addr uint64, rkey uint32, compare, swap uint64) {
-	w.opcode, w.remote, w.atomKey, w.compare, w.swap = OpCompareSwap, addr, rkey, compare, swap
+	w.opcode, w.remote, w.atomKey, w.compare, w.swap = opCompareSwap, addr, rkey, compare, swap
 }
 
 // FetchAdd makes it an atomic addition to 8 aligned bytes of the peer. The old
 // value lands in the one SGE, 8 bytes of local memory, in host byte order.
 func (w *SendWR) FetchAdd(addr uint64, rkey uint32, add uint64) {
-	w.opcode, w.remote, w.atomKey, w.compare = OpFetchAdd, addr, rkey, add
+	w.opcode, w.remote, w.atomKey, w.compare = opFetchAdd, addr, rkey, add
 }
 
 // LocalInv makes it an invalidation of a local key (of a bound type 2 window).
-func (w *SendWR) LocalInv(rkey uint32) { w.opcode, w.imm = OpLocalInv, rkey }
+func (w *SendWR) LocalInv(rkey uint32) { w.opcode, w.imm = opLocalInv, rkey }
 
 func (w *SendWR) setKey(rkey uint32) { *(*uint32)(unsafe.Pointer(&w.compare)) = rkey }
 
@@ -283,7 +283,7 @@ func (c *SendChain) Next() *SendWR {
 	}
 	w := &c.wrs[c.tail]
 	c.tail++
-	w.ID, w.numSGE, w.opcode, w.Flags, w.imm = 0, 0, OpSend, 0, 0
+	w.ID, w.numSGE, w.opcode, w.Flags, w.imm = 0, 0, opSend, 0, 0
 	return w
 }
 

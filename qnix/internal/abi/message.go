@@ -73,21 +73,6 @@ func RequestSize(request uint32) int {
 	return -1
 }
 
-// AnswerSize is the size of the structure that comes with a good answer.
-func AnswerSize(request uint32) int {
-	switch request {
-	case ReqInfo:
-		return int(unsafe.Sizeof(Info{}))
-	case ReqRegister:
-		return int(unsafe.Sizeof(Register{}))
-	case ReqTranslate:
-		return int(unsafe.Sizeof(Translate{}))
-	case ReqStatistics:
-		return int(unsafe.Sizeof(Statistics{}))
-	}
-	return 0
-}
-
 // ErrMalformed is a message that makes no sense.
 var ErrMalformed = errors.New("malformed message")
 

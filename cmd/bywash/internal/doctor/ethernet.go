@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// afXDP tells whether the kernel has AF_XDP, and compiles what runs in it.
+// afXDP reports whether the kernel has AF_XDP, and compiles what runs in it.
 func afXDP() Finding {
 	f := Finding{Name: "AF_XDP", Level: OK, Found: "the kernel has it"}
 	err := xsk.Probe(xsk.FeatureSocket)

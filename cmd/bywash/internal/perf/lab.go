@@ -9,9 +9,9 @@ import (
 	"os"
 
 	"github.com/bywash/bywash/afxdp"
-	"github.com/bywash/bywash/afxdp/veth"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
 )
 
 // lab is what a driver needs to be measured between two processes of one machine, and

@@ -1,0 +1,256 @@
+package carrier
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Verify says what Parse asks of a UDP checksum.
+type Verify uint8
+
+const (
+	// VerifyFull computes it. Zero, "not computed", is taken over IPv4, over IPv6 only
+	// with [Filter].NoSum6.
+	VerifyFull Verify = iota
+	// VerifyPartial takes also the sum of the pseudo-header alone: what the kernel of a
+	// peer on the same machine (veth) leaves there for a device that never comes.
+	VerifyPartial
+	// VerifyNone does not look: the device has done it.
+	VerifyNone
+)
+
+// Filter says which frames are ours. The zero value of a field takes any; Kinds
+// must be set. A Filter is only read: any number of goroutines may share one.
+type Filter struct {
+	Kinds [Ether + 1]bool // which kinds are taken, as in Kinds: [...]bool{carrier.UDP4: true}
+
+	MAC   MAC        // sent to; a device in promiscuous mode shows others' frames
+	Addr4 netip.Addr // sent to, with UDP4; not in the form of IPv6
+	Addr6 netip.Addr // sent to, with UDP6; without a zone
+	Port  uint16     // sent to
+
+	// VLAN is the number that an 802.1Q tag must have. 0 takes untagged frames and those
+	// whose tag has no number. A device that takes tags off (rxvlan) hides them.
+	VLAN uint16
+
+	EtherType uint16 // of kind Ether; 0 means [EtherType]
+	Verify    Verify // of UDP
+	NoSum6    bool   // take UDP over IPv6 without a checksum (RFC 6935)
+}
+
+// Arrived is a frame that was taken.
+type Arrived struct {
+	Payload []byte // lies in the frame (its first piece), without padding; its capacity ends with it
+	Src     netip.AddrPort
+	Dst     netip.AddrPort // kind Ether has ports, and no addresses
+	SrcMAC  MAC
+	Kind    Kind
+	ECN     uint8 // the two bits of RFC 3168; 3 is congestion experienced
+}
+
+// Parse finds the payload of a frame, which begins with its Ethernet header and has
+// no frame check sequence. Everything that a header says is checked before it is used:
+// any bytes may be given. The frame must not change meanwhile.
+//
+// An IPv4 header may have options, which are ignored. Fragments and IPv6 extension
+// headers are refused. What follows the UDP datagram in its IP packet, and what
+// follows the IP packet in the frame, is cut off.
+//
+// With a code other than [OK] the result means nothing.
+func Parse(frame []byte, want *Filter) (a Arrived, code Code) { return parse(frame, nil, want) }
+
+// ParsePieces is Parse for a frame that goes on in further pieces, none of them empty: the headers lie in the
+// first, and so does the payload's begin, which goes on in all of rest. Such a frame has no padding: one whose
+// lengths do not say exactly what there is, is refused.
+func ParsePieces(first []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
+	return parse(first, rest, want)
+}
+
+// size is how many bytes pieces have.
+func size(rest [][]byte) (n int) {
+	for _, r := range rest {
+		n += len(r)
+	}
+	return n
+}
+
+func parse(frame []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
+	if len(frame) < etherLen {
+		return a, BadLength
+	}
+	if want.MAC != (MAC{}) && MAC(frame) != want.MAC {
+		return a, OtherMAC
+	}
+	a.SrcMAC = MAC(frame[6:])
+	t, b, vlan := binary.BigEndian.Uint16(frame[12:]), frame[etherLen:], uint16(0)
+	if t == typeVLAN {
+		if len(b) < vlanLen {
+			return a, BadLength
+		}
+		vlan = binary.BigEndian.Uint16(b) & 0xfff
+		t, b = binary.BigEndian.Uint16(b[2:]), b[vlanLen:]
+	}
+	if vlan != want.VLAN {
+		return a, OtherVLAN
+	}
+	own := want.EtherType
+	if own == 0 {
+		own = EtherType
+	}
+	switch {
+	case t == typeIP4 && want.Kinds[UDP4]:
+		code = a.parseIP4(b, rest, want)
+	case t == typeIP6 && want.Kinds[UDP6]:
+		code = a.parseIP6(b, rest, want)
+	case t == own && want.Kinds[Ether]:
+		code = a.parseOwn(b, rest, want)
+	default:
+		return a, OtherType
+	}
+	if code == OK && !a.SrcMAC.unicast() {
+		code = BadSource
+	}
+	return a, code
+}
+
+var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
+	if len(b) < ip4Len {
+		return BadLength
+	}
+	n, total := int(b[0]&0xf)*4, int(binary.BigEndian.Uint16(b[2:]))
+	switch {
+	case b[0]>>4 != 4:
+		return BadVersion
+	case n < ip4Len || n > total || n > len(b) || !whole(total, len(b), rest):
+		return BadLength
+	case b[9] != protoUDP:
+		return OtherProtocol
+	}
+	dst := netip.AddrFrom4([4]byte(b[16:]))
+	if want.Addr4.IsValid() && dst != want.Addr4 {
+		return OtherAddr
+	}
+	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or an offset
+		return BadFragment
+	}
+	if sum(b[:n]) != 0xffff {
+		return BadHeaderSum
+	}
+	// 0/8 is "this network", 127/8 the host itself, 224/4 groups (RFC 1122, section 3.2.1.3).
+	src := netip.AddrFrom4([4]byte(b[12:]))
+	if b[12] == 0 || b[12] == 127 || b[12]>>4 == 14 || src == broadcast4 {
+		return BadSource
+	}
+	a.Kind, a.ECN = UDP4, b[1]&3
+	return a.parseUDP(b[n:min(total, len(b))], rest, b[12:20], src, dst, want)
+}
+
+const (
+	nextHopByHop = 0
+	nextFragment = 44
+)
+
+func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
+	if len(b) < ip6Len {
+		return BadLength
+	}
+	length, next := int(binary.BigEndian.Uint16(b[4:])), b[6]
+	switch {
+	case b[0]>>4 != 6:
+		return BadVersion
+	case length == 0 && next != nextHopByHop || !whole(length, len(b)-ip6Len, rest): // 0 is a jumbogram's
+		return BadLength
+	case next == nextFragment:
+		return BadFragment
+	case next != protoUDP:
+		return OtherProtocol
+	}
+	src, dst := netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
+	if want.Addr6.IsValid() && dst != want.Addr6 {
+		return OtherAddr
+	}
+	// An IPv4-mapped address stands for an IPv4 one inside a host (RFC 4291, section 2.5.5.2); the
+	// kernel drops packets from one, too.
+	if src.IsMulticast() || src.IsLoopback() || src.IsUnspecified() || src.Is4In6() {
+		return BadSource
+	}
+	a.Kind, a.ECN = UDP6, b[1]>>4&3
+	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
+}
+
+// whole reports whether length bytes lie in n bytes, or, of a frame in pieces, are all that there is.
+func whole(length, n int, rest [][]byte) bool {
+	return length <= n && rest == nil || rest != nil && length == n+size(rest)
+}
+
+// parseUDP takes an IP packet's payload.
+func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip.Addr, want *Filter) Code {
+	if len(b) < udpLen {
+		return BadLength
+	}
+	from, to := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	if want.Port != 0 && to != want.Port {
+		return OtherPort
+	}
+	length := int(binary.BigEndian.Uint16(b[4:]))
+	if length < udpLen || !whole(length, len(b), rest) {
+		return BadLength
+	}
+	if from == 0 || to == 0 {
+		return BadSource
+	}
+	length = min(length, len(b))
+	b = b[:length:length]
+	if want.Verify != VerifyNone {
+		if code := checkUDP(b, rest, addrs, want, a.Kind); code != OK {
+			return code
+		}
+	}
+	a.Src, a.Dst, a.Payload = netip.AddrPortFrom(src, from), netip.AddrPortFrom(dst, to), b[udpLen:]
+	return OK
+}
+
+func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Code {
+	said := binary.BigEndian.Uint16(b[ChecksumOffset:])
+	if said == 0 {
+		if kind == UDP6 && !want.NoSum6 {
+			return BadNoSum
+		}
+		return OK
+	}
+	over := pseudo(addrs, protoUDP) + uint64(len(b)+size(rest))
+	switch {
+	case fold(over+sumPieces(b, rest)) == 0xffff:
+		return OK
+	case want.Verify == VerifyPartial && said == fold(over):
+		return OK
+	}
+	return BadSum
+}
+
+func (a *Arrived) parseOwn(b []byte, rest [][]byte, want *Filter) Code {
+	if len(b) < ownLen {
+		return BadLength
+	}
+	to, from := binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint16(b[4:])
+	length := int(binary.BigEndian.Uint16(b[6:]))
+	switch {
+	case b[0] != ownSubtype:
+		return OtherProtocol
+	case b[1] != ownVersion:
+		return BadVersion
+	case want.Port != 0 && to != want.Port:
+		return OtherPort
+	case !whole(length, len(b)-ownLen, rest):
+		return BadLength
+	case from == 0 || to == 0:
+		return BadSource
+	}
+	a.Kind = Ether
+	a.Src, a.Dst = netip.AddrPortFrom(netip.Addr{}, from), netip.AddrPortFrom(netip.Addr{}, to)
+	length = min(length, len(b)-ownLen)
+	a.Payload = b[ownLen : ownLen+length : ownLen+length]
+	return OK
+}

@@ -1,0 +1,260 @@
+package link
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+)
+
+// A case of congestion: flows from a host each into one receiver, through one bottleneck.
+type contest struct {
+	flows  int
+	queue  int     // packets in front of the bottleneck
+	rate   float64 // of it, bytes/ns
+	delay  Time    // one way
+	spread float64 // the farthest host is so many times farther
+	late   bool    // half of the flows begin later
+	loss   float64
+	mess   bool // packets are reordered and repeated, too
+	mtu    int
+	unit   int // packets take frames of so many bytes; 0: one
+	length Time
+}
+
+// outcome is what the flows got of it.
+type outcome struct {
+	jain, used   float64 // used: goodput by what the bottleneck could carry
+	wait, wait99 time.Duration
+	again        float64 // share of fragments that were sent again
+	low, high    float64 // slowest and fastest flow, in shares of the mean
+}
+
+func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
+	w := weather{
+		delay: x.delay, jitter: 2000, rate: x.rate, queue: x.queue, mtu: x.mtu, loss: x.loss, window: 256, frames: 4096, idle: 1000,
+		sendFrames: 600, unit: x.unit, longFrames: 600,
+	}
+	if x.mess {
+		w.reorder, w.late, w.dup = 0.01, 3*x.delay, 0.01
+	}
+	s := newSim(t, seed, w)
+	s.shared, s.seldom = true, 64
+	s.addHost(Config{})
+	var flows []*simConn
+	for k := range x.flows {
+		h := s.addHost(Config{})
+		if x.flows > 1 {
+			h.far = Time(float64(x.delay) * (x.spread - 1) * float64(k) / float64(x.flows-1))
+		}
+		h.far = max(h.far, 0)
+		a, b := s.connect(k+1, 0)
+		a.flood, b.flood = true, true
+		flows = append(flows, b)
+	}
+	begin := func(fs []*simConn) {
+		for _, b := range fs {
+			a := b.twin
+			a.tide.Len, a.tide.Total = 1<<50, 1<<50
+			a.c.Start(s.now, &a.tide)
+			a.h.poll(s.now)
+		}
+	}
+	until := func(at Time) {
+		s.push(&simEvent{at: at, to: s.hosts[0]})
+		s.run(at+1e9, func() bool { return s.now >= at })
+	}
+	early := flows
+	if x.late {
+		early = flows[:(x.flows+1)/2]
+	}
+	s.run(5e9, func() bool { return !slices.ContainsFunc(flows, func(b *simConn) bool { return !b.up || !b.twin.up }) })
+	begin(early)
+	if x.late {
+		until(s.now + x.length/4)
+		begin(flows[len(early):])
+	}
+	until(s.now + x.length/2)
+	at, from, sent := s.now, make([]uint64, x.flows), s.sentBy()
+	for k, b := range flows {
+		from[k] = b.flooded
+	}
+	s.waits = make([]Time, 0, 1<<16)
+	until(s.now + x.length)
+	var sum, squares float64
+	o.low = 1e9
+	for k, b := range flows {
+		got := float64(b.flooded - from[k])
+		sum, squares = sum+got, squares+got*got
+		o.low, o.high = min(o.low, got), max(o.high, got)
+	}
+	mean := sum / float64(x.flows)
+	o.low, o.high = o.low/mean, o.high/mean
+	o.jain = sum * sum / (float64(x.flows) * squares)
+	o.used = sum / float64(s.now-at) / (x.rate * float64(x.mtu-PlacedHeaderSize) / float64(x.mtu+wireBytes))
+	slices.Sort(s.waits)
+	for _, d := range s.waits {
+		o.wait += time.Duration(d)
+	}
+	if n := len(s.waits); n > 0 {
+		o.wait /= time.Duration(n)
+		o.wait99 = time.Duration(s.waits[n*99/100])
+	}
+	total := s.sentBy()
+	o.again = float64(total.Retransmits-sent.Retransmits) / float64(total.Sent-sent.Sent)
+	return o
+}
+
+// sentBy is what all senders have sent.
+func (s *sim) sentBy() (sum Stats) {
+	for _, h := range s.hosts[1:] {
+		sum.Sent += h.e.stats.Sent
+		sum.Retransmits += h.e.stats.Retransmits
+	}
+	return sum
+}
+
+func (o outcome) String() string {
+	return fmt.Sprintf("jain %.3f (%.2f to %.2f of the mean)  used %5.1f %%  wait %6.1f µs, p99 %6.1f  again %5.2f %%",
+		o.jain, o.low, o.high, 100*o.used, float64(o.wait)/1e3, float64(o.wait99)/1e3, 100*o.again)
+}
+
+const gbit = 0.125 // bytes/ns
+
+// newContest is of flows over one bottleneck of 10 Gbit/s, with packets of 1500 bytes.
+func newContest(flows, queue int) contest {
+	return contest{flows: flows, queue: queue, rate: 10 * gbit, delay: 20_000, spread: 1, mtu: 1500, length: 200e6}
+}
+
+// contests is with how many seeds each is run.
+func contests() uint64 {
+	if os.Getenv("BYWASH_SOAK") == "" {
+		return 1
+	}
+	return 3
+}
+
+// Few or many flows fill a bottleneck and share it, whether they begin at the same
+// time or not, with long queues and short ones. The bounds are well below what is seen, and hold for all seeds tried.
+func TestFlowsFillABottleneckAndShareIt(t *testing.T) {
+	for _, c := range []struct {
+		flows, queue int
+		late         bool
+		jain, used   float64
+		again        float64
+		mtu          int // 0: 1500
+	}{
+		{2, 20, false, 0.85, 0.9, 0.15, 0},
+		{2, 1000, true, 0.9, 0.95, 0.01, 0},
+		{8, 100, false, 0.9, 0.95, 0.05, 0},
+		{8, 100, true, 0.9, 0.95, 0.05, 9000},
+		{4, 100, true, 0.8, 0.9, 0.05, 65503},
+		{32, 20, false, 0.75, 0.9, 0.25, 0},
+		{32, 1000, true, 0.9, 0.95, 0.01, 0},
+		{32, 100, true, 0.7, 0.9, 0.25, 9000},
+		{100, 1000, false, 0.9, 0.95, 0.02, 0},
+	} {
+		if testing.Short() && c.flows > 8 {
+			continue
+		}
+		x := newContest(c.flows, c.queue)
+		x.late, x.length = c.late, 100e6
+		if c.mtu > 0 {
+			x.mtu, x.unit = c.mtu, 3766
+		}
+		for seed := range contests() {
+			o := x.run(t, seed+1)
+			if o.jain < c.jain || o.used < c.used || o.again > c.again {
+				t.Errorf("seed %d, %d flows, queue of %d, late %v: %v, want jain >= %v, used >= %v, again <= %v",
+					seed+1, c.flows, c.queue, c.late, o, c.jain, c.used, c.again)
+			}
+		}
+	}
+}
+
+// Losses that are not due to congestion cost what is sent again, and little else.
+func TestLossCostsLittle(t *testing.T) {
+	for seed := range contests() {
+		x := newContest(1, 500)
+		x.length = 100e6
+		calm := x.run(t, seed+1).used
+		x.loss, x.mess = 0.01, true
+		if bad := x.run(t, seed+1).used; bad < 0.9*calm {
+			t.Errorf("seed %d: 1 %% loss, reordering and duplicates leave %.3f of what goes without", seed+1, bad/calm)
+		}
+	}
+}
+
+// BenchmarkFigures prints how flows share a bottleneck, and goodput over loss, as tables, which takes half a
+// minute. It writes sharing.csv and loss.csv into the folder that BYWASH_FIGURES names, for hack/plot to draw.
+func BenchmarkFigures(t *testing.B) {
+	if t.N > 1 {
+		return // once tells it all
+	}
+	flows := []int{1, 2, 8, 32, 100}
+	sharing := [][]any{{"", "flows", "Jain index"}}
+	for _, rtt := range []Time{40_000, 400_000} {
+		for _, queue := range []int{20, 100, 1000} {
+			name := fmt.Sprintf("RTT %d µs queue %d", rtt/1000, queue)
+			for _, n := range flows {
+				x := newContest(n, queue)
+				x.delay = rtt / 2
+				o := x.run(t, 1)
+				sharing = append(sharing, []any{name, n, o.jain})
+				t.Logf("%-22s %3d flows: %v", name, n, o)
+			}
+		}
+	}
+	for _, n := range flows[1:] {
+		x := newContest(n, 200)
+		x.late = true
+		t.Logf("half begin later,      %3d flows: %v", n, x.run(t, 1))
+		x.late, x.spread = false, 10
+		t.Logf("RTTs from 1 to 10,     %3d flows: %v", n, x.run(t, 1))
+	}
+	for _, mtu := range []int{1500, 9000, 65503} {
+		for _, n := range []int{1, 8, 32} {
+			for _, rtt := range []Time{40_000, 400_000} {
+				x := newContest(n, 200)
+				x.mtu, x.delay = mtu, rtt/2
+				if mtu > 3766 {
+					x.unit = 3766
+				}
+				t.Logf("MTU %5d, RTT %3d µs, %3d flows: %v", mtu, rtt/1000, n, x.run(t, 1))
+			}
+		}
+	}
+	writeCSV(t, "sharing.csv", sharing)
+	losses := [][]any{{"", "packets lost in %", "share of the bottleneck used"}}
+	for _, delay := range []Time{20_000, 200_000} {
+		for _, loss := range []float64{0, 0.001, 0.01, 0.02, 0.05, 0.1} {
+			x := newContest(1, 500)
+			x.delay, x.loss = delay, loss
+			o := x.run(t, 1)
+			x.mess = true
+			m := x.run(t, 1)
+			name := fmt.Sprintf("RTT %d µs", 2*delay/1000)
+			losses = append(losses, []any{name, 100 * loss, o.used}, []any{name + " messy", 100 * loss, m.used})
+			t.Logf("%s, loss %4.1f %%: used %5.1f %%, wait %5.1f µs; with reordering and duplicates %5.1f %%",
+				name, 100*loss, 100*o.used, float64(o.wait)/1e3, 100*m.used)
+		}
+	}
+	writeCSV(t, "loss.csv", losses)
+}
+
+// writeCSV writes rows of series, x and y, below the labels of the axes, if a folder for them is named.
+func writeCSV(t testing.TB, name string, rows [][]any) {
+	dir := os.Getenv("BYWASH_FIGURES")
+	if dir == "" {
+		return
+	}
+	var text []byte
+	for _, r := range rows {
+		text = fmt.Appendf(text, "%v,%v,%v\n", r...)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

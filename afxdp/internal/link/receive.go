@@ -1,0 +1,308 @@
+package link
+
+import "fmt"
+
+const (
+	// minShare is how many units a peer may send at first, and at least; or two of the longest packets.
+	minShare = 16
+	// ackDelay is how long an acknowledgement waits for a packet to go with.
+	ackDelay = Time(200_000)
+	// ackEvery is after how many fragments it does not wait.
+	ackEvery = 16
+)
+
+// receiver is what came in. Every fragment has a seq, which it keeps when it is sent again.
+type receiver struct {
+	cum      uint64     // all below have arrived
+	top      uint64     // one beyond the highest that has arrived
+	arrived  uint64     // units of all that have arrived
+	consumed uint64     // those that the handler has released, or that were placed
+	told     uint64     // units below may be sent: the credit
+	unit     int        // bytes of a packet for a unit; 0: of any packet
+	peerUnit int        // the peer's
+	full     int        // units of the longest packet
+	allowed  int        // how far told may be ahead of consumed
+	reserved int        // frames of the endpoint that are kept for it
+	out      int        // frames that the handler has
+	got      []Fragment // by seq: arrived, not delivered
+	bits     []uint64   // by seq: arrived, from cum on
+
+	newest      uint64 // packet number
+	newestStamp uint32
+	newestAt    Time
+	owed        int // units not acknowledged
+	owedSince   Time
+	ackNow      bool
+	dups        uint8
+	fresh       uint64 // units since the share was looked at
+	freshAt     Time
+}
+
+// Frames that a peer may fill are reserved, so that whatever it sends finds one: a
+// receive queue that runs empty loses packets of all peers. A unit of credit is a frame: a packet
+// takes as many as it may occupy.
+
+// share is how many frames are reserved for a connection at least.
+func (cfg *Config) share() int { return Share(cfg.MTU, cfg.Unit) }
+
+func (c *Conn) has(seq uint64) bool {
+	k := seq & uint64(len(c.got)-1)
+	return c.bits[k/64]&(1<<(k%64)) != 0
+}
+
+// admits checks a fragment that goes on in more bytes of further pieces against credit and window, and returns its number
+// and units; false: it is dropped.
+func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
+	e := c.e
+	if len(b) < HeaderSize {
+		e.stats.Bad++
+		return 0, 0, false
+	}
+	seq, w = le.Uint64(b[48:]), uint64(units(len(b)+more+c.overhead(), c.unit))
+	placed := h.flags&flagPlaced != 0
+	switch {
+	case seq >= c.told || seq >= c.cum+uint64(len(c.got)):
+		c.violated("a fragment beyond its credit")
+	case seq < c.cum || c.has(seq):
+		e.stats.Duplicates++
+		c.dups++
+		c.ackNow = true
+	case c.arrived+w > c.told:
+		c.violated("more bytes than its credit")
+	case placed && !e.p.parse(b, more):
+		c.violated("a fragment that is not part of its message")
+	case !placed && w > 1:
+		c.violated("a long fragment that is not placed")
+	default:
+		return seq, w, true
+	}
+	return 0, 0, false
+}
+
+// data takes a fragment and reports whether its frame is kept.
+func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool) {
+	e := c.e
+	more := 0
+	for _, r := range rest {
+		more += len(r)
+	}
+	seq, w, ok := c.admits(h, b, more)
+	if !ok {
+		return false
+	}
+	if c.owed == 0 {
+		c.owedSince = e.now
+	}
+	c.owed += int(w)
+	c.fresh += w
+	c.arrived += w
+	if seq != c.top || h.flags&flagAsk != 0 {
+		c.ackNow = true // a gap, or one that is filled, or it is wanted
+	}
+	c.top = max(c.top, seq+1)
+	mask := uint64(len(c.got) - 1)
+	k := seq & mask
+	c.bits[k/64] |= 1 << (k % 64)
+	if h.flags&flagPlaced != 0 {
+		c.consumed += w
+		c.scatter(rest)
+	} else {
+		kept = true
+		c.got[k] = Fragment{ID: frame, Data: b[HeaderSize:], More: h.flags&flagMore != 0}
+	}
+	for c.state == stateUp && c.cum < c.top && c.has(c.cum) {
+		k = c.cum & mask
+		c.bits[k/64] &^= 1 << (k % 64)
+		f := c.got[k]
+		c.got[k] = Fragment{}
+		c.cum++
+		if f.Data != nil {
+			c.out++
+			e.handler.Deliver(c, f)
+		}
+	}
+	return kept
+}
+
+// scatter hands over a placed fragment, piece by piece.
+func (c *Conn) scatter(rest [][]byte) {
+	p := &c.e.p
+	if len(p.Data) > 0 || len(rest) == 0 {
+		c.e.handler.Place(c, p)
+	}
+	for _, r := range rest {
+		if c.state != stateUp { // Place has closed it
+			return
+		}
+		p.Offset += uint64(len(p.Data))
+		p.Data = r
+		c.e.handler.Place(c, p)
+	}
+}
+
+// Release gives back a frame that was delivered: the peer gets credit for another one.
+// It may be called after the connection has ended.
+func (c *Conn) Release(id uint64) {
+	c.e.carrier.Put(id)
+	c.out--
+	switch c.state {
+	case stateUp:
+		c.consumed++
+		if c.limitDue() {
+			c.e.look(c)
+		}
+	case stateDown:
+		c.reserved--
+		c.e.pool.spare++
+	}
+}
+
+// dropArrived frees what was not delivered.
+func (c *Conn) dropArrived() {
+	for k := range c.got {
+		if c.got[k].Data != nil {
+			c.e.carrier.Put(c.got[k].ID)
+			c.got[k] = Fragment{}
+		}
+	}
+}
+
+// share reserves frames for what the peer may send at first. They are the connection's for its life.
+func (c *Conn) share() error {
+	n, p := c.e.cfg.share(), c.e.pool
+	if p.spare < n {
+		return fmt.Errorf("%w: it needs %d frames, %d of %d are left", ErrFull, n, p.spare, p.frames)
+	}
+	p.spare -= n
+	p.shares += n
+	c.reserved, c.allowed, c.told = n, n, uint64(n)
+	return nil
+}
+
+// unshare gives back what is reserved, but for frames that the handler has.
+func (c *Conn) unshare() {
+	c.e.pool.spare += c.reserved - c.out
+	c.e.pool.shares -= c.e.cfg.share()
+	c.reserved = c.out
+}
+
+// grant is the credit that the peer could be told: within its share, and the frames that there are.
+// A peer that was told no window gets no more than that holds.
+func (c *Conn) grant() uint64 {
+	share := c.allowed
+	if share > c.reserved { // seldom: the pool is not looked at for each packet
+		share = min(share, c.reserved+max(c.e.pool.more(), 0))
+	}
+	g := c.consumed + uint64(share)
+	if c.unit == 0 {
+		g = min(g, c.cum+uint64(len(c.got)))
+	}
+	return max(c.told, g)
+}
+
+// most is the largest share that makes sense: with more, the window is full.
+func (c *Conn) most() int { return len(c.got) * c.full }
+
+// limitDue reports whether the peer should be told that it may send more.
+func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
+
+// extend tells the peer as much credit as there is. The share grows while it is used up
+// within a round trip or so, and shrinks when little is used.
+func (c *Conn) extend() {
+	c.adapt()
+	c.told = c.grant()
+	need := int(c.told - c.consumed)
+	c.e.pool.spare -= need - c.reserved
+	c.reserved = need
+}
+
+func (c *Conn) adapt() {
+	e := c.e
+	if c.freshAt == 0 {
+		c.freshAt = e.now
+	}
+	s := c.allowed
+	switch since := e.now - c.freshAt; {
+	case c.fresh >= uint64(s):
+		grow := min(s, c.most()-s, e.pool.more()/2)                     // others want some, too
+		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // more would not stay in the caches
+			c.allowed += grow
+		}
+		c.fresh, c.freshAt = 0, e.now
+	case since > Time(100e6):
+		if least := max(minShare, 2*c.full); c.fresh < uint64(s)/4 && s > least {
+			c.allowed = max(s/2, least)
+		}
+		c.fresh, c.freshAt = 0, e.now
+	}
+}
+
+// acknowledge fills in what a header says about what came in.
+func (c *Conn) acknowledge(h *header) {
+	e := c.e
+	c.extend()
+	h.cum, h.credit, h.dups = c.cum, uint32(c.told), c.dups
+	h.echo, h.delay = c.newestStamp, 0
+	if c.newest != 0 {
+		h.delay = uint16(min((e.now-c.newestAt)>>10, 0xffff))
+	}
+	h.words = 0
+	if c.top > c.cum+1 {
+		h.words = uint8(min((c.top-c.cum-1+63)/64, uint64(len(c.bits))))
+	}
+}
+
+// word is the kth word of the bitmap: bit j is seq cum+1+64k+j.
+func (c *Conn) word(k int) uint64 {
+	n := uint64(len(c.bits))
+	at := (c.cum + 1 + 64*uint64(k)) & uint64(len(c.got)-1)
+	w := c.bits[at/64] >> (at % 64)
+	if at%64 != 0 {
+		w |= c.bits[(at/64+1)%n] << (64 - at%64)
+	}
+	if left := c.top - (c.cum + 1 + 64*uint64(k)); left < 64 {
+		w &= 1<<left - 1
+	}
+	return w
+}
+
+// answered: a packet with an acknowledgement has gone out.
+func (c *Conn) answered() { c.owed, c.ackNow = 0, false }
+
+// answer sends a packet without data if one is due.
+func (c *Conn) answer() {
+	every := min(max(ackEvery, 2*c.full), max(c.allowed/4, 1))
+	if !c.wantPing && !c.ackNow && c.owed < every && !c.limitDue() {
+		if c.owed > 0 {
+			c.soon(c.owedSince + ackDelay)
+		}
+		return
+	}
+	k := kindAck
+	if c.wantPing {
+		k = kindPing
+	}
+	if !c.sendBare(k, 0, 0) {
+		c.owedSince = c.e.now
+		c.e.look(c)
+		return
+	}
+	if c.wantPing {
+		c.wantPing, c.pingAt = false, c.e.now
+	}
+}
+
+// Expect gives the peer credit at once for placed messages of n bytes, as far as window and frames allow.
+func (c *Conn) Expect(n int) {
+	if c.state != stateUp {
+		return
+	}
+	part := max(c.maxPlaced(), 1)
+	n = min(n, part*c.most())
+	n = (n + part - 1) / part * c.full
+	if more := min(n, c.most(), c.allowed+c.e.pool.more()/2) - c.allowed; more > 0 {
+		c.allowed += more
+		c.ackNow = true
+		c.e.look(c)
+	}
+}

@@ -1,0 +1,179 @@
+package link
+
+import "time"
+
+// recovery finds out what was lost: RACK (RFC 8985) and a probe when nothing is heard.
+// Everything has its time stamp echoed, so that a packet sent again is never
+// mistaken for the first one.
+type recovery struct {
+	srtt, rttvar Time
+	minRTT       Time // of this and the last period
+	minThis      Time
+	minSince     Time
+	latest       Time
+	newestSent   Time // when the newest packet that has arrived was sent
+	reorder      int  // how much reordering is allowed for, in quarters of minRTT
+	reorderHolds int  // recoveries until it is lowered
+	lossAt       Time // when checkLoss is due
+	progressAt   Time // when something was acknowledged, or sent into silence
+	backoff      uint
+}
+
+const (
+	minRTTPeriod = Time(10e9)
+	stampUnit    = Time(1 << 10)
+	minProbe     = Time(500 * time.Microsecond)
+	firstProbe   = Time(20 * time.Millisecond)
+	maxReorder   = 16
+	maxBackoff   = 5
+)
+
+func (r *recovery) begin() { *r = recovery{reorder: 1, lossAt: never, minRTT: never, minThis: never} }
+
+// measured takes the time stamp that a packet echoes.
+func (c *Conn) measured(h *header, newly arrival) {
+	e := c.e
+	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
+		c.peerDups = h.dups
+		e.stats.Spurious += uint64(d)
+		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
+	}
+	if newly.fragments > 0 {
+		c.progressAt, c.backoff = e.now, 0
+	}
+	if h.echo == 0 {
+		return
+	}
+	now := uint64(e.now >> 10)
+	sent := Time(expand(now, h.echo) << 10)
+	if sent > e.now {
+		return
+	}
+	if sent > c.newestSent {
+		c.newestSent = sent
+		if rtt := e.now - sent - Time(h.delay)<<10; h.delay < 0xffff && rtt >= 0 {
+			c.sample(max(rtt, stampUnit))
+		}
+	}
+	if newly.fragments > 0 {
+		c.grew(newly)
+	}
+	if c.inflight > 0 {
+		c.checkLoss()
+	}
+}
+
+func (c *Conn) sample(rtt Time) {
+	c.latest = rtt
+	if c.srtt == 0 {
+		c.srtt, c.rttvar = rtt, rtt/2
+	} else {
+		c.rttvar += (max(c.srtt-rtt, rtt-c.srtt) - c.rttvar) / 4
+		c.srtt += (rtt - c.srtt) / 8
+	}
+	now := c.e.now
+	c.minThis = min(c.minThis, rtt)
+	if now-c.minSince > minRTTPeriod {
+		c.minRTT, c.minThis, c.minSince = c.minThis, rtt, now
+	}
+	c.minRTT = min(c.minRTT, rtt)
+}
+
+// window of time in which packets may overtake each other.
+func (c *Conn) reorderTime() Time {
+	if c.minRTT == never {
+		return Time(time.Millisecond)
+	}
+	return min(max(c.minRTT/4, 4*stampUnit)*Time(c.reorder), max(c.srtt, 4*stampUnit))
+}
+
+// checkLoss marks what was sent well before something that has arrived.
+func (c *Conn) checkLoss() {
+	c.lossAt = never
+	allowed := c.reorderTime()
+	marked := 0
+	for seq := c.una; seq < c.next; seq++ {
+		s := c.seg(seq)
+		if s.state != segSent {
+			continue
+		}
+		late := c.newestSent - s.sent - stampUnit
+		if late < 0 {
+			if !s.again {
+				break // all that follow were sent later, or again
+			}
+			continue
+		}
+		if late < allowed && c.e.now < s.sent+c.srtt+allowed {
+			c.lossAt = min(c.lossAt, max(s.sent+c.srtt+allowed, c.e.now+stampUnit))
+			continue
+		}
+		c.markLost(seq)
+		marked++
+	}
+	if marked > 0 {
+		c.lostSome(marked)
+		if c.reorderHolds--; c.reorderHolds <= 0 && c.reorder > 1 {
+			c.reorder, c.reorderHolds = c.reorder-1, 16
+		}
+		c.e.look(c)
+	}
+	if c.lossAt != never {
+		c.soon(c.lossAt)
+	}
+}
+
+func (c *Conn) markLost(seq uint64) {
+	s := c.seg(seq)
+	s.state = segLost
+	c.inflight -= int(s.w)
+	c.lost++
+	c.lostFrom = min(c.lostFrom, seq)
+}
+
+// starved reports whether nothing but credit is waited for: the packet that brought it may be lost.
+func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.needsCredit() }
+
+// probeAt is when the silence has lasted too long.
+func (c *Conn) probeAt() Time {
+	if c.inflight == 0 && !c.starved() {
+		return never
+	}
+	pause := firstProbe
+	if c.srtt > 0 {
+		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
+	}
+	if c.backoff > 0 { // not all at once: flows that lost together would lose together again
+		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8
+	}
+	pause = min(pause<<c.backoff, max(pause, Time(c.e.cfg.DeadTime)/8))
+	if c.inflight == 0 {
+		return c.progressAt + pause
+	}
+	return max(c.progressAt, c.seg(c.una).sent) + pause
+}
+
+// probe sends the oldest segment again, whose acknowledgement tells what else is missing, or asks
+// for credit.
+func (c *Conn) probe() {
+	if c.e.now < c.probeAt() {
+		return
+	}
+	c.progressAt = c.e.now
+	c.backoff = min(c.backoff+1, maxBackoff)
+	c.e.stats.Probes++
+	if c.inflight == 0 {
+		c.wantPing = true
+		return
+	}
+	c.mustProbe = true
+	for seq := c.una; seq < c.next; seq++ {
+		if c.seg(seq).state == segSent {
+			c.markLost(seq)
+			break
+		}
+	}
+	if c.backoff > 2 {
+		c.silence()
+	}
+}

@@ -1,0 +1,192 @@
+//go:build linux
+
+package attack
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// House is a socket of ours, and those who use it.
+type House struct {
+	Network, Addr string
+	GoesOn        func(what string) // fails the test unless genuine peers are served
+	Strangers     int               // connections that the socket keeps before they have proved anything
+	Close         func() error      // is to end in time, while the stranger is still there
+	As            []func(*Program)  // change the stranger's program: another user, for example
+}
+
+// Strangers has a stranger come to a house in one way: "connections", "garbage", "slow bytes", or the name of another program
+// made by [Visitor]. Genuine peers are served meanwhile, what is kept for the stranger is bounded, closing does not wait for
+// it, and nothing is left.
+func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *House) {
+	rng := Seed(t)
+	before := Settled()
+	h := open(t, rng)
+	opened := Settled()
+	p := Start(t, way, Visit{h.Network, h.Addr, rng.Uint64()}, h.As...)
+	each := Duration(t)
+	if each <= Brief {
+		each /= 3
+	}
+	var visits int64
+	for visits == 0 {
+		p.Hear(&visits)
+	}
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for p.Out.Decode(&visits) == nil {
+		}
+	}()
+	most := Peak(func() {
+		time.Sleep(each)
+		h.GoesOn("beside the stranger")
+	})
+	// Each goroutine that closes a stranger's socket has a thread meanwhile, which Go keeps.
+	most.Within(t, opened, Holdings{FDs: 2*h.Strangers + 400, Goroutines: h.Strangers + 100, Threads: h.Strangers + 100, Heap: 64, Maps: 16})
+	took := h.closed(t)
+	_ = p.Cmd.Process.Kill()
+	<-said
+	p.Kill()
+	t.Logf("%d visits; at most %+v, before them %+v; close took %v", visits, most, opened, took)
+	Left(t, "after the stranger", before)
+}
+
+// closed closes the house, and returns how long that took.
+func (h *House) closed(t *testing.T) time.Duration {
+	begin := time.Now()
+	done := make(chan error, 1)
+	go func() { done <- h.Close() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Errorf("close: %v", err)
+		}
+	case <-time.After(Patience):
+		t.Errorf("close takes more than %v while a stranger is there", Patience)
+	}
+	return time.Since(begin)
+}
+
+// Visit is what a stranger is told: a socket. The stranger knows no secret.
+type Visit struct {
+	Network, Addr string
+	Seed          uint64
+}
+
+// strangers are the programs that every test binary has.
+var strangers = map[string]Main{
+	"connections": Visitor(manyConnections), "garbage": Visitor(garbage), "slow bytes": Visitor(slowBytes),
+}
+
+// Visitor returns the main function of a stranger that comes in one way again and again until it is killed. A way adds to n
+// what it has done.
+func Visitor(way func(v *Visit, rng *rand.Rand, n *atomic.Int64) error) Main {
+	return func(in *json.Decoder, out *json.Encoder) error {
+		var v Visit
+		if err := in.Decode(&v); err != nil {
+			return err
+		}
+		var n atomic.Int64
+		go func() {
+			for ; ; time.Sleep(20 * time.Millisecond) {
+				_ = out.Encode(n.Load())
+			}
+		}()
+		rng := rand.New(rand.NewPCG(v.Seed, 10))
+		for {
+			if err := way(&v, rng, &n); err != nil && n.Load() == 0 {
+				return err
+			}
+		}
+	}
+}
+
+// Dial connects to the socket.
+func (v *Visit) Dial() (net.Conn, error) {
+	c, err := net.DialTimeout(v.Network, v.Addr, time.Second)
+	if err != nil {
+		time.Sleep(time.Millisecond) // refused: the queue is full
+	}
+	return c, err
+}
+
+// manyConnections opens as many connections as it may have descriptors, says nothing on them, and begins again.
+func manyConnections(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+	var all []net.Conn
+	defer func() {
+		for _, c := range all {
+			c.Close()
+		}
+	}()
+	for range 500 + rng.IntN(4000) {
+		c, err := v.Dial()
+		if err != nil {
+			return err
+		}
+		n.Add(1)
+		all = append(all, c)
+	}
+	time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+	return nil
+}
+
+// garbage sends random bytes, or what the other side has said, changed.
+func garbage(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+	c, err := v.Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	n.Add(1)
+	b := make([]byte, 1+rng.IntN(1<<rng.IntN(17)))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	if rng.IntN(2) == 0 { // numbers that may be a kind, a version or a length
+		for i := range min(len(b), 64) {
+			b[i] = byte(rng.IntN(4))
+		}
+	}
+	for range 1 + rng.IntN(4) {
+		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
+		if _, err := c.Write(b); err != nil {
+			return nil
+		}
+		got := make([]byte, 4096)
+		if k, err := c.Read(got); err == nil && k > 0 {
+			b = got[:k]
+			b[rng.IntN(k)] ^= 1 << rng.IntN(8)
+		}
+	}
+	return nil
+}
+
+// slowBytes has two hundred connections that say one byte now and then.
+func slowBytes(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+	var wg sync.WaitGroup
+	for range 200 {
+		pause, first := time.Duration(1+rng.IntN(100))*time.Millisecond, byte(rng.IntN(8))
+		wg.Go(func() {
+			c, err := v.Dial()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			for n.Add(1); ; time.Sleep(pause) {
+				_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+				if _, err := c.Write([]byte{first}); err != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}

@@ -1,0 +1,95 @@
+// Package machines runs a test on two virtual machines of hack/vm at once, on a private link.
+//
+// The test runs on this machine. It starts itself in both machines, where Rank tells which side of a case to play.
+//
+// The peers of drivertest run in machine 1. What drivertest starts in machine 0 is a relay: it asks the agent in machine 1 for
+// the process and carries standard input, output, error and the exit status. It is the test's own program, too.
+package machines
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Pair is a run of a test in two machines.
+type Pair struct {
+	VM, Test string        // hack/vm and the test's program
+	Args     []string      // more arguments of hack/vm
+	Netem    string        // what happens to the packets between them
+	Limit    time.Duration // of the whole run
+	Run      string        // pattern of the tests to run in both
+}
+
+// Play runs the pair and returns what the tests in both machines say. It skips where there can be no machine. The first time
+// a kernel is fetched.
+func (p Pair) Play(t *testing.T) string {
+	t.Helper()
+	// With a processor each: emulated ones wait for each other whenever the kernel changes page tables, which takes three times
+	// as long to start a process where more of them are emulated than there are real ones.
+	args := append([]string{"-two", "-cpus", "1", "-timeout", p.Limit.String()}, p.Args...)
+	if p.Netem != "" {
+		args = append(args, "-netem", p.Netem)
+	}
+	inside := p.Limit - 20*time.Second // so that it tells why
+	args = append(args, "--", p.Test, "-test.run", p.Run, "-test.v", "-test.short", "-test.timeout", inside.String())
+	ctx, cancel := context.WithTimeout(t.Context(), p.Limit+30*time.Second)
+	defer cancel()
+	start := time.Now()
+	out, err := Command(ctx, p.VM, args...)
+	t.Logf("%v\n%s", time.Since(start).Round(time.Second), out)
+	const notHad = 125
+	if e, ok := err.(*exec.ExitError); ok && e.ExitCode() == notHad {
+		t.Skipf("no virtual machine here: %s", out)
+	}
+	if err != nil {
+		t.Errorf("vm %q: %v", args, err)
+	}
+	return out
+}
+
+// Passed checks that a test has passed in both machines.
+func Passed(t *testing.T, out, name string) {
+	t.Helper()
+	for rank := range 2 {
+		pass := fmt.Sprintf(`(?m)^\[%d\] +--- PASS: %s `, rank, regexp.QuoteMeta(strings.ReplaceAll(name, " ", "_")))
+		if !regexp.MustCompile(pass).MatchString(out) {
+			t.Errorf("machine %d does not say that %s passed", rank, name)
+		}
+	}
+}
+
+// Command runs a program, which dies with this one, and returns what it says.
+func Command(ctx context.Context, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	runtime.LockOSThread() // it is the thread's death that is signalled
+	defer runtime.UnlockOSThread()
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// Rank is which of the two machines this is.
+func Rank() int {
+	if os.Getenv("VM_RANK") == "0" {
+		return 0
+	}
+	return 1
+}
+
+// Here and There are addresses of this machine and of the other.
+func Here(port string) string  { return net.JoinHostPort(os.Getenv("VM_ADDR"), port) }
+func There(port string) string { return net.JoinHostPort(os.Getenv("VM_PEER"), port) }

@@ -1,0 +1,94 @@
+package shm
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// A connect request is known here before this side's user calls Connect: the peer either has dialed, or watches until
+// this side dials.
+
+// beWatched notes a peer that waits for this side to dial.
+func (c *Context) beWatched(a *caller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
+	c.requested()
+}
+
+// unwatched forgets a peer that does not wait any more.
+func (c *Context) unwatched(a *caller) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	from := a.hello.from
+	if list := slices.DeleteFunc(c.watched[from], func(x *caller) bool { return x == a }); len(list) > 0 {
+		c.watched[from] = list
+		c.requested()
+		return
+	}
+	delete(c.watched, from)
+}
+
+// requested reports a connect request to the user. The caller holds mu.
+func (c *Context) requested() {
+	if c.onRequest != nil {
+		c.onRequest()
+	}
+}
+
+// Knocking implements driver.Knocker. A peer hangs up before its connection stands: so a connect request that has been
+// answered is not taken for another one, also while the goroutine that reads the socket has still to see its end.
+func (c *Context) Knocking(dst []uint64) []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for from, list := range c.arrived {
+		if slices.ContainsFunc(list, (*caller).waits) {
+			dst = append(dst, from)
+		}
+	}
+	for from, list := range c.watched {
+		if !c.connecting(from) && slices.ContainsFunc(list, (*caller).waits) {
+			dst = append(dst, from)
+		}
+	}
+	return dst
+}
+
+// waits reports whether the peer has not hung up.
+func (a *caller) waits() bool {
+	raw, err := a.sock.SyscallConn()
+	if err != nil {
+		return false
+	}
+	up := false
+	err = raw.Control(func(fd uintptr) {
+		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(p[:], 0)
+		up = err != nil || p[0].Revents == 0
+	})
+	return err == nil && up
+}
+
+// connecting reports whether a connection to a peer is being made. The caller
+// holds mu.
+func (c *Context) connecting(peer uint64) bool {
+	for n := range c.conns {
+		if n.peerInc == peer && n.state.Load() == stateConnecting {
+			return true
+		}
+	}
+	return false
+}
+
+// OnKnock implements driver.Knocker.
+func (c *Context) OnKnock(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.onRequest = f
+	c.requested()
+}
+
+var _ driver.Knocker = (*Context)(nil)

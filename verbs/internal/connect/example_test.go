@@ -1,0 +1,62 @@
+package connect_test
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/bywash/bywash/verbs/internal/connect"
+)
+
+// printer stands for a queue pair; a driver passes the steps on to its device.
+type printer struct{ num uint32 }
+
+func (q printer) Num() uint32               { return q.num }
+func (q printer) Init(*connect.Path) error  { return nil }
+func (q printer) RTR(p *connect.Path) error { return nil }
+func (q printer) RTS(p *connect.Path) error { return nil }
+
+// Two contexts, here in one process, connect a queue pair each.
+func Example() {
+	port := connect.Port{Device: "rxe0", Num: 1, LinkLayer: connect.Ethernet, GIDType: connect.GIDRoCEv2, MTU: 1024,
+		Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}
+	var mods [2]*connect.Modules
+	for k := range mods {
+		set, err := connect.Open(connect.Config{Incarnation: uint64(k + 1), Secret: []byte("sixteen bytes or more"), Include: []string{"oob"}})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer set.Close()
+		if mods[k], err = set.Query(&port); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+
+	wake := make(chan struct{}, 10)
+	var ends [2]connect.Endpoint
+	for k := range ends {
+		var err error
+		ends[k], err = mods[k].NewEndpoint(&connect.EndpointConfig{
+			PeerIncarnation: uint64(2 - k), PeerCard: mods[1-k].Card(), QPs: []connect.QP{printer{uint32(10 + k)}},
+			UserData: fmt.Appendf(nil, "credits=%d", 8<<k), Wake: func() { wake <- struct{}{} },
+		})
+		if err == nil {
+			err = ends[k].Start()
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	for k, e := range ends {
+		for e.State() < connect.Ready {
+			<-wake
+		}
+		r := e.Remote()
+		fmt.Printf("%d: %v by %s, queue pair %d, MTU %d, %s\n", k, e.State(), e.Manager(), r.QPs[0], r.MTU, r.UserData)
+	}
+	// Output:
+	// 0: ready by oob, queue pair 11, MTU 1024, credits=16
+	// 1: ready by oob, queue pair 10, MTU 1024, credits=8
+}

@@ -1,0 +1,44 @@
+//go:build linux
+
+package connect
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/bywash/bywash/internal/lab/attack"
+)
+
+// A stranger who knows no secret comes to the socket of oob, in each way (attack.Strangers says what is asserted).
+func TestStranger(t *testing.T) {
+	onHost(t)
+	for _, way := range []string{"connections", "garbage", "slow bytes"} {
+		t.Run(way, func(t *testing.T) { attack.Strangers(t, way, openHouse) })
+	}
+}
+
+// openHouse is two hosts, of which a stranger finds the first.
+func openHouse(t *testing.T, _ *rand.Rand) *attack.House {
+	defaultTimeout := func(c *Config, _ *Port) { c.Timeout = 0 } // those of other tests are short
+	a, b := aHost(t, defaultTimeout), aHost(t, defaultTimeout)
+	meet := func(what string) {
+		t.Helper()
+		x, y := a.start(b, nil), b.start(a, nil)
+		attack.Await(t, "two endpoints connect "+what, func() bool {
+			for _, e := range []*testEnd{x, y} {
+				if e.State() > Ready {
+					t.Fatalf("connecting %s: %v", what, e.Err())
+				}
+			}
+			return x.State() == Ready && y.State() == Ready
+		})
+		x.finalize(t)
+		y.finalize(t)
+	}
+	meet("at first")
+	return &attack.House{
+		Network: "tcp", Addr: a.address(), GoesOn: meet, Strangers: 2 * 2 * maxStrangers,
+		Close: func() error { return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close()) },
+	}
+}

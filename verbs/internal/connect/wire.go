@@ -1,0 +1,361 @@
+package connect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// protocolVersion is that of links, of what introduces them and of messages.
+const protocolVersion = 2
+
+// Messages about endpoints, which travel over authenticated links. All integers are little-endian. Each begins with kind
+// (8 bits), flags (8), id of the sender's endpoint (64), id of the receiver's (64; 0 if the sender does not know it);
+// what follows depends on the kind.
+type messageKind uint8
+
+const (
+	msgCall    messageKind = iota + 1 // count: so many endpoints here want to be asked
+	msgRequest                        // offer
+	msgReply                          // offer
+	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer)
+	msgReject                         // code, detail: the endpoint has failed
+	msgGone                           // the sender's endpoint is finalized, or was never there
+	msgPing                           // answered by pong
+	msgPong
+	msgBye // the sender's context closes
+)
+
+// Flags, by kind.
+const (
+	flagCTS   = 1 << 0 // request, reply: the sender uses CTS
+	flagClear = 1 << 0 // confirm: the sender's receives are posted
+)
+
+// flagsOf are the flags that a kind may have.
+var flagsOf = [...]uint8{
+	msgCall: 0, msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0,
+	msgPing: 0, msgPong: 0, msgBye: 0,
+}
+
+// Codes of reject.
+type rejectCode uint32
+
+const (
+	rejectLinkLayer rejectCode = iota + 1
+	rejectGIDType
+	rejectSubnet
+	rejectPKey
+	rejectQPs
+	rejectStep    // detail: step in the upper 16 bits, errno in the lower
+	rejectPrepare // the user's Prepare failed
+	rejectTime    // the other side took too long
+)
+
+// String says it from the point of view of either side.
+func (c rejectCode) String() string {
+	switch c {
+	case rejectLinkLayer:
+		return "one port is InfiniBand, the other Ethernet"
+	case rejectGIDType:
+		return "the ports use different RoCE versions, or one IPv4 and the other IPv6 (choose GIDs of one type)"
+	case rejectSubnet:
+		return "the ports are on different subnets"
+	case rejectPKey:
+		return "the ports are in different partitions"
+	case rejectQPs:
+		return "the two ends have different numbers of queue pairs"
+	case rejectStep:
+		return "a queue pair could not be modified"
+	case rejectPrepare:
+		return "receives could not be prepared"
+	case rejectTime:
+		return "it took too long"
+	}
+	return fmt.Sprintf("code %d", uint32(c))
+}
+
+// sameRelease is what to do about a version.
+const sameRelease = "use the same release on both sides"
+
+const (
+	headBytes  = 1 + 1 + 8 + 8
+	offerBytes = 6 + 2 + 2 + 16 + 1
+	qpBytes    = 8
+	// maxPayload is the longest message.
+	maxPayload = headBytes + offerBytes + MaxQPs*qpBytes + MaxUserData
+)
+
+// offer is what one end says about itself.
+type offer struct {
+	linkLayer LinkLayer
+	gidType   GIDType
+	mtu       uint8 // code
+	responder uint8
+	initiator uint8
+	lid       uint16
+	pkey      uint16
+	gid       [16]byte
+	n         int // queue pairs
+	qps       [MaxQPs]qpOffer
+	user      []byte
+}
+
+type qpOffer struct{ num, psn uint32 }
+
+// message is any message; which fields it has depends on its kind.
+type message struct {
+	kind     messageKind
+	flags    uint8
+	from, to uint64
+	count    uint32 // call
+	code     rejectCode
+	detail   uint32
+	offer    offer
+}
+
+// Why a link ended, besides the sentinels of package driver.
+var (
+	errMalformed = errors.New("malformed message")
+	errTryAgain  = errors.New("try again")
+)
+
+// append encodes m.
+func (m *message) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, byte(m.kind), m.flags)
+	b = le.AppendUint64(b, m.from)
+	b = le.AppendUint64(b, m.to)
+	switch m.kind {
+	case msgCall:
+		b = le.AppendUint32(b, m.count)
+	case msgRequest, msgReply:
+		b = m.offer.append(b)
+	case msgReject:
+		b = le.AppendUint32(b, uint32(m.code))
+		b = le.AppendUint32(b, m.detail)
+	}
+	return b
+}
+
+// parse decodes a message; errMalformed for what is not exactly one. The offer's
+// user data is a copy.
+func (m *message) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) < headBytes {
+		return fmt.Errorf("%w: %d bytes", errMalformed, len(b))
+	}
+	*m = message{kind: messageKind(b[0]), flags: b[1], from: le.Uint64(b[2:]), to: le.Uint64(b[10:])}
+	if m.kind == 0 || int(m.kind) >= len(flagsOf) || m.flags&^flagsOf[m.kind] != 0 {
+		return fmt.Errorf("%w: kind %d with flags %#x", errMalformed, m.kind, m.flags)
+	}
+	b = b[headBytes:]
+	need, ok := 0, true
+	switch m.kind {
+	case msgCall:
+		if need = 4; len(b) == need {
+			m.count = le.Uint32(b)
+		}
+	case msgRequest, msgReply:
+		need, ok = m.offer.parse(b)
+	case msgReject:
+		if need = 8; len(b) == need {
+			m.code, m.detail = rejectCode(le.Uint32(b)), le.Uint32(b[4:])
+		}
+	}
+	if !ok || len(b) != need {
+		return fmt.Errorf("%w: body of %d bytes in kind %d", errMalformed, len(b), m.kind)
+	}
+	return m.checkIDs()
+}
+
+// checkIDs checks that the ids are there that the kind needs, and no others.
+func (m *message) checkIDs() error {
+	from, to := m.from != 0, m.to != 0
+	var ok bool
+	switch m.kind {
+	case msgRequest:
+		ok = from && !to
+	case msgReply, msgConfirm:
+		ok = from && to
+	case msgReject, msgGone:
+		ok = from || to
+	default:
+		ok = !from && !to
+	}
+	if !ok {
+		return fmt.Errorf("%w: kind %d with ids %d and %d", errMalformed, m.kind, m.from, m.to)
+	}
+	return nil
+}
+
+func (o *offer) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, byte(o.n), byte(o.linkLayer), byte(o.gidType), o.mtu, o.responder, o.initiator)
+	b = le.AppendUint16(b, o.lid)
+	b = le.AppendUint16(b, o.pkey)
+	b = append(b, o.gid[:]...)
+	b = append(b, byte(len(o.user)))
+	for _, q := range o.qps[:o.n] {
+		b = le.AppendUint32(b, q.num)
+		b = le.AppendUint32(b, q.psn)
+	}
+	return append(b, o.user...)
+}
+
+// parse decodes an offer and tells how long it should be; not ok for values
+// out of range.
+func (o *offer) parse(b []byte) (need int, ok bool) {
+	le := binary.LittleEndian
+	if len(b) < offerBytes {
+		return offerBytes, false
+	}
+	o.n, o.linkLayer, o.gidType, o.mtu = int(b[0]), LinkLayer(b[1]), GIDType(b[2]), b[3]
+	o.responder, o.initiator, o.lid, o.pkey = b[4], b[5], le.Uint16(b[6:]), le.Uint16(b[8:])
+	copy(o.gid[:], b[10:])
+	user := int(b[26])
+	need = offerBytes + o.n*qpBytes + user
+	if o.n == 0 || o.n > MaxQPs || user > MaxUserData || o.mtu == 0 || o.mtu > 5 || len(b) != need {
+		return need, false
+	}
+	for k := range o.n {
+		q := qpOffer{le.Uint32(b[offerBytes+k*qpBytes:]), le.Uint32(b[offerBytes+k*qpBytes+4:])}
+		if q.num >= 1<<24 || q.psn >= 1<<24 {
+			return need, false
+		}
+		o.qps[k] = q
+	}
+	o.user = append([]byte(nil), b[need-user:]...)
+	return need, true
+}
+
+// fits reports whether two ends can be connected; 0 if so.
+func (o *offer) fits(p *offer) rejectCode {
+	v4 := func(g [16]byte) bool { return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff} }
+	local := func(g [16]byte) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
+	switch {
+	case o.linkLayer != p.linkLayer:
+		return rejectLinkLayer
+	case o.gidType != p.gidType:
+		return rejectGIDType
+	case o.linkLayer == InfiniBand && [8]byte(o.gid[:8]) != [8]byte(p.gid[:8]):
+		return rejectSubnet
+	case o.linkLayer == Ethernet && v4(o.gid) != v4(p.gid):
+		return rejectGIDType
+	case o.linkLayer == Ethernet && local(o.gid) != local(p.gid):
+		return rejectSubnet
+	case (o.pkey^p.pkey)&0x7fff != 0 || (o.pkey|p.pkey)&0x8000 == 0: // two limited members cannot talk
+		return rejectPKey
+	case o.n != p.n:
+		return rejectQPs
+	}
+	return 0
+}
+
+// rejectError is what a reject means to its receiver.
+func (m *message) rejectError() error {
+	switch m.code {
+	case rejectStep:
+		step := [...]string{"INIT", "RTR", "RTS"}
+		if s := int(m.detail >> 16); s < len(step) {
+			return fmt.Errorf("%w: the peer could not move its queue pair to %s: errno %d", driver.ErrBroken, step[s], m.detail&0xffff)
+		}
+	case rejectLinkLayer, rejectGIDType, rejectSubnet, rejectPKey, rejectQPs:
+		return fmt.Errorf("%w: %v", driver.ErrInvalid, m.code)
+	}
+	return fmt.Errorf("%w: the peer says: %v", driver.ErrBroken, m.code)
+}
+
+// claim is what a dialer says when it has proved the secret: which context it is, and which one it wants.
+type claim struct {
+	version  uint16
+	attempt  uint32 // of two links between two contexts the one with the higher attempt stays
+	from, to uint64 // incarnations
+}
+
+const claimBytes = 2 + 2 + 4 + 8 + 8
+
+func (c *claim) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint16(b, c.version)
+	b = le.AppendUint16(b, 0)
+	b = le.AppendUint32(b, c.attempt)
+	b = le.AppendUint64(b, c.from)
+	return le.AppendUint64(b, c.to)
+}
+
+// parse decodes a claim: ErrVersion for another version, else errMalformed.
+func (c *claim) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) < 2 {
+		return fmt.Errorf("%w: claim of %d bytes", errMalformed, len(b))
+	}
+	if c.version = le.Uint16(b); c.version != protocolVersion {
+		return fmt.Errorf("%w: connection protocol %d, this program has %d: %s", driver.ErrVersion, c.version,
+			protocolVersion, sameRelease)
+	}
+	if len(b) != claimBytes || le.Uint16(b[2:]) != 0 {
+		return fmt.Errorf("%w: claim of %d bytes", errMalformed, len(b))
+	}
+	c.attempt, c.from, c.to = le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint64(b[16:])
+	return nil
+}
+
+// welcome is the listener's answer to a claim, the first frame of a link.
+type welcome struct {
+	code    refusal
+	attempt uint32 // of the link that is there, with refuseSpare
+}
+
+// refusal is why a link was not made; 0 if it was.
+type refusal uint16
+
+const (
+	refuseVersion refusal = iota + 1
+	refuseSecret          // rdmacm: the ticket
+	refuseStale           // another incarnation is here
+	refuseBusy            // closing, or too many at once
+	refuseSpare           // there is a link with the same or a higher attempt
+)
+
+const welcomeBytes = 2 + 2 + 4
+
+func (w *welcome) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint16(b, protocolVersion)
+	b = le.AppendUint16(b, uint16(w.code))
+	return le.AppendUint32(b, w.attempt)
+}
+
+func (w *welcome) parse(b []byte) error {
+	le := binary.LittleEndian
+	if len(b) != welcomeBytes {
+		return fmt.Errorf("%w: welcome of %d bytes", errMalformed, len(b))
+	}
+	w.code, w.attempt = refusal(le.Uint16(b[2:])), le.Uint32(b[4:])
+	if v := le.Uint16(b); v != protocolVersion {
+		return refuseVersion.err()
+	}
+	return nil
+}
+
+// err is what a refusal means to the dialer.
+func (r refusal) err() error {
+	switch r {
+	case 0:
+		return nil
+	case refuseVersion:
+		return fmt.Errorf("%w: the peer speaks another version of the connection protocol: %s", driver.ErrVersion, sameRelease)
+	case refuseSecret:
+		return fmt.Errorf("%w: the session secrets differ", driver.ErrAuth)
+	case refuseStale:
+		return fmt.Errorf("%w: another incarnation answers: the peer has restarted or ended", driver.ErrBroken)
+	case refuseBusy:
+		return fmt.Errorf("%w: the peer is closing, or has too many links", errTryAgain)
+	case refuseSpare:
+		return fmt.Errorf("%w: there is a newer link", errTryAgain)
+	}
+	return fmt.Errorf("%w: the peer refused the link (code %d)", driver.ErrBroken, uint16(r))
+}
