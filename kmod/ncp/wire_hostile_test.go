@@ -73,7 +73,7 @@ func linkedForger(t testing.TB) (*wireForger, *wire) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.Close)
+	t.Cleanup(func() { w.Close() })
 	f.input(w, f.greeting(wireHello, 1000))
 	welcome := outputs(w)
 	if len(welcome) != 1 {

@@ -304,7 +304,7 @@ func (c *simNIC) stop() {
 		return
 	}
 	c.host.net.sum.add(c.wire.Counters())
-	if leaked := c.wire.close(); leaked > 0 {
+	if leaked := c.wire.Close(); leaked > 0 {
 		c.host.net.errorf("NIC %d: %d bytes were not freed", c.config.NIC, leaked)
 	}
 	c.wire = nil
