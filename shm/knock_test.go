@@ -29,7 +29,7 @@ func openRank(t *testing.T, track driver.Track, rank int) (driver.Context, uint6
 
 // Whichever of the two would dial, the side that has not called Connect hears
 // of the one that has, and no more once it has connected or the other gave up.
-func TestConnectRequestLastsUntilAnswered(t *testing.T) {
+func TestKnockIsHeardUntilAnswered(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		for _, tt := range []struct {
 			name  string
@@ -49,7 +49,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 					default:
 					}
 				})
-				requested := func(want bool) {
+				knocking := func(want bool) {
 					t.Helper()
 					end := time.After(10 * time.Second)
 					for slices.Contains(y.(driver.Knocker).Knocking(nil), xi) != want {
@@ -57,24 +57,24 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 						case <-heard:
 						case <-time.After(time.Millisecond): // it also ends without a call
 						case <-end:
-							t.Fatalf("the connect request is reported: %v, want %v", !want, want)
+							t.Fatalf("knocking is %v, want %v", !want, want)
 						}
 					}
 				}
-				requested(false)
+				knocking(false)
 				a, err := x.Connect(y.URL())
 				if err != nil {
 					t.Fatal(err)
 				}
-				requested(true)
+				knocking(true)
 				if err := a.Disconnect(); err != nil {
 					t.Fatal(err)
 				}
-				requested(false)
+				knocking(false)
 				if a, err = x.Connect(y.URL()); err != nil {
 					t.Fatal(err)
 				}
-				requested(true)
+				knocking(true)
 				b, err := y.Connect(x.URL())
 				if err != nil {
 					t.Fatal(err)
@@ -84,7 +84,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				requested(false)
+				knocking(false)
 				if got := driver.RankOf(xi); got != 3 && got != 5 {
 					t.Errorf("rank of the incarnation is %d", got)
 				}
