@@ -11,14 +11,14 @@ import (
 // MaxWord is the longest word that ranks can agree on, in bytes.
 const MaxWord = 32
 
-// Agreer is a Job whose ranks can find out whether all of them run on one host, and say the same.
+// Agreer is a Job whose ranks can find out whether all of them run on one host and have the same word.
 type Agreer interface {
 	Job
-	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the
-	// same answer. It is called once, by every rank or none, before Publish: it waits for the others, as a fence does. What a rank causes
-	// does not grow with the job. Nobody compares words where the launcher knows of several
-	// hosts: the answer is then false, and also when a rank has died or left. It fails with
-	// ErrLauncher, or a RankError when the job was aborted. When ctx ends first, the answer is lost.
+	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the same
+	// answer. Every rank calls it once, or none does, before Publish: it blocks until all have called it or ctx ends, and
+	// then the answer is lost. The traffic of a rank does not grow with the job. The answer is false without a comparison
+	// if the launcher knows of several hosts, and also if a rank has died or left. Agree fails with ErrLauncher, or with a
+	// RankError if the job was aborted.
 	Agree(ctx context.Context, word []byte) (bool, error)
 }
 
