@@ -215,7 +215,7 @@ func TestMessagesWithoutAnswer(t *testing.T) {
 		}
 		ended := func(i, k int) error {
 			eventually(t, "the request is done", func() bool {
-				for _, x := range s { // what came on a connection before takes room until it is received
+				for _, x := range s { // messages of an earlier connection take room until they are received
 					if k < 1<<16 {
 						continue
 					}

@@ -30,8 +30,8 @@ type kept struct {
 	call  func() // calls its handler
 }
 
-// keptClasses is for memory that is used again, of up to 64 KiB. More is the garbage collector's, all but the
-// kept itself: what was once needed at one time in pieces of one size would else be there for each size.
+// keptClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
+// the kept itself: otherwise the peak of each size would be kept for ever.
 const keptClasses = 17
 
 // keptSize is how much memory a message of n bytes takes, and of which class it is.

@@ -35,9 +35,9 @@ func checkWord(word []byte) error {
 	return nil
 }
 
-// Over a key-value space, whose only common act is the fence, words go up a tree: each rank reads its children's, and puts its
-// own if all are the same. What the root has put is the answer. So a rank reads arity+1 values at most, and a host of
-// a thousand ranks takes three fences.
+// Over a key-value space, whose only collective operation is the fence, words go up a tree: each rank reads its
+// children's, and puts its own if all are the same. The root's value is the answer. So a rank reads arity+1 values at
+// most, and a host of a thousand ranks takes three fences.
 const arity = 32
 
 // disagreed is in no word's base64.
@@ -100,8 +100,9 @@ func gather(kv kvs, rank, size int, mine string) (string, error) {
 // mappingKey is where PMI's launchers say which ranks are on which node.
 const mappingKey = "PMI_process_mapping"
 
-// oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block gives so many
-// ranks to each of so many nodes, and the blocks begin again when there are more ranks. What is malformed says no.
+// oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block
+// gives so many ranks to each of so many nodes, and the blocks begin again when there are more ranks. It returns false
+// for a malformed mapping.
 func oneNode(mapping string, size int) bool {
 	rest, ok := strings.CutPrefix(mapping, "(vector,")
 	rest, ok2 := strings.CutSuffix(rest, ")")

@@ -17,8 +17,8 @@ type Arrival struct {
 	below, above *Arrival // in the bucket
 }
 
-// slot names an arrival, in the order of arrival. What a search compares lies here, side by side: a search of ten thousand
-// arrivals reads a quarter of a megabyte in order, instead of ten thousand cache lines here and there.
+// slot names an arrival, in the order of arrival. The fields that a search compares lie here, side by side: a search of
+// ten thousand arrivals reads a quarter of a megabyte in order, instead of ten thousand cache lines here and there.
 type slot struct {
 	tag  uint64
 	from uint32
