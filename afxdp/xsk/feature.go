@@ -177,8 +177,7 @@ func Probe(f Feature) error {
 	return err
 }
 
-// probe tries a feature. What the kernel does not know it answers with one of
-// three error numbers.
+// probe tries a feature. The kernel answers an unknown one with one of three error numbers.
 func probe(f Feature) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

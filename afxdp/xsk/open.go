@@ -41,8 +41,8 @@ type Device struct {
 	err     error
 }
 
-// Open attaches a program to a device and opens the sockets. What it got,
-// native or generic, with or without a copy, [Device.Mode] says.
+// Open attaches a program to a device and opens the sockets. [Device.Mode] reports the result: native or generic, with
+// or without a copy.
 //
 // All fill rings are empty: nothing is received before [Socket.Fill].
 func Open(cfg Config) (*Device, error) {

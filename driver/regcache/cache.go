@@ -40,11 +40,9 @@ type Config struct {
 	// Name is the driver and the device, for errors: "verbs mlx5_0".
 	Name string
 
-	// MaxBytes and MaxRegions are the budget: the least recently acquired
-	// regions that are not in use are deregistered while more is registered.
-	// What is in use is never, so that the budget can be exceeded; then
-	// regions go as soon as they are released. Defaults: a quarter of the
-	// machine's memory, 65536 regions.
+	// MaxBytes and MaxRegions are the budget: the least recently acquired regions that are not in use are deregistered
+	// while more is registered. Regions in use never are, so that the budget can be exceeded; then regions go as soon as
+	// they are released. Defaults: a quarter of the machine's memory, 65536 regions.
 	MaxBytes   int64
 	MaxRegions int
 

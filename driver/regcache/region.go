@@ -30,9 +30,9 @@ type memory struct {
 	pin   runtime.Pinner
 }
 
-// The state of a region is one word, so that a hit is one compare-and-swap
-// that also counts. Whoever makes it retired with no references left
-// deregisters; as a retired region gets no new references, that is one alone.
+// The state of a region is one word, so that a hit is one compare-and-swap that also counts. The goroutine that makes
+// it retired with no references left deregisters; as a retired region gets no new references, that is a single
+// goroutine.
 const (
 	countMask  = 1<<28 - 1       // references
 	retired    = uint64(1) << 28 // no hit may return it any more
@@ -56,8 +56,8 @@ func (r *Region[H]) Len() int { return int(r.hi - r.lo) }
 // Access is what the region is registered for: at least what was asked.
 func (r *Region[H]) Access() Access { return r.access }
 
-// Arena is the arena the region lies in, or nil. The cache does not hold it:
-// who posts memory in it does.
+// Arena is the arena the region lies in, or nil. The cache does not hold the arena; a driver that posts memory in it
+// does.
 func (r *Region[H]) Arena() *driver.Arena { return r.memory.arena }
 
 // Release gives the reference back; the region may not be used afterwards. It

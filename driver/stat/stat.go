@@ -285,7 +285,7 @@ func Read(e Endpoint) (*Process, error) {
 	return p, nil
 }
 
-// parse checks an answer: what is printed later holds no control characters.
+// parse checks an answer: strings that are printed later hold no control characters.
 func parse(b []byte) (*Process, error) {
 	switch {
 	case len(b) == 0:

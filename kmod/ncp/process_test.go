@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/kmod/ncp"
 )
 
-// What a process writes into its Virtual Network Interface, and reads from its host page: uapi/qnix.h.
+// The Virtual Network Interface that a process writes, and the host page that it reads: uapi/qnix.h.
 const (
 	cmdSend = 1 + iota
 	cmdSendShort

@@ -59,7 +59,7 @@ func join(d abi.Doorbell) uint64 { return *(*uint64)(unsafe.Pointer(&d)) }
 
 var pendingWord = join(abi.Doorbell{State: abi.DBPending})
 
-// doorbell is one atomic load. What a NIC cannot mean is Garbled.
+// doorbell is one atomic load. Values that no NIC writes are Garbled.
 func (l *contexts) doorbell(i int) (State, int) {
 	d := split(atomic.LoadUint64(&l.doorbells[i]))
 	switch {

@@ -251,7 +251,7 @@ func (p *Process) groupCommand(command uint32, i int, group Name, size int) erro
 	if err != nil {
 		return err
 	}
-	// What these operations say in len is no length.
+	// The field len of these operations is no length.
 	atomic.StoreUint32(&p.sends.room[i], abi.MaxMessage)
 	return p.posted(&p.sends, i, old, p.queue.command(command, i, uint32(size), &group))
 }

@@ -58,7 +58,7 @@ const (
 	crowdedFor   = 10 * time.Millisecond
 )
 
-var clock = time.Now() // what crowded counts from
+var clock = time.Now() // the time from which crowded counts
 
 // poll looks for another tail for a while.
 func (p *Process) poll(seen uint32) bool {

@@ -209,7 +209,7 @@ func (g GID) String() string {
 type GIDEntry struct {
 	GID    GID
 	Port   int
-	Index  int // what a queue pair's address vector takes; it can change when addresses do
+	Index  int // the index for a queue pair's address vector; it can change when addresses do
 	Type   GIDType
 	NetDev string // the network interface of a RoCE GID; may be empty
 }

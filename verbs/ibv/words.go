@@ -82,7 +82,7 @@ func (s WCStatus) String() string {
 // WCOpcode is what completed. It is valid only in successful completions.
 type WCOpcode uint32
 
-// What completed: requests of the send queue, and receives.
+// Opcodes of completions: requests of the send queue, and receives.
 const (
 	WCSend         WCOpcode = 0
 	WCWrite        WCOpcode = 1
