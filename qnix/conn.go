@@ -61,13 +61,13 @@ type track interface {
 	// received and sent take a doorbell that has rung. Of who drains.
 	received(slot int, s nic.State, n int)
 	sent(slot int, s nic.State, n int)
-	// pending tells whether sends are under way. The owner's.
+	// pending reports whether sends are under way. The owner's.
 	pending() bool
 	// tend does what the keeper is needed for.
 	tend()
-	// waits tells whether there is something to be tended.
+	// waits reports whether there is something to be tended.
 	waits() bool
-	// quiesce gives up what is being sent and tells whether nothing is, and drop what waits, when this side or the peer has left. The keeper's.
+	// quiesce gives up what is being sent and reports whether nothing is, and drop what waits, when this side or the peer has left. The keeper's.
 	quiesce() bool
 	// counts are the messages and credits that were sent.
 	counts() (messages uint64, credits uint32)

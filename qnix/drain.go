@@ -39,7 +39,7 @@ func (b *bells) mustLock() {
 	}
 }
 
-// quiet tells whether nothing has rung since the last drain. It is what polls in vain cost.
+// quiet reports whether nothing has rung since the last drain. It is what polls in vain cost.
 func (c *Context) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
 
 // vainPolls is after how many polls in vain the processor is offered to others.
@@ -53,7 +53,7 @@ func (c *Context) vain() {
 	}
 }
 
-// drain takes what has rung, unless somebody else is at it. It tells whether there was something.
+// drain takes what has rung, unless somebody else is at it. It reports whether there was something.
 func (c *Context) drain() (did bool) {
 	if c.quiet() {
 		c.vain()

@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// ended tells whether the first connection to a rank has ended; there may be another one since.
+// ended reports whether the first connection to a rank has ended; there may be another one since.
 func ended(s *session.Session, rank int) bool {
 	return s.Gate(rank).Path() == "idle" || s.Stats().Connects > 1
 }

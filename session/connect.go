@@ -270,8 +270,8 @@ func (s *Session) answerer() {
 	}
 }
 
-// answer connects to the peer with that incarnation, if it is who it says it
-// is. One that is not costs a lookup.
+// answer connects to the peer with that incarnation if its rank's card confirms the incarnation. A forged incarnation
+// costs a lookup.
 func (s *Session) answer(incarnation uint64) {
 	rank := driver.RankOf(incarnation)
 	if rank >= s.size || s.card.knows(incarnation) {

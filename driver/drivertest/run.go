@@ -124,7 +124,7 @@ func (c *Config) fill(t *testing.T) {
 	}
 }
 
-// brief tells whether less must do: in an emulated machine bytes are expensive.
+// brief reports whether less must do: in an emulated machine bytes are expensive.
 func (e *end) brief() bool { return short() && e.cfg.TimeScale > 1 }
 
 func (c *Config) scale(d time.Duration) time.Duration {

@@ -29,7 +29,7 @@ func openRank(t *testing.T, track driver.Track, rank int) (driver.Context, uint6
 
 // Whichever of the two would dial, the side that has not called Connect hears
 // of the one that has, and no more once it has connected or the other gave up.
-func TestKnockIsHeardUntilAnswered(t *testing.T) {
+func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		for _, tt := range []struct {
 			name  string
@@ -49,7 +49,7 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 					default:
 					}
 				})
-				knocking := func(want bool) {
+				requested := func(want bool) {
 					t.Helper()
 					end := time.After(10 * time.Second)
 					for slices.Contains(y.(driver.Knocker).Knocking(nil), xi) != want {
@@ -57,24 +57,24 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 						case <-heard:
 						case <-time.After(time.Millisecond): // it also ends without a call
 						case <-end:
-							t.Fatalf("knocking is %v, want %v", !want, want)
+							t.Fatalf("the connect request is reported: %v, want %v", !want, want)
 						}
 					}
 				}
-				knocking(false)
+				requested(false)
 				a, err := x.Connect(y.URL())
 				if err != nil {
 					t.Fatal(err)
 				}
-				knocking(true)
+				requested(true)
 				if err := a.Disconnect(); err != nil {
 					t.Fatal(err)
 				}
-				knocking(false)
+				requested(false)
 				if a, err = x.Connect(y.URL()); err != nil {
 					t.Fatal(err)
 				}
-				knocking(true)
+				requested(true)
 				b, err := y.Connect(x.URL())
 				if err != nil {
 					t.Fatal(err)
@@ -84,7 +84,7 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				knocking(false)
+				requested(false)
 				if got := driver.RankOf(xi); got != 3 && got != 5 {
 					t.Errorf("rank of the incarnation is %d", got)
 				}

@@ -2,8 +2,8 @@ package shm
 
 import "github.com/bywash/bywash/driver"
 
-// A peer whose user has called Connect is known here before ours has: either
-// it has dialed, or it watches until this side does.
+// A connect request is known here before this side's user calls Connect: the peer either has dialed, or watches until
+// this side dials.
 
 // beWatched counts the peers that wait for this side to dial.
 func (c *Context) beWatched(from uint64, n int) {
@@ -13,13 +13,13 @@ func (c *Context) beWatched(from uint64, n int) {
 		delete(c.watched, from)
 		return
 	}
-	c.knocked()
+	c.requested()
 }
 
-// knocked is called with mu held.
-func (c *Context) knocked() {
-	if c.onKnock != nil {
-		c.onKnock()
+// requested reports a connect request to the user. The caller holds mu.
+func (c *Context) requested() {
+	if c.onRequest != nil {
+		c.onRequest()
 	}
 }
 
@@ -38,7 +38,7 @@ func (c *Context) Knocking(dst []uint64) []uint64 {
 	return dst
 }
 
-// connecting tells whether a connection to a peer is being made. The caller
+// connecting reports whether a connection to a peer is being made. The caller
 // holds mu.
 func (c *Context) connecting(peer uint64) bool {
 	for n := range c.conns {
@@ -53,8 +53,8 @@ func (c *Context) connecting(peer uint64) bool {
 func (c *Context) OnKnock(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.onKnock = f
-	c.knocked()
+	c.onRequest = f
+	c.requested()
 }
 
 var _ driver.Knocker = (*Context)(nil)
