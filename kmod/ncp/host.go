@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// Command is a command that a driver posts to a NIC.
+// Command is what a driver posts to a NIC.
 type Command uint32
 
 // The driver's commands; [DriverCommand] says which fields they take.
@@ -48,10 +48,10 @@ type Doorbell struct {
 	Result, _ int32
 }
 
-// Access limits what a NIC may do with translated memory.
+// Access is what a NIC may do with translated memory.
 type Access uint32
 
-// Read lets the NIC send from the memory, Write lets it receive into it.
+// What a NIC may do: send from the memory, receive in it.
 const (
 	Read  Access = C.QNIX_ACCESS_READ
 	Write Access = C.QNIX_ACCESS_WRITE
@@ -76,12 +76,12 @@ func MakeProcess(r Registration) (*Process, error) {
 	return p, nil
 }
 
-// Memory returns n zeroed bytes outside the Go heap. FreeMemory frees them.
+// Memory is n zeroed bytes outside the Go heap, for FreeMemory.
 func Memory(n int) []byte {
 	return unsafe.Slice((*byte)(C.calloc(1, C.size_t(max(n, 1)))), max(n, 1))[:n]
 }
 
-// FreeMemory frees memory of Memory.
+// FreeMemory frees what Memory gave.
 func FreeMemory(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Free frees the mappings, once no NIC knows the process any more.
@@ -109,7 +109,7 @@ func (p *Process) Untranslate(handle uint32) { p.host.memory[handle-1] = C.struc
 // Notified counts how often the NIC had the process woken.
 func (p *Process) Notified() uint64 { return uint64(p.host.notified) }
 
-// Post posts a command of the driver. It returns false if the queue is full.
+// Post posts a command of the driver; false: the queue is full.
 func (n *NIC) Post(d DriverCommand) bool {
 	c := C.struct_ncp_driver_command{command: C.uint32_t(d.Command), index: C.uint16_t(d.Index), nic: C.uint16_t(d.NIC),
 		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie), user: C.uint64_t(d.User)}
@@ -124,7 +124,7 @@ func (n *NIC) Post(d DriverCommand) bool {
 	return bool(C.ncp_post(n.ncp, &c))
 }
 
-// Doorbells moves the driver's doorbells that have rung into dst and returns their number.
+// Doorbells takes the driver's doorbells that have rung into dst and says how many.
 func (n *NIC) Doorbells(dst []Doorbell) int {
 	if len(dst) == 0 {
 		return 0
@@ -135,14 +135,14 @@ func (n *NIC) Doorbells(dst []Doorbell) int {
 	return int(C.host_doorbells(n.host, (*C.struct_host_doorbell)(unsafe.Pointer(&dst[0])), C.uint32_t(len(dst))))
 }
 
-// Frame returns the oldest frame in the output FIFO to nic, valid until Consume, or nil if there is none.
+// Frame is the oldest frame in the output FIFO to nic, valid until Consume; nil: there is none.
 func (n *NIC) Frame(nic uint16) []byte {
 	var size C.uint32_t
 	f := C.host_tx_peek(n.host, C.uint16_t(nic), &size)
 	return unsafe.Slice((*byte)(f), size)
 }
 
-// Consume removes the frame that Frame returned.
+// Consume takes away the frame that Frame gave.
 func (n *NIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
 
 // Drop empties the output FIFO to nic.
@@ -156,7 +156,7 @@ func (n *NIC) Receive(from uint16, frame []byte) bool {
 	return bool(C.host_receive(n.host, C.uint16_t(from), unsafe.Pointer(&frame[0]), C.uint32_t(len(frame))))
 }
 
-// Carry moves up to most frames for NIC to into its input FIFO and returns their number.
+// Carry moves up to most frames to the input FIFO of the NIC that they are for, and says how many.
 func (n *NIC) Carry(to *NIC, most int) int {
 	return int(C.host_carry(n.host, to.host, C.uint32_t(most)))
 }

@@ -57,7 +57,7 @@ type Registration struct {
 	PoolEntries uint32 // descriptors of the Buffer Pool
 }
 
-// MemoryInfo holds the offsets of the components in a process's two mappings: struct qnix_memory_info.
+// MemoryInfo says where the components of a process's two mappings lie: struct qnix_memory_info.
 type MemoryInfo struct {
 	ABIVersion, CommandQueue, SendContexts, ReceiveContexts, SendRegions, ReceiveRegions, BufferPool, VNISize uint32
 	Status, SendDoorbells, ReceiveDoorbells, DoorbellRing, HPSSize                                            uint32
@@ -72,7 +72,7 @@ type Statistics struct {
 	_                                                                           [8]uint64
 }
 
-// ErrLayout means that a registration asks for more than any NIC grants.
+// ErrLayout says that a registration asks for what no NIC grants.
 var ErrLayout = errors.New("ncp: a registration beyond the limits")
 
 // Layout is how the components of r lie; it fails with [ErrLayout].
@@ -106,16 +106,16 @@ func New(nic uint16, l Limits, fifo int) (*NIC, error) {
 	return &NIC{h, C.host_ncp(h), nic}, nil
 }
 
-// Close ends the NIC. It returns the number of bytes that the control program has leaked.
+// Close ends the NIC. It gives the bytes that the control program has not freed: 0, or it leaks.
 func (n *NIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 
-// Allocated returns the number of bytes that the NIC holds.
+// Allocated is how many bytes the NIC holds.
 func (n *NIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
-// LongestChain returns the largest number of names in a bucket of the Name Table.
+// LongestChain is how many names share a bucket of the Name Table at most.
 func (n *NIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
 
-// FailAfter makes all allocations after the next count fail; a negative count makes none fail.
+// FailAfter lets all allocations fail after the next count; negative: none.
 func (n *NIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
 // Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
@@ -130,10 +130,10 @@ func (n *NIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 // Ring says that the process at index has rung; beyond the table: one of them has.
 func (n *NIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
 
-// NeedWakeup sets whether processes must wake the NIC after a command.
+// NeedWakeup tells the processes whether they must ring after a command.
 func (n *NIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
 
-// PID returns the id and the generation of the process at index in the NIC Process Table.
+// PID is the id of the process at index in the NIC Process Table.
 func (n *NIC) PID(index uint16) (pid, generation uint16) {
 	C.ncp_pid(n.ncp, C.uint16_t(index), (*C.uint16_t)(&pid), (*C.uint16_t)(&generation))
 	return pid, generation

@@ -7,7 +7,7 @@ package ncp
 #include "siphash.h"
 #include "wire.h"
 
-// Host functions for the C side: memory, counted, and random numbers, which a simulator seeds.
+// What the C side asks of its host: memory, counted, and random numbers, which a simulator seeds.
 struct wire_host {
 	uint64_t seed;
 	uint64_t bytes, most, limit;
@@ -216,8 +216,7 @@ func (w *Wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 // Consume gives back the frame that was peeked.
 func (w *Wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
 
-// WireDestination returns the number of the NIC that a datagram is for, 0 if it is a question for AnswerWire, and -1 if
-// it is malformed.
+// WireDestination is the NIC that a datagram is for; 0: AnswerWire's matter, -1: none.
 func WireDestination(datagram []byte) int {
 	if len(datagram) == 0 {
 		return -1
@@ -251,8 +250,7 @@ func (w *Wire) Timer() time.Duration {
 // Tick does what is due.
 func (w *Wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
 
-// AnswerWire returns the answer to a datagram that asks for the NICs of a host, whose numbers are nics in ascending
-// order. It returns nil if no answer is due.
+// AnswerWire answers "who is there?" for a host with these NICs, ascending; nil: no answer is due.
 func AnswerWire(key [16]byte, nics []uint16, question []byte) []byte {
 	if len(question) == 0 || len(nics) == 0 {
 		return nil
