@@ -84,8 +84,8 @@ func captureCommand() *cobra.Command {
 	fl.StringVarP(&f.driver, "driver", "d", "", "only NICs of this `driver`")
 	fl.StringVar(&f.device, "dev", "", "only NICs of this `name`")
 	fl.StringVar(&f.context, "context", "", "only frames of the context with this `url`, as bywash stat shows it")
-	fl.IntVar(&f.snap, "snap", 0, "at most so many `bytes` of each frame")
-	fl.Int64VarP(&f.count, "count", "c", 0, "end after so many `frames`")
+	fl.IntVar(&f.snap, "snap", 0, "store at most this many `bytes` of each frame")
+	fl.Int64VarP(&f.count, "count", "c", 0, "end after this many `frames`")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this `time`")
 	completeList(cmd, "driver", driver.Names())
 	return cmd
