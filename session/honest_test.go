@@ -131,8 +131,8 @@ func honestPair(t *testing.T) []*end {
 	return ends
 }
 
-// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them only
-// afterwards, both finish: no limit for hostile peers is theirs.
+// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them
+// only afterwards, both finish: no limit for hostile peers is theirs.
 func TestHonestFloodsFinish(t *testing.T) {
 	check := func(t *testing.T, part int, lanes ...lane) {
 		ends := honestPair(t)

@@ -192,8 +192,8 @@ func (o *outgoing) prefetch(l *link) {
 	o.early, pc.ahead = pc, true
 }
 
-// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer is still
-// inside the region, deregistration goes on in the background (o.releasing).
+// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
+// is still inside the region, deregistration goes on in the background (o.releasing).
 func (o *outgoing) letGo() {
 	o.unfetch()
 	r := o.region

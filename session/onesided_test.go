@@ -307,8 +307,8 @@ func TestManyOperationsByMessageAreAnswered(t *testing.T) {
 	wg.Wait()
 }
 
-// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile and
-// that came to nothing: because the peer did not answer, or a driver did not let go.
+// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile
+// and that came to nothing: because the peer did not answer, or a driver did not let go.
 func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		t.Run(fmt.Sprintf("held by a driver %v", held), func(t *testing.T) {

@@ -113,7 +113,8 @@ func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
 	}
 }
 
-// A chunk cannot be posted, as the large track is gone or for another reason, and the small track stands: both ends say so.
+// A chunk cannot be posted, as the large track is gone or for another reason, and the small track stands: both ends say
+// so.
 func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
 	for _, why := range []error{driver.ErrBroken, driver.ErrClosed, driver.ErrInvalid} {
 		t.Run(why.Error(), func(t *testing.T) {

@@ -119,8 +119,8 @@ func (g *Gate) pause() {
 	}
 }
 
-// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer
-// already, which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
+// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
+// which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
 const grace = 2 * time.Second
 
 // abandonLater gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.

@@ -143,8 +143,8 @@ func (r *Region) drop() error {
 	return &Error{Peer: -1, Op: "deregister", Err: why}
 }
 
-// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any other
-// error a peer, or a device, may still be inside.
+// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
+// other error a peer, or a device, may still be inside.
 func letGo(r driver.Region) (free bool, err error) {
 	err = r.Deregister()
 	return err == nil || errors.Is(err, ErrClosed), err

@@ -20,7 +20,8 @@ type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
 
-// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not at all.
+// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not
+// at all.
 func FuzzHandshake(f *testing.F) {
 	h := hello{rank: 1, size: 4}
 	f.Add([]byte(nil))

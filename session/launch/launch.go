@@ -26,8 +26,8 @@ var (
 var (
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("job is closed")
-	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds. Where rank 0 has served the
-	// rendezvous, the error names it as a RankError, too.
+	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds. Where rank 0 has
+	// served the rendezvous, the error names it as a RankError, too.
 	ErrLauncher = errors.New("launcher is gone")
 	// ErrAuth means that one side of the rendezvous does not know the job's secret.
 	ErrAuth = errors.New("wrong secret")

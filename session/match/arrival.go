@@ -31,7 +31,8 @@ type arrivalBucket struct{ first, last *Arrival }
 // ArrivalCost is how many bytes the table needs for an arrival at most, beside the Arrival.
 const ArrivalCost = 4*int(unsafe.Sizeof(slot{})) + int(unsafe.Sizeof(arrivalBucket{}))
 
-// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one list.
+// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one
+// list.
 func (t *Table) bucket(from uint32, tag uint64) *arrivalBucket {
 	hi, lo := bits.Mul64(tag^t.seed[0], uint64(from)^t.seed[1])
 	return &t.buckets[(hi^lo)&uint64(len(t.buckets)-1)]
