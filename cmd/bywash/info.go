@@ -99,8 +99,8 @@ func infoCommand() *cobra.Command {
 		Short: "Show drivers, devices, capabilities and profile",
 		Long: `Info shows the drivers of this build: their devices, what each track can do
 (capabilities), its nominal performance (profile), and why a driver cannot be
-used here. The exit status is 1 if the driver that -d names cannot be used, or,
-without -d, if no driver can use the device that --dev names.`,
+used here. With -d, a driver that cannot be used is exit status 1, and so is,
+without it, a device that no driver can use.`,
 		Example: `  bywash info
   bywash info -d shm --json`,
 		Args: noArgs,
