@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Config says how a device is opened. Device and Match have to be set.
+// Config configures a device. Device and Match have to be set.
 type Config struct {
 	Device string // in the network namespace of the calling thread
 	Match  Match

@@ -33,7 +33,7 @@ const (
 	DescMetadata = unix.XDP_TX_METADATA
 )
 
-// Copying says how frames get between the device and the UMEM.
+// Copying is the way of frames between the device and the UMEM.
 type Copying int
 
 const (

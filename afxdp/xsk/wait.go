@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Event says why a wait ended.
+// An Event is a reason for which a wait ended.
 type Event uint
 
 const (

@@ -80,8 +80,8 @@ func settle() {
 // Watch declares b as memory that the program mapped itself, and lets the kernel report changes of the mapping
 // (userfaultfd, in write-protect mode without protecting: nothing faults), so that its registrations can be cached:
 // they are forgotten when it is unmapped, moved or discarded (munmap, mmap over it, mremap, MADV_DONTNEED, MADV_REMOVE
-// and their like). What is unmapped or moved is not watched any more, neither where it was nor where it went: Watch it
-// again.
+// and their like). Memory that is unmapped or moved is not watched any more, neither at its old nor at its new place:
+// Watch it again.
 //
 // Those calls then take as long as it takes a goroutine of this package to read
 // the event. Make them through package unix or through cgo, never with

@@ -110,13 +110,13 @@ func unknownDevice(devs []DeviceInfo) string {
 	return "no such device; there are: " + strings.Join(names, ", ")
 }
 
-// Close closes the device. EBUSY, naming them, while it has PDs, CQs or
-// completion channels. Pending GetAsyncEvent calls return os.ErrClosed.
+// Close closes the device. While it has PDs, CQs or completion channels, Close fails with EBUSY and names them. Pending
+// GetAsyncEvent calls return os.ErrClosed.
 func (c *Context) Close() error {
 	return c.close("close_device", func() int { return rawClose(c.h) })
 }
 
-// Name is the device's name.
+// Name returns the device's name.
 func (c *Context) Name() string { return c.device }
 
 // DeviceAttr are a device's identity and limits.
@@ -183,7 +183,7 @@ func (c *Context) QueryPort(port int) (PortAttr, error) {
 	return attr, err
 }
 
-// PKey is entry index of a port's partition key table.
+// PKey returns entry index of a port's partition key table.
 func (c *Context) PKey(port, index int) (uint16, error) {
 	var pkey uint16
 	err := c.call("query_pkey", func() int {

@@ -167,7 +167,7 @@ func (t GIDType) String() string {
 	return word([]string{"IB", "RoCE v1", "RoCE v2"}, "type", t)
 }
 
-// AtomicCap is what a device's atomics are atomic with.
+// AtomicCap describes the operations with which a device's atomics are atomic.
 type AtomicCap uint32
 
 // Atomicity of a device's atomics.
@@ -177,7 +177,7 @@ const (
 	AtomicGlobal                  // with the CPU and other devices too
 )
 
-// String says it in words.
+// String returns the value in words.
 func (a AtomicCap) String() string {
 	return word([]string{"none", "within the device", "global"}, "atomicity", a)
 }
