@@ -53,13 +53,12 @@ func NewCMChannel() (*CMChannel, error) {
 	return ch, nil
 }
 
-// Close closes the channel; a pending Event returns os.ErrClosed. While the channel has ids, Close fails with EBUSY and
-// names them.
+// Close closes the channel; a pending Event returns os.ErrClosed. EBUSY, naming them, while it has ids.
 func (ch *CMChannel) Close() error {
 	return ch.close("destroy_event_channel", func() int { return rawCMDestroyChannel(ch.h) })
 }
 
-// CMEventType is the kind of a connection manager event.
+// CMEventType is what a connection manager event reports.
 type CMEventType uint32
 
 // The events of reliable connections.
@@ -72,7 +71,7 @@ const (
 	CMConnectResponse // connecting side: the peer accepted; RTR, RTS, then Establish
 	CMConnectError
 	CMUnreachable
-	CMRejected // Data has the private data of the peer's Reject
+	CMRejected // Data is what the peer gave Reject
 	CMEstablished
 	CMDisconnected
 	CMDeviceRemoval
@@ -82,7 +81,7 @@ const (
 	CMTimewaitExit // the queue pair number may be reused now
 )
 
-// String returns the kind of event in words.
+// String says what happened.
 func (t CMEventType) String() string {
 	return word([]string{
 		"address resolved", "address not resolved", "route resolved", "route not resolved", "connect request",
@@ -91,7 +90,7 @@ func (t CMEventType) String() string {
 	}, "event", t)
 }
 
-// CMParam holds the values that both sides exchange when they connect.
+// CMParam is what both sides tell each other when they connect.
 type CMParam struct {
 	// Data is private data for the peer: at most 56 bytes for Connect, 196 for
 	// Accept and 148 for Reject. It arrives padded with zeros.
@@ -103,7 +102,7 @@ type CMParam struct {
 	RNRRetryCount      int // 0 to 7; 7 is for ever
 }
 
-// CMEvent is an event of an id.
+// CMEvent is what happened to an id.
 type CMEvent struct {
 	Type   CMEventType
 	ID     *CMID // nil if it was closed meanwhile
@@ -114,7 +113,7 @@ type CMEvent struct {
 	SRQ    bool   // the peer uses an SRQ
 }
 
-// Err returns the failure that the event reports, or nil.
+// Err is nil unless the event reports a failure, which it says in words.
 func (e *CMEvent) Err() error {
 	detail := e.Type.String()
 	switch e.Type {
@@ -248,7 +247,7 @@ func (ch *CMChannel) request(h handle) *CMID {
 	return id
 }
 
-// SetDeadline makes present and later Events fail at t with os.ErrDeadlineExceeded; the zero time means no deadline.
+// SetDeadline lets present and later Events fail at t with os.ErrDeadlineExceeded; the zero time is none.
 func (ch *CMChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
 
 // Expect is Event for a channel with one connection: it waits for the event
@@ -399,14 +398,14 @@ type StepAttr struct {
 	Timeout     int
 }
 
-// CMInfo holds the device and the addresses to which an id is bound.
+// CMInfo says what an id is bound to.
 type CMInfo struct {
 	Device      string // RDMA device, empty while unbound; open it for the queue pair
 	Port        int
 	Local, Peer netip.AddrPort
 }
 
-// Info returns the device and the addresses to which the id is bound.
+// Info asks what the id is bound to.
 func (id *CMID) Info() (CMInfo, error) {
 	var info CMInfo
 	err := id.call("info", func() int { return rawCMInfo(id.h, &info) })
