@@ -25,9 +25,8 @@ var available = sync.OnceValue(func() error {
 	return nil
 })
 
-// Available returns nil if this binary can use verbs on this machine, else an
-// [ErrUnavailable] that says why not and what to do. It opens the libraries
-// once; later calls return the same. That there is a device it does not say: see [Devices].
+// Available returns nil if this binary can use verbs on this machine, else an [ErrUnavailable] with the reason and the
+// remedy. It opens the libraries once; later calls return the same. It does not look for devices: see [Devices].
 func Available() error { return available() }
 
 // DeviceInfo names an RDMA device.
@@ -68,8 +67,8 @@ type Context struct {
 	cqs map[*CQ]struct{}
 }
 
-// Open opens a device by name. Errors: [ErrUnavailable]; ENODEV for a name that
-// does not exist, with the names that do; EACCES.
+// Open opens a device by name. It fails with [ErrUnavailable], with ENODEV and the existing names if there is no device
+// of that name, or with EACCES.
 func Open(name string) (*Context, error) {
 	devs, err := Devices()
 	if err != nil {
