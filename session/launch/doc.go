@@ -1,5 +1,6 @@
-// Package launch finds out which rank of which job this process is, and distributes the business cards of the job's
-// ranks. It speaks the protocols of these launchers:
+// Package launch tells a process which rank of which job it is, and spreads
+// the business cards of a job's ranks. It speaks to whatever started the
+// processes:
 //
 //	embedded   bywash run, or a rank 0 that serves the others itself
 //	pmi1       MPICH's mpiexec (PMI-1, the wire protocol in Go)
@@ -17,8 +18,9 @@
 //	err = job.Fence(ctx)
 //	card, err := job.Lookup(ctx, peer)
 //
-// The traffic that a rank causes is constant: its joining, its word, its card, its fence and each look-up. Nothing is
-// broadcast, so a job's total is linear in its ranks as long as each talks to few (docs/scale.md has the figures).
+// What a rank causes in traffic is constant: its joining, its word, its card, its fence
+// and each look-up. Nothing is broadcast, so a job's total is linear in its
+// ranks as long as each talks to few (docs/scale.md has the figures).
 //
 // # Environment
 //
@@ -28,12 +30,14 @@
 //	BYWASH_SECRET      64 hexadecimal digits that only the job's ranks know
 //	BYWASH_LAUNCHER    one of the names above: take that one, or fail
 //
-// Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then PMI's. docs/launch.md shows how to start
-// a program under each launcher.
+// Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then
+// PMI's. docs/launch.md tells how to start a program under each launcher.
 //
 // # Trust
 //
-// The secret is generated once a job. Embedded ranks get it from their environment. Rank and rendezvous prove to each
-// other that they know it before anything else is said, and every later message is authenticated. Under PMI and PMIx
-// rank 0 generates it and the launcher's own key-value space carries it: there it is as safe as the launcher.
+// The secret is generated once a job. Embedded ranks get it from their
+// environment and prove to the rendezvous that they know it, as the rendezvous
+// does to them, before anything else is said; every later message is
+// authenticated. Under PMI and PMIx rank 0 generates it and the launcher's own
+// key-value space carries it: there it is as safe as the launcher.
 package launch

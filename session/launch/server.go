@@ -76,17 +76,16 @@ func Serve(ln net.Listener, size int, secret []byte) *Server {
 	return s
 }
 
-// Addr returns the address at which ranks find the server.
+// Addr is where ranks find it.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Aborted returns a channel that receives, once, the rank that called Abort.
+// Aborted receives, once, the rank that called Abort.
 func (s *Server) Aborted() <-chan *RankError { return s.abort }
 
-// Gone informs the server that a rank's process has ended, whether it had joined or not: fences that need the rank
-// fail.
+// Gone tells that a rank's process has ended, whether it had joined or not: fences that need it fail.
 func (s *Server) Gone(rank int) { s.leave(rank, fateDied) }
 
-// Traffic returns the bytes that all ranks together exchanged with the server; Requests counts refused connections.
+// Traffic is what all ranks together exchanged with the server; requests are refused connections.
 func (s *Server) Traffic() Traffic {
 	return Traffic{Sent: s.sent.Load(), Received: s.received.Load(), Requests: s.refused.Load()}
 }
@@ -109,8 +108,7 @@ func (s *Server) wait(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all connections and blocks until the goroutines that served them have ended. Ranks that are still joined
-// lose their launcher.
+// Close ends all connections and waits for what served them. To a rank that is still joined the launcher is gone then.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
