@@ -150,7 +150,7 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 		}
 	}
 	if failed == nil && available == 0 && device != "" {
-		return fmt.Errorf("no driver here can use device %q: see above why not", device)
+		return fmt.Errorf("no driver here can use device %q: the lines above name the reasons", device)
 	}
 	return failed
 }

@@ -17,8 +17,8 @@
 // may run in another namespace or machine (Config.Launch). In an emulated
 // machine (Config.TimeScale) a peer process plays one role after the other.
 //
-// What is announced is checked, and what is not announced is checked to be
-// absent; there are no exclusions. Each check is a subtest:
+// The suite checks that announced capabilities work and that others are absent; there are no exclusions. Each check is
+// a subtest:
 //
 //   - open.go: OpenOnce, Properties, URL, AbsentFeatures
 //   - connect.go: in any order, many, absent peers, foreign urls, oneself,

@@ -31,8 +31,7 @@ type post struct {
 	body []byte
 }
 
-// board is the rendezvous without its sockets: what the ranks said goes in,
-// what is to be said to them comes out.
+// board is the rendezvous without its sockets: requests of ranks go in, answers to them come out.
 type board struct {
 	ranks   []member
 	live    int // joined

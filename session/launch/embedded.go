@@ -478,7 +478,7 @@ func (e *embedded) Abort(code int, why string) {
 
 func (e *embedded) Close() error { return e.Leave(context.Background()) }
 
-// Leave takes leave for a second at most, whatever ctx says: who does not say so has died for the others.
+// Leave tries to say goodbye for up to a second, even if ctx has ended: a rank that leaves without it counts as dead.
 func (e *embedded) Leave(ctx context.Context) error {
 	e.mu.Lock()
 	over := e.err != nil
@@ -502,7 +502,8 @@ func (e *embedded) Leave(ctx context.Context) error {
 	return errors.Join(err, e.server.Close())
 }
 
-// bye takes leave, and waits for the rendezvous to hang up: what lies unread when a socket is closed takes back what was sent.
+// bye says goodbye and waits for the rendezvous to hang up: closing a socket with unread bytes discards bytes that were
+// sent.
 func (e *embedded) bye() {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()

@@ -15,12 +15,13 @@ import (
 
 var fuzzSecret = bytes.Repeat([]byte{7}, SecretSize)
 
-// stream is what a stranger says; what it is told is dropped.
+// stream is the input from a stranger; the output to it is dropped.
 type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
 
-// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not at all.
+// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not
+// at all.
 func FuzzHandshake(f *testing.F) {
 	h := hello{rank: 1, size: 4}
 	f.Add([]byte(nil))
@@ -42,7 +43,7 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// Whatever ranks say, the board's counts hold and every answer is one that a client understands.
+// For any input of ranks, the board's counts hold, and a client understands every answer.
 func FuzzBoard(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(1, 2))
@@ -123,7 +124,7 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 	}
 }
 
-// Whatever an authenticated rendezvous says, a client takes it or drops it.
+// A client accepts or drops any message of an authenticated rendezvous.
 func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindFenced), []byte(nil))
 	f.Add(uint8(kindGone), putGone(3, fateDied))
@@ -273,7 +274,7 @@ func FuzzCard(f *testing.F) {
 	})
 }
 
-// Whatever a launcher says of who is where, only what has all ranks on one node says so.
+// Of all process mappings, only those with all ranks on one node are taken for one.
 func FuzzMapping(f *testing.F) {
 	for _, m := range mappings {
 		f.Add(m.text, m.size)
