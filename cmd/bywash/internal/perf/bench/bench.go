@@ -70,33 +70,38 @@ type Round struct {
 // Spinner returns one for the waits of this round.
 func (j *Round) Spinner() Spinner { return NewSpinner(j.Stop, j.Yield) }
 
-// Timed does the operations of a round and, in the lead, records them in batches.
-func (j *Round) Timed(op func(seq uint64) error) error {
+// Batches does the operations of a round: run does those from one number to before another. In the lead it is called
+// for each batch, which is recorded.
+func (j *Round) Batches(run func(from, to uint64) error) error {
 	if !j.Lead {
-		for i := range j.N {
-			if err := op(uint64(i)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return run(0, uint64(j.N))
 	}
 	last := time.Now()
 	for i := 0; i < j.N; {
 		end := min(j.N, i+j.Rec.Batch)
-		n := end - i
-		for ; i < end; i++ {
-			if err := op(uint64(i)); err != nil {
-				return err
-			}
+		if err := run(uint64(i), uint64(end)); err != nil {
+			return err
 		}
 		now := time.Now()
-		j.Rec.Add(now.Sub(last), n)
-		last = now
+		j.Rec.Add(now.Sub(last), end-i)
+		last, i = now, end
 	}
 	return nil
 }
 
-// PingPong bounces messages: those from the lead have the numbers of the operations, those to it their complements.
+// Timed is Batches of operations that are no matter of nanoseconds: each costs one call more.
+func (j *Round) Timed(op func(seq uint64) error) error {
+	return j.Batches(func(from, to uint64) error {
+		for i := from; i < to; i++ {
+			if err := op(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// PingPong bounces messages, as Timed does: those from the lead have the numbers of the operations, those to it their complements.
 func (j *Round) PingPong(send, recv func(j *Round, seq uint64) error) error {
 	return j.Timed(func(i uint64) error {
 		if !j.Lead {

@@ -253,7 +253,15 @@ func (x *oneSided) inspect(seq uint64, n int) error {
 // latency times single gets and atomics.
 func (x *oneSided) latency(j *bench.Round) error {
 	sp := j.Spinner()
-	if err := j.Timed(func(uint64) error { return x.once(j, &sp) }); err != nil {
+	err := j.Batches(func(from, to uint64) error {
+		for range to - from {
+			if err := x.once(j, &sp); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	if j.Validate && j.Test != bench.GetLat {
@@ -298,15 +306,23 @@ func (x *oneSided) once(j *bench.Round, sp *bench.Spinner) error {
 // its last word behind the rest.
 func (x *oneSided) pingPong(j *bench.Round) error {
 	sp := j.Spinner()
-	first, second := x.put, x.await
-	if !j.Lead {
-		first, second = second, first
-	}
-	return j.Timed(func(seq uint64) error {
-		if err := first(j, seq, &sp); err != nil {
-			return err
+	return j.Batches(func(from, to uint64) error {
+		for i := from; i < to; i++ {
+			if j.Lead {
+				if err := x.put(j, i, &sp); err != nil {
+					return err
+				}
+			}
+			if err := x.await(j, i, &sp); err != nil {
+				return err
+			}
+			if !j.Lead {
+				if err := x.put(j, i, &sp); err != nil {
+					return err
+				}
+			}
 		}
-		return second(j, seq, &sp)
+		return nil
 	})
 }
 

@@ -152,7 +152,26 @@ func (x *smallLat) run(j *bench.Round) error {
 	if err := x.post(); err != nil {
 		return err
 	}
-	return j.PingPong(x.send, x.recv)
+	return j.Batches(func(from, to uint64) error {
+		for i := from; i < to; i++ {
+			if j.Lead {
+				if err := x.send(i); err != nil {
+					return err
+				}
+				if err := x.recv(^i); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := x.recv(i); err != nil {
+				return err
+			}
+			if err := x.send(^i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // post posts the next receive ahead of the message, unless messages come in
@@ -165,7 +184,7 @@ func (x *smallLat) post() error {
 	return x.in.inst.RecvPost(&x.in.slots[0].p)
 }
 
-func (x *smallLat) send(_ *bench.Round, seq uint64) error {
+func (x *smallLat) send(seq uint64) error {
 	e, sp := &x.out, &x.sp
 	if e.bs != nil {
 		for {
@@ -219,7 +238,7 @@ func (e *smallEnd) sent(p *driver.Packet, sp *bench.Spinner) error {
 	}
 }
 
-func (x *smallLat) recv(_ *bench.Round, seq uint64) error {
+func (x *smallLat) recv(seq uint64) error {
 	e, sp := &x.in, &x.sp
 	p := &e.buf
 	if e.prober != nil {
