@@ -30,7 +30,7 @@ func main() {
 	name := flag.String("d", "shm", "driver")
 	devices := flag.String("devices", ",", "the two ends' devices, with a comma between them")
 	window := flag.Duration("window", 200*time.Microsecond, "length of one measurement")
-	windows := flag.Int("windows", 1500, "measurements of each figure")
+	windows := flag.Int("windows", 500, "measurements of each figure")
 	flag.Parse()
 	if err := run(*name, *devices, *window, *windows); err != nil {
 		fmt.Fprintln(os.Stderr, "benchab:", err)
