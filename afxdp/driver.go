@@ -96,7 +96,7 @@ func unprivileged(device string, err error) error {
 		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM)", err)
 }
 
-// capable tells whether the process has the capabilities that opening takes.
+// capable reports whether the process has the capabilities that opening takes.
 func capable() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -151,7 +151,7 @@ type unopened struct {
 
 // Query implements driver.Driver.
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
-	o, err := parseOptions(h.Options)
+	o, err := optionTable.Parse(h.Options)
 	if h.Track > driver.Large {
 		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
 	}

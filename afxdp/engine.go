@@ -110,7 +110,7 @@ func (n *nic) under() (sum int) {
 	return sum
 }
 
-// held tells whether something could not be sent for lack of room.
+// held reports whether something could not be sent for lack of room.
 func (n *nic) held() bool {
 	for k := range n.queues {
 		if n.queues[k].out > 0 || n.queues[k].stuck {
@@ -148,7 +148,7 @@ func (n *nic) receive(q *queue) {
 	}
 }
 
-// arrived takes one frame, and tells whether it is kept.
+// arrived takes one frame, and reports whether it is kept.
 func (n *nic) arrived(id uint32, frame []byte) bool {
 	var code carrier.Code
 	n.from, code = carrier.Parse(frame, &n.filter)

@@ -125,7 +125,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"dead-time", "1s", true}, {"dead-time", "1", false}, {"dead-time", "2h", false}, {"busy-poll", "50us", true}, {"busy-poll", "1s", false},
 		{"huge-pages", "on", true}, {"multi-buffer", "off", true}, {"multi-buffer", "on", false}, {"nonsense", "1", false},
 	} {
-		_, err := parseOptions(map[string]string{x.key: x.value})
+		_, err := optionTable.Parse(map[string]string{x.key: x.value})
 		if x.ok != (err == nil) || err != nil && !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s=%s: %v", x.key, x.value, err)
 		}

@@ -306,7 +306,7 @@ func (n *nic) fitRun(run int) int {
 	return min(run, f.ZeroCopySegments)
 }
 
-// isVeth tells whether a device is one of a virtual pair.
+// isVeth reports whether a device is one of a virtual pair.
 func isVeth(device string) bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -374,7 +374,7 @@ func (n *nic) unlock() {
 	}
 }
 
-// isGone tells whether an error means that the device is not there any more.
+// isGone reports whether an error means that the device is not there any more.
 func isGone(err error) bool {
 	return errors.Is(err, carrier.ErrGone) || errors.Is(err, xsk.ErrDeviceGone) || errors.Is(err, os.ErrClosed)
 }

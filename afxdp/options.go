@@ -3,14 +3,13 @@
 package afxdp
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // options are the settings in Hints.Options.
@@ -36,87 +35,66 @@ type options struct {
 // DefaultPort is the UDP port, or that of the EtherType's header, unless an option says otherwise.
 const DefaultPort = 24249
 
-var noOptions = options{
-	port: DefaultPort, verify: carrier.VerifyPartial, sum4: carrier.ChecksumNone,
-	frames: 3072, window: 256, deadTime: 5 * time.Second,
-}
-
-const optionNames = "carrier, port, queues, mode, copy, netns, encrypt, checksum, frames, window, dead-time, busy-poll, huge-pages, multi-buffer"
-
-func parseOptions(m map[string]string) (options, error) {
-	o := noOptions
-	for k, v := range m {
-		ok := true
-		switch k {
-		case "carrier":
-			o.kind, ok = choose(v, map[string]carrier.Kind{"auto": 0, "udp4": carrier.UDP4, "udp6": carrier.UDP6, "ether": carrier.Ether})
-		case "port":
-			var n int
-			n, ok = number(v, 1, 65535)
+var optionTable = kit.Options[options]{
+	Driver: Name,
+	Defaults: options{
+		port: DefaultPort, verify: carrier.VerifyPartial, sum4: carrier.ChecksumNone,
+		frames: 3072, window: 256, deadTime: 5 * time.Second,
+	},
+	Table: []kit.Option[options]{
+		kit.Choice("carrier", "auto | udp4 | udp6 | ether", "what carries packets; auto takes the first that the device has an address for",
+			func(o *options) *carrier.Kind { return &o.kind },
+			map[string]carrier.Kind{"auto": 0, "udp4": carrier.UDP4, "udp6": carrier.UDP6, "ether": carrier.Ether}),
+		kit.Text("port", "1 to 65535", "UDP port, the same on all ends", func(o *options, v string) bool {
+			n, ok := kit.ParseInt(v, 1, 65535)
 			o.port = uint16(n)
-		case "queues":
-			o.queues, ok = parseQueues(v)
-		case "mode":
-			o.attach, ok = choose(v, map[string]xsk.Attachment{"auto": xsk.AttachAuto, "native": xsk.AttachNative, "skb": xsk.AttachGeneric})
-		case "copy":
-			o.copying, ok = choose(v, map[string]xsk.Copying{"auto": xsk.CopyAuto, "always": xsk.CopyAlways, "never": xsk.CopyNever})
-		case "netns":
-			o.netns = v
-		case "encrypt":
-			o.encrypt, ok = choose(v, onOff)
-		case "checksum":
-			var on bool
-			if on, ok = choose(v, onOff); on {
+			return ok
+		}),
+		kit.Text("queues", "numbers and ranges: 0,2-5", "queues of the device that are taken; all without it",
+			func(o *options, v string) (ok bool) {
+				o.queues, ok = parseQueues(v)
+				return ok
+			}),
+		kit.Choice("mode", "auto | native | skb", "where the XDP program is attached", func(o *options) *xsk.Attachment { return &o.attach },
+			map[string]xsk.Attachment{"auto": xsk.AttachAuto, "native": xsk.AttachNative, "skb": xsk.AttachGeneric}),
+		kit.Choice("copy", "auto | always | never", "whether the kernel copies frames", func(o *options) *xsk.Copying { return &o.copying },
+			map[string]xsk.Copying{"auto": xsk.CopyAuto, "always": xsk.CopyAlways, "never": xsk.CopyNever}),
+		kit.Text("netns", "a path", "network namespace of the device; that of the process without it",
+			func(o *options, v string) bool { o.netns = v; return true }),
+		kit.Switch("encrypt", "encrypt what is sent", func(o *options) *bool { return &o.encrypt }),
+		kit.Text("checksum", "on | off", "checksum all bytes of a packet; off without it", func(o *options, v string) bool {
+			if v == "on" {
 				o.sum4, o.verify = carrier.ChecksumFull, carrier.VerifyFull
 			}
-		case "frames":
-			o.frames, ok = number(v, 256, 1<<16)
-		case "window":
-			o.window, ok = number(v, 64, 1024)
-			ok = ok && o.window&(o.window-1) == 0
-		case "dead-time":
-			d, err := time.ParseDuration(v)
-			o.deadTime, ok = d, err == nil && d >= 100*time.Millisecond && d <= time.Hour
-		case "busy-poll":
-			d, err := time.ParseDuration(v)
-			o.busyPoll, ok = d, err == nil && d >= 0 && d <= 10*time.Millisecond
-		case "huge-pages":
-			o.huge, ok = choose(v, onOff)
-		case "multi-buffer":
-			var auto bool
-			auto, ok = choose(v, map[string]bool{"auto": true, "off": false})
-			o.single = !auto
-		default:
-			return o, fmt.Errorf("%w: afxdp has no option %q (it has %s)", driver.ErrInvalid, k, optionNames)
-		}
-		if !ok {
-			return o, fmt.Errorf("%w: afxdp option %s=%q", driver.ErrInvalid, k, v)
-		}
-	}
-	return o, nil
+			return v == "on" || v == "off"
+		}),
+		kit.Int("frames", "chunks of memory for frames", 256, 1<<16, func(o *options) *int { return &o.frames }),
+		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; 256 without it", func(o *options, v string) bool {
+			n, ok := kit.ParseInt(v, 64, 1024)
+			o.window = n
+			return ok && n&(n-1) == 0
+		}),
+		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
+		kit.Duration("busy-poll", "how long the kernel polls the device in a system call", 0, 10*time.Millisecond,
+			func(o *options) *time.Duration { return &o.busyPoll }),
+		kit.Switch("huge-pages", "frames in huge pages", func(o *options) *bool { return &o.huge }),
+		kit.Choice("multi-buffer", "auto | off", "frames of several chunks, where the kernel can",
+			func(o *options) *bool { return &o.single }, map[string]bool{"auto": false, "off": true}),
+	},
 }
 
-var onOff = map[string]bool{"on": true, "off": false}
-
-func choose[T any](v string, from map[string]T) (T, bool) {
-	x, ok := from[v]
-	return x, ok
-}
-
-func number(v string, low, high int) (int, bool) {
-	n, err := strconv.Atoi(v)
-	return n, err == nil && n >= low && n <= high
-}
+// Options implements driver.Configurable.
+func (afxdpDriver) Options() []driver.Option { return optionTable.List() }
 
 // parseQueues reads "0,2-5".
 func parseQueues(v string) (list []int, ok bool) {
 	seen := map[int]bool{}
 	for _, part := range strings.Split(v, ",") {
 		low, high, isRange := strings.Cut(part, "-")
-		a, ok := number(low, 0, 1023)
+		a, ok := kit.ParseInt(low, 0, 1023)
 		b := a
 		if ok && isRange {
-			b, ok = number(high, a, 1023)
+			b, ok = kit.ParseInt(high, a, 1023)
 		}
 		if !ok {
 			return nil, false

@@ -26,7 +26,7 @@ func identity(p *driver.Packet) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&b[0]))) + uint64(n)<<48 + uint64(n)>>16
 }
 
-// matches tells whether a packet that may be prefetched has the memory that it had then.
+// matches reports whether a packet that may be prefetched has the memory that it had then.
 func (l *large) matches(p *driver.Packet) error {
 	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != identity(p) {
 		return fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid)

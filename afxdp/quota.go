@@ -128,7 +128,7 @@ func (o *options) pool(run int) *link.Pool {
 
 // framesOf is how many frames peers may fill where no option says so: room for the shares of both tracks' connections,
 // and some to grow into.
-func framesOf(peers int) int { return min(max(noOptions.frames, 64*peers), 1<<16) }
+func framesOf(peers int) int { return min(max(optionTable.Defaults.frames, 64*peers), 1<<16) }
 
 // full says that a connection was refused, and which option makes room.
 func (c *share) full(why error) error {

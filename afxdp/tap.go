@@ -39,7 +39,7 @@ func (n *nic) showSent(to []kit.Sink, batch []xsk.Desc) {
 	}
 }
 
-// isOurs tells whether a payload begins with our prefix.
+// isOurs reports whether a payload begins with our prefix.
 func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic && b[1] == URLVersion }
 
 // incarnation is that of a context of this NIC; 0: there is none.

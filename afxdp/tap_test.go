@@ -121,7 +121,7 @@ func (x *tapped) exchange(t *testing.T, text string) {
 	}
 }
 
-// quiet tells whether each end shows that what arrived is exactly what the other end shows that it sent.
+// quiet reports whether each end shows that what arrived is exactly what the other end shows that it sent.
 func (x *tapped) quiet() bool {
 	return slices.Equal(x.shown[0].of(false), x.shown[1].of(true)) && slices.Equal(x.shown[1].of(false), x.shown[0].of(true))
 }

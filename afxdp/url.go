@@ -95,5 +95,5 @@ func (a address) reachable(from address) error {
 	return nil
 }
 
-// usable tells whether an address can be that of one host elsewhere.
+// usable reports whether an address can be that of one host elsewhere.
 func usable(a netip.Addr) bool { return a.IsGlobalUnicast() || a.IsLinkLocalUnicast() }

@@ -6,6 +6,23 @@ import "context"
 // when the capability of that name says so; find them by type assertion, once,
 // off the data path.
 
+// Configurable is a Driver that lists its options, for help. No capability
+// announces it.
+type Configurable interface {
+	Driver
+
+	// Options are the settings that Hints.Options can have.
+	Options() []Option
+}
+
+// Option describes one setting of a driver, in words for people.
+type Option struct {
+	Name    string
+	Values  string // what it can be
+	Default string // what holds without it; empty: Help says it
+	Help    string // one line
+}
+
 // BufferSender sends from the driver's own memory, registered or shared.
 type BufferSender interface {
 	Instance

@@ -62,9 +62,9 @@ type track interface {
 	sent(slot int, s nic.State, n int)
 	// tend does what the keeper is needed for.
 	tend()
-	// waits tells whether there is something to be tended.
+	// waits reports whether there is something to be tended.
 	waits() bool
-	// quiesce gives up what is being sent and tells whether nothing is, and drop what waits, when this side or the peer has left. The keeper's.
+	// quiesce gives up what is being sent and reports whether nothing is, and drop what waits, when this side or the peer has left. The keeper's.
 	quiesce() bool
 	// counts are the messages and credits that were sent.
 	counts() (messages uint64, credits uint32)

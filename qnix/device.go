@@ -60,7 +60,7 @@ func describe(path string) driver.Device {
 	return d
 }
 
-// isAbsent tells whether nobody is there.
+// isAbsent reports whether nobody is there.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
 }

@@ -39,7 +39,7 @@ func (b *bells) mustLock() {
 	}
 }
 
-// quiet tells whether nothing has rung since the last drain. It is what polls in vain cost.
+// quiet reports whether nothing has rung since the last drain. It is what polls in vain cost.
 func (c *process) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
 
 // vainPolls is after how many polls in vain the processor is offered to others.
@@ -92,8 +92,9 @@ func (c *process) receiveRang(i int) {
 		c.attention.addPeer(r.peer)
 		c.nudge()
 	case r.conn != nil:
-		state, n := c.proc.ReceiveDoorbell(i)
-		r.conn.api.received(r.slot, state, n)
+		if state, n := c.proc.ReceiveDoorbell(i); state != nic.Pending { // else of an earlier use of the context
+			r.conn.api.received(r.slot, state, n)
+		}
 	}
 }
 
@@ -103,8 +104,9 @@ func (c *process) sendRang(i int) {
 		c.attention.addPeer(r.peer)
 		c.nudge()
 	case r.conn != nil:
-		state, n := c.proc.SendDoorbell(i)
-		r.conn.api.sent(r.slot, state, n)
+		if state, n := c.proc.SendDoorbell(i); state != nic.Pending {
+			r.conn.api.sent(r.slot, state, n)
+		}
 	}
 }
 

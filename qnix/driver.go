@@ -38,7 +38,7 @@ func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 		}
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
 	}
-	o, err := parseOptions(h.Options)
+	o, err := optionTable.Parse(h.Options)
 	if err == nil && h.Track > driver.Large {
 		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
 	}

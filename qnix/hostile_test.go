@@ -186,6 +186,26 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 	}
 }
 
+// A context that is used again may have an entry of its earlier use in the Doorbell Ring: that says nothing of what is posted.
+func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
+	m, i := newImpostor(t, driver.Small, "secret")
+	m.shake("secret")
+	if err := connected(i); err != nil {
+		t.Fatal(err)
+	}
+	n := &i.(*small).conn
+	m.victim.bells.mustLock()
+	for k := range n.receives.n {
+		if s, _ := m.victim.proc.ReceiveDoorbell(n.receives.at + k); s == nic.Pending {
+			m.victim.receiveRang(n.receives.at + k)
+		}
+	}
+	m.victim.bells.unlock()
+	if err := i.RecvPost(&driver.Packet{IOV: [][]byte{make([]byte, 8)}}); err != nil {
+		t.Errorf("the connection has ended: %v", err)
+	}
+}
+
 func TestImpostorWithoutSecret(t *testing.T) {
 	for name, shake := range map[string]func(*impostor){
 		"another secret": func(m *impostor) { m.shake("guessed") },

@@ -106,7 +106,7 @@ func (m *memory) collect(p *driver.Packet, n int) (ok bool) {
 	return ok
 }
 
-// isCopied tells whether a message of n bytes is copied though its pieces could be translated.
+// isCopied reports whether a message of n bytes is copied though its pieces could be translated.
 func (l *large) isCopied(m *memory, n int) bool {
 	if n > bounceSize && (n > softCopySize || !l.ctx.soft) {
 		return false

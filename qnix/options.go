@@ -1,11 +1,10 @@
 package qnix
 
 import (
-	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // options are the settings in Hints.Options, and what else hints say.
@@ -25,38 +24,17 @@ const (
 	maxWindow = 64
 )
 
-var noOptions = options{buffer: 4096, window: 32, contexts: 1024, start: true, deadTime: 5 * time.Second}
-
-const optionNames = "buffer, window, contexts, start, dead-time"
-
-func parseOptions(m map[string]string) (options, error) {
-	o := noOptions
-	for k, v := range m {
-		ok := true
-		switch k {
-		case "buffer":
-			o.buffer, ok = number(v, minBuffer, maxBuffer)
-		case "window":
-			o.window, ok = number(v, 2, maxWindow)
-		case "contexts":
-			o.contexts, ok = number(v, 64, 4096)
-		case "start":
-			o.start = v == "on"
-			ok = o.start || v == "off"
-		case "dead-time":
-			d, err := time.ParseDuration(v)
-			o.deadTime, ok = d, err == nil && d >= 100*time.Millisecond && d <= time.Hour
-		default:
-			return o, fmt.Errorf("%w: qnix has no option %q (it has %s)", driver.ErrInvalid, k, optionNames)
-		}
-		if !ok {
-			return o, fmt.Errorf("%w: qnix option %s=%q", driver.ErrInvalid, k, v)
-		}
-	}
-	return o, nil
+var optionTable = kit.Options[options]{
+	Driver:   Name,
+	Defaults: options{buffer: 4096, window: 32, contexts: 1024, start: true, deadTime: 5 * time.Second},
+	Table: []kit.Option[options]{
+		kit.Int("buffer", "bytes of the longest message of the small track", minBuffer, maxBuffer, func(o *options) *int { return &o.buffer }),
+		kit.Int("window", "messages of the small track that a peer may send ahead", 2, maxWindow, func(o *options) *int { return &o.window }),
+		kit.Int("contexts", "Send and Receive Contexts of the process", 64, 4096, func(o *options) *int { return &o.contexts }),
+		kit.Switch("start", "start a softnic where there is neither a device nor a softnic", func(o *options) *bool { return &o.start }),
+		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
+	},
 }
 
-func number(v string, low, high int) (int, bool) {
-	n, err := strconv.Atoi(v)
-	return n, err == nil && n >= low && n <= high
-}
+// Options implements driver.Configurable.
+func (qnixDriver) Options() []driver.Option { return optionTable.List() }

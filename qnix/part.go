@@ -56,7 +56,7 @@ func (n *conn) isFenced() bool {
 	return false
 }
 
-// hasAll tells whether all that the peer has sent has come.
+// hasAll reports whether all that the peer has sent has come.
 func (n *conn) hasAll() bool {
 	expected, credits := n.expected, n.credits
 	if n.peer == nil {
@@ -97,7 +97,7 @@ func (n *conn) retire() {
 	}
 }
 
-// hasRetired tells whether the NIC has let go of all contexts.
+// hasRetired reports whether the NIC has let go of all contexts.
 func (n *conn) hasRetired() bool {
 	c := n.ctx
 	if c.proc.Abandoned() {

@@ -118,7 +118,7 @@ func (p *peer) step() {
 	}
 }
 
-// hear takes one control message, and tells whether there was one.
+// hear takes one control message, and reports whether there was one.
 func (p *peer) hear() bool {
 	c := p.ctx
 	if p.gone == nil && !p.rearm {
@@ -224,7 +224,7 @@ func (p *peer) take(b []byte) {
 	n.part()
 }
 
-// dials tells whether this side joins calls. The other one checks first.
+// dials reports whether this side joins calls. The other one checks first.
 func (p *peer) dials() bool { return p.ctx.Incarnation < p.incarnation }
 
 // called takes a call of the peer.

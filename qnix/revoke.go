@@ -43,7 +43,7 @@ type claim struct {
 // after compares generations.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
-// rests tells whether the tag of a slot's next generation rests.
+// rests reports whether the tag of a slot's next generation rests.
 func (r *revocation) rests(slot int, gen uint32) bool {
 	return r.resting[slot]&(1<<(gen%tagsEach)) != 0
 }

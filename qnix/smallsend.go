@@ -36,7 +36,7 @@ func (s *small) postSend(p *driver.Packet) error {
 	return nil
 }
 
-// mayStart tells whether there is credit, and with it a context.
+// mayStart reports whether there is credit, and with it a context.
 func (s *small) mayStart() bool { return int32(s.limit.Load()-s.started) > 0 }
 
 // region is where the next message goes.
@@ -81,8 +81,8 @@ func (s *small) launch(n int) bool {
 	return true
 }
 
-// Flush implements kit.Starter.
-func (s *small) Flush() { s.kick() }
+// Launch implements kit.Starter.
+func (s *small) Launch() { s.kick() }
 
 // Room implements kit.SmallHooks.
 func (s *small) Room() []byte {

@@ -7,35 +7,34 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// Active is an active message in its handler. The memory belongs to the session,
-// may be the driver's, and is valid until the handler returns.
+// Active is an active message in its handler. Its memory belongs to the session or the driver, and is valid until the
+// handler returns.
 type Active struct {
 	Header []byte
 	Data   []byte
 }
 
-// Handle registers the handler of active messages with that number; nil takes it
-// away. Handlers of one peer's messages are called one at a time, in order, by
-// whoever makes progress. A handler may call everything that does not block;
-// while it runs nothing more is taken from that peer. A message for which there
-// is no handler is dropped, and counted as bad. The memory of long messages is
-// the session's, and counts against the budget of long active messages (Config.Unexpected), until the handler returns; that of messages
-// of more than 64 KiB is allocated for each, and the garbage collector's afterwards.
+// Handle registers the handler of active messages with that number; nil takes it away. Handlers of one peer's messages
+// are called one at a time, in order, by a goroutine that makes progress. A handler may call everything that does not
+// block; meanwhile the session takes no other message from that peer. A message for which there is no handler is
+// dropped, and counted as bad. Long messages lie in memory of the session, which counts against the budget of long
+// active messages (Config.Unexpected) until the handler returns. Memory for a message of more than 64 KiB is allocated
+// for that message alone.
 func (s *Session) Handle(number uint8, f func(*Gate, *Active)) {
 	s.mu.lock()
 	defer s.mu.unlock()
 	s.handlers[number] = f
 }
 
-// MaxActive is how many bytes an active message to the peer can have, its header
-// included, that travels at once: AMNow and Prepare take no more.
+// MaxActive returns the longest active message to the peer, in bytes with its header, that needs no rendezvous. It is
+// also the limit of AMNow and Prepare.
 func (g *Gate) MaxActive() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
 	return g.eagerMax()
 }
 
-// ActiveOut is an active message to be sent, with everything that can be said of it.
+// ActiveOut is an active message to be sent, with all its options.
 type ActiveOut struct {
 	Number uint8
 	Header []byte // at most MaxHeader bytes; copied
@@ -49,25 +48,26 @@ type ActiveOut struct {
 // and data. The request is nil if data may be reused at once. Active messages arrive in
 // order, also behind other messages to the peer.
 //
-// One of more than MaxActive bytes goes by rendezvous, into memory of the peer's session, where such messages have a
-// budget of Config.Unexpected bytes, and waits for room there: while it does, nothing is taken from this process, and room comes
-// when handlers return. Active messages that are sent after it, and are not urgent,
-// wait here until it has arrived; other messages do not. driver.ErrTooLong, by the request, if header and data exceed that budget altogether.
+// A message of more than MaxActive bytes goes by rendezvous into memory of the peer's session, where long active
+// messages have a budget of Config.Unexpected bytes. While the message waits for room, which comes when handlers
+// return, the peer takes nothing from this process. Later active messages that are not urgent wait here until the long
+// one has arrived; other messages do not. If header and data exceed the whole budget, the request fails with
+// driver.ErrTooLong.
 func (g *Gate) AM(number uint8, head, data []byte) (*Request, error) {
 	o := ActiveOut{Number: number, Header: head, Data: data}
 	return g.am(&o, false)
 }
 
-// AMNow sends an active message at once or not at all: ErrBusy if the connection
-// does not stand yet, if others wait before it (it never overtakes), or if the
-// driver has no room. Data may be reused afterwards. driver.ErrTooLong beyond MaxActive.
+// AMNow sends an active message at once or not at all, and never blocks. It fails with ErrBusy if the gate is not
+// connected, if other messages wait before it (it never overtakes), or if the driver has no room; with
+// driver.ErrTooLong beyond MaxActive bytes. Data may be reused when it returns.
 func (g *Gate) AMNow(number uint8, head, data []byte) error {
 	o := ActiveOut{Number: number, Header: head, Data: data}
 	_, err := g.am(&o, true)
 	return err
 }
 
-// AMMsg is AM for what needs more words. It does not keep o.
+// AMMsg is AM with options. It does not keep o.
 func (g *Gate) AMMsg(o *ActiveOut) (*Request, error) {
 	r, err := g.am(o, false)
 	if o.Then != nil {

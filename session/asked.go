@@ -2,9 +2,9 @@ package session
 
 import "errors"
 
-// What a peer answers (synchronous messages, RTS, and operations by message) has to have been asked for: an answer to what
-// no driver has taken yet, by a number that the peer has guessed, ends the connection. Nor is a message over before the
-// driver has given its memory back, as an answer may come first.
+// An answer of the peer (to a synchronous message, an RTS or an operation by message) must belong to a request that a
+// driver has already taken: a peer could guess the number of one that has not left, so such an answer ends the
+// connection. A message is not over before the driver has given its memory back: the answer may come earlier.
 
 var errUnasked = errors.New("an answer to what was not sent")
 
@@ -29,7 +29,7 @@ func (s *Session) away(pc *parcel) {
 	}
 }
 
-// returned takes note that the driver has given it back. What it was of may be over.
+// returned takes note that the driver has given the parcel back. Its message may be over by then.
 func (s *Session) returned(pc *parcel) {
 	if pc.out != nil {
 		return // of its memory the driver has had nothing
@@ -96,7 +96,7 @@ func (g *Gate) unblock() {
 	}
 }
 
-// answered tells whether all messages of an operation have their replies.
+// answered reports whether all messages of an operation have their replies.
 func (o *Op) answered() bool {
 	return o.replies > 0 && o.flying == 0 && (o.err != nil || o.next == len(o.buf))
 }

@@ -25,8 +25,8 @@ func forged(kind header.Kind, tag uint64, put func(body []byte)) []byte {
 // firstID is the number of what a session asks for first.
 const firstID = 1 << 32
 
-// What a peer answers before it can have been asked ends the connection: nothing completes while its message still waits
-// here, with the memory of the caller.
+// An answer to a request that has not left ends the connection: no request completes while its message, with the
+// caller's memory, still waits here.
 func TestAnswersToWhatWasNotSentEndTheConnection(t *testing.T) {
 	long := func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
 		return g.Isend(1, make([]byte, 1<<20))
@@ -113,7 +113,7 @@ func TestAnsweredMessagesAreNotDoneWhileADriverHasThem(t *testing.T) {
 			if err != nil || r == nil {
 				t.Fatal(r, err)
 			}
-			// What comes back has come after the answer.
+			// The parcel comes back after the answer.
 			if _, err := g.Isend(2, nil); err != nil {
 				t.Fatal(err)
 			}

@@ -13,9 +13,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// The benchmarks put both ranks into one process, on two threads that are pinned to
-// two cores, as those of shm do, and measure the driver alone in the same run: what
-// counts is the ratio.
+// The benchmarks put both ranks into one process, on two threads that are pinned to two cores, as those of shm do, and
+// measure the driver alone in the same run: only the ratio counts.
 
 func pinned(cpu int, f func()) <-chan struct{} {
 	done := make(chan struct{})

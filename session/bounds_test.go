@@ -144,16 +144,16 @@ func TestSpareMemoryIsBounded(t *testing.T) {
 }
 
 // However often a peer asks for a connection, one is begun.
-func TestKnocksBeginOneConnection(t *testing.T) {
+func TestConnectRequestsBeginOneConnection(t *testing.T) {
 	rails := both(qnixRail(t))
 	s := joinAll(t, 2, func(rank int, c *session.Config) { c.Rails = rails[rank] })
-	s[0].Knock(s[1], 1)
+	s[0].ConnectRequest(s[1], 1)
 	base := runtime.NumGoroutine()
 	for k := range uint64(1000) {
-		s[0].Knock(s[1], 1+k%3)
+		s[0].ConnectRequest(s[1], 1+k%3)
 	}
 	if n := runtime.NumGoroutine(); n > base+10 {
-		t.Errorf("%d goroutines after 1000 knocks, %d after one", n, base)
+		t.Errorf("%d goroutines after 1000 connect requests, %d after one", n, base)
 	}
 	transfer(t, s[1], s[0], 100)
 }

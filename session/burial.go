@@ -10,8 +10,8 @@ import (
 // connection itself may well be alive, as after nonsense of the peer. They are polled until the
 // driver gives them back; then the link is disconnected.
 
-// orphan takes a parcel back from a link that is dead. What the driver still has it keeps; the program is told
-// at once unless its own memory is in there.
+// orphan takes a parcel back from a link that is dead. Memory that the driver still holds stays with it; the program is
+// told at once unless that memory is its own.
 func (s *Session) orphan(l *link, pc *parcel, err error) {
 	if done, _ := l.small.SendPoll(&pc.p); done {
 		s.lost(pc, err)
@@ -101,7 +101,7 @@ func (s *Session) linger(l *link) {
 	s.kickMover()
 }
 
-// undertake asks the drivers for what they still have of dead links. It tells whether anything was given back.
+// undertake asks the drivers for what they still have of dead links. It reports whether anything was given back.
 func (s *Session) undertake() bool {
 	moved := false
 	for i := 0; i < len(s.dying); i++ {

@@ -29,8 +29,8 @@ func fillDriver(t *testing.T, g *session.Gate, size int) (requests []*session.Re
 	return nil
 }
 
-// What a driver still holds when a peer talks nonsense is not used again before it is given back: connections to
-// others do not suffer, the peer sees the end, and what waits fails.
+// A peer that violates the protocol loses its connection, and pending operations with it fail. Parcels that the driver
+// still holds are not used again before it gives them back; connections to other peers are not affected.
 func TestNonsenseOfOnePeerLeavesTheOthersAlone(t *testing.T) {
 	for name, size := range map[string]int{"short": 8, "of the program's memory": 1000} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 	}
 }
 
-// What waits for a driver's memory when the session is closed ends as well.
+// Operations that wait for a driver to give memory back end as well when the session is closed.
 func TestCloseEndsWhatDriversHold(t *testing.T) {
 	ctx := deadline(t)
 	s := joinAll(t, 2, func(r int, c *session.Config) {

@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// What has not left is taken back when its context ends, or by Cancel, of whatever kind it is: it leaves nothing, and what is
-// sent later is not held up.
+// A message of any kind that has not left is taken back by Cancel, or when its context ends: nothing of it stays, and
+// later messages are not held up.
 func TestWhatHasNotLeftIsTakenBack(t *testing.T) {
 	kinds := map[string]func(*session.Gate, *session.Remote) (*session.Request, error){
 		"message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {

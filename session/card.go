@@ -20,11 +20,11 @@ import (
 //	32 then for each rail: exclusivity u16, bandwidth u64 (bytes a second),
 //	   three times length u16 and bytes: driver, url of the small track, url
 //	   of the large track (may be empty)
-//	then how many addresses of the session's bell u16, and each as a string
+//	then how many addresses of the session's sockets for connect requests u16, and each as a string
 //	then HMAC-SHA-256 of cardLabel and all this, keyed by the session's secret
 //
 // The MAC keeps strangers from having this process send packets to addresses of their choice. A member of the job
-// knows the secret, so addresses are checked besides; see checkBell.
+// knows the secret, so addresses are checked besides; see checkAddress.
 const (
 	cardMagic   = 0x42794344 // "ByCD"
 	cardVersion = 3
@@ -38,7 +38,7 @@ type card struct {
 	incarnation uint64
 	host        uint64 // hash of the machine's identity
 	rails       []cardRail
-	bells       []string // "unix:" or "udp:", and where
+	addresses   []string // "unix:" or "udp:", and where
 }
 
 type cardRail struct {
@@ -78,8 +78,8 @@ func (c *card) append(b []byte) []byte {
 			b = append(b, s...)
 		}
 	}
-	b = le.AppendUint16(b, uint16(len(c.bells)))
-	for _, s := range c.bells {
+	b = le.AppendUint16(b, uint16(len(c.addresses)))
+	for _, s := range c.addresses {
 		b = le.AppendUint16(b, uint16(len(s)))
 		b = append(b, s...)
 	}
@@ -137,7 +137,7 @@ func parseCard(b, secret []byte) (*card, error) {
 		}
 		c.rails = append(c.rails, r)
 	}
-	if len(b) < 2 || le.Uint16(b) > maxBells {
+	if len(b) < 2 || le.Uint16(b) > maxAddresses {
 		return nil, bad
 	}
 	n = int(le.Uint16(b))
@@ -147,10 +147,10 @@ func parseCard(b, secret []byte) (*card, error) {
 		if !ok {
 			return nil, bad
 		}
-		if err := checkBell(a, c.incarnation); err != nil {
+		if err := checkAddress(a, c.incarnation); err != nil {
 			return nil, err
 		}
-		c.bells = append(c.bells, a)
+		c.addresses = append(c.addresses, a)
 	}
 	if len(b) != 0 {
 		return nil, bad
@@ -158,13 +158,13 @@ func parseCard(b, secret []byte) (*card, error) {
 	return c, nil
 }
 
-// checkBell refuses an address that no session has for its bell: only a socket of its own in the abstract namespace, or a
-// port that needs no privilege at the address of one host. Names are not looked up.
-func checkBell(a string, incarnation uint64) error {
+// checkAddress refuses an address that no session has for connect requests: only a socket of its own in the abstract
+// namespace, or a port that needs no privilege at the address of one host. Names are not looked up.
+func checkAddress(a string, incarnation uint64) error {
 	network, at, _ := strings.Cut(a, ":")
 	switch network {
 	case "unix":
-		if at == bellName(incarnation) {
+		if at == socketName(incarnation) {
 			return nil
 		}
 	case "udp":
@@ -262,7 +262,7 @@ func choose(mine, theirs *card) (pairs [][2]int, why []Choice, own []int) {
 	return pairs, why, own
 }
 
-// knows tells whether a card has a url of that incarnation.
+// knows reports whether a card has a url of that incarnation.
 func (c *card) knows(incarnation uint64) bool {
 	for _, r := range c.rails {
 		for _, s := range []string{r.small, r.large} {

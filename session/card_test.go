@@ -13,30 +13,30 @@ func exampleCard() *card {
 	return &card{rank: 3, size: 8, incarnation: 5, host: 7, rails: []cardRail{
 		{driver: "shm", small: "shm:1:0000000000000011:/a", large: "shm:1:0000000000000013:/b", exclusivity: 48, bandwidth: 40e9},
 		{driver: "afxdp", small: "afxdp:1:0000000000000015:x", exclusivity: 16, bandwidth: 1e9},
-	}, bells: []string{"unix:@bywash-0000000000000005", "udp:192.0.2.1:5000"}}
+	}, addresses: []string{"unix:@bywash-0000000000000005", "udp:192.0.2.1:5000"}}
 }
 
 func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
-	b := exampleCard().sealed(knockSecret)
+	b := exampleCard().sealed(testSecret)
 	for i := range b {
-		if _, err := parseCard(b[:i], knockSecret); err == nil {
+		if _, err := parseCard(b[:i], testSecret); err == nil {
 			t.Errorf("a card cut to %d bytes is taken", i)
 		}
 	}
-	if _, err := parseCard(append(bytes.Clone(b), 0), knockSecret); !errors.Is(err, driver.ErrAuth) {
+	if _, err := parseCard(append(bytes.Clone(b), 0), testSecret); !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("a longer card: %v", err)
 	}
 	newer := bytes.Clone(b)
 	newer[4]++
-	if _, err := parseCard(newer, knockSecret); !errors.Is(err, ErrVersion) {
+	if _, err := parseCard(newer, testSecret); !errors.Is(err, ErrVersion) {
 		t.Errorf("a card of another version: %v", err)
 	}
 }
 
 // A process without the session's secret can neither make nor change a card.
 func TestCardsOfStrangersAreRefused(t *testing.T) {
-	b := exampleCard().sealed(knockSecret)
-	if c, err := parseCard(b, knockSecret); err != nil || !reflect.DeepEqual(c, exampleCard()) {
+	b := exampleCard().sealed(testSecret)
+	if c, err := parseCard(b, testSecret); err != nil || !reflect.DeepEqual(c, exampleCard()) {
 		t.Fatalf("%+v, %v", c, err)
 	}
 	if _, err := parseCard(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
@@ -45,7 +45,7 @@ func TestCardsOfStrangersAreRefused(t *testing.T) {
 	for i := range b {
 		bad := bytes.Clone(b)
 		bad[i] ^= 1
-		if _, err := parseCard(bad, knockSecret); err == nil {
+		if _, err := parseCard(bad, testSecret); err == nil {
 			t.Errorf("with byte %d changed it is taken", i)
 		}
 	}
@@ -59,8 +59,8 @@ func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
 		"tcp:192.0.2.1:5000", "",
 	} {
 		c := exampleCard()
-		c.bells = []string{a}
-		if _, err := parseCard(c.sealed(knockSecret), knockSecret); !errors.Is(err, ErrInvalid) {
+		c.addresses = []string{a}
+		if _, err := parseCard(c.sealed(testSecret), testSecret); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a card with %q: %v, want %v", a, err, ErrInvalid)
 		}
 	}
@@ -70,7 +70,7 @@ func FuzzCard(f *testing.F) {
 	f.Add(exampleCard().append(nil)) // the MAC is made below: else nothing but that would be tested
 	f.Add((&card{}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parseCard(append(bytes.Clone(b), cardMAC(b, knockSecret)...), knockSecret)
+		c, err := parseCard(append(bytes.Clone(b), cardMAC(b, testSecret)...), testSecret)
 		if err != nil {
 			return
 		}
@@ -122,7 +122,7 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 	}
 }
 
-// explained tells whether each rail of mine has a reason, and each of theirs that is not one of those.
+// explained reports whether each rail of mine has a reason, and each of theirs that is not one of those.
 func explained(why []Choice, own []int, mine, theirs []cardRail) bool {
 	left := map[string]int{}
 	for _, r := range theirs {

@@ -11,7 +11,7 @@ func (g *Gate) farewell() {
 	g.soonSent, g.soonSeen = false, false
 }
 
-// closing tells whether a connection is to end, for good or for a pause.
+// closing reports whether a connection is to end, for good or for a pause.
 func (g *Gate) closing() bool { return g.leaving || g.leaveSeen || g.pausing == pausing }
 
 // tryClose takes the next step of closing that is possible now. Both sides say Leave: upon that of the other, what it
@@ -53,10 +53,10 @@ func (g *Gate) tryClose() {
 const flagSoon = 1 << 0
 
 // leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves as well. It
-// tells whether the peer has said it, too.
+// reports whether the peer has said it, too.
 func (g *Gate) leave() bool {
 	if g.leaveSeen {
-		g.state = gateClosing // what is sent from now on goes over the next connection
+		g.state = gateClosing // later messages go over the next connection
 		g.refuse()
 	}
 	if !g.leaveSent {
@@ -82,7 +82,7 @@ func (g *Gate) leave() bool {
 	return g.leaveSeen
 }
 
-// answered tells whether the peer knows of all its messages that are being received that they are: in mode Get it learns
+// answered reports whether the peer knows of all its messages that are being received that they are: in mode Get it learns
 // it in the end.
 func (g *Gate) answered() bool {
 	all := true
@@ -90,7 +90,7 @@ func (g *Gate) answered() bool {
 	return all
 }
 
-// unmatched tells whether something has left that the peer has still to match.
+// unmatched reports whether something has left that the peer has still to match.
 func (g *Gate) unmatched() bool {
 	some := false
 	g.s.outs.each(func(_ uint64, o *outgoing) { some = some || o.g == g && !o.parked && o.err == nil && !o.Matched() })
@@ -98,7 +98,7 @@ func (g *Gate) unmatched() bool {
 	return some
 }
 
-// opsWait tells whether operations have still to begin.
+// opsWait reports whether operations have still to begin.
 func (g *Gate) opsWait() bool {
 	wait := false
 	for _, o := range g.s.liveOps {
@@ -107,7 +107,7 @@ func (g *Gate) opsWait() bool {
 	return wait
 }
 
-// engaged tells whether something has begun that this connection has to finish.
+// engaged reports whether something has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
 	begun := false
 	for _, o := range g.s.liveOps {
@@ -118,8 +118,8 @@ func (g *Gate) engaged() bool {
 	return begun
 }
 
-// refuse takes the end of what the peer, which has said Leave, has not matched and never will: that fails. What has not
-// left goes over the next connection, with all messages behind it, as their order holds.
+// refuse fails the messages that the peer, which has said Leave, has not matched and never will. A message that has not
+// left goes over the next connection with all messages behind it, which keeps their order.
 func (g *Gate) refuse() {
 	s := g.s
 	for pc := g.backlog.first; pc != nil; pc = pc.next {
@@ -206,7 +206,7 @@ func (g *Gate) finish() {
 	if f := s.cfg.OnClosed; f != nil {
 		s.calls = append(s.calls, func() { f(g) })
 	}
-	s.kickDoorman()
+	s.kickAnswerer()
 	s.park(later.first, false)
 	s.park(g.actives.first, false)
 	if g.forgotten {

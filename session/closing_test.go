@@ -54,7 +54,7 @@ func apart(t *testing.T, s *session.Session) {
 	t.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// Who closes waits for nothing that the other end would have to match first, and what nobody has matched fails as closed.
+// Close does not wait for messages that the peer would have to match first: they fail with ErrClosed.
 func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 	short, long := pattern(8, 1), pattern(1<<20, 2)
 	closes := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
@@ -133,7 +133,7 @@ func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
 	}
 }
 
-// What has not left when the peer closes goes over the next connection, and nothing overtakes it.
+// A message that has not left when the peer closes goes over the next connection, and no message overtakes it.
 func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
 	for name, out := range map[string]session.Out{
 		"long": {Tag: 1, Buf: make([]byte, 1<<20)}, "synchronous": {Tag: 1, Buf: make([]byte, 8), Sync: true},
@@ -200,7 +200,7 @@ func TestConnectWaitSaysThatThePeerIsGone(t *testing.T) {
 	}
 }
 
-// Who waits for a connection while the session is quiet gets it after that.
+// ConnectWait during a quiet period gets its connection after it.
 func TestConnectWaitOutlastsAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
@@ -217,7 +217,8 @@ func TestConnectWaitOutlastsAPause(t *testing.T) {
 	}
 }
 
-// What waits for the peer to match it, and has waited through a pause, hears of the peer's end as if there had been none.
+// A message that has waited through a pause for the peer to match it fails at the peer's end as if there had been no
+// pause.
 func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)

@@ -10,104 +10,95 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// Config says how to join. The zero value finds the launcher by the
-// environment and uses the registered drivers that work on this machine, as far as ranks of the job need them.
+// Config describes how to join a job. The zero value finds the launcher by the environment and uses the registered
+// drivers that work on this machine and that ranks of the job need.
 type Config struct {
 	// Job is this process's place among others; nil lets launch.Find find it.
 	// The session closes a job that it has found, not one that it was given.
 	Job launch.Job
 
-	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment
-	// (ParseRails), or else all that the job can need (AllDrivers). Those that cannot be
-	// opened are an error here, and left out otherwise. A driver may
-	// be named several times, with other devices or options.
+	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment (ParseRails), or else all
+	// that the job can need (AllDrivers). A driver in Rails that cannot be opened is an error of Join; without Rails it is
+	// left out. A driver may be named several times, with different devices or options.
 	Rails []Rail
 
-	// AllDrivers opens every driver that works here, where neither Rails nor BYWASH_DRIVERS names any. Otherwise drivers stay closed that no two
-	// ranks of the job would use: if all run on one host and all have opened shm, that is everything that is less
-	// exclusive. It is for sessions that Connect to processes of other jobs on other hosts, and costs nothing where ranks
-	// run on several hosts, or the Job is no launch.Agreer: there all drivers are opened in any case.
+	// AllDrivers opens every driver that works here, if neither Rails nor BYWASH_DRIVERS names any. Without it the session
+	// leaves drivers closed that no two ranks of the job would use: if all ranks run on one host and have opened shm,
+	// these are all less exclusive drivers. Set it in sessions that Connect to processes of other jobs on other hosts. It
+	// has no effect where ranks run on several hosts or the Job is no launch.Agreer: all drivers are opened there.
 	AllDrivers bool
 
-	// Progress says who makes progress when nobody waits.
+	// Progress chooses whether goroutines of the session make progress while no caller waits.
 	Progress Progress
 
-	// Unexpected is how many bytes messages that nobody has waited for may
-	// cost at most, some 300 for each included; 0: 64 MiB. Where there are several peers, one has half of it, and in
-	// any case 65536 messages; all have 262144. Beyond it no more is taken from a peer whose next
-	// message is unexpected, until its messages are received: its sends
-	// then wait. Long active messages may take as much again. What a peer had sent that
-	// ends meanwhile is kept beyond it, as much as lies in its driver's memory, once.
+	// Unexpected is the budget in bytes of unexpected messages, each of which costs some 300 bytes beside its data; 0
+	// means 64 MiB. With several peers, one peer can have half of it. One peer can have 65536 unexpected messages, all
+	// peers 262144. Beyond the budget the session takes no more messages from a peer whose next message is unexpected,
+	// until some are received; the peer's sends wait. Long active messages have a budget of the same size. Messages that
+	// lie in the driver's memory when their sender ends are kept beyond the budget.
 	Unexpected int
 
-	// PeerMemory is how many bytes this process keeps at most for one peer beside unexpected messages: answers that the
-	// peer has not taken, and long messages under way with their chunks, in both directions; 0: 128 MiB. A peer that
-	// wants more ends its gate with ErrLimit. A peer that is no attacker needs 80 MiB at most, usually a few KiB.
+	// PeerMemory limits the bytes that this process keeps for one peer beside unexpected messages: answers that the peer
+	// has not taken, and the state of long messages under way in both directions; 0 means 128 MiB. The gate of a peer that
+	// needs more ends with ErrLimit. An honest peer needs at most 80 MiB, usually a few KiB.
 	PeerMemory int
 
-	// PeersMemory is the same for all peers together; 0: four times PeerMemory. Beyond it the gate that costs most
-	// ends with ErrLimit.
+	// PeersMemory is the same limit for all peers together; 0 means four times PeerMemory. Beyond it the gate that uses
+	// most memory ends with ErrLimit.
 	PeersMemory int
 
-	// MaxMessage is the longest message in bytes that this process receives or reports to a probe; 0: half of the
-	// machine's memory. A longer one fails at its sender with driver.ErrTooLong, and is not received here. It bounds
-	// Status.Len, so that a program can allocate memory for a message that was probed.
+	// MaxMessage is the longest message in bytes that this process receives or reports to a probe; 0 means half of the
+	// machine's memory. A longer message fails at its sender with driver.ErrTooLong. The limit bounds Status.Len, so that
+	// a program can safely allocate memory for a message that it has probed.
 	MaxMessage int
 
-	// Eager is the longest message in bytes, its header included, that travels
-	// at once, without asking the receiver; 0, or more than the rail's small
-	// track can carry: as much as that can.
+	// Eager is the longest message in bytes, header included, that is sent without asking the receiver first. 0 means as
+	// much as the small track of the rails can carry, which is also the maximum.
 	Eager int
 
-	// Mode forces the mode of long messages that this side receives; nil lets
-	// the session choose by capabilities and profile. A message for which the
-	// forced mode is not possible fails.
+	// Mode forces the transfer mode of long messages that this side receives; nil lets the session choose by the drivers'
+	// capabilities and profiles. A message for which the forced mode is not possible fails.
 	Mode *rdv.Mode
 
-	// Section is how many bytes of one message may be registered at a time, on
-	// either side; 0: all. Longer messages travel in sections, with a new key
-	// each.
+	// Section limits the bytes of one message that either side registers with a driver at a time; 0 means no limit. Longer
+	// messages travel in sections, each with a key of its own.
 	Section int
 
-	// Chunk is the longest part of a long message, in bytes, that is under way on a rail as one;
-	// 0: as the rails allow. Shorter chunks share rails more evenly and cost more messages.
+	// Chunk is the longest part of a long message, in bytes, that one rail carries as a unit; 0 means as the rails allow.
+	// Shorter chunks share rails more evenly and cost more control messages.
 	Chunk int
 
-	// Emulate has one-sided operations carried out by the peer's CPU even where a
-	// driver can do them.
+	// Emulate makes the peer's CPU carry out one-sided operations even where a driver can do so.
 	Emulate bool
 
-	// Explain is told, a line each, which drivers were opened, which were not and why, and for each connection
-	// which rails it takes, why, and what carries messages there. Nil: standard error if the launcher was
-	// asked to explain (bywash run --explain), else nobody. Writes may come from many goroutines.
+	// Explain receives a line for each driver that was opened, or was not and why, and for each connection a line that
+	// names its rails, the reasons, and what carries messages there. Nil means standard error if the launcher was asked to
+	// explain (bywash run --explain), and nothing otherwise. Many goroutines may write at once.
 	Explain io.Writer
 
-	// OnClosed is told of gates that were closed in order.
+	// OnClosed is called for each gate that was closed in order.
 	OnClosed func(*Gate)
 
-	// OnError is told of peers that were lost, from a goroutine of the session
-	// or one that makes progress; it may call the session. Requests of that peer fail as
-	// well.
+	// OnError is called for each peer or rail that was lost. It runs on a goroutine of the session, or on one that makes
+	// progress, and may call the session. The peer's requests fail with the same error.
 	OnError func(*Error)
 }
 
-// Rail names a driver and its device.
+// Rail names a driver, its device and its options.
 type Rail struct {
 	Driver  string
 	Device  string // empty: the driver's best
 	Options map[string]string
 }
 
-// Progress says who makes progress.
+// Progress chooses who makes progress.
 type Progress uint8
 
 const (
-	// Background lets goroutines of the session make progress, too: they sleep
-	// in the drivers' waits while nothing happens, and keep out of the way of
-	// callers that wait or poll.
+	// Background lets goroutines of the session make progress as well. They sleep in the drivers' waits while nothing
+	// happens, and leave the work to callers that wait or poll.
 	Background Progress = iota
-	// Explicit lets the session only make progress inside its calls:
-	// Progress, Test, and everything that waits.
+	// Explicit makes progress inside calls of the session only: Progress, Test, and calls that wait.
 	Explicit
 )
 
@@ -144,7 +135,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// ParseRails reads a list of drivers, each with a device or without: "shm,afxdp:eth1".
+// ParseRails parses a list of drivers, each with or without a device, such as "shm,afxdp:eth1". It fails with
+// ErrInvalid if the list is malformed.
 func ParseRails(list string) ([]Rail, error) {
 	var rails []Rail
 	for item := range strings.SplitSeq(list, ",") {

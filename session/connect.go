@@ -122,10 +122,10 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 			return links, why, err
 		}
 	}
-	if s.bell != nil && g.foreign == nil && g.rank != s.rank && !knockers(links) {
-		knocking, stop := context.WithCancel(ctx)
+	if s.requestSockets != nil && g.foreign == nil && g.rank != s.rank && !requestedByDriver(links) {
+		requesting, stop := context.WithCancel(ctx)
 		defer stop()
-		s.tasks.Go(func() { s.knockAt(knocking, theirs, number) })
+		s.tasks.Go(func() { s.requestConnection(requesting, theirs, number) })
 	}
 	for _, l := range links {
 		if err := l.small.ConnectWait(ctx); err != nil {
@@ -140,8 +140,8 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 	return links, why, nil
 }
 
-// knockers tells whether a driver tells the peer that it is wanted.
-func knockers(links []*link) bool {
+// requestedByDriver reports whether a driver itself sends the peer a connect request.
+func requestedByDriver(links []*link) bool {
 	for _, l := range links {
 		if _, ok := l.nic.small.(driver.Knocker); ok {
 			return true
@@ -230,12 +230,11 @@ func (l *link) greet(h *header.Header, b []byte) error {
 	return nil
 }
 
-// Connect gives the gate to a process of another session by its business card.
-// The other side does the same with ours, in any order; both sessions
-// must have the same secret, and a driver in common that reaches: see Config.AllDrivers. The gate's rank is -1. Messages from it are
-// received through the gate, or with any source. With an error there is no gate: driver.ErrAuth for a card that was changed, or is of a
-// session with another secret. One that is not needed any more is given up with
-// Gate.Forget.
+// Connect returns a connected gate to the process of another session whose business card is given. That process calls
+// Connect with this process's card; the order of the two calls does not matter. Both sessions need the same secret and
+// a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
+// ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
+// rank is -1; its messages are received through the gate or with any source. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.job.Secret())
 	if err != nil {
@@ -253,14 +252,14 @@ func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, erro
 	return g, nil
 }
 
-// doorman connects to peers that want it.
-func (s *Session) doorman() {
+// answerer connects to peers whose drivers report a connect request.
+func (s *Session) answerer() {
 	var who []uint64
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.knock:
+		case <-s.wanted:
 		}
 		for _, n := range s.nics {
 			if k, ok := n.small.(driver.Knocker); ok {
@@ -276,9 +275,9 @@ func (s *Session) doorman() {
 	}
 }
 
-// answer connects to the peer with that incarnation, if it is the rank that it claims to be. A false claim costs a lookup.
-// The peer was named when as connections had been begun here: a later one to the same peer has answered it, and may have been
-// closed since.
+// answer connects to the peer with that incarnation if its rank's card confirms the incarnation. A forged incarnation
+// costs a lookup. The peer was named when as connections had been begun here: a later one to the same peer has answered it,
+// and may have been closed since.
 func (s *Session) answer(incarnation, as uint64) {
 	rank := driver.RankOf(incarnation)
 	if rank >= s.size || s.card.knows(incarnation) {
@@ -299,7 +298,7 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	ok := idle()
 	s.mu.unlock()
 	if !ok {
-		return // when it is idle again, the doorman looks again
+		return // once the gate is idle the answerer looks again
 	}
 	c, err := g.lookup(s.ctx)
 	if err != nil || !is(c) {
@@ -312,9 +311,9 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	}
 }
 
-func (s *Session) kickDoorman() {
+func (s *Session) kickAnswerer() {
 	select {
-	case s.knock <- struct{}{}:
+	case s.wanted <- struct{}{}:
 	default:
 	}
 }

@@ -248,7 +248,7 @@ func mirror(ctx context.Context, s *session.Session, peer int) error {
 }
 
 // lanes are lengths of messages that are under way at the same time.
-var lanes = []int{8, 3000, 100_000, 4 << 20}
+var lanes = []int{8, 3000, 100_000, longLane}
 
 // Of two NICs one is killed, at random, in the middle of everything: the ranks, which are
 // processes, lose nothing, and nothing comes twice. Later it is the other's turn: then there is
@@ -346,7 +346,7 @@ func reflected(ctx context.Context, t *testing.T, g *session.Gate, lane uint64, 
 	}
 }
 
-func TestLateKnockConnectsNobody(t *testing.T) {
+func TestLateConnectRequestConnectsNobody(t *testing.T) {
 	var closed atomic.Int32
 	rails := both(qnixRail(t))
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
@@ -356,11 +356,11 @@ func TestLateKnockConnectsNobody(t *testing.T) {
 	transfer(t, s[0], s[1], 100)
 	s[0].Gate(1).Disconnect()
 	eventually(t, "both ends are closed", func() bool { return closed.Load() == 2 })
-	if !s[1].Knock(s[0], 1) {
-		t.Error("a knock for the connection that has been makes another one")
+	if !s[1].ConnectRequest(s[0], 1) {
+		t.Error("a connect request for an earlier connection makes another one")
 	}
-	if s[1].Knock(s[0], 2) {
-		t.Error("a knock for the next connection is not answered")
+	if s[1].ConnectRequest(s[0], 2) {
+		t.Error("a connect request for the next connection is not answered")
 	}
 	transfer(t, s[0], s[1], 100)
 }

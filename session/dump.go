@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Dump writes what the session is doing, for people: gates, what waits to leave,
-// receives, kept messages, long messages and their chunks.
+// Dump writes the state of the session for a human reader: gates, messages that wait to leave, receives, unexpected
+// messages, long messages and their chunks.
 func (s *Session) Dump(w io.Writer) error {
 	s.mu.lock()
 	defer s.mu.unlock()

@@ -34,7 +34,11 @@ func TestFirstMessageConnects(t *testing.T) {
 // All ranks send to all at the same moment: connections cross, and order holds for each
 // pair, for short and long messages together.
 func TestOrderHoldsBetweenEachPair(t *testing.T) {
-	const n, messages = 4, 200
+	const n = 4
+	messages := 200
+	if testing.Short() {
+		messages = 60
+	}
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(fmt.Sprintf("progress %d", p), func(t *testing.T) {
 			s := joinAll(t, n, func(_ int, c *session.Config) { c.Progress = p })
@@ -470,21 +474,34 @@ func TestLongActiveMessagesAllocateTheirMemoryOnly(t *testing.T) {
 			for range 200 {
 				trip()
 			}
-			const runs = 100
-			var was, is runtime.MemStats
-			runtime.ReadMemStats(&was)
-			got := testing.AllocsPerRun(runs, trip)
-			runtime.ReadMemStats(&is)
+			// Large allocations are of whole pages.
+			want := uint64(tt.allocs)*uint64(tt.n+len(head)+8192) + 1024
+			// The session's sleeps in the background allocate, too: there are some when this goroutine waits for a CPU.
+			var got float64
+			var bytes uint64
+			for range 5 {
+				if got, bytes = allocated(trip); got < tt.allocs+0.5 && bytes <= want {
+					break
+				}
+			}
 			if got >= tt.allocs+0.5 {
 				t.Errorf("%s, %d bytes: %v allocations a message, want %v", name, tt.n, got, tt.allocs)
 			}
-			// Large allocations are of whole pages; AllocsPerRun makes one trip more.
-			bytes, want := (is.TotalAlloc-was.TotalAlloc)/(runs+1), uint64(tt.allocs)*uint64(tt.n+len(head)+8192)
-			if bytes > want+1024 {
+			if bytes > want {
 				t.Errorf("%s, %d bytes: %d bytes are allocated for a message, want at most %d", name, tt.n, bytes, want)
 			}
 		}
 	}
+}
+
+// allocated is how often a trip allocates, and how many bytes.
+func allocated(trip func()) (allocs float64, bytes uint64) {
+	const runs = 100
+	var was, is runtime.MemStats
+	runtime.ReadMemStats(&was)
+	allocs = testing.AllocsPerRun(runs, trip)
+	runtime.ReadMemStats(&is)
+	return allocs, (is.TotalAlloc - was.TotalAlloc) / (runs + 1) // AllocsPerRun makes one trip more
 }
 
 func allocatesNothing(t *testing.T, what string, g *session.Gate, dst []byte, send func() error) {

@@ -19,18 +19,17 @@ var (
 	ErrVersion   = driver.ErrVersion   // the peer runs another version
 )
 
-// ErrLimit means that a peer wanted this process to keep more for it than Config.PeerMemory or Config.PeersMemory
-// allows, or than the protocol does. The error is ErrBroken as well, and names the limit.
+// ErrLimit means that a peer needed more memory of this process than Config.PeerMemory, Config.PeersMemory or the
+// protocol allows. The error is ErrBroken as well, and names the limit.
 var ErrLimit = errors.New("limit of what is kept for a peer")
 
-// Error says which operation on which peer failed, and why. It wraps the
-// driver's error.
+// Error names a failed operation, its peer and its cause. It wraps the driver's error.
 type Error struct {
 	Peer int    // the peer's rank; -1: none, or one of another session
 	Op   string // verb
 	Err  error
-	// NonFatal, to Config.OnError: a rail was lost, and others carry on; or, with no peer, the launcher, and what
-	// is connected carries on.
+	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain, or, without
+	// a peer, the launcher was lost and connections remain.
 	NonFatal bool
 }
 

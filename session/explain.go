@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// Choice is a rail to a peer, or why one was not taken.
+// Choice is a possible rail to a peer, taken or not, with the reason.
 type Choice struct {
 	Driver string // of both ends
 	Device string // of this end; empty: this end has no such rail
@@ -17,7 +17,7 @@ type Choice struct {
 	Why    string
 }
 
-// String says it in words.
+// String returns the choice in words.
 func (c Choice) String() string {
 	name, verb := c.Driver, "left out"
 	if c.Device != "" {

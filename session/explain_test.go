@@ -35,7 +35,7 @@ func (w *told) lines() []string {
 	return strings.Split(strings.TrimSuffix(w.b.String(), "\n"), "\n")
 }
 
-// like tells whether there is one line for each pattern, with all the words of it, "*" between them. What is told of two
+// like reports whether there is one line for each pattern, with all the words of it, "*" between them. What is told of two
 // connections may come in any order.
 func like(lines, patterns []string) bool {
 	lines = slices.Clone(lines)

@@ -20,11 +20,11 @@ func (s *Session) CloseRail(k int) {
 	s.nics[k].close()
 }
 
-// Knock has this session hear a knock of another one's connection with that number. It
-// tells whether the gate to there is idle after it.
-func (s *Session) Knock(from *Session, number uint64) (idle bool) {
-	k := knock{rank: uint32(from.rank), from: from.card.incarnation, to: s.card.incarnation, dial: number}
-	s.knocked(k.append(nil, s.job.Secret()))
+// ConnectRequest lets this session receive a connect request of another session for the connection with that number. It
+// reports whether the gate to there is idle after it.
+func (s *Session) ConnectRequest(from *Session, number uint64) (idle bool) {
+	k := connectRequest{rank: uint32(from.rank), from: from.card.incarnation, to: s.card.incarnation, dial: number}
+	s.requested(k.append(nil, s.job.Secret()))
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.gates[from.rank].state == gateIdle
@@ -104,7 +104,7 @@ func (g *Gate) InDriver() (n int) {
 	return n
 }
 
-// ProbeRail asks one rail who has sent something, and takes it. It tells whether somebody was named.
+// ProbeRail asks one rail who has sent something, and takes it. It reports whether somebody was named.
 func (s *Session) ProbeRail(k int) bool {
 	s.mu.lock()
 	defer s.leave()
@@ -180,7 +180,7 @@ func (s *Session) Stop() (goOn func()) {
 	return s.leave
 }
 
-// Current tells whether what the key says of drivers is taken to hold on the connection that stands.
+// Current reports whether what the key says of drivers is taken to hold on the connection that stands.
 func (r *Remote) Current() bool {
 	r.g.s.mu.lock()
 	defer r.g.s.mu.unlock()

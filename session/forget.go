@@ -6,10 +6,9 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// Forget gives up the gate to a process of another session, which Session.Connect has made: nothing of it stays, messages
-// that came from there and were not received included. It never blocks: a connection that stands is closed first, as
-// Disconnect does, one that is still being made is given up. Calls on the gate fail with ErrClosed from then on. ErrInvalid for
-// the gate to a rank, which there is as long as the session.
+// Forget removes a gate that Session.Connect has made, with all its messages that were not received. It never blocks: a
+// connected gate is disconnected first, in the background; an attempt to connect is given up. Later calls on the gate
+// fail with ErrClosed. For the gate to a rank, which exists as long as the session, Forget fails with ErrInvalid.
 func (g *Gate) Forget() error {
 	s := g.s
 	s.mu.lock()

@@ -23,7 +23,7 @@ const (
 
 var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
-// Gate is the way to one peer. Its methods may be called from any goroutine.
+// Gate is the way to one peer: see the package comment. Its methods may be called from any goroutine.
 type Gate struct {
 	s          *Session
 	rank       int    // -1: of another session
@@ -119,14 +119,14 @@ type link struct {
 	buried  bool
 }
 
-// Rank is the peer's rank; -1 for one of another session.
+// Rank returns the peer's rank, or -1 for a process of another session.
 func (g *Gate) Rank() int { return g.rank }
 
-// Session is the session that the gate is of.
+// Session returns the session of the gate.
 func (g *Gate) Session() *Session { return g.s }
 
-// Connect makes the connection, without waiting for it, so that the first
-// message finds it. The peer need do nothing.
+// Connect starts to connect the gate and does not wait, so that the first message finds a connection. The peer need not
+// call anything.
 func (g *Gate) Connect() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -135,8 +135,8 @@ func (g *Gate) Connect() {
 	}
 }
 
-// ConnectWait makes the connection and blocks until it stands, has failed, or
-// ctx ends. One to a process that has closed, or died, fails with ErrClosed or ErrBroken, and the gate is then broken.
+// ConnectWait connects the gate and blocks until it is connected, connecting has failed, or ctx ends. It fails with
+// ErrClosed if the peer has closed its session and with ErrBroken if the peer has died; the gate is then broken.
 func (g *Gate) ConnectWait(ctx context.Context) error {
 	s := g.s
 	s.mu.lock()
@@ -168,14 +168,12 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 	return g.fault("connect", ErrClosed)
 }
 
-// Disconnect closes the gate in order and never blocks: pending sends are
-// finished first, the peer's as well, in the background or in Progress. Long and synchronous
-// messages are waited for until the receiver has matched them, or closes as well: what nobody has begun to receive by then
-// fails with ErrClosed, on both sides. A synchronous one that had arrived can still be received.
-// Receives that name the peer, and were posted before it had closed as well, fail
-// with ErrClosed.
-// Messages sent meanwhile go over a new connection. A gate that is broken can be
-// used again after it.
+// Disconnect closes the gate in order and never blocks. Pending sends of both sides are finished first, in the
+// background or in Progress. Long and synchronous messages stay pending until the receiver has matched them or closes
+// as well; messages that it has not begun to receive by then fail with ErrClosed on both sides. A synchronous message
+// that had arrived can still be received. Receives from the peer that were posted before both sides had closed fail
+// with ErrClosed. Messages that are sent meanwhile go over a new connection. Disconnect makes a broken gate usable
+// again.
 func (g *Gate) Disconnect() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -192,7 +190,7 @@ func (g *Gate) Disconnect() {
 			return
 		}
 		g.state, g.err, g.leaving = gateIdle, nil, false
-		g.s.kickDoorman()
+		g.s.kickAnswerer()
 	}
 }
 
@@ -216,7 +214,7 @@ func (l *link) down(err error) {
 	g.fail(g.fault("connection", err))
 }
 
-// others tells whether the gate has a rail besides.
+// others reports whether the gate has a rail besides.
 func (g *Gate) others(l *link) bool {
 	for _, x := range g.links {
 		if x != l && !x.dead {
@@ -346,7 +344,7 @@ func (g *Gate) enqueue(pc *parcel) bool {
 	return g.dispatch(pc)
 }
 
-// ready tells whether something can be sent.
+// ready reports whether something can be sent.
 func (g *Gate) ready(op string) error {
 	switch {
 	case g.s.closed, g.forgotten:
@@ -360,8 +358,8 @@ func (g *Gate) ready(op string) error {
 	return nil
 }
 
-// Path says what carries messages to the peer: driver, device and path of each
-// rail, or that there is no connection.
+// Path describes what carries messages to the peer: driver, device and path of each rail, or that the gate is not
+// connected.
 func (g *Gate) Path() string {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
@@ -383,8 +381,8 @@ func (g *Gate) Path() string {
 	return out
 }
 
-// Explain tells which rails the connection takes, and why others are left out. It is
-// empty before the first connection.
+// Explain returns the rails that the connection takes and those that it leaves out, with reasons. The result is empty
+// before the first connection.
 func (g *Gate) Explain() []Choice {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()

@@ -166,7 +166,7 @@ func (l *link) stall() {
 const stallLook = 50 * time.Millisecond
 
 // lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end is
-// seen, which comes behind it. It tells whether there were any.
+// seen, which comes behind it. It reports whether there were any.
 func (s *Session) lookAtStalled() (any bool) {
 	for i := 0; i < len(s.stalled); i++ {
 		l := s.stalled[i]
@@ -277,7 +277,7 @@ func (s *Session) dropKeptRTS(g *Gate, id uint64) {
 	}
 }
 
-// requests tells whether it is the RTS of that number.
+// requests reports whether it is the RTS of that number.
 func (k *kept) requests(id uint64) bool {
 	var req header.Request
 	return k.h.Kind == header.RTS && req.Parse(k.h.Body(k.buf)) == nil && req.ID == id
@@ -308,8 +308,8 @@ func (k *kept) status() Status {
 	return Status{From: k.g, Tag: k.h.Tag, Len: k.length(), Header: int(k.h.Extra)}
 }
 
-// Iprobe makes progress and tells whether a message that matches is there, and
-// how long it is, without receiving it.
+// Iprobe makes progress and reports whether a matching message has arrived, with its status, without receiving it. It
+// never blocks.
 func (s *Session) Iprobe(m Match) (Status, bool) {
 	s.Progress()
 	s.mu.lock()
@@ -321,8 +321,8 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 	return Status{}, false
 }
 
-// Probe blocks until a message that matches is there. Another goroutine may
-// receive it first: see Improbe.
+// Probe blocks until a matching message has arrived or ctx ends, and does not receive it. Another goroutine may receive
+// the message first: see Improbe.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	var st Status
 	p := m.pattern()
@@ -348,19 +348,19 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	return st, nil
 }
 
-// Message is one that was found by Improbe: nobody else can receive it. It has to
-// be received once: until then its memory counts against the budget.
+// Message is a message that Improbe has found. Only its holder can receive it, and must do so once: until then its
+// memory counts against the budget of unexpected messages.
 type Message struct {
 	s  *Session
 	k  *kept
 	st Status
 }
 
-// Status tells how long the message is, and from whom.
+// Status returns the length and the source of the message.
 func (m *Message) Status() Status { return m.st }
 
-// Improbe makes progress and takes the oldest message that matches, if there is
-// one: the way to allocate memory for it first.
+// Improbe makes progress and takes the oldest matching message out of matching, if there is one, so that the caller can
+// allocate memory before receiving it. It never blocks.
 func (s *Session) Improbe(mt Match) (*Message, bool) {
 	s.Progress()
 	s.mu.lock()
@@ -378,8 +378,9 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 	return &Message{s: s, k: k, st: k.status()}, true
 }
 
-// Irecv receives the message. A second call is ErrInvalid. A long message can end between Improbe and its reception. The
-// request says: ErrCanceled when its sender has taken it back, ErrClosed when the connection on which it came has ended.
+// Irecv starts to receive the message. A second call fails with ErrInvalid. A long message can end between Improbe and
+// its reception: the request then fails with ErrCanceled if the sender has taken the message back, and with ErrClosed
+// if the connection on which it came has ended.
 func (m *Message) Irecv(buf []byte) (*Request, error) {
 	s := m.s
 	s.mu.lock()
@@ -401,7 +402,7 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	return r, nil
 }
 
-// Recv receives the message and blocks until it is there.
+// Recv receives the message and blocks until it has arrived completely or ctx ends.
 func (m *Message) Recv(ctx context.Context, buf []byte) (Status, error) {
 	r, err := m.Irecv(buf)
 	if err != nil {

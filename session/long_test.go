@@ -40,7 +40,7 @@ func transfer(t *testing.T, from, to *session.Session, n int) {
 	}
 }
 
-var sizes = []int{0, 1, 8, 40, 256, 257, 4096, 8000, 8192, 8193, 20000, 65536, 1<<20 + 3, 5 << 20}
+var sizes = []int{0, 1, 8, 40, 256, 257, 4096, 8000, 8192, 8193, 20000, 65536, 1<<20 + 3, longest}
 
 func TestEveryModeCarriesEveryLength(t *testing.T) {
 	modes := []*rdv.Mode{nil}

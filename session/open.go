@@ -152,7 +152,7 @@ func (s *Session) top() int {
 	return top
 }
 
-// agree tells whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
+// agree reports whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
 // ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
 	job, ok := s.job.(launch.Agreer)

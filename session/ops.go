@@ -30,7 +30,7 @@ const (
 	opAtomic // and the driver's number of the operation
 )
 
-// Op is a one-sided operation under way.
+// Op is a one-sided operation in progress.
 type Op struct {
 	d       driver.Op
 	g       *Gate
@@ -73,49 +73,50 @@ func (s *Session) freeOp(o *Op) {
 	s.spareOp = o
 }
 
-// Iput writes buf into the peer's region at off. Done means visible to the
-// peer's CPU. Operations are not ordered among each other or with messages,
-// except by Fence. Errors: driver.ErrBounds, ErrAccess and ErrAlignment, found here
-// or by the request; driver.ErrRemoteKey.
+// Iput starts to write buf into the peer's region at byte off. When the request is done, the data is visible to the
+// peer's CPU. Only Fence orders operations among each other and with messages. Iput or its request fails with
+// driver.ErrBounds, ErrAccess or ErrAlignment if the operation does not fit the region, and with driver.ErrRemoteKey if
+// the region was deregistered.
 func (g *Gate) Iput(r *Remote, off int, buf []byte) (*Request, error) {
 	return g.operate("put", opPut, r, off, buf, Atomic{})
 }
 
-// Put is Iput, waited for.
+// Put is Iput, and blocks until it is done.
 func (g *Gate) Put(ctx context.Context, r *Remote, off int, buf []byte) error {
 	_, err := waitOp(ctx)(g.Iput(r, off, buf))
 	return err
 }
 
-// Iget reads the peer's region at off into buf.
+// Iget starts to read the peer's region from byte off into buf. Errors are those of Iput.
 func (g *Gate) Iget(r *Remote, off int, buf []byte) (*Request, error) {
 	return g.operate("get", opGet, r, off, buf, Atomic{})
 }
 
-// Get is Iget, waited for.
+// Get is Iget, and blocks until it is done.
 func (g *Gate) Get(ctx context.Context, r *Remote, off int, buf []byte) error {
 	_, err := waitOp(ctx)(g.Iget(r, off, buf))
 	return err
 }
 
-// Iatomic applies an operation to the integer at off, a multiple of its size.
+// Iatomic starts an atomic operation on the integer at byte off of the peer's region; off is a multiple of the
+// integer's size. Errors are those of Iput.
 func (g *Gate) Iatomic(r *Remote, off int, a Atomic) (*Request, error) {
 	return g.operate(a.Op.String(), opAtomic+uint8(a.Op), r, off, nil, a)
 }
 
-// Atomic is Iatomic, waited for. It returns the value before, with Fetch.
+// Atomic is Iatomic, and blocks until it is done. With Fetch set it returns the previous value.
 func (g *Gate) Atomic(ctx context.Context, r *Remote, off int, a Atomic) (uint64, error) {
 	st, err := waitOp(ctx)(g.Iatomic(r, off, a))
 	return st.Value, err
 }
 
-// FetchAdd adds to the 64-bit integer at off and returns the value before.
+// FetchAdd adds to the 64-bit integer at off and returns the previous value. It blocks until the operation is done.
 func (g *Gate) FetchAdd(ctx context.Context, r *Remote, off int, add uint64) (uint64, error) {
 	return g.Atomic(ctx, r, off, Atomic{Op: driver.Add, Size: 8, Operand: add, Fetch: true})
 }
 
-// CompareSwap puts the new value at off if the old one is there, and returns what
-// was.
+// CompareSwap replaces the 64-bit integer at off by new if it equals old. It returns the previous value and blocks
+// until the operation is done.
 func (g *Gate) CompareSwap(ctx context.Context, r *Remote, off int, old, new uint64) (uint64, error) {
 	return g.Atomic(ctx, r, off, Atomic{Op: driver.CompareSwap, Size: 8, Operand: new, Compare: old, Fetch: true})
 }
@@ -129,8 +130,8 @@ func waitOp(ctx context.Context) func(*Request, error) (Status, error) {
 	}
 }
 
-// Fence orders: operations on this gate that begin after it take effect after
-// those before. It does not wait.
+// Fence orders one-sided operations: those that begin on this gate after the fence take effect after those before it.
+// It never blocks.
 func (g *Gate) Fence() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -158,8 +159,8 @@ func (g *Gate) unfenced(o *Op) {
 	}
 }
 
-// Flush blocks until all operations on this gate are done. Their requests still
-// have to be waited for.
+// Flush blocks until all one-sided operations on this gate are done, or ctx ends. Requests of these operations must
+// still be given back with Wait or Test.
 func (g *Gate) Flush(ctx context.Context) error {
 	return g.fault("flush", g.s.await(ctx, func() bool { return g.ops == 0 }))
 }

@@ -48,7 +48,7 @@ func (s *Session) launcherLost(err error) {
 	}
 }
 
-// stranded tells whether a gate cannot be connected, by nobody, as nobody can look up a card.
+// stranded reports whether a gate cannot be connected, by nobody, as nobody can look up a card.
 func (g *Gate) stranded() bool {
 	return g.s.orphaned != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
 }

@@ -70,7 +70,7 @@ func (q *parcelQueue) pop() *parcel {
 	return pc
 }
 
-// lasts tells whether a message is not over when its parcel has left.
+// lasts reports whether a message is not over when its parcel has left.
 func (pc *parcel) lasts() bool { return pc.out != nil || pc.sync != 0 }
 
 // lasting is how many such parcels a queue has.
@@ -279,7 +279,7 @@ func (l *link) refused(pc *parcel, err error, posted bool) (left, taken bool) {
 	return true, true
 }
 
-// owned tells whether somebody is told when a parcel is lost.
+// owned reports whether somebody is told when a parcel is lost.
 func (pc *parcel) owned() bool { return pc.req != nil || pc.lasts() }
 
 // left ends a parcel that the driver has sent.
@@ -340,8 +340,7 @@ func (g *Gate) work() {
 	}
 }
 
-// push moves on what waits to leave. It tells whether anything did, and whether
-// something is left.
+// push moves on messages that wait to leave. It reports whether anything did, and whether something is left.
 func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
 		for l.sending.n > 0 {
@@ -403,5 +402,5 @@ func (g *Gate) pushQueues() bool {
 	return first || second || third || fourth
 }
 
-// isGone tells whether an error means the end of a connection.
+// isGone reports whether an error means the end of a connection.
 func isGone(err error) bool { return errors.Is(err, ErrBroken) || errors.Is(err, ErrClosed) }

@@ -94,7 +94,7 @@ func (pc *piece) aim(buf []byte, layout driver.Layout) {
 	pc.p.IOV, pc.p.Data = nil, &pc.part
 }
 
-// contiguous tells whether memory lies in one piece.
+// contiguous reports whether memory lies in one piece.
 func contiguous(layout driver.Layout) bool { return layout == nil || layout.Segments() <= 1 }
 
 // span is a part of contiguous memory.

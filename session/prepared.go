@@ -7,9 +7,9 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// Prepared is a message that is made in the session's memory, so that it need not be
-// copied, nor waited for. It belongs to one goroutine, and is sent or freed once; then its
-// memory must not be touched any more.
+// Prepared is a message that the program writes directly into the session's memory, so that sending neither copies it
+// nor has to be waited for. One goroutine uses it, and sends or frees it once; its memory must not be touched
+// afterwards.
 type Prepared struct {
 	Header []byte // room for the user's header, of the length that was asked for
 	Data   []byte // room for the data; it may be cut at its end before it is sent
@@ -18,9 +18,9 @@ type Prepared struct {
 	pc *parcel
 }
 
-// Prepare takes memory for a message with head bytes of header, at most MaxHeader, and n bytes of
-// data. Errors: driver.ErrTooLong beyond MaxActive, header included; those of a gate that
-// is closed or broken.
+// Prepare allocates session memory for a message with head bytes of header, at most MaxHeader, and n bytes of data. It
+// fails with driver.ErrTooLong if both together exceed MaxActive, and with the gate's error if the gate is closed or
+// broken.
 func (g *Gate) Prepare(head, n int) (*Prepared, error) {
 	s := g.s
 	s.mu.lock()
@@ -38,7 +38,7 @@ func (g *Gate) Prepare(head, n int) (*Prepared, error) {
 	return p, nil
 }
 
-// Free gives the memory back unsent.
+// Free gives the memory back without sending the message.
 func (p *Prepared) Free() {
 	if g, pc := p.take(); pc != nil {
 		g.s.mu.lock()
@@ -53,14 +53,14 @@ func (p *Prepared) take() (*Gate, *parcel) {
 	return g, pc
 }
 
-// Send sends it as a message with a tag. It never blocks, and the message is on its way,
-// or waits in the session's memory. It keeps its order with other messages. ErrInvalid for one that was sent
-// or freed, or whose Data is not what Prepare gave, or its beginning.
+// Send sends the message with a tag. It never blocks: the message leaves at once or waits in the session's memory, in
+// order with other messages. It fails with ErrInvalid if the message was sent or freed before, or if Data is neither
+// the slice of Prepare nor the beginning of it.
 func (p *Prepared) Send(tag uint64) error {
 	return p.send(header.Header{Kind: header.Eager, Tag: tag})
 }
 
-// AM sends it as an active message; else as Send.
+// AM sends the message as an active message; otherwise it is like Send.
 func (p *Prepared) AM(number uint8) error {
 	return p.send(header.Header{Kind: header.AM, Tag: uint64(number)})
 }

@@ -10,22 +10,22 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// Direction says what Progress looks at first.
+// Direction chooses what ProgressDir looks at first.
 type Direction uint8
 
 const (
-	InFirst  Direction = iota // what arrives
-	OutFirst                  // what waits to leave
+	InFirst  Direction = iota // messages that arrive
+	OutFirst                  // messages that wait to leave
 )
 
 // takeBatch is how many messages of one peer are taken in a row.
 const takeBatch = 16
 
-// Progress makes progress, what arrives first. It never blocks, and tells
-// whether anything happened. Programs with background progress need not call it.
+// Progress makes progress, with arriving messages first, and reports whether anything happened. It never blocks.
+// Programs with background progress need not call it.
 func (s *Session) Progress() bool { return s.ProgressDir(InFirst) }
 
-// ProgressDir is Progress with a direction.
+// ProgressDir is Progress with a choice of direction.
 func (s *Session) ProgressDir(d Direction) bool {
 	if !s.mu.tryLock() {
 		runtime.Gosched()
@@ -115,7 +115,7 @@ func (n *nic) askAll() bool {
 	return any
 }
 
-// pushAll moves on everything that waits to leave. It tells whether anything
+// pushAll moves on everything that waits to leave. It reports whether anything
 // moved.
 func (s *Session) pushAll() bool {
 	moved := len(s.stalled) > 0 && s.lookAtStalled()
@@ -150,7 +150,7 @@ func (s *Session) pushAll() bool {
 	return moved
 }
 
-// outstanding tells whether something only moves when it is polled.
+// outstanding reports whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
 	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.dying) > 0
 }
@@ -160,19 +160,19 @@ func (s *Session) start() {
 	for _, n := range s.nics {
 		s.tasks.Go(n.watch)
 		if k, ok := n.small.(driver.Knocker); ok {
-			k.OnKnock(s.kickDoorman)
+			k.OnKnock(s.kickAnswerer)
 		}
 	}
-	if s.bell != nil {
-		for _, c := range s.bell.conns {
-			s.tasks.Go(func() { s.hear(c) })
+	if s.requestSockets != nil {
+		for _, c := range s.requestSockets.conns {
+			s.tasks.Go(func() { s.receiveRequests(c) })
 		}
 	}
 	if w, ok := s.job.(launch.Watcher); ok {
 		s.tasks.Go(func() { s.follow(w) })
 	}
 	s.tasks.Go(s.mover)
-	s.tasks.Go(s.doorman)
+	s.tasks.Go(s.answerer)
 }
 
 // kick lets the background take over: a caller goes to sleep.
@@ -204,7 +204,7 @@ func (s *Session) rested() {
 	}
 }
 
-// onDuty tells whether the background is to make progress.
+// onDuty reports whether the background is to make progress.
 func (s *Session) onDuty() bool {
 	return s.cfg.Progress == Background || s.sleepers.Load() > 0
 }
@@ -213,8 +213,7 @@ func (s *Session) onDuty() bool {
 // progress themselves, before it looks whether they still do.
 const nap = time.Millisecond
 
-// watch sleeps in the wait of a rail's driver and takes what arrives, unless
-// callers do.
+// watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
 func (n *nic) watch() {
 	s := n.s
 	timer := time.NewTimer(0)
@@ -329,7 +328,7 @@ func (s *Session) mover() {
 type awaiter struct {
 	ok   func() bool
 	done bool
-	bell chan struct{}
+	wake chan struct{}
 }
 
 // Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: what it waits for may
@@ -356,7 +355,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 		}
 		runtime.Gosched()
 	}
-	w := &awaiter{ok: ok, bell: make(chan struct{}, 1)}
+	w := &awaiter{ok: ok, wake: make(chan struct{}, 1)}
 	s.mu.lock()
 	s.awaiters = append(s.awaiters, w)
 	s.leave()
@@ -367,7 +366,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	defer timer.Stop()
 	for {
 		select {
-		case <-w.bell:
+		case <-w.wake:
 			return nil
 		case <-timer.C:
 			s.mu.lock()
@@ -395,7 +394,7 @@ func (s *Session) tellAwaiters() {
 			w.done = w.ok()
 		}
 		if w.done {
-			w.bell <- struct{}{} // once
+			w.wake <- struct{}{} // once
 		}
 		return w.done
 	})

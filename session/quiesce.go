@@ -29,11 +29,11 @@ type postponed struct {
 	k *kept
 }
 
-// Quiesce finishes what is being transferred, closes all connections and takes registrations
-// away, so that nothing of this process is known to a NIC, as before a checkpoint. Requests stay as they are; what is
-// sent or posted meanwhile waits, and peers that send wait, too. Usually all ranks do it at the same time; one alone
-// may. It blocks until that is done, making progress, or ctx ends: then the session goes on
-// as before, and the error is that of ctx. A session that is quiet is ErrInvalid.
+// Quiesce finishes what is being transferred, closes all connections and takes registrations away, so that nothing of
+// this process is known to a NIC, as before a checkpoint. Requests stay as they are. Operations that begin meanwhile
+// wait until Resume, and so do those of peers. Usually all ranks call Quiesce at the same time; a single rank may. It
+// blocks until the session is quiet, making progress, or until ctx ends: then the session continues as before and the
+// error is that of ctx. On a session that is already quiet it fails with ErrInvalid.
 func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed || s.quiet {
@@ -67,8 +67,8 @@ func (s *Session) Quiesce(ctx context.Context) error {
 	return nil
 }
 
-// Resume lets a session that is quiet go on: regions are registered again, under keys that stay valid, and
-// connections made as they are needed. Native access with keys from before goes by messages.
+// Resume continues a quiet session: regions are registered again and connections made as they are needed. Keys from
+// before stay valid, but messages instead of drivers carry out their operations.
 func (s *Session) Resume() error {
 	s.mu.lock()
 	defer s.leave()
@@ -85,11 +85,11 @@ func (s *Session) Resume() error {
 			g.connect()
 		}
 	}
-	s.kickDoorman()
+	s.kickAnswerer()
 	return nil
 }
 
-// wanted tells whether something waits for a connection, be it only to hear that the peer is gone.
+// wanted reports whether something waits for a connection, be it only to hear that the peer is gone.
 func (g *Gate) wanted() bool {
 	if g.queued() > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
@@ -139,7 +139,7 @@ func (g *Gate) pauseSeen() {
 	g.tryClose()
 }
 
-// drained tells whether everything that has begun on a gate is finished, and the peer begins
+// drained reports whether everything that has begun on a gate is finished, and the peer begins
 // nothing more.
 func (g *Gate) drained() bool {
 	s := g.s
@@ -186,7 +186,7 @@ func (g *Gate) rest() {
 	g.backlog.append(&g.later)
 	g.resumeAnswers()
 	g.live += g.backlog.lasting()
-	s.kickDoorman()
+	s.kickAnswerer()
 	if g.wanted() {
 		g.connect()
 	}

@@ -81,7 +81,11 @@ func quieted(t *testing.T, rails [2][]session.Rail) {
 
 // quietRounds quiets both, or one.
 func quietRounds(ctx context.Context, t *testing.T, s []*session.Session) {
-	for round := range 6 {
+	rounds := 6
+	if testing.Short() {
+		rounds = 3 // both, and either
+	}
+	for round := range rounds {
 		quiet := s[round%2 : 1+round%2]
 		if round%3 == 0 {
 			quiet = s

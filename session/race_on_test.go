@@ -7,4 +7,7 @@ import "time"
 const (
 	raceEnabled = true
 	testTime    = 40 * time.Second // every access costs some tenfold
+	lossSize    = 2 << 20          // and so does every byte
+	longLane    = 1 << 20
+	longest     = 2 << 20
 )

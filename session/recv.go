@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// Match says which messages a receive or a probe takes.
+// Match selects the messages that a receive or a probe takes.
 type Match struct {
 	From   *Gate // nil: any source
 	Tag    uint64
@@ -29,7 +29,7 @@ func (m *Match) pattern() match.Pattern {
 	return p
 }
 
-// In is a receive, with everything that can be said of it.
+// In is a receive with all its options.
 type In struct {
 	Match
 	Buf    []byte
@@ -38,9 +38,9 @@ type In struct {
 	Then   func(Status, error) // as for Out
 }
 
-// Recv receives a message from this peer with that tag and returns its length.
-// Errors: ErrTruncated if buf is too short, which has then been filled; ErrBroken, ErrClosed; that
-// of ctx.
+// Recv receives a message from this peer with that tag and returns its length in bytes. It blocks until the message has
+// arrived or ctx ends. It fails with ErrTruncated, after filling buf, if the message is longer than buf; with ErrBroken
+// or ErrClosed; and with the error of ctx.
 func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
 	// Without In and Status: copying them takes longer than all that a short
 	// message needs.
@@ -63,25 +63,25 @@ func (g *Gate) Recv(ctx context.Context, tag uint64, buf []byte) (int, error) {
 	return n, err
 }
 
-// Irecv is Recv without waiting.
+// Irecv is Recv without blocking.
 func (g *Gate) Irecv(tag uint64, buf []byte) (*Request, error) {
 	return g.s.Irecv(Match{From: g, Tag: tag}, buf)
 }
 
-// Recv receives a message that matches. Receives that match the same message are
-// served in the order of posting.
+// Recv receives a message that matches m. It blocks until the message has arrived or ctx ends. Receives that match the
+// same message are served in the order in which they were posted. Errors are those of Gate.Recv.
 func (s *Session) Recv(ctx context.Context, m Match, buf []byte) (Status, error) {
 	in := In{Match: m, Buf: buf}
 	return s.RecvMsg(ctx, &in)
 }
 
-// Irecv is Recv without waiting.
+// Irecv is Recv without blocking.
 func (s *Session) Irecv(m Match, buf []byte) (*Request, error) {
 	in := In{Match: m, Buf: buf}
 	return s.IrecvMsg(&in)
 }
 
-// RecvMsg is Recv for what needs more words.
+// RecvMsg is Recv with options.
 func (s *Session) RecvMsg(ctx context.Context, in *In) (Status, error) {
 	s.mu.lock()
 	r, err := s.post(in)
@@ -92,8 +92,7 @@ func (s *Session) RecvMsg(ctx context.Context, in *In) (Status, error) {
 	return r.wait(ctx)
 }
 
-// IrecvMsg is Irecv for what needs more words. It does not keep in. The request
-// is nil only with Then.
+// IrecvMsg is Irecv with options. It does not keep in. The request is nil only with Then.
 func (s *Session) IrecvMsg(in *In) (*Request, error) {
 	s.mu.lock()
 	r, err := s.post(in)

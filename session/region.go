@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Region is memory that peers reach one-sided.
+// Region is registered memory that peers read and write by one-sided operations.
 type Region struct {
 	s       *Session
 	id      uint64
@@ -33,10 +33,9 @@ const (
 	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
 )
 
-// Register makes memory available to peers that are given the key, with the
-// given access. The memory must stay allocated until Deregister has returned nil.
-// Rails whose driver cannot register it reach it by messages that this process answers
-// when it makes progress.
+// Register makes memory available, with the given access, to peers that have the key. The memory must stay allocated
+// until Deregister has returned nil. Over a rail whose driver cannot register the memory, messages carry the
+// operations, and this process answers them when it makes progress.
 func (s *Session) Register(mem []byte, access driver.Access) (*Region, error) {
 	if len(mem) == 0 || access == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
 		return nil, &Error{Peer: -1, Op: "register", Err: ErrInvalid}
@@ -93,21 +92,21 @@ func (r *Region) enroll() {
 	}
 }
 
-// Bytes is the memory.
+// Bytes returns the memory of the region.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Key is what a peer needs to reach the region. Whoever has it can use it. It stays valid after
-// Session.Resume; one that is got after it lets drivers carry out operations again.
+// Key returns the key of the region for Gate.Import. Every process with the key can use the region. A key stays valid
+// after Session.Resume; operations with it then go by messages, and drivers carry out operations again with a key that
+// was fetched after Resume.
 func (r *Region) Key() []byte {
 	r.s.mu.lock()
 	defer r.s.mu.unlock()
 	return r.key
 }
 
-// Deregister revokes the key: what peers begin from then on fails with
-// driver.ErrRemoteKey. It never blocks: ErrBusy means that a peer is inside the
-// region at this moment, and any other error that a driver could not let go of the memory: either way it has to be
-// called again before the memory is freed.
+// Deregister revokes the key: operations that peers begin afterwards fail with driver.ErrRemoteKey. It never blocks.
+// ErrBusy means that a peer is accessing the region at this moment; any other error means that a driver could not
+// release the memory. In both cases call Deregister again, and do not free the memory before it has returned nil.
 func (r *Region) Deregister() error {
 	s := r.s
 	s.mu.lock()
@@ -152,7 +151,7 @@ func letGo(r driver.Region) (free bool, err error) {
 	return err == nil || errors.Is(err, ErrClosed), err
 }
 
-// Remote is a region of the peer of a gate.
+// Remote is an imported region of a gate's peer.
 type Remote struct {
 	g      *Gate
 	id     uint64
@@ -170,15 +169,14 @@ type remoteRail struct {
 	r     driver.RemoteRegion
 }
 
-// Len is the region's length in bytes.
+// Len returns the length of the region in bytes.
 func (r *Remote) Len() int { return r.n }
 
-// Access is what the region was registered for.
+// Access returns the access for which the region was registered.
 func (r *Remote) Access() driver.Access { return r.access }
 
-// AtomicWithCPU tells whether atomics on the region are atomic with those of the
-// CPU of the process that owns it: always, unless the NIC does them and says
-// otherwise.
+// AtomicWithCPU reports whether atomics on the region are atomic with those of its owner's CPU. It is false only if a
+// network interface carries them out that does not promise this.
 func (r *Remote) AtomicWithCPU() bool {
 	for _, x := range r.rails {
 		if x.flags&keyAtomics != 0 && x.flags&keyCoherent == 0 {
@@ -188,8 +186,7 @@ func (r *Remote) AtomicWithCPU() bool {
 	return true
 }
 
-// Import makes the key of a region of this gate's peer usable. driver.ErrRemoteKey
-// for bytes that are none.
+// Import makes the key of a region of this gate's peer usable. It fails with driver.ErrRemoteKey if key is damaged.
 func (g *Gate) Import(key []byte) (*Remote, error) {
 	bad := g.fault("import", fmt.Errorf("%w: malformed", driver.ErrRemoteKey))
 	if len(key) < keyHeader || len(key) > maxRegionKey || key[0] != keyVersion || key[3] != 0 {

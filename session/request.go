@@ -9,9 +9,8 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// Request is a send or receive under way. Wait, or a Test that says done, gives
-// it back to the session: it must not be used any more, as the next request may
-// be the same one. The memory that it names belongs to the session until then.
+// Request is an operation under way. Wait, or a Test that reports done, gives the request back to the session; it must
+// not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then.
 type Request struct {
 	s       *Session
 	g       *Gate // sends
@@ -23,8 +22,8 @@ type Request struct {
 	status  Status
 	err     error
 	done    bool // guarded by the lock, as all of it
-	waiting bool // somebody sleeps on bell; guarded by the lock
-	bell    chan struct{}
+	waiting bool // a goroutine sleeps on wake; guarded by the lock
+	wake    chan struct{}
 	sync    uint64 // id of a synchronous send
 	away    bool   // and a driver has taken its message
 	held    bool   // and has not given it back
@@ -38,7 +37,7 @@ type Request struct {
 	next    *Request
 }
 
-// Status tells what was received.
+// Status describes a received or probed message.
 type Status struct {
 	From   *Gate
 	Tag    uint64
@@ -90,7 +89,7 @@ func (s *Session) complete(r *Request, err error) {
 	if r.waiting {
 		r.waiting = false
 		select {
-		case r.bell <- struct{}{}:
+		case r.wake <- struct{}{}:
 		default:
 		}
 	}
@@ -105,8 +104,8 @@ func (r *Request) take() (Status, error) {
 	return st, err
 }
 
-// Test makes progress and tells whether the request is done. If it is, the
-// request is given back. Errors: that of the operation.
+// Test makes progress and reports whether the request is done. If so, it gives the request back and returns the
+// operation's outcome. It never blocks.
 func (r *Request) Test() (done bool, st Status, err error) {
 	s := r.s
 	s.mu.lock()
@@ -129,10 +128,9 @@ const (
 	spinBatch = 512
 )
 
-// Wait blocks until the request is done, and gives it back. It polls for a short
-// time, then sleeps. When ctx ends the request is cancelled and the error
-// is that of ctx; what cannot be cancelled any more (a message or an operation that has begun to leave,
-// or to arrive) is waited for, and its own outcome returned.
+// Wait blocks until the request is done, and gives it back. It polls for a short time, then sleeps. When ctx ends, Wait
+// cancels the request and returns the error of ctx. If it is too late to cancel (the message or operation has begun to
+// leave or to arrive), Wait blocks until the request is done and returns its own outcome.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
 	r.s.mu.lock()
 	return r.wait(ctx)
@@ -173,11 +171,11 @@ func (r *Request) block(ctx context.Context) error {
 // sleep waits until others have made the request's progress. It is called with the
 // lock, and returns with it, unless there is an error: then the request is gone.
 func (s *Session) sleep(ctx context.Context, r *Request) error {
-	if r.bell == nil {
-		r.bell = make(chan struct{}, 1)
+	if r.wake == nil {
+		r.wake = make(chan struct{}, 1)
 	}
 	select {
-	case <-r.bell: // of an earlier wait
+	case <-r.wake: // of an earlier wait
 	default:
 	}
 	r.waiting = true
@@ -186,7 +184,7 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 	s.kick()
 	defer s.rested()
 	select {
-	case <-r.bell:
+	case <-r.wake:
 		s.mu.lock()
 		return nil
 	case <-ctx.Done():
@@ -203,15 +201,15 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 	}
 	for !r.done {
 		s.leave()
-		<-r.bell
+		<-r.wake
 		s.mu.lock()
 	}
 	return nil
 }
 
-// Cancel asks for the request back. It is done then, with ErrCanceled, unless the
-// message has begun to leave or to arrive; either way the outcome has to be
-// waited for. It tells whether it was in time.
+// Cancel tries to cancel the request and reports whether it was in time: the request is then done, with ErrCanceled. It
+// is too late once the message has begun to leave or to arrive. In both cases the request must still be given back with
+// Wait or Test.
 func (r *Request) Cancel() bool {
 	s := r.s
 	s.mu.lock()
@@ -282,7 +280,7 @@ func (o *Op) undo(s *Session) bool {
 	return true
 }
 
-// String is for dumps.
+// String describes the request for dumps.
 func (r *Request) String() string {
 	return fmt.Sprintf("%s tag %#x mask %#x", r.op, r.recv.Tag, r.recv.Mask)
 }

@@ -2,7 +2,7 @@ package session
 
 import "github.com/bywash/bywash/session/internal/rdv"
 
-// spares tells whether a message can do without a rail that has failed: its
+// spares reports whether a message can do without a rail that has failed: its
 // chunks are then asked for over the others.
 func (in *incoming) spares(l *link, err error) bool {
 	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
@@ -15,7 +15,7 @@ func (in *incoming) spares(l *link, err error) bool {
 
 // reroute has a message all whose rails are lost go on over others, or fail: in mode Put over one that can do it, else in
 // mode Cooperative, else by messages. It waits until nothing of the message is in a driver's hands: no mode meets another.
-// It tells whether there is a chunk to begin.
+// It reports whether there is a chunk to begin.
 func (in *incoming) reroute() bool {
 	g := in.g
 	if !in.confirm || g.lead == nil || in.mode == rdv.Null {

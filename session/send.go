@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// Out is a message to be sent, with everything that can be said of it.
+// Out is a message to be sent, with all its options.
 type Out struct {
 	Tag    uint64
 	Header []byte        // travels with the message, at most MaxHeader bytes; copied
@@ -29,10 +29,9 @@ func (o *Out) len() int {
 	return len(o.Buf)
 }
 
-// Send sends buf with a tag and blocks until the memory may be reused; that does
-// not mean that the peer has received it. Messages to one peer are matched in the
-// order in which they were sent. Errors: ErrBroken, ErrClosed; that of ctx, when
-// it ends and the message can still be taken back (see Request.Wait).
+// Send sends buf with a tag and blocks until buf may be reused; the peer has not necessarily received the message then.
+// Messages to one peer are matched in the order in which they were sent. Send fails with ErrBroken, ErrClosed, or the
+// error of ctx if ctx ends while the message can still be taken back (see Request.Wait).
 func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
 	if g.sendShort(tag, buf) {
 		return nil
@@ -41,8 +40,7 @@ func (g *Gate) Send(ctx context.Context, tag uint64, buf []byte) error {
 	return g.SendMsg(ctx, &o)
 }
 
-// Isend is Send without waiting. The request is nil if the message is on its way
-// already and buf may be reused.
+// Isend is Send without blocking. The request is nil if the message has left already and buf may be reused.
 func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
 	if g.sendShort(tag, buf) {
 		return nil, nil
@@ -71,7 +69,7 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	return true
 }
 
-// SendMsg is Send for what needs more words.
+// SendMsg is Send with options.
 func (g *Gate) SendMsg(ctx context.Context, o *Out) error {
 	r, err := g.IsendMsg(o)
 	if r == nil || err != nil {
@@ -81,7 +79,7 @@ func (g *Gate) SendMsg(ctx context.Context, o *Out) error {
 	return err
 }
 
-// IsendMsg is Isend for what needs more words. It does not keep o.
+// IsendMsg is Isend with options. It does not keep o.
 func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 	s := g.s
 	s.mu.lock()

@@ -14,9 +14,8 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// Session is this process's place in a job, with its connections. All its
-// methods, and those of gates, requests, messages and regions, may be called
-// from any goroutine.
+// Session is this process's place in a job, with its connections. Its methods, and those of gates, requests, messages
+// and regions, may be called from any goroutine.
 type Session struct {
 	cfg    Config
 	job    launch.Job
@@ -28,12 +27,12 @@ type Session struct {
 	spared []Choice // drivers that the job does not need
 	eager  int      // longest packet of the small track that every rail carries
 
-	ctx   context.Context // ends when the session closes
-	stop  context.CancelFunc
-	tasks sync.WaitGroup
-	knock chan struct{}
-	move  chan struct{}
-	bell  *bell // nil: every driver knocks
+	ctx            context.Context // ends when the session closes
+	stop           context.CancelFunc
+	tasks          sync.WaitGroup
+	wanted         chan struct{}
+	move           chan struct{}
+	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
 	sleepers atomic.Int32
 
@@ -42,7 +41,7 @@ type Session struct {
 	quiet        bool    // Quiesce was called
 	dials        uint64  // connections that gates have begun
 	era          uint32  // how often Resume was
-	closing      bool    // Close was called: nobody who knocks is answered
+	closing      bool    // Close was called: connect requests are not answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones
 	links        map[driver.Instance]*link
 	hot          *link // where the last message came from
@@ -98,10 +97,9 @@ type nic struct {
 	wake   chan struct{}
 }
 
-// Join makes this process part of a session: it opens the drivers that the job can need, publishes
-// the business card and waits until all ranks of the job have done so. It
-// connects to nobody: that happens with the first message. Errors name the
-// launcher, or the driver, and what is missing. ctx bounds the joining only.
+// Join makes this process part of a session: it opens the drivers that the job can need, publishes the business card
+// and waits until all ranks of the job have done so. It does not connect: the first message to a rank does. Errors name
+// the launcher or driver and what is missing. When ctx ends first, Join fails; ctx has no effect afterwards.
 func Join(ctx context.Context, cfg Config) (*Session, error) {
 	if err := cfg.check(); err != nil {
 		return nil, &Error{Peer: -1, Op: "join", Err: err}
@@ -117,7 +115,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
-		knock: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -149,8 +147,8 @@ func (s *Session) publish(ctx context.Context) error {
 		s.card.rails = append(s.card.rails, r)
 	}
 	for _, n := range s.nics {
-		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.bell == nil {
-			s.bell, s.card.bells = openBell(s.job.Secret(), s.card.incarnation)
+		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.requestSockets == nil {
+			s.requestSockets, s.card.addresses = listenForRequests(s.job.Secret(), s.card.incarnation)
 		}
 	}
 	if err := s.job.Publish(ctx, s.Card()); err != nil {
@@ -159,21 +157,21 @@ func (s *Session) publish(ctx context.Context) error {
 	return s.job.Fence(ctx)
 }
 
-// Rank is this process's number in its job, from 0.
+// Rank returns this process's number in its job, from 0.
 func (s *Session) Rank() int { return s.rank }
 
-// Size is the number of processes of the job.
+// Size returns the number of processes of the job.
 func (s *Session) Size() int { return s.size }
 
-// Card is this process's business card. A process of another session that has
-// it, and the same secret, can connect, over the drivers that this session has opened: see Connect and Config.AllDrivers.
+// Card returns this process's business card. A process of another session that has the card and the same secret can
+// connect over the drivers that this session has opened: see Connect and Config.AllDrivers.
 func (s *Session) Card() []byte { return s.card.sealed(s.job.Secret()) }
 
 // MaxHeader is the longest user header of a message in bytes.
 const MaxHeader = 256
 
-// Gate is the way to a rank, oneself included. It costs nothing before the
-// first message. It panics for a rank that does not exist.
+// Gate returns the gate to a rank; this process's own rank is allowed. An unused gate costs nothing. Gate panics if
+// rank does not exist.
 func (s *Session) Gate(rank int) *Gate {
 	if rank < 0 || rank >= s.size {
 		panic(fmt.Sprintf("session: rank %d of %d", rank, s.size))
@@ -211,12 +209,12 @@ func (s *Session) leave() {
 	s.mu.unlock()
 }
 
-// Close ends the session. Gates that are connected are closed in order first:
-// what was sent is delivered, until ctx ends. Everything that is pending then
-// fails with ErrClosed; what a driver cannot give back at once, as a peer that is alive is still inside, as soon as it can.
-// Messages that have arrived and were not received are lost. Close waits for handlers that run,
-// whatever ctx says, as what they read is given up: a handler must not call it.
-// Rank 0, where it serves the rendezvous, stays until the other ranks have closed, or ctx ends.
+// Close ends the session. It first closes connected gates in order and delivers all messages that were sent, until ctx
+// ends. Pending operations then fail with ErrClosed. An operation whose memory the driver cannot give back at once,
+// because a living peer accesses it, fails as soon as the driver can. Messages that have arrived and were not received
+// are lost. Close also waits for running handlers, even after ctx has ended, as it frees the memory that they read; a
+// handler must not call it. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed or ctx
+// ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed {
@@ -269,7 +267,7 @@ func (s *Session) Close(ctx context.Context) error {
 // release gives back everything but memory.
 func (s *Session) release() {
 	s.stop()
-	s.bell.quit()
+	s.requestSockets.quit()
 	for _, n := range s.nics {
 		if k, ok := n.small.(driver.Knocker); ok {
 			k.OnKnock(nil)
@@ -277,7 +275,7 @@ func (s *Session) release() {
 		n.close()
 	}
 	s.tasks.Wait()
-	s.bell.close()
+	s.requestSockets.close()
 }
 
 // leaveJob leaves a job that Join has found. Where this rank serves the rendezvous of all, that waits for the
@@ -293,7 +291,7 @@ func (s *Session) leaveJob(ctx context.Context) error {
 	return nil
 }
 
-// Stats are counts since the session was joined.
+// Stats counts events since the session was joined.
 type Stats struct {
 	Sent, Received   uint64 // messages of programs, active ones included
 	Unexpected       uint64 // messages that were kept
@@ -303,14 +301,14 @@ type Stats struct {
 	Connects, Broken uint64
 }
 
-// Stats returns a copy.
+// Stats returns the counts since Join.
 func (s *Session) Stats() Stats {
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.stats
 }
 
-// Counters adds up those of the session's drivers.
+// Counters adds the counters of the session's drivers to sum.
 func (s *Session) Counters(sum *driver.Counters) {
 	for _, n := range s.nics {
 		n.small.Counters(sum)

@@ -29,10 +29,10 @@ const (
 	seenEachBytes = 128 << 10
 )
 
-// full tells whether a message has to wait until the peer has seen others.
+// full reports whether a message has to wait until the peer has seen others.
 func (t *trail) full() bool { return t.copies.n >= maxCopies || t.bytes >= maxCopyBytes }
 
-// settled tells whether both ends know of everything that the other has taken.
+// settled reports whether both ends know of everything that the other has taken.
 func (t *trail) settled() bool { return !t.many || t.copies.n == 0 && !t.due }
 
 // begin is for a connection that stands.
@@ -135,7 +135,7 @@ func (l *link) note(pc *parcel) bool {
 	return !l.dead
 }
 
-// owes tells whether hail has something to say.
+// owes reports whether hail has something to say.
 func (g *Gate) owes() bool {
 	_, _, resume := g.relay.Resume()
 	return g.lead != nil && (!g.lead.hailed || resume || g.relay.due)

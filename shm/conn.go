@@ -157,7 +157,7 @@ func (n *conn) enter() bool {
 
 func (n *conn) leave() { store32(&n.inCall, 0) }
 
-// settle moves a connection out of stateConnecting. It tells whether this call
+// settle moves a connection out of stateConnecting. It reports whether this call
 // did.
 func (n *conn) settle(s state, reason error) bool {
 	n.ctx.mu.Lock()

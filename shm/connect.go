@@ -314,7 +314,7 @@ func (c *Context) match(a *caller) {
 		return
 	}
 	c.arrived[a.hello.from] = append(c.arrived[a.hello.from], a)
-	c.knocked()
+	c.requested()
 	_ = send(a.sock, &message{kind: msgQueued}) // under mu: before any accept
 }
 

@@ -62,7 +62,7 @@ type Context struct {
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
 	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
 	watched   map[uint64][]*caller       // by peers that expect this side to dial
-	onKnock   func()
+	onRequest func()
 	visitors  visitors
 	shown     map[*driver.Arena]int // that have regions in them
 	retired   driver.Counters       // of connections that are gone

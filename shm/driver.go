@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,54 +70,6 @@ func probeKernel() error {
 	return unix.Close(fd)
 }
 
-// options are the settings in Hints.Options.
-type options struct {
-	dir       string
-	allowUIDs []uint32
-	noArena   bool // do not map arenas
-	noCMA     bool // do not use process_vm_readv and process_vm_writev
-	noSender  bool // the sending end of a long transfer does not copy
-	noRecver  bool // the receiving end does not
-	noPtracer bool
-	noBarrier bool
-}
-
-func parseOptions(m map[string]string) (o options, err error) {
-	for k, v := range m {
-		bad := false
-		switch k {
-		case "dir":
-			o.dir = v
-			bad = v == ""
-		case "allow-uids":
-			for s := range strings.SplitSeq(v, ",") {
-				n, err := strconv.ParseUint(s, 10, 32)
-				bad = bad || err != nil
-				o.allowUIDs = append(o.allowUIDs, uint32(n))
-			}
-		case "path":
-			o.noArena = v == "cma" || v == "ring"
-			o.noCMA = v == "arena" || v == "ring"
-			bad = !o.noArena && !o.noCMA && v != "auto"
-		case "ends":
-			o.noSender, o.noRecver = v == "receiver", v == "sender"
-			bad = !o.noSender && !o.noRecver && v != "both"
-		case "ptracer":
-			o.noPtracer = v == "off"
-			bad = !o.noPtracer && v != "on"
-		case "membarrier":
-			o.noBarrier = v == "off"
-			bad = !o.noBarrier && v != "on"
-		default:
-			return o, fmt.Errorf("%w: shm has no option %q (it has dir, allow-uids, path, ends, ptracer, membarrier)", driver.ErrInvalid, k)
-		}
-		if bad {
-			return o, fmt.Errorf("%w: shm option %s=%q", driver.ErrInvalid, k, v)
-		}
-	}
-	return o, nil
-}
-
 // nic is a queried, unopened NIC.
 type nic struct {
 	props driver.Properties
@@ -135,7 +85,7 @@ func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if h.Track > driver.Large {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)}
 	}
-	o, err := parseOptions(h.Options)
+	o, err := optionTable.Parse(h.Options)
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
 	}

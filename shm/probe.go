@@ -91,7 +91,7 @@ func (b *prober) look(n int) *small {
 	return nil
 }
 
-// nameable tells whether a receive would succeed, or fail at once, and nobody
+// nameable reports whether a receive would succeed, or fail at once, and nobody
 // has been told. The prober is locked; the owner may be receiving meanwhile.
 func (s *small) nameable() bool {
 	if load32(&s.named) != 0 {
@@ -116,7 +116,7 @@ func (s *small) nameable() bool {
 	return false
 }
 
-// whole tells whether all of the message at pos is there. One in steps is when its last one is.
+// whole reports whether all of the message at pos is there. One in steps is when its last one is.
 func (s *small) whole(pos uint64) bool {
 	h := s.header(pos)
 	if (h^lap(pos))>>lapShift != 0 {
@@ -132,7 +132,7 @@ func (s *small) header(pos uint64) uint64 {
 	return load64((*uint64)(unsafe.Add(s.recv.slots, (pos&(ringSlots-1))*slotBytes)))
 }
 
-// flagged tells whether the slot at pos has been written in this lap.
+// flagged reports whether the slot at pos has been written in this lap.
 func (s *small) flagged(pos uint64) bool { return (s.header(pos)^lap(pos))>>lapShift == 0 }
 
 // wait implements driver.Prober.

@@ -107,7 +107,7 @@ func (w *producer) dataAt() unsafe.Pointer {
 	return unsafe.Add(w.data, w.dataTail&(w.size-1))
 }
 
-// room tells whether a message of n bytes fits now. bad means that the
+// room reports whether a message of n bytes fits now. bad means that the
 // consumer's progress makes no sense.
 func (w *producer) room(n int) (ok, bad bool) {
 	if n <= inlineMax && w.tail < w.slotLimit || n > inlineMax && w.fits(n) {
@@ -265,7 +265,7 @@ func (r *consumer) steps(n int) int {
 	return n
 }
 
-// pop moves past the head. It tells whether progress was published, upon
+// pop moves past the head. It reports whether progress was published, upon
 // which a producer that waits for room must be woken. That is done once in half
 // a ring, because each time costs both sides a cache miss.
 func (r *consumer) pop(a *arrival) (published bool) {

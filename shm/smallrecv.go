@@ -33,7 +33,7 @@ func (s *small) postRecv(p *driver.Packet) error {
 	return s.failure("receive")
 }
 
-// hasArrived tells whether a message is there, which can be received after the
+// hasArrived reports whether a message is there, which can be received after the
 // connection has ended too.
 func (s *small) hasArrived() bool {
 	var a arrival

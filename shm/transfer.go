@@ -126,7 +126,7 @@ func (l *large) complete(t *transfer, e *endLine) bool {
 	return true
 }
 
-// released tells whether the peer has no piece of t under way, nor can begin
+// released reports whether the peer has no piece of t under way, nor can begin
 // one, so that this end's buffer is free. It is to the claim word what passage describes for the hazard word:
 // first nothing more can be claimed, then the pieces that were claimed are looked at.
 func (l *large) released(t *transfer, sending bool) bool {

@@ -45,7 +45,7 @@ func raise(flag *uint32, asymmetric bool) {
 	}
 }
 
-// raised tells whether a flag may be up; see above for why reading it is
+// raised reports whether a flag may be up; see above for why reading it is
 // enough when both processes have registered.
 func raised(flag *uint32, asymmetric bool) bool {
 	if asymmetric {

@@ -62,8 +62,8 @@ func TestDeviceRemoved(t *testing.T) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = a.ctx.api.Close()
-		_ = b.ctx.api.Close()
+		_ = a.ctx.Self().Close()
+		_ = b.ctx.Self().Close()
 	}()
 	for what, c := range map[string]chan struct{}{"contexts close": closed, "the device goes": removed} {
 		within(t, what, func() bool {

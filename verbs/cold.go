@@ -22,7 +22,7 @@ const (
 	coldPart = 512 << 10
 )
 
-// isCold tells whether the one piece of m is to be registered in parts.
+// isCold reports whether the one piece of m is to be registered in parts.
 func isCold(m *memory) bool {
 	return m.n == 1 && len(m.piece[0]) >= coldSize && !regcache.Cachable(m.piece[0])
 }
@@ -82,7 +82,7 @@ func (l *large) warm(t *transfer) bool {
 	}
 	err := l.fetchPart(m)
 	if err != nil {
-		l.broke(fmt.Errorf("%s: in the middle of a message: %w", l.ctx.props.Device, err))
+		l.broke(fmt.Errorf("%s: in the middle of a message: %w", l.ctx.Props.Device, err))
 	}
 	return err == nil
 }
@@ -90,28 +90,28 @@ func (l *large) warm(t *transfer) bool {
 // RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
 // updates too: the sender may have begun, and then needs them to end.
 func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
-	if !l.life.Enter() {
+	if !l.Enter() {
 		if p.Driver.Phase == driver.Done {
 			return nil, nil
 		}
-		return nil, l.life.Failure("update")
+		return nil, l.Failure("update")
 	}
-	defer l.life.Leave()
+	defer l.Leave()
 	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
 		return nil, nil
 	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.slots[k].p != p {
-		return nil, l.life.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
+		return nil, l.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[k]
-	if s.told == s.memory.n || s.windows.over || l.life.State() != kit.StateUp {
+	if s.told == s.memory.n || s.windows.over || l.State() != kit.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {
-		err = fmt.Errorf("%s: in the middle of a message: %w", l.ctx.props.Device, err)
+		err = fmt.Errorf("%s: in the middle of a message: %w", l.ctx.Props.Device, err)
 		l.broke(err)
-		return nil, l.life.Failure("update")
+		return nil, l.Failure("update")
 	}
 	if s.p != p || s.windows.over || s.told == s.memory.ready {
 		return nil, nil
@@ -153,27 +153,27 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 		err = errRdvDamaged
 	}
 	if err != nil {
-		return l.life.Fault("update", err)
+		return l.Fault("update", err)
 	}
-	if !l.life.Enter() {
+	if !l.Enter() {
 		if p.Driver.Phase == driver.Done {
 			return nil
 		}
-		return l.life.Failure("update")
+		return l.Failure("update")
 	}
-	defer l.life.Leave()
+	defer l.Leave()
 	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
 		return nil
 	}
-	if l.life.State() != kit.StateUp {
-		return l.life.Failure("update")
+	if l.State() != kit.StateUp {
+		return l.Failure("update")
 	}
 	k := p.Driver.Slot
 	if k >= transferDepth || l.out[k].p != p {
-		return l.life.Fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
+		return l.Fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
 	}
 	if !l.out[k].rdv.extend(&more) {
-		return l.life.Fault("update", errRdvForeign)
+		return l.Fault("update", errRdvForeign)
 	}
 	l.push()
 	return nil

@@ -126,11 +126,11 @@ func TestColdReceiveCanBeCancelled(t *testing.T) {
 
 // settleFor makes progress without a packet.
 func (l *large) settleFor(t *testing.T) {
-	if !l.life.Enter() {
-		t.Fatal(l.life.Failure("settle"))
+	if !l.Enter() {
+		t.Fatal(l.Failure("settle"))
 	}
-	defer l.life.Leave()
-	l.settle()
+	defer l.Leave()
+	l.Settle()
 }
 
 // TestUpdatesOfATransferThatEndsMeanwhile has the keeper inside, which finishes the transfer, when an update is asked
@@ -196,7 +196,7 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 			if err := a.api.(driver.RdvUpdater).SendRdvUpdate(&send, last); err != nil {
 				t.Fatal(err)
 			}
-			within(t, "keeper's turn", n.life.TryEnter)
+			within(t, "keeper's turn", n.TryEnter)
 			begun, said := make(chan struct{}), make(chan error)
 			go func() {
 				close(begun)
@@ -206,10 +206,10 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 			within(t, "end of the transfer", func() bool {
 				runtime.Gosched()
 				c.holds(b, a).ping() // the other end makes progress too
-				n.api.settle()
+				n.api.Settle()
 				return p.Driver.Phase == driver.Done
 			})
-			n.life.Leave()
+			n.Leave()
 			if err := <-said; err != nil {
 				t.Errorf("update %s: %v", c.name, err)
 			}

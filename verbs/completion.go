@@ -41,16 +41,17 @@ func (q *completions) mustLock() {
 	}
 }
 
-// drain takes a batch from the completion queue, unless somebody else is at it.
-func (c *Context) drain() {
+// Drain implements kit.ContextHooks: it takes a batch from the completion queue.
+func (c *opened) Drain() bool {
 	if c.done.tryLock() {
 		c.drainLocked()
 		c.done.unlock()
 	}
+	return true
 }
 
-// drainLocked tells whether there may be more.
-func (c *Context) drainLocked() bool {
+// drainLocked reports whether there may be more.
+func (c *opened) drainLocked() bool {
 	q := &c.done
 	if q.dead != nil {
 		return false
@@ -72,7 +73,7 @@ func (c *Context) drainLocked() bool {
 
 // drainAll empties the completion queue, so that nothing in it is older than
 // this call.
-func (c *Context) drainAll() {
+func (c *opened) drainAll() {
 	c.done.mustLock()
 	for c.drainLocked() {
 	}
@@ -81,10 +82,10 @@ func (c *Context) drainAll() {
 
 // deliver hands a completion to its connection. It touches nothing of it that
 // belongs to its owner.
-func (c *Context) deliver(wc *ibv.WC) {
+func (c *opened) deliver(wc *ibv.WC) {
 	var n *conn
 	if wc.Tag > 0 && wc.Tag <= 2*kit.MaxInstances {
-		n = c.conns.At((wc.Tag - 1) / 2)
+		n = c.Conns.At((wc.Tag - 1) / 2)
 	}
 	if n == nil { // of a queue pair that is gone
 		if c.shared != nil && eventKind(wc.ID>>32) == eventRecv {

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -15,13 +14,12 @@ import (
 // conn is a connection to a peer; both tracks build on it.
 //
 // Its owner is one goroutine at a time: the user's, in a call; the keeper, which
-// looks after idle connections; or whoever closes it: see kit.Life.
+// looks after idle connections; or whoever closes it.
 type conn struct {
-	life kit.Life
+	kit.Conn
 
-	ctx     *Context
+	ctx     *opened
 	api     track
-	num     uint32 // in ctx.conns
 	peerInc uint64
 	qps     []*ibv.QP
 	entries int // completions they can cause
@@ -45,6 +43,7 @@ type conn struct {
 // track is what a track adds to a connection.
 type track interface {
 	driver.Instance
+	kit.ConnHooks
 	// queues are the queue pairs in the order in which they are connected.
 	queues() []connect.QP
 	// hello is what the peer is told.
@@ -52,12 +51,12 @@ type track interface {
 	// prepare is called when the peer is known and before it can send: to
 	// post receives. Nobody else uses the connection.
 	prepare() error
-	// farewell says goodbye, if that is possible, and makes sure that nothing
-	// is written to posted memory any more. It tells whether the goodbye is to be
+	// goodbye says so to the peer, if that is possible, and makes sure that nothing
+	// is written to posted memory any more. It reports whether the goodbye is to be
 	// waited for.
-	farewell() bool
-	// settle takes what has come in, and does what that asks for.
-	settle()
+	goodbye() bool
+	// Settle takes what has come in, and does what that asks for.
+	Settle()
 	// take takes what has come in, and no more.
 	take()
 	// unbind frees what is bound to the queue pairs.
@@ -65,17 +64,6 @@ type track interface {
 	// drop forgets everything posted: polls then say that it is closed. The
 	// queue pairs are gone.
 	drop()
-}
-
-// Peer implements driver.Instance.
-func (n *conn) Peer() string { return n.life.Peer() }
-
-// Err implements driver.Ender.
-func (n *conn) Err() error { return n.life.Failure("connection") }
-
-// ConnectWait implements driver.Instance.
-func (n *conn) ConnectWait(ctx context.Context) error {
-	return n.life.ConnectWait(ctx, func() string { return n.ctx.props.Device + ": peer has not answered" })
 }
 
 // notice tells those whom an event may concern. The caller drains the
@@ -86,56 +74,22 @@ func (n *conn) notice(e *event) {
 		n.failed()
 		return
 	case e.kind == eventRecv && e.code == codeGoodbye:
-		n.finish(kit.StatePeerClosed, nil)
+		n.Finish(kit.StatePeerClosed, nil)
 		return
 	case e.kind == eventRecv && e.code == codeData:
-		if n.life.Arrived() {
-			n.ctx.anyone.Tell()
-		}
+		n.Announce()
 	}
-	n.life.Wake()
+	n.Life.Wake()
 }
 
 // failed says why the first work request failed.
 func (n *conn) failed() {
-	if s := n.life.State(); s != kit.StateUp && s != kit.StateConnecting {
-		n.life.Wake()
+	if s := n.State(); s != kit.StateUp && s != kit.StateConnecting {
+		n.Life.Wake()
 		return
 	}
 	bad := n.firstBad.Load()
-	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
-}
-
-// finish ends a connection that is up, or will be in a moment.
-func (n *conn) finish(s kit.State, reason error) {
-	if n.life.Finish(s, reason) {
-		n.over()
-	}
-}
-
-// over wakes whoever waits for a connection that has ended.
-func (n *conn) over() {
-	if n.life.State() == kit.StatePeerClosed {
-		time.AfterFunc(graceTime, n.life.Wake)
-	}
-	n.life.Ended()
-	n.ctx.anyone.Wake(false)
-	n.life.Wake()
-}
-
-// misbehaved breaks the connection because of what the peer sent.
-func (n *conn) misbehaved(what string) {
-	n.life.Tally.Bad.Add(1)
-	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer violated the protocol: %s", driver.ErrBroken, n.ctx.props.Device, what))
-}
-
-// resolve ends connecting, one way or the other. It tells whether this call did.
-func (n *conn) resolve(s kit.State, reason error) bool {
-	did, over := n.life.Resolve(s, reason)
-	if over {
-		n.over()
-	}
-	return did
+	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.Props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
 }
 
 // woken is called by the connection manager, for the first time maybe before
@@ -149,9 +103,9 @@ func (n *conn) woken() {
 func (n *conn) endpointChanged() {
 	switch n.end.State() {
 	case connect.Ready:
-		n.resolve(kit.StateUp, nil)
+		n.Resolve(kit.StateUp, nil)
 	case connect.Failed:
-		n.resolve(kit.StateBroken, n.end.Err())
+		n.Resolve(kit.StateBroken, n.end.Err())
 	case connect.Lost:
 		if n.isLost.CompareAndSwap(false, true) {
 			n.ctx.tasks.Go(n.lost)
@@ -162,15 +116,15 @@ func (n *conn) endpointChanged() {
 // lost is called when the peer's process is gone, or has closed. What it sent
 // before may still be on its way from the device to the completion queue.
 func (n *conn) lost() {
-	n.resolve(kit.StateUp, nil) // it was, for a moment
+	n.Resolve(kit.StateUp, nil) // it was, for a moment
 	for range 3 {
 		n.ctx.drainAll()
-		if n.life.State() != kit.StateUp {
+		if n.State() != kit.StateUp {
 			return
 		}
 		time.Sleep(time.Millisecond)
 	}
-	n.finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, n.ctx.props.Device))
+	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone", driver.ErrBroken, n.ctx.Props.Device))
 }
 
 // prepare is called by the connection manager before the peer can send.
@@ -179,43 +133,16 @@ func (n *conn) prepare(r *connect.Remote) error {
 	if err != nil {
 		return err
 	}
-	if h.large != (n.ctx.props.Track == driver.Large) {
+	if h.large != (n.ctx.Props.Track == driver.Large) {
 		return fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
 	}
 	n.theirs = h
 	return n.api.prepare()
 }
 
-// disconnect implements driver.Instance for the tracks, which add what is
-// pending.
-func (n *conn) disconnect(pending bool) error {
-	switch n.life.State() {
-	case kit.StateClosed:
-		return n.life.Failure("disconnect")
-	case kit.StateUp:
-		if pending {
-			return driver.ErrBusy
-		}
-	}
-	n.shut()
-	return nil
-}
-
-// shut closes this side. From here on the connection belongs to linger.
-func (n *conn) shut() {
-	old, did := n.life.Close()
-	if !did {
-		return
-	}
-	n.life.Wake()
-	n.life.Exclude()
-	wait := false
-	if old == kit.StateUp {
-		n.life.Tally.Disconnects.Store(1)
-		wait = n.api.farewell()
-	} else if old != kit.StateConnecting {
-		n.api.farewell()
-	}
+// Farewell implements kit.ConnHooks. From here on the connection belongs to linger.
+func (n *conn) Farewell(before kit.State) {
+	wait := before != kit.StateConnecting && n.api.goodbye() && before == kit.StateUp
 	n.ctx.tasks.Go(func() { n.linger(wait) })
 }
 
@@ -223,9 +150,9 @@ func (n *conn) shut() {
 // peer, and frees everything. The queue pair of the goodbye must not be reset before: a device need not have begun to
 // send what was posted.
 func (n *conn) linger(wait bool) {
-	limit := time.Now().Add(n.ctx.props.Capabilities.DeadTime)
+	limit := time.Now().Add(n.ctx.Props.Capabilities.DeadTime)
 	for pause := 50 * time.Microsecond; wait && n.firstBad.Load() == 0; pause = min(2*pause, 5*time.Millisecond) {
-		n.ctx.drain()
+		n.ctx.Drain()
 		n.api.take()
 		if n.sq.idle() || time.Now().After(limit) || n.end.State() == connect.Lost {
 			break
@@ -239,5 +166,5 @@ func (n *conn) linger(wait bool) {
 
 // broke breaks the connection because the device refused a request.
 func (n *conn) broke(err error) {
-	n.finish(kit.StateBroken, fmt.Errorf("%w: %w", driver.ErrBroken, err))
+	n.Finish(kit.StateBroken, fmt.Errorf("%w: %w", driver.ErrBroken, err))
 }

@@ -16,13 +16,11 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// Context is a port of an RDMA device, opened.
-type Context struct {
-	api   driver.Context // this context, with the methods of its track
-	props driver.Properties
-	opts  options
-	inc   uint64
-	url   string
+// opened is a port of an RDMA device, opened.
+type opened struct {
+	kit.Context[conn]
+
+	opts options
 
 	dev      *ibv.Context
 	pd       *ibv.PD
@@ -35,13 +33,9 @@ type Context struct {
 	shared   *shared // receives of the small track for all peers; nil: each has its own
 
 	done  completions
-	conns kit.Connections[conn]
+	waits kit.Watch
 
-	waits  kit.Watch
-	anyone kit.AnyWaits
-
-	mu      sync.Mutex
-	closed  bool
+	// Guarded by Mu.
 	cqNeed  int // completions that all queue pairs can cause
 	regions map[*region]struct{}
 	staging kit.Staging
@@ -49,14 +43,17 @@ type Context struct {
 	stop    func()
 }
 
-// smallContext and largeContext give a context the methods of its track only.
-type smallContext struct{ *Context }
-type largeContext struct{ *Context }
+// smallContext gives a context the methods of its track.
+type smallContext struct {
+	*opened
+	kit.Prober[conn]
+}
 
 var (
-	_ driver.Prober    = smallContext{}
-	_ driver.Registrar = smallContext{}
-	_ driver.Registrar = largeContext{}
+	_ driver.Prober          = smallContext{}
+	_ driver.Registrar       = smallContext{}
+	_ driver.Registrar       = (*opened)(nil)
+	_ kit.ContextHooks[conn] = (*opened)(nil)
 )
 
 // registrar registers memory for the cache.
@@ -71,21 +68,12 @@ func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
 // Deregister implements regcache.Registrar.
 func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
 
-func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Context, err error) {
-	c := &Context{
-		props: props, opts: o, stop: func() {}, regions: make(map[*region]struct{}),
-	}
-	c.waits = kit.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
-	c.anyone.Watch = &c.waits
-	c.conns.Init(func(n *conn) *kit.Life { return &n.life })
-	c.api = driver.Context(smallContext{c})
-	if props.Track == driver.Large {
-		c.api = largeContext{c}
-	}
-	c.inc = kit.NewIncarnation(a)
+func openContext(props driver.Properties, o options, a driver.Attributes) (_ *opened, err error) {
+	c := &opened{opts: o, stop: func() {}, regions: make(map[*region]struct{})}
+	c.init(props, a)
 	defer func() {
 		if err != nil {
-			c.release()
+			_ = c.Release()
 		}
 	}()
 	p, err := openPort(o, props.Device)
@@ -97,7 +85,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 		return nil, err
 	}
 	c.set, err = connect.Open(connect.Config{
-		Incarnation: c.inc, Secret: a.Secret, NoSecret: len(a.Secret) == 0,
+		Incarnation: c.Incarnation, Secret: a.Secret, NoSecret: len(a.Secret) == 0,
 		Include: o.managers, Exclude: o.exclude, Options: o.manager, Timeout: o.deadTime,
 	})
 	if err != nil {
@@ -106,9 +94,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 	if c.mods, err = c.set.Query(p.forManagers(o)); err != nil {
 		return nil, err
 	}
-	c.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.inc, Rest: c.mods.Card()}.String()
-	if len(c.url) > driver.MaxURL {
-		return nil, fmt.Errorf("%w: url of %d bytes, limit is %d", driver.ErrInvalid, len(c.url), driver.MaxURL)
+	if err = c.Publish(c.mods.Card()); err != nil {
+		return nil, err
 	}
 	var live context.Context
 	live, c.stop = context.WithCancel(context.Background())
@@ -118,7 +105,17 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *Co
 	return c, nil
 }
 
-func (c *Context) makeQueues(p *port, peers int) (err error) {
+func (c *opened) init(props driver.Properties, a driver.Attributes) {
+	self := driver.Context(c)
+	if props.Track == driver.Small {
+		self = smallContext{c, c.Prober()}
+	}
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, URLVersion, a)
+	c.waits = kit.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
+	c.Anyone.Watch = &c.waits
+}
+
+func (c *opened) makeQueues(p *port, peers int) (err error) {
 	attr := c.dev.Query()
 	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
@@ -142,12 +139,12 @@ func (c *Context) makeQueues(p *port, peers int) (err error) {
 const manyPeers = 32
 
 // shareReceives makes the shared receive queue, where one is wanted.
-func (c *Context) shareReceives(peers int) (err error) {
+func (c *opened) shareReceives(peers int) (err error) {
 	attr := c.dev.Query()
 	limit := min(attr.MaxSRQWR, attr.MaxCQE/2, sharedMax)
 	depth := c.opts.srq
 	switch {
-	case c.props.Track != driver.Small || depth == srqOff:
+	case c.Props.Track != driver.Small || depth == srqOff:
 		return nil
 	case depth > limit:
 		return fmt.Errorf("%w: option srq=%d: the device allows for %d", driver.ErrInvalid, depth, limit)
@@ -163,43 +160,10 @@ func (c *Context) shareReceives(peers int) (err error) {
 	return err
 }
 
-func props(c *Context) string { return Name + " " + c.props.Device }
+func props(c *opened) string { return Name + " " + c.Props.Device }
 
-// Properties implements driver.Context.
-func (c *Context) Properties() *driver.Properties { return &c.props }
-
-// URL implements driver.Context.
-func (c *Context) URL() string { return c.url }
-
-func (c *Context) isClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
-// Connect implements driver.Context.
-func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := kit.ParseURL(Name, URLVersion, peer, driver.MaxURL)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
-	}
-	n, err := c.connect(peer, u)
-	if err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: fmt.Errorf("%s: %w", c.props.Device, err)}
-	}
-	return n.api, nil
-}
-
-func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, driver.ErrClosed
-	}
-	num, err := c.conns.Free()
-	if err != nil {
-		return nil, err
-	}
+// Dial implements kit.ContextHooks.
+func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	n, err := c.newConn(num, peer, u)
 	if err != nil {
 		return nil, err
@@ -209,7 +173,6 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 		QPs: n.api.queues(), UserData: n.api.hello().encode(), Prepare: n.prepare, Wake: n.woken,
 	})
 	if err == nil {
-		c.conns.Open(n)
 		n.made.Store(true)
 		n.endpointChanged() // what it said before
 		err = n.end.Start()
@@ -225,12 +188,8 @@ func (c *Context) connect(peer string, u driver.URL) (*conn, error) {
 	return n, nil
 }
 
-// Counters implements driver.Context.
-func (c *Context) Counters(to *driver.Counters) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.conns.Counters(to)
-	to.Waits += c.anyone.Slept()
+// Count implements kit.ContextHooks.
+func (c *opened) Count(to *driver.Counters) {
 	if c.cache != nil {
 		r := c.cache.Counters()
 		to.RegistrationHits += r.Hits
@@ -244,36 +203,14 @@ func (c *Context) Counters(to *driver.Counters) {
 	}
 }
 
-// Close implements driver.Context.
-func (c *Context) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
-	}
-	c.closed = true
-	all := c.conns.List()
-	c.mu.Unlock()
-	driver.Closed(c.api)
-	for _, n := range all {
-		n.shut()
-	}
-	c.anyone.Wake(false)
+// Release implements kit.ContextHooks: it frees everything, in the order that the device wants.
+func (c *opened) Release() error {
 	c.stop()
-	err := c.release()
-	if err != nil {
-		return &driver.Error{Driver: Name, Op: "close", Err: err}
-	}
-	return nil
-}
-
-// release frees everything, in the order that the device wants.
-func (c *Context) release() error {
 	// Connections first: they need the pump, the keeper does not mind.
 	for {
-		c.mu.Lock()
-		left := c.conns.Len()
-		c.mu.Unlock()
+		c.Mu.Lock()
+		left := c.Conns.Len()
+		c.Mu.Unlock()
 		if left == 0 {
 			break
 		}
@@ -287,9 +224,9 @@ func (c *Context) release() error {
 	if c.set != nil {
 		c.set.Close()
 	}
-	c.mu.Lock()
+	c.Mu.Lock()
 	regions := slices.Collect(maps.Keys(c.regions))
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	for _, r := range regions {
 		// A region that the device does not let go of stays held: the user's Deregister tries again.
 		if err := r.Deregister(); !errors.Is(err, driver.ErrClosed) {

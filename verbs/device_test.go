@@ -44,7 +44,7 @@ func within(t testing.TB, what string, f func() bool) {
 	}
 }
 
-func openDevice(t testing.TB, track driver.Track, opts map[string]string) *Context {
+func openDevice(t testing.TB, track driver.Track, opts map[string]string) *opened {
 	t.Helper()
 	nic, err := verbsDriver{}.Query(driver.Hints{Device: device(t), Track: track, Options: opts})
 	if err != nil {
@@ -56,9 +56,9 @@ func openDevice(t testing.TB, track driver.Track, opts map[string]string) *Conte
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	if s, ok := c.(smallContext); ok {
-		return s.Context
+		return s.opened
 	}
-	return c.(largeContext).Context
+	return c.(*opened)
 }
 
 // pair is two contexts of this process, connected.
@@ -175,7 +175,7 @@ func TestReceiverIsAlwaysReady(t *testing.T) {
 	if after := counter(t, "rcvd_rnr_err"); after != before {
 		t.Errorf("receiver-not-ready was met %d times in %d messages", after-before, messages)
 	}
-	if a.life.Tally.Waited.Load() == 0 {
+	if a.Life.Tally.Waited.Load() == 0 {
 		t.Error("the sender never ran out of credit: this shows nothing")
 	}
 }
@@ -258,9 +258,9 @@ func TestLateWriteFails(t *testing.T) {
 	if err := a.sq.post(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "end of the connection", func() bool { a.ctx.drain(); return a.life.State() == kit.StateBroken })
+	within(t, "end of the connection", func() bool { a.ctx.Drain(); return a.Life.State() == kit.StateBroken })
 	if ibv.WCStatus(uint32(a.firstBad.Load())) != ibv.WCRemoteAccess {
-		t.Errorf("the late write ended with %v", a.life.Failure("send"))
+		t.Errorf("the late write ended with %v", a.Life.Failure("send"))
 	}
 	if !bytes.Equal(dst, make([]byte, len(dst))) {
 		t.Error("the late write wrote")
@@ -428,12 +428,12 @@ func TestDeviceFailureBreaksConnections(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		err := a.api.(driver.RecvWaiter).RecvWait(ctx, &in)
 		cancel()
-		if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), a.ctx.props.Device) {
+		if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), a.ctx.Props.Device) {
 			t.Errorf("%v: got %v, want %v that names the device", track, err, driver.ErrBroken)
 		}
-		if err := a.ctx.api.Close(); err != nil {
+		if err := a.ctx.Self().Close(); err != nil {
 			t.Error(err)
 		}
-		within(t, "the peer's error", func() bool { b.ctx.drain(); return b.life.State() != kit.StateUp })
+		within(t, "the peer's error", func() bool { b.ctx.Drain(); return b.Life.State() != kit.StateUp })
 	}
 }

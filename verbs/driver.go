@@ -3,10 +3,7 @@ package verbs
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +11,6 @@ import (
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/verbs/ibv"
-	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
 // Name is the driver's name.
@@ -95,7 +91,7 @@ func describe(info ibv.DeviceInfo) []driver.Device {
 		if ports > 1 {
 			d.Description = fmt.Sprintf("RDMA device, port %d of %d", k, ports)
 		}
-		p, err := usePort(dev, noOptions, k, k)
+		p, err := usePort(dev, optionTable.Defaults, k, k)
 		switch {
 		case isUnavailable(err):
 			d.Err = err
@@ -145,124 +141,6 @@ func windowKind(a ibv.DeviceAttr) string {
 		return "type 2"
 	}
 	return "no type 2: keys of long messages stay valid while their memory is cached"
-}
-
-// options are the settings in Hints.Options.
-type options struct {
-	gidIndex  int // -1: chosen
-	gid       netip.Addr
-	pkeyIndex int
-	buffer    int
-	noWindows bool
-	window    int
-	srq       int // receives of all peers together, or one of the below
-	quality   connect.Quality
-	managers  []string
-	exclude   []string
-	manager   map[string]string // of the managers
-	deadTime  time.Duration
-}
-
-// What option srq can be but a number.
-const (
-	srqAuto = 0
-	srqOff  = -1
-)
-
-var noOptions = options{gidIndex: -1, buffer: defaultBuffer, window: defaultWindow, deadTime: 5 * time.Second}
-
-func parseOptions(m map[string]string) (options, error) {
-	o := noOptions
-	number := func(v string, low, high uint64) (uint64, bool) {
-		n, err := strconv.ParseUint(v, 0, 32)
-		return n, err == nil && n >= low && n <= high
-	}
-	for k, v := range m {
-		ok := true
-		var n uint64
-		switch k {
-		case "gid":
-			if n, ok = number(v, 0, 255); ok {
-				o.gidIndex = int(n)
-			} else if a, err := netip.ParseAddr(v); err == nil {
-				o.gid, ok = a.Unmap(), true
-			}
-		case "pkey-index":
-			n, ok = number(v, 0, 65535)
-			o.pkeyIndex = int(n)
-		case "buffer":
-			n, ok = number(v, minBuffer, maxBuffer)
-			o.buffer = int(n+63) &^ 63
-		case "window":
-			n, ok = number(v, 2, maxDepth/2)
-			o.window = int(n)
-		case "srq":
-			switch v {
-			case "auto":
-				o.srq = srqAuto
-			case "off":
-				o.srq = srqOff
-			default:
-				n, ok = number(v, 64, sharedMax)
-				o.srq = int(n)
-			}
-		case "service-level":
-			n, ok = number(v, 0, 15)
-			o.quality.ServiceLevel = uint8(n)
-		case "traffic-class":
-			n, ok = number(v, 0, 255)
-			o.quality.TrafficClass = uint8(n)
-		case "ack-timeout":
-			n, ok = number(v, 1, 31)
-			o.quality.AckTimeout = uint8(n)
-		case "windows":
-			o.noWindows = v == "off"
-			ok = o.noWindows || v == "auto"
-		case "managers":
-			o.managers = strings.Split(v, ",")
-		case "exclude-managers":
-			o.exclude = strings.Split(v, ",")
-		case "dead-time":
-			d, err := time.ParseDuration(v)
-			o.deadTime, ok = d, err == nil && d >= 100*time.Millisecond && d <= time.Hour
-		default:
-			if prefix, _, _ := strings.Cut(k, "-"); !managerNamed(prefix) {
-				return o, fmt.Errorf("%w: verbs has no option %q (it has gid, pkey-index, buffer, window, srq, service-level, traffic-class, ack-timeout, "+
-					"windows, managers, exclude-managers, dead-time, and those of the managers)", driver.ErrInvalid, k)
-			}
-			if o.manager == nil {
-				o.manager = make(map[string]string)
-			}
-			o.manager[k] = v
-		}
-		if !ok {
-			return o, fmt.Errorf("%w: verbs option %s=%q", driver.ErrInvalid, k, v)
-		}
-	}
-	if o.quality.AckTimeout == 0 {
-		o.quality.AckTimeout = ackTimeout(o.deadTime)
-	}
-	return o, nil
-}
-
-// ackTimeout is the longest time-out with which the device has given up after the dead time: it tries seven times, and
-// some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter one takes a
-// link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
-func ackTimeout(dead time.Duration) uint8 {
-	n := uint8(1)
-	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
-		n++
-	}
-	return n
-}
-
-func managerNamed(name string) bool {
-	for _, n := range connect.Names() {
-		if n == name {
-			return true
-		}
-	}
-	return false
 }
 
 // nic is a queried, unopened port.
@@ -323,7 +201,7 @@ func chooseDevice(name string) (string, error) {
 		return "", noDevice()
 	}
 	for _, d := range devs {
-		p, e := openPort(noOptions, d.Name)
+		p, e := openPort(optionTable.Defaults, d.Name)
 		if e == nil {
 			_ = p.dev.Close()
 			return d.Name, nil
@@ -384,6 +262,6 @@ func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 		if err != nil {
 			return nil, err
 		}
-		return c.api, nil
+		return c.Self(), nil
 	})
 }

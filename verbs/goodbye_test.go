@@ -13,13 +13,15 @@ import (
 
 // dialing is a connection of the small track without a device, which does not stand yet.
 func dialing() *small {
-	c := &Context{opts: noOptions}
+	c := &opened{opts: optionTable.Defaults}
 	c.done.dead = driver.ErrClosed // so that nobody polls it
 	mem := &slab{mem: make([]byte, defaultBuffer), size: defaultBuffer}
 	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}
 	s.inbox = newInbox(8)
 	s.ctx, s.api = c, s
-	s.life.Init(Name, "", 0, &c.conns.Ready)
+	c.init(driver.Properties{Driver: Name}, driver.Attributes{})
+	s.Small.Init(&s.Conn, s)
+	c.Add(&s.conn, 0, "", s, s)
 	return s
 }
 
@@ -27,7 +29,7 @@ func dialing() *small {
 func alone(t *testing.T) *small {
 	t.Helper()
 	s := dialing()
-	s.resolve(kit.StateUp, nil)
+	s.Resolve(kit.StateUp, nil)
 	err := s.ConnectWait(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +53,7 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 		op.Driver.Phase = driver.Posted
 		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
 		s.sq.add(requestOp, true)
-		s.finish(kit.StatePeerClosed, nil)
+		s.Finish(kit.StatePeerClosed, nil)
 		start := time.Now()
 		if done, err := s.OpPoll(op); done {
 			t.Fatalf("the put has ended before its acknowledgement: %v", err)
@@ -91,13 +93,13 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		if x.e.code == codeData {
-			s.life.Arrived()
+			s.Arrived()
 		}
 		s.inbox.push(x.e)
-		if _, err := s.RecvPoll(&in); s.life.State() != kit.StateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
-			t.Errorf("%s: state %d, error %v", x.name, s.life.State(), err)
+		if _, err := s.RecvPoll(&in); s.State() != kit.StateBroken || err != nil && !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("%s: state %d, error %v", x.name, s.State(), err)
 		}
-		if got := s.life.Tally.Bad.Load(); got != 1 {
+		if got := s.Tally.Bad.Load(); got != 1 {
 			t.Errorf("%s: %d bad frames, want 1", x.name, got)
 		}
 	}
@@ -125,18 +127,18 @@ func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
 		want error
 	}{{kit.StatePeerClosed, nil}, {kit.StateBroken, driver.ErrBroken}} {
 		s := dialing()
-		s.finish(x.end, fmt.Errorf("%w: test", driver.ErrBroken))
-		if got := s.life.State(); got != kit.StateConnecting {
+		s.Finish(x.end, fmt.Errorf("%w: test", driver.ErrBroken))
+		if got := s.State(); got != kit.StateConnecting {
 			t.Fatalf("state %d before the last step", got)
 		}
-		s.resolve(kit.StateUp, nil)
+		s.Resolve(kit.StateUp, nil)
 		if err := s.ConnectWait(t.Context()); !errors.Is(err, x.want) {
 			t.Errorf("connect wait: %v, want %v", err, x.want)
 		}
-		if got := s.life.State(); got != x.end {
+		if got := s.State(); got != x.end {
 			t.Errorf("state %d, want %d", got, x.end)
 		}
-		if s.life.Tally.Connects.Load() != 1 {
+		if s.Tally.Connects.Load() != 1 {
 			t.Error("it does not count as a connection")
 		}
 	}

@@ -15,7 +15,7 @@ import (
 // when it sends, so every connection that has sent nothing lately writes nothing, to
 // nowhere, which the peer's device must acknowledge. The peer's process does
 // not see it and may be stopped.
-func (c *Context) keep(live context.Context) {
+func (c *opened) keep(live context.Context) {
 	tick := time.NewTicker(c.opts.deadTime / 4)
 	defer tick.Stop()
 	var all []*conn
@@ -25,12 +25,12 @@ func (c *Context) keep(live context.Context) {
 		case <-live.Done():
 			return
 		}
-		c.mu.Lock()
+		c.Mu.Lock()
 		all = all[:0]
-		for n := range c.conns.All() {
+		for n := range c.Conns.All() {
 			all = append(all, n)
 		}
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		for _, n := range all {
 			n.ping()
 		}
@@ -40,14 +40,14 @@ func (c *Context) keep(live context.Context) {
 
 // ping keeps a connection alive, unless its owner is inside a call.
 func (n *conn) ping() {
-	if !n.life.TryEnter() {
+	if !n.TryEnter() {
 		return
 	}
-	defer n.life.Leave()
-	if n.life.State() != kit.StateUp {
+	defer n.Leave()
+	if n.State() != kit.StateUp {
 		return
 	}
-	n.api.settle()
+	n.api.Settle()
 	n.nudge(&n.sq)
 	// A receive is given back only when the end of its window has been reported. Once, between two machines that
 	// were very slow, one was not given back; a further request makes a device look at those before it again.
@@ -58,7 +58,7 @@ func (n *conn) ping() {
 
 // nudge writes nothing, to nowhere, by a queue that was posted to last before the keeper looked.
 func (n *conn) nudge(q *sendQueue) {
-	if q.looked == q.next && q.room() > 0 && n.life.State() == kit.StateUp {
+	if q.looked == q.next && q.room() > 0 && n.State() == kit.StateUp {
 		wr, _ := q.add(requestControl, q.idle())
 		wr.Write(0, 0)
 		if err := q.post(); err != nil {
@@ -69,7 +69,7 @@ func (n *conn) nudge(q *sendQueue) {
 }
 
 // watch reads what the device says by itself.
-func (c *Context) watch(live context.Context) {
+func (c *opened) watch(live context.Context) {
 	for {
 		e, err := c.dev.GetAsyncEvent(live)
 		if err != nil {
@@ -87,19 +87,17 @@ func (c *Context) watch(live context.Context) {
 }
 
 // deviceGone breaks all connections.
-func (c *Context) deviceGone(cause error) {
-	err := fmt.Errorf("%w: %s: the device failed or was removed: %w", driver.ErrBroken, c.props.Device, cause)
+func (c *opened) deviceGone(cause error) {
+	err := fmt.Errorf("%w: %s: the device failed or was removed: %w", driver.ErrBroken, c.Props.Device, cause)
 	go func() { // the caller may hold what this needs
-		c.mu.Lock()
+		c.Mu.Lock()
 		var all []*conn
-		for n := range c.conns.All() {
+		for n := range c.Conns.All() {
 			all = append(all, n)
 		}
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		for _, n := range all {
-			if !n.resolve(kit.StateBroken, err) {
-				n.finish(kit.StateBroken, err)
-			}
+			n.Fail(err)
 		}
 	}()
 }

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -16,7 +15,7 @@ import (
 // transferDepth is how many packets can be posted each way on the large track;
 // maxTransfers what a peer may have.
 const (
-	transferDepth = 16
+	transferDepth = kit.LargeDepth
 	maxTransfers  = 1 << slotBits
 )
 
@@ -40,6 +39,7 @@ const (
 // message, or for word that the sender has withdrawn.
 type large struct {
 	conn
+	kit.Large
 
 	pool    *pool // receives for announcements
 	mem     *slab // the pool's buffers, then scratch
@@ -99,7 +99,7 @@ func (l *large) queues() []connect.QP {
 	switch a := l.ctx.adapt; {
 	case len(l.qps) == 1:
 		return []connect.QP{a(l.qps[0])}
-	case l.ctx.inc < l.peerInc:
+	case l.ctx.Incarnation < l.peerInc:
 		return []connect.QP{a(l.qps[0]), a(l.qps[1])}
 	default:
 		return []connect.QP{a(l.qps[1]), a(l.qps[0])}
@@ -121,13 +121,13 @@ func (l *large) prepare() error {
 	return l.pool.fill()
 }
 
-// settle implements track.
-func (l *large) settle() {
+// Settle implements track.
+func (l *large) Settle() {
 	if l.inbox.empty() {
-		l.ctx.drain()
+		l.ctx.Drain()
 	}
 	l.take()
-	if l.life.State() == kit.StateUp {
+	if l.State() == kit.StateUp {
 		l.push()
 		if l.waiting > 0 {
 			l.pushOps()
@@ -199,7 +199,7 @@ func (l *large) announced(e *event) {
 		total = *(*uint64)(unsafe.Pointer(unsafe.SliceData(l.mem.recv(e.id))))
 	}
 	l.pool.put(e.id)
-	if l.life.State() == kit.StateUp {
+	if l.State() == kit.StateUp {
 		if err := l.pool.post(&l.ctx.done, nil); err != nil {
 			l.broke(err)
 			return
@@ -211,7 +211,7 @@ func (l *large) announced(e *event) {
 	if k >= transferDepth || l.slots[k].p == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
 		// The sender of a receive that was cancelled before has seen it now.
 		if e.code != codeWithdrawn {
-			l.misbehaved("word of a transfer that is not under way")
+			l.Misbehaved("word of a transfer that is not under way")
 		}
 		return
 	}
@@ -222,7 +222,7 @@ func (l *large) announced(e *event) {
 	case e.code == codeDone && int(e.n) <= s.length, e.code == codeDoneLong && e.n == 8 && total <= maxMessage:
 		l.arrivedAll(s, int(total))
 	default:
-		l.misbehaved(fmt.Sprintf("an announcement with code %d", e.code))
+		l.Misbehaved(fmt.Sprintf("an announcement with code %d", e.code))
 	}
 }
 
@@ -233,13 +233,13 @@ func (l *large) arrivedAll(s *slot, total int) {
 		c := s.p.Cursor()
 		c.Scatter(s.memory.copied[:s.p.N])
 	}
-	l.life.Tally.Received.Add(1)
-	l.life.Tally.BytesReceived.Add(uint64(s.p.N))
+	l.Tally.Received.Add(1)
+	l.Tally.BytesReceived.Add(uint64(s.p.N))
 	l.opPath = ""
 	var err error
 	if total > s.length {
 		err = &driver.TruncatedError{Message: total, Buffer: s.length}
-		l.life.Tally.Truncated.Add(1)
+		l.Tally.Truncated.Add(1)
 	}
 	l.end(s, err)
 }
@@ -255,7 +255,7 @@ func (l *large) end(s *slot, err error) {
 // memory any more.
 func (l *large) giveBack(s *slot, err error) {
 	if err == driver.ErrCanceled {
-		l.life.Tally.Canceled.Add(1)
+		l.Tally.Canceled.Add(1)
 	}
 	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
@@ -275,7 +275,7 @@ func (l *large) claims(r *rdvData) bool {
 // fail ends what is posted after the connection has ended and the device has
 // let go of the memory.
 func (l *large) fail() {
-	err := l.life.Failure("transfer")
+	err := l.Failure("transfer")
 	for k := range l.slots {
 		if s := &l.slots[k]; s.p != nil {
 			l.giveBack(s, err)
@@ -291,8 +291,8 @@ func (l *large) fail() {
 	l.queue = l.queue[:0]
 }
 
-// farewell implements track.
-func (l *large) farewell() bool {
+// goodbye implements track.
+func (l *large) goodbye() bool {
 	if l.firstBad.Load() != 0 || l.quenched || l.sq.room() == 0 {
 		return false
 	}
@@ -336,23 +336,8 @@ func (l *large) Path() string {
 	return "rdma-write"
 }
 
-// Disconnect implements driver.Instance.
-func (l *large) Disconnect() error {
-	pending := false
-	if l.life.Enter() {
-		l.settle()
-		pending = l.sends > 0
-		l.life.Leave()
-	}
-	return l.disconnect(pending)
-}
-
-// SendWait implements driver.SendWaiter.
-func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.waits.Block(ctx, &l.life, l, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return l.ctx.waits.Block(ctx, &l.life, l, p, false)
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() bool {
+	l.Settle()
+	return l.sends > 0
 }

@@ -10,41 +10,47 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// admit checks that a packet can be posted, with so many posted already, and
-// returns the length of its memory.
-func (l *large) admit(p *driver.Packet, op string, posted *int) (n int, err error) {
-	n, err = l.life.Admit(op, p, maxMessage)
-	if err == nil && *posted == transferDepth {
-		if l.settle(); *posted == transferDepth {
-			err = l.life.Busy()
-		}
+// Posted implements kit.LargeHooks.
+func (l *large) Posted(sending bool) int {
+	if l.used == transferDepth || l.sends == transferDepth {
+		l.Settle()
 	}
-	return n, err
+	if sending {
+		return l.sends
+	}
+	return l.used
 }
 
-// RecvPost implements driver.Instance.
-func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("receive")
+// Holds implements kit.LargeHooks.
+func (l *large) Holds(p *driver.Packet, sending bool) bool {
+	k := p.Driver.Slot
+	if sending {
+		return k < transferDepth && l.out[k].p == p
 	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "receive", &l.used)
-	if err != nil {
-		return err
-	}
+	return k < transferDepth && l.slots[k].p == p
+}
+
+// Progress implements kit.LargeHooks.
+func (l *large) Progress(*driver.Packet, bool) { l.Settle() }
+
+// CancelRecv implements kit.LargeHooks.
+func (l *large) CancelRecv(p *driver.Packet) { l.ask(int(p.Driver.Slot)) }
+
+// StartRecv implements kit.LargeHooks.
+func (l *large) StartRecv(p *driver.Packet, n int) error {
 	k := 0
 	for l.slots[k].p != nil {
 		k++
 	}
 	s := &l.slots[k]
-	err = l.acquire(&s.memory, p, n, k, l.recvAccess())
+	err := l.acquire(&s.memory, p, n, k, l.recvAccess())
 	if err == nil {
 		err = l.bind(s)
 	}
 	if err != nil {
 		s.closeWindows()
 		l.release(&s.memory)
-		return l.life.Fault("receive", err)
+		return err
 	}
 	s.gen++
 	s.p, s.length = p, n
@@ -67,45 +73,11 @@ func (l *large) describe(k int, s *slot, to []byte) []byte {
 	return r.encode(to)
 }
 
-// RecvPoll implements driver.Instance.
-func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, "receive") }
-
-// SendPoll implements driver.Instance.
-func (l *large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, "send") }
-
-func (l *large) poll(p *driver.Packet, op string) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
-	if !l.life.Enter() {
-		return l.life.Over(p, op)
-	}
-	l.settle()
-	done, err := l.life.Polled(op, p)
-	l.life.Leave()
-	return done, err
-}
-
-// RecvCancel implements driver.Instance.
-func (l *large) RecvCancel(p *driver.Packet) error {
-	if posted, err := l.life.EnterCancel(p); !posted {
-		return err
-	}
-	defer l.life.Leave()
-	k := p.Driver.Slot
-	if k >= transferDepth || l.slots[k].p != p {
-		return l.life.Fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
-	}
-	p.Driver.Phase = driver.Canceling
-	l.ask(int(k))
-	return nil
-}
-
 // ask tells the peer's table that a receive is cancelled, and reads whether its
 // send has begun. Room is always there: requests of this kind are few.
 func (l *large) ask(k int) {
 	s := &l.slots[k]
-	if l.life.State() != kit.StateUp || s.asking || s.windows.over {
+	if l.State() != kit.StateUp || s.asking || s.windows.over {
 		return
 	}
 	if l.rx.room() < 2 {
@@ -140,35 +112,24 @@ func (l *large) postOn(q *sendQueue) {
 	}
 }
 
-// SendPost implements driver.Instance.
-func (l *large) SendPost(p *driver.Packet) error {
-	if !l.life.Enter() {
-		return l.life.Failure("send")
-	}
-	defer l.life.Leave()
-	n, err := l.admit(p, "send", &l.sends)
-	if err != nil {
-		return err
-	}
+// StartSend implements kit.LargeHooks.
+func (l *large) StartSend(p *driver.Packet, n int) error {
 	k := 0
 	for l.out[k].p != nil {
 		k++
 	}
 	t := &l.out[k]
-	err = t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
+	err := t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
 	if err == nil && t.rdv.first != 0 {
 		err = errRdvDamaged
 	}
 	if err == nil && atomic.LoadUint64(&l.claim[t.rdv.slot].claimed) == uint64(t.rdv.gen) {
 		err = fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
 	}
-	if err == nil {
-		err = l.begin(k, p, n)
-	}
 	if err != nil {
-		return l.life.Fault("send", err)
+		return err
 	}
-	return nil
+	return l.begin(k, p, n)
 }
 
 // begin claims the receive and starts to write.
@@ -187,7 +148,7 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
 	l.sends++
 	if !l.claims(&t.rdv) {
-		t.err = l.life.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
+		t.err = l.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
 		t.posted = t.length
 	}
 	l.queue = append(l.queue, t)
@@ -274,7 +235,7 @@ func (l *large) sent(t *transfer) {
 	l.opPath = ""
 	if t.err == nil {
 		p.N = t.total
-		l.life.Sent(t.length)
+		l.Sent(t.length)
 	}
 	p.Driver.Finish(t.err)
 }

@@ -11,7 +11,7 @@ import (
 // RLIMIT_MEMLOCK, as it does the memory of messages on the large track, regions, and on
 // most devices the queues.
 func LockedMemory() int {
-	return lockedBy(driver.Small, noOptions) + lockedBy(driver.Large, noOptions) + pages(2*transferDepth*bounceSize)
+	return lockedBy(driver.Small, optionTable.Defaults) + lockedBy(driver.Large, optionTable.Defaults) + pages(2*transferDepth*bounceSize)
 }
 
 // lockedBy is what connecting on a track locks: what newConn registers.

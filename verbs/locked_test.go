@@ -29,12 +29,12 @@ func TestLockedMemoryIsWhatTheKernelCounts(t *testing.T) {
 		opts := map[string]string{"managers": "oob"}
 		before := pinned(t)
 		a, _ := pair(t, track, opts)
-		got, want := pinned(t)-before, 2*lockedBy(track, noOptions)
+		got, want := pinned(t)-before, 2*lockedBy(track, optionTable.Defaults)
 		if got < want || a.ctx.dev.Query().SoftRoCE() && got != want {
 			t.Errorf("two ends of the %s track lock %d bytes, want %d", track, got, want)
 		}
 	}
-	if low, high := lockedBy(driver.Small, noOptions), 2*lockedBy(driver.Small, noOptions); LockedMemory() <= low || LockedMemory() > high {
+	if low, high := lockedBy(driver.Small, optionTable.Defaults), 2*lockedBy(driver.Small, optionTable.Defaults); LockedMemory() <= low || LockedMemory() > high {
 		t.Errorf("LockedMemory is %d, want more than the small track's %d, less than %d", LockedMemory(), low, high)
 	}
 }

@@ -60,26 +60,26 @@ func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
 func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
 
 func (n *conn) postOp(op *driver.Op, kind uint8) error {
-	if !n.life.Enter() {
-		return n.life.Failure(opNames[kind])
+	if !n.Enter() {
+		return n.Failure(opNames[kind])
 	}
-	defer n.life.Leave()
-	if n.life.State() != kit.StateUp {
-		return n.life.Failure(opNames[kind])
+	defer n.Leave()
+	if n.State() != kit.StateUp {
+		return n.Failure(opNames[kind])
 	}
 	r, err := n.checkOp(op, kind)
 	if err != nil {
-		return n.life.Fault(opNames[kind], err)
+		return n.Fault(opNames[kind], err)
 	}
 	if n.ops == opDepth {
-		n.api.settle()
+		n.api.Settle()
 		if n.ops == opDepth {
-			n.life.Tally.Busy.Add(1)
+			n.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
 	if err := n.startOp(op, kind, r); err != nil {
-		return n.life.Fault(opNames[kind], err)
+		return n.Fault(opNames[kind], err)
 	}
 	n.pushOps()
 	return nil
@@ -93,7 +93,7 @@ func (n *conn) checkOp(op *driver.Op, kind uint8) (*remoteRegion, error) {
 	if op.Driver.Phase != driver.Idle {
 		return nil, fmt.Errorf("%w: the operation is posted already, or its outcome was not polled", driver.ErrInvalid)
 	}
-	o := n.ctx.props.Capabilities.OneSided
+	o := n.ctx.Props.Capabilities.OneSided
 	size, need := len(op.Local), driver.RemoteWrite
 	switch kind {
 	case opPut, opGet:
@@ -146,7 +146,7 @@ func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 	return nil
 }
 
-// inlines tells whether a put's bytes travel in its request.
+// inlines reports whether a put's bytes travel in its request.
 func (n *conn) inlines(op *driver.Op, kind uint8) bool {
 	return kind == opPut && len(op.Local) <= inlineSize
 }
@@ -168,7 +168,7 @@ func (n *conn) pushOps() {
 	}
 }
 
-// addPart adds the next request of an operation and tells whether it is the
+// addPart adds the next request of an operation and reports whether it is the
 // last: only that one is reported, unless one before it fails.
 func (n *conn) addPart(k int) (last bool) {
 	s := &n.oneSided.slots[k]
@@ -254,21 +254,21 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	case ibv.WCSuccess:
 		switch s.kind {
 		case opPut:
-			n.life.Tally.Puts.Add(1)
+			n.Tally.Puts.Add(1)
 		case opGet:
-			n.life.Tally.Gets.Add(1)
+			n.Tally.Gets.Add(1)
 		default:
-			n.life.Tally.Atomics.Add(1)
+			n.Tally.Atomics.Add(1)
 			if op.Result = 0; op.Fetch {
 				op.Result = *s.result
 			}
 		}
 	case ibv.WCRemoteAccess, ibv.WCRemoteInvalid:
 		// Or the peer is dying: its kernel takes its regions away first.
-		err = n.life.Fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.props.Device, status))
+		err = n.Fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.Props.Device, status))
 	default:
-		if err = n.life.Failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
-			err = n.life.Fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.props.Device, status))
+		if err = n.Failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
+			err = n.Fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.Props.Device, status))
 		}
 	}
 	n.endOp(s, err)
@@ -296,13 +296,13 @@ func (n *conn) failOps(err error) {
 // OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
-		if !n.life.Enter() {
+		if !n.Enter() {
 			kind := op.Driver.Ticket
 			op.Driver = driver.OpState{}
-			return true, n.life.Failure(opNames[kind%3])
+			return true, n.Failure(opNames[kind%3])
 		}
-		n.api.settle()
-		n.life.Leave()
+		n.api.Settle()
+		n.Leave()
 	}
 	switch op.Driver.Phase {
 	case driver.Done:
@@ -312,18 +312,18 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	case driver.Posted:
 		return false, nil
 	}
-	return true, n.life.Fault("poll operation", fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
+	return true, n.Fault("poll operation", fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
 }
 
 // Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	for k := 0; ; k++ {
-		if !n.life.Enter() {
-			return n.life.Failure("flush")
+		if !n.Enter() {
+			return n.Failure("flush")
 		}
-		n.api.settle()
+		n.api.Settle()
 		left := n.ops
-		n.life.Leave()
+		n.Leave()
 		if left == 0 {
 			break
 		}
@@ -334,15 +334,15 @@ func (n *conn) Flush(ctx context.Context) error {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
-	return n.life.Failure("flush")
+	return n.Failure("flush")
 }
 
 // Fence implements driver.OneSided. The device carries out writes, reads and
 // atomics in the order of their posts; only what follows a read or an atomic
 // has to be told to wait for it (InfiniBand Architecture Specification, volume 1, 10.8.3.3).
 func (n *conn) Fence() error {
-	if n.life.State() != kit.StateUp {
-		return n.life.Failure("fence")
+	if n.State() != kit.StateUp {
+		return n.Failure("fence")
 	}
 	n.fence = true
 	return nil

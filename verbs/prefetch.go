@@ -18,23 +18,23 @@ func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p) }
 
 func (l *large) prefetch(p *driver.Packet, access regcache.Access) error {
-	if err := l.life.EnterWith("prefetch", p); err != nil {
+	if err := l.EnterWith("prefetch", p); err != nil {
 		return err
 	}
-	defer l.life.Leave()
+	defer l.Leave()
 	n := p.Len()
 	var m memory
 	m.collect(p, n)
 	copied := n <= bounceSize && !(m.n == 1 && inArena(m.piece[0]))
 	if err := l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], access, !copied); err != nil {
-		return l.life.Busy()
+		return l.Busy()
 	}
 	return nil
 }
 
 func (l *large) unfetch(p *driver.Packet) error {
 	if err := l.ahead.Undo(p); err != nil {
-		return l.life.Fault("unfetch", err)
+		return l.Fault("unfetch", err)
 	}
 	return nil
 }

@@ -11,15 +11,16 @@ import (
 // be acknowledged.
 const graceTime = 500 * time.Millisecond
 
-// hopeless tells whether what is under way on a connection that has ended will
+// hopeless reports whether what is under way on a connection that has ended will
 // not complete any more. A goodbye can overtake the acknowledgement of a write that the
 // peer has seen: two tasks of a device handle them.
 func (n *conn) hopeless() bool {
-	if n.life.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
+	if n.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
 		return true
 	}
 	if n.grace.IsZero() {
 		n.grace = time.Now().Add(graceTime)
+		time.AfterFunc(graceTime, n.Life.Wake) // a waiter looks once more then
 	}
 	return !time.Now().Before(n.grace)
 }

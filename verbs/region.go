@@ -11,7 +11,7 @@ import (
 
 // region is memory that peers can reach.
 type region struct {
-	ctx   *Context
+	ctx   *opened
 	mem   []byte
 	key   [keyBytes]byte
 	arena *driver.Arena
@@ -22,15 +22,15 @@ type region struct {
 }
 
 // Register implements driver.Registrar.
-func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error) {
+func (c *opened) Register(b []byte, access driver.Access) (driver.Region, error) {
 	r, err := c.register(b, access)
 	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "register", Err: fmt.Errorf("%s: %d bytes: %w", c.props.Device, len(b), err)}
+		return nil, &driver.Error{Driver: Name, Op: "register", Err: fmt.Errorf("%s: %d bytes: %w", c.Props.Device, len(b), err)}
 	}
 	return r, nil
 }
 
-func (c *Context) register(b []byte, access driver.Access) (*region, error) {
+func (c *opened) register(b []byte, access driver.Access) (*region, error) {
 	if len(b) == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
 		return nil, fmt.Errorf("%w: nothing to register, or unknown access flags", driver.ErrInvalid)
 	}
@@ -55,16 +55,16 @@ func (c *Context) register(b []byte, access driver.Access) (*region, error) {
 		r.letGo()
 		return nil, err
 	}
-	k := regionKey{incarnation: c.inc, addr: address(b), length: uint64(len(b)), rkey: r.mr.RKey(), access: access}
+	k := regionKey{incarnation: c.Incarnation, addr: address(b), length: uint64(len(b)), rkey: r.mr.RKey(), access: access}
 	k.encode(r.key[:])
 	return r, nil
 }
 
 // addRegion registers it, unless the context is closed.
-func (c *Context) addRegion(r *region, flags ibv.Access) (err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+func (c *opened) addRegion(r *region, flags ibv.Access) (err error) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.IsClosed() {
 		return driver.ErrClosed
 	}
 	if r.mr, err = c.pd.RegMR(r.mem, flags); err == nil {
@@ -99,8 +99,8 @@ func (r *region) Deregister() error {
 	}
 	r.gone = true
 	r.letGo()
-	r.ctx.mu.Lock()
-	defer r.ctx.mu.Unlock()
+	r.ctx.Mu.Lock()
+	defer r.ctx.Mu.Unlock()
 	delete(r.ctx.regions, r)
 	return nil
 }
@@ -119,12 +119,12 @@ func (r *remoteRegion) Access() driver.Access { return r.key.access }
 
 // Import implements driver.OneSided.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
-	if n.life.State() != kit.StateUp {
-		return nil, n.life.Failure("import")
+	if n.State() != kit.StateUp {
+		return nil, n.Failure("import")
 	}
 	k, err := parseKey(key, n.peerInc)
 	if err != nil {
-		return nil, n.life.Fault("import", err)
+		return nil, n.Fault("import", err)
 	}
 	return &remoteRegion{conn: n, key: k}, nil
 }

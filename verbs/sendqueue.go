@@ -103,5 +103,5 @@ func (q *sendQueue) complete(id uint32) (*request, bool) {
 	return r, true
 }
 
-// holds tells whether id is a number that the device may report.
+// holds reports whether id is a number that the device may report.
 func (q *sendQueue) holds(id uint32) bool { return id-q.done < q.next-q.done }

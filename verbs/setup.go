@@ -28,18 +28,20 @@ const (
 // peerAccess is what the queue pairs let peers do at all; keys narrow it.
 const peerAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
 
-// newConn makes a connection's queues and buffers. The caller holds c.mu.
-func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
+// newConn makes a connection's queues and buffers. The caller holds c.Mu.
+func (c *opened) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
 	var n *conn
 	var err error
-	if c.props.Track == driver.Large {
+	if c.Props.Track == driver.Large {
 		l := &large{}
+		l.Large.Init(&l.Conn, l, maxMessage)
 		l.ahead.Init(2*transferDepth, maxPieces)
 		n, l.api = &l.conn, l
 		c.initConn(n, num, peer, u)
 		err = c.initLarge(l)
 	} else {
 		s := &small{}
+		s.Small.Init(&s.Conn, s)
 		n, s.api = &s.conn, s
 		c.initConn(n, num, peer, u)
 		err = c.initSmall(s)
@@ -48,16 +50,15 @@ func (c *Context) newConn(num uint32, peer string, u driver.URL) (*conn, error) 
 		c.discard(n)
 		return nil, err
 	}
-	c.conns.Put(num, n)
 	return n, nil
 }
 
-func (c *Context) initConn(n *conn, num uint32, peer string, u driver.URL) {
-	n.ctx, n.num, n.peerInc = c, num, u.Incarnation
-	n.life.Init(Name, peer, num, &c.conns.Ready)
+func (c *opened) initConn(n *conn, num uint32, peer string, u driver.URL) {
+	n.ctx, n.peerInc = c, u.Incarnation
+	c.Add(n, num, peer, n.api, n.api)
 }
 
-func (c *Context) initSmall(s *small) (err error) {
+func (c *opened) initSmall(s *small) (err error) {
 	window, sends := c.opts.window, smallSends
 	recvs, slots := window+controlReceives, window
 	own := recvs
@@ -89,7 +90,7 @@ func (c *Context) initSmall(s *small) (err error) {
 	return s.sq.init(s.pool.qp, sends, slots, inlineSize)
 }
 
-func (c *Context) initLarge(l *large) (err error) {
+func (c *opened) initLarge(l *large) (err error) {
 	const recvs = largeReceives
 	const scratch = transferDepth * 8
 	if l.mem, err = newSlab(c.pd, announcement, recvs, 0, claimBytes+scratch+opDepth*8, ibv.AccessLocalWrite); err != nil {
@@ -115,7 +116,7 @@ func (c *Context) initLarge(l *large) (err error) {
 	}
 	rx := tx
 	l.rx = &l.sq
-	if l.peerInc != c.inc {
+	if l.peerInc != c.Incarnation {
 		if rx, err = c.newQP(&l.conn, rxSends, recvs); err != nil {
 			return err
 		}
@@ -132,7 +133,7 @@ func (c *Context) initLarge(l *large) (err error) {
 
 // newQP makes one of a connection's queue pairs, and room for what it can
 // complete.
-func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
+func (c *opened) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 	need := c.cqNeed + sends + recvs
 	if have := c.done.cq.Len(); need > have {
 		limit := c.dev.Query().MaxCQE
@@ -148,7 +149,7 @@ func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 	}
 	init := ibv.QPInit{
 		SendCQ: c.done.cq, RecvCQ: c.done.cq, MaxSendWR: sends, MaxRecvWR: recvs,
-		MaxInline: inlineSize, Tag: queueTag(n.num, uint8(len(n.qps))),
+		MaxInline: inlineSize, Tag: queueTag(n.Number(), uint8(len(n.qps))),
 	}
 	if c.shared != nil {
 		init.SRQ = c.shared.srq
@@ -164,28 +165,28 @@ func (c *Context) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 }
 
 // discard frees a connection that is not used by anybody. The caller holds
-// c.mu.
-func (c *Context) discard(n *conn) {
+// c.Mu.
+func (c *opened) discard(n *conn) {
 	n.closeQueues()
 	c.cqNeed -= n.entries
 	n.api.drop()
-	c.conns.Remove(n.num, n)
+	c.Conns.Remove(n.Number(), n)
 }
 
 // remove frees a connection that is closed.
-func (c *Context) remove(n *conn) {
+func (c *opened) remove(n *conn) {
 	n.stopQueues()
 	n.closeQueues()
 	c.drainAll()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.discard(n)
 }
 
 // adapter makes the steps of a queue pair from what was agreed on.
 type adapter struct{ *ibv.QP }
 
-func (c *Context) adapt(qp *ibv.QP) connect.QP { return adapter{qp} }
+func (c *opened) adapt(qp *ibv.QP) connect.QP { return adapter{qp} }
 
 // Init implements connect.QP.
 func (a adapter) Init(p *connect.Path) error {

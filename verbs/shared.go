@@ -42,7 +42,7 @@ const (
 
 // shared is a context's receives.
 type shared struct {
-	ctx   *Context
+	ctx   *opened
 	srq   *ibv.SRQ
 	depth int          // the most that can be posted
 	spare atomic.Int32 // posted, and nobody may send into them
@@ -56,7 +56,7 @@ type shared struct {
 	orphans *ibv.RecvChain // of queue pairs that are gone; guarded by the completion queue's lock
 }
 
-func newShared(c *Context, depth int) (*shared, error) {
+func newShared(c *opened, depth int) (*shared, error) {
 	s := &shared{ctx: c, depth: depth}
 	var err error
 	if s.srq, err = c.pd.CreateSRQ(depth, 1); err != nil {
@@ -146,9 +146,9 @@ func (s *shared) grow(n int) error {
 
 // replace posts receives for those that were lost, which nobody can count.
 func (s *shared) replace() {
-	s.ctx.mu.Lock()
-	defer s.ctx.mu.Unlock()
-	if n := min(1<<sharedSlabBits, s.depth-s.total); s.ctx.closed || n == 0 || s.grow(n) != nil {
+	s.ctx.Mu.Lock()
+	defer s.ctx.Mu.Unlock()
+	if n := min(1<<sharedSlabBits, s.depth-s.total); s.ctx.IsClosed() || n == 0 || s.grow(n) != nil {
 		return
 	}
 	_ = s.srq.SetLimit(s.peers)

@@ -63,7 +63,7 @@ func TestCreditsNeverExceedReceives(t *testing.T) {
 }
 
 // several connects two contexts n times; b shares its receives.
-func several(t *testing.T, n int, opts map[string]string) (a, b *Context, x, y []*conn) {
+func several(t *testing.T, n int, opts map[string]string) (a, b *opened, x, y []*conn) {
 	t.Helper()
 	a, b = openDevice(t, driver.Small, nil), openDevice(t, driver.Small, opts)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -140,9 +140,9 @@ func TestSharedReceivesServeAll(t *testing.T) {
 		within(t, "disconnect", func() bool { return !errors.Is(c.api.Disconnect(), driver.ErrBusy) })
 	}
 	within(t, "all receives are spare", func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.conns.Len() == 0 && int(b.shared.spare.Load()) == b.shared.total
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
+		return b.Conns.Len() == 0 && int(b.shared.spare.Load()) == b.shared.total
 	})
 }
 
@@ -158,8 +158,8 @@ func TestSharedReceivesThatAreFullSaySo(t *testing.T) {
 func TestLostReceivesAreReplaced(t *testing.T) {
 	_, b, x, y := several(t, 2, map[string]string{"srq": "1024"})
 	have := func() int {
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		b.Mu.Lock()
+		defer b.Mu.Unlock()
 		return b.shared.total
 	}
 	before := have()

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
@@ -24,8 +23,7 @@ import (
 // and how many, is the pool's matter.
 type small struct {
 	conn
-	recvs kit.Receives
-	sends kit.PacketQueue // that wait for credit or room
+	kit.Small
 
 	mem    *slab // this connection's buffers
 	pool   *pool // where receives are posted
@@ -42,7 +40,6 @@ type small struct {
 	told      uint32 // what the peer was told
 	toldAt    uint32 // gotHead then
 	grant     uint32 // what it can be told
-	buffer    kit.SendBuffer
 }
 
 // message is one that lies in a receive buffer.
@@ -57,6 +54,7 @@ var (
 	_ driver.SendWaiter     = (*small)(nil)
 	_ driver.RecvWaiter     = (*small)(nil)
 	_ driver.OneSided       = (*small)(nil)
+	_ kit.Starter           = (*small)(nil)
 )
 
 func (s *small) queues() []connect.QP { return []connect.QP{s.ctx.adapt(s.qps[0])} }
@@ -72,16 +70,14 @@ func (s *small) prepare() error {
 	return s.pool.fill()
 }
 
-// settle implements track: it takes what has come in, and sends what can be.
-func (s *small) settle() {
+// Settle implements track and kit.SmallHooks: it takes what has come in, and sends what can be.
+func (s *small) Settle() {
 	if s.inbox.empty() {
-		s.ctx.drain()
+		s.ctx.Drain()
 	}
 	s.take()
-	if !s.sends.Empty() {
-		s.push()
-	}
-	if s.life.State() == kit.StateUp {
+	s.Push()
+	if s.State() == kit.StateUp {
 		if s.waiting > 0 {
 			s.pushOps()
 		}
@@ -89,7 +85,7 @@ func (s *small) settle() {
 	} else if s.ops > 0 && s.hopeless() {
 		s.quench()
 		s.take() // what had come before
-		s.failOps(s.life.Failure("operation"))
+		s.failOps(s.Failure("operation"))
 	}
 }
 
@@ -116,7 +112,7 @@ func (s *small) came(e *event) {
 	case codeData:
 		if int(e.n) > s.ctx.opts.buffer || int32(s.gotTail-s.told) >= 0 {
 			s.pool.put(e.id)
-			s.misbehaved("a message beyond its limits")
+			s.Misbehaved("a message beyond its limits")
 			return
 		}
 		s.got[int(s.gotTail)&(len(s.got)-1)] = message{buffer: e.id, n: e.n}
@@ -129,14 +125,14 @@ func (s *small) came(e *event) {
 		return
 	default:
 		s.pool.put(e.id)
-		s.misbehaved(fmt.Sprintf("a message with code %d", e.code))
+		s.Misbehaved(fmt.Sprintf("a message with code %d", e.code))
 		return
 	}
 	limit := expand(low, s.limit)
 	switch ahead := int32(limit - s.limit); {
 	case ahead < 0:
 	case ahead > maxDepth:
-		s.misbehaved("credits that cannot be")
+		s.Misbehaved("credits that cannot be")
 	default:
 		s.limit = limit
 	}
@@ -188,8 +184,8 @@ func (s *small) flush(receives bool) {
 	}
 }
 
-// farewell implements track. What waits for credit is not sent any more.
-func (s *small) farewell() bool {
+// goodbye implements track. What waits for credit is not sent any more.
+func (s *small) goodbye() bool {
 	if s.sq.room() == 0 || s.firstBad.Load() != 0 || s.quenched {
 		return false
 	}
@@ -205,8 +201,7 @@ func (s *small) unbind() {}
 
 // drop implements track.
 func (s *small) drop() {
-	s.sends = kit.PacketQueue{}
-	s.recvs.Drop()
+	s.Drop()
 	s.mem.close()
 	if s.joined {
 		s.surrender()
@@ -239,23 +234,8 @@ func (s *small) Path() string {
 	return "rdma-send"
 }
 
-// Disconnect implements driver.Instance.
-func (s *small) Disconnect() error {
-	pending := false
-	if s.life.Enter() {
-		s.settle()
-		pending = !s.sends.Empty()
-		s.life.Leave()
-	}
-	return s.disconnect(pending)
-}
-
-// SendWait implements driver.SendWaiter.
-func (s *small) SendWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.waits.Block(ctx, &s.life, s, p, true)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return s.ctx.waits.Block(ctx, &s.life, s, p, false)
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
+	s.Settle()
+	return s.Stalled()
 }

@@ -18,7 +18,7 @@ import (
 // waiter has said before that it sleeps.
 
 // arm has the device speak up at the next completion.
-func (c *Context) arm() {
+func (c *opened) arm() {
 	q := &c.done
 	q.mustLock()
 	defer q.unlock()
@@ -36,11 +36,11 @@ func (c *Context) arm() {
 
 // pump turns what the completion channel says into wake-ups, until the channel
 // is closed.
-func (c *Context) pump() {
+func (c *opened) pump() {
 	for {
 		_, err := c.channel.Wait(context.Background())
 		if err != nil {
-			if !errors.Is(err, os.ErrClosed) && !c.isClosed() {
+			if !errors.Is(err, os.ErrClosed) && !c.IsClosed() {
 				c.deviceGone(err)
 			}
 			return
@@ -64,16 +64,16 @@ func (c *Context) pump() {
 const spins = 200
 
 // completionWaits is the completion channel as what waits sleep on: the pump watches, and no waiter.
-type completionWaits struct{ c *Context }
+type completionWaits struct{ c *opened }
 
-// Arm implements driver.Watched.
+// Arm implements kit.Watched.
 func (w completionWaits) Arm() uint32 { w.c.arm(); return 0 }
 
-// Sleep implements driver.Watched: never called.
+// Sleep implements kit.Watched: never called.
 func (completionWaits) Sleep(uint32, bool) {}
 
-// Wake implements driver.Watched: nobody is in Sleep.
+// Wake implements kit.Watched: nobody is in Sleep.
 func (completionWaits) Wake() {}
 
-// Call implements driver.Watched: the pump always watches.
+// Call implements kit.Watched: the pump always watches.
 func (completionWaits) Call() {}

@@ -75,10 +75,10 @@ func (l *large) bindMore(s *slot) error {
 func (l *large) awaitBind(w *windows) error {
 	var limit time.Time
 	for k := 0; l.rx.holds(w.last); k++ {
-		l.ctx.drain()
+		l.ctx.Drain()
 		l.take()
-		if l.life.State() != kit.StateUp {
-			return l.life.Failure("bind")
+		if l.State() != kit.StateUp {
+			return l.Failure("bind")
 		}
 		if k < spins {
 			continue
@@ -106,7 +106,7 @@ func (l *large) key(s *slot, k int) uint32 {
 // there are none.
 func (l *large) invalidate(s *slot, err error) bool {
 	w := &s.windows
-	if w.bound == 0 || l.life.State() != kit.StateUp {
+	if w.bound == 0 || l.State() != kit.StateUp {
 		return false
 	}
 	for k := range w.bound {

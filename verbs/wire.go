@@ -210,7 +210,7 @@ func (r *rdvData) covered() (n int) {
 	return n
 }
 
-// extend adds what was told later. It tells whether that fits.
+// extend adds what was told later. It reports whether that fits.
 func (r *rdvData) extend(more *rdvData) bool {
 	switch {
 	case more.slot != r.slot || more.gen != r.gen || more.length != r.length || more.first > r.n || more.first == 0:

@@ -265,7 +265,7 @@ func (c *capture) missing() error {
 	return nil
 }
 
-// over tells whether nothing can come any more.
+// over reports whether nothing can come any more.
 func (c *capture) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -99,8 +99,8 @@ func infoCommand() *cobra.Command {
 		Short: "Show drivers, devices, capabilities and profile",
 		Long: `Info shows the drivers of this build: their devices, what each track can do
 (capabilities), its nominal performance (profile), and why a driver cannot be
-used here. With -d, a driver that cannot be used is exit status 1, and so is,
-without it, a device that no driver can use.`,
+used here. With -d it lists the driver's options, and a driver that cannot be
+used is exit status 1; without it, so is a device that no driver can use.`,
 		Example: `  bywash info
   bywash info -d shm --json`,
 		Args: noArgs,
@@ -141,6 +141,9 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 			err = json.NewEncoder(w).Encode(info)
 		} else {
 			err = printInfo(w, info)
+		}
+		if c, ok := d.(driver.Configurable); ok && one && !asJSON && err == nil {
+			err = printOptions(w, c.Options())
 		}
 		if err != nil {
 			return err
@@ -251,6 +254,20 @@ func printInfo(w io.Writer, d *driverInfo) error {
 	}
 	for _, t := range d.Tracks {
 		printTrack(tw, &t)
+	}
+	return tw.Flush()
+}
+
+// printOptions shows what --option can set.
+func printOptions(w io.Writer, list []driver.Option) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "  options\t\n")
+	for _, o := range list {
+		without := ""
+		if o.Default != "" {
+			without = "; " + o.Default + " without it"
+		}
+		fmt.Fprintf(tw, "    %s\t%s (%s%s)\n", o.Name, o.Help, o.Values, without)
 	}
 	return tw.Flush()
 }

@@ -60,7 +60,7 @@ const perfExample = `  bywash perf -d all                               everythi
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
   bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
-  bywash perf -d shm --option path=cma -t bw       the driver's options: go doc github.com/bywash/bywash/shm
+  bywash perf -d shm --option path=cma -t bw       bywash info -d shm lists the driver's options
   sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
   bywash perf --listen :7000                       on one machine, and on the other:
@@ -90,7 +90,7 @@ func perfCommand() *cobra.Command {
 	fl.SortFlags = false
 	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", ")+"; or session")
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
-	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names, from its documentation; may be repeated")
+	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names (bywash info -d lists them); may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
 	fl.StringVarP(&f.tests, "test", "t", "", "`tests`, commas between, or all")
 	fl.StringVarP(&f.sizes, "size", "s", "", "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")

@@ -92,7 +92,7 @@ func (e *end) fillUp(c *conn) (total int, open []*driver.Packet) {
 	return total, open
 }
 
-// stuck polls the open sends and tells whether none is done any more.
+// stuck polls the open sends and reports whether none is done any more.
 func (e *end) stuck(c *conn, open *[]*driver.Packet) bool {
 	e.Helper()
 	return !e.within(moment, func() bool {

@@ -141,7 +141,7 @@ func (c *conn) update(n note) {
 	}
 }
 
-// ends tells whether err says that the connection has ended.
+// ends reports whether err says that the connection has ended.
 func ends(err error) bool {
 	return errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrClosed)
 }

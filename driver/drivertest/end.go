@@ -186,7 +186,7 @@ const (
 )
 
 // within polls f, first yielding and later with short pauses that leave the
-// processor to the peers, and tells whether it said true in time.
+// processor to the peers, and reports whether it said true in time.
 func (e *end) within(d time.Duration, f func() bool) bool {
 	start := time.Now()
 	for n := 0; !f(); n++ {

@@ -6,16 +6,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Receives are the receives posted on an instance of the small track, and the message that is out in the driver's
+// receives are those posted on an instance of the small track, and the message that is out in the driver's
 // memory, for drivers whose instances have a [Life]. The zero value is empty. Its owner is that of the Life; methods
 // are called inside, between Enter and Leave, unless they say that they enter. They allocate only for an error.
-type Receives struct {
+type receives struct {
 	queue PacketQueue
 	lent  *driver.Packet // its Buf is the first message
 }
 
 // Post is RecvPost of [driver.Instance]. It enters.
-func (r *Receives) Post(l *Life, p *driver.Packet) error {
+func (r *receives) Post(l *Life, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
 	}
@@ -31,7 +31,7 @@ func (r *Receives) Post(l *Life, p *driver.Packet) error {
 }
 
 // postLate posts while there are messages from before the end, or says why not.
-func (r *Receives) postLate(l *Life, p *driver.Packet) error {
+func (r *receives) postLate(l *Life, p *driver.Packet) error {
 	switch st := l.State(); {
 	case st != StateUp && !(st == StatePeerClosed && l.HasMessage()):
 		return l.Failure("receive")
@@ -42,14 +42,14 @@ func (r *Receives) postLate(l *Life, p *driver.Packet) error {
 }
 
 // Want tells whether a posted receive is to have the first message.
-func (r *Receives) Want() bool { return r.lent == nil && !r.queue.Empty() }
+func (r *receives) Want() bool { return r.lent == nil && !r.queue.Empty() }
 
 // Next takes the receive that is to have the first message, for a driver that copies it in pieces; see Want. Fill does
 // so for one that lies in one piece.
-func (r *Receives) Next() *driver.Packet { return r.queue.Pop() }
+func (r *receives) Next() *driver.Packet { return r.queue.Pop() }
 
 // Fill copies the first message to the receive that is to have it; see Want.
-func (r *Receives) Fill(l *Life, message []byte) {
+func (r *receives) Fill(l *Life, message []byte) {
 	p := r.queue.Pop()
 	if len(p.IOV) == 1 && len(p.IOV[0]) >= len(message) {
 		p.N = copy(p.IOV[0], message)
@@ -62,7 +62,7 @@ func (r *Receives) Fill(l *Life, message []byte) {
 }
 
 // Filled ends a receive that Next gave, to which p.N bytes of a message of n were copied.
-func (r *Receives) Filled(l *Life, p *driver.Packet, n int) {
+func (r *receives) Filled(l *Life, p *driver.Packet, n int) {
 	var err error
 	if p.N < n {
 		err = &driver.TruncatedError{Message: n, Buffer: p.N}
@@ -72,19 +72,19 @@ func (r *Receives) Filled(l *Life, p *driver.Packet, n int) {
 }
 
 // Fail fails what is posted, after the connection has ended, unless there is a message.
-func (r *Receives) Fail(l *Life) {
+func (r *receives) Fail(l *Life) {
 	if !l.HasMessage() {
 		r.queue.Fail(l, "receive")
 	}
 }
 
 // MayLend tells whether p, which is polled, is to have the first message without a copy.
-func (r *Receives) MayLend(p *driver.Packet) bool {
+func (r *receives) MayLend(p *driver.Packet) bool {
 	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.Empty()
 }
 
 // Lend gives p the first message, in the driver's memory, until Return: what its poll then says.
-func (r *Receives) Lend(p *driver.Packet, message []byte) (bool, error) {
+func (r *receives) Lend(p *driver.Packet, message []byte) (bool, error) {
 	p.Buf, p.N = message[:len(message):len(message)], len(message)
 	p.Driver.Phase = driver.BufferOut
 	r.lent = p
@@ -92,7 +92,7 @@ func (r *Receives) Lend(p *driver.Packet, message []byte) (bool, error) {
 }
 
 // Polled is what RecvPoll says of p, once what has come was given out.
-func (r *Receives) Polled(l *Life, p *driver.Packet) (bool, error) {
+func (r *receives) Polled(l *Life, p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
@@ -100,7 +100,7 @@ func (r *Receives) Polled(l *Life, p *driver.Packet) (bool, error) {
 }
 
 // pending is Polled of a receive that is not done.
-func (r *Receives) pending(l *Life, p *driver.Packet) (bool, error) {
+func (r *receives) pending(l *Life, p *driver.Packet) (bool, error) {
 	switch p.Driver.Phase {
 	case driver.Posted, driver.BufferOut:
 		return false, nil
@@ -118,7 +118,7 @@ func (r *Receives) pending(l *Life, p *driver.Packet) (bool, error) {
 
 // Return begins RecvBufRelease of [driver.BufferReceiver]: it takes the buffer back, whose message had n bytes, and enters. With
 // an error it has not entered.
-func (r *Receives) Return(l *Life, p *driver.Packet) (n int, err error) {
+func (r *receives) Return(l *Life, p *driver.Packet) (n int, err error) {
 	if p == nil || p != r.lent {
 		return 0, l.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}
@@ -132,7 +132,7 @@ func (r *Receives) Return(l *Life, p *driver.Packet) (n int, err error) {
 }
 
 // Cancel is RecvCancel of [driver.Instance]. It enters.
-func (r *Receives) Cancel(l *Life, p *driver.Packet) error {
+func (r *receives) Cancel(l *Life, p *driver.Packet) error {
 	if posted, err := l.EnterCancel(p); !posted {
 		return err
 	}
@@ -145,4 +145,4 @@ func (r *Receives) Cancel(l *Life, p *driver.Packet) error {
 }
 
 // Drop forgets what is posted: polls then say that this side is closed.
-func (r *Receives) Drop() { r.queue = PacketQueue{} }
+func (r *receives) Drop() { r.queue = PacketQueue{} }

@@ -6,23 +6,23 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// SendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's
+// sendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's
 // user fills, for drivers whose instances have a [Life]. While it is out, nothing else is sent, so that order is
 // kept. The zero value is none. Its owner is that of the Life.
-type SendBuffer struct{ p *driver.Packet }
+type sendBuffer struct{ p *driver.Packet }
 
 // Out tells whether the buffer is out.
-func (b *SendBuffer) Out() bool { return b.p != nil }
+func (b *sendBuffer) Out() bool { return b.p != nil }
 
 // Admit is that of Life for SendPost.
-func (b *SendBuffer) Admit(l *Life, p *driver.Packet, limit int) (n int, err error) {
+func (b *sendBuffer) Admit(l *Life, p *driver.Packet, limit int) (n int, err error) {
 	if n = p.Len(); l.State() == StateUp && b.p == nil && p.Driver.Phase == driver.Idle && n <= limit {
 		return n, nil
 	}
 	return 0, b.refuse(l, p, n, limit)
 }
 
-func (b *SendBuffer) refuse(l *Life, p *driver.Packet, n, limit int) error {
+func (b *sendBuffer) refuse(l *Life, p *driver.Packet, n, limit int) error {
 	switch {
 	case l.State() != StateUp:
 		return l.Failure("send")
@@ -32,7 +32,7 @@ func (b *SendBuffer) refuse(l *Life, p *driver.Packet, n, limit int) error {
 	return l.TooLong("send", n, limit)
 }
 
-func (b *SendBuffer) misuse(l *Life, p *driver.Packet) error {
+func (b *sendBuffer) misuse(l *Life, p *driver.Packet) error {
 	if b.p == nil || p.Driver.Phase != driver.Idle {
 		return l.Misuse("send", p)
 	}
@@ -40,7 +40,7 @@ func (b *SendBuffer) misuse(l *Life, p *driver.Packet) error {
 }
 
 // Enter begins SendBufGet of [driver.BufferSender]: it enters, unless it fails.
-func (b *SendBuffer) Enter(l *Life, p *driver.Packet) error {
+func (b *sendBuffer) Enter(l *Life, p *driver.Packet) error {
 	if err := l.EnterWith("send", p); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (b *SendBuffer) Enter(l *Life, p *driver.Packet) error {
 }
 
 // Lend gives p the buffer.
-func (b *SendBuffer) Lend(p *driver.Packet, buf []byte) {
+func (b *sendBuffer) Lend(p *driver.Packet, buf []byte) {
 	p.Buf, p.Driver.Phase = buf[:len(buf):len(buf)], driver.BufferOut
 	b.p = p
 }
@@ -60,7 +60,7 @@ func (b *SendBuffer) Lend(p *driver.Packet, buf []byte) {
 // Return begins SendBufPost of [driver.BufferSender] with n bytes, of which a message can have limit. It takes the buffer
 // back and enters; send tells whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has
 // not entered, and SendBufPost returns err.
-func (b *SendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte, send bool, err error) {
+func (b *sendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte, send bool, err error) {
 	if p == nil || p != b.p {
 		return nil, false, l.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
 	}

@@ -16,9 +16,9 @@ type Small struct {
 	hooks   SmallHooks
 	starter Starter
 
-	receives Receives
+	receives receives
 	whole    []byte // a message of several pieces that is lent
-	buffer   SendBuffer
+	buffer   sendBuffer
 	waiting  PacketQueue // sends that Start has refused
 	stalled  atomic.Bool // waiting is not empty
 }
@@ -52,8 +52,8 @@ type Starter interface {
 	// Start sends a message, if there is credit and room. The packet is then done: its memory was copied.
 	Start(p *driver.Packet) bool
 
-	// Flush hands what was started to the device.
-	Flush()
+	// Launch hands what was started to the device.
+	Launch()
 }
 
 // Init begins an instance on a connection.
@@ -73,7 +73,7 @@ func (s *Small) Later(p *driver.Packet) error {
 	s.hooks.Settle()
 	if s.waiting.Empty() {
 		if s.starter.Start(p) {
-			s.starter.Flush()
+			s.starter.Launch()
 			return nil
 		}
 		s.conn.Tally.Waited.Add(1)
@@ -104,7 +104,7 @@ func (s *Small) Push() {
 		s.stalled.Store(false)
 	}
 	if did {
-		s.starter.Flush()
+		s.starter.Launch()
 	}
 }
 

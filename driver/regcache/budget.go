@@ -153,7 +153,7 @@ func (c *Cache[H]) released(r *Region[H], s uint64) {
 }
 
 // relieve frees what it can after ENOMEM, the least recently used first, until
-// as much is free as is needed. It tells whether it freed anything.
+// as much is free as is needed. It reports whether it freed anything.
 func (c *Cache[H]) relieve(need uintptr) bool {
 	c.mu.Lock()
 	victims := c.unstick()

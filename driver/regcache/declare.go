@@ -179,7 +179,7 @@ func zones() []zone {
 	return nil
 }
 
-// Cachable tells whether a registration of b may be kept for the next use: b
+// Cachable reports whether a registration of b may be kept for the next use: b
 // lies in an arena, or in memory that was declared.
 func Cachable(b []byte) bool {
 	_, ok := zoneOf(b)

@@ -188,7 +188,7 @@ func (d *dma) write(slot int, addr uintptr, data []byte) error {
 }
 
 // receive has the device write a pattern into b, by a registration from the
-// cache, and tells whether it arrived.
+// cache, and reports whether it arrived.
 func (d *dma) receive(c *Cache[int], b []byte, seed byte) error {
 	r, err := c.Acquire(b, 1)
 	if err != nil {

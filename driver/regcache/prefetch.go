@@ -115,7 +115,7 @@ func (c *Cache[H]) unqueue(lo, hi uintptr, access Access) *job[H] {
 	return nil
 }
 
-// Active tells whether there is a fetch that has not ended.
+// Active reports whether there is a fetch that has not ended.
 func (f *Fetch[H]) Active() bool { return f.cache != nil }
 
 // TryAcquire ends the fetch if its region is there, and passes the reference
@@ -206,7 +206,7 @@ func (c *Cache[H]) withdrawJob(j *job[H]) bool {
 	return true
 }
 
-// fresh tells whether a region that is held may still be used for its memory.
+// fresh reports whether a region that is held may still be used for its memory.
 // As in hit, the epoch comes first.
 func (r *Region[H]) fresh() bool {
 	if r.transient {

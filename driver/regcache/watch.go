@@ -290,7 +290,7 @@ func refused(z zone, err error) error {
 	return e
 }
 
-// goMemory tells whether p points into the heap of the Go runtime: near to
+// goMemory reports whether p points into the heap of the Go runtime: near to
 // something just allocated, as it grows without gaps, far from where the
 // kernel maps memory. If that were watched, the runtime would wait for a
 // goroutine when it gives memory back.

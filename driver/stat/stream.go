@@ -79,7 +79,7 @@ func (s *Stream) Stop() {
 // Close ends it at once.
 func (s *Stream) Close() error { return s.conn.Close() }
 
-// Buffered tells whether Next would return without waiting for the process.
+// Buffered reports whether Next would return without waiting for the process.
 func (s *Stream) Buffered() bool {
 	if s.r.Buffered() < recordHeader {
 		return false

@@ -33,7 +33,7 @@ func (s State) String() string {
 	return "garbled"
 }
 
-// Rung tells whether the operation has ended, well or not.
+// Rung reports whether the operation has ended, well or not.
 func (s State) Rung() bool { return s > Pending }
 
 // contexts are the Send or the Receive Contexts with what belongs to them.

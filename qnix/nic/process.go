@@ -300,7 +300,7 @@ func (p *Process) SendRegion(i int) []byte { return p.sends.region(i) }
 // receives with Inline go.
 func (p *Process) ReceiveRegion(i int) []byte { return p.receives.region(i) }
 
-// Gone tells whether the registration has ended: by Deregister, or as the NIC
+// Gone reports whether the registration has ended: by Deregister, or as the NIC
 // has. Nothing rings any more then.
 func (p *Process) Gone() bool {
 	return p.closed.Load() || p.host.gone() || atomic.LoadUint32(&p.status.Gone) != 0

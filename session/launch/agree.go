@@ -14,7 +14,7 @@ const MaxWord = 32
 // Agreer is a Job whose ranks can find out whether all of them run on one host, and say the same.
 type Agreer interface {
 	Job
-	// Agree tells whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the
+	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the
 	// same answer. It is called once, by every rank or none, before Publish: it waits for the others, as a fence does. What a rank causes
 	// does not grow with the job. Nobody compares words where the launcher knows of several
 	// hosts: the answer is then false, and also when a rank has died or left. It fails with
@@ -100,7 +100,7 @@ func gather(kv kvs, rank, size int, mine string) (string, error) {
 // mappingKey is where PMI's launchers say which ranks are on which node.
 const mappingKey = "PMI_process_mapping"
 
-// oneNode tells whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block gives so many
+// oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block gives so many
 // ranks to each of so many nodes, and the blocks begin again when there are more ranks. What is malformed says no.
 func oneNode(mapping string, size int) bool {
 	rest, ok := strings.CutPrefix(mapping, "(vector,")

@@ -22,7 +22,7 @@ type kvs interface {
 	get(rank int, key string) (string, error)
 	// fence returns when all ranks are in it, and then all see what each had put.
 	fence() error
-	// oneHost tells whether the launcher knows that all ranks are on one host; all ranks are told the same.
+	// oneHost reports whether the launcher knows that all ranks are on one host; all ranks are told the same.
 	oneHost(size int) (bool, error)
 	// watch is called once, before put: lost is then called, at most once, when the launcher is gone.
 	watch(lost func(error))

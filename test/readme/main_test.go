@@ -20,31 +20,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestReadmeShowsThesePrograms(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var shown []string
-	for rest, ok := string(readme), true; ; {
-		if _, rest, ok = strings.Cut(rest, "```go\n"); !ok {
-			break
-		}
-		var block string
-		block, rest, _ = strings.Cut(rest, "```\n")
-		shown = append(shown, block)
-	}
-	programs := []string{"job/main.go", "main.go"} // package session/launch runs the first under every launcher
-	if len(shown) != len(programs) {
-		t.Fatalf("README.md has %d blocks of Go, want %d", len(shown), len(programs))
-	}
-	for i, name := range programs {
-		program, err := os.ReadFile(name)
+// TestPagesShowThesePrograms compares each program with the only block of Go in the page that shows it.
+// Package session/launch runs the first program under every launcher.
+func TestPagesShowThesePrograms(t *testing.T) {
+	for page, program := range map[string]string{"README.md": "job/main.go", "docs/driver.md": "main.go"} {
+		text, err := os.ReadFile("../../" + page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if shown[i] != string(program) {
-			t.Errorf("block %d of Go in README.md differs from test/readme/%s:\n got %s\nwant %s", i, name, shown[i], program)
+		_, shown, _ := strings.Cut(string(text), "```go\n")
+		shown, _, _ = strings.Cut(shown, "```\n")
+		want, err := os.ReadFile(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shown != string(want) {
+			t.Errorf("the program in %s differs from test/readme/%s:\n got %s\nwant %s", page, program, shown, want)
 		}
 	}
 }

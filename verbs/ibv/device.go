@@ -152,7 +152,7 @@ type DeviceAttr struct {
 	RNRNakDisabled bool // the device sends no receiver-not-ready
 }
 
-// SoftRoCE tells whether the device is one of the kernel's rdma_rxe, by its vendor: its name is the user's choice.
+// SoftRoCE reports whether the device is one of the kernel's rdma_rxe, by its vendor: its name is the user's choice.
 func (a DeviceAttr) SoftRoCE() bool { return a.VendorID == 0xffffff }
 
 // Query returns the device's attributes as they were at Open.

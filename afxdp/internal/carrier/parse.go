@@ -180,7 +180,7 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
 }
 
-// whole tells whether length bytes lie in n bytes, or, of a frame in pieces, are all that there is.
+// whole reports whether length bytes lie in n bytes, or, of a frame in pieces, are all that there is.
 func whole(length, n int, rest [][]byte) bool {
 	return length <= n && rest == nil || rest != nil && length == n+size(rest)
 }

@@ -54,7 +54,7 @@ type Carrier interface {
 	// lent until Put, and may be sent again when Sending says false. False: no
 	// room now, nothing happened.
 	Send(r Route, f Frame, n int) bool
-	// Sending tells whether an earlier Send of the frame is not done yet.
+	// Sending reports whether an earlier Send of the frame is not done yet.
 	Sending(id uint64) bool
 	// Put gives back a frame, from Get or from Input; it may be being sent.
 	Put(id uint64)
@@ -236,7 +236,7 @@ func (e *Endpoint) Stats() Stats { return e.stats }
 // Conns is how many connections there are, in whatever state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 
-// Waiting tells whether Flush has something to do: also where the carrier had no room.
+// Waiting reports whether Flush has something to do: also where the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
 
 // Abandon forgets all connections at once. Nobody is told.
@@ -264,7 +264,7 @@ func (e *Endpoint) random() (v uint64) {
 }
 
 // Input takes a packet that arrived; from is its sender's address, for the cookie alone. It
-// tells whether it keeps the frame, which then goes to the handler or back by
+// reports whether it keeps the frame, which then goes to the handler or back by
 // Carrier.Put. Call Flush after a batch.
 func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	e.now = max(e.now, now)

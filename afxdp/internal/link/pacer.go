@@ -160,7 +160,7 @@ func (c *Conn) silence() {
 	c.cut(0.5)
 }
 
-// paced tells whether a fragment may be sent now: they are spread over the round
+// paced reports whether a fragment may be sent now: they are spread over the round
 // trip.
 func (c *Conn) paced() bool {
 	if c.srtt < freeRTT && c.cwnd >= 2 {
@@ -196,7 +196,7 @@ func (c *Conn) weight(units int) float64 { return float64(units) / float64(c.ful
 // spent takes that w units were sent.
 func (c *Conn) spent(w int) { c.credits = max(c.credits-c.weight(w), -1) }
 
-// ask tells whether the next fragment shall be acknowledged at once: several times in a
+// ask reports whether the next fragment shall be acknowledged at once: several times in a
 // window that holds the sender back, it cannot wait until the receiver has something to say.
 func (c *Conn) ask(w int) bool {
 	c.asked += c.weight(w)

@@ -79,7 +79,7 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	return 0, 0, false
 }
 
-// data takes a fragment and tells whether its frame is kept.
+// data takes a fragment and reports whether its frame is kept.
 func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
 	more := 0
@@ -203,7 +203,7 @@ func (c *Conn) grant() uint64 {
 // most is the largest share that makes sense: with more, the window is full.
 func (c *Conn) most() int { return len(c.got) * c.full }
 
-// limitDue tells whether the peer should be told that it may send more.
+// limitDue reports whether the peer should be told that it may send more.
 func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
 
 // extend tells the peer as much credit as there is. The share grows while it is used up

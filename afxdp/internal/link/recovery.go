@@ -131,7 +131,7 @@ func (c *Conn) markLost(seq uint64) {
 	c.lostFrom = min(c.lostFrom, seq)
 }
 
-// starved tells whether nothing but credit is waited for: the packet that brought it may be lost.
+// starved reports whether nothing but credit is waited for: the packet that brought it may be lost.
 func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.needsCredit() }
 
 // probeAt is when the silence has lasted too long.

@@ -159,7 +159,7 @@ func (c *Conn) pump() {
 	}
 }
 
-// needsCredit tells whether what is sent next takes more credit than there is.
+// needsCredit reports whether what is sent next takes more credit than there is.
 func (c *Conn) needsCredit() bool {
 	w := 1
 	if c.next < c.end {

@@ -62,7 +62,7 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind %d", uint8(k))
 }
 
-// Numbered tells whether messages of the kind are counted by package relay: all but
+// Numbered reports whether messages of the kind are counted by package relay: all but
 // those that serve a connection itself.
 func (k Kind) Numbered() bool { return k != Hello && k != Seen && k != Resume }
 
@@ -103,7 +103,7 @@ func PutEager(b []byte, n int, tag uint64) {
 	le.PutUint64(b[8:], tag)
 }
 
-// IsEager is Parse for the most frequent message: it tells whether b is what
+// IsEager is Parse for the most frequent message: it reports whether b is what
 // PutEager has written, and data, and nothing more.
 func IsEager(b []byte) (tag uint64, ok bool) {
 	if len(b) < Size || le.Uint64(b) != uint64(Eager)|uint64(len(b)-Size)<<32 {

@@ -13,7 +13,7 @@ type Pattern struct {
 	Mask uint64 // the bits of Tag that count
 }
 
-// Matches tells whether the pattern takes a message.
+// Matches reports whether the pattern takes a message.
 func (p *Pattern) Matches(from uint32, tag uint64) bool {
 	return (p.From == from || p.From == Any) && (p.Tag^tag)&p.Mask == 0
 }
@@ -31,7 +31,7 @@ type Receive struct {
 	next, prev *Receive
 }
 
-// Posted tells whether the receive waits in a table.
+// Posted reports whether the receive waits in a table.
 func (r *Receive) Posted() bool { return r.alone || r.list != nil }
 
 // receives is a list in the order of posting.

@@ -158,7 +158,7 @@ func (t *Table) Cancel(r *Receive) bool {
 	return true
 }
 
-// Awaits tells whether a receive names the source.
+// Awaits reports whether a receive names the source.
 func (t *Table) Awaits(from uint32) bool {
 	found := t.only != nil && t.only.From == from
 	for r := t.rest.first; r != nil; r = r.next {

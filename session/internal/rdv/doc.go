@@ -61,7 +61,7 @@ func (m Mode) String() string {
 // Set holds modes.
 type Set uint8
 
-// Has tells whether m is in the set.
+// Has reports whether m is in the set.
 func (s Set) Has(m Mode) bool { return s>>m&1 != 0 }
 
 // With is the set with m in it.

@@ -106,7 +106,7 @@ func (r *Receiver) Lost(rail uint8) {
 // Use lets a rail take chunks from now on: one that was kept in reserve, when those that were used are lost.
 func (r *Receiver) Use(rail uint8, u Rail) { r.rails[rail] = u }
 
-// Stuck tells whether no usable rail is left for bytes that are missing.
+// Stuck reports whether no usable rail is left for bytes that are missing.
 func (r *Receiver) Stuck() bool {
 	if len(r.redo) == 0 && r.next == r.want {
 		return false
@@ -125,10 +125,10 @@ func (r *Receiver) Fail() { r.failed = true }
 // Hold is how many chunks are under way: memory that drivers may still write.
 func (r *Receiver) Hold() int { return r.n }
 
-// Complete tells whether all bytes have arrived.
+// Complete reports whether all bytes have arrived.
 func (r *Receiver) Complete() bool { return r.got == r.want && r.n == 0 }
 
-// Over tells whether the message has failed and its memory is free.
+// Over reports whether the message has failed and its memory is free.
 func (r *Receiver) Over() bool { return r.failed && r.n == 0 }
 
 // Under is the chunk of that number, if it is under way.

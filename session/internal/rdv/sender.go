@@ -31,10 +31,10 @@ func (s *Sender) Begin(total int, confirm bool) {
 // message is complete.
 func (s *Sender) Confirm(confirm bool) { s.confirm = confirm }
 
-// Confirmable tells whether it does.
+// Confirmable reports whether it does.
 func (s *Sender) Confirmable() bool { return s.confirm }
 
-// Asked takes an RTR. Start tells whether the chunk is to be sent: not if its
+// Asked takes an RTR. Start reports whether the chunk is to be sent: not if its
 // number was used before. ErrProtocol if it makes no sense; then nothing has changed.
 func (s *Sender) Asked(c Chunk, want int) (start bool, err error) {
 	switch {
@@ -82,7 +82,7 @@ func (s *Sender) Fail() { s.failed = true }
 // Hold is how many chunks are in the driver's hands.
 func (s *Sender) Hold() int { return s.active }
 
-// Complete tells whether the message is sent and its memory free.
+// Complete reports whether the message is sent and its memory free.
 func (s *Sender) Complete() bool {
 	if s.active > 0 || s.failed && !s.done {
 		return false
@@ -90,8 +90,8 @@ func (s *Sender) Complete() bool {
 	return s.done || !s.confirm && s.want >= 0 && s.sent >= s.want
 }
 
-// Over tells whether the message has failed and its memory is free.
+// Over reports whether the message has failed and its memory is free.
 func (s *Sender) Over() bool { return s.failed && !s.done && s.active == 0 }
 
-// Matched tells whether the receiver has asked for anything yet.
+// Matched reports whether the receiver has asked for anything yet.
 func (s *Sender) Matched() bool { return s.want >= 0 || s.done }

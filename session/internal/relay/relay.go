@@ -55,10 +55,10 @@ func (e *End) Lead() int {
 	return int(e.lead)
 }
 
-// Open tells whether messages may be sent on the lead.
+// Open reports whether messages may be sent on the lead.
 func (e *End) Open() bool { return e.said && e.heard }
 
-// Lost gives a rail up. It tells whether that was the lead.
+// Lost gives a rail up. It reports whether that was the lead.
 func (e *End) Lost(rail int) bool {
 	e.lost |= 1 << rail
 	return e.choose()

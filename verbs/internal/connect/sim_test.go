@@ -382,7 +382,7 @@ func (s *sim) step() bool {
 	return true
 }
 
-// all tells whether each end of a side that was not finalized is in that state.
+// all reports whether each end of a side that was not finalized is in that state.
 func (s *sim) all(k int, want ...State) *simEnd {
 	for _, e := range s.side[k].ends {
 		ok := e.state == Finalized

@@ -231,7 +231,7 @@ func (o *offer) parse(b []byte) (need int, ok bool) {
 	return need, true
 }
 
-// fits tells whether two ends can be connected; 0 if so.
+// fits reports whether two ends can be connected; 0 if so.
 func (o *offer) fits(p *offer) rejectCode {
 	v4 := func(g [16]byte) bool { return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff} }
 	local := func(g [16]byte) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }

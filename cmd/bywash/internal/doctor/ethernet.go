@@ -16,7 +16,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// afXDP tells whether the kernel has AF_XDP, and compiles what runs in it.
+// afXDP reports whether the kernel has AF_XDP, and compiles what runs in it.
 func afXDP() Finding {
 	f := Finding{Name: "AF_XDP", Level: OK, Found: "the kernel has it"}
 	err := xsk.Probe(xsk.FeatureSocket)

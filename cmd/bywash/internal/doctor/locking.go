@@ -35,7 +35,7 @@ func readLocking() (l locking, err error) {
 // initialUserNamespace is the number that the kernel gives to the first one.
 const initialUserNamespace = "user:[4026531837]"
 
-// mayLock tells whether the process has CAP_IPC_LOCK. That of another user
+// mayLock reports whether the process has CAP_IPC_LOCK. That of another user
 // namespace than the first, as in rootless containers, does not count.
 func mayLock() (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -47,7 +47,7 @@ func mayLock() (bool, error) {
 	return data[0].Effective&(1<<unix.CAP_IPC_LOCK) != 0 && (err != nil || ns == initialUserNamespace), nil
 }
 
-// enough tells whether one connection can be made.
+// enough reports whether one connection can be made.
 func (l locking) enough() bool { return l.free || l.limit >= l.need }
 
 func (l locking) remedy() string {
@@ -57,7 +57,7 @@ func (l locking) remedy() string {
 const raiseIt = "ulimit -l unlimited as root, LimitMEMLOCK=infinity in the unit, docker run --ulimit memlock=-1, " +
 	"or a line \"* - memlock unlimited\" in /etc/security/limits.conf"
 
-// rdmaMemory tells whether memory can be pinned for devices. The kernel counts
+// rdmaMemory reports whether memory can be pinned for devices. The kernel counts
 // it against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK.
 func rdmaMemory() Finding {
 	list, _ := filepath.Glob("/" + rdmaClass + "/*")

@@ -14,7 +14,7 @@ func qnixDevices() Finding {
 	return findQNIX(os.DirFS("/"), func(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }, l, err == nil)
 }
 
-// findQNIX tells whether the kernel module's NICs can be used. Without them there is the one in user space.
+// findQNIX reports whether the kernel module's NICs can be used. Without them there is the one in user space.
 func findQNIX(root fs.FS, access func(string) error, l locking, known bool) Finding {
 	f := Finding{Name: "QNIX devices", Level: OK}
 	found, _ := fs.Glob(root, "dev/qnix[0-9]*")

@@ -34,7 +34,7 @@ func findDevices(root fs.FS) Finding {
 	return f
 }
 
-// loadable tells whether a module lies where modprobe looks for it, or is in
+// loadable reports whether a module lies where modprobe looks for it, or is in
 // the kernel.
 func loadable(root fs.FS, module string) bool {
 	if _, err := fs.Stat(root, "sys/module/"+module); err == nil {
@@ -97,7 +97,7 @@ func findPorts(root fs.FS) Finding {
 	return f
 }
 
-// routable tells whether a RoCE port has a GID that is not link-local.
+// routable reports whether a RoCE port has a GID that is not link-local.
 func routable(root fs.FS, port string) bool {
 	gids, _ := fs.Glob(root, port+"/gids/*")
 	for _, g := range gids {

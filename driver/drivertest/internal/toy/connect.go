@@ -180,7 +180,7 @@ func (c *nicContext) watchAwaited(i *instance) {
 	}
 }
 
-// alive tells whether the dialing side has not hung up.
+// alive reports whether the dialing side has not hung up.
 func alive(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -307,7 +307,7 @@ func (i *instance) nextSend() int {
 	return -1
 }
 
-// wrote completes a message. It tells whether that was the last frame.
+// wrote completes a message. It reports whether that was the last frame.
 func (i *instance) wrote(f *frame) bool {
 	if f.p != nil {
 		i.mu.Lock()

@@ -189,7 +189,7 @@ func (i *instance) arrive(m message) {
 	}
 }
 
-// awaits tells whether a receive with that ticket is posted. It is called locked.
+// awaits reports whether a receive with that ticket is posted. It is called locked.
 func (i *instance) awaits(ticket uint64) bool {
 	for _, p := range i.posted {
 		if p.Driver.Ticket == ticket {
@@ -199,7 +199,7 @@ func (i *instance) awaits(ticket uint64) bool {
 	return false
 }
 
-// claim is called by a probe: it tells whether a receive succeeds at once, or
+// claim is called by a probe: it reports whether a receive succeeds at once, or
 // fails at once and nobody was told.
 func (i *instance) claim() bool {
 	i.mu.Lock()

@@ -115,7 +115,7 @@ func (i *instance) writeBody(w *bufio.Writer, f *frame) {
 	}
 }
 
-// spoils tells whether a fault wants the last byte of a message wrong.
+// spoils reports whether a fault wants the last byte of a message wrong.
 func (i *instance) spoils(n, runs int) bool {
 	switch i.c.fault {
 	case "wrong-byte":

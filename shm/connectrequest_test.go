@@ -29,7 +29,7 @@ func openRank(t *testing.T, track driver.Track, rank int) (driver.Context, uint6
 
 // Whichever of the two would dial, the side that has not called Connect hears
 // of the one that has, and no more once it has connected or the other gave up.
-func TestKnockIsHeardUntilAnswered(t *testing.T) {
+func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		for _, tt := range []struct {
 			name  string
@@ -49,22 +49,22 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 					default:
 					}
 				})
-				knocking := func() {
+				requested := func() {
 					t.Helper()
 					end := time.After(10 * time.Second)
 					for !slices.Contains(y.(driver.Knocker).Knocking(nil), xi) {
 						select {
 						case <-heard:
 						case <-end:
-							t.Fatal("a wish is not named")
+							t.Fatal("the connect request is not named")
 						}
 					}
 				}
-				// A session that has closed a connection asks at once whether there is another wish.
+				// A session that has closed a connection asks at once whether there is another one.
 				quiet := func() {
 					t.Helper()
 					if slices.Contains(y.(driver.Knocker).Knocking(nil), xi) {
-						t.Error("a wish that was answered or given up is still named")
+						t.Error("a connect request that was answered or given up is still named")
 					}
 				}
 				quiet()
@@ -72,7 +72,7 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				knocking()
+				requested()
 				if err := a.Disconnect(); err != nil {
 					t.Fatal(err)
 				}
@@ -80,7 +80,7 @@ func TestKnockIsHeardUntilAnswered(t *testing.T) {
 				if a, err = x.Connect(y.URL()); err != nil {
 					t.Fatal(err)
 				}
-				knocking()
+				requested()
 				b, err := y.Connect(x.URL())
 				if err != nil {
 					t.Fatal(err)

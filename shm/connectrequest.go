@@ -8,15 +8,15 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A peer whose user has called Connect is known here before ours has: either
-// it has dialed, or it watches until this side does.
+// A connect request is known here before this side's user calls Connect: the peer either has dialed, or watches until
+// this side dials.
 
 // beWatched notes a peer that waits for this side to dial.
 func (c *Context) beWatched(a *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
-	c.knocked()
+	c.requested()
 }
 
 // unwatched forgets a peer that does not wait any more.
@@ -26,16 +26,16 @@ func (c *Context) unwatched(a *caller) {
 	from := a.hello.from
 	if list := slices.DeleteFunc(c.watched[from], func(x *caller) bool { return x == a }); len(list) > 0 {
 		c.watched[from] = list
-		c.knocked()
+		c.requested()
 		return
 	}
 	delete(c.watched, from)
 }
 
-// knocked is called with mu held.
-func (c *Context) knocked() {
-	if c.onKnock != nil {
-		c.onKnock()
+// requested reports a connect request to the user. The caller holds mu.
+func (c *Context) requested() {
+	if c.onRequest != nil {
+		c.onRequest()
 	}
 }
 
@@ -87,8 +87,8 @@ func (c *Context) connecting(peer uint64) bool {
 func (c *Context) OnKnock(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.onKnock = f
-	c.knocked()
+	c.onRequest = f
+	c.requested()
 }
 
 var _ driver.Knocker = (*Context)(nil)

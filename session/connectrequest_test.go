@@ -18,78 +18,78 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-var knockSecret = []byte("of the test")
+var testSecret = []byte("of the test")
 
-// A change of this is one of the wire format: knockVersion grows, and docs/wire.md with it.
-func TestKnocksStayAsTheyAre(t *testing.T) {
-	k := knock{rank: 3, from: 5, to: 7, dial: 2}
-	b := k.append(nil, knockSecret)
+// A change of these bytes changes the wire format: increase connectVersion and update docs/wire.md.
+func TestConnectRequestsStayAsTheyAre(t *testing.T) {
+	k := connectRequest{rank: 3, from: 5, to: 7, dial: 2}
+	b := k.append(nil, testSecret)
 	const want = "42794b6e" + "01000000" + "0300000000000000" + "0500000000000000" + "0700000000000000" + "0200000000000000"
-	if got := hex.EncodeToString(b[:knockBody]); got != want {
-		t.Errorf("a knock is %s, want %s", got, want)
+	if got := hex.EncodeToString(b[:connectBody]); got != want {
+		t.Errorf("a connect request is %s, want %s", got, want)
 	}
-	var again knock
-	if err := again.parse(b, knockSecret); err != nil || again != k {
+	var again connectRequest
+	if err := again.parse(b, testSecret); err != nil || again != k {
 		t.Errorf("%+v was parsed as %+v, %v", k, again, err)
 	}
 }
 
-func TestOnlyKnocksWithTheSecretAreHeard(t *testing.T) {
-	b := (&knock{rank: 3, from: 5, to: 7, dial: 2}).append(nil, knockSecret)
-	var k knock
+func TestOnlyConnectRequestsWithTheSecretAreHeard(t *testing.T) {
+	b := (&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testSecret)
+	var k connectRequest
 	if err := k.parse(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("with another secret: %v", err)
 	}
 	for i := range b {
 		bad := bytes.Clone(b)
 		bad[i] ^= 1
-		if err := k.parse(bad, knockSecret); err == nil {
+		if err := k.parse(bad, testSecret); err == nil {
 			t.Errorf("with byte %d changed it is taken", i)
 		}
-		if err := k.parse(b[:i], knockSecret); !errors.Is(err, header.ErrMalformed) {
+		if err := k.parse(b[:i], testSecret); !errors.Is(err, header.ErrMalformed) {
 			t.Errorf("cut to %d bytes: %v", i, err)
 		}
 	}
 }
 
-func FuzzKnock(f *testing.F) {
-	f.Add((&knock{rank: 3, from: 5, to: 7, dial: 2}).append(nil, knockSecret))
+func FuzzConnectRequest(f *testing.F) {
+	f.Add((&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testSecret))
 	f.Add([]byte("BnKy"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var k knock
-		if k.parse(b, knockSecret) == nil && !bytes.Equal(k.append(nil, knockSecret), b) {
+		var k connectRequest
+		if k.parse(b, testSecret) == nil && !bytes.Equal(k.append(nil, testSecret), b) {
 			t.Fatalf("%x is taken as %+v", b, k)
 		}
 	})
 }
 
-// A session sends no more knocks than its rate allows, whatever cards say.
-func TestKnocksAreLimited(t *testing.T) {
+// A session sends no more connect requests than its rate allows, whatever cards say.
+func TestConnectRequestsAreLimited(t *testing.T) {
 	var b bucket
 	now := time.Now()
 	sent := 0
-	for range 3 * knockBurst {
+	for range 3 * requestBurst {
 		if b.take(now) {
 			sent++
 		}
 	}
-	if sent != knockBurst {
-		t.Errorf("%d knocks are sent at once, want %d", sent, knockBurst)
+	if sent != requestBurst {
+		t.Errorf("%d connect requests are sent at once, want %d", sent, requestBurst)
 	}
 	sent = 0
-	for i := range 10 * knockRate { // a second
-		if b.take(now.Add(time.Duration(i) * time.Second / (10 * knockRate))) {
+	for i := range 10 * requestRate { // a second
+		if b.take(now.Add(time.Duration(i) * time.Second / (10 * requestRate))) {
 			sent++
 		}
 	}
-	if sent < knockRate/2 || sent > knockRate+1 {
-		t.Errorf("%d knocks are sent in a second, want %d", sent, knockRate)
+	if sent < requestRate/2 || sent > requestRate+1 {
+		t.Errorf("%d connect requests are sent in a second, want %d", sent, requestRate)
 	}
 }
 
-// The bell's socket reaches single hosts only.
-func TestKnocksAreNotBroadcast(t *testing.T) {
-	b, _ := openBell(knockSecret, 13)
+// Connect requests go to single hosts only, never to a broadcast address.
+func TestConnectRequestsAreNotBroadcast(t *testing.T) {
+	b, _ := listenForRequests(testSecret, 13)
 	defer b.close()
 	u, ok := b.conns[len(b.conns)-1].(*net.UDPConn)
 	if !ok {
@@ -102,25 +102,25 @@ func TestKnocksAreNotBroadcast(t *testing.T) {
 }
 
 // Processes of other hosts are reached by UDP.
-func TestKnocksGoByUDP(t *testing.T) {
-	b, addresses := openBell(knockSecret, 11)
+func TestConnectRequestsGoByUDP(t *testing.T) {
+	b, addresses := listenForRequests(testSecret, 11)
 	defer b.close()
 	only := &card{}
 	for _, a := range addresses {
 		if a[:4] == "udp:" {
-			only.bells = append(only.bells, a)
+			only.addresses = append(only.addresses, a)
 		}
 	}
-	if len(only.bells) == 0 {
+	if len(only.addresses) == 0 {
 		t.Skip("this machine has no address besides the loopback's")
 	}
-	k := knock{rank: 1, from: 2, to: 3, dial: 4}
-	b.ring(k.append(nil, knockSecret), only)
+	k := connectRequest{rank: 1, from: 2, to: 3, dial: 4}
+	b.send(k.append(nil, testSecret), only)
 	buf := make([]byte, 100)
 	n, _, err := b.conns[len(b.conns)-1].ReadFrom(buf)
-	var got knock
+	var got connectRequest
 	if err == nil {
-		err = got.parse(buf[:n], knockSecret)
+		err = got.parse(buf[:n], testSecret)
 	}
 	if err != nil || got != k {
 		t.Errorf("%+v came as %+v, %v", k, got, err)
@@ -128,11 +128,11 @@ func TestKnocksGoByUDP(t *testing.T) {
 }
 
 // A stranger's datagram with a socket that lingers makes nobody deaf, and does not hold up the end.
-func TestKnockWithADescriptorDoesNotBlock(t *testing.T) {
+func TestConnectRequestWithADescriptorDoesNotBlock(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		s := &Session{size: 1, card: &card{incarnation: 11}}
 		var addresses []string
-		s.bell, addresses = openBell(knockSecret, s.card.incarnation)
+		s.requestSockets, addresses = listenForRequests(testSecret, s.card.incarnation)
 		if len(addresses) == 0 || addresses[0][:5] != "unix:" {
 			t.Fatalf("no Unix socket among %q", addresses)
 		}
@@ -144,7 +144,7 @@ func TestKnockWithADescriptorDoesNotBlock(t *testing.T) {
 		took := 0
 		for range 4 { // nobody reads yet: the last references lie in the queue
 			fd := rightstest.Lingering(t)
-			if err := rights.Send(to, []byte("knock"), false, fd); err == nil {
+			if err := rights.Send(to, []byte("request"), false, fd); err == nil {
 				took++
 				unix.Close(fd)
 			} else {
@@ -157,14 +157,14 @@ func TestKnockWithADescriptorDoesNotBlock(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			time.AfterFunc(50*time.Millisecond, s.bell.quit)
-			s.hear(s.bell.conns[0])
-			s.bell.close()
+			time.AfterFunc(50*time.Millisecond, s.requestSockets.quit)
+			s.receiveRequests(s.requestSockets.conns[0])
+			s.requestSockets.close()
 		}()
 		select {
 		case <-over:
 		case <-time.After(10 * time.Second):
-			t.Fatal("a knock with descriptors blocks")
+			t.Fatal("a connect request with descriptors blocks")
 		}
 	})
 }

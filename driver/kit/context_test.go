@@ -1,0 +1,109 @@
+package kit_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+func TestConnectChecksTheURL(t *testing.T) {
+	l := openLoop()
+	defer l.Close()
+	for url, want := range map[string]error{
+		"nonsense": driver.ErrInvalid, strings.Replace(l.URL(), "loop:1", "loop:2", 1): driver.ErrVersion,
+		strings.Replace(l.URL(), "loop", "shm", 1): driver.ErrInvalid, "loop:1:0000000000000001:here": driver.ErrUnsupported,
+	} {
+		_, err := l.Connect(url)
+		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Driver != "loop" || e.Op != "connect" || !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", url, err, want)
+		}
+	}
+	var c driver.Counters
+	l.Counters(&c)
+	if c.Connects != 0 || l.Conns.Len() != 0 {
+		t.Errorf("%+v, %d are open", c, l.Conns.Len())
+	}
+}
+
+func TestClosedContext(t *testing.T) {
+	l, n := looped(t)
+	wait := make(chan error, 1)
+	probed := l.Self().(driver.Prober)
+	go func() { _, err := probed.RecvWaitAny(context.Background()); wait <- err }()
+	until(t, "it sleeps", func() bool { return l.Anyone.Slept() > 0 })
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	errs := []error{finished(t, wait), l.Close(), n.Disconnect(), n.SendPost(textPacket("x")), n.RecvPost(room(1)), n.Err(), probed.RecvCancelAny()}
+	_, err := l.Connect(l.URL())
+	errs = append(errs, err)
+	_, err = probed.RecvProbeAny()
+	errs = append(errs, err)
+	for k, err := range errs {
+		if !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("call %d: %v, want closed", k, err)
+		}
+	}
+	if l.released != 1 || l.Conns.Len() != 0 || slices.Contains(driver.Contexts(), l.Self()) {
+		t.Errorf("released %d times, %d are open", l.released, l.Conns.Len())
+	}
+	var c driver.Counters
+	if l.Counters(&c); c.Connects != 1 || c.Disconnects != 1 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A message may be faster than the last step of connecting, and so may a goodbye.
+func TestMessagesBeforeTheConnectionStands(t *testing.T) {
+	for _, end := range []bool{false, true} {
+		l := openLoop()
+		l.late = true
+		i, err := l.Connect(l.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := i.(*loopback)
+		n.publish(3)
+		probed := l.Self().(driver.Prober)
+		if _, err := probed.RecvProbeAny(); err != driver.ErrAgain {
+			t.Errorf("before it stands: %v", err)
+		}
+		if end {
+			n.Finish(kit.StatePeerClosed, nil)
+		}
+		n.Resolve(kit.StateUp, nil)
+		if got, err := probed.RecvProbeAny(); err != nil || got != i {
+			t.Errorf("goodbye %v: a probe names %v, %v", end, got, err)
+		}
+		if err := i.ConnectWait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		in := &driver.Packet{}
+		polled(t, i.RecvPoll, in)
+		if err := n.RecvBufRelease(in); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := probed.RecvProbeAny(); (err == nil && got == i) != end {
+			t.Errorf("goodbye %v: then it names %v, %v", end, got, err)
+		}
+		_ = l.Close()
+	}
+}
+
+func TestViolationsBreakTheConnection(t *testing.T) {
+	_, n := looped(t)
+	n.Misbehaved("it sings")
+	err := n.Err()
+	if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "it sings") || n.Tally.Bad.Load() != 1 || n.Tally.Broken.Load() != 1 {
+		t.Errorf("%v, counted %d and %d", err, n.Tally.Bad.Load(), n.Tally.Broken.Load())
+	}
+	n.Fail(errors.New("later"))
+	if again := n.Err(); again.Error() != err.Error() {
+		t.Errorf("the first reason stays: got %v, want %v", again, err)
+	}
+}

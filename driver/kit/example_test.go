@@ -1,0 +1,210 @@
+package kit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// loop is the context of a driver whose connections lead to themselves: what is sent on one is received there.
+type loop struct {
+	kit.Context[loopback]
+	waits    kit.Watch
+	late     bool // connections do not stand at once
+	released int
+}
+
+// probedLoop is what users have.
+type probedLoop struct {
+	*loop
+	kit.Prober[loopback]
+}
+
+func openLoop() *loop {
+	l := &loop{}
+	props := driver.Properties{Driver: "loop", Device: "lo", Capabilities: driver.Capabilities{
+		MaxMessage: loopRoom, BufferSize: loopRoom, BufferSend: true, BufferRecv: true, Probe: true, SendWait: true, RecvWait: true,
+	}}
+	l.Init(l, func(n *loopback) *kit.Conn { return &n.Conn }, probedLoop{l, l.Prober()}, props, 1, driver.Attributes{})
+	l.waits = kit.Watch{Device: quiet{}, Spins: 10, Never: true}
+	l.Anyone.Watch = &l.waits
+	if err := l.Publish("here"); err != nil {
+		log.Fatal(err)
+	}
+	driver.Opened(l.Self())
+	return l
+}
+
+// Dial implements kit.ContextHooks.
+func (l *loop) Dial(num uint32, url string, to driver.URL) (*loopback, error) {
+	if to.Incarnation != l.Incarnation {
+		return nil, fmt.Errorf("%w: this driver knows itself only", driver.ErrUnsupported)
+	}
+	n := &loopback{context: l}
+	n.Init(&n.Conn, n)
+	l.Add(n, num, url, n, n)
+	if !l.late {
+		n.Resolve(kit.StateUp, nil)
+	}
+	return n, nil
+}
+
+// Drain implements kit.ContextHooks: messages announce themselves when they are sent.
+func (l *loop) Drain() bool { return false }
+
+// Count implements kit.ContextHooks.
+func (l *loop) Count(*driver.Counters) {}
+
+// Release implements kit.ContextHooks.
+func (l *loop) Release() error { l.released++; return nil }
+
+// quiet is a device without events.
+type quiet struct{}
+
+func (quiet) Arm() uint32        { return 0 }
+func (quiet) Sleep(uint32, bool) {}
+func (quiet) Wake()              {}
+func (quiet) Call()              {}
+
+const (
+	loopSlots = 4
+	loopRoom  = 64
+)
+
+// loopback is a connection, and its instance, as there is but one track. Messages lie in a ring of slots.
+type loopback struct {
+	kit.Conn
+	kit.Small
+	context *loop
+	slots   [loopSlots][loopRoom]byte
+	lengths [loopSlots]int
+	head    int // received
+	tail    int // sent
+	half    int // messages are handed over in pieces of so many bytes, unless it is 0
+}
+
+func (n *loopback) mayStart() bool { return n.tail-n.head < loopSlots }
+
+// SendPost implements driver.Instance.
+func (n *loopback) SendPost(p *driver.Packet) error {
+	if !n.Enter() {
+		return n.Failure("send")
+	}
+	defer n.Leave()
+	if _, err := n.AdmitSend(p, loopRoom); err != nil {
+		return err
+	}
+	if !n.Stalled() && n.Start(p) {
+		return nil
+	}
+	return n.Later(p)
+}
+
+// Start implements kit.Starter.
+func (n *loopback) Start(p *driver.Packet) bool {
+	if !n.mayStart() {
+		return false
+	}
+	c := p.Cursor()
+	p.N = c.Gather(n.slots[n.tail%loopSlots][:p.Len()])
+	n.publish(p.N)
+	p.Driver.Finish(nil)
+	return true
+}
+
+// Launch implements kit.Starter.
+func (n *loopback) Launch() {}
+
+func (n *loopback) publish(length int) {
+	n.lengths[n.tail%loopSlots] = length
+	n.tail++
+	n.Sent(length)
+	n.Announce()
+	n.Wake()
+}
+
+// Settle implements kit.SmallHooks.
+func (n *loopback) Settle() { n.Push() }
+
+// First implements kit.SmallHooks.
+func (n *loopback) First(k int) (piece []byte, more, ok bool) {
+	if n.head == n.tail {
+		return nil, false, false
+	}
+	message := n.slots[n.head%loopSlots][:n.lengths[n.head%loopSlots]]
+	if n.half == 0 {
+		return message, false, true
+	}
+	from := min(k*n.half, len(message))
+	to := min(from+n.half, len(message))
+	return message[from:to], to < len(message), true
+}
+
+// Consumed implements kit.SmallHooks.
+func (n *loopback) Consumed(int) { n.head++ }
+
+// Longest implements kit.SmallHooks.
+func (n *loopback) Longest() int { return loopRoom }
+
+// Room implements kit.SmallHooks.
+func (n *loopback) Room() []byte {
+	if !n.mayStart() {
+		return nil
+	}
+	return n.slots[n.tail%loopSlots][:]
+}
+
+// Filled implements kit.SmallHooks.
+func (n *loopback) Filled(_ []byte, length int) error {
+	if length >= 0 {
+		n.publish(length)
+	}
+	return nil
+}
+
+// Pending implements kit.ConnHooks.
+func (n *loopback) Pending() bool {
+	n.Push()
+	return n.Stalled()
+}
+
+// Farewell implements kit.ConnHooks.
+func (n *loopback) Farewell(kit.State) {
+	n.Drop()
+	n.context.Mu.Lock()
+	defer n.context.Mu.Unlock()
+	n.context.Conns.Remove(n.Number(), n)
+}
+
+// Path implements driver.Instance.
+func (n *loopback) Path() string { return "loop" }
+
+// The driver of this example is complete, but for its devices: what it does not say itself, the kit does.
+func Example() {
+	c := openLoop().Self()
+	defer c.Close()
+	i, err := c.Connect(c.URL())
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := i.ConnectWait(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	out := driver.Packet{IOV: [][]byte{[]byte("around "), []byte("the lock")}}
+	if err := i.SendPost(&out); err != nil {
+		log.Fatal(err)
+	}
+	named, err := c.(driver.Prober).RecvProbeAny()
+	if err != nil {
+		log.Fatal(err)
+	}
+	var in driver.Packet
+	if err := named.(driver.RecvWaiter).RecvWait(context.Background(), &in); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s: %s\n", named.Path(), in.Buf)
+	// Output: loop: around the lock
+}

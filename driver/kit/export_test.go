@@ -1,0 +1,7 @@
+package kit
+
+// The parts of Small are tested by themselves.
+type (
+	Receives   = receives
+	SendBuffer = sendBuffer
+)
