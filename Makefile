@@ -90,7 +90,7 @@ vm:
 perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory build vm
-	@bin/vm -- bin/bywash perf -d verbs,tcp $(PERF_FLAGS)
+	@bin/vm -- bin/bywash perf -d verbs,sock-tcp $(PERF_FLAGS)
 
 bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix sockets, in virtual machines
 	@hack/deps --for vm
@@ -98,7 +98,7 @@ bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix so
 	@bin/vm -timeout 20m -- hack/bench-vm
 	@hack/kmod 6.1
 	@go test -exec '$(CURDIR)/bin/vm -timeout 20m -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/6.1/qnix.ko --' -run '^$$' -bench . -benchtime 1x -timeout 20m ./test/qnixmod
-	@bin/vm -timeout 10m -modules '$(CURDIR)/bin/kmod/6.1/qnix.ko' -- bin/bywash perf -d qnix,unix -t lat,bw,barrier,bcast $(PERF_FLAGS)
+	@bin/vm -timeout 10m -modules '$(CURDIR)/bin/kmod/6.1/qnix.ko' -- bin/bywash perf -d qnix,sock-unix -t lat,bw,barrier,bcast $(PERF_FLAGS)
 
 shell-vm: ## a shell in a virtual machine with Soft-RoCE
 	@hack/deps --for vm

@@ -42,7 +42,8 @@ var optionTable = kit.Options[options]{
 		frames: 3072, window: 256, deadTime: 5 * time.Second,
 	},
 	Table: []kit.Option[options]{
-		kit.Choice("carrier", "auto | udp4 | udp6 | ether", "what carries packets; auto takes the first that the device has an address for",
+		kit.Choice("carrier", "auto | udp4 | udp6 | ether",
+			"what carries packets; auto takes the first that the device has an address for",
 			func(o *options) *carrier.Kind { return &o.kind },
 			map[string]carrier.Kind{"auto": 0, "udp4": carrier.UDP4, "udp6": carrier.UDP6, "ether": carrier.Ether}),
 		kit.Text("port", "1 to 65535", "UDP port, the same on all ends", func(o *options, v string) bool {
@@ -55,25 +56,29 @@ var optionTable = kit.Options[options]{
 				o.queues, ok = parseQueues(v)
 				return ok
 			}),
-		kit.Choice("mode", "auto | native | skb", "where the XDP program is attached", func(o *options) *xsk.Attachment { return &o.attach },
+		kit.Choice("mode", "auto | native | skb", "where the XDP program is attached",
+			func(o *options) *xsk.Attachment { return &o.attach },
 			map[string]xsk.Attachment{"auto": xsk.AttachAuto, "native": xsk.AttachNative, "skb": xsk.AttachGeneric}),
-		kit.Choice("copy", "auto | always | never", "whether the kernel copies frames", func(o *options) *xsk.Copying { return &o.copying },
+		kit.Choice("copy", "auto | always | never", "whether the kernel copies frames",
+			func(o *options) *xsk.Copying { return &o.copying },
 			map[string]xsk.Copying{"auto": xsk.CopyAuto, "always": xsk.CopyAlways, "never": xsk.CopyNever}),
 		kit.Text("netns", "a path", "network namespace of the device; that of the process without it",
 			func(o *options, v string) bool { o.netns = v; return true }),
 		kit.Switch("encrypt", "encrypt what is sent", func(o *options) *bool { return &o.encrypt }),
-		kit.Text("checksum", "on | off", "checksum all bytes of a packet; off without it", func(o *options, v string) bool {
-			if v == "on" {
-				o.sum4, o.verify = carrier.ChecksumFull, carrier.VerifyFull
-			}
-			return v == "on" || v == "off"
-		}),
+		kit.Text("checksum", "on | off", "checksum all bytes of a packet; off without it",
+			func(o *options, v string) bool {
+				if v == "on" {
+					o.sum4, o.verify = carrier.ChecksumFull, carrier.VerifyFull
+				}
+				return v == "on" || v == "off"
+			}),
 		kit.Int("frames", "chunks of memory for frames", 256, 1<<16, func(o *options) *int { return &o.frames }),
-		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; 256 without it", func(o *options, v string) bool {
-			n, ok := kit.ParseInt(v, 64, 1024)
-			o.window = n
-			return ok && n&(n-1) == 0
-		}),
+		kit.Text("window", "64, 128, 256, 512 or 1024", "packets that a peer may send ahead; 256 without it",
+			func(o *options, v string) bool {
+				n, ok := kit.ParseInt(v, 64, 1024)
+				o.window = n
+				return ok && n&(n-1) == 0
+			}),
 		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
 		kit.Duration("busy-poll", "how long the kernel polls the device in a system call", 0, 10*time.Millisecond,
 			func(o *options) *time.Duration { return &o.busyPoll }),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the files of the module share.
+ * Declarations that the files of the module share.
  *
  * Locks, the outer first:
  *	qnix_file.lock		one registration or de-registration of a file at a time

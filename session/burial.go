@@ -34,7 +34,8 @@ func (s *Session) orphan(l *link, pc *parcel, err error) {
 	l.sending.push(pc)
 }
 
-// held is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when they do.
+// held is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when
+// they do.
 func (g *Gate) held() (n int) {
 	s := g.s
 	s.outs.each(func(_ uint64, o *outgoing) {
@@ -144,8 +145,8 @@ func (s *Session) reclaimed(l *link, pc *parcel) {
 	s.lost(pc, l.end)
 }
 
-// reap waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything that
-// waits for it ends. False if stop came before.
+// reap waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything
+// that waits for it ends. False if stop came before.
 func (s *Session) reap(stop <-chan struct{}) bool {
 	const shortest, longest = 5 * time.Microsecond, time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {

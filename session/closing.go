@@ -52,8 +52,8 @@ func (g *Gate) tryClose() {
 // then does: else each might wait for the other.
 const flagSoon = 1 << 0
 
-// leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves as well. It
-// reports whether the peer has said it, too.
+// leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves
+// as well. It reports whether the peer has said it, too.
 func (g *Gate) leave() bool {
 	if g.leaveSeen {
 		g.state = gateClosing // later messages go over the next connection
@@ -82,8 +82,8 @@ func (g *Gate) leave() bool {
 	return g.leaveSeen
 }
 
-// answered reports whether the peer knows of all its messages that are being received that they are: in mode Get it learns
-// it in the end.
+// answered reports whether the peer knows of all its messages that are being received that they are: in mode Get it
+// learns it in the end.
 func (g *Gate) answered() bool {
 	all := true
 	g.s.ins.each(func(_ uint64, in *incoming) { all = all && (in.g != g || in.asked > 0 && in.mode != rdv.Get) })

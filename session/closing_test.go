@@ -243,8 +243,8 @@ func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 	}
 }
 
-// The next message of a peer is beyond the budget, and lies in the driver's memory, which tells nothing more of that peer:
-// its end is noticed all the same, and what it had sent can be received.
+// The next message of a peer is beyond the budget, and lies in the driver's memory, which tells nothing more of that
+// peer: its end is noticed all the same, and what it had sent can be received.
 func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
 	s := joinAll(t, 2, func(r int, c *session.Config) {
 		if r == 1 {

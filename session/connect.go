@@ -81,7 +81,7 @@ func (g *Gate) dial(ctx context.Context) {
 
 // dialFailed ends an attempt to connect.
 func (g *Gate) dialFailed(err error, givenUp bool) {
-	if g.abandoned { // what waits goes over another
+	if g.abandoned { // waiting messages go over another one
 		g.state, g.abandoned = gateIdle, false
 		if g.wanted() {
 			g.connect()
@@ -186,7 +186,7 @@ func (g *Gate) up(links []*link) {
 		shortest = min(shortest, l.eager)
 	}
 	for _, l := range links {
-		l.eager = shortest // what one has taken another may have to carry
+		l.eager = shortest // another rail may have to carry a message of this one
 	}
 	s.stats.Connects++
 	g.explainUp()

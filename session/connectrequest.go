@@ -18,8 +18,8 @@ import (
 )
 
 // requestSockets receive and send connect requests. A session has them if one of its drivers cannot tell the peer that
-// this side wants a connection (the driver is no driver.Knocker). A connect request is a datagram, over a Unix socket on
-// one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and gives no
+// this side wants a connection (the driver is no driver.Knocker). A connect request is a datagram, over a Unix socket
+// on one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and gives no
 // rights: the receiver calls Connect of the driver, which checks the peer's identity.
 type requestSockets struct {
 	conns  []net.PacketConn
@@ -112,8 +112,8 @@ func listenForRequests(secret []byte, incarnation uint64) (b *requestSockets, ad
 // socketName is the name of a session's socket in the abstract namespace.
 func socketName(incarnation uint64) string { return fmt.Sprintf("@bywash-%016x", incarnation) }
 
-// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: that an address is one can
-// only be told where its network is attached.
+// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: that an address is one
+// can only be told where its network is attached.
 func unicastOnly(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 0) })
 }
@@ -219,8 +219,8 @@ func (s *Session) receiveRequests(c net.PacketConn) {
 	}
 }
 
-// receiveOne reads one datagram. Descriptors that come along, which only Unix sockets have, are closed without waiting for
-// what they are: a socket with SO_LINGER would make the reader deaf.
+// receiveOne reads one datagram. Descriptors that come along, which only Unix sockets have, are closed without waiting
+// for what they are: a socket with SO_LINGER would make the reader deaf.
 func receiveOne(c net.PacketConn, b []byte) (n int, err error) {
 	if u, ok := c.(*net.UnixConn); ok {
 		return rights.Read(u, b)

@@ -28,7 +28,7 @@ import (
 
 // doom is how a rank lives and dies.
 type doom struct {
-	Habit   string // what it does beside traffic
+	Habit   string // the rank's activity beside traffic
 	Mode    int    // forced, or none
 	Section int
 	Arena   bool // of one-sided operations
@@ -39,7 +39,7 @@ type doom struct {
 
 const envDoom = "BYWASH_SESSION_TEST_DOOM"
 
-// What a rank does beside traffic.
+// Habits: activities of a rank beside traffic.
 const (
 	closing = "closing" // it disconnects again and again
 	pausing = "pausing" // it quiesces again and again
@@ -86,7 +86,7 @@ var (
 	onesided   = []string{"import", "put begins", "put under way", "get begins", "get under way", "atomic begins", "atomic under way", "operation done"}
 )
 
-// scenes are by driver. Not all drivers have all of them: what differs is the rendezvous.
+// scenes are by driver. Not all drivers have all of them: drivers differ in the rendezvous.
 var scenes = map[string][]scene{
 	"shm": {
 		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
@@ -151,7 +151,7 @@ func mortalRank(dir string) error {
 	return nil
 }
 
-// closedOnly: who is disconnected in order tries again.
+// closedOnly: a rank that is disconnected in order tries again.
 func closedOnly(err error) bool {
 	if !errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) {
 		return false

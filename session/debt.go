@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// A peer must not make this process keep more than it has agreed to. What is kept on a peer's behalf is of two kinds,
-// and each is counted for the gate and for the session, with everything that it costs:
+// A peer must not make this process keep more than it has agreed to. Memory that is kept for a peer is of two kinds;
+// each is counted with all its costs, for the gate and for the session:
 //
 //   - Messages that nobody has received (kept.go). Beyond their budget a peer is held up.
 //   - Debt: answers that the peer has not taken (answers.go), control messages, chunks and long messages that it has begun or

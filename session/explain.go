@@ -55,8 +55,8 @@ func (s *Session) explainJoin(out []Choice) {
 	_, _ = io.WriteString(w, b.String())
 }
 
-// explainUp tells which rails a connection that stands has taken, what carries messages there, and why
-// others were left out. The caller holds the lock: what is told waits until it is given up.
+// explainUp reports the rails that a new connection has taken, what carries messages there, and why others were left
+// out. The caller holds the lock: the lines are written after it is released.
 func (g *Gate) explainUp() {
 	w := g.s.cfg.explainTo()
 	if w == nil {

@@ -35,7 +35,7 @@ func (w *told) lines() []string {
 	return strings.Split(strings.TrimSuffix(w.b.String(), "\n"), "\n")
 }
 
-// like reports whether there is one line for each pattern, with all the words of it, "*" between them. What is told of two
+// like reports whether there is one line for each pattern, with all the words of it, "*" between them. Lines of two
 // connections may come in any order.
 func like(lines, patterns []string) bool {
 	lines = slices.Clone(lines)
@@ -92,7 +92,7 @@ func TestSessionTellsWhichRailsItTakesAndWhy(t *testing.T) {
 	}
 }
 
-// What is left out because it does not work here is named, with its reason.
+// A driver that does not work here is reported, with the reason.
 func TestSessionTellsWhatDoesNotWorkHere(t *testing.T) {
 	_, says := joinNamingNone(t, session.Config{AllDrivers: true})
 	for _, name := range driver.Names() {
@@ -127,7 +127,7 @@ func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *told) 
 	return s, says
 }
 
-// Who wants to reach another host with a session that has left its drivers closed is told how to.
+// Connecting to another host fails with a remedy if the session has left the needed drivers closed.
 func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	s, says := joinNamingNone(t, session.Config{})
 	for _, name := range []string{"verbs", "qnix", "afxdp"} {

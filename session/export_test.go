@@ -12,8 +12,8 @@ import (
 // KeyHeader is how long the key of a region is that no driver knows.
 const KeyHeader = keyHeader
 
-// CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away the memory
-// in which they lie.
+// CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away
+// the memory in which they lie.
 func (s *Session) CloseRail(k int) {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -115,8 +115,8 @@ func (s *Session) ProbeRail(k int) bool {
 	return err == nil
 }
 
-// ForgeGets posts n requests for some bytes of a region of the peer, as many as there is room for, and takes no answers. It
-// tells how many.
+// ForgeGets posts n requests for some bytes of a region of the peer, as many as there is room for, and takes no
+// answers. It tells how many.
 func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
 	s := g.s
 	s.mu.lock()

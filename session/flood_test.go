@@ -238,8 +238,9 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 	}
 }
 
-// A peer that takes no answers, and sends messages of one kind as fast as it can, costs no more memory than the documented
-// bounds: it is held up, or its gate ends with an error that names the limit. Another peer is served meanwhile.
+// A peer that takes no answers, and sends messages of one kind as fast as it can, costs no more memory than the
+// documented bounds: it is held up, or its gate ends with an error that names the limit. Another peer is served
+// meanwhile.
 func TestDeafPeerIsBounded(t *testing.T) {
 	unexpected, peerMemory := 8<<20, 16<<20
 	if os.Getenv("BYWASH_SOAK") == "" {

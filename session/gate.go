@@ -17,7 +17,7 @@ const (
 	gateIdle       gateState = iota // not connected
 	gateConnecting                  // messages wait in the backlog
 	gateUp
-	gateClosing // one side has asked to close; what is pending is still finished
+	gateClosing // one side has asked to close; pending operations are still finished
 	gateBroken  // nothing is left; Disconnect makes it idle
 )
 
@@ -110,7 +110,7 @@ type link struct {
 	eager   int         // longest packet
 	greeted bool
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
-	last    bool // the peer is gone: what lies in the driver is all that comes
+	last    bool // the peer is gone: only messages that lie in the driver still come
 	beyond  bool // some of that was kept beyond the budget
 	now     Active
 	dead    bool
@@ -224,7 +224,7 @@ func (g *Gate) others(l *link) bool {
 	return false
 }
 
-// lost takes a rail out while there are others: what is on it comes over those.
+// lost removes a rail while there are others, which carry its messages from then on.
 func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true

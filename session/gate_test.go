@@ -39,8 +39,8 @@ func connectPair(t *testing.T, s []*session.Session) {
 	wg.Wait()
 }
 
-// What was sent before Disconnect arrives, also long messages that are being
-// received; the gate connects again by itself.
+// Messages that were sent before Disconnect arrive, also long ones that are being received; the gate connects again by
+// itself.
 func TestGateIsUsedAgainAfterDisconnect(t *testing.T) {
 	var closed atomic.Int32
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.OnClosed = func(*session.Gate) { closed.Add(1) } })

@@ -131,8 +131,8 @@ func honestPair(t *testing.T) []*end {
 	return ends
 }
 
-// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them only
-// afterwards, both finish: no limit for hostile peers is theirs.
+// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them
+// only afterwards, both finish: no limit for hostile peers is theirs.
 func TestHonestFloodsFinish(t *testing.T) {
 	check := func(t *testing.T, part int, lanes ...lane) {
 		ends := honestPair(t)
@@ -215,7 +215,7 @@ func TestMessagesWithoutAnswer(t *testing.T) {
 		}
 		ended := func(i, k int) error {
 			eventually(t, "the request is done", func() bool {
-				for _, x := range s { // what came on a connection before takes room until it is received
+				for _, x := range s { // messages of an earlier connection take room until they are received
 					if k < 1<<16 {
 						continue
 					}

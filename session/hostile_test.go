@@ -107,7 +107,7 @@ func hostileTape(seed uint64) []byte {
 	return b
 }
 
-// Whatever a peer says, in whatever order and at whatever moment: nothing panics or hangs, no lock stays held, and the session
+// Messages of a peer, of any content, order and time, make nothing panic or hang; no lock stays held, and the session
 // can be closed.
 func FuzzHandle(f *testing.F) {
 	f.Add([]byte{})

@@ -46,8 +46,8 @@ func insiderRank(dir string) error {
 	return s.Close(ctx)
 }
 
-// A peer is stopped in the middle of a put, the gate or the session is closed here, and the memory is used for something
-// else as soon as Deregister allows it.
+// A peer is stopped in the middle of a put, the gate or the session is closed here, and the memory is used for
+// something else as soon as Deregister allows it.
 func TestMemoryOfAStoppedPeerStaysBusy(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed(t), 1))
 	for _, end := range []string{"disconnect", "close"} {

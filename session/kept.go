@@ -30,8 +30,8 @@ type kept struct {
 	call  func() // calls its handler
 }
 
-// keptClasses is for memory that is used again, of up to 64 KiB. More is the garbage collector's, all but the
-// kept itself: what was once needed at one time in pieces of one size would else be there for each size.
+// keptClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
+// the kept itself: otherwise the peak of each size would be kept for ever.
 const keptClasses = 17
 
 // keptSize is how much memory a message of n bytes takes, and of which class it is.
@@ -51,8 +51,8 @@ const (
 	maxKept       = 1 << 18
 )
 
-// mayKeep reports whether one more unexpected message of a peer, of n bytes, is within the limits of the peer: the number, and half of the
-// budget where there are other peers, which need the rest.
+// mayKeep reports whether one more unexpected message of a peer, of n bytes, is within the limits of the peer: the
+// number, and half of the budget where there are other peers, which need the rest.
 func (g *Gate) mayKeep(n int) bool {
 	s := g.s
 	share := s.cfg.Unexpected
@@ -165,8 +165,8 @@ func (l *link) stall() {
 // it while its buffer is out.
 const stallLook = 50 * time.Millisecond
 
-// lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end is
-// seen, which comes behind it. It reports whether there were any.
+// lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end
+// is seen, which comes behind it. It reports whether there were any.
 func (s *Session) lookAtStalled() (any bool) {
 	for i := 0; i < len(s.stalled); i++ {
 		l := s.stalled[i]

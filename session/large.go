@@ -119,8 +119,8 @@ func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
 // flagConfirm, in an RTS, asks for a DONE when all has arrived.
 const flagConfirm = 1 << 0
 
-// offer completes an RTS when it is about to leave and the rail is known: what
-// the sender can do, and the key of mode Get if that was asked for.
+// offer completes an RTS when it is about to leave and the rail is known: it adds the modes of the sender, and the key
+// of mode Get if that was asked for.
 func (o *outgoing) offer(l *link, pc *parcel) {
 	s := o.g.s
 	modes := l.modes()
@@ -192,8 +192,8 @@ func (o *outgoing) prefetch(l *link) {
 	o.early, pc.ahead = pc, true
 }
 
-// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer is still
-// inside the region, deregistration goes on in the background (o.releasing).
+// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
+// is still inside the region, deregistration goes on in the background (o.releasing).
 func (o *outgoing) letGo() {
 	o.unfetch()
 	r := o.region
@@ -525,8 +525,8 @@ func (s *Session) withdraw(o *outgoing) bool {
 	return true
 }
 
-// dropLong lets the long messages of a gate fail. What drivers still have of
-// them is waited for.
+// dropLong fails the long messages of a gate. Messages whose memory a driver still holds fail when it gives the memory
+// back.
 func (s *Session) dropLong(g *Gate, err error) {
 	s.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.parked {

@@ -264,7 +264,8 @@ func (p *process) kill() {
 	_ = p.Wait()
 }
 
-// launcherDies starts a launcher with a life of so many bytes, and its ranks when kill says so, or when it has returned none.
+// launcherDies starts a launcher with a life of so many bytes, and its ranks when kill says so, or when it has returned
+// none.
 func launcherDies(t *testing.T, life int64, kill func(*process, func() []*process) []*process) {
 	secret := launch.NewSecret()
 	l := startProcess(t, "launcher", []string{

@@ -7,7 +7,8 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// A peer may change a request in shared memory between its check and its copy: what a probe reports is bounded all the same.
+// A peer may change a request in shared memory between its check and its copy: the length that a probe reports is
+// bounded all the same.
 func TestLengthThatChangesIsBounded(t *testing.T) {
 	s := &Session{cfg: Config{MaxMessage: 1000}}
 	for _, tt := range []struct {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// lock guards all of a session. Whoever waits for a message holds it for many
-// polls in a row, and gives way to those who want it.
+// lock guards all of a session. A goroutine that waits for a message holds it for many polls in a row, and gives way to
+// others that want it.
 type lock struct {
 	mu     sync.Mutex
 	wanted atomic.Int32

@@ -7,15 +7,15 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// A long active message goes by rendezvous, into memory of the receiving session, out of a budget of its own: what
-// nobody has received keeps none from being handled. Between two ranks one is under way at a time, and those after it wait
-// at the sender until its DONE: so the order holds, and neither side has to keep what came too early.
+// A long active message goes by rendezvous, into memory of the receiving session, out of a budget of its own, so that
+// messages that nobody has received cannot block handlers. Between two ranks one is under way at a time, and later ones
+// wait at the sender until its DONE: so the order holds, and neither side has to keep messages that came too early.
 
 // flagActive, in an RTS, says that the message is an active one; the low 8 bits of its tag are the handler.
 const flagActive = 1 << 1
 
 // maxLong is how many long active messages of a peer there can be: one under way, one whose handler runs, and some that
-// were withdrawn and that a driver has not given back yet. Who sends more does not keep to the protocol.
+// were withdrawn and that a driver has not given back yet. A peer that sends more violates the protocol.
 const maxLong = 16
 
 var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
@@ -113,7 +113,7 @@ func (g *Gate) handled() {
 		return
 	}
 	g.handling = false
-	// What has arrived meanwhile may have been named, and is not named again.
+	// The driver may have reported an arrival meanwhile, and reports it only once.
 	g.resume()
 }
 

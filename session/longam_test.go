@@ -261,7 +261,7 @@ func TestUrgentActiveMessagesOvertakeWhatWaits(t *testing.T) {
 	eventually(t, "all callbacks", func() bool { return sent.Load() == 5 })
 }
 
-// What begins after something else is done takes effect after it, whatever both are: no order need be asked for.
+// An operation that begins after another one is done takes effect after it, whatever both are, without a fence.
 func TestWhatIsDoneComesBeforeWhatBeginsLater(t *testing.T) {
 	for _, emulate := range []bool{false, true} {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })

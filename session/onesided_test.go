@@ -147,7 +147,7 @@ func concurrent(t *testing.T, s []*session.Session, g *session.Gate, r *session.
 	}
 }
 
-// What comes after a fence takes effect after what came before.
+// Operations after a fence take effect after those before it.
 func TestFenceOrders(t *testing.T) {
 	for _, emulate := range []bool{false, true} {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })
@@ -188,8 +188,8 @@ func TestFenceOrders(t *testing.T) {
 	}
 }
 
-// Each of several fences holds, whatever of what came before them is done when it is called: what begins after the last
-// one has the effect of all before.
+// Each of several fences holds, whether or not earlier operations are done when it is called: operations after the last
+// fence take effect after all earlier ones.
 func TestEachFenceOrders(t *testing.T) {
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
 		c.Emulate = true // many messages an operation, that this test moves on
@@ -307,8 +307,8 @@ func TestManyOperationsByMessageAreAnswered(t *testing.T) {
 	wg.Wait()
 }
 
-// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile and
-// that came to nothing: because the peer did not answer, or a driver did not let go.
+// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile
+// and that came to nothing: because the peer did not answer, or a driver did not let go.
 func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		t.Run(fmt.Sprintf("held by a driver %v", held), func(t *testing.T) {
@@ -395,7 +395,7 @@ func TestEagerLimit(t *testing.T) {
 	}
 }
 
-// Whoever imports a region learns whether atomics there are atomic with those of its owner's CPU.
+// An importer of a region learns whether atomics there are atomic with those of its owner's CPU.
 func TestKeysSayWhetherAtomicsAreTheCPUsToo(t *testing.T) {
 	s := joinAll(t, 1, nil)
 	region, err := s[0].Register(make([]byte, 8), allAccess)

@@ -13,11 +13,12 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened that
-// no gate of the job can take. Between two ranks that is a driver of less exclusivity than one that both have and that reaches (choose).
-// So a session opens the most exclusive drivers that work here, and then asks whether all ranks are on one host and have
-// opened the same: then the others stay closed, at all ranks. The launcher's opinion of what is
-// one host would not do: a rank may run on another kernel, in a sandbox, or have failed to open what the others have.
+// A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened
+// that no gate of the job can take. Between two ranks that is a driver of less exclusivity than one that both have and
+// that reaches (choose). So a session opens the most exclusive drivers that work here, and then asks whether all ranks
+// are on one host and have opened the same: then the others stay closed, at all ranks. The launcher's opinion of what
+// is one host would not do: a rank may run on another kernel, in a sandbox, or have failed to open what the others
+// have.
 
 // opening is how a session comes by its rails when nobody has named them.
 type opening struct {
@@ -75,8 +76,8 @@ func (s *Session) open(ctx context.Context) error {
 	return nil
 }
 
-// open opens drivers, the most exclusive first, until none is left, or, unless all are wanted, none that is as exclusive as one that
-// stands.
+// open opens drivers, the most exclusive first, until none is left, or, unless all are wanted, none that is as
+// exclusive as one that stands.
 func (o *opening) open(all bool) {
 	for {
 		least := math.MinInt
@@ -152,8 +153,8 @@ func (s *Session) top() int {
 	return top
 }
 
-// agree reports whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher can tell. All
-// ranks ask.
+// agree reports whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher
+// can tell. All ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
 	job, ok := s.job.(launch.Agreer)
 	if !ok {

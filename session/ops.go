@@ -23,7 +23,7 @@ type Atomic struct {
 	Fetch   bool   // whether Status.Value is wanted
 }
 
-// What an operation does.
+// Kinds of operations.
 const (
 	opPut uint8 = iota
 	opGet
@@ -67,7 +67,7 @@ func (s *Session) newOp() *Op {
 	return o
 }
 
-// freeOp gives one back that no driver has. Whoever may have ended it sees by its gate that it is gone.
+// freeOp frees an operation that no driver has. Its gate is cleared, by which other users see that it is gone.
 func (s *Session) freeOp(o *Op) {
 	*o = Op{spare: s.spareOp}
 	s.spareOp = o
@@ -296,9 +296,8 @@ func (o *Op) move(s *Session) bool {
 	return true
 }
 
-// repeat has a put or get, which may be done twice, begin again over another rail: once the peer has said there (Resume)
-// that it has given this one up. What is still on its way here would else take effect later, over what is put after the
-// second time is done.
+// repeat lets a put or get, which may be carried out twice, begin again over another rail, once the peer has said there
+// (Resume) that it has given this rail up. Without that, bytes still on their way here could overwrite later puts.
 func (o *Op) repeat(s *Session, err error) bool {
 	l := o.l
 	l.down(err)
@@ -420,7 +419,7 @@ func (l *link) operation(body, data []byte) error {
 		return header.ErrMalformed
 	}
 	a := answer{kind: header.Reply, to: op.ID}
-	if op.What == opGet { // read when the reply leaves: what waits is small
+	if op.What == opGet { // read when the reply leaves: a waiting reply is small
 		a.get, a.region, a.value, a.length = true, op.Region, op.Offset, op.Length
 	} else {
 		var out header.Outcome

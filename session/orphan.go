@@ -8,9 +8,8 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// A launcher that dies takes with it what ranks have not asked for yet: the cards of those that they are not connected
-// to. What is connected goes on, and is connected again with the card that is known. Whoever waits for another rank
-// is told, as it would wait for ever.
+// When a launcher dies, ranks lose the cards that they have not looked up yet. Connected gates go on, and connect again
+// with the known card. Operations that wait for another card fail, as they would wait for ever.
 
 // orphanGrace is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
 // card of this rank, cannot answer any more.

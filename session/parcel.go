@@ -254,8 +254,8 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 	return true, true
 }
 
-// refused deals with a parcel that a rail has not taken, or not sent. Unless the rail is broken it is only the message's
-// end, if somebody is told of that: else, as where the peer counts on a message, the rail is lost.
+// refused deals with a parcel that a rail has not taken, or not sent. Unless the rail is broken it is only the
+// message's end, if somebody is told of that: else, as where the peer counts on a message, the rail is lost.
 func (l *link) refused(pc *parcel, err error, posted bool) (left, taken bool) {
 	g, s := l.g, l.g.s
 	many := g.relay.many && header.Kind(pc.buf[0]).Numbered()

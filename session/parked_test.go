@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// A long message finds no room in the driver, and the peer closes the connection: what was begun for it there is taken back, the
+// A long message finds no room in the driver, and the peer closes the connection: the message is taken back, the
 // connection ends in order, and the message goes over the next one.
 func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 	for name, mode := range map[string]*rdv.Mode{"prefetched": nil, "with a key": modeOf(int(rdv.Get))} {
@@ -54,7 +54,8 @@ func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 	}
 }
 
-// Updates of rdv data that come before the chunk is posted are kept, in order and up to a limit: who sends more loses the connection.
+// Updates of rdv data that come before the chunk is posted are kept, in order and up to a limit: a peer that sends more
+// loses the connection.
 func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
 	const most = 16
 	for _, n := range []int{most, most + 1} {
@@ -112,7 +113,8 @@ func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
 	}
 }
 
-// A chunk cannot be posted, as the large track is gone or for another reason, and the small track stands: both ends say so.
+// A chunk cannot be posted, as the large track is gone or for another reason, and the small track stands: both ends say
+// so.
 func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
 	for _, why := range []error{driver.ErrBroken, driver.ErrClosed, driver.ErrInvalid} {
 		t.Run(why.Error(), func(t *testing.T) {

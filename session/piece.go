@@ -35,7 +35,7 @@ type piece struct {
 	part    part
 	op      driver.Op
 	region  driver.Region
-	rdv     []byte   // what the receiver's driver has said
+	rdv     []byte   // rdv data of the receiver's driver
 	updates [][]byte // that came before the post
 	cost    int      // that the gate is charged with
 	next    *piece

@@ -147,7 +147,8 @@ func TestMessagesThatAreNotThereFail(t *testing.T) {
 	}
 }
 
-// No probe reports a message that is longer than this process takes, whatever its sender says. An honest sender is told.
+// No probe reports a message that is longer than this process takes, whatever its sender says. An honest sender is
+// told.
 func TestProbedLengthIsBounded(t *testing.T) {
 	for _, limit := range []int{0, 1 << 20} {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.MaxMessage, c.Progress = limit, session.Explicit })

@@ -256,9 +256,8 @@ func (n *nic) watch() {
 			s.mu.lock()
 			s.named(i)
 			s.leave()
-			// Who was waiting for it goes first: in the driver's wait this goroutine
-			// may keep the only P for as long as the runtime takes to notice a
-			// blocking system call, which is up to 10 ms.
+			// The goroutine that was waiting for the message goes first: in the driver's wait this goroutine may keep the only P
+			// for as long as the runtime takes to notice a blocking system call, up to 10 ms.
 			runtime.Gosched()
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
@@ -331,8 +330,8 @@ type awaiter struct {
 	wake chan struct{}
 }
 
-// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: what it waits for may
-// be something that nobody tells.
+// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: nobody may announce
+// the event that it waits for.
 const (
 	awaitPolls = 1000
 	awaitLook  = 100 * time.Millisecond

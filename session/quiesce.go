@@ -8,11 +8,11 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// Quiescing takes all connections and registrations away and leaves the session's state: requests,
-// messages that were kept, matching. On each gate one side says PAUSE, the other answers with its own;
-// from then on neither begins anything. What has begun is finished: then both say BYE, as when a gate
-// is closed, and nothing fails. Messages that the receiver has not begun to receive keep their numbers on
-// both sides, and go on over the next connection.
+// Quiescing takes all connections and registrations away and leaves the session's state: requests, messages that were
+// kept, matching. On each gate one side says PAUSE, the other answers with its own; from then on neither begins
+// anything. Operations that have begun are finished; then both say BYE, as when a gate is closed, and nothing fails.
+// Messages that the receiver has not begun to receive keep their numbers on both sides, and go on over the next
+// connection.
 
 // pauseState is where a gate is on the way to a pause.
 type pauseState uint8
@@ -119,11 +119,11 @@ func (g *Gate) pause() {
 	}
 }
 
-// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer
-// already, which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
+// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
+// which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
 const grace = 2 * time.Second
 
-// abandonLater gives up a connection that is being made, unless it soon stands. What waits for it stays.
+// abandonLater gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.
 func (g *Gate) abandonLater() {
 	g.giveUpAfter(grace, func() bool {
 		g.abandoned = g.abandoned || g.s.quiet

@@ -66,7 +66,7 @@ func (j heldJob) Fence(ctx context.Context) error {
 	return err
 }
 
-// servedRank is a rank of a job whose rank 0 serves the rendezvous, and dies. What it says is what has come of it.
+// servedRank is a rank of a job whose rank 0 serves the rendezvous, and dies. Its output is the outcome.
 func servedRank() error {
 	moment := os.Getenv(envMode)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -141,7 +141,7 @@ func serve(ctx context.Context, cfg session.Config, moment string, told chan *se
 	return err
 }
 
-// unlessServed is nil for errors that follow from rank 0's death. Those that are the launcher's name it.
+// unlessServed returns nil for errors that follow from rank 0's death. Errors of the launcher must name rank 0.
 func unlessServed(ctx context.Context, err error) error {
 	if e := unlessLost(ctx, err); e != nil || !errors.Is(err, launch.ErrLauncher) {
 		return e
@@ -179,7 +179,7 @@ func launcherLost(ctx context.Context, told chan *session.Error) error {
 	}
 }
 
-// withoutRank0 is a rank that rank 0's death finds without connections: what it wants of others fails, and says why, or comes about.
+// withoutRank0 is a rank without connections when rank 0 dies: its operations on others succeed, or fail and say why.
 func withoutRank0(ctx context.Context, s *session.Session, told chan *session.Error) error {
 	if err := launcherLost(ctx, told); err != nil {
 		return err
@@ -238,8 +238,8 @@ func nothingLeft(before holdings) error {
 	return fmt.Errorf("there are %+v, want at most %+v", now, before)
 }
 
-// Rank 0 serves the rendezvous, and is killed. Who has not joined says that it was rank 0; who has goes on with the
-// others that it is connected to. Nobody hangs, nothing is left.
+// Rank 0 serves the rendezvous, and is killed. Ranks that have not joined report that it was rank 0; ranks that have go
+// on with those to which they are connected. No rank hangs, and nothing is left behind.
 func TestRanksOutliveARank0ThatServes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 7))
 	for _, moment := range []string{beforeTheWord, beforeTheCard, beforeTheFence, afterTheFence, connected, whileClosing, closed} {

@@ -18,8 +18,8 @@ func twoFussyRails() []session.Rail {
 	return []session.Rail{{Driver: "fussy"}, {Driver: "fussy", Options: map[string]string{"path": "cma"}}}
 }
 
-// The driver refuses a message for a reason that is not the connection's end: whoever sent it is told, whatever kind it is, and
-// nothing else is lost, no rail either.
+// The driver refuses a message for a reason that is not the connection's end: whoever sent it is told, whatever kind it
+// is, and nothing else is lost, no rail either.
 func TestRefusedMessagesFailAlone(t *testing.T) {
 	why := driver.ErrInvalid
 	for _, rails := range [][]session.Rail{oneFussyRail, twoFussyRails()} {

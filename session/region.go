@@ -21,10 +21,9 @@ type Region struct {
 	key     []byte
 }
 
-// Key of a region: version u8, access u8, rails u8, 0 u8, era u32 (of the session: what its drivers said in
-// another one means nothing any more, and messages are the way), id u64, length u64,
-// then for each rail its number u8, its flags u8, length u16 and bytes of the
-// driver's key.
+// Key of a region: version u8, access u8, rails u8, 0 u8, era u32 (of the session: drivers' keys of another era are
+// void, and messages carry the operations), id u64, length u64, then for each rail its number u8, its flags u8, length
+// u16 and bytes of the driver's key.
 const (
 	keyVersion   = 2
 	keyHeader    = 24
@@ -144,8 +143,8 @@ func (r *Region) drop() error {
 	return &Error{Peer: -1, Op: "deregister", Err: why}
 }
 
-// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any other
-// error a peer, or a device, may still be inside.
+// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
+// other error a peer, or a device, may still be inside.
 func letGo(r driver.Region) (free bool, err error) {
 	err = r.Deregister()
 	return err == nil || errors.Is(err, ErrClosed), err

@@ -252,8 +252,8 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	return nil
 }
 
-// maxUpdates is how many cookies of a chunk there can be before it is posted here: a receiver's driver has not that much to say
-// of what has not begun.
+// maxUpdates is how many cookies of a chunk there can be before it is posted here: a receiver's driver has not that
+// much to say of what has not begun.
 const maxUpdates = 16
 
 // cookie takes new rdv data, or a new key. Keys of mode Get name the sender's

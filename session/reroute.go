@@ -13,9 +13,9 @@ func (in *incoming) spares(l *link, err error) bool {
 	return true
 }
 
-// reroute has a message all whose rails are lost go on over others, or fail: in mode Put over one that can do it, else in
-// mode Cooperative, else by messages. It waits until nothing of the message is in a driver's hands: no mode meets another.
-// It reports whether there is a chunk to begin.
+// reroute has a message all whose rails are lost go on over others, or fail: in mode Put over one that can do it, else
+// in mode Cooperative, else by messages. It waits until nothing of the message is in a driver's hands: no mode meets
+// another. It reports whether there is a chunk to begin.
 func (in *incoming) reroute() bool {
 	g := in.g
 	if !in.confirm || g.lead == nil || in.mode == rdv.Null {

@@ -2,8 +2,8 @@ package session
 
 import "testing"
 
-// The number of a thing that is gone means nothing, also when its place was used so often that generations begin again; and
-// 0 is never a number.
+// The number of a thing that is gone means nothing, also when its place was used so often that generations begin again;
+// and 0 is never a number.
 func TestNumbersOfWhatIsGoneMeanNothing(t *testing.T) {
 	var s slab[string]
 	seen := make(map[uint64]bool)

@@ -163,8 +163,8 @@ func otherKernel() error {
 	return unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, "")
 }
 
-// Ranks of one host that all have opened shm open nothing else. As soon as one of them is elsewhere, or lacks it, or has other
-// drivers, all open what they have, and all reach all.
+// Ranks of one host that all have opened shm open nothing else. As soon as one of them is elsewhere, or lacks it, or
+// has other drivers, all open what they have, and all reach all.
 func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
 	all := []string{"far", "shm"}
 	for _, tt := range []struct {

@@ -20,8 +20,8 @@ type trail struct {
 	due    bool        // Seen has to be sent
 }
 
-// What is kept of messages that have left at most, and after how much the peer is
-// told what has come: well before it has to wait.
+// Limits of the copies of messages that have left, and after how much the peer is told what has come: well before it
+// has to wait.
 const (
 	maxCopies     = 256
 	maxCopyBytes  = 1 << 20
@@ -93,9 +93,8 @@ func (g *Gate) passOn(l *link) {
 	g.work()
 }
 
-// hail sends what comes before any other message: who this is, on a rail that
-// carries messages for the first time; where to go on; what has come. Then messages
-// may follow, if the peer has said where it goes on.
+// hail sends the messages that precede all others: Hello on a rail that carries messages for the first time, Resume,
+// and Seen. Then messages may follow, if the peer has said where it goes on.
 func (g *Gate) hail() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.hailed {

@@ -13,8 +13,8 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// A long message is taken back while it is matched and begun: it either arrives whole, or its receive goes on to wait for
-// the next one; nothing is left of it at either end. In every mode.
+// A long message is taken back while it is matched and begun: it either arrives whole, or its receive goes on to wait
+// for the next one; nothing is left of it at either end. In every mode.
 func TestWithdrawnMessagesLeaveNothing(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 8))
 	rounds := 60

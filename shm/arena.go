@@ -47,8 +47,8 @@ func (im *imports) all() []*imported {
 	return nil
 }
 
-// add maps an arena that the peer has shown. It owns fd. What cannot be mapped
-// is listed too, so that nobody waits for it. False if the peer may not show it.
+// add maps an arena that the peer has shown. It owns fd. An arena that cannot be mapped is listed too, so that nothing
+// waits for it. add returns false if the peer may not show the arena.
 func (im *imports) add(id, size uint64, user uint32, fd int) bool {
 	defer rights.Discard(user, fd)
 	im.mu.Lock()

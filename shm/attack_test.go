@@ -124,7 +124,7 @@ func TestArenaTakenBackInMidTransfer(t *testing.T) {
 	within(t, 5*time.Second, "the arena is unmapped", func() bool { return held().maps < before.maps })
 }
 
-// What the peer shows is bounded in number and in size.
+// Arenas that a peer shows are bounded in number and in size.
 func TestShownArenasAreBounded(t *testing.T) {
 	fd := memfd(t, 4096, 0, sizeSeals)
 	defer unix.Close(fd)

@@ -12,12 +12,10 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// The benchmarks put both ends into one process, on two threads that are
-// pinned to two cores, so that Go's allocation counts cover both. The limits of
-// the machine are measured in the same run, around each measurement, because
-// the cores of a virtual machine change distance within seconds; what is
-// reported is the median of the ratios. bywash perf and hack/peers measure
-// between processes.
+// The benchmarks put both ends into one process, on two threads that are pinned to two cores, so that Go's allocation
+// counts cover both. The limits of the machine are measured in the same run, around each measurement, because the cores
+// of a virtual machine change distance within seconds; the result is the median of the ratios. bywash perf and
+// hack/peers measure between processes.
 
 // pinned runs f on a thread of its own that stays on one core.
 func pinned(cpu int, f func()) <-chan struct{} {

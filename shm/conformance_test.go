@@ -22,8 +22,9 @@ func deaths() int {
 	return 52
 }
 
-// Of what the way of a long message can change: with -short, both ways have these, and "auto", which takes one of them, the
-// first. What no way changes, such as puts, the small track has; EverySize takes long over the ring.
+// Checks that depend on the path of a long message: with -short both paths run these, and "auto", which takes one of
+// them, runs the first. Checks that do not depend on it, such as puts, run on the small track; EverySize takes long
+// over the ring.
 var (
 	ofChoice = []string{"Properties", "ConnectTwice", "ConnectRestartedPeer", "EveryForm", "Order", "DisconnectDelivers", "Death"}
 	ofPath   = append([]string{

@@ -332,7 +332,7 @@ func (n *conn) shut(err error) {
 	}
 	if n.seg == nil {
 		if sock != nil {
-			rights.HangUp(sock) // who reads it closes it
+			rights.HangUp(sock) // its reader closes it
 		}
 		n.retire()
 		return

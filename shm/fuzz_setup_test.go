@@ -162,7 +162,7 @@ func FuzzSetupSocket(f *testing.F) {
 		if len(script) > 1024 {
 			return
 		}
-		if s.rounds++; s.rounds == 2 { // what is made once is made by now
+		if s.rounds++; s.rounds == 2 { // things that are made once are made by now
 			s.before = held()
 		}
 		s.dialedBy(t, script)

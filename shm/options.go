@@ -23,21 +23,25 @@ type options struct {
 var optionTable = kit.Options[options]{
 	Driver: Name,
 	Table: []kit.Option[options]{
-		kit.Text("dir", "a path", "directory of the sockets; see the package's documentation", func(o *options, v string) bool {
-			o.dir = v
-			return v != ""
-		}),
+		kit.Text("dir", "a path", "directory of the sockets; see the package's documentation",
+			func(o *options, v string) bool {
+				o.dir = v
+				return v != ""
+			}),
 		kit.Text("allow-uids", "user ids: 1000,1001", "other users whose processes may connect; none without it", setUIDs),
-		kit.Text("path", "auto | arena | cma | ring", "how long messages travel; auto without it", func(o *options, v string) bool {
-			o.noArena = v == "cma" || v == "ring"
-			o.noCMA = v == "arena" || v == "ring"
-			return o.noArena || o.noCMA || v == "auto"
-		}),
-		kit.Text("ends", "both | sender | receiver", "which ends copy long messages; both without it", func(o *options, v string) bool {
-			o.noSender, o.noRecver = v == "receiver", v == "sender"
-			return o.noSender || o.noRecver || v == "both"
-		}),
-		negated("ptracer", "let peers reach this process's memory with process_vm_readv where Yama forbids it", func(o *options) *bool { return &o.noPtracer }),
+		kit.Text("path", "auto | arena | cma | ring", "how long messages travel; auto without it",
+			func(o *options, v string) bool {
+				o.noArena = v == "cma" || v == "ring"
+				o.noCMA = v == "arena" || v == "ring"
+				return o.noArena || o.noCMA || v == "auto"
+			}),
+		kit.Text("ends", "both | sender | receiver", "which ends copy long messages; both without it",
+			func(o *options, v string) bool {
+				o.noSender, o.noRecver = v == "receiver", v == "sender"
+				return o.noSender || o.noRecver || v == "both"
+			}),
+		negated("ptracer", "let peers reach this process's memory with process_vm_readv where Yama forbids it",
+			func(o *options) *bool { return &o.noPtracer }),
 		negated("membarrier", "use membarrier(2)", func(o *options) *bool { return &o.noBarrier }),
 	},
 }

@@ -4,10 +4,9 @@ package shm
 
 import "sync/atomic"
 
-// store64 is a store-release: what was written before is visible to whoever
-// sees v. On amd64 every store is one (Intel SDM 3A 8.2.2, AMD64 APM 2 7.2), and
-// the compiler keeps stores in program order; atomic.StoreUint64 would be an
-// XCHG, which stalls until the line is ours: some 20 ns a message.
+// store64 is a store-release: earlier writes are visible to a thread that sees v. On amd64 every store is one (Intel
+// SDM 3A 8.2.2, AMD64 APM 2 7.2), and the compiler keeps stores in program order; atomic.StoreUint64 would be an XCHG,
+// which stalls until the line is ours: some 20 ns a message.
 func store64(p *uint64, v uint64) { *p = v }
 
 // store32 is a store-release.

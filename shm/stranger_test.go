@@ -259,8 +259,8 @@ func TestStrangersFailNobodysConnection(t *testing.T) {
 	}
 }
 
-// Files whose close blocks for ever are held up to a limit; then that user's connections are refused with an
-// error that names it. What stands goes on, and so does Close.
+// Files whose close blocks for ever are held up to a limit; then that user's connections are refused with an error that
+// names it. Established connections go on, and so does Close.
 func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 	eachKernel(t, func(t *testing.T) {
 		f := rightstest.MountFuse(t)

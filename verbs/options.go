@@ -46,16 +46,23 @@ var optionTable = kit.Options[options]{
 			o.buffer = (n + 63) &^ 63
 			return ok
 		}),
-		kit.Int("window", "messages of the small track that a peer may send ahead", 2, maxDepth/2, func(o *options) *int { return &o.window }),
+		kit.Int("window", "messages of the small track that a peer may send ahead", 2, maxDepth/2,
+			func(o *options) *int { return &o.window }),
 		kit.Text("srq", "auto | off | "+kit.Between(64, sharedMax), "receives that all peers share; auto without it", setSRQ),
-		byteOption("service-level", "service level of what is sent", 0, 15, func(o *options) *uint8 { return &o.quality.ServiceLevel }),
-		byteOption("traffic-class", "traffic class of what is sent", 0, 255, func(o *options) *uint8 { return &o.quality.TrafficClass }),
-		byteOption("ack-timeout", "time until a packet is sent again: 4.096 µs times 2 to the power of this; without it, as long as the dead time allows", 1, 31,
+		byteOption("service-level", "service level of what is sent", 0, 15,
+			func(o *options) *uint8 { return &o.quality.ServiceLevel }),
+		byteOption("traffic-class", "traffic class of what is sent", 0, 255,
+			func(o *options) *uint8 { return &o.quality.TrafficClass }),
+		byteOption("ack-timeout", "time until a packet is sent again: 4.096 µs times 2 to the power of this; "+
+			"without it, as long as the dead time allows", 1, 31,
 			func(o *options) *uint8 { return &o.quality.AckTimeout }),
-		kit.Choice("windows", "auto | off", "memory windows, so that keys end with their transfer", func(o *options) *bool { return &o.noWindows },
+		kit.Choice("windows", "auto | off", "memory windows, so that keys end with their transfer",
+			func(o *options) *bool { return &o.noWindows },
 			map[string]bool{"auto": false, "off": true}),
-		names("managers", "connection managers that may be used; all without it", func(o *options) *[]string { return &o.managers }),
-		names("exclude-managers", "connection managers that may not be used", func(o *options) *[]string { return &o.exclude }),
+		names("managers", "connection managers that may be used; all without it",
+			func(o *options) *[]string { return &o.managers }),
+		names("exclude-managers", "connection managers that may not be used",
+			func(o *options) *[]string { return &o.exclude }),
 		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
 	},
 	Other: func(o *options, name, v string) bool {
@@ -128,8 +135,9 @@ func byteOption(name, help string, low, high int, field func(*options) *uint8) k
 
 // names is a list of names.
 func names(name, help string, field func(*options) *[]string) kit.Option[options] {
-	return kit.Text(name, strings.Join(connect.Names(), ",")+", or some of them", help, func(o *options, v string) bool {
-		*field(o) = strings.Split(v, ",")
-		return true
-	})
+	return kit.Text(name, strings.Join(connect.Names(), ",")+", or some of them", help,
+		func(o *options, v string) bool {
+			*field(o) = strings.Split(v, ",")
+			return true
+		})
 }

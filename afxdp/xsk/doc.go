@@ -39,10 +39,9 @@
 //
 // # What is needed
 //
-// Linux 5.9 and CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root. What later
-// kernels and some drivers offer, [Probe] and [DeviceFeatures] tell, and asking
-// for it where it is missing is an error that matches errors.ErrUnsupported and
-// names the kernel that has it.
+// Linux 5.9 and CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, or root. [Probe] and [DeviceFeatures] report the features that
+// only later kernels or some drivers have. A request for a missing feature fails with an error that matches
+// errors.ErrUnsupported and names the kernel that has it.
 //
 // The rules of the interface are those of
 // https://docs.kernel.org/networking/af_xdp.html and, for metadata,

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Features are what the driver of a device announces.
+// Features are the capabilities that the driver of a device announces.
 type Features struct {
 	Native      bool // XDP programs in the driver, with redirection to sockets
 	ZeroCopy    bool
@@ -157,10 +157,9 @@ var probed struct {
 	err   [numFeatures]error
 }
 
-// Probe returns nil if the kernel has the feature, and an error that matches
-// errors.ErrUnsupported and names the kernel that has it if not. It tries, on a
-// socket of its own, and remembers. It needs CAP_NET_RAW: any other error means
-// that it could not be found out.
+// Probe returns nil if the kernel has the feature, and an error that matches errors.ErrUnsupported and names the kernel
+// that has it if not. It tries the feature on a socket of its own and remembers the result. It needs CAP_NET_RAW; any
+// other error means that it could not find out.
 func Probe(f Feature) error {
 	if f < 0 || f >= numFeatures {
 		return fmt.Errorf("xsk: no feature has number %d", f)
@@ -177,8 +176,7 @@ func Probe(f Feature) error {
 	return err
 }
 
-// probe tries a feature. What the kernel does not know it answers with one of
-// three error numbers.
+// probe tries a feature. The kernel answers an unknown one with one of three error numbers.
 func probe(f Feature) error {
 	fd, err := unix.Socket(unix.AF_XDP, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

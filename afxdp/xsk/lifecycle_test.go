@@ -154,7 +154,7 @@ func awaitLink(t *testing.T, s *xsk.Socket, want xsk.LinkState) {
 			t.Fatalf("got event %v while the link is %s, want EventLink and it to be %s", e, s.Link(), want)
 		}
 	}
-	// What Link has said already, an event says too.
+	// An event reports the same as Link.
 	if _, err := s.Wait(0, 0); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// A Match says which frames are ours: those that fulfil at least one of its
-// fields. They may carry one VLAN tag.
+// A Match selects the frames for the sockets: those that fulfil at least one of its fields. They may carry one VLAN
+// tag.
 type Match struct {
 	// EtherType of our frames, 0x0600 or more; 0: none.
 	EtherType uint16

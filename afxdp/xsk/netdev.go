@@ -17,7 +17,7 @@ type device struct {
 	index int
 }
 
-// LinkState is what a device is good for at the moment.
+// LinkState is the present state of a device's link.
 type LinkState int32
 
 const (

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Config says how a device is opened. Device and Match have to be set.
+// Config configures a device. Device and Match have to be set.
 type Config struct {
 	Device string // in the network namespace of the calling thread
 	Match  Match
@@ -41,8 +41,8 @@ type Device struct {
 	err     error
 }
 
-// Open attaches a program to a device and opens the sockets. What it got,
-// native or generic, with or without a copy, [Device.Mode] says.
+// Open attaches a program to a device and opens the sockets. [Device.Mode] reports the result: native or generic, with
+// or without a copy.
 //
 // All fill rings are empty: nothing is received before [Socket.Fill].
 func Open(cfg Config) (*Device, error) {

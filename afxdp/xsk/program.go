@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attachment says where in the receive path the program runs.
+// Attachment is the place in the receive path where the program runs.
 type Attachment int
 
 const (
@@ -32,7 +32,7 @@ func (a Attachment) String() string {
 	return "auto"
 }
 
-// ProgramConfig says what a program does and where.
+// ProgramConfig configures a program.
 type ProgramConfig struct {
 	Device string // in the network namespace of the calling thread
 	Match  Match

@@ -33,7 +33,7 @@ const (
 	DescMetadata = unix.XDP_TX_METADATA
 )
 
-// Copying says how frames get between the device and the UMEM.
+// Copying is the way of frames between the device and the UMEM.
 type Copying int
 
 const (
@@ -123,9 +123,9 @@ type Socket struct {
 	err     error // of Close
 }
 
-// NewSocket opens a socket and binds it. It needs CAP_NET_RAW; see also
-// [SocketConfig.BindTimeout]. What the device or kernel does not have is an
-// error that matches errors.ErrUnsupported; a queue that is taken, ErrQueueBusy.
+// NewSocket opens a socket and binds it. It needs CAP_NET_RAW; see also [SocketConfig.BindTimeout]. It fails with an
+// error that matches errors.ErrUnsupported if device or kernel lack a feature, and with ErrQueueBusy if another socket
+// has the queue.
 func NewSocket(umem *UMEM, cfg SocketConfig) (*Socket, error) {
 	s := &Socket{umem: umem, cfg: cfg, fd: -1}
 	s.fill.ring, s.rx.ring, s.tx.ring, s.comp.ring = noRing(), noRing(), noRing(), noRing()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Event says why a wait ended.
+// An Event is a reason for which a wait ended.
 type Event uint
 
 const (
@@ -181,8 +181,7 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 	return got, nil
 }
 
-// drain takes what lies in a descriptor. What netlink says is not needed: that
-// it says something is reason to look.
+// drain empties a descriptor. The content of netlink's messages is not needed: any message is a reason to look.
 func (w *waiter) drain(fd int) {
 	var buf [512]byte
 	for {

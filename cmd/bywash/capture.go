@@ -23,30 +23,30 @@ import (
 
 const captureLong = `Capture writes the frames and datagrams that running processes send and receive
 past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark.
-The processes are those that bywash stat shows: of this user (all, as root), in
-this network namespace. Process ids choose among them; without, those that start
-meanwhile are captured from as well. The drivers that send frames of their own
-show them: afxdp.
+It captures from the processes that bywash stat shows: those of this user (all,
+as root) in this network namespace, or only those with the given ids. Without ids
+it includes processes that start later. Of the drivers, afxdp sends frames past
+the kernel.
 
-It ends with Ctrl-C, after -c frames, after --duration, or when the processes
-that were named have ended, and then says how much was captured.
+It ends after Ctrl-C, after -c frames, after --duration, or when all processes
+with the given ids have ended, and then reports the number of frames.
 
 Each NIC of each process is an interface in the file. When both ends are on this
-machine a frame is there twice: sent by one, received by the other. The frames of
-different NICs are not always in the order of their times (reordercap
-sorts). A process copies frames into a ring, and drops those for which there is no
-room rather than wait: the interface statistics in the file count them (in Wireshark,
-Statistics, Capture File Properties). Fewer are dropped with --snap 128.
+machine the file has a frame twice: sent by one, received by the other. Frames of
+different NICs are not always in the order of their times; reordercap sorts them.
+A process copies frames into a ring and drops frames for which the ring has no
+room. The interface statistics in the file count dropped frames (in Wireshark:
+Statistics, Capture File Properties); --snap 128 reduces them.
 
-What is in the file was on the wire: messages in the clear, unless the driver encrypts
-them (afxdp: option encrypt=on), then sealed; never a key or a session secret. The
-file can be read by its owner only.
+The file has the bytes of the wire: messages in the clear, or encrypted if the
+driver encrypts them (afxdp: option encrypt=on), but never a key or a session
+secret. Only its owner can read the file.
 
 Wireshark and tshark show link packets with the dissector hack/wireshark/bywash.lua
 of the source tree, given by -X lua_script:bywash.lua or copied into
 Wireshark's plugin directory.`
 
-const captureExample = `  bywash capture -o run.pcapng                      everything, until Ctrl-C
+const captureExample = `  bywash capture -o run.pcapng                      all frames, until Ctrl-C
   bywash capture -o - | wireshark -k -i - -X lua_script:hack/wireshark/bywash.lua
   bywash capture -o run.pcapng -d afxdp -c 1000 --snap 128 4711
   tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
@@ -62,7 +62,7 @@ func captureCommand() *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
 		Use:     "capture -o FILE.pcapng [flags] [PID…]",
-		Short:   "Capture what drivers send and receive, for Wireshark",
+		Short:   "Capture the frames that drivers send and receive, for Wireshark",
 		Long:    captureLong,
 		Example: captureExample,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -84,8 +84,8 @@ func captureCommand() *cobra.Command {
 	fl.StringVarP(&f.driver, "driver", "d", "", "only NICs of this `driver`")
 	fl.StringVar(&f.device, "dev", "", "only NICs of this `name`")
 	fl.StringVar(&f.context, "context", "", "only frames of the context with this `url`, as bywash stat shows it")
-	fl.IntVar(&f.snap, "snap", 0, "at most so many `bytes` of each frame")
-	fl.Int64VarP(&f.count, "count", "c", 0, "end after so many `frames`")
+	fl.IntVar(&f.snap, "snap", 0, "store at most this many `bytes` of each frame")
+	fl.Int64VarP(&f.count, "count", "c", 0, "end after this many `frames`")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this `time`")
 	completeList(cmd, "driver", driver.Names())
 	return cmd
@@ -259,7 +259,7 @@ func (c *capture) missing() error {
 			found = found || e.PID == pid
 		}
 		if !found {
-			return fmt.Errorf("process %d cannot be captured from: is it running, as this user, and does it call stat.Serve?", pid)
+			return fmt.Errorf("process %d cannot be captured: it must run as this user and call Serve of driver/stat (bywash perf does)", pid)
 		}
 	}
 	return nil

@@ -13,11 +13,11 @@ func doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what keeps drivers from working, or from being fast",
-		Long: `Doctor tries out what the drivers of this build need from this machine: limits,
-shared memory, kernel features, cores. Each finding is ok, slow (it works, with
-a cost), or blocked, with the remedy. It ends with status 1 if something is
-blocked.`,
+		Short: "Find obstacles to drivers and to their speed, each with its remedy",
+		Long: `Doctor tests the properties of this machine that the drivers of this build need:
+limits, shared memory, kernel features, cores. Each finding is ok, slow (it
+works, at a cost) or blocked; slow and blocked ones name the remedy. The exit
+status is 1 if something is blocked.`,
 		Example: "  bywash doctor",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bywash/bywash/cmd/bywash/internal/perf"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/driver"
 )
 
@@ -150,7 +150,7 @@ func showInfo(w io.Writer, names []string, one bool, device string, asJSON bool)
 		}
 	}
 	if failed == nil && available == 0 && device != "" {
-		return fmt.Errorf("no driver here can use device %q: see above why not", device)
+		return fmt.Errorf("no driver here can use device %q: the lines above name the reasons", device)
 	}
 	return failed
 }
@@ -283,7 +283,7 @@ func printTrack(w io.Writer, t *trackInfo) {
 	c, p := &t.Capabilities, &t.Profile
 	fmt.Fprintf(w, "  %s track\ton %s\n", t.Track, t.Device)
 	fmt.Fprintf(w, "    nominal\t%d ns one way, %.1f GB/s, exclusivity %d\n", p.LatencyNs, p.BytesPerS/1e9, p.Exclusivity)
-	fmt.Fprintf(w, "    longest message\t%s; driver's buffers %s; rdv data %s\n", perf.FormatSize(c.MaxMessage), perf.FormatSize(c.BufferSize), perf.FormatSize(c.RdvSize))
+	fmt.Fprintf(w, "    longest message\t%s; driver's buffers %s; rdv data %s\n", bench.FormatSize(c.MaxMessage), bench.FormatSize(c.BufferSize), bench.FormatSize(c.RdvSize))
 	fmt.Fprintf(w, "    depth\t%d sends, %d receives\n", c.SendDepth, c.RecvDepth)
 	fmt.Fprintf(w, "    a silent peer\tcounts as broken after %d ms\n", c.DeadTimeMS)
 	has := ""
@@ -300,7 +300,7 @@ func printTrack(w io.Writer, t *trackInfo) {
 		fmt.Fprintf(w, "    has\t%s\n", has[2:])
 	}
 	if o := c.OneSided; o != nil {
-		fmt.Fprintf(w, "    one-sided\tput up to %s, get up to %s, depth %d, key %d B\n", perf.FormatSize(o.MaxPut), perf.FormatSize(o.MaxGet), o.Depth, o.KeySize)
+		fmt.Fprintf(w, "    one-sided\tput up to %s, get up to %s, depth %d, key %d B\n", bench.FormatSize(o.MaxPut), bench.FormatSize(o.MaxGet), o.Depth, o.KeySize)
 		fmt.Fprintf(w, "    atomics\t64 bits: %s; 32 bits: %s\n", strings.Join(o.Atomics64, ", "), strings.Join(o.Atomics32, ", "))
 	}
 }

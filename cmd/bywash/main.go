@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/bywash/bywash/cmd/bywash/internal/perf"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
 	_ "github.com/bywash/bywash/driver/all"
 	"github.com/bywash/bywash/qnix/softnic"
 )
@@ -32,7 +32,7 @@ func main() {
 func execute() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	sig := make(chan os.Signal, 2)
-	if len(os.Args) > 1 && os.Args[1] == perf.PeerCommand {
+	if len(os.Args) > 1 && os.Args[1] == control.PeerCommand {
 		// Ctrl-C reaches both processes: the leading one ends this one.
 		signal.Ignore(syscall.SIGINT)
 	} else {

@@ -50,7 +50,7 @@ func TestWrongUseIsOneLineAndStatus2(t *testing.T) {
 		"perf a:1 b:2", "perf nohost", "perf --listen :1 a:2", "perf --listen 7", "info -d nonsense", "info x", "doctor x", "stat x", "stat -w 1ns", "completion", "completion tcsh",
 		"man", "perf -n", "perf --duration x", "perf -n 0", "perf -d unix 127.0.0.1:1", "perf 127.0.0.1:65536 --secret-file x", "perf --listen :99999",
 		"perf -d unix --baseline /nonexistent", "perf -d unix,", "perf -d shm --option x", "perf -d shm --option =x", "perf --option path=cma", "perf -d shm,verbs --option path=cma",
-		"perf -d tcp --option path=cma", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",
+		"perf -d tcp", "perf -d sock-tcp --option path=cma", "perf -d shm --ranks 4", "perf -d session -t tag-lat --ranks 4", "perf -d session -t multi-pair --ranks 3",
 		"perf -d session -t all-to-all --ranks 0", "perf -d session -t all-to-all --ranks 1000", "help nonsense", "help perf x",
 		"run", "run true", "run -n 2", "run -n 0 true", "run -n x true", "run -n 70000 true", "run --nonsense true", "run -n 1 --grace -1s true",
 		"capture", "capture -o x y", "capture -o x -d nonsense", "capture -o x --snap 0", "capture -o x -c 0", "capture -o x --duration 0s",
@@ -91,7 +91,7 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	for _, args := range []string{
 		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
 		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
-		"perf -d unix -t lat -s 8 -n 100", "perf -d shm,unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
+		"perf -d sock-unix -t lat -s 8 -n 100", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,sock-tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
 		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
 	} {
 		if code, _, stderr := status(t, bywash(strings.Fields(args)...)); code != 0 || stderr != "" {

@@ -13,7 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bywash/bywash/cmd/bywash/internal/perf"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
 	"github.com/bywash/bywash/driver/stat"
 )
 
@@ -30,8 +32,9 @@ type perfFlags struct {
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
 cores, or on two machines (--listen there, HOST:PORT here). Without -t it
 measures latency, bandwidth, message rate and put bandwidth; with -d all every
-driver that can run here, beside the kernel's own sockets tcp, unix and udp as
-baselines (system calls on loopback, spinning or blocking as --wait says).
+driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix and
+sock-udp as baselines (system calls on loopback, spinning or blocking as --wait
+says; unix and udp are short for the last two).
 
 Tests:
 %s
@@ -58,7 +61,7 @@ null.`
 
 const perfExample = `  bywash perf -d all                               everything, as a table
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
-  bywash perf -d shm,unix -t lat,bw -s 8:1M --plot shm.svg
+  bywash perf -d shm,sock-unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
   bywash perf -d shm --option path=cma -t bw       bywash info -d shm lists the driver's options
   sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
@@ -71,7 +74,7 @@ func perfCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "perf [flags] [HOST:PORT]",
 		Short:   "Measure drivers and the kernel's sockets",
-		Long:    fmt.Sprintf(perfLong, perf.TestHelp()),
+		Long:    fmt.Sprintf(perfLong, bench.TestHelp()),
 		Example: perfExample,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.iters == 0 && cmd.Flags().Changed("iters") {
@@ -88,7 +91,7 @@ func perfCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(perf.DriverNames(), ", ")+"; or session")
+	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(control.DriverNames(), ", ")+"; or session")
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
 	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names (bywash info -d lists them); may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
@@ -100,7 +103,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.wait, "wait", "poll", "`how` to wait: poll (spin) or block (sleep)")
 	fl.StringVar(&f.mem, "mem", "arena", "`memory` of messages: arena or heap")
 	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
-	fl.IntVar(&f.ranks, "ranks", perf.DefaultRanks, "`number` of processes of multi-pair and all-to-all (with -d session)")
+	fl.IntVar(&f.ranks, "ranks", bench.DefaultRanks, "`number` of processes of multi-pair and all-to-all (with -d session)")
 	fl.BoolVar(&f.validate, "validate", false, "check every byte")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	fl.BoolVar(&f.csv, "csv", false, "print comma-separated values")
@@ -108,8 +111,8 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.baseline, "baseline", "", "add the change against an earlier run, a `file` that --json wrote")
 	fl.StringVar(&f.listen, "listen", "", "serve the other end of measurements from another machine, at `:port`")
 	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
-	completeList(cmd, "driver", append(perf.DriverNames(), "all"))
-	completeList(cmd, "test", append(perf.TestNames(), "all"))
+	completeList(cmd, "driver", append(control.DriverNames(), "all"))
+	completeList(cmd, "test", append(bench.TestNames(), "all"))
 	completeList(cmd, "option", nil) // no file names: what there is, only the driver knows
 	completeList(cmd, "wait", []string{"poll", "block"})
 	completeList(cmd, "mem", []string{"arena", "heap"})
@@ -119,37 +122,36 @@ func perfCommand() *cobra.Command {
 // peerCommand is the other process of a measurement on this machine.
 func peerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    perf.PeerCommand,
+		Use:    control.PeerCommand,
 		Hidden: true,
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s, err := stat.Serve(); err == nil {
 				defer s.Close()
 			}
-			return perf.ServeChild(cmd.Context(), programVersion())
+			return control.ServeChild(cmd.Context(), programVersion())
 		},
 	}
 }
 
 // config checks the flags.
-func (f *perfFlags) config(args []string) (*perf.Config, error) {
-	c := &perf.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
+func (f *perfFlags) config(args []string) (*control.Config, error) {
+	c := &control.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
 		Wait: f.wait, Mem: f.mem, Peers: f.peers, Validate: f.validate, Version: programVersion()}
-	c.Drivers = strings.Split(f.drivers, ",")
-	if err := perf.CheckDrivers(c.Drivers); err != nil {
-		return nil, err
-	}
 	var err error
-	if c.Options, err = perf.ParseOptions(f.options); err != nil {
+	if c.Drivers, err = control.ParseDrivers(f.drivers); err != nil {
 		return nil, err
 	}
-	if err := perf.CheckOptions(c.Drivers, c.Options); err != nil {
+	if c.Options, err = control.ParseOptions(f.options); err != nil {
 		return nil, err
 	}
-	if c.Tests, err = perf.ParseTests(f.tests); err != nil {
+	if err := control.CheckOptions(c.Drivers, c.Options); err != nil {
 		return nil, err
 	}
-	if c.Sizes, err = perf.ParseSizes(f.sizes); err != nil {
+	if c.Tests, err = bench.ParseTests(f.tests); err != nil {
+		return nil, err
+	}
+	if c.Sizes, err = bench.ParseSizes(f.sizes); err != nil {
 		return nil, err
 	}
 	if f.rails != "" {
@@ -218,48 +220,48 @@ func runPerf(cmd *cobra.Command, f *perfFlags, args []string) error {
 		defer s.Close()
 	}
 	if f.listen != "" {
-		return perf.Serve(cmd.Context(), c, f.listen, os.Stderr)
+		return control.Serve(cmd.Context(), c, f.listen, os.Stderr)
 	}
 	if f.baseline != "" {
-		b, err := perf.ReadBaseline(f.baseline)
+		b, err := report.ReadBaseline(f.baseline)
 		if err != nil {
 			return &usageError{err}
 		}
 		c.Compare = b.Compare
 	}
-	report, err := f.reporter(cmd.OutOrStdout(), c)
+	to, err := f.reporter(cmd.OutOrStdout(), c)
 	if err != nil {
 		return err
 	}
-	return perfRun(cmd.Context(), c, report)
+	return perfRun(cmd.Context(), c, to)
 }
 
-func perfRun(ctx context.Context, c *perf.Config, report perf.Reporter) error {
+func perfRun(ctx context.Context, c *control.Config, to report.Reporter) error {
 	bar := newProgress()
 	c.Progress = bar.show
-	err := perf.Run(ctx, c, report)
+	err := control.Run(ctx, c, to)
 	bar.close()
-	return errors.Join(err, report.Close())
+	return errors.Join(err, to.Close())
 }
 
 // reporter puts together what the flags ask for. The picture's file is opened
 // before the run, so that a directory that cannot be written is found at once.
-func (f *perfFlags) reporter(w io.Writer, c *perf.Config) (perf.Reporter, error) {
-	var r perf.Reporter
+func (f *perfFlags) reporter(w io.Writer, c *control.Config) (report.Reporter, error) {
+	var r report.Reporter
 	switch {
 	case f.json:
-		r = perf.NewJSON(w, os.Stderr)
+		r = report.NewJSON(w, os.Stderr)
 	case f.csv:
-		r = perf.NewCSV(w, os.Stderr, c, f.baseline != "")
+		r = report.NewCSV(w, os.Stderr, c.HasRanks(), f.baseline != "")
 	default:
-		r = perf.NewTable(w, perf.Heading(c))
+		r = report.NewTable(w, control.Heading(c))
 	}
 	if f.plot == "" {
 		return r, nil
 	}
-	p, err := perf.NewPlot(f.plot, c)
+	p, err := report.NewPlot(f.plot, control.Heading(c))
 	if err != nil {
 		return nil, err
 	}
-	return perf.Tee(r, p), nil
+	return report.Tee(r, p), nil
 }

@@ -37,13 +37,13 @@ func rootCommand() *cobra.Command {
 		Use:   "bywash",
 		Short: "Linux kernel-bypass networking: see what this machine can do",
 		Long: `Bywash carries data around the kernel. This tool shows which network drivers
-work on this machine, what is in their way, and how fast they are.
+work on this machine, what prevents the others, and how fast they are.
 
-It ends with status 0 when all went well, 1 when something could not be done
-here (the message says what to do), 2 when the command line is wrong and 130
-after Ctrl-C. bywash run has the status of the program it runs.`,
+The exit status is 0 after success, 1 when something could not be done here (the
+message names the remedy), 2 when the command line is wrong and 130 after
+Ctrl-C. bywash run has the status of the program that it runs.`,
 		Example: `  bywash perf -d all        every driver here beside the kernel's sockets
-  bywash doctor             what keeps drivers from working, and the remedy
+  bywash doctor             obstacles to drivers, each with its remedy
   bywash info -d shm        one driver's capabilities
   bywash run -n 4 ./prog    a job of four processes`,
 		SilenceErrors: true,

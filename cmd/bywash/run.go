@@ -21,38 +21,38 @@ func runCommand() *cobra.Command {
 		Short: "Run a program as a job of N processes on this machine",
 		Long: `Run starts N processes of a program. In each, package session (or
 session/launch) finds its rank, the number of ranks and a way to the others.
-Programs that do not ask run N times, that is all.
+Other programs simply run N times.
 
 Output is passed through; --tag-output puts the rank in front of each line.
 Standard input goes to rank 0. Interrupt, terminate, hangup, quit, user, stop
 and continue signals go to all ranks.
 
 When a rank fails, aborts the job, or is killed, run names it and ends the
-others: SIGTERM first, SIGKILL after --grace. Nothing that ranks started is left
-behind, not even when run itself is killed, except what made itself a process
-group of its own.
+others: SIGTERM first, SIGKILL after --grace. No process that a rank started
+is left behind, not even when run itself is killed, except processes that made
+themselves a process group.
 
 Jobs larger than one machine run under MPICH's mpiexec, Open MPI's mpirun or
-Slurm's srun: the same program finds those too.
+Slurm's srun: the same program works under these, too.
 
-It ends with status 0 when all ranks did. Otherwise it has the status of the
-first rank that failed: its own, what it gave to Abort, or 128 and the number of
-the signal that killed it. The status is 128 and the number of the signal after
-one that ends run (130 after Ctrl-C), 127 when PROG is not found, 126 when it
-cannot be executed, 2 when the command line is wrong, and 1 when something else
-could not be done here.
+The exit status is 0 if all ranks ended with status 0. Otherwise it comes from
+the first rank that failed: its exit status, the code that it gave to Abort, or 128
+plus the number of the signal that killed it. It is 128 plus the number of the
+signal if a signal ended run (130 after Ctrl-C), 127 if PROG is not found, 126
+if PROG cannot be executed, 2 if the command line is wrong, and 1 if something
+else could not be done here.
 
 Each process finds in its environment:
 
-  ` + launch.EnvRendezvous + `  where this job's ranks meet, HOST:PORT
+  ` + launch.EnvRendezvous + `  address of the job's rendezvous, HOST:PORT
   ` + launch.EnvRank + `        its rank, from 0
   ` + launch.EnvSize + `        the number of ranks
-  ` + launch.EnvSecret + `      the job's secret: it keeps strangers out, do not show it
+  ` + launch.EnvSecret + `      the job's secret, which admits a process to the job: do not show it
   ` + launch.EnvLauncher + `    embedded
   ` + launch.EnvExplain + `     1 with --explain
-  ` + launch.EnvDrivers + `     what --drivers says`,
+  ` + launch.EnvDrivers + `     the list of --drivers`,
 		Example: `  bywash run -n 4 ./prog
-  bywash run -n 2 --explain ./prog -v      which driver carries what, and why
+  bywash run -n 2 --explain ./prog -v      report which driver carries what, and why
   bywash run -n 4 --drivers shm ./prog     shared memory and nothing else
   bywash run -n 8 --tag-output sh -c 'echo I am $BYWASH_RANK of $BYWASH_SIZE'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,7 +81,7 @@ Each process finds in its environment:
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows the program is the program's
 	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
-	f.BoolVar(&c.Explain, "explain", false, "let sessions tell which rails they chose, and why")
+	f.BoolVar(&c.Explain, "explain", false, "let sessions report which rails they chose, and why")
 	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1 (default all that work)")
 	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
 	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")

@@ -12,21 +12,22 @@ import (
 
 const softnicLong = `Softnic runs the QNIX network interface in user space, for machines that cannot
 load the kernel module. Programs find it at a Unix socket, as they find the
-module at /dev/qnix0; those of this user may connect.
+module at /dev/qnix0; programs of this user may connect.
 
-It serves until Ctrl-C; with --idle it ends when nobody has been connected for so
-long. An idle softnic uses no processor time. Programs that use the driver qnix
-start one by themselves when there is none, and that one ends by itself.
+It serves until Ctrl-C; with --idle it ends when no program has been connected
+for that time. An idle softnic uses no processor time. Programs that use the
+driver qnix start a softnic when there is none; that one ends ten seconds after
+its last program.
 
 With --listen its NICs and those of other hosts, in user space or of the module,
-form a cluster over UDP (port 24911 unless said). All hosts have the same key:
-make it once, with
+form a cluster over UDP (port 24911 unless --listen names another). All hosts
+have the same key. Make it once, with
 
     od -An -N16 -tx1 /dev/urandom | tr -d ' \n' > qnix.key; chmod 600 qnix.key
 
 and copy it to the others. Datagrams are authenticated, not encrypted. The NICs'
-numbers must be unique in the cluster: see --first. One of two hosts must be told
-of the other by --peer.`
+numbers must be unique in the cluster: see --first. Of each two hosts one must
+name the other by --peer.`
 
 const softnicExample = `  bywash softnic                        one NIC, for this user
   bywash softnic --nics 2               two of them: …/qnix0.sock and …/qnix1.sock
@@ -56,13 +57,13 @@ func softnicCommand() *cobra.Command {
 	fl.IntVar(&c.NICs, "nics", 0, "`count` of NICs (default 1, or as many as sockets)")
 	fl.IntVar(&c.First, "first", 1, "`number` of the first NIC in the cluster; the others follow")
 	fl.StringVar(&c.Listen, "listen", "", "UDP `address` for other hosts' NICs, as host:port or :port")
-	fl.StringSliceVar(&c.Peers, "peer", nil, "another `host` of the cluster, as host or host:port; repeat it, or use commas")
+	fl.StringSliceVar(&c.Peers, "peer", nil, "another `host` of the cluster, as host or host:port; repeat the flag, or separate hosts by commas")
 	fl.StringVar(&f.keyFile, "key-file", "", "`file` with the cluster's key, 32 hexadecimal digits, readable by its owner only")
-	fl.IntSliceVar(&c.AllowUIDs, "allow-uids", nil, "`ids` of other users who may connect, with commas")
+	fl.IntSliceVar(&c.AllowUIDs, "allow-uids", nil, "`ids` of other users who may connect, separated by commas")
 	fl.IntVar(&c.MaxPerUser, "max-per-user", 0, "processes of one user, on each NIC (default 512)")
 	fl.IntVar(&c.PacketSize, "packet-size", 0, "payload of a packet in `bytes`, the same in the whole cluster (default 16384)")
 	fl.DurationVar(&c.DeadTime, "dead-time", 0, "`time` that another host may be silent (default 5s)")
-	fl.DurationVar(&c.Idle, "idle", 0, "end when nobody has been connected for this `time`")
+	fl.DurationVar(&c.Idle, "idle", 0, "end when no program has been connected for this `time`")
 	fl.DurationVar(&f.stat, "stat", 0, "print counters at this `interval`, to standard error")
 	return cmd
 }

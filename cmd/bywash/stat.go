@@ -24,8 +24,8 @@ func statCommand() *cobra.Command {
 		Long: `Stat asks the running processes of this user (all processes, as root) in this
 network namespace for the counters of their open contexts. bywash perf answers,
 and so does every program that calls Serve of package
-github.com/bywash/bywash/driver/stat. Counters that are 0 are left out; with
---json all are there, one process a line.`,
+github.com/bywash/bywash/driver/stat. The output leaves out counters that are 0;
+with --json it has all of them, one process a line.`,
 		Example: `  bywash stat
   bywash stat -w 1s 4711      every second`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +87,7 @@ func showStat(w io.Writer, pids []int, asJSON bool) error {
 	}
 	for _, pid := range pids {
 		if !found[pid] {
-			return fmt.Errorf("process %d does not answer: is it running, as this user, and does it call stat.Serve?", pid)
+			return fmt.Errorf("process %d does not answer: it must run as this user and call Serve of driver/stat (bywash perf does)", pid)
 		}
 	}
 	if len(found) == 0 && !asJSON {

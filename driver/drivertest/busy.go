@@ -21,7 +21,7 @@ var roleBusy = role("busy", func(e *end) {
 	e.parent.hear("sent", &n)
 	newWindow(c, 1, 64).recvRun(n, 64, 0)
 	e.parent.sync()
-	// Nothing more: what was told busy was not taken.
+	// No further message arrives: a post that failed with ErrBusy was not taken.
 	c.swaps(0)
 })
 

@@ -11,7 +11,7 @@ import (
 var roleLine = role("cancel-before", func(e *end) {
 	c := e.parent.meet()
 	e.parent.hear("go", nil)
-	if e.large { // what was told for receives that are cancelled
+	if e.large { // rdv data of receives that are cancelled
 		for range 2 {
 			c.takeRdv(&driver.Packet{})
 			c.rdvPosted++

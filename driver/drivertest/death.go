@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An act is an operation that peers are killed in the middle of: what the
-// victim does, and what the test does, until the connection breaks.
+// An act is an operation in the middle of which peers are killed: the victim's part and the test's part, until the
+// connection breaks.
 type act struct {
 	name   string
 	need   func(*driver.Properties) bool
@@ -239,7 +239,7 @@ func (c *conn) waitsForAny() error {
 		return err
 	}
 	if i != c.i {
-		return nil // what an earlier victim left
+		return nil // left by an earlier victim
 	}
 	return c.receivesOnce()
 }

@@ -14,10 +14,11 @@
 // Peers are processes: the test binary starts itself again, and Main plays a
 // role instead of running tests. Test and peer talk over the standard input and
 // output of the peer, which also carry urls, rdv data and keys, so that peers
-// may run in another namespace or machine (Config.Launch).
+// may run in another namespace or machine (Config.Launch). In an emulated
+// machine (Config.TimeScale) a peer process plays one role after the other.
 //
-// What is announced is checked, and what is not announced is checked to be
-// absent; there are no exclusions. Each check is a subtest:
+// The suite checks that announced capabilities work and that others are absent; there are no exclusions. Each check is
+// a subtest:
 //
 //   - open.go: OpenOnce, Properties, URL, AbsentFeatures
 //   - connect.go: in any order, many, absent peers, foreign urls, oneself,
@@ -37,7 +38,7 @@
 //     be allocated
 //
 // A run is repeated with BYWASH_SEED; BYWASH_SOAK=2h goes on killing peers for
-// so long. On a deadline the goroutines of all processes are printed.
+// so long, and sends messages of up to 64 MiB. On a deadline the goroutines of all processes are printed.
 //
 // How the suite reads the contract where it leaves a choice:
 //

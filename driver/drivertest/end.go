@@ -117,7 +117,7 @@ func (e *end) addPeer(p *peer) {
 	e.peers = append(e.peers, p)
 }
 
-// Errorf fails, unless the check is over: what it left running then says nothing.
+// Errorf fails the check, unless the check is over: goroutines that it left behind cannot fail it afterwards.
 func (e *end) Errorf(format string, args ...any) {
 	if e.over.Load() {
 		return

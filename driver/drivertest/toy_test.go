@@ -75,7 +75,9 @@ func TestPeersPlayManyRolesInTurn(t *testing.T) {
 			started := 0
 			c := toyConfig(t, track)
 			c.TimeScale = 1.5
-			c.Only = []string{"ConnectTwice", "ConnectRestartedPeer", "Order", "Truncation", "CancelRace", "DisconnectDelivers", "Close"}
+			c.Only = []string{
+				"ConnectTwice", "ConnectRestartedPeer", "Order", "Truncation", "CancelRace", "DisconnectDelivers", "Close",
+			}
 			c.Launch = func(context.Context, *exec.Cmd) { started++ }
 			t.Run("checks", func(t *testing.T) { Run(t, c) })
 			if want := 1 + 4; started != want { // of which 4 are for ConnectRestartedPeer

@@ -15,11 +15,14 @@ func TestConnectChecksTheURL(t *testing.T) {
 	l := openLoop()
 	defer l.Close()
 	for url, want := range map[string]error{
-		"nonsense": driver.ErrInvalid, strings.Replace(l.URL(), "loop:1", "loop:2", 1): driver.ErrVersion,
-		strings.Replace(l.URL(), "loop", "shm", 1): driver.ErrInvalid, "loop:1:0000000000000001:here": driver.ErrUnsupported,
+		"nonsense": driver.ErrInvalid,
+		strings.Replace(l.URL(), "loop:1", "loop:2", 1): driver.ErrVersion,
+		strings.Replace(l.URL(), "loop", "shm", 1):      driver.ErrInvalid,
+		"loop:1:0000000000000001:here":                  driver.ErrUnsupported,
 	} {
 		_, err := l.Connect(url)
-		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Driver != "loop" || e.Op != "connect" || !errors.Is(err, want) {
+		if e, ok := errors.AsType[*driver.Error](err); !ok || e.Driver != "loop" || e.Op != "connect" ||
+			!errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", url, err, want)
 		}
 	}
@@ -39,7 +42,10 @@ func TestClosedContext(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	errs := []error{finished(t, wait), l.Close(), n.Disconnect(), n.SendPost(textPacket("x")), n.RecvPost(room(1)), n.Err(), probed.RecvCancelAny()}
+	errs := []error{
+		finished(t, wait), l.Close(), n.Disconnect(), n.SendPost(textPacket("x")), n.RecvPost(room(1)), n.Err(),
+		probed.RecvCancelAny(),
+	}
 	_, err := l.Connect(l.URL())
 	errs = append(errs, err)
 	_, err = probed.RecvProbeAny()
@@ -99,7 +105,8 @@ func TestViolationsBreakTheConnection(t *testing.T) {
 	_, n := looped(t)
 	n.Misbehaved("it sings")
 	err := n.Err()
-	if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "it sings") || n.Tally.Bad.Load() != 1 || n.Tally.Broken.Load() != 1 {
+	if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "it sings") ||
+		n.Tally.Bad.Load() != 1 || n.Tally.Broken.Load() != 1 {
 		t.Errorf("%v, counted %d and %d", err, n.Tally.Bad.Load(), n.Tally.Broken.Load())
 	}
 	n.Fail(errors.New("later"))

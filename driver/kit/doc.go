@@ -8,11 +8,11 @@
 // A driver embeds four types of this package in its own, and gives each of them
 // its hooks:
 //
-//	embedded   in the driver's         the kit has                            the hooks
-//	Context    context of a NIC        Connect, Counters, Close, URL, …       Dial, Drain, Count, Release
-//	Conn       connection to a peer    ConnectWait, Disconnect, waits, …      Pending, Farewell
-//	Small      small-track instance    posts, polls, buffers, cancel          Settle, First, Consumed, Longest, Room, Filled; Start, Launch
-//	Large      large-track instance    posts, polls, cancel                   Posted, Holds, StartRecv, StartSend, Progress, CancelRecv; Lingers
+//	embedded  in the driver's       the kit has                      the hooks
+//	Context   context of a NIC      Connect, Counters, Close, URL    Dial, Drain, Count, Release
+//	Conn      connection to a peer  ConnectWait, Disconnect, waits   Pending, Farewell
+//	Small     small-track instance  posts, polls, buffers, cancel    Settle, First, Consumed, Longest, Room, Filled
+//	Large     large-track instance  posts, polls, cancel             Posted, Holds, StartRecv, StartSend, …
 //
 //	type nic struct {
 //		kit.Context[conn]

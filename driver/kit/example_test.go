@@ -26,7 +26,8 @@ type probedLoop struct {
 func openLoop() *loop {
 	l := &loop{}
 	props := driver.Properties{Driver: "loop", Device: "lo", Capabilities: driver.Capabilities{
-		MaxMessage: loopRoom, BufferSize: loopRoom, BufferSend: true, BufferRecv: true, Probe: true, SendWait: true, RecvWait: true,
+		MaxMessage: loopRoom, BufferSize: loopRoom, BufferSend: true, BufferRecv: true, Probe: true,
+		SendWait: true, RecvWait: true,
 	}}
 	l.Init(l, func(n *loopback) *kit.Conn { return &n.Conn }, probedLoop{l, l.Prober()}, props, 1, driver.Attributes{})
 	l.waits = kit.Watch{Device: quiet{}, Spins: 10, Never: true}

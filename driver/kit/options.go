@@ -111,7 +111,8 @@ func (t *Options[T]) Parse(m map[string]string) (T, error) {
 		i := slices.IndexFunc(t.Table, func(o Option[T]) bool { return o.Name == name })
 		switch {
 		case i >= 0 && !t.Table[i].set(&to, value):
-			return to, fmt.Errorf("%w: %s option %s=%q: it takes %s", driver.ErrInvalid, t.Driver, name, value, t.Table[i].Values)
+			return to, fmt.Errorf("%w: %s option %s=%q: it takes %s",
+				driver.ErrInvalid, t.Driver, name, value, t.Table[i].Values)
 		case i < 0 && (t.Other == nil || !t.Other(&to, name, value)):
 			return to, fmt.Errorf("%w: %s has no option %q (it has %s)", driver.ErrInvalid, t.Driver, name, t.names())
 		}

@@ -26,7 +26,8 @@ var table = kit.Options[settings]{
 	Table: []kit.Option[settings]{
 		kit.Int("size", "how many", 1, 16, func(s *settings) *int { return &s.size }),
 		kit.DeadTime(func(s *settings) *time.Duration { return &s.dead }),
-		kit.Choice("color", "red | green", "what it looks like", func(s *settings) *rune { return &s.color }, map[string]rune{"red": 'r', "green": 'g'}),
+		kit.Choice("color", "red | green", "what it looks like", func(s *settings) *rune { return &s.color },
+			map[string]rune{"red": 'r', "green": 'g'}),
 		kit.Switch("switch", "whether it does", func(s *settings) *bool { return &s.on }),
 		kit.Text("text", "a word", "what it says", func(s *settings, v string) bool { s.text = v; return v != "" }),
 	},
@@ -43,8 +44,10 @@ func TestOptions(t *testing.T) {
 	}{
 		{"size", "16", func(s *settings) bool { return s.size == 16 && s.on && s.dead == time.Second }},
 		{"size", "0x10", func(s *settings) bool { return s.size == 16 }},
-		{"size", "17", nil}, {"size", "0", nil}, {"size", "", nil}, {"size", "1k", nil}, {"size", "99999999999999999999", nil},
-		{"dead-time", "2s", func(s *settings) bool { return s.dead == 2*time.Second }}, {"dead-time", "2", nil}, {"dead-time", "2h", nil},
+		{"size", "17", nil}, {"size", "0", nil}, {"size", "", nil}, {"size", "1k", nil},
+		{"size", "99999999999999999999", nil},
+		{"dead-time", "2s", func(s *settings) bool { return s.dead == 2*time.Second }},
+		{"dead-time", "2", nil}, {"dead-time", "2h", nil},
 		{"color", "green", func(s *settings) bool { return s.color == 'g' && s.size == 7 }}, {"color", "blue", nil},
 		{"switch", "off", func(s *settings) bool { return !s.on }}, {"switch", "true", nil},
 		{"text", "word", func(s *settings) bool { return s.text == "word" }}, {"text", "", nil},
@@ -53,7 +56,8 @@ func TestOptions(t *testing.T) {
 		s, err := table.Parse(map[string]string{x.name: x.value})
 		switch {
 		case x.want == nil:
-			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "test") || !strings.Contains(err.Error(), x.name) {
+			if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "test") ||
+				!strings.Contains(err.Error(), x.name) {
 				t.Errorf("%s=%q: %v, want an error that names it", x.name, x.value, err)
 			}
 		case err != nil || !x.want(&s):
@@ -66,7 +70,9 @@ func TestOptions(t *testing.T) {
 }
 
 func TestErrorsOfOptionsNameTheRemedy(t *testing.T) {
-	for name, want := range map[string]string{"size": "1 to 16", "color": "red | green", "nonsense": "size, dead-time, color, switch, text"} {
+	for name, want := range map[string]string{
+		"size": "1 to 16", "color": "red | green", "nonsense": "size, dead-time, color, switch, text",
+	} {
 		if _, err := table.Parse(map[string]string{name: "?"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to name %q", name, err, want)
 		}
@@ -81,7 +87,8 @@ func TestOptionsAreListed(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 	}
-	if want := map[string]string{"size": "7", "dead-time": "1s", "color": "red", "switch": "on", "text": ""}; !maps.Equal(defaults, want) {
+	want := map[string]string{"size": "7", "dead-time": "1s", "color": "red", "switch": "on", "text": ""}
+	if !maps.Equal(defaults, want) {
 		t.Errorf("got %v, want %v", defaults, want)
 	}
 }

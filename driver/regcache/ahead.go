@@ -7,18 +7,18 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Ahead is what a driver has prefetched for packets ahead of their posts, for one instance. Its methods are called by the
-// instance's owner.
+// Ahead holds what a driver has prefetched for packets before their posts, for one instance. The goroutine that owns
+// the instance calls its methods.
 type Ahead[H any] struct{ packets []Fetched[H] }
 
-// Fetched is what was prefetched for one packet.
+// Fetched holds the registrations that were prefetched for one packet.
 type Fetched[H any] struct {
 	pieces [][]byte
 	fetch  []Fetch[H]
 	used   bool
 }
 
-// Init makes room for so many packets, of at most so many pieces each.
+// Init makes room for the given number of packets, with at most pieces pieces each.
 func (a *Ahead[H]) Init(packets, pieces int) {
 	a.packets = make([]Fetched[H], packets)
 	for k := range a.packets {
@@ -27,8 +27,8 @@ func (a *Ahead[H]) Init(packets, pieces int) {
 	}
 }
 
-// Begin prefetches the pieces of a packet; with register false they are only noted, as the post will copy them. ErrBusy if
-// there is no room.
+// Begin prefetches the pieces of a packet; with register false it only notes them, as the post will copy them. It fails
+// with ErrBusy if there is no room.
 func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces [][]byte, access Access, register bool) error {
 	for k := range a.packets {
 		f := &a.packets[k]
@@ -48,8 +48,8 @@ func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces [][]byte, access 
 	return driver.ErrBusy
 }
 
-// Of finds what was prefetched for a packet that is posted with these pieces; nil if nothing was. ErrInvalid if it names other
-// memory.
+// Of returns what was prefetched for a packet that is posted with these pieces, or nil. It fails with ErrInvalid if the
+// packet names other memory than when it was prefetched.
 func (a *Ahead[H]) Of(p *driver.Packet, pieces [][]byte) (*Fetched[H], error) {
 	f, ok := p.Driver.Prefetch.(*Fetched[H])
 	if !ok {
@@ -65,7 +65,7 @@ func (a *Ahead[H]) Of(p *driver.Packet, pieces [][]byte) (*Fetched[H], error) {
 	return nil, fmt.Errorf("%w: the packet names other memory than was prefetched: unfetch first", driver.ErrInvalid)
 }
 
-// Acquire takes the registration of piece k, whose bytes are b: that which was prefetched, or another. f may be nil.
+// Acquire takes the registration of piece k, whose bytes are b: the prefetched one, or another. f may be nil.
 func (f *Fetched[H]) Acquire(c *Cache[H], k int, b []byte, access Access) (*Region[H], error) {
 	if f != nil && f.fetch[k].Active() {
 		return f.fetch[k].Acquire()
@@ -73,7 +73,8 @@ func (f *Fetched[H]) Acquire(c *Cache[H], k int, b []byte, access Access) (*Regi
 	return c.Acquire(b, access)
 }
 
-// Forget gives back what was not taken: the packet is as if it had not been prefetched. f may be nil.
+// Forget gives back the registrations that were not taken: the packet is as if it had not been prefetched. f may be
+// nil.
 func (f *Fetched[H]) Forget(p *driver.Packet) {
 	if f == nil {
 		return
@@ -89,7 +90,7 @@ func (f *Fetched[H]) Forget(p *driver.Packet) {
 	p.Driver.Phase, p.Driver.Prefetch = driver.Idle, nil
 }
 
-// Undo is Forget for a packet whose post does not come. ErrInvalid if nothing was prefetched for it.
+// Undo is Forget for a packet that will not be posted. It fails with ErrInvalid if nothing was prefetched for it.
 func (a *Ahead[H]) Undo(p *driver.Packet) error {
 	f, ok := p.Driver.Prefetch.(*Fetched[H])
 	if p.Driver.Phase != driver.Prefetched || !ok {

@@ -154,9 +154,8 @@ func BenchmarkHitWatched(b *testing.B) {
 	}
 }
 
-// What the processor and the memory allow, to compare with: one op is a load
-// from a table with two slots for each region, and the atomic operations of a
-// hit and a release in the cache line that it points to.
+// The limit of processor and memory, for comparison: one op is a load from a table with two slots for each region, and
+// the atomic operations of a hit and a release in the cache line that it points to.
 func BenchmarkHitLimit(b *testing.B) {
 	type line struct {
 		count, stamp atomic.Uint64

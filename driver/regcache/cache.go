@@ -14,9 +14,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Access is a set of bits that say what registered memory may be used for. The
-// cache gives them no meaning, except that a registration with more bits
-// serves a request for fewer.
+// Access is a set of bits that limit the use of registered memory. The cache gives them no meaning, except that a
+// registration with more bits serves a request for fewer.
 type Access uint8
 
 // Registrar registers memory with a device. Its methods are called by many
@@ -40,11 +39,9 @@ type Config struct {
 	// Name is the driver and the device, for errors: "verbs mlx5_0".
 	Name string
 
-	// MaxBytes and MaxRegions are the budget: the least recently acquired
-	// regions that are not in use are deregistered while more is registered.
-	// What is in use is never, so that the budget can be exceeded; then
-	// regions go as soon as they are released. Defaults: a quarter of the
-	// machine's memory, 65536 regions.
+	// MaxBytes and MaxRegions are the budget: the least recently acquired regions that are not in use are deregistered
+	// while more is registered. Regions in use never are, so that the budget can be exceeded; then regions go as soon as
+	// they are released. Defaults: a quarter of the machine's memory, 65536 regions.
 	MaxBytes   int64
 	MaxRegions int
 
@@ -71,8 +68,8 @@ func (cfg *Config) fill() {
 	}
 }
 
-// Cache keeps registrations of one protection domain; H is what stands for a
-// registration. All methods can be called by many goroutines at once.
+// Cache keeps registrations of one protection domain; H is the type of a registration's handle. Many goroutines may
+// call all methods at once.
 type Cache[H any] struct {
 	// Read by hits, changed by misses.
 	memo atomic.Pointer[memo[H]]
@@ -117,18 +114,16 @@ func New[H any](r Registrar[H], cfg Config) *Cache[H] {
 	return c
 }
 
-// Acquire returns a region that covers b with at least the given access, and a
-// reference to it. When there is one already, it neither locks nor allocates
-// nor calls the kernel. Else it registers, which may take long, or waits for
-// whoever is about to.
+// Acquire returns a region that covers b with at least the given access, and a reference to it. When there is one
+// already, it neither locks nor allocates nor calls the kernel. Otherwise it registers, which may take long, or blocks
+// until another goroutine has registered the memory.
 //
 // Memory in an arena, declared by DeclareHeap or watched stays registered after
 // Release; other memory is deregistered then, and pinned meanwhile if it is
 // Go's. The memory must stay allocated until Release; an arena must be held by
 // the caller.
 //
-// Errors: driver.ErrInvalid for an empty b, driver.ErrClosed, or the
-// registrar's.
+// It fails with driver.ErrInvalid for an empty b, with driver.ErrClosed, or with the registrar's error.
 func (c *Cache[H]) Acquire(b []byte, access Access) (*Region[H], error) {
 	if r := c.Lookup(b, access); r != nil {
 		return r, nil
@@ -136,8 +131,8 @@ func (c *Cache[H]) Acquire(b []byte, access Access) (*Region[H], error) {
 	return c.acquire(b, access)
 }
 
-// Lookup is Acquire for those who must not block: it returns nil where Acquire
-// would do more than find a region. Prefetch is what to do then.
+// Lookup is Acquire for callers that must not block: it returns nil where Acquire would do more than find a region.
+// Call Prefetch then.
 func (c *Cache[H]) Lookup(b []byte, access Access) *Region[H] {
 	if len(b) == 0 {
 		return nil
@@ -186,11 +181,10 @@ func (c *Cache[H]) Invalidate(b []byte) {
 	}
 }
 
-// Close deregisters everything. It waits for what happens in the background;
-// prefetches that were not started fail. From the first call on, nothing can be
-// acquired. It fails with driver.ErrBusy while regions are in use: call it again
-// when they are released; with the registrar's error if something could not be
-// deregistered; with driver.ErrClosed after it succeeded.
+// Close deregisters everything. It blocks until background work is done; prefetches that were not started fail. From
+// the first call on, nothing can be acquired. It fails with driver.ErrBusy while regions are in use: call it again when
+// they are released; with the registrar's error if something could not be deregistered; with driver.ErrClosed after it
+// succeeded.
 func (c *Cache[H]) Close() error {
 	c.mu.Lock()
 	if c.gone {

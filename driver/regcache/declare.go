@@ -28,8 +28,7 @@ const (
 	watchedMemory             // the watcher invalidates
 )
 
-// Declaration says that memory is of a kind that registrations of it can be
-// cached. It holds for all caches of the process, until Close.
+// Declaration declares memory whose registrations can be cached. It holds for all caches of the process until Close.
 type Declaration struct {
 	kind kind
 	once atomic.Bool
@@ -55,15 +54,12 @@ func (c *Cache[H]) invalidateRange(lo, hi uintptr) func() {
 	return func() { c.drop(victims) }
 }
 
-// DeclareHeap says that b is memory that Go allocated, so that its
-// registrations can be cached: it is pinned, and thereby kept, while it is
-// registered, which the budget of the cache bounds. The declaration itself
-// keeps b too. Use it for buffers that live long, and Close the declaration when
-// b is no longer sent from or received into.
+// DeclareHeap declares b as memory that Go allocated, so that its registrations can be cached. The memory is pinned,
+// and thereby kept, while it is registered; the budget of the cache bounds that. The declaration itself keeps b too.
+// Use it for buffers that live long, and Close the declaration when b is no longer sent from or received into.
 //
-// b must really be Go's: of other memory, which can be unmapped while it is
-// pinned, a cache would keep registrations that lead to pages which are gone.
-// Errors: driver.ErrInvalid if b is empty or overlaps what is declared.
+// b must really be Go's: of other memory, which can be unmapped while it is pinned, a cache would keep registrations
+// that lead to pages which are gone. It fails with driver.ErrInvalid if b is empty or overlaps declared memory.
 func DeclareHeap(b []byte) (*Declaration, error) {
 	d := &Declaration{kind: goHeap}
 	lo, hi := span(b)
@@ -73,10 +69,9 @@ func DeclareHeap(b []byte) (*Declaration, error) {
 	return d, nil
 }
 
-// Close ends the declaration: regions of its memory are forgotten, and
-// deregistered when they are not in use any more. From then on the memory is
-// registered for each transfer. It deregisters, and so may take long.
-// driver.ErrClosed the second time.
+// Close ends the declaration: regions of its memory are forgotten, and deregistered when they are not in use any more.
+// From then on the memory is registered for each transfer. It deregisters, and so may take long. A second call fails
+// with driver.ErrClosed.
 func (d *Declaration) Close() error {
 	if d.once.Swap(true) {
 		return driver.ErrClosed

@@ -53,9 +53,8 @@
 //
 // # Why Go memory is declared
 //
-// Go memory cannot be told from other memory (runtime.Pinner accepts both), so
-// it has to be declared. Whatever else changes a mapping can be told to a cache
-// by Invalidate.
+// Go memory cannot be told from other memory (runtime.Pinner accepts both), so it has to be declared. A program reports
+// other changes of a mapping to a cache by Invalidate.
 //
 // # Regions
 //
@@ -75,17 +74,13 @@
 //
 // # Cost
 //
-// A hit takes no lock, makes no system call and does not allocate. Regions are
-// found in two steps. A memo, which works like the TLB of a processor, knows
-// which region served the last request that started in a page: mostly that is
-// it. Else a sorted two-level index is searched; it is never changed but
-// replaced, so that readers need no lock. What the memo says is believed as far
-// as the region confirms it. References, flags and the number of hits of a
-// region are one word, so that to take one is a single compare-and-swap; a
-// region is one cache line. Acquire and Release together, on one core of a
-// 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory
-// again, 70 ns uniformly at random. The benchmarks print the table over the number
-// of regions, which stands in docs/performance.md.
+// A hit takes no lock, makes no system call and does not allocate. Regions are found in two steps. A memo, which works
+// like the TLB of a processor, knows which region served the last request that started in a page: mostly that is it.
+// Else a sorted two-level index is searched; it is never changed but replaced, so that readers need no lock. The region
+// itself confirms what the memo says. References, flags and the number of hits of a region are one word, so that to
+// take one is a single compare-and-swap; a region is one cache line. Acquire and Release together, on one core of a
+// 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory again, 70 ns uniformly at random. The
+// benchmarks print the table over the number of regions, which stands in docs/performance.md.
 //
 // The order of eviction is exact: a shared clock advances when another region is
 // acquired than the last time. The heap that knows the oldest one is brought up

@@ -157,7 +157,7 @@ const (
 	slotSize  = 1 << 30
 )
 
-// mapping is anonymous memory, unmapped in the end. What is behind it is free.
+// mapping is anonymous memory, unmapped in the end. The addresses behind it are free.
 func mapping(tb testing.TB, size int) []byte {
 	tb.Helper()
 	at := unsafe.Add(unsafe.Pointer(nil), firstSlot+slots.Add(1)*slotSize)

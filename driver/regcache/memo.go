@@ -5,9 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// memo remembers, by the page a request starts in, which region served it
-// last: what a TLB is to a page table. Any goroutine may overwrite a slot, and
-// what is in it is believed only as far as the region itself confirms.
+// memo remembers, by the page a request starts in, which region served it last: what a TLB is to a page table. Any
+// goroutine may overwrite a slot, so a reader asks the region itself for confirmation.
 type memo[H any] struct {
 	shift uint
 	slots []atomic.Pointer[Region[H]]

@@ -61,8 +61,8 @@ func TestPinnedMemoryStays(t *testing.T) {
 	}
 }
 
-// runtime.Pinner accepts a pointer into a stack without a word, and the stack moves all the same: what keeps stack memory out
-// of a cache is escape analysis alone, which uintptr deceives. doc.go says so.
+// runtime.Pinner accepts a pointer into a stack without a word, and the stack moves all the same: escape analysis alone
+// keeps stack memory out of a cache, and uintptr deceives it. doc.go warns of that.
 func TestPinnerDoesNotHoldStacks(t *testing.T) {
 	onFreshStack(func() {
 		var local [64]byte

@@ -177,9 +177,8 @@ func (f *Fetch[H]) Acquire() (*Region[H], error) {
 	return c.Acquire(b, access)
 }
 
-// Cancel ends the fetch. What was not started is not; what is under way is
-// undone when it is there, without waiting for it; a region stays cached as
-// after Release. It does nothing if there is no fetch.
+// Cancel ends the fetch and never blocks. A registration that was not started never is; one under way is undone when it
+// is there. A region that is there stays cached as after Release. Cancel does nothing if there is no fetch.
 func (f *Fetch[H]) Cancel() {
 	c, j, r := f.cache, f.job, f.region
 	*f = Fetch[H]{}

@@ -228,8 +228,8 @@ func TestAcquireTakesQueuedPrefetchOver(t *testing.T) {
 	}
 }
 
-// What is cancelled before it starts is never registered; what is under way is
-// undone without anybody waiting; what is done stays cached.
+// A fetch that is cancelled before it starts registers nothing; one under way is undone without blocking the caller; a
+// finished one stays cached.
 func TestCancel(t *testing.T) {
 	kinds(t, func(t *testing.T, b []byte, cached bool) {
 		dev := newDevice()

@@ -7,8 +7,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Region is registered memory, with one reference of whoever got it. It covers
-// the memory that was asked for, and possibly more. It is valid until Release.
+// Region is registered memory; its holder has one reference. It covers the requested memory, and possibly more. It is
+// valid until Release.
 //
 // With a handle of one word it is one cache line.
 type Region[H any] struct {
@@ -30,9 +30,9 @@ type memory struct {
 	pin   runtime.Pinner
 }
 
-// The state of a region is one word, so that a hit is one compare-and-swap
-// that also counts. Whoever makes it retired with no references left
-// deregisters; as a retired region gets no new references, that is one alone.
+// The state of a region is one word, so that a hit is one compare-and-swap that also counts. The goroutine that makes
+// it retired with no references left deregisters; as a retired region gets no new references, that is a single
+// goroutine.
 const (
 	countMask  = 1<<28 - 1       // references
 	retired    = uint64(1) << 28 // no hit may return it any more
@@ -47,17 +47,17 @@ const (
 // Handle is what the registrar returned.
 func (r *Region[H]) Handle() H { return r.handle }
 
-// Addr is the address of the first byte that is registered.
+// Addr returns the address of the first registered byte.
 func (r *Region[H]) Addr() uintptr { return r.lo }
 
 // Len is the number of bytes that are registered.
 func (r *Region[H]) Len() int { return int(r.hi - r.lo) }
 
-// Access is what the region is registered for: at least what was asked.
+// Access returns the access of the registration: at least the requested one.
 func (r *Region[H]) Access() Access { return r.access }
 
-// Arena is the arena the region lies in, or nil. The cache does not hold it:
-// who posts memory in it does.
+// Arena is the arena the region lies in, or nil. The cache does not hold the arena; a driver that posts memory in it
+// does.
 func (r *Region[H]) Arena() *driver.Arena { return r.memory.arena }
 
 // Release gives the reference back; the region may not be used afterwards. It

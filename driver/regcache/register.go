@@ -12,8 +12,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// pending is a registration under way whose region will be cached. There are
-// none that touch each other in one access: who needs one that would waits.
+// pending is a registration under way whose region will be cached. No two of them with the same access touch each
+// other: a request for a touching one waits.
 type pending[H any] struct {
 	zone   zone
 	set    *set[H]
@@ -208,9 +208,8 @@ func (c *Cache[H]) neighbours(p *pending[H], lo, hi uintptr) []uintptr {
 	return ends
 }
 
-// begin commits to p. The regions that it replaces leave now, so that their
-// memory is not registered twice where they are not in use; who asks for them
-// meanwhile waits for p.
+// begin commits to p. The regions that it replaces leave now, so that their memory is not registered twice where they
+// are not in use; requests for them meanwhile wait for p.
 func (c *Cache[H]) begin(p *pending[H]) (victims []*Region[H]) {
 	c.total.Merged += uint64(len(p.gone))
 	victims = c.retire(p.set, p.gone)

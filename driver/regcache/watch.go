@@ -77,22 +77,19 @@ func settle() {
 	}
 }
 
-// Watch says that b is memory that the program mapped itself, and has the
-// kernel tell what becomes of the mapping (userfaultfd, in write-protect mode
-// without protecting: nothing faults), so that its registrations can be cached:
-// they are forgotten when it is unmapped, moved or discarded (munmap, mmap over
-// it, mremap, MADV_DONTNEED, MADV_REMOVE and their like). What is unmapped or
-// moved is not watched any more, neither where it was nor where it went: Watch
-// it again.
+// Watch declares b as memory that the program mapped itself, and lets the kernel report changes of the mapping
+// (userfaultfd, in write-protect mode without protecting: nothing faults), so that its registrations can be cached:
+// they are forgotten when it is unmapped, moved or discarded (munmap, mmap over it, mremap, MADV_DONTNEED, MADV_REMOVE
+// and their like). Memory that is unmapped or moved is not watched any more, neither at its old nor at its new place:
+// Watch it again.
 //
 // Those calls then take as long as it takes a goroutine of this package to read
 // the event. Make them through package unix or through cgo, never with
 // unix.RawSyscall, which would keep the goroutine from running.
 //
-// All pages of b are watched, whole. Only anonymous memory, memfds, shared
-// memory and hugetlbfs can be; what is done to a memfd or shared memory through
-// its descriptor (ftruncate, fallocate) is not seen: Invalidate then. The memory
-// must not be acquired at the very moment when it is unmapped or discarded.
+// All pages of b are watched, whole. Only anonymous memory, memfds, shared memory and hugetlbfs can be. Changes of a
+// memfd or shared memory through its descriptor (ftruncate, fallocate) are not seen: call Invalidate. The memory must
+// not be acquired at the very moment when it is unmapped or discarded.
 //
 // Errors: driver.ErrInvalid for an empty b, Go's memory (DeclareHeap is for
 // that), or what is declared already; driver.ErrUnsupported, in a

@@ -81,9 +81,8 @@ var changes = []struct {
 // fenced is memory with a page behind it that keeps it from growing in place.
 func fenced(tb testing.TB, size int) []byte { return mapping(tb, size+int(pageSize))[:size:size] }
 
-// Whatever the program does to a mapping, in order with its transfers, data
-// that a device writes by a registration from the cache is data it sees; and
-// the registration is cached as long as the mapping is watched.
+// A program that changes a mapping, in order with its transfers, sees the data that a device writes by a registration
+// from the cache; and the registration is cached as long as the mapping is watched.
 func TestWatchedMemoryIsNeverStale(t *testing.T) {
 	for _, change := range changes {
 		t.Run(change.name, func(t *testing.T) {
@@ -316,8 +315,7 @@ func TestMovedMemory(t *testing.T) {
 	}
 }
 
-// What moved belongs to nobody, neither where it is nor where it was: another
-// userfaultfd can have it.
+// Moved memory is not watched, neither at its old nor at its new place: another userfaultfd can have it.
 func TestMovedMemoryIsLetGo(t *testing.T) {
 	b := fenced(t, page)
 	mustWatch(t, b)
@@ -340,8 +338,7 @@ func TestMovedMemoryIsLetGo(t *testing.T) {
 	}
 }
 
-// What cannot be watched is refused with the reason, and nothing is left
-// behind.
+// Memory that cannot be watched is refused with the reason, and nothing is left behind.
 func TestWatchRefuses(t *testing.T) {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	capturePause   = time.Millisecond // between two looks when there is nothing
 )
 
-// CaptureRequest says what to capture. The zero value is everything, whole.
+// CaptureRequest selects frames. The zero value selects all frames, in full length.
 type CaptureRequest struct {
 	Version int    `json:"version"`           // set by Capture
 	Driver  string `json:"driver,omitempty"`  // only of this driver
@@ -29,7 +29,7 @@ type CaptureRequest struct {
 	Snap    int    `json:"snap,omitempty"`    // at most so many bytes of a frame; 0: all
 }
 
-// Interface is a NIC of a process that is captured from.
+// Interface is a NIC of a captured process.
 type Interface struct {
 	Driver   string `json:"driver"`
 	Device   string `json:"device"`

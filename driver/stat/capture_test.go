@@ -220,7 +220,7 @@ func TestServeEndsBesideAReaderThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// What comes out of the ring is what went in, in order, but for what is counted as dropped.
+// Frames leave the ring as they went in, in order, except those that are counted as dropped.
 func TestRingKeepsOrderAndCounts(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -49,10 +49,10 @@ type feed struct {
 	_       [64]byte
 	frames  atomic.Uint64
 	dropped atomic.Uint64
-	tail    atomic.Uint64 // what is written, a total
+	tail    atomic.Uint64 // bytes written, a total
 	seen    uint64        // of head, the writer's
 	_       [64]byte
-	head    atomic.Uint64 // what is read
+	head    atomic.Uint64 // bytes read
 }
 
 // Frame implements kit.Sink.

@@ -1,7 +1,6 @@
-// Package stat shows what running processes do. A process that calls [Serve] can be
-// asked, by processes of the same user and by root, for the counters of its
-// open contexts ([Read], which "bywash stat" calls) and for the frames that its
-// NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
+// Package stat shows counters and frames of running processes. A process that calls [Serve] can be asked, by processes
+// of the same user and by root, for the counters of its open contexts ([Read], which "bywash stat" calls) and for the
+// frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
 package stat
 
 import (
@@ -44,7 +43,7 @@ type Context struct {
 	Counters driver.Counters `json:"counters"`
 }
 
-// Process is what a process answers.
+// Process is the answer of a process to Read.
 type Process struct {
 	Version  int       `json:"version"`
 	PID      int       `json:"pid"`
@@ -169,7 +168,7 @@ func credentials(c *net.UnixConn) (*unix.Ucred, error) {
 // maxContexts keeps an answer within its limit.
 const maxContexts = 512
 
-// Self is what this process would answer.
+// Self returns the answer of this process.
 func Self() *Process {
 	p := &Process{Version: version, PID: os.Getpid(), Command: filepath.Base(os.Args[0]), Contexts: []Context{}}
 	for _, c := range driver.Contexts() {
@@ -187,14 +186,13 @@ func Self() *Process {
 	return p
 }
 
-// Endpoint is where a process answers.
+// Endpoint is the address at which a process answers.
 type Endpoint struct {
 	PID  int // as the name says; Read checks it
 	Name string
 }
 
-// List finds the processes that answer on this machine, in this network
-// namespace, sorted by process id.
+// List returns the processes that answer in this network namespace of this machine, sorted by process id.
 func List() ([]Endpoint, error) { return list(prefix) }
 
 func list(prefix string) ([]Endpoint, error) {
@@ -241,8 +239,7 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 	return out
 }
 
-// ErrForeign: another process than its name says, or one of another user,
-// answers at an endpoint.
+// ErrForeign means that an endpoint answers for another process than its name says, or for a process of another user.
 var ErrForeign = errors.New("not the process that its name says")
 
 // dial connects to an endpoint and checks who answers.
@@ -267,8 +264,8 @@ func dial(e Endpoint) (*net.UnixConn, error) {
 	return c, nil
 }
 
-// Read asks a process. Errors: ErrForeign; the kernel's if the process is gone
-// meanwhile; one that says what is wrong with the answer.
+// Read asks a process for its counters, and blocks until it answers. It fails with ErrForeign, with the kernel's error
+// if the process is gone, and with a description of the defect if the answer is malformed.
 func Read(e Endpoint) (*Process, error) {
 	c, err := dial(e)
 	if err != nil {
@@ -288,7 +285,7 @@ func Read(e Endpoint) (*Process, error) {
 	return p, nil
 }
 
-// parse checks an answer: what is printed later holds no control characters.
+// parse checks an answer: strings that are printed later hold no control characters.
 func parse(b []byte) (*Process, error) {
 	switch {
 	case len(b) == 0:

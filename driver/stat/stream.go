@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Record is one piece of a capture: an Interface that is new, a Frame, or Counts of an
-// interface so far.
+// Record is one piece of a capture: a new Interface, a Frame, or the Counts of an interface so far.
 type Record struct {
 	Number    uint16     // of the interface, within this stream
 	Interface *Interface // else nil
@@ -24,14 +23,13 @@ type Record struct {
 	Frame  []byte // those that were captured, until the next call of Next
 }
 
-// Counts of an interface that is captured from.
+// Counts counts the frames of a captured interface.
 type Counts struct {
 	Frames  uint64 // that passed, the dropped ones included
 	Dropped uint64 // for which the ring had no room
 }
 
-// Captures finds the processes that can be captured from, as List does for
-// counters.
+// Captures returns the processes whose frames can be captured, in the order of List.
 func Captures() ([]Endpoint, error) { return list(capturePrefix) }
 
 // Stream is a capture under way. One goroutine may use Next while another one
@@ -44,9 +42,8 @@ type Stream struct {
 	known int // interfaces announced
 }
 
-// Capture asks a process for what its drivers send and receive past the kernel,
-// from NICs that are open and those that it opens later. It needs what Read
-// needs, and fails as Read does.
+// Capture starts to copy the frames that a process's drivers send and receive past the kernel, from NICs that are open
+// and those that it opens later. Permissions and errors are those of Read.
 func Capture(e Endpoint, r CaptureRequest) (*Stream, error) {
 	r.Version = captureVersion
 	c, err := dial(e)
@@ -69,14 +66,13 @@ func newStream(c *net.UnixConn, r io.Reader, pid int) *Stream {
 	return &Stream{conn: c, pid: pid, r: bufio.NewReaderSize(r, 1<<20)}
 }
 
-// Stop asks the process to end the capture: what is on its way still comes,
-// and the last counts, for at most 2 s.
+// Stop asks the process to end the capture. Frames on their way, and the last counts, still arrive for at most 2 s.
 func (s *Stream) Stop() {
 	_ = s.conn.SetReadDeadline(time.Now().Add(timeout))
 	_ = s.conn.CloseWrite()
 }
 
-// Close ends it at once.
+// Close ends the capture at once.
 func (s *Stream) Close() error { return s.conn.Close() }
 
 // Buffered reports whether Next would return without waiting for the process.
@@ -88,8 +84,7 @@ func (s *Stream) Buffered() bool {
 	return err != nil || int64(s.r.Buffered()) >= int64(le.Uint32(h))
 }
 
-// Next waits for the next record. io.EOF when the capture has ended: stopped, or
-// because the process has.
+// Next blocks until the next record. It returns io.EOF when the capture has ended by Stop or with the process.
 func (s *Stream) Next() (Record, error) {
 	var h [recordHeader]byte
 	if _, err := io.ReadFull(s.r, h[:]); err != nil {

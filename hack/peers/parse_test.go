@@ -78,7 +78,7 @@ func TestNoFigureIsAnError(t *testing.T) {
 		"ours, nothing":       {oursFor, ""},
 		"ours, another size":  {oursFor, `{"driver":"shm","test":"lat","size":64,"lat_us_avg":1}`},
 		"ours, no figure":     {oursFor, `{"driver":"shm","test":"bw","size":8,"mb_per_s":1}`},
-		"ours, tcp":           {oursFor, `{"driver":"tcp","test":"lat","size":8,"lat_us_avg":1}`},
+		"ours, tcp":           {oursFor, `{"driver":"sock-tcp","test":"lat","size":8,"lat_us_avg":1}`},
 		"ours, text":          {oursFor, "bywash: no such driver\n"},
 	} {
 		if got, err := c.parse(c.out, 8, nanoseconds); err == nil {

@@ -28,11 +28,12 @@
 //
 // The pattern is Noise_NNpsk0_25519_ChaChaPoly_SHA256 (noiseprotocol.org). Frames are encrypted and authenticated, each
 // with its number, under one key for each direction: a frame that is changed, left out, repeated, swapped or sent back
-// fails to open. Who learns the secret later cannot read old frames, as their keys need a private key that is gone.
+// fails to open. An attacker that learns the secret later cannot read old frames, as their keys need a private key that
+// is gone.
 //
-// Both sides mix a prologue into the handshake: the name of the protocol that uses it ([Config].Protocol) and what its
-// callers know of each other beforehand ([Config].Bind). A handshake for another protocol, or with other bound values,
-// fails. What only the dialer knows (its rank, its incarnation) stands in the claim.
+// Both sides mix a prologue into the handshake: the name of the protocol that uses it ([Config].Protocol) and values
+// that its callers know of each other beforehand ([Config].Bind). A handshake for another protocol, or with other bound
+// values, fails. What only the dialer knows (its rank, its incarnation) stands in the claim.
 //
 // # Without a stream
 //

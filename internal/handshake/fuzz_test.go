@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// stream reads what a stranger said, then ends; what is written to it is dropped.
+// stream reads a stranger's bytes, then ends; bytes written to it are dropped.
 type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }

@@ -33,7 +33,7 @@ type Config struct {
 
 var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.HashSHA256)
 
-// prologue is mixed into the handshake: what comes out differs unless both sides have the same.
+// prologue is mixed into the handshake, which fails unless both sides have the same.
 func (c *Config) prologue(id KeyID) []byte {
 	le := binary.LittleEndian
 	b := append([]byte("bywash handshake"), Version)

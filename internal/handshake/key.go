@@ -56,7 +56,7 @@ func derive(secret []byte) *Key {
 // ID returns the key's id.
 func (k *Key) ID() KeyID { return k.id }
 
-// Find returns k if it has this id, else nil: what a listener with a single secret gives to [Accept].
+// Find returns k if it has this id, else nil. A listener with a single secret passes it to [Accept].
 func (k *Key) Find(id KeyID) *Key {
 	if k.id == id {
 		return k

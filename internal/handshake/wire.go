@@ -30,8 +30,8 @@ const (
 	answerSize = headSize + noiseSize
 )
 
-// Bytes on the wire, for those who count them: what Dial sends before the claim's frame, what Accept does, and what a
-// frame adds to its payload.
+// Bytes on the wire, for callers that count them: those that Dial sends before the claim's frame, those of Accept, and
+// those that a frame adds to its payload.
 const (
 	DialBytes   = helloSize
 	AcceptBytes = answerSize

@@ -172,7 +172,7 @@ func vary(rng *rand.Rand, seeds [][]byte) (data []byte) {
 	return data
 }
 
-// What the fuzzers do at length, from fixed seeds.
+// The fuzzers' runs, from fixed seeds.
 func TestGarbageDoesNoHarm(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -139,7 +139,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// Whatever allocation fails: nothing leaks, nothing hangs in a loop, and what is told is NO_MEMORY or that the NIC is out.
+// When any allocation fails, nothing leaks or hangs in a loop, and the result is NO_MEMORY or that the NIC is out.
 func TestAllocationFailures(t *testing.T) {
 	for after := range 60 {
 		c, ps := crowd(t, 2, 4, false)

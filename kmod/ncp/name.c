@@ -33,7 +33,7 @@ static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 }
 
 /*
- * Who has that name. Two NICs that register one name at the same time both
+ * The holder of that name. Two NICs that register one name at the same time both
  * stand here until one gives up: the lower NIC has it.
  */
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name)

@@ -32,7 +32,7 @@ struct ncp_header {
 };
 
 /*
- * What goes from NIC to NIC: generations of both pids, so that a pid that is
+ * A frame from NIC to NIC: generations of both pids, so that a pid that is
  * used again never gets a packet of the dead, then the header, then payload.
  */
 struct ncp_frame {
@@ -42,7 +42,7 @@ struct ncp_frame {
 };
 
 /*
- * What the host does for a NIC. @host is what ncp_create was given, @process
+ * Operations of the host for a NIC. @host is what ncp_create was given, @process
  * what NCP_NEW_PROCESS named. None of them sleeps for another process's sake; none
  * calls back into the NIC.
  */

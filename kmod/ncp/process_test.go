@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// What a process writes into its Virtual Network Interface, and reads from its host page: uapi/qnix.h.
+// The Virtual Network Interface that a process writes, and the host page that it reads: uapi/qnix.h.
 const (
 	cmdSend = 1 + iota
 	cmdSendShort

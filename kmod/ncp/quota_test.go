@@ -321,7 +321,7 @@ func plainHash(n nameBytes) uint32 {
 	return uint32(h >> 32)
 }
 
-// Whoever chooses names, or looks at those of one NIC, does not know which fall together at another.
+// A user who chooses names, or sees those of one NIC, does not learn which names fall together at another NIC.
 func TestHashesAreKeyed(t *testing.T) {
 	const names = 64
 	l := limits

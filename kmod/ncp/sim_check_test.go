@@ -22,7 +22,7 @@ func (s *sim) listen(a *actor) {
 				m.settled = len(s.byID)
 			}
 		default:
-			// Who joined a group in the meantime may have been one too many.
+			// A process that joined a group in the meantime may have been one too many.
 			s.tracef("p%d is refused: %d", a.uid, r)
 			if state(r) != invalid || len(a.groups) == 0 {
 				s.failf("p%d: registration gives %d", a.uid, r)
@@ -267,7 +267,7 @@ func (s *sim) waiting(a *actor, k flowKey) bool {
 	return false
 }
 
-// checkFlows: what a sender was told is done has been received, or its receiver is gone.
+// checkFlows: a send that was reported as done has been received, or its receiver is gone.
 func (s *sim) checkFlows() {
 	for _, k := range s.keys() {
 		f := s.flows[k]

@@ -23,7 +23,8 @@ import (
 // it. All methods but Close may be called from any goroutine.
 type Soft struct{ s *C.struct_soft }
 
-// SoftSupported is nil, or why this program has no NIC in user space: errors.ErrUnsupported, without cgo.
+// SoftSupported returns nil, or errors.ErrUnsupported if this program was built without cgo and so has no NIC in user
+// space.
 func SoftSupported() error { return nil }
 
 // NewSoft makes the NICs. They do nothing before Run.
@@ -102,8 +103,8 @@ func softError(e C.int) error {
 	return nil
 }
 
-// SoftLayout says how the components of a registration (struct qnix_register)
-// lie: it fills a struct qnix_memory_info. EINVAL if it asks for what is not allowed.
+// SoftLayout computes where the components of a registration (struct qnix_register) lie, and fills a struct
+// qnix_memory_info. It fails with EINVAL if the registration exceeds a limit.
 func SoftLayout(register, info []byte) error {
 	if len(register) != C.sizeof_struct_qnix_register || len(info) != C.sizeof_struct_qnix_memory_info {
 		return unix.EINVAL

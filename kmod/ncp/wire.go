@@ -130,11 +130,8 @@ func newWire(c wireConfig, now time.Duration) (*wire, error) {
 	return &wire{w, host}, nil
 }
 
-// Close frees everything. Frames that were peeked are gone.
-func (w *wire) Close() { w.close() }
-
-// close says how many bytes were not freed.
-func (w *wire) close() (leaked uint64) {
+// Close frees everything and returns how many bytes the C code has not freed. Frames that were peeked are gone.
+func (w *wire) Close() (leaked uint64) {
 	C.wire_destroy(w.w)
 	leaked = uint64(w.host.bytes)
 	C.free(unsafe.Pointer(w.host))

@@ -164,8 +164,8 @@ func (c *simNIC) bounded() error {
 	return nil
 }
 
-// Whatever the network does, each frame comes exactly once, in order, or the link is reported
-// down; and once it behaves, all goes on.
+// On any network each frame arrives exactly once, in order, or the link is reported down; once the network recovers,
+// traffic continues.
 func TestWireLosesNothingInChaos(t *testing.T) {
 	seeds := 2000
 	switch {

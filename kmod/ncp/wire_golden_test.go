@@ -80,7 +80,7 @@ func newWireScript(t *testing.T, nic uint16, datagram int) *wireScript {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.Close)
+	t.Cleanup(func() { w.Close() })
 	return &wireScript{T: t, w: w, vectors: wireVectors(t)}
 }
 

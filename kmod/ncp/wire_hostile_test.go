@@ -73,7 +73,7 @@ func linkedForger(t testing.TB) (*wireForger, *wire) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(w.Close)
+	t.Cleanup(func() { w.Close() })
 	f.input(w, f.greeting(wireHello, 1000))
 	welcome := outputs(w)
 	if len(welcome) != 1 {
@@ -105,7 +105,7 @@ func outputs(w *wire) (all [][]byte) {
 	}
 }
 
-// Whoever lacks the key gets nothing, changes nothing, and is counted.
+// A sender without the key gets no answer, changes nothing, and is counted.
 func TestWireDropsWhatLacksTheKey(t *testing.T) {
 	f, w := linkedForger(t)
 	good := f.data(0, 0, make([]byte, 16), nil)
@@ -143,7 +143,7 @@ func TestWireDropsWhatLacksTheKey(t *testing.T) {
 	drop(make([]byte, 70000))
 }
 
-// What has the key and makes no sense is counted as what it is, and goes no further.
+// A malformed datagram with the key is counted by its kind and dropped.
 func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 	set := func(at int, v byte) func([]byte) { return func(b []byte) { b[at] = v } }
 	for _, c := range []struct {

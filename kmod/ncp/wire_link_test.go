@@ -43,8 +43,8 @@ func finish(t *testing.T, n *simNet, within time.Duration) {
 	}
 }
 
-// Who records everything and sends it again, to both ends, from anywhere, while the link is up, after one
-// or both ends were started again, can neither end a link, nor make one, nor bring a frame a second time.
+// Replaying all recorded datagrams, to both ends, from any address, while the link is up or after ends were restarted,
+// neither ends a link, nor makes one, nor delivers a frame twice.
 func TestWireRepeatedDatagramsChangeNothing(t *testing.T) {
 	for _, restart := range [][]int{nil, {0}, {1}, {0, 1}} {
 		n, a, b := pairNet(t, 3, nil)
@@ -86,7 +86,7 @@ func TestWireRepeatedDatagramsChangeNothing(t *testing.T) {
 	}
 }
 
-// What was sent to a NIC that has been gone since is answered by nothing that lasts.
+// Datagrams for a NIC that is gone have no lasting effect.
 func TestWireRepeatedDatagramsBringNobodyBack(t *testing.T) {
 	n, a, b := pairNet(t, 4, nil)
 	var tape [][]byte

@@ -28,7 +28,7 @@ type simNet struct {
 	fail   error
 	seen   [][]byte // datagrams to be repeated
 	tap    func(data []byte)
-	knows  int          // who knows whose address
+	knows  int          // which host knows whose address
 	most   uint64       // events, of a network that does not run wild
 	sum    wireCounters // of the wires that are closed
 }
@@ -262,7 +262,7 @@ func (h *simHost) input(d simDatagram) {
 	}
 }
 
-// pause stops a host's program for a while; what comes meanwhile waits in its socket.
+// pause stops a host's program for a while; datagrams that come meanwhile wait in its socket.
 func (h *simHost) pause(d time.Duration) {
 	if h.paused {
 		return
@@ -304,7 +304,7 @@ func (c *simNIC) stop() {
 		return
 	}
 	c.host.net.sum.add(c.wire.Counters())
-	if leaked := c.wire.close(); leaked > 0 {
+	if leaked := c.wire.Close(); leaked > 0 {
 		c.host.net.errorf("NIC %d: %d bytes were not freed", c.config.NIC, leaked)
 	}
 	c.wire = nil

@@ -42,11 +42,11 @@
 //
 // # Trust
 //
-// The kernel is trusted. A softnic is a process like others: what it writes is checked before it is
-// used, its memory is sealed so that it cannot vanish, and nonsense gives errors or the state Garbled.
-// It can of course lose, change and invent messages, and reaches all memory of this process that the
-// kernel lets processes of one user reach. Where Yama restricts that (kernel.yama.ptrace_scope 1), opening a softnic lifts the
-// restriction for this process (PR_SET_PTRACER_ANY).
+// The kernel is trusted. A softnic is a process like others: everything that it writes is checked before it is used,
+// its memory is sealed so that it cannot vanish, and nonsense gives errors or the state Garbled. It can of course lose,
+// change and invent messages, and reaches all memory of this process that the kernel lets processes of one user reach.
+// Where Yama restricts that (kernel.yama.ptrace_scope 1), opening a softnic lifts the restriction for this process
+// (PR_SET_PTRACER_ANY).
 //
 // # Errors
 //

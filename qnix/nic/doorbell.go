@@ -7,7 +7,7 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// State is that of a context's doorbell.
+// State is the state of a context's doorbell.
 type State uint8
 
 const (
@@ -59,7 +59,7 @@ func join(d abi.Doorbell) uint64 { return *(*uint64)(unsafe.Pointer(&d)) }
 
 var pendingWord = join(abi.Doorbell{State: abi.DBPending})
 
-// doorbell is one atomic load. What a NIC cannot mean is Garbled.
+// doorbell is one atomic load. Values that no NIC writes are Garbled.
 func (l *contexts) doorbell(i int) (State, int) {
 	d := split(atomic.LoadUint64(&l.doorbells[i]))
 	switch {
@@ -145,36 +145,34 @@ func (p *Process) posted(l *contexts, i int, old uint64, ok bool) error {
 	return ErrBusy
 }
 
-// SendDoorbell tells how far the operation of Send Context i is, and once it
-// has rung how many bytes it moved. It panics if there is no context i.
+// SendDoorbell returns the state of Send Context i and, once its doorbell has rung, the number of bytes that were
+// moved. It panics if there is no context i.
 func (p *Process) SendDoorbell(i int) (State, int) { return p.sends.doorbell(i) }
 
-// ReceiveDoorbell tells of Receive Context i. The length is that of the
-// message: with Truncated it is more than the room that was filled.
+// ReceiveDoorbell returns the state of Receive Context i and the length of the message in bytes; with Truncated the
+// message was longer than the room.
 func (p *Process) ReceiveDoorbell(i int) (State, int) { return p.receives.doorbell(i) }
 
-// FreeSend makes the doorbell of Send Context i Free, for programs that look at
-// it again. A context that has rung may as well be posted again as it is.
+// FreeSend makes the doorbell of Send Context i Free, for programs that read it again. A context whose doorbell has
+// rung can also be posted without that.
 func (p *Process) FreeSend(i int) { atomic.StoreUint64(&p.sends.doorbells[i], abi.DBFree) }
 
 // FreeReceive makes the doorbell of Receive Context i Free.
 func (p *Process) FreeReceive(i int) { atomic.StoreUint64(&p.receives.doorbells[i], abi.DBFree) }
 
-// Ring says which doorbell has rung.
+// Ring names a doorbell that has rung.
 type Ring struct {
 	Receive bool // of a Receive Context
 	Index   int
 
-	// Overrun: the reader was so slow that entries were lost; every doorbell
-	// is to be looked at. The other fields mean nothing. It cannot happen
-	// while each context that has rung is read of here before it is posted again.
+	// Overrun means that the reader was so slow that entries were lost: look at every doorbell. The other fields mean
+	// nothing then. It cannot happen if the entry of each context is read before the context is posted again.
 	Overrun bool
 }
 
-// Rung gives the next entry of the Doorbell Ring after *seen, which begins at 0
-// and belongs to one reader, and moves *seen on. false: there is none. An entry says
-// that the doorbell has rung; how, SendDoorbell and ReceiveDoorbell tell. It
-// does not allocate.
+// Rung returns the entry of the Doorbell Ring after *seen and advances *seen, which begins at 0 and belongs to one
+// reader. It returns false if there is no further entry. An entry names a doorbell that has rung; SendDoorbell or
+// ReceiveDoorbell returns its state. Rung does not allocate.
 func (p *Process) Rung(seen *uint32) (r Ring, ok bool) {
 	size := uint32(len(p.ring))
 	for {
@@ -203,5 +201,5 @@ func (p *Process) contextsOf(receive bool) int {
 	return len(p.sends.list)
 }
 
-// RingTail counts the doorbells that have rung, modulo 2^32.
+// RingTail returns the number of doorbells that have rung, modulo 2^32.
 func (p *Process) RingTail() uint32 { return atomic.LoadUint32(&p.status.RingTail) }

@@ -22,7 +22,7 @@ type fake struct {
 	path string
 	l    *net.UnixListener
 
-	// What it does otherwise.
+	// How the fake NIC misbehaves.
 	info      func(*abi.Info)
 	layout    func(*abi.MemoryInfo)
 	seals     int

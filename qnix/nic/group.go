@@ -6,8 +6,8 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// Join joins a group and returns when size processes have: JoinGroup without a
-// context. It blocks until then, for 30 s (ETIMEDOUT), or until the context ends.
+// Join joins a group without using a Send Context. It blocks until size processes have joined, for at most 30 s
+// (ETIMEDOUT), or until the context ends.
 func (p *Process) Join(ctx context.Context, group Name, size int) error {
 	if size < 1 || size > abi.MaxMessage {
 		return ErrInvalid

@@ -28,9 +28,8 @@ func (p *Process) Translate(b []byte, access Access) (Handle, error) {
 	return p.translate(b, -1, 0, access, abi.NoPool, 0)
 }
 
-// TranslateFile is Translate for a mapping of a memfd, of which b is the part
-// at offset: a softnic maps it and copies there directly. The memfd must be sealed
-// against shrinking (F_SEAL_SHRINK). fd is used only during the call.
+// TranslateFile is Translate for a mapping of a memfd, of which b is the part at offset: a softnic maps the memfd and
+// copies directly. The memfd must be sealed against shrinking (F_SEAL_SHRINK). fd is used only during the call.
 func (p *Process) TranslateFile(b []byte, fd int, offset int64, access Access) (Handle, error) {
 	if fd < 0 || offset < 0 {
 		return 0, fmt.Errorf("qnix: translate: %w", ErrInvalid)
@@ -68,8 +67,8 @@ func (p *Process) translate(b []byte, fd int, offset int64, access Access, pool,
 	return Handle(t.Handle), nil
 }
 
-// Untranslate ends a translation. The NIC does not touch the memory any more
-// when it returns; operations under way with it ring Fault.
+// Untranslate ends a translation. When it returns the NIC does not access the memory any more; operations under way
+// with it ring Fault.
 func (p *Process) Untranslate(h Handle) error {
 	if p.Gone() {
 		return p.over()

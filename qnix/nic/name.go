@@ -10,12 +10,11 @@ import (
 // MaxName is the length of the longest name of a process or a group, in bytes.
 const MaxName = abi.NameLen - 1
 
-// Name is that of a process or a group, padded with zeros. The zero Name is
-// none.
+// Name is the name of a process or a group, padded with zeros. The zero Name means no name.
 type Name [abi.NameLen]byte
 
-// MakeName checks a name: 1 to 19 printable ASCII characters without spaces.
-// Else ErrInvalid.
+// MakeName makes a Name of 1 to 19 printable ASCII characters without spaces. It fails with ErrInvalid for any other
+// string.
 func MakeName(s string) (n Name, err error) {
 	if len(s) == 0 || len(s) > MaxName {
 		return Name{}, fmt.Errorf("qnix: name %q: %w: it has 1 to %d characters", s, ErrInvalid, MaxName)

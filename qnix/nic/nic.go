@@ -77,12 +77,9 @@ type Info struct {
 	MaxTranslations int  // at a time, of one process
 }
 
-// Open opens a NIC: a device of the kernel module ("/dev/qnix0") or the socket
-// of a NIC in user space ("…/qnix0.sock"), which a program finds by
-// [DefaultPath] or is told. It asks the NIC for its version and refuses one
-// that it does not know (ErrVersion). Other errors wrap the kernel's errno and
-// name the remedy. It waits for the answer of a softnic that is stopped for a
-// second at most.
+// Open opens a NIC: a device of the kernel module ("/dev/qnix0") or the socket of a NIC in user space ("…/qnix0.sock"),
+// which a program finds by [DefaultPath] or is told. It fails with ErrVersion if it does not know the NIC's version.
+// Other errors wrap the kernel's errno and name the remedy. It waits at most a second for the answer of a softnic.
 func Open(path string) (*NIC, error) {
 	h, err := openHost(path)
 	if err != nil {
@@ -156,11 +153,11 @@ func makeInfo(i *abi.Info) Info {
 	}
 }
 
-// Info is what the NIC told when it was opened.
+// Info returns the properties that the NIC reported when it was opened.
 func (n *NIC) Info() Info { return n.info }
 
-// Close deregisters the process, if one is registered, and closes the NIC. A
-// Register under way ends. ErrClosed the second time.
+// Close deregisters the process, if one is registered, and closes the NIC. A Register under way ends. A second call
+// fails with ErrClosed.
 func (n *NIC) Close() error {
 	n.mu.Lock()
 	if n.closed {

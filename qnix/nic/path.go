@@ -9,9 +9,8 @@ import (
 // EnvPath names the environment variable that DefaultPath takes.
 const EnvPath = "BYWASH_QNIX"
 
-// DefaultPath is where this user's NIC is: what the environment variable
-// BYWASH_QNIX says, else /dev/qnix0 where that exists, else the first socket of a
-// softnic, whether one runs or not.
+// DefaultPath returns the path of this user's NIC: the environment variable BYWASH_QNIX, else /dev/qnix0 if it exists,
+// else the first socket of a softnic, whether one runs or not.
 func DefaultPath() string {
 	if p := os.Getenv(EnvPath); p != "" {
 		return p

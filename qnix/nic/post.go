@@ -49,16 +49,15 @@ type Descriptor struct {
 
 var _ = [1]struct{}{}[unsafe.Sizeof(Descriptor{})-unsafe.Sizeof(abi.Descriptor{})]
 
-// Message says what a context is about.
+// Message describes the operation of a context.
 type Message struct {
 	Peer  Name   // the receiver of a send, the sender of a receive
 	Tag   uint16 // at most MaxTag; a receive takes messages of its own tag only
 	Len   int    // bytes to send, or room for receiving
 	Flags Flags
 
-	// Descriptors name the memory, unless the flags say Inline or FromPool. They
-	// are written into the Context Region, so at most RegionSize/16 of them.
-	// The memory is the NIC's until the doorbell has rung.
+	// Descriptors name the memory, unless the flags say Inline or FromPool. They are written into the Context Region, so
+	// at most RegionSize/16 of them. The memory belongs to the NIC until the doorbell has rung.
 	Descriptors []Descriptor
 
 	// Pool is the first of PoolCount descriptors in the Buffer Pool, with
@@ -161,15 +160,13 @@ func (q *queue) multicast(command uint32, context int, names []Name) bool {
 
 var noName Name
 
-// Post fills context i, a Receive Context for Receive, and posts the command. Its
-// doorbell is Pending from then on; without the flag Doorbell it is Free, and
-// rings only for a failure. It neither blocks nor allocates, and may be called
-// from several goroutines at once. The NIC may sleep: see Kick. The memory, the
-// Context Region and the context are the NIC's until the doorbell rings; m is the
-// caller's when Post returns.
+// Post fills context i (a Receive Context for Receive, otherwise a Send Context) and posts the command. The context's
+// doorbell is then Pending; without the flag Doorbell it is Free, and rings only for a failure. Post neither blocks nor
+// allocates, and several goroutines may call it at once. The NIC may sleep: see Kick. The memory, the Context Region
+// and the context belong to the NIC until the doorbell rings; m belongs to the caller when Post returns.
 //
-// ErrInUse: the context is under way; ErrBusy: the Command Queue is full;
-// ErrInvalid; ErrClosed; ErrGone.
+// Post fails with ErrInUse if an operation of the context is under way, ErrBusy if the Command Queue is full,
+// ErrInvalid, ErrClosed or ErrGone.
 func (p *Process) Post(c Command, i int, m *Message) error {
 	if c != Send && c != SendShort && c != Receive {
 		return ErrInvalid
@@ -196,10 +193,9 @@ func (p *Process) ReceiveShort(i int, from Name, tag uint16, room int) error {
 	return p.Post(Receive, i, &Message{Peer: from, Tag: tag, Len: room, Flags: Doorbell | Inline})
 }
 
-// Broadcast sends to all members of a group but this process; each receives as
-// from a Send. The doorbell tells when all have it, or the first failure.
-// short: from the Context Region, as SendShort. m.Peer is not looked at. Errors
-// as of Post; an unknown group is told by the doorbell.
+// Broadcast sends to all other members of a group; each receives as from a Send. The doorbell rings when all have
+// received it, or with the first failure; for an unknown group it rings Unknown. With short the data come from the
+// Context Region, as in SendShort. m.Peer is ignored. Errors are those of Post.
 func (p *Process) Broadcast(i int, group Name, m *Message, short bool) error {
 	command := uint32(abi.CmdBroadcast)
 	if short {
@@ -212,9 +208,8 @@ func (p *Process) Broadcast(i int, group Name, m *Message, short bool) error {
 	return p.posted(&p.sends, i, old, p.queue.command(command, i, 0, &group))
 }
 
-// Multicast is Broadcast to the processes named. It takes an entry of the
-// Command Queue and one more for each three names; more than the queue has are
-// ErrInvalid.
+// Multicast is Broadcast to the named processes. It takes an entry of the Command Queue and one more for each three
+// names, and fails with ErrInvalid if the queue has fewer entries.
 func (p *Process) Multicast(i int, to []Name, m *Message, short bool) error {
 	if len(to) == 0 || 1+(len(to)+abi.NamesPerCommand-1)/abi.NamesPerCommand > len(p.queue.entries) {
 		return ErrInvalid
@@ -230,19 +225,18 @@ func (p *Process) Multicast(i int, to []Name, m *Message, short bool) error {
 	return p.posted(&p.sends, i, old, p.queue.multicast(command, i, to))
 }
 
-// JoinGroup joins a group. The doorbell of Send Context i rings when size
-// processes have.
+// JoinGroup joins a group. The doorbell of Send Context i rings when size processes have joined.
 func (p *Process) JoinGroup(i int, group Name, size int) error {
 	return p.groupCommand(abi.CmdJoinGroup, i, group, size)
 }
 
-// LeaveGroup leaves a group; the doorbell of Send Context i tells.
+// LeaveGroup leaves a group. The doorbell of Send Context i rings when that is done.
 func (p *Process) LeaveGroup(i int, group Name) error {
 	return p.groupCommand(abi.CmdLeaveGroup, i, group, 1)
 }
 
-// Barrier has the doorbell of Send Context i ring when all size processes of
-// the group have posted one: Gone if a member has died.
+// Barrier rings the doorbell of Send Context i when all size processes of the group have posted a barrier, with Gone if
+// a member has died.
 func (p *Process) Barrier(i int, group Name, size int) error {
 	return p.groupCommand(abi.CmdBarrier, i, group, size)
 }
@@ -257,17 +251,17 @@ func (p *Process) groupCommand(command uint32, i int, group Name, size int) erro
 	if err != nil {
 		return err
 	}
-	// What these operations say in len is no length.
+	// The field len of these operations is no length.
 	atomic.StoreUint32(&p.sends.room[i], abi.MaxMessage)
 	return p.posted(&p.sends, i, old, p.queue.command(command, i, uint32(size), &group))
 }
 
-// CancelSend asks the NIC to give up the send of context i. Its doorbell rings
-// Canceled if the receiver had not granted it yet, else as if nothing were.
+// CancelSend asks the NIC to give up the send of context i. The doorbell rings Canceled if the receiver had not granted
+// the send yet, otherwise with its outcome.
 func (p *Process) CancelSend(i int) error { return p.cancel(abi.CmdCancelSend, &p.sends, i) }
 
-// CancelReceive asks the NIC to give up the receive of context i. Its doorbell
-// rings Canceled if no message had been matched to it.
+// CancelReceive asks the NIC to give up the receive of context i. The doorbell rings Canceled if no message was matched
+// to the receive, otherwise with its outcome.
 func (p *Process) CancelReceive(i int) error {
 	return p.cancel(abi.CmdCancelReceive, &p.receives, i)
 }
@@ -285,9 +279,8 @@ func (p *Process) cancel(command uint32, l *contexts, i int) error {
 	return nil
 }
 
-// Kick wakes the NIC if it sleeps. It follows one or several posts: posts
-// before it are seen by the NIC. It costs a load when the NIC is awake, else
-// a system call. It does not allocate.
+// Kick wakes the NIC if it sleeps. Call it after one or several posts; the NIC then sees them all. It costs a load when
+// the NIC is awake and a system call otherwise. It does not allocate.
 func (p *Process) Kick() error {
 	if atomic.LoadUint32(&p.status.NeedWakeup) == 0 {
 		return nil
@@ -309,8 +302,8 @@ func (p *Process) over() error {
 	return ErrGone
 }
 
-// SetPool writes a descriptor into entry k of the Buffer Pool, which must not be
-// part of an operation under way. ErrInvalid if there is no such entry.
+// SetPool writes a descriptor into entry k of the Buffer Pool, which must not be part of an operation under way. It
+// fails with ErrInvalid if there is no such entry.
 func (p *Process) SetPool(k int, d Descriptor) error {
 	if k < 0 || k >= len(p.pool) {
 		return fmt.Errorf("qnix: pool entry %d of %d: %w", k, len(p.pool), ErrInvalid)

@@ -69,10 +69,9 @@ type Process struct {
 // mappings outlive the registration, so that late calls do not fault.
 type mappings struct{ vni, hps []byte }
 
-// Register registers this process: other processes find it by its name. It
-// waits until the other NICs of the cluster know it and the group, if any, is
-// whole; 30 s, or until the context ends. A handle has one registration at a
-// time (EISCONN); a name that is taken is EADDRINUSE.
+// Register registers this process: other processes find it by its name. It blocks until the other NICs of the cluster
+// know the process and its group, if any, is complete, for at most 30 s or until the context ends. It fails with
+// EISCONN if this handle has a registration, and with EADDRINUSE if the name is taken.
 func (n *NIC) Register(ctx context.Context, c Config) (*Process, error) {
 	p, err := n.register(ctx, c)
 	if err != nil {
@@ -274,40 +273,38 @@ func readLayout(asked *abi.Register, vni, hps []byte) (m abi.MemoryInfo, err err
 	return m, nil
 }
 
-// PID is the id that the NIC assigned, and its generation, which tells it from
-// earlier processes with that id.
+// PID returns the id that the NIC assigned, and a generation that distinguishes the process from earlier ones with the
+// same id.
 func (p *Process) PID() (pid, generation uint16) { return p.pid, p.gen }
 
-// NIC is the coordinates of the NIC that the process is registered with.
+// NIC returns the number of the NIC with which the process is registered.
 func (p *Process) NIC() uint16 { return p.coord }
 
-// Sends is the number of Send Contexts.
+// Sends returns the number of Send Contexts.
 func (p *Process) Sends() int { return len(p.sends.list) }
 
-// Receives is the number of Receive Contexts.
+// Receives returns the number of Receive Contexts.
 func (p *Process) Receives() int { return len(p.receives.list) }
 
-// RegionSize is the size of each Context Region in bytes.
+// RegionSize returns the size of each Context Region in bytes.
 func (p *Process) RegionSize() int { return p.sends.size }
 
-// SendRegion is the Context Region of a Send Context: the data of messages with
-// Inline, and of SendShort; else it is filled by Post with descriptors. It is the
-// process's but while the context is under way, and not valid after Deregister.
-// It panics if there is no context i.
+// SendRegion returns the Context Region of a Send Context. It holds the data of messages with Inline and of SendShort;
+// for others Post fills it with descriptors. It belongs to the NIC while an operation of the context is under way, and
+// is not valid after Deregister. SendRegion panics if there is no context i.
 func (p *Process) SendRegion(i int) []byte { return p.sends.region(i) }
 
-// ReceiveRegion is the Context Region of a Receive Context: where the data of
-// receives with Inline go.
+// ReceiveRegion returns the Context Region of a Receive Context, which receives with Inline fill.
 func (p *Process) ReceiveRegion(i int) []byte { return p.receives.region(i) }
 
-// Gone reports whether the registration has ended: by Deregister, or as the NIC
-// has. Nothing rings any more then.
+// Gone reports whether the registration has ended, by Deregister or because the NIC has ended. No doorbell rings
+// afterwards.
 func (p *Process) Gone() bool {
 	return p.closed.Load() || p.host.gone() || atomic.LoadUint32(&p.status.Gone) != 0
 }
 
-// Misuse is how many commands the NIC has ignored, as no doorbell could tell of
-// them; modulo 2^32. A program without errors never sees one.
+// Misuse returns the number of commands, modulo 2^32, that the NIC has ignored because they named no doorbell to report
+// an error by. It is 0 for a correct program.
 func (p *Process) Misuse() uint32 { return atomic.LoadUint32(&p.status.Misuse) }
 
 // leave closes outside: now, if the NIC has answered or ended, or when a NIC that was given up goes on.
@@ -328,23 +325,24 @@ func (p *Process) leave(answered bool) {
 	}
 }
 
-// Abandon gives up on a NIC in user space that does not answer, because it is stopped, say: calls under way, and later ones,
-// fail with ErrGone. It may still touch translated memory: Outside says when no more. On the module it does nothing,
-// as that always answers.
+// Abandon gives up a NIC in user space that does not answer, for example because it is stopped: calls under way, and
+// later ones, fail with ErrGone. The NIC may still access translated memory until Outside is closed. On the kernel
+// module, which always answers, Abandon does nothing.
 func (p *Process) Abandon() { p.host.abandon() }
 
 // Abandoned reports whether the NIC was given up, by Abandon or by a call that took too long.
 func (p *Process) Abandoned() bool { return p.host.abandoned() }
 
-// Outside is closed once the NIC touches no translated memory any more: when Deregister has succeeded, or the NIC has ended.
-// A NIC in user space that was stopped does not answer Deregister, which gives up; it may then be in the middle of a
-// copy, and memory must stay as it is, and pinned, until Outside is closed: when that NIC goes on, or dies.
+// Outside returns a channel that is closed once the NIC does not access translated memory any more: when Deregister has
+// succeeded or the NIC has ended. Deregister gives up a NIC in user space that is stopped; the NIC may then be in the
+// middle of a copy, and translated memory must stay mapped and pinned until Outside is closed, when that NIC continues
+// or dies.
 func (p *Process) Outside() <-chan struct{} { return p.outside }
 
-// Deregister ends the registration: other processes see it gone, translated
-// memory is the program's again when it returns nil, waits end with ErrGone. Calls
-// under way at the same time do no harm. ErrClosed the second time. A NIC in user space that does not answer for 3 s is
-// given up, with context.DeadlineExceeded: see Outside.
+// Deregister ends the registration: other processes see it gone, and waits end with ErrGone. Translated memory belongs
+// to the program again when Deregister returns nil. Other calls may be under way at the same time. A second call fails
+// with ErrClosed. If a NIC in user space does not answer within 3 s, Deregister gives it up and fails with
+// context.DeadlineExceeded: see Outside.
 func (p *Process) Deregister() error {
 	if p.closed.Swap(true) {
 		return ErrClosed

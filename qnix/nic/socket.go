@@ -200,8 +200,8 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 	return nil, ctx.Err()
 }
 
-// abandon leaves a NIC that does not answer: what it does in the end, it must not do for this handle. It may be stopped
-// while it copies from or to memory of this process, so that only the writing half is closed here: the NIC
+// abandon leaves a NIC that does not answer: an answer that still comes must not take effect for this handle. It may be
+// stopped while it copies from or to memory of this process, so that only the writing half is closed here: the NIC
 // closes the other one when it goes on, has seen that, and has let go of the memory.
 func (s *socket) abandon() {
 	if s.left.Swap(true) {

@@ -13,7 +13,7 @@ type Statistics struct {
 	RequestsSent       uint64 `json:"requests_sent"`       // Permission_Request
 	RequestsRemembered uint64 `json:"requests_remembered"` // not granted when they came
 	RequestsBuffered   uint64 `json:"requests_buffered"`   // granted with a local buffer
-	Failures           uint64 `json:"failures"`            // doorbells that told of one
+	Failures           uint64 `json:"failures"`            // doorbells that reported a failure
 	Misuse             uint64 `json:"misuse"`
 	SystemMessages     uint64 `json:"system_messages"`
 	BadFrames          uint64 `json:"bad_frames"`   // from other NICs, dropped
@@ -22,8 +22,7 @@ type Statistics struct {
 	LocalMemory        uint64 `json:"local_memory"` // bytes in use, now
 }
 
-// Statistics gives the counters of the process that is registered through this
-// handle; without one, those of the NIC.
+// Statistics returns the counters of the process that is registered through this handle, or of the NIC if none is.
 func (n *NIC) Statistics() (Statistics, error) {
 	var s abi.Statistics
 	if err := n.host.statistics(&s); err != nil {
@@ -32,7 +31,7 @@ func (n *NIC) Statistics() (Statistics, error) {
 	return makeStatistics(&s), nil
 }
 
-// Statistics gives the counters of this process.
+// Statistics returns the counters of this process.
 func (p *Process) Statistics() (Statistics, error) { return p.nic.Statistics() }
 
 func makeStatistics(s *abi.Statistics) Statistics {

@@ -14,12 +14,10 @@ const polls = 100
 // does not hold it for ever.
 const longestSleep = time.Second
 
-// Wait blocks until the Doorbell Ring's tail is another than seen, Wake is
-// called, or the timeout has passed (negative: none), and returns nil, possibly for
-// no reason: callers look again. ErrGone when the NIC, or this
-// registration, has ended, at once; ErrClosed after Deregister. It polls
-// for some microseconds and then sleeps without using the processor. Several
-// goroutines may wait. It does not allocate, once it has run.
+// Wait blocks until the Doorbell Ring's tail differs from seen, Wake is called, or the timeout has passed (a negative
+// one never does), and returns nil. It may return early, so callers look again. It fails with ErrGone, at once, when
+// the NIC or this registration has ended, and with ErrClosed after Deregister. It polls for some microseconds and then
+// sleeps without using a CPU. Several goroutines may wait. It allocates only in its first call.
 func (p *Process) Wait(seen uint32, timeout time.Duration) error {
 	calm := p.wakes.Load()
 	if timeout == 0 || p.poll(seen) {
@@ -60,7 +58,7 @@ const (
 	crowdedFor   = 10 * time.Millisecond
 )
 
-var clock = time.Now() // what crowded counts from
+var clock = time.Now() // the time from which crowded counts
 
 // poll looks for another tail for a while.
 func (p *Process) poll(seen uint32) bool {
@@ -93,8 +91,7 @@ func (p *Process) alive() error {
 	return nil
 }
 
-// Wake makes the Waits under way return, from any goroutine. It is not lost on
-// one that is about to sleep.
+// Wake makes all Waits under way return, also one that is about to sleep. Any goroutine may call it.
 func (p *Process) Wake() {
 	p.wakes.Add(1)
 	if p.waiters.Load() != 0 {

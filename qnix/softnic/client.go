@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// client is one connection: what an open handle is to the module.
+// client is one connection; it corresponds to an open handle of the module.
 type client struct {
 	server *Server
 	nic    *served

@@ -17,26 +17,26 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Config says how a softnic is made. Zero values take defaults.
+// Config configures a softnic. Zero values take defaults.
 type Config struct {
 	// Sockets are the paths at which the NICs listen, one each, in order; by
 	// default nic.SocketPath of 0, 1, ….
 	Sockets []string
 
-	// NICs is how many there are; 1. First is the coordinates of the first, from
-	// 1 on; they are unique in the cluster.
+	// NICs is the number of NICs; default 1. First is the number of the first NIC, from 1; NIC numbers are unique in the
+	// cluster.
 	NICs  int
 	First int
 
-	// Listen is the UDP address of the wire, "host:port"; empty: no wire. Peers
-	// are where other hosts' NICs are asked for; those know this one when they have
-	// found it. Key is the cluster's, without which nobody is listened to.
+	// Listen is the UDP address, "host:port", for frames of other hosts; if it is empty, other hosts are not reached.
+	// Peers are the addresses of other hosts' softnics; it is enough that one side knows the other. Key is the cluster's
+	// key: datagrams without it are dropped.
 	Listen string
 	Peers  []string
 	Key    *Key
 
-	// AllowUIDs are users besides this one who may connect. Their private
-	// memory is not reached: they translate memory of memfds.
+	// AllowUIDs are user ids that may connect besides this process's own. The NIC does not reach their private memory:
+	// they must translate memory of memfds.
 	AllowUIDs []int
 
 	MaxProcesses    int // of each NIC; 1024
@@ -45,10 +45,10 @@ type Config struct {
 	LocalMemory     int // bytes for messages that came before their receive; 16 MiB
 	PacketSize      int // bytes of payload in a packet, the same in the whole cluster; 16384
 
-	// DeadTime is how long another host may be silent; 5 s.
+	// DeadTime is the time after which a silent host counts as dead; default 5 s.
 	DeadTime time.Duration
 
-	// Idle, if not 0, is how long it runs without anybody connected.
+	// Idle, if not 0, is the time after which a softnic without clients ends.
 	Idle time.Duration
 }
 
@@ -101,8 +101,8 @@ func (c *Config) defaults() error {
 // wire carries a keyed checksum. The data are not encrypted.
 type Key [16]byte
 
-// ReadKey reads a key file: 32 hexadecimal digits. The file must belong to this
-// user, or root, and be readable by nobody else.
+// ReadKey reads a key file, which holds 32 hexadecimal digits. The file must belong to this user or root, and no other
+// user may be able to read it.
 func ReadKey(path string) (*Key, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -2,23 +2,21 @@
 // the kernel module: the same control program, in a process of its own, which
 // programs reach through package nic as they reach /dev/qnix0.
 //
-// One process runs one or several NICs, each of which listens at a Unix socket. A
-// program connects, registers, and is given three descriptors: the memory of its Virtual
-// Network Interface and of its host page, which both sides have mapped from then on, and an
-// eventfd that wakes the NIC. Messages between processes of one NIC are copied once, from the
-// sender's memory to the receiver's: memory of memfds is mapped, other memory is
-// reached by process_vm_readv and process_vm_writev. NICs of one process exchange frames in
-// memory, those of different ones (and of the kernel module) UDP datagrams, authenticated
-// by the cluster's key, over a link that repairs loss.
+// One process runs one or several NICs, each of which listens at a Unix socket. A program connects, registers, and gets
+// three descriptors: the memory of its Virtual Network Interface and of its host page, which both sides map, and an
+// eventfd that wakes the NIC. Messages between processes of one NIC are copied once, from the sender's memory to the
+// receiver's: memory of memfds is mapped, other memory is reached by process_vm_readv and process_vm_writev. NICs of
+// one process exchange frames in memory, those of different ones (and of the kernel module) UDP datagrams,
+// authenticated by the cluster's key, over a link that repairs loss.
 //
 // The command bywash softnic runs it; [Ensure] starts one on demand; [Start] runs it
 // in the calling process.
 //
 // # Cost
 //
-// A thread runs the NICs. When there is nothing to do it looks for some ten microseconds, giving its processor away each
-// time, and then sleeps without using any: whoever posts wakes it. Each
-// process takes its Virtual Network Interface in memory (some 150 KiB by default) and two descriptors here.
+// A thread runs the NICs. When there is nothing to do it polls for some ten microseconds, giving its CPU away each
+// time, and then sleeps without using any; the next post wakes it. Each process takes its Virtual Network Interface in
+// memory (some 150 KiB by default) and two descriptors here.
 //
 // # Death
 //
@@ -29,10 +27,10 @@
 //
 // # Trust
 //
-// Users other than this one are turned away, unless Config.AllowUIDs names them. A client may be hostile: whatever it
-// writes into its memory or sends is checked, it reaches nothing but its own interface, memory that it
-// passes must be sealed so that it cannot vanish, and it holds at most its share of the process table.
-// It can take the NIC's time as others do. README.md beside this file lists the promises with their tests.
+// Users other than this one are refused, unless Config.AllowUIDs names them. A client may be hostile: the softnic
+// checks everything that it writes into its memory or sends. A client reaches nothing but its own interface, must seal
+// memory that it passes so that it cannot vanish, and holds at most its share of the process table. It can use the
+// NIC's time like other clients. README.md beside this file lists the promises with their tests.
 //
 // Without cgo there is no softnic: [Supported] and Start say so.
 package softnic

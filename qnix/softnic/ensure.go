@@ -35,9 +35,8 @@ const idleOnDemand = 10 * time.Second
 // helper says that this program calls RunIfStarted.
 var helper atomic.Bool
 
-// RunIfStarted makes this program able to be the softnic that Ensure starts. It is to be
-// the first call of main, or of TestMain: in a process that Ensure has started, it is the
-// softnic and does not return; else it does nothing.
+// RunIfStarted lets this program be the softnic that Ensure starts. It must be the first call of main, or of TestMain.
+// In a process that Ensure has started it runs the softnic and does not return; in any other it does nothing.
 func RunIfStarted() {
 	helper.Store(true)
 	switch stage := os.Getenv(envStage); stage {
@@ -82,16 +81,16 @@ func allCPUs() {
 	_ = unix.SchedSetaffinity(0, &set)
 }
 
-// Ensure sees to it that a NIC answers at path, a socket's: it starts a softnic of one NIC unless one runs
-// there. That one is a process of its own and ends by itself ten seconds after the last program has closed it.
-// It is this program, if its main calls RunIfStarted, else the program bywash, which must lie beside
-// this one or in PATH. The context bounds the wait for it.
+// Ensure starts a softnic of one NIC at path, the path of a socket, unless one runs there. The softnic is a process of
+// its own and ends ten seconds after the last program has closed its NIC. It runs this program if main calls
+// RunIfStarted, otherwise the program bywash, which must lie beside this one or in PATH. Ensure blocks until the NIC
+// answers or ctx ends.
 func Ensure(ctx context.Context, path string) error {
 	return EnsureConfig(ctx, Config{Sockets: []string{path}, Idle: idleOnDemand})
 }
 
-// EnsureConfig is Ensure with a configuration for the softnic that is started. One that
-// runs at the first socket is taken as it is.
+// EnsureConfig is Ensure with a configuration for the softnic that it starts. A softnic that runs at the first socket
+// is used as it is.
 func EnsureConfig(ctx context.Context, c Config) error {
 	if err := c.defaults(); err != nil {
 		return fmt.Errorf("softnic: %w", err)

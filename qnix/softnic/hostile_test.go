@@ -106,7 +106,7 @@ func TestWrongRequestsGetTheirErrno(t *testing.T) {
 			t.Errorf("%s: %v, want %v", st.what, unix.Errno(got), st.want)
 		}
 	}
-	// What is no request at all ends the connection, not the NIC.
+	// Bytes that are no request end the connection, not the NIC.
 	if err := abi.Send(x.conn, []byte{1, 2, 3}); err != nil {
 		t.Fatal(err)
 	}

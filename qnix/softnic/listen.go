@@ -21,7 +21,7 @@ type listener struct {
 	lock *os.File
 }
 
-// ErrRunning: another softnic serves the socket.
+// ErrRunning means that another softnic serves the socket.
 var ErrRunning = errors.New("another softnic runs there")
 
 func listen(path string, public bool) (*listener, error) {

@@ -56,7 +56,7 @@ func senderRole(in *json.Decoder) error {
 	}
 }
 
-// Whoever has posted to, or waits for, a process that is killed learns it.
+// A process that has posted to, or waits for, a killed process learns of its death.
 func TestKilledProcessIsGone(t *testing.T) {
 	s := serve(t, Config{})
 	p := join(t, s.Sockets()[0], nic.Config{Name: "main"})

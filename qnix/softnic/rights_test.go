@@ -114,8 +114,8 @@ func TestConnectionsOfAUserAreBounded(t *testing.T) {
 	until(t, "descriptors are closed", func() bool { return openFDs(t) <= before })
 }
 
-// Files whose close blocks for ever are held up to a limit; then that user's connections are refused. What is
-// registered goes on, and so does Close.
+// Files whose close blocks for ever are held up to a limit; then that user's connections are refused. Registered
+// processes go on, and so does Close.
 func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 	f := rightstest.MountFuse(t)
 	s := serve(t, Config{})

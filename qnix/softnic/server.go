@@ -51,8 +51,8 @@ type served struct {
 	byUser map[int]int
 }
 
-// Supported is nil, or why there is no softnic in this program, and none that it starts of itself:
-// errors.ErrUnsupported, if it was built without cgo.
+// Supported returns nil if this program can run a softnic, and an error that matches errors.ErrUnsupported if it was
+// built without cgo.
 func Supported() error {
 	if err := ncp.SoftSupported(); err != nil {
 		return fmt.Errorf("softnic: %w", err)
@@ -60,8 +60,8 @@ func Supported() error {
 	return nil
 }
 
-// Start starts a softnic in this process. It returns when programs can connect.
-// Errors name the remedy; ErrRunning if one runs at a socket.
+// Start starts a softnic in this process and returns when programs can connect. Errors name the remedy. It fails with
+// ErrRunning if another softnic serves one of the sockets.
 func Start(c Config) (*Server, error) {
 	if err := c.defaults(); err != nil {
 		return nil, fmt.Errorf("softnic: %w", err)
@@ -161,7 +161,7 @@ func (s *Server) makeNICs(numbers []uint16) error {
 	return nil
 }
 
-// Addr is the wire's own address, or nil.
+// Addr returns the UDP address of Config.Listen with its port, or nil without one.
 func (s *Server) Addr() net.Addr {
 	if s.udp == nil {
 		return nil
@@ -169,10 +169,10 @@ func (s *Server) Addr() net.Addr {
 	return s.udp.LocalAddr()
 }
 
-// Sockets are the paths at which the NICs listen.
+// Sockets returns the paths at which the NICs listen.
 func (s *Server) Sockets() []string { return slices.Clone(s.config.Sockets) }
 
-// Counters are those of all NICs together.
+// Counters returns the counters of all NICs together.
 func (s *Server) Counters() Counters {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *Server) Counters() Counters {
 	return s.soft.Counters()
 }
 
-// Counters counts since the start.
+// Counters counts events since the softnic was started.
 type Counters = ncp.SoftCounters
 
 func (s *Server) accept(n *served) {
@@ -307,8 +307,8 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// Close ends the softnic: all its processes find it gone, and other hosts are
-// told. It blocks until that is done; the second time, too.
+// Close ends the softnic: its clients find it gone, and other hosts are notified. It blocks until that is done, also
+// when it is called again.
 func (s *Server) Close() error {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -338,8 +338,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// Wait blocks until the softnic has ended, as nobody used it (Config.Idle) or
-// by Close. When the context ends, Wait closes it, and returns the context's cause.
+// Wait blocks until the softnic has ended, because it had no clients (Config.Idle) or by Close. When the context ends,
+// Wait closes the softnic and returns the context's cause.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.done:

@@ -11,14 +11,14 @@ import (
 // MaxWord is the longest word that ranks can agree on, in bytes.
 const MaxWord = 32
 
-// Agreer is a Job whose ranks can find out whether all of them run on one host, and say the same.
+// Agreer is a Job whose ranks can find out whether all of them run on one host and have the same word.
 type Agreer interface {
 	Job
-	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the
-	// same answer. It is called once, by every rank or none, before Publish: it waits for the others, as a fence does. What a rank causes
-	// does not grow with the job. Nobody compares words where the launcher knows of several
-	// hosts: the answer is then false, and also when a rank has died or left. It fails with
-	// ErrLauncher, or a RankError when the job was aborted. When ctx ends first, the answer is lost.
+	// Agree reports whether all ranks have called it with the same word, of 1 to MaxWord bytes; all of them get the same
+	// answer. Every rank calls it once, or none does, before Publish: it blocks until all have called it or ctx ends, and
+	// then the answer is lost. The traffic of a rank does not grow with the job. The answer is false without a comparison
+	// if the launcher knows of several hosts, and also if a rank has died or left. Agree fails with ErrLauncher, or with a
+	// RankError if the job was aborted.
 	Agree(ctx context.Context, word []byte) (bool, error)
 }
 
@@ -35,9 +35,9 @@ func checkWord(word []byte) error {
 	return nil
 }
 
-// Over a key-value space, whose only common act is the fence, words go up a tree: each rank reads its children's, and puts its
-// own if all are the same. What the root has put is the answer. So a rank reads arity+1 values at most, and a host of
-// a thousand ranks takes three fences.
+// Over a key-value space, whose only collective operation is the fence, words go up a tree: each rank reads its
+// children's, and puts its own if all are the same. The root's value is the answer. So a rank reads arity+1 values at
+// most, and a host of a thousand ranks takes three fences.
 const arity = 32
 
 // disagreed is in no word's base64.
@@ -100,8 +100,9 @@ func gather(kv kvs, rank, size int, mine string) (string, error) {
 // mappingKey is where PMI's launchers say which ranks are on which node.
 const mappingKey = "PMI_process_mapping"
 
-// oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block gives so many
-// ranks to each of so many nodes, and the blocks begin again when there are more ranks. What is malformed says no.
+// oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block
+// gives so many ranks to each of so many nodes, and the blocks begin again when there are more ranks. It returns false
+// for a malformed mapping.
 func oneNode(mapping string, size int) bool {
 	rest, ok := strings.CutPrefix(mapping, "(vector,")
 	rest, ok2 := strings.CutSuffix(rest, ")")

@@ -199,7 +199,7 @@ func TestWordsAreSaidOnceAndBeforeTheCard(t *testing.T) {
 	}
 }
 
-// Who waits for others is told of the launcher's end, and may give up.
+// A rank that waits for others learns of the launcher's end, and may give up.
 func TestWaitForWordsEnds(t *testing.T) {
 	s := newServer(t, 2)
 	j := join(t, s, 0)

@@ -31,8 +31,7 @@ type post struct {
 	body []byte
 }
 
-// board is the rendezvous without its sockets: what the ranks said goes in,
-// what is to be said to them comes out.
+// board is the rendezvous without its sockets: requests of ranks go in, answers to them come out.
 type board struct {
 	ranks   []member
 	live    int // joined
@@ -43,6 +42,7 @@ type board struct {
 	said    int    // ranks that have said one
 	asking  int    // and wait for the answer
 	differ  bool   // not all the same
+	giving  int    // ranks inside the exchange
 }
 
 type member struct {
@@ -51,6 +51,9 @@ type member struct {
 	asks    bool // and waits for the answer
 	inFence bool
 	card    []byte
+	needs   bool   // the others: it has exchanged, and is not told of a loss yet
+	gives   bool   // data, and waits for that of the others
+	data    []byte // of the exchange
 }
 
 func newBoard(size int) *board { return &board{ranks: make([]member, size), gone: -1} }
@@ -106,6 +109,16 @@ func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
 		m.inFence = true
 		b.entered++
 		return b.fence(), nil
+	case kindExchange:
+		if m.gives || len(body) > MaxCard {
+			return nil, errFrame
+		}
+		m.needs, m.gives, m.data = true, true, body
+		b.giving++
+		if b.gone >= 0 {
+			return b.lost(), nil
+		}
+		return b.exchange(), nil
 	case kindLookup:
 		id, of, err := parseLookup(body)
 		if err != nil || int64(of) >= int64(len(b.ranks)) {
@@ -144,11 +157,44 @@ func (b *board) leave(rank int, f fate) []post {
 		m.asks = false
 		b.asking--
 	}
+	if m.gives {
+		m.gives, m.data = false, nil
+		b.giving--
+	}
+	m.needs = false
 	m.fate = f
 	if b.gone < 0 {
 		b.gone = rank
 	}
-	return append(b.agree(), b.fence()...)
+	return append(append(b.agree(), b.fence()...), b.lost()...)
+}
+
+// exchange gives everybody everything once all have given theirs.
+func (b *board) exchange() (out []post) {
+	if b.giving < len(b.ranks) {
+		return nil
+	}
+	for from := range b.ranks {
+		m := &b.ranks[from]
+		body := putGiven(from, m.data)
+		m.gives, m.data = false, nil
+		for to := range b.ranks {
+			out = append(out, post{to, kindGiven, body})
+		}
+	}
+	b.giving = 0
+	return out
+}
+
+// lost tells those that have exchanged which rank is gone. Where the job was aborted they hear that instead.
+func (b *board) lost() (out []post) {
+	for r := range b.ranks {
+		if m := &b.ranks[r]; m.needs && b.abort == nil {
+			m.needs = false
+			out = append(out, post{r, kindLost, putGone(b.gone, b.ranks[b.gone].fate)})
+		}
+	}
+	return out
 }
 
 // agree answers those that have said their word once all have, or can no longer.

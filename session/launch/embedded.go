@@ -43,6 +43,7 @@ type embedded struct {
 	err     error // why nothing can be asked any more
 	agree   *reply
 	fence   *reply
+	swap    *swap // the one under way, or the last one if its caller gave it up
 	lookups map[uint32]*reply
 	next    uint32
 
@@ -53,7 +54,38 @@ var (
 	_ Watcher = (*embedded)(nil)
 	_ Meter   = (*embedded)(nil)
 	_ Leaver  = (*embedded)(nil)
+
+	_ Exchanger = (*embedded)(nil)
 )
+
+// swap collects what the ranks give.
+type swap struct {
+	*reply
+	given   [][]byte
+	missing int
+}
+
+func newSwap(size int) *swap {
+	return &swap{reply: newReply(), given: make([][]byte, size), missing: size}
+}
+
+// Join makes this process a rank of the embedded job whose rendezvous, a [Server], is at addr: for programs that start
+// their ranks themselves. secret is that of the server, at least 16 bytes long. It blocks until the rendezvous has
+// answered, ctx ends, or 30 seconds have passed. The error is ErrAuth, ErrVersion, ErrTaken, ErrInvalid, or that of
+// the connection; a rendezvous that does not exist is an error at once.
+func Join(ctx context.Context, addr string, rank, size int, secret []byte) (Exchanger, error) {
+	if size < 1 || size > MaxSize {
+		return nil, opError(nameEmbedded, "join", fmt.Errorf("a job of %d ranks: %w", size, ErrInvalid))
+	}
+	if err := checkRank(rank, size); err != nil {
+		return nil, opError(nameEmbedded, "join", err)
+	}
+	e, err := joinEmbedded(ctx, addr, rank, size, secret, false)
+	if err != nil {
+		return nil, opError(nameEmbedded, "join", err)
+	}
+	return e, nil
+}
 
 // joinEmbedded connects to the rendezvous. wait: it may not have started yet.
 func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
@@ -174,6 +206,9 @@ func (e *embedded) fail(err error) {
 			r.finish(nil, e.err)
 		}
 	}
+	if e.swap != nil {
+		e.swap.finish(nil, e.err)
+	}
 	for id, r := range e.lookups {
 		r.finish(nil, e.err)
 		delete(e.lookups, id)
@@ -247,6 +282,23 @@ func (e *embedded) handle(k kind, body []byte) error {
 		}
 		r.finish(card, err)
 		return nil
+	case kindGiven:
+		rank, data, err := parseGiven(body)
+		x := e.swap
+		if err != nil || x == nil || rank >= e.size || x.given[rank] != nil {
+			return errFrame
+		}
+		x.given[rank] = data
+		if x.missing--; x.missing == 0 {
+			x.finish(nil, nil)
+		}
+		return nil
+	case kindLost:
+		rank, f, err := parseGone(body)
+		if err != nil {
+			return err
+		}
+		return &RankError{Rank: rank, Why: f.String()}
 	case kindAborted:
 		rank, code, why, err := parseAborted(body)
 		if err != nil {
@@ -375,6 +427,42 @@ func (e *embedded) Lookup(ctx context.Context, rank int) ([]byte, error) {
 	return r.card, nil
 }
 
+func (e *embedded) Exchange(ctx context.Context, data []byte) ([][]byte, error) {
+	var err error
+	if len(data) > MaxCard {
+		err = fmt.Errorf("data of %d bytes, want at most %d: %w", len(data), MaxCard, ErrInvalid)
+	}
+	x := newSwap(e.size)
+	if err == nil {
+		e.mu.Lock()
+		if err = e.usable(); err == nil && e.swap != nil {
+			err = errExchanging
+		}
+		if err == nil {
+			e.swap = x
+		}
+		e.mu.Unlock()
+	}
+	if err == nil {
+		err = e.send(kindExchange, data)
+	}
+	if err == nil {
+		err = x.wait(ctx)
+	}
+	if err != nil {
+		return nil, opError(nameEmbedded, "exchange", err)
+	}
+	e.mu.Lock()
+	e.swap = nil
+	e.mu.Unlock()
+	return x.given, nil
+}
+
+func (e *embedded) Barrier(ctx context.Context) error {
+	_, err := e.Exchange(ctx, nil)
+	return err
+}
+
 func (e *embedded) Abort(code int, why string) {
 	e.mu.Lock()
 	err := e.usable()
@@ -390,7 +478,7 @@ func (e *embedded) Abort(code int, why string) {
 
 func (e *embedded) Close() error { return e.Leave(context.Background()) }
 
-// Leave takes leave for a second at most, whatever ctx says: who does not say so has died for the others.
+// Leave tries to say goodbye for up to a second, even if ctx has ended: a rank that leaves without it counts as dead.
 func (e *embedded) Leave(ctx context.Context) error {
 	e.mu.Lock()
 	over := e.err != nil
@@ -414,7 +502,8 @@ func (e *embedded) Leave(ctx context.Context) error {
 	return errors.Join(err, e.server.Close())
 }
 
-// bye takes leave, and waits for the rendezvous to hang up: what lies unread when a socket is closed takes back what was sent.
+// bye says goodbye and waits for the rendezvous to hang up: closing a socket with unread bytes discards bytes that were
+// sent.
 func (e *embedded) bye() {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()

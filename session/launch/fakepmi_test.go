@@ -29,7 +29,7 @@ func (f *fakePMI) rank(r int) net.Conn {
 }
 
 type fakeConn struct {
-	net.Conn // nil: what is not here is not called
+	net.Conn // nil: other methods are not called
 	server   *fakePMI
 	rank     int
 	second   bool // PMI-2, after its first line

@@ -18,7 +18,7 @@ const (
 	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
 	EnvLauncher   = "BYWASH_LAUNCHER"
 	EnvExplain    = "BYWASH_EXPLAIN" // 1: a session tells what it chose and why
-	EnvDrivers    = "BYWASH_DRIVERS" // DRIVER[:DEVICE],…: what a session uses that does not name its rails
+	EnvDrivers    = "BYWASH_DRIVERS" // DRIVER[:DEVICE],…: the drivers of a session that names no rails
 )
 
 // rank0Prefix says that rank 0 serves the rendezvous itself.
@@ -50,7 +50,7 @@ var launchers = []launcher{
 // seconds have passed without the rendezvous being reachable. A process joins
 // once: another Find fails, except alone.
 //
-// The error says which launcher was found, by what, and what failed.
+// The error names the launcher, the variable by which it was found, and the cause.
 func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }
 
 func find(ctx context.Context, env environ) (Job, error) {

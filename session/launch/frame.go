@@ -23,7 +23,7 @@ import (
 // Each of them is sealed: frames cannot be forged, replayed, reordered or dropped unnoticed.
 const (
 	protocolName = "bywash rendezvous"
-	wireVersion  = 3
+	wireVersion  = 4
 
 	claimSize   = 12
 	welcomeSize = 4
@@ -60,11 +60,16 @@ const (
 	kindBye     kind = 5
 	kindAgree   kind = 6 // word
 
+	kindExchange kind = 7 // data
+
 	kindFenced  kind = 129
 	kindGone    kind = 130 // rank 4, fate 1: the fence fails
 	kindCard    kind = 131 // id 4, found 1, card
 	kindAborted kind = 132 // rank 4, code 4, why
 	kindAgreed  kind = 133 // 1: all said the same, else 0
+
+	kindGiven kind = 134 // rank 4, data: one for each rank ends an exchange
+	kindLost  kind = 135 // rank 4, fate 1: no exchange can complete any more
 )
 
 var errFrame = errors.New("malformed message")
@@ -132,7 +137,7 @@ func (h *hello) parseWelcome(b []byte) error {
 	case statusRank:
 		return fmt.Errorf("the job has no rank %d: %w", h.rank, ErrInvalid)
 	case statusTaken:
-		return fmt.Errorf("rank %d has joined already: %w", h.rank, ErrInvalid)
+		return fmt.Errorf("rank %d %w: %w", h.rank, ErrTaken, ErrInvalid)
 	}
 	return errFrame
 }
@@ -248,6 +253,18 @@ func parseGone(b []byte) (rank int, f fate, err error) {
 		return 0, 0, errFrame
 	}
 	return int(binary.BigEndian.Uint32(b)), f, nil
+}
+
+func putGiven(rank int, data []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(data)), uint32(rank)), data...)
+}
+
+// parseGiven returns data that is never nil.
+func parseGiven(b []byte) (rank int, data []byte, err error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) > math.MaxInt32 {
+		return 0, nil, errFrame
+	}
+	return int(binary.BigEndian.Uint32(b)), b[4:], nil
 }
 
 // plain makes a peer's text harmless on a terminal and in one line.

@@ -15,12 +15,13 @@ import (
 
 var fuzzSecret = bytes.Repeat([]byte{7}, SecretSize)
 
-// stream is what a stranger says; what it is told is dropped.
+// stream is the input from a stranger; the output to it is dropped.
 type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
 
-// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not at all.
+// A connection without proof of the secret is refused, whatever it sends; claims and welcomes arrive unchanged or not
+// at all.
 func FuzzHandshake(f *testing.F) {
 	h := hello{rank: 1, size: 4}
 	f.Add([]byte(nil))
@@ -42,13 +43,15 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// Whatever ranks say, the board's counts hold and every answer is one that a client understands.
+// For any input of ranks, the board's counts hold, and a client understands every answer.
 func FuzzBoard(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
-	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x71, 0x11, 0x21}, putLookup(1, 2))
+	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(1, 2))
 	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x62, 0x63, 0x10, 0x11}, []byte("word"))
-	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x72, 0x63}, []byte("word"))
+	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x82, 0x63}, []byte("word"))
 	f.Add([]byte{0, 1, 0x40, 2, 3}, putAbort(4, "why"))
+	f.Add([]byte{0, 1, 2, 3, 0x70, 0x71, 0x72, 0x73, 0x70, 0x52, 0x71}, []byte("data"))
+	f.Add([]byte{0, 1, 2, 0x70, 0x83, 0x71}, []byte("data"))
 	f.Fuzz(func(t *testing.T, script, body []byte) {
 		const size = 4
 		b := newBoard(size)
@@ -61,7 +64,7 @@ func FuzzBoard(f *testing.F) {
 			switch k := kind(op >> 4); {
 			case k == 0:
 				_, posts = b.join(&hello{rank: uint32(r), size: size})
-			case k == 7:
+			case k == 8:
 				posts = b.leave(r, fateDied)
 			case k == kindFence || k == kindBye:
 				posts, _ = b.handle(r, k, nil)
@@ -75,7 +78,7 @@ func FuzzBoard(f *testing.F) {
 
 func checkBoard(t *testing.T, b *board, posts []post) {
 	t.Helper()
-	live, entered, said, asking := 0, 0, 0, 0
+	live, entered, said, asking, giving := 0, 0, 0, 0, 0
 	for _, m := range b.ranks {
 		if m.fate == fateJoined {
 			live++
@@ -89,6 +92,12 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 		if m.asks {
 			asking++
 		}
+		if m.gives {
+			giving++
+		}
+		if m.needs && b.gone >= 0 && b.abort == nil {
+			t.Fatalf("rank %d is gone and a rank that needs it is not told", b.gone)
+		}
 	}
 	if live != b.live || entered != b.entered || entered > 0 && b.gone >= 0 {
 		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, b.gone, b.live, b.entered)
@@ -96,8 +105,11 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 	if said != b.said || asking != b.asking || asking > 0 && (b.gone >= 0 || said == len(b.ranks)) {
 		t.Fatalf("%d have said a word and %d wait, %d gone; the board says %d and %d", said, asking, b.gone, b.said, b.asking)
 	}
+	if giving != b.giving || giving == len(b.ranks) {
+		t.Fatalf("%d wait in the exchange; the board says %d", giving, b.giving)
+	}
 	for _, p := range posts {
-		e := &embedded{agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}}
+		e := &embedded{size: len(b.ranks), agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}, swap: newSwap(len(b.ranks))}
 		if p.kind == kindCard {
 			id, _, err := parseCard(p.body)
 			if err != nil {
@@ -112,7 +124,7 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 	}
 }
 
-// Whatever an authenticated rendezvous says, a client takes it or drops it.
+// A client accepts or drops any message of an authenticated rendezvous.
 func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindFenced), []byte(nil))
 	f.Add(uint8(kindGone), putGone(3, fateDied))
@@ -121,12 +133,15 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindAborted), putAborted(1, 2, "why"))
 	f.Add(uint8(kindAgreed), []byte{1})
 	f.Add(uint8(kindAgreed), []byte{2})
+	f.Add(uint8(kindGiven), putGiven(3, nil))
+	f.Add(uint8(kindGiven), putGiven(4, []byte("data")))
+	f.Add(uint8(kindLost), putGone(3, fateLeft))
 	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
 		r := newReply()
-		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}}
+		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}, swap: newSwap(4)}
 		err := e.handle(kind(k), bytes.Clone(body))
 		var rank *RankError
-		if errors.As(err, &rank) && (rank.Code < 1 || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
+		if errors.As(err, &rank) && ((rank.Code < 1) != (kind(k) == kindLost) || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {
 			t.Errorf("abort %+v", rank)
 		}
 		select {
@@ -259,7 +274,7 @@ func FuzzCard(f *testing.F) {
 	})
 }
 
-// Whatever a launcher says of who is where, only what has all ranks on one node says so.
+// Of all process mappings, only those with all ranks on one node are taken for one.
 func FuzzMapping(f *testing.F) {
 	for _, m := range mappings {
 		f.Add(m.text, m.size)

@@ -114,7 +114,7 @@ type kvJob struct {
 	rank, size int
 	secret     []byte
 	kv         kvs
-	turn       chan struct{} // who has put into it talks to the launcher
+	turn       chan struct{} // held by the goroutine that talks to the launcher
 	lost       chan struct{} // closed when the launcher is gone before Close
 	left       chan struct{} // closed by Close, which keeps the turn
 

@@ -19,6 +19,7 @@ const MaxCard = 64 << 10
 var (
 	errTwice       = fmt.Errorf("a second card: %w", ErrInvalid)
 	errAgreed      = fmt.Errorf("agree a second time, or after publish: %w", ErrInvalid)
+	errExchanging  = fmt.Errorf("exchange while another one is under way, or was given up: %w", ErrInvalid)
 	errUnpublished = fmt.Errorf("fence before publish: %w", ErrInvalid)
 )
 
@@ -33,6 +34,8 @@ var (
 	ErrAuth = errors.New("wrong secret")
 	// ErrVersion means that the launcher speaks another version of its protocol.
 	ErrVersion = errors.New("version of the launch protocol differs")
+	// ErrTaken means that another process has joined as the same rank.
+	ErrTaken = errors.New("has joined already")
 	// ErrNoCard means that the rank has published no card.
 	ErrNoCard = errors.New("no card published")
 	// ErrInvalid means an argument or an order of calls that can never work.
@@ -105,6 +108,21 @@ type Watcher interface {
 	Lost() <-chan struct{}
 	// Err then says what: an error that is ErrLauncher, or a RankError; both where rank 0 was the launcher. Before, it is nil.
 	Err() error
+}
+
+// Exchanger is a Job whose ranks give data to each other, as often as they like. Only the embedded launcher has it: see
+// [Join].
+//
+// A rank that has exchanged needs all others: when one of them dies or leaves, the job is lost for it. Lost is closed
+// and Err is a RankError, whether an exchange is under way or not.
+type Exchanger interface {
+	Watcher
+	// Exchange gives data, of 0 to MaxCard bytes, to all ranks. It returns when all ranks have called it, with what
+	// each gave, by rank; the slices belong to the caller. One call may be under way at a time. When ctx ends first,
+	// no further call succeeds. The traffic of a job grows with the square of its ranks.
+	Exchange(ctx context.Context, data []byte) ([][]byte, error)
+	// Barrier returns when all ranks have called it: an Exchange of nothing.
+	Barrier(ctx context.Context) error
 }
 
 // Traffic counts what a rank exchanged with its launcher, joining included.

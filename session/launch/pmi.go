@@ -31,7 +31,7 @@ const maxPMI = 64 << 10
 // pmiConn is the connection to a process manager.
 type pmiConn struct {
 	net.Conn
-	inherited *os.File // what Conn is a duplicate of
+	inherited *os.File // the file that Conn duplicates
 
 	answers chan message  // once it is watched
 	over    chan struct{} // closed when nothing more can be heard
@@ -143,7 +143,7 @@ func (c *pmiConn) traffic() Traffic {
 
 func (c *pmiConn) hangUp() {
 	if c.answers != nil {
-		go func() { // what came unasked
+		go func() { // unsolicited messages
 			select {
 			case <-c.answers:
 			case <-c.over:

@@ -198,8 +198,8 @@ func (p *pmi2) oneHost(size int) (bool, error) {
 	return err == nil && strings.EqualFold(m["found"], "true") && oneNode(m["value"], size), nil
 }
 
-// fence waits for all ranks. Hydra answers a fence at once: what waits there, until all ranks have fenced as often, is
-// the question for a key that nobody has put.
+// fence waits for all ranks. Hydra answers a fence at once. A get of a key that nobody has put is what Hydra delays
+// until all ranks have fenced as often.
 func (p *pmi2) fence() error {
 	if _, err := p.ask("kvs-fence"); err != nil || !p.hydra {
 		return err

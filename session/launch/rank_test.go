@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// What a process that tests start as a rank does: a name of rankPrograms.
+// The program of a process that tests start as a rank: a name of rankPrograms.
 const envProgram = "BYWASH_TEST_PROGRAM"
 
 // TestMain lets the test binary be a rank.

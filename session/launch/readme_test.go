@@ -18,8 +18,8 @@ func goBuild(t *testing.T, dir, pkg string) string {
 	return file
 }
 
-// The program that README.md shows runs unchanged under every launcher; asked to explain, its session says which rails it
-// takes and why.
+// The program that README.md shows runs unchanged under every launcher; asked to explain, its session says which rails
+// it takes and why.
 func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
 	const n = 4
 	dir := t.TempDir()

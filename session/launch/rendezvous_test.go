@@ -240,6 +240,8 @@ func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
 		"forged frame":   func(e *embedded) { e.frames.Seal(nil, nil); e.send(kindFence, nil) },
 		"huge frame":     func(e *embedded) { e.conn.Write([]byte{0xff, 0xff, 0xff, 0xff}) },
 		"truncated":      func(e *embedded) { e.conn.Write([]byte{0, 1, 0, 0, 1}); e.conn.Close() },
+		"huge data":      func(e *embedded) { e.send(kindExchange, make([]byte, MaxCard+1)) },
+		"two exchanges":  func(e *embedded) { e.send(kindExchange, nil); e.send(kindExchange, nil) },
 		"second goodbye": func(e *embedded) { e.send(kindPublish, []byte("x")); e.send(kindPublish, []byte("x")) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,7 +103,7 @@ func TestPMITrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 			var first Traffic
 			for _, size := range scales() {
 				f := &fakePMI{values: map[string]string{}, size: size, vallen: 1024, sameCard: values[0]}
-				if _, err := joinFake(t, name, f, 0); err != nil { // who generates the secret
+				if _, err := joinFake(t, name, f, 0); err != nil { // rank 0 generates the secret
 					t.Fatal(err)
 				}
 				// No rank's traffic depends on another's: of many, a part tells.

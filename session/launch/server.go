@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -38,6 +39,7 @@ type Server struct {
 	meeting   chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
 	closed    bool
 	idle      *sync.Cond // no rank is joined
+	refusals  chan error
 	abort     chan *RankError
 
 	sent, received, refused atomic.Uint64
@@ -70,7 +72,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 // Serve answers the ranks of one job until Close. It takes the listener.
 func Serve(ln net.Listener, size int, secret []byte) *Server {
 	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
-		meeting: make(chan struct{}, 2*maxStrangers)}
+		meeting: make(chan struct{}, 2*maxStrangers), refusals: make(chan error, 16)}
 	s.idle = sync.NewCond(&s.mu)
 	s.wg.Go(s.accept)
 	return s
@@ -81,6 +83,10 @@ func (s *Server) Addr() string { return s.ln.Addr().String() }
 
 // Aborted receives, once, the rank that called Abort.
 func (s *Server) Aborted() <-chan *RankError { return s.abort }
+
+// Refused receives why connections were refused, with their addresses, as far as somebody reads: what did not prove the
+// secret, or is of another version.
+func (s *Server) Refused() <-chan error { return s.refusals }
 
 // Gone tells that a rank's process has ended, whether it had joined or not: fences that need it fail.
 func (s *Server) Gone(rank int) { s.leave(rank, fateDied) }
@@ -180,7 +186,12 @@ func (s *Server) serve(conn net.Conn) {
 	if err != nil {
 		s.refused.Add(1)
 		s.mu.Lock()
-		s.forget(conn)
+		if s.forget(conn) && !s.closed { // else it was closed here
+			select {
+			case s.refusals <- fmt.Errorf("%s: %w", conn.RemoteAddr(), err):
+			default:
+			}
+		}
 		s.mu.Unlock()
 		return
 	}

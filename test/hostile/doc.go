@@ -10,7 +10,7 @@
 //	TestKillStorm    peers of shm and of a softnic that are killed and stopped at random moments
 //	TestTenant       another user of a QNIX network interface who wants all names, groups, memory and time of it
 //
-// Strangers at the port of bywash perf --listen are in cmd/bywash/internal/perf (TestStrangersHoldUpNobody).
+// Strangers at the port of bywash perf --listen are in cmd/bywash/internal/perf/control (TestStrangersHoldUpNobody).
 //
 // Each test asserts the same of the victim: it is alive; every byte of the honest peer's messages is right, and they go on
 // during the attack; descriptors, mappings, goroutines, threads and heap stay within bounds that do not depend on how long

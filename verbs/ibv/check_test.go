@@ -380,7 +380,7 @@ func TestMissingLibraryIsNamed(t *testing.T) {
 	}
 }
 
-// What sysfs says is what libraries that can list GIDs with their types say.
+// sysfs agrees with libraries that can list GIDs with their types.
 func TestGIDsFromSysfsAreTheSame(t *testing.T) {
 	devs, err := Devices()
 	if err != nil || len(devs) == 0 {

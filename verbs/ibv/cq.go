@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// CompChannel tells when armed completion queues have something.
+// CompChannel reports completions of armed completion queues.
 type CompChannel struct {
 	object
 	c     *Context
@@ -42,7 +42,8 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 	return ch, nil
 }
 
-// Close closes the channel; a pending Wait returns os.ErrClosed. EBUSY, naming them, while it has CQs.
+// Close closes the channel; a pending Wait returns os.ErrClosed. While the channel has CQs, Close fails with EBUSY and
+// names them.
 func (ch *CompChannel) Close() error {
 	return ch.close("destroy_comp_channel", func() int { return rawDestroyChannel(ch.h) })
 }
@@ -84,8 +85,8 @@ func (ch *CompChannel) tryEvent() int {
 	return 0
 }
 
-// SetDeadline lets present and later Waits fail at t with os.ErrDeadlineExceeded; the zero time is none. It may be
-// called beside Wait, to wake it.
+// SetDeadline makes present and later Waits fail at t with os.ErrDeadlineExceeded; the zero time means no deadline. It
+// may be called beside Wait, to wake it.
 func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
 
 // CQ is a completion queue.
@@ -142,7 +143,7 @@ func (c *Context) CreateCQ(cqe int, channel *CompChannel, vector int) (*CQ, erro
 	return cq, nil
 }
 
-// Close frees the queue. EBUSY, naming them, while queue pairs use it.
+// Close frees the queue. While queue pairs use it, Close fails with EBUSY and names them.
 func (cq *CQ) Close() error {
 	return cq.close("destroy_cq", func() int {
 		cq.c.forget(cq.key)
@@ -157,15 +158,15 @@ func (cq *CQ) Close() error {
 	})
 }
 
-// Len is how many entries the queue has.
+// Len returns the number of entries of the queue.
 func (cq *CQ) Len() int {
 	cq.size.Lock()
 	defer cq.size.Unlock()
 	return cq.cqe
 }
 
-// Resize changes the number of entries, to at least cqe. EINVAL for more than
-// the device has, or fewer than the queue pairs on it need.
+// Resize changes the number of entries to at least cqe. It fails with EINVAL for more entries than the device has, or
+// fewer than the queue pairs on it need.
 func (cq *CQ) Resize(cqe int) error {
 	cq.size.Lock()
 	defer cq.size.Unlock()
@@ -184,9 +185,8 @@ func (cq *CQ) Resize(cqe int) error {
 	})
 }
 
-// ReqNotify arms the queue: its next completion, or with solicited the next one
-// that the peer marked or that failed, is an event on the channel. Poll once
-// more after arming, for what came before.
+// ReqNotify arms the queue: its next completion, or with solicited the next one that the peer marked or that failed, is
+// an event on the channel. Poll once more after arming, for completions that came before.
 func (cq *CQ) ReqNotify(solicited bool) error {
 	r := rawReqNotify(cq.q, solicited)
 	runtime.KeepAlive(cq)
@@ -196,9 +196,9 @@ func (cq *CQ) ReqNotify(solicited bool) error {
 	return nil
 }
 
-// Poll takes up to len(wcs) completions in one crossing into C and returns how
-// many. It never blocks and does not allocate. While another goroutine polls the queue,
-// it returns 0. Errors: os.ErrClosed; EIO if the device failed.
+// Poll takes up to len(wcs) completions in one crossing into C and returns their number. It never blocks and does not
+// allocate. While another goroutine polls the queue, it returns 0. It fails with os.ErrClosed, or with EIO if the
+// device has failed.
 func (cq *CQ) Poll(wcs []WC) (int, error) {
 	if len(wcs) == 0 {
 		return 0, nil

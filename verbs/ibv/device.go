@@ -25,9 +25,8 @@ var available = sync.OnceValue(func() error {
 	return nil
 })
 
-// Available returns nil if this binary can use verbs on this machine, else an
-// [ErrUnavailable] that says why not and what to do. It opens the libraries
-// once; later calls return the same. That there is a device it does not say: see [Devices].
+// Available returns nil if this binary can use verbs on this machine, else an [ErrUnavailable] with the reason and the
+// remedy. It opens the libraries once; later calls return the same. It does not look for devices: see [Devices].
 func Available() error { return available() }
 
 // DeviceInfo names an RDMA device.
@@ -68,8 +67,8 @@ type Context struct {
 	cqs map[*CQ]struct{}
 }
 
-// Open opens a device by name. Errors: [ErrUnavailable]; ENODEV for a name that
-// does not exist, with the names that do; EACCES.
+// Open opens a device by name. It fails with [ErrUnavailable], with ENODEV and the existing names if there is no device
+// of that name, or with EACCES.
 func Open(name string) (*Context, error) {
 	devs, err := Devices()
 	if err != nil {
@@ -110,13 +109,13 @@ func unknownDevice(devs []DeviceInfo) string {
 	return "no such device; there are: " + strings.Join(names, ", ")
 }
 
-// Close closes the device. EBUSY, naming them, while it has PDs, CQs or
-// completion channels. Pending GetAsyncEvent calls return os.ErrClosed.
+// Close closes the device. While it has PDs, CQs or completion channels, Close fails with EBUSY and names them. Pending
+// GetAsyncEvent calls return os.ErrClosed.
 func (c *Context) Close() error {
 	return c.close("close_device", func() int { return rawClose(c.h) })
 }
 
-// Name is the device's name.
+// Name returns the device's name.
 func (c *Context) Name() string { return c.device }
 
 // DeviceAttr are a device's identity and limits.
@@ -183,7 +182,7 @@ func (c *Context) QueryPort(port int) (PortAttr, error) {
 	return attr, err
 }
 
-// PKey is entry index of a port's partition key table.
+// PKey returns entry index of a port's partition key table.
 func (c *Context) PKey(port, index int) (uint16, error) {
 	var pkey uint16
 	err := c.call("query_pkey", func() int {
@@ -209,7 +208,7 @@ func (g GID) String() string {
 type GIDEntry struct {
 	GID    GID
 	Port   int
-	Index  int // what a queue pair's address vector takes; it can change when addresses do
+	Index  int // the index for a queue pair's address vector; it can change when addresses do
 	Type   GIDType
 	NetDev string // the network interface of a RoCE GID; may be empty
 }

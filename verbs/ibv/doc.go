@@ -47,11 +47,9 @@
 //
 // # Concurrency
 //
-// Every method may be called from any goroutine at any time, also beside Close;
-// what meets a Close either happens before it or fails. Two goroutines that post to one
-// queue wait for each other for the time of one post; a second goroutine that
-// polls a CQ gets nothing while the first one polls. A chain belongs to one
-// goroutine at a time.
+// Every method may be called from any goroutine at any time, also beside Close; a call that meets a Close either
+// happens before it or fails. Two goroutines that post to one queue wait for each other for the time of one post; a
+// second goroutine that polls a CQ gets nothing while the first one polls. A chain belongs to one goroutine at a time.
 //
 // # What is enforced here
 //

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// ErrUnavailable is in every error that says that verbs cannot be used on this
-// machine or in this binary at all. It is an errors.ErrUnsupported.
+// ErrUnavailable means that verbs cannot be used on this machine or in this binary at all. It matches
+// errors.ErrUnsupported.
 var ErrUnavailable = fmt.Errorf("RDMA verbs are not available: %w", errors.ErrUnsupported)
 
 // Error is what every call of this package returns when it fails.

@@ -155,9 +155,9 @@ type AsyncEvent struct {
 	SRQ  *SRQ // of shared receive queue events; nil if it was closed meanwhile
 }
 
-// GetAsyncEvent waits for the device's next asynchronous event. It parks the
-// goroutine; several callers take turns. Errors: ctx's; os.ErrClosed once the
-// device is closed. When the device fails or is removed, EventDeviceFatal comes first.
+// GetAsyncEvent blocks until the device's next asynchronous event. It parks the goroutine; several callers take turns.
+// It fails with the error of ctx, or with os.ErrClosed once the device is closed. When the device fails or is removed,
+// EventDeviceFatal comes first.
 func (c *Context) GetAsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	c.fd.Lock()
 	defer c.fd.Unlock()

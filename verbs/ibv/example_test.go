@@ -14,7 +14,7 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// What this machine can do, and why if it can do nothing.
+// Lists the machine's devices, or the reason why there are none.
 func ExampleDevices() {
 	devs, err := ibv.Devices()
 	if err != nil {

@@ -7,8 +7,7 @@ import (
 	"unsafe"
 )
 
-// Access says what may be done with registered memory, and with the memory of
-// queue pairs' peers. The least is the best.
+// Access limits the use of registered memory and, for a queue pair, of its peer. Grant the least that suffices.
 type Access uint32
 
 // Access rights. AccessRemoteWrite and AccessRemoteAtomic need AccessLocalWrite too.

@@ -46,7 +46,7 @@ func (mw *MW) Close() error {
 // allocated with.
 func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
 
-// IncRKey is rkey with its lowest 8 bits, the tag of a type 2 window, counted up.
+// IncRKey returns rkey with its lowest 8 bits, the tag of a type 2 window, incremented.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
 // BindMW1 binds a type 1 window to length bytes at addr of mr, which needs

@@ -61,10 +61,9 @@ type Work struct {
 	Recvs  *RecvChain
 }
 
-// Progress posts w.Recvs, then w.Sends, and polls up to len(wcs) completions,
-// all in one crossing into C. It returns how many completions there are; they
-// are valid beside an error too, which is the first of: of the receives, of the
-// sends, of the poll. What was posted has left its chain. It does not block and does not allocate.
+// Progress posts w.Recvs, then w.Sends, and polls up to len(wcs) completions, all in one crossing into C. It returns
+// the number of completions, which are valid beside an error, too. The error is that of the receives, else of the
+// sends, else of the poll. Posted requests have left their chain. It neither blocks nor allocates.
 func (cq *CQ) Progress(w *Work, wcs []WC) (int, error) {
 	if w.Recvs != nil && w.Recvs.Len() > 0 {
 		if err := w.admitRecv(); err != nil {

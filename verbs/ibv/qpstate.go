@@ -9,7 +9,7 @@ import (
 type InitAttr struct {
 	Port      int // from 1
 	PKeyIndex int
-	Access    Access // what the peer may do at all; its keys narrow it further
+	Access    Access // the peer's access; its keys narrow it further
 }
 
 // Path is how packets reach the peer.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What package ibv calls. Nothing here needs rdma-core's headers, so that the
+ * The functions that package ibv calls. Nothing here needs rdma-core's headers, so that the
  * Go side compiles without them; shim*.c use them where they exist.
  *
  * Functions return 0 or a count, and -errno when they fail.
@@ -139,7 +139,7 @@ struct bw_qp_attr {
 };
 
 /*
- * What one crossing does, and what came of it. Addresses are integers, here and in bw_poll: cgo would look at each
+ * The work of one crossing, and its results. Addresses are integers, here and in bw_poll: cgo would look at each
  * pointer, and at what it points to, in every call. Only memory of C is named so: a stack of Go may move.
  */
 struct bw_work {

@@ -82,7 +82,7 @@ func (s WCStatus) String() string {
 // WCOpcode is what completed. It is valid only in successful completions.
 type WCOpcode uint32
 
-// What completed: requests of the send queue, and receives.
+// Opcodes of completions: requests of the send queue, and receives.
 const (
 	WCSend         WCOpcode = 0
 	WCWrite        WCOpcode = 1
@@ -167,7 +167,7 @@ func (t GIDType) String() string {
 	return word([]string{"IB", "RoCE v1", "RoCE v2"}, "type", t)
 }
 
-// AtomicCap is what a device's atomics are atomic with.
+// AtomicCap describes the operations with which a device's atomics are atomic.
 type AtomicCap uint32
 
 // Atomicity of a device's atomics.
@@ -177,7 +177,7 @@ const (
 	AtomicGlobal                  // with the CPU and other devices too
 )
 
-// String says it in words.
+// String returns the value in words.
 func (a AtomicCap) String() string {
 	return word([]string{"none", "within the device", "global"}, "atomicity", a)
 }

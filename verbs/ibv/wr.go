@@ -83,7 +83,7 @@ type RecvWR struct {
 	maxSGE uint32 // padding to the library
 }
 
-// What numSGE becomes when more was added than the chain has room for; the post then fails.
+// Value of numSGE after more was added than the chain has room for; the post then fails.
 const (
 	tooManySGEs   = -1
 	tooMuchInline = -2

@@ -31,7 +31,7 @@
 //	       1      hop limit, 64 unless configured
 //	       16, 16 source, destination
 //
-//	udp4,  2, 2   source port, chosen by connection (SourcePort); destination port
+//	udp4,  2, 2   source port, destination port
 //	udp6   2      8 + payload
 //	       2      checksum, or 0 where ChecksumNone asks for it
 //

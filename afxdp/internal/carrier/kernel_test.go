@@ -63,7 +63,7 @@ func config(a *space, dst netip.AddrPort) Config {
 	a.t.Helper()
 	hop, err := watch(a, 0).peer(dst.Addr().String()).Hop()
 	a.must(err)
-	src := netip.AddrPortFrom(hop.Src, SourcePort(1))
+	src := netip.AddrPortFrom(hop.Src, 50001)
 	c := Config{Kind: UDP4, SrcMAC: hop.SrcMAC, DstMAC: hop.DstMAC, Src: src, Dst: dst}
 	if dst.Addr().Is6() {
 		c.Kind = UDP6

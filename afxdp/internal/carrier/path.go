@@ -329,12 +329,6 @@ func (p *Path) Put(frame []byte, payload int) int {
 	return len(frame)
 }
 
-// SourcePort picks a UDP source port for a connection from its number: from 49152 to
-// 65535, the same for the same number. NICs spread flows over receive queues and
-// routers over links by addresses and ports, so that connections of one pair of
-// hosts travel apart if their source ports differ (RFC 8085, section 5.1.1).
-func SourcePort(connection uint64) uint16 { return 49152 | uint16(mix(connection)>>50) }
-
 func flowLabel(addrs, src, dst uint16) uint32 {
 	return uint32(mix(uint64(addrs)<<32|uint64(src)<<16|uint64(dst)) >> 44)
 }

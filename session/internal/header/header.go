@@ -29,7 +29,7 @@ type Kind uint8
 
 // The kinds.
 const (
-	Hello  Kind = iota + 1 // the first on a connection: who I am; extra holds the version
+	Hello  Kind = iota + 1 // the first on a connection: identifies the sender; extra holds the version
 	Eager                  // a message with its data
 	Sync                   // the same, to be acknowledged when it is matched
 	Ack                    // a synchronous message was matched; tag: its id
@@ -45,7 +45,7 @@ const (
 	Seen                   // tag: how many numbered messages of this connection have come
 	Resume                 // the first on another rail; tag: as Seen; flags: rails that are lost, a bit each
 	Pause                  // nothing new begins until the next connection; a Bye that follows is the end of nothing
-	Leave                  // what is not matched by now fails, nothing new begins on this connection, and a Bye follows
+	Leave                  // messages that are not matched by now fail, nothing new begins on this connection, and a Bye follows
 	kinds
 )
 
@@ -112,9 +112,8 @@ func IsEager(b []byte) (tag uint64, ok bool) {
 	return le.Uint64(b[8:]), true
 }
 
-// Parse reads the header of a message of which b is the whole. What it returns
-// holds: b has the body, Extra and Length bytes after it, and nothing more. Each
-// byte is read once, as b may be memory that the peer can write.
+// Parse reads the header of the message b. If it succeeds, b has the header, the body, then Extra and Length bytes, and
+// nothing more. Each byte is read once, as b may be memory that the peer can write.
 func (h *Header) Parse(b []byte) error {
 	if len(b) < Size {
 		return fmt.Errorf("%w: %d bytes", ErrMalformed, len(b))

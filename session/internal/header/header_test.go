@@ -82,8 +82,7 @@ func TestLengthsThatDoNotFitAreMalformed(t *testing.T) {
 	}
 }
 
-// What parses has its body and data where it says, and is written back to
-// the same bytes.
+// A message that parses has its body and data inside the packet, and is written back to the same bytes.
 func FuzzParse(f *testing.F) {
 	for _, tt := range golden {
 		f.Add(encode(tt.head, tt.body, tt.data))

@@ -17,8 +17,8 @@ type Arrival struct {
 	below, above *Arrival // in the bucket
 }
 
-// slot names an arrival, in the order of arrival. What a search compares lies here, side by side: a search of ten thousand
-// arrivals reads a quarter of a megabyte in order, instead of ten thousand cache lines here and there.
+// slot names an arrival, in the order of arrival. The fields that a search compares lie here, side by side: a search of
+// ten thousand arrivals reads a quarter of a megabyte in order, instead of ten thousand cache lines here and there.
 type slot struct {
 	tag  uint64
 	from uint32
@@ -31,7 +31,8 @@ type arrivalBucket struct{ first, last *Arrival }
 // ArrivalCost is how many bytes the table needs for an arrival at most, beside the Arrival.
 const ArrivalCost = 4*int(unsafe.Sizeof(slot{})) + int(unsafe.Sizeof(arrivalBucket{}))
 
-// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one list.
+// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one
+// list.
 func (t *Table) bucket(from uint32, tag uint64) *arrivalBucket {
 	hi, lo := bits.Mul64(tag^t.seed[0], uint64(from)^t.seed[1])
 	return &t.buckets[(hi^lo)&uint64(len(t.buckets)-1)]

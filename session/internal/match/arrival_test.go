@@ -8,8 +8,8 @@ func oldHash(tag uint64) uint64 {
 	return h ^ h>>32
 }
 
-// A sender chooses the tags of its messages, but not the bucket that they lie in: else a receive, of whatever source, might
-// have to search all of them.
+// A sender chooses the tags of its messages, but not the bucket that they lie in: else a receive, of whatever source,
+// might have to search all of them.
 func TestSendersCannotChooseABucket(t *testing.T) {
 	table := New()
 	const n = 4096

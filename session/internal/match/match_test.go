@@ -61,8 +61,7 @@ func (m *model) take(a *match.Arrival) bool {
 	return false
 }
 
-// Whatever the order of calls, the table pairs as two lists would. Masks are
-// more than it has classes for.
+// In any order of calls, the table pairs as two lists would. There are more masks than the table has classes.
 func TestPairsAsTwoListsWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, m := match.New(), new(model)

@@ -19,8 +19,7 @@ type letter struct {
 	c    Chunk
 }
 
-// flight is one chunk in the drivers: what each end has, and where the bytes
-// are.
+// flight is one chunk in the drivers: the state of each end, and the place of the bytes.
 type flight struct {
 	msg        uint8
 	c          Chunk
@@ -30,7 +29,7 @@ type flight struct {
 	duplicated bool  // its RTR was delivered twice
 }
 
-// What an end's driver has of a chunk.
+// States of a chunk in the driver of an end.
 const (
 	absent uint8 = iota
 	posted

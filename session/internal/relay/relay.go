@@ -10,12 +10,11 @@
 // the ones that only serve a connection itself. The sender keeps a copy of each
 // until the peer has said, now and then, how many it has seen.
 //
-// An end whose lead breaks takes nothing more from it, and says Resume on the next one: how
-// many messages it has taken, and which rails it has lost. The other end gives those
-// up as well, if it has not noticed yet, and answers with its own Resume. Who has
-// said and heard Resume on the lead drops the copies that have arrived, sends the rest
-// again, and goes on. As an end takes nothing from a rail that it has given up, what it said
-// stays true, and nothing arrives twice.
+// An end whose lead breaks takes nothing more from it, and says Resume on the next one: how many messages it has taken,
+// and which rails it has lost. The other end gives those up as well, if it has not noticed yet, and answers with its
+// own Resume. An end that has said and heard Resume on the lead drops the copies that have arrived, sends the others
+// again, and goes on. As an end takes nothing from a rail that it has given up, its count stays true, and nothing
+// arrives twice.
 package relay
 
 import (

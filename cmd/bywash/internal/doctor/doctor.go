@@ -75,7 +75,7 @@ func examineDriver(d driver.Driver) Finding {
 	}
 	if err != nil {
 		f.Level, f.Found = Blocked, err.Error()
-		f.Remedy = "the message says what is missing; the findings above say how to get it"
+		f.Remedy = "the message names what is missing, the findings above name the remedies"
 		if u := (*driver.UnavailableError)(nil); errors.As(err, &u) && u.Absent {
 			f.Level, f.Remedy = Absent, ""
 		}

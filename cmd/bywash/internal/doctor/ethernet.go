@@ -25,7 +25,7 @@ func afXDP() Finding {
 		f.Level, f.Found, f.Remedy = Absent, err.Error(), "a kernel from 5.9 on, with CONFIG_XDP_SOCKETS"
 		return f
 	case errors.Is(err, unix.EPERM):
-		f.Found = "unknown: it takes CAP_NET_RAW to find out"
+		f.Found = "unknown: finding out needs CAP_NET_RAW"
 	}
 	return jit(os.DirFS("/"), f)
 }
@@ -80,7 +80,7 @@ func findEther(root fs.FS) Finding {
 		f.Level, f.Remedy = Slow, "ip link set "+down[0]+" up"
 	case len(many) > 0:
 		f.Level = Slow
-		f.Remedy = fmt.Sprintf("%s: more queues than CPUs, each of which afxdp looks at: ethtool -L %s combined %d", strings.Join(many, ", "), many[0], len(cpus))
+		f.Remedy = fmt.Sprintf("%s: more queues than CPUs, and afxdp polls each queue: ethtool -L %s combined %d", strings.Join(many, ", "), many[0], len(cpus))
 	case len(long) > 0:
 		f.Remedy = fmt.Sprintf("%s: drivers without multi-buffer (bywash info) run XDP programs only up to an MTU of %d (else afxdp's runs in the stack, slower); "+
 			"frames longer than a chunk take Linux 6.6", strings.Join(long, ", "), nativeMTU)

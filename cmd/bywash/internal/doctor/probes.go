@@ -25,7 +25,7 @@ func openFiles() Finding {
 	case r.Max < 256:
 		f.Level, f.Remedy = Blocked, "raise it: ulimit -Hn 65536 as root, or LimitNOFILE= in the unit"
 	case r.Max < 4096:
-		f.Level, f.Remedy = Slow, "enough for some hundred peers; raise it: ulimit -Hn 65536 as root, or LimitNOFILE= in the unit"
+		f.Level, f.Remedy = Slow, "enough for some hundred peers; for more: ulimit -Hn 65536 as root, or LimitNOFILE= in the unit"
 	}
 	return f
 }
@@ -167,13 +167,13 @@ func yama() Finding {
 	f := Finding{Name: "Yama ptrace_scope", Level: OK}
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil {
-		f.Found = "not there: nothing is restricted"
+		f.Found = "absent: tracing is not restricted"
 		return f
 	}
 	switch f.Found = strings.TrimSpace(string(b)); f.Found {
 	case "0":
 	case "1":
-		f.Found = "1: drivers ask with PR_SET_PTRACER"
+		f.Found = "1: drivers permit tracing with PR_SET_PTRACER"
 	default:
 		f.Level = Slow
 		f.Remedy = "large messages in private memory are copied twice; as root: sysctl kernel.yama.ptrace_scope=1, or use arenas"
@@ -196,10 +196,10 @@ func barrier() Finding {
 	const registerGlobal = 1 << 2 // MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
 	mask, _, e := unix.Syscall(unix.SYS_MEMBARRIER, 0, 0, 0)
 	if e != 0 {
-		return failed(f, Slow, fmt.Errorf("membarrier: %w", e), "senders pay a fence a message; a kernel from 4.16 on, or a seccomp profile that allows membarrier")
+		return failed(f, Slow, fmt.Errorf("membarrier: %w", e), "senders pay a fence for each message; use a kernel from 4.16 on, or a seccomp profile that allows membarrier")
 	}
 	if mask&registerGlobal == 0 {
-		return failed(f, Slow, errors.New("no expedited global barrier"), "senders pay a fence a message; a kernel from 4.16 on")
+		return failed(f, Slow, errors.New("no expedited global barrier"), "senders pay a fence for each message; use a kernel from 4.16 on")
 	}
 	return f
 }
@@ -236,7 +236,7 @@ func cores() Finding {
 	n := set.Count()
 	f.Found = fmt.Sprintf("%d usable of %d", n, runtime.NumCPU())
 	if n < 2 {
-		f.Level, f.Remedy = Slow, "both ends share a CPU, so latency is that of the scheduler: give this process two (taskset, cpuset, --cpus)"
+		f.Level, f.Remedy = Slow, "both ends share a CPU, so latency is that of the scheduler: give this process two CPUs (taskset, cpuset, --cpus)"
 	}
 	return f
 }

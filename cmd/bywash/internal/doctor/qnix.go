@@ -36,10 +36,10 @@ func findQNIX(root fs.FS, access func(string) error, l locking, known bool) Find
 	switch {
 	case len(refused) > 0:
 		f.Level, f.Found = Blocked, strings.Join(refused, ", ")+": this user may not open it"
-		f.Remedy = "as root: usermod -a -G qnix USER, then log in again; or do without: BYWASH_QNIX names the socket of bywash softnic"
+		f.Remedy = "as root: usermod -a -G qnix USER, then log in again; or set BYWASH_QNIX to the socket of bywash softnic"
 	case known && !l.free && l.limit < roomy:
 		f.Level, f.Found = Slow, fmt.Sprintf("%s; %s bytes of memory may be locked for messages", f.Found, limit(l.limit))
-		f.Remedy = "raise it by what messages take: " + raiseIt
+		f.Remedy = "raise the limit by the size of the messages' memory: " + raiseIt
 	}
 	return f
 }

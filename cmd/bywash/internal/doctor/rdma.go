@@ -92,7 +92,7 @@ func findPorts(root fs.FS) Finding {
 		f.Level = Slow
 		f.Remedy = strings.Join(local, ", ") + ": only link-local GIDs, which reach one segment; give the network interface an address"
 	case len(down) > 0:
-		f.Level, f.Remedy = Slow, strings.Join(down, ", ")+": not used as long as it is down"
+		f.Level, f.Remedy = Slow, strings.Join(down, ", ")+": not used while down"
 	}
 	return f
 }

@@ -242,8 +242,7 @@ func (i *instance) local() bool {
 	return i.state == closed
 }
 
-// nextFrame waits for something to write; what was written goes out when there
-// is nothing more.
+// nextFrame waits for something to write, and flushes the buffer when there is nothing more.
 func (i *instance) nextFrame(w *bufio.Writer) (frame, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

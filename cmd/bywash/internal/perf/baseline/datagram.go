@@ -1,0 +1,262 @@
+package baseline
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+)
+
+// A message longer than a datagram goes in several. UDP loses what does not
+// fit the receive buffer, so at most a window of datagrams is in flight; the
+// receiver acknowledges every half window with a datagram that holds the
+// number it has received.
+const (
+	maxDatagram = 65507
+	ackSize     = 9
+)
+
+func (k *socket) openDatagram() (err error) {
+	if k.fd, err = k.open(true); err != nil {
+		return err
+	}
+	// Beyond the limit only root may; the window follows what was granted.
+	const want = 8 << 20
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, want)
+	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, want)
+	k.rcvbuf, err = unix.GetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return k.failed("getsockopt", err)
+	}
+	return k.tune(k.fd)
+}
+
+// datagrams is how many a message of a size needs.
+func datagrams(size int) int { return max(1, (size+maxDatagram-1)/maxDatagram) }
+
+// piece is datagram i of a message.
+func piece(b []byte, i int) []byte {
+	lo := min(len(b), i*maxDatagram)
+	return b[lo:min(len(b), lo+maxDatagram)]
+}
+
+func (k *socket) sendDatagrams(j *bench.Round, seq uint64) error {
+	b := k.message(j, seq)
+	for i := range datagrams(len(b)) {
+		if err := k.send(piece(b, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends one datagram.
+func (k *socket) send(b []byte) error {
+	sp := k.spinner()
+	return sp.Until(func() (bool, error) {
+		n, err := k.write(k.fd, b)
+		return n >= 0, err
+	})
+}
+
+func (k *socket) recvDatagrams(j *bench.Round, seq uint64) error {
+	b := k.in[:j.Size]
+	deadline := spinDeadline{limit: lossTimeout}
+	sp := k.spinner()
+	for i := range datagrams(len(b)) {
+		want := piece(b, i)
+		room := want
+		if len(want) == 0 {
+			room = k.in[:1] // reading 0 bytes would leave the datagram where it is
+		}
+		err := sp.Until(func() (bool, error) {
+			n, err := k.read(k.fd, room)
+			switch {
+			case err != nil:
+				return false, err
+			case n < 0:
+				return false, deadline.miss()
+			case n != len(want):
+				return false, errDatagram
+			}
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if j.Validate {
+		return bench.Verify(b, seq)
+	}
+	return nil
+}
+
+var (
+	errDatagram = errors.New("a datagram of the wrong size arrived: did the kernel drop one?")
+	errLost     = errors.New("a datagram was lost: raise net.core.rmem_max")
+)
+
+const lossTimeout = 5 * time.Second
+
+// spinDeadline ends a wait that lasts too long, looking at the clock seldom.
+type spinDeadline struct {
+	limit time.Duration
+	n     uint32
+	since time.Time
+}
+
+func (d *spinDeadline) miss() error {
+	if d.n++; d.n&0xfff != 0 {
+		return nil
+	}
+	if d.since.IsZero() {
+		d.since = time.Now()
+	} else if time.Since(d.since) > d.limit {
+		return errLost
+	}
+	return nil
+}
+
+// dgram is the state of a round on a datagram socket.
+type dgram struct {
+	k          *socket
+	j          *bench.Round
+	per        int    // datagrams a message
+	out, in    uint64 // datagrams to send, to receive
+	sent       uint64
+	acked      uint64 // by the other side
+	got        uint64
+	acksSent   uint64 // the last number acknowledged to the other side
+	window     uint64
+	buf        []byte
+	ack        [ackSize]byte
+	validating []byte
+}
+
+func (k *socket) streamDatagrams(j *bench.Round) error {
+	begin := time.Now()
+	per := datagrams(j.Size)
+	total := uint64(j.N) * uint64(per)
+	// The kernel charges about twice a datagram's size, at least 768 bytes.
+	w := uint64(max(1, min(bench.MaxWindow, k.rcvbuf/2/(2*min(j.Size, maxDatagram)+1024))))
+	d := &dgram{k: k, j: j, per: per, window: w, buf: make([]byte, maxDatagram+1)}
+	if j.Lead || j.Test == bench.BiBW {
+		d.out = total
+	}
+	if !j.Lead || j.Test == bench.BiBW {
+		d.in = total
+	}
+	if j.Validate {
+		d.validating = make([]byte, j.Size)
+	}
+	if j.Blocking() && j.Test == bench.BiBW {
+		if err := unix.SetNonblock(k.fd, true); err != nil {
+			return err
+		}
+		defer unix.SetNonblock(k.fd, false)
+	}
+	if err := d.run(); err != nil {
+		return err
+	}
+	j.Elapsed = time.Since(begin)
+	return nil
+}
+
+func (d *dgram) run() error {
+	sp := d.k.spinner()
+	late := spinDeadline{limit: lossTimeout}
+	return sp.Until(func() (bool, error) {
+		for d.acked < d.out || d.got < d.in {
+			moved, err := d.step()
+			switch {
+			case err != nil:
+				return false, err
+			case moved:
+				late = spinDeadline{limit: lossTimeout}
+				continue
+			}
+			if d.j.Blocking() && d.j.Test == bench.BiBW {
+				d.k.poll(false, true)
+			}
+			return false, late.miss()
+		}
+		return true, nil
+	})
+}
+
+func (d *dgram) step() (moved bool, err error) {
+	for d.sent < d.out && d.sent-d.acked < d.window {
+		if d.sent%uint64(d.per) == 0 {
+			d.k.message(d.j, d.sent/uint64(d.per))
+		}
+		n, err := d.k.write(d.k.fd, piece(d.k.out[:d.j.Size], int(d.sent%uint64(d.per))))
+		if err != nil {
+			return false, err
+		}
+		if n < 0 {
+			break
+		}
+		d.sent++
+		moved = true
+	}
+	for range burst {
+		room := d.sent < d.out && d.sent-d.acked < d.window
+		if d.got == d.in && (d.acked == d.out || room) {
+			break
+		}
+		n, err := d.k.read(d.k.fd, d.buf)
+		if err != nil {
+			return false, err
+		}
+		if n < 0 {
+			break
+		}
+		moved = true
+		if err := d.take(d.buf[:n]); err != nil {
+			return false, err
+		}
+		if d.sent < d.out && d.sent-d.acked < d.window {
+			break
+		}
+	}
+	return moved, nil
+}
+
+// take handles a datagram. It is told from an acknowledgement by its size:
+// check refuses the one size for which both ways at once would be ambiguous.
+func (d *dgram) take(b []byte) error {
+	if len(b) == ackSize && d.out > 0 {
+		n := binary.LittleEndian.Uint64(b)
+		if n <= d.acked || n > d.sent {
+			return errDatagram
+		}
+		d.acked = n
+		return nil
+	}
+	at := int(d.got % uint64(d.per))
+	if d.got >= d.in || len(b) != len(piece(d.k.in[:d.j.Size], at)) {
+		return errDatagram
+	}
+	if d.j.Validate {
+		copy(d.validating[at*maxDatagram:], b)
+		if at == d.per-1 {
+			if err := bench.Verify(d.validating, d.got/uint64(d.per)); err != nil {
+				return err
+			}
+		}
+	}
+	d.got++
+	if d.got == d.in || d.got-d.acksSent >= max(1, d.window/2) {
+		return d.acknowledge()
+	}
+	return nil
+}
+
+func (d *dgram) acknowledge() error {
+	binary.LittleEndian.PutUint64(d.ack[:], d.got)
+	d.acksSent = d.got
+	return d.k.send(d.ack[:])
+}

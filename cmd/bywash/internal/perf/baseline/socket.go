@@ -1,0 +1,375 @@
+package baseline
+
+import (
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// socket is a bench over the kernel's sockets.
+type socket struct {
+	s      *bench.Setup
+	kind   string
+	listen int // stream sockets, the follower's end
+	fd     int
+	c      bench.Case
+	out    []byte
+	in     []byte
+	peer   unix.Sockaddr // what the lead connects to
+	rcvbuf int
+	star   *star
+	token  []byte // tells the other process from strangers on this machine
+}
+
+const tokenSize = 16
+
+// Open opens one end of a baseline.
+func Open(s *bench.Setup) (bench.Bench, error) {
+	if !s.Local {
+		return nil, bench.Skipf("%s is the baseline over this machine's loopback: run it without --listen or HOST:PORT",
+			s.Driver)
+	}
+	if s.Device != "" {
+		return nil, bench.Skipf("%s has no devices: leave out --dev", s.Driver)
+	}
+	k := &socket{s: s, kind: s.Driver, listen: -1, fd: -1}
+	key, err := handshake.NewKey(s.Job.Secret())
+	if err != nil {
+		return nil, fmt.Errorf("no secret for the sockets: %w", err)
+	}
+	token := key.MAC("bywash perf socket token")
+	k.token = token[:tokenSize]
+	switch {
+	case k.kind == bench.SockUDP:
+		err = k.openDatagram()
+	case !s.Lead:
+		if k.listen, err = k.open(true); err == nil {
+			err = k.failed("listen", unix.Listen(k.listen, 64))
+		}
+	}
+	if err != nil {
+		_ = k.Close()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *socket) failed(op string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("%s: %s: %w", k.kind, op, err)
+	}
+	return err
+}
+
+var loopback = [4]byte{127, 0, 0, 1}
+
+// open makes a socket; bound, it has an address of this machine that the kernel chooses.
+func (k *socket) open(bound bool) (int, error) {
+	family, typ := unix.AF_INET, unix.SOCK_STREAM
+	var addr unix.Sockaddr = &unix.SockaddrInet4{Addr: loopback}
+	switch k.kind {
+	case bench.SockUnix:
+		family, addr = unix.AF_UNIX, &unix.SockaddrUnix{} // the empty address becomes an abstract one
+	case bench.SockUDP:
+		typ = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, k.failed("socket", err)
+	}
+	if bound {
+		if err := unix.Bind(fd, addr); err != nil {
+			unix.Close(fd)
+			return -1, k.failed("bind", err)
+		}
+	}
+	return fd, nil
+}
+
+// links is the address of the listener or datagram socket.
+func (k *socket) links() []string {
+	sa, err := unix.Getsockname(max(k.listen, k.fd))
+	if err != nil {
+		return nil // the lead's end of a stream has none
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return []string{fmt.Sprint(a.Port)}
+	case *unix.SockaddrUnix:
+		return []string{a.Name}
+	}
+	return nil
+}
+
+func (k *socket) address(links []string) (unix.Sockaddr, error) {
+	if len(links) != 1 {
+		return nil, errors.New("the other side gave no socket address")
+	}
+	link := links[0]
+	if k.kind == bench.SockUnix {
+		if len(link) < 2 || len(link) > 100 || link[0] != '@' {
+			return nil, fmt.Errorf("the other side's socket address %q is malformed", link)
+		}
+		return &unix.SockaddrUnix{Name: link}, nil
+	}
+	port, err := strconv.ParseUint(link, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("the other side's port %q is malformed", link)
+	}
+	return &unix.SockaddrInet4{Port: int(port), Addr: loopback}, nil
+}
+
+func (k *socket) Connect(give bench.Give) error {
+	said, err := bench.MeetLinks(give, k.links())
+	if err != nil {
+		return err
+	}
+	if k.kind != bench.SockUDP && !k.s.Lead {
+		k.fd, err = k.accept()
+		return err
+	}
+	if k.peer, err = k.address(said[k.s.Partner()]); err != nil {
+		return err
+	}
+	if k.kind == bench.SockUDP {
+		return k.failed("connect", unix.Connect(k.fd, k.peer))
+	}
+	k.fd, err = k.dial()
+	return err
+}
+
+// dial connects a stream, shows the token and waits for the other side's byte.
+func (k *socket) dial() (int, error) {
+	fd, err := k.open(false)
+	if err != nil {
+		return -1, err
+	}
+	if err = k.failed("connect", unix.Connect(fd, k.peer)); err == nil {
+		err = k.tune(fd)
+	}
+	if err == nil {
+		err = k.writeFull(fd, k.token)
+	}
+	var b [1]byte
+	if err == nil {
+		err = k.readFull(fd, b[:])
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// accept takes connections until one shows the token.
+func (k *socket) accept() (int, error) {
+	for {
+		if err := k.s.Stop.Err(); err != nil {
+			return -1, err
+		}
+		pfd := []unix.PollFd{{Fd: int32(k.listen), Events: unix.POLLIN}}
+		if n, err := unix.Poll(pfd, 200); n <= 0 {
+			if err != nil && err != unix.EINTR {
+				return -1, err
+			}
+			continue
+		}
+		fd, _, err := unix.Accept4(k.listen, unix.SOCK_CLOEXEC)
+		if err != nil {
+			if err == unix.EINTR || err == unix.ECONNABORTED {
+				continue
+			}
+			return -1, k.failed("accept", err)
+		}
+		got := make([]byte, tokenSize)
+		if k.tune(fd) == nil && k.readFull(fd, got) == nil && subtle.ConstantTimeCompare(got, k.token) == 1 {
+			return fd, k.writeFull(fd, []byte{1})
+		}
+		unix.Close(fd)
+	}
+}
+
+// tune bounds waits, so that a dead process is noticed, and turns Nagle off.
+func (k *socket) tune(fd int) error {
+	tv := unix.NsecToTimeval(int64(200 * time.Millisecond))
+	err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+	if err == nil {
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
+	}
+	if err == nil && k.kind == bench.SockTCP {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	}
+	return k.failed("setsockopt", err)
+}
+
+// try is a system call that may say "not now". A spinning process uses a raw
+// one: it never sleeps, so the scheduler need not know.
+func (k *socket) try(trap uintptr, fd int, b []byte) (int, error) {
+	var r uintptr
+	var e unix.Errno
+	if k.c.Blocking() {
+		r, _, e = unix.Syscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	} else {
+		r, _, e = unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	}
+	switch e {
+	case 0:
+		return int(r), nil
+	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS:
+		return -1, nil
+	case unix.EPIPE, unix.ECONNRESET, unix.ECONNREFUSED:
+		return 0, bench.ErrPeerGone
+	}
+	return 0, fmt.Errorf("%s: %w", k.kind, e)
+}
+
+// write gives -1 for "not now".
+func (k *socket) write(fd int, b []byte) (int, error) { return k.try(unix.SYS_WRITE, fd, b) }
+
+// read gives -1 for "not now".
+func (k *socket) read(fd int, b []byte) (int, error) {
+	n, err := k.try(unix.SYS_READ, fd, b)
+	if n == 0 && err == nil && k.kind != bench.SockUDP && len(b) > 0 {
+		return 0, bench.ErrPeerGone
+	}
+	return n, err
+}
+
+func (k *socket) writeFull(fd int, b []byte) error { return k.full(k.write, fd, b) }
+func (k *socket) readFull(fd int, b []byte) error  { return k.full(k.read, fd, b) }
+
+// spinner is for waits that sleep in the kernel, 200 ms at most, or spin.
+func (k *socket) spinner() bench.Spinner {
+	return bench.NewSpinner(k.s.Stop, k.s.Yield || k.c.Blocking())
+}
+
+// full reads or writes all of b.
+func (k *socket) full(call func(int, []byte) (int, error), fd int, b []byte) error {
+	sp := k.spinner()
+	return sp.Until(func() (bool, error) {
+		if len(b) == 0 {
+			return true, nil
+		}
+		n, err := call(fd, b)
+		b = b[max(n, 0):]
+		return len(b) == 0, err
+	})
+}
+
+func (k *socket) Check(c *bench.Case) error {
+	if bench.InfoOf(c.Test).Session {
+		return bench.Skipf("%s: %s is a test of -d session", k.kind, c.Test)
+	}
+	switch {
+	case bench.InfoOf(c.Test).OneSided:
+		return bench.Skipf("%s has no one-sided access", k.kind)
+	case c.Peers > 0:
+		return bench.Skipf("--peers is for drivers")
+	case (c.Test == bench.Barrier || c.Test == bench.Bcast) && k.kind != bench.SockUnix:
+		return bench.Skipf("%s: groups of sockets are measured with sock-unix", k.kind)
+	case c.Test == bench.Connect && k.kind == bench.SockUDP:
+		return bench.Skipf("sock-udp has no connections")
+	case k.kind == bench.SockUDP && c.Test == bench.BiBW && c.Size%maxDatagram == ackSize:
+		return bench.Skipf("sock-udp cannot do bibw with messages of %d bytes", c.Size)
+	case c.Size == 0 && bench.InfoOf(c.Test).Fixed == 0 && k.kind != bench.SockUDP:
+		return bench.Skipf("%s has no empty messages", k.kind)
+	}
+	return nil
+}
+
+func (k *socket) Prepare(c *bench.Case) ([]byte, error) {
+	k.c = *c
+	// Streams are read in large pieces, whatever the size of the messages.
+	k.out = make([]byte, max(c.Size, 8))
+	k.in = make([]byte, max(c.Size, 64*bench.KiB))
+	return nil, k.failed("fcntl", unix.SetNonblock(k.fd, !c.Blocking()))
+}
+
+func (k *socket) Start([]byte) error { return nil }
+
+func (k *socket) Inspect(uint64, int) error { return errors.New("nothing to inspect") }
+
+func (k *socket) Finish() error {
+	k.star.close()
+	k.star = nil
+	return nil
+}
+
+func (k *socket) Path() string {
+	switch k.kind {
+	case bench.SockUnix:
+		return "unix-stream"
+	case bench.SockTCP:
+		return "tcp-loopback"
+	}
+	return "udp-loopback"
+}
+
+func (k *socket) Close() error {
+	_ = k.Finish()
+	for _, fd := range []int{k.fd, k.listen} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	k.fd, k.listen = -1, -1
+	return nil
+}
+
+func (k *socket) Run(j *bench.Round) error {
+	switch {
+	case j.Test == bench.Connect:
+		return k.runConnect(j)
+	case j.Test == bench.Barrier || j.Test == bench.Bcast:
+		return k.runGroup(j)
+	case k.kind == bench.SockUDP && j.Test == bench.Lat:
+		return j.PingPong(k.sendDatagrams, k.recvDatagrams)
+	case k.kind == bench.SockUDP:
+		return k.streamDatagrams(j)
+	case j.Test == bench.Lat:
+		return j.PingPong(k.sendStream, k.recvStream)
+	}
+	return k.stream(j)
+}
+
+func (k *socket) runConnect(j *bench.Round) error {
+	for range j.N {
+		begin := time.Now()
+		var fd int
+		var err error
+		if j.Lead {
+			fd, err = k.dial()
+		} else {
+			fd, err = k.accept()
+		}
+		if err != nil {
+			return err
+		}
+		if j.Lead {
+			j.Rec.Add(time.Since(begin), 1)
+			// Reset instead of TIME_WAIT, or the ports run out.
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		}
+		_ = unix.Close(fd)
+	}
+	return nil
+}
+
+func (k *socket) message(j *bench.Round, seq uint64) []byte {
+	b := k.out[:j.Size]
+	if j.Validate {
+		bench.Fill(b, seq)
+	} else if len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, seq)
+	}
+	return b
+}

@@ -1,0 +1,157 @@
+package baseline
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+)
+
+func (k *socket) sendStream(j *bench.Round, seq uint64) error {
+	return k.writeFull(k.fd, k.message(j, seq))
+}
+
+func (k *socket) recvStream(j *bench.Round, seq uint64) error {
+	b := k.in[:j.Size]
+	if err := k.readFull(k.fd, b); err != nil || !j.Validate {
+		return err
+	}
+	return bench.Verify(b, seq)
+}
+
+// burst bounds a step, so that the other direction gets its turn.
+const burst = 64
+
+// byteFlow is one direction of a stream: n messages of a size, as bytes.
+type byteFlow struct {
+	k       *socket
+	j       *bench.Round
+	reading bool
+	left    int // messages, the current one included
+	at      int // bytes of the current one that are through
+	seq     uint64
+}
+
+func (f *byteFlow) done() bool { return f.left == 0 }
+
+// step moves as much as the socket takes, at most a burst.
+func (f *byteFlow) step() (moved bool, err error) {
+	for range burst {
+		if f.left == 0 {
+			return moved, nil
+		}
+		n := 0
+		if f.reading {
+			n, err = f.k.read(f.k.fd, f.room())
+		} else {
+			if f.at == 0 {
+				f.k.message(f.j, f.seq)
+			}
+			n, err = f.k.write(f.k.fd, f.k.out[f.at:f.j.Size])
+		}
+		if err != nil || n < 0 {
+			return moved, err
+		}
+		moved = true
+		if err := f.advance(n); err != nil {
+			return false, err
+		}
+	}
+	return moved, nil
+}
+
+// room is where to read: a message to be checked has its own place, else many
+// may come at once, but never more than this round has.
+func (f *byteFlow) room() []byte {
+	if f.j.Validate || f.j.Size >= len(f.k.in) {
+		return f.k.in[f.at:f.j.Size]
+	}
+	return f.k.in[:min(len(f.k.in), f.left*f.j.Size-f.at)]
+}
+
+func (f *byteFlow) advance(n int) error {
+	f.at += n
+	for f.at >= f.j.Size && f.left > 0 {
+		if f.reading && f.j.Validate {
+			if err := bench.Verify(f.k.in[:f.j.Size], f.seq); err != nil {
+				return err
+			}
+		}
+		f.at -= f.j.Size
+		f.left--
+		f.seq++
+	}
+	return nil
+}
+
+// stream runs bw, rate and bibw on a stream socket.
+func (k *socket) stream(j *bench.Round) error {
+	begin := time.Now()
+	out := byteFlow{k: k, j: j, left: j.N}
+	in := byteFlow{k: k, j: j, left: j.N, reading: true}
+	if j.Test != bench.BiBW {
+		if j.Lead {
+			in.left = 0
+		} else {
+			out.left = 0
+		}
+	}
+	if err := k.pump(j, &out, &in); err != nil {
+		return err
+	}
+	ack := []byte{1}
+	if !j.Lead {
+		return k.writeFull(k.fd, ack)
+	}
+	if err := k.readFull(k.fd, ack); err != nil {
+		return err
+	}
+	j.Elapsed = time.Since(begin)
+	return nil
+}
+
+func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
+	both := j.Test == bench.BiBW && j.Blocking()
+	if both {
+		// Two directions cannot both sleep in a call of their own.
+		if err := unix.SetNonblock(k.fd, true); err != nil {
+			return err
+		}
+		defer unix.SetNonblock(k.fd, false)
+	}
+	sp := k.spinner()
+	for !out.done() || !in.done() {
+		m1, err := out.step()
+		if err != nil {
+			return err
+		}
+		m2, err := in.step()
+		if err != nil {
+			return err
+		}
+		if m1 || m2 {
+			continue
+		}
+		if both {
+			k.poll(in.done(), out.done())
+		}
+		if err := sp.Miss(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll sleeps until the socket can be read or written, as far as that is
+// wanted.
+func (k *socket) poll(inDone, outDone bool) {
+	p := []unix.PollFd{{Fd: int32(k.fd)}}
+	if !inDone {
+		p[0].Events |= unix.POLLIN
+	}
+	if !outDone {
+		p[0].Events |= unix.POLLOUT
+	}
+	_, _ = unix.Poll(p, 200)
+}

@@ -1,0 +1,114 @@
+package bench
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// The baselines: the kernel's own sockets.
+const (
+	SockTCP  = "sock-tcp"
+	SockUnix = "sock-unix"
+	SockUDP  = "sock-udp"
+)
+
+// Session is -d session: the session layer over the drivers of the option RailsOption.
+const (
+	Session     = "session"
+	RailsOption = "rails"
+)
+
+// Sockets are the baselines, in the order of the report.
+var Sockets = []string{SockTCP, SockUnix, SockUDP}
+
+// aliases are the names that the baselines had in earlier releases. The name tcp is kept for a driver.
+var aliases = map[string]string{"unix": SockUnix, "udp": SockUDP}
+
+// Canonical returns the present name of a driver or baseline.
+func Canonical(name string) string {
+	if to := aliases[name]; to != "" {
+		return to
+	}
+	return name
+}
+
+// IsSocket reports whether a name is that of a baseline.
+func IsSocket(name string) bool { return slices.Contains(Sockets, name) }
+
+// MaxOptions bounds the options of a driver, names and values together: they travel in one message.
+const MaxOptions = 16 << 10
+
+// OptionBytes counts them.
+func OptionBytes(options map[string]string) (n int) {
+	for k, v := range options {
+		n += len(k) + len("=") + len(v)
+	}
+	return n
+}
+
+// A group of processes has GroupSize members, GroupEach in each of the two ends.
+const (
+	GroupSize = 8
+	GroupEach = GroupSize / 2
+)
+
+// Plan is what the lead tells the other ranks before anything is opened.
+type Plan struct {
+	Driver   string            `json:"driver"`
+	Device   string            `json:"device,omitempty"`
+	Options  map[string]string `json:"options,omitempty"` // of the driver
+	Blocking bool              `json:"blocking,omitempty"`
+	MaxSize  int               `json:"max_size"`
+	Peers    int               `json:"peers,omitempty"`  // idle ones, which one more rank holds
+	Ranks    int               `json:"ranks,omitempty"`  // of a session of more than two; 0: the two ends
+	Places   []Place           `json:"places,omitempty"` // of each rank, in a lab
+	CPUs     []int             `json:"cpus,omitempty"`   // of each rank of this machine
+	Yield    bool              `json:"yield,omitempty"`  // they share a CPU
+}
+
+// Place is where one rank opens the driver.
+type Place struct {
+	Device string `json:"device"`
+	Netns  string `json:"netns"`
+}
+
+// Size is the number of ranks.
+func (p *Plan) Size() int {
+	switch {
+	case p.Ranks > 0:
+		return p.Ranks
+	case p.Peers > 0:
+		return 3
+	}
+	return 2
+}
+
+// At is the plan of a rank.
+func (p *Plan) At(rank int) Plan {
+	q := *p
+	if rank < len(p.Places) {
+		q.Device = p.Places[rank].Device
+		q.Options = maps.Clone(p.Options)
+		if q.Options == nil {
+			q.Options = make(map[string]string)
+		}
+		q.Options["netns"] = p.Places[rank].Netns
+	}
+	return q
+}
+
+// Check refuses plans that a lead of this version does not make for so many ranks.
+func (p *Plan) Check(ranks int) error {
+	switch {
+	case p.MaxSize < 0 || p.MaxSize > MaxSize:
+		return fmt.Errorf("messages of %d bytes", p.MaxSize)
+	case p.Peers < 0 || p.Peers > MaxPeers:
+		return fmt.Errorf("%d peers", p.Peers)
+	case p.Ranks < 0 || p.Ranks > MaxRanks || p.Size() != ranks:
+		return fmt.Errorf("a plan for %d ranks in a job of %d", p.Size(), ranks)
+	case OptionBytes(p.Options) > MaxOptions:
+		return fmt.Errorf("%d bytes of options", OptionBytes(p.Options))
+	}
+	return nil
+}

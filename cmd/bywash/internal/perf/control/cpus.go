@@ -1,0 +1,110 @@
+package control
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// pair is the two CPUs of a local run.
+type pair struct {
+	lead, follow int
+	shared       bool // there is only one
+	rest         []int
+}
+
+// of is the CPU of a rank: the pair's two, then the others, then these again.
+func (p *pair) of(rank int) int {
+	all := append([]int{p.lead, p.follow}, p.rest...)
+	return all[rank%len(all)]
+}
+
+// choosePair takes two CPUs that this process may use, on different cores of
+// one package where the machine says so.
+func choosePair() (pair, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return pair{}, fmt.Errorf("read the CPUs this process may use: %w", err)
+	}
+	var cpus []int
+	for i := range len(set) * 64 {
+		if set.IsSet(i) {
+			cpus = append(cpus, i)
+		}
+	}
+	if len(cpus) == 0 {
+		return pair{}, errors.New("no CPU in this process's affinity mask")
+	}
+	p := pair{lead: cpus[0], follow: cpus[0], shared: true}
+	best := -1
+	for _, c := range cpus[1:] {
+		score := 0
+		if topology(c, "physical_package_id") == topology(p.lead, "physical_package_id") {
+			score++
+		}
+		if topology(c, "core_id") != topology(p.lead, "core_id") || score == 0 {
+			score += 2
+		}
+		if score > best {
+			best, p.follow, p.shared = score, c, false
+		}
+	}
+	for _, c := range cpus[1:] {
+		if c != p.follow {
+			p.rest = append(p.rest, c)
+		}
+	}
+	return p, nil
+}
+
+func topology(cpu int, name string) string {
+	b, err := os.ReadFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/%s", cpu, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// pin moves every thread of this process to cpu; threads made later inherit
+// it. One runnable goroutine at a time is all that one CPU can serve: more
+// would only take turns with the measuring loop.
+func pin(cpu int) (undo func(), err error) {
+	var old, set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		return nil, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	set.Set(cpu)
+	if err := setAll(&set); err != nil {
+		return nil, fmt.Errorf("pin to CPU %d: %w", cpu, err)
+	}
+	procs := runtime.GOMAXPROCS(1)
+	return func() {
+		runtime.GOMAXPROCS(procs)
+		_ = setAll(&old)
+	}, nil
+}
+
+func setAll(set *unix.CPUSet) error {
+	// A thread may be born of an unpinned one while the list is read: twice.
+	for range 2 {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			tid, err := strconv.Atoi(t.Name())
+			if err != nil {
+				continue
+			}
+			if err := unix.SchedSetaffinity(tid, set); err != nil && !errors.Is(err, unix.ESRCH) {
+				return err
+			}
+		}
+	}
+	return nil
+}

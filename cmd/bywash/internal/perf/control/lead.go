@@ -1,0 +1,333 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
+	"github.com/bywash/bywash/driver"
+)
+
+// Config is a run.
+type Config struct {
+	Drivers    []string // names, or all
+	Device     string
+	Options    map[string]string // of the one driver that is no socket
+	SecretFile string
+	Remote     string // HOST:PORT of a listener; empty: both ends here
+	Tests      []bench.Test
+	Sizes      []int // nil: each test's own
+	Iters      int64 // 0: as many as fit Duration
+	Duration   time.Duration
+	Warmup     time.Duration
+	Wait, Mem  string
+	Peers      int
+	Ranks      int // processes of the tests of more than two; 0: DefaultRanks
+	Validate   bool
+	Version    string
+	Self       []string // command that runs ServeChild; nil: this binary
+
+	// Progress is called before each case with what comes, its number and
+	// the total.
+	Progress func(what string, i, total int)
+	// Compare fills in a result's change, with --baseline.
+	Compare func(*report.Result)
+
+	host string
+}
+
+// run is a run under way.
+type run struct {
+	*Config
+	ctx    context.Context
+	report report.Reporter
+	all    bool // the user took what there is
+	cpus   pair
+	failed error
+	done   int // cases measured
+	i      int // cases begun
+	total  int
+}
+
+// DriverNames are all that -d all measures; session is measured when it is named.
+func DriverNames() []string { return append(driver.Names(), bench.Sockets...) }
+
+// ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it stands
+// for; a name that is neither registered nor a baseline is an error.
+func ParseDrivers(list string) ([]string, error) {
+	names := strings.Split(list, ",")
+	for i, n := range names {
+		names[i] = bench.Canonical(n)
+		if n == "all" || n == bench.Session || bench.IsSocket(names[i]) {
+			continue
+		}
+		if _, err := driver.Lookup(n); err != nil {
+			hint := ""
+			if n == "tcp" {
+				hint = fmt.Sprintf("; the baseline over TCP sockets is %s", bench.SockTCP)
+			}
+			return nil, fmt.Errorf("no driver %q in this build (there are: %s%s)", n, strings.Join(DriverNames(), ", "), hint)
+		}
+	}
+	return names, nil
+}
+
+// Run measures; the caller closes the reporter. The error it returns is the first that kept something from
+// being measured, or a failure to report; with all drivers, those that cannot
+// run here are reported and are no error.
+func Run(ctx context.Context, c *Config, rep report.Reporter) error {
+	r := &run{Config: c, ctx: ctx, report: rep}
+	c.host, _ = os.Hostname()
+	names := []string{}
+	for _, n := range c.Drivers {
+		if n == "all" {
+			r.all = true
+			names = append(names, DriverNames()...)
+			continue
+		}
+		names = append(names, n)
+	}
+	var err error
+	if r.cpus, err = choosePair(); err != nil {
+		return err
+	}
+	undo, err := pin(r.cpus.lead)
+	if err != nil {
+		return err
+	}
+	defer undo()
+	plan := c.cases()
+	r.total = len(plan) * len(names)
+	percent := debug.SetGCPercent(-1)
+	defer debug.SetGCPercent(percent)
+	for k, n := range names {
+		r.i = k * len(plan)
+		if err := r.measure(n, plan); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if r.failed == nil && r.done == 0 {
+		return errNothing
+	}
+	return r.failed
+}
+
+var errNothing = errors.New("nothing was measured: none of the drivers can do what was asked for")
+
+// unreachable is a listener that cannot be reached: no other driver will.
+type unreachable struct{ error }
+
+func (u unreachable) Unwrap() error { return u.error }
+
+// measure runs the plan on a driver. Its error ends the run.
+func (r *run) measure(name string, plan []bench.Case) error {
+	two, many := plan, []bench.Case(nil)
+	if name == bench.Session {
+		two, many = split(plan)
+	}
+	var err error
+	if len(two) > 0 {
+		err = r.attempt(name, two, 0)
+	}
+	if err == nil && len(many) > 0 {
+		err = r.attempt(name, many, r.ranks())
+	}
+	if err == nil {
+		return nil
+	}
+	if r.ctx.Err() != nil {
+		return context.Cause(r.ctx)
+	}
+	if errors.As(err, new(unreachable)) {
+		return err
+	}
+	return r.miss(report.Missing{Driver: name, Err: err})
+}
+
+// miss reports and remembers what could not be measured.
+func (r *run) miss(m report.Missing) error {
+	if !bench.Unavailable(m.Err) || !r.all && r.failed == nil && m.Test == "" {
+		r.failed = fmt.Errorf("%s", m)
+		if len(r.Drivers) == 1 && !r.all {
+			return r.failed
+		}
+	}
+	if r.all && bench.IsSocket(m.Driver) && m.Test != "" && bench.InfoOf(m.Test).OneSided {
+		return nil // sockets have none, and every table would say so
+	}
+	return r.report.Missing(m)
+}
+
+// attempt gathers the ranks of a measurement and runs the plan with them.
+func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
+	if ranks > 0 && r.Remote != "" {
+		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
+	}
+	p := &bench.Plan{
+		Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
+		Ranks: ranks, Yield: r.cpus.shared,
+	}
+	if !bench.IsSocket(name) && name != bench.Session {
+		p.Peers = r.Peers
+	}
+	for _, c := range cases {
+		p.MaxSize = max(p.MaxSize, c.Size)
+	}
+	if r.needsLab(name) {
+		where, err := r.newLab()
+		if err != nil {
+			return err
+		}
+		defer where.close()
+		p.Places = where.places[:]
+	}
+	if d, err := driver.Lookup(name); err == nil && r.Device == "" {
+		// Say what is missing before anything is started.
+		mine := p.At(0)
+		if _, err := d.Query(driver.Hints{Device: mine.Device, Options: mine.Options}); err != nil {
+			return err
+		}
+	}
+	for rank := range p.Size() {
+		p.CPUs = append(p.CPUs, r.cpus.of(rank))
+	}
+	g, err := r.gather(p.Size())
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	return g.explain(r.lead(g.team, p, cases))
+}
+
+// lead does the lead's part.
+func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
+	_, local, err := t.greet(r.Version, p)
+	if err != nil {
+		return err
+	}
+	s := &bench.Setup{Plan: p.At(0), Lead: true, Local: local, Yield: p.Yield && local, Stop: t.stop, Job: t.job}
+	e := &end{team: t, setup: s, run: r}
+	return e.measure(func() error { return e.leadCases(cases) })
+}
+
+// leadCases runs the plan; a case that this driver cannot do is reported.
+func (e *end) leadCases(cases []bench.Case) error {
+	r, name := e.run, e.setup.Driver
+	for i := range cases {
+		c := &cases[i]
+		if r.Progress != nil {
+			r.Progress(fmt.Sprintf("%s %s %s", name, c.Test, bench.FormatSize(c.Size)), r.i, r.total)
+		}
+		r.i++
+		err := e.order(c, nil)
+		if err == nil {
+			err = e.one(c)
+		}
+		if err == nil {
+			continue
+		}
+		if r.ctx.Err() != nil {
+			return context.Cause(r.ctx)
+		}
+		if e.fatal(err) {
+			return fmt.Errorf("%s %s: %w", c.Test, bench.FormatSize(c.Size), e.stop.Why(err))
+		}
+		if err := r.miss(report.Missing{Driver: name, Test: c.Test, Size: c.Size, Err: err}); err != nil {
+			return err
+		}
+	}
+	return e.order(nil, nil)
+}
+
+// leadRounds runs the rounds of a case: ones that double until the warm-up is over, then those that count.
+func (e *end) leadRounds(c *bench.Case) error {
+	r, rec := e.run, bench.NewRecorder()
+	op, err := e.warmUp(c, rec)
+	if err != nil {
+		return err
+	}
+	rec.Reset(op, bench.InfoOf(c.Test).Half)
+	j, cpu, err := e.counted(c, rec, op)
+	if err != nil {
+		return err
+	}
+	if err := e.order(int64(0), nil); err != nil {
+		return err
+	}
+	res := report.New(e.setup.Driver, j, e.b.Path(), cpu)
+	res.Host, res.Version = r.host, r.Version
+	if r.Compare != nil {
+		r.Compare(res)
+	}
+	r.done++
+	return r.report.Result(res)
+}
+
+// warmUp returns how long an operation takes.
+func (e *end) warmUp(c *bench.Case, rec *bench.Recorder) (op time.Duration, err error) {
+	r, n := e.run, int64(4)
+	if c.Test == bench.Connect {
+		n = 1
+	}
+	if r.Iters > 0 {
+		n = min(n, r.Iters)
+	}
+	for spent := time.Duration(0); ; {
+		rec.Reset(op, bench.InfoOf(c.Test).Half)
+		j, _, err := e.leadRound(c, rec, n)
+		if err != nil {
+			return 0, err
+		}
+		took := max(j.Elapsed, rec.Total, 1)
+		spent += took
+		op = took / time.Duration(n)
+		if spent >= r.Warmup {
+			return op, nil
+		}
+		n = min(n*2, max(1, int64((r.Warmup-spent)/max(op, 1))+1))
+	}
+}
+
+// counted runs the rounds that count, and returns their sum and the CPU time of all ranks. There are a few, each of a
+// length that the one before suggests: on a busy machine one long round could take many times what was asked for.
+func (e *end) counted(c *bench.Case, rec *bench.Recorder, op time.Duration) (*bench.Round, time.Duration, error) {
+	var cpu time.Duration
+	r, last := e.run, time.Duration(0)
+	sum := &bench.Round{Case: *c, Rec: rec}
+	for {
+		n := r.Iters
+		if n == 0 {
+			n = max(1, int64(min(r.Duration/5, r.Duration-max(sum.Elapsed, rec.Total))/max(op, 1)))
+		}
+		j, used, err := e.leadRound(c, rec, n)
+		if err != nil {
+			return nil, 0, err
+		}
+		sum.N += j.N
+		sum.Elapsed += j.Elapsed
+		cpu += used
+		spent := max(sum.Elapsed, rec.Total)
+		op, last = max(1, (spent-last)/time.Duration(n)), spent
+		if r.Iters > 0 || spent+op/2 >= r.Duration {
+			return sum, cpu, nil
+		}
+	}
+}
+
+func (e *end) leadRound(c *bench.Case, rec *bench.Recorder, n int64) (*bench.Round, time.Duration, error) {
+	j := &bench.Round{Case: *c, N: int(n), Lead: true, Yield: e.setup.Yield, Stop: e.stop, Rec: rec, Inspect: e.inspect}
+	if err := e.order(n, nil); err != nil {
+		return nil, 0, err
+	}
+	cpu, err := e.round(j)
+	return j, cpu, err
+}

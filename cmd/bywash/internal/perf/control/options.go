@@ -1,0 +1,164 @@
+package control
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+)
+
+// ParseOptions parses the arguments of --option, KEY=VALUE each. Only the
+// driver knows what keys and values mean.
+func ParseOptions(args []string) (map[string]string, error) {
+	if len(args) == 0 {
+		return nil, nil
+	}
+	out := make(map[string]string)
+	size := 0
+	for _, a := range args {
+		k, v, ok := strings.Cut(a, "=")
+		if !ok || k == "" {
+			return nil, fmt.Errorf("--option %q: it is KEY=VALUE, as in path=cma", a)
+		}
+		if _, twice := out[k]; twice {
+			return nil, fmt.Errorf("--option %s is given twice", k)
+		}
+		if size += len(a); size > bench.MaxOptions {
+			return nil, fmt.Errorf("--option: more than %s of options", bench.FormatSize(bench.MaxOptions))
+		}
+		out[k] = v
+	}
+	return out, nil
+}
+
+// CheckOptions refuses options when it is not clear which driver they are
+// for: the same key means something else to another one.
+func CheckOptions(drivers []string, options map[string]string) error {
+	if len(options) == 0 {
+		return nil
+	}
+	switch names := bypass(drivers); {
+	case slices.Contains(drivers, "all"):
+		return fmt.Errorf("--option is for one driver, not for all: name it with -d")
+	case len(names) > 1:
+		return fmt.Errorf("--option is for one driver, not for %s: name one with -d", strings.Join(names, " and "))
+	case len(names) == 0:
+		return fmt.Errorf("--option is for a driver, and the kernel's sockets have none: name a driver with -d")
+	}
+	return nil
+}
+
+// bypass lists those of the names that are no sockets, each once.
+func bypass(drivers []string) (names []string) {
+	for _, n := range drivers {
+		if !bench.IsSocket(n) && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// optionsFor are the options of a driver that is measured: sockets beside it
+// have none.
+func (c *Config) optionsFor(name string) map[string]string {
+	if bench.IsSocket(name) {
+		return nil
+	}
+	return c.Options
+}
+
+// over puts the options of this end over those that the other end sent: an
+// address of one machine is none of the other's.
+func over(sent, own map[string]string) map[string]string {
+	if len(own) == 0 {
+		return sent
+	}
+	out := maps.Clone(own)
+	for k, v := range sent {
+		if _, mine := own[k]; !mine {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// SetRails has the session use these drivers, with commas between, and no others.
+func (c *Config) SetRails(rails string) error {
+	if len(c.Drivers) != 1 || c.Drivers[0] != bench.Session {
+		return fmt.Errorf("--rails goes with -d session")
+	}
+	if _, err := ParseDrivers(rails); err != nil {
+		return err
+	}
+	c.Options = map[string]string{bench.RailsOption: rails}
+	return nil
+}
+
+// SetRanks has tests of more than two processes have n; 0 leaves it to them.
+func (c *Config) SetRanks(n int) error {
+	if n != 0 && (!c.HasRanks() || !slices.Contains(c.Drivers, bench.Session)) {
+		return fmt.Errorf("--ranks goes with -d %s and the tests %s and %s", bench.Session, bench.MultiPair, bench.AllToAll)
+	}
+	c.Ranks = n
+	return bench.CheckRanks(c.ranks(), c.Tests...)
+}
+
+func (c *Config) ranks() int {
+	if c.Ranks == 0 {
+		return bench.DefaultRanks
+	}
+	return c.Ranks
+}
+
+// HasRanks reports whether a test has more processes than two.
+func (c *Config) HasRanks() bool {
+	return slices.ContainsFunc(c.Tests, func(t bench.Test) bool { return bench.InfoOf(t).Ranks })
+}
+
+// processes says how many there are, for people.
+func (c *Config) processes() string {
+	if slices.ContainsFunc(c.Tests, func(t bench.Test) bool { return !bench.InfoOf(t).Ranks }) {
+		return fmt.Sprintf("two processes, or %d", c.ranks())
+	}
+	return fmt.Sprintf("%d processes", c.ranks())
+}
+
+// split takes the cases of more than two processes out of a plan.
+func split(plan []bench.Case) (two, many []bench.Case) {
+	for _, c := range plan {
+		if c.Ranks > 0 {
+			many = append(many, c)
+		} else {
+			two = append(two, c)
+		}
+	}
+	return two, many
+}
+
+// cases lists what a run without surprises measures, in order.
+func (c *Config) cases() []bench.Case {
+	var out []bench.Case
+	for _, t := range c.Tests {
+		i := bench.InfoOf(t)
+		sizes := c.Sizes
+		if sizes == nil {
+			sizes = i.Sizes
+		}
+		if i.Fixed != 0 {
+			sizes = []int{max(0, i.Fixed)}
+		}
+		for _, s := range sizes {
+			if s == 0 && (i.OneSided || t == bench.Bcast) {
+				continue
+			}
+			cs := bench.Case{Test: t, Size: s, Wait: c.Wait, Mem: c.Mem, Validate: c.Validate, Peers: c.Peers}
+			if i.Ranks {
+				cs.Ranks = c.ranks()
+			}
+			out = append(out, cs)
+		}
+	}
+	return out
+}

@@ -1,0 +1,152 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// PeerCommand is the hidden command that a local run starts for its other processes.
+const PeerCommand = "perf-peer"
+
+// ServeChild is another process of a local run: a rank of the job that its environment names.
+func ServeChild(ctx context.Context, version string) error {
+	if os.Getenv(launch.EnvRendezvous) == "" {
+		return fmt.Errorf("%s is started by bywash perf, not by hand", PeerCommand)
+	}
+	job, err := launch.Find(ctx)
+	if err != nil {
+		return err
+	}
+	x, ok := job.(launch.Exchanger)
+	if !ok {
+		return fmt.Errorf("%s is started by bywash perf, not by hand", PeerCommand)
+	}
+	t := newTeam(ctx, x)
+	// A lead that is gone ends this process soon, whatever it is doing.
+	context.AfterFunc(t.stop.Ctx, func() {
+		time.Sleep(2 * time.Second)
+		os.Exit(1)
+	})
+	_ = serve(t, &Config{Version: version}, false) // the lead has heard of it
+	return nil
+}
+
+// Serve is bywash perf --listen: it serves one lead after the other until ctx ends.
+func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
+	secret, err := listenerSecret(c.SecretFile, say)
+	if err != nil {
+		return err
+	}
+	l, err := launch.Listen(ctx, addr)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer l.Close()
+	ln, ok := l.(*net.TCPListener)
+	if !ok {
+		return fmt.Errorf("listen: %s is no TCP address", addr)
+	}
+	fmt.Fprintf(say, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n",
+		l.Addr(), l.Addr().(*net.TCPAddr).Port)
+	for ctx.Err() == nil {
+		if err := c.serveOne(ctx, ln, secret, say); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// lasting is a listener that outlives the servers of the jobs that follow each other.
+type lasting struct{ *net.TCPListener }
+
+func (l lasting) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
+
+// serveOne serves a lead that comes. The error is one that no other lead will be spared.
+func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byte, say io.Writer) error {
+	if err := ln.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	server := launch.Serve(lasting{ln}, 2, secret)
+	defer server.Close()
+	job, err := launch.Join(ctx, server.Addr(), 1, 2, secret)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	}
+	t := newTeam(ctx, job)
+	go func() {
+		for {
+			select {
+			case err := <-server.Refused():
+				fmt.Fprintf(say, "bywash: %v\n", err)
+			case <-t.stop.Ctx.Done():
+				return
+			}
+		}
+	}()
+	if err := serve(t, c, true); err != nil && ctx.Err() == nil && !errors.Is(err, bench.ErrPeerGone) {
+		fmt.Fprintf(say, "bywash: %v\n", err)
+	}
+	return nil
+}
+
+// serve follows a lead until it leaves.
+func serve(t *team, c *Config, remote bool) error {
+	defer t.close()
+	p, local, err := t.greet(c.Version, nil)
+	if err != nil {
+		return err
+	}
+	rank := t.job.Rank()
+	if p == nil || p.Check(t.job.Size()) != nil {
+		return t.abort(bench.ErrOrder)
+	}
+	s := &bench.Setup{Plan: p.At(rank), Rank: rank, Local: local, Stop: t.stop, Job: t.job}
+	cpu := -1
+	if remote {
+		// One lead at a time: pinned while it is served.
+		cpus, err := choosePair()
+		if err != nil {
+			return t.abort(err)
+		}
+		cpu, s.Yield = cpus.follow, cpus.shared
+		c.override(&s.Plan)
+	} else if s.Yield = p.Yield; rank < len(p.CPUs) && (rank < 2 || p.Ranks > 0) {
+		cpu = p.CPUs[rank]
+	}
+	if cpu >= 0 {
+		undo, err := pin(cpu)
+		if err != nil {
+			return t.abort(err)
+		}
+		defer undo()
+	}
+	e := &end{team: t, setup: s}
+	if err := e.measure(e.follow); err != nil {
+		return err
+	}
+	<-t.stop.Ctx.Done() // the lead leaves first
+	return nil
+}
+
+// override puts the device and options of a listener over those of the lead: an address of one machine is none of the
+// other's.
+func (c *Config) override(p *bench.Plan) {
+	if c.Device != "" {
+		p.Device = c.Device
+	}
+	if slices.Contains(c.Drivers, p.Driver) && !bench.IsSocket(p.Driver) {
+		p.Options = over(p.Options, c.Options)
+	}
+}

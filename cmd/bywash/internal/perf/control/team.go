@@ -1,0 +1,186 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// team is this process among the ranks of a measurement. Rank 0 leads, rank 1 is the other end; further ranks hold idle
+// peers or belong to a session of many.
+//
+// All ranks do the same steps in the same order. Where they must agree they meet: each says how it fared, and all go
+// the same way from there. A failure in a place where the others do not listen, as in the measuring loops, aborts the
+// job.
+type team struct {
+	job  launch.Exchanger
+	stop *bench.Stopper // stops when the job is lost
+}
+
+// Codes of an abort.
+const (
+	codeFailed      = 1
+	codeUnavailable = 2 // the driver, or this machine, cannot do it
+)
+
+// peerError is an error that another rank had.
+type peerError struct {
+	text        string
+	unavailable bool
+}
+
+func (e *peerError) Error() string     { return e.text }
+func (e *peerError) Unavailable() bool { return e.unavailable }
+
+func newTeam(ctx context.Context, job launch.Exchanger) *team {
+	t := &team{job: job, stop: bench.NewStopper(ctx)}
+	go func() {
+		select {
+		case <-job.Lost():
+			t.stop.Stop(lost(job.Err()))
+		case <-t.stop.Ctx.Done():
+		}
+	}()
+	return t
+}
+
+// lost says why no exchange can complete any more.
+func lost(err error) error {
+	var r *launch.RankError
+	switch {
+	case errors.As(err, &r) && r.Code != 0:
+		return &peerError{text: strings.TrimPrefix(r.Why, "aborted the job: "), unavailable: r.Code == codeUnavailable}
+	case r != nil:
+		return fmt.Errorf("%w (%w)", bench.ErrPeerGone, r)
+	case errors.Is(err, launch.ErrLauncher):
+		return bench.ErrPeerGone
+	}
+	return err
+}
+
+// word is what a rank says in a meeting.
+type word struct {
+	Data        []byte `json:"data,omitempty"`
+	Err         string `json:"err,omitempty"`
+	Unavailable bool   `json:"unavailable,omitempty"` // Err is about this machine or driver, not about the run
+}
+
+// meet returns what each rank gave, by rank, when all have called it. If a rank says that it has failed, all get an
+// error: failures of the run before what is merely unavailable, their own before another's.
+func (t *team) meet(data []byte, mine error) ([][]byte, error) {
+	w := word{Data: data}
+	if mine != nil {
+		w = word{Err: mine.Error(), Unavailable: bench.Unavailable(mine)}
+	}
+	b, err := json.Marshal(w)
+	if err != nil {
+		return nil, err
+	}
+	said, err := t.job.Exchange(t.stop.Ctx, b)
+	if err != nil {
+		return nil, t.stop.Why(lost(err))
+	}
+	for rank, b := range said {
+		var w word
+		if err := json.Unmarshal(b, &w); err != nil {
+			return nil, t.abort(bench.ErrOrder)
+		}
+		said[rank] = w.Data
+		if w.Err != "" && rank != t.job.Rank() && (mine == nil || bench.Unavailable(mine) && !w.Unavailable) {
+			mine = &peerError{text: w.Err, unavailable: w.Unavailable}
+		}
+	}
+	return said, mine
+}
+
+// give is meet for steps that fail otherwise.
+func (t *team) give(data []byte) ([][]byte, error) { return t.meet(data, nil) }
+
+// order has rank 0 tell the others something; they give nil.
+func (t *team) order(x any, to any) error {
+	var b []byte
+	if x != nil {
+		var err error
+		if b, err = json.Marshal(x); err != nil {
+			return err
+		}
+	}
+	said, err := t.give(b)
+	if err != nil || to == nil || len(said[0]) == 0 {
+		return err
+	}
+	if json.Unmarshal(said[0], to) != nil {
+		return t.abort(bench.ErrOrder)
+	}
+	return nil
+}
+
+// abort ends the measurement of this driver in all ranks, and returns the reason: err unless there was one before.
+func (t *team) abort(err error) error {
+	if t.stop.Err() == nil {
+		t.stop.Stop(err)
+		code := codeFailed
+		if bench.Unavailable(err) {
+			code = codeUnavailable
+		}
+		t.job.Abort(code, err.Error())
+	}
+	return t.stop.Why(err)
+}
+
+func (t *team) close() {
+	_ = t.job.Close()
+	t.stop.Stop(launch.ErrClosed)
+}
+
+// hello is what each rank says first.
+type hello struct {
+	Version string      `json:"version"`
+	Host    string      `json:"host"`
+	Boot    string      `json:"boot"` // of the kernel: the same on one machine
+	Plan    *bench.Plan `json:"plan,omitempty"`
+}
+
+// greet returns the lead's plan, and whether all ranks are on one machine.
+func (t *team) greet(version string, mine *bench.Plan) (p *bench.Plan, local bool, err error) {
+	h := hello{Version: version, Boot: bootID(), Plan: mine}
+	h.Host, _ = os.Hostname()
+	b, err := json.Marshal(h)
+	if err != nil {
+		return nil, false, err
+	}
+	said, err := t.give(b)
+	if err != nil {
+		return nil, false, err
+	}
+	local = h.Boot != ""
+	for rank, b := range said {
+		var theirs hello
+		if err := json.Unmarshal(b, &theirs); err != nil {
+			return nil, false, t.abort(bench.ErrOrder)
+		}
+		if theirs.Version != version {
+			return nil, false, fmt.Errorf("the two sides are of different versions (%q and %q): use the same release on both",
+				version, theirs.Version)
+		}
+		local = local && theirs.Boot == h.Boot
+		if rank == 0 {
+			p = theirs.Plan
+		}
+	}
+	return p, local, nil
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}

@@ -1,0 +1,237 @@
+package workload
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/qnix"
+	"github.com/bywash/bywash/qnix/nic"
+)
+
+// One goroutine drives the four members of a process: the NIC is measured, and not how eight processes are scheduled on
+// two processors.
+const (
+	groupTag  = 1
+	groupPage = 64 * bench.KiB // what aligning may take
+)
+
+// group is a case of barrier or broadcast: processes of a QNIX NIC, without the driver.
+type group struct {
+	stop    *bench.Stopper
+	lead    bool
+	blocks  bool
+	names   groupNames
+	members [bench.GroupEach]member
+	arena   *driver.Arena
+	joined  bool
+}
+
+// groupNames is what the lead tells.
+type groupNames struct {
+	Group string `json:"group"`
+	Root  string `json:"root"` // who broadcasts
+}
+
+type member struct {
+	nic  *nic.NIC
+	p    *nic.Process
+	buf  []byte
+	desc [1]nic.Descriptor
+}
+
+func (l *link) checkGroup() error {
+	if l.s.Driver != qnix.Name {
+		return bench.Skipf("%s has no groups of processes", l.s.Driver)
+	}
+	return nil
+}
+
+func (l *link) prepareGroup() ([]byte, error) {
+	g := &group{stop: l.s.Stop, lead: l.s.Lead, blocks: l.c.Blocking()}
+	l.group = g // from here on finish cleans up
+	var id [4]byte
+	_, _ = rand.Read(id[:]) // never fails
+	prefix := "perf" + hex.EncodeToString(id[:])
+	g.names = groupNames{Group: prefix, Root: prefix + ".0"}
+	if l.c.Test == bench.Bcast {
+		var err error
+		if g.arena, err = driver.NewArena(bench.GroupEach * (l.c.Size + groupPage)); err != nil {
+			return nil, err
+		}
+	}
+	for k := range g.members {
+		if err := g.members[k].register(l, g.arena, fmt.Sprintf("%s.%d", prefix, k)); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(g.names)
+}
+
+func (m *member) register(l *link, arena *driver.Arena, name string) (err error) {
+	if m.nic, err = nic.Open(l.small.Properties().Device); err != nil {
+		return err
+	}
+	m.p, err = m.nic.Register(l.s.Stop.Ctx, nic.Config{Name: name, Sends: 1, Receives: 1, Commands: 8})
+	if err != nil || arena == nil {
+		return err
+	}
+	m.buf = arena.Alloc(l.c.Size)
+	_, at, ok := driver.ArenaOf(m.buf)
+	if !ok {
+		return errors.New("arena too small: please report this")
+	}
+	h, err := m.p.TranslateFile(m.buf, arena.FD(), int64(at), nic.Read|nic.Write)
+	m.desc[0] = nic.Descriptor{Handle: h, Len: uint32(len(m.buf))}
+	return err
+}
+
+// start joins the lead's group. It does not wait for the other end.
+func (g *group) start(blob []byte) error {
+	if !g.lead {
+		if err := json.Unmarshal(blob, &g.names); err != nil {
+			return fmt.Errorf("the other side's group: %w", err)
+		}
+	}
+	name, err := nic.MakeName(g.names.Group)
+	if err != nil {
+		return err
+	}
+	return g.each(func(m *member) error { return m.p.JoinGroup(0, name, bench.GroupSize) })
+}
+
+// each posts for every member.
+func (g *group) each(post func(*member) error) error {
+	for k := range g.members {
+		m := &g.members[k]
+		if err := post(m); err != nil {
+			return err
+		}
+		if err := m.p.Kick(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits for a doorbell of a member.
+func (g *group) await(m *member, doorbell func(int) (nic.State, int), sp *bench.Spinner) error {
+	for {
+		seen := m.p.RingTail()
+		state, _ := doorbell(0)
+		switch {
+		case state == nic.Done:
+			return nil
+		case state.Rung():
+			return fmt.Errorf("qnix: the NIC says %v", state)
+		case m.p.Gone():
+			return nic.ErrGone
+		case g.blocks:
+			if err := m.p.Wait(seen, time.Second); err != nil {
+				return err
+			}
+		}
+		if err := sp.Miss(); err != nil {
+			return err
+		}
+	}
+}
+
+func (g *group) awaitSends(sp *bench.Spinner) error {
+	for k := range g.members {
+		if err := g.await(&g.members[k], g.members[k].p.SendDoorbell, sp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *group) run(j *bench.Round) error {
+	sp := bench.NewSpinner(j.Stop, true) // the NIC may need the processor
+	if !g.joined {
+		if err := g.awaitSends(&sp); err != nil {
+			return err
+		}
+		g.joined = true
+	}
+	name, err := nic.MakeName(g.names.Group)
+	if err != nil {
+		return err
+	}
+	root, err := nic.MakeName(g.names.Root)
+	if err != nil {
+		return err
+	}
+	return j.Timed(func(seq uint64) error {
+		if j.Test == bench.Barrier {
+			if err := g.each(func(m *member) error { return m.p.Barrier(0, name, bench.GroupSize) }); err != nil {
+				return err
+			}
+			return g.awaitSends(&sp)
+		}
+		return g.broadcast(j, name, root, seq, &sp)
+	})
+}
+
+func (g *group) broadcast(j *bench.Round, name, root nic.Name, seq uint64, sp *bench.Spinner) error {
+	receivers := g.members[:]
+	if g.lead {
+		receivers = receivers[1:]
+	}
+	for k := range receivers {
+		m := &receivers[k]
+		x := nic.Message{Peer: root, Tag: groupTag, Len: j.Size, Flags: nic.Doorbell, Descriptors: m.desc[:]}
+		if err := m.p.Post(nic.Receive, 0, &x); err != nil {
+			return err
+		}
+		if err := m.p.Kick(); err != nil {
+			return err
+		}
+	}
+	if g.lead {
+		m := &g.members[0]
+		if j.Validate {
+			bench.Fill(m.buf, seq)
+		}
+		x := nic.Message{Tag: groupTag, Len: j.Size, Flags: nic.Doorbell, Descriptors: m.desc[:]}
+		if err := m.p.Broadcast(0, name, &x, false); err != nil {
+			return err
+		}
+		if err := m.p.Kick(); err != nil {
+			return err
+		}
+		if err := g.await(m, m.p.SendDoorbell, sp); err != nil {
+			return err
+		}
+	}
+	for k := range receivers {
+		m := &receivers[k]
+		if err := g.await(m, m.p.ReceiveDoorbell, sp); err != nil {
+			return err
+		}
+		if j.Validate {
+			if err := bench.Verify(m.buf, seq); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (g *group) finish() error {
+	var err error
+	for k := range g.members {
+		if n := g.members[k].nic; n != nil {
+			err = errors.Join(err, n.Close()) // and deregisters
+		}
+	}
+	if g.arena != nil {
+		err = errors.Join(err, g.arena.Close())
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// idleBatch is how many idle peers connect at a time: their addresses fit one message.
+const idleBatch = 32
+
+// idlers is the rank of --peers: contexts that connect to both ends and then do nothing.
+type idlers struct {
+	s        *bench.Setup
+	d        driver.Driver
+	contexts []driver.Context
+}
+
+func openIdlers(s *bench.Setup) (bench.Bench, error) {
+	d, err := driver.Lookup(s.Driver)
+	if err != nil {
+		return nil, err
+	}
+	return &idlers{s: s, d: d}, nil
+}
+
+func (x *idlers) Connect(give bench.Give) error {
+	said, err := bench.MeetLinks(give, nil)
+	if err != nil {
+		return err
+	}
+	var ends []string
+	for _, links := range said[:2] {
+		if len(links) == 0 {
+			return bench.ErrOrder
+		}
+		ends = append(ends, links[0])
+	}
+	for left := x.s.Peers; left > 0; left -= idleBatch {
+		links, instances, err := x.open(min(left, idleBatch), ends)
+		if err == nil {
+			_, err = bench.MeetLinks(give, links)
+		}
+		if err == nil {
+			err = x.settle(instances)
+		}
+		if err != nil {
+			return fmt.Errorf("idle peers: %w", err)
+		}
+	}
+	return nil
+}
+
+// open makes n contexts that begin to connect to both ends.
+func (x *idlers) open(n int, ends []string) (links []string, instances []driver.Instance, err error) {
+	s := *x.s
+	s.Peers = len(ends)
+	for range n {
+		c, err := openTrack(x.d, &s, driver.Small)
+		if err != nil {
+			return nil, nil, err
+		}
+		x.contexts = append(x.contexts, c)
+		links = append(links, c.URL())
+		for _, u := range ends {
+			i, err := c.Connect(u)
+			if err != nil {
+				return nil, nil, err
+			}
+			instances = append(instances, i)
+		}
+	}
+	return links, instances, nil
+}
+
+func (x *idlers) settle(instances []driver.Instance) error {
+	ctx, cancel := context.WithTimeout(x.s.Stop.Ctx, connectTimeout)
+	defer cancel()
+	for _, i := range instances {
+		if err := i.ConnectWait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *idlers) Check(*bench.Case) error             { return nil }
+func (x *idlers) Prepare(*bench.Case) ([]byte, error) { return nil, nil }
+func (x *idlers) Start([]byte) error                  { return nil }
+func (x *idlers) Run(*bench.Round) error              { return nil }
+func (x *idlers) Inspect(uint64, int) error           { return nil }
+func (x *idlers) Finish() error                       { return nil }
+func (x *idlers) Path() string                        { return "" }
+
+func (x *idlers) Close() (err error) {
+	for _, c := range x.contexts {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}

@@ -1,0 +1,181 @@
+package workload
+
+import (
+	"errors"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// Kinds of mail: the first byte, which also keeps it from being empty.
+const (
+	mailPlain  byte = iota // a request, an acknowledgement, a barrier: whichever is due
+	mailUpdate             // of rdv data: the message's number and the update
+	mailOver               // no updates follow in this round
+)
+
+// mailbox carries what the engine itself has to say on the small track:
+// requests to send (rdv data), their updates, acknowledgements, barriers. It never
+// blocks.
+type mailbox struct {
+	inst      driver.Instance
+	bs        driver.BufferSender
+	br        driver.BufferReceiver
+	rw        driver.RecvWaiter
+	out, in   driver.Packet
+	outBuf    []byte
+	inBuf     []byte
+	outIOV    [1][]byte
+	inIOV     [1][]byte
+	sending   bool
+	receiving bool
+	updates   bool // are possible
+	kind      byte // of what was received last
+}
+
+func (m *mailbox) init(l *link) {
+	*m = mailbox{inst: l.si, updates: l.lcaps.RdvUpdate}
+	if l.scaps.BufferSend {
+		m.bs, _ = l.si.(driver.BufferSender)
+	}
+	if l.scaps.BufferRecv {
+		m.br, _ = l.si.(driver.BufferReceiver)
+	}
+	if l.scaps.RecvWait {
+		m.rw, _ = l.si.(driver.RecvWaiter)
+	}
+	n := max(64, mailSize(&l.lcaps))
+	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
+}
+
+// mailSize is the longest mail.
+func mailSize(large *driver.Capabilities) int {
+	n := 1 + large.RdvSize
+	if large.RdvUpdate {
+		n += updateHead
+	}
+	return n
+}
+
+// trySend sends b behind its kind. False means: not now.
+func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
+	if ok, err := m.flush(); !ok || err != nil {
+		return false, err
+	}
+	err := m.write(kind, b)
+	if err != nil {
+		return false, unlessBusy(err)
+	}
+	m.sending = true
+	_, err = m.flush()
+	return true, err
+}
+
+func (m *mailbox) write(kind byte, b []byte) error {
+	if m.bs != nil {
+		if err := m.bs.SendBufGet(&m.out); err != nil {
+			return err
+		}
+		m.out.Buf[0] = kind
+		copy(m.out.Buf[1:], b)
+		return m.bs.SendBufPost(&m.out, 1+len(b))
+	}
+	m.outBuf[0] = kind
+	copy(m.outBuf[1:], b)
+	m.outIOV[0] = m.outBuf[:1+len(b)]
+	m.out.IOV = m.outIOV[:]
+	return m.inst.SendPost(&m.out)
+}
+
+// unlessBusy drops the error that says: not now.
+func unlessBusy(err error) error {
+	if err == driver.ErrBusy {
+		return nil
+	}
+	return err
+}
+
+// flush reports whether nothing is being sent.
+func (m *mailbox) flush() (bool, error) {
+	if m.sending {
+		done, err := m.inst.SendPoll(&m.out)
+		if err != nil {
+			return false, err
+		}
+		m.sending = !done
+	}
+	return !m.sending, nil
+}
+
+// tryRecv receives a message into dst. It is called only when one is due: a
+// receive that is posted stays posted.
+func (m *mailbox) tryRecv(dst []byte) (n int, ok bool, err error) {
+	if m.br == nil && !m.receiving {
+		m.inIOV[0] = m.inBuf
+		m.in.IOV = m.inIOV[:]
+		if err := m.inst.RecvPost(&m.in); err != nil {
+			return 0, false, unlessBusy(err)
+		}
+		m.receiving = true
+	}
+	done, err := m.inst.RecvPoll(&m.in)
+	if err != nil || !done {
+		return 0, false, err
+	}
+	return m.take(dst)
+}
+
+var errMailbox = errors.New("the other side sent a message that does not belong here")
+
+func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
+	m.receiving = false
+	b := m.inBuf
+	if m.br != nil {
+		b = m.in.Buf
+	}
+	if m.in.N < 1 || m.in.N > len(b) || m.in.N-1 > len(dst) {
+		return 0, false, errMailbox
+	}
+	if m.kind = b[0]; m.kind != mailPlain && (!m.updates || m.kind > mailOver) {
+		return 0, false, errMailbox
+	}
+	n = copy(dst, b[1:m.in.N])
+	if m.br != nil {
+		err = m.br.RecvBufRelease(&m.in)
+	}
+	return n, true, err
+}
+
+// await receives what is plain, polling or sleeping.
+func (m *mailbox) await(j *bench.Round, dst []byte) (int, error) {
+	n, err := m.awaitAny(j, dst)
+	if err == nil && m.kind != mailPlain {
+		err = errMailbox
+	}
+	return n, err
+}
+
+func (m *mailbox) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
+	sp := j.Spinner()
+	err = sp.Until(func() (ok bool, err error) {
+		n, ok, err = m.tryRecv(dst)
+		if ok || err != nil || !j.Blocking() || m.rw == nil {
+			return ok, err
+		}
+		if err := m.rw.RecvWait(j.Stop.Ctx, &m.in); err != nil {
+			return false, j.Stop.Why(err)
+		}
+		n, ok, err = m.take(dst)
+		return ok, err
+	})
+	return n, err
+}
+
+// post sends, polling until there is room and until it is done.
+func (m *mailbox) post(j *bench.Round, b []byte) error {
+	sp := j.Spinner()
+	if err := sp.Until(func() (bool, error) { return m.trySend(mailPlain, b) }); err != nil {
+		return err
+	}
+	return sp.Until(m.flush)
+}

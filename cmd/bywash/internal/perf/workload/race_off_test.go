@@ -1,0 +1,6 @@
+//go:build !race
+
+package workload
+
+// RaceEnabled is of the race detector.
+const RaceEnabled = false

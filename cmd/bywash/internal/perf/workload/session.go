@@ -1,0 +1,346 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+)
+
+// sessionBench is one end of a session of two, or a rank of one of more.
+type sessionBench struct {
+	setup  *bench.Setup
+	s      *session.Session
+	g      *session.Gate // to the other end, or the other of a pair
+	c      bench.Case
+	arena  *driver.Arena
+	out    [][]byte
+	in     [][]byte
+	region *session.Region
+	remote *session.Remote
+	reqs   []*session.Request
+	sent   []*session.Request
+	salt   uint64       // of the patterns of a pair, so that they differ from another's
+	room   int          // bytes between the buffers
+	got    atomic.Int64 // active messages
+	checks atomic.Bool  // of these
+	bad    atomic.Pointer[error]
+	value  uint64 // of the target of atomics
+}
+
+// Tags of the bench's messages.
+const (
+	tagData = 1
+	tagAck  = 2
+	tagGo   = 3
+)
+
+// connect joins the session of the ranks, and connects to each of them.
+func (b *sessionBench) Connect(bench.Give) (err error) {
+	cfg := session.Config{Job: b.setup.Job}
+	if rails := b.setup.Options[bench.RailsOption]; rails != "" {
+		for name := range strings.SplitSeq(rails, ",") {
+			cfg.Rails = append(cfg.Rails, session.Rail{Driver: name, Device: b.setup.Device})
+		}
+	}
+	if b.s, err = session.Join(b.setup.Stop.Ctx, cfg); err != nil {
+		return err
+	}
+	b.g = b.gate(1)
+	b.s.Handle(1, b.active)
+	for k := 1; k < b.s.Size(); k++ {
+		if err := b.gate(k).ConnectWait(b.setup.Stop.Ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// active takes an active message. Those of a peer are handled one at a time, in order.
+func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
+	if b.checks.Load() {
+		if err := bench.Verify(a.Data, uint64(b.got.Load())); err != nil {
+			b.bad.CompareAndSwap(nil, &err)
+		}
+	}
+	b.got.Add(1)
+}
+
+func (b *sessionBench) Check(c *bench.Case) error {
+	switch c.Test {
+	case bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat,
+		bench.TagLat, bench.TagBW, bench.AMRate, bench.MultiPair, bench.AllToAll:
+	default:
+		return bench.Skipf("session has no test %s", c.Test)
+	}
+	switch {
+	case c.Ranks != b.setup.Ranks:
+		return bench.ErrOrder
+	case c.Peers > 0:
+		return bench.Skipf("--peers is for drivers")
+	case (c.Test == bench.Rate || c.Test == bench.AMRate) && c.Size > b.g.MaxActive():
+		return bench.Skipf("active messages have at most %d bytes", b.g.MaxActive())
+	}
+	return nil
+}
+
+func (b *sessionBench) Prepare(c *bench.Case) ([]byte, error) {
+	b.c = *c
+	b.checks.Store(c.Validate)
+	b.value = 0
+	w := bench.Window(c.Size, bench.MaxWindow)
+	switch c.Test {
+	case bench.MultiPair:
+		b.g = b.s.Gate(b.partner())
+		b.salt = uint64(min(b.s.Rank(), b.partner())) << 48
+	case bench.AllToAll:
+		w = c.Ranks - 1
+	}
+	room := max(bench.Line, (c.Size+bench.Line-1)&^(bench.Line-1))
+	mem := make([]byte, 2*w*room)
+	if c.Arena() {
+		var err error
+		if b.arena, err = driver.NewArena(len(mem)); err != nil {
+			return nil, err
+		}
+		mem = b.arena.Bytes()
+	}
+	b.out, b.in, b.room = nil, nil, room
+	for i := range w {
+		b.out = append(b.out, mem[i*room:][:c.Size:c.Size])
+		b.in = append(b.in, mem[(w+i)*room:][:c.Size:c.Size])
+	}
+	b.reqs, b.sent = make([]*session.Request, w), make([]*session.Request, w)
+	if !bench.InfoOf(c.Test).OneSided {
+		return nil, nil
+	}
+	if c.Validate && (c.Test == bench.GetBW || c.Test == bench.GetLat) {
+		for k := range b.in {
+			bench.Fill(b.in[k], uint64(k))
+		}
+	}
+	var err error
+	if b.region, err = b.s.Register(mem[w*room:], driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic); err != nil {
+		return nil, err
+	}
+	return b.region.Key(), nil
+}
+
+func (b *sessionBench) Start(blob []byte) (err error) {
+	if len(blob) > 0 {
+		b.remote, err = b.g.Import(blob)
+	}
+	return err
+}
+
+func (b *sessionBench) Finish() error {
+	if b.region != nil {
+		for b.region.Deregister() == driver.ErrBusy {
+			b.s.Progress()
+		}
+		b.region = nil
+	}
+	b.out, b.in = nil, nil
+	if b.arena != nil {
+		err := b.arena.Close()
+		b.arena = nil
+		return err
+	}
+	return nil
+}
+
+// inspect checks that the target holds messages seq to seq+n-1.
+func (b *sessionBench) Inspect(seq uint64, n int) error {
+	if b.c.Test != bench.PutBW || n < 0 || n > len(b.in) {
+		return fmt.Errorf("inspect %d of %d buffers after %s", n, len(b.in), b.c.Test)
+	}
+	for i := range uint64(n) {
+		if err := bench.Verify(b.in[(seq+i)%uint64(len(b.in))], seq+i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *sessionBench) Path() string { return b.g.Path() }
+
+func (b *sessionBench) Close() error {
+	if b.s == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = b.s.Close(ctx)
+	return nil
+}
+
+func (b *sessionBench) Run(j *bench.Round) error {
+	info := bench.InfoOf(j.Test)
+	switch {
+	case info.OneSided && !j.Lead:
+		return nil // passive
+	case j.Test == bench.Lat || j.Test == bench.TagLat:
+		return j.PingPong(b.send, b.receive)
+	case j.Test == bench.AllToAll:
+		return j.Timed(func(seq uint64) error { return b.exchange(j, seq) })
+	case j.Test == bench.MultiPair:
+		return b.pairs(j)
+	case info.OneSided && info.Latency:
+		return j.Timed(b.access)
+	}
+	begin := time.Now()
+	err := b.stream(j)
+	j.Elapsed = time.Since(begin)
+	return err
+}
+
+func (b *sessionBench) send(j *bench.Round, seq uint64) error {
+	if j.Validate {
+		bench.Fill(b.out[0], seq)
+	}
+	return b.g.Send(j.Stop.Ctx, tagData, b.out[0])
+}
+
+func (b *sessionBench) receive(j *bench.Round, seq uint64) error {
+	n, err := b.g.Recv(j.Stop.Ctx, tagData, b.in[0])
+	if err != nil || !j.Validate {
+		return err
+	}
+	return bench.Verify(b.in[0][:n], seq)
+}
+
+// access is a get or an atomic, waited for.
+func (b *sessionBench) access(uint64) error {
+	ctx := b.setup.Stop.Ctx
+	if b.c.Test == bench.FaddLat {
+		was, err := b.g.FetchAdd(ctx, b.remote, 0, 1)
+		if err == nil && was != b.value {
+			err = fmt.Errorf("atomic %d returned %d: the operation was lost or done twice", b.value, was)
+		}
+		b.value++
+		return err
+	}
+	if b.c.Validate {
+		clear(b.in[0])
+	}
+	if err := b.g.Get(ctx, b.remote, 0, b.in[0]); err != nil || !b.c.Validate {
+		return err
+	}
+	return bench.Verify(b.in[0], 0)
+}
+
+// stream runs tests of throughput: as many requests as the window holds are under
+// way.
+func (b *sessionBench) stream(j *bench.Round) error {
+	ctx := j.Stop.Ctx
+	one := func(i int) (*session.Request, error) { return b.begin(j, i) }
+	if j.Test == bench.Rate || j.Test == bench.AMRate {
+		if !j.Lead {
+			for b.got.Load() < int64(j.N) {
+				if !b.s.Progress() && ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+			}
+			b.got.Store(0)
+			if bad := b.bad.Load(); bad != nil {
+				return *bad
+			}
+			return b.g.Send(ctx, tagAck, nil)
+		}
+	}
+	for i := range j.N + len(b.reqs) {
+		if err := b.settle(j, i); err != nil {
+			return err
+		}
+		if w := len(b.reqs); j.Test == bench.PutBW && j.Validate && i > 0 && (i%w == 0 && i <= j.N || i == j.N) {
+			if err := b.inspectPuts(j, i); err != nil {
+				return err
+			}
+		}
+		if i < j.N {
+			r, err := one(i)
+			if err != nil {
+				return err
+			}
+			b.reqs[i%len(b.reqs)] = r
+		}
+	}
+	if bench.InfoOf(j.Test).OneSided {
+		return nil
+	}
+	if !b.sends(j) {
+		return b.g.Send(ctx, tagAck, nil)
+	}
+	_, err := b.g.Recv(ctx, tagAck, nil)
+	return err
+}
+
+// settle ends the operation of a stream in whose place number i comes.
+func (b *sessionBench) settle(j *bench.Round, i int) error {
+	k := i % len(b.reqs)
+	r := b.reqs[k]
+	if r == nil {
+		return nil
+	}
+	b.reqs[k] = nil
+	if _, err := r.Wait(j.Stop.Ctx); err != nil || !j.Validate {
+		return err
+	}
+	switch {
+	case j.Test == bench.GetBW:
+		return bench.Verify(b.in[k], uint64(k))
+	case !b.sends(j):
+		return bench.Verify(b.in[k], b.salt+uint64(i-len(b.reqs)))
+	}
+	return nil
+}
+
+// inspectPuts has the other end check the puts before number i: since the last time, all buffers at most, which are
+// overwritten only after it.
+func (b *sessionBench) inspectPuts(j *bench.Round, i int) error {
+	w := len(b.reqs)
+	for k := range w {
+		if err := b.settle(j, i+k); err != nil {
+			return err
+		}
+	}
+	first := (i - 1) / w * w
+	return j.Inspect(uint64(first), i-first)
+}
+
+// begin starts operation i of a stream.
+func (b *sessionBench) begin(j *bench.Round, i int) (*session.Request, error) {
+	k := i % len(b.reqs)
+	at := 0
+	if j.Validate {
+		at = k * b.room
+	}
+	switch {
+	case j.Test == bench.Rate || j.Test == bench.AMRate:
+		if j.Validate {
+			bench.Fill(b.out[k], uint64(i))
+		}
+		return b.g.AM(1, nil, b.out[k])
+	case j.Test == bench.PutBW:
+		if j.Validate {
+			bench.Fill(b.out[k], uint64(i))
+		}
+		return b.g.Iput(b.remote, at, b.out[k])
+	case j.Test == bench.GetBW:
+		if j.Validate {
+			clear(b.in[k])
+		}
+		return b.g.Iget(b.remote, at, b.in[k])
+	case b.sends(j):
+		if j.Validate {
+			bench.Fill(b.out[k], b.salt+uint64(i))
+		}
+		return b.g.Isend(tagData, b.out[k])
+	}
+	return b.g.Irecv(tagData, b.in[k])
+}

@@ -1,0 +1,268 @@
+package workload
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
+)
+
+// Drivers with Capabilities.RdvUpdate make further rdv data while a receive is
+// on its way. Its side asks for that as long as the receive is not complete, and
+// mails it with the message's number; the sender gives it to the driver, or
+// keeps it until the send is posted. An update may be late, when the message did
+// without it, so each round ends with word that none follow: nothing is left
+// in the mailbox for the next.
+
+// updateHead is the message's number in front of an update.
+const updateHead = 8
+
+// glance is how long a side sleeps at most while updates are possible: no wait
+// of the contract ends because of one.
+const glance = 200 * time.Microsecond
+
+var errNoUpdater = errors.New("the large track says that it has updates of rdv data, but its instances have none")
+
+func (l *link) updater() (driver.RdvUpdater, error) {
+	if !l.lcaps.RdvUpdate {
+		return nil, nil
+	}
+	u, ok := l.li.(driver.RdvUpdater)
+	if !ok {
+		return nil, errNoUpdater
+	}
+	return u, nil
+}
+
+// updateSource is the receiving side's part.
+type updateSource struct {
+	inst driver.RdvUpdater // nil: the driver has no updates
+	note []byte            // an update that waits for room in the mailbox, with its number
+	most int               // bytes of an update
+	over bool              // said that none follow, or none are possible
+	doze doze
+}
+
+func newUpdateSource(inst driver.RdvUpdater, most int) *updateSource {
+	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), doze: doze{brief: inst != nil}}
+}
+
+// updates mails what is due, at most one update of each receive at a time.
+func (x *largeReceiver) updates() (moved bool, err error) {
+	u := x.up
+	if u.inst == nil {
+		return false, nil
+	}
+	for k := x.tail; ; k++ {
+		if len(u.note) > 0 {
+			ok, err := x.box.trySend(mailUpdate, u.note)
+			if !ok || err != nil {
+				return moved, err
+			}
+			u.note, moved = u.note[:0], true
+		}
+		// Only a sender that has the request knows the number.
+		if k >= x.asked {
+			break
+		}
+		b, err := u.inst.RecvRdvUpdate(&x.slots[k%len(x.slots)].p)
+		if err != nil {
+			return moved, err
+		}
+		if b == nil {
+			continue
+		}
+		if len(b) > u.most {
+			return moved, fmt.Errorf("message %d: an update of rdv data has %d bytes, RdvSize is %d", k, len(b), u.most)
+		}
+		u.note = append(binary.LittleEndian.AppendUint64(u.note, uint64(k)), b...)
+	}
+	if x.tail == x.n && !u.over {
+		ok, err := x.box.trySend(mailOver, nil)
+		if err != nil {
+			return moved, err
+		}
+		u.over, moved = ok, moved || ok
+	}
+	return moved, nil
+}
+
+// updateSink is the sending side's part.
+type updateSink struct {
+	inst  driver.RdvUpdater // nil: the driver has no updates
+	note  []byte            // the mail that came last
+	held  bool              // it is a request, and all slots are taken
+	over  bool              // no updates follow, or none are possible
+	early []kept            // of each slot
+	doze  doze
+}
+
+// kept are updates, in order.
+type kept struct {
+	b    []byte
+	ends []int
+}
+
+func (k *kept) add(b []byte) {
+	k.b = append(k.b, b...)
+	k.ends = append(k.ends, len(k.b))
+}
+
+func (k *kept) reset() { k.b, k.ends = k.b[:0], k.ends[:0] }
+
+func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
+	u := &updateSink{inst: inst, note: make([]byte, 0, updateHead+most), early: make([]kept, slots)}
+	u.doze.brief = inst != nil
+	for k := range u.early {
+		// It grows with what a message turns out to need.
+		u.early[k] = kept{b: make([]byte, 0, 4*most), ends: make([]int, 0, 4)}
+	}
+	return u
+}
+
+func (u *updateSink) begin() {
+	u.held, u.over = false, u.inst == nil
+	for k := range u.early {
+		u.early[k].reset()
+	}
+}
+
+// mail takes the requests and updates that have come. A request that finds no
+// slot waits, and what is behind it, too: it was sent after the receiver had a
+// message that this side has not polled yet, both sides having as many slots, so
+// nothing that is behind keeps that message from being done.
+func (x *largeSender) mail() (moved bool, err error) {
+	u := x.up
+	for range burst {
+		if u.over && x.requested == x.n {
+			break
+		}
+		if !u.held {
+			n, ok, err := x.box.tryRecv(u.note[:cap(u.note)])
+			if !ok || err != nil {
+				return moved, err
+			}
+			u.note = u.note[:n]
+		}
+		if err := x.read(u.note); err != nil || u.held {
+			return moved, err
+		}
+		moved = true
+	}
+	return moved, nil
+}
+
+// read does what a mail says, or holds it.
+func (x *largeSender) read(b []byte) error {
+	u := x.up
+	switch x.box.kind {
+	case mailOver:
+		u.over = true
+		if x.requested != x.n {
+			return errMailbox
+		}
+	case mailUpdate:
+		return x.updated(b)
+	default:
+		if u.held = x.requested-x.tail == len(x.slots); u.held {
+			return nil
+		}
+		s := &x.slots[x.requested%len(x.slots)]
+		if x.requested == x.n || len(b) > len(s.rdv) {
+			return errMailbox
+		}
+		s.p.RdvData = s.rdv[:copy(s.rdv, b)]
+		x.requested++
+	}
+	return nil
+}
+
+// updated passes an update on, or keeps it until its message is posted.
+func (x *largeSender) updated(b []byte) error {
+	if len(b) < updateHead {
+		return errMailbox
+	}
+	seq, b := binary.LittleEndian.Uint64(b), b[updateHead:]
+	k := int(seq % uint64(len(x.slots)))
+	switch {
+	case seq >= uint64(x.requested):
+		return errMailbox // requests come first
+	case seq < uint64(x.tail):
+		return nil // done without it
+	case seq >= uint64(x.sent):
+		x.up.early[k].add(b)
+		return nil
+	}
+	return x.up.inst.SendRdvUpdate(&x.slots[k].p, b)
+}
+
+// catchUp gives the driver the updates that came before slot k was posted.
+func (x *largeSender) catchUp(k int) error {
+	e := &x.up.early[k]
+	from := 0
+	for _, end := range e.ends {
+		if err := x.up.inst.SendRdvUpdate(&x.slots[k].p, e.b[from:end]); err != nil {
+			return err
+		}
+		from = end
+	}
+	e.reset()
+	return nil
+}
+
+func (x *largeSender) sleep(s *bench.Stopper) error {
+	u := x.up
+	switch ctx := u.doze.soon(s); {
+	case x.tail < x.sent:
+		if err := x.sw.SendWait(ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
+			return u.doze.woke(s, err)
+		}
+		x.tail++
+	case x.box.br != nil && !u.held && (!u.over || x.requested < x.n):
+		if err := x.box.rw.RecvWait(ctx, &x.box.in); err != nil {
+			return u.doze.woke(s, err)
+		}
+		n, _, err := x.box.take(u.note[:cap(u.note)])
+		if err != nil {
+			return err
+		}
+		u.note = u.note[:n]
+		return x.read(u.note)
+	default:
+		time.Sleep(nap)
+	}
+	return nil
+}
+
+// doze makes contexts that end within a glance. One serves all waits until it
+// has ended, so that none is made for each message.
+type doze struct {
+	brief  bool // else waits last
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (d *doze) soon(s *bench.Stopper) context.Context {
+	if !d.brief {
+		return s.Ctx
+	}
+	if d.ctx == nil || d.ctx.Err() != nil {
+		if d.cancel != nil {
+			d.cancel()
+		}
+		d.ctx, d.cancel = context.WithTimeout(s.Ctx, glance)
+	}
+	return d.ctx
+}
+
+// woke is the error of a wait that ended, if it is one.
+func (d *doze) woke(s *bench.Stopper, err error) error {
+	if s.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return s.Why(err)
+}

@@ -1,0 +1,181 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// together has all ranks of a new job do something.
+func together(t *testing.T, size int, f func(j Exchanger) error) {
+	t.Helper()
+	s := newServer(t, size)
+	var wg sync.WaitGroup
+	for r := range size {
+		j, err := Join(t.Context(), s.Addr(), r, size, s.secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer j.Close()
+		wg.Go(func() {
+			if err := f(j); err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestExchange(t *testing.T) {
+	for _, size := range []int{1, 2, 5} {
+		together(t, size, func(j Exchanger) error {
+			for round := range 50 {
+				mine := bytes.Repeat([]byte{byte(j.Rank())}, (round*j.Rank())%1000)
+				if round == 7 {
+					mine = make([]byte, MaxCard)
+				}
+				given, err := j.Exchange(t.Context(), mine)
+				if err != nil {
+					return err
+				}
+				for r, b := range given {
+					want := bytes.Repeat([]byte{byte(r)}, (round*r)%1000)
+					if round == 7 {
+						want = make([]byte, MaxCard)
+					}
+					if !bytes.Equal(b, want) {
+						return fmt.Errorf("round %d: rank %d gave %d bytes, want %d", round, r, len(b), len(want))
+					}
+				}
+				if err := j.Barrier(t.Context()); err != nil {
+					return err
+				}
+			}
+			_, err := j.Exchange(t.Context(), make([]byte, MaxCard+1))
+			if !errors.Is(err, ErrInvalid) {
+				return fmt.Errorf("too much data: %w", err)
+			}
+			return nil
+		})
+	}
+}
+
+func TestBarrierWaitsForAll(t *testing.T) {
+	var mu sync.Mutex
+	in := 0
+	together(t, 4, func(j Exchanger) error {
+		time.Sleep(time.Duration(j.Rank()) * 5 * time.Millisecond)
+		mu.Lock()
+		in++
+		mu.Unlock()
+		err := j.Barrier(t.Context())
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && in != 4 {
+			err = fmt.Errorf("left the barrier when %d ranks were in", in)
+		}
+		return err
+	})
+}
+
+// A rank that has exchanged hears of each way in which another can end.
+func TestExchangeEndsWithARank(t *testing.T) {
+	for name, end := range map[string]func(s *Server, e *embedded){
+		"died":      func(_ *Server, e *embedded) { e.conn.Close() },
+		"left":      func(_ *Server, e *embedded) { e.Close() },
+		"not begun": func(s *Server, _ *embedded) { s.Gone(2) },
+		"aborted":   func(_ *Server, e *embedded) { e.Abort(7, "why") },
+	} {
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/waiting=%v", name, busy), func(t *testing.T) {
+				s := newServer(t, 3)
+				if name != "not begun" && !busy { // exchange first, and then wait for nothing
+					jobs := []*embedded{join(t, s, 0), join(t, s, 1), join(t, s, 2)}
+					var wg sync.WaitGroup
+					for _, j := range jobs {
+						wg.Go(func() {
+							if err := j.Barrier(t.Context()); err != nil {
+								t.Error(err)
+							}
+						})
+					}
+					wg.Wait()
+					end(s, jobs[2])
+					lost(t, jobs[0], 2)
+					lost(t, jobs[1], 2)
+					return
+				}
+				good := join(t, s, 0)
+				var bad *embedded
+				if name != "not begun" {
+					bad = join(t, s, 2)
+				}
+				time.AfterFunc(20*time.Millisecond, func() { end(s, bad) })
+				if err := good.Barrier(t.Context()); err == nil {
+					t.Error("the barrier completed")
+				}
+				lost(t, good, 2)
+			})
+		}
+	}
+}
+
+func lost(t *testing.T, j *embedded, by int) {
+	t.Helper()
+	select {
+	case <-j.Lost():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the job is not lost")
+	}
+	var gone *RankError
+	if err := j.Err(); !errors.As(err, &gone) || gone.Rank != by {
+		t.Errorf("lost: %v, want rank %d", err, by)
+	}
+	if err := j.Barrier(t.Context()); !errors.As(err, &gone) {
+		t.Errorf("barrier after it: %v", err)
+	}
+}
+
+func TestExchangeGivenUp(t *testing.T) {
+	s := newServer(t, 2)
+	a, b := join(t, s, 0), join(t, s, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := a.Barrier(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("barrier: %v", err)
+	}
+	if err := b.Barrier(t.Context()); err != nil {
+		t.Errorf("the other's: %v", err)
+	}
+	if err := a.Barrier(t.Context()); !errors.Is(err, ErrInvalid) {
+		t.Errorf("the next: %v, want %v", err, ErrInvalid)
+	}
+}
+
+func TestJoinSaysWhy(t *testing.T) {
+	s := newServer(t, 2)
+	join(t, s, 1)
+	for _, c := range []struct {
+		name       string
+		rank, size int
+		secret     []byte
+		want       error
+	}{
+		{"taken", 1, 2, s.secret, ErrTaken},
+		{"secret", 0, 2, NewSecret(), ErrAuth},
+		{"size", 0, 3, s.secret, ErrInvalid},
+		{"rank", 2, 2, s.secret, ErrInvalid},
+		{"none", 0, 0, s.secret, ErrInvalid},
+	} {
+		if _, err := Join(t.Context(), s.Addr(), c.rank, c.size, c.secret); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if err := <-s.Refused(); !errors.Is(err, ErrAuth) {
+		t.Errorf("refused: %v, want %v", err, ErrAuth)
+	}
+}
