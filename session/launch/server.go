@@ -180,9 +180,7 @@ func (s *Server) forget(c net.Conn) bool {
 }
 
 func (s *Server) serve(conn net.Conn) {
-	defer conn.Close()
 	c, rank, err := s.handshake(conn)
-	<-s.meeting
 	if err != nil {
 		s.refused.Add(1)
 		s.mu.Lock()
@@ -193,8 +191,12 @@ func (s *Server) serve(conn net.Conn) {
 			}
 		}
 		s.mu.Unlock()
+		conn.Close()
+		<-s.meeting // last: as long as this goroutine is there, it counts
 		return
 	}
+	<-s.meeting
+	defer conn.Close()
 	for {
 		k, body, err := receiveFrame(c.frames)
 		if err == nil {
