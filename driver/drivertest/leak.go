@@ -44,8 +44,8 @@ func (e *end) files() (all []string) {
 // stack and, in programs with C in them, a heap, each with a guard.
 const threadMaps = 4
 
-// unchanged checks that nothing stays after n rounds. What the runtime maps for
-// itself comes and goes, so that only growth with the rounds counts.
+// unchanged checks that nothing stays after n rounds. Mappings of the runtime come and go, so that only growth with the
+// rounds counts.
 func (e *end) unchanged(before holdings, n int) {
 	e.Helper()
 	var now holdings
@@ -80,7 +80,7 @@ func checkCloseFrees(e *end) {
 	files := e.files()
 	var before holdings
 	for k := range rounds + 2 {
-		if k == 2 { // what is made once is made by now
+		if k == 2 { // things that are made once are made by now
 			before = e.holdings()
 		}
 		ctx, err := e.query().Open(e.cfg.Attributes)

@@ -51,7 +51,7 @@ type commandDoorbell struct {
 // accessRights is what a NIC may do with translated memory.
 type accessRights uint32
 
-// What a NIC may do: send from the memory, receive in it.
+// Read lets the NIC send from the memory, Write lets it receive into it.
 const (
 	readAccess  accessRights = C.QNIX_ACCESS_READ
 	writeAccess accessRights = C.QNIX_ACCESS_WRITE
@@ -109,7 +109,7 @@ func (p *hostProcess) Untranslate(handle uint32) { p.host.memory[handle-1] = C.s
 // Notified counts how often the NIC had the process woken.
 func (p *hostProcess) Notified() uint64 { return uint64(p.host.notified) }
 
-// Post posts a command of the driver; false: the queue is full.
+// Post posts a command of the driver. It returns false if the queue is full.
 func (n *hostNIC) Post(d driverCommand) bool {
 	c := C.struct_ncp_driver_command{command: C.uint32_t(d.Command), index: C.uint16_t(d.Index), nic: C.uint16_t(d.NIC),
 		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie), user: C.uint64_t(d.User)}
@@ -124,7 +124,7 @@ func (n *hostNIC) Post(d driverCommand) bool {
 	return bool(C.ncp_post(n.ncp, &c))
 }
 
-// Doorbells takes the driver's doorbells that have rung into dst and says how many.
+// Doorbells moves the driver's doorbells that have rung into dst and returns their number.
 func (n *hostNIC) Doorbells(dst []commandDoorbell) int {
 	if len(dst) == 0 {
 		return 0
@@ -135,14 +135,14 @@ func (n *hostNIC) Doorbells(dst []commandDoorbell) int {
 	return int(C.host_doorbells(n.host, (*C.struct_host_doorbell)(unsafe.Pointer(&dst[0])), C.uint32_t(len(dst))))
 }
 
-// Frame is the oldest frame in the output FIFO to nic, valid until Consume; nil: there is none.
+// Frame returns the oldest frame in the output FIFO to nic, valid until Consume, or nil if there is none.
 func (n *hostNIC) Frame(nic uint16) []byte {
 	var size C.uint32_t
 	f := C.host_tx_peek(n.host, C.uint16_t(nic), &size)
 	return unsafe.Slice((*byte)(f), size)
 }
 
-// Consume takes away the frame that Frame gave.
+// Consume removes the frame that Frame returned.
 func (n *hostNIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
 
 // Drop empties the output FIFO to nic.
@@ -156,7 +156,7 @@ func (n *hostNIC) Receive(from uint16, frame []byte) bool {
 	return bool(C.host_receive(n.host, C.uint16_t(from), unsafe.Pointer(&frame[0]), C.uint32_t(len(frame))))
 }
 
-// Carry moves up to most frames to the input FIFO of the NIC that they are for, and says how many.
+// Carry moves up to most frames for NIC to into its input FIFO and returns their number.
 func (n *hostNIC) Carry(to *hostNIC, most int) int {
 	return int(C.host_carry(n.host, to.host, C.uint32_t(most)))
 }

@@ -97,16 +97,16 @@ func newNIC(nic uint16, l tableLimits, fifo int) (*hostNIC, error) {
 	return &hostNIC{h, C.host_ncp(h), nic}, nil
 }
 
-// Close ends the NIC. It gives the bytes that the control program has not freed: 0, or it leaks.
+// Close ends the NIC. It returns the number of bytes that the control program has leaked.
 func (n *hostNIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 
-// Allocated is how many bytes the NIC holds.
+// Allocated returns the number of bytes that the NIC holds.
 func (n *hostNIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
-// LongestChain is how many names share a bucket of the Name Table at most.
+// LongestChain returns the largest number of names in a bucket of the Name Table.
 func (n *hostNIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
 
-// FailAfter lets all allocations fail after the next count; negative: none.
+// FailAfter makes all allocations after the next count fail; a negative count makes none fail.
 func (n *hostNIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
 // Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
@@ -121,10 +121,10 @@ func (n *hostNIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 // Ring says that the process at index has rung; beyond the table: one of them has.
 func (n *hostNIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
 
-// NeedWakeup tells the processes whether they must ring after a command.
+// NeedWakeup sets whether processes must wake the NIC after a command.
 func (n *hostNIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
 
-// PID is the id of the process at index in the NIC Process Table.
+// PID returns the id and the generation of the process at index in the NIC Process Table.
 func (n *hostNIC) PID(index uint16) (pid, generation uint16) {
 	C.ncp_pid(n.ncp, C.uint16_t(index), (*C.uint16_t)(&pid), (*C.uint16_t)(&generation))
 	return pid, generation

@@ -7,7 +7,7 @@ package ncp
 #include "siphash.h"
 #include "wire.h"
 
-// What the C side asks of its host: memory, counted, and random numbers, which a simulator seeds.
+// Host functions for the C side: memory, counted, and random numbers, which a simulator seeds.
 struct wire_host {
 	uint64_t seed;
 	uint64_t bytes, most, limit;

@@ -1,6 +1,5 @@
-// Package launch tells a process which rank of which job it is, and spreads
-// the business cards of a job's ranks. It speaks to whatever started the
-// processes:
+// Package launch finds out which rank of which job this process is, and distributes the business cards of the job's
+// ranks. It speaks the protocols of these launchers:
 //
 //	embedded   bywash run, or a rank 0 that serves the others itself
 //	pmi1       MPICH's mpiexec (PMI-1, the wire protocol in Go)
@@ -34,14 +33,12 @@
 //	BYWASH_SECRET      64 hexadecimal digits that only the job's ranks know
 //	BYWASH_LAUNCHER    one of the names above: take that one, or fail
 //
-// Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then
-// PMI's. docs/launch.md tells how to start a program under each launcher.
+// Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then PMI's. docs/launch.md shows how to start
+// a program under each launcher.
 //
 // # Trust
 //
-// The secret is generated once a job. Embedded ranks get it from their
-// environment and prove to the rendezvous that they know it, as the rendezvous
-// does to them, before anything else is said; every later message is
-// authenticated. Under PMI and PMIx rank 0 generates it and the launcher's own
-// key-value space carries it: there it is as safe as the launcher.
+// The secret is generated once a job. Embedded ranks get it from their environment. Rank and rendezvous prove to each
+// other that they know it before anything else is said, and every later message is authenticated. Under PMI and PMIx
+// rank 0 generates it and the launcher's own key-value space carries it: there it is as safe as the launcher.
 package launch

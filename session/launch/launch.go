@@ -61,52 +61,53 @@ func (e *RankError) Error() string {
 // methods may be called by several goroutines at once. Errors name the launcher
 // and the operation.
 type Job interface {
-	// Rank is this process's number, from 0 to Size()-1.
+	// Rank returns this process's number, from 0 to Size()-1.
 	Rank() int
 	// Size is the number of ranks.
 	Size() int
-	// Name is the launcher's: embedded, pmi1, pmi2, pmix or alone.
+	// Name returns the launcher's name: embedded, pmi1, pmi2, pmix or alone.
 	Name() string
-	// ID names the job: 32 hexadecimal digits, the same in all ranks, other in every other job. It is derived from the
-	// secret and tells nothing about it.
+	// ID returns the name of the job: 32 hexadecimal digits, the same in all ranks and different in every other job. It is
+	// derived from the secret and does not reveal it.
 	ID() string
 	// Secret returns SecretSize random bytes, the same in all ranks. It must not be changed, logged or shown.
 	Secret() []byte
 
-	// Publish makes this rank's card known: 1 to MaxCard bytes, copied. It is called once, before Fence. It may
-	// return before the launcher has the card; an error then comes from Fence.
+	// Publish makes this rank's card known: 1 to MaxCard bytes, which are copied. It is called once, before Fence. It may
+	// return before the launcher has the card; Fence then reports the error.
 	Publish(ctx context.Context, card []byte) error
-	// Fence returns nil when every rank has called it, and with that published its card. It fails with a RankError,
-	// or ErrLauncher, when that can no longer happen, as far as the launcher tells: PMI's do not, but end the job,
-	// and PMIx's may leave dead ranks out, whose Lookup then fails. When ctx ends first, this rank may count as having called, and the next call waits for the same fence.
+	// Fence blocks until every rank has called it, and has so published its card, or until ctx ends. It fails with a
+	// RankError or ErrLauncher if a rank cannot call it any more and the launcher reports that. Launchers with PMI end the
+	// job instead; those with PMIx may leave dead ranks out, and Lookup of these fails. If ctx ends first, this rank may
+	// count as having called, and the next call waits for the same fence.
 	Fence(ctx context.Context) error
-	// Lookup returns the card of a rank, one's own included, which the caller then owns. It asks the launcher at
-	// every call. It is called after Fence; before, it may fail with ErrNoCard.
+	// Lookup returns the card of a rank, this one's included; the caller owns the bytes. Every call asks the launcher, and
+	// blocks until it answers or ctx ends. Before Fence it may fail with ErrNoCard.
 	Lookup(ctx context.Context, rank int) ([]byte, error)
 
-	// Abort ends the whole job: the launcher ends all processes as far as it can, with this exit code (1 to 255;
-	// anything else counts as 1). It waits a second at most, and returns: the caller exits.
+	// Abort ends the whole job: the launcher ends all processes as far as it can, with this exit code (1 to 255; any other
+	// counts as 1). It returns after a second at most; the caller then exits.
 	Abort(code int, why string)
-	// Close leaves the job in order. Where rank 0 serves the rendezvous itself, its Close waits until the others
-	// have closed or died; see Leaver. Later calls fail with ErrClosed; a second Close returns nil.
+	// Close leaves the job in order. If rank 0 serves the rendezvous, its Close blocks until the other ranks have closed
+	// or died; see Leaver. Later calls fail with ErrClosed; a second Close returns nil.
 	Close() error
 }
 
 // Leaver is a Job that can leave without waiting for other ranks.
 type Leaver interface {
 	Job
-	// Leave is Close that waits for other ranks until ctx ends at most, and then returns its error. For those that
-	// are still there the launcher is then gone.
+	// Leave is Close, but waits for other ranks only until ctx ends, and then returns the error of ctx. Ranks that have
+	// not closed by then lose their launcher.
 	Leave(ctx context.Context) error
 }
 
-// Watcher is a Job that notices without being called that its launcher is gone
-// or that a rank aborted.
+// Watcher is a Job that notices, without being called, that its launcher is gone or that a rank aborted the job.
 type Watcher interface {
 	Job
-	// Lost is closed when that happens.
+	// Lost returns a channel that is closed when the launcher is gone or a rank has aborted the job.
 	Lost() <-chan struct{}
-	// Err then says what: an error that is ErrLauncher, or a RankError; both where rank 0 was the launcher. Before, it is nil.
+	// Err returns the cause once Lost is closed: ErrLauncher, a RankError, or, if rank 0 was the launcher, both. It is nil
+	// before.
 	Err() error
 }
 
@@ -125,14 +126,13 @@ type Exchanger interface {
 	Barrier(ctx context.Context) error
 }
 
-// Traffic counts what a rank exchanged with its launcher, joining included.
-// PMIx does not tell bytes: requests only.
+// Traffic counts what a rank exchanged with its launcher, joining included. With PMIx only requests are known.
 type Traffic struct {
 	Sent, Received uint64 // bytes
 	Requests       uint64
 }
 
-// Meter is a Job that counts its traffic.
+// Meter is a Job that counts the bytes and requests it exchanges with its launcher.
 type Meter interface {
 	Job
 	Traffic() Traffic

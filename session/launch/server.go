@@ -78,20 +78,21 @@ func Serve(ln net.Listener, size int, secret []byte) *Server {
 	return s
 }
 
-// Addr is where ranks find it.
+// Addr returns the address at which ranks find the server.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Aborted receives, once, the rank that called Abort.
+// Aborted returns a channel that receives, once, the rank that called Abort.
 func (s *Server) Aborted() <-chan *RankError { return s.abort }
 
 // Refused receives why connections were refused, with their addresses, as far as somebody reads: what did not prove the
 // secret, or is of another version.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
-// Gone tells that a rank's process has ended, whether it had joined or not: fences that need it fail.
+// Gone informs the server that a rank's process has ended, whether it had joined or not: fences that need the rank
+// fail.
 func (s *Server) Gone(rank int) { s.leave(rank, fateDied) }
 
-// Traffic is what all ranks together exchanged with the server; requests are refused connections.
+// Traffic returns the bytes that all ranks together exchanged with the server; Requests counts refused connections.
 func (s *Server) Traffic() Traffic {
 	return Traffic{Sent: s.sent.Load(), Received: s.received.Load(), Requests: s.refused.Load()}
 }
@@ -114,7 +115,8 @@ func (s *Server) wait(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all connections and waits for what served them. To a rank that is still joined the launcher is gone then.
+// Close ends all connections and blocks until the goroutines that served them have ended. Ranks that are still joined
+// lose their launcher.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -53,12 +53,13 @@ func NewCMChannel() (*CMChannel, error) {
 	return ch, nil
 }
 
-// Close closes the channel; a pending Event returns os.ErrClosed. EBUSY, naming them, while it has ids.
+// Close closes the channel; a pending Event returns os.ErrClosed. While the channel has ids, Close fails with EBUSY and
+// names them.
 func (ch *CMChannel) Close() error {
 	return ch.close("destroy_event_channel", func() int { return rawCMDestroyChannel(ch.h) })
 }
 
-// CMEventType is what a connection manager event reports.
+// CMEventType is the kind of a connection manager event.
 type CMEventType uint32
 
 // The events of reliable connections.
@@ -71,7 +72,7 @@ const (
 	CMConnectResponse // connecting side: the peer accepted; RTR, RTS, then Establish
 	CMConnectError
 	CMUnreachable
-	CMRejected // Data is what the peer gave Reject
+	CMRejected // Data has the private data of the peer's Reject
 	CMEstablished
 	CMDisconnected
 	CMDeviceRemoval
@@ -81,7 +82,7 @@ const (
 	CMTimewaitExit // the queue pair number may be reused now
 )
 
-// String says what happened.
+// String returns the kind of event in words.
 func (t CMEventType) String() string {
 	return word([]string{
 		"address resolved", "address not resolved", "route resolved", "route not resolved", "connect request",
@@ -90,7 +91,7 @@ func (t CMEventType) String() string {
 	}, "event", t)
 }
 
-// CMParam is what both sides tell each other when they connect.
+// CMParam holds the values that both sides exchange when they connect.
 type CMParam struct {
 	// Data is private data for the peer: at most 56 bytes for Connect, 196 for
 	// Accept and 148 for Reject. It arrives padded with zeros.
@@ -102,7 +103,7 @@ type CMParam struct {
 	RNRRetryCount      int // 0 to 7; 7 is for ever
 }
 
-// CMEvent is what happened to an id.
+// CMEvent is an event of an id.
 type CMEvent struct {
 	Type   CMEventType
 	ID     *CMID // nil if it was closed meanwhile
@@ -113,7 +114,7 @@ type CMEvent struct {
 	SRQ    bool   // the peer uses an SRQ
 }
 
-// Err is nil unless the event reports a failure, which it says in words.
+// Err returns the failure that the event reports, or nil.
 func (e *CMEvent) Err() error {
 	detail := e.Type.String()
 	switch e.Type {
@@ -395,14 +396,14 @@ type StepAttr struct {
 	Timeout     int
 }
 
-// CMInfo says what an id is bound to.
+// CMInfo holds the device and the addresses to which an id is bound.
 type CMInfo struct {
 	Device      string // RDMA device, empty while unbound; open it for the queue pair
 	Port        int
 	Local, Peer netip.AddrPort
 }
 
-// Info asks what the id is bound to.
+// Info returns the device and the addresses to which the id is bound.
 func (id *CMID) Info() (CMInfo, error) {
 	var info CMInfo
 	err := id.call("info", func() int { return rawCMInfo(id.h, &info) })
