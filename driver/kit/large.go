@@ -107,19 +107,34 @@ func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 		return p.Driver.Outcome()
 	}
 	c, op := l.conn, opName(sending)
-	posted := p.Driver.Phase == driver.Posted || p.Driver.Phase == driver.Canceling
 	if !c.Enter() {
-		if posted && c.State() == StateClosed && l.lingerer != nil && l.lingerer.Lingers(p, sending) {
-			return false, nil // the device has not let go of the memory
-		}
-		return c.Over(p, op)
+		return l.closed(p, sending)
 	}
 	defer c.Leave()
-	if !posted || !l.hooks.Holds(p, sending) {
-		return true, c.Misuse(op+" poll", p)
+	switch p.Driver.Phase {
+	case driver.Done: // a keeper has finished it until this call was inside
+		return p.Driver.Outcome()
+	case driver.Posted, driver.Canceling:
+		if l.hooks.Holds(p, sending) {
+			l.hooks.Progress(p, sending)
+			return c.Polled(op, p)
+		}
 	}
-	l.hooks.Progress(p, sending)
-	return c.Polled(op, p)
+	return true, c.Misuse(op+" poll", p)
+}
+
+// closed is the poll of a packet whose connection has been closed on this side, or does not stand yet.
+func (l *Large) closed(p *driver.Packet, sending bool) (bool, error) {
+	c := l.conn
+	switch p.Driver.Phase {
+	case driver.Done:
+		return p.Driver.Outcome()
+	case driver.Posted, driver.Canceling:
+		if c.State() == StateClosed && l.lingerer != nil && l.lingerer.Lingers(p, sending) {
+			return false, nil // the device has not let go of the memory
+		}
+	}
+	return c.Over(p, opName(sending))
 }
 
 // RecvCancel implements driver.Instance.

@@ -2,6 +2,7 @@ package kit_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -155,5 +156,42 @@ func TestLargePacketsOutlastTheConnection(t *testing.T) {
 	s.inside = false
 	if done, err := s.RecvPoll(p); !done || !errors.Is(err, driver.ErrClosed) || p.Driver.Phase != driver.Idle {
 		t.Errorf("%v, %v, phase %v", done, err, p.Driver.Phase)
+	}
+}
+
+// TestLargePacketFinishedByAKeeper has a keeper inside, which finishes the packet, when the owner polls it.
+func TestLargePacketFinishedByAKeeper(t *testing.T) {
+	for _, sending := range []bool{false, true} {
+		s := newShelf(t)
+		post, poll := s.RecvPost, s.RecvPoll
+		if sending {
+			post, poll = s.SendPost, s.SendPoll
+		}
+		p := room(8)
+		if err := post(p); err != nil {
+			t.Fatal(err)
+		}
+		if !s.TryEnter() {
+			t.Fatal("the keeper is not let in")
+		}
+		begun, said := make(chan struct{}), make(chan error)
+		go func() {
+			close(begun)
+			done, err := poll(p)
+			if !done {
+				err = errors.New("it is not done")
+			}
+			said <- err
+		}()
+		<-begun
+		for range 1000 {
+			runtime.Gosched() // the call has looked for the keeper to leave
+		}
+		*s.list(sending) = nil
+		p.Driver.Finish(nil)
+		s.Leave()
+		if err := <-said; err != nil || p.Driver.Phase != driver.Idle {
+			t.Errorf("sending %v: %v, phase %v", sending, err, p.Driver.Phase)
+		}
 	}
 }
