@@ -102,17 +102,15 @@ func (l *Large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, true
 // RecvPoll implements driver.Instance.
 func (l *Large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, false) }
 
+// poll looks at the packet from inside only: a keeper may be finishing it.
 func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
-	if p.Driver.Phase == driver.Done {
-		return p.Driver.Outcome()
-	}
 	c, op := l.conn, opName(sending)
 	if !c.Enter() {
 		return l.closed(p, sending)
 	}
 	defer c.Leave()
 	switch p.Driver.Phase {
-	case driver.Done: // a keeper has finished it until this call was inside
+	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
 		if l.hooks.Holds(p, sending) {
