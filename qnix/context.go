@@ -35,8 +35,9 @@ type process struct {
 	waits kit.Watch
 
 	keeperSleeps atomic.Bool
-	failing      atomic.Bool // the NIC is gone
-	retry        atomic.Bool // a post of the keeper's found the Command Queue full
+	failing      atomic.Bool                // the NIC is gone
+	answers      atomic.Pointer[time.Timer] // how long the NIC may take to answer, from Close on
+	retry        atomic.Bool                // a post of the keeper's found the Command Queue full
 	bad          atomic.Uint64
 	refusals     atomic.Uint64
 	attention    attention
@@ -258,15 +259,24 @@ func (c *process) Count(to *driver.Counters) {
 	to.RegistrationEvictions += r.Evicted
 }
 
+// Close implements driver.Context. A softnic that is stopped answers nobody, and calls that wait for it hold connections:
+// the time for its answers begins before they are closed.
+func (c *process) Close() error {
+	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
+	defer answers.Stop()
+	c.answers.CompareAndSwap(nil, answers)
+	return c.Context.Close()
+}
+
 // Release implements kit.ContextHooks.
 func (c *process) Release() error {
-	// A softnic that is stopped answers nobody, and calls wait for it.
-	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
 	c.sayGoodbye()
 	c.stop()
 	c.nudge()
 	c.tasks.Wait()
-	answers.Stop()
+	if answers := c.answers.Load(); answers != nil { // none where opening has failed
+		answers.Stop()
+	}
 	err := c.proc.Deregister()
 	if c.failing.Swap(true) {
 		err = nil // it was gone

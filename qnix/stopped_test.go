@@ -25,7 +25,7 @@ func ownNIC(t *testing.T) (path string, pid int) {
 	path = filepath.Join(t.TempDir(), "nic.sock")
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{path}, Idle: time.Second}); err != nil {
+	if err := softnic.EnsureConfig(ctx, softnic.Config{Sockets: []string{path}, Idle: 5 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
