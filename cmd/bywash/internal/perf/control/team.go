@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -121,8 +123,20 @@ func (t *team) order(x any, to any) error {
 	return nil
 }
 
-// abort ends the measurement of this driver in all ranks, and returns the reason: err unless there was one before.
+// consequence is how long the reason of another rank may take to come after its connection has ended here.
+const consequence = time.Second
+
+// abort ends the measurement of this driver in all ranks, and returns the reason: err unless there was one before. The end
+// of a connection is mostly the consequence of another rank's failure, which comes by the job.
 func (t *team) abort(err error) error {
+	if errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrBroken) {
+		select {
+		case <-t.job.Lost():
+			t.stop.Stop(lost(t.job.Err()))
+		case <-t.stop.Ctx.Done():
+		case <-time.After(consequence):
+		}
+	}
 	if t.stop.Err() == nil {
 		t.stop.Stop(err)
 		code := codeFailed
