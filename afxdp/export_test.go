@@ -45,6 +45,14 @@ func Kill(c driver.Context) {
 	x.end.Abandon()
 }
 
+// Shrink has the path of an instance take only packets of mtu bytes. It is for the function that Stopped runs.
+func Shrink(i driver.Instance, mtu int) error {
+	c := &i.(*small).conn
+	err := c.lc.SetMTU(mtu)
+	c.fragment.Store(int32(c.lc.MaxFragment()))
+	return err
+}
+
 // Routes counts the ways to other contexts that a context keeps up to date.
 func Routes(c driver.Context) (n int) {
 	x := contextOf(c)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -185,6 +186,27 @@ func TestMTUChange(t *testing.T) {
 			}
 			e.swaps(3)
 		})
+	}
+}
+
+// A message that was cut into packets before the path took shorter ones only breaks the connection, which says so.
+func TestPathShrinksWhileAMessageIsPosted(t *testing.T) {
+	e := connected(t, veth.Config{}, driver.Small, nil)
+	e.swaps(1)
+	afxdp.Stopped(e.ctx[0], func() {
+		if err := e.i[0].SendPost(&driver.Packet{IOV: [][]byte{make([]byte, 4000)}}); err != nil {
+			t.Error(err)
+		}
+		if err := afxdp.Shrink(e.i[0], 1000); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		err = e.i[0].(driver.Ender).Err()
+	}
+	if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "connect again") {
+		t.Errorf("the connection ended with %v, want broken, with the remedy", err)
 	}
 }
 
@@ -385,19 +407,33 @@ func TestIdleContextsSleep(t *testing.T) {
 func TestRouteOfAConnectionThatIsOverIsGivenUp(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, map[string]string{"dead-time": "300ms"})
 	e.swaps(1)
-	afxdp.Stopped(e.ctx[1], func() {
-		if err := e.i[0].Disconnect(); err != nil {
-			t.Error(err)
-		}
-		if n := afxdp.Routes(e.ctx[0]); n != 1 {
-			t.Errorf("%d routes while the peer may not have heard, want 1", n)
-		}
-		for end := time.Now().Add(patience); afxdp.Routes(e.ctx[0]) > 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the route is still there")
+	left := func() (done bool) {
+		afxdp.Stopped(e.ctx[1], func() {
+			err := e.i[0].Disconnect()
+			if errors.Is(err, driver.ErrBusy) {
+				return // the last message is not acknowledged yet
 			}
+			done = true
+			if err != nil {
+				t.Error(err)
+			}
+			if n := afxdp.Routes(e.ctx[0]); n != 1 {
+				t.Errorf("%d routes while the peer may not have heard, want 1", n)
+			}
+			for end := time.Now().Add(patience); afxdp.Routes(e.ctx[0]) > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Error("the route is still there")
+					return
+				}
+			}
+		})
+		return done
+	}
+	for end := time.Now().Add(patience); !left(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what was sent is never acknowledged")
 		}
-	})
+	}
 }
 
 // With several queues, frames are taken from whichever they arrive on.

@@ -26,6 +26,7 @@ type small struct {
 
 	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
+	keptCut int    // bytes of a packet when the buffer was lent
 	quota   uint16 // of chunks to send from: the engine's
 }
 
@@ -93,7 +94,7 @@ func (s *small) enter() error {
 // restock gives the owner chunks to write into: for the longest message at least.
 func (s *small) restock() {
 	n := s.ctx.nic
-	least := min(max(stashed, s.parts(maxSmall)), stashRoom)
+	least := min(max(stashed, parts(maxSmall, int(s.fragment.Load()))), stashRoom)
 	for s.stash.len() < least || s.stash.len() < max(2*stashed, least) && n.memory.quotas.plenty() {
 		k, ok := n.take(s.quota)
 		if !ok {
@@ -125,6 +126,9 @@ func (s *small) serve() {
 		}
 	} else {
 		for !s.posts.empty() && s.lc.Room() > 0 {
+			if !s.lc.Fits(c.nic.now, int(s.posts.peek(0).n)) {
+				return // the connection has ended: what is posted is given back with it
+			}
 			p, _ := s.posts.pop()
 			s.lc.Post(c.nic.now, m.frame(p.chunk), int(p.n), p.more)
 		}

@@ -22,10 +22,10 @@ func (s *small) postSend(p *driver.Packet) error {
 	if err != nil {
 		return err
 	}
-	if !s.hasRoom(n) {
+	size := int(s.fragment.Load()) // once: the engine changes it with the path
+	if !s.hasRoom(parts(n, size)) {
 		return s.Busy()
 	}
-	size := int(s.fragment.Load())
 	m := &s.ctx.nic.memory
 	if len(p.IOV) == 1 && n <= size {
 		k, _ := s.stash.pop()
@@ -47,15 +47,11 @@ func (s *small) postSend(p *driver.Packet) error {
 	return nil
 }
 
-// parts is how many packets a message of n bytes takes.
-func (s *small) parts(n int) int {
-	size := max(int(s.fragment.Load()), 1)
-	return max(1, (n+size-1)/size)
-}
+// parts is how many packets a message of n bytes takes, of size bytes at most each.
+func parts(n, size int) int { return max(1, (n+max(size, 1)-1)/max(size, 1)) }
 
-// hasRoom tells whether a message of n bytes can be posted.
-func (s *small) hasRoom(n int) bool {
-	parts := s.parts(n)
+// hasRoom reports whether a message of so many packets can be posted.
+func (s *small) hasRoom(parts int) bool {
 	if s.posts.room() >= parts && s.stash.len() >= parts {
 		return true
 	}
@@ -84,7 +80,8 @@ func (s *small) Longest() int { return maxSmall }
 // Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	size := s.ctx.Props.Capabilities.BufferSize
-	if !s.hasRoom(size) {
+	s.keptCut = int(s.fragment.Load()) // Filled has chunks for packets of this size
+	if !s.hasRoom(parts(size, s.keptCut)) {
 		return nil
 	}
 	if !s.hasKept {
@@ -101,7 +98,7 @@ func (s *small) Filled(buf []byte, n int) error {
 		return nil
 	}
 	s.hasKept = false
-	size := int(s.fragment.Load())
+	size := s.keptCut
 	m := &s.ctx.nic.memory
 	s.posts.push(post{chunk: s.kept, n: uint16(min(n, size)), more: n > size})
 	for at := size; at < n; at += size {

@@ -128,12 +128,29 @@ func (c *Conn) SetMTU(n int) error {
 	}
 	for seq := c.una; seq < c.sender.end; seq++ {
 		if s := c.seg(seq); s.state != segAcked && s.size()+c.overhead() > c.mtu {
-			c.sendBare(kindClose, flagAbort, c.next)
-			c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", ErrShrunk, c.mtu))
+			c.shrunk()
 			break
 		}
 	}
 	return nil
+}
+
+// Fits reports whether a fragment of n bytes can be posted. Where it cannot, because it was cut before the MTU became
+// smaller, the connection ends with ErrShrunk.
+func (c *Conn) Fits(now Time, n int) bool {
+	if n <= c.MaxFragment() {
+		return true
+	}
+	c.e.now = max(c.e.now, now)
+	if c.sends() {
+		c.shrunk()
+	}
+	return false
+}
+
+func (c *Conn) shrunk() {
+	c.sendBare(kindClose, flagAbort, c.next)
+	c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", ErrShrunk, c.mtu))
 }
 
 // fit takes the largest packet that the path takes. Sealed packets are not long: they are opened in place. Neither
