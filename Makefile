@@ -63,7 +63,7 @@ perf: ## measure every driver that can run here; PERF_FLAGS adds flags
 test: ## run all tests that this machine can run: also with -race, and in virtual machines (12 minutes)
 	@hack/test test
 
-test-quick: ## run the short tests (90 seconds)
+test-quick: ## run the short tests (three minutes)
 	@hack/test quick
 
 test-vm: ## run the tests in virtual machines, on both kernels: they need an RDMA device or the kernel module
