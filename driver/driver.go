@@ -105,7 +105,7 @@ type Instance interface {
 	// driver gave.
 	SendPost(p *Packet) error
 
-	// SendPoll makes progress and tells whether the send is done: its
+	// SendPoll makes progress and reports whether the send is done: its
 	// memory may be reused. It does not mean that the peer has received it.
 	SendPoll(p *Packet) (done bool, err error)
 
@@ -114,7 +114,7 @@ type Instance interface {
 	// driver fills in). It never blocks. Errors as for SendPost.
 	RecvPost(p *Packet) error
 
-	// RecvPoll makes progress and tells whether the receive is done. p.N is
+	// RecvPoll makes progress and reports whether the receive is done. p.N is
 	// then the length. An error is about this receive (ErrTruncated,
 	// ErrCanceled) or the connection (ErrBroken, ErrClosed); done is true
 	// with each of them.

@@ -48,7 +48,7 @@ func AtomicsOf(ops ...AtomicOp) AtomicSet {
 	return s
 }
 
-// Has tells whether op is in the set.
+// Has reports whether op is in the set.
 func (s AtomicSet) Has(op AtomicOp) bool { return s&(1<<op) != 0 }
 
 // Registrar makes memory available to the instances of a context. A context is
@@ -159,7 +159,7 @@ type OneSided interface {
 	// multiple of Size.
 	AtomicPost(op *Op) error
 
-	// OpPoll makes progress and tells whether the operation is done.
+	// OpPoll makes progress and reports whether the operation is done.
 	OpPoll(op *Op) (done bool, err error)
 
 	// Flush blocks until all operations that were posted on this instance

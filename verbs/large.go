@@ -264,7 +264,7 @@ func (l *large) giveBack(s *slot, err error) {
 	l.used--
 }
 
-// claims tells the peer that a transfer begins, and tells whether it may: a
+// claims tells the peer that a transfer begins, and reports whether it may: a
 // receive is over when it, or a later one in its slot, was cancelled.
 func (l *large) claims(r *rdvData) bool {
 	c := &l.claim[r.slot]

@@ -19,7 +19,7 @@ func (s *small) announce(wr *ibv.SendWR) {
 	wr.SendImm(immediate(codeData, s.told))
 }
 
-// ripe tells whether receives are posted again along with the next message.
+// ripe reports whether receives are posted again along with the next message.
 func (s *small) ripe() bool {
 	return 8*s.pool.chain.Len() > int(s.grant-s.gotHead) || s.pool.control > 1
 }

@@ -28,7 +28,7 @@ func (s *small) postSend(p *driver.Packet) error {
 // Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return min(s.ctx.opts.buffer, int(s.theirs.buffer)) }
 
-// mayStart tells whether there is credit, room in the queue, and a buffer.
+// mayStart reports whether there is credit, room in the queue, and a buffer.
 func (s *small) mayStart() bool {
 	return int32(s.limit-s.sentCount) > 0 && s.sq.room() > controlReserve && s.slotsOut < s.mem.slots
 }

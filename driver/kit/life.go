@@ -255,7 +255,7 @@ func (l *Life) Leave() {
 	l.inCall.Store(0)
 }
 
-// Resolve moves a connection out of StateConnecting, to StateUp or StateBroken. It tells whether this call
+// Resolve moves a connection out of StateConnecting, to StateUp or StateBroken. It reports whether this call
 // did, and whether the connection has ended already: then the caller does what he does after Finish.
 func (l *Life) Resolve(s State, reason error) (did, over bool) {
 	l.mu.Lock()
@@ -321,7 +321,7 @@ func (l *Life) Close() (before State, did bool) {
 	return before, true
 }
 
-// Arrived counts a message that came. It tells whether probers are to be told: else one has the instance
+// Arrived counts a message that came. It reports whether probers are to be told: else one has the instance
 // already.
 func (l *Life) Arrived() bool {
 	l.arrived.Add(1)
@@ -340,7 +340,7 @@ func (l *Life) Notice() bool {
 	return true
 }
 
-// HasMessage tells whether a message can be received, which is possible after the
+// HasMessage reports whether a message can be received, which is possible after the
 // connection has ended, too.
 func (l *Life) HasMessage() bool { return l.arrived.Load() != l.taken.Load() }
 

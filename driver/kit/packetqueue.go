@@ -12,10 +12,10 @@ type PacketQueue struct {
 	head, tail uint32
 }
 
-// Empty tells whether there is no packet.
+// Empty reports whether there is no packet.
 func (q *PacketQueue) Empty() bool { return q.head == q.tail }
 
-// Full tells whether there is no room.
+// Full reports whether there is no room.
 func (q *PacketQueue) Full() bool { return q.tail-q.head == PacketQueueDepth }
 
 // First is the oldest packet of a queue that is not empty.
@@ -53,7 +53,7 @@ func (q *PacketQueue) Pop() *driver.Packet {
 	return p
 }
 
-// Remove takes out p, wherever it is, and tells whether it was there.
+// Remove takes out p, wherever it is, and reports whether it was there.
 func (q *PacketQueue) Remove(p *driver.Packet) bool {
 	for i := q.head; i != q.tail; i++ {
 		if q.p[i%PacketQueueDepth] != p {

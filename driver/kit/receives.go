@@ -41,7 +41,7 @@ func (r *receives) postLate(l *Life, p *driver.Packet) error {
 	return r.queue.Post(l, p)
 }
 
-// Want tells whether a posted receive is to have the first message.
+// Want reports whether a posted receive is to have the first message.
 func (r *receives) Want() bool { return r.lent == nil && !r.queue.Empty() }
 
 // Next takes the receive that is to have the first message, for a driver that copies it in pieces; see Want. Fill does
@@ -78,7 +78,7 @@ func (r *receives) Fail(l *Life) {
 	}
 }
 
-// MayLend tells whether p, which is polled, is to have the first message without a copy.
+// MayLend reports whether p, which is polled, is to have the first message without a copy.
 func (r *receives) MayLend(p *driver.Packet) bool {
 	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.Empty()
 }

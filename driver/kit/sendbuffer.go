@@ -11,7 +11,7 @@ import (
 // kept. The zero value is none. Its owner is that of the Life.
 type sendBuffer struct{ p *driver.Packet }
 
-// Out tells whether the buffer is out.
+// Out reports whether the buffer is out.
 func (b *sendBuffer) Out() bool { return b.p != nil }
 
 // Admit is that of Life for SendPost.
@@ -58,7 +58,7 @@ func (b *sendBuffer) Lend(p *driver.Packet, buf []byte) {
 }
 
 // Return begins SendBufPost of [driver.BufferSender] with n bytes, of which a message can have limit. It takes the buffer
-// back and enters; send tells whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has
+// back and enters; send reports whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has
 // not entered, and SendBufPost returns err.
 func (b *sendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte, send bool, err error) {
 	if p == nil || p != b.p {

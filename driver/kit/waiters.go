@@ -60,7 +60,7 @@ func (w *waiters) wake(cancel bool) {
 	}
 }
 
-// canceled tells whether a was woken to give up.
+// canceled reports whether a was woken to give up.
 func (w *waiters) canceled(a *waiter) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

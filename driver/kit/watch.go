@@ -42,7 +42,7 @@ type Watch struct {
 // Sleepers is how many goroutines are in waits, or just before.
 func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
 
-// Watching tells whether one of them watches the device.
+// Watching reports whether one of them watches the device.
 func (w *Watch) Watching() bool { return w.watching.Load() }
 
 // Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else sleeps.

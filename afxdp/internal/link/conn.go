@@ -67,17 +67,17 @@ type Conn struct {
 // Endpoint returns the one the connection belongs to.
 func (c *Conn) Endpoint() *Endpoint { return c.e }
 
-// Up tells whether the connection stands.
+// Up reports whether the connection stands.
 func (c *Conn) Up() bool { return c.state == stateUp }
 
-// Over tells whether the endpoint has forgotten the connection: after Close, that may take
+// Over reports whether the endpoint has forgotten the connection: after Close, that may take
 // until the peer has heard of it.
 func (c *Conn) Over() bool { return c.state == stateDown }
 
 // Hello is what the peer told of itself; valid from Up on.
 func (c *Conn) Hello() []byte { return c.theirs.hello }
 
-// Encrypted tells whether what is sent is encrypted.
+// Encrypted reports whether what is sent is encrypted.
 func (c *Conn) Encrypted() bool { return c.sealer != nil }
 
 // RTT is the smoothed time to the peer and back; 0 before the first measurement.
@@ -320,7 +320,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	e.look(c)
 }
 
-// places tells whether a placed message is not acknowledged yet.
+// places reports whether a placed message is not acknowledged yet.
 func (c *Conn) places() bool {
 	if c.first != nil {
 		return true
@@ -441,7 +441,7 @@ func (c *Conn) flush() {
 	}
 }
 
-// sends tells whether messages are still sent.
+// sends reports whether messages are still sent.
 func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }
 
 // String tells the state of the connection, for people.
