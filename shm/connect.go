@@ -74,7 +74,7 @@ const busyTime = 10 * time.Second
 
 // errAbandoned: the connection was given up after the peer could use it. Its
 // socket is the lingerer's.
-var errAbandoned = errors.New("abandoned")
+var errAbandoned = errors.New("connection given up")
 
 // persist connects to a path and calls f with the socket, again while the peer
 // has no room for strangers. It closes the socket of a call that has failed,
@@ -171,7 +171,10 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 	proc := n.proc
 	n.proc = noProcess
 	c.abandon(seg, n.side, n.peerInc, proc, sock, n.yield())
-	return errors.Join(errAbandoned, err)
+	if err == nil {
+		return errAbandoned // the connection was given up here
+	}
+	return fmt.Errorf("%w: %w", errAbandoned, err)
 }
 
 // yield takes the socket from a connection that does not come to stand, and reports whether shut may have hung it up.

@@ -248,6 +248,44 @@ func TestSweep(t *testing.T) {
 	join(t, live, c)
 }
 
+// A peer that accepts a connection and hangs up before it is confirmed: the error of the dialer has one line.
+func TestPeerHangsUpBeforeTheConfirmation(t *testing.T) {
+	s := openSetupFuzz(t)
+	n, err := s.c.Connect(s.highURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock, err := s.listener.AcceptUnix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.Close()
+	var hello, got message
+	if _, err := expect(sock, &hello, msgHello, 0); err != nil {
+		t.Fatal(err)
+	}
+	challenge := message{kind: msgChallenge, from: ^uint64(0), to: hello.from, flags: hello.flags}
+	challenge.mac = prove(core(s.c).secret, "listener", &hello, &challenge)
+	if err := send(sock, &challenge); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := expect(sock, &got, msgProof, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := sock.CloseRead(); err != nil { // what the dialer sends fails
+		t.Fatal(err)
+	}
+	if err := send(sock, &message{kind: msgAccept}, s.fds[:3]...); err != nil {
+		t.Fatal(err)
+	}
+	err = n.ConnectWait(soon(t))
+	if !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("got %v, want %v", err, driver.ErrBroken)
+	}
+	oneLine(t, err, "the peer ended while connecting", "broken pipe")
+	ends(t, 10*time.Second, "disconnect", func() { contractError(t, n.Disconnect()) })
+}
+
 // Connections that come and go leave nothing.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	cycles := 200

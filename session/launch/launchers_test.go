@@ -36,12 +36,24 @@ type realLauncher struct {
 	name string // the Job's
 	// Slurm 22.05's mpi/pmix plugin now and then does not end a step one of whose ranks has died, after all have.
 	wedges bool
-	run    func(t *testing.T, program string, n int, env ...string) *exec.Cmd
+	// crashes: what the launcher prints when it crashes by a fault of its own, after an abort.
+	crashes string
+	run     func(t *testing.T, program string, n int, env ...string) *exec.Cmd
 }
 
 // start has the ranks be this test binary.
 func (l *realLauncher) start(t *testing.T, n int, env ...string) *exec.Cmd {
 	return l.run(t, program(t), n, env...)
+}
+
+// crashed reports whether the launcher itself died in its known fault.
+func (l *realLauncher) crashed(out string, err error) bool {
+	var exit *exec.ExitError
+	if l.crashes == "" || !errors.As(err, &exit) {
+		return false
+	}
+	status := exit.Sys().(syscall.WaitStatus)
+	return status.Signaled() && status.Signal() == syscall.SIGSEGV && strings.Contains(out, l.crashes)
 }
 
 func program(t *testing.T) string {
@@ -112,7 +124,8 @@ func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 		{name: namePMI1, run: hydra()},
 		{name: namePMI1, run: hydra("-pmi-port")},
 		{name: namePMI2, run: hydra("-genv", EnvLauncher, namePMI2)},
-		{name: namePMIx, run: openMPI},
+		// The server library of Open MPI 4.1's mpirun now and then follows a nil pointer as it ends.
+		{name: namePMIx, crashes: "(PMIx_server_finalize+", run: openMPI},
 	}
 	for i, name := range []string{"rendezvous", "hydra pmi1", "hydra pmi1 port", "hydra pmi2", "openmpi"} {
 		t.Run(name, func(t *testing.T) { test(t, all[i]) })
@@ -253,6 +266,10 @@ func TestAbortEndsTheJob(t *testing.T) {
 			t.Skip("needs a launcher that reliably ends jobs of which a rank died")
 		}
 		out, err := finish(t, l.start(t, 3, envProgram+"=abort"))
+		for again := 3; again > 0 && l.crashed(out, err); again-- {
+			t.Logf("the launcher itself crashed:\n%s", out)
+			out, err = finish(t, l.start(t, 3, envProgram+"=abort"))
+		}
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || strings.Contains(out, "found a dead rank") {
 			t.Fatalf("job ended with %v:\n%s", err, out)
