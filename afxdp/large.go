@@ -20,13 +20,12 @@ import (
 type large struct {
 	conn
 	kit.Large
+	kit.Prefetcher
 	token  uint64 // in the rdv data for this end
 	theirs uint64
 	in     [transferDepth]recvSlot
 	out    [transferDepth]sendSlot
 	starts ring[uint32] // owner to engine: slots of out
-	used   int          // slots of in
-	sends  int          // slots of out
 	clears atomic.Int32 // receives whose cancel the engine has not seen
 
 	expected atomic.Int64 // bytes of a receive that was prefetched
@@ -49,31 +48,42 @@ const (
 )
 
 type recvSlot struct {
-	state  atomic.Uint32
-	p      *driver.Packet // the owner's
+	posted
 	gen    uint32
 	length int // of the memory
 	total  int // of the message; -1: unknown
 	got    int
-	buf    []byte // the memory, if it is in one piece
-	cursor driver.Cursor
-	at     int // of cursor
 	rdv    [rdvBytes]byte
 }
 
 type sendSlot struct {
+	posted
+	t link.Transfer
+	n int
+}
+
+// posted is the memory of the packet in a slot.
+type posted struct {
 	state  atomic.Uint32
-	p      *driver.Packet // the owner's
-	buf    []byte
+	buf    []byte // if it is in one piece
 	cursor driver.Cursor
-	at     int
-	t      link.Transfer
-	n      int
+	at     int // of cursor
+}
+
+func (m *posted) set(p *driver.Packet) {
+	m.buf, _ = p.Contiguous()
+	m.cursor, m.at = p.Cursor(), 0
+}
+
+func (m *posted) clear() {
+	m.buf, m.cursor = nil, driver.Cursor{}
+	m.state.Store(slotFree)
 }
 
 func newLarge(*share) *large {
 	l := &large{token: rand.Uint64(), starts: newRing[uint32](transferDepth)}
-	l.Init(&l.Conn, l, maxMessage)
+	l.Large.Init(&l.Conn, l, maxMessage)
+	l.Prefetcher.Init(&l.Conn, l)
 	for k := range l.out {
 		l.out[k].t.User = &l.out[k]
 	}
@@ -115,52 +125,29 @@ func (l *large) up(hello []byte) (err error) {
 	return err
 }
 
-// Posted implements kit.LargeHooks.
-func (l *large) Posted(sending bool) int {
-	if sending {
-		return l.sends
-	}
-	return l.used
-}
-
-// Holds implements kit.LargeHooks.
-func (l *large) Holds(p *driver.Packet, sending bool) bool {
-	k := p.Driver.Slot
-	if sending {
-		return k < transferDepth && l.out[k].p == p
-	}
-	return k < transferDepth && l.in[k].p == p
-}
-
 // Progress implements kit.LargeHooks.
 func (l *large) Progress(p *driver.Packet, sending bool) {
 	if sending {
-		l.progressSend(&l.out[p.Driver.Slot])
+		l.progressSend(int(p.Driver.Slot))
 	} else {
-		l.progressRecv(&l.in[p.Driver.Slot])
+		l.progressRecv(int(p.Driver.Slot))
 	}
 }
 
 // StartRecv implements kit.LargeHooks.
-func (l *large) StartRecv(p *driver.Packet, n int) error {
+func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	if err := l.matches(p); err != nil {
-		return err
+		return 0, err
 	}
-	k := 0
-	for l.in[k].p != nil {
-		k++
-	}
+	k := l.Receives.Free()
 	s := &l.in[k]
 	s.gen++
-	s.p, s.length, s.total, s.got, s.at = p, n, -1, 0, 0
-	s.cursor = p.Cursor()
-	s.buf, _ = p.Contiguous()
+	s.length, s.total, s.got = n, -1, 0
+	s.set(p)
 	putRdv(s.rdv[:], l.token, uint64(s.gen)<<8|uint64(k), n)
 	p.RdvData = s.rdv[:]
-	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
-	l.used++
 	s.state.Store(slotPosted)
-	return nil
+	return k, nil
 }
 
 // place implements track.
@@ -204,8 +191,8 @@ func copyIn(s *recvSlot, off int, b []byte) {
 	s.at = off + s.cursor.Scatter(b)
 }
 
-func (l *large) progressRecv(s *recvSlot) {
-	p := s.p
+func (l *large) progressRecv(k int) {
+	s := &l.in[k]
 	st := s.state.Load()
 	if st == slotPosted || st == slotCancel {
 		if st == slotCancel {
@@ -216,28 +203,17 @@ func (l *large) progressRecv(s *recvSlot) {
 	}
 	switch {
 	case st == slotDone:
-		p.N = min(s.total, s.length)
-		l.Tally.Received.Add(1)
-		l.Tally.BytesReceived.Add(uint64(p.N))
-		var err error
-		if s.total > s.length {
-			err = &driver.TruncatedError{Message: s.total, Buffer: s.length}
-			l.Tally.Truncated.Add(1)
-		}
-		l.endRecv(s, err)
+		l.endRecv(k, l.Received(k, s.total, s.length))
 	case st == slotCanceled:
-		l.Tally.Canceled.Add(1)
-		l.endRecv(s, driver.ErrCanceled)
+		l.endRecv(k, driver.ErrCanceled)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
-		l.endRecv(s, l.Failure("receive")) // the engine does not place any more
+		l.endRecv(k, l.Failure("receive")) // the engine does not place any more
 	}
 }
 
-func (l *large) endRecv(s *recvSlot, err error) {
-	s.p.Driver.Finish(err)
-	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
-	s.state.Store(slotFree)
-	l.used--
+func (l *large) endRecv(k int, err error) {
+	l.in[k].clear()
+	l.EndRecv(k, err)
 }
 
 // CancelRecv implements kit.LargeHooks.
@@ -250,30 +226,24 @@ func (l *large) CancelRecv(p *driver.Packet) {
 }
 
 // StartSend implements kit.LargeHooks.
-func (l *large) StartSend(p *driver.Packet, n int) error {
+func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	if err := l.matches(p); err != nil {
-		return err
+		return 0, err
 	}
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	k := 0
-	for l.out[k].p != nil {
-		k++
-	}
+	k := l.Sends.Free()
 	s := &l.out[k]
-	s.p, s.n, s.at = p, n, 0
-	s.cursor = p.Cursor()
-	s.buf, _ = p.Contiguous()
+	s.n = n
+	s.set(p)
 	s.t.Tag, s.t.Len, s.t.Total = tag, uint64(min(n, room)), uint64(n)
-	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
-	l.sends++
 	s.state.Store(slotPosted)
 	l.starts.push(uint32(k))
 	l.mark()
 	l.ctx.nic.run()
-	return nil
+	return k, nil
 }
 
 // Fill implements link.Handler.
@@ -295,25 +265,23 @@ func (c *share) Placed(lc *link.Conn, t *link.Transfer) {
 	lc.User.(*conn).Wake()
 }
 
-func (l *large) progressSend(s *sendSlot) {
+func (l *large) progressSend(k int) {
+	s := &l.out[k]
 	if s.state.Load() == slotPosted {
 		l.ctx.nic.run()
 	}
 	switch {
 	case s.state.Load() == slotDone:
-		s.p.N = s.n
-		l.Sent(int(s.t.Len))
-		l.endSend(s, nil)
+		l.endSend(k, nil)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
-		l.endSend(s, l.Failure("send")) // the engine does not read any more
+		l.endSend(k, l.Failure("send")) // the engine does not read any more
 	}
 }
 
-func (l *large) endSend(s *sendSlot, err error) {
-	s.p.Driver.Finish(err)
-	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
-	s.state.Store(slotFree)
-	l.sends--
+func (l *large) endSend(k int, err error) {
+	s := &l.out[k]
+	s.clear()
+	l.EndSend(k, s.n, int(s.t.Len), err)
 }
 
 // serve implements track.
@@ -361,7 +329,7 @@ func (l *large) deliver(f link.Fragment) {
 // Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	for k := range l.out {
-		if s := &l.out[k]; s.p != nil && s.state.Load() == slotPosted {
+		if l.out[k].state.Load() == slotPosted {
 			return true
 		}
 	}
@@ -370,12 +338,8 @@ func (l *large) Pending() bool {
 
 // drop implements track: nobody reads or writes posted memory from here on.
 func (l *large) drop() {
-	for k := range l.in {
-		l.in[k].state.Store(slotFree)
-		l.in[k].p, l.in[k].buf, l.in[k].cursor = nil, nil, driver.Cursor{}
-	}
-	for k := range l.out {
-		l.out[k].state.Store(slotFree)
-		l.out[k].p, l.out[k].buf, l.out[k].cursor = nil, nil, driver.Cursor{}
+	for k := range transferDepth {
+		l.in[k].clear()
+		l.out[k].clear()
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 )
 
 // There is nothing to register here. What a prefetched receive gains is credit: the sender may have as much
@@ -34,42 +33,22 @@ func (l *large) matches(p *driver.Packet) error {
 	return nil
 }
 
-func (l *large) prefetch(p *driver.Packet, op string) error {
-	if err := l.EnterWith(op, p); err != nil {
-		return err
-	}
-	defer l.Leave()
+// Prefetch implements kit.PrefetchHooks.
+func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
+	if !sending {
+		l.expected.Store(int64(p.Len()))
+		l.mark()
+		l.ctx.nic.run()
+	}
 	return nil
 }
 
-func (l *large) unfetch(p *driver.Packet, op string) error {
-	if l.State() == kit.StateClosed {
-		return l.Failure(op)
-	}
+// Unfetch implements kit.PrefetchHooks.
+func (l *large) Unfetch(p *driver.Packet) error {
 	if p.Driver.Phase != driver.Prefetched {
-		return l.Fault(op, fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid))
+		return fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid)
 	}
 	p.Driver.Phase = driver.Idle
 	return nil
 }
-
-// SendPrefetch implements driver.Prefetcher.
-func (l *large) SendPrefetch(p *driver.Packet) error { return l.prefetch(p, "prefetch send") }
-
-// SendUnfetch implements driver.Prefetcher.
-func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p, "unfetch send") }
-
-// RecvPrefetch implements driver.Prefetcher.
-func (l *large) RecvPrefetch(p *driver.Packet) error {
-	if err := l.prefetch(p, "prefetch receive"); err != nil {
-		return err
-	}
-	l.expected.Store(int64(p.Len()))
-	l.mark()
-	l.ctx.nic.run()
-	return nil
-}
-
-// RecvUnfetch implements driver.Prefetcher.
-func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p, "unfetch receive") }

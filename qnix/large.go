@@ -39,14 +39,13 @@ func transferTag(first uint16, slot int, gen uint32) uint16 {
 type large struct {
 	conn
 	kit.Large
-	in      [transferDepth]recvSlot
-	out     [transferDepth]sendSlot
-	next    int // slot of in to try first
-	used    int // slots of in that are posted
-	sending int // slots of out
-	ahead   regcache.Ahead[nic.Handle]
-	bounce  *bounce
-	staged  bool // the latest packet was copied
+	kit.Prefetcher
+	in     [transferDepth]recvSlot
+	out    [transferDepth]sendSlot
+	next   int // slot of in to try first
+	ahead  regcache.Ahead[nic.Handle]
+	bounce *bounce
+	staged bool // the latest packet was copied
 
 	delivered atomic.Uint64 // messages that were sent; written by who drains
 
@@ -55,7 +54,6 @@ type large struct {
 
 // recvSlot is a receive on its way.
 type recvSlot struct {
-	p        *driver.Packet
 	gen      uint32
 	length   int
 	memory   memory
@@ -67,7 +65,7 @@ type recvSlot struct {
 
 // sendSlot is a send on its way.
 type sendSlot struct {
-	p      *driver.Packet // guarded by revocation.mu
+	busy   bool // a send is posted; guarded by revocation.mu
 	length int
 	rdv    rdvData
 	memory memory
@@ -87,7 +85,8 @@ var (
 
 func newLarge(c *process) *large {
 	l := &large{}
-	l.Init(&l.Conn, l, c.Props.Capabilities.MaxMessage)
+	l.Prefetcher.Init(&l.Conn, l)
+	l.Large.Init(&l.Conn, l, c.Props.Capabilities.MaxMessage)
 	l.ahead.Init(2*transferDepth, maxPieces)
 	return l
 }
@@ -146,7 +145,7 @@ func (l *large) settle() { l.ctx.Drain() }
 // Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.settle()
-	return l.sending > 0
+	return l.Sends.Len() > 0
 }
 
 // counts implements track.
@@ -159,7 +158,7 @@ func (l *large) quiesce() bool {
 	quiet := true
 	for k := range l.out {
 		s := &l.out[k]
-		if s.p == nil {
+		if !s.busy {
 			continue
 		}
 		if state, _ := s.bell.read(); state == nic.Pending {
@@ -201,7 +200,7 @@ func (l *large) tend() {
 func (l *large) closeReceives() {
 	for k := range l.in {
 		s := &l.in[k]
-		if s.p == nil || s.released.Load() {
+		if l.Receives.At(k) == nil || s.released.Load() {
 			continue
 		}
 		switch state, _ := s.bell.read(); state {

@@ -8,31 +8,14 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Posted implements kit.LargeHooks.
-func (l *large) Posted(sending bool) int {
-	if sending {
-		return l.sending
-	}
-	return l.used
-}
-
-// Holds implements kit.LargeHooks.
-func (l *large) Holds(p *driver.Packet, sending bool) bool {
-	k := p.Driver.Slot
-	if sending {
-		return k < transferDepth && l.out[k].p == p
-	}
-	return k < transferDepth && l.in[k].p == p
-}
-
 // Lingers implements kit.Lingerer.
 func (l *large) Lingers(p *driver.Packet, sending bool) bool {
 	if !sending {
-		return l.Holds(p, false) && !l.in[p.Driver.Slot].released.Load()
+		return l.Receives.Holds(p) && !l.in[p.Driver.Slot].released.Load()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.Holds(p, true) {
+	if !l.Sends.Holds(p) {
 		return false
 	}
 	s := &l.out[p.Driver.Slot]
@@ -50,14 +33,14 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 }
 
 // StartRecv implements kit.LargeHooks.
-func (l *large) StartRecv(p *driver.Packet, n int) error {
+func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k, ok := l.freeReceive()
 	if !ok {
-		return driver.ErrBusy
+		return 0, driver.ErrBusy
 	}
 	s := &l.in[k]
 	if err := l.acquire(&s.memory, p, n, k, nic.Write); err != nil {
-		return err
+		return 0, err
 	}
 	m := nic.Message{
 		Peer: l.name, Tag: transferTag(l.call.tags, k, s.gen+1), Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors(),
@@ -65,17 +48,15 @@ func (l *large) StartRecv(p *driver.Packet, n int) error {
 	s.bell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Receive, l.receives.at+k, &m)) {
 		l.release(&s.memory)
-		return driver.ErrBusy
+		return 0, driver.ErrBusy
 	}
 	l.kick()
 	s.gen++
-	s.p, s.length, s.asked = p, n, false
-	l.next, l.used = k+1, l.used+1
+	s.length, s.asked, l.next = n, false, k+1
 	rdv := rdvData{token: l.call.token, length: n, gen: s.gen, slot: k, tag: m.Tag}
 	rdv.encode(&s.rdv)
 	p.RdvData = s.rdv[:]
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
-	return nil
+	return k, nil
 }
 
 // freeReceive finds a slot whose next tag does not rest.
@@ -84,7 +65,7 @@ func (l *large) freeReceive() (k int, ok bool) {
 	defer l.mu.Unlock()
 	for j := range transferDepth {
 		k = (l.next + j) % transferDepth
-		if s := &l.in[k]; s.p == nil && !l.rests(k, s.gen+1) {
+		if l.Receives.At(k) == nil && !l.rests(k, l.in[k].gen+1) {
 			return k, true
 		}
 	}
@@ -100,7 +81,7 @@ func (l *large) progressRecv(k int) {
 			l.endReceive(k, l.Failure("receive"))
 			return
 		}
-		if l.State() != kit.StateUp || s.p.Driver.Phase == driver.Canceling {
+		if l.State() != kit.StateUp || l.Receives.At(k).Driver.Phase == driver.Canceling {
 			l.cancelReceive(k)
 		}
 		if state, n = s.bell.read(); state == nic.Pending {
@@ -113,25 +94,15 @@ func (l *large) progressRecv(k int) {
 // receiveRang ends a receive as its doorbell says.
 func (l *large) receiveRang(k int, state nic.State, n int) {
 	s := &l.in[k]
-	p := s.p
 	switch state {
 	case nic.Done, nic.Truncated:
-		var err error
-		p.N = min(n, s.length)
-		if state == nic.Truncated {
-			p.N = s.length
-			err = &driver.TruncatedError{Message: n, Buffer: s.length}
-			l.Tally.Truncated.Add(1)
-		}
-		s.memory.scatter(p)
-		l.Tally.Received.Add(1)
-		l.Tally.BytesReceived.Add(uint64(p.N))
+		err := l.Received(k, n, s.length)
+		s.memory.scatter(l.Receives.At(k))
 		l.endReceive(k, err)
 	case nic.Canceled:
 		err := l.Failure("receive")
 		if err == nil {
 			l.rest(k, s.gen)
-			l.Tally.Canceled.Add(1)
 			err = driver.ErrCanceled
 		}
 		l.endReceive(k, err)
@@ -144,11 +115,8 @@ func (l *large) receiveRang(k int, state nic.State, n int) {
 
 // endReceive gives a receive back to its owner.
 func (l *large) endReceive(k int, err error) {
-	s := &l.in[k]
-	l.release(&s.memory)
-	s.p.Driver.Finish(err)
-	s.p = nil
-	l.used--
+	l.release(&l.in[k].memory)
+	l.EndRecv(k, err)
 }
 
 // CancelRecv implements kit.LargeHooks.
@@ -160,43 +128,37 @@ func (l *large) CancelRecv(p *driver.Packet) {
 }
 
 // StartSend implements kit.LargeHooks.
-func (l *large) StartSend(p *driver.Packet, n int) error {
-	k := 0
-	for l.out[k].p != nil {
-		k++
-	}
+func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
+	k := l.Sends.Free()
 	s := &l.out[k]
 	if err := s.rdv.parse(p.RdvData, &l.theirs); err != nil {
-		return err
+		return 0, err
 	}
 	if err := l.acquire(&s.memory, p, n, transferDepth+k, nic.Read); err != nil {
-		return err
+		return 0, err
 	}
 	s.memory.gather(p)
 	s.length, s.asked = n, false
-	before, err := l.claim(k, p)
+	before, err := l.claim(k)
 	if err != nil {
 		l.release(&s.memory)
-		return err
+		return 0, err
 	}
 	m := nic.Message{Peer: l.name, Tag: s.rdv.tag, Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors()}
 	s.bell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Send, l.sends.at+k, &m)) {
 		l.unclaim(k, before)
 		l.release(&s.memory)
-		return driver.ErrBusy
+		return 0, driver.ErrBusy
 	}
 	l.launched(k)
 	l.kick()
-	l.sending++
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
-	return nil
+	return k, nil
 }
 
 // progressSend takes what the doorbell of a send has said.
 func (l *large) progressSend(k int) {
 	s := &l.out[k]
-	p := s.p
 	state, _ := s.bell.read()
 	if state == nic.Pending {
 		if l.settle(); l.State() != kit.StateUp && l.ctx.failing.Load() {
@@ -215,8 +177,6 @@ func (l *large) progressSend(k int) {
 	var err error
 	switch state {
 	case nic.Done:
-		p.N = s.length
-		l.Sent(p.N)
 	case nic.Canceled:
 		if err = l.Failure("send"); err == nil {
 			err = l.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
@@ -232,9 +192,7 @@ func (l *large) progressSend(k int) {
 // endSend gives a send back to its owner.
 func (l *large) endSend(k int, state nic.State, err error) {
 	s := &l.out[k]
-	p := s.p
 	l.release(&s.memory)
 	l.unlaunch(k, state)
-	l.sending--
-	p.Driver.Finish(err)
+	l.EndSend(k, s.length, s.length, err)
 }

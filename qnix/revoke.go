@@ -71,7 +71,7 @@ func (l *large) tell(m *control) {
 }
 
 // claim notes that rdv data is used, for a send in slot k. It fails if that was done before, or the receive was cancelled.
-func (l *large) claim(k int, p *driver.Packet) (before uint32, err error) {
+func (l *large) claim(k int) (before uint32, err error) {
 	s := &l.out[k]
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *large) claim(k int, p *driver.Packet) (before uint32, err error) {
 		return 0, fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
 	}
 	before, c.used = c.used, s.rdv.gen
-	s.p, s.revoke = p, false
+	s.busy, s.revoke = true, false
 	return before, nil
 }
 
@@ -93,7 +93,7 @@ func (l *large) unclaim(k int, before uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.claims[s.rdv.slot].used = before
-	s.p = nil
+	s.busy = false
 	if s.revoke { // the keeper answers
 		s.revoke = false
 		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
@@ -119,7 +119,7 @@ func (l *large) unlaunch(k int, state nic.State) {
 	if state == nic.Done {
 		c.done[s.rdv.gen%tagsEach] = s.rdv.gen
 	}
-	s.p = nil
+	s.busy = false
 	if s.revoke {
 		s.revoke = false
 		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
@@ -135,7 +135,7 @@ func (l *large) revoke(m *control) {
 		c.revoked = m.gen
 	}
 	for k := range l.out {
-		if s := &l.out[k]; s.p != nil && s.rdv.slot == int(m.slot) && s.rdv.gen == m.gen {
+		if s := &l.out[k]; s.busy && s.rdv.slot == int(m.slot) && s.rdv.gen == m.gen {
 			s.revoke = true
 			l.watched.Store(true)
 			l.cancelSend(k)

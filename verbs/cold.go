@@ -100,11 +100,10 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
 		return nil, nil
 	}
-	k := p.Driver.Slot
-	if k >= transferDepth || l.slots[k].p != p {
+	if !l.Receives.Holds(p) {
 		return nil, l.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
-	s := &l.slots[k]
+	s := &l.slots[p.Driver.Slot]
 	if s.told == s.memory.n || s.windows.over || l.State() != kit.StateUp {
 		return nil, nil
 	}
@@ -113,10 +112,10 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		l.broke(err)
 		return nil, l.Failure("update")
 	}
-	if s.p != p || s.windows.over || s.told == s.memory.ready {
+	if !l.Receives.Holds(p) || s.windows.over || s.told == s.memory.ready {
 		return nil, nil
 	}
-	return l.describe(int(k), s, s.update[:]), nil
+	return l.describe(s.k, s, s.update[:]), nil
 }
 
 // fetchMore takes the registrations of further pieces that are ready.
@@ -168,11 +167,10 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	if l.State() != kit.StateUp {
 		return l.Failure("update")
 	}
-	k := p.Driver.Slot
-	if k >= transferDepth || l.out[k].p != p {
+	if !l.Sends.Holds(p) {
 		return l.Fault("update", fmt.Errorf("%w: the packet is not being sent", driver.ErrInvalid))
 	}
-	if !l.out[k].rdv.extend(&more) {
+	if !l.out[p.Driver.Slot].rdv.extend(&more) {
 		return l.Fault("update", errRdvForeign)
 	}
 	l.push()

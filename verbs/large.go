@@ -40,6 +40,7 @@ const (
 type large struct {
 	conn
 	kit.Large
+	kit.Prefetcher
 
 	pool    *pool // receives for announcements
 	mem     *slab // the pool's buffers, then scratch
@@ -49,11 +50,9 @@ type large struct {
 	claimMR *ibv.MR     // of the table alone: all that the peer may touch
 	asks    []byte      // where the peer's claims are read to
 	slots   [transferDepth]slot
-	used    int // slots that are posted
 	out     [transferDepth]transfer
 	ahead   regcache.Ahead[*ibv.MR]
 	queue   []*transfer // whose writes are not all posted yet
-	sends   int         // transfers under way
 }
 
 // claimTable is what the peer reads and writes while it cancels a receive.
@@ -63,7 +62,7 @@ const claimBytes = int(unsafe.Sizeof(claimTable{}))
 
 // slot is a receive on its way.
 type slot struct {
-	p       *driver.Packet
+	k       int // its number
 	gen     uint32
 	length  int
 	memory  memory
@@ -76,7 +75,7 @@ type slot struct {
 
 // transfer is a send on its way.
 type transfer struct {
-	p      *driver.Packet
+	k      int // its slot
 	rdv    rdvData
 	total  int // bytes of the message
 	length int // bytes that fit
@@ -132,7 +131,7 @@ func (l *large) Settle() {
 		if l.waiting > 0 {
 			l.pushOps()
 		}
-	} else if (l.used > 0 || l.sends > 0 || l.ops > 0) && (l.sends+l.ops == 0 || l.hopeless()) {
+	} else if (l.Receives.Len()+l.Sends.Len()+l.ops > 0) && (l.Sends.Len()+l.ops == 0 || l.hopeless()) {
 		l.quench()
 		l.take() // what had come before
 		l.fail()
@@ -208,7 +207,7 @@ func (l *large) announced(e *event) {
 	if e.code == codeGoodbye {
 		return
 	}
-	if k >= transferDepth || l.slots[k].p == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
+	if k >= transferDepth || l.Receives.At(k) == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
 		// The sender of a receive that was cancelled before has seen it now.
 		if e.code != codeWithdrawn {
 			l.Misbehaved("word of a transfer that is not under way")
@@ -217,7 +216,7 @@ func (l *large) announced(e *event) {
 	}
 	s := &l.slots[k]
 	switch {
-	case e.code == codeWithdrawn && s.p.Driver.Phase == driver.Canceling:
+	case e.code == codeWithdrawn && l.Receives.At(k).Driver.Phase == driver.Canceling:
 		l.end(s, driver.ErrCanceled)
 	case e.code == codeDone && int(e.n) <= s.length, e.code == codeDoneLong && e.n == 8 && total <= maxMessage:
 		l.arrivedAll(s, int(total))
@@ -228,19 +227,13 @@ func (l *large) announced(e *event) {
 
 // arrivedAll finishes a receive.
 func (l *large) arrivedAll(s *slot, total int) {
-	s.p.N = min(total, s.length)
+	err := l.Received(s.k, total, s.length)
 	if s.memory.copied != nil {
-		c := s.p.Cursor()
-		c.Scatter(s.memory.copied[:s.p.N])
+		p := l.Receives.At(s.k)
+		c := p.Cursor()
+		c.Scatter(s.memory.copied[:p.N])
 	}
-	l.Tally.Received.Add(1)
-	l.Tally.BytesReceived.Add(uint64(s.p.N))
 	l.opPath = ""
-	var err error
-	if total > s.length {
-		err = &driver.TruncatedError{Message: total, Buffer: s.length}
-		l.Tally.Truncated.Add(1)
-	}
 	l.end(s, err)
 }
 
@@ -254,14 +247,10 @@ func (l *large) end(s *slot, err error) {
 // giveBack gives a receive back to its owner. The peer does not reach its
 // memory any more.
 func (l *large) giveBack(s *slot, err error) {
-	if err == driver.ErrCanceled {
-		l.Tally.Canceled.Add(1)
-	}
 	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
-	s.p.Driver.Finish(err)
-	s.p, s.asking = nil, false
-	l.used--
+	s.asking = false
+	l.EndRecv(s.k, err)
 }
 
 // claims tells the peer that a transfer begins, and reports whether it may: a
@@ -277,12 +266,12 @@ func (l *large) claims(r *rdvData) bool {
 func (l *large) fail() {
 	err := l.Failure("transfer")
 	for k := range l.slots {
-		if s := &l.slots[k]; s.p != nil {
-			l.giveBack(s, err)
+		if l.Receives.At(k) != nil {
+			l.giveBack(&l.slots[k], err)
 		}
 	}
 	for k := range l.out {
-		if t := &l.out[k]; t.p != nil {
+		if t := &l.out[k]; l.Sends.At(k) != nil {
 			t.err = err
 			l.sent(t)
 		}
@@ -299,7 +288,7 @@ func (l *large) goodbye() bool {
 	l.sq.chain.Reset()
 	wr, _ := l.sq.add(requestControl, true)
 	wr.SendImm(immediate(codeGoodbye, 0))
-	if l.used > 0 && len(l.qps) == 2 {
+	if l.Receives.Len() > 0 && len(l.qps) == 2 {
 		l.unbind()
 		_ = reset(l.qps[1]) // nothing is written any more
 	}
@@ -339,5 +328,5 @@ func (l *large) Path() string {
 // Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.Settle()
-	return l.sends > 0
+	return l.Sends.Len() > 0
 }

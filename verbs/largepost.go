@@ -10,26 +10,6 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// Posted implements kit.LargeHooks.
-func (l *large) Posted(sending bool) int {
-	if l.used == transferDepth || l.sends == transferDepth {
-		l.Settle()
-	}
-	if sending {
-		return l.sends
-	}
-	return l.used
-}
-
-// Holds implements kit.LargeHooks.
-func (l *large) Holds(p *driver.Packet, sending bool) bool {
-	k := p.Driver.Slot
-	if sending {
-		return k < transferDepth && l.out[k].p == p
-	}
-	return k < transferDepth && l.slots[k].p == p
-}
-
 // Progress implements kit.LargeHooks.
 func (l *large) Progress(*driver.Packet, bool) { l.Settle() }
 
@@ -37,28 +17,22 @@ func (l *large) Progress(*driver.Packet, bool) { l.Settle() }
 func (l *large) CancelRecv(p *driver.Packet) { l.ask(int(p.Driver.Slot)) }
 
 // StartRecv implements kit.LargeHooks.
-func (l *large) StartRecv(p *driver.Packet, n int) error {
-	k := 0
-	for l.slots[k].p != nil {
-		k++
-	}
+func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
+	k := l.Receives.Free()
 	s := &l.slots[k]
-	err := l.acquire(&s.memory, p, n, k, l.recvAccess())
+	err = l.acquire(&s.memory, p, n, k, l.recvAccess())
 	if err == nil {
 		err = l.bind(s)
 	}
 	if err != nil {
 		s.closeWindows()
 		l.release(&s.memory)
-		return err
+		return 0, err
 	}
 	s.gen++
-	s.p, s.length = p, n
-	l.used++
-	s.told = 0
+	s.k, s.length, s.told = k, n, 0
 	p.RdvData = l.describe(k, s, s.rdv[:])
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
-	return nil
+	return k, nil
 }
 
 // describe writes rdv data of the pieces that are registered and that the peer
@@ -101,7 +75,7 @@ func (l *large) ask(k int) {
 // faster.
 func (l *large) asked(k int, gen uint32) {
 	s := &l.slots[k]
-	if s.p != nil && !s.windows.over && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
+	if l.Receives.At(k) != nil && !s.windows.over && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
 		l.end(s, driver.ErrCanceled)
 	}
 }
@@ -113,13 +87,10 @@ func (l *large) postOn(q *sendQueue) {
 }
 
 // StartSend implements kit.LargeHooks.
-func (l *large) StartSend(p *driver.Packet, n int) error {
-	k := 0
-	for l.out[k].p != nil {
-		k++
-	}
+func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
+	k := l.Sends.Free()
 	t := &l.out[k]
-	err := t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
+	err = t.rdv.parse(p.RdvData, l.theirs.tag, transferDepth)
 	if err == nil && t.rdv.first != 0 {
 		err = errRdvDamaged
 	}
@@ -127,15 +98,15 @@ func (l *large) StartSend(p *driver.Packet, n int) error {
 		err = fmt.Errorf("%w: rdv data that was used before", driver.ErrInvalid)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return l.begin(k, p, n)
+	return k, l.begin(k, p, n)
 }
 
 // begin claims the receive and starts to write.
 func (l *large) begin(k int, p *driver.Packet, n int) error {
 	t := &l.out[k]
-	t.total, t.length = n, min(n, t.rdv.length)
+	t.k, t.total, t.length = k, n, min(n, t.rdv.length)
 	t.posted, t.said, t.err = 0, false, nil
 	if err := l.acquire(&t.memory, p, t.length, transferDepth+k, sendAccess); err != nil {
 		return err
@@ -144,9 +115,6 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 		c := p.Cursor()
 		c.Gather(b)
 	}
-	t.p = p
-	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(k)}
-	l.sends++
 	if !l.claims(&t.rdv) {
 		t.err = l.Fault("send", fmt.Errorf("%w: the peer has cancelled the receive", driver.ErrCanceled))
 		t.posted = t.length
@@ -178,7 +146,7 @@ func (l *large) push() {
 		l.postOn(&l.sq)
 	}
 	for k := range l.slots {
-		if s := &l.slots[k]; s.p != nil && s.p.Driver.Phase == driver.Canceling && !s.asking && !s.windows.over {
+		if p := l.Receives.At(k); p != nil && p.Driver.Phase == driver.Canceling {
 			l.ask(k)
 		}
 	}
@@ -229,13 +197,6 @@ func (l *large) conclude(t *transfer) {
 // sent gives a send back to its owner.
 func (l *large) sent(t *transfer) {
 	l.release(&t.memory)
-	p := t.p
-	t.p = nil
-	l.sends--
 	l.opPath = ""
-	if t.err == nil {
-		p.N = t.total
-		l.Sent(t.length)
-	}
-	p.Driver.Finish(t.err)
+	l.EndSend(t.k, t.total, t.length, t.err)
 }

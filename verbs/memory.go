@@ -57,7 +57,7 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	case n == 0:
 	case ok && f == nil && isCold(m):
 		err = l.registerCold(m, access)
-	case n <= bounceSize && !(m.n == 1 && inArena(m.piece[0])):
+	case m.isCopied(n):
 		err = l.useBounce(m, n, buffer)
 	case !ok:
 		if m.copied, err = l.ctx.staging.Get(n); err == nil {
@@ -75,9 +75,13 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	return nil
 }
 
-func inArena(b []byte) bool {
-	_, _, ok := driver.ArenaOf(b)
-	return ok
+// isCopied reports whether a message of n bytes is copied though its pieces could be registered.
+func (m *memory) isCopied(n int) bool {
+	inArena := false
+	if m.n == 1 {
+		_, _, inArena = driver.ArenaOf(m.piece[0])
+	}
+	return n <= bounceSize && !inArena
 }
 
 func (l *large) useBounce(m *memory, n, buffer int) (err error) {

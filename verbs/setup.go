@@ -35,6 +35,7 @@ func (c *opened) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
 	if c.Props.Track == driver.Large {
 		l := &large{}
 		l.Large.Init(&l.Conn, l, maxMessage)
+		l.Prefetcher.Init(&l.Conn, l)
 		l.ahead.Init(2*transferDepth, maxPieces)
 		n, l.api = &l.conn, l
 		c.initConn(n, num, peer, u)

@@ -12,7 +12,7 @@
 //	Context   context of a NIC      Connect, Counters, Close, URL    Dial, Drain, Count, Release
 //	Conn      connection to a peer  ConnectWait, Disconnect, waits   Pending, Farewell
 //	Small     small-track instance  posts, polls, buffers, cancel    Settle, First, Consumed, Longest, Room, Filled
-//	Large     large-track instance  posts, polls, cancel             Posted, Holds, StartRecv, StartSend, …
+//	Large     large-track instance  posts, polls, cancel             StartRecv, StartSend, Progress, CancelRecv
 //
 //	type nic struct {
 //		kit.Context[conn]
@@ -93,6 +93,7 @@
 //	Options                  the table of a driver's options
 //	OpenOnce                 NIC.Open
 //	NewIncarnation, ParseURL what identifies a context, and a peer's
+//	Prefetcher               makes the memory of large messages reachable before their posts
 //	Prove                    the proof that a peer knows the session's secret
 //	Staging                  memory for what a device cannot reach
 //	Tap                      shows frames to "bywash capture"

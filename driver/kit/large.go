@@ -9,9 +9,11 @@ import (
 // LargeDepth is how many packets can be posted each way on the large track.
 const LargeDepth = 16
 
-// Large has what instances on the large track do alike: it admits packets, and sees that their memory is the caller's
-// again. A driver embeds it, beside its connection, in its type of instance. Init begins it.
+// Large has what instances on the large track do alike: it admits packets, knows which are posted, and sees that their
+// memory is the caller's again. A driver embeds it, beside its connection, in its type of instance. Init begins it.
 type Large struct {
+	Receives, Sends Slots // what is posted; the owner's
+
 	conn     *Conn
 	hooks    LargeHooks
 	lingerer Lingerer
@@ -20,22 +22,16 @@ type Large struct {
 
 // LargeHooks is what a driver does for an instance on the large track. The owner calls it, inside the connection.
 type LargeHooks interface {
-	// Posted is how many sends or receives are posted and not finished.
-	Posted(sending bool) int
+	// StartRecv posts memory of n bytes for a message, fills in p.RdvData, and returns the slot of [Large].Receives
+	// that p gets, of which one is free; or it does nothing and returns an error.
+	StartRecv(p *driver.Packet, n int) (slot int, err error)
 
-	// Holds reports whether p, a send or a receive, is posted on this instance.
-	Holds(p *driver.Packet, sending bool) bool
+	// StartSend sends n bytes to the receive that p.RdvData names, and returns the slot of [Large].Sends that p gets,
+	// of which one is free; or it does nothing and returns an error.
+	StartSend(p *driver.Packet, n int) (slot int, err error)
 
-	// StartRecv posts memory of n bytes for a message, fills in p.RdvData, and makes p posted, or does nothing and
-	// returns an error.
-	StartRecv(p *driver.Packet, n int) error
-
-	// StartSend sends n bytes to the receive that p.RdvData names, and makes p posted, or does nothing and returns an
-	// error.
-	StartSend(p *driver.Packet, n int) error
-
-	// Progress takes what has come for p, which is posted, and finishes it if that is the end of it. Nothing reaches
-	// the packet's memory any more once it is finished.
+	// Progress takes what has come for p, which is posted, and finishes it ([Large.EndRecv], [Large.EndSend]) if that
+	// is the end of it. Nothing reaches the packet's memory any more once it is finished.
 	Progress(p *driver.Packet, sending bool)
 
 	// CancelRecv asks for p, a receive, back. Progress finishes it, whatever became of it.
@@ -54,6 +50,13 @@ type Lingerer interface {
 func (l *Large) Init(c *Conn, hooks LargeHooks, limit int) {
 	l.conn, l.hooks, l.limit = c, hooks, limit
 	l.lingerer, _ = hooks.(Lingerer)
+}
+
+func (l *Large) slots(sending bool) *Slots {
+	if sending {
+		return &l.Sends
+	}
+	return &l.Receives
 }
 
 func opName(sending bool) string {
@@ -79,16 +82,21 @@ func (l *Large) post(p *driver.Packet, sending bool) error {
 	if err != nil {
 		return err
 	}
+	slots, slot := l.slots(sending), 0
+	if slots.Len() == LargeDepth {
+		l.hooks.Progress(slots.packets[0], sending)
+	}
 	switch {
-	case l.hooks.Posted(sending) == LargeDepth:
+	case slots.Len() == LargeDepth:
 		err = driver.ErrBusy
 	case sending:
-		err = l.hooks.StartSend(p, n)
+		slot, err = l.hooks.StartSend(p, n)
 	default:
-		err = l.hooks.StartRecv(p, n)
+		slot, err = l.hooks.StartRecv(p, n)
 	}
 	switch err {
 	case nil:
+		slots.put(slot, p)
 		return nil
 	case driver.ErrBusy:
 		return c.Busy()
@@ -113,7 +121,7 @@ func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		if l.hooks.Holds(p, sending) {
+		if l.slots(sending).Holds(p) {
 			l.hooks.Progress(p, sending)
 			return c.Polled(op, p)
 		}
@@ -142,10 +150,84 @@ func (l *Large) RecvCancel(p *driver.Packet) error {
 		return err
 	}
 	defer c.Leave()
-	if !l.hooks.Holds(p, false) {
+	if !l.Receives.Holds(p) {
 		return c.Fault("cancel", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	p.Driver.Phase = driver.Canceling
 	l.hooks.CancelRecv(p)
 	return nil
+}
+
+// Received counts the message for the receive in a slot, which had length bytes of memory: total bytes, of which those
+// that fit were copied. The error, which may be nil, is for EndRecv.
+func (l *Large) Received(slot, total, length int) error {
+	p, t := l.Receives.packets[slot], &l.conn.Tally
+	p.N = min(total, length)
+	t.Received.Add(1)
+	t.BytesReceived.Add(uint64(p.N))
+	if total <= length {
+		return nil
+	}
+	t.Truncated.Add(1)
+	return &driver.TruncatedError{Message: total, Buffer: length}
+}
+
+// EndRecv gives the receive in a slot back to its caller.
+func (l *Large) EndRecv(slot int, err error) {
+	if err == driver.ErrCanceled {
+		l.conn.Tally.Canceled.Add(1)
+	}
+	l.Receives.take(slot).Driver.Finish(err)
+}
+
+// EndSend gives the send in a slot back to its caller. Without an error all n bytes of its message were sent, of which
+// the receive had room for taken.
+func (l *Large) EndSend(slot, n, taken int, err error) {
+	p := l.Sends.take(slot)
+	if err == nil {
+		p.N = n
+		l.conn.Sent(taken)
+	}
+	p.Driver.Finish(err)
+}
+
+// Slots are the packets that are posted one way on an instance of the large track. Each has a slot until it is
+// finished, which p.Driver.Slot names. They are the owner's.
+type Slots struct {
+	packets [LargeDepth]*driver.Packet
+	used    int
+}
+
+// Len is how many packets are posted.
+func (s *Slots) Len() int { return s.used }
+
+// At is the packet in a slot; nil if it is free.
+func (s *Slots) At(slot int) *driver.Packet { return s.packets[slot] }
+
+// Free is the first slot that is free. There is one when [LargeHooks] start a packet.
+func (s *Slots) Free() int {
+	k := 0
+	for s.packets[k] != nil {
+		k++
+	}
+	return k
+}
+
+// Holds reports whether p is posted here.
+func (s *Slots) Holds(p *driver.Packet) bool {
+	k := p.Driver.Slot
+	return k < LargeDepth && s.packets[k] == p
+}
+
+func (s *Slots) put(slot int, p *driver.Packet) {
+	s.packets[slot] = p
+	s.used++
+	p.Driver = driver.PacketState{Phase: driver.Posted, Slot: uint32(slot)}
+}
+
+func (s *Slots) take(slot int) *driver.Packet {
+	p := s.packets[slot]
+	s.packets[slot] = nil
+	s.used--
+	return p
 }

@@ -13,48 +13,35 @@ import (
 type shelf struct {
 	kit.Conn
 	kit.Large
-	posted   [2][]*driver.Packet
 	refuse   error
 	finish   bool // the next progress finishes the packet
 	canceled int
 	inside   bool // the device reaches memory after the end
 }
 
-func (s *shelf) list(sending bool) *[]*driver.Packet {
-	if sending {
-		return &s.posted[1]
-	}
-	return &s.posted[0]
-}
-
-func (s *shelf) Posted(sending bool) int { return len(*s.list(sending)) }
-
-func (s *shelf) Holds(p *driver.Packet, sending bool) bool {
-	for _, x := range *s.list(sending) {
-		if x == p {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *shelf) start(p *driver.Packet, sending bool) error {
+func (s *shelf) start(slots *kit.Slots) (int, error) {
 	if s.refuse != nil {
-		return s.refuse
+		return 0, s.refuse
 	}
-	p.Driver.Phase = driver.Posted
-	*s.list(sending) = append(*s.list(sending), p)
-	return nil
+	return slots.Free(), nil
 }
 
-func (s *shelf) StartRecv(p *driver.Packet, _ int) error { return s.start(p, false) }
-func (s *shelf) StartSend(p *driver.Packet, _ int) error { return s.start(p, true) }
-func (s *shelf) CancelRecv(*driver.Packet)               { s.canceled++ }
-func (s *shelf) Lingers(*driver.Packet, bool) bool       { return s.inside }
+func (s *shelf) StartRecv(*driver.Packet, int) (int, error) { return s.start(&s.Receives) }
+func (s *shelf) StartSend(*driver.Packet, int) (int, error) { return s.start(&s.Sends) }
+func (s *shelf) CancelRecv(*driver.Packet)                  { s.canceled++ }
+func (s *shelf) Lingers(*driver.Packet, bool) bool          { return s.inside }
 
-func (s *shelf) Progress(p *driver.Packet, _ bool) {
+func (s *shelf) Progress(p *driver.Packet, sending bool) {
 	if s.finish {
-		p.Driver.Finish(nil)
+		s.end(p, sending)
+	}
+}
+
+func (s *shelf) end(p *driver.Packet, sending bool) {
+	if sending {
+		s.EndSend(int(p.Driver.Slot), 8, 8, nil)
+	} else {
+		s.EndRecv(int(p.Driver.Slot), s.Received(int(p.Driver.Slot), 8, 8))
 	}
 }
 
@@ -187,11 +174,101 @@ func TestLargePacketFinishedByAKeeper(t *testing.T) {
 		for range 1000 {
 			runtime.Gosched() // the call has looked for the keeper to leave
 		}
-		*s.list(sending) = nil
-		p.Driver.Finish(nil)
+		s.end(p, sending)
 		s.Leave()
 		if err := <-said; err != nil || p.Driver.Phase != driver.Idle {
 			t.Errorf("sending %v: %v, phase %v", sending, err, p.Driver.Phase)
 		}
+	}
+}
+
+// TestLargeFullTable posts beyond the depth when a packet that is posted has come to its end.
+func TestLargeFullTable(t *testing.T) {
+	s := newShelf(t)
+	first := room(8)
+	for k := range kit.LargeDepth {
+		p := first
+		if k > 0 {
+			p = room(8)
+		}
+		if err := s.RecvPost(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := room(8); s.RecvPost(p) != driver.ErrBusy || s.Receives.Holds(p) {
+		t.Error("a full table takes a packet")
+	}
+	s.finish = true
+	if err := s.RecvPost(room(8)); err != nil || s.Receives.Len() != kit.LargeDepth || s.Receives.Holds(first) {
+		t.Errorf("after the end of a packet: %v, %d posted", err, s.Receives.Len())
+	}
+}
+
+func TestLargeTruncated(t *testing.T) {
+	s := newShelf(t)
+	p := room(8)
+	if err := s.RecvPost(p); err != nil {
+		t.Fatal(err)
+	}
+	s.EndRecv(int(p.Driver.Slot), s.Received(int(p.Driver.Slot), 10, 8))
+	var short *driver.TruncatedError
+	if done, err := s.RecvPoll(p); !done || !errors.As(err, &short) || *short != (driver.TruncatedError{Message: 10, Buffer: 8}) {
+		t.Errorf("%v, %v", done, err)
+	}
+	if n, b := s.Tally.Truncated.Load(), s.Tally.BytesReceived.Load(); n != 1 || b != 8 || p.N != 8 {
+		t.Errorf("counted %d truncated, %d bytes; N is %d", n, b, p.N)
+	}
+}
+
+// ahead prefetches what it is told to.
+type ahead struct{ err error }
+
+func (a *ahead) Prefetch(p *driver.Packet, _ bool) error {
+	if a.err == nil {
+		p.Driver.Phase = driver.Prefetched
+	}
+	return a.err
+}
+
+func (a *ahead) Unfetch(p *driver.Packet) error {
+	p.Driver.Phase = driver.Idle
+	return a.err
+}
+
+func TestPrefetcher(t *testing.T) {
+	s, a := newShelf(t), &ahead{}
+	var f kit.Prefetcher
+	f.Init(&s.Conn, a)
+	for what, call := range map[string][2]func(*driver.Packet) error{
+		"send":    {f.SendPrefetch, f.SendUnfetch},
+		"receive": {f.RecvPrefetch, f.RecvUnfetch},
+	} {
+		p := room(8)
+		a.err = nil
+		if err := call[0](p); err != nil || p.Driver.Phase != driver.Prefetched {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := call[0](p); !errors.Is(err, driver.ErrInvalid) {
+			t.Errorf("%s, twice: %v", what, err)
+		}
+		if err := call[1](p); err != nil || p.Driver.Phase != driver.Idle {
+			t.Errorf("%s, undone: %v", what, err)
+		}
+		a.err = driver.ErrBusy
+		if err := call[0](p); err != driver.ErrBusy {
+			t.Errorf("%s, busy: %v", what, err)
+		}
+		a.err = errLost
+		if err := call[1](p); !errors.Is(err, driver.ErrBroken) {
+			t.Errorf("%s, refused: %v", what, err)
+		}
+	}
+	if !s.Enter() {
+		t.Error("a call has not left")
+	}
+	s.Leave()
+	s.Close()
+	if err := f.SendPrefetch(room(8)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("closed: %v", err)
 	}
 }
