@@ -38,7 +38,7 @@ type Conn struct {
 	cookie       [cookieSize]byte
 	pause        Time
 	unconfirmed  bool   // dialer: stands, and does not know yet that the peer does
-	knocked      Time   // until when no Knock is answered
+	answerAt     Time   // no connect request is answered before
 	cookieAt     Time   // until when no other Cookie is taken
 	source       uint64 // a hash of where the peer's greeting came from
 	rejected     error
@@ -336,7 +336,7 @@ func (c *Conn) places() bool {
 // sayClose begins to tell the peer.
 func (c *Conn) sayClose() {
 	c.dropSegments()
-	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstKnock))
+	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstPause))
 	c.sendClose()
 }
 
@@ -353,7 +353,7 @@ func (c *Conn) sendClose() {
 	}
 	c.sendBare(kindClose, flags, c.next)
 	c.soon(e.now + c.pause)
-	c.pause = min(2*c.pause, Time(slowKnock))
+	c.pause = min(2*c.pause, Time(longPause))
 }
 
 // closed: the peer says that it has closed.
@@ -392,7 +392,7 @@ func (c *Conn) tick() {
 		c.sendClose()
 		return
 	default:
-		c.knock()
+		c.tryConnect()
 		return
 	}
 	if c.pacedAt <= e.now {
@@ -407,7 +407,7 @@ func (c *Conn) tick() {
 		c.wantPing = true
 	}
 	if c.unconfirmed && e.now >= c.pingAt+c.pause {
-		c.wantPing, c.pause = true, min(2*c.pause, Time(slowKnock))
+		c.wantPing, c.pause = true, min(2*c.pause, Time(longPause))
 	}
 	c.checkLoss()
 	c.probe()

@@ -78,8 +78,8 @@
 //	    checksum of zero; an accept's also over nonce and connection of the init that it answers
 //
 // Cookie (40 bytes): to u64, cookie. Reject (40 bytes): to u64, from u64, code u8 at 32. Reset (40 bytes): the
-// connection as its sender got it. Notes (knock, here, query, gone; 56 bytes): to u64, from u64, connection u64, sent
-// u64, mac; that of query and gone is also over the address of the endpoint that is asked.
+// connection as its sender got it. Notes (connect request, here, query, gone; 56 bytes): to u64, from u64, connection
+// u64, sent u64, mac; the mac of query and gone also covers the address of the endpoint that is asked.
 //
 // # Credit
 //
@@ -94,15 +94,16 @@
 // # Connecting
 //
 //	dialer                    listener
-//	   <------------------------ knock     I wait for you (now and then)
+//	   <---------------- connect request   repeated: send me your init
 //	init ---------------------->           without cookie: nothing is remembered
 //	   <------------------------ cookie    40 bytes for 168
 //	init, cookie -------------->           the address is proven; the mac shows the secret
 //	   <------------------------ accept
 //	ping ---------------------->           both stand
 //
-// A listener without a call for the init answers here, as does a dialer without one to a knock. Signs of life for who
-// waits are an init with cookie and mac, and a here, for the time at which it was asked for.
+// A listener without a call for the init answers here, and so does a dialer without one to a connect request. While a
+// call waits, two packets are signs of life of the peer: an init with cookie and mac, and a here, which counts for the
+// time at which it was asked for.
 //
 // A reject says another secret, version or endpoint. As anyone might have sent it,
 // an accept that comes within 50 ms counts for more.

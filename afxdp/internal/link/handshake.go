@@ -14,8 +14,8 @@ import (
 // confirmed the one before, or that was given up.
 
 const (
-	firstKnock = 2 * time.Millisecond
-	slowKnock  = 100 * time.Millisecond
+	firstPause = 2 * time.Millisecond
+	longPause  = 100 * time.Millisecond
 	cookieLife = 10 * time.Second
 	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
 )
@@ -59,7 +59,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		k = new(callers)
 		e.peers[peer] = k
 	}
-	c.pause = Time(firstKnock)
+	c.pause = Time(firstPause)
 	if dial {
 		c.state, c.mine.kind = stateDialing, kindInit
 		k.dial = append(k.dial, c)
@@ -88,8 +88,9 @@ func (e *Endpoint) uncall(c *Conn) {
 	}
 }
 
-// knock is what a connection that does not stand yet does now and then.
-func (c *Conn) knock() {
+// tryConnect is the timer of a connection that does not stand yet: it fails one whose peer has rejected it or is
+// silent, and repeats the Init or the connect request of the oldest call of each peer.
+func (c *Conn) tryConnect() {
 	e := c.e
 	if c.rejected != nil && e.now >= c.rejectAt {
 		c.fail(c.rejected)
@@ -107,12 +108,12 @@ func (c *Conn) knock() {
 		}
 	case stateListening:
 		if k.listen[0] == c {
-			n := note{kind: kindKnock, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
+			n := note{kind: kindConnectRequest, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
 			e.sendNote(c.route, n, nil)
 		}
 	}
 	due := e.now + c.pause
-	c.pause = min(2*c.pause, Time(slowKnock))
+	c.pause = min(2*c.pause, Time(longPause))
 	if c.rejected != nil {
 		due = min(due, c.rejectAt)
 	}
@@ -163,7 +164,7 @@ func (e *Endpoint) greet(k kind, b, from []byte) {
 		ok = len(b) == smallPacketSize && e.takeReject(b)
 	case kindReset:
 		ok = len(b) == smallPacketSize && e.takeReset(b)
-	case kindKnock, kindHere, kindQuery, kindGone:
+	case kindConnectRequest, kindHere, kindQuery, kindGone:
 		ok = len(b) == noteSize && e.takeNote(b)
 	}
 	if !ok {
@@ -288,7 +289,7 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 		return true // late
 	}
 	if [cookieSize]byte(b[16:]) != c.cookie && e.now >= c.cookieAt {
-		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstKnock) // nobody makes us send more often
+		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstPause) // nobody makes us send more often
 		c.sendInit()
 	}
 	return true
@@ -363,7 +364,7 @@ func (c *Conn) stand() {
 	c.heard, c.rejected = e.now, nil
 	c.begin()
 	e.stats.Connects++
-	c.pause = Time(firstKnock)
+	c.pause = Time(firstPause)
 	c.arm()
 	e.handler.Up(c)
 }

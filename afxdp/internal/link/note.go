@@ -52,8 +52,8 @@ func (e *Endpoint) takeNote(b []byte) bool {
 	if !equal(e.noteMAC(b, nil), b[atNoteMAC:]) {
 		return false
 	}
-	if n.kind == kindKnock {
-		e.takeKnock(&n)
+	if n.kind == kindConnectRequest {
+		e.takeConnectRequest(&n)
 		return true
 	}
 	if sent := Time(n.sent); sent >= 0 && sent <= e.now {
@@ -78,15 +78,16 @@ func (e *Endpoint) sayHere(peer, conn, sent uint64) {
 	e.sendNote(Reply, note{kind: kindHere, to: peer, from: e.cfg.ID, conn: conn, sent: sent}, nil)
 }
 
-// takeKnock calls the peer that waits for it. A Knock is no sign of life: it may have been recorded.
-func (e *Endpoint) takeKnock(n *note) {
+// takeConnectRequest sends the Init that a listening peer waits for, or a Here if no call for the peer is under way. A
+// connect request is no sign of life, as it may be a replay.
+func (e *Endpoint) takeConnectRequest(n *note) {
 	k := e.peers[n.from]
 	if k == nil || len(k.dial) == 0 || k.dial[0].state != stateDialing {
 		e.sayHere(n.from, n.conn, n.sent)
 		return
 	}
-	if c := k.dial[0]; e.now >= c.knocked {
-		c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
+	if c := k.dial[0]; e.now >= c.answerAt {
+		c.answerAt = e.now + Time(firstPause) // nobody makes us send more often
 		c.sendInit()
 	}
 }
@@ -105,7 +106,7 @@ func (c *Conn) query() {
 	if e.now < c.queryAt {
 		return
 	}
-	c.queryAt = e.now + Time(firstKnock) // nobody makes us send more often
+	c.queryAt = e.now + Time(firstPause) // nobody makes us send more often
 	n := note{kind: kindQuery, to: c.peerID, from: e.cfg.ID, conn: c.peer, sent: uint64(e.now)}
 	e.sendNote(c.route, n, e.carrier.Address(c.route))
 }

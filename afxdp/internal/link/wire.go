@@ -35,7 +35,7 @@ const (
 	kindCookie
 	kindAccept
 	kindReject
-	kindKnock // listener: somebody waits for your Init
+	kindConnectRequest // listener: somebody waits for your Init
 
 	kindData // from here on: of a connection
 	kindAck
@@ -44,7 +44,7 @@ const (
 	kindClosed // its answer
 	kindReset  // no such connection, says whoever got a packet of it: to be asked about
 
-	kindHere  // answers an Init or a Knock: the endpoint is there, and has not called yet
+	kindHere  // answers an Init or a connect request: the endpoint is there, and has not called yet
 	kindQuery // does the endpoint still have this connection?
 	kindGone  // answers a Query: it has not
 )
@@ -185,7 +185,7 @@ const (
 
 	cookiePacketSize = 16 + cookieSize
 	smallPacketSize  = 40 // Reject, Reset
-	noteSize         = 56 // Knock, Here, Query, Gone
+	noteSize         = 56 // connect request, Here, Query, Gone
 	atNoteMAC        = 40
 )
 
@@ -269,14 +269,14 @@ func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	return b
 }
 
-// note is a Knock, Here, Query or Gone: short, between endpoints, with a mac. An answer has conn and sent of what it
-// answers, so that nobody takes a recorded one for a fresh one.
+// note is a connect request, Here, Query or Gone: a short packet between endpoints, outside of connections, with a MAC.
+// An answer repeats conn and sent of the packet that it answers, so that a replayed answer is recognised.
 type note struct {
 	kind kind
 	to   uint64 // endpoint
 	from uint64 // endpoint
-	conn uint64 // Query, Gone: as the asked endpoint calls it; Knock, Here: the caller's
-	sent uint64 // when, by the clock of whoever asks
+	conn uint64 // Query, Gone: id at the endpoint that is asked; connect request, Here: the caller's id
+	sent uint64 // sending time by the clock of the endpoint that asks
 }
 
 // put writes all but mac and checksum.
