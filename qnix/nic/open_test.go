@@ -232,3 +232,34 @@ func TestCancelledRegistrationEnds(t *testing.T) {
 		t.Errorf("afterwards: %v, want ErrGone", err)
 	}
 }
+
+// A NIC that answers the first request and hangs up at once has answered.
+func TestAnswerCountsThoughTheNICHangsUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nic")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	defer func() { l.Close(); <-done }()
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.AcceptUnix()
+			if err != nil {
+				return
+			}
+			if b, _, err := abi.Receive(c, 0); err == nil {
+				if h, _, err := abi.ParseRequest(b); err == nil {
+					_ = abi.Send(c, abi.Bytes(&abi.Answer{ID: h.ID, Errno: int32(unix.EUSERS)}))
+				}
+			}
+			c.Close()
+		}
+	}()
+	for k := range 3000 {
+		if _, err := Open(path); !errors.Is(err, unix.EUSERS) {
+			t.Fatalf("open %d: got %v, want %v", k, err, unix.EUSERS)
+		}
+	}
+}

@@ -150,8 +150,8 @@ func (s *socket) start(request uint32, body, answer []byte, fds ...int) (uint32,
 	if s.hungUp.Load() {
 		err = ErrGone
 	}
-	if err != nil {
-		s.forget(id)
+	// A NIC may answer and hang up at once: the answer counts.
+	if err != nil && s.forget(id) {
 		return 0, nil, err
 	}
 	return id, c, nil
@@ -163,11 +163,13 @@ func (s *socket) send(request, id uint32, body []byte, fds ...int) error {
 	return abi.Send(s.conn, append(append(buf[:0], abi.Bytes(&h)...), body...), fds...)
 }
 
-// forget gives up on an answer.
-func (s *socket) forget(id uint32) {
+// forget gives up on an answer, and reports whether it is still outstanding.
+func (s *socket) forget(id uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, ok := s.calls[id]
 	delete(s.calls, id)
+	return ok
 }
 
 // call sends a request and waits for the answer. When the context ends, it asks
