@@ -48,6 +48,9 @@ var (
 )
 
 func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *share, err error) {
+	if _, err = kit.NewKey(a.Secret); err != nil {
+		return nil, err
+	}
 	c := &share{opts: o, addr: addr, routes: make([]*route, 1)}
 	self := driver.Context(c)
 	if props.Track == driver.Small {

@@ -21,9 +21,9 @@ import (
 type process struct {
 	kit.Context[conn]
 
-	opts   options
-	name   nic.Name
-	secret []byte
+	opts options
+	name nic.Name
+	key  *kit.Key // of the secret
 
 	nic   *nic.NIC
 	proc  *nic.Process
@@ -71,8 +71,12 @@ var (
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *process, err error) {
+	key, err := kit.NewKey(a.Secret)
+	if err != nil {
+		return nil, err
+	}
 	c := &process{
-		opts: o, secret: a.Secret,
+		opts: o, key: key,
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}

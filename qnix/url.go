@@ -13,7 +13,7 @@ import (
 const Name = "qnix"
 
 // URLVersion is the version in this driver's urls, and in its control messages.
-const URLVersion = 1
+const URLVersion = 2
 
 // processName is what a context registers its process under: it is made of the
 // incarnation, so that the url names it, and unlike that of any context before.

@@ -93,7 +93,7 @@
 //	Options                  the table of a driver's options
 //	OpenOnce                 NIC.Open
 //	NewIncarnation, ParseURL what identifies a context, and a peer's
-//	Prove                    the proof that a peer knows the session's secret
+//	Key                      proves that a peer knows the session's secret
 //	Staging                  memory for what a device cannot reach
 //	Tap                      shows frames to "bywash capture"
 package kit
