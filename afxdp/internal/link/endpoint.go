@@ -109,8 +109,8 @@ type Config struct {
 	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one
 	// says so: the peers of a process that was started again need not wait for the dead time.
 	Sole bool
-	// Secret is shared by all peers. It authenticates connecting, and with
-	// Encrypt all that follows.
+	// Secret is shared by all peers, and has 16 bytes or more; none means that every peer is welcome. It authenticates
+	// connecting, and with Encrypt all that follows.
 	Secret []byte
 	// Encrypt makes connections use AES-256-GCM; one side's wish suffices.
 	Encrypt bool
@@ -218,8 +218,12 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	if _, err := io.ReadFull(cfg.Rand, own[:]); err != nil {
 		return nil, fmt.Errorf("random numbers: %w", err)
 	}
+	s, err := newSecrets(cfg.Secret, own[:])
+	if err != nil {
+		return nil, fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
+	}
 	return &Endpoint{
-		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), pool: cfg.Pool,
+		cfg: cfg, carrier: c, handler: h, secrets: s, pool: cfg.Pool,
 		peers: make(map[uint64]*callers), remote: make(map[uint64]*Conn),
 	}, nil
 }
