@@ -23,7 +23,10 @@ func TestKeysOfSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var proof [kit.ProofSize]byte = some.MAC("bywash test dialer", []byte("nonce"))
+	proof := some.MAC("bywash test dialer", []byte("nonce"))
+	if len(proof) != kit.ProofSize {
+		t.Errorf("a proof has %d bytes, want %d", len(proof), kit.ProofSize)
+	}
 	if !some.Check(proof[:], "bywash test dialer", []byte("nonce")) || none.Check(proof[:], "bywash test dialer", []byte("nonce")) {
 		t.Error("a proof is good without the secret, or not good with it")
 	}
