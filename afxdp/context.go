@@ -56,7 +56,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, urlVersion, a)
 	c.live, c.stop = context.WithCancel(context.Background())
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, urlVersion, a)
 	c.waits = kit.Watch{Device: ring{c}, Spins: spins, Long: true}
 	c.Anyone.Watch = &c.waits
 	c.live, c.stop = context.WithCancel(context.Background())

@@ -156,7 +156,7 @@ func TestRdvDataIsBoundToTheConnection(t *testing.T) {
 }
 
 func TestURLNamesTheProcess(t *testing.T) {
-	u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large}.String()}
+	u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large}.String()}
 	if got, want := u.String(), "qnix:2:fedcba9876543211:7,l"; got != want {
 		t.Errorf("url %q, want %q", got, want)
 	}
@@ -183,7 +183,7 @@ func FuzzURL(f *testing.F) {
 		if err != nil {
 			return
 		}
-		u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: inc, Rest: p.String()}
+		u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: inc, Rest: p.String()}
 		if inc2, p2, err := parseURL(u.String()); err != nil || inc2 != inc || p2 != p {
 			t.Errorf("%q is read as %q, and that as %x %+v, error %v", s, u, inc2, p2, err)
 		}
@@ -221,7 +221,7 @@ func FuzzRdv(f *testing.F) {
 }
 
 func parseURL(s string) (incarnation uint64, at place, err error) {
-	u, err := kit.ParseURL(Name, URLVersion, s, driver.MaxURL)
+	u, err := kit.ParseURL(Name, urlVersion, s, driver.MaxURL)
 	if err == nil {
 		at, err = placeOf(u)
 	}
