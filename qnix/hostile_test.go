@@ -129,7 +129,8 @@ func (m *impostor) shake(secret string) {
 	m.t.Helper()
 	m.say(control{kind: kindCall, call: m.mine})
 	j := m.hear(kindJoin)
-	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: testKey(m.t, secret).MAC(listenerProof, proven(&m.theirs, &m.mine)...)})
+	mac := testKey(m.t, secret).MAC(listenerProof, proven(&m.theirs, &m.mine)...)
+	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: mac})
 }
 
 func connected(i driver.Instance) error {

@@ -249,7 +249,8 @@ func (p *peer) join() {
 		p.mine, p.theirs = p.mine[1:], p.theirs[1:]
 		n.stage = stageJoined
 		n.api.prepare()
-		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: p.ctx.key.MAC(dialerProof, proven(&n.call, &n.theirs)...)})
+		mac := p.ctx.key.MAC(dialerProof, proven(&n.call, &n.theirs)...)
+		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: mac})
 	}
 }
 
@@ -279,7 +280,8 @@ func (p *peer) joined(n *conn, m *control) {
 	n.stage = stageStanding
 	n.api.prepare()
 	n.Resolve(kit.StateUp, nil)
-	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: p.ctx.key.MAC(listenerProof, said...)})
+	mac := p.ctx.key.MAC(listenerProof, said...)
+	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: mac})
 }
 
 // unlist takes a call off those that wait.
