@@ -48,12 +48,15 @@ var (
 )
 
 func openContext(props driver.Properties, o options, addr address, mtu int, a driver.Attributes) (_ *share, err error) {
+	if _, err = kit.NewKey(a.Secret); err != nil {
+		return nil, err
+	}
 	c := &share{opts: o, addr: addr, routes: make([]*route, 1)}
 	self := driver.Context(c)
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, urlVersion, a)
 	c.live, c.stop = context.WithCancel(context.Background())
 	if c.nic, err = openNIC(props.Device, o); err != nil {
 		return nil, err

@@ -8,6 +8,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
+// URLVersion is what frames begin with, behind the magic.
+const URLVersion = urlVersion
+
 // Describe tells the state of an instance's connection.
 func Describe(i driver.Instance) string {
 	var c *conn

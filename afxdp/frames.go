@@ -167,7 +167,7 @@ func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 	if q.out+parts > len(q.batch) && (!n.push(q) || q.out+parts > len(q.batch)) {
 		return false
 	}
-	b[dataAt-4], b[dataAt-3], b[dataAt-2], b[dataAt-1] = prefixMagic, URLVersion, p.number, c.number
+	b[dataAt-4], b[dataAt-3], b[dataAt-2], b[dataAt-1] = prefixMagic, urlVersion, p.number, c.number
 	total := p.path.Put(b[at:], prefixSize+size)
 	if total == 0 {
 		return true

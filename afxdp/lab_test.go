@@ -57,7 +57,7 @@ func openEnd(end *veth.End, h driver.Hints) (driver.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nic.Open(driver.Attributes{Secret: []byte("of the test")})
+	return nic.Open(driver.Attributes{Secret: []byte("a secret of the test")})
 }
 
 // connected opens both ends and connects them.

@@ -40,7 +40,7 @@ func (n *nic) showSent(to []kit.Sink, batch []xsk.Desc) {
 }
 
 // isOurs reports whether a payload begins with our prefix.
-func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic && b[1] == URLVersion }
+func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic && b[1] == urlVersion }
 
 // incarnation is that of a context of this NIC; 0: there is none.
 func (n *nic) incarnation(number uint8) uint64 {

@@ -16,8 +16,8 @@ import (
 // Name is the driver's name.
 const Name = "afxdp"
 
-// URLVersion is the version in this driver's urls.
-const URLVersion = 1
+// urlVersion is the version in this driver's urls.
+const urlVersion = 1
 
 // address is where a context is reached, the rest of its url:
 //

@@ -54,7 +54,7 @@ type Attributes struct {
 	// Secret authenticates peers to one another: contexts with different
 	// secrets cannot connect. It never travels. Empty means that only what
 	// the driver's threat model names protects the context. Use 16 random
-	// bytes or more: a driver may refuse fewer.
+	// bytes or more: Open refuses fewer with ErrInvalid.
 	Secret []byte
 }
 

@@ -21,9 +21,9 @@ import (
 type process struct {
 	kit.Context[conn]
 
-	opts   options
-	name   nic.Name
-	secret []byte
+	opts options
+	name nic.Name
+	key  *kit.Key // of the secret
 
 	nic   *nic.NIC
 	proc  *nic.Process
@@ -71,8 +71,12 @@ var (
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *process, err error) {
+	key, err := kit.NewKey(a.Secret)
+	if err != nil {
+		return nil, err
+	}
 	c := &process{
-		opts: o, secret: a.Secret,
+		opts: o, key: key,
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
 		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
@@ -80,7 +84,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, urlVersion, a)
 	c.waits = kit.Watch{Device: ring{c}, Spins: spins, Long: true}
 	c.Anyone.Watch = &c.waits
 	c.live, c.stop = context.WithCancel(context.Background())

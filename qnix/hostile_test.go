@@ -72,7 +72,7 @@ func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, dr
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := driver.URL{Driver: Name, Version: URLVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track}.String()}
+	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track}.String()}
 	i, err := opened.Connect(url.String())
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,8 @@ func (m *impostor) shake(secret string) {
 	m.t.Helper()
 	m.say(control{kind: kindCall, call: m.mine})
 	j := m.hear(kindJoin)
-	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: prove([]byte(secret), "listener", &m.theirs, &m.mine)})
+	mac := testKey(m.t, secret).MAC(listenerProof, proven(&m.theirs, &m.mine)...)
+	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: mac})
 }
 
 func connected(i driver.Instance) error {
@@ -162,8 +163,8 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, i := newImpostor(t, driver.Small, "secret")
-			m.shake("secret")
+			m, i := newImpostor(t, driver.Small, testSecret)
+			m.shake(testSecret)
 			if err := connected(i); err != nil {
 				t.Fatal(err)
 			}
@@ -188,8 +189,8 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 
 // A context that is used again may have an entry of its earlier use in the Doorbell Ring: that says nothing of what is posted.
 func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
-	m, i := newImpostor(t, driver.Small, "secret")
-	m.shake("secret")
+	m, i := newImpostor(t, driver.Small, testSecret)
+	m.shake(testSecret)
 	if err := connected(i); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,7 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 
 func TestImpostorWithoutSecret(t *testing.T) {
 	for name, shake := range map[string]func(*impostor){
-		"another secret": func(m *impostor) { m.shake("guessed") },
+		"another secret": func(m *impostor) { m.shake("guessed, and long enough") },
 		"our own proof sent back": func(m *impostor) {
 			m.say(control{kind: kindCall, call: m.mine})
 			j := m.hear(kindJoin)
@@ -216,7 +217,7 @@ func TestImpostorWithoutSecret(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, i := newImpostor(t, driver.Small, "secret")
+			m, i := newImpostor(t, driver.Small, testSecret)
 			shake(m)
 			if err := connected(i); !errors.Is(err, driver.ErrAuth) {
 				t.Errorf("got %v, want %v", err, driver.ErrAuth)

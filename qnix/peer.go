@@ -249,7 +249,8 @@ func (p *peer) join() {
 		p.mine, p.theirs = p.mine[1:], p.theirs[1:]
 		n.stage = stageJoined
 		n.api.prepare()
-		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: prove(p.ctx.secret, "dialer", &n.call, &n.theirs)})
+		mac := p.ctx.key.MAC(dialerProof, proven(&n.call, &n.theirs)...)
+		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: mac})
 	}
 }
 
@@ -270,7 +271,8 @@ func (p *peer) joined(n *conn, m *control) {
 	p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
 	p.unlist(n)
 	n.theirs = theirs
-	if !sameMAC(m.mac, prove(p.ctx.secret, "dialer", &n.theirs, &n.call)) {
+	said := proven(&n.theirs, &n.call)
+	if !p.ctx.key.Check(m.mac[:], dialerProof, said...) {
 		p.tell(&control{kind: kindRefuse, mine: n.call.number, yours: theirs.number, reason: refusedSecret})
 		n.refused(refusedSecret)
 		return
@@ -278,7 +280,8 @@ func (p *peer) joined(n *conn, m *control) {
 	n.stage = stageStanding
 	n.api.prepare()
 	n.Resolve(kit.StateUp, nil)
-	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: prove(p.ctx.secret, "listener", &n.theirs, &n.call)})
+	mac := p.ctx.key.MAC(listenerProof, said...)
+	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: mac})
 }
 
 // unlist takes a call off those that wait.
@@ -324,7 +327,7 @@ func (n *conn) welcomed(m *control) {
 		n.ctx.bad.Add(1)
 		return
 	}
-	if !sameMAC(m.mac, prove(n.ctx.secret, "listener", &n.call, &n.theirs)) {
+	if !n.ctx.key.Check(m.mac[:], listenerProof, proven(&n.call, &n.theirs)...) {
 		n.peer.tell(&control{kind: kindRefuse, mine: n.call.number, yours: n.theirs.number, reason: refusedSecret})
 		n.refused(refusedSecret)
 		return

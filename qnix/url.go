@@ -12,8 +12,8 @@ import (
 // Name is the driver's name.
 const Name = "qnix"
 
-// URLVersion is the version in this driver's urls, and in its control messages.
-const URLVersion = 1
+// urlVersion is the version in this driver's urls, and in its control messages.
+const urlVersion = 2
 
 // processName is what a context registers its process under: it is made of the
 // incarnation, so that the url names it, and unlike that of any context before.

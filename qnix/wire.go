@@ -1,7 +1,6 @@
 package qnix
 
 import (
-	"crypto/hmac"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -95,7 +94,7 @@ var errMalformed = errors.New("malformed control message")
 func (m *control) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, controlMagic)
-	b = le.AppendUint16(b, URLVersion)
+	b = le.AppendUint16(b, urlVersion)
 	b = append(b, byte(m.kind), 0)
 	if m.kind == kindCall {
 		return m.call.append(b)
@@ -144,8 +143,8 @@ func (m *control) parse(b []byte) error {
 	if len(b) < controlHead || le.Uint32(b) != controlMagic {
 		return fmt.Errorf("%w: %d bytes", errMalformed, len(b))
 	}
-	if v := le.Uint16(b[4:]); v != URLVersion {
-		return fmt.Errorf("%w: control messages of version %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, URLVersion)
+	if v := le.Uint16(b[4:]); v != urlVersion {
+		return fmt.Errorf("%w: control messages of version %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, urlVersion)
 	}
 	k := kind(b[6])
 	if b[7] != 0 || k == 0 || int(k) >= len(controlBytes) || len(b) != controlHead+controlBytes[k] {
@@ -190,14 +189,16 @@ func (c *call) parse(b []byte) error {
 	return nil
 }
 
-// prove computes what the side in the given role, "dialer" or "listener", says to both calls: whoever does not have
-// the secret cannot, and a proof fits neither the other role nor another connection.
-func prove(secret []byte, role string, dialer, listener *call) [macBytes]byte {
-	var b [2 * controlMax]byte
-	return kit.Prove(secret, "bywash qnix "+role, listener.append(dialer.append(b[:0])))
-}
+// Labels of proofs: a proof fits neither the other role nor another connection.
+const (
+	dialerProof   = "bywash qnix dialer"
+	listenerProof = "bywash qnix listener"
+)
 
-func sameMAC(a, b [macBytes]byte) bool { return hmac.Equal(a[:], b[:]) }
+// proven is what both sides have said before they prove the secret.
+func proven(dialer, listener *call) [][]byte {
+	return [][]byte{dialer.append(nil), listener.append(nil)}
+}
 
 // A message of the small track has 8 bytes of head in its Context Region: limit u32, number u32. The number is that of the
 // message on its connection, from 0 on; the limit is up to which number the peer may send, so that a receive

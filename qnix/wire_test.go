@@ -39,15 +39,15 @@ func someControls() []control {
 
 // The bytes stand in docs/wire.md.
 var goldenControls = []string{
-	"42516e780100010009070605040302011917161514131211030000002100200010000000001000003837363534333231404142434445464748494a4b4c4d4e4f",
-	"42516e78010002000100000002000000000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-	"42516e78010003000200000001000000000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
-	"42516e7801000400010000000200000001000000",
-	"42516e780100050007000000",
-	"42516e78010006000100000002000000000000000001000009000000",
-	"42516e78010007000100000002000000",
-	"42516e780100080001000000020000000f00000008000000",
-	"42516e780100090001000000020000000f0000000800000001000000",
+	"42516e780200010009070605040302011917161514131211030000002100200010000000001000003837363534333231404142434445464748494a4b4c4d4e4f",
+	"42516e78020002000100000002000000000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+	"42516e78020003000200000001000000000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+	"42516e7802000400010000000200000001000000",
+	"42516e780200050007000000",
+	"42516e78020006000100000002000000000000000001000009000000",
+	"42516e78020007000100000002000000",
+	"42516e780200080001000000020000000f00000008000000",
+	"42516e780200090001000000020000000f0000000800000001000000",
 }
 
 func TestControlMessagesAreAsDocumented(t *testing.T) {
@@ -94,19 +94,36 @@ func TestImpossibleCallsAreRefused(t *testing.T) {
 	}
 }
 
+// testSecret is what contexts of tests prove to each other.
+const testSecret = "sixteen bytes or more"
+
+func testKey(t *testing.T, secret string) *kit.Key {
+	t.Helper()
+	k, err := kit.NewKey([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 func TestProofsFitOneConnectionAndRole(t *testing.T) {
 	a, b := someCall(), someCall()
 	b.from, b.to, b.nonce[0] = a.to, a.from, 0
-	good := prove([]byte("secret"), "dialer", &a, &b)
+	key, good := testKey(t, testSecret), testKey(t, testSecret).MAC(dialerProof, proven(&a, &b)...)
+	if !key.Check(good[:], dialerProof, proven(&a, &b)...) {
+		t.Error("a proof is not good for what it was made for")
+	}
 	other := b
 	other.nonce[15]++
-	for name, mac := range map[string][macBytes]byte{
-		"another secret": prove([]byte("Secret"), "dialer", &a, &b), "no secret": prove(nil, "dialer", &a, &b),
-		"another role": prove([]byte("secret"), "listener", &a, &b), "another nonce": prove([]byte("secret"), "dialer", &a, &other),
-		"sides swapped": prove([]byte("secret"), "dialer", &b, &a),
+	for name, ok := range map[string]bool{
+		"another secret": testKey(t, "another secret, long enough").Check(good[:], dialerProof, proven(&a, &b)...),
+		"no secret":      testKey(t, "").Check(good[:], dialerProof, proven(&a, &b)...),
+		"another role":   key.Check(good[:], listenerProof, proven(&a, &b)...),
+		"another nonce":  key.Check(good[:], dialerProof, proven(&a, &other)...),
+		"sides swapped":  key.Check(good[:], dialerProof, proven(&b, &a)...),
 	} {
-		if sameMAC(mac, good) {
-			t.Errorf("a proof with %s is the same", name)
+		if ok {
+			t.Errorf("a proof with %s is good", name)
 		}
 	}
 }
@@ -139,8 +156,8 @@ func TestRdvDataIsBoundToTheConnection(t *testing.T) {
 }
 
 func TestURLNamesTheProcess(t *testing.T) {
-	u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large}.String()}
-	if got, want := u.String(), "qnix:1:fedcba9876543211:7,l"; got != want {
+	u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large}.String()}
+	if got, want := u.String(), "qnix:2:fedcba9876543211:7,l"; got != want {
 		t.Errorf("url %q, want %q", got, want)
 	}
 	inc, p, err := parseURL(u.String())
@@ -159,14 +176,14 @@ func TestURLNamesTheProcess(t *testing.T) {
 }
 
 func FuzzURL(f *testing.F) {
-	f.Add("qnix:1:fedcba9876543211:7,l")
-	f.Add("qnix:1:0000000000000001:65535,s")
+	f.Add("qnix:2:fedcba9876543211:7,l")
+	f.Add("qnix:2:0000000000000001:65535,s")
 	f.Fuzz(func(t *testing.T, s string) {
 		inc, p, err := parseURL(s)
 		if err != nil {
 			return
 		}
-		u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: inc, Rest: p.String()}
+		u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: inc, Rest: p.String()}
 		if inc2, p2, err := parseURL(u.String()); err != nil || inc2 != inc || p2 != p {
 			t.Errorf("%q is read as %q, and that as %x %+v, error %v", s, u, inc2, p2, err)
 		}
@@ -204,7 +221,7 @@ func FuzzRdv(f *testing.F) {
 }
 
 func parseURL(s string) (incarnation uint64, at place, err error) {
-	u, err := kit.ParseURL(Name, URLVersion, s, driver.MaxURL)
+	u, err := kit.ParseURL(Name, urlVersion, s, driver.MaxURL)
 	if err == nil {
 		at, err = placeOf(u)
 	}

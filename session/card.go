@@ -1,8 +1,6 @@
 package session
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -10,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
@@ -21,13 +20,13 @@ import (
 //	   three times length u16 and bytes: driver, url of the small track, url
 //	   of the large track (may be empty)
 //	then how many addresses of the session's sockets for connect requests u16, and each as a string
-//	then HMAC-SHA-256 of cardLabel and all this, keyed by the session's secret
+//	then the MAC of all this by the session's secret, with label cardLabel (package internal/handshake)
 //
 // The MAC keeps strangers from having this process send packets to addresses of their choice. A member of the job
 // knows the secret, so addresses are checked besides; see checkAddress.
 const (
 	cardMagic   = 0x42794344 // "ByCD"
-	cardVersion = 3
+	cardVersion = 4
 	cardHeader  = 32
 	maxCardURL  = 4096
 	cardLabel   = "bywash session card"
@@ -49,16 +48,11 @@ type cardRail struct {
 }
 
 // sealed is the card as others get it.
-func (c *card) sealed(secret []byte) []byte {
-	b := c.append(nil)
-	return append(b, cardMAC(b, secret)...)
-}
+func (c *card) sealed(k *handshake.Key) []byte { return seal(c.append(nil), k) }
 
-func cardMAC(b, secret []byte) []byte {
-	m := hmac.New(sha256.New, secret)
-	m.Write([]byte(cardLabel))
-	m.Write(b)
-	return m.Sum(nil)
+func seal(card []byte, k *handshake.Key) []byte {
+	mac := k.MAC(cardLabel, card)
+	return append(card, mac[:]...)
 }
 
 func (c *card) append(b []byte) []byte {
@@ -87,7 +81,7 @@ func (c *card) append(b []byte) []byte {
 }
 
 // parseCard reads a card that comes from elsewhere. ErrAuth: it was not made with the secret.
-func parseCard(b, secret []byte) (*card, error) {
+func parseCard(b []byte, k *handshake.Key) (*card, error) {
 	le := binary.LittleEndian
 	if len(b) < 8 || le.Uint32(b) != cardMagic {
 		return nil, fmt.Errorf("%w: this is no business card", ErrInvalid)
@@ -96,11 +90,11 @@ func parseCard(b, secret []byte) (*card, error) {
 		return nil, fmt.Errorf("%w: business card of version %d, this program has %d: use the same release everywhere", ErrVersion, v, cardVersion)
 	}
 	bad := fmt.Errorf("%w: malformed business card", ErrInvalid)
-	if len(b) < cardHeader+sha256.Size {
+	if len(b) < cardHeader+handshake.MACSize {
 		return nil, bad
 	}
-	end := len(b) - sha256.Size
-	if !hmac.Equal(b[end:], cardMAC(b[:end], secret)) {
+	end := len(b) - handshake.MACSize
+	if !k.Check(b[end:], cardLabel, b[:end]) {
 		return nil, fmt.Errorf("%w: the business card is damaged, or of a process that has another session secret: both need the same",
 			driver.ErrAuth)
 	}

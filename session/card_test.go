@@ -17,35 +17,35 @@ func exampleCard() *card {
 }
 
 func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
-	b := exampleCard().sealed(testSecret)
+	b := exampleCard().sealed(testKey)
 	for i := range b {
-		if _, err := parseCard(b[:i], testSecret); err == nil {
+		if _, err := parseCard(b[:i], testKey); err == nil {
 			t.Errorf("a card cut to %d bytes is taken", i)
 		}
 	}
-	if _, err := parseCard(append(bytes.Clone(b), 0), testSecret); !errors.Is(err, driver.ErrAuth) {
+	if _, err := parseCard(append(bytes.Clone(b), 0), testKey); !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("a longer card: %v", err)
 	}
 	newer := bytes.Clone(b)
 	newer[4]++
-	if _, err := parseCard(newer, testSecret); !errors.Is(err, ErrVersion) {
+	if _, err := parseCard(newer, testKey); !errors.Is(err, ErrVersion) {
 		t.Errorf("a card of another version: %v", err)
 	}
 }
 
 // A process without the session's secret can neither make nor change a card.
 func TestCardsOfStrangersAreRefused(t *testing.T) {
-	b := exampleCard().sealed(testSecret)
-	if c, err := parseCard(b, testSecret); err != nil || !reflect.DeepEqual(c, exampleCard()) {
+	b := exampleCard().sealed(testKey)
+	if c, err := parseCard(b, testKey); err != nil || !reflect.DeepEqual(c, exampleCard()) {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if _, err := parseCard(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
+	if _, err := parseCard(b, otherKey); !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("with another secret: %v, want %v", err, driver.ErrAuth)
 	}
 	for i := range b {
 		bad := bytes.Clone(b)
 		bad[i] ^= 1
-		if _, err := parseCard(bad, testSecret); err == nil {
+		if _, err := parseCard(bad, testKey); err == nil {
 			t.Errorf("with byte %d changed it is taken", i)
 		}
 	}
@@ -60,7 +60,7 @@ func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
 	} {
 		c := exampleCard()
 		c.addresses = []string{a}
-		if _, err := parseCard(c.sealed(testSecret), testSecret); !errors.Is(err, ErrInvalid) {
+		if _, err := parseCard(c.sealed(testKey), testKey); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a card with %q: %v, want %v", a, err, ErrInvalid)
 		}
 	}
@@ -70,7 +70,7 @@ func FuzzCard(f *testing.F) {
 	f.Add(exampleCard().append(nil)) // the MAC is made below: else nothing but that would be tested
 	f.Add((&card{}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, err := parseCard(append(bytes.Clone(b), cardMAC(b, testSecret)...), testSecret)
+		c, err := parseCard(seal(bytes.Clone(b), testKey), testKey)
 		if err != nil {
 			return
 		}

@@ -236,7 +236,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 // ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
 // rank is -1; its messages are received through the gate or with any source. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
-	c, err := parseCard(businessCard, s.job.Secret())
+	c, err := parseCard(businessCard, s.key)
 	if err != nil {
 		return nil, &Error{Peer: -1, Op: "connect", Err: err}
 	}

@@ -2,8 +2,6 @@ package session
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -13,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/session/internal/header"
 )
@@ -22,21 +21,21 @@ import (
 // on one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and gives no
 // rights: the receiver calls Connect of the driver, which checks the peer's identity.
 type requestSockets struct {
-	conns  []net.PacketConn
-	secret []byte
-	rate   bucket
+	conns []net.PacketConn
+	key   *handshake.Key
+	rate  bucket
 }
 
 // A connect request: magic u32, version u16, 0 u16, rank of the sender u32, 0 u32, incarnation of the sender's session
 // u64, incarnation of the receiver's session u64, number of the wanted connection between the two u64 (from 1), then
-// HMAC-SHA-256 of these and connectLabel, keyed by the session's secret. A connection's Hello has the same number, so
-// that a late request for an earlier connection is recognised.
+// the MAC of these by the session's secret, with label connectLabel (package internal/handshake). A connection's Hello
+// has the same number, so that a late request for an earlier connection is recognised.
 const (
 	connectMagic   = 0x6e4b7942 // "ByKn"
-	connectVersion = 1
+	connectVersion = 2
 	connectBody    = 40
-	connectBytes   = connectBody + sha256.Size
-	connectLabel   = "bywash session knock"
+	connectBytes   = connectBody + handshake.MACSize
+	connectLabel   = "bywash session connect request"
 
 	maxAddresses = 8 // addresses of a session
 	firstWait    = 20 * time.Millisecond
@@ -49,7 +48,7 @@ type connectRequest struct {
 	dial     uint64
 }
 
-func (k *connectRequest) append(b, secret []byte) []byte {
+func (k *connectRequest) append(b []byte, key *handshake.Key) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, connectMagic)
 	b = le.AppendUint16(b, connectVersion)
@@ -59,23 +58,17 @@ func (k *connectRequest) append(b, secret []byte) []byte {
 	b = le.AppendUint64(b, k.from)
 	b = le.AppendUint64(b, k.to)
 	b = le.AppendUint64(b, k.dial)
-	return append(b, connectMAC(b[len(b)-connectBody:], secret)...)
-}
-
-func connectMAC(b, secret []byte) []byte {
-	m := hmac.New(sha256.New, secret)
-	m.Write([]byte(connectLabel))
-	m.Write(b)
-	return m.Sum(nil)
+	mac := key.MAC(connectLabel, b[len(b)-connectBody:])
+	return append(b, mac[:]...)
 }
 
 // parse reads a datagram from anybody.
-func (k *connectRequest) parse(b, secret []byte) error {
+func (k *connectRequest) parse(b []byte, key *handshake.Key) error {
 	le := binary.LittleEndian
 	switch {
 	case len(b) != connectBytes || le.Uint32(b) != connectMagic || le.Uint16(b[4:]) != connectVersion || le.Uint16(b[6:]) != 0 || le.Uint32(b[12:]) != 0:
 		return fmt.Errorf("%w: no connect request", header.ErrMalformed)
-	case !hmac.Equal(b[connectBody:], connectMAC(b[:connectBody], secret)):
+	case !key.Check(b[connectBody:], connectLabel, b[:connectBody]):
 		return driver.ErrAuth
 	}
 	k.rank, k.from, k.to, k.dial = le.Uint32(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:]), le.Uint64(b[32:])
@@ -84,8 +77,8 @@ func (k *connectRequest) parse(b, secret []byte) error {
 
 // listenForRequests opens the sockets and returns their addresses, which go into the card. Without a network only
 // processes of this host can send requests.
-func listenForRequests(secret []byte, incarnation uint64) (b *requestSockets, addresses []string) {
-	b = &requestSockets{secret: secret}
+func listenForRequests(key *handshake.Key, incarnation uint64) (b *requestSockets, addresses []string) {
+	b = &requestSockets{key: key}
 	name := socketName(incarnation)
 	// Anybody in this network namespace can send there: no descriptors are taken (Linux 6.16).
 	l := net.ListenConfig{Control: rights.Refuse}
@@ -193,7 +186,7 @@ func (b *requestSockets) send(msg []byte, card *card) {
 // requestConnection sends connect requests to a rank until ctx ends.
 func (s *Session) requestConnection(ctx context.Context, theirs *card, dial uint64) {
 	k := connectRequest{rank: uint32(s.rank), from: s.card.incarnation, to: theirs.incarnation, dial: dial}
-	msg := k.append(nil, s.requestSockets.secret)
+	msg := k.append(nil, s.requestSockets.key)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for pause := firstWait; ; pause = min(2*pause, longWait) {
@@ -232,7 +225,7 @@ func receiveOne(c net.PacketConn, b []byte) (n int, err error) {
 // requested handles a datagram: it connects to the sender if that is a rank of this job and still wants a connection.
 func (s *Session) requested(b []byte) {
 	var k connectRequest
-	if k.parse(b, s.requestSockets.secret) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
+	if k.parse(b, s.requestSockets.key) == nil && k.to == s.card.incarnation && int(k.rank) < s.size {
 		s.answerRank(int(k.rank), func(g *Gate) bool { return k.dial > g.dialed }, func(c *card) bool { return c.incarnation == k.from })
 	}
 }

@@ -13,51 +13,62 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/internal/rights/rightstest"
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-var testSecret = []byte("of the test")
+var testKey, otherKey = aKey("a secret of the test"), aKey("another secret, long enough")
+
+func aKey(secret string) *handshake.Key {
+	k, err := handshake.NewKey([]byte(secret))
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
 
 // A change of these bytes changes the wire format: increase connectVersion and update docs/wire.md.
 func TestConnectRequestsStayAsTheyAre(t *testing.T) {
 	k := connectRequest{rank: 3, from: 5, to: 7, dial: 2}
-	b := k.append(nil, testSecret)
-	const want = "42794b6e" + "01000000" + "0300000000000000" + "0500000000000000" + "0700000000000000" + "0200000000000000"
+	b := k.append(nil, testKey)
+	const want = "42794b6e" + "02000000" + "0300000000000000" + "0500000000000000" + "0700000000000000" + "0200000000000000"
 	if got := hex.EncodeToString(b[:connectBody]); got != want {
 		t.Errorf("a connect request is %s, want %s", got, want)
 	}
 	var again connectRequest
-	if err := again.parse(b, testSecret); err != nil || again != k {
+	if err := again.parse(b, testKey); err != nil || again != k {
 		t.Errorf("%+v was parsed as %+v, %v", k, again, err)
 	}
 }
 
 func TestOnlyConnectRequestsWithTheSecretAreHeard(t *testing.T) {
-	b := (&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testSecret)
+	b := (&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testKey)
 	var k connectRequest
-	if err := k.parse(b, []byte("another")); !errors.Is(err, driver.ErrAuth) {
-		t.Errorf("with another secret: %v", err)
+	for name, other := range map[string]*handshake.Key{"another": otherKey, "no": handshake.NoSecret()} {
+		if err := k.parse(b, other); !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("with %s secret: %v", name, err)
+		}
 	}
 	for i := range b {
 		bad := bytes.Clone(b)
 		bad[i] ^= 1
-		if err := k.parse(bad, testSecret); err == nil {
+		if err := k.parse(bad, testKey); err == nil {
 			t.Errorf("with byte %d changed it is taken", i)
 		}
-		if err := k.parse(b[:i], testSecret); !errors.Is(err, header.ErrMalformed) {
+		if err := k.parse(b[:i], testKey); !errors.Is(err, header.ErrMalformed) {
 			t.Errorf("cut to %d bytes: %v", i, err)
 		}
 	}
 }
 
 func FuzzConnectRequest(f *testing.F) {
-	f.Add((&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testSecret))
+	f.Add((&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testKey))
 	f.Add([]byte("BnKy"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var k connectRequest
-		if k.parse(b, testSecret) == nil && !bytes.Equal(k.append(nil, testSecret), b) {
+		if k.parse(b, testKey) == nil && !bytes.Equal(k.append(nil, testKey), b) {
 			t.Fatalf("%x is taken as %+v", b, k)
 		}
 	})
@@ -89,7 +100,7 @@ func TestConnectRequestsAreLimited(t *testing.T) {
 
 // Connect requests go to single hosts only, never to a broadcast address.
 func TestConnectRequestsAreNotBroadcast(t *testing.T) {
-	b, _ := listenForRequests(testSecret, 13)
+	b, _ := listenForRequests(testKey, 13)
 	defer b.close()
 	u, ok := b.conns[len(b.conns)-1].(*net.UDPConn)
 	if !ok {
@@ -103,7 +114,7 @@ func TestConnectRequestsAreNotBroadcast(t *testing.T) {
 
 // Processes of other hosts are reached by UDP.
 func TestConnectRequestsGoByUDP(t *testing.T) {
-	b, addresses := listenForRequests(testSecret, 11)
+	b, addresses := listenForRequests(testKey, 11)
 	defer b.close()
 	only := &card{}
 	for _, a := range addresses {
@@ -115,12 +126,12 @@ func TestConnectRequestsGoByUDP(t *testing.T) {
 		t.Skip("this machine has no address besides the loopback's")
 	}
 	k := connectRequest{rank: 1, from: 2, to: 3, dial: 4}
-	b.send(k.append(nil, testSecret), only)
+	b.send(k.append(nil, testKey), only)
 	buf := make([]byte, 100)
 	n, _, err := b.conns[len(b.conns)-1].ReadFrom(buf)
 	var got connectRequest
 	if err == nil {
-		err = got.parse(buf[:n], testSecret)
+		err = got.parse(buf[:n], testKey)
 	}
 	if err != nil || got != k {
 		t.Errorf("%+v came as %+v, %v", k, got, err)
@@ -132,7 +143,7 @@ func TestConnectRequestWithADescriptorDoesNotBlock(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		s := &Session{size: 1, card: &card{incarnation: 11}}
 		var addresses []string
-		s.requestSockets, addresses = listenForRequests(testSecret, s.card.incarnation)
+		s.requestSockets, addresses = listenForRequests(testKey, s.card.incarnation)
 		if len(addresses) == 0 || addresses[0][:5] != "unix:" {
 			t.Fatalf("no Unix socket among %q", addresses)
 		}

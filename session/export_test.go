@@ -1,10 +1,10 @@
 package session
 
 import (
-	"crypto/sha256"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/session/internal/header"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -24,7 +24,7 @@ func (s *Session) CloseRail(k int) {
 // reports whether the gate to there is idle after it.
 func (s *Session) ConnectRequest(from *Session, number uint64) (idle bool) {
 	k := connectRequest{rank: uint32(from.rank), from: from.card.incarnation, to: s.card.incarnation, dial: number}
-	s.requested(k.append(nil, s.job.Secret()))
+	s.requested(k.append(nil, s.key))
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.gates[from.rank].state == gateIdle
@@ -281,8 +281,11 @@ func (r *Request) Done() bool {
 
 // Reseal authenticates a card that was changed.
 func Reseal(card, secret []byte) []byte {
-	card = card[:len(card)-sha256.Size]
-	return append(card, cardMAC(card, secret)...)
+	k, err := handshake.OptionalKey(secret)
+	if err != nil {
+		panic(err)
+	}
+	return seal(card[:len(card)-handshake.MACSize], k)
 }
 
 // Reseal does it with the session's secret.

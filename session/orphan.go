@@ -87,7 +87,7 @@ func (g *Gate) lookup(ctx context.Context) (*card, error) {
 	}
 	b, err := s.job.Lookup(ctx, g.rank)
 	if err == nil {
-		return parseCard(b, s.job.Secret())
+		return parseCard(b, s.key)
 	}
 	s.mu.lock()
 	defer s.mu.unlock()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/launch"
 )
@@ -22,6 +23,7 @@ type Session struct {
 	ownJob bool
 	rank   int
 	size   int
+	key    *handshake.Key // of the job's secret
 	card   *card
 	nics   []*nic
 	spared []Choice // drivers that the job does not need
@@ -119,7 +121,13 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	}
 	s.gates = make([]*Gate, s.size)
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	err := s.open(ctx)
+	var err error
+	if s.key, err = handshake.OptionalKey(job.Secret()); err != nil {
+		err = fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
+	}
+	if err == nil {
+		err = s.open(ctx)
+	}
 	if err == nil {
 		err = s.publish(ctx)
 	}
@@ -148,7 +156,7 @@ func (s *Session) publish(ctx context.Context) error {
 	}
 	for _, n := range s.nics {
 		if _, ok := n.small.(driver.ConnectRequestReceiver); !ok && s.size > 1 && s.requestSockets == nil {
-			s.requestSockets, s.card.addresses = listenForRequests(s.job.Secret(), s.card.incarnation)
+			s.requestSockets, s.card.addresses = listenForRequests(s.key, s.card.incarnation)
 		}
 	}
 	if err := s.job.Publish(ctx, s.Card()); err != nil {
@@ -165,7 +173,7 @@ func (s *Session) Size() int { return s.size }
 
 // Card returns this process's business card. A process of another session that has the card and the same secret can
 // connect over the drivers that this session has opened: see Connect and Config.AllDrivers.
-func (s *Session) Card() []byte { return s.card.sealed(s.job.Secret()) }
+func (s *Session) Card() []byte { return s.card.sealed(s.key) }
 
 // MaxHeader is the longest user header of a message in bytes.
 const MaxHeader = 256

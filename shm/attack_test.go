@@ -21,7 +21,7 @@ func le64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 // A refusal in the place of a proof was once taken for one.
 func TestRefusalIsNoProof(t *testing.T) {
 	nic := query(t, driver.Small, nil)
-	c, err := nic.Open(driver.Attributes{Secret: []byte("ours")})
+	c, err := nic.Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -203,8 +202,8 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 	if sent != nil {
 		return fail(sent)
 	}
-	want := prove(c.secret, "listener", &hello, &challenge)
-	if !hmac.Equal(want[:], challenge.mac[:]) {
+	said := proven(&hello, &challenge)
+	if !c.key.Check(challenge.mac[:], listenerProof, said...) {
 		_ = send(sock, &message{kind: msgReject, code: rejectAuth})
 		c.refused.Add(1)
 		return fail(rejectError(rejectAuth))
@@ -215,7 +214,7 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 		}
 	}
 	// Should it have hung up meanwhile, its answer says why.
-	_ = send(sock, &message{kind: msgProof, mac: prove(c.secret, "dialer", &hello, &challenge)})
+	_ = send(sock, &message{kind: msgProof, mac: c.key.MAC(dialerProof, said...)})
 	return hello, challenge, nil
 }
 

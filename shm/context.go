@@ -39,7 +39,7 @@ type Context struct {
 	api      driver.Context // this context, with the methods of its track
 	props    driver.Properties
 	opts     options
-	secret   []byte
+	key      *kit.Key // of the secret
 	inc      uint64
 	url      string
 	path     string // of the socket
@@ -91,8 +91,12 @@ var (
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (*Context, error) {
+	key, err := kit.NewKey(a.Secret)
+	if err != nil {
+		return nil, err
+	}
 	c := &Context{
-		props: props, opts: o, secret: append([]byte(nil), a.Secret...), bellFD: -1,
+		props: props, opts: o, key: key, bellFD: -1,
 		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
 		watched: make(map[uint64][]*caller), visitors: newVisitors(), old: make(map[uint64]int),
@@ -112,8 +116,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 	if !o.noPtracer {
 		admitPeers()
 	}
-	err := c.makeShared()
-	if err == nil {
+	if err = c.makeShared(); err == nil {
 		err = c.listen()
 	}
 	if err != nil {

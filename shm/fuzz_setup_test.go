@@ -80,14 +80,14 @@ func (s *setupFuzz) play(t *testing.T, sock *net.UnixConn, script []byte, hello,
 		case m.kind == msgChallenge && !dialer:
 			m = *challenge
 			m.flags = uint32(h[1])
-			m.mac = prove(core(s.c).secret, "listener", hello, &m)
+			m.mac = core(s.c).key.MAC(listenerProof, proven(hello, &m)...)
 			*challenge = m
 		case m.kind == msgProof && dialer:
 			_ = sock.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 			if got, err := expect(sock, challenge, msgChallenge, 0); err == nil {
 				closeAll(got)
 			}
-			m.mac = prove(core(s.c).secret, "dialer", hello, challenge)
+			m.mac = core(s.c).key.MAC(dialerProof, proven(hello, challenge)...)
 		}
 		s.raw(sock, m.append(nil), fds)
 	}

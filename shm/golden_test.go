@@ -95,8 +95,8 @@ func TestProofIsAsDocumented(t *testing.T) {
 	docs := vectors(t)
 	g := goldenMessages()
 	hello, challenge := g[0].m, g[1].m
-	for _, role := range []string{"dialer", "listener"} {
-		got := prove([]byte("secret"), role, &hello, &challenge)
+	for role, label := range map[string]string{"dialer": dialerProof, "listener": listenerProof} {
+		got := testKey(t, "sixteen bytes or more").MAC(label, proven(&hello, &challenge)...)
 		if string(got[:]) != string(docs["mac "+role]) {
 			t.Errorf("%s: got % x, document has % x", role, got, docs["mac "+role])
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // impostor speaks the set-up protocol by hand: a peer that may do anything.
@@ -28,6 +29,18 @@ const lowestInc = 1
 
 // newImpostor has a url that contexts can connect to, for as long as they only
 // watch it.
+// ourSecret is what contexts of tests prove to each other.
+const ourSecret = "ours, and long enough"
+
+func testKey(t testing.TB, secret string) *kit.Key {
+	t.Helper()
+	k, err := kit.NewKey([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
 func newImpostor(t testing.TB) *impostor {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), fmt.Sprintf("%016x%s", lowestInc, socketSuffix))
@@ -103,7 +116,7 @@ func (i *impostor) confirm() error {
 func (i *impostor) accepted(c driver.Context) {
 	i.t.Helper()
 	challenge := i.dial(c)
-	proof := message{kind: msgProof, mac: prove(core(c).secret, "dialer", &i.hello, &challenge)}
+	proof := message{kind: msgProof, mac: core(c).key.MAC(dialerProof, proven(&i.hello, &challenge)...)}
 	if err := send(i.sock, &proof); err != nil {
 		i.t.Fatal(err)
 	}

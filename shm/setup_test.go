@@ -40,8 +40,8 @@ func TestBothSidesLearnWhyNot(t *testing.T) {
 		a, b         driver.Attributes
 		trackA, want any
 	}{
-		{"other secret", secret("one"), secret("two"), driver.Small, driver.ErrAuth},
-		{"one without secret", secret("one"), secret(""), driver.Small, driver.ErrAuth},
+		{"other secret", secret("secret number one"), secret("secret number two"), driver.Small, driver.ErrAuth},
+		{"one without secret", secret("secret number one"), secret(""), driver.Small, driver.ErrAuth},
 		{"other track", secret(""), secret(""), driver.Large, driver.ErrInvalid},
 	} {
 		for range 4 { // either side dials
@@ -265,7 +265,7 @@ func TestPeerHangsUpBeforeTheConfirmation(t *testing.T) {
 		t.Fatal(err)
 	}
 	challenge := message{kind: msgChallenge, from: ^uint64(0), to: hello.from, flags: hello.flags}
-	challenge.mac = prove(core(s.c).secret, "listener", &hello, &challenge)
+	challenge.mac = core(s.c).key.MAC(listenerProof, proven(&hello, &challenge)...)
 	if err := send(sock, &challenge); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
 	"errors"
 	"net"
@@ -250,7 +249,8 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 	}
 	challenge := message{kind: msgChallenge, flags: c.flags()}
 	_, _ = rand.Read(challenge.nonce[:])
-	challenge.mac = prove(c.secret, "listener", h, &challenge)
+	said := proven(h, &challenge)
+	challenge.mac = c.key.MAC(listenerProof, said...)
 	if err := send(a.sock, &challenge); err != nil {
 		return 0, err
 	}
@@ -264,8 +264,7 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 	case err != nil:
 		return 0, err
 	}
-	want := prove(c.secret, "dialer", h, &challenge)
-	if !hmac.Equal(want[:], proof.mac[:]) {
+	if !c.key.Check(proof.mac[:], dialerProof, said...) {
 		return rejectAuth, nil
 	}
 	a.asym = h.flags&challenge.flags&flagBarrier != 0

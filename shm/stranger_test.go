@@ -58,7 +58,7 @@ func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachKernel(t, func(t *testing.T) {
-				c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte("ours")})
+				c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +185,7 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 
 // Watchers prove the secret, too, and are bounded: without it nobody can hold descriptors for longer than a stranger.
 func TestWatchersAreBounded(t *testing.T) {
-	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte("ours")})
+	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestWatchersAreBounded(t *testing.T) {
 		if _, err := expect(s, &challenge, msgChallenge, 0); err != nil {
 			t.Fatal(err)
 		}
-		proof := message{kind: msgProof, mac: prove([]byte(secret), "dialer", &hello, &challenge)}
+		proof := message{kind: msgProof, mac: testKey(t, secret).MAC(dialerProof, proven(&hello, &challenge)...)}
 		if err := send(s, &proof); err != nil {
 			t.Fatal(err)
 		}
@@ -220,23 +220,23 @@ func TestWatchersAreBounded(t *testing.T) {
 			t.Errorf("got %+v, %v, want reject with code %d", m, err, code)
 		}
 	}
-	s, _ := watch("theirs")
+	s, _ := watch("theirs, long enough")
 	refused(s, rejectAuth)
 	if n := watchers(); n != 0 {
 		t.Errorf("%d watch without the secret", n)
 	}
 	for range maxWaitingPeer {
-		watch("ours")
+		watch(ourSecret)
 	}
 	within(t, 10*time.Second, "all watch", func() bool { return watchers() == maxWaitingPeer })
-	s, _ = watch("ours")
+	s, _ = watch(ourSecret)
 	refused(s, rejectWaiting)
 	oneLine(t, rejectError(rejectWaiting), fmt.Sprint(maxWaitingPeer), fmt.Sprint(maxWaitingUser))
 }
 
 // A stranger who names another rank cannot fail the connection that waits for that rank.
 func TestStrangersFailNobodysConnection(t *testing.T) {
-	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte("ours")})
+	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ import (
 //
 // Every message starts with the same eight bytes: magic, version, kind.
 const (
-	protocolVersion = 2
+	protocolVersion = 3
 	protocolMagic   = 0x42795368 // "BySh"
 
 	headerBytes = 8
@@ -206,14 +206,14 @@ func (m *message) parse(b []byte) error {
 	return nil
 }
 
-// prove computes what the side in the given role answers to both nonces:
-// whoever does not have the secret cannot, and a proof fits neither the other
-// role nor another connection.
-func prove(secret []byte, role string, hello, challenge *message) [macBytes]byte {
-	var b [24]byte
-	binary.LittleEndian.PutUint64(b[:], hello.from)
-	binary.LittleEndian.PutUint64(b[8:], hello.to)
-	binary.LittleEndian.PutUint32(b[16:], hello.flags)
-	binary.LittleEndian.PutUint32(b[20:], challenge.flags)
-	return kit.Prove(secret, "bywash shm "+role, b[:], hello.nonce[:], challenge.nonce[:])
+// Labels of proofs: a proof fits neither the other role nor another connection.
+const (
+	listenerProof = "bywash shm listener"
+	dialerProof   = "bywash shm dialer"
+)
+
+// proven is what both sides have said before they prove the secret: hello, and challenge without its proof.
+func proven(hello, challenge *message) [][]byte {
+	flags := binary.LittleEndian.AppendUint32(nil, challenge.flags)
+	return [][]byte{hello.append(nil), flags, challenge.nonce[:]}
 }

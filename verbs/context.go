@@ -110,7 +110,7 @@ func (c *opened) init(props driver.Properties, a driver.Attributes) {
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, props, urlVersion, a)
 	c.waits = kit.Watch{Device: completionWaits{c}, Spins: spins, Never: true}
 	c.Anyone.Watch = &c.waits
 }

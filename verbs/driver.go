@@ -16,8 +16,8 @@ import (
 // Name is the driver's name.
 const Name = "verbs"
 
-// URLVersion is the version of this driver's urls.
-const URLVersion = 1
+// urlVersion is the version of this driver's urls.
+const urlVersion = 1
 
 // Limits of options.
 const (

@@ -54,8 +54,8 @@ type BusyPoll struct {
 	Budget int
 }
 
-// DefaultRing is the size of a ring, unless another one is asked for.
-const DefaultRing = 2048
+// defaultRing is the size of a ring, unless another one is asked for.
+const defaultRing = 2048
 
 // SocketConfig says where a socket is bound and how. Of the zero value only
 // Device has to be set.
@@ -63,7 +63,7 @@ type SocketConfig struct {
 	Device string // in the network namespace of the calling thread
 	Queue  int    // 0-based
 
-	// Sizes of the rings in entries, powers of two; 0: DefaultRing. A negative
+	// Sizes of the rings in entries, powers of two; 0: 2048. A negative
 	// Rx or Tx leaves that ring out; one of both must be there.
 	Rx, Tx, Fill, Completion int
 
@@ -176,7 +176,7 @@ func (cfg *SocketConfig) complete() error {
 		{"completion", &cfg.Completion, false},
 	} {
 		if *r.size == 0 {
-			*r.size = DefaultRing
+			*r.size = defaultRing
 		}
 		if r.optional && *r.size < 0 {
 			continue

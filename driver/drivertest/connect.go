@@ -363,7 +363,7 @@ var roleSecret = role("connect-secret", func(e *end) {
 })
 
 func checkConnectSecret(e *end) {
-	// Drivers may refuse secrets of fewer than 16 bytes.
+	refuseShortSecrets(e)
 	one, two, other := []byte("secret number one"), []byte("secret number two"), []byte("secret number one, and more")
 	pairs := [][2][]byte{{one, two}, {nil, two}, {one, nil}, {one, one}, {one, other}}
 	var theirs [][]byte
@@ -382,6 +382,21 @@ func checkConnectSecret(e *end) {
 		}
 	}
 	p.join()
+}
+
+// refuseShortSecrets: a secret that can be guessed is no secret.
+func refuseShortSecrets(e *end) {
+	for _, n := range []int{1, 15} {
+		a := e.cfg.Attributes
+		a.Secret = make([]byte, n)
+		c, err := e.query().Open(a)
+		if err == nil {
+			_ = c.Close()
+		}
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), "use 16 random bytes or more") {
+			e.Errorf("open with a secret of %d bytes: got %v, want %v: use 16 random bytes or more", n, err, driver.ErrInvalid)
+		}
+	}
 }
 
 // trySecret tries to connect until both sides have, or one has failed. It says

@@ -44,6 +44,7 @@ var trips = []trip{
 	{"ConnectTwice", "connect-crossed", small, "not within"},
 	{"ConnectRestartedPeer", "grudge", small, "connect wait"},
 	{"ConnectSecret", "any-secret", small, "connected: yes, want no"},
+	{"ConnectSecret", "short-secret", small, "open with a secret of 15 bytes"},
 	{"PostBeforeConnected", "early-post", small, "post before"},
 
 	{"EveryForm", "wrong-byte-layout", small, "byte .* want"},

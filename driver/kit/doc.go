@@ -94,7 +94,7 @@
 //	OpenOnce                 NIC.Open
 //	NewIncarnation, ParseURL what identifies a context, and a peer's
 //	Prefetcher               makes the memory of large messages reachable before their posts
-//	Prove                    the proof that a peer knows the session's secret
+//	Key                      proves that a peer knows the session's secret
 //	Staging                  memory for what a device cannot reach
 //	Tap                      shows frames to "bywash capture"
 package kit

@@ -1,23 +1,33 @@
 package kit
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
-// ProofSize is how many bytes Prove gives.
-const ProofSize = sha256.Size
+// ProofSize is how many bytes a proof has.
+const ProofSize = handshake.MACSize
 
-// Prove computes what a side says to prove that it knows a session's secret, for drivers: HMAC-SHA256, with the
-// secret as its key, of a label and parts, one behind the other. The label begins with "bywash" and names the
-// driver and the side's role; parts have fixed sizes, say who connects to whom, and hold a nonce of each side: so
-// a proof fits neither another role, nor connection, nor driver. Proofs are compared with hmac.Equal.
-func Prove(secret []byte, label string, parts ...[]byte) (mac [ProofSize]byte) {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(label))
-	for _, p := range parts {
-		h.Write(p)
+// Key proves to a peer that this side knows the session's secret, and checks the peer's proof. It is safe for
+// concurrent use, and has these methods:
+//
+//	MAC(label string, parts ...[]byte) [ProofSize]byte
+//	Check(mac []byte, label string, parts ...[]byte) bool
+//
+// MAC computes a proof, which Check accepts for the same key, label and parts only, and in constant time. It is
+// HMAC-SHA256; docs/wire.md has the bytes. The label begins with "bywash" and names the driver and the side's role.
+// The parts say who connects to whom and hold a fresh nonce of each side: so a proof fits neither another role, nor
+// connection, nor driver.
+type Key = handshake.Key
+
+// NewKey returns the key of [driver.Attributes].Secret. Without a secret that is a key which everybody knows; it fits
+// no secret. The error is ErrInvalid for 1 to 15 bytes, which could be guessed. Open of each driver calls it.
+func NewKey(secret []byte) (*Key, error) {
+	k, err := handshake.OptionalKey(secret)
+	if err != nil {
+		return nil, fmt.Errorf("%w: session secret: %w", driver.ErrInvalid, err)
 	}
-	h.Sum(mac[:0])
-	return mac
+	return k, nil
 }

@@ -7,7 +7,7 @@
 
 set_plugin_info({ version = "2", author = "Bywash", description = "Bywash link packets" })
 
-local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 2
+local MAGIC, VERSION, LINK_VERSION = 0xb7, 1, 3
 local ETHERTYPE, ETHER_PROTOCOL = 0x88b5, 0x42
 local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL, NOTE = 4, 48, 56, 80, 176, 40, 40, 56
 local TAG, MAX_WORDS, MAX_HELLO = 16, 16, 63

@@ -38,11 +38,17 @@
 // # Without a stream
 //
 // [Key.MAC] authenticates a datagram, or proves the secret over the exported keying material of a TLS connection.
-// A datagram can be recorded and sent again: the caller puts into it what makes a repetition harmless.
+// A datagram can be recorded and sent again: the caller puts into it what makes a repetition harmless. A [Signer]
+// computes many MACs without allocating. Drivers whose set-up travels in datagrams prove the secret by two MACs, one
+// for each role, over what both sides have said, nonces included. Package driver/kit re-exports that for drivers
+// outside of this module.
+//
+// A protocol that has a handshake of its own derives its session keys by [Key.Subkey], from nonces of both sides.
 //
 // # Limits
 //
-// A secret has at least [MinSecret] bytes, a claim at most [MaxClaim], a frame at most [Config].Limit. The package
-// sets no deadline and starts no goroutine: a peer that sends its bytes slowly is bounded by the deadline of the
-// caller's connection. The bytes are described in docs/wire.md.
+// A secret has at least [MinSecret] bytes ([NewKey]); [OptionalKey] is for callers that may have none. A claim has at
+// most [MaxClaim] bytes, a frame at most [Config].Limit. The package sets no deadline and starts no goroutine: a peer
+// that sends its bytes slowly is bounded by the deadline of the caller's connection. The bytes are described in
+// docs/wire.md.
 package handshake

@@ -71,3 +71,27 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// FuzzMAC: a MAC is good for its label and parts alone, and so is a subkey. Bytes of a stranger are no MAC.
+func FuzzMAC(f *testing.F) {
+	f.Add("label", []byte("ab"), []byte("c"), "label", []byte("a"), []byte("bc"))
+	f.Add("label", []byte(nil), []byte("x"), "label", []byte("x"), []byte(nil))
+	f.Add("a", []byte("\x01\x00\x00\x00b"), []byte{}, "a", []byte("b"), make([]byte, MACSize))
+	k := aKey(f, aSecret)
+	f.Fuzz(func(t *testing.T, label string, a, b []byte, label2 string, c, d []byte) {
+		same := label == label2 && bytes.Equal(a, c) && bytes.Equal(b, d)
+		mac := k.MAC(label, a, b)
+		if k.Check(mac[:], label2, c, d) != same {
+			t.Errorf("a MAC of %q %q %q is good for %q %q %q: %v", label, a, b, label2, c, d, !same)
+		}
+		if (k.Subkey(label, a, b) == k.Subkey(label2, c, d)) != same {
+			t.Errorf("%q %q %q and %q %q %q have the same subkey: %v", label, a, b, label2, c, d, !same)
+		}
+		if k.Check(mac[:], label, a) || k.Check(mac[:], label, a, b, nil) {
+			t.Errorf("a MAC of %q %q %q is good for fewer or more parts", label, a, b)
+		}
+		if k.Check(d, label, a, b) && !bytes.HasPrefix(mac[:], d) {
+			t.Errorf("%x is good as a MAC of %q %q %q", d, label, a, b)
+		}
+	})
+}

@@ -39,7 +39,7 @@ func (w *written) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// golden returns the bytes of one handshake with a frame each way, and MACs.
+// golden returns the bytes of one handshake with a frame each way, a MAC, and subkeys.
 func golden(t testing.TB) map[string][]byte {
 	t.Helper()
 	k := aKey(t, []byte("sixteen bytes or more"))
@@ -64,8 +64,10 @@ func golden(t testing.TB) map[string][]byte {
 		t.Fatal(err)
 	}
 	id, mac := k.ID(), k.MAC("label", []byte("one"), []byte("two"))
+	sub := k.Subkey("label", []byte("one"), []byte("two"))
+	next := sub.Subkey("next")
 	return map[string][]byte{
-		"key id": id[:], "mac": mac[:],
+		"key id": id[:], "mac": mac[:], "subkey": sub[:], "subkey next": next[:],
 		"hello": a.writes[0], "answer": b.writes[0], "claim": a.writes[1], "welcome": b.writes[1], "thanks": a.writes[2],
 		"refusal": appendHead(nil, kindRefusal, refuseSecret),
 	}

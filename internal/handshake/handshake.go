@@ -1,7 +1,6 @@
 package handshake
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -35,11 +34,9 @@ var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.Ha
 
 // prologue is mixed into the handshake, which fails unless both sides have the same.
 func (c *Config) prologue(id KeyID) []byte {
-	le := binary.LittleEndian
 	b := append([]byte("bywash handshake"), Version)
 	b = append(b, id[:]...)
-	b = append(le.AppendUint32(b, uint32(len(c.Protocol))), c.Protocol...)
-	return append(le.AppendUint32(b, uint32(len(c.Bind))), c.Bind...)
+	return appendField(appendField(b, []byte(c.Protocol)), c.Bind)
 }
 
 func (c *Config) state(k *Key, dials bool) (*noise.HandshakeState, error) {

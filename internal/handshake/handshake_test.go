@@ -166,6 +166,16 @@ func TestShortSecretsAreRefused(t *testing.T) {
 	if _, err := NewKey(make([]byte, MinSecret)); err != nil {
 		t.Errorf("%d bytes: %v", MinSecret, err)
 	}
+	short := "the secret is too short: 15 bytes can be guessed, use 16 random bytes or more"
+	if _, err := OptionalKey(make([]byte, MinSecret-1)); !errors.Is(err, ErrShortSecret) || err.Error() != short {
+		t.Errorf("got error %q, want %q", err, short)
+	}
+	if k, err := OptionalKey(nil); err != nil || k.ID() != NoSecret().ID() {
+		t.Errorf("no secret: %v, want the key of no secret", err)
+	}
+	if k, err := OptionalKey(aSecret); err != nil || k.ID() != aKey(t, aSecret).ID() {
+		t.Errorf("a secret: %v, want its key", err)
+	}
 }
 
 // recorded returns what a genuine dialer has said to a listener, hello and claim.
@@ -494,6 +504,46 @@ func TestMAC(t *testing.T) {
 	} {
 		if ok {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// A Signer agrees with its key, and takes no memory for what strangers send.
+func TestSigner(t *testing.T) {
+	k := aKey(t, aSecret)
+	s := k.Signer("label")
+	one, two := []byte("one"), bytes.Repeat([]byte("two"), 100)
+	for _, parts := range [][][]byte{nil, {nil}, {one}, {one, two}, {two, one}, {one}} {
+		mac := k.MAC("label", parts...)
+		if !bytes.Equal(s.MAC(parts...), mac[:]) || !s.Check(mac[:MinMAC], parts...) || s.Check(mac[:MinMAC], one, one) {
+			t.Errorf("parts %q: Signer and Key differ", parts)
+		}
+	}
+	mac := k.MAC("label", one, two)
+	if n := testing.AllocsPerRun(100, func() {
+		if !s.Check(mac[:], one, two) {
+			t.Fatal("the right MAC is refused")
+		}
+	}); n != 0 {
+		t.Errorf("Check allocates %v times", n)
+	}
+}
+
+func TestSubkeys(t *testing.T) {
+	k, p, q := aKey(t, aSecret), []byte("ab"), []byte("c")
+	sub := k.Subkey("label", p, q)
+	if again := aKey(t, aSecret).Subkey("label", p, q); again != sub {
+		t.Errorf("derived %x, and then %x", sub, again)
+	}
+	mac := k.MAC("label", p, q)
+	for name, other := range map[string]Subkey{
+		"label": k.Subkey("labe", []byte("lab"), q), "division": k.Subkey("label", []byte("a"), []byte("bc")),
+		"fewer": k.Subkey("label", []byte("abc")), "order": k.Subkey("label", q, p), "MAC": Subkey(mac),
+		"secret":    aKey(t, []byte("another secret, long enough")).Subkey("label", p, q),
+		"no secret": NoSecret().Subkey("label", p, q), "next": sub.Subkey("label", p, q), "zero": {},
+	} {
+		if other == sub {
+			t.Errorf("%s: the same key %x", name, sub)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
 )
 
 // Sizes in bytes.
@@ -24,9 +25,10 @@ type KeyID [8]byte
 
 // Key is derived from a session's secret. It is safe for concurrent use.
 type Key struct {
-	id  KeyID
-	psk [32]byte // of Noise
-	mac [32]byte // of datagrams
+	id   KeyID
+	psk  [32]byte // of Noise
+	mac  [32]byte // of datagrams
+	root Subkey
 }
 
 // NewKey derives a key. The error is ErrShortSecret for fewer than MinSecret bytes.
@@ -41,9 +43,18 @@ func NewKey(secret []byte) (*Key, error) {
 // NoSecret is the key of those who agreed to have no secret: everybody knows it. A listener with a secret refuses it.
 func NoSecret() *Key { return derive(nil) }
 
+// OptionalKey is NewKey for callers that may have no secret: for none it returns NoSecret.
+func OptionalKey(secret []byte) (*Key, error) {
+	if len(secret) == 0 {
+		return NoSecret(), nil
+	}
+	return NewKey(secret)
+}
+
 func derive(secret []byte) *Key {
 	k := &Key{}
-	for info, to := range map[string][]byte{"key id": k.id[:], "psk": k.psk[:], "datagram": k.mac[:]} {
+	all := map[string][]byte{"key id": k.id[:], "psk": k.psk[:], "datagram": k.mac[:], "subkeys": k.root[:]}
+	for info, to := range all {
 		b, err := hkdf.Key(sha256.New, secret, nil, "bywash handshake 1 "+info, len(to))
 		if err != nil {
 			panic(err) // hkdf refuses more than 8160 bytes, nothing else
@@ -67,27 +78,68 @@ func (k *Key) Find(id KeyID) *Key {
 // MAC authenticates parts for the purpose that label names, by HMAC-SHA256. Lengths go into the MAC: no other
 // division into parts has the same. A sender may truncate it to MinMAC bytes.
 func (k *Key) MAC(label string, parts ...[]byte) (mac [MACSize]byte) {
-	h := hmac.New(sha256.New, k.mac[:])
-	put := func(b []byte) {
-		var n [4]byte
-		binary.LittleEndian.PutUint32(n[:], uint32(len(b)))
-		h.Write(n[:])
-		h.Write(b)
-	}
-	put([]byte(label))
-	for _, p := range parts {
-		put(p)
-	}
-	h.Sum(mac[:0])
-	return mac
+	return [MACSize]byte(k.Signer(label).MAC(parts...))
 }
 
 // Check reports whether mac, of MinMAC to MACSize bytes, is the beginning of the MAC of label and parts. How long it
 // takes does not depend on which byte differs.
 func (k *Key) Check(mac []byte, label string, parts ...[]byte) bool {
-	if len(mac) < MinMAC || len(mac) > MACSize {
-		return false
+	return k.Signer(label).Check(mac, parts...)
+}
+
+// Signer computes MACs of one label without allocating: for those who hash the datagrams of strangers. It is used by
+// one goroutine at a time.
+type Signer struct {
+	hash  hash.Hash
+	label []byte // as a field
+	size  [4]byte
+	sum   [MACSize]byte
+}
+
+// Signer returns what computes the MACs of [Key.MAC] and [Key.Check] for this label.
+func (k *Key) Signer(label string) *Signer {
+	return &Signer{hash: hmac.New(sha256.New, k.mac[:]), label: appendField(nil, []byte(label))}
+}
+
+// MAC is that of [Key.MAC], of MACSize bytes, which are valid until the next call.
+func (s *Signer) MAC(parts ...[]byte) []byte {
+	s.hash.Reset()
+	s.hash.Write(s.label)
+	for _, p := range parts {
+		binary.LittleEndian.PutUint32(s.size[:], uint32(len(p)))
+		s.hash.Write(s.size[:])
+		s.hash.Write(p)
 	}
-	want := k.MAC(label, parts...)
-	return hmac.Equal(mac, want[:len(mac)])
+	return s.hash.Sum(s.sum[:0])
+}
+
+// Check is that of [Key.Check].
+func (s *Signer) Check(mac []byte, parts ...[]byte) bool {
+	return len(mac) >= MinMAC && len(mac) <= MACSize && hmac.Equal(mac, s.MAC(parts...)[:len(mac)])
+}
+
+// appendField appends a field and its length, so that fields one behind the other are those of one division only.
+func appendField(b, field []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(field))), field...)
+}
+
+// Subkey is a key that was derived from a [Key], or from another Subkey: the same on both sides, if they name the same
+// parts. It does not reveal what it was derived from.
+type Subkey [32]byte
+
+// Subkey derives the key for the purpose that label names, from parts that both sides know: those that are fresh make
+// the key fresh. It is HKDF-Expand of SHA-256; label and parts become fields, as in [Key.MAC].
+func (k *Key) Subkey(label string, parts ...[]byte) Subkey { return k.root.Subkey(label, parts...) }
+
+// Subkey is [Key.Subkey], from s. A chain of them goes one way: the next key does not reveal the one before.
+func (s *Subkey) Subkey(label string, parts ...[]byte) (sub Subkey) {
+	info := appendField(nil, []byte(label))
+	for _, p := range parts {
+		info = appendField(info, p)
+	}
+	b, err := hkdf.Expand(sha256.New, s[:], string(info), len(sub))
+	if err != nil {
+		panic(err) // hkdf refuses more than 8160 bytes, nothing else
+	}
+	return Subkey(b)
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"sync"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 const nameAlone = "alone"
@@ -11,6 +13,7 @@ const nameAlone = "alone"
 // alone is the job of a process that no launcher started.
 type alone struct {
 	secret []byte
+	key    *handshake.Key
 
 	mu     sync.Mutex
 	agreed bool
@@ -21,12 +24,16 @@ type alone struct {
 var _ Job = (*alone)(nil)
 
 // Alone returns a job of one rank.
-func Alone() Job { return &alone{secret: newSecret()} }
+func Alone() Job {
+	secret := newSecret()
+	key, _ := jobKey(secret) // fails for shorter ones only
+	return &alone{secret: secret, key: key}
+}
 
 func (a *alone) Rank() int      { return 0 }
 func (a *alone) Size() int      { return 1 }
 func (a *alone) Name() string   { return nameAlone }
-func (a *alone) ID() string     { return jobID(a.secret) }
+func (a *alone) ID() string     { return jobID(a.key) }
 func (a *alone) Secret() []byte { return a.secret }
 
 func (a *alone) do(ctx context.Context, op string, f func() error) error {

@@ -26,7 +26,7 @@ const (
 // embedded is a rank's side of the rendezvous.
 type embedded struct {
 	rank, size int
-	id         string
+	key        *handshake.Key
 	secret     []byte
 	conn       net.Conn
 	server     *Server         // rank 0's own
@@ -89,7 +89,11 @@ func Join(ctx context.Context, addr string, rank, size int, secret []byte) (Exch
 
 // joinEmbedded connects to the rendezvous. wait: it may not have started yet.
 func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
-	e := &embedded{rank: rank, size: size, id: jobID(secret), secret: secret, byRank0: wait && rank != 0,
+	key, err := jobKey(secret)
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{rank: rank, size: size, key: key, secret: secret, byRank0: wait && rank != 0,
 		lost: make(chan struct{}), over: make(chan struct{}), lookups: map[uint32]*reply{}}
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()
@@ -141,12 +145,8 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 		}
 	}()
 	conn.SetDeadline(time.Now().Add(handshakeTime))
-	key, err := handshake.NewKey(e.secret)
-	if err != nil {
-		return err
-	}
 	h := hello{rank: uint32(e.rank), size: uint32(e.size)}
-	frames, err := handshake.Dial(buffered(conn), key, &frameConfig, h.put())
+	frames, err := handshake.Dial(buffered(conn), e.key, &frameConfig, h.put())
 	if err != nil {
 		return known(err)
 	}
@@ -166,7 +166,7 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 func (e *embedded) Rank() int             { return e.rank }
 func (e *embedded) Size() int             { return e.size }
 func (e *embedded) Name() string          { return nameEmbedded }
-func (e *embedded) ID() string            { return e.id }
+func (e *embedded) ID() string            { return jobID(e.key) }
 func (e *embedded) Secret() []byte        { return e.secret }
 func (e *embedded) Lost() <-chan struct{} { return e.lost }
 

@@ -170,6 +170,7 @@ func TestJoinSaysWhy(t *testing.T) {
 		{"size", 0, 3, s.secret, ErrInvalid},
 		{"rank", 2, 2, s.secret, ErrInvalid},
 		{"none", 0, 0, s.secret, ErrInvalid},
+		{"short secret", 0, 2, s.secret[:15], ErrInvalid},
 	} {
 		if _, err := Join(t.Context(), s.Addr(), c.rank, c.size, c.secret); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // kvs is a launcher's key-value space. One call is under way at a time; each
@@ -113,6 +115,7 @@ type kvJob struct {
 	name       string
 	rank, size int
 	secret     []byte
+	key        *handshake.Key
 	kv         kvs
 	turn       chan struct{} // held by the goroutine that talks to the launcher
 	lost       chan struct{} // closed when the launcher is gone before Close
@@ -140,11 +143,14 @@ func joinKV(ctx context.Context, name string, rank, size int, kv kvs) (*kvJob, e
 		secret, err = spreadSecret(kv, rank)
 		return err
 	})
+	if err == nil {
+		j.secret = secret
+		j.key, err = jobKey(secret)
+	}
 	if err != nil {
 		kv.hangUp()
 		return nil, err
 	}
-	j.secret = secret
 	return j, nil
 }
 
@@ -174,7 +180,7 @@ func spreadSecret(kv kvs, rank int) ([]byte, error) {
 func (j *kvJob) Rank() int             { return j.rank }
 func (j *kvJob) Size() int             { return j.size }
 func (j *kvJob) Name() string          { return j.name }
-func (j *kvJob) ID() string            { return jobID(j.secret) }
+func (j *kvJob) ID() string            { return jobID(j.key) }
 func (j *kvJob) Secret() []byte        { return j.secret }
 func (j *kvJob) Lost() <-chan struct{} { return j.lost }
 func (j *kvJob) Traffic() Traffic      { return j.kv.traffic() }

@@ -2,12 +2,12 @@ package launch
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // SecretSize is the size of a job's secret in bytes.
@@ -144,11 +144,19 @@ func newSecret() []byte {
 	return s
 }
 
+// jobKey is the key of a job's secret. The error is ErrInvalid.
+func jobKey(secret []byte) (*handshake.Key, error) {
+	k, err := handshake.NewKey(secret)
+	if err != nil {
+		return nil, fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
+	}
+	return k, nil
+}
+
 // jobID is the same for all that know the secret, and does not give it away.
-func jobID(secret []byte) string {
-	m := hmac.New(sha256.New, secret)
-	m.Write([]byte("bywash job id"))
-	return hex.EncodeToString(m.Sum(nil)[:16])
+func jobID(k *handshake.Key) string {
+	id := k.MAC("bywash job id")
+	return hex.EncodeToString(id[:16])
 }
 
 // exitCode is what an abort's code becomes: never success.

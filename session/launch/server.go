@@ -27,10 +27,12 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interva
 
 // Server is the rendezvous of an embedded job.
 type Server struct {
-	ln     net.Listener
-	secret []byte
-	wg     sync.WaitGroup
-	sends  sync.WaitGroup // of which some may be the last word to a rank
+	ln        net.Listener
+	secret    []byte
+	key       *handshake.Key
+	secretErr error // the secret is none
+	wg        sync.WaitGroup
+	sends     sync.WaitGroup // of which some may be the last word to a rank
 
 	mu        sync.Mutex
 	board     *board
@@ -69,10 +71,12 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	return ln, err
 }
 
-// Serve answers the ranks of one job until Close. It takes the listener.
+// Serve answers the ranks of one job until Close. It takes the listener. With a secret of fewer than 16 bytes it
+// refuses all; Refused says why.
 func Serve(ln net.Listener, size int, secret []byte) *Server {
 	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
 		meeting: make(chan struct{}, 2*maxStrangers), refusals: make(chan error, 16)}
+	s.key, s.secretErr = jobKey(secret)
 	s.idle = sync.NewCond(&s.mu)
 	s.wg.Go(s.accept)
 	return s
@@ -227,11 +231,10 @@ func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return nil, 0, err
 	}
-	key, err := handshake.NewKey(s.secret)
-	if err != nil {
-		return nil, 0, err
+	if s.secretErr != nil {
+		return nil, 0, s.secretErr
 	}
-	frames, claim, err := handshake.Accept(buffered(conn), key.Find, &frameConfig)
+	frames, claim, err := handshake.Accept(buffered(conn), s.key.Find, &frameConfig)
 	if err != nil {
 		return nil, 0, known(err)
 	}

@@ -5,11 +5,10 @@ package hostile
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"sync"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // The flooder's session runs over a driver of its own: shm, under another name, which can be cut off. From then on the session
@@ -23,11 +22,13 @@ const (
 // rename changes names of drivers in a business card, and proves the secret again, which all ranks have.
 func rename(card []byte, from, to string) []byte {
 	long := func(s string) []byte { return append([]byte{byte(len(s)), 0}, s...) }
-	body := bytes.ReplaceAll(card[:len(card)-sha256.Size], long(from), long(to))
-	mac := hmac.New(sha256.New, hermit{}.Secret())
-	mac.Write([]byte("bywash session card"))
-	mac.Write(body)
-	return mac.Sum(body)
+	body := bytes.ReplaceAll(card[:len(card)-handshake.MACSize], long(from), long(to))
+	key, err := handshake.NewKey(hermit{}.Secret())
+	if err != nil {
+		panic(err)
+	}
+	mac := key.MAC("bywash session card", body)
+	return append(body, mac[:]...)
 }
 
 // wire is the small track of the only connection.

@@ -36,7 +36,7 @@ func newWire(tb testing.TB, conns int, cfg Config) *wire {
 	w := &wire{now: 1 << 20}
 	for n := range w.ends {
 		x := &wireEnd{w: w, n: n}
-		cfg.ID, cfg.Secret = uint64(n+1), []byte("secret")
+		cfg.ID, cfg.Secret = uint64(n+1), []byte("the secret of all")
 		if cfg.MTU == 0 {
 			cfg.MTU = 1500
 		}

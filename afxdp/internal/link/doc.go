@@ -73,12 +73,17 @@
 //	64  length u8 and up to 63 bytes of hello
 //	128 cookie of 24 bytes: when it was made u64, and 16 bytes of mac (accept: zero)
 //	152 sent u64: when, by the dialer's clock (accept: zero)
-//	160 mac of 16 bytes: HMAC-SHA-256 under a key made of the session secret, over all of it with a
-//	    checksum of zero; an accept's also over nonce and connection of the init that it answers
+//	160 mac of 16 bytes, of all of it without the checksum; an accept's also of nonce and connection of the init
+//	    that it answers
 //
 // Cookie (40 bytes): to u64, cookie. Reject (40 bytes): to u64, from u64, code u8 at 32. Reset (40 bytes): the
 // connection as its sender got it. Notes (connect request, here, query, gone; 56 bytes): to u64, from u64, connection
 // u64, sent u64, mac; the mac of query and gone also covers the address of the endpoint that is asked.
+//
+// MACs, cookies and the keys of encrypted connections come from package internal/handshake, under labels of this
+// package. The handshake of that package would promise less than this one in what matters here: it computes a key
+// agreement for every dialer, and remembers the dialer before it has shown where it receives; and it needs an ordered
+// stream, while greetings are lost, repeated and overtaken. What it has and this one lacks is forward secrecy.
 //
 // # Credit
 //

@@ -105,7 +105,8 @@ type Config struct {
 	// Sole says that no other endpoint can live at Address. The endpoint then answers for earlier endpoints there that
 	// they are gone, so that the peers of a process that was started again need not wait for the dead time.
 	Sole bool
-	// Secret is shared by all peers. It authenticates connecting and, with Encrypt, all packets after it.
+	// Secret is shared by all peers and has at least 16 bytes. Without one, every peer is welcome. It authenticates
+	// connecting and, with Encrypt, all packets after it.
 	Secret []byte
 	// Encrypt makes connections use AES-256-GCM. It suffices that one side asks for it. It needs a Secret.
 	Encrypt bool
@@ -210,8 +211,12 @@ func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	if _, err := io.ReadFull(cfg.Rand, own[:]); err != nil {
 		return nil, fmt.Errorf("random numbers: %w", err)
 	}
+	s, err := newSecrets(cfg.Secret, own[:])
+	if err != nil {
+		return nil, fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
+	}
 	return &Endpoint{
-		cfg: cfg, carrier: c, handler: h, secrets: newSecrets(cfg.Secret, own[:]), pool: cfg.Pool,
+		cfg: cfg, carrier: c, handler: h, secrets: s, pool: cfg.Pool,
 		peers: make(map[uint64]*callers), remote: make(map[uint64]*Conn),
 	}, nil
 }

@@ -56,7 +56,7 @@ func Example() {
 	a.to, b.to = b, a
 	for k, p := range []*pipe{a, b} {
 		var err error
-		cfg := link.Config{ID: uint64(k + 1), Secret: []byte("of the session"), MTU: 1500}
+		cfg := link.Config{ID: uint64(k + 1), Secret: []byte("from the launcher"), MTU: 1500}
 		if p.e, err = link.NewEndpoint(cfg, p, p); err != nil {
 			log.Fatal(err)
 		}

@@ -197,7 +197,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		turn func(s *sim)
 		want error
 	}{
-		{"another secret", Config{Secret: []byte("not it")}, nil, ErrAuth},
+		{"another secret", Config{Secret: []byte("another secret, long enough")}, nil, ErrAuth},
 		{"another endpoint at the address", Config{ID: 77}, nil, ErrGone},
 	} {
 		t.Run(c.name, func(t *testing.T) {

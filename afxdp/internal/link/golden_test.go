@@ -44,6 +44,15 @@ func goldenNonce(from byte) (n [nonceSize]byte) {
 	return n
 }
 
+func goldenSecrets(t *testing.T) *secrets {
+	t.Helper()
+	s, err := newSecrets([]byte("sixteen bytes or more"), make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func goldenGreetings() (dial, accept greeting) {
 	dial = greeting{
 		kind: kindInit, version: Version, to: goldenListener, from: goldenDialer, id: goldenDial, nonce: goldenNonce(0),
@@ -103,7 +112,7 @@ var goldenBodies = map[string]func(b []byte) []byte{
 func TestPacketsAreTheGoldenOnes(t *testing.T) {
 	golden := goldenPackets(t)
 	dial, accept := goldenGreetings()
-	s := newSecrets([]byte("secret"), []byte("own"))
+	s := goldenSecrets(t)
 	e := &Endpoint{secrets: s}
 	longDial, longAccept := goldenLong()
 	cookie := golden["cookie"][16:]
@@ -145,7 +154,7 @@ func TestPacketsAreTheGoldenOnes(t *testing.T) {
 func TestGoldenPacketsAreParsed(t *testing.T) {
 	golden := goldenPackets(t)
 	dial, accept := goldenGreetings()
-	s := newSecrets([]byte("secret"), []byte("own"))
+	s := goldenSecrets(t)
 	for name, b := range golden {
 		p := sized(append(bytes.Clone(b), make([]byte, 18)...)) // Ethernet's padding
 		if len(p) != len(b) || name != "sealed" && le.Uint32(p[4:]) != sum(p) {
@@ -219,7 +228,7 @@ func (c *oneFrame) Send(_ Route, f Frame, n int) bool {
 func TestGoldenCookieIsEchoed(t *testing.T) {
 	golden := goldenPackets(t)
 	var out oneFrame
-	e := &Endpoint{carrier: &out, secrets: newSecrets([]byte("secret"), []byte("own")), now: goldenSent}
+	e := &Endpoint{carrier: &out, secrets: goldenSecrets(t), now: goldenSent}
 	c := &Conn{e: e, id: goldenDial, state: stateDialing}
 	c.mine, _ = goldenGreetings()
 	e.conns = []*Conn{c}

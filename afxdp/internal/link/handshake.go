@@ -131,21 +131,25 @@ func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *gr
 	b = b[:greetingSize]
 	g.put(b)
 	copy(b[atCookie:atSent], cookie)
-	copy(b[atMAC:], e.greetingMAC(b, answers))
+	nonce, id := answered(answers)
+	copy(b[atMAC:], e.secrets.greeting.MAC(b[:4], b[8:atMAC], nonce, id))
 	finishPacket(b)
 	return b
 }
 
-func (e *Endpoint) greetingMAC(b []byte, answers *greeting) []byte {
-	if answers == nil {
-		return e.secrets.mac(e.secrets.hello, b[:4], noSum[:], b[8:atMAC])
-	}
-	var id [8]byte
-	le.PutUint64(id[:], answers.id)
-	return e.secrets.mac(e.secrets.hello, b[:4], noSum[:], b[8:atMAC], answers.nonce[:], id[:])
+// greetingHolds reports whether somebody with the secret has sent the greeting, an Accept in answer to that Init.
+func (e *Endpoint) greetingHolds(b []byte, answers *greeting) bool {
+	nonce, id := answered(answers)
+	return e.secrets.greeting.Check(b[atMAC:greetingSize], b[:4], b[8:atMAC], nonce, id)
 }
 
-var noSum [4]byte // takes the place of the checksum in a MAC
+// answered is what the mac of an Accept says of the Init that it answers. An Init answers nothing.
+func answered(g *greeting) (nonce, id []byte) {
+	if g == nil {
+		return nil, nil
+	}
+	return g.nonce[:], le.AppendUint64(nil, g.id)
+}
 
 // greet handles packets that belong to no connection.
 func (e *Endpoint) greet(k kind, b, from []byte) {
@@ -197,13 +201,13 @@ func (e *Endpoint) init(b, from []byte) bool {
 			le.PutUint16(out[2:], cookiePacketSize)
 			le.PutUint64(out[8:], g.id)
 			le.PutUint64(out[16:], uint64(e.now))
-			copy(out[24:], e.cookieMAC(out[16:24], b[24:32], from))
+			copy(out[24:], e.secrets.cookie.MAC(out[16:24], b[24:32], from)[:macSize])
 			finishPacket(out)
 			return out
 		})
 		return true
 	}
-	if !equal(e.greetingMAC(b, nil), b[atMAC:]) {
+	if !e.greetingHolds(b, nil) {
 		e.reject(id, rejectAuth)
 		return true
 	}
@@ -212,17 +216,13 @@ func (e *Endpoint) init(b, from []byte) bool {
 	return true
 }
 
-func (e *Endpoint) cookieMAC(when, id, from []byte) []byte {
-	return e.secrets.mac(e.secrets.cookie, when, id, from)
-}
-
 func (e *Endpoint) cookieHolds(b, from []byte) bool {
 	when := b[atCookie : atCookie+8]
 	age := e.now - Time(le.Uint64(when))
 	if age < 0 || age > Time(cookieLife) {
 		return false
 	}
-	return equal(e.cookieMAC(when, b[24:32], from), b[atCookie+8:atSent])
+	return e.secrets.cookie.Check(b[atCookie+8:atSent], when, b[24:32], from)
 }
 
 func (e *Endpoint) reject(id uint64, code rejectCode) {
@@ -302,7 +302,7 @@ func (e *Endpoint) accepted(b, from []byte) bool {
 		return true // late: told when it sends on
 	}
 	var g greeting
-	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !equal(e.greetingMAC(b, &c.mine), b[atMAC:]) {
+	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !e.greetingHolds(b, &c.mine) {
 		return false
 	}
 	if e.remote[g.id] != nil {

@@ -68,7 +68,7 @@ func trapped(tb testing.TB, cfg Config) (*Endpoint, *trap) {
 	p := &trap{tb: tb, frame: make([]byte, max(2000, cfg.MTU)), held: map[uint64]bool{}}
 	cfg.ID = max(cfg.ID, 1)
 	if cfg.Secret == nil {
-		cfg.Secret = []byte("the secret")
+		cfg.Secret = []byte("the secret of all")
 	}
 	cfg.Rand = simReader{rand.New(rand.NewPCG(cfg.ID, 1))}
 	e, err := NewEndpoint(cfg, p, p)
@@ -242,7 +242,7 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	p.keep = true
 	e.Input(e.now, []byte("there"), Frame{Data: bytes.Clone(bare)})
 	copy(cookied[atCookie:], p.sent[0][16:])
-	copy(cookied[atMAC:], e.greetingMAC(cookied, nil))
+	copy(cookied[atMAC:], e.secrets.greeting.MAC(cookied[:4], cookied[8:atMAC], nil, nil))
 	finishPacket(cookied)
 	forged := bytes.Clone(cookied)
 	forged[atMAC] ^= 1

@@ -71,10 +71,10 @@ func TestStrangersAreNoSignOfLife(t *testing.T) {
 		name   string
 		packet []byte
 	}{
-		{"init of a stranger", from(t, 2, "not it", true)},
-		{"recorded init without a cookie", from(t, 2, "the secret", true)},
-		{"connect request of a stranger", from(t, 2, "not it", false)},
-		{"recorded connect request", from(t, 2, "the secret", false)},
+		{"init of a stranger", from(t, 2, "another secret, long enough", true)},
+		{"recorded init without a cookie", from(t, 2, "the secret of all", true)},
+		{"connect request of a stranger", from(t, 2, "another secret, long enough", false)},
+		{"recorded connect request", from(t, 2, "the secret of all", false)},
 	} {
 		for _, dial := range []bool{true, false} {
 			t.Run(c.name+map[bool]string{true: " to who dials", false: " to who listens"}[dial], func(t *testing.T) {

@@ -3,61 +3,44 @@ package link
 import (
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/sha256"
-	"crypto/subtle"
-	"hash"
+
+	"github.com/bywash/bywash/internal/handshake"
 )
 
 // secrets are the keys that an endpoint derives from the session secret and from its own.
 type secrets struct {
-	hello  hash.Hash // MAC of greetings
-	note   hash.Hash // MAC of notes
-	cookie hash.Hash // MAC of cookies, under the endpoint's own secret
-	master []byte
-	out    [sha256.Size]byte
+	key      *handshake.Key
+	greeting *handshake.Signer
+	note     *handshake.Signer
+	cookie   *handshake.Signer // by a key that nobody else has
 }
 
-func derive(key []byte, label string, more ...[]byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(label))
-	for _, m := range more {
-		h.Write(m)
+// newSecrets wants random bytes, own, for cookies.
+func newSecrets(session, own []byte) (*secrets, error) {
+	key, err := handshake.OptionalKey(session)
+	if err != nil {
+		return nil, err
 	}
-	return h.Sum(nil)
-}
-
-func newSecrets(session []byte, own []byte) *secrets {
-	master := derive([]byte("bywash link 1"), "master", session)
+	ours, err := handshake.NewKey(own)
+	if err != nil {
+		return nil, err
+	}
 	return &secrets{
-		hello:  hmac.New(sha256.New, derive(master, "hello")),
-		note:   hmac.New(sha256.New, derive(master, "note")),
-		cookie: hmac.New(sha256.New, own),
-		master: master,
-	}
+		key: key, greeting: key.Signer("bywash link greeting"), note: key.Signer("bywash link note"),
+		cookie: ours.Signer("bywash link cookie"),
+	}, nil
 }
-
-// mac returns a MAC of the parts, which is valid until the next call.
-func (s *secrets) mac(h hash.Hash, parts ...[]byte) []byte {
-	h.Reset()
-	for _, p := range parts {
-		h.Write(p)
-	}
-	return h.Sum(s.out[:0])[:macSize]
-}
-
-// equal compares in constant time.
-func equal(a, b []byte) bool { return subtle.ConstantTimeCompare(a, b) == 1 }
 
 // cipherKey is one direction's key in one phase.
 type cipherKey struct {
-	secret []byte
+	secret handshake.Subkey
 	aead   cipher.AEAD
 	iv     [12]byte
 }
 
-func newCipherKey(secret []byte) cipherKey {
-	block, err := aes.NewCipher(derive(secret, "key"))
+func newCipherKey(secret handshake.Subkey) cipherKey {
+	key, iv := secret.Subkey("key"), secret.Subkey("iv")
+	block, err := aes.NewCipher(key[:])
 	if err != nil {
 		panic(err) // 32 bytes are a key
 	}
@@ -65,12 +48,12 @@ func newCipherKey(secret []byte) cipherKey {
 	if k.aead, err = cipher.NewGCM(block); err != nil {
 		panic(err)
 	}
-	copy(k.iv[:], derive(secret, "iv"))
+	copy(k.iv[:], iv[:])
 	return k
 }
 
 // next derives the key of the next phase, from which the present key cannot be found.
-func (k *cipherKey) next() cipherKey { return newCipherKey(derive(k.secret, "next")) }
+func (k *cipherKey) next() cipherKey { return newCipherKey(k.secret.Subkey("next")) }
 
 // sealer encrypts and decrypts the packets of one connection.
 type sealer struct {
@@ -88,11 +71,9 @@ type sealer struct {
 
 // keys derives the keys of both directions from the greetings.
 func (s *secrets) keys(dialer bool, dial, accept *greeting) *sealer {
-	var ids [16]byte
-	le.PutUint64(ids[:], dial.id)
-	le.PutUint64(ids[8:], accept.id)
-	base := derive(s.master, "connection", dial.nonce[:], accept.nonce[:], ids[:])
-	a, b := newCipherKey(derive(base, "dialer")), newCipherKey(derive(base, "listener"))
+	ids := le.AppendUint64(le.AppendUint64(nil, dial.id), accept.id)
+	base := s.key.Subkey("bywash link connection", dial.nonce[:], accept.nonce[:], ids)
+	a, b := newCipherKey(base.Subkey("dialer")), newCipherKey(base.Subkey("listener"))
 	x := &sealer{send: a, recv: b}
 	if !dialer {
 		x.send, x.recv = b, a

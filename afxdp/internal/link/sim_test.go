@@ -188,7 +188,7 @@ func (s *sim) addHost(cfg Config) *simHost {
 	h := &simHost{s: s, n: len(s.hosts), reads: rand.New(rand.NewPCG(s.seed, uint64(100+len(s.hosts))))}
 	setDefault(&cfg.ID, uint64(1000+h.n))
 	if cfg.Secret == nil {
-		cfg.Secret = []byte("the secret")
+		cfg.Secret = []byte("the secret of all")
 	}
 	cfg.MTU, cfg.Window, cfg.Frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
 	cfg.Unit = s.w.unit

@@ -6,7 +6,7 @@ import (
 )
 
 // Version is the version of the wire format. Endpoints of different versions do not connect.
-const Version = 2
+const Version = 3
 
 // Sizes of packets, in bytes.
 const (

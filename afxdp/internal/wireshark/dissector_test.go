@@ -125,7 +125,7 @@ const (
 // What the dissector has to show of each vector; names are without "bywash.".
 var want = map[string]map[string]string{
 	"init": {
-		"kind": "1", "link_version": "2", "size": "176", "sent": "8174723217654970232", "to": listener, "from": dialer, "id": goldenDial,
+		"kind": "1", "link_version": "3", "size": "176", "sent": "8174723217654970232", "to": listener, "from": dialer, "id": goldenDial,
 		"nonce": "000102030405060708090a0b0c0d0e0f", "mtu": "1460", "first_credit": "16", "options.encrypt": "1", "hello": "68656c6c6f",
 		"cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
 	},

@@ -18,12 +18,16 @@ type Status int
 
 // The errors that a caller may want to tell apart.
 const (
-	ErrTimeout        Status = -24
-	ErrUnreach        Status = -25
-	ErrNotFound       Status = -46
-	ErrCommFailure    Status = -49
-	ErrLostConnection Status = -61
-	ErrLostServer     Status = -101
+	ErrTimeout  Status = -24
+	ErrNotFound Status = -46
+)
+
+// Those with which the server is gone.
+const (
+	errUnreach        Status = -25
+	errCommFailure    Status = -49
+	errLostConnection Status = -61
+	errLostServer     Status = -101
 )
 
 // Error is a call that failed.
@@ -38,7 +42,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Tex
 // Lost says that the server is gone.
 func (e *Error) Lost() bool {
 	switch e.Status {
-	case ErrUnreach, ErrCommFailure, ErrLostConnection, ErrLostServer:
+	case errUnreach, errCommFailure, errLostConnection, errLostServer:
 		return true
 	}
 	return false

@@ -73,10 +73,9 @@ type Module interface {
 // Env is what a manager is given at Init.
 type Env struct {
 	Incarnation uint64
-	Secret      []byte // empty only if the user said so
 	Timeout     time.Duration
 
-	key *handshake.Key // of Secret
+	key *handshake.Key
 }
 
 // Stats are counters since the module was made.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // Config says which managers are used, and how.
@@ -53,15 +53,12 @@ type Set struct {
 // Open chooses, registers and initializes managers. A manager that cannot work
 // on this machine is left out unless Include names it.
 func Open(cfg Config) (*Set, error) {
-	key := handshake.NoSecret()
 	if len(cfg.Secret) == 0 && !cfg.NoSecret {
 		return nil, fmt.Errorf("%w: connecting without a session secret was not asked for", driver.ErrInvalid)
 	}
-	if len(cfg.Secret) > 0 {
-		var err error
-		if key, err = handshake.NewKey(cfg.Secret); err != nil {
-			return nil, fmt.Errorf("%w: session secret: %w", driver.ErrInvalid, err)
-		}
+	key, err := kit.NewKey(cfg.Secret)
+	if err != nil {
+		return nil, err
 	}
 	if cfg.Incarnation == 0 {
 		return nil, fmt.Errorf("%w: incarnation 0", driver.ErrInvalid)
@@ -77,7 +74,7 @@ func Open(cfg Config) (*Set, error) {
 	if err := register(all, chosen, cfg.Options); err != nil {
 		return nil, err
 	}
-	env := &Env{Incarnation: cfg.Incarnation, Secret: slices.Clone(cfg.Secret), Timeout: cfg.Timeout, key: key}
+	env := &Env{Incarnation: cfg.Incarnation, Timeout: cfg.Timeout, key: key}
 	if env.Timeout <= 0 {
 		env.Timeout = DefaultTimeout
 	}

@@ -2,8 +2,6 @@ package toy
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,7 +20,8 @@ import (
 // the other matches what arrives with its own calls of Connect, in order.
 
 const (
-	helloSize   = 3*8 + sha256.Size
+	helloSize   = 3*8 + kit.ProofSize
+	helloProof  = "bywash toy dialer"
 	replyOK     = 'k'
 	replyAuth   = 'a'
 	replyClosed = 'c'
@@ -41,9 +40,8 @@ func (c *nicContext) hello(from, to, id uint64) []byte {
 	for _, v := range []uint64{from, to, id} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	mac := hmac.New(sha256.New, c.secret)
-	mac.Write(b)
-	return mac.Sum(b)
+	proof := c.key.MAC(helloProof, b)
+	return append(b, proof[:]...)
 }
 
 // Connect implements driver.Context.
@@ -216,12 +214,12 @@ func (c *nicContext) greet(conn *net.UnixConn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
+	proven := c.key.Check(b[3*8:], helloProof, b[:3*8])
 	from, to, id := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
-	want := c.hello(from, c.inc, id)
 	switch {
 	case to != c.inc:
 		conn.Write([]byte{replyNo})
-	case !hmac.Equal(b, want) && c.fault != "any-secret":
+	case !proven && c.fault != "any-secret":
 		c.n.refused.Add(1)
 		conn.Write([]byte{replyAuth})
 	default:

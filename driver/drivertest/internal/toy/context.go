@@ -11,22 +11,23 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"golang.org/x/sys/unix"
 )
 
 // nicContext is what contexts of both tracks have.
 type nicContext struct {
-	nic    *nic
-	fault  string
-	secret []byte
-	prop   driver.Properties
-	inc    uint64
-	url    string
-	path   string
-	self   driver.Context
-	ln     *net.UnixListener
-	tasks  sync.WaitGroup
-	n      stats
+	nic   *nic
+	fault string
+	key   *kit.Key // of the secret
+	prop  driver.Properties
+	inc   uint64
+	url   string
+	path  string
+	self  driver.Context
+	ln    *net.UnixListener
+	tasks sync.WaitGroup
+	n     stats
 
 	mu      sync.Mutex // taken after an instance's
 	closed  bool

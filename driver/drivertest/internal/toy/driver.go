@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"golang.org/x/sys/unix"
 )
 
 const (
 	name    = "toy"
-	version = 1
+	version = 2
 
 	bufferSize = 4096
 	smallMax   = 64 << 10
@@ -104,13 +105,20 @@ func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	if n.opened.Swap(true) && n.fault != "second-open" {
 		return nil, wrap("open", "", fmt.Errorf("%w: opened before", driver.ErrInvalid))
 	}
-	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+	key, err := kit.NewKey(a.Secret)
+	if err != nil && n.fault == "short-secret" {
+		key, err = kit.NewKey(nil)
+	}
+	if err == nil {
+		err = os.MkdirAll(n.dir, 0o700)
+	}
+	if err != nil {
 		return nil, wrap("open", "", err)
 	}
 	if n.fault != "no-sweep" {
 		sweep(n.dir)
 	}
-	c := &nicContext{nic: n, fault: n.fault, secret: a.Secret, prop: n.prop, inc: random()}
+	c := &nicContext{nic: n, fault: n.fault, key: key, prop: n.prop, inc: random()}
 	if n.fault == "wrong-properties" {
 		c.prop.Capabilities.MaxMessage++
 	}

@@ -16,6 +16,7 @@ var Faults = map[string]string{
 	"connect-crossed":      "the nth call does not meet the nth",
 	"grudge":               "after one broken peer no connection comes to stand",
 	"any-secret":           "the session secret is not checked",
+	"short-secret":         "a secret that can be guessed is taken for none",
 	"early-post":           "posts are accepted before the connection stands",
 	"wrong-byte-layout":    "non-contiguous sends have a wrong byte",
 	"wrong-byte":           "the last byte of messages of 1000 bytes and more is wrong",

@@ -15,10 +15,7 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-const (
-	minSecret = handshake.MinSecret
-	maxSecret = 4096
-)
+const maxSecret = 4096
 
 // readSecret reads a secret file. Others may not read it: with the secret they could make this process open drivers.
 func readSecret(name string) ([]byte, error) {
@@ -42,8 +39,11 @@ func readSecret(name string) ([]byte, error) {
 		return nil, fmt.Errorf("secret file: %w", err)
 	}
 	b = bytes.TrimSpace(b)
-	if len(b) < minSecret || len(b) > maxSecret {
-		return nil, fmt.Errorf("secret file %s: %d bytes, want %d to %d", name, len(b), minSecret, maxSecret)
+	if len(b) > maxSecret {
+		return nil, fmt.Errorf("secret file %s: %d bytes, want at most %d", name, len(b), maxSecret)
+	}
+	if _, err := handshake.NewKey(b); err != nil {
+		return nil, fmt.Errorf("secret file %s: %w", name, err)
 	}
 	return b, nil
 }
