@@ -1,9 +1,6 @@
 package shm
 
 import (
-	"context"
-	"sync/atomic"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
@@ -21,11 +18,9 @@ type small struct {
 	recvBuf *driver.Packet
 	arrived arrival // what recvBuf was given
 
-	named     uint32         // a probe has named what is at the head
-	popped    bool           // something was received in this call
-	deathSaid bool           // a probe has named the end; guarded by the prober
-	waitFor   *driver.Packet // of the wait under way
-	sending   bool
+	named     uint32 // a probe has named what is at the head
+	popped    bool   // something was received in this call
+	deathSaid bool   // a probe has named the end; guarded by the prober
 }
 
 var (
@@ -43,11 +38,18 @@ func (s *small) attach() {
 	}
 	s.send = newProducer(s.seg.ring[out])
 	s.recv = newConsumer(s.seg.ring[in])
-	s.ctx.prober.add(s)
 }
 
-func (s *small) detach() {
-	s.releasePeer()
+func (s *small) stand() {
+	s.ctx.prober.add(s)
+	s.ctx.Anyone.Tell() // a message may have been faster
+}
+
+func (s *small) flag(sending bool) *uint32 {
+	if sending {
+		return &s.mine.sleeping
+	}
+	return &s.recv.cons.armed
 }
 
 // fail implements trackEnd. The peer never writes to posted memory here.
@@ -66,54 +68,21 @@ func (s *small) Path() string {
 	return "ring"
 }
 
-// Disconnect implements driver.Instance.
-func (s *small) Disconnect() error {
-	pending := false
-	if s.enter() {
-		s.push()
-		pending = !s.sends.Empty()
-		s.leave()
-	}
-	return s.disconnect(pending)
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
+	s.push()
+	return !s.sends.Empty()
 }
 
-// ready, arm and disarm implement waiter for the packet in waitFor.
-func (s *small) ready() (bool, error) {
-	if s.sending {
-		return s.SendPoll(s.waitFor)
-	}
-	return s.RecvPoll(s.waitFor)
+// Leave implements kit.Gate.
+func (s *small) Leave() {
+	s.conn.Leave()
+	s.unname()
 }
 
-func (s *small) arm() {
-	if s.enter() {
-		if s.sending {
-			raise(&s.mine.sleeping, s.asym)
-		} else {
-			raise(&s.recv.cons.armed, s.asym)
-		}
-		s.leave()
-	}
+// HasMessage implements kit.Gate. A message can be received after the connection has ended, too.
+func (s *small) HasMessage() bool {
+	var a arrival
+	ok, bad := s.recv.peek(&a)
+	return ok && !bad && a.there == a.n
 }
-
-func (s *small) disarm() {
-	if s.enter() {
-		if s.sending {
-			atomic.StoreUint32(&s.mine.sleeping, 0)
-		} else {
-			atomic.StoreUint32(&s.recv.cons.armed, 0)
-		}
-		s.leave()
-	}
-}
-
-func (s *small) wait(ctx context.Context, p *driver.Packet, sending bool) error {
-	s.waitFor, s.sending = p, sending
-	return s.conn.block(ctx, s)
-}
-
-// SendWait implements driver.SendWaiter.
-func (s *small) SendWait(ctx context.Context, p *driver.Packet) error { return s.wait(ctx, p, true) }
-
-// RecvWait implements driver.RecvWaiter.
-func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error { return s.wait(ctx, p, false) }

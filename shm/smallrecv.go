@@ -5,40 +5,33 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("receive")
+	if !s.Enter() {
+		return s.Failure("receive")
 	}
 	err := s.postRecv(p)
-	s.leave()
+	s.Leave()
 	return err
 }
 
 func (s *small) postRecv(p *driver.Packet) error {
-	if st := s.state.Load(); st == stateUp || st == statePeerClosed && s.hasArrived() {
+	if st := s.State(); st == kit.StateUp || st == kit.StatePeerClosed && s.HasMessage() {
 		if p.Driver.Phase != driver.Idle {
 			return s.misuse("receive", p)
 		}
 		if s.recvs.Full() {
-			s.tally.Busy.Add(1)
+			s.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 		p.Driver.Phase = driver.Posted
 		s.recvs.Push(p)
 		return nil
 	}
-	return s.failure("receive")
-}
-
-// hasArrived reports whether a message is there, which can be received after the
-// connection has ended too.
-func (s *small) hasArrived() bool {
-	var a arrival
-	ok, bad := s.recv.peek(&a)
-	return ok && !bad && a.there == a.n
+	return s.Failure("receive")
 }
 
 // RecvPoll implements driver.Instance.
@@ -46,12 +39,12 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
+	if !s.Enter() {
 		return s.ended(p, "receive")
 	}
 	if p.Driver.Phase == driver.Idle {
 		done, err := s.pollBuffer(p)
-		s.leave()
+		s.Leave()
 		s.unname()
 		if !done {
 			s.nothing()
@@ -59,7 +52,7 @@ func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
 		return done, err
 	}
 	s.drain()
-	s.leave()
+	s.Leave()
 	s.unname()
 	if p.Driver.Phase != driver.Done {
 		s.nothing()
@@ -82,7 +75,7 @@ func (s *small) drain() {
 			if bad {
 				s.misbehaved("malformed message header")
 			}
-			if s.state.Load() != stateUp {
+			if s.State() != kit.StateUp {
 				s.drainEnd()
 			}
 			return
@@ -91,7 +84,7 @@ func (s *small) drain() {
 		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
 			takeInline(p, &a)
 		} else if !s.fill(p, &a) {
-			if s.state.Load() != stateUp {
+			if s.State() != kit.StateUp {
 				s.drainEnd()
 			}
 			return
@@ -108,10 +101,7 @@ func (s *small) drainEnd() {
 	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
 		return
 	}
-	err := s.failure("receive")
-	if s.state.Load() == statePeerClosed {
-		err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
-	}
+	err := s.Failure("receive")
 	for !s.recvs.Empty() {
 		s.recvs.Pop().Driver.Finish(err)
 	}
@@ -166,15 +156,15 @@ func (s *small) received(p *driver.Packet, a *arrival, room int) {
 	if a.n > room {
 		p.N = room
 		p.Driver.Err = &driver.TruncatedError{Message: a.n, Buffer: room}
-		s.tally.Truncated.Add(1)
+		s.Tally.Truncated.Add(1)
 	}
 }
 
 // consumed moves past a message.
 func (s *small) consumed(a *arrival) {
 	published := s.recv.pop(a)
-	s.tally.Received.Add(1)
-	s.tally.BytesReceived.Add(uint64(a.n))
+	s.Tally.Received.Add(1)
+	s.Tally.BytesReceived.Add(uint64(a.n))
 	s.popped = true
 	if published {
 		s.signal()
@@ -223,30 +213,27 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	if bad {
 		s.misbehaved("malformed message header")
 	}
-	if s.state.Load() == stateUp {
+	if s.State() == kit.StateUp {
 		return false, nil
 	}
 	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
 		return false, nil // it came just before the end
 	}
-	if s.state.Load() == statePeerClosed {
-		return true, &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
-	}
-	return true, s.failure("receive")
+	return true, s.Failure("receive")
 }
 
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
 	if p != s.recvBuf {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "release", Err: fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid)}
+		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "release", Err: fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid)}
 	}
 	s.recvBuf = nil
 	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.enter() {
-		return s.failure("release")
+	if !s.Enter() {
+		return s.Failure("release")
 	}
 	s.consumed(&s.arrived)
-	s.leave()
+	s.Leave()
 	s.unname()
 	return nil
 }
@@ -258,22 +245,22 @@ func (s *small) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if s.state.Load() == stateClosed {
-			return s.failure("cancel")
+		if s.State() == kit.StateClosed {
+			return s.Failure("cancel")
 		}
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
+		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
 	}
-	if !s.enter() {
-		return s.failure("cancel")
+	if !s.Enter() {
+		return s.Failure("cancel")
 	}
-	defer s.leave()
+	defer s.Leave()
 	if s.partial > 0 && s.recvs.First() == p {
 		// Half of a message is in it: that message wins.
 		p.Driver.Phase = driver.Canceling
 		return nil
 	}
 	s.recvs.Remove(p)
-	s.tally.Canceled.Add(1)
+	s.Tally.Canceled.Add(1)
 	p.Driver.Finish(driver.ErrCanceled)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // notify wakes the peer if it sleeps; called after each message.
@@ -20,28 +21,28 @@ func (s *small) notifySlow() {
 	if raised(&s.send.cons.armed, s.asym) {
 		atomic.StoreUint32(&s.send.cons.armed, 0)
 		wake(&s.theirs.seq)
-		s.tally.Woke.Add(1)
+		s.Tally.Woke.Add(1)
 	}
 	if raised(&s.bell.raised, s.asym) {
 		atomic.StoreUint32(&s.bell.raised, 0)
 		wake(&s.bell.seq)
-		s.tally.Woke.Add(1)
+		s.Tally.Woke.Add(1)
 	}
 }
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.Enter() {
+		return s.Failure("send")
 	}
 	err := s.post(p)
-	s.leave()
+	s.Leave()
 	return err
 }
 
 func (s *small) post(p *driver.Packet) error {
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	if s.State() != kit.StateUp {
+		return s.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
 		return s.misuse("send", p)
@@ -59,7 +60,7 @@ func (s *small) post(p *driver.Packet) error {
 	}
 	n := p.Len()
 	if n > maxSmall {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: fmt.Errorf("%w: %d bytes, the small track carries %d", driver.ErrTooLong, n, maxSmall)}
+		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "send", Err: fmt.Errorf("%w: %d bytes, the small track carries %d", driver.ErrTooLong, n, maxSmall)}
 	}
 	if !s.sends.Empty() {
 		s.push()
@@ -68,10 +69,10 @@ func (s *small) post(p *driver.Packet) error {
 		return nil
 	}
 	if s.sends.Full() {
-		s.tally.Busy.Add(1)
+		s.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
-	s.tally.Waited.Add(1)
+	s.Tally.Waited.Add(1)
 	p.Driver.Phase = driver.Posted
 	s.sends.Push(p)
 	return nil
@@ -85,7 +86,7 @@ func (s *small) misuse(op string, p *driver.Packet) error {
 	case p.Driver.Phase != driver.Idle:
 		what = "the packet is posted already, or its outcome was not polled"
 	}
-	return &driver.Error{Driver: Name, Peer: s.peerURL, Op: op, Err: fmt.Errorf("%w: %s", driver.ErrInvalid, what)}
+	return &driver.Error{Driver: Name, Peer: s.Peer(), Op: op, Err: fmt.Errorf("%w: %s", driver.ErrInvalid, what)}
 }
 
 // sent finishes a packet whose n bytes are in the ring.
@@ -96,8 +97,8 @@ func (s *small) sent(p *driver.Packet, n int) {
 	if s.opPath != "" {
 		s.opPath = ""
 	}
-	s.tally.Sent.Add(1)
-	s.tally.BytesSent.Add(uint64(n))
+	s.Tally.Sent.Add(1)
+	s.Tally.BytesSent.Add(uint64(n))
 	s.notify()
 }
 
@@ -124,11 +125,8 @@ func (s *small) push() {
 		}
 		s.sends.Pop()
 	}
-	if st := s.state.Load(); st != stateUp && !s.sends.Empty() {
-		err := s.failure("send")
-		if st == statePeerClosed {
-			err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: driver.ErrClosed}
-		}
+	if st := s.State(); st != kit.StateUp && !s.sends.Empty() {
+		err := s.Failure("send")
 		for !s.sends.Empty() {
 			s.sends.Pop().Driver.Finish(err)
 		}
@@ -140,11 +138,11 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
+	if !s.Enter() {
 		return s.ended(p, "send")
 	}
 	s.push()
-	s.leave()
+	s.Leave()
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
@@ -161,23 +159,23 @@ func (n *conn) ended(p *driver.Packet, op string) (bool, error) {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		if n.closing.Load() {
+		if !n.free.Load() {
 			return false, nil
 		}
 		p.N, p.RdvData = 0, nil
 		p.Driver.Phase = driver.Idle
 	}
-	return true, n.failure(op)
+	return true, n.Failure(op)
 }
 
 // SendBufGet implements driver.BufferSender.
 func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.Enter() {
+		return s.Failure("send")
 	}
-	defer s.leave()
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	defer s.Leave()
+	if s.State() != kit.StateUp {
+		return s.Failure("send")
 	}
 	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
 		return s.misuse("send", p)
@@ -188,7 +186,7 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 		s.misbehaved("progress beyond what was sent")
 	}
 	if !ok || !s.sends.Empty() {
-		s.tally.Busy.Add(1)
+		s.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	p.Buf = unsafe.Slice((*byte)(s.send.dataAt()), maxSmall)
@@ -200,20 +198,20 @@ func (s *small) SendBufGet(p *driver.Packet) error {
 // SendBufPost implements driver.BufferSender.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	if p != s.sendBuf || n > maxSmall {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: fmt.Errorf("%w: no such buffer is out, or %d bytes are more than it has", driver.ErrInvalid, n)}
+		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "send", Err: fmt.Errorf("%w: no such buffer is out, or %d bytes are more than it has", driver.ErrInvalid, n)}
 	}
-	if !s.enter() {
-		return s.failure("send")
+	if !s.Enter() {
+		return s.Failure("send")
 	}
-	defer s.leave()
+	defer s.Leave()
 	s.sendBuf = nil
 	b := p.Buf
 	p.Buf, p.Driver.Phase = nil, driver.Idle
 	if n < 0 {
 		return nil
 	}
-	if s.state.Load() != stateUp {
-		return s.failure("send")
+	if s.State() != kit.StateUp {
+		return s.Failure("send")
 	}
 	if n <= inlineMax {
 		s.send.sendInline(b[:n])
