@@ -83,7 +83,7 @@ func (c *Context) newConn(peer uint64) *conn {
 	if c.Props.Track == driver.Large {
 		n.track = &large{conn: n}
 	} else {
-		n.track = &small{conn: n}
+		n.track = newSmall(n)
 	}
 	return n
 }

@@ -5,18 +5,15 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// small is an instance on the small track.
+// small is an instance on the small track. Posts and polls are in this package as far as every message takes them; the
+// kit has the rest.
 type small struct {
 	*conn
+	kit.Small
 	send    producer
 	recv    consumer
-	sends   kit.PacketQueue // that found the ring full
-	recvs   kit.PacketQueue
-	partial int // bytes of the message at the head that were copied out
-
-	sendBuf *driver.Packet // has a buffer out
-	recvBuf *driver.Packet
-	arrived arrival // what recvBuf was given
+	partial int     // bytes of the message at the head that were copied out
+	lent    arrival // the message that the kit has lent
 
 	named     uint32 // a probe has named what is at the head
 	popped    bool   // something was received in this call
@@ -30,6 +27,12 @@ var (
 	_ driver.RecvWaiter     = (*small)(nil)
 	_ driver.OneSided       = (*small)(nil)
 )
+
+func newSmall(n *conn) *small {
+	s := &small{conn: n}
+	s.Init(&n.Conn, s)
+	return s
+}
 
 func (s *small) attach() {
 	out, in := s.side, 1-s.side
@@ -55,7 +58,7 @@ func (s *small) flag(sending bool) *uint32 {
 // fail implements trackEnd. The peer never writes to posted memory here.
 func (s *small) fail() bool {
 	s.ctx.prober.remove(s)
-	s.sends, s.recvs = kit.PacketQueue{}, kit.PacketQueue{}
+	s.Drop()
 	s.oneSided = opQueue{}
 	return true
 }
@@ -70,8 +73,8 @@ func (s *small) Path() string {
 
 // Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
-	s.push()
-	return !s.sends.Empty()
+	s.Push()
+	return s.Stalled()
 }
 
 // Leave implements kit.Gate.

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
@@ -13,99 +12,66 @@ func (s *small) RecvPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("receive")
 	}
-	err := s.postRecv(p)
-	s.Leave()
+	err := s.AdmitRecv(p)
+	s.conn.Leave()
 	return err
 }
 
-func (s *small) postRecv(p *driver.Packet) error {
-	if st := s.State(); st == kit.StateUp || st == kit.StatePeerClosed && s.HasMessage() {
-		if p.Driver.Phase != driver.Idle {
-			return s.misuse("receive", p)
-		}
-		if s.recvs.Full() {
-			s.Tally.Busy.Add(1)
-			return driver.ErrBusy
-		}
-		p.Driver.Phase = driver.Posted
-		s.recvs.Push(p)
-		return nil
-	}
-	return s.Failure("receive")
-}
-
 // RecvPoll implements driver.Instance.
-func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
+func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
 	if !s.Enter() {
-		return s.ended(p, "receive")
-	}
-	if p.Driver.Phase == driver.Idle {
-		done, err := s.pollBuffer(p)
-		s.Leave()
-		s.unname()
-		if !done {
-			s.nothing()
-		}
-		return done, err
-	}
-	s.drain()
-	s.Leave()
-	s.unname()
-	if p.Driver.Phase != driver.Done {
-		s.nothing()
+		return s.Over(p, "receive")
 	}
 	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		return false, nil
+		s.drain()
+		s.Leave()
+		if p.Driver.Phase == driver.Done {
+			return p.Driver.Outcome()
+		}
+	default:
+		done, err = s.pollBuffer(p)
+		s.Leave()
 	}
-	return true, s.misuse("receive poll", p)
+	if !done {
+		s.nothing()
+	}
+	return done, err
 }
 
 // drain fills posted receives with what has arrived.
 func (s *small) drain() {
 	var a arrival
-	for !s.recvs.Empty() && s.recvBuf == nil {
+	for p := s.Receiving(); p != nil; p = s.Receiving() {
 		ok, bad := s.recv.peek(&a)
 		if !ok {
 			if bad {
 				s.misbehaved("malformed message header")
 			}
-			if s.State() != kit.StateUp {
-				s.drainEnd()
-			}
+			s.drainEnd()
 			return
 		}
-		p := s.recvs.First()
 		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
 			takeInline(p, &a)
 		} else if !s.fill(p, &a) {
-			if s.State() != kit.StateUp {
-				s.drainEnd()
-			}
+			s.drainEnd()
 			return
 		}
-		s.recvs.Pop()
+		s.Received()
 		s.consumed(&a)
 	}
 }
 
-// drainEnd fails the posted receives after the connection has ended. What was
-// sent before the end was seen may have become visible just now.
+// drainEnd fails the posted receives after the connection has ended, unless there is a message: what was sent before
+// the end was seen may have become visible just now.
 func (s *small) drainEnd() {
-	var a arrival
-	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
-		return
+	if s.State() != kit.StateUp && !s.HasMessage() {
+		s.FailReceives()
+		s.partial = 0
 	}
-	err := s.Failure("receive")
-	for !s.recvs.Empty() {
-		s.recvs.Pop().Driver.Finish(err)
-	}
-	s.partial = 0
 }
 
 // takeInline is fill for the message that latency is measured by.
@@ -192,75 +158,44 @@ func (s *small) nothing() {
 	}
 }
 
-// pollBuffer receives into the ring itself.
+// pollBuffer lends the message at the head of the ring.
 func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
-	if s.recvBuf != nil {
-		return true, s.misuse("receive", p)
-	}
-	if !s.recvs.Empty() {
+	if !s.MayLend(p) {
 		s.drain()
-		return false, nil
+		return s.PolledRecv(p)
 	}
 	var a arrival
 	ok, bad := s.recv.peek(&a)
 	if ok && a.there == a.n {
-		p.Buf = unsafe.Slice((*byte)(a.at), a.n)
-		p.N = a.n
-		p.Driver.Phase = driver.BufferOut
-		s.recvBuf, s.arrived = p, a
+		s.Lend(p, unsafe.Slice((*byte)(a.at), a.n))
+		s.lent = a
 		return true, nil
 	}
 	if bad {
 		s.misbehaved("malformed message header")
 	}
-	if s.State() == kit.StateUp {
-		return false, nil
-	}
-	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
-		return false, nil // it came just before the end
-	}
-	return true, s.Failure("receive")
+	return s.PolledRecv(p)
 }
 
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
-	if p != s.recvBuf {
-		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "release", Err: fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid)}
+	if err := s.TakeBack(p); err != nil {
+		return err
 	}
-	s.recvBuf = nil
-	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.Enter() {
-		return s.Failure("release")
-	}
-	s.consumed(&s.arrived)
+	s.consumed(&s.lent)
 	s.Leave()
-	s.unname()
 	return nil
 }
 
-// RecvCancel implements driver.Instance.
+// RecvCancel implements driver.Instance. A message of which a part is in the packet wins.
 func (s *small) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if s.State() == kit.StateClosed {
-			return s.Failure("cancel")
+	if s.Enter() {
+		begun := s.partial > 0 && s.Receiving() == p
+		s.conn.Leave()
+		if begun {
+			p.Driver.Phase = driver.Canceling
+			return nil
 		}
-		return &driver.Error{Driver: Name, Peer: s.Peer(), Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
 	}
-	if !s.Enter() {
-		return s.Failure("cancel")
-	}
-	defer s.Leave()
-	if s.partial > 0 && s.recvs.First() == p {
-		// Half of a message is in it: that message wins.
-		p.Driver.Phase = driver.Canceling
-		return nil
-	}
-	s.recvs.Remove(p)
-	s.Tally.Canceled.Add(1)
-	p.Driver.Finish(driver.ErrCanceled)
-	return nil
+	return s.Small.RecvCancel(p)
 }

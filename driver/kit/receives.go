@@ -19,15 +19,19 @@ func (r *receives) Post(l *Life, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
 	}
-	var err error
+	err := r.admit(l, p)
+	l.Leave()
+	return err
+}
+
+// admit is Post, inside.
+func (r *receives) admit(l *Life, p *driver.Packet) error {
 	if l.State() == StateUp && p.Driver.Phase == driver.Idle && !r.queue.Full() {
 		p.Driver.Phase = driver.Posted
 		r.queue.Push(p)
-	} else {
-		err = r.postLate(l, p)
+		return nil
 	}
-	l.Leave()
-	return err
+	return r.postLate(l, p)
 }
 
 // postLate posts while there are messages from before the end, or says why not.
