@@ -51,13 +51,17 @@ func (s *small) drain() {
 			if bad {
 				s.misbehaved("malformed message header")
 			}
-			s.drainEnd()
+			if s.State() != kit.StateUp {
+				s.drainEnd()
+			}
 			return
 		}
 		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
 			takeInline(p, &a)
 		} else if !s.fill(p, &a) {
-			s.drainEnd()
+			if s.State() != kit.StateUp {
+				s.drainEnd()
+			}
 			return
 		}
 		s.Received()
@@ -68,7 +72,7 @@ func (s *small) drain() {
 // drainEnd fails the posted receives after the connection has ended, unless there is a message: what was sent before
 // the end was seen may have become visible just now.
 func (s *small) drainEnd() {
-	if s.State() != kit.StateUp && !s.HasMessage() {
+	if !s.HasMessage() {
 		s.FailReceives()
 		s.partial = 0
 	}
