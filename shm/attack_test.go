@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -91,7 +92,7 @@ func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
 	if err := send(i.sock, &message{kind: msgGoodbye}, fd, fd); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, "goodbye", func() bool { return connOf(inst).state.Load() == statePeerClosed })
+	within(t, 5*time.Second, "goodbye", func() bool { return connOf(inst).State() == kit.StatePeerClosed })
 	releasedAll(t, before)
 	unix.Close(fd)
 }
@@ -134,14 +135,14 @@ func TestShownArenasAreBounded(t *testing.T) {
 		for id := range uint64(maxArenas + 1) {
 			i.show(id+1, 4096, fd)
 		}
-		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).state.Load() == stateBroken })
+		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
 	})
 	t.Run("twice the same", func(t *testing.T) {
 		i := newImpostor(t)
 		inst := i.connect(open(t, driver.Large, nil))
 		i.show(9, 4096, fd)
 		i.show(9, 4096, fd)
-		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).state.Load() == stateBroken })
+		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
 	})
 	t.Run("address space", func(t *testing.T) {
 		i := newImpostor(t)

@@ -38,7 +38,7 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mu := &connOf(b).ctx.mu // without it the goodbye is not handled
+			mu := &connOf(b).ctx.Mu // without it the goodbye is not handled
 			mu.Lock()
 			err = tt.end(a)
 			op := driver.Op{Local: make([]byte, 64), Remote: remote}
@@ -117,9 +117,9 @@ func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
 			})
 			within(t, 10*time.Second, "the segment is let go", func() bool {
 				k := core(c)
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				return len(k.passages) == 0 && len(k.conns) == 0
+				k.Mu.Lock()
+				defer k.Mu.Unlock()
+				return len(k.passages) == 0 && k.Conns.Len() == 0
 			})
 		})
 	}
@@ -171,7 +171,7 @@ func TestKeysOfAClosedContextSayClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mu := &connOf(b).ctx.mu // without it the goodbye is not handled
+	mu := &connOf(b).ctx.Mu // without it the goodbye is not handled
 	mu.Lock()
 	defer mu.Unlock()
 	if err := connOf(a).ctx.Close(); err != nil {

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,49 +13,36 @@ import (
 	"github.com/bywash/bywash/internal/rights"
 )
 
-// State of a connection.
-type state = uint32
-
-const (
-	stateConnecting state = iota
-	stateUp
-	statePeerClosed // the peer said goodbye: what it sent before can be received
-	stateBroken     // the peer is gone, or misbehaved
-	stateClosed     // this side disconnected, or gave up connecting
-)
-
 // conn is a connection to a peer; both tracks build on it.
 type conn struct {
-	state atomic.Uint32
+	kit.Conn
 	// inCall is set while the owner is inside a method that touches shared
 	// memory. It is a plain store: the side that wants to unmap does the
 	// barrier (see wait.go).
 	inCall  uint32
-	blocked uint32 // the owner is inside a wait
+	blocked uint32 // the owner sleeps
 	fences  bool   // nobody can do the barrier: inCall is stored with one
-	waited  bool   // ConnectWait has said that the connection stands
-	// closing: this side has closed, but what was posted is not free yet.
-	closing atomic.Bool
+	sending bool   // the wait under way is for a send
+	armed   bool   // its flag may be up
 
-	ctx     *Context
-	peerURL string
-	peerInc uint64
-	settled chan struct{} // closed once state has left stateConnecting
-	reason  error         // why broken; set before state is
-	track   trackEnd
-	hungUp  atomic.Bool   // the peer has closed its end of the socket, or died
-	parted  atomic.Bool   // this side has hung up: the end of the socket says nothing of the peer any more
-	before  chan struct{} // dialing: closed when the connection before has its place
-	turn    chan struct{} // this one's
+	ctx      *Context
+	peerInc  uint64
+	track    trackEnd
+	watching kit.Watch     // who sleeps on this connection
+	free     atomic.Bool   // closed on this side, and nothing reaches posted memory any more
+	hungUp   atomic.Bool   // the peer has closed its end of the socket, or died
+	parted   atomic.Bool   // this side has hung up: the end of the socket says nothing of the peer any more
+	before   chan struct{} // dialing: closed when the connection before has its place
+	turn     chan struct{} // this one's
 
-	mu      sync.Mutex
+	mu      sync.Mutex // leaf lock
 	sock    *net.UnixConn
 	watcher *net.UnixConn
 	reached bool // the peer has dialed, and need not be watched
 
-	// Set before state becomes stateUp.
+	// Set before the state becomes StateUp.
 	side     int
-	seg      *segment
+	seg      *segment   // set to nil with ctx.Mu and mu held
 	mine     *sideLines // what this side writes
 	theirs   *sideLines
 	bell     *bell       // of the peer's context
@@ -70,77 +56,41 @@ type conn struct {
 
 	oneSided opQueue
 	opPath   string // of the last one-sided operation, until a message
-	tally    kit.Tallies
 }
 
 // trackEnd is what a track adds to a connection.
 type trackEnd interface {
 	driver.Instance
-	// attach is called once the segment is there, before state is stateUp.
+	kit.ConnHooks
+	kit.Gate
+	// attach is called once the segment is there, before the state is StateUp.
 	attach()
+	// stand is called right after.
+	stand()
+	// flag is what the peer looks at to see whether this side sleeps for a send or a receive.
+	flag(sending bool) *uint32
 	// fail drops everything posted; polls then say that it is closed, and they
 	// alone touch packets. It returns false if the peer may still be inside
 	// memory of this process; it is called again then. Nobody else is in the
 	// instance.
 	fail() bool
-	// detach is called before the segment goes away.
-	detach()
 }
 
-// bind makes the instance of the context's track.
-func (n *conn) bind() driver.Instance {
-	if n.ctx.props.Track == driver.Large {
+// newConn makes a connection of the context's track.
+func (c *Context) newConn(peer uint64) *conn {
+	n := &conn{ctx: c, peerInc: peer, proc: noProcess, fences: c.fences}
+	n.watching = kit.Watch{Device: ownWaits{n}, Spins: spins, Long: true}
+	if c.Props.Track == driver.Large {
 		n.track = &large{conn: n}
 	} else {
-		n.track = &small{conn: n}
+		n.track = newSmall(n)
 	}
-	return n.track
+	return n
 }
 
-// Peer implements driver.Instance.
-func (n *conn) Peer() string { return n.peerURL }
-
-// Err implements driver.Ender.
-func (n *conn) Err() error { return n.failure("connection") }
-
-// ConnectWait implements driver.Instance.
-func (n *conn) ConnectWait(ctx context.Context) error {
-	select {
-	case <-n.settled:
-	case <-ctx.Done():
-		select {
-		case <-n.settled:
-		default:
-			return &driver.Error{Driver: Name, Peer: n.peerURL, Op: "connect", Err: fmt.Errorf("peer has not answered: %w", ctx.Err())}
-		}
-	}
-	if s := n.state.Load(); s == stateUp || s == statePeerClosed {
-		n.waited = true
-		return nil
-	}
-	return n.failure("connect")
-}
-
-// failure is the error of an operation on a connection that is not up.
-func (n *conn) failure(op string) error {
-	err := driver.ErrClosed
-	switch s := n.state.Load(); {
-	case s == stateConnecting, s == stateUp && !n.waited:
-		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
-	case s == stateUp:
-		return nil
-	case s == stateBroken:
-		if err = n.reason; err == nil {
-			err = driver.ErrBroken
-		}
-	}
-	return &driver.Error{Driver: Name, Peer: n.peerURL, Op: op, Err: err}
-}
-
-// enter begins a call that touches shared memory. It fails once the connection
-// is closed on this side, or before ConnectWait has said that it stands.
-func (n *conn) enter() bool {
-	if !n.waited {
+// Enter implements kit.Gate.
+func (n *conn) Enter() bool {
+	if !n.Waited() {
 		return false
 	}
 	if n.fences {
@@ -148,36 +98,23 @@ func (n *conn) enter() bool {
 	} else {
 		store32(&n.inCall, 1)
 	}
-	if s := n.state.Load(); s == stateClosed || s == stateConnecting {
+	if s := n.State(); s == kit.StateClosed || s == kit.StateConnecting {
 		store32(&n.inCall, 0)
 		return false
 	}
 	return true
 }
 
-func (n *conn) leave() { store32(&n.inCall, 0) }
-
-// settle moves a connection out of stateConnecting. It reports whether this call
-// did.
-func (n *conn) settle(s state, reason error) bool {
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if n.state.Load() != stateConnecting {
-		return false
-	}
-	n.reason = reason
-	n.state.Store(s)
-	n.ctx.forget(n)
-	close(n.settled)
-	return true
-}
+// Leave implements kit.Gate.
+func (n *conn) Leave() { store32(&n.inCall, 0) }
 
 // up makes the connection stand. False: the user has given it up meanwhile, and
 // the caller cleans up.
 func (n *conn) up(seg *segment) bool {
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if n.state.Load() != stateConnecting {
+	c := n.ctx
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if n.givenUp() {
 		return false
 	}
 	n.seg = seg
@@ -185,58 +122,40 @@ func (n *conn) up(seg *segment) bool {
 	if n.toSelf {
 		n.theirs = n.mine
 	}
-	n.ctx.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
-	n.tally.Connects.Store(1)
 	n.track.attach()
-	n.state.Store(stateUp)
-	n.ctx.forget(n)
-	for a := range n.ctx.shown {
+	if !n.Resolve(kit.StateUp, nil) {
+		n.seg = nil
+		return false
+	}
+	c.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
+	n.track.stand()
+	c.forget(n)
+	for a := range c.shown {
 		n.show(a)
 	}
-	close(n.settled)
 	return true
 }
 
-// breakWith marks the connection broken and wakes whoever waits for it.
+// breakWith marks the connection broken, whether it stands or not. The context's lock is held: whoever holds it sees no
+// connection end.
 func (n *conn) breakWith(err error) {
-	if n.settle(stateBroken, err) {
-		n.tally.Broken.Store(1)
-		return
-	}
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if n.state.Load() != stateUp {
-		return
-	}
-	n.reason = err
-	n.tally.Broken.Store(1)
-	n.state.Store(stateBroken)
-	n.wakeOwners()
+	n.ctx.Mu.Lock()
+	defer n.ctx.Mu.Unlock()
+	n.ctx.forget(n)
+	n.Fail(err)
 }
 
 // misbehaved breaks the connection because of what the peer wrote.
 func (n *conn) misbehaved(what string) {
-	n.tally.Bad.Add(1)
+	n.Tally.Bad.Add(1)
 	n.breakWith(fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))
 }
 
 // peerLeft is called when the peer says goodbye.
 func (n *conn) peerLeft() {
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if n.state.CompareAndSwap(stateUp, statePeerClosed) {
-		n.tally.Disconnects.Store(1)
-		n.wakeOwners()
-	}
-}
-
-// wakeOwners wakes local waits on this instance and on the context. The
-// caller holds ctx.mu, so that the segment stays mapped.
-func (n *conn) wakeOwners() {
-	if n.seg != nil {
-		wake(&n.mine.seq)
-	}
-	wake(&n.ctx.bell.seq)
+	n.ctx.Mu.Lock()
+	defer n.ctx.Mu.Unlock()
+	n.Finish(kit.StatePeerClosed, nil)
 }
 
 // signal wakes the peer if it sleeps on this instance for progress other than
@@ -245,7 +164,7 @@ func (n *conn) signal() {
 	if raised(&n.theirs.sleeping, n.asym) {
 		atomic.StoreUint32(&n.theirs.sleeping, 0)
 		wake(&n.theirs.seq)
-		n.tally.Woke.Add(1)
+		n.Tally.Woke.Add(1)
 	}
 }
 
@@ -265,7 +184,7 @@ func (n *conn) monitor(sock *net.UnixConn) {
 			n.peerLeft()
 		case m.kind == msgArena && len(fds) == 1:
 			if n.imports.add(m.arena, m.size, user, fds[0]) {
-				n.wakeSelf()
+				ownWaits{n}.Wake()
 				continue
 			}
 			fds = nil
@@ -288,69 +207,36 @@ func (n *conn) monitor(sock *net.UnixConn) {
 	}
 }
 
-// Disconnect implements driver.Instance; see the tracks, which add what is
-// pending.
-func (n *conn) disconnect(pending bool) error {
-	switch n.state.Load() {
-	case stateClosed:
-		return n.failure("disconnect")
-	case stateUp:
-		if pending {
-			return driver.ErrBusy
-		}
-	}
-	n.shut(driver.ErrClosed)
-	return nil
-}
-
-// shut closes this side from any goroutine: the state first, so that nobody
-// enters any more, then what is posted fails, then memory goes.
-func (n *conn) shut(err error) {
-	n.ctx.mu.Lock()
-	old := n.state.Load()
-	if old == stateClosed {
-		n.ctx.mu.Unlock()
-		return
-	}
-	n.closing.Store(n.seg != nil)
-	n.state.Store(stateClosed)
-	n.ctx.forget(n)
-	if old == stateConnecting {
-		n.reason = err
-		close(n.settled)
-	}
-	if n.seg != nil {
-		n.wakeOwners()
-	}
-	n.ctx.mu.Unlock()
-
+// Farewell implements kit.ConnHooks: what is posted fails, then memory goes.
+func (n *conn) Farewell(before kit.State) {
+	c := n.ctx
+	c.Mu.Lock()
+	c.forget(n)
+	seg := n.seg
+	c.Mu.Unlock()
 	n.mu.Lock()
 	sock, watcher := n.sock, n.watcher
 	n.mu.Unlock()
 	if watcher != nil {
 		rights.HangUp(watcher)
 	}
-	if n.seg == nil {
+	if seg == nil {
 		if sock != nil {
 			rights.HangUp(sock) // its reader closes it
 		}
+		n.free.Store(true)
 		n.retire()
 		return
 	}
-	if old == stateUp {
-		n.tally.Disconnects.Store(1)
-	}
-	n.quiesce()
-	n.publishClosed(old)
-	n.detach(old, sock)
+	n.publishClosed(before)
+	n.detach(before, sock)
 }
 
-// quiesce waits until the owner has left the call it may be in, which is
-// bounded: it sees the state, or has seen the old one and returns soon.
-func (n *conn) quiesce() {
+// Exclude implements kit.Gate: the owner leaves soon, as it sees the state, or has seen the old one.
+func (n *conn) Exclude() {
 	n.quiesceCall()
 	for load32(&n.inCall)|load32(&n.blocked) != 0 {
-		n.wakeSelf()
+		ownWaits{n}.Wake()
 		runtime.Gosched()
 	}
 }
@@ -366,10 +252,10 @@ func (n *conn) quiesceCall() {
 
 // detach ends what is posted and lets go of the shared memory, as soon as the
 // peer cannot be inside memory of this process any more.
-func (n *conn) detach(old state, sock *net.UnixConn) {
+func (n *conn) detach(old kit.State, sock *net.UnixConn) {
 	part := func() {
 		if sock != nil {
-			if old == stateUp {
+			if old == kit.StateUp {
 				_ = send(sock, &message{kind: msgGoodbye})
 			}
 			n.parted.Store(true)
@@ -379,16 +265,18 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 	}
 	done := func() {
 		part()
-		n.track.detach()
-		n.ctx.mu.Lock()
+		n.releasePeer()
+		n.ctx.Mu.Lock()
+		n.mu.Lock()
 		n.ctx.unguard(n.seg)
 		n.seg = nil
-		n.ctx.mu.Unlock()
+		n.mu.Unlock()
+		n.ctx.Mu.Unlock()
 		n.imports.close()
 		n.exports.close()
 		n.dropProcess()
 		n.retire()
-		n.closing.Store(false)
+		n.free.Store(true)
 	}
 	if n.track.fail() && n.peerOutside() {
 		done()
@@ -410,12 +298,13 @@ func (n *conn) detach(old state, sock *net.UnixConn) {
 
 // retire moves the counters to the context.
 func (n *conn) retire() {
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if _, ok := n.ctx.conns[n]; ok {
-		delete(n.ctx.conns, n)
-		n.tally.AddTo(&n.ctx.retired)
+	n.ctx.Mu.Lock()
+	defer n.ctx.Mu.Unlock()
+	if n.Self == nil { // abandoned: only what the peer did counts
+		n.ctx.bad.Add(uint64(n.Tally.Bad.Load()))
+		return
 	}
+	n.ctx.Conns.Remove(n.Number(), n)
 }
 
 // isProtocol tells a violation of the protocol from the end of the socket.

@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
 // connectSelf connects to the own context: one ring, with both ends here.
 func (n *conn) connectSelf() {
-	seg, err := createSegment(n.ctx.props.Track == driver.Large)
+	seg, err := createSegment(n.ctx.Props.Track == driver.Large)
 	if err != nil {
 		n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
 		return
 	}
 	seg.closeFD()
 	n.toSelf, n.asym = true, n.ctx.barrier
-	n.bell, n.remote = n.ctx.bell, n.ctx.regions.view()
+	n.bell, n.remote = n.ctx.waits.bell, n.ctx.regions.view()
 	n.proc = &process{uid: uint32(os.Getuid()), pid: os.Getpid(), pidfd: -1}
 	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
@@ -42,7 +43,7 @@ func (n *conn) hold(slot **net.UnixConn, s *net.UnixConn) bool {
 	return !n.givenUp()
 }
 
-func (n *conn) givenUp() bool { return n.state.Load() != stateConnecting }
+func (n *conn) givenUp() bool { return n.State() != kit.StateConnecting }
 
 // dial is the side with the lower incarnation.
 func (n *conn) dial(path string) {
@@ -110,8 +111,8 @@ func (n *conn) letNext() {
 		return
 	}
 	close(n.turn)
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
+	n.ctx.Mu.Lock()
+	defer n.ctx.Mu.Unlock()
 	if n.ctx.turns[n.peerInc] == n.turn {
 		delete(n.ctx.turns, n.peerInc)
 	}
@@ -120,7 +121,7 @@ func (n *conn) letNext() {
 
 func (c *Context) flags() uint32 {
 	var f uint32
-	if c.props.Track == driver.Large {
+	if c.Props.Track == driver.Large {
 		f |= flagLarge
 	}
 	if c.barrier {
@@ -192,7 +193,7 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 	if uid := rights.User(sock); !c.admits(uid) {
 		return fail(fmt.Errorf("%w: the peer runs as user %d (option allow-uids)", driver.ErrAuth, uid))
 	}
-	hello = message{kind: msgHello, flags: flags, from: c.inc, to: n.peerInc}
+	hello = message{kind: msgHello, flags: flags, from: c.Incarnation, to: n.peerInc}
 	_, _ = rand.Read(hello.nonce[:])
 	// A listener that has refused us at once has hung up: its answer can be read all the same.
 	sent := send(sock, &hello)
@@ -226,7 +227,7 @@ func (c *Context) admits(uid uint32) bool {
 
 // adopt maps what the listener has sent. It owns the descriptors.
 func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
-	large := n.ctx.props.Track == driver.Large
+	large := n.ctx.Props.Track == driver.Large
 	if err := checkSealed(segFD, segmentFileSize(large)); err != nil {
 		rights.Discard(n.proc.uid, segFD, bellFD, regionFD)
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
@@ -307,8 +308,8 @@ func trim[T any](m map[uint64][]T, key uint64) {
 
 // match gives a dialer to the connection that has waited longest for one.
 func (c *Context) match(a *caller) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	if list := c.waiting[a.hello.from]; len(list) > 0 {
 		n := list[0]
 		trim(c.waiting, a.hello.from)
@@ -335,7 +336,7 @@ func (c *Context) forget(n *conn) {
 func (c *Context) answer(a *caller, n *conn) {
 	a.conn = n
 	c.tasks.Go(func() {
-		seg, err := createSegment(c.props.Track == driver.Large)
+		seg, err := createSegment(c.Props.Track == driver.Large)
 		if err == nil {
 			err = c.accept(a, seg)
 		} else {
@@ -352,7 +353,7 @@ func (c *Context) answer(a *caller, n *conn) {
 func (c *Context) complete(a *caller) *conn {
 	var confirm message
 	fds, err := expect(a.sock, &confirm, msgConfirm, 2)
-	c.mu.Lock()
+	c.Mu.Lock()
 	n, seg := a.conn, a.seg
 	a.over = true
 	if list := slices.DeleteFunc(c.arrived[a.hello.from], func(x *caller) bool { return x == a }); len(list) == 0 {
@@ -360,7 +361,7 @@ func (c *Context) complete(a *caller) *conn {
 	} else {
 		c.arrived[a.hello.from] = list
 	}
-	if (err != nil || seg == nil) && n != nil && n.state.Load() == stateConnecting {
+	if (err != nil || seg == nil) && n != nil && n.State() == kit.StateConnecting {
 		// The dialer gave up: its place is the next one's.
 		if list := c.arrived[n.peerInc]; len(list) > 0 {
 			trim(c.arrived, n.peerInc)
@@ -369,7 +370,7 @@ func (c *Context) complete(a *caller) *conn {
 			c.waiting[n.peerInc] = slices.Insert(c.waiting[n.peerInc], 0, n)
 		}
 	}
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if seg == nil {
 		discard(a.sock, fds)
 		return nil
@@ -411,9 +412,9 @@ func (c *Context) establish(a *caller, n *conn, seg *segment, confirm *message, 
 	n.sock, n.reached = a.sock, true
 	watcher := n.watcher
 	n.mu.Unlock()
-	c.mu.Lock()
+	c.Mu.Lock()
 	delete(c.sockets, a.sock) // Close would end a connection that stands without goodbye
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if watcher != nil {
 		// Before our user can use the connection, and close it: the peer would take this wish for another one.
 		rights.HangUp(watcher)
@@ -445,7 +446,10 @@ func (n *conn) watch(path string) {
 	if !explains(err) {
 		err = errGone
 	}
-	n.settle(stateBroken, err)
+	n.ctx.Mu.Lock()
+	defer n.ctx.Mu.Unlock()
+	n.ctx.forget(n)
+	n.Resolve(kit.StateBroken, err) // unless it has come to stand meanwhile
 }
 
 // isReached reports whether the peer has dialed, so that the end of the watching socket is not the peer's.

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // A connect request is known here before this side's user calls Connect: the peer either has dialed, or watches until
@@ -13,16 +14,16 @@ import (
 
 // beWatched notes a peer that waits for this side to dial.
 func (c *Context) beWatched(a *caller) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
 	c.requested()
 }
 
 // unwatched forgets a peer that does not wait any more.
 func (c *Context) unwatched(a *caller) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	from := a.hello.from
 	if list := slices.DeleteFunc(c.watched[from], func(x *caller) bool { return x == a }); len(list) > 0 {
 		c.watched[from] = list
@@ -43,8 +44,8 @@ func (c *Context) requested() {
 // ConnectRequests therefore polls the sockets: it leaves out a request that has been answered even if the goroutine
 // that reads the socket has not seen the end yet.
 func (c *Context) ConnectRequests(dst []uint64) []uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	for from, list := range c.arrived {
 		if slices.ContainsFunc(list, (*caller).waits) {
 			dst = append(dst, from)
@@ -76,8 +77,8 @@ func (a *caller) waits() bool {
 // connecting reports whether a connection to a peer is being made. The caller
 // holds mu.
 func (c *Context) connecting(peer uint64) bool {
-	for n := range c.conns {
-		if n.peerInc == peer && n.state.Load() == stateConnecting {
+	for n := range c.Conns.All() {
+		if n.peerInc == peer && n.State() == kit.StateConnecting {
 			return true
 		}
 	}
@@ -86,8 +87,8 @@ func (c *Context) connecting(peer uint64) bool {
 
 // OnConnectRequest implements driver.ConnectRequestReceiver.
 func (c *Context) OnConnectRequest(f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.onRequest = f
 	c.requested()
 }

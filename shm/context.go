@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -36,50 +35,46 @@ const bellBytes = 4096
 
 // Context is the host, opened.
 type Context struct {
-	api      driver.Context // this context, with the methods of its track
-	props    driver.Properties
+	kit.Context[conn]
 	opts     options
 	key      *kit.Key // of the secret
-	inc      uint64
-	url      string
-	path     string // of the socket
+	path     string   // of the socket
 	listener *net.UnixListener
 	barrier  bool // peers may count on membarrier
 	fences   bool // this process cannot register for it
 
-	bell    *bell
+	waits   doorbellWaits
+	watch   kit.Watch
 	bellFD  int
 	regions regionTable
 	nonce   *[nonceBytes]byte // peers read it to try CMA
 	pinned  runtime.Pinner    // holds nonce
+	prober  prober
+	refused atomic.Uint64
+	bad     atomic.Uint64
+	inside  atomic.Uint64 // deregistrations that found a peer inside
+	tasks   sync.WaitGroup
 
-	mu        sync.Mutex
-	closed    bool
-	conns     map[*conn]struct{}
+	// Guarded by Mu.
 	passages  map[*segment]*passage      // by which peers may be inside regions
 	waiting   map[uint64][]*conn         // listening side: Connect was called, no dialer yet
 	arrived   map[uint64][]*caller       // the other way round
 	sockets   map[*net.UnixConn]struct{} // that have not become connections
-	turns     map[uint64]chan struct{}   // dialing: who is the last in turn, by peer
+	turns     map[uint64]chan struct{}   // dialing: the last connection in turn, by peer
 	watched   map[uint64][]*caller       // by peers that expect this side to dial
 	onRequest func()
 	visitors  visitors
 	shown     map[*driver.Arena]int // that have regions in them
-	retired   driver.Counters       // of connections that are gone
-	refused   atomic.Uint64
-	bad       atomic.Uint64
-	waits     atomic.Uint64 // for any peer
-	inside    atomic.Uint64 // deregistrations that found a peer inside
-	tasks     sync.WaitGroup
-	lingering int            // connections whose peer is still inside memory of ours
-	old       map[uint64]int // likewise, by peer
-	released  bool           // closed: the last that lingers unpins
-
-	prober prober
+	lingering int                   // connections whose peer is still inside memory of ours
+	old       map[uint64]int        // likewise, by peer
+	released  bool                  // closed: the last that lingers unpins
 }
 
 // smallContext and largeContext give a context the methods of its track only.
-type smallContext struct{ *Context }
+type smallContext struct {
+	*Context
+	kit.Prober[conn]
+}
 type largeContext struct{ *Context }
 
 var (
@@ -88,31 +83,35 @@ var (
 	_ driver.Registrar              = largeContext{}
 	_ driver.ConnectRequestReceiver = smallContext{}
 	_ driver.ConnectRequestReceiver = largeContext{}
+	_ kit.Looker                    = smallContext{}
 )
 
-func openContext(props driver.Properties, o options, a driver.Attributes) (*Context, error) {
+func openContext(props driver.Properties, o options, a driver.Attributes) (driver.Context, error) {
 	key, err := kit.NewKey(a.Secret)
 	if err != nil {
 		return nil, err
 	}
 	c := &Context{
-		props: props, opts: o, key: key, bellFD: -1,
-		conns: make(map[*conn]struct{}), waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
+		opts: o, key: key, bellFD: -1,
+		waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
 		watched: make(map[uint64][]*caller), visitors: newVisitors(), old: make(map[uint64]int),
 		passages: make(map[*segment]*passage),
 		nonce:    new([nonceBytes]byte),
 	}
-	c.api = driver.Context(smallContext{c})
-	if props.Track == driver.Large {
-		c.api = largeContext{c}
+	api := driver.Context(largeContext{c})
+	if props.Track == driver.Small {
+		api = smallContext{c, c.Prober()}
 	}
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, api, props, URLVersion, a)
+	c.watch = kit.Watch{Device: &c.waits, Spins: spins, Long: true}
+	c.Anyone.Watch = &c.watch
 	_, _ = rand.Read(c.nonce[:]) // never fails
-	c.inc = kit.NewIncarnation(a)
 	c.pinned.Pin(c.nonce)
 	// Whatever the option says: what closes a connection does a barrier, too.
 	c.fences = !registerBarrier()
 	c.barrier = !o.noBarrier && !c.fences
+	c.waits.all, c.waits.asym = &c.Anyone, c.barrier
 	if !o.noPtracer {
 		admitPeers()
 	}
@@ -124,7 +123,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (*Cont
 		return nil, err
 	}
 	c.tasks.Go(c.serve)
-	return c, nil
+	return api, nil
 }
 
 func (c *Context) makeShared() error {
@@ -132,7 +131,7 @@ func (c *Context) makeShared() error {
 	if err != nil {
 		return err
 	}
-	c.bellFD, c.bell = fd, (*bell)(p)
+	c.bellFD, c.waits.bell = fd, (*bell)(p)
 	if err := sealSeals(fd); err != nil {
 		return err
 	}
@@ -186,11 +185,10 @@ func (c *Context) listen() error {
 		return err
 	}
 	sweep(dir)
-	base := fmt.Sprintf("%s/%016x", dir, c.inc)
+	base := fmt.Sprintf("%s/%016x", dir, c.Incarnation)
 	c.path = base + socketSuffix
-	u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: c.inc, Rest: (&url.URL{Path: c.path}).EscapedPath()}
-	c.url = u.String()
-	if len(c.url) > driver.MaxURL || len(base)+len(bindingSuffix) > 107 {
+	err = c.Publish((&url.URL{Path: c.path}).EscapedPath())
+	if err != nil || len(base)+len(bindingSuffix) > 107 {
 		return fmt.Errorf("%w: the name of directory %s is too long for a socket in it (set the option dir)", driver.ErrInvalid, dir)
 	}
 	c.listener, err = rights.Listen(base + bindingSuffix)
@@ -243,83 +241,50 @@ func sweep(dir string) {
 	}
 }
 
-// Properties implements driver.Context.
-func (c *Context) Properties() *driver.Properties { return &c.props }
-
-// URL implements driver.Context.
-func (c *Context) URL() string { return c.url }
-
-// Connect implements driver.Context.
-func (c *Context) Connect(peer string) (driver.Instance, error) {
-	u, err := kit.ParseURL(Name, URLVersion, peer, driver.MaxURL)
-	var path string
-	if err == nil {
-		path, err = socketOf(u, filepath.Dir(c.path))
-	}
+// Dial implements kit.ContextHooks.
+func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
+	path, err := socketOf(to, filepath.Dir(c.path))
 	if err != nil {
-		return nil, &driver.Error{Driver: Name, Op: "connect", Err: err}
+		return nil, err
 	}
-	n := &conn{ctx: c, peerURL: peer, peerInc: u.Incarnation, proc: noProcess, fences: c.fences}
-	n.settled = make(chan struct{})
-	inst := n.bind()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: driver.ErrClosed}
+	if err := c.lingers(to.Incarnation); err != nil {
+		return nil, err
 	}
-	if err := c.lingers(u.Incarnation); err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: peer, Op: "connect", Err: err}
-	}
-	c.conns[n] = struct{}{}
+	n := c.newConn(to.Incarnation)
+	c.Add(n, num, peer, n.track, n.track)
+	n.UseGate(n.track)
+	n.Waits = &n.watching
 	switch {
-	case u.Incarnation == c.inc:
+	case n.peerInc == c.Incarnation:
 		c.tasks.Go(n.connectSelf)
-	case c.inc < u.Incarnation:
-		n.before, n.turn = c.turns[u.Incarnation], make(chan struct{})
-		c.turns[u.Incarnation] = n.turn
+	case c.Incarnation < n.peerInc:
+		n.before, n.turn = c.turns[n.peerInc], make(chan struct{})
+		c.turns[n.peerInc] = n.turn
 		c.tasks.Go(func() { n.dial(path) })
 	default:
 		c.tasks.Go(func() { n.watch(path) })
 		c.expect(n)
 	}
-	return inst, nil
+	return n, nil
 }
 
-// Counters implements driver.Context.
-func (c *Context) Counters(sum *driver.Counters) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// Drain implements kit.ContextHooks: a probe looks into the rings itself.
+func (c *Context) Drain() bool { return false }
+
+// Count implements kit.ContextHooks.
+func (c *Context) Count(sum *driver.Counters) {
 	sum.Refused += c.refused.Load()
 	sum.BadFrames += c.bad.Load()
-	sum.Waits += c.waits.Load()
 	sum.DeregisterBusy += c.inside.Load()
-	sum.Add(&c.retired)
-	for n := range c.conns {
-		n.tally.AddTo(sum)
-	}
 }
 
-// Close implements driver.Context.
-func (c *Context) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return &driver.Error{Driver: Name, Op: "close", Err: driver.ErrClosed}
-	}
-	c.closed = true
-	conns := make([]*conn, 0, len(c.conns))
-	for n := range c.conns {
-		conns = append(conns, n)
-	}
+// Release implements kit.ContextHooks.
+func (c *Context) Release() error {
+	c.Mu.Lock()
 	for s := range c.sockets {
-		rights.HangUp(s) // who reads it closes it
+		rights.HangUp(s) // its reader closes it
 	}
-	c.mu.Unlock()
-	driver.Closed(c.api)
-	c.prober.stop(c)
-	for _, n := range conns {
-		n.shut(driver.ErrClosed)
-	}
+	c.Mu.Unlock()
 	c.regions.revoke()
 	_ = os.Remove(c.path)
 	_ = c.listener.SetDeadline(time.Now()) // serve closes it
@@ -334,11 +299,11 @@ func (c *Context) release() {
 		c.listener.Close()
 		_ = os.Remove(c.path)
 	}
-	c.prober.close(c)
-	c.mu.Lock()
+	c.waits.close()
+	c.Mu.Lock()
 	c.released = true
 	lingers := c.lingering > 0
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if !lingers {
 		c.unpin()
 	}
@@ -353,14 +318,3 @@ func (c *Context) unpin() {
 	c.regions.destroy()
 	c.pinned.Unpin()
 }
-
-// RecvProbeAny implements driver.Prober.
-func (c smallContext) RecvProbeAny() (driver.Instance, error) { return c.prober.probe(c.Context) }
-
-// RecvWaitAny implements driver.Prober.
-func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	return c.prober.wait(ctx, c.Context)
-}
-
-// RecvCancelAny implements driver.Prober.
-func (c smallContext) RecvCancelAny() error { return c.prober.cancel(c.Context) }

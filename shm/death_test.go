@@ -98,8 +98,8 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 			}
 		}
 		put(driver.ErrUnsupported)
-		n.ctx.mu.Lock() // without it nobody handles the end of the socket
-		defer n.ctx.mu.Unlock()
+		n.ctx.Mu.Lock() // without it nobody handles the end of the socket
+		defer n.ctx.Mu.Unlock()
 		if err := c.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

@@ -139,11 +139,7 @@ func (n *nic) Properties() *driver.Properties { return &n.props }
 // Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, "", func() (driver.Context, error) {
-		c, err := openContext(n.props, n.opts, a)
-		if err != nil {
-			return nil, err
-		}
-		return c.api, nil
+		return openContext(n.props, n.opts, a)
 	})
 }
 

@@ -112,7 +112,7 @@ func (s *setupFuzz) dialedBy(t *testing.T, script []byte) {
 		t.Fatal(err)
 	}
 	sock := rawDial(t, s.c)
-	hello := message{kind: msgHello, flags: core(s.c).flags(), from: lowestInc, to: core(s.c).inc}
+	hello := message{kind: msgHello, flags: core(s.c).flags(), from: lowestInc, to: core(s.c).Incarnation}
 	s.play(t, sock, script, &hello, &message{}, true)
 	sock.Close()
 	ends(t, 10*time.Second, "disconnect", func() { contractError(t, n.Disconnect()) })

@@ -88,7 +88,7 @@ func FuzzURL(f *testing.F) {
 	f.Add("tcp:1:ffffffffffffffff:/x")
 	f.Fuzz(func(t *testing.T, url string) {
 		u, err := driver.ParseURL(url, driver.MaxURL)
-		if err == nil && u.Incarnation != core(c).inc && !strings.Contains(u.Rest, "nowhere") && !strings.HasPrefix(u.Rest, dir) && u.Rest != "/dev/null" {
+		if err == nil && u.Incarnation != core(c).Incarnation && !strings.Contains(u.Rest, "nowhere") && !strings.HasPrefix(u.Rest, dir) && u.Rest != "/dev/null" {
 			u.Rest = dir + "/" + strings.ReplaceAll(u.Rest, "/", "_") // no sockets of others
 			url = u.String()
 		}

@@ -129,7 +129,7 @@ func TestSharedWordsAreAsDocumented(t *testing.T) {
 	check("rdv data", x.rdv[:])
 	check("claim", le64(0x1234<<claimTag|claimGiveUp|5<<claimBits|7))
 	c := open(t, driver.Small, nil)
-	core(c).inc = 0x1112131415161718
+	core(c).Incarnation = 0x1112131415161718
 	r, err := c.(driver.Registrar).Register(make([]byte, 4096), driver.RemoteRead|driver.RemoteWrite)
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
 	n := connOf(victim)
 	p := &prey{
 		ctl:     again(t, unsafe.Pointer(n.seg.ctl), controlBytes),
-		bell:    again(t, unsafe.Pointer(n.ctx.bell), bellBytes),
+		bell:    again(t, unsafe.Pointer(n.ctx.waits.bell), bellBytes),
 		regions: again(t, unsafe.Pointer(core(peer).regions.mem), regionTableBytes),
 	}
 	for d := range 2 {
@@ -169,10 +169,10 @@ func contractError(t testing.TB, err error) {
 func finally(t testing.TB, a, b driver.Instance, p *prey, packets []*driver.Packet, polls []func(*driver.Packet) (bool, error)) {
 	t.Helper()
 	for _, i := range []driver.Instance{a, b} {
-		ends(t, 10*time.Second, "close", func() { connOf(i).shut(driver.ErrClosed) })
+		ends(t, 10*time.Second, "close", func() { connOf(i).Shut() })
 	}
 	p.letGo()
-	within(t, 10*time.Second, "memory is let go", func() bool { return !connOf(a).closing.Load() && !connOf(b).closing.Load() })
+	within(t, 10*time.Second, "memory is let go", func() bool { return connOf(a).free.Load() && connOf(b).free.Load() })
 	for k, q := range packets {
 		if q.Driver.Phase != driver.Posted && q.Driver.Phase != driver.Canceling {
 			continue

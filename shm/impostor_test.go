@@ -60,7 +60,7 @@ func (i *impostor) dial(c driver.Context) (challenge message) {
 	i.sock = rawDial(i.t, c)
 	i.t.Cleanup(func() { i.sock.Close() })
 	_ = i.sock.SetReadDeadline(time.Now().Add(10 * time.Second))
-	i.hello = message{kind: msgHello, flags: core(c).flags(), from: i.inc, to: core(c).inc}
+	i.hello = message{kind: msgHello, flags: core(c).flags(), from: i.inc, to: core(c).Incarnation}
 	if err := send(i.sock, &i.hello); err != nil {
 		i.t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func (i *impostor) accepted(c driver.Context) {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	if i.seg, err = mapSegment(fds[0], core(c).props.Track == driver.Large); err != nil {
+	if i.seg, err = mapSegment(fds[0], core(c).Props.Track == driver.Large); err != nil {
 		i.t.Fatal(err)
 	}
 	i.t.Cleanup(i.seg.unmap)

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"context"
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // transfer is this end's view of a slot in use.
@@ -53,9 +53,6 @@ type large struct {
 	lastPath     string
 	short        [inlineMax]byte // a fragment that goes into a slot
 	iov          [64]unix.Iovec
-
-	waitFor *driver.Packet
-	sending bool
 }
 
 var (
@@ -80,7 +77,12 @@ func (l *large) attach() {
 	l.lastPath = l.likelyPath()
 }
 
-func (l *large) detach() { l.releasePeer() }
+func (l *large) stand() {}
+
+func (l *large) flag(bool) *uint32 { return &l.mine.sleeping }
+
+// HasMessage implements kit.Gate: receives of this track name their messages.
+func (l *large) HasMessage() bool { return false }
 
 // Path implements driver.Instance.
 func (l *large) Path() string {
@@ -144,11 +146,11 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 			t.arena = a
 			if !l.ctx.opts.noArena && l.show(a) {
 				arena, offset = a.ID(), uint64(off)
-				l.tally.Hits.Add(1)
+				l.Tally.Hits.Add(1)
 			}
 		} else {
 			t.pin.Pin(&b[0])
-			l.tally.Misses.Add(1)
+			l.Tally.Misses.Add(1)
 		}
 	}
 	store64(&e.addr, addr)
@@ -215,7 +217,7 @@ func pieceOf(n int) int {
 }
 
 func (l *large) fault(op string, format string, args ...any) error {
-	return &driver.Error{Driver: Name, Peer: l.peerURL, Op: op, Err: fmt.Errorf(format, args...)}
+	return &driver.Error{Driver: Name, Peer: l.Peer(), Op: op, Err: fmt.Errorf(format, args...)}
 }
 
 // resolveSend tells the receiver how this end reaches its buffer.
@@ -289,45 +291,36 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 		l.live.sends &^= slot
 		if err == nil {
 			p.N = t.message
-			l.tally.Sent.Add(1)
-			l.tally.BytesSent.Add(uint64(t.n))
+			l.Tally.Sent.Add(1)
+			l.Tally.BytesSent.Add(uint64(t.n))
 		}
 		atomic.StoreUint64(&t.slot.send.ack, t.ticket)
 	} else {
 		l.live.recvs &^= slot
 		if err == nil {
-			l.tally.Received.Add(1)
-			l.tally.BytesReceived.Add(uint64(t.n))
+			l.Tally.Received.Add(1)
+			l.Tally.BytesReceived.Add(uint64(t.n))
 			if t.message > t.n {
 				err = &driver.TruncatedError{Message: t.message, Buffer: t.n}
-				l.tally.Truncated.Add(1)
+				l.Tally.Truncated.Add(1)
 			}
 		}
 	}
 	p.Driver.Finish(err)
-	if st := l.state.Load(); st == stateUp {
+	if st := l.State(); st == kit.StateUp {
 		l.signal()
 	}
 }
 
-// Disconnect implements driver.Instance.
-func (l *large) Disconnect() error {
-	if !l.enter() {
-		return l.disconnect(false)
-	}
-	pending := false
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() (pending bool) {
 	for i := range l.sends {
 		if t := &l.sends[i]; t.p != nil {
 			l.progressSend(t)
 			pending = pending || t.p != nil
 		}
 	}
-	up := l.state.Load() == stateUp
-	l.leave()
-	if up && pending {
-		return driver.ErrBusy
-	}
-	return l.disconnect(false)
+	return pending
 }
 
 // RecvCancel implements driver.Instance.
@@ -337,15 +330,15 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 		return nil
 	case driver.Posted:
 	default:
-		if l.state.Load() == stateClosed {
-			return l.failure("cancel")
+		if l.State() == kit.StateClosed {
+			return l.Failure("cancel")
 		}
 		return l.fault("cancel", "%w: the packet is not posted", driver.ErrInvalid)
 	}
-	if !l.enter() {
-		return l.failure("cancel")
+	if !l.Enter() {
+		return l.Failure("cancel")
 	}
-	defer l.leave()
+	defer l.Leave()
 	t := &l.recvs[p.Driver.Slot%transferSlots]
 	if t.p != p {
 		return l.fault("cancel", "%w: the packet is not posted here", driver.ErrInvalid)
@@ -366,38 +359,4 @@ func (l *large) giveUp(t *transfer) {
 	t.used = t.used || atomic.LoadUint64(&t.slot.send.ticket) == t.ticket
 	t.gaveUp = true
 	l.signal()
-}
-
-// ready, arm and disarm implement waiter.
-func (l *large) ready() (bool, error) {
-	if l.sending {
-		return l.SendPoll(l.waitFor)
-	}
-	return l.RecvPoll(l.waitFor)
-}
-
-func (l *large) arm() {
-	if l.enter() {
-		raise(&l.mine.sleeping, l.asym)
-		l.leave()
-	}
-}
-
-func (l *large) disarm() {
-	if l.enter() {
-		atomic.StoreUint32(&l.mine.sleeping, 0)
-		l.leave()
-	}
-}
-
-// SendWait implements driver.SendWaiter.
-func (l *large) SendWait(ctx context.Context, p *driver.Packet) error {
-	l.waitFor, l.sending = p, true
-	return l.block(ctx, l)
-}
-
-// RecvWait implements driver.RecvWaiter.
-func (l *large) RecvWait(ctx context.Context, p *driver.Packet) error {
-	l.waitFor, l.sending = p, false
-	return l.block(ctx, l)
 }

@@ -7,16 +7,17 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("receive")
+	if !l.Enter() {
+		return l.Failure("receive")
 	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("receive")
+	defer l.Leave()
+	if l.State() != kit.StateUp {
+		return l.Failure("receive")
 	}
 	if err := checkPost(p); err != nil {
 		return l.fault("receive", "%w", err)
@@ -25,7 +26,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
 	}
 	if bits.OnesCount32(l.live.recvs) >= transferDepth {
-		l.tally.Busy.Add(1)
+		l.Tally.Busy.Add(1)
 		return driver.ErrBusy
 	}
 	for range transferSlots {
@@ -37,7 +38,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		}
 		return l.recvIn(t, i, p)
 	}
-	l.tally.Busy.Add(1)
+	l.Tally.Busy.Add(1)
 	return driver.ErrBusy
 }
 
@@ -76,12 +77,12 @@ func checkPost(p *driver.Packet) error {
 
 // SendPost implements driver.Instance.
 func (l *large) SendPost(p *driver.Packet) error {
-	if !l.enter() {
-		return l.failure("send")
+	if !l.Enter() {
+		return l.Failure("send")
 	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure("send")
+	defer l.Leave()
+	if l.State() != kit.StateUp {
+		return l.Failure("send")
 	}
 	if err := checkPost(p); err != nil {
 		return l.fault("send", "%w", err)
@@ -89,7 +90,7 @@ func (l *large) SendPost(p *driver.Packet) error {
 	if bits.OnesCount32(l.live.sends) >= transferDepth {
 		l.progressOthers(nil)
 		if bits.OnesCount32(l.live.sends) >= transferDepth {
-			l.tally.Busy.Add(1)
+			l.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -129,10 +130,10 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !l.enter() {
+	if !l.Enter() {
 		return l.ended(p, "send")
 	}
-	defer l.leave()
+	defer l.Leave()
 	t := &l.sends[p.Driver.Slot%transferSlots]
 	if t.p != p {
 		return true, l.fault("send poll", "%w: the packet is not posted here", driver.ErrInvalid)
@@ -150,10 +151,10 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !l.enter() {
+	if !l.Enter() {
 		return l.ended(p, "receive")
 	}
-	defer l.leave()
+	defer l.Leave()
 	t := &l.recvs[p.Driver.Slot%transferSlots]
 	if t.p != p {
 		return true, l.fault("receive poll", "%w: the packet is not posted here", driver.ErrInvalid)

@@ -123,19 +123,19 @@ func (l *lingerer) untilNext() time.Duration {
 // linger keeps what a closed connection has until end succeeds.
 func (n *conn) linger(end func() bool) {
 	c := n.ctx
-	c.mu.Lock()
+	c.Mu.Lock()
 	c.lingering++
 	count(c.old, n.peerInc, 1)
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	linger.add(func() bool {
 		if !end() {
 			return false
 		}
-		c.mu.Lock()
+		c.Mu.Lock()
 		c.lingering--
 		count(c.old, n.peerInc, -1)
 		last := c.lingering == 0 && c.released
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		if last {
 			c.unpin()
 		}

@@ -51,8 +51,8 @@ func TestPeerThatClaimsToBeInside(t *testing.T) {
 			}
 			store64(&segs[0].ctl.side[1].hazard, 0)
 			within(t, 10*time.Second, "one place is free", func() bool {
-				core(c).mu.Lock()
-				defer core(c).mu.Unlock()
+				core(c).Mu.Lock()
+				defer core(c).Mu.Unlock()
 				return core(c).old[lowestInc] < maxLingering
 			})
 			round()

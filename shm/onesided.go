@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 const (
@@ -53,16 +54,16 @@ var (
 )
 
 func (n *conn) opError(kind uint64, err error) error {
-	return &driver.Error{Driver: Name, Peer: n.peerURL, Op: opNames[kind], Err: err}
+	return &driver.Error{Driver: Name, Peer: n.Peer(), Op: opNames[kind], Err: err}
 }
 
 func (n *conn) postOp(op *driver.Op, kind uint64) error {
-	if !n.enter() {
-		return n.failure(opNames[kind])
+	if !n.Enter() {
+		return n.Failure(opNames[kind])
 	}
-	defer n.leave()
-	if n.state.Load() != stateUp {
-		return n.failure(opNames[kind])
+	defer n.Leave()
+	if n.State() != kit.StateUp {
+		return n.Failure(opNames[kind])
 	}
 	if err := n.checkOp(op, kind); err != nil {
 		return n.opError(kind, err)
@@ -71,7 +72,7 @@ func (n *conn) postOp(op *driver.Op, kind uint64) error {
 	if q.n == opDepth {
 		n.progressOps()
 		if q.n == opDepth {
-			n.tally.Busy.Add(1)
+			n.Tally.Busy.Add(1)
 			return driver.ErrBusy
 		}
 	}
@@ -149,8 +150,8 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	r := op.Remote.(*remoteRegion)
 	atomic.StoreUint64(&n.mine.hazard, uint64(r.index)+1)
 	defer atomic.StoreUint64(&n.mine.hazard, 0)
-	if st := n.state.Load(); st == stateBroken || st == statePeerClosed {
-		return 0, true, n.failure(opNames[op.Driver.Ticket])
+	if st := n.State(); st == kit.StateBroken || st == kit.StatePeerClosed {
+		return 0, true, n.Failure(opNames[op.Driver.Ticket])
 	}
 	if c := atomic.LoadUint32(&n.theirs.closed); c != closedNot {
 		return 0, true, refused(c)
@@ -172,7 +173,7 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 		if op.Result = 0; op.Fetch {
 			op.Result = old
 		}
-		n.tally.Atomics.Add(1)
+		n.Tally.Atomics.Add(1)
 		return 8, true, nil
 	}
 	moved := n.oneSided.moved
@@ -184,9 +185,9 @@ func (n *conn) step(op *driver.Op, budget int) (k int, done bool, err error) {
 	}
 	done = moved+len(b) == len(op.Local)
 	if done && op.Driver.Ticket == opPut {
-		n.tally.Puts.Add(1)
+		n.Tally.Puts.Add(1)
 	} else if done {
-		n.tally.Gets.Add(1)
+		n.Tally.Gets.Add(1)
 	}
 	return len(b), done, nil
 }
@@ -235,13 +236,13 @@ func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
 // OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
-		if !n.enter() {
+		if !n.Enter() {
 			kind := op.Driver.Ticket
 			op.Driver = driver.OpState{}
-			return true, n.failure(opNames[kind])
+			return true, n.Failure(opNames[kind])
 		}
 		n.progressOps()
-		n.leave()
+		n.Leave()
 	}
 	switch op.Driver.Phase {
 	case driver.Done:
@@ -256,13 +257,13 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 // Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	for {
-		if !n.enter() {
-			return n.failure("flush")
+		if !n.Enter() {
+			return n.Failure("flush")
 		}
 		before, moved := n.oneSided.first, n.oneSided.moved
 		n.progressOps()
 		first, stuck := n.oneSided.first, n.oneSided.first == before && n.oneSided.moved == moved
-		n.leave()
+		n.Leave()
 		if first == nil {
 			break
 		}
@@ -273,8 +274,8 @@ func (n *conn) Flush(ctx context.Context) error {
 			pause() // for the peer's arena to arrive, once
 		}
 	}
-	if s := n.state.Load(); s != stateUp {
-		return n.failure("flush")
+	if s := n.State(); s != kit.StateUp {
+		return n.Failure("flush")
 	}
 	return nil
 }
@@ -283,8 +284,8 @@ func (n *conn) Flush(ctx context.Context) error {
 // which they were posted, each between two sequentially consistent accesses to
 // the hazard word, so that there is nothing to do.
 func (n *conn) Fence() error {
-	if s := n.state.Load(); s != stateUp {
-		return n.failure("fence")
+	if s := n.State(); s != kit.StateUp {
+		return n.Failure("fence")
 	}
 	return nil
 }

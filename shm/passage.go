@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // How this side knows that a peer writes to its memory no more.
@@ -40,8 +41,8 @@ const (
 
 // guard keeps an eye on a segment: from before the peer can use it until unguard.
 func (c *Context) guard(seg *segment, side int, gone func() bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.passages[seg] = &passage{theirs: &seg.ctl.side[1-side], gone: gone}
 }
 
@@ -65,20 +66,19 @@ func (c *Context) occupied(index int) bool {
 // abandon closes a connection that came to stand at the peer but not here. The peer may be inside a region already.
 // abandon owns the arguments. If this side may have hung up the socket, only the pidfd tells of the peer's end.
 func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
-	n := &conn{ctx: c, peerInc: peer, side: side, seg: seg, proc: proc, sock: sock, fences: c.fences}
+	n := c.newConn(peer)
+	n.Init(Name, "", 0, nil)
+	n.Close()
+	n.side, n.seg, n.proc, n.sock = side, seg, proc, sock
 	n.parted.Store(hungUp)
-	n.bind()
 	n.imports.closed = true
 	n.mine, n.theirs = &seg.ctl.side[side], &seg.ctl.side[1-side]
-	n.closing.Store(true)
-	n.state.Store(stateClosed)
-	c.mu.Lock()
-	c.conns[n] = struct{}{}
+	c.Mu.Lock()
 	c.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
-	c.mu.Unlock()
-	n.publishClosed(stateUp)
+	c.Mu.Unlock()
+	n.publishClosed(kit.StateUp)
 	go n.monitor(sock)
-	n.detach(stateUp, sock)
+	n.detach(kit.StateUp, sock)
 }
 
 // accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
@@ -89,8 +89,8 @@ func (c *Context) accept(a *caller, seg *segment) error {
 		return err
 	}
 	c.guard(seg, 0, proc.dead)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	if a.over {
 		c.unguard(seg)
 		proc.close()
@@ -103,18 +103,18 @@ func (c *Context) accept(a *caller, seg *segment) error {
 // abandon gives up what the dialer takes for a connection, or soon will. hungUp: this side may have hung up the socket.
 func (a *caller) abandon(c *Context, hungUp bool) {
 	a.left = true
-	c.mu.Lock()
-	hungUp = hungUp || c.closed
+	c.Mu.Lock()
+	hungUp = hungUp || c.IsClosed()
 	delete(c.sockets, a.sock)
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	c.abandon(a.seg, 0, a.hello.from, a.proc, a.sock, hungUp)
 }
 
 // publishClosed tells the peer that it may not enter regions of this side any more over this connection, which was in
 // state old. Afterwards the peer is inside only if its hazard says so.
-func (n *conn) publishClosed(old state) {
+func (n *conn) publishClosed(old kit.State) {
 	v := uint32(closedLeft)
-	if old == stateBroken {
+	if old == kit.StateBroken {
 		v = closedBroken
 	}
 	atomic.StoreUint32(&n.mine.closed, v)

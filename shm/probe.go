@@ -1,15 +1,13 @@
 package shm
 
 import (
-	"context"
 	"runtime"
 	"slices"
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // prober finds instances with something to receive, among all of a context. Its
@@ -22,10 +20,6 @@ type prober struct {
 	list   []*small
 	turn   int
 	active *small
-	gone   bool
-
-	cancels atomic.Uint32
-	users   atomic.Int32 // goroutines inside wait, which touch the bell
 }
 
 // perProbe is how many instances a probe looks at besides the active one.
@@ -55,21 +49,27 @@ func (b *prober) remove(s *small) {
 	b.unlock()
 }
 
-// probe implements driver.Prober.
-func (b *prober) probe(c *Context) (driver.Instance, error) {
+// RecvProbeAny implements driver.Prober.
+func (c smallContext) RecvProbeAny() (driver.Instance, error) {
+	b := &c.prober
 	if !b.held.CompareAndSwap(0, 1) {
 		return nil, driver.ErrAgain
 	}
-	s := b.look(perProbe)
-	gone := b.gone
-	b.unlock()
-	switch {
-	case s != nil:
+	return c.told(b.look(perProbe))
+}
+
+// RecvLookAny implements kit.Looker.
+func (c smallContext) RecvLookAny() (driver.Instance, error) {
+	c.prober.lock()
+	return c.told(c.prober.look(len(c.prober.list)))
+}
+
+func (c smallContext) told(s *small) (driver.Instance, error) {
+	c.prober.unlock()
+	if s != nil {
 		return s, nil
-	case gone:
-		return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
 	}
-	return nil, driver.ErrAgain
+	return nil, c.Nothing()
 }
 
 // look looks at so many instances in turn, and at the active one.
@@ -105,7 +105,7 @@ func (s *small) nameable() bool {
 		store32(&s.named, 1)
 		return true
 	}
-	if st := s.state.Load(); st != stateUp && st != stateConnecting && !s.deathSaid {
+	if st := s.State(); st != kit.StateUp && st != kit.StateConnecting && !s.deathSaid {
 		// Look again: it may have come before the end. A peer that has died in the middle of a message leaves a part.
 		if s.whole(head) {
 			return false
@@ -134,90 +134,3 @@ func (s *small) header(pos uint64) uint64 {
 
 // flagged reports whether the slot at pos has been written in this lap.
 func (s *small) flagged(pos uint64) bool { return (s.header(pos)^lap(pos))>>lapShift == 0 }
-
-// wait implements driver.Prober.
-func (b *prober) wait(ctx context.Context, c *Context) (driver.Instance, error) {
-	b.users.Add(1)
-	defer b.users.Add(-1)
-	cancels := b.cancels.Load()
-	for range spins {
-		if s, err := b.probe(c); s != nil || err != driver.ErrAgain {
-			return s, err
-		}
-	}
-	stop := context.AfterFunc(ctx, func() { b.rouse(c) })
-	defer stop()
-	for {
-		b.lock()
-		gone := b.gone
-		b.unlock()
-		if gone {
-			return nil, &driver.Error{Driver: Name, Op: "probe", Err: driver.ErrClosed}
-		}
-		seq := &c.bell.seq
-		val := atomic.LoadUint32(seq)
-		raise(&c.bell.raised, c.barrier)
-		b.lock()
-		s := b.look(len(b.list))
-		b.unlock()
-		switch {
-		case s != nil:
-			return s, nil
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case b.cancels.Load() != cancels:
-			return nil, driver.ErrCanceled
-		}
-		c.waits.Add(1)
-		sleep(seq, val, longestSleep)
-	}
-}
-
-// rouse wakes this context's waits, if it still has a bell.
-func (b *prober) rouse(c *Context) {
-	b.users.Add(1)
-	defer b.users.Add(-1)
-	b.lock()
-	gone := b.gone
-	b.unlock()
-	if !gone {
-		wake(&c.bell.seq)
-	}
-}
-
-// cancel implements driver.Prober.
-func (b *prober) cancel(c *Context) error {
-	b.lock()
-	gone := b.gone
-	b.unlock()
-	if gone {
-		return &driver.Error{Driver: Name, Op: "cancel", Err: driver.ErrClosed}
-	}
-	b.cancels.Add(1)
-	b.rouse(c)
-	return nil
-}
-
-// stop ends probing: waits return, and nobody looks at instances any more.
-func (b *prober) stop(c *Context) {
-	b.lock()
-	b.gone = true
-	b.unlock()
-	if c.bell != nil {
-		wake(&c.bell.seq)
-	}
-}
-
-// close waits until nobody is inside any more, and unmaps the bell.
-func (b *prober) close(c *Context) {
-	b.stop(c)
-	if c.bell == nil {
-		return
-	}
-	for b.users.Load() != 0 {
-		wake(&c.bell.seq)
-		runtime.Gosched()
-	}
-	_ = unix.MunmapPtr(unsafe.Pointer(c.bell), bellBytes)
-	c.bell = nil
-}

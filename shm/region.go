@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // Every context has a table of its regions in a page range that peers map
@@ -121,10 +122,7 @@ func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error
 	if len(b) == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
 		return fail(fmt.Errorf("%w: %d bytes with access %#x", driver.ErrInvalid, len(b), access))
 	}
-	c.mu.Lock()
-	closed := c.closed
-	c.mu.Unlock()
-	if closed {
+	if c.IsClosed() {
 		return fail(driver.ErrClosed)
 	}
 	r := &region{ctx: c, mem: b}
@@ -147,7 +145,7 @@ func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error
 	le := binary.LittleEndian
 	le.PutUint32(r.key[0:], keyMagic)
 	le.PutUint32(r.key[4:], uint32(r.index))
-	le.PutUint64(r.key[8:], c.inc)
+	le.PutUint64(r.key[8:], c.Incarnation)
 	le.PutUint64(r.key[16:], r.gen)
 	le.PutUint64(r.key[24:], e.length)
 	le.PutUint64(r.key[32:], e.access)
@@ -197,8 +195,8 @@ func (r *region) Deregister() error {
 		return &driver.Error{Driver: Name, Op: "deregister", Err: driver.ErrClosed}
 	}
 	c := r.ctx
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	atomic.StoreUint64(&c.regions.mem[r.index].generation, r.gen+1)
 	if c.occupied(r.index) {
 		c.inside.Add(1)
@@ -228,11 +226,11 @@ func (r *region) release() {
 // showAll shows an arena to all peers, present and future, who need it for
 // one-sided access without this side's help.
 func (c *Context) showAll(a *driver.Arena) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.shown[a]++
-	for n := range c.conns {
-		if n.state.Load() == stateUp {
+	for n := range c.Conns.All() {
+		if n.State() == kit.StateUp {
 			n.show(a)
 		}
 	}
@@ -256,16 +254,16 @@ func (r *remoteRegion) Access() driver.Access { return driver.Access(r.entry.acc
 // sent when the region was registered, has been mapped: so that operations
 // never have to wait for it.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
-	if !n.enter() {
-		return nil, n.failure("import")
+	if !n.Enter() {
+		return nil, n.Failure("import")
 	}
 	r, err := n.parseKey(key)
-	n.leave()
+	n.Leave()
 	if err == nil {
 		err = n.awaitArena(r)
 	}
 	if err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: n.peerURL, Op: "import", Err: err}
+		return nil, &driver.Error{Driver: Name, Peer: n.Peer(), Op: "import", Err: err}
 	}
 	return r, nil
 }
@@ -275,12 +273,12 @@ const arenaTime = 2 * time.Second
 
 func (n *conn) awaitArena(r *remoteRegion) error {
 	for end := time.Now().Add(arenaTime); ; pause() {
-		if !n.enter() {
+		if !n.Enter() {
 			return driver.ErrClosed
 		}
 		_, known, _ := n.reach(r)
-		n.leave() // the monitor may have to drop another arena first
-		if known || n.state.Load() != stateUp {
+		n.Leave() // the monitor may have to drop another arena first
+		if known || n.State() != kit.StateUp {
 			return nil
 		}
 		if time.Now().After(end) {

@@ -85,7 +85,7 @@ func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	}
 	s := rawDial(t, c)
 	defer s.Close()
-	hello := (&message{kind: msgHello, from: lowestInc, to: core(c).inc}).append(nil)
+	hello := (&message{kind: msgHello, from: lowestInc, to: core(c).Incarnation}).append(nil)
 	hello[4]++
 	if _, err := s.Write(hello); err != nil {
 		t.Fatal(err)

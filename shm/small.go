@@ -1,31 +1,23 @@
 package shm
 
 import (
-	"context"
-	"sync/atomic"
-
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// small is an instance on the small track.
+// small is an instance on the small track. Posts and polls are in this package as far as every message takes them; the
+// kit has the rest.
 type small struct {
 	*conn
+	kit.Small
 	send    producer
 	recv    consumer
-	sends   kit.PacketQueue // that found the ring full
-	recvs   kit.PacketQueue
-	partial int // bytes of the message at the head that were copied out
+	partial int     // bytes of the message at the head that were copied out
+	lent    arrival // the message that the kit has lent
 
-	sendBuf *driver.Packet // has a buffer out
-	recvBuf *driver.Packet
-	arrived arrival // what recvBuf was given
-
-	named     uint32         // a probe has named what is at the head
-	popped    bool           // something was received in this call
-	deathSaid bool           // a probe has named the end; guarded by the prober
-	waitFor   *driver.Packet // of the wait under way
-	sending   bool
+	named     uint32 // a probe has named what is at the head
+	popped    bool   // something was received in this call
+	deathSaid bool   // a probe has named the end; guarded by the prober
 }
 
 var (
@@ -36,6 +28,12 @@ var (
 	_ driver.OneSided       = (*small)(nil)
 )
 
+func newSmall(n *conn) *small {
+	s := &small{conn: n}
+	s.Init(&n.Conn, s)
+	return s
+}
+
 func (s *small) attach() {
 	out, in := s.side, 1-s.side
 	if s.toSelf {
@@ -43,17 +41,24 @@ func (s *small) attach() {
 	}
 	s.send = newProducer(s.seg.ring[out])
 	s.recv = newConsumer(s.seg.ring[in])
-	s.ctx.prober.add(s)
 }
 
-func (s *small) detach() {
-	s.releasePeer()
+func (s *small) stand() {
+	s.ctx.prober.add(s)
+	s.ctx.Anyone.Tell() // a message may have been faster
+}
+
+func (s *small) flag(sending bool) *uint32 {
+	if sending {
+		return &s.mine.sleeping
+	}
+	return &s.recv.cons.armed
 }
 
 // fail implements trackEnd. The peer never writes to posted memory here.
 func (s *small) fail() bool {
 	s.ctx.prober.remove(s)
-	s.sends, s.recvs = kit.PacketQueue{}, kit.PacketQueue{}
+	s.Drop()
 	s.oneSided = opQueue{}
 	return true
 }
@@ -66,54 +71,21 @@ func (s *small) Path() string {
 	return "ring"
 }
 
-// Disconnect implements driver.Instance.
-func (s *small) Disconnect() error {
-	pending := false
-	if s.enter() {
-		s.push()
-		pending = !s.sends.Empty()
-		s.leave()
-	}
-	return s.disconnect(pending)
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
+	s.Push()
+	return s.Stalled()
 }
 
-// ready, arm and disarm implement waiter for the packet in waitFor.
-func (s *small) ready() (bool, error) {
-	if s.sending {
-		return s.SendPoll(s.waitFor)
-	}
-	return s.RecvPoll(s.waitFor)
+// Leave implements kit.Gate.
+func (s *small) Leave() {
+	s.conn.Leave()
+	s.unname()
 }
 
-func (s *small) arm() {
-	if s.enter() {
-		if s.sending {
-			raise(&s.mine.sleeping, s.asym)
-		} else {
-			raise(&s.recv.cons.armed, s.asym)
-		}
-		s.leave()
-	}
+// HasMessage implements kit.Gate. A message can be received after the connection has ended, too.
+func (s *small) HasMessage() bool {
+	var a arrival
+	ok, bad := s.recv.peek(&a)
+	return ok && !bad && a.there == a.n
 }
-
-func (s *small) disarm() {
-	if s.enter() {
-		if s.sending {
-			atomic.StoreUint32(&s.mine.sleeping, 0)
-		} else {
-			atomic.StoreUint32(&s.recv.cons.armed, 0)
-		}
-		s.leave()
-	}
-}
-
-func (s *small) wait(ctx context.Context, p *driver.Packet, sending bool) error {
-	s.waitFor, s.sending = p, sending
-	return s.conn.block(ctx, s)
-}
-
-// SendWait implements driver.SendWaiter.
-func (s *small) SendWait(ctx context.Context, p *driver.Packet) error { return s.wait(ctx, p, true) }
-
-// RecvWait implements driver.RecvWaiter.
-func (s *small) RecvWait(ctx context.Context, p *driver.Packet) error { return s.wait(ctx, p, false) }

@@ -1,121 +1,81 @@
 package shm
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("receive")
+	if !s.Enter() {
+		return s.Failure("receive")
 	}
-	err := s.postRecv(p)
-	s.leave()
+	err := s.AdmitRecv(p)
+	s.conn.Leave()
 	return err
 }
 
-func (s *small) postRecv(p *driver.Packet) error {
-	if st := s.state.Load(); st == stateUp || st == statePeerClosed && s.hasArrived() {
-		if p.Driver.Phase != driver.Idle {
-			return s.misuse("receive", p)
-		}
-		if s.recvs.Full() {
-			s.tally.Busy.Add(1)
-			return driver.ErrBusy
-		}
-		p.Driver.Phase = driver.Posted
-		s.recvs.Push(p)
-		return nil
-	}
-	return s.failure("receive")
-}
-
-// hasArrived reports whether a message is there, which can be received after the
-// connection has ended too.
-func (s *small) hasArrived() bool {
-	var a arrival
-	ok, bad := s.recv.peek(&a)
-	return ok && !bad && a.there == a.n
-}
-
 // RecvPoll implements driver.Instance.
-func (s *small) RecvPoll(p *driver.Packet) (bool, error) {
+func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
-		return s.ended(p, "receive")
-	}
-	if p.Driver.Phase == driver.Idle {
-		done, err := s.pollBuffer(p)
-		s.leave()
-		s.unname()
-		if !done {
-			s.nothing()
-		}
-		return done, err
-	}
-	s.drain()
-	s.leave()
-	s.unname()
-	if p.Driver.Phase != driver.Done {
-		s.nothing()
+	if !s.Enter() {
+		return s.Over(p, "receive")
 	}
 	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		return false, nil
+		s.drain()
+		s.Leave()
+		if p.Driver.Phase == driver.Done {
+			return p.Driver.Outcome()
+		}
+	default:
+		done, err = s.pollBuffer(p)
+		s.Leave()
 	}
-	return true, s.misuse("receive poll", p)
+	if !done {
+		s.nothing()
+	}
+	return done, err
 }
 
 // drain fills posted receives with what has arrived.
 func (s *small) drain() {
 	var a arrival
-	for !s.recvs.Empty() && s.recvBuf == nil {
+	for p := s.Receiving(); p != nil; p = s.Receiving() {
 		ok, bad := s.recv.peek(&a)
 		if !ok {
 			if bad {
 				s.misbehaved("malformed message header")
 			}
-			if s.state.Load() != stateUp {
+			if s.State() != kit.StateUp {
 				s.drainEnd()
 			}
 			return
 		}
-		p := s.recvs.First()
 		if a.kind == kindInline && len(p.IOV) == 1 && len(p.IOV[0]) >= a.n {
 			takeInline(p, &a)
 		} else if !s.fill(p, &a) {
-			if s.state.Load() != stateUp {
+			if s.State() != kit.StateUp {
 				s.drainEnd()
 			}
 			return
 		}
-		s.recvs.Pop()
+		s.Received()
 		s.consumed(&a)
 	}
 }
 
-// drainEnd fails the posted receives after the connection has ended. What was
-// sent before the end was seen may have become visible just now.
+// drainEnd fails the posted receives after the connection has ended, unless there is a message: what was sent before
+// the end was seen may have become visible just now.
 func (s *small) drainEnd() {
-	var a arrival
-	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
-		return
+	if !s.HasMessage() {
+		s.FailReceives()
+		s.partial = 0
 	}
-	err := s.failure("receive")
-	if s.state.Load() == statePeerClosed {
-		err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
-	}
-	for !s.recvs.Empty() {
-		s.recvs.Pop().Driver.Finish(err)
-	}
-	s.partial = 0
 }
 
 // takeInline is fill for the message that latency is measured by.
@@ -166,15 +126,15 @@ func (s *small) received(p *driver.Packet, a *arrival, room int) {
 	if a.n > room {
 		p.N = room
 		p.Driver.Err = &driver.TruncatedError{Message: a.n, Buffer: room}
-		s.tally.Truncated.Add(1)
+		s.Tally.Truncated.Add(1)
 	}
 }
 
 // consumed moves past a message.
 func (s *small) consumed(a *arrival) {
 	published := s.recv.pop(a)
-	s.tally.Received.Add(1)
-	s.tally.BytesReceived.Add(uint64(a.n))
+	s.Tally.Received.Add(1)
+	s.Tally.BytesReceived.Add(uint64(a.n))
 	s.popped = true
 	if published {
 		s.signal()
@@ -202,78 +162,44 @@ func (s *small) nothing() {
 	}
 }
 
-// pollBuffer receives into the ring itself.
+// pollBuffer lends the message at the head of the ring.
 func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
-	if s.recvBuf != nil {
-		return true, s.misuse("receive", p)
-	}
-	if !s.recvs.Empty() {
+	if !s.MayLend(p) {
 		s.drain()
-		return false, nil
+		return s.PolledRecv(p)
 	}
 	var a arrival
 	ok, bad := s.recv.peek(&a)
 	if ok && a.there == a.n {
-		p.Buf = unsafe.Slice((*byte)(a.at), a.n)
-		p.N = a.n
-		p.Driver.Phase = driver.BufferOut
-		s.recvBuf, s.arrived = p, a
+		s.Lend(p, unsafe.Slice((*byte)(a.at), a.n))
+		s.lent = a
 		return true, nil
 	}
 	if bad {
 		s.misbehaved("malformed message header")
 	}
-	if s.state.Load() == stateUp {
-		return false, nil
-	}
-	if ok, _ := s.recv.peek(&a); ok && a.there == a.n {
-		return false, nil // it came just before the end
-	}
-	if s.state.Load() == statePeerClosed {
-		return true, &driver.Error{Driver: Name, Peer: s.peerURL, Op: "receive", Err: driver.ErrClosed}
-	}
-	return true, s.failure("receive")
+	return s.PolledRecv(p)
 }
 
 // RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
-	if p != s.recvBuf {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "release", Err: fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid)}
+	if err := s.TakeBack(p); err != nil {
+		return err
 	}
-	s.recvBuf = nil
-	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if !s.enter() {
-		return s.failure("release")
-	}
-	s.consumed(&s.arrived)
-	s.leave()
-	s.unname()
+	s.consumed(&s.lent)
+	s.Leave()
 	return nil
 }
 
-// RecvCancel implements driver.Instance.
+// RecvCancel implements driver.Instance. A message of which a part is in the packet wins.
 func (s *small) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if s.state.Load() == stateClosed {
-			return s.failure("cancel")
+	if s.Enter() {
+		begun := s.partial > 0 && s.Receiving() == p
+		s.conn.Leave()
+		if begun {
+			p.Driver.Phase = driver.Canceling
+			return nil
 		}
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "cancel", Err: fmt.Errorf("%w: the packet is not posted", driver.ErrInvalid)}
 	}
-	if !s.enter() {
-		return s.failure("cancel")
-	}
-	defer s.leave()
-	if s.partial > 0 && s.recvs.First() == p {
-		// Half of a message is in it: that message wins.
-		p.Driver.Phase = driver.Canceling
-		return nil
-	}
-	s.recvs.Remove(p)
-	s.tally.Canceled.Add(1)
-	p.Driver.Finish(driver.ErrCanceled)
-	return nil
+	return s.Small.RecvCancel(p)
 }

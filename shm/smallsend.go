@@ -1,11 +1,11 @@
 package shm
 
 import (
-	"fmt"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // notify wakes the peer if it sleeps; called after each message.
@@ -20,33 +20,27 @@ func (s *small) notifySlow() {
 	if raised(&s.send.cons.armed, s.asym) {
 		atomic.StoreUint32(&s.send.cons.armed, 0)
 		wake(&s.theirs.seq)
-		s.tally.Woke.Add(1)
+		s.Tally.Woke.Add(1)
 	}
 	if raised(&s.bell.raised, s.asym) {
 		atomic.StoreUint32(&s.bell.raised, 0)
 		wake(&s.bell.seq)
-		s.tally.Woke.Add(1)
+		s.Tally.Woke.Add(1)
 	}
 }
 
 // SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
+	if !s.Enter() {
+		return s.Failure("send")
 	}
 	err := s.post(p)
-	s.leave()
+	s.conn.Leave()
 	return err
 }
 
 func (s *small) post(p *driver.Packet) error {
-	if s.state.Load() != stateUp {
-		return s.failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
-	}
-	if len(p.IOV) == 1 && s.sends.Empty() {
+	if len(p.IOV) == 1 && s.State() == kit.StateUp && p.Driver.Phase == driver.Idle && !s.BufferOut() && !s.Stalled() {
 		// The common case, in one look.
 		b := p.IOV[0]
 		if len(b) <= inlineMax {
@@ -57,35 +51,14 @@ func (s *small) post(p *driver.Packet) error {
 			}
 		}
 	}
-	n := p.Len()
-	if n > maxSmall {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: fmt.Errorf("%w: %d bytes, the small track carries %d", driver.ErrTooLong, n, maxSmall)}
+	n, err := s.AdmitSend(p, maxSmall)
+	if err != nil {
+		return err
 	}
-	if !s.sends.Empty() {
-		s.push()
-	}
-	if s.sends.Empty() && s.trySend(p, n) {
+	if !s.Stalled() && s.trySend(p, n) {
 		return nil
 	}
-	if s.sends.Full() {
-		s.tally.Busy.Add(1)
-		return driver.ErrBusy
-	}
-	s.tally.Waited.Add(1)
-	p.Driver.Phase = driver.Posted
-	s.sends.Push(p)
-	return nil
-}
-
-func (s *small) misuse(op string, p *driver.Packet) error {
-	what := "a buffer of this instance is out: post or release it first"
-	switch {
-	case p.Driver.Phase == driver.BufferOut:
-		what = "the packet holds a buffer"
-	case p.Driver.Phase != driver.Idle:
-		what = "the packet is posted already, or its outcome was not polled"
-	}
-	return &driver.Error{Driver: Name, Peer: s.peerURL, Op: op, Err: fmt.Errorf("%w: %s", driver.ErrInvalid, what)}
+	return s.Later(p)
 }
 
 // sent finishes a packet whose n bytes are in the ring.
@@ -93,20 +66,21 @@ func (s *small) sent(p *driver.Packet, n int) {
 	p.N = n
 	p.Driver.Err = nil
 	p.Driver.Phase = driver.Done
+	s.published(n)
+}
+
+// published counts a message of n bytes that is in the ring, and wakes the peer.
+func (s *small) published(n int) {
 	if s.opPath != "" {
 		s.opPath = ""
 	}
-	s.tally.Sent.Add(1)
-	s.tally.BytesSent.Add(uint64(n))
+	s.Tally.Sent.Add(1)
+	s.Tally.BytesSent.Add(uint64(n))
 	s.notify()
 }
 
 func (s *small) trySend(p *driver.Packet, n int) bool {
-	ok, bad := s.send.room(n)
-	if !ok {
-		if bad {
-			s.misbehaved("progress beyond what was sent")
-		}
+	if !s.hasRoom(n) {
 		return false
 	}
 	c := p.Cursor()
@@ -115,43 +89,29 @@ func (s *small) trySend(p *driver.Packet, n int) bool {
 	return true
 }
 
-// push sends what waits for room.
-func (s *small) push() {
-	for !s.sends.Empty() {
-		p := s.sends.First()
-		if !s.trySend(p, p.Len()) {
-			break
-		}
-		s.sends.Pop()
+func (s *small) hasRoom(n int) bool {
+	ok, bad := s.send.room(n)
+	if bad {
+		s.misbehaved("progress beyond what was sent")
 	}
-	if st := s.state.Load(); st != stateUp && !s.sends.Empty() {
-		err := s.failure("send")
-		if st == statePeerClosed {
-			err = &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: driver.ErrClosed}
-		}
-		for !s.sends.Empty() {
-			s.sends.Pop().Driver.Finish(err)
-		}
-	}
+	return ok
 }
+
+// Settle implements kit.SmallHooks.
+func (s *small) Settle() { s.Push() }
+
+// Start implements kit.Starter.
+func (s *small) Start(p *driver.Packet) bool { return s.trySend(p, p.Len()) }
+
+// Launch implements kit.Starter: what is in the ring is under way.
+func (s *small) Launch() {}
 
 // SendPoll implements driver.Instance.
 func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
 	}
-	if !s.enter() {
-		return s.ended(p, "send")
-	}
-	s.push()
-	s.leave()
-	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted:
-		return false, nil
-	}
-	return true, s.misuse("send poll", p)
+	return s.Small.SendPoll(p)
 }
 
 // ended answers a poll on an instance that was closed or does not stand. What is
@@ -161,65 +121,36 @@ func (n *conn) ended(p *driver.Packet, op string) (bool, error) {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		if n.closing.Load() {
+		if !n.free.Load() {
 			return false, nil
 		}
 		p.N, p.RdvData = 0, nil
 		p.Driver.Phase = driver.Idle
 	}
-	return true, n.failure(op)
+	return true, n.Failure(op)
 }
 
-// SendBufGet implements driver.BufferSender.
-func (s *small) SendBufGet(p *driver.Packet) error {
-	if !s.enter() {
-		return s.failure("send")
-	}
-	defer s.leave()
-	if s.state.Load() != stateUp {
-		return s.failure("send")
-	}
-	if p.Driver.Phase != driver.Idle || s.sendBuf != nil {
-		return s.misuse("send", p)
-	}
-	s.push()
-	ok, bad := s.send.room(maxSmall)
-	if bad {
-		s.misbehaved("progress beyond what was sent")
-	}
-	if !ok || !s.sends.Empty() {
-		s.tally.Busy.Add(1)
-		return driver.ErrBusy
-	}
-	p.Buf = unsafe.Slice((*byte)(s.send.dataAt()), maxSmall)
-	p.Driver.Phase = driver.BufferOut
-	s.sendBuf = p
-	return nil
-}
+// Longest implements kit.SmallHooks.
+func (s *small) Longest() int { return maxSmall }
 
-// SendBufPost implements driver.BufferSender.
-func (s *small) SendBufPost(p *driver.Packet, n int) error {
-	if p != s.sendBuf || n > maxSmall {
-		return &driver.Error{Driver: Name, Peer: s.peerURL, Op: "send", Err: fmt.Errorf("%w: no such buffer is out, or %d bytes are more than it has", driver.ErrInvalid, n)}
-	}
-	if !s.enter() {
-		return s.failure("send")
-	}
-	defer s.leave()
-	s.sendBuf = nil
-	b := p.Buf
-	p.Buf, p.Driver.Phase = nil, driver.Idle
-	if n < 0 {
+// Room implements kit.SmallHooks.
+func (s *small) Room() []byte {
+	if !s.hasRoom(maxSmall) {
 		return nil
 	}
-	if s.state.Load() != stateUp {
-		return s.failure("send")
-	}
-	if n <= inlineMax {
-		s.send.sendInline(b[:n])
-	} else {
+	return unsafe.Slice((*byte)(s.send.dataAt()), maxSmall)
+}
+
+// Filled implements kit.SmallHooks.
+func (s *small) Filled(buf []byte, n int) error {
+	switch {
+	case n < 0:
+		return nil
+	case n <= inlineMax:
+		s.send.sendInline(buf[:n])
+	default:
 		s.send.publishData(n)
 	}
-	s.sent(p, n)
+	s.published(n)
 	return nil
 }

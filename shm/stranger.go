@@ -67,11 +67,8 @@ func (c *Context) userOf(uid uint32) uint32 {
 func (c *Context) serve() {
 	for {
 		sock, err := c.listener.AcceptUnix()
-		c.mu.Lock()
-		closed := c.closed
-		c.mu.Unlock()
 		switch {
-		case closed:
+		case c.IsClosed():
 			if err == nil {
 				rights.Close(sock)
 			}
@@ -105,11 +102,11 @@ func (c *Context) greet(sock *net.UnixConn) {
 // enlist adds a stranger. The oldest one of that user goes if there are too many:
 // a genuine peer proves the secret within microseconds.
 func (c *Context) enlist(a *caller) (code uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	v := &c.visitors
 	list := v.strangers[a.user]
-	if c.closed || v.leaving[a.user] >= maxLeaving {
+	if c.IsClosed() || v.leaving[a.user] >= maxLeaving {
 		return rejectBusy
 	}
 	if len(list) >= maxStrangers {
@@ -152,9 +149,9 @@ func (c *Context) meet(a *caller) {
 	if code == 0 && err == nil {
 		code = c.admit(a)
 	} else {
-		c.mu.Lock()
+		c.Mu.Lock()
 		c.delist(a)
-		c.mu.Unlock()
+		c.Mu.Unlock()
 	}
 	switch {
 	case code != 0:
@@ -166,10 +163,10 @@ func (c *Context) meet(a *caller) {
 		}
 	default:
 		n := c.receivePeer(a)
-		c.mu.Lock()
+		c.Mu.Lock()
 		count(c.visitors.ofUser, a.user, -1)
 		count(c.visitors.ofPeer, a.hello.from, -1)
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		c.tasks.Done()
 		if n != nil {
 			n.monitor(a.sock)
@@ -181,9 +178,9 @@ func (c *Context) meet(a *caller) {
 
 // dismiss ends the socket of a dialer that has become no connection.
 func (c *Context) dismiss(a *caller) {
-	c.mu.Lock()
+	c.Mu.Lock()
 	delete(c.sockets, a.sock)
-	c.mu.Unlock()
+	c.Mu.Unlock()
 	if !a.left {
 		rights.Close(a.sock)
 	}
@@ -192,12 +189,12 @@ func (c *Context) dismiss(a *caller) {
 // admit makes a peer of a stranger that has proved the secret: a task of the
 // context, which may pass descriptors, unless it only watches.
 func (c *Context) admit(a *caller) (code uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
 	c.delist(a)
 	v := &c.visitors
 	switch {
-	case c.closed:
+	case c.IsClosed():
 		return rejectBusy
 	case v.ofPeer[a.hello.from] >= maxWaitingPeer || v.ofUser[a.user] >= maxWaitingUser:
 		return rejectWaiting
@@ -242,9 +239,9 @@ func (c *Context) interview(a *caller) (code uint32, err error) {
 	}
 	h := &a.hello
 	switch {
-	case h.to != c.inc || h.from >= c.inc && h.flags&flagWatch == 0:
+	case h.to != c.Incarnation || h.from >= c.Incarnation && h.flags&flagWatch == 0:
 		return rejectStale, nil
-	case (h.flags&flagLarge != 0) != (c.props.Track == driver.Large):
+	case (h.flags&flagLarge != 0) != (c.Props.Track == driver.Large):
 		return rejectTrack, nil
 	}
 	challenge := message{kind: msgChallenge, flags: c.flags()}

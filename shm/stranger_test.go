@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/internal/rights/rightstest"
 )
@@ -42,7 +43,7 @@ func passed(t testing.TB, s *net.UnixConn, b []byte, fd int) bool {
 // that nobody has accepted.
 func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 	hello := func(c driver.Context) []byte {
-		return (&message{kind: msgHello, flags: core(c).flags(), from: lowestInc, to: core(c).inc}).append(nil)
+		return (&message{kind: msgHello, flags: core(c).flags(), from: lowestInc, to: core(c).Incarnation}).append(nil)
 	}
 	garbage := func(driver.Context) []byte { return []byte("what is this") }
 	for _, tt := range []struct {
@@ -63,7 +64,7 @@ func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 					t.Fatal(err)
 				}
 				took := 0
-				core(c).mu.Lock() // nothing is read before our own descriptors are closed
+				core(c).Mu.Lock() // nothing is read before our own descriptors are closed
 				for range 24 {
 					s := rawDial(t, c)
 					defer s.Close()
@@ -73,7 +74,7 @@ func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 						}
 					}
 				}
-				core(c).mu.Unlock()
+				core(c).Mu.Unlock()
 				if rights.Supported() == (took > 0) {
 					t.Errorf("the kernel took %d descriptors for us", took)
 				}
@@ -158,8 +159,8 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 	}
 	within(t, 10*time.Second, "the oldest are gone", func() bool {
 		n := core(c)
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.Mu.Lock()
+		defer n.Mu.Unlock()
 		var all int
 		for _, l := range n.visitors.strangers {
 			all += len(l)
@@ -176,8 +177,8 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 	before.fds, before.maps, before.goroutines = before.fds+64, before.maps+256, before.goroutines+64
 	releasedAll(t, before)
 	within(t, 5*time.Second, "no counters are left", func() bool {
-		core(c).mu.Lock()
-		defer core(c).mu.Unlock()
+		core(c).Mu.Lock()
+		defer core(c).Mu.Unlock()
 		v := &core(c).visitors
 		return len(v.strangers)+len(v.leaving)+len(v.ofPeer)+len(v.ofUser) == 0
 	})
@@ -194,7 +195,7 @@ func TestWatchersAreBounded(t *testing.T) {
 		s := rawDial(t, c)
 		t.Cleanup(func() { s.Close() })
 		_ = s.SetReadDeadline(time.Now().Add(10 * time.Second))
-		hello := message{kind: msgHello, flags: core(c).flags() | flagWatch, from: lowestInc, to: core(c).inc}
+		hello := message{kind: msgHello, flags: core(c).flags() | flagWatch, from: lowestInc, to: core(c).Incarnation}
 		var challenge message
 		if err := send(s, &hello); err != nil {
 			t.Fatal(err)
@@ -209,8 +210,8 @@ func TestWatchersAreBounded(t *testing.T) {
 		return s, hello
 	}
 	watchers := func() int {
-		core(c).mu.Lock()
-		defer core(c).mu.Unlock()
+		core(c).Mu.Lock()
+		defer core(c).Mu.Unlock()
 		return len(core(c).watched[lowestInc])
 	}
 	refused := func(s *net.UnixConn, code uint32) {
@@ -254,8 +255,8 @@ func TestStrangersFailNobodysConnection(t *testing.T) {
 	if _, err := receive(i.sock, &m, 0); err != nil || m.code != rejectAuth {
 		t.Fatalf("got %+v, %v, want reject with code %d", m, err, rejectAuth)
 	}
-	if s := connOf(inst).state.Load(); s != stateConnecting {
-		t.Errorf("state %d, want %d", s, stateConnecting)
+	if s := connOf(inst).State(); s != kit.StateConnecting {
+		t.Errorf("state %d, want %d", s, kit.StateConnecting)
 	}
 }
 
@@ -279,7 +280,7 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 				rights.Discard(rights.Nobody, fd)
 			}
 			n := connOf(inst)
-			within(t, 5*time.Second, "it has left", func() bool { return n.state.Load() != stateUp })
+			within(t, 5*time.Second, "it has left", func() bool { return n.State() != kit.StateUp })
 			ends(t, 5*time.Second, "disconnect", func() { contractError(t, inst.Disconnect()) })
 		}
 		i := newImpostor(t)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // progressSend moves the sending end of a transfer on by at most one piece.
@@ -51,16 +52,16 @@ func (l *large) progressSend(t *transfer) {
 		l.finishSend(t, nil)
 		return
 	}
-	if st := l.state.Load(); st != stateUp && l.released(t, true) {
-		l.finishSend(t, l.endError("send"))
+	if st := l.State(); st != kit.StateUp && l.released(t, true) {
+		l.finishSend(t, l.Failure("send"))
 	}
 }
 
 // finishSend ends the sending end. An error is made one of this peer.
 func (l *large) finishSend(t *transfer, err error) {
 	switch {
-	case err == driver.ErrCanceled && l.state.Load() != stateUp:
-		err = l.endError("send")
+	case err == driver.ErrCanceled && l.State() != kit.StateUp:
+		err = l.Failure("send")
 	case err == driver.ErrCanceled:
 		err = l.fault("send", "%w: the receiver has given up", driver.ErrCanceled)
 	case err == nil && t.reach == reachNone && load32(&t.slot.recv.reach) == reachNone:
@@ -69,19 +70,11 @@ func (l *large) finishSend(t *transfer, err error) {
 	l.finishTransfer(t, true, err)
 }
 
-// endError is the error of packets that the end of the connection catches.
-func (l *large) endError(op string) error {
-	if l.state.Load() == statePeerClosed {
-		return &driver.Error{Driver: Name, Peer: l.peerURL, Op: op, Err: driver.ErrClosed}
-	}
-	return l.failure(op)
-}
-
 // progressRecv moves the receiving end of a transfer on by at most one piece.
 func (l *large) progressRecv(t *transfer) {
 	if t.gaveUp {
 		if l.released(t, false) {
-			l.tally.Canceled.Add(1)
+			l.Tally.Canceled.Add(1)
 			l.finishTransfer(t, false, driver.ErrCanceled)
 		}
 		return
@@ -108,8 +101,8 @@ func (l *large) progressRecv(t *transfer) {
 			return
 		}
 	}
-	if st := l.state.Load(); st != stateUp && l.released(t, false) {
-		l.finishTransfer(t, false, l.endError("receive"))
+	if st := l.State(); st != kit.StateUp && l.released(t, false) {
+		l.finishTransfer(t, false, l.Failure("receive"))
 	}
 }
 
@@ -131,7 +124,7 @@ func (l *large) complete(t *transfer, e *endLine) bool {
 // first nothing more can be claimed, then the pieces that were claimed are looked at.
 func (l *large) released(t *transfer, sending bool) bool {
 	w := atomic.LoadUint64(&t.slot.claim)
-	if w&claimGiveUp == 0 && l.state.Load() != stateUp {
+	if w&claimGiveUp == 0 && l.State() != kit.StateUp {
 		atomic.OrUint64(&t.slot.claim, claimGiveUp)
 		w = atomic.LoadUint64(&t.slot.claim)
 	}
@@ -151,7 +144,7 @@ func (l *large) released(t *transfer, sending bool) bool {
 // copyPiece claims a piece and copies it: from the front as the sender, from
 // the back as the receiver. Nothing is copied after the end of the connection was seen here: see peerGone.
 func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
-	for l.state.Load() == stateUp {
+	for l.State() == kit.StateUp {
 		f, b := front(w), back(w)
 		if w&claimGiveUp != 0 || f+b >= t.pieces || w>>claimTag != t.ticket<<claimTag>>claimTag {
 			return
@@ -376,12 +369,12 @@ func fingerprint(p *driver.Packet) uint64 {
 // prefetch makes ready what a post of p would need: the peer is shown the
 // arena, or private memory gets its pages.
 func (l *large) prefetch(p *driver.Packet, op string, advice int) error {
-	if !l.enter() {
-		return l.failure(op)
+	if !l.Enter() {
+		return l.Failure(op)
 	}
-	defer l.leave()
-	if l.state.Load() != stateUp {
-		return l.failure(op)
+	defer l.Leave()
+	if l.State() != kit.StateUp {
+		return l.Failure(op)
 	}
 	if p.Driver.Phase != driver.Idle {
 		return l.fault(op, "%w: the packet is in use", driver.ErrInvalid)

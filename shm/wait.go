@@ -3,11 +3,15 @@ package shm
 import (
 	"context"
 	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // How nobody sleeps through a message.
@@ -74,67 +78,142 @@ const longestSleep = 500 * time.Millisecond
 // less than what sleeping and waking cost.
 const spins = 300
 
-// waiter is what a blocking call needs: something to poll, and where to sleep.
-type waiter interface {
-	// ready polls once.
-	ready() (done bool, err error)
-	// arm raises the flags that make peers wake seq.
-	arm()
-	// disarm takes them down.
-	disarm()
+// Sleeps in the kernel: the first one of a wait is short, so that the end of the waiter's context need not end it.
+const firstSleep = time.Millisecond
+
+func sleepTime(again bool) time.Duration {
+	if again {
+		return longestSleep
+	}
+	return firstSleep
 }
 
-// block polls w until it is done, and sleeps in between. The memory it sleeps
-// on stays mapped meanwhile (see quiesce).
-func (n *conn) block(ctx context.Context, w waiter) error {
-	for range spins {
-		if done, err := w.ready(); done {
-			return err
-		}
+// doorbellWaits are the waits for any peer, which sleep on the context's page.
+type doorbellWaits struct {
+	bell  *bell
+	asym  bool          // peers need no fence to see raised
+	all   *kit.AnyWaits // those that sleep
+	users atomic.Int32  // goroutines that touch the page
+	gone  atomic.Bool   // none may begin to
+}
+
+// enter keeps the page mapped until leave. It is false once the context is being closed.
+func (w *doorbellWaits) enter() bool {
+	w.users.Add(1)
+	if w.gone.Load() {
+		w.users.Add(-1)
+		return false
 	}
-	stop := context.AfterFunc(ctx, n.wakeSelf)
-	defer stop()
+	return true
+}
+
+func (w *doorbellWaits) leave() { w.users.Add(-1) }
+
+// Arm implements kit.Watched.
+func (w *doorbellWaits) Arm() (seen uint32) {
+	if !w.enter() {
+		return 0
+	}
+	defer w.leave()
+	seen = atomic.LoadUint32(&w.bell.seq)
+	raise(&w.bell.raised, w.asym)
+	return seen
+}
+
+// Sleep implements kit.Watched.
+func (w *doorbellWaits) Sleep(seen uint32, again bool) {
+	if w.enter() {
+		sleep(&w.bell.seq, seen, sleepTime(again))
+		w.leave()
+	}
+}
+
+// Wake implements kit.Watched.
+func (w *doorbellWaits) Wake() {
+	if w.enter() {
+		wake(&w.bell.seq)
+		w.leave()
+	}
+}
+
+// Call implements kit.Watched: another waiter watches.
+func (w *doorbellWaits) Call() { w.all.Wake(false) }
+
+// close waits until nobody touches the page any more, and unmaps it.
+func (w *doorbellWaits) close() {
+	w.gone.Store(true)
+	if w.bell == nil {
+		return
+	}
+	for w.users.Load() != 0 {
+		wake(&w.bell.seq)
+		runtime.Gosched()
+	}
+	_ = unix.MunmapPtr(unsafe.Pointer(w.bell), bellBytes)
+	w.bell = nil
+}
+
+// ownWaits are the waits on one instance, which sleep in its own memory.
+type ownWaits struct{ n *conn }
+
+// Arm implements kit.Watched: it raises the flag that makes the peer wake seq.
+func (w ownWaits) Arm() (seen uint32) {
+	n := w.n
+	if !n.Enter() {
+		return 0
+	}
+	defer n.Leave()
+	seen = atomic.LoadUint32(&n.mine.seq)
+	n.armed = true
+	raise(n.track.flag(n.sending), n.asym)
+	return seen
+}
+
+// Sleep implements kit.Watched. The memory that it sleeps on stays mapped meanwhile (see quiesce). After this side has
+// closed it waits for the peer to leave the memory of the packet.
+func (w ownWaits) Sleep(seen uint32, again bool) {
+	n := w.n
 	atomic.StoreUint32(&n.blocked, 1) // a full barrier: the state is read next
-	defer store32(&n.blocked, 0)
-	for {
-		if s := n.state.Load(); s == stateClosed || s == stateConnecting {
-			store32(&n.blocked, 0)
-			return outlast(ctx, w)
-		}
-		val := atomic.LoadUint32(&n.mine.seq)
-		w.arm()
-		if done, err := w.ready(); done {
-			w.disarm()
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			w.disarm()
-			return err
-		}
-		n.tally.Slept.Add(1)
-		sleep(&n.mine.seq, val, longestSleep)
+	if n.State() != kit.StateClosed {
+		sleep(&n.mine.seq, seen, sleepTime(again))
+		store32(&n.blocked, 0)
+		return
+	}
+	store32(&n.blocked, 0)
+	pause()
+}
+
+// Wake implements kit.Watched.
+func (w ownWaits) Wake() {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	if w.n.seg != nil {
+		wake(&w.n.mine.seq)
 	}
 }
 
-// outlast waits for w after this side has closed: until the peer has left the
-// memory of the packet.
-func outlast(ctx context.Context, w waiter) error {
-	for {
-		if done, err := w.ready(); done {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		pause()
-	}
+// Call implements kit.Watched: nobody else sleeps here.
+func (ownWaits) Call() {}
+
+// SendWait implements driver.SendWaiter.
+func (n *conn) SendWait(ctx context.Context, p *driver.Packet) error {
+	n.sending = true
+	defer n.disarm()
+	return n.Conn.SendWait(ctx, p)
 }
 
-// wakeSelf wakes this side's waits on the instance.
-func (n *conn) wakeSelf() {
-	n.ctx.mu.Lock()
-	defer n.ctx.mu.Unlock()
-	if n.seg != nil {
-		wake(&n.mine.seq)
+// RecvWait implements driver.RecvWaiter.
+func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
+	n.sending = false
+	defer n.disarm()
+	return n.Conn.RecvWait(ctx, p)
+}
+
+// disarm takes the flag down, so that the peer wakes nobody for nothing.
+func (n *conn) disarm() {
+	if n.armed && n.Enter() {
+		atomic.StoreUint32(n.track.flag(n.sending), 0)
+		n.Leave()
 	}
+	n.armed = false
 }

@@ -15,6 +15,9 @@ type Conn struct {
 	// Self is the instance that users have: it has the methods of its track.
 	Self driver.Instance
 
+	// Waits is where its user sleeps: with those who wait for any connection, unless the driver sets it after Add.
+	Waits *Watch
+
 	hooks  ConnHooks
 	anyone *AnyWaits
 	device string
@@ -44,12 +47,12 @@ func (c *Conn) ConnectWait(ctx context.Context) error {
 
 // SendWait implements driver.SendWaiter.
 func (c *Conn) SendWait(ctx context.Context, p *driver.Packet) error {
-	return c.anyone.Watch.Block(ctx, &c.Life, c.Self, p, true)
+	return c.Waits.Block(ctx, &c.Life, c.Self, p, true)
 }
 
 // RecvWait implements driver.RecvWaiter.
 func (c *Conn) RecvWait(ctx context.Context, p *driver.Packet) error {
-	return c.anyone.Watch.Block(ctx, &c.Life, c.Self, p, false)
+	return c.Waits.Block(ctx, &c.Life, c.Self, p, false)
 }
 
 // Disconnect implements driver.Instance.
@@ -127,7 +130,7 @@ func (c *Conn) over() {
 
 // Wake wakes the goroutine that waits for a packet of this connection. A driver whose event ends [Watched].Sleep by
 // itself calls that of Life, which wakes only those that do not sleep there.
-func (c *Conn) Wake() { c.anyone.Watch.Wake(&c.Life) }
+func (c *Conn) Wake() { c.Waits.Wake(&c.Life) }
 
 // Announce counts a message that came, and names the connection to probers, unless one has it. Whoever drains the
 // device calls it, and wakes the connection's own waiter.

@@ -119,6 +119,7 @@ func (c *Context[C]) Add(n *C, num uint32, url string, hooks ConnHooks, self dri
 	b := c.base(n)
 	b.Life.Init(c.Props.Driver, url, num, &c.Conns.Ready)
 	b.Self, b.hooks, b.anyone, b.device = self, hooks, &c.Anyone, c.Props.Device
+	b.Waits = c.Anyone.Watch
 	c.Conns.Put(num, n)
 }
 
@@ -173,15 +174,20 @@ func (p Prober[C]) RecvProbeAny() (driver.Instance, error) {
 			return c.base(n).Self, nil
 		}
 	}
-	if c.IsClosed() {
-		return nil, c.fault("probe", driver.ErrClosed)
+	return nil, p.Nothing()
+}
+
+// Nothing is what a probe says that has found nothing.
+func (p Prober[C]) Nothing() error {
+	if p.context.IsClosed() {
+		return p.context.fault("probe", driver.ErrClosed)
 	}
-	return nil, driver.ErrAgain
+	return driver.ErrAgain
 }
 
 // RecvWaitAny implements driver.Prober.
 func (p Prober[C]) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	return p.context.Anyone.Wait(ctx, p)
+	return p.context.Anyone.Wait(ctx, p.context.self.(probes))
 }
 
 // RecvCancelAny implements driver.Prober.

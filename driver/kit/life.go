@@ -32,7 +32,10 @@ type Life struct {
 	driver, peer string
 	state        atomic.Uint32
 	inCall       atomic.Uint32
+	way          way           // how the owner enters; the owner's
+	after        after         // what Leave does besides; the owner's
 	settled      chan struct{} // closed once state has left StateConnecting
+	gate         Gate          // nil: the common one
 
 	mu     sync.Mutex // changes of state
 	reason error      // why broken; set before state is
@@ -49,14 +52,49 @@ type Life struct {
 	taken    atomic.Uint32 // messages that were received
 	named    atomic.Bool   // a prober has named the instance
 	endNamed atomic.Bool
-	waited   bool // ConnectWait has said that the connection stands; the owner's
-	popped   bool // something was received in this call; the owner's
 	sleeping atomic.Int32
 	inKernel atomic.Bool // who sleeps watches the device; see Watch
 	bell     chan struct{}
 
 	Tally Tallies
 }
+
+// A Gate is a driver's own way into a connection, instead of the common one, a compare-and-swap. It is for connections
+// that only their owner enters: there is no TryEnter. The driver may have Enter and Leave in its own code on its fast
+// paths, if [Life.Waited]; the kit uses the gate everywhere else.
+type Gate interface {
+	// Enter begins a call of the owner, unless the state is StateClosed.
+	Enter() bool
+
+	// Leave ends it.
+	Leave()
+
+	// Exclude waits until the owner is in no call. The state is StateClosed.
+	Exclude()
+
+	// HasMessage reports whether a message can be received; messages are not counted by Arrived and Taken.
+	HasMessage() bool
+}
+
+// way is how the owner enters a connection.
+type way uint8
+
+const (
+	barred way = iota // ConnectWait has not said yet that the connection stands
+	bySwap
+	byGate
+)
+
+// after is what Leave does besides leaving.
+type after uint8
+
+const (
+	popped after = 1 << iota // something was received in this call
+	gated                    // the gate leaves
+)
+
+// UseGate makes the owner enter by a gate. It is called before ConnectWait.
+func (l *Life) UseGate(g Gate) { l.gate, l.after = g, gated }
 
 // Init begins a connection of a driver to a peer's url, with a number among those of ready.
 func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
@@ -68,7 +106,7 @@ func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
 func (l *Life) State() State { return State(l.state.Load()) }
 
 // Waited tells the owner whether ConnectWait has said that the connection stands.
-func (l *Life) Waited() bool { return l.waited }
+func (l *Life) Waited() bool { return l.way != barred }
 
 // Peer is the peer's url.
 func (l *Life) Peer() string { return l.peer }
@@ -85,7 +123,9 @@ func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
 		}
 	}
 	if s := l.State(); s == StateUp || s == StatePeerClosed {
-		l.waited = true
+		if l.way = bySwap; l.gate != nil {
+			l.way = byGate
+		}
 		return nil
 	}
 	return l.Failure("connect")
@@ -100,7 +140,7 @@ func (l *Life) Fault(op string, err error) error {
 func (l *Life) Failure(op string) error {
 	err := driver.ErrClosed
 	switch s := l.State(); {
-	case s == StateConnecting, s == StateUp && !l.waited:
+	case s == StateConnecting, s == StateUp && !l.Waited():
 		err = fmt.Errorf("%w: not connected yet, ConnectWait first", driver.ErrInvalid)
 	case s == StateUp:
 		return nil
@@ -133,8 +173,8 @@ func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
 // Enter begins a call. It fails once the connection is closed on this side, or
 // before ConnectWait has said that it stands.
 func (l *Life) Enter() bool {
-	if !l.waited {
-		return false
+	if l.way != bySwap {
+		return l.way == byGate && l.gate.Enter()
 	}
 	for {
 		if s := l.State(); s == StateClosed || s == StateConnecting {
@@ -235,6 +275,10 @@ func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 
 // Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.
 func (l *Life) Exclude() {
+	if l.gate != nil {
+		l.gate.Exclude()
+		return
+	}
 	for !l.inCall.CompareAndSwap(0, 1) { // whoever is inside leaves soon
 		runtime.Gosched()
 	}
@@ -243,8 +287,12 @@ func (l *Life) Exclude() {
 // Leave ends a call. Probes may name the instance again after something was
 // received; another goroutine may then be given it at once.
 func (l *Life) Leave() {
-	if l.popped {
-		l.popped = false
+	if l.after != 0 {
+		if l.after == gated {
+			l.gate.Leave()
+			return
+		}
+		l.after = 0
 		l.inCall.Store(0)
 		l.named.Store(false)
 		if l.HasMessage() || l.ended.Load() {
@@ -278,8 +326,8 @@ func (l *Life) Resolve(s State, reason error) (did, over bool) {
 	return true, over
 }
 
-// Finish ends a connection that is up, as StatePeerClosed or StateBroken. One that does not stand yet, because the
-// peer was faster than the last step here, ends right after it has come to stand; Finish is false then.
+// Finish ends a connection that is up, as StatePeerClosed or StateBroken, and reports whether it did. One that does not
+// stand yet, because the peer was faster than the last step here, ends right after it has come to stand.
 func (l *Life) Finish(s State, reason error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,11 +336,11 @@ func (l *Life) Finish(s State, reason error) bool {
 		if l.early == StateConnecting {
 			l.early, l.reason = s, reason
 		}
-		return false
 	case StateUp:
 		l.end(s, reason)
+		return true
 	}
-	return true
+	return false
 }
 
 // end is called with mu held.
@@ -344,10 +392,18 @@ func (l *Life) Notice() bool {
 // connection has ended, too.
 func (l *Life) HasMessage() bool { return l.arrived.Load() != l.taken.Load() }
 
+// hasLate is HasMessage off the fast path, where a gate may know better.
+func (l *Life) hasLate() bool {
+	if l.gate != nil {
+		return l.gate.HasMessage()
+	}
+	return l.HasMessage()
+}
+
 // Taken counts a message of n bytes that was received.
 func (l *Life) Taken(n int) {
 	l.taken.Add(1)
-	l.popped = true
+	l.after = popped
 	l.Tally.Received.Add(1)
 	l.Tally.BytesReceived.Add(uint64(n))
 }

@@ -250,3 +250,35 @@ func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
 		})
 	}
 }
+
+// gate counts what it is asked.
+type gate struct{ enters, leaves, excludes int }
+
+func (g *gate) Enter() bool      { g.enters++; return true }
+func (g *gate) Leave()           { g.leaves++ }
+func (g *gate) Exclude()         { g.excludes++ }
+func (g *gate) HasMessage() bool { return false }
+
+// TestGate has the owner of a connection enter by the driver's own gate, once ConnectWait has said that it stands.
+func TestGate(t *testing.T) {
+	var l kit.Life
+	l.Init("test", "peer", 0, new(kit.ReadySet))
+	g := &gate{}
+	l.UseGate(g)
+	if l.Enter() || *g != (gate{}) {
+		t.Errorf("entered before ConnectWait, gate %+v", *g)
+	}
+	l.Resolve(kit.StateUp, nil)
+	if err := l.ConnectWait(t.Context(), func() string { return "" }); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Enter() {
+		t.Error("the gate was not asked")
+	}
+	l.Leave()
+	l.Close()
+	l.Exclude()
+	if want := (gate{1, 1, 1}); *g != want {
+		t.Errorf("gate %+v, want %+v", *g, want)
+	}
+}

@@ -19,21 +19,25 @@ func (r *receives) Post(l *Life, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
 	}
-	var err error
+	err := r.admit(l, p)
+	l.Leave()
+	return err
+}
+
+// admit is Post, inside.
+func (r *receives) admit(l *Life, p *driver.Packet) error {
 	if l.State() == StateUp && p.Driver.Phase == driver.Idle && !r.queue.Full() {
 		p.Driver.Phase = driver.Posted
 		r.queue.Push(p)
-	} else {
-		err = r.postLate(l, p)
+		return nil
 	}
-	l.Leave()
-	return err
+	return r.postLate(l, p)
 }
 
 // postLate posts while there are messages from before the end, or says why not.
 func (r *receives) postLate(l *Life, p *driver.Packet) error {
 	switch st := l.State(); {
-	case st != StateUp && !(st == StatePeerClosed && l.HasMessage()):
+	case st != StateUp && !(st == StatePeerClosed && l.hasLate()):
 		return l.Failure("receive")
 	case p.Driver.Phase != driver.Idle:
 		return l.Misuse("receive", p)
@@ -73,7 +77,7 @@ func (r *receives) Filled(l *Life, p *driver.Packet, n int) {
 
 // Fail fails what is posted, after the connection has ended, unless there is a message.
 func (r *receives) Fail(l *Life) {
-	if !l.HasMessage() {
+	if !l.hasLate() {
 		r.queue.Fail(l, "receive")
 	}
 }
@@ -108,7 +112,7 @@ func (r *receives) pending(l *Life, p *driver.Packet) (bool, error) {
 		switch {
 		case r.lent != nil:
 			return true, l.Fault("receive", fmt.Errorf("%w: a buffer of this instance is out: release it first", driver.ErrInvalid))
-		case !r.queue.Empty() || l.State() == StateUp || l.HasMessage():
+		case !r.queue.Empty() || l.State() == StateUp || l.hasLate():
 			return false, nil
 		}
 		return true, l.Failure("receive")

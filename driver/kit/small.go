@@ -12,9 +12,10 @@ import (
 // for, in its own code; the rest is here. Methods are the owner's, unless they say otherwise. They allocate only for an
 // error.
 type Small struct {
-	conn    *Conn
-	hooks   SmallHooks
-	starter Starter
+	conn     *Conn
+	hooks    SmallHooks
+	starter  Starter
+	receiver Receiver
 
 	receives receives
 	whole    []byte // a message of several pieces that is lent
@@ -29,13 +30,6 @@ type SmallHooks interface {
 	// credit. Polls call it.
 	Settle()
 
-	// First is piece k of the first message that was not received, in memory that is the driver's until Consumed;
-	// more says that another piece follows. It is false if no message is there.
-	First(k int) (piece []byte, more, ok bool)
-
-	// Consumed gives the memory of the first message, of n bytes, back to the device.
-	Consumed(n int)
-
 	// Longest is the length of the longest message, in bytes, that both sides can.
 	Longest() int
 
@@ -45,6 +39,17 @@ type SmallHooks interface {
 	// Filled sends the first n bytes of the buffer that Room gave; with n < 0 it takes it back unsent. It counts what
 	// it sends ([Life.Sent]).
 	Filled(buf []byte, n int) error
+}
+
+// Receiver is implemented by hooks of a driver that leaves RecvPoll and RecvBufRelease to the kit. Another one has them
+// in its own code: it copies messages to the receives that [Small.Receiving] names.
+type Receiver interface {
+	// First is piece k of the first message that was not received, in memory that is the driver's until Consumed;
+	// more says that another piece follows. It is false if no message is there.
+	First(k int) (piece []byte, more, ok bool)
+
+	// Consumed gives the memory of the first message, of n bytes, back to the device.
+	Consumed(n int)
 }
 
 // Starter is implemented by hooks of a driver whose posted sends may wait for credit.
@@ -60,12 +65,16 @@ type Starter interface {
 func (s *Small) Init(c *Conn, hooks SmallHooks) {
 	s.conn, s.hooks = c, hooks
 	s.starter, _ = hooks.(Starter)
+	s.receiver, _ = hooks.(Receiver)
 }
 
 // AdmitSend begins SendPost, inside the connection: it checks that p can be sent, and returns its length.
 func (s *Small) AdmitSend(p *driver.Packet, longest int) (n int, err error) {
 	return s.buffer.Admit(&s.conn.Life, p, longest)
 }
+
+// BufferOut reports whether the user fills a buffer: nothing else is sent until it is posted.
+func (s *Small) BufferOut() bool { return s.buffer.Out() }
 
 // Later is the rest of SendPost for a packet that was admitted and that Start has refused, or that has others before
 // it: it is started once more, or waits.
@@ -190,6 +199,39 @@ func (s *Small) SendBufPost(p *driver.Packet, n int) error {
 // RecvPost implements driver.Instance.
 func (s *Small) RecvPost(p *driver.Packet) error { return s.receives.Post(&s.conn.Life, p) }
 
+// AdmitRecv is RecvPost, inside the connection.
+func (s *Small) AdmitRecv(p *driver.Packet) error { return s.receives.admit(&s.conn.Life, p) }
+
+// Receiving is the receive that is to have the first message; nil if none is posted, or a buffer is out. A driver
+// without [Receiver] finishes it and calls Received.
+func (s *Small) Receiving() *driver.Packet {
+	if !s.receives.Want() {
+		return nil
+	}
+	return s.receives.queue.First()
+}
+
+// Received takes the receive that Receiving named out of those posted.
+func (s *Small) Received() { s.receives.queue.Pop() }
+
+// FailReceives fails what is posted, after the connection has ended, unless there is a message.
+func (s *Small) FailReceives() { s.receives.Fail(&s.conn.Life) }
+
+// MayLend reports whether p, which is polled, is to have the first message where it is: Lend gives it, until TakeBack.
+func (s *Small) MayLend(p *driver.Packet) bool { return s.receives.MayLend(p) }
+
+// Lend gives p a message in the driver's memory.
+func (s *Small) Lend(p *driver.Packet, message []byte) { _, _ = s.receives.Lend(p, message) }
+
+// TakeBack begins RecvBufRelease: it takes the message back from p, and enters, unless there is an error.
+func (s *Small) TakeBack(p *driver.Packet) error {
+	_, err := s.receives.Return(&s.conn.Life, p)
+	return err
+}
+
+// PolledRecv is what RecvPoll says of p, once what has come was given out.
+func (s *Small) PolledRecv(p *driver.Packet) (bool, error) { return s.receives.Polled(&s.conn.Life, p) }
+
 // RecvCancel implements driver.Instance.
 func (s *Small) RecvCancel(p *driver.Packet) error { return s.receives.Cancel(&s.conn.Life, p) }
 
@@ -223,7 +265,7 @@ func (s *Small) fill() {
 			}
 			return
 		}
-		piece, more, ok := s.hooks.First(0)
+		piece, more, ok := s.receiver.First(0)
 		if !ok {
 			return // whoever drains has counted it, and hands it over in a moment
 		}
@@ -249,7 +291,7 @@ func (s *Small) scatter(piece []byte) (n int) {
 			break
 		}
 		k++
-		piece, more, _ = s.hooks.First(k)
+		piece, more, _ = s.receiver.First(k)
 	}
 	s.receives.Filled(&s.conn.Life, p, n)
 	return n
@@ -260,13 +302,13 @@ func (s *Small) lendable(p *driver.Packet) (message []byte, ok bool) {
 	if !s.receives.MayLend(p) || !s.conn.HasMessage() {
 		return nil, false
 	}
-	piece, more, ok := s.hooks.First(0)
+	piece, more, ok := s.receiver.First(0)
 	if !more {
 		return piece, ok
 	}
 	s.whole = append(s.whole[:0], piece...)
 	for k := 1; more; k++ {
-		piece, more, _ = s.hooks.First(k)
+		piece, more, _ = s.receiver.First(k)
 		s.whole = append(s.whole, piece...)
 	}
 	return s.whole, true
@@ -274,7 +316,7 @@ func (s *Small) lendable(p *driver.Packet) (message []byte, ok bool) {
 
 func (s *Small) consumed(n int) {
 	s.conn.Taken(n)
-	s.hooks.Consumed(n)
+	s.receiver.Consumed(n)
 }
 
 // RecvBufRelease implements driver.BufferReceiver.

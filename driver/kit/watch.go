@@ -168,9 +168,22 @@ type AnyWaits struct {
 // Slept counts the sleeps.
 func (a *AnyWaits) Slept() uint64 { return a.slept.Load() }
 
+// A Looker is a context whose RecvProbeAny may overlook an instance. RecvLookAny overlooks none; it is a waiter's last
+// look before it sleeps.
+type Looker interface {
+	RecvLookAny() (driver.Instance, error)
+}
+
 // probes is a context that can be probed.
 type probes interface {
 	RecvProbeAny() (driver.Instance, error)
+}
+
+func lookAny(c probes) (driver.Instance, error) {
+	if l, ok := c.(Looker); ok {
+		return l.RecvLookAny()
+	}
+	return c.RecvProbeAny()
 }
 
 // Wait is RecvWaitAny of [driver.Prober].
@@ -190,7 +203,7 @@ func (a *AnyWaits) Wait(ctx context.Context, c probes) (driver.Instance, error) 
 	defer a.waiters.leave(me)
 	for {
 		x.begin()
-		i, err := c.RecvProbeAny()
+		i, err := lookAny(c)
 		if err == driver.ErrAgain && !a.waiters.canceled(me) {
 			a.slept.Add(1)
 			x.sleep(me.bell)
