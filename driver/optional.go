@@ -139,21 +139,20 @@ type RdvUpdater interface {
 	SendRdvUpdate(p *Packet, data []byte) error
 }
 
-// Knocker hears of peers that have called Connect before this side has, so
-// that a connection can be made by whoever needs it first. A context of a
-// driver that listens anyway is one; find it by type assertion.
-type Knocker interface {
+// ConnectRequestReceiver reports connect requests: a peer has called Connect, and this side has not yet. A layer above
+// can then connect when either side needs the connection. A context whose driver listens anyway implements it. No
+// capability announces it: find it by type assertion.
+type ConnectRequestReceiver interface {
 	Context
 
-	// Knocking appends to dst the incarnations of the peers that wait for a
-	// connection with this context while no Connect for them is under way
-	// here. It tells what is so now: a peer that has given up is not named
-	// any more. The peers need not have proved who they are: whoever connects
-	// to them finds out. [RankOf] tells which rank an incarnation claims.
-	Knocking(dst []uint64) []uint64
+	// ConnectRequests appends to dst the incarnations of the peers that wait for a connection with this context while
+	// no Connect for them is under way here. A peer that has given up is left out. The incarnations are not
+	// authenticated: Connect checks the peer. [RankOf] returns the rank that an incarnation claims. It may be called
+	// from any goroutine.
+	ConnectRequests(dst []uint64) []uint64
 
-	// OnKnock has f called whenever Knocking may have more to tell, from a
-	// goroutine of the driver, and once right away. f must not block and must
-	// not call the driver. A second call replaces the first; nil ends it.
-	OnKnock(f func())
+	// OnConnectRequest makes the driver call f once right away, and then from a goroutine of its own whenever the
+	// result of ConnectRequests may have changed. f must not block and must not call the driver. A second call replaces
+	// f; nil removes it.
+	OnConnectRequest(f func())
 }

@@ -208,6 +208,18 @@ func talkOnEach(t *testing.T, ctx context.Context, all [][2]driver.Instance) {
 	}
 }
 
+// postWhenThereIsRoom posts a receive. A cancelled one keeps its place until the sender has heard of it.
+func postWhenThereIsRoom(t *testing.T, i driver.Instance, p *driver.Packet) {
+	t.Helper()
+	await(t, "a receive is posted", func() bool {
+		err := i.RecvPost(p)
+		if err != nil && err != driver.ErrBusy {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 // TestLateSendsOfCancelledReceivesGoNowhere sends to receives that were cancelled, before and after the sender hears of it: it
 // must harm no later receive, whose tag may be the same.
 func TestLateSendsOfCancelledReceivesGoNowhere(t *testing.T) {
@@ -218,9 +230,7 @@ func TestLateSendsOfCancelledReceivesGoNowhere(t *testing.T) {
 	for _, size := range []int{100, 100_000} {
 		for round := range 300 {
 			gone := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
-			if err := y.RecvPost(gone); err != nil {
-				t.Fatal(err)
-			}
+			postWhenThereIsRoom(t, y, gone)
 			rdv := string(gone.RdvData)
 			if err := y.RecvCancel(gone); err != nil {
 				t.Fatal(err)
@@ -240,12 +250,7 @@ func TestLateSendsOfCancelledReceivesGoNowhere(t *testing.T) {
 				t.Fatalf("late send: %v", err)
 			}
 			in := &driver.Packet{IOV: [][]byte{make([]byte, size)}}
-			await(t, "a receive is posted", func() bool {
-				if err = y.RecvPost(in); err != nil && err != driver.ErrBusy {
-					t.Fatal(err)
-				}
-				return err == nil
-			})
+			postWhenThereIsRoom(t, y, in)
 			out := &driver.Packet{IOV: [][]byte{make([]byte, size)}, RdvData: in.RdvData}
 			out.IOV[0][0] = 'y'
 			if err := x.SendPost(out); err != nil {

@@ -143,7 +143,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 // requestedByDriver reports whether a driver itself sends the peer a connect request.
 func requestedByDriver(links []*link) bool {
 	for _, l := range links {
-		if _, ok := l.nic.small.(driver.Knocker); ok {
+		if _, ok := l.nic.small.(driver.ConnectRequestReceiver); ok {
 			return true
 		}
 	}
@@ -262,11 +262,11 @@ func (s *Session) answerer() {
 		case <-s.wanted:
 		}
 		for _, n := range s.nics {
-			if k, ok := n.small.(driver.Knocker); ok {
+			if k, ok := n.small.(driver.ConnectRequestReceiver); ok {
 				s.mu.lock()
 				as := s.dials
 				s.mu.unlock()
-				who = k.Knocking(who[:0])
+				who = k.ConnectRequests(who[:0])
 				for _, inc := range who {
 					s.answer(inc, as)
 				}

@@ -18,7 +18,7 @@ import (
 )
 
 // requestSockets receive and send connect requests. A session has them if one of its drivers cannot tell the peer that
-// this side wants a connection (the driver is no driver.Knocker). A connect request is a datagram, over a Unix socket
+// this side wants a connection (the driver is no driver.ConnectRequestReceiver). A connect request is a datagram, over a Unix socket
 // on one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and gives no
 // rights: the receiver calls Connect of the driver, which checks the peer's identity.
 type requestSockets struct {

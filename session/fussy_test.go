@@ -39,11 +39,11 @@ func (n fussyNIC) Open(a driver.Attributes) (driver.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fussyContext{c.(driver.Knocker), c.(driver.Registrar), fusses[a.Rank]}, nil
+	return fussyContext{c.(driver.ConnectRequestReceiver), c.(driver.Registrar), fusses[a.Rank]}, nil
 }
 
 type fussyContext struct {
-	driver.Knocker
+	driver.ConnectRequestReceiver
 	r driver.Registrar
 	f *fuss
 }
@@ -53,7 +53,7 @@ func (c fussyContext) Register(b []byte, a driver.Access) (driver.Region, error)
 }
 
 func (c fussyContext) Connect(url string) (driver.Instance, error) {
-	i, err := c.Knocker.Connect(url)
+	i, err := c.ConnectRequestReceiver.Connect(url)
 	switch x := i.(type) {
 	case driver.BufferReceiver:
 		return &fussySmall{x, c.f}, err

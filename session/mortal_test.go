@@ -111,8 +111,8 @@ func (n *mortalNIC) Open(a driver.Attributes) (driver.Context, error) {
 		return nil, err
 	}
 	m := &mortalContext{Context: c, f: n.f, track: n.track, known: map[driver.Instance]driver.Instance{}}
-	if k, ok := c.(driver.Knocker); ok {
-		return &mortalKnocker{m, k}, nil
+	if k, ok := c.(driver.ConnectRequestReceiver); ok {
+		return &mortalRequestReceiver{m, k}, nil
 	}
 	return m, nil
 }
@@ -126,13 +126,15 @@ type mortalContext struct {
 	known map[driver.Instance]driver.Instance
 }
 
-type mortalKnocker struct {
+type mortalRequestReceiver struct {
 	*mortalContext
-	k driver.Knocker
+	k driver.ConnectRequestReceiver
 }
 
-func (c *mortalKnocker) Knocking(dst []uint64) []uint64 { return c.k.Knocking(dst) }
-func (c *mortalKnocker) OnKnock(f func())               { c.k.OnKnock(f) }
+func (c *mortalRequestReceiver) ConnectRequests(dst []uint64) []uint64 {
+	return c.k.ConnectRequests(dst)
+}
+func (c *mortalRequestReceiver) OnConnectRequest(f func()) { c.k.OnConnectRequest(f) }
 
 func (c *mortalContext) Register(b []byte, a driver.Access) (driver.Region, error) {
 	r, ok := c.Context.(driver.Registrar)
@@ -317,11 +319,11 @@ type mortalLargeOne struct {
 }
 
 var (
-	_ driver.Prober         = (*mortalContext)(nil)
-	_ driver.Registrar      = (*mortalContext)(nil)
-	_ driver.Knocker        = (*mortalKnocker)(nil)
-	_ driver.BufferReceiver = (*mortalSmallOne)(nil)
-	_ driver.OneSided       = (*mortalSmallOne)(nil)
-	_ driver.Prefetcher     = (*mortalLargeOne)(nil)
-	_ driver.OneSided       = (*mortalLargeOne)(nil)
+	_ driver.Prober                 = (*mortalContext)(nil)
+	_ driver.Registrar              = (*mortalContext)(nil)
+	_ driver.ConnectRequestReceiver = (*mortalRequestReceiver)(nil)
+	_ driver.BufferReceiver         = (*mortalSmallOne)(nil)
+	_ driver.OneSided               = (*mortalSmallOne)(nil)
+	_ driver.Prefetcher             = (*mortalLargeOne)(nil)
+	_ driver.OneSided               = (*mortalLargeOne)(nil)
 )

@@ -159,8 +159,8 @@ func (s *Session) outstanding() bool {
 func (s *Session) start() {
 	for _, n := range s.nics {
 		s.tasks.Go(n.watch)
-		if k, ok := n.small.(driver.Knocker); ok {
-			k.OnKnock(s.kickAnswerer)
+		if k, ok := n.small.(driver.ConnectRequestReceiver); ok {
+			k.OnConnectRequest(s.kickAnswerer)
 		}
 	}
 	if s.requestSockets != nil {

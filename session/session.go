@@ -147,7 +147,7 @@ func (s *Session) publish(ctx context.Context) error {
 		s.card.rails = append(s.card.rails, r)
 	}
 	for _, n := range s.nics {
-		if _, ok := n.small.(driver.Knocker); !ok && s.size > 1 && s.requestSockets == nil {
+		if _, ok := n.small.(driver.ConnectRequestReceiver); !ok && s.size > 1 && s.requestSockets == nil {
 			s.requestSockets, s.card.addresses = listenForRequests(s.job.Secret(), s.card.incarnation)
 		}
 	}
@@ -269,8 +269,8 @@ func (s *Session) release() {
 	s.stop()
 	s.requestSockets.quit()
 	for _, n := range s.nics {
-		if k, ok := n.small.(driver.Knocker); ok {
-			k.OnKnock(nil)
+		if k, ok := n.small.(driver.ConnectRequestReceiver); ok {
+			k.OnConnectRequest(nil)
 		}
 		n.close()
 	}

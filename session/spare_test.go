@@ -91,9 +91,13 @@ func (c farSmall) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
 	return c.Context.(driver.Prober).RecvWaitAny(ctx)
 }
 
-func (c farSmall) RecvCancelAny() error           { return c.Context.(driver.Prober).RecvCancelAny() }
-func (c farSmall) Knocking(dst []uint64) []uint64 { return c.Context.(driver.Knocker).Knocking(dst) }
-func (c farSmall) OnKnock(f func())               { c.Context.(driver.Knocker).OnKnock(f) }
+func (c farSmall) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
+func (c farSmall) ConnectRequests(dst []uint64) []uint64 {
+	return c.Context.(driver.ConnectRequestReceiver).ConnectRequests(dst)
+}
+func (c farSmall) OnConnectRequest(f func()) {
+	c.Context.(driver.ConnectRequestReceiver).OnConnectRequest(f)
+}
 
 // sparedRank joins as a job of several that names no drivers, and exchanges messages with all ranks.
 func sparedRank() error {

@@ -39,9 +39,10 @@ func (c *Context) requested() {
 	}
 }
 
-// Knocking implements driver.Knocker. A peer hangs up before its connection stands: so a connect request that has been
-// answered is not taken for another one, also while the goroutine that reads the socket has still to see its end.
-func (c *Context) Knocking(dst []uint64) []uint64 {
+// ConnectRequests implements driver.ConnectRequestReceiver. A peer hangs up before its connection stands.
+// ConnectRequests therefore polls the sockets: it leaves out a request that has been answered even if the goroutine
+// that reads the socket has not seen the end yet.
+func (c *Context) ConnectRequests(dst []uint64) []uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for from, list := range c.arrived {
@@ -83,12 +84,12 @@ func (c *Context) connecting(peer uint64) bool {
 	return false
 }
 
-// OnKnock implements driver.Knocker.
-func (c *Context) OnKnock(f func()) {
+// OnConnectRequest implements driver.ConnectRequestReceiver.
+func (c *Context) OnConnectRequest(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.onRequest = f
 	c.requested()
 }
 
-var _ driver.Knocker = (*Context)(nil)
+var _ driver.ConnectRequestReceiver = (*Context)(nil)

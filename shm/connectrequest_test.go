@@ -43,7 +43,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 				}
 				// Now x calls first.
 				heard := make(chan struct{}, 16)
-				y.(driver.Knocker).OnKnock(func() {
+				y.(driver.ConnectRequestReceiver).OnConnectRequest(func() {
 					select {
 					case heard <- struct{}{}:
 					default:
@@ -52,7 +52,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 				requested := func() {
 					t.Helper()
 					end := time.After(10 * time.Second)
-					for !slices.Contains(y.(driver.Knocker).Knocking(nil), xi) {
+					for !slices.Contains(y.(driver.ConnectRequestReceiver).ConnectRequests(nil), xi) {
 						select {
 						case <-heard:
 						case <-end:
@@ -63,7 +63,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 				// A session that has closed a connection asks at once whether there is another one.
 				quiet := func() {
 					t.Helper()
-					if slices.Contains(y.(driver.Knocker).Knocking(nil), xi) {
+					if slices.Contains(y.(driver.ConnectRequestReceiver).ConnectRequests(nil), xi) {
 						t.Error("a connect request that was answered or given up is still named")
 					}
 				}

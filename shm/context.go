@@ -83,11 +83,11 @@ type smallContext struct{ *Context }
 type largeContext struct{ *Context }
 
 var (
-	_ driver.Prober    = smallContext{}
-	_ driver.Registrar = smallContext{}
-	_ driver.Registrar = largeContext{}
-	_ driver.Knocker   = smallContext{}
-	_ driver.Knocker   = largeContext{}
+	_ driver.Prober                 = smallContext{}
+	_ driver.Registrar              = smallContext{}
+	_ driver.Registrar              = largeContext{}
+	_ driver.ConnectRequestReceiver = smallContext{}
+	_ driver.ConnectRequestReceiver = largeContext{}
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (*Context, error) {

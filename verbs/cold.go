@@ -9,14 +9,13 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// Long memory that is neither registered nor will stay so costs as much to
-// register as to send. So it is cold: registered in parts, the first one when it is
-// posted and the others in the background, while those before them travel. A
-// receiver tells the keys of the first part in the rdv data and those of the others
-// in updates; a sender writes as far as both ends are.
+// To register a long buffer once can cost as much as to send it. Memory that is not registered and whose registration
+// cannot be cached is therefore called cold: it is registered in parts. The first part is registered by the post, the
+// others in the background, while the parts before them are transferred. A receiver puts the keys of the first part
+// into the rdv data and those of the others into updates; a sender writes as far as both ends have registered.
 
-// coldSize is from which length on; coldPart is the least length of a part, of
-// which there are up to maxPieces.
+// coldSize is the least length in bytes of cold memory. coldPart is the least length of a part; there are up to
+// maxPieces.
 const (
 	coldSize = 1 << 20
 	coldPart = 512 << 10
@@ -38,13 +37,13 @@ func (l *large) registerCold(m *memory, access regcache.Access) error {
 	}
 	m.access = access
 	for k := 1; k < m.n; k++ {
-		// Where many are waiting already, the part is registered when it is needed.
+		// If the queue of prefetches is full, the part is registered when it is needed.
 		m.fetch[k], _ = l.ctx.cache.Prefetch(m.piece[k], access)
 	}
 	return l.fetchPart(m)
 }
 
-// fetchPart registers the next part, or takes its registration.
+// fetchPart registers the next part, or waits for its prefetch.
 func (l *large) fetchPart(m *memory) error {
 	k := m.ready
 	var r *regcache.Region[*ibv.MR]
@@ -60,7 +59,7 @@ func (l *large) fetchPart(m *memory) error {
 	return m.have(k, r)
 }
 
-// seek finds the piece that has byte off of the message, and where in it.
+// seek returns the piece that contains byte off of the message, and the offset within the piece.
 func (m *memory) seek(off int) (piece, at int) {
 	for off >= len(m.piece[piece]) {
 		off -= len(m.piece[piece])
@@ -69,8 +68,8 @@ func (m *memory) seek(off int) (piece, at int) {
 	return piece, off
 }
 
-// warm sees to it that the memory of a transfer's next write is registered. What
-// goes before it is posted first, so that it travels meanwhile.
+// warm makes sure that the memory of a transfer's next write is registered. It posts earlier writes first, so that they
+// travel meanwhile.
 func (l *large) warm(t *transfer) bool {
 	m := &t.memory
 	k, _ := m.seek(t.posted)
@@ -87,8 +86,8 @@ func (l *large) warm(t *transfer) bool {
 	return err == nil
 }
 
-// RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has
-// updates too: the sender may have begun, and then needs them to end.
+// RecvRdvUpdate implements driver.RdvUpdater. A receive that is being cancelled has updates, too: if the sender has
+// begun, it needs them to finish.
 func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 	if !l.Enter() {
 		if p.Driver.Phase == driver.Done {
@@ -97,7 +96,7 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		return nil, l.Failure("update")
 	}
 	defer l.Leave()
-	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+	if p.Driver.Phase == driver.Done { // // the keeper may have finished the packet before this call entered
 		return nil, nil
 	}
 	if !l.Receives.Holds(p) {
@@ -118,7 +117,7 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 	return l.describe(s.k, s, s.update[:]), nil
 }
 
-// fetchMore takes the registrations of further pieces that are ready.
+// fetchMore collects the prefetches of further pieces that are done.
 func (l *large) fetchMore(s *slot) error {
 	m := &s.memory
 	for m.ready < m.n && m.fetch[m.ready].Active() {
@@ -161,7 +160,7 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 		return l.Failure("update")
 	}
 	defer l.Leave()
-	if p.Driver.Phase == driver.Done { // the keeper may have finished it until this call was inside
+	if p.Driver.Phase == driver.Done { // // the keeper may have finished the packet before this call entered
 		return nil
 	}
 	if l.State() != kit.StateUp {

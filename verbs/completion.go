@@ -8,40 +8,39 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// pollBatch is how many completions one crossing into C takes.
+// pollBatch is the most completions that one call into C returns.
 const pollBatch = 32
 
-// A work request's id says what it is, and which: the connection and its queue
-// pair are in the completion's tag, which is 0 once the queue pair is closed.
+// requestID makes the id of a work request from its kind and number. The completion's tag names the connection and its
+// queue pair; it is 0 once the queue pair is closed.
 func requestID(kind eventKind, id uint32) uint64 { return uint64(kind)<<32 | uint64(id) }
 
-// queueTag is the tag of one of a connection's queue pairs.
+// queueTag returns the tag of one of a connection's queue pairs.
 func queueTag(conn uint32, queue uint8) uint32 { return 1 + conn*2 + uint32(queue) }
 
-// completions is the context's completion queue. Whoever holds the try-lock
-// drains it and hands each completion to its instance; nobody waits for the
-// lock on a data path.
+// completions is the context's completion queue. The goroutine that holds the try-lock drains it and hands each
+// completion to its connection. On a data path nobody waits for the lock.
 type completions struct {
 	lock      atomic.Uint32
-	armed     bool // the channel will say when there is something; guarded by lock
+	armed     bool // the completion channel will report the next completion; guarded by lock
 	_         [56]byte
 	cq        *ibv.CQ
 	wcs       [pollBatch]ibv.WC
-	crossings kit.Tally // into C that found something; guarded by lock
+	crossings kit.Tally // calls into C that found completions; guarded by lock
 	dead      error     // why the queue cannot be polled any more; guarded by lock
 }
 
 func (q *completions) tryLock() bool { return q.lock.Load() == 0 && q.lock.CompareAndSwap(0, 1) }
 func (q *completions) unlock()       { q.lock.Store(0) }
 
-// mustLock is for those who are about to sleep, or to free something.
+// mustLock waits for the lock. It is for callers that are about to sleep or to free something.
 func (q *completions) mustLock() {
 	for !q.tryLock() {
 		runtime.Gosched()
 	}
 }
 
-// Drain implements kit.ContextHooks: it takes a batch from the completion queue.
+// Drain implements kit.ContextHooks: it handles one batch of completions.
 func (c *opened) Drain() bool {
 	if c.done.tryLock() {
 		c.drainLocked()
@@ -50,7 +49,7 @@ func (c *opened) Drain() bool {
 	return true
 }
 
-// drainLocked reports whether there may be more.
+// drainLocked handles one batch and reports whether there may be more. The caller holds the lock.
 func (c *opened) drainLocked() bool {
 	q := &c.done
 	if q.dead != nil {
@@ -71,8 +70,7 @@ func (c *opened) drainLocked() bool {
 	return n == len(q.wcs)
 }
 
-// drainAll empties the completion queue, so that nothing in it is older than
-// this call.
+// drainAll empties the completion queue: all completions from before the call are then handled.
 func (c *opened) drainAll() {
 	c.done.mustLock()
 	for c.drainLocked() {
@@ -80,8 +78,7 @@ func (c *opened) drainAll() {
 	c.done.unlock()
 }
 
-// deliver hands a completion to its connection. It touches nothing of it that
-// belongs to its owner.
+// deliver hands a completion to its connection. It uses none of the fields that belong to the connection's owner.
 func (c *opened) deliver(wc *ibv.WC) {
 	var n *conn
 	if wc.Tag > 0 && wc.Tag <= 2*kit.MaxInstances {
@@ -105,7 +102,7 @@ func (c *opened) deliver(wc *ibv.WC) {
 		e.n, e.imm = wc.ByteLen, wc.Imm()
 		e.code = uint8(e.imm >> immBits)
 		if wc.Flags&ibv.WCWithImm == 0 || (wc.Opcode == ibv.WCRecvWriteImm) != (e.code == codeDone) {
-			e.code = 0 // means nothing
+			e.code = 0 // undefined in a failed completion
 		}
 	}
 	n.inbox.push(e)

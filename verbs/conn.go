@@ -13,8 +13,8 @@ import (
 
 // conn is a connection to a peer; both tracks build on it.
 //
-// Its owner is one goroutine at a time: the user's, in a call; the keeper, which
-// looks after idle connections; or whoever closes it.
+// One goroutine at a time owns it: the user's goroutine in a call; the keeper, which looks after idle connections; or
+// the goroutine that closes it.
 type conn struct {
 	kit.Conn
 
@@ -22,52 +22,49 @@ type conn struct {
 	api     track
 	peerInc uint64
 	qps     []*ibv.QP
-	entries int // completions they can cause
+	entries int // completions that its queue pairs can cause
 	end     connect.Endpoint
 	made    atomic.Bool // end is set
 	isLost  atomic.Bool
-	theirs  hello // what the peer said; set before state is up
+	theirs  hello // the peer's hello; set before state is up
 
-	// Written by whoever drains the completion queue.
+	// Written by the goroutine that drains the completion queue.
 	inbox    inbox
 	firstBad atomic.Uint64 // status and vendor code of the first failure
 
-	sq sendQueue  // where messages and one-sided operations go
-	rx *sendQueue // large: of the queue pair that the peer's data comes by; nil on the other track
+	sq sendQueue  // for messages and one-sided operations
+	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track
 	oneSided
-	opPath   string    // of the last one-sided operation, until a message
+	opPath   string    // path of the last one-sided operation, until a message follows
 	quenched bool      // the queue pairs are closed
-	grace    time.Time // until which what is under way may complete after a goodbye
+	grace    time.Time // until when posted requests may complete after the peer's goodbye
 }
 
-// track is what a track adds to a connection.
+// track is the part of a connection that depends on its track.
 type track interface {
 	driver.Instance
 	kit.ConnHooks
-	// queues are the queue pairs in the order in which they are connected.
+	// queues returns the queue pairs in the order in which they are connected.
 	queues() []connect.QP
-	// hello is what the peer is told.
+	// hello returns the data for the peer's connection manager.
 	hello() *hello
-	// prepare is called when the peer is known and before it can send: to
-	// post receives. Nobody else uses the connection.
+	// prepare posts receives. It is called when the peer is known and before it can send; nobody else uses the
+	// connection then.
 	prepare() error
-	// goodbye says so to the peer, if that is possible, and makes sure that nothing
-	// is written to posted memory any more. It reports whether the goodbye is to be
-	// waited for.
+	// goodbye tells the peer that the connection is closed, if possible, and makes sure that no peer writes to posted
+	// memory any more. It reports whether the caller must wait for the goodbye's completion.
 	goodbye() bool
-	// Settle takes what has come in, and does what that asks for.
+	// Settle handles the events in the inbox, and posts all requests that they make possible.
 	Settle()
-	// take takes what has come in, and no more.
+	// take handles the events in the inbox and posts nothing.
 	take()
-	// unbind frees what is bound to the queue pairs.
+	// unbind frees all that is bound to the queue pairs.
 	unbind()
-	// drop forgets everything posted: polls then say that it is closed. The
-	// queue pairs are gone.
+	// drop forgets all posted packets: polls then report that the connection is closed. The queue pairs are gone.
 	drop()
 }
 
-// notice tells those whom an event may concern. The caller drains the
-// completion queue.
+// notice wakes the goroutines that an event may concern. The caller drains the completion queue.
 func (n *conn) notice(e *event) {
 	switch {
 	case e.kind == eventFailed || e.kind == eventUnused:
@@ -82,7 +79,7 @@ func (n *conn) notice(e *event) {
 	n.Life.Wake()
 }
 
-// failed says why the first work request failed.
+// failed ends the connection with the reason for which the first work request failed.
 func (n *conn) failed() {
 	if s := n.State(); s != kit.StateUp && s != kit.StateConnecting {
 		n.Life.Wake()
@@ -92,8 +89,7 @@ func (n *conn) failed() {
 	n.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %v (vendor code %#x)", driver.ErrBroken, n.ctx.Props.Device, ibv.WCStatus(uint32(bad)), bad>>32))
 }
 
-// woken is called by the connection manager, for the first time maybe before
-// the endpoint is known here.
+// woken is called by the connection manager, the first time possibly before n.end is set.
 func (n *conn) woken() {
 	if n.made.Load() {
 		n.endpointChanged()
@@ -113,8 +109,8 @@ func (n *conn) endpointChanged() {
 	}
 }
 
-// lost is called when the peer's process is gone, or has closed. What it sent
-// before may still be on its way from the device to the completion queue.
+// lost is called when the peer's process has died or has closed. Completions of its earlier messages may not be in the
+// completion queue yet.
 func (n *conn) lost() {
 	n.Resolve(kit.StateUp, nil) // it was, for a moment
 	for range 3 {
@@ -140,15 +136,14 @@ func (n *conn) prepare(r *connect.Remote) error {
 	return n.api.prepare()
 }
 
-// Farewell implements kit.ConnHooks. From here on the connection belongs to linger.
+// Farewell implements kit.ConnHooks. From here on the goroutine linger owns the connection.
 func (n *conn) Farewell(before kit.State) {
 	wait := before != kit.StateConnecting && n.api.goodbye() && before == kit.StateUp
 	n.ctx.tasks.Go(func() { n.linger(wait) })
 }
 
-// linger waits until the goodbye, and what was sent before it, has reached the
-// peer, and frees everything. The queue pair of the goodbye must not be reset before: a device need not have begun to
-// send what was posted.
+// linger waits until the goodbye, and everything sent before it, has reached the peer, and then frees the connection.
+// The goodbye's queue pair must not be reset earlier: a device may not have begun to send what was posted.
 func (n *conn) linger(wait bool) {
 	limit := time.Now().Add(n.ctx.Props.Capabilities.DeadTime)
 	for pause := 50 * time.Microsecond; wait && n.firstBad.Load() == 0; pause = min(2*pause, 5*time.Millisecond) {

@@ -16,7 +16,7 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// opened is a port of an RDMA device, opened.
+// opened is an open port of an RDMA device.
 type opened struct {
 	kit.Context[conn]
 
@@ -29,8 +29,8 @@ type opened struct {
 	set      *connect.Set
 	mods     *connect.Modules
 	maxWrite int     // bytes of one RDMA write or read
-	windows  bool    // receives are reached by memory windows
-	shared   *shared // receives of the small track for all peers; nil: each has its own
+	windows  bool    // remote keys of receives are those of memory windows
+	shared   *shared // receives of the small track for all peers; nil: each connection has its own
 
 	done  completions
 	waits kit.Watch
@@ -43,7 +43,7 @@ type opened struct {
 	stop    func()
 }
 
-// smallContext gives a context the methods of its track.
+// smallContext adds the methods of the small track to a context.
 type smallContext struct {
 	*opened
 	kit.Prober[conn]
@@ -59,7 +59,7 @@ var (
 // registrar registers memory for the cache.
 type registrar struct{ pd *ibv.PD }
 
-// Register implements regcache.Registrar. The cache pins what is Go's.
+// Register implements regcache.Registrar. The cache has pinned memory of the Go heap.
 func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
 	at := address(b)
 	return r.pd.RegMRAt(at, uint64(len(b)), at, ibv.Access(access))
@@ -135,10 +135,10 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	return c.shareReceives(peers)
 }
 
-// manyPeers is from how many peers on receives are shared, unless an option says.
+// manyPeers is the number of peers from which on receives are shared, unless option srq says otherwise.
 const manyPeers = 32
 
-// shareReceives makes the shared receive queue, where one is wanted.
+// shareReceives makes the shared receive queue, if the track, the option and the number of peers ask for one.
 func (c *opened) shareReceives(peers int) (err error) {
 	attr := c.dev.Query()
 	limit := min(attr.MaxSRQWR, attr.MaxCQE/2, sharedMax)
@@ -203,10 +203,10 @@ func (c *opened) Count(to *driver.Counters) {
 	}
 }
 
-// Release implements kit.ContextHooks: it frees everything, in the order that the device wants.
+// Release implements kit.ContextHooks. It frees everything in the order that the device requires.
 func (c *opened) Release() error {
 	c.stop()
-	// Connections first: they need the pump, the keeper does not mind.
+	// Connections go first, because they need the pump.
 	for {
 		c.Mu.Lock()
 		left := c.Conns.Len()
@@ -228,7 +228,7 @@ func (c *opened) Release() error {
 	regions := slices.Collect(maps.Keys(c.regions))
 	c.Mu.Unlock()
 	for _, r := range regions {
-		// A region that the device does not let go of stays held: the user's Deregister tries again.
+		// A region that the device cannot release yet stays registered: the user's Deregister tries again.
 		if err := r.Deregister(); !errors.Is(err, driver.ErrClosed) {
 			errs = append(errs, err)
 		}

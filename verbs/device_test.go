@@ -267,8 +267,8 @@ func TestLateWriteFails(t *testing.T) {
 	}
 }
 
-// TestSameAddressNewPages: memory that was registered is unmapped, moved or
-// given back, and other pages are there afterwards. What is written goes to those.
+// TestSameAddressNewPages: registered memory is unmapped, moved or given back, and its addresses then have other pages.
+// Writes must go to the new pages.
 func TestSameAddressNewPages(t *testing.T) {
 	a, b := pair(t, driver.Large, nil)
 	const size = 64 << 10
@@ -416,7 +416,7 @@ func TestHeapThroughCollections(t *testing.T) {
 	}
 }
 
-// TestDeviceFailureBreaksConnections: what the device's fatal event does.
+// TestDeviceFailureBreaksConnections: a fatal event of the device breaks its connections.
 func TestDeviceFailureBreaksConnections(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		a, b := pair(t, track, nil)

@@ -7,48 +7,42 @@
 //	d, _ := driver.Lookup("verbs")
 //	nic, _ := d.Query(driver.Hints{Device: "mlx5_0"})
 //
-// It needs what package verbs/ibv needs: cgo and rdma-core's headers when the
-// program is built, rdma-core's libraries and a device when it runs. Where one
-// is missing, Query says which. A device's name may have a port: "mlx5_0:2".
+// It needs cgo and rdma-core's headers when the program is built, and rdma-core's libraries and a device when it runs.
+// If one of them is missing, the error of Query names it and the remedy. A device's name may have a port: "mlx5_0:2".
 //
 // # Tracks
 //
-// The small track sends messages of up to one buffer (option buffer) into
-// receives that the peer has posted ahead. Credits see to it that there always
-// is one. Messages of up to 220 bytes travel inside the work request; longer
+// The small track sends messages of up to one buffer (option buffer) into receives that the peer has posted ahead.
+// Credits make sure that a receive is always posted. Messages of up to 220 bytes travel inside the work request; longer
 // ones are copied once at each end.
 //
-// The large track moves any length without a copy: RecvPost registers the memory,
-// through package driver/regcache, and its rdv data holds address and key; the
-// sender writes there. Memory of a mebibyte and more that is registered for one message
-// only is registered in parts, while those before them travel: the keys of the later
-// parts come as updates ([driver.RdvUpdater]), which the program must carry. A packet with more than 8 pieces goes through staging
-// memory, and a short one in memory outside of an arena is copied. Where the device
-// has memory windows of type 2, what the peer gets is the key of a window, which is
-// invalidated before the receive is given back; else the key of the registration, which stays
-// valid as long as that is cached.
+// The large track moves messages of up to 256 GiB without a copy. RecvPost registers the memory through package
+// driver/regcache, its rdv data holds address and key, and the sender writes there. Memory of a mebibyte and more whose
+// registration cannot be cached is registered in parts, while earlier parts are transferred. The keys of the later
+// parts come as updates ([driver.RdvUpdater]), which the program must carry. A packet with more than 8 pieces goes
+// through staging memory, and a short one in memory outside of an arena is copied. If the device has memory windows of
+// type 2, the peer gets the key of a window, which is invalidated before the receive is given back. Otherwise it gets
+// the key of the registration, which stays valid as long as the registration is cached.
 //
 // # Cost
 //
-// A message costs at most one crossing into C at each end; nothing allocates. A
-// connection of the small track has two times window buffers of its own: 512 KiB
-// by default. With many peers (option srq) it has 64 KiB, and 64 KiB of receives that all
-// peers share; what a peer may send ahead then depends on how many do.
+// A message costs at most one call into C at each end and allocates nothing. A connection of the small track has 2 ·
+// window buffers of its own: 512 KiB by default. With shared receives (option srq) it has 64 KiB of its own and 64 KiB
+// of receives that all peers share; the number of messages that a peer may send ahead then depends on how many peers
+// send.
 //
 // # One-sided access
 //
-// Puts, gets, and what atomics the device has: 64-bit additions and compare-and-swaps.
-// Local memory outside of a region is registered for the operation, except for
-// short puts. A put is done when the peer's device has acknowledged it. A
-// key that was revoked is [driver.ErrRemoteKey] and breaks the connection: the
-// device ends a queue pair that touches what it may not.
+// A context offers puts, gets, and the 64-bit additions and compare-and-swaps that the device has. Local memory outside
+// of a region is registered for the operation, except for short puts. A put is done when the peer's device has
+// acknowledged it. An access with a revoked key fails with [driver.ErrRemoteKey] and breaks the connection, because the
+// device puts a queue pair into the error state after an access that is not allowed.
 //
 // # Death
 //
-// A peer's death is seen at once through the connection manager's link, or when the
-// device gives up sending: every connection that is idle sends a sign of life
-// each quarter of the dead time. A peer that is stopped stays connected; its
-// device answers for it.
+// The connection manager's link reports a peer's death at once. Otherwise the device reports it when it gives up
+// retransmitting: every idle connection sends a sign of life each quarter of the dead time. A peer that is stopped
+// stays connected, because its device answers for it.
 //
 // # Options
 //

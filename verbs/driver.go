@@ -16,7 +16,7 @@ import (
 // Name is the driver's name.
 const Name = "verbs"
 
-// URLVersion is the version in this driver's urls.
+// URLVersion is the version of this driver's urls.
 const URLVersion = 1
 
 // Limits of options.
@@ -35,7 +35,7 @@ type verbsDriver struct{}
 // Name implements driver.Driver.
 func (verbsDriver) Name() string { return Name }
 
-// exclusivity of all its NICs; see driver.Profile.
+// exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 32
 
 // MaxExclusivity implements driver.Ranked.
@@ -68,8 +68,7 @@ func noDevice() error {
 	}
 }
 
-// deviceError is why devices cannot be listed. A kernel that has none says
-// ENOSYS.
+// deviceError explains why devices cannot be listed. A kernel without RDMA returns ENOSYS.
 func deviceError(err error) error {
 	if errors.Is(err, unix.ENOSYS) {
 		return noDevice()
@@ -77,7 +76,7 @@ func deviceError(err error) error {
 	return unavailable("", "RDMA verbs cannot be used", "", err)
 }
 
-// describe tells what people want to know of a device, a port each.
+// describe lists the ports of a device for people.
 func describe(info ibv.DeviceInfo) []driver.Device {
 	dev, err := ibv.Open(info.Name)
 	if err != nil {
@@ -108,7 +107,7 @@ func describe(info ibv.DeviceInfo) []driver.Device {
 	return list
 }
 
-// details are facts about a port and its device.
+// details returns facts about a port and its device for people.
 func (p *port) details() (list []driver.Detail) {
 	add := func(name, format string, args ...any) {
 		list = append(list, driver.Detail{Name: name, Value: fmt.Sprintf(format, args...)})
@@ -185,7 +184,7 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 	return n, nil
 }
 
-// chooseDevice takes the first device that has an active port, if none is named.
+// chooseDevice returns name, or the first device with an active port if name is empty.
 func chooseDevice(name string) (string, error) {
 	if err := ibv.Available(); err != nil {
 		return "", unavailable(name, "RDMA verbs cannot be used", "", err)
@@ -211,8 +210,8 @@ func chooseDevice(name string) (string, error) {
 	return "", err
 }
 
-// inlineSize is how much a work request carries itself: copying more costs the
-// processor more than the device's reading it.
+// inlineSize is how many bytes a work request carries itself: to copy more costs the processor more than the device's
+// read.
 const inlineSize = 220
 
 func capabilities(t driver.Track, o options, p *port) driver.Capabilities {

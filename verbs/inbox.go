@@ -2,29 +2,28 @@ package verbs
 
 import "sync/atomic"
 
-// What a completion is about.
+// Kinds of events.
 type eventKind uint8
 
 const (
-	eventRecv   eventKind = iota // a receive, of the small track or an announcement of the large one
-	eventSent                    // the work request with this sequence number, and all before it
-	eventFailed                  // the work request, and with it the connection
-	eventUnused                  // a receive that has failed, and with it the connection
+	eventRecv   eventKind = iota // a receive: a message of the small track or an announcement of the large one
+	eventSent                    // the work request with this number, and all before it, are complete
+	eventFailed                  // a work request has failed, and with it the connection
+	eventUnused                  // a receive has failed, and with it the connection
 )
 
 // event is a completion on its way to the instance that it belongs to.
 type event struct {
 	kind  eventKind
-	queue uint8 // which queue pair of the connection
-	code  uint8 // of the wire: what was received; of a failure: the status
+	queue uint8 // number of the connection's queue pair
+	code  uint8 // of a receive: the wire's code; of a failure: the status
 	id    uint32
 	n     uint32 // bytes received
 	imm   uint32
 }
 
-// inbox carries events from whoever drains the completion queue, one goroutine
-// at a time, to the instance's owner. It cannot overflow: it has room for every
-// work request that the connection can have.
+// inbox carries events from the goroutine that drains the completion queue to the connection's owner. It cannot
+// overflow: it has room for every work request that the connection can have.
 type inbox struct {
 	ring []event // a power of two
 	_    [40]byte
@@ -41,8 +40,7 @@ func newInbox(room int) inbox {
 	return inbox{ring: make([]event, n)}
 }
 
-// push adds an event. What a device would complete beyond what was posted is
-// dropped.
+// push adds an event. If a faulty device completes more than was posted, the event is dropped.
 func (b *inbox) push(e event) {
 	t := b.tail.Load()
 	if int(t-b.head.Load()) == len(b.ring) {
@@ -54,7 +52,7 @@ func (b *inbox) push(e event) {
 
 func (b *inbox) empty() bool { return b.head.Load() == b.tail.Load() }
 
-// pop takes the oldest event.
+// pop removes the oldest event.
 func (b *inbox) pop(e *event) bool {
 	h := b.head.Load()
 	if h == b.tail.Load() {

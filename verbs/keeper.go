@@ -11,9 +11,8 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// keep looks after idle connections: a device notices that a peer is gone only
-// when it sends, so every connection that has sent nothing lately writes nothing, to
-// nowhere, which the peer's device must acknowledge. The peer's process does
+// keep looks after idle connections. A device notices that a peer is gone only when it sends, so every connection that
+// has sent nothing lately posts a write of 0 bytes, which the peer's device must acknowledge. The peer's process does
 // not see it and may be stopped.
 func (c *opened) keep(live context.Context) {
 	tick := time.NewTicker(c.opts.deadTime / 4)
@@ -49,14 +48,14 @@ func (n *conn) ping() {
 	}
 	n.api.Settle()
 	n.nudge(&n.sq)
-	// A receive is given back only when the end of its window has been reported. Once, between two machines that
-	// were very slow, one was not given back; a further request makes a device look at those before it again.
+	// A receive is given back only after the completion that ends its window. Between two very slow machines such a
+	// completion once stayed out. A further request makes the device look at earlier ones again.
 	if n.rx != nil && n.rx != &n.sq && !n.rx.idle() {
 		n.nudge(n.rx)
 	}
 }
 
-// nudge writes nothing, to nowhere, by a queue that was posted to last before the keeper looked.
+// nudge posts a write of 0 bytes if nothing was posted on q since the keeper last looked.
 func (n *conn) nudge(q *sendQueue) {
 	if q.looked == q.next && q.room() > 0 && n.State() == kit.StateUp {
 		wr, _ := q.add(requestControl, q.idle())
@@ -68,7 +67,7 @@ func (n *conn) nudge(q *sendQueue) {
 	q.looked = q.next
 }
 
-// watch reads what the device says by itself.
+// watch handles the device's asynchronous events.
 func (c *opened) watch(live context.Context) {
 	for {
 		e, err := c.dev.GetAsyncEvent(live)

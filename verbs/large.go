@@ -12,31 +12,27 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// transferDepth is how many packets can be posted each way on the large track;
-// maxTransfers what a peer may have.
+// transferDepth is how many packets can be posted in each direction on the large track. maxTransfers is the largest
+// transferDepth that a peer can have.
 const (
 	transferDepth = kit.LargeDepth
 	maxTransfers  = 1 << slotBits
 )
 
-// large is an instance on the large track: the receiver's rdv data names its
-// memory, the sender writes there, and the last write, or a message behind it,
-// says that it is complete.
+// large is an instance of the large track. The receiver's rdv data names its memory; the sender writes there; the last
+// write, or a message after it, reports that the transfer is complete.
 //
-// Two queue pairs connect two processes, one for each direction of data: the
-// receiver's requests (asking whether a send has begun, binding windows) do not
-// wait behind its own data.
+// Two queue pairs connect two processes, one for each direction of data, so that the receiver's requests (to ask
+// whether a send has begun, to bind windows) do not wait behind its own data.
 //
 // # Cancelling
 //
-// A receive can be cancelled without the peer's help, so that a peer that
-// computes, or was stopped, delays nobody. The sender has a table of claims, one
-// for each receive slot of the peer, which the peer can read and write. Before
-// it writes, the sender stores the transfer's generation in "claimed" and then looks
-// at "cancelled". The receiver writes "cancelled" and then reads "claimed": one
-// of them sees the other. If the receiver sees no claim, the sender will
-// withdraw, and the receive is cancelled; if it does, it waits for the
-// message, or for word that the sender has withdrawn.
+// A receive can be cancelled without the peer's help, so that a peer that computes or is stopped delays nobody. The
+// sender has a table of claims with one entry for each receive slot of the peer, which the peer can read and write.
+// Before it writes, the sender stores the transfer's generation in "claimed" and then reads "cancelled". The receiver
+// writes "cancelled" and then reads "claimed". So at least one of them sees the other's store. If the receiver sees no
+// claim, the sender will withdraw, and the receive is cancelled. If it sees one, it waits for the message or for the
+// sender's withdrawal.
 type large struct {
 	conn
 	kit.Large
@@ -45,22 +41,22 @@ type large struct {
 	pool    *pool // receives for announcements
 	mem     *slab // the pool's buffers, then scratch
 	tag     uint64
-	bounce  *slab       // for short messages in memory that is not registered, made at the first
-	claim   *claimTable // this side's, as sender
-	claimMR *ibv.MR     // of the table alone: all that the peer may touch
-	asks    []byte      // where the peer's claims are read to
+	bounce  *slab       // for short messages in memory that is not registered; allocated at the first
+	claim   *claimTable // this side's table, as a sender
+	claimMR *ibv.MR     // of the table alone: the peer may access nothing else
+	asks    []byte      // destination of reads of the peer's claims
 	slots   [transferDepth]slot
 	out     [transferDepth]transfer
 	ahead   regcache.Ahead[*ibv.MR]
-	queue   []*transfer // whose writes are not all posted yet
+	queue   []*transfer // transfers whose writes are not all posted
 }
 
-// claimTable is what the peer reads and writes while it cancels a receive.
+// claimTable is the table that the peer reads and writes to cancel a receive.
 type claimTable [transferDepth]struct{ claimed, cancelled uint64 }
 
 const claimBytes = int(unsafe.Sizeof(claimTable{}))
 
-// slot is a receive on its way.
+// slot is a posted receive.
 type slot struct {
 	k       int // its number
 	gen     uint32
@@ -68,17 +64,17 @@ type slot struct {
 	memory  memory
 	windows windows
 	asking  bool // cancelled, and the claim is being read
-	told    int  // pieces that the peer was told of
+	told    int  // pieces whose keys the peer has got
 	rdv     [rdvBytes]byte
 	update  [rdvBytes]byte
 }
 
-// transfer is a send on its way.
+// transfer is a posted send.
 type transfer struct {
 	k      int // its slot
 	rdv    rdvData
 	total  int // bytes of the message
-	length int // bytes that fit
+	length int // bytes that fit into the receive
 	memory memory
 	posted int  // bytes whose writes are posted
 	said   bool // the last request is posted
@@ -93,7 +89,7 @@ var (
 	_ driver.OneSided   = (*large)(nil)
 )
 
-// queues implements track: what one side sends by, the other receives by.
+// queues implements track. The queue pair that one side sends on is the other's for receiving.
 func (l *large) queues() []connect.QP {
 	switch a := l.ctx.adapt; {
 	case len(l.qps) == 1:
@@ -133,12 +129,12 @@ func (l *large) Settle() {
 		}
 	} else if (l.Receives.Len()+l.Sends.Len()+l.ops > 0) && (l.Sends.Len()+l.ops == 0 || l.hopeless()) {
 		l.quench()
-		l.take() // what had come before
+		l.take() // events from before the connection ended
 		l.fail()
 	}
 }
 
-// take takes what has come in.
+// take implements track.
 func (l *large) take() {
 	var e event
 	for l.inbox.pop(&e) {
@@ -158,7 +154,7 @@ func (l *large) take() {
 	}
 }
 
-// complete takes back requests up to number id of a queue.
+// complete handles the completion of a queue's requests up to number id.
 func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 	for q.holds(id) {
 		failed := status
@@ -189,7 +185,7 @@ func (l *large) complete(q *sendQueue, id uint32, status ibv.WCStatus) {
 	}
 }
 
-// announced takes word of a transfer that is over.
+// announced handles the peer's message that a transfer is complete or withdrawn.
 func (l *large) announced(e *event) {
 	name := e.imm & immMask
 	k, gen := int(name&(maxTransfers-1)), name>>slotBits
@@ -208,7 +204,7 @@ func (l *large) announced(e *event) {
 		return
 	}
 	if k >= transferDepth || l.Receives.At(k) == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
-		// The sender of a receive that was cancelled before has seen it now.
+		// A withdrawal may be late: the receive was cancelled, and its sender has only seen it now.
 		if e.code != codeWithdrawn {
 			l.Misbehaved("word of a transfer that is not under way")
 		}
@@ -237,15 +233,14 @@ func (l *large) arrivedAll(s *slot, total int) {
 	l.end(s, err)
 }
 
-// end ends a receive: its keys first.
+// end revokes the keys of a receive and then gives it back.
 func (l *large) end(s *slot, err error) {
 	if !l.invalidate(s, err) {
 		l.giveBack(s, err)
 	}
 }
 
-// giveBack gives a receive back to its owner. The peer does not reach its
-// memory any more.
+// giveBack completes a receive. The peer cannot reach its memory any more.
 func (l *large) giveBack(s *slot, err error) {
 	s.windows.bound, s.windows.over = 0, false
 	l.release(&s.memory)
@@ -253,16 +248,15 @@ func (l *large) giveBack(s *slot, err error) {
 	l.EndRecv(s.k, err)
 }
 
-// claims tells the peer that a transfer begins, and reports whether it may: a
-// receive is over when it, or a later one in its slot, was cancelled.
+// claims stores the claim of a transfer and reports whether the transfer may begin: the receive is over if it, or a
+// later one in its slot, was cancelled.
 func (l *large) claims(r *rdvData) bool {
 	c := &l.claim[r.slot]
 	atomic.StoreUint64(&c.claimed, uint64(r.gen)) // a full barrier
 	return int32(uint32(atomic.LoadUint64(&c.cancelled))-r.gen) < 0
 }
 
-// fail ends what is posted after the connection has ended and the device has
-// let go of the memory.
+// fail completes all posted packets after the connection has ended and the device has released the memory.
 func (l *large) fail() {
 	err := l.Failure("transfer")
 	for k := range l.slots {

@@ -35,8 +35,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// describe writes rdv data of the pieces that are registered and that the peer
-// does not know yet.
+// describe writes rdv data of the pieces that are registered and whose keys the peer has not got.
 func (l *large) describe(k int, s *slot, to []byte) []byte {
 	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, first: s.told, n: s.memory.ready - s.told}
 	for j := range r.n {
@@ -47,8 +46,7 @@ func (l *large) describe(k int, s *slot, to []byte) []byte {
 	return r.encode(to)
 }
 
-// ask tells the peer's table that a receive is cancelled, and reads whether its
-// send has begun. Room is always there: requests of this kind are few.
+// ask marks a receive as cancelled in the peer's table, and reads whether the peer's send has begun.
 func (l *large) ask(k int) {
 	s := &l.slots[k]
 	if l.State() != kit.StateUp || s.asking || s.windows.over {
@@ -71,8 +69,7 @@ func (l *large) ask(k int) {
 	l.postOn(l.rx)
 }
 
-// asked reads what the peer's table said about a slot, unless the message was
-// faster.
+// asked handles the claim that was read from the peer's table, unless the message came first.
 func (l *large) asked(k int, gen uint32) {
 	s := &l.slots[k]
 	if l.Receives.At(k) != nil && !s.windows.over && s.gen == gen && binary.NativeEndian.Uint64(l.asks[8*k:]) != uint64(gen) {
@@ -103,7 +100,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	return k, l.begin(k, p, n)
 }
 
-// begin claims the receive and starts to write.
+// begin claims the receive and begins to write.
 func (l *large) begin(k int, p *driver.Packet, n int) error {
 	t := &l.out[k]
 	t.k, t.total, t.length = k, n, min(n, t.rdv.length)
@@ -124,8 +121,7 @@ func (l *large) begin(k int, p *driver.Packet, n int) error {
 	return nil
 }
 
-// push posts writes as far as the queue has room, and asks again what could
-// not be asked.
+// push posts writes as far as the queue has room, and repeats requests to cancel that found no room.
 func (l *large) push() {
 	for k := 0; k < len(l.queue) && l.sq.room() > controlReserve; {
 		t := l.queue[k]
@@ -152,8 +148,7 @@ func (l *large) push() {
 	}
 }
 
-// write adds the next write of a transfer: as much as is contiguous on both
-// sides.
+// write adds the next write of a transfer: as much as is contiguous at both ends.
 func (l *large) write(t *transfer) {
 	at, remote := seekPiece(t.rdv.piece[:t.rdv.n], t.posted)
 	k, off := t.memory.seek(t.posted)
@@ -179,7 +174,7 @@ func seekPiece(pieces []remotePiece, off int) (int, *remotePiece) {
 	return off, &pieces[k]
 }
 
-// conclude says that a transfer is complete, or withdrawn.
+// conclude tells the receiver that a transfer is complete or withdrawn.
 func (l *large) conclude(t *transfer) {
 	wr, r := l.sq.add(requestWrite, true)
 	r.last, t.said = t, true
@@ -194,7 +189,7 @@ func (l *large) conclude(t *transfer) {
 	wr.Inline(total[:])
 }
 
-// sent gives a send back to its owner.
+// sent completes a send.
 func (l *large) sent(t *transfer) {
 	l.release(&t.memory)
 	l.opPath = ""

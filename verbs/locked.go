@@ -6,15 +6,14 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// LockedMemory is how many bytes of memory a connection locks for its own
-// buffers on both tracks, with default options. The kernel counts them against
-// RLIMIT_MEMLOCK, as it does the memory of messages on the large track, regions, and on
-// most devices the queues.
+// LockedMemory returns how many bytes of memory a connection locks for its own buffers on both tracks, with default
+// options. The kernel counts them against RLIMIT_MEMLOCK, together with the memory of messages on the large track,
+// regions and, on most devices, the queues.
 func LockedMemory() int {
 	return lockedBy(driver.Small, optionTable.Defaults) + lockedBy(driver.Large, optionTable.Defaults) + pages(2*transferDepth*bounceSize)
 }
 
-// lockedBy is what connecting on a track locks: what newConn registers.
+// lockedBy returns how many bytes newConn registers for a connection on a track.
 func lockedBy(t driver.Track, o options) int {
 	if t == driver.Small {
 		return pages((o.window+controlReceives+o.window)*o.buffer + opDepth*8)

@@ -8,14 +8,14 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// bounceSize is up to what length a message in memory that is not registered
-// is copied through memory that is: registering costs more.
+// bounceSize is the most bytes of a message in unregistered memory that are copied to registered memory: to register
+// more costs less than to copy it.
 const bounceSize = 8192
 
-// sendAccess is what the pieces of a message that is sent are registered for.
+// sendAccess is the access for which the pieces of a send are registered.
 const sendAccess regcache.Access = 0
 
-// recvAccess is what those of a receive are registered for.
+// recvAccess is the access for which the pieces of a receive are registered.
 func (l *large) recvAccess() regcache.Access {
 	if l.hasWindows() {
 		return regcache.Access(ibv.AccessLocalWrite | ibv.AccessMWBind)
@@ -23,29 +23,27 @@ func (l *large) recvAccess() regcache.Access {
 	return regcache.Access(ibv.AccessLocalWrite | ibv.AccessRemoteWrite)
 }
 
-// memory is where the device finds a packet: the packet's own memory,
-// registered, or a copy.
+// memory is the memory of a packet as the device sees it: the packet's own, registered, or a copy.
 type memory struct {
 	n      int
-	ready  int // pieces that are registered; more to come if it is cold
+	ready  int // pieces that are registered; fewer than n if the memory is cold
 	piece  [maxPieces][]byte
-	fetch  [maxPieces]regcache.Fetch[*ibv.MR] // of those that are not
-	access regcache.Access                    // that they are registered for
+	fetch  [maxPieces]regcache.Fetch[*ibv.MR] // prefetches of the others
+	access regcache.Access                    // for which they are registered
 	region [maxPieces]*regcache.Region[*ibv.MR]
 	arena  [maxPieces]*driver.Arena
-	copied []byte // the one piece, if it is a copy
-	bounce bool   // which lies in the bounce buffers
+	copied []byte // the only piece, if it is a copy
+	bounce bool   // the copy lies in the bounce buffers
 }
 
-// collect lists the pieces of the first n bytes of a packet. False: there are
-// too many.
+// collect lists the pieces of the first n bytes of a packet. It returns false if they are too many.
 func (m *memory) collect(p *driver.Packet, n int) (ok bool) {
 	m.n, ok = p.Pieces(m.piece[:], n)
 	return ok
 }
 
-// acquire makes the first n bytes of a packet, or room for a copy of them,
-// reachable for the device. The buffer is the one to bounce in.
+// acquire makes the first n bytes of a packet, or memory for a copy of them, accessible to the device. buffer is the
+// number of the bounce buffer to use.
 func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regcache.Access) (err error) {
 	ok := m.collect(p, n)
 	f, err := l.ahead.Of(p, m.piece[:m.n])
@@ -111,7 +109,7 @@ func (l *large) register(m *memory, f *regcache.Fetched[*ibv.MR], access regcach
 	return nil
 }
 
-// have makes r the registration of piece k, the next one.
+// have sets the registration of the next piece, k.
 func (m *memory) have(k int, r *regcache.Region[*ibv.MR]) error {
 	m.region[k], m.ready = r, k+1
 	if a := r.Arena(); a != nil {
@@ -123,7 +121,7 @@ func (m *memory) have(k int, r *regcache.Region[*ibv.MR]) error {
 	return nil
 }
 
-// mr is the registration of a piece.
+// mr returns the registration of a piece.
 func (l *large) mr(m *memory, k int) *ibv.MR {
 	if m.bounce {
 		return l.bounce.mr
@@ -131,7 +129,7 @@ func (l *large) mr(m *memory, k int) *ibv.MR {
 	return m.region[k].Handle()
 }
 
-// release gives everything back. The device does not use it any more.
+// release gives up registrations and copies. The device does not use them any more.
 func (l *large) release(m *memory) {
 	for k := range m.n {
 		if m.region[k] != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// opDepth is how many one-sided operations can be unfinished on an instance.
+// opDepth is how many one-sided operations can be posted and unfinished on an instance.
 const opDepth = 32
 
 // Kinds of operation.
@@ -27,27 +27,27 @@ var (
 	opPaths = [...]string{"rdma-write", "rdma-read", "rdma-atomic"}
 )
 
-// opSlot is an operation on its way.
+// opSlot is a posted operation.
 type opSlot struct {
 	op     *driver.Op
 	kind   uint8
-	fence  bool // its first request waits for what was posted before
+	fence  bool // its first request waits for all earlier ones
 	lkey   uint32
-	posted int                       // bytes that requests were posted for
-	region *regcache.Region[*ibv.MR] // for this operation
+	posted int                       // bytes for which requests were posted
+	region *regcache.Region[*ibv.MR] // registered for this operation alone
 	result *uint64                   // of an atomic, written by the device
 }
 
-// oneSided is what an instance has for operations.
+// oneSided is the state of an instance's one-sided operations.
 type oneSided struct {
 	slots    [opDepth]opSlot
 	ops      int
 	fence    bool
 	results  []byte // opDepth words of registered memory
 	lkey     uint32
-	unposted [opDepth]uint8 // a ring of the slots whose requests are not all posted yet
-	first    uint8          // in that ring
-	waiting  uint8          // how many it holds
+	unposted [opDepth]uint8 // a ring of the slots whose requests are not all posted
+	first    uint8          // index in unposted
+	waiting  uint8          // entries of unposted
 }
 
 // PutPost implements driver.OneSided.
@@ -121,7 +121,7 @@ func (n *conn) checkOp(op *driver.Op, kind uint8) (*remoteRegion, error) {
 	return r, nil
 }
 
-// startOp makes op one that is to be posted.
+// startOp puts op into a slot, to be posted by pushOps.
 func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 	k := 0
 	for n.oneSided.slots[k].op != nil {
@@ -146,13 +146,12 @@ func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 	return nil
 }
 
-// inlines reports whether a put's bytes travel in its request.
+// inlines reports whether the request itself carries a put's bytes.
 func (n *conn) inlines(op *driver.Op, kind uint8) bool {
 	return kind == opPut && len(op.Local) <= inlineSize
 }
 
-// pushOps posts requests of operations, in their order, as far as the send queue
-// has room.
+// pushOps posts requests of operations, in order, as far as the send queue has room.
 func (n *conn) pushOps() {
 	for n.waiting > 0 && n.sq.room() > controlReserve {
 		k := n.unposted[n.first]
@@ -168,8 +167,8 @@ func (n *conn) pushOps() {
 	}
 }
 
-// addPart adds the next request of an operation and reports whether it is the
-// last: only that one is reported, unless one before it fails.
+// addPart adds the next request of an operation and reports whether it is the last. Only the last request causes a
+// completion, unless an earlier one fails.
 func (n *conn) addPart(k int) (last bool) {
 	s := &n.oneSided.slots[k]
 	if s.op == nil {
@@ -216,8 +215,7 @@ func (n *conn) addPart(k int) (last bool) {
 	return last
 }
 
-// localKey finds the key of an operation's local memory, or registers it for
-// the operation.
+// localKey returns the key of an operation's local memory, which it registers if necessary.
 func (n *conn) localKey(s *opSlot, op *driver.Op, kind uint8) (uint32, error) {
 	if op.LocalRegion != nil {
 		r, ok := op.LocalRegion.(*region)
@@ -242,7 +240,7 @@ func (n *conn) localKey(s *opSlot, op *driver.Op, kind uint8) (uint32, error) {
 	return reg.Handle().LKey(), nil
 }
 
-// finishOp ends an operation whose work request is complete.
+// finishOp completes an operation when its last work request is complete or one of them has failed.
 func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	s := &n.oneSided.slots[k]
 	op := s.op
@@ -264,7 +262,7 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 			}
 		}
 	case ibv.WCRemoteAccess, ibv.WCRemoteInvalid:
-		// Or the peer is dying: its kernel takes its regions away first.
+		// A dying peer causes this status, too: its kernel deregisters its regions first.
 		err = n.Fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.Props.Device, status))
 	default:
 		if err = n.Failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
@@ -283,7 +281,7 @@ func (n *conn) endOp(s *opSlot, err error) {
 	n.ops--
 }
 
-// failOps ends all operations. The device has let go of them.
+// failOps ends all operations with err. The device does not use their memory any more.
 func (n *conn) failOps(err error) {
 	for k := range n.oneSided.slots {
 		if s := &n.oneSided.slots[k]; s.op != nil {
@@ -337,9 +335,9 @@ func (n *conn) Flush(ctx context.Context) error {
 	return n.Failure("flush")
 }
 
-// Fence implements driver.OneSided. The device carries out writes, reads and
-// atomics in the order of their posts; only what follows a read or an atomic
-// has to be told to wait for it (InfiniBand Architecture Specification, volume 1, 10.8.3.3).
+// Fence implements driver.OneSided. The device executes writes, reads and atomics in the order of their posts; only
+// requests after a read or an atomic must be told to wait for it (InfiniBand Architecture Specification, volume 1,
+// 10.8.3.3).
 func (n *conn) Fence() error {
 	if n.State() != kit.StateUp {
 		return n.Failure("fence")

@@ -12,23 +12,23 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// options are the settings in Hints.Options.
+// options are the settings from Hints.Options.
 type options struct {
-	gidIndex  int // -1: chosen
+	gidIndex  int // -1: the driver chooses
 	gid       netip.Addr
 	pkeyIndex int
 	buffer    int
 	noWindows bool
 	window    int
-	srq       int // receives of all peers together, or one of the below
+	srq       int // receives of all peers together, or one of the constants below
 	quality   connect.Quality
 	managers  []string
 	exclude   []string
-	manager   map[string]string // of the managers
+	manager   map[string]string // options of the connection managers
 	deadTime  time.Duration
 }
 
-// What option srq can be but a number.
+// Values of option srq that are not numbers of receives.
 const (
 	srqAuto = 0
 	srqOff  = -1
@@ -81,7 +81,7 @@ var optionTable = kit.Options[options]{
 // Options implements driver.Configurable.
 func (verbsDriver) Options() []driver.Option { return optionTable.List() }
 
-// parseOptions reads options, and chooses those that follow from others.
+// parseOptions reads options, and derives those whose defaults depend on others.
 func parseOptions(m map[string]string) (options, error) {
 	o, err := optionTable.Parse(m)
 	if o.quality.AckTimeout == 0 {
@@ -90,9 +90,9 @@ func parseOptions(m map[string]string) (options, error) {
 	return o, err
 }
 
-// ackTimeout is the longest time-out with which the device has given up after the dead time: it tries seven times, and
-// some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter one takes a
-// link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
+// ackTimeout returns the longest time-out with which the device gives up within the dead time: it tries seven times,
+// and some devices wait up to four times as long (InfiniBand specification, volume 1, section 9.7.6.1.3). A shorter
+// time-out would take a link that is silent for a moment, or a host whose Soft-RoCE waits for a CPU, for a dead peer.
 func ackTimeout(dead time.Duration) uint8 {
 	n := uint8(1)
 	for n < 31 && 7*4*(4096*time.Nanosecond<<(n+1)) <= dead {
@@ -124,7 +124,7 @@ func setSRQ(o *options, v string) (ok bool) {
 	return ok
 }
 
-// byteOption is an integer in a byte.
+// byteOption is an option whose value is an integer from low to high.
 func byteOption(name, help string, low, high int, field func(*options) *uint8) kit.Option[options] {
 	return kit.Text(name, kit.Between(low, high), help, func(o *options, v string) bool {
 		n, ok := kit.ParseInt(v, low, high)
@@ -133,7 +133,7 @@ func byteOption(name, help string, low, high int, field func(*options) *uint8) k
 	})
 }
 
-// names is a list of names.
+// names is an option whose value is a list of connection managers.
 func names(name, help string, field func(*options) *[]string) kit.Option[options] {
 	return kit.Text(name, strings.Join(connect.Names(), ",")+", or some of them", help,
 		func(o *options, v string) bool {

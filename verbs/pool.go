@@ -9,11 +9,11 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// controlReceives are posted beyond what peers are told of: for two updates of
-// the limit and a goodbye.
+// controlReceives is how many receives are posted beyond the limit that the peer knows: for two updates of the limit
+// and a goodbye.
 const controlReceives = 4
 
-// slab is a connection's buffers, registered once: memory outside the Go heap.
+// slab holds a connection's buffers in one registered area outside the Go heap.
 type slab struct {
 	mem   []byte
 	mr    *ibv.MR
@@ -50,7 +50,7 @@ func (s *slab) send(k int) []byte        { return s.at(s.recvs + k) }
 func (s *slab) sendAddr(k int) uint64    { return address(s.send(k)) }
 func (s *slab) recvAddr(k uint32) uint64 { return address(s.recv(k)) }
 
-// address is where b lies: outside the Go heap, or pinned.
+// address returns the address of b, which lies outside the Go heap or is pinned.
 func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // pool posts a connection's receive buffers.
@@ -58,15 +58,15 @@ type pool struct {
 	qp        *ibv.QP
 	chain     *ibv.RecvChain
 	mem       *slab
-	shared    *shared // whose receives they are, in shared mode
-	back      int32   // of those, lent ones in the chain
-	control   int     // receives in the chain that were not for messages
-	window    int     // messages a peer may send ahead at most
+	shared    *shared // owner of the receives in shared mode, or nil
+	back      int32   // lent receives in the chain
+	control   int     // control receives in the chain
+	window    int     // the most messages that a peer may send ahead
 	work      ibv.Work
-	crossings kit.Tally // into C, to post receives alone
+	crossings kit.Tally // calls into C that post receives alone
 }
 
-// buffer is where receive id lies.
+// buffer returns the memory of receive id.
 func (p *pool) buffer(id uint32) []byte {
 	if p.shared != nil {
 		b, _ := p.shared.buffer(id)
@@ -75,7 +75,7 @@ func (p *pool) buffer(id uint32) []byte {
 	return p.mem.recv(id)
 }
 
-// first is how many messages the peer may send at first.
+// first returns how many messages the peer may send at first.
 func (p *pool) first() uint32 {
 	if p.shared != nil {
 		return min(sharedBase, uint32(p.window))
@@ -83,8 +83,8 @@ func (p *pool) first() uint32 {
 	return uint32(p.window)
 }
 
-// more is how many messages more the peer may send, now that one was received
-// and it may send out of them.
+// more returns by how many messages the peer's limit grows after one was received. The peer may send out messages
+// already.
 func (p *pool) more(out int) uint32 {
 	if p.shared == nil {
 		return 1
@@ -95,7 +95,7 @@ func (p *pool) more(out int) uint32 {
 	return p.shared.more(out, p.window)
 }
 
-// put makes a buffer one that is posted with the next flush.
+// put adds a receive with the buffer to the chain for the next flush.
 func (p *pool) put(buffer uint32) {
 	if p.shared != nil {
 		p.shared.put(p.chain, buffer)
@@ -106,7 +106,7 @@ func (p *pool) put(buffer uint32) {
 	wr.AddSGE(p.mem.recvAddr(buffer), uint32(p.mem.size), p.mem.lkey)
 }
 
-// fill posts all buffers, before the peer can send.
+// fill posts all buffers. It is called before the peer can send.
 func (p *pool) fill() error {
 	if p.shared != nil {
 		return nil
@@ -118,8 +118,8 @@ func (p *pool) fill() error {
 	return err
 }
 
-// post hands the device what waits: first receives, so that a limit that is
-// told is true, then sends, both in one crossing. sends may be nil.
+// post posts the chain of receives, and then sends, in one call into C. The order makes sure that a limit in a message
+// is never ahead of the posted receives. sends may be nil.
 func (p *pool) post(q *completions, sends *sendQueue) (err error) {
 	switch {
 	case p.chain.Len() == 0:

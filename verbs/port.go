@@ -14,7 +14,7 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// port is an opened device's port and what it is addressed by.
+// port is a port of an open device, with its addresses.
 type port struct {
 	dev  *ibv.Context
 	num  int
@@ -23,7 +23,7 @@ type port struct {
 	pkey uint16
 }
 
-// splitDevice splits "mlx5_0:1".
+// splitDevice splits a name like "mlx5_0:1" into device and port; 0 if it names no port.
 func splitDevice(name string) (device string, num int, err error) {
 	device, rest, ok := strings.Cut(name, ":")
 	if !ok {
@@ -36,8 +36,7 @@ func splitDevice(name string) (device string, num int, err error) {
 	return device, num, nil
 }
 
-// portName names a port as the user does: without its number if there is one
-// only.
+// portName returns a port's name as users write it: without its number if the device has one port only.
 func portName(dev *ibv.Context, num int) string {
 	if dev.Query().Ports <= 1 {
 		return dev.Name()
@@ -45,8 +44,7 @@ func portName(dev *ibv.Context, num int) string {
 	return fmt.Sprintf("%s:%d", dev.Name(), num)
 }
 
-// openPort opens the device and finds its port: the one named, else the first
-// that is active.
+// openPort opens the device and chooses the port that name asks for, or else the first active one.
 func openPort(o options, name string) (*port, error) {
 	device, num, err := splitDevice(name)
 	if err != nil {
@@ -73,7 +71,7 @@ func openPort(o options, name string) (*port, error) {
 	return p, nil
 }
 
-// checkPort refuses the number of a port that a device does not have; 0 names none.
+// checkPort returns an error if the device has no port of that number. The number 0 means that no port is named.
 func checkPort(device string, ports, num int) error {
 	switch {
 	case num <= ports:
@@ -84,8 +82,8 @@ func checkPort(device string, ports, num int) error {
 	return fmt.Errorf("%w: device %s has no port %d: its ports are %s:1 to %s:%d", driver.ErrInvalid, device, num, device, device, ports)
 }
 
-// usePort takes the first active port of several. Beside an error it returns
-// what is known of the last one.
+// usePort chooses the first active port from first to last. With an error it returns the attributes of the last port
+// that it tried.
 func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) {
 	p = &port{dev: dev}
 	for k := first; k <= last; k++ {
@@ -106,8 +104,8 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 	return p, p.chooseGID(o)
 }
 
-// chooseGID takes the GID that was asked for, else the one that reaches
-// farthest: an index means nothing, it changes when addresses do.
+// chooseGID chooses the GID that the options name, or else the one with the farthest reach. It does not go by the
+// index, which changes when addresses do.
 func (p *port) chooseGID(o options) error {
 	gids, err := p.dev.GIDs(p.num)
 	if err != nil {
@@ -146,7 +144,7 @@ func rankGID(g ibv.GIDEntry) int {
 	return r
 }
 
-// forManagers describes the port to the connection managers.
+// forManagers returns the port's description for the connection managers.
 func (p *port) forManagers(o options) *connect.Port {
 	attr := p.dev.Query()
 	c := &connect.Port{
@@ -160,8 +158,8 @@ func (p *port) forManagers(o options) *connect.Port {
 	return c
 }
 
-// addresses are where the port's host is reached for setting up: first the
-// GID itself if it is an address, then those of its interface, for InfiniBand those of all.
+// addresses returns the addresses at which connection managers reach this host: the GID if it is an IP address, then
+// the other addresses of its interface; for InfiniBand those of all interfaces.
 func addresses(g ibv.GIDEntry) (addrs []netip.Addr, zone string) {
 	nets, _ := net.Interfaces()
 	own := netip.AddrFrom16(g.GID).Unmap()
@@ -216,7 +214,6 @@ func detailGID(g ibv.GIDEntry) string {
 	return s
 }
 
-// softPackets bounds a write on Soft-RoCE: there only an acknowledgement, of
-// a whole request, resets the count of retries, so that a long one that loses a few
-// packets breaks the connection.
+// softPackets bounds the packets of one write on Soft-RoCE. There only the acknowledgement of a whole request resets
+// the count of retries, so that a few losses within a long request break the connection.
 const softPackets = 16

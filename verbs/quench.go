@@ -7,13 +7,12 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// graceTime is how long what was posted before the peer's goodbye may take to
-// be acknowledged.
+// graceTime is how long requests from before the peer's goodbye may take to be acknowledged.
 const graceTime = 500 * time.Millisecond
 
-// hopeless reports whether what is under way on a connection that has ended will
-// not complete any more. A goodbye can overtake the acknowledgement of a write that the
-// peer has seen: two tasks of a device handle them.
+// hopeless reports whether posted requests of a connection that has ended cannot complete any more. After the peer's
+// goodbye it grants graceTime: the goodbye can overtake the acknowledgement of a write that the peer has seen, as two
+// tasks of a device handle them.
 func (n *conn) hopeless() bool {
 	if n.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
 		return true
@@ -25,10 +24,9 @@ func (n *conn) hopeless() bool {
 	return !time.Now().Before(n.grace)
 }
 
-// quench makes the device let go of all memory of a connection that has ended:
-// queue pairs in RESET neither read nor write. Closing them is left to linger, as
-// the kernel may wait there for packets that a dead link holds. What had
-// come before is in the inbox afterwards.
+// quench makes the device release all memory of a connection that has ended: queue pairs in RESET neither read nor
+// write. Only linger closes them, because the kernel may wait there for packets that a dead link holds. Earlier
+// completions are in the inbox when quench returns.
 func (n *conn) quench() {
 	if n.quenched {
 		return
@@ -44,11 +42,11 @@ func (n *conn) quench() {
 	}
 }
 
-// calmTime is how long Soft-RoCE may work on a packet.
+// calmTime is how long Soft-RoCE may take to finish with a packet.
 const calmTime = 2 * time.Millisecond
 
-// reset takes a queue pair to RESET while the peer may send. Soft-RoCE (6.1) frees a packet twice, and with it the queue
-// pair, if RESET comes while another processor handles that packet. In ERR it takes no more packets.
+// reset takes a queue pair to RESET while the peer may send. Soft-RoCE (6.1) frees a packet twice, and with it the
+// queue pair, if RESET comes while another processor handles that packet. In ERR it accepts no more packets.
 func reset(qp *ibv.QP) error {
 	if qp.ToErr() == nil {
 		time.Sleep(calmTime)
@@ -56,8 +54,8 @@ func reset(qp *ibv.QP) error {
 	return qp.ToReset()
 }
 
-// stopQueues sees to it that all receives that a connection has taken from the shared
-// ones have come back: a device forgets completions of queue pairs that are reset or gone.
+// stopQueues waits until all shared receives that a connection's queue pairs have taken are back: a device forgets
+// completions of queue pairs that are reset or closed.
 func (n *conn) stopQueues() {
 	if n.ctx.shared == nil {
 		return
@@ -68,8 +66,7 @@ func (n *conn) stopQueues() {
 	n.ctx.drainAll()
 }
 
-// closeQueues closes the queue pairs, and first what is bound to them: Soft-RoCE
-// waits for it.
+// closeQueues closes the queue pairs. It first frees all that is bound to them, because Soft-RoCE waits for that.
 func (n *conn) closeQueues() {
 	n.api.unbind()
 	for _, qp := range n.qps {

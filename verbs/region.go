@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// region is memory that peers can reach.
+// region is memory that peers can access.
 type region struct {
 	ctx   *opened
 	mem   []byte
@@ -60,7 +60,7 @@ func (c *opened) register(b []byte, access driver.Access) (*region, error) {
 	return r, nil
 }
 
-// addRegion registers it, unless the context is closed.
+// addRegion registers the memory of r, unless the context is closed.
 func (c *opened) addRegion(r *region, flags ibv.Access) (err error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -86,8 +86,7 @@ func (r *region) Bytes() []byte { return r.mem }
 // Key implements driver.Region.
 func (r *region) Key() []byte { return r.key[:] }
 
-// Deregister implements driver.Region. The device lets nothing of a peer's
-// operation happen in the memory afterwards.
+// Deregister implements driver.Region. When it has returned nil, no operation of a peer changes the memory any more.
 func (r *region) Deregister() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,46 +5,45 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// What a work request in a send queue is for.
+// Kinds of work requests in a send queue.
 type requestKind uint8
 
 const (
 	requestControl requestKind = iota
 	requestData                // a message from a send buffer
 	requestWrite               // a piece of a long message
-	requestPart                // of a one-sided operation, but not its end
-	requestOp                  // the end of a one-sided operation
-	requestCancel              // asks the peer's claim table
+	requestPart                // part of a one-sided operation, but not the last
+	requestOp                  // the last part of a one-sided operation
+	requestCancel              // reads the peer's claim table
 	requestWindow              // binds or invalidates a memory window
 )
 
-// request is a work request that the device has.
+// request describes a posted work request.
 type request struct {
 	kind  requestKind
 	op    int // slot of a one-sided operation
-	slot  int // receive slot that is asked about
+	slot  int // receive slot that is cancelled
 	gen   uint32
-	last  *transfer // which this request completes
-	ended *slot     // whose windows it revokes
+	last  *transfer // transfer that this request completes
+	ended *slot     // slot whose windows this request revokes
 }
 
-// sendQueue is the send side of a queue pair: work requests are numbered, and
-// complete in that order. Only the connection's owner touches it.
+// sendQueue is the send side of a queue pair. Its work requests are numbered and complete in that order. Only the
+// connection's owner uses it.
 type sendQueue struct {
 	qp         *ibv.QP
 	chain      *ibv.SendChain
 	ring       []request // a power of two
-	next       uint32    // the number of the next one
-	done       uint32    // all before this one are complete
+	next       uint32    // number of the next request
+	done       uint32    // all requests below it are complete
 	looked     uint32    // next when the keeper last looked
-	unsignaled int       // since the last that will report
-	silentData int       // of those, messages from send buffers
+	unsignaled int       // requests since the last one that causes a completion
+	silentData int       // messages from send buffers among them
 	slots      int       // send buffers
-	crossings  kit.Tally // into C, to post
+	crossings  kit.Tally // calls into C to post
 }
 
-// controlReserve is room in a send queue that messages leave: for credits, a
-// goodbye, and signs of life.
+// controlReserve is the room in a send queue that messages leave for credits, a goodbye and signs of life.
 const controlReserve = 4
 
 func (q *sendQueue) init(qp *ibv.QP, depth, slots, inline int) (err error) {
@@ -54,7 +53,7 @@ func (q *sendQueue) init(qp *ibv.QP, depth, slots, inline int) (err error) {
 	return err
 }
 
-// post hands what was added to the device, in one crossing.
+// post posts the chain in one call into C.
 func (q *sendQueue) post() error {
 	if q.chain.Len() == 0 {
 		return nil
@@ -67,20 +66,19 @@ func (q *sendQueue) post() error {
 func (q *sendQueue) room() int  { return len(q.ring) - int(q.next-q.done) }
 func (q *sendQueue) idle() bool { return q.next == q.done }
 
-// add appends a work request to the chain that is to be posted. The caller has
-// seen that there is room.
+// add appends a work request to the chain. The caller has checked that there is room.
 func (q *sendQueue) add(kind requestKind, signal bool) (*ibv.SendWR, *request) {
 	wr := q.chain.Next()
 	return wr, q.number(wr, kind, signal)
 }
 
-// number makes a request that was just appended the next one.
+// number gives the request that was just appended the next number.
 func (q *sendQueue) number(wr *ibv.SendWR, kind requestKind, signal bool) *request {
 	q.unsignaled++
 	if kind == requestData {
 		q.silentData++
 	}
-	// Each report may cost a crossing of its own: so few, but in time.
+	// Each completion may cost a call into C: ask for few, but before the queue or the send buffers run out.
 	if signal || q.unsignaled >= len(q.ring)/2 || q.silentData > q.slots/2 {
 		wr.Flags |= ibv.SendSignaled
 		q.unsignaled, q.silentData = 0, 0
@@ -92,8 +90,7 @@ func (q *sendQueue) number(wr *ibv.SendWR, kind requestKind, signal bool) *reque
 	return r
 }
 
-// complete gives the oldest request that is complete when the one with number
-// id is.
+// complete returns the oldest request if the completion of request id completes it, and removes it.
 func (q *sendQueue) complete(id uint32) (*request, bool) {
 	if int32(id-q.done) < 0 || int32(q.next-q.done) <= 0 {
 		return nil, false

@@ -19,13 +19,13 @@ const (
 	rxSends    = 512 // requests of the receiving queue pair: cancels, and windows of all pieces of all receives, twice
 )
 
-// What the large track is told: an announcement for each transfer, and a goodbye.
+// Receives of the large track: an announcement for each transfer, and a goodbye.
 const (
 	largeReceives = transferDepth + 2
 	announcement  = 64 // bytes
 )
 
-// peerAccess is what the queue pairs let peers do at all; keys narrow it.
+// peerAccess is the most that the queue pairs allow peers; keys narrow it.
 const peerAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
 
 // newConn makes a connection's queues and buffers. The caller holds c.Mu.
@@ -79,7 +79,7 @@ func (c *opened) initSmall(s *small) (err error) {
 		}
 		s.joined = true
 	}
-	// The last page is for the results of atomics.
+	// The results of atomics lie after the buffers.
 	if s.mem, err = newSlab(c.pd, c.opts.buffer, own, slots, opDepth*8, ibv.AccessLocalWrite); err != nil {
 		return err
 	}
@@ -132,8 +132,7 @@ func (c *opened) initLarge(l *large) (err error) {
 	return err
 }
 
-// newQP makes one of a connection's queue pairs, and room for what it can
-// complete.
+// newQP makes one of a connection's queue pairs, and room in the completion queue for all its requests.
 func (c *opened) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 	need := c.cqNeed + sends + recvs
 	if have := c.done.cq.Len(); need > have {
@@ -165,8 +164,7 @@ func (c *opened) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
 	return qp, nil
 }
 
-// discard frees a connection that is not used by anybody. The caller holds
-// c.Mu.
+// discard frees a connection that nobody uses. The caller holds c.Mu.
 func (c *opened) discard(n *conn) {
 	n.closeQueues()
 	c.cqNeed -= n.entries
@@ -184,7 +182,7 @@ func (c *opened) remove(n *conn) {
 	c.discard(n)
 }
 
-// adapter makes the steps of a queue pair from what was agreed on.
+// adapter implements connect.QP for a queue pair.
 type adapter struct{ *ibv.QP }
 
 func (c *opened) adapt(qp *ibv.QP) connect.QP { return adapter{qp} }

@@ -8,52 +8,49 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// With many peers, receive buffers of their own would cost a context hundreds of
-// kilobytes a peer, most of them idle. In shared mode (option srq) all peers' messages go
-// into receives of one queue. Every peer has a few of them for sure; the rest is
-// lent to those that send.
+// With many peers, receive buffers for each connection would cost hundreds of kilobytes a peer, and most of them would
+// be idle. In shared mode (option srq) the messages of all peers go into receives of one queue. A few receives are
+// reserved for each peer; the rest is lent to peers that send.
 //
 // # Credits in shared mode
 //
-// A receive must be there for every message that a peer may send, as in small. So the
-// sum of what peers may send never exceeds what is posted: each connection counts
-// what it has granted and not yet received, of which the first sharedBase and what
-// control takes are its own; beyond that it takes from spare, and puts back there once
-// the buffer is posted again. A connection may have an eighth of what is spare
-// (a dynamic threshold): many that send share, one alone gets its whole window,
-// and those that fall silent with credits in hand leave seven eighths to the others.
+// A receive must be posted for every message that a peer may send, as in small. So the sum of the messages that peers
+// may send never exceeds the posted receives. Each connection counts the messages that it has allowed and not yet
+// received. The first sharedBase of them, and control messages, use its own receives. Beyond that it takes receives
+// from spare, and gives them back after the buffer is posted again. A connection may take an eighth of spare (a dynamic
+// threshold): many senders share it, a single sender gets its whole window, and senders that fall silent with unused
+// credits leave seven eighths to the others.
 //
-// A receive can be lost: with the queue pair of a peer that dies in the middle of a
-// message, and the device does not say so. Control receives are never all used,
-// so a queue with less than one a connection has lost some: the device's limit event
-// tells, and the queue gets new ones.
+// A receive is lost with the queue pair of a peer that dies in the middle of a message, and the device does not report
+// that. Control receives are never all in use, so a queue with less than one receive for each connection has lost some:
+// the device's limit event reports it, and the queue gets new ones.
 const (
 	sharedBase    = 8
-	sharedControl = 8 // a limit that shrinks is told in at most log2(512/8) steps; and a goodbye
+	sharedControl = 8 // a shrinking limit takes at most log2(512/8) messages, a goodbye one
 	sharedPeer    = sharedBase + sharedControl
-	sharedSends   = 32 // depth of a send queue: completion queues bound their sum
+	sharedSends   = 32 // depth of a send queue: the completion queue bounds their sum
 	sharedSlots   = 16 // send buffers of a connection
 	sharedShare   = 8
 
-	sharedSlabBits = 8 // receives that are added at a time: 256
+	sharedSlabBits = 8 // receives are added 256 at a time
 	sharedSlabs    = 256
 	sharedMax      = sharedSlabs << sharedSlabBits
 )
 
-// shared is a context's receives.
+// shared holds the receives of a context in shared mode.
 type shared struct {
 	ctx   *opened
 	srq   *ibv.SRQ
-	depth int          // the most that can be posted
-	spare atomic.Int32 // posted, and nobody may send into them
+	depth int          // the most receives that can be posted
+	spare atomic.Int32 // posted receives that no peer may use
 	slabs [sharedSlabs]atomic.Pointer[slab]
 
 	// Guarded by the context's mutex.
-	total int // receives that there are, the lost ones among them
+	total int // receives, including lost ones
 	peers int
 	chain *ibv.RecvChain
 
-	orphans *ibv.RecvChain // of queue pairs that are gone; guarded by the completion queue's lock
+	orphans *ibv.RecvChain // receives of closed queue pairs; guarded by the completion queue's lock
 }
 
 func newShared(c *opened, depth int) (*shared, error) {
@@ -72,8 +69,7 @@ func newShared(c *opened, depth int) (*shared, error) {
 	return s, nil
 }
 
-// adopt posts a receive that a queue pair has used that is gone. The caller
-// holds the completion queue's lock.
+// adopt posts a receive again that a closed queue pair had taken. The caller holds the completion queue's lock.
 func (s *shared) adopt(id uint32) {
 	s.put(s.orphans, id)
 	if _, err := s.srq.PostRecv(s.orphans); err != nil {
@@ -89,14 +85,13 @@ func (s *shared) close() error {
 	return err
 }
 
-// buffer is where receive id lies. Ids come back from the device only.
+// buffer returns the memory and key of receive id. Only the device supplies ids.
 func (s *shared) buffer(id uint32) ([]byte, uint32) {
 	m := s.slabs[id>>sharedSlabBits].Load()
 	return m.recv(id & (1<<sharedSlabBits - 1)), m.lkey
 }
 
-// join reserves what a connection has for sure. The caller holds the context's
-// mutex.
+// join reserves the receives of a connection. The caller holds the context's mutex.
 func (s *shared) join() error {
 	lendable := int32(8 * s.ctx.opts.window)
 	for s.spare.Load() < lendable+sharedPeer && s.total < s.depth {
@@ -113,7 +108,7 @@ func (s *shared) join() error {
 	return s.srq.SetLimit(s.peers)
 }
 
-// leave gives that back, and what the connection was lent. It has put all it held.
+// leave gives the reserved receives of a connection back, and lent more. The connection holds no receive any more.
 func (s *shared) leave(lent int) {
 	s.peers--
 	s.spare.Add(int32(sharedPeer + lent))
@@ -144,7 +139,7 @@ func (s *shared) grow(n int) error {
 	return nil
 }
 
-// replace posts receives for those that were lost, which nobody can count.
+// replace posts receives for lost ones, whose number is unknown.
 func (s *shared) replace() {
 	s.ctx.Mu.Lock()
 	defer s.ctx.Mu.Unlock()
@@ -154,7 +149,7 @@ func (s *shared) replace() {
 	_ = s.srq.SetLimit(s.peers)
 }
 
-// put makes a receive one that is posted with the chain.
+// put adds receive id to the chain.
 func (s *shared) put(chain *ibv.RecvChain, id uint32) {
 	b, lkey := s.buffer(id)
 	wr := chain.Next()
@@ -162,7 +157,7 @@ func (s *shared) put(chain *ibv.RecvChain, id uint32) {
 	wr.AddSGE(address(b), uint32(len(b)), lkey)
 }
 
-// take takes n of what is spare, if more than keep are left.
+// take takes n receives of spare if at least keep are left.
 func (s *shared) take(n, keep int32) bool {
 	for {
 		have := s.spare.Load()
@@ -175,13 +170,13 @@ func (s *shared) take(n, keep int32) bool {
 	}
 }
 
-// more is how many messages more a peer may send, now that one of its messages
-// was received and it may send out of them.
+// more returns by how many messages a peer's limit grows after one of its messages was received. The peer may send out
+// messages already.
 func (s *shared) more(out, window int) (n uint32) {
 	if out < sharedBase {
 		n, out = 1, out+1
 	}
-	// One more than it used, so that a window doubles in the time it takes to use it.
+	// It grows by one more than was used, so that the window doubles each time the peer uses it up.
 	for range 2 {
 		if out >= min(window, sharedBase+int(s.spare.Load())/sharedShare) || !s.take(1, 0) {
 			break

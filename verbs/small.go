@@ -9,40 +9,37 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// small is an instance on the small track: messages are sends into receives
-// that were posted ahead.
+// small is an instance of the small track: messages are sends into receives that were posted ahead.
 //
 // # Credits
 //
-// A sender counts its messages and stops at the limit that the peer has told:
-// how many receives the peer has posted for messages since the beginning. The limit
-// travels in the immediate of every message, and alone when half of what it was told
-// is used up: so at most two such updates can be on their way, for which, and for
-// the goodbye, receives are posted beyond the limit. A receive is always there,
-// and no receiver-not-ready ever slows the sender down. Where the receives come from,
-// and how many, is the pool's matter.
+// A sender counts its messages and stops at the limit that the peer has sent: the number of receives that the peer has
+// posted for messages since the beginning. The limit travels in the immediate of every message. It also travels alone,
+// when half of the last limit is used up. At most two such updates can be under way; receives for them and for the
+// goodbye are posted beyond the limit. A receive is therefore always posted, and no receiver-not-ready slows the sender
+// down. The pool decides where receives come from and how many there are.
 type small struct {
 	conn
 	kit.Small
 
 	mem    *slab // this connection's buffers
 	pool   *pool // where receives are posted
-	joined bool  // the context's shared receives
+	joined bool  // uses the context's shared receives
 
-	got     []message // arrived and not received, a ring of a power of two
-	gotHead uint32    // messages received, ever
-	gotTail uint32    // messages that came, ever
+	got     []message // arrived and not received; a ring whose length is a power of two
+	gotHead uint32    // number of messages received
+	gotTail uint32    // number of messages that have arrived
 
 	sendSlot  uint32 // the next send buffer
-	slotsOut  int    // send buffers that the device has
-	sentCount uint32 // messages sent, ever
-	limit     uint32 // up to which they may be
-	told      uint32 // what the peer was told
-	toldAt    uint32 // gotHead then
-	grant     uint32 // what it can be told
+	slotsOut  int    // send buffers in use by the device
+	sentCount uint32 // number of messages sent
+	limit     uint32 // the most that sentCount may be
+	told      uint32 // the last limit sent to the peer
+	toldAt    uint32 // gotHead when told was sent
+	grant     uint32 // the limit that can be sent
 }
 
-// message is one that lies in a receive buffer.
+// message is a message in a receive buffer.
 type message struct {
 	buffer uint32
 	n      uint32
@@ -70,7 +67,8 @@ func (s *small) prepare() error {
 	return s.pool.fill()
 }
 
-// Settle implements track and kit.SmallHooks: it takes what has come in, and sends what can be.
+// Settle implements track and kit.SmallHooks: it handles the events in the inbox, and posts messages that can be sent
+// now.
 func (s *small) Settle() {
 	if s.inbox.empty() {
 		s.ctx.Drain()
@@ -84,7 +82,7 @@ func (s *small) Settle() {
 		s.owe()
 	} else if s.ops > 0 && s.hopeless() {
 		s.quench()
-		s.take() // what had come before
+		s.take() // events from before the connection ended
 		s.failOps(s.Failure("operation"))
 	}
 }
@@ -105,7 +103,7 @@ func (s *small) take() {
 	}
 }
 
-// came takes a receive that is complete.
+// came handles a receive that is complete.
 func (s *small) came(e *event) {
 	low := e.imm & limitMask
 	switch e.code {
@@ -138,7 +136,7 @@ func (s *small) came(e *event) {
 	}
 }
 
-// complete takes back send buffers and finishes operations up to request id.
+// complete frees send buffers and finishes operations up to request id.
 func (s *small) complete(id uint32, status ibv.WCStatus) {
 	for s.sq.holds(id) {
 		failed := status
@@ -159,7 +157,7 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 	}
 }
 
-// owe tells the peer its limit when half of what it was told is used up.
+// owe sends the limit when the peer has used half of the last one.
 func (s *small) owe() {
 	if s.grant == s.told || s.gotHead-s.toldAt < (s.told-s.toldAt+1)/2 || s.sq.room() == 0 {
 		return
@@ -170,8 +168,8 @@ func (s *small) owe() {
 	s.flush(true)
 }
 
-// flush posts what was added: first receives, so that the limits told are true.
-// A few of them alone wait until there are more.
+// flush posts the chains. Receives go first, so that a limit in a message is never ahead of them; a few receives
+// without messages wait for more.
 func (s *small) flush(receives bool) {
 	var err error
 	if receives || s.ripe() {
@@ -184,7 +182,7 @@ func (s *small) flush(receives bool) {
 	}
 }
 
-// goodbye implements track. What waits for credit is not sent any more.
+// goodbye implements track. Messages that wait for credit are not sent any more.
 func (s *small) goodbye() bool {
 	if s.sq.room() == 0 || s.firstBad.Load() != 0 || s.quenched {
 		return false
@@ -208,8 +206,8 @@ func (s *small) drop() {
 	}
 }
 
-// surrender gives all receives back that this connection holds, in shared mode.
-// Its queue pair is gone and what it had received is in the inbox.
+// surrender gives back all receives that this connection holds in shared mode. Its queue pair is gone, and its
+// completions are in the inbox.
 func (s *small) surrender() {
 	var e event
 	for s.inbox.pop(&e) {

@@ -6,8 +6,8 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// announce makes a work request a message, with the limit that the peer may
-// know: receives that are not posted with it do not count.
+// announce makes a work request a message that carries the limit. The limit excludes receives that are not posted
+// together with the message.
 func (s *small) announce(wr *ibv.SendWR) {
 	limit := s.grant
 	if !s.ripe() {
@@ -19,13 +19,13 @@ func (s *small) announce(wr *ibv.SendWR) {
 	wr.SendImm(immediate(codeData, s.told))
 }
 
-// ripe reports whether receives are posted again along with the next message.
+// ripe reports whether the next post includes receives.
 func (s *small) ripe() bool {
 	return 8*s.pool.chain.Len() > int(s.grant-s.gotHead) || s.pool.control > 1
 }
 
-// nothing reports, without entering, whether a posted receive has nothing to
-// wait for at the moment: polls in vain are what latency is made of.
+// nothing reports, without entering the connection, that a posted receive cannot complete now. Latency depends on fast
+// polls without a result.
 func (s *small) nothing() bool {
 	if !s.Waited() || s.HasMessage() || !s.inbox.empty() {
 		return false
@@ -42,10 +42,10 @@ func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	return s.Small.RecvPoll(p)
 }
 
-// first is the first message that was not received. There is one.
+// first returns the oldest message that was not received. There is one.
 func (s *small) first() message { return s.got[int(s.gotHead)&(len(s.got)-1)] }
 
-// First implements kit.SmallHooks. What has arrived may still be in the inbox.
+// First implements kit.SmallHooks. Further messages may still be in the inbox.
 func (s *small) First(int) (data []byte, more, ok bool) {
 	if s.gotHead == s.gotTail {
 		return nil, false, false

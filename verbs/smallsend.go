@@ -28,12 +28,12 @@ func (s *small) postSend(p *driver.Packet) error {
 // Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return min(s.ctx.opts.buffer, int(s.theirs.buffer)) }
 
-// mayStart reports whether there is credit, room in the queue, and a buffer.
+// mayStart reports whether there are credit, room in the queue and a send buffer.
 func (s *small) mayStart() bool {
 	return int32(s.limit-s.sentCount) > 0 && s.sq.room() > controlReserve && s.slotsOut < s.mem.slots
 }
 
-// Start implements kit.Starter: it adds a message to what is posted next.
+// Start implements kit.Starter: it adds a message to the chain.
 func (s *small) Start(p *driver.Packet) bool {
 	if !s.mayStart() {
 		return false
@@ -65,13 +65,13 @@ func (s *small) Start(p *driver.Packet) bool {
 // Launch implements kit.Starter.
 func (s *small) Launch() { s.flush(false) }
 
-// takeSlot returns the next send buffer, which is free.
+// takeSlot returns the next send buffer. The caller has checked that it is free.
 func (s *small) takeSlot() []byte {
 	s.slotsOut++
 	return s.mem.send(int(s.sendSlot) % s.mem.slots)
 }
 
-// sendSlotFilled adds the message that lies in the send buffer just taken.
+// sendSlotFilled adds the message in the send buffer that takeSlot returned.
 func (s *small) sendSlotFilled(n int) {
 	addr := s.mem.sendAddr(int(s.sendSlot) % s.mem.slots)
 	s.sendSlot++

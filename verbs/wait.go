@@ -6,18 +6,16 @@ import (
 	"os"
 )
 
-// How nobody sleeps through a completion.
+// This protocol makes sure that no waiter sleeps through a completion.
 //
-// A waiter says that it sleeps, has the completion queue armed, drains it once
-// more, looks, and only then sleeps on its own channel. A completion that comes
-// after the arming makes the device write to the completion channel, which the
-// pump reads (in Go's poller, no thread is blocked); it drains, which wakes those
-// whose completions it finds, and arms again as long as anybody sleeps. A
-// completion that came before is found by the drain after the arming. One that
-// another goroutine drains meanwhile is seen by the look, or wakes, because the
-// waiter has said before that it sleeps.
+// A waiter marks itself as asleep, arms the completion queue, drains it once more, looks for its result, and only then
+// sleeps on its own channel. A completion after the arming makes the device write to the completion channel, which the
+// pump reads (in Go's poller, so that no thread is blocked). The pump drains the queue, which wakes the waiters whose
+// completions it finds, and arms it again as long as a waiter sleeps. The drain after the arming finds completions from
+// before it. If another goroutine drains a completion meanwhile, the waiter's look finds it, or that goroutine wakes
+// the waiter, which is already marked as asleep.
 
-// arm has the device speak up at the next completion.
+// arm makes the device report the next completion on the completion channel.
 func (c *opened) arm() {
 	q := &c.done
 	q.mustLock()
@@ -34,8 +32,7 @@ func (c *opened) arm() {
 	}
 }
 
-// pump turns what the completion channel says into wake-ups, until the channel
-// is closed.
+// pump turns notifications of the completion channel into wake-ups, until the channel is closed.
 func (c *opened) pump() {
 	for {
 		_, err := c.channel.Wait(context.Background())
@@ -59,20 +56,20 @@ func (c *opened) pump() {
 	}
 }
 
-// spins is how many polls a wait makes before it sleeps: a few microseconds,
-// less than what sleeping and waking cost.
+// spins is how many polls a wait makes before it sleeps: a few microseconds, less than a sleep and a wake-up cost.
 const spins = 200
 
-// completionWaits is the completion channel as what waits sleep on: the pump watches, and no waiter.
+// completionWaits lets waiters sleep until the completion channel reports something. The pump watches the channel, and
+// no waiter does.
 type completionWaits struct{ c *opened }
 
 // Arm implements kit.Watched.
 func (w completionWaits) Arm() uint32 { w.c.arm(); return 0 }
 
-// Sleep implements kit.Watched: never called.
+// Sleep implements kit.Watched. It is never called.
 func (completionWaits) Sleep(uint32, bool) {}
 
-// Wake implements kit.Watched: nobody is in Sleep.
+// Wake implements kit.Watched. No goroutine is in Sleep.
 func (completionWaits) Wake() {}
 
 // Call implements kit.Watched: the pump always watches.

@@ -10,34 +10,31 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// A receive's keys are those of memory windows (type 2), where the device has
-// them: bound to the one queue pair and to just that memory when the receive is
-// posted, and invalidated before it is given back. A write that comes late, or
-// from elsewhere, then fails at the device, although the registration below stays
-// in the cache.
+// If the device has memory windows of type 2, the keys of a receive are those of windows. A window is bound to one
+// queue pair and to exactly the receive's memory when the receive is posted, and invalidated before the receive is
+// given back. The device then refuses a late write, or one from elsewhere, although the memory stays registered in the
+// cache.
 //
-// The bind must be done before anybody learns the key. It is a request on the
-// receiving queue pair, which nothing slow precedes, so that waiting for it
-// takes the device microseconds.
+// The bind must be complete before the peer gets the key. It is a request on the receiving queue pair, where no slow
+// request precedes it, so that the wait takes microseconds.
 
-// bindTime bounds that wait: a device that takes longer has failed.
+// bindTime bounds the wait for a bind: a device that takes longer has failed.
 const bindTime = 5 * time.Second
 
-// windows are those of a receive slot. They are made when first needed.
+// windows are the memory windows of a receive slot. They are allocated when first needed.
 type windows struct {
 	mw    [maxPieces]*ibv.MW
-	bound int    // pieces that have one
-	last  uint32 // number of the request that binds, or invalidates, the last
-	over  bool   // the receive has ended, and they are being invalidated
-	err   error  // what it ended with
+	bound int    // pieces that have a window
+	last  uint32 // number of the last request that binds or invalidates
+	over  bool   // the receive has ended, and its windows are being invalidated
+	err   error  // with which the receive ended
 }
 
-// hasWindows: not on a connection to oneself, whose one queue pair has data to
-// send too.
+// hasWindows reports whether receives use windows. A connection to oneself does not, as its only queue pair also sends
+// data.
 func (l *large) hasWindows() bool { return l.ctx.windows && l.rx != &l.sq }
 
-// bind puts windows over the pieces of a slot, unless they are reached by the
-// keys of their registrations.
+// bind binds windows to the pieces of a slot, unless the peer uses the keys of their registrations.
 func (l *large) bind(s *slot) error {
 	w := &s.windows
 	w.bound, w.over, w.err = 0, false, nil
@@ -47,8 +44,7 @@ func (l *large) bind(s *slot) error {
 	return l.bindMore(s)
 }
 
-// bindMore puts windows over the pieces of a slot that are registered and have
-// none yet.
+// bindMore binds windows to the pieces of a slot that have been registered since.
 func (l *large) bindMore(s *slot) error {
 	w, from, to := &s.windows, s.windows.bound, s.memory.ready
 	for k := from; k < to; k++ {
@@ -94,7 +90,7 @@ func (l *large) awaitBind(w *windows) error {
 	return nil
 }
 
-// key is the remote key of a piece.
+// key returns the remote key of a piece.
 func (l *large) key(s *slot, k int) uint32 {
 	if k < s.windows.bound {
 		return s.windows.mw[k].RKey()
@@ -102,8 +98,7 @@ func (l *large) key(s *slot, k int) uint32 {
 	return l.mr(&s.memory, k).RKey()
 }
 
-// invalidate revokes the windows of a slot that has ended with err. False:
-// there are none.
+// invalidate begins to revoke the windows of a slot that has ended with err. It returns false if there are none.
 func (l *large) invalidate(s *slot, err error) bool {
 	w := &s.windows
 	if w.bound == 0 || l.State() != kit.StateUp {

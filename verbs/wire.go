@@ -8,31 +8,29 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// What travels with every message is its immediate: 4 bits that say what it
-// is, and 28 bits of what that needs.
+// The immediate of every message has a code of 4 bits and an argument of 28 bits.
 const (
-	codeData      = 1  // small: a message; the limit up to which the peer may send
-	codeCredit    = 2  // small: nothing but that limit
+	codeData      = 1  // small: a message; the argument is the limit for the peer
+	codeCredit    = 2  // small: the limit alone
 	codeGoodbye   = 3  // the sender disconnects in order
-	codeDone      = 4  // large: the RDMA write that this completes was the message
+	codeDone      = 4  // large: the message is complete with this RDMA write
 	codeDoneLong  = 5  // large: the message is complete; its length is in the payload
 	codeWithdrawn = 6  // large: the sender saw that the receive was cancelled
 	immBits       = 28 // below the code
 	immMask       = 1<<immBits - 1
 
-	// limitMask is how much of a limit fits. Limits are absolute counts, so
-	// that one that comes twice does no harm.
+	// limitMask covers the bits of a limit that fit. Limits are absolute counts, so that a repeated one has no effect.
 	limitMask = immMask
 )
 
 func immediate(code uint8, rest uint32) uint32 { return uint32(code)<<immBits | rest&immMask }
 
-// expand makes a whole count of its low bits, given one that is not far away.
+// expand returns the count nearest to near whose low bits are low.
 func expand(low, near uint32) uint32 {
 	return near + (uint32(int32((low-near)<<(32-immBits)) >> (32 - immBits)))
 }
 
-// A transfer is named by its slot and how often the slot was used before.
+// A transfer's name is its slot and its generation: how often the slot was used before.
 const (
 	slotBits = 8
 	genMask  = immMask >> slotBits
@@ -40,16 +38,15 @@ const (
 
 func transferName(slot int, gen uint32) uint32 { return gen&genMask<<slotBits | uint32(slot) }
 
-// hello is what both ends tell each other while they connect; the connection
-// manager authenticates it.
+// hello is the data that both ends exchange while they connect; the connection manager authenticates it.
 type hello struct {
 	large  bool
 	buffer uint32 // small: bytes of a receive buffer
-	limit  uint32 // small: how many messages may be sent
-	tag    uint64 // large: of this end of the connection, in its rdv data
-	addr   uint64 // large: of its claim table
+	limit  uint32 // small: how many messages the peer may send at first
+	tag    uint64 // large: names this end of the connection in rdv data
+	addr   uint64 // large: address of the claim table
 	rkey   uint32
-	depth  uint32 // large: entries of the table
+	depth  uint32 // large: entries of the claim table
 }
 
 const (
@@ -75,8 +72,8 @@ func (h *hello) encode() []byte {
 	return b
 }
 
-// parseHello checks what the peer said. The version may be wrong
-// (driver.ErrVersion), everything else makes it driver.ErrInvalid.
+// parseHello parses the peer's hello. It returns driver.ErrVersion if the version is another one, and driver.ErrInvalid
+// for any other error.
 func parseHello(b []byte) (h hello, err error) {
 	le := binary.LittleEndian
 	if len(b) < 8 || le.Uint32(b) != helloMagic {
@@ -101,14 +98,13 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// rdvData tells a sender where a message goes. What says more later, because
-// memory was not registered yet, is of the same form.
+// rdvData tells a sender where a message goes. Updates for memory that was registered later have the same form.
 type rdvData struct {
 	tag    uint64 // of the receiving end
 	slot   int
 	gen    uint32
-	length int // of the message's memory
-	first  int // how many pieces were told before
+	length int // bytes of the receive's memory
+	first  int // number of pieces in earlier rdv data
 	n      int // pieces
 	piece  [maxPieces]remotePiece
 }
@@ -126,18 +122,17 @@ const (
 	rdvHead    = 32
 	rdvPiece   = 20
 	rdvTail    = 4 // checksum
-	// maxPieces is how many pieces of memory a receive can name; what has
-	// more goes through staging memory.
+	// maxPieces is the most pieces of memory in a receive; a packet with more pieces goes through staging memory.
 	maxPieces = 8
 	rdvBytes  = rdvHead + maxPieces*rdvPiece + rdvTail
 
-	// maxMessage limits messages of the large track, puts and gets.
+	// maxMessage is the largest message of the large track, put and get in bytes.
 	maxMessage = 1 << 38
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encode writes to b, which has room for rdvBytes, and returns what is used.
+// encode writes to b, which must have room for rdvBytes, and returns the part that it used.
 func (r *rdvData) encode(b []byte) []byte {
 	le := binary.LittleEndian
 	le.PutUint16(b, rdvMagic)
@@ -158,14 +153,13 @@ func (r *rdvData) encode(b []byte) []byte {
 	return b[:end+rdvTail]
 }
 
-// Why rdv data was refused.
+// Reasons for which rdv data is refused.
 var (
 	errRdvDamaged = fmt.Errorf("%w: damaged rdv data", driver.ErrInvalid)
 	errRdvForeign = fmt.Errorf("%w: rdv data of another connection", driver.ErrInvalid)
 )
 
-// parse reads rdv data that the peer with this tag has made. Without a copy it
-// would be the caller's memory; it is read here once.
+// parse parses rdv data of the peer with this tag. It reads b, which is the caller's memory, once.
 func (r *rdvData) parse(b []byte, tag uint64, depth int) error {
 	le := binary.LittleEndian
 	if len(b) < rdvHead+rdvTail || len(b) > rdvBytes || le.Uint16(b) != rdvMagic || b[2] != rdvVersion {
@@ -202,7 +196,7 @@ func (r *rdvData) parse(b []byte, tag uint64, depth int) error {
 	return nil
 }
 
-// covered is how many bytes of the message the pieces have room for.
+// covered returns how many bytes of the message the pieces have room for.
 func (r *rdvData) covered() (n int) {
 	for k := range r.n {
 		n += r.piece[k].length
@@ -210,7 +204,7 @@ func (r *rdvData) covered() (n int) {
 	return n
 }
 
-// extend adds what was told later. It reports whether that fits.
+// extend adds the pieces of an update. It reports whether they fit.
 func (r *rdvData) extend(more *rdvData) bool {
 	switch {
 	case more.slot != r.slot || more.gen != r.gen || more.length != r.length || more.first > r.n || more.first == 0:

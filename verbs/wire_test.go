@@ -136,7 +136,7 @@ func FuzzRdvData(f *testing.F) {
 		if got := r.encode(make([]byte, rdvBytes)); !bytes.Equal(got, b) {
 			t.Errorf("%x was taken for %+v", b, r)
 		}
-		// What is accepted can be walked.
+		// Every rdv data that parse accepts can be walked.
 		for off := 0; off < r.length; off += max(1, r.length/7) {
 			if at, p := seekPiece(r.piece[:r.n], off); at < 0 || at >= p.length {
 				t.Errorf("byte %d lies at %d of %d", off, at, p.length)

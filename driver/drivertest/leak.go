@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,19 +15,53 @@ import (
 // holdings is what a process has that a driver could forget to give back.
 type holdings struct {
 	fds, maps, goroutines int
-	threads               int
 }
 
 func (e *end) holdings() (h holdings) {
 	fds, _ := os.ReadDir("/proc/self/fd")
 	h.fds = len(fds)
 	m, _ := os.ReadFile("/proc/self/maps")
-	h.maps = bytes.Count(m, []byte("\n"))
+	h.maps = countMaps(m)
 	h.goroutines = runtime.NumGoroutine()
-	threads, _ := os.ReadDir("/proc/self/task")
-	h.threads = len(threads)
 	return h
 }
+
+// countMaps counts the mappings of /proc/self/maps, without those that the runtime and the C library make for threads
+// and keep when a thread has ended: private anonymous memory, stack or heap, beside a guard that nobody may touch.
+func countMaps(maps []byte) (n int) {
+	var guards, memory []span
+	for line := range bytes.Lines(maps) {
+		var m span
+		var access string
+		if _, err := fmt.Sscanf(string(line), "%x-%x %s", &m.lo, &m.hi, &access); err != nil {
+			continue
+		}
+		n++
+		if named := len(bytes.Fields(line)) > 5; named {
+			continue
+		}
+		switch access {
+		case "---p":
+			guards = append(guards, m)
+		case "rw-p":
+			memory = append(memory, m)
+		}
+	}
+	return n - beside(guards, memory) - beside(memory, guards)
+}
+
+// beside counts the spans that touch one of the others.
+func beside(spans, others []span) (n int) {
+	for _, s := range spans {
+		if slices.ContainsFunc(others, func(o span) bool { return o.hi == s.lo || s.hi == o.lo }) {
+			n++
+		}
+	}
+	return n
+}
+
+// span is where a mapping begins and ends.
+type span struct{ lo, hi uint64 }
 
 // files lists /dev/shm and the driver's directories.
 func (e *end) files() (all []string) {
@@ -40,10 +75,6 @@ func (e *end) files() (all []string) {
 	return all
 }
 
-// threadMaps is how many mappings a thread of the runtime's has, which it keeps for the next blocking call: a
-// stack and, in programs with C in them, a heap, each with a guard.
-const threadMaps = 4
-
 // unchanged checks that nothing stays after n rounds. Mappings of the runtime come and go, so that only growth with the
 // rounds counts.
 func (e *end) unchanged(before holdings, n int) {
@@ -51,7 +82,7 @@ func (e *end) unchanged(before holdings, n int) {
 	var now holdings
 	same := func() bool {
 		now = e.holdings()
-		return now.fds <= before.fds && now.goroutines <= before.goroutines && now.maps < before.maps+n+threadMaps*max(0, now.threads-before.threads)
+		return now.fds <= before.fds && now.goroutines <= before.goroutines && now.maps < before.maps+n
 	}
 	patience := min(2*time.Second, e.cfg.limit)
 	if !e.within(patience, same) {

@@ -13,11 +13,11 @@ local PREFIX, HEADER, SEQ_HEADER, PLACED_HEADER, GREETING, COOKIE, SMALL, NOTE =
 local TAG, MAX_WORDS, MAX_HELLO = 16, 16, 63
 
 local KINDS = {
-	[1] = "Init", [2] = "Cookie", [3] = "Accept", [4] = "Reject", [5] = "Knock",
+	[1] = "Init", [2] = "Cookie", [3] = "Accept", [4] = "Reject", [5] = "Connect request",
 	[6] = "Data", [7] = "Ack", [8] = "Ping", [9] = "Close", [10] = "Closed", [11] = "Reset",
 	[12] = "Here", [13] = "Query", [14] = "Gone",
 }
-local INIT, COOKIE_KIND, ACCEPT, REJECT, KNOCK, DATA, CLOSE, CLOSED, RESET = 1, 2, 3, 4, 5, 6, 9, 10, 11
+local INIT, COOKIE_KIND, ACCEPT, REJECT, CONNECT_REQUEST, DATA, CLOSE, CLOSED, RESET = 1, 2, 3, 4, 5, 6, 9, 10, 11
 local HERE, QUERY, GONE = 12, 13, 14
 local REJECTS = { [1] = "authentication", [2] = "version", [3] = "endpoint is another one" }
 
@@ -191,7 +191,7 @@ local function cookie(tvb, tree)
 	return string.format("to=0x%s", tvb(8, 8):le_uint64():tohex())
 end
 
--- note is Knock, Here, Query and Gone.
+-- note dissects Connect request, Here, Query and Gone.
 local function note(tvb, tree)
 	unconnected(tvb, tree, NOTE)
 	tree:add_le(f.to, tvb(8, 8)):append_text(" (endpoint)")
@@ -291,7 +291,7 @@ local function connected(tvb, tree, kind, size)
 end
 
 local SIZES = { [INIT] = GREETING, [COOKIE_KIND] = COOKIE, [ACCEPT] = GREETING, [REJECT] = SMALL, [RESET] = SMALL,
-	[KNOCK] = NOTE, [HERE] = NOTE, [QUERY] = NOTE, [GONE] = NOTE }
+	[CONNECT_REQUEST] = NOTE, [HERE] = NOTE, [QUERY] = NOTE, [GONE] = NOTE }
 
 -- packet is given how long it was on the wire: a capture may have cut it, and parts of a tvb do not know.
 local function packet(tvb, wire, pinfo, tree)

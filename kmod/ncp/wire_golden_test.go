@@ -147,7 +147,7 @@ func (s *wireScript) send(nic uint16, frame string) {
 
 func TestWireDatagramsOfLowerNIC(t *testing.T) {
 	s := newWireScript(t, 0x0102, 1452)
-	s.in("lower in knock")
+	s.in("lower in connect request")
 	s.out("lower out hello")
 	s.in("lower in welcome")
 	s.out("lower out confirm")

@@ -3,7 +3,7 @@
  * How two NICs come to a session. The lower number begins, so that there are never two:
  *
  *	lower				higher
- *	   <------------------------ KNOCK	say hello
+ *	   <-------------- CONNECT_REQUEST	say hello
  *	HELLO, a ----------------------->	nothing is remembered
  *	   <--------------------- WELCOME a, b	b = PRF(secret, a)
  *	CONFIRM a, b ------------------->	up: the lower one is there, now
@@ -98,7 +98,7 @@ void wire_greet_stale(struct wire *w, struct wire_link *l, uint64_t now,
 	if (wire_lower(w, l))
 		reply(w, from, WIRE_HELLO, l, attempt(w, l, now), 0);
 	else
-		reply(w, from, WIRE_KNOCK, l, 0, 0);
+		reply(w, from, WIRE_CONNECT_REQUEST, l, 0, 0);
 }
 
 /* ---- Input ---- */
@@ -186,7 +186,7 @@ void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,
 		if (limits(w, p, &theirs))
 			reply(w, from, WIRE_WELCOME, l, welcome_for(l, his), his);
 		return;
-	case WIRE_KNOCK:
+	case WIRE_CONNECT_REQUEST:
 		if (!lower)
 			break;
 		reply(w, from, WIRE_HELLO, l, attempt(w, l, now), 0);
@@ -235,5 +235,5 @@ uint32_t wire_greet_output(struct wire *w, struct wire_link *l, uint64_t now,
 	*to = l->known;
 	if (wire_lower(w, l))
 		return greeting(w, p, WIRE_HELLO, l->nic, attempt(w, l, now), 0, 0);
-	return greeting(w, p, WIRE_KNOCK, l->nic, 0, 0, 0);
+	return greeting(w, p, WIRE_CONNECT_REQUEST, l->nic, 0, 0, 0);
 }

@@ -14,7 +14,7 @@ const (
 	wireHello = 1 + iota
 	wireWelcome
 	wireConfirm
-	wireKnock
+	wireConnectRequest
 	wireData
 	wireClose
 	wireWho
@@ -168,7 +168,7 @@ func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 		{"a sequence number beyond the bitmap", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(512, 0, make([]byte, 8), nil) }},
 		{"the last sequence number", func(c *wireCounters) *uint64 { return &c.Overrun }, func(f *wireForger) []byte { return f.data(1<<64-1, 0, make([]byte, 8), nil) }},
 		{"a hello of the higher NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { f.from = 0x0405; return f.greeting(wireHello, 1000) }},
-		{"a knock of the lower NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }},
+		{"a connect request of the lower NIC", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.greeting(wireConnectRequest, 1000) }},
 		{"a greeting that is too long", func(c *wireCounters) *uint64 { return &c.Malformed }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHello), 0)) }},
 		{"frames of another size", func(c *wireCounters) *uint64 { return &c.WrongLimits }, func(f *wireForger) []byte { return f.greeting(wireHello, 1004) }},
 		{"an answer to no question", func(c *wireCounters) *uint64 { return &c.Stale }, func(f *wireForger) []byte { return f.seal(append(f.header(wireHere), make([]byte, 72)...)) }},
@@ -275,7 +275,7 @@ func TestWireHashesLittleOfStrangers(t *testing.T) {
 		{"no session", func(f *wireForger) []byte { f.his++; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
 		{"no link", func(f *wireForger) []byte { f.from = 77; return f.data(0, 0, make([]byte, 1300), nil) }, 64 * most},
 		{"a session that is known", func(f *wireForger) []byte { return f.data(0, 0, make([]byte, 1300), nil) }, n * most},
-		{"a greeting", func(f *wireForger) []byte { return f.greeting(wireKnock, 1000) }, n * 88},
+		{"a greeting", func(f *wireForger) []byte { return f.greeting(wireConnectRequest, 1000) }, n * 88},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, w := linkedForger(t)

@@ -23,7 +23,7 @@ enum {
 	WIRE_HELLO = 1,		/* lower NIC: a link, please */
 	WIRE_WELCOME,		/* higher NIC: prove that you are there */
 	WIRE_CONFIRM,		/* lower NIC: I am */
-	WIRE_KNOCK,		/* higher NIC: say hello */
+	WIRE_CONNECT_REQUEST,	/* higher NIC: say hello */
 	WIRE_DATA,
 	WIRE_CLOSE,
 	WIRE_WHO,

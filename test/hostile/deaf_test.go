@@ -102,10 +102,12 @@ type deafContext struct {
 	known map[driver.Instance]driver.Instance
 }
 
-func (c *deafContext) Knocking(dst []uint64) []uint64 {
-	return c.Context.(driver.Knocker).Knocking(dst)
+func (c *deafContext) ConnectRequests(dst []uint64) []uint64 {
+	return c.Context.(driver.ConnectRequestReceiver).ConnectRequests(dst)
 }
-func (c *deafContext) OnKnock(f func())     { c.Context.(driver.Knocker).OnKnock(f) }
+func (c *deafContext) OnConnectRequest(f func()) {
+	c.Context.(driver.ConnectRequestReceiver).OnConnectRequest(f)
+}
 func (c *deafContext) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
 
 func (c *deafContext) Connect(url string) (driver.Instance, error) {
@@ -176,7 +178,7 @@ func (d *deafSmall) RecvBufRelease(p *driver.Packet) (err error) {
 }
 
 var (
-	_ driver.Prober         = (*deafContext)(nil)
-	_ driver.Knocker        = (*deafContext)(nil)
-	_ driver.BufferReceiver = (*deafSmall)(nil)
+	_ driver.Prober                 = (*deafContext)(nil)
+	_ driver.ConnectRequestReceiver = (*deafContext)(nil)
+	_ driver.BufferReceiver         = (*deafSmall)(nil)
 )

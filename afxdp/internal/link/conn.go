@@ -11,42 +11,42 @@ type state uint8
 const (
 	stateDialing state = iota
 	stateListening
-	stateAccepted // listener: has answered, waits for the first packet
+	stateAccepted // listener: has sent Accept, waits for the first packet
 	stateUp
-	stateDraining // this side has closed, what it sent is not acknowledged yet
-	stateClosing  // this side has closed, the peer does not know yet
+	stateDraining // closed on this side; sent messages are not acknowledged yet
+	stateClosing  // closed on this side; the peer has not confirmed yet
 	stateDown
 )
 
-// Conn is a connection. Nothing is allocated on it once it stands.
+// Conn is a connection. After it stands it allocates nothing.
 type Conn struct {
 	User any // the caller's
 
 	e      *Endpoint
-	id     uint64 // ours: in packets to us
-	peer   uint64 // theirs: in packets to them
+	id     uint64 // of this side: in packets that arrive
+	peer   uint64 // of the peer: in packets that are sent
 	peerID uint64 // the peer's endpoint
 	route  Route
 	state  state
 	dialer bool
 	sealer *sealer
-	mtu    int // of placed fragments
-	short  int // of all other packets: what one frame holds at both ends
+	mtu    int // bytes of the largest placed fragment's packet
+	short  int // bytes of any other packet: one frame at both ends holds it
 
 	// Connecting.
 	mine, theirs greeting
 	cookie       [cookieSize]byte
 	pause        Time
-	unconfirmed  bool   // dialer: stands, and does not know yet that the peer does
-	knocked      Time   // until when no Knock is answered
-	cookieAt     Time   // until when no other Cookie is taken
-	source       uint64 // a hash of where the peer's greeting came from
+	unconfirmed  bool   // dialer: stands, but the peer has not confirmed yet
+	answerAt     Time   // no connect request is answered before
+	cookieAt     Time   // no other Cookie is taken before
+	source       uint64 // hash of the address that the peer's greeting came from
 	rejected     error
 	rejectAt     Time
 
 	// Timers and lists.
 	due     Time
-	place   int // in the heap, from 1; 0: not in it
+	place   int // index in the heap plus 1; 0: not in the heap
 	touched bool
 
 	sender
@@ -54,36 +54,37 @@ type Conn struct {
 	recovery
 	pacer
 
-	heard     Time // when the peer was last heard of
-	queryAt   Time // until when no Reset makes us ask the peer
+	heard     Time // when the peer last gave a sign of life
+	queryAt   Time // no Reset triggers a Query before
 	wantPing  bool
-	pingAt    Time // when the last ping went out
+	pingAt    Time // when the last ping was sent
 	closeFrom Time
 	abort     bool
-	peerEnd   uint64 // of a Close: what the peer sent before it
+	peerEnd   uint64 // from the peer's Close: number of fragments that it sent
 	peerLeft  bool
 }
 
-// Endpoint returns the one the connection belongs to.
+// Endpoint returns the endpoint of the connection.
 func (c *Conn) Endpoint() *Endpoint { return c.e }
 
 // Up reports whether the connection stands.
 func (c *Conn) Up() bool { return c.state == stateUp }
 
-// Over reports whether the endpoint has forgotten the connection: after Close, that may take
-// until the peer has heard of it.
+// Over reports whether the endpoint has forgotten the connection. After Close that takes until the peer has confirmed
+// it, or the dead time.
 func (c *Conn) Over() bool { return c.state == stateDown }
 
-// Hello is what the peer told of itself; valid from Up on.
+// Hello returns the bytes that the peer passed to Dial or Listen. They are valid from Handler.Up on and must not be
+// changed.
 func (c *Conn) Hello() []byte { return c.theirs.hello }
 
-// Encrypted reports whether what is sent is encrypted.
+// Encrypted reports whether packets are encrypted.
 func (c *Conn) Encrypted() bool { return c.sealer != nil }
 
-// RTT is the smoothed time to the peer and back; 0 before the first measurement.
+// RTT returns the smoothed round-trip time; 0 before the first measurement.
 func (c *Conn) RTT() time.Duration { return time.Duration(c.srtt) }
 
-// begin resets what sending and receiving need.
+// begin allocates and resets the state of sending and receiving.
 func (c *Conn) begin() {
 	w := c.e.cfg.Window
 	c.span = w
@@ -97,7 +98,7 @@ func (c *Conn) begin() {
 	c.pacer.begin(c.full)
 }
 
-// overhead is what a packet's payload is followed by.
+// overhead returns the bytes that follow a packet's payload.
 func (c *Conn) overhead() int {
 	if c.sealer != nil {
 		return tagSize
@@ -105,19 +106,17 @@ func (c *Conn) overhead() int {
 	return 0
 }
 
-// MaxFragment is how many bytes of an ordered message fit in a packet, at
-// least 100.
+// MaxFragment returns the largest payload of an ordered fragment in bytes, at least 100.
 func (c *Conn) MaxFragment() int { return c.short - HeaderSize - c.overhead() }
 
-// MaxPlaced is how many bytes of a placed message fit in a packet.
+// MaxPlaced returns the largest payload of a placed fragment in bytes.
 func (c *Conn) MaxPlaced() int { return c.maxPlaced() }
 
-// maxPlaced is that of a placed message.
 func (c *Conn) maxPlaced() int { return c.mtu - PlacedHeaderSize - c.overhead() }
 
-// SetMTU changes the largest packet, within what both sides announced when connecting.
-// A packet keeps its size when it is sent again: where longer ones are under way, which the
-// path does not take any more, the connection ends with ErrShrunk.
+// SetMTU changes the largest packet to n bytes, within the limits that both sides announced when connecting.
+// ErrInvalid: n is below MinMTU. A packet keeps its size when it is sent again: if longer packets are under way, which
+// the path does not take any more, the connection ends with ErrShrunk.
 func (c *Conn) SetMTU(n int) error {
 	if n < MinMTU {
 		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", ErrInvalid, n, MinMTU)
@@ -135,8 +134,8 @@ func (c *Conn) SetMTU(n int) error {
 	return nil
 }
 
-// Fits reports whether a fragment of n bytes can be posted. Where it cannot, because it was cut before the MTU became
-// smaller, the connection ends with ErrShrunk.
+// Fits reports whether a fragment of n bytes can be posted. If the fragment was cut before the MTU became smaller and
+// is too long now, the connection ends with ErrShrunk.
 func (c *Conn) Fits(now Time, n int) bool {
 	if n <= c.MaxFragment() {
 		return true
@@ -153,8 +152,8 @@ func (c *Conn) shrunk() {
 	c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", ErrShrunk, c.mtu))
 }
 
-// fit takes the largest packet that the path takes. Sealed packets are not long: they are opened in place. Neither
-// are those to and from a peer that knows of no units.
+// fit sets the limits of packets for a path that takes n bytes. Sealed packets are not long, because they are opened in
+// place, and neither are packets to and from a peer without units.
 func (c *Conn) fit(n int) {
 	c.short = min(n, int(c.mine.mtu), int(c.theirs.mtu))
 	c.mtu, c.full, c.unit, c.peerUnit = c.short, 1, 0, 0
@@ -168,14 +167,13 @@ func (c *Conn) fit(n int) {
 	}
 }
 
-// askAt is when a silent peer is asked whether it is there, and again, often enough that
-// a lossy network does not make it look dead.
+// askAt returns when a silent peer is pinged, first and again: often enough that losses do not make it look dead.
 func (c *Conn) askAt() Time {
 	dead := Time(c.e.cfg.DeadTime)
 	return max(c.heard+dead/4, c.pingAt+dead/16)
 }
 
-// genuine checks a packet's tag and decrypts it, or checks its sum; nil if it is not what was sent.
+// genuine decrypts a packet, or verifies its checksum. It returns nil if the packet is not what the peer sent.
 func (c *Conn) genuine(b []byte, rest [][]byte) []byte {
 	if c.sealer != nil {
 		return c.sealer.open(b, le.Uint64(b[16:]))
@@ -186,7 +184,7 @@ func (c *Conn) genuine(b []byte, rest [][]byte) []byte {
 	return b
 }
 
-// input takes a packet for this connection, which may go on in further pieces.
+// input handles a packet of this connection, whose data may continue in rest. It reports whether the frame is kept.
 func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
 	if c.state < stateAccepted {
@@ -247,8 +245,8 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 	return kept
 }
 
-// violated ends a connection whose peer does not follow the protocol. Let nobody
-// know: what it says is not to be trusted.
+// violated ends a connection whose peer breaks the protocol. It does not tell the peer, whose packets cannot be
+// trusted.
 func (c *Conn) violated(what string) {
 	c.e.stats.Bad++
 	c.fail(fmt.Errorf("%w: %s", ErrProtocol, what))
@@ -272,7 +270,7 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// finish frees everything.
+// finish frees the resources of the connection.
 func (c *Conn) finish() {
 	if c.state >= stateUp && c.state < stateDown {
 		c.dropSegments()
@@ -286,14 +284,13 @@ func (c *Conn) finish() {
 	c.e.remove(c)
 }
 
-// drop ends a connection that this side has closed.
+// drop forgets a connection that this side has closed.
 func (e *Endpoint) drop(c *Conn) { c.finish() }
 
-// Close ends the connection in order. The handler is not called any more for it; the
-// connection is the endpoint's from then on, which still sends the ordered messages that were
-// posted, and then tells the peer, for up to the dead time each. Placed messages that are not
-// acknowledged cannot be sent any more, as their memory is the caller's: then, or with abort, all
-// is forgotten, and the peer sees ErrAborted instead of ErrClosed.
+// Close ends the connection in order. It does not block, and the handler is not called for the connection any more. The
+// endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then tells the peer,
+// again for up to the dead time. The memory of placed messages is the caller's again: if one is not acknowledged yet,
+// or with abort, all messages are dropped, and the peer gets ErrAborted instead of ErrClosed.
 func (c *Conn) Close(now Time, abort bool) {
 	e := c.e
 	e.now = max(e.now, now)
@@ -320,7 +317,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	e.look(c)
 }
 
-// places reports whether a placed message is not acknowledged yet.
+// places reports whether a placed message is not fully acknowledged.
 func (c *Conn) places() bool {
 	if c.first != nil {
 		return true
@@ -333,14 +330,14 @@ func (c *Conn) places() bool {
 	return false
 }
 
-// sayClose begins to tell the peer.
+// sayClose begins to send Close.
 func (c *Conn) sayClose() {
 	c.dropSegments()
-	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstKnock))
+	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstPause))
 	c.sendClose()
 }
 
-// sendClose says so until the peer has heard it.
+// sendClose repeats Close until the peer confirms it or the dead time is over.
 func (c *Conn) sendClose() {
 	e := c.e
 	if e.now-c.closeFrom > Time(e.cfg.DeadTime) {
@@ -353,10 +350,10 @@ func (c *Conn) sendClose() {
 	}
 	c.sendBare(kindClose, flags, c.next)
 	c.soon(e.now + c.pause)
-	c.pause = min(2*c.pause, Time(slowKnock))
+	c.pause = min(2*c.pause, Time(longPause))
 }
 
-// closed: the peer says that it has closed.
+// closed handles the peer's Close.
 func (c *Conn) closed(h *header, b []byte) {
 	if len(b) < HeaderSize {
 		c.e.stats.Bad++
@@ -377,13 +374,13 @@ func (c *Conn) closed(h *header, b []byte) {
 	}
 }
 
-// left: all that the peer sent before it closed has arrived.
+// left ends the connection in order, after all fragments that the peer sent before its Close.
 func (c *Conn) left() {
 	c.sendBare(kindClosed, 0, 0)
 	c.fail(ErrClosed)
 }
 
-// tick does what is due.
+// tick does all that is due at e.now.
 func (c *Conn) tick() {
 	e := c.e
 	switch c.state {
@@ -392,7 +389,7 @@ func (c *Conn) tick() {
 		c.sendClose()
 		return
 	default:
-		c.knock()
+		c.tryConnect()
 		return
 	}
 	if c.pacedAt <= e.now {
@@ -407,7 +404,7 @@ func (c *Conn) tick() {
 		c.wantPing = true
 	}
 	if c.unconfirmed && e.now >= c.pingAt+c.pause {
-		c.wantPing, c.pause = true, min(2*c.pause, Time(slowKnock))
+		c.wantPing, c.pause = true, min(2*c.pause, Time(longPause))
 	}
 	c.checkLoss()
 	c.probe()
@@ -433,7 +430,7 @@ func (c *Conn) arm() {
 	c.soon(max(due, c.e.now+1))
 }
 
-// flush sends what is due.
+// flush sends the data and acknowledgements that are due.
 func (c *Conn) flush() {
 	c.pump()
 	if c.sends() {
@@ -444,7 +441,7 @@ func (c *Conn) flush() {
 // sends reports whether messages are still sent.
 func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDraining }
 
-// String tells the state of the connection, for people.
+// String describes the state of the connection for people.
 func (c *Conn) String() string {
 	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
 		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,

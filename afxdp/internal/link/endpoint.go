@@ -23,65 +23,61 @@ var (
 	ErrFull     = errors.New("no room for another connection")
 )
 
-// Time is what the caller's clock says, in ns since an origin of its choice.
+// Time is a reading of the caller's clock, in ns since an origin of the caller's choice.
 type Time int64
 
 const never = Time(1<<63 - 1)
 
-// Route names a way to a peer for the [Carrier]. Reply is the way back to who sent the
-// packet that is being handled.
+// Route names a way to a peer for the [Carrier].
 type Route uint32
 
-// Reply is never given to a connection.
+// Reply is the way back to the sender of the packet that is being handled. No connection has it.
 const Reply Route = 0
 
-// Frame is memory that a carrier lends: ID names it, Data is where a packet begins.
+// Frame is memory that a carrier lends: ID names it, a packet begins at Data[0].
 type Frame struct {
 	ID   uint64
 	Data []byte
 }
 
-// Carrier moves packets; nothing is expected of it but that it usually does. It is
-// called from within the endpoint's methods only.
+// Carrier moves packets, and may lose them. The endpoint's methods call it, and nothing else does.
 type Carrier interface {
-	// Get lends a frame to build a packet in, with room for Config.Unit bytes, or
-	// the MTU where that is less; false if there is none now.
+	// Get lends a frame to build a packet in, with room for Config.Unit bytes, or for the MTU if that is less. It
+	// returns false if there is none now.
 	Get() (Frame, bool)
-	// GetLong lends one with room for the MTU, all of it contiguous; false if there is none now. It is
-	// not called where the MTU is within Config.Unit.
+	// GetLong lends a frame with contiguous room for the MTU. It returns false if there is none now. It is not called
+	// if the MTU is at most Config.Unit.
 	GetLong() (Frame, bool)
-	// Send transmits the first n bytes of a frame's data. The frame stays
-	// lent until Put, and may be sent again when Sending says false. False: no
-	// room now, nothing happened.
+	// Send transmits the first n bytes of a frame's data. The frame stays lent until Put, and may be sent again once
+	// Sending returns false. Send returns false if there is no room now; then it has had no effect.
 	Send(r Route, f Frame, n int) bool
 	// Sending reports whether an earlier Send of the frame is not done yet.
 	Sending(id uint64) bool
-	// Put gives back a frame, from Get or from Input; it may be being sent.
+	// Put gives back a frame from Get or Input, whose Send may still be under way.
 	Put(id uint64)
-	// Address is where a route leads: what Config.Address is of the endpoint there. It is valid until the next call.
+	// Address returns the address that a route leads to: the Config.Address of the endpoint there. It is valid until
+	// the next call.
 	Address(r Route) []byte
 }
 
-// Handler is told what happens to connections. Its methods may call those of
-// connections, Close too, and Dial and Listen, except where they say otherwise; never Input, Flush and Tick.
+// Handler gets the events of connections. Its methods may call methods of connections, also Close, Dial and Listen,
+// unless they say otherwise; they must never call Input, Flush and Tick.
 type Handler interface {
-	// Up: the connection stands.
+	// Up reports that the connection stands.
 	Up(c *Conn)
-	// Down: the connection has ended, and is unknown to the endpoint from now on;
-	// err says why. Close does not cause it.
+	// Down reports that the connection has ended; err says why. The endpoint has forgotten the connection. Close does
+	// not cause a call.
 	Down(c *Conn, err error)
-	// Deliver hands over the next fragment in order. The frame is the
-	// handler's until it calls Conn.Release, which it may do within Deliver: that puts the frame
-	// before Input has said that it is kept.
+	// Deliver hands over the next fragment in order. The frame is the handler's until it calls Conn.Release. It may do
+	// so within Deliver: the carrier then gets Put for a frame that Input reports as kept afterwards.
 	Deliver(c *Conn, f Fragment)
-	// Place hands over bytes of a placed message, in any order, each byte once;
-	// they are valid until it returns. A packet that came in several pieces is several calls.
+	// Place hands over bytes of a placed message, in any order, each byte once. They are valid until it returns. A
+	// packet in several pieces causes several calls.
 	Place(c *Conn, p *Placement)
-	// Fill copies what follows off in a transfer's message to b. It is called again for what is
-	// sent again, and must not call methods of the connection.
+	// Fill copies the len(b) bytes at offset off of a transfer's message to b. It is called again when a fragment is
+	// sent again. It must not call methods of the connection.
 	Fill(c *Conn, t *Transfer, off uint64, b []byte)
-	// Placed: all of a transfer has been placed at the peer. Its memory is the caller's
-	// again.
+	// Placed reports that the peer has placed all of a transfer, whose memory is the caller's again.
 	Placed(c *Conn, t *Transfer)
 }
 
@@ -96,65 +92,62 @@ type Fragment struct {
 type Placement struct {
 	Tag    uint64 // chosen by the receiver
 	Offset uint64
-	Total  uint64 // what Transfer.Total says
+	Total  uint64 // the sender's Transfer.Total
 	Data   []byte
 }
 
 // Config describes an endpoint. Zero values of numbers ask for the defaults.
 type Config struct {
-	// ID tells endpoints apart that live at one address after each other.
+	// ID distinguishes endpoints that live at one address one after the other.
 	ID uint64
-	// Address is where the endpoint lives, as its peers call it. It is never sent.
+	// Address is the endpoint's address in the form that its peers use. It is never sent.
 	Address []byte
-	// Sole says that no other endpoint can live at Address. So those that peers look for there are gone, and this one
-	// says so: the peers of a process that was started again need not wait for the dead time.
+	// Sole says that no other endpoint can live at Address. The endpoint then answers for earlier endpoints there that
+	// they are gone, so that the peers of a process that was started again need not wait for the dead time.
 	Sole bool
-	// Secret is shared by all peers. It authenticates connecting, and with
-	// Encrypt all that follows.
+	// Secret is shared by all peers. It authenticates connecting and, with Encrypt, all packets after it.
 	Secret []byte
-	// Encrypt makes connections use AES-256-GCM; one side's wish suffices.
+	// Encrypt makes connections use AES-256-GCM. It suffices that one side asks for it. It needs a Secret.
 	Encrypt bool
-	// MTU is the largest packet in bytes. Required.
+	// MTU is the largest packet in bytes, from MinMTU to MaxMTU. Required.
 	MTU int
-	// Unit is how many bytes of a packet one frame of the carrier holds, arriving or leaving, 256 or
-	// more; default MTU. Only placed fragments are longer, where both ends can take them: they come by
-	// InputPieces, and a packet of n bytes occupies at most n/Unit frames, rounded up.
+	// Unit is how many bytes of a packet one frame of the carrier holds, arriving or leaving: at least 256, by default
+	// MTU. Only placed fragments are longer, if both ends can take them. They arrive by InputPieces, and a packet of n
+	// bytes occupies at most n/Unit frames, rounded up.
 	Unit int
-	// Window is how many fragments may be under way on a connection, a power of two
-	// from 64 to 1024; default 256. It times the MTU in a round trip is the most that one carries.
+	// Window is how many fragments may be under way on a connection: a power of two from 64 to 1024, by default 256. A
+	// connection carries at most Window times the MTU in a round trip.
 	Window int
-	// Frames is how many frames of the carrier arriving fragments may
-	// occupy, over all connections; default 4096. A quarter is kept for new
-	// connections, each of which needs 16, or as many as two packets of the MTU occupy.
+	// Frames is how many frames of the carrier arriving fragments may occupy, over all connections; by default 4096. A
+	// quarter is kept for new connections. Each connection needs 16, or as many as two packets of the MTU occupy.
 	Frames int
-	// Pool is shared with other endpoints, and takes the place of Frames.
+	// Pool replaces Frames with a pool that several endpoints share.
 	Pool *Pool
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
-	// DeadTime is how long a silent peer is waited for; default 5 s.
+	// DeadTime is how long a peer may be silent before its connections break: at least 10 ms, by default 5 s.
 	DeadTime time.Duration
-	// KeyPackets is after how many packets a key is changed; default 2^24.
+	// KeyPackets is the number of packets after which a key is changed; by default 2^24.
 	KeyPackets uint64
-	// Rand is where ids and nonces come from; default crypto/rand.Reader.
+	// Rand is the source of ids and nonces; by default crypto/rand.Reader.
 	Rand io.Reader
 }
 
-// Stats are counters of an endpoint, which only grow.
+// Stats are counters of an endpoint. They never decrease.
 type Stats struct {
 	Packets, Sent       uint64 // arrived, sent
 	Bad                 uint64 // malformed, damaged, or not genuine
-	Unknown             uint64 // of no connection here
+	Unknown             uint64 // of unknown connections
 	Duplicates          uint64 // fragments that had arrived already
 	Retransmits, Probes uint64
-	Spurious            uint64 // repeated in vain, says the peer
-	Refused             uint64 // greetings refused
+	Spurious            uint64 // sent again needlessly, as the peer reports
+	Refused             uint64 // greetings rejected
 	Waited              uint64 // times that a sender ran out of credit
 	Connects, Broken    uint64
 }
 
-// Endpoint is all connections over one carrier. It is a state machine: no
-// goroutine, no clock, no I/O. Its methods, and those of its connections, must be called
-// one at a time.
+// Endpoint holds all connections over one carrier. It is a state machine without goroutine, clock and I/O. Its methods,
+// and those of its connections, must be called one at a time.
 type Endpoint struct {
 	cfg     Config
 	carrier Carrier
@@ -166,23 +159,22 @@ type Endpoint struct {
 
 	conns  []*Conn // by the low bits of their ids
 	free   []uint32
-	peers  map[uint64]*callers // who is being connected to
-	remote map[uint64]*Conn    // by the ids that peers gave
+	peers  map[uint64]*callers // connections that do not stand yet, by the peer's endpoint
+	remote map[uint64]*Conn    // by the ids that peers chose
 	pool   *Pool
-	touch  []*Conn // to be looked at by Flush
-	calm   []*Conn // room for the next list
+	touch  []*Conn // connections for Flush to look at
+	calm   []*Conn // memory for the next list
 	timers timerHeap
 	h      header // of the packet that is being handled
 	p      Placement
-	resets int // that may still be sent in this period, and answers to queries
+	resets int // Resets and Gones that may still be sent in this period
 	period Time
 }
 
 // callers are the connections to one endpoint that do not stand yet, oldest first.
 type callers struct{ dial, listen []*Conn }
 
-// NewEndpoint makes one. The errors are about cfg and wrap ErrInvalid, or come
-// from its Rand.
+// NewEndpoint makes an endpoint. Errors of cfg wrap ErrInvalid; others come from cfg.Rand.
 func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	setDefault(&cfg.Unit, cfg.MTU)
 	cfg.Unit = min(cfg.Unit, cfg.MTU)
@@ -233,13 +225,13 @@ func setDefault[T int | uint64 | time.Duration](v *T, d T) {
 // Stats returns the counters.
 func (e *Endpoint) Stats() Stats { return e.stats }
 
-// Conns is how many connections there are, in whatever state.
+// Conns returns the number of connections in any state.
 func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 
-// Waiting reports whether Flush has something to do: also where the carrier had no room.
+// Waiting reports whether Flush has something to do, for example because the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
 
-// Abandon forgets all connections at once. Nobody is told.
+// Abandon forgets all connections at once. It tells neither peers nor handler.
 func (e *Endpoint) Abandon() {
 	for _, c := range e.conns {
 		if c == nil {
@@ -263,9 +255,9 @@ func (e *Endpoint) random() (v uint64) {
 	return v
 }
 
-// Input takes a packet that arrived; from is its sender's address, for the cookie alone. It
-// reports whether it keeps the frame, which then goes to the handler or back by
-// Carrier.Put. Call Flush after a batch.
+// Input handles a packet that arrived. from is its sender's address, which only cookies and the search for successors
+// use. Input reports whether it keeps the frame, which then goes to the handler or back by Carrier.Put. Call Flush
+// after a batch.
 func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	e.now = max(e.now, now)
 	e.stats.Packets++
@@ -293,9 +285,9 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	return false
 }
 
-// InputPieces takes a packet that arrived in several frames: first begins with its header, rest holds all that
-// follows, in order. Only placed fragments come so, in the clear and without a bitmap; anything else is dropped. No frame
-// is kept. Call Flush after a batch.
+// InputPieces handles a packet that arrived in several frames: first begins with the packet's header, and rest holds
+// the other bytes in order. It drops all packets but placed fragments that are neither encrypted nor carry a bitmap. It
+// keeps no frame. Call Flush after a batch.
 func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 	e.now = max(e.now, now)
 	e.stats.Packets++
@@ -322,7 +314,7 @@ func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 	e.unknown(first, rest...)
 }
 
-// unknown answers packets of connections that are no more, so that the peer needs not wait.
+// unknown answers a packet of a connection that does not exist, so that the peer need not wait for the dead time.
 func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
 	if b[1]&flagSealed == 0 && le.Uint32(b[4:]) != sum(b, rest...) {
 		e.stats.Bad++
@@ -336,7 +328,7 @@ func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
 	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReset, id, 0, 0) })
 }
 
-// mayAnswer bounds how often those are answered who speak of connections that are no more.
+// mayAnswer limits the rate of Resets and Gones.
 func (e *Endpoint) mayAnswer() bool {
 	if e.now >= e.period {
 		e.resets, e.period = resetsPerPeriod, e.now+Time(resetPeriod)
@@ -353,7 +345,7 @@ const (
 	resetPeriod     = 10 * time.Millisecond
 )
 
-// control sends a packet of its own, if that is possible now.
+// control sends a packet outside of connections. It reports whether the carrier took it.
 func (e *Endpoint) control(r Route, build func([]byte) []byte) bool {
 	f, ok := e.carrier.Get()
 	if !ok {
@@ -367,8 +359,8 @@ func (e *Endpoint) control(r Route, build func([]byte) []byte) bool {
 	return sent
 }
 
-// Flush sends what a batch of inputs and posts has made due: call it after
-// each. It also goes on where the carrier had no room.
+// Flush sends all that a batch of inputs, posts and releases has made due. Call it after each batch, and again while
+// Waiting.
 func (e *Endpoint) Flush(now Time) {
 	e.now = max(e.now, now)
 	list := e.touch
@@ -383,7 +375,7 @@ func (e *Endpoint) Flush(now Time) {
 	e.calm = list[:0]
 }
 
-// touched makes Flush look at a connection.
+// look puts a connection on the list of the next Flush.
 func (e *Endpoint) look(c *Conn) {
 	if !c.touched {
 		c.touched = true
@@ -391,7 +383,7 @@ func (e *Endpoint) look(c *Conn) {
 	}
 }
 
-// Next is when Tick is to be called at the latest; far in the future if never.
+// Next returns when Tick must be called at the latest; far in the future if never.
 func (e *Endpoint) Next() Time {
 	if len(e.timers) == 0 {
 		return never
@@ -399,7 +391,7 @@ func (e *Endpoint) Next() Time {
 	return e.timers[0].due
 }
 
-// Tick does what is due. Give it all that has arrived before, lest a process that was
+// Tick does all that is due at now. Pass the packets that arrived before to Input first: otherwise a process that was
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
@@ -418,7 +410,7 @@ func (e *Endpoint) Tick(now Time) {
 	e.Flush(now)
 }
 
-// insert gives a connection its id.
+// insert gives a connection its place and id.
 func (e *Endpoint) insert(c *Conn) error {
 	var n uint32
 	switch {
@@ -437,7 +429,7 @@ func (e *Endpoint) insert(c *Conn) error {
 	return nil
 }
 
-// renew changes a connection's id: its place among the others, and what nobody can guess.
+// renew changes the random part of a connection's id.
 func (c *Conn) renew() {
 	c.id = max(c.e.random()&^0xffff, 1<<16) | c.id&0xffff
 	c.mine.id = c.id
@@ -490,7 +482,7 @@ func (h timerHeap) swap(i, k int) {
 	h[i].place, h[k].place = i+1, k+1
 }
 
-// schedule sets when tick is called; never takes the connection out.
+// schedule sets when tick is called; never removes the connection from the timers.
 func (c *Conn) schedule(due Time) {
 	h := &c.e.timers
 	switch {
@@ -516,7 +508,7 @@ func (c *Conn) schedule(due Time) {
 	}
 }
 
-// soon makes sure that tick is called at due, or before.
+// soon makes sure that tick is called at due or earlier.
 func (c *Conn) soon(due Time) {
 	if c.place == 0 || due < c.due {
 		c.schedule(due)

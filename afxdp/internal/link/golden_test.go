@@ -109,17 +109,17 @@ func TestPacketsAreTheGoldenOnes(t *testing.T) {
 	cookie := golden["cookie"][16:]
 	room := func() []byte { return make([]byte, 256) }
 	got := map[string][]byte{
-		"init":        e.putGreeting(room(), &dial, cookie, nil),
-		"accept":      e.putGreeting(room(), &accept, nil, &dial),
-		"init-long":   e.putGreeting(room(), &longDial, cookie, nil),
-		"accept-long": e.putGreeting(room(), &longAccept, nil, &longDial),
-		"reject":      putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion)),
-		"knock":       e.putNote(room(), &note{kindKnock, goldenDialer, goldenListener, goldenAccept, goldenSent}, nil),
-		"here":        e.putNote(room(), &note{kindHere, goldenListener, goldenDialer, goldenAccept, goldenSent}, nil),
-		"query":       e.putNote(room(), &note{kindQuery, goldenListener, goldenDialer, goldenAccept, goldenSent}, []byte(goldenAddress)),
-		"gone":        e.putNote(room(), &note{kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent}, []byte(goldenAddress)),
-		"reset":       putSmall(room(), kindReset, goldenAccept, 0, 0),
-		"cookie":      cookie, // of an address and a moment: TestGoldenCookieIsEchoed
+		"init":            e.putGreeting(room(), &dial, cookie, nil),
+		"accept":          e.putGreeting(room(), &accept, nil, &dial),
+		"init-long":       e.putGreeting(room(), &longDial, cookie, nil),
+		"accept-long":     e.putGreeting(room(), &longAccept, nil, &longDial),
+		"reject":          putSmall(room(), kindReject, goldenDial, goldenListener, uint8(rejectVersion)),
+		"connect request": e.putNote(room(), &note{kindConnectRequest, goldenDialer, goldenListener, goldenAccept, goldenSent}, nil),
+		"here":            e.putNote(room(), &note{kindHere, goldenListener, goldenDialer, goldenAccept, goldenSent}, nil),
+		"query":           e.putNote(room(), &note{kindQuery, goldenListener, goldenDialer, goldenAccept, goldenSent}, []byte(goldenAddress)),
+		"gone":            e.putNote(room(), &note{kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent}, []byte(goldenAddress)),
+		"reset":           putSmall(room(), kindReset, goldenAccept, 0, 0),
+		"cookie":          cookie, // of an address and a moment: TestGoldenCookieIsEchoed
 	}
 	for name, h := range goldenHeaders() {
 		b := make([]byte, ackSize, 256)
@@ -174,8 +174,8 @@ func TestGoldenPacketsAreParsed(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]note{
-		"knock": {kindKnock, goldenDialer, goldenListener, goldenAccept, goldenSent},
-		"gone":  {kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent},
+		"connect request": {kindConnectRequest, goldenDialer, goldenListener, goldenAccept, goldenSent},
+		"gone":            {kindGone, goldenDialer, goldenListener, goldenAccept, goldenSent},
 	} {
 		var n note
 		if n.parse(golden[name]); n != want {

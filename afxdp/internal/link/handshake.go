@@ -6,28 +6,29 @@ import (
 	"time"
 )
 
-// Connecting takes two round trips: Init is answered by a Cookie, which the listener need
-// not remember; Init with it by Accept. Who dials is up to the caller, who must see to it
-// that of two endpoints one dials and the other listens. Connections between
-// the same two endpoints are made one after the other, in the order of the calls,
-// so that the nth call on one side meets the nth on the other: the next one begins when the peer has
-// confirmed the one before, or that was given up.
+// Connecting takes two round trips. A Cookie, of which the listener remembers nothing, answers the first Init; an
+// Accept answers an Init with the cookie. The caller must see to it that one endpoint dials and the other listens.
+// Connections between the same two endpoints are made one after the other, in the order of the calls, so that the nth
+// call on one side meets the nth on the other. The next one begins when the peer has confirmed the one before, or when
+// this side has given it up.
 
 const (
-	firstKnock = 2 * time.Millisecond
-	slowKnock  = 100 * time.Millisecond
+	firstPause = 2 * time.Millisecond
+	longPause  = 100 * time.Millisecond
 	cookieLife = 10 * time.Second
 	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
 )
 
-// Dial begins a connection to an endpoint, whose ID it must know. It sends
-// until the peer answers, or Close: a deadline is the caller's. Hello, at most
-// MaxHello bytes, is told to the peer. ErrFull: there are no frames for it, or too many connections.
+// Dial begins a connection to the endpoint peer; hello, at most MaxHello bytes, is sent with it. It does not block. It
+// sends until the peer answers, the dead time ends or the caller calls Close: a deadline is the caller's matter. It
+// returns ErrFull if frames or connections are used up, and ErrInvalid for a hello that is too long or for the route
+// Reply.
 func (e *Endpoint) Dial(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
 	return e.call(now, r, peer, hello, user, true)
 }
 
-// Listen waits for a connection from an endpoint that dials.
+// Listen begins to wait for a connection from the endpoint peer, which must dial. Arguments and errors are those of
+// Dial.
 func (e *Endpoint) Listen(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
 	return e.call(now, r, peer, hello, user, false)
 }
@@ -59,7 +60,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		k = new(callers)
 		e.peers[peer] = k
 	}
-	c.pause = Time(firstKnock)
+	c.pause = Time(firstPause)
 	if dial {
 		c.state, c.mine.kind = stateDialing, kindInit
 		k.dial = append(k.dial, c)
@@ -71,7 +72,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 	return c, nil
 }
 
-// uncall takes a connection off those that do not stand yet.
+// uncall removes a connection from the calls of its peer, and starts the next one.
 func (e *Endpoint) uncall(c *Conn) {
 	k := e.peers[c.peerID]
 	if k == nil {
@@ -88,8 +89,9 @@ func (e *Endpoint) uncall(c *Conn) {
 	}
 }
 
-// knock is what a connection that does not stand yet does now and then.
-func (c *Conn) knock() {
+// tryConnect is the timer of a connection that does not stand yet: it fails one whose peer has rejected it or is
+// silent, and repeats the Init or the connect request of the oldest call of each peer.
+func (c *Conn) tryConnect() {
 	e := c.e
 	if c.rejected != nil && e.now >= c.rejectAt {
 		c.fail(c.rejected)
@@ -107,12 +109,12 @@ func (c *Conn) knock() {
 		}
 	case stateListening:
 		if k.listen[0] == c {
-			n := note{kind: kindKnock, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
+			n := note{kind: kindConnectRequest, to: c.peerID, from: e.cfg.ID, conn: c.id, sent: uint64(e.now)}
 			e.sendNote(c.route, n, nil)
 		}
 	}
 	due := e.now + c.pause
-	c.pause = min(2*c.pause, Time(slowKnock))
+	c.pause = min(2*c.pause, Time(longPause))
 	if c.rejected != nil {
 		due = min(due, c.rejectAt)
 	}
@@ -124,7 +126,7 @@ func (c *Conn) sendInit() {
 	c.e.control(c.route, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, c.cookie[:], nil) })
 }
 
-// putGreeting writes a greeting with its mac; to an Accept belongs the Init that it answers.
+// putGreeting writes a greeting with its MAC. The MAC of an Accept also covers the Init that it answers.
 func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *greeting) []byte {
 	b = b[:greetingSize]
 	g.put(b)
@@ -143,7 +145,7 @@ func (e *Endpoint) greetingMAC(b []byte, answers *greeting) []byte {
 	return e.secrets.mac(e.secrets.hello, b[:4], noSum[:], b[8:atMAC], answers.nonce[:], id[:])
 }
 
-var noSum [4]byte // in the place of the checksum
+var noSum [4]byte // takes the place of the checksum in a MAC
 
 // greet handles packets that belong to no connection.
 func (e *Endpoint) greet(k kind, b, from []byte) {
@@ -163,7 +165,7 @@ func (e *Endpoint) greet(k kind, b, from []byte) {
 		ok = len(b) == smallPacketSize && e.takeReject(b)
 	case kindReset:
 		ok = len(b) == smallPacketSize && e.takeReset(b)
-	case kindKnock, kindHere, kindQuery, kindGone:
+	case kindConnectRequest, kindHere, kindQuery, kindGone:
 		ok = len(b) == noteSize && e.takeNote(b)
 	}
 	if !ok {
@@ -171,8 +173,8 @@ func (e *Endpoint) greet(k kind, b, from []byte) {
 	}
 }
 
-// init answers who wants a connection. Nothing is remembered of an address that has not
-// shown by a cookie that it can receive.
+// init answers a request for a connection. It stores nothing about an address until a cookie has proven that the sender
+// receives there.
 func (e *Endpoint) init(b, from []byte) bool {
 	var g greeting
 	id := le.Uint64(b[24:])
@@ -228,7 +230,7 @@ func (e *Endpoint) reject(id uint64, code rejectCode) {
 	e.control(Reply, func(out []byte) []byte { return putSmall(out, kindReject, id, e.cfg.ID, uint8(code)) })
 }
 
-// pair finds who listens for the sender of an Init.
+// pair finds the call that listens for the sender of an Init.
 func (e *Endpoint) pair(g *greeting, from []byte) {
 	if c := e.remote[g.id]; c != nil { // our Accept was lost
 		if c.state == stateAccepted && c.peerID == g.from {
@@ -264,7 +266,7 @@ func (c *Conn) sendAccept(r Route) {
 	c.e.control(r, func(b []byte) []byte { return c.e.putGreeting(b, &c.mine, nil, &c.theirs) })
 }
 
-// unaccept goes back to listening: nobody has confirmed.
+// unaccept goes back to listening: the peer has not confirmed the Accept, and calls anew.
 func (c *Conn) unaccept() {
 	delete(c.e.remote, c.peer)
 	c.peer, c.sealer, c.state = 0, nil, stateListening
@@ -288,7 +290,7 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 		return true // late
 	}
 	if [cookieSize]byte(b[16:]) != c.cookie && e.now >= c.cookieAt {
-		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstKnock) // nobody makes us send more often
+		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstPause) // nobody makes us send more often
 		c.sendInit()
 	}
 	return true
@@ -340,7 +342,7 @@ func (e *Endpoint) takeReject(b []byte) bool {
 	return true
 }
 
-// secure makes the keys, if one side wants them.
+// secure derives the keys if one side asks for encryption.
 func (c *Conn) secure() {
 	dial, accept := &c.mine, &c.theirs
 	if !c.dialer {
@@ -351,7 +353,7 @@ func (c *Conn) secure() {
 	}
 }
 
-// stand begins with messages: the greetings are exchanged.
+// stand begins the exchange of messages: the greetings are exchanged.
 func (c *Conn) stand() {
 	e := c.e
 	if c.unconfirmed = c.dialer; !c.dialer {
@@ -363,7 +365,7 @@ func (c *Conn) stand() {
 	c.heard, c.rejected = e.now, nil
 	c.begin()
 	e.stats.Connects++
-	c.pause = Time(firstKnock)
+	c.pause = Time(firstPause)
 	c.arm()
 	e.handler.Up(c)
 }

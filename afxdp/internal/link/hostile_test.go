@@ -247,16 +247,16 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	forged := bytes.Clone(cookied)
 	forged[atMAC] ^= 1
 	finishPacket(forged)
-	e.sendNote(Reply, note{kind: kindKnock, to: 1, from: 99}, nil)
+	e.sendNote(Reply, note{kind: kindConnectRequest, to: 1, from: 99}, nil)
 	e.sendNote(Reply, note{kind: kindQuery, to: 1, from: 99, conn: 1 << 40}, nil)
-	knock, query := p.sent[1], p.sent[2]
-	stranger := bytes.Clone(knock)
+	request, query := p.sent[1], p.sent[2]
+	stranger := bytes.Clone(request)
 	stranger[atNoteMAC] ^= 1
 	finishPacket(stranger)
 	p.keep, p.sent = false, nil
 	from := []byte("there")
-	for name, b := range map[string][]byte{"without cookie": bare, "nobody listens": cookied, "forged": forged, "knock": knock,
-		"knock of a stranger": stranger, "query": query,
+	for name, b := range map[string][]byte{"without cookie": bare, "nobody listens": cookied, "forged": forged, "connect request": request,
+		"connect request of a stranger": stranger, "query": query,
 		"of no connection": packet(&Conn{id: 1 << 40}, 60, func(*header, []byte) {})} {
 		b, conns := bytes.Clone(b), e.Conns()
 		p.bytes = 0

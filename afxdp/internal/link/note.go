@@ -2,20 +2,20 @@ package link
 
 import "hash/maphash"
 
-// Notes are what endpoints say to each other outside of connections, under the session secret: that somebody waits for
-// a call, that an endpoint is there, and that a connection is not there any more.
+// A note is a packet between endpoints, outside of connections, authenticated with the session secret. Notes say that a
+// listener waits for an Init, that an endpoint is alive, and that a connection does not exist any more.
 //
-// Nobody can have an endpoint say something that hurts another connection (RFC 9000, section 21.11): a Reset says only
-// that the one who got a packet does not have its connection, which may be because somebody sent the packet elsewhere.
-// An endpoint never believes a Reset: it asks the peer itself, by a Query. A Gone is believed, as only two can answer that
-// Query:
+// An attacker must not be able to use one endpoint against another's connection (RFC 9000, section 21.11). A Reset says
+// only that an endpoint got a packet of a connection that it does not have; an attacker may have redirected the packet.
+// An endpoint therefore never believes a Reset: it asks the peer itself with a Query. It believes the Gone that
+// answers, because only two endpoints can send one:
 //
 //   - the peer's endpoint itself, if it does not have the connection;
 //   - the endpoint that lives where the peer lived, alone (Config.Sole): the process was started again.
 //
-// All others are silent: the mac of a Query is also over the address of the one that is asked. So is that of a Gone.
+// All other endpoints stay silent: the MACs of Query and Gone also cover the address of the endpoint that is asked.
 
-// sendNote sends a note; place is the address of the endpoint that a Query is about.
+// sendNote sends a note. place is the address of the endpoint that a Query or Gone is about; nil for other notes.
 func (e *Endpoint) sendNote(r Route, n note, place []byte) {
 	e.control(r, func(b []byte) []byte { return e.putNote(b, &n, place) })
 }
@@ -28,7 +28,7 @@ func (e *Endpoint) putNote(b []byte, n *note, place []byte) []byte {
 	return b
 }
 
-// noteMAC is valid until the next mac.
+// noteMAC returns a note's MAC, which is valid until the next MAC is computed.
 func (e *Endpoint) noteMAC(b, place []byte) []byte {
 	return e.secrets.mac(e.secrets.note, b[:4], noSum[:], b[8:atNoteMAC], place)
 }
@@ -52,8 +52,8 @@ func (e *Endpoint) takeNote(b []byte) bool {
 	if !equal(e.noteMAC(b, nil), b[atNoteMAC:]) {
 		return false
 	}
-	if n.kind == kindKnock {
-		e.takeKnock(&n)
+	if n.kind == kindConnectRequest {
+		e.takeConnectRequest(&n)
 		return true
 	}
 	if sent := Time(n.sent); sent >= 0 && sent <= e.now {
@@ -62,7 +62,7 @@ func (e *Endpoint) takeNote(b []byte) bool {
 	return true
 }
 
-// alive tells those who wait for an endpoint that it was there at a time.
+// alive records for all calls to an endpoint that it was alive at a time.
 func (e *Endpoint) alive(peer uint64, at Time) {
 	if k := e.peers[peer]; k != nil {
 		for _, list := range [2][]*Conn{k.dial, k.listen} {
@@ -73,25 +73,26 @@ func (e *Endpoint) alive(peer uint64, at Time) {
 	}
 }
 
-// sayHere answers a peer that waits for a call that was not made yet, so that it does not take us for dead.
+// sayHere answers a peer whose call this side has not made yet, so that the peer does not take this endpoint for dead.
 func (e *Endpoint) sayHere(peer, conn, sent uint64) {
 	e.sendNote(Reply, note{kind: kindHere, to: peer, from: e.cfg.ID, conn: conn, sent: sent}, nil)
 }
 
-// takeKnock calls the peer that waits for it. A Knock is no sign of life: it may have been recorded.
-func (e *Endpoint) takeKnock(n *note) {
+// takeConnectRequest sends the Init that a listening peer waits for, or a Here if no call for the peer is under way. A
+// connect request is no sign of life, as it may be a replay.
+func (e *Endpoint) takeConnectRequest(n *note) {
 	k := e.peers[n.from]
 	if k == nil || len(k.dial) == 0 || k.dial[0].state != stateDialing {
 		e.sayHere(n.from, n.conn, n.sent)
 		return
 	}
-	if c := k.dial[0]; e.now >= c.knocked {
-		c.knocked = e.now + Time(firstKnock) // nobody makes us send more often
+	if c := k.dial[0]; e.now >= c.answerAt {
+		c.answerAt = e.now + Time(firstPause) // limits how often a peer can make this side send
 		c.sendInit()
 	}
 }
 
-// takeReset asks the peer about a connection that somebody does not have.
+// takeReset asks the peer about the connection that the Reset names.
 func (e *Endpoint) takeReset(b []byte) bool {
 	if c := e.remote[le.Uint64(b[8:])]; c != nil && c.state >= stateUp {
 		c.query()
@@ -105,12 +106,12 @@ func (c *Conn) query() {
 	if e.now < c.queryAt {
 		return
 	}
-	c.queryAt = e.now + Time(firstKnock) // nobody makes us send more often
+	c.queryAt = e.now + Time(firstPause) // limits how often a peer can make this side send
 	n := note{kind: kindQuery, to: c.peerID, from: e.cfg.ID, conn: c.peer, sent: uint64(e.now)}
 	e.sendNote(c.route, n, e.carrier.Address(c.route))
 }
 
-// takeQuery answers a peer whose connection is not here.
+// takeQuery answers with a Gone if the connection that the Query names does not exist here.
 func (e *Endpoint) takeQuery(n *note, b []byte) bool {
 	if !equal(e.noteMAC(b, e.cfg.Address), b[atNoteMAC:]) {
 		return false
@@ -128,8 +129,8 @@ func (e *Endpoint) takeQuery(n *note, b []byte) bool {
 	return true
 }
 
-// takeGone ends a connection that the peer does not have. It never will again: ids are random and used once. So it does
-// not matter which Query is answered.
+// takeGone ends a connection that the peer does not have. Ids are random and used once, so the peer never has it again,
+// and it does not matter which Query the Gone answers.
 func (e *Endpoint) takeGone(n *note, b []byte) bool {
 	c := e.remote[n.conn]
 	if c == nil || c.state < stateUp {
@@ -146,12 +147,12 @@ func (e *Endpoint) takeGone(n *note, b []byte) bool {
 	return true
 }
 
-// sources hashes where greetings come from.
+// sources seeds the hashes of the addresses that greetings come from.
 var sources = maphash.MakeSeed()
 
-// succeeds is told of a connection whose peer has proven itself, and of where it is. If other connections are with
-// another endpoint at that place, this one may be its successor: they are asked about, lest they wait until they have
-// something to send.
+// succeeds looks for connections that the peer of c may have replaced: they come from the same address but belong to
+// another endpoint. It sends queries for them, as otherwise they would only be noticed when they have something to
+// send.
 func (e *Endpoint) succeeds(c *Conn, from []byte) {
 	c.source = maphash.Bytes(sources, from)
 	for _, x := range e.conns {

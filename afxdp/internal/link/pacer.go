@@ -5,38 +5,37 @@ import (
 	"time"
 )
 
-// pacer is congestion control. Each round trip it compares the time that packets queue for with a
-// target, as Swift does (Kumar et al., SIGCOMM 2020): a fragment more below it, a share less
-// above. The target is the higher the smaller the window, so that many flows find room and
-// unequal ones approach each other.
+// pacer is the congestion control. Once a round trip it compares the queueing delay with a target, as Swift does (Kumar
+// et al., SIGCOMM 2020). Below the target the window grows by one fragment; above it the window shrinks by a share. The
+// smaller the window, the higher the target, so that many flows find room and unequal flows approach each other.
 //
-// A flow that begins while others fill the queue takes their delay for that of the
-// path. So now and then a flow that sees no empty queue sends next to nothing for two round
-// trips, as LEDBAT++ does (draft-irtf-iccrg-ledbat-plus-plus), and looks.
+// A flow that begins while others fill the queue takes their delay for the delay of the path. So a flow that never sees
+// an empty queue looks for it now and then: it sends next to nothing for two round trips, as in LEDBAT++
+// (draft-irtf-iccrg-ledbat-plus-plus).
 //
-// Losses that are always there say nothing; those beyond make the window smaller by
-// their share: a queue too short to delay anything overflows.
+// The usual losses of the path have no effect. Losses beyond them shrink the window by their share, because a queue
+// that is too short to cause delay overflows.
 //
-// What is said of fragments is of full ones: one that takes less credit counts as the share of it. Losses are counted by
-// the packet.
+// A fragment means a full fragment here: one that takes less credit counts in proportion. Losses are counted by
+// packets.
 type pacer struct {
-	cwnd      float64 // fragments that may be under way; below 1: one, at times
-	fast      bool    // until queueing is seen, it doubles each round trip
-	limited   bool    // by cwnd or pace, in this round
-	target    Time    // of queueing
-	round     uint64  // the seq whose acknowledgement ends the round
-	acked     int     // in this round
+	cwnd      float64 // fragments that may be under way; below 1: one, with pauses
+	fast      bool    // doubles each round trip, until queueing is seen
+	limited   bool    // cwnd or pace held the sender back in this round
+	target    Time    // of the queueing delay
+	round     uint64  // its acknowledgement ends the round
+	acked     int     // packets acknowledged in this round
 	missed    int
 	loss      float64 // share of losses, smoothed
-	floor     float64 // of it, what is always there
-	sum       Time    // of queueing over this round
-	cutAt     Time    // when cwnd was lowered last
-	lookAt    Time    // when to look again
-	lookTo    Time    // until when it is being looked; 0: it is not
+	floor     float64 // share of losses that is usual on this path
+	sum       Time    // of the queueing delays of this round
+	cutAt     Time    // when cwnd was last lowered
+	lookAt    Time    // when the next look for an empty queue begins
+	lookTo    Time    // when the present look ends; 0: none
 	lookPause Time
-	before    float64 // cwnd before that
-	path      Time    // minRTT before that
-	pacedAt   Time    // when the next may be sent; never: now
+	before    float64 // cwnd before the look
+	path      Time    // minRTT before the look
+	pacedAt   Time    // when the next fragment may be sent; never: now
 	credits   float64
 	creditAt  Time
 	asked     float64 // fragments since an acknowledgement was asked for
@@ -44,18 +43,18 @@ type pacer struct {
 
 const (
 	minWindow   = 0.1
-	delayWindow = 4.0                         // delay alone does not lower it further: it may be that of busy hosts
-	firstWindow = 32                          // units, but four fragments at least
+	delayWindow = 4.0                         // delay alone does not lower the window further: busy hosts cause delay, too
+	firstWindow = 32                          // units, but at least four fragments
 	targetDelay = Time(75 * time.Microsecond) // for a window of 100
 	scaleDelay  = Time(120 * time.Microsecond)
-	scaleMost   = Time(300 * time.Microsecond) // more for small windows: scaleDelay / sqrt(window)
-	growPeriod  = Time(200 * time.Microsecond) // a longer round trip adds more than one fragment
+	scaleMost   = Time(300 * time.Microsecond) // the most that a small window adds: scaleDelay / sqrt(window)
+	growPeriod  = Time(200 * time.Microsecond) // a longer round trip grows the window by more than one fragment
 	lookLeast   = Time(10 * time.Millisecond)
 	lookMost    = Time(200 * time.Millisecond)
 	burst       = 8                           // fragments that may leave at once
 	burstTime   = 20_000                      // and as many as belong to so many ns
-	freeRTT     = Time(50 * time.Microsecond) // below that pacing would be finer than timers are
-	tolerated   = 0.03                        // share of losses, beyond those that are always there
+	freeRTT     = Time(50 * time.Microsecond) // timers are too coarse to pace shorter round trips
+	tolerated   = 0.03                        // share of losses beyond the usual ones
 	roundLeast  = 16                          // fragments whose losses are counted together
 )
 
@@ -64,7 +63,7 @@ func (p *pacer) begin(full int) {
 	p.aim(0)
 }
 
-// aim sets the target for the window.
+// aim sets the target for the present window.
 func (p *pacer) aim(path Time) {
 	scale := Time(float64(scaleDelay) * (1/math.Sqrt(max(p.cwnd, minWindow)) - 0.1))
 	p.target = max(targetDelay, path/8) + min(max(scale, 0), scaleMost)
@@ -78,7 +77,7 @@ func (c *Conn) window() int {
 	return n
 }
 
-// grew takes what has arrived.
+// grew adapts the window to fragments that were acknowledged.
 func (c *Conn) grew(newly arrival) {
 	n := c.weight(newly.units)
 	c.acked += newly.fragments
@@ -119,7 +118,7 @@ func (c *Conn) cut(share float64) {
 	c.cwnd = max(c.cwnd*(1-share), minWindow)
 }
 
-// endRound looks at the losses of a round trip, at least.
+// endRound evaluates the losses of a round, which lasts at least one round trip.
 func (c *Conn) endRound() {
 	rate := float64(c.missed) / float64(c.acked+c.missed)
 	c.loss += (rate - c.loss) / 8
@@ -140,7 +139,7 @@ func (c *Conn) endRound() {
 	c.acked, c.missed, c.limited, c.sum = 0, 0, false, 0
 }
 
-// looked ends a look. What brought nothing new is repeated less often.
+// looked ends a look. The pause before the next one grows if the look found nothing new.
 func (c *Conn) looked() {
 	c.cwnd, c.lookTo, c.cutAt = c.before, 0, c.e.now
 	if c.path-c.minRTT > c.target/8 {
@@ -151,17 +150,16 @@ func (c *Conn) looked() {
 	c.lookAt = c.e.now + max(c.lookPause, 64*c.srtt)
 }
 
-// lostSome takes that n fragments were lost.
+// lostSome counts n fragments as lost.
 func (c *Conn) lostSome(n int) { c.missed += n }
 
-// silence takes that several probes were not answered.
+// silence lowers the window after several probes without an answer.
 func (c *Conn) silence() {
 	c.lookTo = 0
 	c.cut(0.5)
 }
 
-// paced reports whether a fragment may be sent now: they are spread over the round
-// trip.
+// paced reports whether a fragment may be sent now: fragments are spread over the round trip.
 func (c *Conn) paced() bool {
 	if c.srtt < freeRTT && c.cwnd >= 2 {
 		c.pacedAt, c.credits = never, burst
@@ -190,14 +188,14 @@ func (c *Conn) paced() bool {
 	return true
 }
 
-// weight is how many full fragments so many units are.
+// weight converts units to full fragments.
 func (c *Conn) weight(units int) float64 { return float64(units) / float64(c.full) }
 
-// spent takes that w units were sent.
+// spent takes w units off the pacing credits.
 func (c *Conn) spent(w int) { c.credits = max(c.credits-c.weight(w), -1) }
 
-// ask reports whether the next fragment shall be acknowledged at once: several times in a
-// window that holds the sender back, it cannot wait until the receiver has something to say.
+// ask reports whether the next fragment asks for an acknowledgement at once. It does several times in a window that
+// holds the sender back, which then cannot wait for the receiver's own data.
 func (c *Conn) ask(w int) bool {
 	c.asked += c.weight(w)
 	if 4*c.asked < min(c.cwnd, 4*ackEvery) || c.weight(c.inflight+w) < float64(int(0.75*c.cwnd)) {

@@ -3,29 +3,29 @@ package link
 import "fmt"
 
 const (
-	// minShare is how many units a peer may send at first, and at least; or two of the longest packets.
+	// minShare is the first and least credit of a peer in units, unless two of the longest packets take more.
 	minShare = 16
-	// ackDelay is how long an acknowledgement waits for a packet to go with.
+	// ackDelay is how long an acknowledgement waits for a packet that can carry it.
 	ackDelay = Time(200_000)
-	// ackEvery is after how many fragments it does not wait.
+	// ackEvery is the number of fragments after which an acknowledgement does not wait.
 	ackEvery = 16
 )
 
-// receiver is what came in. Every fragment has a seq, which it keeps when it is sent again.
+// receiver is the state of the receiving direction. A fragment keeps its seq when it is sent again.
 type receiver struct {
-	cum      uint64     // all below have arrived
-	top      uint64     // one beyond the highest that has arrived
-	arrived  uint64     // units of all that have arrived
-	consumed uint64     // those that the handler has released, or that were placed
-	told     uint64     // units below may be sent: the credit
-	unit     int        // bytes of a packet for a unit; 0: of any packet
+	cum      uint64     // all fragments below it have arrived
+	top      uint64     // one beyond the highest fragment that has arrived
+	arrived  uint64     // units of all fragments that have arrived
+	consumed uint64     // units that the handler has released, or that were placed
+	told     uint64     // the credit: the peer may send units below it
+	unit     int        // bytes of a packet per unit; 0: each packet is one unit
 	peerUnit int        // the peer's
 	full     int        // units of the longest packet
-	allowed  int        // how far told may be ahead of consumed
-	reserved int        // frames of the endpoint that are kept for it
-	out      int        // frames that the handler has
+	allowed  int        // the most by which told may exceed consumed
+	reserved int        // frames of the pool that are reserved for the connection
+	out      int        // frames that the handler holds
 	got      []Fragment // by seq: arrived, not delivered
-	bits     []uint64   // by seq: arrived, from cum on
+	bits     []uint64   // by seq: arrived; from cum on
 
 	newest      uint64 // packet number
 	newestStamp uint32
@@ -38,11 +38,10 @@ type receiver struct {
 	freshAt     Time
 }
 
-// Frames that a peer may fill are reserved, so that whatever it sends finds one: a
-// receive queue that runs empty loses packets of all peers. A unit of credit is a frame: a packet
-// takes as many as it may occupy.
+// A frame is reserved for each unit of credit, and a packet takes as many units as it can occupy frames. So every
+// packet that a peer may send finds a frame: a receive queue that runs empty would lose the packets of all peers.
 
-// share is how many frames are reserved for a connection at least.
+// share returns the least number of frames that are reserved for a connection.
 func (cfg *Config) share() int { return Share(cfg.MTU, cfg.Unit) }
 
 func (c *Conn) has(seq uint64) bool {
@@ -50,8 +49,8 @@ func (c *Conn) has(seq uint64) bool {
 	return c.bits[k/64]&(1<<(k%64)) != 0
 }
 
-// admits checks a fragment that goes on in more bytes of further pieces against credit and window, and returns its number
-// and units; false: it is dropped.
+// admits checks a fragment, of which more bytes follow in further pieces, against credit and window. It returns the
+// fragment's number and units, and false if it is dropped.
 func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	e := c.e
 	if len(b) < HeaderSize {
@@ -79,7 +78,7 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	return 0, 0, false
 }
 
-// data takes a fragment and reports whether its frame is kept.
+// data handles a fragment and reports whether its frame is kept.
 func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool) {
 	e := c.e
 	more := 0
@@ -140,8 +139,8 @@ func (c *Conn) scatter(rest [][]byte) {
 	}
 }
 
-// Release gives back a frame that was delivered: the peer gets credit for another one.
-// It may be called after the connection has ended.
+// Release gives back a frame that was delivered, and with it the peer gets credit for another one. It may also be
+// called after the connection has ended.
 func (c *Conn) Release(id uint64) {
 	c.e.carrier.Put(id)
 	c.out--
@@ -157,7 +156,7 @@ func (c *Conn) Release(id uint64) {
 	}
 }
 
-// dropArrived frees what was not delivered.
+// dropArrived frees the frames that were not delivered.
 func (c *Conn) dropArrived() {
 	for k := range c.got {
 		if c.got[k].Data != nil {
@@ -167,7 +166,7 @@ func (c *Conn) dropArrived() {
 	}
 }
 
-// share reserves frames for what the peer may send at first. They are the connection's for its life.
+// share reserves the first frames of a connection, which keeps them for its life.
 func (c *Conn) share() error {
 	n, p := c.e.cfg.share(), c.e.pool
 	if p.spare < n {
@@ -179,15 +178,15 @@ func (c *Conn) share() error {
 	return nil
 }
 
-// unshare gives back what is reserved, but for frames that the handler has.
+// unshare gives back all reserved frames but those that the handler holds.
 func (c *Conn) unshare() {
 	c.e.pool.spare += c.reserved - c.out
 	c.e.pool.shares -= c.e.cfg.share()
 	c.reserved = c.out
 }
 
-// grant is the credit that the peer could be told: within its share, and the frames that there are.
-// A peer that was told no window gets no more than that holds.
+// grant returns the credit that the peer may have now: within its share, the frames of the pool and, for a peer whose
+// greeting had no window, the window.
 func (c *Conn) grant() uint64 {
 	share := c.allowed
 	if share > c.reserved { // seldom: the pool is not looked at for each packet
@@ -200,14 +199,14 @@ func (c *Conn) grant() uint64 {
 	return max(c.told, g)
 }
 
-// most is the largest share that makes sense: with more, the window is full.
+// most returns the largest useful share: it fills the window.
 func (c *Conn) most() int { return len(c.got) * c.full }
 
 // limitDue reports whether the peer should be told that it may send more.
 func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
 
-// extend tells the peer as much credit as there is. The share grows while it is used up
-// within a round trip or so, and shrinks when little is used.
+// extend raises the credit as far as possible. The share grows while the peer uses it up within about a round trip, and
+// shrinks when the peer uses little of it.
 func (c *Conn) extend() {
 	c.adapt()
 	c.told = c.grant()
@@ -237,7 +236,7 @@ func (c *Conn) adapt() {
 	}
 }
 
-// acknowledge fills in what a header says about what came in.
+// acknowledge fills in the fields of a header that report what has arrived.
 func (c *Conn) acknowledge(h *header) {
 	e := c.e
 	c.extend()
@@ -252,7 +251,7 @@ func (c *Conn) acknowledge(h *header) {
 	}
 }
 
-// word is the kth word of the bitmap: bit j is seq cum+1+64k+j.
+// word returns the kth word of the bitmap: bit j is seq cum+1+64k+j.
 func (c *Conn) word(k int) uint64 {
 	n := uint64(len(c.bits))
 	at := (c.cum + 1 + 64*uint64(k)) & uint64(len(c.got)-1)
@@ -266,7 +265,7 @@ func (c *Conn) word(k int) uint64 {
 	return w
 }
 
-// answered: a packet with an acknowledgement has gone out.
+// answered notes that a packet with a complete acknowledgement was sent.
 func (c *Conn) answered() { c.owed, c.ackNow = 0, false }
 
 // answer sends a packet without data if one is due.
@@ -292,7 +291,7 @@ func (c *Conn) answer() {
 	}
 }
 
-// Expect gives the peer credit at once for placed messages of n bytes, as far as window and frames allow.
+// Expect raises the peer's credit at once for placed messages of n bytes, as far as window and frames allow.
 func (c *Conn) Expect(n int) {
 	if c.state != stateUp {
 		return

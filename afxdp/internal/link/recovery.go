@@ -2,20 +2,19 @@ package link
 
 import "time"
 
-// recovery finds out what was lost: RACK (RFC 8985) and a probe when nothing is heard.
-// Everything has its time stamp echoed, so that a packet sent again is never
-// mistaken for the first one.
+// recovery detects losses: RACK (RFC 8985), and a probe after a silence. Each packet's time stamp is echoed, so that a
+// packet that is sent again cannot be mistaken for the first one.
 type recovery struct {
 	srtt, rttvar Time
-	minRTT       Time // of this and the last period
+	minRTT       Time // least of this and the last period
 	minThis      Time
 	minSince     Time
 	latest       Time
-	newestSent   Time // when the newest packet that has arrived was sent
-	reorder      int  // how much reordering is allowed for, in quarters of minRTT
-	reorderHolds int  // recoveries until it is lowered
-	lossAt       Time // when checkLoss is due
-	progressAt   Time // when something was acknowledged, or sent into silence
+	newestSent   Time // sending time of the newest packet that has arrived at the peer
+	reorder      int  // reordering that is allowed for, in quarters of minRTT
+	reorderHolds int  // recoveries until reorder is lowered
+	lossAt       Time // when checkLoss must be called
+	progressAt   Time // when something was last acknowledged, or sent into silence
 	backoff      uint
 }
 
@@ -30,7 +29,7 @@ const (
 
 func (r *recovery) begin() { *r = recovery{reorder: 1, lossAt: never, minRTT: never, minThis: never} }
 
-// measured takes the time stamp that a packet echoes.
+// measured evaluates the time stamp that a packet echoes.
 func (c *Conn) measured(h *header, newly arrival) {
 	e := c.e
 	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
@@ -79,7 +78,7 @@ func (c *Conn) sample(rtt Time) {
 	c.minRTT = min(c.minRTT, rtt)
 }
 
-// window of time in which packets may overtake each other.
+// reorderTime returns by how much packets may overtake each other before they count as lost.
 func (c *Conn) reorderTime() Time {
 	if c.minRTT == never {
 		return Time(time.Millisecond)
@@ -87,7 +86,7 @@ func (c *Conn) reorderTime() Time {
 	return min(max(c.minRTT/4, 4*stampUnit)*Time(c.reorder), max(c.srtt, 4*stampUnit))
 }
 
-// checkLoss marks what was sent well before something that has arrived.
+// checkLoss marks fragments as lost that were sent well before one that has arrived.
 func (c *Conn) checkLoss() {
 	c.lossAt = never
 	allowed := c.reorderTime()
@@ -131,10 +130,10 @@ func (c *Conn) markLost(seq uint64) {
 	c.lostFrom = min(c.lostFrom, seq)
 }
 
-// starved reports whether nothing but credit is waited for: the packet that brought it may be lost.
+// starved reports whether the sender waits for credit alone: the packet that brought it may be lost.
 func (c *Conn) starved() bool { return c.waited && c.inflight+c.lost == 0 && c.needsCredit() }
 
-// probeAt is when the silence has lasted too long.
+// probeAt returns when a silence has lasted long enough for a probe.
 func (c *Conn) probeAt() Time {
 	if c.inflight == 0 && !c.starved() {
 		return never
@@ -153,8 +152,7 @@ func (c *Conn) probeAt() Time {
 	return max(c.progressAt, c.seg(c.una).sent) + pause
 }
 
-// probe sends the oldest segment again, whose acknowledgement tells what else is missing, or asks
-// for credit.
+// probe sends the oldest segment again, whose acknowledgement shows which others are missing, or asks for credit.
 func (c *Conn) probe() {
 	if c.e.now < c.probeAt() {
 		return

@@ -53,7 +53,7 @@ func TestOthersAnswersEndNoConnection(t *testing.T) {
 // after the dead time.
 func TestStrangersAreNoSignOfLife(t *testing.T) {
 	const dead = time.Second
-	// from makes the greeting or knock of an endpoint with that id, which has the secret or has not.
+	// from makes the greeting or connect request of an endpoint with that id, which has the secret or has not.
 	from := func(t *testing.T, id uint64, secret string, dial bool) []byte {
 		e, p := trapped(t, Config{ID: id, Secret: []byte(secret)})
 		p.keep = true
@@ -73,8 +73,8 @@ func TestStrangersAreNoSignOfLife(t *testing.T) {
 	}{
 		{"init of a stranger", from(t, 2, "not it", true)},
 		{"recorded init without a cookie", from(t, 2, "the secret", true)},
-		{"knock of a stranger", from(t, 2, "not it", false)},
-		{"recorded knock", from(t, 2, "the secret", false)},
+		{"connect request of a stranger", from(t, 2, "not it", false)},
+		{"recorded connect request", from(t, 2, "the secret", false)},
 	} {
 		for _, dial := range []bool{true, false} {
 			t.Run(c.name+map[bool]string{true: " to who dials", false: " to who listens"}[dial], func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestCallIntoTheVoidSendsLittle(t *testing.T) {
 				if !echo {
 					continue
 				}
-				for k, kd := range []kind{kindReject, kindReset, kindCookie, kindKnock, kindHere, kindGone, kindQuery} {
+				for k, kd := range []kind{kindReject, kindReset, kindCookie, kindConnectRequest, kindHere, kindGone, kindQuery} {
 					b := putSmall(make([]byte, 64), kd, c.id, 2, uint8(k))
 					if kd == kindCookie {
 						le.PutUint64(b[16:], uint64(now)) // another one each time
@@ -254,9 +254,9 @@ func TestCallIntoTheVoidSendsLittle(t *testing.T) {
 					e.Input(now, []byte("there"), Frame{Data: b})
 				}
 			}
-			most := 8 + int((dead+200*time.Millisecond)/slowKnock)
+			most := 8 + int((dead+200*time.Millisecond)/longPause)
 			if echo && dial {
-				most += 32 + int(dead/firstKnock) // a new cookie is answered, at most so often
+				most += 32 + int(dead/firstPause) // a new cookie is answered, at most so often
 			}
 			if p.down == nil || now > Time(dead)+Time(200*time.Millisecond) || len(p.sent) > most {
 				t.Errorf("dial %v, answers %v: %d packets until %v, %v, want at most %d", dial,

@@ -9,11 +9,11 @@ import (
 	"hash"
 )
 
-// secrets are what an endpoint derives from the session secret, and its own.
+// secrets are the keys that an endpoint derives from the session secret and from its own.
 type secrets struct {
-	hello  hash.Hash // mac of greetings
-	note   hash.Hash // mac of notes
-	cookie hash.Hash // our own
+	hello  hash.Hash // MAC of greetings
+	note   hash.Hash // MAC of notes
+	cookie hash.Hash // MAC of cookies, under the endpoint's own secret
 	master []byte
 	out    [sha256.Size]byte
 }
@@ -37,7 +37,7 @@ func newSecrets(session []byte, own []byte) *secrets {
 	}
 }
 
-// mac is valid until the next call.
+// mac returns a MAC of the parts, which is valid until the next call.
 func (s *secrets) mac(h hash.Hash, parts ...[]byte) []byte {
 	h.Reset()
 	for _, p := range parts {
@@ -69,24 +69,24 @@ func newCipherKey(secret []byte) cipherKey {
 	return k
 }
 
-// next is the key of the next phase: whoever learns it cannot find this one.
+// next derives the key of the next phase, from which the present key cannot be found.
 func (k *cipherKey) next() cipherKey { return newCipherKey(derive(k.secret, "next")) }
 
-// sealer protects one connection.
+// sealer encrypts and decrypts the packets of one connection.
 type sealer struct {
 	send, recv   cipherKey
-	before, then cipherKey // of recv: the phase before, and the next one
+	before, then cipherKey // keys of recv's previous and next phase
 	sendPhase    uint8
 	recvPhase    uint8
-	sendSince    uint64 // pn with which the phase began
-	sendFrom     Time   // when it did
+	sendSince    uint64 // packet number with which the phase began
+	sendFrom     Time   // when the phase began
 	hasBefore    bool
-	changes      int // of either
+	changes      int // of both directions
 	nonce        [12]byte
 	replay       replayWindow
 }
 
-// keys derives both directions' from what was said when connecting.
+// keys derives the keys of both directions from the greetings.
 func (s *secrets) keys(dialer bool, dial, accept *greeting) *sealer {
 	var ids [16]byte
 	le.PutUint64(ids[:], dial.id)
@@ -107,8 +107,8 @@ func (x *sealer) nonceOf(k *cipherKey, pn uint64) []byte {
 	return x.nonce[:]
 }
 
-// change takes the next key after so many packets, and when one with the present key has
-// arrived: nobody can follow two changes that he has not seen.
+// change takes the next sending key after every packets, but not before a packet with the present key has arrived: the
+// peer cannot follow two changes that it has not seen.
 func (x *sealer) change(pn, every uint64, now, arrived Time) {
 	if pn-x.sendSince >= every && arrived > x.sendFrom+stampUnit {
 		x.send, x.sendSince, x.sendFrom = x.send.next(), pn, now
@@ -117,8 +117,8 @@ func (x *sealer) change(pn, every uint64, now, arrived Time) {
 	}
 }
 
-// seal encrypts what follows the first 48 bytes of a packet into dst, which may be b itself, and
-// returns the packet with its tag.
+// seal encrypts all but the first 48 bytes of a packet into dst, which may be b itself, and returns the packet with its
+// tag.
 func (x *sealer) seal(dst, b []byte, pn uint64) []byte {
 	n := len(b) + tagSize
 	dst = dst[:n]
@@ -135,8 +135,7 @@ func (x *sealer) seal(dst, b []byte, pn uint64) []byte {
 	return dst
 }
 
-// open decrypts in place and returns the packet without its tag; nil if it is not
-// genuine or not new.
+// open decrypts in place and returns the packet without its tag, or nil if it is a forgery or a replay.
 func (x *sealer) open(b []byte, pn uint64) []byte {
 	if b[1]&flagSealed == 0 || len(b) < ackSize+tagSize || le.Uint32(b[4:]) != 0 || !x.replay.fresh(pn) {
 		return nil
@@ -147,7 +146,7 @@ func (x *sealer) open(b []byte, pn uint64) []byte {
 	}
 	k, later := &x.recv, false
 	if phase != x.recvPhase {
-		// A packet that overtook the change, or was overtaken by it.
+		// The packet overtook the change of keys, or was overtaken by it.
 		if x.hasBefore && pn < x.replay.top {
 			k = &x.before
 		} else {
@@ -167,7 +166,7 @@ func (x *sealer) open(b []byte, pn uint64) []byte {
 	return b[:len(b)-tagSize]
 }
 
-// replayWindow remembers which of the last 2048 packet numbers were seen.
+// replayWindow remembers which of the last 2048 packet numbers have arrived.
 type replayWindow struct {
 	top  uint64
 	bits [32]uint64

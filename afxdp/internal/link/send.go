@@ -2,14 +2,14 @@ package link
 
 import "math/bits"
 
-// segment is a fragment that was not acknowledged yet.
+// segment is a fragment that is not acknowledged yet.
 type segment struct {
-	data  []byte // frame of an ordered fragment; nil: placed
+	data  []byte // frame of an ordered fragment; nil: the fragment is placed
 	t     *Transfer
-	off   uint64 // of a placed fragment in its message
+	off   uint64 // of a placed fragment: its offset in the message
 	frame uint64
 	n     int32 // bytes of payload
-	w     int32 // units of credit that it takes
+	w     int32 // units of credit
 	state segState
 	more  bool
 	tried bool
@@ -17,7 +17,7 @@ type segment struct {
 	sent  Time
 }
 
-// size is that of its packet, without a tag.
+// size returns the bytes of the segment's packet without tag and bitmap.
 func (s *segment) size() int {
 	if s.t != nil {
 		return PlacedHeaderSize + int(s.n)
@@ -34,46 +34,46 @@ const (
 	segAcked
 )
 
-// Transfer is a placed message on its way. The caller allocates it and may use
-// it again once Handler.Placed has been called, or the connection has ended.
+// Transfer is a placed message under way. The caller allocates it, and may use it again after Handler.Placed or the end
+// of the connection.
 type Transfer struct {
-	Tag   uint64 // which the receiver chose
-	Len   uint64 // bytes to be sent
-	Total uint64 // bytes of the message, which the receiver is told; at least Len
+	Tag   uint64 // chosen by the receiver
+	Len   uint64 // bytes to send
+	Total uint64 // bytes of the message as the receiver is told; at least Len
 	User  any
 
-	next    uint64 // of what was not sent yet
+	next    uint64 // offset of the first byte that was not sent yet
 	unacked int    // fragments under way
 	begun   bool
 	later   *Transfer
 }
 
-// sender is what goes out.
+// sender is the state of the sending direction.
 type sender struct {
-	una   uint64 // all below are acknowledged
-	next  uint64 // of what is sent first
-	end   uint64 // of what is posted first
-	span  int    // seqs that may be under way
-	used  uint64 // units of all below end
-	sent  uint64 // units of all below next
-	limit uint64 // the peer's credit: units below may be sent
-	pn    uint64 // of the last packet
+	una   uint64 // all fragments below it are acknowledged
+	next  uint64 // the next fragment to be sent
+	end   uint64 // the next fragment to be posted
+	span  int    // fragments that may be under way
+	used  uint64 // units of all fragments below end
+	sent  uint64 // units of all fragments below next
+	limit uint64 // the peer's credit: units below it may be sent
+	pn    uint64 // number of the last packet
 	segs  []segment
 
 	inflight int // units of segments in segSent
 	lost     int // segments in segLost
 	lostFrom uint64
 
-	mustProbe bool // one segment goes out whatever window and pace say
+	mustProbe bool // one segment is sent whatever window and pace allow
 
-	first, last *Transfer // not all sent
-	waited      bool      // for credit, since something was sent
+	first, last *Transfer // transfers that are not fully sent
+	waited      bool      // the sender has waited for credit since it last sent
 	peerDups    uint8
 }
 
 func (c *Conn) seg(seq uint64) *segment { return &c.segs[seq&uint64(len(c.segs)-1)] }
 
-// Room is how many ordered fragments can be posted.
+// Room returns how many ordered fragments can be posted; 0 if the connection does not stand.
 func (c *Conn) Room() int {
 	if c.state != stateUp {
 		return 0
@@ -81,8 +81,8 @@ func (c *Conn) Room() int {
 	return c.span - int(c.end-c.una)
 }
 
-// Unacknowledged is how many fragments were posted and not acknowledged yet,
-// counting a transfer that was not sent at all as one.
+// Unacknowledged returns how many fragments are posted and not acknowledged yet. All transfers that are not fully sent
+// count as one.
 func (c *Conn) Unacknowledged() int {
 	n := int(c.end - c.una)
 	if c.first != nil {
@@ -91,10 +91,9 @@ func (c *Conn) Unacknowledged() int {
 	return n
 }
 
-// Post sends the next fragment of an ordered message, with n bytes (at most
-// MaxFragment) that begin at HeaderSize in the data of a frame from the carrier, which is the
-// connection's from now on. It panics where there is no Room, as on a connection that does
-// not stand, or n is too much. Call Flush after a batch.
+// Post sends the next fragment of an ordered message. Its n bytes, at most MaxFragment, begin at HeaderSize in the data
+// of a frame from the carrier, which belongs to the connection from now on. Post panics without Room, which includes
+// connections that do not stand, or if n is too large. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {
@@ -106,7 +105,8 @@ func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.look(c)
 }
 
-// Start sends a placed message after those that were started before. Call Flush after a batch.
+// Start sends a placed message after those that were started before. t and the memory that Handler.Fill reads belong to
+// the connection until Handler.Placed or the connection's end. Call Flush after a batch.
 func (c *Conn) Start(now Time, t *Transfer) {
 	c.e.now = max(c.e.now, now)
 	t.Total = max(t.Total, t.Len)
@@ -120,7 +120,7 @@ func (c *Conn) Start(now Time, t *Transfer) {
 	c.e.look(c)
 }
 
-// pump sends what window, credit, pace and carrier allow.
+// pump sends as much as window, credit, pace and carrier allow.
 func (c *Conn) pump() {
 	e := c.e
 	for c.sends() {
@@ -159,7 +159,7 @@ func (c *Conn) pump() {
 	}
 }
 
-// needsCredit reports whether what is sent next takes more credit than there is.
+// needsCredit reports whether the next fragment takes more credit than is left.
 func (c *Conn) needsCredit() bool {
 	w := 1
 	if c.next < c.end {
@@ -170,10 +170,10 @@ func (c *Conn) needsCredit() bool {
 	return c.sent+uint64(w) > c.limit
 }
 
-// nextPart is how many bytes of a transfer its next fragment has.
+// nextPart returns the bytes of a transfer's next fragment.
 func (c *Conn) nextPart(t *Transfer) int { return int(min(t.Len-t.next, uint64(c.maxPlaced()))) }
 
-// unitsOf is how much credit a placed fragment of n bytes takes.
+// unitsOf returns the credit that a placed fragment of n bytes takes.
 func (c *Conn) unitsOf(n int) int { return units(PlacedHeaderSize+n+c.overhead(), c.peerUnit) }
 
 // fragment makes the next segment of the first transfer.
@@ -194,7 +194,7 @@ func (c *Conn) fragment() {
 	}
 }
 
-// repeat sends the lowest segment that was lost.
+// repeat sends the lowest lost segment.
 func (c *Conn) repeat() bool {
 	for c.lostFrom = max(c.lostFrom, c.una); c.seg(c.lostFrom).state != segLost; {
 		c.lostFrom++
@@ -215,7 +215,7 @@ func (c *Conn) repeat() bool {
 	return true
 }
 
-// transmit sends a segment that is queued or lost.
+// transmit sends a segment that is queued or lost. It reports whether the carrier took it.
 func (c *Conn) transmit(seq uint64) bool {
 	e := c.e
 	s := c.seg(seq)
@@ -284,7 +284,8 @@ func (c *Conn) sendBare(k kind, flags uint8, seq uint64) bool {
 	return sent
 }
 
-// emit completes a packet of n bytes, and sends it. A long one has no bitmap: one that is due goes by itself.
+// emit completes a packet of n bytes and sends it. A long packet has no bitmap: an acknowledgement that needs one is
+// sent in a packet of its own.
 func (c *Conn) emit(f Frame, n int, h *header) bool {
 	e := c.e
 	h.conn, h.pn, h.stamp = c.peer, c.pn+1, uint32(e.now>>10)
@@ -317,7 +318,8 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	return true
 }
 
-// acknowledged takes what a header says about what went out. False: it makes no sense.
+// acknowledged evaluates the fields of a header that report what has arrived at the peer. It returns false if they are
+// impossible.
 func (c *Conn) acknowledged(h *header, words []byte) bool {
 	if !c.sends() {
 		return true
@@ -359,10 +361,10 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 	return true
 }
 
-// mostCredit is how far the credit may be ahead of what was sent: more frames than any receiver has.
+// mostCredit bounds by how much the credit may exceed the units sent: no receiver has more frames.
 const mostCredit = 1 << 17
 
-// arrival is how much a packet has acknowledged.
+// arrival counts what a packet acknowledges for the first time.
 type arrival struct{ fragments, units int }
 
 func (a *arrival) add(units int) {
@@ -372,7 +374,7 @@ func (a *arrival) add(units int) {
 	}
 }
 
-// ack takes the acknowledgement of one segment, and returns its units if it is the first.
+// ack handles the acknowledgement of one segment. It returns the segment's units if it is the first one, else 0.
 func (c *Conn) ack(seq uint64) int {
 	s := c.seg(seq)
 	switch s.state {
@@ -398,7 +400,7 @@ func (c *Conn) ack(seq uint64) int {
 	return int(s.w)
 }
 
-// dropSegments forgets what was not acknowledged.
+// dropSegments forgets all segments that are not acknowledged.
 func (c *Conn) dropSegments() {
 	for ; c.una < c.end; c.una++ {
 		if s := c.seg(c.una); s.state != segAcked && s.data != nil {

@@ -5,78 +5,77 @@ import (
 	"hash/crc32"
 )
 
-// Version is that of the wire format. Endpoints of different versions do not
-// connect.
+// Version is the version of the wire format. Endpoints of different versions do not connect.
 const Version = 2
 
 // Sizes of packets, in bytes.
 const (
-	// HeaderSize lies before the payload of an ordered fragment.
+	// HeaderSize is the offset of the payload in an ordered fragment.
 	HeaderSize = 56
-	// PlacedHeaderSize lies before the payload of a placed fragment.
+	// PlacedHeaderSize is the offset of the payload in a placed fragment.
 	PlacedHeaderSize = 80
-	// MinMTU is the smallest largest packet that an endpoint works with.
+	// MinMTU is the least value of Config.MTU.
 	MinMTU = 256
-	// MaxMTU is what the field for the size can say.
+	// MaxMTU is the largest value of Config.MTU: the size field has 16 bits.
 	MaxMTU = 65535
-	// MaxHello is how many bytes each side can say of itself when connecting.
+	// MaxHello is the most bytes of hello that each side can send when connecting.
 	MaxHello = 63
 
 	ackSize  = 48 // header of a packet without data
 	tagSize  = 16 // of AES-GCM, at the end
-	maxWords = 16 // of the bitmap in an acknowledgement
+	maxWords = 16 // words of the bitmap in an acknowledgement
 )
 
 // kind is the type of a packet.
 type kind uint8
 
 const (
-	kindInit kind = iota + 1 // dialer: who I am, whom I want
+	kindInit kind = iota + 1 // dialer: asks for a connection
 	kindCookie
 	kindAccept
 	kindReject
-	kindKnock // listener: somebody waits for your Init
+	kindConnectRequest // listener: asks for an Init
 
-	kindData // from here on: of a connection
+	kindData // the kinds from here to kindClosed belong to a connection
 	kindAck
-	kindPing   // to be acknowledged at once
-	kindClose  // seq is what was sent before it
-	kindClosed // its answer
-	kindReset  // no such connection, says whoever got a packet of it: to be asked about
+	kindPing   // asks for an acknowledgement at once
+	kindClose  // seq is the number of fragments sent before it
+	kindClosed // answers a Close
+	kindReset  // answers a packet of an unknown connection: ask the peer whether it is gone
 
-	kindHere  // answers an Init or a Knock: the endpoint is there, and has not called yet
-	kindQuery // does the endpoint still have this connection?
-	kindGone  // answers a Query: it has not
+	kindHere  // answers an Init or a connect request: the endpoint is there, and has not called yet
+	kindQuery // asks whether the endpoint still has a connection
+	kindGone  // answers a Query: the connection does not exist
 )
 
 // Flags of packets of a connection.
 const (
 	flagMore   = 1 << iota // another fragment of the message follows
 	flagPlaced             // a placed fragment
-	flagPhase              // which of two keys
+	flagPhase              // the current of two keys
 	flagSealed             // encrypted
 	flagAbort              // of kindClose: not in order
-	flagAsk                // of kindData: to be acknowledged at once
+	flagAsk                // of kindData: acknowledge at once
 )
 
 var le = binary.LittleEndian
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// header is what every packet of a connection begins with.
+// header is the beginning of every packet of a connection.
 type header struct {
 	kind   kind
 	flags  uint8
 	size   int // of the packet
 	conn   uint64
 	pn     uint64
-	cum    uint64 // every seq below has arrived
-	credit uint32 // low half of the unit that may not be sent any more
-	stamp  uint32 // when it was sent, units of 1024 ns
-	echo   uint32 // stamp of the newest packet that arrived; 0: none
-	delay  uint16 // since its arrival, units of 1024 ns
-	words  uint8  // of the bitmap at the end: bit k of it all is cum+1+k
-	dups   uint8  // how often something arrived again
+	cum    uint64 // all fragments below it have arrived
+	credit uint32 // low half of the first unit that may not be sent
+	stamp  uint32 // sending time, units of 1024 ns
+	echo   uint32 // stamp of the newest packet that has arrived; 0: none
+	delay  uint16 // time since its arrival, units of 1024 ns
+	words  uint8  // words of the bitmap at the end, whose bit k is fragment cum+1+k
+	dups   uint8  // fragments that arrived again, modulo 256
 }
 
 // Layout, in little-endian order:
@@ -114,7 +113,7 @@ func parseHeader(b []byte, h *header) {
 	h.words, h.dups = b[46], b[47]
 }
 
-// sum is the checksum of a packet, which may go on in further pieces: it covers all but its own field.
+// sum returns the checksum of a packet, whose bytes may continue in rest. It covers all but the checksum field.
 func sum(b []byte, rest ...[]byte) uint32 {
 	s := crc32.Update(le.Uint32(b), castagnoli, b[8:])
 	for _, r := range rest {
@@ -129,7 +128,7 @@ func finishPacket(b []byte) {
 	le.PutUint32(b[4:], sum(b))
 }
 
-// sized cuts off what does not belong to a packet; nil if it is too short.
+// sized returns the packet without padding, or nil if its size field is impossible.
 func sized(b []byte) []byte {
 	if len(b) < 24 {
 		return nil
@@ -141,11 +140,11 @@ func sized(b []byte) []byte {
 	return b[:n:n]
 }
 
-// expand finds the 64-bit number near base whose low half is low.
+// expand returns the 64-bit number nearest to base whose low half is low.
 func expand(base uint64, low uint32) uint64 { return base + uint64(int64(int32(low-uint32(base)))) }
 
-// parse reads the header of a placed fragment, of which more bytes may follow in further pieces, and tells
-// whether it makes sense.
+// parse reads the header of a placed fragment, of which more bytes may follow in further pieces, and reports whether it
+// lies within its message.
 func (p *Placement) parse(b []byte, more int) bool {
 	if len(b) < PlacedHeaderSize {
 		return false
@@ -154,8 +153,8 @@ func (p *Placement) parse(b []byte, more int) bool {
 	return p.Offset <= p.Total && uint64(len(p.Data)+more) <= p.Total-p.Offset
 }
 
-// units is how much credit a packet takes that has n bytes without its bitmap: a unit for each unit's worth of
-// bytes that is begun, one where the receiver has no units.
+// units returns the credit that a packet of n bytes, without its bitmap, takes: one for each frame of unit bytes that
+// it occupies, or 1 if the receiver has no units.
 func units(n, unit int) int {
 	if n <= unit || unit == 0 {
 		return 1
@@ -163,8 +162,8 @@ func units(n, unit int) int {
 	return (n + unit - 1) / unit
 }
 
-// Offsets in greetings (Init and Accept), of fixed size so that no answer is longer
-// than what it answers:
+// Offsets in greetings (Init and Accept). Both have the same size, so that no answer is longer than the packet that it
+// answers:
 //
 //	  0 kind u8, version u8, size u16, crc32c u32
 //	  8 to u64 (Init: endpoint; Accept: the dialer's connection), from u64 (endpoint)
@@ -185,11 +184,11 @@ const (
 
 	cookiePacketSize = 16 + cookieSize
 	smallPacketSize  = 40 // Reject, Reset
-	noteSize         = 56 // Knock, Here, Query, Gone
+	noteSize         = 56 // connect request, Here, Query, Gone
 	atNoteMAC        = 40
 )
 
-// optEncrypt in a greeting's options asks for encryption.
+// optEncrypt is the bit of a greeting's options that asks for encryption.
 const optEncrypt = 1
 
 // greeting is an Init or Accept.
@@ -203,13 +202,13 @@ type greeting struct {
 	mtu     uint32
 	credit  uint32
 	options uint32
-	longest uint16 // placed packet; 0: the sender knows of no units, and mtu holds
-	window  uint16 // fragments that may be under way; 0: as many as there is credit for
-	sent    uint64 // of an Init: when, by the sender's clock
+	longest uint16 // bytes of the largest placed packet; 0: the sender has no units, and mtu is the limit
+	window  uint16 // fragments that may be under way; 0: the credit is the limit
+	sent    uint64 // of an Init: sending time by the sender's clock
 	hello   []byte
 }
 
-// put writes all but cookie, mac and checksum.
+// put writes all fields but cookie, MAC and checksum.
 func (g *greeting) put(b []byte) {
 	clear(b[:greetingSize])
 	b[0], b[1] = byte(g.kind), g.version
@@ -228,7 +227,7 @@ func (g *greeting) put(b []byte) {
 	le.PutUint64(b[atSent:], g.sent)
 }
 
-// parse reads a greeting whose size was checked; hello stays in b.
+// parse reads a greeting whose size was checked, and reports whether it is valid. hello aliases b.
 func (g *greeting) parse(b []byte) bool {
 	g.kind, g.version = kind(b[0]), b[1]
 	g.to, g.from, g.id = le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
@@ -247,17 +246,17 @@ func (g *greeting) parse(b []byte) bool {
 	return true
 }
 
-// rejectCode says why there will be no connection.
+// rejectCode is the reason for a Reject.
 type rejectCode uint8
 
 const (
-	rejectAuth    rejectCode = iota + 1 // the mac is wrong
-	rejectVersion                       // another version
-	rejectGone                          // the endpoint is another one
+	rejectAuth    rejectCode = iota + 1 // the MAC is wrong
+	rejectVersion                       // the version is another one
+	rejectGone                          // the Init is for another endpoint
 )
 
-// putSmall writes a Reject (to the dialer's connection, with a code) or a Reset (of the connection that the receiver
-// sends to).
+// putSmall writes a Reject, whose to is the dialer's connection, or a Reset, whose to is the connection that the
+// answered packet named.
 func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	b = b[:smallPacketSize]
 	clear(b)
@@ -269,17 +268,17 @@ func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	return b
 }
 
-// note is a Knock, Here, Query or Gone: short, between endpoints, with a mac. An answer has conn and sent of what it
-// answers, so that nobody takes a recorded one for a fresh one.
+// note is a connect request, Here, Query or Gone: a short packet between endpoints, outside of connections, with a MAC.
+// An answer repeats conn and sent of the packet that it answers, so that a replayed answer is recognised.
 type note struct {
 	kind kind
 	to   uint64 // endpoint
 	from uint64 // endpoint
-	conn uint64 // Query, Gone: as the asked endpoint calls it; Knock, Here: the caller's
-	sent uint64 // when, by the clock of whoever asks
+	conn uint64 // Query, Gone: id at the endpoint that is asked; connect request, Here: the caller's id
+	sent uint64 // sending time by the clock of the endpoint that asks
 }
 
-// put writes all but mac and checksum.
+// put writes all fields but MAC and checksum.
 func (n *note) put(b []byte) {
 	b[0], b[1] = byte(n.kind), Version
 	le.PutUint16(b[2:], noteSize)

@@ -129,15 +129,15 @@ var want = map[string]map[string]string{
 		"nonce": "000102030405060708090a0b0c0d0e0f", "mtu": "1460", "first_credit": "16", "options.encrypt": "1", "hello": "68656c6c6f",
 		"cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf",
 	},
-	"init-long":   {"kind": "1", "mtu": "3766", "first_credit": "36", "longest": "65503", "window": "256"},
-	"accept-long": {"kind": "3", "mtu": "3766", "first_credit": "36", "longest": "8964", "window": "1024"},
-	"cookie":      {"kind": "2", "to": goldenDial, "cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"},
-	"accept":      {"kind": "3", "to": goldenDial, "from": listener, "id": goldenAccept, "mtu": "3440", "options.encrypt": "0", "hello": ""},
-	"reject":      {"kind": "4", "to": goldenDial, "from": listener, "code": "2"},
-	"knock":       {"kind": "5", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
-	"here":        {"kind": "12", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
-	"query":       {"kind": "13", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
-	"gone":        {"kind": "14", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
+	"init-long":       {"kind": "1", "mtu": "3766", "first_credit": "36", "longest": "65503", "window": "256"},
+	"accept-long":     {"kind": "3", "mtu": "3766", "first_credit": "36", "longest": "8964", "window": "1024"},
+	"cookie":          {"kind": "2", "to": goldenDial, "cookie": "0807060504030201a0a1a2a3a4a5a6a7a8a9aaabacadaeaf"},
+	"accept":          {"kind": "3", "to": goldenDial, "from": listener, "id": goldenAccept, "mtu": "3440", "options.encrypt": "0", "hello": ""},
+	"reject":          {"kind": "4", "to": goldenDial, "from": listener, "code": "2"},
+	"connect request": {"kind": "5", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
+	"here":            {"kind": "12", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
+	"query":           {"kind": "13", "to": listener, "from": dialer, "id": goldenAccept, "sent": "8174723217654970232"},
+	"gone":            {"kind": "14", "to": dialer, "from": listener, "id": goldenAccept, "sent": "8174723217654970232"},
 	"data": {
 		"kind": "6", "flags": "0x21", "flags.more": "1", "flags.ask": "1", "flags.placed": "0", "flags.sealed": "0",
 		"size": "61", "conn": goldenAccept, "pn": "5", "cum": "4294967298", "credit": "18", "stamp": "16909060", "echo": "16909056", "delay": "7",
@@ -196,7 +196,7 @@ func TestEveryKindIsShown(t *testing.T) {
 				case "sealed":
 					base["bywash.crc.good"] = ""
 					base["bywash.sealed"], base["bywash.auth_tag"] = hex.EncodeToString(b[48:len(b)-16]), hex.EncodeToString(b[len(b)-16:])
-				case "init", "accept", "knock", "here", "query", "gone":
+				case "init", "accept", "connect request", "here", "query", "gone":
 					base["bywash.mac"] = hex.EncodeToString(b[len(b)-16:])
 				}
 				for c, v := range want[n] {

@@ -57,7 +57,7 @@ def splitmix64(seed):
 
 KEY = bytes(range(16))
 LOW, HIGH = 0x0102, 0x0304
-HELLO, WELCOME, CONFIRM, KNOCK, DATA, CLOSE, WHO, HERE = range(1, 9)
+HELLO, WELCOME, CONFIRM, CONNECT_REQUEST, DATA, CLOSE, WHO, HERE = range(1, 9)
 STAMP = 1_000_000_000 >> 10  # of one second
 
 
@@ -104,7 +104,7 @@ for n in (0, 1, 7, 8, 15, 63):
 random = splitmix64(7)
 secret = be(8, next(random), next(random))
 a, b = next(random), 0x0b0b0b0b0b0b0b0b
-show("lower in knock", greeting(KNOCK, HIGH, 0, 0))
+show("lower in connect request", greeting(CONNECT_REQUEST, HIGH, 0, 0))
 show("lower out hello", greeting(HELLO, LOW, a, 0))
 show("lower in welcome", greeting(WELCOME, HIGH, b, a))
 show("lower out confirm", greeting(CONFIRM, LOW, a, b))

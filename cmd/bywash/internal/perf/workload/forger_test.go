@@ -17,7 +17,7 @@ type forgerContext struct{ forgedContext }
 
 type forgedContext interface {
 	driver.Registrar
-	driver.Knocker
+	driver.ConnectRequestReceiver
 }
 
 type forgerSmall struct{ driver.BufferReceiver }
