@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -286,65 +285,28 @@ func (n *conn) apply(h *header, data []byte) (result uint64, out []byte, err err
 		if uintptr(p)%uintptr(h.size) != 0 && n.c.fault != "any-alignment" {
 			return 0, nil, driver.ErrAlignment
 		}
-		f := newValue(driver.AtomicOp(h.op), h.c, binary.LittleEndian.Uint64(data))
-		result = n.c.modify(p, h.size, f)
+		result = n.c.modify(p, h, binary.LittleEndian.Uint64(data))
 	}
 	return result, out, nil
 }
 
-// newValue is the function that an atomic applies.
-func newValue(op driver.AtomicOp, x, compare uint64) func(uint64) uint64 {
-	return func(old uint64) uint64 {
-		switch op {
-		case driver.Add:
-			return old + x
-		case driver.And:
-			return old & x
-		case driver.Or:
-			return old | x
-		case driver.Xor:
-			return old ^ x
-		case driver.CompareSwap:
-			if old != compare {
-				return old
-			}
-		}
-		return x
+// modify carries an operation out and returns the old value.
+func (c *nicContext) modify(p unsafe.Pointer, h *header, compare uint64) uint64 {
+	op, size := driver.AtomicOp(h.op), int(h.size)
+	switch c.fault {
+	case "atomic-torn":
+		var copied uint64
+		now := driver.Or.Apply(p, size, 0, 0)
+		driver.Swap.Apply(unsafe.Pointer(&copied), size, now, 0)
+		op.Apply(unsafe.Pointer(&copied), size, h.c, compare)
+		runtime.Gosched()
+		driver.Swap.Apply(p, size, driver.Or.Apply(unsafe.Pointer(&copied), size, 0, 0), 0)
+		return now
+	case "atomic-wrong-result":
+		op.Apply(p, size, h.c, compare)
+		return driver.Or.Apply(p, size, 0, 0)
 	}
-}
-
-// modify applies f atomically and returns the old value.
-func (c *nicContext) modify(p unsafe.Pointer, size uint8, f func(uint64) uint64) uint64 {
-	for {
-		var old, val uint64
-		var done bool
-		if size == 4 {
-			o := atomic.LoadUint32((*uint32)(p))
-			old, val = uint64(o), uint64(uint32(f(uint64(o))))
-			if c.fault == "atomic-torn" {
-				runtime.Gosched()
-				atomic.StoreUint32((*uint32)(p), uint32(val))
-				return old
-			}
-			done = atomic.CompareAndSwapUint32((*uint32)(p), o, uint32(val))
-		} else {
-			old = atomic.LoadUint64((*uint64)(p))
-			val = f(old)
-			if c.fault == "atomic-torn" {
-				runtime.Gosched()
-				atomic.StoreUint64((*uint64)(p), val)
-				return old
-			}
-			done = atomic.CompareAndSwapUint64((*uint64)(p), old, val)
-		}
-		if !done {
-			continue
-		}
-		if c.fault == "atomic-wrong-result" {
-			return val
-		}
-		return old
-	}
+	return op.Apply(p, size, h.c, compare)
 }
 
 // complete ends an operation of ours.
