@@ -3,7 +3,7 @@ package toy
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"hash/crc32"
 	"runtime"
 	"slices"
@@ -102,28 +102,31 @@ func (n *conn) Import(k []byte) (driver.RemoteRegion, error) {
 	}, nil
 }
 
-// within is the check of bounds; the fault computes it so that it overflows.
-func (c *nicContext) within(off, n, size int) bool {
-	if c.fault == "bounds-overflow" {
-		return off+n <= size
+// forgives reports whether a fault takes an operation of size bytes that the kit has refused.
+func (c *nicContext) forgives(err error, op *driver.Op, size int) bool {
+	switch c.fault {
+	case "ignore-access":
+		return errors.Is(err, driver.ErrAccess)
+	case "any-alignment":
+		return errors.Is(err, driver.ErrAlignment)
+	case "bounds-overflow":
+		return errors.Is(err, driver.ErrBounds) && op.Offset+size <= op.Remote.Len()
 	}
-	return off >= 0 && n >= 0 && off <= size && n <= size-off
+	return false
 }
 
-func (n *conn) postOp(op *driver.Op, k kind, need driver.Access, size int) error {
+func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
 	if n.State() != kit.StateUp || !n.Enter() {
-		return n.Failure("operation")
+		return n.Failure(kind.String())
 	}
 	defer n.Leave()
 	r, ok := op.Remote.(*remote)
-	if !ok || op.Driver.Phase != driver.Idle || size > maxPut {
-		return n.Fault("operation", driver.ErrInvalid)
+	if !ok {
+		return n.Fault(kind.String(), driver.ErrRemoteKey)
 	}
-	switch {
-	case r.access&need == 0 && n.c.fault != "ignore-access":
-		return n.Fault("operation", driver.ErrAccess)
-	case !n.c.within(op.Offset, size, r.n):
-		return n.Fault("operation", driver.ErrBounds)
+	size, err := kit.CheckOp(op, kind, n.c.Props.Capabilities.OneSided, 0)
+	if err != nil && !n.c.forgives(err, op, size) {
+		return n.Fault(kind.String(), err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,45 +144,31 @@ func (n *conn) postOp(op *driver.Op, k kind, need driver.Access, size int) error
 	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: n.opGen*opDepth + uint64(slot)}
 	n.ops[slot] = op
 	n.opsBusy++
-	h := header{kind: k, id: op.Driver.Ticket, a: r.id, b: uint64(op.Offset), size: uint8(op.Size), op: uint8(op.Atomic)}
-	switch k {
-	case putFrame:
+	h := header{kind: opFrames[kind], id: op.Driver.Ticket, a: r.id, b: uint64(op.Offset), size: uint8(op.Size), op: uint8(op.Atomic)}
+	switch kind {
+	case kit.OpPut:
 		h.len = uint32(size)
-		n.Tally.Puts.Add(1)
-	case getFrame:
+	case kit.OpGet:
 		h.c = uint64(size)
-		n.Tally.Gets.Add(1)
-	case atomicFrame:
+	case kit.OpAtomic:
 		h.len, h.c = 8, op.Operand
-		n.Tally.Atomics.Add(1)
 	}
+	n.Tally.CountOp(kind)
 	n.ctrl = append(n.ctrl, frame{h: h, op: op})
 	n.work.Signal()
 	return nil
 }
 
+var opFrames = [...]kind{kit.OpPut: putFrame, kit.OpGet: getFrame, kit.OpAtomic: atomicFrame}
+
 // PutPost implements driver.OneSided.
-func (n *conn) PutPost(op *driver.Op) error {
-	return n.postOp(op, putFrame, driver.RemoteWrite, len(op.Local))
-}
+func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
 // GetPost implements driver.OneSided.
-func (n *conn) GetPost(op *driver.Op) error {
-	return n.postOp(op, getFrame, driver.RemoteRead, len(op.Local))
-}
+func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
 // AtomicPost implements driver.OneSided.
-func (n *conn) AtomicPost(op *driver.Op) error {
-	switch {
-	case op.Size != 4 && op.Size != 8:
-		return n.Fault("atomic", fmt.Errorf("%w: size %d", driver.ErrInvalid, op.Size))
-	case op.Atomic > driver.CompareSwap:
-		return n.Fault("atomic", driver.ErrUnsupported)
-	case op.Offset%op.Size != 0 && n.c.fault != "any-alignment":
-		return n.Fault("atomic", driver.ErrAlignment)
-	}
-	return n.postOp(op, atomicFrame, driver.RemoteAtomic, op.Size)
-}
+func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
 // OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
