@@ -51,7 +51,7 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 		s := alone(t)
 		op := &driver.Op{}
 		op.Driver.Phase = driver.Posted
-		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
+		s.oneSided.slots[0], s.ops = opSlot{op: op, kind: kit.OpPut}, 1
 		s.sq.add(requestOp, true)
 		s.Finish(kit.StatePeerClosed, nil)
 		start := time.Now()
@@ -111,7 +111,7 @@ func TestFailureBeforeItsReason(t *testing.T) {
 	s := alone(t)
 	op := &driver.Op{}
 	op.Driver.Phase = driver.Posted
-	s.oneSided.slots[0], s.ops = opSlot{op: op, kind: opPut}, 1
+	s.oneSided.slots[0], s.ops = opSlot{op: op, kind: kit.OpPut}, 1
 	s.sq.add(requestOp, true)
 	s.inbox.push(event{kind: eventFailed, code: uint8(ibv.WCRetryExceeded), id: 0})
 	if done, err := s.OpPoll(op); !done || !errors.Is(err, driver.ErrBroken) {

@@ -15,22 +15,12 @@ import (
 // opDepth is how many one-sided operations can be posted and unfinished on an instance.
 const opDepth = 32
 
-// Kinds of operation.
-const (
-	opPut = iota
-	opGet
-	opAtomic
-)
-
-var (
-	opNames = [...]string{"put", "get", "atomic"}
-	opPaths = [...]string{"rdma-write", "rdma-read", "rdma-atomic"}
-)
+var opPaths = [...]string{"rdma-write", "rdma-read", "rdma-atomic"}
 
 // opSlot is a posted operation.
 type opSlot struct {
 	op     *driver.Op
-	kind   uint8
+	kind   kit.OpKind
 	fence  bool // its first request waits for all earlier ones
 	lkey   uint32
 	posted int                       // bytes for which requests were posted
@@ -51,84 +41,56 @@ type oneSided struct {
 }
 
 // PutPost implements driver.OneSided.
-func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, opPut) }
+func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
 // GetPost implements driver.OneSided.
-func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
+func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
 // AtomicPost implements driver.OneSided.
-func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
+func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
-func (n *conn) postOp(op *driver.Op, kind uint8) error {
+func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
 	if !n.Enter() {
-		return n.Failure(opNames[kind])
+		return n.Failure(kind.String())
 	}
 	defer n.Leave()
 	if n.State() != kit.StateUp {
-		return n.Failure(opNames[kind])
+		return n.Failure(kind.String())
 	}
 	r, err := n.checkOp(op, kind)
 	if err != nil {
-		return n.Fault(opNames[kind], err)
+		return n.Fault(kind.String(), err)
 	}
 	if n.ops == opDepth {
 		n.api.Settle()
 		if n.ops == opDepth {
-			n.Tally.Busy.Add(1)
-			return driver.ErrBusy
+			return n.Busy()
 		}
 	}
 	if err := n.startOp(op, kind, r); err != nil {
-		return n.Fault(opNames[kind], err)
+		return n.Fault(kind.String(), err)
 	}
 	n.pushOps()
 	return nil
 }
 
-func (n *conn) checkOp(op *driver.Op, kind uint8) (*remoteRegion, error) {
+func (n *conn) checkOp(op *driver.Op, kind kit.OpKind) (*remoteRegion, error) {
 	r, ok := op.Remote.(*remoteRegion)
 	if !ok || r.conn != n {
 		return nil, fmt.Errorf("%w: the region was not imported on this instance", driver.ErrRemoteKey)
 	}
-	if op.Driver.Phase != driver.Idle {
-		return nil, fmt.Errorf("%w: the operation is posted already, or its outcome was not polled", driver.ErrInvalid)
-	}
-	o := n.ctx.Props.Capabilities.OneSided
-	size, need := len(op.Local), driver.RemoteWrite
-	switch kind {
-	case opPut, opGet:
-		if kind == opGet {
-			need = driver.RemoteRead
-		}
-		if size > o.MaxPut {
-			return nil, fmt.Errorf("%w: %d bytes, limit is %d", driver.ErrTooLong, size, o.MaxPut)
-		}
-	default:
-		size, need = op.Size, driver.RemoteAtomic
-		if size != 8 || !o.Atomics64.Has(op.Atomic) {
-			return nil, fmt.Errorf("%w: atomic %v of %d bytes", driver.ErrUnsupported, op.Atomic, size)
-		}
-	}
-	if r.key.access&need == 0 {
-		return nil, driver.ErrAccess
-	}
-	if op.Offset < 0 || op.Offset > r.Len() || size > r.Len()-op.Offset {
-		return nil, fmt.Errorf("%w: %d bytes at %d of %d", driver.ErrBounds, size, op.Offset, r.Len())
-	}
-	if kind == opAtomic && (r.key.addr+uint64(op.Offset))%8 != 0 {
-		return nil, fmt.Errorf("%w: atomic of 8 bytes at offset %d", driver.ErrAlignment, op.Offset)
-	}
-	return r, nil
+	_, err := kit.CheckOp(op, kind, n.ctx.Props.Capabilities.OneSided, r.key.addr)
+	return r, err
 }
 
 // startOp puts op into a slot, to be posted by pushOps.
-func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
+func (n *conn) startOp(op *driver.Op, kind kit.OpKind, r *remoteRegion) error {
 	k := 0
 	for n.oneSided.slots[k].op != nil {
 		k++
 	}
 	s := &n.oneSided.slots[k]
-	if kind == opAtomic {
+	if kind == kit.OpAtomic {
 		s.result, s.lkey = (*uint64)(unsafe.Pointer(&n.results[8*k])), n.lkey
 	} else if len(op.Local) > 0 && !n.inlines(op, kind) {
 		var err error
@@ -147,8 +109,8 @@ func (n *conn) startOp(op *driver.Op, kind uint8, r *remoteRegion) error {
 }
 
 // inlines reports whether the request itself carries a put's bytes.
-func (n *conn) inlines(op *driver.Op, kind uint8) bool {
-	return kind == opPut && len(op.Local) <= inlineSize
+func (n *conn) inlines(op *driver.Op, kind kit.OpKind) bool {
+	return kind == kit.OpPut && len(op.Local) <= inlineSize
 }
 
 // pushOps posts requests of operations, in order, as far as the send queue has room.
@@ -176,12 +138,12 @@ func (n *conn) addPart(k int) (last bool) {
 	}
 	op, r := s.op, s.op.Remote.(*remoteRegion)
 	part := op.Local
-	if s.kind != opAtomic {
+	if s.kind != kit.OpAtomic {
 		part = part[s.posted:min(len(part), s.posted+n.ctx.maxWrite)]
 		last = s.posted+len(part) == len(op.Local)
 	}
 	kind := requestPart
-	if last = last || s.kind == opAtomic; last {
+	if last = last || s.kind == kit.OpAtomic; last {
 		kind = requestOp
 	}
 	wr, req := n.sq.add(kind, last)
@@ -193,7 +155,7 @@ func (n *conn) addPart(k int) (last bool) {
 	at, rkey := r.key.addr+uint64(op.Offset+s.posted), r.key.rkey
 	s.posted += len(part)
 	switch {
-	case s.kind == opAtomic:
+	case s.kind == kit.OpAtomic:
 		if op.Atomic == driver.CompareSwap {
 			wr.CompareSwap(at, rkey, op.Compare, op.Operand)
 		} else {
@@ -201,7 +163,7 @@ func (n *conn) addPart(k int) (last bool) {
 		}
 		wr.AddSGE(address(n.results[8*k:]), 8, s.lkey)
 		return last
-	case s.kind == opGet:
+	case s.kind == kit.OpGet:
 		wr.Read(at, rkey)
 	default:
 		wr.Write(at, rkey)
@@ -216,7 +178,7 @@ func (n *conn) addPart(k int) (last bool) {
 }
 
 // localKey returns the key of an operation's local memory, which it registers if necessary.
-func (n *conn) localKey(s *opSlot, op *driver.Op, kind uint8) (uint32, error) {
+func (n *conn) localKey(s *opSlot, op *driver.Op, kind kit.OpKind) (uint32, error) {
 	if op.LocalRegion != nil {
 		r, ok := op.LocalRegion.(*region)
 		if !ok || r.ctx != n.ctx {
@@ -229,7 +191,7 @@ func (n *conn) localKey(s *opSlot, op *driver.Op, kind uint8) (uint32, error) {
 		return r.mr.LKey(), nil
 	}
 	var access regcache.Access
-	if kind == opGet {
+	if kind == kit.OpGet {
 		access = regcache.Access(ibv.AccessLocalWrite)
 	}
 	reg, err := n.ctx.cache.Acquire(op.Local, access)
@@ -250,23 +212,18 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	var err error
 	switch status {
 	case ibv.WCSuccess:
-		switch s.kind {
-		case opPut:
-			n.Tally.Puts.Add(1)
-		case opGet:
-			n.Tally.Gets.Add(1)
-		default:
-			n.Tally.Atomics.Add(1)
+		n.Tally.CountOp(s.kind)
+		if s.kind == kit.OpAtomic {
 			if op.Result = 0; op.Fetch {
 				op.Result = *s.result
 			}
 		}
 	case ibv.WCRemoteAccess, ibv.WCRemoteInvalid:
 		// A dying peer causes this status, too: its kernel deregisters its regions first.
-		err = n.Fault(opNames[s.kind], fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.Props.Device, status))
+		err = n.Fault(s.kind.String(), fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.Props.Device, status))
 	default:
-		if err = n.Failure(opNames[s.kind]); err == nil { // whoever found it has not said yet
-			err = n.Fault(opNames[s.kind], fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.Props.Device, status))
+		if err = n.Failure(s.kind.String()); err == nil { // whoever found it has not said yet
+			err = n.Fault(s.kind.String(), fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.Props.Device, status))
 		}
 	}
 	n.endOp(s, err)
@@ -297,7 +254,7 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 		if !n.Enter() {
 			kind := op.Driver.Ticket
 			op.Driver = driver.OpState{}
-			return true, n.Failure(opNames[kind%3])
+			return true, n.Failure(kit.OpKind(kind).String())
 		}
 		n.api.Settle()
 		n.Leave()

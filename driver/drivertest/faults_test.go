@@ -74,7 +74,8 @@ var trips = []trip{
 	{"WaitCancel", "cancel-any-deaf", small, "waiters are woken"},
 	{"WaitCancel", "recv-wait-deaf", small, "not back within"},
 	{"NoLostWakeup", "lost-wakeup", large, "RecvWait: context deadline"},
-	{"SendWait", "send-wakeup-lost", small, "SendWait: context deadline"},
+	{"SendWait", "send-wakeup-lost", large, "SendWait: context deadline"},
+	{"SendWait", "send-wakeup-lost", small, "SendWait( of a send that was stuck)?: context deadline"},
 
 	{"RdvDataSize", "rdv-oversize", large, "bytes of rdv data"},
 	{"RdvDataDamaged", "rdv-trusted", large, "accepted, want"},

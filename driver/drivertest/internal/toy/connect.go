@@ -1,9 +1,7 @@
 package toy
 
 import (
-	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -44,58 +42,37 @@ func (c *nicContext) hello(from, to, id uint64) []byte {
 	return append(b, proof[:]...)
 }
 
-// Connect implements driver.Context.
-func (c *nicContext) Connect(url string) (driver.Instance, error) {
-	u, err := kit.ParseURL(name, version, url, driver.MaxURL)
-	if c.fault == "any-version" && errors.Is(err, driver.ErrVersion) {
-		u, err = driver.ParseURL(url, driver.MaxURL)
+// Dial implements kit.ContextHooks.
+func (c *nicContext) Dial(num uint32, url string, to driver.URL) (*conn, error) {
+	if len(to.Rest) > 100 {
+		return nil, fmt.Errorf("%w: path of %d bytes", driver.ErrInvalid, len(to.Rest))
 	}
-	if err == nil && len(u.Rest) > 100 {
-		err = fmt.Errorf("%w: path of %d bytes", driver.ErrInvalid, len(u.Rest))
-	}
-	if err != nil {
-		if c.fault == "bare-errors" {
-			return nil, errors.Unwrap(err)
-		}
-		return nil, wrap("connect", url, err)
-	}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil, wrap("connect", url, driver.ErrClosed)
-	}
-	i := newInstance(c, url, u)
 	twin := false
-	for o := range c.insts {
-		twin = twin || o.peer == url
+	for o := range c.Conns.All() {
+		twin = twin || o.Peer() == url
 	}
-	c.insts[i] = struct{}{}
-	grudge := c.grudge
-	c.mu.Unlock()
+	n := newConn(c, num, url, to)
 	switch {
-	case c.fault == "one-instance-a-peer" && twin || grudge && c.fault == "grudge":
-		i.fail(driver.ErrBroken)
-	case u.Incarnation == c.inc:
-		c.connectSelf(i)
-	case u.Incarnation < c.inc:
-		c.dial(i)
+	case c.fault == "one-instance-a-peer" && twin, c.fault == "grudge" && c.grudge.Load():
+		n.refuse(driver.ErrBroken)
+	case to.Incarnation == c.Incarnation:
+		c.connectSelf(n)
+	case to.Incarnation < c.Incarnation:
+		c.dial(n)
 	default:
-		c.await(i)
+		c.await(n)
 	}
-	if c.fault == "connect-blocks" {
-		<-i.settled
-	}
-	return i.self, nil
+	return n, nil
 }
 
-func (c *nicContext) connectSelf(i *instance) {
+func (c *nicContext) connectSelf(n *conn) {
 	if c.fault == "no-self" {
-		i.fail(driver.ErrBroken)
+		n.refuse(driver.ErrBroken)
 		return
 	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		i.fail(err)
+		n.refuse(err)
 		return
 	}
 	var ends [2]net.Conn
@@ -104,22 +81,22 @@ func (c *nicContext) connectSelf(i *instance) {
 		ends[k], _ = net.FileConn(f)
 		f.Close()
 	}
-	i.start(ends[0], ends[1], random())
+	n.start(ends[0], ends[1], random())
 }
 
-func (c *nicContext) dial(i *instance) {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: i.addr})
+func (c *nicContext) dial(n *conn) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: n.addr})
 	if err != nil {
-		i.fail(fmt.Errorf("%w: %w", driver.ErrBroken, err))
+		n.refuse(fmt.Errorf("%w: %w", driver.ErrBroken, err))
 		return
 	}
 	id := random()
-	if _, err := conn.Write(c.hello(c.inc, i.peerInc, id)); err != nil {
+	if _, err := conn.Write(c.hello(c.Incarnation, n.peerInc, id)); err != nil {
 		conn.Close()
-		i.fail(driver.ErrBroken)
+		n.refuse(driver.ErrBroken)
 		return
 	}
-	if !i.holdDial(conn) {
+	if !n.holdDial(conn) {
 		conn.Close()
 		return
 	}
@@ -128,50 +105,50 @@ func (c *nicContext) dial(i *instance) {
 		_, err := io.ReadFull(conn, b[:])
 		switch {
 		case err == nil && b[0] == replyOK:
-			i.start(conn, conn, id)
+			n.start(conn, conn, id)
 			return
 		case err == nil && b[0] == replyAuth:
-			i.fail(driver.ErrAuth)
+			n.refuse(driver.ErrAuth)
 		case err == nil && b[0] == replyClosed:
-			i.fail(driver.ErrClosed)
+			n.refuse(driver.ErrClosed)
 		default:
-			i.fail(driver.ErrBroken)
+			n.refuse(driver.ErrBroken)
 		}
 		conn.Close()
 	})
 }
 
-// await takes the first connection that has arrived from the peer, or queues.
-func (c *nicContext) await(i *instance) {
-	c.mu.Lock()
-	for len(c.arrived[i.peerInc]) > 0 {
-		d := c.arrived[i.peerInc][0]
-		c.arrived[i.peerInc] = c.arrived[i.peerInc][1:]
+// await takes the first connection that has arrived from the peer, or queues. The caller holds Mu.
+func (c *nicContext) await(n *conn) {
+	for len(c.arrived[n.peerInc]) > 0 {
+		d := c.arrived[n.peerInc][0]
+		c.arrived[n.peerInc] = c.arrived[n.peerInc][1:]
 		if alive(d.conn) {
-			c.mu.Unlock()
-			i.accept(d)
+			n.accept(d)
 			return
 		}
 		d.conn.Close()
 	}
-	c.waiting[i.peerInc] = append(c.waiting[i.peerInc], i)
-	c.mu.Unlock()
-	c.tasks.Go(func() { c.watchAwaited(i) })
+	c.waiting[n.peerInc] = append(c.waiting[n.peerInc], n)
+	c.tasks.Go(func() { c.watchAwaited(n) })
 }
 
 // watchAwaited notices that the process that is to dial is gone.
-func (c *nicContext) watchAwaited(i *instance) {
+func (c *nicContext) watchAwaited(n *conn) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
-		case <-i.settled:
+		case <-n.closing:
 			return
 		case <-tick.C:
 		}
-		conn, err := net.Dial("unix", i.addr)
+		if n.State() != kit.StateConnecting {
+			return
+		}
+		conn, err := net.Dial("unix", n.addr)
 		if err != nil {
-			i.fail(fmt.Errorf("%w: %w", driver.ErrBroken, err))
+			n.refuse(fmt.Errorf("%w: %w", driver.ErrBroken, err))
 			return
 		}
 		conn.Close()
@@ -206,9 +183,9 @@ func (c *nicContext) accept() {
 func (c *nicContext) greet(conn *net.UnixConn) {
 	b := make([]byte, helloSize)
 	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
-	if n, err := io.ReadFull(conn, b); err != nil {
-		if n > 0 {
-			c.n.badFrames.Add(1)
+	if got, err := io.ReadFull(conn, b); err != nil {
+		if got > 0 {
+			c.badFrames.Add(1)
 		}
 		conn.Close()
 		return
@@ -217,10 +194,10 @@ func (c *nicContext) greet(conn *net.UnixConn) {
 	proven := c.key.Check(b[3*8:], helloProof, b[:3*8])
 	from, to, id := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[16:])
 	switch {
-	case to != c.inc:
+	case to != c.Incarnation:
 		conn.Write([]byte{replyNo})
 	case !proven && c.fault != "any-secret":
-		c.n.refused.Add(1)
+		c.refused.Add(1)
 		conn.Write([]byte{replyAuth})
 	default:
 		c.match(from, dialed{conn, id})
@@ -231,57 +208,38 @@ func (c *nicContext) greet(conn *net.UnixConn) {
 
 // match gives the connection to the instance that waits for it, or keeps it.
 func (c *nicContext) match(from uint64, d dialed) {
-	c.mu.Lock()
+	c.Mu.Lock()
 	w := c.waiting[from]
-	if c.closed || c.fault == "refuse-early-dial" && len(w) == 0 {
-		c.mu.Unlock()
+	if c.IsClosed() || c.fault == "refuse-early-dial" && len(w) == 0 {
+		c.Mu.Unlock()
 		d.conn.Close()
 		return
 	}
 	if len(w) == 0 {
 		c.arrived[from] = append(c.arrived[from], d)
-		c.mu.Unlock()
+		c.Mu.Unlock()
 		return
 	}
-	n := 0
+	k := 0
 	if c.fault == "connect-crossed" {
-		n = len(w) - 1
+		k = len(w) - 1
 	}
-	i := w[n]
-	c.waiting[from] = slices.Delete(w, n, n+1)
-	c.mu.Unlock()
-	i.accept(d)
+	n := w[k]
+	c.waiting[from] = slices.Delete(w, k, k+1)
+	c.Mu.Unlock()
+	n.accept(d)
 }
 
-// forget removes an instance that gave up waiting.
-func (c *nicContext) forget(i *instance) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting[i.peerInc] = slices.DeleteFunc(c.waiting[i.peerInc], func(o *instance) bool { return o == i })
-	delete(c.insts, i)
+// forget removes a connection that this side has closed.
+func (c *nicContext) forget(n *conn) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	c.waiting[n.peerInc] = slices.DeleteFunc(c.waiting[n.peerInc], func(o *conn) bool { return o == n })
+	c.Conns.Remove(n.Number(), n)
 }
 
 // accept finishes the handshake on the side that was dialed.
-func (i *instance) accept(d dialed) {
+func (n *conn) accept(d dialed) {
 	d.conn.Write([]byte{replyOK})
-	i.start(d.conn, d.conn, d.id)
-}
-
-// ConnectWait implements driver.Instance.
-func (i *instance) ConnectWait(ctx context.Context) error {
-	if i.c.fault == "wait-ignores-context" {
-		ctx = context.Background()
-	}
-	select {
-	case <-i.settled:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state != up {
-		return wrap("connect", i.peer, i.err)
-	}
-	i.waited = true
-	return nil
+	n.start(d.conn, d.conn, d.id)
 }

@@ -2,81 +2,85 @@ package toy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 	"golang.org/x/sys/unix"
 )
 
-// nicContext is what contexts of both tracks have.
+// nicContext is what contexts of both tracks have. Mu is taken before that of a connection.
 type nicContext struct {
+	kit.Context[conn]
 	nic   *nic
 	fault string
 	key   *kit.Key // of the secret
-	prop  driver.Properties
-	inc   uint64
-	url   string
-	path  string
-	self  driver.Context
 	ln    *net.UnixListener
 	tasks sync.WaitGroup
-	n     stats
+	waits kit.Watch
 
-	mu      sync.Mutex // taken after an instance's
-	closed  bool
-	grudge  bool
-	insts   map[*instance]struct{}
-	waiting map[uint64][]*instance // by incarnation of the peer that will dial
+	refused, badFrames atomic.Uint64
+	grudge             atomic.Bool
+
+	// Guarded by Mu.
+	waiting map[uint64][]*conn // by incarnation of the peer that will dial
 	arrived map[uint64][]dialed
 	regions map[uint64]*region
 	regionN uint64
-	ready   []*instance
-	waiters map[*waiter]struct{}
-}
-
-type stats struct {
-	sent, received, bytesSent, bytesReceived atomic.Uint64
-	puts, gets, atomics                      atomic.Uint64
-	busy, waits, truncated, canceled         atomic.Uint64
-	connects, disconnects, broken, refused   atomic.Uint64
-	badFrames                                atomic.Uint64
 }
 
 // smallContext adds what only the small track has.
-type smallContext struct{ *nicContext }
+type smallContext struct {
+	*nicContext
+	kit.Prober[conn]
+}
 
-func (c *nicContext) open() error {
-	c.insts = make(map[*instance]struct{})
-	c.waiting = make(map[uint64][]*instance)
+func (c *nicContext) open(a driver.Attributes) error {
+	c.waiting = make(map[uint64][]*conn)
 	c.arrived = make(map[uint64][]dialed)
 	c.regions = make(map[uint64]*region)
-	c.waiters = make(map[*waiter]struct{})
-	c.self = c
-	if c.prop.Track == driver.Small {
-		c.self = smallContext{c}
+	self := driver.Context(c)
+	if c.nic.prop.Track == driver.Small {
+		self = smallContext{c, c.Prober()}
 	}
-	c.path = filepath.Join(c.nic.dir, fmt.Sprintf("%d-%016x.sock", os.Getpid(), random()))
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.path})
+	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, c.nic.prop, version, a)
+	c.waits = kit.Watch{Device: bells{}, Never: true}
+	c.Anyone.Watch = &c.waits
+	switch c.fault {
+	case "wrong-properties":
+		c.Props.Capabilities.MaxMessage++
+	case "same-incarnation":
+		c.Incarnation = uint64(os.Getpid())
+	}
+	path := filepath.Join(c.nic.dir, fmt.Sprintf("%d-%016x.sock", os.Getpid(), random()))
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
 		return err
 	}
 	ln.SetUnlinkOnClose(c.fault != "leak-file")
 	c.ln = ln
-	c.url = driver.URL{Driver: name, Version: version, Incarnation: c.inc, Rest: c.path}.String()
-	if c.fault == "url-with-space" {
-		c.url += " "
+	if err := c.Publish(path); err != nil {
+		_ = ln.Close()
+		return err
 	}
 	c.leak()
 	c.tasks.Go(c.accept)
 	return nil
 }
+
+// bells is a device without events: the goroutines of connections wake those who wait.
+type bells struct{}
+
+func (bells) Arm() uint32        { return 0 }
+func (bells) Sleep(uint32, bool) {}
+func (bells) Wake()              {}
+func (bells) Call()              {}
 
 // leak does what the faults of that name say.
 func (c *nicContext) leak() {
@@ -92,208 +96,123 @@ func (c *nicContext) leak() {
 	}
 }
 
-// Properties implements driver.Context.
-func (c *nicContext) Properties() *driver.Properties { return &c.prop }
+// Drain implements kit.ContextHooks: the goroutines of connections announce messages.
+func (c *nicContext) Drain() bool { return false }
+
+// Count implements kit.ContextHooks.
+func (c *nicContext) Count(to *driver.Counters) {
+	to.Refused += c.refused.Load()
+	to.BadFrames += c.badFrames.Load()
+}
+
+// Release implements kit.ContextHooks.
+func (c *nicContext) Release() error {
+	c.Mu.Lock()
+	for _, q := range c.arrived {
+		for _, d := range q {
+			d.conn.Write([]byte{replyClosed})
+			d.conn.Close()
+		}
+	}
+	c.arrived = nil
+	c.Mu.Unlock()
+	c.ln.Close()
+	c.tasks.Wait()
+	return nil
+}
+
+// From here on the faults stand before what the kit does.
 
 // URL implements driver.Context.
-func (c *nicContext) URL() string { return c.url }
+func (c *nicContext) URL() string {
+	if c.fault == "url-with-space" {
+		return c.Context.URL() + " "
+	}
+	return c.Context.URL()
+}
+
+// Connect implements driver.Context.
+func (c *nicContext) Connect(url string) (driver.Instance, error) {
+	i, err := c.Context.Connect(url)
+	switch {
+	case c.fault == "any-version" && errors.Is(err, driver.ErrVersion):
+		if u, err := driver.ParseURL(url, driver.MaxURL); err == nil {
+			u.Version = version
+			return c.Context.Connect(u.String())
+		}
+	case c.fault == "bare-errors" && err != nil:
+		return nil, errors.Unwrap(err)
+	case c.fault == "connect-blocks" && err == nil:
+		_ = i.ConnectWait(context.Background())
+	}
+	return i, err
+}
 
 // Counters implements driver.Context.
-func (c *nicContext) Counters(n *driver.Counters) {
-	if c.fault != "frozen-counters" {
-		n.MessagesSent += c.n.sent.Load()
-		n.MessagesReceived += c.n.received.Load()
+func (c *nicContext) Counters(to *driver.Counters) {
+	sent, received := to.MessagesSent, to.MessagesReceived
+	c.Context.Counters(to)
+	if c.fault == "frozen-counters" {
+		to.MessagesSent, to.MessagesReceived = sent, received
 	}
-	n.BytesSent += c.n.bytesSent.Load()
-	n.BytesReceived += c.n.bytesReceived.Load()
-	n.Puts += c.n.puts.Load()
-	n.Gets += c.n.gets.Load()
-	n.Atomics += c.n.atomics.Load()
-	n.Busy += c.n.busy.Load()
-	n.Waits += c.n.waits.Load()
-	n.Truncated += c.n.truncated.Load()
-	n.Canceled += c.n.canceled.Load()
-	n.BadFrames += c.n.badFrames.Load()
-	n.Connects += c.n.connects.Load()
-	n.Refused += c.n.refused.Load()
-	n.Disconnects += c.n.disconnects.Load()
-	n.BrokenPeers += c.n.broken.Load()
 }
 
 // Close implements driver.Context.
 func (c *nicContext) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		if c.fault == "close-twice" {
-			return nil
-		}
-		return wrap("close", "", driver.ErrClosed)
-	}
-	c.closed = true
-	insts := make([]*instance, 0, len(c.insts))
-	for i := range c.insts {
-		insts = append(insts, i)
-	}
-	var queued []dialed
-	for _, q := range c.arrived {
-		queued = append(queued, q...)
-	}
-	c.arrived = nil
-	c.mu.Unlock()
-	for _, d := range queued {
-		d.conn.Write([]byte{replyClosed})
-		d.conn.Close()
-	}
-	for _, i := range insts {
-		i.closeNow()
-	}
-	c.ln.Close()
-	c.wakeWaiters(false)
-	c.tasks.Wait()
-	driver.Closed(c.self)
-	return nil
-}
-
-// waiter is a RecvWaitAny that runs.
-type waiter struct {
-	bell     chan struct{}
-	canceled atomic.Bool
-}
-
-var waiterPool = sync.Pool{New: func() any { return &waiter{bell: make(chan struct{}, 1)} }}
-
-func (w *waiter) ring() {
-	select {
-	case w.bell <- struct{}{}:
-	default:
-	}
-}
-
-func (c *nicContext) wakeWaiters(cancel bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for w := range c.waiters {
-		if cancel {
-			w.canceled.Store(true)
-		}
-		w.ring()
-	}
-}
-
-// enqueue makes i known to probes.
-func (c *nicContext) enqueue(i *instance) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if i.queued && c.fault != "probe-twice" {
-		return
-	}
-	i.queued = true
-	c.ready = append(c.ready, i)
-	for w := range c.waiters {
-		w.ring()
-	}
-}
-
-func (c *nicContext) dequeue() *instance {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.ready) == 0 {
+	if c.fault == "close-twice" && c.IsClosed() {
 		return nil
 	}
-	n := 0
-	if c.fault == "unfair-probe" {
-		for k, i := range c.ready {
-			if i.id < c.ready[n].id {
-				n = k
-			}
-		}
-	}
-	i := c.ready[n]
-	c.ready = append(c.ready[:n], c.ready[n+1:]...)
-	i.queued = false
-	return i
+	return c.Context.Close()
 }
 
 // RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
-	c.mu.Lock()
-	closed := c.closed
-	c.mu.Unlock()
-	if closed {
-		return nil, wrap("probe", "", driver.ErrClosed)
+	if n := c.misnamed(); n != nil {
+		return n.Self, nil
 	}
 	for {
-		i := c.dequeue()
-		if i == nil {
-			return nil, driver.ErrAgain
+		i, err := c.Prober.RecvProbeAny()
+		if err != nil {
+			return nil, err
 		}
-		if i.claim() {
-			return i.self, nil
+		n := &i.(*small).conn
+		switch {
+		case c.fault == "probe-misses-death" && !n.HasMessage():
+		case c.fault == "probe-forgets" && !n.fresh.Swap(false) && n.HasMessage():
+		default:
+			return i, nil
 		}
 	}
+}
+
+// misnamed is the connection that a faulty probe names.
+func (c smallContext) misnamed() *conn {
+	if c.fault != "unfair-probe" && c.fault != "probe-twice" {
+		return nil
+	}
+	for num := range uint32(1024) {
+		n := c.Conns.At(num)
+		if n != nil && n.HasMessage() && (c.fault == "probe-twice" || n.Claim()) {
+			return n
+		}
+	}
+	return nil
 }
 
 // RecvWaitAny implements driver.Prober.
 func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
-	w := waiterPool.Get().(*waiter)
-	w.canceled.Store(false)
-	select {
-	case <-w.bell:
-	default:
-	}
-	c.mu.Lock()
-	c.waiters[w] = struct{}{}
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.waiters, w)
-		c.mu.Unlock()
-		waiterPool.Put(w)
-	}()
-	for {
-		i, err := c.RecvProbeAny()
-		if err != driver.ErrAgain {
+	for c.fault == "burn-cpu" && ctx.Err() == nil {
+		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
 			return i, err
 		}
-		if w.canceled.Load() {
-			return nil, wrap("wait", "", driver.ErrCanceled)
-		}
-		if err := sleep(ctx, c.nicContext, w.bell); err != nil {
-			return nil, err
-		}
 	}
-}
-
-// sleep waits for the bell or the end of ctx.
-func sleep(ctx context.Context, c *nicContext, bell <-chan struct{}) error {
-	c.n.waits.Add(1)
-	if c.fault == "burn-cpu" {
-		for start := time.Now(); time.Since(start) < time.Millisecond; {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-		}
-		return nil
-	}
-	select {
-	case <-bell:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return c.Anyone.Wait(ctx, c)
 }
 
 // RecvCancelAny implements driver.Prober.
 func (c smallContext) RecvCancelAny() error {
-	c.mu.Lock()
-	closed := c.closed
-	c.mu.Unlock()
-	if closed {
-		return wrap("cancel", "", driver.ErrClosed)
+	if c.fault == "cancel-any-deaf" && !c.IsClosed() {
+		return nil
 	}
-	if c.fault != "cancel-any-deaf" {
-		c.wakeWaiters(true)
-	}
-	return nil
+	return c.Prober.RecvCancelAny()
 }

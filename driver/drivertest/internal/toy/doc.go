@@ -5,8 +5,10 @@
 //
 // Options: "dir" is the directory of the sockets, "fault" one of Faults.
 //
-// A connection is one stream of frames. A goroutine of each instance writes
+// A connection is one stream of frames. A goroutine of each connection writes
 // them and another reads them; messages wait in an inbox, bounded by credits,
 // until the user's goroutine copies them out. One-sided requests are served by
-// the reading goroutine of the target.
+// the reading goroutine of the target. What the contract asks for besides is in
+// package kit, as in other drivers: a fault in that part stands in a method
+// that hides the kit's.
 package toy

@@ -3,7 +3,6 @@ package toy
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,8 +21,9 @@ const (
 	bufferSize = 4096
 	smallMax   = 64 << 10
 	largeMax   = 64 << 20
-	depth      = 16
+	depth      = kit.LargeDepth // of the large track, and of what waits to be written
 	opDepth    = 8
+	maxIOV     = 16
 	maxPut     = 1 << 20
 	// updateFrom is the length from which the large track asks for an update
 	// of the rdv data before anything is sent.
@@ -47,15 +47,15 @@ func (Driver) Devices() []driver.Device {
 func (Driver) Query(h driver.Hints) (driver.NIC, error) {
 	fault, dir := h.Options["fault"], h.Options["dir"]
 	if _, known := Faults[fault]; fault != "" && !known {
-		return nil, wrap("query", "", fmt.Errorf("%w: fault %q", driver.ErrInvalid, fault))
+		return nil, wrap("query", fmt.Errorf("%w: fault %q", driver.ErrInvalid, fault))
 	}
 	for o := range h.Options {
 		if o != "fault" && o != "dir" && fault != "any-option" {
-			return nil, wrap("query", "", fmt.Errorf("%w: option %q", driver.ErrInvalid, o))
+			return nil, wrap("query", fmt.Errorf("%w: option %q", driver.ErrInvalid, o))
 		}
 	}
 	if h.Device != "" && h.Device != "toy0" {
-		return nil, wrap("query", "", fmt.Errorf("%w: device %q", driver.ErrInvalid, h.Device))
+		return nil, wrap("query", fmt.Errorf("%w: device %q", driver.ErrInvalid, h.Device))
 	}
 	if dir == "" {
 		dir = filepath.Join(os.TempDir(), "bywash-toy")
@@ -69,7 +69,7 @@ func properties(track driver.Track, fault string) driver.Properties {
 	p.Profile = driver.Profile{Latency: 10 * time.Microsecond, Bandwidth: 1e9}
 	c := &p.Capabilities
 	*c = driver.Capabilities{
-		MaxMessage: largeMax, IOVec: true, MaxIOV: 16, Data: true,
+		MaxMessage: largeMax, IOVec: true, MaxIOV: maxIOV, Data: true,
 		SendWait: true, RecvWait: true, SendDepth: depth, RecvDepth: depth,
 		Prefetch: !small, RdvUpdate: !small, BufferSend: small, BufferRecv: small,
 		Probe: small, Ordered: small, DeadTime: 400 * time.Millisecond,
@@ -82,6 +82,7 @@ func properties(track driver.Track, fault string) driver.Properties {
 	}
 	if small {
 		c.MaxMessage, c.BufferSize = smallMax, bufferSize
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
 	} else {
 		c.RdvSize = rdvSize
 	}
@@ -103,7 +104,7 @@ func (n *nic) Properties() *driver.Properties { return &n.prop }
 // Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	if n.opened.Swap(true) && n.fault != "second-open" {
-		return nil, wrap("open", "", fmt.Errorf("%w: opened before", driver.ErrInvalid))
+		return nil, wrap("open", fmt.Errorf("%w: opened before", driver.ErrInvalid))
 	}
 	key, err := kit.NewKey(a.Secret)
 	if err != nil && n.fault == "short-secret" {
@@ -113,23 +114,17 @@ func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 		err = os.MkdirAll(n.dir, 0o700)
 	}
 	if err != nil {
-		return nil, wrap("open", "", err)
+		return nil, wrap("open", err)
 	}
 	if n.fault != "no-sweep" {
 		sweep(n.dir)
 	}
-	c := &nicContext{nic: n, fault: n.fault, key: key, prop: n.prop, inc: random()}
-	if n.fault == "wrong-properties" {
-		c.prop.Capabilities.MaxMessage++
+	c := &nicContext{nic: n, fault: n.fault, key: key}
+	if err := c.open(a); err != nil {
+		return nil, wrap("open", err)
 	}
-	if n.fault == "same-incarnation" {
-		c.inc = uint64(os.Getpid())
-	}
-	if err := c.open(); err != nil {
-		return nil, wrap("open", "", err)
-	}
-	driver.Opened(c.self)
-	return c.self, nil
+	driver.Opened(c.Self())
+	return c.Self(), nil
 }
 
 // sweep removes the sockets of processes that were killed.
@@ -150,14 +145,4 @@ func random() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// wrap leaves alone what is an answer, and what is wrapped.
-func wrap(op, peer string, err error) error {
-	if err == nil || err == driver.ErrBusy || err == driver.ErrAgain {
-		return err
-	}
-	var e *driver.Error
-	if errors.As(err, &e) {
-		return err
-	}
-	return &driver.Error{Driver: name, Peer: peer, Op: op, Err: err}
-}
+func wrap(op string, err error) error { return &driver.Error{Driver: name, Op: op, Err: err} }

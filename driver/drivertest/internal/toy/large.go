@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
-	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // rdv data: connection id, ticket, length of the receive, whether an update
@@ -19,41 +20,55 @@ const (
 
 var errRdv = fmt.Errorf("%w: rdv data is damaged or of another instance", driver.ErrInvalid)
 
-// writeRdv makes the rdv data of a receive. It is called locked.
-func (i *instance) writeRdv(p *driver.Packet) {
-	i.ticket++
-	p.Driver.Ticket = i.ticket
-	used := uint32(0)
-	for _, o := range i.posted {
-		used |= 1 << o.Driver.Slot
+// large is an instance on the large track: the writer takes a message from the memory of its packet, and the owner
+// copies what came.
+type large struct {
+	conn
+	kit.Large
+	kit.Prefetcher
+	ticket  uint64
+	tickets [depth]uint64 // of receives; guarded by mu
+	rdv     [depth][2 * rdvSize]byte
+	updates [depth][]byte
+}
+
+// StartRecv implements kit.LargeHooks.
+func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
+	if err := l.prefetched(p); err != nil {
+		return 0, err
 	}
-	p.Driver.Slot = uint32(bits.TrailingZeros32(^used))
-	b := i.rdv[p.Driver.Slot][:rdvSize]
+	k := l.Receives.Free()
+	l.ticket++
+	b := l.rdv[k][:rdvSize]
 	clear(b)
-	binary.LittleEndian.PutUint64(b, i.id)
-	binary.LittleEndian.PutUint64(b[8:], i.ticket)
-	n := p.Len()
+	binary.LittleEndian.PutUint64(b, l.id)
+	binary.LittleEndian.PutUint64(b[8:], l.ticket)
 	binary.LittleEndian.PutUint64(b[16:], uint64(n))
+	l.updates[k] = nil
 	if n >= updateFrom {
 		b[24] = 1
-		u := binary.LittleEndian.AppendUint64(nil, i.ticket)
-		i.updates[p] = binary.LittleEndian.AppendUint32(u, crc32.ChecksumIEEE(u))
+		u := binary.LittleEndian.AppendUint64(nil, l.ticket)
+		l.updates[k] = binary.LittleEndian.AppendUint32(u, crc32.ChecksumIEEE(u))
 	}
 	binary.LittleEndian.PutUint32(b[28:], crc32.ChecksumIEEE(b[:28]))
-	if i.c.fault == "rdv-oversize" {
+	if l.c.fault == "rdv-oversize" {
 		b = b[:2*rdvSize]
 	}
 	p.RdvData = b
+	l.mu.Lock()
+	l.tickets[k] = l.ticket
+	l.mu.Unlock()
+	return k, nil
 }
 
 // readRdv checks rdv data. h.c says that the message waits for an update.
-func (i *instance) readRdv(h *header, b []byte, n int) error {
-	if i.c.fault == "rdv-oversize" && len(b) > rdvSize {
+func (l *large) readRdv(h *header, b []byte) error {
+	if l.c.fault == "rdv-oversize" && len(b) > rdvSize {
 		b = b[:rdvSize]
 	}
 	ok := len(b) == rdvSize && binary.LittleEndian.Uint32(b[28:]) == crc32.ChecksumIEEE(b[:28]) &&
-		binary.LittleEndian.Uint64(b) == i.id
-	if !ok && i.c.fault != "rdv-trusted" {
+		binary.LittleEndian.Uint64(b) == l.id
+	if !ok && l.c.fault != "rdv-trusted" {
 		return errRdv
 	}
 	if len(b) >= 25 {
@@ -63,88 +78,158 @@ func (i *instance) readRdv(h *header, b []byte, n int) error {
 	return nil
 }
 
-// RecvRdvUpdate implements driver.RdvUpdater.
-func (i largeInstance) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state == closed {
-		return nil, wrap("update", i.peer, driver.ErrClosed)
+// StartSend implements kit.LargeHooks.
+func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
+	k := l.Sends.Free()
+	f := frame{h: header{kind: msgFrame, len: uint32(n)}, p: p, slot: k}
+	if err := l.prefetched(p); err != nil {
+		return 0, err
 	}
-	u := i.updates[p]
-	delete(i.updates, p)
+	if err := l.readRdv(&f.h, p.RdvData); err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	l.written[k] = false
+	l.sendq = append(l.sendq, f)
+	l.work.Signal()
+	l.mu.Unlock()
+	return k, nil
+}
+
+// Progress implements kit.LargeHooks.
+func (l *large) Progress(p *driver.Packet, sending bool) {
+	k := int(p.Driver.Slot)
+	l.mu.Lock()
+	if sending {
+		done, over := l.written[k], l.over
+		l.mu.Unlock()
+		switch {
+		case done:
+			l.EndSend(k, p.Len(), p.Len(), nil)
+		case over:
+			l.EndSend(k, 0, 0, l.Failure("send"))
+		}
+		return
+	}
+	m, ok := l.take(l.tickets[k])
+	ends := ok || p.Driver.Phase == driver.Canceling || l.State() != kit.StateUp
+	if ends {
+		l.tickets[k] = 0
+	}
+	l.mu.Unlock()
+	switch {
+	case ok:
+		l.late(m.data)
+		c := p.Cursor()
+		err := l.Received(k, len(m.data), c.Scatter(m.data))
+		l.free(m.data)
+		l.EndRecv(k, err)
+	case p.Driver.Phase == driver.Canceling:
+		l.remember(p)
+		l.EndRecv(k, driver.ErrCanceled)
+	case ends:
+		l.EndRecv(k, l.Failure("receive"))
+	}
+}
+
+// CancelRecv implements kit.LargeHooks: Progress does it.
+func (l *large) CancelRecv(*driver.Packet) {}
+
+// Lingers implements kit.Lingerer: the writer may read the memory of a send until it ends.
+func (l *large) Lingers(p *driver.Packet, sending bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return sending && l.Sends.Holds(p) && !l.written[p.Driver.Slot] && !l.over
+}
+
+// awaits implements track.
+func (l *large) awaits(ticket uint64) bool {
+	return ticket != 0 && slices.Contains(l.tickets[:], ticket)
+}
+
+// wrote implements track.
+func (l *large) wrote() {}
+
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pending := l.opsBusy > 0
+	for k, done := range l.written {
+		pending = pending || l.Sends.At(k) != nil && !done
+	}
+	return pending
+}
+
+// RecvRdvUpdate implements driver.RdvUpdater.
+func (l *large) RecvRdvUpdate(p *driver.Packet) (u []byte, err error) {
+	if !l.Enter() {
+		return nil, l.Failure("update")
+	}
+	defer l.Leave()
+	if l.Receives.Holds(p) {
+		k := p.Driver.Slot
+		u, l.updates[k] = l.updates[k], nil
+	}
 	return u, nil
 }
 
 // SendRdvUpdate implements driver.RdvUpdater.
-func (i largeInstance) SendRdvUpdate(p *driver.Packet, b []byte) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state != up {
-		return wrap("update", i.peer, i.err)
+func (l *large) SendRdvUpdate(p *driver.Packet, b []byte) error {
+	if l.State() != kit.StateUp {
+		return l.Failure("update")
 	}
 	good := len(b) == updateSize && crc32.ChecksumIEEE(b[:8]) == binary.LittleEndian.Uint32(b[8:])
-	if !good && i.c.fault != "update-trusted" {
-		return wrap("update", i.peer, fmt.Errorf("%w: damaged update", driver.ErrInvalid))
+	if !good && l.c.fault != "update-trusted" {
+		return l.Fault("update", fmt.Errorf("%w: damaged update", driver.ErrInvalid))
 	}
-	for k := range i.sendq {
-		f := &i.sendq[k]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k := range l.sendq {
+		f := &l.sendq[k]
 		if f.p == p && (!good || f.h.a == binary.LittleEndian.Uint64(b)) {
 			f.h.c = 0
-			i.work.Signal()
+			l.work.Signal()
 			return nil
 		}
 	}
-	return wrap("update", i.peer, fmt.Errorf("%w: no send waits for it", driver.ErrInvalid))
+	return l.Fault("update", fmt.Errorf("%w: no send waits for it", driver.ErrInvalid))
 }
 
-// prefetched is the memory that a prefetch named.
-type prefetched struct {
+// memory tells what a prefetch named.
+type memory struct {
 	first unsafe.Pointer
 	n     int
 }
 
-func memoryOf(p *driver.Packet) prefetched {
+func memoryOf(p *driver.Packet) memory {
 	c := p.Cursor()
-	return prefetched{unsafe.Pointer(unsafe.SliceData(c.Next(1))), p.Len()}
+	return memory{unsafe.Pointer(unsafe.SliceData(c.Next(1))), p.Len()}
 }
 
-// checkPrefetch refuses a post of other memory than was prefetched.
-func checkPrefetch(p *driver.Packet) error {
-	if p.Driver.Phase != driver.Prefetched {
+// prefetched refuses a post of other memory than was prefetched.
+func (l *large) prefetched(p *driver.Packet) error {
+	if p.Driver.Phase != driver.Prefetched || l.c.fault == "prefetch-any-layout" {
 		return nil
 	}
-	if m, ok := p.Driver.Prefetch.(prefetched); ok && m == memoryOf(p) {
+	if m, ok := p.Driver.Prefetch.(memory); ok && m == memoryOf(p) {
 		return nil
 	}
 	return fmt.Errorf("%w: other memory was prefetched; unfetch first", driver.ErrInvalid)
 }
 
-func (i largeInstance) prefetch(p *driver.Packet) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err := i.usable(p); err != nil {
-		return wrap("prefetch", i.peer, err)
-	}
-	if i.state == gone {
-		return wrap("prefetch", i.peer, i.err)
-	}
-	if p.Driver.Phase == driver.Prefetched {
-		return wrap("prefetch", i.peer, driver.ErrInvalid)
-	}
+// Prefetch implements kit.PrefetchHooks.
+func (l *large) Prefetch(p *driver.Packet, _ bool) error {
 	p.Driver.Phase, p.Driver.Prefetch = driver.Prefetched, memoryOf(p)
 	return nil
 }
 
-func (i largeInstance) unfetch(p *driver.Packet) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state == closed {
-		return wrap("unfetch", i.peer, driver.ErrClosed)
-	}
-	if p.Driver.Phase != driver.Prefetched {
-		return wrap("unfetch", i.peer, driver.ErrInvalid)
-	}
-	if i.c.fault == "unfetch-stuck" {
+// Unfetch implements kit.PrefetchHooks.
+func (l *large) Unfetch(p *driver.Packet) error {
+	switch {
+	case p.Driver.Phase != driver.Prefetched:
+		return fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid)
+	case l.c.fault == "unfetch-stuck":
 		p.Driver.Phase = driver.BufferOut
 		return nil
 	}
@@ -152,14 +237,18 @@ func (i largeInstance) unfetch(p *driver.Packet) error {
 	return nil
 }
 
-// SendPrefetch implements driver.Prefetcher.
-func (i largeInstance) SendPrefetch(p *driver.Packet) error { return i.prefetch(p) }
+// From here on the faults stand before what the kit does.
 
-// SendUnfetch implements driver.Prefetcher.
-func (i largeInstance) SendUnfetch(p *driver.Packet) error { return i.unfetch(p) }
+// SendPost implements driver.Instance.
+func (l *large) SendPost(p *driver.Packet) error { return l.post("send", p, l.Large.SendPost) }
 
-// RecvPrefetch implements driver.Prefetcher.
-func (i largeInstance) RecvPrefetch(p *driver.Packet) error { return i.prefetch(p) }
+// RecvPost implements driver.Instance.
+func (l *large) RecvPost(p *driver.Packet) error { return l.post("receive", p, l.Large.RecvPost) }
 
-// RecvUnfetch implements driver.Prefetcher.
-func (i largeInstance) RecvUnfetch(p *driver.Packet) error { return i.unfetch(p) }
+// RecvPoll implements driver.Instance.
+func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.polled(p, l.Large.RecvPoll) }
+
+// RecvCancel implements driver.Instance.
+func (l *large) RecvCancel(p *driver.Packet) error {
+	return l.canceled(p, l.Large.RecvCancel)
+}

@@ -3,14 +3,15 @@ package toy
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
+	"errors"
 	"hash/crc32"
 	"runtime"
-	"sync/atomic"
+	"slices"
 	"time"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // A key: incarnation of the context, region, length, access, checksum.
@@ -26,13 +27,13 @@ type region struct {
 
 // Register implements driver.Registrar.
 func (c *nicContext) Register(b []byte, access driver.Access) (driver.Region, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, wrap("register", "", driver.ErrClosed)
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.IsClosed() {
+		return nil, wrap("register", driver.ErrClosed)
 	}
 	if len(b) == 0 || access > driver.RemoteRead|driver.RemoteWrite|driver.RemoteAtomic {
-		return nil, wrap("register", "", driver.ErrInvalid)
+		return nil, wrap("register", driver.ErrInvalid)
 	}
 	c.regionN++
 	r := &region{c: c, id: c.regionN, b: b, access: access}
@@ -45,7 +46,7 @@ func (r *region) Bytes() []byte { return r.b }
 
 // Key implements driver.Region.
 func (r *region) Key() []byte {
-	k := binary.LittleEndian.AppendUint64(nil, r.c.inc)
+	k := binary.LittleEndian.AppendUint64(nil, r.c.Incarnation)
 	k = binary.LittleEndian.AppendUint64(k, r.id)
 	k = binary.LittleEndian.AppendUint64(k, uint64(len(r.b)))
 	k = binary.LittleEndian.AppendUint32(k, uint32(r.access))
@@ -54,10 +55,10 @@ func (r *region) Key() []byte {
 
 // Deregister implements driver.Region.
 func (r *region) Deregister() error {
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
+	r.c.Mu.Lock()
+	defer r.c.Mu.Unlock()
 	if r.c.regions[r.id] != r {
-		return wrap("deregister", "", driver.ErrClosed)
+		return wrap("deregister", driver.ErrClosed)
 	}
 	switch r.c.fault {
 	case "stale-key-works":
@@ -66,7 +67,7 @@ func (r *region) Deregister() error {
 		b := r.b
 		time.AfterFunc(10*time.Millisecond, func() { b[0] ^= 0xff })
 	}
-	if b := r.b; r.c.fault == "left-forgotten" && len(r.c.insts) == 0 {
+	if b := r.b; r.c.fault == "left-forgotten" && r.c.Conns.Len() == 0 {
 		time.AfterFunc(10*time.Millisecond, func() { b[0] ^= 0xff })
 	}
 	delete(r.c.regions, r.id)
@@ -84,18 +85,16 @@ func (r *remote) Len() int              { return r.n }
 func (r *remote) Access() driver.Access { return r.access }
 
 // Import implements driver.OneSided.
-func (i *instance) Import(k []byte) (driver.RemoteRegion, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state != up {
-		return nil, wrap("import", i.peer, i.err)
+func (n *conn) Import(k []byte) (driver.RemoteRegion, error) {
+	if n.State() != kit.StateUp {
+		return nil, n.Failure("import")
 	}
 	ok := len(k) == keySize && crc32.ChecksumIEEE(k[:28]) == binary.LittleEndian.Uint32(k[28:])
-	if i.c.fault != "key-trusted" && !ok || len(k) < keySize {
-		return nil, wrap("import", i.peer, driver.ErrRemoteKey)
+	if n.c.fault != "key-trusted" && !ok || len(k) < keySize {
+		return nil, n.Fault("import", driver.ErrRemoteKey)
 	}
-	if binary.LittleEndian.Uint64(k) != i.peerInc && i.c.fault != "stale-region" && i.c.fault != "key-trusted" {
-		return nil, wrap("import", i.peer, driver.ErrRemoteKey)
+	if binary.LittleEndian.Uint64(k) != n.peerInc && n.c.fault != "stale-region" && n.c.fault != "key-trusted" {
+		return nil, n.Fault("import", driver.ErrRemoteKey)
 	}
 	return &remote{
 		id: binary.LittleEndian.Uint64(k[8:]), n: int(binary.LittleEndian.Uint64(k[16:])),
@@ -103,136 +102,112 @@ func (i *instance) Import(k []byte) (driver.RemoteRegion, error) {
 	}, nil
 }
 
-// within is the check of bounds; the fault computes it so that it overflows.
-func (c *nicContext) within(off, n, size int) bool {
-	if c.fault == "bounds-overflow" {
-		return off+n <= size
+// forgives reports whether a fault takes an operation of size bytes that the kit has refused.
+func (c *nicContext) forgives(err error, op *driver.Op, size int) bool {
+	switch c.fault {
+	case "ignore-access":
+		return errors.Is(err, driver.ErrAccess)
+	case "any-alignment":
+		return errors.Is(err, driver.ErrAlignment)
+	case "bounds-overflow":
+		return errors.Is(err, driver.ErrBounds) && op.Offset+size <= op.Remote.Len()
 	}
-	return off >= 0 && n >= 0 && off <= size && n <= size-off
+	return false
 }
 
-func (i *instance) postOp(op *driver.Op, k kind, need driver.Access, n int) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if err := i.usable(nil); err != nil {
-		return wrap("one-sided", i.peer, err)
+func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
+	if n.State() != kit.StateUp || !n.Enter() {
+		return n.Failure(kind.String())
 	}
-	if i.state == gone {
-		return wrap("one-sided", i.peer, i.err)
-	}
+	defer n.Leave()
 	r, ok := op.Remote.(*remote)
-	if !ok || op.Driver.Phase != driver.Idle || n > maxPut {
-		return wrap("one-sided", i.peer, driver.ErrInvalid)
+	if !ok {
+		return n.Fault(kind.String(), driver.ErrRemoteKey)
 	}
+	size, err := kit.CheckOp(op, kind, n.c.Props.Capabilities.OneSided, 0)
+	if err != nil && !n.c.forgives(err, op, size) {
+		return n.Fault(kind.String(), err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	slot := slices.Index(n.ops[:], nil)
 	switch {
-	case r.access&need == 0 && i.c.fault != "ignore-access":
-		return wrap("one-sided", i.peer, driver.ErrAccess)
-	case !i.c.within(op.Offset, n, r.n):
-		return wrap("one-sided", i.peer, driver.ErrBounds)
+	case slot < 0 && n.c.fault == "op-lost":
+		op.Driver = driver.OpState{Phase: driver.Posted}
+		return nil
+	case slot < 0:
+		return n.Busy()
+	case n.over:
+		return n.Failure("operation")
 	}
-	slot := -1
-	for s, o := range i.ops {
-		if o == nil {
-			slot = s
-		}
-	}
-	op.Driver = driver.OpState{Phase: driver.Posted}
-	if slot < 0 {
-		if i.c.fault == "op-lost" {
-			return nil
-		}
-		op.Driver.Phase = driver.Idle
-		i.c.n.busy.Add(1)
-		return driver.ErrBusy
-	}
-	i.opGen++
-	op.Driver.Ticket = i.opGen*opDepth + uint64(slot)
-	i.ops[slot] = op
-	i.opsBusy++
-	h := header{kind: k, id: op.Driver.Ticket, a: r.id, b: uint64(op.Offset), size: uint8(op.Size), op: uint8(op.Atomic)}
-	switch k {
-	case putFrame:
-		h.len = uint32(n)
-		i.c.n.puts.Add(1)
-	case getFrame:
-		h.c = uint64(n)
-		i.c.n.gets.Add(1)
-	case atomicFrame:
+	n.opGen++
+	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: n.opGen*opDepth + uint64(slot)}
+	n.ops[slot] = op
+	n.opsBusy++
+	h := header{kind: opFrames[kind], id: op.Driver.Ticket, a: r.id, b: uint64(op.Offset), size: uint8(op.Size), op: uint8(op.Atomic)}
+	switch kind {
+	case kit.OpPut:
+		h.len = uint32(size)
+	case kit.OpGet:
+		h.c = uint64(size)
+	case kit.OpAtomic:
 		h.len, h.c = 8, op.Operand
-		i.c.n.atomics.Add(1)
 	}
-	i.ctrl = append(i.ctrl, frame{h: h, op: op})
-	i.work.Signal()
+	n.Tally.CountOp(kind)
+	n.ctrl = append(n.ctrl, frame{h: h, op: op})
+	n.work.Signal()
 	return nil
 }
 
+var opFrames = [...]kind{kit.OpPut: putFrame, kit.OpGet: getFrame, kit.OpAtomic: atomicFrame}
+
 // PutPost implements driver.OneSided.
-func (i *instance) PutPost(op *driver.Op) error {
-	return i.postOp(op, putFrame, driver.RemoteWrite, len(op.Local))
-}
+func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
 // GetPost implements driver.OneSided.
-func (i *instance) GetPost(op *driver.Op) error {
-	return i.postOp(op, getFrame, driver.RemoteRead, len(op.Local))
-}
+func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
 // AtomicPost implements driver.OneSided.
-func (i *instance) AtomicPost(op *driver.Op) error {
-	switch {
-	case op.Size != 4 && op.Size != 8:
-		return wrap("atomic", i.peer, fmt.Errorf("%w: size %d", driver.ErrInvalid, op.Size))
-	case op.Atomic > driver.CompareSwap:
-		return wrap("atomic", i.peer, driver.ErrUnsupported)
-	case op.Offset%op.Size != 0 && i.c.fault != "any-alignment":
-		return wrap("atomic", i.peer, driver.ErrAlignment)
-	}
-	return i.postOp(op, atomicFrame, driver.RemoteAtomic, op.Size)
-}
+func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
 // OpPoll implements driver.OneSided.
-func (i *instance) OpPoll(op *driver.Op) (bool, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (n *conn) OpPoll(op *driver.Op) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	switch op.Driver.Phase {
 	case driver.Posted:
 		return false, nil
 	case driver.Done:
 		op.Driver.Phase = driver.Idle
-		return true, wrap("one-sided", i.peer, op.Driver.Err)
+		return true, op.Driver.Err
 	}
-	if i.state == closed {
-		return true, wrap("one-sided", i.peer, driver.ErrClosed)
+	if n.State() == kit.StateClosed {
+		return true, n.Failure("operation")
 	}
-	return true, wrap("one-sided", i.peer, driver.ErrInvalid)
+	return true, n.Fault("operation", driver.ErrInvalid)
 }
 
 // Flush implements driver.OneSided.
-func (i *instance) Flush(ctx context.Context) error {
+func (n *conn) Flush(ctx context.Context) error {
+	bell := n.Sleep()
+	defer n.Awake()
 	for {
-		i.mu.Lock()
-		busy, err := i.opsBusy, error(nil)
-		if i.state != up {
-			err = i.err
-		}
-		i.mu.Unlock()
-		if err != nil || busy == 0 || i.c.fault == "flush-returns-early" {
-			return wrap("flush", i.peer, err)
-		}
-		if err := i.wait(ctx); err != nil {
+		n.mu.Lock()
+		busy := n.opsBusy
+		n.mu.Unlock()
+		if err := n.Failure("flush"); err != nil || busy == 0 || n.c.fault == "flush-returns-early" {
 			return err
+		}
+		select {
+		case <-bell:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
 // Fence implements driver.OneSided. The stream keeps the order.
-func (i *instance) Fence() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.state != up {
-		return wrap("fence", i.peer, i.err)
-	}
-	return nil
-}
+func (n *conn) Fence() error { return n.Failure("fence") }
 
 var statuses = [...]error{nil, driver.ErrRemoteKey, driver.ErrAccess, driver.ErrBounds, driver.ErrAlignment, driver.ErrUnsupported}
 
@@ -246,136 +221,102 @@ func status(err error) uint8 {
 }
 
 // serve does at the target what a peer asks for.
-func (i *instance) serve(h *header, data []byte) {
-	c := i.c
+func (n *conn) serve(h *header, data []byte) {
+	c := n.c
 	reply := frame{h: header{kind: replyFrame, id: h.id}}
-	c.mu.Lock()
-	result, out, err := i.apply(h, data)
-	c.mu.Unlock()
+	c.Mu.Lock()
+	result, out, err := n.apply(h, data)
+	c.Mu.Unlock()
 	reply.h.a, reply.h.status = result, status(err)
 	reply.data, reply.h.len = out, uint32(len(out))
-	i.mu.Lock()
-	i.ctrl = append(i.ctrl, reply)
-	i.work.Signal()
-	i.mu.Unlock()
+	n.mu.Lock()
+	n.ctrl = append(n.ctrl, reply)
+	n.work.Signal()
+	n.mu.Unlock()
 }
 
 // apply is serve under the context's lock, which Deregister takes as well.
-func (i *instance) apply(h *header, data []byte) (result uint64, out []byte, err error) {
-	r := i.c.regions[h.a]
+func (n *conn) apply(h *header, data []byte) (result uint64, out []byte, err error) {
+	r := n.c.regions[h.a]
 	if r == nil {
 		return 0, nil, driver.ErrRemoteKey
 	}
-	n, need := len(data), driver.RemoteWrite
+	size, need := len(data), driver.RemoteWrite
 	switch h.kind {
 	case getFrame:
-		n, need = int(h.c), driver.RemoteRead
+		size, need = int(h.c), driver.RemoteRead
 	case atomicFrame:
-		n, need = int(h.size), driver.RemoteAtomic
+		size, need = int(h.size), driver.RemoteAtomic
 	}
 	off := int(h.b)
 	switch {
-	case r.access&need == 0 && i.c.fault != "ignore-access":
+	case r.access&need == 0 && n.c.fault != "ignore-access":
 		return 0, nil, driver.ErrAccess
-	case i.c.fault == "bounds-overflow" && !(off >= 0 && off <= len(r.b)-n):
+	case n.c.fault == "bounds-overflow" && !(off >= 0 && off <= len(r.b)-size):
 		return 0, nil, nil
-	case off < 0 || n < 0 || off > len(r.b) || n > len(r.b)-off || n > maxPut:
+	case off < 0 || size < 0 || off > len(r.b) || size > len(r.b)-off || size > maxPut:
 		return 0, nil, driver.ErrBounds
 	}
 	switch h.kind {
 	case putFrame:
-		if i.c.fault == "put-short" && n > 0 {
-			data = data[:n-1]
+		if n.c.fault == "put-short" && size > 0 {
+			data = data[:size-1]
 		}
 		copy(r.b[off:], data)
 	case getFrame:
-		out = i.alloc(n)
-		copy(out, r.b[off:off+n])
-		if i.c.fault == "get-short" && n > 0 {
-			out[n-1] ^= 1
+		out = n.alloc(size)
+		copy(out, r.b[off:off+size])
+		if n.c.fault == "get-short" && size > 0 {
+			out[size-1] ^= 1
 		}
 	case atomicFrame:
 		p := unsafe.Pointer(&r.b[off])
-		if uintptr(p)%uintptr(h.size) != 0 && i.c.fault != "any-alignment" {
+		if uintptr(p)%uintptr(h.size) != 0 && n.c.fault != "any-alignment" {
 			return 0, nil, driver.ErrAlignment
 		}
-		f := newValue(driver.AtomicOp(h.op), h.c, binary.LittleEndian.Uint64(data))
-		result = i.c.modify(p, h.size, f)
+		result = n.c.modify(p, h, binary.LittleEndian.Uint64(data))
 	}
 	return result, out, nil
 }
 
-// newValue is the function that an atomic applies.
-func newValue(op driver.AtomicOp, x, compare uint64) func(uint64) uint64 {
-	return func(old uint64) uint64 {
-		switch op {
-		case driver.Add:
-			return old + x
-		case driver.And:
-			return old & x
-		case driver.Or:
-			return old | x
-		case driver.Xor:
-			return old ^ x
-		case driver.CompareSwap:
-			if old != compare {
-				return old
-			}
-		}
-		return x
+// modify carries an operation out and returns the old value.
+func (c *nicContext) modify(p unsafe.Pointer, h *header, compare uint64) uint64 {
+	op, size := driver.AtomicOp(h.op), int(h.size)
+	switch c.fault {
+	case "atomic-torn":
+		var copied uint64
+		now := driver.Or.Apply(p, size, 0, 0)
+		driver.Swap.Apply(unsafe.Pointer(&copied), size, now, 0)
+		op.Apply(unsafe.Pointer(&copied), size, h.c, compare)
+		runtime.Gosched()
+		driver.Swap.Apply(p, size, driver.Or.Apply(unsafe.Pointer(&copied), size, 0, 0), 0)
+		return now
+	case "atomic-wrong-result":
+		op.Apply(p, size, h.c, compare)
+		return driver.Or.Apply(p, size, 0, 0)
 	}
-}
-
-// modify applies f atomically and returns the old value.
-func (c *nicContext) modify(p unsafe.Pointer, size uint8, f func(uint64) uint64) uint64 {
-	for {
-		var old, val uint64
-		var done bool
-		if size == 4 {
-			o := atomic.LoadUint32((*uint32)(p))
-			old, val = uint64(o), uint64(uint32(f(uint64(o))))
-			if c.fault == "atomic-torn" {
-				runtime.Gosched()
-				atomic.StoreUint32((*uint32)(p), uint32(val))
-				return old
-			}
-			done = atomic.CompareAndSwapUint32((*uint32)(p), o, uint32(val))
-		} else {
-			old = atomic.LoadUint64((*uint64)(p))
-			val = f(old)
-			if c.fault == "atomic-torn" {
-				runtime.Gosched()
-				atomic.StoreUint64((*uint64)(p), val)
-				return old
-			}
-			done = atomic.CompareAndSwapUint64((*uint64)(p), old, val)
-		}
-		if !done {
-			continue
-		}
-		if c.fault == "atomic-wrong-result" {
-			return val
-		}
-		return old
-	}
+	return op.Apply(p, size, h.c, compare)
 }
 
 // complete ends an operation of ours.
-func (i *instance) complete(h *header, data []byte) {
-	i.mu.Lock()
-	op := i.ops[h.id%opDepth]
+func (n *conn) complete(h *header, data []byte) {
+	n.mu.Lock()
+	op := n.ops[h.id%opDepth]
 	if op == nil || op.Driver.Ticket != h.id || int(h.status) >= len(statuses) {
-		i.c.n.badFrames.Add(1)
-		i.mu.Unlock()
+		n.c.badFrames.Add(1)
+		n.mu.Unlock()
 		return
 	}
-	i.ops[h.id%opDepth] = nil
-	i.opsBusy--
+	n.ops[h.id%opDepth] = nil
+	n.opsBusy--
 	if len(data) > 0 {
 		copy(op.Local, data)
 	}
 	op.Result = h.a
-	op.Driver.Phase, op.Driver.Err = driver.Done, statuses[h.status]
-	i.mu.Unlock()
-	i.ring()
+	op.Driver.Phase, op.Driver.Err = driver.Done, nil
+	if err := statuses[h.status]; err != nil {
+		op.Driver.Err = n.Fault("operation", err)
+	}
+	n.mu.Unlock()
+	n.ring()
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // kind tells what a frame is.
@@ -52,56 +53,52 @@ func (h *header) decode(b *[headerSize]byte) {
 // frame is something to be written: a message, a request, or a reply.
 type frame struct {
 	h    header
-	p    *driver.Packet // of a message
-	buf  []byte         // of a buffer send
+	p    *driver.Packet // of a message of the large track
+	slot int            // which that has
 	op   *driver.Op     // of a request
-	data []byte         // of a reply; goes back to the pool
+	data []byte         // of a reply, or of a message of the small track; goes back to the pool
 }
 
 // writer sends frames until the connection ends.
-func (i *instance) writer() {
-	w := bufio.NewWriterSize(i.w, 64<<10)
+func (n *conn) writer() {
+	w := bufio.NewWriterSize(n.w, 64<<10)
 	var head [headerSize]byte
 	var f frame // declared here, so that it is allocated once
 	for {
 		var ok bool
-		if f, ok = i.nextFrame(w); !ok {
+		if f, ok = n.nextFrame(w); !ok {
 			break
 		}
 		f.h.encode(&head)
 		w.Write(head[:])
-		i.writeBody(w, &f)
-		if i.wrote(&f) {
+		n.writeBody(w, &f)
+		if n.wrote(&f) {
 			break
 		}
 	}
-	if w.Flush() != nil || i.local() {
+	if w.Flush() != nil || n.State() == kit.StateClosed {
 		// The peer has read everything, or is gone: a close that leaves its
 		// frames unread would show there as a reset, after what it was sent.
-		i.w.Close()
+		n.w.Close()
 	}
-	i.ended()
+	n.ended()
 }
 
-func (i *instance) writeBody(w *bufio.Writer, f *frame) {
+func (n *conn) writeBody(w *bufio.Writer, f *frame) {
 	switch {
-	case f.p != nil && f.buf != nil:
-		w.Write(f.buf[:f.h.len])
 	case f.p != nil:
-		c := f.p.Cursor()
-		runs, last := 0, int(f.h.len)
-		for n := 0; n < last; runs++ {
-			s := c.Next(last - n)
-			if len(s) == 0 {
-				break
+		c, spoils := f.p.Cursor(), n.spoils(f.p, int(f.h.len))
+		for left := int(f.h.len); left > 0; {
+			b := c.Next(left)
+			if len(b) == 0 {
+				return
 			}
-			n += len(s)
-			if n == last && i.spoils(last, runs) {
-				w.Write(s[:len(s)-1])
-				w.WriteByte(s[len(s)-1] ^ 1)
-				continue
+			if left -= len(b); left == 0 && spoils {
+				w.Write(b[:len(b)-1])
+				w.WriteByte(b[len(b)-1] ^ 1)
+				return
 			}
-			w.Write(s)
+			w.Write(b)
 		}
 	case f.op != nil && f.h.kind == putFrame:
 		w.Write(f.op.Local[:f.h.len])
@@ -111,47 +108,36 @@ func (i *instance) writeBody(w *bufio.Writer, f *frame) {
 		w.Write(b[:])
 	case f.data != nil:
 		w.Write(f.data)
-		i.free(f.data)
+		n.free(f.data)
 	}
-}
-
-// spoils reports whether a fault wants the last byte of a message wrong.
-func (i *instance) spoils(n, runs int) bool {
-	switch i.c.fault {
-	case "wrong-byte":
-		return n >= 1000
-	case "wrong-byte-layout":
-		return runs > 0
-	}
-	return false
 }
 
 // reader takes frames until the connection ends.
-func (i *instance) reader() {
-	err := i.readFrames()
+func (n *conn) reader() {
+	err := n.readFrames()
 	var bye errBye
 	switch {
-	case errors.As(err, &bye) && i.c.fault != "closed-as-broken":
-		i.fail(driver.ErrClosed)
-	case i.c.fault == "never-notice-death":
-		<-i.closing
+	case errors.As(err, &bye):
+		n.end(kit.StatePeerClosed, nil)
+	case n.c.fault == "never-notice-death":
+		<-n.closing
 	default:
-		i.fail(driver.ErrBroken)
+		n.end(kit.StateBroken, driver.ErrBroken)
 	}
-	i.ended()
+	n.ended()
 }
 
 type errBye struct{}
 
 func (errBye) Error() string { return "bye" }
 
-func (i *instance) readFrames() error {
-	r := bufio.NewReaderSize(i.r, 64<<10)
+func (n *conn) readFrames() error {
+	r := bufio.NewReaderSize(n.r, 64<<10)
 	var head [headerSize]byte
 	var h header
 	for {
-		if i.c.fault == "impatient" {
-			_ = i.r.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		if n.c.fault == "impatient" {
+			_ = n.r.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 		}
 		if _, err := io.ReadFull(r, head[:]); err != nil {
 			return err
@@ -161,61 +147,61 @@ func (i *instance) readFrames() error {
 			return errBye{}
 		}
 		if h.len > largeMax+1 {
-			i.c.n.badFrames.Add(1)
+			n.c.badFrames.Add(1)
 			return errors.New("bad frame")
 		}
 		var data []byte
 		if h.len > 0 {
-			data = i.alloc(int(h.len))
+			data = n.alloc(int(h.len))
 			if _, err := io.ReadFull(r, data); err != nil {
 				return err
 			}
 		}
-		i.handle(&h, data)
+		n.handle(&h, data)
 	}
 }
 
-func (i *instance) handle(h *header, data []byte) {
+func (n *conn) handle(h *header, data []byte) {
 	switch h.kind {
 	case msgFrame:
-		i.arrive(message{data: data, ticket: h.a})
+		n.arrive(message{data: data, ticket: h.a})
 		return
 	case creditFrame:
-		i.mu.Lock()
-		i.credits += int(h.a)
-		i.work.Broadcast()
-		i.mu.Unlock()
+		n.mu.Lock()
+		n.credits += int(h.a)
+		n.work.Broadcast()
+		n.mu.Unlock()
 	case putFrame, getFrame, atomicFrame:
-		i.serve(h, data)
+		n.serve(h, data)
 	case replyFrame:
-		i.complete(h, data)
+		n.complete(h, data)
 	default:
-		i.c.n.badFrames.Add(1)
+		n.c.badFrames.Add(1)
 	}
-	i.free(data)
+	n.free(data)
 }
 
 // alloc and free keep a few buffers, so that the data path allocates nothing.
-func (i *instance) alloc(n int) []byte {
-	i.poolMu.Lock()
-	defer i.poolMu.Unlock()
-	for k := len(i.pool) - 1; k >= 0; k-- {
-		if b := i.pool[k]; cap(b) >= n {
-			i.pool[k] = i.pool[len(i.pool)-1]
-			i.pool = i.pool[:len(i.pool)-1]
-			return b[:n]
+func (n *conn) alloc(size int) []byte {
+	n.poolMu.Lock()
+	defer n.poolMu.Unlock()
+	for k := len(n.pool) - 1; k >= 0; k-- {
+		if b := n.pool[k]; cap(b) >= size {
+			n.pool[k] = n.pool[len(n.pool)-1]
+			n.pool = n.pool[:len(n.pool)-1]
+			return b[:size]
 		}
 	}
-	return make([]byte, n, max(n, bufferSize))
+	return make([]byte, size, max(size, bufferSize))
 }
 
-func (i *instance) free(b []byte) {
+func (n *conn) free(b []byte) {
 	if cap(b) == 0 {
 		return
 	}
-	i.poolMu.Lock()
-	defer i.poolMu.Unlock()
-	if len(i.pool) < 64 {
-		i.pool = append(i.pool, b)
+	n.poolMu.Lock()
+	defer n.poolMu.Unlock()
+	if len(n.pool) < 64 {
+		n.pool = append(n.pool, b)
 	}
 }
