@@ -14,22 +14,22 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// large is an instance on the large track: the sender's engine copies from the
-// posted memory into frames, the receiver's from frames into the posted memory. A receive and a send are slots,
-// which the owner fills and empties, and in between belong to the engine.
+// large is an instance on the large track. The sender's engine copies from the posted memory into frames, the
+// receiver's engine from frames into the posted memory. Each posted receive or send occupies a slot, which the owner
+// fills and empties; in between it belongs to the engine.
 type large struct {
 	conn
 	kit.Large
-	token  uint64 // in the rdv data for this end
+	token  uint64 // identifies this end in rdv data
 	theirs uint64
 	in     [transferDepth]recvSlot
 	out    [transferDepth]sendSlot
 	starts ring[uint32] // owner to engine: slots of out
-	used   int          // slots of in
-	sends  int          // slots of out
-	clears atomic.Int32 // receives whose cancel the engine has not seen
+	used   int          // used slots of in
+	sends  int          // used slots of out
+	clears atomic.Int32 // cancelled receives that the engine has not seen
 
-	expected atomic.Int64 // bytes of a receive that was prefetched
+	expected atomic.Int64 // bytes of a prefetched receive
 }
 
 const (
@@ -38,12 +38,12 @@ const (
 	rdvBytes      = 32
 )
 
-// What a slot is doing. The owner moves it from slotFree to slotPosted and from slotDone or slotCanceled to
-// slotFree, the engine the rest.
+// States of a slot. The owner changes slotFree to slotPosted, slotPosted to slotCancel, and slotDone or slotCanceled to
+// slotFree. The engine makes the other changes.
 const (
 	slotFree uint32 = iota
 	slotPosted
-	slotCancel // the owner wants a receive back
+	slotCancel // the owner has cancelled the receive
 	slotDone
 	slotCanceled
 )
@@ -52,8 +52,8 @@ type recvSlot struct {
 	state  atomic.Uint32
 	p      *driver.Packet // the owner's
 	gen    uint32
-	length int // of the memory
-	total  int // of the message; -1: unknown
+	length int // bytes of the memory
+	total  int // bytes of the message; -1: unknown
 	got    int
 	buf    []byte // the memory, if it is in one piece
 	cursor driver.Cursor
@@ -171,7 +171,7 @@ func (l *large) place(p *link.Placement) {
 		return
 	}
 	s := &l.in[k]
-	// A receive that was cancelled may still be written to: its bytes go nowhere.
+	// Bytes for a receive that was cancelled may still arrive; they are dropped.
 	if s.state.Load() != slotPosted || uint64(s.gen)<<8|k != p.Tag {
 		return
 	}
@@ -229,7 +229,7 @@ func (l *large) progressRecv(s *recvSlot) {
 		l.Tally.Canceled.Add(1)
 		l.endRecv(s, driver.ErrCanceled)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
-		l.endRecv(s, l.Failure("receive")) // the engine does not place any more
+		l.endRecv(s, l.Failure("receive")) // the engine does not write to the memory any more
 	}
 }
 
@@ -305,7 +305,7 @@ func (l *large) progressSend(s *sendSlot) {
 		l.Sent(int(s.t.Len))
 		l.endSend(s, nil)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
-		l.endSend(s, l.Failure("send")) // the engine does not read any more
+		l.endSend(s, l.Failure("send")) // the engine does not read the memory any more
 	}
 }
 
@@ -368,7 +368,7 @@ func (l *large) Pending() bool {
 	return false
 }
 
-// drop implements track: nobody reads or writes posted memory from here on.
+// drop implements track. The engine does not use posted memory any more.
 func (l *large) drop() {
 	for k := range l.in {
 		l.in[k].state.Store(slotFree)
