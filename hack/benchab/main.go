@@ -1,10 +1,10 @@
 // Command benchab measures what a driver's own code costs, for hack/bench-ab, which runs the builds of two commits in
 // turns. It uses package driver alone, so that one source fits both.
 //
-// One goroutine, pinned to CPU 0, plays both ends: what is measured is the path through the driver, without the time
-// that a cache line or a wake-up takes between two CPUs, and a neighbour on the other CPU disturbs little. It prints
-// nanoseconds: of a message of 8 bytes from SendPost to the receiver's RecvPoll, of one in a batch of sixteen, and of
-// a RecvPoll that finds nothing. Each figure is the fastest twentieth of many short windows, as disturbances only add.
+// One goroutine, pinned to CPU 0, plays both ends. So it measures the path through the driver, without the time that a
+// cache line or a wake-up takes between two CPUs, and a neighbour on the other CPU disturbs little. It prints
+// nanoseconds: of a message of 8 bytes from SendPost to the receiver's RecvPoll, of one in a batch of sixteen, and of a
+// RecvPoll that finds nothing. Each figure is the fastest twentieth of many short windows, as disturbances only add.
 package main
 
 import (

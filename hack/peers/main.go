@@ -310,7 +310,7 @@ func twoCores(allowed []int, siblings func(int) []int) (cpus, error) {
 	return cpus{allowed[0], allowed[1]}, nil
 }
 
-// expand turns the kernel's "0-2,5" into numbers; what is no number is left out.
+// expand parses a list of the kernel like "0-2,5". It skips parts that are not numbers.
 func expand(list string) []int {
 	var out []int
 	for _, part := range strings.Split(list, ",") {

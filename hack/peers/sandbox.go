@@ -21,9 +21,8 @@ const insideArg = "__inside"
 // workDir is a tmpfs inside the tree, with our own programs.
 const workDir = "/tmp"
 
-// enter starts this program again as init of new mount, PID, IPC and network
-// namespaces and waits for it. Whatever ends either process, even SIGKILL,
-// ends every process in there, and the mounts go with the last one.
+// enter starts this program again as init of new mount, PID, IPC and network namespaces and waits for it. If either
+// process ends, even by SIGKILL, every process in the namespaces ends, and the mounts vanish with the last one.
 func enter() int {
 	// The parent-death signal is about the thread that forked.
 	runtime.LockOSThread()

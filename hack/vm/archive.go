@@ -20,8 +20,8 @@ const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 var errNoArchive = errors.New("no Debian archive")
 
-// An archive is one suite of a Debian archive, with apt's lists in a directory of its own: what this machine itself
-// installs, and from where, stays as it is. apt verifies the signatures and hashes of all that comes out of it.
+// An archive is one suite of a Debian archive, with apt's lists in a directory of its own, so that the package sources
+// of this machine do not change. apt verifies the signatures and hashes of all packages from it.
 type archive struct {
 	dir   string
 	suite string

@@ -90,8 +90,8 @@ func buildKernel(ctx context.Context, cache, version, mirror, work string) error
 	return installKernel(tree, root)
 }
 
-// configureKernel makes .config and checks that it has all that was asked for: what depends on something that is
-// missing is dropped without a word.
+// configureKernel makes .config and checks that it has all requested options: the kernel's tools silently drop an
+// option whose dependencies are missing.
 func configureKernel(ctx context.Context, tree, fragment string) error {
 	if err := os.WriteFile(fragment, []byte(debugConfig), 0o644); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// headers returns the folder that modules of the kernel are built against (KDIR, for Kbuild). Those of a stock kernel
-// are fetched if need be; a debug kernel keeps its own.
+// headers returns the folder that modules of the kernel are built against (KDIR, for Kbuild). The headers of a stock
+// kernel are downloaded if necessary; a debug kernel has its own.
 func headers(ctx context.Context, cache string, k *kernel, o *options) (string, error) {
 	if o.debug {
 		dir := filepath.Join(k.dir, "build")

@@ -171,7 +171,7 @@ func fetchKernel(ctx context.Context, cache, version, mirror, work string) error
 	return os.WriteFile(filepath.Join(root, "release"), []byte(release+"\n"), 0o644)
 }
 
-// command runs a program for its effect; what it said is in the error.
+// command runs a program for its effect. The program's output is in the error.
 func command(ctx context.Context, name string, args ...string) error {
 	path, err := findTool(name)
 	if err != nil {

@@ -36,7 +36,7 @@ func Settled() Holdings {
 // Left checks that descriptors, mappings, goroutines and heap are back where they were.
 func Left(tb testing.TB, when string, before Holdings) {
 	tb.Helper()
-	const heapSlack, goSlack = 16, 2 // what timers and pools keep
+	const heapSlack, goSlack = 16, 2 // kept by timers and pools
 	var now Holdings
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		now = Settled()

@@ -31,7 +31,7 @@ const (
 	agentPort = "7070"
 )
 
-// What the agent sends of a process: kind, length, bytes.
+// The agent's frames about a process: kind, length, bytes.
 const (
 	frameOut    = 'o'
 	frameErr    = 'e'

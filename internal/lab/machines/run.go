@@ -2,8 +2,9 @@
 //
 // The test runs on this machine. It starts itself in both machines, where Rank tells which side of a case to play.
 //
-// The peers of drivertest run in machine 1. What drivertest starts in machine 0 is a relay: it asks the agent in machine 1 for
-// the process and carries standard input, output, error and the exit status. It is the test's own program, too.
+// The peers of drivertest run in machine 1. In machine 0 drivertest starts a relay instead. The relay asks the agent in
+// machine 1 for the process, and carries standard input, output, error and the exit status. It is the test's own
+// program, too.
 package machines
 
 import (
@@ -25,7 +26,7 @@ import (
 type Pair struct {
 	VM, Test string        // hack/vm and the test's program
 	Args     []string      // more arguments of hack/vm
-	Netem    string        // what happens to the packets between them
+	Netem    string        // netem's disturbance of packets between them
 	Limit    time.Duration // of the whole run
 	Run      string        // pattern of the tests to run in both
 }

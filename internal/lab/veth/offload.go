@@ -47,7 +47,7 @@ func offloadsOff(device string) error {
 		req := ethtoolRequest{data: unsafe.Pointer(&v)}
 		copy(req.name[:unix.IFNAMSIZ-1], device)
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-		// What the device does not have need not be turned off.
+		// Features that the device lacks need not be turned off.
 		if errno != 0 && errno != unix.EOPNOTSUPP {
 			return fmt.Errorf("turn %s of %s off: %w", o.name, device, errno)
 		}

@@ -69,7 +69,7 @@ func (e *End) routeBy(router *End) error {
 const (
 	minRate    = 100_000
 	maxRate    = 1<<32 - 1
-	headerRoom = 32 // what an Ethernet frame has beside the MTU, and more
+	headerRoom = 32 // at least the bytes of an Ethernet frame beyond the MTU
 )
 
 // shape lets a device send no more than rate bytes a second.

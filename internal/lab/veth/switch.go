@@ -15,7 +15,7 @@ type Switch struct {
 	// Ends reach each other as soon as NewSwitch returns.
 	Ends []End
 
-	pair Pair // what is to be undone
+	pair Pair // pair to delete at the end
 }
 
 // NewSwitch makes n namespaces, 1 to 250, and one for the bridge. [Config.Router] and
