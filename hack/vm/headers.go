@@ -50,7 +50,7 @@ func buildFolder(dir, release string) string {
 	return filepath.Join(dir, "usr/src/linux-headers-"+release)
 }
 
-// openHeaders refuses those of another release: a kernel that was fetched again needs its own.
+// openHeaders returns an error for headers of another release: a kernel that was downloaded again needs its own.
 func openHeaders(dir string, k *kernel) (string, error) {
 	release, err := os.ReadFile(filepath.Join(dir, "release"))
 	if err != nil {

@@ -50,7 +50,7 @@ func (p *Pair) route(cfg Config) error {
 	return nil
 }
 
-// routeBy makes the router the next hop to everywhere else.
+// routeBy makes the router the default next hop.
 func (e *End) routeBy(router *End) error {
 	return in(e.Namespace, func(h *netlink.Handle) error {
 		for _, by := range []netip.Prefix{router.IPv4, router.IPv6} {
