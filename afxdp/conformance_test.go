@@ -100,8 +100,8 @@ func runInside(s *veth.Switch) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// ownSharedMemory puts an empty file system over /dev/shm, if the process that made the lab has started this one in another
-// mount namespace: what the tests of other packages have there meanwhile is no leak of ours. Peers have it from here.
+// ownSharedMemory mounts an empty file system over /dev/shm if the process that made the lab has started this one in
+// another mount namespace. Files of other packages' tests there would look like leaks. Peers have it from here.
 func ownSharedMemory(maker string) error {
 	theirs, err := os.Readlink("/proc/" + maker + "/ns/mnt")
 	if err != nil {

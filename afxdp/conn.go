@@ -14,8 +14,8 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// conn is what instances of both tracks have in common. Its owner is the goroutine that uses the
-// instance; the engine is whoever holds the NIC's lock. They share rings, and words that are atomic.
+// conn is the common part of the instances of both tracks. Its owner is the goroutine that uses the instance. The
+// engine is the goroutine that holds the NIC's lock. Owner and engine share rings and atomic fields.
 type conn struct {
 	kit.Conn
 
@@ -24,34 +24,34 @@ type conn struct {
 	route  *route
 	toSelf bool
 
-	// The engine's.
-	lc    *link.Conn // nil to oneself
-	waits bool       // in the NIC's backlog
+	// The fields below belong to the engine.
+	lc    *link.Conn // nil on a connection to oneself
+	waits bool       // is in the NIC's backlog
 
 	marked    atomic.Bool
 	nextDirty *conn
-	pending   atomic.Int32 // what was sent and is not acknowledged
+	pending   atomic.Int32 // fragments and transfers that are not acknowledged
 	fragment  atomic.Int32 // bytes of a message in one packet
 }
 
-// track is what a track adds to a connection.
+// track is the part of a connection that depends on its track.
 type track interface {
 	driver.Instance
 	kit.ConnHooks
-	// hello is what the peer is told.
+	// hello returns the data for the peer.
 	hello() []byte
-	// up is called when the connection stands, with what the peer told. The engine's.
+	// up is called by the engine when the connection stands, with the peer's hello.
 	up(hello []byte) error
-	// serve does what the owner wants. The engine's.
+	// serve is called by the engine to do what the owner has asked for.
 	serve()
-	// deliver and place take what came. The engine's.
+	// deliver and place are called by the engine for messages that arrive.
 	deliver(f link.Fragment)
 	place(p *link.Placement)
-	// drop frees everything: nobody uses the instance any more. The engine's.
+	// drop is called by the engine to free everything, when nobody uses the instance any more.
 	drop()
 }
 
-// helloVersion, the track, and a token that rdv data for this end holds.
+// A hello is helloVersion, the track, and a token that identifies this end in rdv data.
 const (
 	helloSize    = 16
 	helloVersion = 1
@@ -64,7 +64,7 @@ func (i *conn) helloOf(token uint64) []byte {
 	return b
 }
 
-// parseHello checks what the peer said of itself.
+// parseHello checks the peer's hello and returns its token.
 func (i *conn) parseHello(b []byte) (token uint64, err error) {
 	switch {
 	case len(b) < helloSize || b[0] != helloVersion:
@@ -75,7 +75,7 @@ func (i *conn) parseHello(b []byte) (token uint64, err error) {
 	return binary.LittleEndian.Uint64(b[8:]), nil
 }
 
-// newConn makes a connection; the caller holds Mu.
+// newConn makes a connection. The caller holds Mu.
 func (c *share) newConn(num uint32, peer string) (*conn, error) {
 	var i *conn
 	if c.Props.Track == driver.Large {
@@ -120,7 +120,7 @@ func (c *share) Up(lc *link.Conn) {
 	i.Resolve(kit.StateUp, nil)
 }
 
-// fitMTU takes what the route's MTU allows.
+// fitMTU adapts a connection to the route's MTU.
 func (c *share) fitMTU(i *conn) {
 	if m := i.route.mtu.Load(); m >= link.MinMTU {
 		_ = i.lc.SetMTU(int(m))
@@ -128,7 +128,7 @@ func (c *share) fitMTU(i *conn) {
 	i.fragment.Store(int32(i.lc.MaxFragment()))
 }
 
-// routeChanged tells connections what is new of their route.
+// routeChanged adapts connections to a change of their route.
 func (c *share) routeChanged(r *route) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -170,7 +170,7 @@ func (c *share) Deliver(lc *link.Conn, f link.Fragment) { lc.User.(*conn).api.de
 // Place implements link.Handler.
 func (c *share) Place(lc *link.Conn, p *link.Placement) { lc.User.(*conn).api.place(p) }
 
-// misbehaved breaks the connection because of what the peer sent. The engine's.
+// misbehaved breaks the connection because the peer violates the protocol. Only the engine calls it.
 func (i *conn) misbehaved(what string) {
 	i.lc.Close(i.ctx.nic.now, true)
 	i.Misbehaved(what)
@@ -220,8 +220,8 @@ func (i *conn) Farewell(kit.State) {
 	}
 }
 
-// sweepRoutes gives up the routes that connections have left, of all contexts. It is the keeper's: nobody else may call
-// this driver again.
+// sweepRoutes frees the routes of closed connections of all contexts. The keeper calls it, because the program may make
+// no further calls.
 func (n *nic) sweepRoutes() {
 	if n.leaving.Load() == 0 {
 		return
@@ -238,7 +238,7 @@ func (n *nic) sweepRoutes() {
 	}
 }
 
-// sweep gives up the routes of connections that are over, also for their peers. The caller holds c.Mu.
+// sweep frees the routes of connections that are closed at both ends. The caller holds c.Mu.
 func (c *share) sweep() {
 	kept := c.leaving[:0]
 	for _, i := range c.leaving {

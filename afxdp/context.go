@@ -24,7 +24,7 @@ type share struct {
 	number uint8
 	nic    *nic
 
-	// Of whoever holds the NIC's lock.
+	// The fields below belong to the holder of the NIC's lock.
 	end    *link.Endpoint
 	routes []*route // by link.Route
 
@@ -34,7 +34,7 @@ type share struct {
 	tasks   sync.WaitGroup
 }
 
-// smallContext gives a context the methods of its track.
+// smallContext adds the methods of the small track to a context.
 type smallContext struct {
 	*share
 	kit.Prober[conn]
@@ -93,8 +93,8 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	return nil, err
 }
 
-// linkMTU is how long a link packet can be in IP packets (kind ether: Ethernet payloads) of so many bytes. Only
-// the large track, without encryption, has packets of several chunks.
+// linkMTU returns the length of the largest link packet for IP packets (kind ether: Ethernet payloads) of mtu bytes.
+// Only the large track without encryption has packets of several chunks.
 func (c *share) linkMTU(mtu int) int {
 	m := &c.nic.memory
 	if m.run == 0 || c.Props.Track != driver.Large || c.opts.encrypt {
@@ -103,10 +103,10 @@ func (c *share) linkMTU(mtu int) int {
 	return max(c.unit(mtu), min(mtu-c.opts.kind.Overhead(), m.run*m.size-dataAt)-prefixSize)
 }
 
-// unit is how much of that one chunk holds.
+// unit returns how much of such a packet one chunk holds.
 func (c *share) unit(mtu int) int {
 	m := &c.nic.memory
-	// What the peer's chunks hold bounds it as well, and they may be as small as ours.
+	// The peer's chunks bound it as well, and they may be as small as those of this side.
 	return min(mtu-c.opts.kind.Overhead(), m.umem.MaxRx()-c.opts.kind.HeaderLen(true), m.size-dataAt) - prefixSize
 }
 
@@ -144,8 +144,8 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 		c.nic.mustLock()
 		c.nic.clock()
 		i.lc, err = call(c.nic.now, r, peer.Incarnation, i.api.hello(), i)
-		c.nic.next = 0     // it begins now
-		c.nic.due.Store(0) // else a keeper that finds no frames sleeps, and looks at the clock only in one round of clockPolls
+		c.nic.next = 0     // tick the new connection at once
+		c.nic.due.Store(0) // otherwise a keeper without frames sleeps, and reads the clock only once in clockPolls rounds
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
@@ -190,7 +190,7 @@ func (c *share) Release() error {
 	n := c.nic
 	c.Mu.Lock()
 	n.leaving.Add(-int32(len(c.leaving)))
-	c.leaving = nil // their routes have ended with the context
+	c.leaving = nil // their routes end with the context
 	c.Mu.Unlock()
 	n.mustLock()
 	n.contexts[c.number] = nil
@@ -199,7 +199,7 @@ func (c *share) Release() error {
 	return n.release()
 }
 
-// sayGoodbye gives peers a moment to hear that we leave.
+// sayGoodbye gives peers a short time to confirm that the connections are closed.
 func (c *share) sayGoodbye() {
 	limit := time.Now().Add(min(c.opts.deadTime, 2*time.Second))
 	for pause := 50 * time.Microsecond; time.Now().Before(limit); pause = min(2*pause, time.Millisecond) {
@@ -214,10 +214,10 @@ func (c *share) sayGoodbye() {
 	}
 }
 
-// drop forgets what could not be told. The caller holds the NIC's lock.
+// drop forgets connections whose peers did not confirm. The caller holds the NIC's lock.
 func (c *share) drop() { c.end.Abandon() }
 
-// chooseAddress finds what others reach a device by.
+// chooseAddress chooses the address at which peers reach a device.
 func chooseAddress(kind carrier.Kind, l carrier.Link, addrs []netip.Addr) (carrier.Kind, address, error) {
 	pick := func(want carrier.Kind, fits func(netip.Addr) bool) (address, bool) {
 		for _, a := range addrs {

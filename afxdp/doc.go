@@ -1,18 +1,18 @@
-// Package afxdp is the driver for Ethernet, past the kernel's network stack: frames travel through AF_XDP sockets
-// (package afxdp/xsk), which a reliable protocol (package afxdp/internal/link) makes into messages. It works on any
-// Ethernet device, best where the device's driver knows XDP.
+// Package afxdp is the driver for Ethernet devices. Frames bypass the kernel's network stack through AF_XDP sockets
+// (package afxdp/xsk), and a reliable protocol (package afxdp/internal/link) makes messages of them. It works on any
+// Ethernet device, and best if the device's driver supports XDP.
 //
 //	import _ "github.com/bywash/bywash/afxdp"
 //
 //	d, _ := driver.Lookup("afxdp")
 //	nic, _ := d.Query(driver.Hints{Device: "eth1"})
 //
-// It needs Linux 5.9 and root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. All traffic that is not ours passes to
-// the kernel as before; another XDP program on the device is left alone, and opening fails.
+// It needs Linux 5.9 and root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF. All other traffic passes to the kernel as
+// before. If the device has another XDP program, opening fails and leaves that program in place.
 //
 // # Options
 //
-// [driver.Hints].Options takes these; the first value is what holds without it.
+// [driver.Hints].Options takes these options. The first value is the default.
 //
 //	carrier     auto | udp4 | udp6 | ether: what frames are. auto takes udp4, else udp6,
 //	            by the device's addresses, else ether: EtherType 0x88b5, on one segment.
@@ -40,41 +40,44 @@
 //
 // # Paths
 //
-// [driver.Instance].Path says how frames get to and from the device: "native-zerocopy", "native-copy" or "skb-copy";
-// "copy" to oneself.
+// [driver.Instance].Path returns how frames get to and from the device: "native-zerocopy", "native-copy" or "skb-copy",
+// or "copy" on a connection to oneself.
 //
-// The small track writes a message into frames, where it stays until the peer has it, and reads it out of the frames
-// that it came in; buffer sends and receives are these frames, so that nothing is copied beside what the kernel
-// does. A message is done when it is posted.
+// The small track writes a message into frames, where it stays until the peer has acknowledged it, and the receiver
+// reads it from the frames in which it arrived. Buffer sends and receives use these frames directly, so that only the
+// kernel copies. A send is done when it is posted.
 //
-// The large track copies from the posted memory into frames and from frames into the posted memory, once at
-// each end, in whatever order they come. A send is done when all of it has been placed. Prefetching a receive
-// gives the peer credit early.
+// The large track copies from the posted memory into frames and from frames into the posted memory, once at each end,
+// in the order of arrival. A send is done when the peer has placed all of it. Prefetching a receive gives the peer
+// credit early.
 //
 // # Progress
 //
-// Any call moves frames for all instances of the device: there is one try-lock, whose holder does what
-// others have asked for, and whom nobody waits for. A goroutine for each queue looks after what nobody polls for,
-// once a millisecond while the program polls, else when frames come. So a small message that is posted while others
-// are under way may leave up to a millisecond later, if fewer than 16 fragments wait and nothing is polled meanwhile.
+// Any call moves frames for all instances of the device. There is one try-lock: its holder does what other goroutines
+// have asked for, and nobody waits for it on a data path. One goroutine for each queue, the keeper, moves frames when
+// no call does: once a millisecond while the program polls, otherwise when frames arrive. So a small message that is
+// posted while others are under way may leave up to a millisecond later, if fewer than 16 fragments wait and the
+// program polls nothing meanwhile.
 //
 // # Limits
 //
-// A message has at most 8 KiB on the small track, 256 GiB on the large one; 64 packets and 16 are in flight. A packet is
-// at most as long as the MTU and a chunk of 4 KiB allow: 3840 bytes of frame; on the large track, as long as the MTU, up to
-// 65535 bytes, which then takes several chunks at each end. A route whose MTU shrinks ends connections
-// that have longer packets under way.
+// A message has at most 8 KiB on the small track and 256 GiB on the large one. An instance has at most 64 packets in
+// flight on the small track and 16 on the large one. A packet is at most as long as the MTU and a chunk of 4 KiB allow:
+// 3840 bytes of frame. On the large track it is at most as long as the MTU, up to 65535 bytes, and then takes several
+// chunks at each end. A route whose MTU shrinks ends connections that have longer packets under way.
 //
-// A device has room for 192 connections of the small track, with Hints.Peers for that many and 64, those counted that
-// were closed while their peers do not know. Each of both tracks takes 16 of the frames or, with long frames, two
-// packets of the MTU. Hints.Peers keeps frames for that many connections of each track; without it, connections that
-// are used may leave no more than a quarter for new ones. A connection for which there is no room is refused with
-// ErrBusy, and the error names both options. The first context that is opened on a device sets them for all.
+// A device has room for 192 connections of the small track, or, with Hints.Peers, for that number and 64. Connections
+// count that were closed here while their peers do not know yet. Each connection of either track takes 16 of the frames
+// or, with long frames, as many as two packets of the MTU. Hints.Peers reserves frames for that many connections of
+// each track; without it, busy connections may leave no more than a quarter for new ones. A connection for which there
+// is no room is refused with ErrBusy, and the error names both options. The first context that is opened on a device
+// sets them for all.
 //
-// A device takes 2 or 4 KiB for each of 5632 chunks to send from (2560, and 16 for each connection of the small track)
-// and of 4/3 frames for each queue, 8 MiB more for long frames, and a connection some 60 KiB. What a peer does not
-// receive occupies chunks to send from: 16 are each connection's own, and of 2048 more a connection takes at most as
-// many as it leaves. Posts beyond that are ErrBusy. At most 256 contexts share a device. There is no one-sided access.
+// A device takes 2 or 4 KiB for each of its chunks: 5632 to send from (2560, and 16 for each connection of the small
+// track) and, for each queue, 4/3 of the frames. Long frames take 8 MiB more, and a connection takes some 60 KiB.
+// Messages that a peer does not receive occupy chunks to send from. Each connection has 16 of its own; of 2048 common
+// ones a connection takes at most as many as it leaves. Posts beyond that fail with ErrBusy. At most 256 contexts share
+// a device. There is no one-sided access.
 //
 // docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
 package afxdp

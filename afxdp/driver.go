@@ -26,7 +26,7 @@ type afxdpDriver struct{}
 // Name implements driver.Driver.
 func (afxdpDriver) Name() string { return Name }
 
-// exclusivity of all its NICs; see driver.Profile.
+// exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 16
 
 // MaxExclusivity implements driver.Ranked.
@@ -61,7 +61,7 @@ func unavailable(device, reason, remedy string, err error) error {
 	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
 }
 
-// candidates are the Ethernet devices of this network namespace.
+// candidates lists the Ethernet devices of this network namespace.
 func candidates() (list []net.Interface, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -75,7 +75,7 @@ func candidates() (list []net.Interface, err error) {
 	return list, nil
 }
 
-// check tells why a device cannot be used.
+// check returns why a device cannot be used, or nil.
 func check(i net.Interface) error {
 	if i.Flags&net.FlagUp == 0 {
 		return unavailable(i.Name, "it is down", "ip link set "+i.Name+" up", nil)
@@ -96,7 +96,7 @@ func unprivileged(device string, err error) error {
 		"run as root, or give the program CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (setcap cap_net_admin,cap_net_raw,cap_bpf+ep PROGRAM)", err)
 }
 
-// capable reports whether the process has the capabilities that opening takes.
+// capable reports whether the process has the capabilities that opening needs.
 func capable() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -107,7 +107,7 @@ func capable() bool {
 	return has(unix.CAP_NET_ADMIN) && has(unix.CAP_NET_RAW) && (has(unix.CAP_BPF) || has(unix.CAP_SYS_ADMIN))
 }
 
-// details are facts about a device.
+// details returns facts about a device for people.
 func details(i net.Interface) (list []driver.Detail) {
 	add := func(name, format string, args ...any) {
 		list = append(list, driver.Detail{Name: name, Value: fmt.Sprintf(format, args...)})
@@ -186,7 +186,7 @@ func query(h driver.Hints, o options) (*unopened, error) {
 		return nil, unavailable(i.Name, err.Error(), "ip addr add ADDRESS dev "+i.Name, nil)
 	}
 	o.kind, addr.port = kind, o.port
-	if h.Peers > 0 && h.Options["frames"] == "" { // each needs some, and a quarter is kept for new ones
+	if h.Peers > 0 && h.Options["frames"] == "" { // each peer needs frames, and a quarter is kept for new connections
 		o.frames = framesOf(h.Peers)
 	}
 	o.peers = h.Peers
@@ -195,7 +195,7 @@ func query(h driver.Hints, o options) (*unopened, error) {
 	return n, nil
 }
 
-// chooseDevice takes the only one, if none is named.
+// chooseDevice returns the device with that name, or the only candidate if name is empty.
 func chooseDevice(name string) (*net.Interface, error) {
 	list, err := candidates()
 	if err != nil {
@@ -229,7 +229,7 @@ func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
 		IOVec: true, Data: true, SendWait: true, RecvWait: true, DeadTime: o.deadTime,
 	}
 	if t == driver.Small {
-		// What one packet holds, on the device that was queried.
+		// A buffer is the payload of one packet on the queried device.
 		size := min(mtu-o.kind.Overhead(), 4096-xsk.RxReserve-o.kind.HeaderLen(true), 4096-dataAt) - prefixSize - link.HeaderSize - 16
 		c.MaxMessage, c.BufferSize = maxSmall, min(size&^7, maxSmall)
 		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
@@ -242,9 +242,9 @@ func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {
 	return c
 }
 
-// profile is what Ethernet of that speed does.
+// profile describes Ethernet of the device's speed.
 func profile(device string) driver.Profile {
-	speed := 10e9 // virtual devices do not say
+	speed := 10e9 // for virtual devices, which report no speed
 	if b, err := os.ReadFile("/sys/class/net/" + device + "/speed"); err == nil {
 		var mb float64
 		if n, _ := fmt.Sscan(string(b), &mb); n == 1 && mb > 0 {

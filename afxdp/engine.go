@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/afxdp/xsk"
 )
 
-// run moves what there is to be moved, unless somebody else is at it, who then
-// also does what the caller has marked.
+// run moves frames and messages. If another goroutine does so already, that one also serves the instances that the
+// caller has marked.
 func (n *nic) run() {
 	for n.lock.CompareAndSwap(0, 1) {
 		n.step()
@@ -22,10 +22,11 @@ func (n *nic) run() {
 	}
 }
 
-// clockPolls is how many polls in vain go without a look at the clock.
+// clockPolls is the number of polls without work after which the clock is read.
 const clockPolls = 32
 
-// step is one round: take what has arrived and what instances want, send what that makes due.
+// step is one round: it handles the frames that have arrived and the marked instances, and sends all that has become
+// due.
 func (n *nic) step() {
 	n.polls.Add(1)
 	work := false
@@ -70,7 +71,7 @@ func (n *nic) step() {
 		n.next = min(n.next, c.end.Next())
 	}
 	n.publish()
-	n.fill() // before anybody hears of credit
+	n.fill() // before peers get credit
 	for k := range n.queues {
 		if q := &n.queues[k]; q.out > 0 || q.stuck {
 			n.push(q)
@@ -86,7 +87,7 @@ func (n *nic) step() {
 	}
 }
 
-// publish tells owners how much is under way.
+// publish updates the counts of unacknowledged fragments for the owners.
 func (n *nic) publish() {
 	kept := n.sending[:0]
 	for _, i := range n.sending {
@@ -100,7 +101,7 @@ func (n *nic) publish() {
 	n.sending = kept
 }
 
-// reclaimAt is from how many chunks on, that may have been sent, it is worth to look.
+// reclaimAt is the number of chunks, handed to the kernel, from which on the completion ring is read.
 const reclaimAt = 64
 
 func (n *nic) under() (sum int) {
@@ -110,7 +111,7 @@ func (n *nic) under() (sum int) {
 	return sum
 }
 
-// held reports whether something could not be sent for lack of room.
+// held reports whether frames could not be sent for lack of room.
 func (n *nic) held() bool {
 	for k := range n.queues {
 		if n.queues[k].out > 0 || n.queues[k].stuck {
@@ -127,7 +128,7 @@ func (n *nic) held() bool {
 
 func (n *nic) clock() { n.now = link.Time(time.Since(n.origin)) }
 
-// receive takes frames from one queue.
+// receive handles the frames of one queue.
 func (n *nic) receive(q *queue) {
 	got := q.sock.Receive(n.batch)
 	q.posted -= got
@@ -148,7 +149,7 @@ func (n *nic) receive(q *queue) {
 	}
 }
 
-// arrived takes one frame, and reports whether it is kept.
+// arrived handles one frame and reports whether it is kept.
 func (n *nic) arrived(id uint32, frame []byte) bool {
 	var code carrier.Code
 	n.from, code = carrier.Parse(frame, &n.filter)
@@ -160,7 +161,7 @@ func (n *nic) arrived(id uint32, frame []byte) bool {
 	return c.end.Input(n.now, n.source(b[3]), link.Frame{ID: uint64(id), Data: b[prefixSize:]})
 }
 
-// contextOf is where the frame that was parsed goes; nil: nowhere.
+// contextOf returns the context that the parsed frame is for, or nil.
 func (n *nic) contextOf(code carrier.Code) *share {
 	if code != carrier.OK {
 		n.stats.codes[code]++
@@ -174,7 +175,7 @@ func (n *nic) contextOf(code carrier.Code) *share {
 	return n.contexts[b[2]]
 }
 
-// serve does what instances have marked.
+// serve serves the marked instances.
 func (n *nic) serve() {
 	for i := n.dirty.Swap(nil); i != nil; {
 		next := i.nextDirty
@@ -185,7 +186,7 @@ func (n *nic) serve() {
 	}
 }
 
-// serveBacklog serves again those whose posts found no room.
+// serveBacklog serves again the instances whose posts found no room.
 func (n *nic) serveBacklog() {
 	list := n.backlog
 	n.backlog = n.backlogSpare[:0]
@@ -211,7 +212,7 @@ func (i *conn) mark() {
 	}
 }
 
-// kick makes the kernel send. What it does not take now is kicked again.
+// kick makes the kernel send. If the kernel does not send all, stuck asks for another kick.
 func (q *queue) kick(n *nic) {
 	q.stuck = false
 	if err := q.sock.Kick(); err != nil {
@@ -220,8 +221,8 @@ func (q *queue) kick(n *nic) {
 	}
 }
 
-// keep looks after a queue when no instance does: what arrives, timers, and who
-// sleeps. While the program polls, it only looks now and then.
+// keep is the keeper of a queue: it handles arriving frames, timers and sleeping waiters when no instance does. While
+// the program polls, it looks only now and then.
 func (n *nic) keep(q *queue) {
 	const look = time.Millisecond
 	timer := time.NewTimer(look)
@@ -245,12 +246,11 @@ func (n *nic) keep(q *queue) {
 	}
 }
 
-// pollsSince tells how often others have polled since the last call, and how long there is
-// nothing to do. It does not ask for the lock: on one processor, its holder could not let go of it
-// as long as somebody spins.
+// pollsSince returns how often others have polled since the last call, and after which time a round is due. It does not
+// take the lock: on one processor, the lock's holder could not release it while a waiter spins.
 func (n *nic) pollsSince(last *uint64) (polls uint64, wait time.Duration) {
 	now := n.polls.Load()
 	polls = now - *last
-	*last = now + 1 // the one that follows
+	*last = now + 1 // excludes the keeper's own round, which follows
 	return polls, time.Duration(n.due.Load()) - time.Since(n.origin)
 }

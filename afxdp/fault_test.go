@@ -240,7 +240,7 @@ func TestAddressChange(t *testing.T) {
 	e.swaps(2)
 }
 
-// What is not ours passes: TCP runs through the same device meanwhile.
+// Foreign frames pass: TCP runs through the same device meanwhile.
 func TestOtherTrafficPasses(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	var l net.Listener
@@ -292,7 +292,7 @@ func TestOtherTrafficPasses(t *testing.T) {
 	}
 }
 
-// Who floods our port with nonsense does not stop a transfer, and is counted.
+// A flood of garbage to the port does not stop a transfer, and is counted.
 func TestFloodDoesNotStopTheOthers(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	var c net.Conn
@@ -449,7 +449,7 @@ func TestSeveralQueues(t *testing.T) {
 	}
 }
 
-// Whatever peers send within their credit finds a chunk to lie in, both ways at once.
+// Every frame that peers send within their credit finds a chunk, in both directions at once.
 func TestCreditsLeaveNoFillRingEmpty(t *testing.T) {
 	for _, c := range []struct {
 		track driver.Track

@@ -7,42 +7,41 @@ import (
 	"github.com/bywash/bywash/afxdp/xsk"
 )
 
-// Where a frame lies in a chunk that is sent: its link packet begins at dataAt, the headers
-// in front of it end there.
+// Layout of a frame in a chunk to send from: the headers end at dataAt, and the link packet begins there.
 const (
 	dataAt = 128
-	// prefixSize is what our payloads begin with: magic, version, and the numbers of the contexts that
-	// they go to and come from.
+	// prefixSize is the size of the prefix of every payload: magic, version, and the numbers of the destination and
+	// source contexts.
 	prefixSize  = 4
 	prefixMagic = 0xb7
 )
 
-// chunk is what we know of a chunk of the UMEM.
+// chunk is the state of a chunk of the UMEM.
 type chunk struct {
-	sending bool   // in a transmit ring, or on the way back from it
+	sending bool   // in a transmit ring, or on its way back
 	back    bool   // given back while it was being sent
-	owner   uint16 // the quota that it counts for; 0: none
+	owner   uint16 // quota that it counts for; 0: none
 }
 
-// memory is the chunks of a NIC. It belongs to whoever holds the lock.
+// memory holds the chunks of a NIC. It belongs to the holder of the lock.
 type memory struct {
 	umem   *xsk.UMEM
 	size   int // of a chunk
 	chunks []chunk
-	free   []uint32 // to send from
-	spare  []uint32 // to be filled: they receive
-	quotas quotas   // of what is sent from
+	free   []uint32 // chunks to send from
+	spare  []uint32 // chunks to receive into
+	quotas quotas   // of chunks to send from
 
-	// Runs of chunks in a row, to send long frames from; the first chunk names one.
-	longAt  int // chunks from here on are in runs
+	// Runs of adjacent chunks, to send long frames from. The first chunk identifies a run.
+	longAt  int // number of the first chunk in a run
 	run     int // chunks of each; 0: there are none
 	runs    []run
 	longest []uint32 // runs that are free
 }
 
-// run is what we know of a run.
+// run is the state of a run.
 type run struct {
-	under int  // chunks in a transmit ring, or on the way back from it
+	under int  // chunks in a transmit ring, or on their way back
 	back  bool // given back while it was being sent
 }
 
@@ -67,10 +66,10 @@ func (m *memory) init(umem *xsk.UMEM, receive, runChunks int) {
 	}
 }
 
-// bytes is a chunk as a whole.
+// bytes returns the whole chunk.
 func (m *memory) bytes(k uint32) []byte { return m.umem.Frame(m.umem.Addr(int(k))) }
 
-// frame is a chunk as link sees it.
+// frame returns a chunk in the form of package link.
 func (m *memory) frame(k uint32) link.Frame {
 	return link.Frame{ID: uint64(k), Data: m.bytes(k)[dataAt:]}
 }
@@ -89,7 +88,8 @@ func (c *share) Get() (link.Frame, bool) {
 	return m.frame(k), true
 }
 
-// GetLong implements link.Carrier. Where it could not be sent, it would be filled for nothing, each time again.
+// GetLong implements link.Carrier. It returns no frame while none can be sent, because link would fill it in vain at
+// each attempt.
 func (c *share) GetLong() (link.Frame, bool) {
 	m := &c.nic.memory
 	for k := range c.nic.queues {
@@ -121,7 +121,7 @@ func (n *nic) put(k uint32) {
 		}
 		return
 	}
-	if int(k) < n.rxChunks { // each half keeps its number, so that neither direction starves the other
+	if int(k) < n.rxChunks { // chunks keep their direction, so that neither direction starves the other
 		m.spare = append(m.spare, k)
 		return
 	}
@@ -133,7 +133,7 @@ func (n *nic) put(k uint32) {
 }
 
 // Sending implements link.Carrier.
-func (c *share) Sending(id uint64) bool { // of no long frame: they are given back at once
+func (c *share) Sending(id uint64) bool { // never called for a long frame, which link gives back at once
 	s := &c.nic.memory.chunks[id]
 	if s.sending {
 		c.nic.reclaim()
@@ -154,7 +154,7 @@ func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 		p = c.routes[r].path.Load()
 	}
 	if p == nil {
-		return true // nowhere to at the moment: it counts as lost
+		return true // the route is unknown now: the frame counts as lost
 	}
 	q := &n.queues[int(r)%len(n.queues)]
 	m := &n.memory
@@ -184,7 +184,7 @@ func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 	return true
 }
 
-// addLong adds a frame that lies in chunks in a row.
+// addLong adds a frame that lies in adjacent chunks to the batch.
 func (q *queue) addLong(addr uint64, total, chunk int) {
 	for total > 0 {
 		n := min(total, chunk-int(addr%uint64(chunk)))
@@ -198,7 +198,7 @@ func (q *queue) addLong(addr uint64, total, chunk int) {
 	}
 }
 
-// reclaim takes back chunks that were sent.
+// reclaim takes back chunks that the kernel has sent.
 func (n *nic) reclaim() {
 	var addrs [64]uint64
 	m := &n.memory
@@ -217,7 +217,7 @@ func (n *nic) reclaim() {
 	}
 }
 
-// sent takes back a chunk.
+// sent takes back one chunk.
 func (m *memory) sent(id int) {
 	if id >= m.longAt {
 		k := (id - m.longAt) / m.run
@@ -236,7 +236,7 @@ func (m *memory) sent(id int) {
 	}
 }
 
-// push hands what is batched to the kernel, whole frames only.
+// push passes the batch to the kernel, whole frames only.
 func (n *nic) push(q *queue) bool {
 	ready := min(q.out, q.sock.TxFree())
 	for ready > 0 && q.batch[ready-1].Options&xsk.DescContinued != 0 {
@@ -255,11 +255,11 @@ func (n *nic) push(q *queue) bool {
 	return q.out < len(q.batch)
 }
 
-// freeChunks is how many chunks there are for acknowledgements, greetings, and what is not genuine.
+// freeChunks is the number of chunks for packets without credit: acknowledgements, greetings and forgeries.
 const freeChunks = 64
 
-// fill gives the kernel chunks to receive into: as many as peers have credit for, and some for what
-// needs none. The kernel takes them in turn, so that few stay in the caches.
+// fill gives the kernel chunks to receive into: as many as peers have credit for, and freeChunks. The kernel uses them
+// in turn, so a small number keeps more of them in the caches.
 func (n *nic) fill() {
 	m := &n.memory
 	target := freeChunks + n.pool.Reserved()

@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// FuzzAddress: what is taken of a url can be written again as it was, and is an address of a host elsewhere.
+// FuzzAddress: every address that parses is written as the same text, and is an address of another host.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{
 		"udp4,198.18.0.1,24249,0", "udp6,2001:db8::1,1,255", "ether,02:00:00:00:00:01,65535,7", "udp4,127.0.0.1,1,0", "udp4,198.18.0.1,0,0",
@@ -61,7 +61,7 @@ func FuzzRdvData(f *testing.F) {
 	})
 }
 
-// FuzzHello: what a peer says of itself is of this version and track, or an error.
+// FuzzHello: every hello that parses has this version and track.
 func FuzzHello(f *testing.F) {
 	c := &share{}
 	s := &small{conn: conn{ctx: c}}

@@ -14,21 +14,21 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// large is an instance on the large track: the sender's engine copies from the
-// posted memory into frames, the receiver's from frames into the posted memory. A receive and a send are slots,
-// which the owner fills and empties, and in between belong to the engine.
+// large is an instance on the large track. The sender's engine copies from the posted memory into frames, the
+// receiver's engine from frames into the posted memory. Each posted receive or send occupies a slot, which the owner
+// fills and empties; in between it belongs to the engine.
 type large struct {
 	conn
 	kit.Large
 	kit.Prefetcher
-	token  uint64 // in the rdv data for this end
+	token  uint64 // identifies this end in rdv data
 	theirs uint64
 	in     [transferDepth]recvSlot
 	out    [transferDepth]sendSlot
 	starts ring[uint32] // owner to engine: slots of out
-	clears atomic.Int32 // receives whose cancel the engine has not seen
+	clears atomic.Int32 // cancelled receives that the engine has not seen
 
-	expected atomic.Int64 // bytes of a receive that was prefetched
+	expected atomic.Int64 // bytes of a prefetched receive
 }
 
 const (
@@ -37,12 +37,12 @@ const (
 	rdvBytes      = 32
 )
 
-// What a slot is doing. The owner moves it from slotFree to slotPosted and from slotDone or slotCanceled to
-// slotFree, the engine the rest.
+// States of a slot. The owner changes slotFree to slotPosted, slotPosted to slotCancel, and slotDone or slotCanceled to
+// slotFree. The engine makes the other changes.
 const (
 	slotFree uint32 = iota
 	slotPosted
-	slotCancel // the owner wants a receive back
+	slotCancel // the owner has cancelled the receive
 	slotDone
 	slotCanceled
 )
@@ -50,8 +50,8 @@ const (
 type recvSlot struct {
 	posted
 	gen    uint32
-	length int // of the memory
-	total  int // of the message; -1: unknown
+	length int // bytes of the memory
+	total  int // bytes of the message; -1: unknown
 	got    int
 	rdv    [rdvBytes]byte
 }
@@ -158,7 +158,7 @@ func (l *large) place(p *link.Placement) {
 		return
 	}
 	s := &l.in[k]
-	// A receive that was cancelled may still be written to: its bytes go nowhere.
+	// Bytes for a receive that was cancelled may still arrive; they are dropped.
 	if s.state.Load() != slotPosted || uint64(s.gen)<<8|k != p.Tag {
 		return
 	}
@@ -207,7 +207,7 @@ func (l *large) progressRecv(k int) {
 	case st == slotCanceled:
 		l.endRecv(k, driver.ErrCanceled)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(st, slotCanceled):
-		l.endRecv(k, l.Failure("receive")) // the engine does not place any more
+		l.endRecv(k, l.Failure("receive")) // the engine does not write to the memory any more
 	}
 }
 
@@ -274,7 +274,7 @@ func (l *large) progressSend(k int) {
 	case s.state.Load() == slotDone:
 		l.endSend(k, nil)
 	case l.State() != kit.StateUp && s.state.CompareAndSwap(slotPosted, slotDone):
-		l.endSend(k, l.Failure("send")) // the engine does not read any more
+		l.endSend(k, l.Failure("send")) // the engine does not read the memory any more
 	}
 }
 
@@ -336,7 +336,7 @@ func (l *large) Pending() bool {
 	return false
 }
 
-// drop implements track: nobody reads or writes posted memory from here on.
+// drop implements track. The engine does not use posted memory any more.
 func (l *large) drop() {
 	for k := range transferDepth {
 		l.in[k].clear()

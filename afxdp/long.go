@@ -7,19 +7,20 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// maxPieces is in how many chunks a frame may arrive: the longest of all, where a device fills them by half.
+// maxPieces is the most chunks of a frame that arrives: enough for the longest frame on a device that fills its chunks
+// by half.
 const maxPieces = 40
 
-// assembly is a frame that arrives in several chunks. None of them is kept: only placed
-// fragments are so long, and they are copied when they are complete.
+// assembly is a frame that arrives in several chunks. No chunk is kept: only placed fragments are so long, and they are
+// copied when they are complete.
 type assembly struct {
 	pieces [maxPieces][]byte
 	ids    [maxPieces]uint32
 	n      int
-	over   bool // there were too many: it is dropped, all of it
+	over   bool // there were too many chunks: the whole frame is dropped
 }
 
-// add takes a piece; false: it is one too many, and not taken.
+// add adds a chunk. It returns false, and does not keep the chunk, if there are too many.
 func (a *assembly) add(id uint32, b []byte) bool {
 	if a.n == maxPieces {
 		a.over = true
@@ -30,7 +31,7 @@ func (a *assembly) add(id uint32, b []byte) bool {
 	return true
 }
 
-// arrivedPart takes a chunk of such a frame.
+// arrivedPart handles one chunk of a frame in several chunks.
 func (n *nic) arrivedPart(a *assembly, id uint32, b []byte, last bool, to []kit.Sink) {
 	m := &n.memory
 	if !a.add(id, b) {
@@ -52,11 +53,11 @@ func (n *nic) arrivedPart(a *assembly, id uint32, b []byte, last bool, to []kit.
 	a.n, a.over = 0, false
 }
 
-// arrivedLong takes such a frame when it is complete.
+// arrivedLong handles a complete frame in several chunks.
 func (n *nic) arrivedLong(a *assembly) {
 	rest := a.pieces[1:a.n]
 	for _, r := range rest {
-		if len(r) == 0 { // no kernel does that
+		if len(r) == 0 { // no kernel passes an empty chunk
 			n.stats.pieces++
 			return
 		}
@@ -70,7 +71,7 @@ func (n *nic) arrivedLong(a *assembly) {
 	}
 }
 
-// join is the frame in one piece, for those who capture.
+// join copies the frame into one piece, for captures.
 func (a *assembly) join(n *nic) []byte {
 	n.joined = n.joined[:0]
 	for _, p := range a.pieces[:a.n] {

@@ -20,9 +20,9 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// nic is a network device that this process has opened. All its contexts share it: the
-// XDP program, a socket on each queue, and one try-lock, whose holder moves frames
-// and messages for everybody and whom nobody waits for.
+// nic is a network device that this process has opened. All contexts of the device share it: the XDP program, a socket
+// on each queue, and one try-lock. The lock's holder moves frames and messages for all instances; on a data path nobody
+// waits for it.
 type nic struct {
 	key    nicKey
 	opts   options
@@ -33,9 +33,9 @@ type nic struct {
 
 	lock  atomic.Uint32
 	_     [60]byte
-	dirty atomic.Pointer[conn] // instances that want something, a stack
+	dirty atomic.Pointer[conn] // a stack of marked instances
 
-	// Of whoever holds the lock.
+	// The fields below belong to the holder of the lock.
 	memory
 	queues                []queue
 	sole                  bool // no other process has a queue of the device
@@ -43,25 +43,25 @@ type nic struct {
 	pool                  *link.Pool
 	origin                time.Time
 	now                   link.Time
-	next                  link.Time       // when the first context wants to be ticked
-	from                  carrier.Arrived // what is being handled
+	next                  link.Time       // when the first context must be ticked
+	from                  carrier.Arrived // the frame that is being handled
 	fromPath              peerPath
 	fromKey               [27]byte
 	contexts              [maxContexts]*share
-	used                  int // contexts beyond are nil
+	used                  int // contexts from this index on are nil
 	batch                 []xsk.Desc
 	backlog, backlogSpare []*conn
-	sending               []*conn  // pending is not 0
-	routes                sync.Map // by *carrier.Peer, the *route that it is for
+	sending               []*conn  // connections whose pending is not 0
+	routes                sync.Map // *route by *carrier.Peer
 	stats                 nicStats
 	tap                   kit.Tap
-	joined                []byte // a long frame for it
+	joined                []byte // memory for a long frame in one piece
 
-	polls   kit.Tally    // rounds, also those in vain
-	due     atomic.Int64 // when the next round must be
-	tended  atomic.Bool  // a keeper looks within a millisecond
+	polls   kit.Tally    // rounds, with or without work
+	due     atomic.Int64 // when the next round is due
+	tended  atomic.Bool  // a keeper makes a round within a millisecond
 	waits   kit.Watch
-	leaving atomic.Int32  // connections that wait for their peers' last word, of all contexts
+	leaving atomic.Int32  // closed connections of all contexts whose peers have not confirmed
 	nudge   chan struct{} // wakes the keeper
 	closing atomic.Bool
 	tasks   sync.WaitGroup
@@ -74,21 +74,21 @@ const maxContexts = 256
 type queue struct {
 	sock    *xsk.Socket
 	batch   [64]xsk.Desc
-	out     int // of batch
-	under   int // chunks being sent
-	posted  int // chunks to receive into
+	out     int // used entries of batch
+	under   int // chunks that are being sent
+	posted  int // chunks in the fill ring
 	rxLimit int
-	stuck   bool // kick has to be repeated
+	stuck   bool // kick must be repeated
 	long    assembly
 }
 
 type nicStats struct {
 	codes   [carrier.Codes]uint64
-	foreign uint64 // ours by the headers, for no context here
+	foreign uint64 // frames of this protocol, for no context here
 	pieces  uint64 // frames in too many chunks
 }
 
-// bad is how many frames were damaged or forged, as far as their headers tell.
+// bad returns how many frames were damaged or forged, as far as their headers show.
 func (s *nicStats) bad() (sum uint64) {
 	for k, c := range s.codes {
 		if !carrier.Code(k).Foreign() {
@@ -108,8 +108,7 @@ var nics = struct {
 	open map[nicKey]*nic
 }{open: make(map[nicKey]*nic)}
 
-// inNamespace runs f in a network namespace, on a thread that is there. An empty path is the
-// present one.
+// inNamespace runs f in a network namespace, on a thread in it. An empty path means the present namespace.
 func inNamespace(path string, f func() error) (err error) {
 	if path == "" {
 		return f()
@@ -132,13 +131,13 @@ func inNamespace(path string, f func() error) (err error) {
 	}
 	defer func() {
 		if back := unix.Setns(home, unix.CLONE_NEWNET); back == nil {
-			runtime.UnlockOSThread() // else the thread ends with the goroutine
+			runtime.UnlockOSThread() // without this the thread, which is in the other namespace, ends with the goroutine
 		}
 	}()
 	return f()
 }
 
-// namespaceID tells network namespaces apart.
+// namespaceID returns a number that identifies a network namespace.
 func namespaceID(path string) (uint64, error) {
 	if path == "" {
 		path = "/proc/thread-self/ns/net"
@@ -150,7 +149,7 @@ func namespaceID(path string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// openNIC opens a device, or shares it with the contexts that have.
+// openNIC opens a device, or shares it with the contexts that have opened it.
 func openNIC(device string, o options) (*nic, error) {
 	id, err := namespaceID(o.netns)
 	if err != nil {
@@ -182,19 +181,18 @@ func (o options) shares(p options) bool {
 		o.copying == p.copying && o.frames == p.frames && o.single == p.single
 }
 
-// slack is how many chunks receive what needs no credit: acknowledgements, greetings,
-// and what is not genuine.
+// slack returns how many chunks receive packets without credit: acknowledgements, greetings and forgeries.
 func (o options) slack() int { return o.frames / 3 }
 
-// longChunks is how many chunks are in runs for long frames.
+// longChunks is the number of chunks in runs for long frames.
 const longChunks = 2048
 
-// mostParts is from how many chunks a frame can be sent: the kernel takes MAX_SKB_FRAGS, 17 unless it was built
-// otherwise. The longest of all take as many.
+// mostParts is the most chunks of a frame that is sent: the kernel accepts MAX_SKB_FRAGS, by default 17. The longest
+// frame takes as many.
 const mostParts = 17
 
-// runLength is how many chunks a run needs on a device of that MTU; 0: frames are not longer than a chunk, or the kernel
-// takes none that are.
+// runLength returns how many chunks a run needs on a device of that MTU. It returns 0 if frames fit into a chunk, or if
+// the kernel does not accept longer ones.
 func (o *options) runLength(mtu, chunk int) int {
 	if o.single || mtu+carrier.MaxHeader <= chunk-xsk.RxReserve || xsk.Probe(xsk.FeatureMultiBuffer) != nil {
 		return 0
@@ -266,7 +264,7 @@ func (n *nic) open(device string) (err error) {
 	return nil
 }
 
-// xskConfig is how the device is opened.
+// xskConfig returns the configuration for opening the device.
 func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Config {
 	o, perQueue := &n.opts, n.opts.frames+n.opts.slack()
 	match := xsk.Match{UDPPort: o.port}
@@ -279,7 +277,7 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	}
 	attach := o.attach
 	if attach == xsk.AttachAuto && isVeth(device) {
-		attach = xsk.AttachGeneric // a seventh faster there: the driver's program makes it copy once more
+		attach = xsk.AttachGeneric // a seventh faster on veth, whose driver copies once more for a native program
 	}
 	cfg := xsk.Config{
 		Device: device, Match: match, Attach: attach, Queues: queues,
@@ -294,7 +292,7 @@ func (n *nic) xskConfig(device string, queues []int, chunkSize, run int) xsk.Con
 	return cfg
 }
 
-// fitRun is how many chunks of a run are used: without copies the device's driver has a limit of its own.
+// fitRun returns how many chunks of a run are used: with zero-copy the device's driver has a limit of its own.
 func (n *nic) fitRun(run int) int {
 	if run == 0 || !n.dev.Sockets[0].ZeroCopy() {
 		return run
@@ -319,7 +317,7 @@ func isVeth(device string) bool {
 
 var errUnusable = errors.New("the device cannot be used")
 
-// release gives a NIC up for one context; the last one closes it.
+// release gives up one context's share of a NIC. The last one closes the NIC.
 func (n *nic) release() error {
 	nics.Lock()
 	defer nics.Unlock()
@@ -340,7 +338,7 @@ func (n *nic) close() error {
 	if n.dev == nil {
 		return nil
 	}
-	n.mustLock() // for good
+	n.mustLock() // never unlocked
 	kit.RemoveTap(&n.tap)
 	return n.dev.Close()
 }
@@ -355,18 +353,18 @@ func (n *nic) wakeKeepers() {
 	}
 }
 
-// mustLock is for what is not on the data path: its holder leaves soon.
+// mustLock waits for the lock. It must not be called on the data path. The lock's holder releases it soon.
 func (n *nic) mustLock() {
 	for k := 0; !n.lock.CompareAndSwap(0, 1); k++ {
 		if k < 20 {
 			runtime.Gosched()
 		} else {
-			time.Sleep(5 * time.Microsecond) // its holder may need our processor
+			time.Sleep(5 * time.Microsecond) // the holder may need this processor
 		}
 	}
 }
 
-// unlock lets go of the lock, and does what was asked for meanwhile.
+// unlock releases the lock, and serves the instances that were marked meanwhile.
 func (n *nic) unlock() {
 	n.lock.Store(0)
 	if n.dirty.Load() != nil {
@@ -374,7 +372,7 @@ func (n *nic) unlock() {
 	}
 }
 
-// isGone reports whether an error means that the device is not there any more.
+// isGone reports whether an error means that the device does not exist any more.
 func isGone(err error) bool {
 	return errors.Is(err, carrier.ErrGone) || errors.Is(err, xsk.ErrDeviceGone) || errors.Is(err, os.ErrClosed)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// options are the settings in Hints.Options.
+// options are the settings from Hints.Options.
 type options struct {
-	kind     carrier.Kind // 0: chosen
+	kind     carrier.Kind // 0: the driver chooses
 	port     uint16
 	queues   []int // nil: all
 	attach   xsk.Attachment
@@ -28,11 +28,11 @@ type options struct {
 	deadTime time.Duration
 	busyPoll time.Duration
 	huge     bool
-	single   bool // no frames of several chunks
+	single   bool // without frames of several chunks
 	peers    int  // Hints.Peers
 }
 
-// DefaultPort is the UDP port, or that of the EtherType's header, unless an option says otherwise.
+// DefaultPort is the default UDP port, and the default port in the header of kind ether.
 const DefaultPort = 24249
 
 var optionTable = kit.Options[options]{
@@ -91,7 +91,7 @@ var optionTable = kit.Options[options]{
 // Options implements driver.Configurable.
 func (afxdpDriver) Options() []driver.Option { return optionTable.List() }
 
-// parseQueues reads "0,2-5".
+// parseQueues parses a list like "0,2-5".
 func parseQueues(v string) (list []int, ok bool) {
 	seen := map[int]bool{}
 	for _, part := range strings.Split(v, ",") {

@@ -9,12 +9,12 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// There is nothing to register here. What a prefetched receive gains is credit: the sender may have as much
-// under way as the window allows from the first packet on.
+// This driver registers no memory. A prefetched receive gives the sender credit: from the first packet on, the sender
+// may have as much under way as the window allows.
 
 var _ driver.Prefetcher = (*large)(nil)
 
-// identity tells memory apart, well enough to find a post of something else.
+// identity returns a number that distinguishes memory, well enough to notice a post with other memory.
 func identity(p *driver.Packet) uint64 {
 	c := p.Cursor()
 	n := p.Len()
@@ -25,7 +25,7 @@ func identity(p *driver.Packet) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&b[0]))) + uint64(n)<<48 + uint64(n)>>16
 }
 
-// matches reports whether a packet that may be prefetched has the memory that it had then.
+// matches returns an error if a prefetched packet has other memory now.
 func (l *large) matches(p *driver.Packet) error {
 	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != identity(p) {
 		return fmt.Errorf("%w: other memory was prefetched: unfetch first", driver.ErrInvalid)

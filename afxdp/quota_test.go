@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Whatever connections do, each has its chunks, and control packets have theirs.
+// Each connection, and control packets, have their own chunks whatever other connections do.
 func TestQuotasLeaveEachItsChunks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

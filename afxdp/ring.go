@@ -4,9 +4,9 @@ package afxdp
 
 import "sync/atomic"
 
-// ring carries values from one goroutine at a time to one goroutine at a time.
+// ring is a queue with one producer and one consumer at a time.
 type ring[T any] struct {
-	slots []T // a power of two
+	slots []T // the length is a power of two
 	_     [40]byte
 	tail  atomic.Uint32 // next to write
 	_     [60]byte
@@ -22,7 +22,7 @@ func newRing[T any](room int) ring[T] {
 	return ring[T]{slots: make([]T, n)}
 }
 
-// push adds a value; false if there is no room.
+// push adds a value. It returns false if there is no room.
 func (r *ring[T]) push(v T) bool {
 	t := r.tail.Load()
 	if int(t-r.head.Load()) == len(r.slots) {
@@ -33,8 +33,7 @@ func (r *ring[T]) push(v T) bool {
 	return true
 }
 
-// peek returns the kth value from the oldest, which pop has not taken yet; nil
-// if there are not so many.
+// peek returns the kth oldest value without removing it, or nil if there are fewer.
 func (r *ring[T]) peek(k int) *T {
 	h := r.head.Load()
 	if int(r.tail.Load()-h) <= k {
@@ -43,7 +42,7 @@ func (r *ring[T]) peek(k int) *T {
 	return &r.slots[int(h+uint32(k))&(len(r.slots)-1)]
 }
 
-// pop takes the oldest value.
+// pop removes the oldest value.
 func (r *ring[T]) pop() (v T, ok bool) {
 	h := r.head.Load()
 	if h == r.tail.Load() {

@@ -12,22 +12,21 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/link"
 )
 
-// peerPath is what Send needs of a way to a context elsewhere. It never changes.
+// peerPath is the way to another context, as Send needs it. It is immutable.
 type peerPath struct {
 	path      carrier.Path
 	headerLen int
 	number    uint8 // of the context there
 }
 
-// route is a way to a context elsewhere, kept up to date. Its index in Context.routes is its
-// link.Route.
+// route is a way to another context that is kept up to date. Its index in Context.routes is its link.Route.
 type route struct {
 	ctx  *share
 	to   address
-	name []byte                   // of the context there: what its url says
-	path atomic.Pointer[peerPath] // nil: unknown at the moment
-	mtu  atomic.Uint32            // of a link packet; 0: unknown
-	why  atomic.Pointer[error]    // why unknown
+	name []byte                   // address part of the peer's url
+	path atomic.Pointer[peerPath] // nil: unknown now
+	mtu  atomic.Uint32            // bytes of a link packet; 0: unknown
+	why  atomic.Pointer[error]    // why the path is unknown
 	peer atomic.Pointer[carrier.Peer]
 	stop context.CancelFunc
 	refs int // guarded by Context.mu
@@ -42,16 +41,16 @@ func newPath(cfg carrier.Config, number uint8) (*peerPath, error) {
 	return &peerPath{path: p, headerLen: p.HeaderLen(), number: number}, nil
 }
 
-// config is what all our paths have in common.
+// config returns the settings that all paths of the NIC share.
 func (n *nic) config(kind carrier.Kind, src netip.AddrPort) carrier.Config {
 	cfg := carrier.Config{Kind: kind, SrcMAC: n.filter.MAC, Src: src}
 	if kind == carrier.UDP4 {
-		cfg.Checksum = n.opts.sum4 // link has a better one
+		cfg.Checksum = n.opts.sum4 // package link has a better checksum
 	}
 	return cfg
 }
 
-// reply is the way back to the sender of the frame that is being handled.
+// reply returns the way back to the sender of the frame that is being handled.
 func (n *nic) reply() *peerPath {
 	cfg := n.config(n.from.Kind, n.from.Dst)
 	cfg.DstMAC, cfg.Dst = n.from.SrcMAC, n.from.Src
@@ -60,13 +59,13 @@ func (n *nic) reply() *peerPath {
 	}
 	p, err := carrier.NewPath(cfg)
 	if err != nil {
-		return nil // its addresses make no sense
+		return nil // the frame's addresses are invalid
 	}
 	n.fromPath.path, n.fromPath.headerLen = p, p.HeaderLen()
 	return &n.fromPath
 }
 
-// source is who sent the frame that is being handled, for cookies.
+// source identifies the sender of the frame that is being handled, for cookies.
 func (n *nic) source(number uint8) []byte {
 	n.fromPath.number = number
 	k := n.fromKey[:0]
@@ -77,7 +76,7 @@ func (n *nic) source(number uint8) []byte {
 	return append(k, number)
 }
 
-// routeTo finds or makes the route to a context. The caller holds c.Mu.
+// routeTo returns the route to a context, which it makes if necessary. The caller holds c.Mu.
 func (c *share) routeTo(to address) (link.Route, *route) {
 	for k, r := range c.routes {
 		if r != nil && r.to == to && r.refs > 0 {
@@ -110,7 +109,7 @@ func (c *share) routeTo(to address) (link.Route, *route) {
 	return link.Route(k), r
 }
 
-// dropRoute gives a route up. The caller holds c.Mu.
+// dropRoute gives up one use of a route. The caller holds c.Mu.
 func (c *share) dropRoute(r *route) {
 	if r.refs--; r.refs > 0 {
 		return
@@ -140,7 +139,7 @@ func (r *route) set(p *peerPath, err error, mtu int) {
 
 const resolvePause = 500 * time.Millisecond
 
-// resolve looks for the way, until there is one, and then watches it.
+// resolve tries to find the way until it is found, and then watches it.
 func (r *route) resolve(ctx context.Context) {
 	n := r.ctx.nic
 	for ctx.Err() == nil {
@@ -149,7 +148,7 @@ func (r *route) resolve(ctx context.Context) {
 			r.peer.Store(peer)
 			n.routes.Store(peer, r)
 			r.update()
-			r.ctx.routeChanged(r) // some may stand already, by the peer's way
+			r.ctx.routeChanged(r) // connections may stand already, over the peer's path
 			<-ctx.Done()
 			n.routes.Delete(peer)
 			peer.Close()
@@ -163,7 +162,7 @@ func (r *route) resolve(ctx context.Context) {
 	}
 }
 
-// update takes what the resolver knows.
+// update stores the resolver's present result.
 func (r *route) update() {
 	peer := r.peer.Load()
 	if peer == nil {
@@ -181,7 +180,7 @@ func (r *route) update() {
 	r.set(p, err, hop.MTU)
 }
 
-// routeChanged is called by the resolver.
+// routeChanged is the resolver's Changed.
 func (n *nic) routeChanged(p *carrier.Peer) {
 	if p == nil {
 		n.linkChanged()
@@ -193,7 +192,7 @@ func (n *nic) routeChanged(p *carrier.Peer) {
 	}
 }
 
-// linkChanged takes another MAC address of the device.
+// linkChanged adapts the NIC to a new MAC address of the device.
 func (n *nic) linkChanged() {
 	if n.res == nil {
 		return // not open yet

@@ -10,24 +10,24 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// small is an instance on the small track. Its owner writes messages into frames and reads them
-// out of frames; the engine moves frames between its rings and the connection.
+// small is an instance on the small track. Its owner writes messages into frames and reads them from frames; the engine
+// moves frames between the rings and the connection.
 type small struct {
 	conn
 	kit.Small
 
 	posts ring[post]   // owner to engine: fragments to be sent
 	stash ring[uint32] // engine to owner: chunks to write messages into
-	inbox ring[piece]  // engine to owner: fragments that came
+	inbox ring[piece]  // engine to owner: fragments that have arrived
 	done  ring[uint64] // owner to engine: frames that were read
 
-	// The engine's.
-	length int // of the message whose fragments are coming
+	// The fields below belong to the engine.
+	length int // bytes so far of the message that is arriving
 
-	kept    uint32 // the chunk of the send buffer, lent or not, until it is sent
+	kept    uint32 // chunk of the send buffer, lent or not, until it is sent
 	hasKept bool
 	keptCut int    // bytes of a packet when the buffer was lent
-	quota   uint16 // of chunks to send from: the engine's
+	quota   uint16 // quota of chunks to send from; belongs to the engine
 }
 
 // post is a fragment in a chunk.
@@ -37,7 +37,7 @@ type post struct {
 	more  bool
 }
 
-// piece is a fragment that came.
+// piece is a fragment that has arrived.
 type piece struct {
 	id   uint64
 	data []byte
@@ -45,11 +45,11 @@ type piece struct {
 }
 
 const (
-	maxSmall   = 8 << 10 // bytes of a message
+	maxSmall   = 8 << 10 // bytes of the longest message
 	postRoom   = 256     // fragments that wait to be sent
-	stashRoom  = 64      // for the longest message in the shortest packets
-	stashed    = 16      // of them, where there are few
-	handBack   = 4       // frames that were read, until the engine is told
+	stashRoom  = 64      // enough for the longest message in the shortest packets
+	stashed    = 16      // of them while chunks are scarce
+	handBack   = 4       // frames that were read before the engine is told
 	smallDepth = kit.PacketQueueDepth
 )
 
@@ -91,7 +91,7 @@ func (s *small) enter() error {
 	return nil
 }
 
-// restock gives the owner chunks to write into: for the longest message at least.
+// restock gives the owner chunks to write into, at least enough for the longest message.
 func (s *small) restock() {
 	n := s.ctx.nic
 	least := min(max(stashed, parts(maxSmall, int(s.fragment.Load()))), stashRoom)
@@ -127,7 +127,7 @@ func (s *small) serve() {
 	} else {
 		for !s.posts.empty() && s.lc.Room() > 0 {
 			if !s.lc.Fits(c.nic.now, int(s.posts.peek(0).n)) {
-				return // the connection has ended: what is posted is given back with it
+				return // the connection has ended, which gives back all posted chunks
 			}
 			p, _ := s.posts.pop()
 			s.lc.Post(c.nic.now, m.frame(p.chunk), int(p.n), p.more)
@@ -201,7 +201,7 @@ func (s *small) drop() {
 	c.nic.memory.quotas.close(s.quota)
 }
 
-// nothing reports, without entering, whether a receive has nothing to wait for at the moment.
+// nothing reports, without entering the instance, that a receive cannot complete now.
 func (s *small) nothing() bool {
 	if !s.Waited() || s.HasMessage() {
 		return false
@@ -225,13 +225,13 @@ func (s *small) Settle() {
 	}
 }
 
-// First implements kit.SmallHooks: each fragment lies in a frame.
+// First implements kit.SmallHooks. Each fragment lies in a frame.
 func (s *small) First(k int) (fragment []byte, more, ok bool) {
 	f := s.inbox.peek(k)
 	return f.data, f.more, true
 }
 
-// Consumed implements kit.SmallHooks: the frames are the engine's again.
+// Consumed implements kit.SmallHooks. The frames belong to the engine again.
 func (s *small) Consumed(int) {
 	for more := true; more; {
 		f, _ := s.inbox.pop()

@@ -22,7 +22,7 @@ func (s *small) postSend(p *driver.Packet) error {
 	if err != nil {
 		return err
 	}
-	size := int(s.fragment.Load()) // once: the engine changes it with the path
+	size := int(s.fragment.Load()) // loaded once, as the engine changes it with the path
 	if !s.hasRoom(parts(n, size)) {
 		return s.Busy()
 	}
@@ -47,10 +47,10 @@ func (s *small) postSend(p *driver.Packet) error {
 	return nil
 }
 
-// parts is how many packets a message of n bytes takes, of size bytes at most each.
+// parts returns how many packets a message of n bytes takes, with at most size bytes in each.
 func parts(n, size int) int { return max(1, (n+max(size, 1)-1)/max(size, 1)) }
 
-// hasRoom reports whether a message of so many packets can be posted.
+// hasRoom reports whether a message of that many packets can be posted.
 func (s *small) hasRoom(parts int) bool {
 	if s.posts.room() >= parts && s.stash.len() >= parts {
 		return true
@@ -60,7 +60,8 @@ func (s *small) hasRoom(parts int) bool {
 	return s.posts.room() >= parts && s.stash.len() >= parts
 }
 
-// posted counts a message whose fragments are in posts, and sends it if nobody else is about to.
+// posted counts a message whose fragments are in posts. It runs the engine, unless a keeper will soon send several
+// fragments together.
 func (s *small) posted(n int) {
 	s.Sent(n)
 	s.mark()
@@ -70,8 +71,8 @@ func (s *small) posted(n int) {
 	s.ctx.nic.run()
 }
 
-// together is how many fragments leave in one system call while others are under way: a call
-// costs as much as sending one. They leave earlier when anything is polled.
+// together is how many fragments leave in one system call while others are under way: the call costs as much as sending
+// one fragment. They leave earlier when the program polls.
 const together = 16
 
 // Longest implements kit.SmallHooks.
@@ -80,7 +81,7 @@ func (s *small) Longest() int { return maxSmall }
 // Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	size := s.ctx.Props.Capabilities.BufferSize
-	s.keptCut = int(s.fragment.Load()) // Filled has chunks for packets of this size
+	s.keptCut = int(s.fragment.Load()) // Filled has reserved chunks for packets of this size
 	if !s.hasRoom(parts(size, s.keptCut)) {
 		return nil
 	}
@@ -91,8 +92,8 @@ func (s *small) Room() []byte {
 	return s.ctx.nic.memory.bytes(s.kept)[dataAt+link.HeaderSize:][:size]
 }
 
-// Filled implements kit.SmallHooks. The peer's path may take less than the
-// buffer: the rest is moved to further chunks.
+// Filled implements kit.SmallHooks. A packet to the peer may be smaller than the buffer: the rest is moved to further
+// chunks.
 func (s *small) Filled(buf []byte, n int) error {
 	if n < 0 {
 		return nil

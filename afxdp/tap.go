@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// showArrived shows a frame to those who capture, before anybody opens what is sealed.
+// showArrived passes a frame to captures, before link decrypts it in place.
 func (n *nic) showArrived(to []kit.Sink, frame []byte) {
 	f := kit.Frame{Time: time.Now().UnixNano(), Data: frame}
 	if a, code := carrier.Parse(f.Data, &n.filter); code == carrier.OK && isOurs(a.Payload) {
@@ -21,13 +21,13 @@ func (n *nic) showArrived(to []kit.Sink, frame []byte) {
 	}
 }
 
-// showSent shows a batch that is in the transmit ring: it is not completed while the lock is held.
+// showSent passes a batch in the transmit ring to captures. Its chunks are not completed while the lock is held.
 func (n *nic) showSent(to []kit.Sink, batch []xsk.Desc) {
 	f := kit.Frame{Time: time.Now().UnixNano(), Sent: true}
 	m := &n.memory
 	for len(batch) > 0 {
 		d, size := batch[0], 0
-		for more := true; more; batch = batch[1:] { // the chunks of a long one lie in a row
+		for more := true; more; batch = batch[1:] { // the chunks of a long frame are adjacent
 			size += int(batch[0].Len)
 			more = batch[0].Options&xsk.DescContinued != 0
 		}
@@ -39,10 +39,10 @@ func (n *nic) showSent(to []kit.Sink, batch []xsk.Desc) {
 	}
 }
 
-// isOurs reports whether a payload begins with our prefix.
+// isOurs reports whether a payload begins with this protocol's prefix.
 func isOurs(b []byte) bool { return len(b) >= prefixSize && b[0] == prefixMagic && b[1] == urlVersion }
 
-// incarnation is that of a context of this NIC; 0: there is none.
+// incarnation returns the incarnation of a context of this NIC, or 0 if there is none.
 func (n *nic) incarnation(number uint8) uint64 {
 	if c := n.contexts[number]; c != nil {
 		return c.Incarnation

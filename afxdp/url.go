@@ -16,15 +16,15 @@ import (
 // Name is the driver's name.
 const Name = "afxdp"
 
-// urlVersion is the version in this driver's urls.
+// urlVersion is the version of this driver's urls.
 const urlVersion = 1
 
-// address is where a context is reached, the rest of its url:
+// address is the address of a context, the rest of its url:
 //
 //	kind,address,port,number
 //
-// with an IP address, or for kind ether a MAC address, and the number of the context
-// among those that share the port.
+// The address is an IP address, or for kind ether a MAC address. The number distinguishes the contexts that share the
+// port.
 type address struct {
 	kind   carrier.Kind
 	ip     netip.Addr
@@ -41,7 +41,7 @@ func (a address) String() string {
 	return fmt.Sprintf("%v,%s,%d,%d", a.kind, where, a.port, a.number)
 }
 
-// parseAddress reads the rest of a url that comes from elsewhere.
+// parseAddress parses the rest of a peer's url.
 func parseAddress(s string) (a address, err error) {
 	bad := func(what string) (address, error) {
 		return a, fmt.Errorf("%w: url: %s in %q is not kind,address,port,number", driver.ErrInvalid, what, s)
@@ -81,8 +81,8 @@ func parseAddress(s string) (a address, err error) {
 	return a, nil
 }
 
-// reachable returns why a context does not send to a url's address; nil: it does. Urls come from elsewhere, and a
-// context sends to where they lead until something answers: so only to our own port, whoever made the url.
+// reachable returns why a context does not send to an address, or nil. Urls come from peers, and a context sends to
+// their addresses before anything has answered: it therefore sends only to its own port.
 func (a address) reachable(from address) error {
 	if a.kind != from.kind {
 		return fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier",
@@ -95,5 +95,5 @@ func (a address) reachable(from address) error {
 	return nil
 }
 
-// usable reports whether an address can be that of one host elsewhere.
+// usable reports whether an address can be that of one other host.
 func usable(a netip.Addr) bool { return a.IsGlobalUnicast() || a.IsLinkLocalUnicast() }

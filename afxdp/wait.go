@@ -13,17 +13,17 @@ const rxEvent = xsk.EventRx
 // spins is how many polls a wait makes before it sleeps: a few microseconds.
 const spins = 100
 
-// longestSleep bounds one sleep in the kernel, after which a context is looked at.
+// longestSleep bounds one sleep in the kernel; a waiter then looks at its context.
 const longestSleep = 10 * time.Millisecond
 
-// frameWaits is the NIC as what waits sleep on: in the kernel if it has one queue, which alone can be waited for. Where no waiter watches, the
-// keepers of the queues do.
+// frameWaits lets waiters sleep until frames arrive. If the NIC has one queue, a waiter sleeps in the kernel, which can
+// wait for one queue only. If no waiter does, the keepers of the queues watch.
 type frameWaits struct{ n *nic }
 
-// Arm implements kit.Watched: frames stay until somebody takes them.
+// Arm implements kit.Watched. It need do nothing, because frames stay in the ring until a round handles them.
 func (w frameWaits) Arm() uint32 { return 0 }
 
-// Sleep implements kit.Watched: it waits for frames, or a timer of ours.
+// Sleep implements kit.Watched. It waits for frames or the next timer.
 func (w frameWaits) Sleep(uint32, bool) {
 	n := w.n
 	wait := min(time.Duration(n.due.Load())-time.Since(n.origin), longestSleep)

@@ -4,10 +4,13 @@
 
 #include "host.h"
 
-/* The queue is read by each step: a command that is not done after so many never will be. */
+/* Each step reads the queue: a command that is not done after this many steps never will be. */
 #define QNIX_COMMAND_STEPS	1000000
 
-/* Posts @command. With @wait, its Driver Doorbell is waited for: see below. */
+/*
+ * Posts @command. With @wait, the caller waits for its Driver Doorbell with one of the
+ * functions below.
+ */
 void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
 		       struct qnix_command_wait *wait)
 {
@@ -24,7 +27,10 @@ void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
 	set_bit(QNIX_NIC_WORK, &nic->state);
 }
 
-/* For commands that need nobody else: runs the control program until it is done. */
+/*
+ * For commands that need no other NIC or process: runs the control program until the
+ * command is done.
+ */
 int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait)
 {
 	unsigned int steps = 0;
@@ -37,8 +43,8 @@ int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait)
 }
 
 /*
- * For a registration: runs the control program until it has the process's tables, or has
- * refused. It reads a command of this queue first in each step.
+ * For a registration: runs the control program until it has taken the process's tables or
+ * refused the command. Each step of it begins with a command of this queue.
  */
 void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16 index)
 {
@@ -52,11 +58,11 @@ void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16
 }
 
 /*
- * For commands that need other NICs or processes. Without nic->lock: the
- * waiter does what it can for the NICs of this host, then sleeps. A command that
- * is given up is abandoned; the caller still has to undo what it did. Only what
- * kills ends it early: a runtime that uses signals for itself would never get a
- * group together if each made it begin again.
+ * For commands that need other NICs or processes. The caller must not hold nic->lock: it
+ * runs the NICs of this host as far as possible, then sleeps. A command that times out is
+ * abandoned; the caller still has to undo its own part. Only fatal signals interrupt the
+ * wait: a runtime that uses signals itself would never complete a group if each signal
+ * restarted the wait.
  */
 int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms)
 {
@@ -73,7 +79,7 @@ int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 
 			.cookie = wait->cookie,
 		};
 
-		/* By its own cookie, which names the command to give up, not this one. */
+		/* @cookie names the command to give up, not this one. */
 		while (!ncp_post(nic->ncp, &abandon))
 			ncp_step(nic->ncp);
 		set_bit(QNIX_NIC_WORK, &nic->state);
@@ -100,7 +106,7 @@ void qnix_driver_doorbell(void *host, u64 cookie, int result)
 	}
 }
 
-/* What a Driver Doorbell says, for an ioctl. */
+/* Converts the result of a Driver Doorbell to the result of an ioctl. */
 int qnix_errno(int doorbell)
 {
 	switch (doorbell) {

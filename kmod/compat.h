@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What differs between the kernels that the module is built for: 6.1 and later. */
+/* Differences between the kernels that the module supports: 6.1 and later. */
 #ifndef _QNIX_COMPAT_H
 #define _QNIX_COMPAT_H
 
@@ -20,9 +20,9 @@ static inline void vm_flags_clear(struct vm_area_struct *vma, vm_flags_t flags)
 #endif
 
 /*
- * How memory is pinned that is only read. Before 6.2 a page that was never
- * written would be pinned as the shared zero page, or as the page cache's, and
- * what the process writes later would not be seen: there it is made its own.
+ * Flags to pin memory that is only read. Before 6.2 a page that was never written would be
+ * pinned as the shared zero page or as a page of the page cache, and later writes of the
+ * process would not be seen. There the flags give the process a page of its own.
  */
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
 #define QNIX_PIN_READ	(FOLL_LONGTERM | FOLL_WRITE | FOLL_FORCE)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* /sys/kernel/debug/qnix/qnixN: who is registered, what the wire does, who runs the NIC. */
+/* /sys/kernel/debug/qnix/qnixN: registered processes, state of the wire, who runs the NIC. */
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>
 #include <linux/user_namespace.h>
@@ -79,7 +79,10 @@ static void qnix_debugfs_add_nic(struct qnix_nic *nic)
 	debugfs_create_file("runs", 0400, dir, nic, &runs_fops);
 }
 
-/* After the last step of a load that can fail: an open file needs the module until it is closed. */
+/*
+ * Must come after the last step of a load that can fail: an open file needs the module
+ * until it is closed.
+ */
 void qnix_debugfs_add(void)
 {
 	unsigned int i;

@@ -41,7 +41,7 @@ static int qnix_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* -EINTR: the caller is being killed. */
+/* Returns -EINTR if the caller is being killed. */
 static int qnix_cluster_size(struct qnix_nic *nic)
 {
 	int remote;
@@ -166,7 +166,7 @@ static int qnix_ioctl_eventfd(struct qnix_registration *reg, void __user *arg)
 	return qnix_eventfd(reg, &e);
 }
 
-/* Those of a process that has registered. */
+/* The ioctls of a registered process. */
 static long qnix_ioctl_registered(struct qnix_file *file, struct qnix_registration *reg,
 				  unsigned int cmd, void __user *arg)
 {
@@ -279,10 +279,10 @@ static int qnix_device_create(struct qnix_nic *nic)
 }
 
 /*
- * Shows all devices, as the last part of a load that can fail: the kernel frees a
- * module whose load fails, also under a process that has opened a device. No
- * device can be opened before cdev_add, which succeeds for all of them or fails; what
- * device_create shows, files of sysfs, waits for its readers when it is removed.
+ * Makes all devices visible. It must be the last part of a load that can fail: the kernel
+ * frees a module whose load fails, even if a process has opened a device. No device can be
+ * opened before cdev_add, which succeeds for all devices or fails. The removal of the sysfs
+ * files of device_create waits for their readers.
  */
 int qnix_devices_add(void)
 {
@@ -305,7 +305,7 @@ int qnix_devices_add(void)
 	return err;
 }
 
-/* Afterwards nobody opens a device or reads a file of its directory in sysfs. */
+/* Afterwards no process can open a device or read a file in its sysfs directory. */
 void qnix_devices_remove(void)
 {
 	unsigned int i;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The NIC's DMA engines: to and from translated memory. Called by the control
- * program, with the NIC's lock: a handle that is found stays for as long.
+ * The NIC's DMA engines, which copy to and from translated memory. The control program
+ * calls them with the NIC's lock held, so a handle that was found stays valid.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
@@ -23,7 +23,10 @@ static bool qnix_cursor_set(struct qnix_cursor *c, void *process, u32 handle, u6
 
 	if (!tr || !(tr->access & access) || offset > tr->len || len > tr->len - offset)
 		return false;
-	/* The process chose it: before the check is decided, too, it stays within the table. */
+	/*
+	 * The process chose the offset: bound it also for speculative execution past the
+	 * check.
+	 */
 	first = tr->offset + array_index_nospec(offset, tr->len + 1);
 	c->page = tr->pages + (first >> PAGE_SHIFT);
 	c->offset = offset_in_page(first);
@@ -78,7 +81,7 @@ int qnix_dma_write(void *host, void *process, u32 handle, u64 offset, const void
 	return 0;
 }
 
-/* Both may be the same memory, and overlap: then what arrives is not defined. */
+/* Both memories may overlap; the result is then undefined. */
 int qnix_dma_copy(void *host, void *to, u32 to_handle, u64 to_offset,
 		  void *from, u32 from_handle, u64 from_offset, u32 len)
 {

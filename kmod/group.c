@@ -9,7 +9,7 @@ bool qnix_name_empty(const u8 *name)
 	return !memchr_inv(name, 0, QNIX_NAME_LEN);
 }
 
-/* 1 to 19 printable characters of ASCII, no spaces, then NULs alone. */
+/* A valid name has 1 to 19 printable ASCII characters without spaces, padded with NULs. */
 bool qnix_name_valid(const u8 *name)
 {
 	unsigned int i = 0;
@@ -53,7 +53,7 @@ int qnix_leave(struct qnix_registration *reg, const struct qnix_group *arg)
 	return err;
 }
 
-/* Returns when as many processes have joined as make the group whole. */
+/* Returns when the group is whole: @arg->size processes have joined. */
 int qnix_join(struct qnix_registration *reg, const struct qnix_group *arg)
 {
 	struct qnix_command_wait wait;

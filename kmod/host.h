@@ -64,10 +64,10 @@ extern struct qnix_params qnix_params;
 /* Pages that the control program and a process share. */
 struct qnix_memory {
 	struct kref ref;	/* the registration's, and one of each mapping */
-	struct mm_struct *mm;	/* which it is for, and is charged with it */
+	struct mm_struct *mm;	/* the process's, which is charged */
 	struct page **pages;
 	unsigned long count;
-	void *address;		/* in the kernel */
+	void *address;		/* kernel address */
 };
 
 /* A frame in the input FIFO of a NIC. */
@@ -84,22 +84,22 @@ struct qnix_fifo {
 	spinlock_t lock;			/* all of it */
 	struct list_head frames;
 	u32 bytes[QNIX_MAX_NICS];		/* of each NIC's frames in it */
-	DECLARE_BITMAP(starved, QNIX_MAX_NICS);	/* who found no room */
+	DECLARE_BITMAP(starved, QNIX_MAX_NICS);	/* NICs that found no room */
 };
 
 /* qnix_nic.state */
 enum {
-	QNIX_NIC_TIMER,	/* the thread has to sleep less long than it does */
+	QNIX_NIC_TIMER,	/* the thread must shorten its sleep */
 	QNIX_NIC_RUNG,	/* there is something in @rung */
-	QNIX_NIC_WORK,	/* there may be something to do: whoever has, or had, the lock looks */
+	QNIX_NIC_WORK,	/* there may be work: the holder of the lock looks for it */
 };
 
 struct qnix_nic {
 	unsigned int index;	/* of /dev/qnix<index> */
 	u16 number;		/* its coordinates */
-	struct device *dev;	/* NULL: it is not shown */
+	struct device *dev;	/* NULL: not visible */
 
-	struct mutex lock;		/* the control program, and what is below */
+	struct mutex lock;		/* guards the control program and the fields below */
 	struct ncp *ncp;
 	u64 cookie;			/* of the last driver command */
 	struct list_head commands;	/* qnix_command_wait */
@@ -107,14 +107,14 @@ struct qnix_nic {
 	void *tables;			/* of the process whose registration is being read, */
 	size_t tables_size;		/* until the control program takes them */
 	unsigned long *entries;		/* Process Flag Array: a bit for each entry that is taken */
-	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have been given work */
+	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have new work */
 	struct qnix_frame *reserved;	/* in this host, for tx_commit */
-	bool retry;			/* there was no memory for a frame: come back later */
+	bool retry;			/* there was no memory for a frame: try again later */
 	u64 alarm;			/* when the thread wakes up by itself; U64_MAX: never */
-	bool from_wire;			/* where the oldest frame was found: its place in line */
+	bool from_wire;			/* the oldest frame is from the wire */
 
-	struct wire *wire;		/* NULL: there is none */
-	void *datagram;			/* what it has to send */
+	struct wire *wire;		/* NULL: no wire */
+	void *datagram;			/* memory for a datagram to send */
 	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table */
 
 	unsigned long state;
@@ -128,7 +128,10 @@ struct qnix_nic {
 
 extern struct qnix_nic *qnix_nics[QNIX_MAX_NICS];
 
-/* Who waits for a Driver Doorbell. Lives on a stack, in nic->commands under its lock. */
+/*
+ * A wait for a Driver Doorbell. It is on the waiter's stack, and in nic->commands under
+ * nic->lock.
+ */
 struct qnix_command_wait {
 	struct list_head list;
 	u64 cookie;
@@ -138,7 +141,7 @@ struct qnix_command_wait {
 
 struct qnix_user;
 
-/* A process that is known to a NIC. */
+/* A process that is registered with a NIC. */
 struct qnix_registration {
 	struct kref ref;
 	struct qnix_nic *nic;
@@ -148,12 +151,12 @@ struct qnix_registration {
 	u16 index, pid, generation;
 	bool ended;			/* under nic->lock */
 	u8 name[QNIX_NAME_LEN];
-	struct qnix_memory_info info;	/* as agreed: the process may spoil the host page's */
+	struct qnix_memory_info info;	/* the NIC's copy: the process may overwrite the host page's */
 
 	struct mm_struct *mm;
-	struct mmu_notifier notifier;	/* tells of exit and exec */
+	struct mmu_notifier notifier;	/* reports exit and exec */
 	struct qnix_memory *vni, *hps;
-	void *tables;			/* the NIC's own, before it has them */
+	void *tables;			/* for the NIC, before it takes them */
 	unsigned long tables_pages;	/* charged to @mm */
 
 	struct mutex translate_lock;	/* insertion against the end */
@@ -259,8 +262,8 @@ void qnix_rx_consume(void *host);
 
 struct qnix_nic *qnix_local_nic(u16 number);
 
-/* net.c: the wire to other hosts; peers.c: where they may be; udp.c: how datagrams go there */
-extern struct mutex qnix_net_lock;	/* which key and peers there are; outside nic->lock */
+/* net.c: the wire to other hosts; peers.c: their addresses; udp.c: datagrams */
+extern struct mutex qnix_net_lock;	/* guards key and peers; taken before nic->lock */
 int qnix_net_set_key(const u8 *key);
 bool qnix_net_get_key(u8 *key);
 void qnix_net_add(const struct wire_address *address);

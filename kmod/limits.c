@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* What one process may pin, and one user may register. */
+/* Limits on the memory that a process pins and on the registrations of a user. */
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/mm.h>
@@ -12,8 +12,8 @@
 #define QNIX_MAX_LEVELS	34	/* the kernel nests 33 user namespaces, the first one included */
 
 /*
- * Counts pages as pinned, up to RLIMIT_MEMLOCK, as RDMA does: VmPin in
- * /proc/PID/status. It needs no lock, so that a mapping's end can take back.
+ * Counts pages as pinned, up to RLIMIT_MEMLOCK, like RDMA: VmPin in /proc/PID/status. It
+ * needs no lock, so that the end of a mapping can uncount them.
  */
 int qnix_charge_pages(struct mm_struct *mm, unsigned long pages)
 {
@@ -31,7 +31,7 @@ void qnix_uncharge_pages(struct mm_struct *mm, unsigned long pages)
 	atomic64_sub(pages, &mm->pinned_vm);
 }
 
-/* A user who has registered, or whose user namespace somebody has registered in. */
+/* A user with registrations of his own, or in a user namespace of his. */
 struct qnix_count {
 	struct list_head list;
 	kuid_t uid;
@@ -39,9 +39,8 @@ struct qnix_count {
 };
 
 /*
- * Those whom a registration counts for: its user, then the owner of each user
- * namespace that he is in. Otherwise a user with subordinate ids would have the
- * limit once for each of them.
+ * The users that a registration counts for: its user, and the owner of each user namespace
+ * around him. Otherwise a user with subordinate ids would have the limit once for each id.
  */
 struct qnix_user {
 	unsigned int levels;
@@ -84,7 +83,7 @@ static bool qnix_user_counts(const struct qnix_user *user, kuid_t uid)
 	return false;
 }
 
-/* One more registration of @uid, unless @user has counted for him already. */
+/* Counts a registration for @uid, unless @user counts for him already. */
 static int qnix_count_charge(struct qnix_user *user, kuid_t uid)
 {
 	unsigned int limit = READ_ONCE(qnix_params.max_per_user);
@@ -107,9 +106,9 @@ static int qnix_count_charge(struct qnix_user *user, kuid_t uid)
 }
 
 /*
- * Who stands for a user namespace: its owner. Those of root are for others, whom
- * a limit that they share would let exclude each other: there it is the user that is
- * root inside.
+ * The user that counts for a user namespace: its owner. Root makes namespaces for other
+ * users, who would exclude each other if they shared root's limit: there the user that is
+ * root inside counts.
  */
 static kuid_t qnix_namespace_uid(struct user_namespace *ns)
 {
@@ -141,7 +140,7 @@ static void qnix_user_uncharge_all(struct qnix_user *user)
 	}
 }
 
-/* One more registration of the calling user, on whatever NIC. */
+/* Counts a registration of the calling user, on any NIC. */
 struct qnix_user *qnix_user_charge(void)
 {
 	struct qnix_user *user = kzalloc(sizeof(*user), GFP_KERNEL_ACCOUNT);

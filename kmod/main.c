@@ -42,14 +42,14 @@ QNIX_PARAM(datagram, 0444, "bytes of the wire's longest datagram (512 .. 65507)"
 QNIX_PARAM(dead_ms, 0444, "milliseconds of silence after which another host's NIC is dead");
 
 /*
- * Parameters can be set before there are NICs, and when there are none any
- * more. Under qnix_net_lock.
+ * Parameters can be set before the first NIC exists and after the last one. Guarded by
+ * qnix_net_lock.
  */
 static enum { QNIX_LOADING, QNIX_READY, QNIX_GOING } qnix_stage;
 static u8 qnix_first_key[WIRE_KEY];	/* as given when the module was loaded */
 static bool qnix_first_keyed;
 
-/* @text: the key's digits; empty: there is to be none, and @key stays as it is. */
+/* @text gets the key's digits; if it is empty, there is no key, and @key does not change. */
 static int qnix_key_parse(const char *value, char *text, size_t room, u8 *key)
 {
 	if (strscpy(text, value, room) < 0)
@@ -100,7 +100,10 @@ static int qnix_key_get(char *text, const struct kernel_param *kp)
 	return keyed ? 2 * sizeof(key) + 1 : 1;
 }
 
-/* The kernel calls this, and that of peers, at each end of the module, also if it never began. */
+/*
+ * The kernel calls this function, and that of peers, when the module ends, even if its load
+ * failed.
+ */
 static void qnix_key_free(void *arg)
 {
 	memzero_explicit(qnix_first_key, sizeof(qnix_first_key));
@@ -135,7 +138,10 @@ static int qnix_peers_param_get(char *text, const struct kernel_param *kp)
 	return len;
 }
 
-/* Nobody else is there any more, and lockdep knows no lock of a module that is being freed. */
+/*
+ * No lock is needed: no other user is left, and lockdep does not know the locks of a module
+ * that is being freed.
+ */
 static void qnix_peers_param_free(void *arg)
 {
 	qnix_peers_free();
@@ -167,7 +173,7 @@ static bool qnix_params_valid(void)
 	       p->dead_ms >= 10 && p->dead_ms <= 3600 * 1000;
 }
 
-/* Every NIC is told of the others of this host. */
+/* Adds every NIC of this host to the others. */
 static void qnix_introduce(void)
 {
 	unsigned int i, j;
@@ -187,7 +193,7 @@ static void qnix_introduce(void)
 	}
 }
 
-/* The order is that of qnix_begin, backwards: whoever could use a NIC is gone before the NIC is. */
+/* The order is the reverse of qnix_begin: all users of a NIC end before the NIC. */
 static void qnix_end(void)
 {
 	unsigned int i;
@@ -222,7 +228,7 @@ static int qnix_nics_create(void)
 	return 0;
 }
 
-/* From here on the parameters act upon the NICs. */
+/* From here on the parameters affect the NICs. */
 static int qnix_wire_begin(void)
 {
 	int err = 0;
@@ -247,8 +253,8 @@ static int qnix_nics_go(void)
 }
 
 /*
- * Nothing that can fail comes after qnix_devices_add, and nothing that can be opened before:
- * an open file holds the module, but a load that fails does not ask who holds it.
+ * No step after qnix_devices_add can fail, and nothing can be opened before it: an open
+ * file holds the module, but a load that fails frees the module nevertheless.
  */
 static int qnix_begin(void)
 {

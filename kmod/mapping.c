@@ -101,7 +101,7 @@ static vm_fault_t qnix_vm_fault(struct vm_fault *vmf)
 	return 0;
 }
 
-/* Called by open and close when a mapping is cut, moved or ended; never by fork. */
+/* open and close are called when a mapping is split, moved or ended; never by fork. */
 static const struct vm_operations_struct qnix_vm_ops = {
 	.open = qnix_vm_open,
 	.close = qnix_vm_close,
@@ -128,7 +128,10 @@ static int qnix_map(struct qnix_registration *reg, struct vm_area_struct *vma)
 	if (vma->vm_flags & VM_EXEC)
 		return -EACCES;
 	vm_flags_clear(vma, VM_MAYEXEC);
-	/* VM_IO: else madvise could take VM_DONTCOPY back, and ptrace write to it. */
+	/*
+	 * Without VM_IO, madvise could clear VM_DONTCOPY, and ptrace could write to the
+	 * mapping.
+	 */
 	vm_flags_set(vma, VM_IO | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
 	kref_get(&memory->ref);
 	vma->vm_private_data = memory;

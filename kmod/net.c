@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The wire between this host's NICs and those of others. Each NIC has an end of
- * its own, under its lock. There is a wire as long as there is a key.
+ * The wire between this host's NICs and those of other hosts. Each NIC has an end of its
+ * own, guarded by its lock. The wire exists as long as there is a key.
  */
 #include <linux/bitmap.h>
 #include <linux/mm.h>
@@ -12,12 +12,12 @@
 #include "host.h"
 #include "trace.h"
 
-DEFINE_MUTEX(qnix_net_lock); /* which key and peers there are */
+DEFINE_MUTEX(qnix_net_lock); /* guards key and peers */
 
 static u8 qnix_key[WIRE_KEY];
 static bool qnix_keyed;		/* there is a key, and a socket */
 
-/* NICs for which datagrams have come: of the one that receives them. */
+/* NICs for which datagrams have arrived; used by the receiving thread only. */
 static DECLARE_BITMAP(qnix_net_came, QNIX_MAX_NICS);
 
 static void *qnix_net_alloc(void *host, size_t size)
@@ -71,7 +71,7 @@ static void qnix_net_event(struct qnix_nic *nic, const struct wire_event *event)
 	qnix_net_tell(nic, up ? NCP_ADD_NIC : NCP_REMOVE_NIC, event->nic);
 }
 
-/* Before the NIC runs: what time has brought. */
+/* Before the NIC runs: handles timers and events of the wire. */
 void qnix_net_prepare(struct qnix_nic *nic)
 {
 	struct wire_event event;
@@ -86,7 +86,7 @@ void qnix_net_prepare(struct qnix_nic *nic)
 		qnix_net_event(nic, &event);
 }
 
-/* After it has run: what it has to send. */
+/* After the NIC has run: sends its datagrams. */
 void qnix_net_flush(struct qnix_nic *nic)
 {
 	struct wire_address to;
@@ -99,7 +99,7 @@ void qnix_net_flush(struct qnix_nic *nic)
 		qnix_udp_send(&to, nic->datagram, size);
 }
 
-/* When the wire wants to be looked after. */
+/* Returns when the wire's next timer is due. */
 u64 qnix_net_due(struct qnix_nic *nic)
 {
 	return nic->wire ? wire_timer(nic->wire) : U64_MAX;
@@ -118,7 +118,7 @@ static void qnix_net_answer(const struct wire_address *to, const void *datagram,
 		qnix_udp_send(to, answer, size);
 }
 
-/* False: it lacks the key, and is nothing that the NIC has to run for. */
+/* Returns false if the datagram lacks the key, so that the NIC need not run for it. */
 static bool qnix_net_take(struct qnix_nic *nic, const struct wire_address *from,
 			  const void *datagram, u32 size)
 {
@@ -131,8 +131,8 @@ static bool qnix_net_take(struct qnix_nic *nic, const struct wire_address *from,
 }
 
 /*
- * A datagram has come, which anybody may have sent. The one that receives is the only one to
- * call this and qnix_net_ran.
+ * Handles a datagram, which anyone may have sent. Only the receiving thread calls this and
+ * qnix_net_ran.
  */
 void qnix_net_input(const struct wire_address *from, const void *datagram, u32 size)
 {
@@ -148,7 +148,7 @@ void qnix_net_input(const struct wire_address *from, const void *datagram, u32 s
 	qnix_nic_lock(nic);
 	taken = nic->wire && qnix_net_take(nic, from, datagram, size);
 	mutex_unlock(&nic->lock);
-	/* Whoever found the lock taken meanwhile left his work to us. */
+	/* A thread that found the lock taken meanwhile has left its work to this one. */
 	smp_mb();
 	if (!taken && !test_bit(QNIX_NIC_WORK, &nic->state))
 		return;
@@ -156,7 +156,7 @@ void qnix_net_input(const struct wire_address *from, const void *datagram, u32 s
 	__set_bit(nic->index, qnix_net_came);
 }
 
-/* Some have come: their NICs run. */
+/* Datagrams have arrived: runs their NICs. */
 void qnix_net_ran(void)
 {
 	unsigned int i;
@@ -255,7 +255,7 @@ static void qnix_net_stop(void)
 	if (!qnix_keyed)
 		return;
 	qnix_keyed = false;
-	for (i = 0; i < qnix_params.nics; i++) /* of a start that failed, some have none */
+	for (i = 0; i < qnix_params.nics; i++) /* after a start that failed, some NICs have none */
 		qnix_net_detach(qnix_nics[i]);
 	qnix_udp_close();
 }
@@ -276,7 +276,10 @@ static int qnix_net_start(void)
 	return err;
 }
 
-/* All links come down, and up again with those who have the new key. NULL: no wire. */
+/*
+ * Changes the key: all links go down, and up again with NICs that have the new key. NULL:
+ * no wire.
+ */
 int qnix_net_set_key(const u8 *key)
 {
 	int err;

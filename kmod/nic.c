@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Who runs a NIC's control program: whoever has something for it and finds the
- * lock free, in his own context and for a limited number of steps; what is left
- * is the NIC's thread's. QNIX_NIC_WORK says that there may be something: it is
- * set by who brings work, and cleared, before the work is looked for, by who
- * has the lock. Who finds the lock taken goes away, as its owner looks once more
- * after he has given it back.
+ * A NIC's control program is run by any thread that has work for it and finds the lock
+ * free, for a limited number of steps; the NIC's thread does the rest. QNIX_NIC_WORK says
+ * that there may be work. The thread that brings work sets it, and the holder of the lock
+ * clears it before it looks for the work. A thread that finds the lock taken leaves,
+ * because the holder looks once more after it has released the lock.
  */
 #include <linux/bitmap.h>
 #include <linux/kthread.h>
@@ -19,7 +18,7 @@
 #include "host.h"
 #include "trace.h"
 
-#define QNIX_RETRY_NS	NSEC_PER_MSEC	/* until there may be memory again */
+#define QNIX_RETRY_NS	NSEC_PER_MSEC	/* between attempts to get memory */
 
 struct qnix_nic *qnix_nics[QNIX_MAX_NICS];
 
@@ -43,19 +42,19 @@ void qnix_nic_lock(struct qnix_nic *nic)
 	mutex_lock(&nic->lock);
 }
 
-/* For what a process asks for: -EINTR, if it is being killed. */
+/* For requests of a process. Returns -EINTR if the process is being killed. */
 int qnix_nic_lock_killable(struct qnix_nic *nic)
 {
 	return mutex_lock_killable(&nic->lock);
 }
 
-/* For who does not run the NIC afterwards, or does not know. */
+/* For a caller that may not run the NIC afterwards. */
 void qnix_nic_unlock(struct qnix_nic *nic)
 {
 	if (!bitmap_empty(nic->kick, QNIX_MAX_NICS))
 		set_bit(QNIX_NIC_WORK, &nic->state);
 	mutex_unlock(&nic->lock);
-	smp_mb(); /* the lock is free before we look: see qnix_nic_turn */
+	smp_mb(); /* release the lock before looking for work: see qnix_nic_turn */
 	if (test_bit(QNIX_NIC_WORK, &nic->state))
 		wake_up(&nic->wakeup);
 }
@@ -67,7 +66,7 @@ static u64 qnix_nic_due(struct qnix_nic *nic, u64 now)
 	return nic->retry ? min(due, now + QNIX_RETRY_NS) : due;
 }
 
-/* Who runs a NIC may have made the time shorter that its thread may sleep. */
+/* The steps may have shortened the time that the NIC's thread may sleep. */
 static void qnix_nic_set_alarm(struct qnix_nic *nic)
 {
 	if (nic->alarm <= qnix_nic_due(nic, ktime_get_ns()))
@@ -77,7 +76,7 @@ static void qnix_nic_set_alarm(struct qnix_nic *nic)
 	wake_up(&nic->wakeup);
 }
 
-/* Tells the control program which processes have rung since this was looked at. */
+/* Passes the rings since the last call to the control program. */
 static void qnix_nic_hear(struct qnix_nic *nic)
 {
 	unsigned int i;
@@ -91,15 +90,15 @@ static void qnix_nic_hear(struct qnix_nic *nic)
 }
 
 /*
- * Steps, until @left is used up or there is nothing to do; with the lock. NICs
- * with new work are added to @todo.
+ * Steps until @left is used up or there is no work. The caller holds the lock. Adds NICs
+ * with new work to @todo.
  */
 static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsigned long *todo)
 {
 	unsigned int budget = left;
 
 	clear_bit(QNIX_NIC_WORK, &nic->state);
-	smp_mb__after_atomic(); /* cleared before we look for work */
+	smp_mb__after_atomic(); /* clear it before looking for work */
 	nic->retry = false;
 	qnix_nic_hear(nic);
 	qnix_net_prepare(nic);
@@ -118,18 +117,18 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 	return left;
 }
 
-/* Runs @nic if nobody else does; returns what is left of the budget. */
+/* Runs @nic if no other thread does. Returns the rest of the budget. */
 static unsigned int qnix_nic_turn(struct qnix_nic *nic, unsigned int left, unsigned long *todo)
 {
 	set_bit(QNIX_NIC_WORK, &nic->state);
-	smp_mb__after_atomic(); /* set before we find the lock taken */
+	smp_mb__after_atomic(); /* set it before trying the lock */
 	while (left && test_bit(QNIX_NIC_WORK, &nic->state)) {
 		if (!mutex_trylock(&nic->lock))
 			return left;
 		nic->runs_caller++;
 		left = qnix_nic_steps(nic, left, todo);
 		mutex_unlock(&nic->lock);
-		smp_mb(); /* the lock is free before we look */
+		smp_mb(); /* release the lock before looking for work */
 	}
 	if (test_bit(QNIX_NIC_WORK, &nic->state))
 		wake_up(&nic->wakeup);
@@ -137,8 +136,8 @@ static unsigned int qnix_nic_turn(struct qnix_nic *nic, unsigned int left, unsig
 }
 
 /*
- * Runs @nic, then those that it gave work, as far as the budget goes: so the
- * answer of another NIC of this host is there without any thread's help.
+ * Runs @nic, then the NICs that it gave work, as far as the budget goes. So another NIC of
+ * this host answers without the help of a thread.
  */
 void qnix_nic_run(struct qnix_nic *nic)
 {
@@ -160,7 +159,7 @@ void qnix_nic_run(struct qnix_nic *nic)
 void qnix_nic_ring(struct qnix_nic *nic, unsigned int index)
 {
 	set_bit(index, nic->rung);
-	smp_mb__after_atomic(); /* who sees QNIX_NIC_RUNG sees which */
+	smp_mb__after_atomic(); /* a thread that sees QNIX_NIC_RUNG also sees the process's bit */
 	set_bit(QNIX_NIC_RUNG, &nic->state);
 	qnix_nic_run(nic);
 }
@@ -173,7 +172,10 @@ static void qnix_wake_all(unsigned long *todo)
 		qnix_nic_wake(qnix_nics[i]);
 }
 
-/* A batch of the thread's, with the lock, which it gives back. True: there was something to do. */
+/*
+ * Runs a batch of the thread with the lock held, and releases it. Returns true if there was
+ * work.
+ */
 static bool qnix_thread_batch(struct qnix_nic *nic)
 {
 	DECLARE_BITMAP(todo, QNIX_MAX_NICS);
@@ -187,7 +189,7 @@ static bool qnix_thread_batch(struct qnix_nic *nic)
 	return left < QNIX_BUDGET;
 }
 
-/* Batches until there is nothing to do. True: there was something. */
+/* Runs batches until there is no work. Returns true if there was some. */
 static bool qnix_thread_work(struct qnix_nic *nic)
 {
 	bool worked = false;
@@ -211,9 +213,9 @@ static void qnix_thread_tell(struct qnix_nic *nic, bool need)
 }
 
 /*
- * A processor that somebody else wants is his: a process that spins for its
- * doorbell would wait for the end of a time slice of ours, while it can run the
- * NIC itself.
+ * The thread gives up a processor that another task needs: a process that spins for its
+ * doorbell would otherwise wait for the end of the thread's time slice, although it can run
+ * the NIC itself.
  */
 static bool qnix_thread_may_poll(void)
 {
@@ -221,8 +223,9 @@ static bool qnix_thread_may_poll(void)
 }
 
 /*
- * Looks for work until @window after the last: commands without a doorbell. True:
- * some. While processes rely on that it neither reschedules nor sleeps for the lock.
+ * Polls for commands without a ring until @window after the last work. Returns true if
+ * there was some. While processes rely on the polling, it neither reschedules nor sleeps
+ * for the lock.
  */
 static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 {
@@ -250,7 +253,7 @@ static bool qnix_thread_wanted(struct qnix_nic *nic)
 	       kthread_should_stop();
 }
 
-/* Until there is work, or the wire or a retry is due. */
+/* Sleeps until there is work, or the wire or a retry is due. */
 static void qnix_thread_sleep(struct qnix_nic *nic)
 {
 	ktime_t limit = KTIME_MAX;
@@ -267,9 +270,9 @@ static void qnix_thread_sleep(struct qnix_nic *nic)
 }
 
 /*
- * The thread is needed when others run out of their budgets, and for timers. If
- * that comes often it stays awake a while, so that nobody has to wake it:
- * twice as long each time that this found something, half as long when not.
+ * The thread is needed when callers run out of their budgets, and for timers. If that
+ * happens often, it polls for a while, so that nobody has to wake it: twice as long each
+ * time that the polling found work, half as long otherwise.
  */
 static int qnix_nic_thread(void *data)
 {
@@ -293,9 +296,9 @@ static int qnix_nic_thread(void *data)
 }
 
 /*
- * A process's tables are there already, charged to their user. All else is what
- * users share out among themselves (ncp/quota.c), and whoever runs the NIC at the time
- * must not fail for another one's sake: that is charged to nobody.
+ * A process's tables are allocated already, and charged to their user. All other memory is
+ * shared among users by ncp/quota.c. It is charged to nobody, because the process that
+ * happens to run the NIC must not fail because of another one.
  */
 static void *qnix_alloc(void *host, size_t size)
 {
@@ -357,7 +360,7 @@ static int qnix_nic_start(struct qnix_nic *nic)
 	return 0;
 }
 
-/* Of a NIC that is not shown and has been halted, as have the others of this host. */
+/* The NIC must not be visible any more, and all NICs of this host must have been halted. */
 void qnix_nic_destroy(struct qnix_nic *nic)
 {
 	if (nic->ncp)

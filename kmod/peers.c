@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Where NICs of other hosts may be: the parameter "peers", also while the module is loaded. */
+/*
+ * Addresses of other hosts' NICs: the parameter "peers", which can change while the module
+ * is loaded.
+ */
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -16,7 +19,7 @@ struct qnix_peer {
 static LIST_HEAD(qnix_peers);
 static unsigned int qnix_peer_count;
 
-/* All of this but the last: qnix_net_lock held. */
+/* The callers of all functions here but the last hold qnix_net_lock. */
 void qnix_peers_attach(struct qnix_nic *nic)
 {
 	struct qnix_peer *peer;
@@ -33,7 +36,7 @@ static void qnix_peer_remove(struct qnix_peer *peer)
 	kfree(peer);
 }
 
-/* The last: there is no wire any more. */
+/* The last function: called when there is no wire any more. */
 void qnix_peers_free(void)
 {
 	struct qnix_peer *peer, *next;
@@ -71,8 +74,8 @@ static int qnix_peer_add(const char *text)
 }
 
 /*
- * Commas, spaces and newlines between addresses. On an error, those before it
- * have been added and none removed.
+ * Parses addresses separated by commas, spaces and newlines. After an error, the addresses
+ * before it have been added, and none was removed.
  */
 static int qnix_peers_parse(char *text)
 {
@@ -87,7 +90,7 @@ static int qnix_peers_parse(char *text)
 	return 0;
 }
 
-/* What is not in @text is asked no more; links that are up stay up. */
+/* Addresses that are not in @text are not asked any more; links that are up stay up. */
 int qnix_peers_set(const char *text)
 {
 	struct qnix_peer *peer, *next;
@@ -109,7 +112,7 @@ int qnix_peers_set(const char *text)
 	return 0;
 }
 
-/* Into a page. */
+/* Writes the addresses into a page. */
 int qnix_peers_get(char *text)
 {
 	struct qnix_peer *peer;

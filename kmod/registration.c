@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Registration of a process to a NIC, and its end: the six and the five steps
- * of the specification. A registration ends by ioctl, with the last close of the
- * device, or with the address space that it was made for (exit, kill, exec),
- * whichever is first.
+ * Registration of a process with a NIC, and its end: the six and the five steps of the
+ * specification. A registration ends by ioctl, with the last close of the device, or with
+ * the address space that it was made for (exit, kill, exec), whichever is first.
  */
 #include <linux/cred.h>
 #include <linux/delay.h>
@@ -45,7 +44,7 @@ void qnix_registration_put(struct qnix_registration *reg)
 	kref_put(&reg->ref, qnix_registration_free);
 }
 
-/* The file's registration, which the caller puts; NULL: there is none. */
+/* Returns the file's registration, which the caller must put, or NULL. */
 struct qnix_registration *qnix_registration_of(struct qnix_file *file)
 {
 	struct qnix_registration *reg;
@@ -95,8 +94,8 @@ static bool qnix_registration_delete(struct qnix_registration *reg)
 }
 
 /*
- * The five steps. Of those who call it at once, one does them. Afterwards the
- * NIC touches nothing of the process any more.
+ * Performs the five steps. Of concurrent callers, one performs them. Afterwards the NIC
+ * does not access the process any more.
  */
 static void qnix_registration_end(struct qnix_registration *reg)
 {
@@ -106,10 +105,11 @@ static void qnix_registration_end(struct qnix_registration *reg)
 	if (!qnix_registration_delete(reg))
 		return;
 	/*
-	 * Steps 3 and 4, the mappings, are the process's: to unmap them here would
-	 * pull memory from under its other threads, and the next mmap could be
-	 * given the place that they go on writing to. They stay, without a NIC behind
-	 * them, with this told, and charged, until it unmaps them or ends.
+	 * Steps 3 and 4, to unmap the mappings, are left to the process. Unmapping them
+	 * here would take memory away from its other threads, and the next mmap could get
+	 * the addresses to which they go on writing. The mappings stay, without a NIC
+	 * behind them, which @gone reports, and stay charged, until the process unmaps them
+	 * or ends.
 	 */
 	smp_store_release(&status->gone, 1);
 	qnix_translations_end(reg);
@@ -151,8 +151,8 @@ static struct qnix_registration *qnix_registration_alloc(struct qnix_file *file)
 }
 
 /*
- * The tables that the NIC has for the process: before its lock is taken, as
- * memory that is charged may have to be made free first.
+ * Allocates the NIC's tables for the process. This comes before the NIC's lock, because the
+ * allocation of charged memory may have to reclaim some first.
  */
 static int qnix_registration_tables(struct qnix_registration *reg)
 {
@@ -168,7 +168,7 @@ static int qnix_registration_tables(struct qnix_registration *reg)
 	return reg->tables ? 0 : -ENOMEM;
 }
 
-/* Steps 3 and 4 of registration: both interfaces' memory. It is mapped by mmap. */
+/* Steps 3 and 4 of registration: allocates the memory of both mappings. mmap maps it. */
 static struct qnix_registration *qnix_registration_create(struct qnix_file *file,
 							  const struct qnix_register *arg)
 {
@@ -203,10 +203,10 @@ fail:
 }
 
 /*
- * Whose share of the NIC's tables the caller takes: his own, or, in a user
- * namespace that he made or that a user made for him, that user's, who would
- * have one for each of his subordinate ids otherwise. Root's is bound by none,
- * and is nobody else's.
+ * Returns the user whose share of the NIC's tables the caller takes: his own. In a user
+ * namespace that he made, or that a user made for him, it is that user's, who would
+ * otherwise have a share for each of his subordinate ids. Root has no limit, and nobody
+ * else counts as root.
  */
 static u64 qnix_registration_user(void)
 {
@@ -284,7 +284,7 @@ static void qnix_registration_answer(struct qnix_registration *reg, struct qnix_
 	arg->hps_offset = QNIX_HPS_OFFSET;
 }
 
-/* Whether another NIC of this host still has the name of a process that is gone. */
+/* Returns whether another NIC of this host still has the name of a process that has ended. */
 static bool qnix_registration_known(const struct qnix_registration *reg)
 {
 	bool known = false;
@@ -301,9 +301,8 @@ static bool qnix_registration_known(const struct qnix_registration *reg)
 }
 
 /*
- * The name can be taken again on every NIC of this host when this returns; the
- * NICs of other hosts hear of it by the wire. The limit is for a NIC that takes
- * nothing in, which is an error.
+ * When this returns, the name is free on every NIC of this host; NICs of other hosts get a
+ * message. The time limit is for a NIC that handles no frames, which is an error.
  */
 static void qnix_registration_forgotten(const struct qnix_registration *reg)
 {
@@ -315,7 +314,7 @@ static void qnix_registration_forgotten(const struct qnix_registration *reg)
 	}
 }
 
-/* Ends a registration for good, in a context where its address space's end may be waited for. */
+/* Ends a registration for good, in a context that may wait for the end of its address space. */
 static void qnix_registration_finish(struct qnix_registration *reg)
 {
 	qnix_registration_end(reg);
@@ -338,11 +337,17 @@ static int qnix_register_locked(struct qnix_file *file, struct qnix_register *ar
 	reg = qnix_registration_create(file, arg);
 	if (IS_ERR(reg))
 		return PTR_ERR(reg);
-	/* Before the NIC knows of it: from here on the end of the address space is told. */
+	/*
+	 * Before the NIC knows the process: from here on the end of the address space is
+	 * reported.
+	 */
 	err = mmu_notifier_register(&reg->notifier, reg->mm);
 	if (err) {
 		qnix_registration_put(reg);
-		/* It gives way to every signal: nothing has been done, so all begins again. */
+		/*
+		 * Any signal interrupts it: nothing has been done yet, so the system call
+		 * restarts.
+		 */
 		return err == -EINTR ? -ERESTARTNOINTR : err;
 	}
 	err = qnix_registration_post(reg, arg, &wait);
@@ -396,7 +401,7 @@ int qnix_deregister(struct qnix_file *file)
 	return err;
 }
 
-/* The last close: nobody else has the file. */
+/* The last close: no other thread uses the file. */
 void qnix_file_release(struct qnix_file *file)
 {
 	if (file->reg)

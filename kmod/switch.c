@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* NIC input and output FIFOs: between the NICs of this host; those of others are the wire's. */
+/*
+ * NIC input and output FIFOs between the NICs of this host; frames of other hosts use the
+ * wire.
+ */
 #include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "host.h"
 
-/* Bytes that one NIC may have in another's input FIFO; a frame more is let in. */
+/* Bytes that one NIC may have in another's input FIFO; one more frame may exceed it. */
 #define QNIX_FIFO_BYTES	0x100000U
 
 void qnix_fifo_init(struct qnix_fifo *fifo)
@@ -14,7 +17,7 @@ void qnix_fifo_init(struct qnix_fifo *fifo)
 	INIT_LIST_HEAD(&fifo->frames);
 }
 
-/* For a NIC that is not run any more. */
+/* The NIC does not run any more. */
 void qnix_fifo_drain(struct qnix_fifo *fifo)
 {
 	struct qnix_frame *frame, *next;
@@ -101,7 +104,7 @@ static const void *qnix_peek_at(struct qnix_nic *nic, bool wire, u16 *number, u3
 	return nic->wire ? wire_peek(nic->wire, ktime_get_ns(), number, size) : NULL;
 }
 
-/* Of this host and the wire in turn; what has been shown stays the first. */
+/* NICs of this host and the wire take turns; a frame that was returned stays the first. */
 const void *qnix_rx_peek(void *host, u16 *number, u32 *size)
 {
 	struct qnix_nic *nic = host;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Translation of a process's memory: its pages are pinned, and known to the
- * process by a handle. No physical address leaves the kernel.
+ * Translation of a process's memory: its pages are pinned, and the process gets a handle.
+ * No physical address leaves the kernel.
  */
 #include <linux/mm.h>
 #include <linux/sched/signal.h>
@@ -11,7 +11,7 @@
 #include "host.h"
 #include "trace.h"
 
-#define QNIX_PIN_BATCH		1024		/* pages between two looks at signals */
+#define QNIX_PIN_BATCH		1024		/* pages between two checks for signals */
 #define QNIX_MAX_TRANSLATION	(256ULL << 30)	/* bytes: its table of pages takes 512 MiB */
 
 static void qnix_translation_free(struct qnix_registration *reg, struct qnix_translation *tr)
@@ -57,7 +57,7 @@ static int qnix_pin(struct qnix_translation *tr, u64 addr, unsigned long pages)
 	return 0;
 }
 
-/* The pages are charged already: they stay so if this succeeds. */
+/* The pages are charged already, and stay charged if this succeeds. */
 static struct qnix_translation *qnix_translation_create(struct qnix_registration *reg,
 							const struct qnix_translate *arg,
 							unsigned long pages)
@@ -82,7 +82,7 @@ static struct qnix_translation *qnix_translation_create(struct qnix_registration
 	return ERR_PTR(err);
 }
 
-/* The Buffer Pool's entries for @arg's buffers. */
+/* Fills the Buffer Pool's entries for @arg's buffers. */
 static void qnix_fill_pool(struct qnix_registration *reg, const struct qnix_translate *arg)
 {
 	struct qnix_descriptor *pool = reg->vni->address + reg->info.buffer_pool;
@@ -117,7 +117,7 @@ static int qnix_translate_check(struct qnix_registration *reg, const struct qnix
 	return 0;
 }
 
-/* Makes @tr known; not to a registration that has ended meanwhile. */
+/* Adds @tr, unless the registration has ended meanwhile. */
 static int qnix_translation_insert(struct qnix_registration *reg, struct qnix_translation *tr,
 				   u32 *handle)
 {
@@ -176,7 +176,10 @@ static void qnix_translation_end(struct qnix_registration *reg, struct qnix_tran
 	qnix_translation_uncharge(reg, pages);
 }
 
-/* When this returns, the NIC has done what it was at, and finds no such handle any more. */
+/*
+ * When this returns, the NIC has finished its current copy and does not find the handle any
+ * more.
+ */
 int qnix_untranslate(struct qnix_registration *reg, u32 handle)
 {
 	struct qnix_translation *tr = xa_erase(&reg->translations, handle);
@@ -190,7 +193,7 @@ int qnix_untranslate(struct qnix_registration *reg, u32 handle)
 	return 0;
 }
 
-/* For a registration that the NIC does not know any more. */
+/* The NIC does not know the registration any more. */
 void qnix_translations_end(struct qnix_registration *reg)
 {
 	struct qnix_translation *tr;

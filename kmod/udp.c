@@ -19,7 +19,7 @@ static struct socket *qnix_socket;
 static struct task_struct *qnix_receiver;
 static void *qnix_received;
 
-/* What a wire_address holds: an IPv6 address, which may stand for an IPv4 one, and a port. */
+/* The contents of a wire_address: an IPv6 address, which may be IPv4-mapped, and a port. */
 struct qnix_endpoint {
 	struct in6_addr ip;
 	__be16 port;
@@ -57,7 +57,7 @@ static void qnix_address_from(const struct sockaddr_storage *from, struct wire_a
 	qnix_endpoint_put(&e, a);
 }
 
-/* For a socket of @family; false: it cannot reach that. */
+/* Converts the address for a socket of @family. Returns false if the socket cannot reach it. */
 static bool qnix_address_to(const struct wire_address *a, unsigned short family,
 			    struct sockaddr_storage *to, int *len)
 {
@@ -81,7 +81,7 @@ static bool qnix_address_to(const struct wire_address *a, unsigned short family,
 	return true;
 }
 
-/* A datagram that cannot be sent now is lost: who sent it will notice. */
+/* A datagram that cannot be sent now is lost; the wire repeats it. */
 void qnix_udp_send(const struct wire_address *to, void *datagram, u32 size)
 {
 	struct kvec vec = { .iov_base = datagram, .iov_len = size };
@@ -97,7 +97,7 @@ void qnix_udp_send(const struct wire_address *to, void *datagram, u32 size)
 
 static int qnix_udp_receive(void *buffer, int flags)
 {
-	/* A byte more: of a datagram that is too long only that it is. */
+	/* One byte more, to recognise datagrams that are too long. */
 	struct kvec vec = { .iov_base = buffer, .iov_len = qnix_params.datagram + 1 };
 	struct sockaddr_storage name;
 	struct msghdr msg = { .msg_name = &name };
@@ -112,7 +112,7 @@ static int qnix_udp_receive(void *buffer, int flags)
 	return size;
 }
 
-/* Ends when the socket is shut down. Errors are of single datagrams. */
+/* Ends when the socket is shut down. Other errors concern single datagrams. */
 static int qnix_udp_thread(void *unused)
 {
 	int more;
@@ -143,7 +143,7 @@ static int qnix_udp_bind(unsigned short family)
 	sock->sk->sk_sndbuf = QNIX_UDP_BUFFER;
 	sock->sk->sk_userlocks |= SOCK_SNDBUF_LOCK;
 	release_sock(sock->sk);
-	/* The port is at the same place in both kinds of addresses. */
+	/* The port has the same offset in both kinds of addresses. */
 	((struct sockaddr_in *)&name)->sin_port = htons(qnix_params.port);
 	err = kernel_bind(sock, (struct sockaddr *)&name, family == AF_INET ?
 			  sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
@@ -180,7 +180,7 @@ int qnix_udp_open(void)
 	return 0;
 }
 
-/* No NIC has a wire any more. */
+/* To be called when no NIC has a wire any more. */
 void qnix_udp_close(void)
 {
 	kernel_sock_shutdown(qnix_socket, SHUT_RDWR);
@@ -192,7 +192,10 @@ void qnix_udp_close(void)
 	qnix_socket = NULL;
 }
 
-/* ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT, of IPv4 or IPv6, with the default port of the module. */
+/*
+ * Parses ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT, for IPv4 or IPv6. The default port is the
+ * module's.
+ */
 int qnix_udp_parse(const char *text, struct wire_address *address)
 {
 	char ip[INET6_ADDRSTRLEN + 16], port[8] = "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Waiting for doorbells without burning a core: QNIX_IOC_WAIT, poll and eventfd. */
+/* Waits for doorbells without using a CPU: QNIX_IOC_WAIT, poll and eventfd. */
 #include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
@@ -8,21 +8,24 @@
 #include "compat.h"
 #include "host.h"
 
-/* The one thing of the host page that is read: a process that spoils it wakes itself. */
+/*
+ * The only field of the host page that the module reads: a process that overwrites it only
+ * wakes itself.
+ */
 static u32 qnix_ring_tail(struct qnix_registration *reg)
 {
 	struct qnix_vni_status *status = reg->hps->address + reg->info.status;
 
-	return smp_load_acquire(&status->ring_tail); /* what has rung is seen */
+	return smp_load_acquire(&status->ring_tail); /* the doorbells are visible, too */
 }
 
-/* Called by the control program, once a batch of doorbells of a process. */
+/* The control program calls this once for a batch of doorbells of a process. */
 void qnix_notify(void *host, void *process)
 {
 	struct qnix_registration *reg = process;
 	wait_queue_head_t *wait = &reg->file->wait;
 
-	if (wq_has_sleeper(wait)) /* a barrier: ring_tail is written before */
+	if (wq_has_sleeper(wait)) /* has a barrier: ring_tail is written before */
 		wake_up_interruptible_poll(wait, EPOLLIN | EPOLLRDNORM);
 	if (reg->eventfd)
 		qnix_eventfd_signal(reg->eventfd);
@@ -33,7 +36,7 @@ static bool qnix_wait_over(struct qnix_registration *reg, u32 seen)
 	return qnix_ring_tail(reg) != seen || READ_ONCE(reg->ended);
 }
 
-/* Until ring_tail is another than @arg's, which poll takes for acknowledged. */
+/* Waits until ring_tail differs from @arg's, which poll then takes as acknowledged. */
 int qnix_wait(struct qnix_file *file, struct qnix_registration *reg, const struct qnix_wait *arg)
 {
 	u32 seen = arg->ring_tail;
@@ -55,7 +58,7 @@ int qnix_wait(struct qnix_file *file, struct qnix_registration *reg, const struc
 		return -ENOTCONN;
 	if (err == -ETIME)
 		return -ETIMEDOUT;
-	/* A time limit would begin again with a call that is restarted. */
+	/* A restarted call would begin the time limit again. */
 	return arg->timeout_ns < 0 ? err : -EINTR;
 }
 
@@ -91,7 +94,7 @@ __poll_t qnix_poll(struct file *file, struct poll_table_struct *table)
 	struct qnix_registration *reg = qnix_registration_of(qf);
 	__poll_t events = 0;
 
-	/* The file's, not the registration's: epoll holds on to it. */
+	/* Use the file's wait queue, not the registration's, because epoll keeps it. */
 	poll_wait(file, &qf->wait, table);
 	if (!reg)
 		return EPOLLERR;

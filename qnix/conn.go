@@ -9,74 +9,75 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// conn is a connection to a peer; both tracks build on it. Beside its owner, whoever drains the Doorbell Ring
-// tells it what has come, and the keeper makes and ends it.
+// conn is a connection to a peer; both tracks build on it. Three parties use it: its owner; the drainer, which is the
+// goroutine that drains the Doorbell Ring and reports doorbells; and the keeper, which makes and ends the connection.
 type conn struct {
 	kit.Conn
 
 	ctx      *process
 	api      track
-	peer     *peer // nil to oneself
+	peer     *peer // nil on a connection to oneself
 	name     nic.Name
 	call     call // this side's
 	theirs   call // the peer's; set before state is up
-	receives span // contexts
+	receives span // Receive Contexts of the connection
 	sends    span
 
-	// Told by who drains.
-	came        atomic.Uint64 // messages
+	// Written by the drainer.
+	came        atomic.Uint64 // messages that have arrived
 	creditsCame atomic.Uint32
-	watched     atomic.Bool // the keeper wants to hear of everything
+	watched     atomic.Bool // the keeper must look after each doorbell
 
-	// The keeper's, and that of who closes; guarded by ctx.Mu.
+	// Used by the keeper and by Close; guarded by ctx.Mu.
 	stage      stage
-	closed     bool // this side has let go
+	closed     bool // this side has closed
 	saidLeave  bool
 	heardLeave bool
-	saidOver   bool // the peer has nothing on its way to here
-	heardOver  bool // all of ours has arrived
+	saidOver   bool // sent: all that the peer sent has arrived here
+	heardOver  bool // received: all that this side sent has arrived
 	expected   uint64
-	credits    uint32 // that the peer has sent
+	credits    uint32 // number of credits that the peer has sent
 	retiring   bool
-	canceled   int // receives whose cancel was posted, while retiring
+	canceled   int // receives whose cancel was posted while retiring
 }
 
-// stage is how far the making of a connection is.
+// stage is the progress of making a connection.
 type stage uint8
 
 const (
 	stageCalling  stage = iota // the peer was called
 	stageJoined                // as dialer: the peer's call was joined to this one
-	stageStanding              // both sides know
+	stageStanding              // both sides know that it stands
 	stageRefused
 )
 
-// track is what a track adds to a connection.
+// track is the part of a connection that depends on its track.
 type track interface {
 	driver.Instance
 	kit.ConnHooks
-	// prepare posts receives, before the peer can send. The keeper's.
+	// prepare is called by the keeper to post receives, before the peer can send.
 	prepare()
-	// received and sent take a doorbell that has rung. Of who drains.
+	// received and sent are called by the drainer for a doorbell that has rung.
 	received(slot int, s nic.State, n int)
 	sent(slot int, s nic.State, n int)
-	// tend does what the keeper is needed for.
+	// tend is called by the keeper for work that needs it.
 	tend()
-	// waits reports whether there is something to be tended.
+	// waits reports whether tend has work.
 	waits() bool
-	// quiesce gives up what is being sent and reports whether nothing is, and drop what waits, when this side or the peer has left. The keeper's.
+	// quiesce is called by the keeper when this side or the peer has left. It cancels sends, drops messages that wait,
+	// and reports whether no send is left.
 	quiesce() bool
-	// counts are the messages and credits that were sent.
+	// counts returns the numbers of messages and credits that were sent.
 	counts() (messages uint64, credits uint32)
-	// settled frees what does not go with the contexts, when the NIC touches nothing any more.
+	// settled frees everything but the contexts, when the NIC accesses nothing any more.
 	settled()
-	// revoke and revoked take control messages.
+	// revoke and revoked handle control messages.
 	revoke(m *control)
 	revoked(m *control)
 }
 
-// rung tells who sleeps on the instance, and the keeper if it wants to know. Of who drains: somebody in the kernel was
-// woken by the NIC.
+// rung wakes waiters of the instance, and the keeper if it watches. The drainer calls it. The NIC itself wakes a waiter
+// that sleeps in the kernel.
 func (n *conn) rung() {
 	n.Life.Wake()
 	if n.watched.Load() {
@@ -84,7 +85,7 @@ func (n *conn) rung() {
 	}
 }
 
-// posted looks at what a post said. It is false if the queue was full.
+// posted handles the result of a post. It returns false if the queue was full.
 func (n *conn) posted(err error) bool {
 	switch err {
 	case nil:
@@ -102,7 +103,7 @@ func (n *conn) kick() {
 	}
 }
 
-// Farewell implements kit.ConnHooks. From here on the connection is the keeper's.
+// Farewell implements kit.ConnHooks. From here on the keeper owns the connection.
 func (n *conn) Farewell(kit.State) {
 	c := n.ctx
 	c.Mu.Lock()
@@ -115,7 +116,7 @@ func (n *conn) Farewell(kit.State) {
 	c.kick()
 }
 
-// endSending lets the owner finish his call, after which nothing more is sent, as the peer has left.
+// endSending waits until the owner has left its call, and then ends the instance, because the peer has left.
 func (n *conn) endSending() {
 	for n.State() == kit.StateUp {
 		if n.TryEnter() {

@@ -17,7 +17,7 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// process is a process of a QNIX network interface: its contexts, divided among the connections.
+// process is a process registered with a QNIX network interface. Its contexts are divided among the connections.
 type process struct {
 	kit.Context[conn]
 
@@ -36,8 +36,8 @@ type process struct {
 
 	keeperSleeps atomic.Bool
 	failing      atomic.Bool                // the NIC is gone
-	answers      atomic.Pointer[time.Timer] // how long the NIC may take to answer, from Close on
-	retry        atomic.Bool                // a post of the keeper's found the Command Queue full
+	answers      atomic.Pointer[time.Timer] // from Close on: bounds how long the NIC may take to answer
+	retry        atomic.Bool                // a post by the keeper found the Command Queue full
 	bad          atomic.Uint64
 	refusals     atomic.Uint64
 	attention    attention
@@ -46,7 +46,7 @@ type process struct {
 
 	// Guarded by Mu.
 	failed   error
-	all      map[*conn]struct{} // that are open, or being retired
+	all      map[*conn]struct{} // connections that are open or being retired
 	peers    map[uint64]*peer
 	retirees []*conn
 	nextCall uint32
@@ -59,7 +59,7 @@ type process struct {
 	tasks    sync.WaitGroup
 }
 
-// smallContext gives a context the methods of its track only.
+// smallContext adds the methods of the small track to a context.
 type smallContext struct {
 	*process
 	kit.Prober[conn]
@@ -108,7 +108,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	return c, nil
 }
 
-// register makes the process, with contexts for so many peers.
+// register registers the process, with contexts for that many peers.
 func (c *process) register(peers int) error {
 	info := c.nic.Info()
 	c.soft = info.Soft
@@ -177,7 +177,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	return n, nil
 }
 
-// newConn takes what a connection needs. The caller holds Mu.
+// newConn makes a connection with its contexts and tags. The caller holds Mu.
 func (c *process) newConn(p *peer, tags *spans) (*conn, error) {
 	var n *conn
 	receives, sends := transferDepth+1, transferDepth
@@ -185,7 +185,7 @@ func (c *process) newConn(p *peer, tags *spans) (*conn, error) {
 		l := newLarge(c)
 		n, l.api = &l.conn, l
 	} else {
-		// With many connections each has less, so that there is something left for further ones.
+		// With many connections each gets fewer contexts, so that some are left for further ones.
 		w := min(c.opts.window, max(2, min(c.sends.left, c.receives.left)/16))
 		receives, sends = w+1, w+1
 		s := newSmall(w)
@@ -234,7 +234,7 @@ func (c *process) giveBack(sends, receives span) {
 	}
 }
 
-// post looks at what a post of the keeper's said; what found the queue full is tried again.
+// post handles the result of a post by the keeper. A post that found the queue full is tried again.
 func (c *process) post(err error) bool {
 	switch err {
 	case nil:
@@ -263,8 +263,8 @@ func (c *process) Count(to *driver.Counters) {
 	to.RegistrationEvictions += r.Evicted
 }
 
-// Close implements driver.Context. A softnic that is stopped answers nobody, and calls that wait for it hold connections:
-// the time for its answers begins before they are closed.
+// Close implements driver.Context. A softnic that is stopped does not answer, and calls that wait for it hold
+// connections. The time limit for its answers therefore begins before the connections are closed.
 func (c *process) Close() error {
 	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
 	defer answers.Stop()
@@ -278,18 +278,19 @@ func (c *process) Release() error {
 	c.stop()
 	c.nudge()
 	c.tasks.Wait()
-	if answers := c.answers.Load(); answers != nil { // none where opening has failed
+	if answers := c.answers.Load(); answers != nil { // nil if opening has failed
 		answers.Stop()
 	}
 	err := c.proc.Deregister()
 	if c.failing.Swap(true) {
-		err = nil // it was gone
+		err = nil // the NIC had ended before
 	}
 	select {
-	case <-c.proc.Outside(): // from here on the NIC touches nothing
+	case <-c.proc.Outside(): // from here on the NIC accesses no memory
 		err = errors.Join(err, c.letGo())
 	default:
-		// A softnic that is stopped may be inside of what is posted: that stays posted, and pinned, until it goes on or dies.
+		// A softnic that is stopped may be in the middle of a copy: posted memory stays posted and pinned until it
+		// continues or dies.
 		err = nil
 		go func() {
 			<-c.proc.Outside()
@@ -299,7 +300,7 @@ func (c *process) Release() error {
 	return errors.Join(err, c.nic.Close())
 }
 
-// letGo gives all memory back. The NIC is outside.
+// letGo gives all memory back. The NIC does not access it any more.
 func (c *process) letGo() error {
 	c.Mu.Lock()
 	for n := range c.all {
@@ -311,13 +312,13 @@ func (c *process) letGo() error {
 	return err
 }
 
-// answerTime is how long a softnic may take at Close for calls that it has to answer.
+// answerTime is how long a softnic may take, during Close, for calls that it must answer.
 const answerTime = 2 * time.Second
 
-// goodbyeTime is how long peers have.
+// goodbyeTime returns how long peers may take to confirm that this side leaves.
 func (c *process) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
 
-// sayGoodbye gives peers a moment to hear that we leave, and to say so.
+// sayGoodbye tells peers that this side leaves, and waits a limited time for their confirmation.
 func (c *process) sayGoodbye() {
 	limit := time.NewTimer(c.goodbyeTime())
 	defer limit.Stop()

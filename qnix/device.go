@@ -17,7 +17,7 @@ import (
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
-// startTime is how long a softnic that is started may take.
+// startTime is how long a softnic may take to start.
 const startTime = 10 * time.Second
 
 // Devices implements driver.Driver. It starts nothing.
@@ -40,7 +40,7 @@ func (qnixDriver) Devices() (list []driver.Device) {
 	return list
 }
 
-// describe tells what people want to know of a NIC.
+// describe describes a NIC for people.
 func describe(path string) driver.Device {
 	d := driver.Device{Name: path, Description: "QNIX network interface of the kernel module"}
 	soft := !strings.HasPrefix(path, "/dev/")
@@ -60,13 +60,13 @@ func describe(path string) driver.Device {
 	return d
 }
 
-// isAbsent reports whether nobody is there.
+// isAbsent reports whether an error means that no NIC serves the path.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV)
 }
 
 func openError(path string, err error) error {
-	u := &driver.UnavailableError{Driver: Name, Device: path, Reason: "it cannot be opened", Err: err} // which names the remedy
+	u := &driver.UnavailableError{Driver: Name, Device: path, Reason: "it cannot be opened", Err: err} // has the remedy
 	if isAbsent(err) {
 		u.Reason, u.Err = "nobody answers there", nil
 		u.Remedy = "start one: bywash softnic"
@@ -93,7 +93,7 @@ func details(i nic.Info) (list []driver.Detail) {
 	return list
 }
 
-// chooseDevice takes the default, if none is named.
+// chooseDevice returns name, or the default path if name is empty.
 func chooseDevice(name string) string {
 	if name != "" {
 		return name
@@ -101,7 +101,7 @@ func chooseDevice(name string) string {
 	return nic.DefaultPath()
 }
 
-// openNIC opens a NIC, after starting this user's softnic if it is meant and does not run.
+// openNIC opens a NIC. It first starts this user's softnic if the path is that of the softnic and none runs.
 func openNIC(path string, o options) (*nic.NIC, error) {
 	n, err := nic.Open(path)
 	if err == nil {

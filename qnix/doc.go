@@ -1,5 +1,6 @@
-// Package qnix is the driver for the QNIX network interface: the kernel module's (/dev/qnix0), or one in user space (bywash softnic),
-// which is started where there is no module. It adapts package qnix/nic to the contract of package driver.
+// Package qnix is the driver for the QNIX network interface. The interface is a device of the kernel module
+// (/dev/qnix0), or a process in user space (bywash softnic), which the driver starts if there is no module. The package
+// adapts package qnix/nic to the contract of package driver.
 //
 //	import _ "github.com/bywash/bywash/qnix"
 //
@@ -8,7 +9,7 @@
 //
 // # Options
 //
-// [driver.Hints].Options takes these; the first value is what holds without it.
+// [driver.Hints].Options takes these options. The first value is the default.
 //
 //	buffer     4096: bytes of the longest message of the small track, 64 to 16376
 //	window     32: messages of the small track that a peer may send ahead, 2 to 64
@@ -18,53 +19,61 @@
 //	dead-time  5s: how long a peer on another host that died can go unnoticed, 100ms to 1h. It is at least what the
 //	           NICs wait for each other; on the same NIC a death is known at once.
 //
-// The device is the path of a NIC. Without one it is what the environment variable BYWASH_QNIX says, else /dev/qnix0 where that exists,
-// else this user's softnic.
+// The device is the path of a NIC. The default is the value of the environment variable BYWASH_QNIX, else /dev/qnix0 if
+// it exists, else the socket of this user's softnic.
 //
 // # Contexts and tags
 //
-// A context registers one process, under a name made of its incarnation. Each connection takes a range of its Send and its
-// Receive Contexts, and of context tags: these are chosen by who receives, and unlike for all connections with the same
-// peer process. Tag 0 of each pair of processes carries control messages: calls, which pair the nth Connect of one side with the nth of the
-// other, proofs of the session secret, and goodbyes. As the NIC keeps what nobody receives yet, either side may call first.
+// A context registers one process, under a name made of its incarnation. Each connection takes a range of its Send
+// Contexts, its Receive Contexts and its context tags. The receiver chooses the tags, so that all connections with the
+// same peer process have different ones. Tag 0 of each pair of processes carries control messages: calls, which pair
+// the nth Connect of one side with the nth of the other, proofs of the session secret, and goodbyes. The NIC keeps
+// messages that have no receive yet, so either side may call first.
 //
-// Many connections leave each with a shorter window: it is at most a sixteenth of the contexts that are left.
+// With many connections the window of each is shorter: at most a sixteenth of the contexts that are left.
 //
 // # A short message
 //
-// SendPost (smallsend.go) copies it into the Context Region of the next Send Context, behind 8 bytes of head, and posts
-// Send_Short; the memory is the program's again. The NIC moves it to the Context Region of the receive that has
-// the message's tag, which is there as the sender has credit, and rings. Whoever polls drains the Doorbell Ring (drain.go), puts
-// messages in order, takes credit from their heads, and makes the instance ready to be named by probes; RecvPoll (smallrecv.go)
-// copies the message out, or gives the region itself away (buffer receives), posts the context again, and owes the peer
-// credit. So a process copies once at each end, or not at all with buffers.
+// SendPost (smallsend.go) copies the message into the Context Region of the next Send Context, behind 8 bytes of head,
+// and posts Send_Short; the memory is the program's again. The NIC copies it to the Context Region of the receive with
+// the message's tag, which is posted because the sender has credit, and rings the doorbell. A goroutine that polls
+// drains the Doorbell Ring (drain.go), puts messages in order, takes credit from their heads, and makes the instance
+// ready for probes. RecvPoll (smallrecv.go) copies the message out, or lends the region itself (buffer receives), posts
+// the context again, and later sends credit to the peer. So a process copies once at each end, or not at all with
+// buffers.
 //
-//   - If the peer dies, all receives that name it ring, and the connection breaks; what came before can still be
-//     received. A send under way rings too; one that is posted later finds no such name, which breaks as well.
-//   - The context of a send is used again when credit says that its message was received, or, after a death, when a later
-//     command of the same queue has rung (part.go).
+//   - If the peer dies, the doorbells of all receives that name it ring, and the connection breaks; earlier messages
+//     can still be received. The doorbell of a send under way rings, too. A later send finds no process of that name,
+//     which also breaks the connection.
+//   - The context of a send is used again when credit shows that its message was received or, after a death, when the
+//     doorbell of a later command of the same queue has rung (part.go).
 //
 // # A long message
 //
-// RecvPost (largepost.go) has the memory translated through package driver/regcache, which keeps what is in arenas or declared, and posts a
-// Receive under a tag of its own; rdv data names the tag. SendPost translates and posts a Send to that tag; the NIC copies
-// from memory to memory. Both ends wait for their own doorbell. Memory of up to 16 KiB (with a softnic 256 KiB) that is not cached is copied instead, as are packets
-// of more than 16 pieces. A receive can be cancelled without the peer's program (revoke.go).
+// RecvPost (largepost.go) translates the memory through package driver/regcache, which caches memory in arenas and
+// declared memory, and posts a Receive with a tag of its own; the rdv data contains the tag. SendPost translates its
+// memory and posts a Send to that tag, and the NIC copies from memory to memory. Both ends wait for their own doorbell.
+// Memory of up to 16 KiB (with a softnic 256 KiB) that is not cached is copied instead, and so are packets of more than
+// 16 pieces. A receive can be cancelled without the peer's program (revoke.go).
 //
-//   - A post never waits, but for translating memory that is not known yet, which takes microseconds and more; prefetch does it
-//     ahead, in the background.
-//   - The memory is the NIC's until the doorbell rings, and stays mapped and pinned until then, also after Disconnect: polls say so.
-//   - If the peer dies in the middle, the doorbell rings, and the packet ends with the connection. Nothing writes to it any more.
+//   - A post never blocks, except to translate memory that is not cached, which takes microseconds or longer. Prefetch
+//     does that ahead, in the background.
+//   - The memory belongs to the NIC until the doorbell rings, and stays mapped and pinned until then, also after
+//     Disconnect: a poll returns when that is over.
+//   - If the peer dies in the middle of a transfer, the doorbell rings, and the packet ends with the connection. The
+//     NIC does not write to its memory any more.
 //
 // # Progress
 //
-// Any call moves what has rung for all instances of the context: there is one try-lock, whom nobody waits for. One goroutine
-// of the context makes and ends connections, and watches the ring when nobody polls (keeper.go). Who waits sleeps until the ring has more.
+// Any call handles the doorbells of all instances of the context. There is one try-lock, for which nobody waits on a
+// data path. One goroutine of the context, the keeper, makes and ends connections, and drains the ring when nobody
+// polls (keeper.go). A waiter sleeps until the ring has another entry.
 //
 // # Limits
 //
-// A message has at most 4 KiB on the small track (option buffer), 2 GiB - 1 on the large one; 64 packets and 16 are in
-// flight. There is no one-sided access: the NIC has none, and to feign it would take the peer's processor.
+// A message has at most 4 KiB on the small track (option buffer), 2 GiB - 1 on the large one; an instance has at most
+// 64 packets in flight on the small track and 16 on the large one. There is no one-sided access: the NIC has none, and
+// to emulate it would need the peer's processor.
 //
 // docs/wire.md has what this driver puts into messages, docs/security.md what a peer can and cannot do, docs/qnix.md how to
 // set up a machine.

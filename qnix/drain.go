@@ -11,18 +11,18 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// ref says whose a context is.
+// ref identifies the user of a context.
 type ref struct {
 	conn *conn
-	peer *peer // control
-	slot int   // among the connection's contexts
+	peer *peer // for control messages
+	slot int   // number among the connection's contexts
 }
 
-// bells is the context's Doorbell Ring. Whoever holds the try-lock drains it and tells each instance what concerns
-// it; nobody waits for the lock on a data path.
+// bells is the context's Doorbell Ring. The holder of the try-lock, the drainer, drains it and passes each doorbell to
+// its instance. On a data path nobody waits for the lock.
 type bells struct {
 	lock atomic.Uint32
-	seen atomic.Uint32 // entries that were drained; written by the holder of the lock
+	seen atomic.Uint32 // entries that were drained; only the drainer writes it
 	_    [56]byte
 
 	// Guarded by the lock.
@@ -32,28 +32,28 @@ type bells struct {
 func (b *bells) tryLock() bool { return b.lock.Load() == 0 && b.lock.CompareAndSwap(0, 1) }
 func (b *bells) unlock()       { b.lock.Store(0) }
 
-// mustLock is for those who change whose a context is.
+// mustLock waits for the lock. It is for callers that change the user of a context.
 func (b *bells) mustLock() {
 	for !b.tryLock() {
 		runtime.Gosched()
 	}
 }
 
-// quiet reports whether nothing has rung since the last drain. It is what polls in vain cost.
+// quiet reports whether no doorbell has rung since the last drain. A poll without a result costs no more than this.
 func (c *process) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
 
-// vainPolls is after how many polls in vain the processor is offered to others.
+// vainPolls is the number of polls without a result after which the processor is yielded.
 const vainPolls = 8
 
-// vain is called after a poll that found nothing. A NIC in user space is a process that needs a processor, too: where there are
-// few, who polls would otherwise keep it from what he polls for.
+// vain is called after a poll without a result. A NIC in user space needs a processor, too: with few processors, a
+// polling program would keep the NIC from running.
 func (c *process) vain() {
 	if c.soft && c.polls.Add(1)%vainPolls == 0 {
 		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }
 
-// Drain implements kit.ContextHooks: it takes what has rung.
+// Drain implements kit.ContextHooks. It handles the doorbells that have rung.
 func (c *process) Drain() (did bool) {
 	if c.quiet() {
 		c.vain()
@@ -76,7 +76,7 @@ func (c *process) drainLocked() {
 		case !ok:
 			b.seen.Store(seen)
 			return
-		case r.Overrun: // each context that has rung is drained before it is posted again
+		case r.Overrun: // impossible: each context is drained before it is posted again
 			c.nicFailed(fmt.Errorf("the Doorbell Ring lost entries"))
 		case r.Receive:
 			c.receiveRang(r.Index)
@@ -92,7 +92,7 @@ func (c *process) receiveRang(i int) {
 		c.attention.addPeer(r.peer)
 		c.nudge()
 	case r.conn != nil:
-		if state, n := c.proc.ReceiveDoorbell(i); state != nic.Pending { // else of an earlier use of the context
+		if state, n := c.proc.ReceiveDoorbell(i); state != nic.Pending { // else: an earlier use of the context
 			r.conn.api.received(r.slot, state, n)
 		}
 	}
@@ -110,7 +110,7 @@ func (c *process) sendRang(i int) {
 	}
 }
 
-// own makes n contexts of each kind a connection's, or with nil nobody's.
+// own gives n's contexts to owner, or to nobody if owner is nil.
 func (c *process) own(n *conn, owner *conn) {
 	b := &c.bells
 	b.mustLock()
@@ -123,7 +123,7 @@ func (c *process) own(n *conn, owner *conn) {
 	}
 }
 
-// doorbellError is what a doorbell that tells of a failure means to a connection.
+// doorbellError returns the error of a connection for a doorbell that reports a failure.
 func (c *process) doorbellError(s nic.State) error {
 	switch s {
 	case nic.Gone, nic.Unknown:

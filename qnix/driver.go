@@ -17,7 +17,7 @@ type qnixDriver struct{}
 // Name implements driver.Driver.
 func (qnixDriver) Name() string { return Name }
 
-// exclusivity of all its NICs; see driver.Profile.
+// exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 24
 
 // MaxExclusivity implements driver.Ranked.
@@ -71,7 +71,7 @@ func unavailable(device, reason, remedy string, err error) error {
 func capabilities(t driver.Track, o options, i nic.Info) driver.Capabilities {
 	c := driver.Capabilities{IOVec: true, Data: true, SendWait: true, RecvWait: true, DeadTime: o.deadTime}
 	if i.NICs == 1 {
-		c.DeadTime = min(o.deadTime, time.Second) // the NIC hears of a process's end at once
+		c.DeadTime = min(o.deadTime, time.Second) // the NIC notices the end of a process at once
 	}
 	if t == driver.Small {
 		c.MaxMessage, c.BufferSize = o.buffer, o.buffer

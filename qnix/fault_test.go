@@ -157,7 +157,7 @@ func TestManyConnectionsShareTheContexts(t *testing.T) {
 		}
 	}
 	talkOnEach(t, ctx, all)
-	// What is given back can be used again.
+	// Memory that was given back can be used again.
 	for _, c := range all {
 		for _, i := range c {
 			await(t, "disconnect", func() bool { return i.Disconnect() == nil })

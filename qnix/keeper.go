@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// attention lists what the keeper is to look at.
+// attention lists the peers and connections that the keeper must look at.
 type attention struct {
 	mu    sync.Mutex
 	peers []*peer
@@ -39,13 +39,13 @@ func (a *attention) take(peers []*peer, conns []*conn) ([]*peer, []*conn) {
 	return peers, conns
 }
 
-// attend has the keeper look at a connection.
+// attend makes the keeper look at a connection.
 func (c *process) attend(n *conn) {
 	c.attention.addConn(n)
 	c.nudge()
 }
 
-// nudge has the keeper look at once.
+// nudge wakes the keeper.
 func (c *process) nudge() {
 	select {
 	case c.nudged <- struct{}{}:
@@ -56,8 +56,9 @@ func (c *process) nudge() {
 	}
 }
 
-// How long the keeper sleeps: while others drain the Doorbell Ring; while somebody waits in the kernel, who does it as well, and
-// who tells the keeper of his end if that takes longer; and else, when the NIC or a nudge wakes it.
+// The longest sleeps of the keeper: while other goroutines poll; while a waiter sleeps in the kernel, which drains the
+// ring, too, and wakes the keeper at its end after a long wait; and otherwise, when the NIC or a nudge wakes the
+// keeper.
 const (
 	polledPause  = time.Millisecond
 	watchedPause = 100 * time.Millisecond
@@ -71,7 +72,7 @@ func (c *process) keep() {
 	defer timer.Stop()
 	var peers []*peer
 	var conns []*conn
-	others := false // drain, for now
+	others := false // other goroutines drain the ring now
 	patient := false
 	for c.live.Err() == nil {
 		c.Mu.Lock()
@@ -112,7 +113,7 @@ func (c *process) keep() {
 	}
 }
 
-// attendAll looks at everything, after a post that found the Command Queue full.
+// attendAll looks at all peers and connections, after a post that found the Command Queue full.
 func (c *process) attendAll() {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -126,7 +127,7 @@ func (c *process) attendAll() {
 	}
 }
 
-// pause returns whether nobody nudged.
+// pause sleeps for d, and reports whether no nudge ended it.
 func (c *process) pause(timer *time.Timer, d time.Duration) bool {
 	timer.Reset(d)
 	select {
@@ -137,19 +138,20 @@ func (c *process) pause(timer *time.Timer, d time.Duration) bool {
 	}
 }
 
-// pauseWatched is the pause while somebody watches: a long one if the last one passed in peace. Short waits then tell nobody
-// of their end.
+// pauseWatched pauses while a waiter watches the ring. The pause is long if the last one passed without a nudge, so
+// that the ends of short waits need not wake the keeper.
 func (c *process) pauseWatched(timer *time.Timer, patient bool) bool {
 	if !patient {
 		return c.pause(timer, watchedPause)
 	}
 	c.waits.Rely(true)
 	defer c.waits.Rely(false)
-	// Looked at after that is said: either this sees the end of who watches, or he sees that he has to tell.
+	// The look at Watching comes after the announcement: either this goroutine sees that the watch has ended, or the
+	// watcher sees that it must wake the keeper.
 	return c.waits.Watching() && c.pause(timer, longestSleep)
 }
 
-// sleepAsKeeper sleeps until something rings, or somebody nudges.
+// sleepAsKeeper sleeps until a doorbell rings or a nudge comes.
 func (c *process) sleepAsKeeper(seen uint32) {
 	c.keeperSleeps.Store(true)
 	defer c.keeperSleeps.Store(false)

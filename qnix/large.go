@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// transferDepth is how many packets can be posted each way on the large track.
+	// transferDepth is how many packets can be posted in each direction on the large track.
 	transferDepth = kit.LargeDepth
 	// maxMessage is the length of the longest message, in bytes.
 	maxMessage = nic.MaxMessage
-	// tagsEach is how many tags the receives of one slot take turns in.
+	// tagsEach is how many tags the receives of one slot use in turn.
 	tagsEach = 8
-	// maxPieces is how many pieces of memory a packet has in the NIC; their descriptors fill a Context Region.
+	// maxPieces is the most pieces of memory of a packet for the NIC; their descriptors fill a Context Region.
 	maxPieces   = 16
 	largeRegion = 16 * maxPieces
 )
 
-// tagsOf is how many tags a call with so many receives has: one for each, and one for credits; or several for each.
+// tagsOf returns how many tags a call with that many receives has: tagsEach for each receive of the large track; on the
+// small track one for each receive, and one for credits.
 func tagsOf(t driver.Track, receives int) int {
 	if t == driver.Large {
 		return receives * tagsEach
@@ -34,8 +35,9 @@ func transferTag(first uint16, slot int, gen uint32) uint16 {
 	return first + uint16(slot*tagsEach) + uint16(gen%tagsEach)
 }
 
-// large is an instance on the large track: a receive is posted with translated memory under a tag of its own, which the
-// rdv data tells, and the sender sends to that tag from translated memory. How receives are cancelled stands in revoke.go.
+// large is an instance on the large track. A receive is posted with translated memory and a tag of its own, which the
+// rdv data contains; the sender sends to that tag from translated memory. revoke.go describes how receives are
+// cancelled.
 type large struct {
 	conn
 	kit.Large
@@ -47,23 +49,23 @@ type large struct {
 	bounce *bounce
 	staged bool // the latest packet was copied
 
-	delivered atomic.Uint64 // messages that were sent; written by who drains
+	delivered atomic.Uint64 // messages that were sent; only the drainer writes it
 
 	revocation
 }
 
-// recvSlot is a receive on its way.
+// recvSlot is a posted receive.
 type recvSlot struct {
 	gen      uint32
 	length   int
 	memory   memory
 	bell     bell
 	asked    bool        // its cancel was posted
-	released atomic.Bool // this side has closed, and the NIC does not touch the memory
+	released atomic.Bool // this side has closed, and the NIC does not access the memory
 	rdv      [rdvBytes]byte
 }
 
-// sendSlot is a send on its way.
+// sendSlot is a posted send.
 type sendSlot struct {
 	busy   bool // a send is posted; guarded by revocation.mu
 	length int
@@ -72,9 +74,9 @@ type sendSlot struct {
 	bell   bell
 	asked  bool // its cancel was posted
 
-	released atomic.Bool // this side has closed, and the NIC does not touch the memory
+	released atomic.Bool // this side has closed, and the NIC does not access the memory
 
-	revoke bool // the peer wants to know what becomes of it; guarded by revocation.mu
+	revoke bool // the peer asks for the outcome; guarded by revocation.mu
 }
 
 var (
@@ -94,7 +96,7 @@ func newLarge(c *process) *large {
 // prepare implements track.
 func (l *large) prepare() {}
 
-// bell is what a doorbell said when it was drained: whoever acts on it may post the context again.
+// bell stores the state of a doorbell when it was drained. The reader may post the context again.
 type bell struct{ word atomic.Uint64 }
 
 func (b *bell) reset() { b.word.Store(uint64(nic.Pending) << 32) }
@@ -114,7 +116,7 @@ func (l *large) received(slot int, state nic.State, n int) {
 	case nic.Canceled:
 	default:
 		if state == nic.Fault {
-			l.came.Add(1) // the sender does not know
+			l.came.Add(1) // the sender counts it as sent
 		}
 		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
@@ -139,7 +141,7 @@ func (l *large) sent(slot int, state nic.State, n int) {
 	l.rung()
 }
 
-// settle takes what has rung.
+// settle drains the Doorbell Ring.
 func (l *large) settle() { l.ctx.Drain() }
 
 // Pending implements kit.ConnHooks.
@@ -151,7 +153,7 @@ func (l *large) Pending() bool {
 // counts implements track.
 func (l *large) counts() (uint64, uint32) { return l.delivered.Load(), 0 }
 
-// quiesce implements track: it cancels what is being sent.
+// quiesce implements track. It cancels sends.
 func (l *large) quiesce() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +171,7 @@ func (l *large) quiesce() bool {
 	return quiet
 }
 
-// cancelSend asks for a send back, once. The caller holds revocation.mu, or is the owner.
+// cancelSend asks the NIC to cancel a send, once. The caller holds revocation.mu, or is the owner.
 func (l *large) cancelSend(k int) {
 	if s := &l.out[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelSend(l.sends.at+k)) {
 		s.asked = true
@@ -177,7 +179,7 @@ func (l *large) cancelSend(k int) {
 	}
 }
 
-// cancelReceive asks for a receive back, once.
+// cancelReceive asks the NIC to cancel a receive, once.
 func (l *large) cancelReceive(k int) {
 	if s := &l.in[k]; !s.asked && l.ctx.post(l.ctx.proc.CancelReceive(l.receives.at+k)) {
 		s.asked = true
@@ -185,7 +187,7 @@ func (l *large) cancelReceive(k int) {
 	}
 }
 
-// waits implements track: the NIC waits for the peer, not this side.
+// waits implements track. Here the NIC waits for the peer, and not this side.
 func (l *large) waits() bool { return false }
 
 // tend implements track.
@@ -196,7 +198,7 @@ func (l *large) tend() {
 	l.tendRevocations()
 }
 
-// closeReceives takes back what was posted, after this side has closed.
+// closeReceives cancels posted receives after this side has closed.
 func (l *large) closeReceives() {
 	for k := range l.in {
 		s := &l.in[k]
@@ -226,7 +228,7 @@ func (l *large) settled() {
 		l.out[k].released.Store(true)
 	}
 	l.bounce.close(l)
-	l.Wake() // who waits for a packet that this side was closed with
+	l.Wake() // wakes waiters for packets that were posted when this side closed
 }
 
 // Path implements driver.Instance.

@@ -59,7 +59,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// freeReceive finds a slot whose next tag does not rest.
+// freeReceive finds a free slot whose next tag does not rest.
 func (l *large) freeReceive() (k int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *large) freeReceive() (k int, ok bool) {
 	return 0, false
 }
 
-// progressRecv takes what the doorbell of a receive has said.
+// progressRecv handles the doorbell of a receive.
 func (l *large) progressRecv(k int) {
 	s := &l.in[k]
 	state, n := s.bell.read()
@@ -91,7 +91,7 @@ func (l *large) progressRecv(k int) {
 	l.receiveRang(k, state, n)
 }
 
-// receiveRang ends a receive as its doorbell says.
+// receiveRang completes a receive with the result of its doorbell.
 func (l *large) receiveRang(k int, state nic.State, n int) {
 	s := &l.in[k]
 	switch state {
@@ -109,11 +109,11 @@ func (l *large) receiveRang(k int, state nic.State, n int) {
 	default:
 		if err := l.Failure("receive"); err != nil {
 			l.endReceive(k, err)
-		} // else whoever drains says why in a moment
+		} // otherwise the drainer is about to record the reason
 	}
 }
 
-// endReceive gives a receive back to its owner.
+// endReceive completes a receive.
 func (l *large) endReceive(k int, err error) {
 	l.release(&l.in[k].memory)
 	l.EndRecv(k, err)
@@ -156,7 +156,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// progressSend takes what the doorbell of a send has said.
+// progressSend handles the doorbell of a send.
 func (l *large) progressSend(k int) {
 	s := &l.out[k]
 	state, _ := s.bell.read()
@@ -183,13 +183,13 @@ func (l *large) progressSend(k int) {
 		}
 	default:
 		if err = l.Failure("send"); err == nil {
-			return // whoever drains says why in a moment
+			return // the drainer is about to record the reason
 		}
 	}
 	l.endSend(k, state, err)
 }
 
-// endSend gives a send back to its owner.
+// endSend completes a send.
 func (l *large) endSend(k int, state nic.State, err error) {
 	s := &l.out[k]
 	l.release(&s.memory)

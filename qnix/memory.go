@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// registrar translates memory for the cache, which pins what is Go's.
+// registrar translates memory for the cache, which has pinned memory of the Go heap.
 type registrar struct{ proc *nic.Process }
 
 // Register implements regcache.Registrar.
@@ -23,7 +23,8 @@ func (r registrar) Register(b []byte, access regcache.Access) (nic.Handle, error
 	return r.proc.Translate(b, nic.Access(access))
 }
 
-// Deregister implements regcache.Registrar. A NIC that is outside reaches nothing any more; one that is only given up may.
+// Deregister implements regcache.Registrar. Once Outside is closed the NIC accesses no memory. Until then a NIC that
+// was given up may still access it.
 func (r registrar) Deregister(h nic.Handle) error {
 	select {
 	case <-r.proc.Outside():
@@ -32,19 +33,19 @@ func (r registrar) Deregister(h nic.Handle) error {
 	}
 	err := r.proc.Untranslate(h)
 	if errors.Is(err, nic.ErrGone) && !r.proc.Abandoned() {
-		return nil // it has ended, or has ended the registration
+		return nil // the NIC, or the registration, has ended
 	}
 	return err
 }
 
-// Up to what length a message in memory that is not translated is copied through memory that is, as to translate costs more:
-// a system call for each page and side with the module, several messages to another process with a softnic.
+// Sizes up to which a message in untranslated memory is copied through translated memory. Translating costs more: with
+// the module a system call and work for each page at each end, with a softnic several messages to another process.
 const (
 	bounceSize   = 16 << 10
 	softCopySize = 256 << 10
 )
 
-// bounce is memory for the shorter ones, a piece for each slot of both directions.
+// bounce is translated memory for short messages, one piece for each slot of both directions.
 type bounce struct {
 	arena  *driver.Arena
 	region *regcache.Region[nic.Handle]
@@ -67,25 +68,25 @@ func (l *large) makeBounce() error {
 func (b *bounce) close(l *large) {
 	if b != nil {
 		b.region.Release()
-		_ = b.arena.Close() // which the cache learns of
+		_ = b.arena.Close() // the cache is notified
 		l.bounce = nil
 	}
 }
 
-// memory is where the NIC finds a packet: the packet's own memory, translated, or a copy.
+// memory is the memory of a packet as the NIC sees it: the packet's own, translated, or a copy.
 type memory struct {
 	n      int
 	piece  [maxPieces][]byte
 	desc   [maxPieces]nic.Descriptor
 	region [maxPieces]*regcache.Region[nic.Handle]
 	arena  [maxPieces]*driver.Arena
-	copied []byte // the one piece, if it is a copy
-	staged bool   // which is not in a bounce buffer
+	copied []byte // the only piece, if it is a copy
+	staged bool   // the copy is not in a bounce buffer
 }
 
 func (m *memory) descriptors() []nic.Descriptor { return m.desc[:m.n] }
 
-// gather and scatter copy where there is a copy.
+// gather and scatter copy between the packet and its copy, if there is one.
 func (m *memory) gather(p *driver.Packet) {
 	if m.copied != nil {
 		c := p.Cursor()
@@ -100,13 +101,13 @@ func (m *memory) scatter(p *driver.Packet) {
 	}
 }
 
-// collect lists the pieces of a packet. False: there are too many.
+// collect lists the pieces of a packet. It returns false if they are too many.
 func (m *memory) collect(p *driver.Packet, n int) (ok bool) {
 	m.n, ok = p.Pieces(m.piece[:], n)
 	return ok
 }
 
-// isCopied reports whether a message of n bytes is copied though its pieces could be translated.
+// isCopied reports whether a message of n bytes is copied although its pieces could be translated.
 func (l *large) isCopied(m *memory, n int) bool {
 	if n > bounceSize && (n > softCopySize || !l.ctx.soft) {
 		return false
@@ -114,7 +115,8 @@ func (l *large) isCopied(m *memory, n int) bool {
 	return m.n != 1 || !regcache.Cachable(m.piece[0])
 }
 
-// acquire makes the n bytes of a packet, or room for a copy of them, reachable for the NIC. The buffer is the one to bounce in.
+// acquire makes the n bytes of a packet, or memory for a copy of them, accessible to the NIC. buffer is the number of
+// the bounce buffer to use.
 func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.Access) (err error) {
 	ok := m.collect(p, n)
 	f, err := l.ahead.Of(p, m.piece[:m.n])
@@ -137,7 +139,7 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access nic.A
 	}
 	if err != nil {
 		l.release(m)
-		// A softnic that has just ended is a socket that is broken, before it is known.
+		// If a softnic has just ended, its broken socket may be seen before its end.
 		if errors.Is(err, nic.ErrGone) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 			l.ctx.nicFailed(err)
 			err = fmt.Errorf("%w: %w", driver.ErrBroken, err)
@@ -162,7 +164,7 @@ func (l *large) useBounce(m *memory, n, buffer int) error {
 	return nil
 }
 
-// describe makes the descriptor of a piece, which lies in a region.
+// describe makes the descriptor of a piece, which lies in region r.
 func (m *memory) describe(k int, r *regcache.Region[nic.Handle]) {
 	b := m.piece[k]
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - r.Addr()
@@ -188,7 +190,7 @@ func (l *large) translate(m *memory, f *regcache.Fetched[nic.Handle], access nic
 	return nil
 }
 
-// release gives everything back. The NIC does not use it any more.
+// release gives up translations and copies. The NIC does not use them any more.
 func (l *large) release(m *memory) {
 	for k := range m.n {
 		if m.region[k] != nil {

@@ -7,12 +7,12 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// options are the settings in Hints.Options, and what else hints say.
+// options are the settings from Hints.Options and other hints.
 type options struct {
 	buffer   int
 	window   int
 	contexts int
-	start    bool // a softnic, where there is no NIC
+	start    bool // whether to start a softnic if there is no NIC
 	deadTime time.Duration
 	peers    int
 }

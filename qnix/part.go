@@ -8,16 +8,17 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// How a connection ends, so that neither side's contexts and tags are used again while something is on its way to them:
+// This protocol ends a connection so that neither side uses its contexts and tags again while messages to them are
+// under way. Its messages are:
 //
 //	leave   this side sends nothing more, and has sent so many messages and credits
 //	over    all that you had sent has come
 //
-// Each side says both, leave when its program has disconnected or when all of a peer that left has come. A connection is
-// retired when both sides said both and the program has let go; or when the peer's process is gone, as then nothing comes
-// any more; or when it never stood.
+// Each side sends both. It sends leave when its program has disconnected, or when all messages of a peer that left have
+// arrived. A connection is retired when both sides have sent both and the program has closed it. It is also retired
+// when the peer's process is gone, because then nothing more can arrive, and when it never stood.
 
-// part takes the next step in ending a connection, if there is one. The caller holds ctx.Mu.
+// part takes the next step to end a connection, if one is possible. The caller holds ctx.Mu.
 func (n *conn) part() {
 	p := n.peer
 	switch {
@@ -56,7 +57,7 @@ func (n *conn) isFenced() bool {
 	return false
 }
 
-// hasAll reports whether all that the peer has sent has come.
+// hasAll reports whether everything that the peer has sent has arrived.
 func (n *conn) hasAll() bool {
 	expected, credits := n.expected, n.credits
 	if n.peer == nil {
@@ -65,7 +66,7 @@ func (n *conn) hasAll() bool {
 	return n.came.Load() == expected && n.creditsCame.Load() == credits
 }
 
-// leave goes through the end of a connection that stands.
+// leave exchanges leave and over for a connection that stands.
 func (n *conn) leave() {
 	p := n.peer
 	all := n.heardLeave && n.hasAll()
@@ -87,7 +88,7 @@ func (n *conn) leave() {
 	}
 }
 
-// retire has the NIC let go of the contexts; then they are free.
+// retire makes the NIC give up the contexts, which are then free.
 func (n *conn) retire() {
 	if !n.retiring {
 		n.retiring = true
@@ -97,11 +98,11 @@ func (n *conn) retire() {
 	}
 }
 
-// hasRetired reports whether the NIC has let go of all contexts.
+// hasRetired reports whether the NIC has given up all contexts.
 func (n *conn) hasRetired() bool {
 	c := n.ctx
 	if c.proc.Abandoned() {
-		return false // a NIC that is stopped may be inside: letGo frees what the connection has
+		return false // a NIC that is stopped may access them: letGo frees the connection's memory
 	}
 	for ; n.canceled < n.receives.n; n.canceled++ {
 		i := n.receives.at + n.canceled
@@ -116,13 +117,13 @@ func (n *conn) hasRetired() bool {
 			}
 		}
 	}
-	for k := range n.sends.n { // they are done: the peer said so, or is gone
+	for k := range n.sends.n { // the sends are done: the peer has confirmed that, or is gone
 		c.proc.FreeSend(n.sends.at + k)
 	}
 	return true
 }
 
-// bury frees what a retired connection had.
+// bury frees the resources of a retired connection.
 func (n *conn) bury() {
 	c := n.ctx
 	c.own(n, nil)
@@ -136,11 +137,11 @@ func (n *conn) bury() {
 	tags.put(int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives)))
 	delete(c.all, n)
 	if n.peer != nil && n.peer.gone != nil {
-		c.attention.addPeer(n.peer) // it may be forgotten now
+		c.attention.addPeer(n.peer) // the keeper may forget it now
 	}
 }
 
-// buryRetired goes through those that retire.
+// buryRetired buries the connections that have retired.
 func (c *process) buryRetired() {
 	kept := c.retirees[:0]
 	for _, n := range c.retirees {
@@ -154,13 +155,13 @@ func (c *process) buryRetired() {
 	c.retirees = kept
 }
 
-// nicFailed breaks all connections, as the NIC does not answer any more. Anybody may call it.
+// nicFailed breaks all connections, because the NIC does not answer any more. Any goroutine may call it.
 func (c *process) nicFailed(cause error) {
 	if c.failing.Swap(true) {
 		return
 	}
 	err := fmt.Errorf("%w: %s: the NIC has ended or failed: %w", driver.ErrBroken, c.Props.Device, cause)
-	go func() { // the caller may hold what this needs
+	go func() { // the caller may hold locks that this needs
 		c.Mu.Lock()
 		defer c.Mu.Unlock()
 		if c.failed = err; c.IsClosed() {

@@ -9,14 +9,14 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// maxTags is beyond the last context tag.
+// maxTags is one more than the last context tag.
 const maxTags = nic.MaxTag + 1
 
-// maxCalls is how many calls of a peer may wait for this side's.
+// maxCalls is the most calls of a peer that may wait for calls of this side.
 const maxCalls = 4096
 
-// peer is another process, with all connections to it. Control messages go one at a time; as the NIC keeps those that nobody
-// receives yet, a peer may be called before it calls. All is guarded by ctx.Mu.
+// peer is another process, with all connections to it. Control messages are sent one at a time. The NIC keeps messages
+// that have no receive yet, so this side can call before the peer does. ctx.Mu guards all fields.
 type peer struct {
 	ctx           *process
 	incarnation   uint64
@@ -24,16 +24,16 @@ type peer struct {
 	send, receive int // contexts
 	tags          spans
 	conns         map[uint32]*conn // by this side's call
-	mine          []*conn          // calls of this side that are not joined, in their order
+	mine          []*conn          // calls of this side that are not joined, oldest first
 	theirs        []call           // calls of the peer that are not joined
 	out           [][]byte         // control messages to be sent
-	gone          error            // why the process is not there any more
-	fenced        []*conn          // let go when the NIC has read all commands up to here
-	fencing       int              // of those, how many are before the fence that was posted
-	rearm         bool             // the receive is to be posted
+	gone          error            // why the process has ended, or nil
+	fenced        []*conn          // connections that retire when the NIC has read all commands so far
+	fencing       int              // how many of them precede the fence that was posted
+	rearm         bool             // the receive must be posted
 }
 
-// peerOf finds or makes a peer. The caller holds mu.
+// peerOf returns the peer, which it makes if necessary. The caller holds mu.
 func (c *process) peerOf(incarnation uint64) (*peer, error) {
 	if p := c.peers[incarnation]; p != nil {
 		return p, nil
@@ -64,7 +64,7 @@ func btoi(b bool) int {
 	return 0
 }
 
-// tell sends a control message, after those that wait.
+// tell sends a control message after those that wait.
 func (p *peer) tell(m *control) {
 	if p.gone == nil {
 		p.out = append(p.out, m.append(nil))
@@ -72,7 +72,7 @@ func (p *peer) tell(m *control) {
 	}
 }
 
-// flush sends the next control message, if the last one has gone.
+// flush sends the next control message if the last one was received.
 func (p *peer) flush() {
 	c := p.ctx
 	if s, _ := c.proc.SendDoorbell(p.send); len(p.out) == 0 || s != nic.Free && s != nic.Done {
@@ -84,7 +84,7 @@ func (p *peer) flush() {
 	}
 }
 
-// step looks at both doorbells and does what can be done. The keeper's.
+// step is called by the keeper. It looks at both doorbells and does all that is possible.
 func (p *peer) step() {
 	c := p.ctx
 	for p.hear() {
@@ -107,7 +107,7 @@ func (p *peer) step() {
 	}
 	p.fenced, p.fencing = p.fenced[p.fencing:], 0
 	if len(p.fenced) > 0 {
-		// A send to a process that is not there rings when all commands before it have been read.
+		// The doorbell of a send to a process that does not exist rings when the NIC has read all commands before it.
 		if c.post(c.proc.SendShort(p.send, p.name, controlTag, 0)) {
 			p.fencing = len(p.fenced)
 		}
@@ -118,7 +118,7 @@ func (p *peer) step() {
 	}
 }
 
-// hear takes one control message, and reports whether there was one.
+// hear handles one control message, and reports whether there was one.
 func (p *peer) hear() bool {
 	c := p.ctx
 	if p.gone == nil && !p.rearm {
@@ -141,7 +141,7 @@ func (p *peer) hear() bool {
 	return !p.rearm
 }
 
-// died breaks all connections.
+// died breaks all connections to the peer.
 func (p *peer) died(err error) {
 	if p.gone != nil {
 		return
@@ -155,7 +155,7 @@ func (p *peer) died(err error) {
 	}
 }
 
-// forget drops a peer that is gone.
+// forget removes a peer that is gone.
 func (p *peer) forget() {
 	c := p.ctx
 	if c.peers[p.incarnation] != p {
@@ -168,7 +168,7 @@ func (p *peer) forget() {
 	c.giveBack(span{p.send, 1}, span{p.receive, 1})
 }
 
-// misbehaved breaks what stands or is being made, as nothing more can be agreed on.
+// misbehaved breaks all connections to the peer, because the control channel cannot be trusted any more.
 func (p *peer) misbehaved(err error) {
 	p.ctx.bad.Add(1)
 	sentinel := driver.ErrBroken
@@ -224,10 +224,10 @@ func (p *peer) take(b []byte) {
 	n.part()
 }
 
-// dials reports whether this side joins calls. The other one checks first.
+// dials reports whether this side joins calls. The other side verifies the proof first.
 func (p *peer) dials() bool { return p.ctx.Incarnation < p.incarnation }
 
-// called takes a call of the peer.
+// called handles a call of the peer.
 func (p *peer) called(c *call) {
 	if c.from != p.incarnation || c.to != p.ctx.Incarnation || c.track != p.ctx.Props.Track || len(p.theirs) == maxCalls {
 		r := refusedStale
@@ -254,7 +254,8 @@ func (p *peer) join() {
 	}
 }
 
-// joined takes, as listener, that the peer joined two calls. One that was withdrawn meanwhile is joined to another.
+// joined handles, as listener, the message that the peer has joined two calls. If this side has withdrawn its call
+// meanwhile, the peer joins its call to another.
 func (p *peer) joined(n *conn, m *control) {
 	k := 0
 	for k < len(p.theirs) && p.theirs[k].number != m.mine {
@@ -284,7 +285,7 @@ func (p *peer) joined(n *conn, m *control) {
 	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: mac})
 }
 
-// unlist takes a call off those that wait.
+// unlist removes a call from those that wait.
 func (p *peer) unlist(n *conn) {
 	for k := range p.mine {
 		if p.mine[k] == n {
@@ -294,7 +295,7 @@ func (p *peer) unlist(n *conn) {
 	}
 }
 
-// withdrawn takes that the peer gave up a call.
+// withdrawn handles the message that the peer has given up a call.
 func (p *peer) withdrawn(number uint32) {
 	for k := range p.theirs {
 		if p.theirs[k].number == number {
@@ -306,7 +307,7 @@ func (p *peer) withdrawn(number uint32) {
 		if n.stage != stageJoined || n.theirs.number != number {
 			continue
 		}
-		n.stage = stageCalling // again, in its place
+		n.stage = stageCalling // it waits again, at its old place
 		if n.closed {
 			n.part()
 			return
@@ -321,7 +322,7 @@ func (p *peer) withdrawn(number uint32) {
 	}
 }
 
-// welcomed takes, as dialer, that the listener agrees.
+// welcomed handles, as dialer, the listener's agreement.
 func (n *conn) welcomed(m *control) {
 	if n.stage != stageJoined || n.theirs.number != m.mine {
 		n.ctx.bad.Add(1)
@@ -338,7 +339,7 @@ func (n *conn) welcomed(m *control) {
 	}
 }
 
-// refused takes that the connection cannot be.
+// refused handles the peer's refusal of a connection.
 func (n *conn) refused(r reason) {
 	var err error
 	switch r {

@@ -8,23 +8,23 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// How a receive of the large track is cancelled.
+// Cancelling a receive of the large track takes a message to the peer's driver.
 //
-// A receive that the NIC says is cancelled is over: nothing writes to its memory. But the peer may still have the rdv data,
-// and what is sent to a tag without a receive is kept by the NIC for the next one. So the tag rests, and the peer is told
-// (revoke). It cancels its send, if there is one, or refuses to send, and says whether it has sent (revoked); what was sent is
-// then taken by a receive without room, the sink. The peer's program need not do anything for it, and the program here
-// does not wait.
+// When the NIC has cancelled a receive, nothing writes to its memory any more. But the peer may still have the rdv
+// data, and the NIC keeps a message to a tag without a receive for the next receive with that tag. So the tag rests,
+// and this side sends revoke to the peer. The peer cancels its send, if there is one, or refuses to send later, and
+// answers revoked, which says whether it has sent. If it has, a receive without room, the sink, takes the message. The
+// peer's program takes no part, and the program here does not wait.
 
-// revocation is what owner and keeper share of it. Each holds mu for a moment only.
+// revocation is the state of cancelling that owner and keeper share. Each holds mu only briefly.
 type revocation struct {
 	mu      sync.Mutex
 	resting [transferDepth]uint8 // tags that rest, by generation
-	toTell  []rest               // cancelled, and the peer does not know
-	strays  []rest               // sent, and to be taken by the sink
+	toTell  []rest               // cancelled receives that the peer must be told of
+	strays  []rest               // messages that were sent, for the sink to take
 	sinking bool
-	drained bell                 // the sink's
-	claims  [transferDepth]claim // what became of the peer's receives
+	drained bell                 // doorbell of the sink
+	claims  [transferDepth]claim // the peer's receive slots
 }
 
 // rest is a receive that was cancelled.
@@ -33,14 +33,14 @@ type rest struct {
 	gen  uint32
 }
 
-// claim is what is known of a receive slot of the peer.
+// claim is the state of a receive slot of the peer.
 type claim struct {
 	used    uint32           // generation of the latest rdv data that was used
-	revoked uint32           // of the latest that was revoked
-	done    [tagsEach]uint32 // generations that were sent
+	revoked uint32           // generation of the latest rdv data that was revoked
+	done    [tagsEach]uint32 // generations whose messages were sent
 }
 
-// after compares generations.
+// after reports whether generation a is later than b.
 func after(a, b uint32) bool { return int32(a-b) > 0 }
 
 // rests reports whether the tag of a slot's next generation rests.
@@ -57,7 +57,7 @@ func (l *large) rest(slot int, gen uint32) {
 	l.ctx.attend(&l.conn)
 }
 
-// tell sends a control message, or, to oneself, handles it.
+// tell sends a control message. On a connection to oneself it handles the message.
 func (l *large) tell(m *control) {
 	switch {
 	case l.peer != nil:
@@ -70,7 +70,8 @@ func (l *large) tell(m *control) {
 	}
 }
 
-// claim notes that rdv data is used, for a send in slot k. It fails if that was done before, or the receive was cancelled.
+// claim records that the send in slot k uses its rdv data. It returns an error if the rdv data was used before, or the
+// receive was cancelled.
 func (l *large) claim(k int) (before uint32, err error) {
 	s := &l.out[k]
 	l.mu.Lock()
@@ -87,7 +88,7 @@ func (l *large) claim(k int) (before uint32, err error) {
 	return before, nil
 }
 
-// unclaim undoes it, as nothing was posted.
+// unclaim undoes claim after a post that failed.
 func (l *large) unclaim(k int, before uint32) {
 	s := &l.out[k]
 	l.mu.Lock()
@@ -127,7 +128,7 @@ func (l *large) unlaunch(k int, state nic.State) {
 	}
 }
 
-// revoke implements track: the peer has cancelled a receive.
+// revoke implements track. It handles the message that the peer has cancelled a receive.
 func (l *large) revoke(m *control) {
 	l.mu.Lock()
 	c := &l.claims[m.slot]
@@ -149,7 +150,7 @@ func (l *large) revoke(m *control) {
 	l.tell(&control{kind: kindRevoked, slot: m.slot, gen: m.gen, sent: sent})
 }
 
-// revoked implements track: the peer says what became of a receive that was cancelled.
+// revoked implements track. It handles the peer's answer for a receive that was cancelled.
 func (l *large) revoked(m *control) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +167,7 @@ func (l *large) revoked(m *control) {
 	l.ctx.attend(&l.conn)
 }
 
-// tendRevocations does what is due. The keeper's.
+// tendRevocations is called by the keeper to send all messages that are due.
 func (l *large) tendRevocations() {
 	for _, m := range l.dueRevocations() {
 		l.tell(&m)
@@ -181,7 +182,7 @@ func (l *large) tendRevocations() {
 	l.watched.Store(busy)
 }
 
-// dueRevocations are the control messages to be sent.
+// dueRevocations returns the control messages to be sent.
 func (l *large) dueRevocations() (list []control) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +205,7 @@ func (l *large) dueRevocations() (list []control) {
 	return list
 }
 
-// sink takes what was sent to tags that rest, one after the other. The caller holds mu.
+// sink receives messages that were sent to resting tags, one after the other. The caller holds mu.
 func (l *large) sink() {
 	if l.sinking {
 		if state, _ := l.drained.read(); state == nic.Pending {

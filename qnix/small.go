@@ -13,31 +13,32 @@ import (
 //
 // # The window
 //
-// Message k takes receive k mod window of the peer, and its tag: the NIC has one message of a tag under way at a time, so that
-// several tags are a pipeline; what overtakes is put in order here. A sender stops at the limit that the peer has told: how many
-// receives it has posted since the beginning. The limit travels in the head of every message, and alone, as
-// a credit, when half of what was told is used up. So a receive is always there and nothing waits in the NIC. The limit
-// tells as well which sends are over, so that they need ring no doorbell.
+// Message k uses receive k mod window of the peer, and its tag. The NIC transfers one message of a tag at a time, so
+// several tags make a pipeline, and this driver puts messages that overtake in order. A sender stops at the limit that
+// the peer has sent: the number of receives that the peer has posted since the beginning. The limit travels in the head
+// of every message. It also travels alone, as a credit, when half of the last limit is used up. So a receive is always
+// posted, and no message waits in the NIC. The limit also shows which sends are over, so that their doorbells need not
+// ring.
 type small struct {
 	conn
 	kit.Small
-	window uint32 // of receives
-	ours   uint32 // of sends: what both sides have; set before state is up
+	window uint32 // receives of this side
+	ours   uint32 // sends: the lesser of both sides' numbers; set before state is up
 
-	// The owner's.
-	taken   uint32      // messages received, ever
-	posted  uint32      // receives posted, ever
-	told    uint32      // up to which the peer knows
-	started uint32      // messages sent, ever
-	credits uint32      // credits sent, ever
-	message nic.Message // to be filled in by posts
+	// Used by the owner only.
+	taken   uint32      // number of messages received
+	posted  uint32      // number of receives posted
+	told    uint32      // the last limit sent to the peer
+	started uint32      // number of messages sent
+	credits uint32      // number of credits sent
+	message nic.Message // memory for posts
 
-	limit     atomic.Uint32 // up to which messages may be sent; written by who drains
-	crediting atomic.Bool   // a credit is on its way, until that was drained
+	limit     atomic.Uint32 // the most that started may be; only the drainer writes it
+	crediting atomic.Bool   // a credit is under way, until the drainer sees its doorbell
 
-	// Of who drains.
-	arrived uint32 // messages, in order
-	early   uint64 // receives that have rung ahead of order, by slot
+	// Used by the drainer only.
+	arrived uint32 // number of messages that have arrived in order
+	early   uint64 // receives whose doorbells rang ahead of order, by slot
 }
 
 var (
@@ -54,14 +55,15 @@ func newSmall(window int) *small {
 	return s
 }
 
-// creditSlot is the slot and the tag of credits, behind those of messages.
+// credit sends the limit, unless a credit is under way.
 func (s *small) creditSlot() int { return int(s.call.receives) }
 
-// prepare implements track. It may be called again, for another peer's call: receives of the first one are there.
+// prepare implements track. It may be called again, for another call of the peer: the first receives are then posted
+// already.
 func (s *small) prepare() {
 	c := s.ctx
 	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
-	c.bells.mustLock() // who drains reads it as soon as something comes
+	c.bells.mustLock() // the drainer reads it as soon as a message arrives
 	s.window, s.posted, s.told = both, both, both
 	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
 	s.limit.Store(s.ours)
@@ -130,7 +132,7 @@ func (s *small) arrives() {
 	s.Announce()
 }
 
-// raise takes the limit that the peer tells; it may be older than what is known.
+// raise takes the peer's limit, which may be older than the known one.
 func (s *small) raise(limit uint32) bool {
 	ahead := int32(limit - s.limit.Load())
 	if ahead > int32(s.ours) {
@@ -143,7 +145,7 @@ func (s *small) raise(limit uint32) bool {
 	return true
 }
 
-// credited takes a credit, and makes room for the next.
+// credited handles a credit and posts the receive for the next one.
 func (s *small) credited(b []byte) {
 	c := s.ctx
 	if len(b) != creditBytes {
@@ -179,7 +181,7 @@ func (s *small) Settle() {
 	}
 }
 
-// replenish posts receives for what was consumed, and tells the peer when half of what it knows of is used up.
+// replenish posts receives again that were consumed, and sends a credit when half of the last limit is used up.
 func (s *small) replenish() {
 	for s.posted-s.taken < s.window {
 		slot := s.posted % s.window
@@ -215,7 +217,7 @@ func (s *small) credit() {
 	s.kick()
 }
 
-// done looks at what a post said. It is false if nothing was posted.
+// done handles the result of a post. It returns false if nothing was posted.
 func (s *small) done(err error) bool { return s.conn.posted(err) }
 
 // Pending implements kit.ConnHooks.
@@ -224,7 +226,7 @@ func (s *small) Pending() bool {
 	return s.Stalled()
 }
 
-// tend implements track: it sends what waits for credit, should nobody poll.
+// tend implements track. It sends messages that wait for credit, in case nobody polls.
 func (s *small) tend() {
 	switch {
 	case !s.Stalled():

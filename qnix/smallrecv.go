@@ -5,8 +5,8 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// nothing reports, without entering, whether a posted receive has nothing to
-// wait for at the moment: polls in vain are what latency is made of.
+// nothing reports, without entering the instance, that a posted receive cannot complete now. Latency depends on fast
+// polls without a result.
 func (s *small) nothing() bool {
 	if !s.Waited() || s.HasMessage() || s.owes() || s.Stalled() {
 		return false
@@ -23,7 +23,7 @@ func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	return s.Small.RecvPoll(p)
 }
 
-// First implements kit.SmallHooks: a message lies in its Context Region.
+// First implements kit.SmallHooks. A message lies in its Context Region.
 func (s *small) First(int) (message []byte, more, ok bool) {
 	i := s.receives.at + int(s.taken%s.window)
 	_, n := s.ctx.proc.ReceiveDoorbell(i)
@@ -34,6 +34,6 @@ func (s *small) First(int) (message []byte, more, ok bool) {
 func (s *small) Consumed(int) {
 	s.taken++
 	if s.State() == kit.StateUp {
-		s.replenish() // polls in vain do not
+		s.replenish() // polls without a message do not
 	}
 }

@@ -30,16 +30,16 @@ func (s *small) postSend(p *driver.Packet) error {
 	if err := s.Later(p); err != nil {
 		return err
 	}
-	if s.Stalled() && s.mayStart() { // credit came meanwhile, or the Command Queue is full
+	if s.Stalled() && s.mayStart() { // credit has arrived meanwhile, or the Command Queue was full
 		s.ctx.attend(&s.conn)
 	}
 	return nil
 }
 
-// mayStart reports whether there is credit, and with it a context.
+// mayStart reports whether there is credit, and therefore a free context.
 func (s *small) mayStart() bool { return int32(s.limit.Load()-s.started) > 0 }
 
-// region is where the next message goes.
+// region returns the memory of the next message.
 func (s *small) region() []byte {
 	return s.ctx.proc.SendRegion(s.sends.at + int(s.started%s.ours))
 }
@@ -65,7 +65,7 @@ func (s *small) Start(p *driver.Packet) bool {
 	return true
 }
 
-// launch sends the n bytes that lie in the next region.
+// launch sends the first n bytes of the next region.
 func (s *small) launch(n int) bool {
 	slot := int(s.started % s.ours)
 	i := s.sends.at + slot
@@ -97,7 +97,7 @@ func (s *small) Filled(_ []byte, n int) error {
 	if n < 0 {
 		return nil
 	}
-	for !s.launch(n) { // the NIC empties the Command Queue without anybody's help
+	for !s.launch(n) { // the NIC empties the Command Queue by itself
 		if s.State() != kit.StateUp {
 			return s.Failure("send")
 		}

@@ -1,6 +1,6 @@
 package qnix
 
-// spans hands out ranges of consecutive numbers: of contexts, or of tags.
+// spans allocates ranges of consecutive numbers of contexts or tags.
 type spans struct {
 	free []span // in order, with gaps between them
 	left int
@@ -10,7 +10,7 @@ type span struct{ at, n int }
 
 func newSpans(at, n int) spans { return spans{free: []span{{at, n}}, left: n} }
 
-// take gives the first n consecutive numbers that are free.
+// take allocates the first n consecutive free numbers.
 func (s *spans) take(n int) (at int, ok bool) {
 	for k := range s.free {
 		f := &s.free[k]
@@ -27,7 +27,7 @@ func (s *spans) take(n int) (at int, ok bool) {
 	return 0, false
 }
 
-// put takes back what take gave.
+// put frees a range that take returned.
 func (s *spans) put(at, n int) {
 	k := 0
 	for k < len(s.free) && s.free[k].at < at {

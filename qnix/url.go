@@ -12,11 +12,11 @@ import (
 // Name is the driver's name.
 const Name = "qnix"
 
-// urlVersion is the version in this driver's urls, and in its control messages.
+// urlVersion is the version of this driver's urls and control messages.
 const urlVersion = 2
 
-// processName is what a context registers its process under: it is made of the
-// incarnation, so that the url names it, and unlike that of any context before.
+// processName returns the name of a context's process. It is made of the incarnation, so that the url determines it,
+// and differs from the name of every earlier context.
 func processName(incarnation uint64, t driver.Track) nic.Name {
 	n, err := nic.MakeName(fmt.Sprintf("bw%016x%c", incarnation, trackLetter(t)))
 	if err != nil {
@@ -36,7 +36,7 @@ func trackLetter(t driver.Track) byte {
 //
 //	nic,track
 //
-// the coordinates of the NIC that the process is registered with, for errors, and a letter.
+// nic is the number of the NIC with which the process is registered, for errors; track is a letter.
 type place struct {
 	nic   uint16
 	track driver.Track
@@ -44,7 +44,7 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%d,%c", p.nic, trackLetter(p.track)) }
 
-// parsePlace reads the rest of a url that comes from elsewhere.
+// parsePlace parses the rest of a peer's url.
 func parsePlace(s string) (p place, err error) {
 	number, letter, _ := strings.Cut(s, ",")
 	n, err := strconv.ParseUint(number, 10, 16)
@@ -62,7 +62,7 @@ func parsePlace(s string) (p place, err error) {
 	return p, nil
 }
 
-// placeOf is where the context is that published a url.
+// placeOf returns the place of the context that published a url.
 func placeOf(u driver.URL) (place, error) {
 	if u.Incarnation == 0 {
 		return place{}, fmt.Errorf("%w: url %q: incarnation 0", driver.ErrInvalid, u)

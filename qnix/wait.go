@@ -7,14 +7,14 @@ import (
 // spins is how many polls a wait makes before it sleeps: a few microseconds.
 const spins = 100
 
-// Sleeps in the kernel: the first one is short, so that no waker is needed for it; a later one ends with the waiter's context.
-// It is long, as each awakening keeps Go's runtime busy for a while.
+// Longest sleeps in the kernel. The first sleep is short, so that it needs no goroutine that wakes it. A later sleep
+// ends with the waiter's context; it is long, because each wake-up keeps Go's runtime busy for a while.
 const (
 	shortSleep = 5 * time.Millisecond
 	sleepAgain = time.Second
 )
 
-// ring is the Doorbell Ring as what waits sleep on.
+// ring lets waiters sleep until the Doorbell Ring has another entry.
 type ring struct{ c *process }
 
 // Arm implements kit.Watched.

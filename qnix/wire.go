@@ -10,11 +10,11 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// What this driver puts into messages of the NIC. All numbers are little-endian.
+// This file defines the contents of this driver's messages. All numbers are little-endian.
 //
-// Two processes talk control on context tag 0. A control message has 8 bytes of head: magic u32, version
-// u16, kind u8, 0 u8; what follows is fixed for each kind. Connections are named by call: the number that
-// each side gave to its call of Connect.
+// Two processes exchange control messages with context tag 0. A control message has 8 bytes of head: magic u32, version
+// u16, kind u8, 0 u8. The rest has a fixed layout for each kind. Connections are named by the numbers that each side
+// gave to its call of Connect.
 //
 //	call        from u64, to u64, call u32, tags u16, receives u16, sends u16, track u8, 0 u8, buffer u32, token u64, nonce [16]
 //	join        mine u32, yours u32, MAC [32]
@@ -53,7 +53,7 @@ var controlBytes = [...]int{
 	kindWithdraw: 4, kindLeave: 20, kindOver: 8, kindRevoke: 16, kindRevoked: 20,
 }
 
-// reason is why a call was refused.
+// reason is the reason for which a call is refused.
 type reason uint32
 
 const (
@@ -62,24 +62,24 @@ const (
 	refusedStale
 )
 
-// call is what a side says of itself.
+// call describes one side of a connection.
 type call struct {
 	from, to uint64 // incarnations
 	number   uint32
-	tags     uint16 // the first of those that this side receives on
-	receives uint16 // receives, and with them tags, that messages take turns in
-	sends    uint16 // most messages that this side can have under way
+	tags     uint16 // the first tag of this side's receives
+	receives uint16 // receives, and tags, that messages use in turn
+	sends    uint16 // the most messages that this side can have under way
 	track    driver.Track
 	buffer   uint32 // bytes of the longest message
-	token    uint64 // in the rdv data for this side
+	token    uint64 // identifies this side in rdv data
 	nonce    [nonceBytes]byte
 }
 
-// control is any control message.
+// control is a control message of any kind.
 type control struct {
 	kind        kind
 	call        call   // kindCall
-	mine, yours uint32 // calls of the sender's and the receiver's side
+	mine, yours uint32 // numbers of the sender's and the receiver's call
 	mac         [macBytes]byte
 	reason      reason
 	messages    uint64
@@ -136,8 +136,8 @@ func (c *call) append(b []byte) []byte {
 	return append(b, c.nonce[:]...)
 }
 
-// parse decodes a control message. ErrVersion for another version, errMalformed
-// for everything else that is not exactly a message.
+// parse decodes a control message. It returns ErrVersion for another version, and errMalformed unless b is exactly one
+// message.
 func (m *control) parse(b []byte) error {
 	le := binary.LittleEndian
 	if len(b) < controlHead || le.Uint32(b) != controlMagic {
@@ -200,9 +200,9 @@ func proven(dialer, listener *call) [][]byte {
 	return [][]byte{dialer.append(nil), listener.append(nil)}
 }
 
-// A message of the small track has 8 bytes of head in its Context Region: limit u32, number u32. The number is that of the
-// message on its connection, from 0 on; the limit is up to which number the peer may send, so that a receive
-// is always there. A credit is a limit alone.
+// A message of the small track has 8 bytes of head in its Context Region: limit u32, number u32. Messages of a
+// connection are numbered from 0. The peer may send messages with numbers below the limit, for each of which a receive
+// is posted. A credit is a limit alone.
 const (
 	dataHead    = 8
 	creditBytes = 4
@@ -244,7 +244,7 @@ func (r *rdvData) encode(b *[rdvBytes]byte) {
 	le.PutUint32(b[:], crc32.Checksum(b[4:], castagnoli))
 }
 
-// parse decodes rdv data that the peer with that call made.
+// parse decodes rdv data of the peer with that call.
 func (r *rdvData) parse(b []byte, theirs *call) error {
 	le := binary.LittleEndian
 	if len(b) != rdvBytes || le.Uint32(b) != crc32.Checksum(b[4:], castagnoli) || le.Uint64(b[8:]) != theirs.token ||

@@ -84,7 +84,7 @@ func (c *opened) deliver(wc *ibv.WC) {
 	if wc.Tag > 0 && wc.Tag <= 2*kit.MaxInstances {
 		n = c.Conns.At((wc.Tag - 1) / 2)
 	}
-	if n == nil { // of a queue pair that is gone
+	if n == nil { // the queue pair is closed
 		if c.shared != nil && eventKind(wc.ID>>32) == eventRecv {
 			c.shared.adopt(uint32(wc.ID))
 		}

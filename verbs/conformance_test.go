@@ -26,7 +26,7 @@ func TestConformanceSmall(t *testing.T) { drivertest.Run(t, config(driver.Small)
 func TestConformanceShared(t *testing.T) {
 	c := config(driver.Small)
 	c.Hints.Options = map[string]string{"srq": "1024"}
-	if testing.Short() { // what receives and credits have to do with
+	if testing.Short() { // the tests that use receives and credits
 		c.Only = []string{
 			"ConnectTwice", "EveryForm", "EverySize", "Order", "Busy", "Truncation", "ManyInstances", "ProbeFair", "ProbeEnd",
 			"DisconnectDelivers", "Death", "DeathFrees", "CloseFrees", "NoAllocations",

@@ -112,7 +112,7 @@ func (n *conn) endpointChanged() {
 // lost is called when the peer's process has died or has closed. Completions of its earlier messages may not be in the
 // completion queue yet.
 func (n *conn) lost() {
-	n.Resolve(kit.StateUp, nil) // it was, for a moment
+	n.Resolve(kit.StateUp, nil) // the connection did stand, for a moment
 	for range 3 {
 		n.ctx.drainAll()
 		if n.State() != kit.StateUp {

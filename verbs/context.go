@@ -174,7 +174,7 @@ func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	})
 	if err == nil {
 		n.made.Store(true)
-		n.endpointChanged() // what it said before
+		n.endpointChanged() // it may have changed before n.end was set
 		err = n.end.Start()
 	}
 	if err != nil {

@@ -88,7 +88,7 @@ func (c *opened) watch(live context.Context) {
 // deviceGone breaks all connections.
 func (c *opened) deviceGone(cause error) {
 	err := fmt.Errorf("%w: %s: the device failed or was removed: %w", driver.ErrBroken, c.Props.Device, cause)
-	go func() { // the caller may hold what this needs
+	go func() { // the caller may hold locks that this needs
 		c.Mu.Lock()
 		var all []*conn
 		for n := range c.Conns.All() {

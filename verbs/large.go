@@ -284,7 +284,7 @@ func (l *large) goodbye() bool {
 	wr.SendImm(immediate(codeGoodbye, 0))
 	if l.Receives.Len() > 0 && len(l.qps) == 2 {
 		l.unbind()
-		_ = reset(l.qps[1]) // nothing is written any more
+		_ = reset(l.qps[1]) // the peer cannot write any more
 	}
 	return l.sq.post() == nil
 }

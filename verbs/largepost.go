@@ -53,7 +53,7 @@ func (l *large) ask(k int) {
 		return
 	}
 	if l.rx.room() < 2 {
-		return // asked again by push
+		return // push asks again
 	}
 	s.asking = true
 	entry := l.theirs.addr + uint64(k)*uint64(unsafe.Sizeof(claimTable{}[0]))
@@ -129,7 +129,7 @@ func (l *large) push() {
 			if t.posted < t.rdv.covered() && l.warm(t) {
 				l.write(t)
 			} else {
-				k++ // the peer has not told where the rest goes; others go on
+				k++ // the keys of the rest are missing: other transfers go on
 			}
 			continue
 		}

@@ -18,7 +18,7 @@ func lockedBy(t driver.Track, o options) int {
 	if t == driver.Small {
 		return pages((o.window+controlReceives+o.window)*o.buffer + opDepth*8)
 	}
-	claims := pages(claimBytes) // once more: the peer may touch nothing else
+	claims := pages(claimBytes) // registered once more, as the peer may access nothing else
 	return pages(largeReceives*announcement+claimBytes+transferDepth*8+opDepth*8) + claims
 }
 

@@ -134,7 +134,7 @@ func (n *conn) pushOps() {
 func (n *conn) addPart(k int) (last bool) {
 	s := &n.oneSided.slots[k]
 	if s.op == nil {
-		return true // a part of it has failed
+		return true // an earlier part has failed
 	}
 	op, r := s.op, s.op.Remote.(*remoteRegion)
 	part := op.Local
@@ -222,7 +222,7 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 		// A dying peer causes this status, too: its kernel deregisters its regions first.
 		err = n.Fault(s.kind.String(), fmt.Errorf("%w: %w: %s: %v", driver.ErrBroken, driver.ErrRemoteKey, n.ctx.Props.Device, status))
 	default:
-		if err = n.Failure(s.kind.String()); err == nil { // whoever found it has not said yet
+		if err = n.Failure(s.kind.String()); err == nil { // the connection's failure is not recorded yet
 			err = n.Fault(s.kind.String(), fmt.Errorf("%w: %s: %v", driver.ErrBroken, n.ctx.Props.Device, status))
 		}
 	}

@@ -141,7 +141,7 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 	for s.sq.holds(id) {
 		failed := status
 		if s.sq.done != id {
-			failed = ibv.WCSuccess // those before it are complete
+			failed = ibv.WCSuccess // earlier requests have succeeded
 		}
 		r, _ := s.sq.complete(id)
 		switch r.kind {

@@ -66,6 +66,6 @@ func (s *small) Consumed(int) {
 		s.flush(true)
 	}
 	if s.State() == kit.StateUp {
-		s.owe() // polls in vain do not
+		s.owe() // polls without a message do not
 	}
 }

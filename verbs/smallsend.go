@@ -41,7 +41,7 @@ func (s *small) Start(p *driver.Packet) bool {
 	n := p.Len()
 	buf := s.takeSlot()
 	if n <= inlineSize {
-		s.slotsOut-- // not needed
+		s.slotsOut-- // the request itself carries the bytes
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
 		if b, ok := p.Contiguous(); ok {

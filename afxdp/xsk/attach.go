@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkOrJoin attaches the program, or takes part in the same one that another
-// process has attached.
+// linkOrJoin attaches the program, or joins the same program that another process has attached.
 func (p *Program) linkOrJoin(dev device, name string) error {
-	// The other process may end, or begin, in the middle.
+	// Another process may attach or detach its program meanwhile, so try again.
 	const tries = 5
 	var err error
 	for range tries {
@@ -40,8 +39,8 @@ func (p *Program) linkOrJoin(dev device, name string) error {
 	return err
 }
 
-// linkTo attaches natively or generically, as asked for. A device takes one
-// program, whichever the way, and a link never replaces one.
+// linkTo attaches natively or generically, as configured. A device takes one program in either way, and a link never
+// replaces one.
 func (p *Program) linkTo(dev device) error {
 	flags := map[Attachment]link.XDPAttachFlags{AttachNative: link.XDPDriverMode, AttachGeneric: link.XDPGenericMode}
 	try := func(a Attachment) (err error) {
@@ -67,12 +66,12 @@ func (p *Program) linkTo(dev device) error {
 	return nil
 }
 
-// isBusy says whether an attachment failed for there being another one.
+// isBusy reports whether an attachment failed because the device has another program.
 func isBusy(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }
 
-// attachedProgram returns what is attached to a device.
+// attachedProgram returns the program that is attached to a device.
 func attachedProgram(dev device) (netlink.LinkXdp, error) {
 	l, err := netlink.LinkByIndex(dev.index)
 	if err != nil {
@@ -84,10 +83,9 @@ func attachedProgram(dev device) (netlink.LinkXdp, error) {
 	return *l.Attrs().Xdp, nil
 }
 
-// join takes part in a program that is attached: it holds its link, so that it
-// stays when the other process ends, and enters sockets in its map. It must be
-// of our name and have the instructions of ours, of which the kernel keeps a
-// digest.
+// join joins a program that is attached: it holds its link, so that the program stays when the other process ends, and
+// enters sockets in its map. The program must have the name of this package and the same instructions, of which the
+// kernel keeps a digest.
 func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
 	id := ebpf.ProgramID(other.ProgId)
 	foreign := func(why string) error {
@@ -96,7 +94,7 @@ func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
 	}
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, os.ErrNotExist) {
-		return err // it ended meanwhile
+		return err // the other program was detached meanwhile
 	}
 	if err != nil {
 		return foreign(err.Error())
@@ -123,7 +121,7 @@ func (p *Program) join(other netlink.LinkXdp, name string) (err error) {
 	return p.adopt(theirs, id, mode)
 }
 
-// adopt replaces our map and link by theirs.
+// adopt replaces this program's map and link by those of the attached one.
 func (p *Program) adopt(theirs *ebpf.ProgramInfo, id ebpf.ProgramID, mode Attachment) error {
 	maps, ok := theirs.MapIDs()
 	if !ok || len(maps) != 1 {
@@ -142,7 +140,7 @@ func (p *Program) adopt(theirs *ebpf.ProgramInfo, id ebpf.ProgramID, mode Attach
 	return old.Close()
 }
 
-// linkOf opens the link by which a program is attached.
+// linkOf opens the link that attaches a program.
 func linkOf(id ebpf.ProgramID) (link.Link, error) {
 	var all link.Iterator
 	defer all.Close()
@@ -157,8 +155,8 @@ func linkOf(id ebpf.ProgramID) (link.Link, error) {
 	return nil, fmt.Errorf("find the link of program %d: %w", id, os.ErrNotExist)
 }
 
-// AttachedProgram returns the ID of the XDP program on a device in the network
-// namespace of the calling thread, 0 if there is none.
+// AttachedProgram returns the ID of the XDP program on a device in the network namespace of the calling thread, or 0 if
+// there is none.
 func AttachedProgram(name string) (uint32, error) {
 	dev, _, err := inspect(name)
 	if err != nil {

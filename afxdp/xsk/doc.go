@@ -1,6 +1,5 @@
-// Package xsk is a binding to AF_XDP: sockets that exchange Ethernet frames
-// with a network device through memory shared with the kernel, past its
-// network stack. It stands alone and knows nothing of the rest of Bywash.
+// Package xsk is a binding to AF_XDP: sockets that exchange Ethernet frames with a network device through memory shared
+// with the kernel, bypassing its network stack. It depends on nothing else in Bywash.
 //
 // # From a device to a frame
 //
@@ -15,22 +14,19 @@
 //	err = s.Kick()
 //	n = s.Complete(addrs)          // chunks of frames that were sent
 //
-// [UMEM] is the memory that frames lie in, a [Socket] is bound to one queue of
-// a device, a [Program] brings our frames to the sockets and leaves all others
-// to the kernel; [Open] makes all three. Everything is by batches, in slices of
-// the caller's; nothing on this path allocates or copies.
+// A [UMEM] is the memory of frames. A [Socket] is bound to one queue of a device. A [Program] passes matching frames to
+// the sockets and leaves all others to the kernel. [Open] makes all three. All calls work on batches in slices of the
+// caller; none of them allocates or copies.
 //
-// # Whose chunk is it
+// # Ownership of chunks
 //
-// A frame lies in a chunk of 2048 or 4096 bytes, named by an address, its offset
-// in the UMEM. A chunk is in exactly one place: with the user, who got it from
-// Receive or Complete (or has not used it yet), on its way through the fill and
-// receive rings, or through the transmit and completion rings. The package does
-// not keep a list of free chunks, since only the user knows when he is done with
-// one. Built with -race or the tag xskdebug, each step is checked.
+// A frame lies in a chunk of 2048 or 4096 bytes, named by an address, its offset in the UMEM. A chunk is in exactly one
+// place: with the user, who got it from Receive or Complete or has not used it yet; in the fill and receive rings; or
+// in the transmit and completion rings. The package keeps no list of free chunks, since only the user knows when a
+// chunk is no longer needed. Built with -race or the tag xskdebug, it checks each step.
 //
-// Frames are lost where the fill ring is empty: whoever grants credits to a
-// peer must not grant more than there are chunks in it.
+// Frames are lost while the fill ring is empty. A protocol with credits must not grant a peer more credit than there
+// are chunks in the fill ring.
 //
 // # Concurrency
 //

@@ -13,8 +13,7 @@ import (
 // Errors of the data path. They are values, so that returning them allocates
 // nothing.
 var (
-	// ErrAgain means not now: call again after [Socket.Complete]. Nothing was
-	// lost.
+	// ErrAgain means that the device or a ring is full: call again after [Socket.Complete]. Nothing was lost.
 	ErrAgain = errors.New("xsk: transmit: the device or the completion ring is full")
 
 	// ErrLinkDown means that the device is set down. It matches unix.ENETDOWN.
@@ -32,14 +31,13 @@ var (
 	ErrClosed = fmt.Errorf("xsk: the socket is closed: %w", os.ErrClosed)
 )
 
-// Reasons why a socket or program cannot be had, for errors.Is.
+// Errors of opening sockets and attaching programs, for errors.Is.
 var (
 	// ErrQueueBusy means that another socket, mostly of another process, has
 	// the queue. It matches unix.EBUSY.
 	ErrQueueBusy = fmt.Errorf("another socket has the queue: %w", unix.EBUSY)
 
-	// ErrProgramAttached means that the device has an XDP program of somebody
-	// else, which is left alone. It matches unix.EBUSY.
+	// ErrProgramAttached means that the device has another XDP program, which stays in place. It matches unix.EBUSY.
 	ErrProgramAttached = fmt.Errorf("another XDP program is attached: %w", unix.EBUSY)
 )
 

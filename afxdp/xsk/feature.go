@@ -21,8 +21,7 @@ type Features struct {
 	ZeroCopy    bool
 	MultiBuffer bool // frames over several buffers, received by native programs
 
-	// ZeroCopySegments is over how many descriptors a frame may be spread in
-	// zero-copy mode; 0 or 1: one.
+	// ZeroCopySegments is the most descriptors of a frame in zero-copy mode; 0 means 1.
 	ZeroCopySegments int
 
 	// Requests of [TxMetadata] that the device fulfils in zero-copy mode.
@@ -48,8 +47,8 @@ const (
 	xskTxLaunchTime = 4
 )
 
-// DeviceFeatures asks what the driver of a device can do, in the network
-// namespace of the calling thread (Linux 6.3).
+// DeviceFeatures returns the capabilities of a device's driver. The device is in the network namespace of the calling
+// thread. It needs Linux 6.3.
 func DeviceFeatures(name string) (Features, error) {
 	f, err := deviceFeatures(name)
 	if err != nil {
@@ -71,7 +70,7 @@ func deviceFeatures(name string) (f Features, err error) {
 		return f, fmt.Errorf("find netdev netlink: %w", err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), 0)
-	// Not by nl.Genlmsg: it leaves two bytes to chance that the kernel wants zero.
+	// nl.Genlmsg would leave two bytes uninitialised that must be zero.
 	req.AddRawData([]byte{netdevCmdGet, 1, 0, 0})
 	req.AddRawData(nl.NewRtAttr(netdevIfindex, nl.Uint32Attr(uint32(dev.index))).Serialize())
 	replies, err := req.Execute(unix.NETLINK_GENERIC, 0)
@@ -123,12 +122,12 @@ func (f *Features) set(kind uint16, v uint64) {
 	}
 }
 
-// A Feature is something that not every kernel with AF_XDP has.
+// A Feature is a capability that some kernels with AF_XDP lack.
 type Feature int
 
 const (
 	FeatureSocket      Feature = iota // AF_XDP itself
-	FeatureNeedWakeup                 // need-wakeup, without which this package does nothing
+	FeatureNeedWakeup                 // need-wakeup, which this package requires
 	FeatureBusyPoll                   // [SocketConfig.BusyPoll]
 	FeatureMultiBuffer                // [SocketConfig.MultiBuffer]
 	FeatureTxMetadata                 // [UMEMConfig.TxMetadata]
@@ -150,7 +149,7 @@ var features = [numFeatures]struct {
 
 func (f Feature) String() string { return features[f].name }
 
-// probed is what was found out, for the life of the process.
+// probed remembers results for the life of the process.
 var probed struct {
 	sync.Mutex
 	known [numFeatures]bool
@@ -199,8 +198,7 @@ func probe(f Feature) error {
 	return fmt.Errorf("xsk: probe %s: %w", f, err)
 }
 
-// probeNeedWakeup asks for the layout of the rings, which is larger by the
-// flags since they are there.
+// probeNeedWakeup reads the layout of the rings, which is larger on kernels with need-wakeup.
 func probeNeedWakeup(fd int) error {
 	var off unix.XDPMmapOffsets
 	return getsockopt(fd, unix.XDP_MMAP_OFFSETS, unsafe.Pointer(&off), unsafe.Sizeof(off))
@@ -210,7 +208,7 @@ func probeBusyPoll(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 0)
 }
 
-// probeMultiBuffer binds to no device: flags are looked at before.
+// probeMultiBuffer binds to no device: the kernel checks the flags first.
 func probeMultiBuffer(fd int) error {
 	err := unix.Bind(fd, &unix.SockaddrXDP{Flags: unix.XDP_USE_SG})
 	if err == unix.ENODEV {

@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kick makes the kernel send what Transmit has queued, if it waits to be called.
-// It does not wait for the frames to be on the wire.
+// Kick makes the kernel send the frames that Transmit has queued, if the kernel waits for a call. It does not wait
+// until the frames are on the wire.
 //
-// In copy mode it sends them in system calls of 32 descriptors, or
-// [SocketConfig.TxBudget], until the ring is empty. ErrAgain: the device's
-// queue, the socket's send buffer or the completion ring is full; the rest
-// stays queued. ErrLinkDown, ErrDeviceGone: the rest stays queued too.
+// In copy mode it sends them in system calls of 32 descriptors, or [SocketConfig.TxBudget], until the ring is empty. It
+// returns ErrAgain if the device's queue, the socket's send buffer or the completion ring is full, or ErrLinkDown, or
+// ErrDeviceGone. In these cases the rest stays queued.
 func (s *Socket) Kick() error {
 	if !s.tx.needWakeup(s.zc) {
 		return nil
@@ -32,14 +31,14 @@ func (s *Socket) Kick() error {
 			return fatal("sendto", errno)
 		}
 		if s.zc {
-			// The driver sends in its own time.
+			// The driver sends by itself.
 			if errno == 0 {
 				return nil
 			}
 			return ErrAgain
 		}
-		// EAGAIN comes after a budget's worth was sent, or when nothing can be.
-		// With EBUSY the device dropped a frame, which counts as sent.
+		// EAGAIN means that a whole budget was sent, or that nothing can be sent. EBUSY means that the device dropped a
+		// frame, which counts as sent.
 		switch now := atomic.LoadUint32(s.tx.consumer); {
 		case now == s.tx.prod:
 			return nil
@@ -53,10 +52,9 @@ func (s *Socket) Kick() error {
 	}
 }
 
-// patience is how many calls may go by without the consumer's index moving.
-// Since Linux 6.17, which has the transmit budget too, the kernel publishes it
-// at the end of each call. Before it does so when it has come to the end of what
-// it had seen of the ring, after several calls of 32 descriptors.
+// patience returns how many calls may pass without a change of the consumer's index. From Linux 6.17 on, which also has
+// the transmit budget, the kernel publishes the index at the end of each call. Older kernels publish it when they have
+// processed all descriptors that they had seen, after several calls of 32 descriptors.
 func (s *Socket) patience(pending uint32) uint32 {
 	if s.publishes {
 		return 0
@@ -64,8 +62,8 @@ func (s *Socket) patience(pending uint32) uint32 {
 	return pending/32 + 2
 }
 
-// stuck says why nothing is taken. A call for a queue that is not there succeeds;
-// so does, before Linux 6.17, one that finds the completion ring full.
+// stuck returns the reason why the kernel takes no descriptors. A call for a queue that does not exist succeeds; before
+// Linux 6.17 so does a call that finds the completion ring full.
 func (s *Socket) stuck(errno unix.Errno) error {
 	if errno == 0 {
 		if q, err := s.wait.dev.queues(s.wait.netlink); err == nil && s.cfg.Queue >= q.Tx {
@@ -75,10 +73,9 @@ func (s *Socket) stuck(errno unix.Errno) error {
 	return ErrAgain
 }
 
-// sendto makes the kernel look at the transmit ring. With the usual budget it is
-// over within microseconds, so Go's scheduler is not told, which would cost a
-// twelfth of a round trip on veth. A collection that stops the world waits for
-// the call meanwhile.
+// sendto makes the kernel look at the transmit ring. With the default budget it takes microseconds, so it does not
+// notify Go's scheduler, which would cost a twelfth of a round trip on veth. A garbage collection that stops the world
+// waits for the call.
 func (s *Socket) sendto() (errno unix.Errno) {
 	if s.cfg.TxBudget <= 32 {
 		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), 0, 0, unix.MSG_DONTWAIT, 0, 0)
@@ -88,7 +85,7 @@ func (s *Socket) sendto() (errno unix.Errno) {
 	return errno
 }
 
-// fatal translates what no further call will change.
+// fatal translates errors that no further call will change.
 func fatal(call string, errno unix.Errno) error {
 	switch errno {
 	case unix.ENETDOWN:
@@ -101,10 +98,9 @@ func fatal(call string, errno unix.Errno) error {
 	return os.NewSyscallError("xsk: "+call, errno)
 }
 
-// WakeRx calls the driver to receive: in zero-copy mode if it waits to be
-// called because the fill ring was empty, with busy-poll always, as nothing is
-// received otherwise. Call it when Receive returned nothing. In copy mode
-// without busy-poll it does nothing.
+// WakeRx calls the driver to receive. In zero-copy mode it does so if the driver waits for a call because the fill ring
+// was empty. With busy-poll it always does, because the driver receives nothing otherwise. Call it when Receive
+// returned nothing. In copy mode without busy-poll it does nothing.
 func (s *Socket) WakeRx() error {
 	if s.cfg.BusyPoll.Time == 0 && !s.fill.needWakeup(s.zc) {
 		return nil

@@ -96,7 +96,7 @@ func TestNothingLeaks(t *testing.T) {
 			t.Fatalf("program %d is attached", id)
 		}
 	}
-	cycle() // what is opened once stays
+	cycle() // resources that are opened once stay
 	fds, maps := resources(t)
 	for range 5 {
 		cycle()

@@ -12,15 +12,14 @@ import (
 // A Match selects the frames for the sockets: those that fulfil at least one of its fields. They may carry one VLAN
 // tag.
 type Match struct {
-	// EtherType of our frames, 0x0600 or more; 0: none.
+	// EtherType selects frames with this EtherType, 0x0600 or more; 0: none.
 	EtherType uint16
 
-	// UDPPort is the destination port of our datagrams over IPv4 and IPv6;
-	// 0: none. Fragments, and IPv6 datagrams with extension headers, are not
-	// ours.
+	// UDPPort selects datagrams over IPv4 and IPv6 with this destination port; 0: none. Fragments, and IPv6 datagrams
+	// with extension headers, never match.
 	UDPPort uint16
 
-	// All frames are ours. The kernel's stack then sees nothing.
+	// All selects all frames. The kernel's stack then sees none.
 	All bool
 }
 
@@ -47,7 +46,7 @@ const (
 	protocolUDP = 17
 )
 
-// wire is the number that a load of two bytes in network order yields.
+// wire returns the number that a load of two bytes in network order yields.
 func wire(v uint16) int32 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)
@@ -64,8 +63,7 @@ const (
 	rOffset = asm.R7
 )
 
-// need leaves for "pass" unless n bytes lie behind rData. The verifier wants to
-// see such a comparison before each access.
+// need jumps to "pass" unless n bytes lie behind rData. The verifier requires such a comparison before each access.
 func need(n int32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(rBound, rData),
@@ -74,8 +72,8 @@ func need(n int32) asm.Instructions {
 	}
 }
 
-// instructions is the program: our frames go to the socket of the queue they
-// arrived on and are dropped if it has none, all others pass.
+// instructions returns the program: matching frames go to the socket of the queue on which they arrived, or are dropped
+// if it has none; all others pass to the kernel.
 func (m Match) instructions(sockets int) asm.Instructions {
 	var p asm.Instructions
 	add := func(more ...asm.Instruction) { p = append(p, more...) }
@@ -115,8 +113,8 @@ func (m Match) udp() asm.Instructions {
 	add := func(more ...asm.Instruction) { p = append(p, more...) }
 	add(asm.JEq.Imm(rType, wire(0x86dd), "ipv6"), asm.JNE.Imm(rType, wire(0x0800), "pass"))
 
-	// IPv4: no fragment, neither the first (more fragments) nor a further one
-	// (offset), and behind the options.
+	// IPv4: the frame must not be a fragment, neither the first (more fragments) nor a later one (offset); options are
+	// skipped.
 	add(need(ethHeader + 20)...)
 	add(
 		asm.LoadMem(rOffset, rData, ethHeader+9, asm.Byte), asm.JNE.Imm(rOffset, protocolUDP, "pass"),
@@ -126,7 +124,7 @@ func (m Match) udp() asm.Instructions {
 		asm.And.Imm(rOffset, 15), asm.LSh.Imm(rOffset, 2), asm.JLT.Imm(rOffset, 20, "pass"),
 		asm.Add.Reg(rData, rOffset), asm.Ja.Label("port"),
 	)
-	// IPv6: UDP at once.
+	// IPv6: UDP must be the first next header.
 	ipv6 := need(ethHeader + 40)
 	ipv6[0] = ipv6[0].WithSymbol("ipv6")
 	add(ipv6...)

@@ -9,14 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TxMetadataLen is the size of [TxMetadata] in bytes. A frame whose descriptor
-// has DescMetadata starts at least so far into its chunk.
+// TxMetadataLen is the size of [TxMetadata] in bytes. A frame whose descriptor has DescMetadata starts at least that
+// many bytes into its chunk.
 const TxMetadataLen = int(unsafe.Sizeof(TxMetadata{}))
 
-// TxMetadata lies before a frame that is sent and asks the device for work on
-// it; see https://docs.kernel.org/networking/xsk-tx-metadata.html. Whether a
-// device can, [DeviceFeatures] says. In copy mode the kernel does it, with
-// [UMEMConfig.SoftwareChecksum] in software.
+// TxMetadata lies before a frame that is sent and asks the device for work on it; see
+// https://docs.kernel.org/networking/xsk-tx-metadata.html. [DeviceFeatures] reports whether a device supports it. In
+// copy mode the kernel does the work, checksums in software with [UMEMConfig.SoftwareChecksum].
 //
 // It is the kernel's struct xsk_tx_metadata.
 type TxMetadata struct {
@@ -40,7 +39,7 @@ func (u *UMEM) TxMetadata(addr uint64) *TxMetadata {
 	return (*TxMetadata)(unsafe.Pointer(&u.mem[addr-uint64(TxMetadataLen)]))
 }
 
-// Reset asks for nothing.
+// Reset removes all requests.
 func (m *TxMetadata) Reset() { *m = TxMetadata{} }
 
 // Checksum asks for the Internet checksum of the bytes from start to the end
@@ -61,7 +60,6 @@ func (m *TxMetadata) LaunchTime(ns uint64) {
 // RequestTimestamp asks for the time at which the frame leaves.
 func (m *TxMetadata) RequestTimestamp() { m.flags |= unix.XDP_TXMD_FLAGS_TIMESTAMP }
 
-// Timestamp returns that time once [Socket.Complete] has returned the frame: in
-// nanoseconds of the device's clock, in copy mode of the kernel's monotonic
-// clock.
+// Timestamp returns the time at which the frame left, once [Socket.Complete] has returned the frame: in nanoseconds of
+// the device's clock, in copy mode of the kernel's monotonic clock.
 func (m *TxMetadata) Timestamp() uint64 { return m.word[0] }

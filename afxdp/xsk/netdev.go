@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A device is a network device in the namespace of a socket, by its index,
-// which stays when it is renamed.
+// A device is a network device in the namespace of a socket. Its index stays the same when it is renamed.
 type device struct {
 	name  string
 	index int
@@ -22,7 +21,7 @@ type LinkState int32
 
 const (
 	LinkUp        LinkState = iota // set up, with a carrier
-	LinkNoCarrier                  // set up, but nothing at the other end
+	LinkNoCarrier                  // set up, but without a carrier
 	LinkDown                       // set down
 	LinkGone                       // deleted, or moved to another namespace
 )
@@ -53,8 +52,8 @@ type ethtoolRequest struct {
 	_    [2]uint64
 }
 
-// ioctl asks the kernel about a device. Any socket but one of AF_XDP will do,
-// and it is that socket's namespace that is asked, whatever the thread's.
+// ioctl asks the kernel about a device in the namespace of the socket fd, which does not depend on the thread. The
+// socket must not be of AF_XDP.
 func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
 		return errno
@@ -62,7 +61,7 @@ func ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// ethtool carries out a command, whose structure data points to.
+// ethtool carries out the command in the structure that data points to.
 func ethtool(fd int, name string, data unsafe.Pointer) error {
 	r := ethtoolRequest{data: data}
 	copy(r.name[:len(r.name)-1], name)
@@ -81,8 +80,7 @@ func lookupDevice(fd int, name string) (device, error) {
 	return device{name: name, index: int(*(*int32)(unsafe.Pointer(&r.data)))}, nil
 }
 
-// link returns the state of the device. By its own calls the kernel says
-// ENETDOWN and ENXIO, but nothing about a carrier.
+// link returns the state of the device. Calls of AF_XDP return ENETDOWN and ENXIO, but do not report a missing carrier.
 func (d device) link(fd int) LinkState {
 	var r ifreq
 	*(*int32)(unsafe.Pointer(&r.data)) = int32(d.index)
@@ -100,7 +98,7 @@ func (d device) link(fd int) LinkState {
 	return LinkUp
 }
 
-// Queues are the numbers of queues that a device uses, and could use.
+// Queues are the numbers of queues that a device uses, and can use at most.
 type Queues struct {
 	Rx, Tx       int
 	MaxRx, MaxTx int
@@ -113,13 +111,12 @@ type ethtoolChannels struct {
 	rx, tx, other, combined             uint32
 }
 
-// queues asks for the numbers of queues (ETHTOOL_GCHANNELS). A combined queue
-// is one of each kind.
+// queues returns the numbers of queues (ETHTOOL_GCHANNELS). A combined queue counts as one of each kind.
 func (d device) queues(fd int) (Queues, error) {
 	c := ethtoolChannels{cmd: unix.ETHTOOL_GCHANNELS}
 	if err := ethtool(fd, d.name, unsafe.Pointer(&c)); err != nil {
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			return Queues{1, 1, 1, 1}, nil // a driver without a choice
+			return Queues{1, 1, 1, 1}, nil // the driver has a fixed number: one of each
 		}
 		return Queues{}, fmt.Errorf("ask for the number of queues of %s: %w", d.name, err)
 	}
@@ -129,9 +126,8 @@ func (d device) queues(fd int) (Queues, error) {
 	}, nil
 }
 
-// DeviceQueues returns the numbers of queues of a device in the network
-// namespace of the calling thread. A driver that does not know them has one of
-// each.
+// DeviceQueues returns the numbers of queues of a device in the network namespace of the calling thread. For a driver
+// that does not report them it returns one of each.
 func DeviceQueues(name string) (Queues, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -9,23 +9,21 @@ import (
 	"sync"
 )
 
-// Config configures a device. Device and Match have to be set.
+// Config configures a device. Device and Match are required.
 type Config struct {
 	Device string // in the network namespace of the calling thread
 	Match  Match
 	Attach Attachment
 
-	// Queues are the receive queues to open a socket on; nil: all, as our
-	// frames may arrive on any of them. A list is for devices whose ntuple
-	// rules or RSS table bring our frames to these queues.
+	// Queues are the receive queues to open a socket on; nil means all, as matching frames may arrive on any of them.
+	// Give a list for devices whose ntuple rules or RSS table steer these frames to certain queues.
 	Queues []int
 
-	// UMEM is shared by the sockets; nil: one of its own is made from Memory,
-	// and closed with the device.
+	// UMEM is shared by the sockets. If it is nil, Open makes one from Memory and closes it with the device.
 	UMEM   *UMEM
 	Memory UMEMConfig
 
-	// Socket holds for each of them; its Device and Queue are not looked at.
+	// Socket configures each socket; its Device and Queue are ignored.
 	Socket SocketConfig
 }
 
@@ -34,7 +32,7 @@ type Config struct {
 type Device struct {
 	UMEM    *UMEM
 	Program *Program
-	Sockets []*Socket // by the order of the queues
+	Sockets []*Socket // in the order of the queues
 
 	ownUMEM bool
 	closing sync.Once
@@ -44,7 +42,7 @@ type Device struct {
 // Open attaches a program to a device and opens the sockets. [Device.Mode] reports the result: native or generic, with
 // or without a copy.
 //
-// All fill rings are empty: nothing is received before [Socket.Fill].
+// The fill rings are empty: no frame is received before [Socket.Fill].
 func Open(cfg Config) (*Device, error) {
 	d := &Device{UMEM: cfg.UMEM}
 	if err := d.open(cfg); err != nil {
@@ -64,8 +62,9 @@ func (d *Device) open(cfg Config) (err error) {
 			return err
 		}
 	}
-	// In the stack, a program that takes frames in several buffers has every frame copied to pages of another kind, which
-	// costs short ones a fifth of their latency; for others the kernel makes each frame one buffer, and long ones take no longer.
+	// In the stack, a program for frames in several buffers makes the kernel copy every frame to another kind of page,
+	// which costs short frames a fifth of their latency. For other programs the kernel makes each frame one buffer, and
+	// long frames take no longer.
 	d.Program, err = Attach(ProgramConfig{
 		Device: cfg.Device, Match: cfg.Match, Attach: cfg.Attach, MultiBuffer: cfg.Socket.MultiBuffer && cfg.Attach != AttachGeneric,
 	})
@@ -73,7 +72,7 @@ func (d *Device) open(cfg Config) (err error) {
 		return err
 	}
 	if how, _ := d.Program.Attached(); how == AttachGeneric && cfg.Socket.Copying == CopyAuto {
-		// Drivers bring frames to zero-copy sockets by native programs alone.
+		// Drivers pass frames to zero-copy sockets only from native programs.
 		cfg.Socket.Copying = CopyAlways
 	}
 	for _, q := range queues {
@@ -127,8 +126,8 @@ func (d *Device) Mode() string {
 	return attached.String() + "-" + how
 }
 
-// Close closes the sockets and the program, and the UMEM unless it was the
-// caller's. See [Socket.Close]. Further calls return the same.
+// Close closes the sockets and the program, and the UMEM unless the caller passed it to Open. See [Socket.Close].
+// Further calls return the same result.
 func (d *Device) Close() error {
 	d.closing.Do(func() {
 		var errs []error

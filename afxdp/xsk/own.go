@@ -2,7 +2,7 @@
 
 package xsk
 
-// An owner is where a chunk is: in exactly one place.
+// An owner is the place of a chunk, which is in exactly one.
 type owner uint32
 
 const (

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// ownership knows of each chunk who has it.
+// ownership records the owner of each chunk.
 type ownership struct {
 	owners []atomic.Uint32
 }
@@ -30,7 +30,7 @@ func (o ownership) descs(descs []Desc, chunkSize int, from, to owner) {
 	}
 }
 
-// move hands a chunk on. An address outside is the kernel's to refuse.
+// move changes the owner of a chunk. It ignores an address outside of the UMEM, which the kernel refuses.
 func (o ownership) move(addr uint64, chunkSize int, from, to owner) {
 	chunk := addr / uint64(chunkSize)
 	if chunk >= uint64(len(o.owners)) {

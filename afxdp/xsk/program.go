@@ -43,20 +43,18 @@ type ProgramConfig struct {
 	MultiBuffer bool
 }
 
-// A Program is our XDP program on one device. Frames that match go to the
-// socket on the queue they arrived on, and are dropped if there is none; all
-// others pass to the kernel. It is attached by a bpf_link, which ends with the
-// process, even by kill -9, and is refused if another program is attached.
+// A Program is an XDP program on one device. Matching frames go to the socket on the queue on which they arrived, and
+// are dropped if there is none; all others pass to the kernel. A bpf_link attaches the program. The link ends with the
+// process, even after kill -9, and the kernel refuses it if another program is attached.
 //
-// Processes that share a device on disjoint queues also share the program, if
-// they match the same frames: the second one finds that of the first (which
-// takes CAP_SYS_ADMIN), and it stays until the last one has ended.
+// Processes that use disjoint queues of a device share the program if they match the same frames: the second process
+// finds the first one's program, which needs CAP_SYS_ADMIN, and the program stays until the last process has ended.
 //
-// All methods may be called by many goroutines.
+// All methods may be called from any goroutine.
 type Program struct {
 	cfg      ProgramConfig
 	attached Attachment
-	native   error // why it is not, with AttachAuto
+	native   error // with AttachAuto: why the program is not native
 
 	prog    *ebpf.Program
 	sockets *ebpf.Map
@@ -66,15 +64,14 @@ type Program struct {
 	err     error
 }
 
-// The names of our programs, as bpftool shows them.
+// The names of this package's programs, as bpftool shows them.
 const (
 	programName     = "bywash_xsk"
-	programNameFrag = "bywash_xsk_frag" // one that takes multi-buffer frames
+	programNameFrag = "bywash_xsk_frag" // the program accepts multi-buffer frames
 )
 
-// Attach loads a program and attaches it to the device. It needs CAP_BPF and
-// CAP_NET_ADMIN and, for bpf_link, Linux 5.9. ErrProgramAttached: the device
-// has another one.
+// Attach loads a program and attaches it to the device. It needs CAP_BPF and CAP_NET_ADMIN and, for bpf_link, Linux
+// 5.9. It returns ErrProgramAttached if the device has another program.
 func Attach(cfg ProgramConfig) (*Program, error) {
 	p := &Program{cfg: cfg}
 	if err := p.attach(); err != nil {
@@ -133,12 +130,12 @@ func needsBPF(err error) error {
 	return err
 }
 
-// Attached returns how it is attached: AttachNative or AttachGeneric. With
-// [AttachAuto] the error says why it is not native.
+// Attached returns how the program is attached: AttachNative or AttachGeneric. With [AttachAuto] the error says why it
+// is not native.
 func (p *Program) Attached() (Attachment, error) { return p.attached, p.native }
 
-// Add sends our frames of a socket's queue to the socket, in the place of the
-// one before. Closing the socket takes it out.
+// Add directs the matching frames of a socket's queue to the socket. It replaces an earlier socket on that queue.
+// Closing the socket removes it.
 func (p *Program) Add(s *Socket) error {
 	if err := p.sockets.Put(uint32(s.cfg.Queue), uint32(s.fd)); err != nil {
 		return fmt.Errorf("xsk: send frames of %s queue %d to the socket: %w", p.cfg.Device, s.cfg.Queue, err)
@@ -146,7 +143,7 @@ func (p *Program) Add(s *Socket) error {
 	return nil
 }
 
-// Remove drops our frames of a queue from now on.
+// Remove makes the program drop matching frames of a queue from now on.
 func (p *Program) Remove(queue int) error {
 	if err := p.sockets.Delete(uint32(queue)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("xsk: drop frames of %s queue %d: %w", p.cfg.Device, queue, err)
@@ -154,7 +151,7 @@ func (p *Program) Remove(queue int) error {
 	return nil
 }
 
-// Close detaches the program and frees it. Further calls return the same.
+// Close detaches the program and frees it. Further calls return the same result.
 func (p *Program) Close() error {
 	p.closing.Do(func() {
 		var errs []error

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How a ring is shared with the kernel (Documentation/networking/af_xdp.rst).
+// A ring is a queue shared with the kernel (Documentation/networking/af_xdp.rst).
 //
 // A ring has one producer and one consumer: one of them is the kernel, the
 // other the goroutine that uses this side of the socket. Each owns one index,
@@ -25,8 +25,8 @@ import (
 // smp_store_release and smp_load_acquire. Package atomic's loads are at least
 // that strong (LDAR on arm64, MOV on amd64), storeRelease is just that.
 //
-// Each side keeps a copy of the other's index and looks again only when the
-// copy does not suffice, as each look may cost a miss of the cache.
+// Each side keeps a copy of the other's index and reloads it only when the copy does not suffice, as each load may cost
+// a cache miss.
 type ring struct {
 	producer, consumer *uint32
 	flags              *uint32
@@ -34,15 +34,15 @@ type ring struct {
 	size, mask uint32
 	fence      uint32 // see needWakeup
 
-	// As the producer: prod is our index, cons the copy of the kernel's. As
-	// the consumer it is the other way round.
+	// If this side is the producer, prod is its own index and cons the copy of the kernel's. If it is the consumer, it
+	// is the other way round.
 	prod, cons uint32
 
 	mem []byte // the mapping
 }
 
-// free is how many slots the producer may write, looking again at the
-// consumer's index if there are fewer than want by the copy.
+// free returns how many slots the producer may write. It reloads the consumer's index if there are fewer than want by
+// the copy.
 func (r *ring) free(want uint32) uint32 {
 	n := r.size - (r.prod - r.cons)
 	if n < want {
@@ -52,8 +52,8 @@ func (r *ring) free(want uint32) uint32 {
 	return n
 }
 
-// pending is how many slots the consumer may read, looking again at the
-// producer's index if there are fewer than want by the copy.
+// pending returns how many slots the consumer may read. It reloads the producer's index if there are fewer than want by
+// the copy.
 func (r *ring) pending(want uint32) uint32 {
 	n := r.prod - r.cons
 	if n < want {
@@ -75,10 +75,9 @@ func (r *ring) release(n uint32) {
 	storeRelease(r.consumer, r.cons)
 }
 
-// needWakeup says whether the kernel waits to be called (XDP_RING_NEED_WAKEUP).
-// The driver that raises the flag has looked at our index before: our store must
-// be seen by others before the flag is loaded, or both sides wait. Copy mode,
-// where the flag of the transmit ring is always up, needs no such barrier.
+// needWakeup reports whether the kernel waits for a call (XDP_RING_NEED_WAKEUP). The driver reads this side's index
+// before it sets the flag: the store of the index must be visible before this side loads the flag, otherwise both sides
+// wait. Copy mode, where the flag of the transmit ring is always up, needs no such barrier.
 func (r *ring) needWakeup(zeroCopy bool) bool {
 	if zeroCopy {
 		atomic.AddUint32(&r.fence, 1)
@@ -150,7 +149,7 @@ func (r *descRing) get(descs []Desc) int {
 	return int(n)
 }
 
-// A slot is what a ring carries.
+// A slot is an element of a ring.
 type slot interface{ uint64 | Desc }
 
 // mapRing maps one ring of a socket and returns it with its slots.
@@ -165,8 +164,7 @@ func mapRing[S slot](fd int, page int64, off *unix.XDPRingOffset, size uint32) (
 	return r, unsafe.Slice((*S)(unsafe.Pointer(&mem[off.Desc])), size), nil
 }
 
-// overlay lays a ring over memory that may be in use: it starts where the
-// indexes are.
+// overlay makes a ring of mapped memory that may be in use, and starts at its present indexes.
 func overlay(mem []byte, off *unix.XDPRingOffset, size uint32) ring {
 	r := ring{
 		producer: (*uint32)(unsafe.Pointer(&mem[off.Producer])),
@@ -181,8 +179,8 @@ func overlay(mem []byte, off *unix.XDPRingOffset, size uint32) ring {
 	return r
 }
 
-// noRing is a ring of no slots: nothing can be put in or got out. A socket has
-// it in the place of one it was not asked for, and everywhere once it is closed.
+// noRing returns a ring without slots. A socket has it instead of a ring that was not requested, and instead of all
+// rings once it is closed.
 func noRing() ring {
 	words := new([3]uint32)
 	return ring{producer: &words[0], consumer: &words[1], flags: &words[2]}

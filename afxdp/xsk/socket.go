@@ -24,12 +24,12 @@ type Desc struct {
 
 // Options of a descriptor.
 const (
-	// DescContinued: the frame goes on in the next descriptor. Sockets without
-	// [SocketConfig.MultiBuffer] never see it (Linux 6.6).
+	// DescContinued means that the frame continues in the next descriptor (Linux 6.6). Sockets without
+	// [SocketConfig.MultiBuffer] never get it.
 	DescContinued = unix.XDP_PKT_CONTD
 
-	// DescMetadata, when sending: [TxMetadata] lies before the frame, of which
-	// this is the first descriptor (Linux 6.11).
+	// DescMetadata, in the first descriptor of a frame to send, means that [TxMetadata] lies before the frame (Linux
+	// 6.11).
 	DescMetadata = unix.XDP_TX_METADATA
 )
 
@@ -57,8 +57,7 @@ type BusyPoll struct {
 // defaultRing is the size of a ring, unless another one is asked for.
 const defaultRing = 2048
 
-// SocketConfig says where a socket is bound and how. Of the zero value only
-// Device has to be set.
+// SocketConfig configures a socket. Only Device is required.
 type SocketConfig struct {
 	Device string // in the network namespace of the calling thread
 	Queue  int    // 0-based
@@ -67,18 +66,15 @@ type SocketConfig struct {
 	// Rx or Tx leaves that ring out; one of both must be there.
 	Rx, Tx, Fill, Completion int
 
-	// Copying and the three below are those of the first socket, for all
-	// that share one UMEM.
+	// Copying and the three fields below are those of the first socket for all sockets that share a UMEM.
 	Copying Copying
 
-	// NoNeedWakeup makes the driver busy instead of waiting to be called, in
-	// zero-copy mode.
+	// NoNeedWakeup makes the driver poll instead of waiting for calls, in zero-copy mode.
 	NoNeedWakeup bool
 
-	// MultiBuffer lets a frame be spread over several descriptors
-	// (XDP_USE_SG, Linux 6.6). A program in the device's driver needs
-	// [ProgramConfig.MultiBuffer]; for one in the stack the kernel makes each frame
-	// one buffer, for which it needs that much memory in a row.
+	// MultiBuffer allows frames of several descriptors (XDP_USE_SG, Linux 6.6). A program in the device's driver then
+	// needs [ProgramConfig.MultiBuffer]. For a program in the stack the kernel makes each frame one buffer, for which
+	// it needs contiguous memory.
 	MultiBuffer bool
 
 	BusyPoll BusyPoll
@@ -93,21 +89,18 @@ type SocketConfig struct {
 	BindTimeout time.Duration
 }
 
-// A Socket is an AF_XDP socket on one queue of a device. Frames get into it by
-// a [Program].
+// A Socket is an AF_XDP socket on one queue of a device. A [Program] directs frames to it.
 //
-// It has four rings, and each of them is used by one goroutine at a time:
-// Fill, Receive, FillFree, RxPending and WakeRx belong to the receiving one,
-// Transmit, Complete, TxFree and Kick to the sending one,
-// which may be the same. Everything else may be called by any. None of them
-// allocates, and none blocks but Wait.
+// Fill, Receive, FillFree, RxPending and WakeRx must be called by one goroutine at a time, the receiver. Transmit,
+// Complete, TxFree and Kick must be called by one goroutine at a time, the sender, which may be the same. All other
+// methods may be called from any goroutine. No method allocates, and only Wait blocks.
 type Socket struct {
 	umem *UMEM
 	fd   int
 	cfg  SocketConfig
 	zc   bool
 
-	publishes bool // the kernel says at once what it has sent: see patience
+	publishes bool // the kernel publishes at once what it has sent: see patience
 
 	fill addrRing
 	rx   descRing
@@ -194,8 +187,7 @@ func (cfg *SocketConfig) complete() error {
 	return nil
 }
 
-// options sets what must be set before binding, and maps the rings, which the
-// kernel refuses to do afterwards.
+// options sets the options that must be set before binding, and maps the rings, which the kernel refuses after binding.
 func (s *Socket) options() error {
 	if p := s.cfg.BusyPoll; p.Time > 0 {
 		if p.Budget == 0 {
@@ -231,7 +223,7 @@ func (s *Socket) options() error {
 	return s.mapRings()
 }
 
-// txBudget sets the budget, for which the ring must be there.
+// txBudget sets the budget. The ring must exist.
 func (s *Socket) txBudget() error {
 	if s.cfg.TxBudget != 0 {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, s.cfg.TxBudget); err != nil {
@@ -329,8 +321,8 @@ func (s *Socket) explainBind(first *Socket, err error) error {
 	return fmt.Errorf("bind: %w", err)
 }
 
-// Fill hands chunks to the kernel to receive frames into, named by any address
-// in them, and returns how many there was room for.
+// Fill passes chunks to the kernel to receive frames into and returns how many it took. Any address in a chunk names
+// it.
 func (s *Socket) Fill(addrs []uint64) int {
 	if tracking {
 		addrs = addrs[:min(len(addrs), s.FillFree())]
@@ -339,12 +331,11 @@ func (s *Socket) Fill(addrs []uint64) int {
 	return s.fill.put(addrs)
 }
 
-// FillFree returns how many chunks Fill would take.
+// FillFree returns how many chunks Fill can take.
 func (s *Socket) FillFree() int { return int(s.fill.free(s.fill.size)) }
 
-// Receive takes the descriptors of received frames, in the order of their
-// arrival, and returns how many there were. Their chunks are the caller's until
-// they are filled or transmitted again.
+// Receive takes the descriptors of received frames, in the order of their arrival, and returns how many there were.
+// Their chunks belong to the caller until Fill or Transmit.
 func (s *Socket) Receive(descs []Desc) int {
 	n := s.rx.get(descs)
 	if tracking {
@@ -356,9 +347,8 @@ func (s *Socket) Receive(descs []Desc) int {
 // RxPending returns how many descriptors Receive would return.
 func (s *Socket) RxPending() int { return int(s.rx.pending(s.rx.size)) }
 
-// Transmit queues frames to be sent and returns how many descriptors there was
-// room for. Their chunks are the kernel's until [Socket.Complete] returns them:
-// one chunk can be in one descriptor at a time. [Socket.Kick] sends them.
+// Transmit queues frames to be sent and returns how many descriptors it took. Their chunks belong to the kernel until
+// [Socket.Complete] returns them: one chunk can be in one descriptor at a time. [Socket.Kick] sends the frames.
 //
 // A descriptor that leaves its chunk or the UMEM is dropped and counted as
 // TxInvalid in [Stats]. Recent kernels complete it (seen on 6.18), earlier ones
@@ -371,15 +361,15 @@ func (s *Socket) Transmit(descs []Desc) int {
 	return s.tx.put(descs)
 }
 
-// TxFree returns how many descriptors Transmit would take.
+// TxFree returns how many descriptors Transmit can take.
 func (s *Socket) TxFree() int { return int(s.tx.free(s.tx.size)) }
 
-// TxPending returns how many descriptors the kernel has not taken yet, as far as
-// it has said: before Linux 6.17 it may have taken more.
+// TxPending returns how many descriptors the kernel has not reported as taken. Before Linux 6.17 it may have taken more
+// than it reports.
 func (s *Socket) TxPending() int { return int(s.tx.size - s.tx.free(s.tx.size)) }
 
-// Complete takes back the chunks of frames that were sent, by the addresses
-// that were transmitted, and returns how many there were.
+// Complete takes back the chunks of frames that were sent and returns how many there were. It stores the addresses that
+// were transmitted.
 func (s *Socket) Complete(addrs []uint64) int {
 	n := s.comp.get(addrs)
 	if tracking {
@@ -394,16 +384,15 @@ func (s *Socket) UMEM() *UMEM { return s.umem }
 // Queue returns the number of the queue.
 func (s *Socket) Queue() int { return s.cfg.Queue }
 
-// ZeroCopy says whether frames get between device and UMEM without a copy.
+// ZeroCopy reports whether frames move between device and UMEM without a copy.
 func (s *Socket) ZeroCopy() bool { return s.zc }
 
-// FD returns the descriptor, which is the socket's: for poll and options.
+// FD returns the socket's descriptor, for poll and options. The socket owns it.
 func (s *Socket) FD() int { return s.fd }
 
-// Close closes the socket once, wakes a goroutine in Wait, and takes the socket
-// out of the program's map. No goroutine may be in, or call afterwards, the
-// methods of the rings; called anyway, they find them empty and full. Further
-// calls return the same.
+// Close closes the socket once, wakes a goroutine in Wait, and takes the socket out of the program's map. No goroutine
+// may call methods of the rings during Close. Afterwards the rings are empty and take nothing. Further calls of Close
+// return the same result.
 func (s *Socket) Close() error {
 	s.closing.Do(func() {
 		s.closed.Store(true)

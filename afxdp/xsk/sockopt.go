@@ -41,11 +41,11 @@ func zeroCopy(fd int) (bool, error) {
 
 // Stats are the kernel's counters of a socket.
 type Stats struct {
-	RxDropped     uint64 // frames dropped for other reasons, among them that they are too long
+	RxDropped     uint64 // frames dropped for other reasons, for example because they are too long
 	RxInvalid     uint64 // always 0 up to 6.18: bad addresses in the fill ring are skipped uncounted
 	TxInvalid     uint64 // descriptors of the transmit ring that leave their chunk or the UMEM
 	RxRingFull    uint64 // frames dropped because Receive was not called in time (Linux 5.9)
-	FillRingEmpty uint64 // times that no chunk was there for a frame (Linux 5.9)
+	FillRingEmpty uint64 // frames for which there was no chunk (Linux 5.9)
 	TxRingEmpty   uint64 // times that there was nothing to send (Linux 5.9)
 }
 

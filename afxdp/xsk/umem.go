@@ -14,33 +14,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RxReserve is how many bytes at the start of each chunk the kernel keeps for
-// XDP programs (XDP_PACKET_HEADROOM). A received frame starts behind it and
-// behind the headroom that was asked for.
+// RxReserve is how many bytes at the start of each chunk the kernel keeps for XDP programs (XDP_PACKET_HEADROOM). A
+// received frame starts behind this reserve and the configured headroom.
 const RxReserve = unix.XDP_PACKET_HEADROOM
 
-// minRx is what a chunk must hold behind the headroom. Recent kernels (seen on
-// 6.18.44) ask for a minimal frame and a struct skb_shared_info, 448 bytes with
-// cache lines of 64.
+// minRx is the least room in a chunk behind the headroom, in bytes. Recent kernels (seen on 6.18.44) require a minimal
+// frame and a struct skb_shared_info: 448 bytes with cache lines of 64.
 const minRx = 512
 
 // UMEMConfig describes the memory of frames. The zero value is 4096 chunks of
 // 4096 bytes in anonymous memory.
 type UMEMConfig struct {
-	// Chunks is the number of chunks; 0: 4096, or what Memory holds.
+	// Chunks is the number of chunks; 0 means 4096, or as many as Memory holds.
 	Chunks int
 
-	// ChunkSize is the size of a chunk in bytes, 2048 or 4096; 0: 4096. Larger
-	// than a page it cannot be.
+	// ChunkSize is the size of a chunk in bytes, 2048 or 4096; 0 means 4096. It cannot be larger than a page.
 	ChunkSize int
 
-	// Headroom is how many bytes are left free before each received frame,
-	// besides [RxReserve]; for the user's headers. At most ChunkSize-768: the
-	// kernel wants room for a short frame and its own data behind it.
+	// Headroom is how many bytes before each received frame are left free for the user's headers, in addition to
+	// [RxReserve]. It is at most ChunkSize-768: the kernel needs room for a short frame and its own data behind it.
 	Headroom int
 
-	// HugePages asks for memory in huge pages. Where there are none, the UMEM
-	// is made of usual pages, and [UMEM.HugePages] says why.
+	// HugePages asks for memory in huge pages. If there are none, the UMEM has ordinary pages, and [UMEM.HugePages]
+	// returns the reason.
 	HugePages bool
 
 	// Memory is the caller's memory, page-aligned, a multiple of ChunkSize
@@ -57,15 +53,12 @@ type UMEMConfig struct {
 	SoftwareChecksum bool
 }
 
-// A UMEM is the memory that frames lie in, divided into chunks of one size. It
-// may be shared by sockets on any queues and devices. It knows nothing about
-// which chunk is free: a chunk belongs to the user, who hands it to the kernel
-// by [Socket.Fill] or [Socket.Transmit] and gets it back by [Socket.Receive] or
-// [Socket.Complete]. Built with -race or the tag xskdebug, every such step is
-// checked, and one that hands over a chunk twice panics.
+// A UMEM is the memory of frames, divided into chunks of one size. Sockets on any queues and devices may share it. It
+// does not record which chunks are free: a chunk belongs to the user, who passes it to the kernel by [Socket.Fill] or
+// [Socket.Transmit] and gets it back by [Socket.Receive] or [Socket.Complete]. Built with -race or the tag xskdebug,
+// the package checks every such step, and panics if a chunk is passed on twice.
 //
-// Frame, Data and the methods that only compute may be used by many goroutines
-// at once.
+// Frame, Data and the methods that only compute may be called from any goroutine.
 type UMEM struct {
 	mem       []byte
 	chunkSize int
@@ -76,7 +69,7 @@ type UMEM struct {
 	own       ownership
 
 	mu      sync.Mutex
-	bound   []*Socket // the sockets that use it; the first one's mode holds for all
+	bound   []*Socket // sockets that use it; the first one's mode applies to all
 	closed  bool
 	closing error
 }
@@ -154,7 +147,7 @@ func (u *UMEM) mmap(size int) error {
 	return nil
 }
 
-// HugePages returns nil if the memory is in huge pages, else why it is not.
+// HugePages returns nil if the memory is in huge pages, otherwise the reason why it is not.
 func (u *UMEM) HugePages() error { return u.hugeErr }
 
 // Chunks returns the number of chunks.
@@ -195,8 +188,8 @@ func (u *UMEM) Data(d Desc) []byte {
 	return u.mem[d.Addr:end:end][:d.Len]
 }
 
-// Close unmaps the memory. Sockets that use it must be closed before; else it
-// does nothing and says so. Further calls return what the first one did.
+// Close unmaps the memory. Sockets that use it must be closed before; otherwise Close returns an error and does
+// nothing. After a successful call, further calls return the same result.
 func (u *UMEM) Close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -17,20 +17,20 @@ import (
 type Event uint
 
 const (
-	EventRx   Event = 1 << iota // Receive has something
+	EventRx   Event = 1 << iota // Receive has a frame
 	EventTx                     // at least half of the transmit ring is free
 	EventWake                   // Wake was called
 	EventLink                   // the state of the link has changed since the last wait: see Link
 )
 
-// maxSleep bounds one sleep in the kernel: its poll says nothing when the
-// device goes down or is deleted, and netlink messages may be lost.
+// maxSleep bounds one sleep in the kernel: poll does not return when the device goes down or is deleted, and netlink
+// messages may be lost.
 const maxSleep = 250 * time.Millisecond
 
-// A waiter is what a goroutine sleeps on besides the socket: an eventfd for
-// Wake and netlink for the state of the link.
+// A waiter holds the descriptors for which a goroutine waits in addition to the socket: an eventfd for Wake, and
+// netlink for the state of the link.
 type waiter struct {
-	mu      sync.RWMutex // held for reading while somebody waits
+	mu      sync.RWMutex // held for reading during a wait
 	socket  int
 	event   int
 	netlink int
@@ -80,7 +80,7 @@ func (w *waiter) wake() {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if w.event < 0 || w.woken.Swap(true) {
-		return // it is awake, or will be by the one before
+		return // an earlier wake-up is still pending
 	}
 	one := uint64(1)
 	unix.Syscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one)), 8)
@@ -90,15 +90,12 @@ func (w *waiter) wake() {
 // return with EventWake. Any goroutine may call it, at any time.
 func (s *Socket) Wake() { s.wait.wake() }
 
-// Wait sleeps until one of the events in want is there, Wake is called, the
-// state of the link changes, or the timeout is over, and returns what happened;
-// no event means the timeout. A negative timeout is for ever, 0 only looks.
-// One goroutine waits at a time for each direction; its thread is blocked
-// meanwhile.
+// Wait blocks until one of the events in want occurs, Wake is called, the state of the link changes, or the timeout is
+// over. It returns the events; none means the timeout. A negative timeout means no limit; with 0 Wait does not block.
+// One goroutine at a time may wait for each direction; its thread is blocked meanwhile.
 //
-// While it sleeps the kernel also sends what is queued. ErrDeviceGone is
-// returned at once and for ever when the device is deleted, ErrClosed by Close.
-// While the link is down it goes on sleeping.
+// During the wait the kernel also sends queued frames. After the device was deleted Wait returns ErrDeviceGone at once,
+// and after Close ErrClosed. While the link is down it continues to wait.
 func (s *Socket) Wait(want Event, timeout time.Duration) (Event, error) {
 	w := &s.wait
 	w.mu.RLock()
@@ -149,7 +146,7 @@ func (w *waiter) poll(want Event, sleep time.Duration) (got Event, err error) {
 	default:
 		return 0, fmt.Errorf("xsk: wait for %s: %w", w.dev.name, errno)
 	}
-	look := errno == 0 && n == 0 // the time is over: is there still a device?
+	look := errno == 0 && n == 0 // after a time-out, check whether the device still exists
 	if errno == 0 && n > 0 {
 		if fds[0].Revents&unix.POLLIN != 0 {
 			got |= EventRx

@@ -113,7 +113,7 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
 	completeList(cmd, "driver", append(control.DriverNames(), "all"))
 	completeList(cmd, "test", append(bench.TestNames(), "all"))
-	completeList(cmd, "option", nil) // no file names: what there is, only the driver knows
+	completeList(cmd, "option", nil) // no file names: only the driver knows its options
 	completeList(cmd, "wait", []string{"poll", "block"})
 	completeList(cmd, "mem", []string{"arena", "heap"})
 	return cmd

@@ -79,7 +79,7 @@ Each process finds in its environment:
 		},
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the program is the program's
+	f.SetInterspersed(false) // arguments after the program belong to it
 	f.IntVarP(&c.Ranks, "ranks", "n", 0, "number of `processes`")
 	f.BoolVar(&c.Explain, "explain", false, "let sessions report which rails they chose, and why")
 	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1 (default all that work)")

@@ -162,7 +162,7 @@ func TestRanksEndWithLauncherAndGuardKilled(t *testing.T) {
 
 func TestSignalsThatEndTheJob(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		// Those that tidy up have the time for it.
+		// Ranks that clean up on a signal get the time for it.
 		cmd := shells("2", "trap 'echo tidy; exit 0' INT TERM HUP QUIT; echo up; while :; do sleep 0.1; done")
 		r := follow(t, cmd, 2)
 		cmd.Process.Signal(s)
@@ -173,7 +173,7 @@ func TestSignalsThatEndTheJob(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != 128+int(s) && !(s == syscall.SIGINT && code == exitInterrupt) {
 			t.Errorf("%v: status %d, want %d", s, code, 128+int(s))
 		}
-		// Those that do not are killed.
+		// Ranks that ignore the signal are killed.
 		cmd = shells("2", stubborn, "--grace", "100ms")
 		r = follow(t, cmd, 2)
 		cmd.Process.Signal(s)

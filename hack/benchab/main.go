@@ -1,10 +1,10 @@
-// Command benchab measures what a driver's own code costs, for hack/bench-ab, which runs the builds of two commits in
-// turns. It uses package driver alone, so that one source fits both.
+// Command benchab measures the cost of a driver's own code for hack/bench-ab, which alternates the builds of two
+// commits. It uses only package driver, so that one source fits both.
 //
-// One goroutine, pinned to CPU 0, plays both ends: what is measured is the path through the driver, without the time
-// that a cache line or a wake-up takes between two CPUs, and a neighbour on the other CPU disturbs little. It prints
-// nanoseconds: of a message of 8 bytes from SendPost to the receiver's RecvPoll, of one in a batch of sixteen, and of
-// a RecvPoll that finds nothing. Each figure is the fastest twentieth of many short windows, as disturbances only add.
+// One goroutine, pinned to CPU 0, plays both ends. So it measures the path through the driver, without the time that a
+// cache line or a wake-up takes between two CPUs, and a neighbour on the other CPU disturbs little. It prints
+// nanoseconds: of a message of 8 bytes from SendPost to the receiver's RecvPoll, of one in a batch of sixteen, and of a
+// RecvPoll that finds nothing. Each figure is the fastest twentieth of many short windows, as disturbances only add.
 package main
 
 import (
@@ -86,7 +86,7 @@ func run(name, devices string, window time.Duration, windows int) error {
 	return nil
 }
 
-// measure returns the time of one operation, of which do makes so many.
+// measure returns the time of one operation; do performs many operations.
 func measure(do func() error, many int, window time.Duration, windows int) (float64, error) {
 	var all []float64
 	for range windows {
@@ -150,7 +150,7 @@ func connect(name string, h [2]driver.Hints) (*pair, func(), error) {
 	return p, func() { _, _ = c[0].Close(), c[1].Close() }, nil
 }
 
-// message takes one there, and one back.
+// message sends one message in each direction.
 func (p *pair) message() error {
 	for _, x := range [][2]driver.Instance{{p.a, p.b}, {p.b, p.a}} {
 		if err := move(x[0], x[1], p.out[:1], p.in[:1], nil); err != nil {
@@ -170,7 +170,7 @@ func (p *pair) batch() error {
 	return move(p.a, p.b, p.out[:], p.in[:], &p.waiting)
 }
 
-// await has end a wait for a message that never comes.
+// await posts a receive at end a for a message that never comes.
 func (p *pair) await() error {
 	if p.waiting.Driver.Phase != driver.Idle {
 		return nil

@@ -30,7 +30,7 @@ var packages = map[string]string{
 
 const oursName = "ours"
 
-// setUp compiles our C programs and finds out what the tree holds.
+// setUp compiles the C programs and determines which peers the tree has.
 func (b *bench) setUp() error {
 	b.absent = map[string]string{}
 	cc := []string{"-O2", "-Wall", "-Wextra", "-Werror", "-o"}
@@ -83,7 +83,7 @@ func (b *bench) measure() []row {
 	return rows
 }
 
-// measurement is one quantity with all that take part in it.
+// measurement is one quantity with all its sides.
 type measurement struct {
 	b        *bench
 	q        quantity
@@ -108,10 +108,9 @@ func newMeasurement(b *bench, q quantity) *measurement {
 	return m
 }
 
-// run lets everyone measure once. It looks at the hardware around each
-// measurement: a virtual machine's CPUs can move closer together or further
-// apart within seconds, which changes a cache line's way threefold. Such a run
-// starts again, because its sides would not have had the same machine.
+// run makes each side measure once. It takes the cache-line time around each measurement: a virtual machine's CPUs can
+// move closer together or further apart within seconds, which changes that time threefold. Such a run is repeated,
+// because its sides did not have the same machine.
 func (m *measurement) run(run int, title string) {
 	for try := 1; ; try++ {
 		figures, lines := m.round(run, title, try < maxTries)
@@ -154,7 +153,7 @@ func (m *measurement) round(run int, title string, abort bool) (figures, lines [
 	}
 	witness()
 	for k := range n {
-		i := (k + run) % n // nobody is always first
+		i := (k + run) % n // the order rotates
 		s := m.side(i)
 		if s.Reason != "" {
 			continue
@@ -167,7 +166,7 @@ func (m *measurement) round(run int, title string, abort bool) (figures, lines [
 			figures[i], err = m.peerFigure(m.q.peers[i-len(m.ours)])
 		}
 		if err != nil {
-			// Not tried again: a failure that takes its time would take it in every run.
+			// Not tried again: a slow failure would be slow in every run.
 			s.Reason = err.Error()
 			fmt.Fprintf(os.Stderr, "%s: %s failed: %v\n", title, s.Name, err)
 		}

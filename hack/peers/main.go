@@ -160,7 +160,7 @@ func (o options) scale() float64 {
 	return 1
 }
 
-// chosen is what of the plan is to be measured.
+// chosen returns the part of the plan that the options select.
 func (o options) chosen() []quantity {
 	return slices.DeleteFunc(plan(o.cpus, o.scale()), func(q quantity) bool { return o.only != "" && q.ours() != o.only })
 }
@@ -172,7 +172,7 @@ func (o options) duration() string {
 	return "500ms"
 }
 
-// outside checks what can be checked early, takes the lock and makes the tree.
+// outside makes all early checks, takes the lock and makes the tree.
 func outside(o options) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, for namespaces and chroot: run it with sudo")
@@ -210,7 +210,7 @@ func outside(o options) error {
 	return nil
 }
 
-// inside measures, as init of its own namespaces.
+// inside runs the measurements, as init of its own namespaces.
 func inside(o options) int {
 	tree, err := filepath.Abs(o.tree())
 	if err == nil {
@@ -310,7 +310,7 @@ func twoCores(allowed []int, siblings func(int) []int) (cpus, error) {
 	return cpus{allowed[0], allowed[1]}, nil
 }
 
-// expand turns the kernel's "0-2,5" into numbers; what is no number is left out.
+// expand parses a list of the kernel like "0-2,5". It skips parts that are not numbers.
 func expand(list string) []int {
 	var out []int
 	for _, part := range strings.Split(list, ",") {

@@ -20,7 +20,7 @@ const (
 type side struct {
 	name    string   // column in the table
 	group   string   // package group of hack/peers/tree
-	program string   // what must exist in the tree
+	program string   // path that must exist in the tree
 	env     []string // beside the common environment
 	argv    []string
 	server  bool // argv is started twice: as a server, then as a client with the server's address added

@@ -16,7 +16,7 @@ type series struct {
 	Median   float64   `json:"median"` // 0: never measured
 	Runs     []float64 `json:"runs"`
 	Reason   string    `json:"reason,omitempty"`
-	Path     string    `json:"path,omitempty"` // ours: what carried the data
+	Path     string    `json:"path,omitempty"` // of Bywash: the path that carried the data
 	Commands []string  `json:"commands,omitempty"`
 }
 

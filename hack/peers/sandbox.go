@@ -21,9 +21,8 @@ const insideArg = "__inside"
 // workDir is a tmpfs inside the tree, with our own programs.
 const workDir = "/tmp"
 
-// enter starts this program again as init of new mount, PID, IPC and network
-// namespaces and waits for it. Whatever ends either process, even SIGKILL,
-// ends every process in there, and the mounts go with the last one.
+// enter starts this program again as init of new mount, PID, IPC and network namespaces and waits for it. If either
+// process ends, even by SIGKILL, every process in the namespaces ends, and the mounts vanish with the last one.
 func enter() int {
 	// The parent-death signal is about the thread that forked.
 	runtime.LockOSThread()
@@ -239,7 +238,7 @@ func reap() {
 	}
 }
 
-// listening says whether a network namespace has a TCP listener on port.
+// listening reports whether a network namespace has a TCP listener on port.
 func listening(in namespace, port int) (yes bool) {
 	err := in.Do(func() error {
 		for _, f := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
@@ -262,7 +261,7 @@ func hasListener(table string, port int) bool {
 	return false
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct{ b []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -273,7 +272,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// last is the last line with something to say, for a one-line reason.
+// last returns the last line that is not empty, as a one-line reason.
 func (t *tail) last() string {
 	lines := strings.Split(string(t.b), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -68,8 +68,8 @@ func printRunning(w io.Writer, groups []*group, now time.Time) {
 	}
 }
 
-// printSummary reports whether tests ran and none failed. The output of what failed comes last: a log that is cut
-// keeps its end.
+// printSummary reports whether tests ran and none failed. The output of failed tests comes last, because a log that is
+// cut keeps its end.
 func printSummary(w io.Writer, groups []*group, budget string) bool {
 	var passed, failed, skipped []*test
 	fmt.Fprintln(w)

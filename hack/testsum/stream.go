@@ -37,7 +37,7 @@ func (t *test) String() string {
 	return strings.TrimSpace(t.pkg + " " + t.name)
 }
 
-// verdict says how a test failed.
+// verdict describes how a test failed.
 func (t *test) verdict() string {
 	switch {
 	case t.why != "":
@@ -74,7 +74,7 @@ type event struct {
 	Elapsed                                                float64
 }
 
-// readGroup reads what there is of a group by now.
+// readGroup reads the files of a group, which may be incomplete.
 func readGroup(dir, name string) *group {
 	g := &group{name: name, latest: map[string]*test{}, builds: map[string]*strings.Builder{}}
 	base := filepath.Join(dir, name)
@@ -154,7 +154,7 @@ func (g *group) find(e event) *test {
 	return t
 }
 
-// count sorts the tests by what became of them.
+// count sorts the tests by their results.
 func (g *group) count() (passed, failed, skipped []*test) {
 	for _, t := range slices.Backward(g.tests) { // a subtest comes after its parent
 		t.broken = t.broken || t.state == "fail" || !t.ended()
@@ -193,8 +193,8 @@ func (g *group) count() (passed, failed, skipped []*test) {
 	return passed, failed, skipped
 }
 
-// printFailures prints the output of what failed, and of tests that passed but got the report of a race or of a dying
-// process, which can land in a test beside the one that it fails.
+// printFailures prints the output of failed tests, and of passed tests that contain the report of a race or of a dying
+// process, which can appear in the output of another test.
 func (g *group) printFailures(w io.Writer) {
 	broken := slices.ContainsFunc(g.tests, func(t *test) bool { return t.broken })
 	for _, t := range g.tests {
@@ -213,7 +213,7 @@ func (g *group) printFailures(w io.Writer) {
 	}
 }
 
-// clip keeps the ends of what is longer than 200 lines: they say how it began and how it ended.
+// clip shortens a text of more than 200 lines to its beginning and its end.
 func clip(text string) string {
 	const head, tail = 60, 140
 	lines := strings.SplitAfter(text, "\n")

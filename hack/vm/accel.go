@@ -17,7 +17,7 @@ import (
 // hang before its first line although /dev/kvm is there.
 const kvmTrial = 10 * time.Second
 
-// chooseAccel returns "kvm" where that really works, else "tcg". The answer is kept in the cache until this machine's
+// chooseAccel returns "kvm" if that really works, otherwise "tcg". The answer is kept in the cache until this machine's
 // kernel, processor or QEMU changes.
 func chooseAccel(ctx context.Context, cache string, k *kernel) (string, error) {
 	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
@@ -48,7 +48,7 @@ func chooseAccel(ctx context.Context, cache string, k *kernel) (string, error) {
 	return accel, writeFileAtomic(file, []byte(key+" "+accel+"\n"))
 }
 
-// machineKey changes when what a guest runs on does.
+// machineKey changes with the kernel, processor or QEMU under a guest.
 func machineKey(qemu string) string {
 	var uts unix.Utsname
 	unix.Uname(&uts)

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// keyring is what Debian's archives are signed with; Ubuntu has a package of it, too.
+// keyring has the keys of Debian's archives; Ubuntu has a package of it, too.
 const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 var errNoArchive = errors.New("no Debian archive")
 
-// An archive is one suite of a Debian archive, with apt's lists in a directory of its own: what this machine itself
-// installs, and from where, stays as it is. apt verifies the signatures and hashes of all that comes out of it.
+// An archive is one suite of a Debian archive, with apt's lists in a directory of its own, so that the package sources
+// of this machine do not change. apt verifies the signatures and hashes of all packages from it.
 type archive struct {
 	dir   string
 	suite string
@@ -67,7 +67,7 @@ func openArchive(ctx context.Context, dir, suite, mirror string) (*archive, erro
 
 func (a *archive) path(name string) string { return filepath.Join(a.dir, name) }
 
-// config leaves the machine's settings of proxies and the like alone, and its hooks out.
+// config keeps the machine's settings for proxies and the like, and leaves out its hooks.
 func (a *archive) config() string {
 	return fmt.Sprintf(`Dir::Etc::SourceList "%[1]s/sources.list";
 Dir::Etc::SourceParts "/dev/null";
@@ -97,7 +97,7 @@ func (a *archive) update(ctx context.Context, mirror string) error {
 	return err
 }
 
-// run returns what the command says on standard output. Its error is what apt complains about.
+// run returns the standard output of the command. Its error has apt's complaints.
 func (a *archive) run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, append([]string{"-c", a.path("apt.conf")}, args...)...)
 	cmd.Dir = dir
@@ -116,7 +116,7 @@ func (a *archive) run(ctx context.Context, dir, name string, args ...string) (st
 
 var aptError = regexp.MustCompile(`(?m)^(?:E|Err|W): *(.*)$`)
 
-// complaints are apt's errors in one line.
+// complaints returns apt's errors in one line.
 func complaints(output string) string {
 	var said []string
 	for _, match := range aptError.FindAllStringSubmatch(output, -1) {
@@ -127,7 +127,7 @@ func complaints(output string) string {
 	return strings.Join(said, "; ")
 }
 
-// A record is what apt-cache shows of one version of a package.
+// A record has the fields of one version of a package, as apt-cache shows them.
 type record map[string]string
 
 // show returns the newest version of a package in the suite.
@@ -169,7 +169,7 @@ func (a *archive) download(ctx context.Context, r record, dir string) (string, e
 	return files[0], nil
 }
 
-// showProgress says every two seconds how much of size bytes lies in dir.
+// showProgress prints every two seconds how much of size bytes is in dir.
 func showProgress(what, dir, size string) (stop func()) {
 	var total int64
 	fmt.Sscan(size, &total)
@@ -200,8 +200,8 @@ func bytesIn(dir string) (total int64) {
 	return total
 }
 
-// hostMirrors are the Debian archives among this machine's apt sources. They are known by their names: a repository
-// of something else need not be asked for Debian's suites.
+// hostMirrors returns the Debian archives among this machine's apt sources. It recognises them by their names, because
+// other repositories need not be asked for Debian's suites.
 func hostMirrors(ctx context.Context) []string {
 	cmd := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages")
 	out, _ := cmd.Output()

@@ -9,8 +9,8 @@ import (
 	"os/exec"
 )
 
-// unpackImage makes the kernel proper of a compressed image: QEMU starts it as it is, and emulated processors take
-// seconds to unpack one. Where that does not work, the image is used as it is.
+// unpackImage unpacks the kernel of a compressed image, which QEMU can start directly: emulated processors take seconds
+// to unpack it. If that fails, the image is used unchanged.
 func unpackImage(ctx context.Context, image, kernel string) {
 	data, err := os.ReadFile(image)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A consoleScanner takes the kernel's console as it comes and keeps it, and the reports of faults in it.
+// A consoleScanner reads the kernel's console and keeps it, with the reports of faults in it.
 type consoleScanner struct {
 	partial []byte
 	log     bytes.Buffer
@@ -26,9 +26,10 @@ const (
 )
 
 var (
-	// linePrefix is the timestamp and, in some kernels, who said it.
+	// linePrefix matches the timestamp and, in some kernels, the thread or CPU.
 	linePrefix = regexp.MustCompile(`^(<\d+>)?\[ *\d+\.\d+\](\[ *[TC]\d+\])? ?`)
-	// faultStart matches the beginning of a message, lest it be found in what a program says about faults.
+	// faultStart matches the beginning of a message only, so that programs that print about faults are not mistaken for
+	// faults.
 	faultStart = regexp.MustCompile(`^(` + strings.Join([]string{
 		`WARNING: `, // WARN_ON, and most of lockdep's
 		`(watchdog: )?BUG: `, `kernel BUG at `, `Oops[: ]`, `Kernel panic`, `general protection fault`, `Internal error: `,
@@ -56,7 +57,7 @@ func (s *consoleScanner) Write(p []byte) (int, error) {
 	}
 }
 
-// finish takes a last line that has no end.
+// finish handles a last line without a newline.
 func (s *consoleScanner) finish() {
 	if len(s.partial) > 0 {
 		s.line(strings.TrimRight(string(s.partial), "\r"))

@@ -17,8 +17,8 @@ import (
 //go:embed debug.config
 var debugConfig string
 
-// debugKernel returns a kernel that finds mistakes, built from Debian's source if need be. There is one for each
-// configuration; its version is that of the source when it was built.
+// debugKernel returns a kernel with debugging checks, which it builds from Debian's source if necessary. There is one
+// for each configuration; its version is that of the source when it was built.
 func debugKernel(ctx context.Context, cache, version, mirror string) (*kernel, error) {
 	hash := sha256.Sum256([]byte(version + debugConfig))
 	dir := filepath.Join(cache, fmt.Sprintf("kernel-%s-debug-%x", version, hash[:6]))
@@ -33,7 +33,7 @@ func debugKernel(ctx context.Context, cache, version, mirror string) (*kernel, e
 	})
 }
 
-// checkBuildTools finds out before a download what would fail after it.
+// checkBuildTools checks before a download for tools that the build needs after it.
 func checkBuildTools(ctx context.Context, work string) error {
 	for _, tool := range []string{"make", "gcc", "flex", "bison", "bc", "perl", "tar", "xz", "gzip", "depmod"} {
 		if _, err := findTool(tool); err != nil {
@@ -90,8 +90,8 @@ func buildKernel(ctx context.Context, cache, version, mirror, work string) error
 	return installKernel(tree, root)
 }
 
-// configureKernel makes .config and checks that it has all that was asked for: what depends on something that is
-// missing is dropped without a word.
+// configureKernel makes .config and checks that it has all requested options: the kernel's tools silently drop an
+// option whose dependencies are missing.
 func configureKernel(ctx context.Context, tree, fragment string) error {
 	if err := os.WriteFile(fragment, []byte(debugConfig), 0o644); err != nil {
 		return err
@@ -137,7 +137,7 @@ func missingSettings(want, config string) []string {
 	return missing
 }
 
-// makeKernel leaves the machine to others where they need it. It says now and then that it is still at it.
+// makeKernel runs make at low priority, and prints a sign of life now and then.
 func makeKernel(ctx context.Context, tree string, args ...string) error {
 	path, err := findTool("make")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// headers returns the folder that modules of the kernel are built against (KDIR, for Kbuild). Those of a stock kernel
-// are fetched if need be; a debug kernel keeps its own.
+// headers returns the folder that modules of the kernel are built against (KDIR, for Kbuild). The headers of a stock
+// kernel are downloaded if necessary; a debug kernel has its own.
 func headers(ctx context.Context, cache string, k *kernel, o *options) (string, error) {
 	if o.debug {
 		dir := filepath.Join(k.dir, "build")
@@ -50,7 +50,7 @@ func buildFolder(dir, release string) string {
 	return filepath.Join(dir, "usr/src/linux-headers-"+release)
 }
 
-// openHeaders refuses those of another release: a kernel that was fetched again needs its own.
+// openHeaders returns an error for headers of another release: a kernel that was downloaded again needs its own.
 func openHeaders(dir string, k *kernel) (string, error) {
 	release, err := os.ReadFile(filepath.Join(dir, "release"))
 	if err != nil {

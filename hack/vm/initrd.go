@@ -20,7 +20,7 @@ var applets = []string{
 	"sleep", "sync",
 }
 
-// A guest is what one machine is told when it boots.
+// A guest is the configuration of one machine's boot.
 type guest struct {
 	rank   int
 	config map[string]string // variables of init.sh
@@ -100,7 +100,7 @@ func shellConfig(variables map[string]string) string {
 	return b.String()
 }
 
-// readBusybox wants a static one: the guest has no libraries when it starts.
+// readBusybox reads busybox, which must be static: the guest has no libraries when it starts.
 func readBusybox() ([]byte, error) {
 	path, err := findTool("busybox")
 	if err != nil {
@@ -119,7 +119,7 @@ func readBusybox() ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// guestOf says what the machine of a rank does.
+// guestOf returns the configuration for the machine of a rank.
 func guestOf(o *options, rank int) (guest, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -150,7 +150,7 @@ func guestOf(o *options, rank int) (guest, error) {
 	return guest{rank: rank, config: config, script: commandScript(dir, env, command)}, nil
 }
 
-// passedEnv is what the command gets of this process's environment.
+// passedEnv returns the part of this process's environment that the command gets.
 func passedEnv(environ []string) []string {
 	env := []string{"USER=root"}
 	for _, setting := range environ {

@@ -62,7 +62,7 @@ func lockCache(ctx context.Context, cache string) (unlock func(), err error) {
 	}
 }
 
-// stockKernel returns Debian's own kernel, fetched if need be.
+// stockKernel returns Debian's own kernel, which it downloads if necessary.
 func stockKernel(ctx context.Context, cache, version, mirror string) (*kernel, error) {
 	return cachedKernel(ctx, cache, filepath.Join(cache, "kernel-"+version), func(work string) error {
 		if err := fetchKernel(ctx, cache, version, mirror, work); err != nil {
@@ -96,7 +96,7 @@ func cachedKernel(ctx context.Context, cache, dir string, build func(work string
 	return moveKernel(filepath.Join(work, "root"), dir)
 }
 
-// workDir is empty, in the cache, and for who holds the lock.
+// workDir returns an empty directory in the cache for the holder of the lock.
 func workDir(cache string) (string, error) {
 	dir := filepath.Join(cache, "work")
 	// A run that was killed may have left one.
@@ -171,7 +171,7 @@ func fetchKernel(ctx context.Context, cache, version, mirror, work string) error
 	return os.WriteFile(filepath.Join(root, "release"), []byte(release+"\n"), 0o644)
 }
 
-// command runs a program for its effect; what it said is in the error.
+// command runs a program for its effect. The program's output is in the error.
 func command(ctx context.Context, name string, args ...string) error {
 	path, err := findTool(name)
 	if err != nil {

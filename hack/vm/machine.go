@@ -19,7 +19,7 @@ import (
 type machine struct {
 	rank    int
 	cmd     *exec.Cmd
-	qemu    strings.Builder // what QEMU itself says
+	qemu    strings.Builder // QEMU's own output
 	console consoleScanner
 	control *os.File
 	tty     *os.File // of a shell
@@ -42,7 +42,7 @@ type hardware struct {
 // Where a machine's output goes.
 type outputs struct {
 	stdout, stderr io.Writer
-	console        io.Writer // what to show of the console, or nil
+	console        io.Writer // gets the console's output, or nil
 }
 
 // inherited numbers the files that QEMU gets.

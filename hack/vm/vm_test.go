@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// What this test program is in other processes than the test's: the runner, or a command in a machine.
+// In other processes this test program is the runner, or a command in a machine.
 const (
 	asRunner = "VM_TEST_RUNNER"
 	asPeer   = "VM_TEST_PEER"

@@ -7,16 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of what is kept for a user whose descriptors do not close.
+// Limits for a user whose descriptors do not close.
 const (
-	MaxHeld = 64 // descriptors, from which on Stuck reports him
+	MaxHeld = 64 // descriptors from which on Stuck reports the user
 	workers = 2  // goroutines that close them, each with a thread while it is stuck
 )
 
 // bin are the descriptors of a user that wait to be closed.
 type bin struct {
 	queue   []int
-	held    int // queue, and what the workers have
+	held    int // length of queue, and the descriptors that workers are closing
 	workers int
 }
 
@@ -85,8 +85,8 @@ func (b *bin) work(user uint32) {
 	}
 }
 
-// Stuck returns an error if so many descriptors of a user wait to be closed that nothing more is to be taken
-// from his processes, else nil.
+// Stuck returns an error if MaxHeld or more descriptors of a user wait to be closed. The caller must then take nothing
+// more from the user's processes.
 func Stuck(user uint32) error {
 	bins.mu.Lock()
 	defer bins.mu.Unlock()

@@ -14,13 +14,14 @@
 //
 // # What is done about it
 //
-//   - [Refuse] sets SO_PASSRIGHTS to 0 (Linux 6.16): whoever sends descriptors gets EPERM. Sockets inherit it from
-//     their listener. [Admit] sets it back once the other process has shown that it may send them.
+//   - [Refuse] sets SO_PASSRIGHTS to 0 (Linux 6.16): a process that sends descriptors gets EPERM. Sockets inherit it
+//     from their listener. [Admit] sets it back once the other process has shown that it may send them.
 //   - [Receive] takes as many descriptors as the protocol expects at that point. It lets the kernel close all
 //     others: in flight they never enter the table of descriptors, so that they can neither fill it nor block in the
 //     flush of FUSE, which only close(2) calls.
 //   - [Receive], [Send] and [Close] interrupt the wait for a lingering socket, in their own thread, by SIGURG.
 //     That signal is the one by which Go's scheduler preempts; programs ignore it otherwise.
-//   - [Discard] hands descriptors that were received to two workers a user, for which nobody waits. They clear
-//     SO_LINGER first. [Stuck] reports the user whose descriptors block the workers: no more is taken from him.
+//   - [Discard] passes received descriptors to two workers for each user, for which nobody waits. The workers clear
+//     SO_LINGER first. [Stuck] reports a user whose descriptors block the workers, so that nothing more is taken from
+//     him.
 package rights

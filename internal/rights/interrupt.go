@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A system call that closes a lingering socket is interrupted after firstKick, and again, later each time.
+// A system call that closes a lingering socket is interrupted after firstKick, and then again at growing intervals.
 const (
 	firstKick = 2 * time.Millisecond
 	lastKick  = time.Second
@@ -24,9 +24,8 @@ type call struct {
 	timer *time.Timer
 }
 
-// interrupted runs f, which makes system calls that shall not wait for lingering sockets: such a wait ends when
-// a signal is pending for the thread. A signal that comes too late finds a thread that does something else, which is
-// what the scheduler's own signals do.
+// interrupted runs f, whose system calls must not wait for lingering sockets: such a wait ends when a signal is pending
+// for the thread. A late signal has no effect on the thread's other work, like the scheduler's own signals.
 func interrupted(f func()) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

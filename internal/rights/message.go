@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTruncated: a message was longer than the buffer, or had more descriptors than were expected.
+// ErrTruncated means that a message was longer than the buffer, or had more descriptors than expected.
 var ErrTruncated = errors.New("message too long, or with too many descriptors")
 
-// Receive reads one message of a packet socket, and at most that many descriptors with it. The caller owns them,
-// with an error too; they are close-on-exec. It blocks until a message comes, the connection ends (io.EOF) or the
-// deadline of the socket is over. An empty message without descriptors is io.EOF, too.
+// Receive reads one message of a packet socket, and at most that many descriptors with it. The caller owns them, also
+// after an error; they are close-on-exec. It blocks until a message comes, the connection ends (io.EOF) or the deadline
+// of the socket is over. An empty message without descriptors is io.EOF, too.
 func Receive(c syscall.Conn, b []byte, most int) (n int, fds []int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -65,8 +65,8 @@ func parse(oob []byte) (fds []int) {
 	return fds
 }
 
-// Send sends one message with descriptors, which stay the caller's. When the other end does not read, Send
-// returns unix.EAGAIN, or blocks if wait is set, until the deadline of the socket.
+// Send sends one message with descriptors, which the caller still owns. If the other end does not read, Send returns
+// unix.EAGAIN or, with wait, blocks until the deadline of the socket.
 func Send(c syscall.Conn, b []byte, wait bool, fds ...int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -61,8 +61,8 @@ func Listen(path string) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// Dial connects to a path with a packet socket that refuses descriptors. It does not wait for room in the
-// listener's queue: unix.EAGAIN if there is none.
+// Dial connects to a path with a packet socket that refuses descriptors. It does not wait for room in the listener's
+// queue: it fails with unix.EAGAIN if there is none.
 func Dial(path string) (*net.UnixConn, error) {
 	d := net.Dialer{Control: Refuse}
 	c, err := d.Dial("unixpacket", path)
@@ -72,7 +72,7 @@ func Dial(path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Nobody is the user of processes that cannot be known.
+// Nobody is the user of processes whose user is unknown.
 const Nobody = ^uint32(0)
 
 // Peer returns the credentials of the process that connected, or that listens, at the other end.

@@ -82,7 +82,8 @@ func TestDescriptorsComeOnlyWhenAdmitted(t *testing.T) {
 	})
 }
 
-// However many come, and whatever they are, a read takes what it expects and does not block.
+// A read takes the expected number of descriptors and does not block, for any number and kind of descriptors that
+// arrive.
 func TestMoreThanExpectedIsClosed(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
@@ -114,7 +115,7 @@ func TestMoreThanExpectedIsClosed(t *testing.T) {
 	}
 }
 
-// Closing a listener closes what lies in the queues of those that nobody has accepted.
+// Closing a listener closes the descriptors in the queues of connections that were not accepted.
 func TestCloseOfAListenerDoesNotBlock(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Barrier. An epoch is a view, which says who the members are, and a round,
- * each member's count of barriers in that view: so a barrier that is ahead is
- * not mistaken for the one before, nor one of today's members for one of the
- * members before them.
+ * Barrier. An epoch is a view and a round. The view identifies the set of members; the
+ * round is each member's count of barriers in that view. So a barrier of a member that is
+ * ahead is not mistaken for the previous one, nor a barrier of the present members for one
+ * of earlier members.
  */
 #include "internal.h"
 
-/* What a member adds to a group's view. */
+/* The mark that a member adds to a group's view. */
 u64 ncp_barrier_mark(const struct ncp_member *m)
 {
 	u64 x = (u64)m->peer->nic << 32 | (u32)m->peer->pid << 16 | m->peer->generation;
 
-	/* Whoever leaves and joins again is another member. */
+	/* A process that leaves and joins again is another member. */
 	x += m->serial * 0x9e3779b97f4a7c15ull;
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebull;
 	return x ^ x >> 31;
 }
 
-/* Rings for all barriers of an epoch that wait here. */
+/* Rings the doorbells of all barriers of an epoch that wait here. */
 static void ring(struct ncp_send *first, u32 state)
 {
 	struct ncp_send *s, *next;
@@ -132,7 +132,7 @@ void ncp_barrier(struct ncp_process *p, u16 index, const u8 *name, u32 size)
 	}
 }
 
-/* The group is whole: barriers from before that begin. */
+/* The group is whole: barriers that were posted earlier begin. */
 void ncp_barrier_whole(struct ncp_group *g)
 {
 	while (!ncp_empty(&g->early)) {
@@ -144,9 +144,9 @@ void ncp_barrier_whole(struct ncp_group *g)
 }
 
 /*
- * A member goes, which had left the barriers of @view up to @done behind:
- * these everybody has reached, and word of it is on its way. The others can
- * not complete any more.
+ * A member leaves that had completed the barriers of @view up to @done: every member has
+ * reached these, and the messages about it are under way. Later barriers of the view cannot
+ * complete any more.
  */
 void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done)
 {

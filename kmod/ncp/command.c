@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * TX steps 5 and 6: a command of the next process that posted one, of the next
- * user.
+ * TX steps 5 and 6: handle a command of the next process with one, of the next user.
  *
- * Only processes that posted lately are looked at. The others have been told
- * to ring, so that they cost nothing while they are idle.
+ * TX polls only processes that posted recently. The others must ring, so that they cost
+ * nothing while they are idle.
  */
 #include "internal.h"
 
@@ -45,11 +44,14 @@ void ncp_look_away(struct ncp_process *p)
 		ncp_unlink(&user->at_queue);
 }
 
-/* The process must ring from now on. True: it has just posted a command. */
+/* Makes the process ring from now on. Returns true if it has just posted a command. */
 static bool dismiss(struct ncp_process *p, const struct qnix_command *c)
 {
 	WRITE_ONCE(p->status->need_wakeup, 1);
-	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
+	/*
+	 * The process reads need_wakeup after a post, so at least one of both sees the
+	 * other's store.
+	 */
 	smp_mb();
 	if (READ_ONCE(c->command)) {
 		p->idle = 0;
@@ -153,12 +155,12 @@ static void execute(struct ncp_process *p, u32 command, const struct qnix_comman
 	}
 }
 
-/* Step 6. False: the queue is empty. */
+/* Step 6. Returns false if the queue is empty. */
 static bool of_process(struct ncp_process *p)
 {
 	struct qnix_command *at = &p->commands[p->head & (p->info.commands - 1)];
 	struct qnix_command c;
-	/* Written last: the rest of the entry is there. */
+	/* The process writes the command last, so the rest of the entry is complete. */
 	u32 command = smp_load_acquire(&at->command);
 
 	if (!command)
@@ -176,7 +178,10 @@ static bool of_process(struct ncp_process *p)
 	return true;
 }
 
-/* The next process of the next user. True: it had a command, or has just posted one. */
+/*
+ * Polls the next process of the next user. Returns true if it had, or has just posted, a
+ * command.
+ */
 static bool look(struct ncp *ncp)
 {
 	struct ncp_account *user = ncp_first(&ncp->queue, struct ncp_account, at_queue);
@@ -187,7 +192,7 @@ static bool look(struct ncp *ncp)
 	found = of_process(p);
 	if (!found && ++p->idle >= NCP_POLLS)
 		found = dismiss(p, &p->commands[p->head & (p->info.commands - 1)]);
-	/* One command of a user, or a look at all his processes. */
+	/* A user's turn is one command, or one poll of all his processes. */
 	if (found || ++user->looked >= user->queued) {
 		user->looked = 0;
 		if (!ncp_empty(&user->at_queue))
@@ -196,7 +201,10 @@ static bool look(struct ncp *ncp)
 	return found;
 }
 
-/* Step 5: whoever was looked at goes to the tail. False: nobody has a command. */
+/*
+ * Step 5: a process that was polled goes to the tail. Returns false if no process has a
+ * command.
+ */
 bool ncp_read_command(struct ncp *ncp)
 {
 	u32 i;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the control program takes from its surroundings, under the kernel's
- * names: the kernel's own, or these few lines in user space.
+ * The functions that the control program needs from its environment, under the kernel's
+ * names. In user space they are defined here.
  */
 #ifndef _QNIX_NCP_COMPAT_H
 #define _QNIX_NCP_COMPAT_H
@@ -34,11 +34,11 @@ typedef uint64_t u64;
 
 #define READ_ONCE(x)	__atomic_load_n(&(x), __ATOMIC_RELAXED)
 #define WRITE_ONCE(x, v)	__atomic_store_n(&(x), (v), __ATOMIC_RELAXED)
-/* What comes after the load stays after it. */
+/* No later access is moved before the load. */
 #define smp_load_acquire(p)	__atomic_load_n((p), __ATOMIC_ACQUIRE)
-/* What comes before the store stays before it. */
+/* No earlier access is moved after the store. */
 #define smp_store_release(p, v)	__atomic_store_n((p), (v), __ATOMIC_RELEASE)
-/* Nothing crosses it. */
+/* No access is moved across it. */
 #define smp_mb()	__atomic_thread_fence(__ATOMIC_SEQ_CST)
 
 #define cpu_to_be16(x)	htobe16(x)
@@ -54,12 +54,12 @@ typedef uint64_t u64;
 #define max_t(type, a, b)	((type)(a) > (type)(b) ? (type)(a) : (type)(b))
 
 /*
- * @index, or 0 where it is not below @size, also where the processor runs ahead
- * of the check: by a mask, not a branch. Neither may have its highest bit set.
+ * Returns @index, or 0 if it is not below @size, also in speculative execution: it uses a
+ * mask instead of a branch. Neither argument may have its highest bit set.
  */
 static inline size_t ncp_index_nospec(size_t index, size_t size)
 {
-	/* The compiler, which knows the check, would leave the mask out. */
+	/* Hide @index from the compiler, which would drop the mask because of the check. */
 	__asm__ volatile("" : "+r"(index));
 	return index & (size_t)((ptrdiff_t)~(index | (size - 1 - index)) >> (8 * sizeof(size_t) - 1));
 }

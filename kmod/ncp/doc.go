@@ -6,7 +6,7 @@
 // functions of a NIC in one thread at a time. README.md maps each step of the specification to its function and its
 // test, and has the layouts of what goes over the wire.
 //
-// [Soft] runs the NICs of this machine in user space; package qnix/softnic is made of it. The rest of the Go code is for the
-// tests of this package, as test files cannot use cgo: a NIC in memory (ncp.go, host.go), which carries frames only when
-// it is told to, and one end of the links between NICs (wire.go).
+// [Soft] runs the NICs of this machine in user space; package qnix/softnic uses it. The rest of the Go code is for the
+// tests of this package, because test files cannot use cgo: a NIC in memory (ncp.go, host.go), whose frames move only
+// when a test asks for it, and one end of the links between NICs (wire.go).
 package ncp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Doorbells: the state of a context, an entry in the Doorbell Ring, and once
- * a step a word to the host. The host page is only ever written.
+ * To ring a doorbell: write the state of the context, add an entry to the Doorbell Ring,
+ * and notify the host once a step. The control program never reads the host page.
  */
 #include "internal.h"
 
@@ -14,11 +14,11 @@ static void ring(struct ncp_process *p, u64 *doorbell, u32 entry, u32 state, u32
 
 	if (p->ended)
 		return;
-	/* Data first, then the doorbell that tells of them, */
+	/* Data first, then the doorbell, */
 	smp_store_release(doorbell, u.word);
 	WRITE_ONCE(p->ring[p->ring_tail & (p->info.ring_entries - 1)], entry);
 	p->ring_tail++;
-	/* then the ring that tells of doorbells. */
+	/* then the ring's tail. */
 	smp_store_release(&p->status->ring_tail, p->ring_tail);
 	p->stat.doorbells++;
 	p->ncp->stat.doorbells++;
@@ -30,7 +30,7 @@ static void ring(struct ncp_process *p, u64 *doorbell, u32 entry, u32 state, u32
 		ncp_push(&p->ncp->rung, &p->rung);
 }
 
-/* The context is the process's again. */
+/* Gives the context back to the process. */
 void ncp_ring_send(struct ncp_send *s, u32 state, u32 len)
 {
 	struct ncp_process *p = s->process;
@@ -50,7 +50,7 @@ void ncp_ring_receive(struct ncp_receive *r, u32 state, u32 len)
 		     state, len);
 }
 
-/* A command that no doorbell can tell of. */
+/* Counts a command whose error no doorbell can report. */
 void ncp_misuse(struct ncp_process *p)
 {
 	p->stat.misuse++;

@@ -4,7 +4,10 @@
 
 bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command)
 {
-	/* The head as the driver knows it, which is told only every eighth command. */
+	/*
+	 * Compare with the head that the driver knows, which is published every eighth
+	 * command.
+	 */
 	if (ncp->posted - ncp->told >= NCP_DRIVER_COMMANDS)
 		return false;
 	ncp->commands[ncp->posted++ % NCP_DRIVER_COMMANDS] = *command;

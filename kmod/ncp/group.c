@@ -26,7 +26,7 @@ struct ncp_member *ncp_member_of(const struct ncp_peer *peer, const struct ncp_g
 	return NULL;
 }
 
-/* 0, or why nobody can join that group with that size. */
+/* Returns 0, or the reason why no process can join that group with that size. */
 u32 ncp_group_check(struct ncp *ncp, const u8 *name, u32 size)
 {
 	struct ncp_group *g;
@@ -96,7 +96,7 @@ static struct ncp_member *member_add(struct ncp *ncp, const u8 *name, u32 size,
 	return m;
 }
 
-/* The entry counts for the member that has been there longest. */
+/* The entry counts for the oldest member. */
 static void pass_on(struct ncp *ncp, struct ncp_group *g)
 {
 	struct ncp_peer *oldest = ncp_first(&g->members, struct ncp_member, in_group)->peer;
@@ -108,7 +108,7 @@ static void pass_on(struct ncp *ncp, struct ncp_group *g)
 	g->payer = oldest;
 }
 
-/* @view and @done: which barriers the member has left behind. */
+/* @view and @done: the barriers that the member has completed. */
 void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done)
 {
 	struct ncp_group *g = m->group;
@@ -126,7 +126,7 @@ void ncp_member_remove(struct ncp *ncp, struct ncp_member *m, u64 view, u32 done
 		group_free(ncp, g);
 }
 
-/* Somebody has joined: when that makes the group whole, those who wait hear it. */
+/* A process has joined: if the group is whole now, its waits end. */
 static void joined(struct ncp *ncp, struct ncp_group *g)
 {
 	struct ncp_link *l, *n;
@@ -149,8 +149,8 @@ static void joined(struct ncp *ncp, struct ncp_group *g)
 }
 
 /*
- * 0: it waits for the group to be whole everywhere, then rings @send or the
- * Driver Doorbell.
+ * Returns 0 if the join waits until the group is whole on every NIC; then it rings @send or
+ * the Driver Doorbell.
  */
 u32 ncp_join(struct ncp_process *p, const u8 *name, u32 size, struct ncp_send *send,
 	     u64 cookie, bool registers)
@@ -191,7 +191,7 @@ void ncp_join_command(struct ncp_process *p, u16 index, const u8 *name, u32 size
 		ncp_ring_send(s, ncp_doorbell_of((int)result), 0);
 }
 
-/* A member of this NIC leaves, and all NICs are told. */
+/* A member of this NIC leaves; all NICs get a message. */
 void ncp_leave_as(struct ncp *ncp, struct ncp_member *m, int wait_result)
 {
 	struct ncp_wait *w = ncp_wait_of(m->peer->process, m->group);
@@ -231,7 +231,7 @@ void ncp_leave_command(struct ncp_process *p, u16 index, const u8 *name)
 	ncp_ring_send(&p->sends[index], result ? result : QNIX_DB_DONE, 0);
 }
 
-/* Takes back a Join_Group that has not been rung for. */
+/* Cancels a Join_Group whose doorbell has not rung. */
 void ncp_join_cancel(struct ncp_send *s)
 {
 	struct ncp_process *p = s->process;
@@ -249,9 +249,9 @@ void ncp_join_cancel(struct ncp_send *s)
 }
 
 /*
- * @nic wants another size than the members here. Of those who join at the same
- * time the lowest NIC's size holds; a member of this NIC that has joined stays.
- * True: the group has been given up.
+ * @nic uses another size than the members here. Of processes that join at the same time,
+ * the size of the lowest NIC holds; a member of this NIC that has joined stays. Returns
+ * true if the group was given up here.
  */
 static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *nic)
 {
@@ -265,7 +265,7 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 		    (!m->peer->at && !ncp_wait_of(m->peer->process, g)))
 			return false;
 	}
-	/* The last one takes the group with it. */
+	/* Removing the last member frees the group. */
 	for (; left; left--) {
 		struct ncp_member *m = ncp_first(&g->members, struct ncp_member, in_group);
 		struct ncp_process *p = m->peer->process;
@@ -281,7 +281,7 @@ static bool yields(struct ncp *ncp, struct ncp_group *g, const struct ncp_nic *n
 	return true;
 }
 
-/* New_Group: a process of another NIC joins. False: that cannot be. */
+/* New_Group: a process of another NIC joins. Returns false if the message is invalid. */
 bool ncp_new_group(struct ncp *ncp, struct ncp_nic *nic, struct ncp_peer *peer, const u8 *name,
 		   u32 size, u32 serial)
 {

@@ -244,7 +244,7 @@ static void op_driver_doorbell(void *host, uint64_t cookie, int result)
 	h->doorbells[h->doorbell_count++].result = result;
 }
 
-/* Nobody guesses here, and a simulation has to come out alike each time. */
+/* No attacker guesses these numbers, and a simulation must be reproducible. */
 static uint64_t op_random(void *host)
 {
 	struct host_nic *h = host;

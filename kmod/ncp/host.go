@@ -11,10 +11,10 @@ import (
 	"unsafe"
 )
 
-// commandKind is what a driver posts to a NIC.
+// commandKind is the kind of a driver command.
 type commandKind uint32
 
-// The driver's commands; driverCommand says which fields they take.
+// The driver's commands, with the fields of driverCommand that they use.
 const (
 	newProcess    commandKind = C.NCP_NEW_PROCESS    // all but NIC; the group may be empty
 	deleteProcess commandKind = C.NCP_DELETE_PROCESS // Index
@@ -28,7 +28,7 @@ const (
 // nameTaken is a commandDoorbell's result: a process of the cluster has that name.
 const nameTaken = C.NCP_TAKEN
 
-// overQuota is a commandDoorbell's result: the user, or the NIC, holds its share of a table.
+// overQuota is a commandDoorbell's result: the user, or the NIC, holds its whole share of a table.
 const overQuota = C.NCP_QUOTA
 
 // driverCommand is an entry of the Driver Command Queue.
@@ -36,19 +36,20 @@ type driverCommand struct {
 	Command     commandKind
 	Index, NIC  uint16
 	Size        uint32
-	Cookie      uint64 // comes back in the commandDoorbell
-	User        uint64 // whose process a new one is; 0: root's
+	Cookie      uint64 // returned in the commandDoorbell
+	User        uint64 // user of a new process; 0: root
 	Name, Group nameBytes
 	Process     *hostProcess
 }
 
-// commandDoorbell tells of a driver command that is done: Result is 0, a QNIX_DB_* of uapi/qnix.h, or nameTaken.
+// commandDoorbell reports that a driver command is done. Result is 0, a QNIX_DB_* of uapi/qnix.h, nameTaken or
+// overQuota.
 type commandDoorbell struct {
 	Cookie    uint64
 	Result, _ int32
 }
 
-// accessRights is what a NIC may do with translated memory.
+// accessRights are the rights of a NIC to translated memory.
 type accessRights uint32
 
 // Read lets the NIC send from the memory, Write lets it receive into it.
@@ -57,7 +58,7 @@ const (
 	writeAccess accessRights = C.QNIX_ACCESS_WRITE
 )
 
-// hostProcess is a process as a host knows it: its two mappings and its translated memory, all outside the Go heap.
+// hostProcess is the host's record of a process: its two mappings and its translated memory, all outside the Go heap.
 type hostProcess struct {
 	host     *C.struct_host_process
 	VNI, HPS []byte // zeroed at first
@@ -76,12 +77,12 @@ func makeProcess(r registrationSizes) (*hostProcess, error) {
 	return p, nil
 }
 
-// newMemory is n zeroed bytes outside the Go heap, for freeMemory.
+// newMemory returns n zeroed bytes outside the Go heap. The caller must free them with freeMemory.
 func newMemory(n int) []byte {
 	return unsafe.Slice((*byte)(C.calloc(1, C.size_t(max(n, 1)))), max(n, 1))[:n]
 }
 
-// freeMemory frees what newMemory gave.
+// freeMemory frees memory of newMemory.
 func freeMemory(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
 
 // Free frees the mappings, once no NIC knows the process any more.
@@ -91,7 +92,7 @@ func (p *hostProcess) Free() {
 	C.free(unsafe.Pointer(p.host))
 }
 
-// Translate lets the NIC access b, which lies outside the Go heap, and gives its handle; 0: there are too many.
+// Translate lets the NIC access b, which is outside the Go heap, and returns its handle, or 0 if there are too many.
 func (p *hostProcess) Translate(b []byte, a accessRights) uint32 {
 	for i := range p.host.memory {
 		m := &p.host.memory[i]
@@ -103,10 +104,10 @@ func (p *hostProcess) Translate(b []byte, a accessRights) uint32 {
 	return 0
 }
 
-// Untranslate ends what Translate began.
+// Untranslate ends a translation.
 func (p *hostProcess) Untranslate(handle uint32) { p.host.memory[handle-1] = C.struct_host_memory{} }
 
-// Notified counts how often the NIC had the process woken.
+// Notified returns how often the NIC has woken the process.
 func (p *hostProcess) Notified() uint64 { return uint64(p.host.notified) }
 
 // Post posts a command of the driver. It returns false if the queue is full.
@@ -148,7 +149,7 @@ func (n *hostNIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic
 // Drop empties the output FIFO to nic.
 func (n *hostNIC) Drop(nic uint16) { C.host_drop(n.host, C.uint16_t(nic)) }
 
-// Receive puts a frame of NIC from into the input FIFO; false: it is full, or the frame is empty.
+// Receive puts a frame of NIC from into the input FIFO. It returns false if the FIFO is full or the frame is empty.
 func (n *hostNIC) Receive(from uint16, frame []byte) bool {
 	if len(frame) == 0 {
 		return false

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A host in memory, for tests, simulations and fuzzing: NICs of one thread,
- * whose frames are carried by whoever steps them.
+ * A host in memory, for tests, simulations and fuzzing. Its NICs run in one thread; the
+ * caller that steps them also carries their frames.
  */
 #ifndef _QNIX_NCP_HOST_H
 #define _QNIX_NCP_HOST_H
@@ -16,7 +16,7 @@ struct host_memory {
 	uint32_t access;
 };
 
-/* A process as the host knows it: its translated memory. A handle is an index + 1. */
+/* The host's record of a process: its translated memory. A handle is an index + 1. */
 struct host_process {
 	struct host_memory memory[HOST_HANDLES];
 	uint64_t notified;
@@ -31,7 +31,7 @@ struct host_doorbell {
 struct host_nic;
 
 struct host_nic *host_create(uint16_t nic, const struct ncp_limits *limits, uint32_t fifo);
-/* How many bytes the NIC has not freed. */
+/* Returns how many bytes the NIC has not freed. */
 uint64_t host_destroy(struct host_nic *h);
 struct ncp *host_ncp(struct host_nic *h);
 /* Bytes that the NIC holds. */
@@ -44,13 +44,13 @@ uint32_t host_run(struct host_nic *h, uint32_t budget);
 const void *host_tx_peek(struct host_nic *h, uint16_t nic, uint32_t *size);
 void host_tx_consume(struct host_nic *h, uint16_t nic);
 bool host_receive(struct host_nic *h, uint16_t from, const void *frame, uint32_t size);
-/* Moves frames from @from's output FIFO to @to's input FIFO; how many. */
+/* Moves frames from @from's output FIFO to @to's input FIFO. Returns how many. */
 uint32_t host_carry(struct host_nic *from, struct host_nic *to, uint32_t most);
 void host_drop(struct host_nic *h, uint16_t nic);
 uint32_t host_doorbells(struct host_nic *h, struct host_doorbell *to, uint32_t most);
 bool host_input_empty(const struct host_nic *h);
 uint16_t host_id(const struct host_nic *h);
-/* Of names that share a bucket of the Name Table, the most. */
+/* Returns the largest number of names in one bucket of the Name Table. */
 uint32_t host_longest_chain(const struct host_nic *h);
 
 #endif /* _QNIX_NCP_HOST_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The tables of the control program, and who offers what to whom. README.md
- * maps the specification's names to these.
+ * The tables of the control program, and the functions that its files share. README.md maps
+ * the specification's names to these.
  */
 #ifndef _QNIX_NCP_INTERNAL_H
 #define _QNIX_NCP_INTERNAL_H
@@ -13,18 +13,18 @@
 
 #define NCP_DRIVER_COMMANDS	64	/* entries of the Driver Command Queue */
 #define NCP_TELL		8	/* the head is told after so many commands */
-#define NCP_POLLS		1024	/* empty looks at a Command Queue until it is left alone */
+#define NCP_POLLS		1024	/* empty polls of a Command Queue until its process must ring */
 #define NCP_FLUSH		8	/* waiting system messages sent in one step */
-#define NCP_MAX_BEHIND		65536	/* of one NIC; one further behind is given up as dead */
+#define NCP_MAX_BEHIND		65536	/* waiting messages for one NIC; beyond that it counts as dead */
 #define NCP_MAX_REMEMBERED	8192	/* requests of one sender, at one NIC */
 #define NCP_MAX_LEGS		16384	/* receivers of all broadcasts and multicasts of a process */
 #define NCP_MAX_ENTRIES		65536	/* messages remembered and buffered at one NIC */
 #define NCP_ACCOUNTS		1024	/* buckets of the users' table */
 #define NCP_KEY			(1 + QNIX_NAME_LEN / 4) /* words of the hash key: a name has most */
-#define NCP_NIC			2	/* times what is left: what another NIC's users may hold, */
-#define NCP_NIC_ROOT		16	/* and what they may with what it says is root's */
+#define NCP_NIC			2	/* times the rest: the most that another NIC's users may hold, */
+#define NCP_NIC_ROOT		16	/* and that its root may hold */
 #define NCP_FORGET		16	/* dead processes that give way to a new one at once */
-#define NCP_FEED		16	/* who waits for local memory and is looked at in one step */
+#define NCP_FEED		16	/* waits for local memory that are examined in one step */
 #define NCP_BOUNCE		4096
 #define NCP_LOOKS		64	/* processes or operations that are looked at in one step */
 #define NCP_WORK		256	/* of each part of a step: a descriptor or 1 KiB is 1 */
@@ -58,7 +58,7 @@ void ncp_replace(struct ncp_table *t, struct ncp_node *old, struct ncp_node *n);
 void ncp_remove(struct ncp_table *t, struct ncp_node *n);
 void ncp_table_free(struct ncp_table *t);
 
-/* ---- quota.c: who holds how much ---- */
+/* ---- quota.c: shares of the NIC's resources ---- */
 
 enum ncp_resource {
 	NCP_NAMES,	/* entries of the Name Table, also of the dead */
@@ -70,15 +70,15 @@ enum ncp_resource {
 	NCP_RESOURCES,
 };
 
-/* A user, wherever his processes are; or another NIC, with all that it says. */
+/* A user, with his processes on all NICs; or another NIC, with everything that it claims. */
 struct ncp_account {
 	struct ncp_account *next;
-	u64 id;			/* as the host says; or the NIC's coordinates */
+	u64 id;			/* the host's user id, or the NIC's coordinates */
 	bool nic;
 	u32 refs;		/* peers */
 	u32 held[NCP_RESOURCES];
 	/* of a user */
-	struct ncp_link dead;	/* struct ncp_peer: gone, with messages here; oldest first */
+	struct ncp_link dead;	/* struct ncp_peer: ended, with messages here; oldest first */
 	struct ncp_link hungry, at_hungry;	/* struct ncp_peer; in ncp->hungry */
 	u32 fed;		/* round in which all of them have been looked at */
 	struct ncp_link queue, at_queue;	/* Command Scheduling Queue; in ncp->queue */
@@ -93,13 +93,13 @@ struct ncp_nic {
 	u16 id;			/* coordinates; 0: the entry is free */
 	bool full;		/* its output FIFO was, in step @looked */
 	bool gone;		/* it is being removed */
-	bool lost;		/* it could not be told something: it is removed next */
+	bool lost;		/* a message for it could not be kept: it is removed next */
 	u64 looked;
-	u64 stamp;		/* who has been told of a barrier */
+	u64 stamp;		/* the NICs that have got a barrier's message */
 	u32 behind_count;
 	struct ncp_link peers;
 	struct ncp_link late;	/* in ncp->late, while messages wait */
-	struct ncp_link behind;	/* struct ncp_message: what waits for room */
+	struct ncp_link behind;	/* struct ncp_message: messages that wait for room */
 };
 
 /* ---- Name Table ---- */
@@ -109,10 +109,10 @@ struct ncp_peer {
 	struct ncp_link at_nic;
 	u8 name[QNIX_NAME_LEN];
 	u16 nic, pid, generation;
-	bool gone;		/* only what is buffered of its messages holds it */
+	bool gone;		/* it has ended, and only buffered messages keep the entry */
 	u32 remembered;		/* requests of it */
 	struct ncp_account *user;
-	struct ncp_account *from;	/* the NIC that told of it; NULL: this one */
+	struct ncp_account *from;	/* the NIC that announced it; NULL: this one */
 	u32 held[NCP_RESOURCES];
 	struct ncp_link dead;	/* in its user's list, once it is gone */
 	struct ncp_link hungry, at_hungry;	/* its requests that wait for local memory */
@@ -127,10 +127,10 @@ struct ncp_peer {
 /* ---- map.c: Descriptor Maps ---- */
 
 /*
- * Where the next byte of a message lies: in memory of the NIC or in a Context
- * Region (@memory), or in what a list of descriptors names. As the network
- * keeps order, of a Descriptor Map only the next packet's element is ever
- * asked for; this is that element.
+ * The place of the next byte of a message: in memory of the NIC or in a Context Region
+ * (@memory), or in memory that a list of descriptors names. As the network keeps order,
+ * only the element of a Descriptor Map for the next packet is ever needed; this is that
+ * element.
  */
 struct ncp_map {
 	u8 *memory;
@@ -163,7 +163,7 @@ struct ncp_send {
 	struct ncp_link at_peer;
 	struct ncp_process *process;
 	struct ncp_send *parent;	/* of a leg; a leg's Context field is invalid */
-	struct ncp_receive *to;	/* who has the request, when that is on this NIC */
+	struct ncp_receive *to;	/* the receive with the request, if it is on this NIC */
 	struct ncp_map map;
 	u32 id;			/* of the request */
 	u32 len, left;
@@ -180,8 +180,8 @@ struct ncp_send {
 	struct ncp_member *member;	/* of a barrier */
 	struct ncp_send *also;	/* further barriers of this epoch */
 	u64 view;		/* the epoch: which members, */
-	u32 round;		/* and the how manieth of theirs */
-	u32 missing;		/* members that are not there yet */
+	u32 round;		/* and the count of their barriers */
+	u32 missing;		/* members that have not reached it */
 };
 
 /* ---- Receive Table entries ---- */
@@ -207,7 +207,7 @@ struct ncp_receive {
 	struct ncp_link drain;	/* in its process's drains: a CLAIM whose message is whole */
 	struct ncp_map map;
 	u32 id;			/* of the request */
-	u32 room;		/* what the process posted */
+	u32 room;		/* room that the process posted */
 	u32 len, left;		/* of the message; still to come */
 	u32 packet;
 	u32 partial;		/* bytes of the packet that is coming, which were more than one step's */
@@ -227,7 +227,7 @@ struct ncp_process {
 	void *host;		/* ncp_driver_command.process */
 	struct qnix_memory_info info;
 	u16 index;
-	bool ended;		/* nothing rings any more */
+	bool ended;		/* its doorbells do not ring any more */
 
 	/* Virtual Network Interface Info */
 	const struct qnix_context *send_contexts, *receive_contexts;
@@ -239,7 +239,7 @@ struct ncp_process {
 	struct ncp_link queue;	/* in its user's Command Scheduling Queue, while it is looked at */
 	u32 head;
 	u32 idle;		/* empty looks since the last command */
-	u32 names;		/* that still belong to @multicast */
+	u32 names;		/* names that still belong to @multicast */
 	struct ncp_send *multicast;
 
 	/* Doorbell Info; the NIC's own copy of all that it writes */
@@ -277,11 +277,11 @@ struct ncp_member {
 	struct ncp_link in_group, at_peer;
 	struct ncp_group *group;
 	struct ncp_peer *peer;
-	u32 serial;		/* which of its NIC's joins this is */
+	u32 serial;		/* number of the join among those of its NIC */
 	u64 view;		/* barriers reached: those of @view up to @round */
 	u32 round;
-	u32 done;		/* a process of this NIC: those of @view that were left */
-	bool acked;		/* its NIC has been told that the group is whole here */
+	u32 done;		/* of a process of this NIC: barriers of @view that it has completed */
+	bool acked;		/* its NIC knows that the group is whole here */
 };
 
 struct ncp_group {
@@ -291,13 +291,13 @@ struct ncp_group {
 	u32 count;		/* members now: the specification's Size field */
 	struct ncp_peer *payer;	/* the oldest member: the entry counts for it */
 	bool was_whole;
-	u64 view;		/* sum of the members' marks: says which they are */
+	u64 view;		/* sum of the members' marks: identifies the set */
 	struct ncp_link members;
 	struct ncp_link barriers;	/* struct ncp_send: the first of each epoch */
 	struct ncp_link early;	/* barriers from before it was whole */
 };
 
-/* ---- wait.c: what waits for acknowledgements ---- */
+/* ---- wait.c: waits for acknowledgements ---- */
 
 struct ncp_wait {
 	struct ncp_link at_process;
@@ -355,8 +355,8 @@ struct ncp {
 	u32 most[NCP_RESOURCES], held[NCP_RESOURCES];
 	struct ncp_link hungry;	/* users whose requests wait for local memory */
 	u32 feed_round;
-	bool feeding;		/* somebody who waits may be served now */
-	bool retry;		/* there was no memory for what is to be done */
+	bool feeding;		/* a wait may be served now */
+	bool retry;		/* there was no memory for pending work */
 	u8 *bounce;
 };
 
@@ -383,7 +383,7 @@ struct ncp_request {
 	u16 tag;
 };
 
-/* The ids in a Permission_Request, which may name nobody. */
+/* The ids in a Permission_Request, which may be unknown. */
 struct ncp_pair {
 	u16 receiver, receiver_generation, sender, sender_generation, tag;
 	u32 id;
@@ -551,7 +551,7 @@ void ncp_barrier_reached(struct ncp_member *m, u64 view, u32 round);
 void ncp_barrier_left(struct ncp_group *g, u64 view, u32 done);
 u64 ncp_barrier_mark(const struct ncp_member *m);
 
-/* system.c: what other NICs say */
+/* system.c: messages of other NICs */
 enum {
 	NCP_MSG_FIRST			= 0xff80,
 	NCP_MSG_PERMISSION_REQUEST	= 0xff80,
@@ -568,7 +568,7 @@ enum {
 	NCP_MSG_COUNT			= 11,
 };
 
-/* Whom a Failure is for. */
+/* Addressees of a Failure. */
 enum {
 	NCP_FOR_SENDER		= 1,
 	NCP_FOR_RECEIVER	= 2,
@@ -577,7 +577,7 @@ enum {
 bool ncp_system_message(struct ncp *ncp, struct ncp_nic *nic, u16 code, const u8 *payload,
 			u32 size);
 
-/* say.c: what other NICs are told */
+/* say.c: messages to other NICs */
 void ncp_say_request(struct ncp_send *s);
 void ncp_say_reply(struct ncp_receive *r);
 void ncp_say_cancel(struct ncp_send *s);

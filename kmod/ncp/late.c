@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * System messages into the NIC output FIFO, or into a list for the time when
- * it has room again. Nothing overtakes what is in that list.
+ * Puts system messages into the NIC output FIFO, or into a list while it has no room. No
+ * message overtakes those in the list.
  */
 #include "internal.h"
 
@@ -11,7 +11,7 @@ struct ncp_message {
 	u8 frame[sizeof(struct ncp_frame) + NCP_MAX_PAYLOAD];
 };
 
-/* Room for a frame of a packet or message, or NULL: not in this step. */
+/* Returns room for a frame, or NULL if there is none in this step. */
 static void *room(struct ncp *ncp, struct ncp_nic *nic, u32 size)
 {
 	void *at;
@@ -48,7 +48,7 @@ static void put_off(struct ncp *ncp, struct ncp_nic *nic, const void *frame, u32
 	if (nic->behind_count < NCP_MAX_BEHIND)
 		m = ncp_alloc(ncp, sizeof(*m));
 	if (!m) {
-		/* Whom we cannot tell has a wrong picture of us: it is out. */
+		/* A NIC that misses a message has a wrong view of this one: remove it. */
 		nic->lost = true;
 		if (ncp_empty(&nic->late))
 			ncp_push(&ncp->late, &nic->late);
@@ -122,7 +122,10 @@ bool ncp_flush(struct ncp *ncp)
 		struct ncp_nic *nic = ncp_entry(l, struct ncp_nic, late);
 
 		if (nic->lost) {
-			/* Others may follow it into the list, so look anew next time. */
+			/*
+			 * The removal may add messages to the list: start again in the next
+			 * step.
+			 */
 			ncp_nic_remove(ncp, nic);
 			return true;
 		}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* How the components of a process's two mappings lie. */
+/* Layout of the components in a process's two mappings. */
 #include "internal.h"
 
 #define PAGE	4096u
@@ -55,7 +55,7 @@ int ncp_layout(const struct qnix_register *r, struct qnix_memory_info *info)
 	at += r->pool_entries * (u32)sizeof(struct qnix_descriptor);
 	info->vni_size = align_to(at, PAGE);
 
-	/* What the NIC writes at different times lies in different cache lines. */
+	/* Fields that the NIC writes at different times are in different cache lines. */
 	at = align_to(sizeof(*info), 64);
 	info->status = at;
 	at += (u32)sizeof(struct qnix_vni_status);

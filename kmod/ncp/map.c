@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Descriptor Maps: where the bytes of a message lie, and moving them. */
+/* Descriptor Maps: the places of a message's bytes, and moving them. */
 #include "internal.h"
 
 void ncp_map_memory(struct ncp_map *map, void *memory, u32 len)
@@ -10,8 +10,8 @@ void ncp_map_memory(struct ncp_map *map, void *memory, u32 len)
 }
 
 /*
- * The buffer that a context names; @c is the NIC's own copy. False: it lies
- * outside the process's interface.
+ * Fills @map with the buffer that a context names; @c is the NIC's copy. Returns false if
+ * the buffer is outside the process's interface.
  */
 bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 index,
 		     bool receive, bool inline_data, struct ncp_map *map)
@@ -41,8 +41,8 @@ bool ncp_map_context(struct ncp_process *p, const struct qnix_context *c, u16 in
 }
 
 /*
- * Makes @map->room more than 0. NCP_BAD_FROM: nothing is left, or it is no
- * descriptor; which side's it is, the caller knows.
+ * Makes @map->room more than 0. Returns NCP_BAD_FROM if no descriptor is left or the next
+ * one is invalid; the caller knows which side @map belongs to.
  */
 static enum ncp_moved next_piece(struct ncp *ncp, struct ncp_map *map)
 {
@@ -52,7 +52,7 @@ static enum ncp_moved next_piece(struct ncp *ncp, struct ncp_map *map)
 		if (!ncp->work)
 			return NCP_PAUSED;
 		ncp->work--;
-		/* Each field is read once: the process may write here at any time. */
+		/* Read each field once: the process may write to it at any time. */
 		map->handle = READ_ONCE(map->list->handle);
 		map->room = READ_ONCE(map->list->len);
 		map->offset = READ_ONCE(map->list->offset);
@@ -77,8 +77,8 @@ static void advance(struct ncp_map *map, u32 n)
 }
 
 /*
- * The host's copy failed, which may be either side's fault: the way through a
- * buffer of the NIC tells whose.
+ * The host's copy failed, which may be either side's fault: copying through a buffer of the
+ * NIC shows whose.
  */
 static enum ncp_moved bounce(struct ncp *ncp, struct ncp_process *to,
 			     const struct ncp_map *t, struct ncp_process *from,
@@ -120,9 +120,8 @@ static enum ncp_moved move_piece(struct ncp *ncp, struct ncp_process *to,
 }
 
 /*
- * Moves @len bytes and both maps along; @to or @from are NULL with memory of
- * the NIC. What could be moved before a fault, or before this step's work was
- * done, is added to *@moved.
+ * Moves @len bytes and advances both maps; @to or @from is NULL for memory of the NIC. Adds
+ * to *@moved the bytes that were moved, also before a fault or the end of this step's work.
  */
 enum ncp_moved ncp_move(struct ncp *ncp, struct ncp_process *to, struct ncp_map *to_map,
 			struct ncp_process *from, struct ncp_map *from_map, u32 len,

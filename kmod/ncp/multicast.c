@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Broadcast and Multicast: one send operation, a leg, to each receiver. The
- * counter that the specification keeps with a local copy of the data stands in
- * the operation of the context; the legs read the process's own memory, which
- * is as near.
+ * Broadcast and Multicast: one send operation, a leg, to each receiver. The specification
+ * keeps a counter with a local copy of the data. Here the counter is in the operation of
+ * the context, and the legs read the process's own memory, which is as fast.
  */
 #include "internal.h"
 
@@ -15,7 +14,7 @@ static void legs_free(struct ncp_send *s)
 	s->legs = NULL;
 }
 
-/* One of what the doorbell waits for has come. */
+/* One of the events that the doorbell waits for has occurred. */
 static void count(struct ncp_send *s)
 {
 	if (--s->legs_left)
@@ -37,7 +36,7 @@ void ncp_leg_end(struct ncp_send *leg, u32 result)
 	count(leg->parent);
 }
 
-/* It takes its place behind others to that receiver and tag at once, and its turn later. */
+/* Queues a leg behind other sends to that receiver and tag. Its turn comes later. */
 static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 {
 	struct ncp_send *leg = &s->legs[s->legs_made++];
@@ -127,7 +126,7 @@ static void all_named(struct ncp_process *p)
 	count(s);
 }
 
-/* Three names, or those that are left. */
+/* Handles up to three names. */
 void ncp_multicast_names(struct ncp_process *p, const struct qnix_command *c)
 {
 	int i;
@@ -149,7 +148,7 @@ void ncp_multicast_names(struct ncp_process *p, const struct qnix_command *c)
 		all_named(p);
 }
 
-/* Another command came where names should: the receivers named so far are served. */
+/* Another command came instead of names: only the receivers named so far are served. */
 void ncp_multicast_cut(struct ncp_process *p)
 {
 	if (!p->multicast)
@@ -158,13 +157,13 @@ void ncp_multicast_cut(struct ncp_process *p)
 	all_named(p);
 }
 
-/* What has not been granted is taken back. */
+/* Cancels the legs that have no permission yet. */
 void ncp_legs_cancel(struct ncp_send *s)
 {
 	struct ncp_process *p = s->process;
 	u32 i;
 
-	/* The hold keeps the legs until all have been looked at. */
+	/* This count keeps the legs until all have been handled. */
 	s->legs_left++;
 	p->ncp->work -= min_t(u32, p->ncp->work, s->legs_made / 16);
 	for (i = 0; i < s->legs_made; i++)

@@ -16,7 +16,7 @@ bool ncp_name_valid(const u8 *name)
 	return true;
 }
 
-/* Keyed, as users choose names: nobody can choose those that fall together. */
+/* The hash is keyed, so that users cannot choose names that share a bucket. */
 u32 ncp_name_hash(const struct ncp *ncp, const u8 *name)
 {
 	u32 w[QNIX_NAME_LEN / 4];
@@ -33,8 +33,8 @@ static u32 id_hash(const struct ncp *ncp, u16 nic, u16 pid)
 }
 
 /*
- * The holder of that name. Two NICs that register one name at the same time both
- * stand here until one gives up: the lower NIC has it.
+ * Returns the holder of the name. If two NICs register a name at the same time, both
+ * entries exist until one NIC gives up, and the lower NIC holds the name.
  */
 struct ncp_peer *ncp_peer_named(struct ncp *ncp, const u8 *name)
 {
@@ -59,8 +59,8 @@ struct ncp_peer *ncp_peer_here(struct ncp *ncp, const u8 *name)
 }
 
 /*
- * Whom a receive under that name and tag means: one that is gone, while a
- * message of it is here, else who has the name now.
+ * Returns the sender that a receive with that name and tag means: a process that has ended
+ * while a message of it is here, otherwise the present holder of the name.
  */
 struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag)
 {
@@ -72,7 +72,7 @@ struct ncp_peer *ncp_peer_to_hear(struct ncp_process *r, const u8 *name, u16 tag
 		if (memcmp(p->name, name, QNIX_NAME_LEN))
 			continue;
 		if (p->gone) {
-			/* The one that has been gone for longest stands last. */
+			/* The process that ended first is the last in the bucket. */
 			if (ncp_head(&r->matches, p, tag))
 				found = p;
 		} else if (!found || (!found->gone && p->nic < found->nic)) {
@@ -91,7 +91,7 @@ struct ncp_peer *ncp_peer_of(struct ncp *ncp, u16 nic, u16 pid, u16 generation)
 	return p;
 }
 
-/* Whoever has that pid there now. */
+/* Returns the process that has that pid there now. */
 struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid)
 {
 	struct ncp_peer *p = ncp->by_id[id_hash(ncp, nic, pid) & ncp->peer_mask];
@@ -102,8 +102,8 @@ struct ncp_peer *ncp_peer_at(struct ncp *ncp, u16 nic, u16 pid)
 }
 
 /*
- * A user's oldest process that is gone, whose messages nobody has received, is
- * forgotten with them. False: there is none.
+ * Forgets the user's process that ended first, with its messages that were not received.
+ * Returns false if there is none.
  */
 static bool forget(struct ncp_account *user)
 {
@@ -117,12 +117,12 @@ static bool forget(struct ncp_account *user)
 	ncp_unlink(&peer->dead);
 	ncp_for_each(l, n, &peer->receives)
 		left++;
-	/* With the last one the entry is gone. */
+	/* Freeing the last receive frees the entry. */
 	for (l = peer->receives.next; left; left--, l = n) {
 		struct ncp_receive *r = ncp_entry(l, struct ncp_receive, at_peer);
 
 		n = l->next;
-		/* What a receive is being given stays until it has it. */
+		/* A message that a receive is taking stays until it is complete. */
 		if (!r->claim)
 			ncp_receive_free(r);
 	}
@@ -186,7 +186,7 @@ struct ncp_peer *ncp_peer_add(struct ncp *ncp, const u8 *name, struct ncp_nic *a
 	return p;
 }
 
-/* Frees the entry of a process that is gone once nothing of it is left here. */
+/* Frees the entry of a process that has ended, once no message of it is left here. */
 void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer)
 {
 	struct ncp_peer **slot;
@@ -208,9 +208,8 @@ void ncp_peer_release(struct ncp *ncp, struct ncp_peer *peer)
 }
 
 /*
- * A process has ended, or its NIC has: what was under way with it fails, and
- * it is no member of any group. Whole messages of it that wait for a receive
- * stay.
+ * A process, or its NIC, has ended: operations with it fail, and it leaves all groups. Its
+ * complete messages that wait for a receive stay.
  */
 void ncp_peer_gone(struct ncp *ncp, struct ncp_peer *peer)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The NIC control program: its tables, its step, what its host asks. */
+/* The NIC control program: its tables, its step, and the host's queries. */
 #include "internal.h"
 
 void *ncp_alloc(struct ncp *ncp, size_t size)
@@ -14,8 +14,8 @@ void ncp_free(struct ncp *ncp, void *memory, size_t size)
 }
 
 /*
- * Copies what a process may write to meanwhile, so that what is checked is
- * what is used. @size is a multiple of 8, both are aligned.
+ * Copies memory that a process may change meanwhile, so that the values that are checked
+ * are the values that are used. @size is a multiple of 8; both pointers are aligned.
  */
 void ncp_read_once(void *to, const void *from, size_t size)
 {
@@ -60,7 +60,7 @@ enum {
 	T_ALL,
 };
 
-/* An array of the NIC's. */
+/* An array of the NIC. */
 struct table {
 	void **at;
 	size_t size;
@@ -153,7 +153,7 @@ void ncp_destroy(struct ncp *ncp)
 {
 	u32 i;
 
-	/* Nobody is told any more: to the others the NIC is dead. */
+	/* Send no more messages: other NICs see this one as dead. */
 	for (i = 0; i < ncp->limits.nics; i++)
 		if (ncp->nics[i].id)
 			ncp_nic_remove(ncp, &ncp->nics[i]);
@@ -214,7 +214,10 @@ void ncp_need_wakeup(struct ncp *ncp, bool need)
 		ncp_for_each(l, n, &ncp_entry(u, struct ncp_account, at_queue)->queue)
 			WRITE_ONCE(ncp_entry(l, struct ncp_process, queue)->status->need_wakeup,
 				   need);
-	/* Whoever posts looks at need_wakeup afterwards, so one of both sees the other. */
+	/*
+	 * A process reads need_wakeup after a post, so at least one of both sees the
+	 * other's store.
+	 */
 	smp_mb();
 }
 

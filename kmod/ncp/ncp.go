@@ -36,10 +36,10 @@ type tableLimits struct {
 	Groups      uint32
 	NICs        uint32 // other NICs of the cluster
 	PacketSize  uint32 // bytes of payload in a packet, 1024 to 65536
-	LocalMemory uint32 // bytes for messages that came before their receive
+	LocalMemory uint32 // bytes for messages without a receive
 }
 
-// registrationSizes is what a process asks for.
+// registrationSizes are the sizes that a process requests.
 type registrationSizes struct {
 	Commands    uint32 // entries of the Command Queue, a power of two
 	Sends       uint32 // Send Contexts
@@ -48,7 +48,7 @@ type registrationSizes struct {
 	PoolEntries uint32 // descriptors of the Buffer Pool
 }
 
-// memoryInfo says where the components of a process's two mappings lie: struct qnix_memory_info.
+// memoryInfo is the layout of a process's two mappings: struct qnix_memory_info.
 type memoryInfo struct {
 	ABIVersion, CommandQueue, SendContexts, ReceiveContexts, SendRegions, ReceiveRegions, BufferPool, VNISize uint32
 	Status, SendDoorbells, ReceiveDoorbells, DoorbellRing, HPSSize                                            uint32
@@ -63,10 +63,10 @@ type nicStatistics struct {
 	_                                                                           [8]uint64
 }
 
-// errLayout says that a registration asks for what no NIC grants.
+// errLayout means that a registration exceeds the limits of every NIC.
 var errLayout = errors.New("ncp: a registration beyond the limits")
 
-// layoutOf is how the components of r lie; it fails with errLayout.
+// layoutOf returns the layout of the components of r. It fails with errLayout.
 func layoutOf(r registrationSizes) (memoryInfo, error) {
 	var info memoryInfo
 	in := C.struct_qnix_register{commands: C.__u32(r.Commands), sends: C.__u32(r.Sends), receives: C.__u32(r.Receives),
@@ -77,8 +77,8 @@ func layoutOf(r registrationSizes) (memoryInfo, error) {
 	return info, nil
 }
 
-// hostNIC is one NIC with its control program, in memory. One goroutine at a time may use it, and others that it is carried
-// to or from.
+// hostNIC is one NIC with its control program, in memory. One goroutine at a time may use it and the NICs with which it
+// exchanges frames.
 type hostNIC struct {
 	host *C.struct_host_nic
 	ncp  *C.struct_ncp
@@ -109,16 +109,16 @@ func (n *hostNIC) LongestChain() int { return int(C.host_longest_chain(n.host)) 
 // FailAfter makes all allocations after the next count fail; a negative count makes none fail.
 func (n *hostNIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
-// Step runs up to budget steps and says how many did something; fewer than budget: there is nothing left to do.
+// Step runs up to budget steps and returns how many did work; fewer than budget means that there is no more work.
 func (n *hostNIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 
-// Weight is what the last step was worth: 1 for an ordinary one.
+// Weight returns the cost of the last step: 1 for an ordinary one.
 func (n *hostNIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
 
-// Retry reports whether the last step found no memory for what it had to do: step again later.
+// Retry reports whether the last step found no memory for its work: step again later.
 func (n *hostNIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
 
-// Ring says that the process at index has rung; beyond the table: one of them has.
+// Ring reports that the process at index has rung; an index beyond the table means all processes.
 func (n *hostNIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
 
 // NeedWakeup sets whether processes must wake the NIC after a command.
@@ -130,13 +130,13 @@ func (n *hostNIC) PID(index uint16) (pid, generation uint16) {
 	return pid, generation
 }
 
-// Statistics counts since the NIC was made.
+// Statistics returns the counters since the NIC was made.
 func (n *hostNIC) Statistics() (s nicStatistics) {
 	C.ncp_statistics(n.ncp, (*C.struct_qnix_statistics)(unsafe.Pointer(&s)))
 	return s
 }
 
-// ProcessStatistics counts since the process at index registered; false: there is none.
+// ProcessStatistics returns the counters of the process at index since its registration, and false if there is none.
 func (n *hostNIC) ProcessStatistics(index uint16) (s nicStatistics, ok bool) {
 	ok = bool(C.ncp_process_statistics(n.ncp, C.uint16_t(index), (*C.struct_qnix_statistics)(unsafe.Pointer(&s))))
 	return s, ok

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The NIC control program: TX and RX, executed in alternation, over what a
- * host gives it. It is freestanding and has no threads, no clock and no
- * locks: the same code runs in the kernel module, in the user-space NIC, and
- * under simulators and fuzzers.
+ * The NIC control program executes TX and RX in alternation, on the operations that a host
+ * provides. It is freestanding and has no threads, no clock and no locks: the same code
+ * runs in the kernel module, in the user-space NIC, and under simulators and fuzzers.
  *
  * A host calls one NIC's functions from one thread at a time.
  */
@@ -32,8 +31,9 @@ struct ncp_header {
 };
 
 /*
- * A frame from NIC to NIC: generations of both pids, so that a pid that is
- * used again never gets a packet of the dead, then the header, then payload.
+ * A frame from NIC to NIC: the generations of both pids, the header, the payload. The
+ * generations make sure that a process whose pid was reused gets no packet for its
+ * predecessor.
  */
 struct ncp_frame {
 	__be16 receiver_generation;
@@ -42,9 +42,8 @@ struct ncp_frame {
 };
 
 /*
- * Operations of the host for a NIC. @host is what ncp_create was given, @process
- * what NCP_NEW_PROCESS named. None of them sleeps for another process's sake; none
- * calls back into the NIC.
+ * Operations of the host for a NIC. @host is the argument of ncp_create, @process that of
+ * NCP_NEW_PROCESS. No operation may wait for another process or call back into the NIC.
  */
 struct ncp_ops {
 	/* Zeroed memory, or NULL. */
@@ -52,8 +51,8 @@ struct ncp_ops {
 	void (*free)(void *host, void *memory, size_t size);
 
 	/*
-	 * DMA from and to translated memory. 0, or -1: the handle is not
-	 * @process's, or does not reach so far, or lacks the access, or the memory is gone.
+	 * DMA from and to translated memory. Returns 0, or -1 if the handle is not
+	 * @process's, is too short, or lacks the access, or if the memory is gone.
 	 */
 	int (*read)(void *host, void *process, uint32_t handle, uint64_t offset,
 		    void *to, uint32_t len);
@@ -65,41 +64,40 @@ struct ncp_ops {
 		    uint32_t len);
 
 	/*
-	 * NIC output FIFO. Room for a frame of @size bytes to a NIC of the NIC Table,
-	 * or NULL: it is full, come back. tx_commit sends the first
-	 * @size bytes of what was reserved last; 0 gives it back.
+	 * NIC output FIFO. tx_reserve returns room for a frame of @size bytes to a NIC of
+	 * the NIC Table, or NULL if it is full: try again later. tx_commit sends the first
+	 * @size bytes of the latest reservation; 0 gives it back.
 	 */
 	void *(*tx_reserve)(void *host, uint16_t nic, uint32_t size);
 	void (*tx_commit)(void *host, uint16_t nic, uint32_t size);
 
 	/*
-	 * NIC input FIFO. The oldest frame, which stays where it is and as it is until
-	 * rx_consume, or NULL. @nic is who sent it, which the network has proven.
-	 * Frames are aligned to 2 bytes. The first frame of a NIC comes after
-	 * NCP_ADD_NIC has been posted; once it is added again after a removal,
-	 * none from before may come any more.
+	 * NIC input FIFO. rx_peek returns the oldest frame, which does not move or change
+	 * until rx_consume, or NULL. @nic is its sender, as the network has proven. Frames
+	 * are aligned to 2 bytes. The first frame of a NIC comes after NCP_ADD_NIC has been
+	 * posted; after it was removed and added again, no earlier frame may come.
 	 */
 	const void *(*rx_peek)(void *host, uint16_t *nic, uint32_t *size);
 	void (*rx_consume)(void *host);
 
-	/* A doorbell of the process has rung: wake whoever waits. Called once a batch. */
+	/* A doorbell of the process has rung: wake its waiters. Called once a batch. */
 	void (*notify)(void *host, void *process);
 	/*
-	 * A driver command is done: its Driver Doorbell. @result: 0, a QNIX_DB_*,
-	 * NCP_TAKEN or NCP_QUOTA. NCP_ABANDON has none of its own.
+	 * Driver Doorbell: a driver command is done. @result: 0, a QNIX_DB_*, NCP_TAKEN or
+	 * NCP_QUOTA. NCP_ABANDON causes no call of its own.
 	 */
 	void (*driver_doorbell)(void *host, uint64_t cookie, int result);
 
-	/* A number that nobody can guess: keys of hashes. */
+	/* Returns an unpredictable number, for keys of hashes. */
 	uint64_t (*random)(void *host);
 };
 
 /* A result of NCP_NEW_PROCESS: a process of the cluster has that name. */
 #define NCP_TAKEN	256
-/* The user, or the NIC, holds its share: see quota.c. */
+/* The user, or the NIC, holds its whole share: see quota.c. */
 #define NCP_QUOTA	257
 
-/* The user whom no share binds. */
+/* The user without a share: no quota binds him. */
 #define NCP_ROOT	0
 
 struct ncp_limits {
@@ -108,12 +106,15 @@ struct ncp_limits {
 	uint32_t groups;
 	uint32_t nics;
 	uint32_t packet_size;	/* bytes of payload in a packet between NICs; 1024 .. 65536 */
-	uint32_t local_memory;	/* bytes for messages that came before their receive */
+	uint32_t local_memory;	/* bytes for messages without a receive */
 };
 
 struct ncp;
 
-/* The memory of a NIC of these limits comes from @ops->alloc. NULL: there is none. */
+/*
+ * Makes a NIC with these limits. Its memory comes from @ops->alloc. Returns NULL without
+ * memory.
+ */
 struct ncp *ncp_create(const struct ncp_ops *ops, void *host, uint16_t nic,
 		       const struct ncp_limits *limits);
 void ncp_destroy(struct ncp *ncp);
@@ -123,15 +124,15 @@ void ncp_destroy(struct ncp *ncp);
 enum {
 	NCP_NONE,
 	/*
-	 * All fields; the group may be empty. After a failure other than
-	 * QNIX_DB_CANCELED nothing of the process is touched any more.
+	 * Uses all fields; the group may be empty. After a failure other than
+	 * QNIX_DB_CANCELED the NIC does not access the process any more.
 	 */
 	NCP_NEW_PROCESS,
-	NCP_DELETE_PROCESS,	/* @index. Afterwards nothing of the process is touched any more */
+	NCP_DELETE_PROCESS,	/* @index. Afterwards the NIC does not access the process any more */
 	NCP_JOIN_GROUP,		/* @index, @group, @size: what QNIX_IOC_JOIN asks for */
 	NCP_LEAVE_GROUP,	/* @index, @group */
-	NCP_ABANDON,		/* @cookie of a NEW_PROCESS or JOIN_GROUP that is not to be waited for */
-	NCP_ADD_NIC,		/* @nic: it can be reached; it is told of our processes */
+	NCP_ABANDON,		/* @cookie of a NEW_PROCESS or JOIN_GROUP to give up */
+	NCP_ADD_NIC,		/* @nic: it can be reached; it gets the names of this NIC's processes */
 	NCP_REMOVE_NIC,		/* @nic: it is dead; so are its processes */
 };
 
@@ -141,62 +142,68 @@ struct ncp_driver_command {
 	uint16_t nic;
 	uint32_t size;
 	uint64_t cookie;		/* for the Driver Doorbell */
-	uint64_t user;			/* NCP_NEW_PROCESS: whose it is, the same number at all NICs */
+	uint64_t user;			/* NCP_NEW_PROCESS: user id, the same number at all NICs */
 	uint8_t  name[QNIX_NAME_LEN];
 	uint8_t  group[QNIX_NAME_LEN];
 	void	 *process;		/* the host's */
-	void	 *vni, *hps;		/* both mappings, zeroed, as the process sees them */
+	void	 *vni, *hps;		/* both mappings, zeroed */
 	struct qnix_memory_info info;	/* from ncp_layout; copied to the host page */
 };
 
-/* How @r's components lie; 0, or -1: it asks for what is not allowed. */
+/* Computes the layout of @r's components. Returns 0, or -1 if @r exceeds a limit. */
 int ncp_layout(const struct qnix_register *r, struct qnix_memory_info *info);
 
 /* Bytes of the one piece of memory that NCP_NEW_PROCESS allocates for a process's tables. */
 size_t ncp_process_memory(const struct qnix_memory_info *info);
 
-/* Posts a command; false: the queue is full, ncp_step first. */
+/* Posts a command. Returns false if the queue is full: call ncp_step first. */
 bool ncp_post(struct ncp *ncp, const struct ncp_driver_command *command);
 
-/* The id and generation of a process, from NCP_NEW_PROCESS's having been read on. */
+/* Returns the id and generation of a process, once the NIC has read its NCP_NEW_PROCESS. */
 void ncp_pid(struct ncp *ncp, uint16_t index, uint16_t *pid, uint16_t *generation);
-/* Whether the Name Table has a process of another NIC: until that NIC's Delete_Process has been read. */
+/*
+ * Returns whether the Name Table has a process of another NIC, until that NIC's
+ * Delete_Process was read.
+ */
 bool ncp_knows(struct ncp *ncp, uint16_t nic, uint16_t pid, uint16_t generation);
 
 /* ---- Running ---- */
 
 /*
- * Driver commands, TX, driver commands, RX. False: there is nothing that can
- * be done. Its time is bounded: a packet, a command and a frame, and of each
- * no more descriptors and bytes than so many.
+ * Runs driver commands, TX, driver commands, RX. Returns false if there is no work. Its
+ * time is bounded: one packet, one command and one frame, each with a bounded number of
+ * descriptors and bytes.
  */
 bool ncp_step(struct ncp *ncp);
 
-/* What the last step was worth, for who has a budget of steps: 1 for an ordinary one. */
+/*
+ * Returns the cost of the last step, for a caller with a budget of steps: 1 for an ordinary
+ * step.
+ */
 uint32_t ncp_weight(const struct ncp *ncp);
 
 /*
- * The last step found no memory for what it had to do, and nothing will ring
- * when there is some: step again after a while.
+ * Returns whether the last step found no memory for its work. No event follows when there
+ * is memory again: step again after a pause.
  */
 bool ncp_retry(const struct ncp *ncp);
 
 /*
- * Process @index has rung: its Command Queue is read from the next step on.
- * One that posts nothing for a while is not looked at any more, and told so in
- * its status, so that idle processes cost nothing. Beyond the table: somebody
- * has rung, all are looked at.
+ * Process @index has rung: its Command Queue is polled from the next step on. A process
+ * that posts nothing for a while is not polled any more, and must ring (need_wakeup in its
+ * status), so that idle processes cost nothing. An @index beyond the table polls all
+ * processes.
  */
 void ncp_ring(struct ncp *ncp, uint16_t index);
 
 /*
- * Tells the processes whether they must ring (QNIX_IOC_DOORBELL) after a command. Whoever
- * is about to sleep sets it and then steps until nothing can be done.
+ * Tells the processes whether they must ring (QNIX_IOC_DOORBELL) after a command. A caller
+ * that is about to sleep sets it and then steps until there is no work.
  */
 void ncp_need_wakeup(struct ncp *ncp, bool need);
 
 void ncp_statistics(const struct ncp *ncp, struct qnix_statistics *s);
-/* Of one process; false: there is none. */
+/* Returns the counters of one process, and false if there is none. */
 bool ncp_process_statistics(const struct ncp *ncp, uint16_t index,
 			    struct qnix_statistics *s);
 

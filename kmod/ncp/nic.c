@@ -9,7 +9,7 @@ struct ncp_nic *ncp_nic_of(struct ncp *ncp, u16 nic)
 	return i ? &ncp->nics[i - 1] : NULL;
 }
 
-/* Tells @nic of all that is here. */
+/* Sends @nic the processes and group members of this NIC. */
 static void introduce(struct ncp *ncp, struct ncp_nic *nic)
 {
 	struct ncp_link *l, *n;
@@ -26,7 +26,7 @@ static void introduce(struct ncp *ncp, struct ncp_nic *nic)
 	}
 }
 
-/* 0, or a QNIX_DB_*. */
+/* Returns 0, or a QNIX_DB_*. */
 int ncp_nic_add(struct ncp *ncp, u16 id)
 {
 	struct ncp_nic *nic;
@@ -55,7 +55,7 @@ int ncp_nic_add(struct ncp *ncp, u16 id)
 
 void ncp_nic_remove(struct ncp *ncp, struct ncp_nic *nic)
 {
-	/* First, so that nothing that follows from its end is still told to it. */
+	/* First, so that it gets no messages about the consequences of its end. */
 	ncp->nic_index[nic->id] = 0;
 	nic->gone = true;
 	ncp_late_free(ncp, nic);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Who holds how much of the NIC's tables and memory. Users share what is free:
- * a user may take more only while he holds no more than is left, a process
- * while it holds no more than its user could still take. So one user alone
- * gets half, n users get an n + 1st each, and a newcomer always finds
- * something. The last eighth is root's, whom no share binds. What another NIC
- * says counts for its user, wherever his processes are, and for that NIC.
+ * Shares of the NIC's tables and memory. Users share the free part: a user may take more
+ * only while he holds no more than is left, and a process only while it holds no more than
+ * its user may still take. So one user alone gets half, each of n users gets one part in n
+ * + 1, and a new user always finds some. The last eighth is for root, whom no share binds.
+ * Claims of another NIC count for their user, with his processes on all NICs, and for that
+ * NIC.
  */
 #include "internal.h"
 
@@ -31,7 +31,10 @@ static struct ncp_account **slot_of(struct ncp *ncp, u64 id, bool nic)
 	return slot;
 }
 
-/* The account of a user, or of another NIC; NULL: no memory. Each caller gives it back. */
+/*
+ * Returns the account of a user or of another NIC, or NULL without memory. The caller must
+ * give it back.
+ */
 static struct ncp_account *get(struct ncp *ncp, u64 id, bool nic)
 {
 	struct ncp_account **slot = slot_of(ncp, id, nic), *a = *slot;
@@ -63,7 +66,7 @@ static void put(struct ncp *ncp, struct ncp_account *a)
 	ncp_free(ncp, a, sizeof(*a));
 }
 
-/* False: no memory. */
+/* Returns false without memory. */
 bool ncp_account_open(struct ncp *ncp, struct ncp_peer *peer, u64 user)
 {
 	peer->user = get(ncp, user, false);
@@ -84,14 +87,17 @@ void ncp_account_close(struct ncp *ncp, struct ncp_peer *peer)
 	put(ncp, peer->user);
 }
 
-/* 0, or why @peer may not take @n more: QNIX_DB_NO_MEMORY, there are none, or NCP_QUOTA. */
+/*
+ * Returns 0, or why @peer may not take @n more: QNIX_DB_NO_MEMORY if there are none, or
+ * NCP_QUOTA.
+ */
 static u32 refusal(const struct ncp *ncp, const struct ncp_peer *peer, enum ncp_resource r, u32 n)
 {
 	u32 left = ncp->most[r] - ncp->held[r], reserve = ncp->most[r] / 8;
 
 	if (n > left)
 		return QNIX_DB_NO_MEMORY;
-	/* What another NIC says, whoever it says its users are, leaves something for the others. */
+	/* Claims of another NIC, whatever users it names, must leave something for others. */
 	if (peer->from && (u64)peer->from->held[r] + n >
 			  (peer->user->id == NCP_ROOT ? NCP_NIC_ROOT : NCP_NIC) * (u64)left)
 		return NCP_QUOTA;
@@ -104,7 +110,7 @@ static u32 refusal(const struct ncp *ncp, const struct ncp_peer *peer, enum ncp_
 	return (u64)peer->held[r] + n > left ? NCP_QUOTA : 0;
 }
 
-/* What belongs to one goes over to another, whether he may have it or not. */
+/* Charges @peer without a check, for resources that pass from one user to another. */
 void ncp_charge(struct ncp *ncp, struct ncp_peer *peer, enum ncp_resource r, u32 n)
 {
 	ncp->held[r] += n;
@@ -134,7 +140,7 @@ void ncp_give(struct ncp *ncp, struct ncp_peer *peer, enum ncp_resource r, u32 n
 		ncp_feed_again(ncp);
 }
 
-/* What a process, which knows no quotas, is told of a result. */
+/* Converts a result for a process, which knows no quotas. */
 u32 ncp_doorbell_of(int result)
 {
 	return result == NCP_QUOTA ? QNIX_DB_NO_MEMORY : (u32)result;

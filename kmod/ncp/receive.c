@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Receive: a Receive Table entry's life, from the command, or from a message
- * that came before it, to the doorbell.
+ * Receive: the life of a Receive Table entry, from the command, or from an earlier message,
+ * to the doorbell.
  */
 #include "internal.h"
 
@@ -24,7 +24,7 @@ static void done(struct ncp_receive *r)
 		ncp_ring_receive(r, QNIX_DB_DONE, r->len);
 }
 
-/* Out of all tables; what is without a context is freed. */
+/* Removes the entry from all tables; frees it if it has no context. */
 static void take_out(struct ncp_receive *r)
 {
 	ncp_remove(&r->process->matches, &r->match);
@@ -60,9 +60,8 @@ void ncp_receive_free(struct ncp_receive *r)
 }
 
 /*
- * Brings @n bytes to where @r wants them: what lies beyond its room, or comes
- * after a fault of its memory, is dropped. *@took: how many are done with, all
- * but with NCP_PAUSED.
+ * Delivers @n bytes to the memory of @r. Bytes beyond its room, or after a fault of its
+ * memory, are dropped. *@took is how many bytes are done: all, except with NCP_PAUSED.
  */
 static enum ncp_moved deliver(struct ncp_receive *r, struct ncp_process *from,
 			      struct ncp_map *map, u32 at, u32 n, u32 *took)
@@ -85,7 +84,7 @@ static enum ncp_moved deliver(struct ncp_receive *r, struct ncp_process *from,
 
 /* ---- Messages of local memory that a receive takes: the order of the receives is kept ---- */
 
-/* False: this step's work is done, and it takes turns with what the process sends. */
+/* Returns false if this step's work is done; it then takes turns with the process's sends. */
 static bool drain(struct ncp_receive *r)
 {
 	struct ncp_receive *b = r->source;
@@ -107,7 +106,7 @@ void ncp_drain(struct ncp_process *p)
 		ncp_rest(p);
 }
 
-/* A message that has a receive is whole. It may be gone afterwards. */
+/* A message with a receive is complete. It may be freed. */
 static void whole(struct ncp_receive *b)
 {
 	struct ncp_receive *r = b->claim;
@@ -121,7 +120,7 @@ static void whole(struct ncp_receive *b)
 	ncp_schedule(p);
 }
 
-/* Steps 4 to 7: a message that came before its receive, or is coming. */
+/* Steps 4 to 7: a receive takes a message that arrived, or began to arrive, before it. */
 static void claim(struct ncp_receive *r, struct ncp_receive *b)
 {
 	r->state = NCP_RECEIVE_CLAIM;
@@ -134,9 +133,8 @@ static void claim(struct ncp_receive *r, struct ncp_receive *b)
 }
 
 /*
- * RX steps 2 and 4, also for what comes from this NIC: a packet of @n bytes, of which
- * those up to r->partial have been moved before, and @map is behind them.
- * @r may be gone afterwards.
+ * RX steps 2 and 4, also for packets of this NIC: handles a packet of @n bytes. The first
+ * r->partial bytes were moved before, and @map starts behind them. @r may be freed.
  */
 enum ncp_moved ncp_receive_data(struct ncp_receive *r, struct ncp_process *from,
 				struct ncp_map *map, u32 n)
@@ -188,7 +186,7 @@ void ncp_receive_fail(struct ncp_receive *r, u32 result)
 	ncp_ring_receive(r, result, r->moved);
 }
 
-/* The sender took its request back before it sent anything. */
+/* The sender has cancelled its request before it sent anything. */
 void ncp_receive_unmatch(struct ncp_receive *r)
 {
 	struct ncp_receive *c = r->claim;
@@ -268,7 +266,7 @@ void ncp_receive_cancel(struct ncp_receive *r)
 	ncp_ring_receive(r, QNIX_DB_CANCELED, 0);
 }
 
-/* The process has ended: nobody is told. */
+/* The process has ended: no doorbell rings. */
 void ncp_receive_drop(struct ncp_receive *r)
 {
 	if (r->state != NCP_RECEIVE_FREE)

@@ -16,7 +16,7 @@ static size_t align64(size_t n)
 	return (n + 63) & ~(size_t)63;
 }
 
-/* Where the tables of a process lie in its memory; their size. */
+/* Computes the offsets of a process's tables in its memory. Returns their size. */
 static size_t lay_out(const struct qnix_memory_info *info, size_t *sends, size_t *receives,
 		      size_t *flow, size_t *match)
 {
@@ -94,7 +94,7 @@ static void open_interface(struct ncp_process *p, const struct ncp_driver_comman
 	p->send_doorbells = (u64 *)(hps + info->send_doorbells);
 	p->receive_doorbells = (u64 *)(hps + info->receive_doorbells);
 	p->ring = (u32 *)(hps + info->doorbell_ring);
-	/* Nobody looks until the process rings for the first time. */
+	/* The queue is not polled until the process rings for the first time. */
 	WRITE_ONCE(p->status->need_wakeup, 1);
 }
 
@@ -112,7 +112,7 @@ static void to_all_nics(struct ncp *ncp, struct ncp_peer *peer, bool ends)
 	}
 }
 
-/* What a New_Process can be refused for before anybody is told. */
+/* Returns the reason to refuse a New_Process before any NIC gets a message, or 0. */
 static int refusal(struct ncp *ncp, const struct ncp_driver_command *c)
 {
 	u32 result;
@@ -122,7 +122,7 @@ static int refusal(struct ncp *ncp, const struct ncp_driver_command *c)
 		return QNIX_DB_INVALID;
 	if (ncp_peer_named(ncp, c->name))
 		return NCP_TAKEN;
-	/* The last entries are root's. */
+	/* The last entries are for root. */
 	if (c->user != NCP_ROOT &&
 	    ncp->stat.processes >= ncp->limits.processes - ncp->limits.processes / 8)
 		return NCP_QUOTA;
@@ -176,8 +176,8 @@ void ncp_new_process(struct ncp *ncp, const struct ncp_driver_command *c)
 }
 
 /*
- * Ends a process: everybody is told, what was under way with it fails, and
- * nothing of it or of its memory is touched any more.
+ * Ends a process: all NICs get a message, operations with it fail, and the NIC does not
+ * access it or its memory any more.
  */
 void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 {
@@ -191,7 +191,7 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 		ncp_leave_as(ncp, ncp_first(&peer->members, struct ncp_member, at_peer),
 			     QNIX_DB_CANCELED);
 	to_all_nics(ncp, peer, true);
-	/* Its own doorbells are silent from here on. */
+	/* Its own doorbells do not ring from here on. */
 	p->ended = true;
 	for (i = 0; i < p->info.sends; i++)
 		ncp_send_drop(&p->sends[i]);
@@ -203,7 +203,7 @@ void ncp_delete_process(struct ncp *ncp, struct ncp_process *p)
 	ncp_rest(p);
 	ncp_peer_gone(ncp, peer);
 	WRITE_ONCE(p->status->need_wakeup, 1);
-	/* Whoever sees it has seen the last doorbell. */
+	/* A reader that sees it has seen the last doorbell. */
 	smp_store_release(&p->status->gone, 1);
 	ncp_unlink(&p->rung);
 	ncp->ops->notify(ncp->host, p->host);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Permission_Request at the receiver's NIC, whether it came by the network or
- * from a process here: a posted receive grants it, else local memory, else it
- * is remembered.
+ * Permission_Request at the receiver's NIC, from the network or from a process here: a
+ * posted receive grants it, or local memory does, or it is remembered.
  */
 #include "internal.h"
 
-/* The entry that packets of @sender under @tag belong to, or that asks for them. */
+/* Returns the entry that packets of @sender with @tag belong to, or that requests them. */
 struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sender, u16 tag)
 {
 	struct ncp_node *head = ncp_head(&p->matches, sender, tag);
@@ -15,10 +14,10 @@ struct ncp_receive *ncp_receive_last(struct ncp_process *p, struct ncp_peer *sen
 	if (!head)
 		return NULL;
 	r = container_of(head, struct ncp_receive, match);
-	/* Receives are posted behind the one that is being filled, */
+	/* Posted receives are behind the one that is being filled, */
 	if (r->state == NCP_RECEIVE_POSTED || r->state == NCP_RECEIVE_ACTIVE || r->claim)
 		return r;
-	/* messages come behind those that wait for a receive. */
+	/* messages are behind those that wait for a receive. */
 	return container_of(head->tail, struct ncp_receive, match);
 }
 
@@ -60,7 +59,7 @@ void ncp_request_take(struct ncp_receive *r, struct ncp_receive *old)
 	reply(r);
 }
 
-/* An entry without a context; NULL: *@result says why. */
+/* Makes an entry without a context. Returns NULL, and the reason in *@result, if it cannot. */
 static struct ncp_receive *entry(struct ncp *ncp, const struct ncp_request *q, u32 *result)
 {
 	struct ncp_receive *r;
@@ -94,7 +93,7 @@ static bool fits_ever(const struct ncp *ncp, u32 len)
 	return len <= ncp->limits.local_memory / 4;
 }
 
-/* False: not now. */
+/* Returns false if it cannot do so now. */
 static bool buffer(struct ncp *ncp, struct ncp_receive *r)
 {
 	/* Even an empty message takes some, so that their number is bounded. */
@@ -120,7 +119,7 @@ static bool buffer(struct ncp *ncp, struct ncp_receive *r)
 	return true;
 }
 
-/* ---- Who waits for local memory: users by turns, of each its processes by turns ---- */
+/* ---- Waits for local memory: users take turns, and so do the processes of each ---- */
 
 void ncp_feed_again(struct ncp *ncp)
 {
@@ -141,7 +140,7 @@ static void hunger(struct ncp *ncp, struct ncp_receive *r)
 	ncp_feed_again(ncp);
 }
 
-/* It does not wait any more, if it did. */
+/* Ends its wait, if it waits. */
 void ncp_request_fed(struct ncp_receive *r)
 {
 	struct ncp_peer *peer = r->match.peer;
@@ -155,13 +154,13 @@ void ncp_request_fed(struct ncp_receive *r)
 		ncp_unlink(&peer->user->at_hungry);
 }
 
-/* The next sender that has not been looked at in this round; NULL: all have. */
+/* Returns the next sender that was not examined in this round, or NULL if all were. */
 static struct ncp_peer *hungry(struct ncp *ncp)
 {
 	struct ncp_account *user = ncp_first(&ncp->hungry, struct ncp_account, at_hungry);
 	struct ncp_peer *peer = ncp_first(&user->hungry, struct ncp_peer, at_hungry);
 
-	/* Whoever is looked at goes to the tail: if the first has been, all have. */
+	/* An examined user goes to the tail: if the first was examined, all were. */
 	if (user->fed == ncp->feed_round)
 		return NULL;
 	ncp_to_tail(&ncp->hungry, &user->at_hungry);
@@ -174,8 +173,8 @@ static struct ncp_peer *hungry(struct ncp *ncp)
 }
 
 /*
- * Gives local memory that has become free to whoever waits, the oldest request of
- * a process first. False: nobody may have what there is.
+ * Gives free local memory to waiting requests, the oldest request of a process first.
+ * Returns false if no request can have it.
  */
 bool ncp_feed(struct ncp *ncp)
 {
@@ -189,7 +188,7 @@ bool ncp_feed(struct ncp *ncp)
 		if (!peer)
 			break;
 		if (buffer(ncp, ncp_first(&peer->hungry, struct ncp_receive, memory))) {
-			/* Somebody who has been looked at may have another that is shorter. */
+			/* A user that was examined may have another, shorter request. */
 			ncp_feed_again(ncp);
 			return true;
 		}
@@ -205,7 +204,10 @@ bool ncp_feed(struct ncp *ncp)
 	return false;
 }
 
-/* 0, or why it is refused: a QNIX_DB_*. A local sender may have ended meanwhile. */
+/*
+ * Returns 0, or a QNIX_DB_* as the reason for a refusal. A local sender may have ended
+ * meanwhile.
+ */
 u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 {
 	struct ncp_receive *r = ncp_receive_last(q->receiver, q->sender, q->tag);
@@ -222,7 +224,7 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	r = entry(ncp, q, &result);
 	if (!r)
 		return result;
-	/* Those of this user who wait for local memory are first. */
+	/* Earlier requests of this user that wait for local memory go first. */
 	if (fits_ever(ncp, q->len) && ncp_empty(&q->sender->user->hungry) && buffer(ncp, r))
 		return 0;
 	if (fits_ever(ncp, q->len))
@@ -232,7 +234,7 @@ u32 ncp_request(struct ncp *ncp, const struct ncp_request *q)
 	return 0;
 }
 
-/* The sender takes request @id back. */
+/* The sender cancels request @id. */
 void ncp_request_cancel(struct ncp_process *p, struct ncp_peer *sender, u16 tag, u32 id)
 {
 	struct ncp_receive *r = ncp_receive_last(p, sender, tag);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * RX: one frame of the NIC input FIFO. The network has proven which NIC it is
- * from; all else in it is that NIC's word.
+ * RX: one frame of the NIC input FIFO. The network has proven which NIC sent it; nothing
+ * else in it is trusted.
  */
 #include "internal.h"
 
@@ -10,7 +10,7 @@ static void bad(struct ncp *ncp)
 	ncp->stat.bad_frames++;
 }
 
-/* Step 1: the Receive Table entry that a packet is for. */
+/* Step 1: finds the Receive Table entry that a packet is for. */
 static struct ncp_receive *match(struct ncp *ncp, const struct ncp_frame *f,
 				 struct ncp_nic *nic)
 {
@@ -33,7 +33,7 @@ static struct ncp_receive *match(struct ncp *ncp, const struct ncp_frame *f,
 	return NULL;
 }
 
-/* False: this step's work is done, and the rest of the packet is the next one's. */
+/* Returns false if this step's work is done and the next step must continue the packet. */
 static bool packet(struct ncp *ncp, const struct ncp_frame *f, struct ncp_nic *nic, u32 n)
 {
 	struct ncp_receive *r = match(ncp, f, nic);
@@ -41,7 +41,10 @@ static bool packet(struct ncp *ncp, const struct ncp_frame *f, struct ncp_nic *n
 
 	if (!r)
 		return true;
-	/* Step 2: order is kept, so the Descriptor Map's next element is meant. */
+	/*
+	 * Step 2: the network keeps order, so the packet is for the next element of the
+	 * Descriptor Map.
+	 */
 	if (be16_to_cpu(f->header.counter) != r->counter ||
 	    n != min_t(u32, r->left, r->packet)) {
 		bad(ncp);
@@ -52,14 +55,14 @@ static bool packet(struct ncp *ncp, const struct ncp_frame *f, struct ncp_nic *n
 	return ncp_receive_data(r, NULL, &map, n) != NCP_PAUSED;
 }
 
-/* False: it has to be looked at again. */
+/* Returns false if the frame must be handled again. */
 static bool frame(struct ncp *ncp, const struct ncp_frame *f, u16 from, u32 size)
 {
 	struct ncp_nic *nic = ncp_nic_of(ncp, from);
 	u32 n;
 
 	if (!nic) {
-		/* It has been removed; its last frames come behind that. */
+		/* The NIC was removed, and its last frames arrive after that. */
 		ncp->stat.late_frames++;
 		return true;
 	}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* System messages, as they are built. README.md has their layouts. */
+/* Builds system messages. README.md has their layouts. */
 #include "internal.h"
 
 static u8 *put16(u8 *at, u16 v)
@@ -30,7 +30,7 @@ static u8 *put_process(u8 *at, const struct ncp_peer *p)
 	return put16(put16(at, p->pid), p->generation);
 }
 
-/* What a message about one transfer begins with: @from tells @to. */
+/* Writes the common beginning of messages about a transfer, from @from to @to. */
 static u8 *put_flow(u8 *at, const struct ncp_peer *to, const struct ncp_peer *from, u16 tag,
 		    u16 what, u32 id)
 {
@@ -99,7 +99,7 @@ void ncp_say_new_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_me
 	ncp_say(ncp, nic, NCP_MSG_NEW_GROUP, payload, at);
 }
 
-/* @result: 0, the group is whole here; or why its member @peer is not known here. */
+/* @result: 0 if the group is whole here, or why its member @peer is not known here. */
 void ncp_say_new_group_ack(struct ncp *ncp, const struct ncp_peer *peer, const u8 *name,
 			   u32 serial, u32 result)
 {
@@ -135,7 +135,7 @@ void ncp_say_leave_group(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_
 	ncp_say(ncp, nic, NCP_MSG_LEAVE_GROUP, payload, at);
 }
 
-/* A request that is refused, for the sender. */
+/* Tells the sender that its request is refused. */
 void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair *pair,
 		     u32 result)
 {
@@ -150,7 +150,7 @@ void ncp_say_refused(struct ncp *ncp, struct ncp_nic *nic, const struct ncp_pair
 	ncp_say(ncp, nic, NCP_MSG_FAILURE, payload, at);
 }
 
-/* A message whose rest will not come, for the receiver. */
+/* Tells the receiver that the rest of a message will not come. */
 void ncp_say_given_up(struct ncp_send *s, u32 result)
 {
 	struct ncp_peer *to = s->flow.peer;

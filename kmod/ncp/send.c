@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Send and Send_Short: a Scheduling Queue entry's life, from the command to
- * its doorbell.
+ * Send and Send_Short: the life of a Scheduling Queue entry, from the command to its
+ * doorbell.
  */
 #include "internal.h"
 
@@ -13,8 +13,8 @@ void ncp_send_init(struct ncp_send *s, struct ncp_process *p)
 }
 
 /*
- * Takes a Send Context into the entry @s. False: it holds nonsense, and its
- * doorbell has told so. @c is the copy that was checked.
+ * Copies a Send Context into the entry @s. Returns false if it is invalid; its doorbell has
+ * then rung. @c is the copy that was checked.
  */
 static bool take_context(struct ncp_process *p, u16 index, bool urgent, struct ncp_send *s,
 			 struct qnix_context *c)
@@ -85,7 +85,7 @@ static void enqueue(struct ncp_send *s, struct ncp_peer *peer)
 	s->state = s->flow.prev ? NCP_SEND_BEHIND : NCP_SEND_START;
 }
 
-/* It asks for permission when it is its turn. */
+/* Queues a send, which requests permission when its turn comes. */
 void ncp_send_later(struct ncp_send *s, struct ncp_peer *peer)
 {
 	enqueue(s, peer);
@@ -98,14 +98,14 @@ void ncp_send_to(struct ncp_send *s, struct ncp_peer *peer)
 	enqueue(s, peer);
 	if (s->state != NCP_SEND_START)
 		return;
-	/* Nobody makes the list of what waits for a slow NIC longer at will. */
+	/* A process must not make the list of messages for a slow NIC arbitrarily long. */
 	if (peer->at && !ncp_empty(&peer->at->behind))
 		schedule(s);
 	else
 		ncp_send_request(s);
 }
 
-/* Asks for permission: of the other NIC, or of the receiver's table here. */
+/* Requests permission from the other NIC, or from the receiver's table here. */
 void ncp_send_request(struct ncp_send *s)
 {
 	struct ncp_process *p = s->process;
@@ -135,9 +135,8 @@ void ncp_send_request(struct ncp_send *s)
 }
 
 /*
- * The permission has come. What is short, or a packet from a process to
- * another here, goes at once, as far as one step's work goes; the rest takes its
- * turn.
+ * The permission has arrived. A short message, or a packet to another process here, is sent
+ * at once, as far as one step's work allows; the rest takes its turn.
  */
 void ncp_send_granted(struct ncp_send *s)
 {
@@ -179,7 +178,7 @@ static void take_out(struct ncp_send *s)
 	}
 }
 
-/* The end of a send or of a leg: @s may be gone afterwards. */
+/* Ends a send or a leg. @s may be freed. */
 void ncp_send_end(struct ncp_send *s, u32 result)
 {
 	take_out(s);
@@ -189,7 +188,7 @@ void ncp_send_end(struct ncp_send *s, u32 result)
 		ncp_ring_send(s, result, s->len - s->left);
 }
 
-/* The process has ended: nobody is told. */
+/* The process has ended: no doorbell rings. */
 void ncp_send_drop(struct ncp_send *s)
 {
 	if (s->state == NCP_SEND_PARENT || s->state == NCP_SEND_NAMES)
@@ -199,7 +198,7 @@ void ncp_send_drop(struct ncp_send *s)
 	s->state = NCP_SEND_FREE;
 }
 
-/* What had not been granted is taken back; what had, takes its course. */
+/* Cancels a send without permission; a send with permission continues. */
 void ncp_send_cancel(struct ncp_send *s)
 {
 	struct ncp_process *p = s->process;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * SipHash-2-4 with 128 bits of output, after Aumasson and Bernstein, "SipHash:
- * a fast short-input PRF" (2012), and its reference's longer variant. The
- * kernel's own is of 64 bits, and not there in user space.
+ * SipHash-2-4 with 128 bits of output, after Aumasson and Bernstein, "SipHash: a fast
+ * short-input PRF" (2012), and its reference's longer variant. The kernel's function has 64
+ * bits, and user space has none.
  */
 #include "siphash.h"
 

@@ -18,10 +18,10 @@
 
 #include "soft_internal.h"
 
-/* Of steps: how many a NIC makes before the next one's turn. */
+/* Steps of a NIC before the next NIC's turn. */
 #define BATCH	32
 
-/* How often the thread, while it is busy, looks whether somebody has rung. */
+/* Batches of a busy thread between two checks for rings. */
 #define LOOKS	8
 
 #define CROWDED_YIELD	2000000u	/* ns */
@@ -29,9 +29,9 @@
 
 #define FIFO	(1u << 20)	/* bytes */
 
-#define RETRY	1000000u	/* ns, until there may be memory again */
+#define RETRY	1000000u	/* ns between attempts to get memory */
 
-/* epoll's data of what is no process's eventfd */
+/* epoll data of descriptors that are not a process's eventfd */
 #define CONTROL	(~0ull)
 #define UDP	(~0ull - 1)
 
@@ -43,7 +43,7 @@ uint64_t soft_now(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-/* The thread gives way to whoever is counted in waiting. */
+/* The thread gives way to callers that are counted in waiting. */
 void soft_lock(struct soft *s)
 {
 	__atomic_fetch_add(&s->waiting, 1, __ATOMIC_SEQ_CST);
@@ -56,7 +56,7 @@ static void wake(struct soft *s)
 	uint64_t one = 1;
 
 	if (__atomic_load_n(&s->asleep, __ATOMIC_SEQ_CST) && write(s->control, &one, sizeof(one)) < 0)
-		return;		/* full: it is readable */
+		return;		/* the counter is full, so the eventfd is readable */
 }
 
 void soft_unlock(struct soft *s)
@@ -75,7 +75,7 @@ struct soft_nic *soft_nic_of(struct soft *s, uint16_t number)
 	return NULL;
 }
 
-/* ---- What a NIC asks of its host ---- */
+/* ---- Operations of the host for a NIC ---- */
 
 static void *host_alloc(void *host, size_t size)
 {
@@ -96,18 +96,21 @@ static void notify(void *host, void *process)
 	struct qnix_vni_status *st = (void *)(p->hps + p->info.status);
 
 	(void)host;
-	/* Its tail was written before sleepers is read; who sleeps does it the other way round. */
+	/*
+	 * The tail is written before sleepers is read; a sleeper does it the other way
+	 * round.
+	 */
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (__atomic_load_n(&st->sleepers, __ATOMIC_RELAXED))
 		syscall(SYS_futex, &st->ring_tail, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* soft_run's caller takes them out soon; there are never more than commands under way. */
+/* soft_run's caller removes them soon; there are never more than commands under way. */
 static void driver_doorbell(void *host, uint64_t cookie, int result)
 {
 	struct soft *s = ((struct soft_nic *)host)->soft;
 
-	if (!cookie)		/* nobody waits */
+	if (!cookie)		/* no caller waits */
 		return;
 	if (s->doorbells_rung == s->doorbells_room) {
 		uint32_t room = s->doorbells_room ? 2 * s->doorbells_room : 64;
@@ -175,7 +178,7 @@ static int create_nic(struct soft *s, uint32_t place, const struct soft_config *
 	return n->ncp ? 0 : -ENOMEM;
 }
 
-/* The NICs of one host know each other from the beginning. */
+/* Adds the NICs of the host to each other. */
 static int introduce(struct soft *s)
 {
 	uint32_t a, b;
@@ -286,7 +289,7 @@ struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t 
 		.user = user, .bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
 	};
 	p->memory = calloc(p->memories, sizeof(*p->memory));
-	/* Edges are enough, so that nobody need read what the process has written. */
+	/* With edge triggering nobody need read the eventfd. */
 	if (!p->memory || watch(s, bell, EPOLLIN | EPOLLET, (uint64_t)nic << 32 | index)) {
 		free(p->memory);
 		free(p);
@@ -350,7 +353,7 @@ void soft_statistics(struct soft *s, uint32_t nic, struct soft_process *p, struc
 
 /* ---- Running ---- */
 
-/* Who has rung? Returns whether anybody has. @timeout_ns < 0: for ever. */
+/* Collects rings. Returns whether there were any. @timeout_ns < 0 means no limit. */
 static bool look(struct soft *s, int64_t timeout_ns)
 {
 	struct epoll_event events[64];
@@ -383,7 +386,7 @@ static bool look(struct soft *s, int64_t timeout_ns)
 	return rung;
 }
 
-/* Runs every NIC for a batch, and the wire. Whether anything was done. */
+/* Runs every NIC for a batch, and the wire. Returns whether there was work. */
 static bool run_once(struct soft *s)
 {
 	bool busy = false;
@@ -414,7 +417,7 @@ static void need_wakeup(struct soft *s, bool need)
 		ncp_need_wakeup(s->nics[k].ncp, need);
 }
 
-/* When a NIC that found no memory is to look again. */
+/* Returns when a NIC without memory must try again. */
 static uint64_t retry(struct soft *s)
 {
 	uint32_t k;
@@ -429,7 +432,7 @@ static bool run_locked(struct soft *s)
 {
 	bool busy;
 
-	/* Whoever waits for the lock gets it. */
+	/* Let callers that wait for the lock have it. */
 	while (__atomic_load_n(&s->waiting, __ATOMIC_SEQ_CST))
 		sched_yield();
 	pthread_mutex_lock(&s->lock);
@@ -439,8 +442,8 @@ static bool run_locked(struct soft *s)
 }
 
 /*
- * Sleeps until somebody rings, or the wire has to do. Each process is told that
- * it must ring, then everything is looked at once more.
+ * Sleeps until a process rings or the wire has work. It first tells each process that it
+ * must ring, and then looks for work once more.
  */
 static void sleep_until_rung(struct soft *s)
 {
@@ -483,9 +486,9 @@ static int take_doorbells(struct soft *s, struct soft_doorbell *doorbells, int r
 }
 
 /*
- * Giving the processor away costs far more when somebody else computes on it: whoever
- * yields is put behind, while whoever wakes from sleep goes first. So a yield that
- * took long ends polling for a while. Returns whether to poll on.
+ * Yielding costs far more if another thread computes on the processor: the scheduler puts a
+ * thread that yields last, and one that wakes up first. So a yield that takes long stops
+ * polling for a while. Returns whether to poll on.
  */
 static bool yield(struct soft *s)
 {

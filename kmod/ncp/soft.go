@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Soft is a host of NICs in user space: it gives them memory, the FIFOs between them, the wire to
-// other hosts, and the thread that runs them. Package softnic builds the NIC that programs see of
-// it. All methods but Close may be called from any goroutine.
+// Soft is a host of NICs in user space: their memory, the FIFOs between them, the wire to other hosts, and the thread
+// that runs them. Package softnic builds a NIC for programs with it. All methods but Close may be called from any
+// goroutine.
 type Soft struct{ s *C.struct_soft }
 
 // SoftSupported returns nil, or errors.ErrUnsupported if this program was built without cgo and so has no NIC in user
@@ -32,7 +32,7 @@ func NewSoft(c SoftConfig) (*Soft, error) {
 	if len(c.NICs) == 0 {
 		return nil, unix.EINVAL
 	}
-	// C keeps nothing of it.
+	// C does not keep the pointer.
 	numbers := (*C.uint16_t)(unsafe.Pointer(unsafe.SliceData(c.NICs)))
 	var pin runtime.Pinner
 	pin.Pin(numbers)
@@ -57,12 +57,11 @@ func NewSoft(c SoftConfig) (*Soft, error) {
 	return &Soft{s}, nil
 }
 
-// Close frees everything. Run has returned before, and all processes are gone.
+// Close frees everything. Run must have returned, and all processes must be freed.
 func (s *Soft) Close() { C.soft_destroy(s.s) }
 
-// Run runs the NICs on the caller's thread until Stop. It calls done for each
-// driver command whose doorbell has rung: with its cookie and 0, a QNIX_DB_*,
-// SoftTaken or SoftQuota.
+// Run runs the NICs on the caller's thread and blocks until Stop. For each driver command whose doorbell has rung, it
+// calls done with the command's cookie and 0, a QNIX_DB_*, SoftTaken or SoftQuota.
 func (s *Soft) Run(done func(cookie uint64, result int)) {
 	var d [64]C.struct_soft_doorbell
 	var pin runtime.Pinner
@@ -82,7 +81,7 @@ func (s *Soft) Run(done func(cookie uint64, result int)) {
 // Stop ends Run.
 func (s *Soft) Stop() { C.soft_stop(s.s) }
 
-// AddPeer asks at an address for NICs, from now on.
+// AddPeer adds an address at which the wire asks for NICs from now on.
 func (s *Soft) AddPeer(a netip.AddrPort) error {
 	var e C.int
 	port := [2]byte{byte(a.Port() >> 8), byte(a.Port())}
@@ -123,9 +122,8 @@ type SoftProcess struct {
 	p    *C.struct_soft_process
 }
 
-// NewProcess makes what a process needs, on the NIC at a place of the configuration,
-// under an index of its process table that is free. With success it owns c's
-// mappings and descriptors.
+// NewProcess allocates the resources of a process on the NIC with that index in the configuration. index must be a free
+// index of the NIC's process table. On success the process owns c's mappings and descriptors.
 func (s *Soft) NewProcess(nic, index int, c SoftProcessConfig) (*SoftProcess, error) {
 	p := C.soft_process_create(s.s, C.uint32_t(nic), C.uint32_t(index),
 		(*C.struct_qnix_memory_info)(unsafe.Pointer(&c.Info[0])), unsafe.Pointer(&c.VNI[0]), unsafe.Pointer(&c.HPS[0]),
@@ -136,11 +134,11 @@ func (s *Soft) NewProcess(nic, index int, c SoftProcessConfig) (*SoftProcess, er
 	return &SoftProcess{s, nic, p}, nil
 }
 
-// Free gives back everything of a process that no NIC knows.
+// Free frees the resources of a process that no NIC knows.
 func (p *SoftProcess) Free() { C.soft_process_destroy(p.p) }
 
-// Post posts a driver command, whose doorbell rings with the cookie, if that is not 0.
-// EAGAIN: the queue is full.
+// Post posts a driver command. Its doorbell rings with the cookie, unless that is 0. Post fails with EAGAIN if the
+// queue is full.
 func (p *SoftProcess) Post(command SoftCommand, cookie uint64, name, group [20]byte, size uint32) error {
 	c := C.struct_ncp_driver_command{command: C.uint32_t(command), size: C.uint32_t(size), cookie: C.uint64_t(cookie)}
 	*(*[20]byte)(unsafe.Pointer(&c.name)) = name
@@ -148,14 +146,14 @@ func (p *SoftProcess) Post(command SoftCommand, cookie uint64, name, group [20]b
 	return softError(C.soft_post(p.soft.s, C.uint32_t(p.nic), p.p, &c))
 }
 
-// PID is the process's id and generation, when it has been registered.
+// PID returns the process's id and generation, once it is registered.
 func (p *SoftProcess) PID() (pid, generation uint16) {
 	var a, b C.uint16_t
 	C.soft_pid(p.p, &a, &b)
 	return uint16(a), uint16(b)
 }
 
-// Translate carries out a struct qnix_translate; with a descriptor, or -1.
+// Translate carries out a struct qnix_translate, with a descriptor or -1.
 func (p *SoftProcess) Translate(t []byte, fd int) error {
 	if len(t) != C.sizeof_struct_qnix_translate {
 		return unix.EINVAL
@@ -163,15 +161,15 @@ func (p *SoftProcess) Translate(t []byte, fd int) error {
 	return softError(C.soft_translate(p.p, (*C.struct_qnix_translate)(unsafe.Pointer(&t[0])), C.int(fd)))
 }
 
-// Untranslate ends a translation. EINVAL: there is none with that handle.
+// Untranslate ends a translation. It fails with EINVAL if there is none with that handle.
 func (p *SoftProcess) Untranslate(handle uint32) error {
 	return softError(C.soft_untranslate(p.p, C.uint32_t(handle)))
 }
 
-// Statistics fills a struct qnix_statistics.
+// Statistics fills a struct qnix_statistics with the counters of the process.
 func (p *SoftProcess) Statistics(st []byte) { p.soft.statistics(p.nic, p.p, st) }
 
-// Statistics fills a struct qnix_statistics with those of a NIC.
+// Statistics fills a struct qnix_statistics with the counters of a NIC.
 func (s *Soft) Statistics(nic int, st []byte) { s.statistics(nic, nil, st) }
 
 func (s *Soft) statistics(nic int, p *C.struct_soft_process, st []byte) {
@@ -179,7 +177,7 @@ func (s *Soft) statistics(nic int, p *C.struct_soft_process, st []byte) {
 	C.soft_statistics(s.s, C.uint32_t(nic), p, (*C.struct_qnix_statistics)(unsafe.Pointer(&st[0])))
 }
 
-// Counters are those of the host.
+// Counters returns the counters of the host.
 func (s *Soft) Counters() SoftCounters {
 	var c C.struct_soft_counters
 	C.soft_counters(s.s, &c)
@@ -204,6 +202,6 @@ const (
 	SoftJoin   SoftCommand = C.NCP_JOIN_GROUP
 	SoftLeave  SoftCommand = C.NCP_LEAVE_GROUP
 
-	// SoftAbandon is for the command with the same cookie.
+	// SoftAbandon gives up the command with the same cookie.
 	SoftAbandon SoftCommand = C.NCP_ABANDON
 )

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The host of NICs in user space: their memory, their FIFOs, the wire to other
- * hosts and the thread that runs them. soft.go drives it.
+ * The host of NICs in user space: their memory, their FIFOs, the wire to other hosts and
+ * the thread that runs them. soft.go uses it.
  *
  * One thread is in soft_run; it holds the lock while it runs NICs. All other
  * functions may be called from any thread meanwhile, and take the lock.
@@ -21,15 +21,15 @@ struct soft_config {
 	uint32_t nics;
 	struct ncp_limits limits;	/* of each */
 	uint32_t translations;		/* of a process, at most */
-	uint32_t polls;			/* how often it looks before it sleeps */
+	uint32_t polls;			/* polls before it sleeps */
 	int	 udp;			/* bound socket, or -1; the caller's */
 	uint8_t  key[WIRE_KEY];
 	uint64_t dead_ns;		/* 0: the default */
 };
 
-/* 0, or a negative errno. */
+/* Returns 0, or a negative errno. */
 int soft_create(const struct soft_config *config, struct soft **soft);
-/* When soft_run has returned for good. */
+/* To be called after soft_run has returned -1. */
 void soft_destroy(struct soft *s);
 
 /* A Driver Doorbell. */
@@ -39,39 +39,46 @@ struct soft_doorbell {
 };
 
 /*
- * Runs until soft_stop, then returns -1; before, each time that Driver Doorbells
- * have rung, with how many lie in @doorbells.
+ * Runs until soft_stop, and then returns -1. Before that it returns each time that Driver
+ * Doorbells have rung, with their number in @doorbells.
  */
 int soft_run(struct soft *s, struct soft_doorbell *doorbells, int room);
 void soft_stop(struct soft *s);
 
-/* Asks at an address (struct sockaddr_in or _in6) for NICs. 0, or a negative errno. */
+/* Asks at an address (struct sockaddr_in or _in6) for NICs. Returns 0, or a negative errno. */
 int soft_add_peer(struct soft *s, const void *sockaddr, uint32_t size);
 
 /*
- * A process on NIC @nic (its place in the configuration). Takes over vni, hps
- * (mappings), bell (an eventfd) and pidfd (or -1), on success. NULL: no memory, or no
- * descriptor. @remote: whether memory of process @pid may be reached. @user: whose it is.
+ * Makes a process on NIC @nic (its index in the configuration). On success it takes over
+ * vni, hps (mappings), bell (an eventfd) and pidfd (or -1). Returns NULL without memory or
+ * descriptors. @remote: whether memory of process @pid may be accessed. @user: the user of
+ * the process.
  */
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
 					 int bell, int pid, int pidfd, bool remote, uint64_t user);
-/* When NCP_DELETE_PROCESS is done, or NCP_NEW_PROCESS has failed for good. */
+/*
+ * To be called after NCP_DELETE_PROCESS is done, or NCP_NEW_PROCESS has failed with an
+ * error other than QNIX_DB_CANCELED.
+ */
 void soft_process_destroy(struct soft_process *p);
 
-/* Posts a driver command of @p (or of the NIC, with NULL). 0, or -EAGAIN: the queue is full. */
+/*
+ * Posts a driver command of @p (or of the NIC, with NULL). Returns 0, or -EAGAIN if the
+ * queue is full.
+ */
 int soft_post(struct soft *s, uint32_t nic, struct soft_process *p, const struct ncp_driver_command *c);
 
 void soft_pid(struct soft_process *p, uint16_t *pid, uint16_t *generation);
 
 /*
- * Translates memory of the process, or with @fd >= 0 of that file from t->addr on.
- * Fills t->handle, and entries of the Buffer Pool. 0, or a negative errno.
+ * Translates memory of the process, or with @fd >= 0 of that file from t->addr on. Fills
+ * t->handle and entries of the Buffer Pool. Returns 0, or a negative errno.
  */
 int soft_translate(struct soft_process *p, struct qnix_translate *t, int fd);
 int soft_untranslate(struct soft_process *p, uint32_t handle);
 
-/* Of a process, or of the whole NIC with NULL. */
+/* Returns the counters of a process, or with NULL of the whole NIC. */
 void soft_statistics(struct soft *s, uint32_t nic, struct soft_process *p, struct qnix_statistics *st);
 
 struct soft_counters {

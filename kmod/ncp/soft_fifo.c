@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-/* NIC output and input FIFOs: memory between the NICs of a host, else the wire. */
+/* NIC output and input FIFOs: memory between the NICs of a host, the wire to others. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "soft_internal.h"
 
 /*
- * What lies before a frame; both begin at multiples of 8 together. No frame
- * wraps: what does not fit at the end is skipped, which a size of 0 tells.
+ * The header of a frame in the FIFO; header and frame together begin at a multiple of 8. No
+ * frame wraps: a size of 0 means that the rest up to the end is skipped.
  */
 struct unit {
 	uint32_t size;

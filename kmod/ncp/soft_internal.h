@@ -8,13 +8,13 @@
 
 /* Translated memory. */
 struct soft_memory {
-	uint8_t	 *base;		/* mapped here, or NULL: in the process, at @addr */
-	void	 *map;		/* what to unmap */
+	uint8_t	 *base;		/* mapped here; NULL: in the process, at @addr */
+	void	 *map;		/* mapping to unmap */
 	size_t	 map_len;
 	uint64_t addr;
 	uint64_t len;		/* 0: the entry is free */
 	uint32_t access;
-	uint16_t turn;		/* of this entry, so that old handles are known */
+	uint16_t turn;		/* generation of this entry, to recognise old handles */
 };
 
 struct soft_process {
@@ -40,8 +40,8 @@ struct soft_fifo {
 	uint8_t	 *data;
 	uint32_t size;		/* bytes; a power of two */
 	uint32_t head, tail;	/* bytes ever taken and put, modulo 2^32 */
-	uint32_t reserved;	/* where the reserved frame lies, in data */
-	uint16_t from;		/* who has reserved */
+	uint32_t reserved;	/* offset of the reserved frame in data */
+	uint16_t from;		/* NIC that has reserved */
 };
 
 struct soft_nic {
@@ -52,8 +52,8 @@ struct soft_nic {
 	struct wire *wire;
 	struct soft_fifo input;	/* from NICs of this host */
 	bool	 from_wire;	/* the frame peeked is the wire's */
-	bool	 wire_next;	/* whose turn it is */
-	struct wire_event event; /* that could not be posted yet; event 0: none */
+	bool	 wire_next;	/* the wire is next */
+	struct wire_event event; /* event that could not be posted yet; event 0: none */
 };
 
 struct soft {
@@ -64,7 +64,7 @@ struct soft {
 	int	 epoll;
 	int	 control;	/* eventfd: wakes the thread */
 	int	 udp;
-	bool	 readable;	/* udp, as epoll has said */
+	bool	 readable;	/* udp is readable, as epoll reported */
 	uint8_t	 key[WIRE_KEY];
 	uint32_t polls;
 	uint32_t translations;

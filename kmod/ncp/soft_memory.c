@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Translated memory: mapped here when it is a file's, else reached through
- * the kernel by process_vm_readv and process_vm_writev.
+ * Translated memory: memory of a file is mapped here, other memory is accessed by
+ * process_vm_readv and process_vm_writev.
  */
 
 #define _GNU_SOURCE
@@ -20,7 +20,10 @@
 #include "compat.h"
 #include "soft_internal.h"
 
-/* A handle is the place of its entry plus 1, and above the entry's turn. */
+/*
+ * A handle is the index of its entry plus 1 in the lower bits, and the entry's generation
+ * above.
+ */
 static uint32_t make_handle(uint32_t place, uint16_t turn)
 {
 	return (uint32_t)turn << 16 | (place + 1);
@@ -39,7 +42,7 @@ static struct soft_memory *find(struct soft_process *p, uint32_t handle)
 	return m;
 }
 
-/* The part of a memory that an operation names, or NULL. */
+/* Returns the memory that an operation names, or NULL. */
 static struct soft_memory *reach(struct soft_process *p, uint32_t handle, uint64_t offset,
 				 uint32_t len, uint32_t access)
 {
@@ -50,7 +53,10 @@ static struct soft_memory *reach(struct soft_process *p, uint32_t handle, uint64
 	return m;
 }
 
-/* Whether the process still has its pid: else it is another's memory. */
+/*
+ * Returns whether the process still has its pid: otherwise the memory would be another
+ * process's.
+ */
 static bool alive(struct soft_process *p)
 {
 	struct pollfd fd = { .fd = p->pidfd, .events = POLLIN };
@@ -140,8 +146,9 @@ int soft_copy(void *host, void *to, uint32_t to_handle, uint64_t to_offset,
 }
 
 /*
- * Maps a process's file. Only memory that cannot shrink: touching what is not there would
- * end this process. Huge pages that were taken back fault, too, so it is of tmpfs.
+ * Maps a process's file. It must be sealed against shrinking, because an access beyond its
+ * end would kill this process. It must be on tmpfs, because huge pages that were taken back
+ * fault, too.
  */
 static int map_file(struct soft_memory *m, const struct qnix_translate *t, int fd)
 {
@@ -170,7 +177,10 @@ static int map_file(struct soft_memory *m, const struct qnix_translate *t, int f
 	return 0;
 }
 
-/* Whether the first and the last byte can be reached now, so that a wrong address is told at once. */
+/*
+ * Checks that the first and the last byte are accessible, so that a wrong address fails at
+ * once.
+ */
 static int try_remote(struct soft_process *p, const struct qnix_translate *t)
 {
 	struct iovec there[2] = {
@@ -189,7 +199,7 @@ static int try_remote(struct soft_process *p, const struct qnix_translate *t)
 		return 0;
 	if (n >= 0 || errno == EFAULT)
 		return -EFAULT;
-	return errno == ESRCH ? -ESRCH : -EPERM; /* ESRCH: it dies, and may do all it did */
+	return errno == ESRCH ? -ESRCH : -EPERM; /* ESRCH: the process is dying, which is no lack of permission */
 }
 
 /* Entries of the Buffer Pool, one for each buffer. */

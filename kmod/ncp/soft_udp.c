@@ -13,16 +13,16 @@
 #define DATAGRAMS	32	/* in one system call */
 #define ROUNDS		4	/* of them, before the NICs run again */
 
-/* Both directions have the same memory: what came is done with before anything goes. */
+/* Both directions share this memory: all received datagrams are handled before any is sent. */
 struct soft_datagrams {
 	struct mmsghdr headers[DATAGRAMS];
 	struct iovec data[DATAGRAMS];
 	struct sockaddr_in6 names[DATAGRAMS];
-	uint32_t queued, sent;	/* of those that go out */
+	uint32_t queued, sent;	/* datagrams to send */
 	uint8_t bytes[];
 };
 
-/* An address as the wire compares it: family, port, address, scope. */
+/* An address in the form that the wire compares: family, port, address, scope. */
 struct address {
 	uint16_t family, port;
 	uint32_t scope;
@@ -82,7 +82,7 @@ static void host_free(void *host, void *memory, size_t size)
 	free(memory);
 }
 
-/* The host's own NICs are reached by memory. */
+/* Frames to the host's own NICs go through memory. */
 static bool wanted(void *host, uint16_t nic)
 {
 	return !soft_nic_of(((struct soft_nic *)host)->soft, nic);
@@ -157,7 +157,7 @@ static void prepare(struct soft_datagrams *d, int k, uint32_t size)
 	};
 }
 
-/* For NIC 0 it is "who is there?", which the host answers. */
+/* A datagram for NIC 0 asks for the NICs of the host, which answers it. */
 static void input(struct soft *s, struct soft_datagrams *d, int k, uint64_t now)
 {
 	const void *datagram = d->data[k].iov_base;
@@ -175,7 +175,7 @@ static void input(struct soft *s, struct soft_datagrams *d, int k, uint64_t now)
 		}
 	} else if (to == 0) {
 		size = wire_answer(s->key, s->numbers, s->count, datagram, size, answer);
-		/* What is lost is asked for again. */
+		/* If the answer is lost, the question is repeated. */
 		if (size && sendto(s->udp, answer, size, MSG_DONTWAIT, (void *)&d->names[k],
 				   d->headers[k].msg_hdr.msg_namelen) < 0)
 			return;
@@ -190,7 +190,7 @@ bool soft_udp_input(struct soft *s)
 	int round, k, n;
 	uint32_t i;
 
-	/* What waits to be sent lies in the same memory. */
+	/* Datagrams that wait to be sent use the same memory. */
 	for (round = 0; s->readable && round < ROUNDS && d->queued == d->sent; round++) {
 		for (k = 0; k < DATAGRAMS; k++)
 			prepare(d, k, WIRE_MAX_DATAGRAM);
@@ -206,7 +206,7 @@ bool soft_udp_input(struct soft *s)
 	return busy;
 }
 
-/* Sends what is queued. false: the socket takes no more now. */
+/* Sends queued datagrams. Returns false if the socket takes no more now. */
 static bool flush(struct soft *s)
 {
 	struct soft_datagrams *d = s->datagrams;
@@ -219,7 +219,7 @@ static bool flush(struct soft *s)
 		else if (errno == EAGAIN || errno == ENOBUFS)
 			return false;
 		else if (errno != EINTR)
-			d->sent++;	/* no way there: as if it were lost */
+			d->sent++;	/* unreachable: the datagram counts as lost */
 	}
 	d->queued = 0;
 	d->sent = 0;
@@ -254,7 +254,7 @@ bool soft_udp_output(struct soft *s)
 	return busy;
 }
 
-/* So that peers need not wait for the dead time. */
+/* Tells peers that the NICs end, so that they need not wait for the dead time. */
 void soft_udp_goodbye(struct soft *s)
 {
 	uint32_t k;
@@ -269,7 +269,7 @@ void soft_udp_goodbye(struct soft *s)
 	soft_udp_output(s);
 }
 
-/* Links that came up or went down. An event that the NIC has no room for waits. */
+/* Passes events of links to the NIC. An event for which the NIC has no room waits. */
 bool soft_events(struct soft_nic *n)
 {
 	struct ncp_driver_command c = { 0 };

@@ -2,7 +2,7 @@ package ncp
 
 import "time"
 
-// SoftConfig is what a Soft is made of.
+// SoftConfig configures a Soft.
 type SoftConfig struct {
 	NICs []uint16 // their coordinates, from 1
 
@@ -12,31 +12,30 @@ type SoftConfig struct {
 	Groups      int
 	Cluster     int // NICs in the cluster
 	PacketSize  int // bytes of payload in a packet; the same in the whole cluster
-	LocalMemory int // bytes for messages that came before their receive
+	LocalMemory int // bytes for messages without a receive
 
 	Translations int // of a process, at a time
 
-	// Polls is how often the thread looks for work, giving its processor away in
-	// between, before it sleeps.
+	// Polls is how often the thread looks for work before it sleeps. It yields its processor between two polls.
 	Polls int
 
-	UDP      int           // a bound socket for the wire, which stays the caller's; -1: none
+	UDP      int           // a bound socket for the wire, which the caller owns; -1: none
 	Key      [16]byte      // of the cluster
-	DeadTime time.Duration // of a silent host; 0: 5 s
+	DeadTime time.Duration // after which a silent host is dead; 0: 5 s
 }
 
-// SoftProcessConfig is what a process brings.
+// SoftProcessConfig configures a process.
 type SoftProcessConfig struct {
 	Info     []byte // struct qnix_memory_info, of SoftLayout
-	VNI, HPS []byte // mappings of the sizes that it says
+	VNI, HPS []byte // mappings with the sizes in Info
 	Bell     int    // an eventfd, to which the process writes when its NIC sleeps
 	PID      int    // in this pid namespace, or 0
-	PIDFD    int    // of the same, or -1
-	Remote   bool   // whether its private memory may be reached
-	User     uint64 // whose it is: users share the tables; 0: root, whom no share binds
+	PIDFD    int    // of the process, or -1
+	Remote   bool   // whether the NIC may access its private memory
+	User     uint64 // the process's user, for shares of tables; 0: root, who has no limit
 }
 
-// SoftCounters counts since the start, over all NICs of the host.
+// SoftCounters are counters since the start, over all NICs of the host.
 type SoftCounters struct {
 	Sleeps            uint64 `json:"sleeps"` // of the thread
 	Rounds            uint64 `json:"rounds"` // of the thread over all NICs
@@ -57,5 +56,5 @@ type SoftCounters struct {
 // SoftTaken is the result of SoftNew when a process of the cluster has the name.
 const SoftTaken = 256
 
-// SoftQuota is the result of SoftNew and SoftJoin when the user, or the NIC, holds its share of a table.
+// SoftQuota is the result of SoftNew and SoftJoin when the user, or the NIC, holds its whole share of a table.
 const SoftQuota = 257

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * RX step 3: system messages of other NICs. Their payloads have fixed sizes;
- * what does not fit what this NIC knows is refused as a bad frame. False: bad.
+ * RX step 3: system messages of other NICs. Their payloads have fixed sizes. A message that
+ * contradicts the tables of this NIC is a bad frame; the functions then return false.
  */
 #include "internal.h"
 
-/* Takes a payload apart; the size was checked before. */
+/* Read the next field of a payload, whose size was checked before. */
 static u16 get16(const u8 **at)
 {
 	u16 v = (u16)((*at)[0] << 8 | (*at)[1]);
@@ -87,7 +87,7 @@ static bool permission_request(struct ncp *ncp, struct ncp_nic *nic, const u8 *a
 	return true;
 }
 
-/* The send operation of a request of this NIC that has not been answered. */
+/* Finds the send operation of an unanswered request of this NIC. */
 static struct ncp_send *requested(struct ncp_process *p, struct ncp_peer *receiver, u16 tag,
 				  u32 id)
 {
@@ -109,12 +109,12 @@ static bool permission_reply(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 		return late(ncp);
 	s = requested(p, receiver, tag, get32(&at));
 	if (!s)
-		return late(ncp);	/* it was canceled */
+		return late(ncp);	/* the send was cancelled */
 	ncp_send_granted(s);
 	return true;
 }
 
-/* A NIC that registers a name at the same time: the lower one has it. */
+/* If two NICs register a name at the same time, the lower one has it. */
 static bool new_process(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	const u8 *name = get_name(&at);
@@ -163,7 +163,7 @@ static bool delete_process(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	const u8 *name = get_name(&at);
 	struct ncp_peer *peer = get_peer(ncp, nic, &at);
 
-	/* One that the full table had no entry for is unknown. */
+	/* A process for which the table had no entry is unknown. */
 	if (!peer)
 		return late(ncp);
 	if (memcmp(peer->name, name, QNIX_NAME_LEN))
@@ -227,7 +227,7 @@ static bool leave_group(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	return true;
 }
 
-/* Our request is refused. */
+/* A request of this NIC is refused. */
 static bool refused(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	struct ncp_peer *receiver = get_peer(ncp, nic, &at);
@@ -249,7 +249,7 @@ static bool refused(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 	return true;
 }
 
-/* The rest of a message for us will not come. */
+/* The rest of a message to this NIC will not come. */
 static bool given_up(struct ncp *ncp, struct ncp_nic *nic, const u8 *at)
 {
 	struct ncp_process *p = get_process(ncp, &at);

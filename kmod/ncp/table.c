@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * FIFOs under a key: the sends of a process to one receiver under one tag, and
- * the Receive Table's entries of one sender and tag. The first of a FIFO
- * stands in the hash table for all. The hash is keyed, as users choose tags, and
- * the table grows, as a process may have more under way than it has contexts.
+ * FIFOs under a key: the sends of a process to one receiver under one tag, and the Receive
+ * Table's entries of one sender and tag. The hash table contains the first entry of each
+ * FIFO. The hash is keyed because users choose the tags. The table grows because a process
+ * may have more operations under way than contexts.
  */
 #include "internal.h"
 
@@ -37,7 +37,7 @@ void ncp_table_free(struct ncp_table *t)
 	t->grown = false;
 }
 
-/* Doubles the buckets. Without memory the table stays as it is, and slower. */
+/* Doubles the buckets. Without memory the table keeps its size and gets slower. */
 static void grow(struct ncp_table *t)
 {
 	struct ncp_table to = { .ncp = t->ncp, .mask = 2 * t->mask + 1, .heads = t->heads };
@@ -81,7 +81,7 @@ void ncp_append(struct ncp_table *t, struct ncp_node *n)
 		grow(t);
 }
 
-/* Puts @n, which has the same key, where @old is. */
+/* Replaces @old by @n, which has the same key. */
 void ncp_replace(struct ncp_table *t, struct ncp_node *old, struct ncp_node *n)
 {
 	struct ncp_node **slot = slot_of(t, old->peer, old->tag);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * TX: one packet of one send operation, then one command of one process; both
- * by turns.
+ * TX: one packet of one send operation, then one command of one process. Operations and
+ * processes take turns.
  */
 #include "internal.h"
 
@@ -30,8 +30,8 @@ static enum ncp_sent give_up(struct ncp_send *s, u32 result)
 }
 
 /*
- * A packet of so many descriptors that one step does not read them all. What of it
- * is in @frame goes to a buffer, one for each process, and the rest follows.
+ * Begins a packet whose descriptors are too many for one step. The bytes of it in @frame go
+ * to a buffer, one for each process, and later steps add the rest.
  */
 static enum ncp_sent begin_gather(struct ncp_send *s, const struct ncp_map *before,
 				  const u8 *bytes, u32 moved)
@@ -76,7 +76,7 @@ static enum ncp_sent gather(struct ncp_send *s, u32 n)
 	return NCP_SENT_MORE;
 }
 
-/* The bytes of a packet into the NIC output FIFO. */
+/* Copies the bytes of a packet into the NIC output FIFO. */
 static enum ncp_sent to_network(struct ncp_send *s, u32 n)
 {
 	struct ncp_process *p = s->process;
@@ -104,7 +104,7 @@ static enum ncp_sent to_network(struct ncp_send *s, u32 n)
 	return give_up(s, QNIX_DB_FAULT);
 }
 
-/* The bytes of a packet to another process of this NIC. */
+/* Copies the bytes of a packet to another process of this NIC. */
 static enum ncp_sent to_neighbour(struct ncp_send *s, u32 n)
 {
 	struct ncp_receive *to = s->to;
@@ -122,7 +122,7 @@ static enum ncp_sent to_neighbour(struct ncp_send *s, u32 n)
 	}
 }
 
-/* Steps 3, 4 and 7. After NCP_SENT_ALL the entry is gone. */
+/* Steps 3, 4 and 7. After NCP_SENT_ALL the entry is freed. */
 enum ncp_sent ncp_send_packet(struct ncp_send *s)
 {
 	struct ncp_process *p = s->process;
@@ -143,14 +143,14 @@ enum ncp_sent ncp_send_packet(struct ncp_send *s)
 	return NCP_SENT_ALL;
 }
 
-/* ---- Turns: users, of each its processes, of each its operations ---- */
+/* ---- Turns of users, of the processes of each, and of the operations of each ---- */
 
-/* The process has something to send, or to be delivered. */
+/* Schedules a process with operations to send or messages to deliver. */
 void ncp_schedule(struct ncp_process *p)
 {
 	struct ncp_account *user = p->peer->user;
 
-	/* Who was passed by may have got more. */
+	/* An operation that was passed by may be able to go on now. */
 	p->ncp->cycle++;
 	if (ncp_empty(&p->scheduled))
 		ncp_push(&user->scheduled, &p->scheduled);
@@ -158,7 +158,7 @@ void ncp_schedule(struct ncp_process *p)
 		ncp_push(&p->ncp->scheduled, &user->at_scheduled);
 }
 
-/* Unless it still has. */
+/* Unschedules a process unless it still has work. */
 void ncp_rest(struct ncp_process *p)
 {
 	struct ncp_account *user = p->peer->user;
@@ -170,7 +170,7 @@ void ncp_rest(struct ncp_process *p)
 		ncp_unlink(&user->at_scheduled);
 }
 
-/* The process's operation that is next in this cycle, or NULL. */
+/* Returns the process's next operation in this cycle, or NULL. */
 static struct ncp_send *next_of(struct ncp_process *p)
 {
 	struct ncp_link *lists[] = { &p->urgent, &p->ready };
@@ -185,7 +185,7 @@ static struct ncp_send *next_of(struct ncp_process *p)
 	return NULL;
 }
 
-/* A request would only wait in a list behind others to that NIC. */
+/* Returns whether a request would only wait behind other messages to that NIC. */
 static bool stuck(const struct ncp_send *s)
 {
 	const struct ncp_nic *nic = s->flow.peer->at;
@@ -194,8 +194,9 @@ static bool stuck(const struct ncp_send *s)
 }
 
 /*
- * Step 2: an operation goes on. Those that have not asked for permission ask,
- * and wait elsewhere for the answer. NCP_SENT_FULL: it cannot, now.
+ * Step 2: continues an operation. An operation that has not requested permission does so,
+ * and waits outside of the Scheduling Queue for the answer. Returns NCP_SENT_FULL if it
+ * cannot continue now.
  */
 static enum ncp_sent go_on(struct ncp_send *s)
 {
@@ -248,8 +249,8 @@ static enum turn of_process(struct ncp_process *p)
 }
 
 /*
- * Steps 1 and 2. Whoever had his turn goes to the tail, and so does whoever was
- * passed by, marked with the cycle: when the first has its mark, all have been.
+ * Steps 1 and 2. An entry goes to the tail after its turn, and also when it is passed by;
+ * it is then marked with the cycle. When the first entry has the mark, all were passed by.
  */
 static bool send_packet(struct ncp *ncp)
 {
@@ -275,7 +276,7 @@ static bool send_packet(struct ncp *ncp)
 		switch (turn) {
 		case TAKEN:
 		case ASKED:
-			/* Unless that was all they had. */
+			/* Unless they have no more work. */
 			if (!ncp_empty(&p->scheduled))
 				ncp_to_tail(&user->scheduled, &p->scheduled);
 			if (!ncp_empty(&user->at_scheduled))

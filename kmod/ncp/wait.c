@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What waits for acknowledgements: registrations for New_Process_Ack, joins
- * for New_Group_Ack. Of which NICs is noted, not how many, so that neither a
- * NIC that says it twice nor one that comes or goes miscounts.
+ * Waits for acknowledgements: registrations wait for New_Process_Ack, joins for
+ * New_Group_Ack. A wait records which NICs are missing, and not how many, so that repeated
+ * acknowledgements, and NICs that are added or removed, do not confuse it.
  */
 #include "internal.h"
 
-/* 0, or QNIX_DB_NO_MEMORY. Without anybody to wait for it is done at once. */
+/* Returns 0, or QNIX_DB_NO_MEMORY. If no acknowledgement is missing, the wait ends at once. */
 u32 ncp_wait_add(struct ncp_process *p, struct ncp_group *group, struct ncp_send *send,
 		 u64 cookie, bool registers)
 {
@@ -84,7 +84,7 @@ void ncp_wait_process_ack(struct ncp *ncp, struct ncp_process *p, struct ncp_nic
 	}
 }
 
-/* @nic NULL: the group is whole here. @result: 0, or why @nic knows no such member. */
+/* With @nic NULL the group is whole here. @result: 0, or why @nic knows no such member. */
 void ncp_wait_group_ack(struct ncp *ncp, struct ncp_member *m, struct ncp_nic *nic, int result)
 {
 	struct ncp_process *p = m->peer->process;
@@ -125,7 +125,7 @@ struct ncp_wait *ncp_wait_of(struct ncp_process *p, const struct ncp_group *grou
 	return NULL;
 }
 
-/* Nobody waits for a NIC that is dead. */
+/* Ends all waits for a NIC that is dead. */
 void ncp_wait_nic_gone(struct ncp *ncp, struct ncp_nic *nic)
 {
 	struct ncp_link *l, *n;
@@ -146,7 +146,7 @@ void ncp_wait_nic_gone(struct ncp *ncp, struct ncp_nic *nic)
 	}
 }
 
-/* The registration of @p cannot be, and nobody asked for its end: it ends. */
+/* The registration of @p has failed without a request to end it: ends it. */
 void ncp_registration_fails(struct ncp *ncp, struct ncp_process *p, int result)
 {
 	struct ncp_link *l, *n;
@@ -179,7 +179,7 @@ bool ncp_registering(const struct ncp_process *p)
 	return false;
 }
 
-/* The host does not wait any longer for what @cookie names. */
+/* The host has given up the command that @cookie names. */
 void ncp_wait_abandon(struct ncp *ncp, u64 cookie)
 {
 	struct ncp_link *l, *n;

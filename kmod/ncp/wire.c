@@ -84,7 +84,7 @@ void wire_destroy(struct wire *w)
 
 /* ---- Datagrams ---- */
 
-/* Whether it says that it is of a session that stands, or is about to. */
+/* Returns whether the datagram claims to belong to a session that stands or is being made. */
 static bool known(const struct wire *w, const uint8_t *p)
 {
 	const struct wire_link *l = wire_find(w, get16(p + 2));
@@ -94,7 +94,10 @@ static bool known(const struct wire *w, const uint8_t *p)
 			     (mine == l->next.mine && his == l->next.his));
 }
 
-/* A few of those that are of no session, so that an end that was started again is noticed. */
+/*
+ * Admits a few datagrams without a session, so that an end that was started again is
+ * noticed.
+ */
 static bool may_be_stranger(struct wire *w, uint64_t now)
 {
 	uint64_t from = wire_most(w->strangers, now);
@@ -106,8 +109,9 @@ static bool may_be_stranger(struct wire *w, uint64_t now)
 }
 
 /*
- * Whether it is worth a look: anybody can send anything, and the hash of it costs as
- * much as it is long. All but data are short; data are no longer than we have said.
+ * Returns whether the datagram is worth hashing: anyone can send datagrams, and the hash
+ * costs time in proportion to their length. All types but data are short, and data are no
+ * longer than this side's limit.
  */
 static bool worth(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
 {
@@ -118,7 +122,7 @@ static bool worth(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
 	return known(w, p) || may_be_stranger(w, now);
 }
 
-/* Whether a datagram is one for us, after all that all types have in common. */
+/* Checks the fields that all types share. Returns whether the datagram is for this NIC. */
 static bool ours(struct wire *w, uint64_t now, const uint8_t *p, uint32_t size)
 {
 	if (!worth(w, now, p, size)) {
@@ -199,7 +203,7 @@ static uint32_t output(struct wire *w, uint64_t now, struct wire_address *to, ui
 		wire_rest(w, l);
 		size = link_output(w, l, now, to, p);
 		if (size)
-			wire_work(w, l);	/* behind the others */
+			wire_work(w, l);	/* goes behind the others */
 	}
 	return size;
 }
@@ -226,7 +230,10 @@ uint64_t wire_timer(const struct wire *w)
 	return w->deadline;
 }
 
-/* Nobody has asked for it, it is not up, and nothing is to be told of it. */
+/*
+ * Returns whether the link can be removed: the host does not need it, it is not up, and no
+ * event of it is pending.
+ */
 static bool is_over(const struct wire *w, const struct wire_link *l, uint64_t now)
 {
 	return !wire_is_up(l) && !l->tell_down && l->until < now &&
@@ -235,7 +242,7 @@ static bool is_over(const struct wire *w, const struct wire_link *l, uint64_t no
 
 static void tick_link(struct wire *w, struct wire_link *l, uint64_t now, bool stopped)
 {
-	/* What it sent while we were stopped may wait in a queue. */
+	/* Datagrams that it sent while this host was stopped may wait in a queue. */
 	if (stopped)
 		l->heard = wire_most(l->heard, now - w->config.dead_ns / 2);
 	if (wire_is_up(l))
@@ -251,7 +258,7 @@ void wire_tick(struct wire *w, uint64_t now)
 	uint32_t i;
 
 	now = wire_now(w, now);
-	/* Links that are up have something to do far more often. */
+	/* Links that are up have timers far more often than that. */
 	stopped = now > w->ticked + w->config.dead_ns / 4;
 	w->ticked = now;
 	if (w->leaving)

@@ -84,7 +84,7 @@ import (
 	"unsafe"
 )
 
-// A wireAddress is where datagrams go to and come from, in whatever form its host likes.
+// A wireAddress is the source or destination of datagrams, in a form that the host chooses.
 type wireAddress [32]byte
 
 // wireConfig configures a wire. A zero means the default that wire.h names.
@@ -95,15 +95,15 @@ type wireConfig struct {
 	Addresses int           // at most
 	Frame     int           // bytes of the longest frame
 	Datagram  int           // bytes of the longest UDP payload
-	Buffer    int           // bytes of sending, and of receiving, of a link
+	Buffer    int           // bytes of each of a link's buffers, for sending and for receiving
 	Dead      time.Duration // silence after which a peer is down
 
-	Seed   uint64 // of random numbers, in a simulation; 0: they are the kernel's
-	Memory uint64 // bytes at most; 0: as many as there are
+	Seed   uint64 // of random numbers, in a simulation; 0: from the kernel
+	Memory uint64 // bytes that may be allocated; 0: no limit
 }
 
-// A wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine
-// at a time. Times are those of any clock that does not go back.
+// A wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine at a time. Times
+// are those of any clock that never goes back.
 type wire struct {
 	w    *C.struct_wire
 	host *C.struct_wire_host
@@ -130,7 +130,7 @@ func newWire(c wireConfig, now time.Duration) (*wire, error) {
 	return &wire{w, host}, nil
 }
 
-// Close frees everything and returns how many bytes the C code has not freed. Frames that were peeked are gone.
+// Close frees everything and returns how many bytes the C code has not freed. Peeked frames become invalid.
 func (w *wire) Close() (leaked uint64) {
 	C.wire_destroy(w.w)
 	leaked = uint64(w.host.bytes)
@@ -139,16 +139,16 @@ func (w *wire) Close() (leaked uint64) {
 	return leaked
 }
 
-// Goodbye closes all links; the peers are told by the next Outputs.
+// Goodbye closes all links; the next calls of Output tell the peers.
 func (w *wire) Goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
 
-// AddAddress asks for NICs at an address from now on; false: there are as many as can be.
+// AddAddress adds an address at which the wire asks for NICs. It returns false if there are too many addresses.
 func (w *wire) AddAddress(now time.Duration, a wireAddress) bool {
 	c := address(&a)
 	return C.wire_add_address(w.w, C.uint64_t(now), &c) == 0
 }
 
-// RemoveAddress stops asking. Links that are up stay so.
+// RemoveAddress stops asking at an address. Links that are up stay up.
 func (w *wire) RemoveAddress(a wireAddress) {
 	c := address(&a)
 	C.wire_remove_address(w.w, &c)
@@ -158,10 +158,10 @@ func address(a *wireAddress) (c C.struct_wire_address) {
 	return *(*C.struct_wire_address)(unsafe.Pointer(a))
 }
 
-// A wireReason says why a link went down.
+// A wireReason is the reason for which a link went down.
 type wireReason uint8
 
-// Why a link went down.
+// Reasons for which a link goes down.
 const (
 	wireSilent    wireReason = C.WIRE_SILENT    // nothing heard for the dead time
 	wireRestarted wireReason = C.WIRE_RESTARTED // the peer has begun a new link
@@ -169,7 +169,7 @@ const (
 	wireNonsense  wireReason = C.WIRE_NONSENSE  // the peer breaks the protocol
 )
 
-// A wireEvent tells that a link came up, or went down.
+// A wireEvent reports that a link came up or went down.
 type wireEvent struct {
 	NIC    uint16
 	Up     bool
@@ -185,7 +185,7 @@ func (w *wire) Event() (wireEvent, bool) {
 	return wireEvent{uint16(e.nic), e.event == C.WIRE_UP, wireReason(e.reason)}, true
 }
 
-// Reserve gives room for a frame, until the next Commit, Input or Tick; nil: there is none now.
+// Reserve returns room for a frame, valid until the next Commit, Input or Tick, or nil if there is none now.
 func (w *wire) Reserve(nic uint16, size int) []byte {
 	p := C.wire_reserve(w.w, C.uint16_t(nic), C.uint32_t(size))
 	if p == nil {
@@ -194,12 +194,12 @@ func (w *wire) Reserve(nic uint16, size int) []byte {
 	return unsafe.Slice((*byte)(p), size)
 }
 
-// Commit sends the first size bytes of what was reserved; 0 gives it back.
+// Commit sends the first size bytes of the reserved room; 0 gives it back.
 func (w *wire) Commit(now time.Duration, nic uint16, size int) {
 	C.wire_commit(w.w, C.uint64_t(now), C.uint16_t(nic), C.uint32_t(size))
 }
 
-// Peek is the next frame that came, valid until Consume, or until its link is told to be down; nil: there is none.
+// Peek returns the next received frame, valid until Consume or until the event that its link went down, or nil.
 func (w *wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 	var from C.uint16_t
 	var size C.uint32_t
@@ -213,7 +213,7 @@ func (w *wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 // Consume gives back the frame that was peeked.
 func (w *wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
 
-// wireDestination is the NIC that a datagram is for; 0: a matter of answerWire, -1: none.
+// wireDestination returns the NIC that a datagram is for; 0: a question for answerWire; -1: no datagram of the wire.
 func wireDestination(datagram []byte) int {
 	if len(datagram) == 0 {
 		return -1
@@ -221,7 +221,7 @@ func wireDestination(datagram []byte) int {
 	return int(C.wire_destination(unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram))))
 }
 
-// Input takes a datagram that came.
+// Input handles a received datagram.
 func (w *wire) Input(now time.Duration, from *wireAddress, datagram []byte) {
 	if len(datagram) == 0 {
 		datagram = []byte{0}
@@ -230,7 +230,7 @@ func (w *wire) Input(now time.Duration, from *wireAddress, datagram []byte) {
 	C.wire_input(w.w, C.uint64_t(now), a, unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram)))
 }
 
-// Output writes the next datagram to send into b, which has room for the longest; 0: there is none now.
+// Output writes the next datagram to send into b, which has room for the longest. It returns 0 if there is none now.
 func (w *wire) Output(now time.Duration, to *wireAddress, b []byte) int {
 	a := (*C.struct_wire_address)(unsafe.Pointer(to))
 	if len(b) == 0 {
@@ -239,15 +239,16 @@ func (w *wire) Output(now time.Duration, to *wireAddress, b []byte) int {
 	return int(C.wire_output(w.w, C.uint64_t(now), a, unsafe.Pointer(&b[0]), C.uint32_t(len(b))))
 }
 
-// Timer says when Tick is to be called, if not before.
+// Timer returns when Tick must be called at the latest.
 func (w *wire) Timer() time.Duration {
 	return time.Duration(min(uint64(C.wire_timer(w.w)), math.MaxInt64))
 }
 
-// Tick does what is due.
+// Tick does all that is due.
 func (w *wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
 
-// answerWire answers "who is there?" for a host with these NICs, ascending; nil: no answer is due.
+// answerWire answers a question for the NICs of a host, which are given in ascending order. It returns nil if no answer
+// is due.
 func answerWire(key [16]byte, nics []uint16, question []byte) []byte {
 	if len(question) == 0 || len(nics) == 0 {
 		return nil
@@ -271,13 +272,13 @@ type wireCounters struct {
 
 var _ [unsafe.Sizeof(wireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}
 
-// Counters are since newWire.
+// Counters returns the counters since newWire.
 func (w *wire) Counters() (c wireCounters) {
 	C.wire_counters(w.w, (*C.struct_wire_counters)(unsafe.Pointer(&c)))
 	return c
 }
 
-// Memory is how many bytes are allocated, and the most that ever were.
+// Memory returns how many bytes are allocated, and the most that ever were.
 func (w *wire) Memory() (now, most uint64) {
 	return uint64(w.host.bytes), uint64(w.host.most)
 }

@@ -1,38 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * How much may be under way. It is judged once a round trip, by two signs:
+ * Congestion control: how many bytes may be under way. It evaluates two signs once a round
+ * trip:
  *
- * Delay: where even the fastest datagram of a round waited in queues for more than a target, the
- * window shrinks by an eighth. The target is TARGET and half the least round trip, and more for small
- * windows, so that those who share a queue come to equal ones.
+ * Delay: if even the fastest datagram of a round waited in queues for longer than a target,
+ * the window shrinks by an eighth. The target is TARGET plus half the least round trip, and
+ * higher for small windows, so that flows that share a queue get equal windows.
  *
- * Losses: some paths lose datagrams whatever is sent; others since a queue overflows. An
- * experiment tells: when more is lost than the path is known to lose by itself, the window
- * shrinks for SETTLE rounds. What is lost then is what the path loses; if that is not much less,
- * the window is restored, and isolated losses have cost no more than those rounds.
+ * Losses: some paths always lose datagrams; others lose them because a queue overflows. An
+ * experiment distinguishes the two: if more is lost than the path is known to lose by
+ * itself, the window shrinks for SETTLE rounds. The losses of these rounds are the path's.
+ * If they are not much lower, the window is restored, so that the path's losses have cost
+ * no more than those rounds.
  *
- * Otherwise it grows, if it is what held something up: it doubles until the first sign of
+ * Otherwise the window grows if it held the sender back: it doubles until the first sign of
  * congestion, and then grows by a datagram.
  */
 #include "wire_internal.h"
 
 #define TARGET		(500 * WIRE_US)
 #define TARGET_SMALL	(2000 * WIRE_US) /* more, of the least window */
-/* Shares of what is lost, in 1024ths */
-#define LOSS_STAY	16	/* beyond what the path loses: does not grow any more */
+/* Shares of losses, in 1024ths */
+#define LOSS_STAY	16	/* beyond the path's losses: the window does not grow any more */
 #define LOSS_SHRINK	64	/* shrinks at once */
-#define LOSS_PATH	160	/* what a path may lose by itself at most */
+#define LOSS_PATH	160	/* the most that a path may lose by itself */
 /* Rounds */
-#define SETTLE		5	/* of an experiment; the first one still shows what was before */
-#define STAY		8	/* without growth, until it is asked whether the path is what loses */
-#define TRUST		64	/* until that is asked again */
-/* Fragments that a share is taken of at least */
+#define SETTLE		5	/* of an experiment; the first one still shows earlier losses */
+#define STAY		8	/* without growth, until an experiment begins */
+#define TRUST		64	/* until the next experiment */
+/* The fewest fragments from which a share is computed */
 #define JUDGED		32
 #define SETTLED		128	/* in an experiment */
 #define FIRST		16	/* datagrams */
 #define LEAST		4
 #define MOST		(64ull << 20)
-#define FORGET		(10000 * WIRE_MS) /* when the least round trip is to be found anew */
+#define FORGET		(10000 * WIRE_MS) /* after which the least round trip is measured anew */
 
 void wire_congestion_init(struct wire_congestion *c, uint32_t datagram, uint64_t now)
 {
@@ -118,7 +120,7 @@ static void settle(struct wire_congestion *c, uint32_t share)
 		c->starting = false;
 }
 
-/* What losses say: true, if the window is not to grow. */
+/* Evaluates losses. Returns true if the window must not grow. */
 static bool hindered(struct wire_congestion *c, uint32_t datagram)
 {
 	bool judged = c->arrived_sum + c->lost_sum >= JUDGED;
@@ -155,14 +157,14 @@ static bool late(const struct wire_congestion *c, uint32_t datagram)
 
 void wire_congestion_round(struct wire_congestion *c, uint32_t datagram, uint64_t now)
 {
-	if (!c->settling) {	/* the last ones count less and less */
+	if (!c->settling) {	/* the weight of earlier rounds decreases */
 		c->arrived_sum -= c->arrived_sum / 4;
 		c->lost_sum -= c->lost_sum / 4;
 	}
 	c->arrived_sum += c->arrived;
 	c->lost_sum += c->lost;
 	if (hindered(c, datagram)) {
-		/* nothing grows */
+		/* the window does not grow */
 	} else if (late(c, datagram)) {
 		shrink(c, c->window / 8, datagram);
 	} else if (c->limited) {
@@ -179,7 +181,7 @@ void wire_congestion_round(struct wire_congestion *c, uint32_t datagram, uint64_
 void wire_congestion_collapse(struct wire_congestion *c, uint32_t datagram, uint64_t now)
 {
 	c->window = (uint64_t)LEAST * datagram;
-	c->starting = true;	/* the path may be another one now */
+	c->starting = true;	/* the path may have changed */
 	c->limited = false;
 	c->arrived = 0;
 	c->lost = 0;

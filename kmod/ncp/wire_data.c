@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Datagrams of a session: what their header says, in and out. */
+/* Datagrams of a session: parsing and building their headers. */
 #include "wire_internal.h"
 
-#define AT_NUMBER	24	/* where fields of the header lie */
+#define AT_NUMBER	24	/* offsets of fields of the header */
 #define AT_ACK		32
 #define AT_CREDIT	40
 #define AT_STAMP	48
@@ -12,7 +12,10 @@
 #define AT_DELAY	68
 #define AT_DUPLICATES	70
 
-/* Units of time stamps and delays. They repeat after 73 minutes; silence never lasts so long. */
+/*
+ * Units of time stamps and delays. Stamps repeat after 73 minutes; the dead time ends a
+ * silence long before.
+ */
 #define STAMP_SHIFT	10
 
 static uint32_t stamp(uint64_t now)
@@ -24,7 +27,7 @@ static uint32_t stamp(uint64_t now)
 
 /* ---- Input ---- */
 
-/* The newest datagram's stamps; older ones have nothing new to say about time. */
+/* Evaluates the stamps of the newest datagram; older ones have no new information. */
 static void times(struct wire_link *l, uint64_t now, const uint8_t *p)
 {
 	uint32_t echo = get32(p + AT_ECHO), passed, delay = get16(p + AT_DELAY);
@@ -42,13 +45,13 @@ static void times(struct wire_link *l, uint64_t now, const uint8_t *p)
 
 static void credit(struct wire_link *l, uint64_t told)
 {
-	/* No more than its ring holds, counted from what it acknowledged. */
+	/* The credit is bounded by the ring, counted from the acknowledged position. */
 	if (told > l->tx.credit &&
 	    told <= l->tx.position + l->session.limits.buffer)
 		l->tx.credit = told;
 }
 
-/* False: the datagram belongs to no session that holds. */
+/* Returns false if the datagram belongs to no valid session. */
 static bool of_session(struct wire *w, struct wire_link *l, uint64_t now,
 		       uint64_t his, uint64_t mine)
 {
@@ -60,11 +63,11 @@ static bool of_session(struct wire *w, struct wire_link *l, uint64_t now,
 		return false;
 	if (wire_is_up(l))
 		wire_down(w, l, now, WIRE_RESTARTED);
-	/* It is repeated when the host knows that the old link is gone. */
+	/* The peer repeats it after the host knows that the old link is gone. */
 	return !l->tell_down && wire_open(w, l, now, &l->next);
 }
 
-/* Whether the parts of the datagram, and what they say, can be. */
+/* Returns whether the parts and fields of the datagram are valid. */
 static bool sensible(const struct wire_link *l, const uint8_t *p, uint32_t size)
 {
 	uint32_t head = WIRE_HEADER + 8 * p[7];
@@ -116,7 +119,7 @@ void wire_data_input(struct wire *w, struct wire_link *l, uint64_t now,
 
 /* ---- Output ---- */
 
-/* The bitmap, as far as it is needed and @most words reach; how many there are. */
+/* Writes the bitmap, as far as needed and at most @most words. Returns the number of words. */
 static uint8_t bitmap(const struct wire_rx *rx, uint8_t *p, uint32_t most)
 {
 	uint64_t after = rx->next + 1, word, s;
@@ -137,7 +140,7 @@ static uint8_t bitmap(const struct wire_rx *rx, uint8_t *p, uint32_t most)
 	return n;
 }
 
-/* A header with all that is to be told; the size of it and the bitmap. */
+/* Writes a header and the bitmap. Returns their size. */
 static uint32_t header(struct wire *w, struct wire_link *l, uint64_t now, uint8_t type,
 		       uint32_t words, uint8_t *p)
 {
@@ -213,7 +216,7 @@ uint32_t wire_close_output(struct wire *w, struct wire_link *l, uint64_t now, ui
 
 /* ---- Time ---- */
 
-/* When the link has something to do. */
+/* Computes when the link's next timer is due. */
 void wire_arm(struct wire *w, struct wire_link *l)
 {
 	uint64_t at = wire_greet_timer(w, l);

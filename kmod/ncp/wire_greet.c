@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * How two NICs come to a session. The lower number begins, so that there are never two:
+ * Handshake that makes a session of two NICs. The lower number begins, so that there are
+ * never two sessions:
  *
  *	lower				higher
  *	   <-------------- CONNECT_REQUEST	say hello
@@ -10,22 +11,22 @@
  *	   <------------------------ DATA a, b
  *	up: so is the higher one
  *
- * Each answer is as long as what it answers. The secret changes with every
- * session, and the hellos' incarnations all the time: nothing that was recorded opens one. Nor
- * does it end one, since WELCOME says which session the higher NIC has: if it is the lower
- * one's too, nothing happens.
+ * Each answer is as long as the datagram that it answers. The secret changes with every
+ * session, and the incarnations in hellos change all the time, so that replayed datagrams
+ * open no session. Nor do they end one, because WELCOME names the present session of the
+ * higher NIC: if the lower NIC has the same session, nothing happens.
  */
 #include "wire_internal.h"
 
-#define AT_CURRENT	24	/* where fields of greetings lie */
+#define AT_CURRENT	24	/* offsets of fields of greetings */
 #define AT_BUFFER	32
 #define AT_FRAME	36
 #define AT_DATAGRAM	40
 
 #define GREET_FIRST	20	/* ms between greetings, at first */
 #define GREET_LAST	1000
-#define ATTEMPT_AGE	(250 * WIRE_MS)	/* of an incarnation, until hellos have another */
-#define NEXT_AGE	(1000 * WIRE_MS) /* of a welcome, until another one counts */
+#define ATTEMPT_AGE	(250 * WIRE_MS)	/* of an incarnation, after which hellos have another */
+#define NEXT_AGE	(1000 * WIRE_MS) /* of a welcome, after which another one counts */
 
 static uint64_t welcome_for(const struct wire_link *l, uint64_t his)
 {
@@ -38,7 +39,7 @@ static uint64_t welcome_for(const struct wire_link *l, uint64_t his)
 	return mine ? mine : 1;
 }
 
-/* What the lower NIC's next hello has as its incarnation. */
+/* Returns the incarnation for the lower NIC's next hello. */
 static uint64_t attempt(struct wire *w, struct wire_link *l, uint64_t now)
 {
 	if (!l->attempts[0] || now - l->attempt_at >= ATTEMPT_AGE) {
@@ -103,7 +104,7 @@ void wire_greet_stale(struct wire *w, struct wire_link *l, uint64_t now,
 
 /* ---- Input ---- */
 
-/* What the peer can do; false: it can't be talked to. */
+/* Reads the peer's limits. Returns false if they do not fit this NIC's. */
 static bool limits(struct wire *w, const uint8_t *p, struct wire_limits *to)
 {
 	to->buffer = get32(p + AT_BUFFER);
@@ -139,7 +140,7 @@ static void welcomed(struct wire *w, struct wire_link *l, uint64_t now,
 		return;
 	if (!limits(w, p, &s.limits))
 		return;
-	/* An earlier one may have been confirmed, and the peer's data be under way. */
+	/* An earlier welcome may have been confirmed, and the peer's data may be under way. */
 	if (!l->next.mine || now - l->next_at >= NEXT_AGE || l->next.mine == s.mine) {
 		l->next = s;
 		l->next_at = now;
@@ -159,17 +160,17 @@ static void confirmed(struct wire *w, struct wire_link *l, uint64_t now,
 	if (!s.mine || !s.his || !limits(w, p, &s.limits))
 		return;
 	if (s.mine == l->session.mine && s.his == l->session.his) {
-		l->rx.ack_at = now;	/* our first datagram was lost */
+		l->rx.ack_at = now;	/* the first datagram of this side was lost */
 		wire_work(w, l);
 	} else if (s.mine != welcome_for(l, s.his)) {
-		w->counters.stale++;	/* answered, it would go round and round */
+		w->counters.stale++;	/* an answer would cause another one, without end */
 	} else if (wire_is_up(l)) {
 		wire_down(w, l, now, WIRE_RESTARTED);
 	} else if (!l->tell_down && wire_open(w, l, now, &s)) {
 		l->rx.ack_at = now;
 		wire_work(w, l);
 	}
-	/* While the host has yet to learn of the old link's end, nothing begins: greetings go on. */
+	/* No session begins until the host knows of the old link's end: greetings go on. */
 }
 
 void wire_greet_input(struct wire *w, struct wire_link *l, uint64_t now,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What the parts of the wire share: its state, and the format's constants. */
+/* State of the wire and constants of the format, which its files share. */
 #ifndef _QNIX_WIRE_INTERNAL_H
 #define _QNIX_WIRE_INTERNAL_H
 
@@ -20,10 +20,10 @@
 /* ---- Format: docs/wire.md, "QNIX datagrams" ---- */
 
 enum {
-	WIRE_HELLO = 1,		/* lower NIC: a link, please */
-	WIRE_WELCOME,		/* higher NIC: prove that you are there */
-	WIRE_CONFIRM,		/* lower NIC: I am */
-	WIRE_CONNECT_REQUEST,	/* higher NIC: say hello */
+	WIRE_HELLO = 1,		/* lower NIC: asks for a session */
+	WIRE_WELCOME,		/* higher NIC: asks for a proof of the address */
+	WIRE_CONFIRM,		/* lower NIC: proves the address */
+	WIRE_CONNECT_REQUEST,	/* higher NIC: asks for a hello */
 	WIRE_DATA,
 	WIRE_CLOSE,
 	WIRE_WHO,
@@ -40,22 +40,22 @@ enum {
 /* flags of WIRE_DATA */
 #define WIRE_ASKS	0x1	/* to be acknowledged at once */
 
-#define WIRE_SKIP	0xffffffffu /* in the place of a frame's length */
+#define WIRE_SKIP	0xffffffffu /* instead of a frame's length */
 
-/* Fragments under way at most: what the bitmap can tell of. */
+/* The most fragments under way: as many as the bitmap covers. */
 #define WIRE_FRAGMENTS	(64 * WIRE_WORDS)
-/* Datagrams, back from the newest, of which it is known whether they came. */
+/* Number of the latest datagrams for which arrival is recorded. */
 #define WIRE_REPLAY	1024
 
 #define WIRE_REPLIES	64
-/* Datagrams of no session that are hashed: at once, and the time for one more. */
+/* Datagrams without a session that are hashed: burst, and time for one more. */
 #define WIRE_STRANGERS	64
 #define WIRE_STRANGER	(100 * WIRE_US)
 #define WIRE_NEVER	0xffffffffffffffffull
 
 #define WIRE_US		1000ull
 #define WIRE_MS		1000000ull
-#define WIRE_LIFE	(5000 * WIRE_MS) /* of what a lower NIC's greetings began */
+#define WIRE_LIFE	(5000 * WIRE_MS) /* of a lower NIC's attempt */
 #define WIRE_ACK_DELAY	WIRE_MS	/* of an acknowledgement, at most; peers rely on it */
 
 /* ---- State ---- */
@@ -81,29 +81,29 @@ struct wire_arrival {
 
 struct wire_tx {
 	uint8_t *ring;
-	uint64_t size;		/* of the ring as far as it is used: what the peer can take too */
-	uint64_t tail, head;	/* positions of what has not been acknowledged */
-	uint64_t position;	/* of what has not been sent */
-	uint64_t skip_from, skip_to; /* the one place where the stream jumps to the ring's start */
+	uint64_t size;		/* used bytes of the ring: the lesser of both sides' buffers */
+	uint64_t tail, head;	/* positions of the unacknowledged part */
+	uint64_t position;	/* of the first byte that was not sent */
+	uint64_t skip_from, skip_to; /* the place where the stream jumps to the ring's start */
 	uint64_t reserved;	/* where the reserved frame starts, or WIRE_NEVER */
 	uint32_t room;		/* its size at most */
 	bool	 ask;		/* the peer is to be asked for acknowledgement and credit */
 	uint64_t credit;	/* position up to which the peer has room */
 	uint64_t first, next;	/* sequence numbers: not acknowledged, not sent */
 	uint64_t number;	/* of the last datagram */
-	uint64_t flight;	/* bytes that are taken to be under way */
+	uint64_t flight;	/* bytes that count as under way */
 	uint64_t lost;		/* fragments in FRAGMENT_LOST */
 	struct wire_fragment *fragments;
-	/* when is one lost (wire_recovery.c) */
-	uint64_t newest_sent;	/* when the newest was sent of those that arrived */
+	/* detection of losses (wire_recovery.c) */
+	uint64_t newest_sent;	/* sending time of the newest fragment that arrived */
 	uint64_t newest_rtt;
 	uint64_t newest;	/* its sequence number */
-	uint64_t highest;	/* sequence number: from here on nothing is known to have arrived */
-	uint64_t lost_at;	/* when the next one is taken to be lost */
+	uint64_t highest;	/* sequence number: no fragment from here on is known to have arrived */
+	uint64_t lost_at;	/* when the next fragment counts as lost */
 	uint64_t probe_at;
 	uint32_t backoff;
 	uint32_t probes;	/* datagrams that may go beyond the window */
-	uint32_t patience;	/* quarters of the least round trip that reordering is given */
+	uint32_t patience;	/* quarters of the least round trip that are allowed for reordering */
 	uint16_t duplicates;	/* as the peer last counted */
 	uint32_t calm;		/* rounds without */
 	bool	 impatient;	/* has been raised in this round */
@@ -111,12 +111,12 @@ struct wire_tx {
 
 struct wire_rx {
 	uint8_t *ring;
-	uint64_t read;		/* position: before it all is consumed */
-	uint64_t end;		/* before it all has come */
-	uint64_t told;		/* credit that the peer was told last */
-	uint64_t next;		/* sequence number: before it all has come */
-	uint64_t beyond;	/* after it nothing has come */
-	uint64_t bits[WIRE_WORDS]; /* by sequence number, modulo: came out of order */
+	uint64_t read;		/* position: everything before it is consumed */
+	uint64_t end;		/* everything before it has arrived */
+	uint64_t told;		/* last credit sent to the peer */
+	uint64_t next;		/* sequence number: everything before it has arrived */
+	uint64_t beyond;	/* nothing after it has arrived */
+	uint64_t bits[WIRE_WORDS]; /* by sequence number, modulo: arrived out of order */
 	struct wire_arrival *arrivals;
 	uint64_t newest;	/* datagram number */
 	uint64_t replay[WIRE_REPLAY / 64];
@@ -135,13 +135,13 @@ struct wire_congestion {
 	uint64_t round_at, round_rtt;
 	uint32_t arrived, lost;	/* fragments of this round */
 	uint32_t arrived_sum, lost_sum; /* of this and the last ones, which count less and less */
-	uint32_t path_loss;	/* in 1024ths, whatever is sent */
+	uint32_t path_loss;	/* the path's own losses, in 1024ths */
 	uint32_t before_loss;	/* before an experiment */
 	uint64_t before_window;
 	uint32_t settling;	/* rounds of it that are left */
 	uint32_t held, trusted;	/* rounds without growth; since path_loss was found */
 	bool	 starting;	/* no sign of congestion yet */
-	bool	 limited;	/* the window was what held something up in this round */
+	bool	 limited;	/* the window held the sender back in this round */
 };
 
 struct wire_limits {
@@ -168,13 +168,13 @@ struct wire_link {
 	uint64_t until;
 	uint64_t greet_at;
 	uint32_t pause;		/* in ms, until the next greeting */
-	uint8_t	 secret[16];	/* of what a higher NIC welcomes with */
+	uint8_t	 secret[16];	/* key of a higher NIC's incarnations */
 	uint64_t attempts[2];	/* incarnations in a lower NIC's hellos */
 	uint64_t attempt_at;	/* when the first of these was made */
-	struct wire_session next; /* a lower NIC's, welcomed, to be confirmed */
+	struct wire_session next; /* of a lower NIC: welcomed, not yet confirmed */
 	uint64_t next_at;	/* since when */
 
-	/* what holds while @session.mine is not 0 */
+	/* valid while @session.mine is not 0 */
 	struct wire_session session;
 	uint8_t	 closing;	/* WIRE_CLOSEs to be sent */
 	bool	 tell_up, tell_down; /* events that the host has not taken */
@@ -214,7 +214,7 @@ struct wire {
 	const struct wire_ops *ops;
 	void	 *host;
 	struct wire_config config;
-	uint64_t now;		/* the latest that the host has told */
+	uint64_t now;		/* the latest time from the host */
 	uint64_t deadline;
 	uint64_t ticked;
 	uint32_t count;		/* of links */
@@ -228,7 +228,7 @@ struct wire {
 	struct wire_link *peeked;
 	struct wire_reply replies[WIRE_REPLIES];
 	uint32_t reply_head, reply_tail;
-	uint64_t strangers;	/* when as many as may be have been hashed is over; see wire.c */
+	uint64_t strangers;	/* end of the budget for datagrams without a session; see wire.c */
 	struct wire_counters counters;
 };
 
@@ -284,7 +284,7 @@ static inline uint64_t wire_most(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* A host may have read its clock before another call; here time does not go back. */
+/* A host may have read its clock before another call; the wire's time does not go back. */
 static inline uint64_t wire_now(struct wire *w, uint64_t now)
 {
 	w->now = wire_most(w->now, now);
@@ -301,7 +301,7 @@ static inline bool wire_is_up(const struct wire_link *l)
 	return l->session.mine;
 }
 
-/* Whether the host may exchange frames with it: it is up, and the host knows. */
+/* Returns whether the host may exchange frames: the link is up, and the host knows it. */
 static inline bool wire_is_open(const struct wire_link *l)
 {
 	return l->session.mine && !l->tell_up && !l->tell_down;
@@ -317,14 +317,14 @@ void wire_untell(struct wire *w, struct wire_link *l);
 void wire_unready(struct wire *w, struct wire_link *l);
 void wire_forget(struct wire *w, struct wire_link *l);
 struct wire_link *wire_find(const struct wire *w, uint16_t nic);
-/* Makes a link if there is none; NULL: there can't be one. */
+/* Returns the link, which it makes if necessary, or NULL if it cannot. */
 struct wire_link *wire_link(struct wire *w, uint64_t now, uint16_t nic);
 void wire_remove(struct wire *w, struct wire_link *l);
 void wire_new_secret(struct wire *w, struct wire_link *l);
 uint64_t wire_random(struct wire *w);	/* never 0 */
 
 /* wire_session.c */
-/* A session begins; false: there is no memory for it. */
+/* Begins a session. Returns false without memory. */
 bool wire_open(struct wire *w, struct wire_link *l, uint64_t now,
 	       const struct wire_session *s);
 void wire_down(struct wire *w, struct wire_link *l, uint64_t now, uint8_t reason);
@@ -343,7 +343,7 @@ uint32_t wire_greet_output(struct wire *w, struct wire_link *l, uint64_t now,
 			   struct wire_address *to, uint8_t *p);
 uint32_t wire_reply_output(struct wire *w, struct wire_address *to, uint8_t *p);
 uint64_t wire_greet_timer(const struct wire *w, const struct wire_link *l);
-/* What came from @l is of no session that is known: ask what holds. */
+/* A datagram of @l belongs to no known session: ask for the present one. */
 void wire_greet_stale(struct wire *w, struct wire_link *l, uint64_t now,
 		      const struct wire_address *from);
 
@@ -368,16 +368,16 @@ void wire_fragment_input(struct wire *w, struct wire_link *l, uint64_t now,
 bool wire_frame_ready(struct wire *w, struct wire_link *l, uint64_t now, uint32_t *size);
 
 /* wire_tx.c */
-/* Picks what to send; false: nothing is due, or may be sent now. */
+/* Chooses the fragment to send. Returns false if none is due or may be sent now. */
 bool wire_pick(struct wire *w, struct wire_link *l, uint64_t *sequence);
 bool wire_wants(const struct wire_link *l);
-/* Whether something is to be sent that neither window nor peer allow now. */
+/* Returns whether window or credit hold back a fragment. */
 bool wire_blocked(const struct wire_link *l);
 
 /* wire_recovery.c */
 void wire_acked(struct wire *w, struct wire_link *l, uint64_t now, const uint8_t *bits,
 		uint32_t words, uint64_t ack, uint16_t duplicates);
-/* It is on its way; true: an acknowledgement is wanted at once. */
+/* Notes that a fragment was sent. Returns true if it asks for an acknowledgement at once. */
 bool wire_sent(struct wire *w, struct wire_link *l, uint64_t now, struct wire_fragment *f);
 void wire_find_lost(struct wire_link *l, uint64_t now);
 void wire_probe(struct wire *w, struct wire_link *l, uint64_t now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The links of a wire: found by NIC, and queued for what is to be done. */
+/* The links of a wire: a table by NIC, and queues of work. */
 #include "wire_internal.h"
 
 /* The lists: a link is in each of them at most once. */
@@ -34,13 +34,13 @@
 			(list)->last = before;			\
 	} while (0)
 
-/* It may have something to send. */
+/* Queues a link that may have something to send. */
 void wire_work(struct wire *w, struct wire_link *l)
 {
 	LIST_ADD(&w->work, l, work, working);
 }
 
-/* It has an event. */
+/* Queues a link that has an event. */
 void wire_tell(struct wire *w, struct wire_link *l)
 {
 	LIST_ADD(&w->events, l, event, telling);
@@ -61,7 +61,7 @@ void wire_unready(struct wire *w, struct wire_link *l)
 	LIST_DROP(&w->ready, l, ready, readied);
 }
 
-/* It may have a frame. */
+/* Queues a link that may have a received frame. */
 void wire_ready(struct wire *w, struct wire_link *l)
 {
 	LIST_ADD(&w->ready, l, ready, readied);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What has arrived, and what is taken to be lost: that before which something
- * else was sent that arrived, and which had the time of a round trip and a quarter
- * of the least one more (RACK, RFC 8985). When an acknowledgement is missing altogether, one fragment
- * is sent again, whatever the window says, and then, ever more seldom, all.
+ * Detection of losses. A fragment counts as lost when a datagram that was sent later has
+ * arrived, and a round trip and a quarter of the least one have passed since it was sent
+ * (RACK, RFC 8985). If no acknowledgement arrives at all, one fragment is sent again,
+ * whatever the window allows, and then, at growing intervals, all.
  */
 #include "wire_internal.h"
 
 #define PROBE_FIRST	(100 * WIRE_MS)	/* while no round trip is known */
 #define PATIENCE_MOST	16	/* quarters of the least round trip */
-#define CALM		16	/* round trips without duplicates, until it is shortened */
+#define CALM		16	/* round trips without duplicates, after which it is shortened */
 #define BACKOFF_MOST	10
-#define BACKOFF_ALL	3	/* from here on everything is taken to be lost */
+#define BACKOFF_ALL	3	/* from here on everything counts as lost */
 
-/* What a fragment counts in the window: datagrams cost something too. */
+/* Returns the cost of a fragment in the window, which includes the datagram's header. */
 static uint32_t cost(const struct wire_fragment *f)
 {
 	return f->size + WIRE_LEAST;
@@ -49,7 +49,7 @@ static void arrive(struct wire_link *l, uint64_t now, uint64_t sequence)
 	l->congestion.arrived++;
 	tx->highest = wire_most(tx->highest, sequence + 1);
 	tx->backoff = 0;
-	/* So soon after it was sent again, it is the first one that arrived. */
+	/* An acknowledgement this soon after the repetition is for the first transmission. */
 	if (f->again && now - f->sent < l->congestion.least)
 		return;
 	if (f->sent > tx->newest_sent ||
@@ -60,7 +60,7 @@ static void arrive(struct wire_link *l, uint64_t now, uint64_t sequence)
 	}
 }
 
-/* What was sent again in vain shows that datagrams overtake each other. */
+/* Needless repetitions show that datagrams overtake each other. */
 static void patience(struct wire_link *l, uint16_t duplicates)
 {
 	struct wire_tx *tx = &l->tx;

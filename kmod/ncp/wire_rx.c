@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * What came: fragments go to their place in a ring, from which the host reads whole
- * frames in place. The peer knows, as credit, how far it may write.
+ * Receiving: fragments go to their place in a ring, from which the host reads whole frames
+ * in place. The peer's credit is the position up to which it may write.
  */
 #include "wire_internal.h"
 
-/* Whether a datagram of that number has not come before (after RFC 6479). Notes that it has. */
+/*
+ * Returns whether a datagram with that number arrives for the first time (after RFC 6479),
+ * and records it.
+ */
 bool wire_fresh(struct wire_rx *rx, uint64_t number)
 {
 	const uint64_t words = WIRE_REPLAY / 64;
@@ -32,7 +35,10 @@ static bool arrived(const struct wire_rx *rx, uint64_t s)
 	return s < rx->next || (rx->bits[s / 64 % WIRE_WORDS] >> (s % 64) & 1);
 }
 
-/* Moves on over all that is there without a gap; false: the pieces do not fit together. */
+/*
+ * Advances over all fragments without a gap. Returns false if the pieces contradict each
+ * other.
+ */
 static bool advance(struct wire_rx *rx)
 {
 	struct wire_arrival *a;
@@ -94,7 +100,7 @@ void wire_fragment_input(struct wire *w, struct wire_link *l, uint64_t now,
 	wire_ready(w, l);
 }
 
-/* Jumps over what the peer left out at the end of its ring. */
+/* Skips the bytes that the peer left out at the end of its ring. */
 static bool skip(const struct wire *w, struct wire_rx *rx)
 {
 	const uint64_t ring = w->config.buffer, at = rx->read & (ring - 1);
@@ -108,8 +114,8 @@ static bool skip(const struct wire *w, struct wire_rx *rx)
 }
 
 /*
- * Whether all of the next frame is there, and its @size. What can't be a frame
- * ends the link.
+ * Returns whether the next frame is complete, and its @size. An invalid frame ends the
+ * link.
  */
 bool wire_frame_ready(struct wire *w, struct wire_link *l, uint64_t now, uint32_t *size)
 {
@@ -129,7 +135,7 @@ bool wire_frame_ready(struct wire *w, struct wire_link *l, uint64_t now, uint32_
 			goto nonsense;
 	} while (rx->read != before);
 	if (*size == WIRE_SKIP)
-		return false;	/* nothing after it has come */
+		return false;	/* nothing after it has arrived */
 	if (!*size || *size > w->config.frame || at + wire_record(*size) > ring)
 		goto nonsense;
 	return wire_record(*size) <= rx->end - rx->read;
@@ -169,7 +175,7 @@ void wire_consume(struct wire *w, uint64_t now)
 	rx = &l->rx;
 	rx->read += wire_record(get32(rx->ring + (rx->read & (w->config.buffer - 1))));
 	w->counters.frames_in++;
-	wire_ready(w, l);	/* behind the others */
+	wire_ready(w, l);	/* goes behind the others */
 	if (rx->read + w->config.buffer - rx->told >= w->config.buffer / 4) {
 		rx->ack_at = now;	/* the peer may be waiting for room */
 		wire_work(w, l);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* What every datagram has: its first bytes, and the MAC at its end. */
+/* The common parts of all datagrams: the first bytes, and the MAC at the end. */
 #include "wire_internal.h"
 
-/* Clears a header, and fills what all types have. */
+/* Clears a header, and fills the fields that all types share. */
 void wire_begin(uint8_t *p, uint8_t type, uint16_t from, uint16_t to,
 		uint64_t mine, uint64_t his)
 {
@@ -15,14 +15,14 @@ void wire_begin(uint8_t *p, uint8_t type, uint16_t from, uint16_t to,
 	put64(p + 16, his);
 }
 
-/* Ends a datagram of which @size bytes are there; its size. */
+/* Adds the MAC to a datagram of @size bytes. Returns its size. */
 uint32_t wire_seal(const uint8_t key[WIRE_KEY], uint8_t *p, uint32_t size)
 {
 	wire_siphash(key, p, size, p + size);
 	return size + WIRE_TAG;
 }
 
-/* In time that does not depend on where a forged tag is wrong. */
+/* Verifies the MAC, in time that does not depend on which byte of a forged tag is wrong. */
 bool wire_genuine(const uint8_t key[WIRE_KEY], const uint8_t *p, uint32_t size)
 {
 	uint8_t tag[WIRE_TAG], differ = 0;

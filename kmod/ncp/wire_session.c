@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The beginning and the end of a session, and what the host is told of them. */
+/* The beginning and the end of a session, and their events for the host. */
 #include "wire_internal.h"
 
 /* Both rings and both tables, in one piece of memory. */
@@ -75,7 +75,7 @@ void wire_down(struct wire *w, struct wire_link *l, uint64_t now, uint8_t reason
 		w->peeked = NULL;
 	w->counters.downs++;
 	if (l->tell_up) {
-		l->tell_up = false;	/* the host has never known */
+		l->tell_up = false;	/* the host has not known of the session */
 	} else {
 		l->tell_down = true;
 		l->reason = reason;
@@ -128,7 +128,7 @@ void wire_goodbye(struct wire *w, uint64_t now)
 		l->until = 0;
 		l->spoke = now;
 		if (wire_is_up(l))
-			l->closing = 2;	/* one may be lost */
+			l->closing = 2;	/* sent twice, as one may be lost */
 		wire_work(w, l);
 	}
 }

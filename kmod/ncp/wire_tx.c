@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Frames to be sent: a stream in a ring, in which no frame wraps, so that the
- * host writes it in place. Each is its length (4 bytes) and itself, padded
- * with zeros to 8. Where one does not fit before the ring's end, WIRE_SKIP and the
- * number of bytes that are not there stand, and it begins at the start.
+ * Sending: frames are a stream in a ring. No frame wraps, so that the host writes it in
+ * place. Each frame is its length (4 bytes) and its bytes, padded with zeros to 8. If a
+ * frame does not fit before the ring's end, WIRE_SKIP and the number of skipped bytes stand
+ * there, and the frame begins at the start.
  */
 #include "wire_internal.h"
 
@@ -63,7 +63,7 @@ static uint32_t fragment_most(const struct wire_link *l)
 	return (l->session.limits.datagram - WIRE_LEAST - 8 * WIRE_SPARE) & ~7u;
 }
 
-/* How many bytes the next fragment would have, were it not for the window. */
+/* Returns the size of the next fragment without regard to the window. */
 static uint32_t next_size(const struct wire_link *l)
 {
 	const struct wire_tx *tx = &l->tx;
@@ -104,7 +104,7 @@ static uint64_t first_lost(const struct wire_tx *tx)
 	return s;
 }
 
-/* Whether more is to be sent, of whatever hinders it. */
+/* Returns whether there is more to send, even if something holds it back. */
 bool wire_wants(const struct wire_link *l)
 {
 	return l->tx.lost || l->tx.position != l->tx.head;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Which NICs are at an address: asked now and then, answered without a state. */
+/* Discovery of the NICs at an address: repeated questions, and answers without state. */
 #include "wire_internal.h"
 
-/* Types WHO and HERE: a number, and as many NICs as fit. */
+/* Layout of WHO and HERE: a count, and as many NICs as fit. */
 #define WHO_SIZE	(WIRE_ANSWER - WIRE_TAG)
 #define WHO_MOST	((WHO_SIZE - WIRE_COMMON - 2) / 2)
 
-#define WHO_FIRST	100	/* ms until the question is repeated at first */
+#define WHO_FIRST	100	/* ms until the question is first repeated */
 #define WHO_LAST	5000	/* and later on */
 
 static bool same(const struct wire_address *a, const struct wire_address *b)
@@ -99,7 +99,7 @@ uint32_t wire_who_output(struct wire *w, struct wire_address *to, uint8_t *datag
 	return 0;
 }
 
-/* Each NIC that is there is greeted, until it has long not been heard of from there. */
+/* Greets each NIC at that address until it has not been heard from there for long. */
 static void learn(struct wire *w, uint64_t now, uint16_t nic,
 		  const struct wire_address *at)
 {
@@ -141,7 +141,7 @@ void wire_here_input(struct wire *w, uint64_t now, const uint8_t *p, uint32_t si
 		      &place->address);
 	if (count < WHO_MOST)
 		return;
-	/* There may be more. */
+	/* There may be more NICs. */
 	place->after = get16(p + WIRE_COMMON + 2 * WHO_MOST);
 	place->nonce = wire_random(w);
 	place->asking = true;

@@ -2,8 +2,8 @@
 /*
  * QNIX: the network interface that a process sees.
  *
- * This header is the one truth for the kernel module, the user-space NIC and
- * the Go client. A process registers once and is given two mappings:
+ * This header defines the interface for the kernel module, the user-space NIC and the Go
+ * client. A process registers once and gets two mappings:
  *
  *   the Virtual Network Interface (VNI), which it writes and the NIC reads:
  *	Command Queue | Send Context List | Receive Context List |
@@ -12,12 +12,11 @@
  *	NIC Memory Info | Virtual Network Interface Status | Doorbell Array |
  *	Doorbell Ring
  *
- * The NIC trusts nothing that lies in either: each field is read once and
- * then checked. It never reads the host page but for @sleepers.
+ * The NIC trusts neither mapping: it reads each field once and then checks it. In the host
+ * page it reads only @sleepers.
  *
- * All numbers are in the byte order of the machine. Memory order: whoever
- * writes a field marked (release) has written what it stands for before;
- * whoever reads it uses acquire.
+ * All numbers are in the byte order of the machine. Memory order: a field marked (release)
+ * is written after the data that it announces; its reader uses acquire.
  */
 #ifndef _UAPI_QNIX_H
 #define _UAPI_QNIX_H
@@ -25,13 +24,13 @@
 #include <linux/types.h>
 #include <linux/ioctl.h>
 
-/* Grows with each incompatible change; a program that finds another refuses. */
+/* An incompatible change increases the version; a program refuses any other version. */
 #define QNIX_ABI_VERSION	2
 
 #define QNIX_NAME_LEN		20	/* printable ASCII, padded with NUL, at least one NUL */
 #define QNIX_NAMES_PER_COMMAND	3
 
-/* Limits of one registration; QNIX_IOC_INFO tells those of the NIC. */
+/* Limits of one registration; QNIX_IOC_INFO returns those of the NIC. */
 #define QNIX_MAX_CONTEXTS	4096	/* of each kind */
 #define QNIX_MAX_COMMANDS	4096	/* entries of the Command Queue; a power of two */
 #define QNIX_MAX_REGION		16384	/* bytes of one Context Region; a multiple of 64 */
@@ -41,7 +40,7 @@
 
 /* ---- Virtual Network Interface: written by the process ---- */
 
-/* qnix_command.command: what a process can post in its Command Queue */
+/* qnix_command.command: commands that a process can post in its Command Queue */
 enum {
 	QNIX_CMD_NONE			= 0,	/* the entry is free */
 	QNIX_CMD_SEND			= 1,	/* context */
@@ -75,8 +74,8 @@ struct qnix_command {
 };
 
 /* qnix_context.flags */
-#define QNIX_CTX_DOORBELL	0x1	/* ring the doorbell when done: else only when it fails */
-#define QNIX_CTX_INLINE		0x2	/* data are, or go, in the Context Region: as of *_SHORT */
+#define QNIX_CTX_DOORBELL	0x1	/* ring the doorbell after success, too; otherwise only after a failure */
+#define QNIX_CTX_INLINE		0x2	/* the Context Region holds the data, as with *_SHORT, or receives them */
 #define QNIX_CTX_POOL		0x4	/* descriptors lie in the Buffer Pool, at @pool_index */
 
 /*
@@ -103,7 +102,7 @@ struct qnix_descriptor {
 
 /* ---- Host page: written by the NIC ---- */
 
-/* NIC Memory Info: where the components lie, in bytes from the start of their mapping. */
+/* NIC Memory Info: offsets of the components, in bytes from the start of their mapping. */
 struct qnix_memory_info {
 	__u32 abi_version;
 	__u32 command_queue;		/* in the VNI */
@@ -129,14 +128,14 @@ struct qnix_memory_info {
 
 /* Virtual Network Interface Status */
 struct qnix_vni_status {
-	__u32 command_queue_head;	/* commands read, modulo 2^32; told every eighth */
+	__u32 command_queue_head;	/* commands read, modulo 2^32; updated every eighth */
 	__u32 need_wakeup;		/* (release) QNIX_IOC_DOORBELL after a command */
-	__u32 misuse;			/* commands ignored, as no doorbell could tell of them */
-	__u32 gone;			/* (release) the registration has ended; nothing rings */
+	__u32 misuse;			/* commands ignored, as no doorbell could report them */
+	__u32 gone;			/* (release) the registration has ended; no doorbell rings */
 	__u8  pad0[48];
 	__u32 ring_tail;		/* (release) doorbells rung, modulo 2^32; a futex word */
 	__u8  pad1[60];
-	__u32 sleepers;			/* the process's: who waits for ring_tail to change */
+	__u32 sleepers;			/* written by the process: waiters for a change of ring_tail */
 	__u8  pad2[60];
 };
 
@@ -145,12 +144,12 @@ enum {
 	QNIX_DB_FREE		= 0,
 	QNIX_DB_PENDING		= 1,	/* for the process's own use: the NIC never writes it */
 	QNIX_DB_DONE		= 2,
-	QNIX_DB_TRUNCATED	= 3,	/* the message was longer than the room; @len: how long */
-	QNIX_DB_UNKNOWN		= 4,	/* no process, or group, has that name */
+	QNIX_DB_TRUNCATED	= 3,	/* the message was longer than the room; @len: its length */
+	QNIX_DB_UNKNOWN		= 4,	/* no process or group has that name */
 	QNIX_DB_GONE		= 5,	/* the other process, or its NIC, is gone */
 	QNIX_DB_CANCELED	= 6,
-	QNIX_DB_INVALID		= 7,	/* the context holds nonsense */
-	QNIX_DB_FAULT		= 8,	/* a descriptor names memory that the process has not */
+	QNIX_DB_INVALID		= 7,	/* the context has an invalid value */
+	QNIX_DB_FAULT		= 8,	/* a descriptor names memory that is not translated */
 	QNIX_DB_NO_MEMORY	= 9,	/* a table of the NIC is full, or it has no memory */
 };
 
@@ -160,7 +159,7 @@ struct qnix_doorbell {
 	__u32 state;
 };
 
-/* An entry of the Doorbell Ring: which doorbell has rung. */
+/* An entry of the Doorbell Ring names a doorbell that has rung. */
 #define QNIX_RING_RECEIVE	0x80000000u	/* of a Receive Context; else of a Send Context */
 #define QNIX_RING_INDEX		0x0000ffffu
 
@@ -176,7 +175,7 @@ struct qnix_info {
 	__u16 pad0;
 	__u32 nics;			/* in the cluster, this one included */
 	__u32 packet_size;		/* bytes of payload in a packet of the network */
-	__u32 local_memory;		/* bytes for messages that came before their receive */
+	__u32 local_memory;		/* bytes for messages without a receive */
 	__u32 max_processes;
 	__u32 max_per_user;		/* processes registered by one user */
 	__u32 max_contexts;
@@ -204,9 +203,9 @@ struct qnix_register {
 	__u32 receives;			/* Receive Contexts */
 	__u32 region_size;		/* of each Context Region; a multiple of 64 */
 	__u32 pool_entries;
-	/* what the NIC answers */
+	/* the NIC's answer */
 	__u16 pid;
-	__u16 generation;		/* of the pid: it is used again */
+	__u16 generation;		/* of the pid, which is reused */
 	__u16 nic;
 	__u16 pad0;
 	__u32 vni_size;
@@ -244,7 +243,7 @@ struct qnix_group {
 };
 
 struct qnix_wait {
-	__u32 ring_tail;		/* as last seen: returns at once if there is another */
+	__u32 ring_tail;		/* as last seen: the call returns at once if it has changed */
 	__u32 pad;
 	__s64 timeout_ns;		/* < 0: none */
 };
@@ -263,9 +262,9 @@ struct qnix_statistics {
 	__u64 bytes_received;
 	__u64 doorbells;
 	__u64 requests_sent;		/* Permission_Request */
-	__u64 requests_remembered;	/* not granted when they came */
+	__u64 requests_remembered;	/* not granted when they arrived */
 	__u64 requests_buffered;	/* granted with a local buffer */
-	__u64 failures;			/* doorbells that told of one */
+	__u64 failures;			/* doorbells that reported a failure */
 	__u64 misuse;
 	__u64 system_messages;
 	__u64 bad_frames;		/* from other NICs, dropped */
@@ -276,13 +275,13 @@ struct qnix_statistics {
 };
 
 /*
- * QNIX_IOC_DEREGISTER does not take the mappings away: what another thread may
- * be looking at, or has mapped something else over, is the process's to unmap.
- * @gone tells that there is no NIC behind them any more. Their memory is the
- * process's, and counts towards RLIMIT_MEMLOCK, until it unmaps them. Translated
- * memory is the process's alone when the call returns.
+ * QNIX_IOC_DEREGISTER does not remove the mappings: the process must unmap them, because
+ * another thread may use them or may have mapped something else over them. @gone reports
+ * that there is no NIC behind them any more. Their memory belongs to the process, and
+ * counts towards RLIMIT_MEMLOCK, until it unmaps them. When the call returns, the NIC does
+ * not access translated memory any more.
  */
-#define QNIX_IOC_MAGIC		0xD9	/* nobody else's in ioctl-number.rst */
+#define QNIX_IOC_MAGIC		0xD9	/* not used in ioctl-number.rst */
 #define QNIX_IOC_INFO		_IOR(QNIX_IOC_MAGIC, 0, struct qnix_info)
 #define QNIX_IOC_REGISTER	_IOWR(QNIX_IOC_MAGIC, 1, struct qnix_register)
 #define QNIX_IOC_DEREGISTER	_IO(QNIX_IOC_MAGIC, 2)

@@ -56,9 +56,8 @@ func ioctl[T any](d *device, request uintptr, arg *T) error {
 	}
 }
 
-// ioctlCtx is for requests that wait for other processes: when the context ends,
-// a signal ends the wait. SIGURG is one that the Go runtime takes for its own and
-// ignores.
+// ioctlCtx is for requests that wait for other processes: when the context ends, a signal ends the wait. The signal is
+// SIGURG, which the Go runtime uses itself and otherwise ignores.
 func ioctlCtx[T any](ctx context.Context, d *device, request uintptr, arg *T) error {
 	if ctx.Done() == nil {
 		return ioctl(d, request, arg)
@@ -74,7 +73,7 @@ func ioctlCtx[T any](ctx context.Context, d *device, request uintptr, arg *T) er
 			return
 		case <-ctx.Done():
 		}
-		for { // until it has hit the wait itself
+		for { // until a signal has interrupted the wait
 			_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
 			select {
 			case <-done:
@@ -85,7 +84,7 @@ func ioctlCtx[T any](ctx context.Context, d *device, request uintptr, arg *T) er
 	}()
 	defer func() {
 		close(done)
-		<-over // the thread may be another goroutine's afterwards
+		<-over // afterwards the thread may run another goroutine
 	}()
 	if !d.gate.enter() {
 		return ErrClosed
@@ -147,19 +146,19 @@ func (d *device) statistics(s *abi.Statistics) error { return ioctl(d, abi.IocSt
 
 func (d *device) kick() error { return ioctl[byte](d, abi.IocDoorbell, nil) }
 
-// gone: the module's status word says all.
+// gone implements host. The module reports its end in the status word alone.
 func (d *device) gone() bool { return false }
 
 func (d *device) abandon()        {}
 func (d *device) abandoned() bool { return false }
 
-// outside is never asked of a device: its calls do not give up.
+// outside implements host. It is never called for a device, whose calls are not given up.
 func (d *device) outside() <-chan struct{} { return nil }
 
 func (d *device) watch(func()) {}
 
-// sleep tells the module which tail was seen, so that the device is readable
-// when there is another one, and polls it together with the sleeper's eventfd.
+// sleep tells the module which tail was seen, so that the device becomes readable when the tail changes, and polls the
+// device together with the sleeper's eventfd.
 func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, timeout time.Duration) {
 	s, err := d.enter()
 	if err != nil {
@@ -169,7 +168,7 @@ func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32,
 	defer d.wakened(s)
 	x := abi.Wait{RingTail: seen}
 	if err := ioctl(d, abi.IocWait, &x); err != nil && err != unix.ETIMEDOUT && err != unix.ETIME && err != unix.EAGAIN {
-		time.Sleep(min(timeout, time.Millisecond)) // it is gone, which the caller sees
+		time.Sleep(min(timeout, time.Millisecond)) // the device is gone, which the caller notices
 		return
 	}
 	if atomic.LoadUint32(tail) != seen || w.Load() != calm {
@@ -234,7 +233,7 @@ func ring(fd int) {
 	_, _, _ = unix.Syscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
 }
 
-// close is called when the process is deregistered, so that nobody sleeps.
+// close is called after the process was deregistered, when no goroutine sleeps.
 func (d *device) close() error {
 	d.gate.close()
 	d.mu.Lock()

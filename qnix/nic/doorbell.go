@@ -13,15 +13,15 @@ type State uint8
 const (
 	Free      State = abi.DBFree      // nothing was posted
 	Pending   State = abi.DBPending   // posted, and not rung yet
-	Done      State = abi.DBDone      // all went well
-	Truncated State = abi.DBTruncated // received, but the message was longer than the room
-	Unknown   State = abi.DBUnknown   // no process, or group, has that name
+	Done      State = abi.DBDone      // succeeded
+	Truncated State = abi.DBTruncated // received, but the message was longer than the room for it
+	Unknown   State = abi.DBUnknown   // no process or group has that name
 	Gone      State = abi.DBGone      // the other process, or its NIC, is gone
 	Canceled  State = abi.DBCanceled  // by CancelSend or CancelReceive
-	Invalid   State = abi.DBInvalid   // the context holds what is not allowed
-	Fault     State = abi.DBFault     // a descriptor names memory that is not there
+	Invalid   State = abi.DBInvalid   // the context has an invalid value
+	Fault     State = abi.DBFault     // a descriptor names memory that is not translated
 	NoMemory  State = abi.DBNoMemory  // a table of a NIC is full, or it has no memory
-	Garbled   State = 0xff            // the NIC wrote nonsense
+	Garbled   State = 0xff            // the NIC wrote an invalid value
 )
 
 var stateNames = [...]string{"free", "pending", "done", "truncated", "unknown", "gone", "canceled", "invalid", "fault", "no memory"}
@@ -36,13 +36,13 @@ func (s State) String() string {
 // Rung reports whether the operation has ended, well or not.
 func (s State) Rung() bool { return s > Pending }
 
-// contexts are the Send or the Receive Contexts with what belongs to them.
+// contexts are the Send or the Receive Contexts, with their regions and doorbells.
 type contexts struct {
 	list      []abi.Context
 	regions   []byte
 	size      int // bytes of a region
 	doorbells []uint64
-	room      []uint32 // of what was posted last: no good doorbell tells of more
+	room      []uint32 // bytes of the latest post: a valid doorbell reports no more
 }
 
 func (l *contexts) region(i int) []byte {
@@ -50,7 +50,7 @@ func (l *contexts) region(i int) []byte {
 	return l.regions[i*l.size : (i+1)*l.size : (i+1)*l.size]
 }
 
-// The halves of a doorbell's word lie as in abi.Doorbell on any machine.
+// split and join convert a doorbell's word, whose halves lie as in abi.Doorbell on any machine.
 func split(word uint64) abi.Doorbell {
 	return *(*abi.Doorbell)(unsafe.Pointer(&word))
 }
@@ -59,7 +59,7 @@ func join(d abi.Doorbell) uint64 { return *(*uint64)(unsafe.Pointer(&d)) }
 
 var pendingWord = join(abi.Doorbell{State: abi.DBPending})
 
-// doorbell is one atomic load. Values that no NIC writes are Garbled.
+// doorbell returns a doorbell's state with one atomic load. Values that no NIC writes are Garbled.
 func (l *contexts) doorbell(i int) (State, int) {
 	d := split(atomic.LoadUint64(&l.doorbells[i]))
 	switch {
@@ -73,8 +73,7 @@ func (l *contexts) doorbell(i int) (State, int) {
 	return State(d.State), int(d.Len)
 }
 
-// claim makes a doorbell Pending, or Free if it rings for failures only; old is
-// what it was.
+// claim makes a doorbell Pending, or Free if it rings for failures only. It returns the previous word.
 func (l *contexts) claim(i int, flags Flags) (old uint64, ok bool) {
 	word := pendingWord
 	if flags&Doorbell == 0 {
@@ -136,7 +135,7 @@ func (p *Process) fill(l *contexts, i int, m *Message, short bool) (old uint64, 
 	return old, nil
 }
 
-// posted ends a post: when the queue was full, the doorbell is as it was.
+// posted ends a post. If the queue was full, it restores the doorbell.
 func (p *Process) posted(l *contexts, i int, old uint64, ok bool) error {
 	if ok {
 		return nil
@@ -190,7 +189,7 @@ func (p *Process) Rung(seen *uint32) (r Ring, ok bool) {
 		if most := p.contextsOf(r.Receive); r.Index < most {
 			return r, true
 		}
-		// Nonsense of the NIC is skipped; the ring bounds how long.
+		// Invalid entries are skipped; the ring's size bounds how many.
 	}
 }
 

@@ -12,31 +12,30 @@ import (
 // Errors of the kernel and of the NIC wrap their unix.Errno: EADDRINUSE for a
 // name that is taken, EUSERS for too many processes of this user, EDQUOT for his share of a table, ENOMEM, ….
 var (
-	// ErrBusy: the Command Queue is full. Nothing was posted; try again when
-	// the NIC has read on.
+	// ErrBusy means that the Command Queue is full. Nothing was posted; try again after the NIC has read commands.
 	ErrBusy = errors.New("the command queue is full")
 
-	// ErrInUse: the context is the NIC's until its doorbell has rung. Contexts
-	// posted without the flag Doorbell are not kept from being posted again.
+	// ErrInUse means that the context belongs to the NIC until its doorbell has rung. It is not detected for contexts
+	// that were posted without the flag Doorbell.
 	ErrInUse = errors.New("the context is under way")
 
-	// ErrInvalid: an argument is out of range. Nothing was posted.
+	// ErrInvalid means that an argument is out of range. Nothing was posted.
 	ErrInvalid = errors.New("invalid argument")
 
-	// ErrGone: the NIC, or this process's registration, has ended.
+	// ErrGone means that the NIC, or this process's registration, has ended.
 	ErrGone = errors.New("the network interface is gone")
 
-	// ErrClosed: the program has closed the NIC or deregistered the process.
+	// ErrClosed means that the program has closed the NIC or deregistered the process.
 	ErrClosed = errors.New("closed")
 
-	// ErrVersion: the NIC speaks another version of the interface.
+	// ErrVersion means that the NIC has another version of the interface.
 	ErrVersion = errors.New("other version of the interface")
 
-	// ErrUntrusted: the NIC's memory or answer makes no sense.
+	// ErrUntrusted means that the NIC's memory or answer is invalid.
 	ErrUntrusted = errors.New("the network interface gave nonsense")
 )
 
-// openError adds the remedy to what Open could not do.
+// openError adds the remedy to an error of Open.
 func openError(path string, err error) error {
 	device := strings.HasPrefix(path, "/dev/")
 	remedy := ""
@@ -61,7 +60,7 @@ func openError(path string, err error) error {
 	return withRemedy("open "+path, err, remedy)
 }
 
-// hostError adds the remedy to what the NIC has refused.
+// hostError adds the remedy to an error of the NIC.
 func hostError(op string, err error) error {
 	remedy := ""
 	switch {

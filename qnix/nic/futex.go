@@ -23,10 +23,10 @@ type futexWaiter struct {
 	flags, _  uint32
 }
 
-// noWaitv: the kernel has no futex_waitv (Linux 5.16).
+// noWaitv reports whether the kernel lacks futex_waitv (Linux 5.16).
 var noWaitv atomic.Bool
 
-// oldSleep is how long a sleep may miss a wake without futex_waitv.
+// oldSleep is the longest sleep without futex_waitv, which can miss a wake-up.
 const oldSleep = 10 * time.Millisecond
 
 // futexSleep blocks while the shared word is val and the private one calm, for
@@ -42,7 +42,7 @@ func futexSleep(word *uint32, val uint32, w *atomic.Uint32, calm uint32, d time.
 		}
 		_, _, errno := unix.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&on)), uintptr(len(on)), 0,
 			uintptr(unsafe.Pointer(&end)), unix.CLOCK_MONOTONIC, 0)
-		if errno != unix.ENOSYS && errno != unix.EPERM { // a sandbox may refuse what it does not know
+		if errno != unix.ENOSYS && errno != unix.EPERM { // a sandbox may refuse unknown calls with EPERM
 			return
 		}
 		noWaitv.Store(true)
@@ -52,7 +52,7 @@ func futexSleep(word *uint32, val uint32, w *atomic.Uint32, calm uint32, d time.
 		uintptr(unsafe.Pointer(&ts)), 0, 0)
 }
 
-// futexRouse wakes who sleeps on the private word, or missed it before Linux 5.16.
+// futexRouse wakes sleepers on the private word and, before Linux 5.16, on the shared one.
 func futexRouse(word *uint32, w *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(w)), futexWake|futexPrivate, math.MaxInt32, 0, 0, 0)
 	if noWaitv.Load() {
@@ -60,5 +60,5 @@ func futexRouse(word *uint32, w *atomic.Uint32) {
 	}
 }
 
-// yield gives the processor to whoever else wants it.
+// yield gives the processor to another thread.
 func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -21,7 +21,7 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.n.Add(-1) }
 
-// close lets nobody in any more and waits until all have left.
+// close refuses further users and waits until all have left.
 func (g *gate) close() {
 	for g.n.Add(-gateClosed); g.n.Load() != -gateClosed; {
 		time.Sleep(20 * time.Microsecond)

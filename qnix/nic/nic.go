@@ -26,36 +26,36 @@ type NIC struct {
 	closed      bool
 }
 
-// host is what carries a NIC's calls: the module's device, or a softnic's
-// socket. Errors are bare errnos, or say it all.
+// host carries the calls of a NIC: through the module's device or a softnic's socket. Its errors are bare errnos, or
+// complete.
 type host interface {
 	info(*abi.Info) error
-	// register gives both mappings, which the caller unmaps.
+	// register returns both mappings, which the caller must unmap.
 	register(context.Context, *abi.Register) (vni, hps []byte, err error)
 	deregister() error
-	// translate takes fd -1 for memory of this process, else t.Addr is that of
-	// memory which lies at offset in fd.
+	// translate translates memory of this process if fd is -1; otherwise t.Addr is the address of memory at offset in
+	// fd.
 	translate(t *abi.Translate, fd int, offset uint64) error
 	untranslate(handle uint32) error
 	join(context.Context, *abi.Group) error
 	leave(*abi.Group) error
 	// kick wakes the NIC. It does not allocate.
 	kick() error
-	// sleep blocks until the tail is not seen any more, w is not calm any more, or
-	// d has passed; or for no reason.
+	// sleep blocks until the tail differs from seen, w differs from calm, or d has passed. It may return early.
 	sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, d time.Duration)
 	// wake ends sleeps after w was changed.
 	wake(tail *uint32, w *atomic.Uint32)
-	// watch has f called, once, when the host has ended.
+	// watch makes the host call f once when it has ended.
 	watch(f func())
 	statistics(*abi.Statistics) error
-	// gone tells that the host has ended, or is not asked any more.
+	// gone reports whether the host has ended or was given up.
 	gone() bool
-	// abandon gives up on a host that does not answer: calls fail with ErrGone. abandoned reports whether that was done.
+	// abandon gives up a host that does not answer: calls fail with ErrGone. abandoned reports whether the host was
+	// given up.
 	abandon()
 	abandoned() bool
-	// outside is closed once the host touches no memory of this process any more: it has ended, or closed
-	// its end of the connection.
+	// outside returns a channel that is closed once the host accesses no memory of this process any more: it has ended,
+	// or has closed its end of the connection.
 	outside() <-chan struct{}
 	close() error
 }
@@ -64,11 +64,11 @@ type host interface {
 type Info struct {
 	Soft            bool // a NIC in user space
 	NIC             int  // its coordinates, from 1 to 65535
-	NICs            int  // in the cluster, this one included, when it was asked
+	NICs            int  // NICs in the cluster, this one included, when it was asked
 	PacketSize      int  // bytes of payload in a packet of the network
-	LocalMemory     int  // bytes for messages that came before their receive
+	LocalMemory     int  // bytes for messages without a receive
 	MaxProcesses    int  // registered at a time
-	MaxPerUser      int  // of those, by one user
+	MaxPerUser      int  // of one user
 	MaxContexts     int  // of each kind, of one process
 	MaxCommands     int  // entries of the Command Queue
 	MaxRegion       int  // bytes of a Context Region
@@ -113,7 +113,7 @@ func openHost(path string) (host, error) {
 	return nil, fmt.Errorf("neither a device nor a socket: %w", unix.EINVAL)
 }
 
-// checkInfo refuses a NIC whose structures are not ours.
+// checkInfo returns an error for a NIC with another version of the structures.
 func checkInfo(i *abi.Info) error {
 	if i.ABIVersion != abi.Version {
 		older := "this program"
@@ -140,7 +140,7 @@ func checkInfo(i *abi.Info) error {
 	return nil
 }
 
-// makeInfo converts; limits beyond those of the interface are cut to them.
+// makeInfo converts i, and cuts limits to those of the interface.
 func makeInfo(i *abi.Info) Info {
 	upTo := func(v uint32, most int) int { return int(min(v, uint32(most))) }
 	return Info{
@@ -171,7 +171,7 @@ func (n *NIC) Close() error {
 	p := n.process
 	n.mu.Unlock()
 	if p != nil {
-		// The host's closing would do it as well, but not wait for it.
+		// Closing the host would deregister as well, but not wait for the end.
 		_ = p.Deregister()
 	}
 	return n.host.close()

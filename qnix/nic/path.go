@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// EnvPath names the environment variable that DefaultPath takes.
+// EnvPath names the environment variable that DefaultPath reads.
 const EnvPath = "BYWASH_QNIX"
 
 // DefaultPath returns the path of this user's NIC: the environment variable BYWASH_QNIX, else /dev/qnix0 if it exists,
@@ -21,9 +21,8 @@ func DefaultPath() string {
 	return SocketPath(0)
 }
 
-// SocketPath is where the i-th NIC of this user's softnic listens: qnixI.sock in
-// the folder bywash of XDG_RUNTIME_DIR, or without that in bywash-UID of
-// the folder for temporary files.
+// SocketPath returns the path of the socket of the i-th NIC of this user's softnic: qnixI.sock in the folder bywash of
+// XDG_RUNTIME_DIR or, without that variable, in bywash-UID of the folder for temporary files.
 func SocketPath(i int) string {
 	dir := filepath.Join(os.TempDir(), "bywash-"+strconv.Itoa(os.Getuid()))
 	if run := os.Getenv("XDG_RUNTIME_DIR"); run != "" {

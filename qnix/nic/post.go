@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// Command is what Post asks of the NIC.
+// Command is an operation for Post.
 type Command uint8
 
 const (
@@ -16,11 +16,10 @@ const (
 	// when the receiver grants it.
 	Send Command = abi.CmdSend
 
-	// SendShort sends from the Context Region, before all that waits in the
-	// process's turn.
+	// SendShort sends from the Context Region, ahead of all commands of the process that wait.
 	SendShort Command = abi.CmdSendShort
 
-	// Receive takes a message of one sender and tag.
+	// Receive receives a message of one sender with one tag.
 	Receive Command = abi.CmdReceive
 )
 
@@ -28,19 +27,18 @@ const (
 type Flags uint16
 
 const (
-	// Doorbell has the doorbell ring when all went well, too; else it rings
-	// only when the operation has failed.
+	// Doorbell makes the doorbell ring after success, too. Without it the doorbell rings only if the operation fails.
 	Doorbell Flags = abi.CtxDoorbell
 
-	// Inline: the data are in the Context Region, or go there. SendShort and
-	// its like need not be told.
+	// Inline means that the Context Region holds the data to send, or the room to receive in. SendShort and other short
+	// operations do not need it.
 	Inline Flags = abi.CtxInline
 
-	// FromPool: the descriptors lie in the Buffer Pool.
+	// FromPool means that the descriptors are in the Buffer Pool.
 	FromPool Flags = abi.CtxPool
 )
 
-// Descriptor is a piece of memory that Translate has given a handle.
+// Descriptor is a piece of translated memory.
 type Descriptor struct {
 	Handle Handle
 	Len    uint32 // bytes
@@ -71,14 +69,13 @@ const (
 	MaxMessage = abi.MaxMessage // bytes; a NIC may allow less
 )
 
-// queue is the Command Queue. Any goroutine may post: entries are claimed by
-// compare-and-swap and published by their command. An entry is free again when
-// the NIC has set its command to 0. But 0 it is, too, while its last claimant
-// has not come to publishing; turns tell that apart.
+// queue is the Command Queue. Any goroutine may post: entries are claimed by compare-and-swap and published by storing
+// their command. An entry is free again when the NIC has set its command to 0. But the command is also 0 while the last
+// claimant has not published it yet; turn distinguishes the two.
 type queue struct {
 	entries []abi.Command
 	tail    atomic.Uint32   // entries claimed, modulo 2^32
-	turn    []atomic.Uint32 // of each entry: the tail that may claim it next
+	turn    []atomic.Uint32 // for each entry, the tail that may claim it next
 }
 
 func (q *queue) init(entries []abi.Command) {
@@ -100,7 +97,7 @@ again:
 	for k := t; k != t+n; k++ {
 		if q.turn[k&mask].Load() != k || atomic.LoadUint32(&q.entries[k&mask].Command) != abi.CmdNone {
 			if q.tail.Load() != t {
-				goto again // somebody else has claimed it
+				goto again // another goroutine has claimed it
 			}
 			return 0, false
 		}
@@ -120,7 +117,7 @@ func (q *queue) publish(t uint32, command uint32) {
 	q.turn[t&(n-1)].Store(t + n)
 }
 
-// command posts one that takes one entry.
+// command posts a command that takes one entry.
 func (q *queue) command(command uint32, context int, size uint32, name *Name) bool {
 	t, ok := q.claim(1)
 	if !ok {
@@ -134,8 +131,7 @@ func (q *queue) command(command uint32, context int, size uint32, name *Name) bo
 	return true
 }
 
-// multicast posts a command with the names that belong to it. The names are
-// published first, so that the NIC finds them all.
+// multicast posts a command with its names. The names are published first, so that the NIC finds them all.
 func (q *queue) multicast(command uint32, context int, names []Name) bool {
 	const each = abi.NamesPerCommand
 	more := uint32((len(names) + each - 1) / each)
@@ -251,7 +247,7 @@ func (p *Process) groupCommand(command uint32, i int, group Name, size int) erro
 	if err != nil {
 		return err
 	}
-	// The field len of these operations is no length.
+	// In these operations the field len is not a length.
 	atomic.StoreUint32(&p.sends.room[i], abi.MaxMessage)
 	return p.posted(&p.sends, i, old, p.queue.command(command, i, uint32(size), &group))
 }
@@ -294,7 +290,7 @@ func (p *Process) Kick() error {
 	return nil
 }
 
-// over is the error of calls after the end.
+// over returns the error of calls after the end.
 func (p *Process) over() error {
 	if p.closed.Load() {
 		return ErrClosed

@@ -17,13 +17,13 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// Config says what to register. The zero value of each number takes a default.
+// Config configures a registration. The zero value of each number means the default.
 type Config struct {
-	// Name is the process's in the cluster: see [MakeName]. It is required.
+	// Name is the name of the process in the cluster; see [MakeName]. It is required.
 	Name string
 
-	// Group, if not empty, is joined: Register returns when GroupSize processes
-	// have, so that all of them know each other.
+	// Group, if not empty, is the name of a group to join. Register then returns when GroupSize processes have joined,
+	// so that all of them know each other.
 	Group     string
 	GroupSize int
 
@@ -61,7 +61,7 @@ type Process struct {
 	closed  atomic.Bool
 	wakes   atomic.Uint32 // grows with each Wake; a futex word
 	waiters atomic.Int32  // goroutines in Wait
-	crowded atomic.Int64  // until when polling does not pay, since clock
+	crowded atomic.Int64  // until when polling does not pay, relative to clock
 	mem     *mappings
 	outside chan struct{}
 }
@@ -182,7 +182,7 @@ func (c *Config) request(ctx context.Context) (r abi.Register, err error) {
 	}, ctx.Err()
 }
 
-// timeoutMs is what a context leaves, or 0.
+// timeoutMs returns the time that is left to a context in ms, or 0 without a deadline.
 func timeoutMs(ctx context.Context) uint32 {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -230,8 +230,8 @@ func view[T any](b []byte, at, n uint32) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[at])), n)
 }
 
-// readLayout takes the NIC Memory Info, once, and checks that every component
-// lies in its mapping, aligned, and that there are as many as were asked for.
+// readLayout reads the NIC Memory Info, once, and checks that every component lies in its mapping, is aligned, and has
+// the requested number of entries.
 func readLayout(asked *abi.Register, vni, hps []byte) (m abi.MemoryInfo, err error) {
 	if len(hps) < int(unsafe.Sizeof(m)) {
 		return m, fmt.Errorf("%w: a host page of %d bytes", ErrUntrusted, len(hps))
@@ -307,7 +307,7 @@ func (p *Process) Gone() bool {
 // an error by. It is 0 for a correct program.
 func (p *Process) Misuse() uint32 { return atomic.LoadUint32(&p.status.Misuse) }
 
-// leave closes outside: now, if the NIC has answered or ended, or when a NIC that was given up goes on.
+// leave closes outside: at once if the NIC has answered or ended, otherwise when a NIC that was given up continues.
 func (p *Process) leave(answered bool) {
 	done := p.host.outside()
 	if answered || done == nil {
@@ -317,7 +317,7 @@ func (p *Process) leave(answered bool) {
 	select {
 	case <-done:
 		close(p.outside)
-	case <-time.After(time.Millisecond): // an end that was just seen is told in a moment
+	case <-time.After(time.Millisecond): // if the NIC has just ended, the channel closes very soon
 		go func() {
 			<-done
 			close(p.outside)
@@ -361,7 +361,7 @@ func (p *Process) Deregister() error {
 	}
 	p.leave(answered)
 	for _, b := range [][]byte{p.mem.vni, p.mem.hps} {
-		// Frees the memory, and leaves zeros for calls that come too late.
+		// Free the memory, and leave zeros for late calls.
 		_, e := unix.MmapPtr(-1, 0, unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)),
 			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED)
 		if e != nil {

@@ -17,16 +17,15 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// socket is a NIC in user space. A goroutine reads answers, and notices at once
-// when the other end dies.
+// socket is a NIC in user space. A goroutine reads answers, and notices at once when the other end dies.
 type socket struct {
 	conn *net.UnixConn
-	user uint32 // whose the NIC is
+	user uint32 // user of the NIC's process
 	bell int    // eventfd on which the NIC sleeps
 	gate gate   // of bell: closed while there is none
 
 	hungUp  atomic.Bool
-	left    atomic.Bool   // this side has given up on a NIC that does not answer
+	left    atomic.Bool   // this side has given up a NIC that does not answer
 	reading chan struct{} // closed when the reader has ended
 
 	mu     sync.Mutex
@@ -37,14 +36,13 @@ type socket struct {
 
 // call is a request that waits for its answer.
 type call struct {
-	body []byte // of the answer, of the size that it must have
-	fds  []int  // that came along
+	body []byte // of the answer; its length is the expected one
+	fds  []int  // with the answer
 	err  error
 	done chan struct{}
 }
 
-// patience is how long Open waits for the first answer, and a call that was
-// cancelled for its own.
+// patience is how long Open waits for the first answer, and a cancelled call for its own.
 const patience = time.Second
 
 func openSocket(path string) (host, error) {
@@ -59,8 +57,8 @@ func openSocket(path string) (host, error) {
 	return s, nil
 }
 
-// admitAttach lets the NIC reach this process's memory where Yama restricts
-// that to descendants: any process of this user can attach then.
+// admitAttach lets the NIC access this process's memory if Yama restricts such access to ancestors. Any process of this
+// user can then attach.
 func admitAttach() {
 	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err == nil && strings.TrimSpace(string(b)) == strconv.Itoa(1) {
@@ -71,8 +69,8 @@ func admitAttach() {
 // discard closes descriptors that the NIC has passed.
 func (s *socket) discard(fds []int) { rights.Discard(s.user, fds...) }
 
-// read takes answers until the connection ends. If this side has given up, that is when the NIC has noticed, and
-// touches nothing of this process any more.
+// read handles answers until the connection ends. If this side has given up, it ends when the NIC has noticed and
+// accesses no memory of this process any more.
 func (s *socket) read() {
 	defer close(s.reading)
 	for {
@@ -87,11 +85,11 @@ func (s *socket) read() {
 		}
 	}
 	s.end()
-	// No request gets an answer any more, so none is to be sent.
+	// No request gets an answer any more, so no further one must be sent.
 	rights.Close(s.conn)
 }
 
-// end fails what waits for an answer, and tells that there will be none.
+// end fails all calls that wait for an answer, and reports the end of the NIC.
 func (s *socket) end() {
 	s.hungUp.Store(true)
 	s.mu.Lock()
@@ -108,7 +106,7 @@ func (s *socket) end() {
 	}
 }
 
-// answered hands an answer to who waits for it. An error ends the connection.
+// answered passes an answer to its call. An error ends the connection.
 func (s *socket) answered(b []byte, fds []int) error {
 	a, body, err := abi.ParseAnswer(b)
 	if err != nil {
@@ -118,7 +116,7 @@ func (s *socket) answered(b []byte, fds []int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.calls[a.ID]
-	if c == nil { // nobody waits any more
+	if c == nil { // the call was given up
 		s.discard(fds)
 		return nil
 	}
@@ -172,9 +170,8 @@ func (s *socket) forget(id uint32) bool {
 	return ok
 }
 
-// call sends a request and waits for the answer. When the context ends, it asks
-// the NIC to stop waiting for others, and still takes what it answers; not for
-// long, as the NIC may be stopped.
+// call sends a request and waits for the answer. When the context ends, it asks the NIC to stop waiting for other
+// processes and still waits for the answer, but only for patience, because the NIC may be stopped.
 func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, fds ...int) (*call, error) {
 	id, c, err := s.start(request, body, answer, fds...)
 	if err != nil {
@@ -202,15 +199,15 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 	return nil, ctx.Err()
 }
 
-// abandon leaves a NIC that does not answer: an answer that still comes must not take effect for this handle. It may be
-// stopped while it copies from or to memory of this process, so that only the writing half is closed here: the NIC
-// closes the other one when it goes on, has seen that, and has let go of the memory.
+// abandon gives up a NIC that does not answer: a late answer must not have an effect on this handle. The NIC may be
+// stopped while it copies from or to memory of this process. So only the writing half of the connection is closed here:
+// the NIC closes the other half when it has continued, has seen that, and has finished with the memory.
 func (s *socket) abandon() {
 	if s.left.Swap(true) {
 		return
 	}
 	if s.conn.CloseWrite() != nil {
-		rights.HangUp(s.conn) // the other end was first
+		rights.HangUp(s.conn) // the other end has already hung up
 	}
 	s.end()
 }
@@ -275,11 +272,11 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 	return vni, hps, nil
 }
 
-// stopped is how long a softnic may take to deregister a process.
+// stopped is how long a softnic may take to deregister a process before it counts as stopped.
 const stopped = 2 * time.Second
 
-// deregister gives up on a NIC that does not answer, which is stopped, say. It finds the
-// connection closed when it goes on, but may still touch translated memory before: see outside.
+// deregister gives up a NIC that does not answer, for example because it is stopped. Such a NIC finds the connection
+// closed when it continues, but may access translated memory before that: see outside.
 func (s *socket) deregister() error {
 	s.closeBell()
 	ctx, cancel := context.WithTimeout(context.Background(), stopped)
@@ -359,21 +356,21 @@ func (s *socket) watch(f func()) {
 }
 
 func (s *socket) close() error {
-	if s.left.Load() { // the reader closes it, whenever the NIC goes on
+	if s.left.Load() { // the reader closes it when the NIC continues
 		s.closeBell()
 		return nil
 	}
 	rights.HangUp(s.conn) // the reader closes it
 	<-s.reading
-	s.closeBell() // if the other end was gone before Deregister
+	s.closeBell() // in case the other end had ended before Deregister
 	return nil
 }
 
-// maxMapping is more than any interface needs.
+// maxMapping is larger than any interface.
 const maxMapping = 1 << 28
 
-// mapSealed maps memory from a softnic, if it can never shrink: touching what
-// is not there any more would end this process by SIGBUS.
+// mapSealed maps memory of a softnic if its seals prevent shrinking: an access to a page that does not exist any more
+// would end this process by SIGBUS.
 func mapSealed(fd int, size uint32) ([]byte, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
@@ -384,7 +381,7 @@ func mapSealed(fd int, size uint32) ([]byte, error) {
 	if err := errors.Join(unix.Fstatfs(fd, &fs), unix.Fstat(fd, &st)); err != nil {
 		return nil, err
 	}
-	// Huge pages that were taken back fault with SIGBUS, too.
+	// hugetlbfs pages that were taken back fault with SIGBUS, too.
 	if fs.Type != unix.TMPFS_MAGIC || size == 0 || size > maxMapping || st.Size < int64(size) {
 		return nil, ErrUntrusted
 	}

@@ -2,7 +2,7 @@ package nic
 
 import "github.com/bywash/bywash/qnix/internal/abi"
 
-// Statistics counts what a process, or a NIC, has done.
+// Statistics are counters of a process or a NIC.
 type Statistics struct {
 	Commands           uint64 `json:"commands"`
 	PacketsSent        uint64 `json:"packets_sent"` // to other NICs and to processes of this one
@@ -11,7 +11,7 @@ type Statistics struct {
 	BytesReceived      uint64 `json:"bytes_received"`
 	Doorbells          uint64 `json:"doorbells"`
 	RequestsSent       uint64 `json:"requests_sent"`       // Permission_Request
-	RequestsRemembered uint64 `json:"requests_remembered"` // not granted when they came
+	RequestsRemembered uint64 `json:"requests_remembered"` // not granted when they arrived
 	RequestsBuffered   uint64 `json:"requests_buffered"`   // granted with a local buffer
 	Failures           uint64 `json:"failures"`            // doorbells that reported a failure
 	Misuse             uint64 `json:"misuse"`

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// How often a wait polls before it sleeps: some microseconds, about what
-// sleeping and waking cost. It gives its processor away at each poll, as what it
-// waits for may need it: a softnic, or the other process.
+// polls is how often a wait polls before it sleeps. That takes some microseconds, about as long as a sleep and a
+// wake-up. Each poll yields the processor, because a softnic or the other process may need it.
 const polls = 100
 
 // longestSleep bounds one sleep, so that a NIC that never wakes this process
@@ -27,7 +26,7 @@ func (p *Process) Wait(seen uint32, timeout time.Duration) error {
 	if timeout > 0 {
 		end = time.Now().Add(timeout)
 	}
-	// Deregister leaves the status mapped until nobody waits; see there.
+	// Deregister leaves the status mapped until no goroutine waits; see there.
 	p.waiters.Add(1)
 	defer p.waiters.Add(-1)
 	if p.closed.Load() {
@@ -50,9 +49,8 @@ func (p *Process) Wait(seen uint32, timeout time.Duration) error {
 	return p.alive()
 }
 
-// Giving the processor away costs far more when somebody else computes on it: whoever yields is
-// put behind, while whoever wakes from sleep goes first. So a yield that took longer than crowdedYield
-// ends polling for crowdedFor.
+// Yielding costs far more if another thread computes on the processor: the scheduler puts a thread that yields last,
+// and one that wakes up first. So a yield that takes longer than crowdedYield stops polling for crowdedFor.
 const (
 	crowdedYield = 2 * time.Millisecond
 	crowdedFor   = 10 * time.Millisecond
@@ -60,7 +58,7 @@ const (
 
 var clock = time.Now() // the time from which crowded counts
 
-// poll looks for another tail for a while.
+// poll polls for another tail for a limited time.
 func (p *Process) poll(seen uint32) bool {
 	if p.RingTail() != seen {
 		return true
@@ -83,7 +81,7 @@ func (p *Process) poll(seen uint32) bool {
 	return false
 }
 
-// alive is nil, or why nothing rings any more.
+// alive returns nil, or the reason why no doorbell rings any more.
 func (p *Process) alive() error {
 	if p.Gone() {
 		return p.over()
@@ -91,7 +89,7 @@ func (p *Process) alive() error {
 	return nil
 }
 
-// Wake makes all Waits under way return, also one that is about to sleep. Any goroutine may call it.
+// Wake makes all Waits under way return, including one that is about to sleep. Any goroutine may call it.
 func (p *Process) Wake() {
 	p.wakes.Add(1)
 	if p.waiters.Load() != 0 {

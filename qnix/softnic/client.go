@@ -12,23 +12,23 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// client is one connection; it corresponds to an open handle of the module.
+// client is a connection from a program. It corresponds to an open handle of the module.
 type client struct {
 	server *Server
 	nic    *served
 	conn   *net.UnixConn
 	cred   credentials
 
-	over    chan struct{} // closed at the connection's end: nobody waits for others any more
+	over    chan struct{} // closed at the connection's end, which ends all waits
 	pending sync.WaitGroup
 
 	mu      sync.Mutex
 	process *process
 	busy    bool                     // it registers or deregisters
-	waiting map[uint32]chan struct{} // requests that wait, by id: closed to abandon
+	waiting map[uint32]chan struct{} // requests that wait, by id; close the channel to abandon one
 }
 
-// serve answers requests until the connection ends, and leaves nothing behind.
+// serve answers requests until the connection ends, and then frees everything.
 func (c *client) serve() {
 	for {
 		b, fds, err := abi.Receive(c.conn, abi.TranslateFDs)
@@ -36,7 +36,7 @@ func (c *client) serve() {
 			err = c.handle(b, fds)
 		}
 		if len(fds) > 0 {
-			// Memory is closed at once; closing any other file can block.
+			// Closing a memfd is quick; Discard closes other files in the background, because that can block.
 			rights.Discard(c.user(), fds...)
 			if err == nil {
 				err = rights.Stuck(c.user())
@@ -51,7 +51,7 @@ func (c *client) serve() {
 	if c.process != nil {
 		c.process.end()
 	}
-	// Last, so that whoever sees the end can register the name again.
+	// Close last, so that a program that sees the end can register the name again.
 	rights.Close(c.conn)
 	c.closePidfd()
 }
@@ -64,8 +64,7 @@ func (c *client) closePidfd() {
 	}
 }
 
-// handle carries out one request. An error ends the connection: whoever sends
-// what cannot be understood is not talked to.
+// handle carries out one request. An error ends the connection, because the client sends malformed requests.
 func (c *client) handle(b []byte, fds []int) error {
 	h, body, err := abi.ParseRequest(b)
 	if err != nil {
@@ -109,7 +108,7 @@ func (c *client) handle(b []byte, fds []int) error {
 	return c.answer(h, unix.ENOTTY, nil)
 }
 
-// answer sends one. Errors are errnos; others are EIO.
+// answer sends an answer. Errors other than errnos become EIO.
 func (c *client) answer(h abi.Header, err error, body []byte, fds ...int) error {
 	a := abi.Answer{ID: h.ID}
 	if err != nil {
@@ -123,7 +122,7 @@ func (c *client) answer(h abi.Header, err error, body []byte, fds ...int) error 
 	return abi.Send(c.conn, append(append(buf[:0], abi.Bytes(&a)...), body...), fds...)
 }
 
-// with calls f with the process that is registered.
+// with calls f with the registered process.
 func (c *client) with(f func(*process) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,8 +160,8 @@ func (c *client) statistics(h abi.Header) error {
 	return c.answer(h, nil, abi.Bytes(&st))
 }
 
-// wait lets a request that waits for others run by itself: f is to end soon when
-// the channel it is given closes. EBUSY: too many wait already.
+// wait runs a request that waits for other processes in a goroutine. f must return soon after the channel that it gets
+// is closed. wait returns EBUSY if too many requests wait already.
 func (c *client) wait(h abi.Header, f func(abandoned <-chan struct{})) error {
 	abandoned := make(chan struct{})
 	c.mu.Lock()
@@ -184,8 +183,7 @@ func (c *client) waited(h abi.Header) {
 	delete(c.waiting, h.ID)
 }
 
-// maxWaiting is how many requests of a connection may wait for others at a
-// time.
+// maxWaiting is how many requests of a connection may wait for other processes at a time.
 const maxWaiting = 64
 
 func (c *client) abandon(id uint32) {
@@ -200,7 +198,7 @@ func (c *client) abandon(id uint32) {
 	}
 }
 
-// info describes a NIC as the module does.
+// info describes a NIC in the form of the module.
 func (s *Server) info(n *served) abi.Info {
 	c := &s.config
 	return abi.Info{

@@ -128,7 +128,7 @@ func ReadKey(path string) (*Key, error) {
 	return k, nil
 }
 
-// resolve finds a UDP address; the port may be left out.
+// resolve parses a UDP address, whose port may be left out.
 func resolve(addr string) (netip.AddrPort, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), defaultUDP)

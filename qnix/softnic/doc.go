@@ -1,6 +1,5 @@
-// Package softnic is the QNIX network interface in user space, for machines without
-// the kernel module: the same control program, in a process of its own, which
-// programs reach through package nic as they reach /dev/qnix0.
+// Package softnic is the QNIX network interface in user space, for machines without the kernel module. It runs the same
+// control program as the module, in a process of its own. Programs use it through package nic, as they use /dev/qnix0.
 //
 // One process runs one or several NICs, each of which listens at a Unix socket. A program connects, registers, and gets
 // three descriptors: the memory of its Virtual Network Interface and of its host page, which both sides map, and an
@@ -20,10 +19,9 @@
 //
 // # Death
 //
-// The end of a process, however it ends, closes its connection: the NIC deregisters it at once, and
-// operations with it ring Gone. The end of the softnic is the end of every connection: clients
-// find it gone at once. A process that keeps the connection of a dead one keeps its
-// registration.
+// The end of a process, however it ends, closes its connection: the NIC deregisters it at once, and operations with it
+// ring Gone. The end of the softnic is the end of every connection: clients find it gone at once. A process that holds
+// a copy of a dead process's connection keeps that registration alive.
 //
 // # Trust
 //

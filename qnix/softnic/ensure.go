@@ -19,20 +19,20 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// A softnic that is started on demand is this program once more, or bywash. Its
-// environment says so: with envStage "1" it starts the one that stays, "2", and
-// ends, so that nobody has to wait for it at its end.
+// A softnic that is started on demand is another process of this program, or of bywash. Its environment contains
+// envStage. Stage "1" starts stage "2", which stays, and ends, so that the starter need not wait for the child's end
+// later.
 const (
 	envStage  = "BYWASH_SOFTNIC_STAGE"
 	envConfig = "BYWASH_SOFTNIC_CONFIG"
 
-	resultFD = 3 // where it says how it went
+	resultFD = 3 // descriptor to which it writes the result of its start
 )
 
-// idleOnDemand is how long one that was started on demand lives without users.
+// idleOnDemand is how long a softnic that was started on demand lives without clients.
 const idleOnDemand = 10 * time.Second
 
-// helper says that this program calls RunIfStarted.
+// helper reports whether this program calls RunIfStarted.
 var helper atomic.Bool
 
 // RunIfStarted lets this program be the softnic that Ensure starts. It must be the first call of main, or of TestMain.
@@ -71,8 +71,7 @@ func started(stage string, out *os.File) error {
 	return s.Wait(context.Background())
 }
 
-// allCPUs undoes the pinning of whoever started it, which may be meant for a
-// single thread.
+// allCPUs undoes the CPU affinity of the starter, which may be meant for one thread only.
 func allCPUs() {
 	var set unix.CPUSet
 	for i := range set {
@@ -108,7 +107,7 @@ func EnsureConfig(ctx context.Context, c Config) error {
 		if err == nil || !strings.Contains(err.Error(), ErrRunning.Error()) {
 			return err
 		}
-		// Somebody else starts one, or one is about to end.
+		// Another process starts a softnic, or a softnic is about to end.
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("softnic: %w: %w", err, ctx.Err())
@@ -146,7 +145,7 @@ func start(ctx context.Context, c *Config) error {
 	return errors.New(strings.TrimSuffix(line, "\n"))
 }
 
-// program is what is started.
+// program returns the path of the program to start.
 func program() (string, error) {
 	self, err := os.Executable()
 	if err == nil && helper.Load() {
@@ -164,7 +163,7 @@ func program() (string, error) {
 	return p, nil
 }
 
-// spawn starts a stage. The first ends at once and is waited for.
+// spawn starts a stage. It waits for the first stage, which ends at once.
 func spawn(stage, config string, out *os.File, ctx context.Context) error {
 	exe, err := program()
 	if err != nil {
@@ -183,7 +182,7 @@ func spawn(stage, config string, out *os.File, ctx context.Context) error {
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
-			return nil // it has said why
+			return nil // it has reported the reason
 		}
 		return err
 	}

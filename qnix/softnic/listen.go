@@ -13,9 +13,8 @@ import (
 	"github.com/bywash/bywash/internal/rights"
 )
 
-// listener is a NIC's socket. A lock beside it says whether its owner lives:
-// so a socket that a dead one has left is known and replaced, and two softnics
-// never take it from each other.
+// listener is the socket of a NIC. A lock file beside it shows whether its owner lives. So a socket that a dead softnic
+// has left is recognised and replaced, and two softnics never take it from each other.
 type listener struct {
 	*net.UnixListener
 	lock *os.File
@@ -50,7 +49,7 @@ func tryListen(path string, public bool) (*listener, error) {
 		return nil, err
 	}
 	mode := os.FileMode(0o600)
-	if public { // accept asks who it is
+	if public { // admit checks the user
 		mode = 0o666
 	}
 	if err := os.Chmod(path, mode); err != nil {
@@ -61,8 +60,8 @@ func tryListen(path string, public bool) (*listener, error) {
 	return &listener{l, lock}, nil
 }
 
-// makeFolder makes the last folder, for this user only. One that is there must
-// not let others put their sockets in our place.
+// makeFolder makes the last folder of a path, for this user only. An existing folder must not let other users replace
+// the socket.
 func makeFolder(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err == nil || !errors.Is(err, os.ErrExist) {
 		return err
@@ -78,7 +77,7 @@ func makeFolder(dir string) error {
 	return nil
 }
 
-// takeLock locks a file, and makes sure that it is still the one of that name.
+// takeLock locks a file, and makes sure that the file still has that name.
 func takeLock(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
@@ -97,7 +96,7 @@ func takeLock(path string) (*os.File, error) {
 		if err1 == nil && err2 == nil && os.SameFile(a, b) {
 			return f, nil
 		}
-		f.Close() // somebody has just removed it
+		f.Close() // another process has just removed it
 	}
 }
 
@@ -109,13 +108,13 @@ func dropLock(f *os.File) {
 // interrupt ends the accept that is under way.
 func (l *listener) interrupt() { _ = l.SetDeadline(time.Now()) }
 
-// close removes the socket and gives up the lock. Nobody accepts any more.
+// close removes the socket and gives up the lock. No goroutine accepts any more.
 func (l *listener) close() {
 	rights.Close(l.UnixListener) // removes the file
 	dropLock(l.lock)
 }
 
-// credentials are those of whoever has connected.
+// credentials identify the process that has connected.
 type credentials struct {
 	uid   int
 	pid   int // in our pid namespace; 0 if it cannot be seen
@@ -135,8 +134,8 @@ func credentialsOf(conn *net.UnixConn) (c credentials, err error) {
 			return
 		}
 		c.uid, c.pid = int(u.Uid), int(u.Pid)
-		// Linux 6.5. Before, the pid can have been reused since: but the
-		// process that connected still holds the other end, or has passed it on.
+		// This needs Linux 6.5. On older kernels the pid may have been reused; but the process that connected still
+		// holds the other end, or has passed it on.
 		if v, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
 			c.pidfd = v
 			unix.CloseOnExec(v)

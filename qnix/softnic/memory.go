@@ -12,9 +12,8 @@ import (
 
 var euid = os.Geteuid()
 
-// memory is what a process and the NIC share: its Virtual Network Interface, the
-// host page, and the eventfd that wakes the NIC. The mappings become the NIC's,
-// the descriptors are for the client.
+// memory is the memory that a process and the NIC share: its Virtual Network Interface, the host page, and the eventfd
+// that wakes the NIC. The NIC takes over the mappings; the descriptors are for the client.
 type memory struct {
 	info         abi.MemoryInfo
 	vni, hps     []byte
@@ -46,8 +45,8 @@ func (m *memory) make() (err error) {
 	return err
 }
 
-// sealed makes shared memory whose size nobody can change: else a process could
-// end the NIC by SIGBUS. It is allocated at once, so that a lack of memory is told here.
+// sealed makes shared memory whose size nobody can change: otherwise a process could end the NIC by SIGBUS. It
+// allocates all pages at once, so that a lack of memory is an error here.
 func sealed(name string, size uint32) (int, []byte, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -59,7 +58,7 @@ func sealed(name string, size uint32) (int, []byte, error) {
 	}
 	var p unsafe.Pointer
 	if err == nil {
-		// Not Mmap, which remembers: C unmaps it.
+		// Not Mmap, which keeps a record of mappings: C unmaps this one.
 		p, err = unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
@@ -69,7 +68,7 @@ func sealed(name string, size uint32) (int, []byte, error) {
 	return fd, unsafe.Slice((*byte)(p), size), nil
 }
 
-// fds are those that go to the client.
+// fds returns the descriptors for the client.
 func (m *memory) fds() []int {
 	if m == nil {
 		return nil
@@ -88,7 +87,7 @@ func (m *memory) closeFDs() {
 	}
 }
 
-// free is for memory that the NIC was not given.
+// free frees memory that was not passed to the NIC.
 func (m *memory) free() {
 	m.closeFDs()
 	for _, b := range [][]byte{m.vni, m.hps} {

@@ -11,18 +11,17 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// process is one that is registered.
+// process is a registered process.
 type process struct {
 	client *client
 	p      *ncp.SoftProcess
 	index  uint16
 }
 
-// defaultTimeout is how long a registration or a join waits for others when the
-// request does not say.
+// defaultTimeout is how long a registration or a join waits for other processes if the request has no time-out.
 const defaultTimeout = 30 * time.Second
 
-// Results of driver commands, as errnos.
+// resultError converts the result of a driver command to an errno.
 func resultError(result int) error {
 	switch result {
 	case 0:
@@ -43,8 +42,7 @@ func resultError(result int) error {
 	return unix.EIO
 }
 
-// register is the six steps of the specification; the NIC does what lies
-// in it (2, 6), the rest is here.
+// register performs the six steps of the specification. The NIC performs steps 2 and 6.
 func (c *client) register(h abi.Header, body []byte) error {
 	var r abi.Register
 	_ = abi.Decode(&r, body)
@@ -65,9 +63,9 @@ func (c *client) register(h abi.Header, body []byte) error {
 		c.mu.Unlock()
 		defer m.closeFDs()
 		if err == nil {
-			err = rights.Admit(c.conn) // with a translation comes a memfd
+			err = rights.Admit(c.conn) // requests to translate may carry a memfd
 		}
-		// If nobody is there to read it, serve ends as well, and the process with it.
+		// If the client has gone, serve ends as well, and with it the process.
 		_ = c.answer(h, err, abi.Bytes(&r), m.fds()...)
 	})
 	if err != nil {
@@ -79,7 +77,7 @@ func (c *client) register(h abi.Header, body []byte) error {
 	return nil
 }
 
-// newProcess makes a process known to the NICs; on failure it is nowhere.
+// newProcess makes a process known to the NICs. After a failure no NIC knows it.
 func (c *client) newProcess(r *abi.Register, abandoned <-chan struct{}) (*process, *memory, error) {
 	n := c.nic
 	index, err := n.take(c.cred.uid, c.server.config.MaxPerUser)
@@ -103,7 +101,7 @@ func (c *client) newProcess(r *abi.Register, abandoned <-chan struct{}) (*proces
 		err = resultError(result)
 	}
 	if err != nil {
-		// Nothing is left of it, unless it was cancelled.
+		// The NICs have forgotten it, unless the command was cancelled.
 		if result == abi.DBCanceled || result == 0 {
 			p.end()
 		} else {
@@ -122,7 +120,7 @@ func (c *client) newSoft(index uint16, m *memory) (*ncp.SoftProcess, error) {
 	config := ncp.SoftProcessConfig{
 		Info: abi.Bytes(&m.info), VNI: m.vni, HPS: m.hps, PID: c.cred.pid, PIDFD: -1,
 		User: uint64(c.cred.uid),
-		// Another user's pid could be a third one's by now.
+		// Another user's pid could belong to a third process by now.
 		Remote: c.cred.uid == euid && c.cred.pid > 0 && c.cred.pidfd >= 0,
 	}
 	var err error
@@ -150,7 +148,7 @@ func dup(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-// post posts a driver command. The NIC's queue may be full for a moment.
+// post posts a driver command. It tries again while the NIC's queue is full.
 func (p *process) post(command ncp.SoftCommand, cookie uint64, name, group [abi.NameLen]byte, size uint32) error {
 	for {
 		err := p.p.Post(command, cookie, name, group, size)
@@ -161,8 +159,8 @@ func (p *process) post(command ncp.SoftCommand, cookie uint64, name, group [abi.
 	}
 }
 
-// run posts a command that waits for others and gives its result. ETIMEDOUT,
-// EINTR when it was abandoned or the client has gone; the command is over then.
+// run posts a command that waits for other processes, and returns its result. It returns ETIMEDOUT after timeout, and
+// EINTR if the command was abandoned or the client has gone; the command is then over.
 func (p *process) run(command ncp.SoftCommand, name, group [abi.NameLen]byte, size uint32, timeout time.Duration, abandoned <-chan struct{}) (int, error) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
@@ -188,26 +186,26 @@ func (p *process) run(command ncp.SoftCommand, name, group [abi.NameLen]byte, si
 	}
 	_ = p.post(ncp.SoftAbandon, cookie, [abi.NameLen]byte{}, [abi.NameLen]byte{}, 0)
 	r := <-result
-	if r == 0 { // it was quicker
+	if r == 0 { // the command was done before it was cancelled
 		return 0, nil
 	}
 	return r, err
 }
 
-// end is the five steps of de-registration.
+// end performs the five steps of de-registration.
 func (p *process) end() {
 	var none [abi.NameLen]byte
 	w := &p.client.server.waits
 	cookie, result := w.add()
 	if err := p.post(ncp.SoftDelete, cookie, none, none, 0); err != nil {
 		w.drop(cookie)
-		panic(fmt.Sprintf("softnic: a process cannot be deleted: %v", err)) // it would be written to after free
+		panic(fmt.Sprintf("softnic: a process cannot be deleted: %v", err)) // the NIC would write to it after free
 	}
 	<-result
 	p.free()
 }
 
-// free gives back what only this host knows of.
+// free frees the resources on this host.
 func (p *process) free() {
 	p.p.Free()
 	p.client.nic.give(p.index, p.client.cred.uid)
@@ -272,7 +270,7 @@ func (p *process) leave(g *abi.Group) error {
 	return resultError(<-result)
 }
 
-// take gives a free entry of the process table.
+// take allocates an entry of the process table.
 func (n *served) take(uid, most int) (uint16, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

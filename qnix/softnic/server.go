@@ -114,8 +114,7 @@ func (s *Server) start() (err error) {
 	return nil
 }
 
-// polls is how often the thread that runs the NICs looks for work before it sleeps: some
-// tens of microseconds.
+// polls is how often the thread that runs the NICs looks for work before it sleeps: some tens of microseconds.
 const polls = 50
 
 func (s *Server) makeNICs(numbers []uint16) error {
@@ -140,7 +139,7 @@ func (s *Server) makeNICs(numbers []uint16) error {
 		if err != nil {
 			return err
 		}
-		// The socket stays open as long as s.udp is, and that outlives the NICs.
+		// The descriptor stays open as long as s.udp, which outlives the NICs.
 		if err := raw.Control(func(fd uintptr) { config.UDP = int(fd) }); err != nil {
 			return err
 		}
@@ -193,7 +192,7 @@ func (s *Server) accept(n *served) {
 			s.admit(n, conn)
 		case s.ends():
 			return
-		default: // no descriptor, say: others may be closed
+		default: // for example no descriptor: others may be closed later
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
@@ -205,10 +204,10 @@ func (s *Server) ends() bool {
 	return s.closing
 }
 
-// idleHandles is how many connections a user may have besides those of its processes.
+// idleHandles is how many connections a user may have besides those of registered processes.
 const idleHandles = 64
 
-// admit serves a connection, if its user may connect.
+// admit serves a connection if its user may connect.
 func (s *Server) admit(n *served, conn *net.UnixConn) {
 	peer, err := rights.Peer(conn)
 	if err != nil || int(peer.Uid) != os.Geteuid() && !slices.Contains(s.config.AllowUIDs, int(peer.Uid)) {
@@ -272,8 +271,8 @@ func (s *Server) gone(user int) {
 	}
 }
 
-// refusals is how many that are refused are told why at a time, and refusalTime how
-// long they have to ask.
+// refusals is how many refused connections get an answer at a time. refusalTime is how long they may take to send a
+// request.
 const (
 	refusals    = 64
 	refusalTime = time.Second

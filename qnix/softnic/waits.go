@@ -2,14 +2,14 @@ package softnic
 
 import "sync"
 
-// waits are those for Driver Doorbells, by their cookies.
+// waits are the waits for Driver Doorbells, by their cookies.
 type waits struct {
 	mu   sync.Mutex
 	last uint64
 	m    map[uint64]chan int
 }
 
-// add makes a cookie and where its result will come.
+// add returns a new cookie and the channel for its result.
 func (w *waits) add() (cookie uint64, result <-chan int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -22,7 +22,7 @@ func (w *waits) add() (cookie uint64, result <-chan int) {
 	return w.last, c
 }
 
-// drop is for a command that was not posted.
+// drop forgets the cookie of a command that was not posted.
 func (w *waits) drop(cookie uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

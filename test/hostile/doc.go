@@ -12,10 +12,10 @@
 //
 // Strangers at the port of bywash perf --listen are in cmd/bywash/internal/perf/control (TestStrangersHoldUpNobody).
 //
-// Each test asserts the same of the victim: it is alive; every byte of the honest peer's messages is right, and they go on
-// during the attack; descriptors, mappings, goroutines, threads and heap stay within bounds that do not depend on how long
-// the attack goes on; what was begun with the attacker ends with an error of the contract; closing takes no longer than it may; and
-// once the attacker is gone nothing of it is left.
+// Each test asserts the same of the victim: it is alive; every byte of the honest peer's messages is right, and they go
+// on during the attack; descriptors, mappings, goroutines, threads and heap stay within bounds that do not depend on
+// how long the attack goes on; operations with the attacker end with an error of the contract; closing stays within its
+// time limit; and after the attacker has gone, none of its resources are left.
 //
 // Package internal/lab/attack starts the attackers and takes the measure of the victim.
 //

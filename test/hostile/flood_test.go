@@ -64,7 +64,7 @@ func anything(n, region uint64, rng *rand.Rand) []byte {
 	case msgRTS:
 		return rtsOf(1<<32|n, uint64(rng.IntN(1<<rng.IntN(40))), h.flags)
 	case msgOp:
-		return opOf(n, region, 1, uint32(rng.IntN(4000)), 0) // what makes no sense would end the flood
+		return opOf(n, region, 1, uint32(rng.IntN(4000)), 0) // an invalid operation would end the flood
 	case msgSync:
 		return message(h, 0, n)
 	case msgEager, msgAM:

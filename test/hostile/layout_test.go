@@ -50,7 +50,7 @@ type header struct {
 	tag         uint64
 }
 
-// message lays out a message with n bytes of data, all zero; what body leaves out is zero, too.
+// message lays out a message with n bytes of data, all zero; words that body leaves out are zero, too.
 func message(h header, n int, body ...uint64) []byte {
 	le := binary.LittleEndian
 	b := make([]byte, headSize+8*bodyWords[h.kind]+n)
@@ -68,12 +68,13 @@ func rtsOf(number, total uint64, flags uint8) []byte {
 	return message(header{kind: msgRTS, tag: 3, flags: flags}, 0, number, total, null)
 }
 
-// An op with n bytes of data; what is 0 for put, 1 for get, and for an atomic operation of 8 bytes 2 and more.
+// opOf lays out an operation with n bytes of data. The argument what is 0 for a put, 1 for a get, and 2 or more for an
+// atomic operation of 8 bytes.
 func opOf(number, region uint64, what uint8, length uint32, n int) []byte {
 	return message(header{kind: msgOp}, n, number, region, 0, 0, 0, uint64(length)|uint64(what)<<32|8<<40)
 }
 
-// What the attackers send is laid out as the session's golden vectors are.
+// The attackers' messages have the layout of the session's golden vectors.
 func TestLayoutOfFloods(t *testing.T) {
 	const vectors = "../../session/internal/header/testdata/messages.txt"
 	text, err := os.ReadFile(vectors)
@@ -100,7 +101,7 @@ func TestLayoutOfFloods(t *testing.T) {
 		"leave":  message(header{kind: msgLeave}, 0),
 		"resume": message(header{kind: msgResume, flags: 3, tag: 0x1234}, 0),
 	} {
-		n := headSize + 8*bodyWords[got[0]] // what follows are the user's bytes
+		n := headSize + 8*bodyWords[got[0]] // the user's bytes follow
 		if len(want[name]) < n || !bytes.Equal(got[:n], want[name][:n]) {
 			t.Errorf("%s is %x, want %x as in %s", name, got[:n], want[name], vectors)
 		}

@@ -239,7 +239,7 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	cancel()
 	select {
 	case err := <-done:
-		if err != nil && !strings.Contains(err.Error(), errWrong.Error()) { // what comes from a liar may be wrong
+		if err != nil && !strings.Contains(err.Error(), errWrong.Error()) { // data of a hostile peer may be wrong
 			ended(t, "what was under way with the scribbler", err)
 		}
 	case <-time.After(attack.Patience):

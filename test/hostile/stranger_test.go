@@ -133,7 +133,8 @@ func lingering() (int, error) {
 	return fd, err
 }
 
-// houses are the sockets that public packages open. That of package verbs (oob) is attacked in verbs/internal/connect.
+// houses are the sockets that public packages open. The socket of package verbs (oob) is attacked in
+// verbs/internal/connect.
 var houses = []struct {
 	name string
 	open func(t *testing.T, rng *rand.Rand) *attack.House

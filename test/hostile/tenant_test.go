@@ -243,7 +243,7 @@ var greeds = map[string]func(t *tenant) error{
 type tenant struct {
 	path  string
 	rng   *rand.Rand
-	wants atomic.Int64 // what it asked for
+	wants atomic.Int64 // requests that it made
 	id    int
 	sink  *guest
 }
@@ -277,7 +277,7 @@ func tenantProgram(in *json.Decoder, out *json.Encoder) error {
 		if err := greed(t); err != nil && t.wants.Load() < 2 {
 			return err
 		}
-		runtime.GC() // what was not left is left
+		runtime.GC() // collect guests that did not leave
 	}
 }
 

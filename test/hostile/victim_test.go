@@ -35,7 +35,7 @@ type task struct {
 	Rails []session.Rail
 	Card  []byte // of whom to connect to
 	Seed  uint64
-	Kind  string // what is done, by role
+	Kind  string // kind of work, by role
 	Mine  int    // which of the two ends of a workload it is
 	Arena bool   // messages lie in an arena
 }

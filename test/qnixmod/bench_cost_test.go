@@ -68,7 +68,7 @@ func cost(b *testing.B, n int, f func()) {
 	b.ReportMetric(median(all)/1000, "µs")
 }
 
-// What one NIC does beside process_vm_readv of as many bytes.
+// The time of one NIC compared with process_vm_readv of as many bytes.
 func BenchmarkLongMessage(b *testing.B) {
 	load(b, "nics=2")
 	const size = 1 << 20

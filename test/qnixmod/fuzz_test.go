@@ -388,7 +388,7 @@ func (f *fuzzer) translate(fd int) {
 	if ioctl(fd, iocTranslate, unsafe.Pointer(&arg)) == nil && len(f.handles) < 256 {
 		f.handles = append(f.handles, arg.Handle)
 	}
-	if f.IntN(8) == 0 { // what is pinned goes away under the NIC
+	if f.IntN(8) == 0 { // unmap pinned memory while the NIC uses it
 		unix.Madvise(f.memory[:1<<19], unix.MADV_DONTNEED)
 	}
 }

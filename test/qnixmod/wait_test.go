@@ -89,7 +89,7 @@ func TestWaiterIsWoken(t *testing.T) {
 
 func checkWoken(t *testing.T, a, b *process, event int, wait func(*process, int, uint32) error, i int) {
 	t.Helper()
-	unix.Read(event, make([]byte, 8)) // what has rung before
+	unix.Read(event, make([]byte, 8)) // consume earlier rings
 	seen := b.ringTail()
 	if err := b.wait(waitArg{RingTail: seen}); err != unix.ETIMEDOUT {
 		t.Fatalf("acknowledging: got %v, want %v", err, unix.ETIMEDOUT)
@@ -168,7 +168,7 @@ func TestIdleNICRunsNothing(t *testing.T) {
 		<-woken
 	})
 	sleeps(t)
-	// What the messages left to do is done when two looks in a row are the same.
+	// The work after the messages is done when two samples in a row are equal.
 	const look = 250 * time.Millisecond
 	before := runs(t)
 	for end := time.Now().Add(time.Minute); ; {

@@ -224,7 +224,7 @@ func (m *mortals) absent(t *testing.T) {
 	noErr(t, "disconnect", i.Disconnect())
 }
 
-// goDark is machine 1. What it has breaks as well, as nobody answers it.
+// goDark is machine 1. Its own connections break as well, because nobody answers.
 func goDark(t *testing.T) {
 	w := meet(t)
 	m := stand(t, w)

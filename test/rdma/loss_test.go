@@ -16,7 +16,7 @@ func crossLossyLink(t *testing.T) {
 	w := meet(t)
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
-			// What waits for an emulated processor that others use as well is not lost.
+			// Packets that wait for a busy emulated processor are not lost.
 			c := open(t, driver.Hints{Track: track, Options: map[string]string{"dead-time": "10s"}})
 			i := join(t, w, c)
 			for from := range 2 {

@@ -27,11 +27,11 @@ const (
 	envChecks = "BYWASH_RDMA_CHECKS"
 )
 
-// A pair is a case: what each of two machines does. Rank 0 is the one that tests. One pair of machines plays all cases, one
-// after the other: to boot them takes as long as a case.
+// A pair is a case for two machines. Rank 0 is the machine that tests. One pair of machines plays all cases, one after
+// the other: to boot them takes as long as a case.
 type pair struct {
 	name  string
-	netem string // what happens to the packets between them; empty: nothing
+	netem string // netem's disturbance of packets between them; empty: none
 	sides [2]func(t *testing.T)
 }
 

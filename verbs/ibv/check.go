@@ -1,7 +1,7 @@
 package ibv
 
-// limits are what a queue pair takes. They are checked before the device sees a request, since devices differ in what
-// they check themselves.
+// limits are the limits of a queue pair. They are checked before the device sees a request, since devices differ in
+// what they check themselves.
 type limits struct {
 	sendSGE, recvSGE int32
 	inline           uint64 // bytes
@@ -9,7 +9,7 @@ type limits struct {
 	reads            bool   // reads and atomics are allowed
 }
 
-// fault is why a request is refused.
+// fault is the reason for which a request is refused.
 type fault uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	faultBind
 )
 
-// String is the cause in words.
+// String returns the reason in words.
 func (f fault) String() string {
 	return [...]string{
 		faultNone:        "no fault",
@@ -43,7 +43,7 @@ func (f fault) String() string {
 	}[f]
 }
 
-// check returns the first request from head that l refuses, and why.
+// check returns the first request from head that violates l, and the reason.
 func (c *SendChain) check(l *limits) (int, fault) {
 	for i := c.head; i < c.tail; i++ {
 		if f := c.wrs[i].check(l); f != faultNone {
@@ -91,7 +91,7 @@ func (o opcode) inline() bool {
 	return o == opSend || o == opSendImm || o == opSendInv || o == opWrite || o == opWriteImm
 }
 
-// check returns the first receive from head that has too many entries, and why.
+// check returns the first receive from head that has too many entries, and the reason.
 func (c *RecvChain) check(sges int32) (int, fault) {
 	for i := c.head; i < c.tail; i++ {
 		if n := c.wrs[i].numSGE; n > sges || n < 0 {
@@ -111,7 +111,7 @@ func sgeFault(n int32) fault {
 	return faultSGE
 }
 
-// total is the length of a message in bytes; 64 bits cannot overflow.
+// total returns the length of a message in bytes, which cannot overflow 64 bits.
 func total(list uint64, n int32) (sum uint64) {
 	for i := range n {
 		sum += uint64(sgeAt(list, i).length)

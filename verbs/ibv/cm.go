@@ -68,7 +68,7 @@ const (
 	CMAddrError
 	CMRouteResolved
 	CMRouteError
-	CMConnectRequest  // listener: ID is new; Accept or Reject it, then Close it at the end
+	CMConnectRequest  // listener: ID is new; Accept or Reject it, and Close it at the end
 	CMConnectResponse // connecting side: the peer accepted; RTR, RTS, then Establish
 	CMConnectError
 	CMUnreachable
@@ -99,8 +99,8 @@ type CMParam struct {
 
 	ResponderResources int // reads and atomics of the peer that this side takes at a time
 	InitiatorDepth     int // own reads and atomics at a time
-	RetryCount         int // 0 to 7; on Soft-RoCE 7 is for ever
-	RNRRetryCount      int // 0 to 7; 7 is for ever
+	RetryCount         int // 0 to 7; on Soft-RoCE 7 means no limit
+	RNRRetryCount      int // 0 to 7; 7 means no limit
 }
 
 // CMEvent is an event of an id.
@@ -158,7 +158,7 @@ type CMID struct {
 	channel *CMChannel
 }
 
-// cmids finds the Go side of an id that an event names.
+// cmids maps the library's ids to their CMIDs, for events.
 var cmids struct {
 	sync.Mutex
 	of map[handle]*CMID
@@ -185,8 +185,8 @@ func (id *CMID) enter() {
 	cmids.of[id.h] = id
 }
 
-// Close destroys the id: it disconnects, stops listening, or rejects a pending
-// request. The queue pair is the caller's to close. It waits for an Event that is just being read.
+// Close destroys the id: it disconnects, stops listening, or rejects a pending request. The caller must close the queue
+// pair. Close waits for an Event that is being read.
 func (id *CMID) Close() error {
 	return id.close("destroy_id", func() int {
 		cmids.Lock()
@@ -236,7 +236,7 @@ func (ch *CMChannel) tryEvent() int {
 	return 0
 }
 
-// request enters the id that a connect request brought. The caller has let itself in.
+// request registers the new id of a connect request. The caller holds the channel by use.
 func (ch *CMChannel) request(h handle) *CMID {
 	id := &CMID{channel: ch}
 	id.kind = "connection manager id"
@@ -291,7 +291,7 @@ func (id *CMID) MigrateID(to *CMChannel) error {
 	return nil
 }
 
-// Bind gives the id a local address and with it a device; port 0 chooses one.
+// Bind binds the id to a local address and so to a device; with port 0 the kernel chooses a port.
 func (id *CMID) Bind(addr netip.AddrPort) error {
 	sa := sockaddr(addr)
 	return id.call("bind_addr", func() int { return rawCMBind(id.h, &sa) })
@@ -353,15 +353,13 @@ func (id *CMID) Reject(data []byte) error {
 	return id.call("reject", func() int { return rawCMReject(id.h, data) })
 }
 
-// Disconnect ends the connection: both sides get CMDisconnected. The queue
-// pair is the caller's to put into ERR.
+// Disconnect ends the connection: both sides get CMDisconnected. The caller must put the queue pair into ERR.
 func (id *CMID) Disconnect() error {
 	return id.call("disconnect", func() int { return rawCMDisconnect(id.h) })
 }
 
-// Step takes qp to StateInit, StateRTR or StateRTS with the attributes that the
-// connection manager has agreed on with the peer; change, which may be nil,
-// may alter the few that are this side's affair.
+// Step takes qp to StateInit, StateRTR or StateRTS with the attributes that the connection manager has agreed on with
+// the peer; change, which may be nil, may alter the attributes of StepAttr.
 func (id *CMID) Step(qp *QP, to QPState, change func(*StepAttr)) error {
 	from := to - 1
 	if to != StateInit && to != StateRTR && to != StateRTS {
@@ -388,8 +386,8 @@ func (id *CMID) Step(qp *QP, to QPState, change func(*StepAttr)) error {
 	}, from)
 }
 
-// StepAttr is what Step lets this side choose: Access on the step to INIT,
-// MinRNRTimer to RTR, Timeout to RTS.
+// StepAttr are the attributes that this side may choose: Access on the step to INIT, MinRNRTimer to RTR, Timeout to
+// RTS.
 type StepAttr struct {
 	Access      Access
 	MinRNRTimer int
@@ -441,7 +439,7 @@ func (p *CMParam) check(verb string, room int) error {
 	return nil
 }
 
-// sockaddr is a as the kernel takes it; the zero value if a is not valid.
+// sockaddr converts a to the kernel's form; the zero value if a is not valid.
 func sockaddr(a netip.AddrPort) (sa syscall.RawSockaddrInet6) {
 	ip := a.Addr().Unmap()
 	port := (*[2]byte)(unsafe.Pointer(&sa.Port))

@@ -48,11 +48,10 @@ func (ch *CompChannel) Close() error {
 	return ch.close("destroy_comp_channel", func() int { return rawDestroyChannel(ch.h) })
 }
 
-// Wait parks the goroutine until an armed CQ of the channel has an event, and
-// returns the CQ, or nil if it was closed meanwhile. Several callers take
-// turns. The event disarms the CQ; no wake-up is lost by: arm, poll until
-// empty, wait. Errors: ctx's; os.ErrDeadlineExceeded (SetDeadline);
-// os.ErrClosed. With a context that cannot be cancelled it does not allocate.
+// Wait parks the goroutine until an armed CQ of the channel has an event, and returns the CQ, or nil if it was closed
+// meanwhile. Several callers take turns. The event disarms the CQ. The order arm, poll until empty, wait loses no
+// wake-up. Wait returns ctx's error, os.ErrDeadlineExceeded (see SetDeadline) or os.ErrClosed. With a context that
+// cannot be cancelled it does not allocate.
 func (ch *CompChannel) Wait(ctx context.Context) (*CQ, error) {
 	ch.fd.Lock()
 	defer ch.fd.Unlock()
@@ -86,7 +85,7 @@ func (ch *CompChannel) tryEvent() int {
 }
 
 // SetDeadline makes present and later Waits fail at t with os.ErrDeadlineExceeded; the zero time means no deadline. It
-// may be called beside Wait, to wake it.
+// may be called during Wait, to wake it.
 func (ch *CompChannel) SetDeadline(t time.Time) error { return ch.fd.file.SetReadDeadline(t) }
 
 // CQ is a completion queue.
@@ -94,12 +93,12 @@ type CQ struct {
 	object
 	c       *Context
 	channel *CompChannel
-	q       handle // the shim's, valid memory for as long as cq is reachable
+	q       handle // of the shim; valid while cq is reachable
 	key     handle // the library's name for it
 
 	size   sync.Mutex
 	cqe    int
-	demand int // completions that the queue pairs on it can cause
+	demand int // completions that its queue pairs can cause
 	srqs   map[*SRQ]int
 }
 
@@ -186,7 +185,7 @@ func (cq *CQ) Resize(cqe int) error {
 }
 
 // ReqNotify arms the queue: its next completion, or with solicited the next one that the peer marked or that failed, is
-// an event on the channel. Poll once more after arming, for completions that came before.
+// an event on the channel. Poll once more after arming, because earlier completions cause no event.
 func (cq *CQ) ReqNotify(solicited bool) error {
 	r := rawReqNotify(cq.q, solicited)
 	runtime.KeepAlive(cq)
@@ -244,7 +243,7 @@ func (wc *WC) Imm() uint32 {
 // InvalidatedRKey is the key that the peer's send invalidated, valid with WCWithInv.
 func (wc *WC) InvalidatedRKey() uint32 { return wc.imm }
 
-// Err is nil for a successful completion, else an *[Error] that says in words what happened.
+// Err returns nil for a successful completion, otherwise an *[Error] with the cause in words.
 func (wc *WC) Err() error {
 	if wc.Status == WCSuccess {
 		return nil

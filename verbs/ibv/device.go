@@ -37,9 +37,8 @@ type DeviceInfo struct {
 	IWARP bool     // iWARP: no GIDs, connections only through the connection manager
 }
 
-// Devices lists the RDMA devices of this machine that user space can use, none
-// being no error. Errors: [ErrUnavailable]; ENOSYS without the kernel's
-// ib_uverbs module.
+// Devices lists the RDMA devices of this machine that user space can use. It is no error if there are none. Devices
+// fails with [ErrUnavailable], or with ENOSYS without the kernel's ib_uverbs module.
 func Devices() ([]DeviceInfo, error) {
 	if err := Available(); err != nil {
 		return nil, err
@@ -54,7 +53,7 @@ func Devices() ([]DeviceInfo, error) {
 const noDevices = "the kernel offers no RDMA devices; load its modules (modprobe ib_uverbs, and the device's own, " +
 	"or for Soft-RoCE: modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
 
-// Context is an opened device.
+// Context is an open device.
 type Context struct {
 	object
 	attr DeviceAttr
@@ -196,7 +195,7 @@ func (c *Context) PKey(port, index int) (uint16, error) {
 // GID is a global identifier: an IPv6 address, on RoCE often IPv4-mapped.
 type GID [16]byte
 
-// String is the GID as an IPv6 address, IPv4-mapped ones as ::ffff:a.b.c.d.
+// String returns the GID as an IPv6 address, an IPv4-mapped one as ::ffff:a.b.c.d.
 func (g GID) String() string {
 	if ip := net.IP(g[:]); ip.To4() != nil {
 		return "::ffff:" + ip.String()
@@ -238,7 +237,7 @@ func (c *Context) GIDs(port int) ([]GIDEntry, error) {
 	return gids, nil
 }
 
-// sysfsGIDs is for libraries before rdma-core 33, which cannot tell the types.
+// sysfsGIDs reads the GIDs from sysfs, for libraries before rdma-core 33, which do not return the types.
 func (c *Context) sysfsGIDs(port int) ([]GIDEntry, int) {
 	var attr PortAttr
 	if r := rawQueryPort(c.h, port, &attr); r < 0 {
@@ -296,7 +295,7 @@ func (c *Context) tracked() []*CQ {
 	return slices.Collect(maps.Keys(c.cqs))
 }
 
-// zone is the number of a network interface, by name or number.
+// zone returns the number of a network interface, given by name or number.
 func zone(name string) uint32 {
 	if i, err := net.InterfaceByName(name); err == nil {
 		return uint32(i.Index)

@@ -1,15 +1,12 @@
-// Package ibv is RDMA verbs for Go: devices, memory registration, reliable
-// connected (RC) queue pairs, completion queues and the RDMA connection
-// manager, over rdma-core's libibverbs and librdmacm. It can be used alone.
+// Package ibv provides RDMA verbs for Go: devices, memory registration, reliable connected (RC) queue pairs, completion
+// queues and the RDMA connection manager, over rdma-core's libibverbs and librdmacm. It can be used alone.
 //
 // # What it needs
 //
-// A Linux machine with an RDMA device: InfiniBand, RoCE, or Soft-RoCE on any
-// network interface. The libraries are opened at run time, so that one binary
-// starts everywhere; rdma-core's headers (Debian: libibverbs-dev,
-// librdmacm-dev) and cgo are used at build time where they exist. [Available]
-// says what is missing, and so does everything that opens a device: an error
-// that is [ErrUnavailable].
+// A Linux machine with an RDMA device: InfiniBand, RoCE, or Soft-RoCE on any network interface. The libraries are
+// opened at run time, so that one binary starts everywhere; the build uses rdma-core's headers (Debian: libibverbs-dev,
+// librdmacm-dev) and cgo if they exist. If something is missing, [Available], and every function that opens a device,
+// returns an error that wraps [ErrUnavailable] and names it.
 //
 // # From a device to a message
 //
@@ -31,10 +28,9 @@
 //
 // # Ownership and closing
 //
-// Every object is closed by its Close. A parent refuses to be closed while it
-// has children: the error (EBUSY) names them, and nothing happens. A second
-// Close does nothing and returns nil. Any other call on a closed object returns
-// an error that is [os.ErrClosed].
+// Every object is closed by its Close. A parent refuses to be closed while it has children: the error (EBUSY) names
+// them, and nothing happens. A second Close does nothing and returns nil. Any other call on a closed object returns an
+// error that matches [os.ErrClosed].
 //
 //	Context      its PDs, CQs and completion channels
 //	PD           its MRs, MWs, SRQs and QPs

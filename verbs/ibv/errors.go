@@ -12,17 +12,16 @@ import (
 // errors.ErrUnsupported.
 var ErrUnavailable = fmt.Errorf("RDMA verbs are not available: %w", errors.ErrUnsupported)
 
-// Error is what every call of this package returns when it fails.
-// errors.Is finds its Errno; EBADF, a call on a closed object, is also
-// os.ErrClosed.
+// Error is the type of all errors of this package. It matches its Errno with errors.Is; EBADF, a call on a closed
+// object, also matches os.ErrClosed.
 type Error struct {
-	Verb   string        // the library's name for what failed, such as "reg_mr"
+	Verb   string        // the library's name of the call that failed, such as "reg_mr"
 	Device string        // such as "mlx5_0"; empty before one is known
 	Errno  syscall.Errno // the cause; 0 if only Detail knows it
 	Detail string        // the cause in words, with the remedy where there is one
 }
 
-// Error is "ibv: VERB DEVICE: detail: errno".
+// Error returns "ibv: VERB DEVICE: detail: errno".
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("ibv: ")
@@ -52,7 +51,7 @@ func (e *Error) Is(target error) bool {
 	return target == os.ErrClosed && e.Errno == syscall.EBADF
 }
 
-// fail makes an Error of what the shim returned: r is -errno.
+// fail makes an Error of the shim's result r, which is -errno.
 func fail(verb, device string, r int, detail string) error {
 	errno := syscall.Errno(-r)
 	if detail == "" {
@@ -66,7 +65,7 @@ func invalid(verb, device, format string, args ...any) error {
 	return &Error{Verb: verb, Device: device, Errno: syscall.EINVAL, Detail: fmt.Sprintf(format, args...)}
 }
 
-// remedy says in words what errno usually means for a verb.
+// remedy returns the usual cause of errno for a verb, and the remedy.
 func remedy(verb string, errno syscall.Errno) string {
 	switch errno {
 	case syscall.ENOMEM:

@@ -22,7 +22,7 @@ type poller struct {
 
 // init watches fd. try reads an event without blocking; it returns -EAGAIN while there is none.
 func (p *poller) init(fd int, name string, try func() int) error {
-	// The flag is of the open file, and so holds for the library's own reads too.
+	// The flag belongs to the open file, and so affects the library's own reads, too.
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return fmt.Errorf("set non-blocking: %w", err)
 	}
@@ -54,7 +54,7 @@ func (p *poller) close() {
 	}
 }
 
-// next calls try until it no longer says EAGAIN, and returns what it said; or why it gave up: the context's error,
+// next calls try until it does not return -EAGAIN, and returns its result. It gives up with the context's error,
 // os.ErrDeadlineExceeded or os.ErrClosed. The caller holds the lock.
 func (p *poller) next(ctx context.Context) (int, error) {
 	if err := ctx.Err(); err != nil {
@@ -71,10 +71,10 @@ func (p *poller) next(ctx context.Context) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, err
 	}
-	return 0, os.ErrClosed // the only other reason, which os keeps to itself
+	return 0, os.ErrClosed // the only other error, which os does not export
 }
 
-// watch lets the wait end when ctx does, until the function it returns is called.
+// watch ends the wait when ctx ends, until the function that it returns is called.
 func (p *poller) watch(ctx context.Context) func() {
 	fired := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -95,7 +95,7 @@ func errnoOf(err error) syscall.Errno {
 	return errno
 }
 
-// EventType is what an asynchronous event reports.
+// EventType is the kind of an asynchronous event.
 type EventType uint32
 
 // The asynchronous events.
@@ -121,7 +121,7 @@ const (
 	EventGIDChange   EventType = 18
 )
 
-// String says what happened, in words.
+// String describes the event in words.
 func (t EventType) String() string {
 	return word([]string{
 		"completion queue error: it was overrun",
@@ -146,7 +146,7 @@ func (t EventType) String() string {
 	}, "event", t)
 }
 
-// AsyncEvent is something that happened to a device or an object on it.
+// AsyncEvent is an event of a device or an object on it.
 type AsyncEvent struct {
 	Type EventType
 	Port int  // of port events, else 0

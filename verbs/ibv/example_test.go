@@ -135,7 +135,7 @@ func ExampleCompChannel_Wait() {
 			if err := cq.ReqNotify(false); err != nil {
 				return err
 			}
-			for n := 1; n > 0; { // what came before it was armed
+			for n := 1; n > 0; { // completions from before the arming
 				var err error
 				if n, err = cq.Poll(wcs[:]); err != nil {
 					return err

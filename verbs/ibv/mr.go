@@ -23,7 +23,7 @@ const (
 	AccessRelaxedOrdering Access = 1 << 20 // PCIe may reorder; ignored by libraries that do not know it
 )
 
-// PD is a protection domain: queue pairs, windows and memory of one work together.
+// PD is a protection domain: queue pairs can use the windows and memory of the same domain only.
 type PD struct {
 	object
 	c *Context
@@ -40,7 +40,7 @@ func (c *Context) AllocPD() (*PD, error) {
 	return pd, nil
 }
 
-// Close frees it. EBUSY, naming them, while it has regions, windows, queue pairs or SRQs.
+// Close frees the domain. It fails with EBUSY, and names them, while it has regions, windows, queue pairs or SRQs.
 func (pd *PD) Close() error {
 	return pd.close("dealloc_pd", func() int { return rawDeallocPD(pd.h) })
 }
@@ -123,7 +123,7 @@ func (pd *PD) reg(mr *MR, verb string, iova, length uint64, access Access, do fu
 	}, &pd.object)
 }
 
-// Close deregisters the memory. EBUSY from the device while a window is bound to it.
+// Close deregisters the memory. The device returns EBUSY while a window is bound to it.
 func (mr *MR) Close() error {
 	return mr.close("dereg_mr", func() int {
 		r := rawDeregMR(mr.h)
@@ -134,19 +134,19 @@ func (mr *MR) Close() error {
 	})
 }
 
-// Addr is the address of the first byte in work requests, local and remote.
+// Addr returns the address of the first byte in work requests, local and remote.
 func (mr *MR) Addr() uint64 { return mr.addr }
 
-// Len is the length in bytes.
+// Len returns the length in bytes.
 func (mr *MR) Len() uint64 { return mr.length }
 
-// LKey is the key for local use.
+// LKey returns the key for local use.
 func (mr *MR) LKey() uint32 { return mr.lkey }
 
-// RKey is the key for the peer.
+// RKey returns the key for the peer.
 func (mr *MR) RKey() uint32 { return mr.rkey }
 
-// rawKeys is what a registration returns.
+// rawKeys is the result of a registration.
 type rawKeys struct {
 	h          handle
 	lkey, rkey uint32

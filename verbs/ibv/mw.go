@@ -16,9 +16,8 @@ type MW struct {
 	rkey atomic.Uint32
 }
 
-// AllocMW makes an unbound window of type 1, bound by [QP.BindMW1], or 2, bound
-// by [SendChain.BindMW] and invalidated by [SendWR.LocalInv] or the peer's
-// [SendWR.SendInv]. EOPNOTSUPP if the device has none.
+// AllocMW makes an unbound window of type 1, bound by [QP.BindMW1], or 2, bound by [SendChain.BindMW] and invalidated
+// by [SendWR.LocalInv] or the peer's [SendWR.SendInv]. It fails with EOPNOTSUPP if the device has none.
 func (pd *PD) AllocMW(typ int) (*MW, error) {
 	if typ != 1 && typ != 2 {
 		return nil, invalid("alloc_mw", pd.device, "type %d; there are types 1 and 2", typ)
@@ -42,18 +41,15 @@ func (mw *MW) Close() error {
 	return mw.close("dealloc_mw", func() int { return rawDeallocMW(mw.h) })
 }
 
-// RKey is the key of the last bind that was posted, or the one the window was
-// allocated with.
+// RKey returns the key of the last bind that was posted, or the key with which the window was allocated.
 func (mw *MW) RKey() uint32 { return mw.rkey.Load() }
 
 // IncRKey returns rkey with its lowest 8 bits, the tag of a type 2 window, incremented.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// BindMW1 binds a type 1 window to length bytes at addr of mr, which needs
-// AccessMWBind, through the send queue: the completion carries id. It counts
-// as a posted request and returns the new key, valid once it completed. A
-// length of 0 unbinds it. Soft-RoCE checks a window's key and rights, but of its
-// range only that it lies in mr.
+// BindMW1 binds a type 1 window to length bytes at addr of mr, which needs AccessMWBind, through the send queue: the
+// completion carries id. It counts as a posted request and returns the new key, valid once it completed. A length of 0
+// unbinds it. Soft-RoCE checks a window's key and rights, but instead of its range only that of mr.
 func (qp *QP) BindMW1(mw *MW, mr *MR, addr, length uint64, access Access, id uint64, flags SendFlags) (uint32, error) {
 	if mw.typ != 1 {
 		return 0, invalid("bind_mw", qp.device, "a window of type 2 is bound through the send queue: SendChain.BindMW")
@@ -82,18 +78,16 @@ func (qp *QP) BindMW1(mw *MW, mr *MR, addr, length uint64, access Access, id uin
 	return rkey, nil
 }
 
-// binding is what a bind request in a chain refers to.
+// binding holds the objects of a bind request in a chain.
 type binding struct {
 	at int
 	mw *MW
 	mr *MR
 }
 
-// BindMW adds a request that binds a type 2 window to length bytes at addr of
-// mr, which needs AccessMWBind, under rkey: mw.RKey() with other lowest 8 bits,
-// usually IncRKey(mw.RKey()). The window must not be bound. It is a method of the
-// chain because both objects must be open when it is posted. nil when the chain
-// is full.
+// BindMW adds a request that binds a type 2 window to length bytes at addr of mr, which needs AccessMWBind, under rkey:
+// mw.RKey() with other lowest 8 bits, usually IncRKey(mw.RKey()). The window must not be bound. It is a method of the
+// chain because both objects must be open when the chain is posted. It returns nil if the chain is full.
 func (c *SendChain) BindMW(mw *MW, mr *MR, addr, length uint64, rkey uint32, access Access) *SendWR {
 	w := c.Next()
 	if w == nil {
@@ -131,7 +125,7 @@ func (b binding) lock(qp *QP) error {
 	return nil
 }
 
-// unlockBindings ends what lockBindings began, for the first n of them.
+// unlockBindings undoes lockBindings for the first n requests.
 func (c *SendChain) unlockBindings(n int) {
 	for _, b := range c.bind[:n] {
 		b.mw.mu.RUnlock()

@@ -8,16 +8,15 @@ import (
 	"syscall"
 )
 
-// object is what has a C object behind it. Objects form a graph in which a
-// parent cannot be closed before its children; the children keep each other
-// alive for the garbage collector through it, and the roots are held by live.
+// object is the common part of types with a C object. Objects form a graph in which a parent cannot be closed before
+// its children. The graph keeps objects alive for the garbage collector; live holds its roots.
 type object struct {
 	// mu lets calls in while h is valid: they hold it for reading, Close for writing.
 	mu      sync.RWMutex
 	h       handle
 	device  string
 	kind    string        // "queue pair"
-	label   func() string // which one, "0x11"; may be nil
+	label   func() string // tells objects of a kind apart, such as "0x11"; may be nil
 	parents []*object
 	unblock func() // makes calls that wait return, before Close waits for them; may be nil
 
@@ -59,7 +58,7 @@ func (o *object) adopt(verb string, parents ...*object) error {
 	return nil
 }
 
-// disown takes o out of the graph.
+// disown removes o from the graph.
 func (o *object) disown() {
 	tree.Lock()
 	defer tree.Unlock()
@@ -122,7 +121,7 @@ func (o *object) close(verb string, destroy func() int) error {
 	return nil
 }
 
-// inUse names the live children. The caller holds tree.
+// inUse returns the names of the live children. The caller holds tree.
 func (o *object) inUse() string {
 	byKind := map[string][]string{}
 	for k := range o.kids {
@@ -152,7 +151,7 @@ func (o *object) inUse() string {
 	return fmt.Sprintf("the %s is in use by %s; close these first", o.kind, strings.Join(kinds, ", "))
 }
 
-// use lets a call in, or says that o is closed. The caller calls o.mu.RUnlock after nil.
+// use begins a call, or returns an error if o is closed. After nil the caller must call o.mu.RUnlock.
 func (o *object) use(verb string) error {
 	o.mu.RLock()
 	if o.h == nil {
@@ -162,7 +161,7 @@ func (o *object) use(verb string) error {
 	return nil
 }
 
-// call is a call into C with o's object, for what is not on the data path.
+// call makes a call into C with o's object. It is not for the data path.
 func (o *object) call(verb string, f func() int) error {
 	if err := o.use(verb); err != nil {
 		return err

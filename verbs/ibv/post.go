@@ -52,7 +52,7 @@ func (qp *QP) PostRecv(r *RecvChain) (int, error) {
 	return int(a.received), qp.postError("post_recv", int(a.recvErr))
 }
 
-// Work is what [CQ.Progress] posts. Every part may be left out.
+// Work is the work that [CQ.Progress] posts. Every part may be left out.
 type Work struct {
 	SendQP *QP
 	Sends  *SendChain
@@ -105,8 +105,7 @@ func (cq *CQ) Progress(w *Work, wcs []WC) (int, error) {
 	return w.failed(cq, &a)
 }
 
-// workArgs is what crosses into C and comes back, struct bw_work: addresses of
-// C's memory as integers.
+// workArgs are the arguments and results of bw_progress (struct bw_work): addresses of C's memory as integers.
 type workArgs struct {
 	sqp, swr, rqp, srq, rwr, cq uintptr
 	ns, nr                      uint32
@@ -140,7 +139,7 @@ func (w *Work) failed(cq *CQ, res *workArgs) (int, error) {
 	return n, cq.pollError("poll_cq", int(res.polled))
 }
 
-// admit refuses what the queue pair does not take, and keeps open what bind requests refer to.
+// admit returns an error for requests that the queue pair does not accept, and keeps the objects of bind requests open.
 func (qp *QP) admit(s *SendChain) error {
 	if st := qp.State(); st < StateRTS {
 		return qp.notReady("post_send", st)
@@ -192,7 +191,7 @@ func (qp *QP) notReady(verb string, s QPState) error {
 	return invalid(verb, qp.device, "queue pair %#x is in %v%s", qp.num, s, missing(s, StateRTS))
 }
 
-// postError is nil for 0, and does not allocate for a full queue.
+// postError returns nil for 0, and does not allocate for a full queue.
 func (qp *QP) postError(verb string, r int) error {
 	switch {
 	case r == 0:

@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// QPInit is what a queue pair is made of.
+// QPInit configures a queue pair.
 type QPInit struct {
 	SendCQ, RecvCQ *CQ  // where completions go; may be the same
-	SRQ            *SRQ // takes the place of an own receive queue; may be nil
+	SRQ            *SRQ // replaces the queue pair's own receive queue; may be nil
 
 	MaxSendWR  int // outstanding send requests
 	MaxRecvWR  int // outstanding receives; 0 with an SRQ
@@ -20,14 +20,14 @@ type QPInit struct {
 	MaxInline  int // bytes of an inline request
 
 	SignalAll bool   // every send request completes visibly
-	Tag       uint32 // comes back in WC.Tag
+	Tag       uint32 // returned in WC.Tag
 
-	// Oversubscribe allows completion queues smaller than all completions that
-	// their queue pairs could cause; the caller then sees to it that none is overrun.
+	// Oversubscribe allows completion queues smaller than all completions that their queue pairs could cause; the
+	// caller must then make sure that none is overrun.
 	Oversubscribe bool
 }
 
-// QPCaps are the sizes a queue pair got, at least the ones asked for.
+// QPCaps are the sizes of a queue pair, which are at least the requested ones.
 type QPCaps struct {
 	MaxSendWR, MaxRecvWR   int
 	MaxSendSGE, MaxRecvSGE int
@@ -41,7 +41,7 @@ type QP struct {
 	init QPInit
 	caps QPCaps
 	num  uint32
-	q    handle // the shim's, valid memory for as long as qp is reachable
+	q    handle // of the shim; valid while qp is reachable
 	key  handle
 
 	stepping sync.Mutex // one state step at a time
@@ -91,7 +91,7 @@ func (pd *PD) CreateQP(init QPInit) (*QP, error) {
 	return qp, nil
 }
 
-// queueFull is the error of a full queue, made once: it is part of normal life.
+// queueFull returns the error of a full queue. It is made once, because a full queue is normal.
 func queueFull(verb, device string) Error {
 	return Error{Verb: verb, Device: device, Errno: syscall.ENOMEM, Detail: remedy(verb, syscall.ENOMEM)}
 }
@@ -133,7 +133,7 @@ func (pd *PD) checkInit(init *QPInit) error {
 	return nil
 }
 
-// reserve keeps room in the completion queues for all that can complete at a time.
+// reserve reserves room in the completion queues for all requests that can be outstanding.
 func (qp *QP) reserve() error {
 	i := &qp.init
 	if err := i.SendCQ.reserve(i.MaxSendWR, nil, i.Oversubscribe); err != nil {
@@ -151,7 +151,7 @@ func (qp *QP) release() {
 	qp.init.RecvCQ.unreserve(qp.init.MaxRecvWR, qp.init.SRQ)
 }
 
-// reserve counts n more completions, and those of srq once, however many queue pairs use it.
+// reserve reserves room for n more completions. It counts the receives of srq once for all its queue pairs.
 func (cq *CQ) reserve(n int, srq *SRQ, over bool) error {
 	cq.size.Lock()
 	defer cq.size.Unlock()
@@ -185,9 +185,8 @@ func (cq *CQ) unreserve(n int, srq *SRQ) {
 	}
 }
 
-// Close destroys the queue pair. Requests outstanding are dropped without a
-// completion; completions already there can still be polled. The memory they
-// name is the caller's again.
+// Close destroys the queue pair. Outstanding requests are dropped without a completion; earlier completions can still
+// be polled. The memory of the requests belongs to the caller again.
 func (qp *QP) Close() error {
 	return qp.close("destroy_qp", func() int {
 		qp.pd.c.forget(qp.key)
@@ -199,17 +198,16 @@ func (qp *QP) Close() error {
 	})
 }
 
-// Num is the queue pair number, 24 bits; the peer needs it.
+// Num returns the queue pair number, 24 bits; the peer needs it.
 func (qp *QP) Num() uint32 { return qp.num }
 
-// Caps are the sizes the queue pair got.
+// Caps returns the sizes of the queue pair.
 func (qp *QP) Caps() QPCaps { return qp.caps }
 
-// State is the state that this side has set last. A queue pair that broke is in
-// StateErr only for [QP.Query].
+// State returns the state that this side has set last. If a queue pair has failed, only [QP.Query] returns StateErr.
 func (qp *QP) State() QPState { return QPState(qp.state.Load()) }
 
-// QPAttr is what Query tells.
+// QPAttr is the result of Query.
 type QPAttr struct {
 	State           QPState // the device's
 	MTU             MTU

@@ -12,10 +12,10 @@ type InitAttr struct {
 	Access    Access // the peer's access; its keys narrow it further
 }
 
-// Path is how packets reach the peer.
+// Path is the address of the peer.
 type Path struct {
 	DGID         GID   // the peer's; needed on RoCE
-	SGIDIndex    int   // ours, from GIDs, of the same type as the peer's
+	SGIDIndex    int   // index of the local GID, of the same type as the peer's
 	HopLimit     uint8 // 0 means 64
 	TrafficClass uint8
 	FlowLabel    uint32 // 20 bits
@@ -26,7 +26,7 @@ type Path struct {
 // RTRAttr takes a queue pair from INIT to RTR: it can receive then.
 type RTRAttr struct {
 	Path            Path
-	MTU             MTU    // the smaller one of both sides
+	MTU             MTU    // the smaller of both sides' MTUs
 	DestQPN         uint32 // the peer's queue pair number
 	RQPSN           uint32 // 24 bits: the peer's RTSAttr.SQPSN
 	MaxDestRdAtomic int    // reads and atomics of the peer at a time
@@ -36,9 +36,9 @@ type RTRAttr struct {
 // RTSAttr takes a queue pair from RTR to RTS: it can send then.
 type RTSAttr struct {
 	SQPSN       uint32 // 24 bits
-	Timeout     int    // 0 to 31: 4.096 µs × 2^n per try; 0 is for ever
-	RetryCount  int    // 0 to 7; on Soft-RoCE 7 is for ever
-	RNRRetry    int    // 0 to 7; 7 is for ever
+	Timeout     int    // 0 to 31: 4.096 µs × 2^n per try; 0 means no limit
+	RetryCount  int    // 0 to 7; on Soft-RoCE 7 means no limit
+	RNRRetry    int    // 0 to 7; 7 means no limit
 	MaxRdAtomic int    // own reads and atomics at a time, at most the peer's MaxDestRdAtomic; 0 refuses them
 }
 
@@ -78,7 +78,7 @@ type qpAttr struct {
 	maxSendWR, maxRecvWR, maxSendSGE, maxRecvSGE, maxInline     uint32
 }
 
-// ToInit allows receives to be posted. From RESET only.
+// ToInit allows receives to be posted. The queue pair must be in RESET.
 func (qp *QP) ToInit(a InitAttr) error {
 	return qp.step(StateInit, func() (*qpAttr, error) {
 		port, err := qp.pd.c.QueryPort(a.Port)
@@ -95,8 +95,8 @@ func (qp *QP) ToInit(a InitAttr) error {
 	}, StateReset)
 }
 
-// ToRTR connects the receiving side. From INIT only. It resolves the peer's
-// address: on RoCE that can block for seconds and end in ETIMEDOUT.
+// ToRTR connects the receiving side. The queue pair must be in INIT. ToRTR resolves the peer's address: on RoCE that
+// can block for seconds and end in ETIMEDOUT.
 func (qp *QP) ToRTR(a RTRAttr) error {
 	return qp.step(StateRTR, func() (*qpAttr, error) {
 		if err := qp.checkRTR(&a); err != nil {
@@ -134,8 +134,7 @@ func (qp *QP) checkRTR(a *RTRAttr) error {
 	})
 }
 
-// ToRTS connects the sending side. From RTR; from SQD it resumes the send queue,
-// and a is not looked at.
+// ToRTS connects the sending side. The queue pair must be in RTR. In SQD ToRTS resumes the send queue and ignores a.
 func (qp *QP) ToRTS(a RTSAttr) error {
 	return qp.step(StateRTS, func() (*qpAttr, error) {
 		if qp.State() == StateSQD {
@@ -156,26 +155,25 @@ func (qp *QP) ToRTS(a RTSAttr) error {
 	}, StateRTR, StateSQD)
 }
 
-// ToSQD drains the send queue: requests under way finish, new ones wait until
-// ToRTS. From RTS. EventSQDrained tells the end, if the device sends it;
-// QPAttr.Draining too.
+// ToSQD drains the send queue: requests under way finish, new ones wait until ToRTS. The queue pair must be in RTS.
+// EventSQDrained reports the end, if the device sends it, and so does QPAttr.Draining.
 func (qp *QP) ToSQD() error {
 	return qp.step(StateSQD, func() (*qpAttr, error) { return &qpAttr{mask: maskEnSQD, enSQD: 1}, nil }, StateRTS)
 }
 
-// ToErr flushes everything outstanding with WCFlushed. From any state but RESET.
+// ToErr flushes all outstanding requests with WCFlushed. It works in any state but RESET.
 func (qp *QP) ToErr() error {
 	return qp.step(StateErr, func() (*qpAttr, error) { return &qpAttr{}, nil },
 		StateInit, StateRTR, StateRTS, StateSQD, StateSQE, StateErr)
 }
 
-// ToReset forgets everything outstanding, without completions. From any state.
+// ToReset drops all outstanding requests without completions. It works in any state.
 func (qp *QP) ToReset() error {
 	return qp.step(StateReset, func() (*qpAttr, error) { return &qpAttr{}, nil },
 		StateReset, StateInit, StateRTR, StateRTS, StateSQD, StateSQE, StateErr)
 }
 
-// step does one state step, if the state is one of from, with the attributes that attr returns.
+// step makes one state step with the attributes that attr returns, if the state is one of from.
 func (qp *QP) step(to QPState, attr func() (*qpAttr, error), from ...QPState) error {
 	qp.stepping.Lock()
 	defer qp.stepping.Unlock()
@@ -211,7 +209,7 @@ func (qp *QP) step(to QPState, attr func() (*qpAttr, error), from ...QPState) er
 	return nil
 }
 
-// setLimits publishes what posts are checked against.
+// setLimits publishes the limits that posts are checked against.
 func (qp *QP) setLimits(rdAtomic uint32) {
 	qp.limits.Store(&limits{
 		sendSGE: int32(qp.caps.MaxSendSGE), recvSGE: int32(qp.caps.MaxRecvSGE),
@@ -238,7 +236,7 @@ func missing(now, to QPState) string {
 	return ""
 }
 
-// stepError explains a step that the device refused. The caller has let itself in.
+// stepError explains a step that the device refused. The caller holds the queue pair by use.
 func (qp *QP) stepError(to QPState, r int) error {
 	detail := "queue pair to " + to.String()
 	var attr qpAttr
@@ -264,7 +262,7 @@ func (qp *QP) stepError(to QPState, r int) error {
 	return fail("modify_qp", qp.device, r, detail)
 }
 
-// attrRange is an attribute's value, its range, and who sets it.
+// attrRange is an attribute's value, its range and its source.
 type attrRange struct {
 	name          string
 	value, lo, hi int

@@ -23,7 +23,7 @@ import (
 	"unsafe"
 )
 
-// The layouts that both sides of a crossing follow.
+// The layouts must be the same in Go and C.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(sge{})-C.sizeof_struct_bw_sge]
 	_ = [1]struct{}{}[unsafe.Sizeof(SendWR{})-C.sizeof_struct_bw_send_wr]
@@ -284,7 +284,7 @@ func rawQueryQP(q handle, a *qpAttr) int {
 
 func rawDestroyQP(q handle) int { return int(C.bw_destroy_qp(cQP(q))) }
 
-// netDev is the name of network interface index.
+// netDev returns the name of network interface index.
 func netDev(index int) string {
 	if index == 0 {
 		return ""
@@ -296,12 +296,12 @@ func netDev(index int) string {
 	return i.Name
 }
 
-// lanes is the number of lanes of a link width in the specification's code, 0 for an unknown one.
+// lanes returns the number of lanes of a link width in the specification's code, 0 for an unknown one.
 func lanes(code uint32) int {
 	return map[uint32]int{1: 1, 2: 4, 4: 8, 8: 12, 16: 2}[code]
 }
 
-// laneSpeed is the data rate of a lane in Mb/s for the specification's code, 0 for an unknown one.
+// laneSpeed returns the data rate of a lane in Mb/s for the specification's code, 0 for an unknown one.
 func laneSpeed(code uint32) int {
 	return map[uint32]int{1: 2500, 2: 5000, 4: 10000, 8: 10000, 16: 14000, 32: 25000, 64: 50000, 128: 100000}[code]
 }

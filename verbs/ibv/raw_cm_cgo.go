@@ -101,7 +101,7 @@ func rawCMSetOption(id handle, option, value int) int {
 	return int(C.bw_cm_set_option(id, C.int(option), C.int(value)))
 }
 
-// addrPort is the address in sa, the zero value for other families.
+// addrPort returns the address in sa, or the zero value for other families.
 func addrPort(sa *syscall.RawSockaddrInet6) netip.AddrPort {
 	b := (*[2]byte)(unsafe.Pointer(&sa.Port))
 	port := uint16(b[0])<<8 | uint16(b[1])

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// rawLoad says why there is nothing to load. Since it fails no object is ever made, and the rest is not reached.
+// rawLoad returns why there is no library to load. Since it fails, no object is ever made, and the other functions are
+// never called.
 func rawLoad() error {
 	return errors.New("this binary was built without cgo, or for a platform without it; " +
 		"build on 64-bit Linux with CGO_ENABLED=1, a C compiler and rdma-core's headers " +

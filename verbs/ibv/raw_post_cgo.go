@@ -9,7 +9,7 @@ import "unsafe"
 
 var _ = [1]struct{}{}[unsafe.Sizeof(workArgs{})-C.sizeof_struct_bw_work]
 
-// rawProgress does what w says. Its caller keeps alive what w names.
+// rawProgress performs w. The caller keeps the objects alive that w names.
 func rawProgress(w *workArgs, wc *WC) {
 	C.bw_progress((*C.struct_bw_work)(unsafe.Pointer(w)), (*C.struct_bw_wc)(unsafe.Pointer(wc)))
 }

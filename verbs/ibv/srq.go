@@ -10,7 +10,7 @@ import (
 type SRQ struct {
 	object
 	pd     *PD
-	q      handle // the shim's, valid memory for as long as srq is reachable
+	q      handle // of the shim; valid while srq is reachable
 	key    handle
 	maxWR  int // as created
 	maxSGE int32
@@ -21,7 +21,7 @@ type SRQ struct {
 type SRQAttr struct {
 	MaxWR  int // outstanding receives
 	MaxSGE int // entries of a receive
-	Limit  int // an event comes when fewer are left; 0 is none
+	Limit  int // an event comes when fewer are left; 0: no event
 }
 
 // CreateSRQ makes a shared receive queue of at least maxWR receives with
@@ -51,7 +51,7 @@ func (pd *PD) CreateSRQ(maxWR, maxSGE int) (*SRQ, error) {
 	return srq, nil
 }
 
-// Close frees the queue and forgets its receives. EBUSY, naming them, while queue pairs use it.
+// Close frees the queue and drops its receives. It fails with EBUSY, and names them, while queue pairs use it.
 func (srq *SRQ) Close() error {
 	return srq.close("destroy_srq", func() int {
 		srq.pd.c.forget(srq.key)
@@ -81,8 +81,8 @@ func (srq *SRQ) SetLimit(limit int) error {
 	return srq.call("modify_srq", func() int { return rawModifySRQ(srq.q, 0, limit, srqLimit) })
 }
 
-// Resize changes the number of receives. EINVAL beyond the device's limit or
-// below what is outstanding; EOPNOTSUPP if the device cannot.
+// Resize changes the number of receives. It fails with EINVAL beyond the device's limit or below the number of
+// outstanding receives, and with EOPNOTSUPP if the device cannot resize.
 func (srq *SRQ) Resize(maxWR int) error {
 	if maxWR < 1 || maxWR > srq.pd.c.attr.MaxSRQWR {
 		return invalid("modify_srq", srq.device, "%d receives; the device has 1 to %d", maxWR, srq.pd.c.attr.MaxSRQWR)

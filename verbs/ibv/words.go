@@ -2,7 +2,7 @@ package ibv
 
 import "fmt"
 
-// word is the name of value v, or its number.
+// word returns the name of value v, or its number.
 func word[T ~uint32](names []string, kind string, v T) string {
 	if uint64(v) < uint64(len(names)) && names[v] != "" {
 		return names[v]
@@ -25,12 +25,12 @@ const (
 	StateErr // everything outstanding is flushed
 )
 
-// String is the specification's name.
+// String returns the specification's name.
 func (s QPState) String() string {
 	return word([]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}, "state", s)
 }
 
-// WCStatus is how a work request ended.
+// WCStatus is the result of a work request.
 type WCStatus uint32
 
 // The statuses of completions.
@@ -55,7 +55,7 @@ const (
 	WCGeneral           WCStatus = 21
 )
 
-// String says what happened, in words.
+// String describes the result in words.
 func (s WCStatus) String() string {
 	return word([]string{
 		0:  "success",
@@ -79,7 +79,7 @@ func (s WCStatus) String() string {
 	}, "status", s)
 }
 
-// WCOpcode is what completed. It is valid only in successful completions.
+// WCOpcode is the operation that completed. It is valid only in successful completions.
 type WCOpcode uint32
 
 // Opcodes of completions: requests of the send queue, and receives.
@@ -98,7 +98,7 @@ const (
 // IsRecv reports whether it completes a receive.
 func (o WCOpcode) IsRecv() bool { return o&WCRecv != 0 }
 
-// String is the operation's name.
+// String returns the operation's name.
 func (o WCOpcode) String() string {
 	switch o {
 	case WCRecv:
@@ -110,7 +110,7 @@ func (o WCOpcode) String() string {
 		"operation", o)
 }
 
-// WCFlags say what a receive completion carries.
+// WCFlags list the valid fields of a receive completion.
 type WCFlags uint32
 
 // Flags of receive completions.
@@ -132,12 +132,12 @@ const (
 	PortActiveDefer
 )
 
-// String is the state's name.
+// String returns the state's name.
 func (s PortState) String() string {
 	return word([]string{"no state", "down", "initializing", "armed", "active", "active (deferred)"}, "state", s)
 }
 
-// LinkLayer is what a port speaks.
+// LinkLayer is the link layer of a port.
 type LinkLayer uint32
 
 // Link layers; RoCE and iWARP run over Ethernet.
@@ -147,12 +147,12 @@ const (
 	LinkEthernet
 )
 
-// String is the link layer's name.
+// String returns the link layer's name.
 func (l LinkLayer) String() string {
 	return word([]string{"unspecified", "InfiniBand", "Ethernet"}, "link layer", l)
 }
 
-// GIDType is how a GID's packets travel.
+// GIDType is the protocol of a GID's packets.
 type GIDType uint32
 
 // The types of GIDs.
@@ -162,7 +162,7 @@ const (
 	GIDRoCEv2             // UDP/IP, routable
 )
 
-// String is the type's name.
+// String returns the type's name.
 func (t GIDType) String() string {
 	return word([]string{"IB", "RoCE v1", "RoCE v2"}, "type", t)
 }
@@ -182,7 +182,7 @@ func (a AtomicCap) String() string {
 	return word([]string{"none", "within the device", "global"}, "atomicity", a)
 }
 
-// NodeType is what kind of device it is.
+// NodeType is the kind of a device.
 type NodeType int32
 
 // Node types of devices that this package can use.
@@ -191,7 +191,7 @@ const (
 	NodeRNIC NodeType = 4 // iWARP
 )
 
-// String is the kind's name.
+// String returns the kind's name.
 func (n NodeType) String() string {
 	if n < 0 {
 		return "unknown"
@@ -212,7 +212,7 @@ const (
 	MTU4096
 )
 
-// Bytes is the size in bytes, or 0 for a code that does not exist.
+// Bytes returns the size in bytes, or 0 for a code that does not exist.
 func (m MTU) Bytes() int {
 	if m < MTU256 || m > MTU4096 {
 		return 0

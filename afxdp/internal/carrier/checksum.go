@@ -5,10 +5,9 @@ import (
 	"math/bits"
 )
 
-// sum is the ones-complement sum of b as big-endian 16-bit words, an odd last
-// byte padded with zero (RFC 1071), folded to 16 bits. The order of bytes does
-// not matter to such a sum (RFC 1071, section 2): it is taken eight bytes at a
-// time, as the machines at hand load them, and turned round at the end.
+// sum returns the ones-complement sum of b as big-endian 16-bit words, an odd last byte padded with zero (RFC 1071),
+// folded to 16 bits. The sum does not depend on the order of bytes (RFC 1071, section 2): it is computed from
+// little-endian words of eight bytes, and the result is swapped.
 func sum(b []byte) uint16 {
 	var s, c uint64
 	for len(b) >= 64 {
@@ -31,11 +30,11 @@ func sum(b []byte) uint16 {
 		tail = tail<<8 | uint64(b[k])
 	}
 	s, c = bits.Add64(s, tail, c)
-	// A tail is below 1<<56: a sum that it wraps is small, and takes the carry.
+	// A tail is below 1<<56, so the addition of a carry cannot wrap again.
 	return bits.ReverseBytes16(fold(s + c))
 }
 
-// fold brings a sum of 16-bit words to 16 bits, carries added at the low end.
+// fold folds a sum of 16-bit words to 16 bits, with end-around carry.
 func fold(s uint64) uint16 {
 	s = s>>32 + s&0xffffffff
 	s = s>>32 + s&0xffffffff
@@ -44,12 +43,11 @@ func fold(s uint64) uint16 {
 	return uint16(s)
 }
 
-// pseudo is the sum of the pseudo-header without the length: both addresses,
-// given in sequence, and the protocol (RFC 768; RFC 8200, section 8.1).
+// pseudo returns the sum of the pseudo-header without the length: both addresses, given in sequence, and the protocol
+// (RFC 768; RFC 8200, section 8.1).
 func pseudo(addrs []byte, protocol uint8) uint64 { return uint64(sum(addrs)) + uint64(protocol) }
 
-// sumPieces is the sum of bytes in pieces. One that begins at an odd offset has its bytes in the other halves of the
-// words.
+// sumPieces returns the sum of bytes in pieces. The bytes of a piece at an odd offset are swapped within the words.
 func sumPieces(b []byte, rest [][]byte) uint64 {
 	total, odd := uint64(sum(b)), len(b)%2 != 0
 	for _, r := range rest {

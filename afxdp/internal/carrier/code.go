@@ -2,24 +2,23 @@ package carrier
 
 import "fmt"
 
-// Code says why a frame was not taken. It is a small number, so that it can be the
-// index of a counter: [Codes] is how many there are.
+// Code is the reason for which a frame was not accepted. Codes are small numbers, so that they can be indexes of
+// counters; [Codes] is their number.
 type Code uint8
 
-// The codes. Those named Other mean a frame that is somebody else's, the rest one
-// that is damaged or forged.
+// The codes named Other mean that the frame is for another receiver; the other codes mean that it is damaged or forged.
 const (
 	OK            Code = iota
-	OtherMAC           // sent to another MAC
-	OtherVLAN          // of another VLAN, tagged where none is expected, or untagged
-	OtherType          // of an EtherType, or a kind, that is not wanted
+	OtherMAC           // destination is another MAC
+	OtherVLAN          // another VLAN, or a tag where none is expected, or none
+	OtherType          // an EtherType, or a kind, that the filter does not accept
 	OtherProtocol      // not UDP, or behind IPv6 extension headers
-	OtherAddr          // sent to another IP address
-	OtherPort          // sent to another port
-	BadSource          // a source that nobody can be: multicast, loopback, unspecified, port 0
-	BadVersion         // not the version of IP that the EtherType says, or not ours
+	OtherAddr          // destination is another IP address
+	OtherPort          // destination is another port
+	BadSource          // an impossible source: multicast, loopback, unspecified, port 0
+	BadVersion         // the IP version contradicts the EtherType, or an unknown version of kind Ether
 	BadLength          // shorter than its headers say, or headers that contradict each other
-	BadFragment        // a fragment; the kernel puts those together
+	BadFragment        // a fragment, which only the kernel could reassemble
 	BadHeaderSum       // a wrong checksum of the IPv4 header
 	BadSum             // a wrong UDP checksum
 	BadNoSum           // UDP over IPv6 without a checksum
@@ -35,7 +34,7 @@ var codeNames = [Codes]string{
 	BadNoSum: "no UDP checksum over IPv6",
 }
 
-// String is what the code means, in two to four words.
+// String describes the code in two to four words.
 func (c Code) String() string {
 	if c < Codes {
 		return codeNames[c]
@@ -43,5 +42,5 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", uint8(c))
 }
 
-// Foreign says that the frame is well-formed as far as was looked, but somebody else's.
+// Foreign reports whether the frame is for another receiver. Its headers are well-formed as far as they were read.
 func (c Code) Foreign() bool { return c >= OtherMAC && c <= OtherPort }

@@ -1,7 +1,6 @@
-// Package carrier is how frames of a link protocol travel on Ethernet: a [Path]
-// writes the headers in front of a payload, [Parse] takes them off and believes
-// nothing, and a [Resolver] finds the way to a peer and watches it. It knows
-// nothing of AF_XDP, nor of what the payloads mean.
+// Package carrier carries the packets of a link protocol in Ethernet frames. A [Path] writes the headers in front of a
+// payload. [Parse] checks and removes them, and trusts none of their values. A [Resolver] finds the way to a peer and
+// watches it. The package does not depend on AF_XDP or on the contents of payloads.
 //
 // # On the wire
 //
@@ -47,21 +46,20 @@
 //
 // # Next hops
 //
-// A [Resolver] asks the kernel, by netlink, for what a Path needs: the source
-// address, the router if there is one, the next hop's MAC, and the MTU. It has the kernel
-// ask for MACs that are not known, and confirm those that are, as the kernel does not see
-// AF_XDP's traffic. It is told of changed routes, neighbours, addresses and device
-// settings, of a device that goes down, comes up or is deleted, asks again,
-// and tells its user. Only a change makes a new Path.
+// A [Resolver] asks the kernel, by netlink, for the data of a Path: the source address, the router if there is one, the
+// next hop's MAC, and the MTU. It makes the kernel ask for unknown MACs and confirm known ones, because the kernel does
+// not see AF_XDP's traffic. It subscribes to changes of routes, neighbours, addresses and device settings, and to
+// devices that go down, come up or are deleted. After such an event it asks again, and calls its user. Only a change
+// makes a new Path.
 //
 // # Integrity
 //
-// The UDP checksum covers payload, ports and addresses, and is 16 bits weak; kind
-// ether and ChecksumNone have only Ethernet's own, which ends at each switch. What must not
-// be damaged or forged needs authentication in the payload.
+// The UDP checksum covers payload, ports and addresses, and is 16 bits weak; kind ether and ChecksumNone have only
+// Ethernet's own checksum, which each switch computes anew. Payloads that must not be damaged or forged need
+// authentication of their own.
 //
 // # Limits
 //
-// IPv4 options and IPv6 extension headers are never sent, and one 802.1Q tag is the
-// most that is understood. A frame lies in one piece of memory.
+// IPv4 options and IPv6 extension headers are never sent. At most one 802.1Q tag is accepted. Put writes into one piece
+// of memory; only [ParsePieces] accepts several.
 package carrier

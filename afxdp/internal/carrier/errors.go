@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a Resolver's errors match with errors.Is. Errors of the kernel stay
-// visible below them, a context's too.
+// Errors that a Resolver's errors match with errors.Is. They also match the errors of the kernel or context that caused
+// them.
 var (
 	ErrAddress     = errors.New("not an address of a single host")
 	ErrOwn         = errors.New("an address of this host")
@@ -21,16 +21,16 @@ var (
 	ErrClosed      = errors.New("the resolver is closed")
 )
 
-// ResolveError is every error of a Resolver.
+// ResolveError is the type of all errors of a Resolver.
 type ResolveError struct {
 	Device string
-	Dst    netip.Addr // invalid where it is about the device itself
-	Via    netip.Addr // the router, if there is one and it was found
+	Dst    netip.Addr // invalid if the error is about the device itself
+	Via    netip.Addr // the router, if there is one and it is known
 	Err    error      // matches one of the errors above, or is the kernel's
-	Remedy string     // what to do about it, or ""
+	Remedy string     // what the user can do, or ""
 }
 
-// Error says device, destination, cause and remedy.
+// Error returns device, destination, cause and remedy.
 func (e *ResolveError) Error() string {
 	s := "carrier: " + e.Device
 	if e.Dst.IsValid() {
@@ -46,10 +46,10 @@ func (e *ResolveError) Error() string {
 	return s
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *ResolveError) Unwrap() error { return e.Err }
 
-// problem is a ResolveError with the remedy that goes with its cause.
+// problem returns a ResolveError with the remedy for its cause.
 func problem(device string, dst, via netip.Addr, err error) error {
 	e := &ResolveError{Device: device, Dst: dst, Via: via, Err: err}
 	hop := dst

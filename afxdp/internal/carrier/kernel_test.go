@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wire is a raw packet socket on eth0 of a namespace: what we put on the wire, and
-// what is there.
+// wire is a raw packet socket on eth0 of a namespace, which sends frames and sees all frames.
 func (s *space) wire() *os.File {
 	s.t.Helper()
 	var f *os.File

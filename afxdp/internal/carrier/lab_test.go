@@ -123,8 +123,8 @@ func (s *space) addr(name string, addrs ...string) {
 	}
 }
 
-// local waits until the kernel knows an address as its own: that of an IPv6 address comes by a
-// work queue. A change of the routes tells.
+// local waits until the kernel knows an address as its own, which for IPv6 a work queue does later. It looks again
+// after each change of the routes.
 func (s *space) local(addr net.IP, index int, routes chan netlink.RouteUpdate) {
 	s.t.Helper()
 	late := time.After(patience)

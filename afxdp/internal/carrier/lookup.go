@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errPending says that the kernel is asking for the neighbour.
+// errPending means that the kernel is asking for the neighbour.
 var errPending = errors.New("pending")
 
 const (
 	nudValid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT | unix.NUD_NOARP
-	// nudKept never time out.
+	// nudKept are the states that never time out.
 	nudKept = unix.NUD_PERMANENT | unix.NUD_NOARP
 )
 
@@ -27,7 +27,7 @@ func linkOf(a *netlink.LinkAttrs) Link {
 	return l
 }
 
-// lookupError says ErrGone where the device is not there.
+// lookupError returns ErrGone if the device does not exist, else err.
 func lookupError(err error) error {
 	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
 		return ErrGone
@@ -35,8 +35,8 @@ func lookupError(err error) error {
 	return err
 }
 
-// look asks the kernel for the way to a peer. With errPending there is no answer yet,
-// and an event will come. probe has the neighbour confirmed even if it is known.
+// look asks the kernel for the way to a peer. With errPending there is no answer yet, and an event will follow. probe
+// makes the kernel confirm the neighbour even if it is known.
 func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	link := r.link.Load()
 	fail := func(via netip.Addr, err error) (Hop, error) {
@@ -53,7 +53,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	if err != nil {
 		return fail(netip.Addr{}, err)
 	}
-	// Set before the neighbour is looked at, so that an event after that look finds it.
+	// Store it before the look-up of the neighbour, so that an event after the look-up finds it.
 	if old := p.via.Load(); old == nil || *old != hop.Via {
 		via := hop.Via
 		p.via.Store(&via)
@@ -65,7 +65,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	silent := n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via
 	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 && !silent || probe && !kept(n) {
 		if err = r.ask(hop.Via); err == nil {
-			n, err = r.neighbour(hop.Via) // a kernel that may not ask says so here, and in no event
+			n, err = r.neighbour(hop.Via) // if the kernel does not ask, there is no event: the state says so
 		}
 		if err != nil {
 			return fail(hop.Via, err)
@@ -79,12 +79,12 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	}
 	p.asked = netip.Addr{}
 	if copy(hop.DstMAC[:], n.HardwareAddr); len(n.HardwareAddr) != len(hop.DstMAC) || !hop.DstMAC.unicast() {
-		return fail(hop.Via, ErrUnreachable) // a device or entry without ARP
+		return fail(hop.Via, ErrUnreachable) // the device or entry has no ARP
 	}
 	return hop, nil
 }
 
-// route looks dst up in the routing tables, for frames that leave through the device.
+// route looks up dst in the routing tables, for frames that leave through the device.
 func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	if !dst.IsValid() || dst.IsUnspecified() || dst.IsMulticast() {
 		return Hop{}, ErrAddress
@@ -93,16 +93,16 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 		return Hop{}, ErrOwn
 	}
 	to := net.IP(dst.AsSlice())
-	// An address of ours on another device is found only without naming the device. Link-local
-	// ones mean nothing then, and failure only that the way needs the device named.
+	// Only a look-up without a device finds an address of this host on another device. Link-local addresses mean
+	// nothing then. A failure is ignored, as the route may need the device.
 	if !dst.IsLinkLocalUnicast() {
 		routes, err := r.handle.RouteGetWithOptions(to, nil)
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
 			return Hop{}, ErrOwn
 		}
 	}
-	// With a device named and no route through it, IPv4 assumes that everybody is on its
-	// segment; with RTM_F_FIB_MATCH it says what the tables say.
+	// If a look-up names a device without a route, IPv4 assumes that every address is on its segment; with
+	// RTM_F_FIB_MATCH it returns only routes of the tables.
 	through := &netlink.RouteGetOptions{OifIndex: r.index, FIBMatch: true}
 	if _, err := r.handle.RouteGetWithOptions(to, through); err != nil {
 		return Hop{}, routeError(err)
@@ -130,13 +130,13 @@ func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 	hop := Hop{Via: dst, SrcMAC: link.MAC, MTU: link.MTU}
 	src, ok := netip.AddrFromSlice(route.Src)
 	if !ok {
-		return Hop{}, ErrNoRoute // there is no address of ours to send from
+		return Hop{}, ErrNoRoute // this host has no source address
 	}
 	hop.Src = src.Unmap()
 	if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
 		hop.Via = gw.Unmap()
 	}
-	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 by an IPv6 router (RFC 8950)
+	if via, ok := route.Via.(*netlink.Via); ok { // IPv4 through an IPv6 router (RFC 8950)
 		if gw, ok := netip.AddrFromSlice(via.Addr); ok {
 			hop.Via = gw.Unmap()
 		}
@@ -147,8 +147,8 @@ func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 	return hop, nil
 }
 
-// routeError finds out which of the kernel's answers mean that there is no route:
-// none at all, unreachable, prohibit, blackhole (ip-route(8)).
+// routeError maps the kernel's errors that mean that there is no route: none at all, unreachable, prohibit, blackhole
+// (ip-route(8)).
 func routeError(err error) error {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -158,7 +158,7 @@ func routeError(err error) error {
 	return err
 }
 
-// neighbour gets one entry of the neighbour table. An absent one is in no state.
+// neighbour reads one entry of the neighbour table. An absent entry is in no state.
 func (r *Resolver) neighbour(addr netip.Addr) (*netlink.Neigh, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.Sockets = r.sockets
@@ -174,14 +174,14 @@ func (r *Resolver) neighbour(addr netip.Addr) (*netlink.Neigh, error) {
 	return netlink.NeighDeserialize(messages[0])
 }
 
-// kept says that somebody else takes care of an entry: the administrator, a routing
-// daemon, or the kernel itself. Asking for such an entry with NTF_USE would take that from it.
+// kept reports whether the administrator, a routing daemon or the kernel itself maintains an entry. NTF_USE would take
+// such an entry away from them.
 func kept(n *netlink.Neigh) bool {
 	return n.State&nudKept != 0 || n.Flags&netlink.NTF_EXT_LEARNED != 0 || n.FlagsExt&netlink.NTF_EXT_MANAGED != 0
 }
 
-// ask does to a neighbour entry what a packet to it would do: an absent or failed one is
-// asked for, one in doubt confirmed, one in good standing left alone but for its time of use.
+// ask has the effect of a packet on a neighbour entry: the kernel asks for an absent or failed neighbour, confirms a
+// stale one, and only updates the time of use of a reachable one.
 func (r *Resolver) ask(addr netip.Addr) error {
 	return r.handle.NeighSet(&netlink.Neigh{
 		LinkIndex: r.index, Family: int(family(addr)), Flags: netlink.NTF_USE, IP: addr.AsSlice(),

@@ -5,32 +5,32 @@ import (
 	"net/netip"
 )
 
-// Verify says what Parse asks of a UDP checksum.
+// Verify is how Parse checks a UDP checksum.
 type Verify uint8
 
 const (
-	// VerifyFull computes it. Zero, "not computed", is taken over IPv4, over IPv6 only
-	// with [Filter].NoSum6.
+	// VerifyFull computes the checksum. It accepts zero, "not computed", over IPv4, and over IPv6 only with
+	// [Filter].NoSum6.
 	VerifyFull Verify = iota
-	// VerifyPartial takes also the sum of the pseudo-header alone: what the kernel of a
-	// peer on the same machine (veth) leaves there for a device that never comes.
+	// VerifyPartial also accepts the sum of the pseudo-header alone. The kernel of a peer on the same machine (veth)
+	// leaves that for a device to complete, but the frame passes no device.
 	VerifyPartial
-	// VerifyNone does not look: the device has done it.
+	// VerifyNone ignores the checksum, because the device has verified it.
 	VerifyNone
 )
 
-// Filter says which frames are ours. The zero value of a field takes any; Kinds
-// must be set. A Filter is only read: any number of goroutines may share one.
+// Filter describes the frames to accept. The zero value of a field accepts any; Kinds must be set. Parse only reads a
+// Filter, so any number of goroutines may share one.
 type Filter struct {
-	Kinds [Ether + 1]bool // which kinds are taken, as in Kinds: [...]bool{carrier.UDP4: true}
+	Kinds [Ether + 1]bool // kinds to accept, as in Kinds: [...]bool{carrier.UDP4: true}
 
-	MAC   MAC        // sent to; a device in promiscuous mode shows others' frames
-	Addr4 netip.Addr // sent to, with UDP4; not in the form of IPv6
-	Addr6 netip.Addr // sent to, with UDP6; without a zone
-	Port  uint16     // sent to
+	MAC   MAC        // destination; a device in promiscuous mode shows frames for others
+	Addr4 netip.Addr // destination with UDP4; not in the form of IPv6
+	Addr6 netip.Addr // destination with UDP6; without a zone
+	Port  uint16     // destination
 
-	// VLAN is the number that an 802.1Q tag must have. 0 takes untagged frames and those
-	// whose tag has no number. A device that takes tags off (rxvlan) hides them.
+	// VLAN is the number that an 802.1Q tag must have. 0 accepts untagged frames and tags without a number. A device
+	// that removes tags (rxvlan) hides them.
 	VLAN uint16
 
 	EtherType uint16 // of kind Ether; 0 means [EtherType]
@@ -38,9 +38,9 @@ type Filter struct {
 	NoSum6    bool   // take UDP over IPv6 without a checksum (RFC 6935)
 }
 
-// Arrived is a frame that was taken.
+// Arrived is an accepted frame.
 type Arrived struct {
-	Payload []byte // lies in the frame (its first piece), without padding; its capacity ends with it
+	Payload []byte // aliases the frame (its first piece), without padding; its capacity ends with it
 	Src     netip.AddrPort
 	Dst     netip.AddrPort // kind Ether has ports, and no addresses
 	SrcMAC  MAC
@@ -48,25 +48,23 @@ type Arrived struct {
 	ECN     uint8 // the two bits of RFC 3168; 3 is congestion experienced
 }
 
-// Parse finds the payload of a frame, which begins with its Ethernet header and has
-// no frame check sequence. Everything that a header says is checked before it is used:
-// any bytes may be given. The frame must not change meanwhile.
+// Parse finds the payload of a frame, which begins with its Ethernet header and has no frame check sequence. Any bytes
+// may be passed: Parse checks all values of headers before it uses them. The frame must not change during the call.
 //
-// An IPv4 header may have options, which are ignored. Fragments and IPv6 extension
-// headers are refused. What follows the UDP datagram in its IP packet, and what
-// follows the IP packet in the frame, is cut off.
+// An IPv4 header may have options, which are ignored. Fragments and IPv6 extension headers are refused. Bytes behind
+// the UDP datagram or the IP packet are cut off.
 //
-// With a code other than [OK] the result means nothing.
+// The result is only valid with code [OK].
 func Parse(frame []byte, want *Filter) (a Arrived, code Code) { return parse(frame, nil, want) }
 
-// ParsePieces is Parse for a frame that goes on in further pieces, none of them empty: the headers lie in the
-// first, and so does the payload's begin, which goes on in all of rest. Such a frame has no padding: one whose
-// lengths do not say exactly what there is, is refused.
+// ParsePieces is Parse for a frame that continues in further pieces, none of them empty. The headers, and the begin of
+// the payload, lie in the first piece; the rest of the payload is all of rest. Such a frame has no padding: its lengths
+// must match its size exactly.
 func ParsePieces(first []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
 	return parse(first, rest, want)
 }
 
-// size is how many bytes pieces have.
+// size returns the number of bytes in pieces.
 func size(rest [][]byte) (n int) {
 	for _, r := range rest {
 		n += len(r)
@@ -180,12 +178,12 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
 }
 
-// whole reports whether length bytes lie in n bytes, or, of a frame in pieces, are all that there is.
+// whole reports whether length bytes lie in n bytes or, for a frame in pieces, are exactly its n bytes and rest.
 func whole(length, n int, rest [][]byte) bool {
 	return length <= n && rest == nil || rest != nil && length == n+size(rest)
 }
 
-// parseUDP takes an IP packet's payload.
+// parseUDP parses the payload of an IP packet.
 func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip.Addr, want *Filter) Code {
 	if len(b) < udpLen {
 		return BadLength

@@ -217,7 +217,7 @@ func FuzzParse(f *testing.F) {
 		if a.Dst.Addr().Is4In6() || vlan > 4094 {
 			return // arrives as anything may, but cannot be sent
 		}
-		// What was taken can be sent, and arrives as the same.
+		// Every frame that Parse accepts can be sent again, and parses as the same.
 		c := Config{Kind: a.Kind, SrcMAC: a.SrcMAC, DstMAC: mac2, Src: a.Src, Dst: a.Dst, ECN: a.ECN, VLAN: vlan}
 		b, code := Parse(put(t, c, a.Payload), &Filter{Kinds: allKinds, VLAN: vlan})
 		if code != OK || !bytes.Equal(b.Payload, a.Payload) || b.Src != a.Src || b.Dst != a.Dst || b.ECN != a.ECN {

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Kind is a way for frames to travel. doc.go draws each.
+// Kind is a way to carry packets in frames; doc.go has the layout of each.
 type Kind uint8
 
 // The kinds.
@@ -17,7 +17,7 @@ const (
 	Ether                 // an EtherType of its own, on one L2 segment
 )
 
-// String is "udp4", "udp6" or "ether".
+// String returns "udp4", "udp6" or "ether".
 func (k Kind) String() string {
 	switch k {
 	case UDP4:
@@ -39,13 +39,12 @@ const (
 	udpLen   = 8
 	ownLen   = 8
 
-	// MaxHeader is the most that any kind puts in front of a payload.
+	// MaxHeader is the most bytes of headers in front of a payload, of any kind.
 	MaxHeader = etherLen + vlanLen + ip6Len + udpLen
 )
 
-// HeaderLen is the number of bytes in front of the payload of a frame that we
-// send, 0 for an unknown kind. It depends on nothing else, so that payloads can be
-// laid out before the peer's path is known.
+// HeaderLen returns the number of bytes in front of the payload of a frame that a Path writes, or 0 for an unknown
+// kind. It depends on nothing else, so that payloads can be laid out before the peer's path is known.
 func (k Kind) HeaderLen(vlan bool) int {
 	n := etherLen
 	if vlan {
@@ -62,12 +61,11 @@ func (k Kind) HeaderLen(vlan bool) int {
 	return 0
 }
 
-// Overhead is the number of bytes that a kind takes of a device's MTU: a payload
-// has at most the MTU less that.
+// Overhead returns the number of bytes of a device's MTU that headers of the kind take: a payload has at most the MTU
+// less that.
 func (k Kind) Overhead() int { return max(0, k.HeaderLen(false)-etherLen) }
 
-// MaxPayload is the most that the length fields of a kind can say, in bytes. The
-// MTU is nearly always less.
+// MaxPayload returns the largest payload in bytes that the kind's length fields allow. The MTU is nearly always less.
 func (k Kind) MaxPayload() int {
 	switch k {
 	case UDP4:
@@ -83,10 +81,10 @@ func (k Kind) MaxPayload() int {
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// String is the usual form, 02:00:00:00:00:01.
+// String returns the usual form, 02:00:00:00:00:01.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// unicast says whether m names one station.
+// unicast reports whether m is the address of one station.
 func (m MAC) unicast() bool { return m[0]&1 == 0 && m != MAC{} }
 
 const (
@@ -96,9 +94,9 @@ const (
 
 	protoUDP = 17
 
-	// EtherType is what kind Ether uses unless told otherwise: the first of the two
-	// "local experimental" EtherTypes of IEEE Std 802 (clause 9.2), which anybody may use on
-	// a segment of his own, with a protocol subtype and a version behind it, as our header has.
+	// EtherType is the default of kind Ether: the first of the two "local experimental" EtherTypes of IEEE Std 802
+	// (clause 9.2). Anybody may use it on a segment of his own, if a protocol subtype and a version follow, as in the
+	// header of this package.
 	EtherType = 0x88b5
 
 	ownSubtype = 0x42
@@ -107,28 +105,27 @@ const (
 	defaultHopLimit = 64
 )
 
-// Checksum says what a path puts into the checksum field of UDP.
+// Checksum is the content of the checksum field of UDP.
 type Checksum uint8
 
 const (
 	// ChecksumFull is the checksum of headers and payload, computed by Put.
 	ChecksumFull Checksum = iota
-	// ChecksumPartial is the sum of the pseudo-header alone, not inverted, which the
-	// device completes: its transmit metadata needs [Path.ChecksumStart] and
-	// [ChecksumOffset] (xdp_metadata in the kernel's documentation of AF_XDP).
+	// ChecksumPartial is the sum of the pseudo-header alone, not inverted. The device completes it, for which its
+	// transmit metadata needs [Path.ChecksumStart] and [ChecksumOffset] (xdp_metadata in the kernel's documentation of
+	// AF_XDP).
 	ChecksumPartial
-	// ChecksumNone is zero, "not computed". Over IPv6 a receiver accepts that only
-	// where it was configured for it (RFC 6935).
+	// ChecksumNone is zero, "not computed". Over IPv6 a receiver accepts it only if it is configured to (RFC 6935).
 	ChecksumNone
 )
 
-// ChecksumOffset is where the checksum lies in the UDP header.
+// ChecksumOffset is the offset of the checksum in the UDP header.
 const ChecksumOffset = 6
 
 // Config describes the way to one peer.
 type Config struct {
 	Kind   Kind
-	SrcMAC MAC // ours
+	SrcMAC MAC // this side's
 	DstMAC MAC // the next hop's
 
 	// VLAN is the number in an 802.1Q tag, 1 to 4094; 0 sends untagged.
@@ -147,17 +144,16 @@ type Config struct {
 	EtherType uint16
 }
 
-// Path writes the headers in front of payloads to one peer. It never changes: any
-// number of goroutines may use one, and a new next hop is a new Path. The zero Path
-// writes nothing.
+// Path writes the headers in front of payloads to one peer. It is immutable: any number of goroutines may use one, and
+// a new next hop needs a new Path. The zero Path writes nothing.
 //
-// IPv4 frames always have "don't fragment" set: fragments would be the kernel's to
-// put together, and never reach an AF_XDP socket whole. So their identification
-// has no meaning (RFC 6864, section 4.1), and is zero, as the kernel's is.
+// IPv4 frames always have "don't fragment" set, because only the kernel reassembles fragments, and an AF_XDP socket
+// would never get the whole packet. Their identification therefore has no meaning (RFC 6864, section 4.1) and is zero,
+// as in the kernel's packets.
 type Path struct {
 	head   [MaxHeader]byte
 	n      uint8
-	udp    uint8 // where the UDP header begins
+	udp    uint8 // offset of the UDP header
 	kind   Kind
 	check  Checksum
 	max    int
@@ -165,8 +161,8 @@ type Path struct {
 	udpSum uint64 // of the pseudo-header and, with ChecksumFull, the ports, without lengths
 }
 
-// NewPath checks c and prepares its headers. It fails where an address, port or
-// number is missing or does not fit the kind.
+// NewPath checks c and prepares its headers. It returns an error if an address, port or number is missing or does not
+// fit the kind.
 func NewPath(c Config) (Path, error) {
 	if err := c.check(); err != nil {
 		return Path{}, fmt.Errorf("carrier: path to %v by %v: %w", c.Dst, c.Kind, err)
@@ -214,8 +210,7 @@ func (p *Path) appendIP6(b []byte, c *Config) []byte {
 	src, dst := c.Src.Addr().As16(), c.Dst.Addr().As16()
 	b = append(b, 0x60|c.DSCP>>2, c.DSCP<<6|c.ECN<<4, 0, 0, 0, 0, protoUDP, c.hops())
 	b = append(append(b, src[:]...), dst[:]...)
-	// Routers may spread flows by the label instead of the ports (RFC 6437): it is a
-	// hash of what a flow is.
+	// Routers may spread flows by the label instead of the ports (RFC 6437): it is a hash of the addresses and ports.
 	flow := flowLabel(sum(b[at+8:]), c.Src.Port(), c.Dst.Port())
 	b[at+1] |= uint8(flow >> 16)
 	binary.BigEndian.PutUint16(b[at+2:], uint16(flow))
@@ -272,27 +267,25 @@ func (c *Config) check() error {
 	return nil
 }
 
-// ownType says whether kind Ether may use t: below 0x600 it would be a length, and
-// the others would not be found to be ours.
+// ownType reports whether kind Ether may use t: a type below 0x600 would be a length, and Parse takes the excluded ones
+// for other protocols.
 func ownType(t uint16) bool {
 	return t == 0 || t >= 0x600 && t != typeIP4 && t != typeIP6 && t != typeVLAN
 }
 
-// Kind is what the path was made for.
+// Kind returns the kind of the path.
 func (p *Path) Kind() Kind { return p.kind }
 
-// HeaderLen is where the payload begins in a frame, in bytes.
+// HeaderLen returns the offset of the payload in a frame, in bytes.
 func (p *Path) HeaderLen() int { return int(p.n) }
 
-// ChecksumStart is where the sum of a device that completes checksums begins, in
-// bytes from the frame's begin: at the UDP header. It is 0 for kind Ether.
+// ChecksumStart returns the offset of the UDP header in bytes, where the sum of a device that completes checksums
+// begins. It is 0 for kind Ether.
 func (p *Path) ChecksumStart() int { return int(p.udp) }
 
-// Put writes the headers of a frame whose payload lies already in
-// frame[HeaderLen():HeaderLen()+payload], and returns how long the frame is. It
-// writes nothing and returns 0 where that does not fit the frame, or payload is
-// negative or above [Kind.MaxPayload]. It knows nothing of the MTU, and does not
-// pad: devices and drivers fill short frames up themselves.
+// Put writes the headers of a frame whose payload is already in frame[HeaderLen():HeaderLen()+payload], and returns the
+// length of the frame. It writes nothing and returns 0 if the payload exceeds the frame, is negative, or is above
+// [Kind.MaxPayload]. It does not check the MTU and does not pad: devices and drivers pad short frames.
 func (p *Path) Put(frame []byte, payload int) int {
 	n := int(p.n)
 	if uint(payload) > uint(p.max) || payload > len(frame)-n || n == 0 {
@@ -320,7 +313,7 @@ func (p *Path) Put(frame []byte, payload int) int {
 	case ChecksumFull:
 		c := ^fold(p.udpSum + 2*length + uint64(sum(udp[udpLen:])))
 		if c == 0 {
-			c = 0xffff // zero would say "not computed"; both are the same number (RFC 768)
+			c = 0xffff // zero would mean "not computed"; both are zero in ones' complement (RFC 768)
 		}
 		binary.BigEndian.PutUint16(udp[ChecksumOffset:], c)
 	case ChecksumPartial:

@@ -105,7 +105,7 @@ func TestChecksumIsNeverZero(t *testing.T) {
 	}
 }
 
-// What a device does with a partial checksum gives the full one.
+// A partial checksum that a device completes is the full checksum.
 func TestPartialChecksumIsCompletedByTheDevice(t *testing.T) {
 	for _, k := range []Kind{UDP4, UDP6} {
 		c := with(aConfig(k), func(c *Config) { c.Checksum, c.VLAN = ChecksumPartial, 7 })

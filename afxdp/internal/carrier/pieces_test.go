@@ -62,7 +62,7 @@ func TestFramesInPiecesAreTheSame(t *testing.T) {
 	}
 }
 
-// Whatever bytes come in whatever pieces: what is taken, Parse takes in one piece as the same.
+// Every frame that ParsePieces accepts in pieces, Parse accepts in one piece with the same result.
 func FuzzParsePieces(f *testing.F) {
 	for _, frame := range goldenFrames(f) {
 		f.Add(frame, uint16(80), []byte{3, 200}, byte(0))

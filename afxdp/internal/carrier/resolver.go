@@ -13,22 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultProbe is how often a Resolver has neighbours confirmed: often enough for a
-// kernel's default of half a minute until it doubts them.
+// DefaultProbe is how often a Resolver makes the kernel confirm neighbours. By default the kernel doubts an entry after
+// half a minute.
 const DefaultProbe = 10 * time.Second
 
-// Options are those of a Resolver. The zero value works.
+// Options are the options of a Resolver. The zero value works.
 type Options struct {
-	// Changed is told when what a peer's Hop says has changed, and with nil
-	// when what [Resolver.Link] says has. It carries no news itself, so that none can be
-	// out of date: ask Hop or Link. Calls come one at a time, from a goroutine of the
-	// resolver; none come after Close has returned. It must not block, and not
-	// call Close of the resolver; everything else is allowed. There is no call for the
-	// outcome that Resolve waits for, but one for the next may come before Resolve returns.
+	// Changed is called when the result of a peer's Hop has changed, and with nil when the result of [Resolver.Link]
+	// has. It gets no result, which could be out of date: call Hop or Link. Calls come one at a time, from a goroutine
+	// of the resolver, and none after Close has returned. It must not block and must not call the resolver's Close; it
+	// may call everything else. The outcome that Resolve waits for causes no call, but the next outcome may cause one
+	// before Resolve returns.
 	Changed func(*Peer)
 
-	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel
-	// confirms those it sees traffic for, and AF_XDP's passes by it.
+	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel itself confirms only neighbours
+	// whose traffic it sees, and it does not see AF_XDP's.
 	Probe time.Duration
 }
 
@@ -38,27 +37,25 @@ type Link struct {
 	Index int
 	MAC   MAC
 	MTU   int  // bytes of an IP packet
-	Up    bool // set up, and with a carrier
+	Up    bool // set up, with a carrier
 }
 
 // Hop is the way to a peer as the kernel sees it.
 type Hop struct {
-	Src    netip.Addr // the address of ours that the peer shall see
-	Via    netip.Addr // whom frames go to: the peer, or a router
-	DstMAC MAC        // that one's
+	Src    netip.Addr // the address of this host that the peer sees
+	Via    netip.Addr // the next hop: the peer or a router
+	DstMAC MAC        // the next hop's
 	SrcMAC MAC        // the device's
-	MTU    int        // bytes of an IP packet: the least of the device's and the route's
+	MTU    int        // bytes of an IP packet: the lesser of the device's and the route's
 }
 
-// Resolver finds the way to peers through one Ethernet device, and watches it: routes,
-// neighbours, addresses, and the device. Its methods may be called by any number of
-// goroutines. None of them is for a data path, but [Peer.Hop].
+// Resolver finds the way to peers through one Ethernet device, and watches it: routes, neighbours, addresses, and the
+// device. Its methods may be called by any number of goroutines. Only [Peer.Hop] is fit for a data path.
 //
-// It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and CAP_NET_ADMIN in
-// the user namespace that owns the network namespace, to make the kernel ask for neighbours
-// (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy rules and next-hop objects are not watched:
-// their changes are found within one Probe. So is a path MTU that the kernel has learned from
-// ICMP; for UDP it learns only where a socket of its own has the port.
+// It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and CAP_NET_ADMIN in the user namespace that
+// owns the network namespace, to make the kernel ask for neighbours (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy
+// rules and next-hop objects are not watched: the resolver finds their changes within one Probe. The same holds for a
+// path MTU that the kernel has learned from ICMP; for UDP the kernel learns it only if one of its sockets has the port.
 //
 // A device that is part of a bridge or bond has no routes and addresses: open the bridge or
 // bond. For frames in a VLAN open the VLAN's device; its number goes into Config.
@@ -72,7 +69,7 @@ type Resolver struct {
 
 	link  atomic.Pointer[linkState]
 	done  chan struct{}
-	kick  chan struct{} // there are dirty ones
+	kick  chan struct{} // signals that there are dirty peers
 	once  sync.Once
 	tasks sync.WaitGroup
 
@@ -86,15 +83,15 @@ type linkState struct {
 	gone bool
 }
 
-// Peer is a destination that is watched.
+// Peer is a destination that a Resolver watches.
 type Peer struct {
 	r       *Resolver
 	dst     netip.Addr
 	outcome atomic.Pointer[outcome] // nil until the first
 	ready   chan struct{}           // closed with the first outcome
 
-	via   atomic.Pointer[netip.Addr] // whose neighbour entry counts; nil for none
-	asked netip.Addr                 // of the worker: the neighbour that was asked for, until it is known
+	via   atomic.Pointer[netip.Addr] // the next hop, whose neighbour entry matters; nil: none
+	asked netip.Addr                 // belongs to the worker: the neighbour that the kernel is asking for
 }
 
 type outcome struct {
@@ -102,9 +99,9 @@ type outcome struct {
 	err error
 }
 
-// Open watches a device. Its three netlink sockets belong to the network namespace of the
-// calling thread (see runtime.LockOSThread), which counts only in this call. It fails where
-// the device does not exist or is no Ethernet device; one that is down is fine.
+// Open begins to watch a device. Its three netlink sockets belong to the network namespace of the calling thread (see
+// runtime.LockOSThread); only this call depends on the thread. It returns an error if the device does not exist or is
+// no Ethernet device. A device that is down is accepted.
 func Open(device string, o Options) (*Resolver, error) {
 	r := &Resolver{
 		changed: o.Changed, probe: o.Probe, done: make(chan struct{}), kick: make(chan struct{}, 1), peers: map[*Peer]bool{},
@@ -126,7 +123,7 @@ func Open(device string, o Options) (*Resolver, error) {
 }
 
 func (r *Resolver) open(device string) (err error) {
-	// Events first: what changes while the device is looked up is told then.
+	// Subscribe first, so that changes during the look-up of the device are reported.
 	r.events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
@@ -165,7 +162,7 @@ func (r *Resolver) closeSockets() {
 	}
 }
 
-// Link is the device as last seen, without a system call. The error matches ErrGone once it
+// Link returns the last known state of the device, without a system call. The error matches ErrGone after the device
 // was deleted or moved to another namespace, which is final, and ErrDown while it is down.
 func (r *Resolver) Link() (Link, error) {
 	l := r.link.Load()
@@ -182,11 +179,10 @@ func (l *linkState) problem() error {
 	return nil
 }
 
-// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored),
-// and watches it until the peer is closed. If the next hop's MAC is unknown, the kernel asks
-// for it, by default for three seconds at most. Resolve blocks until an outcome is there or
-// ctx is done; then the error matches ErrUnreachable and that of ctx. An error leaves nothing
-// behind. Two calls for one dst give two peers.
+// Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored), and watches it until the
+// peer is closed. If the next hop's MAC is unknown, the kernel asks for it, by default for three seconds at most.
+// Resolve blocks until there is an outcome or ctx is done; in the latter case the error matches ErrUnreachable and
+// ctx's error. After an error nothing is watched. Two calls for one dst return two peers.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), ready: make(chan struct{})}
 	r.mu.Lock()
@@ -217,20 +213,20 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 	return p, nil
 }
 
-// Dst is the address the peer was resolved for.
+// Dst returns the address that the peer was resolved for.
 func (p *Peer) Dst() netip.Addr { return p.dst }
 
-// Hop is the way to the peer as last seen: one atomic load, no system call. While the kernel
-// asks for a neighbour it stays what it was. The error matches one of those of this package,
-// or is the kernel's; the resolver goes on, and Hop succeeds when the cause is gone (but for
-// ErrGone). Once peer or resolver is closed it no longer changes.
+// Hop returns the last known way to the peer with one atomic load and no system call. While the kernel asks for a
+// neighbour, Hop returns the previous result. The error matches one of this package, or is the kernel's. The resolver
+// goes on after an error, and Hop succeeds once the cause is removed (except ErrGone). After the peer or the resolver
+// is closed, the result does not change.
 func (p *Peer) Hop() (Hop, error) {
 	o := p.outcome.Load()
 	return o.hop, o.err
 }
 
-// Close ends the watch. It may be called more than once; Changed may still be told of the peer
-// if it is being called at the time.
+// Close ends the watch. It may be called more than once. A call of Changed for the peer that is under way may outlast
+// it.
 func (p *Peer) Close() {
 	p.r.mu.Lock()
 	delete(p.r.peers, p)

@@ -536,7 +536,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		waits := make(chan error)
 		go func() { _, err := w.resolve(nobody); waits <- err }()
 		want := netip.MustParseAddr(nobody).AsSlice()
-		for asked := false; !asked; { // who has it, asks the kernel: so it is being resolved
+		for asked := false; !asked; { // the request for the neighbour shows that the address is being resolved
 			n, err := wire.Read(buf)
 			a.must(err)
 			asked = n >= 42 && buf[12] == 8 && buf[13] == 6 && bytes.Equal(buf[38:42], want)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Two goroutines watch. listen reads what the kernel multicasts, and only notes whom it may
-// concern; work then asks the kernel how things are now. So events may come late, twice, out
-// of order or in heaps, and a lost one costs no more than asking for all.
+// Two goroutines watch. listen reads the kernel's multicast events and only marks the peers that an event may concern.
+// work then asks the kernel for the present state. So events may come late, repeatedly, out of order or in bursts, and
+// a lost event costs no more than a look-up of all peers.
 
 func (r *Resolver) wake() {
 	select {
@@ -22,7 +22,7 @@ func (r *Resolver) wake() {
 	}
 }
 
-// touch notes that something may have changed for the peers that hit says, or for the link.
+// touch marks the peers that hit selects, and with link the device, as possibly changed.
 func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 	r.mu.Lock()
 	due := link
@@ -39,8 +39,8 @@ func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 
 func everyPeer(*Peer) bool { return true }
 
-// listen ends when its socket is closed. Any other error than a loss of events is not known to
-// come; then changes are found within one Probe.
+// listen ends when its socket is closed. No error other than a loss of events is known to occur; after one, work finds
+// changes within one Probe.
 func (r *Resolver) listen() {
 	defer r.tasks.Done()
 	var err error
@@ -52,9 +52,9 @@ func (r *Resolver) listen() {
 	}
 }
 
-// receive reads once. lost says that events may have been lost. The kernel says so once
-// (ENOBUFS), ahead of the events that it still has, and goes on losing without a word until
-// those are read: so everybody is touched until then, the last time after.
+// receive reads once. lost says that events may have been lost. The kernel reports a loss once (ENOBUFS), before the
+// events that it still holds, and drops further events silently until those are read. So receive touches all peers
+// until no event is left, and once more after that.
 func (r *Resolver) receive(lost bool) (bool, error) {
 	messages, from, err := r.events.Receive()
 	switch {
@@ -77,7 +77,7 @@ func (r *Resolver) receive(lost bool) (bool, error) {
 	return lost, nil
 }
 
-// unread says whether there are more events.
+// unread reports whether there are more events.
 func (r *Resolver) unread() bool {
 	fds := []unix.PollFd{{Fd: int32(r.events.GetFd()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
@@ -107,7 +107,8 @@ func (r *Resolver) event(m syscall.NetlinkMessage) {
 	}
 }
 
-// routePrefix is what a route message is about; it contains nothing where that is unclear.
+// routePrefix returns the destination prefix of a route message, or the zero Prefix, which contains no address, if the
+// message is unclear.
 func routePrefix(data []byte) netip.Prefix {
 	if len(data) < unix.SizeofRtMsg {
 		return netip.Prefix{}
@@ -124,10 +125,10 @@ func routePrefix(data []byte) netip.Prefix {
 	return netip.PrefixFrom(addr, int(data[1]))
 }
 
-// index is that of the device in struct ifinfomsg and in struct ndmsg.
+// index returns the device's index in a struct ifinfomsg or struct ndmsg.
 func index(data []byte) int { return int(int32(binary.NativeEndian.Uint32(data[4:]))) }
 
-// attribute finds the value of an attribute (struct rtattr, rtnetlink(7)); nil means that there is none.
+// attribute returns the value of an attribute (struct rtattr, rtnetlink(7)), or nil if there is none.
 func attribute(b []byte, kind uint16) []byte {
 	for len(b) >= unix.SizeofRtAttr {
 		n := int(binary.NativeEndian.Uint16(b))
@@ -142,7 +143,7 @@ func attribute(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// work brings outcomes up to date until the resolver is closed.
+// work updates outcomes until the resolver is closed.
 func (r *Resolver) work() {
 	defer r.tasks.Done()
 	tick := time.NewTicker(r.probe)
@@ -170,7 +171,7 @@ func (r *Resolver) step(probe bool) {
 		}
 	}
 	r.mu.Unlock()
-	if r.updateLink() { // always, as a route may be lost because the link was
+	if r.updateLink() { // look up all peers: the link's loss may have removed routes
 		r.changed(nil)
 	}
 	for _, p := range dirty {
@@ -185,7 +186,7 @@ func (r *Resolver) step(probe bool) {
 	}
 }
 
-// updateLink says whether the link changed.
+// updateLink reports whether the link changed.
 func (r *Resolver) updateLink() bool {
 	old := r.link.Load()
 	now := linkState{Link: old.Link, gone: old.gone}
@@ -203,7 +204,7 @@ func (r *Resolver) updateLink() bool {
 	return true
 }
 
-// update brings a peer's outcome up to date and says whether it changed, the first not counted.
+// update updates a peer's outcome and reports whether it changed; the first outcome does not count.
 func (r *Resolver) update(p *Peer, probe bool) bool {
 	hop, err := r.look(p, probe)
 	if err == errPending {

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// wire is two endpoints whose packets go straight into each other: what is measured
-// with it is the state machine alone.
+// wire connects two endpoints directly, so that a benchmark measures the state machine alone.
 type wire struct {
 	ends  [2]*wireEnd
 	now   Time

@@ -400,7 +400,7 @@ func (e *Endpoint) Next() Time {
 // stopped takes its peers for dead.
 func (e *Endpoint) Tick(now Time) {
 	e.now = max(e.now, now)
-	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // nobody listened
+	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // the owner did not run: its peers are not to blame for that silence
 		for _, c := range e.conns {
 			if c != nil {
 				c.heard = min(c.heard+late, e.now)

@@ -216,7 +216,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		s.addHost(Config{})
 		s.addHost(Config{})
 		x, y := s.connect(0, 1)
-		s.hosts[1].warp = func(b []byte) { // what it gets is of the next version
+		s.hosts[1].warp = func(b []byte) { // its packets arrive with the next version
 			if kind(b[0]) == kindInit {
 				b[1] = Version + 1
 				finishPacket(b)
@@ -240,8 +240,8 @@ func (s *sim) restart() {
 	}
 }
 
-// A peer that starts again at its address does not know the connection: who sends on learns it at once,
-// long before the dead time; who calls the old one learns that it is gone.
+// A peer that starts again at its address does not know the connection: a sender learns that at once, long before the
+// dead time, and a call to the old endpoint learns that it is gone.
 func TestPeerRestartedAtItsAddress(t *testing.T) {
 	s, x, y := pair(t, 1, calm())
 	s.restart()
@@ -374,7 +374,7 @@ func TestManySendersOneReceiver(t *testing.T) {
 	s.finish()
 }
 
-// What a handler may do within its methods, it may do at any time.
+// A handler may make all calls, which it may make at any time, also within its methods.
 func TestHandlerMayCloseWithinEachOfItsMethods(t *testing.T) {
 	for _, where := range []string{"up", "deliver", "place", "placed"} {
 		seedsOf(t, 60, func(t *testing.T, seed uint64) {

@@ -240,13 +240,13 @@ func (e *Endpoint) pair(g *greeting, from []byte) {
 	}
 	k := e.peers[g.from]
 	if k == nil || len(k.listen) == 0 {
-		e.sayHere(g.from, g.id, g.sent) // it asks again
+		e.sayHere(g.from, g.id, g.sent) // the peer repeats its Init
 		return
 	}
 	c := k.listen[0]
-	if c.state == stateAccepted { // by a call that the peer has given up since
+	if c.state == stateAccepted { // an earlier Init, whose sender may have given up
 		if g.sent < c.theirs.sent {
-			return // this is the one that was given up
+			return // late: its sender has given up
 		}
 		c.unaccept()
 	}
@@ -270,7 +270,7 @@ func (c *Conn) sendAccept(r Route) {
 func (c *Conn) unaccept() {
 	delete(c.e.remote, c.peer)
 	c.peer, c.sealer, c.state = 0, nil, stateListening
-	c.renew() // what is still sent to the one that was given up shall not come here
+	c.renew() // packets of the call that was given up must not match the new one
 	c.soon(c.e.now)
 }
 
@@ -290,7 +290,7 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 		return true // late
 	}
 	if [cookieSize]byte(b[16:]) != c.cookie && e.now >= c.cookieAt {
-		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstPause) // nobody makes us send more often
+		c.cookie, c.cookieAt = [cookieSize]byte(b[16:]), e.now+Time(firstPause) // limits how often a peer can make this side send
 		c.sendInit()
 	}
 	return true
@@ -299,14 +299,14 @@ func (e *Endpoint) takeCookie(b []byte) bool {
 func (e *Endpoint) accepted(b, from []byte) bool {
 	c := e.dialing(le.Uint64(b[8:]))
 	if c == nil {
-		return true // late: told when it sends on
+		return true // late: the peer gets a Reset when it sends on
 	}
 	var g greeting
 	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !e.greetingHolds(b, &c.mine) {
 		return false
 	}
 	if e.remote[g.id] != nil {
-		return false // no two peers choose the same one by chance
+		return false // ids are random: two peers do not choose the same
 	}
 	c.theirs = g
 	c.theirs.hello = slices.Clone(g.hello)
@@ -314,7 +314,7 @@ func (e *Endpoint) accepted(b, from []byte) bool {
 	e.succeeds(c, from)
 	c.secure()
 	c.stand()
-	c.wantPing = true // so that the peer stands, too
+	c.wantPing = true // a packet lets the peer's side stand, too
 	e.look(c)
 	return true
 }

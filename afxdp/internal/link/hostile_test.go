@@ -127,8 +127,8 @@ func packet(c *Conn, n int, change func(h *header, b []byte)) []byte {
 	return b
 }
 
-// Whatever is wrong in a packet that is otherwise genuine, it is counted, nothing of it is
-// delivered, and where the peer must have lost its senses the connection ends.
+// A genuine packet with any malformed field is counted, nothing of it is delivered, and a violation of the protocol
+// ends the connection.
 func TestHostilePacketsAreDroppedAndCounted(t *testing.T) {
 	const drop, end = false, true
 	for _, c := range []struct {

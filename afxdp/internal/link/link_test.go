@@ -93,9 +93,8 @@ func seedsOf(t *testing.T, n int, f func(t *testing.T, seed uint64)) {
 	}
 }
 
-// Whatever the network does for less than the dead time, every message is
-// delivered exactly once and in order, memory and credit stay within their
-// bounds, and nothing is left over.
+// With any faults of the network that last less than the dead time, every message is delivered exactly once and in
+// order, memory and credit stay within their bounds, and no frame is left over.
 func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
 	n := 10_000
 	if os.Getenv("BYWASH_SOAK") == "" { // all of them take two minutes of processor time

@@ -92,7 +92,7 @@ func TestHostilePieces(t *testing.T) {
 	}
 }
 
-// What arrived twice is placed once; what a handler closes meanwhile is not placed on.
+// A fragment that arrives twice is placed once. After a handler has closed the connection, nothing more is placed.
 func TestPiecesArePlacedOnce(t *testing.T) {
 	e, p, c := longVictim(t)
 	b := longPacket(c, 5000, func(*header, []byte) {})
@@ -170,7 +170,7 @@ func TestLongPacketsOnlyWhereBothTakeThem(t *testing.T) {
 	}
 }
 
-// A path that takes shorter packets from now on: what fits goes on, and where longer ones are under way the connection ends.
+// After a path's MTU shrinks, a connection continues if its packets fit, and ends if longer ones are under way.
 func TestLongPacketsOnAShrinkingPath(t *testing.T) {
 	s, x, y := pair(t, 3, long())
 	x.load(0, 2, 50_000)

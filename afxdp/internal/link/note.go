@@ -44,7 +44,7 @@ func (e *Endpoint) takeNote(b []byte) bool {
 		return e.takeQuery(&n, b)
 	}
 	if n.to != e.cfg.ID {
-		return true // of one that was here before
+		return true // for an earlier endpoint at this address
 	}
 	if n.kind == kindGone {
 		return e.takeGone(&n, b)
@@ -118,7 +118,7 @@ func (e *Endpoint) takeQuery(n *note, b []byte) bool {
 	}
 	if n.to == e.cfg.ID {
 		if k := int(n.conn & 0xffff); k < len(e.conns) && e.conns[k] != nil && e.conns[k].id == n.conn {
-			return true // it is here
+			return true // the connection exists: no answer is needed
 		}
 	} else if !e.cfg.Sole {
 		return true

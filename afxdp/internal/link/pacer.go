@@ -98,8 +98,8 @@ func (c *Conn) grew(newly arrival) {
 			over := float64(queue-c.target) / float64(queue)
 			c.cut(min(0.8*over, 0.5, max(1-delayWindow/c.cwnd, 0)))
 		}
-	case !c.limited && c.weight(c.inflight)+n < float64(int(c.cwnd)/2): // not what holds us back
-	case c.loss > c.floor+tolerated/2: // let it be seen what the last cut has done
+	case !c.limited && c.weight(c.inflight)+n < float64(int(c.cwnd)/2): // the window does not hold the sender back
+	case c.loss > c.floor+tolerated/2: // wait for the effect of the last cut
 	case c.fast:
 		c.cwnd = min(c.cwnd+n, most)
 	default:
@@ -124,7 +124,7 @@ func (c *Conn) endRound() {
 	c.loss += (rate - c.loss) / 8
 	c.floor = min(c.floor, c.loss)
 	if c.loss > c.floor+tolerated && c.missed > 0 && c.lookTo == 0 {
-		if c.sum/Time(max(c.acked, 1)) < targetDelay/8 { // with an empty queue: they are not ours
+		if c.sum/Time(max(c.acked, 1)) < targetDelay/8 { // the queue was empty: the losses are the path's
 			c.floor += (c.loss - c.floor) / 8
 		}
 		c.cut(min(max(2*(c.loss-c.floor), 0.25), 0.5))

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Whatever connections hold whose frames nobody releases, as many others as frames are kept for can be made, and work.
-// A connection beyond the room is refused at once.
+// If handlers never release the frames of some connections, as many others as frames are kept for can nevertheless be
+// made, and work. A connection beyond the room is refused at once.
 func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 	const conns, deaf = 40, 10
 	seedsOf(t, 10, func(t *testing.T, seed uint64) {

@@ -96,7 +96,7 @@ func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool
 	c.fresh += w
 	c.arrived += w
 	if seq != c.top || h.flags&flagAsk != 0 {
-		c.ackNow = true // a gap, or one that is filled, or it is wanted
+		c.ackNow = true // a gap begins or is filled, or the peer asks
 	}
 	c.top = max(c.top, seq+1)
 	mask := uint64(len(c.got) - 1)
@@ -189,7 +189,7 @@ func (c *Conn) unshare() {
 // greeting had no window, the window.
 func (c *Conn) grant() uint64 {
 	share := c.allowed
-	if share > c.reserved { // seldom: the pool is not looked at for each packet
+	if share > c.reserved { // seldom: most packets need no look at the pool
 		share = min(share, c.reserved+max(c.e.pool.more(), 0))
 	}
 	g := c.consumed + uint64(share)
@@ -223,8 +223,8 @@ func (c *Conn) adapt() {
 	s := c.allowed
 	switch since := e.now - c.freshAt; {
 	case c.fresh >= uint64(s):
-		grow := min(s, c.most()-s, e.pool.more()/2)                     // others want some, too
-		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // more would not stay in the caches
+		grow := min(s, c.most()-s, e.pool.more()/2)                     // the other half is for other connections
+		if grow > 0 && since <= max(4*c.srtt, Time(5e6)/Time(c.full)) { // a larger share would not stay in the caches
 			c.allowed += grow
 		}
 		c.fresh, c.freshAt = 0, e.now

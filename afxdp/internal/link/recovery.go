@@ -142,7 +142,7 @@ func (c *Conn) probeAt() Time {
 	if c.srtt > 0 {
 		pause = max(c.srtt+4*c.rttvar+ackDelay, minProbe)
 	}
-	if c.backoff > 0 { // not all at once: flows that lost together would lose together again
+	if c.backoff > 0 { // jitter: flows that lost packets together would lose them together again
 		pause += pause * Time((c.id>>16+c.pn)*0x9e3779b97f4a7c15>>56) >> 8
 	}
 	pause = min(pause<<c.backoff, max(pause, Time(c.e.cfg.DeadTime)/8))

@@ -193,7 +193,7 @@ func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var last []byte // what the peer answered before it died
+		var last []byte // the peer's last answer before it died
 		const died = 2 * Time(dead)
 		now := Time(1)
 		for ; now < 5*Time(dead) && p.down == nil; now += 1e6 {

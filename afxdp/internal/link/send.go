@@ -222,7 +222,7 @@ func (c *Conn) transmit(seq uint64) bool {
 	f, own := Frame{ID: s.frame, Data: s.data}, s.data != nil && c.sealer == nil
 	if !own {
 		var ok bool
-		if s.size() > e.cfg.Unit { // sealed ones never are
+		if s.size() > e.cfg.Unit { // never if sealed
 			f, ok = e.carrier.GetLong()
 		} else {
 			f, ok = e.carrier.Get()
@@ -307,7 +307,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	} else {
 		finishPacket(b)
 	}
-	c.pn = h.pn // spent even if it is not sent: nothing else is sealed with it
+	c.pn = h.pn // used up even if the packet is not sent: a nonce must not be used twice
 	if !e.carrier.Send(c.route, f, len(b)) {
 		return false
 	}
@@ -355,7 +355,7 @@ func (c *Conn) acknowledged(h *header, words []byte) bool {
 			}
 		}
 	}
-	if c.sends() { // Placed may have closed it
+	if c.sends() { // Placed may have closed the connection
 		c.measured(h, newly)
 	}
 	return true
@@ -389,7 +389,7 @@ func (c *Conn) ack(seq uint64) int {
 	if t := s.t; t != nil {
 		s.t = nil
 		if t.unacked--; t.unacked == 0 && t.next == t.Len {
-			w := int(s.w) // it may close the connection
+			w := int(s.w) // read before Placed, which may close the connection
 			c.e.handler.Placed(c, t)
 			return w
 		}

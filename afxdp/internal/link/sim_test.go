@@ -35,7 +35,7 @@ type weather struct {
 	keyPackets        uint64
 	sendFrames        int // of each host; default 1024
 	longFrames        int // of each host; default 16
-	unit              int // what a frame of each host holds; 0: the MTU
+	unit              int // bytes in a frame of each host; 0: the MTU
 	ends              [2]endWeather
 }
 
@@ -141,7 +141,7 @@ type simConn struct {
 	posted int          // bytes of out[0] posted
 	places []*simTransfer
 
-	expect  []simMessage // what the twin sends
+	expect  []simMessage // messages that the twin sends
 	partial []byte
 	gotMsgs int
 	held    []heldFrame

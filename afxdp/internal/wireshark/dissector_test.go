@@ -122,7 +122,7 @@ const (
 	dialer, listener         = "0x2122232425262728", "0x1112131415161718"
 )
 
-// What the dissector has to show of each vector; names are without "bywash.".
+// Fields that the dissector must show of each vector; names are without "bywash.".
 var want = map[string]map[string]string{
 	"init": {
 		"kind": "1", "link_version": "3", "size": "176", "sent": "8174723217654970232", "to": listener, "from": dialer, "id": goldenDial,

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Holdings are what a process has of the kernel and of the runtime.
+// Holdings are the resources that a process has from the kernel and the runtime.
 type Holdings struct {
 	FDs, Maps, Goroutines, Threads int
 	Heap                           int // MiB in use
@@ -27,16 +27,16 @@ func held() (h Holdings) {
 	return h
 }
 
-// Settled is what this process holds after a collection.
+// Settled returns the holdings of this process after a garbage collection.
 func Settled() Holdings {
 	runtime.GC()
 	return held()
 }
 
-// Left checks that descriptors, mappings, goroutines and heap are back where they were.
+// Left checks that descriptors, mappings, goroutines and heap are back at their numbers before.
 func Left(tb testing.TB, when string, before Holdings) {
 	tb.Helper()
-	const heapSlack, goSlack = 16, 2 // what timers and pools keep
+	const heapSlack, goSlack = 16, 2 // kept by timers and pools
 	var now Holdings
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		now = Settled()
@@ -48,7 +48,7 @@ func Left(tb testing.TB, when string, before Holdings) {
 	tb.Errorf("%s there are %+v, want at most %+v\n%s", when, now, before, b[:runtime.Stack(b, true)])
 }
 
-// Await waits until f holds, and fails the test if that takes more than Patience.
+// Await waits until f returns true, and fails the test after Patience.
 func Await(tb testing.TB, what string, f func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {

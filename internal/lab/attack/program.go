@@ -30,7 +30,7 @@ const (
 // Patience bounds each step that has no limit of its own.
 const Patience = 30 * time.Second
 
-// A Main is the main function of a program. The test tells it values and hears values, as lines of JSON.
+// A Main is the main function of a program. It exchanges values with the test as lines of JSON.
 type Main func(in *json.Decoder, out *json.Encoder) error
 
 // RunIfStarted runs a program, and does not return, if a test has started this process as one: one of programs, or a
@@ -52,7 +52,7 @@ func RunIfStarted(programs map[string]Main) {
 // Brief is how long an attack goes on in make test.
 const Brief = 400 * time.Millisecond
 
-// Duration is how long an attack goes on.
+// Duration returns how long an attack goes on.
 func Duration(t testing.TB) time.Duration {
 	t.Helper()
 	for name, share := range map[string]time.Duration{envTime: 1, envSoak: attacks} {
@@ -70,7 +70,7 @@ func Duration(t testing.TB) time.Duration {
 	return Brief
 }
 
-// Seed draws the random numbers of an attack, and says how to draw them again.
+// Seed returns the random numbers of an attack, and logs how to replay them.
 func Seed(t testing.TB) *rand.Rand {
 	t.Helper()
 	s, err := strconv.ParseUint(os.Getenv(envSeed), 0, 64)
@@ -94,7 +94,7 @@ type Program struct {
 	err  error
 }
 
-// Start starts a program and tells it v. The test kills it at its end.
+// Start starts a program and sends it v. The program is killed at the end of the test.
 func Start(tb testing.TB, name string, v any, change ...func(*Program)) *Program {
 	tb.Helper()
 	p := &Program{tb: tb, name: name, Cmd: exec.Command("/proc/self/exe"), Begin: (*exec.Cmd).Start}
@@ -121,7 +121,7 @@ func Start(tb testing.TB, name string, v any, change ...func(*Program)) *Program
 	return p
 }
 
-// Tell says v to the program.
+// Tell sends v to the program.
 func (p *Program) Tell(v any) {
 	p.tb.Helper()
 	if err := p.in.Encode(v); err != nil {
@@ -129,7 +129,7 @@ func (p *Program) Tell(v any) {
 	}
 }
 
-// Hear waits for what the program says.
+// Hear waits for a value from the program and stores it in v.
 func (p *Program) Hear(v any) {
 	p.tb.Helper()
 	stuck := time.AfterFunc(Patience, func() { _ = p.Cmd.Process.Kill() })
@@ -158,7 +158,7 @@ func (p *Program) Leave() error {
 	return p.err
 }
 
-// Soon is a context that bounds one step.
+// Soon returns a context that bounds one step.
 func Soon(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	tb.Cleanup(cancel)

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// House is a socket of ours, and those who use it.
+// House is a socket under attack, with its genuine users.
 type House struct {
 	Network, Addr string
 	GoesOn        func(what string) // fails the test unless genuine peers are served
 	Strangers     int               // connections that the socket keeps before they have proved anything
-	Close         func() error      // is to end in time, while the stranger is still there
+	Close         func() error      // must end in time, while the stranger is still there
 	As            []func(*Program)  // change the stranger's program: another user, for example
 }
 
-// Strangers has a stranger come to a house in one way: "connections", "garbage", "slow bytes", or the name of another program
-// made by [Visitor]. Genuine peers are served meanwhile, what is kept for the stranger is bounded, closing does not wait for
-// it, and nothing is left.
+// Strangers attacks a house with a stranger in one way: "connections", "garbage", "slow bytes", or the name of another
+// program made by [Visitor]. It checks that genuine peers are served meanwhile, that the resources for the stranger are
+// bounded, that closing does not wait for it, and that no resource is left.
 func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *House) {
 	rng := Seed(t)
 	before := Settled()
@@ -74,7 +74,7 @@ func (h *House) closed(t *testing.T) time.Duration {
 	return time.Since(begin)
 }
 
-// Visit is what a stranger is told: a socket. The stranger knows no secret.
+// Visit names the socket for a stranger to attack. The stranger knows no secret.
 type Visit struct {
 	Network, Addr string
 	Seed          uint64
@@ -85,8 +85,8 @@ var strangers = map[string]Main{
 	"connections": Visitor(manyConnections), "garbage": Visitor(garbage), "slow bytes": Visitor(slowBytes),
 }
 
-// Visitor returns the main function of a stranger that comes in one way again and again until it is killed. A way adds to n
-// what it has done.
+// Visitor returns the main function of a stranger that attacks in one way again and again until it is killed. A way
+// adds its actions to n.
 func Visitor(way func(v *Visit, rng *rand.Rand, n *atomic.Int64) error) Main {
 	return func(in *json.Decoder, out *json.Encoder) error {
 		var v Visit
@@ -117,7 +117,7 @@ func (v *Visit) Dial() (net.Conn, error) {
 	return c, err
 }
 
-// manyConnections opens as many connections as it may have descriptors, says nothing on them, and begins again.
+// manyConnections opens as many connections as it may have descriptors, sends nothing, and begins again.
 func manyConnections(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 	var all []net.Conn
 	defer func() {
@@ -137,7 +137,7 @@ func manyConnections(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 	return nil
 }
 
-// garbage sends random bytes, or what the other side has said, changed.
+// garbage sends random bytes, or bytes of the other side with changes.
 func garbage(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 	c, err := v.Dial()
 	if err != nil {
@@ -168,7 +168,7 @@ func garbage(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 	return nil
 }
 
-// slowBytes has two hundred connections that say one byte now and then.
+// slowBytes has two hundred connections that send one byte now and then.
 func slowBytes(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 	var wg sync.WaitGroup
 	for range 200 {

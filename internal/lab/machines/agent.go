@@ -31,7 +31,7 @@ const (
 	agentPort = "7070"
 )
 
-// What the agent sends of a process: kind, length, bytes.
+// The agent's frames about a process: kind, length, bytes.
 const (
 	frameOut    = 'o'
 	frameErr    = 'e'
@@ -53,7 +53,7 @@ type agent struct {
 	procs map[int]*os.Process
 }
 
-// Serve is machine 1: it runs peers until the connection that holds it ends.
+// Serve is the part of machine 1: it runs peers until the connection of Hold ends.
 func Serve(t *testing.T) {
 	l, err := net.Listen("tcp", Here(agentPort))
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *agent) run(c net.Conn, r io.Reader, env []string) {
 	send := func(kind byte, b []byte) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = frame(c, kind, b) // the other end is seen to be gone by what reads
+		_ = frame(c, kind, b) // the reader notices the end of the connection
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), env...)
@@ -151,7 +151,7 @@ func (w writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// signal sends a signal to a peer and says how that went: nothing, or why not.
+// signal sends a signal to a peer and answers with the error, or with nothing.
 func (a *agent) signal(c net.Conn, pid int, sig syscall.Signal) {
 	a.mu.Lock()
 	p := a.procs[pid]
@@ -182,7 +182,7 @@ func ask(q request) (net.Conn, error) {
 	return c, nil
 }
 
-// Hold is machine 0: it waits for the agent and keeps it until the test has ended.
+// Hold is the part of machine 0: it waits for the agent and keeps it until the test has ended.
 func Hold(t *testing.T) {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
@@ -226,8 +226,8 @@ func signalPeer(pid int, sig os.Signal) error {
 	return nil
 }
 
-// RunIfRelay is the first call of TestMain: in a process that Launch has changed it is the relay, which stands for a peer
-// here, and does not return.
+// RunIfRelay must be the first call of TestMain. In a process that Launch has changed, it runs the relay for a peer and
+// does not return.
 func RunIfRelay() {
 	if os.Getenv(envRelay) != "" {
 		os.Exit(relay())

@@ -1,9 +1,10 @@
 // Package machines runs a test on two virtual machines of hack/vm at once, on a private link.
 //
-// The test runs on this machine. It starts itself in both machines, where Rank tells which side of a case to play.
+// The test runs on this machine. It starts itself in both machines, where Rank returns the side of a case to play.
 //
-// The peers of drivertest run in machine 1. What drivertest starts in machine 0 is a relay: it asks the agent in machine 1 for
-// the process and carries standard input, output, error and the exit status. It is the test's own program, too.
+// The peers of drivertest run in machine 1. In machine 0 drivertest starts a relay instead. The relay asks the agent in
+// machine 1 for the process, and carries standard input, output, error and the exit status. It is the test's own
+// program, too.
 package machines
 
 import (
@@ -25,13 +26,13 @@ import (
 type Pair struct {
 	VM, Test string        // hack/vm and the test's program
 	Args     []string      // more arguments of hack/vm
-	Netem    string        // what happens to the packets between them
+	Netem    string        // netem's disturbance of packets between them
 	Limit    time.Duration // of the whole run
 	Run      string        // pattern of the tests to run in both
 }
 
-// Play runs the pair and returns what the tests in both machines say. It skips where there can be no machine. The first time
-// a kernel is fetched.
+// Play runs the pair and returns the output of the tests in both machines. It skips the test if no machine can run. The
+// first call downloads a kernel.
 func (p Pair) Play(t *testing.T) string {
 	t.Helper()
 	// With a processor each: emulated ones wait for each other whenever the kernel changes page tables, which takes three times
@@ -40,7 +41,7 @@ func (p Pair) Play(t *testing.T) string {
 	if p.Netem != "" {
 		args = append(args, "-netem", p.Netem)
 	}
-	inside := p.Limit - 20*time.Second // so that it tells why
+	inside := p.Limit - 20*time.Second // so that the test inside reports the reason
 	args = append(args, "--", p.Test, "-test.run", p.Run, "-test.v", "-test.short", "-test.timeout", inside.String())
 	ctx, cancel := context.WithTimeout(t.Context(), p.Limit+30*time.Second)
 	defer cancel()
@@ -68,7 +69,7 @@ func Passed(t *testing.T, out, name string) {
 	}
 }
 
-// Command runs a program, which dies with this one, and returns what it says.
+// Command runs a program and returns its output. The program dies with this one.
 func Command(ctx context.Context, name string, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -76,13 +77,13 @@ func Command(ctx context.Context, name string, args ...string) (string, error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	runtime.LockOSThread() // it is the thread's death that is signalled
+	runtime.LockOSThread() // the parent-death signal depends on the thread
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	return out.String(), err
 }
 
-// Rank is which of the two machines this is.
+// Rank returns the number of this machine, 0 or 1.
 func Rank() int {
 	if os.Getenv("VM_RANK") == "0" {
 		return 0
@@ -90,6 +91,6 @@ func Rank() int {
 	return 1
 }
 
-// Here and There are addresses of this machine and of the other.
+// Here and There return addresses of this machine and of the other.
 func Here(port string) string  { return net.JoinHostPort(os.Getenv("VM_ADDR"), port) }
 func There(port string) string { return net.JoinHostPort(os.Getenv("VM_PEER"), port) }

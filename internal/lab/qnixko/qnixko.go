@@ -1,4 +1,5 @@
-// Package qnixko loads the qnix module for a test, and unloads it. It needs root, and belongs into a virtual machine.
+// Package qnixko loads the qnix module for a test, and unloads it. It needs root, and should run in a virtual machine
+// only.
 package qnixko
 
 import (

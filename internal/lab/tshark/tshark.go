@@ -14,10 +14,10 @@ import (
 	"testing"
 )
 
-// nobody is the user without rights of every Linux distribution.
+// nobody is the unprivileged user of every Linux distribution.
 const nobody = 65534
 
-// find returns tshark's path, or why it cannot be used.
+// find returns tshark's path, or the reason why it cannot be used.
 var find = sync.OnceValues(func() (string, error) {
 	path, err := exec.LookPath("tshark")
 	if err != nil {
@@ -29,11 +29,11 @@ var find = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Run returns what tshark prints of a capture file with the dissector of a script. It skips the test where there is no
-// tshark with Lua.
+// Run returns tshark's output for a capture file with the dissector of a script. It skips the test without a tshark
+// that has Lua.
 //
-// As root, Run starts tshark as another user, who reads copies: since version 4.4 root gets no scripts of his own. It
-// keeps the settings of the user who runs the test out, too.
+// As root, Run starts tshark as another user, who reads copies, because from version 4.4 on tshark loads no scripts for
+// root. This also keeps out the settings of the user who runs the test.
 func Run(t *testing.T, script, file string, args ...string) string {
 	t.Helper()
 	path, err := find()
@@ -66,7 +66,7 @@ func Run(t *testing.T, script, file string, args ...string) string {
 	return string(out)
 }
 
-// copyInto copies a file for everybody to read, and returns the copy's name.
+// copyInto makes a copy of a file that every user can read, and returns its name.
 func copyInto(t *testing.T, dir, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -7,9 +7,8 @@
 //	p.Ends[0].Do(func() error { … })      // a function inside
 //	p.Ends[1].Start(exec.Command("iperf3", "-s")) // a process inside
 //
-// The namespaces have no name: nothing is mounted under /run/netns. They are
-// held by descriptors of this process and by what runs in them, so they
-// vanish, and the devices with them, when those end, even by kill -9.
+// The namespaces have no name: nothing is mounted under /run/netns. Descriptors of this process, and the processes
+// inside, keep them alive. When those end, even by kill -9, the namespaces and devices vanish.
 //
 // With [Config.Router] the two ends lie in different subnets, and a third
 // namespace forwards between them, so that frames go by a next hop.

@@ -22,10 +22,9 @@ func threadNamespace() (int, error) {
 	return fd, nil
 }
 
-// inside runs f on this goroutine's thread after enter has moved the thread
-// into another network namespace, and moves it back. Where that fails the
-// goroutine stays locked to the thread, which the runtime throws away when the
-// goroutine ends, rather than giving it to somebody else.
+// inside runs f on this goroutine's thread after enter has moved the thread into another network namespace, and moves
+// it back. If it cannot move back, the goroutine stays locked to the thread, and the runtime ends the thread with the
+// goroutine instead of using it for another one.
 func inside(enter, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := threadNamespace()
@@ -48,8 +47,8 @@ func inside(enter, f func() error) (err error) {
 	return f()
 }
 
-// newNamespace makes a network namespace that lasts as long as the descriptor
-// it returns, and what runs in it.
+// newNamespace makes a network namespace and returns its descriptor. The namespace exists as long as the descriptor or
+// a process in it.
 func newNamespace() (int, error) {
 	fd := -1
 	err := inside(

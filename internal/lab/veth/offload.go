@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offloads that leave frames in the sender's stack that no wire would carry:
-// partial checksums and segments of up to 64 KiB. AF_XDP on the other end of a
-// veth sees them as they are.
+// Offloads that make the sender's stack emit frames that no wire would carry: partial checksums and segments of up to
+// 64 KiB. AF_XDP on the other end of a veth gets these frames unchanged.
 var offloads = []struct {
 	name string
 	set  uint32
@@ -35,7 +34,7 @@ type ethtoolRequest struct {
 	_    [16]byte
 }
 
-// offloadsOff turns them off on a device of the calling thread's namespace.
+// offloadsOff turns the offloads off on a device of the calling thread's namespace.
 func offloadsOff(device string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -47,7 +46,7 @@ func offloadsOff(device string) error {
 		req := ethtoolRequest{data: unsafe.Pointer(&v)}
 		copy(req.name[:unix.IFNAMSIZ-1], device)
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
-		// What the device does not have need not be turned off.
+		// Features that the device lacks need not be turned off.
 		if errno != 0 && errno != unix.EOPNOTSUPP {
 			return fmt.Errorf("turn %s of %s off: %w", o.name, device, errno)
 		}

@@ -50,7 +50,7 @@ func (p *Pair) route(cfg Config) error {
 	return nil
 }
 
-// routeBy makes the router the next hop to everywhere else.
+// routeBy makes the router the default next hop.
 func (e *End) routeBy(router *End) error {
 	return in(e.Namespace, func(h *netlink.Handle) error {
 		for _, by := range []netip.Prefix{router.IPv4, router.IPv6} {
@@ -69,7 +69,7 @@ func (e *End) routeBy(router *End) error {
 const (
 	minRate    = 100_000
 	maxRate    = 1<<32 - 1
-	headerRoom = 32 // what an Ethernet frame has beside the MTU, and more
+	headerRoom = 32 // at least the bytes of an Ethernet frame beyond the MTU
 )
 
 // shape lets a device send no more than rate bytes a second.

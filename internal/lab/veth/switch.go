@@ -9,17 +9,16 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// A Switch is many network namespaces whose devices hang on one Ethernet
-// bridge, as hosts on a switch.
+// A Switch is many network namespaces whose devices are ports of one Ethernet bridge, like hosts on a switch.
 type Switch struct {
 	// Ends reach each other as soon as NewSwitch returns.
 	Ends []End
 
-	pair Pair // what is to be undone
+	pair Pair // pair to delete at the end
 }
 
-// NewSwitch makes n namespaces, 1 to 250, and one for the bridge. [Config.Router] and
-// what belongs to it are not looked at. Errors are those of [New].
+// NewSwitch makes n namespaces, 1 to 250, and one for the bridge. [Config.Router] and the fields that need it are
+// ignored. Errors are those of [New].
 func NewSwitch(n int, cfg Config) (*Switch, error) {
 	if n < 1 || n > 250 {
 		return nil, fmt.Errorf("veth: a switch with %d ends, must be 1 to 250", n)
@@ -83,5 +82,5 @@ func (s *Switch) build(n int, cfg Config) error {
 	return nil
 }
 
-// Close deletes the devices and lets go of the namespaces, as [Pair.Close] does.
+// Close deletes the devices and releases the namespaces, as [Pair.Close] does.
 func (s *Switch) Close() error { return s.pair.Close() }

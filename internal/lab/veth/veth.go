@@ -19,8 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what to make. The zero value is one pair with MTU 1500 and one
-// queue.
+// Config configures a pair. The zero value means MTU 1500 and one queue.
 type Config struct {
 	// MTU of all devices in bytes; 0: 1500. The kernel takes 68 to 65535. A
 	// native XDP program without multi-buffer support allows at most 3506.
@@ -51,8 +50,7 @@ type Config struct {
 	NoIPv6 bool
 }
 
-// A Pair is the namespaces and their devices. Its methods may be called by many
-// goroutines.
+// A Pair is the namespaces and their devices. Its methods may be called from any goroutine.
 type Pair struct {
 	// Ends are the two ends, which reach each other as soon as New returns.
 	Ends [2]End
@@ -80,9 +78,8 @@ type End struct {
 	IPv4, IPv6 netip.Prefix
 }
 
-// New makes the namespaces and devices. Without the privilege its error wraps
-// [os.ErrPermission] and says what is missing; without veth in the kernel it
-// wraps [errors.ErrUnsupported].
+// New makes the namespaces and devices. Without the privilege its error wraps [os.ErrPermission] and names the missing
+// one; without veth in the kernel it wraps [errors.ErrUnsupported].
 func New(cfg Config) (*Pair, error) {
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
@@ -182,8 +179,8 @@ func (p *Pair) join(cfg Config, a, b *End) error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = a.Device, cfg.MTU
 		attrs.NumRxQueues, attrs.NumTxQueues = cfg.Queues, cfg.Queues
-		// The kernel takes a device for a plain one, whose carrier may come a
-		// second later, if both of a pair have the same index.
+		// If both devices of a pair have the same index, the kernel does not recognise a pair, and the carrier may come
+		// a second later.
 		attrs.Index = 100
 		v := netlink.NewVeth(attrs)
 		v.PeerName, v.PeerNamespace, v.PeerMTU = b.Device, netlink.NsFd(b.Namespace), uint32(cfg.MTU)
@@ -291,9 +288,9 @@ func (e *End) await() error {
 	}
 }
 
-// awaitGroups waits until the device has joined the multicast groups by which
-// neighbours ask for its IPv6 addresses. The kernel does so in the background
-// and tells nobody; a question that comes before is asked again a second later.
+// awaitGroups waits until the device has joined the multicast groups by which neighbours ask for its IPv6 addresses.
+// The kernel joins in the background without an event. A neighbour that asks earlier repeats the question only a second
+// later.
 func (e *End) awaitGroups() error {
 	var groups []string
 	for _, p := range []netip.Prefix{e.IPv6, e.linkLocal()} {
@@ -344,10 +341,9 @@ func (e *End) deleteDevice() error {
 	})
 }
 
-// Do runs f on the caller's goroutine with its thread inside the namespace:
-// sockets and descriptors that f opens belong to it. Goroutines that f starts
-// run outside. Should the thread not come back, it is thrown away when the
-// goroutine ends, and Do returns an error.
+// Do runs f on the caller's goroutine with its thread inside the namespace: sockets and descriptors that f opens belong
+// to it. Goroutines that f starts run outside. If the thread cannot leave the namespace again, it ends with the
+// goroutine, and Do returns an error.
 func (e *End) Do(f func() error) error {
 	return inside(func() error {
 		if err := unix.Setns(e.Namespace, unix.CLONE_NEWNET); err != nil {
@@ -381,11 +377,11 @@ func (e *End) SetUp(up bool) error {
 	})
 }
 
-// Delete deletes the device, and with it the one it is joined to.
+// Delete deletes the device and its peer.
 func (e *End) Delete() error { return e.deleteDevice() }
 
-// Close deletes the devices and lets go of the namespaces, which then end with
-// the last process or socket in them. Further calls return the same.
+// Close deletes the devices and releases the namespaces, which then end with the last process or socket in them.
+// Further calls return the same result.
 func (p *Pair) Close() error {
 	p.close.Do(func() {
 		var errs []error

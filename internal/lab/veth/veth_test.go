@@ -120,9 +120,9 @@ func TestLossWithoutARouterIsRefused(t *testing.T) {
 	}
 }
 
-// What comes through a shaped router takes its time, however fast or slow this machine is.
+// Traffic through a shaped router takes the same time on a fast and on a slow machine.
 func TestRouterKeepsItsRate(t *testing.T) {
-	const rate, size, before = 10e6, 3e6, 1e6 // what comes before has emptied the bucket
+	const rate, size, before = 10e6, 3e6, 1e6 // the first bytes empty the bucket
 	p := newPair(t, veth.Config{Router: true, Rate: rate})
 	a, b := &p.Ends[0], &p.Ends[1]
 	var server net.Listener
@@ -214,7 +214,7 @@ func TestChildStartsInside(t *testing.T) {
 }
 
 func TestCloseLeavesNoDescriptor(t *testing.T) {
-	newPair(t, veth.Config{}).Close() // what is opened once stays
+	newPair(t, veth.Config{}).Close() // resources that are opened once stay
 	before := descriptors(t)
 	for range 3 {
 		p := newPair(t, veth.Config{Router: true, Loss: 0.1})

@@ -68,7 +68,7 @@ func (f *Fuse) Open() int {
 	return fd
 }
 
-// Release ends the file system: all that is blocked goes on.
+// Release ends the file system: all blocked calls return.
 func (f *Fuse) Release() { _ = f.dev.Close() }
 
 // answer is the daemon, until the file system ends.

@@ -1,4 +1,4 @@
-// Package rightstest makes descriptors whose close blocks, for tests of those that receive descriptors.
+// Package rightstest makes descriptors whose close blocks, for tests of programs that receive descriptors.
 package rightstest
 
 import (
@@ -13,7 +13,7 @@ import (
 // Linger is how long the last close of a Lingering socket blocks.
 const Linger = 25 * time.Second
 
-// EachKernel runs f as on the kernel that runs, and as on one before 6.16.
+// EachKernel runs f as on the running kernel, and as on one before 6.16.
 func EachKernel(t *testing.T, f func(*testing.T)) {
 	t.Run("this kernel", f)
 	t.Run("before 6.16", func(t *testing.T) {

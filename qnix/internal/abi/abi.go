@@ -1,9 +1,8 @@
-// Package abi mirrors kmod/uapi/qnix.h, and has the messages of a softnic's
-// socket, which carry the same structures. Its test proves both headers equal
-// in every size and offset.
+// Package abi mirrors kmod/uapi/qnix.h, and defines the messages of a softnic's socket, which carry the same
+// structures. Its test compares every size and offset with the C header.
 package abi
 
-// Version grows with each incompatible change of the structures.
+// Version is the version of the structures. An incompatible change increases it.
 const Version = 2
 
 // Limits of one registration.
@@ -145,7 +144,7 @@ const (
 // FeatureSoft, in Info.Features: a NIC in user space.
 const FeatureSoft = 1
 
-// Info is what QNIX_IOC_INFO gives.
+// Info is the result of QNIX_IOC_INFO.
 type Info struct {
 	ABIVersion      uint32
 	Features        uint32
@@ -171,7 +170,7 @@ type Info struct {
 	Pad             [12]uint32
 }
 
-// Register asks for a registration and takes what the NIC answers.
+// Register is a request for a registration, and the NIC's answer.
 type Register struct {
 	Name        [NameLen]byte
 	Group       [NameLen]byte
@@ -199,10 +198,10 @@ const (
 	AccessWrite = 2
 )
 
-// NoPool, as Translate.PoolIndex: no entry of the Buffer Pool is filled.
+// NoPool is the Translate.PoolIndex with which no entry of the Buffer Pool is filled.
 const NoPool = 0xffffffff
 
-// Translate makes memory reachable for the NIC.
+// Translate makes memory accessible to the NIC.
 type Translate struct {
 	Addr       uint64
 	Len        uint64
@@ -218,7 +217,7 @@ type Untranslate struct {
 	Pad    uint32
 }
 
-// Group is joined or left.
+// Group is the request to join or leave a group.
 type Group struct {
 	Name      [NameLen]byte
 	Size      uint32
@@ -226,14 +225,14 @@ type Group struct {
 	Pad       uint32
 }
 
-// Wait sleeps until the ring's tail is another.
+// Wait is the request to sleep until the ring's tail differs from RingTail.
 type Wait struct {
 	RingTail  uint32
 	Pad       uint32
 	TimeoutNs int64
 }
 
-// Statistics counts.
+// Statistics are counters of a process or NIC.
 type Statistics struct {
 	Commands           uint64
 	PacketsSent        uint64

@@ -2,8 +2,8 @@ package abi
 
 import "unsafe"
 
-// How the kernel composes the number of an ioctl (asm-generic/ioctl.h; the
-// machines that Go and the module share have no other).
+// Parts of the number of an ioctl (asm-generic/ioctl.h, which holds for all architectures that Go and the module
+// share).
 const (
 	iocWrite = 1 << 30
 	iocRead  = 2 << 30

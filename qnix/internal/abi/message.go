@@ -26,8 +26,7 @@ const (
 	ReqWait // not over a socket: ring_tail is a futex word
 	ReqStatistics
 
-	// ReqAbandon ends the waiting of the request with the same id. It has no
-	// answer of its own.
+	// ReqAbandon ends the wait of the request with the same id. It has no answer of its own.
 	ReqAbandon = 64
 )
 
@@ -43,20 +42,20 @@ type Answer struct {
 	ID    uint32
 }
 
-// Descriptors with a message, at most.
+// Largest numbers of descriptors with a message.
 const (
 	RegisterFDs  = 3
 	TranslateFDs = 1
 	MaxFDs       = 3
 )
 
-// HeaderSize is that of a Header and of an Answer.
+// HeaderSize is the size of a Header and of an Answer in bytes.
 const HeaderSize = int(unsafe.Sizeof(Header{}))
 
-// MaxMessageSize is that of the longest message.
+// MaxMessageSize is the size of the longest message in bytes.
 const MaxMessageSize = HeaderSize + int(max(unsafe.Sizeof(Info{}), unsafe.Sizeof(Register{}), unsafe.Sizeof(Statistics{})))
 
-// RequestSize is the size of the structure that comes with a request, or -1.
+// RequestSize returns the size in bytes of the structure that comes with a request, or -1 for an unknown request.
 func RequestSize(request uint32) int {
 	switch request {
 	case ReqInfo, ReqDeregister, ReqDoorbell, ReqStatistics, ReqAbandon:
@@ -73,11 +72,11 @@ func RequestSize(request uint32) int {
 	return -1
 }
 
-// ErrMalformed is a message that makes no sense.
+// ErrMalformed means that a message is malformed.
 var ErrMalformed = errors.New("malformed message")
 
-// ParseRequest takes a request apart. ErrMalformed if it has no header; a
-// body that is not of the request's size is for the caller to refuse.
+// ParseRequest splits a request into header and body. It returns ErrMalformed if there is no header. The caller must
+// check the size of the body.
 func ParseRequest(b []byte) (h Header, body []byte, err error) {
 	if len(b) < HeaderSize {
 		return h, nil, ErrMalformed
@@ -86,7 +85,7 @@ func ParseRequest(b []byte) (h Header, body []byte, err error) {
 	return h, b[HeaderSize:], nil
 }
 
-// ParseAnswer takes an answer apart.
+// ParseAnswer splits an answer into header and body.
 func ParseAnswer(b []byte) (a Answer, body []byte, err error) {
 	if len(b) < HeaderSize {
 		return a, nil, ErrMalformed
@@ -98,18 +97,18 @@ func ParseAnswer(b []byte) (a Answer, body []byte, err error) {
 	return a, b[HeaderSize:], nil
 }
 
-// plain are the structures that go over the socket or into an ioctl: without
-// pointers, and without padding that is not named.
+// plain lists the structures that are sent over the socket or passed to an ioctl. They have no pointers and only
+// explicit padding.
 type plain interface {
 	Header | Answer | Info | Register | Translate | Untranslate | Group | Wait | Statistics | MemoryInfo
 }
 
-// Bytes are those of v, as they lie in memory.
+// Bytes returns the memory of v.
 func Bytes[T plain](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
-// Decode copies b, which must be of its size, into v.
+// Decode copies b into v. It returns ErrMalformed if the sizes differ.
 func Decode[T plain](v *T, b []byte) error {
 	if len(b) != int(unsafe.Sizeof(*v)) {
 		return ErrMalformed

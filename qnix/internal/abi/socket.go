@@ -9,12 +9,11 @@ import (
 	"github.com/bywash/bywash/internal/rights"
 )
 
-// Send writes one message with descriptors. It blocks while the other end does
-// not read.
+// Send writes one message with descriptors. It blocks while the other end does not read.
 func Send(conn syscall.Conn, b []byte, fds ...int) error { return rights.Send(conn, b, true, fds...) }
 
-// Receive reads one message and the descriptors with it, at most that many, which
-// the caller owns, with an error too: rights.Discard closes them. io.EOF at the end.
+// Receive reads one message and at most that many descriptors with it. The caller owns the descriptors, also when there
+// is an error: rights.Discard closes them. Receive returns io.EOF at the end of the connection.
 func Receive(conn syscall.Conn, most int) (b []byte, fds []int, err error) {
 	buf := make([]byte, MaxMessageSize)
 	n, fds, err := rights.Receive(conn, buf, most)
@@ -27,7 +26,7 @@ func Receive(conn syscall.Conn, most int) (b []byte, fds []int, err error) {
 	return buf[:n], fds, nil
 }
 
-// CloseAll closes descriptors that this process has made.
+// CloseAll closes descriptors that this process has opened.
 func CloseAll(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)

@@ -30,7 +30,7 @@ func main() {
 	check(right.Send(ctx, 2, out))
 	_, err = request.Wait(ctx)
 	check(err)
-	check(s.Close(ctx)) // what was sent is delivered
+	check(s.Close(ctx)) // waits until all messages are delivered
 }
 
 func check(err error) {

@@ -9,11 +9,11 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A card is what the modules of a port publish together:
+// An entry is the part of one module in a card, the text that the modules of a port publish together:
 //
 //	name,priority,blob;name,priority,blob…
 //
-// with the priority in decimal and the blob in base64 for urls, unpadded.
+// The priority is decimal; the blob is unpadded base64 for urls.
 type entry struct {
 	name     string
 	priority int
@@ -38,8 +38,7 @@ func formatCard(entries []entry) string {
 	return b.String()
 }
 
-// parseCard parses a card that comes from elsewhere; ErrInvalid with the
-// reason.
+// parseCard parses a card of a peer. Its error wraps ErrInvalid and gives the reason.
 func parseCard(s string) ([]entry, error) {
 	if len(s) > maxCard {
 		return nil, fmt.Errorf("%w: card of %d bytes, limit is %d", driver.ErrInvalid, len(s), maxCard)
@@ -72,7 +71,7 @@ func parseCard(s string) ([]entry, error) {
 }
 
 func decodeBlob(text string) ([]byte, error) {
-	if strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if strings.ContainsAny(text, "\r\n") { // the decoder would skip them
 		return nil, fmt.Errorf("blob with a line break")
 	}
 	blob, err := blobText.DecodeString(text)
@@ -85,9 +84,8 @@ func decodeBlob(text string) ([]byte, error) {
 	return blob, nil
 }
 
-// match picks the manager that connects two ports, from their cards: one that
-// both have. It returns the indexes of its entries, -1 if there is none. It
-// is symmetric: match(a, b) and match(b, a) name the same manager.
+// match chooses the manager that connects two ports: one that both cards have. It returns the indexes of its entries,
+// or -1 if there is none. It is symmetric: match(a, b) and match(b, a) choose the same manager.
 func match(a, b []entry) (inA, inB int) {
 	inA, inB = -1, -1
 	for i := range a {

@@ -6,62 +6,62 @@ import (
 
 // Limits of an endpoint.
 const (
-	MaxQPs      = 4   // queue pairs that are connected together
-	MaxUserData = 128 // bytes that go along, each way
+	MaxQPs      = 4   // queue pairs of one endpoint
+	MaxUserData = 128 // bytes of user data in each direction
 )
 
-// QP is a queue pair, in state RESET, that is to be connected. Its methods are
-// called by one goroutine at a time, in this order, never while the caller of
-// [Endpoint] waits for them; they may block.
+// QP is a queue pair in state RESET that is to be connected. One goroutine at a time calls its methods, in the order
+// below. They may block. The caller of [Endpoint] never waits for them.
 type QP interface {
 	// Num is the queue pair's number. It does not change.
 	Num() uint32
-	// Init, RTR and RTS move to that state.
+	// Init, RTR and RTS move the queue pair to the state of that name.
 	Init(*Path) error
 	RTR(*Path) error
 	RTS(*Path) error
 }
 
-// Path is what was agreed on for one queue pair: all that its steps need.
+// Path contains everything that the steps of one queue pair need, as both sides agreed on it.
 type Path struct {
 	Port      uint8
 	GIDIndex  uint8
 	PKeyIndex uint16
 	LinkLayer LinkLayer
-	MTU       int // bytes; the lower one of both sides
+	MTU       int // bytes; the lower of both sides' MTUs
 
-	PSN     uint32 // 24 bits; of what this side sends first
+	PSN     uint32 // 24 bits: number of the first packet that this side sends
 	PeerPSN uint32
 	PeerQP  uint32
 	PeerLID uint16 // InfiniBand
 	PeerGID [16]byte
 
-	// Responder and Initiator are how many reads and atomics this side
-	// answers and has under way: at most what the other side has and answers.
+	// Responder and Initiator are how many reads and atomics this side answers and may have under way. The other side's
+	// values bound them.
 	Responder, Initiator uint8
 
 	Quality // without zero values
 }
 
-// Remote is what the peer said about its end.
+// Remote is the peer's description of its end.
 type Remote struct {
-	QPs      []uint32 // queue pair numbers
-	LID      uint16
-	GID      [16]byte
-	MTU      int    // agreed on
+	QPs []uint32 // queue pair numbers
+	LID uint16
+	GID [16]byte
+	MTU int // bytes, as both sides agreed on it
+	// UserData, at most MaxUserData bytes, is passed to the peer.
 	UserData []byte // the peer's EndpointConfig.UserData
 }
 
-// State is how far an endpoint is. It only grows.
+// State is the progress of an endpoint. It never decreases.
 type State uint32
 
 const (
-	Idle       State = iota // made; answers the peer, does not start by itself
+	Idle       State = iota // new; answers the peer, but does not start by itself
 	Connecting              // started, or asked by the peer
-	Connected               // queue pairs are in RTS; CTS is awaited
+	Connected               // queue pairs are in RTS; clear-to-send is missing
 	Ready                   // the peer can receive
-	Failed                  // could not be connected: Err
-	Lost                    // was Connected or Ready, and the peer left: Err
+	Failed                  // it could not be connected; see Err
+	Lost                    // was Connected or Ready, and the peer has gone; see Err
 	Finalized
 )
 
@@ -92,22 +92,19 @@ type EndpointConfig struct {
 	PeerCard        string // [Modules.Card] of the peer
 	PeerName        string // for errors, usually its url
 
-	// QPs are 1 to MaxQPs queue pairs of the port; the peer must have as
-	// many. They stay the caller's, who may not touch their state until the
-	// endpoint is Connected, Ready, or Done.
+	// QPs are 1 to MaxQPs queue pairs of the port; the peer must have as many. The caller owns them, but must not
+	// change their state until the endpoint is Connected, Ready or Done.
 	QPs []QP
 
 	// UserData, at most MaxUserData bytes, is given to the peer.
 	UserData []byte
 
-	// Prepare, if not nil, is called once, by a goroutine of this package,
-	// when the queue pairs are in INIT and the peer is known: it posts
-	// receives. Its error fails the endpoint. It may block.
+	// Prepare, if not nil, posts receives. A goroutine of this package calls it once, when the queue pairs are in INIT
+	// and the peer is known. Its error fails the endpoint. It may block.
 	Prepare func(*Remote) error
 
-	// Deferred says that receives will only be posted when the endpoint is
-	// Connected, after which the caller calls ClearToSend. It makes both
-	// sides use CTS.
+	// Deferred says that the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
+	// makes both sides use CTS.
 	Deferred bool
 
 	// Wake, if not nil, is called after each change of state, by a goroutine of
@@ -115,41 +112,37 @@ type EndpointConfig struct {
 	// than State, Err and Remote.
 	Wake func()
 
-	// Timeout replaces Config.Timeout for this endpoint; 0 keeps that.
+	// Timeout replaces Config.Timeout for this endpoint; 0 means Config.Timeout.
 	Timeout time.Duration
 }
 
 // Endpoint is one end of a connection being made or made. Its methods may be
 // called from any goroutine; none blocks.
 type Endpoint interface {
-	// Manager is the name of the manager that connects it.
+	// Manager returns the name of the manager that connects the endpoint.
 	Manager() string
 
-	// Start begins to connect, unless the peer already has. ErrClosed after
-	// Finalize.
+	// Start begins to connect, unless the peer already has. It returns ErrClosed after Finalize.
 	Start() error
 
-	// State is an atomic load.
+	// State returns the state with one atomic load.
 	State() State
 
-	// Err is why the endpoint is Failed or Lost, an *[Error], else nil.
+	// Err returns the cause of Failed or Lost as an *[Error], else nil.
 	Err() error
 
-	// Remote is the peer's end, from Connected on; nil before. The caller may
-	// not change it.
+	// Remote returns the peer's end from Connected on, and nil before. The caller must not change it.
 	Remote() *Remote
 
-	// ClearToSend says that receives are posted, on an endpoint with
-	// Deferred.
+	// ClearToSend reports that receives are posted, for an endpoint with Deferred.
 	ClearToSend()
 
-	// Finalize gives up the connection, in whatever state: the peer sees
-	// Failed or Lost with ErrClosed. The queue pairs keep their states and
-	// are the caller's once Done is closed: a step that is under way is
-	// waited for, no further one begins. A second call does nothing.
+	// Finalize gives up the connection in any state: the peer sees Failed or Lost with ErrClosed. The queue pairs keep
+	// their states and belong to the caller once Done is closed: a step that is under way continues, and no further
+	// step begins. A second call has no effect.
 	Finalize()
 
-	// Done is closed when, after Finalize, the queue pairs and Prepare are
-	// not used any more.
+	// Done returns a channel that is closed when, after Finalize, the package does not use the queue pairs and Prepare
+	// any more.
 	Done() <-chan struct{}
 }

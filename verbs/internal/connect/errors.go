@@ -5,16 +5,14 @@ import (
 	"strings"
 )
 
-// Error says which manager failed to connect what, in which state, and why. A
-// sentinel of package driver is in its chain: ErrBroken (the peer is gone,
-// silent or unreachable, or a queue pair could not be moved), ErrAuth,
-// ErrVersion, ErrClosed (the peer gave up or closed in order), ErrInvalid (the ports
-// do not fit together).
+// Error describes a connection that failed: manager, ports, state and cause. It wraps a sentinel of package driver:
+// ErrBroken (the peer is gone, silent or unreachable, or a queue pair could not be moved), ErrAuth, ErrVersion,
+// ErrClosed (the peer gave up or closed in order), ErrInvalid (the ports do not fit together).
 type Error struct {
 	Manager string // "oob", "rdmacm"
 	Device  string // device and port, as in "rxe0/1"
 	Peer    string // EndpointConfig.PeerName, or the incarnation
-	State   string // what was being done: "request", "modify to RTR", …
+	State   string // step that failed: "request", "modify to RTR", …
 	Err     error
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// FuzzMessage: what parses is written back as it was.
+// FuzzMessage: every message that parses is encoded to the same bytes.
 func FuzzMessage(f *testing.F) {
 	_, messages := goldenMessages()
 	for _, m := range messages {
@@ -36,7 +36,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// FuzzClaim: what parses as claim, welcome or ticket is written back as it was; nobody has the MAC of a ticket by chance.
+// FuzzClaim: every claim, welcome or ticket that parses is encoded to the same bytes. No random ticket has a valid MAC.
 func FuzzClaim(f *testing.F) {
 	for _, b := range goldenBytes() {
 		f.Add(b)
@@ -120,7 +120,7 @@ func FuzzMachine(f *testing.F) {
 	}
 	f.Add(true, all)
 	f.Add(false, all)
-	// Length, event, body: what makes a connection.
+	// A connection is a list of length, event and body.
 	f.Add(true, []byte{0, 8, 0, 1, 3, 7, 2, 4, 2, 0, 2, 3, 7, 3, 4, 2, 0, 2, 3, 7, 5, 4, 2, 0, 0, 0})
 	f.Add(false, []byte{0, 8, 0, 1, 3, 7, 1, 4, 0, 3, 7, 3, 4, 1, 0, 2, 3, 7, 0x13, 4, 1, 0, 3, 3, 7, 5, 4, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, asks bool, script []byte) {

@@ -12,17 +12,17 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// carrier is what managers differ in: how bytes get from one host to another.
+// carrier is the part of a manager that moves bytes between hosts.
 type carrier interface {
-	// dial reaches the peer, whose blob is target, and makes a link of the connection by meet, which closes it when
-	// that fails; there may be several ways to try. An error that wraps ErrBroken means that nobody is there any more,
-	// ErrAuth and ErrVersion that there is no use in trying again.
+	// dial connects to the peer, whose blob is target, and calls meet to make a link of the connection. If meet fails
+	// it has closed the connection, and dial may try another way. An error that wraps ErrBroken means that the peer
+	// does not exist any more; ErrAuth and ErrVersion mean that another attempt cannot succeed.
 	dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error
-	// close stops listening. Connections made before go on.
+	// close stops listening. Earlier connections continue.
 	close() error
 }
 
-// hub is the module of a manager that has a carrier: endpoints, by peer, and a link to each peer.
+// hub is the module of a manager that has a carrier. It has the endpoints of each peer, and a link to each peer.
 type hub struct {
 	name   string
 	env    *Env
@@ -45,21 +45,21 @@ type hub struct {
 	wakes     []func() // to be called without mu
 }
 
-// peer is a context elsewhere that endpoints are connected to.
+// peer is another context that endpoints are connected to.
 type peer struct {
 	machine
 	link    *link  // the current one, or nil
-	attempt uint32 // highest one of a link that was tried by either side
+	attempt uint32 // highest attempt of either side
 	dialing map[string]context.CancelFunc
 	timer   *time.Timer
-	restAt  time.Duration // since when neither side wants anything; 0: one does
+	restAt  time.Duration // since when neither side needs the link; 0: one does
 }
 
 const (
-	maxWorkers   = 16 // queue pairs that are moved at the same time
+	maxWorkers   = 16 // endpoints whose queue pairs are moved at the same time
 	maxStrangers = 256
 	strangerTime = 5 * time.Second
-	restTime     = time.Second // until a link that nobody needs is closed
+	restTime     = time.Second // after which an unused link is closed
 )
 
 func newHub(name string, env *Env, port *Port, cts bool) *hub {
@@ -69,7 +69,7 @@ func newHub(name string, env *Env, port *Port, cts bool) *hub {
 	return h
 }
 
-// now is the time of the machines; never 0.
+// now returns the time of the machines, which is never 0.
 func (h *hub) now() time.Duration { return time.Since(h.origin) + 1 }
 
 // UsesCTS implements Module.
@@ -87,7 +87,7 @@ func (h *hub) Stats(s *Stats) {
 	s.BadMessages += h.stats.BadMessages
 }
 
-// unlock wakes users of endpoints.
+// unlock unlocks mu and then wakes the users of endpoints.
 func (h *hub) unlock() {
 	wakes := h.wakes
 	h.wakes = nil
@@ -97,7 +97,7 @@ func (h *hub) unlock() {
 	}
 }
 
-// peer finds or makes the record of a peer. The caller holds mu.
+// peer returns the record of a peer, which it makes if necessary. The caller holds mu.
 func (h *hub) peer(inc uint64) *peer {
 	p := h.peers[inc]
 	if p == nil {
@@ -138,7 +138,7 @@ func (h *hub) newEndpoint(cfg *EndpointConfig, target string) (Endpoint, error) 
 	return e, nil
 }
 
-// offer is what an endpoint will say about itself.
+// offer returns the description of an endpoint for the peer.
 func (h *hub) offer(cfg *EndpointConfig) offer {
 	p := h.port
 	o := offer{linkLayer: p.LinkLayer, gidType: p.GIDType, mtu: mtuCode(p.MTU), responder: p.MaxResponder,
@@ -151,7 +151,7 @@ func (h *hub) offer(cfg *EndpointConfig) offer {
 	return o
 }
 
-// settle does what a peer's machine wants after an event. The caller holds mu.
+// settle carries out the actions of a peer's machine after an event. The caller holds mu.
 func (h *hub) settle(p *peer) {
 	for _, a := range p.take(h.now()) {
 		switch a.kind {
@@ -182,8 +182,8 @@ func (h *hub) settle(p *peer) {
 	h.rest(p)
 }
 
-// rest sets the timer. A link that nobody needs is closed by the side that has dialed, after a while; a peer that has
-// none is forgotten. The caller holds mu.
+// rest sets the peer's timer. The side that dialed closes an unused link after restTime; a peer without link and
+// endpoints is forgotten. The caller holds mu.
 func (h *hub) rest(p *peer) {
 	now := h.now()
 	at, ok := p.next()
@@ -213,11 +213,11 @@ func (h *hub) rest(p *peer) {
 	}
 }
 
-// report shows a change of state to an endpoint's user. The caller holds mu.
+// report passes a change of state to an endpoint's user. The caller holds mu.
 func (h *hub) report(e *endpoint) {
 	s := e.end.state.public()
 	if s == e.State() {
-		return // it has gone through two states at once
+		return // a second action for the same state
 	}
 	switch s {
 	case Ready:

@@ -12,11 +12,11 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// stream carries the bytes of a link. One goroutine writes, one reads.
+// stream carries the bytes of a link. One goroutine writes and one reads.
 type stream interface {
 	io.ReadWriter
 	SetDeadline(time.Time) error
-	// CloseWrite, called after the last Write, lets the peer read everything, and then the end.
+	// CloseWrite is called after the last Write. The peer reads all bytes and then the end.
 	CloseWrite() error
 	// Close ends both directions at once. It may be called more than once.
 	Close() error
@@ -26,16 +26,16 @@ type stream interface {
 type link struct {
 	stream  stream
 	conn    *handshake.Conn
-	dialed  bool // by this side
+	dialed  bool // this side dialed
 	attempt uint32
 	queue   [][]byte      // to be sent; guarded by hub.mu
-	posted  chan struct{} // says that queue or closing has changed
+	posted  chan struct{} // signals that queue or closing has changed
 	closing bool          // guarded by hub.mu
 }
 
 const (
-	maxQueue   = 4096        // messages that a peer has not read; then the link is cut
-	finishTime = time.Second // that a link gets to end in order
+	maxQueue   = 4096        // messages that a peer has not read; beyond that the link is cut
+	finishTime = time.Second // for a link to end in order
 )
 
 // post sends a message. The caller holds hub.mu.
@@ -44,7 +44,7 @@ func (l *link) post(m *message) {
 		return
 	}
 	if len(l.queue) == maxQueue {
-		_ = l.stream.Close() // the reader notices
+		_ = l.stream.Close() // ends the reader, too
 		return
 	}
 	l.queue = append(l.queue, m.append(nil))
@@ -58,7 +58,7 @@ func (l *link) wake() {
 	}
 }
 
-// write sends what is posted, until the link is closed.
+// write sends posted messages until the link is closed.
 func (h *hub) write(l *link) {
 	for range l.posted {
 		h.mu.Lock()
@@ -67,7 +67,7 @@ func (h *hub) write(l *link) {
 		h.mu.Unlock()
 		for _, b := range queue {
 			if l.conn.Send(b) != nil {
-				_ = l.stream.Close() // the reader notices
+				_ = l.stream.Close() // ends the reader, too
 				return
 			}
 		}
@@ -89,7 +89,7 @@ func (h *hub) read(p *peer, l *link) {
 			err = m.parse(b)
 		}
 		h.mu.Lock()
-		if err == nil && p.link == l { // what comes over a link that was replaced is said again over the new one
+		if err == nil && p.link == l { // messages of a link that was replaced are repeated over the new one
 			err = h.receive(p, &m)
 		}
 		if bad || errors.Is(err, errMalformed) {
@@ -106,7 +106,7 @@ func (h *hub) read(p *peer, l *link) {
 	}
 }
 
-// receive takes a message. The caller holds mu.
+// receive handles a message. The caller holds mu.
 func (h *hub) receive(p *peer, m *message) error {
 	if m.kind == msgBye {
 		p.leave()
@@ -115,7 +115,7 @@ func (h *hub) receive(p *peer, m *message) error {
 	return p.receive(m, h.now())
 }
 
-// unlink closes a link in order: what was posted is still sent. The caller holds mu.
+// unlink closes a link in order: posted messages are still sent. The caller holds mu.
 func (h *hub) unlink(p *peer, l *link) {
 	if l.closing {
 		return
@@ -129,20 +129,20 @@ func (h *hub) unlink(p *peer, l *link) {
 	}
 }
 
-// newer reports whether a link with that attempt takes the place of the present one. Both sides decide alike: the
-// higher attempt stays, of two dials at the same time that of the lower incarnation.
+// newer reports whether a link with that attempt replaces the present one. Both sides decide alike: the higher attempt
+// stays; between equal attempts the link that the lower incarnation dialed stays.
 func (p *peer) newer(attempt uint32, dialed bool) bool {
 	l := p.link
 	return l == nil || attempt > l.attempt || attempt == l.attempt && dialed != l.dialed && dialed == p.asks()
 }
 
-// join makes a link of a connection, unless there is a newer one, or the hub is closed.
+// join makes a link of a connection, unless there is a newer link or the hub is closed.
 func (h *hub) join(p *peer, l *link) error {
 	l.posted = make(chan struct{}, 1)
 	h.mu.Lock()
 	defer h.unlock()
 	if q := h.peers[p.peer]; q == nil {
-		h.peers[p.peer] = p // was forgotten meanwhile
+		h.peers[p.peer] = p // p was forgotten meanwhile
 	} else {
 		p = q
 	}
@@ -168,7 +168,7 @@ func (h *hub) join(p *peer, l *link) error {
 	return nil
 }
 
-// dial makes a link to a peer, as long as one is wanted.
+// dial tries to make a link to a peer as long as one is needed.
 func (h *hub) dial(ctx context.Context, p *peer, target string) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		h.mu.Lock()
@@ -186,14 +186,14 @@ func (h *hub) dial(ctx context.Context, p *peer, target string) {
 		if err == nil {
 			continue
 		}
-		// A peer that is not there any more, or refuses for good, is not asked again.
+		// A peer that does not exist any more, or refuses for good, is not dialed again.
 		final := errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrVersion)
 		h.mu.Lock()
 		p.noLink(target, err, final && ctx.Err() == nil)
 		h.settle(p)
 		h.unlock()
 		select {
-		case <-ctx.Done(): // another endpoint may want the same target by now
+		case <-ctx.Done(): // another endpoint may need the same target by now
 			h.mu.Lock()
 			ctx, p.dialing[target] = context.WithCancel(h.ctx)
 			h.mu.Unlock()
@@ -204,7 +204,7 @@ func (h *hub) dial(ctx context.Context, p *peer, target string) {
 
 // try dials once.
 func (h *hub) try(ctx context.Context, p *peer, target string, c *claim) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*h.env.Timeout/3) // so that the cause is known when an endpoint fails
+	ctx, cancel := context.WithTimeout(ctx, 2*h.env.Timeout/3) // shorter than an endpoint's time-out, so that its error has the cause
 	defer cancel()
 	return h.carrier.dial(ctx, p.peer, target, func(s stream) error {
 		stop := context.AfterFunc(ctx, func() { s.Close() })
@@ -226,7 +226,7 @@ func (h *hub) config() *handshake.Config {
 	return &handshake.Config{Protocol: "bywash connect " + h.name, Limit: maxPayload}
 }
 
-// introduce speaks the dialer's part.
+// introduce performs the dialer's part of the handshake and sends the claim.
 func (h *hub) introduce(s stream, p *peer, c *claim) (*link, error) {
 	_ = s.SetDeadline(time.Now().Add(h.env.Timeout / 3))
 	defer s.SetDeadline(time.Time{})
@@ -253,7 +253,7 @@ func (h *hub) introduce(s stream, p *peer, c *claim) (*link, error) {
 	return &link{stream: s, conn: conn, dialed: true, attempt: c.attempt}, w.code.err()
 }
 
-// known wraps an error of a handshake in the sentinel of package driver that it means.
+// known wraps an error of a handshake in the corresponding sentinel of package driver.
 func known(err error) error {
 	for from, to := range map[error]error{handshake.ErrSecret: driver.ErrAuth, handshake.ErrVersion: driver.ErrVersion,
 		handshake.ErrMalformed: errMalformed} {
@@ -270,8 +270,8 @@ func (h *hub) count(n *uint64) {
 	h.mu.Unlock()
 }
 
-// meet takes a connection that somebody has made to us, and returns when it is a link, or closed. When too many have
-// not proven who they are, the oldest of them goes.
+// meet handles a connection from a dialer. It returns when the connection is a link or closed. If too many connections
+// have not proven the secret, it closes the oldest of them.
 func (h *hub) meet(s stream) {
 	h.mu.Lock()
 	if h.closed {
@@ -312,7 +312,7 @@ func (h *hub) meet(s stream) {
 	}
 }
 
-// refuse tells a dialer why it gets no link, if it has proved the secret, and closes.
+// refuse tells a dialer that has proven the secret why it gets no link, and closes the connection.
 func (h *hub) refuse(s stream, conn *handshake.Conn, c *claim, err error) {
 	var w welcome
 	h.mu.Lock()
@@ -338,6 +338,6 @@ func (h *hub) refuse(s stream, conn *handshake.Conn, c *claim, err error) {
 	if conn != nil && w.code != 0 {
 		_ = conn.Send(w.append(nil))
 	}
-	_ = s.CloseWrite() // what was answered may arrive
+	_ = s.CloseWrite() // the answer may still arrive
 	s.Close()
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// endState is where an end is in the protocol.
+// endState is the state of an end in the protocol.
 type endState uint8
 
 const (
 	stIdle    endState = iota // not started
-	stCall                    // answerer: started, wants to be asked
-	stReply                   // answerer: has met a request; queue pairs are as they were
-	stRequest                 // asker: wants to meet an end of the peer
+	stCall                    // answerer: started, waits for a request
+	stReply                   // answerer: has met a request; queue pairs are unchanged
+	stRequest                 // asker: waits for a reply
 	stModify                  // queue pairs go to RTR (asker) or RTS (answerer)
-	stConfirm                 // asker: can receive, and says so
+	stConfirm                 // asker: can receive, and has sent confirm
 	stFinish                  // asker: queue pairs go to RTS
 	stClear                   // in RTS; clear-to-send is exchanged
 	stReady
@@ -28,25 +28,25 @@ const (
 	stOver // finalized
 )
 
-// String says what is being done, for errors.
+// String names what the end is doing, for errors.
 func (s endState) String() string {
 	return [...]string{"not started", "waiting to be asked", "replying", "requesting", "modifying queue pairs",
 		"confirming", "modifying to RTS", "waiting for clear-to-send", "ready", "failed", "lost", "finalized"}[s]
 }
 
-// public is what the endpoint's user sees.
+// public returns the state that the endpoint's user sees.
 func (s endState) public() State {
 	return [...]State{Idle, Connecting, Connecting, Connecting, Connecting, Connecting, Connecting, Connected, Ready,
 		Failed, Lost, Finalized}[s]
 }
 
-// connecting: between start and RTS.
+// connecting reports whether the end is between start and RTS.
 func (s endState) connecting() bool { return s >= stCall && s <= stFinish }
 
-// standing: queue pairs are in RTS on this side.
+// standing reports whether this side's queue pairs are in RTS.
 func (s endState) standing() bool { return s == stClear || s == stReady }
 
-// step is what happens to queue pairs, in order; a work action names a range.
+// step is a step of queue pairs; an actWork action names a range of steps.
 type step uint8
 
 const (
@@ -55,7 +55,7 @@ const (
 	stepRTS
 )
 
-// stepError says which step failed.
+// stepError is the error of a step.
 type stepError struct {
 	step    step
 	prepare bool
@@ -71,14 +71,14 @@ func (e *stepError) Error() string {
 
 func (e *stepError) Unwrap() error { return e.err }
 
-// end is one endpoint in the machine. Times are since an origin of the caller's.
+// end is one endpoint in the machine. Times are durations since an origin that the caller chooses.
 type end struct {
-	target  string // where the peer is reached: the manager's blob
+	target  string // the peer's blob, for the manager's dial
 	offer   offer
 	cts     bool
-	clear   bool // own receives are posted
+	clear   bool // this side's receives are posted
 	timeout time.Duration
-	user    any // not looked at
+	user    any // the caller's
 
 	id        uint64 // given by the machine
 	peerID    uint64 // 0 until paired
@@ -87,22 +87,22 @@ type end struct {
 	peerClear bool // the peer's receives are posted
 
 	state   endState
-	doing   endState // what it did when it failed or was lost
+	doing   endState // its state before it failed or was lost
 	working bool     // queue pairs are being moved
 	err     error
-	left    error    // the peer stood, and left, before this side stands
-	reject  *message // why it failed, for the peer
+	left    error    // why the peer left, which stood before this side did
+	reject  *message // tells the peer why the end failed
 
 	since time.Duration // when it began to wait for the peer
-	limit time.Duration // when it has taken too long; 0: never
+	limit time.Duration // deadline for it to stand; 0: none
 }
 
-// actionKind is what the machine wants done.
+// actionKind is the kind of an action that the machine asks its caller for.
 type actionKind uint8
 
 const (
-	actSend  actionKind = iota // msg, on the current link; lost if there is none
-	actWork                    // steps first to last on end's queue pairs, then done
+	actSend  actionKind = iota // send msg on the current link; without one it is dropped
+	actWork                    // run steps first to last on end's queue pairs, then call done
 	actState                   // end's state, err or remote has changed
 )
 
@@ -114,24 +114,24 @@ type action struct {
 }
 
 const (
-	stretch = 3  // timeouts that a pair may take from meeting to standing
-	pings   = 10 // at least so many within a timeout
+	stretch = 3  // time-outs that a pair may take from meeting to standing
+	pings   = 10 // the least number of pings within a time-out
 )
 
-// machine is the protocol towards one peer, without any I/O: events are its methods, take returns what to do. The side
-// with the lower incarnation asks. A link delivers each message once and in order until it is down; on the next one
-// each side says again where it stands (linkUp).
+// machine is the protocol towards one peer, without I/O: its methods are events, and take returns the resulting
+// actions. The side with the lower incarnation asks. A link delivers each message once and in order until it is down;
+// over the next link each side repeats the state of its ends (linkUp).
 type machine struct {
 	self, peer uint64
 	nextID     func() uint64
 
-	ends []*end // in the order of their making
+	ends []*end // in the order in which they were made
 
-	// Of the current link.
+	// The fields below belong to the current link.
 	up      bool
-	asked   uint64   // asker: the request that was sent and not replied to
-	wanted  int      // asker: how many ends of the answerer want to be asked
-	called  int      // answerer: how many the asker knows of
+	asked   uint64   // asker: id of the request without a reply
+	wanted  int      // asker: number of the answerer's ends that wait for a request
+	called  int      // answerer: the number last sent with call
 	waiting *message // answerer: the request that no end has met yet
 	heard   time.Duration
 	pinged  time.Duration
@@ -144,7 +144,7 @@ type machine struct {
 func (m *machine) asks() bool  { return m.self < m.peer }
 func (m *machine) alone() bool { return m.self == m.peer }
 
-// take returns what is to be done, in order.
+// take returns the actions that are due, in order.
 func (m *machine) take(now time.Duration) []action {
 	m.sync(now)
 	out := m.out
@@ -152,8 +152,8 @@ func (m *machine) take(now time.Duration) []action {
 	return out
 }
 
-// sync tells the peer what it must know, if it has changed. The answerer tells how many of its ends want to be asked;
-// the asker starts as many, and asks for one after the other, in the order in which they started.
+// sync sends the peer the numbers that have changed. The answerer sends how many of its ends wait for a request; the
+// asker starts as many ends, and asks for one after the other in the order in which they started.
 func (m *machine) sync(now time.Duration) {
 	switch {
 	case m.alone() || !m.up:
@@ -185,7 +185,7 @@ func (m *machine) send(msg message) {
 	}
 }
 
-// say tells the peer where an end stands.
+// say sends the state of an end to the peer.
 func (m *machine) say(e *end) {
 	msg := message{from: e.id, to: e.peerID}
 	switch e.state {
@@ -232,7 +232,7 @@ func (m *machine) find(ok func(*end) bool) *end {
 	return nil
 }
 
-// add takes an end that was made. It answers the peer from now on.
+// add adds a new end, which answers the peer from now on.
 func (m *machine) add(e *end, now time.Duration) {
 	e.id, e.since = m.nextID(), now
 	m.ends = append(m.ends, e)
@@ -241,7 +241,7 @@ func (m *machine) add(e *end, now time.Duration) {
 	}
 }
 
-// start begins with an end that is idle.
+// start starts an end that is idle.
 func (m *machine) start(e *end, now time.Duration) {
 	if e.state != stIdle {
 		return
@@ -252,7 +252,7 @@ func (m *machine) start(e *end, now time.Duration) {
 		e.peerID, e.remote, e.useCTS = e.id, e.offer, e.cts
 		m.work(e, stModify, stepInit, stepRTS, now)
 	case m.asks():
-		e.id = m.nextID() // asked for in the order of starts
+		e.id = m.nextID() // ids give the order of starts
 		m.enter(e, stRequest)
 	default:
 		m.enter(e, stCall)
@@ -278,8 +278,8 @@ func (m *machine) work(e *end, s endState, first, last step, now time.Duration) 
 	m.out = append(m.out, action{kind: actWork, end: e, first: first, last: last})
 }
 
-// meet pairs an end of the answerer with a request. Until the asker confirms, nothing is done that could not be undone:
-// it may have given up already.
+// meet pairs an end of the answerer with a request. Until the asker confirms, it takes no step that cannot be undone,
+// because the asker may have given up.
 func (m *machine) meet(e *end, req *message, now time.Duration) {
 	e.peerID, e.remote, e.since = req.from, req.offer, now
 	e.useCTS = e.cts || req.flags&flagCTS != 0
@@ -288,7 +288,7 @@ func (m *machine) meet(e *end, req *message, now time.Duration) {
 		return
 	}
 	m.enter(e, stReply)
-	m.sync(now) // one end fewer wants to be asked: the asker must know before it starts another
+	m.sync(now) // one end fewer waits for a request: the asker must know before it starts another
 	m.say(e)
 }
 
@@ -300,14 +300,14 @@ func (m *machine) meetWaiting(e *end, now time.Duration) {
 	}
 }
 
-// part undoes meet: the asker had given up.
+// part undoes meet after the asker has given up.
 func (m *machine) part(e *end, now time.Duration) {
 	e.peerID, e.remote, e.useCTS, e.since = 0, offer{}, false, now
 	m.enter(e, stCall)
 	m.meetWaiting(e, now)
 }
 
-// done says that the work on an end's queue pairs has ended.
+// done reports that the work on an end's queue pairs has ended.
 func (m *machine) done(e *end, err *stepError, now time.Duration) {
 	e.working = false
 	if e.state != stModify && e.state != stFinish {
@@ -337,7 +337,7 @@ func errno(err error) uint32 {
 	return 0
 }
 
-// stand is entered when the queue pairs are in RTS.
+// stand is called when the queue pairs are in RTS.
 func (m *machine) stand(e *end) {
 	e.limit = 0
 	if m.alone() {
@@ -363,7 +363,7 @@ func (m *machine) cleared(e *end) {
 	}
 }
 
-// clearToSend says that the receives of an end are posted.
+// clearToSend reports that the receives of an end are posted.
 func (m *machine) clearToSend(e *end) {
 	if e.clear {
 		return
@@ -378,7 +378,7 @@ func (m *machine) clearToSend(e *end) {
 	}
 }
 
-// finalize gives an end up, and lets the peer know if it has heard of it.
+// finalize gives an end up, and tells the peer if the peer knows of it.
 func (m *machine) finalize(e *end) {
 	if e.state == stOver {
 		return
@@ -392,7 +392,7 @@ func (m *machine) finalize(e *end) {
 	}
 }
 
-// fail ends an attempt, and lets the peer know why.
+// fail ends an attempt and tells the peer why.
 func (m *machine) fail(e *end, err error, code rejectCode, detail uint32) {
 	if !m.alone() && (e.state == stRequest || e.peerID != 0) {
 		e.reject = &message{kind: msgReject, from: e.id, to: e.peerID, code: code, detail: detail}
@@ -401,7 +401,7 @@ func (m *machine) fail(e *end, err error, code rejectCode, detail uint32) {
 	m.say(e)
 }
 
-// end is how an attempt or a connection ends without the user's doing.
+// end ends an attempt or a connection for a reason other than finalize.
 func (m *machine) end(e *end, s endState, err error) {
 	if e.state != stIdle {
 		e.doing = e.state
@@ -410,8 +410,8 @@ func (m *machine) end(e *end, s endState, err error) {
 	m.enter(e, s)
 }
 
-// gone says that the peer's end has left in order. In stFinish it had stood, and may have sent: what it sent can be
-// received once this side stands, too.
+// gone reports that the peer's end has left in order. In state stFinish the peer's end stood and may have sent data,
+// which can be received once this side stands, too.
 func (m *machine) gone(e *end, err error) {
 	if e.state == stFinish {
 		e.left = err
@@ -420,7 +420,7 @@ func (m *machine) gone(e *end, err error) {
 	m.drop(e, err)
 }
 
-// drop fails or loses an end, as the case may be.
+// drop makes an end fail while it is connecting, and lost once it stands.
 func (m *machine) drop(e *end, err error) {
 	switch {
 	case e.state.connecting():
@@ -430,7 +430,7 @@ func (m *machine) drop(e *end, err error) {
 	}
 }
 
-// leave says that the peer's context has gone in order.
+// leave reports that the peer's context has closed in order.
 func (m *machine) leave() {
 	for _, e := range m.ends {
 		m.gone(e, fmt.Errorf("%w: the peer has closed", driver.ErrClosed))

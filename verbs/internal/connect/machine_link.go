@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// receive takes a message of the peer. An error means that the peer does not follow the protocol.
+// receive handles a message of the peer. An error means that the peer violates the protocol.
 func (m *machine) receive(msg *message, now time.Duration) error {
 	fromAsker, fromAnswerer := msg.kind == msgRequest, msg.kind == msgCall || msg.kind == msgReply
 	if m.alone() || fromAsker && m.asks() || fromAnswerer && !m.asks() {
@@ -37,12 +37,12 @@ func (m *machine) receive(msg *message, now time.Duration) error {
 	return nil
 }
 
-// receiveRequest pairs the first end that waits. The asker waits for the reply before its next request: at most one
-// waits here, and a newer one replaces it.
+// receiveRequest pairs the request with the first end that waits. The asker sends its next request only after the
+// reply, so at most one request waits here, and a newer one replaces it.
 func (m *machine) receiveRequest(msg *message, now time.Duration) {
 	met := func(e *end) bool { return e.peerID == msg.from && (e.state == stReply || e.reject != nil) }
 	if e := m.find(met); e != nil {
-		m.say(e) // the reply, or why it failed, was lost with a link
+		m.say(e) // the reply or reject was lost with a link
 		return
 	}
 	if e := m.find(func(e *end) bool { return e.state == stIdle || e.state == stCall }); e != nil {
@@ -84,12 +84,12 @@ func (m *machine) receiveConfirm(msg *message, now time.Duration) {
 	case stClear, stReady:
 		m.cleared(e)
 		if !m.asks() {
-			m.say(e) // the asker may wait for it: the first one was lost with a link
+			m.say(e) // the asker may wait for this confirm: the first one was lost with a link
 		}
 	}
 }
 
-// receiveEnd: the peer's end has failed or was finalized.
+// receiveEnd handles the message that the peer's end has failed or was finalized.
 func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 	if m.waiting != nil && m.waiting.from == msg.from {
 		m.waiting = nil
@@ -109,8 +109,7 @@ func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 	}
 }
 
-// linkUp says that messages can pass, over another link than before. What was sent over that one may be lost: each end
-// says again where it stands.
+// linkUp reports a new link. Messages of the old link may be lost, so each end repeats its state.
 func (m *machine) linkUp(now time.Duration) {
 	m.up, m.heard, m.pinged = true, now, now
 	m.asked, m.wanted, m.called, m.waiting = 0, 0, 0, nil
@@ -122,13 +121,13 @@ func (m *machine) linkUp(now time.Duration) {
 	}
 }
 
-// linkDown says that no link is left.
+// linkDown reports that no link is left.
 func (m *machine) linkDown(now time.Duration) {
 	m.up, m.downAt = false, now
 	m.asked, m.wanted, m.called, m.waiting = 0, 0, 0, nil
 }
 
-// noLink says why a target could not be reached; final, that it never will.
+// noLink reports why a target could not be reached. final means that further attempts cannot succeed.
 func (m *machine) noLink(target string, err error, final bool) {
 	if m.up {
 		return
@@ -144,7 +143,7 @@ func (m *machine) noLink(target string, err error, final bool) {
 	}
 }
 
-// tick does what is due.
+// tick does all that is due at now.
 func (m *machine) tick(now time.Duration) {
 	for _, e := range m.ends {
 		m.tickEnd(e, now)
@@ -176,7 +175,7 @@ func (m *machine) because(e *end, what string) error {
 	return err
 }
 
-// listens: the peer's process is expected to say something, if only that it is there.
+// listens reports whether the end expects a message of the peer's process, if only an answer to a ping.
 func (m *machine) listens(e *end) bool {
 	switch e.state {
 	case stCall, stRequest, stReply, stConfirm, stClear:
@@ -185,7 +184,8 @@ func (m *machine) listens(e *end) bool {
 	return false
 }
 
-// silent is when the peer will have been silent for too long. For an end that is ready that is when there was no link.
+// silent returns when the peer will have been silent for too long. For an end that is ready, only time without a link
+// counts.
 func (m *machine) silent(e *end) (at time.Duration, ok bool) {
 	switch {
 	case m.listens(e):
@@ -196,7 +196,7 @@ func (m *machine) silent(e *end) (at time.Duration, ok bool) {
 	return 0, false
 }
 
-// pingAt is when the peer is to be asked whether it is there.
+// pingAt returns when the next ping is due.
 func (m *machine) pingAt() (at time.Duration, ok bool) {
 	for _, e := range m.ends {
 		if t := m.pinged + e.timeout/pings; m.up && m.listens(e) && (!ok || t < at) {
@@ -206,7 +206,7 @@ func (m *machine) pingAt() (at time.Duration, ok bool) {
 	return at, ok
 }
 
-// next is when tick is due; false if never.
+// next returns when tick is due; false if never.
 func (m *machine) next() (at time.Duration, ok bool) {
 	sooner := func(t time.Duration, also bool) {
 		if also && (!ok || t < at) {
@@ -221,7 +221,7 @@ func (m *machine) next() (at time.Duration, ok bool) {
 	return at, ok
 }
 
-// targets are where a link is wanted.
+// targets lists the targets to which ends need a link.
 func (m *machine) targets() []string {
 	var list []string
 	for _, e := range m.ends {
@@ -232,5 +232,5 @@ func (m *machine) targets() []string {
 	return list
 }
 
-// idle: neither side wants anything of the other.
+// idle reports whether neither side needs the link.
 func (m *machine) idle() bool { return m.waiting == nil && m.wanted == 0 && len(m.targets()) == 0 }

@@ -105,7 +105,7 @@ func TestTwoRoundTrips(t *testing.T) {
 	})
 }
 
-// What fails for want of a link is what wanted that one.
+// Only ends that needed the missing link fail.
 func TestTroubleIsOfOneTarget(t *testing.T) {
 	s := newSim(t, 1, calm)
 	s.cutOff = true

@@ -54,8 +54,7 @@ func TestEndsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// InfiniBand ports of two subnets, and two limited members of a partition, do not fit; what fits, fits both
-// ways.
+// InfiniBand ports of two subnets, and two limited members of a partition, do not fit. fits is symmetric.
 func TestFits(t *testing.T) {
 	ib := func(prefix byte, pkey uint16) offer {
 		return offer{linkLayer: InfiniBand, mtu: 5, n: 1, pkey: pkey, gid: [16]byte{0: 0xfe, 1: prefix, 15: prefix}}

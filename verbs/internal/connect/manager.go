@@ -12,56 +12,51 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// Limits of what managers publish.
+// Limits of a manager's name, blob and priority.
 const (
 	MaxName     = 64  // bytes of a manager's name
 	MaxBlob     = 255 // bytes of a module's blob
 	MaxPriority = 100
 )
 
-// Manager is a way of getting queue pairs connected. Its methods are called by
-// one goroutine, in the order below, Query once for each port; and never if
-// it is excluded.
+// Manager is a way to connect queue pairs. One goroutine calls its methods, in the order below, and Query once for each
+// port. The methods of an excluded manager are never called, except Name.
 type Manager interface {
 	// Name identifies the manager among peers: lower-case letters and
 	// digits, at most MaxName.
 	Name() string
 
-	// Register declares the manager's options. It cannot fail.
+	// Register declares the manager's options.
 	Register(*Options)
 
-	// Init starts what all modules share. A manager that fails with
-	// ErrUnsupported is left out, unless it was included by name.
+	// Init starts the parts that all modules share. A manager that fails with ErrUnsupported is left out, unless it was
+	// included by name.
 	Init(*Env) error
 
-	// Query gives a module for the port, ready to be reached by peers. A
-	// port that the manager cannot serve is ErrUnsupported with the reason.
+	// Query returns a module for the port, which peers can reach. It returns ErrUnsupported with the reason for a port
+	// that the manager cannot serve.
 	Query(*Port) (Module, error)
 
-	// Finalize ends what Init started. All modules have been finalized.
+	// Finalize undoes Init. All modules have been finalized.
 	Finalize() error
 }
 
-// Module is a manager at work on one port. Its methods may be called from any
-// goroutine.
+// Module is a manager on one port. Its methods may be called from any goroutine.
 type Module interface {
-	// Priority, 0 to MaxPriority, of this manager on this port. It does not
-	// change.
+	// Priority returns the priority, 0 to MaxPriority, of this manager on this port. It does not change.
 	Priority() int
 
-	// Blob, at most MaxBlob bytes, is what the peers' modules of this manager
-	// must know to reach this one.
+	// Blob returns the address of this module for the peers' modules of the same manager, at most MaxBlob bytes.
 	Blob() []byte
 
-	// UsesCTS says that connections of this module wait for clear-to-send.
+	// UsesCTS reports whether connections of this module wait for clear-to-send.
 	UsesCTS() bool
 
-	// NewEndpoint makes an endpoint towards a peer with that blob. It never
-	// blocks; a malformed blob is ErrInvalid, one of another version
-	// ErrVersion.
+	// NewEndpoint makes an endpoint towards a peer with that blob. It does not block. It returns ErrInvalid for a
+	// malformed blob, and ErrVersion for a blob of another version.
 	NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error)
 
-	// Stats adds the module's counters.
+	// Stats adds the module's counters to its argument.
 	Stats(*Stats)
 
 	// Finalize ends all endpoints as if they had been finalized, and
@@ -70,7 +65,7 @@ type Module interface {
 	Finalize() error
 }
 
-// Env is what a manager is given at Init.
+// Env is the argument of Manager.Init.
 type Env struct {
 	Incarnation uint64
 	Timeout     time.Duration
@@ -84,11 +79,11 @@ type Stats struct {
 	Failed      uint64 // endpoints that became Failed
 	Lost        uint64 // endpoints that became Lost
 	Links       uint64 // authenticated links made, by either side
-	Refused     uint64 // strangers turned away: secret, version, incarnation, too many
-	BadMessages uint64 // malformed or falsified bytes, each of which ended a link
+	Refused     uint64 // dialers refused: secret, version, incarnation, too many
+	BadMessages uint64 // malformed or forged messages, each of which ended a link
 }
 
-// Options collects what a manager lets its user set.
+// Options collects the options that a manager declares.
 type Options struct {
 	manager string
 	values  map[string]string
@@ -96,8 +91,8 @@ type Options struct {
 	err     error
 }
 
-// Lookup declares the option manager-name and returns its value, or def if it
-// was not given. valid, which may be nil, says what is wrong with a value.
+// Lookup declares the option manager-name and returns its value, or def if it was not given. valid, which may be nil,
+// returns an error for a wrong value.
 func (o *Options) Lookup(name, def string, valid func(string) error) string {
 	full := o.manager + "-" + name
 	o.set[full] = true
@@ -179,8 +174,8 @@ func choose(all []Manager, include, exclude []string) ([]Manager, error) {
 	return chosen, nil
 }
 
-// register lets the chosen managers declare their options, and refuses options
-// that nobody declared. Those of managers that were not chosen are not looked at.
+// register lets the chosen managers declare their options, and refuses options that no manager declares. Options of
+// managers that were not chosen are ignored.
 func register(all, chosen []Manager, values map[string]string) error {
 	set := make(map[string]bool)
 	for _, m := range chosen {

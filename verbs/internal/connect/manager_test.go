@@ -168,7 +168,7 @@ func TestOptions(t *testing.T) {
 	for _, tt := range []struct {
 		options map[string]string
 		exclude []string
-		want    string // what manager one sees, or the error
+		want    string // options that manager one gets, or the error
 	}{
 		{nil, nil, "default"},
 		{map[string]string{"one-x": "5"}, nil, "5"},
@@ -308,7 +308,7 @@ func entries(t *rapid.T, label string) []entry {
 	return list
 }
 
-// Whatever the cards, both sides choose the same manager: none that both have is better for both.
+// Both sides choose the same manager from any two cards, and no common manager is better for both.
 func TestBothSidesChooseAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := entries(t, "a"), entries(t, "b")

@@ -18,7 +18,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// oob connects over TCP, out of the band of the RDMA port. Options:
+// oob connects over TCP, outside of the RDMA port. Options:
 //
 //	oob-address   IP addresses, with commas, instead of those of the port's interface
 //	oob-port      TCP port to listen at; 0, the default, is any free one
@@ -32,7 +32,7 @@ type oob struct {
 	cts      bool
 }
 
-// oob's blob is a version and addresses, each a length of 4 or 16, an address and a port in big-endian.
+// oob's blob is a version and addresses. Each address is a length of 4 or 16, the address, and a port in big-endian.
 const (
 	oobVersion  = 1
 	maxOOBAddrs = 4
@@ -82,10 +82,10 @@ type oobModule struct {
 	priority  int
 	blob      []byte
 	listeners []*net.TCPListener
-	meeting   chan struct{} // bounds goroutines: strangers, and those that were turned away and have not ended yet
+	meeting   chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
 }
 
-// Query implements Manager: it listens.
+// Query implements Manager. It starts to listen.
 func (o *oob) Query(p *Port) (Module, error) {
 	addrs := p.Addrs
 	if len(o.addrs) > 0 {
@@ -125,7 +125,7 @@ func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) 
 	return l.(*net.TCPListener), nil
 }
 
-// keepAlive finds hosts that are gone; the kernel of a stopped process answers.
+// keepAlive configures probes that detect hosts that are gone. The kernel answers for a stopped process.
 func (m *oobModule) keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: max(m.env.Timeout/3, time.Second), Interval: max(m.env.Timeout/6, time.Second), Count: 4}
 }
@@ -154,7 +154,7 @@ func (m *oobModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, err
 	return m.newEndpoint(cfg, string(blob))
 }
 
-// targets are those of a peer's addresses that are dialed.
+// targets returns the addresses in a peer's blob that may be dialed.
 func (m *oobModule) targets(blob []byte) ([]netip.AddrPort, error) {
 	list, err := parseOOBBlob(blob)
 	if err != nil {
@@ -172,9 +172,9 @@ func (m *oobModule) targets(blob []byte) ([]netip.AddrPort, error) {
 	return kept, nil
 }
 
-// dialable is what of a peer's addresses is dialed from a context that listens at its own. They come from elsewhere,
-// and shall not have us connect to services of this host or any other that are no peers: loopback addresses and ports
-// below 1024, which only root can listen at, are for contexts that listen at such themselves.
+// dialable selects the addresses of a peer that a context with the addresses own may dial. A hostile peer must not make
+// this side connect to services that are no peers. Loopback addresses, and ports below 1024, on which only root can
+// listen, are therefore dialed only by contexts that listen on such themselves.
 func dialable(list, own []netip.AddrPort) (kept []netip.AddrPort) {
 	const low = 1024
 	loopback := slices.ContainsFunc(own, func(a netip.AddrPort) bool { return a.Addr().Unmap().IsLoopback() })
@@ -187,7 +187,7 @@ func dialable(list, own []netip.AddrPort) (kept []netip.AddrPort) {
 	return kept
 }
 
-// parseOOBBlob reads the addresses of a peer.
+// parseOOBBlob parses a peer's blob.
 func parseOOBBlob(b []byte) ([]netip.AddrPort, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("%w: empty blob of oob", driver.ErrInvalid)
@@ -242,8 +242,8 @@ func (m *oobModule) serve(l *net.TCPListener) {
 	}
 }
 
-// dial implements carrier: one address after the other. What the first one
-// says is final: others may be those of a bridge that each host has.
+// dial implements carrier: it dials one address after the other. The first address decides the error, because the
+// others may belong to a bridge that exists on every host.
 func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(stream) error) error {
 	addrs, err := m.targets([]byte(target))
 	if err != nil {

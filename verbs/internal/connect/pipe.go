@@ -13,8 +13,8 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// pipe carries bytes over a queue pair of its own. Whoever writes to a peer that does not read is held up by the
-// device, which repeats a send until a receive is posted. The goroutine pump takes completions.
+// pipe carries bytes over a queue pair of its own. If the peer does not read, its device posts no receive, and this
+// side's device repeats the send until it does: so Write waits. The goroutine pump handles completions.
 type pipe struct {
 	m      *rdmaModule
 	id     *ibv.CMID
@@ -24,19 +24,19 @@ type pipe struct {
 	cq      *ibv.CQ
 	qp      *ibv.QP
 	mr      *ibv.MR
-	mem     []byte // recvSlots slots for receives, then sendSlots
+	mem     []byte // recvSlots slots for receives, then sendSlots slots for sends
 	pumping sync.WaitGroup
 	once    sync.Once
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changed *sync.Cond
 	sends   *ibv.SendChain
 	recvs   *ibv.RecvChain
-	arrived []arrival // what was not read yet, oldest first
+	arrived []arrival // receives that were not read, oldest first
 	free    []int     // slots for sends
 	probing bool      // a keep-alive is under way
-	gone    bool      // the connection manager says that the connection has ended
-	err     error     // why nothing is received or sent any more; io.EOF if the peer has finished
+	gone    bool      // the connection manager has reported the end of the connection
+	err     error     // why no more is received or sent; io.EOF if the peer has finished
 	limit   time.Time
 }
 
@@ -51,8 +51,8 @@ const (
 	sendSlots = 16
 	spareWRs  = 4
 
-	idKeepAlive = 1 << 20 // of work requests; others are slots
-	rnrForEver  = 7       // retries while the peer has posted no receive
+	idKeepAlive = 1 << 20 // id of keep-alive work requests; the ids of others are slots
+	rnrForEver  = 7       // value without a limit of retries while the peer has posted no receive
 )
 
 func newPipe(m *rdmaModule, id *ibv.CMID) *pipe {
@@ -61,7 +61,7 @@ func newPipe(m *rdmaModule, id *ibv.CMID) *pipe {
 	return c
 }
 
-// event takes what the connection manager says.
+// event handles an event of the connection manager.
 func (c *pipe) event(ev *ibv.CMEvent) {
 	switch ev.Type {
 	case ibv.CMDisconnected, ibv.CMDeviceRemoval, ibv.CMTimewaitExit:
@@ -73,7 +73,7 @@ func (c *pipe) event(ev *ibv.CMEvent) {
 	}
 }
 
-// end lets pump take what has come, and stop.
+// end makes pump handle the last completions and stop.
 func (c *pipe) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *pipe) end() {
 	}
 }
 
-// await waits for an event; the error of another one comes with it.
+// await waits for an event. If another event comes instead, await returns it with an error.
 func (c *pipe) await(ctx context.Context, want ibv.CMEventType) (*ibv.CMEvent, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.m.patience())
 	defer cancel()
@@ -105,7 +105,7 @@ func (c *pipe) param(data []byte) ibv.CMParam {
 	return ibv.CMParam{Data: data, RetryCount: int(c.m.port.Quality.RetryCount), RNRRetryCount: rnrForEver}
 }
 
-// equip makes the queue pair, in INIT, with its receives.
+// equip makes the queue pair, in state INIT, and posts its receives.
 func (c *pipe) equip() error {
 	info, err := c.id.Info()
 	if err != nil {
@@ -117,7 +117,7 @@ func (c *pipe) equip() error {
 	if err := c.allocate(); err != nil {
 		return err
 	}
-	// Keep-alives are writes of nothing, which need the right to write; no memory can be written.
+	// Keep-alives are writes of 0 bytes, which need the right to write; the peer has no key of any memory.
 	err = c.id.Step(c.qp, ibv.StateInit, func(a *ibv.StepAttr) { a.Access = ibv.AccessLocalWrite | ibv.AccessRemoteWrite })
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *pipe) allocate() (err error) {
 	return err
 }
 
-// run takes the queue pair to RTS and begins to take completions.
+// run takes the queue pair to RTS and starts pump.
 func (c *pipe) run() error {
 	q := c.m.port.Quality
 	if err := c.id.Step(c.qp, ibv.StateRTR, func(a *ibv.StepAttr) { a.MinRNRTimer = int(q.MinRNRTimer) }); err != nil {
@@ -190,8 +190,8 @@ func (c *pipe) postReceive(slot int) error {
 	return err
 }
 
-// pump takes completions until the connection ends, and sends keep-alives: they find hosts that are gone. A stopped
-// process has a device that answers.
+// pump handles completions until the connection ends, and sends keep-alives, which detect hosts that are gone. The
+// device answers for a stopped process.
 func (c *pipe) pump() {
 	probe := time.NewTicker(max(c.m.env.Timeout/3, 100*time.Millisecond))
 	defer probe.Stop()
@@ -214,12 +214,12 @@ func (c *pipe) pump() {
 	c.mu.Unlock()
 }
 
-// take returns why nothing comes any more.
+// take handles completions until the connection ends, and returns the reason.
 func (c *pipe) take() error {
 	var wcs [16]ibv.WC
 	for {
 		c.mu.Lock()
-		gone := c.gone // before the last look: what came before the end is received
+		gone := c.gone // read before the last poll, which finds all completions from before the end
 		c.mu.Unlock()
 		if err := c.cq.ReqNotify(false); err != nil {
 			return err
@@ -237,7 +237,7 @@ func (c *pipe) take() error {
 		if gone {
 			return io.EOF
 		}
-		_, _ = c.channel.Wait(context.Background()) // fails once the connection is gone: then the last look follows
+		_, _ = c.channel.Wait(context.Background()) // fails once the connection is gone: then the last poll follows
 	}
 }
 
@@ -281,7 +281,7 @@ func (c *pipe) probe() {
 	c.probing = err == nil
 }
 
-// wait sleeps until ok, the end of the connection, or the deadline. The caller holds mu.
+// wait sleeps until ok returns true, the connection ends, or the deadline passes. The caller holds mu.
 func (c *pipe) wait(ok func() bool) error {
 	for !ok() {
 		if c.err != nil {
@@ -295,7 +295,7 @@ func (c *pipe) wait(ok func() bool) error {
 	return nil
 }
 
-// Write implements stream. It waits while the peer does not read.
+// Write implements stream. It blocks while the peer does not read.
 func (c *pipe) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -332,7 +332,7 @@ func (c *pipe) Read(b []byte) (n int, err error) {
 		slot := a.slot
 		c.arrived = c.arrived[1:]
 		if c.err == nil {
-			_ = c.postReceive(slot) // fails once the queue pair has: pump says why
+			_ = c.postReceive(slot) // fails if the queue pair has failed: pump records the reason
 		}
 	}
 	return n, nil
@@ -354,7 +354,7 @@ func (c *pipe) SetDeadline(t time.Time) error {
 	return nil
 }
 
-// CloseWrite implements stream: it waits, at most finishTime, until the peer's device has everything.
+// CloseWrite implements stream. It waits, at most finishTime, until the peer's device has all bytes.
 func (c *pipe) CloseWrite() error {
 	_ = c.SetDeadline(time.Now().Add(finishTime))
 	c.mu.Lock()

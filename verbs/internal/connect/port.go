@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// LinkLayer is what a port is attached to.
+// LinkLayer is the kind of network that a port is attached to.
 type LinkLayer uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	Ethernet   LinkLayer = 2
 )
 
-// GIDType tells how a GID is used on the wire.
+// GIDType is the way in which a GID is used on the wire.
 type GIDType uint8
 
 const (
@@ -25,51 +25,49 @@ const (
 	GIDRoCEv2     GIDType = 2
 )
 
-// Port is what managers must know of a port. The zero values of Quality are
-// the defaults.
+// Port describes a port for managers.
 type Port struct {
 	Device    string // name of the device, for messages
 	Num       uint8  // of the port, from 1
 	LinkLayer LinkLayer
 	LID       uint16 // InfiniBand
 	GID       [16]byte
-	GIDIndex  uint8 // of GID in the port's table
+	GIDIndex  uint8 // index of GID in the port's table
 	GIDType   GIDType
 	MTU       int    // active MTU in bytes: 256, 512, 1024, 2048 or 4096
 	PKey      uint16 // partition key; 0 is the default, 0xffff
-	PKeyIndex uint16 // of PKey in the port's table
+	PKeyIndex uint16 // index of PKey in the port's table
 
-	// MaxResponder and MaxInitiator are how many RDMA reads and atomics the
-	// device answers, and has under way, on a queue pair.
+	// MaxResponder and MaxInitiator are how many RDMA reads and atomics the device can answer, and have under way, on a
+	// queue pair.
 	MaxResponder, MaxInitiator uint8
 
 	Quality Quality
 
-	// Addrs are IP addresses at which peers reach this host for setting up:
-	// those of the port's interface. Link-local ones need Zone, the
-	// interface's name.
+	// Addrs are IP addresses at which managers of peers reach this host, by default those of the port's interface.
+	// Link-local addresses need Zone, the interface's name.
 	Addrs []netip.Addr
 	Zone  string
 
-	// Verbs is the opened device, an *ibv.Context; rdmacm needs it.
+	// Verbs is the open device, an *ibv.Context. Only rdmacm needs it.
 	Verbs any
 }
 
-// Quality are the settings of a queue pair that a user may choose.
+// Quality has the settings of a queue pair that a user may choose. A zero value asks for the default.
 type Quality struct {
 	ServiceLevel uint8 // 0 to 15
 	TrafficClass uint8
 	FlowLabel    uint32 // 20 bits
 	HopLimit     uint8  // 0 means 64
 
-	// RetryCount (1 to 6) and RNRRetry (1 to 6) bound how often the device
-	// repeats; 0 means 6. 7 would be for ever on some devices and is refused.
+	// RetryCount (1 to 6) and RNRRetry (1 to 6) bound how often the device repeats; 0 means 6. The value 7 is refused,
+	// because some devices then repeat for ever.
 	RetryCount, RNRRetry uint8
 	// AckTimeout is the time until the device repeats, 4.096 µs · 2^n with n
 	// of 1 to 31; 0 means 14 (67 ms).
 	AckTimeout uint8
-	// MinRNRTimer is the code (0 to 31) of the time a peer is told to wait
-	// when no receive is posted; 0 means 12 (0.64 ms).
+	// MinRNRTimer is the code (0 to 31) of the time that a peer must wait if no receive is posted; 0 means 12 (0.64
+	// ms).
 	MinRNRTimer uint8
 }
 
@@ -105,7 +103,7 @@ func (q Quality) check() error {
 	return nil
 }
 
-// name is device and port, for messages.
+// name returns device and port for messages.
 func (p *Port) name() string { return fmt.Sprintf("%s/%d", p.Device, p.Num) }
 
 func (p *Port) check() error {
@@ -123,8 +121,7 @@ func (p *Port) check() error {
 	return nil
 }
 
-// mtuCode is the code of a path MTU in verbs and on the wire, 0 if there is
-// none.
+// mtuCode returns the code of a path MTU in verbs and on the wire, or 0 for an invalid MTU.
 func mtuCode(bytes int) uint8 {
 	for code := uint8(1); code <= 5; code++ {
 		if bytes == 128<<code {
@@ -134,5 +131,5 @@ func mtuCode(bytes int) uint8 {
 	return 0
 }
 
-// DefaultTimeout is how long a silent peer is waited for.
+// DefaultTimeout is how long a peer may be silent.
 const DefaultTimeout = 5 * time.Second

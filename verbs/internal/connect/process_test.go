@@ -131,7 +131,8 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 	}
 }
 
-// A stopped process is still there: what stands stays, and goes on when it goes on; what was being made fails in time.
+// A stopped process is not dead: connections that stand remain, and continue when the process does. Connections that
+// are being made fail after the time-out.
 func TestStoppedPeer(t *testing.T) { eachManager(t, stoppedPeer) }
 
 // Both roles at once: the test mostly waits.

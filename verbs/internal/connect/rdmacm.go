@@ -15,10 +15,9 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// rdmacm connects through the kernel's RDMA connection manager, so that the
-// hosts need no TCP between them. The manager finds the path and makes one small
-// queue pair to each peer, a pipe for the bytes of a link; endpoints' queue pairs are not
-// known to it. Options:
+// rdmacm connects through the kernel's RDMA connection manager, so that the hosts need no TCP between them. The manager
+// finds the path and makes one small queue pair to each peer, a pipe for the bytes of a link. It does not know the
+// queue pairs of endpoints. Options:
 //
 //	rdmacm-address   IP address on the RDMA port to listen at, instead of the first one that works
 //	rdmacm-port      port to listen at; 0, the default, is any free one
@@ -76,7 +75,7 @@ type rdmaModule struct {
 	listener *ibv.CMID
 	addr     netip.Addr
 	loop     sync.WaitGroup
-	accepted func(stream) // what is done with a dialer; tests change it
+	accepted func(stream) // handles a dialer; tests replace it
 
 	conns   sync.Mutex // guards what follows
 	of      map[*ibv.CMID]*pipe
@@ -84,7 +83,7 @@ type rdmaModule struct {
 	closing bool
 }
 
-// Query implements Manager: it listens.
+// Query implements Manager. It starts to listen.
 func (r *rdmacm) Query(p *Port) (Module, error) {
 	verbs, ok := p.Verbs.(*ibv.Context)
 	if !ok || verbs == nil {
@@ -118,7 +117,7 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 	return m, nil
 }
 
-// listen makes the listener, if the address belongs to the port.
+// listen makes the listener if the address belongs to the port.
 func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
 	id, err := m.events.NewID()
 	if err != nil {
@@ -144,7 +143,7 @@ func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
 	return nil
 }
 
-// zoned adds our zone to link-local addresses.
+// zoned adds the port's zone to link-local addresses.
 func (m *rdmaModule) zoned(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().Is6() && a.Addr().IsLinkLocalUnicast() && a.Addr().Zone() == "" {
 		return netip.AddrPortFrom(a.Addr().WithZone(m.port.Zone), a.Port())
@@ -166,7 +165,7 @@ func (m *rdmaModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, er
 	return m.newEndpoint(cfg, string(blob))
 }
 
-// parseRDMABlob reads the address of a peer.
+// parseRDMABlob parses a peer's blob.
 func parseRDMABlob(b []byte) (at netip.AddrPort, err error) {
 	if len(b) == 0 {
 		return at, fmt.Errorf("%w: empty blob of rdmacm", driver.ErrInvalid)
@@ -187,10 +186,10 @@ func parseRDMABlob(b []byte) (at netip.AddrPort, err error) {
 	return at, nil
 }
 
-// ticket is the private data of a connect request, all the 56 bytes that there are: magic, version, 0, the claim
-// without its version, and its MAC. It shows that the dialer has the secret before a queue pair is made for it; as it
-// could be replayed, the link begins with the handshake all the same. A reject carries the same head, with a refusal
-// in the place of 0.
+// ticket is the private data of the connection manager's request. It uses all 56 bytes that are available: magic,
+// version, 0, the claim without its version, and a MAC. It shows that the dialer has the secret before a queue pair is
+// made for it. As a ticket can be replayed, the link nevertheless begins with the handshake. A reject has the same
+// head, with a refusal instead of the 0.
 type ticket struct {
 	from, to uint64 // incarnations
 	mac      [handshake.MACSize]byte
@@ -268,10 +267,10 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet 
 	return meet(c)
 }
 
-// patience is how long one step of the connection manager may take.
+// patience returns how long one step of the connection manager may take.
 func (m *rdmaModule) patience() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
 
-// reach makes the connection of a dialer.
+// reach makes the dialer's connection.
 func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
 	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.patience()); err != nil {
 		return err
@@ -304,13 +303,13 @@ func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *t
 	return c.id.Establish()
 }
 
-// Reasons of a reject, as in the specification.
+// Reasons of a reject, from the InfiniBand specification.
 const (
 	reasonNobody  = 8  // invalid service id: nothing listens
 	reasonProgram = 28 // by the peer's program, with its private data
 )
 
-// rejection finds out what the peer meant.
+// rejection converts a reject to the error that the peer meant.
 func rejection(ev *ibv.CMEvent, err error) error {
 	if ev == nil || ev.Type != ibv.CMRejected {
 		return err
@@ -330,7 +329,7 @@ func rejection(ev *ibv.CMEvent, err error) error {
 	return err
 }
 
-// serve hands out events until the channel is closed.
+// serve passes events to their connections until the channel is closed.
 func (m *rdmaModule) serve() {
 	for {
 		ev, err := m.events.Event(context.Background())
@@ -359,7 +358,7 @@ func (m *rdmaModule) serve() {
 	}
 }
 
-// request takes a dialer, unless too many are being looked at.
+// request accepts a dialer for examination, unless there are too many.
 func (m *rdmaModule) request(ev *ibv.CMEvent) {
 	m.conns.Lock()
 	full := m.closing || m.pending >= maxStrangers
@@ -385,7 +384,7 @@ func (m *rdmaModule) refuse(id *ibv.CMID, code refusal) {
 	_ = id.Reject(appendHead(nil, code))
 }
 
-// answer speaks with a dialer.
+// answer checks a dialer's ticket and accepts or refuses its connection.
 func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 	var t ticket
 	err := t.parse(ev.Param.Data)
@@ -422,7 +421,7 @@ func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 	m.accepted(c)
 }
 
-// adopt makes the connection of an id; nil when the module is closing.
+// adopt makes the connection of an id. It returns nil when the module is closing.
 func (m *rdmaModule) adopt(id *ibv.CMID) *pipe {
 	m.conns.Lock()
 	defer m.conns.Unlock()
@@ -432,7 +431,7 @@ func (m *rdmaModule) adopt(id *ibv.CMID) *pipe {
 	return m.enter(id)
 }
 
-// enter makes a connection that events are handed to. The caller holds conns.
+// enter makes a connection and registers it for events. The caller holds conns.
 func (m *rdmaModule) enter(id *ibv.CMID) *pipe {
 	c := newPipe(m, id)
 	m.of[id] = c
@@ -459,7 +458,7 @@ func (m *rdmaModule) Finalize() error {
 	return errors.Join(err, m.release())
 }
 
-// release frees what all connections share, after the last of them.
+// release frees the resources that all connections share. No connection is left.
 func (m *rdmaModule) release() error {
 	var errs []error
 	if m.pd != nil {

@@ -12,35 +12,32 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// Config says which managers are used, and how.
+// Config chooses managers and their options.
 type Config struct {
-	// Incarnation of the context whose queue pairs are connected; random,
-	// not 0.
+	// Incarnation is that of the context whose queue pairs are connected: a random number, not 0.
 	Incarnation uint64
 
-	// Secret authenticates peers to one another. It never travels. It has 16 random bytes or
-	// more: fewer are ErrInvalid, as strangers get material to guess them. An empty one is
-	// ErrInvalid unless NoSecret is set.
+	// Secret authenticates peers to one another. It is never sent. It needs at least 16 random bytes: a shorter one is
+	// ErrInvalid, because an attacker who records a handshake could guess it. An empty one is ErrInvalid unless
+	// NoSecret is set.
 	Secret   []byte
 	NoSecret bool
 
-	// Include, if not empty, names the managers to use; Exclude those not to
-	// use. A name that no manager has, or that is in both, is ErrInvalid.
+	// Include, if not empty, names the managers to use; Exclude names managers that are not used. A name that no
+	// manager has, or that is in both lists, is ErrInvalid.
 	Include, Exclude []string
 
-	// Options are those of the managers, "oob-port" for example; one that
-	// nobody declares is ErrInvalid.
+	// Options are the managers' options, for example "oob-port". An option that no manager declares is ErrInvalid.
 	Options map[string]string
 
-	// Timeout is how long a silent peer is waited for; 0 is DefaultTimeout.
+	// Timeout is how long a peer may be silent; 0 means DefaultTimeout.
 	Timeout time.Duration
 
-	// Managers to choose from; nil means [Managers].
+	// Managers are the managers to choose from; nil means [Managers].
 	Managers []Manager
 }
 
-// Set is the managers that were chosen. Its methods may be called from any
-// goroutine.
+// Set holds the chosen managers. Its methods may be called from any goroutine.
 type Set struct {
 	mu       sync.Mutex
 	managers []Manager
@@ -50,8 +47,8 @@ type Set struct {
 	closed   bool
 }
 
-// Open chooses, registers and initializes managers. A manager that cannot work
-// on this machine is left out unless Include names it.
+// Open chooses and initializes managers. It leaves out a manager that cannot work on this machine, unless Include names
+// it.
 func Open(cfg Config) (*Set, error) {
 	if len(cfg.Secret) == 0 && !cfg.NoSecret {
 		return nil, fmt.Errorf("%w: connecting without a session secret was not asked for", driver.ErrInvalid)
@@ -97,8 +94,8 @@ func Open(cfg Config) (*Set, error) {
 	return s, nil
 }
 
-// Query asks each manager about the port. ErrUnsupported, with each one's
-// reason, if none can serve it.
+// Query asks each manager about the port. If none can serve it, the error is ErrUnsupported with the reason of each
+// manager.
 func (s *Set) Query(p *Port) (*Modules, error) {
 	port := *p
 	port.Addrs = slices.Clone(p.Addrs)
@@ -137,8 +134,7 @@ func (s *Set) Query(p *Port) (*Modules, error) {
 	return all, nil
 }
 
-// Close closes all modules, then finalizes the managers. A second call does
-// nothing.
+// Close closes all modules and then finalizes the managers. A second call has no effect.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -158,10 +154,9 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Modules are what serves one port.
+// Modules holds the modules of one port.
 type Modules struct {
-	// LeftOut says of each manager that does not serve the port why, in one
-	// line each.
+	// LeftOut has one line for each manager that does not serve the port: its name and the reason.
 	LeftOut []string
 
 	set     *Set
@@ -172,7 +167,7 @@ type Modules struct {
 	err     error
 }
 
-// add checks and takes a module; it finalizes what it refuses.
+// add adds a module after checking it, or finalizes it.
 func (m *Modules) add(name string, mod Module) error {
 	e := entry{name, mod.Priority(), slices.Clone(mod.Blob())}
 	if e.priority < 0 || e.priority > MaxPriority || len(e.blob) > MaxBlob {
@@ -182,8 +177,8 @@ func (m *Modules) add(name string, mod Module) error {
 	return nil
 }
 
-// Card is what peers need to connect to this port: printable ASCII without spaces and colons.
-// With both managers over IPv4 it has about 60 bytes.
+// Card returns the text that peers need to connect to this port: printable ASCII without spaces and colons. With both
+// managers over IPv4 it has about 60 bytes.
 func (m *Modules) Card() string { return formatCard(m.entries) }
 
 // Names lists the managers that serve the port.
@@ -195,10 +190,8 @@ func (m *Modules) Names() []string {
 	return names
 }
 
-// NewEndpoint makes an endpoint by the manager that both sides have and prefer.
-// It never blocks. ErrInvalid for a card that makes no sense or shares no
-// manager with this port, ErrVersion for a blob of another version, ErrClosed
-// after Close.
+// NewEndpoint makes an endpoint by the manager that both sides prefer. It does not block. It returns ErrInvalid for a
+// malformed card or one without a common manager, ErrVersion for a blob of another version, and ErrClosed after Close.
 func (m *Modules) NewEndpoint(cfg *EndpointConfig) (Endpoint, error) {
 	switch {
 	case cfg.PeerIncarnation == 0:
@@ -232,8 +225,8 @@ func (m *Modules) Stats() (s Stats) {
 	return s
 }
 
-// Close finalizes the modules with all their endpoints, and waits until no queue pair is used any
-// more, which can take a second. A second call does nothing.
+// Close finalizes the modules with all their endpoints, and waits until the package uses no queue pair any more, which
+// can take a second. A second call has no effect.
 func (m *Modules) Close() error {
 	m.once.Do(func() { m.err = m.finalize() })
 	return m.err

@@ -171,7 +171,7 @@ func connectsToSelf(t *testing.T) {
 	e.finalize(t)
 }
 
-// Who has another secret, or none, does not connect, and both sides learn why.
+// A context with another secret, or none, does not connect, and both sides learn why.
 func TestOtherSecretIsRefused(t *testing.T) { eachManager(t, otherSecretIsRefused) }
 
 func otherSecretIsRefused(t *testing.T) {

@@ -25,7 +25,7 @@ type sim struct {
 	cfg  simConfig
 
 	epoch   int // of the newest link
-	cut     int // links up to this one are dead: what they carried is lost
+	cut     int // links up to this one are dead, and their messages are lost
 	dialing bool
 	cutOff  bool // nothing gets through, and nobody says why
 	hang    bool // work on queue pairs never ends
@@ -48,7 +48,7 @@ type simSide struct {
 	ids  uint64
 
 	link  int           // whose epoch; 0: none
-	after time.Duration // what comes arrives in order, not before
+	after time.Duration // messages arrive in order, and not before this time
 }
 
 type simEnd struct {

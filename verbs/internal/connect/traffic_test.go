@@ -321,8 +321,8 @@ func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
 	return ev
 }
 
-// Connect requests without a good ticket are rejected before anything is made for them, with the reason if the
-// ticket is one at all; who has replayed a good one gets no link.
+// Requests without a valid ticket are rejected before any resource is allocated, with the reason if the ticket is
+// well-formed. The sender of a replayed ticket gets no link.
 func TestRDMAStrangers(t *testing.T) {
 	onDevice(t)
 	h := aHost(t, nil)

@@ -8,21 +8,21 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// protocolVersion is that of links, of what introduces them and of messages.
+// protocolVersion is the version of links, claims and messages.
 const protocolVersion = 2
 
-// Messages about endpoints, which travel over authenticated links. All integers are little-endian. Each begins with kind
-// (8 bits), flags (8), id of the sender's endpoint (64), id of the receiver's (64; 0 if the sender does not know it);
-// what follows depends on the kind.
+// messageKind is the kind of a message about endpoints. Messages travel over authenticated links; all integers are
+// little-endian. Each message begins with kind (8 bits), flags (8), id of the sender's endpoint (64), id of the
+// receiver's endpoint (64; 0 if the sender does not know it). The rest depends on the kind.
 type messageKind uint8
 
 const (
-	msgCall    messageKind = iota + 1 // count: so many endpoints here want to be asked
+	msgCall    messageKind = iota + 1 // count: number of endpoints here that wait for a request
 	msgRequest                        // offer
 	msgReply                          // offer
 	msgConfirm                        // the sender can receive (asker), or is in RTS (answerer)
 	msgReject                         // code, detail: the endpoint has failed
-	msgGone                           // the sender's endpoint is finalized, or was never there
+	msgGone                           // the sender's endpoint is finalized or does not exist
 	msgPing                           // answered by pong
 	msgPong
 	msgBye // the sender's context closes
@@ -34,7 +34,7 @@ const (
 	flagClear = 1 << 0 // confirm: the sender's receives are posted
 )
 
-// flagsOf are the flags that a kind may have.
+// flagsOf lists the flags that each kind may have.
 var flagsOf = [...]uint8{
 	msgCall: 0, msgRequest: flagCTS, msgReply: flagCTS, msgConfirm: flagClear, msgReject: 0, msgGone: 0,
 	msgPing: 0, msgPong: 0, msgBye: 0,
@@ -54,7 +54,7 @@ const (
 	rejectTime    // the other side took too long
 )
 
-// String says it from the point of view of either side.
+// String describes the reason so that it is true for either side.
 func (c rejectCode) String() string {
 	switch c {
 	case rejectLinkLayer:
@@ -77,18 +77,18 @@ func (c rejectCode) String() string {
 	return fmt.Sprintf("code %d", uint32(c))
 }
 
-// sameRelease is what to do about a version.
+// sameRelease is the remedy for different versions.
 const sameRelease = "use the same release on both sides"
 
 const (
 	headBytes  = 1 + 1 + 8 + 8
 	offerBytes = 6 + 2 + 2 + 16 + 1
 	qpBytes    = 8
-	// maxPayload is the longest message.
+	// maxPayload is the size of the longest message in bytes.
 	maxPayload = headBytes + offerBytes + MaxQPs*qpBytes + MaxUserData
 )
 
-// offer is what one end says about itself.
+// offer is the description of one end.
 type offer struct {
 	linkLayer LinkLayer
 	gidType   GIDType
@@ -105,7 +105,7 @@ type offer struct {
 
 type qpOffer struct{ num, psn uint32 }
 
-// message is any message; which fields it has depends on its kind.
+// message is a message of any kind; its kind determines which fields it has.
 type message struct {
 	kind     messageKind
 	flags    uint8
@@ -116,7 +116,7 @@ type message struct {
 	offer    offer
 }
 
-// Why a link ended, besides the sentinels of package driver.
+// Errors for which a link ends, besides the sentinels of package driver.
 var (
 	errMalformed = errors.New("malformed message")
 	errTryAgain  = errors.New("try again")
@@ -140,8 +140,8 @@ func (m *message) append(b []byte) []byte {
 	return b
 }
 
-// parse decodes a message; errMalformed for what is not exactly one. The offer's
-// user data is a copy.
+// parse decodes a message. It returns errMalformed unless b is exactly one message. The user data of the offer is a
+// copy.
 func (m *message) parse(b []byte) error {
 	le := binary.LittleEndian
 	if len(b) < headBytes {
@@ -171,7 +171,7 @@ func (m *message) parse(b []byte) error {
 	return m.checkIDs()
 }
 
-// checkIDs checks that the ids are there that the kind needs, and no others.
+// checkIDs checks that the message has exactly the ids that its kind needs.
 func (m *message) checkIDs() error {
 	from, to := m.from != 0, m.to != 0
 	var ok bool
@@ -205,8 +205,7 @@ func (o *offer) append(b []byte) []byte {
 	return append(b, o.user...)
 }
 
-// parse decodes an offer and tells how long it should be; not ok for values
-// out of range.
+// parse decodes an offer and returns its length. ok is false for values out of range.
 func (o *offer) parse(b []byte) (need int, ok bool) {
 	le := binary.LittleEndian
 	if len(b) < offerBytes {
@@ -231,7 +230,7 @@ func (o *offer) parse(b []byte) (need int, ok bool) {
 	return need, true
 }
 
-// fits reports whether two ends can be connected; 0 if so.
+// fits returns the reason for which two ends cannot be connected, or 0.
 func (o *offer) fits(p *offer) rejectCode {
 	v4 := func(g [16]byte) bool { return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff} }
 	local := func(g [16]byte) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
@@ -246,7 +245,7 @@ func (o *offer) fits(p *offer) rejectCode {
 		return rejectGIDType
 	case o.linkLayer == Ethernet && local(o.gid) != local(p.gid):
 		return rejectSubnet
-	case (o.pkey^p.pkey)&0x7fff != 0 || (o.pkey|p.pkey)&0x8000 == 0: // two limited members cannot talk
+	case (o.pkey^p.pkey)&0x7fff != 0 || (o.pkey|p.pkey)&0x8000 == 0: // two limited members of a partition cannot communicate
 		return rejectPKey
 	case o.n != p.n:
 		return rejectQPs
@@ -254,7 +253,7 @@ func (o *offer) fits(p *offer) rejectCode {
 	return 0
 }
 
-// rejectError is what a reject means to its receiver.
+// rejectError returns the error of a reject for its receiver.
 func (m *message) rejectError() error {
 	switch m.code {
 	case rejectStep:
@@ -268,10 +267,10 @@ func (m *message) rejectError() error {
 	return fmt.Errorf("%w: the peer says: %v", driver.ErrBroken, m.code)
 }
 
-// claim is what a dialer says when it has proved the secret: which context it is, and which one it wants.
+// claim is a dialer's first frame after it has proven the secret: its context, and the context that it wants.
 type claim struct {
 	version  uint16
-	attempt  uint32 // of two links between two contexts the one with the higher attempt stays
+	attempt  uint32 // of two links between two contexts, the one with the higher attempt stays
 	from, to uint64 // incarnations
 }
 
@@ -306,17 +305,17 @@ func (c *claim) parse(b []byte) error {
 // welcome is the listener's answer to a claim, the first frame of a link.
 type welcome struct {
 	code    refusal
-	attempt uint32 // of the link that is there, with refuseSpare
+	attempt uint32 // attempt of the present link, with refuseSpare
 }
 
-// refusal is why a link was not made; 0 if it was.
+// refusal is the reason for which no link was made, or 0.
 type refusal uint16
 
 const (
 	refuseVersion refusal = iota + 1
-	refuseSecret          // rdmacm: the ticket
-	refuseStale           // another incarnation is here
-	refuseBusy            // closing, or too many at once
+	refuseSecret          // rdmacm: the ticket's MAC is wrong
+	refuseStale           // the context here has another incarnation
+	refuseBusy            // the module is closing or has too many dialers
 	refuseSpare           // there is a link with the same or a higher attempt
 )
 
@@ -341,7 +340,7 @@ func (w *welcome) parse(b []byte) error {
 	return nil
 }
 
-// err is what a refusal means to the dialer.
+// err returns the dialer's error for a refusal.
 func (r refusal) err() error {
 	switch r {
 	case 0:

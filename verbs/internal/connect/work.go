@@ -19,7 +19,7 @@ type endpoint struct {
 	err    atomic.Pointer[Error]
 	remote atomic.Pointer[Remote]
 
-	calling bool // guarded by hub.mu: the user is calling, and not to be woken
+	calling bool // guarded by hub.mu: the user is calling, and must not be woken
 	done    chan struct{}
 }
 
@@ -73,7 +73,7 @@ func (e *endpoint) Finalize() {
 	})
 }
 
-// call is one of the user's.
+// call runs a call of the user with mu held.
 func (e *endpoint) call(f func()) {
 	h := e.hub
 	h.mu.Lock()
@@ -84,8 +84,7 @@ func (e *endpoint) call(f func()) {
 	e.calling = false
 }
 
-// over closes done once nobody works on a finalized endpoint. The caller holds
-// hub.mu.
+// over closes done once no goroutine works on a finalized endpoint. The caller holds hub.mu.
 func (e *endpoint) over() {
 	if e.end.state == stOver && !e.end.working {
 		close(e.done)
@@ -137,8 +136,7 @@ func move(qp QP, s step, p *Path) error {
 	return qp.RTS(p)
 }
 
-// paths is what was agreed on. The remote offer does not change once there is
-// work.
+// paths returns the agreed paths of the queue pairs. The remote offer does not change once work has begun.
 func (e *endpoint) paths() (list [MaxQPs]Path) {
 	p, mine, theirs := e.hub.port, &e.end.offer, &e.end.remote
 	for k := range mine.n {

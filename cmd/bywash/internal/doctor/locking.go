@@ -18,7 +18,7 @@ const roomy = 1 << 30
 type locking struct {
 	limit uint64 // RLIMIT_MEMLOCK, in bytes
 	free  bool   // CAP_IPC_LOCK: the limit does not hold
-	need  uint64 // what an RDMA connection locks, in bytes
+	need  uint64 // bytes that an RDMA connection locks
 }
 
 func readLocking() (l locking, err error) {
@@ -35,8 +35,8 @@ func readLocking() (l locking, err error) {
 // initialUserNamespace is the number that the kernel gives to the first one.
 const initialUserNamespace = "user:[4026531837]"
 
-// mayLock reports whether the process has CAP_IPC_LOCK. That of another user
-// namespace than the first, as in rootless containers, does not count.
+// mayLock reports whether the process has CAP_IPC_LOCK in the initial user namespace. The capability in another one, as
+// in rootless containers, does not count.
 func mayLock() (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -51,7 +51,7 @@ func TestTooLittleLockedMemoryIsSaidWithTheRemedy(t *testing.T) {
 	if f := l.finding(true, errors.New("no")); f.Level != Slow {
 		t.Errorf("limits that cannot be read: %v", f)
 	}
-	// What keeps the driver from being opened comes first.
+	// The reason for which the driver cannot be opened comes first.
 	if f := l.judge(Finding{Level: Absent, Found: "no device"}); f.Level != Absent || f.Found != "no device" {
 		t.Errorf("a driver that cannot be opened: %v", f)
 	}

@@ -19,7 +19,7 @@ func Guard() error {
 	if syscall.Getpgrp() != os.Getpid() {
 		return errors.New(GuardCommand + " is started by bywash run, not by hand")
 	}
-	// What is meant for the ranks is sent to the group.
+	// Signals for the ranks are sent to the group.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE)
 	if _, err := os.Stdout.Write([]byte{1}); err != nil {

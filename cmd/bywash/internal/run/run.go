@@ -30,7 +30,7 @@ type Config struct {
 	Program string
 	Args    []string
 	Explain bool          // sessions tell what they chose
-	Drivers string        // that sessions are to use; empty: what the environment says, or all
+	Drivers string        // drivers that sessions use; empty: those that the environment names, or all
 	Tag     bool          // lines of output begin with the rank
 	Grace   time.Duration // between asking processes to end and killing them
 	Guard   []string      // the command that calls Guard
@@ -102,7 +102,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	j.follow(signals)
-	j.group.end() // what ranks left running
+	j.group.end() // kills processes that ranks left running
 	j.out.wg.Wait()
 	if j.fault != nil {
 		return j.fault

@@ -23,7 +23,7 @@ func (k *socket) openDatagram() (err error) {
 	if k.fd, err = k.open(true); err != nil {
 		return err
 	}
-	// Beyond the limit only root may; the window follows what was granted.
+	// Only root may exceed the limit; the window depends on the granted size.
 	const want = 8 << 20
 	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, want)
 	_ = unix.SetsockoptInt(k.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, want)
@@ -34,10 +34,10 @@ func (k *socket) openDatagram() (err error) {
 	return k.tune(k.fd)
 }
 
-// datagrams is how many a message of a size needs.
+// datagrams returns how many datagrams a message of a size needs.
 func datagrams(size int) int { return max(1, (size+maxDatagram-1)/maxDatagram) }
 
-// piece is datagram i of a message.
+// piece returns datagram i of a message.
 func piece(b []byte, i int) []byte {
 	lo := min(len(b), i*maxDatagram)
 	return b[lo:min(len(b), lo+maxDatagram)]
@@ -101,7 +101,7 @@ var (
 
 const lossTimeout = 5 * time.Second
 
-// spinDeadline ends a wait that lasts too long, looking at the clock seldom.
+// spinDeadline ends a wait that lasts too long. It reads the clock seldom.
 type spinDeadline struct {
 	limit time.Duration
 	n     uint32
@@ -127,7 +127,7 @@ type dgram struct {
 	per        int    // datagrams a message
 	out, in    uint64 // datagrams to send, to receive
 	sent       uint64
-	acked      uint64 // by the other side
+	acked      uint64 // number acknowledged by the other side
 	got        uint64
 	acksSent   uint64 // the last number acknowledged to the other side
 	window     uint64
@@ -225,8 +225,8 @@ func (d *dgram) step() (moved bool, err error) {
 	return moved, nil
 }
 
-// take handles a datagram. It is told from an acknowledgement by its size:
-// check refuses the one size for which both ways at once would be ambiguous.
+// take handles a datagram. Its size distinguishes it from an acknowledgement: check refuses the one size that would be
+// ambiguous with both directions at once.
 func (d *dgram) take(b []byte) error {
 	if len(b) == ackSize && d.out > 0 {
 		n := binary.LittleEndian.Uint64(b)

@@ -24,10 +24,10 @@ type socket struct {
 	c      bench.Case
 	out    []byte
 	in     []byte
-	peer   unix.Sockaddr // what the lead connects to
+	peer   unix.Sockaddr // address to which the lead connects
 	rcvbuf int
 	star   *star
-	token  []byte // tells the other process from strangers on this machine
+	token  []byte // proves the other process to this one
 }
 
 const tokenSize = 16
@@ -95,7 +95,7 @@ func (k *socket) open(bound bool) (int, error) {
 	return fd, nil
 }
 
-// links is the address of the listener or datagram socket.
+// links returns the address of the listener or datagram socket.
 func (k *socket) links() []string {
 	sa, err := unix.Getsockname(max(k.listen, k.fd))
 	if err != nil {
@@ -211,8 +211,8 @@ func (k *socket) tune(fd int) error {
 	return k.failed("setsockopt", err)
 }
 
-// try is a system call that may say "not now". A spinning process uses a raw
-// one: it never sleeps, so the scheduler need not know.
+// try makes a system call that may fail with EAGAIN. A spinning process makes it raw: the call never sleeps, so the
+// scheduler need not be notified.
 func (k *socket) try(trap uintptr, fd int, b []byte) (int, error) {
 	var r uintptr
 	var e unix.Errno
@@ -232,10 +232,10 @@ func (k *socket) try(trap uintptr, fd int, b []byte) (int, error) {
 	return 0, fmt.Errorf("%s: %w", k.kind, e)
 }
 
-// write gives -1 for "not now".
+// write returns -1 for EAGAIN.
 func (k *socket) write(fd int, b []byte) (int, error) { return k.try(unix.SYS_WRITE, fd, b) }
 
-// read gives -1 for "not now".
+// read returns -1 for EAGAIN.
 func (k *socket) read(fd int, b []byte) (int, error) {
 	n, err := k.try(unix.SYS_READ, fd, b)
 	if n == 0 && err == nil && k.kind != bench.SockUDP && len(b) > 0 {
@@ -247,7 +247,7 @@ func (k *socket) read(fd int, b []byte) (int, error) {
 func (k *socket) writeFull(fd int, b []byte) error { return k.full(k.write, fd, b) }
 func (k *socket) readFull(fd int, b []byte) error  { return k.full(k.read, fd, b) }
 
-// spinner is for waits that sleep in the kernel, 200 ms at most, or spin.
+// spinner returns a Spinner for waits that sleep in the kernel, 200 ms at most, or spin.
 func (k *socket) spinner() bench.Spinner {
 	return bench.NewSpinner(k.s.Stop, k.s.Yield || k.c.Blocking())
 }

@@ -16,10 +16,10 @@ type star struct {
 	local []int // of the other members in this process
 }
 
-// starChunk is what is written to a socket at once, so that members of one process do not wait for each other.
+// starChunk is the most bytes of one write to a socket, so that members of one process do not wait for each other.
 const starChunk = 32 * bench.KiB
 
-// openStar connects, when both ends are in their first round.
+// openStar connects the members. Both ends call it in their first round.
 func (k *socket) openStar(j *bench.Round) (*star, error) {
 	x := &star{k: k}
 	if j.Lead {
@@ -92,7 +92,7 @@ func all(fds []int, f func(int, []byte) error, b []byte) error {
 	return nil
 }
 
-// gather has the root hear from everybody.
+// gather makes each member send to the root.
 func (x *star) gather() error {
 	b := []byte{1}
 	if err := all(x.local, x.k.writeFull, b); err != nil {
@@ -101,7 +101,7 @@ func (x *star) gather() error {
 	return all(x.root, x.k.readFull, b)
 }
 
-// release has everybody hear from the root.
+// release makes the root send to each member.
 func (x *star) release() error {
 	b := []byte{1}
 	if err := all(x.root, x.k.writeFull, b); err != nil {
@@ -110,7 +110,7 @@ func (x *star) release() error {
 	return all(x.local, x.k.readFull, b)
 }
 
-// spread sends the root's bytes to everybody.
+// spread sends the root's bytes to each member.
 func (x *star) spread(j *bench.Round, seq uint64) error {
 	out, in := x.k.out[:j.Size], x.k.in[:j.Size]
 	if j.Lead && j.Validate {

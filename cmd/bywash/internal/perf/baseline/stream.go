@@ -29,13 +29,13 @@ type byteFlow struct {
 	j       *bench.Round
 	reading bool
 	left    int // messages, the current one included
-	at      int // bytes of the current one that are through
+	at      int // bytes of the current message that were moved
 	seq     uint64
 }
 
 func (f *byteFlow) done() bool { return f.left == 0 }
 
-// step moves as much as the socket takes, at most a burst.
+// step moves as many bytes as the socket takes, at most a burst.
 func (f *byteFlow) step() (moved bool, err error) {
 	for range burst {
 		if f.left == 0 {
@@ -61,8 +61,8 @@ func (f *byteFlow) step() (moved bool, err error) {
 	return moved, nil
 }
 
-// room is where to read: a message to be checked has its own place, else many
-// may come at once, but never more than this round has.
+// room returns memory to read into. A message to be checked has memory of its own; otherwise one read may get many
+// messages, but never more than are left in this round.
 func (f *byteFlow) room() []byte {
 	if f.j.Validate || f.j.Size >= len(f.k.in) {
 		return f.k.in[f.at:f.j.Size]
@@ -114,7 +114,7 @@ func (k *socket) stream(j *bench.Round) error {
 func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
 	both := j.Test == bench.BiBW && j.Blocking()
 	if both {
-		// Two directions cannot both sleep in a call of their own.
+		// One thread cannot sleep in the calls of two directions.
 		if err := unix.SetNonblock(k.fd, true); err != nil {
 			return err
 		}
@@ -143,8 +143,7 @@ func (k *socket) pump(j *bench.Round, out, in *byteFlow) error {
 	return nil
 }
 
-// poll sleeps until the socket can be read or written, as far as that is
-// wanted.
+// poll sleeps until the socket can be read or written, for the directions that are not done.
 func (k *socket) poll(inDone, outDone bool) {
 	p := []unix.PollFd{{Fd: int32(k.fd)}}
 	if !inDone {

@@ -12,29 +12,28 @@ import (
 
 // Bench is one end of a subject under test, the same in all ranks.
 type Bench interface {
-	// Connect connects to the other ends, which do so at the same time. give hands data to all ranks and returns
-	// what each gave; all call it equally often.
+	// Connect connects to the other ends, which call it at the same time. give sends data to all ranks and returns the
+	// data of each; all ranks call it equally often.
 	Connect(give Give) error
 	// Check returns an error made by Skipf if the case cannot be run here.
 	Check(c *Case) error
-	// Prepare allocates what a case needs and returns what the other end
-	// has to know; start is given the other end's.
+	// Prepare allocates the resources of a case and returns data for the other end, which gets it in Start.
 	Prepare(c *Case) (blob []byte, err error)
 	Start(blob []byte) error
 	// Run does n iterations. The lead's end records.
 	Run(j *Round) error
-	// Inspect checks, on the passive end, what the other has put there.
+	// Inspect checks, on the passive end, the messages that the other end has put there.
 	Inspect(seq uint64, n int) error
-	// Finish frees what prepare allocated.
+	// Finish frees the resources of Prepare.
 	Finish() error
 	Path() string
 	Close() error
 }
 
-// Give hands data to all ranks and returns what each gave, by rank.
+// Give sends data to all ranks and returns the data of each, by rank.
 type Give func(data []byte) ([][]byte, error)
 
-// MeetLinks gives the addresses of this rank's endpoints and returns those of all ranks.
+// MeetLinks sends the addresses of this rank's endpoints to all ranks and returns those of each.
 func MeetLinks(give Give, links []string) ([][]string, error) {
 	b, err := json.Marshal(links)
 	if err != nil {
@@ -63,11 +62,11 @@ type Round struct {
 	Rec   *Recorder // the lead's
 	// Elapsed is set by the lead's end of throughput tests.
 	Elapsed time.Duration
-	// Inspect asks the other, passive end to check what was put.
+	// Inspect asks the passive end to check the messages that were put.
 	Inspect func(seq uint64, n int) error
 }
 
-// Spinner returns one for the waits of this round.
+// Spinner returns a Spinner for the waits of this round.
 func (j *Round) Spinner() Spinner { return NewSpinner(j.Stop, j.Yield) }
 
 // Batches does the operations of a round: run does those from one number to before another. In the lead it is called
@@ -89,7 +88,7 @@ func (j *Round) Batches(run func(from, to uint64) error) error {
 	return nil
 }
 
-// Timed is Batches of operations that are no matter of nanoseconds: each costs one call more.
+// Timed is Batches for slower operations: each costs one more call, which matters only for nanoseconds.
 func (j *Round) Timed(op func(seq uint64) error) error {
 	return j.Batches(func(from, to uint64) error {
 		for i := from; i < to; i++ {
@@ -101,7 +100,8 @@ func (j *Round) Timed(op func(seq uint64) error) error {
 	})
 }
 
-// PingPong bounces messages, as Timed does: those from the lead have the numbers of the operations, those to it their complements.
+// PingPong bounces messages, timed as in Timed. Messages from the lead have the numbers of the operations, and the
+// answers have their complements.
 func (j *Round) PingPong(send, recv func(j *Round, seq uint64) error) error {
 	return j.Timed(func(i uint64) error {
 		if !j.Lead {
@@ -117,13 +117,13 @@ func (j *Round) PingPong(send, recv func(j *Round, seq uint64) error) error {
 	})
 }
 
-// skipError says that a case, or a driver, is not for this run. It is no
-// failure unless the user asked for exactly that.
+// skipError means that this run cannot include a case or a driver. It is no failure unless the user asked for exactly
+// that one.
 type skipError struct{ reason string }
 
 func (e *skipError) Error() string { return e.reason }
 
-// Skipf makes an error that says why a case is not for this run.
+// Skipf makes an error with the reason for which this run cannot include a case.
 func Skipf(format string, args ...any) error {
 	return &skipError{reason: fmt.Sprintf(format, args...)}
 }
@@ -141,7 +141,7 @@ var (
 	ErrOrder    = errors.New("the other process of the measurement says something that does not belong here")
 )
 
-// Setup is what a rank knows when it opens a bench.
+// Setup is the argument of a rank that opens a bench.
 type Setup struct {
 	Plan
 	Rank  int

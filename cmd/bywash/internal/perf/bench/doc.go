@@ -1,5 +1,5 @@
-// Package bench has the words that the parts of bywash perf share: tests and cases (tests.go), what the lead plans
-// (plan.go), and the [Bench] that a subject under test implements (bench.go). It has the tools of measuring loops, too:
+// Package bench has the types that the parts of bywash perf share: tests and cases (tests.go), the lead's plan
+// (plan.go), and the [Bench] that a subject under test implements (bench.go). It also has the tools of measuring loops:
 // a [Spinner] that notices the end of a measurement, a [Recorder] of times and a pattern that shows damaged bytes.
 //
 // A bench measures between two ranks, or more. All run the same calls in the same order:

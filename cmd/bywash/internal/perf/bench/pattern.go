@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// The pattern of message seq: byte i of it depends on both, so that a message
-// that is lost, stale, shifted or mixed with another is found.
+// patternWord returns a word of the pattern of message seq. Each byte depends on seq and its offset, so that a lost,
+// stale, shifted or mixed message is found.
 func patternWord(seq uint64, word int) uint64 {
 	x := (seq+1)*0x9e3779b97f4a7c15 ^ uint64(word+1)*0xbf58476d1ce4e5b9
 	return x ^ x>>29

@@ -53,7 +53,7 @@ const (
 	GroupEach = GroupSize / 2
 )
 
-// Plan is what the lead tells the other ranks before anything is opened.
+// Plan is the lead's message to the other ranks before anything is opened.
 type Plan struct {
 	Driver   string            `json:"driver"`
 	Device   string            `json:"device,omitempty"`
@@ -84,7 +84,7 @@ func (p *Plan) Size() int {
 	return 2
 }
 
-// At is the plan of a rank.
+// At returns the plan of a rank.
 func (p *Plan) At(rank int) Plan {
 	q := *p
 	if rank < len(p.Places) {
@@ -98,7 +98,7 @@ func (p *Plan) At(rank int) Plan {
 	return q
 }
 
-// Check refuses plans that a lead of this version does not make for so many ranks.
+// Check returns an error for plans that a lead of this version does not make for that many ranks.
 func (p *Plan) Check(ranks int) error {
 	switch {
 	case p.MaxSize < 0 || p.MaxSize > MaxSize:

@@ -6,9 +6,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Recorder times batches. A clock read costs 25 to 50 ns, a third of the
-// fastest operation measured here, so a sample is the average of a batch that
-// takes sampleTime or so; slow operations are timed one by one.
+// Recorder times batches. A clock read costs 25 to 50 ns, a third of the fastest operation measured here. A sample is
+// therefore the average of a batch that takes about sampleTime; slow operations are timed one by one.
 type Recorder struct {
 	Batch int
 	ops   int64 // latencies are divided by it: 2 for a round trip halved
@@ -23,7 +22,7 @@ const (
 	maxSample  = int64(100 * time.Second / time.Nanosecond * 1000) // picoseconds
 )
 
-// NewRecorder makes one for operations of unknown length.
+// NewRecorder makes a Recorder for operations of unknown length.
 func NewRecorder() *Recorder {
 	return &Recorder{Batch: 1, ops: 1, hist: hdrhistogram.New(1, maxSample, 3)}
 }

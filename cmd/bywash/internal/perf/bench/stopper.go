@@ -11,16 +11,15 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Stopper ends a measurement early: on Ctrl-C, or when the other process has
-// died. Hot loops look at a flag once in many empty polls; waits that sleep use
-// its context.
+// Stopper ends a measurement early: on Ctrl-C, or when the other process has died. Hot loops read a flag once in many
+// empty polls; waits that sleep use its context.
 type Stopper struct {
 	Ctx    context.Context // of waits that sleep
 	cancel context.CancelCauseFunc
 	flag   atomic.Bool
 }
 
-// NewStopper stops with parent.
+// NewStopper makes a Stopper that also stops when parent ends.
 func NewStopper(parent context.Context) *Stopper {
 	s := &Stopper{}
 	s.Ctx, s.cancel = context.WithCancelCause(parent)
@@ -28,13 +27,13 @@ func NewStopper(parent context.Context) *Stopper {
 	return s
 }
 
-// Stop records the first cause.
+// Stop stops the measurement. Only the first cause is kept.
 func (s *Stopper) Stop(cause error) { s.cancel(cause) }
 
-// Err is the cause, or nil while nothing has stopped.
+// Err returns the cause, or nil before Stop.
 func (s *Stopper) Err() error { return context.Cause(s.Ctx) }
 
-// Spinner is what a polling loop calls when there was nothing.
+// Spinner counts the polls of a loop that found nothing.
 type Spinner struct {
 	misses uint32
 	mask   uint32 // look at the flag when misses & mask is 0
@@ -42,7 +41,7 @@ type Spinner struct {
 	stop   *Stopper
 }
 
-// NewSpinner makes one that gives the CPU away at each miss if yield says so.
+// NewSpinner makes a Spinner, which with yield yields the CPU at each miss.
 func NewSpinner(s *Stopper, yield bool) Spinner {
 	if yield {
 		return Spinner{mask: 7, yield: true, stop: s}
@@ -59,7 +58,7 @@ func (s *Spinner) Miss() error {
 	return s.slow()
 }
 
-// Until calls f until it is done or fails. It costs a call more than a loop, which counts where f takes nanoseconds.
+// Until calls f until it is done or fails. It costs one call more than a loop, which matters if f takes nanoseconds.
 func (s *Spinner) Until(f func() (done bool, err error)) error {
 	for {
 		if done, err := f(); done || err != nil {
@@ -81,7 +80,7 @@ func (s *Spinner) slow() error {
 	return nil
 }
 
-// Why prefers the reason why a measurement was stopped to the error of a wait that was interrupted by it.
+// Why returns the reason for which the measurement was stopped, or else err, the error of a wait.
 func (s *Stopper) Why(err error) error {
 	if cause := s.Err(); err != nil && cause != nil {
 		return cause

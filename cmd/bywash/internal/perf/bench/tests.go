@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Test is what is measured.
+// Test is the name of a test.
 type Test string
 
 // The tests, by the names of the command line.
@@ -39,16 +39,16 @@ const (
 	maxRunTime      = 24 * time.Hour
 )
 
-// Info is what people are told about a test, and what it needs.
+// Info describes a test and its needs.
 type Info struct {
 	Test     Test
 	About    string
-	Latency  bool // judged by time, else by throughput
+	Latency  bool // result is a time; otherwise a throughput
 	Half     bool // a ping-pong: the time is half a round trip's
-	Messages bool // judged by messages a second
+	Messages bool // result is messages a second
 	Fixed    int  // the only size that makes sense; 0: any
 	OneSided bool
-	Sizes    []int // when the user names none
+	Sizes    []int // default sizes
 	Standard bool  // part of a run without -t
 	Session  bool  // only with -d session
 	Ranks    bool  // between Config.Ranks processes, not two
@@ -64,7 +64,7 @@ var (
 	wordSizes = latSizes[:2]
 )
 
-// Tests are all there are, in the order of the report.
+// Tests lists all tests in the order of the report.
 var Tests = []Info{
 	{Test: Lat, About: "ping-pong", Latency: true, Half: true, Sizes: latSizes, Standard: true},
 	{Test: BW, About: "one way, a window of messages in flight, both ends posting", Sizes: bwSizes, Standard: true},
@@ -119,7 +119,7 @@ var Tests = []Info{
 	},
 }
 
-// Description says what is measured, for people.
+// Description describes the test for people.
 func (i *Info) Description() string {
 	if i.Half {
 		return i.About + ", half a round trip"
@@ -155,8 +155,8 @@ func TestNames() []string {
 	return names
 }
 
-// ParseTests parses the argument of -t: names with commas between, or all, which
-// is without those that only a session runs. Empty means the standard ones.
+// ParseTests parses the argument of -t: names separated by commas, or all, which excludes the tests that only a session
+// runs. Empty means the standard tests.
 func ParseTests(s string) ([]Test, error) {
 	var out []Test
 	if s == "" || s == "all" {
@@ -263,7 +263,7 @@ type Case struct {
 	Ranks    int    `json:"ranks,omitempty"` // processes; 0: the two ends
 }
 
-// Check refuses cases that a lead of this version does not send.
+// Check returns an error for cases that a lead of this version does not send.
 func (c *Case) Check() error {
 	i := InfoOf(c.Test)
 	switch {
@@ -283,7 +283,7 @@ func (c *Case) Check() error {
 	return CheckRanks(c.Ranks, c.Test)
 }
 
-// Messages is how many an operation of the test has.
+// Messages returns the number of messages in an operation of the test.
 func (c *Case) Messages() int {
 	switch c.Test {
 	case BiBW:
@@ -302,7 +302,7 @@ func (c *Case) Blocking() bool { return c.Wait == "block" }
 // Arena reports whether messages lie in an arena.
 func (c *Case) Arena() bool { return c.Mem == "arena" }
 
-// Window is the number of messages in flight for a size, of at most depth.
+// Window returns the number of messages in flight for a size, at most depth.
 func Window(size, depth int) int {
 	w := MaxWindow
 	if size > 0 {
@@ -314,10 +314,10 @@ func Window(size, depth int) int {
 	return max(1, w)
 }
 
-// DefaultRanks is how many processes the tests of many have unless the user says otherwise, MaxRanks the most.
+// DefaultRanks is the default number of processes of tests with more than two, and MaxRanks the largest.
 const DefaultRanks, MaxRanks = 4, 32
 
-// CheckRanks refuses numbers of processes that these tests cannot have; 0 is as many as they usually have.
+// CheckRanks returns an error for numbers of processes that these tests cannot have; 0 means the default.
 func CheckRanks(n int, tests ...Test) error {
 	switch {
 	case n != 0 && (n < 2 || n > MaxRanks):

@@ -18,14 +18,14 @@ type pair struct {
 	rest         []int
 }
 
-// of is the CPU of a rank: the pair's two, then the others, then these again.
+// of returns the CPU of a rank: first the two of the pair, then the others, and so on in turn.
 func (p *pair) of(rank int) int {
 	all := append([]int{p.lead, p.follow}, p.rest...)
 	return all[rank%len(all)]
 }
 
-// choosePair takes two CPUs that this process may use, on different cores of
-// one package where the machine says so.
+// choosePair chooses two CPUs that this process may use, on different cores of one package if the machine reports its
+// topology.
 func choosePair() (pair, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -70,9 +70,8 @@ func topology(cpu int, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// pin moves every thread of this process to cpu; threads made later inherit
-// it. One runnable goroutine at a time is all that one CPU can serve: more
-// would only take turns with the measuring loop.
+// pin moves every thread of this process to cpu; threads made later inherit it. It also limits the process to one
+// running goroutine, as more would take turns with the measuring loop on the CPU.
 func pin(cpu int) (undo func(), err error) {
 	var old, set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &old); err != nil {
@@ -90,7 +89,7 @@ func pin(cpu int) (undo func(), err error) {
 }
 
 func setAll(set *unix.CPUSet) error {
-	// A thread may be born of an unpinned one while the list is read: twice.
+	// An unpinned thread may create another one while the list is read, so do it twice.
 	for range 2 {
 		tasks, err := os.ReadDir("/proc/self/task")
 		if err != nil {

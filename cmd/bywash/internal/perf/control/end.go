@@ -15,7 +15,8 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/workload"
 )
 
-// end is one rank at work on a driver: all ranks run these functions side by side. The lead's own part is in lead.go.
+// end is one rank that measures a driver. All ranks run these functions at the same time. The lead's own part is in
+// lead.go.
 type end struct {
 	*team
 	setup *bench.Setup
@@ -107,7 +108,8 @@ func (e *end) followRounds(c *bench.Case) error {
 	}
 }
 
-// lag is how long the lead waits after the barrier: the others may hear of it from goroutines of the lead's process.
+// lag is how long the lead waits after the barrier, because goroutines of the lead's process may still be releasing the
+// others.
 const lag = 200 * time.Microsecond
 
 // round runs n operations in all ranks and returns the CPU time of all.
@@ -144,7 +146,7 @@ type inspection struct {
 	N   int    `json:"n"`
 }
 
-// operate runs the test. Where only the lead acts, the others check what it asks them to, until it asks nothing.
+// operate runs the test. If only the lead acts, the other ranks serve its inspections until the lead sends none.
 func (e *end) operate(j *bench.Round) error {
 	if info := bench.InfoOf(j.Test); !info.OneSided || j.Test == bench.PutLat {
 		return e.b.Run(j)
@@ -166,7 +168,7 @@ func (e *end) operate(j *bench.Round) error {
 	}
 }
 
-// inspect has the passive ranks check what was put.
+// inspect makes the passive ranks check the messages that were put.
 func (e *end) inspect(seq uint64, n int) error {
 	if err := e.order(inspection{seq, n}, nil); err != nil {
 		return err
@@ -175,7 +177,7 @@ func (e *end) inspect(seq uint64, n int) error {
 	return err
 }
 
-// cpuTime is what this process has used, in user and kernel mode.
+// cpuTime returns the CPU time of this process, in user and kernel mode.
 func cpuTime() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -184,7 +186,7 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// quiet collects garbage now, so that it is not done during a measurement: nothing allocates there.
+// quiet collects garbage now, so that no collection runs during a measurement, which allocates nothing.
 func quiet() {
 	runtime.GC()
 	debug.SetGCPercent(-1)

@@ -57,7 +57,7 @@ func (r *run) gather(size int) (*gathering, error) {
 	return g, nil
 }
 
-// selfCommand is how a local run starts its other processes.
+// selfCommand returns the command with which a local run starts its other processes.
 func (c *Config) selfCommand() []string {
 	if len(c.Self) > 0 {
 		return c.Self
@@ -84,7 +84,7 @@ func (g *gathering) start(self []string, rank, size int, secret []byte) error {
 	return nil
 }
 
-// explain adds to an error how the process ended that is gone.
+// explain adds to an error how a process has ended.
 func (g *gathering) explain(err error) error {
 	var r *launch.RankError
 	if !errors.Is(err, bench.ErrPeerGone) || !errors.As(err, &r) || r.Rank < 1 || r.Rank > len(g.others) {
@@ -145,7 +145,7 @@ func (c *Config) dial(ctx context.Context, addr string) (launch.Exchanger, error
 
 var errSecret = errors.New("the other side has another secret: use the same --secret-file on both")
 
-// joinError says what to do about an error of the launch package.
+// joinError adds the remedy to an error of the launch package.
 func joinError(err error) error {
 	switch {
 	case errors.Is(err, launch.ErrAuth):

@@ -14,16 +14,15 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// lab is what a driver needs to be measured between two processes of one machine, and
-// the machine does not have by itself: for afxdp, network namespaces joined by virtual
-// Ethernet devices, which vanish with this process.
+// lab is the environment that a driver needs for a measurement between two processes of one machine. For afxdp it is a
+// set of network namespaces joined by virtual Ethernet devices, which vanish with this process.
 type lab struct {
 	places [3]bench.Place // of the lead, the follower, and idle peers
 	close  func() error
 }
 
-// The MTU of the lab's devices: the longest that a device can have, or, where frames have one chunk, the most that one
-// of a page allows, with programs in the driver, too.
+// labMTU returns the MTU of the lab's devices: the longest that a device can have or, if frames have one chunk, the
+// longest that fits a chunk of a page, also with programs in the driver.
 const (
 	labMTU      = 65535
 	labMTUShort = 3498
@@ -36,12 +35,12 @@ func (c *Config) labMTU() int {
 	return labMTU
 }
 
-// needsLab reports whether a driver is measured in a lab, as the user has named no other place.
+// needsLab reports whether a driver is measured in a lab, because the user has named no device.
 func (c *Config) needsLab(name string) bool {
 	return name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
 }
 
-// newLab makes it. Without the privilege the driver is unavailable.
+// newLab makes the lab. Without the privilege the driver is unavailable.
 func (c *Config) newLab() (*lab, error) {
 	if c.Peers == 0 {
 		return c.newPairLab() // without a bridge between them

@@ -14,7 +14,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Config is a run.
+// Config configures a run.
 type Config struct {
 	Drivers    []string // names, or all
 	Device     string
@@ -33,8 +33,7 @@ type Config struct {
 	Version    string
 	Self       []string // command that runs ServeChild; nil: this binary
 
-	// Progress is called before each case with what comes, its number and
-	// the total.
+	// Progress is called before each case with its description, its number and the total.
 	Progress func(what string, i, total int)
 	// Compare fills in a result's change, with --baseline.
 	Compare func(*report.Result)
@@ -47,7 +46,7 @@ type run struct {
 	*Config
 	ctx    context.Context
 	report report.Reporter
-	all    bool // the user took what there is
+	all    bool // the user asked for all drivers
 	cpus   pair
 	failed error
 	done   int // cases measured
@@ -123,7 +122,7 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 
 var errNothing = errors.New("nothing was measured: none of the drivers can do what was asked for")
 
-// unreachable is a listener that cannot be reached: no other driver will.
+// unreachable means that the listener cannot be reached, also for other drivers.
 type unreachable struct{ error }
 
 func (u unreachable) Unwrap() error { return u.error }
@@ -153,7 +152,7 @@ func (r *run) measure(name string, plan []bench.Case) error {
 	return r.miss(report.Missing{Driver: name, Err: err})
 }
 
-// miss reports and remembers what could not be measured.
+// miss reports and records a case that could not be measured.
 func (r *run) miss(m report.Missing) error {
 	if !bench.Unavailable(m.Err) || !r.all && r.failed == nil && m.Test == "" {
 		r.failed = fmt.Errorf("%s", m)
@@ -162,12 +161,12 @@ func (r *run) miss(m report.Missing) error {
 		}
 	}
 	if r.all && bench.IsSocket(m.Driver) && m.Test != "" && bench.InfoOf(m.Test).OneSided {
-		return nil // sockets have none, and every table would say so
+		return nil // sockets never have it, and every table would say so
 	}
 	return r.report.Missing(m)
 }
 
-// attempt gathers the ranks of a measurement and runs the plan with them.
+// attempt starts the ranks of a measurement and runs the plan with them.
 func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	if ranks > 0 && r.Remote != "" {
 		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
@@ -208,7 +207,7 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	return g.explain(r.lead(g.team, p, cases))
 }
 
-// lead does the lead's part.
+// lead runs the lead's part.
 func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
 	_, local, err := t.greet(r.Version, p)
 	if err != nil {
@@ -219,7 +218,7 @@ func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
 	return e.measure(func() error { return e.leadCases(cases) })
 }
 
-// leadCases runs the plan; a case that this driver cannot do is reported.
+// leadCases runs the plan, and reports the cases that this driver cannot run.
 func (e *end) leadCases(cases []bench.Case) error {
 	r, name := e.run, e.setup.Driver
 	for i := range cases {

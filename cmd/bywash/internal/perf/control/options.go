@@ -33,8 +33,8 @@ func ParseOptions(args []string) (map[string]string, error) {
 	return out, nil
 }
 
-// CheckOptions refuses options when it is not clear which driver they are
-// for: the same key means something else to another one.
+// CheckOptions returns an error if there are options and not exactly one driver, besides sockets, is measured: the same
+// key has another meaning for another driver.
 func CheckOptions(drivers []string, options map[string]string) error {
 	if len(options) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func CheckOptions(drivers []string, options map[string]string) error {
 	return nil
 }
 
-// bypass lists those of the names that are no sockets, each once.
+// bypass lists the names that are not sockets, each once.
 func bypass(drivers []string) (names []string) {
 	for _, n := range drivers {
 		if !bench.IsSocket(n) && !slices.Contains(names, n) {
@@ -60,8 +60,7 @@ func bypass(drivers []string) (names []string) {
 	return names
 }
 
-// optionsFor are the options of a driver that is measured: sockets beside it
-// have none.
+// optionsFor returns the options of a driver; sockets have none.
 func (c *Config) optionsFor(name string) map[string]string {
 	if bench.IsSocket(name) {
 		return nil
@@ -69,8 +68,8 @@ func (c *Config) optionsFor(name string) map[string]string {
 	return c.Options
 }
 
-// over puts the options of this end over those that the other end sent: an
-// address of one machine is none of the other's.
+// over replaces options that the other end sent by those of this end: an address of one machine is not one of the
+// other.
 func over(sent, own map[string]string) map[string]string {
 	if len(own) == 0 {
 		return sent
@@ -84,7 +83,7 @@ func over(sent, own map[string]string) map[string]string {
 	return out
 }
 
-// SetRails has the session use these drivers, with commas between, and no others.
+// SetRails makes the session use these drivers, separated by commas, and no others.
 func (c *Config) SetRails(rails string) error {
 	if len(c.Drivers) != 1 || c.Drivers[0] != bench.Session {
 		return fmt.Errorf("--rails goes with -d session")
@@ -96,7 +95,7 @@ func (c *Config) SetRails(rails string) error {
 	return nil
 }
 
-// SetRanks has tests of more than two processes have n; 0 leaves it to them.
+// SetRanks sets the number of processes of tests with more than two; 0 means their default.
 func (c *Config) SetRanks(n int) error {
 	if n != 0 && (!c.HasRanks() || !slices.Contains(c.Drivers, bench.Session)) {
 		return fmt.Errorf("--ranks goes with -d %s and the tests %s and %s", bench.Session, bench.MultiPair, bench.AllToAll)
@@ -112,12 +111,12 @@ func (c *Config) ranks() int {
 	return c.Ranks
 }
 
-// HasRanks reports whether a test has more processes than two.
+// HasRanks reports whether a test has more than two processes.
 func (c *Config) HasRanks() bool {
 	return slices.ContainsFunc(c.Tests, func(t bench.Test) bool { return bench.InfoOf(t).Ranks })
 }
 
-// processes says how many there are, for people.
+// processes describes the number of processes for people.
 func (c *Config) processes() string {
 	if slices.ContainsFunc(c.Tests, func(t bench.Test) bool { return !bench.InfoOf(t).Ranks }) {
 		return fmt.Sprintf("two processes, or %d", c.ranks())
@@ -137,7 +136,7 @@ func split(plan []bench.Case) (two, many []bench.Case) {
 	return two, many
 }
 
-// cases lists what a run without surprises measures, in order.
+// cases lists the cases of a run in order, before any is found to be unavailable.
 func (c *Config) cases() []bench.Case {
 	var out []bench.Case
 	for _, t := range c.Tests {

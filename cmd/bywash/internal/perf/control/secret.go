@@ -17,7 +17,8 @@ import (
 
 const maxSecret = 4096
 
-// readSecret reads a secret file. Others may not read it: with the secret they could make this process open drivers.
+// readSecret reads a secret file. Other users must not be able to read it: with the secret they could make this process
+// open drivers.
 func readSecret(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

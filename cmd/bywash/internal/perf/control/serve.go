@@ -31,12 +31,12 @@ func ServeChild(ctx context.Context, version string) error {
 		return fmt.Errorf("%s is started by bywash perf, not by hand", PeerCommand)
 	}
 	t := newTeam(ctx, x)
-	// A lead that is gone ends this process soon, whatever it is doing.
+	// When the lead has gone, this process ends soon, even in the middle of work.
 	context.AfterFunc(t.stop.Ctx, func() {
 		time.Sleep(2 * time.Second)
 		os.Exit(1)
 	})
-	_ = serve(t, &Config{Version: version}, false) // the lead has heard of it
+	_ = serve(t, &Config{Version: version}, false) // the lead knows the error
 	return nil
 }
 
@@ -65,12 +65,12 @@ func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
 	return context.Cause(ctx)
 }
 
-// lasting is a listener that outlives the servers of the jobs that follow each other.
+// lasting is a listener that outlives the servers of successive jobs.
 type lasting struct{ *net.TCPListener }
 
 func (l lasting) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 
-// serveOne serves a lead that comes. The error is one that no other lead will be spared.
+// serveOne serves the next lead. It returns only errors that would affect every other lead, too.
 func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byte, say io.Writer) error {
 	if err := ln.SetDeadline(time.Time{}); err != nil {
 		return err
@@ -140,8 +140,8 @@ func serve(t *team, c *Config, remote bool) error {
 	return nil
 }
 
-// override puts the device and options of a listener over those of the lead: an address of one machine is none of the
-// other's.
+// override replaces the lead's device and options by those of the listener: an address of one machine is not one of the
+// other.
 func (c *Config) override(p *bench.Plan) {
 	if c.Device != "" {
 		p.Device = c.Device

@@ -17,9 +17,8 @@ import (
 // team is this process among the ranks of a measurement. Rank 0 leads, rank 1 is the other end; further ranks hold idle
 // peers or belong to a session of many.
 //
-// All ranks do the same steps in the same order. Where they must agree they meet: each says how it fared, and all go
-// the same way from there. A failure in a place where the others do not listen, as in the measuring loops, aborts the
-// job.
+// All ranks take the same steps in the same order. When they must agree, they meet: each reports its result, and all
+// continue alike. A failure where the others do not listen, as in the measuring loops, aborts the job.
 type team struct {
 	job  launch.Exchanger
 	stop *bench.Stopper // stops when the job is lost
@@ -28,10 +27,10 @@ type team struct {
 // Codes of an abort.
 const (
 	codeFailed      = 1
-	codeUnavailable = 2 // the driver, or this machine, cannot do it
+	codeUnavailable = 2 // the driver or this machine cannot run it
 )
 
-// peerError is an error that another rank had.
+// peerError is an error of another rank.
 type peerError struct {
 	text        string
 	unavailable bool
@@ -52,7 +51,7 @@ func newTeam(ctx context.Context, job launch.Exchanger) *team {
 	return t
 }
 
-// lost says why no exchange can complete any more.
+// lost returns the reason for which no exchange can complete any more.
 func lost(err error) error {
 	var r *launch.RankError
 	switch {
@@ -66,15 +65,15 @@ func lost(err error) error {
 	return err
 }
 
-// word is what a rank says in a meeting.
+// word is the message of a rank in a meeting.
 type word struct {
 	Data        []byte `json:"data,omitempty"`
 	Err         string `json:"err,omitempty"`
 	Unavailable bool   `json:"unavailable,omitempty"` // Err is about this machine or driver, not about the run
 }
 
-// meet returns what each rank gave, by rank, when all have called it. If a rank says that it has failed, all get an
-// error: failures of the run before what is merely unavailable, their own before another's.
+// meet returns the data of each rank, by rank, when all ranks have called it. If a rank has failed, all ranks get an
+// error: a failure of the run takes precedence over an unavailable driver, and a rank's own error over that of another.
 func (t *team) meet(data []byte, mine error) ([][]byte, error) {
 	w := word{Data: data}
 	if mine != nil {
@@ -101,10 +100,10 @@ func (t *team) meet(data []byte, mine error) ([][]byte, error) {
 	return said, mine
 }
 
-// give is meet for steps that fail otherwise.
+// give is meet for steps whose failures are reported in another way.
 func (t *team) give(data []byte) ([][]byte, error) { return t.meet(data, nil) }
 
-// order has rank 0 tell the others something; they give nil.
+// order sends data of rank 0 to the others, which pass nil.
 func (t *team) order(x any, to any) error {
 	var b []byte
 	if x != nil {
@@ -126,8 +125,8 @@ func (t *team) order(x any, to any) error {
 // consequence is how long the reason of another rank may take to come after its connection has ended here.
 const consequence = time.Second
 
-// abort ends the measurement of this driver in all ranks, and returns the reason: err unless there was one before. The end
-// of a connection is mostly the consequence of another rank's failure, which comes by the job.
+// abort ends the measurement of this driver in all ranks. It returns the reason: err, unless there was an earlier one.
+// The end of a connection is usually the consequence of another rank's failure, which arrives through the job.
 func (t *team) abort(err error) error {
 	if errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrBroken) {
 		select {
@@ -153,7 +152,7 @@ func (t *team) close() {
 	t.stop.Stop(launch.ErrClosed)
 }
 
-// hello is what each rank says first.
+// hello is the first message of each rank.
 type hello struct {
 	Version string      `json:"version"`
 	Host    string      `json:"host"`

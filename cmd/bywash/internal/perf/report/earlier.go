@@ -18,7 +18,7 @@ type baselineKey struct {
 	size, ranks             int
 }
 
-// ReadBaseline reads what perf --json wrote. The last result of a kind counts.
+// ReadBaseline reads the output of perf --json. The last result of a kind counts.
 func ReadBaseline(name string) (Baseline, error) {
 	f, err := os.Open(name)
 	if err != nil {

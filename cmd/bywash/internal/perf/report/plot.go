@@ -33,8 +33,7 @@ type plotReporter struct {
 	missing []Missing
 }
 
-// NewPlot opens the picture's file; Close draws. On a run without results the
-// file is removed.
+// NewPlot creates the picture's file. Close draws the picture, or removes the file after a run without results.
 func NewPlot(name, head string) (Reporter, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
@@ -193,7 +192,7 @@ func addSeries(p *plot.Plot, s series, colour, dash int, several bool) {
 	c := palette[max(0, colour)%len(palette)]
 	l, pts, err := plotter.NewLinePoints(s.points)
 	if err != nil {
-		return // a value that is not finite: there is nothing to draw
+		return // a value is not finite: it cannot be drawn
 	}
 	l.Color, l.Width = c, vg.Points(1.8)
 	if dash > 0 {
@@ -272,7 +271,7 @@ func formatMB(mb float64) string {
 	return short(mb) + " MB/s"
 }
 
-// writeHTML is the picture with the figures below it.
+// writeHTML writes the picture with the figures below it.
 func writeHTML(w io.Writer, svg string, p *plotReporter) error {
 	if i := strings.Index(svg, "<svg"); i > 0 {
 		svg = svg[i:] // the XML declaration has no place inside HTML

@@ -13,8 +13,7 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
-// Result is one measurement. Its JSON is a stable interface; what a test does
-// not measure is null.
+// Result is one measurement. Its JSON is a stable interface; fields that a test does not measure are null.
 type Result struct {
 	Driver       string   `json:"driver"`
 	Test         string   `json:"test"`
@@ -38,13 +37,11 @@ type Result struct {
 	// Ranks is how many processes took part, in tests of more than two.
 	Ranks int `json:"ranks,omitempty"`
 
-	// Change is against an earlier run, in percent of its figure: there only
-	// with --baseline.
+	// Change is the change against an earlier run, in percent of its figure. It is present only with --baseline.
 	Change *float64 `json:"change_percent,omitempty"`
 }
 
-// figure keeps figures readable: five significant digits are more than any
-// measurement has.
+// figure rounds figures to five significant digits, which are more than any measurement has.
 func figure(v float64) *float64 {
 	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
 	if err != nil {
@@ -53,7 +50,7 @@ func figure(v float64) *float64 {
 	return &r
 }
 
-// Main is the figure that a test is judged by, and whether less is better.
+// Main returns the main figure of a test, and whether less is better.
 func (r *Result) Main() (v float64, lower bool) {
 	i := bench.InfoOf(bench.Test(r.Test))
 	var p *float64
@@ -148,7 +145,7 @@ type Reporter interface {
 	Close() error
 }
 
-// Missing is a measurement that could not be had.
+// Missing is a measurement that could not be made.
 type Missing struct {
 	Driver string
 	Test   bench.Test // empty: all
@@ -169,7 +166,7 @@ type jsonReporter struct {
 	say io.Writer
 }
 
-// NewJSON writes one object a line to w, and what is missing to say.
+// NewJSON returns a Reporter that writes one object a line to w, and missing measurements to say.
 func NewJSON(w, say io.Writer) Reporter { return &jsonReporter{json.NewEncoder(w), say} }
 
 func (j *jsonReporter) Result(r *Result) error { return j.enc.Encode(r) }
@@ -188,8 +185,8 @@ type csvReporter struct {
 	header bool
 }
 
-// NewCSV writes a header and a line a result to w, and what is missing to say. With ranks there is a column of
-// that name, and with change one for the change against an earlier run.
+// NewCSV returns a Reporter that writes a header and one line for each result to w, and missing measurements to say.
+// ranks adds a column of that name, and change one for the change against an earlier run.
 func NewCSV(w, say io.Writer, ranks, change bool) Reporter {
 	return &csvReporter{w: csv.NewWriter(w), say: say, ranks: ranks, change: change}
 }
@@ -222,7 +219,7 @@ func (c *csvReporter) Missing(m Missing) error {
 	return err
 }
 
-// Tee reports to both.
+// Tee returns a Reporter that reports to both a and b.
 func Tee(a, b Reporter) Reporter { return tee{a, b} }
 
 type tee [2]Reporter

@@ -19,7 +19,7 @@ type tableReporter struct {
 	missing []Missing
 }
 
-// NewTable writes tables for people to w when the run is over.
+// NewTable returns a Reporter that writes tables for people to w when the run is over.
 func NewTable(w io.Writer, head string) Reporter { return &tableReporter{w: w, head: head} }
 
 func (t *tableReporter) Result(r *Result) error  { t.results = append(t.results, r); return nil }
@@ -55,7 +55,7 @@ func (t *tableReporter) Close() error {
 	return err
 }
 
-// notes says what carried the data and what was not measured.
+// notes writes what carried the data and what was not measured.
 func (t *tableReporter) notes(b *strings.Builder) {
 	if len(t.results) > 0 {
 		b.WriteString("\ncarried by\n")
@@ -290,7 +290,7 @@ func threeDigits(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// writeRows aligns: names to the left, figures to the right.
+// writeRows writes a table with names aligned left and figures aligned right.
 func writeRows(b *strings.Builder, rows [][]string) {
 	var width []int
 	for _, row := range rows {

@@ -80,7 +80,7 @@ func (c amendContext) Connect(url string) (driver.Instance, error) {
 type amendment struct {
 	p           *driver.Packet
 	rdv         []byte // all of it
-	first       []byte // what a receive gives away at once
+	first       []byte // the part of it that a receive passes on at once
 	note        []byte // the update that is out
 	parts, next int
 	asked       int

@@ -14,11 +14,11 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// One goroutine drives the four members of a process: the NIC is measured, and not how eight processes are scheduled on
-// two processors.
+// One goroutine drives the four members of a process, so that the test measures the NIC and not the scheduling of eight
+// processes on two processors.
 const (
 	groupTag  = 1
-	groupPage = 64 * bench.KiB // what aligning may take
+	groupPage = 64 * bench.KiB // bytes that aligning may take
 )
 
 // group is a case of barrier or broadcast: processes of a QNIX NIC, without the driver.
@@ -32,10 +32,10 @@ type group struct {
 	joined  bool
 }
 
-// groupNames is what the lead tells.
+// groupNames is the lead's message to the other end.
 type groupNames struct {
 	Group string `json:"group"`
-	Root  string `json:"root"` // who broadcasts
+	Root  string `json:"root"` // the member that broadcasts
 }
 
 type member struct {
@@ -105,7 +105,7 @@ func (g *group) start(blob []byte) error {
 	return g.each(func(m *member) error { return m.p.JoinGroup(0, name, bench.GroupSize) })
 }
 
-// each posts for every member.
+// each calls post for every member.
 func (g *group) each(post func(*member) error) error {
 	for k := range g.members {
 		m := &g.members[k]

@@ -8,10 +8,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// The large track: a receive is posted, its rdv data goes to the sender in a
-// message of the small track (the request), and the send is posted with it.
-// Receives are posted and requested ahead, so that the pipe never drains.
-// Updates of rdv data, where the driver has them, travel as requests do.
+// On the large track a receive is posted, its rdv data goes to the sender in a message of the small track (the
+// request), and the send is posted with it. Receives are posted and requested ahead, so that the pipeline never drains.
+// Updates of rdv data, if the driver has them, travel like requests.
 
 // prepareLarge returns a blob exactly if this end has updates of rdv data.
 func (l *link) prepareLarge() (blob []byte, err error) {
@@ -49,7 +48,7 @@ func (l *link) prepareLarge() (blob []byte, err error) {
 	return blob, nil
 }
 
-// largeSender sends n messages; limit, at most n, is how many may go now.
+// largeSender sends n messages; limit, at most n, is how many may be sent now.
 type largeSender struct {
 	inst      driver.Instance
 	box       *mailbox
@@ -206,7 +205,7 @@ func (x *largeReceiver) sleep(s *bench.Stopper) error {
 	return nil
 }
 
-// bouncer is both directions of a ping-pong: at any time one of them is what to sleep for.
+// bouncer holds both directions of a ping-pong. At any time the process waits for one of them.
 type bouncer struct {
 	*largeSender
 	rcv *largeReceiver

@@ -160,7 +160,7 @@ func (l *link) idle(links []string) error {
 	return nil
 }
 
-// onLarge tells which track carries messages of a size.
+// onLarge reports whether the large track carries messages of a size.
 func (l *link) onLarge(size int) bool { return size > l.scaps.MaxMessage }
 
 func (l *link) Check(c *bench.Case) error {
@@ -231,8 +231,7 @@ func (l *link) Start(blob []byte) error {
 	return nil
 }
 
-// alloc makes count buffers of a size in the memory that was asked for, each
-// on cache lines of its own.
+// alloc makes count buffers of a size in the requested kind of memory, each on cache lines of its own.
 func (l *link) alloc(count, size int) ([][]byte, error) {
 	out := make([][]byte, count)
 	room := max(bench.Line, (size+bench.Line-1)&^(bench.Line-1))
@@ -244,7 +243,7 @@ func (l *link) alloc(count, size int) ([][]byte, error) {
 	}
 	page := 1 << 16
 	if l.arena == nil {
-		// Twice: for what is sent, and for what is received.
+		// Twice the memory: for sending and for receiving.
 		a, err := driver.NewArena(2*count*((room+page-1)&^(page-1)) + page)
 		if err != nil {
 			return nil, err

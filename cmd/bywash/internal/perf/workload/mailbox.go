@@ -14,9 +14,8 @@ const (
 	mailOver               // no updates follow in this round
 )
 
-// mailbox carries what the engine itself has to say on the small track:
-// requests to send (rdv data), their updates, acknowledgements, barriers. It never
-// blocks.
+// mailbox carries the measurement's own messages on the small track: requests to send (rdv data), their updates,
+// acknowledgements, barriers. It never blocks.
 type mailbox struct {
 	inst      driver.Instance
 	bs        driver.BufferSender
@@ -48,7 +47,7 @@ func (m *mailbox) init(l *link) {
 	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
 }
 
-// mailSize is the longest mail.
+// mailSize returns the size of the longest mail in bytes.
 func mailSize(large *driver.Capabilities) int {
 	n := 1 + large.RdvSize
 	if large.RdvUpdate {
@@ -57,7 +56,7 @@ func mailSize(large *driver.Capabilities) int {
 	return n
 }
 
-// trySend sends b behind its kind. False means: not now.
+// trySend sends b behind its kind. It returns false if that is not possible now.
 func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
 	if ok, err := m.flush(); !ok || err != nil {
 		return false, err
@@ -87,7 +86,7 @@ func (m *mailbox) write(kind byte, b []byte) error {
 	return m.inst.SendPost(&m.out)
 }
 
-// unlessBusy drops the error that says: not now.
+// unlessBusy returns nil for ErrBusy, and other errors unchanged.
 func unlessBusy(err error) error {
 	if err == driver.ErrBusy {
 		return nil
@@ -95,7 +94,7 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// flush reports whether nothing is being sent.
+// flush reports whether no mail is being sent.
 func (m *mailbox) flush() (bool, error) {
 	if m.sending {
 		done, err := m.inst.SendPoll(&m.out)
@@ -146,7 +145,7 @@ func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
 	return n, true, err
 }
 
-// await receives what is plain, polling or sleeping.
+// await receives plain mail. It polls or sleeps.
 func (m *mailbox) await(j *bench.Round, dst []byte) (int, error) {
 	n, err := m.awaitAny(j, dst)
 	if err == nil && m.kind != mailPlain {

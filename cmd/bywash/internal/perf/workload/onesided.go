@@ -12,8 +12,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// oneSided holds a case of put, get or an atomic: a target, which the other
-// side reaches, and slots, which are the local ends.
+// oneSided holds a case of put, get or an atomic: a target, which the other side accesses, and slots with the local
+// memory.
 type oneSided struct {
 	c      bench.Case
 	inst   driver.OneSided
@@ -27,7 +27,7 @@ type oneSided struct {
 	value  uint64 // of the atomics' target; messages so far, in put-lat
 }
 
-// oneSidedTrack picks the track whose context has one-sided access.
+// oneSidedTrack returns the track whose context has one-sided access.
 func (l *link) oneSidedTrack() (driver.Registrar, driver.OneSided, *driver.OneSidedCapabilities) {
 	if l.li != nil && l.lcaps.OneSided != nil {
 		r, ok1 := l.large.(driver.Registrar)
@@ -184,7 +184,7 @@ func (x *oneSided) stream(j *bench.Round) error {
 	sent, tail := 0, 0
 	w := len(x.slots)
 	for tail < j.N {
-		// Puts that are to be checked may not be overwritten before.
+		// Puts must not be overwritten before they are checked.
 		free := !put || !j.Validate || sent < (tail/w+1)*w
 		if sent < j.N && sent-tail < w && free {
 			s := &x.slots[sent%w]
@@ -301,9 +301,8 @@ func (x *oneSided) once(j *bench.Round, sp *bench.Spinner) error {
 	return nil
 }
 
-// pingPong bounces a put: each side sees the other's in its own memory. The
-// last byte is the flag; where a message is longer than a word, a fence keeps
-// its last word behind the rest.
+// pingPong bounces a put: each side sees the other's in its own memory. The last byte is the flag; if a message is
+// longer than a word, a fence orders its last word after the rest.
 func (x *oneSided) pingPong(j *bench.Round) error {
 	sp := j.Spinner()
 	return j.Batches(func(from, to uint64) error {
@@ -326,8 +325,8 @@ func (x *oneSided) pingPong(j *bench.Round) error {
 	})
 }
 
-// flag is never what the message before had, nor what cleared memory has.
-// Rounds follow each other on the same memory, so it goes on counting.
+// flag returns the flag of message seq, which differs from that of the message before and from cleared memory. Rounds
+// use the same memory, so the numbers go on.
 func (x *oneSided) flag(seq uint64) byte { return byte((x.value+seq)%255) + 1 }
 
 func (x *oneSided) put(j *bench.Round, seq uint64, sp *bench.Spinner) error {

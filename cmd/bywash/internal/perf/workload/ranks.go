@@ -10,25 +10,25 @@ import (
 
 // Tests of a session between more processes than two.
 
-// gate is the one to the rank k after this one.
+// gate returns the gate to the rank k after this one.
 func (b *sessionBench) gate(k int) *session.Gate {
 	n := b.s.Size()
 	return b.s.Gate((b.s.Rank() + k%n + n) % n)
 }
 
-// partner is the rank at the other end of this one's pair.
+// partner returns the rank at the other end of this rank's pair.
 func (b *sessionBench) partner() int {
 	half := b.s.Size() / 2
 	return (b.s.Rank() + half) % (2 * half)
 }
 
-// sends tells which end of a stream this is.
+// sends reports whether this rank is the sending end of a stream.
 func (b *sessionBench) sends(j *bench.Round) bool {
 	return j.Lead || j.Test == bench.MultiPair && b.s.Rank() < b.partner()
 }
 
-// pairs has all pairs stream at the same time: rank 0 lets the others begin, and its clock runs until
-// each has said that its receiver has everything.
+// pairs makes all pairs stream at the same time: rank 0 starts the others, and its clock runs until each pair has
+// reported that its receiver has everything.
 func (b *sessionBench) pairs(j *bench.Round) error {
 	ctx, leader := j.Stop.Ctx, b.s.Gate(0)
 	if !j.Lead {
@@ -61,8 +61,8 @@ func (b *sessionBench) pairs(j *bench.Round) error {
 	return nil
 }
 
-// exchange sends a message to each rank and receives one from each. A rank goes on when it has all of
-// its own, so that none is more than one operation ahead.
+// exchange sends a message to each rank and receives one from each. A rank continues when it has received all of its
+// messages, so that no rank is more than one operation ahead.
 func (b *sessionBench) exchange(j *bench.Round, seq uint64) error {
 	ctx, n := j.Stop.Ctx, b.s.Size()
 	// The pattern differs for each operation, sender and receiver.

@@ -61,7 +61,7 @@ func (b *sessionBench) Connect(bench.Give) (err error) {
 	return nil
 }
 
-// active takes an active message. Those of a peer are handled one at a time, in order.
+// active handles an active message. Messages of one peer are handled one at a time, in order.
 func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
 	if b.checks.Load() {
 		if err := bench.Verify(a.Data, uint64(b.got.Load())); err != nil {
@@ -214,7 +214,7 @@ func (b *sessionBench) receive(j *bench.Round, seq uint64) error {
 	return bench.Verify(b.in[0][:n], seq)
 }
 
-// access is a get or an atomic, waited for.
+// access performs a get or an atomic and waits for it.
 func (b *sessionBench) access(uint64) error {
 	ctx := b.setup.Stop.Ctx
 	if b.c.Test == bench.FaddLat {
@@ -234,8 +234,7 @@ func (b *sessionBench) access(uint64) error {
 	return bench.Verify(b.in[0], 0)
 }
 
-// stream runs tests of throughput: as many requests as the window holds are under
-// way.
+// stream runs tests of throughput, with as many requests under way as the window allows.
 func (b *sessionBench) stream(j *bench.Round) error {
 	ctx := j.Stop.Ctx
 	one := func(i int) (*session.Request, error) { return b.begin(j, i) }
@@ -280,7 +279,7 @@ func (b *sessionBench) stream(j *bench.Round) error {
 	return err
 }
 
-// settle ends the operation of a stream in whose place number i comes.
+// settle ends the operation of a stream whose slot operation i needs.
 func (b *sessionBench) settle(j *bench.Round, i int) error {
 	k := i % len(b.reqs)
 	r := b.reqs[k]
@@ -300,8 +299,8 @@ func (b *sessionBench) settle(j *bench.Round, i int) error {
 	return nil
 }
 
-// inspectPuts has the other end check the puts before number i: since the last time, all buffers at most, which are
-// overwritten only after it.
+// inspectPuts makes the other end check the puts before number i that were not checked yet. They fill at most all
+// buffers, which are overwritten only after the check.
 func (b *sessionBench) inspectPuts(j *bench.Round, i int) error {
 	w := len(b.reqs)
 	for k := range w {

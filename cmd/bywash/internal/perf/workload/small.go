@@ -28,8 +28,7 @@ func slots(bufs [][]byte) []slot {
 	return out
 }
 
-// smallEnd is what sending and receiving on the small track have in common:
-// which of the driver's forms are used for the case at hand.
+// smallEnd is the common part of sending and receiving on the small track: the driver's interfaces that the case uses.
 type smallEnd struct {
 	stop     *bench.Stopper
 	inst     driver.Instance
@@ -42,7 +41,7 @@ type smallEnd struct {
 	size     int
 	slots    []slot
 	buf      driver.Packet // of a buffer send or receive
-	sum      uint64        // of what was touched, so that touching is not optimized away
+	sum      uint64        // sum of the bytes that were read, so that the compiler keeps the reads
 }
 
 func (l *link) smallEnd(bufs [][]byte) smallEnd {
@@ -85,7 +84,7 @@ func (l *link) prepareSmall() error {
 	return nil
 }
 
-// got looks at a message that has arrived.
+// got reads or checks a message that has arrived.
 func (e *smallEnd) got(b []byte, seq uint64) error {
 	if len(b) != e.size {
 		return fmt.Errorf("message %d has %d bytes, want %d", seq, len(b), e.size)
@@ -222,7 +221,7 @@ func (x *smallLat) send(seq uint64) error {
 	return e.sent(&s.p, sp)
 }
 
-// sent waits until a send is done. Mostly it is so at once.
+// sent waits until a send is done. Usually it is done at once.
 func (e *smallEnd) sent(p *driver.Packet, sp *bench.Spinner) error {
 	for {
 		done, err := e.inst.SendPoll(p)

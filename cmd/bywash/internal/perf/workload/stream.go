@@ -7,8 +7,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// flow is one direction of a throughput test. A step does what can be done
-// now, many messages at a time, so that both directions share a loop.
+// flow is one direction of a throughput test. A step does as much as is possible now, many messages at a time, so that
+// both directions can share a loop.
 type flow interface {
 	begin(n int)
 	step() (moved bool, err error)
@@ -20,8 +20,8 @@ type flow interface {
 // burst bounds a step, so that the other direction gets its turn.
 const burst = 64
 
-// nap is how long a process sleeps that has to wait for two things at once, or
-// for room, which the contract has no wait for.
+// nap is how long a process sleeps that must wait for two events at once, or for room, for which the contract has no
+// wait.
 const nap = 20 * time.Microsecond
 
 // stream runs bw, rate and bibw on either track.
@@ -61,7 +61,8 @@ func allDone(flows []flow) func() bool {
 	}
 }
 
-// pump makes progress on all flows until it is enough. A single flow knows what to sleep for.
+// pump makes progress on all flows until enough returns true. To wait it sleeps on a single flow, and naps with
+// several.
 func pump(j *bench.Round, enough func() bool, flows ...flow) error {
 	sp := j.Spinner()
 	for !enough() {
@@ -184,8 +185,8 @@ type smallReceiver struct {
 func (x *smallReceiver) begin(n int) { x.n, x.posted, x.tail = n, 0, 0 }
 func (x *smallReceiver) done() bool  { return x.tail == x.n }
 
-// ahead is how many receives are posted before their messages: with a probe,
-// the receive follows it.
+// ahead returns how many receives are posted before their messages arrive: none with a probe, which precedes the
+// receive.
 func (x *smallReceiver) ahead() int {
 	if x.prober != nil {
 		return 1
@@ -268,8 +269,8 @@ func (x *smallReceiver) takeSlot(s *slot) error {
 func (x *smallReceiver) sleep(s *bench.Stopper) error {
 	switch {
 	case x.prober != nil:
-		// The step that follows probes again. A probe here would take the name, which that step needs: sleep
-		// shortly instead.
+		// The next step probes again. A probe here would consume the name that it needs, so sleep for a short time
+		// instead.
 		time.Sleep(nap)
 		return nil
 	case x.br != nil:

@@ -6,8 +6,8 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
-// touchWrite stores a word in each cache line, as a program does that makes
-// its message in place: without that, no line would have to travel.
+// touchWrite stores a word in each cache line, like a program that makes its message in place. Otherwise no cache line
+// would have to move between CPUs.
 func touchWrite(b []byte, seq uint64) {
 	for len(b) >= bench.Line {
 		*(*uint64)(unsafe.Pointer(&b[0])) = seq

@@ -11,18 +11,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Drivers with Capabilities.RdvUpdate make further rdv data while a receive is
-// on its way. Its side asks for that as long as the receive is not complete, and
-// mails it with the message's number; the sender gives it to the driver, or
-// keeps it until the send is posted. An update may be late, when the message did
-// without it, so each round ends with word that none follow: nothing is left
-// in the mailbox for the next.
+// Drivers with Capabilities.RdvUpdate make further rdv data while a receive is posted. The receiver asks for updates
+// until the receive is complete, and mails them with the message's number. The sender passes them to the driver, or
+// keeps them until the send is posted. An update may come after the end of a message that did not need it. So each
+// round ends with a mail that no update follows, and the mailbox is empty for the next round.
 
 // updateHead is the message's number in front of an update.
 const updateHead = 8
 
-// glance is how long a side sleeps at most while updates are possible: no wait
-// of the contract ends because of one.
+// glance is how long a side sleeps at most while updates are possible, because no wait of the contract ends for an
+// update.
 const glance = 200 * time.Microsecond
 
 var errNoUpdater = errors.New("the large track says that it has updates of rdv data, but its instances have none")
@@ -43,7 +41,7 @@ type updateSource struct {
 	inst driver.RdvUpdater // nil: the driver has no updates
 	note []byte            // an update that waits for room in the mailbox, with its number
 	most int               // bytes of an update
-	over bool              // said that none follow, or none are possible
+	over bool              // the mail that no update follows was sent, or none are possible
 	doze doze
 }
 
@@ -51,7 +49,7 @@ func newUpdateSource(inst driver.RdvUpdater, most int) *updateSource {
 	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), doze: doze{brief: inst != nil}}
 }
 
-// updates mails what is due, at most one update of each receive at a time.
+// updates mails the updates that are due, at most one of each receive at a time.
 func (x *largeReceiver) updates() (moved bool, err error) {
 	u := x.up
 	if u.inst == nil {
@@ -94,7 +92,7 @@ func (x *largeReceiver) updates() (moved bool, err error) {
 // updateSink is the sending side's part.
 type updateSink struct {
 	inst  driver.RdvUpdater // nil: the driver has no updates
-	note  []byte            // the mail that came last
+	note  []byte            // the last mail
 	held  bool              // it is a request, and all slots are taken
 	over  bool              // no updates follow, or none are possible
 	early []kept            // of each slot
@@ -118,7 +116,7 @@ func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
 	u := &updateSink{inst: inst, note: make([]byte, 0, updateHead+most), early: make([]kept, slots)}
 	u.doze.brief = inst != nil
 	for k := range u.early {
-		// It grows with what a message turns out to need.
+		// It grows to the size that the messages need.
 		u.early[k] = kept{b: make([]byte, 0, 4*most), ends: make([]int, 0, 4)}
 	}
 	return u
@@ -131,10 +129,9 @@ func (u *updateSink) begin() {
 	}
 }
 
-// mail takes the requests and updates that have come. A request that finds no
-// slot waits, and what is behind it, too: it was sent after the receiver had a
-// message that this side has not polled yet, both sides having as many slots, so
-// nothing that is behind keeps that message from being done.
+// mail handles the requests and updates that have arrived. A request that finds no slot waits, and so does all mail
+// behind it. That cannot delay the message whose slot it needs: both sides have as many slots, so the receiver sent the
+// request after it had that message, which this side has only not polled yet.
 func (x *largeSender) mail() (moved bool, err error) {
 	u := x.up
 	for range burst {
@@ -156,7 +153,7 @@ func (x *largeSender) mail() (moved bool, err error) {
 	return moved, nil
 }
 
-// read does what a mail says, or holds it.
+// read handles a mail, or holds it.
 func (x *largeSender) read(b []byte) error {
 	u := x.up
 	switch x.box.kind {
@@ -192,7 +189,7 @@ func (x *largeSender) updated(b []byte) error {
 	case seq >= uint64(x.requested):
 		return errMailbox // requests come first
 	case seq < uint64(x.tail):
-		return nil // done without it
+		return nil // the message is done without it
 	case seq >= uint64(x.sent):
 		x.up.early[k].add(b)
 		return nil
@@ -238,8 +235,8 @@ func (x *largeSender) sleep(s *bench.Stopper) error {
 	return nil
 }
 
-// doze makes contexts that end within a glance. One serves all waits until it
-// has ended, so that none is made for each message.
+// doze makes contexts that end within a glance. One context serves all waits until it has ended, so that not every
+// message needs its own.
 type doze struct {
 	brief  bool // else waits last
 	ctx    context.Context
@@ -259,7 +256,7 @@ func (d *doze) soon(s *bench.Stopper) context.Context {
 	return d.ctx
 }
 
-// woke is the error of a wait that ended, if it is one.
+// woke returns nil if a doze ended the wait, and otherwise its error.
 func (d *doze) woke(s *bench.Stopper, err error) error {
 	if s.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil
