@@ -9,6 +9,7 @@ import (
 // kit has the rest.
 type small struct {
 	*conn
+	kit.Small
 	send    producer
 	recv    consumer
 	partial int     // bytes of the message at the head that were copied out
@@ -17,8 +18,6 @@ type small struct {
 	named     uint32 // a probe has named what is at the head
 	popped    bool   // something was received in this call
 	deathSaid bool   // a probe has named the end; guarded by the prober
-
-	kit.Small // behind what every message touches
 }
 
 var (

@@ -46,7 +46,8 @@ func (s *small) post(p *driver.Packet) error {
 		if len(b) <= inlineMax {
 			if ok, _ := s.send.room(len(b)); ok {
 				s.send.sendInline(b)
-				s.sent(p, len(b))
+				p.N, p.Driver.Err, p.Driver.Phase = len(b), nil, driver.Done
+				s.published(len(b))
 				return nil
 			}
 		}
@@ -59,14 +60,6 @@ func (s *small) post(p *driver.Packet) error {
 		return nil
 	}
 	return s.Later(p)
-}
-
-// sent finishes a packet whose n bytes are in the ring.
-func (s *small) sent(p *driver.Packet, n int) {
-	p.N = n
-	p.Driver.Err = nil
-	p.Driver.Phase = driver.Done
-	s.published(n)
 }
 
 // published counts a message of n bytes that is in the ring, and wakes the peer.
@@ -85,7 +78,9 @@ func (s *small) trySend(p *driver.Packet, n int) bool {
 	}
 	c := p.Cursor()
 	s.send.sendGather(&c, n)
-	s.sent(p, n)
+	p.N = n
+	p.Driver.Finish(nil)
+	s.published(n)
 	return true
 }
 
