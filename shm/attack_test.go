@@ -205,10 +205,10 @@ func TestMemoryOfTheWrongKindIsRefused(t *testing.T) {
 	}
 }
 
-// A peer must not be able to keep others from mapping the bell.
+// A peer must not be able to keep others from mapping the wake-up page.
 func TestPeersCannotSeal(t *testing.T) {
 	c := core(open(t, driver.Small, nil))
-	for name, fd := range map[string]int{"bell": c.bellFD, "regions": c.regions.fd} {
+	for name, fd := range map[string]int{"wake-up page": c.pageFD, "regions": c.regions.fd} {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_EXEC); err != unix.EPERM {
 			t.Errorf("%s: adding a seal got %v, want EPERM", name, err)
 		}

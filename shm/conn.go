@@ -45,7 +45,7 @@ type conn struct {
 	seg      *segment   // set to nil with ctx.Mu and mu held
 	mine     *sideLines // what this side writes
 	theirs   *sideLines
-	bell     *bell       // of the peer's context
+	peerPage *wakePage   // of the peer's context
 	remote   *regionView // regions of the peer's context
 	asym     bool        // both processes have registered for membarrier
 	toSelf   bool

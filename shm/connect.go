@@ -26,7 +26,7 @@ func (n *conn) connectSelf() {
 	}
 	seg.closeFD()
 	n.toSelf, n.asym = true, n.ctx.barrier
-	n.bell, n.remote = n.ctx.waits.bell, n.ctx.regions.view()
+	n.peerPage, n.remote = n.ctx.waits.page, n.ctx.regions.view()
 	n.proc = &process{uid: uint32(os.Getuid()), pid: os.Getpid(), pidfd: -1}
 	seg.ctl.side[0].cma = cmaNo
 	if !n.up(seg) {
@@ -164,7 +164,7 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 	}
 	c.guard(seg, n.side, n.proc.dead)
 	confirm := message{kind: msgConfirm, probe: c.nonceAddr(), nonce: *c.nonce}
-	if err = send(sock, &confirm, c.bellFD, c.regions.fd); err == nil && n.up(seg) {
+	if err = send(sock, &confirm, c.pageFD, c.regions.fd); err == nil && n.up(seg) {
 		return nil
 	}
 	n.releasePeer()
@@ -226,19 +226,19 @@ func (c *Context) admits(uid uint32) bool {
 }
 
 // adopt maps what the listener has sent. It owns the descriptors.
-func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
+func (n *conn) adopt(segFD, pageFD, regionFD int) (*segment, error) {
 	large := n.ctx.Props.Track == driver.Large
 	if err := checkSealed(segFD, segmentFileSize(large)); err != nil {
-		rights.Discard(n.proc.uid, segFD, bellFD, regionFD)
+		rights.Discard(n.proc.uid, segFD, pageFD, regionFD)
 		return nil, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	seg, err := mapSegment(segFD, large)
 	if err != nil {
-		rights.Discard(n.proc.uid, bellFD, regionFD)
+		rights.Discard(n.proc.uid, pageFD, regionFD)
 		return nil, err
 	}
 	seg.closeFD()
-	if err := n.adoptPeer(bellFD, regionFD); err != nil {
+	if err := n.adoptPeer(pageFD, regionFD); err != nil {
 		seg.unmap()
 		return nil, err
 	}
@@ -246,35 +246,35 @@ func (n *conn) adopt(segFD, bellFD, regionFD int) (*segment, error) {
 }
 
 // adoptPeer maps the pages of the peer's context. It owns the descriptors.
-func (n *conn) adoptPeer(bellFD, regionFD int) error {
-	defer rights.Discard(n.proc.uid, bellFD, regionFD)
-	if err := checkSealed(bellFD, bellBytes); err != nil {
+func (n *conn) adoptPeer(pageFD, regionFD int) error {
+	defer rights.Discard(n.proc.uid, pageFD, regionFD)
+	if err := checkSealed(pageFD, wakePageBytes); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	if err := checkSealed(regionFD, regionTableBytes); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	p, err := mapShared(bellFD, bellBytes, unix.PROT_READ|unix.PROT_WRITE)
+	p, err := mapShared(pageFD, wakePageBytes, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
 	r, err := mapShared(regionFD, regionTableBytes, unix.PROT_READ)
 	if err != nil {
-		_ = unix.MunmapPtr(p, bellBytes)
+		_ = unix.MunmapPtr(p, wakePageBytes)
 		return err
 	}
-	n.bell, n.remote = (*bell)(p), (*regionView)(r)
+	n.peerPage, n.remote = (*wakePage)(p), (*regionView)(r)
 	return nil
 }
 
 // releasePeer undoes adoptPeer.
 func (n *conn) releasePeer() {
-	if n.toSelf || n.bell == nil {
+	if n.toSelf || n.peerPage == nil {
 		return
 	}
-	_ = unix.MunmapPtr(unsafe.Pointer(n.bell), bellBytes)
+	_ = unix.MunmapPtr(unsafe.Pointer(n.peerPage), wakePageBytes)
 	_ = unix.MunmapPtr(unsafe.Pointer(n.remote), regionTableBytes)
-	n.bell, n.remote = nil, nil
+	n.peerPage, n.remote = nil, nil
 }
 
 // tryAttach finds out whether CMA reaches the peer, and tells it. ErrBroken: the peer has died.

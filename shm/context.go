@@ -22,16 +22,16 @@ import (
 	"github.com/bywash/bywash/internal/rights"
 )
 
-// bell is a page of a context that all its peers can write: where threads that
+// wakePage is a page of a context that all its peers can write: where threads that
 // wait for any peer sleep.
-type bell struct {
+type wakePage struct {
 	raised uint32 // somebody sleeps on seq, or is about to
 	_      [60]byte
 	seq    uint32 // futex
 	_      [60]byte
 }
 
-const bellBytes = 4096
+const wakePageBytes = 4096
 
 // Context is the host, opened.
 type Context struct {
@@ -43,9 +43,9 @@ type Context struct {
 	barrier  bool // peers may count on membarrier
 	fences   bool // this process cannot register for it
 
-	waits   doorbellWaits
+	waits   pageWaits
 	watch   kit.Watch
-	bellFD  int
+	pageFD  int
 	regions regionTable
 	nonce   *[nonceBytes]byte // peers read it to try CMA
 	pinned  runtime.Pinner    // holds nonce
@@ -92,7 +92,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 		return nil, err
 	}
 	c := &Context{
-		opts: o, key: key, bellFD: -1,
+		opts: o, key: key, pageFD: -1,
 		waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
 		watched: make(map[uint64][]*caller), visitors: newVisitors(), old: make(map[uint64]int),
@@ -127,11 +127,11 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 }
 
 func (c *Context) makeShared() error {
-	fd, p, err := sharedMemory("bywash-bell", bellBytes)
+	fd, p, err := sharedMemory("bywash-wake-page", wakePageBytes)
 	if err != nil {
 		return err
 	}
-	c.bellFD, c.waits.bell = fd, (*bell)(p)
+	c.pageFD, c.waits.page = fd, (*wakePage)(p)
 	if err := sealSeals(fd); err != nil {
 		return err
 	}
@@ -307,9 +307,9 @@ func (c *Context) release() {
 	if !lingers {
 		c.unpin()
 	}
-	if c.bellFD >= 0 {
-		unix.Close(c.bellFD)
-		c.bellFD = -1
+	if c.pageFD >= 0 {
+		unix.Close(c.pageFD)
+		c.pageFD = -1
 	}
 }
 

@@ -156,7 +156,7 @@ func layout() map[string]uintptr {
 	var s transferSlot
 	var e endLine
 	var l consumerLine
-	var b2 bell
+	var b2 wakePage
 	var r regionEntry
 	return map[string]uintptr{
 		"control":               unsafe.Sizeof(c),
@@ -193,9 +193,9 @@ func layout() map[string]uintptr {
 		"region.access":         unsafe.Offsetof(r.access),
 		"region.arena":          unsafe.Offsetof(r.arena),
 		"region.offset":         unsafe.Offsetof(r.offset),
-		"bell":                  unsafe.Sizeof(b2),
-		"bell.raised":           unsafe.Offsetof(b2.raised),
-		"bell.seq":              unsafe.Offsetof(b2.seq),
+		"wake page":             unsafe.Sizeof(b2),
+		"wake page.raised":      unsafe.Offsetof(b2.raised),
+		"wake page.seq":         unsafe.Offsetof(b2.seq),
 		"segment small track":   uintptr(segmentFileSize(false)),
 		"segment large track":   uintptr(segmentFileSize(true)),
 		"ring slots":            ringSlots,

@@ -12,10 +12,10 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// prey is all that a hostile peer can write: the segment, the bell of our
+// prey is all that a hostile peer can write: the segment, the wake-up page of our
 // context, and the region table that it shows us.
 type prey struct {
-	ctl, bell, regions []byte
+	ctl, page, regions []byte
 	slots, data, table [2][]byte
 }
 
@@ -23,7 +23,7 @@ func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
 	n := connOf(victim)
 	p := &prey{
 		ctl:     again(t, unsafe.Pointer(n.seg.ctl), controlBytes),
-		bell:    again(t, unsafe.Pointer(n.ctx.waits.bell), bellBytes),
+		page:    again(t, unsafe.Pointer(n.ctx.waits.page), wakePageBytes),
 		regions: again(t, unsafe.Pointer(core(peer).regions.mem), regionTableBytes),
 	}
 	for d := range 2 {
@@ -37,7 +37,7 @@ func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
 }
 
 func (p *prey) areas() [][]byte {
-	all := [][]byte{p.ctl, p.bell, p.regions, p.slots[0], p.slots[1], p.data[0], p.data[1]}
+	all := [][]byte{p.ctl, p.page, p.regions, p.slots[0], p.slots[1], p.data[0], p.data[1]}
 	if p.table[0] != nil {
 		all = append(all, p.table[0], p.table[1])
 	}

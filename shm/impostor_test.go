@@ -107,7 +107,7 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 // confirm sends what makes the connection stand.
 func (i *impostor) confirm() error {
 	i.t.Helper()
-	fds := []int{memfd(i.t, bellBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
+	fds := []int{memfd(i.t, wakePageBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
 	defer closeAll(fds)
 	return send(i.sock, &message{kind: msgConfirm}, fds...)
 }

@@ -217,7 +217,7 @@ func pieceOf(n int) int {
 }
 
 func (l *large) fault(op string, format string, args ...any) error {
-	return &driver.Error{Driver: Name, Peer: l.Peer(), Op: op, Err: fmt.Errorf(format, args...)}
+	return l.Fault(op, fmt.Errorf(format, args...))
 }
 
 // resolveSend tells the receiver how this end reaches its buffer.
@@ -325,18 +325,8 @@ func (l *large) Pending() (pending bool) {
 
 // RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Done, driver.Canceling:
-		return nil
-	case driver.Posted:
-	default:
-		if l.State() == kit.StateClosed {
-			return l.Failure("cancel")
-		}
-		return l.fault("cancel", "%w: the packet is not posted", driver.ErrInvalid)
-	}
-	if !l.Enter() {
-		return l.Failure("cancel")
+	if posted, err := l.EnterCancel(p); !posted {
+		return err
 	}
 	defer l.Leave()
 	t := &l.recvs[p.Driver.Slot%transferSlots]

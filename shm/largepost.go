@@ -2,7 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
-	"fmt"
+	"math"
 	"math/bits"
 	"sync/atomic"
 
@@ -16,18 +16,11 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		return l.Failure("receive")
 	}
 	defer l.Leave()
-	if l.State() != kit.StateUp {
-		return l.Failure("receive")
-	}
-	if err := checkPost(p); err != nil {
-		return l.fault("receive", "%w", err)
-	}
-	if n := p.Len(); n > maxTransfer {
-		return l.fault("receive", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
+	if _, err := l.admit("receive", p); err != nil {
+		return err
 	}
 	if bits.OnesCount32(l.live.recvs) >= transferDepth {
-		l.Tally.Busy.Add(1)
-		return driver.ErrBusy
+		return l.Busy()
 	}
 	for range transferSlots {
 		i := l.nextSlot
@@ -38,8 +31,7 @@ func (l *large) RecvPost(p *driver.Packet) error {
 		}
 		return l.recvIn(t, i, p)
 	}
-	l.Tally.Busy.Add(1)
-	return driver.ErrBusy
+	return l.Busy()
 }
 
 func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
@@ -60,19 +52,13 @@ func (l *large) recvIn(t *transfer, i int, p *driver.Packet) error {
 	return nil
 }
 
-// checkPost checks a packet before a post: it must be free, and if it was
-// prefetched, name the same memory as then.
-func checkPost(p *driver.Packet) error {
-	switch p.Driver.Phase {
-	case driver.Idle:
-		return nil
-	case driver.Prefetched:
-		if p.Driver.Ticket == fingerprint(p) {
-			return nil
-		}
-		return fmt.Errorf("%w: the packet was prefetched with other memory; unfetch it first", driver.ErrInvalid)
+// admit checks a packet before a post, and returns its length: if it was prefetched, it must name the same memory as
+// then.
+func (l *large) admit(op string, p *driver.Packet) (int, error) {
+	if p.Driver.Phase == driver.Prefetched && p.Driver.Ticket != fingerprint(p) && l.State() == kit.StateUp {
+		return 0, l.fault(op, "%w: the packet was prefetched with other memory; unfetch it first", driver.ErrInvalid)
 	}
-	return fmt.Errorf("%w: the packet is posted already, or its outcome was not polled", driver.ErrInvalid)
+	return l.Admit(op, p, maxTransfer)
 }
 
 // SendPost implements driver.Instance.
@@ -81,17 +67,14 @@ func (l *large) SendPost(p *driver.Packet) error {
 		return l.Failure("send")
 	}
 	defer l.Leave()
-	if l.State() != kit.StateUp {
-		return l.Failure("send")
-	}
-	if err := checkPost(p); err != nil {
-		return l.fault("send", "%w", err)
+	n, err := l.admit("send", p)
+	if err != nil {
+		return err
 	}
 	if bits.OnesCount32(l.live.sends) >= transferDepth {
 		l.progressOthers(nil)
 		if bits.OnesCount32(l.live.sends) >= transferDepth {
-			l.Tally.Busy.Add(1)
-			return driver.ErrBusy
+			return l.Busy()
 		}
 	}
 	i, ticket, ok := parseRdv(p.RdvData)
@@ -108,9 +91,9 @@ func (l *large) SendPost(p *driver.Packet) error {
 	case t.p != nil || t.ticket == ticket:
 		return l.fault("send", "%w: another packet was sent with the same rdv data", driver.ErrInvalid)
 	}
-	n, room := p.Len(), load64(&t.slot.recv.length)
-	if n > maxTransfer || room > maxTransfer {
-		return l.fault("send", "%w: %d bytes, the large track carries %d", driver.ErrTooLong, n, maxTransfer)
+	room := load64(&t.slot.recv.length)
+	if room > maxTransfer {
+		return l.TooLong("send", int(min(room, math.MaxInt)), maxTransfer)
 	}
 	if err := l.describe(t, &t.slot.send, p); err != nil {
 		return l.fault("send", "%w", err)
@@ -165,4 +148,19 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 		return false, nil
 	}
 	return p.Driver.Outcome()
+}
+
+// ended answers a poll on a connection that was closed on this side, or does not stand. What is posted is not given back
+// before the peer has left its memory.
+func (l *large) ended(p *driver.Packet, op string) (bool, error) {
+	switch p.Driver.Phase {
+	case driver.Done:
+		return p.Driver.Outcome()
+	case driver.Posted, driver.Canceling:
+		if !l.free.Load() {
+			return false, nil
+		}
+		p.N, p.RdvData = 0, nil
+	}
+	return l.Over(p, op)
 }

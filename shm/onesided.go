@@ -53,9 +53,7 @@ var (
 	attachedPaths = [...]string{"cma-put", "cma-get"}
 )
 
-func (n *conn) opError(kind uint64, err error) error {
-	return &driver.Error{Driver: Name, Peer: n.Peer(), Op: opNames[kind], Err: err}
-}
+func (n *conn) opError(kind uint64, err error) error { return n.Fault(opNames[kind], err) }
 
 func (n *conn) postOp(op *driver.Op, kind uint64) error {
 	if !n.Enter() {
@@ -72,8 +70,7 @@ func (n *conn) postOp(op *driver.Op, kind uint64) error {
 	if q.n == opDepth {
 		n.progressOps()
 		if q.n == opDepth {
-			n.Tally.Busy.Add(1)
-			return driver.ErrBusy
+			return n.Busy()
 		}
 	}
 	op.Driver = driver.OpState{Phase: driver.Posted, Ticket: kind}

@@ -97,7 +97,7 @@ func (c *Context) accept(a *caller, seg *segment) error {
 		return nil
 	}
 	a.seg, a.proc = seg, proc
-	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.bellFD, c.regions.fd)
+	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.pageFD, c.regions.fd)
 }
 
 // abandon gives up what the dialer takes for a connection, or soon will. hungUp: this side may have hung up the socket.

@@ -263,7 +263,7 @@ func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
 		err = n.awaitArena(r)
 	}
 	if err != nil {
-		return nil, &driver.Error{Driver: Name, Peer: n.Peer(), Op: "import", Err: err}
+		return nil, n.Fault("import", err)
 	}
 	return r, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // notify wakes the peer if it sleeps; called after each message.
 func (s *small) notify() {
-	if s.asym && load32(&s.send.cons.armed)|load32(&s.bell.raised) == 0 {
+	if s.asym && load32(&s.send.cons.armed)|load32(&s.peerPage.raised) == 0 {
 		return
 	}
 	s.notifySlow()
@@ -22,9 +22,9 @@ func (s *small) notifySlow() {
 		wake(&s.theirs.seq)
 		s.Tally.Woke.Add(1)
 	}
-	if raised(&s.bell.raised, s.asym) {
-		atomic.StoreUint32(&s.bell.raised, 0)
-		wake(&s.bell.seq)
+	if raised(&s.peerPage.raised, s.asym) {
+		atomic.StoreUint32(&s.peerPage.raised, 0)
+		wake(&s.peerPage.seq)
 		s.Tally.Woke.Add(1)
 	}
 }
@@ -46,7 +46,8 @@ func (s *small) post(p *driver.Packet) error {
 		if len(b) <= inlineMax {
 			if ok, _ := s.send.room(len(b)); ok {
 				s.send.sendInline(b)
-				s.sent(p, len(b))
+				p.N, p.Driver.Err, p.Driver.Phase = len(b), nil, driver.Done
+				s.published(len(b))
 				return nil
 			}
 		}
@@ -59,14 +60,6 @@ func (s *small) post(p *driver.Packet) error {
 		return nil
 	}
 	return s.Later(p)
-}
-
-// sent finishes a packet whose n bytes are in the ring.
-func (s *small) sent(p *driver.Packet, n int) {
-	p.N = n
-	p.Driver.Err = nil
-	p.Driver.Phase = driver.Done
-	s.published(n)
 }
 
 // published counts a message of n bytes that is in the ring, and wakes the peer.
@@ -85,7 +78,9 @@ func (s *small) trySend(p *driver.Packet, n int) bool {
 	}
 	c := p.Cursor()
 	s.send.sendGather(&c, n)
-	s.sent(p, n)
+	p.N = n
+	p.Driver.Finish(nil)
+	s.published(n)
 	return true
 }
 
@@ -112,22 +107,6 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 		return p.Driver.Outcome()
 	}
 	return s.Small.SendPoll(p)
-}
-
-// ended answers a poll on an instance that was closed or does not stand. What is
-// posted is not given back before the peer has left its memory.
-func (n *conn) ended(p *driver.Packet, op string) (bool, error) {
-	switch p.Driver.Phase {
-	case driver.Done:
-		return p.Driver.Outcome()
-	case driver.Posted, driver.Canceling:
-		if !n.free.Load() {
-			return false, nil
-		}
-		p.N, p.RdvData = 0, nil
-		p.Driver.Phase = driver.Idle
-	}
-	return true, n.Failure(op)
 }
 
 // Longest implements kit.SmallHooks.

@@ -88,9 +88,9 @@ func sleepTime(again bool) time.Duration {
 	return firstSleep
 }
 
-// doorbellWaits are the waits for any peer, which sleep on the context's page.
-type doorbellWaits struct {
-	bell  *bell
+// pageWaits are the waits for any peer, which sleep on the context's page.
+type pageWaits struct {
+	page  *wakePage
 	asym  bool          // peers need no fence to see raised
 	all   *kit.AnyWaits // those that sleep
 	users atomic.Int32  // goroutines that touch the page
@@ -98,7 +98,7 @@ type doorbellWaits struct {
 }
 
 // enter keeps the page mapped until leave. It is false once the context is being closed.
-func (w *doorbellWaits) enter() bool {
+func (w *pageWaits) enter() bool {
 	w.users.Add(1)
 	if w.gone.Load() {
 		w.users.Add(-1)
@@ -107,50 +107,50 @@ func (w *doorbellWaits) enter() bool {
 	return true
 }
 
-func (w *doorbellWaits) leave() { w.users.Add(-1) }
+func (w *pageWaits) leave() { w.users.Add(-1) }
 
 // Arm implements kit.Watched.
-func (w *doorbellWaits) Arm() (seen uint32) {
+func (w *pageWaits) Arm() (seen uint32) {
 	if !w.enter() {
 		return 0
 	}
 	defer w.leave()
-	seen = atomic.LoadUint32(&w.bell.seq)
-	raise(&w.bell.raised, w.asym)
+	seen = atomic.LoadUint32(&w.page.seq)
+	raise(&w.page.raised, w.asym)
 	return seen
 }
 
 // Sleep implements kit.Watched.
-func (w *doorbellWaits) Sleep(seen uint32, again bool) {
+func (w *pageWaits) Sleep(seen uint32, again bool) {
 	if w.enter() {
-		sleep(&w.bell.seq, seen, sleepTime(again))
+		sleep(&w.page.seq, seen, sleepTime(again))
 		w.leave()
 	}
 }
 
 // Wake implements kit.Watched.
-func (w *doorbellWaits) Wake() {
+func (w *pageWaits) Wake() {
 	if w.enter() {
-		wake(&w.bell.seq)
+		wake(&w.page.seq)
 		w.leave()
 	}
 }
 
 // Call implements kit.Watched: another waiter watches.
-func (w *doorbellWaits) Call() { w.all.Wake(false) }
+func (w *pageWaits) Call() { w.all.Wake(false) }
 
 // close waits until nobody touches the page any more, and unmaps it.
-func (w *doorbellWaits) close() {
+func (w *pageWaits) close() {
 	w.gone.Store(true)
-	if w.bell == nil {
+	if w.page == nil {
 		return
 	}
 	for w.users.Load() != 0 {
-		wake(&w.bell.seq)
+		wake(&w.page.seq)
 		runtime.Gosched()
 	}
-	_ = unix.MunmapPtr(unsafe.Pointer(w.bell), bellBytes)
-	w.bell = nil
+	_ = unix.MunmapPtr(unsafe.Pointer(w.page), wakePageBytes)
+	w.page = nil
 }
 
 // ownWaits are the waits on one instance, which sleep in its own memory.

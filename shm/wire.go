@@ -18,8 +18,8 @@ import (
 //	                 ←              challenge     (both prove the secret)
 //	proof            →
 //	                 ←              queued        unless accept can follow at once
-//	                 ←              accept + 3 fds  segment, bell, regions
-//	confirm + 2 fds  →                            bell, regions: the connection stands
+//	                 ←              accept + 3 fds  segment, wake-up page, regions
+//	confirm + 2 fds  →                            wake-up page, regions: the connection stands
 //
 // Nobody takes descriptors from an end that has not proved the secret (package
 // rights says why).
