@@ -1,0 +1,2 @@
+// Package tcp is the driver over the kernel's TCP.
+package tcp
