@@ -24,7 +24,7 @@ type Session struct {
 	size   int
 	card   *card
 	nics   []*nic
-	spared []Choice // drivers that the job does not need
+	spared []Choice // drivers that the job does not need, or that have to be named
 	eager  int      // longest packet of the small track that every rail carries
 
 	ctx            context.Context // ends when the session closes
