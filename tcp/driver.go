@@ -56,11 +56,15 @@ func (tcpDriver) Devices() []driver.Device {
 	return devs
 }
 
-func addressDetails(addrs []netip.Addr) (list []driver.Detail) {
+func addressDetails(addrs []netip.Addr) []driver.Detail {
+	var names []string
 	for _, a := range addrs {
-		list = append(list, driver.Detail{Name: "address", Value: a.String()})
+		names = append(names, a.String())
 	}
-	return list
+	if len(names) == 0 {
+		return nil
+	}
+	return []driver.Detail{{Name: "addresses", Value: strings.Join(names, ", ")}}
 }
 
 func unavailable(device, reason, remedy string, err error) error {
@@ -77,8 +81,11 @@ type nic struct {
 // Query implements driver.Driver.
 func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
-	if h.Track > driver.Large {
+	switch {
+	case h.Track > driver.Large:
 		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+	case len(o.addresses) > 0 && h.Device != "" && h.Device != AllDevices:
+		err = fmt.Errorf("%w: device %s and option address: give one of them", driver.ErrInvalid, h.Device)
 	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
@@ -116,9 +123,6 @@ func capabilities(t driver.Track, o *options) driver.Capabilities {
 // bandwidth is the speed of a device in bytes/s, where the kernel knows it.
 func bandwidth(device string) float64 {
 	const unknown = 1.25e9
-	if strings.ContainsRune(device, '/') {
-		return unknown
-	}
 	return linkSpeed(device, unknown)
 }
 
