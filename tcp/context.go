@@ -80,6 +80,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 		c.poll.close()
 		return nil, err
 	}
+	c.holder(true)
 	for _, l := range c.listeners {
 		c.tasks.Go(func() { c.serve(l) })
 	}
@@ -142,6 +143,7 @@ func (c *share) Count(to *driver.Counters) {
 // Release implements kit.ContextHooks.
 func (c *share) Release() error {
 	c.awaitLingering()
+	c.holder(false)
 	c.stop()
 	c.closeListeners()
 	c.strangers.hangUp()

@@ -10,8 +10,9 @@
 // # A message on the small track
 //
 //  1. SendPost (small.go) copies the message behind a head of 4 bytes into the ring of what leaves. Launch hands the ring to
-//     the socket (wire.go): at once after a look at what has come; messages of a program that only sends are held back to
-//     go together, until 16 KiB are there, the program polls, or the keeper looks (keeper.go), which takes some 100 µs.
+//     the socket (wire.go): at once for the first few after a look at what has come; further messages of a program that
+//     only sends are held back to go together, until 16 KiB are there, the program polls this driver, or the keeper looks
+//     (keeper.go), which takes some 100 µs if it gets a processor.
 //  2. At the receiver, the owner's poll, a probe, a sleeping waiter or the keeper reads the socket into the ring of what
 //     comes (conn.receive); a probe learns from one epoll_wait which sockets have something (poller.go). parse checks the
 //     heads, and announces each message that is complete.

@@ -178,6 +178,7 @@ func (l *large) Holds(p *driver.Packet, sending bool) bool {
 
 // settle takes what has come and sends what can be sent.
 func (l *large) settle() {
+	flushAllHeld()
 	if l.unsent() {
 		if l.blocked.Load() {
 			l.ctx.takeAll()

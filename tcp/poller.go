@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -184,6 +185,41 @@ func (d *drainState) again(i *conn) {
 func (d *drainState) hold(i *conn) {
 	d.held.Add(i.Number())
 	d.holds.Store(true)
+	holding.any.Store(true)
+}
+
+// holding are the contexts of this process, of which some may hold messages back: a program that waits for long messages
+// on one context polls that one, while the short message that lets the peer begin is of another one.
+var holding struct {
+	any  atomic.Bool
+	mu   sync.Mutex
+	open []*share
+}
+
+// flushAllHeld sends what any context holds back.
+func flushAllHeld() {
+	if !holding.any.Load() || !holding.any.Swap(false) {
+		return
+	}
+	if !holding.mu.TryLock() {
+		holding.any.Store(true)
+		return
+	}
+	defer holding.mu.Unlock()
+	for _, c := range holding.open {
+		c.flushHeld()
+	}
+}
+
+// holder adds a context to those, or takes it out.
+func (c *share) holder(open bool) {
+	holding.mu.Lock()
+	defer holding.mu.Unlock()
+	if open {
+		holding.open = append(holding.open, c)
+	} else {
+		holding.open = remove(holding.open, c)
+	}
 }
 
 // end keeps everybody from draining, for good.
@@ -197,7 +233,7 @@ func (c *share) Drain() bool { return c.takeAll() }
 func (c *share) takeAll() (did bool) {
 	d := &c.drain
 	d.round.Add(1)
-	c.flushHeld()
+	flushAllHeld()
 	if !d.lock.try() {
 		return true
 	}

@@ -83,7 +83,8 @@ type small struct {
 	used       uint64        // bytes of frames with messages; the owner's
 	owed       uint64        // bytes that were taken and not granted again; the owner's
 	sentFrames atomic.Uint64 // used, for whoever holds rx
-	heldIn     uint32        // the round of drains in which the last message was sent at once; the owner's
+	heldIn     uint32        // the round of drains of the last post; the owner's
+	posts      int           // in that round; the owner's
 	lent       bool          // the place behind outTail is the user's; the owner's
 	_          [64]byte
 	outHead    atomic.Uint64 // sent; under tx
@@ -327,13 +328,18 @@ func (s *small) put(tail uint64, k frameKind, n int) {
 	s.outTail.Store(tail + uint64(size))
 }
 
-// Launch implements kit.Starter. The first message after a look at what has come is sent at once. Further ones, of a
+// promptPosts is how many messages after a look at what has come are sent at once.
+const promptPosts = 4
+
+// Launch implements kit.Starter. The first messages after a look at what has come are sent at once. Further ones, of a
 // program that sends without receiving, are held back: they go together when there are enough, with the next poll of
-// the program, or when the keeper looks.
+// the program on any context of this driver, or when the keeper looks.
 func (s *small) Launch() {
 	round := s.ctx.drain.round.Load()
 	if s.heldIn != round {
-		s.heldIn = round
+		s.heldIn, s.posts = round, 0
+	}
+	if s.posts++; s.posts <= promptPosts {
 		s.flush()
 		return
 	}
@@ -354,6 +360,7 @@ func (s *small) Settle() {
 			s.flush()
 		}
 	}
+	flushAllHeld()
 	s.heldIn = s.ctx.drain.round.Load() - 1
 	if s.owed >= grantStep {
 		s.repay()
