@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -22,6 +23,33 @@ const stagger = 50 * time.Millisecond
 type attempt struct {
 	link *link
 	err  error
+}
+
+// persist races again for the dead time if the peer closed the connection before it answered: its port may be crowded by
+// strangers. If its process is gone, the next attempt finds that out.
+func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
+	limit := time.Now().Add(c.opts.deadTime)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		l, err := c.race(c.live, peer, targets)
+		if err == nil || !hungUp(err) || time.Now().After(limit) {
+			return l, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.live.Done():
+			return nil, err
+		}
+	}
+}
+
+// hungUp reports whether the other end closed a connection that stood.
+func hungUp(err error) bool {
+	for _, e := range []error{unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF, errBusy} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first

@@ -58,13 +58,14 @@ func (r refusal) err() error {
 	case refuseEncrypt:
 		return fmt.Errorf("%w: one side encrypts and the other does not: give both the same option encrypt", driver.ErrInvalid)
 	case refuseBusy:
-		return fmt.Errorf("%w: too many connections to the peer wait for its program", driver.ErrBroken)
+		return errBusy
 	}
 	return errMalformed
 }
 
 var (
 	errStale     = fmt.Errorf("%w: the peer's process is gone, another one answers at its address", driver.ErrBroken)
+	errBusy      = fmt.Errorf("%w: too many connections to the peer wait for its program", driver.ErrBroken)
 	errMalformed = errors.New("malformed")
 )
 

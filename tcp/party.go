@@ -139,7 +139,7 @@ func (p *party) follow() {
 
 // call dials the peer once, for whichever instance is first when that has worked.
 func (c *share) call(p *party, targets []netip.AddrPort) {
-	l, err := c.race(c.live, p.peer, targets)
+	l, err := c.persist(p.peer, targets)
 	c.Mu.Lock()
 	p.dials--
 	if err != nil {
