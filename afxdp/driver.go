@@ -32,6 +32,11 @@ const exclusivity = 16
 // MaxExclusivity implements driver.Ranked.
 func (afxdpDriver) MaxExclusivity() int { return exclusivity }
 
+// Reserved implements driver.Reserved.
+func (afxdpDriver) Reserved() string {
+	return "it attaches a program to a network interface of the machine and takes its queues"
+}
+
 // Devices implements driver.Driver.
 func (afxdpDriver) Devices() []driver.Device {
 	list, err := candidates()

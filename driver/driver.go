@@ -28,6 +28,15 @@ type Ranked interface {
 	MaxExclusivity() int
 }
 
+// Reserved is a Driver that a session opens only if it is named, or if the program asks for all drivers: opening it
+// changes the machine for others. It is optional.
+type Reserved interface {
+	Driver
+
+	// Reserved says why, in one clause.
+	Reserved() string
+}
+
 // NIC is a network interface that was queried and not opened yet. It holds no
 // resources, so that it may be dropped.
 type NIC interface {

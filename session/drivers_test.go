@@ -25,6 +25,7 @@ import (
 
 	_ "github.com/bywash/bywash/afxdp"
 	_ "github.com/bywash/bywash/qnix"
+	_ "github.com/bywash/bywash/tcp"
 	_ "github.com/bywash/bywash/verbs"
 )
 
@@ -83,6 +84,7 @@ var ways = []struct {
 }{
 	{"shm", func(*testing.T) [2][]session.Rail { return both(session.Rail{Driver: "shm"}) }},
 	{"qnix", func(t *testing.T) [2][]session.Rail { return both(qnixRail(t)) }},
+	{"tcp", func(*testing.T) [2][]session.Rail { return both(session.Rail{Driver: "tcp"}) }},
 	{"afxdp", func(t *testing.T) [2][]session.Rail { return afxdpRails(t) }},
 	{"qnix twice", func(t *testing.T) [2][]session.Rail { return both(qnixRail(t), qnixRail(t)) }},
 	{"afxdp twice", func(t *testing.T) [2][]session.Rail {

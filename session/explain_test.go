@@ -130,17 +130,21 @@ func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *told) 
 // Connecting to another host fails with a remedy if the session has left the needed drivers closed.
 func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	s, says := joinNamingNone(t, session.Config{})
-	for _, name := range []string{"verbs", "qnix", "afxdp"} {
+	for _, name := range []string{"verbs", "qnix", "tcp"} {
 		want := "bywash: rank 0: " + name + " left out: not needed: all ranks are on this host and have "
 		if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, want) }) {
 			t.Errorf("%s is not said to be left out: %q", name, says.lines())
 		}
 	}
+	reserved := "bywash: rank 0: afxdp left out: not named: "
+	if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, reserved) }) {
+		t.Errorf("afxdp is not said to be left out unless it is named: %q", says.lines())
+	}
 	card := s.Card()
 	card[16] ^= 2 // another incarnation
 	card[24] ^= 1 // on another host
 	_, err := s.Connect(deadline(t), s.Reseal(card))
-	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "afxdp left out: not needed") || !strings.Contains(err.Error(), "Config.AllDrivers opens it") {
+	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "afxdp left out: not named") || !strings.Contains(err.Error(), "Config.AllDrivers opens it") {
 		t.Errorf("connecting to another host: %v", err)
 	}
 }

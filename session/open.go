@@ -53,6 +53,11 @@ func (s *Session) open(ctx context.Context) error {
 	for _, name := range driver.Names() {
 		c := &candidate{Rail: Rail{Driver: name}, exclusivity: math.MaxInt}
 		if d, err := driver.Lookup(name); err == nil {
+			if r, ok := d.(driver.Reserved); ok && !s.cfg.AllDrivers {
+				s.spared = append(s.spared, Choice{Driver: name, Why: fmt.Sprintf(
+					"not named: %s (%s or Config.Rails names it, Config.AllDrivers opens it)", r.Reserved(), launch.EnvDrivers)})
+				continue
+			}
 			if r, ok := d.(driver.Ranked); ok {
 				c.exclusivity = r.MaxExclusivity()
 			}
@@ -68,7 +73,7 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	if same && !s.cfg.AllDrivers {
-		s.spared = o.spare()
+		s.spared = append(s.spared, o.spare()...)
 	} else {
 		o.open(true)
 	}

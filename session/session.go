@@ -26,7 +26,7 @@ type Session struct {
 	key    *handshake.Key // of the job's secret
 	card   *card
 	nics   []*nic
-	spared []Choice // drivers that the job does not need
+	spared []Choice // drivers that the job does not need, or that have to be named
 	eager  int      // longest packet of the small track that every rail carries
 
 	ctx            context.Context // ends when the session closes

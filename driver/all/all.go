@@ -7,5 +7,6 @@ import (
 	_ "github.com/bywash/bywash/afxdp"
 	_ "github.com/bywash/bywash/qnix"
 	_ "github.com/bywash/bywash/shm"
+	_ "github.com/bywash/bywash/tcp"
 	_ "github.com/bywash/bywash/verbs"
 )

@@ -67,11 +67,7 @@ func ParseDrivers(list string) ([]string, error) {
 			continue
 		}
 		if _, err := driver.Lookup(n); err != nil {
-			hint := ""
-			if n == "tcp" {
-				hint = fmt.Sprintf("; the baseline over TCP sockets is %s", bench.SockTCP)
-			}
-			return nil, fmt.Errorf("no driver %q in this build (there are: %s%s)", n, strings.Join(DriverNames(), ", "), hint)
+			return nil, fmt.Errorf("no driver %q in this build (there are: %s)", n, strings.Join(DriverNames(), ", "))
 		}
 	}
 	return names, nil

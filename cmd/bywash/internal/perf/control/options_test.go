@@ -104,7 +104,7 @@ func TestNamesOfBaselines(t *testing.T) {
 		{"shm,unix,udp", "shm,sock-unix,sock-udp", ""},
 		{"all", "all", ""},
 		{"shm,session", "shm,session", ""},
-		{"tcp", "", "is sock-tcp"},
+		{"tcp,sock-tcp", "tcp,sock-tcp", ""},
 		{"nonsense", "", "there are: "},
 		{"unix,", "", "no driver"},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/bywash/bywash/qnix/softnic"
 	"github.com/bywash/bywash/session/launch"
 	_ "github.com/bywash/bywash/shm"
+	_ "github.com/bywash/bywash/tcp"
 )
 
 func TestMain(m *testing.M) {

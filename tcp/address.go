@@ -1,0 +1,178 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+)
+
+// maxAddresses is how many addresses a url holds at most.
+const maxAddresses = 8
+
+// publishable reports whether an address can stand in a url: it is that of one host.
+func publishable(a netip.Addr) bool {
+	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() && a != broadcast
+}
+
+// hostAddresses are the addresses of a device that others can reach: without loopback, and link-local ones only if there
+// are no others. A host without any has its loopback addresses, which processes there reach.
+func hostAddresses(device string) ([]netip.Addr, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, unavailable(device, "network interfaces cannot be listed", "", err)
+	}
+	var global, local, loopback []netip.Addr
+	found := device == AllDevices
+	for _, i := range ifs {
+		if device != AllDevices && i.Name != device {
+			continue
+		}
+		found = true
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		for _, a := range interfaceAddresses(i) {
+			switch {
+			case a.IsLoopback():
+				loopback = append(loopback, a)
+			case a.IsLinkLocalUnicast():
+				local = append(local, a.WithZone(i.Name))
+			default:
+				global = append(global, a)
+			}
+		}
+	}
+	if !found {
+		return nil, unavailable(device, "there is no network interface of that name", "bywash info -d tcp lists them", nil)
+	}
+	for _, list := range [][]netip.Addr{global, local, loopback} {
+		if len(list) > 0 {
+			// IPv4 first: it is shorter, and more of the list fits into the url.
+			slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+			return list[:min(len(list), maxAddresses)], nil
+		}
+	}
+	return nil, unavailable(device, "it has no IP address, or is down", "ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
+}
+
+func interfaceAddresses(i net.Interface) (list []netip.Addr) {
+	all, _ := i.Addrs()
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && publishable(p.Addr().Unmap()) {
+			list = append(list, p.Addr().Unmap().WithZone(""))
+		}
+	}
+	return list
+}
+
+// linkSpeed is the speed of an interface in bytes/s; unknown if the kernel has none.
+func linkSpeed(device string, unknown float64) float64 {
+	b, err := os.ReadFile("/sys/class/net/" + device + "/speed")
+	var mb float64
+	if err != nil {
+		return unknown
+	}
+	if n, _ := fmt.Sscan(string(b), &mb); n != 1 || mb <= 0 {
+		return unknown
+	}
+	return mb * 1e6 / 8
+}
+
+// listen binds one port at all of the context's addresses: the first one of the range that is free everywhere.
+func (o *options) listen(ctx context.Context) (list []*net.TCPListener, port int, err error) {
+	const tries = 16 // for a port that the kernel chooses, which may be taken at another address
+	ports := max(o.high-o.low+1, 1)
+	if o.low == 0 {
+		ports = tries
+	}
+	for k := range ports {
+		port = 0
+		if o.low > 0 {
+			port = o.low + k
+		}
+		if list, port, err = o.listenAt(ctx, port); err == nil || !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("listen (options port and address): %w", err)
+	}
+	return list, port, nil
+}
+
+func (o *options) listenAt(ctx context.Context, port int) (list []*net.TCPListener, _ int, err error) {
+	where := []string{""}
+	if !o.wildcard {
+		where = nil
+		for _, a := range o.addresses {
+			where = append(where, a.String())
+		}
+	}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	for _, host := range where {
+		l, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+		if err != nil {
+			for _, l := range list {
+				_ = l.Close()
+			}
+			return nil, 0, err
+		}
+		list = append(list, l.(*net.TCPListener))
+		port = l.Addr().(*net.TCPAddr).Port
+	}
+	return list, port, nil
+}
+
+// dialable is what of a peer's addresses is dialed from a context that listens at own and port. Urls come from elsewhere,
+// and shall not have us connect to services of this host or any other that are no peers: loopback addresses and ports
+// below 1024, which only root can listen at, are for contexts that have such themselves.
+func (o *options) dialable(to address, port int) ([]netip.AddrPort, error) {
+	const low = 1024
+	if to.port < low && port >= low {
+		return nil, fmt.Errorf("%w: the peer listens at port %d, which is dialed only from ports below %d (option port)",
+			driver.ErrInvalid, to.port, low)
+	}
+	own := slices.ContainsFunc(o.addresses, netip.Addr.IsLoopback)
+	var list []netip.AddrPort
+	for _, a := range to.addrs {
+		switch {
+		case a.IsLoopback() && !own:
+		case a.Is6() && a.IsLinkLocalUnicast():
+			for _, zone := range zones() {
+				list = append(list, netip.AddrPortFrom(a.WithZone(zone), to.port))
+			}
+		default:
+			list = append(list, netip.AddrPortFrom(a, to.port))
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: the peer listens at %v, and this context at %v: they share no network (option address)",
+			driver.ErrInvalid, to.addrs, o.addresses)
+	}
+	return list, nil
+}
+
+// zones are the interfaces that a link-local address may belong to.
+func zones() (names []string) {
+	const most = 4
+	ifs, _ := net.Interfaces()
+	for _, i := range ifs {
+		if i.Flags&net.FlagUp == 0 || len(names) == most {
+			continue
+		}
+		if slices.ContainsFunc(interfaceAddresses(i), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() }) {
+			names = append(names, i.Name)
+		}
+	}
+	return names
+}

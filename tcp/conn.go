@@ -1,0 +1,304 @@
+package tcp
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// conn is what instances of both tracks have in common.
+//
+// Its owner is the goroutine that uses the instance. Bytes from the socket are taken by whoever holds rx, bytes to it
+// are handed over by whoever holds tx: the owner, a goroutine that drains all connections, or the keeper. Both are
+// try-locks.
+type conn struct {
+	kit.Conn
+
+	ctx     *share
+	api     track
+	targets []netip.AddrPort
+	party   *party // guarded by the context's Mu, as is link
+	link    *link
+	toSelf  bool
+	wire    *wire // nil until the connection stands
+
+	rx, tx  tryLock
+	hup     atomic.Bool // the socket has announced its end
+	gone    bool        // the sockets are closed; under rx or tx
+	ended   bool        // nothing more comes; under rx
+	deaf    bool        // nothing more can be sent; under tx
+	blocked atomic.Bool // the kernel has no room: it says when
+	starved atomic.Bool // what was received has no room
+
+	// The keeper's look at a connection, once a tick.
+	heard, spoke  atomic.Bool // since its last look
+	silent, quiet int         // ticks
+	deadline      time.Time   // of what lingers
+	shut          bool        // of what lingers: this side sends no more
+}
+
+// track is what a track adds to a connection.
+type track interface {
+	driver.Instance
+	kit.ConnHooks
+
+	// token is what rdv data for this end holds, and learn is told that of the peer. The caller holds Mu.
+	token() uint64
+	learn(theirs uint64)
+
+	// read takes what the socket has. It reports whether there may be more. The caller holds rx.
+	read() (more bool)
+	// write hands over what is to be sent, as far as the kernel has room. The caller holds tx.
+	write()
+	// unsent reports whether write has left something. The caller holds tx, or is the only one to be left.
+	unsent() bool
+	// ping sends a sign of life, bye the end. The caller is inside the connection.
+	ping()
+	bye()
+	// starts does for the owner what only its calls would do. The caller is inside the connection.
+	starts()
+	// drop forgets what is posted. Nobody is inside; the caller holds rx and tx.
+	drop()
+}
+
+// tryLock is held for the time of a few system calls that do not block.
+type tryLock struct{ held atomic.Bool }
+
+func (l *tryLock) try() bool { return !l.held.Load() && l.held.CompareAndSwap(false, true) }
+
+func (l *tryLock) lock() {
+	for !l.try() {
+		runtime.Gosched()
+	}
+}
+
+func (l *tryLock) unlock() { l.held.Store(false) }
+
+// stand makes a link carry the messages of the instance. The caller holds Mu.
+func (i *conn) stand(l *link, theirs uint64) {
+	c := i.ctx
+	setUserTimeout(l.sock, 0) // a peer that does not receive may let sent bytes wait
+	fd, err := takeSocket(l.sock)
+	if err == nil && i.State() != kit.StateConnecting {
+		_ = unix.Close(fd)
+		return
+	}
+	if err == nil {
+		w := &wire{in: fd, out: fd}
+		if c.opts.encrypt {
+			w.seal = newSealer(l.hs)
+		}
+		err = i.attach(w, theirs)
+	}
+	if err != nil {
+		i.closeSockets()
+		i.Resolve(kit.StateBroken, fmt.Errorf("%w: %s: %w", driver.ErrBroken, c.Props.Device, err))
+		return
+	}
+	i.Resolve(kit.StateUp, nil)
+	c.nudge() // the keeper looks after it
+}
+
+// standAlone begins a connection to oneself: a pair of sockets, of which the instance writes to one and reads from the
+// other one.
+func (i *conn) standAlone() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	i.toSelf = true
+	if err := i.attach(&wire{out: fds[0], in: fds[1]}, i.api.token()); err != nil {
+		i.closeSockets()
+		return err
+	}
+	i.Resolve(kit.StateUp, nil)
+	i.ctx.nudge()
+	return nil
+}
+
+// attach gives the connection its sockets. Its number may have been that of another one, which somebody looks at.
+func (i *conn) attach(w *wire, theirs uint64) error {
+	i.rx.lock()
+	i.tx.lock()
+	i.wire = w
+	i.api.learn(theirs)
+	i.tx.unlock()
+	i.rx.unlock()
+	return i.ctx.poll.add(i)
+}
+
+// receive takes what the socket has, unless somebody else does. It reports whether this call looked.
+func (i *conn) receive() bool {
+	if !i.rx.try() {
+		return false
+	}
+	more := false
+	if !i.gone && !i.ended && i.wire != nil {
+		more = i.api.read()
+		// An edge that announced bytes and the end together comes once: the end is behind the bytes.
+		more = more || i.hup.Load() && !i.ended && !i.starved.Load()
+	}
+	i.rx.unlock()
+	if more {
+		i.ctx.drain.again(i)
+	}
+	return true
+}
+
+// flush hands over what is to be sent, unless somebody else does, who then does so for the caller.
+func (i *conn) flush() {
+	for i.tx.try() {
+		if i.gone || i.wire == nil {
+			i.tx.unlock()
+			return
+		}
+		if i.blocked.Store(false); !i.deaf {
+			i.api.write()
+		}
+		left := !i.deaf && !i.blocked.Load() && i.api.unsent()
+		i.tx.unlock()
+		if !left {
+			return
+		}
+	}
+}
+
+// sent is what write does with the outcome of a system call. It reports whether to go on. The caller holds tx.
+func (i *conn) sent(s status) bool {
+	switch s {
+	case ok:
+		return true
+	case again:
+		i.block()
+	case over: // what has come can still be received: the reader finds the end
+		i.deaf = true
+		i.blocked.Store(false)
+	}
+	return false
+}
+
+func (i *conn) block() {
+	i.blocked.Store(true)
+	i.ctx.attend()
+}
+
+// end is what read does when the stream ends without bye. The caller holds rx.
+func (i *conn) end(why error) {
+	i.ended = true
+	if why == nil {
+		why = unix.ECONNRESET
+	}
+	i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, i.ctx.Props.Device, why))
+}
+
+// bade is what read does when the peer says bye. The caller holds rx.
+func (i *conn) bade() {
+	i.ended = true
+	i.Finish(kit.StatePeerClosed, nil)
+	_ = unix.Shutdown(i.wire.out, unix.SHUT_WR) // lets the peer close at once
+}
+
+// violated ends the connection because of what the peer sent. The caller holds rx.
+func (i *conn) violated(what string) {
+	i.ended = true
+	i.Misbehaved(what)
+}
+
+// Path implements driver.Instance.
+func (i *conn) Path() string {
+	switch {
+	case i.toSelf:
+		return "socketpair"
+	case i.ctx.opts.encrypt:
+		return "tcp-sealed"
+	}
+	return "tcp"
+}
+
+// Farewell implements kit.ConnHooks.
+func (i *conn) Farewell(before kit.State) {
+	c := i.ctx
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if i.party != nil {
+		i.party.leave(i)
+	}
+	i.rx.lock()
+	i.tx.lock()
+	linger := before == kit.StateUp && i.wire != nil && !i.gone && !i.deaf && !i.toSelf
+	if linger {
+		i.api.bye()
+		linger = !i.deaf
+	}
+	i.api.drop()
+	i.tx.unlock()
+	i.rx.unlock()
+	c.Conns.Remove(i.Number(), i)
+	if i.wire == nil {
+		return
+	}
+	if !linger {
+		i.closeSockets()
+		return
+	}
+	c.poll.remove(i)
+	i.deadline = time.Now().Add(min(c.opts.deadTime, lingerTime))
+	c.lingering = append(c.lingering, i)
+	c.nudge()
+}
+
+// closeSockets closes the connection's sockets. Any goroutine may call it, once.
+func (i *conn) closeSockets() {
+	if i.wire == nil {
+		return
+	}
+	i.rx.lock()
+	i.tx.lock()
+	if !i.gone {
+		i.gone = true
+		i.wire.close()
+	}
+	i.tx.unlock()
+	i.rx.unlock()
+}
+
+// lingerTime is how long a peer has to take what was sent before this side closed.
+const lingerTime = 2 * time.Second
+
+// linger sends the rest and waits until the peer's kernel has it, as closing a socket with bytes that were not received
+// would take back what was sent. It reports whether that is over. The caller holds Mu.
+func (i *conn) linger(now time.Time) bool {
+	i.flush()
+	i.rx.lock()
+	i.tx.lock()
+	defer i.tx.unlock()
+	defer i.rx.unlock()
+	if i.gone || i.deaf || now.After(i.deadline) {
+		return true
+	}
+	if !i.shut && !i.api.unsent() {
+		i.shut = true
+		_ = unix.Shutdown(i.wire.out, unix.SHUT_WR)
+	}
+	for range 16 {
+		n, s := discard(i.wire.in)
+		if s == over || s == ok && n == 0 {
+			return true
+		}
+		if s == again {
+			break
+		}
+	}
+	if !i.shut {
+		return false
+	}
+	left, err := unix.IoctlGetInt(i.wire.out, unix.SIOCOUTQ)
+	return err != nil || left == 0
+}

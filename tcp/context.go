@@ -1,0 +1,167 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// share is a context: a port of this host, and the sockets of its connections.
+type share struct {
+	kit.Context[conn]
+
+	opts  options
+	port  int
+	key   *handshake.Key
+	waits kit.Watch
+
+	listeners []*net.TCPListener
+	poll      *poller
+	drain     drainState
+	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
+
+	parties   map[uint64]*party // by incarnation; guarded by Mu
+	strangers strangers
+	onKnock   atomic.Pointer[func()]
+	refused   atomic.Uint64
+	bad       atomic.Uint64
+
+	nudged       chan struct{}
+	keeperPauses atomic.Bool // the keeper looks again in a moment anyway
+	attention    atomic.Bool // something waits for the keeper
+	live         context.Context
+	stop         context.CancelFunc
+	tasks        sync.WaitGroup
+}
+
+// smallContext gives a context the methods of its track.
+type smallContext struct {
+	*share
+	kit.Prober[conn]
+}
+
+var (
+	_ driver.Prober          = smallContext{}
+	_ driver.Knocker         = smallContext{}
+	_ kit.ContextHooks[conn] = (*share)(nil)
+)
+
+func openContext(props driver.Properties, o options, a driver.Attributes) (_ *share, err error) {
+	c := &share{opts: o, key: handshake.NoSecret(), parties: make(map[uint64]*party), nudged: make(chan struct{}, 1)}
+	if len(a.Secret) > 0 {
+		if c.key, err = handshake.NewKey(a.Secret); err != nil {
+			return nil, errors.Join(driver.ErrInvalid, err)
+		}
+	}
+	self := driver.Context(c)
+	if props.Track == driver.Small {
+		self = smallContext{c, c.Prober()}
+	}
+	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, URLVersion, a)
+	c.live, c.stop = context.WithCancel(context.Background())
+	if c.poll, err = newPoller(c); err != nil {
+		return nil, err
+	}
+	c.waits = kit.Watch{Device: sockets{c}, Spins: spins, Long: true}
+	c.Anyone.Watch = &c.waits
+	if c.listeners, c.port, err = o.listen(c.live); err == nil {
+		const head = len("tcp:65535:0123456789abcdef:")
+		err = c.Publish(address{uint16(c.port), o.addresses}.fit(driver.MaxURL - head).String())
+	}
+	if err != nil {
+		c.stop()
+		c.closeListeners()
+		c.poll.close()
+		return nil, err
+	}
+	c.holder(true)
+	for _, l := range c.listeners {
+		c.tasks.Go(func() { c.serve(l) })
+	}
+	c.tasks.Go(c.keep)
+	return c, nil
+}
+
+func (c *share) closeListeners() {
+	for _, l := range c.listeners {
+		_ = l.Close()
+	}
+}
+
+// Dial implements kit.ContextHooks.
+func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
+	where, err := parseAddress(to.Rest)
+	if err != nil {
+		return nil, err
+	}
+	i := c.newConn()
+	if to.Incarnation == c.Incarnation {
+		c.Add(i, num, url, i.api, i.api)
+		if err := i.standAlone(); err != nil {
+			c.Conns.Put(num, nil)
+			return nil, err
+		}
+		return i, nil
+	}
+	if i.targets, err = c.opts.dialable(where, c.port); err != nil {
+		return nil, err
+	}
+	c.Add(i, num, url, i.api, i.api)
+	p := c.party(to.Incarnation)
+	i.party = p
+	p.waiting = append(p.waiting, i)
+	p.tend()
+	return i, nil
+}
+
+// newConn makes a connection of the context's track.
+func (c *share) newConn() *conn {
+	var i *conn
+	if c.Props.Track == driver.Large {
+		l := newLarge()
+		i, l.api = &l.conn, l
+	} else {
+		s := newSmall()
+		i, s.api = &s.conn, s
+	}
+	i.ctx = c
+	return i
+}
+
+// Count implements kit.ContextHooks.
+func (c *share) Count(to *driver.Counters) {
+	to.Refused += c.refused.Load()
+	to.BadFrames += c.bad.Load()
+}
+
+// Release implements kit.ContextHooks.
+func (c *share) Release() error {
+	c.awaitLingering()
+	c.holder(false)
+	c.stop()
+	c.closeListeners()
+	c.strangers.hangUp()
+	c.Mu.Lock()
+	for _, p := range c.parties {
+		p.hangUp()
+	}
+	c.Mu.Unlock()
+	c.nudge()
+	c.poll.wake()
+	c.tasks.Wait()
+	c.Mu.Lock()
+	for _, i := range c.lingering {
+		i.closeSockets()
+	}
+	c.lingering = nil
+	c.Mu.Unlock()
+	c.drain.end()
+	c.poll.close()
+	return nil
+}

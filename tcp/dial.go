@@ -1,0 +1,162 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// stagger is how long a candidate has for itself before the next one is dialed beside it (RFC 8305 recommends 250 ms for
+// the web; handshakes of ours take microseconds to milliseconds).
+const stagger = 50 * time.Millisecond
+
+// attempt is how the dialing of one candidate ended.
+type attempt struct {
+	link *link
+	err  error
+}
+
+// persist races again for the dead time if the peer closed the connection before it answered: its port may be crowded by
+// strangers. If its process is gone, the next attempt finds that out.
+func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
+	limit := time.Now().Add(c.opts.deadTime)
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		l, err := c.race(c.live, peer, targets)
+		if err == nil || !hungUp(err) || time.Now().After(limit) {
+			return l, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.live.Done():
+			return nil, err
+		}
+	}
+}
+
+// hungUp reports whether the other end closed a connection that stood.
+func hungUp(err error) bool {
+	for _, e := range []error{unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF, errBusy} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first
+// link on which the peer has proved the secret and its incarnation. A candidate that fails harms nothing: it may be an
+// address that many hosts have.
+func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(c.opts.deadTime, time.Second))
+	defer cancel()
+	results := make(chan attempt, len(targets))
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var failure error
+	for next, under := 0, 0; ; {
+		select {
+		case <-timer.C:
+			if next < len(targets) {
+				to := targets[next]
+				next, under = next+1, under+1
+				c.tasks.Go(func() {
+					l, err := c.dial(ctx, peer, to)
+					results <- attempt{l, err}
+				})
+				timer.Reset(stagger)
+			}
+		case r := <-results:
+			under--
+			if r.err == nil {
+				cancel()
+				c.tasks.Go(func() { dismiss(results, under) })
+				return r.link, nil
+			}
+			failure = worse(failure, r.err)
+			if next < len(targets) {
+				timer.Reset(0)
+			} else if under == 0 {
+				return nil, failure
+			}
+		}
+	}
+}
+
+// dismiss closes the links that lost the race.
+func dismiss(results <-chan attempt, n int) {
+	for range n {
+		if r := <-results; r.err == nil {
+			_ = r.link.sock.Close()
+		}
+	}
+}
+
+// worse chooses the error that tells more of the peer: a wrong secret or version before a process that is gone.
+func worse(a, b error) error {
+	rank := func(err error) int {
+		switch {
+		case err == nil:
+			return 0
+		case errors.Is(err, driver.ErrAuth), errors.Is(err, driver.ErrVersion):
+			return 3
+		case errors.Is(err, driver.ErrInvalid):
+			return 2
+		}
+		return 1
+	}
+	if rank(b) > rank(a) {
+		return b
+	}
+	return a
+}
+
+// dial speaks the dialer's part with one candidate.
+func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *link, err error) {
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	nc, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		what := "the peer cannot be reached"
+		if errors.Is(err, unix.ECONNREFUSED) {
+			what = "the peer's process is gone"
+		}
+		return nil, fmt.Errorf("%w: %s: %w", driver.ErrBroken, what, err)
+	}
+	sock := nc.(*net.TCPConn)
+	stop := context.AfterFunc(ctx, func() { _ = sock.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !stop() && err == nil { // the deadline may be set at any moment: the link is of no use
+			err = fmt.Errorf("%w: %w", driver.ErrBroken, context.Cause(ctx))
+		}
+		if err != nil {
+			_ = sock.Close()
+			err = fmt.Errorf("%v: %w", to, err)
+		}
+	}()
+	prepare(sock, c.opts.deadTime)
+	m := claim{track: c.Props.Track, encrypt: c.opts.encrypt, from: c.Incarnation, to: peer}
+	hs, err := handshake.Dial(sock, c.key, &handshake.Config{Protocol: protocol, Limit: noteLimit}, m.append(nil))
+	if err != nil {
+		return nil, peerError(err)
+	}
+	l := &link{ctx: c, sock: sock, hs: hs, dialed: true}
+	n, err := l.receive()
+	switch {
+	case err != nil:
+		return nil, peerError(err)
+	case n.kind != noteWelcome:
+		return nil, peerError(errMalformed)
+	case n.code != welcome:
+		return nil, n.code.err()
+	}
+	return l, nil
+}

@@ -1,0 +1,141 @@
+package tcp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// Name is the driver's name.
+const Name = "tcp"
+
+// URLVersion is the version in this driver's urls.
+const URLVersion = 1
+
+// AllDevices is the device that stands for all addresses of the host; see [driver.Hints].Device.
+const AllDevices = "all"
+
+func init() { driver.Register(tcpDriver{}) }
+
+type tcpDriver struct{}
+
+// Name implements driver.Driver.
+func (tcpDriver) Name() string { return Name }
+
+// exclusivity of all its NICs: every other driver that reaches a peer is used instead.
+const exclusivity = 0
+
+// MaxExclusivity implements driver.Ranked.
+func (tcpDriver) MaxExclusivity() int { return exclusivity }
+
+// Options implements driver.Configurable.
+func (tcpDriver) Options() []driver.Option { return optionTable.List() }
+
+// Devices implements driver.Driver: all addresses together, and each interface that has one.
+func (tcpDriver) Devices() []driver.Device {
+	all := driver.Device{Name: AllDevices, Description: "all addresses of this host"}
+	addrs, err := hostAddresses(AllDevices)
+	all.Err = err
+	all.Details = addressDetails(addrs)
+	devs := []driver.Device{all}
+	ifs, _ := net.Interfaces()
+	for _, i := range ifs {
+		addrs, err := hostAddresses(i.Name)
+		if i.Flags&net.FlagUp == 0 || err != nil {
+			continue
+		}
+		devs = append(devs, driver.Device{
+			Name: i.Name, Description: "addresses of a network interface", Details: addressDetails(addrs),
+		})
+	}
+	return devs
+}
+
+func addressDetails(addrs []netip.Addr) []driver.Detail {
+	var names []string
+	for _, a := range addrs {
+		names = append(names, a.String())
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []driver.Detail{{Name: "addresses", Value: strings.Join(names, ", ")}}
+}
+
+func unavailable(device, reason, remedy string, err error) error {
+	return &driver.UnavailableError{Driver: Name, Device: device, Reason: reason, Remedy: remedy, Err: err}
+}
+
+// nic is a queried, unopened device.
+type nic struct {
+	props driver.Properties
+	opts  options
+	once  kit.OpenOnce
+}
+
+// Query implements driver.Driver.
+func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
+	o, err := optionTable.Parse(h.Options)
+	switch {
+	case h.Track > driver.Large:
+		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+	case len(o.addresses) > 0 && h.Device != "" && h.Device != AllDevices:
+		err = fmt.Errorf("%w: device %s and option address: give one of them", driver.ErrInvalid, h.Device)
+	}
+	if err != nil {
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
+	}
+	device := h.Device
+	if device == "" {
+		device = AllDevices
+	}
+	if len(o.addresses) == 0 {
+		if o.addresses, err = hostAddresses(device); err != nil {
+			return nil, err
+		}
+		o.wildcard = device == AllDevices
+	}
+	return &nic{opts: o, props: driver.Properties{
+		Driver: Name, Device: device, Track: h.Track, Capabilities: capabilities(h.Track, &o),
+		Profile: driver.Profile{Latency: 15 * time.Microsecond, Bandwidth: bandwidth(device), Exclusivity: exclusivity},
+	}}, nil
+}
+
+func capabilities(t driver.Track, o *options) driver.Capabilities {
+	c := driver.Capabilities{IOVec: true, Data: true, SendWait: true, RecvWait: true, DeadTime: o.deadTime}
+	if t == driver.Small {
+		c.MaxMessage, c.BufferSize = maxSmall, maxSmall
+		c.BufferSend, c.BufferRecv, c.Probe = true, true, true
+		c.SendDepth, c.RecvDepth = kit.PacketQueueDepth, kit.PacketQueueDepth
+		c.Ordered = true
+		return c
+	}
+	c.MaxMessage, c.RdvSize = maxLarge, rdvBytes
+	c.SendDepth, c.RecvDepth = kit.LargeDepth, kit.LargeDepth
+	return c
+}
+
+// bandwidth is the speed of a device in bytes/s, where the kernel knows it.
+func bandwidth(device string) float64 {
+	const unknown = 1.25e9
+	return linkSpeed(device, unknown)
+}
+
+// Properties implements driver.NIC.
+func (n *nic) Properties() *driver.Properties { return &n.props }
+
+// Open implements driver.NIC.
+func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
+	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
+		c, err := openContext(n.props, n.opts, a)
+		if err != nil {
+			return nil, err
+		}
+		return c.Self(), nil
+	})
+}

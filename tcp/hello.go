@@ -1,0 +1,147 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// protocol is what both sides bind into the handshake.
+const protocol = "bywash tcp 1"
+
+// The frames of the handshake's connection, before it carries messages; little-endian:
+//
+//	claim    the dialer's    track u8, flags u8, 0 u16, 0 u32, from u64, to u64
+//	welcome  the listener's  kind u8, code u8: 0, or why not
+//	take     the leader's    kind u8, 0 u8[7], token u64
+//	seen     the answer      kind u8
+//	stand    the follower's  kind u8, 0 u8[7], token u64
+const (
+	claimSize   = 24
+	welcomeSize = 2
+	takeSize    = 16
+	seenSize    = 1
+	noteLimit   = 16 // bytes of a frame
+)
+
+const flagEncrypt = 1
+
+type noteKind uint8
+
+const (
+	noteWelcome noteKind = iota + 1
+	noteTake
+	noteSeen
+	noteStand
+)
+
+// refusal is why a listener turns a dialer away that has proved the secret.
+type refusal uint8
+
+const (
+	welcome       refusal = iota
+	refuseStale           // the dialer wants another context
+	refuseTrack           // this context is for the other track
+	refuseEncrypt         // the option encrypt differs
+	refuseBusy            // too many connections wait
+)
+
+func (r refusal) err() error {
+	switch r {
+	case refuseStale:
+		return errStale
+	case refuseTrack:
+		return fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
+	case refuseEncrypt:
+		return fmt.Errorf("%w: one side encrypts and the other does not: give both the same option encrypt", driver.ErrInvalid)
+	case refuseBusy:
+		return errBusy
+	}
+	return errMalformed
+}
+
+var (
+	errStale     = fmt.Errorf("%w: the peer's process is gone, another one answers at its address", driver.ErrBroken)
+	errBusy      = fmt.Errorf("%w: too many connections to the peer wait for its program", driver.ErrBroken)
+	errMalformed = errors.New("malformed")
+)
+
+// claim is what a dialer says of itself.
+type claim struct {
+	track    driver.Track
+	encrypt  bool
+	from, to uint64 // incarnations
+}
+
+func (m claim) append(b []byte) []byte {
+	le := binary.LittleEndian
+	flags := byte(0)
+	if m.encrypt {
+		flags = flagEncrypt
+	}
+	b = append(b, byte(m.track), flags, 0, 0, 0, 0, 0, 0)
+	return le.AppendUint64(le.AppendUint64(b, m.from), m.to)
+}
+
+func parseClaim(b []byte) (m claim, err error) {
+	le := binary.LittleEndian
+	if len(b) != claimSize || b[0] > byte(driver.Large) || b[1] > flagEncrypt || le.Uint16(b[2:]) != 0 || le.Uint32(b[4:]) != 0 {
+		return m, errMalformed
+	}
+	m = claim{track: driver.Track(b[0]), encrypt: b[1] == flagEncrypt, from: le.Uint64(b[8:]), to: le.Uint64(b[16:])}
+	if m.from == m.to {
+		return m, errMalformed
+	}
+	return m, nil
+}
+
+// note is a frame after the claim.
+type note struct {
+	kind  noteKind
+	code  refusal
+	token uint64 // of rdv data for the sender of the note
+}
+
+func (m note) append(b []byte) []byte {
+	switch m.kind {
+	case noteWelcome:
+		return append(b, byte(m.kind), byte(m.code))
+	case noteSeen:
+		return append(b, byte(m.kind))
+	}
+	b = append(b, byte(m.kind), 0, 0, 0, 0, 0, 0, 0)
+	return binary.LittleEndian.AppendUint64(b, m.token)
+}
+
+func parseNote(b []byte) (m note, err error) {
+	if len(b) == 0 {
+		return m, errMalformed
+	}
+	m.kind = noteKind(b[0])
+	switch {
+	case m.kind == noteWelcome && len(b) == welcomeSize && b[1] <= byte(refuseBusy):
+		m.code = refusal(b[1])
+	case m.kind == noteSeen && len(b) == seenSize:
+	case (m.kind == noteTake || m.kind == noteStand) && len(b) == takeSize && [7]byte(b[1:8]) == [7]byte{}:
+		m.token = binary.LittleEndian.Uint64(b[8:])
+	default:
+		return note{}, errMalformed
+	}
+	return m, nil
+}
+
+// peerError says what an error of the handshake means for the connection.
+func peerError(err error) error {
+	switch {
+	case errors.Is(err, handshake.ErrSecret):
+		return fmt.Errorf("%w: %w", driver.ErrAuth, err)
+	case errors.Is(err, handshake.ErrVersion):
+		return fmt.Errorf("%w: %w", driver.ErrVersion, err)
+	case errors.Is(err, driver.ErrBroken), errors.Is(err, driver.ErrInvalid):
+		return err
+	}
+	return fmt.Errorf("%w: %w", driver.ErrBroken, err)
+}

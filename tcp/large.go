@@ -1,0 +1,261 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// maxLarge is the longest message of the large track, in bytes.
+const maxLarge = 256 << 30
+
+// callBudget is how many bytes one call moves at most: a post and a poll do not block.
+const callBudget = 2 << 20
+
+// The stream of the large track consists of transfers: a head, little-endian, and the bytes of the message, as many as
+// there is room for.
+//
+//	kind u32, 0 u32, tag u64 from the rdv data, bytes that follow u64, length of the message u64
+const (
+	transferHead = 32
+	rdvBytes     = 32
+)
+
+// transfer is such a head.
+type transfer struct {
+	kind  frameKind
+	tag   uint64
+	bytes uint64
+	total uint64
+}
+
+func (t *transfer) put(b *[transferHead]byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b[0:], uint64(t.kind))
+	le.PutUint64(b[8:], t.tag)
+	le.PutUint64(b[16:], t.bytes)
+	le.PutUint64(b[24:], t.total)
+}
+
+// parseTransfer reads a head: ok is false if there is none such.
+func parseTransfer(b *[transferHead]byte) (t transfer, ok bool) {
+	le := binary.LittleEndian
+	kind := le.Uint64(b[0:])
+	t = transfer{kind: frameKind(kind), tag: le.Uint64(b[8:]), bytes: le.Uint64(b[16:]), total: le.Uint64(b[24:])}
+	switch kind {
+	case uint64(frameMessage):
+		return t, t.total <= maxLarge && t.bytes <= t.total && t.tag&0xff < kit.LargeDepth
+	case uint64(framePing), uint64(frameBye):
+		return t, t.tag == 0 && t.bytes == 0 && t.total == 0
+	}
+	return t, false
+}
+
+// large is an instance on the large track: bytes are written from the memory of the posted send, and read into that of
+// the posted receive. A slot is filled and emptied by the owner; in between it belongs to whoever holds rx, or tx.
+type large struct {
+	conn
+	kit.Large
+	mine, theirs uint64 // tokens in rdv data
+
+	in    [kit.LargeDepth]recvSlot
+	out   [kit.LargeDepth]sendSlot
+	used  int // slots of in
+	sends int // slots of out
+
+	// Under rx.
+	reading struct {
+		head    [transferHead]byte
+		got     int // bytes of head
+		inside  bool
+		t       transfer
+		off     uint64
+		slot    *recvSlot // nil: nobody wants the bytes
+		bufs    [maxPieces][]byte
+		scratch []byte
+	}
+
+	// The owner puts sends into the queue, whoever holds tx takes them.
+	queue   [kit.LargeDepth]*sendSlot
+	queued  atomic.Uint32
+	writing struct {
+		taken uint32
+		slot  *sendSlot // nil: none is under way, or the head is that of a ping or bye
+		head  [transferHead]byte
+		left  int // bytes of head that were not sent
+		off   uint64
+		bufs  [maxPieces][]byte
+	}
+	wantPing, wantBye atomic.Bool
+	dirty             atomic.Bool // write has something to do
+}
+
+// What a slot is doing. The owner moves it from slotFree to slotPosted and on to slotFree.
+const (
+	slotFree uint32 = iota
+	slotPosted
+	slotCancel // the owner wants a receive back
+	slotDone
+)
+
+type recvSlot struct {
+	state  atomic.Uint32
+	p      *driver.Packet
+	gen    uint64
+	length int // of the memory
+	total  int // of the message
+	buf    []byte
+	cursor driver.Cursor
+	at     uint64 // of cursor
+	rdv    [rdvBytes]byte
+}
+
+type sendSlot struct {
+	state  atomic.Uint32
+	p      *driver.Packet
+	n      int
+	t      transfer
+	buf    []byte
+	cursor driver.Cursor
+}
+
+func newLarge() *large {
+	l := &large{mine: rand.Uint64()}
+	l.Init(&l.Conn, l, maxLarge)
+	return l
+}
+
+var (
+	_ driver.SendWaiter = (*large)(nil)
+	_ driver.RecvWaiter = (*large)(nil)
+)
+
+func (l *large) token() uint64       { return l.mine }
+func (l *large) learn(theirs uint64) { l.theirs = theirs }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Rdv data, little-endian: crc32c u32 of what follows, 0 u32, token u64, tag u64, length u64.
+func putRdv(b *[rdvBytes]byte, token, tag uint64, length int) {
+	le := binary.LittleEndian
+	le.PutUint32(b[4:], 0)
+	le.PutUint64(b[8:], token)
+	le.PutUint64(b[16:], tag)
+	le.PutUint64(b[24:], uint64(length))
+	le.PutUint32(b[:], crc32.Checksum(b[4:], castagnoli))
+}
+
+func parseRdv(b []byte, token uint64) (tag uint64, length int, err error) {
+	le := binary.LittleEndian
+	if len(b) != rdvBytes || le.Uint32(b) != crc32.Checksum(b[4:], castagnoli) || le.Uint32(b[4:]) != 0 ||
+		le.Uint64(b[8:]) != token || le.Uint64(b[16:])&0xff >= kit.LargeDepth || le.Uint64(b[24:]) > maxLarge {
+		return 0, 0, fmt.Errorf("%w: rdv data is damaged, or of another connection", driver.ErrInvalid)
+	}
+	return le.Uint64(b[16:]), int(le.Uint64(b[24:])), nil
+}
+
+// Posted implements kit.LargeHooks.
+func (l *large) Posted(sending bool) int {
+	if sending {
+		return l.sends
+	}
+	return l.used
+}
+
+// Holds implements kit.LargeHooks.
+func (l *large) Holds(p *driver.Packet, sending bool) bool {
+	k := p.Driver.Slot
+	if sending {
+		return k < kit.LargeDepth && l.out[k].p == p
+	}
+	return k < kit.LargeDepth && l.in[k].p == p
+}
+
+// settle takes what has come and sends what can be sent.
+func (l *large) settle() {
+	flushAllHeld()
+	if l.unsent() {
+		if l.blocked.Load() {
+			l.ctx.takeAll()
+		} else {
+			l.flush()
+		}
+	}
+	l.receive()
+}
+
+// Progress implements kit.LargeHooks.
+func (l *large) Progress(p *driver.Packet, sending bool) {
+	if sending {
+		s := &l.out[p.Driver.Slot]
+		if s.state.Load() != slotDone {
+			l.settle()
+		}
+		l.progressSend(s)
+		return
+	}
+	s := &l.in[p.Driver.Slot]
+	if s.state.Load() != slotDone {
+		l.settle()
+	}
+	l.progressRecv(s)
+}
+
+// Pending implements kit.ConnHooks.
+func (l *large) Pending() bool {
+	l.settle()
+	for k := range l.out {
+		if l.out[k].state.Load() == slotPosted && !l.isDeaf() {
+			return true
+		}
+	}
+	return false
+}
+
+// starts implements track.
+func (l *large) starts() {
+	if l.unsent() {
+		l.flush()
+	}
+}
+
+// ping implements track.
+func (l *large) ping() {
+	l.wantPing.Store(true)
+	l.dirty.Store(true)
+	l.flush()
+}
+
+// bye implements track. A transfer that was begun cannot be ended in order: the peer sees that the connection broke.
+func (l *large) bye() {
+	w := &l.writing
+	if w.slot != nil {
+		if w.off > 0 || w.left < transferHead {
+			l.deaf = true
+			return
+		}
+		w.slot, w.left = nil, 0
+	}
+	w.taken = l.queued.Load()
+	l.wantBye.Store(true)
+	l.write()
+}
+
+// drop implements track.
+func (l *large) drop() {
+	for k := range l.in {
+		l.in[k].state.Store(slotFree)
+		l.in[k].p, l.in[k].buf, l.in[k].cursor = nil, nil, driver.Cursor{}
+	}
+	for k := range l.out {
+		l.out[k].state.Store(slotFree)
+		l.out[k].p, l.out[k].buf, l.out[k].cursor = nil, nil, driver.Cursor{}
+	}
+	l.reading.slot, l.writing.slot = nil, nil
+	l.writing.taken = l.queued.Load()
+}

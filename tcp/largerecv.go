@@ -1,0 +1,216 @@
+package tcp
+
+import (
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// StartRecv implements kit.LargeHooks.
+func (l *large) StartRecv(p *driver.Packet, n int) error {
+	k := 0
+	for l.in[k].p != nil {
+		k++
+	}
+	s := &l.in[k]
+	s.gen++
+	s.p, s.length, s.total, s.at = p, n, 0, 0
+	s.cursor = p.Cursor()
+	s.buf = nil
+	if b, whole := p.Contiguous(); whole {
+		s.buf = b
+	}
+	putRdv(&s.rdv, l.mine, s.tag(k), n)
+	p.RdvData = s.rdv[:]
+	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
+	l.used++
+	s.state.Store(slotPosted)
+	return nil
+}
+
+// tag names a receive in rdv data; those before in the slot have other ones.
+func (s *recvSlot) tag(k int) uint64 { return s.gen<<8 | uint64(k) }
+
+// read implements track.
+func (l *large) read() (more bool) {
+	for budget := callBudget; budget > 0; {
+		bufs, asked, whole := l.target(min(budget, callBudget))
+		n, st := l.wire.read(bufs)
+		clear(l.reading.bufs[:])
+		if n > 0 {
+			budget -= n
+			if !l.heard.Load() {
+				l.heard.Store(true)
+			}
+			if !l.came(n, whole) {
+				return false
+			}
+		}
+		switch {
+		case st == over:
+			if !l.ended {
+				l.end(l.wire.err)
+			}
+			return false
+		case st == again, n < asked && l.wire.seal == nil:
+			return false
+		}
+	}
+	return true
+}
+
+// target is the memory that the next bytes of the stream belong in: the rest of a head, or that of a message and then the
+// next head, if whole. Asked is how many bytes that is.
+func (l *large) target(budget int) (bufs [][]byte, asked int, whole bool) {
+	r := &l.reading
+	if !r.inside {
+		r.bufs[0] = r.head[r.got:]
+		return r.bufs[:1], transferHead - r.got, false
+	}
+	left := r.t.bytes - r.off
+	if s := r.slot; s != nil && (s.state.Load() != slotPosted || s.tag(int(r.t.tag&0xff)) != r.t.tag) {
+		r.slot = nil // cancelled meanwhile
+	}
+	want := int(min(left, uint64(budget)))
+	if r.slot == nil {
+		if r.scratch == nil {
+			r.scratch = make([]byte, 64<<10)
+		}
+		want = min(want, len(r.scratch))
+		r.bufs[0] = r.scratch[:want]
+		return r.bufs[:1], want, false
+	}
+	k := 0
+	if s := r.slot; s.buf != nil {
+		r.bufs[0] = s.buf[r.off : r.off+uint64(want)]
+		k, asked = 1, want
+	} else {
+		if s.at != r.off {
+			s.cursor.Seek(int(r.off))
+		}
+		c := s.cursor
+		for k < maxPieces-1 && asked < want {
+			r.bufs[k] = c.Next(want - asked)
+			asked += len(r.bufs[k])
+			k++
+		}
+		s.at = ^uint64(0) // the cursor is moved by what comes
+	}
+	if whole = uint64(asked) == left; whole {
+		r.bufs[k] = r.head[:]
+		k, asked = k+1, asked+transferHead
+	}
+	return r.bufs[:k], asked, whole
+}
+
+// came takes n bytes that were read to the target. It reports whether the stream goes on.
+func (l *large) came(n int, whole bool) bool {
+	r := &l.reading
+	if r.inside {
+		left := r.t.bytes - r.off
+		if whole && uint64(n) > left {
+			r.got = n - int(left)
+			n = int(left)
+		}
+		if r.off += uint64(n); r.off < r.t.bytes {
+			return true
+		}
+		l.received()
+	} else {
+		r.got += n
+	}
+	for r.got == transferHead {
+		r.got = 0
+		if !l.begin() {
+			return false
+		}
+		if !r.inside {
+			return true
+		}
+		if r.t.bytes > 0 {
+			return true
+		}
+		l.received()
+	}
+	return true
+}
+
+// received ends the transfer under way.
+func (l *large) received() {
+	r := &l.reading
+	r.inside = false
+	if s := r.slot; s != nil && s.state.Load() == slotPosted && s.tag(int(r.t.tag&0xff)) == r.t.tag {
+		s.total = int(r.t.total)
+		if s.state.CompareAndSwap(slotPosted, slotDone) {
+			l.Wake()
+		}
+	}
+	r.slot = nil
+}
+
+// begin looks at a head. It reports whether the stream goes on.
+func (l *large) begin() bool {
+	r := &l.reading
+	t, ok := parseTransfer(&r.head)
+	if !ok {
+		l.violated("a transfer that there cannot be")
+		return false
+	}
+	switch t.kind {
+	case framePing:
+		return true
+	case frameBye:
+		l.bade()
+		return false
+	}
+	s := &l.in[t.tag&0xff]
+	r.t, r.off, r.inside, r.slot = t, 0, true, nil
+	if s.state.Load() != slotPosted || s.tag(int(t.tag&0xff)) != t.tag {
+		return true // a receive that was cancelled: its bytes go nowhere
+	}
+	if t.bytes != min(t.total, uint64(s.length)) {
+		l.violated("a transfer of another length than its receive")
+		return false
+	}
+	r.slot = s
+	return true
+}
+
+func (l *large) progressRecv(s *recvSlot) {
+	p := s.p
+	st := s.state.Load()
+	switch {
+	case st == slotDone:
+		p.N = min(s.total, s.length)
+		l.Tally.Received.Add(1)
+		l.Tally.BytesReceived.Add(uint64(p.N))
+		var err error
+		if s.total > s.length {
+			err = &driver.TruncatedError{Message: s.total, Buffer: s.length}
+			l.Tally.Truncated.Add(1)
+		}
+		l.endRecv(s, err)
+	case st == slotCancel:
+		if l.rx.try() { // nobody is writing to the memory
+			l.Tally.Canceled.Add(1)
+			l.endRecv(s, driver.ErrCanceled)
+			l.rx.unlock()
+		}
+	case l.State() != kit.StateUp && l.rx.try():
+		if s.state.Load() != slotDone { // else the next poll says so
+			l.endRecv(s, l.Failure("receive"))
+		}
+		l.rx.unlock()
+	}
+}
+
+func (l *large) endRecv(s *recvSlot, err error) {
+	s.p.Driver.Finish(err)
+	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
+	s.state.Store(slotFree)
+	l.used--
+}
+
+// CancelRecv implements kit.LargeHooks.
+func (l *large) CancelRecv(p *driver.Packet) {
+	l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel)
+}

@@ -1,0 +1,155 @@
+package tcp
+
+import (
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// StartSend implements kit.LargeHooks.
+func (l *large) StartSend(p *driver.Packet, n int) error {
+	tag, room, err := parseRdv(p.RdvData, l.theirs)
+	if err != nil {
+		return err
+	}
+	k := 0
+	for l.out[k].p != nil {
+		k++
+	}
+	s := &l.out[k]
+	s.p, s.n = p, n
+	s.t = transfer{kind: frameMessage, tag: tag, bytes: uint64(min(n, room)), total: uint64(n)}
+	s.cursor = p.Cursor()
+	s.buf = nil
+	if b, whole := p.Contiguous(); whole {
+		s.buf = b
+	}
+	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
+	l.sends++
+	s.state.Store(slotPosted)
+	at := l.queued.Load()
+	l.queue[at%kit.LargeDepth] = s
+	l.queued.Store(at + 1)
+	l.dirty.Store(true)
+	if !l.blocked.Load() {
+		l.flush()
+	}
+	return nil
+}
+
+// unsent implements track.
+func (l *large) unsent() bool {
+	return l.dirty.Load() || l.wire.seal.unsent()
+}
+
+// next makes the next head, unless one is under way. It reports whether there is one.
+func (l *large) next() bool {
+	w := &l.writing
+	if w.left > 0 || w.slot != nil {
+		return true
+	}
+	var t transfer
+	switch {
+	case l.queued.Load() != w.taken:
+		w.slot = l.queue[w.taken%kit.LargeDepth]
+		w.taken++
+		t = w.slot.t
+	case l.wantPing.Swap(false):
+		t.kind = framePing
+	case l.wantBye.Swap(false):
+		t.kind = frameBye
+	default:
+		return false
+	}
+	t.put(&w.head)
+	w.left, w.off = transferHead, 0
+	return true
+}
+
+// write implements track.
+func (l *large) write() {
+	w := &l.writing
+	l.dirty.Store(false)
+	for budget := callBudget; budget > 0; {
+		if !l.next() && !l.wire.seal.unsent() {
+			return
+		}
+		n, st := l.wire.write(l.source(budget))
+		clear(w.bufs[:])
+		if n > 0 {
+			budget -= n
+			if !l.spoke.Load() {
+				l.spoke.Store(true)
+			}
+			head := min(n, w.left)
+			w.left -= head
+			w.off += uint64(n - head)
+		}
+		if s := w.slot; s != nil && w.left == 0 && w.off == s.t.bytes {
+			w.slot = nil
+			s.state.Store(slotDone)
+			l.Wake()
+		}
+		if !l.sent(st) {
+			l.dirty.Store(w.left > 0 || w.slot != nil || l.queued.Load() != w.taken)
+			return
+		}
+	}
+	l.dirty.Store(true)
+	l.ctx.drain.again(&l.conn)
+	l.blocked.Store(true) // no poll waits for the rest: the next drain goes on
+}
+
+// source is what is to be sent next.
+func (l *large) source(budget int) [][]byte {
+	w := &l.writing
+	k := 0
+	if w.left > 0 {
+		w.bufs[0] = w.head[transferHead-w.left:]
+		k = 1
+	}
+	s := w.slot
+	if s == nil {
+		return w.bufs[:k]
+	}
+	left := int(min(s.t.bytes-w.off, uint64(budget)))
+	if s.buf != nil {
+		if left > 0 {
+			w.bufs[k] = s.buf[w.off : w.off+uint64(left)]
+			k++
+		}
+		return w.bufs[:k]
+	}
+	c := s.cursor
+	c.Seek(int(w.off))
+	for k < maxPieces && left > 0 {
+		w.bufs[k] = c.Next(left)
+		left -= len(w.bufs[k])
+		k++
+	}
+	return w.bufs[:k]
+}
+
+func (l *large) progressSend(s *sendSlot) {
+	switch {
+	case s.state.Load() == slotDone:
+		s.p.N = s.n
+		l.Sent(int(s.t.bytes))
+		l.endSend(s, nil)
+	case l.State() != kit.StateUp && l.tx.try():
+		if s.state.Load() != slotDone {
+			l.deaf = true // the stream may have ended in the middle of it
+			if l.writing.slot == s {
+				l.writing.slot = nil
+			}
+			l.endSend(s, l.Failure("send"))
+		}
+		l.tx.unlock()
+	}
+}
+
+func (l *large) endSend(s *sendSlot, err error) {
+	s.p.Driver.Finish(err)
+	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
+	s.state.Store(slotFree)
+	l.sends--
+}

@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// link is a TCP connection whose ends have proved the secret to one another, until it carries messages. One goroutine
+// receives on it. Its state is guarded by the context's Mu.
+type link struct {
+	ctx    *share
+	sock   *net.TCPConn
+	hs     *handshake.Conn
+	dialed bool // by this side
+	party  *party
+
+	state linkState
+	conn  *conn // the instance it is for, once it was taken
+	token uint64
+}
+
+type linkState uint8
+
+const (
+	linkIdle     linkState = iota
+	linkTaken              // the leader has sent take
+	linkSeen               // and the follower has seen it
+	linkOffered            // the follower has been sent take, and has no instance yet
+	linkStanding           // the follower has an instance for it, and is about to say so
+	linkUp                 // it carries messages: the socket is the connection's
+	linkOver
+)
+
+func (l *link) send(m note) error { return l.hs.Send(m.append(nil)) }
+
+func (l *link) receive() (note, error) {
+	b, err := l.hs.Receive()
+	if err != nil {
+		return note{}, err
+	}
+	m, err := parseNote(b)
+	if err != nil {
+		l.ctx.bad.Add(1)
+	}
+	return m, err
+}
+
+// serve receives what the peer says until the link carries messages or ends.
+func (l *link) serve() {
+	for {
+		m, err := l.receive()
+		if l.standUp() {
+			return
+		}
+		if err == nil {
+			err = l.handle(m)
+		}
+		if err == errUp || err == nil && l.standUp() {
+			return
+		}
+		if err != nil {
+			l.lost(err)
+			return
+		}
+	}
+}
+
+// errUp ends serve: the socket is the connection's.
+var errUp = errors.New("the link carries messages")
+
+// standUp tells the leader that the link has an instance here, if that is so; from then on it carries messages.
+func (l *link) standUp() bool {
+	c := l.ctx
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if l.state != linkStanding {
+		return false
+	}
+	p := l.party
+	p.taken = remove(p.taken, l)
+	l.state = linkUp
+	_ = l.send(note{kind: noteStand, token: l.conn.api.token()}) // an error shows in the connection, too
+	l.conn.stand(l, l.token)
+	p.tend()
+	return true
+}
+
+// handle takes a note of the peer.
+func (l *link) handle(m note) error {
+	c := l.ctx
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	p := l.party
+	switch {
+	case m.kind == noteTake && l.state == linkIdle && !p.leads():
+		p.idle = remove(p.idle, l)
+		l.state, l.token = linkOffered, m.token
+		p.offered = append(p.offered, l)
+		if p.tend(); l.state != linkOffered {
+			return nil
+		}
+		c.knocked()
+		return l.send(note{kind: noteSeen})
+	case m.kind == noteSeen && l.state == linkTaken:
+		l.state = linkSeen
+		p.tend()
+		return nil
+	case m.kind == noteStand && (l.state == linkTaken || l.state == linkSeen):
+		i := l.conn
+		l.state = linkUp
+		p.taken = remove(p.taken, l)
+		i.stand(l, m.token)
+		p.tend()
+		return errUp
+	}
+	c.bad.Add(1)
+	return errMalformed
+}
+
+// lost ends a link that the peer has closed, or that was closed here.
+func (l *link) lost(err error) {
+	c := l.ctx
+	_ = l.sock.Close()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	p, i, before := l.party, l.conn, l.state
+	l.state = linkOver
+	p.idle, p.taken, p.offered = remove(p.idle, l), remove(p.taken, l), remove(p.offered, l)
+	gone := fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, c.Props.Device, err)
+	switch {
+	case before == linkSeen:
+		i.Resolve(kit.StateBroken, gone)
+	case before == linkTaken && l.dialed:
+		i.Resolve(kit.StateBroken, gone)
+	case before == linkTaken && i.State() == kit.StateConnecting: // the follower closed it before it saw the note
+		p.waiting = append([]*conn{i}, p.waiting...)
+	case before == linkIdle && l.dialed && !c.IsClosed():
+		p.fail(gone) // nothing else closes a link that this side has dialed
+	}
+	p.tend()
+}

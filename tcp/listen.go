@@ -1,0 +1,175 @@
+package tcp
+
+import (
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// Limits of what dialers of a context can hold.
+const (
+	// A stranger, who has not proved the secret yet, has so long to do it.
+	strangerTime = 5 * time.Second
+	// maxStrangers are kept: the oldest goes when one more comes.
+	maxStrangers = 256
+	// maxLeaving strangers that were hung up on may still have a goroutine, before further ones are refused.
+	maxLeaving = 64
+	// Links that have proved the secret wait for our user's Connect: so many of one peer, and of all.
+	maxIdlePeer = 256
+	maxIdle     = 4096
+
+	acceptPause = 50 * time.Millisecond
+)
+
+// strangers are sockets that were accepted and have not proved the secret, the oldest first.
+type strangers struct {
+	mu      sync.Mutex
+	list    []*net.TCPConn
+	leaving int
+	over    bool
+}
+
+// add takes a stranger in, and reports whether there is room. The oldest one goes if there are too many: a genuine peer
+// proves the secret within milliseconds.
+func (s *strangers) add(sock *net.TCPConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.leaving >= maxLeaving {
+		return false
+	}
+	if len(s.list) == maxStrangers {
+		reset(s.list[0])
+		s.list = slices.Delete(s.list, 0, 1)
+		s.leaving++
+	}
+	s.list = append(s.list, sock)
+	return true
+}
+
+// remove is called once for each stranger, when it has proved the secret or leaves.
+func (s *strangers) remove(sock *net.TCPConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := slices.Index(s.list, sock); k >= 0 {
+		s.list = slices.Delete(s.list, k, k+1)
+	} else {
+		s.leaving--
+	}
+}
+
+func (s *strangers) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for _, sock := range s.list {
+		reset(sock)
+	}
+	s.leaving += len(s.list)
+	s.list = nil
+}
+
+// reset closes a socket so that the kernel keeps nothing of it.
+func reset(sock *net.TCPConn) {
+	_ = sock.SetLinger(0)
+	_ = sock.Close()
+}
+
+// serve accepts dialers until the context closes.
+func (c *share) serve(l *net.TCPListener) {
+	for {
+		sock, err := l.AcceptTCP()
+		switch {
+		case c.live.Err() != nil:
+			if err == nil {
+				reset(sock)
+			}
+			return
+		case err != nil: // out of descriptors: dialers wait in the queue
+			select {
+			case <-time.After(acceptPause):
+			case <-c.live.Done():
+			}
+		case c.strangers.add(sock):
+			c.tasks.Go(func() { c.meet(sock) })
+		default:
+			c.refused.Add(1)
+			reset(sock)
+		}
+	}
+}
+
+// meet speaks the listener's part with one dialer, and serves the link if it stands.
+func (c *share) meet(sock *net.TCPConn) {
+	l, peer, err := c.admit(sock)
+	c.strangers.remove(sock)
+	if err != nil {
+		reset(sock)
+		return
+	}
+	if !c.enlist(l, peer, false) {
+		c.refused.Add(1)
+		_ = l.send(note{kind: noteWelcome, code: refuseBusy})
+		_ = sock.Close()
+		return
+	}
+	l.serve()
+}
+
+// admit has a stranger prove the secret, and reads whom it wants.
+func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
+	prepare(sock, c.opts.deadTime)
+	_ = sock.SetDeadline(time.Now().Add(strangerTime))
+	hs, said, err := handshake.Accept(sock, c.key.Find, &handshake.Config{Protocol: protocol, Limit: noteLimit})
+	if err != nil {
+		c.refused.Add(1)
+		return nil, 0, err
+	}
+	m, err := parseClaim(said)
+	if err != nil {
+		c.bad.Add(1)
+		return nil, 0, err
+	}
+	code := welcome
+	switch {
+	case m.to != c.Incarnation:
+		code = refuseStale
+	case m.track != c.Props.Track:
+		code = refuseTrack
+	case m.encrypt != c.opts.encrypt:
+		code = refuseEncrypt
+	}
+	l := &link{ctx: c, sock: sock, hs: hs}
+	if code != welcome {
+		c.refused.Add(1)
+		err = code.err()
+		_ = l.send(note{kind: noteWelcome, code: code})
+		return nil, 0, err
+	}
+	_ = sock.SetDeadline(time.Time{})
+	return l, m.from, nil
+}
+
+// prepare sets what a socket has until it carries messages: the kernel finds hosts that are gone meanwhile.
+func prepare(sock *net.TCPConn, dead time.Duration) {
+	_ = sock.SetNoDelay(true)
+	_ = sock.SetKeepAliveConfig(net.KeepAliveConfig{
+		Enable: true, Idle: max(dead/3, time.Second), Interval: max(dead/6, time.Second), Count: 4,
+	})
+	setUserTimeout(sock, dead)
+}
+
+// setUserTimeout bounds how long sent bytes may stay unacknowledged; 0 is the kernel's own limit.
+func setUserTimeout(sock *net.TCPConn, d time.Duration) {
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
+	})
+}

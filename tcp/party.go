@@ -1,0 +1,220 @@
+package tcp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// party is a peer while connections with it are being made. Both sides dial, so that one direction that works is enough.
+// The context with the lower incarnation leads: it takes one proven link for each of its instances, in the order of
+// its calls of Connect, and the other one follows. Guarded by the context's Mu.
+type party struct {
+	ctx  *share
+	peer uint64
+
+	waiting []*conn // instances without a link, in the order of Connect
+	idle    []*link // that nobody has taken
+	taken   []*link // for an instance that does not stand yet
+	offered []*link // by the peer, which leads, in its order
+	dials   int     // under way
+}
+
+// party finds the peer with an incarnation. The caller holds Mu.
+func (c *share) party(peer uint64) *party {
+	p := c.parties[peer]
+	if p == nil {
+		p = &party{ctx: c, peer: peer}
+		c.parties[peer] = p
+	}
+	return p
+}
+
+func remove[T comparable](list []T, x T) []T {
+	if k := slices.Index(list, x); k >= 0 {
+		return slices.Delete(list, k, k+1)
+	}
+	return list
+}
+
+// leads reports whether this side chooses the links.
+func (p *party) leads() bool { return p.ctx.Incarnation < p.peer }
+
+// enlist adds a proven link, and reports whether there is room. The listener then says welcome.
+func (c *share) enlist(l *link, peer uint64, dialed bool) bool {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.IsClosed() || !dialed && c.crowded(peer) {
+		return false
+	}
+	p := c.party(peer)
+	l.party = p
+	if !dialed && l.send(note{kind: noteWelcome}) != nil {
+		p.tend()
+		return false
+	}
+	p.idle = append(p.idle, l)
+	p.tend()
+	if !dialed {
+		c.knocked()
+	}
+	return true
+}
+
+// crowded reports whether a peer, or all peers, have too many links that wait for our user.
+func (c *share) crowded(peer uint64) bool {
+	all := 0
+	for _, p := range c.parties {
+		n := len(p.idle) + len(p.offered)
+		if p.peer == peer && n >= maxIdlePeer {
+			return true
+		}
+		all += n
+	}
+	return all >= maxIdle
+}
+
+// tend does what can be done now: it matches instances with links, dials, and closes links that nobody needs.
+func (p *party) tend() {
+	c := p.ctx
+	if c.IsClosed() {
+		return
+	}
+	if p.leads() {
+		p.take()
+	} else {
+		p.follow()
+	}
+	for n := len(p.waiting) - len(p.idle) - p.dials; n > 0; n-- {
+		p.dials++
+		targets := p.waiting[0].targets
+		c.tasks.Go(func() { c.call(p, targets) })
+	}
+	if len(p.waiting) == 0 {
+		for _, l := range slices.Clone(p.idle) {
+			if l.dialed { // the other side's are its calls of Connect
+				p.idle = remove(p.idle, l)
+				l.state = linkOver
+				_ = l.sock.Close()
+			}
+		}
+		if len(p.idle)+len(p.taken)+len(p.offered)+p.dials == 0 {
+			if c.parties[p.peer] == p {
+				delete(c.parties, p.peer)
+			}
+		}
+	}
+}
+
+// take gives the first instance that waits the first idle link. The next one has to wait until the follower has seen
+// that, so that it sees them in order.
+func (p *party) take() {
+	for len(p.waiting) > 0 && len(p.idle) > 0 {
+		if slices.ContainsFunc(p.taken, func(l *link) bool { return l.state == linkTaken }) {
+			return
+		}
+		l, i := p.idle[0], p.waiting[0]
+		p.idle, p.waiting = p.idle[1:], p.waiting[1:]
+		l.state, l.conn, i.link = linkTaken, i, l
+		p.taken = append(p.taken, l)
+		_ = l.send(note{kind: noteTake, token: i.api.token()}) // an error shows at the receiver, too
+	}
+}
+
+// follow gives the first instance that waits the link that the leader has taken for it. The goroutine of the link does
+// the rest: nobody else may read from the socket when the leader begins to send messages.
+func (p *party) follow() {
+	for len(p.waiting) > 0 && len(p.offered) > 0 {
+		l, i := p.offered[0], p.waiting[0]
+		p.offered, p.waiting = p.offered[1:], p.waiting[1:]
+		l.state, l.conn, i.link = linkStanding, i, l
+		p.taken = append(p.taken, l)
+		_ = l.sock.SetReadDeadline(time.Unix(1, 0)) // ends the goroutine's read
+	}
+}
+
+// call dials the peer once, for whichever instance is first when that has worked.
+func (c *share) call(p *party, targets []netip.AddrPort) {
+	l, err := c.persist(p.peer, targets)
+	c.Mu.Lock()
+	p.dials--
+	if err != nil {
+		// Links that the peer has dialed show that it lives, and are enough.
+		if len(p.idle)+len(p.taken)+len(p.offered) == 0 {
+			p.fail(fmt.Errorf("%s: %w", c.Props.Device, err))
+		}
+		p.tend()
+	}
+	c.Mu.Unlock()
+	if err != nil {
+		return
+	}
+	if !c.enlist(l, p.peer, true) {
+		_ = l.sock.Close()
+		return
+	}
+	l.serve()
+}
+
+// fail ends the instances that wait: the peer is gone, or refuses.
+func (p *party) fail(err error) {
+	for _, i := range p.waiting {
+		i.Resolve(kit.StateBroken, err)
+	}
+	p.waiting = nil
+}
+
+// hangUp closes all links, when the context is closed.
+func (p *party) hangUp() {
+	for _, list := range [][]*link{p.idle, p.taken, p.offered} {
+		for _, l := range list {
+			_ = l.sock.Close()
+		}
+	}
+}
+
+// leave takes an instance out that its user has given up. The caller holds Mu.
+func (p *party) leave(i *conn) {
+	p.waiting = remove(p.waiting, i)
+	if l := i.link; l != nil && l.state != linkUp {
+		p.taken = remove(p.taken, l)
+		l.state = linkOver
+		_ = l.sock.Close()
+	}
+	p.tend()
+}
+
+// Knocking implements driver.Knocker.
+func (c smallContext) Knocking(dst []uint64) []uint64 {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, p := range c.parties {
+		knocks := len(p.offered) > 0 || slices.ContainsFunc(p.idle, func(l *link) bool { return !l.dialed })
+		if knocks && len(p.waiting) == 0 {
+			dst = append(dst, p.peer)
+		}
+	}
+	return dst
+}
+
+// OnKnock implements driver.Knocker.
+func (c smallContext) OnKnock(f func()) {
+	if f == nil {
+		c.onKnock.Store(nil)
+		return
+	}
+	c.onKnock.Store(&f)
+	f()
+}
+
+func (c *share) knocked() {
+	if f := c.onKnock.Load(); f != nil {
+		(*f)()
+	}
+}
+
+var _ driver.Knocker = smallContext{}

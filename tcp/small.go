@@ -1,0 +1,457 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
+)
+
+// maxSmall is the longest message of the small track, in bytes.
+const maxSmall = 16 << 10
+
+// How many bytes wait on their way from or to the socket, powers of two.
+const (
+	inSize  = 128 << 10
+	outSize = 64 << 10
+)
+
+// window is how many bytes of frames with messages a side may send ahead of the other side's user. What arrives has a
+// place: the rest of the ring is for frames of other kinds. The user's side grants further ones in steps.
+const (
+	window    = inSize - 16<<10
+	grantStep = window / 4
+)
+
+// holdLimit is how many bytes are held back at most to go in one system call.
+const holdLimit = 16 << 10
+
+// The stream of the small track consists of frames, each a multiple of 4 bytes: a head u32, little-endian, with the kind
+// in the upper 8 bits and the length of the message below, and the message, padded with zeros. That of a grant has in
+// place of the length how many bytes the peer may send more, in units of 4; it has nothing else.
+const (
+	headSize = 4
+	lengths  = 1<<24 - 1
+	maxFrame = headSize + maxSmall
+)
+
+type frameKind uint8
+
+const (
+	frameMessage frameKind = iota + 1
+	framePing
+	frameBye
+	frameGrant
+)
+
+func frameHead(k frameKind, n int) uint32 { return uint32(k)<<24 | uint32(n) }
+
+// parseHead reads the head of a frame: ok is false if there is none such.
+func parseHead(h uint32) (k frameKind, n int, ok bool) {
+	k, n = frameKind(h>>24), int(h&lengths)
+	switch k {
+	case frameMessage:
+		return k, n, n <= maxSmall
+	case framePing, frameBye:
+		return k, 0, n == 0
+	case frameGrant:
+		return k, 0, n > 0 && 4*n <= window
+	}
+	return k, 0, false
+}
+
+// frameSize is the length of a frame with a message of n bytes.
+func frameSize(n int) int { return headSize + (n+3)&^3 }
+
+// small is an instance on the small track. Both rings have one producer and one consumer: what comes is put in by whoever
+// holds rx and taken out by the owner, what leaves is put in by the owner and taken out by whoever holds tx. Behind each
+// ring there is room for one frame, so that a message lies in one piece also at the end.
+type small struct {
+	conn
+	kit.Small
+
+	in      []byte
+	inTail  uint64 // received from the socket; under rx
+	inFrame uint64 // the first frame that is not complete; under rx
+	_       [64]byte
+	inHead  atomic.Uint64 // taken by the owner
+	_       [64]byte
+
+	out        []byte
+	outTail    atomic.Uint64 // put in by the owner
+	used       uint64        // bytes of frames with messages; the owner's
+	owed       uint64        // bytes that were taken and not granted again; the owner's
+	sentFrames atomic.Uint64 // used, for whoever holds rx
+	heldIn     uint32        // the round of drains of the last post; the owner's
+	posts      int           // in that round; the owner's
+	lent       bool          // the place behind outTail is the user's; the owner's
+	_          [64]byte
+	outHead    atomic.Uint64 // sent; under tx
+	granted    atomic.Uint64 // what used may be; under rx
+	inBufs     [2][]byte
+	outBufs    [2][]byte
+}
+
+func newSmall() *small {
+	s := &small{in: make([]byte, inSize+maxFrame), out: make([]byte, outSize+maxFrame)}
+	s.granted.Store(window)
+	s.Small.Init(&s.Conn, s)
+	return s
+}
+
+var (
+	_ driver.BufferSender   = (*small)(nil)
+	_ driver.BufferReceiver = (*small)(nil)
+	_ driver.SendWaiter     = (*small)(nil)
+	_ driver.RecvWaiter     = (*small)(nil)
+	_ kit.Starter           = (*small)(nil)
+)
+
+func (s *small) token() uint64 { return 0 }
+func (s *small) learn(uint64)  {}
+
+// read implements track.
+func (s *small) read() (more bool) {
+	asked := s.room()
+	if asked == 0 {
+		return false
+	}
+	n, st := s.wire.read(s.inPieces(asked))
+	if n > 0 {
+		s.inTail += uint64(n)
+		if !s.heard.Load() {
+			s.heard.Store(true)
+		}
+		s.parse()
+	}
+	switch {
+	case s.ended:
+	case st == over:
+		s.end(s.wire.err)
+	case n == asked:
+		return true
+	}
+	return false
+}
+
+// room is how many bytes the ring has room for. If there are none, the owner is to call when there are.
+func (s *small) room() int {
+	free := func() int { return inSize - int(s.inTail-s.inHead.Load()) }
+	n := free()
+	if n == 0 {
+		s.starved.Store(true)
+		if n = free(); n == 0 {
+			return 0
+		}
+	}
+	if s.starved.Load() {
+		s.starved.Store(false)
+	}
+	return n
+}
+
+// inPieces is the free part of the ring, n bytes.
+func (s *small) inPieces(n int) [][]byte { return pieces(&s.inBufs, s.in[:inSize], s.inTail, n) }
+
+// pieces is the part of a ring from a position, n bytes.
+func pieces(bufs *[2][]byte, ring []byte, from uint64, n int) [][]byte {
+	size := len(ring)
+	at := int(from % uint64(size))
+	if at+n <= size {
+		bufs[0] = ring[at : at+n]
+		return bufs[:1]
+	}
+	bufs[0], bufs[1] = ring[at:], ring[:at+n-size]
+	return bufs[:2]
+}
+
+// parse announces the messages that are complete. Foreign bytes are checked here, once: the ring is this process's own.
+func (s *small) parse() {
+	messages := 0
+	for s.inTail-s.inFrame >= headSize {
+		at := s.inFrame % inSize
+		head := binary.LittleEndian.Uint32(s.in[at:])
+		k, n, ok := parseHead(head)
+		if !ok || k == frameGrant && !s.grant(head) {
+			s.violated("a frame that there cannot be")
+			break
+		}
+		size := uint64(frameSize(n))
+		if s.inTail-s.inFrame < size {
+			break
+		}
+		if k != frameMessage && s.inTail == s.inFrame+size {
+			s.inTail = s.inFrame // so that they do not fill the ring of a user who takes no message
+		} else {
+			s.inFrame += size
+		}
+		if k == frameMessage {
+			messages++
+			s.Announce()
+		}
+		if k == frameBye {
+			s.bade()
+			break
+		}
+	}
+	if messages > 0 {
+		s.Wake()
+	}
+}
+
+// grant lets the owner send more. It reports whether the peer has been sent so much.
+func (s *small) grant(head uint32) bool {
+	granted := s.granted.Load() + 4*uint64(head&lengths)
+	if granted-window > s.sentFrames.Load() {
+		return false
+	}
+	s.granted.Store(granted)
+	if s.Stalled() {
+		s.Conn.Wake()
+		s.ctx.attend()
+	}
+	return true
+}
+
+// First implements kit.SmallHooks.
+func (s *small) First(int) (piece []byte, more, ok bool) {
+	at := s.inHead.Load()
+	for {
+		k, n, _ := parseHead(binary.LittleEndian.Uint32(s.in[at%inSize:]))
+		if k == frameMessage {
+			return s.message(int(at%inSize)+headSize, n), false, true
+		}
+		at += headSize // of another kind, which was handled when it came
+		s.inHead.Store(at)
+	}
+}
+
+// message is one of n bytes at a place of the ring. What lies at the ring's beginning is copied behind its end.
+func (s *small) message(at, n int) []byte {
+	if over := at + n - inSize; over > 0 {
+		copy(s.in[inSize:], s.in[:over])
+	}
+	return s.in[at : at+n : at+n]
+}
+
+// Consumed implements kit.SmallHooks.
+func (s *small) Consumed(n int) {
+	s.inHead.Add(uint64(frameSize(n)))
+	s.owed += uint64(frameSize(n))
+	if s.owed >= grantStep {
+		s.repay()
+	}
+	if s.starved.Load() && !s.receive() {
+		s.ctx.drain.again(&s.conn)
+	}
+}
+
+// repay grants the peer what the owner has taken, if there is room for the frame. The owner's.
+func (s *small) repay() {
+	tail := s.outTail.Load()
+	if s.lent || outSize-int(tail-s.outHead.Load()) < 2*headSize || s.State() != kit.StateUp {
+		return
+	}
+	binary.LittleEndian.PutUint32(s.out[tail%outSize:], frameHead(frameGrant, int(s.owed/4)))
+	s.outTail.Store(tail + headSize)
+	s.owed = 0
+	s.ctx.drain.hold(&s.conn)
+	s.ctx.attend()
+}
+
+// Longest implements kit.SmallHooks.
+func (s *small) Longest() int { return maxSmall }
+
+// SendPost implements driver.Instance.
+func (s *small) SendPost(p *driver.Packet) error {
+	if !s.Enter() {
+		return s.Failure("send")
+	}
+	_, err := s.AdmitSend(p, maxSmall)
+	if err == nil {
+		if !s.Stalled() && s.Start(p) {
+			s.Launch()
+		} else {
+			err = s.Later(p)
+		}
+	}
+	s.Leave()
+	return err
+}
+
+// reserve is room for frames of other kinds than messages.
+const reserve = 16 * headSize
+
+// hasRoom reports whether a message of n bytes fits, here and at the peer.
+func (s *small) hasRoom(n int) bool {
+	size := frameSize(n)
+	return outSize-int(s.outTail.Load()-s.outHead.Load()) >= size+reserve && s.used+uint64(size) <= s.granted.Load()
+}
+
+// Start implements kit.Starter.
+func (s *small) Start(p *driver.Packet) bool {
+	n := p.Len()
+	if !s.hasRoom(n) {
+		return false
+	}
+	tail := s.outTail.Load()
+	at := int(tail % outSize)
+	b := s.out[at+headSize : at+headSize+n]
+	if len(p.IOV) == 1 {
+		copy(b, p.IOV[0])
+	} else {
+		c := p.Cursor()
+		c.Gather(b)
+	}
+	s.publish(tail, n)
+	p.N = n
+	p.Driver.Finish(nil)
+	return true
+}
+
+// publish adds the frame of a message of n bytes, which lies in its place already.
+func (s *small) publish(tail uint64, n int) {
+	s.used += uint64(frameSize(n))
+	s.sentFrames.Store(s.used)
+	s.put(tail, frameMessage, n)
+	s.Sent(n)
+}
+
+func (s *small) put(tail uint64, k frameKind, n int) {
+	at, size := int(tail%outSize), frameSize(n)
+	binary.LittleEndian.PutUint32(s.out[at:], frameHead(k, n))
+	clear(s.out[at+headSize+n : at+size])
+	if over := at + size - outSize; over > 0 {
+		copy(s.out, s.out[outSize:outSize+over])
+	}
+	s.outTail.Store(tail + uint64(size))
+}
+
+// promptPosts is how many messages after a look at what has come are sent at once.
+const promptPosts = 4
+
+// Launch implements kit.Starter. The first messages after a look at what has come are sent at once. Further ones, of a
+// program that sends without receiving, are held back: they go together when there are enough, with the next poll of
+// the program on any context of this driver, or when the keeper looks.
+func (s *small) Launch() {
+	round := s.ctx.drain.round.Load()
+	if s.heldIn != round {
+		s.heldIn, s.posts = round, 0
+	}
+	if s.posts++; s.posts <= promptPosts {
+		s.flush()
+		return
+	}
+	if s.outTail.Load()-s.outHead.Load() >= holdLimit {
+		s.flush()
+		return
+	}
+	s.ctx.drain.hold(&s.conn)
+	s.ctx.attend()
+}
+
+// Settle implements kit.SmallHooks.
+func (s *small) Settle() {
+	if s.unsent() {
+		if s.blocked.Load() {
+			s.ctx.takeAll()
+		} else {
+			s.flush()
+		}
+	}
+	flushAllHeld()
+	s.heldIn = s.ctx.drain.round.Load() - 1
+	if s.owed >= grantStep {
+		s.repay()
+	}
+	s.Push()
+	s.receive()
+}
+
+// unsent implements track.
+func (s *small) unsent() bool {
+	return s.outTail.Load() != s.outHead.Load() || s.wire.seal.unsent()
+}
+
+// write implements track.
+func (s *small) write() {
+	for s.unsent() {
+		head := s.outHead.Load()
+		n, st := s.wire.write(pieces(&s.outBufs, s.out[:outSize], head, int(s.outTail.Load()-head)))
+		if n > 0 {
+			s.outHead.Store(head + uint64(n))
+			if !s.spoke.Load() {
+				s.spoke.Store(true)
+			}
+		}
+		if !s.sent(st) {
+			return
+		}
+	}
+}
+
+// Room implements kit.SmallHooks.
+func (s *small) Room() []byte {
+	if !s.hasRoom(maxSmall) {
+		return nil
+	}
+	s.lent = true
+	at := int(s.outTail.Load()%outSize) + headSize
+	return s.out[at : at+maxSmall]
+}
+
+// Filled implements kit.SmallHooks.
+func (s *small) Filled(_ []byte, n int) error {
+	s.lent = false
+	if n >= 0 {
+		s.publish(s.outTail.Load(), n)
+		s.Launch()
+	}
+	return nil
+}
+
+// starts implements track.
+func (s *small) starts() {
+	if s.owed >= grantStep {
+		s.repay()
+	}
+	if s.Stalled() {
+		s.Push()
+	}
+}
+
+// ping implements track. While something waits to be sent there is no need for it, or no room.
+func (s *small) ping() {
+	if !s.unsent() && !s.lent {
+		s.put(s.outTail.Load(), framePing, 0)
+		s.flush()
+	}
+}
+
+// bye implements track.
+func (s *small) bye() {
+	if outSize-int(s.outTail.Load()-s.outHead.Load()) < headSize {
+		s.deaf = true
+		return
+	}
+	s.put(s.outTail.Load(), frameBye, 0)
+	s.write()
+}
+
+// Pending implements kit.ConnHooks.
+func (s *small) Pending() bool {
+	s.Settle()
+	return s.Stalled() || s.unsent() && !s.isDeaf()
+}
+
+func (i *conn) isDeaf() bool {
+	if !i.tx.try() {
+		return false
+	}
+	defer i.tx.unlock()
+	return i.deaf
+}
+
+// drop implements track.
+func (s *small) drop() { s.Drop() }

@@ -1,0 +1,46 @@
+package tcp
+
+import (
+	"runtime"
+	"time"
+)
+
+// spins is how many polls a wait makes before it sleeps: a few microseconds.
+const spins = 20
+
+// Sleeps of a wait: the first one is short, so that no waker is needed for its context; a later one ends with the
+// context.
+const (
+	shortSleep = 5 * time.Millisecond
+	longSleep  = time.Second
+)
+
+// sockets are what waits sleep on.
+type sockets struct{ c *share }
+
+// Arm implements kit.Watched: bytes stay until somebody takes them.
+func (s sockets) Arm() uint32 { return 0 }
+
+// Sleep implements kit.Watched.
+func (s sockets) Sleep(_ uint32, again bool) {
+	c := s.c
+	switch {
+	case c.opts.spin:
+		for range 100 {
+			if c.takeAll() {
+				return
+			}
+		}
+		runtime.Gosched()
+	case again:
+		c.poll.waiter.sleep(longSleep)
+	default:
+		c.poll.waiter.sleep(shortSleep)
+	}
+}
+
+// Wake implements kit.Watched.
+func (s sockets) Wake() { s.c.poll.wakeWaiter() }
+
+// Call implements kit.Watched.
+func (s sockets) Call() { s.c.nudge() }

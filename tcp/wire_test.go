@@ -1,0 +1,100 @@
+package tcp
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+)
+
+const wireDoc = "../docs/wire.md"
+
+// golden are bytes of each kind that this driver puts on the wire.
+func golden() map[string][]byte {
+	c := claim{track: driver.Large, encrypt: true, from: 0x0102030405060709, to: 0x1112131415161719}
+	var data [transferHead]byte
+	(&transfer{kind: frameMessage, tag: 0x0201, bytes: 5, total: 6}).put(&data)
+	var rdv [rdvBytes]byte
+	putRdv(&rdv, 0x0102030405060708, 0x0201, 5)
+	s := newSmall()
+	s.put(0, frameMessage, copy(s.out[headSize:], "hello"))
+	frames := map[string]uint32{
+		"ping": frameHead(framePing, 0), "bye": frameHead(frameBye, 0), "grant": frameHead(frameGrant, grantStep/4),
+	}
+	all := map[string][]byte{
+		"claim": c.append(nil), "welcome": note{kind: noteWelcome, code: refuseStale}.append(nil),
+		"take": note{kind: noteTake, token: 0x0102030405060708}.append(nil), "seen": note{kind: noteSeen}.append(nil),
+		"stand":   note{kind: noteStand, token: 0x0102030405060708}.append(nil),
+		"message": bytes.Clone(s.out[:frameSize(5)]), "transfer": data[:], "rdv data": rdv[:],
+		"url": []byte(address{port: 40000, addrs: []netip.Addr{
+			netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
+		}}.String()),
+	}
+	for name, h := range frames {
+		all[name] = []byte{byte(h), byte(h >> 8), byte(h >> 16), byte(h >> 24)}
+	}
+	return all
+}
+
+// The bytes on the wire are those of the document.
+func TestWireIsAsDocumented(t *testing.T) {
+	text, err := os.ReadFile(wireDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := make(map[string]string)
+	for _, m := range regexp.MustCompile(`(?m)^tcp, ([a-z ]+): ([0-9a-f ]+)$`).FindAllStringSubmatch(string(text), -1) {
+		docs[m[1]] += strings.ReplaceAll(m[2], " ", "")
+	}
+	for name, got := range golden() {
+		if hex.EncodeToString(got) != docs[name] {
+			t.Errorf("%s: got % x, document has %s", name, got, docs[name])
+		}
+		delete(docs, name)
+	}
+	for name := range docs {
+		t.Errorf("document has a vector %q that nothing makes", name)
+	}
+}
+
+// FuzzURL: the rest of a url that is accepted has the same meaning after it is formatted.
+func FuzzURL(f *testing.F) {
+	f.Add("40000,192.0.2.1,2001:db8::1")
+	f.Add("1,127.0.0.1")
+	f.Add("0,::")
+	f.Add("40000,fe80::1%eth0")
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := parseAddress(s)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Fatalf("%q: %v", s, err)
+			}
+			return
+		}
+		b, err := parseAddress(a.String())
+		if err != nil || a.String() != b.String() || len(a.addrs) == 0 || len(a.addrs) > maxAddresses || a.port == 0 {
+			t.Fatalf("%q: %v, formatted %q: %v", s, a, a.String(), err)
+		}
+	})
+}
+
+// FuzzHello: a claim or note that is accepted is the one that its fields make.
+func FuzzHello(f *testing.F) {
+	for _, b := range golden() {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if m, err := parseClaim(b); err == nil && !bytes.Equal(m.append(nil), b) {
+			t.Errorf("claim % x is read as %+v", b, m)
+		}
+		if m, err := parseNote(b); err == nil && !bytes.Equal(m.append(nil), b) {
+			t.Errorf("note % x is read as %+v", b, m)
+		}
+	})
+}
