@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -28,7 +27,7 @@ type share struct {
 
 	parties   map[uint64]*party // by incarnation; guarded by Mu
 	strangers strangers
-	onKnock   atomic.Pointer[func()]
+	onRequest atomic.Pointer[func()]
 	refused   atomic.Uint64
 	bad       atomic.Uint64
 
@@ -47,23 +46,21 @@ type smallContext struct {
 }
 
 var (
-	_ driver.Prober          = smallContext{}
-	_ driver.Knocker         = smallContext{}
-	_ kit.ContextHooks[conn] = (*share)(nil)
+	_ driver.Prober                 = smallContext{}
+	_ driver.ConnectRequestReceiver = smallContext{}
+	_ kit.ContextHooks[conn]        = (*share)(nil)
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *share, err error) {
-	c := &share{opts: o, key: handshake.NoSecret(), parties: make(map[uint64]*party), nudged: make(chan struct{}, 1)}
-	if len(a.Secret) > 0 {
-		if c.key, err = handshake.NewKey(a.Secret); err != nil {
-			return nil, errors.Join(driver.ErrInvalid, err)
-		}
+	c := &share{opts: o, parties: make(map[uint64]*party), nudged: make(chan struct{}, 1)}
+	if c.key, err = kit.NewKey(a.Secret); err != nil {
+		return nil, err
 	}
 	self := driver.Context(c)
 	if props.Track == driver.Small {
 		self = smallContext{c, c.Prober()}
 	}
-	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, URLVersion, a)
+	c.Init(c, func(i *conn) *kit.Conn { return &i.Conn }, self, props, urlVersion, a)
 	c.live, c.stop = context.WithCancel(context.Background())
 	if c.poll, err = newPoller(c); err != nil {
 		return nil, err

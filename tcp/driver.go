@@ -14,8 +14,8 @@ import (
 // Name is the driver's name.
 const Name = "tcp"
 
-// URLVersion is the version in this driver's urls.
-const URLVersion = 1
+// urlVersion is the version of this driver's urls.
+const urlVersion = 1
 
 // AllDevices is the device that stands for all addresses of the host; see [driver.Hints].Device.
 const AllDevices = "all"

@@ -63,10 +63,8 @@ type large struct {
 	kit.Large
 	mine, theirs uint64 // tokens in rdv data
 
-	in    [kit.LargeDepth]recvSlot
-	out   [kit.LargeDepth]sendSlot
-	used  int // slots of in
-	sends int // slots of out
+	in  [kit.LargeDepth]recvSlot
+	out [kit.LargeDepth]sendSlot
 
 	// Under rx.
 	reading struct {
@@ -104,24 +102,35 @@ const (
 )
 
 type recvSlot struct {
-	state  atomic.Uint32
-	p      *driver.Packet
+	posted
 	gen    uint64
-	length int // of the memory
-	total  int // of the message
-	buf    []byte
-	cursor driver.Cursor
-	at     uint64 // of cursor
+	length int    // bytes of the memory
+	total  int    // bytes of the message
+	at     uint64 // where the cursor is
 	rdv    [rdvBytes]byte
 }
 
 type sendSlot struct {
+	posted
+	n int
+	t transfer
+}
+
+// posted is the memory of the packet in a slot.
+type posted struct {
 	state  atomic.Uint32
-	p      *driver.Packet
-	n      int
-	t      transfer
-	buf    []byte
+	buf    []byte // if it is in one piece
 	cursor driver.Cursor
+}
+
+func (m *posted) set(p *driver.Packet) {
+	m.buf, _ = p.Contiguous()
+	m.cursor = p.Cursor()
+}
+
+func (m *posted) clear() {
+	m.buf, m.cursor = nil, driver.Cursor{}
+	m.state.Store(slotFree)
 }
 
 func newLarge() *large {
@@ -159,23 +168,6 @@ func parseRdv(b []byte, token uint64) (tag uint64, length int, err error) {
 	return le.Uint64(b[16:]), int(le.Uint64(b[24:])), nil
 }
 
-// Posted implements kit.LargeHooks.
-func (l *large) Posted(sending bool) int {
-	if sending {
-		return l.sends
-	}
-	return l.used
-}
-
-// Holds implements kit.LargeHooks.
-func (l *large) Holds(p *driver.Packet, sending bool) bool {
-	k := p.Driver.Slot
-	if sending {
-		return k < kit.LargeDepth && l.out[k].p == p
-	}
-	return k < kit.LargeDepth && l.in[k].p == p
-}
-
 // settle takes what has come and sends what can be sent.
 func (l *large) settle() {
 	flushAllHeld()
@@ -196,14 +188,14 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 		if s.state.Load() != slotDone {
 			l.settle()
 		}
-		l.progressSend(s)
+		l.progressSend(int(p.Driver.Slot))
 		return
 	}
 	s := &l.in[p.Driver.Slot]
 	if s.state.Load() != slotDone {
 		l.settle()
 	}
-	l.progressRecv(s)
+	l.progressRecv(int(p.Driver.Slot))
 }
 
 // Pending implements kit.ConnHooks.
@@ -248,13 +240,9 @@ func (l *large) bye() {
 
 // drop implements track.
 func (l *large) drop() {
-	for k := range l.in {
-		l.in[k].state.Store(slotFree)
-		l.in[k].p, l.in[k].buf, l.in[k].cursor = nil, nil, driver.Cursor{}
-	}
-	for k := range l.out {
-		l.out[k].state.Store(slotFree)
-		l.out[k].p, l.out[k].buf, l.out[k].cursor = nil, nil, driver.Cursor{}
+	for k := range kit.LargeDepth {
+		l.in[k].clear()
+		l.out[k].clear()
 	}
 	l.reading.slot, l.writing.slot = nil, nil
 	l.writing.taken = l.queued.Load()

@@ -6,25 +6,16 @@ import (
 )
 
 // StartRecv implements kit.LargeHooks.
-func (l *large) StartRecv(p *driver.Packet, n int) error {
-	k := 0
-	for l.in[k].p != nil {
-		k++
-	}
+func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
+	k := l.Receives.Free()
 	s := &l.in[k]
 	s.gen++
-	s.p, s.length, s.total, s.at = p, n, 0, 0
-	s.cursor = p.Cursor()
-	s.buf = nil
-	if b, whole := p.Contiguous(); whole {
-		s.buf = b
-	}
+	s.length, s.total, s.at = n, 0, 0
+	s.set(p)
 	putRdv(&s.rdv, l.mine, s.tag(k), n)
 	p.RdvData = s.rdv[:]
-	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
-	l.used++
 	s.state.Store(slotPosted)
-	return nil
+	return k, nil
 }
 
 // tag names a receive in rdv data; those before in the slot have other ones.
@@ -114,7 +105,7 @@ func (l *large) came(n int, whole bool) bool {
 		if r.off += uint64(n); r.off < r.t.bytes {
 			return true
 		}
-		l.received()
+		l.arrived()
 	} else {
 		r.got += n
 	}
@@ -129,13 +120,13 @@ func (l *large) came(n int, whole bool) bool {
 		if r.t.bytes > 0 {
 			return true
 		}
-		l.received()
+		l.arrived()
 	}
 	return true
 }
 
-// received ends the transfer under way.
-func (l *large) received() {
+// arrived ends the transfer under way.
+func (l *large) arrived() {
 	r := &l.reading
 	r.inside = false
 	if s := r.slot; s != nil && s.state.Load() == slotPosted && s.tag(int(r.t.tag&0xff)) == r.t.tag {
@@ -175,39 +166,28 @@ func (l *large) begin() bool {
 	return true
 }
 
-func (l *large) progressRecv(s *recvSlot) {
-	p := s.p
+func (l *large) progressRecv(k int) {
+	s := &l.in[k]
 	st := s.state.Load()
 	switch {
 	case st == slotDone:
-		p.N = min(s.total, s.length)
-		l.Tally.Received.Add(1)
-		l.Tally.BytesReceived.Add(uint64(p.N))
-		var err error
-		if s.total > s.length {
-			err = &driver.TruncatedError{Message: s.total, Buffer: s.length}
-			l.Tally.Truncated.Add(1)
-		}
-		l.endRecv(s, err)
+		l.endRecv(k, l.Received(k, s.total, s.length))
 	case st == slotCancel:
 		if l.rx.try() { // nobody is writing to the memory
-			l.Tally.Canceled.Add(1)
-			l.endRecv(s, driver.ErrCanceled)
+			l.endRecv(k, driver.ErrCanceled)
 			l.rx.unlock()
 		}
 	case l.State() != kit.StateUp && l.rx.try():
 		if s.state.Load() != slotDone { // else the next poll says so
-			l.endRecv(s, l.Failure("receive"))
+			l.endRecv(k, l.Failure("receive"))
 		}
 		l.rx.unlock()
 	}
 }
 
-func (l *large) endRecv(s *recvSlot, err error) {
-	s.p.Driver.Finish(err)
-	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
-	s.state.Store(slotFree)
-	l.used--
+func (l *large) endRecv(k int, err error) {
+	l.in[k].clear()
+	l.EndRecv(k, err)
 }
 
 // CancelRecv implements kit.LargeHooks.

@@ -6,25 +6,16 @@ import (
 )
 
 // StartSend implements kit.LargeHooks.
-func (l *large) StartSend(p *driver.Packet, n int) error {
+func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	k := 0
-	for l.out[k].p != nil {
-		k++
-	}
+	k := l.Sends.Free()
 	s := &l.out[k]
-	s.p, s.n = p, n
+	s.n = n
+	s.set(p)
 	s.t = transfer{kind: frameMessage, tag: tag, bytes: uint64(min(n, room)), total: uint64(n)}
-	s.cursor = p.Cursor()
-	s.buf = nil
-	if b, whole := p.Contiguous(); whole {
-		s.buf = b
-	}
-	p.Driver.Phase, p.Driver.Slot = driver.Posted, uint32(k)
-	l.sends++
 	s.state.Store(slotPosted)
 	at := l.queued.Load()
 	l.queue[at%kit.LargeDepth] = s
@@ -33,7 +24,7 @@ func (l *large) StartSend(p *driver.Packet, n int) error {
 	if !l.blocked.Load() {
 		l.flush()
 	}
-	return nil
+	return k, nil
 }
 
 // unsent implements track.
@@ -129,27 +120,25 @@ func (l *large) source(budget int) [][]byte {
 	return w.bufs[:k]
 }
 
-func (l *large) progressSend(s *sendSlot) {
+func (l *large) progressSend(k int) {
+	s := &l.out[k]
 	switch {
 	case s.state.Load() == slotDone:
-		s.p.N = s.n
-		l.Sent(int(s.t.bytes))
-		l.endSend(s, nil)
+		l.endSend(k, nil)
 	case l.State() != kit.StateUp && l.tx.try():
 		if s.state.Load() != slotDone {
 			l.deaf = true // the stream may have ended in the middle of it
 			if l.writing.slot == s {
 				l.writing.slot = nil
 			}
-			l.endSend(s, l.Failure("send"))
+			l.endSend(k, l.Failure("send"))
 		}
 		l.tx.unlock()
 	}
 }
 
-func (l *large) endSend(s *sendSlot, err error) {
-	s.p.Driver.Finish(err)
-	s.p, s.buf, s.cursor = nil, nil, driver.Cursor{}
-	s.state.Store(slotFree)
-	l.sends--
+func (l *large) endSend(k int, err error) {
+	s := &l.out[k]
+	s.clear()
+	l.EndSend(k, s.n, int(s.t.bytes), err)
 }

@@ -104,7 +104,7 @@ func (l *link) handle(m note) error {
 		if p.tend(); l.state != linkOffered {
 			return nil
 		}
-		c.knocked()
+		c.requested()
 		return l.send(note{kind: noteSeen})
 	case m.kind == noteSeen && l.state == linkTaken:
 		l.state = linkSeen

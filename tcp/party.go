@@ -60,7 +60,7 @@ func (c *share) enlist(l *link, peer uint64, dialed bool) bool {
 	p.idle = append(p.idle, l)
 	p.tend()
 	if !dialed {
-		c.knocked()
+		c.requested()
 	}
 	return true
 }
@@ -188,33 +188,33 @@ func (p *party) leave(i *conn) {
 	p.tend()
 }
 
-// Knocking implements driver.Knocker.
-func (c smallContext) Knocking(dst []uint64) []uint64 {
+// ConnectRequests implements driver.ConnectRequestReceiver.
+func (c smallContext) ConnectRequests(dst []uint64) []uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for _, p := range c.parties {
-		knocks := len(p.offered) > 0 || slices.ContainsFunc(p.idle, func(l *link) bool { return !l.dialed })
-		if knocks && len(p.waiting) == 0 {
+		asks := len(p.offered) > 0 || slices.ContainsFunc(p.idle, func(l *link) bool { return !l.dialed })
+		if asks && len(p.waiting) == 0 {
 			dst = append(dst, p.peer)
 		}
 	}
 	return dst
 }
 
-// OnKnock implements driver.Knocker.
-func (c smallContext) OnKnock(f func()) {
+// OnConnectRequest implements driver.ConnectRequestReceiver.
+func (c smallContext) OnConnectRequest(f func()) {
 	if f == nil {
-		c.onKnock.Store(nil)
+		c.onRequest.Store(nil)
 		return
 	}
-	c.onKnock.Store(&f)
+	c.onRequest.Store(&f)
 	f()
 }
 
-func (c *share) knocked() {
-	if f := c.onKnock.Load(); f != nil {
+func (c *share) requested() {
+	if f := c.onRequest.Load(); f != nil {
 		(*f)()
 	}
 }
 
-var _ driver.Knocker = smallContext{}
+var _ driver.ConnectRequestReceiver = smallContext{}
