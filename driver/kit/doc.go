@@ -86,6 +86,9 @@
 // # Further parts
 //
 //	Life                     the states of a connection, and who may touch it now
+//	Gate                     a driver's own way into a connection, instead of the common compare-and-swap
+//	Receiver, Starter        what the small track's hooks may have besides: copies by the kit, sends that wait for credit
+//	Looker                   a context whose probe may overlook a connection: a waiter's last look before it sleeps
 //	Connections, ReadySet    connections by number, and which have something to receive
 //	Watch, AnyWaits          goroutines that sleep until the device has something
 //	PacketQueue              packets that wait
