@@ -15,8 +15,8 @@ import (
 
 // conn is what instances of both tracks have in common.
 //
-// Its owner is the goroutine that uses the instance. Bytes from the socket are taken by whoever holds rx, bytes to it
-// are handed over by whoever holds tx: the owner, a goroutine that drains all connections, or the keeper. Both are
+// Its owner is the goroutine that uses the instance. Bytes from the socket are taken by the holder of rx, bytes to it
+// are handed over by the holder of tx: the owner, a goroutine that drains all connections, or the keeper. Both are
 // try-locks.
 type conn struct {
 	kit.Conn

@@ -43,6 +43,7 @@
 // # Limits
 //
 // Messages of the small track have at most 16 KiB. A connection of the small track takes 224 KiB of memory, one of the
-// large track some 3 KiB. Nothing allocates on the data path, but with encrypt=on, where the cipher allocates a nonce a
-// record of at most 16 KiB. There is no one-sided access: sessions emulate it. Linux 4.5 or later is needed.
+// large track some 9 KiB. Nothing allocates on the data path, but with encrypt=on, where the cipher allocates a nonce a
+// record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every kernel that Go
+// supports will do.
 package tcp

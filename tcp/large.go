@@ -57,7 +57,7 @@ func parseTransfer(b *[transferHead]byte) (t transfer, ok bool) {
 }
 
 // large is an instance on the large track: bytes are written from the memory of the posted send, and read into that of
-// the posted receive. A slot is filled and emptied by the owner; in between it belongs to whoever holds rx, or tx.
+// the posted receive. A slot is filled and emptied by the owner; in between it belongs to the holder of rx, or of tx.
 type large struct {
 	conn
 	kit.Large
@@ -78,7 +78,7 @@ type large struct {
 		scratch []byte
 	}
 
-	// The owner puts sends into the queue, whoever holds tx takes them.
+	// The owner puts sends into the queue, the holder of tx takes them.
 	queue   [kit.LargeDepth]*sendSlot
 	queued  atomic.Uint32
 	writing struct {

@@ -64,8 +64,8 @@ func parseHead(h uint32) (k frameKind, n int, ok bool) {
 // frameSize is the length of a frame with a message of n bytes.
 func frameSize(n int) int { return headSize + (n+3)&^3 }
 
-// small is an instance on the small track. Both rings have one producer and one consumer: what comes is put in by whoever
-// holds rx and taken out by the owner, what leaves is put in by the owner and taken out by whoever holds tx. Behind each
+// small is an instance on the small track. Both rings have one producer and one consumer: what comes is put in by the holder
+// of rx and taken out by the owner, what leaves is put in by the owner and taken out by the holder of tx. Behind each
 // ring there is room for one frame, so that a message lies in one piece also at the end.
 type small struct {
 	conn
@@ -82,7 +82,7 @@ type small struct {
 	outTail    atomic.Uint64 // put in by the owner
 	used       uint64        // bytes of frames with messages; the owner's
 	owed       uint64        // bytes that were taken and not granted again; the owner's
-	sentFrames atomic.Uint64 // used, for whoever holds rx
+	sentFrames atomic.Uint64 // used, for the holder of rx
 	heldIn     uint32        // the round of drains of the last post; the owner's
 	posts      int           // in that round; the owner's
 	lent       bool          // the place behind outTail is the user's; the owner's

@@ -2,8 +2,10 @@ package tcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"hash/crc32"
 	"net/netip"
 	"os"
 	"regexp"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 const wireDoc = "../docs/wire.md"
@@ -97,4 +100,59 @@ func FuzzHello(f *testing.F) {
 			t.Errorf("note % x is read as %+v", b, m)
 		}
 	})
+}
+
+// FuzzRdv: rdv data that is accepted is what putRdv makes of its fields.
+func FuzzRdv(f *testing.F) {
+	const token = 0x1122334455667788
+	var b [rdvBytes]byte
+	putRdv(&b, token, 7<<8|3, 100)
+	f.Add(bytes.Clone(b[:]))
+	putRdv(&b, token+1, 0, 0) // of another connection
+	f.Add(bytes.Clone(b[:]))
+	putRdv(&b, token, kit.LargeDepth, maxLarge) // no such slot
+	f.Add(bytes.Clone(b[:]))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		for _, sum := range []bool{false, true} {
+			if sum && len(in) == rdvBytes { // past the checksum, too
+				in = bytes.Clone(in)
+				binary.LittleEndian.PutUint32(in, crc32.Checksum(in[4:], castagnoli))
+			}
+			tag, n, err := parseRdv(in, token)
+			if err != nil {
+				if !errors.Is(err, driver.ErrInvalid) {
+					t.Fatalf("% x: %v", in, err)
+				}
+				continue
+			}
+			var again [rdvBytes]byte
+			putRdv(&again, token, tag, n)
+			if !bytes.Equal(again[:], in) || n < 0 || n > maxLarge {
+				t.Errorf("% x is read as tag %#x of %d bytes", in, tag, n)
+			}
+		}
+	})
+}
+
+func TestOptionsOutOfRangeAreRefused(t *testing.T) {
+	for option, values := range map[string]map[string]bool{
+		"port": {
+			"1": true, "65535": true, "5000-5100": true, "5000-5000": true,
+			"0": false, "65536": false, "5100-5000": false, "5000-": false, "-5000": false, "x": false,
+		},
+		"address": {
+			"192.0.2.1": true, "192.0.2.1,2001:db8::1": true,
+			"0.0.0.0": false, "255.255.255.255": false, "224.0.0.1": false, "host": false, "192.0.2.1,": false,
+			"1.0.0.1,1.0.0.2,1.0.0.3,1.0.0.4,1.0.0.5,1.0.0.6,1.0.0.7,1.0.0.8,1.0.0.9": false,
+		},
+		"encrypt": {"on": true, "off": true, "maybe": false},
+		"wait":    {"sleep": true, "spin": true, "": false},
+	} {
+		for value, ok := range values {
+			if _, err := optionTable.Parse(map[string]string{option: value}); (err == nil) != ok {
+				t.Errorf("option %s=%s: %v", option, value, err)
+			}
+		}
+	}
 }
