@@ -28,6 +28,7 @@ type share struct {
 	parties   map[uint64]*party // by incarnation; guarded by Mu
 	strangers strangers
 	onRequest atomic.Pointer[func()]
+	probes    atomic.Uint32
 	refused   atomic.Uint64
 	bad       atomic.Uint64
 
@@ -43,6 +44,18 @@ type share struct {
 type smallContext struct {
 	*share
 	kit.Prober[conn]
+}
+
+// drainEvery is how many probes may name connections that were known to have something, before one looks at the
+// sockets: busy peers shall not keep a quiet one's from being read.
+const drainEvery = 16
+
+// RecvProbeAny implements driver.Prober.
+func (c smallContext) RecvProbeAny() (driver.Instance, error) {
+	if c.probes.Add(1)%drainEvery == 0 {
+		c.takeAll()
+	}
+	return c.Prober.RecvProbeAny()
 }
 
 var (

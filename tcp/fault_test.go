@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -354,4 +355,41 @@ func TestStrangersAreBounded(t *testing.T) {
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// A connection that one side has given up before the other side's Connect does not count: the next one is met. The other
+// side may still hold a link that was meant for the first.
+func TestGivenUpConnectionsAreNotMet(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			a, b := aContext(t, track, nil), aContext(t, track, nil)
+			for k := range 100 {
+				gone, err := a.Connect(b.URL())
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Duration(rand.Int64N(int64(2 * time.Millisecond))))
+				if err := gone.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				var both [2]driver.Instance
+				for i, c := range []driver.Context{b, a} {
+					if both[i], err = c.Connect([]driver.Context{a, b}[i].URL()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+				for i, n := range both {
+					if err := n.ConnectWait(ctx); err != nil {
+						t.Fatalf("round %d, side %d: %v", k, i, err)
+					}
+				}
+				stop()
+				for _, n := range both {
+					_ = n.Disconnect()
+				}
+				a, b = b, a // either may lead
+			}
+		})
+	}
 }

@@ -19,11 +19,13 @@ const protocol = "bywash tcp 1"
 //	take     the leader's    kind u8, 0 u8[7], token u64
 //	seen     the answer      kind u8
 //	stand    the follower's  kind u8, 0 u8[7], token u64
+//	up       the leader's    kind u8; messages follow
 const (
 	claimSize   = 24
 	welcomeSize = 2
 	takeSize    = 16
 	seenSize    = 1
+	upSize      = 1
 	noteLimit   = 16 // bytes of a frame
 )
 
@@ -36,6 +38,7 @@ const (
 	noteTake
 	noteSeen
 	noteStand
+	noteUp
 )
 
 // refusal is why a listener turns a dialer away that has proved the secret.
@@ -109,7 +112,7 @@ func (m note) append(b []byte) []byte {
 	switch m.kind {
 	case noteWelcome:
 		return append(b, byte(m.kind), byte(m.code))
-	case noteSeen:
+	case noteSeen, noteUp:
 		return append(b, byte(m.kind))
 	}
 	b = append(b, byte(m.kind), 0, 0, 0, 0, 0, 0, 0)
@@ -125,6 +128,7 @@ func parseNote(b []byte) (m note, err error) {
 	case m.kind == noteWelcome && len(b) == welcomeSize && b[1] <= byte(refuseBusy):
 		m.code = refusal(b[1])
 	case m.kind == noteSeen && len(b) == seenSize:
+	case m.kind == noteUp && len(b) == upSize:
 	case (m.kind == noteTake || m.kind == noteStand) && len(b) == takeSize && [7]byte(b[1:8]) == [7]byte{}:
 		m.token = binary.LittleEndian.Uint64(b[8:])
 	default:

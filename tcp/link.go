@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
@@ -32,6 +33,7 @@ const (
 	linkSeen               // and the follower has seen it
 	linkOffered            // the follower has been sent take, and has no instance yet
 	linkStanding           // the follower has an instance for it, and is about to say so
+	linkAsked              // it has said so; the leader may have given its instance up meanwhile
 	linkUp                 // it carries messages: the socket is the connection's
 	linkOver
 )
@@ -54,39 +56,37 @@ func (l *link) receive() (note, error) {
 func (l *link) serve() {
 	for {
 		m, err := l.receive()
-		if l.standUp() {
-			return
+		if l.ask() { // an instance has come for it, which ended the read
+			continue
 		}
 		if err == nil {
 			err = l.handle(m)
 		}
-		if err == errUp || err == nil && l.standUp() {
+		switch {
+		case err == errUp:
 			return
-		}
-		if err != nil {
+		case err != nil:
 			l.lost(err)
 			return
 		}
+		l.ask()
 	}
 }
 
 // errUp ends serve: the socket is the connection's.
 var errUp = errors.New("the link carries messages")
 
-// standUp tells the leader that the link has an instance here, if that is so; from then on it carries messages.
-func (l *link) standUp() bool {
+// ask tells the leader that the link has an instance here, if that is so. The instance stands when the leader answers.
+func (l *link) ask() bool {
 	c := l.ctx
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if l.state != linkStanding {
 		return false
 	}
-	p := l.party
-	p.taken = remove(p.taken, l)
-	l.state = linkUp
-	_ = l.send(note{kind: noteStand, token: l.conn.api.token()}) // an error shows in the connection, too
-	l.conn.stand(l, l.token)
-	p.tend()
+	l.state = linkAsked
+	_ = l.sock.SetReadDeadline(time.Time{})
+	_ = l.send(note{kind: noteStand, token: l.conn.api.token()}) // an error shows at the receiver, too
 	return true
 }
 
@@ -111,15 +111,23 @@ func (l *link) handle(m note) error {
 		p.tend()
 		return nil
 	case m.kind == noteStand && (l.state == linkTaken || l.state == linkSeen):
-		i := l.conn
-		l.state = linkUp
-		p.taken = remove(p.taken, l)
-		i.stand(l, m.token)
-		p.tend()
+		_ = l.send(note{kind: noteUp})
+		l.up(m.token)
+		return errUp
+	case m.kind == noteUp && l.state == linkAsked:
+		l.up(l.token)
 		return errUp
 	}
 	c.bad.Add(1)
 	return errMalformed
+}
+
+// up gives the socket to the instance. The caller holds Mu.
+func (l *link) up(theirs uint64) {
+	l.state = linkUp
+	l.party.taken = remove(l.party.taken, l)
+	l.conn.stand(l, theirs)
+	l.party.tend()
 }
 
 // lost ends a link that the peer has closed, or that was closed here.
@@ -137,7 +145,8 @@ func (l *link) lost(err error) {
 		i.Resolve(kit.StateBroken, gone)
 	case before == linkTaken && l.dialed:
 		i.Resolve(kit.StateBroken, gone)
-	case before == linkTaken && i.State() == kit.StateConnecting: // the follower closed it before it saw the note
+	case (before == linkTaken || before == linkStanding || before == linkAsked) && i.State() == kit.StateConnecting:
+		// The follower closed it before it saw the note, or the leader gave its instance up: another link will do.
 		p.waiting = append([]*conn{i}, p.waiting...)
 	case before == linkIdle && l.dialed && !c.IsClosed():
 		p.fail(gone) // nothing else closes a link that this side has dialed

@@ -33,6 +33,7 @@ func golden() map[string][]byte {
 	all := map[string][]byte{
 		"claim": c.append(nil), "welcome": note{kind: noteWelcome, code: refuseStale}.append(nil),
 		"take": note{kind: noteTake, token: 0x0102030405060708}.append(nil), "seen": note{kind: noteSeen}.append(nil),
+		"up":      note{kind: noteUp}.append(nil),
 		"stand":   note{kind: noteStand, token: 0x0102030405060708}.append(nil),
 		"message": bytes.Clone(s.out[:frameSize(5)]), "transfer": data[:], "rdv data": rdv[:],
 		"url": []byte(address{port: 40000, addrs: []netip.Addr{
