@@ -205,11 +205,9 @@ func TestSilentPeerBreaks(t *testing.T) {
 	}
 }
 
-// A record that was changed on its way is never taken for one of the peer.
-func TestChangedRecordBreaks(t *testing.T) {
-	var mu sync.Mutex
-	change := false
-	i := joined(t, driver.Small, map[string]string{"encrypt": "on"}, func(to, from *net.TCPConn) {
+// passing is a path that shows f all bytes, which it may change, before it passes them on.
+func passing(f func([]byte)) func(to, from *net.TCPConn) {
+	return func(to, from *net.TCPConn) {
 		b := make([]byte, 1<<16)
 		for {
 			n, err := from.Read(b)
@@ -217,14 +215,23 @@ func TestChangedRecordBreaks(t *testing.T) {
 				_ = to.CloseWrite()
 				return
 			}
-			mu.Lock()
-			if change {
-				b[n-1] ^= 1
-			}
-			mu.Unlock()
+			f(b[:n])
 			_, _ = to.Write(b[:n])
 		}
-	})
+	}
+}
+
+// A record that was changed on its way is never taken for one of the peer.
+func TestChangedRecordBreaks(t *testing.T) {
+	var mu sync.Mutex
+	change := false
+	i := joined(t, driver.Small, map[string]string{"encrypt": "on"}, passing(func(b []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		if change {
+			b[len(b)-1] ^= 1
+		}
+	}))
 	moves(t, i[0], i[1], driver.Small, 100)
 	mu.Lock()
 	change = true
@@ -249,20 +256,11 @@ func TestEncryptionHidesMessages(t *testing.T) {
 	for _, encrypt := range []string{"off", "on"} {
 		var mu sync.Mutex
 		var seen bytes.Buffer
-		i := joined(t, driver.Small, map[string]string{"encrypt": encrypt}, func(to, from *net.TCPConn) {
-			b := make([]byte, 1<<16)
-			for {
-				n, err := from.Read(b)
-				if err != nil {
-					_ = to.CloseWrite()
-					return
-				}
-				mu.Lock()
-				seen.Write(b[:n])
-				mu.Unlock()
-				_, _ = to.Write(b[:n])
-			}
-		})
+		i := joined(t, driver.Small, map[string]string{"encrypt": encrypt}, passing(func(b []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen.Write(b)
+		}))
 		out, in := driver.Packet{IOV: [][]byte{[]byte(secret)}}, driver.Packet{IOV: [][]byte{make([]byte, len(secret))}}
 		if err := errors.Join(i[1].RecvPost(&in), i[0].SendPost(&out)); err != nil {
 			t.Fatal(err)

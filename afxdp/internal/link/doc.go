@@ -1,8 +1,8 @@
 // Package link provides reliable, ordered messages over a carrier that may lose, repeat, reorder and damage frames:
 // Ethernet, UDP, or a simulated wire in a test.
 //
-// It is a state machine. The caller hands in the time and the packets that arrived; the package sends packets through a
-// [Carrier]. It has no goroutine, no clock and no I/O, so that tests simulate thousands of networks, each with its own
+// The package is a state machine. The caller hands in the time and the packets that arrived; the package sends packets
+// through a [Carrier]. The package has no goroutine, no clock and no I/O, so that tests simulate thousands of networks, each with its own
 // seed, in a minute, and a failure can be replayed exactly.
 //
 // # Use
