@@ -30,8 +30,8 @@
 //
 // Both sides dial, so that one direction that works is enough (dial.go, listen.go). The side with the lower incarnation
 // leads: it takes one proven link for each of its calls of Connect, in their order, and the other side matches it with its
-// own calls (party.go). The leader confirms each match, as its instance may have been given up meanwhile. Links that nobody
-// needs are closed by the side that dialed them.
+// own calls (party.go). The leader confirms each match, as its instance may have been given up meanwhile. Links that
+// nobody needs are closed by the side that dialed them.
 //
 // # When the peer dies
 //
