@@ -94,7 +94,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	if c.mods, err = c.set.Query(p.forManagers(o)); err != nil {
 		return nil, err
 	}
-	if err = c.Publish(c.mods.Card()); err != nil {
+	if err = c.Publish(c.mods.Card(), ""); err != nil {
 		return nil, err
 	}
 	var live context.Context
@@ -187,6 +187,9 @@ func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	}
 	return n, nil
 }
+
+// Reach implements kit.ContextHooks.
+func (c *opened) Reach(driver.URL) error { return nil }
 
 // Count implements kit.ContextHooks.
 func (c *opened) Count(to *driver.Counters) {
