@@ -143,7 +143,8 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	}
 	card := s.Card()
 	card[16] ^= 2 // another incarnation
-	otherHost := regexp.MustCompile("shm:[0-9]+:[0-9a-f]{16}:[0-9a-f]{15}") // the host is next
+	// The digit of the host that follows.
+	otherHost := regexp.MustCompile("shm:[0-9]+:[0-9a-f]{16}:[0-9a-f]{15}")
 	for _, at := range otherHost.FindAllIndex(card, -1) {
 		if digit := &card[at[1]]; *digit != '0' {
 			*digit = '0'
