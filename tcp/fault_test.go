@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -287,14 +288,14 @@ func TestCandidatesAreRaced(t *testing.T) {
 	options := map[string]string{"port": strconv.Itoa(port), "address": "127.0.0.1"}
 	a, b := aContext(t, driver.Small, options), aContext(t, driver.Small, nil)
 	u, _ := driver.ParseURL(a.URL(), driver.MaxURL)
-	u.Rest = strconv.Itoa(port) + ",127.0.0.2,127.0.0.3,127.0.0.1"
+	u.Rest = fmt.Sprintf("%d,%016x,127.0.0.2,127.0.0.3,127.0.0.1", port, networkID())
 	x, err := b.Connect(u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// This side is not dialed: the other url leads nowhere.
 	v, _ := driver.ParseURL(b.URL(), driver.MaxURL)
-	v.Rest = strconv.Itoa(port) + ",127.0.0.2"
+	v.Rest = fmt.Sprintf("%d,%016x,127.0.0.2", port, networkID())
 	y, err := a.Connect(v.String())
 	if err != nil {
 		t.Fatal(err)
