@@ -22,6 +22,7 @@ type share struct {
 
 	listeners []*net.TCPListener
 	poll      *poller
+	watched   atomic.Bool // the connections are in poll; changes under Mu
 	drain     drainState
 	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
 

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
 
@@ -252,9 +254,37 @@ func (d *drainState) end() { d.lock.lock() }
 // Drain implements kit.ContextHooks.
 func (c *share) Drain() bool { return c.takeAll() }
 
+// watch adds the connections to the poller, and those to come. It is not done before somebody wants to know which of
+// them have something: a socket in it costs a sender on the same host 250 ns a message, which programs that poll each
+// instance by itself do not pay.
+func (c *share) watch() {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.watched.Load() || c.IsClosed() {
+		return
+	}
+	for i := range c.Conns.All() {
+		if i.wire == nil {
+			continue
+		}
+		if err := c.poll.add(i); err != nil {
+			i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %w", driver.ErrBroken, c.Props.Device, err))
+		}
+	}
+	c.watched.Store(true)
+}
+
 // takeAll takes what has come for any connection, unless somebody else is at it. It reports whether there may have been
 // something.
-func (c *share) takeAll() (did bool) {
+func (c *share) takeAll() bool {
+	if !c.watched.Load() {
+		c.watch()
+	}
+	return c.takeReady()
+}
+
+// takeReady is takeAll, but for connections that the poller does not have yet.
+func (c *share) takeReady() (did bool) {
 	d := &c.drain
 	d.round.Add(1)
 	flushAllHeld()
