@@ -81,7 +81,11 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 	}
 	c.waits = kit.Watch{Device: sockets{c}, Spins: spins, Long: true}
 	c.Anyone.Watch = &c.waits
-	if c.listeners, c.port, err = o.listen(c.live); err == nil {
+	err = kit.InNamespace(o.netns, func() (err error) {
+		c.listeners, c.port, err = o.listen(c.live)
+		return err
+	})
+	if err == nil {
 		const head = len("tcp:65535:0123456789abcdef:")
 		err = c.Publish(address{uint16(c.port), o.addresses}.fit(driver.MaxURL - head).String())
 	}
@@ -120,7 +124,11 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 		}
 		return i, nil
 	}
-	if i.targets, err = c.opts.dialable(where, c.port); err != nil {
+	err = kit.InNamespace(c.opts.netns, func() (err error) {
+		i.targets, err = c.opts.dialable(where, c.port)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.Add(i, num, url, i.api, i.api)
