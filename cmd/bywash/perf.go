@@ -165,6 +165,9 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	if len(args) == 1 {
 		c.Remote = args[0]
 	}
+	if err := c.CheckVeth(); err != nil {
+		return nil, err
+	}
 	return c, f.check(args)
 }
 
