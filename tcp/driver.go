@@ -15,7 +15,7 @@ import (
 const Name = "tcp"
 
 // urlVersion is the version of this driver's urls.
-const urlVersion = 1
+const urlVersion = 2
 
 // AllDevices is the device that stands for all addresses of the host; see [driver.Hints].Device.
 const AllDevices = "all"

@@ -68,7 +68,7 @@ func newMiddle(t *testing.T, port int, carry func(to, from *net.TCPConn)) *middl
 func (m *middle) before(c *share) string {
 	u, _ := driver.ParseURL(c.URL(), driver.MaxURL)
 	port := uint16(m.listener.Addr().(*net.TCPAddr).Port)
-	u.Rest = address{port: port, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}.String()
+	u.Rest = address{port: port, network: networkID(), addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}.String()
 	return u.String()
 }
 
@@ -76,7 +76,7 @@ func (m *middle) before(c *share) string {
 func joined(t *testing.T, track driver.Track, options map[string]string, carry func(to, from *net.TCPConn)) (i [2]driver.Instance) {
 	t.Helper()
 	a, b := aContext(t, track, options), aContext(t, track, options)
-	ma, mb := newMiddle(t, a.port, carry), newMiddle(t, b.port, carry)
+	ma, mb := newMiddle(t, int(a.at.port), carry), newMiddle(t, int(b.at.port), carry)
 	var err error
 	if i[0], err = a.Connect(mb.before(b)); err == nil {
 		i[1], err = b.Connect(ma.before(a))
@@ -317,7 +317,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		}
 	}()
 	for range maxStrangers + 100 {
-		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port)))
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(a.at.port))))
 		if err != nil {
 			t.Fatal(err)
 		}
