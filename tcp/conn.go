@@ -123,7 +123,8 @@ func (i *conn) standAlone() error {
 	return nil
 }
 
-// attach gives the connection its sockets. Its number may have been that of another one, which somebody looks at.
+// attach gives the connection its sockets. Its number may have been that of another one, which somebody looks at. The
+// caller holds Mu.
 func (i *conn) attach(w *wire, theirs uint64) error {
 	i.rx.lock()
 	i.tx.lock()
@@ -131,6 +132,9 @@ func (i *conn) attach(w *wire, theirs uint64) error {
 	i.api.learn(theirs)
 	i.tx.unlock()
 	i.rx.unlock()
+	if !i.ctx.watched.Load() {
+		return nil
+	}
 	return i.ctx.poll.add(i)
 }
 

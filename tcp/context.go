@@ -23,6 +23,7 @@ type share struct {
 
 	listeners []*net.TCPListener
 	poll      *poller
+	watched   atomic.Bool // the connections are in poll; changes under Mu
 	drain     drainState
 	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
 
@@ -82,9 +83,15 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 	c.waits = kit.Watch{Device: sockets{c}, Spins: spins, Long: true}
 	c.Anyone.Watch = &c.waits
 	var port int
-	if c.listeners, port, err = o.listen(c.live); err == nil {
+	var network uint64
+	err = kit.InNamespace(o.netns, func() (err error) {
+		c.listeners, port, err = o.listen(c.live)
+		network = networkID()
+		return err
+	})
+	if err == nil {
 		const head = len("tcp:65535:0123456789abcdef:")
-		c.at = address{uint16(port), networkID(), o.addresses}.fit(driver.MaxURL - head)
+		c.at = address{uint16(port), network, o.addresses}.fit(driver.MaxURL - head)
 		err = c.Publish(c.at.String(), c.at.domain())
 	}
 	if err != nil {
@@ -122,7 +129,11 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 		}
 		return i, nil
 	}
-	if i.targets, err = c.at.targets(where); err != nil {
+	err = kit.InNamespace(c.opts.netns, func() (err error) {
+		i.targets, err = c.at.targets(where)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.Add(i, num, url, i.api, i.api)
