@@ -23,8 +23,8 @@ func publishable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() && a != broadcast
 }
 
-// hostAddresses are the addresses of a device that others can reach: without loopback, and link-local ones only if there
-// are no others. A host without any has its loopback addresses, which processes there reach.
+// hostAddresses returns the addresses of a device that other hosts can reach: without loopback, and link-local ones
+// only if there are no others. On a host without any it returns the loopback addresses, for processes on the same host.
 func hostAddresses(device string) ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -61,7 +61,8 @@ func hostAddresses(device string) ([]netip.Addr, error) {
 			return list[:min(len(list), maxAddresses)], nil
 		}
 	}
-	return nil, unavailable(device, "it has no IP address, or is down", "ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
+	return nil, unavailable(device, "it has no IP address, or is down",
+		"ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
 }
 
 func interfaceAddresses(i net.Interface) (list []netip.Addr) {
@@ -133,9 +134,9 @@ func (o *options) listenAt(ctx context.Context, port int) (list []*net.TCPListen
 	return list, port, nil
 }
 
-// dialable is what of a peer's addresses is dialed from a context that listens at own and port. Urls come from elsewhere,
-// and shall not have us connect to services of this host or any other that are no peers: loopback addresses and ports
-// below 1024, which only root can listen at, are for contexts that have such themselves.
+// dialable returns the addresses of a peer that a context dials if it listens at own and port. Urls come from elsewhere
+// and must not make this process connect to services that are no peers: only a context that listens at a loopback
+// address dials one, and only a context that listens below port 1024, which needs root, dials such a port.
 func (o *options) dialable(to address, port int) ([]netip.AddrPort, error) {
 	const low = 1024
 	if to.port < low && port >= low {

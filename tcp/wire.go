@@ -32,8 +32,8 @@ const (
 	over         // the stream has ended
 )
 
-// shortCall is up to how many bytes a system call is made without telling Go's scheduler, which costs 50 ns: it does not
-// block, and takes a few microseconds at most.
+// shortCall is the number of bytes up to which a system call is made without telling Go's scheduler, which costs 50 ns:
+// such a call does not block, and takes a few microseconds at most.
 const shortCall = 64 << 10
 
 // write sends bufs and returns how many bytes were taken, also beside again.
@@ -148,7 +148,7 @@ func message(call uintptr, fd int, h *unix.Msghdr, total int) (int, status) {
 	return n, ok
 }
 
-// outcome is what an error of a system call means. Without memory (ENOBUFS, ENOMEM) the kernel may have some later.
+// outcome returns the status for an error of a system call. ENOBUFS and ENOMEM pass: the kernel may have memory later.
 func outcome(errno unix.Errno) status {
 	switch errno {
 	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
