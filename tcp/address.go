@@ -23,8 +23,8 @@ func publishable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() && a != broadcast
 }
 
-// hostAddresses are the addresses of a device that others can reach: without loopback, and link-local ones only if there
-// are no others. A host without any has its loopback addresses, which processes there reach.
+// hostAddresses returns the addresses of a device that other hosts can reach: without loopback, and link-local ones
+// only if there are no others. On a host without any it returns the loopback addresses, for processes on the same host.
 func hostAddresses(device string) ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -61,7 +61,8 @@ func hostAddresses(device string) ([]netip.Addr, error) {
 			return list[:min(len(list), maxAddresses)], nil
 		}
 	}
-	return nil, unavailable(device, "it has no IP address, or is down", "ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
+	return nil, unavailable(device, "it has no IP address, or is down",
+		"ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
 }
 
 func interfaceAddresses(i net.Interface) (list []netip.Addr) {

@@ -16,8 +16,8 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// stagger is how long a candidate has for itself before the next one is dialed beside it (RFC 8305 recommends 250 ms for
-// the web; handshakes of ours take microseconds to milliseconds).
+// stagger is the time after which the next candidate is dialed beside one that has not answered. RFC 8305 recommends
+// 250 ms for the web; our handshakes take microseconds to milliseconds.
 const stagger = 50 * time.Millisecond
 
 // attempt is how the dialing of one candidate ended.
@@ -26,8 +26,8 @@ type attempt struct {
 	err  error
 }
 
-// persist races again for the dead time if the peer closed the connection before it answered: its port may be crowded by
-// strangers. If its process is gone, the next attempt finds that out.
+// persist repeats the race for the dead time if the peer closed the connection before it answered: strangers may crowd
+// its port. If its process is gone, the next attempt finds that out.
 func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
 	limit := time.Now().Add(c.opts.deadTime)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {

@@ -93,7 +93,7 @@ type large struct {
 	dirty             atomic.Bool // write has something to do
 }
 
-// What a slot is doing. The owner moves it from slotFree to slotPosted and on to slotFree.
+// States of a slot. The owner moves it from slotFree to slotPosted, and at the end back to slotFree.
 const (
 	slotFree uint32 = iota
 	slotPosted

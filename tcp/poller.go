@@ -145,7 +145,9 @@ func (p *poller) ring() {
 
 // epollEvent is the kernel's struct epoll_event with one number as its data.
 func (p *poller) control(op, fd int, events uint32, token uint64) error {
-	e := unix.EpollEvent{Events: events | unix.EPOLLET&0xffffffff, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
+	e := unix.EpollEvent{
+		Events: events | unix.EPOLLET&0xffffffff, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32)),
+	}
 	if err := unix.EpollCtl(p.fd, op, fd, &e); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -214,8 +216,8 @@ func (d *drainState) hold(i *conn) {
 	holding.any.Store(true)
 }
 
-// holding are the contexts of this process, of which some may hold messages back: a program that waits for long messages
-// on one context polls that one, while the short message that lets the peer begin is of another one.
+// holding has the contexts of this process, any of which may hold messages back: a program that waits for long messages
+// polls one context, while another one holds the short message that lets the peer begin.
 var holding struct {
 	any  atomic.Bool
 	mu   sync.Mutex

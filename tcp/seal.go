@@ -38,8 +38,8 @@ func newSealer(hs *handshake.Conn) *sealer {
 // unsent reports whether a record was not sent as a whole.
 func (s *sealer) unsent() bool { return s != nil && s.left.Load() }
 
-// write seals what fits into a record, once the one before was sent. What it takes counts as sent; the rest of the record
-// goes ahead of the next one.
+// write seals the bytes that fit into a record, once the one before was sent, and counts them as sent. If the kernel
+// takes only a part of the record, the rest goes ahead of the next one.
 func (s *sealer) write(fd int, bufs [][]byte) (n int, st status) {
 	if st := s.push(fd); st != ok {
 		return 0, st

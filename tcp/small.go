@@ -17,8 +17,8 @@ const (
 	outSize = 64 << 10
 )
 
-// window is how many bytes of frames with messages a side may send ahead of the other side's user. What arrives has a
-// place: the rest of the ring is for frames of other kinds. The user's side grants further ones in steps.
+// window is how many bytes of frames with messages a side may send ahead of the other side's user. Arriving messages
+// always have room in the ring, whose rest is for frames of other kinds. The user's side grants further bytes in steps.
 const (
 	window    = inSize - 16<<10
 	grantStep = window / 4
@@ -27,9 +27,9 @@ const (
 // holdLimit is how many bytes are held back at most to go in one system call.
 const holdLimit = 16 << 10
 
-// The stream of the small track consists of frames, each a multiple of 4 bytes: a head u32, little-endian, with the kind
-// in the upper 8 bits and the length of the message below, and the message, padded with zeros. That of a grant has in
-// place of the length how many bytes the peer may send more, in units of 4; it has nothing else.
+// The stream of the small track consists of frames, each a multiple of 4 bytes: a head u32, little-endian, with the
+// kind in the upper 8 bits and the length of the message below, and the message, padded with zeros. The head of a grant
+// has, in place of the length, how many bytes the peer may send more, in units of 4; no message follows.
 const (
 	headSize = 4
 	lengths  = 1<<24 - 1
@@ -64,9 +64,9 @@ func parseHead(h uint32) (k frameKind, n int, ok bool) {
 // frameSize is the length of a frame with a message of n bytes.
 func frameSize(n int) int { return headSize + (n+3)&^3 }
 
-// small is an instance on the small track. Both rings have one producer and one consumer: what comes is put in by the holder
-// of rx and taken out by the owner, what leaves is put in by the owner and taken out by the holder of tx. Behind each
-// ring there is room for one frame, so that a message lies in one piece also at the end.
+// small is an instance on the small track. Both rings have one producer and one consumer: the holder of rx fills the
+// ring of arriving frames and the owner empties it; the owner fills the ring of leaving frames and the holder of tx
+// empties it. Behind each ring there is room for one frame, so that a message lies in one piece also at the end.
 type small struct {
 	conn
 	kit.Small

@@ -126,7 +126,7 @@ func message(trap uintptr, fd int, h *unix.Msghdr) (int, status) {
 	return n, ok
 }
 
-// outcome is what an error of a system call means. Without memory (ENOBUFS, ENOMEM) the kernel may have some later.
+// outcome returns the status for an error of a system call. ENOBUFS and ENOMEM pass: the kernel may have memory later.
 func outcome(errno unix.Errno) status {
 	switch errno {
 	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:
