@@ -23,7 +23,7 @@ func (s *recvSlot) tag(k int) uint64 { return s.gen<<8 | uint64(k) }
 
 // read implements track.
 func (l *large) read() (more bool) {
-	for budget := callBudget; budget > 0; {
+	for budget, calls := callBudget, 0; budget > 0 && calls < readCalls; calls++ {
 		bufs, asked, whole := l.target(min(budget, callBudget))
 		n, st := l.wire.read(bufs)
 		clear(l.reading.bufs[:])

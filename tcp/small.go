@@ -133,7 +133,7 @@ func (s *small) read() (more bool) {
 	case s.ended:
 	case st == over:
 		s.end(s.wire.err)
-	case n == asked:
+	case n == asked, s.wire.seal.more():
 		return true
 	}
 	return false
