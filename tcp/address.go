@@ -104,7 +104,11 @@ func (o *options) listen(ctx context.Context) (list []*net.TCPListener, port int
 			break
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case o.high > o.low && errors.Is(err, unix.EADDRINUSE):
+		return nil, 0, fmt.Errorf("listen: no port from %d to %d is free: give option port more: %w", o.low, o.high, err)
+	default:
 		return nil, 0, fmt.Errorf("listen (options port and address): %w", err)
 	}
 	return list, port, nil
