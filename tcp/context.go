@@ -18,6 +18,7 @@ type share struct {
 	opts  options
 	port  int
 	key   *handshake.Key
+	tap   *tap
 	waits kit.Watch
 
 	listeners []*net.TCPListener
@@ -90,6 +91,8 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 		c.poll.close()
 		return nil, err
 	}
+	c.tap = newTap(c.Props.Device, c.Incarnation)
+	kit.AddTap(&c.tap.Tap)
 	c.holder(true)
 	for _, l := range c.listeners {
 		c.tasks.Go(func() { c.serve(l) })
@@ -173,5 +176,6 @@ func (c *share) Release() error {
 	c.Mu.Unlock()
 	c.drain.end()
 	c.poll.close()
+	kit.RemoveTap(&c.tap.Tap)
 	return nil
 }
