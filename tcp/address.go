@@ -104,7 +104,11 @@ func (o *options) listen(ctx context.Context) (list []*net.TCPListener, port int
 			break
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && o.low > 0 && errors.Is(err, unix.EADDRINUSE):
+		return nil, 0, fmt.Errorf("all ports from %d to %d are in use (give option port a wider range; "+
+			"a session has two contexts a rail): %w", o.low, o.high, err)
+	case err != nil:
 		return nil, 0, fmt.Errorf("listen (options port and address): %w", err)
 	}
 	return list, port, nil

@@ -309,6 +309,23 @@ func TestCandidatesAreRaced(t *testing.T) {
 	moves(t, x, y, driver.Small, 100)
 }
 
+// The error of a context that finds no free port names the range and what to do.
+func TestNoFreePort(t *testing.T) {
+	c := aContext(t, driver.Small, nil)
+	port := strconv.Itoa(c.port)
+	q, err := tcpDriver{}.Query(driver.Hints{Options: map[string]string{"port": port, "address": "127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := q.Open(driver.Attributes{})
+	if err == nil {
+		_ = x.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "from "+port+" to "+port+" are in use (give option port a wider range") {
+		t.Errorf("%v, want an error that names the range and the option", err)
+	}
+}
+
 // Strangers that say nothing are bounded, and keep no peer out.
 func TestStrangersAreBounded(t *testing.T) {
 	a, b := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
