@@ -85,7 +85,7 @@ func openContext(props driver.Properties, o options, addr address, mtu int, a dr
 	}
 	n.unlock()
 	if err == nil {
-		if err = c.Publish(c.addr.String()); err == nil {
+		if err = c.Publish(c.addr.String(), ""); err == nil {
 			return c, nil
 		}
 	}
@@ -158,6 +158,18 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 		c.nic.wakeKeepers()
 	}
 	return i, nil
+}
+
+// Reach implements kit.ContextHooks.
+func (c *share) Reach(to driver.URL) error {
+	a, err := parseAddress(to.Rest)
+	if err != nil {
+		return err
+	}
+	if why := a.apart(c.addr); why != "" {
+		return fmt.Errorf("%w: %s", driver.ErrUnreachable, why)
+	}
+	return nil
 }
 
 // Count implements kit.ContextHooks.

@@ -164,7 +164,7 @@ func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
 	}
 	var n *unopened
-	err = inNamespace(o.netns, func() (err error) {
+	err = kit.InNamespace(o.netns, func() (err error) {
 		n, err = query(h, o)
 		return err
 	})

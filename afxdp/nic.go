@@ -108,35 +108,6 @@ var nics = struct {
 	open map[nicKey]*nic
 }{open: make(map[nicKey]*nic)}
 
-// inNamespace runs f in a network namespace, on a thread in it. An empty path means the present namespace.
-func inNamespace(path string, f func() error) (err error) {
-	if path == "" {
-		return f()
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("%w: network namespace %s: %w", driver.ErrInvalid, path, err)
-	}
-	defer unix.Close(fd)
-	runtime.LockOSThread()
-	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer unix.Close(home)
-	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter network namespace %s: %w", path, err)
-	}
-	defer func() {
-		if back := unix.Setns(home, unix.CLONE_NEWNET); back == nil {
-			runtime.UnlockOSThread() // without this the thread, which is in the other namespace, ends with the goroutine
-		}
-	}()
-	return f()
-}
-
 // namespaceID returns a number that identifies a network namespace.
 func namespaceID(path string) (uint64, error) {
 	if path == "" {
@@ -167,7 +138,7 @@ func openNIC(device string, o options) (*nic, error) {
 		return n, nil
 	}
 	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), nudge: make(chan struct{}, 1), batch: make([]xsk.Desc, 64), next: never}
-	if err := inNamespace(o.netns, func() error { return n.open(device) }); err != nil {
+	if err := kit.InNamespace(o.netns, func() error { return n.open(device) }); err != nil {
 		return nil, err
 	}
 	nics.open[key] = n

@@ -84,15 +84,22 @@ func parseAddress(s string) (a address, err error) {
 // reachable returns why a context does not send to an address, or nil. Urls come from peers, and a context sends to
 // their addresses before anything has answered: it therefore sends only to its own port.
 func (a address) reachable(from address) error {
-	if a.kind != from.kind {
-		return fmt.Errorf("%w: the peer uses carrier %v, this context %v: give both the same option carrier",
-			driver.ErrInvalid, a.kind, from.kind)
-	}
-	if a.port != from.port {
-		return fmt.Errorf("%w: the peer uses port %d, this context %d: give both the same option port",
-			driver.ErrInvalid, a.port, from.port)
+	if why := a.apart(from); why != "" {
+		return fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 	}
 	return nil
+}
+
+// apart returns why contexts at two addresses cannot be connected, or "" if nothing is known against it. It is
+// symmetric.
+func (a address) apart(from address) string {
+	if a.kind != from.kind {
+		return fmt.Sprintf("the peer uses carrier %v, this context %v: give both the same option carrier", a.kind, from.kind)
+	}
+	if a.port != from.port {
+		return fmt.Sprintf("the peer uses port %d, this context %d: give both the same option port", a.port, from.port)
+	}
+	return ""
 }
 
 // usable reports whether an address can be that of one other host.

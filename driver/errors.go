@@ -56,6 +56,9 @@ var (
 	// a user that is not admitted.
 	ErrAuth = errors.New("not authorized")
 
+	// ErrUnreachable: the urls of two contexts show that they cannot be connected; see [Reacher].
+	ErrUnreachable = errors.New("out of reach")
+
 	// ErrRemoteKey: a remote key is damaged, foreign, or names a region that
 	// has been deregistered.
 	ErrRemoteKey = errors.New("invalid remote key")

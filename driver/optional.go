@@ -156,3 +156,22 @@ type ConnectRequestReceiver interface {
 	// f; nil removes it.
 	OnConnectRequest(f func())
 }
+
+// Reacher is a context that knows from urls alone which peers it cannot reach, so that a layer above leaves it out instead
+// of failing to connect. A driver whose reach ends somewhere implements it: at the host, at a directory, at a network. A
+// context without it is taken to reach every context of its driver. No capability announces it: find it by type assertion.
+type Reacher interface {
+	Context
+
+	// Reaches returns nil unless the two urls, this context's and the given one, show that a connection between the two
+	// contexts cannot come to stand; then it returns ErrUnreachable with the reason and the remedy. Nil is no promise: a
+	// connection may still fail. It is symmetric: if it returns nil at one end, it does at the other. It depends on the
+	// two urls alone, does no I/O and does not block, and may be called from any goroutine, also after Close. A url that
+	// is malformed or of another driver is ErrInvalid, one of another version ErrVersion.
+	Reaches(url string) error
+
+	// Domain names the contexts that reach each other: contexts of one driver whose domains are equal and not empty do,
+	// as far as Reaches knows. Processes compare domains before they know each other's urls. It is empty if the driver
+	// cannot tell; then, and between different domains, Reaches decides. It does not change.
+	Domain() string
+}

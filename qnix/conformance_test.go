@@ -45,11 +45,11 @@ func TestConformanceLarge(t *testing.T) {
 // apart are the checks whose outcome may depend on whether both ends have the same NIC. The others ask what one end does by itself.
 var (
 	apart = []string{
-		"ConnectInAnyOrder", "ConnectMany", "ConnectAbsentPeer", "ConnectRestartedPeer", "ConnectSecret",
+		"Reaches", "ConnectInAnyOrder", "ConnectMany", "ConnectAbsentPeer", "ConnectRestartedPeer", "ConnectSecret",
 		"EveryForm", "EverySize", "Order", "Busy", "Truncation", "CancelRace", "ProbeFair", "NoLostWakeup", "SendWait",
 		"RdvDataDamaged", "DisconnectDelivers", "Close", "Death", "DeathIsolated", "Stopped", "DeathFrees",
 	}
-	apartShort = []string{"ConnectInAnyOrder", "EveryForm", "Order", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers", "Death"}
+	apartShort = []string{"Reaches", "ConnectInAnyOrder", "EveryForm", "Order", "Truncation", "CancelRace", "NoLostWakeup", "DisconnectDelivers", "Death"}
 )
 
 // TestBetweenNICs has the suite's peers on another NIC of this host.

@@ -25,6 +25,8 @@ type process struct {
 	name nic.Name
 	key  *kit.Key // of the secret
 
+	place place // as published
+
 	nic   *nic.NIC
 	proc  *nic.Process
 	cache *regcache.Cache[nic.Handle]
@@ -99,8 +101,11 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	c.cache = regcache.New[nic.Handle](registrar{c.proc}, regcache.Config{
 		Name: Name + " " + props.Device, MaxRegions: max(1, c.nic.Info().MaxTranslations/2),
 	})
-	at := place{nic: c.proc.NIC(), track: props.Track}
-	if err = c.Publish(at.String()); err != nil {
+	c.place = place{nic: c.proc.NIC(), track: props.Track}
+	if c.place.home, err = homeOf(props.Device); err == nil {
+		err = c.Publish(c.place.String(), c.place.domain())
+	}
+	if err != nil {
 		_ = c.Release()
 		return nil, err
 	}
@@ -251,6 +256,18 @@ func (c *process) kick() {
 	if err := c.proc.Kick(); err != nil {
 		c.nicFailed(err)
 	}
+}
+
+// Reach implements kit.ContextHooks.
+func (c *process) Reach(to driver.URL) error {
+	at, err := placeOf(to)
+	if err != nil {
+		return err
+	}
+	if why := c.place.apart(at); why != "" {
+		return fmt.Errorf("%w: %s", driver.ErrUnreachable, why)
+	}
+	return nil
 }
 
 // Count implements kit.ContextHooks.

@@ -72,7 +72,7 @@ func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, dr
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track}.String()}
+	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track, home: 1}.String()}
 	i, err := opened.Connect(url.String())
 	if err != nil {
 		t.Fatal(err)

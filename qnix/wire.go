@@ -94,7 +94,7 @@ var errMalformed = errors.New("malformed control message")
 func (m *control) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint32(b, controlMagic)
-	b = le.AppendUint16(b, urlVersion)
+	b = le.AppendUint16(b, controlVersion)
 	b = append(b, byte(m.kind), 0)
 	if m.kind == kindCall {
 		return m.call.append(b)
@@ -143,8 +143,8 @@ func (m *control) parse(b []byte) error {
 	if len(b) < controlHead || le.Uint32(b) != controlMagic {
 		return fmt.Errorf("%w: %d bytes", errMalformed, len(b))
 	}
-	if v := le.Uint16(b[4:]); v != urlVersion {
-		return fmt.Errorf("%w: control messages of version %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, urlVersion)
+	if v := le.Uint16(b[4:]); v != controlVersion {
+		return fmt.Errorf("%w: control messages of version %d, this program has %d: use the same release on both sides", driver.ErrVersion, v, controlVersion)
 	}
 	k := kind(b[6])
 	if b[7] != 0 || k == 0 || int(k) >= len(controlBytes) || len(b) != controlHead+controlBytes[k] {

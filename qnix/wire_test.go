@@ -156,18 +156,20 @@ func TestRdvDataIsBoundToTheConnection(t *testing.T) {
 }
 
 func TestURLNamesTheProcess(t *testing.T) {
-	u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large}.String()}
-	if got, want := u.String(), "qnix:2:fedcba9876543211:7,l"; got != want {
+	u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: 0xfedcba9876543211, Rest: place{nic: 7, track: driver.Large, home: 0x0123456789abcdef}.String()}
+	if got, want := u.String(), "qnix:3:fedcba9876543211:7,l,0123456789abcdef"; got != want {
 		t.Errorf("url %q, want %q", got, want)
 	}
 	inc, p, err := parseURL(u.String())
-	if err != nil || inc != u.Incarnation || p.nic != 7 || p.track != driver.Large {
+	if err != nil || inc != u.Incarnation || p.nic != 7 || p.track != driver.Large || p.home != 0x0123456789abcdef {
 		t.Errorf("parsed to %x, %+v, error %v", inc, p, err)
 	}
 	if got, want := processName(inc, p.track).String(), "bwfedcba9876543211l"; got != want {
 		t.Errorf("process %q, want %q", got, want)
 	}
-	for _, rest := range []string{"", "7", "7,", "0,l", "07,l", "65536,l", "7,x", "7,l,", "-1,s", "7;l"} {
+	const home = ",0123456789abcdef"
+	for _, rest := range []string{"", "7", "7,", "7,l", "7,l,", "0,l" + home, "07,l" + home, "65536,l" + home, "7,x" + home, "7,l" + home + ",",
+		"7,l" + home[:16], "7,l" + home + "0", "7,l,0123456789ABCDEF", "-1,s" + home, "7;l" + home} {
 		u.Rest = rest
 		if _, _, err := parseURL(u.String()); !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("url %q: got %v, want %v", u, err, driver.ErrInvalid)
@@ -176,8 +178,9 @@ func TestURLNamesTheProcess(t *testing.T) {
 }
 
 func FuzzURL(f *testing.F) {
-	f.Add("qnix:2:fedcba9876543211:7,l")
-	f.Add("qnix:2:0000000000000001:65535,s")
+	f.Add("qnix:3:fedcba9876543211:7,l,0123456789abcdef")
+	f.Add("qnix:3:0000000000000001:65535,s,0000000000000000")
+	f.Add("qnix:2:0000000000000001:7,s")
 	f.Fuzz(func(t *testing.T, s string) {
 		inc, p, err := parseURL(s)
 		if err != nil {
@@ -186,6 +189,10 @@ func FuzzURL(f *testing.F) {
 		u := driver.URL{Driver: Name, Version: urlVersion, Incarnation: inc, Rest: p.String()}
 		if inc2, p2, err := parseURL(u.String()); err != nil || inc2 != inc || p2 != p {
 			t.Errorf("%q is read as %q, and that as %x %+v, error %v", s, u, inc2, p2, err)
+		}
+		own := place{nic: 7, home: 0x0123456789abcdef, track: p.track}
+		if (own.apart(p) == "") != (p.apart(own) == "") || (own.domain() == p.domain()) != (own.apart(p) == "" && own.home == p.home) {
+			t.Errorf("%+v and %+v: one end says %q, the other %q", own, p, own.apart(p), p.apart(own))
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/bywash/bywash/driver"
@@ -15,8 +14,8 @@ import (
 // A business card says how to reach a process:
 //
 //	0  magic u32, 4 version u16, 6 rails u16
-//	8  rank u32, 12 size u32, 16 incarnation u64, 24 host u64
-//	32 then for each rail: exclusivity u16, bandwidth u64 (bytes a second),
+//	8  rank u32, 12 size u32, 16 incarnation u64
+//	24 then for each rail: exclusivity u16, bandwidth u64 (bytes a second),
 //	   three times length u16 and bytes: driver, url of the small track, url
 //	   of the large track (may be empty)
 //	then how many addresses of the session's sockets for connect requests u16, and each as a string
@@ -26,8 +25,8 @@ import (
 // knows the secret, so addresses are checked besides; see checkAddress.
 const (
 	cardMagic   = 0x42794344 // "ByCD"
-	cardVersion = 4
-	cardHeader  = 32
+	cardVersion = 5
+	cardHeader  = 24
 	maxCardURL  = 4096
 	cardLabel   = "bywash session card"
 )
@@ -35,7 +34,6 @@ const (
 type card struct {
 	rank, size  uint32
 	incarnation uint64
-	host        uint64 // hash of the machine's identity
 	rails       []cardRail
 	addresses   []string // "unix:" or "udp:", and where
 }
@@ -63,7 +61,6 @@ func (c *card) append(b []byte) []byte {
 	b = le.AppendUint32(b, c.rank)
 	b = le.AppendUint32(b, c.size)
 	b = le.AppendUint64(b, c.incarnation)
-	b = le.AppendUint64(b, c.host)
 	for _, r := range c.rails {
 		b = le.AppendUint16(b, uint16(r.exclusivity))
 		b = le.AppendUint64(b, r.bandwidth)
@@ -103,7 +100,7 @@ func parseCard(b []byte, k *handshake.Key) (*card, error) {
 	if len(b) < cardHeader || n > rdv.MaxRails {
 		return nil, bad
 	}
-	c := &card{rank: le.Uint32(b[8:]), size: le.Uint32(b[12:]), incarnation: le.Uint64(b[16:]), host: le.Uint64(b[24:])}
+	c := &card{rank: le.Uint32(b[8:]), size: le.Uint32(b[12:]), incarnation: le.Uint64(b[16:])}
 	b = b[cardHeader:]
 	text := func() (string, bool) {
 		if len(b) < 2 {
@@ -170,90 +167,92 @@ func checkAddress(a string, incarnation uint64) error {
 	return fmt.Errorf("%w: the business card names %q, which is no address of a session", ErrInvalid, a)
 }
 
-// hostID tells machines apart: processes on one host read the same.
-func hostID() uint64 {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		name, _ := os.Hostname()
-		b = []byte(name)
-	}
-	h := uint64(14695981039346656037)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return h
-}
-
-// sameHostOnly is the exclusivity from which on a driver reaches only processes
-// of its own machine (see driver.Profile).
-const sameHostOnly = 48
-
-// choose picks the rails to a peer: those of the highest exclusivity that both
-// ends have and that reach it. Both ends come to the same result, in the same
-// order, from both cards; index pairs name the rails of the two cards. why has every rail of either
-// end; own says which of mine each is, or -1.
-func choose(mine, theirs *card) (pairs [][2]int, why []Choice, own []int) {
+// choose picks the rails to a peer: those of the highest exclusivity that both ends have and that reach it. Both ends
+// come to the same result, in the same order, from both cards; index pairs name the rails of the two cards. reaches says
+// why a rail of mine does not reach one of theirs, or nil; the other end says the same of the two (driver.Reacher). why
+// has every rail of either end; own says which of mine each is, or -1.
+func choose(mine, theirs *card, reaches func(my, their int) error) (pairs [][2]int, why []Choice, own []int) {
 	// The card of the lower incarnation leads: pairs come in its order.
 	first, second, swap := mine, theirs, false
 	if theirs.incarnation < mine.incarnation {
 		first, second, swap = theirs, mine, true
 	}
-	const (
-		theyLack = "the peer has no such driver, or fewer of them"
-		weLack   = "this process has no such driver, or fewer of them"
-	)
-	lack, lackToo := theyLack, weLack
-	if swap {
-		lack, lackToo = weLack, theyLack
-	}
-	type pair struct {
-		a, b, excl int // rails of first and second; -1: none
-		why        string
-	}
-	var all []pair
+	all := pairUp(first, second, func(a, b int) error {
+		if swap {
+			a, b = b, a
+		}
+		return reaches(a, b)
+	})
 	best := -1
-	used := make([]bool, len(second.rails))
-	for i, x := range first.rails {
-		p := pair{a: i, b: -1, excl: -1, why: lack}
-		for k, y := range second.rails {
-			if x.driver == y.driver && !used[k] {
-				p.b, p.excl = k, min(x.exclusivity, y.exclusivity)
-				used[k] = true
-				break
-			}
-		}
-		if p.excl >= sameHostOnly && mine.host != theirs.host {
-			p.excl, p.why = -1, "the peer is on another host"
-		}
-		best = max(best, p.excl)
-		all = append(all, p)
-	}
-	for k := range second.rails {
-		if !used[k] {
-			all = append(all, pair{a: -1, b: k, excl: -1, why: lackToo})
-		}
+	for _, p := range all {
+		best = max(best, p.exclusivity)
 	}
 	for _, p := range all {
-		c := Choice{Why: p.why}
-		if p.a >= 0 {
-			c.Driver = first.rails[p.a].driver
-		} else {
-			c.Driver = second.rails[p.b].driver
-		}
+		c := Choice{Driver: p.driver}
 		a, b := p.a, p.b
 		if swap {
 			a, b = b, a
 		}
 		switch {
-		case p.excl >= 0 && p.excl == best:
-			c.Taken, c.Why = true, fmt.Sprintf("highest exclusivity that reaches the peer (%d)", p.excl)
+		case p.exclusivity >= 0 && p.exclusivity == best:
+			c.Taken, c.Why = true, fmt.Sprintf("highest exclusivity that reaches the peer (%d)", best)
 			pairs = append(pairs, [2]int{a, b})
-		case p.excl >= 0:
-			c.Why = fmt.Sprintf("exclusivity %d, another has %d", p.excl, best)
+		case p.exclusivity >= 0:
+			c.Why = fmt.Sprintf("exclusivity %d, another has %d", p.exclusivity, best)
+		case p.err != nil:
+			c.Why = reason(p.err)
+		case a < 0:
+			c.Why = "this process has no such driver, or fewer of them"
+		default:
+			c.Why = "the peer has no such driver, or fewer of them"
 		}
 		why, own = append(why, c), append(own, a)
 	}
 	return pairs, why, own
+}
+
+// matched is a rail of one card beside one of the other.
+type matched struct {
+	driver      string
+	a, b        int   // rails of the first and second card; -1: none
+	exclusivity int   // -1: they carry nothing
+	err         error // why they do not reach each other
+}
+
+// pairUp gives each rail of the first card the first one of the second that it reaches and that no earlier rail has. The
+// rails that are left over are put beside each other, to say why.
+func pairUp(first, second *card, reaches func(a, b int) error) []matched {
+	all := make([]matched, len(first.rails))
+	used := make([]bool, len(second.rails))
+	for a, x := range first.rails {
+		m := &all[a]
+		*m = matched{driver: x.driver, a: a, b: -1, exclusivity: -1}
+		for b, y := range second.rails {
+			if x.driver != y.driver || used[b] {
+				continue
+			}
+			if err := reaches(a, b); err != nil {
+				m.err = err
+				continue
+			}
+			m.b, m.exclusivity, m.err = b, min(x.exclusivity, y.exclusivity), nil
+			used[b] = true
+			break
+		}
+	}
+	for a := range all {
+		for b, y := range second.rails {
+			if m := &all[a]; m.err != nil && m.b < 0 && y.driver == m.driver && !used[b] {
+				m.b, used[b] = b, true
+			}
+		}
+	}
+	for b, y := range second.rails {
+		if !used[b] {
+			all = append(all, matched{driver: y.driver, a: -1, b: b, exclusivity: -1})
+		}
+	}
+	return all
 }
 
 // knows reports whether a card has a url of that incarnation.

@@ -3,14 +3,17 @@ package session
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
 )
 
 func exampleCard() *card {
-	return &card{rank: 3, size: 8, incarnation: 5, host: 7, rails: []cardRail{
+	return &card{rank: 3, size: 8, incarnation: 5, rails: []cardRail{
 		{driver: "shm", small: "shm:1:0000000000000011:/a", large: "shm:1:0000000000000013:/b", exclusivity: 48, bandwidth: 40e9},
 		{driver: "afxdp", small: "afxdp:1:0000000000000015:x", exclusivity: 16, bandwidth: 1e9},
 	}, addresses: []string{"unix:@bywash-0000000000000005", "udp:192.0.2.1:5000"}}
@@ -80,35 +83,40 @@ func FuzzCard(f *testing.F) {
 	})
 }
 
-// Both ends pair the same rails in the same order, whoever computes it.
+// Both ends pair the same rails in the same order, whoever computes it: those that reach each other, the first that fits.
 func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
-	rail := func(name string, excl int) cardRail { return cardRail{driver: name, exclusivity: excl} }
+	// Rails reach each other if one of their nets is the same; by default they are in net 0.
+	rail := func(name string, excl int, nets ...string) cardRail {
+		return cardRail{driver: name, exclusivity: excl, small: strings.Join(append(nets, ""), ",")}
+	}
 	for _, tt := range []struct {
 		name string
 		a, b []cardRail
-		far  bool
 		want [][2]int
 	}{
-		{"same host", []cardRail{rail("afxdp", 16), rail("shm", 48)}, []cardRail{rail("shm", 48), rail("afxdp", 16)}, false, [][2]int{{1, 0}}},
-		{"other host", []cardRail{rail("afxdp", 16), rail("shm", 48)}, []cardRail{rail("shm", 48), rail("afxdp", 16)}, true, [][2]int{{0, 1}}},
-		{"two of a kind", []cardRail{rail("verbs", 32), rail("verbs", 32)}, []cardRail{rail("verbs", 32), rail("verbs", 32), rail("verbs", 32)}, true, [][2]int{{0, 0}, {1, 1}}},
-		{"equals share", []cardRail{rail("a", 32), rail("b", 32)}, []cardRail{rail("b", 32), rail("a", 32)}, true, [][2]int{{0, 1}, {1, 0}}},
-		{"nothing in common", []cardRail{rail("verbs", 32)}, []cardRail{rail("afxdp", 16)}, true, nil},
-		{"only shm, other host", []cardRail{rail("shm", 48)}, []cardRail{rail("shm", 48)}, true, nil},
+		{"all reach", []cardRail{rail("afxdp", 16), rail("shm", 48)}, []cardRail{rail("shm", 48), rail("afxdp", 16)}, [][2]int{{1, 0}}},
+		{"shm does not", []cardRail{rail("afxdp", 16), rail("shm", 48, "a")}, []cardRail{rail("shm", 48, "b"), rail("afxdp", 16)}, [][2]int{{0, 1}}},
+		{"two of a kind", []cardRail{rail("verbs", 32), rail("verbs", 32)}, []cardRail{rail("verbs", 32), rail("verbs", 32), rail("verbs", 32)}, [][2]int{{0, 0}, {1, 1}}},
+		{"crossed cables", []cardRail{rail("verbs", 32, "x"), rail("verbs", 32, "y")}, []cardRail{rail("verbs", 32, "y"), rail("verbs", 32, "x")}, [][2]int{{0, 1}, {1, 0}}},
+		{"one cable", []cardRail{rail("verbs", 32, "x"), rail("verbs", 32, "y")}, []cardRail{rail("verbs", 32, "z"), rail("verbs", 32, "x")}, [][2]int{{0, 1}}},
+		{"the first that fits", []cardRail{rail("verbs", 32, "x", "y"), rail("verbs", 32, "y")}, []cardRail{rail("verbs", 32, "x"), rail("verbs", 32, "y")}, [][2]int{{0, 0}, {1, 1}}},
+		{"equals share", []cardRail{rail("a", 32), rail("b", 32)}, []cardRail{rail("b", 32), rail("a", 32)}, [][2]int{{0, 1}, {1, 0}}},
+		{"nothing in common", []cardRail{rail("verbs", 32)}, []cardRail{rail("afxdp", 16)}, nil},
+		{"only shm, which does not reach", []cardRail{rail("shm", 48, "a")}, []cardRail{rail("shm", 48, "b")}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, b := &card{incarnation: 1, rails: tt.a}, &card{incarnation: 2, rails: tt.b}
-			if tt.far {
-				b.host = 9
+			chosen := func(a, b *card) ([][2]int, []Choice, []int) {
+				return choose(a, b, func(i, k int) error { return testReach(&a.rails[i], &b.rails[k]) })
 			}
-			got, why, own := choose(a, b)
+			got, why, own := chosen(a, b)
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("pairs are %v, want %v", got, tt.want)
 			}
 			if !explained(why, own, tt.a, tt.b) {
 				t.Errorf("not every rail of both ends is explained once: %v", why)
 			}
-			back, why, own := choose(b, a)
+			back, why, own := chosen(b, a)
 			if !explained(why, own, tt.b, tt.a) {
 				t.Errorf("at the other end, not every rail of both ends is explained once: %v", why)
 			}
@@ -118,8 +126,21 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 			if !reflect.DeepEqual(back, got) && len(back)+len(got) > 0 {
 				t.Errorf("the other end pairs %v, this one %v", back, got)
 			}
+			if len(got) == 0 && tt.a[0].driver == tt.b[0].driver && why[0].Why != "out of reach: another net" {
+				t.Errorf("the reason is %q", why[0].Why)
+			}
 		})
 	}
+}
+
+// testReach says whether two rails of TestChoiceIsTheSameAtBothEnds have a net in common.
+func testReach(a, b *cardRail) error {
+	for net := range strings.SplitSeq(a.small, ",") {
+		if slices.Contains(strings.Split(b.small, ","), net) && (net != "" || a.small == b.small) {
+			return nil
+		}
+	}
+	return &driver.Error{Driver: a.driver, Op: "reach", Err: fmt.Errorf("%w: another net", driver.ErrUnreachable)}
 }
 
 // explained reports whether each rail of mine has a reason, and each of theirs that is not one of those.

@@ -103,7 +103,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 	if g.rank >= 0 && (int(theirs.rank) != g.rank || int(theirs.size) != s.size) {
 		return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
 	}
-	pairs, why, own := choose(s.card, theirs)
+	pairs, why, own := choose(s.card, theirs, func(my, their int) error { return s.nics[my].reaches(&theirs.rails[their]) })
 	for k, i := range own {
 		if i >= 0 {
 			why[k].Device = s.nics[i].Device

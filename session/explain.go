@@ -1,11 +1,13 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/launch"
 )
 
@@ -27,6 +29,14 @@ func (c Choice) String() string {
 		verb = "taken"
 	}
 	return fmt.Sprintf("%s %s: %s", name, verb, c.Why)
+}
+
+// reason returns why a rail was left out, without what the line says anyway: driver, operation and url.
+func reason(err error) string {
+	if e := new(driver.Error); errors.As(err, &e) {
+		err = e.Err
+	}
+	return err.Error()
 }
 
 // explainTo is where a session tells what it chose; nil: nowhere.

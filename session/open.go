@@ -16,9 +16,9 @@ import (
 // A driver that is opened takes memory, may start a NIC, and may change an interface of the machine: none is opened
 // that no gate of the job can take. Between two ranks that is a driver of less exclusivity than one that both have and
 // that reaches (choose). So a session opens the most exclusive drivers that work here, and then asks whether all ranks
-// are on one host and have opened the same: then the others stay closed, at all ranks. The launcher's opinion of what
-// is one host would not do: a rank may run on another kernel, in a sandbox, or have failed to open what the others
-// have.
+// have opened the same, with the same domains (driver.Reacher), so that all reach all: then the others stay closed, at
+// all ranks. That ranks run on one host would not do: one may be in a container, in a sandbox, of another user, or have
+// failed to open what the others have.
 
 // opening is how a session comes by its rails when nobody has named them.
 type opening struct {
@@ -143,7 +143,7 @@ func (o *opening) fail(c *candidate, err error) {
 func (o *opening) spare() (out []Choice) {
 	best := o.s.nics[0]
 	for _, c := range o.left {
-		out = append(out, Choice{Driver: c.Driver, Why: fmt.Sprintf("not needed: all ranks are on this host and have %s, of exclusivity %d; this has at most %d (Config.AllDrivers opens it)",
+		out = append(out, Choice{Driver: c.Driver, Why: fmt.Sprintf("not needed: all ranks reach each other by %s, of exclusivity %d; this has at most %d (Config.AllDrivers opens it)",
 			best.Driver, o.s.top(), c.exclusivity)})
 	}
 	return out
@@ -158,21 +158,26 @@ func (s *Session) top() int {
 	return top
 }
 
-// agree reports whether all ranks are on this host and have opened the same most exclusive drivers, where the launcher
-// can tell. All ranks ask.
+// agree reports whether all ranks have opened the same most exclusive drivers and reach each other by them, where the
+// launcher can tell. All ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
 	job, ok := s.job.(launch.Agreer)
 	if !ok {
 		return false, nil
 	}
-	var names []string
+	var rails []string
 	for _, n := range s.nics {
-		if n.exclusivity() == s.top() {
-			names = append(names, n.Driver)
+		if n.exclusivity() != s.top() {
+			continue
 		}
+		where := n.domain()
+		if where == "" {
+			where = n.small.URL() // no other rank has the same
+		}
+		rails = append(rails, n.Driver+" "+where)
 	}
-	slices.Sort(names)
-	word := sha256.Sum256(fmt.Appendf(nil, "bywash rails %016x %d %q", hostID(), s.top(), names))
+	slices.Sort(rails)
+	word := sha256.Sum256(fmt.Appendf(nil, "bywash rails %d %q", s.top(), rails))
 	return job.Agree(ctx, word[:16])
 }
 
@@ -233,6 +238,37 @@ func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 		}
 	}
 	return n, nil
+}
+
+// reaches returns why a rail does not reach one of a peer, or nil.
+func (n *nic) reaches(to *cardRail) error {
+	if err := reaches(n.small, to.small); err != nil {
+		return err
+	}
+	return reaches(n.large, to.large)
+}
+
+func reaches(c driver.Context, url string) error {
+	if r, ok := c.(driver.Reacher); ok && url != "" {
+		return r.Reaches(url)
+	}
+	return nil
+}
+
+// domain names the rails that surely reach each other; see driver.Reacher. It is empty if that cannot be known.
+func (n *nic) domain() string {
+	var both [2]string
+	for k, c := range []driver.Context{n.small, n.large} {
+		if c == nil {
+			continue
+		}
+		r, ok := c.(driver.Reacher)
+		if !ok || r.Domain() == "" {
+			return ""
+		}
+		both[k] = r.Domain()
+	}
+	return fmt.Sprintf("%q", both)
 }
 
 // minPacket is what a rail must carry at least: the longest control message.

@@ -144,7 +144,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 func (s *Session) publish(ctx context.Context) error {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
-	s.card = &card{rank: uint32(s.rank), size: uint32(s.size), incarnation: binary.LittleEndian.Uint64(b[:]) | 1, host: hostID()}
+	s.card = &card{rank: uint32(s.rank), size: uint32(s.size), incarnation: binary.LittleEndian.Uint64(b[:]) | 1}
 	for _, n := range s.nics {
 		p := &n.small.Properties().Profile
 		r := cardRail{driver: n.Driver, small: n.small.URL(), exclusivity: p.Exclusivity, bandwidth: uint64(p.Bandwidth)}

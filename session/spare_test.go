@@ -5,6 +5,7 @@ package session_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -32,6 +33,7 @@ const (
 	allRank    = "all"     // its program wants all drivers
 	withoutShm = "no shm"  // it cannot open shm
 	sandboxed  = "sandbox" // it runs on a kernel of its own, or so it seems
+	contained  = "inside"  // it runs in a container that does not share the directory of shm
 )
 
 // farDriver reaches, like a network, processes of all hosts: as they are on one, it is shm.
@@ -79,6 +81,10 @@ func (c farContext) Properties() *driver.Properties { return c.p }
 func (c farContext) Register(b []byte, a driver.Access) (driver.Region, error) {
 	return c.Context.(driver.Registrar).Register(b, a)
 }
+
+// Reaches implements driver.Reacher: shm itself would say that another kernel is out of reach.
+func (farContext) Reaches(string) error { return nil }
+func (farContext) Domain() string       { return "everywhere" }
 
 // farSmall is the small track's.
 type farSmall struct{ farContext }
@@ -134,6 +140,10 @@ func sparedRank() error {
 		if err := otherKernel(); err != nil {
 			return err
 		}
+	case contained:
+		if err := otherDirectory(); err != nil {
+			return err
+		}
 	}
 	s, err := session.Join(ctx, cfg)
 	if err != nil {
@@ -158,13 +168,30 @@ func otherKernel() error {
 	if err := os.WriteFile(id, []byte("another\n"), 0o600); err != nil {
 		return err
 	}
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return err
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+	if err := ownMounts(); err != nil {
 		return err
 	}
 	return unix.Mount(id, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, "")
+}
+
+// otherDirectory gives this thread another directory of shm's sockets, at the same path.
+func otherDirectory() error {
+	dir := fmt.Sprintf("%s/bywash-%d", os.TempDir(), os.Getuid())
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := ownMounts(); err != nil {
+		return err
+	}
+	return unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700")
+}
+
+// ownMounts gives this thread a mount namespace.
+func ownMounts() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }
 
 // Ranks of one host that all have opened shm open nothing else. As soon as one of them is elsewhere, or lacks it, or
@@ -182,10 +209,11 @@ func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
 		{[]string{plainRank, plainRank, withoutShm}, [][]string{all, all, {"far"}}},
 		{[]string{withoutShm, withoutShm}, [][]string{{"far"}, {"far"}}},
 		{[]string{plainRank, plainRank, sandboxed}, [][]string{all, all, all}},
+		{[]string{plainRank, plainRank, contained}, [][]string{all, all, all}},
 	} {
 		t.Run(strings.Join(tt.ranks, " "), func(t *testing.T) {
-			if slices.Contains(tt.ranks, sandboxed) && os.Geteuid() != 0 {
-				t.Skip("needs root: mounts another boot_id")
+			if (slices.Contains(tt.ranks, sandboxed) || slices.Contains(tt.ranks, contained)) && os.Geteuid() != 0 {
+				t.Skip("needs root: mounts another boot_id or directory")
 			}
 			for i, said := range spared(t, tt.ranks) {
 				var opened []string
@@ -198,7 +226,7 @@ func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
 					t.Errorf("rank %d opened %q, want %q: it said\n%s", i, opened, tt.opens[i], said)
 				}
 				best := tt.opens[i][0]
-				needed := strings.Contains(said, "tcp left out: not needed: all ranks are on this host and have "+best+", ")
+				needed := strings.Contains(said, "tcp left out: not needed: all ranks reach each other by "+best+", ")
 				if want := len(tt.opens[i]) == 1 && (tt.ranks[i] == plainRank || tt.ranks[i] == withoutShm && best == "far" && i < 2); needed != want {
 					t.Errorf("rank %d says that drivers are not needed: %v, want %v:\n%s", i, needed, want, said)
 				}
@@ -226,7 +254,7 @@ func spared(t *testing.T, kinds []string) []string {
 	var wg sync.WaitGroup
 	for r, kind := range kinds {
 		env := append(launch.RankEnv(server.Addr(), r, len(kinds), secret),
-			envRole+"=spared", envSpared+"="+kind, launch.EnvDrivers+"=", nic.EnvPath+"=/nonexistent")
+			envRole+"=spared", envSpared+"="+kind, launch.EnvDrivers+"=", nic.EnvPath+"=/nonexistent", "XDG_RUNTIME_DIR=")
 		c, log := rankCommand(t, dir, env...)
 		out, err := c.StdoutPipe()
 		if err == nil {

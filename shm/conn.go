@@ -27,6 +27,7 @@ type conn struct {
 
 	ctx      *Context
 	peerInc  uint64
+	apart    string // why the urls say that the peer cannot be reached; see place
 	track    trackEnd
 	watching kit.Watch     // who sleeps on this connection
 	free     atomic.Bool   // closed on this side, and nothing reaches posted memory any more

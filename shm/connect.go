@@ -84,7 +84,7 @@ func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) e
 	for {
 		sock, err := dialSocket(path, n.givenUp)
 		if err != nil {
-			return nil, err
+			return nil, n.farther(err)
 		}
 		if n.hold(slot, sock) {
 			err = f(sock)
@@ -103,6 +103,14 @@ func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) e
 		}
 		pause()
 	}
+}
+
+// farther adds to the failure of a dial what the urls of both ends say about it.
+func (n *conn) farther(err error) error {
+	if n.apart == "" {
+		return err
+	}
+	return fmt.Errorf("%w; %w: %s", err, driver.ErrUnreachable, n.apart)
 }
 
 // letNext lets the next connection to the same peer be dialed.

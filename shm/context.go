@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,6 +38,7 @@ type Context struct {
 	opts     options
 	key      *kit.Key // of the secret
 	path     string   // of the socket
+	place    place    // as published
 	listener *net.UnixListener
 	barrier  bool // peers may count on membarrier
 	fences   bool // this process cannot register for it
@@ -187,8 +187,13 @@ func (c *Context) listen() error {
 	sweep(dir)
 	base := fmt.Sprintf("%s/%016x", dir, c.Incarnation)
 	c.path = base + socketSuffix
-	err = c.Publish((&url.URL{Path: c.path}).EscapedPath())
-	if err != nil || len(base)+len(bindingSuffix) > 107 {
+	at, err := placeAt(c.path, &c.opts)
+	if err != nil {
+		return err
+	}
+	c.place = at.fit(driver.MaxURL - len(driver.URL{Driver: Name, Version: URLVersion}.String()))
+	err = c.Publish(c.place.String(), c.place.domain())
+	if err != nil || len(base)+len(bindingSuffix) > maxPath {
 		return fmt.Errorf("%w: the name of directory %s is too long for a socket in it (set the option dir)", driver.ErrInvalid, dir)
 	}
 	c.listener, err = rights.Listen(base + bindingSuffix)
@@ -243,7 +248,7 @@ func sweep(dir string) {
 
 // Dial implements kit.ContextHooks.
 func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
-	path, err := socketOf(to, filepath.Dir(c.path))
+	at, err := socketOf(to, filepath.Dir(c.path))
 	if err != nil {
 		return nil, err
 	}
@@ -251,6 +256,7 @@ func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
 		return nil, err
 	}
 	n := c.newConn(to.Incarnation)
+	n.apart = c.place.apart(&at)
 	c.Add(n, num, peer, n.track, n.track)
 	n.UseGate(n.track)
 	n.Waits = &n.watching
@@ -260,9 +266,9 @@ func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
 	case c.Incarnation < n.peerInc:
 		n.before, n.turn = c.turns[n.peerInc], make(chan struct{})
 		c.turns[n.peerInc] = n.turn
-		c.tasks.Go(func() { n.dial(path) })
+		c.tasks.Go(func() { n.dial(at.path) })
 	default:
-		c.tasks.Go(func() { n.watch(path) })
+		c.tasks.Go(func() { n.watch(at.path) })
 		c.expect(n)
 	}
 	return n, nil

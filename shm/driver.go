@@ -17,7 +17,7 @@ import (
 const Name = "shm"
 
 // URLVersion is the version in this driver's urls.
-const URLVersion = 1
+const URLVersion = 2
 
 func init() { driver.Register(shmDriver{}) }
 

@@ -32,7 +32,7 @@ func openSetupFuzz(t testing.TB) *setupFuzz {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.listener.Close() })
-	s.highURL = driver.URL{Driver: Name, Version: URLVersion, Incarnation: ^uint64(0), Rest: path}.String()
+	s.highURL = driver.URL{Driver: Name, Version: URLVersion, Incarnation: ^uint64(0), Rest: rest(path)}.String()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -78,19 +80,32 @@ func FuzzURL(f *testing.F) {
 	dir := f.TempDir()
 	c := open(f, driver.Small, map[string]string{"dir": dir})
 	f.Add(c.URL())
-	f.Add("shm:1:0000000000000001:/nowhere")
-	f.Add("shm:2:0000000000000001:/nowhere")
-	f.Add("shm:1:ffffffffffffffff:" + dir)
-	f.Add("shm:1:ffffffffffffffff:/dev/null")
-	f.Add("shm:1:ffffffffffffffff:%2fa%00b")
-	f.Add("shm:1:ffffffffffffffff:" + strings.Repeat("/a", 100))
-	f.Add("shm:1:ffffffffffffffff:relative")
+	const head = "0011223344556677,8899aabbccddeeff,0123456789abcdef,effffffd,1000"
+	f.Add("shm:2:0000000000000001:" + head + ",p,/nowhere/0000000000000001.shm")
+	f.Add("shm:3:0000000000000001:" + head + ",p,/nowhere/0000000000000001.shm")
+	f.Add("shm:2:ffffffffffffffff:" + head + "+1001,s," + dir)
+	f.Add("shm:2:ffffffffffffffff:" + head + "+1001,m," + dir + "/ffffffffffffffff.shm")
+	f.Add("shm:2:ffffffffffffffff:" + head + "+,p,/dev/null")
+	f.Add("shm:2:ffffffffffffffff:" + head + ",p,%2fa%00b")
+	f.Add("shm:2:ffffffffffffffff:" + head + ",s," + strings.Repeat("/a", 100))
+	f.Add("shm:2:ffffffffffffffff:" + head + ",s,relative")
+	f.Add("shm:2:ffffffffffffffff:/dev/null")
 	f.Add("tcp:1:ffffffffffffffff:/x")
 	f.Fuzz(func(t *testing.T, url string) {
 		u, err := driver.ParseURL(url, driver.MaxURL)
-		if err == nil && u.Incarnation != core(c).Incarnation && !strings.Contains(u.Rest, "nowhere") && !strings.HasPrefix(u.Rest, dir) && u.Rest != "/dev/null" {
-			u.Rest = dir + "/" + strings.ReplaceAll(u.Rest, "/", "_") // no sockets of others
-			url = u.String()
+		if p, bad := parsePlace(u); err == nil && bad == nil {
+			q, bad := parsePlace(driver.URL{Incarnation: u.Incarnation, Rest: p.String()})
+			if bad != nil || !reflect.DeepEqual(p, q) {
+				t.Fatalf("%q is read as %+v, and what that is written as, %q, as %+v, %v", u.Rest, p, p.String(), q, bad)
+			}
+			if own := core(c).place; own.apart(&p) == "" != (p.apart(&own) == "") {
+				t.Fatalf("%q: this end says %q, the other end %q", u.Rest, own.apart(&p), p.apart(&own))
+			}
+			if here := filepath.Dir(p.path); u.Incarnation != core(c).Incarnation && !strings.Contains(here, "nowhere") && here != dir {
+				p.path = filepath.Join(dir, filepath.Base(p.path)) // no sockets of others
+				u.Rest = p.String()
+				url = u.String()
+			}
 		}
 		i, err := c.Connect(url)
 		if err != nil {

@@ -50,7 +50,7 @@ func newImpostor(t testing.TB) *impostor {
 	}
 	t.Cleanup(func() { l.Close() })
 	i := &impostor{t: t, inc: lowestInc}
-	i.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: lowestInc, Rest: path}.String()
+	i.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: lowestInc, Rest: rest(path)}.String()
 	return i
 }
 

@@ -80,7 +80,7 @@ func TestBothSidesLearnWhyNot(t *testing.T) {
 // A peer of another release is told so, and tells.
 func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	c := open(t, driver.Small, nil)
-	if _, err := c.Connect(strings.Replace(c.URL(), "shm:1:", "shm:2:", 1)); !errors.Is(err, driver.ErrVersion) {
+	if _, err := c.Connect(strings.Replace(c.URL(), "shm:2:", "shm:3:", 1)); !errors.Is(err, driver.ErrVersion) {
 		t.Errorf("url of another version: got %v, want ErrVersion", err)
 	}
 	s := rawDial(t, c)

@@ -6,10 +6,16 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
 )
+
+// rest is the rest of the url of a context that listens at a path.
+func rest(path string) string {
+	return place{users: []uint32{uint32(os.Getuid())}, mode: sharedDir, path: path}.String()
+}
 
 // A url names nothing but a socket of this driver, where only this user, root, or the peers that share the directory
 // can make one.
@@ -52,9 +58,9 @@ func TestURLsNameSocketsOfThisDriverOnly(t *testing.T) {
 					called <- err == nil
 				}()
 			}
-			u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: inc, Rest: x.path}
+			u := driver.URL{Driver: Name, Version: URLVersion, Incarnation: inc, Rest: rest(x.path)}
 			if x.path[0] == 0 {
-				u.Rest = "%00" + name
+				u.Rest = strings.TrimSuffix(rest(name), name) + "%00" + name
 			}
 			i, err := c.Connect(u.String())
 			if !x.ok {

@@ -138,31 +138,23 @@ func (o *options) listenAt(ctx context.Context, port int) (list []*net.TCPListen
 	return list, port, nil
 }
 
-// dialable returns the addresses of a peer that a context dials if it listens at own and port. Urls come from elsewhere
-// and must not make this process connect to services that are no peers: only a context that listens at a loopback
-// address dials one, and only a context that listens below port 1024, which needs root, dials such a port.
-func (o *options) dialable(to address, port int) ([]netip.AddrPort, error) {
-	const low = 1024
-	if to.port < low && port >= low {
-		return nil, fmt.Errorf("%w: the peer listens at port %d, which is dialed only from ports below %d (option port)",
-			driver.ErrInvalid, to.port, low)
+// targets is what of a peer's address is dialed from a context at a.
+func (a address) targets(to address) ([]netip.AddrPort, error) {
+	if why := a.apart(to); why != "" {
+		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, why)
 	}
-	own := slices.ContainsFunc(o.addresses, netip.Addr.IsLoopback)
 	var list []netip.AddrPort
-	for _, a := range to.addrs {
-		switch {
-		case a.IsLoopback() && !own:
-		case a.Is6() && a.IsLinkLocalUnicast():
-			for _, zone := range zones() {
-				list = append(list, netip.AddrPortFrom(a.WithZone(zone), to.port))
-			}
-		default:
-			list = append(list, netip.AddrPortFrom(a, to.port))
+	for _, x := range a.dials(to) {
+		if !x.Is6() || !x.IsLinkLocalUnicast() {
+			list = append(list, netip.AddrPortFrom(x, to.port))
+			continue
+		}
+		for _, zone := range zones() {
+			list = append(list, netip.AddrPortFrom(x.WithZone(zone), to.port))
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: the peer listens at %v, and this context at %v: they share no network (option address)",
-			driver.ErrInvalid, to.addrs, o.addresses)
+		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address", driver.ErrInvalid, to.addrs)
 	}
 	return list, nil
 }

@@ -125,7 +125,7 @@ func (i *conn) standAlone() error {
 }
 
 // attach gives the connection its sockets. It takes both locks, as another goroutine may still look at the connection
-// that had this number before.
+// that had this number before. The caller holds Mu.
 func (i *conn) attach(w *wire, theirs uint64) error {
 	i.rx.lock()
 	i.tx.lock()
@@ -133,6 +133,9 @@ func (i *conn) attach(w *wire, theirs uint64) error {
 	i.api.learn(theirs)
 	i.tx.unlock()
 	i.rx.unlock()
+	if !i.ctx.watched.Load() {
+		return nil
+	}
 	return i.ctx.poll.add(i)
 }
 

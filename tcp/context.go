@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -16,13 +17,14 @@ type share struct {
 	kit.Context[conn]
 
 	opts  options
-	port  int
+	at    address // as published
 	key   *handshake.Key
 	tap   *tap
 	waits kit.Watch
 
 	listeners []*net.TCPListener
 	poll      *poller
+	watched   atomic.Bool // the connections are in poll; changes under Mu
 	drain     drainState
 	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
 
@@ -81,9 +83,17 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 	}
 	c.waits = kit.Watch{Device: sockets{c}, Spins: spins, Long: true}
 	c.Anyone.Watch = &c.waits
-	if c.listeners, c.port, err = o.listen(c.live); err == nil {
+	var port int
+	var network uint64
+	err = kit.InNamespace(o.netns, func() (err error) {
+		c.listeners, port, err = o.listen(c.live)
+		network = networkID()
+		return err
+	})
+	if err == nil {
 		const head = len("tcp:65535:0123456789abcdef:")
-		err = c.Publish(address{uint16(c.port), o.addresses}.fit(driver.MaxURL - head).String())
+		c.at = address{uint16(port), network, o.addresses}.fit(driver.MaxURL - head)
+		err = c.Publish(c.at.String(), c.at.domain())
 	}
 	if err != nil {
 		c.stop()
@@ -122,7 +132,11 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 		}
 		return i, nil
 	}
-	if i.targets, err = c.opts.dialable(where, c.port); err != nil {
+	err = kit.InNamespace(c.opts.netns, func() (err error) {
+		i.targets, err = c.at.targets(where)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.Add(i, num, url, i.api, i.api)
@@ -131,6 +145,18 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	p.waiting = append(p.waiting, i)
 	p.tend()
 	return i, nil
+}
+
+// Reach implements kit.ContextHooks.
+func (c *share) Reach(to driver.URL) error {
+	where, err := parseAddress(to.Rest)
+	if err != nil {
+		return err
+	}
+	if why := c.at.apart(where); why != "" {
+		return fmt.Errorf("%w: %s", driver.ErrUnreachable, why)
+	}
+	return nil
 }
 
 // newConn makes a connection of the context's track.

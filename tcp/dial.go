@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
 )
 
@@ -123,7 +124,11 @@ func worse(a, b error) error {
 func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *link, err error) {
 	var d net.Dialer
 	d.SetMultipathTCP(false)
-	nc, err := d.DialContext(ctx, "tcp", to.String())
+	var nc net.Conn
+	err = kit.InNamespace(c.opts.netns, func() (err error) {
+		nc, err = d.DialContext(ctx, "tcp", to.String()) // of one address: the socket is made by this goroutine
+		return err
+	})
 	if err != nil {
 		what := "the peer cannot be reached"
 		if errors.Is(err, unix.ECONNREFUSED) {

@@ -15,7 +15,7 @@ import (
 const Name = "tcp"
 
 // urlVersion is the version of this driver's urls.
-const urlVersion = 1
+const urlVersion = 2
 
 // AllDevices is the device that stands for all addresses of the host; see [driver.Hints].Device.
 const AllDevices = "all"
@@ -95,7 +95,11 @@ func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 		device = AllDevices
 	}
 	if len(o.addresses) == 0 {
-		if o.addresses, err = hostAddresses(device); err != nil {
+		err := kit.InNamespace(o.netns, func() (err error) {
+			o.addresses, err = hostAddresses(device)
+			return err
+		})
+		if err != nil {
 			return nil, err
 		}
 		o.wildcard = device == AllDevices

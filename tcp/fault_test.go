@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -68,7 +69,7 @@ func newMiddle(t *testing.T, port int, carry func(to, from *net.TCPConn)) *middl
 func (m *middle) before(c *share) string {
 	u, _ := driver.ParseURL(c.URL(), driver.MaxURL)
 	port := uint16(m.listener.Addr().(*net.TCPAddr).Port)
-	u.Rest = address{port: port, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}.String()
+	u.Rest = address{port: port, network: networkID(), addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}}.String()
 	return u.String()
 }
 
@@ -78,7 +79,7 @@ func joined(
 ) (i [2]driver.Instance) {
 	t.Helper()
 	a, b := aContext(t, track, options), aContext(t, track, options)
-	ma, mb := newMiddle(t, a.port, carry), newMiddle(t, b.port, carry)
+	ma, mb := newMiddle(t, int(a.at.port), carry), newMiddle(t, int(b.at.port), carry)
 	var err error
 	if i[0], err = a.Connect(mb.before(b)); err == nil {
 		i[1], err = b.Connect(ma.before(a))
@@ -289,14 +290,14 @@ func TestCandidatesAreRaced(t *testing.T) {
 	options := map[string]string{"port": strconv.Itoa(port), "address": "127.0.0.1"}
 	a, b := aContext(t, driver.Small, options), aContext(t, driver.Small, nil)
 	u, _ := driver.ParseURL(a.URL(), driver.MaxURL)
-	u.Rest = strconv.Itoa(port) + ",127.0.0.2,127.0.0.3,127.0.0.1"
+	u.Rest = fmt.Sprintf("%d,%016x,127.0.0.2,127.0.0.3,127.0.0.1", port, networkID())
 	x, err := b.Connect(u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// This side is not dialed: the other url leads nowhere.
 	v, _ := driver.ParseURL(b.URL(), driver.MaxURL)
-	v.Rest = strconv.Itoa(port) + ",127.0.0.2"
+	v.Rest = fmt.Sprintf("%d,%016x,127.0.0.2", port, networkID())
 	y, err := a.Connect(v.String())
 	if err != nil {
 		t.Fatal(err)
@@ -312,7 +313,7 @@ func TestCandidatesAreRaced(t *testing.T) {
 // The error of a context that finds no free port names the range and what to do.
 func TestNoFreePort(t *testing.T) {
 	c := aContext(t, driver.Small, nil)
-	port := strconv.Itoa(c.port)
+	port := strconv.Itoa(int(c.at.port))
 	q, err := tcpDriver{}.Query(driver.Hints{Options: map[string]string{"port": port, "address": "127.0.0.1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +337,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		}
 	}()
 	for range maxStrangers + 100 {
-		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port)))
+		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(a.at.port))))
 		if err != nil {
 			t.Fatal(err)
 		}

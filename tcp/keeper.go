@@ -57,7 +57,7 @@ func (c *share) keep() {
 		look := now.Sub(last) >= tick
 		if look {
 			last = now
-			c.takeAll()
+			c.takeReady()
 		}
 		held := c.drain.holds.Load()
 		c.flushHeld()
@@ -78,7 +78,7 @@ func (c *share) keep() {
 // pause sleeps for a short time, whatever happens.
 func (c *share) pause(timer *time.Timer, d time.Duration) {
 	if c.drain.some.Load() {
-		c.takeAll()
+		c.takeReady()
 	}
 	timer.Reset(d)
 	select {
@@ -117,6 +117,9 @@ func (c *share) tendAll(now time.Time, look bool) (conns int, busy bool) {
 		}
 		conns++
 		if look {
+			if !c.watched.Load() && !i.receive() {
+				c.drain.again(i)
+			}
 			i.checkAlive()
 		}
 		if i.blocked.Load() {

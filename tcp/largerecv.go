@@ -21,10 +21,14 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 // tag names a receive in rdv data; those before in the slot have other ones.
 func (s *recvSlot) tag(k int) uint64 { return s.gen<<8 | uint64(k) }
 
-// read implements track.
+// recvPiece is how many bytes one system call receives at most. The kernel sends acknowledgements for what comes during
+// the call only at its end: with longer ones the sender waits for them while this side copies.
+const recvPiece = 32 << 10
+
+// read implements track. While the rest of a message is on its way, it looks until there is nothing.
 func (l *large) read() (more bool) {
 	for budget := callBudget; budget > 0; {
-		bufs, asked, whole := l.target(min(budget, callBudget))
+		bufs, asked, whole := l.target(min(budget, recvPiece))
 		n, st := l.wire.read(bufs)
 		clear(l.reading.bufs[:])
 		if n > 0 {
@@ -42,7 +46,7 @@ func (l *large) read() (more bool) {
 				l.end(l.wire.err)
 			}
 			return false
-		case st == again, n < asked && l.wire.seal == nil:
+		case st == again, n < asked && l.wire.seal == nil && !l.reading.inside:
 			return false
 		}
 	}

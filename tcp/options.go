@@ -13,6 +13,7 @@ type options struct {
 	low, high int          // ports to listen at; 0: the kernel chooses
 	addresses []netip.Addr // that are listened at and published
 	wildcard  bool         // listen at all addresses of the host
+	netns     string       // path of the network namespace; "": that of the process
 	deadTime  time.Duration
 	encrypt   bool
 	spin      bool
@@ -46,6 +47,8 @@ var optionTable = kit.Options[options]{
 				}
 				return len(o.addresses) <= maxAddresses
 			}),
+		kit.Text("netns", "a path", "network namespace to listen and dial in, such as /run/netns/a; that of the process without it",
+			func(o *options, v string) bool { o.netns = v; return true }),
 		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
 		kit.Switch("encrypt", "encrypt what is sent; both sides need the same setting",
 			func(o *options) *bool { return &o.encrypt }),

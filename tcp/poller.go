@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
 )
 
@@ -22,20 +24,25 @@ type poller struct {
 	keeper sleeper
 }
 
-// sleeper is a place to sleep until the poller has something: its descriptor, as a file of Go's own poller.
+// sleeper is a place to sleep until the poller has something: a descriptor of it, which the first sleep makes a file of
+// Go's own poller. From then on each event of a socket passes through both in the kernel, which costs a sender on the
+// same host some 100 ns a message: contexts whose users never sleep do not pay for it.
 type sleeper struct {
 	ctx     *share
-	file    *os.File
-	raw     syscall.RawConn
 	look    func(uintptr) bool // made once: a closure for each sleep would allocate
 	looking atomic.Bool
 	woken   atomic.Bool
+
+	mu   sync.Mutex // guards the rest
+	fd   int        // -1: file has it, or it is closed
+	file *os.File
+	raw  syscall.RawConn
 }
 
 const bellToken = ^uint64(0)
 
 func newPoller(c *share) (*poller, error) {
-	p := &poller{fd: -1, bell: -1}
+	p := &poller{fd: -1, bell: -1, waiter: sleeper{fd: -1}, keeper: sleeper{fd: -1}}
 	var err error
 	if p.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -56,19 +63,37 @@ func newPoller(c *share) (*poller, error) {
 	return p, nil
 }
 
-func (s *sleeper) open(c *share, fd int) error {
-	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return err
+func (s *sleeper) open(c *share, fd int) (err error) {
+	s.ctx, s.look = c, s.lookOnce
+	if s.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return os.NewSyscallError("fcntl", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // makes Go poll it
-		_ = unix.Close(fd)
-		return err
+	return os.NewSyscallError("fcntl", unix.SetNonblock(s.fd, true)) // makes Go poll it
+}
+
+// opened is the file; nil after close.
+func (s *sleeper) opened() (*os.File, syscall.RawConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd >= 0 {
+		s.file = os.NewFile(uintptr(s.fd), "epoll")
+		s.raw, _ = s.file.SyscallConn() // of an open file
+		s.fd = -1
 	}
-	s.ctx, s.file = c, os.NewFile(uintptr(fd), "epoll")
-	s.raw, err = s.file.SyscallConn()
-	s.look = s.lookOnce
-	return err
+	return s.file, s.raw
+}
+
+func (s *sleeper) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+		s.fd = -1
+	}
+	if s.file != nil {
+		_ = s.file.Close() // ends a sleep
+		s.file = nil
+	}
 }
 
 // lookOnce takes what there is. It reports whether the sleep is over.
@@ -85,8 +110,12 @@ func (s *sleeper) sleep(d time.Duration) {
 	if d > 0 {
 		until = time.Now().Add(d)
 	}
-	_ = s.file.SetReadDeadline(until)
-	_ = s.raw.Read(s.look)
+	file, raw := s.opened()
+	if file == nil {
+		return
+	}
+	_ = file.SetReadDeadline(until)
+	_ = raw.Read(s.look)
 }
 
 // mark makes the next look end the sleep. It reports whether the bell has to be rung for there to be one.
@@ -154,11 +183,8 @@ func (p *poller) ready(events []unix.EpollEvent) int {
 }
 
 func (p *poller) close() {
-	for _, s := range []*sleeper{&p.waiter, &p.keeper} {
-		if s.file != nil {
-			_ = s.file.Close()
-		}
-	}
+	p.waiter.close()
+	p.keeper.close()
 	for _, fd := range []int{p.fd, p.bell} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -230,9 +256,37 @@ func (d *drainState) end() { d.lock.lock() }
 // Drain implements kit.ContextHooks.
 func (c *share) Drain() bool { return c.takeAll() }
 
+// watch adds the connections to the poller, and those to come. It is not done before somebody wants to know which of
+// them have something: a socket in it costs a sender on the same host 250 ns a message, which programs that poll each
+// instance by itself do not pay.
+func (c *share) watch() {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.watched.Load() || c.IsClosed() {
+		return
+	}
+	for i := range c.Conns.All() {
+		if i.wire == nil {
+			continue
+		}
+		if err := c.poll.add(i); err != nil {
+			i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: %w", driver.ErrBroken, c.Props.Device, err))
+		}
+	}
+	c.watched.Store(true)
+}
+
 // takeAll takes what has come for any connection, unless somebody else is at it. It reports whether there may have been
 // something.
-func (c *share) takeAll() (did bool) {
+func (c *share) takeAll() bool {
+	if !c.watched.Load() {
+		c.watch()
+	}
+	return c.takeReady()
+}
+
+// takeReady is takeAll, but for connections that the poller does not have yet.
+func (c *share) takeReady() (did bool) {
 	d := &c.drain
 	d.round.Add(1)
 	flushAllHeld()

@@ -117,6 +117,7 @@ func (s *small) read() (more bool) {
 	if asked == 0 {
 		return false
 	}
+	asked = s.piece(asked)
 	n, st := s.wire.read(s.inPieces(asked))
 	if n > 0 {
 		s.inTail += uint64(n)
@@ -147,6 +148,16 @@ func (s *small) room() int {
 	}
 	if s.starved.Load() {
 		s.starved.Store(false)
+	}
+	return n
+}
+
+// piece is how much of n free bytes one system call shall fill: those up to the end of the ring, as a call with one piece
+// of memory costs 100 ns less than one with two, unless they are few.
+func (s *small) piece(n int) int {
+	const few = 8 << 10
+	if end := inSize - int(s.inTail%inSize); end >= few {
+		return min(n, end)
 	}
 	return n
 }
@@ -366,6 +377,9 @@ func (s *small) Settle() {
 		s.repay()
 	}
 	s.Push()
+	if s.HasMessage() && !s.Stalled() {
+		return // a system call less: the socket is looked at when they are taken
+	}
 	s.receive()
 }
 

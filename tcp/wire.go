@@ -33,10 +33,6 @@ const (
 	over         // the stream has ended
 )
 
-// shortCall is the number of bytes up to which a system call is made without telling Go's scheduler, which costs 50 ns:
-// such a call does not block, and takes a few microseconds at most.
-const shortCall = 64 << 10
-
 // write sends bufs and returns how many bytes were taken, also beside again.
 func (w *wire) write(bufs [][]byte) (n int, s status) {
 	if w.seal != nil {
@@ -46,9 +42,9 @@ func (w *wire) write(bufs [][]byte) (n int, s status) {
 	if len(bufs) == 1 {
 		n, s = sendBytes(w.out, bufs[0])
 	} else {
-		k, total := vector(&w.outVec, bufs)
+		k := vector(&w.outVec, bufs)
 		w.outHead.Iov, w.outHead.Iovlen = &w.outVec[0], uint64(k)
-		n, s = message(unix.SYS_SENDMSG, w.out, &w.outHead, total)
+		n, s = message(unix.SYS_SENDMSG, w.out, &w.outHead)
 		clear(w.outVec[:k])
 	}
 	w.flow.passed(outward, time, bufs, n)
@@ -63,40 +59,35 @@ func (w *wire) read(bufs [][]byte) (n int, s status) {
 	if len(bufs) == 1 {
 		return w.readBytes(bufs[0])
 	}
-	k, total := vector(&w.inVec, bufs)
+	k := vector(&w.inVec, bufs)
 	w.inHead.Iov, w.inHead.Iovlen = &w.inVec[0], uint64(k)
-	n, s, w.err = received(message2(unix.SYS_RECVMSG, w.in, &w.inHead, total))
+	n, s, w.err = received(call(unix.SYS_RECVMSG, w.in, &w.inHead))
 	clear(w.inVec[:k])
 	w.flow.passed(inward, 0, bufs, n)
 	return n, s
 }
 
 // vector describes bufs to the kernel.
-func vector(vec *[maxPieces]unix.Iovec, bufs [][]byte) (k, total int) {
+func vector(vec *[maxPieces]unix.Iovec, bufs [][]byte) (k int) {
 	for _, b := range bufs {
 		if len(b) == 0 {
 			continue
 		}
 		vec[k].Base = unsafe.SliceData(b)
 		vec[k].SetLen(len(b))
-		total += len(b)
 		k++
 	}
-	return k, total
+	return k
 }
 
+// System calls are made without telling Go's scheduler: none of them blocks, the longest copies callBudget bytes, which
+// takes as long as a copy within the process, and telling it costs 50 ns a call and has the runtime's monitor wake up
+// every 20 µs.
 const callFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
 func sendBytes(fd int, b []byte) (int, status) {
-	var n uintptr
-	var errno unix.Errno
-	if len(b) <= shortCall {
-		n, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-			uintptr(len(b)), callFlags, 0, 0)
-	} else {
-		n, _, errno = unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-			uintptr(len(b)), callFlags, 0, 0)
-	}
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), callFlags, 0, 0)
 	if errno != 0 {
 		return 0, outcome(errno)
 	}
@@ -104,15 +95,8 @@ func sendBytes(fd int, b []byte) (int, status) {
 }
 
 func (w *wire) readBytes(b []byte) (n int, s status) {
-	var r uintptr
-	var errno unix.Errno
-	if len(b) <= 2*shortCall {
-		r, _, errno = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(w.in), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-			uintptr(len(b)), callFlags, 0, 0)
-	} else {
-		r, _, errno = unix.Syscall6(unix.SYS_RECVFROM, uintptr(w.in), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
-			uintptr(len(b)), callFlags, 0, 0)
-	}
+	r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(w.in), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+		uintptr(len(b)), callFlags, 0, 0)
 	if errno == unix.EAGAIN {
 		return 0, again
 	}
@@ -135,19 +119,13 @@ func received(n int, errno unix.Errno) (int, status, error) {
 	return n, ok, nil
 }
 
-func message2(call uintptr, fd int, h *unix.Msghdr, total int) (int, unix.Errno) {
-	var n uintptr
-	var errno unix.Errno
-	if total <= shortCall {
-		n, _, errno = unix.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(h)), callFlags)
-	} else {
-		n, _, errno = unix.Syscall(call, uintptr(fd), uintptr(unsafe.Pointer(h)), callFlags)
-	}
+func call(trap uintptr, fd int, h *unix.Msghdr) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(h)), callFlags)
 	return int(n), errno
 }
 
-func message(call uintptr, fd int, h *unix.Msghdr, total int) (int, status) {
-	n, errno := message2(call, fd, h, total)
+func message(trap uintptr, fd int, h *unix.Msghdr) (int, status) {
+	n, errno := call(trap, fd, h)
 	if errno != 0 {
 		return 0, outcome(errno)
 	}

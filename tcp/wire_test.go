@@ -36,7 +36,7 @@ func golden() map[string][]byte {
 		"up":      note{kind: noteUp}.append(nil),
 		"stand":   note{kind: noteStand, token: 0x0102030405060708}.append(nil),
 		"message": bytes.Clone(s.out[:frameSize(5)]), "transfer": data[:], "rdv data": rdv[:],
-		"url": []byte(address{port: 40000, addrs: []netip.Addr{
+		"url": []byte(address{port: 40000, network: 0x0102030405060708, addrs: []netip.Addr{
 			netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 		}}.String()),
 	}
@@ -69,10 +69,11 @@ func TestWireIsAsDocumented(t *testing.T) {
 
 // FuzzURL: the rest of a url that is accepted has the same meaning after it is formatted.
 func FuzzURL(f *testing.F) {
-	f.Add("40000,192.0.2.1,2001:db8::1")
-	f.Add("1,127.0.0.1")
-	f.Add("0,::")
-	f.Add("40000,fe80::1%eth0")
+	f.Add("40000,0102030405060708,192.0.2.1,2001:db8::1")
+	f.Add("1,0000000000000000,127.0.0.1")
+	f.Add("0,0102030405060708,::")
+	f.Add("40000,0102030405060708,fe80::1%eth0")
+	f.Add("40000,192.0.2.1")
 	f.Fuzz(func(t *testing.T, s string) {
 		a, err := parseAddress(s)
 		if err != nil {
@@ -84,6 +85,16 @@ func FuzzURL(f *testing.F) {
 		b, err := parseAddress(a.String())
 		if err != nil || a.String() != b.String() || len(a.addrs) == 0 || len(a.addrs) > maxAddresses || a.port == 0 {
 			t.Fatalf("%q: %v, formatted %q: %v", s, a, a.String(), err)
+		}
+		for _, own := range []string{"40000,0102030405060708,192.0.2.1", "1,0102030405060708,127.0.0.1,192.0.2.1", "40000,0102030405060708,::1"} {
+			mine, err := parseAddress(own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			here, there := mine.apart(a) == "", a.apart(mine) == ""
+			if here != there || mine.domain() == a.domain() && !here {
+				t.Fatalf("%v reaches %v: %v, and the other way round %v", mine, a, here, there)
+			}
 		}
 	})
 }

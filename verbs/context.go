@@ -28,6 +28,7 @@ type opened struct {
 	cache    *regcache.Cache[*ibv.MR]
 	set      *connect.Set
 	mods     *connect.Modules
+	at       place   // as published
 	maxWrite int     // bytes of one RDMA write or read
 	windows  bool    // remote keys of receives are those of memory windows
 	shared   *shared // receives of the small track for all peers; nil: each connection has its own
@@ -91,10 +92,12 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *op
 	if err != nil {
 		return nil, err
 	}
-	if c.mods, err = c.set.Query(p.forManagers(o)); err != nil {
+	at := p.forManagers(o)
+	if c.mods, err = c.set.Query(at); err != nil {
 		return nil, err
 	}
-	if err = c.Publish(c.mods.Card()); err != nil {
+	c.at = place{network: at.Network(), card: c.mods.Card()}
+	if err = c.Publish(c.at.String(), c.at.domain(props.Device, c.mods.Names())); err != nil {
 		return nil, err
 	}
 	var live context.Context
@@ -164,12 +167,16 @@ func props(c *opened) string { return Name + " " + c.Props.Device }
 
 // Dial implements kit.ContextHooks.
 func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
+	to, err := parsePlace(u.Rest)
+	if err != nil {
+		return nil, err
+	}
 	n, err := c.newConn(num, peer, u)
 	if err != nil {
 		return nil, err
 	}
 	n.end, err = c.mods.NewEndpoint(&connect.EndpointConfig{
-		PeerIncarnation: u.Incarnation, PeerCard: u.Rest, PeerName: peer,
+		PeerIncarnation: u.Incarnation, PeerCard: to.card, PeerName: peer,
 		QPs: n.api.queues(), UserData: n.api.hello().encode(), Prepare: n.prepare, Wake: n.woken,
 	})
 	if err == nil {
@@ -186,6 +193,25 @@ func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+// Reach implements kit.ContextHooks.
+func (c *opened) Reach(to driver.URL) error {
+	theirs, err := parsePlace(to.Rest)
+	if err != nil {
+		return err
+	}
+	why, err := c.mods.Apart(theirs.card)
+	if err != nil {
+		return err
+	}
+	if why == "" {
+		why = c.at.network.Apart(theirs.network)
+	}
+	if why != "" {
+		return fmt.Errorf("%w: %s", driver.ErrUnreachable, why)
+	}
+	return nil
 }
 
 // Count implements kit.ContextHooks.

@@ -17,7 +17,7 @@ import (
 const Name = "verbs"
 
 // urlVersion is the version of this driver's urls.
-const urlVersion = 1
+const urlVersion = 2
 
 // Limits of options.
 const (

@@ -23,13 +23,19 @@ type listener struct {
 
 func startListener(t *testing.T) *listener {
 	t.Helper()
+	return startListenerAt(t, (*exec.Cmd).Start, "127.0.0.1:0")
+}
+
+// startListenerAt is startListener for an address and further flags; start starts the process.
+func startListenerAt(t *testing.T, start func(*exec.Cmd) error, addr string, flags ...string) *listener {
+	t.Helper()
 	l := &listener{secret: filepath.Join(t.TempDir(), "secret")}
-	l.cmd = bywash("perf", "--listen", "127.0.0.1:0", "--secret-file", l.secret)
+	l.cmd = bywash(append([]string{"perf", "--listen", addr, "--secret-file", l.secret}, flags...)...)
 	out, err := l.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.cmd.Start(); err != nil {
+	if err := start(l.cmd); err != nil {
 		t.Fatal(err)
 	}
 	read := make(chan struct{})

@@ -33,8 +33,9 @@ const perfLong = `Perf measures drivers between two processes: on this machine, 
 cores, or on two machines (--listen there, HOST:PORT here). Without -t it
 measures latency, bandwidth, message rate and put bandwidth; with -d all every
 driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix and
-sock-udp as baselines (system calls on loopback, spinning or blocking as --wait
-says; unix and udp are short for the last two).
+sock-udp as baselines (system calls, spinning or blocking as --wait says; unix and
+udp are short for the last two). On one machine they take loopback; tcp@veth,
+sock-tcp@veth and sock-udp@veth run between two network namespaces, as afxdp does.
 
 Tests:
 %s
@@ -64,7 +65,7 @@ const perfExample = `  bywash perf -d all                               everythi
   bywash perf -d shm,sock-unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
   bywash perf -d shm --option path=cma -t bw       bywash info -d shm lists the driver's options
-  sudo bywash perf -d afxdp                        over Ethernet, between namespaces that it makes and removes
+  sudo bywash perf -d afxdp,sock-tcp               over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
   bywash perf --listen :7000                       on one machine, and on the other:
   bywash perf --secret-file secret other:7000 -d shm`
@@ -164,6 +165,9 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	}
 	if len(args) == 1 {
 		c.Remote = args[0]
+	}
+	if err := c.CheckVeth(); err != nil {
+		return nil, err
 	}
 	return c, f.check(args)
 }

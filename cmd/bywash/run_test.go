@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -162,10 +161,6 @@ func TestRanksEndWithLauncherAndGuardKilled(t *testing.T) {
 }
 
 func TestSignalsThatEndTheJob(t *testing.T) {
-	// Under nohup a job ignores SIGHUP, as it should. What this process catches, its children do not ignore.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP)
-	defer signal.Stop(caught)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		// Ranks that clean up on a signal get the time for it.
 		cmd := shells("2", "trap 'echo tidy; exit 0' INT TERM HUP QUIT; echo up; while :; do sleep 0.1; done")

@@ -15,6 +15,7 @@ var checks = []check{
 	{"OpenOnce", "properties come before open, and a NIC opens exactly once", nil, checkOpenOnce},
 	{"Properties", "capabilities and profile make sense, unknown options are refused", nil, checkProperties},
 	{"URL", "the url is printable, short, and names an incarnation", nil, checkURL},
+	{"Reaches", "both ends of a connection have said that they reach each other, by their urls alone", nil, checkReaches},
 	{"AbsentFeatures", "instances and context have optional parts exactly when announced", nil, checkAbsent},
 
 	{"ConnectInAnyOrder", "both sides call Connect, in any order or at the same moment", nil, checkConnectOrder},

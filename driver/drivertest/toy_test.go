@@ -42,7 +42,7 @@ func toyConfig(t *testing.T, track driver.Track) Config {
 // check itself.
 var (
 	briefSmall = []string{
-		"OpenOnce", "Properties", "URL", "AbsentFeatures", "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSelf",
+		"OpenOnce", "Properties", "URL", "Reaches", "AbsentFeatures", "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSelf",
 		"ConnectTwice", "ConnectRestartedPeer", "ConnectSecret", "PostBeforeConnected", "EveryForm", "EverySize", "Order", "Busy",
 		"TooLong", "Truncation", "CancelBefore", "CancelRace", "ProbeOnce", "ProbeConcurrent", "ProbeEnd", "WaitCancel", "NoLostWakeup",
 		"PutGet", "Atomics", "Alignment", "Bounds", "KeyDamaged", "KeyExpired", "Access", "Flush", "Fence", "OpDepth",

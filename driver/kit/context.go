@@ -28,6 +28,7 @@ type Context[C any] struct {
 	self    driver.Context
 	version int
 	url     string
+	domain  string
 	closed  atomic.Bool
 }
 
@@ -37,6 +38,11 @@ type ContextHooks[C any] interface {
 	// [Context.Add], and begins to connect. It does not block. Errors need not name driver, device or peer. The
 	// caller holds Mu.
 	Dial(num uint32, url string, to driver.URL) (*C, error)
+
+	// Reach says why this context and the one that published url cannot be connected, as far as both urls show:
+	// driver.ErrUnreachable with the reason, or driver.ErrInvalid for a malformed one; see [driver.Reacher]. Any
+	// goroutine may call it.
+	Reach(to driver.URL) error
 
 	// Drain takes what the device has, for whatever connection, unless another goroutine is at it. It reports whether
 	// there may have been something. Any goroutine may call it.
@@ -59,13 +65,14 @@ func (c *Context[C]) Init(hooks ContextHooks[C], base func(*C) *Conn, self drive
 	c.Conns.Init(func(n *C) *Life { return &base(n).Life })
 }
 
-// Publish makes the url, whose last part is the driver's matter. ErrInvalid if it is too long.
-func (c *Context[C]) Publish(rest string) error {
+// Publish makes the url, whose last part is the driver's matter, and gives the context its domain (see
+// [driver.Reacher]). ErrInvalid if the url is too long.
+func (c *Context[C]) Publish(rest, domain string) error {
 	u := driver.URL{Driver: c.Props.Driver, Version: c.version, Incarnation: c.Incarnation, Rest: rest}.String()
 	if len(u) > driver.MaxURL {
 		return fmt.Errorf("%w: url of %d bytes, limit is %d", driver.ErrInvalid, len(u), driver.MaxURL)
 	}
-	c.url = u
+	c.url, c.domain = u, domain
 	return nil
 }
 
@@ -74,6 +81,21 @@ func (c *Context[C]) Properties() *driver.Properties { return &c.Props }
 
 // URL implements driver.Context.
 func (c *Context[C]) URL() string { return c.url }
+
+// Domain implements driver.Reacher.
+func (c *Context[C]) Domain() string { return c.domain }
+
+// Reaches implements driver.Reacher.
+func (c *Context[C]) Reaches(url string) error {
+	to, err := ParseURL(c.Props.Driver, c.version, url, driver.MaxURL)
+	if err == nil {
+		err = c.hooks.Reach(to)
+	}
+	if err != nil {
+		return &driver.Error{Driver: c.Props.Driver, Peer: url, Op: "reach", Err: err}
+	}
+	return nil
+}
 
 // Self is the context that users have.
 func (c *Context[C]) Self() driver.Context { return c.self }

@@ -32,7 +32,7 @@ func openLoop() *loop {
 	l.Init(l, func(n *loopback) *kit.Conn { return &n.Conn }, probedLoop{l, l.Prober()}, props, 1, driver.Attributes{})
 	l.waits = kit.Watch{Device: quiet{}, Spins: 10, Never: true}
 	l.Anyone.Watch = &l.waits
-	if err := l.Publish("here"); err != nil {
+	if err := l.Publish("here", "here"); err != nil {
 		log.Fatal(err)
 	}
 	driver.Opened(l.Self())
@@ -52,6 +52,9 @@ func (l *loop) Dial(num uint32, url string, to driver.URL) (*loopback, error) {
 	}
 	return n, nil
 }
+
+// Reach implements kit.ContextHooks: all contexts are in this process.
+func (l *loop) Reach(driver.URL) error { return nil }
 
 // Drain implements kit.ContextHooks: messages announce themselves when they are sent.
 func (l *loop) Drain() bool { return false }

@@ -242,3 +242,34 @@ func FuzzListener(f *testing.F) {
 		}
 	})
 }
+
+// FuzzNetwork: a network is ErrInvalid or is written back as it was, and two sides agree whether they reach each other.
+func FuzzNetwork(f *testing.F) {
+	own := []Network{
+		{LinkLayer: InfiniBand, GIDType: GIDInfiniBand, PKey: 0xffff, Prefix: [8]byte{0xfe, 0x80}},
+		{LinkLayer: Ethernet, GIDType: GIDRoCEv2, PKey: 0xffff},
+		{LinkLayer: Ethernet, GIDType: GIDRoCEv1, PKey: 0x7fff, Prefix: [8]byte{0xfe, 0x80}},
+	}
+	for _, n := range own {
+		f.Add(n.String())
+	}
+	f.Add("2,2,ffff,00000000000000000")
+	f.Add("1,2,ffff,0000000000000000")
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := ParseNetwork(s)
+		if err != nil {
+			if !errors.Is(err, driver.ErrInvalid) {
+				t.Fatalf("%q: %v", s, err)
+			}
+			return
+		}
+		if n.String() != s {
+			t.Fatalf("%q is written as %q", s, n)
+		}
+		for _, o := range own {
+			if o.Apart(n) != n.Apart(o) {
+				t.Fatalf("%v says %q of %v, which says %q", o, o.Apart(n), n, n.Apart(o))
+			}
+		}
+	})
+}

@@ -103,6 +103,9 @@ func (q Quality) check() error {
 	return nil
 }
 
+// defaultPKey is the partition that every port is in, as a full member.
+const defaultPKey = 0xffff
+
 // name returns device and port for messages.
 func (p *Port) name() string { return fmt.Sprintf("%s/%d", p.Device, p.Num) }
 

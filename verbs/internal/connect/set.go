@@ -100,7 +100,7 @@ func (s *Set) Query(p *Port) (*Modules, error) {
 	port := *p
 	port.Addrs = slices.Clone(p.Addrs)
 	if port.PKey == 0 {
-		port.PKey = 0xffff
+		port.PKey = defaultPKey
 	}
 	if err := port.check(); err != nil {
 		return nil, err
@@ -207,12 +207,7 @@ func (m *Modules) NewEndpoint(cfg *EndpointConfig) (Endpoint, error) {
 	}
 	i, k := match(m.entries, theirs)
 	if i < 0 {
-		var names []string
-		for _, e := range theirs {
-			names = append(names, e.name)
-		}
-		return nil, fmt.Errorf("%w: no connection manager in common: %s has %s, the peer has %s", driver.ErrInvalid,
-			m.port, strings.Join(m.Names(), ", "), strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: %s", driver.ErrInvalid, m.noCommon(theirs))
 	}
 	return m.mods[i].NewEndpoint(cfg, theirs[k].blob)
 }

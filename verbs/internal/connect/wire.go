@@ -230,10 +230,12 @@ func (o *offer) parse(b []byte) (need int, ok bool) {
 	return need, true
 }
 
+// isIPv4 and isLocal report whether a GID of a RoCE port is an IPv4 address, or a link-local one of IPv6.
+func isIPv4(gid [16]byte) bool  { return [12]byte(gid[:12]) == [12]byte{10: 0xff, 11: 0xff} }
+func isLocal(gid [16]byte) bool { return gid[0] == 0xfe && gid[1]&0xc0 == 0x80 }
+
 // fits returns the reason for which two ends cannot be connected, or 0.
 func (o *offer) fits(p *offer) rejectCode {
-	v4 := func(g [16]byte) bool { return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff} }
-	local := func(g [16]byte) bool { return g[0] == 0xfe && g[1]&0xc0 == 0x80 }
 	switch {
 	case o.linkLayer != p.linkLayer:
 		return rejectLinkLayer
@@ -241,9 +243,9 @@ func (o *offer) fits(p *offer) rejectCode {
 		return rejectGIDType
 	case o.linkLayer == InfiniBand && [8]byte(o.gid[:8]) != [8]byte(p.gid[:8]):
 		return rejectSubnet
-	case o.linkLayer == Ethernet && v4(o.gid) != v4(p.gid):
+	case o.linkLayer == Ethernet && isIPv4(o.gid) != isIPv4(p.gid):
 		return rejectGIDType
-	case o.linkLayer == Ethernet && local(o.gid) != local(p.gid):
+	case o.linkLayer == Ethernet && isLocal(o.gid) != isLocal(p.gid):
 		return rejectSubnet
 	case (o.pkey^p.pkey)&0x7fff != 0 || (o.pkey|p.pkey)&0x8000 == 0: // two limited members of a partition cannot communicate
 		return rejectPKey

@@ -65,7 +65,7 @@ func (c *nicContext) open(a driver.Attributes) error {
 	}
 	ln.SetUnlinkOnClose(c.fault != "leak-file")
 	c.ln = ln
-	if err := c.Publish(path); err != nil {
+	if err := c.Publish(path, c.nic.dir); err != nil {
 		_ = ln.Close()
 		return err
 	}
@@ -98,6 +98,14 @@ func (c *nicContext) leak() {
 
 // Drain implements kit.ContextHooks: the goroutines of connections announce messages.
 func (c *nicContext) Drain() bool { return false }
+
+// Reach implements kit.ContextHooks.
+func (c *nicContext) Reach(to driver.URL) error {
+	if c.fault == "reaches-nobody" && to.Incarnation != c.Incarnation {
+		return driver.ErrUnreachable
+	}
+	return nil
+}
 
 // Count implements kit.ContextHooks.
 func (c *nicContext) Count(to *driver.Counters) {
@@ -146,6 +154,18 @@ func (c *nicContext) Connect(url string) (driver.Instance, error) {
 		_ = i.ConnectWait(context.Background())
 	}
 	return i, err
+}
+
+// Reaches implements driver.Reacher.
+func (c *nicContext) Reaches(url string) error {
+	err := c.Context.Reaches(url)
+	switch {
+	case c.fault == "reaches-all-urls" && errors.Is(err, driver.ErrInvalid):
+		return nil
+	case c.fault == "reaches-while-open" && c.IsClosed():
+		return driver.ErrClosed
+	}
+	return err
 }
 
 // Counters implements driver.Context.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"time"
 	"unsafe"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
 )
 
@@ -19,6 +21,7 @@ import (
 type socket struct {
 	s      *bench.Setup
 	kind   string
+	path   *path
 	listen int // stream sockets, the follower's end
 	fd     int
 	c      bench.Case
@@ -32,35 +35,36 @@ type socket struct {
 
 const tokenSize = 16
 
-// Open opens one end of a baseline.
+// Open opens one end of a baseline. Its sockets are made by Connect, where both ends learn their addresses.
 func Open(s *bench.Setup) (bench.Bench, error) {
-	if !s.Local {
-		return nil, bench.Skipf("%s is the baseline over this machine's loopback: run it without --listen or HOST:PORT",
-			s.Driver)
+	if s.Driver == bench.SockUnix {
+		switch {
+		case !s.Local || s.Peer != "":
+			return nil, bench.Skipf("%s is local: it connects processes of one machine; run it without --listen or HOST:PORT",
+				s.Driver)
+		case s.Device != "":
+			return nil, bench.Skipf("%s has no devices: leave out --dev", s.Driver)
+		}
 	}
-	if s.Device != "" {
-		return nil, bench.Skipf("%s has no devices: leave out --dev", s.Driver)
-	}
-	k := &socket{s: s, kind: s.Driver, listen: -1, fd: -1}
 	key, err := handshake.NewKey(s.Job.Secret())
 	if err != nil {
 		return nil, fmt.Errorf("no secret for the sockets: %w", err)
 	}
 	token := key.MAC("bywash perf socket token")
-	k.token = token[:tokenSize]
+	return &socket{s: s, kind: s.Driver, listen: -1, fd: -1, token: token[:tokenSize]}, nil
+}
+
+// begin makes the sockets that the other end is told of.
+func (k *socket) begin() (err error) {
 	switch {
 	case k.kind == bench.SockUDP:
 		err = k.openDatagram()
-	case !s.Lead:
+	case !k.s.Lead:
 		if k.listen, err = k.open(true); err == nil {
 			err = k.failed("listen", unix.Listen(k.listen, 64))
 		}
 	}
-	if err != nil {
-		_ = k.Close()
-		return nil, err
-	}
-	return k, nil
+	return err
 }
 
 func (k *socket) failed(op string, err error) error {
@@ -70,21 +74,27 @@ func (k *socket) failed(op string, err error) error {
 	return err
 }
 
-var loopback = [4]byte{127, 0, 0, 1}
-
-// open makes a socket; bound, it has an address of this machine that the kernel chooses.
-func (k *socket) open(bound bool) (int, error) {
-	family, typ := unix.AF_INET, unix.SOCK_STREAM
-	var addr unix.Sockaddr = &unix.SockaddrInet4{Addr: loopback}
+// open makes a socket; bound, it has an address of this end, and a port that the kernel chooses.
+func (k *socket) open(bound bool) (fd int, err error) {
+	var family int
+	var addr unix.Sockaddr
+	netns, typ := "", unix.SOCK_STREAM
 	switch k.kind {
 	case bench.SockUnix:
 		family, addr = unix.AF_UNIX, &unix.SockaddrUnix{} // the empty address becomes an abstract one
 	case bench.SockUDP:
 		typ = unix.SOCK_DGRAM
+		fallthrough
+	default:
+		family, addr = sockaddr(netip.AddrPortFrom(k.path.here, 0))
+		netns, bound = k.path.netns, bound || k.path.device != ""
 	}
-	fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, 0)
+	err = kit.InNamespace(netns, func() error {
+		fd, err = unix.Socket(family, typ|unix.SOCK_CLOEXEC, 0)
+		return k.failed("socket", err)
+	})
 	if err != nil {
-		return -1, k.failed("socket", err)
+		return -1, err
 	}
 	if bound {
 		if err := unix.Bind(fd, addr); err != nil {
@@ -103,6 +113,8 @@ func (k *socket) links() []string {
 	}
 	switch a := sa.(type) {
 	case *unix.SockaddrInet4:
+		return []string{fmt.Sprint(a.Port)}
+	case *unix.SockaddrInet6:
 		return []string{fmt.Sprint(a.Port)}
 	case *unix.SockaddrUnix:
 		return []string{a.Name}
@@ -125,10 +137,19 @@ func (k *socket) address(links []string) (unix.Sockaddr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the other side's port %q is malformed", link)
 	}
-	return &unix.SockaddrInet4{Port: int(port), Addr: loopback}, nil
+	_, sa := sockaddr(netip.AddrPortFrom(k.path.there, uint16(port)))
+	return sa, nil
 }
 
-func (k *socket) Connect(give bench.Give) error {
+func (k *socket) Connect(give bench.Give) (err error) {
+	if k.kind != bench.SockUnix {
+		if k.path, err = findPath(k.s, give); err != nil {
+			return err
+		}
+	}
+	if err := k.begin(); err != nil {
+		return err
+	}
 	said, err := bench.MeetLinks(give, k.links())
 	if err != nil {
 		return err
@@ -305,13 +326,10 @@ func (k *socket) Finish() error {
 }
 
 func (k *socket) Path() string {
-	switch k.kind {
-	case bench.SockUnix:
+	if k.kind == bench.SockUnix {
 		return "unix-stream"
-	case bench.SockTCP:
-		return "tcp-loopback"
 	}
-	return "udp-loopback"
+	return k.path.name(k.kind)
 }
 
 func (k *socket) Close() error {

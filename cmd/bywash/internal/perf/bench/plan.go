@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // The baselines: the kernel's own sockets.
@@ -33,8 +34,15 @@ func Canonical(name string) string {
 	return name
 }
 
+// OnVeth behind the name of a driver or baseline has it measured between two network namespaces that a pair of virtual
+// Ethernet devices joins, as afxdp always is on one machine.
+const OnVeth = "@veth"
+
+// Base returns a name without OnVeth.
+func Base(name string) string { return strings.TrimSuffix(name, OnVeth) }
+
 // IsSocket reports whether a name is that of a baseline.
-func IsSocket(name string) bool { return slices.Contains(Sockets, name) }
+func IsSocket(name string) bool { return slices.Contains(Sockets, Base(name)) }
 
 // MaxOptions bounds the options of a driver, names and values together: they travel in one message.
 const MaxOptions = 16 << 10

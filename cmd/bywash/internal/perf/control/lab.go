@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/lab/veth"
+	"github.com/bywash/bywash/tcp"
 )
 
 // lab is the environment that a driver needs for a measurement between two processes of one machine. For afxdp it is a
@@ -35,19 +38,45 @@ func (c *Config) labMTU() int {
 	return labMTU
 }
 
-// needsLab reports whether a driver is measured in a lab, because the user has named no device.
+// needsLab reports whether a driver is measured in a lab: by its name, or because the user has named no device for afxdp.
 func (c *Config) needsLab(name string) bool {
-	return name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
+	return strings.HasSuffix(name, bench.OnVeth) ||
+		name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
+}
+
+// onVeth are the names that may have [bench.OnVeth] behind them.
+var onVeth = []string{tcp.Name, bench.SockTCP, bench.SockUDP}
+
+// beside puts baselines on the path of the drivers that they stand beside: if all of those are measured in a lab, the
+// baselines are, too. If the user asked for everything and may make devices, there are baselines on both paths.
+func (c *Config) beside(names []string, all bool) []string {
+	if all {
+		if slices.Contains(names, afxdp.Name) && c.needsLab(afxdp.Name) && os.Geteuid() == 0 {
+			names = append(names, tcp.Name+bench.OnVeth, bench.SockTCP+bench.OnVeth)
+		}
+		return names
+	}
+	ours := bypass(names)
+	if len(ours) == 0 || slices.ContainsFunc(ours, func(n string) bool { return !c.needsLab(n) }) {
+		return names
+	}
+	out := slices.Clone(names)
+	for k, n := range out {
+		if bench.IsSocket(n) && slices.Contains(onVeth, n) {
+			out[k] = n + bench.OnVeth
+		}
+	}
+	return out
 }
 
 // newLab makes the lab. Without the privilege the driver is unavailable.
-func (c *Config) newLab() (*lab, error) {
+func (c *Config) newLab(name string) (*lab, error) {
 	if c.Peers == 0 {
-		return c.newPairLab() // without a bridge between them
+		return c.newPairLab(name) // without a bridge between them
 	}
 	s, err := veth.NewSwitch(3, veth.Config{MTU: c.labMTU()})
 	if err != nil {
-		return nil, labError(err)
+		return nil, labError(name, err)
 	}
 	l := &lab{close: s.Close}
 	for k := range l.places {
@@ -56,19 +85,19 @@ func (c *Config) newLab() (*lab, error) {
 	return l, nil
 }
 
-func (c *Config) newPairLab() (*lab, error) {
+func (c *Config) newPairLab(name string) (*lab, error) {
 	p, err := veth.New(veth.Config{MTU: c.labMTU()})
 	if err != nil {
-		return nil, labError(err)
+		return nil, labError(name, err)
 	}
 	return &lab{places: [3]bench.Place{placeOf(&p.Ends[0]), placeOf(&p.Ends[1])}, close: p.Close}, nil
 }
 
-func labError(err error) error {
+func labError(name string, err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return &driver.UnavailableError{
-			Driver: afxdp.Name, Reason: "it takes root to make network devices to measure between",
-			Remedy: "sudo bywash perf -d afxdp, or name a device and another machine (--dev eth1, HOST:PORT)", Err: err,
+			Driver: name, Reason: "it takes root to make network devices to measure between",
+			Remedy: "sudo bywash perf -d " + name + ", or name a device and another machine (--dev eth1, HOST:PORT)", Err: err,
 		}
 	}
 	return err

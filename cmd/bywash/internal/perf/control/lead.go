@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,7 +47,8 @@ type run struct {
 	*Config
 	ctx    context.Context
 	report report.Reporter
-	all    bool // the user asked for all drivers
+	all    bool   // the user asked for all drivers
+	name   string // of the driver at hand, as the report has it
 	cpus   pair
 	failed error
 	done   int // cases measured
@@ -63,6 +65,15 @@ func ParseDrivers(list string) ([]string, error) {
 	names := strings.Split(list, ",")
 	for i, n := range names {
 		names[i] = bench.Canonical(n)
+		if base := bench.Base(n); base != n {
+			if base = bench.Canonical(base); !slices.Contains(onVeth, base) {
+				return nil, fmt.Errorf("%s: %s is for %s", n, bench.OnVeth, strings.Join(onVeth, ", "))
+			}
+			names[i], n = base+bench.OnVeth, base
+			if bench.IsSocket(base) {
+				continue
+			}
+		}
 		if n == "all" || n == bench.Session || bench.IsSocket(names[i]) {
 			continue
 		}
@@ -88,6 +99,7 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 		}
 		names = append(names, n)
 	}
+	names = c.beside(names, r.all)
 	var err error
 	if r.cpus, err = choosePair(); err != nil {
 		return err
@@ -125,6 +137,7 @@ func (u unreachable) Unwrap() error { return u.error }
 
 // measure runs the plan on a driver. Its error ends the run.
 func (r *run) measure(name string, plan []bench.Case) error {
+	r.name = name
 	two, many := plan, []bench.Case(nil)
 	if name == bench.Session {
 		two, many = split(plan)
@@ -168,7 +181,7 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 		return bench.Skipf("%s is between processes of one machine", cases[0].Test)
 	}
 	p := &bench.Plan{
-		Driver: name, Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
+		Driver: bench.Base(name), Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
 		Ranks: ranks, Yield: r.cpus.shared,
 	}
 	if !bench.IsSocket(name) && name != bench.Session {
@@ -178,14 +191,14 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 		p.MaxSize = max(p.MaxSize, c.Size)
 	}
 	if r.needsLab(name) {
-		where, err := r.newLab()
+		where, err := r.newLab(bench.Base(name))
 		if err != nil {
 			return err
 		}
 		defer where.close()
 		p.Places = where.places[:]
 	}
-	if d, err := driver.Lookup(name); err == nil && r.Device == "" {
+	if d, err := driver.Lookup(p.Driver); err == nil && r.Device == "" {
 		// Say what is missing before anything is started.
 		mine := p.At(0)
 		if _, err := d.Query(driver.Hints{Device: mine.Device, Options: mine.Options}); err != nil {
@@ -209,14 +222,14 @@ func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
 	if err != nil {
 		return err
 	}
-	s := &bench.Setup{Plan: p.At(0), Lead: true, Local: local, Yield: p.Yield && local, Stop: t.stop, Job: t.job}
+	s := &bench.Setup{Plan: p.At(0), Lead: true, Local: local, Peer: r.Remote, Yield: p.Yield && local, Stop: t.stop, Job: t.job}
 	e := &end{team: t, setup: s, run: r}
 	return e.measure(func() error { return e.leadCases(cases) })
 }
 
 // leadCases runs the plan, and reports the cases that this driver cannot run.
 func (e *end) leadCases(cases []bench.Case) error {
-	r, name := e.run, e.setup.Driver
+	r, name := e.run, e.run.name
 	for i := range cases {
 		c := &cases[i]
 		if r.Progress != nil {
@@ -258,7 +271,7 @@ func (e *end) leadRounds(c *bench.Case) error {
 	if err := e.order(int64(0), nil); err != nil {
 		return err
 	}
-	res := report.New(e.setup.Driver, j, e.b.Path(), cpu)
+	res := report.New(r.name, j, e.b.Path(), cpu)
 	res.Host, res.Version = r.host, r.Version
 	if r.Compare != nil {
 		r.Compare(res)

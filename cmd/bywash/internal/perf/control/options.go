@@ -50,6 +50,20 @@ func CheckOptions(drivers []string, options map[string]string) error {
 	return nil
 }
 
+// CheckVeth returns an error if a driver is to be measured between namespaces and, at once, elsewhere.
+func (c *Config) CheckVeth() error {
+	for _, n := range c.Drivers {
+		switch {
+		case bench.Base(n) == n:
+		case c.Remote != "":
+			return fmt.Errorf("-d %s is between two namespaces of this machine, not for HOST:PORT", n)
+		case c.Device != "":
+			return fmt.Errorf("-d %s is over devices of its own: leave out --dev", n)
+		}
+	}
+	return nil
+}
+
 // bypass lists the names that are not sockets, each once.
 func bypass(drivers []string) (names []string) {
 	for _, n := range drivers {
