@@ -154,7 +154,8 @@ func (a address) targets(to address) ([]netip.AddrPort, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address", driver.ErrInvalid, to.addrs)
+		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address",
+			driver.ErrInvalid, to.addrs)
 	}
 	return list, nil
 }

@@ -46,7 +46,9 @@ func recordAll(t *testing.T) (all []recorded, packets [][]byte) {
 func elements(t *testing.T, packets [][]byte, args ...string) map[string][]string {
 	t.Helper()
 	names := []string{"tcp.stream", "tcp.srcport"}
-	shown := []string{"handshake", "note", "kind", "length", "granted", "tag", "follow", "record", "malformed", "lost", "cut"}
+	shown := []string{
+		"handshake", "note", "kind", "length", "granted", "tag", "follow", "record", "malformed", "lost", "cut",
+	}
 	for _, n := range shown {
 		names = append(names, "bywash_tcp."+n)
 	}
@@ -119,7 +121,8 @@ func TestDissectorShowsDetails(t *testing.T) {
 	large := recordTransfer(t, driver.Large, nil, 30)[0].packets()
 	file := tshark.Write(t, kit.LinkRaw, slices.Concat(small, large), 1<<18)
 	text := hex.EncodeToString(append([]byte(secretText), make([]byte, 30-len(secretText))...))
-	rows := tshark.Fields(t, dissector, file, []string{"bywash_tcp.payload", "bywash_tcp.tag", "bywash_tcp.slot", "bywash_tcp.follow"})
+	names := []string{"bywash_tcp.payload", "bywash_tcp.tag", "bywash_tcp.slot", "bywash_tcp.follow"}
+	rows := tshark.Fields(t, dissector, file, names)
 	var payloads, heads int
 	for _, r := range rows {
 		if r[0] == text {
@@ -133,7 +136,9 @@ func TestDissectorShowsDetails(t *testing.T) {
 		t.Errorf("%d payloads and %d heads are shown, want 4 and 2: %q", payloads, heads, rows)
 	}
 	shown := tshark.Run(t, dissector, file, "-V")
-	for _, s := range []string{"Key id: " + keyID(t, small), "Bywash handshake: Hello", "Part of a message", "Bytes left of it: 0"} {
+	for _, s := range []string{
+		"Key id: " + keyID(t, small), "Bywash handshake: Hello", "Part of a message", "Bytes left of it: 0",
+	} {
 		if !strings.Contains(strings.ToLower(shown), strings.ToLower(s)) {
 			t.Errorf("tshark does not show %q", s)
 		}
@@ -152,7 +157,8 @@ func keyID(t *testing.T, packets [][]byte) string {
 	return ""
 }
 
-// recut cuts the segments of a capture into pieces of at most most bytes. Without marked they look like those of tcpdump.
+// recut cuts the segments of a capture into pieces of at most most bytes. Without marked they look like the segments of
+// tcpdump.
 func recut(t *testing.T, packets [][]byte, r *rand.Rand, most int, marked bool) [][]byte {
 	t.Helper()
 	var out recorder

@@ -322,7 +322,8 @@ func TestNoFreePort(t *testing.T) {
 	if err == nil {
 		_ = x.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "from "+port+" to "+port+" are in use (give option port a wider range") {
+	want := "from " + port + " to " + port + " are in use (give option port a wider range"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want an error that names the range and the option", err)
 	}
 }
