@@ -105,10 +105,10 @@ func (o *options) listen(ctx context.Context) (list []*net.TCPListener, port int
 		}
 	}
 	switch {
-	case err == nil:
-	case o.high > o.low && errors.Is(err, unix.EADDRINUSE):
-		return nil, 0, fmt.Errorf("listen: no port from %d to %d is free: give option port more: %w", o.low, o.high, err)
-	default:
+	case err != nil && o.low > 0 && errors.Is(err, unix.EADDRINUSE):
+		return nil, 0, fmt.Errorf("all ports from %d to %d are in use (give option port a wider range; "+
+			"a session has two contexts a rail): %w", o.low, o.high, err)
+	case err != nil:
 		return nil, 0, fmt.Errorf("listen (options port and address): %w", err)
 	}
 	return list, port, nil
@@ -154,7 +154,8 @@ func (a address) targets(to address) ([]netip.AddrPort, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address", driver.ErrInvalid, to.addrs)
+		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address",
+			driver.ErrInvalid, to.addrs)
 	}
 	return list, nil
 }

@@ -91,7 +91,8 @@ func (i *conn) stand(l *link, theirs uint64) {
 		return
 	}
 	if err == nil {
-		w := &wire{in: fd, out: fd}
+		w := &wire{in: fd, out: fd, flow: l.flow}
+		l.flow.messages()
 		if c.opts.encrypt {
 			w.seal = newSealer(l.hs)
 		}

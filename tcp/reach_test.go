@@ -21,7 +21,7 @@ import (
 // at is the url of a context with other addresses.
 func at(c *share, addrs ...string) string {
 	u, _ := driver.ParseURL(c.URL(), driver.MaxURL)
-	u.Rest = strconv.Itoa(c.port) + "," + strings.Join(addrs, ",")
+	u.Rest = fmt.Sprintf("%d,%016x,%s", c.at.port, c.at.network, strings.Join(addrs, ","))
 	return u.String()
 }
 
@@ -29,7 +29,7 @@ func at(c *share, addrs ...string) string {
 // harms nothing, and the peer is dialed again if it closed the connection.
 func TestOtherProcessAnswersFirst(t *testing.T) {
 	a := aContext(t, driver.Small, map[string]string{"address": "127.0.0.1"})
-	port := strconv.Itoa(a.port)
+	port := strconv.Itoa(int(a.at.port))
 	other := aContext(t, driver.Small, map[string]string{"address": "127.0.0.2", "port": port})
 	var visits atomic.Int32
 	l, err := net.Listen("tcp", "127.0.0.3:"+port)
@@ -64,7 +64,7 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 	}
 	// The peer's own dialing leads to the other process, too.
 	v, _ := driver.ParseURL(b.URL(), driver.MaxURL)
-	v.Rest = address{port: uint16(a.port), addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}.String()
+	v.Rest = address{port: a.at.port, network: a.at.network, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}.String()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	attack.Await(t, "the peer is reached after three resets", func() bool { return visits.Load() > 3 })
@@ -90,20 +90,20 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 // A range of ports without a free one is named, and so is the option.
 func TestExhaustedPortRangeIsNamed(t *testing.T) {
 	a := aContext(t, driver.Small, nil)
-	if a.port == 65535 {
+	if a.at.port == 65535 {
 		t.Skip("the kernel chose the last port")
 	}
-	next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.port+1))
+	next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.at.port+1))
 	if err == nil {
 		defer next.Close()
 	}
-	ports := fmt.Sprintf("%d-%d", a.port, a.port+1)
+	ports := fmt.Sprintf("%d-%d", a.at.port, a.at.port+1)
 	q, err := tcpDriver{}.Query(driver.Hints{Options: map[string]string{"address": "127.0.0.1", "port": ports}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = q.Open(driver.Attributes{})
-	want := fmt.Sprintf("no port from %d to %d is free", a.port, a.port+1)
+	want := fmt.Sprintf("all ports from %d to %d are in use", a.at.port, a.at.port+1)
 	if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("open with ports %s, which are taken: %v, want %q", ports, err, want)
 	}

@@ -41,8 +41,8 @@ func (s *sealer) unsent() bool { return s != nil && s.left.Load() }
 
 // write seals the bytes that fit into a record, once the one before was sent, and counts them as sent. If the kernel
 // takes only a part of the record, the rest goes ahead of the next one.
-func (s *sealer) write(fd int, bufs [][]byte) (n int, st status) {
-	if st := s.push(fd); st != ok {
+func (s *sealer) write(w *wire, bufs [][]byte) (n int, st status) {
+	if st := s.push(w); st != ok {
 		return 0, st
 	}
 	s.plain = s.plain[:0]
@@ -59,13 +59,15 @@ func (s *sealer) write(fd int, bufs [][]byte) (n int, st status) {
 		return 0, over
 	}
 	s.out = sealed
-	return len(s.plain), s.push(fd)
+	return len(s.plain), s.push(w)
 }
 
 // push sends what is left of the last record.
-func (s *sealer) push(fd int) status {
+func (s *sealer) push(w *wire) status {
 	for s.sent < len(s.out) {
-		n, st := sendBytes(fd, s.out[s.sent:])
+		time := w.flow.clock()
+		n, st := sendBytes(w.out, s.out[s.sent:])
+		w.flow.passed(outward, time, [][]byte{s.out[s.sent:]}, n)
 		if st != ok {
 			s.left.Store(true)
 			return st

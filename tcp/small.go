@@ -156,8 +156,8 @@ func (s *small) room() int {
 	return n
 }
 
-// piece is how much of n free bytes one system call shall fill: those up to the end of the ring, as a call with one piece
-// of memory costs 100 ns less than one with two, unless they are few.
+// piece returns how many of n free bytes one system call shall fill: those up to the end of the ring unless they are
+// few, as a call with one piece of memory costs 100 ns less than one with two.
 func (s *small) piece(n int) int {
 	const few = 8 << 10
 	if end := inSize - int(s.inTail%inSize); end >= few {
