@@ -65,6 +65,10 @@
 // driver has let go of it. [ErrUnknown] marks an atomic of which nobody can tell whether it took effect. [ErrLimit]
 // means that a peer wanted this process to keep more for it than the Config allows; docs/security.md lists each limit.
 //
+// When a rank ends, launchers that know it say so ([launch.EndWatcher]): once no connection to the rank is left,
+// operations with it fail and name its exit status, also those that never had a connection. A receive from any source
+// fails when all other ranks have ended.
+//
 // When one of several rails breaks, the gate continues on the others, no message is lost or duplicated, and
 // Config.OnError receives an error whose NonFatal is set. Losing the last rail breaks the gate; [Gate.Disconnect] makes
 // a broken gate usable again. When the launcher is gone, connections stay, and gates whose cards are known can connect

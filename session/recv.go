@@ -149,6 +149,8 @@ func (s *Session) pair(r *Request, from *Gate) {
 		s.complete(r, from.err)
 	} else if len(s.stalled) > 0 {
 		s.unstall()
+	} else if from == nil && len(s.ends) > 0 {
+		s.desert()
 	}
 }
 
