@@ -92,6 +92,9 @@ var ways = []struct {
 		return [2][]session.Rail{append(a[0], b[0]...), append(a[1], b[1]...)}
 	}},
 	{"verbs", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t)) }},
+	{"shm, long tcp", func(*testing.T) [2][]session.Rail {
+		return both(session.Rail{Driver: "shm", Large: &session.Rail{Driver: "tcp", Device: "lo"}})
+	}},
 	{"verbs twice", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t), verbsRail(t)) }},
 	{"the best of several", func(t *testing.T) [2][]session.Rail {
 		a := afxdpRails(t)
