@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -163,8 +164,12 @@ func joinOver(t *testing.T, rails [2][]session.Rail) []*session.Session {
 func TestEveryDriverCarriesASession(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := joinOver(t, w.rails(t))
+			rails := w.rails(t)
+			s := joinOver(t, rails)
 			t.Log(s[0].Gate(1).Path())
+			if l := rails[0][0].Large; l != nil && !strings.HasSuffix(s[0].Gate(1).Path(), ", long "+l.Driver) {
+				t.Errorf("long messages are not carried by %s but by %s", l.Driver, s[0].Gate(1).Path())
+			}
 			for _, n := range sizes {
 				transfer(t, s[0], s[1], n)
 				transfer(t, s[1], s[0], n)
