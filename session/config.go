@@ -90,6 +90,19 @@ type Rail struct {
 	Driver  string
 	Device  string // empty: the driver's best
 	Options map[string]string
+
+	// Large is the driver that carries long messages, if it is another one; its own Large is nil. Short messages may be
+	// fastest by AF_XDP and long ones by the kernel's TCP, where the device cuts segments (offloads). A rail of two
+	// drivers meets only rails of the same two, and is as exclusive as the first.
+	Large *Rail
+}
+
+// name is the name of the rail's drivers, as in a list of drivers.
+func (r *Rail) name() string {
+	if r.Large == nil {
+		return r.Driver
+	}
+	return r.Driver + "+" + r.Large.Driver
 }
 
 // Progress chooses who makes progress.
@@ -136,16 +149,28 @@ func (c *Config) check() error {
 	return nil
 }
 
-// ParseRails parses a list of drivers, each with or without a device, such as "shm,afxdp:eth1". It fails with
-// ErrInvalid if the list is malformed.
+// ParseRails parses a list of drivers, each with or without a device, such as "shm,afxdp:eth1". In "afxdp:eth1+tcp" the
+// second driver is that of long messages (Rail.Large). It fails with ErrInvalid if the list is malformed.
 func ParseRails(list string) ([]Rail, error) {
 	var rails []Rail
 	for item := range strings.SplitSeq(list, ",") {
-		name, device, named := strings.Cut(item, ":")
-		if name == "" || named && device == "" || strings.ContainsAny(item, " \t\n") {
-			return nil, fmt.Errorf("%w: %q in the list of drivers %q: want DRIVER or DRIVER:DEVICE, with commas between them", ErrInvalid, item, list)
+		small, large, two := strings.Cut(item, "+")
+		r, ok := parseRail(small)
+		if two && ok {
+			var l Rail
+			l, ok = parseRail(large)
+			r.Large = &l
 		}
-		rails = append(rails, Rail{Driver: name, Device: device})
+		if !ok {
+			return nil, fmt.Errorf("%w: %q in the list of drivers %q: want DRIVER or DRIVER:DEVICE, or two with a + between them, "+
+				"and commas between them", ErrInvalid, item, list)
+		}
+		rails = append(rails, r)
 	}
 	return rails, nil
+}
+
+func parseRail(s string) (r Rail, ok bool) {
+	name, device, named := strings.Cut(s, ":")
+	return Rail{Driver: name, Device: device}, name != "" && (!named || device != "") && !strings.ContainsAny(s, "+ \t\n")
 }

@@ -13,6 +13,12 @@ func TestDriversAreNamedByTheEnvironment(t *testing.T) {
 		"shm":            "shm|",
 		"shm,afxdp:eth1": "shm| afxdp|eth1",
 		"afxdp:a:b":      "afxdp|a:b",
+		"afxdp:a+tcp":    "afxdp|a+tcp|",
+		"afxdp+tcp:b":    "afxdp|+tcp|b",
+		"afxdp+":         "",
+		"+tcp":           "",
+		"afxdp+tcp+shm":  "",
+		"afxdp:a+tcp:":   "",
 		"":               "",
 		"shm,":           "",
 		":eth0":          "",
@@ -22,7 +28,11 @@ func TestDriversAreNamedByTheEnvironment(t *testing.T) {
 		rails, err := session.ParseRails(list)
 		var got []string
 		for _, r := range rails {
-			got = append(got, r.Driver+"|"+r.Device)
+			one := r.Driver + "|" + r.Device
+			if r.Large != nil {
+				one += "+" + r.Large.Driver + "|" + r.Large.Device
+			}
+			got = append(got, one)
 		}
 		if strings.Join(got, " ") != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, session.ErrInvalid) {
 			t.Errorf("%q: got %q, %v; want %q", list, got, err, want)
@@ -44,13 +54,15 @@ func TestDriversAreNamedByTheEnvironment(t *testing.T) {
 func FuzzRails(f *testing.F) {
 	f.Add("shm,afxdp:eth1")
 	f.Add(",:")
+	f.Add("afxdp:eth1+tcp")
 	f.Fuzz(func(t *testing.T, list string) {
 		rails, err := session.ParseRails(list)
 		if (err == nil) != (len(rails) > 0) {
 			t.Fatalf("%q: %v, %v", list, rails, err)
 		}
 		for _, r := range rails {
-			if r.Driver == "" || strings.ContainsAny(r.Driver+r.Device, ", \t\n") {
+			if r.Driver == "" || strings.ContainsAny(r.Driver+r.Device, ",+ \t\n") ||
+				r.Large != nil && (r.Large.Driver == "" || r.Large.Large != nil || strings.ContainsAny(r.Large.Driver+r.Large.Device, ",+ \t\n")) {
 				t.Fatalf("%q gives %+v", list, r)
 			}
 		}

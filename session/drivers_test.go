@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -92,6 +93,9 @@ var ways = []struct {
 		return [2][]session.Rail{append(a[0], b[0]...), append(a[1], b[1]...)}
 	}},
 	{"verbs", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t)) }},
+	{"shm, long tcp", func(*testing.T) [2][]session.Rail {
+		return both(session.Rail{Driver: "shm", Large: &session.Rail{Driver: "tcp", Device: "lo"}})
+	}},
 	{"verbs twice", func(t *testing.T) [2][]session.Rail { return both(verbsRail(t), verbsRail(t)) }},
 	{"the best of several", func(t *testing.T) [2][]session.Rail {
 		a := afxdpRails(t)
@@ -160,8 +164,12 @@ func joinOver(t *testing.T, rails [2][]session.Rail) []*session.Session {
 func TestEveryDriverCarriesASession(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := joinOver(t, w.rails(t))
+			rails := w.rails(t)
+			s := joinOver(t, rails)
 			t.Log(s[0].Gate(1).Path())
+			if l := rails[0][0].Large; l != nil && !strings.HasSuffix(s[0].Gate(1).Path(), ", long "+l.Driver) {
+				t.Errorf("long messages are not carried by %s but by %s", l.Driver, s[0].Gate(1).Path())
+			}
 			for _, n := range sizes {
 				transfer(t, s[0], s[1], n)
 				transfer(t, s[1], s[0], n)

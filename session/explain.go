@@ -57,7 +57,7 @@ func (s *Session) explainJoin(out []Choice) {
 	var b strings.Builder
 	for _, n := range s.nics {
 		p := &n.small.Properties().Profile
-		fmt.Fprintf(&b, "bywash: rank %d: %s:%s opened, exclusivity %d\n", s.rank, n.Driver, n.Device, p.Exclusivity)
+		fmt.Fprintf(&b, "bywash: rank %d: %s:%s opened, exclusivity %d\n", s.rank, n.name(), n.Device, p.Exclusivity)
 	}
 	for _, c := range out {
 		fmt.Fprintf(&b, "bywash: rank %d: %v\n", s.rank, c)

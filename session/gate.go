@@ -372,7 +372,7 @@ func (g *Gate) Path() string {
 		if i > 0 {
 			out += " + "
 		}
-		out += fmt.Sprintf("%s:%s ", l.nic.Driver, l.nic.Device)
+		out += fmt.Sprintf("%s:%s ", l.nic.name(), l.nic.Device)
 		if l.dead {
 			out += l.small.Path() + " (lost)"
 			continue

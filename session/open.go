@@ -196,7 +196,7 @@ func (s *Session) agree(ctx context.Context) (bool, error) {
 		if where == "" {
 			where = n.small.URL() // no other rank has the same
 		}
-		rails = append(rails, n.Driver+" "+where)
+		rails = append(rails, n.name()+" "+where)
 	}
 	slices.Sort(rails)
 	word := sha256.Sum256(fmt.Appendf(nil, "bywash rails %d %q", s.top(), rails))
@@ -224,7 +224,7 @@ func (s *Session) query(r Rail, t driver.Track) (driver.NIC, error) {
 // openRail opens both tracks of a rail; small may have been queried.
 func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.job.Secret()}
-	openTrack := func(t driver.Track, q driver.NIC) (c driver.Context, err error) {
+	openTrack := func(r Rail, t driver.Track, q driver.NIC) (c driver.Context, err error) {
 		if q == nil {
 			if q, err = s.query(r, t); err != nil {
 				return nil, err
@@ -232,9 +232,13 @@ func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 		}
 		return q.Open(attr)
 	}
+	large := r
+	if r.Large != nil {
+		large = *r.Large
+	}
 	n := &nic{Rail: r, s: s, wake: make(chan struct{}, 1)}
 	var err error
-	if n.small, err = openTrack(driver.Small, small); err != nil {
+	if n.small, err = openTrack(r, driver.Small, small); err != nil {
 		return nil, err
 	}
 	p := n.small.Properties()
@@ -246,8 +250,8 @@ func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
 	}
 	n.prober, _ = n.small.(driver.Prober)
 	n.reg, _ = n.small.(driver.Registrar)
-	if n.large, err = openTrack(driver.Large, nil); err != nil {
-		if !errors.Is(err, driver.ErrUnsupported) && !errors.Is(err, driver.ErrInvalid) {
+	if n.large, err = openTrack(large, driver.Large, nil); err != nil {
+		if r.Large != nil || !errors.Is(err, driver.ErrUnsupported) && !errors.Is(err, driver.ErrInvalid) {
 			n.close()
 			return nil, err
 		}

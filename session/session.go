@@ -148,7 +148,7 @@ func (s *Session) publish(ctx context.Context) error {
 	s.card = &card{rank: uint32(s.rank), size: uint32(s.size), incarnation: binary.LittleEndian.Uint64(b[:]) | 1}
 	for _, n := range s.nics {
 		p := &n.small.Properties().Profile
-		r := cardRail{driver: n.Driver, small: n.small.URL(), exclusivity: p.Exclusivity, bandwidth: uint64(p.Bandwidth)}
+		r := cardRail{driver: n.name(), small: n.small.URL(), exclusivity: p.Exclusivity, bandwidth: uint64(p.Bandwidth)}
 		if n.large != nil {
 			r.large = n.large.URL()
 			r.bandwidth = uint64(n.large.Properties().Profile.Bandwidth)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,18 +30,26 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --inh-caps=-all --bo
 // rootless runs the program in a container that an ordinary user makes, with a /tmp of its own.
 const rootless = `mount -t tmpfs tmpfs /tmp && exec ` + program
 
-// buildJob builds the program of README and opens it.
-func buildJob(t *testing.T) *os.File {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "job")
-	if out, err := exec.Command("go", "build", "-o", path, "./job").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+// openJob builds the program of README once, and opens it. The file is gone then.
+var openJob = sync.OnceValues(func() (*os.File, error) {
+	dir, err := os.MkdirTemp("", "job")
+	if err != nil {
+		return nil, err
 	}
-	f, err := os.Open(path)
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "job")
+	if out, err := exec.Command("go", "build", "-o", path, "./job").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return os.Open(path)
+})
+
+func theJob(t *testing.T) *os.File {
+	t.Helper()
+	f, err := openJob()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
 
@@ -62,7 +71,7 @@ func TestTheJobRunsBetweenNamespaces(t *testing.T) {
 			t.Skipf("needs %s (Debian: util-linux, mount)", tool)
 		}
 	}
-	job := buildJob(t)
+	job := theJob(t)
 	shared := everybodys(t)
 	for _, tt := range []struct {
 		name    string
@@ -76,58 +85,95 @@ func TestTheJobRunsBetweenNamespaces(t *testing.T) {
 		{"rootless", [2]string{"65534", "65534"}, [2]string{shared, shared}, []string{"unshare", "-Urm", "sh", "-c", rootless}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pair, err := veth.New(veth.Config{Offloads: true})
-			if errors.Is(err, os.ErrPermission) {
-				t.Skip("needs root: ", err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = pair.Close() })
+			pair := newPair(t)
 			if tt.command[0] == "unshare" {
 				needUserNamespaces(t, tt.users[0])
 			}
-			var ln net.Listener
-			err = pair.Ends[0].Do(func() (err error) {
-				ln, err = launch.Listen(t.Context(), pair.Ends[0].IPv4.Addr().String()+":0")
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			secret := launch.NewSecret()
-			server := launch.Serve(ln, 2, secret)
-			t.Cleanup(func() { _ = server.Close() })
-			var ranks [2]*exec.Cmd
-			var said [2]bytes.Buffer
-			for r := range ranks {
-				c := exec.CommandContext(t.Context(), "sh", append([]string{"-c", container, "sh", tt.tmp[r], tt.users[r]}, tt.command...)...)
-				c.Env = append(launch.RankEnv(server.Addr(), r, 2, secret), "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/nonexistent")
-				c.Stdout, c.Stderr, c.ExtraFiles = &said[r], &said[r], []*os.File{job}
+			runJob(t, pair, "tcp:", func(r int) *exec.Cmd {
+				c := exec.Command("sh", append([]string{"-c", container, "sh", tt.tmp[r], tt.users[r]}, tt.command...)...)
+				c.Env, c.ExtraFiles = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/nonexistent"}, []*os.File{job}
 				c.SysProcAttr = &syscall.SysProcAttr{
 					Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC, Unshareflags: syscall.CLONE_NEWNS,
-					Pdeathsig: syscall.SIGKILL,
 				}
-				if err := pair.Ends[r].Start(c); err != nil {
-					t.Fatal(err)
-				}
-				ranks[r] = c
-			}
-			late := time.AfterFunc(time.Minute, func() {
-				for _, c := range ranks {
-					_ = c.Process.Kill()
-				}
+				return c
 			})
-			defer late.Stop()
-			for r, c := range ranks {
-				err := c.Wait()
-				want := fmt.Sprintf("rank %d: hello from rank %d of 2, by tcp:", r, 1-r)
-				if got := said[r].String(); err != nil || !strings.HasPrefix(got, want) || strings.Count(got, "\n") != 1 {
-					t.Errorf("got %q (%v), want %q", got, err, want)
-				}
-			}
 		})
 	}
+}
+
+// A rail may have its short messages from one driver and its long ones from another.
+func TestTheJobRunsOverARailOfTwoDrivers(t *testing.T) {
+	pair, job := newPair(t), theJob(t)
+	said := runJob(t, pair, "afxdp+tcp:", func(r int) *exec.Cmd {
+		c := exec.Command(program)
+		c.Env, c.ExtraFiles = []string{"BYWASH_DRIVERS=afxdp:" + pair.Ends[r].Device + "+tcp"}, []*os.File{job}
+		c.SysProcAttr = new(syscall.SysProcAttr)
+		return c
+	})
+	for r, s := range said {
+		if !strings.HasSuffix(s, ", long tcp\n") {
+			t.Errorf("rank %d said %q, and not that long messages go by tcp", r, s)
+		}
+	}
+}
+
+// newPair makes two network namespaces with a cable between them.
+func newPair(t *testing.T) *veth.Pair {
+	t.Helper()
+	pair, err := veth.New(veth.Config{Offloads: true})
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("needs root: ", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pair.Close() })
+	return pair
+}
+
+// runJob runs a rank at each end, which must say that the message of the other came by what is given, and nothing else.
+// It returns what they said.
+func runJob(t *testing.T, pair *veth.Pair, by string, rank func(r int) *exec.Cmd) [2]string {
+	t.Helper()
+	var ln net.Listener
+	err := pair.Ends[0].Do(func() (err error) {
+		ln, err = launch.Listen(t.Context(), pair.Ends[0].IPv4.Addr().String()+":0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := launch.NewSecret()
+	server := launch.Serve(ln, 2, secret)
+	t.Cleanup(func() { _ = server.Close() })
+	var ranks [2]*exec.Cmd
+	var out [2]bytes.Buffer
+	for r := range ranks {
+		c := rank(r)
+		c.Env = append(c.Env, launch.RankEnv(server.Addr(), r, 2, secret)...)
+		c.Stdout, c.Stderr, c.SysProcAttr.Pdeathsig = &out[r], &out[r], syscall.SIGKILL
+		if err := pair.Ends[r].Start(c); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill() })
+		ranks[r] = c
+	}
+	late := time.AfterFunc(time.Minute, func() {
+		for _, c := range ranks {
+			_ = c.Process.Kill()
+		}
+	})
+	defer late.Stop()
+	var said [2]string
+	for r, c := range ranks {
+		err := c.Wait()
+		said[r] = out[r].String()
+		want := fmt.Sprintf("rank %d: hello from rank %d of 2, by %s", r, 1-r, by)
+		if err != nil || !strings.HasPrefix(said[r], want) || strings.Count(said[r], "\n") != 1 {
+			t.Errorf("got %q (%v), want %q", said[r], err, want)
+		}
+	}
+	return said
 }
 
 // needUserNamespaces skips the test if a user may not make a user namespace.

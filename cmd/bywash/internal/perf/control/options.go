@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
+	"github.com/bywash/bywash/session"
 )
 
 // ParseOptions parses the arguments of --option, KEY=VALUE each. Only the
@@ -102,7 +103,10 @@ func (c *Config) SetRails(rails string) error {
 	if len(c.Drivers) != 1 || c.Drivers[0] != bench.Session {
 		return fmt.Errorf("--rails goes with -d session")
 	}
-	if _, err := ParseDrivers(rails); err != nil {
+	if _, err := session.ParseRails(rails); err != nil {
+		return err
+	}
+	if _, err := ParseDrivers(strings.ReplaceAll(rails, "+", ",")); err != nil {
 		return err
 	}
 	c.Options = map[string]string{bench.RailsOption: rails}

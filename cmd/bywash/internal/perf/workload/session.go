@@ -1,9 +1,9 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -44,8 +44,15 @@ const (
 func (b *sessionBench) Connect(bench.Give) (err error) {
 	cfg := session.Config{Job: b.setup.Job}
 	if rails := b.setup.Options[bench.RailsOption]; rails != "" {
-		for name := range strings.SplitSeq(rails, ",") {
-			cfg.Rails = append(cfg.Rails, session.Rail{Driver: name, Device: b.setup.Device})
+		if cfg.Rails, err = session.ParseRails(rails); err != nil {
+			return err
+		}
+		for k := range cfg.Rails {
+			r := &cfg.Rails[k]
+			r.Device = cmp.Or(r.Device, b.setup.Device)
+			if r.Large != nil {
+				r.Large.Device = cmp.Or(r.Large.Device, b.setup.Device)
+			}
 		}
 	}
 	if b.s, err = session.Join(b.setup.Stop.Ctx, cfg); err != nil {
