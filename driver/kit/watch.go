@@ -39,20 +39,21 @@ type Watch struct {
 	relied   atomic.Bool
 }
 
-// Sleepers is how many goroutines are in waits, or just before.
+// Sleepers returns the number of goroutines that are in a wait, or about to be.
 func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
 
 // Watching reports whether one of them watches the device.
 func (w *Watch) Watching() bool { return w.watching.Load() }
 
-// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else sleeps.
+// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else
+// sleeps.
 func (w *Watch) Rely(on bool) { w.relied.Store(on) }
 
 // wait is one wait under way.
 type wait struct {
 	w        *Watch
 	ctx      context.Context
-	inKernel *atomic.Bool // who wakes it is to wake the device's sleep
+	inKernel *atomic.Bool // to wake it takes waking the device's sleep
 	watching bool
 	seen     uint32
 	slept    int
@@ -141,7 +142,7 @@ func (w *Watch) Block(ctx context.Context, l *Life, i driver.Instance, p *driver
 	}
 }
 
-// Wake wakes who sleeps in Block on the instance whose life is l.
+// Wake wakes the goroutine that sleeps in Block on the instance whose life is l.
 func (w *Watch) Wake(l *Life) {
 	if l.sleeping.Load() > 0 {
 		w.wake(l)
