@@ -54,7 +54,7 @@ type Life struct {
 	endNamed atomic.Bool
 	sleeping atomic.Int32
 	inKernel atomic.Bool // the sleeper watches the device; see Watch
-	bell     chan struct{}
+	wakeup   chan struct{}
 
 	Tally Tallies
 }
@@ -99,7 +99,7 @@ func (l *Life) UseGate(g Gate) { l.gate, l.after = g, gated }
 // Init begins a connection of a driver to a peer's url, with a number among those of ready.
 func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
 	l.driver, l.peer, l.num, l.ready = driver, peer, num, ready
-	l.settled, l.bell = make(chan struct{}), make(chan struct{}, 1)
+	l.settled, l.wakeup = make(chan struct{}), make(chan struct{}, 1)
 }
 
 // State is an atomic load.
@@ -436,10 +436,10 @@ func (l *Life) Claim() bool {
 	return false
 }
 
-// Sleep begins a wait: from here on Wake rings the bell. The waiter looks once more before he sleeps on it.
+// Sleep begins a wait: from here on Wake sends on the channel. The waiter looks once more before it sleeps.
 func (l *Life) Sleep() <-chan struct{} {
 	l.sleeping.Add(1)
-	return l.bell
+	return l.wakeup
 }
 
 // Awake ends a wait.
@@ -449,7 +449,7 @@ func (l *Life) Awake() { l.sleeping.Add(-1) }
 func (l *Life) Wake() {
 	if l.sleeping.Load() > 0 {
 		select {
-		case l.bell <- struct{}{}:
+		case l.wakeup <- struct{}{}:
 		default: // it is about to look anyway
 		}
 	}
