@@ -31,8 +31,8 @@ type attempt struct {
 func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
 	limit := time.Now().Add(c.opts.deadTime)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		l, err := c.race(c.live, peer, targets)
-		if err == nil || !hungUp(err) || time.Now().After(limit) {
+		l, again, err := c.race(c.live, peer, targets)
+		if err == nil || !again || time.Now().After(limit) {
 			return l, err
 		}
 		select {
@@ -55,8 +55,8 @@ func hungUp(err error) bool {
 
 // race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first
 // link on which the peer has proved the secret and its incarnation. A candidate that fails harms nothing: it may be an
-// address that many hosts have.
-func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (*link, error) {
+// address that many hosts have. Again says that one closed the connection, and may be the peer, whatever the others said.
+func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (_ *link, again bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, max(c.opts.deadTime, time.Second))
 	defer cancel()
 	results := make(chan attempt, len(targets))
@@ -80,13 +80,14 @@ func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort)
 			if r.err == nil {
 				cancel()
 				c.tasks.Go(func() { dismiss(results, under) })
-				return r.link, nil
+				return r.link, false, nil
 			}
+			again = again || hungUp(r.err)
 			failure = worse(failure, r.err)
 			if next < len(targets) {
 				timer.Reset(0)
 			} else if under == 0 {
-				return nil, failure
+				return nil, again, failure
 			}
 		}
 	}
@@ -131,8 +132,11 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 	})
 	if err != nil {
 		what := "the peer cannot be reached"
-		if errors.Is(err, unix.ECONNREFUSED) {
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
 			what = "the peer's process is gone"
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+			what = "this process has no descriptor left (ulimit -n)"
 		}
 		return nil, fmt.Errorf("%w: %s: %w", driver.ErrBroken, what, err)
 	}

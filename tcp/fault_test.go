@@ -310,24 +310,6 @@ func TestCandidatesAreRaced(t *testing.T) {
 	moves(t, x, y, driver.Small, 100)
 }
 
-// The error of a context that finds no free port names the range and what to do.
-func TestNoFreePort(t *testing.T) {
-	c := aContext(t, driver.Small, nil)
-	port := strconv.Itoa(int(c.at.port))
-	q, err := tcpDriver{}.Query(driver.Hints{Options: map[string]string{"port": port, "address": "127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := q.Open(driver.Attributes{})
-	if err == nil {
-		_ = x.Close()
-	}
-	want := "from " + port + " to " + port + " are in use (give option port a wider range"
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want an error that names the range and the option", err)
-	}
-}
-
 // Strangers that say nothing are bounded, and keep no peer out.
 func TestStrangersAreBounded(t *testing.T) {
 	defer func(d time.Duration) { strangerTime = d }(strangerTime)

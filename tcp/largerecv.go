@@ -27,7 +27,7 @@ const recvPiece = 32 << 10
 
 // read implements track. While the rest of a message is on its way, it looks until there is nothing.
 func (l *large) read() (more bool) {
-	for budget := callBudget; budget > 0; {
+	for budget, calls := callBudget, 0; budget > 0 && calls < readCalls; calls++ {
 		bufs, asked, whole := l.target(min(budget, recvPiece))
 		n, st := l.wire.read(bufs)
 		clear(l.reading.bufs[:])

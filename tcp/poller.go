@@ -335,11 +335,21 @@ func (c *share) takeAgain() (did bool) {
 	if !d.some.Swap(false) {
 		return false
 	}
-	for range 64 {
+	for n, first, before := 0, uint32(0), uint32(0); n < 64; n++ {
 		k, ok := d.todo.Take()
 		if !ok {
 			return did
 		}
+		// Numbers come in turn. Each connection has one look: a peer that always has more shall not keep others waiting.
+		if n == 0 {
+			first = k
+		}
+		turn := (k - first) % kit.MaxInstances
+		if n > 0 && turn <= before {
+			d.todo.Add(k)
+			break
+		}
+		before = turn
 		if i := c.Conns.At(k); i != nil {
 			did = true
 			if i.flush(); !i.receive() {

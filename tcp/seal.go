@@ -18,6 +18,7 @@ type sealer struct {
 	left   atomic.Bool // sent is less than that
 	in     []byte      // bytes that came
 	have   int         // bytes of in
+	full   bool        // the last read has filled in: the socket may have more
 	opened []byte      // a record that was opened
 	given  int         // bytes of it that were taken
 }
@@ -93,13 +94,17 @@ func (s *sealer) read(w *wire, bufs [][]byte) (n int, st status) {
 		if n > 0 {
 			return n, ok
 		}
-		got, st := w.readBytes(s.in[s.have:])
-		if st != ok {
+		room := s.in[s.have:]
+		got, st := w.readBytes(room)
+		if s.full = got == len(room); st != ok {
 			return 0, st
 		}
 		s.have += got
 	}
 }
+
+// more reports whether the socket may have more than read has taken.
+func (s *sealer) more() bool { return s != nil && s.full }
 
 // give moves bytes of the opened record to bufs, of which it leaves those that are not full.
 func (s *sealer) give(bufs *[][]byte) (n int) {
