@@ -15,7 +15,7 @@ import (
 
 // Arena is page-aligned memory outside the Go heap, which the garbage
 // collector neither frees nor scans and which drivers register, or map into a
-// peer, once. It is what fast programs use for long messages and for one-sided
+// peer, once. Fast programs use it for long messages and for one-sided
 // access.
 //
 // It is a memfd (Linux 3.17) sealed against shrinking and growing, so that a

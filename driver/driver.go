@@ -24,7 +24,7 @@ type Driver interface {
 type Ranked interface {
 	Driver
 
-	// MaxExclusivity is what Profile.Exclusivity of the driver's NICs is at most.
+	// MaxExclusivity returns the greatest Profile.Exclusivity of the driver's NICs.
 	MaxExclusivity() int
 }
 
@@ -52,10 +52,10 @@ type NIC interface {
 // Context is one NIC opened by a driver. Its methods may be called from any
 // goroutine.
 type Context interface {
-	// Properties are those of the NIC that was opened.
+	// Properties returns the properties of the NIC that was opened.
 	Properties() *Properties
 
-	// URL is what peers connect to: printable ASCII without spaces, at most
+	// URL returns the name that peers connect to: printable ASCII without spaces, at most
 	// MaxURL bytes unless wide urls were granted. It names driver, version
 	// and incarnation, so that a restarted process has another one.
 	URL() string

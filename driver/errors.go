@@ -52,7 +52,7 @@ var (
 	// the url.
 	ErrVersion = errors.New("incompatible version")
 
-	// ErrAuth: the peer could not prove who it is: another session secret, or
+	// ErrAuth: the peer could not prove its identity: another session secret, or
 	// a user that is not admitted.
 	ErrAuth = errors.New("not authorized")
 

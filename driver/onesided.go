@@ -91,7 +91,7 @@ type Region interface {
 type RemoteRegion interface {
 	// Len is the region's length in bytes.
 	Len() int
-	// Access is what the region was registered for.
+	// Access returns the access that the region was registered for.
 	Access() Access
 }
 

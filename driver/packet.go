@@ -51,7 +51,7 @@ func (s *PacketState) Outcome() (bool, error) {
 	return true, s.Err
 }
 
-// Phase is where a packet is in its life.
+// Phase is the stage of a packet's life.
 type Phase uint8
 
 const (

@@ -22,12 +22,12 @@ func (t Track) String() string {
 	return "small"
 }
 
-// Hints is what the layer above knows before a NIC is opened. The zero value
+// Hints has what the layer above knows before a NIC is opened. The zero value
 // asks for the small track of the driver's best device.
 type Hints struct {
 	// Device is a name from [Driver.Devices]; empty lets the driver choose.
 	Device string
-	// Track is what the context will be used for.
+	// Track is the use of the context: short or long messages.
 	Track Track
 	// Peers is the number of instances expected; 0 if unknown. It sizes
 	// shared queues, it is no limit.
@@ -65,7 +65,7 @@ const MaxURL = 256
 // MaxRemoteKey is the largest remote key in bytes that any driver makes.
 const MaxRemoteKey = 256
 
-// Properties is what a driver answers to a query.
+// Properties is a driver's answer to a query.
 type Properties struct {
 	Driver       string
 	Device       string

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// URL is the parsed form of what a context publishes:
+// URL is the parsed form of the url that a context publishes:
 //
 //	name:version:incarnation:rest
 //
@@ -51,7 +51,7 @@ func ParseURL(s string, limit int) (URL, error) {
 	return URL{Driver: f[0], Version: int(v), Incarnation: n, Rest: f[3]}, nil
 }
 
-// RankBits is how many bits of an incarnation hold the rank.
+// RankBits is the number of bits of an incarnation that hold the rank.
 const RankBits = 20
 
 // RankOf returns the rank that an incarnation claims, if its context was opened in

@@ -33,8 +33,8 @@ type process struct {
 	soft  bool // the NIC is a process
 	polls atomic.Uint32
 
-	bells bells
-	waits kit.Watch
+	doorbells doorbells
+	waits     kit.Watch
 
 	keeperSleeps atomic.Bool
 	failing      atomic.Bool                // the NIC is gone
@@ -132,7 +132,7 @@ func (c *process) register(peers int) error {
 	}
 	c.proc = proc
 	c.sends, c.receives = newSpans(0, want), newSpans(0, want)
-	c.bells.sends, c.bells.receives = make([]ref, want), make([]ref, want)
+	c.doorbells.sends, c.doorbells.receives = make([]ref, want), make([]ref, want)
 	return nil
 }
 

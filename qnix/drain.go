@@ -18,9 +18,9 @@ type ref struct {
 	slot int   // number among the connection's contexts
 }
 
-// bells is the context's Doorbell Ring. The holder of the try-lock, the drainer, drains it and passes each doorbell to
-// its instance. On a data path nobody waits for the lock.
-type bells struct {
+// doorbells is the context's Doorbell Ring. The holder of the try-lock, the drainer, drains it and passes each doorbell
+// to its instance. On a data path nobody waits for the lock.
+type doorbells struct {
 	lock atomic.Uint32
 	seen atomic.Uint32 // entries that were drained; only the drainer writes it
 	_    [56]byte
@@ -29,18 +29,18 @@ type bells struct {
 	sends, receives []ref
 }
 
-func (b *bells) tryLock() bool { return b.lock.Load() == 0 && b.lock.CompareAndSwap(0, 1) }
-func (b *bells) unlock()       { b.lock.Store(0) }
+func (b *doorbells) tryLock() bool { return b.lock.Load() == 0 && b.lock.CompareAndSwap(0, 1) }
+func (b *doorbells) unlock()       { b.lock.Store(0) }
 
 // mustLock waits for the lock. It is for callers that change the user of a context.
-func (b *bells) mustLock() {
+func (b *doorbells) mustLock() {
 	for !b.tryLock() {
 		runtime.Gosched()
 	}
 }
 
 // quiet reports whether no doorbell has rung since the last drain. A poll without a result costs no more than this.
-func (c *process) quiet() bool { return c.proc.RingTail() == c.bells.seen.Load() }
+func (c *process) quiet() bool { return c.proc.RingTail() == c.doorbells.seen.Load() }
 
 // vainPolls is the number of polls without a result after which the processor is yielded.
 const vainPolls = 8
@@ -59,16 +59,16 @@ func (c *process) Drain() (did bool) {
 		c.vain()
 		return false
 	}
-	for !c.quiet() && c.bells.tryLock() {
+	for !c.quiet() && c.doorbells.tryLock() {
 		did = true
 		c.drainLocked()
-		c.bells.unlock()
+		c.doorbells.unlock()
 	}
 	return did
 }
 
 func (c *process) drainLocked() {
-	b := &c.bells
+	b := &c.doorbells
 	seen := b.seen.Load()
 	for {
 		r, ok := c.proc.Rung(&seen)
@@ -87,7 +87,7 @@ func (c *process) drainLocked() {
 }
 
 func (c *process) receiveRang(i int) {
-	switch r := &c.bells.receives[i]; {
+	switch r := &c.doorbells.receives[i]; {
 	case r.peer != nil:
 		c.attention.addPeer(r.peer)
 		c.nudge()
@@ -99,7 +99,7 @@ func (c *process) receiveRang(i int) {
 }
 
 func (c *process) sendRang(i int) {
-	switch r := &c.bells.sends[i]; {
+	switch r := &c.doorbells.sends[i]; {
 	case r.peer != nil:
 		c.attention.addPeer(r.peer)
 		c.nudge()
@@ -112,7 +112,7 @@ func (c *process) sendRang(i int) {
 
 // own gives n's contexts to owner, or to nobody if owner is nil.
 func (c *process) own(n *conn, owner *conn) {
-	b := &c.bells
+	b := &c.doorbells
 	b.mustLock()
 	defer b.unlock()
 	for k := range n.receives.n {

@@ -195,13 +195,13 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &i.(*small).conn
-	m.victim.bells.mustLock()
+	m.victim.doorbells.mustLock()
 	for k := range n.receives.n {
 		if s, _ := m.victim.proc.ReceiveDoorbell(n.receives.at + k); s == nic.Pending {
 			m.victim.receiveRang(n.receives.at + k)
 		}
 	}
-	m.victim.bells.unlock()
+	m.victim.doorbells.unlock()
 	if err := i.RecvPost(&driver.Packet{IOV: [][]byte{make([]byte, 8)}}); err != nil {
 		t.Errorf("the connection has ended: %v", err)
 	}

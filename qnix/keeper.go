@@ -93,7 +93,7 @@ func (c *process) keep() {
 		case c.progress <- struct{}{}:
 		default:
 		}
-		seen := c.bells.seen.Load()
+		seen := c.doorbells.seen.Load()
 		watched := false
 		switch {
 		case c.retry.Swap(false):
@@ -109,7 +109,7 @@ func (c *process) keep() {
 			c.sleepAsKeeper(seen)
 		}
 		patient = watched
-		others = !c.Drain() && c.bells.seen.Load() != seen
+		others = !c.Drain() && c.doorbells.seen.Load() != seen
 	}
 }
 

@@ -59,7 +59,7 @@ type recvSlot struct {
 	gen      uint32
 	length   int
 	memory   memory
-	bell     bell
+	doorbell doorbell
 	asked    bool        // its cancel was posted
 	released atomic.Bool // this side has closed, and the NIC does not access the memory
 	rdv      [rdvBytes]byte
@@ -67,12 +67,12 @@ type recvSlot struct {
 
 // sendSlot is a posted send.
 type sendSlot struct {
-	busy   bool // a send is posted; guarded by revocation.mu
-	length int
-	rdv    rdvData
-	memory memory
-	bell   bell
-	asked  bool // its cancel was posted
+	busy     bool // a send is posted; guarded by revocation.mu
+	length   int
+	rdv      rdvData
+	memory   memory
+	doorbell doorbell
+	asked    bool // its cancel was posted
 
 	released atomic.Bool // this side has closed, and the NIC does not access the memory
 
@@ -96,14 +96,14 @@ func newLarge(c *process) *large {
 // prepare implements track.
 func (l *large) prepare() {}
 
-// bell stores the state of a doorbell when it was drained. The reader may post the context again.
-type bell struct{ word atomic.Uint64 }
+// doorbell stores the state of a doorbell when it was drained. The reader may post the context again.
+type doorbell struct{ word atomic.Uint64 }
 
-func (b *bell) reset() { b.word.Store(uint64(nic.Pending) << 32) }
+func (b *doorbell) reset() { b.word.Store(uint64(nic.Pending) << 32) }
 
-func (b *bell) ring(s nic.State, n int) { b.word.Store(uint64(s)<<32 | uint64(uint32(n))) }
+func (b *doorbell) ring(s nic.State, n int) { b.word.Store(uint64(s)<<32 | uint64(uint32(n))) }
 
-func (b *bell) read() (nic.State, int) {
+func (b *doorbell) read() (nic.State, int) {
 	w := b.word.Load()
 	return nic.State(w >> 32), int(uint32(w))
 }
@@ -123,7 +123,7 @@ func (l *large) received(slot int, state nic.State, n int) {
 	if slot == transferDepth {
 		l.drained.ring(state, n)
 	} else {
-		l.in[slot].bell.ring(state, n)
+		l.in[slot].doorbell.ring(state, n)
 	}
 	l.rung()
 }
@@ -137,7 +137,7 @@ func (l *large) sent(slot int, state nic.State, n int) {
 	default:
 		l.Finish(kit.StateBroken, l.ctx.doorbellError(state))
 	}
-	l.out[slot].bell.ring(state, n)
+	l.out[slot].doorbell.ring(state, n)
 	l.rung()
 }
 
@@ -163,7 +163,7 @@ func (l *large) quiesce() bool {
 		if !s.busy {
 			continue
 		}
-		if state, _ := s.bell.read(); state == nic.Pending {
+		if state, _ := s.doorbell.read(); state == nic.Pending {
 			quiet = false
 			l.cancelSend(k)
 		}
@@ -205,7 +205,7 @@ func (l *large) closeReceives() {
 		if l.Receives.At(k) == nil || s.released.Load() {
 			continue
 		}
-		switch state, _ := s.bell.read(); state {
+		switch state, _ := s.doorbell.read(); state {
 		case nic.Pending:
 			l.cancelReceive(k)
 			continue

@@ -19,7 +19,7 @@ func (l *large) Lingers(p *driver.Packet, sending bool) bool {
 		return false
 	}
 	s := &l.out[p.Driver.Slot]
-	state, _ := s.bell.read()
+	state, _ := s.doorbell.read()
 	return state == nic.Pending && !s.released.Load()
 }
 
@@ -45,7 +45,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	m := nic.Message{
 		Peer: l.name, Tag: transferTag(l.call.tags, k, s.gen+1), Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors(),
 	}
-	s.bell.reset()
+	s.doorbell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Receive, l.receives.at+k, &m)) {
 		l.release(&s.memory)
 		return 0, driver.ErrBusy
@@ -75,7 +75,7 @@ func (l *large) freeReceive() (k int, ok bool) {
 // progressRecv handles the doorbell of a receive.
 func (l *large) progressRecv(k int) {
 	s := &l.in[k]
-	state, n := s.bell.read()
+	state, n := s.doorbell.read()
 	if state == nic.Pending {
 		if l.settle(); l.State() != kit.StateUp && l.ctx.failing.Load() {
 			l.endReceive(k, l.Failure("receive"))
@@ -84,7 +84,7 @@ func (l *large) progressRecv(k int) {
 		if l.State() != kit.StateUp || l.Receives.At(k).Driver.Phase == driver.Canceling {
 			l.cancelReceive(k)
 		}
-		if state, n = s.bell.read(); state == nic.Pending {
+		if state, n = s.doorbell.read(); state == nic.Pending {
 			return
 		}
 	}
@@ -122,7 +122,7 @@ func (l *large) endReceive(k int, err error) {
 // CancelRecv implements kit.LargeHooks.
 func (l *large) CancelRecv(p *driver.Packet) {
 	k := int(p.Driver.Slot)
-	if state, _ := l.in[k].bell.read(); state == nic.Pending {
+	if state, _ := l.in[k].doorbell.read(); state == nic.Pending {
 		l.cancelReceive(k)
 	}
 }
@@ -145,7 +145,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 		return 0, err
 	}
 	m := nic.Message{Peer: l.name, Tag: s.rdv.tag, Len: n, Flags: nic.Doorbell, Descriptors: s.memory.descriptors()}
-	s.bell.reset()
+	s.doorbell.reset()
 	if !l.posted(l.ctx.proc.Post(nic.Send, l.sends.at+k, &m)) {
 		l.unclaim(k, before)
 		l.release(&s.memory)
@@ -159,13 +159,13 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 // progressSend handles the doorbell of a send.
 func (l *large) progressSend(k int) {
 	s := &l.out[k]
-	state, _ := s.bell.read()
+	state, _ := s.doorbell.read()
 	if state == nic.Pending {
 		if l.settle(); l.State() != kit.StateUp && l.ctx.failing.Load() {
 			l.endSend(k, state, l.Failure("send"))
 			return
 		}
-		if state, _ = s.bell.read(); state == nic.Pending {
+		if state, _ = s.doorbell.read(); state == nic.Pending {
 			if l.State() != kit.StateUp {
 				l.mu.Lock()
 				l.cancelSend(k)

@@ -49,9 +49,9 @@ func (c *process) peerOf(incarnation uint64) (*peer, error) {
 		c.giveBack(span{p.send, btoi(ok1)}, span{p.receive, btoi(ok2)})
 		return nil, c.noContexts()
 	}
-	c.bells.mustLock()
-	c.bells.sends[p.send], c.bells.receives[p.receive] = ref{peer: p}, ref{peer: p}
-	c.bells.unlock()
+	c.doorbells.mustLock()
+	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{peer: p}, ref{peer: p}
+	c.doorbells.unlock()
 	c.peers[incarnation] = p
 	p.hear()
 	return p, nil
@@ -162,9 +162,9 @@ func (p *peer) forget() {
 		return
 	}
 	delete(c.peers, p.incarnation)
-	c.bells.mustLock()
-	c.bells.sends[p.send], c.bells.receives[p.receive] = ref{}, ref{}
-	c.bells.unlock()
+	c.doorbells.mustLock()
+	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{}, ref{}
+	c.doorbells.unlock()
 	c.giveBack(span{p.send, 1}, span{p.receive, 1})
 }
 

@@ -23,7 +23,7 @@ type revocation struct {
 	toTell  []rest               // cancelled receives that the peer must be told of
 	strays  []rest               // messages that were sent, for the sink to take
 	sinking bool
-	drained bell                 // doorbell of the sink
+	drained doorbell             // doorbell of the sink
 	claims  [transferDepth]claim // the peer's receive slots
 }
 
@@ -197,7 +197,7 @@ func (l *large) dueRevocations() (list []control) {
 	l.toTell = l.toTell[:0]
 	for k := range l.out {
 		s := &l.out[k]
-		if state, _ := s.bell.read(); s.revoke && state.Rung() {
+		if state, _ := s.doorbell.read(); s.revoke && state.Rung() {
 			s.revoke = false
 			list = append(list, control{kind: kindRevoked, slot: uint32(s.rdv.slot), gen: s.rdv.gen, sent: state == nic.Done})
 		}

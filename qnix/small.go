@@ -63,11 +63,11 @@ func (s *small) creditSlot() int { return int(s.call.receives) }
 func (s *small) prepare() {
 	c := s.ctx
 	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
-	c.bells.mustLock() // the drainer reads it as soon as a message arrives
+	c.doorbells.mustLock() // the drainer reads it as soon as a message arrives
 	s.window, s.posted, s.told = both, both, both
 	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
 	s.limit.Store(s.ours)
-	c.bells.unlock()
+	c.doorbells.unlock()
 	m := nic.Message{Peer: s.name, Flags: nic.Doorbell | nic.Inline}
 	post := func(slot, room int) {
 		i := s.receives.at + slot

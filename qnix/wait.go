@@ -18,7 +18,7 @@ const (
 type ring struct{ c *process }
 
 // Arm implements kit.Watched.
-func (r ring) Arm() uint32 { return r.c.bells.seen.Load() }
+func (r ring) Arm() uint32 { return r.c.doorbells.seen.Load() }
 
 // Sleep implements kit.Watched.
 func (r ring) Sleep(seen uint32, again bool) {

@@ -29,7 +29,7 @@ type conn struct {
 	peerInc  uint64
 	apart    string // why the urls say that the peer cannot be reached; see place
 	track    trackEnd
-	watching kit.Watch     // who sleeps on this connection
+	watching kit.Watch     // the sleepers on this connection
 	free     atomic.Bool   // closed on this side, and nothing reaches posted memory any more
 	hungUp   atomic.Bool   // the peer has closed its end of the socket, or died
 	parted   atomic.Bool   // this side has hung up: the end of the socket says nothing of the peer any more
@@ -59,7 +59,7 @@ type conn struct {
 	opPath   string // of the last one-sided operation, until a message
 }
 
-// trackEnd is what a track adds to a connection.
+// trackEnd is the part of a connection that differs between the tracks.
 type trackEnd interface {
 	driver.Instance
 	kit.ConnHooks
@@ -68,7 +68,7 @@ type trackEnd interface {
 	attach()
 	// stand is called right after.
 	stand()
-	// flag is what the peer looks at to see whether this side sleeps for a send or a receive.
+	// flag returns the word by which the peer sees whether this side sleeps for a send or a receive.
 	flag(sending bool) *uint32
 	// fail drops everything posted; polls then say that it is closed, and they
 	// alone touch packets. It returns false if the peer may still be inside
@@ -137,7 +137,7 @@ func (n *conn) up(seg *segment) bool {
 	return true
 }
 
-// breakWith marks the connection broken, whether it stands or not. The context's lock is held: whoever holds it sees no
+// breakWith marks the connection broken, whether it stands or not. The context's lock is held: its holder sees no
 // connection end.
 func (n *conn) breakWith(err error) {
 	n.ctx.Mu.Lock()
@@ -146,7 +146,7 @@ func (n *conn) breakWith(err error) {
 	n.Fail(err)
 }
 
-// misbehaved breaks the connection because of what the peer wrote.
+// misbehaved breaks the connection because the peer has written what it may not.
 func (n *conn) misbehaved(what string) {
 	n.Tally.Bad.Add(1)
 	n.breakWith(fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))

@@ -207,7 +207,7 @@ func (c *Context) listen() error {
 		return resourceError("listen", err)
 	}
 	if len(c.opts.allowUIDs) > 0 {
-		// Who may connect is decided by credentials.
+		// Credentials decide which processes may connect.
 		if err := os.Chmod(c.path, 0o666); err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}

@@ -13,7 +13,7 @@ import (
 // list of one goroutine, which looks after all such connections of the process; its socket is closed, its
 // peer's pidfd is that of all connections to the process.
 const (
-	// maxLingering is how many closed connections to a peer may linger before
+	// maxLingering is the number of closed connections to a peer that may linger before
 	// Connect refuses new ones.
 	maxLingering = 64
 

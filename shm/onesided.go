@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// opDepth is how many one-sided operations can be unfinished.
+	// opDepth is the number of one-sided operations that can be unfinished.
 	opDepth = 64
 
 	// maxTransfer limits messages of the large track, puts and gets.
 	maxTransfer = 1 << 38
 
-	// opStep is how much one call copies: posts and polls stay short.
+	// opStep is the number of bytes that one call copies: posts and polls stay short.
 	opStep = 256 << 10
 )
 

@@ -22,14 +22,14 @@ import (
 // The owner revokes in the opposite order: it stores closed (for all regions, when it closes the connection) or a new
 // generation (for one, when it deregisters it), and loads the hazard word afterwards. All of these are sequentially
 // consistent: either the peer sees that it may not enter, or the owner sees that the peer is inside. A hazard counts
-// until the peer clears it, or is gone (see conn.peerGone), whatever became of the connection here: it may be closed,
+// until the peer clears it, or is gone (see conn.peerGone), in every state of the connection here: it may be closed,
 // broken, or not stand yet. So the owner keeps each segment mapped from before the peer can use it until the peer is
 // outside for good; a passage stands for such a segment.
 //
 // Transfers of the large track do the same with the claim word of their slot, see released.
 type passage struct {
 	theirs *sideLines
-	gone   func() bool // whether the peer will not touch memory here any more, whatever its hazard says
+	gone   func() bool // whether the peer touches no memory here any more, even if its hazard is set
 }
 
 // Values of the word closed.

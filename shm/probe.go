@@ -22,7 +22,7 @@ type prober struct {
 	active *small
 }
 
-// perProbe is how many instances a probe looks at besides the active one.
+// perProbe is the number of instances that a probe looks at besides the active one.
 const perProbe = 2
 
 func (b *prober) lock() {
@@ -116,7 +116,7 @@ func (s *small) nameable() bool {
 	return false
 }
 
-// whole reports whether all of the message at pos is there. One in steps is when its last one is.
+// whole reports whether all of the message at pos is there: of a message in steps, the last step.
 func (s *small) whole(pos uint64) bool {
 	h := s.header(pos)
 	if (h^lap(pos))>>lapShift != 0 {

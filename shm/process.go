@@ -39,10 +39,10 @@ var processes = struct {
 	living map[processName]*process
 }{living: make(map[processName]*process)}
 
-// noProcess is that of a connection that has none yet, or not any more.
+// noProcess is the process of a connection that has none yet, or not any more.
 var noProcess = &process{uid: rights.Nobody, pidfd: -1}
 
-// peerOf returns who is at the other end of a socket; the caller closes it.
+// peerOf returns the process at the other end of a socket; the caller closes it.
 func peerOf(sock *net.UnixConn) (*process, error) {
 	p := &process{pidfd: -1}
 	raw, err := sock.SyscallConn()

@@ -66,7 +66,7 @@ type consumerLine struct {
 	_     [44]byte
 }
 
-// ringMemory is where a ring lies.
+// ringMemory is the memory of a ring.
 type ringMemory struct {
 	slots unsafe.Pointer // ringSlots × slotBytes
 	data  unsafe.Pointer // the same size bytes twice
@@ -89,7 +89,7 @@ func newProducer(m ringMemory) producer {
 
 func dataRoom(n int) uint64 { return (uint64(n) + slotBytes - 1) &^ (slotBytes - 1) }
 
-// slotsOf is how many slots a message of n bytes takes.
+// slotsOf returns the number of slots that a message of n bytes takes.
 func slotsOf(n int) uint64 {
 	if n <= stepBytes {
 		return 1

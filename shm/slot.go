@@ -20,7 +20,7 @@ type transferSlot struct {
 	_     [56]byte
 }
 
-// endLine is what one end tells about its buffer.
+// endLine describes the buffer of one end.
 type endLine struct {
 	ticket uint64 // which use of the slot the line speaks of
 	addr   uint64 // in the end's address space; 0: not contiguous
@@ -33,7 +33,7 @@ type endLine struct {
 	ack    uint64 // ticket that the sending end has finished with
 }
 
-// transferDepth is how many messages can be posted each way. There are twice as
+// transferDepth is the number of messages that can be posted each way. There are twice as
 // many slots, because the sender's poll frees one later than the receiver's.
 const transferDepth = transferSlots / 2
 

@@ -13,7 +13,7 @@ import (
 
 // Limits of what dialers of a context can hold.
 const (
-	// A stranger, who has not proved the secret yet, has so long to do it.
+	// strangerTime is the time in which a stranger must prove the secret.
 	strangerTime = 5 * time.Second
 	// maxStrangers of a user are kept: the oldest goes when one more comes.
 	maxStrangers = 256
@@ -222,7 +222,7 @@ func (c *Context) receivePeer(a *caller) *conn {
 	return nil
 }
 
-// interview checks who is there. A code says what to answer; an error that
+// interview checks the process at the other end. A code says what to answer; an error that
 // there is nobody to answer to. A stranger cannot pass descriptors: the kernel
 // refuses them, or closes them when they are read.
 func (c *Context) interview(a *caller) (code uint32, err error) {

@@ -232,7 +232,7 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 	return nil
 }
 
-// A fragment is what one message of the ring carries of a transfer whose ends
+// A fragment is the part of a transfer that one message of the ring carries, if the ends
 // cannot reach each other's buffers: slot, low bits of the ticket, offset, and
 // bytes.
 const (

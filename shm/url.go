@@ -20,8 +20,8 @@ import (
 //	host,directory,view,user-namespace,users,mode,path
 //
 // Two contexts compare their places to know whether they reach each other (apart). The first three are 16 hexadecimal
-// digits each, the namespace is hexadecimal, users are decimal with + between them, and the path is percent-encoded. The
-// url does not say more about the peer's file system than two hashes and the path.
+// digits each, the namespace is hexadecimal, users are decimal with + between them, and the path is percent-encoded.
+// The url does not say more about the peer's file system than two hashes and the path.
 type place struct {
 	host   uint64 // the running kernel
 	dir    uint64 // the directory, by device and inode
@@ -88,7 +88,7 @@ func (p place) String() string {
 		(&url.URL{Path: p.path}).EscapedPath()
 }
 
-// parsePlace reads the rest of a url that comes from elsewhere. The path is that of a socket as listen names it.
+// parsePlace reads the rest of a url that comes from elsewhere. The path is a socket's, as listen names it.
 func parsePlace(u driver.URL) (p place, err error) {
 	bad := fmt.Errorf("%w: url %q names no socket of this driver", driver.ErrInvalid, u)
 	f := strings.SplitN(u.Rest, ",", placeParts+1)

@@ -74,7 +74,7 @@ func sleep(seq *uint32, val uint32, d time.Duration) {
 // never wakes it cannot hide that the connection has ended.
 const longestSleep = 500 * time.Millisecond
 
-// spins is how many polls a wait makes before it sleeps: a few microseconds,
+// spins is the number of polls that a wait makes before it sleeps: a few microseconds,
 // less than what sleeping and waking cost.
 const spins = 300
 
@@ -192,7 +192,7 @@ func (w ownWaits) Wake() {
 	}
 }
 
-// Call implements kit.Watched: nobody else sleeps here.
+// Call implements kit.Watched. It does nothing: no other goroutine sleeps here.
 func (ownWaits) Call() {}
 
 // SendWait implements driver.SendWaiter.

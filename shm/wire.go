@@ -215,7 +215,7 @@ const (
 	dialerProof   = "bywash shm dialer"
 )
 
-// proven is what both sides have said before they prove the secret: hello, and challenge without its proof.
+// proven has the messages of both sides before they prove the secret: hello, and challenge without its proof.
 func proven(hello, challenge *message) [][]byte {
 	flags := binary.LittleEndian.AppendUint32(nil, challenge.flags)
 	return [][]byte{hello.append(nil), flags, challenge.nonce[:]}

@@ -192,7 +192,11 @@ func TestDissectorReassembles(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	_, packets := recordAll(t)
 	want := elements(t, packets)
-	for _, most := range []int{90, 2000} {
+	sizes := []int{90, 2000}
+	if testing.Short() {
+		sizes = sizes[:1]
+	}
+	for _, most := range sizes {
 		got := elements(t, recut(t, packets, r, most, false))
 		for name, list := range want {
 			if !slices.Equal(got[name], list) {
@@ -250,7 +254,7 @@ func TestDissectorBearsAnything(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	_, whole := recordAll(t)
 	var packets [][]byte
-	for k := range 4 {
+	for k := range 2 {
 		for _, p := range recut(t, whole, r, 1+r.IntN(20000), k%2 == 0) {
 			switch r.IntN(8) {
 			case 0:
@@ -265,7 +269,11 @@ func TestDissectorBearsAnything(t *testing.T) {
 			packets = append(packets, p)
 		}
 	}
-	for _, snap := range []int{1 << 18, ip4Size + tcpSize + 6, 100} {
+	snaps := []int{1 << 18, ip4Size + tcpSize + 6, 100}
+	if testing.Short() {
+		snaps = snaps[:2]
+	}
+	for _, snap := range snaps {
 		out := tshark.Run(t, dissector, tshark.Write(t, kit.LinkRaw, packets, snap), "-V", "-o", "bywash_tcp.port:7777")
 		if n := strings.Count(out, "\nFrame "); n < len(packets)-1 {
 			t.Errorf("snap %d: %d frames of %d are shown", snap, n, len(packets))

@@ -11,10 +11,11 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
+// strangerTime is the time in which a stranger must prove the secret. Tests shorten it.
+var strangerTime = 5 * time.Second
+
 // Limits of what dialers of a context can hold.
 const (
-	// A stranger, who has not proved the secret yet, has so long to do it.
-	strangerTime = 5 * time.Second
 	// A context keeps at most maxStrangers: one more displaces the oldest.
 	maxStrangers = 256
 	// maxLeaving strangers that were hung up on may still have a goroutine, before further ones are refused.

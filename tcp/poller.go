@@ -19,7 +19,7 @@ import (
 // something. It is edge-triggered, so that no socket has to be changed in it while its connection stands.
 type poller struct {
 	fd     int
-	bell   int // an eventfd that ends sleeps
+	wakeup int // an eventfd that ends sleeps
 	waiter sleeper
 	keeper sleeper
 }
@@ -39,19 +39,19 @@ type sleeper struct {
 	raw  syscall.RawConn
 }
 
-const bellToken = ^uint64(0)
+const wakeupToken = ^uint64(0)
 
 func newPoller(c *share) (*poller, error) {
-	p := &poller{fd: -1, bell: -1, waiter: sleeper{fd: -1}, keeper: sleeper{fd: -1}}
+	p := &poller{fd: -1, wakeup: -1, waiter: sleeper{fd: -1}, keeper: sleeper{fd: -1}}
 	var err error
 	if p.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	if p.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		p.close()
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	if err = p.control(unix.EPOLL_CTL_ADD, p.bell, unix.EPOLLIN, bellToken); err == nil {
+	if err = p.control(unix.EPOLL_CTL_ADD, p.wakeup, unix.EPOLLIN, wakeupToken); err == nil {
 		if err = p.waiter.open(c, p.fd); err == nil {
 			err = p.keeper.open(c, p.fd)
 		}
@@ -118,7 +118,7 @@ func (s *sleeper) sleep(d time.Duration) {
 	_ = raw.Read(s.look)
 }
 
-// mark makes the next look end the sleep. It reports whether the bell has to be rung for there to be one.
+// mark makes the next look end the sleep. It reports whether the eventfd has to be written for there to be one.
 func (s *sleeper) mark() bool {
 	s.woken.Store(true)
 	return !s.looking.Load()
@@ -140,7 +140,7 @@ func (p *poller) wakeWaiter() {
 
 func (p *poller) ring() {
 	one := [8]byte{1}
-	_, _ = unix.Write(p.bell, one[:])
+	_, _ = unix.Write(p.wakeup, one[:])
 }
 
 // epollEvent is the kernel's struct epoll_event with one number as its data.
@@ -185,7 +185,7 @@ func (p *poller) ready(events []unix.EpollEvent) int {
 func (p *poller) close() {
 	p.waiter.close()
 	p.keeper.close()
-	for _, fd := range []int{p.fd, p.bell} {
+	for _, fd := range []int{p.fd, p.wakeup} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -299,7 +299,7 @@ func (c *share) takeReady() (did bool) {
 		for k := range d.events[:n] {
 			e := &d.events[k]
 			token := uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32
-			if token == bellToken {
+			if token == wakeupToken {
 				continue
 			}
 			did = true

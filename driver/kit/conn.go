@@ -15,7 +15,7 @@ type Conn struct {
 	// Self is the instance that users have: it has the methods of its track.
 	Self driver.Instance
 
-	// Waits is where its user sleeps: with those who wait for any connection, unless the driver sets it after Add.
+	// Waits is where the user sleeps: with the waiters for any connection, unless the driver sets it after Add.
 	Waits *Watch
 
 	hooks  ConnHooks
@@ -23,7 +23,7 @@ type Conn struct {
 	device string
 }
 
-// ConnHooks is what a driver does for a connection.
+// ConnHooks has the driver's part of a connection.
 type ConnHooks interface {
 	// Pending makes progress and reports whether sends are under way, which keep Disconnect busy. The owner calls it.
 	Pending() bool
@@ -34,7 +34,7 @@ type ConnHooks interface {
 	Farewell(before State)
 }
 
-// Number is how the device's completions may name the connection; see [Connections].
+// Number returns the number by which the device's completions may name the connection; see [Connections].
 func (c *Conn) Number() uint32 { return c.num }
 
 // Err implements driver.Ender.

@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Connections are those of a context, for drivers whose connections, of type C, have a [Life]. Each has a number
-// while it is put, by which completions name it, and is among the open ones while its program holds it. At,
+// Connections holds the connections of a context, for drivers whose connections, of type C, have a [Life]. Each has a
+// number while it is put, by which completions name it, and is among the open ones while its program holds it. At,
 // TakeReady and Ready are for any goroutine; the other methods are called with the context's lock held.
 type Connections[C any] struct {
 	Ready ReadySet // of numbers
@@ -67,10 +67,10 @@ func (s *Connections[C]) Open(c *C) { s.open[c] = struct{}{} }
 // All are the open connections.
 func (s *Connections[C]) All() iter.Seq[*C] { return maps.Keys(s.open) }
 
-// List is what All has now.
+// List returns the connections that All would visit now.
 func (s *Connections[C]) List() []*C { return slices.Collect(s.All()) }
 
-// Len is how many are open.
+// Len returns the number of open connections.
 func (s *Connections[C]) Len() int { return len(s.open) }
 
 // Remove frees a connection's number, takes it out of the open ones, if it was one, and keeps what it has counted.

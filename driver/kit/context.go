@@ -32,7 +32,7 @@ type Context[C any] struct {
 	closed  atomic.Bool
 }
 
-// ContextHooks is what a driver does for a context.
+// ContextHooks has the driver's part of a context.
 type ContextHooks[C any] interface {
 	// Dial makes a connection with number num to the context that published url, which was parsed: it calls
 	// [Context.Add], and begins to connect. It does not block. Errors need not name driver, device or peer. The
@@ -199,7 +199,7 @@ func (p Prober[C]) RecvProbeAny() (driver.Instance, error) {
 	return nil, p.Nothing()
 }
 
-// Nothing is what a probe says that has found nothing.
+// Nothing returns the result of a probe that has found nothing.
 func (p Prober[C]) Nothing() error {
 	if p.context.IsClosed() {
 		return p.context.fault("probe", driver.ErrClosed)

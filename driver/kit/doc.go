@@ -1,4 +1,4 @@
-// Package kit is what drivers are made of. Package driver is the contract that
+// Package kit has the parts that drivers are made of. Package driver is the contract that
 // a program uses; kit has the part of it that is the same for every network,
 // and asks the driver for the rest. It is optional: a driver may keep the
 // contract without it.

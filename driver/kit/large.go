@@ -6,7 +6,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// LargeDepth is how many packets can be posted each way on the large track.
+// LargeDepth is the number of packets that can be posted each way on the large track.
 const LargeDepth = 16
 
 // Large has what instances on the large track do alike: it admits packets, knows which are posted, and sees that their
@@ -20,7 +20,7 @@ type Large struct {
 	limit    int
 }
 
-// LargeHooks is what a driver does for an instance on the large track. The owner calls it, inside the connection.
+// LargeHooks has the driver's part of an instance on the large track. The owner calls it, inside the connection.
 type LargeHooks interface {
 	// StartRecv posts memory of n bytes for a message, fills in p.RdvData, and returns the slot of [Large].Receives
 	// that p gets, of which one is free; or it does nothing and returns an error.
@@ -34,7 +34,7 @@ type LargeHooks interface {
 	// is the end of it. Nothing reaches the packet's memory any more once it is finished.
 	Progress(p *driver.Packet, sending bool)
 
-	// CancelRecv asks for p, a receive, back. Progress finishes it, whatever became of it.
+	// CancelRecv asks for the receive p back. Progress finishes p: received, cancelled or failed.
 	CancelRecv(p *driver.Packet)
 }
 
@@ -198,7 +198,7 @@ type Slots struct {
 	used    int
 }
 
-// Len is how many packets are posted.
+// Len returns the number of posted packets.
 func (s *Slots) Len() int { return s.used }
 
 // At is the packet in a slot; nil if it is free.

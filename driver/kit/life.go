@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// State is where a connection is in its life. It only grows.
+// State is the stage of a connection's life. It only grows.
 type State uint32
 
 // The states of a connection.
@@ -53,8 +53,8 @@ type Life struct {
 	named    atomic.Bool   // a prober has named the instance
 	endNamed atomic.Bool
 	sleeping atomic.Int32
-	inKernel atomic.Bool // who sleeps watches the device; see Watch
-	bell     chan struct{}
+	inKernel atomic.Bool // the sleeper watches the device; see Watch
+	wakeup   chan struct{}
 
 	Tally Tallies
 }
@@ -76,7 +76,7 @@ type Gate interface {
 	HasMessage() bool
 }
 
-// way is how the owner enters a connection.
+// way is the means by which the owner enters a connection.
 type way uint8
 
 const (
@@ -85,7 +85,7 @@ const (
 	byGate
 )
 
-// after is what Leave does besides leaving.
+// after has the further duties of Leave.
 type after uint8
 
 const (
@@ -99,7 +99,7 @@ func (l *Life) UseGate(g Gate) { l.gate, l.after = g, gated }
 // Init begins a connection of a driver to a peer's url, with a number among those of ready.
 func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
 	l.driver, l.peer, l.num, l.ready = driver, peer, num, ready
-	l.settled, l.bell = make(chan struct{}), make(chan struct{}, 1)
+	l.settled, l.wakeup = make(chan struct{}), make(chan struct{}, 1)
 }
 
 // State is an atomic load.
@@ -111,7 +111,7 @@ func (l *Life) Waited() bool { return l.way != barred }
 // Peer is the peer's url.
 func (l *Life) Peer() string { return l.peer }
 
-// ConnectWait is that of [driver.Instance]. Pending says what is missing when ctx has ended.
+// ConnectWait implements ConnectWait of [driver.Instance]. Pending says what is missing when ctx has ended.
 func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
 	select {
 	case <-l.settled:
@@ -161,7 +161,7 @@ func (l *Life) Misuse(op string, p *driver.Packet) error {
 	return l.Fault(op, fmt.Errorf("%w: packet: %s", driver.ErrInvalid, what))
 }
 
-// Over is what polling a packet says once this side is closed: the packet is the caller's again.
+// Over returns the error of polling a packet once this side is closed: the packet is the caller's again.
 func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
 	if l.State() != StateConnecting {
 		p.Buf = nil
@@ -191,7 +191,7 @@ func (l *Life) Enter() bool {
 	}
 }
 
-// TryEnter begins what somebody else does for an owner who is in no call; Leave ends it.
+// TryEnter begins work that another goroutine does for an owner who is in no call; Leave ends it.
 func (l *Life) TryEnter() bool {
 	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
 }
@@ -238,7 +238,7 @@ func (l *Life) Busy() error {
 	return driver.ErrBusy
 }
 
-// Polled is what the poll of a posted packet says, after a look at it.
+// Polled returns the result of polling a posted packet, after a look at it.
 func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 	switch p.Driver.Phase {
 	case driver.Done:
@@ -249,8 +249,8 @@ func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 	return true, l.Misuse(op+" poll", p)
 }
 
-// EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an error.
-// It looks at p from inside: a keeper may finish p until then.
+// EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an
+// error. It looks at p from inside: a keeper may finish p until then.
 func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 	entered := l.Enter()
 	switch p.Driver.Phase {
@@ -279,7 +279,7 @@ func (l *Life) Exclude() {
 		l.gate.Exclude()
 		return
 	}
-	for !l.inCall.CompareAndSwap(0, 1) { // whoever is inside leaves soon
+	for !l.inCall.CompareAndSwap(0, 1) { // the goroutine inside leaves soon
 		runtime.Gosched()
 	}
 }
@@ -436,20 +436,20 @@ func (l *Life) Claim() bool {
 	return false
 }
 
-// Sleep begins a wait: from here on Wake rings the bell. The waiter looks once more before he sleeps on it.
+// Sleep begins a wait: from here on Wake sends on the channel. The waiter looks once more before it sleeps.
 func (l *Life) Sleep() <-chan struct{} {
 	l.sleeping.Add(1)
-	return l.bell
+	return l.wakeup
 }
 
 // Awake ends a wait.
 func (l *Life) Awake() { l.sleeping.Add(-1) }
 
-// Wake wakes who sleeps on the instance.
+// Wake wakes the goroutine that sleeps on the instance.
 func (l *Life) Wake() {
 	if l.sleeping.Load() > 0 {
 		select {
-		case l.bell <- struct{}{}:
+		case l.wakeup <- struct{}{}:
 		default: // it is about to look anyway
 		}
 	}

@@ -195,17 +195,17 @@ func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
 	l, _ := newLife()
 	stands(t, l)
 	l.Wake() // nobody sleeps
-	bell := l.Sleep()
+	wakeup := l.Sleep()
 	l.Wake()
 	l.Wake()
 	select {
-	case <-bell:
+	case <-wakeup:
 	case <-time.After(5 * time.Second):
-		t.Fatal("the bell did not ring")
+		t.Fatal("no wake-up came")
 	}
 	l.Awake()
 	select {
-	case <-bell:
+	case <-wakeup:
 		t.Error("it rang twice")
 	default:
 	}

@@ -2,7 +2,7 @@ package kit
 
 import "github.com/bywash/bywash/driver"
 
-// PacketQueueDepth is how many packets a [PacketQueue] holds.
+// PacketQueueDepth is the number of packets that a [PacketQueue] holds.
 const PacketQueueDepth = 64
 
 // PacketQueue is a queue of posted packets, for drivers. The zero value is

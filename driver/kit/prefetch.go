@@ -9,7 +9,7 @@ type Prefetcher struct {
 	hooks PrefetchHooks
 }
 
-// PrefetchHooks is what a driver does ahead of a post. The owner calls it.
+// PrefetchHooks has the driver's part of preparing a post. The owner calls it.
 type PrefetchHooks interface {
 	// Prefetch begins to make the memory of p, a send or a receive, reachable, and makes p prefetched; or it does
 	// nothing and returns an error. It is called inside the connection.

@@ -7,7 +7,7 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// ProofSize is how many bytes a proof has.
+// ProofSize is the length of a proof in bytes.
 const ProofSize = handshake.MACSize
 
 // Key proves to a peer that this side knows the session's secret, and checks the peer's proof. It is safe for

@@ -15,7 +15,7 @@ type ReadySet struct {
 	next  atomic.Uint32 // where the next search starts
 }
 
-// MaxInstances is how many instances a context can have at most.
+// MaxInstances is the greatest number of instances of a context.
 const MaxInstances = 1 << 14
 
 // Add may be called for a number that is there already.

@@ -7,7 +7,7 @@ import (
 )
 
 // receives are those posted on an instance of the small track, and the message that is out in the driver's
-// memory, for drivers whose instances have a [Life]. The zero value is empty. Its owner is that of the Life; methods
+// memory, for drivers whose instances have a [Life]. The zero value is empty. The owner of the Life owns it; methods
 // are called inside, between Enter and Leave, unless they say that they enter. They allocate only for an error.
 type receives struct {
 	queue PacketQueue
@@ -95,7 +95,7 @@ func (r *receives) Lend(p *driver.Packet, message []byte) (bool, error) {
 	return true, nil
 }
 
-// Polled is what RecvPoll says of p, once what has come was given out.
+// Polled returns the result of RecvPoll for p, once the messages that have come were given out.
 func (r *receives) Polled(l *Life, p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
@@ -120,8 +120,8 @@ func (r *receives) pending(l *Life, p *driver.Packet) (bool, error) {
 	return true, l.Misuse("receive poll", p)
 }
 
-// Return begins RecvBufRelease of [driver.BufferReceiver]: it takes the buffer back, whose message had n bytes, and enters. With
-// an error it has not entered.
+// Return begins RecvBufRelease of [driver.BufferReceiver]: it takes the buffer back, whose message had n bytes, and
+// enters. With an error it has not entered.
 func (r *receives) Return(l *Life, p *driver.Packet) (n int, err error) {
 	if p == nil || p != r.lent {
 		return 0, l.Fault("release", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))

@@ -255,7 +255,7 @@ func TestCancelReceive(t *testing.T) {
 	}
 }
 
-// What is inside a call when the connection is closed ends it; what is posted is then forgotten.
+// A goroutine inside a call when the connection is closed ends it; posted packets are then forgotten.
 func TestDroppedReceivesAreOver(t *testing.T) {
 	l := standing(t)
 	var r kit.Receives

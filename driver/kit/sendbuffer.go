@@ -8,13 +8,13 @@ import (
 
 // sendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's
 // user fills, for drivers whose instances have a [Life]. While it is out, nothing else is sent, so that order is
-// kept. The zero value is none. Its owner is that of the Life.
+// kept. The zero value is none. The owner of the Life owns it.
 type sendBuffer struct{ p *driver.Packet }
 
 // Out reports whether the buffer is out.
 func (b *sendBuffer) Out() bool { return b.p != nil }
 
-// Admit is that of Life for SendPost.
+// Admit validates p for SendPost, as AdmitSend of Life does.
 func (b *sendBuffer) Admit(l *Life, p *driver.Packet, limit int) (n int, err error) {
 	if n = p.Len(); l.State() == StateUp && b.p == nil && p.Driver.Phase == driver.Idle && n <= limit {
 		return n, nil
@@ -57,9 +57,9 @@ func (b *sendBuffer) Lend(p *driver.Packet, buf []byte) {
 	b.p = p
 }
 
-// Return begins SendBufPost of [driver.BufferSender] with n bytes, of which a message can have limit. It takes the buffer
-// back and enters; send reports whether it is to be sent: if not, SendBufPost returns err. Without a buffer it has
-// not entered, and SendBufPost returns err.
+// Return begins SendBufPost of [driver.BufferSender] with n bytes, of which a message can have limit. It takes the
+// buffer back and enters; send reports whether it is to be sent: if not, SendBufPost returns err. Without a buffer it
+// has not entered, and SendBufPost returns err.
 func (b *sendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte, send bool, err error) {
 	if p == nil || p != b.p {
 		return nil, false, l.Fault("send", fmt.Errorf("%w: the packet holds no buffer of this instance", driver.ErrInvalid))
@@ -67,7 +67,7 @@ func (b *sendBuffer) Return(l *Life, p *driver.Packet, n, limit int) (buf []byte
 	if limit = min(limit, len(p.Buf)); n > limit {
 		return nil, false, l.TooLong("send", n, limit)
 	}
-	if !l.Enter() { // who closes may be looking at b
+	if !l.Enter() { // a goroutine that closes may be looking at b
 		_, err = l.Over(p, "send")
 		return nil, false, err
 	}

@@ -24,7 +24,7 @@ type Small struct {
 	stalled  atomic.Bool // waiting is not empty
 }
 
-// SmallHooks is what a driver does for an instance on the small track. The owner calls it.
+// SmallHooks has the driver's part of an instance on the small track. The owner calls it.
 type SmallHooks interface {
 	// Settle takes what has come for this connection, sends what can be sent ([Small.Push]), and tells the peer of
 	// credit. Polls call it.
@@ -229,7 +229,7 @@ func (s *Small) TakeBack(p *driver.Packet) error {
 	return err
 }
 
-// PolledRecv is what RecvPoll says of p, once what has come was given out.
+// PolledRecv returns the result of RecvPoll for p, once the messages that have come were given out.
 func (s *Small) PolledRecv(p *driver.Packet) (bool, error) { return s.receives.Polled(&s.conn.Life, p) }
 
 // RecvCancel implements driver.Instance.
@@ -267,7 +267,7 @@ func (s *Small) fill() {
 		}
 		piece, more, ok := s.receiver.First(0)
 		if !ok {
-			return // whoever drains has counted it, and hands it over in a moment
+			return // the goroutine that drains has counted it, and hands it over in a moment
 		}
 		n := len(piece)
 		if more {

@@ -6,14 +6,14 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Staging is memory in arenas, for drivers that copy what a NIC cannot reach. The zero value is empty. Its methods may be
-// called by many goroutines at once.
+// Staging is memory in arenas, for drivers that copy what a NIC cannot reach. The zero value is empty. Its methods may
+// be called by many goroutines at once.
 type Staging struct {
 	mu    sync.Mutex
 	spare [48][]*driver.Arena // not in use, by the power of two of their sizes
 }
 
-// keptStaging is how many arenas of a size are kept for the next use.
+// keptStaging is the number of arenas of a size that are kept for the next use.
 const keptStaging = 4
 
 func stagingClass(n int) int {

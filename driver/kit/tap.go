@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// A Tap is where a driver shows the frames or datagrams of one NIC to whoever
-// captures them, e.g. "bywash capture": what bypasses the kernel reaches none
-// of the kernel's packet taps. A driver makes it known with [AddTap] while the
+// A Tap shows the frames or datagrams of one NIC to programs that capture them,
+// e.g. "bywash capture": bytes that bypass the kernel reach none of the kernel's
+// packet taps. A driver makes it known with [AddTap] while the
 // NIC is open, and asks once a batch:
 //
 //	if to := tap.Sinks(); to != nil { … }
@@ -23,7 +23,7 @@ type Tap struct {
 	// https://www.tcpdump.org/linktypes.html that pcapng files use too.
 	LinkType uint16
 
-	mu    sync.Mutex // of who attaches and detaches
+	mu    sync.Mutex // of Attach and Detach
 	sinks atomic.Pointer[[]Sink]
 }
 
@@ -33,7 +33,7 @@ const (
 	LinkRaw      = 101 // an IP packet
 )
 
-// Frame is what a tap shows.
+// Frame is a frame or datagram that a tap shows.
 type Frame struct {
 	Time    int64  // ns since 1970, UTC; one reading may serve a batch
 	Context uint64 // incarnation of the context that it is of; 0: of none in this process
@@ -48,7 +48,7 @@ type Sink interface {
 	Frame(f Frame)
 }
 
-// Sinks are those that capture now; nil if nobody does.
+// Sinks returns the sinks that capture now; nil if nobody does.
 func (t *Tap) Sinks() []Sink {
 	if p := t.sinks.Load(); p != nil {
 		return *p
@@ -56,7 +56,7 @@ func (t *Tap) Sinks() []Sink {
 	return nil
 }
 
-// Attach shows s what comes from now on.
+// Attach shows s the frames from now on.
 func (t *Tap) Attach(s Sink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,7 @@ func (t *Tap) Attach(s Sink) {
 	t.sinks.Store(&all)
 }
 
-// Detach ends that. A batch that is being shown may still reach s afterwards.
+// Detach shows s no further frames. A batch that is being shown may still reach s afterwards.
 func (t *Tap) Detach(s Sink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

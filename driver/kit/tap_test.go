@@ -59,7 +59,7 @@ func TestWatchersLearnOfEveryTap(t *testing.T) {
 	}
 }
 
-// What a tap costs when nobody captures.
+// The cost of a tap when nobody captures.
 func BenchmarkTapIdle(b *testing.B) {
 	tap := &kit.Tap{}
 	for b.Loop() {

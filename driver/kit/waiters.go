@@ -11,11 +11,11 @@ type waiters struct {
 
 // waiter is one of them.
 type waiter struct {
-	bell     chan struct{} // rings when there may be something
+	wakeup   chan struct{} // has a token when there may be something
 	canceled bool
 }
 
-// enter adds the caller, who looks once more before he sleeps on his bell.
+// enter adds the caller, who looks once more before sleeping on its wake-up.
 func (w *waiters) enter() *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -23,7 +23,7 @@ func (w *waiters) enter() *waiter {
 	if k := len(w.spare); k > 0 {
 		a, w.spare = w.spare[k-1], w.spare[:k-1]
 	} else {
-		a = &waiter{bell: make(chan struct{}, 1)}
+		a = &waiter{wakeup: make(chan struct{}, 1)}
 	}
 	w.sleeping = append(w.sleeping, a)
 	return a
@@ -40,7 +40,7 @@ func (w *waiters) leave(a *waiter) {
 		}
 	}
 	select {
-	case <-a.bell:
+	case <-a.wakeup:
 	default:
 	}
 	a.canceled = false
@@ -54,7 +54,7 @@ func (w *waiters) wake(cancel bool) {
 	for _, a := range w.sleeping {
 		a.canceled = a.canceled || cancel
 		select {
-		case a.bell <- struct{}{}:
+		case a.wakeup <- struct{}{}:
 		default:
 		}
 	}

@@ -24,7 +24,7 @@ type Watched interface {
 // Watch has the goroutines in waits of a driver sleep, so that no event is slept through.
 //
 // A waiter says that it sleeps, has the device armed, looks once more, and then sleeps: the first one in the
-// kernel, as the one who watches the device, the others on their bells. Who watches takes what comes and wakes
+// kernel, as the one who watches the device, the others on their wake-ups. The watcher takes what comes and wakes
 // those it concerns; where no waiter watches, a goroutine of the driver's does. What somebody else takes meanwhile
 // is seen by the look, or wakes, because the waiter has said before that it sleeps, and where. Nothing allocates,
 // but for a context that can end under sleeps that are Long.
@@ -39,20 +39,21 @@ type Watch struct {
 	relied   atomic.Bool
 }
 
-// Sleepers is how many goroutines are in waits, or just before.
+// Sleepers returns the number of goroutines that are in a wait, or about to be.
 func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
 
 // Watching reports whether one of them watches the device.
 func (w *Watch) Watching() bool { return w.watching.Load() }
 
-// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else sleeps.
+// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else
+// sleeps.
 func (w *Watch) Rely(on bool) { w.relied.Store(on) }
 
 // wait is one wait under way.
 type wait struct {
 	w        *Watch
 	ctx      context.Context
-	inKernel *atomic.Bool // who wakes it is to wake the device's sleep
+	inKernel *atomic.Bool // to wake it takes waking the device's sleep
 	watching bool
 	seen     uint32
 	slept    int
@@ -67,14 +68,14 @@ func (x *wait) begin() {
 	x.seen = w.Device.Arm()
 }
 
-func (x *wait) sleep(bell <-chan struct{}) {
+func (x *wait) sleep(wakeup <-chan struct{}) {
 	w := x.w
 	if !x.watching {
 		if w.Never {
 			w.Device.Call()
 		}
 		select {
-		case <-bell:
+		case <-wakeup:
 		case <-x.ctx.Done():
 		}
 		return
@@ -122,14 +123,14 @@ func (w *Watch) Block(ctx context.Context, l *Life, i driver.Instance, p *driver
 	x := wait{w: w, ctx: ctx, inKernel: &l.inKernel}
 	w.sleepers.Add(1)
 	defer x.leave()
-	bell := l.Sleep()
+	wakeup := l.Sleep()
 	defer l.Awake()
 	for {
 		x.begin()
 		done, err := pollFor(i, p, sending)
 		if !done {
 			l.Tally.Slept.Add(1)
-			x.sleep(bell)
+			x.sleep(wakeup)
 		}
 		x.end()
 		if done {
@@ -141,7 +142,7 @@ func (w *Watch) Block(ctx context.Context, l *Life, i driver.Instance, p *driver
 	}
 }
 
-// Wake wakes who sleeps in Block on the instance whose life is l.
+// Wake wakes the goroutine that sleeps in Block on the instance whose life is l.
 func (w *Watch) Wake(l *Life) {
 	if l.sleeping.Load() > 0 {
 		w.wake(l)
@@ -206,7 +207,7 @@ func (a *AnyWaits) Wait(ctx context.Context, c probes) (driver.Instance, error) 
 		i, err := lookAny(c)
 		if err == driver.ErrAgain && !a.waiters.canceled(me) {
 			a.slept.Add(1)
-			x.sleep(me.bell)
+			x.sleep(me.wakeup)
 		}
 		x.end()
 		switch {

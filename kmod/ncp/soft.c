@@ -278,7 +278,7 @@ void soft_destroy(struct soft *s)
 
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
-					 int bell, int pid, int pidfd, bool remote, uint64_t user)
+					 int wakeup, int pid, int pidfd, bool remote, uint64_t user)
 {
 	struct soft_process *p = calloc(1, sizeof(*p));
 
@@ -286,11 +286,11 @@ struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t 
 		return NULL;
 	*p = (struct soft_process){
 		.nic = &s->nics[nic], .index = index, .remote = remote, .pid = pid, .pidfd = pidfd,
-		.user = user, .bell = bell, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
+		.user = user, .wakeup = wakeup, .vni = vni, .hps = hps, .info = *info, .memories = s->translations,
 	};
 	p->memory = calloc(p->memories, sizeof(*p->memory));
 	/* With edge triggering nobody need read the eventfd. */
-	if (!p->memory || watch(s, bell, EPOLLIN | EPOLLET, (uint64_t)nic << 32 | index)) {
+	if (!p->memory || watch(s, wakeup, EPOLLIN | EPOLLET, (uint64_t)nic << 32 | index)) {
 		free(p->memory);
 		free(p);
 		return NULL;
@@ -303,12 +303,12 @@ void soft_process_destroy(struct soft_process *p)
 	struct soft *s = p->nic->soft;
 
 	soft_lock(s);
-	epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->bell, NULL);
+	epoll_ctl(s->epoll, EPOLL_CTL_DEL, p->wakeup, NULL);
 	soft_memory_free(p);
 	soft_unlock(s);
 	munmap(p->vni, p->info.vni_size);
 	munmap(p->hps, p->info.hps_size);
-	close(p->bell);
+	close(p->wakeup);
 	if (p->pidfd >= 0)
 		close(p->pidfd);
 	free(p);

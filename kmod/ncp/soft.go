@@ -127,7 +127,7 @@ type SoftProcess struct {
 func (s *Soft) NewProcess(nic, index int, c SoftProcessConfig) (*SoftProcess, error) {
 	p := C.soft_process_create(s.s, C.uint32_t(nic), C.uint32_t(index),
 		(*C.struct_qnix_memory_info)(unsafe.Pointer(&c.Info[0])), unsafe.Pointer(&c.VNI[0]), unsafe.Pointer(&c.HPS[0]),
-		C.int(c.Bell), C.int(c.PID), C.int(c.PIDFD), C.bool(c.Remote), C.uint64_t(c.User))
+		C.int(c.Wakeup), C.int(c.PID), C.int(c.PIDFD), C.bool(c.Remote), C.uint64_t(c.User))
 	if p == nil {
 		return nil, unix.ENOMEM
 	}

@@ -50,13 +50,13 @@ int soft_add_peer(struct soft *s, const void *sockaddr, uint32_t size);
 
 /*
  * Makes a process on NIC @nic (its index in the configuration). On success it takes over
- * vni, hps (mappings), bell (an eventfd) and pidfd (or -1). Returns NULL without memory or
+ * vni, hps (mappings), wakeup (an eventfd) and pidfd (or -1). Returns NULL without memory or
  * descriptors. @remote: whether memory of process @pid may be accessed. @user: the user of
  * the process.
  */
 struct soft_process *soft_process_create(struct soft *s, uint32_t nic, uint32_t index,
 					 const struct qnix_memory_info *info, void *vni, void *hps,
-					 int bell, int pid, int pidfd, bool remote, uint64_t user);
+					 int wakeup, int pid, int pidfd, bool remote, uint64_t user);
 /*
  * To be called after NCP_DELETE_PROCESS is done, or NCP_NEW_PROCESS has failed with an
  * error other than QNIX_DB_CANCELED.

@@ -24,7 +24,7 @@ struct soft_process {
 	bool	 remote;
 	int	 pid;
 	int	 pidfd;
-	int	 bell;
+	int	 wakeup;
 	uint8_t	 *vni, *hps;
 	struct qnix_memory_info info;
 	struct soft_memory *memory;

@@ -28,7 +28,7 @@ type SoftConfig struct {
 type SoftProcessConfig struct {
 	Info     []byte // struct qnix_memory_info, of SoftLayout
 	VNI, HPS []byte // mappings with the sizes in Info
-	Bell     int    // an eventfd, to which the process writes when its NIC sleeps
+	Wakeup   int    // an eventfd, to which the process writes when its NIC sleeps
 	PID      int    // in this pid namespace, or 0
 	PIDFD    int    // of the process, or -1
 	Remote   bool   // whether the NIC may access its private memory

@@ -38,7 +38,7 @@ type fake struct {
 	conns    []*net.UnixConn
 	vni, hps []byte
 	m        abi.MemoryInfo
-	bell     int
+	wakeup   int
 }
 
 func newFake(t testing.TB) *fake {
@@ -46,7 +46,8 @@ func newFake(t testing.TB) *fake {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fake{t: t, path: filepath.Join(dir, "s"), bell: -1, seals: unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	f := &fake{t: t, path: filepath.Join(dir, "s"), wakeup: -1, seals: seals}
 	if f.l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: f.path, Net: "unixpacket"}); err != nil {
 		t.Fatal(err)
 	}
@@ -87,10 +88,10 @@ func (f *fake) unmap() {
 			_ = unix.Munmap(b)
 		}
 	}
-	if f.bell >= 0 {
-		unix.Close(f.bell)
+	if f.wakeup >= 0 {
+		unix.Close(f.wakeup)
 	}
-	f.vni, f.hps, f.bell = nil, nil, -1
+	f.vni, f.hps, f.wakeup = nil, nil, -1
 }
 
 func (f *fake) serve(c *net.UnixConn) {
@@ -206,14 +207,14 @@ func (f *fake) register(r *abi.Register) []int {
 	}
 	copy(hps, abi.Bytes(&m))
 	var err error
-	if f.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if f.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		f.t.Error(err)
 	}
-	bell, _ := unix.Dup(f.bell)
+	wakeup, _ := unix.Dup(f.wakeup)
 	defer func() { // after they were sent
-		f.t.Cleanup(func() { abi.CloseAll([]int{vniFD, hpsFD, bell}) })
+		f.t.Cleanup(func() { abi.CloseAll([]int{vniFD, hpsFD, wakeup}) })
 	}()
-	return []int{vniFD, hpsFD, bell}
+	return []int{vniFD, hpsFD, wakeup}
 }
 
 func (f *fake) memfd(size uint32) (int, []byte) {

@@ -258,16 +258,16 @@ func TestManyGoroutinesPost(t *testing.T) {
 func TestKickWakesOnlyANICThatSleeps(t *testing.T) {
 	f := newFake(t)
 	p := register(t, f, Config{})
-	bell := func() uint64 {
+	wakeup := func() uint64 {
 		var v uint64
-		_, _ = unix.Read(f.bell, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8))
+		_, _ = unix.Read(f.wakeup, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8))
 		return v
 	}
-	if err := p.Kick(); err != nil || bell() != 0 {
+	if err := p.Kick(); err != nil || wakeup() != 0 {
 		t.Errorf("kick of a NIC that is awake: %v", err)
 	}
 	atomic.StoreUint32(&f.status().NeedWakeup, 1)
-	if err := p.Kick(); err != nil || bell() != 1 {
+	if err := p.Kick(); err != nil || wakeup() != 1 {
 		t.Errorf("kick of a NIC that sleeps did not reach it: %v", err)
 	}
 }

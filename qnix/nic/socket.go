@@ -19,10 +19,10 @@ import (
 
 // socket is a NIC in user space. A goroutine reads answers, and notices at once when the other end dies.
 type socket struct {
-	conn *net.UnixConn
-	user uint32 // user of the NIC's process
-	bell int    // eventfd on which the NIC sleeps
-	gate gate   // of bell: closed while there is none
+	conn   *net.UnixConn
+	user   uint32 // user of the NIC's process
+	wakeup int    // eventfd on which the NIC sleeps
+	gate   gate   // of wakeup: closed while there is none
 
 	hungUp  atomic.Bool
 	left    atomic.Bool   // this side has given up a NIC that does not answer
@@ -50,7 +50,7 @@ func openSocket(path string) (host, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{conn: conn, user: rights.User(conn), bell: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
+	s := &socket{conn: conn, user: rights.User(conn), wakeup: -1, calls: map[uint32]*call{}, reading: make(chan struct{})}
 	s.gate.close()
 	admitAttach()
 	go s.read()
@@ -267,7 +267,7 @@ func (s *socket) register(ctx context.Context, r *abi.Register) (vni, hps []byte
 		return nil, nil, err
 	}
 	s.discard(c.fds[:2])
-	s.bell = c.fds[2]
+	s.wakeup = c.fds[2]
 	s.gate.open()
 	return vni, hps, nil
 }
@@ -278,7 +278,7 @@ const stopped = 2 * time.Second
 // deregister gives up a NIC that does not answer, for example because it is stopped. Such a NIC finds the connection
 // closed when it continues, but may access translated memory before that: see outside.
 func (s *socket) deregister() error {
-	s.closeBell()
+	s.closeWakeup()
 	ctx, cancel := context.WithTimeout(context.Background(), stopped)
 	defer cancel()
 	c, err := s.call(ctx, abi.ReqDeregister, nil, nil)
@@ -288,11 +288,11 @@ func (s *socket) deregister() error {
 	return err
 }
 
-func (s *socket) closeBell() {
-	if s.bell >= 0 {
+func (s *socket) closeWakeup() {
+	if s.wakeup >= 0 {
 		s.gate.close()
-		unix.Close(s.bell)
-		s.bell = -1
+		unix.Close(s.wakeup)
+		s.wakeup = -1
 	}
 }
 
@@ -332,7 +332,7 @@ func (s *socket) statistics(x *abi.Statistics) error {
 
 func (s *socket) kick() error {
 	if s.gate.enter() {
-		ring(s.bell)
+		ring(s.wakeup)
 		s.gate.leave()
 	}
 	return nil
@@ -357,12 +357,12 @@ func (s *socket) watch(f func()) {
 
 func (s *socket) close() error {
 	if s.left.Load() { // the reader closes it when the NIC continues
-		s.closeBell()
+		s.closeWakeup()
 		return nil
 	}
 	rights.HangUp(s.conn) // the reader closes it
 	<-s.reading
-	s.closeBell() // in case the other end had ended before Deregister
+	s.closeWakeup() // in case the other end had ended before Deregister
 	return nil
 }
 

@@ -82,7 +82,7 @@ func TestRingingWithoutEndHarmsNobody(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := pair(t, s)
 	x := dial(t, s.Sockets()[0])
-	errno, fds := registerByHand(t, x, "bell")
+	errno, fds := registerByHand(t, x, "wakeup")
 	if errno != 0 {
 		t.Fatal(unix.Errno(errno))
 	}

@@ -18,11 +18,11 @@ type memory struct {
 	info         abi.MemoryInfo
 	vni, hps     []byte
 	vniFD, hpsFD int
-	bell         int
+	wakeup       int
 }
 
 func makeMemory(r *abi.Register) (*memory, error) {
-	m := &memory{vniFD: -1, hpsFD: -1, bell: -1}
+	m := &memory{vniFD: -1, hpsFD: -1, wakeup: -1}
 	if err := ncp.SoftLayout(abi.Bytes(r), abi.Bytes(&m.info)); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (m *memory) make() (err error) {
 	if m.hpsFD, m.hps, err = sealed("qnix-hps", m.info.HPSSize); err != nil {
 		return err
 	}
-	m.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	m.wakeup, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (m *memory) fds() []int {
 	if m == nil {
 		return nil
 	}
-	return []int{m.vniFD, m.hpsFD, m.bell}
+	return []int{m.vniFD, m.hpsFD, m.wakeup}
 }
 
 func (m *memory) closeFDs() {

@@ -124,18 +124,18 @@ func (c *client) newSoft(index uint16, m *memory) (*ncp.SoftProcess, error) {
 		Remote: c.cred.uid == euid && c.cred.pid > 0 && c.cred.pidfd >= 0,
 	}
 	var err error
-	if config.Bell, err = dup(m.bell); err != nil {
+	if config.Wakeup, err = dup(m.wakeup); err != nil {
 		return nil, err
 	}
 	if config.Remote {
 		if config.PIDFD, err = dup(c.cred.pidfd); err != nil {
-			unix.Close(config.Bell)
+			unix.Close(config.Wakeup)
 			return nil, err
 		}
 	}
 	p, err := c.server.soft.NewProcess(c.nic.place, int(index), config)
 	if err != nil {
-		unix.Close(config.Bell)
+		unix.Close(config.Wakeup)
 		if config.PIDFD >= 0 {
 			unix.Close(config.PIDFD)
 		}

@@ -97,7 +97,7 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 func scribble(areas [][]byte, rng *rand.Rand) {
 	if rng.IntN(4) > 0 {
 		k := rng.IntN(len(areas))
-		for len(areas[k]) < 32<<10 && rng.IntN(4) > 0 { // a bell has little to say
+		for len(areas[k]) < 32<<10 && rng.IntN(4) > 0 { // a doorbell has little to say
 			k = rng.IntN(len(areas))
 		}
 		areas = areas[k : k+1]

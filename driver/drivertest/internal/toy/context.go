@@ -50,7 +50,7 @@ func (c *nicContext) open(a driver.Attributes) error {
 		self = smallContext{c, c.Prober()}
 	}
 	c.Init(c, func(n *conn) *kit.Conn { return &n.Conn }, self, c.nic.prop, version, a)
-	c.waits = kit.Watch{Device: bells{}, Never: true}
+	c.waits = kit.Watch{Device: wakeups{}, Never: true}
 	c.Anyone.Watch = &c.waits
 	switch c.fault {
 	case "wrong-properties":
@@ -74,13 +74,13 @@ func (c *nicContext) open(a driver.Attributes) error {
 	return nil
 }
 
-// bells is a device without events: the goroutines of connections wake those who wait.
-type bells struct{}
+// wakeups is a device without events: the goroutines of connections wake those who wait.
+type wakeups struct{}
 
-func (bells) Arm() uint32        { return 0 }
-func (bells) Sleep(uint32, bool) {}
-func (bells) Wake()              {}
-func (bells) Call()              {}
+func (wakeups) Arm() uint32        { return 0 }
+func (wakeups) Sleep(uint32, bool) {}
+func (wakeups) Wake()              {}
+func (wakeups) Call()              {}
 
 // leak does what the faults of that name say.
 func (c *nicContext) leak() {

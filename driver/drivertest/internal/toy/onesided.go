@@ -189,7 +189,7 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 
 // Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
-	bell := n.Sleep()
+	wakeup := n.Sleep()
 	defer n.Awake()
 	for {
 		n.mu.Lock()
@@ -199,7 +199,7 @@ func (n *conn) Flush(ctx context.Context) error {
 			return err
 		}
 		select {
-		case <-bell:
+		case <-wakeup:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
