@@ -147,8 +147,8 @@ type Profile struct {
 	Latency   time.Duration // of an empty message, one way
 	Bandwidth float64       // bytes a second, one way, long messages
 	CPUs      []int         // the CPUs near the device; nil: all
-	// Exclusivity ranks drivers that reach the same peer: only those with the
-	// highest value are used. Loopback 64, same host 48, RDMA 32,
+	// Exclusivity ranks drivers that reach the same peer (see [Reacher]): only
+	// those with the highest value are used. Loopback 64, same host 48, RDMA 32,
 	// Ethernet 16, last resort 0.
 	Exclusivity int
 }

@@ -23,9 +23,9 @@ type Config struct {
 	Rails []Rail
 
 	// AllDrivers opens every driver that works here, if neither Rails nor BYWASH_DRIVERS names any. Without it the session
-	// leaves drivers closed that no two ranks of the job would use: if all ranks run on one host and have opened shm,
-	// these are all less exclusive drivers. Set it in sessions that Connect to processes of other jobs on other hosts. It
-	// is not needed where ranks run on several hosts or the Job is no launch.Agreer: all drivers are opened there, but for
+	// leaves drivers closed that no two ranks of the job would use: if all ranks have opened shm and reach each other by it
+	// (driver.Reacher), these are all less exclusive drivers. Set it in sessions that Connect to processes of other jobs on other hosts. It
+	// is not needed where ranks run on several hosts or in containers, or the Job is no launch.Agreer: all drivers are opened there, but for
 	// those that change the machine for others (driver.Reserved: afxdp). AllDrivers opens these, too.
 	AllDrivers bool
 

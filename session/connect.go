@@ -88,8 +88,10 @@ func (g *Gate) dialFailed(err error, givenUp bool) {
 		}
 		return
 	}
-	if g.s.orphaned != nil && givenUp {
-		err = g.s.orphaned
+	if givenUp {
+		if why := g.unreachable(g.s.orphaned); why != nil {
+			err = why
+		}
 	}
 	g.fail(g.fault("connect", err))
 }

@@ -54,6 +54,8 @@ func child(dir string) error {
 		return launcherRank()
 	case "orphan":
 		return orphanRank()
+	case "ending":
+		return endingRank()
 	case "served":
 		return servedRank()
 	case "spared":

@@ -28,8 +28,8 @@
 // several rails.
 //
 // A request is an operation under way. Isend, Irecv, Iput, Iget and Iatomic return one, and never block. A nil request
-// means that the operation is already done, so that there is nothing to wait for. [Request.Wait], or a [Request.Test]
-// that reports done, gives the request back to the session: it must not be used afterwards.
+// means that the operation is already done; Wait on it returns at once. [Request.Wait], or a [Request.Test] that reports
+// done, gives the request back to the session: it must not be used afterwards.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
 // budget (Config.Unexpected); beyond it, messages wait at their sender.
@@ -64,6 +64,10 @@
 // the peer has closed in order. Either ends everything pending with the peer; a buffer is given back only once the
 // driver has let go of it. [ErrUnknown] marks an atomic of which nobody can tell whether it took effect. [ErrLimit]
 // means that a peer wanted this process to keep more for it than the Config allows; docs/security.md lists each limit.
+//
+// When a rank ends, launchers that know it say so ([launch.EndWatcher]): once no connection to the rank is left,
+// operations with it fail and name its exit status, also those that never had a connection. A receive from any source
+// fails when all other ranks have ended.
 //
 // When one of several rails breaks, the gate continues on the others, no message is lost or duplicated, and
 // Config.OnError receives an error whose NonFatal is set. Losing the last rail breaks the gate; [Gate.Disconnect] makes

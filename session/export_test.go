@@ -12,6 +12,9 @@ import (
 // KeyHeader is how long the key of a region is that no driver knows.
 const KeyHeader = keyHeader
 
+// NoDriver is the error of a process without a driver that works.
+var NoDriver = noDriver
+
 // CloseRail closes the contexts of one rail, as if its device had gone away; between messages, as closing takes away
 // the memory in which they lie.
 func (s *Session) CloseRail(k int) {

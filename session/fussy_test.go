@@ -52,6 +52,12 @@ func (c fussyContext) Register(b []byte, a driver.Access) (driver.Region, error)
 	return c.r.Register(b, a)
 }
 
+func (c fussyContext) Reaches(url string) error {
+	return c.ConnectRequestReceiver.(driver.Reacher).Reaches(url)
+}
+
+func (c fussyContext) Domain() string { return c.ConnectRequestReceiver.(driver.Reacher).Domain() }
+
 func (c fussyContext) Connect(url string) (driver.Instance, error) {
 	i, err := c.ConnectRequestReceiver.Connect(url)
 	switch x := i.(type) {

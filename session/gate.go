@@ -257,6 +257,7 @@ func (g *Gate) fail(err error) {
 	if g.state == gateBroken {
 		return
 	}
+	err = g.withEnd(err)
 	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
 	if g.forgotten {

@@ -325,6 +325,7 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 // the message first: see Improbe.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	var st Status
+	var gone error
 	p := m.pattern()
 	err := s.await(ctx, func() bool {
 		if a := s.table.Peek(&p); a != nil {
@@ -334,10 +335,15 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 		if m.From != nil && m.From.stranded() {
 			m.From.strand()
 		}
-		return s.closed || m.From != nil && m.From.state == gateBroken
+		if m.From == nil && len(s.ends) > 0 {
+			gone = s.deserted()
+		}
+		return s.closed || gone != nil || m.From != nil && m.From.state == gateBroken
 	})
 	if err == nil && st.From == nil {
-		err = ErrClosed
+		if err = ErrClosed; gone != nil {
+			return st, gone
+		}
 		if m.From != nil && m.From.err != nil {
 			return st, m.From.err
 		}

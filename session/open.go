@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/rdv"
@@ -66,7 +67,7 @@ func (s *Session) open(ctx context.Context) error {
 	}
 	o.open(false)
 	if len(s.nics) == 0 {
-		return fmt.Errorf("no driver works here: %w", errors.Join(append(o.missing, driver.ErrUnsupported)...))
+		return noDriver(o.missing)
 	}
 	same, err := s.agree(ctx)
 	if err != nil {
@@ -80,6 +81,27 @@ func (s *Session) open(ctx context.Context) error {
 	s.explainJoin(append(o.out, s.spared...))
 	return nil
 }
+
+// noDriver is the error of a process without any driver, in one line.
+func noDriver(missing []error) error {
+	if len(missing) == 0 {
+		return fmt.Errorf("%w: the program registers no driver: import _ \"github.com/bywash/bywash/driver/all\"", driver.ErrUnsupported)
+	}
+	why := make([]string, len(missing))
+	for i, err := range missing {
+		why[i] = err.Error()
+	}
+	return &openError{"no driver works here (bywash doctor names remedies): " + strings.Join(why, "; "), append(missing, driver.ErrUnsupported)}
+}
+
+// openError says in one line why each driver does not work: errors.Join takes a line for each, and each rank says it.
+type openError struct {
+	why  string
+	errs []error
+}
+
+func (e *openError) Error() string   { return e.why }
+func (e *openError) Unwrap() []error { return e.errs }
 
 // open opens drivers, the most exclusive first, until none is left, or, unless all are wanted, none that is as
 // exclusive as one that stands.

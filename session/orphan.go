@@ -47,13 +47,24 @@ func (s *Session) launcherLost(err error) {
 	}
 }
 
-// stranded reports whether a gate cannot be connected, by nobody, as nobody can look up a card.
+// stranded reports whether a gate cannot be connected, by nobody: its rank has ended, or nobody can look up a card.
 func (g *Gate) stranded() bool {
+	if len(g.s.ends) > 0 && g.state == gateIdle && g.rank >= 0 && g.s.ends[g.rank] != nil {
+		return true
+	}
 	return g.s.orphaned != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
 }
 
 // strand has a stranded gate fail.
-func (g *Gate) strand() { g.fail(g.fault("connect", g.s.orphaned)) }
+func (g *Gate) strand() { g.fail(g.fault("connect", g.unreachable(g.s.orphaned))) }
+
+// unreachable is why the gate's peer cannot be reached: its end, if the launcher has reported that, or else err.
+func (g *Gate) unreachable(err error) error {
+	if end := g.s.ends[g.rank]; end != nil {
+		return end
+	}
+	return err
+}
 
 // giveUpLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
 // may not have this one's.
@@ -84,6 +95,12 @@ func (g *Gate) lookup(ctx context.Context) (*card, error) {
 		return g.foreign, nil
 	case g.rank == s.rank:
 		return s.card, nil
+	}
+	s.mu.lock()
+	end := s.ends[g.rank]
+	s.mu.unlock()
+	if end != nil {
+		return nil, end
 	}
 	b, err := s.job.Lookup(ctx, g.rank)
 	if err == nil {

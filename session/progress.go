@@ -171,6 +171,7 @@ func (s *Session) start() {
 	if w, ok := s.job.(launch.Watcher); ok {
 		s.tasks.Go(func() { s.follow(w) })
 	}
+	s.watchEnds()
 	s.tasks.Go(s.mover)
 	s.tasks.Go(s.answerer)
 }

@@ -13,8 +13,17 @@ import (
 type Match struct {
 	From   *Gate // nil: any source
 	Tag    uint64
-	Ignore uint64 // bits of the tag that do not count; ^0: any tag
+	Ignore uint64 // bits of the tag that do not count; AnyTag: all of them
 }
+
+// AnyTag, as Match.Ignore, selects messages whatever their tag is: Match{Ignore: AnyTag} takes every message.
+const AnyTag = ^uint64(0)
+
+// Tag returns the Match for messages with this tag from any source, so that the two calls read alike:
+//
+//	n, err := gate.Recv(ctx, 7, buf)
+//	st, err := session.Recv(ctx, Tag(7), buf)
+func Tag(tag uint64) Match { return Match{Tag: tag} }
 
 // nobody is a source that there is not.
 const nobody = match.Any - 1
@@ -68,8 +77,9 @@ func (g *Gate) Irecv(tag uint64, buf []byte) (*Request, error) {
 	return g.s.Irecv(Match{From: g, Tag: tag}, buf)
 }
 
-// Recv receives a message that matches m. It blocks until the message has arrived or ctx ends. Receives that match the
-// same message are served in the order in which they were posted. Errors are those of Gate.Recv.
+// Recv receives a message that matches m: Tag(7) stands for tag 7 from any source, Match{} for tag 0. It blocks until the
+// message has arrived or ctx ends. Receives that match the same message are served in the order in which they were
+// posted. Errors are those of Gate.Recv.
 func (s *Session) Recv(ctx context.Context, m Match, buf []byte) (Status, error) {
 	in := In{Match: m, Buf: buf}
 	return s.RecvMsg(ctx, &in)
@@ -139,6 +149,8 @@ func (s *Session) pair(r *Request, from *Gate) {
 		s.complete(r, from.err)
 	} else if len(s.stalled) > 0 {
 		s.unstall()
+	} else if from == nil && len(s.ends) > 0 {
+		s.desert()
 	}
 }
 

@@ -32,6 +32,9 @@ const (
 	maxRegionKey = keyHeader + 8*(4+driver.MaxRemoteKey)
 )
 
+// MaxKey is the size in bytes of the largest key that Region.Key returns, whatever drivers the session has opened.
+const MaxKey = maxRegionKey
+
 // Register makes memory available, with the given access, to peers that have the key. The memory must stay allocated
 // until Deregister has returned nil. Over a rail whose driver cannot register the memory, messages carry the
 // operations, and this process answers them when it makes progress.

@@ -10,7 +10,8 @@ import (
 )
 
 // Request is an operation under way. Wait, or a Test that reports done, gives the request back to the session; it must
-// not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then.
+// not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then. A nil
+// request is an operation that is done: its methods may be called, and report success with an empty Status.
 type Request struct {
 	s       *Session
 	g       *Gate // sends
@@ -107,6 +108,9 @@ func (r *Request) take() (Status, error) {
 // Test makes progress and reports whether the request is done. If so, it gives the request back and returns the
 // operation's outcome. It never blocks.
 func (r *Request) Test() (done bool, st Status, err error) {
+	if r == nil {
+		return true, Status{}, nil
+	}
 	s := r.s
 	s.mu.lock()
 	if !r.done {
@@ -132,6 +136,9 @@ const (
 // cancels the request and returns the error of ctx. If it is too late to cancel (the message or operation has begun to
 // leave or to arrive), Wait blocks until the request is done and returns its own outcome.
 func (r *Request) Wait(ctx context.Context) (Status, error) {
+	if r == nil {
+		return Status{}, nil
+	}
 	r.s.mu.lock()
 	return r.wait(ctx)
 }
@@ -211,6 +218,9 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 // is too late once the message has begun to leave or to arrive. In both cases the request must still be given back with
 // Wait or Test.
 func (r *Request) Cancel() bool {
+	if r == nil {
+		return false
+	}
 	s := r.s
 	s.mu.lock()
 	defer s.leave()
@@ -282,5 +292,8 @@ func (o *Op) undo(s *Session) bool {
 
 // String describes the request for dumps.
 func (r *Request) String() string {
+	if r == nil {
+		return "done"
+	}
 	return fmt.Sprintf("%s tag %#x mask %#x", r.op, r.recv.Tag, r.recv.Mask)
 }

@@ -50,15 +50,16 @@ type Session struct {
 	tick         uint32
 	epoch        uint32 // grows while callers make progress: the background keeps out of their way
 	table        *match.Table
-	orphaned     error   // why there is no launcher any more
-	budget       int     // bytes of unexpected messages that may still be kept
-	activeBudget int     // bytes of long active messages
-	keptN        int     // unexpected messages
-	spareKept    int     // bytes of memory for the next ones
-	debt         int     // of all gates; see debt.go
-	stalled      []*link // whose next message is unexpected beyond the budget
-	busy         []*Gate // with parcels that have not left
-	dying        []*link // dead, and not let go of by their drivers
+	orphaned     error         // why there is no launcher any more
+	ends         map[int]error // of ranks, as the launcher reports them
+	budget       int           // bytes of unexpected messages that may still be kept
+	activeBudget int           // bytes of long active messages
+	keptN        int           // unexpected messages
+	spareKept    int           // bytes of memory for the next ones
+	debt         int           // of all gates; see debt.go
+	stalled      []*link       // whose next message is unexpected beyond the budget
+	busy         []*Gate       // with parcels that have not left
+	dying        []*link       // dead, and not let go of by their drivers
 	awaiters     []*awaiter
 	calls        []func() // to be called without the lock
 	called       []func() // memory for the next ones

@@ -349,6 +349,7 @@ func (c *Context) answer(a *caller, n *conn) {
 			err = c.accept(a, seg)
 		} else {
 			n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
+			_ = send(a.sock, &message{kind: msgReject, code: rejectPoor}) // else the dialer would only see the socket's end
 		}
 		if err != nil {
 			_ = a.sock.CloseRead() // complete notices

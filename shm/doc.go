@@ -21,6 +21,15 @@
 //	membarrier  on | off: with off, senders pay a fence for each message; with
 //	            on, a waiter pays a system call before it sleeps
 //
+// # Reach
+//
+// Each end must find the other's socket in the file system, and be admitted. Contexts of one user with the default
+// directory reach each other in one mount namespace, and between containers if the directory is mounted at the same path
+// in both. [driver.Reacher] compares, from the urls: the running kernel (its boot id), the directory (device and inode),
+// the mount namespace with its root, the user namespace, and the users that may connect. Nothing else need be shared:
+// memory travels as descriptors of memfds, so that /dev/shm and the other namespaces do not matter. In different pid
+// namespaces a peer's death shows at its socket, and long messages take other paths (below).
+//
 // # Paths
 //
 // On the small track a message of up to 56 bytes crosses in one cache line of a ring; a longer one, of up to 8 KiB, in

@@ -35,11 +35,33 @@ func receive(sock *net.UnixConn, m *message, most int) ([]int, error) {
 	}
 	switch {
 	case errors.Is(err, rights.ErrTruncated):
+		if poor := lackDescriptors(sock); poor != nil {
+			return fds, poor
+		}
 		return fds, errMalformed
 	case err != nil:
 		return fds, err
 	}
 	return fds, m.parse(buf[:n])
+}
+
+// lackDescriptors returns an error if this process can open no further file: the kernel then drops descriptors that come,
+// as it does with those of a message that has too many.
+func lackDescriptors(sock *net.UnixConn) (err error) {
+	raw, rawErr := sock.SyscallConn()
+	if rawErr != nil {
+		return nil
+	}
+	_ = raw.Control(func(fd uintptr) {
+		var dup int
+		if dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			unix.Close(dup)
+		}
+	})
+	if err == nil || !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", driver.ErrBroken, resourceError("receive the peer's memory", err))
 }
 
 // expect reads one message that must be of a kind and have so many

@@ -75,6 +75,7 @@ const (
 	rejectProtocol
 	rejectWaiting // more dialers and watchers than a peer, or a user, may have
 	rejectStuck   // descriptors of this user block in close
+	rejectPoor    // the listener lacks descriptors or memory
 )
 
 // errBusy: the listener has no room for strangers now.
@@ -100,6 +101,8 @@ func rejectError(code uint32) error {
 	case rejectStuck:
 		return fmt.Errorf("%w: the peer refuses this user, whose processes have passed it %d descriptors "+
 			"that block in close: end these processes", driver.ErrBroken, rights.MaxHeld)
+	case rejectPoor:
+		return fmt.Errorf("%w: the peer has no descriptors or no memory left for the connection (raise its limit of open files, ulimit -n, or free memory)", driver.ErrBroken)
 	}
 	return fmt.Errorf("%w: the peer refused the connection (code %d)", driver.ErrBroken, code)
 }

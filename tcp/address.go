@@ -23,8 +23,8 @@ func publishable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() && a != broadcast
 }
 
-// hostAddresses are the addresses of a device that others can reach: without loopback, and link-local ones only if there
-// are no others. A host without any has its loopback addresses, which processes there reach.
+// hostAddresses returns the addresses of a device that other hosts can reach: without loopback, and link-local ones
+// only if there are no others. On a host without any it returns the loopback addresses, for processes on the same host.
 func hostAddresses(device string) ([]netip.Addr, error) {
 	ifs, err := net.Interfaces()
 	if err != nil {
@@ -61,7 +61,8 @@ func hostAddresses(device string) ([]netip.Addr, error) {
 			return list[:min(len(list), maxAddresses)], nil
 		}
 	}
-	return nil, unavailable(device, "it has no IP address, or is down", "ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
+	return nil, unavailable(device, "it has no IP address, or is down",
+		"ip addr add ADDRESS dev DEVICE; ip link set DEVICE up", nil)
 }
 
 func interfaceAddresses(i net.Interface) (list []netip.Addr) {
@@ -103,7 +104,11 @@ func (o *options) listen(ctx context.Context) (list []*net.TCPListener, port int
 			break
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && o.low > 0 && errors.Is(err, unix.EADDRINUSE):
+		return nil, 0, fmt.Errorf("all ports from %d to %d are in use (give option port a wider range; "+
+			"a session has two contexts a rail): %w", o.low, o.high, err)
+	case err != nil:
 		return nil, 0, fmt.Errorf("listen (options port and address): %w", err)
 	}
 	return list, port, nil
@@ -149,7 +154,8 @@ func (a address) targets(to address) ([]netip.AddrPort, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address", driver.ErrInvalid, to.addrs)
+		return nil, fmt.Errorf("%w: the peer listens at %v, and no interface here has a link-local address",
+			driver.ErrInvalid, to.addrs)
 	}
 	return list, nil
 }

@@ -21,7 +21,8 @@ func TestConformanceLarge(t *testing.T) { drivertest.Run(t, config(driver.Large,
 // sealed are the checks that encryption changes.
 var sealed = []string{
 	"ConnectInAnyOrder", "ConnectSelf", "ConnectSecret", "EveryForm", "EverySize", "Order", "Busy", "Truncation",
-	"ManyInstances", "CancelRace", "NoLostWakeup", "SendWait", "DisconnectDelivers", "Close", "Death", "Stopped", "CloseFrees",
+	"ManyInstances", "CancelRace", "NoLostWakeup", "SendWait", "DisconnectDelivers", "Close", "Death", "Stopped",
+	"CloseFrees",
 }
 
 func TestConformanceSealed(t *testing.T) {

@@ -40,16 +40,16 @@ type conn struct {
 	// The keeper's look at a connection, once a tick.
 	heard, spoke  atomic.Bool // since its last look
 	silent, quiet int         // ticks
-	deadline      time.Time   // of what lingers
-	shut          bool        // of what lingers: this side sends no more
+	deadline      time.Time   // while it lingers
+	shut          bool        // while it lingers: this side sends no more
 }
 
-// track is what a track adds to a connection.
+// track is the part of a connection that differs between the tracks.
 type track interface {
 	driver.Instance
 	kit.ConnHooks
 
-	// token is what rdv data for this end holds, and learn is told that of the peer. The caller holds Mu.
+	// token returns the number in rdv data for this end; learn is told the peer's. The caller holds Mu.
 	token() uint64
 	learn(theirs uint64)
 
@@ -91,7 +91,8 @@ func (i *conn) stand(l *link, theirs uint64) {
 		return
 	}
 	if err == nil {
-		w := &wire{in: fd, out: fd}
+		w := &wire{in: fd, out: fd, flow: l.flow}
+		l.flow.messages()
 		if c.opts.encrypt {
 			w.seal = newSealer(l.hs)
 		}
@@ -123,8 +124,8 @@ func (i *conn) standAlone() error {
 	return nil
 }
 
-// attach gives the connection its sockets. Its number may have been that of another one, which somebody looks at. The
-// caller holds Mu.
+// attach gives the connection its sockets. It takes both locks, as another goroutine may still look at the connection
+// that had this number before. The caller holds Mu.
 func (i *conn) attach(w *wire, theirs uint64) error {
 	i.rx.lock()
 	i.tx.lock()
@@ -174,7 +175,7 @@ func (i *conn) flush() {
 	}
 }
 
-// sent is what write does with the outcome of a system call. It reports whether to go on. The caller holds tx.
+// sent handles the outcome of a system call of write. It reports whether write goes on. The caller holds tx.
 func (i *conn) sent(s status) bool {
 	switch s {
 	case ok:
@@ -193,16 +194,17 @@ func (i *conn) block() {
 	i.ctx.attend()
 }
 
-// end is what read does when the stream ends without bye. The caller holds rx.
+// end breaks the connection when the stream ends without bye. The caller holds rx.
 func (i *conn) end(why error) {
 	i.ended = true
 	if why == nil {
 		why = unix.ECONNRESET
 	}
-	i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, i.ctx.Props.Device, why))
+	i.Finish(kit.StateBroken,
+		fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, i.ctx.Props.Device, why))
 }
 
-// bade is what read does when the peer says bye. The caller holds rx.
+// bade ends the connection in order, when the peer says bye. The caller holds rx.
 func (i *conn) bade() {
 	i.ended = true
 	i.Finish(kit.StatePeerClosed, nil)

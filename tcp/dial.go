@@ -16,8 +16,8 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// stagger is how long a candidate has for itself before the next one is dialed beside it (RFC 8305 recommends 250 ms for
-// the web; handshakes of ours take microseconds to milliseconds).
+// stagger is the time after which the next candidate is dialed beside one that has not answered. RFC 8305 recommends
+// 250 ms for the web; our handshakes take microseconds to milliseconds.
 const stagger = 50 * time.Millisecond
 
 // attempt is how the dialing of one candidate ended.
@@ -26,13 +26,13 @@ type attempt struct {
 	err  error
 }
 
-// persist races again for the dead time if the peer closed the connection before it answered: its port may be crowded by
-// strangers. If its process is gone, the next attempt finds that out.
+// persist repeats the race for the dead time if the peer closed the connection before it answered: strangers may crowd
+// its port. If its process is gone, the next attempt finds that out.
 func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
 	limit := time.Now().Add(c.opts.deadTime)
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		l, err := c.race(c.live, peer, targets)
-		if err == nil || !hungUp(err) || time.Now().After(limit) {
+		l, again, err := c.race(c.live, peer, targets)
+		if err == nil || !again || time.Now().After(limit) {
 			return l, err
 		}
 		select {
@@ -55,8 +55,8 @@ func hungUp(err error) bool {
 
 // race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first
 // link on which the peer has proved the secret and its incarnation. A candidate that fails harms nothing: it may be an
-// address that many hosts have.
-func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (*link, error) {
+// address that many hosts have. Again says that one closed the connection, and may be the peer, whatever the others said.
+func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (_ *link, again bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, max(c.opts.deadTime, time.Second))
 	defer cancel()
 	results := make(chan attempt, len(targets))
@@ -80,13 +80,14 @@ func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort)
 			if r.err == nil {
 				cancel()
 				c.tasks.Go(func() { dismiss(results, under) })
-				return r.link, nil
+				return r.link, false, nil
 			}
+			again = again || hungUp(r.err)
 			failure = worse(failure, r.err)
 			if next < len(targets) {
 				timer.Reset(0)
 			} else if under == 0 {
-				return nil, failure
+				return nil, again, failure
 			}
 		}
 	}
@@ -131,8 +132,11 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 	})
 	if err != nil {
 		what := "the peer cannot be reached"
-		if errors.Is(err, unix.ECONNREFUSED) {
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
 			what = "the peer's process is gone"
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+			what = "this process has no descriptor left (ulimit -n)"
 		}
 		return nil, fmt.Errorf("%w: %s: %w", driver.ErrBroken, what, err)
 	}
@@ -149,11 +153,13 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 	}()
 	prepare(sock, c.opts.deadTime)
 	m := claim{track: c.Props.Track, encrypt: c.opts.encrypt, from: c.Incarnation, to: peer}
-	hs, err := handshake.Dial(sock, c.key, &handshake.Config{Protocol: protocol, Limit: noteLimit}, m.append(nil))
+	flow := c.flow(sock)
+	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
+	hs, err := handshake.Dial(tappedSocket{sock, flow}, c.key, cfg, m.append(nil))
 	if err != nil {
 		return nil, peerError(err)
 	}
-	l := &link{ctx: c, sock: sock, hs: hs, dialed: true}
+	l := &link{ctx: c, sock: sock, hs: hs, flow: flow, dialed: true}
 	n, err := l.receive()
 	switch {
 	case err != nil:

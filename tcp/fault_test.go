@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -73,7 +74,9 @@ func (m *middle) before(c *share) string {
 }
 
 // joined are two contexts in this process whose connection leads through middles.
-func joined(t *testing.T, track driver.Track, options map[string]string, carry func(to, from *net.TCPConn)) (i [2]driver.Instance) {
+func joined(
+	t *testing.T, track driver.Track, options map[string]string, carry func(to, from *net.TCPConn),
+) (i [2]driver.Instance) {
 	t.Helper()
 	a, b := aContext(t, track, options), aContext(t, track, options)
 	ma, mb := newMiddle(t, int(a.at.port), carry), newMiddle(t, int(b.at.port), carry)
@@ -250,7 +253,7 @@ func TestChangedRecordBreaks(t *testing.T) {
 	}
 }
 
-// What encrypt=on sends does not show on the path, and what goes without it does.
+// Messages of encrypt=on do not show on the path, and those without it do.
 func TestEncryptionHidesMessages(t *testing.T) {
 	secret := strings.Repeat("nobody may read this ", 20)
 	for _, encrypt := range []string{"off", "on"} {
@@ -287,14 +290,14 @@ func TestCandidatesAreRaced(t *testing.T) {
 	options := map[string]string{"port": strconv.Itoa(port), "address": "127.0.0.1"}
 	a, b := aContext(t, driver.Small, options), aContext(t, driver.Small, nil)
 	u, _ := driver.ParseURL(a.URL(), driver.MaxURL)
-	u.Rest = strconv.Itoa(port) + ",127.0.0.2,127.0.0.3,127.0.0.1"
+	u.Rest = fmt.Sprintf("%d,%016x,127.0.0.2,127.0.0.3,127.0.0.1", port, networkID())
 	x, err := b.Connect(u.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// This side is not dialed: the other url leads nowhere.
 	v, _ := driver.ParseURL(b.URL(), driver.MaxURL)
-	v.Rest = strconv.Itoa(port) + ",127.0.0.2"
+	v.Rest = fmt.Sprintf("%d,%016x,127.0.0.2", port, networkID())
 	y, err := a.Connect(v.String())
 	if err != nil {
 		t.Fatal(err)
@@ -355,8 +358,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// A connection that one side has given up before the other side's Connect does not count: the next one is met. The other
-// side may still hold a link that was meant for the first.
+// A connection that one side has given up before the other side's Connect does not count: the next one is met. The
+// other side may still hold a link that was meant for the first.
 func TestGivenUpConnectionsAreNotMet(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {

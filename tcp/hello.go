@@ -59,7 +59,8 @@ func (r refusal) err() error {
 	case refuseTrack:
 		return fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
 	case refuseEncrypt:
-		return fmt.Errorf("%w: one side encrypts and the other does not: give both the same option encrypt", driver.ErrInvalid)
+		return fmt.Errorf("%w: one side encrypts and the other does not: give both the same option encrypt",
+			driver.ErrInvalid)
 	case refuseBusy:
 		return errBusy
 	}
@@ -72,7 +73,7 @@ var (
 	errMalformed = errors.New("malformed")
 )
 
-// claim is what a dialer says of itself.
+// claim is the dialer's description of itself.
 type claim struct {
 	track    driver.Track
 	encrypt  bool
@@ -91,7 +92,8 @@ func (m claim) append(b []byte) []byte {
 
 func parseClaim(b []byte) (m claim, err error) {
 	le := binary.LittleEndian
-	if len(b) != claimSize || b[0] > byte(driver.Large) || b[1] > flagEncrypt || le.Uint16(b[2:]) != 0 || le.Uint32(b[4:]) != 0 {
+	if len(b) != claimSize || b[0] > byte(driver.Large) || b[1] > flagEncrypt || le.Uint16(b[2:]) != 0 ||
+		le.Uint32(b[4:]) != 0 {
 		return m, errMalformed
 	}
 	m = claim{track: driver.Track(b[0]), encrypt: b[1] == flagEncrypt, from: le.Uint64(b[8:]), to: le.Uint64(b[16:])}

@@ -9,8 +9,8 @@ import (
 )
 
 // The keeper looks at each connection so often in a dead time. It sends a sign of life when nothing was sent for two
-// looks, and breaks a connection on which nothing was heard for all of them. Looks are counted, not hours: a process that
-// was stopped has not looked, and breaks nothing when it goes on.
+// looks, and breaks a connection on which nothing was heard for all of them. It counts looks instead of time: a process
+// that was stopped has not looked, and breaks nothing when it goes on.
 const (
 	looks      = 10
 	quietLooks = 2
@@ -87,8 +87,8 @@ func (c *share) pause(timer *time.Timer, d time.Duration) {
 	}
 }
 
-// rest sleeps until somebody nudges, or d has passed. While users sleep and none of them watches the sockets, the keeper
-// does.
+// rest sleeps until somebody nudges, or d has passed. While users sleep and none of them watches the sockets, the
+// keeper does.
 func (c *share) rest(timer *time.Timer, d time.Duration) {
 	c.keeperPauses.Store(false)
 	if c.attention.Load() {

@@ -17,6 +17,10 @@ const maxLarge = 256 << 30
 // callBudget is how many bytes one call moves at most: a post and a poll do not block.
 const callBudget = 2 << 20
 
+// readCalls is how many system calls one look at a connection makes at most: a peer that sends nothing but heads shall
+// not keep others waiting.
+const readCalls = 256
+
 // The stream of the large track consists of transfers: a head, little-endian, and the bytes of the message, as many as
 // there is room for.
 //
@@ -93,7 +97,7 @@ type large struct {
 	dirty             atomic.Bool // write has something to do
 }
 
-// What a slot is doing. The owner moves it from slotFree to slotPosted and on to slotFree.
+// States of a slot. The owner moves it from slotFree to slotPosted, and at the end back to slotFree.
 const (
 	slotFree uint32 = iota
 	slotPosted

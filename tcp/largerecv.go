@@ -27,7 +27,7 @@ const recvPiece = 32 << 10
 
 // read implements track. While the rest of a message is on its way, it looks until there is nothing.
 func (l *large) read() (more bool) {
-	for budget := callBudget; budget > 0; {
+	for budget, calls := callBudget, 0; budget > 0 && calls < readCalls; calls++ {
 		bufs, asked, whole := l.target(min(budget, recvPiece))
 		n, st := l.wire.read(bufs)
 		clear(l.reading.bufs[:])
@@ -53,8 +53,8 @@ func (l *large) read() (more bool) {
 	return true
 }
 
-// target is the memory that the next bytes of the stream belong in: the rest of a head, or that of a message and then the
-// next head, if whole. Asked is how many bytes that is.
+// target returns the memory for the next bytes of the stream, asked bytes in all: the rest of a head, or a part of a
+// message. With whole, that part is the message's last one, and the next head follows.
 func (l *large) target(budget int) (bufs [][]byte, asked int, whole bool) {
 	r := &l.reading
 	if !r.inside {

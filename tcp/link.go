@@ -17,6 +17,7 @@ type link struct {
 	ctx    *share
 	sock   *net.TCPConn
 	hs     *handshake.Conn
+	flow   *flow
 	dialed bool // by this side
 	party  *party
 

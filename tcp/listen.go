@@ -15,7 +15,7 @@ import (
 const (
 	// A stranger, who has not proved the secret yet, has so long to do it.
 	strangerTime = 5 * time.Second
-	// maxStrangers are kept: the oldest goes when one more comes.
+	// A context keeps at most maxStrangers: one more displaces the oldest.
 	maxStrangers = 256
 	// maxLeaving strangers that were hung up on may still have a goroutine, before further ones are refused.
 	maxLeaving = 64
@@ -124,7 +124,9 @@ func (c *share) meet(sock *net.TCPConn) {
 func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
 	prepare(sock, c.opts.deadTime)
 	_ = sock.SetDeadline(time.Now().Add(strangerTime))
-	hs, said, err := handshake.Accept(sock, c.key.Find, &handshake.Config{Protocol: protocol, Limit: noteLimit})
+	flow := c.flow(sock)
+	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
+	hs, said, err := handshake.Accept(tappedSocket{sock, flow}, c.key.Find, cfg)
 	if err != nil {
 		c.refused.Add(1)
 		return nil, 0, err
@@ -143,7 +145,7 @@ func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
 	case m.encrypt != c.opts.encrypt:
 		code = refuseEncrypt
 	}
-	l := &link{ctx: c, sock: sock, hs: hs}
+	l := &link{ctx: c, sock: sock, hs: hs, flow: flow}
 	if code != welcome {
 		c.refused.Add(1)
 		err = code.err()
@@ -154,7 +156,7 @@ func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
 	return l, m.from, nil
 }
 
-// prepare sets what a socket has until it carries messages: the kernel finds hosts that are gone meanwhile.
+// prepare sets a socket's options until it carries messages: meanwhile the kernel finds hosts that are gone.
 func prepare(sock *net.TCPConn, dead time.Duration) {
 	_ = sock.SetNoDelay(true)
 	_ = sock.SetKeepAliveConfig(net.KeepAliveConfig{

@@ -51,7 +51,8 @@ func TestContextsInOtherNamespaces(t *testing.T) {
 	if err := ends[1].(driver.RecvWaiter).RecvWait(t.Context(), &in); err != nil || string(in.IOV[0][:in.N]) != "message" {
 		t.Errorf("%q, %v", in.IOV[0][:in.N], err)
 	}
-	if _, err := (tcpDriver{}).Query(driver.Hints{Options: map[string]string{"netns": "/nowhere"}}); !errors.Is(err, driver.ErrInvalid) {
+	nowhere := driver.Hints{Options: map[string]string{"netns": "/nowhere"}}
+	if _, err := (tcpDriver{}).Query(nowhere); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a namespace that is not there: %v, want %v", err, driver.ErrInvalid)
 	}
 }

@@ -47,10 +47,12 @@ var optionTable = kit.Options[options]{
 				}
 				return len(o.addresses) <= maxAddresses
 			}),
-		kit.Text("netns", "a path", "network namespace to listen and dial in, such as /run/netns/a; that of the process without it",
+		kit.Text("netns", "a path",
+			"network namespace to listen and dial in, such as /run/netns/a; that of the process without it",
 			func(o *options, v string) bool { o.netns = v; return true }),
 		kit.DeadTime(func(o *options) *time.Duration { return &o.deadTime }),
-		kit.Switch("encrypt", "encrypt what is sent; both sides need the same setting", func(o *options) *bool { return &o.encrypt }),
+		kit.Switch("encrypt", "encrypt what is sent; both sides need the same setting",
+			func(o *options) *bool { return &o.encrypt }),
 		kit.Choice("wait", "sleep | spin", "what a blocking call does while nothing comes",
 			func(o *options) *bool { return &o.spin }, map[string]bool{"sleep": false, "spin": true}),
 	},

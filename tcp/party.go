@@ -10,9 +10,9 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// party is a peer while connections with it are being made. Both sides dial, so that one direction that works is enough.
-// The context with the lower incarnation leads: it takes one proven link for each of its instances, in the order of
-// its calls of Connect, and the other one follows. Guarded by the context's Mu.
+// party is a peer while connections with it are being made. Both sides dial, so that one direction that works is
+// enough. The context with the lower incarnation leads: it takes one proven link for each of its instances, in the
+// order of its calls of Connect, and the other one follows. The context's Mu guards a party.
 type party struct {
 	ctx  *share
 	peer uint64

@@ -145,7 +145,9 @@ func (p *poller) ring() {
 
 // epollEvent is the kernel's struct epoll_event with one number as its data.
 func (p *poller) control(op, fd int, events uint32, token uint64) error {
-	e := unix.EpollEvent{Events: events | unix.EPOLLET&0xffffffff, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
+	e := unix.EpollEvent{
+		Events: events | unix.EPOLLET&0xffffffff, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32)),
+	}
 	if err := unix.EpollCtl(p.fd, op, fd, &e); err != nil {
 		return os.NewSyscallError("epoll_ctl", err)
 	}
@@ -214,8 +216,8 @@ func (d *drainState) hold(i *conn) {
 	holding.any.Store(true)
 }
 
-// holding are the contexts of this process, of which some may hold messages back: a program that waits for long messages
-// on one context polls that one, while the short message that lets the peer begin is of another one.
+// holding has the contexts of this process, any of which may hold messages back: a program that waits for long messages
+// polls one context, while another one holds the short message that lets the peer begin.
 var holding struct {
 	any  atomic.Bool
 	mu   sync.Mutex
@@ -333,11 +335,21 @@ func (c *share) takeAgain() (did bool) {
 	if !d.some.Swap(false) {
 		return false
 	}
-	for range 64 {
+	for n, first, before := 0, uint32(0), uint32(0); n < 64; n++ {
 		k, ok := d.todo.Take()
 		if !ok {
 			return did
 		}
+		// Numbers come in turn. Each connection has one look: a peer that always has more shall not keep others waiting.
+		if n == 0 {
+			first = k
+		}
+		turn := (k - first) % kit.MaxInstances
+		if n > 0 && turn <= before {
+			d.todo.Add(k)
+			break
+		}
+		before = turn
 		if i := c.Conns.At(k); i != nil {
 			did = true
 			if i.flush(); !i.receive() {

@@ -18,6 +18,7 @@ type sealer struct {
 	left   atomic.Bool // sent is less than that
 	in     []byte      // bytes that came
 	have   int         // bytes of in
+	full   bool        // the last read has filled in: the socket may have more
 	opened []byte      // a record that was opened
 	given  int         // bytes of it that were taken
 }
@@ -38,10 +39,10 @@ func newSealer(hs *handshake.Conn) *sealer {
 // unsent reports whether a record was not sent as a whole.
 func (s *sealer) unsent() bool { return s != nil && s.left.Load() }
 
-// write seals what fits into a record, once the one before was sent. What it takes counts as sent; the rest of the record
-// goes ahead of the next one.
-func (s *sealer) write(fd int, bufs [][]byte) (n int, st status) {
-	if st := s.push(fd); st != ok {
+// write seals the bytes that fit into a record, once the one before was sent, and counts them as sent. If the kernel
+// takes only a part of the record, the rest goes ahead of the next one.
+func (s *sealer) write(w *wire, bufs [][]byte) (n int, st status) {
+	if st := s.push(w); st != ok {
 		return 0, st
 	}
 	s.plain = s.plain[:0]
@@ -58,13 +59,15 @@ func (s *sealer) write(fd int, bufs [][]byte) (n int, st status) {
 		return 0, over
 	}
 	s.out = sealed
-	return len(s.plain), s.push(fd)
+	return len(s.plain), s.push(w)
 }
 
 // push sends what is left of the last record.
-func (s *sealer) push(fd int) status {
+func (s *sealer) push(w *wire) status {
 	for s.sent < len(s.out) {
-		n, st := sendBytes(fd, s.out[s.sent:])
+		time := w.flow.clock()
+		n, st := sendBytes(w.out, s.out[s.sent:])
+		w.flow.passed(outward, time, [][]byte{s.out[s.sent:]}, n)
 		if st != ok {
 			s.left.Store(true)
 			return st
@@ -91,13 +94,17 @@ func (s *sealer) read(w *wire, bufs [][]byte) (n int, st status) {
 		if n > 0 {
 			return n, ok
 		}
-		got, st := w.readBytes(s.in[s.have:])
-		if st != ok {
+		room := s.in[s.have:]
+		got, st := w.readBytes(room)
+		if s.full = got == len(room); st != ok {
 			return 0, st
 		}
 		s.have += got
 	}
 }
+
+// more reports whether the socket may have more than read has taken.
+func (s *sealer) more() bool { return s != nil && s.full }
 
 // give moves bytes of the opened record to bufs, of which it leaves those that are not full.
 func (s *sealer) give(bufs *[][]byte) (n int) {

@@ -17,8 +17,8 @@ const (
 	outSize = 64 << 10
 )
 
-// window is how many bytes of frames with messages a side may send ahead of the other side's user. What arrives has a
-// place: the rest of the ring is for frames of other kinds. The user's side grants further ones in steps.
+// window is how many bytes of frames with messages a side may send ahead of the other side's user. Arriving messages
+// always have room in the ring, whose rest is for frames of other kinds. The user's side grants further bytes in steps.
 const (
 	window    = inSize - 16<<10
 	grantStep = window / 4
@@ -27,9 +27,9 @@ const (
 // holdLimit is how many bytes are held back at most to go in one system call.
 const holdLimit = 16 << 10
 
-// The stream of the small track consists of frames, each a multiple of 4 bytes: a head u32, little-endian, with the kind
-// in the upper 8 bits and the length of the message below, and the message, padded with zeros. That of a grant has in
-// place of the length how many bytes the peer may send more, in units of 4; it has nothing else.
+// The stream of the small track consists of frames, each a multiple of 4 bytes: a head u32, little-endian, with the
+// kind in the upper 8 bits and the length of the message below, and the message, padded with zeros. The head of a grant
+// has, in place of the length, how many bytes the peer may send more, in units of 4; no message follows.
 const (
 	headSize = 4
 	lengths  = 1<<24 - 1
@@ -64,9 +64,9 @@ func parseHead(h uint32) (k frameKind, n int, ok bool) {
 // frameSize is the length of a frame with a message of n bytes.
 func frameSize(n int) int { return headSize + (n+3)&^3 }
 
-// small is an instance on the small track. Both rings have one producer and one consumer: what comes is put in by the holder
-// of rx and taken out by the owner, what leaves is put in by the owner and taken out by the holder of tx. Behind each
-// ring there is room for one frame, so that a message lies in one piece also at the end.
+// small is an instance on the small track. Both rings have one producer and one consumer: the holder of rx fills the
+// ring of arriving frames and the owner empties it; the owner fills the ring of leaving frames and the holder of tx
+// empties it. Behind each ring there is room for one frame, so that a message lies in one piece also at the end.
 type small struct {
 	conn
 	kit.Small
@@ -74,6 +74,8 @@ type small struct {
 	in      []byte
 	inTail  uint64 // received from the socket; under rx
 	inFrame uint64 // the first frame that is not complete; under rx
+	gaps    uint64 // bytes of frames without messages before that, if the owner is not past gapEnd; under rx
+	gapEnd  uint64
 	_       [64]byte
 	inHead  atomic.Uint64 // taken by the owner
 	_       [64]byte
@@ -91,6 +93,8 @@ type small struct {
 	granted    atomic.Uint64 // what used may be; under rx
 	inBufs     [2][]byte
 	outBufs    [2][]byte
+	aside      [headSize]byte // a frame that goes ahead of the ring; under tx
+	asideLeft  atomic.Int32   // how many of its bytes were not sent
 }
 
 func newSmall() *small {
@@ -130,7 +134,7 @@ func (s *small) read() (more bool) {
 	case s.ended:
 	case st == over:
 		s.end(s.wire.err)
-	case n == asked:
+	case n == asked, s.wire.seal.more():
 		return true
 	}
 	return false
@@ -152,8 +156,8 @@ func (s *small) room() int {
 	return n
 }
 
-// piece is how much of n free bytes one system call shall fill: those up to the end of the ring, as a call with one piece
-// of memory costs 100 ns less than one with two, unless they are few.
+// piece returns how many of n free bytes one system call shall fill: those up to the end of the ring unless they are
+// few, as a call with one piece of memory costs 100 ns less than one with two.
 func (s *small) piece(n int) int {
 	const few = 8 << 10
 	if end := inSize - int(s.inTail%inSize); end >= few {
@@ -180,35 +184,66 @@ func pieces(bufs *[2][]byte, ring []byte, from uint64, n int) [][]byte {
 // parse announces the messages that are complete. Foreign bytes are checked here, once: the ring is this process's own.
 func (s *small) parse() {
 	messages := 0
-	for s.inTail-s.inFrame >= headSize {
-		at := s.inFrame % inSize
-		head := binary.LittleEndian.Uint32(s.in[at:])
+	from, dense := s.inFrame, s.crowded()
+	for s.inTail-from >= headSize {
+		head := binary.LittleEndian.Uint32(s.in[from%inSize:])
 		k, n, ok := parseHead(head)
 		if !ok || k == frameGrant && !s.grant(head) {
 			s.violated("a frame that there cannot be")
 			break
 		}
 		size := uint64(frameSize(n))
-		if s.inTail-s.inFrame < size {
+		if s.inTail-from < size {
 			break
 		}
-		if k != frameMessage && s.inTail == s.inFrame+size {
-			s.inTail = s.inFrame // so that they do not fill the ring of a user who takes no message
-		} else {
-			s.inFrame += size
-		}
 		if k == frameMessage {
+			s.inFrame = s.join(from, size, dense) + size
 			messages++
 			s.Announce()
 		}
-		if k == frameBye {
+		if from += size; k == frameBye {
 			s.bade()
 			break
 		}
 	}
+	rest := s.inTail - from
+	s.inFrame = s.join(from, rest, dense || rest == 0)
+	s.inTail = s.inFrame + rest
 	if messages > 0 {
 		s.Wake()
 	}
+}
+
+// gapLimit is how many bytes of frames without messages are left between messages that wait, at most; the window leaves
+// the ring twice as much room for them.
+const gapLimit = (inSize - window) / 2
+
+// crowded reports whether there are so many.
+func (s *small) crowded() bool {
+	if s.gaps > gapLimit && int64(s.inHead.Load()-s.gapEnd) >= 0 {
+		s.gaps = 0 // the owner is past them
+	}
+	return s.gaps > gapLimit
+}
+
+// join returns where the n bytes at from are to follow inFrame: frames in between, which have no messages, are handled.
+// The owner skips them, unless the bytes are moved in their place.
+func (s *small) join(from, n uint64, move bool) uint64 {
+	if from == s.inFrame {
+		return from
+	}
+	if !move {
+		s.gaps += from - s.inFrame
+		s.gapEnd = from
+		return from
+	}
+	for to := s.inFrame; n > 0; {
+		t, f := to%inSize, from%inSize
+		k := min(n, inSize-t, inSize-f)
+		copy(s.in[t:t+k], s.in[f:f+k])
+		to, from, n = to+k, from+k, n-k
+	}
+	return s.inFrame
 }
 
 // grant lets the owner send more. It reports whether the peer has been sent so much.
@@ -261,7 +296,16 @@ func (s *small) Consumed(n int) {
 // repay grants the peer what the owner has taken, if there is room for the frame. The owner's.
 func (s *small) repay() {
 	tail := s.outTail.Load()
-	if s.lent || outSize-int(tail-s.outHead.Load()) < 2*headSize || s.State() != kit.StateUp {
+	if s.State() != kit.StateUp {
+		return
+	}
+	if s.lent {
+		if s.pass(frameHead(frameGrant, int(s.owed/4))) {
+			s.owed = 0
+		}
+		return
+	}
+	if outSize-int(tail-s.outHead.Load()) < 2*headSize {
 		return
 	}
 	binary.LittleEndian.PutUint32(s.out[tail%outSize:], frameHead(frameGrant, int(s.owed/4)))
@@ -385,16 +429,20 @@ func (s *small) Settle() {
 
 // unsent implements track.
 func (s *small) unsent() bool {
-	return s.outTail.Load() != s.outHead.Load() || s.wire.seal.unsent()
+	return s.outTail.Load() != s.outHead.Load() || s.asideLeft.Load() > 0 || s.wire.seal.unsent()
 }
 
 // write implements track.
 func (s *small) write() {
 	for s.unsent() {
-		head := s.outHead.Load()
-		n, st := s.wire.write(pieces(&s.outBufs, s.out[:outSize], head, int(s.outTail.Load()-head)))
+		bufs, aside := s.leaving()
+		n, st := s.wire.write(bufs)
 		if n > 0 {
-			s.outHead.Store(head + uint64(n))
+			if aside {
+				s.asideLeft.Add(int32(-n))
+			} else {
+				s.outHead.Add(uint64(n))
+			}
 			if !s.spoke.Load() {
 				s.spoke.Store(true)
 			}
@@ -403,6 +451,32 @@ func (s *small) write() {
 			return
 		}
 	}
+}
+
+// leaving is what write hands over next, and whether that is the frame aside.
+func (s *small) leaving() (bufs [][]byte, aside bool) {
+	if left := s.asideLeft.Load(); left > 0 {
+		s.outBufs[0] = s.aside[headSize-left:]
+		return s.outBufs[:1], true
+	}
+	head := s.outHead.Load()
+	return pieces(&s.outBufs, s.out[:outSize], head, int(s.outTail.Load()-head)), false
+}
+
+// pass sends a frame without a message while the user holds the buffer behind what waits in the ring. It reports whether
+// it did: if the stream is not between two frames, a later call does. The owner's.
+func (s *small) pass(head uint32) bool {
+	if !s.tx.try() {
+		return false
+	}
+	did := !s.gone && !s.deaf && !s.unsent()
+	if did {
+		binary.LittleEndian.PutUint32(s.aside[:], head)
+		s.asideLeft.Store(headSize)
+	}
+	s.tx.unlock()
+	s.flush()
+	return did
 }
 
 // Room implements kit.SmallHooks.
@@ -437,7 +511,11 @@ func (s *small) starts() {
 
 // ping implements track. While something waits to be sent there is no need for it, or no room.
 func (s *small) ping() {
-	if !s.unsent() && !s.lent {
+	switch {
+	case s.unsent():
+	case s.lent:
+		s.pass(frameHead(framePing, 0))
+	default:
 		s.put(s.outTail.Load(), framePing, 0)
 		s.flush()
 	}

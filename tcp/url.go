@@ -79,11 +79,13 @@ const lowPort = 1024
 // dial, and each refuses to dial what the other one must not have it dial. It is symmetric.
 func (a address) apart(b address) string {
 	if (a.port < lowPort) != (b.port < lowPort) {
-		return fmt.Sprintf("one end listens at port %d and the other at %d: ports below %d are dialed only from such (option port)",
+		return fmt.Sprintf("one end listens at port %d and the other at %d: ports below %d are dialed only from such "+
+			"(option port)",
 			a.port, b.port, lowPort)
 	}
 	if len(a.dials(b)) == 0 || len(b.dials(a)) == 0 {
-		return fmt.Sprintf("the peer listens at %v, and this context at %v: they share no network (option address)", b.addrs, a.addrs)
+		return fmt.Sprintf("the peer listens at %v, and this context at %v: they share no network (option address)",
+			b.addrs, a.addrs)
 	}
 	return ""
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Loopback addresses are of one network namespace, and privileged ports of those that have such; both ends say the same.
+// Only ends in one network namespace reach loopback addresses, and only ends with privileged ports reach such; both
+// ends say the same.
 func TestAddressesSayWhetherContextsReachEachOther(t *testing.T) {
 	const here, there = ",000000000000000a,", ",000000000000000b,"
 	for _, tt := range []struct{ name, a, b, why string }{
@@ -36,7 +37,8 @@ func TestAddressesSayWhetherContextsReachEachOther(t *testing.T) {
 				if (err == nil) != (tt.why == "") || err == nil && len(targets) == 0 {
 					t.Errorf("dials %v, %v", targets, err)
 				}
-				if tt.name == "loopback besides" && slices.ContainsFunc(targets, func(a netip.AddrPort) bool { return a.Addr().IsLoopback() }) {
+				loopback := func(a netip.AddrPort) bool { return a.Addr().IsLoopback() }
+				if tt.name == "loopback besides" && slices.ContainsFunc(targets, loopback) {
 					t.Errorf("dials loopback addresses of another namespace: %v", targets)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 type wire struct {
 	in, out int // descriptors, the same but to oneself
 	seal    *sealer
+	flow    *flow
 
 	err     error // of the last read that returned over
 	inVec   [maxPieces]unix.Iovec
@@ -35,15 +36,18 @@ const (
 // write sends bufs and returns how many bytes were taken, also beside again.
 func (w *wire) write(bufs [][]byte) (n int, s status) {
 	if w.seal != nil {
-		return w.seal.write(w.out, bufs)
+		return w.seal.write(w, bufs)
 	}
+	time := w.flow.clock()
 	if len(bufs) == 1 {
-		return sendBytes(w.out, bufs[0])
+		n, s = sendBytes(w.out, bufs[0])
+	} else {
+		k := vector(&w.outVec, bufs)
+		w.outHead.Iov, w.outHead.Iovlen = &w.outVec[0], uint64(k)
+		n, s = message(unix.SYS_SENDMSG, w.out, &w.outHead)
+		clear(w.outVec[:k])
 	}
-	k := vector(&w.outVec, bufs)
-	w.outHead.Iov, w.outHead.Iovlen = &w.outVec[0], uint64(k)
-	n, s = message(unix.SYS_SENDMSG, w.out, &w.outHead)
-	clear(w.outVec[:k])
+	w.flow.passed(outward, time, bufs, n)
 	return n, s
 }
 
@@ -59,6 +63,7 @@ func (w *wire) read(bufs [][]byte) (n int, s status) {
 	w.inHead.Iov, w.inHead.Iovlen = &w.inVec[0], uint64(k)
 	n, s, w.err = received(call(unix.SYS_RECVMSG, w.in, &w.inHead))
 	clear(w.inVec[:k])
+	w.flow.passed(inward, 0, bufs, n)
 	return n, s
 }
 
@@ -96,6 +101,7 @@ func (w *wire) readBytes(b []byte) (n int, s status) {
 		return 0, again
 	}
 	n, s, w.err = received(int(r), errno)
+	w.flow.passed(inward, 0, [][]byte{b}, n)
 	return n, s
 }
 
@@ -126,7 +132,7 @@ func message(trap uintptr, fd int, h *unix.Msghdr) (int, status) {
 	return n, ok
 }
 
-// outcome is what an error of a system call means. Without memory (ENOBUFS, ENOMEM) the kernel may have some later.
+// outcome returns the status for an error of a system call. ENOBUFS and ENOMEM pass: the kernel may have memory later.
 func outcome(errno unix.Errno) status {
 	switch errno {
 	case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM:

@@ -86,7 +86,9 @@ func FuzzURL(f *testing.F) {
 		if err != nil || a.String() != b.String() || len(a.addrs) == 0 || len(a.addrs) > maxAddresses || a.port == 0 {
 			t.Fatalf("%q: %v, formatted %q: %v", s, a, a.String(), err)
 		}
-		for _, own := range []string{"40000,0102030405060708,192.0.2.1", "1,0102030405060708,127.0.0.1,192.0.2.1", "40000,0102030405060708,::1"} {
+		for _, own := range []string{
+			"40000,0102030405060708,192.0.2.1", "1,0102030405060708,127.0.0.1,192.0.2.1", "40000,0102030405060708,::1",
+		} {
 			mine, err := parseAddress(own)
 			if err != nil {
 				t.Fatal(err)

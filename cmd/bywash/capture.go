@@ -26,14 +26,15 @@ past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark
 It captures from the processes that bywash stat shows: those of this user (all,
 as root) in this network namespace, or only those with the given ids. Without ids
 it includes processes that start later. Of the drivers, afxdp sends frames past
-the kernel.
+the kernel. The streams of tcp, which tcpdump shows only to root, are captured as
+TCP segments, with made-up headers and without the kernel's own packets.
 
 It ends after Ctrl-C, after -c frames, after --duration, or when all processes
 with the given ids have ended, and then reports the number of frames.
 
 Each NIC of each process is an interface in the file. When both ends are on this
-machine the file has a frame twice: sent by one, received by the other. Frames of
-different NICs are not always in the order of their times; reordercap sorts them.
+machine the file has a frame twice: sent by one, received by the other. Wireshark
+takes the second copy of a TCP segment for a retransmission, and leaves it out.
 A process copies frames into a ring and drops frames for which the ring has no
 room. The interface statistics in the file count dropped frames (in Wireshark:
 Statistics, Capture File Properties); --snap 128 reduces them.
@@ -42,14 +43,15 @@ The file has the bytes of the wire: messages in the clear, or encrypted if the
 driver encrypts them (afxdp: option encrypt=on), but never a key or a session
 secret. Only its owner can read the file.
 
-Wireshark and tshark show link packets with the dissector hack/wireshark/bywash.lua
-of the source tree, given by -X lua_script:bywash.lua or copied into
-Wireshark's plugin directory.`
+Wireshark and tshark show the packets of afxdp with hack/wireshark/bywash.lua of
+the source tree, and the streams of tcp with hack/wireshark/bywash_tcp.lua, given
+by -X lua_script:FILE or copied into Wireshark's plugin directory.`
 
 const captureExample = `  bywash capture -o run.pcapng                      all frames, until Ctrl-C
   bywash capture -o - | wireshark -k -i - -X lua_script:hack/wireshark/bywash.lua
   bywash capture -o run.pcapng -d afxdp -c 1000 --snap 128 4711
-  tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
+  tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng
+  bywash capture -o tcp.pcapng -d tcp && wireshark -X lua_script:hack/wireshark/bywash_tcp.lua tcp.pcapng`
 
 type captureFlags struct {
 	out, driver, device, context string
@@ -177,6 +179,7 @@ type capture struct {
 	mu    sync.Mutex
 	w     *pcapng.Writer
 	nics  []nicCapture // by their numbers in the file
+	held  frameQueue
 	taken int64
 	err   error
 }
@@ -190,6 +193,9 @@ type nicCapture struct {
 // captureScan is how often new processes are looked for, and the file is written: soon enough for
 // the first frames of most.
 const captureScan = 20 * time.Millisecond
+
+// captureLag is how long frames wait for older ones of other NICs, to be written in the order of their times.
+const captureLag = 3 * captureScan
 
 // run captures until ctx ends, or all processes that were named have.
 func (c *capture) run(ctx context.Context) error {
@@ -243,7 +249,6 @@ func (c *capture) scan() error {
 			continue // it has ended since, does not listen yet, or is somebody else's
 		}
 		c.seen[e], c.attached = true, true
-		fmt.Fprintf(c.stderr, "bywash: capturing from process %d\n", e.PID)
 		c.mu.Lock()
 		c.running[s] = struct{}{}
 		c.mu.Unlock()
@@ -277,7 +282,7 @@ func (c *capture) full() bool { return c.count > 0 && c.taken == c.count }
 func (c *capture) flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.w.Flush()
+	return cmp.Or(c.held.write(c.w, time.Now().Add(-captureLag)), c.w.Flush())
 }
 
 // follow writes what one process shows.
@@ -311,6 +316,10 @@ func (c *capture) follow(s *stat.Stream, pid int) {
 
 // record takes one. The caller holds the lock.
 func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
+	if r.Ready {
+		fmt.Fprintf(c.stderr, "bywash: capturing from process %d\n", pid)
+		return numbers, nil
+	}
 	if i := r.Interface; i != nil {
 		k, err := c.w.Interface(pcapng.Interface{
 			Name: i.Device, Description: fmt.Sprintf("%s in process %d", i.Driver, pid),
@@ -332,12 +341,16 @@ func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
 	if c.full() {
 		c.done()
 	}
-	return numbers, c.w.Packet(pcapng.Packet{Interface: uint32(k), Time: r.Time, Sent: r.Sent, Length: r.Length, Data: r.Frame})
+	c.held.add(pcapng.Packet{Interface: uint32(k), Time: r.Time, Sent: r.Sent, Length: r.Length, Data: r.Frame})
+	if c.held.full() {
+		return numbers, c.held.write(c.w, time.Now())
+	}
+	return numbers, nil
 }
 
 // finish writes how many frames there were.
 func (c *capture) finish() error {
-	err := c.err
+	err := cmp.Or(c.err, c.held.write(c.w, time.Now()))
 	now := time.Now().UnixNano()
 	for k, n := range c.nics {
 		err = cmp.Or(err, c.w.Statistics(uint32(k), pcapng.Statistics{

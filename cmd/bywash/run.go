@@ -28,7 +28,9 @@ Standard input goes to rank 0. Interrupt, terminate, hangup, quit, user, stop
 and continue signals go to all ranks.
 
 When a rank fails, aborts the job, or is killed, run names it and ends the
-others: SIGTERM first, SIGKILL after --grace. No process that a rank started
+others: SIGTERM first, SIGKILL after --grace. With --keep-going it lets the
+others go on unless the job is aborted: their operations with that rank fail
+and name its exit status. No process that a rank started
 is left behind, not even when run itself is killed, except processes that made
 themselves a process group.
 
@@ -84,6 +86,7 @@ Each process finds in its environment:
 	f.BoolVar(&c.Explain, "explain", false, "let sessions report which rails they chose, and why")
 	f.StringVar(&c.Drivers, "drivers", "", "`list` of the drivers that sessions use, as shm,afxdp:eth1 (default all that work)")
 	f.BoolVar(&c.Tag, "tag-output", false, "put the rank in front of each line of output")
+	f.BoolVar(&c.KeepGoing, "keep-going", false, "let the other ranks go on when one fails; they are told")
 	f.DurationVar(&c.Grace, "grace", 5*time.Second, "`time` between asking processes to end and killing them")
 	return cmd
 }

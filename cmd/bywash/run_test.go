@@ -221,3 +221,19 @@ func TestWhatRanksLeaveRunningEndsWithTheJob(t *testing.T) {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }
+
+// With --keep-going the others outlive a rank that fails, unless the job is aborted; the exit status stays that of the
+// first failure.
+func TestRunKeepsGoing(t *testing.T) {
+	code, out, stderr := status(t, shells("3", "test $BYWASH_RANK = 1 && exit 5; sleep 0.1; echo on", "--keep-going"))
+	if code != 5 || strings.Count(out, "on\n") != 2 || !strings.Contains(stderr, "ended with status 5; the others go on") {
+		t.Errorf("status %d, %q, %q", code, out, stderr)
+	}
+	cmd := shells("2", "trap 'echo tidy; exit 0' TERM; test $BYWASH_RANK = 1 && exit 5; echo up; while :; do sleep 0.02; done", "--keep-going")
+	r := follow(t, cmd, 1)
+	cmd.Process.Signal(syscall.SIGTERM)
+	if said := untilEOF(t, r); said != "tidy\n" {
+		t.Errorf("after SIGTERM the survivor says %q", said)
+	}
+	cmd.Wait()
+}

@@ -15,7 +15,8 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// envTransfer makes the test binary a program that moves messages over afxdp between two namespaces of its own.
+// envTransfer makes the test binary a program that moves messages over the driver that it names: afxdp between two
+// namespaces of its own, tcp over loopback.
 const envTransfer = "BYWASH_TEST_TRANSFER"
 
 const (
@@ -24,31 +25,41 @@ const (
 	veth1500      = 1500      // a frame has less
 )
 
-// transferMain begins at the end of its input.
+// transferMain says that it can be captured from, and begins at the end of its input.
 func transferMain() int {
-	if err := transfer(); err != nil {
+	if err := transfer(os.Getenv(envTransfer)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func transfer() (err error) {
+func transfer(name string) (err error) {
 	s, err := stat.Serve()
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	p, err := veth.New(veth.Config{})
-	if err != nil {
-		return err
+	loopback := driver.Hints{Options: map[string]string{"address": "127.0.0.1"}}
+	hints := [2]driver.Hints{loopback, loopback}
+	if name == "afxdp" {
+		p, err := veth.New(veth.Config{})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		for k := range hints {
+			hints[k] = driver.Hints{Device: p.Ends[k].Device, Options: map[string]string{
+				"netns": fmt.Sprintf("/proc/self/fd/%d", p.Ends[k].Namespace),
+			}}
+		}
 	}
-	defer p.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
-		a, b, end, err := connectEnds(ctx, p, track)
+		a, b, end, err := connectEnds(ctx, name, hints, track)
 		if err != nil {
 			return err
 		}
@@ -71,16 +82,17 @@ func transfer() (err error) {
 	return nil
 }
 
-func connectEnds(ctx context.Context, p *veth.Pair, track driver.Track) (a, b driver.Instance, end func() error, err error) {
-	d, err := driver.Lookup("afxdp")
+func connectEnds(
+	ctx context.Context, name string, hints [2]driver.Hints, track driver.Track,
+) (a, b driver.Instance, end func() error, err error) {
+	d, err := driver.Lookup(name)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	var c [2]driver.Context
 	for k := range c {
-		nic, err := d.Query(driver.Hints{Track: track, Device: p.Ends[k].Device, Options: map[string]string{
-			"netns": fmt.Sprintf("/proc/self/fd/%d", p.Ends[k].Namespace),
-		}})
+		hints[k].Track = track
+		nic, err := d.Query(hints[k])
 		if err == nil {
 			c[k], err = nic.Open(driver.Attributes{})
 		}

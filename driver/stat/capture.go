@@ -13,7 +13,7 @@ import (
 
 const (
 	capturePrefix  = "@bywash-capture-"
-	captureVersion = 1
+	captureVersion = 2
 	maxCaptures    = 8 // at a time, of one process
 	maxInterfaces  = 1 << 16
 	maxRequest     = 4096
@@ -62,6 +62,9 @@ func serveCapture(ctx context.Context, c *net.UnixConn) {
 		_, _ = io.Copy(io.Discard, c)
 	}()
 	stop := kit.WatchTaps(x.watch)
+	var ready [readySize]byte
+	putRecord(ready[:], readySize, recordReady, 0)
+	_, _ = c.Write(ready[:]) // an error comes again with the next write
 	defer func() {
 		stop()
 		for _, f := range x.feeds {

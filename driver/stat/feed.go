@@ -14,14 +14,17 @@ import (
 //	8 recordInterface: length of text u32, zero u32, text: a JSON announcement
 //	8 recordFrame: time u64, captured bytes u32, bytes on the wire u32, bytes
 //	8 recordCounts: frames u64, of those dropped u64
+//	8 recordReady: zero u64, zero u64
 const (
 	recordInterface = iota + 1
 	recordFrame
 	recordCounts
+	recordReady
 
 	recordHeader = 8
 	frameHeader  = 24
 	countsSize   = 24
+	readySize    = 24
 	flagSent     = 1
 	maxRecord    = 1 << 17
 )

@@ -11,8 +11,10 @@ import (
 	"time"
 )
 
-// Record is one piece of a capture: a new Interface, a Frame, or the Counts of an interface so far.
+// Record is one piece of a capture: a new Interface, a Frame, or the Counts of an interface so far. The first one is
+// Ready.
 type Record struct {
+	Ready     bool       // from now on the process copies every frame
 	Number    uint16     // of the interface, within this stream
 	Interface *Interface // else nil
 	Counts    *Counts    // else nil
@@ -103,7 +105,7 @@ func (s *Stream) Next() (Record, error) {
 		return Record{}, s.failure(err)
 	}
 	r := Record{Number: le.Uint16(h[6:])}
-	if h[4] != recordInterface && int(r.Number) >= s.known {
+	if h[4] != recordInterface && h[4] != recordReady && int(r.Number) >= s.known {
 		return Record{}, s.damaged("interface %d is unknown", r.Number)
 	}
 	switch h[4] {
@@ -116,6 +118,8 @@ func (s *Stream) Next() (Record, error) {
 			return Record{}, s.damaged("a frame of %d bytes in a record of %d", kept, size)
 		}
 		r.Frame = b[frameHeader-recordHeader:][:kept]
+	case recordReady:
+		r.Ready = true
 	case recordCounts:
 		r.Counts = &Counts{Frames: le.Uint64(b), Dropped: le.Uint64(b[8:])}
 	default:

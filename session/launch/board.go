@@ -10,6 +10,7 @@ const (
 	fateJoined
 	fateLeft // in order
 	fateDied
+	fateLate // rank 0 does not wait for it any more
 )
 
 func (f fate) String() string {
@@ -20,6 +21,8 @@ func (f fate) String() string {
 		return "joined"
 	case fateLeft:
 		return "left"
+	case fateLate:
+		return "did not join in time"
 	}
 	return "died"
 }
@@ -43,6 +46,7 @@ type board struct {
 	asking  int    // and wait for the answer
 	differ  bool   // not all the same
 	giving  int    // ranks inside the exchange
+	ends    []End  // of ranks, in the order in which they became known
 }
 
 type member struct {
@@ -54,6 +58,9 @@ type member struct {
 	needs   bool   // the others: it has exchanged, and is not told of a loss yet
 	gives   bool   // data, and waits for that of the others
 	data    []byte // of the exchange
+	ended   bool   // is in ends
+	watches bool   // ends are told to it
+	told    int    // how many
 }
 
 func newBoard(size int) *board { return &board{ranks: make([]member, size), gone: -1} }
@@ -67,6 +74,9 @@ func (b *board) join(h *hello) (status, []post) {
 		return statusRank, nil
 	}
 	m := &b.ranks[h.rank]
+	if m.fate == fateLate {
+		return statusLate, nil
+	}
 	if m.fate != fateAbsent {
 		return statusTaken, nil
 	}
@@ -119,6 +129,12 @@ func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
 			return b.lost(), nil
 		}
 		return b.exchange(), nil
+	case kindWatch:
+		if m.watches || len(body) != 0 {
+			return nil, errFrame
+		}
+		m.watches = true
+		return b.tell(), nil
 	case kindLookup:
 		id, of, err := parseLookup(body)
 		if err != nil || int64(of) >= int64(len(b.ranks)) {
@@ -135,6 +151,7 @@ func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
 		if len(body) != 0 {
 			return nil, errFrame
 		}
+		b.note(End{Rank: rank, How: Left})
 		return b.leave(rank, fateLeft), nil
 	}
 	return nil, errFrame
@@ -143,7 +160,7 @@ func (b *board) handle(rank int, k kind, body []byte) ([]post, error) {
 // leave notes that a rank will say nothing more, joined or not.
 func (b *board) leave(rank int, f fate) []post {
 	m := &b.ranks[rank]
-	if m.fate == fateLeft || m.fate == fateDied {
+	if m.fate >= fateLeft {
 		return nil
 	}
 	if m.fate == fateJoined {

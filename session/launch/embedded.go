@@ -44,6 +44,7 @@ type embedded struct {
 	agree   *reply
 	fence   *reply
 	swap    *swap // the one under way, or the last one if its caller gave it up
+	onEnd   func(End)
 	lookups map[uint32]*reply
 	next    uint32
 
@@ -55,7 +56,8 @@ var (
 	_ Meter   = (*embedded)(nil)
 	_ Leaver  = (*embedded)(nil)
 
-	_ Exchanger = (*embedded)(nil)
+	_ Exchanger  = (*embedded)(nil)
+	_ EndWatcher = (*embedded)(nil)
 )
 
 // swap collects what the ranks give.
@@ -223,7 +225,11 @@ func (e *embedded) read() {
 		k, body, err := receiveFrame(e.frames)
 		if err == nil {
 			e.received.Add(uint64(frameSize(len(body))))
-			err = e.handle(k, body)
+			if k == kindEnded {
+				err = e.ended(body)
+			} else {
+				err = e.handle(k, body)
+			}
 		}
 		if err != nil {
 			var rank *RankError

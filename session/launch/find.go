@@ -17,8 +17,9 @@ const (
 	EnvSize       = "BYWASH_SIZE"
 	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
 	EnvLauncher   = "BYWASH_LAUNCHER"
-	EnvExplain    = "BYWASH_EXPLAIN" // 1: a session tells what it chose and why
-	EnvDrivers    = "BYWASH_DRIVERS" // DRIVER[:DEVICE],…: the drivers of a session that names no rails
+	EnvExplain    = "BYWASH_EXPLAIN"   // 1: a session tells what it chose and why
+	EnvJoinTime   = "BYWASH_JOIN_TIME" // how long a rank 0 that serves waits for the others to join, as 90s; 0: no limit; 5m unless set
+	EnvDrivers    = "BYWASH_DRIVERS"   // DRIVER[:DEVICE],…: the drivers of a session that names no rails
 )
 
 // rank0Prefix says that rank 0 serves the rendezvous itself.
@@ -144,11 +145,16 @@ func findEmbedded(ctx context.Context, env environ) (Job, error) {
 	}
 	var server *Server
 	if byRank0 && rank == 0 {
+		limit, err := joinLimit(env)
+		if err != nil {
+			return nil, err
+		}
 		ln, err := Listen(ctx, addr)
 		if err != nil {
 			return nil, err
 		}
 		server = Serve(ln, size, secret)
+		server.limitJoining(sayToStderr, sayTime, limit)
 	}
 	e, err := joinEmbedded(ctx, addr, rank, size, secret, byRank0)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 // Each of them is sealed: frames cannot be forged, replayed, reordered or dropped unnoticed.
 const (
 	protocolName = "bywash rendezvous"
-	wireVersion  = 4
+	wireVersion  = 5
 
 	claimSize   = 12
 	welcomeSize = 4
@@ -47,6 +47,7 @@ const (
 	statusSize
 	statusRank
 	statusTaken
+	statusLate
 )
 
 // Kinds of frames: of clients, and of the server.
@@ -61,6 +62,7 @@ const (
 	kindAgree   kind = 6 // word
 
 	kindExchange kind = 7 // data
+	kindWatch    kind = 8 // ends of ranks are told from now on
 
 	kindFenced  kind = 129
 	kindGone    kind = 130 // rank 4, fate 1: the fence fails
@@ -70,6 +72,7 @@ const (
 
 	kindGiven kind = 134 // rank 4, data: one for each rank ends an exchange
 	kindLost  kind = 135 // rank 4, fate 1: no exchange can complete any more
+	kindEnded kind = 136 // rank 4, how 1, code 4: once for each rank that has ended
 )
 
 var errFrame = errors.New("malformed message")
@@ -138,6 +141,8 @@ func (h *hello) parseWelcome(b []byte) error {
 		return fmt.Errorf("the job has no rank %d: %w", h.rank, ErrInvalid)
 	case statusTaken:
 		return fmt.Errorf("rank %d %w: %w", h.rank, ErrTaken, ErrInvalid)
+	case statusLate:
+		return fmt.Errorf("rank %d %w", h.rank, ErrLate)
 	}
 	return errFrame
 }
@@ -249,7 +254,7 @@ func parseGone(b []byte) (rank int, f fate, err error) {
 		return 0, 0, errFrame
 	}
 	f = fate(b[4])
-	if f != fateLeft && f != fateDied {
+	if f < fateLeft || f > fateLate {
 		return 0, 0, errFrame
 	}
 	return int(binary.BigEndian.Uint32(b)), f, nil

@@ -136,9 +136,15 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindGiven), putGiven(3, nil))
 	f.Add(uint8(kindGiven), putGiven(4, []byte("data")))
 	f.Add(uint8(kindLost), putGone(3, fateLeft))
+	f.Add(uint8(kindLost), putGone(3, fateLate))
+	f.Add(uint8(kindEnded), putEnds([]End{{3, Exited, 3}}))
 	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
 		r := newReply()
 		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}, swap: newSwap(4)}
+		if kind(k) == kindEnded {
+			_ = e.ended(body)
+			return
+		}
 		err := e.handle(kind(k), bytes.Clone(body))
 		var rank *RankError
 		if errors.As(err, &rank) && ((rank.Code < 1) != (kind(k) == kindLost) || rank.Code > 255 || strings.ContainsFunc(rank.Why, func(c rune) bool { return c < ' ' || c > '~' })) {

@@ -36,6 +36,8 @@ var (
 	ErrVersion = errors.New("version of the launch protocol differs")
 	// ErrTaken means that another process has joined as the same rank.
 	ErrTaken = errors.New("has joined already")
+	// ErrLate means that rank 0 does not wait for this rank any more: see EnvJoinTime.
+	ErrLate = errors.New("comes too late: rank 0 has given up waiting for it")
 	// ErrNoCard means that the rank has published no card.
 	ErrNoCard = errors.New("no card published")
 	// ErrInvalid means an argument or an order of calls that can never work.
@@ -46,8 +48,8 @@ var (
 // fence, or aborted the job.
 type RankError struct {
 	Rank int    // -1: not known
-	Code int    // exit code given to Abort
-	Why  string // "died", "left", or the reason given to Abort
+	Code int    // exit code given to Abort, or exit status (see End)
+	Why  string // "died", "left", how it ended, or the reason given to Abort
 }
 
 func (e *RankError) Error() string {

@@ -40,6 +40,7 @@ type Server struct {
 	strangers []net.Conn    // oldest first
 	meeting   chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
 	closed    bool
+	telling   bool       // tellSoon has been called
 	idle      *sync.Cond // no rank is joined
 	refusals  chan error
 	abort     chan *RankError
@@ -92,9 +93,45 @@ func (s *Server) Aborted() <-chan *RankError { return s.abort }
 // secret, or is of another version.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
-// Gone informs the server that a rank's process has ended, whether it had joined or not: fences that need the rank
-// fail.
-func (s *Server) Gone(rank int) { s.leave(rank, fateDied) }
+// Gone informs the server that a rank's process has ended, whether it had joined or not, and nobody knows how: fences
+// that need the rank fail.
+func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
+
+// Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank fail,
+// and ranks that watch ends are told (EndWatcher).
+func (s *Server) Ended(e End) {
+	s.leave(e.Rank, fateDied)
+	s.note(e)
+}
+
+// How long ends are collected before ranks are told, so that a job that ends tells them in few messages, and how long a
+// lost connection may lack the exit status of its process.
+const (
+	collectTime = 2 * time.Millisecond
+	statusTime  = 500 * time.Millisecond
+)
+
+// note has an end told to those that watch.
+func (s *Server) note(e End) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.board.note(e) {
+		s.tellSoon()
+	}
+}
+
+// tellSoon tells ends after a while. s.mu is held.
+func (s *Server) tellSoon() {
+	if s.telling || s.closed {
+		return
+	}
+	s.telling = true
+	time.AfterFunc(collectTime, func() {
+		s.mu.Lock()
+		s.telling = false
+		s.deliver(s.board.tell(), -1)
+	})
+}
 
 // Traffic returns the bytes that all ranks together exchanged with the server; Requests counts refused connections.
 func (s *Server) Traffic() Traffic {
@@ -214,16 +251,20 @@ func (s *Server) serve(conn net.Conn) {
 			if s.board.abort != nil && !aborted {
 				s.abort <- s.board.abort
 			}
+			if k == kindBye {
+				s.tellSoon()
+			}
 			s.deliver(posts, rank)
 		}
 		if err != nil {
 			break
 		}
 		if k == kindBye {
-			break
+			return
 		}
 	}
-	s.leave(rank, fateDied) // unless it said goodbye
+	s.leave(rank, fateDied)
+	time.AfterFunc(statusTime, func() { s.note(End{Rank: rank, How: Lost}) }) // unless Ended knows more
 }
 
 // handshake lets a rank in: only what it sends afterwards is looked at.

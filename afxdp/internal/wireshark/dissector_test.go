@@ -2,19 +2,18 @@ package wireshark_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
+	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/lab/tshark"
 )
 
@@ -26,40 +25,12 @@ const (
 // fields are some of every frame: a row a frame.
 func fields(t *testing.T, file string, names []string, args ...string) (rows [][]string) {
 	t.Helper()
-	args = append(args, "-T", "fields", "-E", "occurrence=a", "-E", "aggregator=,")
-	for _, n := range names {
-		args = append(args, "-e", n)
-	}
-	for line := range strings.Lines(tshark.Run(t, script, file, args...)) {
-		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		for k, v := range row { // Wireshark 4.2 and later
-			row[k] = strings.NewReplacer("True", "1", "False", "0").Replace(v)
-		}
-		rows = append(rows, row)
-	}
-	return rows
+	return tshark.Fields(t, script, file, names, args...)
 }
 
-// writePcap writes frames as the classic format has them, cut to snap bytes.
 func writePcap(t *testing.T, frames [][]byte, snap int) string {
 	t.Helper()
-	le := binary.LittleEndian
-	b := le.AppendUint32(nil, 0xa1b2c3d4)
-	for _, v := range []uint32{4<<16 | 2, 0, 0, 1 << 17, 1} {
-		b = le.AppendUint32(b, v)
-	}
-	for _, f := range frames {
-		kept := f[:min(len(f), snap)]
-		for _, v := range []int{1, 2, len(kept), len(f)} {
-			b = le.AppendUint32(b, uint32(v))
-		}
-		b = append(b, kept...)
-	}
-	file := filepath.Join(t.TempDir(), "x.pcap")
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return tshark.Write(t, kit.LinkEthernet, frames, snap)
 }
 
 // goldenPackets are link packets by name, in the file's order.

@@ -3,6 +3,7 @@ package tshark
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -64,6 +65,46 @@ func Run(t *testing.T, script, file string, args ...string) string {
 		t.Fatalf("tshark %s: %v\n%s%.2000s", strings.Join(args, " "), err, stderr.String(), out)
 	}
 	return string(out)
+}
+
+// Fields returns the values of fields that tshark shows of a capture file: a row a frame. A field that occurs several
+// times in a frame has its values with commas, and a boolean is 0 or 1 with every version of tshark.
+func Fields(t *testing.T, script, file string, names []string, args ...string) (rows [][]string) {
+	t.Helper()
+	args = append(args, "-T", "fields", "-E", "occurrence=a", "-E", "aggregator=,")
+	for _, n := range names {
+		args = append(args, "-e", n)
+	}
+	for line := range strings.Lines(Run(t, script, file, args...)) {
+		row := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		for k, v := range row {
+			row[k] = strings.NewReplacer("True", "1", "False", "0").Replace(v) // Wireshark 4.2 and later has words
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Write returns the name of a capture file with frames of a link type, each cut to snap bytes.
+func Write(t *testing.T, linkType uint16, frames [][]byte, snap int) string {
+	t.Helper()
+	le := binary.LittleEndian
+	b := le.AppendUint32(nil, 0xa1b2c3d4)
+	for _, v := range []uint32{4<<16 | 2, 0, 0, 1 << 17, uint32(linkType)} {
+		b = le.AppendUint32(b, v)
+	}
+	for _, f := range frames {
+		kept := f[:min(len(f), snap)]
+		for _, v := range []int{1, 2, len(kept), len(f)} {
+			b = le.AppendUint32(b, uint32(v))
+		}
+		b = append(b, kept...)
+	}
+	file := filepath.Join(t.TempDir(), "x.pcap")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // copyInto makes a copy of a file that every user can read, and returns its name.

@@ -190,6 +190,32 @@ func (t *Table) CancelFrom(from uint32, f func(*Receive)) {
 	}
 }
 
+// CancelAny takes back all receives from any source, in no order, and calls f with each.
+func (t *Table) CancelAny(f func(*Receive)) {
+	take := func(l *receives) {
+		for r := l.first; r != nil; {
+			next := r.next
+			if r.From == Any {
+				t.unpost(r)
+				f(r)
+			}
+			r = next
+		}
+	}
+	if r := t.only; r != nil && r.From == Any {
+		t.unpost(r)
+		f(r)
+	}
+	take(&t.rest)
+	for i := range t.classes {
+		if c := &t.classes[i]; c.n > 0 && c.any {
+			for k := range c.buckets {
+				take(&c.buckets[k])
+			}
+		}
+	}
+}
+
 // CancelAll takes back every receive, in no order, and calls f with each.
 func (t *Table) CancelAll(f func(*Receive)) {
 	t.cancelOnly(Any, f)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp"
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/tcp"
 	"github.com/bywash/bywash/verbs"
 )
 
@@ -42,7 +43,8 @@ func (f Finding) String() string {
 func Examine() []Finding {
 	var out []Finding
 	for _, probe := range []func() Finding{
-		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir, rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, qnixDevices, cores, governor,
+		openFiles, lockedMemory, sharedMemory, hugePages, sealing, attach, yama, pidfds, barrier, runtimeDir,
+		rdmaDevices, rdmaPorts, rdmaMemory, afXDP, etherDevices, qnixDevices, cores, governor,
 	} {
 		out = append(out, probe())
 	}
@@ -51,8 +53,12 @@ func Examine() []Finding {
 		if err != nil {
 			continue
 		}
-		if n == afxdp.Name {
+		switch n {
+		case afxdp.Name:
 			out = append(out, examineEthernet(d))
+			continue
+		case tcp.Name:
+			out = append(out, examineTCP(d))
 			continue
 		}
 		f := examineDriver(d)

@@ -29,11 +29,13 @@ type Config struct {
 	Ranks   int
 	Program string
 	Args    []string
-	Explain bool          // sessions tell what they chose
-	Drivers string        // drivers that sessions use; empty: those that the environment names, or all
-	Tag     bool          // lines of output begin with the rank
-	Grace   time.Duration // between asking processes to end and killing them
-	Guard   []string      // the command that calls Guard
+	Explain bool   // sessions tell what they chose
+	Drivers string // drivers that sessions use; empty: those that the environment names, or all
+	Tag     bool   // lines of output begin with the rank
+	// KeepGoing lets the other ranks go on when one fails. Abort still ends all of them.
+	KeepGoing bool
+	Grace     time.Duration // between asking processes to end and killing them
+	Guard     []string      // the command that calls Guard
 }
 
 // ExitError is a job that did not end well.
@@ -240,9 +242,9 @@ func (j *job) follow(signals <-chan os.Signal) {
 				j.aborted(a)
 			default:
 			}
-			j.server.Gone(e.rank)
+			j.server.Ended(endOf(e))
 			if !e.state.Success() {
-				j.fail(describe(e))
+				j.failed(describe(e))
 			}
 		case s := <-signals:
 			j.forward(s.(syscall.Signal))
@@ -275,15 +277,38 @@ func (j *job) aborted(a *launch.RankError) {
 	j.fail(&ExitError{a.Code, a.Error()})
 }
 
+// failed is told that a rank has failed.
+func (j *job) failed(e *ExitError) {
+	if j.KeepGoing && j.kill == nil && j.live > 0 {
+		if j.fault == nil {
+			j.fault = e
+		}
+		fmt.Fprintf(os.Stderr, "bywash: %s; the others go on\n", e.Why)
+		return
+	}
+	j.fail(e)
+}
+
+// endOf is what the other ranks are told.
+func endOf(e exit) launch.End {
+	ws := e.state.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return launch.End{Rank: e.rank, How: launch.Killed, Code: int(ws.Signal())}
+	}
+	return launch.End{Rank: e.rank, How: launch.Exited, Code: ws.ExitStatus()}
+}
+
 // fail ends the job for the first fault.
 func (j *job) fail(e *ExitError) {
-	if j.fault != nil {
+	if j.kill != nil {
 		return
 	}
 	if j.live > 0 {
 		e.Why += "; ending the others"
 	}
-	j.fault = e
+	if j.fault == nil {
+		j.fault = e
+	}
 	j.signal(syscall.SIGTERM)
 	j.signal(syscall.SIGCONT)
 	j.kill = time.After(j.Grace)
@@ -293,7 +318,7 @@ func (j *job) forward(s syscall.Signal) {
 	j.signal(s)
 	switch s {
 	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
-		if j.fault == nil {
+		if j.kill == nil {
 			j.fault = &ExitError{128 + int(s), fmt.Sprintf("%s: ended the ranks", unix.SignalName(s))}
 			j.kill = time.After(j.Grace)
 		} else {

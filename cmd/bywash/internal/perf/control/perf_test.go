@@ -63,8 +63,9 @@ func TestFollowerEndsOnNonsense(t *testing.T) {
 	}
 	good := [][]byte{
 		greeting,
-		nil,             // opened
-		[]byte(`["9"]`), // addresses
+		nil,                     // opened
+		[]byte(`["127.0.0.1"]`), // the host's address
+		[]byte(`["9"]`),         // its socket's
 		[]byte(`{"test":"lat","size":8,"wait":"block","mem":"heap"}`), // the case
 		nil, nil, // prepared, started
 		[]byte("1"), // operations

@@ -1,0 +1,117 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/session/internal/match"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// When a rank ends, drivers notice it on connections that stand. Without a connection nobody would: the launcher says so
+// (launch.EndWatcher). Then operations with that rank fail once no connection to it is left. What it has delivered can
+// still be received.
+
+// endGrace is how long a connection that is being made has when its peer has ended: the peer may have made it before, and
+// have sent on it.
+const endGrace = time.Second
+
+// watchEnds lets the launcher report ends.
+func (s *Session) watchEnds() {
+	if w, ok := s.job.(launch.EndWatcher); ok && s.size > 1 {
+		_ = w.WatchEnds(s.rankEnded) // fails if the launcher is gone, which follow reports
+	}
+}
+
+// rankEnded takes note that a rank has ended.
+func (s *Session) rankEnded(e launch.End) {
+	s.mu.lock()
+	defer s.leave()
+	if s.closed || e.Rank == s.rank || e.Rank >= s.size || s.ends[e.Rank] != nil {
+		return
+	}
+	if s.ends == nil {
+		s.ends = make(map[int]error)
+	}
+	kind := ErrBroken
+	if e.How == launch.Left {
+		kind = ErrClosed
+	}
+	s.ends[e.Rank] = fmt.Errorf("%w: %w", kind, e.Err())
+	if g := s.gates[e.Rank]; g != nil {
+		if g.state == gateConnecting {
+			g.giveUpAfter(endGrace, func() bool { return true })
+		}
+		if !g.bereave() {
+			s.awaiters = append(s.awaiters, &awaiter{ok: g.bereave, wake: make(chan struct{}, 1)})
+		}
+	}
+	if len(s.ends) == s.size-1 && !s.desert() {
+		s.awaiters = append(s.awaiters, &awaiter{ok: s.desert, wake: make(chan struct{}, 1)})
+	}
+}
+
+// bereave ends what waits for a peer that has ended, if there is no connection to it any more. It returns false while
+// there is one.
+func (g *Gate) bereave() bool {
+	s := g.s
+	switch {
+	case s.closed:
+	case g.state == gateIdle:
+		if s.table.Awaits(g.index) {
+			g.strand()
+		}
+	case g.state == gateBroken:
+		g.err = g.withEnd(g.err)
+	default:
+		return false
+	}
+	return true
+}
+
+// withEnd adds to the error of a connection that broke how the peer has ended, if that is known.
+func (g *Gate) withEnd(err error) error {
+	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) {
+		return err
+	}
+	end := g.s.ends[g.rank]
+	var e *Error
+	if end == nil || errors.Is(err, end) || !errors.As(err, &e) {
+		return err
+	}
+	return g.fault(e.Op, fmt.Errorf("%w (%w)", e.Err, end))
+}
+
+// deserted returns an error if no message can come any more: all other ranks have ended, and no connection is left, not
+// even one to this process itself or to another session.
+func (s *Session) deserted() error {
+	if s.size == 1 || len(s.ends) < s.size-1 {
+		return nil
+	}
+	for _, g := range s.gates {
+		if g != nil && (g.rank < 0 || g.state != gateIdle && g.state != gateBroken) {
+			return nil
+		}
+	}
+	var why error
+	for rank := range s.size { // a rank that did not leave in order comes first
+		if end := s.ends[rank]; end != nil && (why == nil || !errors.Is(why, ErrBroken) && errors.Is(end, ErrBroken)) {
+			why = end
+		}
+	}
+	return &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("all other ranks have ended: %w", why)}
+}
+
+// desert has receives from any source fail when no message can come any more. It returns false until then.
+func (s *Session) desert() bool {
+	if s.closed {
+		return true
+	}
+	err := s.deserted()
+	if err == nil {
+		return false
+	}
+	s.table.CancelAny(func(r *match.Receive) { s.complete(r.User.(*Request), err) })
+	return true
+}

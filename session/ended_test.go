@@ -1,0 +1,181 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/launch"
+)
+
+// endingRank joins, does what the mode says, and ends.
+func endingRank() error {
+	ctx := context.Background()
+	s, err := session.Join(ctx, session.Config{Rails: []session.Rail{{Driver: "shm"}}})
+	if err != nil {
+		return err
+	}
+	switch mode := os.Getenv(envMode); mode {
+	case "exits":
+		os.Exit(3)
+	case "killed":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "sends", "sends and exits":
+		if err := s.Gate(0).SendMsg(ctx, &session.Out{Tag: 1, Buf: []byte("last words"), Sync: mode == "sends and exits"}); err != nil {
+			return err
+		}
+		if mode == "sends and exits" {
+			os.Exit(4)
+		}
+	}
+	return s.Close(ctx)
+}
+
+// survivor is rank 0, in this process, of a job whose other ranks are processes that end as their modes say. go ahead
+// starts them, and tells the server how each has ended, as bywash run does.
+func survivor(t *testing.T, modes ...string) *session.Session {
+	t.Helper()
+	ctx := deadline(t)
+	secret, size := launch.NewSecret(), 1+len(modes)
+	ln, err := launch.Listen(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := launch.Serve(ln, size, secret)
+	for i, mode := range modes {
+		env := append(launch.RankEnv(server.Addr(), i+1, size, secret), envRole+"=ending", envMode+"="+mode)
+		c, log := rankCommand(t, t.TempDir(), env...)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			_ = c.Wait()
+			end := launch.End{Rank: i + 1, How: launch.Exited, Code: c.ProcessState.ExitCode()}
+			if ws := c.ProcessState.Sys().(syscall.WaitStatus); ws.Signaled() {
+				end.How, end.Code = launch.Killed, int(ws.Signal())
+			}
+			server.Ended(end)
+		}()
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			if <-over; t.Failed() {
+				t.Logf("rank %d: %v", i+1, log)
+			}
+		})
+	}
+	job, err := launch.Join(ctx, server.Addr(), 0, size, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := session.Join(ctx, session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(deadline(t)), job.Close(), server.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// checkEnd checks the error of an operation with a rank that has ended.
+func checkEnd(t *testing.T, what string, err, is error, code int, says string) {
+	t.Helper()
+	var rank *launch.RankError
+	if !errors.Is(err, is) || !errors.As(err, &rank) || rank.Rank != 1 || rank.Code != code || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v; want %v that names rank 1, code %d, and says %q", what, err, is, code, says)
+	}
+}
+
+// Without a connection only the launcher knows that a rank has ended: what waits for it fails, and what comes later.
+func TestOperationsWithAnEndedRankFail(t *testing.T) {
+	for _, tt := range []struct {
+		mode string
+		is   error
+		code int
+		says string
+	}{
+		{"exits", session.ErrBroken, 3, "ended with exit status 3"},
+		{"killed", session.ErrBroken, 128 + 9, "was killed by SIGKILL"},
+		{"closes", session.ErrClosed, 0, "has left the job"},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			s := survivor(t, tt.mode)
+			ctx, g := deadline(t), s.Gate(1)
+			buf := make([]byte, 16)
+			_, err := g.Recv(ctx, 1, buf)
+			checkEnd(t, "receive that waits", err, tt.is, tt.code, tt.says)
+			for range 2 {
+				_, err = g.Recv(ctx, 1, buf)
+				checkEnd(t, "later receive", err, tt.is, tt.code, tt.says)
+				checkEnd(t, "send", g.Send(ctx, 1, buf), tt.is, tt.code, tt.says)
+				_, err = s.Probe(ctx, session.Match{From: g})
+				checkEnd(t, "probe", err, tt.is, tt.code, tt.says)
+				g.Disconnect() // makes the gate usable: the rank is still gone
+			}
+			checkEnd(t, "connect", g.ConnectWait(ctx), tt.is, tt.code, tt.says)
+		})
+	}
+}
+
+// What a rank has delivered before its end is received; then operations fail.
+func TestEndedRankLeavesItsMessages(t *testing.T) {
+	for _, tt := range []struct {
+		mode string
+		is   error
+		code int
+		says string
+	}{
+		{"sends", session.ErrClosed, 0, "has left the job"},
+		{"sends and exits", session.ErrBroken, 4, "ended with exit status 4"},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			s := survivor(t, tt.mode)
+			ctx, g := deadline(t), s.Gate(1)
+			buf := make([]byte, 16)
+			if n, err := g.Recv(ctx, 1, buf); err != nil || string(buf[:n]) != "last words" {
+				t.Fatalf("%q, %v", buf[:n], err)
+			}
+			// The driver may notice the end first, and says less.
+			eventually(t, "the end is named", func() bool {
+				_, err := g.Recv(ctx, 1, buf)
+				return errors.Is(err, tt.is) && strings.Contains(err.Error(), tt.says)
+			})
+			_, err := g.Recv(ctx, 1, buf)
+			checkEnd(t, "receive", err, tt.is, tt.code, tt.says)
+		})
+	}
+}
+
+// A receive from any source fails when all other ranks have ended, and not before.
+func TestReceiveFromAnyOfEndedRanksFails(t *testing.T) {
+	s := survivor(t, "exits", "sends")
+	ctx := deadline(t)
+	for _, what := range []string{"waits", "comes later"} {
+		st, err := s.Recv(ctx, session.Match{Ignore: session.AnyTag}, make([]byte, 16))
+		if what == "waits" {
+			if err != nil || st.From != s.Gate(2) {
+				t.Fatalf("message of the rank that still was there: %+v, %v", st, err)
+			}
+			_, err = s.Recv(ctx, session.Match{Ignore: session.AnyTag}, nil)
+		}
+		checkEnd(t, what, err, session.ErrBroken, 3, "all other ranks have ended")
+	}
+	_, err := s.Probe(ctx, session.Match{Ignore: session.AnyTag})
+	checkEnd(t, "probe", err, session.ErrBroken, 3, "all other ranks have ended")
+	// Messages to itself can come: once it is connected to itself, receives from any source wait.
+	self := s.Gate(0)
+	if err := self.Send(ctx, 5, []byte("me")); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.Recv(ctx, session.Tag(5), make([]byte, 16)); err != nil || st.From != self {
+		t.Errorf("from itself: %+v, %v", st, err)
+	}
+}

@@ -1,0 +1,141 @@
+package launch
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"golang.org/x/sys/unix"
+)
+
+// How is the way in which a rank has ended.
+type How uint8
+
+const (
+	Left   How = iota + 1 // in order: it closed its job. The process may go on, but is no rank any more
+	Exited                // its process ended with exit status Code
+	Killed                // a signal of number Code killed its process
+	Lost                  // the launcher has lost it and does not know how its process ended
+)
+
+// End is the end of a rank.
+type End struct {
+	Rank int
+	How  How
+	Code int // Exited: the exit status, 0 to 255; Killed: the number of the signal
+}
+
+// Err returns the end as an error. Its Code is the status that a shell shows: the exit status, or 128 plus the number of
+// the signal; 0 if it is not known.
+func (e End) Err() *RankError {
+	switch e.How {
+	case Left:
+		return &RankError{Rank: e.Rank, Why: "has left the job"}
+	case Exited:
+		return &RankError{Rank: e.Rank, Code: e.Code, Why: fmt.Sprintf("ended with exit status %d", e.Code)}
+	case Killed:
+		name := unix.SignalName(unix.Signal(e.Code))
+		if name == "" {
+			name = fmt.Sprintf("signal %d", e.Code)
+		}
+		return &RankError{Rank: e.Rank, Code: 128 + e.Code, Why: "was killed by " + name}
+	}
+	return &RankError{Rank: e.Rank, Why: "has died"}
+}
+
+// EndWatcher is a Job that reports the ends of other ranks. Only the embedded launcher has it.
+type EndWatcher interface {
+	Job
+	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now on, until
+	// this job is closed. A rank that leaves in order is reported as Left, also if its process then fails. The launcher
+	// reports a rank some milliseconds after its end; up to half a second after, if it does not know the exit status, as on
+	// another host than bywash run. f must not block. WatchEnds is called once; it returns an error if the launcher is gone.
+	WatchEnds(f func(End)) error
+}
+
+// Ends on the wire: rank 4, how 1, code 4, for each rank.
+const endSize = 9
+
+// maxEnds is how many fit into one frame.
+const maxEnds = maxBody / endSize
+
+func putEnds(ends []End) []byte {
+	b := make([]byte, 0, endSize*len(ends))
+	for _, e := range ends {
+		b = binary.BigEndian.AppendUint32(b, uint32(e.Rank))
+		b = append(b, byte(e.How))
+		b = binary.BigEndian.AppendUint32(b, uint32(e.Code))
+	}
+	return b
+}
+
+func parseEnds(b []byte, size int) ([]End, error) {
+	if len(b) == 0 || len(b)%endSize != 0 {
+		return nil, errFrame
+	}
+	ends := make([]End, 0, len(b)/endSize)
+	for ; len(b) > 0; b = b[endSize:] {
+		rank, how, code := binary.BigEndian.Uint32(b), How(b[4]), binary.BigEndian.Uint32(b[5:])
+		if rank > math.MaxInt32 || int(rank) >= size || how < Left || how > Lost || code > 255 {
+			return nil, errFrame
+		}
+		ends = append(ends, End{int(rank), how, int(code)})
+	}
+	return ends, nil
+}
+
+// note puts an end on the list, the first of a rank. False if there was one.
+func (b *board) note(e End) bool {
+	m := &b.ranks[e.Rank]
+	if m.ended {
+		return false
+	}
+	m.ended = true
+	b.ends = append(b.ends, e)
+	return true
+}
+
+// tell sends each watcher the ends that it has not heard of: several in one frame, when many ranks end.
+func (b *board) tell() (out []post) {
+	for r := range b.ranks {
+		m := &b.ranks[r]
+		for m.fate == fateJoined && m.watches && m.told < len(b.ends) {
+			n := min(len(b.ends)-m.told, maxEnds)
+			out = append(out, post{r, kindEnded, putEnds(b.ends[m.told : m.told+n])})
+			m.told += n
+		}
+	}
+	return out
+}
+
+// WatchEnds implements EndWatcher.
+func (e *embedded) WatchEnds(f func(End)) error {
+	e.mu.Lock()
+	err := e.usable()
+	if err == nil && e.onEnd != nil {
+		err = fmt.Errorf("watch ends a second time: %w", ErrInvalid)
+	}
+	if err == nil {
+		e.onEnd = f
+	}
+	e.mu.Unlock()
+	if err == nil {
+		err = e.send(kindWatch, nil)
+	}
+	return opError(nameEmbedded, "watch ends", err)
+}
+
+// ended passes on what the rendezvous says of others.
+func (e *embedded) ended(body []byte) error {
+	e.mu.Lock()
+	f := e.onEnd
+	e.mu.Unlock()
+	ends, err := parseEnds(body, e.size)
+	if err != nil || f == nil {
+		return errFrame
+	}
+	for _, x := range ends {
+		f(x)
+	}
+	return nil
+}

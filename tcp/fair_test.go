@@ -1,0 +1,119 @@
+package tcp
+
+import (
+	"bytes"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/handshake"
+)
+
+// flooded writes as many copies of b as the socket takes, and returns how many bytes that were.
+func flooded(fd int, b []byte) (n int) {
+	for b = bytes.Repeat(b, (64<<10)/len(b)); ; {
+		k, err := unix.Write(fd, b[n%len(b):])
+		if err != nil {
+			return n
+		}
+		n += k
+	}
+}
+
+// unread is how many bytes wait at the connection's socket.
+func unread(t *testing.T, i *conn) int {
+	t.Helper()
+	n, err := unix.IoctlGetInt(i.wire.in, unix.SIOCINQ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A peer that sends nothing but the shortest frames takes a bounded part of each look at the connections, and all of
+// them are handled.
+func TestFloodOfHeadsIsShared(t *testing.T) {
+	c := aContext(t, driver.Large, nil)
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	c.drain.lock.lock() // the keeper takes nothing meanwhile
+	defer c.drain.lock.unlock()
+	var ping [transferHead]byte
+	(&transfer{kind: framePing}).put(&ping)
+	total := flooded(fd, ping[:])
+	if total < 4*readCalls*transferHead {
+		t.Fatalf("the socket takes %d bytes only", total)
+	}
+	c.drain.again(i)
+	for look := range 2 {
+		before := unread(t, i)
+		c.takeAgain()
+		if took := before - unread(t, i); took > readCalls*transferHead || took == 0 {
+			t.Errorf("look %d took %d bytes, the limit is %d", look, took, readCalls*transferHead)
+		}
+	}
+	for n := 0; unread(t, i) > 0; n++ {
+		if n > total {
+			t.Fatalf("%d bytes are left", unread(t, i))
+		}
+		c.takeAgain()
+	}
+	if err := i.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// keys are the two ends of a handshake.
+func keys(t testing.TB) (a, b *handshake.Conn) {
+	t.Helper()
+	key, err := handshake.NewKey([]byte("the secret of the test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := net.Pipe()
+	cfg := &handshake.Config{Protocol: protocol}
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		b, _, err = handshake.Accept(y, key.Find, cfg)
+		done <- err
+	}()
+	if a, err = handshake.Dial(x, key, cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// What has come encrypted is taken without a call of the user, as a program that sleeps needs it: the socket announces
+// it once.
+func TestSealedBytesAreAllTaken(t *testing.T) {
+	c := aContext(t, driver.Small, map[string]string{"encrypt": "on"})
+	i, fd := c.fed(t)
+	defer unix.Close(fd)
+	mine, theirs := keys(t)
+	c.drain.lock.lock()
+	i.wire.seal = newSealer(mine)
+	w := &wire{in: fd, out: fd, seal: newSealer(theirs)}
+	s := newSmall()
+	const messages, n = 6, maxSmall - headSize
+	for range messages {
+		s.put(s.outTail.Load(), frameMessage, n)
+		end := s.outTail.Load()
+		bufs := pieces(&s.outBufs, s.out[:outSize], end-uint64(frameSize(n)), frameSize(n))
+		if k, st := w.write(bufs); k != frameSize(n) || st != ok {
+			t.Fatalf("%d bytes were sent, status %d", k, st)
+		}
+	}
+	c.drain.lock.unlock()
+	for range 2 * messages {
+		c.takeAll()
+	}
+	if got := int(s.outTail.Load()); int(i.api.(*small).inTail) != got {
+		t.Errorf("%d bytes are taken, %d have come", i.api.(*small).inTail, got)
+	}
+}
