@@ -40,8 +40,8 @@ func noDescriptors(t *testing.T) (again func()) {
 	return again
 }
 
-// A process without descriptors says so when it connects, keeps the connections that it has, and accepts those that have
-// waited once it has some.
+// A process without descriptors says so when it connects, keeps the connections that it has, and accepts those that
+// have waited once it has some.
 func TestWithoutDescriptors(t *testing.T) {
 	a, b, d := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
 	x, y := connected(t, a, b)
@@ -61,8 +61,10 @@ func TestWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = p.ConnectWait(ctx)
-	if !errors.Is(err, unix.EMFILE) || !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "ulimit -n") {
-		t.Errorf("connect without descriptors: %v", err)
+	if !errors.Is(err, unix.EMFILE) || !errors.Is(err, driver.ErrBroken) {
+		t.Errorf("connect without descriptors: %v, want %v", err, unix.EMFILE)
+	} else if !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("connect without descriptors: %v: want the remedy", err)
 	}
 	_ = p.Disconnect()
 	moves(t, x, y, driver.Small, 1000)

@@ -30,7 +30,8 @@ const (
 )
 
 var faultNames = map[fault]string{
-	delays: "delay", splits: "split", pauses: "pause", silences: "silence", cuts: "cut", halves: "half-close", resets: "reset",
+	delays: "delay", splits: "split", pauses: "pause", silences: "silence",
+	cuts: "cut", halves: "half-close", resets: "reset",
 }
 
 // harmless reports whether nothing may be lost.
@@ -119,7 +120,8 @@ var moments = []struct {
 	track driver.Track
 	size  int
 }{
-	{"idle", driver.Small, 0}, {"small", driver.Small, 3000}, {"large", driver.Large, 1 << 20}, {"idle large", driver.Large, 0},
+	{"idle", driver.Small, 0}, {"small", driver.Small, 3000},
+	{"large", driver.Large, 1 << 20}, {"idle large", driver.Large, 0},
 }
 
 // Whatever a host on the path does: what it delays or divides arrives; what it ends is noticed at once, and silence in
@@ -187,8 +189,11 @@ func strike(t *testing.T, f fault, track driver.Track, size int, encrypt string)
 	}
 	if !f.harmless() {
 		for n := range i {
-			attack.Await(t, fmt.Sprintf("side %d has ended", n), func() bool { return i[n].(driver.Ender).Err() != nil })
-			err := i[n].(driver.Ender).Err()
+			var err error
+			attack.Await(t, fmt.Sprintf("side %d has ended", n), func() bool {
+				err = i[n].(driver.Ender).Err()
+				return err != nil
+			})
 			if !errors.Is(err, driver.ErrBroken) || strings.Contains(err.Error(), "silent") && f != silences {
 				t.Errorf("side %d: %v, want %v before the dead time", n, err, driver.ErrBroken)
 			}
