@@ -51,7 +51,7 @@ func TestWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := noDescriptors(t)
-	if err := unix.Connect(stranger, &unix.SockaddrInet4{Port: a.port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := unix.Connect(stranger, &unix.SockaddrInet4{Port: portOf(a), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), attack.Patience)

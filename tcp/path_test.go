@@ -207,7 +207,7 @@ func strike(t *testing.T, f fault, track driver.Track, size int, encrypt string)
 // through are the ends of a connection that leads over a path.
 func through(t *testing.T, a, b *share, p *path) (i [2]driver.Instance) {
 	t.Helper()
-	ma, mb := newMiddle(t, a.port, p.carry), newMiddle(t, b.port, p.carry)
+	ma, mb := newMiddle(t, portOf(a), p.carry), newMiddle(t, portOf(b), p.carry)
 	t.Cleanup(func() { close(p.over) })
 	var err error
 	if i[0], err = a.Connect(mb.before(b)); err == nil {
@@ -225,3 +225,6 @@ func through(t *testing.T, a, b *share, p *path) (i [2]driver.Instance) {
 	}
 	return i
 }
+
+// portOf is the port that a context listens at.
+func portOf(c *share) int { return c.listeners[0].Addr().(*net.TCPAddr).Port }
