@@ -197,6 +197,7 @@ func (i *conn) block() {
 // end breaks the connection when the stream ends without bye. The caller holds rx.
 func (i *conn) end(why error) {
 	i.ended = true
+	i.hangUp()
 	if why == nil {
 		why = unix.ECONNRESET
 	}
@@ -208,12 +209,17 @@ func (i *conn) end(why error) {
 func (i *conn) bade() {
 	i.ended = true
 	i.Finish(kit.StatePeerClosed, nil)
-	_ = unix.Shutdown(i.wire.out, unix.SHUT_WR) // lets the peer close at once
+	i.hangUp() // lets the peer close at once
 }
+
+// hangUp sends the peer the end of the stream: it may still hear this side, and shall not wait for the dead time until
+// our user disconnects. The caller holds rx.
+func (i *conn) hangUp() { _ = unix.Shutdown(i.wire.out, unix.SHUT_WR) }
 
 // violated ends the connection because of what the peer sent. The caller holds rx.
 func (i *conn) violated(what string) {
 	i.ended = true
+	i.hangUp()
 	i.Misbehaved(what)
 }
 

@@ -154,6 +154,12 @@ func (i *conn) checkAlive() {
 	if i.silent++; i.silent > looks {
 		i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer was silent for %v (option dead-time)",
 			driver.ErrBroken, i.ctx.Props.Device, i.ctx.opts.deadTime))
+		if i.rx.try() {
+			if !i.gone && !i.ended {
+				i.hangUp()
+			}
+			i.rx.unlock()
+		}
 	}
 }
 

@@ -111,6 +111,7 @@ func TestKillStorm(t *testing.T) {
 			return []session.Rail{{Driver: "shm", Options: map[string]string{"dir": t.TempDir()}}}
 		}},
 		{"softnic", 12, softnicRails},
+		{"tcp", 0, func(*testing.T) []session.Rail { return []session.Rail{{Driver: "tcp", Options: onLoopback}} }},
 		{"two rails", 0, func(t *testing.T) []session.Rail {
 			dir := t.TempDir()
 			return []session.Rail{

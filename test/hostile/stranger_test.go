@@ -142,6 +142,7 @@ var houses = []struct {
 }{
 	{"shm", shmHouse, true},
 	{"softnic", softnicHouse, true},
+	{"tcp", tcpHouse, false},
 	{"launch", launchHouse, false},
 }
 
@@ -173,6 +174,29 @@ func shmHouse(t *testing.T, rng *rand.Rand) *attack.House {
 		t.Fatalf("no socket in %s: %v", dir, err)
 	}
 	return &attack.House{Network: "unixpacket", Addr: v.socket(all), GoesOn: v.goesOn, Strangers: 1024, Close: v.endSession}
+}
+
+// onLoopback has peers of the driver tcp meet there, which need not be all addresses of this machine.
+var onLoopback = map[string]string{"address": "127.0.0.1"}
+
+func tcpHouse(t *testing.T, rng *rand.Rand) *attack.House {
+	port := freePort(t)
+	options := map[string]string{"address": "127.0.0.1", "port": fmt.Sprintf("%d-%d", port, port+9)}
+	v := newVictims(t, []session.Rail{{Driver: "tcp", Options: options}},
+		[]session.Rail{{Driver: "tcp", Options: onLoopback}}, rng, nil)
+	return &attack.House{
+		Network: "tcp", Addr: fmt.Sprintf("127.0.0.1:%d", port), GoesOn: v.goesOn, Strangers: 256 + 64, Close: v.endSession,
+	}
+}
+
+// freePort is a port of the loopback addresses that nobody listens at.
+func freePort(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // socket is the one of this process among those in a directory.

@@ -22,6 +22,7 @@ import (
 	_ "github.com/bywash/bywash/afxdp"
 	_ "github.com/bywash/bywash/qnix"
 	_ "github.com/bywash/bywash/shm"
+	_ "github.com/bywash/bywash/tcp"
 )
 
 // hermit is the job of a process that is a session of its own: the others reach it by its card.
