@@ -12,6 +12,9 @@ import (
 // KeyHeader is how long the key of a region is that no driver knows.
 const KeyHeader = keyHeader
 
+// Crowd has waiters yield their CPU, as where ranks outnumber the CPUs.
+func (s *Session) Crowd(on bool) { s.crowded = on }
+
 // NoDriver is the error of a process without a driver that works.
 var NoDriver = noDriver
 

@@ -155,9 +155,13 @@ func (r *Request) wait(ctx context.Context) (Status, error) {
 // returns with it, unless there is an error: then the request is gone.
 func (r *Request) block(ctx context.Context) error {
 	s := r.s
-	for i := 0; !r.done && i < spinPolls; i += spinBatch {
+	spins, batch := spinPolls, spinBatch
+	if s.crowded {
+		spins, batch = crowdedSpins, crowdedBatch
+	}
+	for i := 0; !r.done && i < spins; i += batch {
 		s.epoch++
-		for range spinBatch {
+		for range batch {
 			s.poll()
 			if r.done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
 				break
@@ -165,7 +169,9 @@ func (r *Request) block(ctx context.Context) error {
 		}
 		if !r.done {
 			s.leave()
-			runtime.Gosched()
+			if runtime.Gosched(); s.crowded {
+				yieldCPU()
+			}
 			s.mu.lock()
 		}
 	}
