@@ -36,6 +36,8 @@ type Request struct {
 	parked  bool  // its message waits for the next connection
 	probed  bool  // it receives one message, and no other
 	next    *Request
+
+	generation uint64 // how often it was given back
 }
 
 // Status describes a received or probed message.
@@ -68,6 +70,7 @@ func (s *Session) free(r *Request) {
 		r.away, r.held, r.acked = false, false, false
 	}
 	r.status, r.sync, r.waiting, r.active, r.parked, r.probed = Status{}, 0, false, nil, false, false
+	r.generation++
 	r.next = s.requests
 	s.requests = r
 }
