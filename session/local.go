@@ -9,8 +9,9 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both are
-// -1 if the launcher does not tell: bywash run, Open MPI's mpirun, MPICH's mpiexec and Slurm's srun (the rank alone) do.
+// LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
+// are -1 if the launcher does not tell: bywash run, Open MPI's mpirun, MPICH's mpiexec and Slurm's srun (the rank
+// alone) do.
 func (s *Session) LocalRank() (rank, size int) { return s.localRank, s.localSize }
 
 // findLocal reads the place on this host from the launcher's variables, and how many CPUs this process may use.
@@ -35,8 +36,8 @@ func (s *Session) findLocal(env func(string) string) {
 	s.crowded = s.cpus > 0 && s.localSize > s.cpus
 }
 
-// crowdedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the rank that
-// it waits for may need this one. It is enough for one probe of all peers (Session.poll).
+// crowdedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the rank
+// that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
 const (
 	crowdedBatch = 64
 	crowdedSpins = 64 * crowdedBatch

@@ -15,8 +15,8 @@ func stale(i int) error {
 }
 
 // WaitAll blocks until all requests are done, or ctx ends, and gives them back: their places in reqs become nil. Nil
-// requests count as done. It returns the index and the error of the first one in reqs that has failed, or -1 and nil. When
-// ctx ends, each request that is not done is treated as by Request.Wait: it is cancelled, if it is not too late.
+// requests count as done. It returns the index and the error of the first one in reqs that has failed, or -1 and nil.
+// When ctx ends, each request that is not done is treated as by Request.Wait: it is cancelled, if it is not too late.
 func WaitAll(ctx context.Context, reqs []*Request) (failed int, err error) {
 	failed = -1
 	for i, r := range reqs {
@@ -28,10 +28,10 @@ func WaitAll(ctx context.Context, reqs []*Request) (failed int, err error) {
 	return failed, err
 }
 
-// WaitAny blocks until one of the requests is done or ctx ends. It gives that one back, sets its place in reqs to nil, and
-// returns its index and outcome. Nil requests are left out; if all are nil, the index is -1 and the error nil. If ctx ends
-// first, or a request was given back elsewhere meanwhile (ErrInvalid), the index is -1 and no request was cancelled. All
-// requests must be of one session.
+// WaitAny blocks until one of the requests is done or ctx ends. It gives that one back, sets its place in reqs to nil,
+// and returns its index and outcome. Nil requests are left out; if all are nil, the index is -1 and the error nil. If
+// ctx ends first, or a request was given back elsewhere meanwhile (ErrInvalid), the index is -1 and no request was
+// cancelled. All requests must be of one session.
 func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	done, err := waitSome(ctx, reqs)
 	if err != nil || len(done) == 0 {
@@ -43,9 +43,9 @@ func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	return i, st, err
 }
 
-// WaitSome blocks until at least one of the requests is done or ctx ends. It returns the indices of all that are done, in
-// ascending order, and leaves them in reqs: Wait on each returns its outcome at once. Nil requests are left out; if all
-// are nil, there are no indices. Errors are those of WaitAny. It allocates.
+// WaitSome blocks until at least one of the requests is done or ctx ends. It returns the indices of all that are done,
+// in ascending order, and leaves them in reqs: Wait on each returns its outcome at once. Nil requests are left out; if
+// all are nil, there are no indices. Errors are those of WaitAny. It allocates.
 func WaitSome(ctx context.Context, reqs []*Request) ([]int, error) { return waitSome(ctx, reqs) }
 
 func waitSome(ctx context.Context, reqs []*Request) (done []int, err error) {
