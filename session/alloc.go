@@ -7,8 +7,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// memory is what Alloc hands out. It belongs to the process, not to a session: messages and regions may still use it when
-// a session has closed.
+// memory is what Alloc hands out. It belongs to the process, not to a session: messages and regions may still use it
+// when a session has closed.
 var memory struct {
 	sync.Mutex
 	arena *driver.Arena
@@ -17,9 +17,9 @@ var memory struct {
 // allocChunk is the size of an arena from which several allocations come.
 const allocChunk = 16 << 20
 
-// Alloc returns n bytes of zeroed memory that drivers move messages and one-sided operations from and to fastest: it lies
-// outside the Go heap, and is registered with a driver, or mapped by a peer, once (driver.Arena). It is aligned to 64
-// bytes, or to a page if n is at least a page. It must not hold Go pointers.
+// Alloc returns n bytes of zeroed memory that drivers move messages and one-sided operations from and to fastest: it
+// lies outside the Go heap, and is registered with a driver, or mapped by a peer, once (driver.Arena). It is aligned to
+// 64 bytes, or to a page if n is at least a page. It must not hold Go pointers.
 //
 // The memory is never given back to the system, also not by Close: allocate buffers once and use them again. A program
 // that needs to free it makes a driver.Arena of its own. Alloc fails with ErrInvalid if n is not positive, and with the

@@ -9,12 +9,12 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// When a rank ends, drivers notice it on connections that stand. Without a connection nobody would: the launcher says so
-// (launch.EndWatcher). Then operations with that rank fail once no connection to it is left. What it has delivered can
-// still be received.
+// When a rank ends, drivers notice it on connections that stand. Without a connection nobody would: the launcher says
+// so (launch.EndWatcher). Then operations with that rank fail once no connection to it is left. What it has delivered
+// can still be received.
 
-// endGrace is how long a connection that is being made has when its peer has ended: the peer may have made it before, and
-// have sent on it.
+// endGrace is how long a connection that is being made has when its peer has ended: the peer may have made it before,
+// and have sent on it.
 const endGrace = time.Second
 
 // watchEnds lets the launcher report ends.

@@ -55,6 +55,13 @@ func (s *Session) explainJoin(out []Choice) {
 		return
 	}
 	var b strings.Builder
+	if s.localSize > 0 {
+		fmt.Fprintf(&b, "bywash: rank %d: local rank %d of %d on this host, may run on %d CPUs", s.rank, s.localRank, s.localSize, s.cpus)
+		if s.crowded {
+			b.WriteString("; ranks outnumber the CPUs: waiting ranks yield theirs")
+		}
+		b.WriteString("\n")
+	}
 	for _, n := range s.nics {
 		p := &n.small.Properties().Profile
 		fmt.Fprintf(&b, "bywash: rank %d: %s:%s opened, exclusivity %d\n", s.rank, n.name(), n.Device, p.Exclusivity)

@@ -12,6 +12,28 @@ import (
 // KeyHeader is how long the key of a region is that no driver knows.
 const KeyHeader = keyHeader
 
+// Awaiting reports whether a call sleeps until some condition of the session holds.
+func (s *Session) Awaiting() bool {
+	s.mu.lock()
+	defer s.mu.unlock()
+	return len(s.awaiters) > 0
+}
+
+// CancelAndFree cancels a request and gives it back in one step, so that nobody sees it done.
+func (r *Request) CancelAndFree() bool {
+	s := r.s
+	s.mu.lock()
+	defer s.leave()
+	if r.done || !s.cancel(r) {
+		return false
+	}
+	s.free(r)
+	return true
+}
+
+// Crowd has waiters yield their CPU, as where ranks outnumber the CPUs.
+func (s *Session) Crowd(on bool) { s.crowded = on }
+
 // NoDriver is the error of a process without a driver that works.
 var NoDriver = noDriver
 

@@ -77,8 +77,8 @@ func (g *Gate) Irecv(tag uint64, buf []byte) (*Request, error) {
 	return g.s.Irecv(Match{From: g, Tag: tag}, buf)
 }
 
-// Recv receives a message that matches m: Tag(7) stands for tag 7 from any source, Match{} for tag 0. It blocks until the
-// message has arrived or ctx ends. Receives that match the same message are served in the order in which they were
+// Recv receives a message that matches m: Tag(7) stands for tag 7 from any source, Match{} for tag 0. It blocks until
+// the message has arrived or ctx ends. Receives that match the same message are served in the order in which they were
 // posted. Errors are those of Gate.Recv.
 func (s *Session) Recv(ctx context.Context, m Match, buf []byte) (Status, error) {
 	in := In{Match: m, Buf: buf}

@@ -36,6 +36,8 @@ type Request struct {
 	parked  bool  // its message waits for the next connection
 	probed  bool  // it receives one message, and no other
 	next    *Request
+
+	generation uint64 // how often it was given back
 }
 
 // Status describes a received or probed message.
@@ -68,6 +70,7 @@ func (s *Session) free(r *Request) {
 		r.away, r.held, r.acked = false, false, false
 	}
 	r.status, r.sync, r.waiting, r.active, r.parked, r.probed = Status{}, 0, false, nil, false, false
+	r.generation++
 	r.next = s.requests
 	s.requests = r
 }
@@ -155,9 +158,13 @@ func (r *Request) wait(ctx context.Context) (Status, error) {
 // returns with it, unless there is an error: then the request is gone.
 func (r *Request) block(ctx context.Context) error {
 	s := r.s
-	for i := 0; !r.done && i < spinPolls; i += spinBatch {
+	spins, batch := spinPolls, spinBatch
+	if s.crowded {
+		spins, batch = crowdedSpins, crowdedBatch
+	}
+	for i := 0; !r.done && i < spins; i += batch {
 		s.epoch++
-		for range spinBatch {
+		for range batch {
 			s.poll()
 			if r.done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
 				break
@@ -165,7 +172,9 @@ func (r *Request) block(ctx context.Context) error {
 		}
 		if !r.done {
 			s.leave()
-			runtime.Gosched()
+			if runtime.Gosched(); s.crowded {
+				yieldCPU()
+			}
 			s.mu.lock()
 		}
 	}

@@ -2,10 +2,10 @@ package session
 
 import "context"
 
-// SendRecv sends out to this gate's peer with a tag, and receives a message that matches from into in, both at once: ranks
-// that exchange messages in a ring or in pairs do not wait for each other. It blocks until both are done or ctx ends. out
-// and in must not overlap. The status is that of the received message. Errors are those of Send and of Session.Recv; when
-// the send fails, the receive is cancelled.
+// SendRecv sends out to this gate's peer with a tag, and receives a message that matches from into in, both at once:
+// ranks that exchange messages in a ring or in pairs do not wait for each other. It blocks until both are done or ctx
+// ends. out and in must not overlap. The status is that of the received message. Errors are those of Send and of
+// Session.Recv; when the send fails, the receive is cancelled.
 func (g *Gate) SendRecv(ctx context.Context, tag uint64, out []byte, from Match, in []byte) (Status, error) {
 	r, err := g.s.Irecv(from, in)
 	if err != nil {

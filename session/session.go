@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,10 @@ type Session struct {
 	tasks          sync.WaitGroup
 	wanted         chan struct{}
 	move           chan struct{}
+	localRank      int             // on this host; -1: not known
+	localSize      int             // ranks on this host; -1: not known
+	cpus           int             // that this process may use; 0: not known
+	crowded        bool            // ranks outnumber the CPUs
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
 	sleepers atomic.Int32
@@ -121,6 +126,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
+	s.findLocal(os.Getenv)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.key, err = handshake.OptionalKey(job.Secret()); err != nil {

@@ -51,6 +51,8 @@ Each process finds in its environment:
   ` + launch.EnvSize + `        the number of ranks
   ` + launch.EnvSecret + `      the job's secret, which admits a process to the job: do not show it
   ` + launch.EnvLauncher + `    embedded
+  ` + launch.EnvLocalRank + `  its rank again, as all ranks are on this machine
+  ` + launch.EnvLocalSize + `  the number of ranks again
   ` + launch.EnvExplain + `     1 with --explain
   ` + launch.EnvDrivers + `     the list of --drivers`,
 		Example: `  bywash run -n 4 ./prog

@@ -25,8 +25,8 @@ type End struct {
 	Code int // Exited: the exit status, 0 to 255; Killed: the number of the signal
 }
 
-// Err returns the end as an error. Its Code is the status that a shell shows: the exit status, or 128 plus the number of
-// the signal; 0 if it is not known.
+// Err returns the end as an error. Its Code is the status that a shell shows: the exit status, or 128 plus the number
+// of the signal; 0 if it is not known.
 func (e End) Err() *RankError {
 	switch e.How {
 	case Left:
@@ -46,10 +46,11 @@ func (e End) Err() *RankError {
 // EndWatcher is a Job that reports the ends of other ranks. Only the embedded launcher has it.
 type EndWatcher interface {
 	Job
-	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now on, until
-	// this job is closed. A rank that leaves in order is reported as Left, also if its process then fails. The launcher
-	// reports a rank some milliseconds after its end; up to half a second after, if it does not know the exit status, as on
-	// another host than bywash run. f must not block. WatchEnds is called once; it returns an error if the launcher is gone.
+	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now on,
+	// until this job is closed. A rank that leaves in order is reported as Left, also if its process then fails. The
+	// launcher reports a rank some milliseconds after its end; up to half a second after, if it does not know the exit
+	// status, as on another host than bywash run. f must not block. WatchEnds is called once; it returns an error if
+	// the launcher is gone.
 	WatchEnds(f func(End)) error
 }
 

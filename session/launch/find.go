@@ -17,9 +17,11 @@ const (
 	EnvSize       = "BYWASH_SIZE"
 	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
 	EnvLauncher   = "BYWASH_LAUNCHER"
-	EnvExplain    = "BYWASH_EXPLAIN"   // 1: a session tells what it chose and why
-	EnvJoinTime   = "BYWASH_JOIN_TIME" // how long a rank 0 that serves waits for the others to join, as 90s; 0: no limit; 5m unless set
-	EnvDrivers    = "BYWASH_DRIVERS"   // DRIVER[:DEVICE],…: the drivers of a session that names no rails
+	EnvExplain    = "BYWASH_EXPLAIN"    // 1: a session tells what it chose and why
+	EnvJoinTime   = "BYWASH_JOIN_TIME"  // how long a rank 0 that serves waits for the others to join, as 90s; 0: no limit; 5m unless set
+	EnvLocalRank  = "BYWASH_LOCAL_RANK" // this process's number among the job's ranks on this host, from 0
+	EnvLocalSize  = "BYWASH_LOCAL_SIZE" // how many these are
+	EnvDrivers    = "BYWASH_DRIVERS"    // DRIVER[:DEVICE],…: the drivers of a session that names no rails
 )
 
 // rank0Prefix says that rank 0 serves the rendezvous itself.

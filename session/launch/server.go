@@ -97,8 +97,8 @@ func (s *Server) Refused() <-chan error { return s.refusals }
 // that need the rank fail.
 func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
 
-// Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank fail,
-// and ranks that watch ends are told (EndWatcher).
+// Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank
+// fail, and ranks that watch ends are told (EndWatcher).
 func (s *Server) Ended(e End) {
 	s.leave(e.Rank, fateDied)
 	s.note(e)

@@ -143,7 +143,7 @@ func (j *job) start(rank int, secret []byte) error {
 	cmd := exec.Command(j.path, j.Args...)
 	cmd.Args[0] = j.Program
 	cmd.Env = append(os.Environ(), launch.RankEnv(j.server.Addr(), rank, j.Ranks, secret)...)
-	cmd.Env = append(cmd.Env, launch.EnvLauncher+"=embedded")
+	cmd.Env = append(cmd.Env, launch.EnvLauncher+"=embedded", fmt.Sprintf("%s=%d", launch.EnvLocalRank, rank), fmt.Sprintf("%s=%d", launch.EnvLocalSize, j.Ranks))
 	if j.Explain {
 		cmd.Env = append(cmd.Env, launch.EnvExplain+"=1")
 	}

@@ -1,0 +1,47 @@
+package session
+
+import (
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/session/launch"
+)
+
+// LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
+// are -1 if the launcher does not tell: bywash run, Open MPI's mpirun, MPICH's mpiexec and Slurm's srun (the rank
+// alone) do.
+func (s *Session) LocalRank() (rank, size int) { return s.localRank, s.localSize }
+
+// findLocal reads the place on this host from the launcher's variables, and how many CPUs this process may use.
+func (s *Session) findLocal(env func(string) string) {
+	first := func(names ...string) int {
+		for _, name := range names {
+			if n, err := strconv.Atoi(env(name)); err == nil && n >= 0 && n <= s.size {
+				return n
+			}
+		}
+		return -1
+	}
+	s.localRank, s.localSize = -1, -1
+	if s.ownJob {
+		s.localRank = first(launch.EnvLocalRank, "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+		s.localSize = first(launch.EnvLocalSize, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+	}
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) == nil {
+		s.cpus = set.Count()
+	}
+	s.crowded = s.cpus > 0 && s.localSize > s.cpus
+}
+
+// crowdedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the rank
+// that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
+const (
+	crowdedBatch = 64
+	crowdedSpins = 64 * crowdedBatch
+)
+
+// yieldCPU lets another process run.
+func yieldCPU() { _, _, _ = syscall.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

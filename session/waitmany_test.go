@@ -1,0 +1,81 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/bywash/bywash/session"
+)
+
+// postMany posts receives of the tags 0 to n-1 from rank 1.
+func postMany(t *testing.T, s *session.Session, n int) (reqs []*session.Request, bufs [][]byte) {
+	t.Helper()
+	for tag := range n {
+		buf := make([]byte, 8)
+		r, err := s.Gate(1).Irecv(uint64(tag), buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reqs, bufs = append(reqs, r), append(bufs, buf)
+	}
+	return reqs, bufs
+}
+
+func TestWaitAnySomeAll(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	reqs, _ := postMany(t, s[0], 5)
+	send := func(tag uint64) {
+		if err := s[1].Gate(0).SendMsg(ctx, &session.Out{Tag: tag, Buf: []byte("x"), Sync: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	send(3)
+	if i, st, err := session.WaitAny(ctx, reqs); i != 3 || st.Tag != 3 || err != nil || reqs[3] != nil {
+		t.Errorf("any: %d, %+v, %v", i, st, err)
+	}
+	send(4)
+	send(1)
+	if done, err := session.WaitSome(ctx, reqs); !slices.Equal(done, []int{1, 4}) || err != nil {
+		t.Errorf("some: %v, %v", done, err)
+	}
+	stopped, stop := context.WithCancel(ctx)
+	stop()
+	if i, _, err := session.WaitAny(stopped, reqs[:1]); i != -1 || !errors.Is(err, context.Canceled) || reqs[0] == nil {
+		t.Errorf("any, with an ended context: %d, %v", i, err)
+	}
+	go send(0)
+	go send(2)
+	if i, err := session.WaitAll(ctx, reqs); i != -1 || err != nil || slices.ContainsFunc(reqs, func(r *session.Request) bool { return r != nil }) {
+		t.Errorf("all: %d, %v, %v", i, err, reqs)
+	}
+	if i, _, err := session.WaitAny(ctx, reqs); i != -1 || err != nil {
+		t.Errorf("any of none: %d, %v", i, err)
+	}
+}
+
+// A request that another goroutine gives back, and the session uses again, is not taken for the one that was meant.
+func TestWaitAnyFindsAStaleRequest(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	reqs, _ := postMany(t, s[0], 2)
+	ended := make(chan error)
+	go func() {
+		_, _, err := session.WaitAny(ctx, reqs)
+		ended <- err
+	}()
+	eventually(t, "WaitAny sleeps", func() bool { return s[0].Awaiting() })
+	r := reqs[1]
+	if !r.CancelAndFree() {
+		t.Fatal("too late to cancel")
+	}
+	if err := <-ended; !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("any: %v, want %v", err, session.ErrInvalid)
+	}
+	reqs[0].Cancel()
+	if _, err := session.WaitAll(ctx, reqs[:1]); !errors.Is(err, session.ErrCanceled) {
+		t.Errorf("all: %v", err)
+	}
+}
