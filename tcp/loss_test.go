@@ -1,0 +1,169 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/veth"
+)
+
+// joinedBy is a connection of this process with itself, between two network namespaces that a pair of devices joins.
+func joinedBy(t *testing.T, cfg veth.Config, track driver.Track, options map[string]string) (*veth.Pair, [2]driver.Instance) {
+	t.Helper()
+	p, err := veth.New(cfg)
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	var contexts [2]driver.Context
+	for k := range contexts {
+		o := map[string]string{"netns": fmt.Sprintf("/proc/self/fd/%d", p.Ends[k].Namespace)}
+		for name, value := range options {
+			o[name] = value
+		}
+		nic, err := tcpDriver{}.Query(driver.Hints{Device: p.Ends[k].Device, Track: track, Options: o})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if contexts[k], err = nic.Open(driver.Attributes{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = contexts[k].Close() })
+	}
+	var ends [2]driver.Instance
+	for k := range ends {
+		if ends[k], err = contexts[k].Connect(contexts[1-k].URL()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range ends {
+		if err := i.ConnectWait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p, ends
+}
+
+// A router that loses one frame in a hundred, or also delays, repeats and reorders them, loses nothing of what is sent,
+// and ends no connection.
+func TestLossLosesNothing(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		for _, netem := range []bool{false, true} {
+			name := track.String()
+			cfg := veth.Config{Router: true, Loss: 0.01}
+			if netem {
+				name, cfg.Loss = name+" netem", 0
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				p, ends := joinedBy(t, cfg, track, map[string]string{"dead-time": "30s"})
+				if netem {
+					badWeather(t, p)
+				}
+				lengths := []int{0, 1, 100, maxSmall}
+				if track == driver.Large {
+					lengths = append(lengths, 100_000, 2<<20)
+				}
+				for k := range 10 {
+					for _, n := range lengths {
+						moves(t, ends[k%2], ends[1-k%2], track, n)
+					}
+				}
+				if lost := resent(t, ends); lost == 0 {
+					t.Error("nothing was sent again, so nothing can have been lost")
+				}
+			})
+		}
+	}
+}
+
+// badWeather has the router's kernel harm what it forwards.
+func badWeather(t *testing.T, p *veth.Pair) {
+	t.Helper()
+	for k := range p.Router {
+		end := &p.Router[k]
+		err := end.Do(func() error {
+			l, err := netlink.LinkByName(end.Device)
+			if err != nil {
+				return err
+			}
+			return netlink.QdiscAdd(netlink.NewNetem(
+				netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+				netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000},
+			))
+		})
+		if errors.Is(err, unix.ENOENT) {
+			t.Skip("the kernel has no netem (modprobe sch_netem)")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// resent is how many segments the kernel has sent again, on the sockets of both ends.
+func resent(t *testing.T, ends [2]driver.Instance) (n uint32) {
+	t.Helper()
+	for _, i := range ends {
+		var fd int
+		switch i := i.(type) {
+		case *small:
+			fd = i.wire.out
+		case *large:
+			fd = i.wire.out
+		}
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += info.Total_retrans
+	}
+	return n
+}
+
+// A link that is down for less than the dead time loses nothing. Where it stays down, the connection ends at both sides,
+// and the error says that the peer was silent.
+func TestLinkDownAndUp(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			t.Parallel()
+			p, ends := joinedBy(t, veth.Config{}, track, map[string]string{"dead-time": "2s"})
+			moves(t, ends[0], ends[1], track, 1000)
+			link := func(up bool) {
+				if err := p.Ends[0].SetUp(up); err != nil {
+					t.Fatal(err)
+				}
+			}
+			link(false)
+			time.AfterFunc(100*time.Millisecond, func() { _ = p.Ends[0].SetUp(true) })
+			moves(t, ends[0], ends[1], track, 1000)
+			moves(t, ends[1], ends[0], track, 1000)
+			link(false)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			var in [2]driver.Packet
+			for k, i := range ends {
+				in[k].IOV = [][]byte{make([]byte, 8)}
+				if err := i.RecvPost(&in[k]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for k, i := range ends {
+				if err := i.(driver.RecvWaiter).RecvWait(ctx, &in[k]); !errors.Is(err, driver.ErrBroken) {
+					t.Errorf("a receive whose link is down: %v, want %v", err, driver.ErrBroken)
+				}
+			}
+		})
+	}
+}
