@@ -82,7 +82,7 @@ func (s *Session) Resume() error {
 	}
 	for _, g := range s.gates {
 		if g != nil && g.state == gateIdle && g.wanted() {
-			g.connect()
+			g.connectAgain()
 		}
 	}
 	s.kickAnswerer()
@@ -109,9 +109,10 @@ func (g *Gate) pause() {
 	case gateConnecting:
 		g.abandonLater()
 	case gateUp:
-		if g.leaving || g.leaveSeen {
+		if g.leaveSent || g.leaveSeen {
 			return // it is closed in order
 		}
+		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See rest.
 		g.state, g.pausing = gateClosing, pausing
 		pc, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
 		g.dispatch(pc)
@@ -173,6 +174,7 @@ func (g *Gate) rest() {
 	links := g.links
 	g.links, g.state, g.pausing, g.pauseHeard = nil, gateIdle, paused, false
 	g.lead, g.clear = nil, false
+	leave := g.leaving || g.leaveNext
 	g.farewell()
 	g.relay.drop(s)
 	for _, l := range links {
@@ -188,8 +190,21 @@ func (g *Gate) rest() {
 	g.live += g.backlog.lasting()
 	s.kickAnswerer()
 	if g.wanted() {
-		g.connect()
+		g.leaveNext = leave // Disconnect closes the connection that carries what waits
+		g.connectAgain()
 	}
+}
+
+// connectAgain connects a gate for what waits. After a pause it takes up the wish to leave, which is kept apart while the
+// session is quiet: a gate that is leaving is polled.
+func (g *Gate) connectAgain() {
+	if g.s.quiet {
+		return // Resume does
+	}
+	if g.pausing == paused {
+		g.leaving, g.leaveNext = g.leaveNext, false
+	}
+	g.connect()
 }
 
 // postpones keeps a long message for the next connection if none may begin on this one.

@@ -277,3 +277,39 @@ func mirrorLanes(ctx context.Context, s *session.Session, peer int) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// A Disconnect that waits until its message is matched does not hold up the pause of the peer. It is kept: after
+// Resume the message arrives, and then the gate is closed.
+func TestPauseWinsOverUnsaidLeave(t *testing.T) {
+	s := joinOver(t, ways[0].rails(t))
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	sent := bytes.Repeat([]byte{7}, 1<<20)
+	r, err := s[0].Gate(1).Isend(1, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s[1].Probe(ctx, session.Tag(1)); err != nil {
+		t.Fatal(err)
+	}
+	s[0].Gate(1).Disconnect()
+	if err := s[1].Quiesce(ctx); err != nil {
+		t.Fatalf("Quiesce beside a peer that wants to leave: %v", err)
+	}
+	if err := s[1].Resume(); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(sent))
+	if _, err := s[1].Gate(0).Recv(ctx, 1, got); err != nil || !bytes.Equal(got, sent) {
+		t.Fatalf("the message did not arrive after Resume: %v", err)
+	}
+	if _, err := r.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for s[0].Gate(1).Path() != "idle" {
+		if ctx.Err() != nil {
+			t.Fatalf("the Disconnect was forgotten: the gate is %s", s[0].Gate(1).Path())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
