@@ -189,8 +189,8 @@ func (g *Gate) rest() {
 	g.resumeAnswers()
 	g.live += g.backlog.lasting()
 	s.kickAnswerer()
+	g.leaveNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
 	if g.wanted() {
-		g.leaveNext = leave // Disconnect closes the connection that carries what waits
 		g.connectAgain()
 	}
 }
