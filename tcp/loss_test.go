@@ -91,24 +91,12 @@ func TestLossLosesNothing(t *testing.T) {
 // badWeather has the router's kernel harm what it forwards.
 func badWeather(t *testing.T, p *veth.Pair) {
 	t.Helper()
-	for k := range p.Router {
-		end := &p.Router[k]
-		err := end.Do(func() error {
-			l, err := netlink.LinkByName(end.Device)
-			if err != nil {
-				return err
-			}
-			return netlink.QdiscAdd(netlink.NewNetem(
-				netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-				netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000},
-			))
-		})
-		if errors.Is(err, unix.ENOENT) {
-			t.Skip("the kernel has no netem (modprobe sch_netem)")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	err := p.BadWeather(netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000})
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

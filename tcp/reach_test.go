@@ -90,8 +90,8 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 // A range of ports without a free one is named, and so is the option.
 func TestExhaustedPortRangeIsNamed(t *testing.T) {
 	a := aContext(t, driver.Small, nil)
-	if a.at.port == 65535 {
-		t.Skip("the kernel chose the last port")
+	for a.at.port == 65535 { // the next one is needed, too
+		a = aContext(t, driver.Small, nil)
 	}
 	next, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.at.port+1))
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // route makes the middle namespace forward, and the ends use it.
@@ -115,5 +116,24 @@ func (p *Pair) drop(share float64, e *End) error {
 		return errors.Join(err, prog.Close())
 	}
 	p.undo = append(p.undo, func() error { return errors.Join(l.Close(), prog.Close()) })
+	return nil
+}
+
+// BadWeather has the router's kernel lose, repeat, delay and reorder some of what it forwards, in both directions, by netem
+// (tc-netem(8)). It needs [Config.Router], and fails with [errors.ErrUnsupported] where the kernel has no netem.
+func (p *Pair) BadWeather(weather netlink.NetemQdiscAttrs) error {
+	for k := range p.Router {
+		end := &p.Router[k]
+		err := in(end.Namespace, func(h *netlink.Handle) error {
+			attrs := netlink.QdiscAttrs{LinkIndex: end.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+			return h.QdiscAdd(netlink.NewNetem(attrs, weather))
+		})
+		if errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("%w: the kernel has no netem (modprobe sch_netem)", errors.ErrUnsupported)
+		}
+		if err != nil {
+			return fmt.Errorf("netem at %s: %w", end.Device, err)
+		}
+	}
 	return nil
 }
