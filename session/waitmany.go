@@ -33,12 +33,18 @@ func WaitAll(ctx context.Context, reqs []*Request) (failed int, err error) {
 // ctx ends first, or a request was given back elsewhere meanwhile (ErrInvalid), the index is -1 and no request was
 // cancelled. All requests must be of one session.
 func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
-	done, err := waitSome(ctx, reqs)
+	done, generations, err := waitSome(ctx, reqs)
 	if err != nil || len(done) == 0 {
 		return -1, Status{}, err
 	}
 	i := done[0]
-	_, st, err := reqs[i].Test()
+	r := reqs[i]
+	r.s.mu.lock()
+	if r.generation != generations[i] {
+		r.s.leave()
+		return -1, Status{}, stale(i)
+	}
+	st, err := r.take()
 	reqs[i] = nil
 	return i, st, err
 }
@@ -46,15 +52,19 @@ func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 // WaitSome blocks until at least one of the requests is done or ctx ends. It returns the indices of all that are done,
 // in ascending order, and leaves them in reqs: Wait on each returns its outcome at once. Nil requests are left out; if
 // all are nil, there are no indices. Errors are those of WaitAny. It allocates.
-func WaitSome(ctx context.Context, reqs []*Request) ([]int, error) { return waitSome(ctx, reqs) }
+func WaitSome(ctx context.Context, reqs []*Request) ([]int, error) {
+	done, _, err := waitSome(ctx, reqs)
+	return done, err
+}
 
-func waitSome(ctx context.Context, reqs []*Request) (done []int, err error) {
+// waitSome is WaitSome. It also returns the generation of each request, by its index.
+func waitSome(ctx context.Context, reqs []*Request) (done []int, generations []uint64, err error) {
 	first := slices.IndexFunc(reqs, func(r *Request) bool { return r != nil })
 	if first < 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	s := reqs[first].s
-	generations := make([]uint64, len(reqs))
+	generations = make([]uint64, len(reqs))
 	s.mu.lock()
 	for i, r := range reqs {
 		if r == nil {
@@ -62,7 +72,7 @@ func waitSome(ctx context.Context, reqs []*Request) (done []int, err error) {
 		}
 		if r.s != s {
 			s.leave()
-			return nil, &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: requests of several sessions", ErrInvalid)}
+			return nil, nil, &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: requests of several sessions", ErrInvalid)}
 		}
 		generations[i] = r.generation
 	}
@@ -82,10 +92,10 @@ func waitSome(ctx context.Context, reqs []*Request) (done []int, err error) {
 		return old != nil || len(done) > 0
 	})
 	if waited != nil {
-		return nil, &Error{Peer: -1, Op: "wait", Err: waited}
+		return nil, nil, &Error{Peer: -1, Op: "wait", Err: waited}
 	}
 	if old != nil {
-		return nil, old
+		return nil, nil, old
 	}
-	return done, nil
+	return done, generations, nil
 }
