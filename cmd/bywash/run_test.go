@@ -99,6 +99,7 @@ func follow(t *testing.T, cmd *exec.Cmd, ranks int) *bufio.Reader {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // its guard ends the ranks
 	r := bufio.NewReader(out)
 	for range ranks {
 		if line, err := r.ReadString('\n'); line != "up\n" {
