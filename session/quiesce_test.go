@@ -306,10 +306,5 @@ func TestPauseWinsOverUnsaidLeave(t *testing.T) {
 	if _, err := r.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for s[0].Gate(1).Path() != "idle" {
-		if ctx.Err() != nil {
-			t.Fatalf("the Disconnect was forgotten: the gate is %s", s[0].Gate(1).Path())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the Disconnect takes effect", func() bool { return s[0].Gate(1).Path() == "idle" })
 }

@@ -25,8 +25,8 @@
 // program that starts its ranks itself serves them with [Listen] and [Serve]; each of them calls [Join] or, with the
 // variables of [RankEnv], [Find].
 //
-// It is an [EndWatcher], too: it tells each rank that asks for it how others have ended. Ends that come together go in
-// one message; in a job whose ranks all watch, their number can grow with the square of the ranks.
+// An embedded job is an [EndWatcher]: it tells each rank that has asked how other ranks ended. Ends within 2 ms of each
+// other are told in one message. If all ranks watch, the number of messages can grow with the square of the ranks.
 //
 // # Environment
 //
@@ -34,7 +34,7 @@
 //	BYWASH_RANK        this process's rank, from 0
 //	BYWASH_SIZE        the number of ranks
 //	BYWASH_SECRET      64 hexadecimal digits that only the job's ranks know
-//	BYWASH_JOIN_TIME   how long a rank 0 that serves waits for the others to join, as 90s; 0: no limit; 5 minutes unless set
+//	BYWASH_JOIN_TIME   how long a rank 0 that serves waits for all to join, as 90s; 0: no limit; unset: 5 minutes
 //	BYWASH_LAUNCHER    one of the names above: take that one, or fail
 //
 // Without the last, BYWASH_RENDEZVOUS comes first, then PMIx's variables, then PMI's. docs/launch.md shows how to start
