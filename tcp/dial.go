@@ -55,7 +55,8 @@ func hungUp(err error) bool {
 
 // race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first
 // link on which the peer has proved the secret and its incarnation. A candidate that fails harms nothing: it may be an
-// address that many hosts have. Again says that one closed the connection, and may be the peer, whatever the others said.
+// address that many hosts have. Again says that one closed the connection, and may be the peer, whatever the others
+// said.
 func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (_ *link, again bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, max(c.opts.deadTime, time.Second))
 	defer cancel()

@@ -89,8 +89,8 @@ func keys(t testing.TB) (a, b *handshake.Conn) {
 	return a, b
 }
 
-// A drain takes all encrypted bytes that have come, without a call of the user: the socket announces them only once, and
-// a program that sleeps would not learn of the rest.
+// A drain takes all encrypted bytes that have come, without a call of the user: the socket announces them only once,
+// and a program that sleeps would not learn of the rest.
 func TestSealedBytesAreAllTaken(t *testing.T) {
 	c := aContext(t, driver.Small, map[string]string{"encrypt": "on"})
 	i, fd := c.fed(t)

@@ -71,8 +71,8 @@ func TestWaitingMessagesLeaveRoomForOtherFrames(t *testing.T) {
 	}
 }
 
-// A program that holds a buffer of SendBufGet for longer than the dead time is not taken for dead, and its peer can send
-// on: signs of life and grants do not wait for the buffer.
+// A program that holds a buffer of SendBufGet for longer than the dead time is not taken for dead, and its peer can
+// send on: signs of life and grants do not wait for the buffer.
 func TestHeldBufferKeepsConnection(t *testing.T) {
 	for _, encrypt := range []string{"off", "on"} {
 		t.Run("encrypt="+encrypt, func(t *testing.T) {

@@ -463,8 +463,8 @@ func (s *small) leaving() (bufs [][]byte, aside bool) {
 	return pieces(&s.outBufs, s.out[:outSize], head, int(s.outTail.Load()-head)), false
 }
 
-// pass sends a frame without a message while the user holds the buffer behind what waits in the ring. It reports whether
-// it did: if the stream is not between two frames, a later call does. The owner's.
+// pass sends a frame without a message while the user holds the buffer behind what waits in the ring. It reports
+// whether it did: if the stream is not between two frames, a later call does. The owner's.
 func (s *small) pass(head uint32) bool {
 	if !s.tx.try() {
 		return false
