@@ -120,8 +120,8 @@ func resent(t *testing.T, ends [2]driver.Instance) (n uint32) {
 	return n
 }
 
-// A link that is down for less than the dead time loses nothing. Where it stays down, the connection ends at both
-// sides, and the error says that the peer was silent.
+// A link that is down for less than the dead time loses nothing. Where it stays down, the connection breaks at
+// both sides.
 func TestLinkDownAndUp(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
