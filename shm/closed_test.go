@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/kit"
 )
 
 // A peer that has not read the goodbye yet sees the word closed, and does not enter.
@@ -186,5 +188,65 @@ func TestKeysOfAClosedContextSayClosed(t *testing.T) {
 	}
 	if done, err := one.OpPoll(&op); !done || !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("put: got %v, %v, want ErrClosed", done, err)
+	}
+}
+
+// What a peer moved before it closed counts, also where it moves it and closes while this end looks for progress.
+func TestPeerClosesDuringALook(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		options map[string]string
+		n       int
+		receive bool // this end receives
+		late    bool // the send is posted during the look, too
+	}{
+		{"receive through the ring", map[string]string{"path": "ring"}, 10_000, true, false},
+		{"receive of nothing", map[string]string{"path": "ring"}, 0, true, true},
+		{"send that the receiver copies", map[string]string{"path": "cma", "ends": "receiver"}, 100_000, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b := pair(t, driver.Large, tt.options)
+			out, in := driver.Packet{IOV: [][]byte{random(tt.n)}}, driver.Packet{IOV: [][]byte{make([]byte, tt.n)}}
+			sender, receiver := a, b
+			if !tt.receive {
+				sender, receiver = b, a
+			}
+			if err := receiver.RecvPost(&in); err != nil {
+				t.Fatal(err)
+			}
+			post := func() {
+				out.RdvData = bytes.Clone(in.RdvData)
+				if err := sender.SendPost(&out); err != nil {
+					t.Fatal(err)
+				}
+			}
+			poll, peer := func() (bool, error) { return b.SendPoll(&out) }, func() (bool, error) { return a.RecvPoll(&in) }
+			if tt.receive {
+				poll, peer = func() (bool, error) { return b.RecvPoll(&in) }, func() (bool, error) { return a.SendPoll(&out) }
+			}
+			if !tt.late {
+				post()
+			}
+			opts := &connOf(b).ctx.opts
+			opts.looked = func() {
+				opts.looked = nil
+				if tt.late {
+					post()
+				}
+				if err := await(t, peer); err != nil {
+					t.Fatal(err)
+				}
+				if err := a.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				within(t, 10*time.Second, "the goodbye to arrive", func() bool { return connOf(b).State() == kit.StatePeerClosed })
+			}
+			if err := await(t, poll); err != nil {
+				t.Fatalf("got %v, want success", err)
+			}
+			if !bytes.Equal(in.IOV[0], out.IOV[0]) {
+				t.Error("the bytes differ")
+			}
+		})
 	}
 }

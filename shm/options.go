@@ -18,6 +18,7 @@ type options struct {
 	noRecver  bool // the receiving end does not
 	noPtracer bool
 	noBarrier bool
+	looked    func() // tests only: called by each poll of a long transfer after it has looked for progress
 }
 
 var optionTable = kit.Options[options]{

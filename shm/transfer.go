@@ -14,6 +14,7 @@ import (
 
 // progressSend moves the sending end of a transfer on by at most one piece.
 func (l *large) progressSend(t *transfer) {
+	st := l.State() // before the look: see progressRecv
 	if l.toSelf {
 		// Both ends are here, and only one of them may be polled.
 		if r := &l.recvs[t.p.Driver.Slot]; r.p != nil && r.ticket == t.ticket {
@@ -52,7 +53,10 @@ func (l *large) progressSend(t *transfer) {
 		l.finishSend(t, nil)
 		return
 	}
-	if st := l.State(); st != kit.StateUp && l.released(t, true) {
+	if f := l.ctx.opts.looked; f != nil {
+		f()
+	}
+	if st != kit.StateUp && l.released(t, true) {
 		l.finishSend(t, l.Failure("send"))
 	}
 }
@@ -70,7 +74,8 @@ func (l *large) finishSend(t *transfer, err error) {
 	l.finishTransfer(t, true, err)
 }
 
-// progressRecv moves the receiving end of a transfer on by at most one piece.
+// progressRecv moves the receiving end of a transfer on by at most one piece. The state is read before the look for data:
+// a peer sends first and closes afterwards, so that one look after the end was seen finds all that was sent before it.
 func (l *large) progressRecv(t *transfer) {
 	if t.gaveUp {
 		if l.released(t, false) {
@@ -79,6 +84,7 @@ func (l *large) progressRecv(t *transfer) {
 		}
 		return
 	}
+	st := l.State()
 	if l.match(t) {
 		w := atomic.LoadUint64(&t.slot.claim)
 		theirs := load32(&t.slot.send.reach)
@@ -101,7 +107,10 @@ func (l *large) progressRecv(t *transfer) {
 			return
 		}
 	}
-	if st := l.State(); st != kit.StateUp && l.released(t, false) {
+	if f := l.ctx.opts.looked; f != nil {
+		f()
+	}
+	if st != kit.StateUp && l.released(t, false) {
 		l.finishTransfer(t, false, l.Failure("receive"))
 	}
 }
