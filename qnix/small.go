@@ -128,8 +128,8 @@ func (s *small) arrives() {
 		return
 	}
 	s.arrived++
-	s.came.Add(1)
 	s.Announce()
+	s.came.Add(1) // after it: who counts the last message may end the connection at once
 }
 
 // raise takes the peer's limit, which may be older than the known one.

@@ -143,3 +143,37 @@ func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
 		}
 	}
 }
+
+// TestGoodbyeBeforeTheKeysAreRevoked: a receive that has its message, or was cancelled, and waits only until its keys
+// are revoked, ends as it would have without the goodbye.
+func TestGoodbyeBeforeTheKeysAreRevoked(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		over bool
+		err  error
+		want error
+	}{{"whole", true, nil, nil}, {"cancelled", true, driver.ErrCanceled, driver.ErrCanceled}, {"under way", false, nil, driver.ErrClosed}} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &opened{opts: optionTable.Defaults}
+			c.done.dead = driver.ErrClosed // so that nobody polls it
+			l := &large{pool: &pool{}}
+			l.ctx, l.api, l.rx, l.inbox = c, l, &l.sq, newInbox(8)
+			c.init(driver.Properties{Driver: Name, Track: driver.Large}, driver.Attributes{})
+			l.Large.Init(&l.Conn, l, maxMessage)
+			c.Add(&l.conn, 0, "", l, l)
+			l.Resolve(kit.StateUp, nil)
+			if err := l.ConnectWait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p := &driver.Packet{}
+			if err := l.RecvPost(p); err != nil {
+				t.Fatal(err)
+			}
+			l.slots[p.Driver.Slot].windows = windows{over: tt.over, err: tt.err}
+			l.Finish(kit.StatePeerClosed, nil)
+			if done, err := l.RecvPoll(p); !done || !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+				t.Errorf("got %v, %v; want %v", done, err, tt.want)
+			}
+		})
+	}
+}

@@ -260,9 +260,14 @@ func (l *large) claims(r *rdvData) bool {
 func (l *large) fail() {
 	err := l.Failure("transfer")
 	for k := range l.slots {
-		if l.Receives.At(k) != nil {
-			l.giveBack(&l.slots[k], err)
+		if l.Receives.At(k) == nil {
+			continue
 		}
+		e := err
+		if w := &l.slots[k].windows; w.over { // it was whole, or cancelled, before the end; only its keys were still valid
+			e = w.err
+		}
+		l.giveBack(&l.slots[k], e)
 	}
 	for k := range l.out {
 		if t := &l.out[k]; l.Sends.At(k) != nil {

@@ -416,6 +416,7 @@ func (l *Life) Sent(n int) {
 
 // Claim names the connection to one prober, if there still is something.
 func (l *Life) Claim() bool {
+	ended := l.ended.Load() // before the look for messages, of which none comes afterwards
 	switch st := l.State(); {
 	case st == StateConnecting || st == StateClosed:
 		return false
@@ -430,7 +431,7 @@ func (l *Life) Claim() bool {
 		// would stay, as nothing is left to be received.
 		l.named.Store(false)
 		return false
-	case l.ended.Load():
+	case ended:
 		return l.endNamed.CompareAndSwap(false, true)
 	}
 	return false

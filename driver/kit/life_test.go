@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,5 +281,40 @@ func TestGate(t *testing.T) {
 	l.Exclude()
 	if want := (gate{1, 1, 1}); *g != want {
 		t.Errorf("gate %+v, want %+v", *g, want)
+	}
+}
+
+// The end of a connection is named after its last message, also where both come during a prober's look.
+func TestEndIsNamedAfterTheLastMessage(t *testing.T) {
+	const rounds = 20_000
+	var lives [rounds]*kit.Life
+	for k := range lives {
+		lives[k], _ = newLife()
+		stands(t, lives[k])
+	}
+	var begun, ended atomic.Int32
+	go func() {
+		for k, l := range lives {
+			for int(begun.Load()) <= k {
+			}
+			l.Arrived()
+			l.Finish(kit.StatePeerClosed, nil)
+			l.Ended()
+			ended.Store(int32(k + 1))
+		}
+	}()
+	for k, l := range lives {
+		begun.Store(int32(k + 1))
+		for !l.Claim() {
+		}
+		for int(ended.Load()) <= k {
+			runtime.Gosched()
+		}
+		l.Enter()
+		l.Taken(0)
+		l.Leave()
+		if !l.Claim() {
+			t.Fatalf("round %d: the end was named before the message", k)
+		}
 	}
 }
