@@ -2,8 +2,9 @@
 
 # Where go.dev's own installation instructions put Go, for shells that do not say so.
 export PATH := $(PATH):/usr/local/go/bin
-# The version comes from git describe below; Go's own stamping fails in a checkout that another user owns.
-export GOFLAGS := $(filter-out -buildvcs=%,$(shell go env GOFLAGS 2>/dev/null)) -buildvcs=false
+# The version comes from git describe below; Go's own stamping fails in a checkout that another user owns. With -trimpath,
+# what was built in one checkout is taken from Go's cache in another.
+export GOFLAGS := $(filter-out -buildvcs=% -trimpath,$(shell go env GOFLAGS 2>/dev/null)) -buildvcs=false -trimpath
 
 # Go's build cache does not notice that headers of the system have come or gone: a name for them makes another build.
 # A recipe has one environment: what follows hack/deps in it is made by another make.
@@ -26,7 +27,7 @@ export TEST_FLAGS TESTFLAGS DEV DURATION
 dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '$(1)' .))))
 
 .NOTPARALLEL:
-.PHONY: help deps build man install perf test test-quick lint fmt bench fuzz soak peers clean vm
+.PHONY: help deps build man install perf test test-quick lint fmt hooks bench fuzz soak peers clean vm
 .PHONY: test-all test-rest test-distros perf-vm test-vm bench-tcp bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
@@ -39,7 +40,7 @@ deps: ## install the system packages that are missing
 
 build: ## build bin/bywash
 	@echo "build bin/bywash $(VERSION)"
-	@go build -trimpath -ldflags '$(LDFLAGS)' -o bin/bywash ./cmd/bywash
+	@go build -ldflags '$(LDFLAGS)' -o bin/bywash ./cmd/bywash
 
 man: build ## write the man pages and shell completions into bin/share
 	@echo "write bin/share"
@@ -111,6 +112,9 @@ shell-vm: ## a shell in a virtual machine with Soft-RoCE
 lint: ## check format, vet, staticcheck, dead code, other platforms, scripts, go.mod and commits
 	@hack/deps --for lint
 	@hack/lint
+
+hooks: ## have git run the linters that take seconds before each push (hack/lint quick)
+	@git config core.hooksPath hack/hooks
 
 fmt: ## format the Go code
 	@echo "gofmt"

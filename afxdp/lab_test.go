@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
@@ -127,7 +128,7 @@ func (e *ends) sends(from int, n int, seed byte) error {
 		e.tb.Fatalf("%d bytes from end %d: not within %v", n, from, patience)
 	}
 	if err == nil && !bytes.Equal(out, in) {
-		e.tb.Fatal("the message differs")
+		e.tb.Fatal(integrity.Errorf("the message differs"))
 	}
 	return err
 }

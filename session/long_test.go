@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -35,8 +36,11 @@ func transfer(t *testing.T, from, to *session.Session, n int) {
 	})
 	got, err := to.Gate(from.Rank()).Recv(ctx, 9, dst)
 	wg.Wait()
-	if err != nil || got != n || !bytes.Equal(src, dst) {
-		t.Fatalf("%d bytes: received %d, %v, equal %v", n, got, err, bytes.Equal(src, dst))
+	if err != nil {
+		t.Fatalf("receive %d bytes: %v", n, err)
+	}
+	if got != n || !bytes.Equal(src, dst) {
+		t.Fatal(integrity.Errorf("%d bytes: received %d, equal %v", n, got, bytes.Equal(src, dst)))
 	}
 }
 
@@ -98,7 +102,7 @@ func TestLayoutsAndShortBuffers(t *testing.T) {
 				ca.Gather(a)
 				cb.Gather(b)
 				if !bytes.Equal(a, b) {
-					t.Fatalf("%d bytes differ", n)
+					t.Fatal(integrity.Errorf("%d bytes differ", n))
 				}
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -107,7 +108,7 @@ func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 			t.Error("two messages are there for which there is no room")
 		}
 		if k := int(came[g.Rank()].Add(1)) - 1; !bytes.Equal(a.Data, numbered(k)) {
-			t.Errorf("message %d of rank %d differs", k, g.Rank())
+			t.Error(integrity.Errorf("message %d of rank %d differs", k, g.Rank()))
 		}
 		if len(a.Data) > 2<<20 {
 			inside.Add(-1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/internal/rdv"
 )
@@ -48,10 +49,10 @@ func TestWithdrawnMessagesLeaveNothing(t *testing.T) {
 						want = last
 						came = n
 						if !bytes.Equal(dst[:n], want) {
-							t.Fatalf("message %d differs", k)
+							t.Fatal(integrity.Errorf("message %d differs", k))
 						}
 					} else if !bytes.Equal(dst[:n], want) {
-						t.Fatalf("message %d, not taken back in time, differs", k)
+						t.Fatal(integrity.Errorf("message %d, not taken back in time, differs", k))
 					}
 				}
 				wg.Wait()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // A peer that has not read the goodbye yet sees the word closed, and does not enter.
@@ -245,7 +246,7 @@ func TestPeerClosesDuringALook(t *testing.T) {
 				t.Fatalf("got %v, want success", err)
 			}
 			if !bytes.Equal(in.IOV[0], out.IOV[0]) {
-				t.Error("the bytes differ")
+				t.Error(integrity.Errorf("the bytes differ"))
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // open opens a context for a test.
@@ -93,7 +94,7 @@ func TestSmallMessagesArriveWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r.N != n || !bytes.Equal(got[:n], want) {
-				t.Fatalf("size %d round %d: got %d bytes, equal %v", n, round, r.N, bytes.Equal(got[:n], want))
+				t.Fatal(integrity.Errorf("size %d round %d: got %d bytes, equal %v", n, round, r.N, bytes.Equal(got[:n], want)))
 			}
 		}
 	}

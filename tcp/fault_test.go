@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // middle is a host on the path: it carries bytes from one socket to another one, each way as carry says.
@@ -143,7 +144,7 @@ func moves(t *testing.T, a, b driver.Instance, track driver.Track, n int) {
 		t.Fatal(err)
 	}
 	if got := append(bytes.Clone(in.IOV[0]), in.IOV[2]...); !bytes.Equal(got, text) {
-		t.Fatalf("a message of %d bytes arrives changed", n)
+		t.Fatal(integrity.Errorf("a message of %d bytes arrives changed", n))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // holdings is what a process has that a driver could forget to give back.
@@ -86,6 +87,9 @@ func (e *end) unchanged(before holdings, n int) {
 	}
 	patience := min(2*time.Second, e.cfg.limit)
 	if !e.within(patience, same) {
+		if now.fds > before.fds || now.goroutines > before.goroutines {
+			e.Errorf("%v", integrity.Errorf("descriptors or goroutines are not freed"))
+		}
 		e.Errorf("after %d rounds: %d descriptors, %d goroutines, %d mappings; before: %d, %d, %d",
 			n, now.fds, now.goroutines, now.maps, before.fds, before.goroutines, before.maps)
 	}
@@ -101,7 +105,7 @@ func (e *end) sameFiles(before []string) {
 		return len(more) == 0
 	})
 	if len(more) > 0 {
-		e.Errorf("files are left behind: %q", more)
+		e.Errorf("%v", integrity.Errorf("files are left behind: %q", more))
 	}
 }
 

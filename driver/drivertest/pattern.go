@@ -3,7 +3,8 @@ package drivertest
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
+
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // word is the nth eight bytes of a pattern.
@@ -41,7 +42,7 @@ func verify(b []byte, seed uint64) error {
 			n++
 		}
 		if b[k] != w[k&7] {
-			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", len(all)-len(b)+k, len(all), b[k], w[k&7])
+			return integrity.Errorf("byte %d of %d is %#02x, want %#02x", len(all)-len(b)+k, len(all), b[k], w[k&7])
 		}
 	}
 	return nil

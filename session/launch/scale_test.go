@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"os"
 	"testing"
 )
 
@@ -71,10 +72,13 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 
 // scales are sizes of jobs.
 func scales() []int {
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		return []int{16, 256, 4096}
+	case os.Getenv("BYWASH_SOAK") == "":
+		return []int{16, 256, 10_000}
 	}
-	return []int{16, 256, 4096, 100_000}
+	return []int{16, 256, 10_000, 100_000}
 }
 
 func TestTrafficOfARankIsConstantTo100000Ranks(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/internal/lab/machines"
 )
 
@@ -197,7 +198,7 @@ func verify(b []byte, seed uint64) error {
 			binary.LittleEndian.PutUint64(want[:], word(seed, uint64(k/8)))
 		}
 		if b[k] != want[k%8] {
-			return fmt.Errorf("byte %d of %d of message %d: got %#x, want %#x", k, len(b), seed, b[k], want[k%8])
+			return integrity.Errorf("byte %d of %d of message %d: got %#x, want %#x", k, len(b), seed, b[k], want[k%8])
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 	"github.com/bywash/bywash/internal/lab/machines"
 )
 
@@ -220,7 +221,7 @@ func accessMemory(t *testing.T, w *wire, c driver.Context, i driver.Instance) {
 			noErr(t, "memory that was put", verify(b[piecesAt+k*pieceSize:][:pieceSize], uint64(k)))
 		}
 		if got := binary.NativeEndian.Uint64(b); got != additions {
-			t.Errorf("%d additions of 1 give %d: some were lost or repeated", additions, got)
+			t.Error(integrity.Errorf("%d additions of 1 give %d: some were lost or repeated", additions, got))
 		}
 		noErr(t, "deregister", until("deregister", func() (bool, error) { return posted(r.Deregister()) }))
 		return
