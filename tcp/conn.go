@@ -91,8 +91,7 @@ func (i *conn) stand(l *link, theirs uint64) {
 		return
 	}
 	if err == nil {
-		w := &wire{in: fd, out: fd, flow: l.flow}
-		l.flow.messages()
+		w := &wire{in: fd, out: fd}
 		if c.opts.encrypt {
 			w.seal = newSealer(l.hs)
 		}

@@ -19,7 +19,6 @@ type share struct {
 	opts  options
 	at    address // as published
 	key   *handshake.Key
-	tap   *tap
 	waits kit.Watch
 
 	listeners []*net.TCPListener
@@ -101,8 +100,6 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *sh
 		c.poll.close()
 		return nil, err
 	}
-	c.tap = newTap(c.Props.Device, c.Incarnation)
-	kit.AddTap(&c.tap.Tap)
 	c.holder(true)
 	for _, l := range c.listeners {
 		c.tasks.Go(func() { c.serve(l) })
@@ -202,6 +199,5 @@ func (c *share) Release() error {
 	c.Mu.Unlock()
 	c.drain.end()
 	c.poll.close()
-	kit.RemoveTap(&c.tap.Tap)
 	return nil
 }

@@ -154,13 +154,12 @@ func (c *share) dial(ctx context.Context, peer uint64, to netip.AddrPort) (_ *li
 	}()
 	prepare(sock, c.opts.deadTime)
 	m := claim{track: c.Props.Track, encrypt: c.opts.encrypt, from: c.Incarnation, to: peer}
-	flow := c.flow(sock)
 	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
-	hs, err := handshake.Dial(tappedSocket{sock, flow}, c.key, cfg, m.append(nil))
+	hs, err := handshake.Dial(sock, c.key, cfg, m.append(nil))
 	if err != nil {
 		return nil, peerError(err)
 	}
-	l := &link{ctx: c, sock: sock, hs: hs, flow: flow, dialed: true}
+	l := &link{ctx: c, sock: sock, hs: hs, dialed: true}
 	n, err := l.receive()
 	switch {
 	case err != nil:

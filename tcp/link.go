@@ -17,7 +17,6 @@ type link struct {
 	ctx    *share
 	sock   *net.TCPConn
 	hs     *handshake.Conn
-	flow   *flow
 	dialed bool // by this side
 	party  *party
 

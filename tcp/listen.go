@@ -125,9 +125,8 @@ func (c *share) meet(sock *net.TCPConn) {
 func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
 	prepare(sock, c.opts.deadTime)
 	_ = sock.SetDeadline(time.Now().Add(strangerTime))
-	flow := c.flow(sock)
 	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
-	hs, said, err := handshake.Accept(tappedSocket{sock, flow}, c.key.Find, cfg)
+	hs, said, err := handshake.Accept(sock, c.key.Find, cfg)
 	if err != nil {
 		c.refused.Add(1)
 		return nil, 0, err
@@ -146,7 +145,7 @@ func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
 	case m.encrypt != c.opts.encrypt:
 		code = refuseEncrypt
 	}
-	l := &link{ctx: c, sock: sock, hs: hs, flow: flow}
+	l := &link{ctx: c, sock: sock, hs: hs}
 	if code != welcome {
 		c.refused.Add(1)
 		err = code.err()

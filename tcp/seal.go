@@ -65,9 +65,7 @@ func (s *sealer) write(w *wire, bufs [][]byte) (n int, st status) {
 // push sends what is left of the last record.
 func (s *sealer) push(w *wire) status {
 	for s.sent < len(s.out) {
-		time := w.flow.clock()
 		n, st := sendBytes(w.out, s.out[s.sent:])
-		w.flow.passed(outward, time, [][]byte{s.out[s.sent:]}, n)
 		if st != ok {
 			s.left.Store(true)
 			return st

@@ -26,15 +26,13 @@ past the kernel, where tcpdump does not see them, to a pcapng file for Wireshark
 It captures from the processes that bywash stat shows: those of this user (all,
 as root) in this network namespace, or only those with the given ids. Without ids
 it includes processes that start later. Of the drivers, afxdp sends frames past
-the kernel. The streams of tcp, which tcpdump shows only to root, are captured as
-TCP segments, with made-up headers and without the kernel's own packets.
+the kernel.
 
 It ends after Ctrl-C, after -c frames, after --duration, or when all processes
 with the given ids have ended, and then reports the number of frames.
 
 Each NIC of each process is an interface in the file. When both ends are on this
-machine the file has a frame twice: sent by one, received by the other. Wireshark
-takes the second copy of a TCP segment for a retransmission, and leaves it out.
+machine the file has a frame twice: sent by one, received by the other.
 A process copies frames into a ring and drops frames for which the ring has no
 room. The interface statistics in the file count dropped frames (in Wireshark:
 Statistics, Capture File Properties); --snap 128 reduces them.
@@ -44,14 +42,13 @@ driver encrypts them (afxdp: option encrypt=on), but never a key or a session
 secret. Only its owner can read the file.
 
 Wireshark and tshark show the packets of afxdp with hack/wireshark/bywash.lua of
-the source tree, and the streams of tcp with hack/wireshark/bywash_tcp.lua, given
-by -X lua_script:FILE or copied into Wireshark's plugin directory.`
+the source tree, given by -X lua_script:FILE or copied into Wireshark's plugin
+directory.`
 
 const captureExample = `  bywash capture -o run.pcapng                      all frames, until Ctrl-C
   bywash capture -o - | wireshark -k -i - -X lua_script:hack/wireshark/bywash.lua
   bywash capture -o run.pcapng -d afxdp -c 1000 --snap 128 4711
-  tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng
-  bywash capture -o tcp.pcapng -d tcp && wireshark -X lua_script:hack/wireshark/bywash_tcp.lua tcp.pcapng`
+  tshark -X lua_script:hack/wireshark/bywash.lua -r run.pcapng`
 
 type captureFlags struct {
 	out, driver, device, context string

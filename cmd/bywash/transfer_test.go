@@ -15,8 +15,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// envTransfer makes the test binary a program that moves messages over the driver that it names: afxdp between two
-// namespaces of its own, tcp over loopback.
+// envTransfer makes the test binary a program that moves messages over afxdp between two namespaces of its own.
 const envTransfer = "BYWASH_TEST_TRANSFER"
 
 const (
@@ -25,41 +24,37 @@ const (
 	veth1500      = 1500      // a frame has less
 )
 
-// transferMain says that it can be captured from, and begins at the end of its input.
+// transferMain begins at the end of its input.
 func transferMain() int {
-	if err := transfer(os.Getenv(envTransfer)); err != nil {
+	if err := transfer(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func transfer(name string) (err error) {
+func transfer() (err error) {
 	s, err := stat.Serve()
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	loopback := driver.Hints{Options: map[string]string{"address": "127.0.0.1"}}
-	hints := [2]driver.Hints{loopback, loopback}
-	if name == "afxdp" {
-		p, err := veth.New(veth.Config{})
-		if err != nil {
-			return err
-		}
-		defer p.Close()
-		for k := range hints {
-			hints[k] = driver.Hints{Device: p.Ends[k].Device, Options: map[string]string{
-				"netns": fmt.Sprintf("/proc/self/fd/%d", p.Ends[k].Namespace),
-			}}
-		}
+	p, err := veth.New(veth.Config{})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	var hints [2]driver.Hints
+	for k := range hints {
+		hints[k] = driver.Hints{Device: p.Ends[k].Device, Options: map[string]string{
+			"netns": fmt.Sprintf("/proc/self/fd/%d", p.Ends[k].Namespace),
+		}}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
-		a, b, end, err := connectEnds(ctx, name, hints, track)
+		a, b, end, err := connectEnds(ctx, hints, track)
 		if err != nil {
 			return err
 		}
@@ -83,9 +78,9 @@ func transfer(name string) (err error) {
 }
 
 func connectEnds(
-	ctx context.Context, name string, hints [2]driver.Hints, track driver.Track,
+	ctx context.Context, hints [2]driver.Hints, track driver.Track,
 ) (a, b driver.Instance, end func() error, err error) {
-	d, err := driver.Lookup(name)
+	d, err := driver.Lookup("afxdp")
 	if err != nil {
 		return nil, nil, nil, err
 	}

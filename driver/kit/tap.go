@@ -29,8 +29,7 @@ type Tap struct {
 
 // Link types.
 const (
-	LinkEthernet = 1   // a frame without its check sequence
-	LinkRaw      = 101 // an IP packet
+	LinkEthernet = 1 // a frame without its check sequence
 )
 
 // Frame is a frame or datagram that a tap shows.
