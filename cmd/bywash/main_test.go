@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +22,13 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(envTransfer) != "" {
 		os.Exit(transferMain())
+	}
+	// A shell cannot trap what was ignored when it began (SIGHUP under nohup); what this process handles is not ignored in
+	// the processes that it starts.
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
 	}
 	os.Exit(m.Run())
 }

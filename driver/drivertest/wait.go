@@ -33,18 +33,22 @@ func (e *end) idles(what string, f func(context.Context) error) {
 		d = 200 * time.Millisecond
 	}
 	d = e.cfg.scale(d)
-	runtime.GC() // not while it is counted
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	before := cpuTime()
-	err := e.bounded(what, func() error { return f(ctx) })
-	used := cpuTime() - before
-	if !errors.Is(err, context.DeadlineExceeded) {
-		e.Fatalf("%s while nothing comes: got %v, want its context's error", what, err)
+	least := d
+	for range 5 { // the process has other goroutines, and a busy machine other costs
+		runtime.GC() // not while it is counted
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		before := cpuTime()
+		err := e.bounded(what, func() error { return f(ctx) })
+		least = min(least, cpuTime()-before)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			e.Fatalf("%s while nothing comes: got %v, want its context's error", what, err)
+		}
+		if least <= d/5 || raceEnabled {
+			return
+		}
 	}
-	if used > d/5 && !raceEnabled {
-		e.Errorf("%s used %v of CPU time in %v, want less than a fifth", what, used, d)
-	}
+	e.Errorf("%s used %v of CPU time in %v, want less than a fifth", what, least, d)
 }
 
 var roleWhenTold = role("send-when-told", func(e *end) {

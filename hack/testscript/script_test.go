@@ -59,6 +59,7 @@ func TestSub(t *testing.T) {
 		switch {
 		case is("fails"), is("fails once") && first():
 			t.Error("got 1, want 2")
+
 		case is("integrity") && first():
 			t.Error("INTEGRITY: byte 3 differs")
 		case is("panics") && first():
@@ -90,6 +91,8 @@ func TestSub(t *testing.T) {
 }
 
 func TestSkip(t *testing.T) { t.Skip("needs root: makes namespaces") }
+
+func TestShows(t *testing.T) { t.Log("panic: what it expects") }
 
 func TestMany(t *testing.T) {
 	for k := range 5 {
@@ -177,26 +180,26 @@ func lastLine(s string) string {
 
 func TestSummary(t *testing.T) {
 	bin := t.TempDir()
-	const all = "13 passed, 0 failed, 1 skipped"
+	const all = "14 passed, 0 failed, 1 skipped"
 	for _, tt := range []struct {
 		what, args string
 		status     int
 		last       string
 		shows      []string
 	}{
-		{"nothing", "hw", 0, all, []string{"  1 needs root: makes namespaces\n", "[hw] PASS  tiny/verbs ", "hw: 13 passed, 0 failed, 1 skipped;"}},
-		{"nothing", "hw ++ strangers", 0, "14 passed, 0 failed, 1 skipped", []string{"strangers: 1 passed"}},
-		{"nothing", "hw asan", 0, "13 passed, 0 failed, 2 skipped", []string{"-asan cannot be built here: go: -asan requires cgo"}},
+		{"nothing", "hw", 0, all, []string{"  1 needs root: makes namespaces\n", "[hw] PASS  tiny/verbs ", "hw: 14 passed, 0 failed, 1 skipped;"}},
+		{"nothing", "hw ++ strangers", 0, "15 passed, 0 failed, 1 skipped", []string{"strangers: 1 passed"}},
+		{"nothing", "hw asan", 0, "14 passed, 0 failed, 2 skipped", []string{"-asan cannot be built here: go: -asan requires cgo"}},
 		{"nothing", "asan", 1, "0 passed, 0 failed, 1 skipped", nil},
 		{"fails once", "hw", 0, all, []string{"Unsteady", "[hw] tiny/verbs.TestSub/bad: 2 runs, 1 failures", "got 1, want 2"}},
-		{"fails", "hw", 1, "12 passed, 1 failed, 1 skipped", []string{"got 1, want 2", "Failed:\n  tiny/verbs\tTestSub/bad\t[hw]\n"}},
-		{"five fail", "hw", 1, "8 passed, 5 failed, 1 skipped", []string{"one of five", "TestE\t[hw]"}},
-		{"race", "hw", 1, "12 passed, 1 failed, 1 skipped", []string{"WARNING: DATA RACE", "TestSub/bad\t[hw]"}},
+		{"fails", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"got 1, want 2", "Failed:\n  tiny/verbs\tTestSub/bad\t[hw]\n"}},
+		{"five fail", "hw", 1, "9 passed, 5 failed, 1 skipped", []string{"one of five", "TestE\t[hw]"}},
+		{"race", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"WARNING: DATA RACE", "TestSub/bad\t[hw]"}},
 		{"panics", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"panic: tiny", "TestSub/bad\t[hw]"}},
 		{"exits", "hw", 1, "3 passed, 1 failed, 0 skipped", []string{"TestSub/bad: never ended"}},
 		{"hangs", "hw", 1, "2 passed, 1 failed, 0 skipped", []string{"test timed out after 3s", "TestSub/bad\t[hw]"}},
-		{"integrity", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"byte 3 differs", "no second run excuses: INTEGRITY", "the group\t[hw]"}},
-		{"outside", "hw", 1, "13 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
+		{"integrity", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"byte 3 differs", "no second run excuses: INTEGRITY", "the group\t[hw]"}},
+		{"outside", "hw", 1, "14 passed, 1 failed, 1 skipped", []string{"what TestMain found", "tiny/verbs\t\t[hw]"}},
 		{"does not build", "hw", 1, "1 passed, 1 failed, 0 skipped", []string{"undefined: undefined"}},
 		{"wrong usage", "hw", 1, "0 passed, 1 failed, 0 skipped", []string{`invalid value "x"`}},
 	} {

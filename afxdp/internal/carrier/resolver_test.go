@@ -364,6 +364,7 @@ func TestLostEventsDoNoHarm(t *testing.T) {
 func TestMissingPrivilegeIsNamed(t *testing.T) {
 	a, _ := segment(t)
 	w := watch(a, time.Hour)
+	w.until("the link to be up", func() bool { _, err := w.Link(); return err == nil })
 	a.do(func() error { // the thread that asks counts: this one
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData

@@ -43,12 +43,13 @@ type conn struct {
 	byeSent bool
 	rings   int
 
-	sendq   []frame
-	ctrl    []frame
-	written [depth]bool // sends of the large track
-	sent    int
-	credits int
-	inbox   []message
+	sendq     []frame
+	ctrl      []frame
+	overtaken bool        // fault fence-ignored: the second of two operations has left, the first has not
+	written   [depth]bool // sends of the large track
+	sent      int
+	credits   int
+	inbox     []message
 
 	ops     [opDepth]*driver.Op
 	opsBusy int
@@ -216,10 +217,11 @@ func (n *conn) nextFrame(w *bufio.Writer) (frame, bool) {
 		switch {
 		case st == kit.StatePeerClosed || st == kit.StateBroken, n.byeSent:
 			return frame{}, false
-		case len(n.ctrl) > 0 && !n.holds():
+		case len(n.ctrl) > 0 && !n.holds(w):
 			k := 0
 			if n.c.fault == "fence-ignored" && n.ctrl[0].op != nil {
 				k = len(n.ctrl) - 1
+				n.overtaken = k > 0
 			}
 			f := n.ctrl[k]
 			n.ctrl = append(n.ctrl[:k], n.ctrl[k+1:]...)
@@ -244,13 +246,19 @@ func (n *conn) nextFrame(w *bufio.Writer) (frame, bool) {
 	}
 }
 
-// holds makes the fault fence-ignored wait for a second operation.
-func (n *conn) holds() bool {
-	if n.c.fault != "fence-ignored" || len(n.ctrl) > 1 || n.ctrl[0].op == nil {
+// holds makes the fault fence-ignored wait for a second operation, which leaves first, and lets the peer see that one
+// alone for a while.
+func (n *conn) holds(w *bufio.Writer) bool {
+	if n.c.fault != "fence-ignored" || n.ctrl[0].op == nil {
 		return false
 	}
+	if !n.overtaken {
+		return len(n.ctrl) == 1
+	}
+	n.overtaken = false
 	n.mu.Unlock()
-	time.Sleep(2 * time.Millisecond)
+	w.Flush()
+	time.Sleep(100 * time.Millisecond)
 	n.mu.Lock()
 	return false
 }
