@@ -2,10 +2,12 @@ package verbs
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/bits"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,15 +156,23 @@ func (p *port) forManagers(o options) *connect.Port {
 		MaxResponder: uint8(min(attr.MaxQPRdAtom, 16)), MaxInitiator: uint8(min(attr.MaxQPInitAtom, 16)),
 		Quality: o.quality, Verbs: p.dev,
 	}
-	c.Addrs, c.Zone = addresses(p.gid)
+	c.Addrs, c.Zone = addresses(p.gid), p.gid.NetDev
 	return c
 }
 
 // addresses returns the addresses at which connection managers reach this host: the GID if it is an IP address, then
-// the other addresses of its interface; for InfiniBand those of all interfaces.
-func addresses(g ibv.GIDEntry) (addrs []netip.Addr, zone string) {
+// the other addresses of its interface. A GID of InfiniBand has no interface, and that of RoCE may be in another network
+// namespace: then they are the addresses of all interfaces, IP over InfiniBand first, without the link-local ones, which
+// a peer cannot reach without knowing the interface.
+func addresses(g ibv.GIDEntry) (addrs []netip.Addr) {
 	nets, _ := net.Interfaces()
 	own := netip.AddrFrom16(g.GID).Unmap()
+	if g.NetDev == "" {
+		const infiniBand = 20 // bytes of a hardware address
+		slices.SortStableFunc(nets, func(a, b net.Interface) int {
+			return cmp.Compare(len(b.HardwareAddr)/infiniBand, len(a.HardwareAddr)/infiniBand)
+		})
+	}
 	for _, n := range nets {
 		if g.NetDev != "" && n.Name != g.NetDev || n.Flags&net.FlagUp == 0 || g.NetDev == "" && n.Flags&net.FlagLoopback != 0 {
 			continue
@@ -173,19 +183,15 @@ func addresses(g ibv.GIDEntry) (addrs []netip.Addr, zone string) {
 			if err != nil {
 				continue
 			}
-			at := ip.Addr().Unmap()
-			switch {
+			switch at := ip.Addr().Unmap(); {
 			case at == own:
 				addrs = append([]netip.Addr{at}, addrs...)
-			default:
+			case g.NetDev != "" || !at.IsLinkLocalUnicast():
 				addrs = append(addrs, at)
-			}
-			if at.IsLinkLocalUnicast() {
-				zone = n.Name
 			}
 		}
 	}
-	return addrs, zone
+	return addrs
 }
 
 func mtuOf(size int) (ibv.MTU, error) {

@@ -81,6 +81,7 @@ type oobModule struct {
 	*hub
 	priority  int
 	blob      []byte
+	left      []string // errors of addresses that could not be bound
 	listeners []*net.TCPListener
 	meeting   chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
 }
@@ -97,21 +98,36 @@ func (o *oob) Query(p *Port) (Module, error) {
 	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion},
 		meeting: make(chan struct{}, 2*maxStrangers)}
 	m.hub.carrier = m
-	for _, a := range addrs[:min(len(addrs), maxOOBAddrs)] {
+	var failed []error
+	for _, a := range addrs {
+		if len(m.listeners) == maxOOBAddrs {
+			break
+		}
 		l, err := m.listen(a.Unmap(), o.port)
 		if err != nil {
-			return nil, errors.Join(err, m.close())
+			failed = append(failed, err)
+			continue
 		}
 		m.listeners = append(m.listeners, l)
 		b := a.Unmap().WithZone("").AsSlice()
 		m.blob = append(append(m.blob, byte(len(b))), b...)
 		m.blob = binary.BigEndian.AppendUint16(m.blob, uint16(l.Addr().(*net.TCPAddr).Port))
 	}
+	// An address that cannot be bound is left out, unless the user has named it.
+	if len(m.listeners) == 0 || len(o.addrs) > 0 && len(failed) > 0 {
+		return nil, errors.Join(append(failed, m.close())...)
+	}
+	for _, err := range failed {
+		m.left = append(m.left, err.Error())
+	}
 	for _, l := range m.listeners {
 		m.tasks.Go(func() { m.serve(l) })
 	}
 	return m, nil
 }
+
+// leftOut returns why some addresses are not used.
+func (m *oobModule) leftOut() []string { return m.left }
 
 func (m *oobModule) listen(a netip.Addr, port uint16) (*net.TCPListener, error) {
 	if a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "" {

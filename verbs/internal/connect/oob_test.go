@@ -32,6 +32,35 @@ func TestPeerThatSaysNothing(t *testing.T) {
 	}
 }
 
+// An address of the port that cannot be bound is left out, and named.
+func TestOOBLeavesOutAddresses(t *testing.T) {
+	onHost(t)
+	h := aHost(t, func(_ *Config, p *Port) {
+		p.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fe80::1"), netip.MustParseAddr("127.0.0.1")}
+	})
+	if got, err := parseOOBBlob(h.mods.entries[0].blob); err != nil || len(got) != 1 || !got[0].Addr().IsLoopback() {
+		t.Errorf("published %v, %v; want 127.0.0.1", got, err)
+	}
+	left := strings.Join(h.mods.LeftOut, "\n")
+	if !strings.Contains(left, "192.0.2.1") || !strings.Contains(left, "fe80::1") {
+		t.Errorf("left out: %q; want both addresses", left)
+	}
+	peer := aHost(t, nil)
+	x, y := peer.start(h, nil), h.start(peer, nil)
+	x.mustStand(t)
+	y.mustStand(t)
+	set, err := Open(testConfig(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	p := aPort("a")
+	p.Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	if _, err := set.Query(p); err == nil || !strings.Contains(err.Error(), "192.0.2.1") {
+		t.Errorf("a port whose only address cannot be bound: %v, want an error that names it", err)
+	}
+}
+
 // Addresses of the other family, several of them, and link-local ones come through the blob.
 func TestOOBBlob(t *testing.T) {
 	onHost(t)

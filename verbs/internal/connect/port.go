@@ -45,7 +45,7 @@ type Port struct {
 	Quality Quality
 
 	// Addrs are IP addresses at which managers of peers reach this host, by default those of the port's interface.
-	// Link-local addresses need Zone, the interface's name.
+	// Link-local addresses, and those of peers, are on the interface Zone.
 	Addrs []netip.Addr
 	Zone  string
 

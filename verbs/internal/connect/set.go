@@ -118,6 +118,11 @@ func (s *Set) Query(p *Port) (*Modules, error) {
 		if err == nil {
 			err = all.add(m.Name(), mod)
 		}
+		if l, ok := mod.(interface{ leftOut() []string }); ok && err == nil {
+			for _, why := range l.leftOut() {
+				reasons = append(reasons, m.Name()+": "+why)
+			}
+		}
 		switch {
 		case err == nil:
 		case errors.Is(err, driver.ErrUnsupported) && !slices.Contains(s.include, m.Name()):
@@ -156,7 +161,8 @@ func (s *Set) Close() error {
 
 // Modules holds the modules of one port.
 type Modules struct {
-	// LeftOut has one line for each manager that does not serve the port: its name and the reason.
+	// LeftOut has one line for each manager that does not serve the port, and for each address of the port that a manager
+	// does not use: the manager's name and the reason.
 	LeftOut []string
 
 	set     *Set
