@@ -77,11 +77,11 @@ func buildKernel(ctx context.Context, cache, version, mirror, work string) error
 		return err
 	}
 	say("building the debug kernel %s: some five minutes on two cores, once", source["Version"])
-	if err := makeKernel(ctx, tree, "-j", fmt.Sprint(runtime.NumCPU()), "bzImage", "modules"); err != nil {
+	if err := makeKernel(ctx, tree, buildLog(tree), "-j", fmt.Sprint(runtime.NumCPU()), "bzImage", "modules"); err != nil {
 		return err
 	}
 	root := filepath.Join(work, "root")
-	if err := makeKernel(ctx, tree, "INSTALL_MOD_PATH="+root, "modules_install"); err != nil {
+	if err := makeKernel(ctx, tree, buildLog(tree), "INSTALL_MOD_PATH="+root, "modules_install"); err != nil {
 		return err
 	}
 	if err := keepHeaders(ctx, tree, root); err != nil {
@@ -96,7 +96,7 @@ func configureKernel(ctx context.Context, tree, fragment string) error {
 	if err := os.WriteFile(fragment, []byte(debugConfig), 0o644); err != nil {
 		return err
 	}
-	if err := makeKernel(ctx, tree, "tinyconfig"); err != nil {
+	if err := makeKernel(ctx, tree, buildLog(tree), "tinyconfig"); err != nil {
 		return err
 	}
 	config := filepath.Join(tree, ".config")
@@ -108,7 +108,7 @@ func configureKernel(ctx context.Context, tree, fragment string) error {
 	if err := os.WriteFile(config, append(tiny, debugConfig...), 0o644); err != nil {
 		return err
 	}
-	if err := makeKernel(ctx, tree, "olddefconfig"); err != nil {
+	if err := makeKernel(ctx, tree, buildLog(tree), "olddefconfig"); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(config)
@@ -137,13 +137,16 @@ func missingSettings(want, config string) []string {
 	return missing
 }
 
-// makeKernel runs make at low priority, and prints a sign of life now and then.
-func makeKernel(ctx context.Context, tree string, args ...string) error {
+// buildLog is beside the tree, which takes no files of others.
+func buildLog(tree string) string { return filepath.Join(filepath.Dir(tree), "build.log") }
+
+// makeKernel runs make at low priority, with its output in logFile, and prints a sign of life now and then.
+func makeKernel(ctx context.Context, tree, logFile string, args ...string) error {
 	path, err := findTool("make")
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(filepath.Dir(tree), "build.log"))
+	log, err := os.Create(logFile)
 	if err != nil {
 		return err
 	}

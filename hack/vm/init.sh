@@ -86,7 +86,7 @@ try ip link set eth0 up
 for own in 127.0.0.1 ::1; do
 	nc "$own" 1 </dev/null >/dev/null 2>&1 # nobody listens
 done
-try chroot /new /usr/bin/env rdma link add rxe0 type rxe netdev eth0
+try chroot /new /usr/bin/env rdma link add "${VM_RDMA}0" type "$VM_RDMA" netdev eth0
 if [ -n "$VM_NETEM" ]; then
 	# shellcheck disable=SC2086 # one word an argument
 	try chroot /new /usr/bin/env tc qdisc add dev eth0 root netem $VM_NETEM

@@ -128,7 +128,10 @@ func guestOf(o *options, rank int) (guest, error) {
 	addr := func(rank int) string { return "192.0.2." + strconv.Itoa(rank+1) }
 	config := map[string]string{
 		"VM_RANK": strconv.Itoa(rank), "VM_ADDR": addr(rank), "VM_MTU": strconv.Itoa(o.mtu), "VM_NETEM": o.netem,
-		"VM_OUT": o.out, "VM_PROBE": "", "VM_TTY": "", "VM_LEAKS": "",
+		"VM_OUT": o.out, "VM_PROBE": "", "VM_TTY": "", "VM_LEAKS": "", "VM_RDMA": "rxe",
+	}
+	if o.siw {
+		config["VM_RDMA"] = "siw"
 	}
 	if o.debug {
 		config["VM_LEAKS"] = "1"

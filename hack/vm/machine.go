@@ -31,7 +31,8 @@ type hardware struct {
 	accel   string
 	headers string // where modules are built, if that was asked for
 	kernel  *kernel
-	memory  int // MiB
+	siw     string // file of the module, if it is to be loaded
+	memory  int    // MiB
 	cpus    int
 	mtu     int
 	out     string // directory to export writable

@@ -67,7 +67,12 @@ func vm(o *options) (int, error) {
 	case err != nil:
 		return statusBroken, err
 	}
-	modules := append(append([]string{}, baseModules...), rxeModules...)
+	modules := append([]string{}, baseModules...)
+	if o.siw {
+		modules = append(append(modules, siwModules...), h.siw)
+	} else {
+		modules = append(modules, rxeModules...)
+	}
 	if o.netem != "" {
 		modules = append(modules, "sch_netem")
 	}
@@ -99,6 +104,11 @@ func prepare(o *options) (*hardware, error) {
 	if o.headers {
 		h.headers, err = headers(ctx, cache, h.kernel, o)
 		return h, err
+	}
+	if o.siw {
+		if h.siw, err = siwModule(ctx, cache, h.kernel, o); err != nil {
+			return nil, err
+		}
 	}
 	h.accel = o.accel
 	if h.accel == "auto" {

@@ -35,6 +35,8 @@ are here. What it writes goes to memory and is gone afterwards, except in the di
 Flags:
   -two              two machines on a private link; COMMAND runs in both, lines are prefixed with the rank
   -netem "ARGS"     what tc's netem does to the packets on the link (needs -two)
+  -siw              software iWARP (siw0) instead of Soft-RoCE; its module is built once from Debian's source (not
+                    with -debug)
   -mtu BYTES        of eth0 (default 1500; at most 9000)
   -kernel VERSION   6.1 (Debian 12's) or 6.12 (its backports') (default 6.1)
   -debug            a 6.1 built to find mistakes: KASAN, lockdep, kmemleak, failslab (some 40 times slower)
@@ -69,6 +71,7 @@ type options struct {
 	netem   string
 	modules []string
 	two     bool
+	siw     bool
 	shell   bool
 	headers bool
 	timeout time.Duration
@@ -97,6 +100,7 @@ func parseOptions(args []string, help io.Writer) (*options, error) {
 		return nil
 	})
 	f.BoolVar(&o.two, "two", false, "")
+	f.BoolVar(&o.siw, "siw", false, "")
 	f.BoolVar(&o.shell, "shell", false, "")
 	f.BoolVar(&o.headers, "headers", false, "")
 	f.DurationVar(&o.timeout, "timeout", 8*time.Minute, "")
@@ -148,6 +152,10 @@ func (o *options) check() error {
 		return fmt.Errorf("-kernel %s: want 6.1 or 6.12", o.kernel)
 	case o.debug && o.kernel != "6.1":
 		return fmt.Errorf("-debug is for -kernel 6.1 only, not %s", o.kernel)
+	case o.siw && o.debug:
+		return errors.New("-siw is for stock kernels only, not for -debug")
+	case o.siw && o.headers:
+		return errors.New("-siw and -headers do not go together")
 	case o.memory < 256:
 		return fmt.Errorf("-mem %d: want at least 256 MiB", o.memory)
 	case o.cpus < 1 || o.cpus > 64:

@@ -20,12 +20,12 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := parseOptions(strings.Fields("-kernel 6.12 -two -mtu 9000 -modules veth,dummy -modules ./own.ko "+
+	o, err := parseOptions(strings.Fields("-kernel 6.12 -two -siw -mtu 9000 -modules veth,dummy -modules ./own.ko "+
 		"-env A=1 -env B=x=y -out results -timeout 90s -- cmd -v --flag"), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.kernel != "6.12" || !o.two || o.mtu != 9000 || o.timeout != 90*time.Second ||
+	if o.kernel != "6.12" || !o.two || !o.siw || o.mtu != 9000 || o.timeout != 90*time.Second ||
 		o.out != filepath.Join(here, "results") ||
 		!slices.Equal(o.modules, []string{"veth", "dummy", "./own.ko"}) || !slices.Equal(o.env, []string{"A=1", "B=x=y"}) ||
 		!slices.Equal(o.command, []string{"cmd", "-v", "--flag"}) {
@@ -69,6 +69,8 @@ func TestWrongUsageSaysWhatIsWrong(t *testing.T) {
 		"-headers -shell":                  "-headers takes no command",
 		"-kernel 5.10 true":                "-kernel 5.10: want 6.1 or 6.12",
 		"-kernel 6.12 -debug true":         "-debug is for -kernel 6.1 only",
+		"-siw -debug true":                 "-siw is for stock kernels only",
+		"-siw -headers":                    "-siw and -headers",
 		"-netem delay true":                "-netem needs -two",
 		"-mtu 100 true":                    "-mtu 100: want 1280 to 9000",
 		"-mem 1 true":                      "-mem 1: want at least 256 MiB",

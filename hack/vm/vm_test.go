@@ -419,3 +419,14 @@ insmod "$leak" && echo READ_AFTER_FREE >/sys/kernel/debug/provoke-crash/DIRECT &
 	wantStatus(t, r, 0)
 	wantIn(t, "stdout", r.stdout, "-debug\n")
 }
+
+func TestSoftwareIWARPIsTheOnlyDevice(t *testing.T) {
+	r := runVM(t, "-siw", "--", "ibv_devinfo")
+	wantStatus(t, r, 0)
+	for _, want := range []string{"siw0", "iWARP (1)", "PORT_ACTIVE"} {
+		wantIn(t, "the devices", r.stdout, want)
+	}
+	if strings.Contains(r.stdout, "rxe0") {
+		t.Errorf("Soft-RoCE is there, too:\n%s", r.stdout)
+	}
+}
