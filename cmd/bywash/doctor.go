@@ -3,25 +3,39 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/doctor"
+	"github.com/bywash/bywash/driver"
 )
 
 func doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, report bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find obstacles to drivers and to their speed, each with its remedy",
 		Long: `Doctor tests the properties of this machine that the drivers of this build need:
 limits, shared memory, kernel features, cores. Each finding is ok, slow (it
 works, at a cost) or blocked; slow and blocked ones name the remedy. The exit
-status is 1 if something is blocked.`,
-		Example: "  bywash doctor",
-		Args:    noArgs,
+status is 1 if something is blocked.
+
+With --report it prints all that somebody needs who looks for a fault from
+elsewhere: the machine, the findings, RDMA devices with what they grant, kernel
+modules, libraries, and what info shows. It contains network addresses, and
+neither the host's name nor a user's; the exit status is 0.`,
+		Example: `  bywash doctor
+  bywash doctor --report > report.txt`,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := cmd.OutOrStdout()
+			switch {
+			case report && asJSON:
+				return usagef("--report is a text: leave out --json")
+			case report:
+				return writeReport(w)
+			}
 			blocked := 0
 			for _, f := range doctor.Examine() {
 				if f.Level == doctor.Blocked {
@@ -44,5 +58,16 @@ status is 1 if something is blocked.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a finding and line")
+	cmd.Flags().BoolVar(&report, "report", false, "print a report to send to somebody")
 	return cmd
+}
+
+func writeReport(w io.Writer) error {
+	if err := doctor.Report(w, programVersion()); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprint(w, "\n== drivers ==\n"); err != nil {
+		return err
+	}
+	return showInfo(w, driver.Names(), false, "", false)
 }
