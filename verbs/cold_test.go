@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
 // carry gives the updates of a receive to its send and returns how many there
@@ -217,4 +218,45 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 			finished(t, b.api.RecvPoll, &recv)
 		})
 	}
+}
+
+// TestReceiveAfterARefusedBind: a device that refuses to bind a window to much memory serves that receive, and the later
+// ones, without. The profile "binds" refuses more than 1 MiB, as mlx5 does more than 2 GiB.
+func TestReceiveAfterARefusedBind(t *testing.T) {
+	a, b := pair(t, driver.Large, nil)
+	if !b.api.(*large).hasWindows() {
+		t.Skip("the device has no memory windows")
+	}
+	for round := range 3 {
+		for _, n := range []int{64 << 10, 4 << 20, 100 << 10} {
+			src, dst := arena(t, n), arena(t, n)
+			for k := range src {
+				src[k] = byte(k>>12*7 + k + round)
+			}
+			send, recv := driver.Packet{IOV: [][]byte{src}}, driver.Packet{IOV: [][]byte{dst}}
+			if err := b.api.RecvPost(&recv); err != nil {
+				t.Fatalf("round %d, %d bytes: %v", round, n, err)
+			}
+			send.RdvData = recv.RdvData
+			if err := a.api.SendPost(&send); err != nil {
+				t.Fatal(err)
+			}
+			finished(t, a.api.SendPoll, &send)
+			finished(t, b.api.RecvPoll, &recv)
+			if !bytes.Equal(src, dst) {
+				t.Fatal(integrity.Errorf("round %d: %d bytes differ", round, n))
+			}
+		}
+	}
+}
+
+// arena is n bytes of an arena that lasts as long as the test.
+func arena(t *testing.T, n int) []byte {
+	t.Helper()
+	a, err := driver.NewArena(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	return a.Bytes()[:n]
 }

@@ -18,16 +18,16 @@ func requestID(kind eventKind, id uint32) uint64 { return uint64(kind)<<32 | uin
 // queueTag returns the tag of one of a connection's queue pairs.
 func queueTag(conn uint32, queue uint8) uint32 { return 1 + conn*2 + uint32(queue) }
 
-// completions is the context's completion queue. The goroutine that holds the try-lock drains it and hands each
-// completion to its connection. On a data path nobody waits for the lock.
+// completions are the context's completion queues, nearly always one. The goroutine that holds the try-lock drains them
+// and hands each completion to its connection. On a data path nobody waits for the lock.
 type completions struct {
 	lock      atomic.Uint32
 	armed     bool // the completion channel will report the next completion; guarded by lock
 	_         [56]byte
-	cq        *ibv.CQ
+	queues    []*completionQueue // guarded by lock; the context's mutex, too, guards changes
 	wcs       [pollBatch]ibv.WC
 	crossings kit.Tally // calls into C that found completions; guarded by lock
-	dead      error     // why the queue cannot be polled any more; guarded by lock
+	dead      error     // why the queues cannot be polled any more; guarded by lock
 }
 
 func (q *completions) tryLock() bool { return q.lock.Load() == 0 && q.lock.CompareAndSwap(0, 1) }
@@ -40,7 +40,7 @@ func (q *completions) mustLock() {
 	}
 }
 
-// Drain implements kit.ContextHooks: it handles one batch of completions.
+// Drain implements kit.ContextHooks: it handles one batch of completions of each queue.
 func (c *opened) Drain() bool {
 	if c.done.tryLock() {
 		c.drainLocked()
@@ -49,28 +49,43 @@ func (c *opened) Drain() bool {
 	return true
 }
 
-// drainLocked handles one batch and reports whether there may be more. The caller holds the lock.
+// drainLocked handles one batch of each queue and reports whether there may be more. The caller holds the lock.
 func (c *opened) drainLocked() bool {
 	q := &c.done
 	if q.dead != nil {
 		return false
 	}
-	n, err := q.cq.Poll(q.wcs[:])
-	if err != nil {
-		q.dead = err
-		c.deviceGone(err)
-		return false
+	more := false
+	for _, from := range q.queues {
+		n, err := from.cq.Poll(q.wcs[:])
+		if err != nil {
+			q.dead = err
+			c.deviceGone(err)
+			return false
+		}
+		if n > 0 {
+			q.crossings.Add(1)
+		}
+		for k := range q.wcs[:n] {
+			c.deliver(&q.wcs[k])
+		}
+		more = more || n == len(q.wcs)
 	}
-	if n > 0 {
-		q.crossings.Add(1)
-	}
-	for k := range q.wcs[:n] {
-		c.deliver(&q.wcs[k])
-	}
-	return n == len(q.wcs)
+	return more
 }
 
-// drainAll empties the completion queue: all completions from before the call are then handled.
+// arm makes the device report the next completion on the completion channel. The caller holds the lock.
+func (q *completions) arm() error {
+	for _, from := range q.queues {
+		if err := from.cq.ReqNotify(false); err != nil {
+			return err
+		}
+	}
+	q.armed = true
+	return nil
+}
+
+// drainAll empties the completion queues: all completions from before the call are then handled.
 func (c *opened) drainAll() {
 	c.done.mustLock()
 	for c.drainLocked() {

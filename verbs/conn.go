@@ -22,7 +22,8 @@ type conn struct {
 	api     track
 	peerInc uint64
 	qps     []*ibv.QP
-	entries int // completions that its queue pairs can cause
+	cq      *completionQueue
+	entries int // completions that its queue pairs can cause in cq
 	end     connect.Endpoint
 	made    atomic.Bool // end is set
 	isLost  atomic.Bool

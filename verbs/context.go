@@ -30,6 +30,9 @@ type opened struct {
 	mods     *connect.Modules
 	at       place   // as published
 	maxWrite int     // bytes of one RDMA write or read
+	inline   int     // bytes that a request may carry itself, as far as queue pairs have shown; guarded by Mu
+	fixed    bool    // the device cannot make a completion queue larger; guarded by Mu
+	grh      bool    // all paths need the peer's GID
 	windows  bool    // remote keys of receives are those of memory windows
 	shared   *shared // receives of the small track for all peers; nil: each connection has its own
 
@@ -37,7 +40,6 @@ type opened struct {
 	waits kit.Watch
 
 	// Guarded by Mu.
-	cqNeed  int // completions that all queue pairs can cause
 	regions map[*region]struct{}
 	staging kit.Staging
 	tasks   sync.WaitGroup
@@ -120,7 +122,10 @@ func (c *opened) init(props driver.Properties, a driver.Attributes) {
 
 func (c *opened) makeQueues(p *port, peers int) (err error) {
 	attr := c.dev.Query()
-	c.windows = attr.MemoryWindow2 && !c.opts.noWindows
+	c.inline, c.grh = inlineSize, p.attr.GRHRequired
+	if attr.VendorID == vendorMicrosoft {
+		c.inline = 0
+	}
 	c.maxWrite = int(min(p.attr.MaxMessage, 1<<30))
 	if attr.SoftRoCE() {
 		c.maxWrite = softPackets * p.attr.ActiveMTU.Bytes()
@@ -128,14 +133,18 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	if c.pd, err = c.dev.AllocPD(); err != nil {
 		return err
 	}
+	c.windows = attr.MemoryWindow2 && !c.opts.noWindows && attr.MaxQPWR >= windowSends && c.canWindow()
 	if c.channel, err = c.dev.CreateCompChannel(); err != nil {
 		return err
 	}
-	if c.done.cq, err = c.dev.CreateCQ(min(1024, attr.MaxCQE), c.channel, 0); err != nil {
+	c.cache = regcache.New[*ibv.MR](registrar{c.pd}, regcache.Config{Name: props(c)})
+	if err := c.shareReceives(peers); err != nil {
 		return err
 	}
-	c.cache = regcache.New[*ibv.MR](registrar{c.pd}, regcache.Config{Name: props(c)})
-	return c.shareReceives(peers)
+	if err := c.firstQueue(peers); err != nil {
+		return err
+	}
+	return c.tryQueuePair()
 }
 
 // manyPeers is the number of peers from which on receives are shared, unless option srq says otherwise.
@@ -157,8 +166,9 @@ func (c *opened) shareReceives(peers int) (err error) {
 		}
 		depth = min(limit, (peers+peers/4)*sharedPeer+8*c.opts.window)
 	}
-	if c.shared, err = newShared(c, depth); err == nil {
-		c.cqNeed += depth
+	c.shared, err = newShared(c, depth)
+	if err != nil && c.opts.srq == srqAuto {
+		c.shared, err = nil, nil // each connection gets receives of its own
 	}
 	return err
 }
@@ -269,8 +279,8 @@ func (c *opened) Release() error {
 	if c.shared != nil {
 		try(c.shared.close)
 	}
-	if c.done.cq != nil {
-		try(c.done.cq.Close)
+	for _, q := range c.done.queues {
+		try(q.cq.Close)
 	}
 	if c.channel != nil {
 		try(c.channel.Close)

@@ -13,8 +13,8 @@
 // # Tracks
 //
 // The small track sends messages of up to one buffer (option buffer) into receives that the peer has posted ahead.
-// Credits make sure that a receive is always posted. Messages of up to 220 bytes travel inside the work request; longer
-// ones are copied once at each end.
+// Credits make sure that a receive is always posted. Messages of up to 220 bytes travel inside the work request, or as
+// many as the device has room for there; longer ones are copied once at each end.
 //
 // The large track moves messages of up to 256 GiB without a copy. RecvPost registers the memory through package
 // driver/regcache, its rdv data holds address and key, and the sender writes there. Memory of a mebibyte and more whose
@@ -30,6 +30,12 @@
 // window buffers of its own: 512 KiB by default. With shared receives (option srq) it has 64 KiB of its own and 64 KiB
 // of receives that all peers share; the number of messages that a peer may send ahead then depends on how many peers
 // send.
+//
+// # Devices
+//
+// Devices differ in what they have beyond reliable connections. The driver goes on with fewer inline bytes, none
+// included; with completion queues that cannot be made larger, or are full, by further ones, which cost each poll a call
+// into C; without shared receives, memory windows or atomics. A device without reliable connections is unavailable.
 //
 // # One-sided access
 //

@@ -96,8 +96,6 @@ func describe(info ibv.DeviceInfo) []driver.Device {
 			d.Err = err
 		case err != nil:
 			d.Err = unavailable(d.Name, "it cannot be used", "", err)
-		case info.IWARP:
-			d.Err = unavailable(d.Name, "iWARP is not supported", "use an InfiniBand or RoCE device", nil)
 		}
 		if p != nil {
 			d.Details = p.details()

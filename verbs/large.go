@@ -49,6 +49,8 @@ type large struct {
 	out     [transferDepth]transfer
 	ahead   regcache.Ahead[*ibv.MR]
 	queue   []*transfer // transfers whose writes are not all posted
+
+	noWindows bool // the device has refused one: keys of receives are those of registrations
 }
 
 // claimTable is the table that the peer reads and writes to cancel a receive.
@@ -195,7 +197,7 @@ func (l *large) announced(e *event) {
 	}
 	l.pool.put(e.id)
 	if l.State() == kit.StateUp {
-		if err := l.pool.post(&l.ctx.done, nil); err != nil {
+		if err := l.pool.post(l.cq, nil); err != nil {
 			l.broke(err)
 			return
 		}
@@ -309,7 +311,12 @@ func (l *large) drop() {
 	for k := range l.out {
 		l.release(&l.out[k].memory)
 	}
+	l.sq.free()
+	if l.rx != nil && l.rx != &l.sq {
+		l.rx.free()
+	}
 	l.bounce.close()
+	l.oneSided.close()
 	if l.claimMR != nil {
 		_ = l.claimMR.Close()
 	}

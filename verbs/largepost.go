@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -20,9 +21,12 @@ func (l *large) CancelRecv(p *driver.Packet) { l.ask(int(p.Driver.Slot)) }
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Receives.Free()
 	s := &l.slots[k]
-	err = l.acquire(&s.memory, p, n, k, l.recvAccess())
-	if err == nil {
-		err = l.bind(s)
+	err = l.open(s, p, n, k)
+	if errors.Is(err, errNoWindow) {
+		l.noWindows = true // as on a device without windows; slots whose windows are bound keep them
+		s.closeWindows()
+		l.release(&s.memory)
+		err = l.open(s, p, n, k)
 	}
 	if err != nil {
 		s.closeWindows()
@@ -33,6 +37,14 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	s.k, s.length, s.told = k, n, 0
 	p.RdvData = l.describe(k, s, s.rdv[:])
 	return k, nil
+}
+
+// open makes the memory of a receive accessible to the peer.
+func (l *large) open(s *slot, p *driver.Packet, n, k int) error {
+	if err := l.acquire(&s.memory, p, n, k, l.recvAccess(n)); err != nil {
+		return err
+	}
+	return l.bind(s, n)
 }
 
 // describe writes rdv data of the pieces that are registered and whose keys the peer has not got.
@@ -57,11 +69,11 @@ func (l *large) ask(k int) {
 	}
 	s.asking = true
 	entry := l.theirs.addr + uint64(k)*uint64(unsafe.Sizeof(claimTable{}[0]))
-	var word [8]byte
+	var word [wordSize]byte
 	binary.NativeEndian.PutUint64(word[:], uint64(s.gen))
 	wr, _ := l.rx.add(requestControl, false)
 	wr.Write(entry+8, l.theirs.rkey)
-	wr.Inline(word[:])
+	l.rx.carry(wr, &word)
 	wr, r := l.rx.add(requestCancel, true)
 	r.slot, r.gen = k, s.gen
 	wr.Read(entry, l.theirs.rkey)
@@ -184,9 +196,9 @@ func (l *large) conclude(t *transfer) {
 		return
 	}
 	wr.SendImm(immediate(codeDoneLong, name))
-	var total [8]byte
+	var total [wordSize]byte
 	binary.NativeEndian.PutUint64(total[:], uint64(t.total))
-	wr.Inline(total[:])
+	l.sq.carry(wr, &total)
 }
 
 // sent completes a send.

@@ -10,7 +10,8 @@ import (
 // options. The kernel counts them against RLIMIT_MEMLOCK, together with the memory of messages on the large track,
 // regions and, on most devices, the queues.
 func LockedMemory() int {
-	return lockedBy(driver.Small, optionTable.Defaults) + lockedBy(driver.Large, optionTable.Defaults) + pages(2*transferDepth*bounceSize)
+	return lockedBy(driver.Small, optionTable.Defaults) + lockedBy(driver.Large, optionTable.Defaults) + pages(2*transferDepth*bounceSize) +
+		pages(opDepth*opBounce)
 }
 
 // lockedBy returns how many bytes newConn registers for a connection on a track.

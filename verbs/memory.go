@@ -15,9 +15,9 @@ const bounceSize = 8192
 // sendAccess is the access for which the pieces of a send are registered.
 const sendAccess regcache.Access = 0
 
-// recvAccess is the access for which the pieces of a receive are registered.
-func (l *large) recvAccess() regcache.Access {
-	if l.hasWindows() {
+// recvAccess is the access for which the pieces of a receive of n bytes are registered.
+func (l *large) recvAccess(n int) regcache.Access {
+	if l.windowed(n) {
 		return regcache.Access(ibv.AccessLocalWrite | ibv.AccessMWBind)
 	}
 	return regcache.Access(ibv.AccessLocalWrite | ibv.AccessRemoteWrite)
@@ -62,6 +62,8 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 			m.n, m.piece[0] = 1, m.copied
 			err = l.register(m, nil, access)
 		}
+	case l.noWindows && access != sendAccess:
+		err = l.register(m, nil, access) // the prefetch may have been for windows
 	default:
 		err = l.register(m, f, access)
 	}

@@ -15,6 +15,10 @@ import (
 // opDepth is how many one-sided operations can be posted and unfinished on an instance.
 const opDepth = 32
 
+// opBounce is the most bytes of an operation in unregistered memory that are copied to or from registered memory: to
+// register memory takes longer.
+const opBounce = 4096
+
 var opPaths = [...]string{"rdma-write", "rdma-read", "rdma-atomic"}
 
 // opSlot is a posted operation.
@@ -26,6 +30,7 @@ type opSlot struct {
 	posted int                       // bytes for which requests were posted
 	region *regcache.Region[*ibv.MR] // registered for this operation alone
 	result *uint64                   // of an atomic, written by the device
+	copied []byte                    // registered memory that stands in for Local
 }
 
 // oneSided is the state of an instance's one-sided operations.
@@ -38,7 +43,11 @@ type oneSided struct {
 	unposted [opDepth]uint8 // a ring of the slots whose requests are not all posted
 	first    uint8          // index in unposted
 	waiting  uint8          // entries of unposted
+	bounce   *slab          // opDepth buffers of opBounce bytes; allocated at the first short operation that needs one
 }
+
+// close frees the memory of operations. The queue pairs that used it are gone.
+func (o *oneSided) close() { o.bounce.close() }
 
 // PutPost implements driver.OneSided.
 func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
@@ -94,7 +103,7 @@ func (n *conn) startOp(op *driver.Op, kind kit.OpKind, r *remoteRegion) error {
 		s.result, s.lkey = (*uint64)(unsafe.Pointer(&n.results[8*k])), n.lkey
 	} else if len(op.Local) > 0 && !n.inlines(op, kind) {
 		var err error
-		if s.lkey, err = n.localKey(s, op, kind); err != nil {
+		if s.lkey, err = n.localKey(k, op, kind); err != nil {
 			return err
 		}
 	}
@@ -110,7 +119,7 @@ func (n *conn) startOp(op *driver.Op, kind kit.OpKind, r *remoteRegion) error {
 
 // inlines reports whether the request itself carries a put's bytes.
 func (n *conn) inlines(op *driver.Op, kind kit.OpKind) bool {
-	return kind == kit.OpPut && len(op.Local) <= inlineSize
+	return kind == kit.OpPut && len(op.Local) <= n.sq.inline
 }
 
 // pushOps posts requests of operations, in order, as far as the send queue has room.
@@ -138,9 +147,12 @@ func (n *conn) addPart(k int) (last bool) {
 	}
 	op, r := s.op, s.op.Remote.(*remoteRegion)
 	part := op.Local
+	if s.copied != nil {
+		part = s.copied
+	}
 	if s.kind != kit.OpAtomic {
 		part = part[s.posted:min(len(part), s.posted+n.ctx.maxWrite)]
-		last = s.posted+len(part) == len(op.Local)
+		last = s.posted+len(part) == len(op.Local) // which is as long as its copy
 	}
 	kind := requestPart
 	if last = last || s.kind == kit.OpAtomic; last {
@@ -177,8 +189,10 @@ func (n *conn) addPart(k int) (last bool) {
 	return last
 }
 
-// localKey returns the key of an operation's local memory, which it registers if necessary.
-func (n *conn) localKey(s *opSlot, op *driver.Op, kind kit.OpKind) (uint32, error) {
+// localKey returns the key of an operation's local memory, which it copies or registers if necessary. The operation is
+// to use slot k.
+func (n *conn) localKey(k int, op *driver.Op, kind kit.OpKind) (uint32, error) {
+	s := &n.oneSided.slots[k]
 	if op.LocalRegion != nil {
 		r, ok := op.LocalRegion.(*region)
 		if !ok || r.ctx != n.ctx {
@@ -189,6 +203,9 @@ func (n *conn) localKey(s *opSlot, op *driver.Op, kind kit.OpKind) (uint32, erro
 			return 0, fmt.Errorf("%w: the local memory is outside of its region", driver.ErrInvalid)
 		}
 		return r.mr.LKey(), nil
+	}
+	if len(op.Local) <= opBounce && !regcache.Cachable(op.Local) {
+		return n.copyLocal(k, op, kind)
 	}
 	var access regcache.Access
 	if kind == kit.OpGet {
@@ -202,6 +219,22 @@ func (n *conn) localKey(s *opSlot, op *driver.Op, kind kit.OpKind) (uint32, erro
 	return reg.Handle().LKey(), nil
 }
 
+// copyLocal has a buffer of this side's stand in for an operation's local memory.
+func (n *conn) copyLocal(k int, op *driver.Op, kind kit.OpKind) (lkey uint32, err error) {
+	o := &n.oneSided
+	if o.bounce == nil {
+		if o.bounce, err = newSlab(n.ctx.pd, opBounce, opDepth, 0, 0, ibv.AccessLocalWrite); err != nil {
+			return 0, err
+		}
+	}
+	b := o.bounce.at(k)[:len(op.Local)]
+	if kind == kit.OpPut {
+		copy(b, op.Local)
+	}
+	o.slots[k].copied = b
+	return o.bounce.lkey, nil
+}
+
 // finishOp completes an operation when its last work request is complete or one of them has failed.
 func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	s := &n.oneSided.slots[k]
@@ -213,6 +246,9 @@ func (n *conn) finishOp(k int, status ibv.WCStatus) {
 	switch status {
 	case ibv.WCSuccess:
 		n.Tally.CountOp(s.kind)
+		if s.kind == kit.OpGet && s.copied != nil {
+			copy(op.Local, s.copied)
+		}
 		if s.kind == kit.OpAtomic {
 			if op.Result = 0; op.Fetch {
 				op.Result = *s.result

@@ -120,7 +120,7 @@ func (p *pool) fill() error {
 
 // post posts the chain of receives, and then sends, in one call into C. The order makes sure that a limit in a message
 // is never ahead of the posted receives. sends may be nil.
-func (p *pool) post(q *completions, sends *sendQueue) (err error) {
+func (p *pool) post(q *completionQueue, sends *sendQueue) (err error) {
 	switch {
 	case p.chain.Len() == 0:
 		if sends == nil {

@@ -100,6 +100,9 @@ func usePort(dev *ibv.Context, o options, first, last int) (p *port, err error) 
 		return p, unavailable(portName(dev, p.num), fmt.Sprintf("its port is %v", p.attr.State),
 			"connect the cable, or bring its network interface up (ip link set DEV up)", nil)
 	}
+	if dev.IWARP() { // which has no partition keys to read
+		return p, noIWARP(portName(dev, p.num))
+	}
 	if p.pkey, err = dev.PKey(p.num, o.pkeyIndex); err != nil {
 		return p, err
 	}
@@ -192,6 +195,12 @@ func addresses(g ibv.GIDEntry) (addrs []netip.Addr) {
 		}
 	}
 	return addrs
+}
+
+// noIWARP says which parts of the driver an iWARP device lacks the means for.
+func noIWARP(device string) error {
+	return unavailable(device, "it is an iWARP device, which the driver does not support: its messages need immediate data, "+
+		"and its queue pairs are not connected through rdma_cm", "use an InfiniBand or RoCE device, or the driver tcp", nil)
 }
 
 func mtuOf(size int) (ibv.MTU, error) {

@@ -4,11 +4,11 @@ import "github.com/bywash/bywash/driver"
 
 // Prefetch implements kit.PrefetchHooks.
 func (l *large) Prefetch(p *driver.Packet, sending bool) error {
-	access := l.recvAccess()
+	n := p.Len()
+	access := l.recvAccess(n)
 	if sending {
 		access = sendAccess
 	}
-	n := p.Len()
 	var m memory
 	m.collect(p, n)
 	return l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], access, !m.isCopied(n))

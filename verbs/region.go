@@ -43,6 +43,9 @@ func (c *opened) register(b []byte, access driver.Access) (*region, error) {
 			flags |= f.want
 		}
 	}
+	if c.dev.Query().Atomic == ibv.AtomicNone {
+		flags &^= ibv.AccessRemoteAtomic // some devices refuse the flag
+	}
 	r := &region{ctx: c, mem: b}
 	if a, _, ok := driver.ArenaOf(b); ok {
 		if !a.Hold() {

@@ -40,18 +40,48 @@ type sendQueue struct {
 	unsignaled int       // requests since the last one that causes a completion
 	silentData int       // messages from send buffers among them
 	slots      int       // send buffers
+	inline     int       // bytes that a request carries itself, as far as the device allows
+	words      *slab     // a place of wordSize bytes for each request; nil if requests carry as many
 	crossings  kit.Tally // calls into C to post
 }
+
+// wordSize is the size in bytes of what control messages contain.
+const wordSize = 8
 
 // controlReserve is the room in a send queue that messages leave for credits, a goodbye and signs of life.
 const controlReserve = 4
 
 func (q *sendQueue) init(qp *ibv.QP, depth, slots, inline int) (err error) {
 	const sges = 1
-	q.qp, q.ring, q.slots = qp, make([]request, depth), slots
+	q.qp, q.ring, q.slots, q.inline = qp, make([]request, depth), slots, inline
 	q.chain, err = ibv.NewSendChain(depth, sges, inline)
 	return err
 }
+
+// initSends prepares the sends of a queue pair, of which depth, a power of two, can be under way.
+func (c *opened) initSends(q *sendQueue, qp *ibv.QP, depth, slots int) (err error) {
+	inline := min(c.inline, qp.Caps().MaxInline)
+	if inline < wordSize {
+		if q.words, err = newSlab(c.pd, wordSize, 0, depth, 0, ibv.AccessLocalWrite); err != nil {
+			return err
+		}
+	}
+	return q.init(qp, depth, slots, inline)
+}
+
+// carry makes the request that was just added carry the bytes of word.
+func (q *sendQueue) carry(wr *ibv.SendWR, word *[wordSize]byte) {
+	if q.words == nil {
+		wr.Inline(word[:])
+		return
+	}
+	place := q.words.send(int(q.next-1) & (len(q.ring) - 1))
+	copy(place, word[:])
+	wr.AddSGE(address(place), wordSize, q.words.lkey)
+}
+
+// free frees the queue's memory. Its queue pair is gone.
+func (q *sendQueue) free() { q.words.close() }
 
 // post posts the chain in one call into C.
 func (q *sendQueue) post() error {
@@ -88,6 +118,16 @@ func (q *sendQueue) number(wr *ibv.SendWR, kind requestKind, signal bool) *reque
 	*r = request{kind: kind}
 	q.next++
 	return r
+}
+
+// retract takes back the requests that the device has refused and those after them, and returns their number. The
+// caller's were the only ones in the chain, and before them unsignaled had the given value.
+func (q *sendQueue) retract(unsignaled int) (n int) {
+	n = q.chain.Len()
+	q.chain.Reset()
+	q.next -= uint32(n)
+	q.unsignaled = unsignaled
+	return n
 }
 
 // complete returns the oldest request if the completion of request id completes it, and removes it.

@@ -3,7 +3,6 @@ package verbs
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
@@ -11,12 +10,13 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// Sizes of queues. A send queue has room for the messages of a window, for
-// operations, and for control.
+// Sizes of queues. A send queue has room for the messages of a window, for operations, and for control. The queue pair
+// for the peer's data asks for cancels, and binds and invalidates the windows of all pieces of all receives.
 const (
-	smallSends = 128
-	largeSends = 128
-	rxSends    = 512 // requests of the receiving queue pair: cancels, and windows of all pieces of all receives, twice
+	smallSends  = 128
+	largeSends  = 128
+	cancelSends = 4 * transferDepth
+	windowSends = 4 * maxPieces * transferDepth // binds and invalidations, twice; a power of two
 )
 
 // Receives of the large track: an announcement for each transfer, and a goodbye.
@@ -24,9 +24,6 @@ const (
 	largeReceives = transferDepth + 2
 	announcement  = 64 // bytes
 )
-
-// peerAccess is the most that the queue pairs allow peers; keys narrow it.
-const peerAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
 
 // newConn makes a connection's queues and buffers. The caller holds c.Mu.
 func (c *opened) newConn(num uint32, peer string, u driver.URL) (*conn, error) {
@@ -60,11 +57,11 @@ func (c *opened) initConn(n *conn, num uint32, peer string, u driver.URL) {
 }
 
 func (c *opened) initSmall(s *small) (err error) {
-	window, sends := c.opts.window, smallSends
+	window, sends := c.opts.window, c.depth(smallSends)
 	recvs, slots := window+controlReceives, window
 	own := recvs
 	if c.shared != nil {
-		sends, slots = sharedSends, sharedSlots
+		sends, slots = c.depth(sharedSends), sharedSlots
 		recvs, own = window+sharedPeer, 0
 	}
 	s.inbox = newInbox(sends + recvs)
@@ -80,21 +77,24 @@ func (c *opened) initSmall(s *small) (err error) {
 		s.joined = true
 	}
 	// The results of atomics lie after the buffers.
-	if s.mem, err = newSlab(c.pd, c.opts.buffer, own, slots, opDepth*8, ibv.AccessLocalWrite); err != nil {
+	if s.mem, err = newSlab(c.pd, c.opts.buffer, own, slots, opDepth*wordSize, ibv.AccessLocalWrite); err != nil {
 		return err
 	}
 	s.pool.mem = s.mem
-	if s.pool.qp, err = c.newQP(&s.conn, sends, own); err != nil {
+	if err := c.reserve(&s.conn, sends+own); err != nil {
+		return err
+	}
+	if s.pool.qp, err = c.newQP(&s.conn, sends, own, inlineSize); err != nil {
 		return err
 	}
 	s.results, s.lkey = s.mem.extra(), s.mem.lkey
-	return s.sq.init(s.pool.qp, sends, slots, inlineSize)
+	return c.initSends(&s.sq, s.pool.qp, sends, slots)
 }
 
 func (c *opened) initLarge(l *large) (err error) {
 	const recvs = largeReceives
 	const scratch = transferDepth * 8
-	if l.mem, err = newSlab(c.pd, announcement, recvs, 0, claimBytes+scratch+opDepth*8, ibv.AccessLocalWrite); err != nil {
+	if l.mem, err = newSlab(c.pd, announcement, recvs, 0, claimBytes+scratch+opDepth*wordSize, ibv.AccessLocalWrite); err != nil {
 		return err
 	}
 	var tag [8]byte
@@ -108,67 +108,44 @@ func (c *opened) initLarge(l *large) (err error) {
 	}
 	l.asks = extra[claimBytes : claimBytes+scratch]
 	l.results, l.lkey = extra[claimBytes+scratch:], l.mem.lkey
-	tx, err := c.newQP(&l.conn, largeSends, recvs)
+	sends, rxSends := c.depth(largeSends), c.rxDepth()
+	self := l.peerInc == c.Incarnation // one queue pair serves both directions
+	entries := sends + recvs
+	if !self {
+		entries += rxSends + recvs
+	}
+	if err := c.reserve(&l.conn, entries); err != nil {
+		return err
+	}
+	tx, err := c.newQP(&l.conn, sends, recvs, inlineSize)
 	if err != nil {
 		return err
 	}
-	if err := l.sq.init(tx, largeSends, 0, inlineSize); err != nil {
+	if err := c.initSends(&l.sq, tx, sends, 0); err != nil {
 		return err
 	}
 	rx := tx
 	l.rx = &l.sq
-	if l.peerInc != c.Incarnation {
-		if rx, err = c.newQP(&l.conn, rxSends, recvs); err != nil {
+	if !self {
+		if rx, err = c.newQP(&l.conn, rxSends, recvs, wordSize); err != nil {
 			return err
 		}
 		l.rx = new(sendQueue)
-		if err := l.rx.init(rx, rxSends, 0, 8); err != nil {
+		if err := c.initSends(l.rx, rx, rxSends, 0); err != nil {
 			return err
 		}
 	}
-	l.inbox = newInbox(largeSends + rxSends + 2*recvs)
+	l.inbox = newInbox(entries)
 	l.pool = &pool{qp: rx, mem: l.mem}
 	l.pool.chain, err = ibv.NewRecvChain(recvs, 1)
 	return err
 }
 
-// newQP makes one of a connection's queue pairs, and room in the completion queue for all its requests.
-func (c *opened) newQP(n *conn, sends, recvs int) (*ibv.QP, error) {
-	need := c.cqNeed + sends + recvs
-	if have := c.done.cq.Len(); need > have {
-		limit := c.dev.Query().MaxCQE
-		if need > limit {
-			return nil, fmt.Errorf("%w: the completion queue has at most %d entries: use fewer peers a context", driver.ErrBusy, limit)
-		}
-		c.done.mustLock()
-		err := c.done.cq.Resize(min(max(need, 2*have), limit))
-		c.done.unlock()
-		if err != nil {
-			return nil, err
-		}
-	}
-	init := ibv.QPInit{
-		SendCQ: c.done.cq, RecvCQ: c.done.cq, MaxSendWR: sends, MaxRecvWR: recvs,
-		MaxInline: inlineSize, Tag: queueTag(n.Number(), uint8(len(n.qps))),
-	}
-	if c.shared != nil {
-		init.SRQ = c.shared.srq
-	}
-	qp, err := c.pd.CreateQP(init)
-	if err != nil {
-		return nil, err
-	}
-	n.qps = append(n.qps, qp)
-	n.entries += sends + recvs
-	c.cqNeed = need
-	return qp, nil
-}
-
 // discard frees a connection that nobody uses. The caller holds c.Mu.
 func (c *opened) discard(n *conn) {
 	n.closeQueues()
-	c.cqNeed -= n.entries
 	n.api.drop()
+	c.unreserve(n)
 	c.Conns.Remove(n.Number(), n)
 }
 
@@ -183,13 +160,21 @@ func (c *opened) remove(n *conn) {
 }
 
 // adapter implements connect.QP for a queue pair.
-type adapter struct{ *ibv.QP }
+type adapter struct {
+	*ibv.QP
+	ctx *opened
+}
 
-func (c *opened) adapt(qp *ibv.QP) connect.QP { return adapter{qp} }
+func (c *opened) adapt(qp *ibv.QP) connect.QP { return adapter{qp, c} }
 
-// Init implements connect.QP.
+// Init implements connect.QP. The access is the most that the queue pair allows its peer; keys narrow it. Some devices
+// without atomics refuse the flag for them.
 func (a adapter) Init(p *connect.Path) error {
-	return a.ToInit(ibv.InitAttr{Port: int(p.Port), PKeyIndex: int(p.PKeyIndex), Access: peerAccess})
+	access := ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead
+	if a.ctx.dev.Query().Atomic != ibv.AtomicNone {
+		access |= ibv.AccessRemoteAtomic
+	}
+	return a.ToInit(ibv.InitAttr{Port: int(p.Port), PKeyIndex: int(p.PKeyIndex), Access: access})
 }
 
 // RTR implements connect.QP.
@@ -198,14 +183,22 @@ func (a adapter) RTR(p *connect.Path) error {
 	if err != nil {
 		return err
 	}
+	to := ibv.Path{DLID: p.PeerLID, SL: p.ServiceLevel}
+	if needsGRH(p, a.ctx.grh) {
+		to.DGID, to.SGIDIndex, to.HopLimit = p.PeerGID, int(p.GIDIndex), p.HopLimit
+		to.TrafficClass, to.FlowLabel = p.TrafficClass, p.FlowLabel
+	}
 	return a.ToRTR(ibv.RTRAttr{
-		Path: ibv.Path{
-			DGID: p.PeerGID, SGIDIndex: int(p.GIDIndex), HopLimit: p.HopLimit, TrafficClass: p.TrafficClass,
-			FlowLabel: p.FlowLabel, DLID: p.PeerLID, SL: p.ServiceLevel,
-		},
-		MTU: mtu, DestQPN: p.PeerQP, RQPSN: p.PeerPSN,
+		Path: to, MTU: mtu, DestQPN: p.PeerQP, RQPSN: p.PeerPSN,
 		MaxDestRdAtomic: int(p.Responder), MinRNRTimer: int(p.MinRNRTimer),
 	})
+}
+
+// needsGRH reports whether packets to the peer need a global route header, of 40 bytes. RoCE always does. InfiniBand
+// within a subnet does where the port says so (InfiniBand Architecture Specification, volume 1, 8.3); the connection
+// managers connect no ports of two subnets.
+func needsGRH(p *connect.Path, required bool) bool {
+	return p.LinkLayer != connect.InfiniBand || p.PeerLID == 0 || required
 }
 
 // RTS implements connect.QP.

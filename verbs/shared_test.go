@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 )
@@ -172,4 +173,94 @@ func TestLostReceivesAreReplaced(t *testing.T) {
 	}
 	finished(t, y[0].api.RecvPoll, &in)
 	within(t, "more receives", func() bool { return have() > before })
+}
+
+// TestFurtherQueuesServeFurtherPeers: on a device that can make no completion queue larger, connections that do not fit
+// complete in further queues. Sleepers hear of those, too, and the queues go with their connections.
+func TestFurtherQueuesServeFurtherPeers(t *testing.T) {
+	for _, track := range []driver.Track{driver.Small, driver.Large} {
+		t.Run(track.String(), func(t *testing.T) {
+			b := openDevice(t, track, map[string]string{"dead-time": "10m"}) // the keeper would wake sleepers, too
+			b.fixed = true
+			n := b.done.queues[0].cq.Len()/b.entriesOfAPeer() + 1
+			var peers, own []*conn
+			for range n {
+				x, y := connectTo(t, b, track)
+				peers, own = append(peers, x), append(own, y)
+			}
+			if len(b.done.queues) < 2 {
+				t.Fatalf("%d peers complete in %d queue of %d entries", n, len(b.done.queues), b.done.queues[0].cq.Len())
+			}
+			last := len(own) - 1
+			if own[last].cq != b.done.queues[1] {
+				t.Fatal("the last peer does not complete in the further queue")
+			}
+			asleep(t, peers[last], own[last], track)
+			for _, c := range own {
+				if err := c.api.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			within(t, "further queues are closed", func() bool {
+				b.Mu.Lock()
+				defer b.Mu.Unlock()
+				return len(b.done.queues) == 1
+			})
+		})
+	}
+}
+
+// connectTo connects a context of its own to b.
+func connectTo(t *testing.T, b *opened, track driver.Track) (peer, own *conn) {
+	t.Helper()
+	a := openDevice(t, track, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	ia, err := a.Connect(b.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ib, err := b.Connect(a.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []driver.Instance{ia, ib} {
+		if err := i.ConnectWait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return connOf(ia), connOf(ib)
+}
+
+// asleep sends a message to a receiver that sleeps.
+func asleep(t *testing.T, from, to *conn, track driver.Track) {
+	t.Helper()
+	src, dst := make([]byte, 20_000), make([]byte, 20_000)
+	if track == driver.Small {
+		src, dst = src[:100], dst[:100]
+	}
+	src[99] = 7
+	recv, send := driver.Packet{IOV: [][]byte{dst}}, driver.Packet{IOV: [][]byte{src}}
+	if err := to.api.RecvPost(&recv); err != nil {
+		t.Fatal(err)
+	}
+	send.RdvData = recv.RdvData
+	got := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	go func() { got <- to.api.(driver.RecvWaiter).RecvWait(ctx, &recv) }()
+	within(t, "the receiver sleeps", func() bool {
+		q := &to.ctx.done
+		q.mustLock()
+		defer q.unlock()
+		return q.armed && to.ctx.waits.Sleepers() > 0
+	})
+	time.Sleep(5 * time.Millisecond) // it looks once more before it sleeps
+	if err := from.api.SendPost(&send); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, from.api.SendPoll, &send)
+	if err := <-got; err != nil || dst[99] != 7 {
+		t.Fatalf("the message: %v, %d", err, dst[99])
+	}
 }

@@ -173,7 +173,7 @@ func (s *small) owe() {
 func (s *small) flush(receives bool) {
 	var err error
 	if receives || s.ripe() {
-		err = s.pool.post(&s.ctx.done, &s.sq)
+		err = s.pool.post(s.cq, &s.sq)
 	} else {
 		err = s.sq.post()
 	}
@@ -200,6 +200,8 @@ func (s *small) unbind() {}
 // drop implements track.
 func (s *small) drop() {
 	s.Drop()
+	s.oneSided.close()
+	s.sq.free()
 	s.mem.close()
 	if s.joined {
 		s.surrender()
@@ -219,7 +221,7 @@ func (s *small) surrender() {
 	for ; s.gotHead != s.gotTail; s.gotHead++ {
 		s.pool.put(s.got[int(s.gotHead)&(len(s.got)-1)].buffer)
 	}
-	_ = s.pool.post(&s.ctx.done, nil)
+	_ = s.pool.post(s.cq, nil)
 	s.ctx.shared.leave(max(0, out-sharedBase))
 	s.joined = false
 }

@@ -40,7 +40,7 @@ func (s *small) Start(p *driver.Packet) bool {
 	}
 	n := p.Len()
 	buf := s.takeSlot()
-	if n <= inlineSize {
+	if n <= s.sq.inline {
 		s.slotsOut-- // the request itself carries the bytes
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)
@@ -100,7 +100,7 @@ func (s *small) Filled(buf []byte, n int) error {
 	case n < 0:
 		s.slotsOut--
 		return nil
-	case n <= inlineSize:
+	case n <= s.sq.inline:
 		s.slotsOut--
 		wr, _ := s.sq.add(requestControl, false)
 		s.announce(wr)

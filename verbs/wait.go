@@ -21,12 +21,11 @@ func (c *opened) arm() {
 	q.mustLock()
 	defer q.unlock()
 	if !q.armed && q.dead == nil {
-		if err := q.cq.ReqNotify(false); err != nil {
+		if err := q.arm(); err != nil {
 			q.dead = err
 			c.deviceGone(err)
 			return
 		}
-		q.armed = true
 	}
 	for c.drainLocked() {
 	}
@@ -46,9 +45,7 @@ func (c *opened) pump() {
 		q.mustLock()
 		q.armed = false
 		if c.waits.Sleepers() > 0 && q.dead == nil {
-			if err := q.cq.ReqNotify(false); err == nil {
-				q.armed = true
-			}
+			_ = q.arm() // a dead device is found by the drain
 		}
 		for c.drainLocked() {
 		}

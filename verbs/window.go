@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -30,16 +31,46 @@ type windows struct {
 	err   error  // with which the receive ended
 }
 
+// canWindow reports whether the device gives out memory windows of type 2, as it says. Some refuse all the same.
+func (c *opened) canWindow() bool {
+	mw, err := c.pd.AllocMW(2)
+	if err != nil {
+		return false
+	}
+	return mw.Close() == nil
+}
+
+// errNoWindow is the reason why a receive has no windows: the device has given out all that it has, or refuses to bind
+// one.
+var errNoWindow = errors.New("the device has no memory window for the receive")
+
+// maxWindow is the most bytes of a receive that uses windows: mlx5 (rdma-core, providers/mlx5/qp.c) refuses to bind one
+// to more.
+const maxWindow = 1 << 31
+
 // hasWindows reports whether receives use windows. A connection to oneself does not, as its only queue pair also sends
 // data.
-func (l *large) hasWindows() bool { return l.ctx.windows && l.rx != &l.sq }
+func (l *large) hasWindows() bool { return l.ctx.windows && !l.noWindows && l.rx != &l.sq }
 
-// bind binds windows to the pieces of a slot, unless the peer uses the keys of their registrations.
-func (l *large) bind(s *slot) error {
+// windowed reports whether a receive of n bytes uses windows.
+func (l *large) windowed(n int) bool { return l.hasWindows() && n <= maxWindow }
+
+// bind binds windows to the pieces of a slot that receives n bytes, unless the peer uses the keys of their
+// registrations. It returns errNoWindow if the device has too few.
+func (l *large) bind(s *slot, n int) error {
 	w := &s.windows
 	w.bound, w.over, w.err = 0, false, nil
-	if !l.hasWindows() || s.memory.bounce || s.memory.n == 0 {
+	if !l.windowed(n) || s.memory.bounce || s.memory.n == 0 {
 		return nil
+	}
+	for k := range s.memory.n {
+		if w.mw[k] == nil {
+			mw, err := l.ctx.pd.AllocMW(2)
+			if err != nil {
+				return fmt.Errorf("%w: %w", errNoWindow, err)
+			}
+			w.mw[k] = mw
+		}
 	}
 	return l.bindMore(s)
 }
@@ -47,15 +78,10 @@ func (l *large) bind(s *slot) error {
 // bindMore binds windows to the pieces of a slot that have been registered since.
 func (l *large) bindMore(s *slot) error {
 	w, from, to := &s.windows, s.windows.bound, s.memory.ready
-	for k := from; k < to; k++ {
-		if w.mw[k] == nil {
-			mw, err := l.ctx.pd.AllocMW(2)
-			if err != nil {
-				return fmt.Errorf("make a memory window (option windows=off does without): %w", err)
-			}
-			w.mw[k] = mw
-		}
+	if err := l.rx.post(); err != nil { // what waits there is none of this
+		return err
 	}
+	unsignaled := l.rx.unsignaled
 	for k := from; k < to; k++ {
 		b, mw := s.memory.piece[k], w.mw[k]
 		wr := l.rx.chain.BindMW(mw, l.mr(&s.memory, k), address(b), uint64(len(b)), ibv.IncRKey(mw.RKey()), ibv.AccessRemoteWrite)
@@ -63,7 +89,11 @@ func (l *large) bindMore(s *slot) error {
 	}
 	w.bound, w.last = to, l.rx.next-1
 	if err := l.rx.post(); err != nil {
-		return err
+		n := l.rx.retract(unsignaled)
+		if w.bound -= n; w.bound > from {
+			return err // some were posted, and no completion is asked for
+		}
+		return fmt.Errorf("%w: %w", errNoWindow, err)
 	}
 	return l.awaitBind(w)
 }

@@ -15,6 +15,7 @@ type Ahead[H any] struct{ packets []Fetched[H] }
 type Fetched[H any] struct {
 	pieces [][]byte
 	fetch  []Fetch[H]
+	access Access
 	used   bool
 }
 
@@ -35,7 +36,7 @@ func (a *Ahead[H]) Begin(c *Cache[H], p *driver.Packet, pieces [][]byte, access 
 		if f.used {
 			continue
 		}
-		f.used, f.pieces = true, append(f.pieces[:0], pieces...)
+		f.used, f.access, f.pieces = true, access, append(f.pieces[:0], pieces...)
 		for j := range pieces {
 			if register {
 				// A full queue leaves the registration to the post.
@@ -65,9 +66,10 @@ func (a *Ahead[H]) Of(p *driver.Packet, pieces [][]byte) (*Fetched[H], error) {
 	return nil, fmt.Errorf("%w: the packet names other memory than was prefetched: unfetch first", driver.ErrInvalid)
 }
 
-// Acquire takes the registration of piece k, whose bytes are b: the prefetched one, or another. f may be nil.
+// Acquire takes the registration of piece k, whose bytes are b: the one that was prefetched for the same access, or
+// another. f may be nil.
 func (f *Fetched[H]) Acquire(c *Cache[H], k int, b []byte, access Access) (*Region[H], error) {
-	if f != nil && f.fetch[k].Active() {
+	if f != nil && f.access == access && f.fetch[k].Active() {
 		return f.fetch[k].Acquire()
 	}
 	return c.Acquire(b, access)

@@ -56,7 +56,8 @@ const noDevices = "the kernel offers no RDMA devices; load its modules (modprobe
 // Context is an open device.
 type Context struct {
 	object
-	attr DeviceAttr
+	attr  DeviceAttr
+	iwarp bool
 
 	fd    poller // asynchronous events
 	event AsyncEvent
@@ -75,6 +76,7 @@ func Open(name string) (*Context, error) {
 	}
 	c := &Context{of: map[handle]any{}, cqs: map[*CQ]struct{}{}}
 	c.kind, c.device, c.unblock = "device", name, c.fd.close
+	c.iwarp = slices.ContainsFunc(devs, func(d DeviceInfo) bool { return d.Name == name && d.IWARP })
 	var fd int
 	err = c.make("open_device", func() (h handle, r int) {
 		h, fd, r = rawOpen(name)
@@ -116,6 +118,9 @@ func (c *Context) Close() error {
 
 // Name returns the device's name.
 func (c *Context) Name() string { return c.device }
+
+// IWARP reports whether the device speaks iWARP: see [DeviceInfo].
+func (c *Context) IWARP() bool { return c.iwarp }
 
 // DeviceAttr are a device's identity and limits.
 type DeviceAttr struct {
@@ -169,6 +174,7 @@ type PortAttr struct {
 	Width       int // lanes; 0 if unknown
 	Speed       int // Mb/s per lane; 0 if unknown
 	PhysState   uint8
+	GRHRequired bool // InfiniBand: a path needs the peer's GID also within a subnet
 }
 
 // QueryPort asks for the state of a port; ports count from 1.

@@ -127,6 +127,7 @@ func rawQueryPort(h handle, port int, a *PortAttr) int {
 		MaxMessage: uint32(c.max_msg_sz), GIDs: int(c.gid_tbl_len), PKeys: int(c.pkey_tbl_len),
 		LID: uint16(c.lid), SMLID: uint16(c.sm_lid), SMSL: uint8(c.sm_sl), LMC: uint8(c.lmc),
 		Width: lanes(uint32(c.active_width)), Speed: laneSpeed(uint32(c.active_speed)), PhysState: uint8(c.phys_state),
+		GRHRequired: c.grh_required != 0,
 	}
 	return 0
 }

@@ -132,6 +132,7 @@ int bw_query_port(void *ctx, int port, struct bw_port_attr *to)
 		.active_width = a.active_width,
 		.active_speed = a.active_speed,
 		.phys_state = a.phys_state,
+		.grh_required = a.flags & 1, /* IB_UVERBS_QPF_GRH_REQUIRED of the kernel */
 	};
 	return 0;
 }

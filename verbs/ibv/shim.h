@@ -101,7 +101,7 @@ struct bw_device_attr {
 struct bw_port_attr {
 	uint32_t state, max_mtu, active_mtu, link_layer, cap_flags, max_msg_sz;
 	int32_t gid_tbl_len, pkey_tbl_len;
-	uint32_t lid, sm_lid, sm_sl, lmc, active_width, active_speed, phys_state;
+	uint32_t lid, sm_lid, sm_sl, lmc, active_width, active_speed, phys_state, grh_required;
 };
 
 /* The layout of ibv_gid_entry, which older headers lack. */

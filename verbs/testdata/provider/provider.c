@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A provider that says no: a libibverbs that refuses what the real one's
+ * device would grant. A test builds it as a shared library and names it in
+ * BYWASH_LIBIBVERBS; BYWASH_PROVIDER names the profile. Everything that is
+ * not here goes to the real library, which the linker finds behind this one.
+ *
+ * The profiles are the limits of rdma-core's providers as of its commit
+ * 691953d8d, and of their kernel modules where those refuse.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#undef ibv_reg_mr
+
+struct profile {
+	const char *name;
+	int inline_refused;	/* create_qp fails above it */
+	int inline_granted;	/* create_qp grants this much at most */
+	int inline_ignored;	/* grants what is asked for, and reads the request's keys instead of its bytes */
+	int resize, windows, srq, atomics, rc;
+	int max_wr, max_cqe, max_sge, rd_atomic;
+	uint64_t bind;	/* most bytes of a memory window; 0: any number */
+	unsigned int vendor; /* 0: the real device's, by which the driver knows Soft-RoCE's own faults */
+};
+
+#define MANY 1024
+
+static const struct profile profiles[] = {
+	/* providers/mlx5: has all of it. */
+	{ "mlx5", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 0, 0 },
+	/* providers/mlx5/qp.c: binds at most 2 GiB; here 1 MiB, so that tests reach it. */
+	{ "binds", MANY, MANY, 0, 1, 1, 1, 1, 1, 32768, 1 << 22, 30, 16, 1 << 20, 0 },
+	/* providers/mlx4/verbs.c: 1 KiB of inline bytes. */
+	{ "mlx4", MANY, MANY, 0, 1, 1, 1, 1, 1, 16351, 65408, 32, 16, 0, 0 },
+	/* providers/irdma/uverbs.c: EINVAL above max_hw_inline, 101 in generation 2 (E810), which has neither SRQ nor atomics. */
+	{ "irdma", 101, MANY, 0, 1, 1, 0, 0, 1, 4063, 1 << 20, 13, 127, 0, 0 },
+	/* providers/bnxt_re/main.h: 96 in static mode; no alloc_mw, though the firmware names windows. */
+	{ "bnxt_re", 96, MANY, 0, 1, 0, 1, 0, 1, 8191, 1 << 20, 6, 32, 0, 0 },
+	/* providers/hns/hns_roce_u_verbs.c, get_max_inline_data: grants less than asked for; no resize_cq, no alloc_mw. */
+	{ "hns", MANY, 32, 0, 0, 0, 1, 1, 1, 32768, 1 << 22, 63, 128, 0, 0 },
+	/* providers/erdma: ERDMA_MAX_INLINE; no resize_cq, create_srq or alloc_mw. */
+	{ "erdma", 96, MANY, 0, 0, 0, 0, 1, 1, 8192, 1 << 18, 6, 16, 0, 0 },
+	/* providers/mana/wr.c: does not look at IBV_SEND_INLINE; no resize_cq or create_srq. */
+	{ "mana", MANY, MANY, 1, 0, 0, 0, 0, 1, 4096, 1 << 16, 15, 32, 0, 0x1414 },
+	/* providers/vmw_pvrdma/qp.c: no inline bytes; no resize_cq or alloc_mw. */
+	{ "pvrdma", MANY, 0, 0, 0, 0, 1, 0, 1, 16384, 1 << 18, 16, 16, 0, 0 },
+	/* providers/efa/verbs.c: SRD and UD only. */
+	{ "efa", 32, MANY, 0, 0, 0, 0, 0, 0, 1024, 1 << 15, 2, 0, 0, 0 },
+	/* Nobody's: the least of everything. */
+	{ "least", 0, 0, 0, 0, 0, 0, 0, 1, 128, 1400, 1, 1, 0, 0 },
+};
+
+static const struct profile *now;
+static void *real;
+
+static void *next(const char *name)
+{
+	void *f = dlsym(real, name);
+
+	if (!f) {
+		fprintf(stderr, "provider: libibverbs has no %s\n", name);
+		abort();
+	}
+	return f;
+}
+
+__attribute__((constructor)) static void choose(void)
+{
+	const char *name = getenv("BYWASH_PROVIDER");
+	size_t k;
+
+	real = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+	for (k = 0; name && k < sizeof(profiles) / sizeof(profiles[0]); k++)
+		if (!strcmp(name, profiles[k].name))
+			now = &profiles[k];
+	if (!real || !now) {
+		fprintf(stderr, "provider: BYWASH_PROVIDER names no profile, or there is no libibverbs\n");
+		abort();
+	}
+}
+
+static int at_most(int have, int most)
+{
+	return have < most ? have : most;
+}
+
+int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
+{
+	int (*f)(struct ibv_context *, struct ibv_device_attr *) = next("ibv_query_device");
+	int r = f(c, a);
+
+	if (r)
+		return r;
+	a->max_qp_wr = at_most(a->max_qp_wr, now->max_wr);
+	a->max_cqe = at_most(a->max_cqe, now->max_cqe);
+	a->max_sge = at_most(a->max_sge, now->max_sge);
+	a->max_qp_rd_atom = at_most(a->max_qp_rd_atom, now->rd_atomic);
+	a->max_qp_init_rd_atom = at_most(a->max_qp_init_rd_atom, now->rd_atomic);
+	if (!now->atomics)
+		a->atomic_cap = IBV_ATOMIC_NONE;
+	if (!now->srq)
+		a->max_srq = 0; /* max_srq_wr stays: some devices leave it */
+	if (now->vendor)
+		a->vendor_id = now->vendor;
+	return 0;
+}
+
+static struct ibv_mw *refuse_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	(void)pd;
+	(void)type;
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+static int (*real_post)(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+
+static int refuses(const struct ibv_send_wr *wr)
+{
+	uint32_t bytes = 0;
+	int k;
+
+	if (wr->num_sge > now->max_sge)
+		return EINVAL;
+	switch (wr->opcode) {
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		return now->atomics ? 0 : EINVAL;
+	case IBV_WR_BIND_MW:
+		return now->windows && (!now->bind || wr->bind_mw.bind_info.length <= now->bind) ? 0 : EINVAL;
+	case IBV_WR_LOCAL_INV:
+		return now->windows ? 0 : EINVAL;
+	default:
+		break;
+	}
+	if (!(wr->send_flags & IBV_SEND_INLINE))
+		return 0;
+	for (k = 0; k < wr->num_sge; k++)
+		bytes += wr->sg_list[k].length;
+	if (now->inline_ignored && bytes)
+		return EFAULT; /* such a request would send what its key 0 names, and fail */
+	return (int)bytes > at_most(now->inline_refused, now->inline_granted) ? EINVAL : 0;
+}
+
+static int post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct ibv_send_wr *w;
+
+	for (w = wr; w; w = w->next) {
+		int r = refuses(w);
+
+		if (r) {
+			fprintf(stderr, "provider %s refuses opcode %d, flags %#x\n", now->name, w->opcode, w->send_flags);
+			*bad = w;
+			return r;
+		}
+	}
+	return real_post(qp, wr, bad);
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+	struct ibv_context *(*f)(struct ibv_device *) = next("ibv_open_device");
+	struct ibv_context *c = f(d);
+
+	if (!c)
+		return NULL;
+	if (!now->windows)
+		c->ops.alloc_mw = refuse_mw;
+	real_post = c->ops.post_send;
+	c->ops.post_send = post;
+	return c;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+{
+	struct ibv_qp *(*f)(struct ibv_pd *, struct ibv_qp_init_attr *) = next("ibv_create_qp");
+	uint32_t asked = a->cap.max_inline_data;
+	struct ibv_qp *qp;
+
+	if (!now->rc) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	if ((int)asked > now->inline_refused || (int)a->cap.max_send_wr > now->max_wr || (int)a->cap.max_recv_wr > now->max_wr) {
+		errno = EINVAL;
+		return NULL;
+	}
+	qp = f(pd, a);
+	if (qp && now->inline_granted < MANY)
+		a->cap.max_inline_data = at_most((int)a->cap.max_inline_data, now->inline_granted);
+	return qp;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
+{
+	int (*f)(struct ibv_qp *, struct ibv_qp_attr *, int) = next("ibv_modify_qp");
+
+	if ((mask & IBV_QP_ACCESS_FLAGS) && (a->qp_access_flags & IBV_ACCESS_REMOTE_ATOMIC) && !now->atomics)
+		return EINVAL;
+	if ((mask & IBV_QP_MAX_QP_RD_ATOMIC) && a->max_rd_atomic > now->rd_atomic)
+		return EINVAL;
+	if ((mask & IBV_QP_MAX_DEST_RD_ATOMIC) && a->max_dest_rd_atomic > now->rd_atomic)
+		return EINVAL;
+	return f(qp, a, mask);
+}
+
+int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	int (*f)(struct ibv_cq *, int) = next("ibv_resize_cq");
+
+	return now->resize ? f(cq, cqe) : EOPNOTSUPP;
+}
+
+struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a)
+{
+	struct ibv_srq *(*f)(struct ibv_pd *, struct ibv_srq_init_attr *) = next("ibv_create_srq");
+
+	if (now->srq)
+		return f(pd, a);
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+static int access_refused(int access)
+{
+	return ((access & IBV_ACCESS_MW_BIND) && !now->windows) || ((access & IBV_ACCESS_REMOTE_ATOMIC) && !now->atomics);
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	struct ibv_mr *(*f)(struct ibv_pd *, void *, size_t, int) = next("ibv_reg_mr");
+
+	if (access_refused(access)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return f(pd, addr, length, access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct ibv_mr *(*f)(struct ibv_pd *, void *, size_t, uint64_t, unsigned int) = next("ibv_reg_mr_iova2");
+
+	if (access_refused((int)access)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return f(pd, addr, length, iova, access);
+}
