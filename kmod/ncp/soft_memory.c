@@ -55,13 +55,20 @@ static struct soft_memory *reach(struct soft_process *p, uint32_t handle, uint64
 
 /*
  * Returns whether the process still has its pid: otherwise the memory would be another
- * process's.
+ * process's. A signal to this thread interrupts even a poll that does not wait: that says
+ * nothing about the process, so the thread asks again.
  */
 static bool alive(struct soft_process *p)
 {
 	struct pollfd fd = { .fd = p->pidfd, .events = POLLIN };
+	int n;
 
-	return p->remote && p->pidfd >= 0 && poll(&fd, 1, 0) == 0;
+	if (!p->remote || p->pidfd < 0)
+		return false;
+	do {
+		n = poll(&fd, 1, 0);
+	} while (n < 0 && errno == EINTR);
+	return n == 0;
 }
 
 static int transfer(struct soft_process *p, bool write, uint64_t addr, void *local, uint32_t len)

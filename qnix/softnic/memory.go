@@ -52,7 +52,9 @@ func sealed(name string, size uint32) (int, []byte, error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	err = unix.Fallocate(fd, 0, 0, int64(size))
+	for err = unix.EINTR; err == unix.EINTR; { // older kernels end it at any signal, also the Go runtime's
+		err = unix.Fallocate(fd, 0, 0, int64(size))
+	}
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
