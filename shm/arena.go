@@ -226,8 +226,9 @@ func (x *exports) close() {
 	}
 }
 
-// copyIn and copyOut move bytes between this process's memory and the peer's
-// private memory at addr (Linux 3.2; needs the permission that ptrace does).
+// copyIn and copyOut move bytes between this process's memory and the peer's private memory at addr (Linux 3.2; needs the
+// permission that ptrace does). A pid that was given away again names another process's memory: the caller looks whether
+// the peer lives, before it writes and after it has read.
 func (p *process) copyIn(local []unix.Iovec, addr uint64, n int) error {
 	return p.transfer(local, addr, n, unix.ProcessVMReadv)
 }
@@ -238,10 +239,6 @@ func (p *process) copyOut(local []unix.Iovec, addr uint64, n int) error {
 
 func (p *process) transfer(local []unix.Iovec, addr uint64, n int, f func(int, []unix.Iovec, []unix.RemoteIovec, uint) (int, error)) error {
 	for {
-		// A pid that was given away again would be somebody else's memory.
-		if p.dead() {
-			return driver.ErrBroken
-		}
 		remote := [1]unix.RemoteIovec{{Base: uintptr(addr), Len: n}}
 		k, err := f(p.pid, local, remote[:], 0)
 		switch {

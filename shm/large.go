@@ -34,6 +34,7 @@ type transfer struct {
 	local   []byte         // nil if not contiguous
 	done    uint64         // pieces this end has copied
 	moved   int            // bytes through the ring
+	written int            // bytes that this end has copied into private memory of the peer
 	arena   *driver.Arena
 	pin     runtime.Pinner
 	rdv     [rdvBytes]byte
@@ -50,6 +51,7 @@ type large struct {
 	nextSlot     int
 	ticket       uint64                        // of the receive posted last
 	live         struct{ sends, recvs uint32 } // slots in use, a bit each
+	turn         uint32                        // of progressOthers
 	lastPath     string
 	short        [inlineMax]byte // a fragment that goes into a slot
 	iov          [64]unix.Iovec
@@ -160,7 +162,7 @@ func (l *large) describe(t *transfer, e *endLine, p *driver.Packet) error {
 	store64(&e.done, 0)
 	store32(&e.failed, 0)
 	store32(&e.reach, reachUnknown)
-	t.done, t.moved, t.matched, t.gaveUp, t.failed = 0, 0, false, false, false
+	t.done, t.moved, t.written, t.matched, t.gaveUp, t.failed = 0, 0, 0, false, false, false
 	t.reach = reachUnknown
 	return nil
 }
@@ -261,19 +263,22 @@ func (l *large) letGo(t *transfer) {
 	t.from = nil
 }
 
-// progressOthers moves on what else is posted: two ends that each poll only
-// their send still need each other's receives to move.
+// progressOthers moves on one other receive and one other send, in turn: two ends that each poll only their send still
+// need each other's receives to move. One of each is enough, because who polls all posted packets comes by here for each.
 func (l *large) progressOthers(p *driver.Packet) {
-	for live := l.live.recvs; live != 0; live &= live - 1 {
-		if t := &l.recvs[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
-			l.progressRecv(t)
-		}
+	l.turn++
+	if t := &l.recvs[nextLive(l.live.recvs, l.turn)]; t.p != nil && t.p != p {
+		l.progressRecv(t)
 	}
-	for live := l.live.sends; live != 0; live &= live - 1 {
-		if t := &l.sends[bits.TrailingZeros32(live)]; t.p != nil && t.p != p {
-			l.progressSend(t)
-		}
+	if t := &l.sends[nextLive(l.live.sends, l.turn)]; t.p != nil && t.p != p {
+		l.progressSend(t)
 	}
+}
+
+// nextLive returns the number of the first bit that is set in live, from the bit turn on; any number if none is.
+func nextLive(live, turn uint32) uint32 {
+	turn %= transferSlots
+	return (uint32(bits.TrailingZeros32(bits.RotateLeft32(live, -int(turn)))) + turn) % transferSlots
 }
 
 // finishTransfer gives the packet back. The sending end acknowledges, upon

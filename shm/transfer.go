@@ -101,7 +101,7 @@ func (l *large) progressRecv(t *transfer) {
 				return
 			}
 		}
-		if l.complete(t, &t.slot.send) {
+		if l.complete(t, &t.slot.send) && !l.readAfterDeath(t) {
 			l.lastPath = pathName(theirs, t.reach)
 			l.finishTransfer(t, false, nil)
 			return
@@ -170,6 +170,14 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 	}
 }
 
+// readAfterDeath reports whether a receive may have read another process's memory: one that got the peer's pid after its
+// end. It is asked once a transfer, at its end.
+func (l *large) readAfterDeath(t *transfer) bool { return t.reach == reachCMA && l.proc.dead() }
+
+// writeLook is how many bytes are written into the peer's memory between two looks whether it lives: a fraction of a
+// millisecond, within which no pid comes into use again.
+const writeLook = 4 << 20
+
 // copyAt copies the claimed piece at off and reports it done.
 func (l *large) copyAt(t *transfer, off int, sending bool) {
 	n := min(t.n-off, t.piece)
@@ -231,6 +239,12 @@ func (l *large) attachAt(t *transfer, off, n int, sending bool) error {
 		f := l.proc.copyIn
 		if sending {
 			f = l.proc.copyOut
+			if t.written%writeLook+size > writeLook || t.written == 0 {
+				if l.proc.dead() {
+					return driver.ErrBroken
+				}
+			}
+			t.written += size
 		}
 		if err := f(v, t.addr+uint64(off), size); err != nil {
 			return err
@@ -375,9 +389,9 @@ func fingerprint(p *driver.Packet) uint64 {
 	return h
 }
 
-// prefetch makes ready what a post of p would need: the peer is shown the
-// arena, or private memory gets its pages.
-func (l *large) prefetch(p *driver.Packet, op string, advice int) error {
+// prefetch shows the peer the arena that a post of p would name. Private memory needs nothing: the copy faults in the
+// pages that it touches.
+func (l *large) prefetch(p *driver.Packet, op string) error {
 	if !l.Enter() {
 		return l.Failure(op)
 	}
@@ -392,23 +406,10 @@ func (l *large) prefetch(p *driver.Packet, op string, advice int) error {
 		if a, _, ok := driver.ArenaOf(b); ok && a.Hold() {
 			l.show(a)
 			a.Release()
-		} else if !ok {
-			populate(b, advice)
 		}
 	}
 	p.Driver = driver.PacketState{Phase: driver.Prefetched, Ticket: fingerprint(p)}
 	return nil
-}
-
-// populate faults in whole pages of b (Linux 5.14; without it they fault
-// during the copy).
-func populate(b []byte, advice int) {
-	const page = 4096
-	start := (uintptr(unsafe.Pointer(&b[0])) + page - 1) &^ (page - 1)
-	skip := int(start - uintptr(unsafe.Pointer(&b[0])))
-	if n := (len(b) - skip) &^ (page - 1); n > 0 {
-		_ = unix.Madvise(b[skip:skip+n], advice)
-	}
 }
 
 func (l *large) unfetch(p *driver.Packet, op string) error {
@@ -421,7 +422,7 @@ func (l *large) unfetch(p *driver.Packet, op string) error {
 
 // SendPrefetch implements driver.Prefetcher.
 func (l *large) SendPrefetch(p *driver.Packet) error {
-	return l.prefetch(p, "send prefetch", unix.MADV_POPULATE_READ)
+	return l.prefetch(p, "send prefetch")
 }
 
 // SendUnfetch implements driver.Prefetcher.
@@ -429,7 +430,7 @@ func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p, "send 
 
 // RecvPrefetch implements driver.Prefetcher.
 func (l *large) RecvPrefetch(p *driver.Packet) error {
-	return l.prefetch(p, "receive prefetch", unix.MADV_POPULATE_WRITE)
+	return l.prefetch(p, "receive prefetch")
 }
 
 // RecvUnfetch implements driver.Prefetcher.
