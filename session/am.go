@@ -173,9 +173,17 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	l.pieces++
 	s.running++
 	l.now = Active{Header: extra, Data: data}
+	polling := s.polling
+	if s.polling = false; polling { // not while the handler runs
+		s.pollers.Add(-1)
+		s.handOver()
+	}
 	s.mu.unlock()
 	f(l.g, &l.now)
 	s.mu.lock()
+	if s.polling = polling; polling {
+		s.pollers.Add(1)
+	}
 	s.stopped()
 	if l.g.due != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
 		l.g.handled()

@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/lab/integrity"
@@ -133,5 +137,36 @@ func TestSendThatIsTakenBackHasNoEffect(t *testing.T) {
 	}
 	if _, err := r.Wait(deadline(t)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// To begin a long send touches none of its memory, however long it is.
+func TestIsendTouchesNoPage(t *testing.T) {
+	s := joinAll(t, 2, nil)
+	transfer(t, s[0], s[1], 10)
+	const size = 512 << 20
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	r, err := s[0].Gate(1).Isend(5, mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s[0].Progress()
+	resident := make([]byte, size/os.Getpagesize())
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&mem[0])), size, uintptr(unsafe.Pointer(&resident[0])))
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	if n := bytes.Count(resident, []byte{1}); n > 0 {
+		t.Errorf("%d of %d pages are in memory", n, len(resident))
+	}
+	if !r.Cancel() {
+		t.Fatal("the send cannot be cancelled")
+	}
+	if done, _, err := r.Test(); !done || !errors.Is(err, session.ErrCanceled) {
+		t.Errorf("got %v, %v", done, err)
 	}
 }

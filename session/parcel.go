@@ -157,11 +157,23 @@ func (s *Session) parcel(n int) *parcel {
 		pc.buf = pc.room[:n]
 	default:
 		if n > cap(pc.big) {
+			s.bigBytes += 2*n - cap(pc.big)
 			pc.big = make([]byte, 2*n)
 		}
 		pc.buf = pc.big[:n]
 	}
 	return pc
+}
+
+// maxBigBytes is how many bytes of parcels' memory are kept when nothing waits any more at a gate.
+const maxBigBytes = 4 << 20
+
+// trim frees memory of parcels that are not in use, down to maxBigBytes.
+func (s *Session) trim() {
+	for pc := s.parcels; pc != nil && s.bigBytes > maxBigBytes; pc = pc.next {
+		s.bigBytes -= cap(pc.big)
+		pc.big = nil
+	}
 }
 
 func (s *Session) recycle(pc *parcel) {

@@ -18,9 +18,9 @@ type Prepared struct {
 	pc *parcel
 }
 
-// Prepare allocates session memory for a message with head bytes of header, at most MaxHeader, and n bytes of data. It
-// fails with driver.ErrTooLong if both together exceed MaxActive, and with the gate's error if the gate is closed or
-// broken.
+// Prepare allocates session memory for a message with head bytes of header, at most MaxHeader, and n bytes of data: up
+// to twice as many bytes, which the session uses again, and as many messages as the program asks for. It fails with
+// driver.ErrTooLong if both together exceed MaxActive, and with the gate's error if the gate is closed or broken.
 func (g *Gate) Prepare(head, n int) (*Prepared, error) {
 	s := g.s
 	s.mu.lock()
@@ -54,8 +54,10 @@ func (p *Prepared) take() (*Gate, *parcel) {
 }
 
 // Send sends the message with a tag. It never blocks: the message leaves at once or waits in the session's memory, in
-// order with other messages. It fails with ErrInvalid if the message was sent or freed before, or if Data is neither
-// the slice of Prepare nor the beginning of it.
+// order with other messages, also on a gate that is not connected yet. It fails with ErrBusy if 256 messages wait for
+// the peer: then nothing was taken, and the program sends the message again after it has made progress, or frees it. It
+// fails with ErrInvalid if the message was sent or freed before, or if Data is neither the slice of Prepare nor the
+// beginning of it.
 func (p *Prepared) Send(tag uint64) error {
 	return p.send(header.Header{Kind: header.Eager, Tag: tag})
 }
@@ -71,10 +73,16 @@ func (p *Prepared) send(h header.Header) error {
 	if p.pc == nil || len(p.pc.buf) < at+len(data) || len(head) > 0 && &head[0] != &p.pc.buf[header.Size] || len(data) > 0 && &data[0] != &p.pc.buf[at] {
 		return &Error{Peer: -1, Op: "send", Err: ErrInvalid}
 	}
-	g, pc := p.take()
-	s := g.s
+	s := p.g.s
 	s.mu.lock()
 	defer s.leave()
+	if g := p.g; g.backlog.n+g.later.n+g.actives.n >= maxBuffered && g.ready("send") == nil {
+		s.pushAll()
+		if g.backlog.n+g.later.n+g.actives.n >= maxBuffered {
+			return ErrBusy
+		}
+	}
+	g, pc := p.take()
 	if err := g.ready("send"); err != nil {
 		s.recycle(pc)
 		return err

@@ -3,6 +3,7 @@ package session_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/bywash/bywash/driver"
@@ -100,5 +101,61 @@ func TestChunksAreNoLongerThanAskedFor(t *testing.T) {
 	s[1].Counters(&after)
 	if got := after.MessagesReceived - before.MessagesReceived; got < n/chunk {
 		t.Errorf("%d bytes came in %d messages of the drivers", n, got)
+	}
+}
+
+// To a peer that takes nothing, a bounded number of prepared messages can be sent. What is refused stays the program's,
+// and can be sent later.
+func TestPreparedMessagesAreBounded(t *testing.T) {
+	for _, connected := range []bool{true, false} {
+		t.Run(fmt.Sprintf("connected %v", connected), func(t *testing.T) {
+			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
+			ctx := deadline(t)
+			if connected {
+				transfer(t, s[0], s[1], 10)
+			}
+			g := s[0].Gate(1)
+			var refused *session.Prepared
+			sent := 0
+			for ; refused == nil; sent++ {
+				p, err := g.Prepare(0, 4096)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Data[0] = byte(sent)
+				if err := p.Send(9); errors.Is(err, session.ErrBusy) {
+					refused = p
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if sent > 100_000 {
+					t.Fatal("all messages are taken, and nobody receives")
+				}
+			}
+			got := make(chan error, 1)
+			go func() {
+				for k := range sent + 1 {
+					buf := make([]byte, 4096)
+					if n, err := s[1].Gate(0).Recv(ctx, 9, buf); err != nil || n != 4096 || buf[0] != byte(k) {
+						got <- fmt.Errorf("message %d: %d bytes, the first %d, %v", k, n, buf[0], err)
+						return
+					}
+				}
+				got <- nil
+			}()
+			for err := refused.Send(9); err != nil; err = refused.Send(9) {
+				if !errors.Is(err, session.ErrBusy) || ctx.Err() != nil {
+					t.Fatal(err)
+				}
+				s[0].Progress()
+			}
+			for len(got) == 0 {
+				s[0].Progress()
+			}
+			if err := <-got; err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

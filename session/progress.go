@@ -41,17 +41,33 @@ func (s *Session) ProgressDir(d Direction) bool {
 	return s.pushAll() || in
 }
 
-// poll is one step of who waits. The caller holds the lock.
+// probeEvery is how many polls look at the hot link alone between two that look at everything.
+const probeEvery = 64
+
+// poll is one step of a caller that waits. The caller holds the lock. However much comes from the hot link, every
+// probeEvery-th poll also moves on what waits to leave, and looks at the other links.
 func (s *Session) poll() {
 	s.tick++
-	if l := s.hot; l != nil && l.take() {
+	due := s.tick%probeEvery == 0
+	if l := s.hot; l != nil && l.take() && !due {
 		return
 	}
 	if s.outstanding() {
 		s.pushAll()
 	}
-	if s.hot == nil || s.tick&63 == 0 {
+	if s.hot == nil || due {
 		s.probe()
+	}
+}
+
+// expect makes the link to the peer that a request waits for the hot one, if its gate has one link.
+func (s *Session) expect(r *Request) {
+	g := r.g
+	if from := int(r.recv.From); g == nil && from < len(s.gates) {
+		g = s.gates[from]
+	}
+	if g != nil && g.lead != nil && len(g.links) == 1 {
+		s.hot = g.lead
 	}
 }
 
@@ -138,6 +154,9 @@ func (s *Session) pushAll() bool {
 			moved = moved || g.state != before
 		}
 		if !more {
+			if len(s.busy) == 1 && s.bigBytes > maxBigBytes { // nothing else waits
+				s.trim()
+			}
 			g.listed = false
 			last := len(s.busy) - 1
 			if i <= last {
@@ -176,7 +195,7 @@ func (s *Session) start() {
 	s.tasks.Go(s.answerer)
 }
 
-// kick lets the background take over: a caller goes to sleep.
+// kick lets the background take over: a caller goes to sleep. The caller holds the lock, and has counted as a sleeper.
 func (s *Session) kick() {
 	for _, n := range s.nics {
 		select {
@@ -184,10 +203,27 @@ func (s *Session) kick() {
 		default:
 		}
 	}
-	s.kickMover()
+	if s.outstanding() || len(s.stalled) > 0 {
+		s.wakeMover()
+	}
 }
 
+// kickMover is called with the lock when there is new work for the mover. Pollers do it themselves, and hand over what
+// is left; a mover that waits for a timer looks by itself.
 func (s *Session) kickMover() {
+	if s.moverParked && s.onDuty() && s.pollers.Load() == 0 {
+		s.wakeMover()
+	}
+}
+
+// handOver is called with the lock by a poller that polls no more.
+func (s *Session) handOver() {
+	if s.outstanding() {
+		s.kickMover()
+	}
+}
+
+func (s *Session) wakeMover() {
 	select {
 	case s.move <- struct{}{}:
 	default:
@@ -266,33 +302,45 @@ func (n *nic) watch() {
 	}
 }
 
-// mover polls for what only moves when it is polled, while no caller does: with
-// pauses that grow as long as nothing moves.
+// mover polls for what only moves when it is polled, while no caller does: with pauses that grow as long as nothing
+// moves. While there is work it looks by itself, when a timer says so; without work it waits until it is woken
+// (moverParked). So a message beside bulk wakes no thread.
+//
+// Callers that poll are seen in two ways: those that wait for a request count as pollers; the others, which call Test or
+// Progress again and again, let the epoch grow.
 func (s *Session) mover() {
-	const shortest, longest = 5 * time.Microsecond, time.Millisecond
+	const (
+		shortest = 5 * time.Microsecond
+		longest  = time.Millisecond
+		lively   = 300 * time.Microsecond // no pause for so long after a chunk of a long message moved, as timers take up to 1 ms
+	)
 	pause := shortest
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen uint32
+	var last time.Time // something moved
 	for idle := 0; ; {
 		s.mu.lock()
+		s.moverParked = false
 		work := s.outstanding() && s.onDuty()
 		moved := len(s.stalled) > 0 && s.onDuty() && s.lookAtStalled()
 		held := len(s.stalled) > 0 && s.onDuty()
-		busy := s.epoch != seen
+		busy := s.epoch != seen || s.pollers.Load() > 0
 		if seen = s.epoch; work && !busy {
 			moved = s.pushAll() || moved
 			if len(s.pieces) > 0 {
 				moved = s.pollIn() || moved
 			}
 		}
+		chunks := len(s.pieces) > 0
+		s.moverParked = !work
 		s.leave()
 		if s.ctx.Err() != nil {
 			return
 		}
 		switch {
 		case !work:
-			idle, pause = 0, shortest
+			idle, pause, last = 0, shortest, time.Time{}
 			var look <-chan time.Time
 			if held {
 				timer.Reset(stallLook)
@@ -306,12 +354,21 @@ func (s *Session) mover() {
 			}
 			continue
 		case moved:
-			idle, pause = 0, shortest
+			idle, pause, last = 0, shortest, time.Time{}
 			continue
 		}
 		if idle++; idle < 100 && !busy {
 			runtime.Gosched()
 			continue
+		}
+		if chunks && !busy {
+			if last.IsZero() {
+				last = time.Now()
+			}
+			if time.Since(last) < lively {
+				runtime.Gosched()
+				continue
+			}
 		}
 		timer.Reset(pause)
 		pause = min(2*pause, longest)
@@ -358,9 +415,9 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	w := &awaiter{ok: ok, wake: make(chan struct{}, 1)}
 	s.mu.lock()
 	s.awaiters = append(s.awaiters, w)
-	s.leave()
 	s.sleepers.Add(1)
 	s.kick()
+	s.leave()
 	defer s.rested()
 	timer := time.NewTimer(awaitLook)
 	defer timer.Stop()

@@ -162,26 +162,49 @@ func (r *Request) block(ctx context.Context) error {
 	if s.crowded {
 		spins, batch = crowdedSpins, crowdedBatch
 	}
-	for i := 0; !r.done && i < spins; i += batch {
+	if r.done {
+		return nil
+	}
+	s.expect(r)
+	s.pollers.Add(1)
+	for polls := 0; !r.done && polls < spins; {
 		s.epoch++
-		for range batch {
+		for end := polls + batch; polls < end; polls++ {
+			s.polling = true
 			s.poll()
+			s.polling = false
 			if r.done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+				polls++
 				break
 			}
 		}
 		if !r.done {
-			s.leave()
+			s.step()
 			if runtime.Gosched(); s.crowded {
 				yieldCPU()
 			}
 			s.mu.lock()
 		}
 	}
+	s.pollers.Add(-1)
+	s.handOver()
 	if !r.done {
 		return s.sleep(ctx, r)
 	}
 	return nil
+}
+
+// step gives up the lock between two batches of polls. A callback that waits may take long: meanwhile the caller is no
+// poller.
+func (s *Session) step() {
+	if len(s.calls) == 0 {
+		s.leave()
+		return
+	}
+	s.pollers.Add(-1)
+	s.handOver()
+	s.leave()
+	s.pollers.Add(1)
 }
 
 // sleep waits until others have made the request's progress. It is called with the
@@ -195,9 +218,9 @@ func (s *Session) sleep(ctx context.Context, r *Request) error {
 	default:
 	}
 	r.waiting = true
-	s.leave()
 	s.sleepers.Add(1)
 	s.kick()
+	s.leave()
 	defer s.rested()
 	select {
 	case <-r.wake:

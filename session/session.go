@@ -42,6 +42,7 @@ type Session struct {
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
 	sleepers atomic.Int32
+	pollers  atomic.Int32 // callers that poll until something is done; see mover
 
 	mu           lock
 	closed       bool
@@ -54,6 +55,8 @@ type Session struct {
 	hot          *link // where the last message came from
 	tick         uint32
 	epoch        uint32 // grows while callers make progress: the background keeps out of their way
+	polling      bool   // who holds the lock polls, and counts among the pollers
+	moverParked  bool   // the mover waits until it is woken
 	table        *match.Table
 	orphaned     error         // why there is no launcher any more
 	ends         map[int]error // of ranks, as the launcher reports them
@@ -72,6 +75,7 @@ type Session struct {
 	handlers     [256]func(*Gate, *Active)
 
 	parcels  *parcel                // free
+	bigBytes int                    // of all parcels, in use or free, beyond their own room
 	requests *Request               // free
 	kept     [keptClasses + 1]*kept // by class; the last have no memory
 	syncs    slab[*Request]
