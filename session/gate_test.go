@@ -326,8 +326,13 @@ func TestForgottenGatesLeaveNothing(t *testing.T) {
 			}
 			eventually(t, "closed", func() bool { p := g.Path(); return p == "idle" || p == "broken" })
 		}
+		probe := make(chan error, 1)
+		go func() { _, err := a.Probe(ctx, session.Match{From: g, Tag: 99}); probe <- err }()
 		if err := g.Forget(); err != nil {
 			t.Error(err)
+		}
+		if err := <-probe; !errors.Is(err, session.ErrClosed) {
+			t.Errorf("round %d: a probe meanwhile: %v, want closed", round, err)
 		}
 		if err := g.Forget(); !errors.Is(err, session.ErrClosed) {
 			t.Errorf("forgotten twice: %v, want closed", err)

@@ -325,8 +325,10 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 // the message first: see Improbe.
 func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	var st Status
-	var gone error
+	var gone, broken error
+	s.mu.lock()
 	p := m.pattern()
+	s.mu.unlock()
 	err := s.await(ctx, func() bool {
 		if a := s.table.Peek(&p); a != nil {
 			st = a.User.(*kept).status()
@@ -338,14 +340,23 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 		if m.From == nil && len(s.ends) > 0 {
 			gone = s.deserted()
 		}
-		return s.closed || gone != nil || m.From != nil && m.From.state == gateBroken
+		switch {
+		case m.From == nil:
+		case m.From.forgotten:
+			broken = m.From.fault("probe", ErrClosed)
+		case m.From.state == gateBroken:
+			broken = m.From.err
+		default:
+			return s.closed
+		}
+		return s.closed || gone != nil || m.From != nil
 	})
 	if err == nil && st.From == nil {
 		if err = ErrClosed; gone != nil {
 			return st, gone
 		}
-		if m.From != nil && m.From.err != nil {
-			return st, m.From.err
+		if broken != nil {
+			return st, broken
 		}
 	}
 	if err != nil {
