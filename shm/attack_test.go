@@ -53,7 +53,7 @@ func emptyDatagrams(t *testing.T) {
 	i.connect(c)
 	strange := rawDial(t, c)
 	defer strange.Close()
-	fd := memfd(t, 4096, 0, 0)
+	fd := sealedMemory(t, 4096, 0, 0)
 	before := held()
 	for _, s := range []*net.UnixConn{strange, i.sock} {
 		raw, err := s.SyscallConn()
@@ -87,7 +87,7 @@ func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	i := newImpostor(t)
 	inst := i.connect(c)
-	fd := memfd(t, 4096, 0, 0)
+	fd := sealedMemory(t, 4096, 0, 0)
 	before := held()
 	if err := send(i.sock, &message{kind: msgGoodbye}, fd, fd); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestArenaTakenBackInMidTransfer(t *testing.T) {
 
 // Arenas that a peer shows are bounded in number and in size.
 func TestShownArenasAreBounded(t *testing.T) {
-	fd := memfd(t, 4096, 0, sizeSeals)
+	fd := sealedMemory(t, 4096, 0, sizeSeals)
 	defer unix.Close(fd)
 	t.Run("number", func(t *testing.T) {
 		i := newImpostor(t)
@@ -148,7 +148,7 @@ func TestShownArenasAreBounded(t *testing.T) {
 		i := newImpostor(t)
 		inst := i.connect(open(t, driver.Large, nil))
 		const size = maxImported / 4
-		huge := memfd(t, size, 0, sizeSeals)
+		huge := sealedMemory(t, size, 0, sizeSeals)
 		defer unix.Close(huge)
 		for id := range uint64(8) {
 			i.show(id+1, size, huge)
@@ -173,12 +173,12 @@ func TestMemoryOfTheWrongKindIsRefused(t *testing.T) {
 		size  int64
 		right bool
 	}{
-		{"sealed", func() int { return memfd(t, 4096, 0, sizeSeals) }, 4096, true},
-		{"not sealed", func() int { return memfd(t, 4096, 0, 0) }, 4096, false},
-		{"only half sealed", func() int { return memfd(t, 4096, 0, unix.F_SEAL_GROW) }, 4096, false},
-		{"too small", func() int { return memfd(t, 4095, 0, sizeSeals) }, 4096, false},
-		{"too large", func() int { return memfd(t, 8192, 0, sizeSeals) }, 4096, false},
-		{"huge pages", func() int { return memfd(t, 2<<20, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, sizeSeals) }, 2 << 20, false},
+		{"sealed", func() int { return sealedMemory(t, 4096, 0, sizeSeals) }, 4096, true},
+		{"not sealed", func() int { return sealedMemory(t, 4096, 0, 0) }, 4096, false},
+		{"only half sealed", func() int { return sealedMemory(t, 4096, 0, unix.F_SEAL_GROW) }, 4096, false},
+		{"too small", func() int { return sealedMemory(t, 4095, 0, sizeSeals) }, 4096, false},
+		{"too large", func() int { return sealedMemory(t, 8192, 0, sizeSeals) }, 4096, false},
+		{"huge pages", func() int { return sealedMemory(t, 2<<20, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, sizeSeals) }, 2 << 20, false},
 		{"a socket", func() int {
 			p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/memfd"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -145,7 +146,7 @@ func sharedMemory(name string, size int) (int, unsafe.Pointer, error) {
 		return -1, nil, resourceError("memfd_create", err)
 	}
 	p, err := func() (unsafe.Pointer, error) {
-		if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+		if err := memfd.Allocate(fd, int64(size)); err != nil {
 			return nil, resourceError("allocate shared memory", err)
 		}
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals); err != nil {

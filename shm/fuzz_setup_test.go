@@ -42,8 +42,8 @@ func openSetupFuzz(t testing.TB) *setupFuzz {
 		t.Fatal(err)
 	}
 	s.fds = []int{
-		memfd(t, segmentFileSize(true), 0, sizeSeals), memfd(t, wakePageBytes, 0, sizeSeals), memfd(t, regionTableBytes, 0, sizeSeals),
-		memfd(t, wakePageBytes, 0, 0), memfd(t, wakePageBytes, 0, sizeSeals|unix.F_SEAL_WRITE), memfd(t, 1<<30, 0, sizeSeals), pair[0], null,
+		sealedMemory(t, segmentFileSize(true), 0, sizeSeals), sealedMemory(t, wakePageBytes, 0, sizeSeals), sealedMemory(t, regionTableBytes, 0, sizeSeals),
+		sealedMemory(t, wakePageBytes, 0, 0), sealedMemory(t, wakePageBytes, 0, sizeSeals|unix.F_SEAL_WRITE), sealedMemory(t, 1<<30, 0, sizeSeals), pair[0], null,
 	}
 	t.Cleanup(func() { closeAll(append(s.fds, pair[1])) })
 	return s

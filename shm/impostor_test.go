@@ -70,8 +70,8 @@ func (i *impostor) dial(c driver.Context) (challenge message) {
 	return challenge
 }
 
-// memfd makes sealed memory.
-func memfd(t testing.TB, size int64, flags, seals int) int {
+// sealedMemory makes sealed memory.
+func sealedMemory(t testing.TB, size int64, flags, seals int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("impostor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
@@ -107,7 +107,7 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 // confirm sends what makes the connection stand.
 func (i *impostor) confirm() error {
 	i.t.Helper()
-	fds := []int{memfd(i.t, wakePageBytes, 0, sizeSeals), memfd(i.t, regionTableBytes, 0, sizeSeals)}
+	fds := []int{sealedMemory(i.t, wakePageBytes, 0, sizeSeals), sealedMemory(i.t, regionTableBytes, 0, sizeSeals)}
 	defer closeAll(fds)
 	return send(i.sock, &message{kind: msgConfirm}, fds...)
 }
@@ -143,7 +143,7 @@ func (i *impostor) show(id, size uint64, fd int) {
 // showMemory shows memory of the right kind, and returns it.
 func (i *impostor) showMemory(id uint64, size int) []byte {
 	i.t.Helper()
-	fd := memfd(i.t, int64(size), 0, sizeSeals)
+	fd := sealedMemory(i.t, int64(size), 0, sizeSeals)
 	defer unix.Close(fd)
 	i.show(id, uint64(size), fd)
 	p, err := mapShared(fd, size, unix.PROT_READ|unix.PROT_WRITE)

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/internal/memfd"
 )
 
 // A segment is the memory that the two ends of one connection share: a sealed
@@ -95,7 +97,7 @@ func createSegment(large bool) (*segment, error) {
 		return nil, resourceError("memfd_create", err)
 	}
 	size := segmentFileSize(large)
-	if err := unix.Fallocate(fd, 0, 0, size); err != nil {
+	if err := memfd.Allocate(fd, size); err != nil {
 		unix.Close(fd)
 		return nil, resourceError(fmt.Sprintf("allocate %d bytes of shared memory", size), err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/bywash/bywash/internal/memfd"
 	"github.com/bywash/bywash/kmod/ncp"
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
@@ -52,10 +53,7 @@ func sealed(name string, size uint32) (int, []byte, error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	for err = unix.EINTR; err == unix.EINTR; { // older kernels end it at any signal, also the Go runtime's
-		err = unix.Fallocate(fd, 0, 0, int64(size))
-	}
-	if err == nil {
+	if err = memfd.Allocate(fd, int64(size)); err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 	}
 	var p unsafe.Pointer
