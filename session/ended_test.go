@@ -49,6 +49,7 @@ func survivor(t *testing.T, modes ...string) *session.Session {
 	for i, mode := range modes {
 		env := append(launch.RankEnv(server.Addr(), i+1, size, secret), envRole+"=ending", envMode+"="+mode)
 		c, log := rankCommand(t, t.TempDir(), env...)
+		server.Started(i + 1)
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

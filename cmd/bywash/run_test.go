@@ -89,6 +89,24 @@ func TestRunEndsAsTheFirstFailureDid(t *testing.T) {
 	}
 }
 
+// Ranks that fail because another has died are not taken for the cause, though they end at almost the same time.
+func TestRunNamesTheFirstFailureNotTheNext(t *testing.T) {
+	const script = `
+if test $BYWASH_RANK = 0; then echo $$ > pid.new; mv pid.new pid; exit 7; fi
+until test -e pid; do :; done
+read pid < pid
+while read _ _ state _ < /proc/$pid/stat && test $state != Z; do :; done
+exit 1`
+	for range 10 {
+		cmd := shells("3", script)
+		cmd.Dir = t.TempDir()
+		code, _, stderr := status(t, cmd)
+		if code != 7 || !strings.Contains(stderr, "rank 0 (process ") {
+			t.Fatalf("status %d, %q; want 7 and rank 0", code, stderr)
+		}
+	}
+}
+
 // follow starts a job that says "up" once a rank, and returns what it says afterwards.
 func follow(t *testing.T, cmd *exec.Cmd, ranks int) *bufio.Reader {
 	t.Helper()

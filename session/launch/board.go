@@ -59,6 +59,7 @@ type member struct {
 	gives   bool   // data, and waits for that of the others
 	data    []byte // of the exchange
 	ended   bool   // is in ends
+	status  bool   // its exit status will be known
 	watches bool   // ends are told to it
 	told    int    // how many
 }

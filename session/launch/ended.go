@@ -48,8 +48,8 @@ type EndWatcher interface {
 	Job
 	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now on,
 	// until this job is closed. A rank that leaves in order is reported as Left, also if its process then fails. The
-	// launcher reports a rank some milliseconds after its end; up to half a second after, if it does not know the exit
-	// status, as on another host than bywash run. f must not block. WatchEnds is called once; it returns an error if
+	// launcher reports a rank some milliseconds after its end; half a second after, if it cannot know the exit status
+	// (Server.Started), as where rank 0 serves the rendezvous. f must not block. WatchEnds is called once; it returns an error if
 	// the launcher is gone.
 	WatchEnds(f func(End)) error
 }

@@ -180,3 +180,43 @@ func TestJoinSaysWhy(t *testing.T) {
 		t.Errorf("refused: %v, want %v", err, ErrAuth)
 	}
 }
+
+// A rank whose process the launcher has started is reported with its exit status only; one that it has not started, when
+// its connection has been lost for a while.
+func TestEndOfAStartedRankWaitsForItsStatus(t *testing.T) {
+	ctx, secret := t.Context(), NewSecret()
+	ln, err := Listen(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(ln, 3, secret)
+	s.Started(1)
+	var jobs [3]*embedded
+	for r := range jobs {
+		j, err := Join(ctx, s.Addr(), r, len(jobs), secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs[r] = j.(*embedded)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(jobs[0].Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	ends := make(chan End, 3)
+	if err := jobs[0].WatchEnds(func(e End) { ends <- e }); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []int{1, 2} {
+		jobs[r].conn.Close()
+	}
+	if e, want := <-ends, (End{Rank: 2, How: Lost}); e != want {
+		t.Errorf("first: %+v, want %+v", e, want)
+	}
+	want := End{Rank: 1, How: Exited, Code: 3}
+	s.Ended(want)
+	if e := <-ends; e != want {
+		t.Errorf("then: %+v, want %+v", e, want)
+	}
+}

@@ -93,6 +93,14 @@ func (s *Server) Aborted() <-chan *RankError { return s.abort }
 // secret, or is of another version.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
+// Started informs the server that its caller starts the rank's process and will call Ended, or Gone, when the process
+// ends: until then the server tells nobody that a rank has ended whose connection is lost, for it will know how.
+func (s *Server) Started(rank int) {
+	s.mu.Lock()
+	s.board.ranks[rank].status = true
+	s.mu.Unlock()
+}
+
 // Gone informs the server that a rank's process has ended, whether it had joined or not, and nobody knows how: fences
 // that need the rank fail.
 func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
@@ -117,6 +125,15 @@ func (s *Server) note(e End) {
 	defer s.mu.Unlock()
 	if s.board.note(e) {
 		s.tellSoon()
+	}
+}
+
+// lost has it told after a while that a rank's connection is lost, unless Ended says more before, or will.
+func (s *Server) lost(rank int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.board.ranks[rank].status {
+		time.AfterFunc(statusTime, func() { s.note(End{Rank: rank, How: Lost}) })
 	}
 }
 
@@ -264,7 +281,7 @@ func (s *Server) serve(conn net.Conn) {
 		}
 	}
 	s.leave(rank, fateDied)
-	time.AfterFunc(statusTime, func() { s.note(End{Rank: rank, How: Lost}) }) // unless Ended knows more
+	s.lost(rank)
 }
 
 // handshake lets a rank in: only what it sends afterwards is looked at.

@@ -61,6 +61,7 @@ type job struct {
 	out    outputs
 	exits  chan exit
 	ranks  []*os.Process // nil: has ended
+	reaper reaper
 	live   int
 	fault  *ExitError // the first
 	kill   <-chan time.Time
@@ -93,6 +94,9 @@ func Run(ctx context.Context, c Config) error {
 	}
 	j.server = launch.Serve(ln, c.Ranks, secret)
 	defer j.server.Close()
+	if j.reaper, err = newReaper(c.Ranks); err != nil {
+		return err
+	}
 	if j.group, err = startGroup(c.Guard); err != nil {
 		return err
 	}
@@ -103,6 +107,7 @@ func Run(ctx context.Context, c Config) error {
 		j.group.end()
 		return err
 	}
+	go j.reaper.run(j.exits)
 	j.follow(signals)
 	j.group.end() // kills processes that ranks left running
 	j.out.wg.Wait()
@@ -150,7 +155,8 @@ func (j *job) start(rank int, secret []byte) error {
 	if j.Drivers != "" {
 		cmd.Env = append(cmd.Env, launch.EnvDrivers+"="+j.Drivers)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: j.group.id(), Pdeathsig: syscall.SIGKILL}
+	pidfd := -1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: j.group.id(), Pdeathsig: syscall.SIGKILL, PidFD: &pidfd}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	var ours []*os.File
 	defer func() {
@@ -182,6 +188,7 @@ func (j *job) start(rank int, secret []byte) error {
 		}
 		cmd.Stdin, input = r, w
 	}
+	j.server.Started(rank)
 	if err := cmd.Start(); err != nil {
 		return startError(j.Program, err)
 	}
@@ -190,11 +197,7 @@ func (j *job) start(rank int, secret []byte) error {
 	}
 	j.live++
 	j.ranks[rank] = cmd.Process
-	go func() {
-		cmd.Wait()
-		j.exits <- exit{rank, cmd.ProcessState}
-	}()
-	return nil
+	return j.reaper.add(rank, cmd, pidfd)
 }
 
 // startError is of the program where the kernel refuses to execute it, and of this machine otherwise.
