@@ -38,10 +38,11 @@ type conn struct {
 	starved atomic.Bool // what was received has no room
 
 	// The keeper's look at a connection, once a tick.
-	heard, spoke  atomic.Bool // since its last look
-	silent, quiet int         // ticks
-	deadline      time.Time   // while it lingers
-	shut          bool        // while it lingers: this side sends no more
+	heard, spoke atomic.Bool // since its last look
+	silent       int         // looks at which nothing was heard
+	quiet        int         // ticks in which nothing was sent
+	deadline     time.Time   // while it lingers
+	shut         bool        // while it lingers: this side sends no more
 }
 
 // track is the part of a connection that differs between the tracks.
@@ -59,8 +60,9 @@ type track interface {
 	write()
 	// unsent reports whether write has left something. The caller holds tx, or is the only one to be left.
 	unsent() bool
-	// ping sends a sign of life, bye the end. The caller is inside the connection.
-	ping()
+	// ping sends a sign of life, unless the owner is in the way: then it returns false. The caller holds Mu.
+	ping() bool
+	// bye sends the end. Nobody is inside; the caller holds rx and tx.
 	bye()
 	// starts does for the owner what only its calls would do. The caller is inside the connection.
 	starts()

@@ -39,7 +39,8 @@
 //
 // The kernel closes the sockets of a process that dies: the reader sees the stream end without the frame that says bye,
 // and the connection is broken. A host that is gone is noticed by silence: each side sends a sign of life if it has
-// sent nothing for a fifth of the dead time. A process that was stopped for less loses nothing. Disconnect and Close
+// sent nothing for a fifth of the dead time, and breaks the connection when it has heard nothing for the dead time after
+// the next one was due. A process that was stopped for less than the dead time loses nothing. Disconnect and Close
 // send bye and wait, in the keeper, until the peer's kernel has everything, at most 2 s. A context that is closed in
 // the middle of a long message that it sends breaks the connection, as the rest of the message cannot follow.
 //

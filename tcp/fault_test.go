@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,6 +210,21 @@ func TestSilentPeerBreaks(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An end whose owner is inside all the time, as one that receives long messages nearly is, still sends signs of life.
+func TestBusyOwnerIsNotSilent(t *testing.T) {
+	i := joined(t, driver.Large, map[string]string{"dead-time": "1s"}, passing(func([]byte) {}))
+	busy := i[1].(*large)
+	for !busy.TryEnter() {
+		runtime.Gosched()
+	}
+	time.Sleep(2 * time.Second)
+	busy.Leave()
+	if err := i[0].(driver.Ender).Err(); err != nil {
+		t.Errorf("the peer of a busy end: %v", err)
+	}
+	moves(t, i[0], i[1], driver.Large, 100)
 }
 
 // passing is a path that shows f all bytes, which it may change, before it passes them on.

@@ -9,11 +9,13 @@ import (
 )
 
 // The keeper looks at each connection so often in a dead time. It sends a sign of life when nothing was sent for two
-// looks, and breaks a connection on which nothing was heard for all of them. It counts looks instead of time: a process
-// that was stopped has not looked, and breaks nothing when it goes on.
+// looks, and breaks a connection on which nothing was heard for the dead time after the peer's next sign of life was due:
+// a peer that is stopped for less loses nothing. It counts looks instead of time: a process that was stopped has not
+// looked, and breaks nothing when it goes on.
 const (
-	looks      = 10
-	quietLooks = 2
+	looks       = 10
+	quietLooks  = 2
+	silentLooks = looks + quietLooks
 )
 
 // Pauses of the keeper.
@@ -54,14 +56,14 @@ func (c *share) keep() {
 		c.keeperPauses.Store(true)
 		c.attention.Store(false)
 		now := time.Now()
-		look := now.Sub(last) >= tick
-		if look {
+		ticks := int(now.Sub(last) / tick) // many after this process was stopped
+		if ticks > 0 {
 			last = now
 			c.takeReady()
 		}
 		held := c.drain.holds.Load()
 		c.flushHeld()
-		conns, busy := c.tendAll(now, look)
+		conns, busy := c.tendAll(now, ticks)
 		switch {
 		case held:
 			c.pause(timer, heldPause)
@@ -106,9 +108,9 @@ func (c *share) rest(timer *time.Timer, d time.Duration) {
 	}
 }
 
-// tendAll looks at all connections, and lets those that were closed end. It reports how many there are, and whether any
-// needs a look soon.
-func (c *share) tendAll(now time.Time, look bool) (conns int, busy bool) {
+// tendAll looks at all connections, and lets those that were closed end. ticks is how many have passed since the last look
+// for signs of life; 0: there is none to be. It reports how many connections there are, and whether any needs a look soon.
+func (c *share) tendAll(now time.Time, ticks int) (conns int, busy bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for i := range c.Conns.All() {
@@ -116,12 +118,13 @@ func (c *share) tendAll(now time.Time, look bool) (conns int, busy bool) {
 			continue
 		}
 		conns++
-		if look {
+		if ticks > 0 {
 			if !c.watched.Load() && !i.receive() {
 				c.drain.again(i)
 			}
-			i.checkAlive()
+			i.checkAlive(ticks)
 		}
+		i.signOfLife()
 		if i.blocked.Load() {
 			i.flush()
 		}
@@ -129,29 +132,26 @@ func (c *share) tendAll(now time.Time, look bool) (conns int, busy bool) {
 			i.api.starts()
 			i.Leave()
 		}
-		busy = busy || i.blocked.Load()
+		busy = busy || i.blocked.Load() || i.quiet >= quietLooks
 	}
 	c.linger(now)
 	return conns, busy || len(c.lingering) > 0
 }
 
-// checkAlive is a look at one connection.
-func (i *conn) checkAlive() {
+// checkAlive takes note of what a connection has said and heard since the last look, ticks ago.
+func (i *conn) checkAlive(ticks int) {
 	if i.toSelf {
 		return
 	}
+	i.quiet += ticks
 	if i.spoke.Swap(false) {
-		i.quiet = 0
-	} else if i.quiet++; i.quiet >= quietLooks && i.TryEnter() {
-		i.quiet = 0
-		i.api.ping()
-		i.Leave()
+		i.quiet = ticks - 1
 	}
 	if i.heard.Swap(false) || i.starved.Load() { // what is not taken from the kernel may hold signs of life
 		i.silent = 0
 		return
 	}
-	if i.silent++; i.silent > looks {
+	if i.silent++; i.silent > silentLooks {
 		i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer was silent for %v (option dead-time)",
 			driver.ErrBroken, i.ctx.Props.Device, i.ctx.opts.deadTime))
 		if i.rx.try() {
@@ -160,6 +160,13 @@ func (i *conn) checkAlive() {
 			}
 			i.rx.unlock()
 		}
+	}
+}
+
+// signOfLife sends one if it is due; if the owner is in the way, the keeper tries again soon.
+func (i *conn) signOfLife() {
+	if i.quiet >= quietLooks && i.api.ping() {
+		i.quiet = 0
 	}
 }
 

@@ -220,11 +220,12 @@ func (l *large) starts() {
 	}
 }
 
-// ping implements track.
-func (l *large) ping() {
+// ping implements track. It does not wait for the owner, who may be inside nearly all the time to receive a long message.
+func (l *large) ping() bool {
 	l.wantPing.Store(true)
 	l.dirty.Store(true)
 	l.flush()
+	return true
 }
 
 // bye implements track. A transfer that was begun cannot be ended in order: the peer sees that the connection broke.

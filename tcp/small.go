@@ -510,7 +510,11 @@ func (s *small) starts() {
 }
 
 // ping implements track. While something waits to be sent there is no need for it, or no room.
-func (s *small) ping() {
+func (s *small) ping() bool {
+	if !s.TryEnter() {
+		return false
+	}
+	defer s.Leave()
 	switch {
 	case s.unsent():
 	case s.lent:
@@ -519,6 +523,7 @@ func (s *small) ping() {
 		s.put(s.outTail.Load(), framePing, 0)
 		s.flush()
 	}
+	return true
 }
 
 // bye implements track.
