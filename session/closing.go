@@ -31,7 +31,11 @@ func (g *Gate) tryClose() {
 			return
 		}
 		g.state, g.byeSent = gateClosing, true
-		pc, _ := g.s.control(header.Header{Kind: header.Bye}, nil)
+		bye := header.Header{Kind: header.Bye}
+		if g.s.closing {
+			bye.Flags = flagLast
+		}
+		pc, _ := g.s.control(bye, nil)
 		g.dispatch(pc)
 		if g.pausing != notPaused {
 			g.unfetchAll()
@@ -51,6 +55,9 @@ func (g *Gate) tryClose() {
 // flagSoon, in a Leave, says that its sender will leave once its messages are matched. A peer that wants to leave, too,
 // then does: else each might wait for the other.
 const flagSoon = 1 << 0
+
+// flagLast, in a Bye, says that the whole session of its sender closes: there will be no other connection.
+const flagLast = 1 << 0
 
 // leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves
 // as well. It reports whether the peer has said it, too.

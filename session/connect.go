@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
@@ -93,6 +94,9 @@ func (g *Gate) dialFailed(err error, givenUp bool) {
 			err = why
 		}
 	}
+	if g.peerLeft && errors.Is(err, ErrBroken) {
+		err = fmt.Errorf("%w: the peer has closed its session", ErrClosed)
+	}
 	g.fail(g.fault("connect", err))
 }
 
@@ -179,7 +183,7 @@ func (l *link) connect(to *cardRail) error {
 func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
-	g.broke = nil
+	g.broke, g.peerLeft = nil, false
 	g.stood++
 	g.relay.begin(len(links))
 	shortest := links[0].eager

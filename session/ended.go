@@ -70,15 +70,19 @@ func (g *Gate) bereave() bool {
 	return true
 }
 
-// withEnd adds to the error of a connection that broke how the peer has ended, if that is known.
+// withEnd adds to the error of a connection that broke how the peer has ended, if that is known. If the peer had closed
+// its session before, that is all there is to say.
 func (g *Gate) withEnd(err error) error {
-	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) {
+	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.peerLeft {
 		return err
 	}
 	end := g.s.ends[g.rank]
 	var e *Error
 	if end == nil || errors.Is(err, end) || !errors.As(err, &e) {
 		return err
+	}
+	if g.peerLeft {
+		return g.fault(e.Op, end)
 	}
 	return g.fault(e.Op, fmt.Errorf("%w (%w)", e.Err, end))
 }

@@ -39,6 +39,11 @@ func endingRank() error {
 // starts them, and tells the server how each has ended, as bywash run does.
 func survivor(t *testing.T, modes ...string) *session.Session {
 	t.Helper()
+	return survivorWith(t, session.Config{}, modes...)
+}
+
+func survivorWith(t *testing.T, cfg session.Config, modes ...string) *session.Session {
+	t.Helper()
 	ctx := deadline(t)
 	secret, size := launch.NewSecret(), 1+len(modes)
 	ln, err := launch.Listen(ctx, "")
@@ -74,7 +79,8 @@ func survivor(t *testing.T, modes ...string) *session.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := session.Join(ctx, session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}})
+	cfg.Job, cfg.Rails = job, []session.Rail{{Driver: "shm"}}
+	s, err := session.Join(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,6 +158,33 @@ func TestEndedRankLeavesItsMessages(t *testing.T) {
 			_, err := g.Recv(ctx, 1, buf)
 			checkEnd(t, "receive", err, tt.is, tt.code, tt.says)
 		})
+	}
+}
+
+// A rank that has closed its session is no error, also for what is sent at once, before the launcher has said so.
+func TestSendAfterOrderlyEndIsErrClosed(t *testing.T) {
+	for range 5 {
+		closed, faults := make(chan struct{}), make(chan error, 16)
+		s := survivorWith(t, session.Config{
+			OnClosed: func(*session.Gate) { close(closed) },
+			OnError:  func(e *session.Error) { faults <- e },
+		}, "sends")
+		ctx, g := deadline(t), s.Gate(1)
+		if _, err := g.Recv(ctx, 1, make([]byte, 16)); err != nil {
+			t.Fatal(err)
+		}
+		<-closed
+		if err := g.SendMsg(ctx, &session.Out{Tag: 1, Buf: []byte("too late"), Sync: true}); !errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) {
+			t.Errorf("send: %v, want only %v", err, session.ErrClosed)
+		}
+		if err := g.Send(ctx, 1, make([]byte, 1<<20)); !errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) {
+			t.Errorf("later send: %v, want only %v", err, session.ErrClosed)
+		}
+		select {
+		case err := <-faults:
+			t.Errorf("OnError: %v", err)
+		default:
+		}
 	}
 }
 

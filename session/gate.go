@@ -45,6 +45,7 @@ type Gate struct {
 	giveUp     func()  // ends the attempt to connect
 	abandoned  bool    // by giveUp
 	finishing  bool    // a connection ends in order
+	peerLeft   bool    // the peer's session has closed this connection because it ends; there was none since
 	forgotten  bool    // by Forget
 	awaited    int     // callers of ConnectWait
 	stood      uint64  // connections that came about

@@ -290,6 +290,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		g.tryClose()
 	case header.Bye:
 		g.byeSeen = true
+		g.peerLeft = h.Flags&flagLast != 0
 		if g.pausing == pausing && g.pauseHeard {
 			g.work()
 			g.tryClose()
