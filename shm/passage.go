@@ -67,7 +67,7 @@ func (c *Context) occupied(index int) bool {
 // abandon owns the arguments. If this side may have hung up the socket, only the pidfd tells of the peer's end.
 func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
 	n := c.newConn(peer)
-	n.Init(Name, "", 0, nil)
+	n.Init(Name, "", 0, nil, nil)
 	n.Close()
 	n.side, n.seg, n.proc, n.sock = side, seg, proc, sock
 	n.parted.Store(hungUp)

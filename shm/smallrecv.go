@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
@@ -147,18 +148,21 @@ func (s *small) consumed(a *arrival) {
 func (s *small) unname() {
 	if s.popped {
 		s.popped = false
-		if load32(&s.named) != 0 {
-			store32(&s.named, 0)
-		}
+		s.nothing()
 	}
 }
 
 // nothing lets probes name the instance again after a poll that found nothing: an
 // owner who polls while another goroutine probes may have received what that is
-// about to name, and the name would stay.
+// about to name, and the name would stay. What came meanwhile may have woken a
+// waiter for nothing, because of the name: so this wakes it again.
 func (s *small) nothing() {
-	if load32(&s.named) != 0 {
-		store32(&s.named, 0)
+	if load32(&s.named) == 0 {
+		return
+	}
+	atomic.SwapUint32(&s.named, 0) // a full barrier: the head is read next
+	if s.whole(load64(&s.recv.head)) {
+		s.ctx.Anyone.Tell()
 	}
 }
 

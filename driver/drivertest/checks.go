@@ -42,6 +42,7 @@ var checks = []check{
 	{"ProbeFair", "probes are fair between peers", hasProbe, checkProbeFair},
 	{"ProbeOnce", "a message is named once, and a receive then succeeds at once", hasProbe, checkProbeOnce},
 	{"ProbeConcurrent", "each message is named to one of many callers", hasProbe, checkProbeConcurrent},
+	{"ProbeRest", "what lies behind a message that was received is named to a caller that sleeps", hasProbe, checkProbeRest},
 	{"ProbeEnd", "an instance that broke or was closed is named once for that", hasProbe, checkProbeEnd},
 
 	{"WaitSleeps", "waits use no CPU, and the packet stays posted", hasAnyWait, checkWaitSleeps},

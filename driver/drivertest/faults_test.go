@@ -71,6 +71,7 @@ var trips = []trip{
 	{"ProbeFair", "probe-forgets", small, "probe: not within|enough"},
 	{"ProbeOnce", "probe-twice", small, "between probe and receive"},
 	{"ProbeConcurrent", "probe-twice", small, "named to two|success at once"},
+	{"ProbeRest", "wait-any-late", small, "told of messages behind others"},
 	{"ProbeEnd", "probe-misses-death", small, "probe: not within"},
 
 	{"WaitSleeps", "burn-cpu", small, "CPU time"},

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -105,6 +106,44 @@ func (e *end) atOnce(c *conn, q *driver.Packet) {
 	if !done || err != nil {
 		e.Fatalf("receive after probe: done %v, error %v; want success at once", done, err)
 	}
+}
+
+// checkProbeRest has one caller be told of a connection and receive one of two messages: another caller, which sleeps, is
+// told of the second one.
+func checkProbeRest(e *end) {
+	const rounds = 10
+	p, c := e.pair(roleWhenTold, nil)
+	w := e.context().(driver.Prober)
+	q := packet(make([]byte, 64))
+	start := time.Now()
+	for range rounds {
+		p.tell("send", 2)
+		if i := e.named(); i != c.i {
+			e.Fatalf("probe names %v", i)
+		}
+		before := e.counters().Waits
+		ctx, cancel := e.bound()
+		told := make(chan error, 1)
+		go func() {
+			i, err := w.RecvWaitAny(ctx)
+			if err == nil && i != c.i {
+				err = fmt.Errorf("it names %v", i)
+			}
+			told <- err
+		}()
+		e.until("RecvWaitAny sleeps", func() bool { return e.counters().Waits > before })
+		time.Sleep(moment) // drivers whose waits sleep again after a time are in a long sleep then
+		e.atOnce(c, q)
+		e.noErr("RecvWaitAny, after another caller has received the first of two messages", <-told)
+		cancel()
+		e.atOnce(c, q)
+	}
+	if took := time.Since(start); took > rounds*e.cfg.scale(moment+200*time.Millisecond) {
+		e.Errorf("RecvWaitAny was told of messages behind others after %v on average", took/rounds)
+	}
+	p.tell("send", 0)
+	p.sync()
+	p.join()
 }
 
 // unnamed checks that probes name nothing for a moment.

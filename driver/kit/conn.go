@@ -19,7 +19,6 @@ type Conn struct {
 	Waits *Watch
 
 	hooks  ConnHooks
-	anyone *AnyWaits
 	device string
 }
 

@@ -27,7 +27,7 @@ func add(t *testing.T, s *kit.Connections[connection]) *connection {
 		t.Fatal(err)
 	}
 	c := &connection{num: num}
-	c.life.Init("test", "test://peer", num, &s.Ready)
+	c.life.Init("test", "test://peer", num, &s.Ready, new(kit.AnyWaits))
 	s.Put(num, c)
 	s.Open(c)
 	stands(t, &c.life)

@@ -139,8 +139,8 @@ func (c *Context[C]) connect(url string, to driver.URL) (*C, error) {
 // have self. Dial calls it; if Dial then fails it calls Conns.Put(num, nil).
 func (c *Context[C]) Add(n *C, num uint32, url string, hooks ConnHooks, self driver.Instance) {
 	b := c.base(n)
-	b.Life.Init(c.Props.Driver, url, num, &c.Conns.Ready)
-	b.Self, b.hooks, b.anyone, b.device = self, hooks, &c.Anyone, c.Props.Device
+	b.Life.Init(c.Props.Driver, url, num, &c.Conns.Ready, &c.Anyone)
+	b.Self, b.hooks, b.device = self, hooks, c.Props.Device
 	b.Waits = c.Anyone.Watch
 	c.Conns.Put(num, n)
 }

@@ -48,7 +48,7 @@ func (s *shelf) end(p *driver.Packet, sending bool) {
 func newShelf(t *testing.T) *shelf {
 	t.Helper()
 	s := &shelf{}
-	s.Conn.Init("test", "test://peer", 0, &kit.ReadySet{})
+	s.Conn.Init("test", "test://peer", 0, &kit.ReadySet{}, new(kit.AnyWaits))
 	stands(t, &s.Life)
 	s.Large.Init(&s.Conn, s, 100)
 	return s

@@ -41,9 +41,10 @@ type Life struct {
 	reason error      // why broken; set before state is
 	early  State      // how it ended before it stood; StateConnecting: it has not
 
-	num   uint32
-	ready *ReadySet
-	_     [64]byte
+	num    uint32
+	ready  *ReadySet
+	anyone *AnyWaits
+	_      [64]byte
 
 	arrived atomic.Uint32 // messages that came
 	ended   atomic.Bool   // there will be no more
@@ -96,9 +97,10 @@ const (
 // UseGate makes the owner enter by a gate. It is called before ConnectWait.
 func (l *Life) UseGate(g Gate) { l.gate, l.after = g, gated }
 
-// Init begins a connection of a driver to a peer's url, with a number among those of ready.
-func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet) {
-	l.driver, l.peer, l.num, l.ready = driver, peer, num, ready
+// Init begins a connection of a driver to a peer's url, with a number among those of ready. Anyone has those that sleep
+// until any connection has a message.
+func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet, anyone *AnyWaits) {
+	l.driver, l.peer, l.num, l.ready, l.anyone = driver, peer, num, ready, anyone
 	l.settled, l.wakeup = make(chan struct{}), make(chan struct{}, 1)
 }
 
@@ -294,10 +296,7 @@ func (l *Life) Leave() {
 		}
 		l.after = 0
 		l.inCall.Store(0)
-		l.named.Store(false)
-		if l.HasMessage() || l.ended.Load() {
-			l.ready.Add(l.num)
-		}
+		l.unname()
 		return
 	}
 	l.inCall.Store(0)
@@ -414,6 +413,17 @@ func (l *Life) Sent(n int) {
 	l.Tally.BytesSent.Add(uint64(n))
 }
 
+// unname lets probers name the instance again. What came while one had it told nobody, so this tells those that sleep.
+func (l *Life) unname() {
+	told := l.named.Swap(false)
+	if l.HasMessage() || l.ended.Load() {
+		l.ready.Add(l.num)
+		if told {
+			l.anyone.Tell()
+		}
+	}
+}
+
 // Claim names the connection to one prober, if there still is something.
 func (l *Life) Claim() bool {
 	ended := l.ended.Load() // before the look for messages, of which none comes afterwards
@@ -429,7 +439,7 @@ func (l *Life) Claim() bool {
 		}
 		// Its owner, who polls without having been told, was faster. The name
 		// would stay, as nothing is left to be received.
-		l.named.Store(false)
+		l.unname()
 		return false
 	case ended:
 		return l.endNamed.CompareAndSwap(false, true)

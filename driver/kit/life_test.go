@@ -18,7 +18,7 @@ import (
 func newLife() (*kit.Life, *kit.ReadySet) {
 	ready := &kit.ReadySet{}
 	l := &kit.Life{}
-	l.Init("test", "test://peer", 3, ready)
+	l.Init("test", "test://peer", 3, ready, new(kit.AnyWaits))
 	return l, ready
 }
 
@@ -263,7 +263,7 @@ func (g *gate) HasMessage() bool { return false }
 // TestGate has the owner of a connection enter by the driver's own gate, once ConnectWait has said that it stands.
 func TestGate(t *testing.T) {
 	var l kit.Life
-	l.Init("test", "peer", 0, new(kit.ReadySet))
+	l.Init("test", "peer", 0, new(kit.ReadySet), new(kit.AnyWaits))
 	g := &gate{}
 	l.UseGate(g)
 	if l.Enter() || *g != (gate{}) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/kit"
@@ -226,7 +227,11 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 			return i, err
 		}
 	}
-	return c.Anyone.Wait(ctx, c)
+	i, err := c.Anyone.Wait(ctx, c)
+	if c.fault == "wait-any-late" && err == nil {
+		time.Sleep(time.Second)
+	}
+	return i, err
 }
 
 // RecvCancelAny implements driver.Prober.

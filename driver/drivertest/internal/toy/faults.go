@@ -38,6 +38,7 @@ var Faults = map[string]string{
 	"burn-cpu":             "waits spin",
 	"cancel-any-deaf":      "RecvCancelAny wakes nobody",
 	"recv-wait-deaf":       "RecvWait ignores its context",
+	"wait-any-late":        "callers that sleep for any message are told late",
 	"lost-wakeup":          "every seventh wake-up is lost",
 	"send-wakeup-lost":     "SendWait is not woken",
 	"prefetch-any-layout":  "another layout may be posted after a prefetch",
