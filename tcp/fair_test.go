@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"testing"
 
@@ -49,7 +50,7 @@ func TestFloodOfHeadsIsShared(t *testing.T) {
 	c.drain.again(i)
 	for look := range 2 {
 		before := unread(t, i)
-		c.takeAgain()
+		c.takeAgain(new(lookClock))
 		if took := before - unread(t, i); took > readCalls*transferHead || took == 0 {
 			t.Errorf("look %d took %d bytes, the limit is %d", look, took, readCalls*transferHead)
 		}
@@ -58,10 +59,58 @@ func TestFloodOfHeadsIsShared(t *testing.T) {
 		if n > total {
 			t.Fatalf("%d bytes are left", unread(t, i))
 		}
-		c.takeAgain()
+		c.takeAgain(new(lookClock))
 	}
 	if err := i.Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A look leaves connections to the next one when many peers have sent much, and an honest peer among them has its turn.
+func TestFloodOfPeersIsShared(t *testing.T) {
+	const peers = 256
+	c := aContext(t, driver.Small, nil)
+	c.watch()
+	c.drain.lock.lock() // the keeper takes nothing meanwhile
+	ping := binary.LittleEndian.AppendUint32(nil, frameHead(framePing, 0))
+	var flooders []*conn
+	var honest *conn
+	var flood []int
+	for k := range peers {
+		i, fd := c.fed(t)
+		defer unix.Close(fd)
+		if k < peers-1 {
+			flood = append(flood, flooded(fd, ping))
+			flooders = append(flooders, i)
+		} else {
+			honest = i
+			if _, err := unix.Write(fd, append(binary.LittleEndian.AppendUint32(nil, frameHead(frameMessage, 4)), "good"...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.drain.lock.unlock()
+	looks, left := 0, 0
+	for ; !honest.HasMessage(); looks++ {
+		c.takeReady()
+		if looks == 0 {
+			for k, i := range flooders {
+				if unread(t, i) == flood[k] {
+					left++
+				}
+			}
+		}
+		if looks > 2*peers {
+			t.Fatalf("after %d looks the honest peer's message was not taken", looks)
+		}
+	}
+	if left == 0 {
+		t.Error("the first look took from all peers")
+	}
+	for _, i := range flooders {
+		if err := i.Err(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -195,7 +195,7 @@ func (p *poller) close() {
 // drainState is what a goroutine that drains has: one at a time does.
 type drainState struct {
 	lock   tryLock
-	events [64]unix.EpollEvent
+	events [8]unix.EpollEvent
 	todo   kit.ReadySet // connections that have more, or that somebody else was reading
 	some   atomic.Bool  // todo may not be empty
 	held   kit.ReadySet // connections whose last messages were held back to go with further ones
@@ -285,6 +285,24 @@ func (c *share) takeAll() bool {
 	return c.takeReady()
 }
 
+// lookTime is how long one look at all connections takes, beside the first connection and the last: it is a part of calls
+// that must not block, and any number of peers may have sent any number of bytes. What is left is the next look's, which
+// goes on where this one has stopped.
+const lookTime = 500 * time.Microsecond
+
+// lookClock tells when a look is over. A look at one connection needs no time.
+type lookClock struct {
+	conns int
+	begun time.Time
+}
+
+func (l *lookClock) over() bool {
+	if l.conns++; l.conns == 2 {
+		l.begun = time.Now()
+	}
+	return l.conns > 2 && time.Since(l.begun) > lookTime
+}
+
 // takeReady is takeAll, but for connections that the poller does not have yet.
 func (c *share) takeReady() (did bool) {
 	d := &c.drain
@@ -293,8 +311,9 @@ func (c *share) takeReady() (did bool) {
 	if !d.lock.try() {
 		return true
 	}
-	did = c.takeAgain()
-	for {
+	var clock lookClock
+	did = c.takeAgain(&clock)
+	for late := false; !late; {
 		n := c.poll.ready(d.events[:])
 		for k := range d.events[:n] {
 			e := &d.events[k]
@@ -304,7 +323,8 @@ func (c *share) takeReady() (did bool) {
 			}
 			did = true
 			if i := c.Conns.At(uint32(token)); i != nil {
-				c.notice(i, e.Events)
+				late = late || clock.over()
+				c.notice(i, e.Events, late)
 			}
 		}
 		if n < len(d.events) {
@@ -315,14 +335,18 @@ func (c *share) takeReady() (did bool) {
 	return did
 }
 
-// notice takes what an event announces.
-func (c *share) notice(i *conn, events uint32) {
+// notice takes what an event announces, or leaves it to the next look.
+func (c *share) notice(i *conn, events uint32, leave bool) {
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		i.hup.Store(true)
+	}
+	if leave {
+		c.drain.again(i)
+		return
+	}
 	if events&unix.EPOLLOUT != 0 && i.blocked.Load() {
 		i.flush()
 		i.Wake()
-	}
-	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
-		i.hup.Store(true)
 	}
 	if events&^unix.EPOLLOUT != 0 && !i.receive() {
 		c.drain.again(i)
@@ -330,7 +354,7 @@ func (c *share) notice(i *conn, events uint32) {
 }
 
 // takeAgain looks at connections that an earlier drain could not finish.
-func (c *share) takeAgain() (did bool) {
+func (c *share) takeAgain(clock *lookClock) (did bool) {
 	d := &c.drain
 	if !d.some.Swap(false) {
 		return false
@@ -352,6 +376,10 @@ func (c *share) takeAgain() (did bool) {
 		before = turn
 		if i := c.Conns.At(k); i != nil {
 			did = true
+			if clock.over() {
+				d.todo.Add(k)
+				break
+			}
 			if i.flush(); !i.receive() {
 				d.again(i)
 			}

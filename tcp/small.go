@@ -76,6 +76,7 @@ type small struct {
 	inFrame uint64 // the first frame that is not complete; under rx
 	gaps    uint64 // bytes of frames without messages before that, if the owner is not past gapEnd; under rx
 	gapEnd  uint64
+	behind  bool // parse has left frames for the next look; under rx
 	_       [64]byte
 	inHead  atomic.Uint64 // taken by the owner
 	_       [64]byte
@@ -117,6 +118,10 @@ func (s *small) learn(uint64)  {}
 
 // read implements track.
 func (s *small) read() (more bool) {
+	if s.behind {
+		s.parse()
+		return !s.ended
+	}
 	asked := s.room()
 	if asked == 0 {
 		return false
@@ -134,7 +139,7 @@ func (s *small) read() (more bool) {
 	case s.ended:
 	case st == over:
 		s.end(s.wire.err)
-	case n == asked, s.wire.seal.more():
+	case n == asked, s.behind, s.wire.seal.more():
 		return true
 	}
 	return false
@@ -181,10 +186,15 @@ func pieces(bufs *[2][]byte, ring []byte, from uint64, n int) [][]byte {
 	return bufs[:2]
 }
 
+// parseLimit is how many frames without messages one look handles: a peer may send any number of them, and the call of
+// the user's that looks must not block. Messages are bounded by the window.
+const parseLimit = 2048
+
 // parse announces the messages that are complete. Foreign bytes are checked here, once: the ring is this process's own.
 func (s *small) parse() {
-	messages := 0
+	messages, others := 0, 0
 	from, dense := s.inFrame, s.crowded()
+	s.behind = false
 	for s.inTail-from >= headSize {
 		head := binary.LittleEndian.Uint32(s.in[from%inSize:])
 		k, n, ok := parseHead(head)
@@ -200,6 +210,9 @@ func (s *small) parse() {
 			s.inFrame = s.join(from, size, dense) + size
 			messages++
 			s.Announce()
+		} else if others++; others > parseLimit {
+			s.behind = true
+			break
 		}
 		if from += size; k == frameBye {
 			s.bade()
