@@ -173,8 +173,9 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	l.pieces++
 	s.running++
 	l.now = Active{Header: extra, Data: data}
-	polling := s.polling
+	polling, leader := s.polling, s.leader
 	if s.polling = false; polling { // not while the handler runs
+		s.leader = nil
 		s.pollers.Add(-1)
 		s.handOver()
 	}
@@ -183,6 +184,9 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s.mu.lock()
 	if s.polling = polling; polling {
 		s.pollers.Add(1)
+		if s.leader == nil {
+			s.leader = leader
+		}
 	}
 	s.stopped()
 	if l.g.due != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile

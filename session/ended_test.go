@@ -31,6 +31,10 @@ func endingRank() error {
 		if mode == "sends and exits" {
 			os.Exit(4)
 		}
+	case "answers":
+		if err := answerCalls(ctx, s); err != nil {
+			return err
+		}
 	}
 	return s.Close(ctx)
 }

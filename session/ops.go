@@ -205,7 +205,7 @@ func (g *Gate) operate(name string, what uint8, remote *Remote, off int, buf []b
 		return nil, g.fault(name, err)
 	}
 	r := s.request(name)
-	r.g = g
+	r.g, r.remote = g, true
 	o.req = r
 	g.ops++
 	g.live++

@@ -230,8 +230,8 @@ func (s *Session) wakeMover() {
 	}
 }
 
-// rested ends the sleep of a caller.
-func (s *Session) rested() {
+// awake counts a caller that rests no more.
+func (s *Session) awake() {
 	if s.sleepers.Add(-1) == 0 && s.cfg.Progress == Explicit {
 		for _, n := range s.nics {
 			if n.prober != nil {
@@ -269,9 +269,9 @@ func (n *nic) watch() {
 			continue
 		}
 		s.mu.lock()
-		now := s.epoch
+		now, led := s.epoch, s.leader != nil && s.listens
 		s.leave()
-		if s.sleepers.Load() == 0 && now != seen || n.prober == nil {
+		if s.sleepers.Load() == 0 && (led || now != seen) || n.prober == nil {
 			seen = now
 			timer.Reset(nap)
 			select {
@@ -292,6 +292,9 @@ func (n *nic) watch() {
 		case err == nil:
 			s.mu.lock()
 			s.named(i)
+			if len(s.busy) > 0 { // what has come may have made room
+				s.pushAll()
+			}
 			s.leave()
 			// The goroutine that was waiting for the message goes first: in the driver's wait this goroutine may keep the only P
 			// for as long as the runtime takes to notice a blocking system call, up to 10 ms.
@@ -418,7 +421,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	s.sleepers.Add(1)
 	s.kick()
 	s.leave()
-	defer s.rested()
+	defer s.awake()
 	timer := time.NewTimer(awaitLook)
 	defer timer.Stop()
 	for {

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"runtime"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/session/internal/match"
@@ -13,29 +12,29 @@ import (
 // not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then. A nil
 // request is an operation that is done: its methods may be called, and report success with an empty Status.
 type Request struct {
-	s       *Session
-	g       *Gate // sends
-	op      string
-	recv    match.Receive
-	buf     []byte
-	layout  driver.Layout
-	head    []byte
-	status  Status
-	err     error
-	done    bool // guarded by the lock, as all of it
-	waiting bool // a goroutine sleeps on wake; guarded by the lock
-	wake    chan struct{}
-	sync    uint64 // id of a synchronous send
-	away    bool   // and a driver has taken its message
-	held    bool   // and has not given it back
-	acked   bool   // and the receiver has matched it
-	out     *outgoing
-	in      *incoming
-	then    func(Status, error)
-	active  *kept // of a long active message that arrives
-	parked  bool  // its message waits for the next connection
-	probed  bool  // it receives one message, and no other
-	next    *Request
+	s      *Session
+	g      *Gate // sends
+	op     string
+	recv   match.Receive
+	buf    []byte
+	layout driver.Layout
+	head   []byte
+	status Status
+	err    error
+	done   bool // guarded by the lock, as all of it
+	sleep  sleep
+	remote bool   // an operation on memory of the peer's
+	sync   uint64 // id of a synchronous send
+	away   bool   // and a driver has taken its message
+	held   bool   // and has not given it back
+	acked  bool   // and the receiver has matched it
+	out    *outgoing
+	in     *incoming
+	then   func(Status, error)
+	active *kept // of a long active message that arrives
+	parked bool  // its message waits for the next connection
+	probed bool  // it receives one message, and no other
+	next   *Request
 
 	generation uint64 // how often it was given back
 }
@@ -69,7 +68,7 @@ func (s *Session) free(r *Request) {
 	if r.sync != 0 {
 		r.away, r.held, r.acked = false, false, false
 	}
-	r.status, r.sync, r.waiting, r.active, r.parked, r.probed = Status{}, 0, false, nil, false, false
+	r.status, r.sync, r.active, r.parked, r.probed, r.remote = Status{}, 0, nil, false, false, false
 	r.generation++
 	r.next = s.requests
 	s.requests = r
@@ -90,12 +89,8 @@ func (s *Session) complete(r *Request, err error) {
 		return
 	}
 	r.done = true
-	if r.waiting {
-		r.waiting = false
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+	if r.sleep.on {
+		r.wakeUp()
 	}
 }
 
@@ -128,13 +123,6 @@ func (r *Request) Test() (done bool, st Status, err error) {
 	return true, st, err
 }
 
-// Polls that a waiter makes before it sleeps, and how many in a row while it
-// holds the lock: some tens of microseconds in all.
-const (
-	spinPolls = 8192
-	spinBatch = 512
-)
-
 // Wait blocks until the request is done, and gives it back. It polls for a short time, then sleeps. When ctx ends, Wait
 // cancels the request and returns the error of ctx. If it is too late to cancel (the message or operation has begun to
 // leave or to arrive), Wait blocks until the request is done and returns its own outcome.
@@ -152,98 +140,6 @@ func (r *Request) wait(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	return r.take()
-}
-
-// block makes progress until the request is done. It is called with the lock, and
-// returns with it, unless there is an error: then the request is gone.
-func (r *Request) block(ctx context.Context) error {
-	s := r.s
-	spins, batch := spinPolls, spinBatch
-	if s.crowded {
-		spins, batch = crowdedSpins, crowdedBatch
-	}
-	if r.done {
-		return nil
-	}
-	s.expect(r)
-	s.pollers.Add(1)
-	for polls := 0; !r.done && polls < spins; {
-		s.epoch++
-		for end := polls + batch; polls < end; polls++ {
-			s.polling = true
-			s.poll()
-			s.polling = false
-			if r.done || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
-				polls++
-				break
-			}
-		}
-		if !r.done {
-			s.step()
-			if runtime.Gosched(); s.crowded {
-				yieldCPU()
-			}
-			s.mu.lock()
-		}
-	}
-	s.pollers.Add(-1)
-	s.handOver()
-	if !r.done {
-		return s.sleep(ctx, r)
-	}
-	return nil
-}
-
-// step gives up the lock between two batches of polls. A callback that waits may take long: meanwhile the caller is no
-// poller.
-func (s *Session) step() {
-	if len(s.calls) == 0 {
-		s.leave()
-		return
-	}
-	s.pollers.Add(-1)
-	s.handOver()
-	s.leave()
-	s.pollers.Add(1)
-}
-
-// sleep waits until others have made the request's progress. It is called with the
-// lock, and returns with it, unless there is an error: then the request is gone.
-func (s *Session) sleep(ctx context.Context, r *Request) error {
-	if r.wake == nil {
-		r.wake = make(chan struct{}, 1)
-	}
-	select {
-	case <-r.wake: // of an earlier wait
-	default:
-	}
-	r.waiting = true
-	s.sleepers.Add(1)
-	s.kick()
-	s.leave()
-	defer s.rested()
-	select {
-	case <-r.wake:
-		s.mu.lock()
-		return nil
-	case <-ctx.Done():
-	}
-	s.mu.lock()
-	if !r.done && s.cancel(r) {
-		op, g := r.op, r.g
-		s.free(r)
-		s.leave()
-		if g != nil {
-			return g.fault(op, ctx.Err())
-		}
-		return &Error{Peer: -1, Op: op, Err: ctx.Err()}
-	}
-	for !r.done {
-		s.leave()
-		<-r.wake
-		s.mu.lock()
-	}
-	return nil
 }
 
 // Cancel tries to cancel the request and reports whether it was in time: the request is then done, with ErrCanceled. It

@@ -54,9 +54,13 @@ type Session struct {
 	links        map[driver.Instance]*link
 	hot          *link // where the last message came from
 	tick         uint32
-	epoch        uint32 // grows while callers make progress: the background keeps out of their way
-	polling      bool   // who holds the lock polls, and counts among the pollers
-	moverParked  bool   // the mover waits until it is woken
+	epoch        uint32     // grows while callers make progress: the background keeps out of their way
+	leader       *Request   // whose caller polls for all that wait
+	listens      bool       // the leader waits for a message, and not only for room
+	followers    []*Request // whose callers sleep while another one leads
+	woken        uint32     // callers that were woken
+	polling      bool       // who holds the lock polls, and counts among the pollers
+	moverParked  bool       // the mover waits until it is woken
 	table        *match.Table
 	orphaned     error         // why there is no launcher any more
 	ends         map[int]error // of ranks, as the launcher reports them

@@ -1,0 +1,207 @@
+package session
+
+import (
+	"context"
+	"runtime"
+)
+
+// Of all callers that wait for a request, one leads: it polls for all. The others follow: they sleep, until their request
+// is done or they are to lead. If all of them polled in turn, a message would wait for its caller's turn: 100 callers
+// share a CPU, and each keeps it for a batch of polls.
+//
+// When the leader's request is done, it promotes a follower. When nobody's request has been done for as many polls as a
+// caller makes, all of them rest, and leave progress to the background (progress.go).
+
+// sleep is how the caller of a request sleeps. The session's lock guards it.
+type sleep struct {
+	on       bool // until wake
+	wake     chan struct{}
+	place    int  // in Session.followers, from 1; 0: not there
+	rests    bool // counts in Session.sleepers
+	promoted bool // woken to lead
+}
+
+// Polls that a waiter makes before it sleeps, and how many in a row while it
+// holds the lock: some tens of microseconds in all.
+const (
+	spinPolls = 8192
+	spinBatch = 512
+)
+
+// block makes progress until the request is done. It is called with the lock, and returns with it, unless there is an
+// error: then the request is gone.
+func (r *Request) block(ctx context.Context) error {
+	s := r.s
+	for !r.done {
+		if s.leader == nil {
+			s.lead(r)
+		}
+		if r.done {
+			break
+		}
+		if err := r.await(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lead polls until the request is done, another caller leads, or nobody's request was completed for some time. It is
+// called with the lock, and returns with it.
+func (s *Session) lead(r *Request) {
+	spins, batch := spinPolls, spinBatch
+	if s.crowded {
+		spins, batch = crowdedSpins, crowdedBatch
+	}
+	s.leader = r
+	s.expect(r)
+	s.pollers.Add(1)
+	for polls := 0; !r.done && polls < spins && s.leader == r; {
+		if s.listens = r.listens(); s.listens {
+			s.epoch++
+		}
+		woken := s.woken
+		for end := polls + batch; polls < end; polls++ {
+			s.polling = true
+			s.poll()
+			s.polling = false
+			if r.done || s.woken != woken || s.leader != r || len(s.calls) > 0 || s.mu.wanted.Load() > 0 {
+				polls++
+				break
+			}
+		}
+		if s.woken != woken {
+			polls = 0
+		}
+		if !r.done {
+			s.step()
+			if runtime.Gosched(); s.crowded {
+				yieldCPU()
+			}
+			s.mu.lock()
+			if s.leader == nil {
+				s.leader = r
+			}
+		}
+	}
+	s.pollers.Add(-1)
+	if s.leader == r {
+		s.leader = nil
+	}
+	if !r.done || s.leader != nil || !s.promote() {
+		s.handOver()
+	}
+}
+
+// step gives up the lock between two batches of polls. A callback that waits may take long: meanwhile the caller does
+// not lead.
+func (s *Session) step() {
+	if len(s.calls) == 0 {
+		s.leave()
+		return
+	}
+	s.leader = nil
+	s.pollers.Add(-1)
+	if !s.promote() {
+		s.handOver()
+	}
+	s.leave()
+	s.pollers.Add(1)
+}
+
+// listens reports whether the request waits for a message of the peer's, and not only for room in the driver.
+func (r *Request) listens() bool { return r.g == nil || r.out != nil || r.sync != 0 || r.remote }
+
+// promote wakes a caller that follows, to lead. It returns false if there is none.
+func (s *Session) promote() bool {
+	n := len(s.followers)
+	if n == 0 {
+		return false
+	}
+	f := s.followers[n-1]
+	f.sleep.promoted = true
+	f.wakeUp()
+	return true
+}
+
+// wakeUp wakes the caller that sleeps.
+func (r *Request) wakeUp() {
+	s, z := r.s, &r.sleep
+	if z.place > 0 { // the last follower takes its place
+		last := len(s.followers) - 1
+		s.followers[z.place-1] = s.followers[last]
+		s.followers[z.place-1].sleep.place = z.place
+		s.followers[last], s.followers = nil, s.followers[:last]
+		z.place = 0
+	}
+	z.on = false
+	s.woken++
+	select {
+	case z.wake <- struct{}{}:
+	default:
+	}
+}
+
+// await sleeps until the request is done or its caller is to lead. It is called with the lock, and returns with it,
+// unless there is an error: then the request is gone.
+func (r *Request) await(ctx context.Context) error {
+	s, z := r.s, &r.sleep
+	if z.wake == nil {
+		z.wake = make(chan struct{}, 1)
+	}
+	select {
+	case <-z.wake: // of an earlier wait
+	default:
+	}
+	z.on = true
+	if s.leader != nil {
+		s.followers = append(s.followers, r)
+		z.place = len(s.followers)
+	} else {
+		s.rest(r)
+	}
+	s.leave()
+	ended := false
+	select {
+	case <-z.wake:
+	case <-ctx.Done():
+		ended = true
+	}
+	s.mu.lock()
+	if z.on {
+		r.wakeUp()
+	}
+	if z.rests {
+		z.rests = false
+		s.awake()
+	}
+	if z.promoted && (r.done || ended) && s.leader == nil { // another one is to lead
+		s.promote()
+	}
+	z.promoted = false
+	switch {
+	case r.done || !ended:
+		return nil
+	case !s.cancel(r): // it is too late
+		return r.block(context.Background())
+	}
+	op, g := r.op, r.g
+	s.free(r)
+	s.leave()
+	if g != nil {
+		return g.fault(op, ctx.Err())
+	}
+	return &Error{Peer: -1, Op: op, Err: ctx.Err()}
+}
+
+// rest leaves progress to the background: a caller goes to sleep, as do all that follow.
+func (s *Session) rest(r *Request) {
+	r.sleep.rests = true
+	s.sleepers.Add(int32(1 + len(s.followers)))
+	for _, f := range s.followers {
+		f.sleep.rests, f.sleep.place = true, 0
+	}
+	clear(s.followers)
+	s.followers = s.followers[:0]
+	s.kick()
+}
