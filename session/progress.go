@@ -301,6 +301,12 @@ func (n *nic) watch() {
 			runtime.Gosched()
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
+		case err != driver.ErrCanceled: // a driver's fault that may pass
+			timer.Reset(nap)
+			select {
+			case <-s.ctx.Done():
+			case <-timer.C:
+			}
 		}
 	}
 }

@@ -70,6 +70,7 @@ func (s *Session) free(r *Request) {
 	}
 	r.status, r.sync, r.active, r.parked, r.probed, r.remote = Status{}, 0, nil, false, false, false
 	r.generation++
+	s.finished++
 	r.next = s.requests
 	s.requests = r
 }
@@ -89,6 +90,7 @@ func (s *Session) complete(r *Request, err error) {
 		return
 	}
 	r.done = true
+	s.finished++
 	if r.sleep.on {
 		r.wakeUp()
 	}

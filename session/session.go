@@ -59,6 +59,7 @@ type Session struct {
 	listens      bool       // the leader waits for a message, and not only for room
 	followers    []*Request // whose callers sleep while another one leads
 	woken        uint32     // callers that were woken
+	finished     uint32     // times that a request was done, or was given back
 	polling      bool       // who holds the lock polls, and counts among the pollers
 	moverParked  bool       // the mover waits until it is woken
 	table        *match.Table

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 )
 
@@ -33,69 +34,119 @@ func WaitAll(ctx context.Context, reqs []*Request) (failed int, err error) {
 // ctx ends first, or a request was given back elsewhere meanwhile (ErrInvalid), the index is -1 and no request was
 // cancelled. All requests must be of one session.
 func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
-	done, generations, err := waitSome(ctx, reqs)
-	if err != nil || len(done) == 0 {
+	s, err := sessionOf(reqs)
+	if s == nil || err != nil {
 		return -1, Status{}, err
 	}
-	i := done[0]
-	r := reqs[i]
-	r.s.mu.lock()
-	if r.generation != generations[i] {
-		r.s.leave()
-		return -1, Status{}, stale(i)
+	var few [64]uint64 // on the stack
+	generations := generationsOf(reqs, few[:0])
+	s.mu.lock()
+	i, err := firstDone(reqs, generations)
+	finished := s.finished
+	for polls := 0; i < 0 && polls < awaitPolls && ctx.Err() == nil; {
+		s.epoch++
+		for end := polls + anyBatch; polls < end && finished == s.finished && len(s.calls) == 0 && s.mu.wanted.Load() == 0; polls++ {
+			s.poll()
+		}
+		polls++
+		if finished != s.finished {
+			finished = s.finished
+			i, err = firstDone(reqs, generations)
+		}
+		if i < 0 {
+			s.leave()
+			runtime.Gosched()
+			s.mu.lock()
+		}
 	}
-	st, err := r.take()
+	if i < 0 {
+		s.leave()
+		generations := slices.Clone(generations)
+		if err := s.await(ctx, func() bool { i, _ := firstDone(reqs, generations); return i >= 0 }); err != nil {
+			return -1, Status{}, &Error{Peer: -1, Op: "wait", Err: err}
+		}
+		s.mu.lock()
+		i, err = firstDone(reqs, generations)
+	}
+	if err != nil {
+		s.leave()
+		return -1, Status{}, err
+	}
+	st, err := reqs[i].take()
 	reqs[i] = nil
 	return i, st, err
 }
+
+// anyBatch is how many polls WaitAny makes in a row while it holds the lock.
+const anyBatch = 64
 
 // WaitSome blocks until at least one of the requests is done or ctx ends. It returns the indices of all that are done,
 // in ascending order, and leaves them in reqs: Wait on each returns its outcome at once. Nil requests are left out; if
 // all are nil, there are no indices. Errors are those of WaitAny. It allocates.
 func WaitSome(ctx context.Context, reqs []*Request) ([]int, error) {
-	done, _, err := waitSome(ctx, reqs)
-	return done, err
+	s, err := sessionOf(reqs)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	generations := generationsOf(reqs, nil)
+	err = s.await(ctx, func() bool { i, _ := firstDone(reqs, generations); return i >= 0 })
+	if err != nil {
+		return nil, &Error{Peer: -1, Op: "wait", Err: err}
+	}
+	s.mu.lock()
+	defer s.leave()
+	var done []int
+	for i, r := range reqs {
+		switch {
+		case r == nil:
+		case r.generation != generations[i]:
+			return nil, stale(i)
+		case r.done:
+			done = append(done, i)
+		}
+	}
+	return done, nil
 }
 
-// waitSome is WaitSome. It also returns the generation of each request, by its index.
-func waitSome(ctx context.Context, reqs []*Request) (done []int, generations []uint64, err error) {
-	first := slices.IndexFunc(reqs, func(r *Request) bool { return r != nil })
-	if first < 0 {
-		return nil, nil, nil
+// sessionOf returns the session of requests, nil if all are nil.
+func sessionOf(reqs []*Request) (s *Session, err error) {
+	for _, r := range reqs {
+		switch {
+		case r == nil || r.s == s:
+		case s == nil:
+			s = r.s
+		default:
+			return nil, &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: requests of several sessions", ErrInvalid)}
+		}
 	}
-	s := reqs[first].s
-	generations = make([]uint64, len(reqs))
-	s.mu.lock()
-	for i, r := range reqs {
+	return s, nil
+}
+
+// generationsOf appends the generations of requests, by which it is found that one was given back meanwhile.
+func generationsOf(reqs []*Request, to []uint64) []uint64 {
+	for _, r := range reqs {
 		if r == nil {
+			to = append(to, 0)
 			continue
 		}
-		if r.s != s {
-			s.leave()
-			return nil, nil, &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: requests of several sessions", ErrInvalid)}
+		r.s.mu.lock()
+		to = append(to, r.generation)
+		r.s.leave()
+	}
+	return to
+}
+
+// firstDone returns the index of the first request that is done, or was given back meanwhile, which is an error; -1 if
+// there is none. The caller holds the lock.
+func firstDone(reqs []*Request, generations []uint64) (int, error) {
+	for i, r := range reqs {
+		switch {
+		case r == nil:
+		case r.generation != generations[i]:
+			return i, stale(i)
+		case r.done:
+			return i, nil
 		}
-		generations[i] = r.generation
 	}
-	s.leave()
-	var old error
-	waited := s.await(ctx, func() bool {
-		done, old = done[:0], nil
-		for i, r := range reqs {
-			switch {
-			case r == nil:
-			case r.generation != generations[i]:
-				old = stale(i)
-			case r.done:
-				done = append(done, i)
-			}
-		}
-		return old != nil || len(done) > 0
-	})
-	if waited != nil {
-		return nil, nil, &Error{Peer: -1, Op: "wait", Err: waited}
-	}
-	if old != nil {
-		return nil, nil, old
-	}
-	return done, generations, nil
+	return -1, nil
 }

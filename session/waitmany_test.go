@@ -56,6 +56,32 @@ func TestWaitAnySomeAll(t *testing.T) {
 	}
 }
 
+// WaitAny allocates nothing unless it sleeps.
+func TestWaitAnyAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	s := joinAll(t, 2, nil)
+	ctx := deadline(t)
+	transfer(t, s[1], s[0], 8)
+	g := [2]*session.Gate{s[0].Gate(1), s[1].Gate(0)}
+	reqs, buf, msg := make([]*session.Request, 3), make([]byte, 8), make([]byte, 8)
+	if n := testing.AllocsPerRun(100, func() {
+		var err error
+		if reqs[1], err = g[0].Irecv(5, buf); err != nil {
+			t.Fatal(err)
+		}
+		if err := g[1].Send(ctx, 5, msg); err != nil {
+			t.Fatal(err)
+		}
+		if i, st, err := session.WaitAny(ctx, reqs); i != 1 || st.Len != 8 || err != nil {
+			t.Fatalf("%d, %+v, %v", i, st, err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
+
 // A request that another goroutine gives back, and the session uses again, is not taken for the one that was meant.
 func TestWaitAnyFindsAStaleRequest(t *testing.T) {
 	s := joinAll(t, 2, nil)
