@@ -43,11 +43,9 @@ func (g *Gate) held() (n int) {
 			n++
 		}
 	})
-	s.ins.each(func(_ uint64, in *incoming) {
-		if in.g == g {
-			n++
-		}
-	})
+	for in := g.ins; in != nil; in = in.after {
+		n++
+	}
 	for _, o := range s.liveOps {
 		if o.g == g {
 			n++

@@ -92,9 +92,12 @@ func (g *Gate) leave() bool {
 // answered reports whether the peer knows of all its messages that are being received that they are: in mode Get it
 // learns it in the end.
 func (g *Gate) answered() bool {
-	all := true
-	g.s.ins.each(func(_ uint64, in *incoming) { all = all && (in.g != g || in.asked > 0 && in.mode != rdv.Get) })
-	return all
+	for in := g.ins; in != nil; in = in.after {
+		if in.asked == 0 || in.mode == rdv.Get {
+			return false
+		}
+	}
+	return true
 }
 
 // unmatched reports whether something has left that the peer has still to match.
@@ -116,12 +119,11 @@ func (g *Gate) opsWait() bool {
 
 // engaged reports whether something has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
-	begun := false
+	begun := g.ins != nil
 	for _, o := range g.s.liveOps {
 		begun = begun || o.g == g && o.started
 	}
 	g.s.outs.each(func(_ uint64, o *outgoing) { begun = begun || o.g == g && (o.Matched() || o.releasing) })
-	g.s.ins.each(func(_ uint64, in *incoming) { begun = begun || in.g == g })
 	return begun
 }
 

@@ -41,14 +41,16 @@ type Gate struct {
 	pausing    pauseState
 	pauseHeard bool
 	postponed  []postponed
-	probed     []*kept // long messages that Improbe has given, and nobody has received
-	giveUp     func()  // ends the attempt to connect
-	abandoned  bool    // by giveUp
-	finishing  bool    // a connection ends in order
-	peerLeft   bool    // the peer's session has closed this connection because it ends; there was none since
-	forgotten  bool    // by Forget
-	awaited    int     // callers of ConnectWait
-	stood      uint64  // connections that came about
+	ins        *incoming        // long messages that arrive
+	rts        map[uint64]*kept // requests to send long ones that nobody has received, by the peer's numbers
+	probed     []*kept          // long messages that Improbe has given, and nobody has received
+	giveUp     func()           // ends the attempt to connect
+	abandoned  bool             // by giveUp
+	finishing  bool             // a connection ends in order
+	peerLeft   bool             // the peer's session has closed this connection because it ends; there was none since
+	forgotten  bool             // by Forget
+	awaited    int              // callers of ConnectWait
+	stood      uint64           // connections that came about
 	peerEra    uint32
 	dials      uint64 // connections that were begun here
 	lastDial   uint64 // Session.dials, as of the last of them
@@ -237,11 +239,11 @@ func (l *link) lost(err error) {
 		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
 		s.calls = append(s.calls, func() { f(e) })
 	}
-	s.ins.each(func(_ uint64, in *incoming) {
-		if in.g == g && in.mode != rdv.Null {
+	for in := g.ins; in != nil; in = in.after {
+		if in.mode != rdv.Null {
 			in.Lost(l.rail)
 		}
-	})
+	}
 	// The peer, which gives the rail up as well, will send nothing there.
 	for _, pc := range s.pieces {
 		if pc.l == l && pc.kind == pieceRecv && pc.posted {

@@ -17,17 +17,18 @@ import (
 // power of two, and used again.
 type kept struct {
 	match.Arrival
-	g     *Gate
-	h     header.Header
-	buf   []byte // the whole packet
-	class int
-	cost  int   // bytes, with everything
-	ours  bool  // counted in Gate.keptN and Session.keptN
-	from  *int  // the budget that its memory is of; nil: none
-	gone  error // why a message by rendezvous that was probed does not come any more
-	next  *kept
-	now   Active // of a long active message
-	call  func() // calls its handler
+	g      *Gate
+	h      header.Header
+	buf    []byte // the whole packet
+	class  int
+	cost   int    // bytes, with everything
+	ours   bool   // counted in Gate.keptN and Session.keptN
+	from   *int   // the budget that its memory is of; nil: none
+	number uint64 // of a request to send, as the peer counts them
+	gone   error  // why a message by rendezvous that was probed does not come any more
+	next   *kept
+	now    Active // of a long active message
+	call   func() // calls its handler
 }
 
 // keptClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
@@ -94,6 +95,9 @@ func (s *Session) freeKept(k *kept) {
 		return // postponed, beside the budget
 	}
 	*k.from += k.cost
+	if k.h.Kind == header.RTS && k.g.rts[k.number] == k {
+		delete(k.g.rts, k.number)
+	}
 	if k.ours {
 		k.ours = false
 		k.g.keptN--
@@ -101,7 +105,7 @@ func (s *Session) freeKept(k *kept) {
 		s.keptN--
 	}
 	k.buf = k.buf[:cap(k.buf)]
-	k.g, k.gone, k.now, k.from = nil, nil, Active{}, nil
+	k.g, k.h, k.gone, k.now, k.from = nil, header.Header{}, nil, Active{}, nil
 	if k.class == keptClasses {
 		k.buf = nil
 	}
@@ -145,9 +149,24 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	s.keptN++
 	copy(k.buf, b)
 	k.g, k.h, k.From, k.Tag = l.g, *h, l.g.index, h.Tag
+	if h.Kind == header.RTS {
+		l.g.keepRTS(k)
+	}
 	s.stats.Unexpected++
 	s.table.Keep(&k.Arrival)
 	return true
+}
+
+// keepRTS makes a kept request to send known by its number.
+func (g *Gate) keepRTS(k *kept) {
+	var req header.Request
+	if k.parse(&req) != nil {
+		return // changed by the peer while it was copied: to receive it fails
+	}
+	if k.number = req.ID; g.rts == nil {
+		g.rts = make(map[uint64]*kept)
+	}
+	g.rts[req.ID] = k
 }
 
 // stall leaves a message that is beyond the budget in the driver.
@@ -254,33 +273,23 @@ func (s *Session) dropKept(g *Gate) {
 	for _, k := range g.probed {
 		k.gone = ErrClosed
 	}
+	clear(g.rts)
 	g.probed = nil
 }
 
 // refuseKept is the same on the side that closes: the sender hears it by Bye.
 func (s *Session) refuseKept(g *Gate) { s.dropKept(g) }
 
-// dropKeptRTS forgets one that its sender has withdrawn.
-func (s *Session) dropKeptRTS(g *Gate, id uint64) {
-	s.table.Each(g.index, func(a *match.Arrival) {
-		if k := a.User.(*kept); k.requests(id) {
-			s.table.Take(a)
-			s.freeKept(k)
-		}
-	})
-	for i, k := range g.probed {
-		if k.requests(id) {
-			k.gone = errWithdrawn
-			g.probed = slices.Delete(g.probed, i, i+1)
-			return
-		}
+// withdrawKept forgets one that its sender has withdrawn.
+func (g *Gate) withdrawKept(k *kept) {
+	delete(g.rts, k.number)
+	if i := slices.Index(g.probed, k); i >= 0 {
+		k.gone = errWithdrawn
+		g.probed = slices.Delete(g.probed, i, i+1)
+		return
 	}
-}
-
-// requests reports whether it is the RTS of that number.
-func (k *kept) requests(id uint64) bool {
-	var req header.Request
-	return k.h.Kind == header.RTS && req.Parse(k.h.Body(k.buf)) == nil && req.ID == id
+	g.s.table.Take(&k.Arrival)
+	g.s.freeKept(k)
 }
 
 // parse reads the RTS. It was checked on arrival, but then copied from memory that the peer may write.

@@ -58,6 +58,8 @@ type incoming struct {
 	keyed   int // bytes that keys have covered so far
 	base    int // where the section of the key begins
 	spare   *incoming
+
+	before, after *incoming // in Gate.ins
 }
 
 func (s *Session) newOutgoing() *outgoing {
@@ -78,6 +80,26 @@ func (s *Session) newIncoming() *incoming {
 	s.spareIn = in.spare
 	*in = incoming{Receiver: in.Receiver, key: in.key[:0]}
 	return in
+}
+
+// addIn puts a message on the list of those that arrive from the peer.
+func (g *Gate) addIn(in *incoming) {
+	if in.after = g.ins; in.after != nil {
+		in.after.before = in
+	}
+	g.ins = in
+}
+
+func (g *Gate) removeIn(in *incoming) {
+	if in.after != nil {
+		in.after.before = in.before
+	}
+	if in.before != nil {
+		in.before.after = in.after
+	} else {
+		g.ins = in.after
+	}
+	in.before, in.after = nil, nil
 }
 
 // modes are those that this side can do on a connection as a sender.
@@ -236,6 +258,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	in.req, in.g, in.peer, in.tag, in.total = r, g, req.ID, tag, int(req.Total)
 	in.want = min(in.total, r.room())
 	in.id = s.ins.add(in)
+	g.addIn(in)
 	g.owe(incomingCost)
 	r.in = in
 	g.live++
@@ -417,8 +440,9 @@ func (s *Session) settleIn(in *incoming) {
 	if !complete && !in.Over() || !s.ins.has(in.id) {
 		return
 	}
-	s.ins.remove(in.id) // telling the peer may end the gate, and all that is still there with it
 	g, r := in.g, in.req
+	s.ins.remove(in.id) // telling the peer may end the gate, and all that is still there with it
+	g.removeIn(in)
 	status := uint8(statusDone)
 	if !complete {
 		status = statusFailed
@@ -534,12 +558,15 @@ func (s *Session) dropLong(g *Gate, err error) {
 			s.settleOut(o)
 		}
 	})
-	s.ins.each(func(_ uint64, in *incoming) {
-		if in.g != g {
-			return
+	var ins []*incoming // a list of its own, as the end of one may end others
+	for in := g.ins; in != nil; in = in.after {
+		ins = append(ins, in)
+	}
+	for _, in := range ins {
+		if in.g == g && s.ins.has(in.id) {
+			in.over(err)
 		}
-		in.over(err)
-	})
+	}
 }
 
 // over lets a message fail of which the sender sends no more.

@@ -147,11 +147,10 @@ func (g *Gate) drained() bool {
 	if !g.pauseHeard || g.queued() > 0 {
 		return false
 	}
-	quiet := true
+	quiet := g.ins == nil
 	s.outs.each(func(_ uint64, o *outgoing) {
 		quiet = quiet && (o.g != g || !o.Matched() && !o.releasing)
 	})
-	s.ins.each(func(_ uint64, in *incoming) { quiet = quiet && in.g != g })
 	for _, o := range s.liveOps {
 		quiet = quiet && (o.g != g || !o.started)
 	}

@@ -209,14 +209,24 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 // forget ends a message that its sender has taken back, by the number of the
 // sender's half.
 func (l *link) forget(id uint64, why error) {
-	s := l.g.s
-	s.dropKeptRTS(l.g, id)
-	l.g.dropPostponedRTS(id)
-	s.ins.each(func(_ uint64, in *incoming) {
-		if in.g == l.g && in.peer == id {
-			in.over(why)
-		}
-	})
+	g := l.g
+	if k := g.rts[id]; k != nil {
+		g.withdrawKept(k)
+	}
+	g.dropPostponedRTS(id)
+	if in := g.arriving(id); in != nil {
+		in.over(why)
+	}
+}
+
+// arriving returns the message that arrives, by the number of the sender's half; nil if there is none. There are as many
+// as receives of this process that have begun.
+func (g *Gate) arriving(id uint64) *incoming {
+	in := g.ins
+	for in != nil && in.peer != id {
+		in = in.after
+	}
+	return in
 }
 
 // nextSection asks for the key of the next section, mode Get.
@@ -268,13 +278,11 @@ func (l *link) cookie(h *header.Header, body, data []byte) error {
 		if len(data) > driver.MaxRemoteKey {
 			return header.ErrMalformed
 		}
-		s.ins.each(func(_ uint64, in *incoming) {
-			if in.g == l.g && in.peer == h.Tag && in.mode == rdv.Get && in.keyed < in.total {
-				in.key = append(in.key[:0], data...)
-				in.base = in.keyed
-				in.keyed = min(in.keyed+in.first, in.total)
-			}
-		})
+		if in := l.g.arriving(h.Tag); in != nil && in.mode == rdv.Get && in.keyed < in.total {
+			in.key = append(in.key[:0], data...)
+			in.base = in.keyed
+			in.keyed = min(in.keyed+in.first, in.total)
+		}
 		return nil
 	}
 	for _, pc := range s.pieces {
