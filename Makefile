@@ -101,7 +101,6 @@ bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix so
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -timeout 20m -- hack/bench-vm
 	@hack/kmod 6.1
-	@go test -exec '$(CURDIR)/bin/vm -timeout 20m -env BYWASH_QNIX_KO=$(CURDIR)/bin/kmod/6.1/qnix.ko --' -run '^$$' -bench . -benchtime 1x -timeout 20m ./test/qnixmod
 	@bin/vm -timeout 10m -modules '$(CURDIR)/bin/kmod/6.1/qnix.ko' -- bin/bywash perf -d qnix,sock-unix -t lat,bw,barrier,bcast $(PERF_FLAGS)
 
 shell-vm: ## a shell in a virtual machine with Soft-RoCE

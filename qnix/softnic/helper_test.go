@@ -233,3 +233,47 @@ func mapping(t testing.TB, size int) ([]byte, int) {
 	t.Cleanup(func() { _ = unix.Munmap(b); unix.Close(fd) })
 	return b, fd
 }
+
+func init() {
+	roles["softnic"] = func(in *json.Decoder) error {
+		var c Config
+		if err := in.Decode(&c); err != nil {
+			return err
+		}
+		s, err := Start(c)
+		if err != nil {
+			return err
+		}
+		addr := ""
+		if s.Addr() != nil {
+			addr = s.Addr().String()
+		}
+		say(addr)
+		var x int
+		_ = in.Decode(&x) // until the test closes its end
+		return s.Close()
+	}
+}
+
+// softnicProcess starts a softnic in a process of its own, as in real use, and returns its sockets and wire address.
+func softnicProcess(t testing.TB, c Config) (*child, []string, string) {
+	t.Helper()
+	if len(c.Sockets) == 0 {
+		d := dir(t)
+		for i := range max(1, c.NICs) {
+			c.Sockets = append(c.Sockets, filepath.Join(d, fmt.Sprint(i)))
+		}
+	}
+	x := startChild(t, "softnic")
+	x.tell(&c)
+	var addr string
+	x.hear(&addr)
+	return x, c.Sockets, addr
+}
+
+// roleTB lets roles use what tests use.
+type roleTB struct{ testing.TB }
+
+func (*roleTB) Helper()        {}
+func (*roleTB) Cleanup(func()) {}
+func (*roleTB) Fatal(a ...any) { panic(fmt.Sprint(a...)) }

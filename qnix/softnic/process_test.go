@@ -44,13 +44,32 @@ func senderRole(in *json.Decoder) error {
 		return err
 	}
 	say(os.Getpid())
-	e := &ends{p: p, long: true}
-	e.out = nic.Message{Peer: name("main"), Len: len(mem), Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h, Len: uint32(len(mem))}}}
+	out := nic.Message{Peer: name("main"), Len: len(mem), Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h, Len: uint32(len(mem))}}}
 	for {
-		if err := e.send(); err != nil {
+		if err := p.Post(nic.Send, 0, &out); err != nil {
 			return err
 		}
-		if err := e.wait(p.SendDoorbell); err != nil {
+		if err := p.Kick(); err != nil {
+			return err
+		}
+		if err := awaitSend(p); err != nil {
+			return err
+		}
+	}
+}
+
+// awaitSend waits until the send of context 0 is done.
+func awaitSend(p *nic.Process) error {
+	for {
+		seen := p.RingTail()
+		s, _ := p.SendDoorbell(0)
+		switch {
+		case s == nic.Done:
+			return nil
+		case s.Rung():
+			return fmt.Errorf("send: state %v", s)
+		}
+		if err := p.Wait(seen, -1); err != nil {
 			return err
 		}
 	}

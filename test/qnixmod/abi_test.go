@@ -305,5 +305,3 @@ func readFile(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	return string(b), err
 }
-
-func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }

@@ -3,7 +3,6 @@ package link
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -184,77 +183,5 @@ func TestLossCostsLittle(t *testing.T) {
 		if bad := x.run(t, seed+1).used; bad < 0.9*calm {
 			t.Errorf("seed %d: 1 %% loss, reordering and duplicates leave %.3f of what goes without", seed+1, bad/calm)
 		}
-	}
-}
-
-// BenchmarkFigures prints how flows share a bottleneck, and goodput over loss, as tables, which takes half a
-// minute. It writes sharing.csv and loss.csv into the folder that BYWASH_FIGURES names, for hack/plot to draw.
-func BenchmarkFigures(t *testing.B) {
-	if t.N > 1 {
-		return // once tells it all
-	}
-	flows := []int{1, 2, 8, 32, 100}
-	sharing := [][]any{{"", "flows", "Jain index"}}
-	for _, rtt := range []Time{40_000, 400_000} {
-		for _, queue := range []int{20, 100, 1000} {
-			name := fmt.Sprintf("RTT %d µs queue %d", rtt/1000, queue)
-			for _, n := range flows {
-				x := newContest(n, queue)
-				x.delay = rtt / 2
-				o := x.run(t, 1)
-				sharing = append(sharing, []any{name, n, o.jain})
-				t.Logf("%-22s %3d flows: %v", name, n, o)
-			}
-		}
-	}
-	for _, n := range flows[1:] {
-		x := newContest(n, 200)
-		x.late = true
-		t.Logf("half begin later,      %3d flows: %v", n, x.run(t, 1))
-		x.late, x.spread = false, 10
-		t.Logf("RTTs from 1 to 10,     %3d flows: %v", n, x.run(t, 1))
-	}
-	for _, mtu := range []int{1500, 9000, 65503} {
-		for _, n := range []int{1, 8, 32} {
-			for _, rtt := range []Time{40_000, 400_000} {
-				x := newContest(n, 200)
-				x.mtu, x.delay = mtu, rtt/2
-				if mtu > 3766 {
-					x.unit = 3766
-				}
-				t.Logf("MTU %5d, RTT %3d µs, %3d flows: %v", mtu, rtt/1000, n, x.run(t, 1))
-			}
-		}
-	}
-	writeCSV(t, "sharing.csv", sharing)
-	losses := [][]any{{"", "packets lost in %", "share of the bottleneck used"}}
-	for _, delay := range []Time{20_000, 200_000} {
-		for _, loss := range []float64{0, 0.001, 0.01, 0.02, 0.05, 0.1} {
-			x := newContest(1, 500)
-			x.delay, x.loss = delay, loss
-			o := x.run(t, 1)
-			x.mess = true
-			m := x.run(t, 1)
-			name := fmt.Sprintf("RTT %d µs", 2*delay/1000)
-			losses = append(losses, []any{name, 100 * loss, o.used}, []any{name + " messy", 100 * loss, m.used})
-			t.Logf("%s, loss %4.1f %%: used %5.1f %%, wait %5.1f µs; with reordering and duplicates %5.1f %%",
-				name, 100*loss, 100*o.used, float64(o.wait)/1e3, 100*m.used)
-		}
-	}
-	writeCSV(t, "loss.csv", losses)
-}
-
-// writeCSV writes rows of series, x and y, below the labels of the axes, if a folder for them is named.
-func writeCSV(t testing.TB, name string, rows [][]any) {
-	dir := os.Getenv("BYWASH_FIGURES")
-	if dir == "" {
-		return
-	}
-	var text []byte
-	for _, r := range rows {
-		text = fmt.Appendf(text, "%v,%v,%v\n", r...)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-		t.Fatal(err)
 	}
 }
