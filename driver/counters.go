@@ -26,7 +26,7 @@ type Counters struct {
 	RegistrationEvictions uint64 `json:"registration_evictions"`
 
 	Connects    uint64 `json:"connects"`     // connections that came to stand
-	Refused     uint64 `json:"refused"`      // connection attempts refused: secret, user, version
+	Refused     uint64 `json:"refused"`      // connection attempts refused: secret, user, version, too many or for too long without an answer
 	Disconnects uint64 `json:"disconnects"`  // in order
 	BrokenPeers uint64 `json:"broken_peers"` // without a word
 

@@ -53,29 +53,34 @@ func (c *process) vain() {
 	}
 }
 
+// drainMost is how many doorbells one call handles at most, some 0.1 ms: peers that send much, and goroutines that post
+// again at once, would keep it busy for longer. A waiter does not sleep while others are left.
+const drainMost = 1024
+
 // Drain implements kit.ContextHooks. It handles the doorbells that have rung.
 func (c *process) Drain() (did bool) {
 	if c.quiet() {
 		c.vain()
 		return false
 	}
-	for !c.quiet() && c.doorbells.tryLock() {
+	for n := 0; n < drainMost && !c.quiet() && c.doorbells.tryLock(); {
 		did = true
-		c.drainLocked()
+		n += c.drainLocked(drainMost - n)
 		c.doorbells.unlock()
 	}
 	return did
 }
 
-func (c *process) drainLocked() {
+// drainLocked handles doorbells that have rung, at most so many, and returns how many there were.
+func (c *process) drainLocked(most int) (n int) {
 	b := &c.doorbells
 	seen := b.seen.Load()
-	for {
+	for ; n < most; n++ {
 		r, ok := c.proc.Rung(&seen)
+		if !ok {
+			break
+		}
 		switch {
-		case !ok:
-			b.seen.Store(seen)
-			return
 		case r.Overrun: // impossible: each context is drained before it is posted again
 			c.nicFailed(fmt.Errorf("the Doorbell Ring lost entries"))
 		case r.Receive:
@@ -84,6 +89,8 @@ func (c *process) drainLocked() {
 			c.sendRang(r.Index)
 		}
 	}
+	b.seen.Store(seen)
+	return n
 }
 
 func (c *process) receiveRang(i int) {

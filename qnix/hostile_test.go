@@ -266,3 +266,63 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 		}
 	}
 }
+
+// A call handles a bounded number of the doorbells that have rung. The next calls handle the others.
+func TestDrainIsBounded(t *testing.T) {
+	NeedNIC(t)
+	var ends [2]smallContext
+	for k := range ends {
+		q, err := qnixDriver{}.Query(driver.Hints{Device: os.Getenv(nic.EnvPath)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := q.Open(driver.Attributes{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		ends[k] = c.(smallContext)
+	}
+	x, err := ends[0].Connect(ends[1].URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := ends[1].Connect(ends[0].URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(connected(x), connected(y)); err != nil {
+		t.Fatal(err)
+	}
+	const messages, most = 20, 8
+	c := ends[1]
+	c.doorbells.mustLock()
+	sent := make([]driver.Packet, messages)
+	for k := range sent {
+		sent[k].IOV = [][]byte{{byte(k)}}
+		if err := x.SendPost(&sent[k]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rung := func() uint32 { return c.proc.RingTail() - c.doorbells.seen.Load() }
+	for end := time.Now().Add(patience); rung() < messages; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d doorbells have rung, want %d", rung(), messages)
+		}
+	}
+	if n := c.drainLocked(most); n != most || rung() < messages-most {
+		t.Errorf("%d doorbells were handled and %d are left, want %d of %d handled", n, rung(), most, messages)
+	}
+	c.doorbells.unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for k := range messages {
+		p := driver.Packet{IOV: [][]byte{make([]byte, 1)}}
+		if err := y.RecvPost(&p); err != nil {
+			t.Fatal(err)
+		}
+		if err := y.(driver.RecvWaiter).RecvWait(ctx, &p); err != nil || p.IOV[0][0] != byte(k) {
+			t.Fatalf("message %d: %v, %v", k, p.IOV[0], err)
+		}
+	}
+}

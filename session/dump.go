@@ -3,16 +3,26 @@ package session
 import (
 	"fmt"
 	"io"
+
+	"github.com/bywash/bywash/driver"
 )
 
-// Dump writes the state of the session for a human reader: gates, messages that wait to leave, receives, unexpected
-// messages, long messages and their chunks.
+// Dump writes the state of the session for a human reader: what its drivers have counted, gates, messages that wait to
+// leave, receives, unexpected messages, long messages and their chunks.
 func (s *Session) Dump(w io.Writer) error {
 	s.mu.lock()
 	defer s.mu.unlock()
 	d := dumper{w: w}
 	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.job.ID(), s.job.Name(), s.stats)
 	d.line("%d receives posted, %d messages kept, %d bytes of budget left, %d peers held up", s.table.Posted(), s.table.Waiting(), s.budget, len(s.stalled))
+	for _, n := range s.nics {
+		var c driver.Counters
+		if n.small.Counters(&c); n.large != nil {
+			n.large.Counters(&c)
+		}
+		d.line("driver %s on %s: %d connections stood, %d attempts refused, %d broken, %d bad frames, %d posts told busy",
+			n.Driver, n.Device, c.Connects, c.Refused, c.BrokenPeers, c.BadFrames, c.Busy)
+	}
 	for _, g := range s.gates {
 		if g == nil || g.state == gateIdle && g.backlog.n+g.later.n == 0 {
 			continue

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -374,8 +375,13 @@ func TestDumpNamesWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := s[0].Dump(&b); err != nil || !bytes.Contains(b.Bytes(), []byte("1048576 bytes")) {
-		t.Errorf("dump: %v\n%s", err, b.String())
+	if err := s[0].Dump(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"1048576 bytes", " 0 attempts refused"} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("the dump lacks %q:\n%s", part, b.String())
+		}
 	}
 	if _, err := s[1].Gate(0).Recv(deadline(t), 1, make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)

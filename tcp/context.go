@@ -28,6 +28,8 @@ type share struct {
 	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
 
 	parties   map[uint64]*party // by incarnation; guarded by Mu
+	pending   pending           // guarded by Mu
+	quota     quota             // of pending links
 	strangers strangers
 	onRequest atomic.Pointer[func()]
 	probes    atomic.Uint32

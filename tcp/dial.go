@@ -26,21 +26,49 @@ type attempt struct {
 	err  error
 }
 
-// persist repeats the race for the dead time if the peer closed the connection before it answered: strangers may crowd
-// its port. If its process is gone, the next attempt finds that out.
-func (c *share) persist(peer uint64, targets []netip.AddrPort) (*link, error) {
+// Pauses between attempts to reach a peer that has closed the connection, or whose program does not come.
+const (
+	firstPause = 5 * time.Millisecond
+	callPause  = 200 * time.Millisecond
+	lazyPause  = 2 * time.Second // the peer dials, too, when its program comes
+)
+
+// persist repeats the race, after a pause, for the dead time if the peer closed the connection before it answered:
+// strangers may crowd its port. If its process is gone, the next attempt finds that out. A peer that says busy lives,
+// and is asked again as long as somebody waits for it.
+func (c *share) persist(p *party, targets []netip.AddrPort, pause time.Duration) (*link, error) {
 	limit := time.Now().Add(c.opts.deadTime)
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
-		l, again, err := c.race(c.live, peer, targets)
+	err := errBusy
+	for next := firstPause; ; {
+		if pause > 0 {
+			select {
+			case <-time.After(pause):
+			case <-c.live.Done():
+				return nil, err
+			}
+			if !p.awaited() {
+				return nil, err
+			}
+		}
+		var l *link
+		var again bool
+		l, again, err = c.race(c.live, p.peer, targets)
+		most := callPause
+		if errors.Is(err, errBusy) {
+			most, limit = lazyPause, time.Now().Add(c.opts.deadTime)
+		}
 		if err == nil || !again || time.Now().After(limit) {
 			return l, err
 		}
-		select {
-		case <-time.After(pause):
-		case <-c.live.Done():
-			return nil, err
-		}
+		pause, next = next, min(2*next, most)
 	}
+}
+
+// awaited reports whether an instance waits for the peer.
+func (p *party) awaited() bool {
+	p.ctx.Mu.Lock()
+	defer p.ctx.Mu.Unlock()
+	return len(p.waiting) > 0
 }
 
 // hungUp reports whether the other end closed a connection that stood.
@@ -111,7 +139,7 @@ func worse(a, b error) error {
 			return 0
 		case errors.Is(err, driver.ErrAuth), errors.Is(err, driver.ErrVersion):
 			return 3
-		case errors.Is(err, driver.ErrInvalid):
+		case errors.Is(err, driver.ErrInvalid), errors.Is(err, errBusy):
 			return 2
 		}
 		return 1

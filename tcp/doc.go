@@ -33,7 +33,8 @@
 // Both sides dial, so that one direction that works is enough (dial.go, listen.go). The side with the lower incarnation
 // leads: it takes one proven link for each of its calls of Connect, in their order, and the other side matches it with
 // its own calls (party.go). The leader confirms each match, as its instance may have been given up meanwhile. Links
-// that nobody needs are closed by the side that dialed them.
+// that nobody needs are closed by the side that dialed them. Those that wait for the other side's call end after 30 s, or
+// when there are too many (pending.go): they are dialed again as long as their user waits.
 //
 // # When the peer dies
 //
@@ -46,7 +47,8 @@
 //
 // # Limits
 //
-// Messages of the small track have at most 16 KiB. A connection of the small track takes 224 KiB of memory, one of the
+// Links that wait for this side's Connect take at most a quarter of the descriptors that the process may still open, and
+// half of that for one host. Messages of the small track have at most 16 KiB. A connection of the small track takes 224 KiB of memory, one of the
 // large track some 9 KiB. Nothing allocates on the data path, but with encrypt=on, where the cipher allocates a nonce a
 // record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every kernel that Go supports will do.
 package tcp

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"github.com/bywash/bywash/driver"
@@ -56,7 +57,7 @@ func (l *link) receive() (note, error) {
 func (l *link) serve() {
 	for {
 		m, err := l.receive()
-		if l.ask() { // an instance has come for it, which ended the read
+		if l.ask() || l.taken(err) { // an instance has come for it
 			continue
 		}
 		if err == nil {
@@ -90,6 +91,25 @@ func (l *link) ask() bool {
 	return true
 }
 
+// taken reports whether an instance has taken the link when its time was over.
+func (l *link) taken(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	l.ctx.Mu.Lock()
+	defer l.ctx.Mu.Unlock()
+	return l.state == linkTaken
+}
+
+// letGo ends a link for which our user has not come. The peer dials again, if its user still waits. The caller holds Mu.
+func (l *link) letGo() {
+	p := l.party
+	l.ctx.pending.remove(l)
+	p.idle, p.offered = remove(p.idle, l), remove(p.offered, l)
+	l.state = linkOver
+	_ = l.send(note{kind: noteWelcome, code: refuseBusy})
+}
+
 // handle takes a note of the peer.
 func (l *link) handle(m note) error {
 	c := l.ctx
@@ -104,6 +124,7 @@ func (l *link) handle(m note) error {
 		if p.tend(); l.state != linkOffered {
 			return nil
 		}
+		c.pending.add(l)
 		c.requested()
 		return l.send(note{kind: noteSeen})
 	case m.kind == noteSeen && l.state == linkTaken:
@@ -117,6 +138,10 @@ func (l *link) handle(m note) error {
 	case m.kind == noteUp && l.state == linkAsked:
 		l.up(l.token)
 		return errUp
+	case m.kind == noteWelcome && m.code == refuseBusy &&
+		(l.state == linkIdle && l.dialed || l.state == linkTaken || l.state == linkSeen):
+		p.again(l)
+		return errBusy
 	}
 	c.bad.Add(1)
 	return errMalformed
@@ -125,6 +150,7 @@ func (l *link) handle(m note) error {
 // up gives the socket to the instance. The caller holds Mu.
 func (l *link) up(theirs uint64) {
 	l.state = linkUp
+	l.party.pause = 0
 	l.party.taken = remove(l.party.taken, l)
 	l.conn.stand(l, theirs)
 	l.party.tend()
@@ -133,9 +159,14 @@ func (l *link) up(theirs uint64) {
 // lost ends a link that the peer has closed, or that was closed here.
 func (l *link) lost(err error) {
 	c := l.ctx
-	_ = l.sock.Close()
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
+	if errors.Is(err, os.ErrDeadlineExceeded) && (l.state == linkIdle || l.state == linkOffered) {
+		c.refused.Add(1)
+		l.letGo()
+	}
+	_ = l.sock.Close()
+	c.pending.remove(l)
 	p, i, before := l.party, l.conn, l.state
 	l.state = linkOver
 	p.idle, p.taken, p.offered = remove(p.idle, l), remove(p.taken, l), remove(p.offered, l)

@@ -20,9 +20,6 @@ const (
 	maxStrangers = 256
 	// maxLeaving strangers that were hung up on may still have a goroutine, before further ones are refused.
 	maxLeaving = 64
-	// Links that have proved the secret wait for our user's Connect: so many of one peer, and of all.
-	maxIdlePeer = 256
-	maxIdle     = 4096
 
 	acceptPause = 50 * time.Millisecond
 )
@@ -106,13 +103,13 @@ func (c *share) serve(l *net.TCPListener) {
 
 // meet speaks the listener's part with one dialer, and serves the link if it stands.
 func (c *share) meet(sock *net.TCPConn) {
-	l, peer, err := c.admit(sock)
+	l, peer, err := c.identify(sock)
 	c.strangers.remove(sock)
 	if err != nil {
 		reset(sock)
 		return
 	}
-	if !c.enlist(l, peer, false) {
+	if !c.admit(l, peer) {
 		c.refused.Add(1)
 		_ = l.send(note{kind: noteWelcome, code: refuseBusy})
 		_ = sock.Close()
@@ -121,8 +118,8 @@ func (c *share) meet(sock *net.TCPConn) {
 	l.serve()
 }
 
-// admit has a stranger prove the secret, and reads whom it wants.
-func (c *share) admit(sock *net.TCPConn) (*link, uint64, error) {
+// identify has a stranger prove the secret, and reads whom it wants.
+func (c *share) identify(sock *net.TCPConn) (*link, uint64, error) {
 	prepare(sock, c.opts.deadTime)
 	_ = sock.SetDeadline(time.Now().Add(strangerTime))
 	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}

@@ -17,11 +17,12 @@ type party struct {
 	ctx  *share
 	peer uint64
 
-	waiting []*conn // instances without a link, in the order of Connect
-	idle    []*link // that nobody has taken
-	taken   []*link // for an instance that does not stand yet
-	offered []*link // by the peer, which leads, in its order
-	dials   int     // under way
+	waiting []*conn       // instances without a link, in the order of Connect
+	idle    []*link       // that nobody has taken
+	taken   []*link       // for an instance that does not stand yet
+	offered []*link       // by the peer, which leads, in its order
+	dials   int           // under way
+	pause   time.Duration // before the next one: the peer has let go of a link for which its user did not come
 }
 
 // party finds the peer with an incarnation. The caller holds Mu.
@@ -44,38 +45,52 @@ func remove[T comparable](list []T, x T) []T {
 // leads reports whether this side chooses the links.
 func (p *party) leads() bool { return p.ctx.Incarnation < p.peer }
 
-// enlist adds a proven link, and reports whether there is room. The listener then says welcome.
-func (c *share) enlist(l *link, peer uint64, dialed bool) bool {
+// enlist adds a proven link that this side has dialed, and reports whether the context is still open.
+func (c *share) enlist(l *link, peer uint64) bool {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	if c.IsClosed() || !dialed && c.crowded(peer) {
+	if c.IsClosed() {
 		return false
 	}
-	p := c.party(peer)
-	l.party = p
-	if !dialed && l.send(note{kind: noteWelcome}) != nil {
-		p.tend()
-		return false
-	}
-	p.idle = append(p.idle, l)
-	p.tend()
-	if !dialed {
-		c.requested()
-	}
+	l.party = c.party(peer)
+	l.party.idle = append(l.party.idle, l)
+	l.party.tend()
 	return true
 }
 
-// crowded reports whether a peer, or all peers, have too many links that wait for our user.
-func (c *share) crowded(peer uint64) bool {
-	all := 0
-	for _, p := range c.parties {
-		n := len(p.idle) + len(p.offered)
-		if p.peer == peer && n >= maxIdlePeer {
-			return true
-		}
-		all += n
+// admit adds a proven link that the peer has dialed, and says welcome to it, if there is room.
+func (c *share) admit(l *link, peer uint64) bool {
+	c.Mu.Lock()
+	waiting := len(c.pending.list)
+	c.Mu.Unlock()
+	limit := c.quota.limit(waiting) // which counts, and may take some time
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if c.IsClosed() {
+		return false
 	}
-	return all >= maxIdle
+	if p := c.parties[peer]; p == nil || len(p.waiting) <= len(p.idle) { // our user does not wait for it
+		switch old := c.pending.excess(l, limit); old {
+		case nil:
+		case l:
+			return false
+		default:
+			c.refused.Add(1)
+			old.letGo()
+			_ = old.sock.Close()
+		}
+	}
+	p := c.party(peer)
+	l.party = p
+	if l.send(note{kind: noteWelcome}) != nil {
+		p.tend()
+		return false
+	}
+	c.pending.add(l)
+	p.idle = append(p.idle, l)
+	p.tend()
+	c.requested()
+	return true
 }
 
 // tend does what can be done now: it matches instances with links, dials, and closes links that nobody needs.
@@ -91,8 +106,8 @@ func (p *party) tend() {
 	}
 	for n := len(p.waiting) - len(p.idle) - p.dials; n > 0; n-- {
 		p.dials++
-		targets := p.waiting[0].targets
-		c.tasks.Go(func() { c.call(p, targets) })
+		targets, pause := p.waiting[0].targets, p.pause
+		c.tasks.Go(func() { c.call(p, targets, pause) })
 	}
 	if len(p.waiting) == 0 {
 		for _, l := range slices.Clone(p.idle) {
@@ -119,6 +134,7 @@ func (p *party) take() {
 		}
 		l, i := p.idle[0], p.waiting[0]
 		p.idle, p.waiting = p.idle[1:], p.waiting[1:]
+		p.ctx.pending.remove(l)
 		l.state, l.conn, i.link = linkTaken, i, l
 		p.taken = append(p.taken, l)
 		_ = l.send(note{kind: noteTake, token: i.api.token()}) // an error shows at the receiver, too
@@ -131,6 +147,7 @@ func (p *party) follow() {
 	for len(p.waiting) > 0 && len(p.offered) > 0 {
 		l, i := p.offered[0], p.waiting[0]
 		p.offered, p.waiting = p.offered[1:], p.waiting[1:]
+		p.ctx.pending.remove(l)
 		l.state, l.conn, i.link = linkStanding, i, l
 		p.taken = append(p.taken, l)
 		_ = l.sock.SetReadDeadline(time.Unix(1, 0)) // ends the goroutine's read
@@ -138,8 +155,8 @@ func (p *party) follow() {
 }
 
 // call dials the peer once, for whichever instance is first when that has worked.
-func (c *share) call(p *party, targets []netip.AddrPort) {
-	l, err := c.persist(p.peer, targets)
+func (c *share) call(p *party, targets []netip.AddrPort, pause time.Duration) {
+	l, err := c.persist(p, targets, pause)
 	c.Mu.Lock()
 	p.dials--
 	if err != nil {
@@ -153,7 +170,7 @@ func (c *share) call(p *party, targets []netip.AddrPort) {
 	if err != nil {
 		return
 	}
-	if !c.enlist(l, p.peer, true) {
+	if !c.enlist(l, p.peer) {
 		_ = l.sock.Close()
 		return
 	}
@@ -166,6 +183,25 @@ func (p *party) fail(err error) {
 		i.Resolve(kit.StateBroken, err)
 	}
 	p.waiting = nil
+}
+
+// again has the instances wait again whose links the peer lets go of, one of which is l. Without the others, which follow
+// it, the instances would no longer be in the order of Connect.
+func (p *party) again(l *link) {
+	p.pause = callPause
+	if l.state == linkIdle {
+		p.idle = remove(p.idle, l)
+		l.state = linkOver
+		return
+	}
+	var waiting []*conn
+	for _, t := range p.taken {
+		t.state = linkOver
+		_ = t.sock.Close()
+		t.conn.link = nil
+		waiting = append(waiting, t.conn)
+	}
+	p.taken, p.waiting = nil, append(waiting, p.waiting...)
 }
 
 // hangUp closes all links, when the context is closed.

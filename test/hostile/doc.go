@@ -7,6 +7,8 @@
 //	TestStranger     a process without the secret at each socket: thousands of connections, garbage, slow bytes, descriptors;
 //	                 also in verbs/internal/connect, for the sockets of its connection manager oob
 //	TestSprayer      a host on the path that sends recorded, changed and forged frames to both ends of a connection over afxdp
+//	TestPingers      hundreds of peers that send signs of life over tcp as fast as they can
+//	TestSquatter     a peer that connects over tcp as often as it can, and is not wanted
 //	TestKillStorm    peers of shm, tcp and of a softnic that are killed and stopped at random moments
 //	TestTenant       another user of a QNIX network interface who wants all names, groups, memory and time of it
 //

@@ -15,7 +15,7 @@ import (
 var programs = map[string]attack.Main{
 	"peer": peerProgram, "scribbler": scribblerProgram, "flooder": flooderProgram, "descriptors": attack.Visitor(descriptors),
 	"tenant": tenantProgram, "neighbour": neighbourProgram, "listener": listenerProgram,
-	"sprayer": sprayerProgram,
+	"sprayer": sprayerProgram, "echo": echoProgram, "pinger": pingerProgram, "squatter": squatterProgram,
 }
 
 func TestMain(m *testing.M) {

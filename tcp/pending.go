@@ -1,0 +1,138 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pendingTime is how long a link may wait for our user's Connect. Its dialer then dials again, if its user still waits.
+// Tests shorten it.
+var pendingTime = 30 * time.Second
+
+const (
+	// A context keeps at most maxPending links that wait for our user's Connect, and fewer where the process may not
+	// open four times as many files.
+	maxPending = 4096
+	// countTime is how long a count of the process's descriptors is good for.
+	countTime = 100 * time.Millisecond
+)
+
+// pending are the links that have proved the secret and wait for our user's Connect, the oldest first. The context's Mu
+// guards it.
+type pending struct {
+	list []*link
+	of   map[netip.Addr]int // how many are a host's
+}
+
+// host is whom the link counts for.
+func (l *link) host() netip.Addr { return hostOf(l.sock.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) }
+
+// hostOf is the address itself, or the network of a global IPv6 address, of which a host can have all.
+func hostOf(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is6() && !a.IsLinkLocalUnicast() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}
+
+// add has a link wait for our user for pendingTime.
+func (q *pending) add(l *link) {
+	if slices.Contains(q.list, l) {
+		return
+	}
+	if q.of == nil {
+		q.of = make(map[netip.Addr]int)
+	}
+	q.list = append(q.list, l)
+	q.of[l.host()]++
+	_ = l.sock.SetReadDeadline(time.Now().Add(pendingTime))
+}
+
+// remove takes a link out, if it waits, without a limit of its time.
+func (q *pending) remove(l *link) {
+	k := slices.Index(q.list, l)
+	if k < 0 {
+		return
+	}
+	q.list = slices.Delete(q.list, k, k+1)
+	h := l.host()
+	if q.of[h]--; q.of[h] == 0 {
+		delete(q.of, h)
+	}
+	_ = l.sock.SetReadDeadline(time.Time{})
+}
+
+// excess returns the link that has to end if l is added: at the limit the newest one of the host with the most, and l
+// itself if its host has half of the limit already. It returns nil if there is room.
+func (q *pending) excess(l *link, limit int) *link {
+	from := l.host()
+	most, n := from, q.of[from]+1
+	if n > max(limit/2, 1) {
+		return l
+	}
+	if len(q.list) < limit {
+		return nil
+	}
+	for h, k := range q.of {
+		if k > n {
+			most, n = h, k
+		}
+	}
+	if most == from {
+		return l
+	}
+	for _, old := range slices.Backward(q.list) {
+		if old.host() == most {
+			return old
+		}
+	}
+	return l
+}
+
+// quota is how many links may wait: a quarter of the descriptors that they have and that the process may still open.
+type quota struct {
+	mu      sync.Mutex
+	counted time.Time
+	n       int
+}
+
+// limit returns the quota, counted lately. waiting is how many links wait now.
+func (q *quota) limit(waiting int) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now := time.Now(); now.Sub(q.counted) > countTime {
+		q.n = min(maxPending, (freeDescriptors()+waiting)/4)
+		q.counted = now
+	}
+	return q.n
+}
+
+// freeDescriptors is how many descriptors the process may still open. Without /proc it is the limit.
+func freeDescriptors() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	const most = 1 << 30 // the kernel's own limit (fs.nr_open) is lower
+	n := int(min(limit.Cur, most))
+	dir, err := os.Open("/proc/self/fd")
+	switch {
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return 0
+	case err != nil:
+		return n
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(0)
+	return max(n-len(names), 0)
+}
