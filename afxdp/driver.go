@@ -8,8 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
@@ -129,8 +132,17 @@ func details(i net.Interface) (list []driver.Detail) {
 		add("checksums when sending", "%s", yes[f.TxChecksum])
 		add("time stamps when sending", "%s", yes[f.TxTimestamp])
 	}
-	for _, a := range addresses(i) {
-		add("address", "%v", a)
+	if _, a, err := chooseAddress(0, carrier.Link{Name: i.Name, MTU: i.MTU}, addresses(i)); err == nil && a.ip.IsValid() {
+		add("address", "%v", a.ip)
+		var others []string
+		for _, b := range addresses(i) {
+			if b != a.ip {
+				others = append(others, b.String())
+			}
+		}
+		if len(others) > 0 {
+			add("other addresses", "%s", strings.Join(others, ", "))
+		}
 	}
 	return list
 }
@@ -200,7 +212,8 @@ func query(h driver.Hints, o options) (*unopened, error) {
 	return n, nil
 }
 
-// chooseDevice returns the device with that name, or the only candidate if name is empty.
+// chooseDevice returns the device with that name. It takes none that nobody has named: a device may be the machine's only
+// way to others.
 func chooseDevice(name string) (*net.Interface, error) {
 	list, err := candidates()
 	if err != nil {
@@ -214,19 +227,72 @@ func chooseDevice(name string) (*net.Interface, error) {
 		}
 		return nil, unavailable(name, "there is no Ethernet device of that name", "bywash info -d afxdp lists them", nil)
 	}
-	var up []net.Interface
+	if len(list) == 0 {
+		return nil, noDevice()
+	}
+	return nil, unnamed(list)
+}
+
+// unnamed is the error for a device that was not named.
+func unnamed(list []net.Interface) error {
+	routes := defaultRoutes()
+	rank := func(i net.Interface) int { // the machine's way to others comes after devices that are spare
+		switch {
+		case i.Flags&net.FlagUp == 0:
+			return 2
+		case slices.Contains(routes, i.Index):
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b net.Interface) int { return rank(a) - rank(b) })
+	var known []string
 	for _, i := range list {
-		if i.Flags&net.FlagUp != 0 {
-			up = append(up, i)
+		known = append(known, i.Name+" ("+merits(i, slices.Contains(routes, i.Index))+")")
+	}
+	return unavailable("", "no device is named: this driver attaches a program to the device and takes its queues",
+		"name one, such as --dev "+list[0].Name+", BYWASH_DRIVERS=afxdp:"+list[0].Name+" or driver.Hints.Device; there are "+
+			strings.Join(known, ", "), nil)
+}
+
+// merits says in a few words what speaks for a device, and against it.
+func merits(i net.Interface, hasDefaultRoute bool) string {
+	if i.Flags&net.FlagUp == 0 {
+		return "down"
+	}
+	var words []string
+	if _, a, err := chooseAddress(0, carrier.Link{}, addresses(i)); err == nil && a.ip.IsValid() {
+		words = append(words, a.ip.String())
+	} else {
+		words = append(words, "no address")
+	}
+	if f, err := xsk.DeviceFeatures(i.Name); err == nil {
+		switch {
+		case f.ZeroCopy:
+			words = append(words, "zero-copy")
+		case f.Native:
+			words = append(words, "native XDP")
 		}
 	}
-	switch len(up) {
-	case 0:
-		return nil, noDevice()
-	case 1:
-		return &up[0], nil
+	if hasDefaultRoute {
+		words = append(words, "has the default route")
 	}
-	return nil, unavailable("", fmt.Sprintf("there are %d Ethernet devices", len(up)), "name one (bywash info -d afxdp lists them)", nil)
+	return strings.Join(words, ", ")
+}
+
+// defaultRoutes are the indices of the devices with a default route.
+func defaultRoutes() (list []int) {
+	all, _ := netlink.RouteList(nil, netlink.FAMILY_ALL) // without it the error says less
+	for _, r := range all {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
+			continue
+		}
+		list = append(list, r.LinkIndex)
+		for _, hop := range r.MultiPath {
+			list = append(list, hop.LinkIndex)
+		}
+	}
+	return list
 }
 
 func capabilities(t driver.Track, o options, mtu int) driver.Capabilities {

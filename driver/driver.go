@@ -28,8 +28,8 @@ type Ranked interface {
 	MaxExclusivity() int
 }
 
-// Reserved is a Driver that a session opens only if it is named, or if the program asks for all drivers: opening it
-// changes the machine for others. It is optional.
+// Reserved is a Driver that a session opens only if it is named: opening it changes the machine for others. It is
+// optional.
 type Reserved interface {
 	Driver
 

@@ -54,9 +54,9 @@ func (s *Session) open(ctx context.Context) error {
 	for _, name := range driver.Names() {
 		c := &candidate{Rail: Rail{Driver: name}, exclusivity: math.MaxInt}
 		if d, err := driver.Lookup(name); err == nil {
-			if r, ok := d.(driver.Reserved); ok && !s.cfg.AllDrivers {
+			if r, ok := d.(driver.Reserved); ok {
 				s.spared = append(s.spared, Choice{Driver: name, Why: fmt.Sprintf(
-					"not named: %s (%s or Config.Rails names it, Config.AllDrivers opens it)", r.Reserved(), launch.EnvDrivers)})
+					"not named: %s (%s=%s:DEVICE or Config.Rails names it)", r.Reserved(), launch.EnvDrivers, name)})
 				continue
 			}
 			if r, ok := d.(driver.Ranked); ok {
@@ -223,7 +223,7 @@ func (s *Session) query(r Rail, t driver.Track) (driver.NIC, error) {
 
 // openRail opens both tracks of a rail; small may have been queried.
 func (s *Session) openRail(r Rail, small driver.NIC) (*nic, error) {
-	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.job.Secret()}
+	attr := driver.Attributes{SessionSize: s.size, Rank: s.rank, Secret: s.secret}
 	openTrack := func(r Rail, t driver.Track, q driver.NIC) (c driver.Context, err error) {
 		if q == nil {
 			if q, err = s.query(r, t); err != nil {

@@ -116,7 +116,7 @@ used is exit status 1; without it, so is a device that no driver can use.`,
 		},
 	}
 	cmd.Flags().StringVarP(&name, "driver", "d", "", "`driver`; without it, all")
-	cmd.Flags().StringVar(&device, "dev", "", "`device` whose capabilities are shown; without it, the driver's choice")
+	cmd.Flags().StringVar(&device, "dev", "", "`device` whose capabilities are shown; without it, the driver's choice, or the first that works")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	completeList(cmd, "driver", driver.Names())
 	return cmd
@@ -166,6 +166,12 @@ func inspect(d driver.Driver, device string) (*driverInfo, error) {
 		}
 		info.Devices = append(info.Devices, x)
 	}
+	usable := func(d driver.Device) bool { return d.Err == nil }
+	if _, named := d.(driver.Reserved); named && device == "" { // it takes no device that nobody has named
+		if k := slices.IndexFunc(devices, usable); k >= 0 {
+			device = devices[k].Name
+		}
+	}
 	var first error
 	for _, t := range []driver.Track{driver.Small, driver.Large} {
 		nic, err := d.Query(driver.Hints{Device: device, Track: t})
@@ -177,7 +183,7 @@ func inspect(d driver.Driver, device string) (*driverInfo, error) {
 		}
 		info.Tracks = append(info.Tracks, describeTrack(nic.Properties()))
 	}
-	if usable := func(d driver.Device) bool { return d.Err == nil }; first == nil && !slices.ContainsFunc(devices, usable) && len(devices) > 0 {
+	if first == nil && !slices.ContainsFunc(devices, usable) && len(devices) > 0 {
 		first = devices[0].Err
 		info.Tracks = []trackInfo{}
 	}
