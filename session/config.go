@@ -17,6 +17,11 @@ type Config struct {
 	// The session closes a job that it has found, not one that it was given.
 	Job launch.Job
 
+	// Secret admits processes to this session: those that Connect to one another, and all ranks of a job, have the same, of
+	// at least 16 random bytes. Nil means the job's. A process that no launcher has started then has that of BYWASH_SECRET
+	// (64 hexadecimal digits), or a random one, which nobody else knows.
+	Secret []byte
+
 	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment (ParseRails), or else all
 	// that the job can need (AllDrivers). A driver in Rails that cannot be opened is an error of Join; without Rails it is
 	// left out. A driver may be named several times, with different devices or options.
@@ -24,9 +29,9 @@ type Config struct {
 
 	// AllDrivers opens every driver that works here, if neither Rails nor BYWASH_DRIVERS names any. Without it the session
 	// leaves drivers closed that no two ranks of the job would use: if all ranks have opened shm and reach each other by it
-	// (driver.Reacher), these are all less exclusive drivers. Set it in sessions that Connect to processes of other jobs on other hosts. It
-	// is not needed where ranks run on several hosts or in containers, or the Job is no launch.Agreer: all drivers are opened there, but for
-	// those that change the machine for others (driver.Reserved: afxdp). AllDrivers opens these, too.
+	// (driver.Reacher), these are all less exclusive drivers. Set it in sessions that Connect to processes of other jobs on
+	// other hosts. It is not needed where ranks run on several hosts or in containers, or the Job is no launch.Agreer: all
+	// drivers are opened there. Those that change the machine for others (driver.Reserved: afxdp) have to be named.
 	AllDrivers bool
 
 	// Progress chooses whether goroutines of the session make progress while no caller waits.
@@ -80,8 +85,8 @@ type Config struct {
 	// OnClosed is called for each gate that was closed in order.
 	OnClosed func(*Gate)
 
-	// OnError is called for each peer or rail that was lost. It runs on a goroutine of the session, or on one that makes
-	// progress, and may call the session. The peer's requests fail with the same error.
+	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It runs on a goroutine of the
+	// session, or on one that makes progress, and may call the session. The peer's requests fail with the same error.
 	OnError func(*Error)
 }
 

@@ -240,7 +240,8 @@ func (l *link) greet(h *header.Header, b []byte) error {
 // Connect with this process's card; the order of the two calls does not matter. Both sessions need the same secret and
 // a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
 // ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
-// rank is -1; its messages are received through the gate or with any source. Gate.Forget removes the gate.
+// rank is -1; its messages are received through the gate or with any source. Config.OnError and OnClosed say when the
+// peer has gone. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.key)
 	if err != nil {

@@ -56,6 +56,8 @@ func child(dir string) error {
 		return orphanRank()
 	case "ending":
 		return endingRank()
+	case "client":
+		return clientProcess()
 	case "served":
 		return servedRank()
 	case "spared":

@@ -26,6 +26,7 @@ var ErrLimit = errors.New("limit of what is kept for a peer")
 // Error names a failed operation, its peer and its cause. It wraps the driver's error.
 type Error struct {
 	Peer int    // the peer's rank; -1: none, or one of another session
+	Gate *Gate  // the gate to the peer; nil: none
 	Op   string // verb
 	Err  error
 	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain, or, without
@@ -35,7 +36,10 @@ type Error struct {
 
 // Error implements error in one line.
 func (e *Error) Error() string {
-	if e.Peer < 0 {
+	switch {
+	case e.Peer < 0 && e.Gate != nil:
+		return fmt.Sprintf("session: %s: peer of another session: %v", e.Op, e.Err)
+	case e.Peer < 0:
 		return fmt.Sprintf("session: %s: %v", e.Op, e.Err)
 	}
 	return fmt.Sprintf("session: %s: rank %d: %v", e.Op, e.Peer, e.Err)
@@ -48,5 +52,5 @@ func (g *Gate) fault(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &Error{Peer: g.rank, Op: op, Err: err}
+	return &Error{Peer: g.rank, Gate: g, Op: op, Err: err}
 }

@@ -314,4 +314,4 @@ func Reseal(card, secret []byte) []byte {
 }
 
 // Reseal does it with the session's secret.
-func (s *Session) Reseal(card []byte) []byte { return Reseal(card, s.job.Secret()) }
+func (s *Session) Reseal(card []byte) []byte { return Reseal(card, s.secret) }

@@ -128,6 +128,14 @@ func (g *Gate) Rank() int { return g.rank }
 // Session returns the session of the gate.
 func (g *Gate) Session() *Session { return g.s }
 
+// Err returns why the gate is broken, or nil if it is not. Disconnect makes a broken gate usable again, and Err nil; after
+// Forget it is ErrClosed.
+func (g *Gate) Err() error {
+	g.s.mu.lock()
+	defer g.s.leave()
+	return g.err
+}
+
 // Connect starts to connect the gate and does not wait, so that the first message finds a connection. The peer need not
 // call anything.
 func (g *Gate) Connect() {
@@ -236,7 +244,7 @@ func (l *link) lost(err error) {
 	}
 	// First, as the other rail may turn out to be lost when messages move there, and that is told, too.
 	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
-		e := &Error{Peer: g.rank, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
+		e := &Error{Peer: g.rank, Gate: g, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
 		s.calls = append(s.calls, func() { f(e) })
 	}
 	for in := g.ins; in != nil; in = in.after {

@@ -24,7 +24,8 @@ type Session struct {
 	ownJob bool
 	rank   int
 	size   int
-	key    *handshake.Key // of the job's secret
+	secret []byte         // that admits processes
+	key    *handshake.Key // of it
 	card   *card
 	nics   []*nic
 	spared []Choice // drivers that the job does not need, or that have to be named
@@ -137,8 +138,11 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s.gates = make([]*Gate, s.size)
 	s.findLocal(os.Getenv)
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	if s.secret = cfg.Secret; s.secret == nil {
+		s.secret = job.Secret()
+	}
 	var err error
-	if s.key, err = handshake.OptionalKey(job.Secret()); err != nil {
+	if s.key, err = handshake.OptionalKey(s.secret); err != nil {
 		err = fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
 	}
 	if err == nil {
@@ -203,6 +207,20 @@ func (s *Session) Gate(rank int) *Gate {
 	s.mu.lock()
 	defer s.mu.unlock()
 	return s.gate(rank)
+}
+
+// Gates returns the gates of the session: those to ranks that were asked for or have sent something, by rank, and those to
+// processes of other sessions that were not forgotten.
+func (s *Session) Gates() []*Gate {
+	s.mu.lock()
+	defer s.mu.unlock()
+	var all []*Gate
+	for _, g := range s.gates {
+		if g != nil {
+			all = append(all, g)
+		}
+	}
+	return all
 }
 
 func (s *Session) gate(rank int) *Gate {

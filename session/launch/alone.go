@@ -23,9 +23,10 @@ type alone struct {
 
 var _ Job = (*alone)(nil)
 
-// Alone returns a job of one rank.
-func Alone() Job {
-	secret := newSecret()
+// Alone returns a job of one rank, with a random secret.
+func Alone() Job { return aloneWith(newSecret()) }
+
+func aloneWith(secret []byte) Job {
 	key, _ := jobKey(secret) // fails for shorter ones only
 	return &alone{secret: secret, key: key}
 }

@@ -59,7 +59,7 @@ func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }
 func find(ctx context.Context, env environ) (Job, error) {
 	want := env(EnvLauncher)
 	if want == nameAlone {
-		return Alone(), nil
+		return findAlone(env)
 	}
 	for _, l := range launchers {
 		seen := l.seen(env)
@@ -82,7 +82,28 @@ func find(ctx context.Context, env environ) (Job, error) {
 	if err := orphaned(env); err != nil {
 		return nil, err
 	}
-	return Alone(), nil
+	return findAlone(env)
+}
+
+// findAlone is a job of one rank, with the secret of the environment, if it has one.
+func findAlone(env environ) (Job, error) {
+	if env(EnvSecret) == "" {
+		return Alone(), nil
+	}
+	secret, err := secretOf(env)
+	if err != nil {
+		return nil, fmt.Errorf("launch: %w", err)
+	}
+	return aloneWith(secret), nil
+}
+
+// secretOf reads the job's secret.
+func secretOf(env environ) ([]byte, error) {
+	secret, err := hex.DecodeString(env(EnvSecret))
+	if err != nil || len(secret) != SecretSize {
+		return nil, fmt.Errorf("%s: want %d hexadecimal digits: %w", EnvSecret, 2*SecretSize, ErrInvalid)
+	}
+	return secret, nil
 }
 
 // orphaned finds processes that were started together, but by a launcher that gave them no way to meet: each would be
@@ -137,9 +158,9 @@ func findEmbedded(ctx context.Context, env environ) (Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	secret, err := hex.DecodeString(env(EnvSecret))
-	if err != nil || len(secret) != SecretSize {
-		return nil, fmt.Errorf("%s: want %d hexadecimal digits: %w", EnvSecret, 2*SecretSize, ErrInvalid)
+	secret, err := secretOf(env)
+	if err != nil {
+		return nil, err
 	}
 	addr, byRank0 := strings.CutPrefix(env(EnvRendezvous), rank0Prefix)
 	if _, _, err := net.SplitHostPort(addr); err != nil {

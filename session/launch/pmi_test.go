@@ -3,6 +3,7 @@ package launch
 import (
 	"bufio"
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -124,6 +125,7 @@ func TestFindSaysWhatIsWrong(t *testing.T) {
 		{envOf(EnvLauncher, "pmi2"), "PMI_FD is not set"},
 		{envOf(envPMIFD, "x"), "want a number"},
 		{envOf("SLURM_STEP_NUM_TASKS", "4"), "srun --mpi=pmi2"},
+		{envOf(EnvSecret, "ab"), "want 64 hexadecimal digits"},
 	} {
 		pmiTaken.Store(false)
 		j, err := find(t.Context(), c.env)
@@ -136,6 +138,9 @@ func TestFindSaysWhatIsWrong(t *testing.T) {
 		if j, err := find(t.Context(), env); err != nil || j.Name() != nameAlone || j.Size() != 1 {
 			t.Errorf("%v, %v; want alone", j, err)
 		}
+	}
+	if j, err := find(t.Context(), envOf(EnvSecret, secret)); err != nil || j.Name() != nameAlone || hex.EncodeToString(j.Secret()) != secret {
+		t.Errorf("alone with a secret of the environment: %v, %v", j, err)
 	}
 }
 
