@@ -28,7 +28,7 @@ dirs_with = $(patsubst %/,%,$(sort $(dir $(shell grep -rlE --include='*_test.go'
 
 .NOTPARALLEL:
 .PHONY: help deps build man install perf test test-quick lint fmt hooks bench fuzz soak peers clean vm
-.PHONY: test-all test-rest test-distros perf-vm test-vm bench-tcp bench-vm shell-vm test-vm-debug test-hw
+.PHONY: test-all test-rest test-distros perf-vm test-vm bench-vm shell-vm test-vm-debug test-hw
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,9 +92,6 @@ perf-vm: ## measure RDMA over Soft-RoCE in a virtual machine, beside TCP
 	@hack/deps --for vm
 	@$(MAKE) --no-print-directory build vm
 	@bin/vm -- bin/bywash perf -d verbs,sock-tcp $(PERF_FLAGS)
-
-bench-tcp: build ## measure tcp beside C and iperf3, over loopback and between two network namespaces
-	@hack/bench-tcp
 
 bench-vm: ## measure verbs beside perftest, and the kernel module beside Unix sockets, in virtual machines
 	@hack/deps --for vm

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -13,10 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/bywash/bywash/cmd/bywash/internal/pcapng"
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/driver/stat"
 )
@@ -32,7 +35,8 @@ It ends after Ctrl-C, after -c frames, after --duration, or when all processes
 with the given ids have ended, and then reports the number of frames.
 
 Each NIC of each process is an interface in the file. When both ends are on this
-machine the file has a frame twice: sent by one, received by the other.
+machine the file has a frame twice: sent by one, received by the other. Frames of
+several processes are nearly in the order of their times; reordercap sorts them.
 A process copies frames into a ring and drops frames for which the ring has no
 room. The interface statistics in the file count dropped frames (in Wireshark:
 Statistics, Capture File Properties); --snap 128 reduces them.
@@ -146,7 +150,7 @@ func (f *captureFlags) run(cmd *cobra.Command, pids []int, req stat.CaptureReque
 	c := &capture{
 		stderr: cmd.ErrOrStderr(), req: req, pids: pids, count: f.count, done: done,
 		seen: make(map[stat.Endpoint]bool), running: make(map[*stat.Stream]struct{}),
-		w: pcapng.NewWriter(out, "bywash "+programVersion()),
+		out: bufio.NewWriterSize(out, 1<<20),
 	}
 	err = c.run(ctx)
 	if err = errors.Join(err, c.finish()); f.out != "-" {
@@ -174,15 +178,15 @@ type capture struct {
 	running  map[*stat.Stream]struct{} // guarded by mu
 
 	mu    sync.Mutex
-	w     *pcapng.Writer
-	nics  []nicCapture // by their numbers in the file
-	held  frameQueue
+	out   *bufio.Writer
+	w     *pcapgo.NgWriter // from the first NIC on, with which a file begins
+	nics  []nicCapture     // by their numbers in the file
 	taken int64
 	err   error
 }
 
 type nicCapture struct {
-	since  int64 // ns since 1970
+	since  time.Time
 	counts stat.Counts
 	taken  uint64
 }
@@ -190,9 +194,6 @@ type nicCapture struct {
 // captureScan is how often new processes are looked for, and the file is written: soon enough for
 // the first frames of most.
 const captureScan = 20 * time.Millisecond
-
-// captureLag is how long frames wait for older ones of other NICs, to be written in the order of their times.
-const captureLag = 3 * captureScan
 
 // run captures until ctx ends, or all processes that were named have.
 func (c *capture) run(ctx context.Context) error {
@@ -279,7 +280,10 @@ func (c *capture) full() bool { return c.count > 0 && c.taken == c.count }
 func (c *capture) flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return cmp.Or(c.held.write(c.w, time.Now().Add(-captureLag)), c.w.Flush())
+	if c.w == nil {
+		return nil
+	}
+	return cmp.Or(c.w.Flush(), c.out.Flush())
 }
 
 // follow writes what one process shows.
@@ -318,12 +322,12 @@ func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
 		return numbers, nil
 	}
 	if i := r.Interface; i != nil {
-		k, err := c.w.Interface(pcapng.Interface{
+		k, err := c.addInterface(pcapgo.NgInterface{
 			Name: i.Device, Description: fmt.Sprintf("%s in process %d", i.Driver, pid),
-			LinkType: i.LinkType, Snap: uint32(c.req.Snap),
+			LinkType: layers.LinkType(i.LinkType), SnapLength: uint32(c.req.Snap),
 		})
-		c.nics = append(c.nics, nicCapture{since: time.Now().UnixNano()})
-		return append(numbers, int(k)), err
+		c.nics = append(c.nics, nicCapture{since: time.Now()})
+		return append(numbers, k), err
 	}
 	k := numbers[r.Number]
 	if r.Counts != nil {
@@ -338,23 +342,38 @@ func (c *capture) record(r stat.Record, numbers []int, pid int) ([]int, error) {
 	if c.full() {
 		c.done()
 	}
-	c.held.add(pcapng.Packet{Interface: uint32(k), Time: r.Time, Sent: r.Sent, Length: r.Length, Data: r.Frame})
-	if c.held.full() {
-		return numbers, c.held.write(c.w, time.Now())
+	flags := pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionInbound}
+	if r.Sent {
+		flags.Direction = pcapgo.NgEpbFlagDirectionOutbound
 	}
-	return numbers, nil
+	about := gopacket.CaptureInfo{Timestamp: time.Unix(0, r.Time), CaptureLength: len(r.Frame), Length: r.Length, InterfaceIndex: k}
+	return numbers, c.w.WritePacketWithOptions(about, r.Frame, pcapgo.NgPacketOptions{Flags: &flags})
+}
+
+// addInterface announces a NIC in the file, and returns its number there. The caller holds the lock.
+func (c *capture) addInterface(i pcapgo.NgInterface) (number int, err error) {
+	if c.w != nil {
+		return c.w.AddInterface(i)
+	}
+	section := pcapgo.NgSectionInfo{OS: "Linux", Application: "bywash " + programVersion()}
+	c.w, err = pcapgo.NewNgWriterInterface(c.out, i, pcapgo.NgWriterOptions{SectionInfo: section})
+	return 0, err
 }
 
 // finish writes how many frames there were.
 func (c *capture) finish() error {
-	err := cmp.Or(c.err, c.held.write(c.w, time.Now()))
-	now := time.Now().UnixNano()
+	err := c.err
+	if c.w == nil {
+		_, e := c.addInterface(pcapgo.NgInterface{Name: "none", Description: "no process was captured from", LinkType: layers.LinkTypeEthernet})
+		err = cmp.Or(err, e)
+	}
+	now := time.Now()
 	for k, n := range c.nics {
-		err = cmp.Or(err, c.w.Statistics(uint32(k), pcapng.Statistics{
-			Start: n.since, End: now, Received: max(n.counts.Frames, n.taken), Dropped: n.counts.Dropped,
+		err = cmp.Or(err, c.w.WriteInterfaceStats(k, pcapgo.NgInterfaceStatistics{
+			StartTime: n.since, EndTime: now, LastUpdate: now, PacketsReceived: max(n.counts.Frames, n.taken), PacketsDropped: n.counts.Dropped,
 		}))
 	}
-	return cmp.Or(err, c.w.Flush())
+	return cmp.Or(err, c.w.Flush(), c.out.Flush())
 }
 
 func (c *capture) dropped() (sum uint64) {

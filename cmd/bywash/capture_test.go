@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket/pcapgo"
+
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/internal/lab/tshark"
 	"github.com/bywash/bywash/internal/lab/veth"
@@ -219,5 +221,17 @@ func TestCaptureWaitsForADuration(t *testing.T) {
 	code, out, stderr := status(t, bywash("capture", "-o", file, "--duration", "50ms", "--dev", "there-is-none"))
 	if code != 0 || out != "" || !strings.Contains(stderr, "0 frames of 0 NICs") || time.Since(start) < 50*time.Millisecond {
 		t.Errorf("status %d, %q, %q after %v", code, out, stderr, time.Since(start))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatalf("the file without frames: %v", err)
+	}
+	if _, _, err := r.ReadPacketData(); err != io.EOF {
+		t.Errorf("a frame in the file without frames: %v", err)
 	}
 }
