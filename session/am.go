@@ -170,6 +170,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 	}
 	s.stats.Received++
 	l.g.handling = true
+	l.g.begins(uint8(h.Tag))
 	l.pieces++
 	s.running++
 	l.now = Active{Header: extra, Data: data}

@@ -85,7 +85,9 @@ type Config struct {
 	// OnClosed is called for each gate that was closed in order.
 	OnClosed func(*Gate)
 
-	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It runs on a goroutine of the
+	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It is also called, once for a
+	// connection, when messages that nobody receives, or a handler that does not return, have held the peer up for a
+	// second (ErrUnreceived, ErrHandlerBlocks); without OnError package log/slog tells these. It runs on a goroutine of the
 	// session, or on one that makes progress, and may call the session. The peer's requests fail with the same error.
 	OnError func(*Error)
 }

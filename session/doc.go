@@ -33,7 +33,8 @@
 // for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
-// budget (Config.Unexpected); beyond it, messages wait at their sender.
+// budget (Config.Unexpected); beyond it, messages wait at their sender, also those that somebody wants. Config.OnError
+// tells when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
 //
 // An active message has a number instead of a tag, and calls the handler that [Session.Handle] has registered for it.
 //

@@ -23,14 +23,20 @@ var (
 // protocol allows. The error is ErrBroken as well, and names the limit.
 var ErrLimit = errors.New("limit of what is kept for a peer")
 
+// Causes of calls of Config.OnError that are NonFatal: the session goes on, but the program may wait for ever.
+var (
+	ErrUnreceived    = errors.New("messages wait that nobody receives")
+	ErrHandlerBlocks = errors.New("a handler does not return")
+)
+
 // Error names a failed operation, its peer and its cause. It wraps the driver's error.
 type Error struct {
 	Peer int    // the peer's rank; -1: none, or one of another session
 	Gate *Gate  // the gate to the peer; nil: none
 	Op   string // verb
 	Err  error
-	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain, or, without
-	// a peer, the launcher was lost and connections remain.
+	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain; without a
+	// peer, the launcher was lost and connections remain; or the program holds a peer up (ErrUnreceived, ErrHandlerBlocks).
 	NonFatal bool
 }
 

@@ -37,6 +37,7 @@ type Gate struct {
 	lead       *link // carries short messages
 	clear      bool  // and takes them now
 	handling   bool  // a handler of its active messages runs
+	handler    handlerWatch
 	relay      trail
 	pausing    pauseState
 	pauseHeard bool
@@ -113,6 +114,7 @@ type link struct {
 	eager   int         // longest packet
 	greeted bool
 	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
+	stalls  stallWatch
 	last    bool // the peer is gone: only messages that lie in the driver still come
 	beyond  bool // some of that was kept beyond the budget
 	now     Active

@@ -173,6 +173,7 @@ func (g *Gate) keepRTS(k *kept) {
 func (l *link) stall() {
 	if s := l.g.s; !l.held {
 		l.held = true
+		l.stalls.times++
 		l.g.relay.Untaken()
 		s.stalled = append(s.stalled, l)
 		s.stats.Stalls++
@@ -415,17 +416,43 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 		return nil, &Error{Peer: -1, Op: "receive", Err: ErrInvalid}
 	}
 	r := s.request("receive")
-	r.buf, r.probed = buf, true
+	r.buf = buf
 	k := m.k
 	m.k = nil
 	if i := slices.Index(k.g.probed, k); i >= 0 {
 		k.g.probed = slices.Delete(k.g.probed, i, i+1)
 	}
+	s.receiveProbed(r, k)
+	return r, nil
+}
+
+// receiveProbed gives a message that was taken out of matching to a receive.
+func (s *Session) receiveProbed(r *Request, k *kept) {
+	r.probed = true
 	if k.h.Kind == header.RTS && k.g.state != gateUp && k.g.pausing == notPaused {
 		k.gone = cmp.Or(k.gone, ErrClosed)
 	}
 	s.receiveKept(r, k)
-	return r, nil
+}
+
+// Drop makes progress and throws away the messages that match, have arrived and were not received, and returns how many
+// there were. To their senders they are received. It never blocks.
+func (s *Session) Drop(m Match) (n int) {
+	s.Progress()
+	s.mu.lock()
+	defer s.leave()
+	p := m.pattern()
+	for most := s.keptN; n < most; n++ { // not those that come meanwhile
+		a := s.table.Peek(&p)
+		if a == nil {
+			break
+		}
+		s.table.Take(a)
+		r := s.request("receive")
+		r.then = func(Status, error) {}
+		s.receiveProbed(r, a.User.(*kept))
+	}
+	return n
 }
 
 // Recv receives the message and blocks until it has arrived completely or ctx ends.

@@ -135,6 +135,7 @@ func (s *Session) handleLong(k *kept) {
 		s.stats.Bad++
 	} else if !s.closed {
 		s.running++
+		g.begins(uint8(k.h.Tag))
 		s.mu.unlock()
 		f(g, &k.now)
 		s.mu.lock()

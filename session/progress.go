@@ -334,6 +334,9 @@ func (s *Session) mover() {
 		work := s.outstanding() && s.onDuty()
 		moved := len(s.stalled) > 0 && s.onDuty() && s.lookAtStalled()
 		held := len(s.stalled) > 0 && s.onDuty()
+		if held {
+			s.noticeStalled()
+		}
 		busy := s.epoch != seen || s.pollers.Load() > 0
 		if seen = s.epoch; work && !busy {
 			moved = s.pushAll() || moved

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/handshake"
@@ -95,6 +96,9 @@ type Session struct {
 	ops      slab[*Op]
 	liveOps  []*Op
 	spareOp  *Op
+
+	handlersWatched bool // handlerTimer runs
+	handlerTimer    *time.Timer
 
 	running int           // handlers
 	still   chan struct{} // none runs any more
@@ -216,7 +220,7 @@ func (s *Session) Gates() []*Gate {
 	defer s.mu.unlock()
 	var all []*Gate
 	for _, g := range s.gates {
-		if g != nil {
+		if g != nil && !g.forgotten {
 			all = append(all, g)
 		}
 	}
@@ -285,6 +289,9 @@ func (s *Session) Close(ctx context.Context) error {
 		if g != nil {
 			g.drop(ErrClosed)
 		}
+	}
+	if s.handlerTimer != nil {
+		s.handlerTimer.Stop()
 	}
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
 	for s.running > 0 {

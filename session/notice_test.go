@@ -1,0 +1,132 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/bywash/bywash/session"
+)
+
+// noticing are two sessions of which the first says what it is told, soon.
+func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session, told chan *session.Error) {
+	t.Helper()
+	before := session.SetNoticeTime(100 * time.Millisecond)
+	t.Cleanup(func() { session.SetNoticeTime(before) })
+	told = make(chan *session.Error, 100)
+	s = joinAll(t, 2, func(rank int, c *session.Config) {
+		if rank == 0 {
+			c.OnError = func(e *session.Error) { told <- e }
+			change(c)
+		}
+	})
+	return s, told
+}
+
+// isTold waits until the program is told of a cause, and checks that it is told once.
+func isTold(t *testing.T, told chan *session.Error, g *session.Gate, cause error) {
+	t.Helper()
+	select {
+	case e := <-told:
+		if !errors.Is(e, cause) || !e.NonFatal || e.Gate != g || e.Peer != g.Rank() || errors.Is(e, session.ErrBroken) {
+			t.Errorf("told %v of rank %d (non-fatal %v), want %v of rank %d", e, e.Peer, e.NonFatal, cause, g.Rank())
+		}
+	case <-deadline(t).Done():
+		t.Fatalf("the program is not told: %v", cause)
+	}
+	select {
+	case e := <-told:
+		t.Errorf("told again: %v", e)
+	case <-time.After(500 * time.Millisecond):
+	}
+}
+
+// A program that waits for a message behind others that it never receives is told so, once. When it drops these, the
+// wanted message comes, and senders of synchronous and long messages go on.
+func TestUnreceivedMessagesAreToldAndDropped(t *testing.T) {
+	for _, p := range []session.Progress{session.Background, session.Explicit} {
+		t.Run(map[session.Progress]string{session.Background: "background", session.Explicit: "explicit"}[p], func(t *testing.T) {
+			s, told := noticing(t, func(c *session.Config) { c.Unexpected, c.Progress = 4096, p })
+			ctx := deadline(t)
+			to, from := s[1].Gate(0), s[0].Gate(1)
+			const unwanted, wanted, messages = 9, 1, 100
+			sync := make(chan error, 2)
+			go func() { sync <- to.SendMsg(ctx, &session.Out{Tag: unwanted, Buf: []byte("synchronous"), Sync: true}) }()
+			go func() { sync <- to.Send(ctx, unwanted, make([]byte, 1<<20)) }()
+			for range messages {
+				if r, err := to.Isend(unwanted, make([]byte, 100)); err != nil {
+					t.Fatal(err)
+				} else if r != nil {
+					defer r.Wait(ctx)
+				}
+			}
+			if r, err := to.Isend(wanted, []byte("wanted")); err != nil {
+				t.Fatal(err)
+			} else if r != nil {
+				defer r.Wait(ctx)
+			}
+			got := make(chan error, 1)
+			go func() {
+				b := make([]byte, 10)
+				n, err := from.Recv(ctx, wanted, b)
+				if err == nil && string(b[:n]) != "wanted" {
+					err = errors.New(string(b[:n]))
+				}
+				got <- err
+			}()
+			isTold(t, told, from, session.ErrUnreceived)
+			dropped := 0
+			for arrived := false; !arrived; time.Sleep(time.Millisecond) {
+				dropped += s[0].Drop(session.Match{From: from, Tag: unwanted})
+				select {
+				case err := <-got:
+					if arrived = true; err != nil {
+						t.Fatal(err)
+					}
+				case <-ctx.Done():
+					t.Fatalf("the wanted message does not come after %d were dropped", dropped)
+				default:
+				}
+			}
+			eventually(t, "all others are dropped", func() bool {
+				dropped += s[0].Drop(session.Match{From: from, Tag: unwanted})
+				return dropped == messages+2
+			})
+			for range 2 {
+				if err := <-sync; err != nil {
+					t.Errorf("a sender whose message was dropped: %v", err)
+				}
+			}
+			if n := s[0].Drop(session.Match{Ignore: session.AnyTag}); n != 0 {
+				t.Errorf("%d messages more", n)
+			}
+		})
+	}
+}
+
+// A handler that does not return is told, once, and by the number of its messages.
+func TestHandlerThatBlocksIsTold(t *testing.T) {
+	for _, n := range []int{10, 1 << 20} {
+		s, told := noticing(t, func(*session.Config) {})
+		release := make(chan struct{})
+		calls := make(chan struct{}, 10)
+		s[0].Handle(3, func(*session.Gate, *session.Active) { calls <- struct{}{}; <-release })
+		for range 2 {
+			r, err := s[1].Gate(0).AM(3, nil, make([]byte, n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			go r.Wait(context.Background())
+		}
+		isTold(t, told, s[0].Gate(1), session.ErrHandlerBlocks)
+		close(release)
+		for range 2 {
+			select {
+			case <-calls:
+			case <-deadline(t).Done():
+				t.Fatal("the handler is not called again")
+			}
+		}
+	}
+}
