@@ -70,7 +70,7 @@ test-quick: ## run the short tests (three minutes)
 test-vm: ## run the tests in virtual machines, on both kernels: they need an RDMA device or the kernel module
 	@hack/test vm
 
-test-all: ## everything there is: make test, the second kernel whole, hundreds of deaths, attackers, sanitizers, other Debians (three hours)
+test-all: ## everything there is: make test, the second kernel whole, hundreds of deaths, attackers, sanitizers, other Debians (two hours more)
 	@hack/test all
 
 test-rest: ## of those, what make test leaves out; GROUPS='hostile asan' selects some (hack/test --help)
