@@ -215,6 +215,9 @@ func (n *nic) open(device string) (err error) {
 	n.pool = o.pool(run)
 	if n.dev, err = xsk.Open(n.xskConfig(device, queues, chunkSize, run)); err != nil {
 		n.close()
+		if errors.Is(err, xsk.ErrQueueBusy) {
+			err = fmt.Errorf("%w; a process takes all queues of a device: for several processes give each some of its own (option queues=0-1)", err)
+		}
 		return err
 	}
 	n.memory.init(n.dev.UMEM, n.rxChunks, n.fitRun(run))

@@ -128,6 +128,13 @@ func TestHeaderTravelsWithData(t *testing.T) {
 	if err := s[0].Gate(1).SendMsg(ctx, &session.Out{Header: make([]byte, session.MaxHeader+1)}); !errors.Is(err, session.ErrInvalid) {
 		t.Errorf("header that is too long: %v", err)
 	}
+	pieces := &driver.Contiguous{B: make([]byte, 8)}
+	if err := s[0].Gate(1).SendMsg(ctx, &session.Out{Buf: make([]byte, 8), Layout: pieces}); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("a message with two sorts of data: %v", err)
+	}
+	if _, err := s[0].RecvMsg(ctx, &session.In{Buf: make([]byte, 8), Layout: pieces}); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("a receive with two sorts of memory: %v", err)
+	}
 }
 
 func TestSynchronousSendWaitsForItsReceive(t *testing.T) {

@@ -3,6 +3,7 @@ package session_test
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"regexp"
 	"runtime"
@@ -155,5 +156,25 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	_, err := s.Connect(deadline(t), s.Reseal(card))
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), "the peer is on another host") || !strings.Contains(err.Error(), "afxdp left out: not named") || !strings.Contains(err.Error(), "BYWASH_DRIVERS=afxdp:DEVICE or Config.Rails names it") {
 		t.Errorf("connecting to another host: %v", err)
+	}
+}
+
+// A driver that would have been taken, works here, and cannot be opened is told also where nobody asks for explanations:
+// otherwise a job is slower than it need be, and nobody knows why.
+func TestSlowerDriverIsTold(t *testing.T) {
+	t.Setenv(launch.EnvDrivers, "")
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("TMPDIR", "/nonexistent")
+	var says bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&says, nil)))
+	defer slog.SetDefault(before)
+	s, err := session.Join(deadline(t), session.Config{Job: launch.Alone()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(deadline(t))
+	if n := strings.Count(says.String(), "instead of a faster driver: shm: "); n != 1 || !strings.Contains(says.String(), "XDG_RUNTIME_DIR") {
+		t.Errorf("told %d times, want once with the remedy: %s", n, says.String())
 	}
 }

@@ -372,8 +372,8 @@ func (g *Gate) ready(op string) error {
 	return nil
 }
 
-// Path describes what carries messages to the peer: driver, device and path of each rail, or that the gate is not
-// connected.
+// Path describes what carries messages to the peer: driver, device and path of each rail. Without a connection it is the
+// gate's state: idle (never connected, or closed in order by either side), connecting, closing or broken.
 func (g *Gate) Path() string {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()

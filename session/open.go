@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type opening struct {
 	s       *Session
 	left    []*candidate
 	missing []error
+	lost    []error // of drivers that work here, would have been taken, and cannot be opened
 	out     []Choice
 }
 
@@ -68,6 +70,11 @@ func (s *Session) open(ctx context.Context) error {
 	o.open(false)
 	if len(s.nics) == 0 {
 		return noDriver(o.missing)
+	}
+	if s.cfg.explainTo() == nil { // which tells it
+		for _, err := range o.lost {
+			slog.Warn(fmt.Sprintf("session: uses %s instead of a faster driver: %v", s.nics[0].Driver, err))
+		}
 	}
 	same, err := s.agree(ctx)
 	if err != nil {
@@ -121,6 +128,9 @@ func (o *opening) open(all bool) {
 		}
 		n, err := o.s.openRail(c.Rail, c.nic)
 		if err != nil {
+			if c.exclusivity > o.s.top() {
+				o.lost = append(o.lost, err)
+			}
 			o.fail(c, err)
 			continue
 		}

@@ -42,7 +42,7 @@ func (m *Match) pattern() match.Pattern {
 type In struct {
 	Match
 	Buf    []byte
-	Layout driver.Layout       // or memory in pieces
+	Layout driver.Layout       // or, without Buf, memory in pieces
 	Header []byte              // takes the user's header; a longer one is cut
 	Then   func(Status, error) // as for Out
 }
@@ -114,6 +114,9 @@ func (s *Session) IrecvMsg(in *In) (*Request, error) {
 }
 
 func (s *Session) post(in *In) (*Request, error) {
+	if in.Buf != nil && in.Layout != nil {
+		return nil, &Error{Peer: -1, Op: "receive", Err: errTwoData}
+	}
 	r, err := s.receive(in.From)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ type Out struct {
 	Tag    uint64
 	Header []byte        // travels with the message, at most MaxHeader bytes; copied
 	Buf    []byte        // the data
-	Layout driver.Layout // or the data, in pieces
+	Layout driver.Layout // or, without Buf, the data in pieces
 	Sync   bool          // done only once the receiver has matched it
 	Urgent bool          // overtakes what still waits here for a connection or for room, and is not urgent
 	// Then is called when the message is sent or has failed, instead of a
@@ -21,6 +21,8 @@ type Out struct {
 	// may call the session, e.g. to send more.
 	Then func(Status, error)
 }
+
+var errTwoData = fmt.Errorf("%w: both Buf and Layout are given", ErrInvalid)
 
 func (o *Out) len() int {
 	if o.Layout != nil {
@@ -87,9 +89,16 @@ func (g *Gate) IsendMsg(o *Out) (*Request, error) {
 		s.leave()
 		return nil, err
 	}
-	if len(o.Header) > MaxHeader {
+	var err error
+	switch {
+	case len(o.Header) > MaxHeader:
+		err = fmt.Errorf("%w: header of %d bytes, at most %d", ErrInvalid, len(o.Header), MaxHeader)
+	case o.Buf != nil && o.Layout != nil:
+		err = errTwoData
+	}
+	if err != nil {
 		s.leave()
-		return nil, g.fault("send", fmt.Errorf("%w: header of %d bytes, at most %d", ErrInvalid, len(o.Header), MaxHeader))
+		return nil, g.fault("send", err)
 	}
 	s.stats.Sent++
 	var r *Request

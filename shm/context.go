@@ -200,12 +200,12 @@ func (c *Context) listen() error {
 	c.listener, err = rights.Listen(base + bindingSuffix)
 	if err != nil {
 		c.path = ""
-		return resourceError("listen", errors.Unwrap(err))
+		return resourceError(opListen, errors.Unwrap(err))
 	}
 	c.listener.SetUnlinkOnClose(false)
 	if err := os.Rename(base+bindingSuffix, c.path); err != nil {
 		_ = os.Remove(base + bindingSuffix)
-		return resourceError("listen", err)
+		return resourceError(opListen, err)
 	}
 	if len(c.opts.allowUIDs) > 0 {
 		// Credentials decide which processes may connect.

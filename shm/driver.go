@@ -164,7 +164,7 @@ func socketDir(given string) (string, error) {
 		}
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", resourceError("make directory for sockets", err)
+		return "", resourceError(opDirectory, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {

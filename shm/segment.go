@@ -214,13 +214,22 @@ func (s *segment) unmap() {
 	}
 }
 
+// Operations in the directory for sockets.
+const (
+	opListen    = "listen"
+	opDirectory = "make directory for sockets"
+)
+
 // resourceError adds the remedy to an error that means "not enough".
 func resourceError(op string, err error) error {
+	inDirectory := op == opListen || op == opDirectory
 	switch {
 	case errors.Is(err, unix.EMFILE):
 		return fmt.Errorf("%s: %w (raise the limit of open files: ulimit -n)", op, err)
 	case errors.Is(err, unix.ENFILE):
 		return fmt.Errorf("%s: %w (raise fs.file-max)", op, err)
+	case errors.Is(err, unix.ENOSPC) && inDirectory:
+		return fmt.Errorf("%s: %w (remove files there, or set the option dir, or XDG_RUNTIME_DIR, to a directory with room)", op, err)
 	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC):
 		return fmt.Errorf("%s: %w (free memory, or raise the memory limit of this cgroup or vm.max_map_count)", op, err)
 	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES):

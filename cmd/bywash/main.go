@@ -60,7 +60,11 @@ func execute() int {
 	if errors.Is(err, errSilent) {
 		return exitFailure
 	}
-	fmt.Fprintf(os.Stderr, "bywash: %s\n", oneLine(err))
+	remedy := ""
+	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && !strings.Contains(err.Error(), "ulimit") {
+		remedy = " (raise the limit of open files: ulimit -n)"
+	}
+	fmt.Fprintf(os.Stderr, "bywash: %s%s\n", oneLine(err), remedy)
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return exitUsage

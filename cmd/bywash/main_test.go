@@ -85,7 +85,7 @@ func TestFailuresAreOneLineAndStatus1(t *testing.T) {
 		"perf -d unix --plot /nonexistent/x.svg", "perf -d all --secret-file " + tight + " 127.0.0.1:1",
 		"perf -d unix --secret-file /nonexistent 127.0.0.1:1", "perf -d unix -t put-lat", "perf --secret-file " + loose + " 127.0.0.1:1", "perf -d unix -t put-lat --dev x",
 		"perf -d shm -t lat -s 8 -n 10 --option no-such-option=1", "perf -d shm -t lat -s 8 -n 10 --option path=nonsense",
-		"man --dir /nonexistent", "stat 1", "run-guard", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
+		"man --dir /dev/null/x", "stat 1", "run-guard", "capture -o /nonexistent/x", "capture -o /dev/null 1", "info --dev nonsense", "info -d shm --dev nonsense:2",
 	} {
 		code, _, stderr := status(t, bywash(strings.Fields(args)...))
 		if code != 1 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "bywash: ") {
@@ -98,7 +98,7 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range []string{
 		"", "--help", "help", "help perf", "perf -d udp -t lat,bw -s 0 -n 100", "--version", "version", "info", "info --json", "perf --help", "stat", "stat --json", "doctor --help", "run --help", "run -n 3 true", "run -n 2 --explain --tag-output true -n 5",
-		"completion bash", "completion zsh", "completion fish", "man --dir " + dir,
+		"completion bash", "completion zsh", "completion fish", "man --dir " + dir + "/man/man1",
 		"perf -d sock-unix -t lat -s 8 -n 100", "perf -d shm,sock-unix --option path=ring --option ends=both -t bw -s 1M -n 10", "perf -d unix,sock-tcp -t lat,bw -s 8:16 -n 100 --csv --plot " + dir + "/x.html",
 		"perf -d session --rails shm -t multi-pair,all-to-all -s 8:16 -n 20 --plot " + dir + "/y.svg", "perf -d session --rails shm -t all-to-all --ranks 3 -n 20 --json",
 	} {
@@ -106,9 +106,18 @@ func TestWhatShouldWorkIsStatus0(t *testing.T) {
 			t.Errorf("bywash %s: status %d, stderr %q", args, code, stderr)
 		}
 	}
-	for _, name := range []string{"bywash.1", "bywash-perf.1", "bywash-info.1", "bywash-doctor.1", "bywash-stat.1", "bywash-run.1", "x.html", "y.svg"} {
+	for _, name := range []string{"man/man1/bywash.1", "man/man1/bywash-perf.1", "man/man1/bywash-run.1", "x.html", "y.svg"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestRepeatedDriversAreAllMeasured(t *testing.T) {
+	code, out, stderr := status(t, bywash("perf", "-d", "sock-unix", "-d", "sock-tcp", "-t", "lat", "-s", "8", "-s", "16", "-n", "100", "--json"))
+	for _, what := range []string{`"sock-unix"`, `"sock-tcp"`, `"size":8,`, `"size":16,`} {
+		if code != 0 || !strings.Contains(out, what) {
+			t.Errorf("status %d, %q is missing in %s%s", code, what, out, stderr)
 		}
 	}
 }

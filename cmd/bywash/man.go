@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -12,14 +13,17 @@ func manCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "man --dir DIR",
 		Short: "Write the man pages",
-		Long: `Man writes a page for each command into an existing directory, from the same
-definitions as the help texts. SOURCE_DATE_EPOCH in the environment sets the
+		Long: `Man writes a page for each command into a directory, which it makes if there is
+none, from the same definitions as the help texts. SOURCE_DATE_EPOCH in the environment sets the
 date, so that the same program gives the same pages.`,
 		Example: "  bywash man --dir /usr/local/share/man/man1",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir == "" {
-				return usagef("man needs --dir DIR, an existing directory")
+				return usagef("man needs --dir DIR")
+			}
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true

@@ -21,12 +21,12 @@ import (
 
 // perfFlags are the flags of perf as the user wrote them.
 type perfFlags struct {
-	drivers, device, rails, secret, tests, sizes, wait, mem, plot, baseline, listen string
-	iters                                                                           int64
-	duration, warmup                                                                time.Duration
-	peers, ranks                                                                    int
-	validate, json, csv                                                             bool
-	options                                                                         []string
+	device, rails, secret, wait, mem, plot, baseline, listen string
+	iters                                                    int64
+	duration, warmup                                         time.Duration
+	peers, ranks                                             int
+	validate, json, csv                                      bool
+	drivers, tests, sizes, options                           []string
 }
 
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
@@ -92,12 +92,12 @@ func perfCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringVarP(&f.drivers, "driver", "d", "all", "`drivers`, commas between, or all: "+strings.Join(control.DriverNames(), ", ")+"; or session")
+	fl.StringSliceVarP(&f.drivers, "driver", "d", []string{"all"}, "`drivers`, commas between, or all: "+strings.Join(control.DriverNames(), ", ")+"; or session")
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
 	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names (bywash info -d lists them); may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
-	fl.StringVarP(&f.tests, "test", "t", "", "`tests`, commas between, or all")
-	fl.StringVarP(&f.sizes, "size", "s", "", "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")
+	fl.StringSliceVarP(&f.tests, "test", "t", nil, "`tests`, commas between, or all")
+	fl.StringSliceVarP(&f.sizes, "size", "s", nil, "message `sizes`: 8, 4K, 1:4M (powers of two), 8,1M")
 	fl.Int64VarP(&f.iters, "iters", "n", 0, "`iterations` of each test (instead of --duration)")
 	fl.DurationVar(&f.duration, "duration", 500*time.Millisecond, "`time` for each test and size")
 	fl.DurationVar(&f.warmup, "warmup", 100*time.Millisecond, "`time` before that")
@@ -140,7 +140,7 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	c := &control.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
 		Wait: f.wait, Mem: f.mem, Peers: f.peers, Validate: f.validate, Version: programVersion()}
 	var err error
-	if c.Drivers, err = control.ParseDrivers(f.drivers); err != nil {
+	if c.Drivers, err = control.ParseDrivers(strings.Join(f.drivers, ",")); err != nil {
 		return nil, err
 	}
 	if c.Options, err = control.ParseOptions(f.options); err != nil {
@@ -149,10 +149,10 @@ func (f *perfFlags) config(args []string) (*control.Config, error) {
 	if err := control.CheckOptions(c.Drivers, c.Options); err != nil {
 		return nil, err
 	}
-	if c.Tests, err = bench.ParseTests(f.tests); err != nil {
+	if c.Tests, err = bench.ParseTests(strings.Join(f.tests, ",")); err != nil {
 		return nil, err
 	}
-	if c.Sizes, err = bench.ParseSizes(f.sizes); err != nil {
+	if c.Sizes, err = bench.ParseSizes(strings.Join(f.sizes, ",")); err != nil {
 		return nil, err
 	}
 	if f.rails != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -131,11 +132,20 @@ func worthRetry(err error, wait bool) bool {
 	return false
 }
 
+// withoutLoopback adds the remedy where processes of this host cannot reach each other.
+func withoutLoopback(addr string, err error) error {
+	a, e := netip.ParseAddrPort(addr)
+	if e == nil && a.Addr().IsLoopback() && (errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)) {
+		return fmt.Errorf("%w (the loopback interface is down: ip link set lo up)", err)
+	}
+	return err
+}
+
 func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return err
+		return withoutLoopback(addr, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {

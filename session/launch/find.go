@@ -163,8 +163,12 @@ func findEmbedded(ctx context.Context, env environ) (Job, error) {
 		return nil, err
 	}
 	addr, byRank0 := strings.CutPrefix(env(EnvRendezvous), rank0Prefix)
-	if _, _, err := net.SplitHostPort(addr); err != nil {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
 		return nil, fmt.Errorf("%s: want HOST:PORT or %sHOST:PORT: %w: %w", EnvRendezvous, rank0Prefix, err, ErrInvalid)
+	}
+	if n, err := strconv.Atoi(port); err == nil && n == 0 {
+		return nil, fmt.Errorf("%s=%s: want a port that all ranks know, not 0: %w", EnvRendezvous, plain(env(EnvRendezvous)), ErrInvalid)
 	}
 	var server *Server
 	if byRank0 && rank == 0 {

@@ -125,6 +125,7 @@ func TestFindSaysWhatIsWrong(t *testing.T) {
 		{envOf(EnvLauncher, "pmi2"), "PMI_FD is not set"},
 		{envOf(envPMIFD, "x"), "want a number"},
 		{envOf("SLURM_STEP_NUM_TASKS", "4"), "srun --mpi=pmi2"},
+		{envOf(EnvRendezvous, "rank0@127.0.0.1:0", EnvSize, "2", EnvRank, "0", EnvSecret, secret), "want a port that all ranks know"},
 		{envOf(EnvSecret, "ab"), "want 64 hexadecimal digits"},
 	} {
 		pmiTaken.Store(false)

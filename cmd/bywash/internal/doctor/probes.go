@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -224,6 +225,19 @@ func runtimeDir() Finding {
 		return failed(f, Blocked, fmt.Errorf("bind a socket in %s: %w", dir, err), "name another directory, with a short path, in XDG_RUNTIME_DIR")
 	}
 	f.Found = dir
+	return f
+}
+
+// loopback looks at the interface by which processes of this host find each other.
+func loopback() Finding {
+	f := Finding{Name: "loopback interface", Level: OK, Found: "is up"}
+	lo, err := net.InterfaceByName("lo")
+	switch {
+	case err != nil:
+		return failed(f, Blocked, err, "")
+	case lo.Flags&net.FlagUp == 0:
+		f.Level, f.Found, f.Remedy = Blocked, "is down: bywash run and perf find no other process", "ip link set lo up"
+	}
 	return f
 }
 

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -203,6 +204,37 @@ func listening(t *testing.T) (addr, secret string) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	return addr, secret
+}
+
+// A secret file that nobody has named goes with the listener that made it.
+func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, &Config{Version: "test"}, "127.0.0.1:0", w)
+		w.Close()
+	}()
+	said, made := bufio.NewReader(r), 0
+	for {
+		line, err := said.ReadString('\n')
+		if err != nil || strings.Contains(line, "listening on") {
+			break
+		}
+	}
+	if files, err := os.ReadDir(dir); err == nil {
+		made = len(files)
+	}
+	cancel()
+	go io.Copy(io.Discard, said)
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Serve: %v", err)
+	}
+	if left, err := os.ReadDir(dir); made != 1 || err != nil || len(left) != 0 {
+		t.Errorf("%d files are made, %v are left, %v; want one, and none", made, left, err)
+	}
 }
 
 // Strangers that say nothing, nonsense, or half of a hello do not delay a lead that comes later.

@@ -49,20 +49,25 @@ func readSecret(name string) ([]byte, error) {
 	return b, nil
 }
 
-// listenerSecret reads the secret file of a listener, or makes it.
-func listenerSecret(name string, say io.Writer) ([]byte, error) {
+// listenerSecret reads the secret file of a listener, or makes it. The caller calls remove at the end, which removes a
+// file that nobody has named.
+func listenerSecret(name string, say io.Writer) (secret []byte, remove func(), err error) {
+	remove = func() {}
 	if name != "" {
 		secret, err := readSecret(name)
 		if err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return secret, err
+			return secret, remove, err
 		}
 	}
-	secret, name, err := makeSecret(name)
+	secret, file, err := makeSecret(name)
 	if err != nil {
-		return nil, err
+		return nil, remove, err
 	}
-	fmt.Fprintf(say, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", name, name)
-	return secret, nil
+	if name == "" {
+		remove = func() { _ = os.Remove(file) }
+	}
+	fmt.Fprintf(say, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", file, file)
+	return secret, remove, nil
 }
 
 // makeSecret writes a new secret to name, or to a fresh file if it is empty.

@@ -42,10 +42,11 @@ func ServeChild(ctx context.Context, version string) error {
 
 // Serve is bywash perf --listen: it serves one lead after the other until ctx ends.
 func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
-	secret, err := listenerSecret(c.SecretFile, say)
+	secret, remove, err := listenerSecret(c.SecretFile, say)
 	if err != nil {
 		return err
 	}
+	defer remove()
 	l, err := launch.Listen(ctx, addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
