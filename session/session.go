@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/driver/stat"
 	"github.com/bywash/bywash/internal/handshake"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/launch"
@@ -100,6 +102,8 @@ type Session struct {
 	handlersWatched bool // handlerTimer runs
 	handlerTimer    *time.Timer
 
+	stat io.Closer // nil: bywash stat does not see this process
+
 	running int           // handlers
 	still   chan struct{} // none runs any more
 	stats   Stats
@@ -161,6 +165,9 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 		return nil, &Error{Peer: -1, Op: "join", Err: err}
 	}
 	s.start()
+	if os.Getenv(stat.Env) != "off" {
+		s.stat, _ = stat.Serve() // without it, bywash stat does not see this process
+	}
 	return s, nil
 }
 
@@ -315,6 +322,9 @@ func (s *Session) Close(ctx context.Context) error {
 
 // release gives back everything but memory.
 func (s *Session) release() {
+	if s.stat != nil {
+		_ = s.stat.Close()
+	}
 	s.stop()
 	s.requestSockets.quit()
 	for _, n := range s.nics {

@@ -262,7 +262,7 @@ func (c *capture) missing() error {
 			found = found || e.PID == pid
 		}
 		if !found {
-			return fmt.Errorf("process %d cannot be captured: it must run as this user and call Serve of driver/stat (bywash perf does)", pid)
+			return fmt.Errorf("process %d cannot be captured: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
 		}
 	}
 	return nil

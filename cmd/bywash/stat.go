@@ -22,10 +22,11 @@ func statCommand() *cobra.Command {
 		Use:   "stat [flags] [PID…]",
 		Short: "Show live counters of running processes",
 		Long: `Stat asks the running processes of this user (all processes, as root) in this
-network namespace for the counters of their open contexts. bywash perf answers,
-and so does every program that calls Serve of package
-github.com/bywash/bywash/driver/stat. The output leaves out counters that are 0;
-with --json it has all of them, one process a line.`,
+network namespace for the counters of their open contexts. Every program that has
+joined a session answers, unless BYWASH_STAT=off is in its environment, and so
+does one that calls Serve of package github.com/bywash/bywash/driver/stat. The
+output leaves out counters that are 0; with --json it has all of them, one
+process a line.`,
 		Example: `  bywash stat
   bywash stat -w 1s 4711      every second`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,11 +88,11 @@ func showStat(w io.Writer, pids []int, asJSON bool) error {
 	}
 	for _, pid := range pids {
 		if !found[pid] {
-			return fmt.Errorf("process %d does not answer: it must run as this user and call Serve of driver/stat (bywash perf does)", pid)
+			return fmt.Errorf("process %d does not answer: it must run as this user and have joined a session, without BYWASH_STAT=off, or have called Serve of driver/stat", pid)
 		}
 	}
 	if len(found) == 0 && !asJSON {
-		_, err = fmt.Fprintln(w, "no process here answers (programs call driver/stat.Serve, bywash perf does)")
+		_, err = fmt.Fprintln(w, "no process here answers (programs that have joined a session do, unless BYWASH_STAT=off)")
 		return err
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package stat shows counters and frames of running processes. A process that calls [Serve] can be asked, by processes
-// of the same user and by root, for the counters of its open contexts ([Read], which "bywash stat" calls) and for the
+// Package stat shows counters and frames of running processes. A process that calls [Serve], as sessions do, can be
+// asked, by processes of the same user and by root, for the counters of its open contexts ([Read], which "bywash stat" calls) and for the
 // frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
 package stat
 
@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,12 +61,51 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-// Serve answers for this process until it is closed: with its counters, and to
-// who captures, with the frames of its NICs (see [Capture]). It listens on
-// abstract Unix sockets, which leave no file behind. Peers of other users, except root,
-// get no answer. One call a process is enough; a second one serves the same
-// once more.
+// Env is a variable of the environment: where it is "off", sessions do not call Serve.
+const Env = "BYWASH_STAT"
+
+// shared is this process's server, for all callers of Serve.
+var shared struct {
+	sync.Mutex
+	users  int
+	server *server
+}
+
+// Serve answers for this process until it is closed: with its counters, and to who captures, with the frames of its NICs
+// (see [Capture]). It listens on abstract Unix sockets, which take two descriptors and leave no file behind. Peers of
+// other users, except root, get no answer. All callers in a process share one server; the last one that closes it ends it.
 func Serve() (io.Closer, error) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.users == 0 {
+		s, err := serve()
+		if err != nil {
+			return nil, err
+		}
+		shared.server = s
+	}
+	shared.users++
+	return &use{}, nil
+}
+
+// use is one caller's share in the server.
+type use struct{ closed atomic.Bool }
+
+// Close gives it up. The last one stops answering and waits for the answers under way; captures get what their NICs have
+// shown so far, within 2 s.
+func (u *use) Close() error {
+	if u.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.users--; shared.users > 0 {
+		return nil
+	}
+	return shared.server.close()
+}
+
+func serve() (*server, error) {
 	var r [8]byte
 	if _, err := rand.Read(r[:]); err != nil {
 		return nil, err
@@ -97,9 +137,7 @@ func listen(prefix string, r [8]byte) (*net.UnixListener, error) {
 	return l.(*net.UnixListener), nil
 }
 
-// Close stops answering and waits for the answers under way; captures get what
-// their NICs have shown so far, within 2 s.
-func (s *server) Close() error {
+func (s *server) close() error {
 	err := errors.Join(s.stats.Close(), s.captures.Close())
 	s.cancel()
 	s.wg.Wait()
@@ -170,7 +208,11 @@ const maxContexts = 512
 
 // Self returns the answer of this process.
 func Self() *Process {
-	p := &Process{Version: version, PID: os.Getpid(), Command: filepath.Base(os.Args[0]), Contexts: []Context{}}
+	name, err := os.Executable() // os.Args[0] may be /proc/self/exe
+	if err != nil {
+		name = os.Args[0]
+	}
+	p := &Process{Version: version, PID: os.Getpid(), Command: filepath.Base(name), Contexts: []Context{}}
 	for _, c := range driver.Contexts() {
 		if len(p.Contexts) == maxContexts {
 			break

@@ -34,15 +34,43 @@ func TestAProcessFindsItself(t *testing.T) {
 	if !found {
 		t.Error("this process is not listed")
 	}
+	second, err := Serve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := timesListed(t); n != 1 {
+		t.Errorf("listed %d times when two serve, want once", n)
+	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	ends, _ = List()
+	if err := s.Close(); err == nil {
+		t.Error("a second Close of one share is taken")
+	}
+	if n := timesListed(t); n != 1 {
+		t.Errorf("listed %d times after one of two has closed, want once", n)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := timesListed(t); n != 0 {
+		t.Errorf("listed %d times after Close", n)
+	}
+}
+
+// timesListed is how often this process is listed.
+func timesListed(t *testing.T) (n int) {
+	t.Helper()
+	ends, err := List()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, e := range ends {
 		if e.PID == os.Getpid() {
-			t.Error("listed after Close")
+			n++
 		}
 	}
+	return n
 }
 
 func TestNamesInProcNetUnixAreChecked(t *testing.T) {
