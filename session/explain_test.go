@@ -174,7 +174,7 @@ func TestSlowerDriverIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(deadline(t))
-	if n := strings.Count(says.String(), "instead of a faster driver: shm: "); n != 1 || !strings.Contains(says.String(), "XDG_RUNTIME_DIR") {
-		t.Errorf("told %d times, want once with the remedy: %s", n, says.String())
+	if text := says.String(); !strings.Contains(text, "instead of a faster driver: shm: ") || !strings.Contains(text, "XDG_RUNTIME_DIR") {
+		t.Errorf("told %q, want the driver with the remedy", text)
 	}
 }
