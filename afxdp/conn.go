@@ -107,7 +107,6 @@ func (i *conn) standAlone() {
 	i.Resolve(kit.StateUp, nil)
 }
 
-// Up implements link.Handler.
 func (c *share) Up(lc *link.Conn) {
 	i := lc.User.(*conn)
 	i.lc = lc
@@ -141,7 +140,6 @@ func (c *share) routeChanged(r *route) {
 	}
 }
 
-// Down implements link.Handler.
 func (c *share) Down(lc *link.Conn, err error) {
 	i := lc.User.(*conn)
 	if errors.Is(err, link.ErrClosed) {
@@ -164,10 +162,8 @@ func (c *share) Down(lc *link.Conn, err error) {
 	i.Fail(err)
 }
 
-// Deliver implements link.Handler.
 func (c *share) Deliver(lc *link.Conn, f link.Fragment) { lc.User.(*conn).api.deliver(f) }
 
-// Place implements link.Handler.
 func (c *share) Place(lc *link.Conn, p *link.Placement) { lc.User.(*conn).api.place(p) }
 
 // misbehaved breaks the connection because the peer violates the protocol. Only the engine calls it.
@@ -176,7 +172,6 @@ func (i *conn) misbehaved(what string) {
 	i.Misbehaved(what)
 }
 
-// Path implements driver.Instance.
 func (i *conn) Path() string {
 	if i.toSelf {
 		return "copy"
@@ -184,7 +179,6 @@ func (i *conn) Path() string {
 	return i.ctx.nic.dev.Mode()
 }
 
-// ConnectWait implements driver.Instance.
 func (i *conn) ConnectWait(ctx context.Context) error {
 	return i.Life.ConnectWait(ctx, func() string {
 		if i.route != nil {
@@ -196,7 +190,6 @@ func (i *conn) ConnectWait(ctx context.Context) error {
 	})
 }
 
-// Farewell implements kit.ConnHooks.
 func (i *conn) Farewell(kit.State) {
 	c := i.ctx
 	n := c.nic

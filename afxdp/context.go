@@ -117,7 +117,6 @@ func (c *share) deviceMTU() int {
 	return 0
 }
 
-// Dial implements kit.ContextHooks.
 func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 	to, err := parseAddress(peer.Rest)
 	if err == nil {
@@ -160,7 +159,6 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 	return i, nil
 }
 
-// Reach implements kit.ContextHooks.
 func (c *share) Reach(to driver.URL) error {
 	a, err := parseAddress(to.Rest)
 	if err != nil {
@@ -172,7 +170,6 @@ func (c *share) Reach(to driver.URL) error {
 	return nil
 }
 
-// Count implements kit.ContextHooks.
 func (c *share) Count(to *driver.Counters) {
 	if c.IsClosed() {
 		return
@@ -188,13 +185,11 @@ func (c *share) Count(to *driver.Counters) {
 	to.CreditsWaited += s.Waited
 }
 
-// Drain implements kit.ContextHooks.
 func (c *share) Drain() bool {
 	c.nic.run()
 	return true
 }
 
-// Release implements kit.ContextHooks.
 func (c *share) Release() error {
 	c.sayGoodbye()
 	c.stop()

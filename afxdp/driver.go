@@ -26,21 +26,24 @@ func init() { driver.Register(afxdpDriver{}) }
 
 type afxdpDriver struct{}
 
-// Name implements driver.Driver.
+// What is asked for at run time.
+var (
+	_ driver.Configurable = afxdpDriver{}
+	_ driver.Ranked       = afxdpDriver{}
+	_ driver.Reserved     = afxdpDriver{}
+)
+
 func (afxdpDriver) Name() string { return Name }
 
 // exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 16
 
-// MaxExclusivity implements driver.Ranked.
 func (afxdpDriver) MaxExclusivity() int { return exclusivity }
 
-// Reserved implements driver.Reserved.
 func (afxdpDriver) Reserved() string {
 	return "it attaches a program to a network interface of the machine and takes its queues"
 }
 
-// Devices implements driver.Driver.
 func (afxdpDriver) Devices() []driver.Device {
 	list, err := candidates()
 	if err != nil || len(list) == 0 {
@@ -166,7 +169,6 @@ type unopened struct {
 	once  kit.OpenOnce
 }
 
-// Query implements driver.Driver.
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	if h.Track > driver.Large {
@@ -325,10 +327,8 @@ func profile(device string) driver.Profile {
 	return driver.Profile{Latency: 3 * time.Microsecond, Bandwidth: speed / 8, Exclusivity: exclusivity}
 }
 
-// Properties implements driver.NIC.
 func (n *unopened) Properties() *driver.Properties { return &n.props }
 
-// Open implements driver.NIC.
 func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
 		c, err := openContext(n.props, n.opts, n.addr, n.mtu, a)

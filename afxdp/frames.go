@@ -74,7 +74,6 @@ func (m *memory) frame(k uint32) link.Frame {
 	return link.Frame{ID: uint64(k), Data: m.bytes(k)[dataAt:]}
 }
 
-// Get implements link.Carrier.
 func (c *share) Get() (link.Frame, bool) {
 	m := &c.nic.memory
 	if len(m.free) == 0 {
@@ -109,7 +108,6 @@ func (c *share) GetLong() (link.Frame, bool) {
 	return link.Frame{ID: uint64(first), Data: m.umem.Span(m.umem.Addr(first), m.run*m.size)[dataAt:]}, true
 }
 
-// Put implements link.Carrier.
 func (c *share) Put(id uint64) { c.nic.put(uint32(id)) }
 
 func (n *nic) put(k uint32) {
@@ -132,7 +130,6 @@ func (n *nic) put(k uint32) {
 	m.freed(k)
 }
 
-// Sending implements link.Carrier.
 func (c *share) Sending(id uint64) bool { // never called for a long frame, which link gives back at once
 	s := &c.nic.memory.chunks[id]
 	if s.sending {
@@ -141,10 +138,8 @@ func (c *share) Sending(id uint64) bool { // never called for a long frame, whic
 	return s.sending
 }
 
-// Address implements link.Carrier.
 func (c *share) Address(r link.Route) []byte { return c.routes[r].name }
 
-// Send implements link.Carrier.
 func (c *share) Send(r link.Route, f link.Frame, size int) bool {
 	n := c.nic
 	var p *peerPath

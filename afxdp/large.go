@@ -125,7 +125,6 @@ func (l *large) up(hello []byte) (err error) {
 	return err
 }
 
-// Progress implements kit.LargeHooks.
 func (l *large) Progress(p *driver.Packet, sending bool) {
 	if sending {
 		l.progressSend(int(p.Driver.Slot))
@@ -134,7 +133,6 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 	}
 }
 
-// StartRecv implements kit.LargeHooks.
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	if err := l.matches(p); err != nil {
 		return 0, err
@@ -150,7 +148,6 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// place implements track.
 func (l *large) place(p *link.Placement) {
 	k := p.Tag & 0xff
 	if k >= transferDepth {
@@ -216,7 +213,6 @@ func (l *large) endRecv(k int, err error) {
 	l.EndRecv(k, err)
 }
 
-// CancelRecv implements kit.LargeHooks.
 func (l *large) CancelRecv(p *driver.Packet) {
 	if l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel) {
 		l.clears.Add(1)
@@ -225,7 +221,6 @@ func (l *large) CancelRecv(p *driver.Packet) {
 	}
 }
 
-// StartSend implements kit.LargeHooks.
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	if err := l.matches(p); err != nil {
 		return 0, err
@@ -246,7 +241,6 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// Fill implements link.Handler.
 func (c *share) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
 	s := t.User.(*sendSlot)
 	if s.buf != nil {
@@ -259,7 +253,6 @@ func (c *share) Fill(_ *link.Conn, t *link.Transfer, off uint64, b []byte) {
 	s.at = int(off) + s.cursor.Gather(b)
 }
 
-// Placed implements link.Handler.
 func (c *share) Placed(lc *link.Conn, t *link.Transfer) {
 	t.User.(*sendSlot).state.Store(slotDone)
 	lc.User.(*conn).Wake()
@@ -284,7 +277,6 @@ func (l *large) endSend(k int, err error) {
 	l.EndSend(k, s.n, int(s.t.Len), err)
 }
 
-// serve implements track.
 func (l *large) serve() {
 	for k := 0; l.clears.Load() > 0 && k < transferDepth; k++ {
 		if l.in[k].state.CompareAndSwap(slotCancel, slotCanceled) {
@@ -326,7 +318,6 @@ func (l *large) deliver(f link.Fragment) {
 	l.misbehaved("a message of the small track")
 }
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	for k := range l.out {
 		if l.out[k].state.Load() == slotPosted {

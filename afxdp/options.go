@@ -88,7 +88,6 @@ var optionTable = kit.Options[options]{
 	},
 }
 
-// Options implements driver.Configurable.
 func (afxdpDriver) Options() []driver.Option { return optionTable.List() }
 
 // parseQueues parses a list like "0,2-5".

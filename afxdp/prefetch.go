@@ -33,7 +33,6 @@ func (l *large) matches(p *driver.Packet) error {
 	return nil
 }
 
-// Prefetch implements kit.PrefetchHooks.
 func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	p.Driver.Phase, p.Driver.Ticket = driver.Prefetched, identity(p)
 	if !sending {
@@ -44,7 +43,6 @@ func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	return nil
 }
 
-// Unfetch implements kit.PrefetchHooks.
 func (l *large) Unfetch(p *driver.Packet) error {
 	if p.Driver.Phase != driver.Prefetched {
 		return fmt.Errorf("%w: the packet is not prefetched", driver.ErrInvalid)

@@ -104,7 +104,6 @@ func (s *small) restock() {
 	}
 }
 
-// serve implements track.
 func (s *small) serve() {
 	c := s.ctx
 	for id, ok := s.done.pop(); ok; id, ok = s.done.pop() {
@@ -144,7 +143,6 @@ func (s *small) serve() {
 	s.restock()
 }
 
-// deliver implements track.
 func (s *small) deliver(f link.Fragment) {
 	s.length += len(f.Data)
 	if s.length > maxSmall || !s.inbox.push(piece{f.ID, f.Data, f.More}) {
@@ -162,7 +160,6 @@ func (s *small) deliver(f link.Fragment) {
 
 func (s *small) place(*link.Placement) { s.misbehaved("a placed message on the small track") }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	if s.toSelf {
 		return false
@@ -172,7 +169,6 @@ func (s *small) Pending() bool {
 	return s.marked.Load() || !s.posts.empty() || s.pending.Load() > 0
 }
 
-// drop implements track.
 func (s *small) drop() {
 	c := s.ctx
 	for p, ok := s.posts.pop(); ok; p, ok = s.posts.pop() {
@@ -210,7 +206,6 @@ func (s *small) nothing() bool {
 	return !s.HasMessage() && s.State() == kit.StateUp
 }
 
-// RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
@@ -218,7 +213,6 @@ func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	return s.Small.RecvPoll(p)
 }
 
-// Settle implements kit.SmallHooks.
 func (s *small) Settle() {
 	if !s.HasMessage() {
 		s.ctx.nic.run()

@@ -7,7 +7,6 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("send")
@@ -75,10 +74,8 @@ func (s *small) posted(n int) {
 // one fragment. They leave earlier when the program polls.
 const together = 16
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return maxSmall }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	size := s.ctx.Props.Capabilities.BufferSize
 	s.keptCut = int(s.fragment.Load()) // Filled has reserved chunks for packets of this size

@@ -31,10 +31,8 @@ func (w frameWaits) Sleep(uint32, bool) {
 	n.run()
 }
 
-// Wake implements kit.Watched.
 func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
-// Call implements kit.Watched.
 func (w frameWaits) Call() {
 	select {
 	case w.n.nudge <- struct{}{}:

@@ -138,7 +138,6 @@ func (c *process) register(peers int) error {
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// Dial implements kit.ContextHooks.
 func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	at, err := placeOf(to)
 	switch {
@@ -258,7 +257,6 @@ func (c *process) kick() {
 	}
 }
 
-// Reach implements kit.ContextHooks.
 func (c *process) Reach(to driver.URL) error {
 	at, err := placeOf(to)
 	if err != nil {
@@ -270,7 +268,6 @@ func (c *process) Reach(to driver.URL) error {
 	return nil
 }
 
-// Count implements kit.ContextHooks.
 func (c *process) Count(to *driver.Counters) {
 	to.BadFrames += c.bad.Load()
 	to.Refused += c.refusals.Load()
@@ -289,7 +286,6 @@ func (c *process) Close() error {
 	return c.Context.Close()
 }
 
-// Release implements kit.ContextHooks.
 func (c *process) Release() error {
 	c.sayGoodbye()
 	c.stop()

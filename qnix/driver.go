@@ -14,13 +14,17 @@ func init() { driver.Register(qnixDriver{}) }
 
 type qnixDriver struct{}
 
-// Name implements driver.Driver.
+// What is asked for at run time.
+var (
+	_ driver.Configurable = qnixDriver{}
+	_ driver.Ranked       = qnixDriver{}
+)
+
 func (qnixDriver) Name() string { return Name }
 
 // exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 24
 
-// MaxExclusivity implements driver.Ranked.
 func (qnixDriver) MaxExclusivity() int { return exclusivity }
 
 // unopened is a queried, unopened NIC.
@@ -30,7 +34,6 @@ type unopened struct {
 	once  kit.OpenOnce
 }
 
-// Query implements driver.Driver.
 func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 	fail := func(err error) (driver.NIC, error) {
 		if u := new(driver.UnavailableError); errors.As(err, &u) {
@@ -94,10 +97,8 @@ func profile(i nic.Info) driver.Profile {
 	return p
 }
 
-// Properties implements driver.NIC.
 func (n *unopened) Properties() *driver.Properties { return &n.props }
 
-// Open implements driver.NIC.
 func (n *unopened) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
 		c, err := openContext(n.props, n.opts, a)

@@ -83,6 +83,7 @@ var (
 	_ driver.SendWaiter = (*large)(nil)
 	_ driver.RecvWaiter = (*large)(nil)
 	_ driver.Prefetcher = (*large)(nil)
+	_ kit.Lingerer      = (*large)(nil)
 )
 
 func newLarge(c *process) *large {
@@ -93,7 +94,6 @@ func newLarge(c *process) *large {
 	return l
 }
 
-// prepare implements track.
 func (l *large) prepare() {}
 
 // doorbell stores the state of a doorbell when it was drained. The reader may post the context again.
@@ -108,7 +108,6 @@ func (b *doorbell) read() (nic.State, int) {
 	return nic.State(w >> 32), int(uint32(w))
 }
 
-// received implements track.
 func (l *large) received(slot int, state nic.State, n int) {
 	switch state {
 	case nic.Done, nic.Truncated:
@@ -128,7 +127,6 @@ func (l *large) received(slot int, state nic.State, n int) {
 	l.rung()
 }
 
-// sent implements track.
 func (l *large) sent(slot int, state nic.State, n int) {
 	switch state {
 	case nic.Done:
@@ -144,13 +142,11 @@ func (l *large) sent(slot int, state nic.State, n int) {
 // settle drains the Doorbell Ring.
 func (l *large) settle() { l.ctx.Drain() }
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.settle()
 	return l.Sends.Len() > 0
 }
 
-// counts implements track.
 func (l *large) counts() (uint64, uint32) { return l.delivered.Load(), 0 }
 
 // quiesce implements track. It cancels sends.
@@ -190,7 +186,6 @@ func (l *large) cancelReceive(k int) {
 // waits implements track. Here the NIC waits for the peer, and not this side.
 func (l *large) waits() bool { return false }
 
-// tend implements track.
 func (l *large) tend() {
 	if l.closed {
 		l.closeReceives()
@@ -217,7 +212,6 @@ func (l *large) closeReceives() {
 	}
 }
 
-// settled implements track.
 func (l *large) settled() {
 	for k := range l.in {
 		l.release(&l.in[k].memory)
@@ -231,7 +225,6 @@ func (l *large) settled() {
 	l.Wake() // wakes waiters for packets that were posted when this side closed
 }
 
-// Path implements driver.Instance.
 func (l *large) Path() string {
 	if l.staged {
 		return "staged"

@@ -8,7 +8,6 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Lingers implements kit.Lingerer.
 func (l *large) Lingers(p *driver.Packet, sending bool) bool {
 	if !sending {
 		return l.Receives.Holds(p) && !l.in[p.Driver.Slot].released.Load()
@@ -23,7 +22,6 @@ func (l *large) Lingers(p *driver.Packet, sending bool) bool {
 	return state == nic.Pending && !s.released.Load()
 }
 
-// Progress implements kit.LargeHooks.
 func (l *large) Progress(p *driver.Packet, sending bool) {
 	if sending {
 		l.progressSend(int(p.Driver.Slot))
@@ -32,7 +30,6 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 	}
 }
 
-// StartRecv implements kit.LargeHooks.
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k, ok := l.freeReceive()
 	if !ok {
@@ -119,7 +116,6 @@ func (l *large) endReceive(k int, err error) {
 	l.EndRecv(k, err)
 }
 
-// CancelRecv implements kit.LargeHooks.
 func (l *large) CancelRecv(p *driver.Packet) {
 	k := int(p.Driver.Slot)
 	if state, _ := l.in[k].doorbell.read(); state == nic.Pending {
@@ -127,7 +123,6 @@ func (l *large) CancelRecv(p *driver.Packet) {
 	}
 }
 
-// StartSend implements kit.LargeHooks.
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Sends.Free()
 	s := &l.out[k]

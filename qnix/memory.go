@@ -15,7 +15,6 @@ import (
 // registrar translates memory for the cache, which has pinned memory of the Go heap.
 type registrar struct{ proc *nic.Process }
 
-// Register implements regcache.Registrar.
 func (r registrar) Register(b []byte, access regcache.Access) (nic.Handle, error) {
 	if a, at, ok := driver.ArenaOf(b); ok {
 		return r.proc.TranslateFile(b, a.FD(), int64(at), nic.Access(access))

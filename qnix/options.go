@@ -40,5 +40,4 @@ var optionTable = kit.Options[options]{
 	},
 }
 
-// Options implements driver.Configurable.
 func (qnixDriver) Options() []driver.Option { return optionTable.List() }

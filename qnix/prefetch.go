@@ -6,7 +6,6 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Prefetch implements kit.PrefetchHooks.
 func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	access := nic.Write
 	if sending {
@@ -18,5 +17,4 @@ func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	return l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], regcache.Access(access), !l.isCopied(&m, n))
 }
 
-// Unfetch implements kit.PrefetchHooks.
 func (l *large) Unfetch(p *driver.Packet) error { return l.ahead.Undo(p) }

@@ -86,7 +86,6 @@ func (s *small) prepare() {
 
 func (s *small) room() int { return s.ctx.opts.buffer + dataHead }
 
-// received implements track.
 func (s *small) received(slot int, state nic.State, n int) {
 	c := s.ctx
 	region := c.proc.ReceiveRegion(s.receives.at + slot)
@@ -172,7 +171,6 @@ func (s *small) sent(slot int, state nic.State, _ int) {
 	s.rung()
 }
 
-// Settle implements kit.SmallHooks.
 func (s *small) Settle() {
 	s.ctx.Drain()
 	s.Push()
@@ -220,7 +218,6 @@ func (s *small) credit() {
 // done handles the result of a post. It returns false if nothing was posted.
 func (s *small) done(err error) bool { return s.conn.posted(err) }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	s.Settle()
 	return s.Stalled()
@@ -241,10 +238,8 @@ func (s *small) tend() {
 	}
 }
 
-// waits implements track.
 func (s *small) waits() bool { return s.Stalled() }
 
-// quiesce implements track.
 func (s *small) quiesce() bool {
 	if s.closed {
 		s.Drop()
@@ -252,14 +247,11 @@ func (s *small) quiesce() bool {
 	return true
 }
 
-// counts implements track.
 func (s *small) counts() (uint64, uint32) { return uint64(s.started), s.credits }
 
-// settled implements track.
 func (s *small) settled() {}
 
 func (s *small) revoke(*control)  { s.ctx.bad.Add(1) }
 func (s *small) revoked(*control) { s.ctx.bad.Add(1) }
 
-// Path implements driver.Instance.
 func (s *small) Path() string { return "context-region" }

@@ -15,7 +15,6 @@ func (s *small) nothing() bool {
 	return !s.HasMessage() && s.State() == kit.StateUp
 }
 
-// RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
@@ -30,7 +29,6 @@ func (s *small) First(int) (message []byte, more, ok bool) {
 	return s.ctx.proc.ReceiveRegion(i)[dataHead:n], false, true
 }
 
-// Consumed implements kit.SmallHooks.
 func (s *small) Consumed(int) {
 	s.taken++
 	if s.State() == kit.StateUp {

@@ -6,10 +6,8 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return min(s.ctx.opts.buffer, int(s.theirs.buffer)) }
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("send")
@@ -44,7 +42,6 @@ func (s *small) region() []byte {
 	return s.ctx.proc.SendRegion(s.sends.at + int(s.started%s.ours))
 }
 
-// Start implements kit.Starter.
 func (s *small) Start(p *driver.Packet) bool {
 	if !s.mayStart() {
 		return false
@@ -81,10 +78,8 @@ func (s *small) launch(n int) bool {
 	return true
 }
 
-// Launch implements kit.Starter.
 func (s *small) Launch() { s.kick() }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	if !s.mayStart() {
 		return nil
@@ -92,7 +87,6 @@ func (s *small) Room() []byte {
 	return s.region()[dataHead:s.room()]
 }
 
-// Filled implements kit.SmallHooks.
 func (s *small) Filled(_ []byte, n int) error {
 	if n < 0 {
 		return nil

@@ -17,10 +17,8 @@ const (
 // ring lets waiters sleep until the Doorbell Ring has another entry.
 type ring struct{ c *process }
 
-// Arm implements kit.Watched.
 func (r ring) Arm() uint32 { return r.c.doorbells.seen.Load() }
 
-// Sleep implements kit.Watched.
 func (r ring) Sleep(seen uint32, again bool) {
 	d := shortSleep
 	if again {
@@ -32,8 +30,6 @@ func (r ring) Sleep(seen uint32, again bool) {
 	r.c.Drain()
 }
 
-// Wake implements kit.Watched.
 func (r ring) Wake() { r.c.proc.Wake() }
 
-// Call implements kit.Watched.
 func (r ring) Call() { r.c.nudge() }

@@ -21,13 +21,10 @@ func (p *part) set(of driver.Layout, off, n int) {
 	p.count = last - p.first + 1
 }
 
-// Len implements driver.Layout.
 func (p *part) Len() int { return p.n }
 
-// Segments implements driver.Layout.
 func (p *part) Segments() int { return p.count }
 
-// Segment implements driver.Layout.
 func (p *part) Segment(i int) []byte {
 	b := p.of.Segment(p.first + i)
 	if i == p.count-1 {
@@ -42,7 +39,6 @@ func (p *part) Segment(i int) []byte {
 	return b
 }
 
-// At implements driver.Layout.
 func (p *part) At(off int) (int, int) {
 	if off >= p.n {
 		return p.count, 0

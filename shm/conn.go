@@ -89,7 +89,6 @@ func (c *Context) newConn(peer uint64) *conn {
 	return n
 }
 
-// Enter implements kit.Gate.
 func (n *conn) Enter() bool {
 	if !n.Waited() {
 		return false
@@ -106,7 +105,6 @@ func (n *conn) Enter() bool {
 	return true
 }
 
-// Leave implements kit.Gate.
 func (n *conn) Leave() { store32(&n.inCall, 0) }
 
 // up makes the connection stand. False: the user has given it up meanwhile, and

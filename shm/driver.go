@@ -23,13 +23,17 @@ func init() { driver.Register(shmDriver{}) }
 
 type shmDriver struct{}
 
-// Name implements driver.Driver.
+// What is asked for at run time.
+var (
+	_ driver.Configurable = shmDriver{}
+	_ driver.Ranked       = shmDriver{}
+)
+
 func (shmDriver) Name() string { return Name }
 
 // exclusivity of all its NICs; see driver.Profile.
 const exclusivity = 48
 
-// MaxExclusivity implements driver.Ranked.
 func (shmDriver) MaxExclusivity() int { return exclusivity }
 
 // Devices implements driver.Driver: there is one, this host.
@@ -77,7 +81,6 @@ type nic struct {
 	once  kit.OpenOnce
 }
 
-// Query implements driver.Driver.
 func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 	if h.Device != "" && h.Device != "host" {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: no device %q, only \"host\"", driver.ErrInvalid, h.Device)}
@@ -133,10 +136,8 @@ func profile(t driver.Track) driver.Profile {
 	return p
 }
 
-// Properties implements driver.NIC.
 func (n *nic) Properties() *driver.Properties { return &n.props }
 
-// Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, "", func() (driver.Context, error) {
 		return openContext(n.props, n.opts, a)

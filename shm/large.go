@@ -86,7 +86,6 @@ func (l *large) flag(bool) *uint32 { return &l.mine.sleeping }
 // HasMessage implements kit.Gate: receives of this track name their messages.
 func (l *large) HasMessage() bool { return false }
 
-// Path implements driver.Instance.
 func (l *large) Path() string {
 	if l.opPath != "" {
 		return l.opPath
@@ -317,7 +316,6 @@ func (l *large) finishTransfer(t *transfer, sending bool, err error) {
 	}
 }
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() (pending bool) {
 	for i := range l.sends {
 		if t := &l.sends[i]; t.p != nil {
@@ -328,7 +326,6 @@ func (l *large) Pending() (pending bool) {
 	return pending
 }
 
-// RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
 	if posted, err := l.EnterCancel(p); !posted {
 		return err

@@ -10,7 +10,6 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("receive")
@@ -61,7 +60,6 @@ func (l *large) admit(op string, p *driver.Packet) (int, error) {
 	return l.Admit(op, p, maxTransfer)
 }
 
-// SendPost implements driver.Instance.
 func (l *large) SendPost(p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure("send")
@@ -108,7 +106,6 @@ func (l *large) SendPost(p *driver.Packet) error {
 	return nil
 }
 
-// SendPoll implements driver.Instance.
 func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
@@ -129,7 +126,6 @@ func (l *large) SendPoll(p *driver.Packet) (bool, error) {
 	return p.Driver.Outcome()
 }
 
-// RecvPoll implements driver.Instance.
 func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()

@@ -31,13 +31,10 @@ type opQueue struct {
 	moved       int // bytes of first
 }
 
-// PutPost implements driver.OneSided.
 func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, opPut) }
 
-// GetPost implements driver.OneSided.
 func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, opGet) }
 
-// AtomicPost implements driver.OneSided.
 func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, opAtomic) }
 
 // Kinds of operation, kept in Op.Driver.Ticket.
@@ -237,7 +234,6 @@ func (n *conn) reach(r *remoteRegion) (mem unsafe.Pointer, known, mapped bool) {
 	return mem, known, from != nil
 }
 
-// OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
 		if !n.Enter() {
@@ -258,7 +254,6 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	return true, n.opError(opPut, fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
 }
 
-// Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	for {
 		if !n.Enter() {

@@ -47,7 +47,6 @@ var optionTable = kit.Options[options]{
 	},
 }
 
-// Options implements driver.Configurable.
 func (shmDriver) Options() []driver.Option { return optionTable.List() }
 
 // negated is a switch whose zero value is on.

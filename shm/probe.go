@@ -49,7 +49,6 @@ func (b *prober) remove(s *small) {
 	b.unlock()
 }
 
-// RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 	b := &c.prober
 	if !b.held.CompareAndSwap(0, 1) {
@@ -58,7 +57,6 @@ func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 	return c.told(b.look(perProbe))
 }
 
-// RecvLookAny implements kit.Looker.
 func (c smallContext) RecvLookAny() (driver.Instance, error) {
 	c.prober.lock()
 	return c.told(c.prober.look(len(c.prober.list)))

@@ -181,10 +181,8 @@ func (t *regionTable) insert(r *region, e *regionEntry) error {
 	return fmt.Errorf("%w: a context has at most %d regions: register larger ones", driver.ErrBusy, maxRegions)
 }
 
-// Bytes implements driver.Region.
 func (r *region) Bytes() []byte { return r.mem }
 
-// Key implements driver.Region.
 func (r *region) Key() []byte { return r.key[:] }
 
 // Deregister implements driver.Region. After the context was closed it goes on to say ErrBusy while a peer is inside.
@@ -244,10 +242,8 @@ type remoteRegion struct {
 	self  *region // on a connection to oneself
 }
 
-// Len implements driver.RemoteRegion.
 func (r *remoteRegion) Len() int { return int(r.entry.length) }
 
-// Access implements driver.RemoteRegion.
 func (r *remoteRegion) Access() driver.Access { return driver.Access(r.entry.access) }
 
 // Import implements driver.OneSided. It blocks until the peer's arena, which was

@@ -26,6 +26,7 @@ var (
 	_ driver.SendWaiter     = (*small)(nil)
 	_ driver.RecvWaiter     = (*small)(nil)
 	_ driver.OneSided       = (*small)(nil)
+	_ kit.Starter           = (*small)(nil)
 )
 
 func newSmall(n *conn) *small {
@@ -63,7 +64,6 @@ func (s *small) fail() bool {
 	return true
 }
 
-// Path implements driver.Instance.
 func (s *small) Path() string {
 	if s.opPath != "" {
 		return s.opPath
@@ -71,13 +71,11 @@ func (s *small) Path() string {
 	return "ring"
 }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	s.Push()
 	return s.Stalled()
 }
 
-// Leave implements kit.Gate.
 func (s *small) Leave() {
 	s.conn.Leave()
 	s.unname()

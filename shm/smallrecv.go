@@ -8,7 +8,6 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("receive")
@@ -18,7 +17,6 @@ func (s *small) RecvPost(p *driver.Packet) error {
 	return err
 }
 
-// RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
@@ -185,7 +183,6 @@ func (s *small) pollBuffer(p *driver.Packet) (bool, error) {
 	return s.PolledRecv(p)
 }
 
-// RecvBufRelease implements driver.BufferReceiver.
 func (s *small) RecvBufRelease(p *driver.Packet) error {
 	if err := s.TakeBack(p); err != nil {
 		return err

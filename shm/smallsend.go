@@ -29,7 +29,6 @@ func (s *small) notifySlow() {
 	}
 }
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("send")
@@ -92,16 +91,13 @@ func (s *small) hasRoom(n int) bool {
 	return ok
 }
 
-// Settle implements kit.SmallHooks.
 func (s *small) Settle() { s.Push() }
 
-// Start implements kit.Starter.
 func (s *small) Start(p *driver.Packet) bool { return s.trySend(p, p.Len()) }
 
 // Launch implements kit.Starter: what is in the ring is under way.
 func (s *small) Launch() {}
 
-// SendPoll implements driver.Instance.
 func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	if p.Driver.Phase == driver.Done {
 		return p.Driver.Outcome()
@@ -109,10 +105,8 @@ func (s *small) SendPoll(p *driver.Packet) (bool, error) {
 	return s.Small.SendPoll(p)
 }
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return maxSmall }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	if !s.hasRoom(maxSmall) {
 		return nil
@@ -120,7 +114,6 @@ func (s *small) Room() []byte {
 	return unsafe.Slice((*byte)(s.send.dataAt()), maxSmall)
 }
 
-// Filled implements kit.SmallHooks.
 func (s *small) Filled(buf []byte, n int) error {
 	switch {
 	case n < 0:

@@ -420,18 +420,14 @@ func (l *large) unfetch(p *driver.Packet, op string) error {
 	return nil
 }
 
-// SendPrefetch implements driver.Prefetcher.
 func (l *large) SendPrefetch(p *driver.Packet) error {
 	return l.prefetch(p, "send prefetch")
 }
 
-// SendUnfetch implements driver.Prefetcher.
 func (l *large) SendUnfetch(p *driver.Packet) error { return l.unfetch(p, "send unfetch") }
 
-// RecvPrefetch implements driver.Prefetcher.
 func (l *large) RecvPrefetch(p *driver.Packet) error {
 	return l.prefetch(p, "receive prefetch")
 }
 
-// RecvUnfetch implements driver.Prefetcher.
 func (l *large) RecvUnfetch(p *driver.Packet) error { return l.unfetch(p, "receive unfetch") }

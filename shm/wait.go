@@ -109,7 +109,6 @@ func (w *pageWaits) enter() bool {
 
 func (w *pageWaits) leave() { w.users.Add(-1) }
 
-// Arm implements kit.Watched.
 func (w *pageWaits) Arm() (seen uint32) {
 	if !w.enter() {
 		return 0
@@ -120,7 +119,6 @@ func (w *pageWaits) Arm() (seen uint32) {
 	return seen
 }
 
-// Sleep implements kit.Watched.
 func (w *pageWaits) Sleep(seen uint32, again bool) {
 	if w.enter() {
 		sleep(&w.page.seq, seen, sleepTime(again))
@@ -128,7 +126,6 @@ func (w *pageWaits) Sleep(seen uint32, again bool) {
 	}
 }
 
-// Wake implements kit.Watched.
 func (w *pageWaits) Wake() {
 	if w.enter() {
 		wake(&w.page.seq)
@@ -183,7 +180,6 @@ func (w ownWaits) Sleep(seen uint32, again bool) {
 	pause()
 }
 
-// Wake implements kit.Watched.
 func (w ownWaits) Wake() {
 	w.n.mu.Lock()
 	defer w.n.mu.Unlock()
@@ -195,14 +191,12 @@ func (w ownWaits) Wake() {
 // Call implements kit.Watched. It does nothing: no other goroutine sleeps here.
 func (ownWaits) Call() {}
 
-// SendWait implements driver.SendWaiter.
 func (n *conn) SendWait(ctx context.Context, p *driver.Packet) error {
 	n.sending = true
 	defer n.disarm()
 	return n.Conn.SendWait(ctx, p)
 }
 
-// RecvWait implements driver.RecvWaiter.
 func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
 	n.sending = false
 	defer n.disarm()

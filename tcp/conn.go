@@ -224,7 +224,6 @@ func (i *conn) violated(what string) {
 	i.Misbehaved(what)
 }
 
-// Path implements driver.Instance.
 func (i *conn) Path() string {
 	switch {
 	case i.toSelf:
@@ -235,7 +234,6 @@ func (i *conn) Path() string {
 	return "tcp"
 }
 
-// Farewell implements kit.ConnHooks.
 func (i *conn) Farewell(before kit.State) {
 	c := i.ctx
 	c.Mu.Lock()

@@ -54,7 +54,6 @@ type smallContext struct {
 // sockets: busy peers shall not keep a quiet one's from being read.
 const drainEvery = 16
 
-// RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 	if c.probes.Add(1)%drainEvery == 0 {
 		c.takeAll()
@@ -116,7 +115,6 @@ func (c *share) closeListeners() {
 	}
 }
 
-// Dial implements kit.ContextHooks.
 func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	where, err := parseAddress(to.Rest)
 	if err != nil {
@@ -146,7 +144,6 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	return i, nil
 }
 
-// Reach implements kit.ContextHooks.
 func (c *share) Reach(to driver.URL) error {
 	where, err := parseAddress(to.Rest)
 	if err != nil {
@@ -172,13 +169,11 @@ func (c *share) newConn() *conn {
 	return i
 }
 
-// Count implements kit.ContextHooks.
 func (c *share) Count(to *driver.Counters) {
 	to.Refused += c.refused.Load()
 	to.BadFrames += c.bad.Load()
 }
 
-// Release implements kit.ContextHooks.
 func (c *share) Release() error {
 	c.awaitLingering()
 	c.holder(false)

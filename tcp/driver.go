@@ -24,16 +24,19 @@ func init() { driver.Register(tcpDriver{}) }
 
 type tcpDriver struct{}
 
-// Name implements driver.Driver.
+// What is asked for at run time.
+var (
+	_ driver.Configurable = tcpDriver{}
+	_ driver.Ranked       = tcpDriver{}
+)
+
 func (tcpDriver) Name() string { return Name }
 
 // exclusivity of all its NICs: every other driver that reaches a peer is used instead.
 const exclusivity = 0
 
-// MaxExclusivity implements driver.Ranked.
 func (tcpDriver) MaxExclusivity() int { return exclusivity }
 
-// Options implements driver.Configurable.
 func (tcpDriver) Options() []driver.Option { return optionTable.List() }
 
 // Devices implements driver.Driver: all addresses together, and each interface that has one.
@@ -78,7 +81,6 @@ type nic struct {
 	once  kit.OpenOnce
 }
 
-// Query implements driver.Driver.
 func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	switch {
@@ -130,10 +132,8 @@ func bandwidth(device string) float64 {
 	return linkSpeed(device, unknown)
 }
 
-// Properties implements driver.NIC.
 func (n *nic) Properties() *driver.Properties { return &n.props }
 
-// Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
 		c, err := openContext(n.props, n.opts, a)

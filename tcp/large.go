@@ -185,7 +185,6 @@ func (l *large) settle() {
 	l.receive()
 }
 
-// Progress implements kit.LargeHooks.
 func (l *large) Progress(p *driver.Packet, sending bool) {
 	if sending {
 		s := &l.out[p.Driver.Slot]
@@ -202,7 +201,6 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 	l.progressRecv(int(p.Driver.Slot))
 }
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.settle()
 	for k := range l.out {
@@ -213,7 +211,6 @@ func (l *large) Pending() bool {
 	return false
 }
 
-// starts implements track.
 func (l *large) starts() {
 	if l.unsent() {
 		l.flush()
@@ -243,7 +240,6 @@ func (l *large) bye() {
 	l.write()
 }
 
-// drop implements track.
 func (l *large) drop() {
 	for k := range kit.LargeDepth {
 		l.in[k].clear()

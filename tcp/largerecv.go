@@ -5,7 +5,6 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// StartRecv implements kit.LargeHooks.
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Receives.Free()
 	s := &l.in[k]
@@ -194,7 +193,6 @@ func (l *large) endRecv(k int, err error) {
 	l.EndRecv(k, err)
 }
 
-// CancelRecv implements kit.LargeHooks.
 func (l *large) CancelRecv(p *driver.Packet) {
 	l.in[p.Driver.Slot].state.CompareAndSwap(slotPosted, slotCancel)
 }

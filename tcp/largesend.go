@@ -5,7 +5,6 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// StartSend implements kit.LargeHooks.
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	tag, room, err := parseRdv(p.RdvData, l.theirs)
 	if err != nil {
@@ -27,7 +26,6 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// unsent implements track.
 func (l *large) unsent() bool {
 	return l.dirty.Load() || l.wire.seal.unsent()
 }
@@ -56,7 +54,6 @@ func (l *large) next() bool {
 	return true
 }
 
-// write implements track.
 func (l *large) write() {
 	w := &l.writing
 	l.dirty.Store(false)

@@ -224,7 +224,6 @@ func (p *party) leave(i *conn) {
 	p.tend()
 }
 
-// ConnectRequests implements driver.ConnectRequestReceiver.
 func (c smallContext) ConnectRequests(dst []uint64) []uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -237,7 +236,6 @@ func (c smallContext) ConnectRequests(dst []uint64) []uint64 {
 	return dst
 }
 
-// OnConnectRequest implements driver.ConnectRequestReceiver.
 func (c smallContext) OnConnectRequest(f func()) {
 	if f == nil {
 		c.onRequest.Store(nil)

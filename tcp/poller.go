@@ -253,7 +253,6 @@ func (c *share) holder(open bool) {
 // end keeps everybody from draining, for good.
 func (d *drainState) end() { d.lock.lock() }
 
-// Drain implements kit.ContextHooks.
 func (c *share) Drain() bool { return c.takeAll() }
 
 // watch adds the connections to the poller, and those to come. It is not done before somebody wants to know which of

@@ -116,7 +116,6 @@ var (
 func (s *small) token() uint64 { return 0 }
 func (s *small) learn(uint64)  {}
 
-// read implements track.
 func (s *small) read() (more bool) {
 	if s.behind {
 		s.parse()
@@ -273,7 +272,6 @@ func (s *small) grant(head uint32) bool {
 	return true
 }
 
-// First implements kit.SmallHooks.
 func (s *small) First(int) (piece []byte, more, ok bool) {
 	at := s.inHead.Load()
 	for {
@@ -294,7 +292,6 @@ func (s *small) message(at, n int) []byte {
 	return s.in[at : at+n : at+n]
 }
 
-// Consumed implements kit.SmallHooks.
 func (s *small) Consumed(n int) {
 	s.inHead.Add(uint64(frameSize(n)))
 	s.owed += uint64(frameSize(n))
@@ -328,10 +325,8 @@ func (s *small) repay() {
 	s.ctx.attend()
 }
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return maxSmall }
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("send")
@@ -357,7 +352,6 @@ func (s *small) hasRoom(n int) bool {
 	return outSize-int(s.outTail.Load()-s.outHead.Load()) >= size+reserve && s.used+uint64(size) <= s.granted.Load()
 }
 
-// Start implements kit.Starter.
 func (s *small) Start(p *driver.Packet) bool {
 	n := p.Len()
 	if !s.hasRoom(n) {
@@ -419,7 +413,6 @@ func (s *small) Launch() {
 	s.ctx.attend()
 }
 
-// Settle implements kit.SmallHooks.
 func (s *small) Settle() {
 	if s.unsent() {
 		if s.blocked.Load() {
@@ -440,12 +433,10 @@ func (s *small) Settle() {
 	s.receive()
 }
 
-// unsent implements track.
 func (s *small) unsent() bool {
 	return s.outTail.Load() != s.outHead.Load() || s.asideLeft.Load() > 0 || s.wire.seal.unsent()
 }
 
-// write implements track.
 func (s *small) write() {
 	for s.unsent() {
 		bufs, aside := s.leaving()
@@ -492,7 +483,6 @@ func (s *small) pass(head uint32) bool {
 	return did
 }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	if !s.hasRoom(maxSmall) {
 		return nil
@@ -502,7 +492,6 @@ func (s *small) Room() []byte {
 	return s.out[at : at+maxSmall]
 }
 
-// Filled implements kit.SmallHooks.
 func (s *small) Filled(_ []byte, n int) error {
 	s.lent = false
 	if n >= 0 {
@@ -512,7 +501,6 @@ func (s *small) Filled(_ []byte, n int) error {
 	return nil
 }
 
-// starts implements track.
 func (s *small) starts() {
 	if s.owed >= grantStep {
 		s.repay()
@@ -539,7 +527,6 @@ func (s *small) ping() bool {
 	return true
 }
 
-// bye implements track.
 func (s *small) bye() {
 	if outSize-int(s.outTail.Load()-s.outHead.Load()) < headSize {
 		s.deaf = true
@@ -549,7 +536,6 @@ func (s *small) bye() {
 	s.write()
 }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	s.Settle()
 	return s.Stalled() || s.unsent() && !s.isDeaf()
@@ -563,5 +549,4 @@ func (i *conn) isDeaf() bool {
 	return i.deaf
 }
 
-// drop implements track.
 func (s *small) drop() { s.Drop() }

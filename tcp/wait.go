@@ -21,7 +21,6 @@ type sockets struct{ c *share }
 // Arm implements kit.Watched: bytes stay until somebody takes them.
 func (s sockets) Arm() uint32 { return 0 }
 
-// Sleep implements kit.Watched.
 func (s sockets) Sleep(_ uint32, again bool) {
 	c := s.c
 	switch {
@@ -39,8 +38,6 @@ func (s sockets) Sleep(_ uint32, again bool) {
 	}
 }
 
-// Wake implements kit.Watched.
 func (s sockets) Wake() { s.c.poll.wakeWaiter() }
 
-// Call implements kit.Watched.
 func (s sockets) Call() { s.c.nudge() }

@@ -143,7 +143,6 @@ func (l *large) fetchMore(s *slot) error {
 	return l.bindMore(s)
 }
 
-// SendRdvUpdate implements driver.RdvUpdater.
 func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 	var more rdvData
 	err := more.parse(data, l.theirs.tag, transferDepth)

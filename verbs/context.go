@@ -68,7 +68,6 @@ func (r registrar) Register(b []byte, access regcache.Access) (*ibv.MR, error) {
 	return r.pd.RegMRAt(at, uint64(len(b)), at, ibv.Access(access))
 }
 
-// Deregister implements regcache.Registrar.
 func (registrar) Deregister(mr *ibv.MR) error { return mr.Close() }
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *opened, err error) {
@@ -175,7 +174,6 @@ func (c *opened) shareReceives(peers int) (err error) {
 
 func props(c *opened) string { return Name + " " + c.Props.Device }
 
-// Dial implements kit.ContextHooks.
 func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	to, err := parsePlace(u.Rest)
 	if err != nil {
@@ -205,7 +203,6 @@ func (c *opened) Dial(num uint32, peer string, u driver.URL) (*conn, error) {
 	return n, nil
 }
 
-// Reach implements kit.ContextHooks.
 func (c *opened) Reach(to driver.URL) error {
 	theirs, err := parsePlace(to.Rest)
 	if err != nil {
@@ -224,7 +221,6 @@ func (c *opened) Reach(to driver.URL) error {
 	return nil
 }
 
-// Count implements kit.ContextHooks.
 func (c *opened) Count(to *driver.Counters) {
 	if c.cache != nil {
 		r := c.cache.Counters()

@@ -32,16 +32,19 @@ func init() { driver.Register(verbsDriver{}) }
 
 type verbsDriver struct{}
 
-// Name implements driver.Driver.
+// What is asked for at run time.
+var (
+	_ driver.Configurable = verbsDriver{}
+	_ driver.Ranked       = verbsDriver{}
+)
+
 func (verbsDriver) Name() string { return Name }
 
 // exclusivity is the value of driver.Profile.Exclusivity of all its NICs.
 const exclusivity = 32
 
-// MaxExclusivity implements driver.Ranked.
 func (verbsDriver) MaxExclusivity() int { return exclusivity }
 
-// Devices implements driver.Driver.
 func (verbsDriver) Devices() []driver.Device {
 	devs, err := ibv.Devices()
 	if err != nil {
@@ -147,7 +150,6 @@ type nic struct {
 	once  kit.OpenOnce
 }
 
-// Query implements driver.Driver.
 func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 	fail := func(err error) (driver.NIC, error) {
 		if isUnavailable(err) {
@@ -249,10 +251,8 @@ func profile(p *port) driver.Profile {
 	return driver.Profile{Latency: 2 * time.Microsecond, Bandwidth: bits / 8, Exclusivity: exclusivity}
 }
 
-// Properties implements driver.NIC.
 func (n *nic) Properties() *driver.Properties { return &n.props }
 
-// Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	return n.once.Open(Name, n.props.Device, func() (driver.Context, error) {
 		c, err := openContext(n.props, n.opts, a)

@@ -110,7 +110,6 @@ func (l *large) hello() *hello {
 	}
 }
 
-// prepare implements track.
 func (l *large) prepare() error {
 	if l.theirs.depth != transferDepth {
 		return fmt.Errorf("%w: the peer's context has %d transfers, this one %d", driver.ErrVersion, l.theirs.depth, transferDepth)
@@ -118,7 +117,6 @@ func (l *large) prepare() error {
 	return l.pool.fill()
 }
 
-// Settle implements track.
 func (l *large) Settle() {
 	if l.inbox.empty() {
 		l.ctx.Drain()
@@ -136,7 +134,6 @@ func (l *large) Settle() {
 	}
 }
 
-// take implements track.
 func (l *large) take() {
 	var e event
 	for l.inbox.pop(&e) {
@@ -281,7 +278,6 @@ func (l *large) fail() {
 	l.queue = l.queue[:0]
 }
 
-// goodbye implements track.
 func (l *large) goodbye() bool {
 	if l.firstBad.Load() != 0 || l.quenched || l.sq.room() == 0 {
 		return false
@@ -296,14 +292,12 @@ func (l *large) goodbye() bool {
 	return l.sq.post() == nil
 }
 
-// unbind implements track.
 func (l *large) unbind() {
 	for k := range l.slots {
 		l.slots[k].closeWindows()
 	}
 }
 
-// drop implements track.
 func (l *large) drop() {
 	for k := range l.slots {
 		l.release(&l.slots[k].memory)
@@ -323,7 +317,6 @@ func (l *large) drop() {
 	l.mem.close()
 }
 
-// Path implements driver.Instance.
 func (l *large) Path() string {
 	if l.opPath != "" {
 		return l.opPath
@@ -331,7 +324,6 @@ func (l *large) Path() string {
 	return "rdma-write"
 }
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.Settle()
 	return l.Sends.Len() > 0

@@ -11,13 +11,10 @@ import (
 	"github.com/bywash/bywash/driver/kit"
 )
 
-// Progress implements kit.LargeHooks.
 func (l *large) Progress(*driver.Packet, bool) { l.Settle() }
 
-// CancelRecv implements kit.LargeHooks.
 func (l *large) CancelRecv(p *driver.Packet) { l.ask(int(p.Driver.Slot)) }
 
-// StartRecv implements kit.LargeHooks.
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Receives.Free()
 	s := &l.slots[k]
@@ -95,7 +92,6 @@ func (l *large) postOn(q *sendQueue) {
 	}
 }
 
-// StartSend implements kit.LargeHooks.
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Sends.Free()
 	t := &l.out[k]

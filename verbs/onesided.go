@@ -49,13 +49,10 @@ type oneSided struct {
 // close frees the memory of operations. The queue pairs that used it are gone.
 func (o *oneSided) close() { o.bounce.close() }
 
-// PutPost implements driver.OneSided.
 func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
-// GetPost implements driver.OneSided.
 func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
-// AtomicPost implements driver.OneSided.
 func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
 func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
@@ -284,7 +281,6 @@ func (n *conn) failOps(err error) {
 	n.waiting = 0
 }
 
-// OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	if op.Driver.Phase == driver.Posted {
 		if !n.Enter() {
@@ -306,7 +302,6 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	return true, n.Fault("poll operation", fmt.Errorf("%w: the operation is not posted", driver.ErrInvalid))
 }
 
-// Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	for k := 0; ; k++ {
 		if !n.Enter() {

@@ -78,7 +78,6 @@ var optionTable = kit.Options[options]{
 	},
 }
 
-// Options implements driver.Configurable.
 func (verbsDriver) Options() []driver.Option { return optionTable.List() }
 
 // parseOptions reads options, and derives those whose defaults depend on others.

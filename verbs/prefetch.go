@@ -2,7 +2,6 @@ package verbs
 
 import "github.com/bywash/bywash/driver"
 
-// Prefetch implements kit.PrefetchHooks.
 func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	n := p.Len()
 	access := l.recvAccess(n)
@@ -14,5 +13,4 @@ func (l *large) Prefetch(p *driver.Packet, sending bool) error {
 	return l.ahead.Begin(l.ctx.cache, p, m.piece[:m.n], access, !m.isCopied(n))
 }
 
-// Unfetch implements kit.PrefetchHooks.
 func (l *large) Unfetch(p *driver.Packet) error { return l.ahead.Undo(p) }

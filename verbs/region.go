@@ -21,7 +21,6 @@ type region struct {
 	gone bool
 }
 
-// Register implements driver.Registrar.
 func (c *opened) Register(b []byte, access driver.Access) (driver.Region, error) {
 	r, err := c.register(b, access)
 	if err != nil {
@@ -83,10 +82,8 @@ func (r *region) letGo() {
 	}
 }
 
-// Bytes implements driver.Region.
 func (r *region) Bytes() []byte { return r.mem }
 
-// Key implements driver.Region.
 func (r *region) Key() []byte { return r.key[:] }
 
 // Deregister implements driver.Region. When it has returned nil, no operation of a peer changes the memory any more.
@@ -113,13 +110,10 @@ type remoteRegion struct {
 	key  regionKey
 }
 
-// Len implements driver.RemoteRegion.
 func (r *remoteRegion) Len() int { return int(r.key.length) }
 
-// Access implements driver.RemoteRegion.
 func (r *remoteRegion) Access() driver.Access { return r.key.access }
 
-// Import implements driver.OneSided.
 func (n *conn) Import(key []byte) (driver.RemoteRegion, error) {
 	if n.State() != kit.StateUp {
 		return nil, n.Failure("import")

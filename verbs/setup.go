@@ -177,7 +177,6 @@ func (a adapter) Init(p *connect.Path) error {
 	return a.ToInit(ibv.InitAttr{Port: int(p.Port), PKeyIndex: int(p.PKeyIndex), Access: access})
 }
 
-// RTR implements connect.QP.
 func (a adapter) RTR(p *connect.Path) error {
 	mtu, err := mtuOf(p.MTU)
 	if err != nil {
@@ -201,7 +200,6 @@ func needsGRH(p *connect.Path, required bool) bool {
 	return p.LinkLayer != connect.InfiniBand || p.PeerLID == 0 || required
 }
 
-// RTS implements connect.QP.
 func (a adapter) RTS(p *connect.Path) error {
 	return a.ToRTS(ibv.RTSAttr{
 		SQPSN: p.PSN, Timeout: int(p.AckTimeout), RetryCount: int(p.RetryCount), RNRRetry: int(p.RNRRetry),

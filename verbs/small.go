@@ -60,7 +60,6 @@ func (s *small) hello() *hello {
 	return &hello{buffer: uint32(s.ctx.opts.buffer), limit: s.pool.first()}
 }
 
-// prepare implements track.
 func (s *small) prepare() error {
 	s.limit = s.theirs.limit
 	s.told, s.grant = s.pool.first(), s.pool.first()
@@ -194,10 +193,8 @@ func (s *small) goodbye() bool {
 	return true
 }
 
-// unbind implements track.
 func (s *small) unbind() {}
 
-// drop implements track.
 func (s *small) drop() {
 	s.Drop()
 	s.oneSided.close()
@@ -226,7 +223,6 @@ func (s *small) surrender() {
 	s.joined = false
 }
 
-// Path implements driver.Instance.
 func (s *small) Path() string {
 	if s.opPath != "" {
 		return s.opPath
@@ -234,7 +230,6 @@ func (s *small) Path() string {
 	return "rdma-send"
 }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	s.Settle()
 	return s.Stalled()

@@ -34,7 +34,6 @@ func (s *small) nothing() bool {
 	return s.inbox.empty() && !s.HasMessage() && s.State() == kit.StateUp
 }
 
-// RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (done bool, err error) {
 	if p.Driver.Phase == driver.Posted && s.nothing() {
 		return false, nil
@@ -54,7 +53,6 @@ func (s *small) First(int) (data []byte, more, ok bool) {
 	return s.pool.buffer(m.buffer)[:m.n], false, true
 }
 
-// Consumed implements kit.SmallHooks.
 func (s *small) Consumed(int) {
 	m := s.first()
 	s.gotHead++

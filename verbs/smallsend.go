@@ -4,7 +4,6 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error {
 	if !s.Enter() {
 		return s.Failure("send")
@@ -25,7 +24,6 @@ func (s *small) postSend(p *driver.Packet) error {
 	return s.Later(p)
 }
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return min(s.ctx.opts.buffer, int(s.theirs.buffer)) }
 
 // mayStart reports whether there are credit, room in the queue and a send buffer.
@@ -62,7 +60,6 @@ func (s *small) Start(p *driver.Packet) bool {
 	return true
 }
 
-// Launch implements kit.Starter.
 func (s *small) Launch() { s.flush(false) }
 
 // takeSlot returns the next send buffer. The caller has checked that it is free.
@@ -86,7 +83,6 @@ func (s *small) count(n int) {
 	s.Sent(n)
 }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	if !s.mayStart() {
 		return nil
@@ -94,7 +90,6 @@ func (s *small) Room() []byte {
 	return s.takeSlot()
 }
 
-// Filled implements kit.SmallHooks.
 func (s *small) Filled(buf []byte, n int) error {
 	switch {
 	case n < 0:

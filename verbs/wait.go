@@ -60,7 +60,6 @@ const spins = 200
 // no waiter does.
 type completionWaits struct{ c *opened }
 
-// Arm implements kit.Watched.
 func (w completionWaits) Arm() uint32 { w.c.arm(); return 0 }
 
 // Sleep implements kit.Watched. It is never called.

@@ -39,7 +39,6 @@ func openLoop() *loop {
 	return l
 }
 
-// Dial implements kit.ContextHooks.
 func (l *loop) Dial(num uint32, url string, to driver.URL) (*loopback, error) {
 	if to.Incarnation != l.Incarnation {
 		return nil, fmt.Errorf("%w: this driver knows itself only", driver.ErrUnsupported)
@@ -59,10 +58,8 @@ func (l *loop) Reach(driver.URL) error { return nil }
 // Drain implements kit.ContextHooks: messages announce themselves when they are sent.
 func (l *loop) Drain() bool { return false }
 
-// Count implements kit.ContextHooks.
 func (l *loop) Count(*driver.Counters) {}
 
-// Release implements kit.ContextHooks.
 func (l *loop) Release() error { l.released++; return nil }
 
 // quiet is a device without events.
@@ -92,7 +89,6 @@ type loopback struct {
 
 func (n *loopback) mayStart() bool { return n.tail-n.head < loopSlots }
 
-// SendPost implements driver.Instance.
 func (n *loopback) SendPost(p *driver.Packet) error {
 	if !n.Enter() {
 		return n.Failure("send")
@@ -107,7 +103,6 @@ func (n *loopback) SendPost(p *driver.Packet) error {
 	return n.Later(p)
 }
 
-// Start implements kit.Starter.
 func (n *loopback) Start(p *driver.Packet) bool {
 	if !n.mayStart() {
 		return false
@@ -119,7 +114,6 @@ func (n *loopback) Start(p *driver.Packet) bool {
 	return true
 }
 
-// Launch implements kit.Starter.
 func (n *loopback) Launch() {}
 
 func (n *loopback) publish(length int) {
@@ -130,10 +124,8 @@ func (n *loopback) publish(length int) {
 	n.Wake()
 }
 
-// Settle implements kit.SmallHooks.
 func (n *loopback) Settle() { n.Push() }
 
-// First implements kit.SmallHooks.
 func (n *loopback) First(k int) (piece []byte, more, ok bool) {
 	if n.head == n.tail {
 		return nil, false, false
@@ -147,13 +139,10 @@ func (n *loopback) First(k int) (piece []byte, more, ok bool) {
 	return message[from:to], to < len(message), true
 }
 
-// Consumed implements kit.SmallHooks.
 func (n *loopback) Consumed(int) { n.head++ }
 
-// Longest implements kit.SmallHooks.
 func (n *loopback) Longest() int { return loopRoom }
 
-// Room implements kit.SmallHooks.
 func (n *loopback) Room() []byte {
 	if !n.mayStart() {
 		return nil
@@ -161,7 +150,6 @@ func (n *loopback) Room() []byte {
 	return n.slots[n.tail%loopSlots][:]
 }
 
-// Filled implements kit.SmallHooks.
 func (n *loopback) Filled(_ []byte, length int) error {
 	if length >= 0 {
 		n.publish(length)
@@ -169,13 +157,11 @@ func (n *loopback) Filled(_ []byte, length int) error {
 	return nil
 }
 
-// Pending implements kit.ConnHooks.
 func (n *loopback) Pending() bool {
 	n.Push()
 	return n.Stalled()
 }
 
-// Farewell implements kit.ConnHooks.
 func (n *loopback) Farewell(kit.State) {
 	n.Drop()
 	n.context.Mu.Lock()
@@ -183,7 +169,6 @@ func (n *loopback) Farewell(kit.State) {
 	n.context.Conns.Remove(n.Number(), n)
 }
 
-// Path implements driver.Instance.
 func (n *loopback) Path() string { return "loop" }
 
 // The driver of this example is complete, but for its devices: what it does not say itself, the kit does.

@@ -20,14 +20,12 @@ func (l lru[H]) Swap(i, j int) {
 	l[i].region.pos, l[j].region.pos = int32(i), int32(j)
 }
 
-// Push implements heap.Interface.
 func (l *lru[H]) Push(x any) {
 	item := x.(lruItem[H])
 	item.region.pos = int32(len(*l))
 	*l = append(*l, item)
 }
 
-// Pop implements heap.Interface.
 func (l *lru[H]) Pop() any {
 	last := len(*l) - 1
 	item := (*l)[last]

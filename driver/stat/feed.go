@@ -58,7 +58,6 @@ type feed struct {
 	head    atomic.Uint64 // bytes read
 }
 
-// Frame implements kit.Sink.
 func (f *feed) Frame(x kit.Frame) {
 	if f.context != 0 && f.context != x.Context {
 		return

@@ -212,10 +212,8 @@ func (s *socket) abandon() {
 	s.end()
 }
 
-// abandoned implements host.
 func (s *socket) abandoned() bool { return s.left.Load() }
 
-// outside implements host.
 func (s *socket) outside() <-chan struct{} { return s.reading }
 
 // background is for calls that the NIC answers at once.

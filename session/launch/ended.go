@@ -109,7 +109,6 @@ func (b *board) tell() (out []post) {
 	return out
 }
 
-// WatchEnds implements EndWatcher.
 func (e *embedded) WatchEnds(f func(End)) error {
 	e.mu.Lock()
 	err := e.usable()

@@ -2,7 +2,6 @@ package link
 
 // The hosts of the simulated network are carriers and handlers that check what is promised to them.
 
-// Get implements Carrier.
 func (h *simHost) Get() (Frame, bool) {
 	h.reap()
 	if len(h.free) == 0 {
@@ -14,7 +13,6 @@ func (h *simHost) Get() (Frame, bool) {
 	return Frame{ID: id, Data: h.mem[id]}, true
 }
 
-// GetLong implements Carrier.
 func (h *simHost) GetLong() (Frame, bool) {
 	h.reap()
 	if h.e.cfg.MTU <= h.e.cfg.Unit {
@@ -54,10 +52,8 @@ func (h *simHost) reap() {
 	}
 }
 
-// Sending implements Carrier.
 func (h *simHost) Sending(id uint64) bool { h.reap(); return id < rxIDs && h.busy[id] != 0 }
 
-// Address implements Carrier.
 func (h *simHost) Address(r Route) []byte { return addressOf(int(r) - 1) }
 
 // addressOf is the address of a host.
@@ -66,7 +62,6 @@ func addressOf(n int) []byte { return []byte{byte(n), byte(n >> 8)} }
 // rxIDs and above name frames of arrived packets.
 const rxIDs = 1 << 32
 
-// Put implements Carrier.
 func (h *simHost) Put(id uint64) {
 	if id >= rxIDs {
 		h.rxHeld--
@@ -86,7 +81,6 @@ func (h *simHost) Put(id uint64) {
 	h.freed(id)
 }
 
-// Send implements Carrier.
 func (h *simHost) Send(r Route, f Frame, n int) bool {
 	s := h.s
 	to := uint64(r) - 1
@@ -112,7 +106,6 @@ func (h *simHost) Send(r Route, f Frame, n int) bool {
 	return true
 }
 
-// Up implements Handler.
 func (h *simHost) Up(c *Conn) {
 	x := c.User.(*simConn)
 	x.up = true
@@ -132,7 +125,6 @@ func (x *simConn) called(method string) {
 	}
 }
 
-// Down implements Handler.
 func (h *simHost) Down(c *Conn, err error) {
 	x := c.User.(*simConn)
 	if x.err != nil || x.closed {
@@ -141,7 +133,6 @@ func (h *simHost) Down(c *Conn, err error) {
 	x.err = err
 }
 
-// Deliver implements Handler.
 func (h *simHost) Deliver(c *Conn, f Fragment) {
 	x := c.User.(*simConn)
 	s := h.s
@@ -167,7 +158,6 @@ func (h *simHost) Deliver(c *Conn, f Fragment) {
 	x.partial = x.partial[:0]
 }
 
-// Place implements Handler.
 func (h *simHost) Place(c *Conn, p *Placement) {
 	x := c.User.(*simConn)
 	if x.flood {
@@ -193,7 +183,6 @@ func (h *simHost) Place(c *Conn, p *Placement) {
 	}
 }
 
-// Fill implements Handler.
 func (h *simHost) Fill(c *Conn, t *Transfer, off uint64, b []byte) {
 	seed, ok := t.User.(uint64)
 	if !ok {
@@ -204,7 +193,6 @@ func (h *simHost) Fill(c *Conn, t *Transfer, off uint64, b []byte) {
 	}
 }
 
-// Placed implements Handler.
 func (h *simHost) Placed(c *Conn, t *Transfer) {
 	x := c.User.(*simConn)
 	if r := x.twin.expectPlaced[t.Tag]; r.got != r.Len {

@@ -72,10 +72,8 @@ func newHub(name string, env *Env, port *Port, cts bool) *hub {
 // now returns the time of the machines, which is never 0.
 func (h *hub) now() time.Duration { return time.Since(h.origin) + 1 }
 
-// UsesCTS implements Module.
 func (h *hub) UsesCTS() bool { return h.cts }
 
-// Stats implements Module.
 func (h *hub) Stats(s *Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,7 +238,6 @@ func (h *hub) report(e *endpoint) {
 	}
 }
 
-// Finalize implements Module.
 func (h *hub) Finalize() error {
 	h.mu.Lock()
 	if h.closed {

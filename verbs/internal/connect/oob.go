@@ -40,10 +40,8 @@ const (
 	acceptPause = 50 * time.Millisecond
 )
 
-// Name implements Manager.
 func (*oob) Name() string { return "oob" }
 
-// Register implements Manager.
 func (o *oob) Register(opts *Options) {
 	opts.Lookup("address", "", func(v string) error {
 		for s := range strings.SplitSeq(v, ",") {
@@ -64,13 +62,11 @@ func (o *oob) Register(opts *Options) {
 	o.cts = opts.onOff("cts", false)
 }
 
-// Init implements Manager.
 func (o *oob) Init(env *Env) error {
 	o.env = env
 	return nil
 }
 
-// Finalize implements Manager.
 func (o *oob) Finalize() error { return nil }
 
 // broadcast is the address of all hosts of a segment.
@@ -156,13 +152,10 @@ func (m *oobModule) control(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// Priority implements Module.
 func (m *oobModule) Priority() int { return m.priority }
 
-// Blob implements Module.
 func (m *oobModule) Blob() []byte { return m.blob }
 
-// NewEndpoint implements Module.
 func (m *oobModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
 	if _, err := m.targets(blob); err != nil {
 		return nil, err
@@ -291,7 +284,6 @@ func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func
 	return err
 }
 
-// close implements carrier.
 func (m *oobModule) close() error {
 	var errs []error
 	for _, l := range m.listeners {

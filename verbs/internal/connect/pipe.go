@@ -319,7 +319,6 @@ func (c *pipe) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Read implements stream.
 func (c *pipe) Read(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -338,7 +337,6 @@ func (c *pipe) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// SetDeadline implements stream.
 func (c *pipe) SetDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -363,7 +361,6 @@ func (c *pipe) CloseWrite() error {
 	return c.id.Disconnect()
 }
 
-// Close implements stream.
 func (c *pipe) Close() error {
 	c.once.Do(func() {
 		c.end()

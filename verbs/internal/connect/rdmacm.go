@@ -37,10 +37,8 @@ const (
 	rdmacmPriority = 30
 )
 
-// Name implements Manager.
 func (*rdmacm) Name() string { return "rdmacm" }
 
-// Register implements Manager.
 func (r *rdmacm) Register(opts *Options) {
 	opts.Lookup("address", "", func(v string) (err error) {
 		r.addr, err = netip.ParseAddr(v)
@@ -55,13 +53,11 @@ func (r *rdmacm) Register(opts *Options) {
 	r.cts = opts.onOff("cts", true)
 }
 
-// Init implements Manager.
 func (r *rdmacm) Init(env *Env) error {
 	r.env = env
 	return ibv.Available()
 }
 
-// Finalize implements Manager.
 func (r *rdmacm) Finalize() error { return nil }
 
 // rdmaModule is rdmacm on one port.
@@ -151,13 +147,10 @@ func (m *rdmaModule) zoned(a netip.AddrPort) netip.AddrPort {
 	return a
 }
 
-// Priority implements Module.
 func (m *rdmaModule) Priority() int { return m.priority }
 
-// Blob implements Module.
 func (m *rdmaModule) Blob() []byte { return m.blob }
 
-// NewEndpoint implements Module.
 func (m *rdmaModule) NewEndpoint(cfg *EndpointConfig, blob []byte) (Endpoint, error) {
 	if _, err := parseRDMABlob(blob); err != nil {
 		return nil, err
@@ -244,7 +237,6 @@ func (t *ticket) parse(b []byte) error {
 
 func (t *ticket) signed() []byte { return t.append(nil)[:ticketBytes-handshake.MACSize] }
 
-// dial implements carrier.
 func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error {
 	at, err := parseRDMABlob([]byte(target))
 	if err != nil {
@@ -444,7 +436,6 @@ func (m *rdmaModule) forget(id *ibv.CMID) {
 	delete(m.of, id)
 }
 
-// close implements carrier.
 func (m *rdmaModule) close() error {
 	m.conns.Lock()
 	m.closing = true
@@ -452,7 +443,6 @@ func (m *rdmaModule) close() error {
 	return m.listener.Close()
 }
 
-// Finalize implements Module.
 func (m *rdmaModule) Finalize() error {
 	err := m.hub.Finalize()
 	return errors.Join(err, m.release())

@@ -25,16 +25,12 @@ type endpoint struct {
 
 var _ Endpoint = (*endpoint)(nil)
 
-// Manager implements Endpoint.
 func (e *endpoint) Manager() string { return e.hub.name }
 
-// State implements Endpoint.
 func (e *endpoint) State() State { return State(e.state.Load()) }
 
-// Remote implements Endpoint.
 func (e *endpoint) Remote() *Remote { return e.remote.Load() }
 
-// Err implements Endpoint.
 func (e *endpoint) Err() error {
 	if err := e.err.Load(); err != nil {
 		return err
@@ -42,10 +38,8 @@ func (e *endpoint) Err() error {
 	return nil
 }
 
-// Done implements Endpoint.
 func (e *endpoint) Done() <-chan struct{} { return e.done }
 
-// Start implements Endpoint.
 func (e *endpoint) Start() (err error) {
 	e.call(func() {
 		if e.end.state == stOver {
@@ -57,12 +51,10 @@ func (e *endpoint) Start() (err error) {
 	return err
 }
 
-// ClearToSend implements Endpoint.
 func (e *endpoint) ClearToSend() {
 	e.call(func() { e.peer.clearToSend(&e.end) })
 }
 
-// Finalize implements Endpoint.
 func (e *endpoint) Finalize() {
 	e.call(func() {
 		if e.end.state == stOver {

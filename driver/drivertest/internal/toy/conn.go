@@ -345,7 +345,6 @@ func (n *conn) credit() {
 	n.work.Signal()
 }
 
-// Path implements driver.Instance.
 func (n *conn) Path() string { return "socket" }
 
 // Farewell implements kit.ConnHooks: the writer says goodbye, after what was sent.
@@ -374,7 +373,6 @@ func (n *conn) Farewell(before kit.State) {
 
 // From here on the faults stand before what the kit does.
 
-// ConnectWait implements driver.Instance.
 func (n *conn) ConnectWait(ctx context.Context) error {
 	if n.c.fault == "wait-ignores-context" {
 		ctx = context.Background()
@@ -382,7 +380,6 @@ func (n *conn) ConnectWait(ctx context.Context) error {
 	return n.Conn.ConnectWait(ctx)
 }
 
-// Disconnect implements driver.Instance.
 func (n *conn) Disconnect() error {
 	if n.c.fault == "disconnect-drops" {
 		n.mu.Lock()
@@ -414,12 +411,10 @@ func (n *conn) disguised(err error) error {
 	return err
 }
 
-// SendWait implements driver.SendWaiter.
 func (n *conn) SendWait(ctx context.Context, p *driver.Packet) error {
 	return n.wait(ctx, p, n.api.SendPoll, n.Conn.SendWait)
 }
 
-// RecvWait implements driver.RecvWaiter.
 func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
 	return n.wait(ctx, p, n.api.RecvPoll, n.Conn.RecvWait)
 }

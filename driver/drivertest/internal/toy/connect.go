@@ -42,7 +42,6 @@ func (c *nicContext) hello(from, to, id uint64) []byte {
 	return append(b, proof[:]...)
 }
 
-// Dial implements kit.ContextHooks.
 func (c *nicContext) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	if len(to.Rest) > 100 {
 		return nil, fmt.Errorf("%w: path of %d bytes", driver.ErrInvalid, len(to.Rest))

@@ -100,7 +100,6 @@ func (c *nicContext) leak() {
 // Drain implements kit.ContextHooks: the goroutines of connections announce messages.
 func (c *nicContext) Drain() bool { return false }
 
-// Reach implements kit.ContextHooks.
 func (c *nicContext) Reach(to driver.URL) error {
 	if c.fault == "reaches-nobody" && to.Incarnation != c.Incarnation {
 		return driver.ErrUnreachable
@@ -108,13 +107,11 @@ func (c *nicContext) Reach(to driver.URL) error {
 	return nil
 }
 
-// Count implements kit.ContextHooks.
 func (c *nicContext) Count(to *driver.Counters) {
 	to.Refused += c.refused.Load()
 	to.BadFrames += c.badFrames.Load()
 }
 
-// Release implements kit.ContextHooks.
 func (c *nicContext) Release() error {
 	c.Mu.Lock()
 	for _, q := range c.arrived {
@@ -132,7 +129,6 @@ func (c *nicContext) Release() error {
 
 // From here on the faults stand before what the kit does.
 
-// URL implements driver.Context.
 func (c *nicContext) URL() string {
 	if c.fault == "url-with-space" {
 		return c.Context.URL() + " "
@@ -140,7 +136,6 @@ func (c *nicContext) URL() string {
 	return c.Context.URL()
 }
 
-// Connect implements driver.Context.
 func (c *nicContext) Connect(url string) (driver.Instance, error) {
 	i, err := c.Context.Connect(url)
 	switch {
@@ -157,7 +152,6 @@ func (c *nicContext) Connect(url string) (driver.Instance, error) {
 	return i, err
 }
 
-// Reaches implements driver.Reacher.
 func (c *nicContext) Reaches(url string) error {
 	err := c.Context.Reaches(url)
 	switch {
@@ -169,7 +163,6 @@ func (c *nicContext) Reaches(url string) error {
 	return err
 }
 
-// Counters implements driver.Context.
 func (c *nicContext) Counters(to *driver.Counters) {
 	sent, received := to.MessagesSent, to.MessagesReceived
 	c.Context.Counters(to)
@@ -178,7 +171,6 @@ func (c *nicContext) Counters(to *driver.Counters) {
 	}
 }
 
-// Close implements driver.Context.
 func (c *nicContext) Close() error {
 	if c.fault == "close-twice" && c.IsClosed() {
 		return nil
@@ -186,7 +178,6 @@ func (c *nicContext) Close() error {
 	return c.Context.Close()
 }
 
-// RecvProbeAny implements driver.Prober.
 func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 	if n := c.misnamed(); n != nil {
 		return n.Self, nil
@@ -220,7 +211,6 @@ func (c smallContext) misnamed() *conn {
 	return nil
 }
 
-// RecvWaitAny implements driver.Prober.
 func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) {
 	for c.fault == "burn-cpu" && ctx.Err() == nil {
 		if i, err := c.RecvProbeAny(); err != driver.ErrAgain {
@@ -234,7 +224,6 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 	return i, err
 }
 
-// RecvCancelAny implements driver.Prober.
 func (c smallContext) RecvCancelAny() error {
 	if c.fault == "cancel-any-deaf" && !c.IsClosed() {
 		return nil

@@ -98,10 +98,8 @@ type nic struct {
 	opened     atomic.Bool
 }
 
-// Properties implements driver.NIC.
 func (n *nic) Properties() *driver.Properties { return &n.prop }
 
-// Open implements driver.NIC.
 func (n *nic) Open(a driver.Attributes) (driver.Context, error) {
 	if n.opened.Swap(true) && n.fault != "second-open" {
 		return nil, wrap("open", fmt.Errorf("%w: opened before", driver.ErrInvalid))

@@ -32,7 +32,6 @@ type large struct {
 	updates [depth][]byte
 }
 
-// StartRecv implements kit.LargeHooks.
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	if err := l.prefetched(p); err != nil {
 		return 0, err
@@ -78,7 +77,6 @@ func (l *large) readRdv(h *header, b []byte) error {
 	return nil
 }
 
-// StartSend implements kit.LargeHooks.
 func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	k := l.Sends.Free()
 	f := frame{h: header{kind: msgFrame, len: uint32(n)}, p: p, slot: k}
@@ -96,7 +94,6 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// Progress implements kit.LargeHooks.
 func (l *large) Progress(p *driver.Packet, sending bool) {
 	k := int(p.Driver.Slot)
 	l.mu.Lock()
@@ -142,15 +139,12 @@ func (l *large) Lingers(p *driver.Packet, sending bool) bool {
 	return sending && l.Sends.Holds(p) && !l.written[p.Driver.Slot] && !l.over
 }
 
-// awaits implements track.
 func (l *large) awaits(ticket uint64) bool {
 	return ticket != 0 && slices.Contains(l.tickets[:], ticket)
 }
 
-// wrote implements track.
 func (l *large) wrote() {}
 
-// Pending implements kit.ConnHooks.
 func (l *large) Pending() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -161,7 +155,6 @@ func (l *large) Pending() bool {
 	return pending
 }
 
-// RecvRdvUpdate implements driver.RdvUpdater.
 func (l *large) RecvRdvUpdate(p *driver.Packet) (u []byte, err error) {
 	if !l.Enter() {
 		return nil, l.Failure("update")
@@ -174,7 +167,6 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) (u []byte, err error) {
 	return u, nil
 }
 
-// SendRdvUpdate implements driver.RdvUpdater.
 func (l *large) SendRdvUpdate(p *driver.Packet, b []byte) error {
 	if l.State() != kit.StateUp {
 		return l.Failure("update")
@@ -218,13 +210,11 @@ func (l *large) prefetched(p *driver.Packet) error {
 	return fmt.Errorf("%w: other memory was prefetched; unfetch first", driver.ErrInvalid)
 }
 
-// Prefetch implements kit.PrefetchHooks.
 func (l *large) Prefetch(p *driver.Packet, _ bool) error {
 	p.Driver.Phase, p.Driver.Prefetch = driver.Prefetched, memoryOf(p)
 	return nil
 }
 
-// Unfetch implements kit.PrefetchHooks.
 func (l *large) Unfetch(p *driver.Packet) error {
 	switch {
 	case p.Driver.Phase != driver.Prefetched:
@@ -239,16 +229,12 @@ func (l *large) Unfetch(p *driver.Packet) error {
 
 // From here on the faults stand before what the kit does.
 
-// SendPost implements driver.Instance.
 func (l *large) SendPost(p *driver.Packet) error { return l.post("send", p, l.Large.SendPost) }
 
-// RecvPost implements driver.Instance.
 func (l *large) RecvPost(p *driver.Packet) error { return l.post("receive", p, l.Large.RecvPost) }
 
-// RecvPoll implements driver.Instance.
 func (l *large) RecvPoll(p *driver.Packet) (bool, error) { return l.polled(p, l.Large.RecvPoll) }
 
-// RecvCancel implements driver.Instance.
 func (l *large) RecvCancel(p *driver.Packet) error {
 	return l.canceled(p, l.Large.RecvCancel)
 }

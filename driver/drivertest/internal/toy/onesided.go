@@ -25,7 +25,6 @@ type region struct {
 	access driver.Access
 }
 
-// Register implements driver.Registrar.
 func (c *nicContext) Register(b []byte, access driver.Access) (driver.Region, error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -41,10 +40,8 @@ func (c *nicContext) Register(b []byte, access driver.Access) (driver.Region, er
 	return r, nil
 }
 
-// Bytes implements driver.Region.
 func (r *region) Bytes() []byte { return r.b }
 
-// Key implements driver.Region.
 func (r *region) Key() []byte {
 	k := binary.LittleEndian.AppendUint64(nil, r.c.Incarnation)
 	k = binary.LittleEndian.AppendUint64(k, r.id)
@@ -53,7 +50,6 @@ func (r *region) Key() []byte {
 	return binary.LittleEndian.AppendUint32(k, crc32.ChecksumIEEE(k))
 }
 
-// Deregister implements driver.Region.
 func (r *region) Deregister() error {
 	r.c.Mu.Lock()
 	defer r.c.Mu.Unlock()
@@ -84,7 +80,6 @@ type remote struct {
 func (r *remote) Len() int              { return r.n }
 func (r *remote) Access() driver.Access { return r.access }
 
-// Import implements driver.OneSided.
 func (n *conn) Import(k []byte) (driver.RemoteRegion, error) {
 	if n.State() != kit.StateUp {
 		return nil, n.Failure("import")
@@ -161,16 +156,12 @@ func (n *conn) postOp(op *driver.Op, kind kit.OpKind) error {
 
 var opFrames = [...]kind{kit.OpPut: putFrame, kit.OpGet: getFrame, kit.OpAtomic: atomicFrame}
 
-// PutPost implements driver.OneSided.
 func (n *conn) PutPost(op *driver.Op) error { return n.postOp(op, kit.OpPut) }
 
-// GetPost implements driver.OneSided.
 func (n *conn) GetPost(op *driver.Op) error { return n.postOp(op, kit.OpGet) }
 
-// AtomicPost implements driver.OneSided.
 func (n *conn) AtomicPost(op *driver.Op) error { return n.postOp(op, kit.OpAtomic) }
 
-// OpPoll implements driver.OneSided.
 func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -187,7 +178,6 @@ func (n *conn) OpPoll(op *driver.Op) (bool, error) {
 	return true, n.Fault("operation", driver.ErrInvalid)
 }
 
-// Flush implements driver.OneSided.
 func (n *conn) Flush(ctx context.Context) error {
 	wakeup := n.Sleep()
 	defer n.Awake()

@@ -17,7 +17,6 @@ type small struct {
 	garbage []byte // fault alloc
 }
 
-// SendPost implements driver.Instance.
 func (s *small) SendPost(p *driver.Packet) error { return s.post("send", p, s.send) }
 
 func (s *small) send(p *driver.Packet) error {
@@ -41,7 +40,6 @@ func (s *small) send(p *driver.Packet) error {
 	return err
 }
 
-// Start implements kit.Starter.
 func (s *small) Start(p *driver.Packet) bool {
 	if !s.hasRoom() {
 		return false
@@ -84,10 +82,8 @@ func (s *small) queue(data []byte) {
 	s.mu.Unlock()
 }
 
-// Settle implements kit.SmallHooks.
 func (s *small) Settle() { s.Push() }
 
-// First implements kit.SmallHooks.
 func (s *small) First(int) (piece []byte, more, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +94,6 @@ func (s *small) First(int) (piece []byte, more, ok bool) {
 	return s.inbox[0].data, false, true
 }
 
-// Consumed implements kit.SmallHooks.
 func (s *small) Consumed(int) {
 	s.mu.Lock()
 	m, _ := s.take(0)
@@ -106,10 +101,8 @@ func (s *small) Consumed(int) {
 	s.free(m.data)
 }
 
-// Longest implements kit.SmallHooks.
 func (s *small) Longest() int { return s.c.longest() }
 
-// Room implements kit.SmallHooks.
 func (s *small) Room() []byte {
 	if !s.hasRoom() {
 		return nil
@@ -117,7 +110,6 @@ func (s *small) Room() []byte {
 	return s.alloc(bufferSize)
 }
 
-// Filled implements kit.SmallHooks.
 func (s *small) Filled(buf []byte, n int) error {
 	if n < 0 {
 		s.free(buf)
@@ -128,7 +120,6 @@ func (s *small) Filled(buf []byte, n int) error {
 	return nil
 }
 
-// awaits implements track.
 func (s *small) awaits(uint64) bool { return true }
 
 // wrote implements track: there is room for what waits, should its owner make no call.
@@ -143,7 +134,6 @@ func (s *small) wrote() {
 	}
 }
 
-// Pending implements kit.ConnHooks.
 func (s *small) Pending() bool {
 	s.Push()
 	s.mu.Lock()
@@ -151,7 +141,6 @@ func (s *small) Pending() bool {
 	return s.Stalled() || len(s.sendq)+s.opsBusy > 0
 }
 
-// Farewell implements kit.ConnHooks.
 func (s *small) Farewell(before kit.State) {
 	s.Drop()
 	s.conn.Farewell(before)
@@ -159,16 +148,12 @@ func (s *small) Farewell(before kit.State) {
 
 // From here on the faults stand before what the kit does.
 
-// RecvPost implements driver.Instance.
 func (s *small) RecvPost(p *driver.Packet) error { return s.post("receive", p, s.Small.RecvPost) }
 
-// RecvPoll implements driver.Instance.
 func (s *small) RecvPoll(p *driver.Packet) (bool, error) { return s.polled(p, s.Small.RecvPoll) }
 
-// RecvCancel implements driver.Instance.
 func (s *small) RecvCancel(p *driver.Packet) error { return s.canceled(p, s.Small.RecvCancel) }
 
-// SendBufPost implements driver.BufferSender.
 func (s *small) SendBufPost(p *driver.Packet, n int) error {
 	if n < 0 && s.c.fault == "buffer-late" {
 		n = 1
