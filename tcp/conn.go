@@ -34,6 +34,7 @@ type conn struct {
 	gone    bool        // the sockets are closed; under rx or tx
 	ended   bool        // nothing more comes; under rx
 	deaf    bool        // nothing more can be sent; under tx
+	wanted  atomic.Bool // somebody wanted to flush while another one did
 	blocked atomic.Bool // the kernel has no room: it says when
 	starved atomic.Bool // what was received has no room
 
@@ -158,9 +159,19 @@ func (i *conn) receive() bool {
 	return true
 }
 
-// flush hands over what is to be sent, unless somebody else does, who then does so for the caller.
+// flush hands over what is to be sent, unless somebody else does, who then does so for the caller: also what was put
+// there after the other one has looked for more, and before it has given up the lock.
 func (i *conn) flush() {
-	for i.tx.try() {
+	for {
+		if !i.tx.try() {
+			i.wanted.Store(true)
+			if !i.tx.try() {
+				return
+			}
+		}
+		if i.wanted.Load() {
+			i.wanted.Store(false)
+		}
 		if i.gone || i.wire == nil {
 			i.tx.unlock()
 			return
@@ -170,7 +181,7 @@ func (i *conn) flush() {
 		}
 		left := !i.deaf && !i.blocked.Load() && i.api.unsent()
 		i.tx.unlock()
-		if !left {
+		if !left && !i.wanted.Load() {
 			return
 		}
 	}
