@@ -26,7 +26,7 @@ func init() { driver.Register(afxdpDriver{}) }
 
 type afxdpDriver struct{}
 
-// What is asked for at run time.
+// Optional interfaces of a driver, which sessions and the bywash command find by type assertions.
 var (
 	_ driver.Configurable = afxdpDriver{}
 	_ driver.Ranked       = afxdpDriver{}

@@ -14,7 +14,7 @@ func init() { driver.Register(qnixDriver{}) }
 
 type qnixDriver struct{}
 
-// What is asked for at run time.
+// Optional interfaces of a driver, which sessions and the bywash command find by type assertions.
 var (
 	_ driver.Configurable = qnixDriver{}
 	_ driver.Ranked       = qnixDriver{}

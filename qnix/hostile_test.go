@@ -305,10 +305,15 @@ func TestDrainIsBounded(t *testing.T) {
 		}
 	}
 	rung := func() uint32 { return c.proc.RingTail() - c.doorbells.seen.Load() }
-	for end := time.Now().Add(patience); rung() < messages; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); ; {
+		tail := c.proc.RingTail()
+		if rung() >= messages {
+			break
+		}
 		if time.Now().After(end) {
 			t.Fatalf("%d doorbells have rung, want %d", rung(), messages)
 		}
+		_ = c.proc.Wait(tail, time.Second)
 	}
 	if n := c.drainLocked(most); n != most || rung() < messages-most {
 		t.Errorf("%d doorbells were handled and %d are left, want %d of %d handled", n, rung(), most, messages)

@@ -183,7 +183,7 @@ func (l *link) connect(to *cardRail) error {
 func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
-	g.broke, g.peerLeft, g.handler.told = nil, false, false
+	g.broke, g.peerLeft, g.handler.reported = nil, false, false
 	g.stood++
 	g.relay.begin(len(links))
 	shortest := links[0].eager

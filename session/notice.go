@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A program that leaves messages unreceived, or whose handler does not return, can wait for ever for a message that is
-// behind them. It is told after noticeTime, once for each connection.
+// A program that leaves messages unreceived, or whose handler of active messages does not return, can wait forever for a
+// later message of the same peer. The session reports that after noticeTime, once for each connection.
 
-// noticeTime is how long that has to last. Tests shorten it.
+// noticeTime is how long messages wait, or a handler runs, before the session reports it. Tests shorten it.
 var noticeTime = time.Second
 
-// notice tells the program what goes on although it should not. The caller holds the lock.
+// notice reports a fault of the program to Config.OnError, or to package log/slog. The caller holds the session's lock.
 func (s *Session) notice(g *Gate, op string, err error) {
 	e := &Error{Peer: g.rank, Gate: g, Op: op, Err: err, NonFatal: true}
 	f := s.cfg.OnError
@@ -22,46 +22,48 @@ func (s *Session) notice(g *Gate, op string, err error) {
 	s.calls = append(s.calls, func() { f(e) })
 }
 
-// stallWatch tells whether messages of a link have been received since it was held up.
+// stallWatch counts how often the session has left a message of a link in the driver because the budget for unexpected
+// messages was used up. If the count stays the same, the program has received nothing that would have freed memory.
 type stallWatch struct {
-	times uint64 // that it was held up
-	seen  uint64
-	since time.Time
-	told  bool
+	times    uint64
+	seen     uint64    // times, when noticeStalled last found it changed
+	since    time.Time // when that was
+	reported bool
 }
 
-// noticeStalled tells of links that have been held up for long, with nothing of them received meanwhile. The caller holds
-// the lock.
+// noticeStalled reports each link whose next message has waited in the driver for noticeTime without a message being
+// received that would have made room for it. The caller holds the session's lock.
 func (s *Session) noticeStalled() {
 	now := time.Now()
 	for _, l := range s.stalled {
 		w := &l.stalls
 		switch {
-		case w.told || l.dead || l.g.handling:
+		case w.reported || l.dead || l.g.handling:
 		case w.seen != w.times:
 			w.seen, w.since = w.times, now
 		case now.Sub(w.since) >= noticeTime:
-			w.told = true
+			w.reported = true
 			s.notice(l.g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and none of its later messages is taken: "+
 				"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.keptN, l.g.keptN, s.cfg.Unexpected))
 		}
 	}
 }
 
-// handlerWatch tells whether the handler of a gate's active messages is still the one that ran a while ago.
+// handlerWatch counts the calls of handlers for a gate's active messages. If a handler runs and the count is the same as
+// noticeTime ago, that call has lasted all the time.
 type handlerWatch struct {
-	number uint8
-	calls  uint64
-	seen   uint64
-	told   bool
+	number   uint8 // of the active message that is being handled
+	calls    uint64
+	seen     uint64 // calls, when noticeHandlers last looked
+	reported bool
 }
 
-// begins takes note that a handler begins. The caller holds the lock.
+// begins counts the call of a handler, and has noticeHandlers look after noticeTime. The caller holds the session's lock.
 func (g *Gate) begins(number uint8) {
 	g.handler.number = number
 	g.handler.calls++
 	switch s := g.s; {
-	case s.handlersWatched || g.handler.told:
+	case s.handlersWatched || g.handler.reported:
 	case s.handlerTimer == nil:
 		s.handlersWatched, s.handlerTimer = true, time.AfterFunc(noticeTime, s.noticeHandlers)
 	default:
@@ -70,7 +72,8 @@ func (g *Gate) begins(number uint8) {
 	}
 }
 
-// noticeHandlers tells of handlers that do not return, and looks again later if others run.
+// noticeHandlers reports each handler that has run since the last look, and looks again after noticeTime if other handlers
+// run.
 func (s *Session) noticeHandlers() {
 	s.mu.lock()
 	defer s.leave()
@@ -79,13 +82,13 @@ func (s *Session) noticeHandlers() {
 		return
 	}
 	for _, g := range s.gates {
-		if g == nil || !g.handling || g.handler.told {
+		if g == nil || !g.handling || g.handler.reported {
 			continue
 		}
 		if w := &g.handler; w.seen != w.calls {
 			w.seen, s.handlersWatched = w.calls, true
 		} else {
-			w.told = true
+			w.reported = true
 			s.notice(g, "active message", fmt.Errorf("%w: that of number %d has run for %v or longer, and nothing is taken from this peer meanwhile: "+
 				"a handler must not block; have it start a goroutine", ErrHandlerBlocks, w.number, noticeTime))
 		}

@@ -23,7 +23,7 @@ func init() { driver.Register(shmDriver{}) }
 
 type shmDriver struct{}
 
-// What is asked for at run time.
+// Optional interfaces of a driver, which sessions and the bywash command find by type assertions.
 var (
 	_ driver.Configurable = shmDriver{}
 	_ driver.Ranked       = shmDriver{}

@@ -24,7 +24,7 @@ func init() { driver.Register(tcpDriver{}) }
 
 type tcpDriver struct{}
 
-// What is asked for at run time.
+// Optional interfaces of a driver, which sessions and the bywash command find by type assertions.
 var (
 	_ driver.Configurable = tcpDriver{}
 	_ driver.Ranked       = tcpDriver{}

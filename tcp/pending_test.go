@@ -61,13 +61,26 @@ func TestPendingLinksEndAndComeAgain(t *testing.T) {
 				}
 				moves(t, x[k], y[k], driver.Small, 100+k)
 			}
-			time.Sleep(2 * pendingTime) // a link that is taken has no limit of time
+			// A link that is taken has no limit of time: it stays while one that nobody takes ends twice.
+			extra, err := b.Connect(a.URL())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, before := a.waiting()
+			attack.Await(t, "another link ends twice", func() bool {
+				_, refused := a.waiting()
+				return refused >= before+2
+			})
+			if err := extra.Disconnect(); err != nil {
+				t.Fatal(err)
+			}
 			for k := range n {
 				moves(t, y[k], x[k], driver.Small, 100)
 			}
-			if links, _ := a.waiting(); links != 0 {
-				t.Errorf("%d links wait although all are taken", links)
-			}
+			attack.Await(t, "no link waits", func() bool {
+				links, _ := a.waiting()
+				return links == 0
+			})
 		})
 	}
 }

@@ -32,7 +32,7 @@ func init() { driver.Register(verbsDriver{}) }
 
 type verbsDriver struct{}
 
-// What is asked for at run time.
+// Optional interfaces of a driver, which sessions and the bywash command find by type assertions.
 var (
 	_ driver.Configurable = verbsDriver{}
 	_ driver.Ranked       = verbsDriver{}

@@ -1,6 +1,6 @@
-// Package stat shows counters and frames of running processes. A process that calls [Serve], as sessions do, can be
-// asked, by processes of the same user and by root, for the counters of its open contexts ([Read], which "bywash stat" calls) and for the
-// frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
+// Package stat shows counters and frames of running processes. A process that calls [Serve], as sessions do, can be asked
+// by processes of the same user and by root: for the counters of its open contexts ([Read], which "bywash stat" calls) and
+// for the frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
 package stat
 
 import (
@@ -91,7 +91,7 @@ func Serve() (io.Closer, error) {
 // use is one caller's share in the server.
 type use struct{ closed atomic.Bool }
 
-// Close gives it up. The last one stops answering and waits for the answers under way; captures get what their NICs have
+// Close ends the caller's use. The last one stops answering and waits for the answers under way; captures get what their NICs have
 // shown so far, within 2 s.
 func (u *use) Close() error {
 	if u.closed.Swap(true) {

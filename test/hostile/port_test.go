@@ -338,8 +338,9 @@ func TestPingers(t *testing.T) {
 	p.gap.Store(0)
 	rounds := p.rounds.Load()
 	most := attack.Peak(func() {
-		time.Sleep(each)
-		p.goesOn("beside the flood")
+		for end := time.Now().Add(each); time.Now().Before(end); {
+			p.goesOn("beside the flood")
+		}
 	})
 	call, gap := time.Duration(p.call.Load()), time.Duration(p.gap.Load())
 	t.Logf("%d flooders: the longest call computed for %v; numbers came back at most %v apart, %d of them in %v; at most %+v",
@@ -384,7 +385,6 @@ func squatterProgram(in *json.Decoder, out *json.Encoder) error {
 				return err
 			}
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	select {}
 }
@@ -417,7 +417,7 @@ func TestSquatter(t *testing.T) {
 	})
 	var newcomer driver.Instance
 	most := attack.Peak(func() {
-		for end := time.Now().Add(attack.Duration(t)); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(attack.Duration(t)); ; {
 			opensFiles(t, limit/4)
 			p.goesOn("beside the squatter")
 			if newcomer == nil {

@@ -185,13 +185,15 @@ func TestLoadStorm(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s := startStorm(t)
 	loads := 0
-	for end := time.Now().Add(stormTime()); time.Now().Before(end) && !t.Failed(); {
+	met := func() bool { return s.opened.Load() > 0 && s.attributes.Load() > 0 && s.parameters.Load() > 0 }
+	// A busy machine may take longer until each part of the storm has met the module.
+	for begin := time.Now(); !t.Failed() && (time.Since(begin) < stormTime() || !met() && time.Since(begin) < time.Minute); {
 		loads += stormRound(t, r, s)
 	}
 	s.end()
 	t.Logf("%d loads; opened %d, registered %d, read %d attributes and %d debug files, set %d parameters", loads,
 		s.opened.Load(), s.registered.Load(), s.attributes.Load(), s.debug.Load(), s.parameters.Load())
-	if s.opened.Load() == 0 || s.attributes.Load() == 0 || s.parameters.Load() == 0 {
+	if !met() {
 		t.Error("the storm never met the module")
 	}
 	checkNothingLeft(t)
