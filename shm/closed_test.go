@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -249,5 +250,39 @@ func TestPeerClosesDuringALook(t *testing.T) {
 				t.Error(integrity.Errorf("the bytes differ"))
 			}
 		})
+	}
+}
+
+// A region that is revoked while its key is read is an expired one, not a damaged key: who imports it can then tell a
+// peer that has closed from a fault.
+func TestImportOfARegionThatIsRevokedMeanwhile(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	own := connOf(a).ctx
+	r, err := own.Register(make([]byte, 4096), driver.RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	atomic.StoreUint32(&connOf(a).mine.closed, closedLeft)
+	defer atomic.StoreUint32(&connOf(a).mine.closed, closedNot)
+	x, live := &own.regions.mem[r.(*region).index].generation, r.(*region).gen
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				atomic.StoreUint64(x, live+1)
+				atomic.StoreUint64(x, live)
+			}
+		}
+	})
+	defer wg.Wait()
+	defer close(stop)
+	for range 2_000_000 {
+		if _, err := connOf(b).parseKey(r.Key()); err != nil && !errors.Is(err, driver.ErrClosed) {
+			t.Fatalf("got %v, want ErrClosed", err)
+		}
 	}
 }

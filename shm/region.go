@@ -304,7 +304,10 @@ func (n *conn) parseKey(key []byte) (*remoteRegion, error) {
 		addr:       load64(&x.addr), length: load64(&x.length), access: load64(&x.access),
 		arena: load64(&x.arena), offset: load64(&x.offset),
 	}}
-	if atomic.LoadUint64(&x.generation) != gen || r.entry.length != le.Uint64(key[24:]) || r.entry.access != le.Uint64(key[32:]) || r.entry.length > 1<<46 {
+	if atomic.LoadUint64(&x.generation) != gen { // meanwhile
+		return nil, n.expired()
+	}
+	if r.entry.length != le.Uint64(key[24:]) || r.entry.access != le.Uint64(key[32:]) || r.entry.length > 1<<46 {
 		return nil, fmt.Errorf("%w: damaged key", driver.ErrRemoteKey)
 	}
 	if n.toSelf {
