@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,12 +22,12 @@ import (
 
 // perfFlags are the flags of perf as the user wrote them.
 type perfFlags struct {
-	device, rails, secret, wait, mem, plot, baseline, listen string
-	iters                                                    int64
-	duration, warmup                                         time.Duration
-	peers, ranks                                             int
-	validate, json, csv                                      bool
-	drivers, tests, sizes, options                           []string
+	device, rails, secret, wait, mem, bind, plot, baseline, listen string
+	iters                                                          int64
+	duration, warmup                                               time.Duration
+	peers, ranks                                                   int
+	validate, json, csv                                            bool
+	drivers, tests, sizes, options                                 []string
 }
 
 const perfLong = `Perf measures drivers between two processes: on this machine, pinned to two
@@ -36,6 +37,9 @@ driver that can run here, beside the kernel's own sockets sock-tcp, sock-unix an
 sock-udp as baselines (system calls, spinning or blocking as --wait says; unix and
 udp are short for the last two). On one machine they take loopback; tcp@veth,
 sock-tcp@veth and sock-udp@veth run between two network namespaces, as afxdp does.
+copy-ring and copy-cma, when they are named, only copy between the two processes,
+through a ring in shared memory or with process_vm_readv and process_vm_writev:
+the least that a message can take.
 
 Tests:
 %s
@@ -64,6 +68,7 @@ const perfExample = `  bywash perf -d all                               everythi
   bywash perf -d shm -t lat -s 1:4M                one driver over all sizes
   bywash perf -d shm,sock-unix -t lat,bw -s 8:1M --plot shm.svg
   bywash perf -d session --rails shm -t multi-pair,all-to-all --ranks 8
+  bywash perf -d session,copy-ring,copy-cma -t lat -s 8:4M --mem heap --bind none
   bywash perf -d shm --option path=cma -t bw       bywash info -d shm lists the driver's options
   sudo bywash perf -d afxdp,sock-tcp               over Ethernet, between namespaces that it makes and removes
   bywash perf -d all --json > before.json; bywash perf -d all --baseline before.json
@@ -92,7 +97,7 @@ func perfCommand() *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.SortFlags = false
-	fl.StringSliceVarP(&f.drivers, "driver", "d", []string{"all"}, "`drivers`, commas between, or all: "+strings.Join(control.DriverNames(), ", ")+"; or session")
+	fl.StringSliceVarP(&f.drivers, "driver", "d", []string{"all"}, "`drivers`, commas between, or all: "+strings.Join(control.DriverNames(), ", ")+"; or session, "+strings.Join(bench.Copies, ", "))
 	fl.StringVar(&f.device, "dev", "", "`device` of the driver, as listed by bywash info")
 	fl.StringArrayVar(&f.options, "option", nil, "`key=value`, an option of the driver that -d names (bywash info -d lists them); may be repeated")
 	fl.StringVar(&f.rails, "rails", "", "`drivers` that share the load (with -d session)")
@@ -103,8 +108,9 @@ func perfCommand() *cobra.Command {
 	fl.DurationVar(&f.warmup, "warmup", 100*time.Millisecond, "`time` before that")
 	fl.StringVar(&f.wait, "wait", "poll", "`how` to wait: poll (spin) or block (sleep)")
 	fl.StringVar(&f.mem, "mem", "arena", "`memory` of messages: arena or heap")
+	fl.StringVar(&f.bind, "bind", "core", "`where` the processes run: core (each pinned to a core) or none (where the kernel puts them, with all cores)")
 	fl.IntVar(&f.peers, "peers", 0, "`number` of idle peers connected beside the measured one, which the receiver probes")
-	fl.IntVar(&f.ranks, "ranks", bench.DefaultRanks, "`number` of processes of multi-pair and all-to-all (with -d session)")
+	fl.IntVar(&f.ranks, "ranks", bench.DefaultRanks, "`number` of processes of "+bench.RanksTests()+" (with -d session)")
 	fl.BoolVar(&f.validate, "validate", false, "check every byte")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	fl.BoolVar(&f.csv, "csv", false, "print comma-separated values")
@@ -112,11 +118,12 @@ func perfCommand() *cobra.Command {
 	fl.StringVar(&f.baseline, "baseline", "", "add the change against an earlier run, a `file` that --json wrote")
 	fl.StringVar(&f.listen, "listen", "", "serve the other end of measurements from another machine, at `:port`")
 	fl.StringVar(&f.secret, "secret-file", "", "`file` with the secret that both machines share; the listener makes one when it is missing")
-	completeList(cmd, "driver", append(control.DriverNames(), "all"))
+	completeList(cmd, "driver", slices.Concat(control.DriverNames(), bench.Copies, []string{bench.Session, "all"}))
 	completeList(cmd, "test", append(bench.TestNames(), "all"))
 	completeList(cmd, "option", nil) // no file names: only the driver knows its options
 	completeList(cmd, "wait", []string{"poll", "block"})
 	completeList(cmd, "mem", []string{"arena", "heap"})
+	completeList(cmd, "bind", []string{"core", "none"})
 	return cmd
 }
 
@@ -138,7 +145,7 @@ func peerCommand() *cobra.Command {
 // config checks the flags.
 func (f *perfFlags) config(args []string) (*control.Config, error) {
 	c := &control.Config{Device: f.device, SecretFile: f.secret, Iters: f.iters, Duration: f.duration, Warmup: f.warmup,
-		Wait: f.wait, Mem: f.mem, Peers: f.peers, Validate: f.validate, Version: programVersion()}
+		Wait: f.wait, Mem: f.mem, Peers: f.peers, Unbound: f.bind == "none", Validate: f.validate, Version: programVersion()}
 	var err error
 	if c.Drivers, err = control.ParseDrivers(strings.Join(f.drivers, ",")); err != nil {
 		return nil, err
@@ -188,6 +195,8 @@ func (f *perfFlags) check(args []string) error {
 		return fmt.Errorf("--wait %q: it is poll or block", f.wait)
 	case f.mem != "arena" && f.mem != "heap":
 		return fmt.Errorf("--mem %q: it is arena or heap", f.mem)
+	case f.bind != "core" && f.bind != "none":
+		return fmt.Errorf("--bind %q: it is core or none", f.bind)
 	case f.peers < 0 || f.peers > 4096:
 		return fmt.Errorf("--peers %d: it is from 0 to 4096", f.peers)
 	case f.peers > 0 && len(args) > 0:

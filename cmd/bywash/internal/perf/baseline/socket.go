@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 	"unsafe"
@@ -37,6 +38,9 @@ const tokenSize = 16
 
 // Open opens one end of a baseline. Its sockets are made by Connect, where both ends learn their addresses.
 func Open(s *bench.Setup) (bench.Bench, error) {
+	if slices.Contains(bench.Copies, s.Driver) {
+		return openMemory(s)
+	}
 	if s.Driver == bench.SockUnix {
 		switch {
 		case !s.Local || s.Peer != "":

@@ -7,11 +7,13 @@ import (
 	"strings"
 )
 
-// The baselines: the kernel's own sockets.
+// The baselines: the kernel's own sockets, and the ways to copy between two processes of one machine with nothing beside.
 const (
 	SockTCP  = "sock-tcp"
 	SockUnix = "sock-unix"
 	SockUDP  = "sock-udp"
+	CopyRing = "copy-ring"
+	CopyCMA  = "copy-cma"
 )
 
 // Session is -d session: the session layer over the drivers of the option RailsOption.
@@ -20,8 +22,11 @@ const (
 	RailsOption = "rails"
 )
 
-// Sockets are the baselines, in the order of the report.
-var Sockets = []string{SockTCP, SockUnix, SockUDP}
+// Sockets are the baselines that -d all measures, in the order of the report; Copies are measured when they are named.
+var (
+	Sockets = []string{SockTCP, SockUnix, SockUDP}
+	Copies  = []string{CopyRing, CopyCMA}
+)
 
 // aliases are the names that the baselines had in earlier releases. The name tcp is kept for a driver.
 var aliases = map[string]string{"unix": SockUnix, "udp": SockUDP}
@@ -41,8 +46,10 @@ const OnVeth = "@veth"
 // Base returns a name without OnVeth.
 func Base(name string) string { return strings.TrimSuffix(name, OnVeth) }
 
-// IsSocket reports whether a name is that of a baseline.
-func IsSocket(name string) bool { return slices.Contains(Sockets, Base(name)) }
+// IsBaseline reports whether a name is that of a baseline.
+func IsBaseline(name string) bool {
+	return slices.Contains(Sockets, Base(name)) || slices.Contains(Copies, name)
+}
 
 // MaxOptions bounds the options of a driver, names and values together: they travel in one message.
 const MaxOptions = 16 << 10
@@ -68,11 +75,12 @@ type Plan struct {
 	Options  map[string]string `json:"options,omitempty"` // of the driver
 	Blocking bool              `json:"blocking,omitempty"`
 	MaxSize  int               `json:"max_size"`
-	Peers    int               `json:"peers,omitempty"`  // idle ones, which one more rank holds
-	Ranks    int               `json:"ranks,omitempty"`  // of a session of more than two; 0: the two ends
-	Places   []Place           `json:"places,omitempty"` // of each rank, in a lab
-	CPUs     []int             `json:"cpus,omitempty"`   // of each rank of this machine
-	Yield    bool              `json:"yield,omitempty"`  // they share a CPU
+	Peers    int               `json:"peers,omitempty"`   // idle ones, which one more rank holds
+	Ranks    int               `json:"ranks,omitempty"`   // of a session of more than two; 0: the two ends
+	Places   []Place           `json:"places,omitempty"`  // of each rank, in a lab
+	CPUs     []int             `json:"cpus,omitempty"`    // of each rank of this machine
+	Unbound  bool              `json:"unbound,omitempty"` // ranks are not pinned
+	Yield    bool              `json:"yield,omitempty"`   // they share a CPU
 }
 
 // Place is where one rank opens the driver.

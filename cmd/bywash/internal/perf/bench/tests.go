@@ -29,6 +29,9 @@ const (
 	TagLat     Test = "tag-lat"
 	TagBW      Test = "tag-bw"
 	AMRate     Test = "am-rate"
+	WakeLat    Test = "wake-lat"
+	TurnLat    Test = "turn-lat"
+	BesideLat  Test = "beside-lat"
 	MultiPair  Test = "multi-pair"
 	AllToAll   Test = "all-to-all"
 	MaxSize         = 1 << 30
@@ -108,6 +111,18 @@ var Tests = []Info{
 	{
 		Test: AMRate, About: "session: active messages one way, as fast as they go",
 		Messages: true, Sizes: []int{8}, Session: true,
+	},
+	{
+		Test: WakeLat, About: "session: a message to a peer that has slept, and its answer, after a pause of 2 ms",
+		Latency: true, Sizes: latSizes, Session: true,
+	},
+	{
+		Test: TurnLat, About: "session: ping-pong of rank 0 with each of the other --ranks processes in turn",
+		Latency: true, Half: true, Sizes: wordSizes, Session: true, Ranks: true,
+	},
+	{
+		Test: BesideLat, About: "session: ping-pong of ranks 0 and 1, while each further process sends 1 MiB messages to rank 0",
+		Latency: true, Half: true, Sizes: wordSizes[:1], Session: true, Ranks: true,
 	},
 	{
 		Test: MultiPair, About: "session: half of the --ranks processes send a window of messages to the other half, the sum",
@@ -317,11 +332,24 @@ func Window(size, depth int) int {
 // DefaultRanks is the default number of processes of tests with more than two, and MaxRanks the largest.
 const DefaultRanks, MaxRanks = 4, 32
 
+// RanksTests returns the names of the tests of more than two processes.
+func RanksTests() string {
+	var names []string
+	for _, t := range Tests {
+		if t.Ranks {
+			names = append(names, string(t.Test))
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
 // CheckRanks returns an error for numbers of processes that these tests cannot have; 0 means the default.
 func CheckRanks(n int, tests ...Test) error {
 	switch {
 	case n != 0 && (n < 2 || n > MaxRanks):
 		return fmt.Errorf("--ranks %d: it is from 2 to %d", n, MaxRanks)
+	case n == 2 && slices.Contains(tests, BesideLat):
+		return fmt.Errorf("--ranks 2: %s is between three processes or more", BesideLat)
 	case n%2 != 0 && slices.Contains(tests, MultiPair):
 		return fmt.Errorf("--ranks %d: %s pairs them, so their number is even", n, MultiPair)
 	}

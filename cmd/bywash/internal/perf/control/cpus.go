@@ -3,12 +3,18 @@ package control
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
 // pair is the two CPUs of a local run.
@@ -60,6 +66,42 @@ func choosePair() (pair, error) {
 		}
 	}
 	return p, nil
+}
+
+// lineTime returns the nanoseconds that a cache line takes from one CPU of the pair to the other: half a round trip, the
+// least of some tries. It is 0 if the threads cannot run at the same time.
+func (p *pair) lineTime() int64 {
+	if p.lead == p.follow || runtime.GOMAXPROCS(0) < 2 {
+		return 0
+	}
+	const rounds, tries = 1000, 5
+	var line struct {
+		_    [bench.Line]byte
+		turn atomic.Uint64
+		_    [bench.Line]byte
+	}
+	bounce := func(cpu int, first uint64) {
+		runtime.LockOSThread() // for good: the thread ends with its goroutine, and its CPU mask with it
+		var set unix.CPUSet
+		set.Set(cpu)
+		_ = unix.SchedSetaffinity(0, &set)
+		for n := first; n < rounds; n += 2 {
+			for line.turn.Load() != n {
+			}
+			line.turn.Store(n + 1)
+		}
+	}
+	least := time.Duration(math.MaxInt64)
+	for range tries {
+		line.turn.Store(0)
+		var both sync.WaitGroup
+		start := make(chan time.Time, 1)
+		both.Go(func() { bounce(p.follow, 1) })
+		both.Go(func() { start <- time.Now(); bounce(p.lead, 0) })
+		both.Wait()
+		least = min(least, time.Since(<-start))
+	}
+	return least.Nanoseconds() / rounds
 }
 
 func topology(cpu int, name string) string {

@@ -193,7 +193,7 @@ func quiet() {
 }
 
 func open(s *bench.Setup) (bench.Bench, error) {
-	if bench.IsSocket(s.Driver) {
+	if bench.IsBaseline(s.Driver) {
 		return baseline.Open(s)
 	}
 	return workload.Open(s)

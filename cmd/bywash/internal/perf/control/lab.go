@@ -62,7 +62,7 @@ func (c *Config) beside(names []string, all bool) []string {
 	}
 	out := slices.Clone(names)
 	for k, n := range out {
-		if bench.IsSocket(n) && slices.Contains(onVeth, n) {
+		if bench.IsBaseline(n) && slices.Contains(onVeth, n) {
 			out[k] = n + bench.OnVeth
 		}
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Duration   time.Duration
 	Warmup     time.Duration
 	Wait, Mem  string
+	Unbound    bool // do not pin the processes, and let each use all CPUs
 	Peers      int
 	Ranks      int // processes of the tests of more than two; 0: DefaultRanks
 	Validate   bool
@@ -56,7 +57,7 @@ type run struct {
 	total  int
 }
 
-// DriverNames are all that -d all measures; session is measured when it is named.
+// DriverNames are all that -d all measures; session, copy-ring and copy-cma are measured when they are named.
 func DriverNames() []string { return append(driver.Names(), bench.Sockets...) }
 
 // ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it stands
@@ -70,11 +71,11 @@ func ParseDrivers(list string) ([]string, error) {
 				return nil, fmt.Errorf("%s: %s is for %s", n, bench.OnVeth, strings.Join(onVeth, ", "))
 			}
 			names[i], n = base+bench.OnVeth, base
-			if bench.IsSocket(base) {
+			if bench.IsBaseline(base) {
 				continue
 			}
 		}
-		if n == "all" || n == bench.Session || bench.IsSocket(names[i]) {
+		if n == "all" || n == bench.Session || bench.IsBaseline(names[i]) {
 			continue
 		}
 		if _, err := driver.Lookup(n); err != nil {
@@ -104,11 +105,13 @@ func Run(ctx context.Context, c *Config, rep report.Reporter) error {
 	if r.cpus, err = choosePair(); err != nil {
 		return err
 	}
-	undo, err := pin(r.cpus.lead)
-	if err != nil {
-		return err
+	if !c.Unbound {
+		undo, err := pin(r.cpus.lead)
+		if err != nil {
+			return err
+		}
+		defer undo()
 	}
-	defer undo()
 	plan := c.cases()
 	r.total = len(plan) * len(names)
 	percent := debug.SetGCPercent(-1)
@@ -169,7 +172,7 @@ func (r *run) miss(m report.Missing) error {
 			return r.failed
 		}
 	}
-	if r.all && bench.IsSocket(m.Driver) && m.Test != "" && bench.InfoOf(m.Test).OneSided {
+	if r.all && bench.IsBaseline(m.Driver) && m.Test != "" && bench.InfoOf(m.Test).OneSided {
 		return nil // sockets never have it, and every table would say so
 	}
 	return r.report.Missing(m)
@@ -182,9 +185,9 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 	}
 	p := &bench.Plan{
 		Driver: bench.Base(name), Device: r.Device, Options: r.optionsFor(name), Blocking: r.Wait == "block",
-		Ranks: ranks, Yield: r.cpus.shared,
+		Ranks: ranks, Yield: r.cpus.shared, Unbound: r.Unbound,
 	}
-	if !bench.IsSocket(name) && name != bench.Session {
+	if !bench.IsBaseline(name) && name != bench.Session {
 		p.Peers = r.Peers
 	}
 	for _, c := range cases {
@@ -206,7 +209,9 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 		}
 	}
 	for rank := range p.Size() {
-		p.CPUs = append(p.CPUs, r.cpus.of(rank))
+		if !r.Unbound {
+			p.CPUs = append(p.CPUs, r.cpus.of(rank))
+		}
 	}
 	g, err := r.gather(p.Size())
 	if err != nil {
@@ -273,6 +278,9 @@ func (e *end) leadRounds(c *bench.Case) error {
 	}
 	res := report.New(r.name, j, e.b.Path(), cpu)
 	res.Host, res.Version = r.host, r.Version
+	if r.Unbound {
+		res.Bind = "none"
+	}
 	if r.Compare != nil {
 		r.Compare(res)
 	}

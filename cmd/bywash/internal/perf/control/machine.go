@@ -48,14 +48,22 @@ func Heading(c *Config) string {
 	switch {
 	case c.HasRanks() && c.Remote == "":
 		fmt.Fprintf(&b, "between %s on this machine", c.processes())
+		if c.Unbound {
+			b.WriteString(", on any CPUs")
+		}
 	case c.Remote != "":
 		fmt.Fprintf(&b, "between this machine and %s", c.Remote)
 	case err != nil:
 	case p.shared:
 		fmt.Fprintf(&b, "between two processes that share CPU %d, the only one here: latencies are those of the scheduler",
 			p.lead)
+	case c.Unbound:
+		b.WriteString("between two processes on any CPUs")
 	default:
 		fmt.Fprintf(&b, "between two processes on CPUs %d and %d", p.lead, p.follow)
+	}
+	if ns := p.lineTime(); ns > 0 && c.Remote == "" {
+		fmt.Fprintf(&b, "; a cache line goes from core to core in %d ns", ns)
 	}
 	fmt.Fprintf(&b, "; wait: %s, memory: %s", c.Wait, c.Mem)
 	if c.Peers > 0 {

@@ -68,7 +68,7 @@ func (c *Config) CheckVeth() error {
 // bypass lists the names that are not sockets, each once.
 func bypass(drivers []string) (names []string) {
 	for _, n := range drivers {
-		if !bench.IsSocket(n) && !slices.Contains(names, n) {
+		if !bench.IsBaseline(n) && !slices.Contains(names, n) {
 			names = append(names, n)
 		}
 	}
@@ -77,7 +77,7 @@ func bypass(drivers []string) (names []string) {
 
 // optionsFor returns the options of a driver; sockets have none.
 func (c *Config) optionsFor(name string) map[string]string {
-	if bench.IsSocket(name) {
+	if bench.IsBaseline(name) {
 		return nil
 	}
 	return c.Options
@@ -116,7 +116,7 @@ func (c *Config) SetRails(rails string) error {
 // SetRanks sets the number of processes of tests with more than two; 0 means their default.
 func (c *Config) SetRanks(n int) error {
 	if n != 0 && (!c.HasRanks() || !slices.Contains(c.Drivers, bench.Session)) {
-		return fmt.Errorf("--ranks goes with -d %s and the tests %s and %s", bench.Session, bench.MultiPair, bench.AllToAll)
+		return fmt.Errorf("--ranks goes with -d %s and the tests %s", bench.Session, bench.RanksTests())
 	}
 	c.Ranks = n
 	return bench.CheckRanks(c.ranks(), c.Tests...)

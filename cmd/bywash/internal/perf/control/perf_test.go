@@ -9,9 +9,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
@@ -145,6 +148,73 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Copies between the two processes arrive whole at every size, below, at and above the size of a slot and that from which
+// both ends copy.
+func TestCopiesAreMeasured(t *testing.T) {
+	for _, unbound := range []bool{false, true} {
+		c := config("copy-ring,copy-cma", bench.Lat, bench.BW)
+		c.Sizes, c.Validate, c.Unbound = []int{0, 1, 8191, 8192, 16384, 1 << 20}, true, unbound
+		var got collector
+		if err := Run(t.Context(), c, &got); err != nil {
+			t.Fatal(err)
+		}
+		// Only lat can be measured.
+		if len(got.results) != 12 || len(got.missing) != 12 {
+			t.Errorf("unbound %v: %d results, %d missing, want 12 of each", unbound, len(got.results), len(got.missing))
+		}
+		for _, r := range got.results {
+			if v, _ := r.Main(); v <= 0 || r.Mem != "heap" || (r.Bind == "none") != unbound {
+				t.Errorf("unbound %v: %+v", unbound, r)
+			}
+		}
+	}
+}
+
+// The processes of a measurement have one CPU each, or all that there are.
+func TestBindingIsKept(t *testing.T) {
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, unbound := range []bool{false, true} {
+		c := config("sock-unix", bench.Lat)
+		c.Sizes, c.Unbound = []int{8}, unbound
+		want := 1
+		if unbound {
+			want = all.Count()
+		}
+		got := collector{on: func() {
+			for _, pid := range []int{0, child(t)} {
+				var set unix.CPUSet
+				if err := unix.SchedGetaffinity(pid, &set); err != nil || set.Count() != want {
+					t.Errorf("unbound %v: process %d has %d CPUs, %v; want %d", unbound, pid, set.Count(), err, want)
+				}
+			}
+		}}
+		if err := Run(t.Context(), c, &got); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// child returns the one process that this one has started.
+func child(t *testing.T) int {
+	t.Helper()
+	all, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range all {
+		b, _ := os.ReadFile(name)
+		if f := strings.Fields(string(b)); len(f) > 0 {
+			pid, _ := strconv.Atoi(f[0])
+			return pid
+		}
+	}
+	t.Fatal("no child process")
+	return 0
 }
 
 func TestKilledPeerIsAnErrorSoon(t *testing.T) {
@@ -290,6 +360,7 @@ func TestRanksThatCannotBeAreRefused(t *testing.T) {
 		ok    bool
 	}{
 		{0, bench.MultiPair, bench.Session, true}, {8, bench.MultiPair, bench.Session, true}, {3, bench.AllToAll, bench.Session, true}, {bench.MaxRanks, bench.AllToAll, bench.Session, true},
+		{3, bench.BesideLat, bench.Session, true}, {2, bench.TurnLat, bench.Session, true}, {2, bench.BesideLat, bench.Session, false},
 		{3, bench.MultiPair, bench.Session, false}, {1, bench.AllToAll, bench.Session, false}, {-2, bench.AllToAll, bench.Session, false}, {bench.MaxRanks + 1, bench.AllToAll, bench.Session, false},
 		{4, bench.TagLat, bench.Session, false}, {4, bench.MultiPair, "shm", false}, {0, bench.TagLat, bench.Session, true},
 	} {

@@ -121,7 +121,9 @@ func serve(t *team, c *Config, remote bool) error {
 		if err != nil {
 			return t.abort(err)
 		}
-		cpu, s.Yield = cpus.follow, cpus.shared
+		if s.Yield = cpus.shared; !p.Unbound {
+			cpu = cpus.follow
+		}
 		c.override(&s.Plan)
 	} else if s.Yield = p.Yield; rank < len(p.CPUs) && (rank < 2 || p.Ranks > 0) {
 		cpu = p.CPUs[rank]
@@ -147,7 +149,7 @@ func (c *Config) override(p *bench.Plan) {
 	if c.Device != "" {
 		p.Device = c.Device
 	}
-	if slices.Contains(c.Drivers, p.Driver) && !bench.IsSocket(p.Driver) {
+	if slices.Contains(c.Drivers, p.Driver) && !bench.IsBaseline(p.Driver) {
 		p.Options = over(p.Options, c.Options)
 	}
 }

@@ -14,8 +14,8 @@ import (
 type Baseline map[baselineKey]float64
 
 type baselineKey struct {
-	driver, test, mem, wait string
-	size, ranks             int
+	driver, test, mem, wait, bind string
+	size, ranks                   int
 }
 
 // ReadBaseline reads the output of perf --json. The last result of a kind counts.
@@ -59,7 +59,7 @@ func parseBaseline(r io.Reader) (Baseline, error) {
 }
 
 func (r *Result) key() baselineKey {
-	return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Size, r.Ranks}
+	return baselineKey{r.Driver, r.Test, r.Mem, r.Wait, r.Bind, r.Size, r.Ranks}
 }
 
 // Compare fills in a result's change.

@@ -37,6 +37,9 @@ type Result struct {
 	// Ranks is how many processes took part, in tests of more than two.
 	Ranks int `json:"ranks,omitempty"`
 
+	// Bind is none where the processes were not pinned.
+	Bind string `json:"bind,omitempty"`
+
 	// Change is the change against an earlier run, in percent of its figure. It is present only with --baseline.
 	Change *float64 `json:"change_percent,omitempty"`
 }
@@ -76,7 +79,7 @@ func New(drv string, j *bench.Round, path string, cpu time.Duration) *Result {
 		Driver: drv, Test: string(cs.Test), Size: cs.Size, Iters: int64(j.N),
 		Path: path, Mem: cs.Mem, Wait: cs.Wait, Time: time.Now().UTC().Format(time.RFC3339), Ranks: cs.Ranks,
 	}
-	if bench.IsSocket(drv) {
+	if bench.IsBaseline(drv) {
 		r.Mem = "heap"
 	}
 	n := float64(j.N)

@@ -153,7 +153,7 @@ func writeTest(b *strings.Builder, info *bench.Info, rs []*Result) {
 		better = "lower is better"
 	}
 	fmt.Fprintf(b, "\n%s: %s (%s)\n", info.Test, info.Description(), better)
-	ours := slices.ContainsFunc(drivers, func(d string) bool { return !bench.IsSocket(d) })
+	ours := slices.ContainsFunc(drivers, func(d string) bool { return !bench.IsBaseline(d) })
 	ratio := ours && slices.Contains(drivers, bench.SockUnix)
 	rows := [][]string{append([]string{"", ""}, drivers...)}
 	if ratio {
@@ -200,7 +200,7 @@ func mainRow(info *bench.Info, at map[cellKey]*Result, drivers []string, size in
 		if best == "" || r.beats(at[cellKey{best, size}]) {
 			best = d
 		}
-		if !bench.IsSocket(d) && (ours == "" || r.beats(at[cellKey{ours, size}])) {
+		if !bench.IsBaseline(d) && (ours == "" || r.beats(at[cellKey{ours, size}])) {
 			ours = d
 		}
 	}

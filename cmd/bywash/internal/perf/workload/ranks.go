@@ -61,6 +61,113 @@ func (b *sessionBench) pairs(j *bench.Round) error {
 	return nil
 }
 
+// turns is a ping-pong of rank 0 with one peer after the other.
+func (b *sessionBench) turns(j *bench.Round) error {
+	peers, leader := uint64(b.s.Size()-1), b.s.Gate(0)
+	if !j.Lead {
+		for seq := uint64(b.s.Rank() - 1); seq < uint64(j.N); seq += peers {
+			if err := b.receiveFrom(j, leader, seq); err != nil {
+				return err
+			}
+			if err := b.sendTo(j, leader, ^seq); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return j.Timed(func(seq uint64) error {
+		g := b.s.Gate(1 + int(seq%peers))
+		if err := b.sendTo(j, g, seq); err != nil {
+			return err
+		}
+		return b.receiveFrom(j, g, ^seq)
+	})
+}
+
+// bulkSize is the size of the messages that are sent beside a measurement.
+const bulkSize = bench.MiB
+
+// beside is a ping-pong of ranks 0 and 1 while the others send to rank 0, until it tells them to stop: then each sends an
+// empty message as its last.
+func (b *sessionBench) beside(j *bench.Round) error {
+	ctx, rank := j.Stop.Ctx, b.s.Rank()
+	if rank == 1 {
+		return j.PingPong(func(j *bench.Round, seq uint64) error { return b.sendTo(j, b.s.Gate(0), seq) },
+			func(j *bench.Round, seq uint64) error { return b.receiveFrom(j, b.s.Gate(0), seq) })
+	}
+	if rank > 1 {
+		return b.sendBulk(ctx)
+	}
+	reqs := make([]*session.Request, b.s.Size())
+	post := func(from int) (err error) {
+		reqs[from], err = b.s.Gate(from).Irecv(tagBulk, b.bulk)
+		return err
+	}
+	for from := 2; from < len(reqs); from++ {
+		if err := post(from); err != nil {
+			return err
+		}
+	}
+	err := j.Timed(func(seq uint64) error {
+		if err := b.sendTo(j, b.s.Gate(1), seq); err != nil {
+			return err
+		}
+		if err := b.receiveFrom(j, b.s.Gate(1), ^seq); err != nil {
+			return err
+		}
+		for from := 2; from < len(reqs); from++ {
+			if done, _, err := reqs[from].Test(); err != nil {
+				return err
+			} else if done {
+				if err := post(from); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for from := 2; from < len(reqs); from++ {
+		if err := b.s.Gate(from).Send(ctx, tagGo, nil); err != nil {
+			return err
+		}
+		for {
+			st, err := reqs[from].Wait(ctx)
+			if err != nil {
+				return err
+			}
+			if st.Len == 0 {
+				break
+			}
+			if err := post(from); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendBulk sends messages to rank 0 until that tells it to stop.
+func (b *sessionBench) sendBulk(ctx context.Context) error {
+	leader := b.s.Gate(0)
+	stop, err := leader.Irecv(tagGo, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		if err := leader.Send(ctx, tagBulk, b.bulk); err != nil {
+			return err
+		}
+		if done, _, err := stop.Test(); err != nil {
+			return err
+		} else if done {
+			return leader.Send(ctx, tagBulk, nil)
+		}
+	}
+}
+
 // exchange sends a message to each rank and receives one from each. A rank continues when it has received all of its
 // messages, so that no rank is more than one operation ahead.
 func (b *sessionBench) exchange(j *bench.Round, seq uint64) error {

@@ -144,7 +144,7 @@ func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
 // A session runs its tests and those of drivers that it has, with every byte
 // checked.
 func TestSessionRunsItsTests(t *testing.T) {
-	tests := []bench.Test{bench.TagLat, bench.TagBW, bench.AMRate, bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat}
+	tests := []bench.Test{bench.TagLat, bench.TagBW, bench.AMRate, bench.WakeLat, bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat}
 	c := config(bench.Session, tests...)
 	c.Validate = true
 	c.Sizes = []int{8, 4096, 100000}
@@ -206,7 +206,7 @@ func TestSessionsOfManyRanksAreMeasured(t *testing.T) {
 		tests []bench.Test
 	}{
 		{2, []bench.Test{bench.MultiPair, bench.AllToAll}},
-		{3, []bench.Test{bench.AllToAll}},
+		{3, []bench.Test{bench.AllToAll, bench.TurnLat, bench.BesideLat}},
 		{4, []bench.Test{bench.TagLat, bench.MultiPair, bench.AllToAll}}, // one of two processes as well
 		{6, []bench.Test{bench.MultiPair}},
 	} {

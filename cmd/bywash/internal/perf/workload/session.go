@@ -27,6 +27,7 @@ type sessionBench struct {
 	sent   []*session.Request
 	salt   uint64       // of the patterns of a pair, so that they differ from another's
 	room   int          // bytes between the buffers
+	bulk   []byte       // of the ranks that send beside a measurement
 	got    atomic.Int64 // active messages
 	checks atomic.Bool  // of these
 	bad    atomic.Pointer[error]
@@ -38,6 +39,7 @@ const (
 	tagData = 1
 	tagAck  = 2
 	tagGo   = 3
+	tagBulk = 4
 )
 
 // connect joins the session of the ranks, and connects to each of them.
@@ -81,7 +83,8 @@ func (b *sessionBench) active(_ *session.Gate, a *session.Active) {
 func (b *sessionBench) Check(c *bench.Case) error {
 	switch c.Test {
 	case bench.Lat, bench.BW, bench.Rate, bench.PutBW, bench.GetBW, bench.GetLat, bench.FaddLat,
-		bench.TagLat, bench.TagBW, bench.AMRate, bench.MultiPair, bench.AllToAll:
+		bench.TagLat, bench.TagBW, bench.AMRate, bench.WakeLat, bench.TurnLat, bench.BesideLat,
+		bench.MultiPair, bench.AllToAll:
 	default:
 		return bench.Skipf("session has no test %s", c.Test)
 	}
@@ -107,6 +110,8 @@ func (b *sessionBench) Prepare(c *bench.Case) ([]byte, error) {
 		b.salt = uint64(min(b.s.Rank(), b.partner())) << 48
 	case bench.AllToAll:
 		w = c.Ranks - 1
+	case bench.BesideLat:
+		b.bulk = make([]byte, bulkSize)
 	}
 	room := max(bench.Line, (c.Size+bench.Line-1)&^(bench.Line-1))
 	mem := make([]byte, 2*w*room)
@@ -152,7 +157,7 @@ func (b *sessionBench) Finish() error {
 		}
 		b.region = nil
 	}
-	b.out, b.in = nil, nil
+	b.out, b.in, b.bulk = nil, nil, nil
 	if b.arena != nil {
 		err := b.arena.Close()
 		b.arena = nil
@@ -193,6 +198,12 @@ func (b *sessionBench) Run(j *bench.Round) error {
 		return nil // passive
 	case j.Test == bench.Lat || j.Test == bench.TagLat:
 		return j.PingPong(b.send, b.receive)
+	case j.Test == bench.WakeLat:
+		return b.wake(j)
+	case j.Test == bench.TurnLat:
+		return b.turns(j)
+	case j.Test == bench.BesideLat:
+		return b.beside(j)
 	case j.Test == bench.AllToAll:
 		return j.Timed(func(seq uint64) error { return b.exchange(j, seq) })
 	case j.Test == bench.MultiPair:
@@ -206,15 +217,49 @@ func (b *sessionBench) Run(j *bench.Round) error {
 	return err
 }
 
-func (b *sessionBench) send(j *bench.Round, seq uint64) error {
+// pause is how long a peer waits for a message before it is measured: longer than waits poll.
+const pause = 2 * time.Millisecond
+
+// wake is a ping-pong whose pings come when the peer has slept. The pauses are not part of the samples.
+func (b *sessionBench) wake(j *bench.Round) error {
+	begin := time.Now()
+	for i := range uint64(j.N) {
+		if !j.Lead {
+			if err := b.receive(j, i); err != nil {
+				return err
+			}
+			if err := b.send(j, ^i); err != nil {
+				return err
+			}
+			continue
+		}
+		time.Sleep(pause)
+		start := time.Now()
+		if err := b.send(j, i); err != nil {
+			return err
+		}
+		if err := b.receive(j, ^i); err != nil {
+			return err
+		}
+		j.Rec.Add(time.Since(start), 1)
+	}
+	j.Elapsed = time.Since(begin)
+	return nil
+}
+
+func (b *sessionBench) send(j *bench.Round, seq uint64) error { return b.sendTo(j, b.g, seq) }
+
+func (b *sessionBench) sendTo(j *bench.Round, g *session.Gate, seq uint64) error {
 	if j.Validate {
 		bench.Fill(b.out[0], seq)
 	}
-	return b.g.Send(j.Stop.Ctx, tagData, b.out[0])
+	return g.Send(j.Stop.Ctx, tagData, b.out[0])
 }
 
-func (b *sessionBench) receive(j *bench.Round, seq uint64) error {
-	n, err := b.g.Recv(j.Stop.Ctx, tagData, b.in[0])
+func (b *sessionBench) receive(j *bench.Round, seq uint64) error { return b.receiveFrom(j, b.g, seq) }
+
+func (b *sessionBench) receiveFrom(j *bench.Round, g *session.Gate, seq uint64) error {
+	n, err := g.Recv(j.Stop.Ctx, tagData, b.in[0])
 	if err != nil || !j.Validate {
 		return err
 	}
