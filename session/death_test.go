@@ -203,7 +203,7 @@ func traffic(ctx context.Context, s *session.Session, peer int, memory []byte, a
 			}
 		})
 	}
-	lengths := []int{8, 300, 8000, 40_000, 700_000}
+	lengths := []int{8, 300, 8000, 64 << 10, 700_000}
 	sent, received := 0, 0
 	out, in := make([]byte, 700_000), make([]byte, 700_000)
 	loop(0, func() error { sent++; return g.Send(ctx, 1, out[:lengths[sent%5]]) })
