@@ -11,7 +11,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // conn is the common part of the instances of both tracks. Its owner is the goroutine that uses the instance. The

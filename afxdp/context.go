@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // share is a context's share of a network device.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // large is an instance on the large track. The sender's engine copies from the posted memory into frames, the

@@ -4,7 +4,7 @@ package afxdp
 
 import (
 	"github.com/bywash/bywash/afxdp/internal/carrier"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // maxPieces is the most chunks of a frame that arrives: enough for the longest frame on a device that fills its chunks

@@ -17,7 +17,7 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // nic is a network device that this process has opened. All contexts of the device share it: the XDP program, a socket

@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // options are the settings from Hints.Options.

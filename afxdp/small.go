@@ -7,7 +7,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/internal/link"
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // small is an instance on the small track. Its owner writes messages into frames and reads them from frames; the engine

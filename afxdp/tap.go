@@ -7,7 +7,7 @@ import (
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
 	"github.com/bywash/bywash/afxdp/xsk"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // showArrived passes a frame to captures, before link decrypts it in place.

@@ -98,5 +98,5 @@
 //
 // # Writing a driver
 //
-// Package driver/kit has what drivers share; docs/writing-a-driver.md shows the way.
+// docs/driver.md shows how a driver is written; package driver/drivertest tests it.
 package driver

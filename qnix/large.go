@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 

@@ -2,7 +2,7 @@ package qnix
 
 import (
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/qnix/nic"
 )
 

@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // This file defines the contents of this driver's messages. All numbers are little-endian.

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/stat"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/stat"
 	"github.com/bywash/bywash/session/internal/match"
 	"github.com/bywash/bywash/session/launch"
 )

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/bywash/bywash/driver/stat"
+	"github.com/bywash/bywash/internal/stat"
 	"github.com/bywash/bywash/session"
 	"github.com/bywash/bywash/session/launch"
 )

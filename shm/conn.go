@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -25,7 +25,7 @@ type conn struct {
 	sending bool   // the wait under way is for a send
 	armed   bool   // its flag may be up
 
-	ctx      *Context
+	ctx      *hostContext
 	peerInc  uint64
 	apart    string // why the urls say that the peer cannot be reached; see place
 	track    trackEnd
@@ -78,7 +78,7 @@ type trackEnd interface {
 }
 
 // newConn makes a connection of the context's track.
-func (c *Context) newConn(peer uint64) *conn {
+func (c *hostContext) newConn(peer uint64) *conn {
 	n := &conn{ctx: c, peerInc: peer, proc: noProcess, fences: c.fences}
 	n.watching = kit.Watch{Device: ownWaits{n}, Spins: spins, Long: true}
 	if c.Props.Track == driver.Large {

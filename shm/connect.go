@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/rights"
 )
 
@@ -127,7 +127,7 @@ func (n *conn) letNext() {
 	n.turn = nil
 }
 
-func (c *Context) flags() uint32 {
+func (c *hostContext) flags() uint32 {
 	var f uint32
 	if c.Props.Track == driver.Large {
 		f |= flagLarge
@@ -227,9 +227,9 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 	return hello, challenge, nil
 }
 
-func (c *Context) nonceAddr() uint64 { return uint64(uintptr(unsafe.Pointer(c.nonce))) }
+func (c *hostContext) nonceAddr() uint64 { return uint64(uintptr(unsafe.Pointer(c.nonce))) }
 
-func (c *Context) admits(uid uint32) bool {
+func (c *hostContext) admits(uid uint32) bool {
 	return uid == uint32(os.Getuid()) || slices.Contains(c.opts.allowUIDs, uid)
 }
 
@@ -297,7 +297,7 @@ func (n *conn) tryAttach(seg *segment, m *message) (err error) {
 
 // expect is the listening side of Connect: the next dialer from that peer is
 // its other end. The caller holds mu.
-func (c *Context) expect(n *conn) {
+func (c *hostContext) expect(n *conn) {
 	if list := c.arrived[n.peerInc]; len(list) > 0 {
 		a := list[0]
 		trim(c.arrived, n.peerInc)
@@ -315,7 +315,7 @@ func trim[T any](m map[uint64][]T, key uint64) {
 }
 
 // match gives a dialer to the connection that has waited longest for one.
-func (c *Context) match(a *caller) {
+func (c *hostContext) match(a *caller) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if list := c.waiting[a.hello.from]; len(list) > 0 {
@@ -331,7 +331,7 @@ func (c *Context) match(a *caller) {
 
 // forget takes a connection off the list of those that wait for a dialer. The
 // caller holds mu.
-func (c *Context) forget(n *conn) {
+func (c *hostContext) forget(n *conn) {
 	list := slices.DeleteFunc(c.waiting[n.peerInc], func(x *conn) bool { return x == n })
 	if len(list) == 0 {
 		delete(c.waiting, n.peerInc)
@@ -341,7 +341,7 @@ func (c *Context) forget(n *conn) {
 }
 
 // answer sends accept with the memory of the connection. The caller holds mu.
-func (c *Context) answer(a *caller, n *conn) {
+func (c *hostContext) answer(a *caller, n *conn) {
 	a.conn = n
 	c.tasks.Go(func() {
 		seg, err := createSegment(c.Props.Track == driver.Large)
@@ -359,7 +359,7 @@ func (c *Context) answer(a *caller, n *conn) {
 
 // complete waits for the dialer's confirm and makes the connection stand. Nil
 // if that did not come about.
-func (c *Context) complete(a *caller) *conn {
+func (c *hostContext) complete(a *caller) *conn {
 	var confirm message
 	fds, err := expect(a.sock, &confirm, msgConfirm, 2)
 	c.Mu.Lock()
@@ -407,7 +407,7 @@ func (c *Context) complete(a *caller) *conn {
 
 // establish makes the connection of a dialer that has confirmed stand. It owns
 // the descriptors.
-func (c *Context) establish(a *caller, n *conn, seg *segment, confirm *message, fds []int) bool {
+func (c *hostContext) establish(a *caller, n *conn, seg *segment, confirm *message, fds []int) bool {
 	n.proc, n.asym = a.proc, a.asym
 	err := n.adoptPeer(fds[0], fds[1])
 	if err == nil {

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // A connect request is known here before this side's user calls Connect: the peer either has dialed, or watches until
 // this side dials.
 
 // beWatched notes a peer that waits for this side to dial.
-func (c *Context) beWatched(a *caller) {
+func (c *hostContext) beWatched(a *caller) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
@@ -21,7 +21,7 @@ func (c *Context) beWatched(a *caller) {
 }
 
 // unwatched forgets a peer that does not wait any more.
-func (c *Context) unwatched(a *caller) {
+func (c *hostContext) unwatched(a *caller) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	from := a.hello.from
@@ -34,7 +34,7 @@ func (c *Context) unwatched(a *caller) {
 }
 
 // requested reports a connect request to the user. The caller holds mu.
-func (c *Context) requested() {
+func (c *hostContext) requested() {
 	if c.onRequest != nil {
 		c.onRequest()
 	}
@@ -43,7 +43,7 @@ func (c *Context) requested() {
 // ConnectRequests implements driver.ConnectRequestReceiver. A peer hangs up before its connection stands.
 // ConnectRequests therefore polls the sockets: it leaves out a request that has been answered even if the goroutine
 // that reads the socket has not seen the end yet.
-func (c *Context) ConnectRequests(dst []uint64) []uint64 {
+func (c *hostContext) ConnectRequests(dst []uint64) []uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for from, list := range c.arrived {
@@ -76,7 +76,7 @@ func (a *caller) waits() bool {
 
 // connecting reports whether a connection to a peer is being made. The caller
 // holds mu.
-func (c *Context) connecting(peer uint64) bool {
+func (c *hostContext) connecting(peer uint64) bool {
 	for n := range c.Conns.All() {
 		if n.peerInc == peer && n.State() == kit.StateConnecting {
 			return true
@@ -86,11 +86,11 @@ func (c *Context) connecting(peer uint64) bool {
 }
 
 // OnConnectRequest implements driver.ConnectRequestReceiver.
-func (c *Context) OnConnectRequest(f func()) {
+func (c *hostContext) OnConnectRequest(f func()) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.onRequest = f
 	c.requested()
 }
 
-var _ driver.ConnectRequestReceiver = (*Context)(nil)
+var _ driver.ConnectRequestReceiver = (*hostContext)(nil)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/memfd"
 	"github.com/bywash/bywash/internal/rights"
 )
@@ -33,8 +33,8 @@ type wakePage struct {
 
 const wakePageBytes = 4096
 
-// Context is the host, opened.
-type Context struct {
+// hostContext is the host, opened.
+type hostContext struct {
 	kit.Context[conn]
 	opts     options
 	key      *kit.Key // of the secret
@@ -73,10 +73,10 @@ type Context struct {
 
 // smallContext and largeContext give a context the methods of its track only.
 type smallContext struct {
-	*Context
+	*hostContext
 	kit.Prober[conn]
 }
-type largeContext struct{ *Context }
+type largeContext struct{ *hostContext }
 
 var (
 	_ driver.Prober                 = smallContext{}
@@ -92,7 +92,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{
+	c := &hostContext{
 		opts: o, key: key, pageFD: -1,
 		waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
@@ -127,7 +127,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	return api, nil
 }
 
-func (c *Context) makeShared() error {
+func (c *hostContext) makeShared() error {
 	fd, p, err := sharedMemory("bywash-wake-page", wakePageBytes)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func mapShared(fd, size, prot int) (unsafe.Pointer, error) {
 // listen binds the socket under a temporary name first: a socket that is bound
 // but does not listen yet looks like one whose process is dead, and would be
 // swept away by another process that opens now.
-func (c *Context) listen() error {
+func (c *hostContext) listen() error {
 	dir, err := socketDir(c.opts.dir)
 	if err != nil {
 		return err
@@ -248,7 +248,7 @@ func sweep(dir string) {
 }
 
 // Dial implements kit.ContextHooks.
-func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
+func (c *hostContext) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
 	at, err := socketOf(to, filepath.Dir(c.path))
 	if err != nil {
 		return nil, err
@@ -276,17 +276,17 @@ func (c *Context) Dial(num uint32, peer string, to driver.URL) (*conn, error) {
 }
 
 // Drain implements kit.ContextHooks: a probe looks into the rings itself.
-func (c *Context) Drain() bool { return false }
+func (c *hostContext) Drain() bool { return false }
 
 // Count implements kit.ContextHooks.
-func (c *Context) Count(sum *driver.Counters) {
+func (c *hostContext) Count(sum *driver.Counters) {
 	sum.Refused += c.refused.Load()
 	sum.BadFrames += c.bad.Load()
 	sum.DeregisterBusy += c.inside.Load()
 }
 
 // Release implements kit.ContextHooks.
-func (c *Context) Release() error {
+func (c *hostContext) Release() error {
 	c.Mu.Lock()
 	for s := range c.sockets {
 		rights.HangUp(s) // its reader closes it
@@ -301,7 +301,7 @@ func (c *Context) Release() error {
 }
 
 // release frees what is the context's alone.
-func (c *Context) release() {
+func (c *hostContext) release() {
 	if c.listener != nil {
 		c.listener.Close()
 		_ = os.Remove(c.path)
@@ -321,7 +321,7 @@ func (c *Context) release() {
 }
 
 // unpin lets go of the memory that peers could reach.
-func (c *Context) unpin() {
+func (c *hostContext) unpin() {
 	c.regions.destroy()
 	c.pinned.Unpin()
 }

@@ -149,12 +149,12 @@ func query(t testing.TB, track driver.Track, opts map[string]string) driver.NIC 
 }
 
 // core is the driver's own view of a context, connOf of an instance.
-func core(c driver.Context) *Context {
+func core(c driver.Context) *hostContext {
 	switch c := c.(type) {
 	case smallContext:
-		return c.Context
+		return c.hostContext
 	case largeContext:
-		return c.Context
+		return c.hostContext
 	}
 	panic("not a context of this driver")
 }

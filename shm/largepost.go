@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 func (l *large) RecvPost(p *driver.Packet) error {

@@ -145,7 +145,7 @@ func (n *conn) linger(end func() bool) {
 
 // lingers returns an error if too many connections to a peer linger. The caller
 // holds mu.
-func (c *Context) lingers(peer uint64) error {
+func (c *hostContext) lingers(peer uint64) error {
 	if n := c.old[peer]; n >= maxLingering {
 		return fmt.Errorf("%w: the peer is still inside memory of %d connections to it that were closed, at most %d may be: "+
 			"end it, or wait until it has left", driver.ErrBusy, n, maxLingering)

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // How this side knows that a peer writes to its memory no more.
@@ -40,21 +40,21 @@ const (
 )
 
 // guard keeps an eye on a segment: from before the peer can use it until unguard.
-func (c *Context) guard(seg *segment, side int, gone func() bool) {
+func (c *hostContext) guard(seg *segment, side int, gone func() bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.passages[seg] = &passage{theirs: &seg.ctl.side[1-side], gone: gone}
 }
 
 // unguard unmaps a segment whose peer is outside. The caller holds mu.
-func (c *Context) unguard(seg *segment) {
+func (c *hostContext) unguard(seg *segment) {
 	delete(c.passages, seg)
 	seg.unmap()
 }
 
 // occupied reports whether a peer may be inside the region with this index, whose generation has been changed. The
 // caller holds mu.
-func (c *Context) occupied(index int) bool {
+func (c *hostContext) occupied(index int) bool {
 	for _, p := range c.passages {
 		if atomic.LoadUint64(&p.theirs.hazard) == uint64(index)+1 && !p.gone() {
 			return true
@@ -65,7 +65,7 @@ func (c *Context) occupied(index int) bool {
 
 // abandon closes a connection that came to stand at the peer but not here. The peer may be inside a region already.
 // abandon owns the arguments. If this side may have hung up the socket, only the pidfd tells of the peer's end.
-func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
+func (c *hostContext) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
 	n := c.newConn(peer)
 	n.Init(Name, "", 0, nil, nil)
 	n.Close()
@@ -82,7 +82,7 @@ func (c *Context) abandon(seg *segment, side int, peer uint64, proc *process, so
 }
 
 // accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
-func (c *Context) accept(a *caller, seg *segment) error {
+func (c *hostContext) accept(a *caller, seg *segment) error {
 	proc, err := peerOf(a.sock)
 	if err != nil {
 		seg.unmap()
@@ -101,7 +101,7 @@ func (c *Context) accept(a *caller, seg *segment) error {
 }
 
 // abandon gives up what the dialer takes for a connection, or soon will. hungUp: this side may have hung up the socket.
-func (a *caller) abandon(c *Context, hungUp bool) {
+func (a *caller) abandon(c *hostContext, hungUp bool) {
 	a.left = true
 	c.Mu.Lock()
 	hungUp = hungUp || c.IsClosed()

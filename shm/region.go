@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // Every context has a table of its regions in a page range that peers map
@@ -103,7 +103,7 @@ func (t *regionTable) destroy() {
 
 // region implements driver.Region.
 type region struct {
-	ctx   *Context
+	ctx   *hostContext
 	mem   []byte
 	index int
 	gen   uint64
@@ -115,7 +115,7 @@ type region struct {
 }
 
 // Register implements driver.Registrar.
-func (c *Context) Register(b []byte, access driver.Access) (driver.Region, error) {
+func (c *hostContext) Register(b []byte, access driver.Access) (driver.Region, error) {
 	fail := func(err error) (driver.Region, error) {
 		return nil, &driver.Error{Driver: Name, Op: "register", Err: err}
 	}
@@ -223,7 +223,7 @@ func (r *region) release() {
 
 // showAll shows an arena to all peers, present and future, who need it for
 // one-sided access without this side's help.
-func (c *Context) showAll(a *driver.Arena) {
+func (c *hostContext) showAll(a *driver.Arena) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.shown[a]++

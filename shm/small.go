@@ -2,7 +2,7 @@ package shm
 
 import (
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // small is an instance on the small track. Posts and polls are in this package as far as every message takes them; the

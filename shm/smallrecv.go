@@ -5,7 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 func (s *small) RecvPost(p *driver.Packet) error {
@@ -155,9 +155,13 @@ func (s *small) unname() {
 // about to name, and the name would stay. What came meanwhile may have woken a
 // waiter for nothing, because of the name: so this wakes it again.
 func (s *small) nothing() {
-	if load32(&s.named) == 0 {
-		return
+	if load32(&s.named) != 0 {
+		s.takeName()
 	}
+}
+
+// takeName is the rare half of nothing, apart so that the other half is inlined.
+func (s *small) takeName() {
 	atomic.SwapUint32(&s.named, 0) // a full barrier: the head is read next
 	if s.whole(load64(&s.recv.head)) {
 		s.ctx.Anyone.Tell()

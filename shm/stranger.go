@@ -29,17 +29,17 @@ const (
 // caller is a dialer. It is a stranger until it has proved the secret.
 type caller struct {
 	sock  *net.UnixConn
-	user  uint32 // whose limits count; see Context.userOf
+	user  uint32 // whose limits count; see hostContext.userOf
 	hello message
 	asym  bool
-	conn  *conn    // whom it was given to; guarded by Context.mu
+	conn  *conn    // whom it was given to; guarded by hostContext.Mu
 	seg   *segment // made for it
 	proc  *process // set with seg
 	over  bool     // the socket has ended: nobody will use seg
 	left  bool     // the socket is the lingerer's
 }
 
-// visitors are the dialers that are no connections yet; guarded by Context.mu.
+// visitors are the dialers that are no connections yet; guarded by hostContext.Mu.
 type visitors struct {
 	strangers map[uint32][]*caller // by user, the oldest first
 	leaving   map[uint32]int       // strangers that were told to go
@@ -56,7 +56,7 @@ func newVisitors() visitors {
 
 // userOf names the user whose limits count: those who are not admitted share
 // one, as a single one of them can have thousands of names (user namespaces).
-func (c *Context) userOf(uid uint32) uint32 {
+func (c *hostContext) userOf(uid uint32) uint32 {
 	if c.admits(uid) {
 		return uid
 	}
@@ -64,7 +64,7 @@ func (c *Context) userOf(uid uint32) uint32 {
 }
 
 // serve accepts dialers until the context closes, and then closes the listener.
-func (c *Context) serve() {
+func (c *hostContext) serve() {
 	for {
 		sock, err := c.listener.AcceptUnix()
 		switch {
@@ -84,7 +84,7 @@ func (c *Context) serve() {
 
 // greet takes a stranger in, or turns it away. Nothing waits for strangers: they
 // are not among the tasks of the context.
-func (c *Context) greet(sock *net.UnixConn) {
+func (c *hostContext) greet(sock *net.UnixConn) {
 	a := &caller{sock: sock, user: c.userOf(rights.User(sock))}
 	code := uint32(rejectStuck)
 	if rights.Stuck(a.user) == nil {
@@ -101,7 +101,7 @@ func (c *Context) greet(sock *net.UnixConn) {
 
 // enlist adds a stranger. The oldest one of that user goes if there are too many:
 // a genuine peer proves the secret within microseconds.
-func (c *Context) enlist(a *caller) (code uint32) {
+func (c *hostContext) enlist(a *caller) (code uint32) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	v := &c.visitors
@@ -122,7 +122,7 @@ func (c *Context) enlist(a *caller) (code uint32) {
 }
 
 // delist removes a stranger, who has proved to be a peer or leaves. The caller holds mu.
-func (c *Context) delist(a *caller) {
+func (c *hostContext) delist(a *caller) {
 	v := &c.visitors
 	list := v.strangers[a.user]
 	if k := slices.Index(list, a); k < 0 {
@@ -142,7 +142,7 @@ func count[K comparable](m map[K]int, key K, by int) {
 }
 
 // meet speaks the listener's part with one dialer.
-func (c *Context) meet(a *caller) {
+func (c *hostContext) meet(a *caller) {
 	_ = a.sock.SetDeadline(time.Now().Add(strangerTime))
 	code, err := c.interview(a)
 	_ = a.sock.SetDeadline(time.Time{})
@@ -177,7 +177,7 @@ func (c *Context) meet(a *caller) {
 }
 
 // dismiss ends the socket of a dialer that has become no connection.
-func (c *Context) dismiss(a *caller) {
+func (c *hostContext) dismiss(a *caller) {
 	c.Mu.Lock()
 	delete(c.sockets, a.sock)
 	c.Mu.Unlock()
@@ -188,7 +188,7 @@ func (c *Context) dismiss(a *caller) {
 
 // admit makes a peer of a stranger that has proved the secret: a task of the
 // context, which may pass descriptors, unless it only watches.
-func (c *Context) admit(a *caller) (code uint32) {
+func (c *hostContext) admit(a *caller) (code uint32) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.delist(a)
@@ -210,7 +210,7 @@ func (c *Context) admit(a *caller) (code uint32) {
 
 // receivePeer waits with a peer for our user's Connect, and until the connection
 // stands, or watches until either side ends. Nil if there is no connection.
-func (c *Context) receivePeer(a *caller) *conn {
+func (c *hostContext) receivePeer(a *caller) *conn {
 	if a.hello.flags&flagWatch == 0 {
 		c.match(a)
 		return c.complete(a)
@@ -225,7 +225,7 @@ func (c *Context) receivePeer(a *caller) *conn {
 // interview checks the process at the other end. A code says what to answer; an error that
 // there is nobody to answer to. A stranger cannot pass descriptors: the kernel
 // refuses them, or closes them when they are read.
-func (c *Context) interview(a *caller) (code uint32, err error) {
+func (c *hostContext) interview(a *caller) (code uint32, err error) {
 	// Closing a socket with unread bytes resets it, and the peer would see an error before the answer.
 	_, err = expect(a.sock, &a.hello, msgHello, 0)
 	if a.user == rights.Nobody {

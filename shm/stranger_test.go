@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/rights"
 	"github.com/bywash/bywash/internal/rights/rightstest"
 )
@@ -94,7 +94,7 @@ func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 func greeters() int {
 	var b strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&b, 2)
-	return strings.Count(b.String(), "shm.(*Context).meet(")
+	return strings.Count(b.String(), "shm.(*hostContext).meet(")
 }
 
 // Once it is a peer, what it passes is closed by workers: its connection ends, ours and Close go on.

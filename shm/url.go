@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // place says where a context listens and who may connect, the rest of its url:
@@ -154,7 +154,7 @@ func (p *place) domain() string {
 }
 
 // Reach implements kit.ContextHooks.
-func (c *Context) Reach(to driver.URL) error {
+func (c *hostContext) Reach(to driver.URL) error {
 	theirs, err := parsePlace(to)
 	if err != nil {
 		return err

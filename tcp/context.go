@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // share is a context: a port of this host, and the sockets of its connections.

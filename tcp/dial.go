@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // stagger is the time after which the next candidate is dialed beside one that has not answered. RFC 8305 recommends

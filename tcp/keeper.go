@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // The keeper looks at each connection so often in a dead time. It sends a sign of life when nothing was sent for two

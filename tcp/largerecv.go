@@ -2,7 +2,7 @@ package tcp
 
 import (
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {

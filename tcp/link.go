@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // link is a TCP connection whose ends have proved the secret to one another, until it carries messages. One goroutine

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // options are the settings in Hints.Options.

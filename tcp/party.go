@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // party is a peer while connections with it are being made. Both sides dial, so that one direction that works is

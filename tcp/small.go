@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // maxSmall is the longest message of the small track, in bytes.

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // address is where a context is reached, the rest of its url:

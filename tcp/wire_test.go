@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 const wireDoc = "../docs/wire.md"

@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 

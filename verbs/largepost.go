@@ -8,7 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 func (l *large) Progress(*driver.Packet, bool) { l.Settle() }

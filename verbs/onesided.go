@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/driver/regcache"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 

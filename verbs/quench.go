@@ -3,7 +3,7 @@ package verbs
 import (
 	"time"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 

@@ -1,7 +1,7 @@
 package verbs
 
 import (
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/verbs/ibv"
 )
 

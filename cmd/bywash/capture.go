@@ -21,7 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/stat"
+	"github.com/bywash/bywash/internal/stat"
 )
 
 const captureLong = `Capture writes the frames and datagrams that running processes send and receive

@@ -17,7 +17,7 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/control"
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/report"
-	"github.com/bywash/bywash/driver/stat"
+	"github.com/bywash/bywash/internal/stat"
 )
 
 // perfFlags are the flags of perf as the user wrote them.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/bywash/bywash/driver/stat"
+	"github.com/bywash/bywash/internal/stat"
 )
 
 func statCommand() *cobra.Command {

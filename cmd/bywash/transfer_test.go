@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/stat"
 	"github.com/bywash/bywash/internal/lab/veth"
+	"github.com/bywash/bywash/internal/stat"
 )
 
 // envTransfer makes the test binary a program that moves messages over afxdp between two namespaces of its own.

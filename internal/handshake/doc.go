@@ -40,8 +40,7 @@
 // [Key.MAC] authenticates a datagram, or proves the secret over the exported keying material of a TLS connection.
 // A datagram can be recorded and sent again: the caller puts into it what makes a repetition harmless. A [Signer]
 // computes many MACs without allocating. Drivers whose set-up travels in datagrams prove the secret by two MACs, one
-// for each role, over what both sides have said, nonces included. Package driver/kit re-exports that for drivers
-// outside of this module.
+// for each role, over what both sides have said, nonces included.
 //
 // A protocol that has a handshake of its own derives its session keys by [Key.Subkey], from nonces of both sides.
 //

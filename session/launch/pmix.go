@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/session/launch/pmix"
+	"github.com/bywash/bywash/session/launch/internal/pmix"
 )
 
 const namePMIx = "pmix"

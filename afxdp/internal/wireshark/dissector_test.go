@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/afxdp/internal/carrier"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"github.com/bywash/bywash/internal/lab/tshark"
 )
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 	"golang.org/x/sys/unix"
 )
 

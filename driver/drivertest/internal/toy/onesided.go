@@ -11,7 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // A key: incarnation of the context, region, length, access, checksum.

@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // small is an instance on the small track: a message is copied when it is posted, and waits to be written.

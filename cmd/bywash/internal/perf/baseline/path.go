@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // path is the way that the datagrams and segments of two ends take: between the addresses of the device that the plan

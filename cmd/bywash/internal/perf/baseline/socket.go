@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
-	"github.com/bywash/bywash/driver/kit"
 	"github.com/bywash/bywash/internal/handshake"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // socket is a bench over the kernel's sockets.

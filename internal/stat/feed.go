@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // A capture is a stream of records, each of whole 8-byte words, in little-endian order:

@@ -6,7 +6,7 @@ import (
 	"log"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // loop is the context of a driver whose connections lead to themselves: what is sent on one is received there.

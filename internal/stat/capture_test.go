@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 const envStranger = "BYWASH_STAT_STRANGER" // an endpoint's name, to be captured from by another user

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 type recorder []string

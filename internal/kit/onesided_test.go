@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // field is a peer's region of 64 bytes.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // Ways in which a connection goes on from where it stands.

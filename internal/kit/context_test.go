@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 func TestConnectChecksTheURL(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // device is one whose Sleep has no bound: what is slept through hangs.

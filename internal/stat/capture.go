@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 const (

@@ -11,14 +11,8 @@ import (
 const ProofSize = handshake.MACSize
 
 // Key proves to a peer that this side knows the session's secret, and checks the peer's proof. It is safe for
-// concurrent use, and has these methods:
-//
-//	MAC(label string, parts ...[]byte) [ProofSize]byte
-//	Check(mac []byte, label string, parts ...[]byte) bool
-//
-// MAC computes a proof, which Check accepts for the same key, label and parts only, and in constant time. It is
-// HMAC-SHA256; docs/wire.md has the bytes. The label begins with "bywash" and names the driver and the side's role.
-// The parts say who connects to whom and hold a fresh nonce of each side: so a proof fits neither another role, nor
+// concurrent use. A proof is a MAC; docs/wire.md has the bytes. Its label begins with "bywash" and names the driver and
+// the side's role. The parts name both ends and hold a fresh nonce of each: so a proof fits neither another role, nor
 // connection, nor driver.
 type Key = handshake.Key
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/bywash/bywash/driver"
-	"github.com/bywash/bywash/driver/kit"
+	"github.com/bywash/bywash/internal/kit"
 )
 
 // shelf is an instance whose packets lie there until somebody finishes them.
