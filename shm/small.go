@@ -78,7 +78,9 @@ func (s *small) Pending() bool {
 
 func (s *small) Leave() {
 	s.conn.Leave()
-	s.unname()
+	if s.popped {
+		s.unname()
+	}
 }
 
 // HasMessage implements kit.Gate. A message can be received after the connection has ended, too.

@@ -142,12 +142,12 @@ func (s *small) consumed(a *arrival) {
 
 // unname lets probes name the instance again after something was received. It
 // is the last that a call does with the instance, because another goroutine may
-// be given it at once.
+// be given it at once. It is not inlined, so that Leave is.
+//
+//go:noinline
 func (s *small) unname() {
-	if s.popped {
-		s.popped = false
-		s.nothing()
-	}
+	s.popped = false
+	s.nothing()
 }
 
 // nothing lets probes name the instance again after a poll that found nothing: an
