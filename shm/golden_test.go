@@ -12,8 +12,8 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// wireDoc is where the layout is drawn; it holds the same vectors.
-const wireDoc = "../docs/wire.md"
+// goldenFile has the bytes and the layout that docs/wire.md describes.
+const goldenFile = "testdata/wire.txt"
 
 type goldenMessage struct {
 	name string
@@ -43,10 +43,10 @@ func goldenMessages() []goldenMessage {
 	}
 }
 
-// vectors reads the lines "name: hex" of the document.
+// vectors reads the lines "vector name: hex" of goldenFile.
 func vectors(t *testing.T) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(wireDoc)
+	f, err := os.Open(goldenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,14 +65,14 @@ func vectors(t *testing.T) map[string][]byte {
 	return all
 }
 
-// Messages on the wire are those in the document, byte for byte, both ways.
+// Messages on the wire are those of goldenFile, byte for byte, both ways.
 func TestMessagesAreAsDocumented(t *testing.T) {
-	docs := vectors(t)
+	golden := vectors(t)
 	kinds := make(map[messageKind]bool)
 	for _, g := range goldenMessages() {
-		want, got := docs[g.name], g.m.append(nil)
+		want, got := golden[g.name], g.m.append(nil)
 		if string(got) != string(want) {
-			t.Errorf("%s: got % x, document has % x", g.name, got, want)
+			t.Errorf("%s: got % x, file has % x", g.name, got, want)
 		}
 		var m message
 		if err := m.parse(want); err != nil || m != g.m {
@@ -92,24 +92,24 @@ func TestMessagesAreAsDocumented(t *testing.T) {
 
 // A proof binds role, both incarnations, both flags and both nonces.
 func TestProofIsAsDocumented(t *testing.T) {
-	docs := vectors(t)
+	golden := vectors(t)
 	g := goldenMessages()
 	hello, challenge := g[0].m, g[1].m
 	for role, label := range map[string]string{"dialer": dialerProof, "listener": listenerProof} {
 		got := testKey(t, "sixteen bytes or more").MAC(label, proven(&hello, &challenge)...)
-		if string(got[:]) != string(docs["mac "+role]) {
-			t.Errorf("%s: got % x, document has % x", role, got, docs["mac "+role])
+		if string(got[:]) != string(golden["mac "+role]) {
+			t.Errorf("%s: got % x, file has % x", role, got, golden["mac "+role])
 		}
 	}
 }
 
-// Rdv data, remote keys and the words of rings and claims are as documented.
+// Rdv data, remote keys and the words of rings and claims are those of goldenFile.
 func TestSharedWordsAreAsDocumented(t *testing.T) {
-	docs := vectors(t)
+	golden := vectors(t)
 	check := func(name string, got []byte) {
 		t.Helper()
-		if string(got) != string(docs[name]) {
-			t.Errorf("%s: got % x, document has % x", name, got, docs[name])
+		if string(got) != string(golden[name]) {
+			t.Errorf("%s: got % x, file has % x", name, got, golden[name])
 		}
 	}
 	seg, err := createSegment(false)
@@ -137,16 +137,16 @@ func TestSharedWordsAreAsDocumented(t *testing.T) {
 	check("remote key", r.Key())
 }
 
-// Sizes and offsets of what lies in shared memory, as drawn in the document.
+// Sizes and offsets of what lies in shared memory are those of goldenFile.
 func TestLayoutIsAsDocumented(t *testing.T) {
-	b, err := os.ReadFile(wireDoc)
+	b, err := os.ReadFile(goldenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, got := range layout() {
 		want := regexp.MustCompile(`(?m)^layout ` + regexp.QuoteMeta(name) + `: ([0-9]+)$`).FindStringSubmatch(string(b))
 		if want == nil || want[1] != itoa(uint64(got)) {
-			t.Errorf("layout %s: got %d, document has %v", name, got, want)
+			t.Errorf("layout %s: got %d, file has %v", name, got, want)
 		}
 	}
 }

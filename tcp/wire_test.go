@@ -17,7 +17,8 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-const wireDoc = "../docs/wire.md"
+// goldenFile has the bytes that docs/wire.md describes.
+const goldenFile = "testdata/wire.txt"
 
 // golden are bytes of each kind that this driver puts on the wire.
 func golden() map[string][]byte {
@@ -47,24 +48,24 @@ func golden() map[string][]byte {
 	return all
 }
 
-// The bytes on the wire are those of the document.
+// The bytes on the wire are those of goldenFile.
 func TestWireIsAsDocumented(t *testing.T) {
-	text, err := os.ReadFile(wireDoc)
+	text, err := os.ReadFile(goldenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs := make(map[string]string)
+	want := make(map[string]string)
 	for _, m := range regexp.MustCompile(`(?m)^tcp, ([a-z ]+): ([0-9a-f ]+)$`).FindAllStringSubmatch(string(text), -1) {
-		docs[m[1]] += strings.ReplaceAll(m[2], " ", "")
+		want[m[1]] += strings.ReplaceAll(m[2], " ", "")
 	}
 	for name, got := range golden() {
-		if hex.EncodeToString(got) != docs[name] {
-			t.Errorf("%s: got % x, document has %s", name, got, docs[name])
+		if hex.EncodeToString(got) != want[name] {
+			t.Errorf("%s: got % x, file has %s", name, got, want[name])
 		}
-		delete(docs, name)
+		delete(want, name)
 	}
-	for name := range docs {
-		t.Errorf("document has a vector %q that nothing makes", name)
+	for name := range want {
+		t.Errorf("file has a vector %q that nothing makes", name)
 	}
 }
 

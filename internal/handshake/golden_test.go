@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// wireDoc describes what is on the wire, with the vectors of this test.
-const wireDoc = "../../docs/wire.md"
+// goldenFile has the bytes that docs/wire.md describes.
+const goldenFile = "testdata/wire.txt"
 
 // counting gives bytes that count up, in place of random ones.
 type counting byte
@@ -73,28 +73,28 @@ func golden(t testing.TB) map[string][]byte {
 	}
 }
 
-// The bytes on the wire are those of the document.
+// The bytes on the wire are those of goldenFile.
 func TestWireIsAsDocumented(t *testing.T) {
-	text, err := os.ReadFile(wireDoc)
+	text, err := os.ReadFile(goldenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	docs := make(map[string][]byte)
+	want := make(map[string][]byte)
 	line := regexp.MustCompile(`(?m)^handshake, ([a-z ]+): ([0-9a-f ]+)$`)
 	for _, m := range line.FindAllStringSubmatch(string(text), -1) {
 		b, err := hex.DecodeString(strings.ReplaceAll(m[2], " ", ""))
 		if err != nil {
 			t.Fatalf("%s: %v", m[0], err)
 		}
-		docs[m[1]] = append(docs[m[1]], b...)
+		want[m[1]] = append(want[m[1]], b...)
 	}
 	for name, got := range golden(t) {
-		if !bytes.Equal(got, docs[name]) {
-			t.Errorf("%s: got % x, document has % x", name, got, docs[name])
+		if !bytes.Equal(got, want[name]) {
+			t.Errorf("%s: got % x, file has % x", name, got, want[name])
 		}
-		delete(docs, name)
+		delete(want, name)
 	}
-	for name := range docs {
-		t.Errorf("document has a vector %q that nothing makes", name)
+	for name := range want {
+		t.Errorf("file has a vector %q that nothing makes", name)
 	}
 }

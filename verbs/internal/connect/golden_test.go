@@ -13,8 +13,8 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// wireDoc describes what is on the wire; it holds the same vectors.
-const wireDoc = "wire.md"
+// goldenFile has the bytes that wire.md describes.
+const goldenFile = "testdata/wire.txt"
 
 func goldenOffer() offer {
 	o := anOffer()
@@ -54,10 +54,10 @@ func goldenBytes() map[string][]byte {
 	}
 }
 
-// vectors reads the lines "vector name: hex" of the document.
+// vectors reads the lines "vector name: hex" of goldenFile.
 func vectors(t *testing.T) map[string][]byte {
 	t.Helper()
-	f, err := os.Open(wireDoc)
+	f, err := os.Open(goldenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,19 +76,19 @@ func vectors(t *testing.T) map[string][]byte {
 	return all
 }
 
-// The bytes on the wire are those of the document, both ways.
+// The bytes on the wire are those of goldenFile, both ways.
 func TestWireIsAsDocumented(t *testing.T) {
-	docs := vectors(t)
+	golden := vectors(t)
 	check := func(name string, got []byte) {
-		if string(got) != string(docs[name]) {
-			t.Errorf("%s: got % x, document has % x", name, got, docs[name])
+		if string(got) != string(golden[name]) {
+			t.Errorf("%s: got % x, file has % x", name, got, golden[name])
 		}
-		delete(docs, name)
+		delete(golden, name)
 	}
 	names, messages := goldenMessages()
 	for k, want := range messages {
 		var m message
-		if err := m.parse(docs[names[k]]); err != nil || !reflect.DeepEqual(m, want) {
+		if err := m.parse(golden[names[k]]); err != nil || !reflect.DeepEqual(m, want) {
 			t.Errorf("%s parsed: got %+v (%v), want %+v", names[k], m, err, want)
 		}
 		check(names[k], want.append(nil))
@@ -99,25 +99,25 @@ func TestWireIsAsDocumented(t *testing.T) {
 	for name, b := range goldenBytes() {
 		check(name, b)
 	}
-	for name := range docs {
-		t.Errorf("document has a vector %q that nothing makes", name)
+	for name := range golden {
+		t.Errorf("file has a vector %q that nothing makes", name)
 	}
 }
 
-// The blobs, card and ticket of the document say what it says they do.
-func TestBlobsInTheDocumentParse(t *testing.T) {
-	docs := vectors(t)
-	if list, err := parseOOBBlob(docs["blob oob"]); err != nil || len(list) != 2 || list[0].String() != "10.0.0.1:4660" || list[1].String() != "[2001:db8::1]:4661" {
+// The blobs, card and ticket of goldenFile parse to the values that its comment names.
+func TestGoldenBlobsParse(t *testing.T) {
+	golden := vectors(t)
+	if list, err := parseOOBBlob(golden["blob oob"]); err != nil || len(list) != 2 || list[0].String() != "10.0.0.1:4660" || list[1].String() != "[2001:db8::1]:4661" {
 		t.Errorf("oob: %v, %v", list, err)
 	}
-	if at, err := parseRDMABlob(docs["blob rdmacm"]); err != nil || at.String() != "10.0.0.1:4660" {
+	if at, err := parseRDMABlob(golden["blob rdmacm"]); err != nil || at.String() != "10.0.0.1:4660" {
 		t.Errorf("rdmacm: %v, %v", at, err)
 	}
 	var k ticket
-	if err := k.parse(docs["ticket"]); err != nil || k.from != 0x0102030405060708 || k.to != 0x1112131415161718 || len(docs["ticket"]) != 56 {
-		t.Errorf("ticket of %d bytes: %+v, %v", len(docs["ticket"]), k, err)
+	if err := k.parse(golden["ticket"]); err != nil || k.from != 0x0102030405060708 || k.to != 0x1112131415161718 || len(golden["ticket"]) != 56 {
+		t.Errorf("ticket of %d bytes: %+v, %v", len(golden["ticket"]), k, err)
 	}
-	if list, err := parseCard(string(docs["card"])); err != nil || len(list) != 2 || list[1].priority != 30 {
+	if list, err := parseCard(string(golden["card"])); err != nil || len(list) != 2 || list[1].priority != 30 {
 		t.Errorf("card: %v, %v", list, err)
 	}
 }
