@@ -19,7 +19,7 @@
 //
 // What a rank causes in traffic is constant: its joining, its word, its card, its fence
 // and each look-up. Nothing of that is broadcast, so a job's total is linear in its
-// ranks as long as each talks to few (docs/scale.md has the figures).
+// ranks as long as each talks to few (docs/launch.md has the figures).
 //
 // An embedded job is an [Exchanger], too: its ranks can give each other data and wait for each other at any time. A
 // program that starts its ranks itself serves them with [Listen] and [Serve]; each of them calls [Join] or, with the

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The traffic that docs/scale.md shows: a card of 300 bytes, looked up by 4 others.
+// The traffic that docs/launch.md shows: a card of 300 bytes, looked up by 4 others.
 const (
 	scaleCard  = 300
 	scalePeers = 4
