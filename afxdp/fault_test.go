@@ -228,7 +228,7 @@ func TestAddressChange(t *testing.T) {
 	e.swaps(2)
 }
 
-// Foreign frames pass: TCP runs through the same device meanwhile.
+// Foreign frames pass: TCP runs through the same device meanwhile. The XDP program leaves them to the kernel.
 func TestOtherTrafficPasses(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	var l net.Listener

@@ -77,6 +77,7 @@ func softNIC(t *testing.T) (path string, s *softnic.Server) {
 	return path, s
 }
 
+// A NIC that ends breaks its connections, with the reason, and ends what waits for it.
 func TestNICThatEndsBreaksConnections(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {

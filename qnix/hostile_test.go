@@ -139,6 +139,7 @@ func connected(i driver.Instance) error {
 	return i.ConnectWait(ctx)
 }
 
+// Invalid control messages, heads and credits break the connection, or are counted as bad frames.
 func TestNonsenseBreaksTheConnection(t *testing.T) {
 	head := func(limit, number uint32, more int) []byte {
 		b := make([]byte, dataHead+more)
@@ -207,6 +208,7 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 	}
 }
 
+// A process that has another secret, or sends our own proof back, is refused and is notified of the reason.
 func TestImpostorWithoutSecret(t *testing.T) {
 	for name, shake := range map[string]func(*impostor){
 		"another secret": func(m *impostor) { m.shake("guessed, and long enough") },
@@ -230,6 +232,7 @@ func TestImpostorWithoutSecret(t *testing.T) {
 }
 
 // TestStrangeControlMessagesAreHarmless sends well-formed control messages at random, on both tracks, and then closes.
+// Nothing panics or hangs.
 func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

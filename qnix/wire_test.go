@@ -106,6 +106,7 @@ func testKey(t *testing.T, secret string) *kit.Key {
 	return k
 }
 
+// A proof fits no other secret, role or connection: it covers the incarnations and nonces of both sides.
 func TestProofsFitOneConnectionAndRole(t *testing.T) {
 	a, b := someCall(), someCall()
 	b.from, b.to, b.nonce[0] = a.to, a.from, 0
@@ -128,6 +129,7 @@ func TestProofsFitOneConnectionAndRole(t *testing.T) {
 	}
 }
 
+// Rdv data that is damaged, or of another connection, is refused.
 func TestRdvDataIsBoundToTheConnection(t *testing.T) {
 	c := someCall()
 	c.track, c.receives = driver.Large, transferDepth
@@ -177,6 +179,7 @@ func TestURLNamesTheProcess(t *testing.T) {
 	}
 }
 
+// A url that parses is written back with the same meaning, and both ends agree whether they reach each other.
 func FuzzURL(f *testing.F) {
 	f.Add("qnix:3:fedcba9876543211:7,l,0123456789abcdef")
 	f.Add("qnix:3:0000000000000001:65535,s,0000000000000000")
@@ -197,6 +200,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
+// A control message that parses is written back to the same bytes.
 func FuzzControl(f *testing.F) {
 	for _, m := range someControls() {
 		f.Add(m.append(nil))
@@ -209,6 +213,7 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
+// Rdv data that parses is written back to the same bytes.
 func FuzzRdv(f *testing.F) {
 	c := someCall()
 	r := rdvData{token: c.token, length: 1 << 30, gen: 77, slot: 9, tag: transferTag(c.tags, 9, 77)}

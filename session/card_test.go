@@ -54,7 +54,8 @@ func TestCardsOfStrangersAreRefused(t *testing.T) {
 	}
 }
 
-// Nor does who has it make this process send datagrams wherever he likes.
+// Nor does who has it make this process send datagrams wherever he likes. A card names only the socket of its session's
+// incarnation, or unprivileged UDP ports of literal unicast addresses.
 func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
 	for _, a := range []string{
 		"udp:localhost:5000", "udp:example.org:5000", "udp:127.0.0.1:5000", "udp:0.0.0.0:5000", "udp:255.255.255.255:5000", "udp:224.0.0.1:5000", "udp:[ff02::1]:5000",
@@ -69,6 +70,7 @@ func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
 	}
 }
 
+// A card that parses is written back to the same bytes.
 func FuzzCard(f *testing.F) {
 	f.Add(exampleCard().append(nil)) // the MAC is made below: else nothing but that would be tested
 	f.Add((&card{}).append(nil))
@@ -169,6 +171,7 @@ func explained(why []Choice, own []int, mine, theirs []cardRail) bool {
 	return len(seen) == len(mine)+1
 }
 
+// A key that Import accepts has a positive length and as many rails as it announces.
 func FuzzKey(f *testing.F) {
 	f.Add([]byte{keyVersion, 7, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{keyVersion, 7, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 5, 5})

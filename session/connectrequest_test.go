@@ -43,6 +43,7 @@ func TestConnectRequestsStayAsTheyAre(t *testing.T) {
 	}
 }
 
+// A connect request that was made with another secret, changed or cut is dropped.
 func TestOnlyConnectRequestsWithTheSecretAreHeard(t *testing.T) {
 	b := (&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testKey)
 	var k connectRequest
@@ -63,6 +64,7 @@ func TestOnlyConnectRequestsWithTheSecretAreHeard(t *testing.T) {
 	}
 }
 
+// A connect request that is accepted is encoded to the same bytes.
 func FuzzConnectRequest(f *testing.F) {
 	f.Add((&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testKey))
 	f.Add([]byte("BnKy"))
@@ -74,7 +76,8 @@ func FuzzConnectRequest(f *testing.F) {
 	})
 }
 
-// A session sends no more connect requests than its rate allows, whatever cards say.
+// A session sends no more connect requests than its rate allows, whatever cards say. The rate is 4096 a second, with
+// 8192 at once.
 func TestConnectRequestsAreLimited(t *testing.T) {
 	var b bucket
 	now := time.Now()

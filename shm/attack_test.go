@@ -19,7 +19,8 @@ import (
 func le32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
 func le64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
 
-// A refusal in the place of a proof was once taken for one.
+// A refusal in the place of a proof was once taken for one. Without a proof a peer gets neither an accept message nor
+// descriptors.
 func TestRefusalIsNoProof(t *testing.T) {
 	nic := query(t, driver.Small, nil)
 	c, err := nic.Open(driver.Attributes{Secret: []byte(ourSecret)})
@@ -43,6 +44,8 @@ func TestRefusalIsNoProof(t *testing.T) {
 	}
 }
 
+// Descriptors that come with an empty datagram, of a stranger or of a peer, are refused or closed, and counted as a bad
+// frame.
 func TestEmptyDatagramsLeakNoDescriptors(t *testing.T) {
 	eachKernel(t, emptyDatagrams)
 }
@@ -83,6 +86,7 @@ func emptyDatagrams(t *testing.T) {
 	unix.Close(fd)
 }
 
+// Descriptors that come with a goodbye are closed.
 func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	i := newImpostor(t)
@@ -97,7 +101,7 @@ func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
 	unix.Close(fd)
 }
 
-// The peer takes its arena back while we copy into it.
+// The peer takes its arena back while we copy into it. The memory stays mapped until the copy ends.
 func TestArenaTakenBackInMidTransfer(t *testing.T) {
 	c := open(t, driver.Large, nil)
 	i := newImpostor(t)
@@ -166,6 +170,8 @@ func TestShownArenasAreBounded(t *testing.T) {
 	})
 }
 
+// Only sealed memory of the announced size is mapped: a peer cannot cause a fault by shrinking it, or with files,
+// sockets or huge pages.
 func TestMemoryOfTheWrongKindIsRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -205,7 +211,7 @@ func TestMemoryOfTheWrongKindIsRefused(t *testing.T) {
 	}
 }
 
-// A peer must not be able to keep others from mapping the wake-up page.
+// A peer must not be able to keep others from mapping the wake-up page. Nor can it write the table of regions.
 func TestPeersCannotSeal(t *testing.T) {
 	c := core(open(t, driver.Small, nil))
 	for name, fd := range map[string]int{"wake-up page": c.pageFD, "regions": c.regions.fd} {
@@ -218,7 +224,8 @@ func TestPeersCannotSeal(t *testing.T) {
 	}
 }
 
-// The word that tells about attach is the peer's to write, ours to ignore.
+// The word that tells about attach is the peer's to write, ours to ignore. A process attaches to no peer if its own
+// option forbids it.
 func TestPeerCannotTurnOnAttach(t *testing.T) {
 	c := open(t, driver.Large, map[string]string{"path": "arena"})
 	i := newImpostor(t)

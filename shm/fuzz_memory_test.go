@@ -43,6 +43,8 @@ func openHostile(t testing.TB) *hostileNICs {
 	return h
 }
 
+// Whatever a peer writes into shared memory, at any moment, no call panics, faults or loops, and no buffer overflows.
+// Invalid values break the connection and count as bad frames.
 func FuzzSharedMemory(f *testing.F) {
 	h := openHostile(f)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -13,6 +13,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
+// A set-up message that parses is encoded to the same bytes.
 func FuzzMessageParse(f *testing.F) {
 	for _, g := range goldenMessages() {
 		f.Add(g.m.append(nil))
@@ -30,6 +31,7 @@ func FuzzMessageParse(f *testing.F) {
 	})
 }
 
+// A key that is damaged, forged or expired is an error, and harms nothing.
 func FuzzKey(f *testing.F) {
 	c, peer := open(f, driver.Small, nil), open(f, driver.Small, nil)
 	a, b := join(f, c, peer)
@@ -76,6 +78,8 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
+// A damaged url is an error of one line. A url that is accepted is written back with the same meaning, and both ends
+// agree whether they reach each other.
 func FuzzURL(f *testing.F) {
 	dir := f.TempDir()
 	c := open(f, driver.Small, map[string]string{"dir": dir})
@@ -129,6 +133,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
+// An option that is not accepted is ErrInvalid, in one line.
 func FuzzOptions(f *testing.F) {
 	for k, v := range map[string]string{"dir": "/tmp", "allow-uids": "1,2", "path": "cma", "ends": "both", "ptracer": "off", "membarrier": "off", "nonsense": ""} {
 		f.Add(k, v)
@@ -149,6 +154,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
+// Rdv data other than that of the posted receive is an error of the contract.
 func FuzzRdvData(f *testing.F) {
 	a, b := pair(f, driver.Large, map[string]string{"path": "arena"})
 	var r driver.Packet

@@ -209,6 +209,8 @@ func TestSocketsOfKilledProcessesAreSwept(t *testing.T) {
 	}
 }
 
+// Processes that open and close contexts in one directory never remove the sockets of live contexts, and leave none
+// behind.
 func TestLiveSocketsAreNeverSwept(t *testing.T) {
 	rounds := 300
 	if testing.Short() {
@@ -250,7 +252,8 @@ func greet(t *testing.T, c *child, ours driver.Context, k task) (driver.Instance
 
 const nobody = 65534
 
-// A peer of another user is refused unless both sides admit it.
+// A peer of another user is refused unless both sides admit it. The kernel's credentials decide, not what the peer
+// sends.
 func TestOtherUsersNeedAdmission(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: starts a peer as another user")
@@ -298,8 +301,8 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 	}
 }
 
-// Processes that cannot name each other connect, and find a way for long
-// messages that needs no names.
+// Processes that cannot name each other connect, and find a way for long messages that needs no names. A process that
+// cannot be named is never attached to.
 func TestContainersThatShareADirectory(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes namespaces")

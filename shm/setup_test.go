@@ -32,7 +32,8 @@ func openWith(t testing.TB, track driver.Track, opts map[string]string, a driver
 	return c
 }
 
-// Both sides learn at once why they cannot connect, whoever dials.
+// Both sides learn at once why they cannot connect, whoever dials. The secrets or the tracks differ, or only one side
+// has a secret.
 func TestBothSidesLearnWhyNot(t *testing.T) {
 	secret := func(s string) driver.Attributes { return driver.Attributes{Secret: []byte(s)} }
 	for _, tt := range []struct {
@@ -77,7 +78,7 @@ func TestBothSidesLearnWhyNot(t *testing.T) {
 	}
 }
 
-// A peer of another release is told so, and tells.
+// A peer of another release is told so, and tells. Nothing else of its messages is parsed.
 func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	if _, err := c.Connect(strings.Replace(c.URL(), "shm:2:", "shm:3:", 1)); !errors.Is(err, driver.ErrVersion) {
@@ -179,6 +180,7 @@ func TestMissingDirectoryIsNamed(t *testing.T) {
 	t.Error("in 8 pairs, the same side would always dial")
 }
 
+// A default directory is refused if it is a link, belongs to another user, or can be entered by other users.
 func TestDefaultDirectoryMustBeOurs(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
@@ -327,7 +329,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	}
 }
 
-// Close may come at any moment, in any goroutine.
+// Close may come at any moment, in any goroutine. Other goroutines may wait, poll or probe meanwhile.
 func TestCloseWhileOthersWait(t *testing.T) {
 	rounds := 24
 	switch {

@@ -139,7 +139,8 @@ func TestPeersDescriptorsNeverBlock(t *testing.T) {
 	}
 }
 
-// A user has so many strangers; the oldest goes, genuine peers connect, and other users do not notice.
+// A user has so many strangers; the oldest goes, genuine peers connect, and other users do not notice. The bound is
+// maxStrangers; users that are not admitted count as one.
 func TestStrangersAreBoundedPerUser(t *testing.T) {
 	opts := map[string]string{"dir": t.TempDir()}
 	c, genuine := open(t, driver.Small, opts), open(t, driver.Small, opts)
@@ -185,6 +186,7 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 }
 
 // Watchers prove the secret, too, and are bounded: without it nobody can hold descriptors for longer than a stranger.
+// The bounds are maxWaitingPeer for a peer and maxWaitingUser for a user.
 func TestWatchersAreBounded(t *testing.T) {
 	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {

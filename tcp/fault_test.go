@@ -329,7 +329,7 @@ func TestCandidatesAreRaced(t *testing.T) {
 	moves(t, x, y, driver.Small, 100)
 }
 
-// Strangers that say nothing are bounded, and keep no peer out.
+// Strangers that say nothing are bounded, and keep no peer out. Beyond their number the oldest goes.
 func TestStrangersAreBounded(t *testing.T) {
 	defer func(d time.Duration) { strangerTime = d }(strangerTime)
 	strangerTime = time.Second

@@ -57,6 +57,7 @@ func TestLimitsSurviveTheirShortForm(t *testing.T) {
 	}
 }
 
+// Set-up data that was cut, is of another version, or has a value out of range is refused.
 func TestDamagedSetUpDataIsRefused(t *testing.T) {
 	good := goldenHello.encode()
 	for n := range good {
@@ -114,6 +115,7 @@ func TestUpdatesExtendRdvData(t *testing.T) {
 	}
 }
 
+// Set-up data that parses is encoded to the same bytes.
 func FuzzHello(f *testing.F) {
 	f.Add(goldenHello.encode())
 	f.Add(goldenSmall.encode())
@@ -125,6 +127,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
+// Rdv data that parses is encoded to the same bytes, and its pieces cover its length.
 func FuzzRdvData(f *testing.F) {
 	f.Add(goldenRdv.encode(make([]byte, rdvBytes)))
 	f.Add((&rdvData{tag: goldenRdv.tag}).encode(make([]byte, rdvBytes)))
@@ -145,6 +148,7 @@ func FuzzRdvData(f *testing.F) {
 	})
 }
 
+// A key is ErrRemoteKey, or is encoded to the same bytes.
 func FuzzRemoteKey(f *testing.F) {
 	var key [keyBytes]byte
 	goldenKey.encode(key[:])
@@ -186,6 +190,7 @@ func TestRepeatingEndsWithinTheDeadTime(t *testing.T) {
 	}
 }
 
+// An option that is unknown, or whose value is out of range, is ErrInvalid.
 func TestOptionsAreChecked(t *testing.T) {
 	for _, x := range []struct {
 		name, value string

@@ -122,7 +122,7 @@ func shown(t *testing.T, file string, fields ...string) (rows [][]string) {
 	return tshark.Fields(t, dissector, file, fields, "-o", "bywash.checksum:TRUE")
 }
 
-// A transfer from its first greeting to its end, as Wireshark shows it.
+// A transfer from its first greeting to its end, as Wireshark shows it. Only its owner can read the file.
 func TestCaptureShowsATransfer(t *testing.T) {
 	e := captureLab(t)
 	file := filepath.Join(t.TempDir(), "x.pcapng")

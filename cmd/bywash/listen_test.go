@@ -86,6 +86,7 @@ func TestListenerServesLeadsInTurn(t *testing.T) {
 	wg.Wait()
 }
 
+// The listener serves the next lead after one with a wrong secret and one that was killed.
 func TestListenerOutlivesItsLeads(t *testing.T) {
 	l := startListener(t)
 	wrong := filepath.Join(t.TempDir(), "wrong")

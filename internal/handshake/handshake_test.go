@@ -114,7 +114,8 @@ func TestKeyIDFindsTheSecret(t *testing.T) {
 	}
 }
 
-// Both sides refuse, for the right reason, what must not become a connection.
+// Both sides refuse, for the right reason, what must not become a connection. That is a peer with another secret or
+// none, of another protocol, or with other bound values.
 func TestRefused(t *testing.T) {
 	k, other := aKey(t, aSecret), aKey(t, []byte("another secret, long enough"))
 	guess := *other
@@ -157,6 +158,7 @@ func TestNoSecretMeetsNoSecret(t *testing.T) {
 	}
 }
 
+// A secret of fewer than 16 bytes is refused, because a recorded hello lets everybody try secrets unnoticed.
 func TestShortSecretsAreRefused(t *testing.T) {
 	for _, n := range []int{0, 1, MinSecret - 1} {
 		if _, err := NewKey(make([]byte, n)); !errors.Is(err, ErrShortSecret) {
@@ -479,7 +481,8 @@ func (w *spoilVersion) Write(b []byte) (int, error) {
 	return w.ReadWriter.Write(b)
 }
 
-// A MAC fits neither another label, division of parts, or secret; less than MinMAC bytes of it are none.
+// A MAC fits neither another label, division of parts, or secret; less than MinMAC bytes of it are none. A recorded
+// datagram still has a valid MAC: its user has to make a repetition harmless.
 func TestMAC(t *testing.T) {
 	k := aKey(t, aSecret)
 	mac := k.MAC("label", []byte("ab"), []byte("c"))
@@ -529,6 +532,7 @@ func TestSigner(t *testing.T) {
 	}
 }
 
+// A subkey differs for each label, division into parts and secret, and is no MAC.
 func TestSubkeys(t *testing.T) {
 	k, p, q := aKey(t, aSecret), []byte("ab"), []byte("c")
 	sub := k.Subkey("label", p, q)

@@ -43,6 +43,8 @@ func within(t *testing.T, what string, f func() bool) {
 	}
 }
 
+// A socket takes descriptors only after Admit: before, the kernel refuses them (Linux 6.16), or they are closed in
+// flight.
 func TestDescriptorsComeOnlyWhenAdmitted(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		a, b := connect(t)

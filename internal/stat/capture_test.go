@@ -187,6 +187,7 @@ func TestSlowReaderLosesFramesThatAreCounted(t *testing.T) {
 	}
 }
 
+// A capturing process that does not read delays neither the data path nor Close.
 func TestServeEndsBesideAReaderThatDoesNotRead(t *testing.T) {
 	srv, err := Serve()
 	if err != nil {
@@ -323,6 +324,7 @@ func ask(name string) (string, error) {
 	return string(got), nil
 }
 
+// Processes of other users, except root, get neither counters nor frames.
 func TestOtherUsersGetNoFrames(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: asks as another user")
@@ -375,6 +377,7 @@ func TestHalfARecordIsNotBuffered(t *testing.T) {
 	}
 }
 
+// Malformed records are an error; those that are accepted have no control characters in names.
 func FuzzStream(f *testing.F) {
 	frame := &feed{tap: &kit.Tap{Driver: "afxdp", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
 	frame.Frame(kit.Frame{Time: 1, Data: []byte("frame")})

@@ -100,6 +100,7 @@ func FuzzProcNetUnix(f *testing.F) {
 	})
 }
 
+// Names in an answer that is accepted have no control characters.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"version":1,"pid":1,"command":"x","contexts":[{"driver":"shm","counters":{"puts":1}}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {

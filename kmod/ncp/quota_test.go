@@ -67,7 +67,8 @@ func TestDeadNamesCountForTheirUser(t *testing.T) {
 	}
 }
 
-// Users share what is free; root's part is left by all of them.
+// Users share what is free; root's part is left by all of them. A user gets half of what is free, and the last eighth
+// is left to root.
 func TestUsersShareNames(t *testing.T) {
 	l := limits
 	l.Processes, l.Names = 128, 128
@@ -159,7 +160,8 @@ func TestUsersShareGroups(t *testing.T) {
 	}
 }
 
-// A join that another NIC has no room for is refused: by doorbell, by driver command, with a registration.
+// A join that another NIC has no room for is refused: by doorbell, by driver command, with a registration. It does not
+// hang.
 func TestJoinThatAnotherNICRefusesRings(t *testing.T) {
 	c := newCluster(t, 0, limits)
 	c.add(1, limits)

@@ -98,7 +98,7 @@ func TestTablesThatAreFull(t *testing.T) {
 	}
 }
 
-// The other NIC's Name Table may be the one that is full.
+// The other NIC's Name Table may be the one that is full. The registration then fails and does not hang.
 func TestNameTableOfAnotherNICIsFull(t *testing.T) {
 	c := newCluster(t, 0, limits)
 	c.add(1, limits)

@@ -27,6 +27,7 @@ func as(uid int, f func()) {
 	<-done
 }
 
+// A softnic serves processes of another user only if AllowUIDs names that user.
 func TestOtherUsersNeedAdmission(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: becomes another user")

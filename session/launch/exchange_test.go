@@ -156,6 +156,7 @@ func TestExchangeGivenUp(t *testing.T) {
 	}
 }
 
+// Join reports why it fails: the rank is taken, the size or rank is wrong, or the secret is another one or too short.
 func TestJoinSaysWhy(t *testing.T) {
 	s := newServer(t, 2)
 	join(t, s, 1)

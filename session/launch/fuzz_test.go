@@ -192,6 +192,7 @@ func useKV(t *testing.T, kv kvs, rank, size int) {
 	kv.close()
 }
 
+// Whatever a PMI-1 server answers, a client does not panic, and accepts only values within their bounds.
 func FuzzPMI1(f *testing.F) {
 	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, vallen: 1024, mapping: "(vector,(0,1,2))"}
 	var whole string
@@ -222,6 +223,7 @@ func FuzzPMI1(f *testing.F) {
 	})
 }
 
+// Whatever a PMI-2 server answers, a client does not panic, and accepts only values within their bounds.
 func FuzzPMI2(f *testing.F) {
 	server := &fakePMI{values: map[string]string{keySecret: b64.EncodeToString(fuzzSecret), cardKey(0, 0): "1,4,1,Y2FyZA", agreeKey(0): "d29yZA"}, size: 2, mapping: "(vector,(0,1,2))"}
 	whole := "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n"
@@ -245,6 +247,7 @@ func FuzzPMI2(f *testing.F) {
 	})
 }
 
+// A PMI-2 message that parses is encoded to the same pairs.
 func FuzzPMI2Message(f *testing.F) {
 	f.Add("cmd=kvs-get-response;found=TRUE;value=a;;b;rc=0;")
 	f.Add("cmd=;")
@@ -267,6 +270,7 @@ func FuzzPMI2Message(f *testing.F) {
 	})
 }
 
+// A card that is joined from its pieces has a length within the limit.
 func FuzzCard(f *testing.F) {
 	f.Add("1,4,1,Y2FyZA", "")
 	f.Add("1,4,2,Y2Fy", "ZA")

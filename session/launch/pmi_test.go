@@ -83,6 +83,7 @@ func TestSplitCardIsUndoneByJoinCard(t *testing.T) {
 	}
 }
 
+// A damaged card is an error.
 func TestDamagedCardsAreErrors(t *testing.T) {
 	whole, err := splitCard([]byte("a card"), 100)
 	if err != nil {
@@ -108,6 +109,7 @@ func TestPMI2Quoting(t *testing.T) {
 	}
 }
 
+// Errors name the variable that is wrong, in one line, and never contain the secret.
 func TestFindSaysWhatIsWrong(t *testing.T) {
 	secret := strings.Repeat("ab", SecretSize)
 	for _, c := range []struct {

@@ -60,6 +60,7 @@ func fenced(t testing.TB, s *Server) []*embedded {
 	return jobs
 }
 
+// A client without the secret is refused. A rendezvous without it learns nothing, not even rank and size.
 func TestStrangersLearnNothing(t *testing.T) {
 	s := newServer(t, 2)
 	_, err := joinEmbedded(t.Context(), s.Addr(), 0, 2, NewSecret(), false)
@@ -108,6 +109,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}
 }
 
+// Client and rendezvous of different versions report ErrVersion.
 func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	s := newServer(t, 1)
 	c, err := net.Dial("tcp", s.Addr())
@@ -206,6 +208,7 @@ func TestHostileConnectionsKeepNobodyOut(t *testing.T) {
 	s.mu.Unlock()
 }
 
+// At most maxStrangers (256) connections without proof are kept; the oldest is closed first, and a genuine rank joins.
 func TestManySilentConnectionsAreBounded(t *testing.T) {
 	s := newServer(t, 1)
 	var held []net.Conn
@@ -228,7 +231,7 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// An authenticated rank that talks nonsense is cut off: it counts as dead.
+// An authenticated rank that talks nonsense is cut off: it counts as dead. The other ranks learn which.
 func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
 	for name, say := range map[string]func(e *embedded){
 		"unknown kind":   func(e *embedded) { e.send(99, nil) },
@@ -360,6 +363,7 @@ func TestFenceGivenUpIsResumed(t *testing.T) {
 	}
 }
 
+// The other ranks and the launcher learn rank, code and reason of an abort, without control characters.
 func TestAbortNamesRankAndReason(t *testing.T) {
 	s := newServer(t, 3)
 	jobs := fenced(t, s)

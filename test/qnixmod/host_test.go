@@ -66,6 +66,7 @@ func TestTwoMachinesOnALossyLink(t *testing.T) {
 	}
 }
 
+// The module refuses to be built for kernels of 32 bits, or without MMU notifiers.
 func TestModuleBuildsOnlyForItsKernels(t *testing.T) {
 	if os.Getenv(moduleFile) != "" {
 		t.Skip("in a virtual machine: this test needs a compiler")

@@ -158,6 +158,7 @@ func TestForkInheritsNothing(t *testing.T) {
 	checkShort(t, p, p, 1)
 }
 
+// The module cannot be unloaded while a device is open or an interface of a process is mapped.
 func TestUnloadWaitsForTheLastUser(t *testing.T) {
 	load(t, "nics=1")
 	fd, err := openDevice(0)
@@ -189,6 +190,7 @@ func checkGone(t *testing.T, p *process) {
 	}
 }
 
+// De-registration releases translated memory and tables. Mapped interfaces stay charged until they are unmapped.
 func TestDeregistrationLeavesTheMappings(t *testing.T) {
 	load(t, "nics=1")
 	p := mustRegister(t, 0, small("p"))
@@ -323,6 +325,7 @@ func pinned() (int, error) {
 	return strconv.Atoi(strings.Fields(rest)[0])
 }
 
+// A user registers no more processes than max_per_user, pins no more than RLIMIT_MEMLOCK, and cannot read the key.
 func TestUserHasLimits(t *testing.T) {
 	load(t, "nics=1 max_per_user=2")
 	if err := os.Chmod(device(0), 0o666); err != nil {

@@ -156,6 +156,7 @@ func TestWindowOfType1GivesAndRevokesAccess(t *testing.T) {
 	}
 }
 
+// After its owner or its peer has invalidated a memory window of type 2, writes through it fail.
 func TestWindowOfType2IsRevokedByEitherSide(t *testing.T) {
 	a, b, mw := windowPair(t, 2)
 	bind := func() uint32 {

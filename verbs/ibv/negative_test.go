@@ -47,6 +47,8 @@ func TestAtomicIsRefused(t *testing.T) {
 	}
 }
 
+// The device refuses access that the key does not allow, or outside of the region: no byte changes, and the connection
+// ends.
 func TestRemoteAccessIsRefused(t *testing.T) {
 	const size = 1 << 12
 	for _, tc := range []struct {
@@ -101,6 +103,7 @@ func TestWrongLocalKeyFails(t *testing.T) {
 	}
 }
 
+// A send for which the peer has posted no receive waits at its own end, then fails.
 func TestReceiverNotReadyEndsAfterFiniteRetries(t *testing.T) {
 	a, _ := newPair(t, pairOptions{rnrRetry: 1, minRNRTimer: 1})
 	a.next(5, 0, 8).Send()
@@ -172,6 +175,7 @@ func TestReadsNeedRdAtomic(t *testing.T) {
 	wantErrno(t, err, syscall.EINVAL, "MaxRdAtomic")
 }
 
+// A queue takes no more requests than it was made for, those included that complete without a completion.
 func TestOutstandingRequestsAreCounted(t *testing.T) {
 	// Not a power of two: devices round up, and would take more.
 	o := pairOptions{qp: ibv.QPInit{MaxSendWR: 10, MaxRecvWR: 5, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}}

@@ -32,6 +32,7 @@ func set4(at int, v ...byte) func([]byte) []byte {
 
 func cut(n int) func([]byte) []byte { return func(b []byte) []byte { return b[:len(b)-n] } }
 
+// Malformed, damaged, truncated and foreign frames are refused, each with its code.
 func TestFramesThatAreRefused(t *testing.T) {
 	wants := Filter{Kinds: allKinds, MAC: mac2, Addr4: dst4.Addr(), Addr6: dst6.Addr(), Port: 7070}
 	for _, c := range []struct {
@@ -197,6 +198,8 @@ func TestPutAndParseDoNotAllocate(t *testing.T) {
 	}
 }
 
+// Whatever the frame, Parse does not panic, and reports a known code, or a payload inside of the frame with valid
+// addresses.
 func FuzzParse(f *testing.F) {
 	for _, frame := range goldenFrames(f) {
 		f.Add(frame, uint16(0), byte(0))

@@ -190,6 +190,8 @@ func TestCallGivenUpInEveryStateLeavesNothing(t *testing.T) {
 	})
 }
 
+// An endpoint with another secret gets no connection, nor does another endpoint at the address; the error names the
+// reason.
 func TestConnectingReportsWhyItFails(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -283,6 +285,7 @@ func TestForgedResetIsNotBelieved(t *testing.T) {
 	s.finish()
 }
 
+// A connection is encrypted if either side requires it, and its keys change while packets are lost and reordered.
 func TestOneSidesWishEncrypts(t *testing.T) {
 	for n := range 2 {
 		w := calm()

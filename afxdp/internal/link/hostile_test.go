@@ -230,7 +230,8 @@ func TestSealedConnectionTakesNothingElse(t *testing.T) {
 	try("repeated", bytes.Clone(good), 1)
 }
 
-// A flood of greetings costs no memory, and those that hold a connection are heard all the same.
+// A flood of greetings costs no memory, and those that hold a connection are heard all the same. Nothing is remembered
+// of the sender of a greeting before his cookie has come back, and no answer is longer than what it answers.
 func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	e, p, c, _, _ := victim(t, false)
 	dialer, d := trapped(t, Config{ID: 3})

@@ -200,6 +200,7 @@ func TestEveryOrderOfEventsDeliversOnce(t *testing.T) {
 	}
 }
 
+// Invalid counts of messages and invalid rails of a peer are errors, and change no state.
 func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
 	var e End
 	e.Begin(3)

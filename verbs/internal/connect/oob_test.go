@@ -94,7 +94,8 @@ func TestOOBBlob(t *testing.T) {
 	}
 }
 
-// Blobs and cards that make no sense are errors of NewEndpoint, in one line.
+// Blobs and cards that make no sense are errors of NewEndpoint, in one line. A card names at most four unicast
+// addresses.
 func TestBadBlobs(t *testing.T) {
 	h := aHost(t, nil)
 	for _, tt := range []struct {
@@ -121,7 +122,8 @@ func TestBadBlobs(t *testing.T) {
 	}
 }
 
-// A card has nobody dial services that are no peers.
+// A card has nobody dial services that are no peers. Loopback addresses and ports below 1024 are dialed only from a
+// context that listens at such itself.
 func TestOOBDialsNoServices(t *testing.T) {
 	at := netip.MustParseAddrPort
 	for _, tt := range []struct {

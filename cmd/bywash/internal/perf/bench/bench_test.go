@@ -42,6 +42,7 @@ func FuzzParseSizes(f *testing.F) {
 	})
 }
 
+// A plan or case that is accepted has values within their limits.
 func FuzzPlan(f *testing.F) {
 	f.Add([]byte(`{"driver":"shm","max_size":8}`), []byte(`{"test":"lat","wait":"poll","mem":"heap"}`))
 	f.Add([]byte(`{"driver":"shm","peers":4,"places":[{}],"cpus":[0,1,0]}`), []byte(`{"test":"lat","size":-1}`))
@@ -57,6 +58,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
+// A plan whose sizes, peers, ranks or options are out of range is refused.
 func TestFollowerRefusesPlans(t *testing.T) {
 	for _, p := range []Plan{
 		{MaxSize: -1}, {MaxSize: MaxSize + 1}, {Peers: -1}, {Peers: MaxPeers + 1}, {Peers: 1}, {Ranks: 3}, {Ranks: -1},

@@ -329,6 +329,7 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 	}
 }
 
+// Both ends need the same secret and the same release to measure.
 func TestTwoMachinesAuthenticateAndMeasure(t *testing.T) {
 	addr, secret := listening(t)
 	c := config("shm", bench.Lat)
