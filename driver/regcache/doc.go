@@ -80,7 +80,7 @@
 // itself confirms what the memo says. References, flags and the number of hits of a region are one word, so that to
 // take one is a single compare-and-swap; a region is one cache line. Acquire and Release together, on one core of a
 // 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory again, 70 ns uniformly at random. The
-// benchmarks print the table over the number of regions, which stands in docs/performance.md.
+// benchmarks print the table of docs/performance.md over the number of regions.
 //
 // The order of eviction is exact: a shared clock advances when another region is
 // acquired than the last time. The heap that knows the oldest one is brought up
