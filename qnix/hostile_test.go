@@ -139,7 +139,7 @@ func connected(i driver.Instance) error {
 	return i.ConnectWait(ctx)
 }
 
-// Invalid control messages, heads and credits break the connection, or are counted as bad frames.
+// Invalid control messages, heads and credits break the connection, with the reason, and count as bad frames.
 func TestNonsenseBreaksTheConnection(t *testing.T) {
 	head := func(limit, number uint32, more int) []byte {
 		b := make([]byte, dataHead+more)
