@@ -10,8 +10,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Two places are apart if one context would not find the other's socket, or not be admitted; both ends say the same. A
-// url decides only whether this end tries to connect: the peer of a forged one is refused or admitted like any other.
+// Two places are apart if one context would not find the other's socket, or not be admitted; both ends say the same.
 func TestPlacesSayWhetherContextsReachEachOther(t *testing.T) {
 	here := place{host: 1, dir: 2, view: 3, userns: 4, users: []uint32{1000}, mode: privateDir, path: "/tmp/bywash-1000/a.shm"}
 	with := func(change func(*place)) place {

@@ -78,7 +78,7 @@ func TestBothSidesLearnWhyNot(t *testing.T) {
 	}
 }
 
-// A peer of another release is told so, and tells. Nothing else of its messages is parsed.
+// A peer of another release is told so, and tells.
 func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	if _, err := c.Connect(strings.Replace(c.URL(), "shm:2:", "shm:3:", 1)); !errors.Is(err, driver.ErrVersion) {

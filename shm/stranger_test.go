@@ -140,7 +140,7 @@ func TestPeersDescriptorsNeverBlock(t *testing.T) {
 }
 
 // A user has so many strangers; the oldest goes, genuine peers connect, and other users do not notice. The bound is
-// maxStrangers; users that are not admitted count as one.
+// maxStrangers.
 func TestStrangersAreBoundedPerUser(t *testing.T) {
 	opts := map[string]string{"dir": t.TempDir()}
 	c, genuine := open(t, driver.Small, opts), open(t, driver.Small, opts)
