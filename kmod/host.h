@@ -188,6 +188,7 @@ int qnix_mmap(struct file *file, struct vm_area_struct *vma);
 /* limits.c */
 int qnix_charge_pages(struct mm_struct *mm, unsigned long pages);
 void qnix_uncharge_pages(struct mm_struct *mm, unsigned long pages);
+kuid_t qnix_namespace_uid(struct user_namespace *ns);
 struct qnix_user *qnix_user_charge(void);
 void qnix_user_uncharge(struct qnix_user *user);
 kuid_t qnix_user_uid(const struct qnix_user *user);

@@ -110,7 +110,7 @@ static int qnix_count_charge(struct qnix_user *user, kuid_t uid)
  * users, who would exclude each other if they shared root's limit: there the user that is
  * root inside counts.
  */
-static kuid_t qnix_namespace_uid(struct user_namespace *ns)
+kuid_t qnix_namespace_uid(struct user_namespace *ns)
 {
 	return uid_eq(ns->owner, GLOBAL_ROOT_UID) ? make_kuid(ns, 0) : ns->owner;
 }

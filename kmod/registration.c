@@ -204,18 +204,20 @@ fail:
 
 /*
  * Returns the user whose share of the NIC's tables the caller takes: his own. In a user
- * namespace that he made, or that a user made for him, it is that user's, who would
- * otherwise have a share for each of his subordinate ids. Root has no limit, and nobody
- * else counts as root.
+ * namespace it is that of qnix_namespace_uid, who would otherwise have a share for each of
+ * his subordinate ids. Root has no limit, and nobody else counts as root.
  */
 static u64 qnix_registration_user(void)
 {
 	struct user_namespace *ns = current_user_ns();
 	kuid_t uid = current_uid();
 
-	for (; ns != &init_user_ns; ns = ns->parent)
-		if (!uid_eq(ns->owner, GLOBAL_ROOT_UID))
-			uid = ns->owner;
+	for (; ns != &init_user_ns; ns = ns->parent) {
+		kuid_t counts = qnix_namespace_uid(ns);
+
+		if (uid_valid(counts) && !uid_eq(counts, GLOBAL_ROOT_UID))
+			uid = counts;
+	}
 	return from_kuid(&init_user_ns, uid);
 }
 
@@ -323,17 +325,36 @@ static void qnix_registration_finish(struct qnix_registration *reg)
 	qnix_registration_put(reg);
 }
 
+/*
+ * Whether the file has a registration of an address space that has ended: the file was
+ * inherited over execve, or passed on.
+ */
+static bool qnix_registration_orphaned(const struct qnix_registration *reg)
+{
+	return reg->mm != current->mm && READ_ONCE(reg->ended);
+}
+
+static void qnix_registration_drop(struct qnix_file *file)
+{
+	struct qnix_registration *reg = file->reg;
+
+	qnix_registration_publish(file, NULL);
+	qnix_registration_finish(reg);
+}
+
 static int qnix_register_locked(struct qnix_file *file, struct qnix_register *arg)
 {
 	struct qnix_command_wait wait;
 	struct qnix_registration *reg;
 	int err;
 
-	if (file->reg)
+	if (file->reg && !qnix_registration_orphaned(file->reg))
 		return -EISCONN;
 	err = qnix_registration_check(arg);
 	if (err)
 		return err;
+	if (file->reg)
+		qnix_registration_drop(file);
 	reg = qnix_registration_create(file, arg);
 	if (IS_ERR(reg))
 		return PTR_ERR(reg);
@@ -383,20 +404,16 @@ int qnix_register(struct qnix_file *file, struct qnix_register *arg)
 
 int qnix_deregister(struct qnix_file *file)
 {
-	struct qnix_registration *reg;
 	int err = 0;
 
 	if (mutex_lock_killable(&file->lock))
 		return -EINTR;
-	reg = file->reg;
-	if (!reg) {
+	if (!file->reg)
 		err = -ENOTCONN;
-	} else if (reg->mm != current->mm) {
+	else if (file->reg->mm != current->mm && !qnix_registration_orphaned(file->reg))
 		err = -EACCES;
-	} else {
-		qnix_registration_publish(file, NULL);
-		qnix_registration_finish(reg);
-	}
+	else
+		qnix_registration_drop(file);
 	mutex_unlock(&file->lock);
 	return err;
 }

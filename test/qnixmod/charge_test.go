@@ -136,19 +136,30 @@ func pipes(t *testing.T, cmd *exec.Cmd) (io.WriteCloser, io.Reader) {
 	return in, out
 }
 
-// roleInside is in a user namespace: it says its pid, and when its users are mapped it registers as three of them, one after
-// the other, and says what came of it.
+// roleInside is in a user namespace. It prints its pid and waits for a line with two numbers, of users and of
+// registrations of each, which comes when its users are mapped. For each user it prints how many registrations it got, and
+// the error of the last one.
 func roleInside() error {
 	in := bufio.NewScanner(os.Stdin)
 	fmt.Println(os.Getpid())
 	in.Scan()
-	for uid := range 3 {
+	var users, each int
+	if _, err := fmt.Sscan(in.Text(), &users, &each); err != nil {
+		return err
+	}
+	for uid := range users {
 		// The real user is who counts; the effective one stays the root of the namespace.
 		if err := syscall.Setresuid(uid, 0, 0); err != nil {
 			return err
 		}
-		_, err := register(0, small(fmt.Sprintf("inside%d-%d", os.Getpid(), uid)))
-		fmt.Println(unix.ErrnoName(errnoOf(err)))
+		n, err := 0, error(nil)
+		for n < each {
+			if _, err = register(0, small(fmt.Sprintf("%d-%d-%d", os.Getpid(), uid, n))); err != nil {
+				break
+			}
+			n++
+		}
+		fmt.Println(n, "errno="+unix.ErrnoName(errnoOf(err)))
 	}
 	in.Scan()
 	return nil
@@ -253,12 +264,49 @@ func TestLimitCountsForOwnersOfNamespaces(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lines, in := subordinate(t, c.owner, c.first)
-			fmt.Fprintln(in)
-			for i, want := range []string{"", "", "EUSERS"} {
+			fmt.Fprintln(in, 3, 1)
+			for i, want := range []string{"1 errno=", "1 errno=", "0 errno=EUSERS"} {
 				got, err := lines.ReadString('\n')
 				if err != nil || strings.TrimSpace(got) != want {
-					t.Errorf("registration %d in the namespace: got %q (%v), want %q", i, strings.TrimSpace(got), err, want)
+					t.Errorf("user %d of the namespace: got %q (%v), want %q", i, strings.TrimSpace(got), err, want)
 				}
+			}
+		})
+	}
+}
+
+// All users of a container have one share of a NIC's tables, whoever made the container: half of what is there, and the rest
+// is for others.
+func TestContainerHasOneShare(t *testing.T) {
+	for _, owner := range []int{1000, 0} {
+		t.Run(fmt.Sprintf("made by user %d", owner), func(t *testing.T) {
+			const processes = 64
+			load(t, fmt.Sprintf("nics=1 processes=%d names=%d", processes, processes))
+			if err := os.Chmod(device(0), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			lines, in := subordinate(t, owner, 100_000)
+			fmt.Fprintln(in, 9, processes)
+			sum := 0
+			for uid := range 9 {
+				line, err := lines.ReadString('\n')
+				var n int
+				var why string
+				if err == nil {
+					_, err = fmt.Sscan(line, &n, &why)
+				}
+				if err != nil || why != "errno=EDQUOT" {
+					t.Fatalf("user %d of the container: got %q (%v), want EDQUOT at the end", uid, line, err)
+				}
+				sum += n
+			}
+			if sum < 1 || sum > processes/2 {
+				t.Errorf("nine users of a container have %d of %d processes, want at most half", sum, processes)
+			}
+			other, in2 := subordinate(t, 1001, 200_000)
+			fmt.Fprintln(in2, 1, 1)
+			if got, err := other.ReadString('\n'); err != nil || strings.TrimSpace(got) != "1 errno=" {
+				t.Errorf("another user: got %q (%v), want one registration", got, err)
 			}
 		})
 	}

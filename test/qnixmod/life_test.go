@@ -354,3 +354,50 @@ func TestNameIsFreeOnEveryNICOfTheHostAfterTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// A file that a program has inherited over execve, registered by the program before, can be used like a new one.
+func TestFileIsUsableAfterExec(t *testing.T) {
+	load(t, "nics=1")
+	for _, deregister := range []string{"no", "yes"} {
+		out, err := child(t, "before exec", deregister).Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != "registered again" {
+			t.Errorf("deregister first: %s: got %q, %v; want \"registered again\"", deregister, got, err)
+		}
+	}
+}
+
+func init() {
+	roles["before exec"] = func(args []string) error {
+		p, err := register(0, small("inherits"))
+		if err != nil {
+			return err
+		}
+		if _, err := unix.FcntlInt(uintptr(p.fd), unix.F_SETFD, 0); err != nil {
+			return err
+		}
+		if err := os.Setenv("BYWASH_QNIX_ROLE", "after exec"); err != nil {
+			return err
+		}
+		return syscall.Exec("/proc/self/exe", []string{"after exec", strconv.Itoa(p.fd), args[0]}, os.Environ())
+	}
+	roles["after exec"] = func(args []string) error {
+		fd, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		if args[1] == "yes" {
+			if err := ioctl(fd, iocDeregister, nil); err != nil {
+				return fmt.Errorf("deregister: %w", err)
+			}
+		}
+		p := &process{fd: fd, reg: small("inherits")}
+		if err := ioctl(fd, iocRegister, unsafe.Pointer(&p.reg)); err != nil {
+			return fmt.Errorf("register: %w", err)
+		}
+		if err := p.mapAll(); err != nil {
+			return err
+		}
+		fmt.Println("registered again")
+		return nil
+	}
+}
