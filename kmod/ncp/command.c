@@ -13,6 +13,27 @@ void ncp_read_context(struct qnix_context *to, const struct qnix_context *from)
 	ncp_read_once(to, from, sizeof(*to));
 }
 
+static bool clear(const u8 *field, size_t size)
+{
+	u64 words[4] = {};
+
+	memcpy(words, field, size);
+	return !(words[0] | words[1] | words[2] | words[3]);
+}
+
+/* Fields without a meaning must be 0: a later version may give them one. */
+bool ncp_context_valid(const struct qnix_context *c)
+{
+	return !(c->flags & ~(QNIX_CTX_DOORBELL | QNIX_CTX_INLINE | QNIX_CTX_POOL)) &&
+	       c->len <= QNIX_MAX_MESSAGE && c->tag <= QNIX_MAX_TAG &&
+	       clear(c->pad, sizeof(c->pad));
+}
+
+static bool command_valid(const struct qnix_command *c)
+{
+	return !c->reserved && clear(c->pad, sizeof(c->pad));
+}
+
 void ncp_look_at(struct ncp_process *p)
 {
 	struct ncp_account *user = p->peer->user;
@@ -136,6 +157,10 @@ static void execute(struct ncp_process *p, u32 command, const struct qnix_comman
 		return;
 	}
 	ncp_multicast_cut(p);
+	if (!command_valid(c)) {
+		ncp_misuse(p);
+		return;
+	}
 	switch (command) {
 	case QNIX_CMD_SEND ... QNIX_CMD_MULTICAST_SHORT:
 	case QNIX_CMD_JOIN_GROUP:

@@ -445,6 +445,7 @@ bool ncp_driver_command(struct ncp *ncp);
 /* command.c */
 bool ncp_read_command(struct ncp *ncp);
 void ncp_read_context(struct qnix_context *to, const struct qnix_context *from);
+bool ncp_context_valid(const struct qnix_context *c);
 void ncp_look_at(struct ncp_process *p);
 void ncp_look_away(struct ncp_process *p);
 

@@ -101,6 +101,15 @@ func (p *process) post(command uint32, context uint16, size uint32, name string)
 	p.commit(command)
 }
 
+// postReserved posts a command, of which a byte is 1 instead of 0.
+func (p *process) postReserved(command uint32, context uint16, reserved int) {
+	at := p.entry()
+	clear(p.VNI[at+4 : at+64])
+	little.PutUint16(p.VNI[at+4:], context)
+	p.VNI[int(at)+reserved] = 1
+	p.commit(command)
+}
+
 func (p *process) commit(command uint32) {
 	atomic.StoreUint32(p.word(p.VNI, p.entry()), command)
 	p.tail++
@@ -130,6 +139,7 @@ type message struct {
 	len         int
 	descriptors []descriptor
 	pool        uint32
+	reserved    int // a byte of the context that is 1 instead of 0
 }
 
 type descriptor struct {
@@ -150,6 +160,9 @@ func (p *process) context(receive bool, i uint16, m message) {
 	little.PutUint32(c[24:], uint32(m.len))
 	little.PutUint32(c[28:], uint32(len(m.descriptors)))
 	little.PutUint32(c[32:], m.pool)
+	if m.reserved > 0 {
+		c[m.reserved] = 1
+	}
 	list := p.region(receive, i)
 	if m.flags&flagPool != 0 {
 		list = p.VNI[p.Info.BufferPool+m.pool*16:]

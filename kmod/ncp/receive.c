@@ -216,8 +216,7 @@ static u32 take_context(struct ncp_process *p, struct ncp_receive *r, struct qni
 	r->partial = 0;
 	r->source = NULL;
 	r->result = QNIX_DB_DONE;
-	if ((c->flags & ~(QNIX_CTX_DOORBELL | QNIX_CTX_INLINE | QNIX_CTX_POOL)) ||
-	    c->len > QNIX_MAX_MESSAGE || c->tag > QNIX_MAX_TAG || !ncp_name_valid(c->process))
+	if (!ncp_context_valid(c) || !ncp_name_valid(c->process))
 		return QNIX_DB_INVALID;
 	if (!ncp_map_context(p, c, r->context, true, c->flags & QNIX_CTX_INLINE, &r->map))
 		return QNIX_DB_INVALID;

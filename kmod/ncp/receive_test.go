@@ -20,6 +20,8 @@ func TestReceiveFails(t *testing.T) {
 			{"unknown flag", message{peer: "b", flags: 0x8000}, invalid},
 			{"too long for the region", message{peer: "b", len: 1025, flags: flagInline}, invalid},
 			{"too long", message{peer: "b", len: 1 << 31}, invalid},
+			{"first reserved byte", message{peer: "b", flags: flagInline, reserved: 36}, invalid},
+			{"last reserved byte", message{peer: "b", flags: flagInline, reserved: 63}, invalid},
 			{"beyond the pool", message{peer: "b", flags: flagPool, pool: 17}, invalid},
 		} {
 			t.Run(tc.name, func(t *testing.T) {

@@ -294,6 +294,9 @@ func TestMisuse(t *testing.T) {
 		"canceling a send beyond":    func() { a.post(cmdCancelSend, 9, 0, "") },
 		"canceling a receive beyond": func() { a.post(cmdCancelReceive, 9, 0, "") },
 		"names of no multicast":      func() { a.postNames("b") },
+		"a reserved field":           func() { a.postReserved(cmdSend, 1, 6) },
+		"the first reserved byte":    func() { a.postReserved(cmdReceive, 1, 32) },
+		"the last reserved byte":     func() { a.postReserved(cmdCancelSend, 0, 63) },
 	} {
 		before, rang := a.status(statusMisuse), a.status(statusTail)
 		post()
@@ -306,8 +309,8 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 	s, ok := c.nodes[0].nic.ProcessStatistics(a.index)
-	if !ok || s.Misuse != 9 {
-		t.Fatalf("statistics: misuse %d (%v), want 9", s.Misuse, ok)
+	if !ok || s.Misuse != 12 {
+		t.Fatalf("statistics: misuse %d (%v), want 12", s.Misuse, ok)
 	}
 	if _, ok := c.nodes[0].nic.ProcessStatistics(30); ok {
 		t.Fatal("nobody has statistics")

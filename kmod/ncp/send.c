@@ -24,8 +24,7 @@ static bool take_context(struct ncp_process *p, u16 index, bool urgent, struct n
 	s->len = c->len;
 	s->parent = NULL;
 	s->to = NULL;
-	if ((c->flags & ~(QNIX_CTX_DOORBELL | QNIX_CTX_INLINE | QNIX_CTX_POOL)) ||
-	    c->len > QNIX_MAX_MESSAGE || c->tag > QNIX_MAX_TAG)
+	if (!ncp_context_valid(c))
 		return false;
 	s->flow.tag = c->tag;
 	return ncp_map_context(p, c, index, false, urgent || (c->flags & QNIX_CTX_INLINE),

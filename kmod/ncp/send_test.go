@@ -155,6 +155,8 @@ func TestSendFails(t *testing.T) {
 			{"unknown flag", message{peer: "b", flags: 8}, invalid, 0},
 			{"too long for the region", message{peer: "b", len: 1025, flags: flagInline}, invalid, 0},
 			{"too long", message{peer: "b", len: 1 << 31}, invalid, 0},
+			{"first reserved byte", message{peer: "b", len: 1, flags: flagInline, reserved: 36}, invalid, 0},
+			{"last reserved byte", message{peer: "b", len: 1, flags: flagInline, reserved: 63}, invalid, 0},
 			{"beyond the pool", message{peer: "b", len: 1, flags: flagPool, pool: 17}, invalid, 0},
 			{"no descriptors", message{peer: "b", len: 10}, fault, 0},
 			{"too few descriptors", message{peer: "b", len: 4000, descriptors: one(read, 3000, 0)}, fault, 2048},

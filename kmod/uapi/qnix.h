@@ -13,7 +13,8 @@
  *	Doorbell Ring
  *
  * The NIC trusts neither mapping: it reads each field once and then checks it. In the host
- * page it reads only @sleepers.
+ * page it reads only @sleepers. Fields that must be 0 are checked, too, so that a later
+ * version can give them a meaning.
  *
  * All numbers are in the byte order of the machine. Memory order: a field marked (release)
  * is written after the data that it announces; its reader uses acquire.
@@ -25,7 +26,7 @@
 #include <linux/ioctl.h>
 
 /* An incompatible change increases the version; a program refuses any other version. */
-#define QNIX_ABI_VERSION	2
+#define QNIX_ABI_VERSION	3
 
 #define QNIX_NAME_LEN		20	/* printable ASCII, padded with NUL, at least one NUL */
 #define QNIX_NAMES_PER_COMMAND	3
@@ -279,7 +280,9 @@ struct qnix_statistics {
  * another thread may use them or may have mapped something else over them. @gone reports
  * that there is no NIC behind them any more. Their memory belongs to the process, and
  * counts towards RLIMIT_MEMLOCK, until it unmaps them. When the call returns, the NIC does
- * not access translated memory any more.
+ * not access translated memory any more. When the memory of a registered process has ended,
+ * so has the registration: whoever has the file then, for example after execve, can
+ * register and deregister with it.
  */
 #define QNIX_IOC_MAGIC		0xD9	/* not used in ioctl-number.rst */
 #define QNIX_IOC_INFO		_IOR(QNIX_IOC_MAGIC, 0, struct qnix_info)

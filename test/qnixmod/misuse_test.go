@@ -24,7 +24,7 @@ func TestInfoTellsTheSizesOfTheABI(t *testing.T) {
 		what      string
 		got, want uint32
 	}{
-		{"version", i.ABIVersion, 2},
+		{"version", i.ABIVersion, 3},
 		{"coordinates", uint32(i.NIC), 42},
 		{"NICs", i.NICs, 2},
 		{"packet size", i.PacketSize, 4096},

@@ -3,7 +3,7 @@
 package abi
 
 // Version is the version of the structures. An incompatible change increases it.
-const Version = 2
+const Version = 3
 
 // Limits of one registration.
 const (
