@@ -41,13 +41,11 @@ static int qnix_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-/* Returns -EINTR if the caller is being killed. */
-static int qnix_cluster_size(struct qnix_nic *nic)
+static u32 qnix_cluster_size(struct qnix_nic *nic)
 {
-	int remote;
+	u32 remote;
 
-	if (qnix_nic_lock_killable(nic))
-		return -EINTR;
+	qnix_nic_lock(nic);
 	remote = bitmap_weight(nic->remote, U16_MAX + 1);
 	qnix_nic_unlock(nic);
 	return qnix_params.nics + remote;
@@ -76,11 +74,7 @@ static int qnix_ioctl_info(struct qnix_nic *nic, void __user *arg)
 		.size_doorbell = sizeof(struct qnix_doorbell),
 	};
 
-	int nics = qnix_cluster_size(nic);
-
-	if (nics < 0)
-		return nics;
-	info.nics = nics;
+	info.nics = qnix_cluster_size(nic);
 	return copy_to_user(arg, &info, sizeof(info)) ? -EFAULT : 0;
 }
 
@@ -148,8 +142,7 @@ static int qnix_ioctl_statistics(struct qnix_registration *reg, void __user *arg
 	struct qnix_statistics s = {};
 	bool known;
 
-	if (qnix_nic_lock_killable(reg->nic))
-		return -EINTR;
+	qnix_nic_lock(reg->nic);
 	known = !reg->ended && ncp_process_statistics(reg->nic->ncp, reg->index, &s);
 	qnix_nic_unlock(reg->nic);
 	if (!known)

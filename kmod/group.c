@@ -43,8 +43,7 @@ int qnix_leave(struct qnix_registration *reg, const struct qnix_group *arg)
 
 	if (!qnix_name_valid(arg->name) || arg->size || arg->timeout_ms || arg->pad)
 		return -EINVAL;
-	if (qnix_nic_lock_killable(reg->nic))
-		return -EINTR;
+	qnix_nic_lock(reg->nic);
 	err = qnix_group_command(reg, arg, NCP_LEAVE_GROUP, &wait);
 	if (!err)
 		err = qnix_command_finish(reg->nic, &wait);
@@ -61,8 +60,7 @@ int qnix_join(struct qnix_registration *reg, const struct qnix_group *arg)
 
 	if (!qnix_name_valid(arg->name) || !arg->size || arg->pad)
 		return -EINVAL;
-	if (qnix_nic_lock_killable(reg->nic))
-		return -EINTR;
+	qnix_nic_lock(reg->nic);
 	err = qnix_group_command(reg, arg, NCP_JOIN_GROUP, &wait);
 	qnix_nic_unlock(reg->nic);
 	return err ? err : qnix_command_wait(reg->nic, &wait, arg->timeout_ms);

@@ -99,7 +99,7 @@ struct qnix_nic {
 	u16 number;		/* its coordinates */
 	struct device *dev;	/* NULL: not visible */
 
-	struct mutex lock;		/* guards the control program and the fields below */
+	spinlock_t lock;		/* guards the control program and the fields below */
 	struct ncp *ncp;
 	u64 cookie;			/* of the last driver command */
 	struct list_head commands;	/* qnix_command_wait */
@@ -110,11 +110,16 @@ struct qnix_nic {
 	DECLARE_BITMAP(kick, QNIX_MAX_NICS);	/* NICs of this host that have new work */
 	struct qnix_frame *reserved;	/* in this host, for tx_commit */
 	bool retry;			/* there was no memory for a frame: try again later */
+	size_t wanted;			/* bytes that there were not; the thread gets them: */
+	void *spare;			/* memory for an allocation that fails, */
+	size_t spare_size;		/* of so many bytes */
+	void *garbage;			/* memory to be freed without the lock */
+	struct task_struct *creator;	/* makes a part of the NIC; it does not hold the lock */
 	u64 alarm;			/* when the thread wakes up by itself; U64_MAX: never */
 	bool from_wire;			/* the oldest frame is from the wire */
 
 	struct wire *wire;		/* NULL: no wire */
-	void *datagram;			/* memory for a datagram to send */
+	void *datagram;			/* memory for a datagram to send; NULL while it is used */
 	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table */
 
 	unsigned long state;
@@ -239,11 +244,11 @@ int qnix_nic_go(struct qnix_nic *nic);
 void qnix_nic_halt(struct qnix_nic *nic);
 void qnix_nic_destroy(struct qnix_nic *nic);
 void qnix_nic_lock(struct qnix_nic *nic);
-int qnix_nic_lock_killable(struct qnix_nic *nic);
 void qnix_nic_unlock(struct qnix_nic *nic);
 void qnix_nic_run(struct qnix_nic *nic);
 void qnix_nic_ring(struct qnix_nic *nic, unsigned int index);
 void qnix_nic_wake(struct qnix_nic *nic);
+void qnix_nic_set_alarm(struct qnix_nic *nic);
 
 /* command.c: nic->lock held */
 void qnix_command_post(struct qnix_nic *nic, struct ncp_driver_command *command,
@@ -252,6 +257,12 @@ int qnix_command_finish(struct qnix_nic *nic, struct qnix_command_wait *wait);
 void qnix_command_read(struct qnix_nic *nic, struct qnix_command_wait *wait, u16 index);
 int qnix_command_wait(struct qnix_nic *nic, struct qnix_command_wait *wait, u32 timeout_ms);
 void qnix_driver_doorbell(void *host, u64 cookie, int result);
+
+/* memory.c */
+void *qnix_get(struct qnix_nic *nic, size_t size, gfp_t flags);
+void qnix_put(struct qnix_nic *nic, void *memory);
+void qnix_free_garbage(void *garbage);
+void qnix_get_wanted(struct qnix_nic *nic);
 
 /* switch.c */
 void qnix_fifo_init(struct qnix_fifo *fifo);

@@ -7,6 +7,7 @@
 #include <linux/mm.h>
 #include <linux/random.h>
 #include <linux/slab.h>
+#include <linux/srcu.h>
 #include <linux/string.h>
 
 #include "host.h"
@@ -20,14 +21,17 @@ static bool qnix_keyed;		/* there is a key, and a socket */
 /* NICs for which datagrams have arrived; used by the receiving thread only. */
 static DECLARE_BITMAP(qnix_net_came, QNIX_MAX_NICS);
 
+/* Held while a datagram is sent, so that the socket outlives it. */
+DEFINE_STATIC_SRCU(qnix_net_sending);
+
 static void *qnix_net_alloc(void *host, size_t size)
 {
-	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
+	return qnix_get(host, size, __GFP_ZERO);
 }
 
 static void qnix_net_free(void *host, void *memory, size_t size)
 {
-	kvfree(memory);
+	qnix_put(host, memory);
 }
 
 static u64 qnix_net_random(void *host)
@@ -86,17 +90,43 @@ void qnix_net_prepare(struct qnix_nic *nic)
 		qnix_net_event(nic, &event);
 }
 
-/* After the NIC has run: sends its datagrams. */
+static u32 qnix_net_output(struct qnix_nic *nic, struct wire_address *to, void *datagram)
+{
+	u32 size = 0;
+
+	qnix_nic_lock(nic);
+	if (nic->wire) {
+		size = wire_output(nic->wire, ktime_get_ns(), to, datagram, qnix_params.datagram);
+		if (!size)
+			qnix_nic_set_alarm(nic);
+	}
+	qnix_nic_unlock(nic);
+	return size;
+}
+
+/*
+ * After the NIC has run: sends its datagrams, without the lock, because that may sleep.
+ * Threads may do so at the same time; each has one datagram, so that one that is held up
+ * delays no other.
+ */
 void qnix_net_flush(struct qnix_nic *nic)
 {
 	struct wire_address to;
+	void *datagram;
+	int reading;
 	u32 size;
 
-	if (!nic->wire)
+	if (!READ_ONCE(nic->wire))
 		return;
-	while ((size = wire_output(nic->wire, ktime_get_ns(), &to, nic->datagram,
-				   qnix_params.datagram)))
-		qnix_udp_send(&to, nic->datagram, size);
+	reading = srcu_read_lock(&qnix_net_sending);
+	datagram = xchg(&nic->datagram, NULL);
+	if (!datagram)
+		datagram = kvmalloc(qnix_params.datagram, GFP_KERNEL | __GFP_NOWARN);
+	while (datagram && (size = qnix_net_output(nic, &to, datagram)))
+		qnix_udp_send(&to, datagram, size);
+	if (datagram)
+		kvfree(xchg(&nic->datagram, datagram));
+	srcu_read_unlock(&qnix_net_sending, reading);
 }
 
 /* Returns when the wire's next timer is due. */
@@ -147,10 +177,9 @@ void qnix_net_input(const struct wire_address *from, const void *datagram, u32 s
 		return;
 	qnix_nic_lock(nic);
 	taken = nic->wire && qnix_net_take(nic, from, datagram, size);
-	mutex_unlock(&nic->lock);
-	/* A thread that found the lock taken meanwhile has left its work to this one. */
-	smp_mb();
-	if (!taken && !test_bit(QNIX_NIC_WORK, &nic->state))
+	/* A thread that finds the lock taken leaves its work to the NIC's thread. */
+	qnix_nic_unlock(nic);
+	if (!taken)
 		return;
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	__set_bit(nic->index, qnix_net_came);
@@ -198,14 +227,15 @@ static void qnix_net_detach(struct qnix_nic *nic)
 	unsigned int number;
 
 	qnix_nic_lock(nic);
-	if (nic->wire) {
+	if (nic->wire)
 		wire_goodbye(nic->wire, ktime_get_ns());
-		qnix_net_flush(nic);
+	qnix_nic_unlock(nic);
+	qnix_net_flush(nic);
+	qnix_nic_lock(nic);
+	if (nic->wire) {
 		wire_destroy(nic->wire);
-		nic->wire = NULL;
+		WRITE_ONCE(nic->wire, NULL);
 		nic->from_wire = false;
-		kvfree(nic->datagram);
-		nic->datagram = NULL;
 	}
 	for_each_set_bit(number, nic->remote, U16_MAX + 1) {
 		__clear_bit(number, nic->remote);
@@ -226,22 +256,17 @@ static int qnix_net_attach(struct qnix_nic *nic)
 		.dead_ns = (u64)qnix_params.dead_ms * NSEC_PER_MSEC,
 	};
 	struct wire *wire;
-	void *datagram;
 
 	config.buffer = roundup_pow_of_two(max(4 * config.frame, 262144U));
 	memcpy(config.key, qnix_key, sizeof(config.key));
-	datagram = kvmalloc(qnix_params.datagram, GFP_KERNEL);
+	WRITE_ONCE(nic->creator, current);
 	wire = wire_create(&qnix_wire_ops, nic, &config, ktime_get_ns());
+	WRITE_ONCE(nic->creator, NULL);
 	memzero_explicit(&config, sizeof(config));
-	if (!datagram || !wire) {
-		kvfree(datagram);
-		if (wire)
-			wire_destroy(wire);
+	if (!wire)
 		return -ENOMEM;
-	}
 	qnix_nic_lock(nic);
-	nic->datagram = datagram;
-	nic->wire = wire;
+	WRITE_ONCE(nic->wire, wire);
 	qnix_peers_attach(nic);
 	qnix_nic_unlock(nic);
 	qnix_nic_wake(nic);
@@ -257,6 +282,9 @@ static void qnix_net_stop(void)
 	qnix_keyed = false;
 	for (i = 0; i < qnix_params.nics; i++) /* after a start that failed, some NICs have none */
 		qnix_net_detach(qnix_nics[i]);
+	synchronize_srcu(&qnix_net_sending);
+	for (i = 0; i < qnix_params.nics; i++)
+		kvfree(xchg(&qnix_nics[i]->datagram, NULL));
 	qnix_udp_close();
 }
 

@@ -5,6 +5,10 @@
  * that there may be work. The thread that brings work sets it, and the holder of the lock
  * clears it before it looks for the work. A thread that finds the lock taken leaves,
  * because the holder looks once more after it has released the lock.
+ *
+ * The lock is a spinlock, so that its holder is never off the processor for long: a process
+ * whose cgroup has no processor time left would otherwise stop the NIC for the others. What
+ * may sleep happens without the lock: see memory.c and qnix_net_flush.
  */
 #include <linux/bitmap.h>
 #include <linux/kthread.h>
@@ -39,13 +43,17 @@ void qnix_nic_wake(struct qnix_nic *nic)
 
 void qnix_nic_lock(struct qnix_nic *nic)
 {
-	mutex_lock(&nic->lock);
+	spin_lock(&nic->lock);
 }
 
-/* For requests of a process. Returns -EINTR if the process is being killed. */
-int qnix_nic_lock_killable(struct qnix_nic *nic)
+static void qnix_nic_release(struct qnix_nic *nic)
 {
-	return mutex_lock_killable(&nic->lock);
+	void *garbage = nic->garbage;
+
+	nic->garbage = NULL;
+	spin_unlock(&nic->lock);
+	qnix_free_garbage(garbage);
+	smp_mb(); /* release the lock before looking for work: see qnix_nic_turn */
 }
 
 /* For a caller that may not run the NIC afterwards. */
@@ -53,8 +61,7 @@ void qnix_nic_unlock(struct qnix_nic *nic)
 {
 	if (!bitmap_empty(nic->kick, QNIX_MAX_NICS))
 		set_bit(QNIX_NIC_WORK, &nic->state);
-	mutex_unlock(&nic->lock);
-	smp_mb(); /* release the lock before looking for work: see qnix_nic_turn */
+	qnix_nic_release(nic);
 	if (test_bit(QNIX_NIC_WORK, &nic->state))
 		wake_up(&nic->wakeup);
 }
@@ -66,8 +73,8 @@ static u64 qnix_nic_due(struct qnix_nic *nic, u64 now)
 	return nic->retry ? min(due, now + QNIX_RETRY_NS) : due;
 }
 
-/* The steps may have shortened the time that the NIC's thread may sleep. */
-static void qnix_nic_set_alarm(struct qnix_nic *nic)
+/* The time that the NIC's thread may sleep may have become shorter. The caller holds the lock. */
+void qnix_nic_set_alarm(struct qnix_nic *nic)
 {
 	if (nic->alarm <= qnix_nic_due(nic, ktime_get_ns()))
 		return;
@@ -102,13 +109,15 @@ static unsigned int qnix_nic_steps(struct qnix_nic *nic, unsigned int left, unsi
 	nic->retry = false;
 	qnix_nic_hear(nic);
 	qnix_net_prepare(nic);
-	/* A killed process leaves the rest to the thread. */
+	/* A process that is killed, or has to leave the processor, leaves the rest to the thread. */
 	while (left && ncp_step(nic->ncp))
-		left = fatal_signal_pending(current) ? 0 : left - min(left, ncp_weight(nic->ncp));
+		left = fatal_signal_pending(current) || need_resched() ? 0 :
+		       left - min(left, ncp_weight(nic->ncp));
 	nic->retry |= ncp_retry(nic->ncp);
-	qnix_net_flush(nic);
 	if (nic->wire || nic->retry)
 		qnix_nic_set_alarm(nic);
+	if (nic->wanted)
+		wake_up(&nic->wakeup);
 	if (!left)
 		set_bit(QNIX_NIC_WORK, &nic->state);
 	bitmap_or(todo, todo, nic->kick, QNIX_MAX_NICS);
@@ -123,12 +132,12 @@ static unsigned int qnix_nic_turn(struct qnix_nic *nic, unsigned int left, unsig
 	set_bit(QNIX_NIC_WORK, &nic->state);
 	smp_mb__after_atomic(); /* set it before trying the lock */
 	while (left && test_bit(QNIX_NIC_WORK, &nic->state)) {
-		if (!mutex_trylock(&nic->lock))
+		if (!spin_trylock(&nic->lock))
 			return left;
 		nic->runs_caller++;
 		left = qnix_nic_steps(nic, left, todo);
-		mutex_unlock(&nic->lock);
-		smp_mb(); /* release the lock before looking for work */
+		qnix_nic_release(nic);
+		qnix_net_flush(nic);
 	}
 	if (test_bit(QNIX_NIC_WORK, &nic->state))
 		wake_up(&nic->wakeup);
@@ -185,6 +194,7 @@ static bool qnix_thread_batch(struct qnix_nic *nic)
 	nic->runs_thread++;
 	left = qnix_nic_steps(nic, QNIX_BUDGET, todo);
 	qnix_nic_unlock(nic);
+	qnix_net_flush(nic);
 	qnix_wake_all(todo);
 	return left < QNIX_BUDGET;
 }
@@ -236,7 +246,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 		return false;
 	qnix_thread_tell(nic, false);
 	while (ktime_get_ns() < end && qnix_thread_may_poll()) {
-		if (mutex_trylock(&nic->lock) && qnix_thread_batch(nic)) {
+		if (spin_trylock(&nic->lock) && qnix_thread_batch(nic)) {
 			found = true;
 			end = ktime_get_ns() + window;
 		} else {
@@ -250,7 +260,7 @@ static bool qnix_thread_poll(struct qnix_nic *nic, u64 window)
 static bool qnix_thread_wanted(struct qnix_nic *nic)
 {
 	return test_bit(QNIX_NIC_WORK, &nic->state) || test_bit(QNIX_NIC_TIMER, &nic->state) ||
-	       kthread_should_stop();
+	       READ_ONCE(nic->wanted) || kthread_should_stop();
 }
 
 /* Sleeps until there is work, or the wire or a retry is due. */
@@ -281,8 +291,10 @@ static int qnix_nic_thread(void *data)
 
 	while (!kthread_should_stop()) {
 		u64 most = READ_ONCE(qnix_params.poll_us) * NSEC_PER_USEC;
-		bool worked = qnix_thread_work(nic);
+		bool worked;
 
+		qnix_get_wanted(nic);
+		worked = qnix_thread_work(nic);
 		if (worked && ktime_get_ns() - slept < most)
 			window = min_t(u64, most, 2 * window + NSEC_PER_USEC);
 		window = min(window, most);
@@ -309,12 +321,12 @@ static void *qnix_alloc(void *host, size_t size)
 		nic->tables = NULL;
 		return tables;
 	}
-	return kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
+	return qnix_get(nic, size, __GFP_ZERO);
 }
 
 static void qnix_free(void *host, void *memory, size_t size)
 {
-	kvfree(memory);
+	qnix_put(host, memory);
 }
 
 static u64 qnix_random(void *host)
@@ -353,7 +365,9 @@ static int qnix_nic_start(struct qnix_nic *nic)
 	nic->rung = bitmap_zalloc(qnix_params.processes, GFP_KERNEL);
 	if (!nic->entries || !nic->remote || !nic->rung)
 		return -ENOMEM;
+	nic->creator = current;
 	nic->ncp = ncp_create(&qnix_ncp_ops, nic, nic->number, &limits);
+	nic->creator = NULL;
 	if (!nic->ncp)
 		return -ENOMEM;
 	ncp_need_wakeup(nic->ncp, true);
@@ -365,11 +379,13 @@ void qnix_nic_destroy(struct qnix_nic *nic)
 {
 	if (nic->ncp)
 		ncp_destroy(nic->ncp);
+	qnix_free_garbage(nic->garbage);
+	kvfree(nic->spare);
+	kvfree(nic->datagram);
 	qnix_fifo_drain(&nic->input);
 	bitmap_free(nic->entries);
 	bitmap_free(nic->remote);
 	bitmap_free(nic->rung);
-	mutex_destroy(&nic->lock);
 	kfree(nic);
 }
 
@@ -383,7 +399,7 @@ struct qnix_nic *qnix_nic_create(unsigned int index, u16 number)
 		return ERR_PTR(-ENOMEM);
 	nic->index = index;
 	nic->number = number;
-	mutex_init(&nic->lock);
+	spin_lock_init(&nic->lock);
 	INIT_LIST_HEAD(&nic->commands);
 	INIT_LIST_HEAD(&nic->registrations);
 	init_waitqueue_head(&nic->wakeup);

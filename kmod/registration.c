@@ -239,8 +239,7 @@ static int qnix_registration_post(struct qnix_registration *reg, const struct qn
 
 	memcpy(command.name, arg->name, sizeof(command.name));
 	memcpy(command.group, arg->group, sizeof(command.group));
-	if (qnix_nic_lock_killable(nic))
-		return -EINTR;
+	qnix_nic_lock(nic);
 	index = find_first_zero_bit(nic->entries, qnix_params.processes);
 	if (index >= qnix_params.processes) {
 		qnix_nic_unlock(nic);

@@ -48,7 +48,7 @@ void *qnix_tx_reserve(void *host, u16 number, u32 size)
 		return nic->wire ? wire_reserve(nic->wire, number, size) : NULL;
 	if (!qnix_fifo_has_room(&to->input, nic->index))
 		return NULL;
-	frame = kvmalloc(struct_size(frame, data, size), GFP_KERNEL | __GFP_NOWARN);
+	frame = qnix_get(nic, struct_size(frame, data, size), 0);
 	if (!frame) {
 		nic->retry = true;
 		return NULL;
@@ -71,7 +71,7 @@ void qnix_tx_commit(void *host, u16 number, u32 size)
 	}
 	nic->reserved = NULL;
 	if (!size) {
-		kvfree(frame);
+		qnix_put(nic, frame);
 		return;
 	}
 	frame->size = size;
@@ -135,7 +135,7 @@ static void qnix_fifo_consume(struct qnix_nic *nic)
 		set_bit(QNIX_NIC_WORK, &qnix_nics[frame->from]->state);
 		__set_bit(frame->from, nic->kick);
 	}
-	kvfree(frame);
+	qnix_put(nic, frame);
 }
 
 void qnix_rx_consume(void *host)

@@ -74,15 +74,12 @@ int qnix_eventfd(struct qnix_registration *reg, const struct qnix_eventfd *arg)
 		if (IS_ERR(ctx))
 			return PTR_ERR(ctx);
 	}
-	err = qnix_nic_lock_killable(reg->nic);
-	if (err)
-		goto out;
+	qnix_nic_lock(reg->nic);
 	if (reg->ended)
 		err = -ENOTCONN;
 	else
 		swap(reg->eventfd, ctx);
 	qnix_nic_unlock(reg->nic);
-out:
 	if (ctx)
 		eventfd_ctx_put(ctx);
 	return err;

@@ -173,7 +173,7 @@ struct ncp_send {
 	bool urgent;		/* *_SHORT */
 
 	/* of a parent: its legs, and of a barrier */
-	struct ncp_send *legs;
+	struct ncp_send **legs;
 	u32 legs_all, legs_made, legs_left;
 	u32 result;		/* first failure of a leg, or QNIX_DB_DONE */
 

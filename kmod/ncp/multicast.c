@@ -6,12 +6,55 @@
  */
 #include "internal.h"
 
+/* Legs are allocated by so many, because a host may not have much memory in one piece at once. */
+#define CHUNK	64
+
+static u32 chunks(const struct ncp_send *s)
+{
+	return (s->legs_all + CHUNK - 1) / CHUNK;
+}
+
+static size_t chunk_size(const struct ncp_send *s)
+{
+	return min_t(u32, s->legs_all, CHUNK) * sizeof(**s->legs);
+}
+
+static struct ncp_send *leg_at(const struct ncp_send *s, u32 i)
+{
+	return &s->legs[i / CHUNK][i % CHUNK];
+}
+
 static void legs_free(struct ncp_send *s)
 {
-	ncp_give(s->process->ncp, s->process->peer, NCP_LEGS, s->legs_all);
-	if (s->legs)
-		ncp_free(s->process->ncp, s->legs, s->legs_all * sizeof(*s->legs));
+	struct ncp *ncp = s->process->ncp;
+	u32 i;
+
+	ncp_give(ncp, s->process->peer, NCP_LEGS, s->legs_all);
+	if (!s->legs)
+		return;
+	for (i = 0; i < chunks(s); i++)
+		ncp_free(ncp, s->legs[i], chunk_size(s));
+	ncp_free(ncp, s->legs, chunks(s) * sizeof(*s->legs));
 	s->legs = NULL;
+}
+
+/* Returns false without memory. */
+static bool legs_alloc(struct ncp_send *s)
+{
+	struct ncp *ncp = s->process->ncp;
+	u32 i;
+
+	if (!s->legs_all)
+		return true;
+	s->legs = ncp_alloc(ncp, chunks(s) * sizeof(*s->legs));
+	if (!s->legs)
+		return false;
+	for (i = 0; i < chunks(s); i++) {
+		s->legs[i] = ncp_alloc(ncp, chunk_size(s));
+		if (!s->legs[i])
+			return false;
+	}
+	return true;
 }
 
 /* One of the events that the doorbell waits for has occurred. */
@@ -39,7 +82,7 @@ void ncp_leg_end(struct ncp_send *leg, u32 result)
 /* Queues a leg behind other sends to that receiver and tag. Its turn comes later. */
 static void leg_to(struct ncp_send *s, struct ncp_peer *peer)
 {
-	struct ncp_send *leg = &s->legs[s->legs_made++];
+	struct ncp_send *leg = leg_at(s, s->legs_made++);
 
 	ncp_send_init(leg, s->process);
 	leg->context = 0xffff;
@@ -70,10 +113,8 @@ static bool begin(struct ncp_process *p, u16 index, bool urgent, u32 n)
 		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
 		return false;
 	}
-	if (n)
-		s->legs = ncp_alloc(p->ncp, n * sizeof(*s->legs));
-	if (n && !s->legs) {
-		ncp_give(p->ncp, p->peer, NCP_LEGS, n);
+	if (!legs_alloc(s)) {
+		legs_free(s);
 		ncp_ring_send(s, QNIX_DB_NO_MEMORY, 0);
 		return false;
 	}
@@ -167,7 +208,7 @@ void ncp_legs_cancel(struct ncp_send *s)
 	s->legs_left++;
 	p->ncp->work -= min_t(u32, p->ncp->work, s->legs_made / 16);
 	for (i = 0; i < s->legs_made; i++)
-		ncp_send_cancel(&s->legs[i]);
+		ncp_send_cancel(leg_at(s, i));
 	count(s);
 }
 
@@ -177,6 +218,6 @@ void ncp_legs_drop(struct ncp_send *s)
 	u32 i;
 
 	for (i = 0; i < s->legs_made; i++)
-		ncp_send_drop(&s->legs[i]);
+		ncp_send_drop(leg_at(s, i));
 	legs_free(s);
 }

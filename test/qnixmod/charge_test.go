@@ -53,16 +53,16 @@ func roleCharged() error {
 	return err
 }
 
-// newCgroup makes one with a memory controller, removed when the test ends.
-func newCgroup(t *testing.T) string {
+// newCgroup makes one with a controller, removed when the test ends.
+func newCgroup(t *testing.T, controller string) string {
 	t.Helper()
 	top := t.TempDir()
 	if err := unix.Mount("none", top, "cgroup2", 0, ""); err != nil {
 		t.Skipf("needs a kernel with cgroups: %v", err)
 	}
 	t.Cleanup(func() { unix.Unmount(top, unix.MNT_DETACH) })
-	if err := os.WriteFile(filepath.Join(top, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
-		t.Skipf("needs a kernel with CONFIG_MEMCG: %v", err)
+	if err := os.WriteFile(filepath.Join(top, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+		t.Skipf("needs a kernel with the %s controller of cgroups: %v", controller, err)
 	}
 	dir := filepath.Join(top, "qnixmod")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -92,7 +92,7 @@ func current(t *testing.T, cgroup string) int {
 // The memory of a registration counts for its cgroup and towards its RLIMIT_MEMLOCK, the NIC's own tables too.
 func TestRegistrationIsCharged(t *testing.T) {
 	load(t, "nics=1")
-	cgroup := newCgroup(t)
+	cgroup := newCgroup(t, "memory")
 	cmd := child(t, "charged")
 	in, out := pipes(t, cmd)
 	if err := cmd.Start(); err != nil {

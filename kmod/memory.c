@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Memory for the control program and the wire. They run under a spinlock, where nothing may
+ * sleep: a thread that sleeps there, or whose cgroup has used up its processor time, would
+ * stop the NIC for everyone. What the kernel does not have at once, the NIC's thread gets
+ * without the lock, for the next attempt. vfree() may sleep, so it is put off.
+ */
+#include <linux/mm.h>
+#include <linux/slab.h>
+#include <linux/vmalloc.h>
+
+#include "host.h"
+
+#define QNIX_AT_ONCE	SZ_64K	/* more than that takes too long to clear under the lock */
+
+/*
+ * Returns memory, cleared with __GFP_ZERO in @flags, or NULL. The caller holds the lock,
+ * unless it has set nic->creator.
+ */
+void *qnix_get(struct qnix_nic *nic, size_t size, gfp_t flags)
+{
+	void *memory = NULL;
+
+	flags |= __GFP_NOWARN;
+	if (READ_ONCE(nic->creator) == current)
+		return kvmalloc(size, GFP_KERNEL | flags);
+	lockdep_assert_held(&nic->lock);
+	if (size <= QNIX_AT_ONCE)
+		memory = kmalloc(size, GFP_NOWAIT | flags);
+	if (memory)
+		return memory;
+	if (size <= nic->spare_size) {
+		memory = nic->spare;
+		nic->spare = NULL;
+		nic->spare_size = 0;
+		return memory;
+	}
+	if (nic->wanted < size)
+		WRITE_ONCE(nic->wanted, size);
+	return NULL;
+}
+
+/* Memory that is to be freed without the lock begins with the address of the next. */
+void qnix_put(struct qnix_nic *nic, void *memory)
+{
+	if (!is_vmalloc_addr(memory) || READ_ONCE(nic->creator) == current) {
+		kvfree(memory);
+		return;
+	}
+	*(void **)memory = nic->garbage;
+	nic->garbage = memory;
+}
+
+/* Frees @garbage, which was a NIC's. */
+void qnix_free_garbage(void *garbage)
+{
+	while (garbage) {
+		void *next = *(void **)garbage;
+
+		vfree(garbage);
+		garbage = next;
+	}
+}
+
+/* For the NIC's thread: gets the memory that there was not. */
+void qnix_get_wanted(struct qnix_nic *nic)
+{
+	size_t size = READ_ONCE(nic->wanted);
+	void *memory, *old;
+
+	if (!size)
+		return;
+	memory = kvzalloc(size, GFP_KERNEL | __GFP_NOWARN);
+	qnix_nic_lock(nic);
+	WRITE_ONCE(nic->wanted, 0);
+	old = memory;
+	if (memory && nic->spare_size < size) {
+		old = nic->spare;
+		nic->spare = memory;
+		nic->spare_size = size;
+		set_bit(QNIX_NIC_WORK, &nic->state);
+	}
+	qnix_nic_unlock(nic);
+	kvfree(old);
+}
