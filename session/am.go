@@ -96,15 +96,15 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	}
 	if long {
 		s.stats.Sent++
-		pc, r := g.longParcel(&Out{Tag: uint64(o.Number), Header: o.Header, Buf: o.Data, Urgent: o.Urgent, Then: o.Then}, len(o.Data))
-		pc.out.active = true
-		g.enqueueActive(pc)
+		msg, r := g.longMsg(&Out{Tag: uint64(o.Number), Header: o.Header, Buf: o.Data, Urgent: o.Urgent, Then: o.Then}, len(o.Data))
+		msg.out.active = true
+		g.enqueueActive(msg)
 		return r, nil
 	}
-	pc, copied := g.activeParcel(o, now)
+	msg, copied := g.activeMsg(o, now)
 	if now {
-		if _, taken := g.lead.post(pc); !taken {
-			s.recycle(pc)
+		if _, taken := g.lead.post(msg); !taken {
+			s.recycle(msg)
 			return nil, ErrBusy
 		}
 		s.stats.Sent++
@@ -112,15 +112,15 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	}
 	s.stats.Sent++
 	if copied && g.backlog.n+g.later.n+g.actives.n < maxBuffered {
-		g.enqueueActive(pc)
+		g.enqueueActive(msg)
 		if f := o.Then; f != nil {
 			s.calls = append(s.calls, func() { f(Status{}, nil) })
 		}
 		return nil, nil
 	}
 	r := g.sendRequest(&Out{Then: o.Then})
-	pc.req = r
-	g.enqueueActive(pc)
+	msg.req = r
+	g.enqueueActive(msg)
 	if r.then == nil && r.done && r.err == nil {
 		s.free(r)
 		return nil, nil
@@ -129,31 +129,31 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 }
 
 // activeParcel makes the parcel of an active message that travels at once.
-func (g *Gate) activeParcel(o *ActiveOut, copied bool) (*parcel, bool) {
+func (g *Gate) activeMsg(o *ActiveOut, copied bool) (*outMsg, bool) {
 	copied = copied || len(o.Data) <= copyMax
 	at := header.Size + len(o.Header)
 	size := at
 	if copied {
 		size += len(o.Data)
 	}
-	pc := g.s.parcel(size)
-	pc.urgent = o.Urgent
+	msg := g.s.newOutMsg(size)
+	msg.urgent = o.Urgent
 	h := header.Header{Kind: header.AM, Extra: uint16(len(o.Header)), Length: uint32(len(o.Data)), Tag: uint64(o.Number)}
-	h.Put(pc.buf)
-	copy(pc.buf[header.Size:], o.Header)
+	h.Put(msg.buf)
+	copy(msg.buf[header.Size:], o.Header)
 	if copied {
-		copy(pc.buf[at:], o.Data)
+		copy(msg.buf[at:], o.Data)
 	} else {
-		pc.iov[1] = o.Data
+		msg.iov[1] = o.Data
 	}
-	return pc, copied
+	return msg, copied
 }
 
 // stopped counts a handler that has returned.
 func (s *Session) stopped() {
 	if s.running--; s.running == 0 && s.closed {
 		select {
-		case s.still <- struct{}{}:
+		case s.handlersDone <- struct{}{}:
 		default:
 		}
 	}
@@ -190,7 +190,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 		}
 	}
 	s.stopped()
-	if l.g.due != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
+	if l.g.dueActives != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
 		l.g.handled()
 		if len(s.stalled) > 0 {
 			s.unstall()
@@ -202,7 +202,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 		}
 	}
 	if l.pieces--; l.dead {
-		s.bury(l)
+		s.releaseLink(l)
 		return false
 	}
 	return true

@@ -20,7 +20,7 @@ type answer struct {
 
 // replies is how many operations of the peer have an answer that waits.
 func (g *Gate) replies() int {
-	if pc := g.door; pc != nil && header.Kind(pc.buf[0]) == header.Reply {
+	if msg := g.firstAnswer; msg != nil && header.Kind(msg.buf[0]) == header.Reply {
 		return g.answers.replies + 1
 	}
 	return g.answers.replies
@@ -68,27 +68,27 @@ func (g *Gate) answer(a answer) {
 	switch {
 	case g.pausing == paused: // the peer still wants to know
 	case g.pausing == pausing && g.byeSent && a.kind != header.Reply: // the peer waits for its replies before it says bye
-		g.owe(answerCost)
+		g.charge(answerCost)
 		g.nextAnswers.push(&a)
 		return
 	case g.state != gateUp && g.state != gateClosing:
 		return // there is nobody to tell
 	}
-	if g.clear && g.replay.n == 0 && g.door == nil && g.answers.n == 0 {
-		pc := g.s.answerParcel(&a)
-		if _, taken := g.lead.post(pc); taken {
+	if g.clear && g.replay.n == 0 && g.firstAnswer == nil && g.answers.n == 0 {
+		msg := g.s.answerMsg(&a)
+		if _, taken := g.lead.post(msg); taken {
 			return
 		}
-		g.door = pc
-		g.work()
+		g.firstAnswer = msg
+		g.markBusy()
 		return
 	}
-	g.owe(answerCost)
+	g.charge(answerCost)
 	g.answers.push(&a)
 	if g.state == gateIdle {
 		g.connect()
 	}
-	g.work()
+	g.markBusy()
 }
 
 // done tells the peer that a message is over, by the number of its half.
@@ -97,14 +97,14 @@ func (g *Gate) done(to uint64, status uint8, sender bool) {
 }
 
 // answerParcel makes the parcel of an answer.
-func (s *Session) answerParcel(a *answer) *parcel {
+func (s *Session) answerMsg(a *answer) *outMsg {
 	h := header.Header{Kind: a.kind, Tag: a.to}
 	switch a.kind {
 	case header.Done:
-		pc, body := s.control(h, nil)
+		msg, body := s.control(h, nil)
 		part := header.Part{Status: a.status, ToSender: a.sender, All: true}
 		part.Put(body)
-		return pc
+		return msg
 	case header.Reply:
 		out := header.Outcome{Status: a.status, Result: a.value}
 		var data []byte
@@ -113,12 +113,12 @@ func (s *Session) answerParcel(a *answer) *parcel {
 			data, err = s.carryOut(&header.Operation{Region: a.region, Offset: a.value, Length: a.length, What: opGet}, nil, nil)
 			out.Status, out.Result = opStatus(err), 0
 		}
-		pc, body := s.control(h, data)
+		msg, body := s.control(h, data)
 		out.Put(body)
-		return pc
+		return msg
 	}
-	pc, _ := s.control(h, nil)
-	return pc
+	msg, _ := s.control(h, nil)
+	return msg
 }
 
 // opStatus is the status of a reply.
@@ -134,19 +134,19 @@ func opStatus(err error) uint8 {
 // pushAnswers sends what is owed. False if there is no room for the next answer.
 func (g *Gate) pushAnswers() (moved, room bool) {
 	for g.clear {
-		pc := g.door
-		if pc == nil {
+		msg := g.firstAnswer
+		if msg == nil {
 			if g.answers.n == 0 {
 				return moved, true
 			}
-			g.owe(-answerCost)
+			g.charge(-answerCost)
 			a := g.answers.pop()
-			pc = g.s.answerParcel(&a)
+			msg = g.s.answerMsg(&a)
 		}
-		g.door = nil
-		left, taken := g.lead.post(pc)
+		g.firstAnswer = nil
+		left, taken := g.lead.post(msg)
 		if !taken {
-			g.door = pc
+			g.firstAnswer = msg
 			return moved, false
 		}
 		moved = moved || left
@@ -155,12 +155,12 @@ func (g *Gate) pushAnswers() (moved, room bool) {
 }
 
 // pushQueue sends what waits in a queue. False if there is no room for the next.
-func (g *Gate) pushQueue(q *parcelQueue) (moved, room bool) {
+func (g *Gate) pushQueue(q *outQueue) (moved, room bool) {
 	for q.n > 0 && g.clear {
-		pc := q.pop()
-		left, taken := g.lead.post(pc)
+		msg := q.pop()
+		left, taken := g.lead.post(msg)
 		if !taken {
-			q.pushFront(pc)
+			q.pushFront(msg)
 			return moved, false
 		}
 		moved = moved || left
@@ -170,11 +170,11 @@ func (g *Gate) pushQueue(q *parcelQueue) (moved, room bool) {
 
 // dropAnswers forgets what is owed over a connection that is no more.
 func (g *Gate) dropAnswers(err error) {
-	g.owe(-answerCost * (g.answers.n + g.nextAnswers.n))
+	g.charge(-answerCost * (g.answers.n + g.nextAnswers.n))
 	g.answers, g.nextAnswers = answers{}, answers{}
-	if pc := g.door; pc != nil {
-		g.door = nil
-		g.s.lost(pc, err)
+	if msg := g.firstAnswer; msg != nil {
+		g.firstAnswer = nil
+		g.s.msgFailed(msg, err)
 	}
 }
 

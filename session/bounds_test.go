@@ -23,7 +23,7 @@ func blurt(t *testing.T, from, to *session.Session, n int, next func(k uint64) [
 	ctx := deadline(t)
 	g := from.Gate(to.Rank())
 	for k := range uint64(n) {
-		for !g.Blurt(next(k)) {
+		for !g.PostRaw(next(k)) {
 			if to.Progress(); ctx.Err() != nil || g.Path() == "broken" {
 				return
 			}
@@ -61,7 +61,7 @@ func TestDebtOfAllPeersIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for s[0].Gate(1).Debt() < limit*6/10 {
+	for s[0].Gate(1).HeldBytes() < limit*6/10 {
 		blurt(t, s[1], s[0], 10, rtsOf)
 		s[0].Progress()
 	}
@@ -102,7 +102,7 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 			for k := range uint64(tt.send) {
 				h := header.Header{Kind: header.Eager, Tag: k, Length: uint32(tt.size)}
 				h.Put(b)
-				for s[0].Stats().Stalls == 0 && !s[1].Gate(0).Blurt(b) {
+				for s[0].Stats().Stalls == 0 && !s[1].Gate(0).PostRaw(b) {
 					s[0].Progress()
 				}
 			}
@@ -138,7 +138,7 @@ func TestSpareMemoryIsBounded(t *testing.T) {
 			}
 		}
 	}
-	if n := s[1].SpareKept(); n > budget/8 {
+	if n := s[1].PoolBytes(); n > budget/8 {
 		t.Errorf("%d bytes stay, want at most %d", n, budget/8)
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // farewell forgets how far a connection that is no more was closed.
-func (g *Gate) farewell() {
+func (g *Gate) resetClosing() {
 	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
 	g.soonSent, g.soonSeen = false, false
 }
@@ -35,8 +35,8 @@ func (g *Gate) tryClose() {
 		if g.s.closing {
 			bye.Flags = flagLast
 		}
-		pc, _ := g.s.control(bye, nil)
-		g.dispatch(pc)
+		msg, _ := g.s.control(bye, nil)
+		g.dispatch(msg)
 		if g.pausing != notPaused {
 			g.unfetchAll()
 		}
@@ -76,15 +76,15 @@ func (g *Gate) leave() bool {
 		if !g.leaveSeen && !g.soonSeen && g.unmatched() {
 			if !g.soonSent {
 				g.soonSent = true
-				pc, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
-				g.tell(pc)
+				msg, _ := g.s.control(header.Header{Kind: header.Leave, Flags: flagSoon}, nil)
+				g.sendControl(msg)
 			}
 			return false
 		}
 		g.state, g.leaveSent = gateClosing, true
-		pc, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
-		g.dispatch(pc)
-		g.s.refuseKept(g)
+		msg, _ := g.s.control(header.Header{Kind: header.Leave}, nil)
+		g.dispatch(msg)
+		g.s.refuseUnexpected(g)
 	}
 	return g.leaveSeen
 }
@@ -131,8 +131,8 @@ func (g *Gate) engaged() bool {
 // left goes over the next connection with all messages behind it, which keeps their order.
 func (g *Gate) refuse() {
 	s := g.s
-	for pc := g.backlog.first; pc != nil; pc = pc.next {
-		if pc.lasts() {
+	for msg := g.backlog.first; msg != nil; msg = msg.next {
+		if msg.needsReply() {
 			g.holdBack()
 			break
 		}
@@ -153,22 +153,22 @@ func (g *Gate) refuse() {
 
 // holdBack has messages of the backlog wait for the next connection, from the first one that lasts.
 func (g *Gate) holdBack() {
-	var rest parcelQueue
+	var rest outQueue
 	behind := false
-	for pc := g.backlog.pop(); pc != nil; pc = g.backlog.pop() {
-		behind = behind || pc.lasts()
-		kind := header.Kind(pc.buf[0])
+	for msg := g.backlog.pop(); msg != nil; msg = g.backlog.pop() {
+		behind = behind || msg.needsReply()
+		kind := header.Kind(msg.buf[0])
 		switch { // a copy, for another rail, of what lasts is this connection's
-		case !behind, !pc.lasts() && kind != header.Eager && kind != header.AM:
-			rest.push(pc)
+		case !behind, !msg.needsReply() && kind != header.Eager && kind != header.AM:
+			rest.push(msg)
 			continue
-		case pc.lasts():
+		case msg.needsReply():
 			g.live--
 		}
-		if pc.out != nil {
-			pc.out.letGo() // of what is this connection's
+		if msg.out != nil {
+			msg.out.releaseMemory() // of what is this connection's
 		}
-		g.later.push(pc)
+		g.later.push(msg)
 	}
 	g.backlog = rest
 	g.leaveNext = g.leaveNext || g.leaving // they were sent before Disconnect
@@ -183,15 +183,15 @@ func (g *Gate) park(on bool) {
 // parkPosted marks those that the driver has not sent: their memory is its own until it has.
 func (g *Gate) parkPosted(on bool) {
 	for _, l := range g.links {
-		for pc := l.sending.first; pc != nil; pc = pc.next {
-			if r, ok := g.s.syncs.get(pc.sync); ok && pc.sync != 0 {
+		for msg := l.sending.first; msg != nil; msg = msg.next {
+			if r, ok := g.s.syncs.get(msg.sync); ok && msg.sync != 0 {
 				r.parked = on
 			}
-			if pc.out == nil {
+			if msg.out == nil {
 				continue
 			}
 			// By its number, as the message may be over and its memory another one's.
-			if o, ok := g.s.outs.get(header.Uint64(pc.buf[header.Size:])); ok && o == pc.out {
+			if o, ok := g.s.outs.get(header.Uint64(msg.buf[header.Size:])); ok && o == msg.out {
 				o.parked = on
 			}
 		}
@@ -202,11 +202,11 @@ func (g *Gate) parkPosted(on bool) {
 func (g *Gate) finish() {
 	s := g.s
 	if g.pausing == pausing {
-		g.rest()
+		g.finishPause()
 		return
 	}
 	later, leave := g.later, g.leaveNext
-	g.later, g.leaveNext = parcelQueue{}, false
+	g.later, g.leaveNext = outQueue{}, false
 	s.park(later.first, true)
 	s.park(g.actives.first, true)
 	g.finishing = !g.forgotten
@@ -225,20 +225,20 @@ func (g *Gate) finish() {
 	}
 	if later.n > 0 || g.wanted() {
 		g.backlog = later
-		g.live += g.backlog.lasting()
+		g.live += g.backlog.needingReply()
 		g.connect()
 		g.leaving = leave || s.closing
-		g.work()
+		g.markBusy()
 	}
 }
 
 // park marks the messages of parcels that wait for the next connection: the end of this one is not theirs.
-func (s *Session) park(pc *parcel, on bool) {
-	for ; pc != nil; pc = pc.next {
-		if pc.out != nil {
-			pc.out.parked = on
+func (s *Session) park(msg *outMsg, on bool) {
+	for ; msg != nil; msg = msg.next {
+		if msg.out != nil {
+			msg.out.parked = on
 		}
-		if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
+		if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
 			r.parked = on
 		}
 	}

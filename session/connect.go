@@ -11,19 +11,19 @@ import (
 
 // connect begins a connection. The caller holds the lock.
 func (g *Gate) connect() {
-	if g.s.quiet {
+	if g.s.quiesced {
 		return // Resume does
 	}
 	g.state = gateConnecting
 	g.dials++
 	g.s.dials++
 	g.lastDial = g.s.dials
-	if g.lingering == 0 {
+	if g.unreleased == 0 {
 		g.beginDial()
 		return
 	}
 	g.dialLater = true
-	g.giveUp = func() {
+	g.cancelDial = func() {
 		g.dialLater = false
 		g.dialFailed(context.Canceled, true)
 	}
@@ -32,9 +32,9 @@ func (g *Gate) connect() {
 // beginDial begins a connection when nothing is left of the one before.
 func (g *Gate) beginDial() {
 	ctx, stop := context.WithCancel(g.s.ctx)
-	g.giveUp = stop
-	if g.s.orphaned != nil {
-		g.giveUpLater()
+	g.cancelDial = stop
+	if g.s.launcherErr != nil {
+		g.cancelDialLater()
 	}
 	g.s.tasks.Go(func() {
 		defer stop()
@@ -56,18 +56,18 @@ func (g *Gate) dial(ctx context.Context) {
 	}
 	if g.state != gateConnecting || s.closed {
 		for _, l := range links {
-			s.bury(l)
+			s.releaseLink(l)
 		}
 		return
 	}
 	if err != nil {
 		for _, l := range links {
-			s.bury(l)
+			s.releaseLink(l)
 		}
 	}
 	if g.forgotten {
 		for _, l := range links {
-			s.bury(l)
+			s.releaseLink(l)
 		}
 		g.remove()
 		return
@@ -76,21 +76,21 @@ func (g *Gate) dial(ctx context.Context) {
 		g.dialFailed(err, ctx.Err() != nil)
 		return
 	}
-	g.abandoned = false
+	g.dialCancelled = false
 	g.up(links)
 }
 
 // dialFailed ends an attempt to connect.
 func (g *Gate) dialFailed(err error, givenUp bool) {
-	if g.abandoned { // waiting messages go over another one
-		g.state, g.abandoned = gateIdle, false
+	if g.dialCancelled { // waiting messages go over another one
+		g.state, g.dialCancelled = gateIdle, false
 		if g.wanted() {
 			g.connect()
 		}
 		return
 	}
 	if givenUp {
-		if why := g.unreachable(g.s.orphaned); why != nil {
+		if why := g.unreachable(g.s.launcherErr); why != nil {
 			err = why
 		}
 	}
@@ -116,7 +116,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 		}
 	}
 	if g.foreign != nil {
-		why = append(why, s.spared...)
+		why = append(why, s.unopened...)
 	}
 	if len(pairs) == 0 {
 		return nil, why, fmt.Errorf("%w: no driver of this process reaches the peer (%v)", driver.ErrUnsupported, why)
@@ -183,8 +183,8 @@ func (l *link) connect(to *cardRail) error {
 func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
-	g.broke, g.peerLeft, g.handler.reported = nil, false, false
-	g.stood++
+	g.railErr, g.peerLeft, g.handler.reported = nil, false, false
+	g.established++
 	g.relay.begin(len(links))
 	shortest := links[0].eager
 	for _, l := range links {
@@ -196,8 +196,8 @@ func (g *Gate) up(links []*link) {
 	}
 	s.stats.Connects++
 	g.explainUp()
-	g.work()
-	g.goOn()
+	g.markBusy()
+	g.resumePostponed()
 	g.push()
 	g.tryClose()
 	// A probe may have named the instance before it was known here, and does not
@@ -216,7 +216,7 @@ func (g *Gate) up(links []*link) {
 }
 
 // greet checks the first message of a connection.
-func (l *link) greet(h *header.Header, b []byte) error {
+func (l *link) checkHello(h *header.Header, b []byte) error {
 	if h.Kind != header.Hello {
 		return fmt.Errorf("%w: the connection begins with %v", ErrBroken, h.Kind)
 	}
@@ -231,7 +231,7 @@ func (l *link) greet(h *header.Header, b []byte) error {
 	if g := l.g; g.rank >= 0 && (int(hello.Rank) != g.rank || int(hello.Size) != g.s.size) {
 		return fmt.Errorf("%w: rank %d of %d answers instead of rank %d of %d", ErrBroken, hello.Rank, hello.Size, g.rank, g.s.size)
 	}
-	l.greeted = true
+	l.helloReceived = true
 	l.g.dialed, l.g.peerEra = h.Tag, hello.Era
 	return nil
 }
@@ -261,7 +261,7 @@ func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, erro
 
 // answerer connects to peers whose drivers report a connect request.
 func (s *Session) answerer() {
-	var who []uint64
+	var incarnations []uint64
 	for {
 		select {
 		case <-s.ctx.Done():
@@ -273,8 +273,8 @@ func (s *Session) answerer() {
 				s.mu.lock()
 				as := s.dials
 				s.mu.unlock()
-				who = k.ConnectRequests(who[:0])
-				for _, inc := range who {
+				incarnations = k.ConnectRequests(incarnations[:0])
+				for _, inc := range incarnations {
 					s.answer(inc, as)
 				}
 			}
@@ -299,7 +299,7 @@ func (s *Session) answerRank(rank int, wanted func(*Gate) bool, is func(*card) b
 	var g *Gate
 	idle := func() bool {
 		g = s.gate(rank)
-		return !s.closed && !s.closing && !s.quiet && g.state == gateIdle && wanted(g)
+		return !s.closed && !s.closing && !s.quiesced && g.state == gateIdle && wanted(g)
 	}
 	s.mu.lock()
 	ok := idle()

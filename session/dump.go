@@ -30,7 +30,7 @@ func (s *Session) Dump(w io.Writer) error {
 		d.line("gate %d (rank %d): %s, %d under way, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
 			g.index, g.rank, gateStates[g.state], g.live, g.backlog.n, g.later.n, g.leaving, g.byeSent, g.byeSeen, g.err)
 		for _, l := range g.links {
-			d.line("  rail %d: %s %s, %d in the driver, %d pieces, held %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.held)
+			d.line("  rail %d: %s %s, %d in the driver, %d pieces, held %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.bufferOut)
 		}
 	}
 	s.outs.each(func(id uint64, o *outgoing) {

@@ -15,7 +15,7 @@ import (
 
 // endGrace is how long a connection that is being made has when its peer has ended: the peer may have made it before,
 // and have sent on it.
-const endGrace = time.Second
+const endedTimeout = time.Second
 
 // watchEnds lets the launcher report ends.
 func (s *Session) watchEnds() {
@@ -41,29 +41,29 @@ func (s *Session) rankEnded(e launch.End) {
 	s.ends[e.Rank] = fmt.Errorf("%w: %w", kind, e.Err())
 	if g := s.gates[e.Rank]; g != nil {
 		if g.state == gateConnecting {
-			g.giveUpAfter(endGrace, func() bool { return true })
+			g.cancelDialAfter(endedTimeout, func() bool { return true })
 		}
-		if !g.bereave() {
-			s.awaiters = append(s.awaiters, &awaiter{ok: g.bereave, wake: make(chan struct{}, 1)})
+		if !g.failEnded() {
+			s.awaiters = append(s.awaiters, &awaiter{ok: g.failEnded, wake: make(chan struct{}, 1)})
 		}
 	}
-	if len(s.ends) == s.size-1 && !s.desert() {
-		s.awaiters = append(s.awaiters, &awaiter{ok: s.desert, wake: make(chan struct{}, 1)})
+	if len(s.ends) == s.size-1 && !s.failNoSenders() {
+		s.awaiters = append(s.awaiters, &awaiter{ok: s.failNoSenders, wake: make(chan struct{}, 1)})
 	}
 }
 
 // bereave ends what waits for a peer that has ended, if there is no connection to it any more. It returns false while
 // there is one.
-func (g *Gate) bereave() bool {
+func (g *Gate) failEnded() bool {
 	s := g.s
 	switch {
 	case s.closed:
 	case g.state == gateIdle:
 		if s.table.Awaits(g.index) {
-			g.strand()
+			g.failUnconnectable()
 		}
 	case g.state == gateBroken:
-		g.err = g.withEnd(g.err)
+		g.err = g.addEnd(g.err)
 	default:
 		return false
 	}
@@ -72,7 +72,7 @@ func (g *Gate) bereave() bool {
 
 // withEnd adds to the error of a connection that broke how the peer has ended, if that is known. If the peer had closed
 // its session before, that is all there is to say.
-func (g *Gate) withEnd(err error) error {
+func (g *Gate) addEnd(err error) error {
 	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.peerLeft {
 		return err
 	}
@@ -89,7 +89,7 @@ func (g *Gate) withEnd(err error) error {
 
 // deserted returns an error if no message can come any more: all other ranks have ended, and no connection is left, not
 // even one to this process itself or to another session.
-func (s *Session) deserted() error {
+func (s *Session) noSenders() error {
 	if s.size == 1 || len(s.ends) < s.size-1 {
 		return nil
 	}
@@ -108,11 +108,11 @@ func (s *Session) deserted() error {
 }
 
 // desert has receives from any source fail when no message can come any more. It returns false until then.
-func (s *Session) desert() bool {
+func (s *Session) failNoSenders() bool {
 	if s.closed {
 		return true
 	}
-	err := s.deserted()
+	err := s.noSenders()
 	if err == nil {
 		return false
 	}

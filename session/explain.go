@@ -57,7 +57,7 @@ func (s *Session) explainJoin(out []Choice) {
 	var b strings.Builder
 	if s.localSize > 0 {
 		fmt.Fprintf(&b, "bywash: rank %d: local rank %d of %d on this host, may run on %d CPUs", s.rank, s.localRank, s.localSize, s.cpus)
-		if s.crowded {
+		if s.oversubscribed {
 			b.WriteString("; ranks outnumber the CPUs: waiting ranks yield theirs")
 		}
 		b.WriteString("\n")

@@ -33,7 +33,7 @@ func (r *Request) CancelAndFree() bool {
 }
 
 // Crowd has waiters yield their CPU, as where ranks outnumber the CPUs.
-func (s *Session) Crowd(on bool) { s.crowded = on }
+func (s *Session) Oversubscribe(on bool) { s.oversubscribed = on }
 
 // NoDriver is the error of a process without a driver that works.
 var NoDriver = noDriver
@@ -104,20 +104,20 @@ func (g *Gate) ForgeActive(n int, total uint64) {
 	s.mu.lock()
 	defer s.leave()
 	for k := range n {
-		pc, body := s.control(header.Header{Kind: header.RTS, Flags: flagActive, Tag: 9}, nil)
+		msg, body := s.control(header.Header{Kind: header.RTS, Flags: flagActive, Tag: 9}, nil)
 		req := header.Request{ID: 1<<40 + uint64(k), Total: total, Modes: uint8(rdv.Set(0).With(rdv.Null))}
 		req.Put(body)
-		g.tell(pc)
+		g.sendControl(msg)
 	}
 }
 
 // ForgeNonsense sends a message that has a body which makes no sense.
-func (g *Gate) ForgeNonsense() {
+func (g *Gate) ForgeMalformed() {
 	g.s.mu.lock()
 	defer g.s.leave()
-	pc, body := g.s.control(header.Header{Kind: header.Done, Tag: 1}, nil)
+	msg, body := g.s.control(header.Header{Kind: header.Done, Tag: 1}, nil)
 	body[7] = 9
-	g.tell(pc)
+	g.sendControl(msg)
 }
 
 // InDriver is how many packets the drivers of the gate hold.
@@ -148,13 +148,13 @@ func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
 	s.mu.lock()
 	defer s.leave()
 	for posted < n && g.lead != nil {
-		pc := s.parcel(header.Size + header.BodySize(header.Op))
+		msg := s.newOutMsg(header.Size + header.BodySize(header.Op))
 		h := header.Header{Kind: header.Op}
-		h.Put(pc.buf)
+		h.Put(msg.buf)
 		op := header.Operation{ID: 1 << 40, Region: region.id, Length: uint32(length), What: opGet}
-		op.Put(pc.buf[header.Size:])
-		if _, taken := g.lead.post(pc); !taken {
-			s.recycle(pc)
+		op.Put(msg.buf[header.Size:])
+		if _, taken := g.lead.post(msg); !taken {
+			s.recycle(msg)
 			break
 		}
 		posted++
@@ -218,17 +218,17 @@ func (g *Gate) Forge(b []byte) {
 	s := g.s
 	s.mu.lock()
 	defer s.leave()
-	pc := s.parcel(len(b))
-	copy(pc.buf, b)
-	g.tell(pc)
+	msg := s.newOutMsg(len(b))
+	copy(msg.buf, b)
+	g.sendControl(msg)
 }
 
 // Hear has the gate's session take a message as if the peer had sent it; not while it takes none.
-func (g *Gate) Hear(b []byte) {
+func (g *Gate) Inject(b []byte) {
 	g.s.mu.lock()
 	defer g.s.leave()
 	l := g.lead
-	if l == nil || l.held || g.handling || l.rp.Driver.Phase == driver.BufferOut {
+	if l == nil || l.bufferOut || g.handling || l.rp.Driver.Phase == driver.BufferOut {
 		return
 	}
 	l.rp.Buf = append([]byte(nil), b...)
@@ -255,7 +255,7 @@ func (s *Session) Posted() int {
 }
 
 // Blurt sends a message of the session's protocol as it is, and takes nothing that arrives. False: there is no room.
-func (g *Gate) Blurt(b []byte) bool {
+func (g *Gate) PostRaw(b []byte) bool {
 	s := g.s
 	s.mu.lock()
 	defer s.leave()
@@ -263,10 +263,10 @@ func (g *Gate) Blurt(b []byte) bool {
 		return false
 	}
 	g.push()
-	pc := s.parcel(len(b))
-	copy(pc.buf, b)
-	if _, taken := g.lead.post(pc); !taken {
-		s.recycle(pc)
+	msg := s.newOutMsg(len(b))
+	copy(msg.buf, b)
+	if _, taken := g.lead.post(msg); !taken {
+		s.recycle(msg)
 		return false
 	}
 	return true
@@ -280,19 +280,19 @@ func (g *Gate) Unanswered() (syncs, longs int) {
 }
 
 // Debt is how many bytes the gate costs beside unexpected messages.
-func (g *Gate) Debt() int {
+func (g *Gate) HeldBytes() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
-	return g.debt
+	return g.heldBytes
 }
 
 // SpareKept is how many bytes the session has for messages that will be kept.
-func (s *Session) SpareKept() (n int) {
+func (s *Session) PoolBytes() (n int) {
 	s.mu.lock()
 	defer s.mu.unlock()
-	for _, k := range s.kept {
-		for ; k != nil; k = k.next {
-			n += keptCost + cap(k.buf)
+	for _, u := range s.unexpectedPool {
+		for ; u != nil; u = u.next {
+			n += unexpectedCost + cap(u.buf)
 		}
 	}
 	return n

@@ -72,7 +72,7 @@ func operation(what uint8) func(k, region uint64) []byte {
 	}
 }
 
-func part(kind header.Kind, p header.Part) func(k, region uint64) []byte {
+func sublayout(kind header.Kind, p header.Part) func(k, region uint64) []byte {
 	return func(k, _ uint64) []byte {
 		return forged(kind, firstID+k%3, func(b []byte) { p.Put(b) })
 	}
@@ -128,11 +128,11 @@ var floods = []flood{
 	{name: "ack", next: func(k, _ uint64) []byte { return forged(header.Ack, 1<<40+k, nil) }},
 	{name: "reply", next: func(k, _ uint64) []byte { return forged(header.Reply, 1<<40+k, nil) }},
 	{name: "frag", next: func(k, _ uint64) []byte { return forged(header.Frag, 1<<40+k, nil) }},
-	{name: "cookie", next: part(header.Cookie, header.Part{ToSender: true})},
-	{name: "cookie with key", next: part(header.Cookie, header.Part{})},
-	{name: "done", next: part(header.Done, header.Part{ToSender: true, All: true})},
-	{name: "done of a chunk", next: part(header.Done, header.Part{})},
-	{name: "withdrawal", next: part(header.Done, header.Part{Status: 2, All: true})},
+	{name: "cookie", next: sublayout(header.Cookie, header.Part{ToSender: true})},
+	{name: "cookie with key", next: sublayout(header.Cookie, header.Part{})},
+	{name: "done", next: sublayout(header.Done, header.Part{ToSender: true, All: true})},
+	{name: "done of a chunk", next: sublayout(header.Done, header.Part{})},
+	{name: "withdrawal", next: sublayout(header.Done, header.Part{Status: 2, All: true})},
 	{name: "active message", next: func(k, _ uint64) []byte { return forged(header.AM, k%256, nil) }},
 	{name: "leave soon", next: func(_, _ uint64) []byte {
 		b := forged(header.Leave, 0, nil)
@@ -165,7 +165,7 @@ func deafRank(dir string) error {
 	region := binary.LittleEndian.Uint64(key)
 	for _, f := range floods {
 		for k := uint64(0); f.name == os.Getenv(envFlood) && ctx.Err() == nil; k++ {
-			for b := f.next(k, region); !g.Blurt(b); {
+			for b := f.next(k, region); !g.PostRaw(b); {
 				if g.Path() == "broken" {
 					return nil
 				}

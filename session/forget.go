@@ -23,10 +23,10 @@ func (g *Gate) Forget() error {
 	switch g.state { // the end of the connection removes it
 	case gateUp, gateClosing:
 		g.leaving = true
-		g.work()
+		g.markBusy()
 		g.tryClose()
 	case gateConnecting:
-		g.giveUp()
+		g.cancelDial()
 	default:
 		g.remove()
 	}
@@ -41,7 +41,7 @@ func (g *Gate) remove() {
 	g.failReceives(err)
 	s.table.Each(g.index, func(a *match.Arrival) {
 		s.table.Take(a)
-		s.freeKept(a.User.(*kept))
+		s.freeUnexpected(a.User.(*unexpected))
 	})
 	g.state, g.err = gateBroken, err
 	s.gates[g.index] = nil

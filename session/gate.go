@@ -25,103 +25,103 @@ var gateStates = [...]string{"idle", "connecting", "up", "closing", "broken"}
 
 // Gate is the way to one peer: see the package comment. Its methods may be called from any goroutine.
 type Gate struct {
-	s          *Session
-	rank       int    // -1: of another session
-	index      uint32 // as a source of messages
-	foreign    *card
-	card       *card // of the last connection that stood
-	state      gateState
-	err        error // why broken
-	broke      error // of a rail of this connection that is lost
-	links      []*link
-	lead       *link // carries short messages
-	clear      bool  // and takes them now
-	handling   bool  // a handler of its active messages runs
-	handler    handlerWatch
-	relay      trail
-	pausing    pauseState
-	pauseHeard bool
-	postponed  []postponed
-	ins        *incoming        // long messages that arrive
-	rts        map[uint64]*kept // requests to send long ones that nobody has received, by the peer's numbers
-	probed     []*kept          // long messages that Improbe has given, and nobody has received
-	giveUp     func()           // ends the attempt to connect
-	abandoned  bool             // by giveUp
-	finishing  bool             // a connection ends in order
-	peerLeft   bool             // the peer's session has closed this connection because it ends; there was none since
-	forgotten  bool             // by Forget
-	awaited    int              // callers of ConnectWait
-	stood      uint64           // connections that came about
-	peerEra    uint32
-	dials      uint64 // connections that were begun here
-	lastDial   uint64 // Session.dials, as of the last of them
-	dialed     uint64 // and by the peer, as of the last one that stood
-	why        []Choice
-	backlog    parcelQueue // for the connection that stands or is being made
-	later      parcelQueue // for the one after it
-	actives    parcelQueue // active messages that wait for longOut
-	longOut    *outgoing   // the long active message that is under way, or is to leave
-	longIn     int         // long active messages of the peer that have memory here
-	due        *kept       // long active messages that have come while a handler ran
-	beyond     int         // less than 0: bytes that were kept beyond the budget, of one connection
-	listed     bool        // in Session.busy
-	leaving    bool        // Disconnect was called
-	leaveNext  bool        // and again, for the connection after this one
-	leaveSent  bool
-	leaveSeen  bool
-	soonSent   bool // a Leave that only tells the wish
-	soonSeen   bool
-	byeSent    bool
-	byeSeen    bool
-	lingering  int    // links of connections before, which drivers have not let go of
-	dialLater  bool   // when they have
-	ops        int    // one-sided operations under way
-	fences     []int  // of them, how many begin before each fence that is waited for, and after the last
-	fence      uint64 // the number of the first of those
-	asked      int    // operations by message that the peer has not answered
-	live       int    // long messages, acknowledgements and operations under way
+	s             *Session
+	rank          int    // -1: of another session
+	index         uint32 // as a source of messages
+	foreign       *card
+	card          *card // of the last connection that stood
+	state         gateState
+	err           error // why broken
+	railErr       error // of a rail of this connection that is lost
+	links         []*link
+	lead          *link // carries short messages
+	clear         bool  // and takes them now
+	handling      bool  // a handler of its active messages runs
+	handler       handlerWatch
+	relay         failover
+	pausing       pauseState
+	pauseReceived bool
+	postponed     []postponed
+	ins           *incoming              // long messages that arrive
+	rts           map[uint64]*unexpected // requests to send long ones that nobody has received, by the peer's numbers
+	probed        []*unexpected          // long messages that Improbe has given, and nobody has received
+	cancelDial    func()                 // ends the attempt to connect
+	dialCancelled bool                   // by giveUp
+	finishing     bool                   // a connection ends in order
+	peerLeft      bool                   // the peer's session has closed this connection because it ends; there was none since
+	forgotten     bool                   // by Forget
+	awaited       int                    // callers of ConnectWait
+	established   uint64                 // connections that came about
+	peerEra       uint32
+	dials         uint64 // connections that were begun here
+	lastDial      uint64 // Session.dials, as of the last of them
+	dialed        uint64 // and by the peer, as of the last one that stood
+	why           []Choice
+	backlog       outQueue    // for the connection that stands or is being made
+	later         outQueue    // for the one after it
+	actives       outQueue    // active messages that wait for longOut
+	longOut       *outgoing   // the long active message that is under way, or is to leave
+	longIn        int         // long active messages of the peer that have memory here
+	dueActives    *unexpected // long active messages that have come while a handler ran
+	overBudget    int         // less than 0: bytes that were kept beyond the budget, of one connection
+	listed        bool        // in Session.busy
+	leaving       bool        // Disconnect was called
+	leaveNext     bool        // and again, for the connection after this one
+	leaveSent     bool
+	leaveSeen     bool
+	soonSent      bool // a Leave that only tells the wish
+	soonSeen      bool
+	byeSent       bool
+	byeSeen       bool
+	unreleased    int    // links of connections before, which drivers have not let go of
+	dialLater     bool   // when they have
+	ops           int    // one-sided operations under way
+	fences        []int  // of them, how many begin before each fence that is waited for, and after the last
+	fence         uint64 // the number of the first of those
+	unanswered    int    // operations by message that the peer has not answered
+	live          int    // long messages, acknowledgements and operations under way
 
 	// Queues that go before the backlog, in this order; see push.
-	replay      parcelQueue // copies of messages that go again over another rail
-	door        *parcel     // the first answer, for which the driver had no room
+	replay      outQueue // copies of messages that go again over another rail
+	firstAnswer *outMsg  // the first answer, for which the driver had no room
 	answers     answers
-	control     parcelQueue // of messages under way: requests for chunks, fragments
-	nextAnswers answers     // for the connection after a pause
+	control     outQueue // of messages under way: requests for chunks, fragments
+	nextAnswers answers  // for the connection after a pause
 
-	// The costs of this gate; see debt.go and kept.go.
-	debt      int // bytes
-	syncs     int // synchronous messages that the peer has not acknowledged
-	longs     int // long messages that it has not received
-	keptN     int // messages that nobody has received
-	keptBytes int
-	resuming  bool // in Session.resumed
+	// The costs of this gate; see quota.go and unexpected.go.
+	heldBytes       int // bytes
+	syncs           int // synchronous messages that the peer has not acknowledged
+	longs           int // long messages that it has not received
+	unexpectedN     int // messages that nobody has received
+	unexpectedBytes int
+	resuming        bool // in Session.resumed
 }
 
 // link is one rail of a gate.
 type link struct {
-	g       *Gate
-	nic     *nic
-	card    *card // the peer's
-	rail    uint8 // by number in the gate: the same at both ends
-	peer    uint8 // the number of the peer's rail
-	small   driver.BufferReceiver
-	large   driver.Instance // nil: none
-	one     driver.OneSided // nil: none
-	rp      driver.Packet
-	sending parcelQueue // in the driver's hands
-	hailed  bool        // Hello was sent
-	pieces  int         // on the large track, or one-sided
-	eager   int         // longest packet
-	greeted bool
-	held    bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
-	stalls  stallWatch
-	last    bool // the peer is gone: only messages that lie in the driver still come
-	beyond  bool // some of that was kept beyond the budget
-	now     Active
-	dead    bool
-	end     error // of what was still in the driver's hands; nil: copies are kept
-	lingers bool  // dead, and in Session.dying
-	buried  bool
+	g             *Gate
+	nic           *nic
+	card          *card // the peer's
+	rail          uint8 // by number in the gate: the same at both ends
+	peer          uint8 // the number of the peer's rail
+	small         driver.BufferReceiver
+	large         driver.Instance // nil: none
+	one           driver.OneSided // nil: none
+	rp            driver.Packet
+	sending       outQueue // in the driver's hands
+	preambleSent  bool     // Hello was sent
+	pieces        int      // on the large track, or one-sided
+	eager         int      // longest packet
+	helloReceived bool
+	bufferOut     bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
+	stalls        stallWatch
+	peerGone      bool // the peer is gone: only messages that lie in the driver still come
+	overBudget    bool // some of that was kept beyond the budget
+	now           Active
+	dead          bool
+	endErr        error // of what was still in the driver's hands; nil: copies are kept
+	inUnreleased  bool  // dead, and in Session.dying
+	released      bool
 }
 
 // Rank returns the peer's rank, or -1 for a process of another session.
@@ -153,17 +153,17 @@ func (g *Gate) Connect() {
 func (g *Gate) ConnectWait(ctx context.Context) error {
 	s := g.s
 	s.mu.lock()
-	before := g.stood
+	before := g.established
 	if g.awaited++; g.state == gateIdle && !s.closed {
 		g.connect()
 	}
 	s.leave()
 	err := s.await(ctx, func() bool {
 		switch {
-		case g.stood != before, s.closed: // it may have been closed again
+		case g.established != before, s.closed: // it may have been closed again
 			return true
 		case g.state == gateIdle:
-			return !s.quiet // Disconnect was called meanwhile
+			return !s.quiesced // Disconnect was called meanwhile
 		}
 		return g.state == gateUp || g.state == gateBroken
 	})
@@ -173,7 +173,7 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return g.fault("connect", err)
-	case g.stood != before || g.state == gateUp:
+	case g.established != before || g.state == gateUp:
 		return nil
 	case g.state == gateBroken:
 		return g.err
@@ -196,7 +196,7 @@ func (g *Gate) Disconnect() {
 			g.leaveNext = true
 		}
 		g.leaving = true
-		g.work()
+		g.markBusy()
 		g.tryClose()
 	case gateBroken:
 		if g.forgotten {
@@ -221,8 +221,8 @@ func (l *link) down(err error) {
 		l.lost(err)
 		return
 	}
-	if g.broke != nil && errors.Is(err, ErrClosed) {
-		err = g.broke // a process that dies may have closed a rail before
+	if g.railErr != nil && errors.Is(err, ErrClosed) {
+		err = g.railErr // a process that dies may have closed a rail before
 	}
 	g.fail(g.fault("connection", err))
 }
@@ -242,7 +242,7 @@ func (l *link) lost(err error) {
 	g, s := l.g, l.g.s
 	l.dead = true
 	if !errors.Is(err, ErrClosed) {
-		g.broke = err
+		g.railErr = err
 	}
 	// First, as the other rail may turn out to be lost when messages move there, and that is told, too.
 	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
@@ -260,8 +260,8 @@ func (l *link) lost(err error) {
 			_ = l.large.RecvCancel(&pc.p)
 		}
 	}
-	s.bury(l)
-	g.passOn(l)
+	s.releaseLink(l)
+	g.useOtherRail(l)
 }
 
 // fail ends a gate whose connection is lost, or did not come about.
@@ -270,7 +270,7 @@ func (g *Gate) fail(err error) {
 	if g.state == gateBroken {
 		return
 	}
-	err = g.withEnd(err)
+	err = g.addEnd(err)
 	wanted := g.state != gateConnecting || g.later.n > 0 || g.wanted() || !isGone(err)
 	g.drop(err)
 	if g.forgotten {
@@ -303,25 +303,25 @@ func (g *Gate) drop(err error) {
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
 	g.dropPostponed(err)
-	g.farewell()
+	g.resetClosing()
 	g.dropAnswers(err)
-	queues := []*parcelQueue{&g.replay, &g.control, &g.backlog, &g.later, &g.actives}
+	queues := []*outQueue{&g.replay, &g.control, &g.backlog, &g.later, &g.actives}
 	if o := g.longOut; o != nil && o.parked {
 		queues = queues[:4]
 	} else {
 		g.longOut = nil
 	}
 	for _, q := range queues {
-		for pc := q.pop(); pc != nil; pc = q.pop() {
-			s.lost(pc, err)
+		for msg := q.pop(); msg != nil; msg = q.pop() {
+			s.msgFailed(msg, err)
 		}
 	}
 	for _, l := range links {
 		l.dead = true
 		posted := l.sending
-		l.sending = parcelQueue{}
-		for pc := posted.pop(); pc != nil; pc = posted.pop() {
-			s.orphan(l, pc, err)
+		l.sending = outQueue{}
+		for msg := posted.pop(); msg != nil; msg = posted.pop() {
+			s.takeBack(l, msg, err)
 		}
 	}
 	s.dropLong(g, err)
@@ -332,10 +332,10 @@ func (g *Gate) drop(err error) {
 		}
 	})
 	s.dropOps(g, err)
-	s.dropKept(g)
-	g.live, g.asked = g.held(), 0
+	s.dropUnexpected(g)
+	g.live, g.unanswered = g.inDrivers(), 0
 	for _, l := range links {
-		s.bury(l)
+		s.releaseLink(l)
 	}
 }
 
@@ -347,15 +347,15 @@ func (g *Gate) failReceives(err error) {
 
 // enqueue sends a parcel of a program's message: behind a connection that is
 // being closed, over the next one.
-func (g *Gate) enqueue(pc *parcel) bool {
+func (g *Gate) enqueue(msg *outMsg) bool {
 	if g.state == gateClosing || g.later.n > 0 {
-		g.later.push(pc)
+		g.later.push(msg)
 		return false
 	}
-	if pc.lasts() {
+	if msg.needsReply() {
 		g.live++
 	}
-	return g.dispatch(pc)
+	return g.dispatch(msg)
 }
 
 // ready reports whether something can be sent.
@@ -365,8 +365,8 @@ func (g *Gate) ready(op string) error {
 		return g.fault(op, ErrClosed)
 	case g.state == gateBroken:
 		return g.err
-	case g.state == gateIdle && g.stranded(): // also a message that would be done before it has left
-		g.strand()
+	case g.state == gateIdle && g.unconnectable(): // also a message that would be done before it has left
+		g.failUnconnectable()
 		return g.err
 	}
 	return nil

@@ -145,12 +145,12 @@ func FuzzHandle(f *testing.F) {
 				in.begin(s[0], remote)
 			case k == 4: // bytes as they are
 				n := min(in.n(100), len(in))
-				g.Hear(in[:n])
+				g.Inject(in[:n])
 				in = in[n:]
 			case k == 5:
 				s[1].Progress()
 			default:
-				g.Hear(in.message(region))
+				g.Inject(in.message(region))
 			}
 			s[0].Progress()
 			if p := g.Path(); p == "broken" || p == "idle" {

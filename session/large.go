@@ -29,55 +29,55 @@ type outgoing struct {
 	early     *piece // prefetched
 	releasing bool   // the region is still in use
 	active    bool   // an active message
-	away      bool   // a driver has taken the RTS
+	rtsTaken  bool   // a driver has taken the RTS
 	counted   bool   // in Gate.longs
 	parked    bool   // the RTS waits for the next connection
 	rail      uint8  // of the key
 	keyLen    int    // bytes of the key in the RTS
 	section   int    // where the registered section begins
-	spare     *outgoing
+	nextFree  *outgoing
 }
 
 // incoming is a long message on its way in.
 type incoming struct {
 	rdv.Receiver
-	id      uint64
-	req     *Request
-	g       *Gate
-	peer    uint64 // id of the sending half
-	tag     uint64
-	total   int
-	want    int
-	mode    rdv.Mode
-	err     error
-	moved   int    // mode Null: bytes of the chunk under way
-	confirm bool   // the sender waits for DONE
-	asked   uint32 // RTRs
-	key     []byte
-	first   int // mode Get: bytes of a section
-	keyed   int // bytes that keys have covered so far
-	base    int // where the section of the key begins
-	spare   *incoming
+	id       uint64
+	req      *Request
+	g        *Gate
+	peer     uint64 // id of the sending half
+	tag      uint64
+	total    int
+	want     int
+	mode     rdv.Mode
+	err      error
+	moved    int    // mode Null: bytes of the chunk under way
+	confirm  bool   // the sender waits for DONE
+	asked    uint32 // RTRs
+	key      []byte
+	first    int // mode Get: bytes of a section
+	keyed    int // bytes that keys have covered so far
+	base     int // where the section of the key begins
+	nextFree *incoming
 
 	before, after *incoming // in Gate.ins
 }
 
 func (s *Session) newOutgoing() *outgoing {
-	o := s.spareOut
+	o := s.outPool
 	if o == nil {
 		return new(outgoing)
 	}
-	s.spareOut = o.spare
+	s.outPool = o.nextFree
 	*o = outgoing{}
 	return o
 }
 
 func (s *Session) newIncoming() *incoming {
-	in := s.spareIn
+	in := s.inPool
 	if in == nil {
 		return new(incoming)
 	}
-	s.spareIn = in.spare
+	s.inPool = in.nextFree
 	*in = incoming{Receiver: in.Receiver, key: in.key[:0]}
 	return in
 }
@@ -116,13 +116,13 @@ func (l *link) modes() rdv.Set {
 
 // sendLong begins a message by rendezvous.
 func (g *Gate) sendLong(o *Out, n int) *Request {
-	pc, r := g.longParcel(o, n)
-	g.enqueue(pc)
+	msg, r := g.longMsg(o, n)
+	g.enqueue(msg)
 	return r
 }
 
 // longParcel makes the RTS of a message.
-func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
+func (g *Gate) longMsg(o *Out, n int) (*outMsg, *Request) {
 	s := g.s
 	r := g.sendRequest(o)
 	out := s.newOutgoing()
@@ -130,12 +130,12 @@ func (g *Gate) longParcel(o *Out, n int) (*parcel, *Request) {
 	out.id = s.outs.add(out)
 	r.out = out
 	out.Begin(n, false)
-	pc := s.parcel(header.Size + header.BodySize(header.RTS) + len(o.Header))
+	msg := s.newOutMsg(header.Size + header.BodySize(header.RTS) + len(o.Header))
 	h := header.Header{Kind: header.RTS, Tag: o.Tag, Extra: uint16(len(o.Header))}
-	h.Put(pc.buf)
-	copy(pc.buf[header.Size+header.BodySize(header.RTS):], o.Header)
-	pc.out, pc.id, pc.urgent = out, out.id, o.Urgent
-	return pc, r
+	h.Put(msg.buf)
+	copy(msg.buf[header.Size+header.BodySize(header.RTS):], o.Header)
+	msg.out, msg.id, msg.urgent = out, out.id, o.Urgent
+	return msg, r
 }
 
 // flagConfirm, in an RTS, asks for a DONE when all has arrived.
@@ -143,7 +143,7 @@ const flagConfirm = 1 << 0
 
 // offer completes an RTS when it is about to leave and the rail is known: it adds the modes of the sender, and the key
 // of mode Get if that was asked for.
-func (o *outgoing) offer(l *link, pc *parcel) {
+func (o *outgoing) offer(l *link, msg *outMsg) {
 	s := o.g.s
 	modes := l.modes()
 	if !contiguous(o.layout) {
@@ -162,17 +162,17 @@ func (o *outgoing) offer(l *link, pc *parcel) {
 		}
 	}
 	var h header.Header
-	h.Kind, h.Extra = header.RTS, uint16(len(pc.buf)-header.Size-header.BodySize(header.RTS))
+	h.Kind, h.Extra = header.RTS, uint16(len(msg.buf)-header.Size-header.BodySize(header.RTS))
 	if o.keyLen > 0 { // offered before: the driver had no room
 		h.Extra -= uint16(o.keyLen)
-		pc.buf = pc.buf[:len(pc.buf)-o.keyLen]
+		msg.buf = msg.buf[:len(msg.buf)-o.keyLen]
 		o.keyLen = 0
 	}
-	h.Tag = header.Uint64(pc.buf[8:])
+	h.Tag = header.Uint64(msg.buf[8:])
 	if o.region != nil {
 		key := o.region.Key()
 		o.keyLen = len(key)
-		pc.buf = append(pc.buf, key...)
+		msg.buf = append(msg.buf, key...)
 		h.Length = uint32(len(key))
 	}
 	if o.Confirm(len(o.g.links) > 1 || o.active); o.Confirmable() {
@@ -181,9 +181,9 @@ func (o *outgoing) offer(l *link, pc *parcel) {
 	if o.active {
 		h.Flags |= flagActive
 	}
-	h.Put(pc.buf)
+	h.Put(msg.buf)
 	req := header.Request{ID: o.id, Total: uint64(o.total), Modes: uint8(modes), Rail: o.rail, First: uint32(o.first)}
-	req.Put(pc.buf[header.Size:])
+	req.Put(msg.buf[header.Size:])
 	if modes.Has(rdv.Cooperative) && o.early == nil && s.cfg.Mode == nil {
 		o.prefetch(l)
 	}
@@ -216,14 +216,14 @@ func (o *outgoing) prefetch(l *link) {
 
 // letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
 // is still inside the region, deregistration goes on in the background (o.releasing).
-func (o *outgoing) letGo() {
+func (o *outgoing) releaseMemory() {
 	o.unfetch()
 	r := o.region
 	if r == nil {
 		return
 	}
 	o.region = nil
-	if free, _ := letGo(r); !free { // the peer is, or has died, in there
+	if free, _ := tryDeregister(r); !free { // the peer is, or has died, in there
 		s := o.g.s
 		o.releasing = true
 		pc := s.newPiece(nil)
@@ -259,7 +259,7 @@ func (s *Session) receiveLong(r *Request, g *Gate, h *header.Header, req *header
 	in.want = min(in.total, r.room())
 	in.id = s.ins.add(in)
 	g.addIn(in)
-	g.owe(incomingCost)
+	g.charge(incomingCost)
 	r.in = in
 	g.live++
 	offered := rdv.Set(req.Modes)
@@ -398,7 +398,7 @@ func (n *nic) oneSided() *driver.OneSidedCapabilities {
 
 // advance posts and asks for what can be, and ends the message if it is over.
 func (s *Session) advance(in *incoming) {
-	for in.Hold() == 0 || !in.g.crowded() {
+	for in.Hold() == 0 || !in.g.nearQuota() {
 		c, ok := in.Next()
 		if !ok && in.err == nil && in.Stuck() && in.reroute() {
 			continue
@@ -408,7 +408,7 @@ func (s *Session) advance(in *incoming) {
 		}
 		if err := s.begin(in, c); err != nil {
 			in.Failed(c.ID)
-			if l := in.g.rail(c.Rail); l != nil && in.spares(l, err) {
+			if l := in.g.rail(c.Rail); l != nil && in.continuesWithout(l, err) {
 				continue
 			}
 			in.fail(err)
@@ -450,8 +450,8 @@ func (s *Session) settleIn(in *incoming) {
 	if !complete || in.mode == rdv.Get || in.want == 0 || in.confirm {
 		g.done(in.peer, status, true)
 	}
-	g.owe(-incomingCost)
-	in.spare, s.spareIn = s.spareIn, in
+	g.charge(-incomingCost)
+	in.nextFree, s.inPool = s.inPool, in
 	g.ended()
 	r.in = nil
 	if errors.Is(in.err, errWithdrawn) && r.active == nil && !r.probed {
@@ -479,7 +479,7 @@ var (
 func (s *Session) repost(r *Request) {
 	r.status = Status{}
 	if a := s.table.Post(&r.recv); a != nil {
-		s.receiveKept(r, a.User.(*kept))
+		s.receiveUnexpected(r, a.User.(*unexpected))
 	}
 }
 
@@ -489,7 +489,7 @@ func (g *Gate) ended() {
 		g.live--
 	}
 	if g.closing() {
-		g.work()
+		g.markBusy()
 	}
 }
 
@@ -498,13 +498,13 @@ func (s *Session) settleOut(o *outgoing) {
 	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.outs.has(o.id) {
 		return
 	}
-	if o.letGo(); o.releasing {
+	if o.releaseMemory(); o.releasing {
 		return
 	}
 	s.dropOut(o)
 	o.g.activeSent(o)
 	r, g, err := o.req, o.g, o.err
-	o.spare, s.spareOut = s.spareOut, o
+	o.nextFree, s.outPool = s.outPool, o
 	g.ended()
 	r.out = nil
 	s.complete(r, g.fault("send", err))
@@ -526,9 +526,9 @@ func (s *Session) withdraw(o *outgoing) bool {
 	g := o.g
 	s.dropOut(o) // see settleIn
 	queued := false
-	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
-		if pc := q.remove(func(pc *parcel) bool { return pc.out == o }); pc != nil {
-			s.recycle(pc)
+	for _, q := range []*outQueue{&g.backlog, &g.later, &g.actives} {
+		if msg := q.remove(func(msg *outMsg) bool { return msg.out == o }); msg != nil {
+			s.recycle(msg)
 			queued = true
 			if q != &g.backlog {
 				g.live++ // ended counts it down
@@ -536,15 +536,15 @@ func (s *Session) withdraw(o *outgoing) bool {
 		}
 	}
 	if !queued {
-		pc, body := s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
+		msg, body := s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
 		part := header.Part{Status: statusWithdrawn, All: true}
 		part.Put(body)
-		g.tell(pc)
+		g.sendControl(msg)
 	}
 	o.unfetch()
 	g.activeSent(o)
 	o.req.out = nil
-	o.spare, s.spareOut = s.spareOut, o
+	o.nextFree, s.outPool = s.outPool, o
 	g.ended()
 	return true
 }
@@ -564,13 +564,13 @@ func (s *Session) dropLong(g *Gate, err error) {
 	}
 	for _, in := range ins {
 		if in.g == g && s.ins.has(in.id) {
-			in.over(err)
+			in.abort(err)
 		}
 	}
 }
 
 // over lets a message fail of which the sender sends no more.
-func (in *incoming) over(err error) {
+func (in *incoming) abort(err error) {
 	in.fail(err)
 	if in.mode == rdv.Null { // nothing is in a driver's hands
 		for k := uint32(0); in.Hold() > 0; k++ {

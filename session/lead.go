@@ -50,8 +50,8 @@ func (r *Request) block(ctx context.Context) error {
 // called with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
 	spins, batch := spinPolls, spinBatch
-	if s.crowded {
-		spins, batch = crowdedSpins, crowdedBatch
+	if s.oversubscribed {
+		spins, batch = oversubscribedSpins, oversubscribedBatch
 	}
 	s.leader = r
 	s.expect(r)
@@ -75,7 +75,7 @@ func (s *Session) lead(r *Request) {
 		}
 		if !r.done {
 			s.step()
-			if runtime.Gosched(); s.crowded {
+			if runtime.Gosched(); s.oversubscribed {
 				yieldCPU()
 			}
 			s.mu.lock()
@@ -158,7 +158,7 @@ func (r *Request) await(ctx context.Context) error {
 		s.followers = append(s.followers, r)
 		z.place = len(s.followers)
 	} else {
-		s.rest(r)
+		s.sleepAll(r)
 	}
 	s.leave()
 	ended := false
@@ -195,7 +195,7 @@ func (r *Request) await(ctx context.Context) error {
 }
 
 // rest leaves progress to the background: a caller goes to sleep, as do all that follow.
-func (s *Session) rest(r *Request) {
+func (s *Session) sleepAll(r *Request) {
 	r.sleep.rests = true
 	s.sleepers.Add(int32(1 + len(s.followers)))
 	for _, f := range s.followers {

@@ -16,13 +16,13 @@ func TestLengthThatChangesIsBounded(t *testing.T) {
 		want  int
 		err   error
 	}{{1000, 1000, nil}, {1001, 0, header.ErrMalformed}, {1 << 60, 0, header.ErrMalformed}, {1 << 63, 0, header.ErrMalformed}} {
-		k := &kept{g: &Gate{s: s}, h: header.Header{Kind: header.RTS}, buf: make([]byte, header.Size+header.BodySize(header.RTS))}
+		u := &unexpected{g: &Gate{s: s}, h: header.Header{Kind: header.RTS}, buf: make([]byte, header.Size+header.BodySize(header.RTS))}
 		req := header.Request{ID: 1, Total: tt.total}
-		req.Put(k.buf[header.Size:])
-		if got := k.status().Len; got != tt.want {
+		req.Put(u.buf[header.Size:])
+		if got := u.status().Len; got != tt.want {
 			t.Errorf("a message of %d bytes is reported with %d, want %d", tt.total, got, tt.want)
 		}
-		if err := k.parse(&req); !errors.Is(err, tt.err) {
+		if err := u.parse(&req); !errors.Is(err, tt.err) {
 			t.Errorf("a message of %d bytes is received with %v, want %v", tt.total, err, tt.err)
 		}
 	}

@@ -33,14 +33,14 @@ func (s *Session) findLocal(env func(string) string) {
 	if unix.SchedGetaffinity(0, &set) == nil {
 		s.cpus = set.Count()
 	}
-	s.crowded = s.cpus > 0 && s.localSize > s.cpus
+	s.oversubscribed = s.cpus > 0 && s.localSize > s.cpus
 }
 
 // crowdedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the rank
 // that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
 const (
-	crowdedBatch = 64
-	crowdedSpins = 64 * crowdedBatch
+	oversubscribedBatch = 64
+	oversubscribedSpins = 64 * oversubscribedBatch
 )
 
 // yieldCPU lets another process run.

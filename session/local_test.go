@@ -25,7 +25,7 @@ func TestLocalRank(t *testing.T) {
 		if !strings.Contains(said.String(), "local rank 0 of 1 on this host, may run on ") {
 			t.Errorf("explained: %q", said.String())
 		}
-		s.Crowd(crowded)
+		s.Oversubscribe(crowded)
 		ctx, self, got := deadline(t), s.Gate(0), make([]byte, 8)
 		for range 100 {
 			if err := self.Send(ctx, 1, []byte("x")); err != nil {

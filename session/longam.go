@@ -22,15 +22,15 @@ var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessag
 	driver.ErrTooLong)
 
 // enqueueActive sends the parcel of an active message, or has it wait for a long one. Urgent short ones do not wait.
-func (g *Gate) enqueueActive(pc *parcel) bool {
-	if (g.longOut != nil || g.actives.n > 0) && !(pc.urgent && pc.out == nil) {
-		g.actives.line(pc)
+func (g *Gate) enqueueActive(msg *outMsg) bool {
+	if (g.longOut != nil || g.actives.n > 0) && !(msg.urgent && msg.out == nil) {
+		g.actives.insert(msg)
 		return false
 	}
-	if pc.out != nil {
-		g.longOut = pc.out
+	if msg.out != nil {
+		g.longOut = msg.out
 	}
-	return g.enqueue(pc)
+	return g.enqueue(msg)
 }
 
 // activeSent lets active messages go that have waited for a long one, if that is the one.
@@ -40,12 +40,12 @@ func (g *Gate) activeSent(o *outgoing) {
 	}
 	g.longOut = nil
 	for g.longOut == nil {
-		pc := g.actives.pop()
-		if pc == nil {
+		msg := g.actives.pop()
+		if msg == nil {
 			return
 		}
-		g.longOut = pc.out
-		g.enqueue(pc)
+		g.longOut = msg.out
+		g.enqueue(msg)
 	}
 }
 
@@ -55,29 +55,29 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 	extra, key := h.Data(b)
 	n := int(req.Total)
 	if g.longIn == maxLong {
-		return l.bad(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
+		return l.failProtocol(fmt.Errorf("%w: %d long active messages at once", ErrBroken, maxLong))
 	}
-	if size, _ := keptSize(n + len(extra)); size+keptCost > s.cfg.Unexpected {
+	if size, _ := unexpectedSize(n + len(extra)); size+unexpectedCost > s.cfg.Unexpected {
 		g.done(req.ID, statusTooLong, true)
 		return true
 	}
-	k := s.newKept(n+len(extra), &s.activeBudget)
-	if k == nil && l.last {
+	u := s.newUnexpected(n+len(extra), &s.activeBudget)
+	if u == nil && l.peerGone {
 		return true // nobody is there to send it
 	}
-	if k == nil {
+	if u == nil {
 		l.stall()
 		return false
 	}
 	g.longIn++
-	k.g, k.h = g, *h
-	copy(k.buf[n:], extra)
-	k.now = Active{Data: k.buf[:n:n], Header: k.buf[n:]}
-	if k.call == nil {
-		k.call = func() { s.handleLong(k) }
+	u.g, u.h = g, *h
+	copy(u.buf[n:], extra)
+	u.now = Active{Data: u.buf[:n:n], Header: u.buf[n:]}
+	if u.call == nil {
+		u.call = func() { s.handleLong(u) }
 	}
 	r := s.request("active message")
-	r.buf, r.active = k.buf[:n], k
+	r.buf, r.active = u.buf[:n], u
 	if s.postpones(r, g, b, h) {
 		return true
 	}
@@ -86,30 +86,30 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 
 // activeEnded ends the reception of a long active message: its handler is called, when the lock is given up, or its
 // memory given back.
-func (s *Session) activeEnded(k *kept, err error) {
-	g := k.g
+func (s *Session) activeEnded(u *unexpected, err error) {
+	g := u.g
 	switch {
 	case err != nil || s.closed:
 		g.longIn--
-		s.freeKept(k)
+		s.freeUnexpected(u)
 	case g.handling: // its turn comes with the end of that handler
-		end := &g.due
+		end := &g.dueActives
 		for *end != nil {
 			end = &(*end).next
 		}
-		*end = k
+		*end = u
 	default:
 		g.handling = true // nothing overtakes it
-		s.calls = append(s.calls, k.call)
+		s.calls = append(s.calls, u.call)
 	}
 }
 
 // handled ends the call of a handler.
 func (g *Gate) handled() {
 	s := g.s
-	if k := g.due; k != nil {
-		g.due, k.next = k.next, nil
-		s.calls = append(s.calls, k.call)
+	if u := g.dueActives; u != nil {
+		g.dueActives, u.next = u.next, nil
+		s.calls = append(s.calls, u.call)
 		return
 	}
 	g.handling = false
@@ -127,23 +127,23 @@ func (g *Gate) resume() {
 }
 
 // handleLong calls the handler of a long active message.
-func (s *Session) handleLong(k *kept) {
+func (s *Session) handleLong(u *unexpected) {
 	s.mu.lock()
 	defer s.leave()
-	g := k.g
-	if f := s.handlers[uint8(k.h.Tag)]; f == nil {
+	g := u.g
+	if f := s.handlers[uint8(u.h.Tag)]; f == nil {
 		s.stats.Bad++
 	} else if !s.closed {
 		s.running++
-		g.begins(uint8(k.h.Tag))
+		g.begins(uint8(u.h.Tag))
 		s.mu.unlock()
-		f(g, &k.now)
+		f(g, &u.now)
 		s.mu.lock()
 		s.stopped()
 	}
 	g.handled()
 	g.longIn--
-	s.freeKept(k)
+	s.freeUnexpected(u)
 }
 
 // takeResumed takes what has arrived at gates while nothing was taken from them.

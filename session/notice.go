@@ -44,7 +44,7 @@ func (s *Session) noticeStalled() {
 		case now.Sub(w.since) >= noticeTime:
 			w.reported = true
 			s.notice(l.g, "receive", fmt.Errorf("%w: %d, of which this peer has sent %d, and none of its later messages is taken: "+
-				"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.keptN, l.g.keptN, s.cfg.Unexpected))
+				"receive them, Session.Drop them, or raise Config.Unexpected (%d bytes)", ErrUnreceived, s.unexpectedN, l.g.unexpectedN, s.cfg.Unexpected))
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (s *Session) open(ctx context.Context) error {
 		c := &candidate{Rail: Rail{Driver: name}, exclusivity: math.MaxInt}
 		if d, err := driver.Lookup(name); err == nil {
 			if r, ok := d.(driver.Reserved); ok {
-				s.spared = append(s.spared, Choice{Driver: name, Why: fmt.Sprintf(
+				s.unopened = append(s.unopened, Choice{Driver: name, Why: fmt.Sprintf(
 					"not named: %s (%s=%s:DEVICE or Config.Rails names it)", r.Reserved(), launch.EnvDrivers, name)})
 				continue
 			}
@@ -81,11 +81,11 @@ func (s *Session) open(ctx context.Context) error {
 		return err
 	}
 	if same && !s.cfg.AllDrivers {
-		s.spared = append(s.spared, o.spare()...)
+		s.unopened = append(s.unopened, o.unneeded()...)
 	} else {
 		o.open(true)
 	}
-	s.explainJoin(append(o.out, s.spared...))
+	s.explainJoin(append(o.out, s.unopened...))
 	return nil
 }
 
@@ -172,7 +172,7 @@ func (o *opening) fail(c *candidate, err error) {
 }
 
 // spare says why the drivers that are left stay closed.
-func (o *opening) spare() (out []Choice) {
+func (o *opening) unneeded() (out []Choice) {
 	best := o.s.nics[0]
 	for _, c := range o.left {
 		out = append(out, Choice{Driver: c.Driver, Why: fmt.Sprintf("not needed: all ranks reach each other by %s, of exclusivity %d; this has at most %d (Config.AllDrivers opens it)",

@@ -32,45 +32,45 @@ const (
 
 // Op is a one-sided operation in progress.
 type Op struct {
-	d       driver.Op
-	g       *Gate
-	l       *link // the driver's: native
-	req     *Request
-	what    uint8
-	remote  *Remote
-	off     int
-	buf     []byte
-	atomic  Atomic
-	posted  bool
-	fence   uint64 // how many fences of the gate are before it
-	id      uint64 // by messages
-	next    int    // bytes asked for
-	done    int    // bytes answered
-	flying  int    // messages not answered
-	err     error
-	started bool
-	sent    int // messages that a driver has taken
-	held    int // and has not given back
-	replies int
-	dropped bool // the connection has ended; held is waited for
-	again   bool // over another rail than the one that it was begun on
-	spare   *Op
+	d        driver.Op
+	g        *Gate
+	l        *link // the driver's: native
+	req      *Request
+	what     uint8
+	remote   *Remote
+	off      int
+	buf      []byte
+	atomic   Atomic
+	posted   bool
+	fence    uint64 // how many fences of the gate are before it
+	id       uint64 // by messages
+	next     int    // bytes asked for
+	done     int    // bytes answered
+	flying   int    // messages not answered
+	err      error
+	started  bool
+	sent     int // messages that a driver has taken
+	inDriver int // and has not given back
+	replies  int
+	dropped  bool // the connection has ended; held is waited for
+	again    bool // over another rail than the one that it was begun on
+	nextFree *Op
 }
 
 func (s *Session) newOp() *Op {
-	o := s.spareOp
+	o := s.opPool
 	if o == nil {
 		return new(Op)
 	}
-	s.spareOp = o.spare
-	o.spare = nil
+	s.opPool = o.nextFree
+	o.nextFree = nil
 	return o
 }
 
 // freeOp frees an operation that no driver has. Its gate is cleared, by which other users see that it is gone.
 func (s *Session) freeOp(o *Op) {
-	*o = Op{spare: s.spareOp}
-	s.spareOp = o
+	*o = Op{nextFree: s.opPool}
+	s.opPool = o
 }
 
 // Iput starts to write buf into the peer's region at byte off. When the request is done, the data is visible to the
@@ -303,7 +303,7 @@ func (o *Op) repeat(s *Session, err error) bool {
 	l.down(err)
 	o.l, o.posted, o.started, o.again = nil, false, false, true
 	if l.pieces--; l.dead {
-		s.bury(l)
+		s.releaseLink(l)
 	}
 	return false
 }
@@ -338,7 +338,7 @@ func (o *Op) end(s *Session, err error) {
 	if l := o.l; l != nil {
 		o.l = nil
 		if l.pieces--; l.dead {
-			s.bury(l)
+			s.releaseLink(l)
 		}
 	}
 	if o.id != 0 {
@@ -355,8 +355,8 @@ func (o *Op) end(s *Session, err error) {
 // How many messages of one operation are unanswered at most, and how many of all those on a gate: so that a peer that
 // takes no answers cannot have this process keep more of them than that.
 const (
-	maxFlying = 16
-	maxAsked  = 256
+	maxFlying     = 16
+	maxUnanswered = 256
 )
 
 // send asks the peer's CPU to do it. True when all is answered.
@@ -369,30 +369,30 @@ func (o *Op) send(s *Session) bool {
 		return false // until the driver has given the memory back
 	}
 	most := min(g.lead.eager, s.eager) - header.Size - header.BodySize(header.Op)
-	for o.err == nil && o.flying < maxFlying && g.asked < maxAsked && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
+	for o.err == nil && o.flying < maxFlying && g.unanswered < maxUnanswered && (o.next < len(o.buf) || o.next == 0 && o.flying == 0 && o.done == 0) {
 		n := min(len(o.buf)-o.next, most)
 		op := header.Operation{
 			ID: o.id, Region: o.remote.id, Offset: uint64(o.off + o.next), Length: uint32(n), What: o.what,
 			Size: uint8(o.atomic.Size), Operand: o.atomic.Operand, Compare: o.atomic.Compare,
 		}
-		pc := s.parcel(header.Size + header.BodySize(header.Op))
+		msg := s.newOutMsg(header.Size + header.BodySize(header.Op))
 		h := header.Header{Kind: header.Op}
 		if o.what == opPut {
 			h.Length = uint32(n)
 			if n > 0 {
-				pc.iov[1] = o.buf[o.next : o.next+n]
+				msg.iov[1] = o.buf[o.next : o.next+n]
 			}
 		}
-		h.Put(pc.buf)
-		op.Put(pc.buf[header.Size:])
-		pc.id = o.id
+		h.Put(msg.buf)
+		op.Put(msg.buf[header.Size:])
+		msg.id = o.id
 		o.next += n
 		o.flying++
-		g.asked++
+		g.unanswered++
 		if n == 0 {
 			o.done = -1 // asked for
 		}
-		g.tellInOrder(pc)
+		g.sendControlInOrder(msg)
 		if o.g == nil { // with the gate
 			return false
 		}
@@ -410,9 +410,9 @@ func (l *link) operation(body, data []byte) error {
 	if err := op.Parse(body); err != nil {
 		return err
 	}
-	if g.replies() >= maxAsked {
+	if g.replies() >= maxUnanswered {
 		return fmt.Errorf("%w: %w: more than %d operations whose answers the peer does not take (part of the protocol: no option raises it)",
-			ErrBroken, ErrLimit, maxAsked)
+			ErrBroken, ErrLimit, maxUnanswered)
 	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)
 	if op.What == opPut && int(op.Length) != len(data) || op.What != opPut && len(data) > 0 || int(op.Length) > most+64 {
@@ -479,11 +479,11 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 		return nil
 	}
 	if o.replies == o.sent {
-		return errUnasked
+		return errUnrequested
 	}
 	o.replies++
 	o.flying--
-	l.g.asked--
+	l.g.unanswered--
 	if int(out.Status) >= len(opErrors) || o.flying < 0 {
 		return header.ErrMalformed
 	}
@@ -500,7 +500,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	o.req.status.Value = out.Result
 	if !o.answered() {
 		o.send(s)
-	} else if o.held == 0 {
+	} else if o.inDriver == 0 {
 		o.end(s, o.err)
 	}
 	return nil
@@ -521,7 +521,7 @@ func (s *Session) dropOps(g *Gate, err error) {
 		if g.finishing && !o.started {
 			continue // the next connection's
 		}
-		if o.held > 0 {
+		if o.inDriver > 0 {
 			o.dropped, o.err = true, err
 			continue
 		}

@@ -32,7 +32,7 @@ type piece struct {
 	in      *incoming // the receiving end
 	p       driver.Packet
 	iov     [1][]byte
-	part    part
+	part    sublayout
 	op      driver.Op
 	region  driver.Region
 	rdv     []byte   // rdv data of the receiver's driver
@@ -42,13 +42,13 @@ type piece struct {
 }
 
 func (s *Session) newPiece(l *link) *piece {
-	pc := s.sparePc
+	pc := s.piecePool
 	if pc == nil {
 		pc = new(piece)
 	} else {
-		s.sparePc = pc.next
+		s.piecePool = pc.next
 		*pc = piece{rdv: pc.rdv[:0]}
-		if cap(pc.rdv) > maxSpareRdv {
+		if cap(pc.rdv) > maxPooledRdv {
 			pc.rdv = nil
 		}
 	}
@@ -59,28 +59,28 @@ func (s *Session) newPiece(l *link) *piece {
 }
 
 // maxSpareRdv is how many bytes of rdv data a piece that is not in use may have room for.
-const maxSpareRdv = 1 << 10
+const maxPooledRdv = 1 << 10
 
 // charge adds to what the piece costs the gate.
 func (pc *piece) charge(n int) {
 	pc.cost += n
-	pc.l.g.owe(n)
+	pc.l.g.charge(n)
 }
 
 func (s *Session) freePiece(pc *piece) {
 	if l := pc.l; l != nil {
-		l.g.owe(-pc.cost)
+		l.g.charge(-pc.cost)
 		pc.cost = 0
 		if pc.ahead {
 			_ = l.large.(driver.Prefetcher).SendUnfetch(&pc.p)
 		}
 		if l.pieces--; l.dead {
-			s.bury(l)
+			s.releaseLink(l)
 		}
 	}
 	pc.l, pc.out, pc.in, pc.ahead = nil, nil, nil, false
-	pc.next = s.sparePc
-	s.sparePc = pc
+	pc.next = s.piecePool
+	s.piecePool = pc
 }
 
 // aim points the packet at the chunk's part of the memory.
@@ -177,12 +177,12 @@ func (s *Session) removePiece(i int) {
 func (in *incoming) ask(c rdv.Chunk, data []byte) uint32 {
 	number := in.asked
 	in.asked++
-	pc, body := in.g.s.control(header.Header{Kind: header.RTR, Tag: in.peer}, data)
+	msg, body := in.g.s.control(header.Header{Kind: header.RTR, Tag: in.peer}, data)
 	rtr := header.Ready{
 		ID: in.id, Offset: uint64(c.Off), Length: uint64(c.Len), Want: uint64(in.want), Chunk: number, Mode: uint8(in.mode), Rail: c.Rail,
 	}
 	rtr.Put(body)
-	in.g.tell(pc)
+	in.g.sendControl(msg)
 	return number
 }
 
@@ -250,11 +250,11 @@ func (pc *piece) poll(s *Session) (done bool, err error) {
 		done, err = l.one.OpPoll(&pc.op)
 	case pieceTarget:
 		if pc.in.err != nil || l.dead {
-			free, _ := letGo(pc.region)
+			free, _ := tryDeregister(pc.region)
 			return free, ErrBroken
 		}
 	case pieceRelease:
-		free, _ := letGo(pc.region)
+		free, _ := tryDeregister(pc.region)
 		return free, nil
 	case pieceFrags:
 		return pc.cut(s), nil
@@ -281,7 +281,7 @@ func (pc *piece) update() {
 func (g *Gate) cookie(to uint64, part header.Part, data []byte) {
 	out, body := g.s.control(header.Header{Kind: header.Cookie, Tag: to}, data)
 	part.Put(body)
-	g.tell(out)
+	g.sendControl(out)
 }
 
 // Fragments of one message that are on their way out at most.
@@ -294,13 +294,13 @@ func (pc *piece) cut(s *Session) bool {
 		return true
 	}
 	at := header.Size + header.BodySize(header.Frag)
-	for o.frags < maxFrags && o.next < o.limit && (g.control.n == 0 || !g.crowded()) {
+	for o.frags < maxFrags && o.next < o.limit && (g.control.n == 0 || !g.nearQuota()) {
 		n := min(o.limit-o.next, g.lead.eager-at)
 		size := at
 		if o.layout != nil {
 			size += n
 		}
-		f := s.parcel(size)
+		f := s.newOutMsg(size)
 		h := header.Header{Kind: header.Frag, Tag: o.peer, Length: uint32(n)}
 		h.Put(f.buf)
 		header.PutUint64(f.buf[header.Size:], uint64(o.next))
@@ -315,7 +315,7 @@ func (pc *piece) cut(s *Session) bool {
 		o.next += n
 		o.frags++
 		f.frag = o
-		g.tell(f)
+		g.sendControl(f)
 		if g.lead == nil || o.err != nil {
 			return true
 		}
@@ -366,7 +366,7 @@ func (s *Session) ended(pc *piece, err error) {
 		p, body := s.control(header.Header{Kind: header.Done, Tag: out.peer}, nil)
 		part := header.Part{Chunk: c.ID}
 		part.Put(body)
-		out.g.tell(p)
+		out.g.sendControl(p)
 	}
 	s.freePiece(pc)
 	switch {
@@ -381,7 +381,7 @@ func (s *Session) ended(pc *piece, err error) {
 		s.advance(in)
 	case in != nil:
 		in.Failed(c.ID)
-		if in.spares(l, err) {
+		if in.continuesWithout(l, err) {
 			s.advance(in)
 			return
 		}

@@ -15,7 +15,7 @@ type Prepared struct {
 	Data   []byte // room for the data; it may be cut at its end before it is sent
 
 	g  *Gate
-	pc *parcel
+	pc *outMsg
 }
 
 // Prepare allocates session memory for a message with head bytes of header, at most MaxHeader, and n bytes of data: up
@@ -31,26 +31,26 @@ func (g *Gate) Prepare(head, n int) (*Prepared, error) {
 	if head < 0 || n < 0 || head > MaxHeader || head+n > g.eagerMax() {
 		return nil, g.fault("prepare", fmt.Errorf("%w: %d bytes with a header of %d", driver.ErrTooLong, n, head))
 	}
-	pc := s.parcel(header.Size + head + n)
-	p := &pc.prepared
+	msg := s.newOutMsg(header.Size + head + n)
+	p := &msg.prepared
 	at := header.Size + head
-	*p = Prepared{g: g, pc: pc, Header: pc.buf[header.Size:at:at], Data: pc.buf[at:]}
+	*p = Prepared{g: g, pc: msg, Header: msg.buf[header.Size:at:at], Data: msg.buf[at:]}
 	return p, nil
 }
 
 // Free gives the memory back without sending the message.
 func (p *Prepared) Free() {
-	if g, pc := p.take(); pc != nil {
+	if g, msg := p.take(); msg != nil {
 		g.s.mu.lock()
-		g.s.recycle(pc)
+		g.s.recycle(msg)
 		g.s.leave()
 	}
 }
 
-func (p *Prepared) take() (*Gate, *parcel) {
-	g, pc := p.g, p.pc
+func (p *Prepared) take() (*Gate, *outMsg) {
+	g, msg := p.g, p.pc
 	p.g, p.pc = nil, nil
-	return g, pc
+	return g, msg
 }
 
 // Send sends the message with a tag. It never blocks: the message leaves at once or waits in the session's memory, in
@@ -82,19 +82,19 @@ func (p *Prepared) send(h header.Header) error {
 			return ErrBusy
 		}
 	}
-	g, pc := p.take()
+	g, msg := p.take()
 	if err := g.ready("send"); err != nil {
-		s.recycle(pc)
+		s.recycle(msg)
 		return err
 	}
 	h.Extra, h.Length = uint16(len(head)), uint32(len(data))
-	pc.buf = pc.buf[:at+len(data)]
-	h.Put(pc.buf)
+	msg.buf = msg.buf[:at+len(data)]
+	h.Put(msg.buf)
 	s.stats.Sent++
 	if h.Kind == header.AM {
-		g.enqueueActive(pc)
+		g.enqueueActive(msg)
 	} else {
-		g.enqueue(pc)
+		g.enqueue(msg)
 	}
 	return nil
 }

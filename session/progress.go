@@ -49,13 +49,13 @@ const probeEvery = 64
 func (s *Session) poll() {
 	s.tick++
 	due := s.tick%probeEvery == 0
-	if l := s.hot; l != nil && l.take() && !due {
+	if l := s.preferred; l != nil && l.take() && !due {
 		return
 	}
 	if s.outstanding() {
 		s.pushAll()
 	}
-	if s.hot == nil || due {
+	if s.preferred == nil || due {
 		s.probe()
 	}
 }
@@ -67,7 +67,7 @@ func (s *Session) expect(r *Request) {
 		g = s.gates[from]
 	}
 	if g != nil && g.lead != nil && len(g.links) == 1 {
-		s.hot = g.lead
+		s.preferred = g.lead
 	}
 }
 
@@ -75,7 +75,7 @@ func (s *Session) expect(r *Request) {
 func (s *Session) pollIn() bool {
 	any := false
 	for range takeBatch {
-		if l := s.hot; l == nil || !l.take() {
+		if l := s.preferred; l == nil || !l.take() {
 			break
 		}
 		any = true
@@ -94,7 +94,7 @@ func (s *Session) probe() bool {
 	any := false
 	for _, n := range s.nics {
 		if n.prober == nil {
-			any = n.askAll() || any
+			any = n.pollAll() || any
 			continue
 		}
 		if i, err := n.prober.RecvProbeAny(); err == nil {
@@ -107,7 +107,7 @@ func (s *Session) probe() bool {
 
 // named takes what an instance has that a probe has named.
 func (s *Session) named(i driver.Instance) {
-	l := s.hot
+	l := s.preferred
 	if l == nil || driver.Instance(l.small) != i {
 		if l = s.links[i]; l == nil {
 			return
@@ -121,7 +121,7 @@ func (s *Session) named(i driver.Instance) {
 }
 
 // askAll is for drivers that cannot probe.
-func (n *nic) askAll() bool {
+func (n *nic) pollAll() bool {
 	any := false
 	for _, l := range n.s.links {
 		if l.nic == n && l.take() {
@@ -134,11 +134,11 @@ func (n *nic) askAll() bool {
 // pushAll moves on everything that waits to leave. It reports whether anything
 // moved.
 func (s *Session) pushAll() bool {
-	moved := len(s.stalled) > 0 && s.lookAtStalled()
+	moved := len(s.stalled) > 0 && s.checkStalled()
 	moved = s.movePieces() || moved
 	moved = s.moveOps() || moved
-	if len(s.dying) > 0 {
-		moved = s.undertake() || moved
+	if len(s.unreleased) > 0 {
+		moved = s.pollUnreleased() || moved
 	}
 	if len(s.resumed) > 0 {
 		moved = s.takeResumed() || moved
@@ -171,7 +171,7 @@ func (s *Session) pushAll() bool {
 
 // outstanding reports whether something only moves when it is polled.
 func (s *Session) outstanding() bool {
-	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.dying) > 0
+	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.unreleased) > 0
 }
 
 // start starts the goroutines of the session.
@@ -188,7 +188,7 @@ func (s *Session) start() {
 		}
 	}
 	if w, ok := s.job.(launch.Watcher); ok {
-		s.tasks.Go(func() { s.follow(w) })
+		s.tasks.Go(func() { s.watchLauncher(w) })
 	}
 	s.watchEnds()
 	s.tasks.Go(s.mover)
@@ -248,7 +248,7 @@ func (s *Session) onDuty() bool {
 
 // nap is how long the background keeps out of the way of callers that make
 // progress themselves, before it looks whether they still do.
-const nap = time.Millisecond
+const backoff = time.Millisecond
 
 // watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
 func (n *nic) watch() {
@@ -273,7 +273,7 @@ func (n *nic) watch() {
 		s.leave()
 		if s.sleepers.Load() == 0 && (led || now != seen) || n.prober == nil {
 			seen = now
-			timer.Reset(nap)
+			timer.Reset(backoff)
 			select {
 			case <-s.ctx.Done():
 				return
@@ -282,7 +282,7 @@ func (n *nic) watch() {
 			}
 			if n.prober == nil {
 				s.mu.lock()
-				n.askAll()
+				n.pollAll()
 				s.leave()
 			}
 			continue
@@ -302,7 +302,7 @@ func (n *nic) watch() {
 		case s.ctx.Err() != nil || err != driver.ErrCanceled && isGone(err):
 			return
 		case err != driver.ErrCanceled: // a driver's fault that may pass
-			timer.Reset(nap)
+			timer.Reset(backoff)
 			select {
 			case <-s.ctx.Done():
 			case <-timer.C:
@@ -332,7 +332,7 @@ func (s *Session) mover() {
 		s.mu.lock()
 		s.moverParked = false
 		work := s.outstanding() && s.onDuty()
-		moved := len(s.stalled) > 0 && s.onDuty() && s.lookAtStalled()
+		moved := len(s.stalled) > 0 && s.onDuty() && s.checkStalled()
 		held := len(s.stalled) > 0 && s.onDuty()
 		if held {
 			s.noticeStalled()
@@ -355,7 +355,7 @@ func (s *Session) mover() {
 			idle, pause, last = 0, shortest, time.Time{}
 			var look <-chan time.Time
 			if held {
-				timer.Reset(stallLook)
+				timer.Reset(stallPeriod)
 				look = timer.C
 			}
 			select {
@@ -403,8 +403,8 @@ type awaiter struct {
 // Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: nobody may announce
 // the event that it waits for.
 const (
-	awaitPolls = 1000
-	awaitLook  = 100 * time.Millisecond
+	awaitPolls  = 1000
+	awaitPeriod = 100 * time.Millisecond
 )
 
 // await makes progress until ok, which is called with the lock, by whoever gives it up, or ctx ends.
@@ -431,7 +431,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	s.kick()
 	s.leave()
 	defer s.awake()
-	timer := time.NewTimer(awaitLook)
+	timer := time.NewTimer(awaitPeriod)
 	defer timer.Stop()
 	for {
 		select {
@@ -440,7 +440,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 		case <-timer.C:
 			s.mu.lock()
 			s.leave()
-			timer.Reset(awaitLook)
+			timer.Reset(awaitPeriod)
 		case <-ctx.Done():
 			s.mu.lock()
 			if w.done = w.done || ok(); !w.done {
@@ -457,7 +457,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 }
 
 // tellAwaiters wakes those whose wait is over. The caller is about to give up the lock.
-func (s *Session) tellAwaiters() {
+func (s *Session) wakeAwaiters() {
 	s.awaiters = slices.DeleteFunc(s.awaiters, func(w *awaiter) bool {
 		if !w.done {
 			w.done = w.ok()

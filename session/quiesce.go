@@ -26,7 +26,7 @@ const (
 // postponed is a long message that was matched while nothing may begin.
 type postponed struct {
 	r *Request
-	k *kept
+	k *unexpected
 }
 
 // Quiesce finishes what is being transferred, closes all connections and takes registrations away, so that nothing of
@@ -36,11 +36,11 @@ type postponed struct {
 // error is that of ctx. On a session that is already quiet it fails with ErrInvalid.
 func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
-	if s.closed || s.quiet {
+	if s.closed || s.quiesced {
 		s.leave()
 		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: closed, or quiet already", ErrInvalid)}
 	}
-	s.quiet = true
+	s.quiesced = true
 	for _, g := range s.gates {
 		if g != nil {
 			g.pause()
@@ -58,7 +58,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 				return false // a peer is inside
 			}
 		}
-		return len(s.dying) == 0
+		return len(s.unreleased) == 0
 	})
 	if err != nil {
 		_ = s.Resume()
@@ -72,10 +72,10 @@ func (s *Session) Quiesce(ctx context.Context) error {
 func (s *Session) Resume() error {
 	s.mu.lock()
 	defer s.leave()
-	if s.closed || !s.quiet {
+	if s.closed || !s.quiesced {
 		return &Error{Peer: -1, Op: "resume", Err: fmt.Errorf("%w: closed, or not quiet", ErrInvalid)}
 	}
-	s.quiet = false
+	s.quiesced = false
 	s.era++
 	for _, r := range s.regions {
 		r.enroll()
@@ -107,36 +107,36 @@ func (g *Gate) wanted() bool {
 func (g *Gate) pause() {
 	switch g.state {
 	case gateConnecting:
-		g.abandonLater()
+		g.cancelDialForPause()
 	case gateUp:
 		if g.leaveSent || g.leaveSeen {
 			return // it is closed in order
 		}
 		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See rest.
 		g.state, g.pausing = gateClosing, pausing
-		pc, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
-		g.dispatch(pc)
-		g.work()
+		msg, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
+		g.dispatch(msg)
+		g.markBusy()
 	}
 }
 
 // grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
 // which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
-const grace = 2 * time.Second
+const pauseTimeout = 2 * time.Second
 
 // abandonLater gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.
-func (g *Gate) abandonLater() {
-	g.giveUpAfter(grace, func() bool {
-		g.abandoned = g.abandoned || g.s.quiet
-		return g.s.quiet
+func (g *Gate) cancelDialForPause() {
+	g.cancelDialAfter(pauseTimeout, func() bool {
+		g.dialCancelled = g.dialCancelled || g.s.quiesced
+		return g.s.quiesced
 	})
 }
 
 // pauseSeen takes the peer's PAUSE.
-func (g *Gate) pauseSeen() {
+func (g *Gate) receivePause() {
 	g.pause()
-	g.pauseHeard = true
-	g.work()
+	g.pauseReceived = true
+	g.markBusy()
 	g.tryClose()
 }
 
@@ -144,7 +144,7 @@ func (g *Gate) pauseSeen() {
 // nothing more.
 func (g *Gate) drained() bool {
 	s := g.s
-	if !g.pauseHeard || g.queued() > 0 {
+	if !g.pauseReceived || g.queued() > 0 {
 		return false
 	}
 	quiet := g.ins == nil
@@ -168,17 +168,17 @@ func (g *Gate) unfetchAll() {
 }
 
 // rest ends a connection without any loss.
-func (g *Gate) rest() {
+func (g *Gate) finishPause() {
 	s := g.s
 	links := g.links
-	g.links, g.state, g.pausing, g.pauseHeard = nil, gateIdle, paused, false
+	g.links, g.state, g.pausing, g.pauseReceived = nil, gateIdle, paused, false
 	g.lead, g.clear = nil, false
 	leave := g.leaving || g.leaveNext
-	g.farewell()
+	g.resetClosing()
 	g.relay.drop(s)
 	for _, l := range links {
 		l.dead = true
-		s.bury(l)
+		s.releaseLink(l)
 	}
 	if g.forgotten {
 		g.remove()
@@ -186,7 +186,7 @@ func (g *Gate) rest() {
 	}
 	g.backlog.append(&g.later)
 	g.resumeAnswers()
-	g.live += g.backlog.lasting()
+	g.live += g.backlog.needingReply()
 	s.kickAnswerer()
 	g.leaveNext = leave && g.wanted() // Disconnect closes the connection that carries what waits
 	if g.wanted() {
@@ -197,7 +197,7 @@ func (g *Gate) rest() {
 // connectAgain connects a gate for what waits. After a pause it takes up the wish to leave, which is kept apart while the
 // session is quiet: a gate that is leaving is polled.
 func (g *Gate) connectAgain() {
-	if g.s.quiet {
+	if g.s.quiesced {
 		return // Resume does
 	}
 	if g.pausing == paused {
@@ -211,10 +211,10 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 	if g.pausing == notPaused {
 		return false
 	}
-	k := &kept{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
-	k.cost = keptCost + cap(k.buf)
-	g.owe(k.cost)
-	g.postponed = append(g.postponed, postponed{r, k})
+	u := &unexpected{class: -1, buf: append([]byte(nil), b...), g: g, h: *h}
+	u.cost = unexpectedCost + cap(u.buf)
+	g.charge(u.cost)
+	g.postponed = append(g.postponed, postponed{r, u})
 	if g.state == gateIdle {
 		g.connect()
 	}
@@ -222,16 +222,16 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 }
 
 // goOn begins what was put off, over a new connection.
-func (g *Gate) goOn() {
+func (g *Gate) resumePostponed() {
 	s := g.s
 	g.pausing = notPaused
 	list := g.postponed
 	g.postponed = nil
 	for _, p := range list {
-		g.owe(-p.k.cost)
-		s.receiveKept(p.r, p.k)
+		g.charge(-p.k.cost)
+		s.receiveUnexpected(p.r, p.k)
 	}
-	if s.quiet {
+	if s.quiesced {
 		g.pause()
 	}
 }
@@ -239,9 +239,9 @@ func (g *Gate) goOn() {
 // dropPostponed lets go of them.
 func (g *Gate) dropPostponed(err error) {
 	list := g.postponed
-	g.postponed, g.pausing, g.pauseHeard = nil, notPaused, false
+	g.postponed, g.pausing, g.pauseReceived = nil, notPaused, false
 	for _, p := range list {
-		g.owe(-p.k.cost)
+		g.charge(-p.k.cost)
 		g.s.complete(p.r, err)
 	}
 }
@@ -252,7 +252,7 @@ func (g *Gate) dropPostponedRTS(id uint64) {
 		var req header.Request
 		if req.Parse(p.k.h.Body(p.k.buf)) == nil && req.ID == id {
 			g.postponed = append(g.postponed[:i], g.postponed[i+1:]...)
-			g.owe(-p.k.cost)
+			g.charge(-p.k.cost)
 			if p.r.active != nil || p.r.probed {
 				g.s.complete(p.r, g.fault("receive", errWithdrawn))
 				return

@@ -26,13 +26,13 @@ const AnyTag = ^uint64(0)
 func Tag(tag uint64) Match { return Match{Tag: tag} }
 
 // nobody is a source that there is not.
-const nobody = match.Any - 1
+const noSource = match.Any - 1
 
 func (m *Match) pattern() match.Pattern {
 	p := match.Pattern{From: match.Any, Tag: m.Tag, Mask: ^m.Ignore}
 	if m.From != nil {
 		if p.From = m.From.index; m.From.forgotten {
-			p.From = nobody
+			p.From = noSource
 		}
 	}
 	return p
@@ -144,16 +144,16 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 // pair gives a receive the message that was kept for it, or has it wait.
 func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
-		s.receiveKept(r, a.User.(*kept))
-	} else if from != nil && from.stranded() {
-		from.strand()
+		s.receiveUnexpected(r, a.User.(*unexpected))
+	} else if from != nil && from.unconnectable() {
+		from.failUnconnectable()
 	} else if from != nil && from.state == gateBroken {
 		s.table.Cancel(&r.recv)
 		s.complete(r, from.err)
 	} else if len(s.stalled) > 0 {
 		s.unstall()
 	} else if from == nil && len(s.ends) > 0 {
-		s.desert()
+		s.failNoSenders()
 	}
 }
 
@@ -194,7 +194,7 @@ func (s *Session) deliver(r *Request, g *Gate, tag uint64, extra, data []byte) {
 
 // take takes one message from a link, if there is one.
 func (l *link) take() bool {
-	if l.held || l.dead || l.g.handling {
+	if l.bufferOut || l.dead || l.g.handling {
 		return false
 	}
 	done, err := l.small.RecvPoll(&l.rp)
@@ -206,10 +206,10 @@ func (l *link) take() bool {
 		return true
 	}
 	s := l.g.s
-	s.hot = l
-	if l.g.relay.many && l.greeted {
+	s.preferred = l
+	if l.g.relay.many && l.helloReceived {
 		if err := l.taken(l.rp.Buf); err != nil {
-			l.bad(err)
+			l.failProtocol(err)
 			return true
 		}
 	}
@@ -224,7 +224,7 @@ func (l *link) take() bool {
 
 // handle deals with a message. False if the driver's buffer stays out.
 func (l *link) handle(b []byte) bool {
-	if tag, ok := header.IsEager(b); ok && l.greeted {
+	if tag, ok := header.IsEager(b); ok && l.helloReceived {
 		if r := l.g.s.table.Arrive(l.g.index, tag); r != nil {
 			l.g.s.stats.Received++
 			l.g.s.deliver(r.User.(*Request), l.g, tag, nil, b[header.Size:])
@@ -233,12 +233,12 @@ func (l *link) handle(b []byte) bool {
 	}
 	var h header.Header
 	if err := h.Parse(b); err != nil {
-		return l.bad(err)
+		return l.failProtocol(err)
 	}
 	g, s := l.g, l.g.s
-	if !l.greeted {
-		if err := l.greet(&h, b); err != nil {
-			return l.bad(err)
+	if !l.helloReceived {
+		if err := l.checkHello(&h, b); err != nil {
+			return l.failProtocol(err)
 		}
 		return true
 	}
@@ -260,7 +260,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	extra, data := h.Data(b)
 	switch h.Kind {
 	case header.Sync, header.RTS:
-		return l.arrive(h, b) && l.within()
+		return l.arrive(h, b) && l.withinQuota()
 	case header.Ack:
 		return l.checked(l.acked(h.Tag))
 	case header.RTR:
@@ -278,7 +278,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	case header.Reply:
 		return l.checked(l.reply(h, body, data))
 	case header.Pause:
-		g.pauseSeen()
+		g.receivePause()
 	case header.Seen:
 		return l.checked(l.seen(h.Tag))
 	case header.Resume:
@@ -289,22 +289,22 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 		} else {
 			g.pausing, g.leaveSeen = notPaused, true
 		}
-		g.work()
+		g.markBusy()
 		g.tryClose()
 	case header.Bye:
 		g.byeSeen = true
 		g.peerLeft = h.Flags&flagLast != 0
-		if g.pausing == pausing && g.pauseHeard {
-			g.work()
+		if g.pausing == pausing && g.pauseReceived {
+			g.markBusy()
 			g.tryClose()
 			return true
 		}
 		g.pausing, g.leaveSeen = notPaused, true      // the peer closes the gate
 		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
-		g.work()
+		g.markBusy()
 		g.tryClose()
 	default:
-		return l.bad(fmt.Errorf("%w: %v in the middle of a connection", header.ErrMalformed, h.Kind))
+		return l.failProtocol(fmt.Errorf("%w: %v in the middle of a connection", header.ErrMalformed, h.Kind))
 	}
 	return true
 }
@@ -312,12 +312,12 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 // checked breaks the connection after a message that makes no sense.
 func (l *link) checked(err error) bool {
 	if err != nil {
-		return l.bad(err)
+		return l.failProtocol(err)
 	}
-	return l.within()
+	return l.withinQuota()
 }
 
-func (l *link) bad(err error) bool {
+func (l *link) failProtocol(err error) bool {
 	l.g.s.stats.Bad++
 	if !isGone(err) {
 		err = fmt.Errorf("%w: the peer violated the protocol: %w", ErrBroken, err)
@@ -334,10 +334,10 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 	var req header.Request // read once: b may be memory that the peer can write
 	if h.Kind == header.RTS {
 		if err := req.Parse(h.Body(b)); err != nil {
-			return l.bad(err)
+			return l.failProtocol(err)
 		}
 		if h.Length > driver.MaxRemoteKey || h.Extra > MaxHeader {
-			return l.bad(header.ErrMalformed)
+			return l.failProtocol(header.ErrMalformed)
 		}
 		if g.leaveSent {
 			return true // the sender fails it when it sees our Leave
@@ -378,38 +378,38 @@ func (g *Gate) ack(id uint64) {
 
 // tell sends a control message over the connection that stands; without one
 // there is nobody to tell. It overtakes messages that wait, as those may wait for what it is part of.
-func (g *Gate) tell(pc *parcel) {
-	if !g.told(pc) {
+func (g *Gate) sendControl(msg *outMsg) {
+	if !g.admitControl(msg) {
 		return
 	}
-	g.own(pc)
-	if g.clear && g.replay.n == 0 && g.door == nil && g.answers.n == 0 && g.control.n == 0 {
-		if _, taken := g.lead.post(pc); taken {
+	g.chargeMsg(msg)
+	if g.clear && g.replay.n == 0 && g.firstAnswer == nil && g.answers.n == 0 && g.control.n == 0 {
+		if _, taken := g.lead.post(msg); taken {
 			return
 		}
 	} else if g.state == gateIdle {
 		g.connect()
 	}
-	g.control.push(pc)
-	g.work()
+	g.control.push(msg)
+	g.markBusy()
 }
 
 // tellInOrder is tell for what must not overtake messages.
-func (g *Gate) tellInOrder(pc *parcel) {
-	if g.told(pc) {
-		g.dispatch(pc)
+func (g *Gate) sendControlInOrder(msg *outMsg) {
+	if g.admitControl(msg) {
+		g.dispatch(msg)
 	}
 }
 
 // told deals with a control message that cannot go over this connection. False if it was one.
-func (g *Gate) told(pc *parcel) bool {
+func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
 	case g.pausing == paused: // the peer still wants to know
 	case g.pausing == pausing && g.byeSent:
-		g.later.push(pc)
+		g.later.push(msg)
 		return false
 	case g.state != gateUp && g.state != gateClosing:
-		g.s.lost(pc, nil)
+		g.s.msgFailed(msg, nil)
 		return false
 	}
 	return true

@@ -69,7 +69,7 @@ func (r *Region) enroll() {
 	r.key = le.AppendUint64(r.key, uint64(len(mem)))
 	_, _, arena := driver.ArenaOf(mem)
 	for i, n := range s.nics {
-		if r.native[i] == nil && n.reg != nil && !s.quiet {
+		if r.native[i] == nil && n.reg != nil && !s.quiesced {
 			if reg, err := n.reg.Register(mem, access); err == nil { // else by messages
 				r.native[i] = reg
 			}
@@ -128,7 +128,7 @@ func (r *Region) drop() error {
 	}
 	var why error
 	r.revoked = slices.DeleteFunc(r.revoked, func(reg driver.Region) bool {
-		free, err := letGo(reg)
+		free, err := tryDeregister(reg)
 		if free {
 			return true
 		}
@@ -148,7 +148,7 @@ func (r *Region) drop() error {
 
 // letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
 // other error a peer, or a device, may still be inside.
-func letGo(r driver.Region) (free bool, err error) {
+func tryDeregister(r driver.Region) (free bool, err error) {
 	err = r.Deregister()
 	return err == nil || errors.Is(err, ErrClosed), err
 }

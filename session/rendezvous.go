@@ -19,11 +19,11 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
 		s.stats.Bad++ // late: the message was taken back, or has failed
-		g.tellFailed(rtr.ID)
+		g.sendFailed(rtr.ID)
 		return nil
 	}
-	if !o.away {
-		return errUnasked
+	if !o.rtsTaken {
+		return errUnrequested
 	}
 	c := rdv.Chunk{ID: rtr.Chunk, Rail: rtr.Rail, Off: int(rtr.Offset), Len: int(rtr.Length)}
 	mode := rdv.Mode(rtr.Mode)
@@ -101,12 +101,12 @@ func (o *outgoing) lostChunk(l *link, err error) {
 	}
 	o.fail(err)
 	if !l.dead { // else the receiver has lost it, too
-		o.g.tellFailed(o.peer)
+		o.g.sendFailed(o.peer)
 	}
 }
 
 // tellFailed tells the receiver, by the number of its half, that nothing more comes.
-func (g *Gate) tellFailed(peer uint64) {
+func (g *Gate) sendFailed(peer uint64) {
 	g.done(peer, statusFailed, false)
 }
 
@@ -160,8 +160,8 @@ func (l *link) done(h *header.Header, body []byte) error {
 			return nil
 		}
 		switch {
-		case !o.away:
-			return errUnasked
+		case !o.rtsTaken:
+			return errUnrequested
 		case !part.All:
 			return o.nextSection(l, part.Chunk)
 		case part.Status == statusDone:
@@ -187,14 +187,14 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 		return nil
 	}
 	if part.Status != statusDone {
-		in.over(errRefused)
+		in.abort(errRefused)
 		return nil
 	}
 	for i, pc := range s.pieces {
 		if pc.in != in || pc.kind != pieceTarget || pc.number != part.Chunk {
 			continue
 		}
-		if free, _ := letGo(pc.region); !free {
+		if free, _ := tryDeregister(pc.region); !free {
 			in.fail(rdv.ErrProtocol) // it says done and is not: movePieces waits
 			return nil
 		}
@@ -210,12 +210,12 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 // sender's half.
 func (l *link) forget(id uint64, why error) {
 	g := l.g
-	if k := g.rts[id]; k != nil {
-		g.withdrawKept(k)
+	if u := g.rts[id]; u != nil {
+		g.withdrawUnexpected(u)
 	}
 	g.dropPostponedRTS(id)
 	if in := g.arriving(id); in != nil {
-		in.over(why)
+		in.abort(why)
 	}
 }
 
@@ -234,7 +234,7 @@ func (in *incoming) nextSection(c rdv.Chunk) {
 	p, body := in.g.s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
 	part := header.Part{Chunk: c.ID, ToSender: true}
 	part.Put(body)
-	in.g.tell(p)
+	in.g.sendControl(p)
 }
 
 // nextSection registers the next section and tells the key.
@@ -251,10 +251,10 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	o.region = nil
 	if err := o.register(o.g.links[o.rail], o.section+o.first); err != nil {
 		o.fail(err)
-		pc, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
+		msg, body := o.g.s.control(header.Header{Kind: header.Done, Tag: o.id}, nil)
 		part := header.Part{Status: statusAborted, All: true}
 		part.Put(body)
-		o.g.tell(pc)
+		o.g.sendControl(msg)
 		o.g.s.settleOut(o)
 		return nil
 	}

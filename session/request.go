@@ -12,29 +12,29 @@ import (
 // not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then. A nil
 // request is an operation that is done: its methods may be called, and report success with an empty Status.
 type Request struct {
-	s      *Session
-	g      *Gate // sends
-	op     string
-	recv   match.Receive
-	buf    []byte
-	layout driver.Layout
-	head   []byte
-	status Status
-	err    error
-	done   bool // guarded by the lock, as all of it
-	sleep  sleep
-	remote bool   // an operation on memory of the peer's
-	sync   uint64 // id of a synchronous send
-	away   bool   // and a driver has taken its message
-	held   bool   // and has not given it back
-	acked  bool   // and the receiver has matched it
-	out    *outgoing
-	in     *incoming
-	then   func(Status, error)
-	active *kept // of a long active message that arrives
-	parked bool  // its message waits for the next connection
-	probed bool  // it receives one message, and no other
-	next   *Request
+	s        *Session
+	g        *Gate // sends
+	op       string
+	recv     match.Receive
+	buf      []byte
+	layout   driver.Layout
+	head     []byte
+	status   Status
+	err      error
+	done     bool // guarded by the lock, as all of it
+	sleep    sleep
+	remote   bool   // an operation on memory of the peer's
+	sync     uint64 // id of a synchronous send
+	taken    bool   // and a driver has taken its message
+	inDriver bool   // and has not given it back
+	acked    bool   // and the receiver has matched it
+	out      *outgoing
+	in       *incoming
+	then     func(Status, error)
+	active   *unexpected // of a long active message that arrives
+	parked   bool        // its message waits for the next connection
+	probed   bool        // it receives one message, and no other
+	next     *Request
 
 	generation uint64 // how often it was given back
 }
@@ -49,12 +49,12 @@ type Status struct {
 }
 
 func (s *Session) request(op string) *Request {
-	r := s.requests
+	r := s.requestPool
 	if r == nil {
 		r = &Request{s: s}
 		r.recv.User = r
 	} else {
-		s.requests = r.next
+		s.requestPool = r.next
 		r.next = nil
 	}
 	r.op = op
@@ -66,21 +66,21 @@ func (s *Session) request(op string) *Request {
 func (s *Session) free(r *Request) {
 	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
 	if r.sync != 0 {
-		r.away, r.held, r.acked = false, false, false
+		r.taken, r.inDriver, r.acked = false, false, false
 	}
 	r.status, r.sync, r.active, r.parked, r.probed, r.remote = Status{}, 0, nil, false, false, false
 	r.generation++
 	s.finished++
-	r.next = s.requests
-	s.requests = r
+	r.next = s.requestPool
+	s.requestPool = r
 }
 
 // complete ends a request.
 func (s *Session) complete(r *Request, err error) {
 	r.err = err
-	if k := r.active; k != nil {
+	if u := r.active; u != nil {
 		s.free(r)
-		s.activeEnded(k, err)
+		s.activeEnded(u, err)
 		return
 	}
 	if f := r.then; f != nil {
@@ -177,15 +177,15 @@ func (s *Session) cancel(r *Request) bool {
 	if r.out != nil {
 		return s.withdraw(r.out)
 	}
-	for _, q := range []*parcelQueue{&g.backlog, &g.later, &g.actives} {
-		if pc := q.remove(func(pc *parcel) bool { return pc.req == r || pc.sync != 0 && pc.sync == r.sync }); pc != nil {
-			if pc.sync != 0 {
-				s.dropSync(pc.sync, r)
+	for _, q := range []*outQueue{&g.backlog, &g.later, &g.actives} {
+		if msg := q.remove(func(msg *outMsg) bool { return msg.req == r || msg.sync != 0 && msg.sync == r.sync }); msg != nil {
+			if msg.sync != 0 {
+				s.dropSync(msg.sync, r)
 				if q == &g.backlog { // for those behind the connection nobody waits yet
 					g.ended()
 				}
 			}
-			s.recycle(pc)
+			s.recycle(msg)
 			return true
 		}
 	}
@@ -204,17 +204,17 @@ func (o *Op) undo(s *Session) bool {
 	}
 	g := o.g
 	if o.id != 0 {
-		for _, q := range []*parcelQueue{&g.backlog, &g.later} {
-			own := func(pc *parcel) bool { return pc.id == o.id && pc.out == nil }
-			for pc := q.remove(own); pc != nil; pc = q.remove(own) {
-				s.recycle(pc)
+		for _, q := range []*outQueue{&g.backlog, &g.later} {
+			own := func(msg *outMsg) bool { return msg.id == o.id && msg.out == nil }
+			for msg := q.remove(own); msg != nil; msg = q.remove(own) {
+				s.recycle(msg)
 			}
 		}
 		s.ops.remove(o.id)
 	}
 	s.removeOp(o)
 	g.ops--
-	g.asked -= o.flying
+	g.unanswered -= o.flying
 	s.freeOp(o)
 	g.ended()
 	return true

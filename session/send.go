@@ -60,12 +60,12 @@ func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 		return false
 	}
 	s.stats.Sent++
-	pc := s.parcel(header.Size + len(buf))
-	header.PutEager(pc.buf, len(buf), tag)
-	copy(pc.buf[header.Size:], buf)
-	if _, taken := g.lead.post(pc); !taken {
-		g.backlog.push(pc)
-		g.work()
+	msg := s.newOutMsg(header.Size + len(buf))
+	header.PutEager(msg.buf, len(buf), tag)
+	copy(msg.buf[header.Size:], buf)
+	if _, taken := g.lead.post(msg); !taken {
+		g.backlog.push(msg)
+		g.markBusy()
 	}
 	s.leave()
 	return true
@@ -153,39 +153,39 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 	if copied {
 		size += n
 	}
-	pc := s.parcel(size)
-	pc.urgent = o.Urgent
-	h.Put(pc.buf)
+	msg := s.newOutMsg(size)
+	msg.urgent = o.Urgent
+	h.Put(msg.buf)
 	var r *Request
 	if o.Sync {
 		r = g.sendRequest(o)
 		r.sync = s.syncs.add(r)
-		header.PutUint64(pc.buf[header.Size:], r.sync)
-		pc.sync = r.sync
+		header.PutUint64(msg.buf[header.Size:], r.sync)
+		msg.sync = r.sync
 	}
-	copy(pc.buf[at:], o.Header)
+	copy(msg.buf[at:], o.Header)
 	at += len(o.Header)
 	switch {
 	case o.Layout != nil:
 		p := driver.Packet{Data: o.Layout}
 		c := p.Cursor()
-		c.Gather(pc.buf[at:])
+		c.Gather(msg.buf[at:])
 	case copied:
-		copy(pc.buf[at:], o.Buf)
+		copy(msg.buf[at:], o.Buf)
 	default:
-		pc.iov[1] = o.Buf
+		msg.iov[1] = o.Buf
 	}
 	if r != nil {
-		g.enqueue(pc)
+		g.enqueue(msg)
 		return r
 	}
 	if copied && g.backlog.n+g.later.n < maxBuffered {
-		g.enqueue(pc) // nobody waits for it
+		g.enqueue(msg) // nobody waits for it
 		return nil
 	}
 	r = g.sendRequest(o)
-	pc.req = r
-	g.enqueue(pc)
+	msg.req = r
+	g.enqueue(msg)
 	if r.then == nil && r.done && r.err == nil {
 		s.free(r)
 		return nil

@@ -22,17 +22,17 @@ import (
 // Session is this process's place in a job, with its connections. Its methods, and those of gates, requests, messages
 // and regions, may be called from any goroutine.
 type Session struct {
-	cfg    Config
-	job    launch.Job
-	ownJob bool
-	rank   int
-	size   int
-	secret []byte         // that admits processes
-	key    *handshake.Key // of it
-	card   *card
-	nics   []*nic
-	spared []Choice // drivers that the job does not need, or that have to be named
-	eager  int      // longest packet of the small track that every rail carries
+	cfg      Config
+	job      launch.Job
+	ownJob   bool
+	rank     int
+	size     int
+	secret   []byte         // that admits processes
+	key      *handshake.Key // of it
+	card     *card
+	nics     []*nic
+	unopened []Choice // drivers that the job does not need, or that have to be named
+	eager    int      // longest packet of the small track that every rail carries
 
 	ctx            context.Context // ends when the session closes
 	stop           context.CancelFunc
@@ -42,7 +42,7 @@ type Session struct {
 	localRank      int             // on this host; -1: not known
 	localSize      int             // ranks on this host; -1: not known
 	cpus           int             // that this process may use; 0: not known
-	crowded        bool            // ranks outnumber the CPUs
+	oversubscribed bool            // ranks outnumber the CPUs
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
 	sleepers atomic.Int32
@@ -50,13 +50,13 @@ type Session struct {
 
 	mu           lock
 	closed       bool
-	quiet        bool    // Quiesce was called
+	quiesced     bool    // Quiesce was called
 	dials        uint64  // connections that gates have begun
 	era          uint32  // how often Resume was
 	closing      bool    // Close was called: connect requests are not answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones
 	links        map[driver.Instance]*link
-	hot          *link // where the last message came from
+	preferred    *link // where the last message came from
 	tick         uint32
 	epoch        uint32     // grows while callers make progress: the background keeps out of their way
 	leader       *Request   // whose caller polls for all that wait
@@ -67,46 +67,46 @@ type Session struct {
 	polling      bool       // who holds the lock polls, and counts among the pollers
 	moverParked  bool       // the mover waits until it is woken
 	table        *match.Table
-	orphaned     error         // why there is no launcher any more
+	launcherErr  error         // why there is no launcher any more
 	ends         map[int]error // of ranks, as the launcher reports them
 	budget       int           // bytes of unexpected messages that may still be kept
 	activeBudget int           // bytes of long active messages
-	keptN        int           // unexpected messages
-	spareKept    int           // bytes of memory for the next ones
-	debt         int           // of all gates; see debt.go
+	unexpectedN  int           // unexpected messages
+	poolBytes    int           // bytes of memory for the next ones
+	heldBytes    int           // of all gates; see quota.go
 	stalled      []*link       // whose next message is unexpected beyond the budget
 	busy         []*Gate       // with parcels that have not left
-	dying        []*link       // dead, and not let go of by their drivers
+	unreleased   []*link       // dead, and not let go of by their drivers
 	awaiters     []*awaiter
 	calls        []func() // to be called without the lock
 	called       []func() // memory for the next ones
 	resumed      []*Gate  // from which nothing was taken, while a handler ran
 	handlers     [256]func(*Gate, *Active)
 
-	parcels  *parcel                // free
-	bigBytes int                    // of all parcels, in use or free, beyond their own room
-	requests *Request               // free
-	kept     [keptClasses + 1]*kept // by class; the last have no memory
-	syncs    slab[*Request]
-	outs     slab[*outgoing]
-	ins      slab[*incoming]
-	spareOut *outgoing
-	spareIn  *incoming
-	pieces   []*piece // under way on large tracks, or waiting for room there
-	sparePc  *piece
-	regions  map[uint64]*Region
-	ops      slab[*Op]
-	liveOps  []*Op
-	spareOp  *Op
+	msgPool        *outMsg                            // free
+	bigBytes       int                                // of all parcels, in use or free, beyond their own room
+	requestPool    *Request                           // free
+	unexpectedPool [unexpectedClasses + 1]*unexpected // by class; the last have no memory
+	syncs          slab[*Request]
+	outs           slab[*outgoing]
+	ins            slab[*incoming]
+	outPool        *outgoing
+	inPool         *incoming
+	pieces         []*piece // under way on large tracks, or waiting for room there
+	piecePool      *piece
+	regions        map[uint64]*Region
+	ops            slab[*Op]
+	liveOps        []*Op
+	opPool         *Op
 
 	handlersWatched bool // handlerTimer runs
 	handlerTimer    *time.Timer
 
 	stat io.Closer // nil: bywash stat does not see this process
 
-	running int           // handlers
-	still   chan struct{} // none runs any more
-	stats   Stats
+	running      int           // handlers
+	handlersDone chan struct{} // none runs any more
+	stats        Stats
 }
 
 // nic is a rail of this process.
@@ -141,7 +141,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, job: job, ownJob: own, rank: job.Rank(), size: job.Size(),
 		links: make(map[driver.Instance]*link), table: match.New(), budget: cfg.Unexpected, activeBudget: cfg.Unexpected,
-		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), still: make(chan struct{}, 1), regions: make(map[uint64]*Region),
+		wanted: make(chan struct{}, 1), move: make(chan struct{}, 1), handlersDone: make(chan struct{}, 1), regions: make(map[uint64]*Region),
 	}
 	s.gates = make([]*Gate, s.size)
 	s.findLocal(os.Getenv)
@@ -244,7 +244,7 @@ func (s *Session) gate(rank int) *Gate {
 // leave gives up the lock, and calls what was put off until then.
 func (s *Session) leave() {
 	if len(s.awaiters) > 0 {
-		s.tellAwaiters()
+		s.wakeAwaiters()
 	}
 	if len(s.calls) == 0 {
 		s.mu.unlock()
@@ -303,13 +303,13 @@ func (s *Session) Close(ctx context.Context) error {
 	s.table.CancelAll(func(r *match.Receive) { s.complete(r.User.(*Request), ErrClosed) })
 	for s.running > 0 {
 		s.leave()
-		<-s.still
+		<-s.handlersDone
 		s.mu.lock()
 	}
 	s.leave()
 	s.release()
-	if !s.reap(ctx.Done()) {
-		go s.reap(nil)
+	if !s.awaitDrivers(ctx.Done()) {
+		go s.awaitDrivers(nil)
 	}
 	if left := s.leaveJob(ctx); err == nil {
 		err = left

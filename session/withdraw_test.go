@@ -28,10 +28,10 @@ func TestWithdrawnMessagesLeaveNothing(t *testing.T) {
 			ctx := deadline(t)
 			src, last := pattern(300_000, 7), pattern(200_000, 9)
 			for k := range rounds {
-				patience := time.Duration(rng.IntN(200)) * time.Microsecond
+				timeout := time.Duration(rng.IntN(200)) * time.Microsecond
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					short, cancel := context.WithTimeout(ctx, patience)
+					short, cancel := context.WithTimeout(ctx, timeout)
 					defer cancel()
 					if err := s[0].Gate(1).Send(short, uint64(k), src); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("message %d, taken back: %v", k, err)

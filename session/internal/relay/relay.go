@@ -30,20 +30,20 @@ var ErrProtocol = errors.New("relay: violation of the protocol")
 
 // End is one end of a gate's short messages. The zero value has no rails.
 type End struct {
-	rails uint8
-	lost  uint8 // rails, a bit each
-	lead  uint8
-	said  bool // Resume, on the lead; not needed on the first rail
-	heard bool
-	sent  uint64 // numbered messages given to the lead, or to those before
-	seen  uint64 // of them, by the peer
-	got   uint64 // messages taken
-	told  uint64 // of them the peer knows
+	rails          uint8
+	lost           uint8 // rails, a bit each
+	lead           uint8
+	resumeSent     bool // Resume, on the lead; not needed on the first rail
+	resumeReceived bool
+	sent           uint64 // numbered messages given to the lead, or to those before
+	seen           uint64 // of them, by the peer
+	got            uint64 // messages taken
+	reported       uint64 // of them the peer knows
 }
 
 // Begin starts with so many rails, 1 to MaxRails, none of them lost.
 func (e *End) Begin(rails int) {
-	*e = End{rails: uint8(rails), said: true, heard: true}
+	*e = End{rails: uint8(rails), resumeSent: true, resumeReceived: true}
 }
 
 // Lead is the number of the rail that carries messages; -1 if none is left.
@@ -55,7 +55,7 @@ func (e *End) Lead() int {
 }
 
 // Open reports whether messages may be sent on the lead.
-func (e *End) Open() bool { return e.said && e.heard }
+func (e *End) Open() bool { return e.resumeSent && e.resumeReceived }
 
 // Lost gives a rail up. It reports whether that was the lead.
 func (e *End) Lost(rail int) bool {
@@ -65,7 +65,7 @@ func (e *End) Lost(rail int) bool {
 
 func (e *End) choose() (changed bool) {
 	if lead := uint8(bits.TrailingZeros8(^e.lost)); lead != e.lead {
-		e.lead, e.said, e.heard = lead, false, false
+		e.lead, e.resumeSent, e.resumeReceived = lead, false, false
 		return true
 	}
 	return false
@@ -75,12 +75,12 @@ func (e *End) choose() (changed bool) {
 func (e *End) Sent() { e.sent++ }
 
 // Kept is how many of them the peer has not said that it has seen.
-func (e *End) Kept() int { return int(e.sent - e.seen) }
+func (e *End) Unacknowledged() int { return int(e.sent - e.seen) }
 
 // Taken counts a numbered message that came over a rail. ErrProtocol if none may come
 // there.
 func (e *End) Taken(rail int) error {
-	if rail != int(e.lead) || !e.heard {
+	if rail != int(e.lead) || !e.resumeReceived {
 		return ErrProtocol
 	}
 	e.got++
@@ -88,14 +88,14 @@ func (e *End) Taken(rail int) error {
 }
 
 // Untaken is Taken undone: the message was left where it is, for later.
-func (e *End) Untaken() { e.got-- }
+func (e *End) UndoTaken() { e.got-- }
 
 // Untold is how many messages were taken that the peer does not know of.
-func (e *End) Untold() int { return int(e.got - e.told) }
+func (e *End) Unreported() int { return int(e.got - e.reported) }
 
 // Tell is how many were taken, to be told to the peer now.
-func (e *End) Tell() uint64 {
-	e.told = e.got
+func (e *End) Report() uint64 {
+	e.reported = e.got
 	return e.got
 }
 
@@ -112,30 +112,30 @@ func (e *End) Seen(got uint64) (n int, err error) {
 
 // Resume is what is to be said on the lead. False if nothing is.
 func (e *End) Resume() (got uint64, lost uint8, ok bool) {
-	if e.said || e.Lead() < 0 {
+	if e.resumeSent || e.Lead() < 0 {
 		return 0, 0, false
 	}
 	return e.got, e.lost, true
 }
 
 // Resumed tells that it was said.
-func (e *End) Resumed() { e.said, e.told = true, e.got }
+func (e *End) ResumeSent() { e.resumeSent, e.reported = true, e.got }
 
 // Heard takes the peer's Resume, which came over a rail that this end has not
 // lost. Rails that the peer has lost, and this end has not, are then lost here. Of the
 // messages that are kept the first n have arrived; the others have to be sent, and counted,
 // again. ErrProtocol changes nothing.
-func (e *End) Heard(rail int, got uint64, lost uint8) (n int, err error) {
+func (e *End) ResumeReceived(rail int, got uint64, lost uint8) (n int, err error) {
 	below := uint8(1)<<rail - 1
 	switch {
 	case rail >= int(e.rails) || e.lost>>rail&1 != 0 || lost>>rail&1 != 0 || lost&below != below || lost == 0:
 		return 0, ErrProtocol // it takes the first that it has not lost
-	case got < e.seen || got > e.sent, rail == int(e.lead) && e.heard:
+	case got < e.seen || got > e.sent, rail == int(e.lead) && e.resumeReceived:
 		return 0, ErrProtocol
 	}
 	e.lost |= lost
 	e.choose()
-	e.heard = true
+	e.resumeReceived = true
 	n = int(got - e.seen)
 	e.seen, e.sent = got, got
 	return n, nil

@@ -70,14 +70,14 @@ func (w *world) steps(t *testing.T, f func(string, *world)) {
 				s := &w.sides[i]
 				got, lost, _ := s.e.Resume()
 				w.post(i, letter{resume: true, got: got, lost: lost})
-				s.e.Resumed()
+				s.e.ResumeSent()
 			})
 		}
 		if s.e.Open() && (len(s.again) > 0 || s.next < w.total) {
 			try(fmt.Sprint(i, " sends"), func(w *world) { w.send(i) })
 		}
-		if s.e.Open() && s.e.Untold() > 0 {
-			try(fmt.Sprint(i, " tells"), func(w *world) { w.post(i, letter{seen: true, got: w.sides[i].e.Tell()}) })
+		if s.e.Open() && s.e.Unreported() > 0 {
+			try(fmt.Sprint(i, " tells"), func(w *world) { w.post(i, letter{seen: true, got: w.sides[i].e.Report()}) })
 		}
 		for k := range w.rails[i] {
 			if len(w.rails[i][k]) > 0 && s.e.lost>>k&1 == 0 { // also of a broken one: it may have come before
@@ -116,7 +116,7 @@ func (w *world) take(t *testing.T, i, k int) {
 	w.rails[i][k] = w.rails[i][k][1:]
 	switch {
 	case l.resume:
-		n, err := s.e.Heard(k, l.got, l.lost)
+		n, err := s.e.ResumeReceived(k, l.got, l.lost)
 		if err != nil {
 			t.Fatalf("side %d: resume %+v on rail %d: %v", i, l, k, err)
 		}
@@ -213,11 +213,11 @@ func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
 	for name, f := range map[string]func() error{
 		"seen more than was sent":   func() error { _, err := e.Seen(3); return err },
 		"seen less than before":     func() error { _, err := e.Seen(0); return err },
-		"resume on the first rail":  func() error { _, err := e.Heard(0, 1, 0); return err },
-		"resume loses its own rail": func() error { _, err := e.Heard(1, 1, 3); return err },
-		"resume skips a rail":       func() error { _, err := e.Heard(2, 1, 1); return err },
-		"resume of no rail":         func() error { _, err := e.Heard(3, 1, 7); return err },
-		"resume beyond":             func() error { _, err := e.Heard(1, 3, 1); return err },
+		"resume on the first rail":  func() error { _, err := e.ResumeReceived(0, 1, 0); return err },
+		"resume loses its own rail": func() error { _, err := e.ResumeReceived(1, 1, 3); return err },
+		"resume skips a rail":       func() error { _, err := e.ResumeReceived(2, 1, 1); return err },
+		"resume of no rail":         func() error { _, err := e.ResumeReceived(3, 1, 7); return err },
+		"resume beyond":             func() error { _, err := e.ResumeReceived(1, 3, 1); return err },
 		"message on another rail":   func() error { return e.Taken(1) },
 	} {
 		if err := f(); !errors.Is(err, ErrProtocol) || e != before {

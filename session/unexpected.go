@@ -15,41 +15,41 @@ import (
 
 // kept is a message that came before its receive, or a long active message. The memory of short ones is of the next
 // power of two, and used again.
-type kept struct {
+type unexpected struct {
 	match.Arrival
-	g      *Gate
-	h      header.Header
-	buf    []byte // the whole packet
-	class  int
-	cost   int    // bytes, with everything
-	ours   bool   // counted in Gate.keptN and Session.keptN
-	from   *int   // the budget that its memory is of; nil: none
-	number uint64 // of a request to send, as the peer counts them
-	gone   error  // why a message by rendezvous that was probed does not come any more
-	next   *kept
-	now    Active // of a long active message
-	call   func() // calls its handler
+	g       *Gate
+	h       header.Header
+	buf     []byte // the whole packet
+	class   int
+	cost    int    // bytes, with everything
+	counted bool   // counted in Gate.keptN and Session.keptN
+	from    *int   // the budget that its memory is of; nil: none
+	number  uint64 // of a request to send, as the peer counts them
+	gone    error  // why a message by rendezvous that was probed does not come any more
+	next    *unexpected
+	now     Active // of a long active message
+	call    func() // calls its handler
 }
 
 // keptClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
 // the kept itself: otherwise the peak of each size would be kept for ever.
-const keptClasses = 17
+const unexpectedClasses = 17
 
 // keptSize is how much memory a message of n bytes takes, and of which class it is.
-func keptSize(n int) (size, class int) {
-	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < keptClasses {
+func unexpectedSize(n int) (size, class int) {
+	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < unexpectedClasses {
 		return 1 << class, class
 	}
-	return n, keptClasses
+	return n, unexpectedClasses
 }
 
 // keptCost is what a kept message costs in bytes beside its memory: itself, and its place in the table of messages.
-const keptCost = int(unsafe.Sizeof(kept{})) + match.ArrivalCost
+const unexpectedCost = int(unsafe.Sizeof(unexpected{})) + match.ArrivalCost
 
 // How many unexpected messages of one peer, and of all, are kept at most. Receives with a wildcard search all of them.
 const (
-	maxKeptOfPeer = 1 << 16
-	maxKept       = 1 << 18
+	maxUnexpectedOfPeer = 1 << 16
+	maxUnexpected       = 1 << 18
 )
 
 // mayKeep reports whether one more unexpected message of a peer, of n bytes, is within the limits of the peer: the
@@ -60,59 +60,59 @@ func (g *Gate) mayKeep(n int) bool {
 	if len(s.gates) > 2 { // this process and one peer
 		share /= 2
 	}
-	size, _ := keptSize(n)
-	return g.keptN == 0 || g.keptN < maxKeptOfPeer && s.keptN < maxKept && g.keptBytes+size+keptCost <= share
+	size, _ := unexpectedSize(n)
+	return g.unexpectedN == 0 || g.unexpectedN < maxUnexpectedOfPeer && s.unexpectedN < maxUnexpected && g.unexpectedBytes+size+unexpectedCost <= share
 }
 
 // newKept takes memory for a message of n bytes out of a budget; nil if that is used up.
-func (s *Session) newKept(n int, budget *int) *kept {
-	size, class := keptSize(n)
-	if size+keptCost > *budget {
+func (s *Session) newUnexpected(n int, budget *int) *unexpected {
+	size, class := unexpectedSize(n)
+	if size+unexpectedCost > *budget {
 		return nil
 	}
-	k := s.kept[class]
-	if k == nil {
-		k = &kept{class: class}
-		k.User = k
+	u := s.unexpectedPool[class]
+	if u == nil {
+		u = &unexpected{class: class}
+		u.User = u
 	} else {
-		s.kept[class] = k.next
-		k.next = nil
-		s.spareKept -= k.spareCost()
+		s.unexpectedPool[class] = u.next
+		u.next = nil
+		s.poolBytes -= u.poolCost()
 	}
-	if k.buf == nil {
-		k.buf = make([]byte, size)
+	if u.buf == nil {
+		u.buf = make([]byte, size)
 	}
-	k.buf, k.from, k.cost = k.buf[:n], budget, size+keptCost
-	*budget -= k.cost
-	return k
+	u.buf, u.from, u.cost = u.buf[:n], budget, size+unexpectedCost
+	*budget -= u.cost
+	return u
 }
 
 // spareCost is what a message that is not in use costs.
-func (k *kept) spareCost() int { return keptCost + cap(k.buf) }
+func (u *unexpected) poolCost() int { return unexpectedCost + cap(u.buf) }
 
-func (s *Session) freeKept(k *kept) {
-	if k.from == nil {
+func (s *Session) freeUnexpected(u *unexpected) {
+	if u.from == nil {
 		return // postponed, beside the budget
 	}
-	*k.from += k.cost
-	if k.h.Kind == header.RTS && k.g.rts[k.number] == k {
-		delete(k.g.rts, k.number)
+	*u.from += u.cost
+	if u.h.Kind == header.RTS && u.g.rts[u.number] == u {
+		delete(u.g.rts, u.number)
 	}
-	if k.ours {
-		k.ours = false
-		k.g.keptN--
-		k.g.keptBytes -= k.cost
-		s.keptN--
+	if u.counted {
+		u.counted = false
+		u.g.unexpectedN--
+		u.g.unexpectedBytes -= u.cost
+		s.unexpectedN--
 	}
-	k.buf = k.buf[:cap(k.buf)]
-	k.g, k.h, k.gone, k.now, k.from = nil, header.Header{}, nil, Active{}, nil
-	if k.class == keptClasses {
-		k.buf = nil
+	u.buf = u.buf[:cap(u.buf)]
+	u.g, u.h, u.gone, u.now, u.from = nil, header.Header{}, nil, Active{}, nil
+	if u.class == unexpectedClasses {
+		u.buf = nil
 	}
-	if n := k.spareCost(); s.spareKept+n <= s.cfg.Unexpected/spareShare {
-		s.spareKept += n
-		k.next = s.kept[k.class]
-		s.kept[k.class] = k
+	if n := u.poolCost(); s.poolBytes+n <= s.cfg.Unexpected/poolShare {
+		s.poolBytes += n
+		u.next = s.unexpectedPool[u.class]
+		s.unexpectedPool[u.class] = u
 	}
 	if len(s.stalled) > 0 {
 		s.unstall()
@@ -120,61 +120,61 @@ func (s *Session) freeKept(k *kept) {
 }
 
 // spareShare is the part of the budget up to which memory of messages is kept for the next ones.
-const spareShare = 8
+const poolShare = 8
 
 // keep stores a message that nobody waits for. Beyond the budget it stays in the driver,
 // and nothing more is taken from that peer.
 func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
-	var k *kept
+	var u *unexpected
 	if l.g.mayKeep(len(b)) {
-		k = s.newKept(len(b), &s.budget)
+		u = s.newUnexpected(len(b), &s.budget)
 	}
 	switch {
-	case k != nil:
-	case !l.last:
+	case u != nil:
+	case !l.peerGone:
 		l.stall()
 		return false
-	case l.g.beyond < 0 && !l.beyond:
+	case l.g.overBudget < 0 && !l.overBudget:
 		return true // lost: there is as much already from a connection before
 	default: // as much as the driver has memory for
-		k = &kept{class: keptClasses, buf: make([]byte, len(b)), from: &l.g.beyond, cost: len(b) + keptCost}
-		k.User = k
-		l.g.beyond -= k.cost
-		l.beyond = true
+		u = &unexpected{class: unexpectedClasses, buf: make([]byte, len(b)), from: &l.g.overBudget, cost: len(b) + unexpectedCost}
+		u.User = u
+		l.g.overBudget -= u.cost
+		l.overBudget = true
 	}
-	k.ours = true
-	l.g.keptN++
-	l.g.keptBytes += k.cost
-	s.keptN++
-	copy(k.buf, b)
-	k.g, k.h, k.From, k.Tag = l.g, *h, l.g.index, h.Tag
+	u.counted = true
+	l.g.unexpectedN++
+	l.g.unexpectedBytes += u.cost
+	s.unexpectedN++
+	copy(u.buf, b)
+	u.g, u.h, u.From, u.Tag = l.g, *h, l.g.index, h.Tag
 	if h.Kind == header.RTS {
-		l.g.keepRTS(k)
+		l.g.keepRTS(u)
 	}
 	s.stats.Unexpected++
-	s.table.Keep(&k.Arrival)
+	s.table.Keep(&u.Arrival)
 	return true
 }
 
 // keepRTS makes a kept request to send known by its number.
-func (g *Gate) keepRTS(k *kept) {
+func (g *Gate) keepRTS(u *unexpected) {
 	var req header.Request
-	if k.parse(&req) != nil {
+	if u.parse(&req) != nil {
 		return // changed by the peer while it was copied: to receive it fails
 	}
-	if k.number = req.ID; g.rts == nil {
-		g.rts = make(map[uint64]*kept)
+	if u.number = req.ID; g.rts == nil {
+		g.rts = make(map[uint64]*unexpected)
 	}
-	g.rts[req.ID] = k
+	g.rts[req.ID] = u
 }
 
 // stall leaves a message that is beyond the budget in the driver.
 func (l *link) stall() {
-	if s := l.g.s; !l.held {
-		l.held = true
+	if s := l.g.s; !l.bufferOut {
+		l.bufferOut = true
 		l.stalls.times++
-		l.g.relay.Untaken()
+		l.g.relay.UndoTaken()
 		s.stalled = append(s.stalled, l)
 		s.stats.Stalls++
 		s.kickMover()
@@ -183,22 +183,22 @@ func (l *link) stall() {
 
 // stallLook is how often the background looks whether a peer that is held up is still there: no driver tells
 // it while its buffer is out.
-const stallLook = 50 * time.Millisecond
+const stallPeriod = 50 * time.Millisecond
 
 // lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end
 // is seen, which comes behind it. It reports whether there were any.
-func (s *Session) lookAtStalled() (any bool) {
+func (s *Session) checkStalled() (any bool) {
 	for i := 0; i < len(s.stalled); i++ {
 		l := s.stalled[i]
 		e, ok := l.small.(driver.Ender)
-		if !ok || l.last || l.dead || l.g.handling {
+		if !ok || l.peerGone || l.dead || l.g.handling {
 			continue
 		}
 		err := e.Err()
 		if err == nil {
 			continue
 		}
-		any, l.last = true, true
+		any, l.peerGone = true, true
 		if l.g.others(l) { // the peer sends it again, over another rail
 			l.down(err)
 			i = -1 // the list has changed
@@ -222,7 +222,7 @@ func (s *Session) unstall() {
 			s.stalled = append(s.stalled, l)
 			continue
 		}
-		l.held = false
+		l.bufferOut = false
 		if l.g.relay.Taken(int(l.rail)) != nil {
 			continue // the peer sends it again, elsewhere
 		}
@@ -233,89 +233,89 @@ func (s *Session) unstall() {
 }
 
 // receiveKept gives a kept message to a receive.
-func (s *Session) receiveKept(r *Request, k *kept) {
-	extra, data := k.h.Data(k.buf)
-	g := k.g
+func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
+	extra, data := u.h.Data(u.buf)
+	g := u.g
 	switch {
-	case k.gone != nil:
-		r.status.From, r.status.Tag = g, k.h.Tag
-		s.complete(r, g.fault("receive", k.gone))
-	case k.h.Kind == header.RTS && s.postpones(r, g, k.buf, &k.h):
-	case k.h.Kind == header.RTS:
+	case u.gone != nil:
+		r.status.From, r.status.Tag = g, u.h.Tag
+		s.complete(r, g.fault("receive", u.gone))
+	case u.h.Kind == header.RTS && s.postpones(r, g, u.buf, &u.h):
+	case u.h.Kind == header.RTS:
 		var req header.Request
-		if err := k.parse(&req); err != nil {
+		if err := u.parse(&req); err != nil {
 			s.complete(r, g.fault("receive", err)) // checked on arrival
 			break
 		}
-		if err := s.receiveLong(r, g, &k.h, &req, extra, data); err != nil && g.lead != nil {
-			g.lead.bad(err)
+		if err := s.receiveLong(r, g, &u.h, &req, extra, data); err != nil && g.lead != nil {
+			g.lead.failProtocol(err)
 		} else if g.lead != nil {
-			g.lead.within()
+			g.lead.withinQuota()
 		}
 	default:
 		s.stats.Received++
-		s.deliver(r, g, k.h.Tag, extra, data)
-		if k.h.Kind == header.Sync {
-			g.ack(header.Uint64(k.h.Body(k.buf)))
+		s.deliver(r, g, u.h.Tag, extra, data)
+		if u.h.Kind == header.Sync {
+			g.ack(header.Uint64(u.h.Body(u.buf)))
 		}
 	}
-	s.freeKept(k)
+	s.freeUnexpected(u)
 }
 
 // dropKept forgets long messages of a gate whose connection has ended: nobody
 // will send them. Short ones are here, and can still be received.
-func (s *Session) dropKept(g *Gate) {
+func (s *Session) dropUnexpected(g *Gate) {
 	s.table.Each(g.index, func(a *match.Arrival) {
-		if k := a.User.(*kept); k.h.Kind == header.RTS {
+		if u := a.User.(*unexpected); u.h.Kind == header.RTS {
 			s.table.Take(a)
-			s.freeKept(k)
+			s.freeUnexpected(u)
 		}
 	})
-	for _, k := range g.probed {
-		k.gone = ErrClosed
+	for _, u := range g.probed {
+		u.gone = ErrClosed
 	}
 	clear(g.rts)
 	g.probed = nil
 }
 
 // refuseKept is the same on the side that closes: the sender hears it by Bye.
-func (s *Session) refuseKept(g *Gate) { s.dropKept(g) }
+func (s *Session) refuseUnexpected(g *Gate) { s.dropUnexpected(g) }
 
 // withdrawKept forgets one that its sender has withdrawn.
-func (g *Gate) withdrawKept(k *kept) {
-	delete(g.rts, k.number)
-	if i := slices.Index(g.probed, k); i >= 0 {
-		k.gone = errWithdrawn
+func (g *Gate) withdrawUnexpected(u *unexpected) {
+	delete(g.rts, u.number)
+	if i := slices.Index(g.probed, u); i >= 0 {
+		u.gone = errWithdrawn
 		g.probed = slices.Delete(g.probed, i, i+1)
 		return
 	}
-	g.s.table.Take(&k.Arrival)
-	g.s.freeKept(k)
+	g.s.table.Take(&u.Arrival)
+	g.s.freeUnexpected(u)
 }
 
 // parse reads the RTS. It was checked on arrival, but then copied from memory that the peer may write.
-func (k *kept) parse(req *header.Request) error {
-	err := req.Parse(k.h.Body(k.buf))
-	if err == nil && req.Total > uint64(k.g.s.cfg.MaxMessage) {
+func (u *unexpected) parse(req *header.Request) error {
+	err := req.Parse(u.h.Body(u.buf))
+	if err == nil && req.Total > uint64(u.g.s.cfg.MaxMessage) {
 		err = header.ErrMalformed
 	}
 	return err
 }
 
 // length is how long a kept message is.
-func (k *kept) length() int {
-	if k.h.Kind == header.RTS {
+func (u *unexpected) length() int {
+	if u.h.Kind == header.RTS {
 		var req header.Request
-		if k.parse(&req) != nil {
+		if u.parse(&req) != nil {
 			return 0 // changed by the peer while it was copied: to receive it fails
 		}
 		return int(req.Total)
 	}
-	return int(k.h.Length)
+	return int(u.h.Length)
 }
 
-func (k *kept) status() Status {
-	return Status{From: k.g, Tag: k.h.Tag, Len: k.length(), Header: int(k.h.Extra)}
+func (u *unexpected) status() Status {
+	return Status{From: u.g, Tag: u.h.Tag, Len: u.length(), Header: int(u.h.Extra)}
 }
 
 // Iprobe makes progress and reports whether a matching message has arrived, with its status, without receiving it. It
@@ -326,7 +326,7 @@ func (s *Session) Iprobe(m Match) (Status, bool) {
 	defer s.leave()
 	p := m.pattern()
 	if a := s.table.Peek(&p); a != nil {
-		return a.User.(*kept).status(), true
+		return a.User.(*unexpected).status(), true
 	}
 	return Status{}, false
 }
@@ -341,14 +341,14 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 	s.mu.unlock()
 	err := s.await(ctx, func() bool {
 		if a := s.table.Peek(&p); a != nil {
-			st = a.User.(*kept).status()
+			st = a.User.(*unexpected).status()
 			return true
 		}
-		if m.From != nil && m.From.stranded() {
-			m.From.strand()
+		if m.From != nil && m.From.unconnectable() {
+			m.From.failUnconnectable()
 		}
 		if m.From == nil && len(s.ends) > 0 {
-			gone = s.deserted()
+			gone = s.noSenders()
 		}
 		switch {
 		case m.From == nil:
@@ -379,7 +379,7 @@ func (s *Session) Probe(ctx context.Context, m Match) (Status, error) {
 // memory counts against the budget of unexpected messages.
 type Message struct {
 	s  *Session
-	k  *kept
+	k  *unexpected
 	st Status
 }
 
@@ -397,12 +397,12 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 	if a == nil {
 		return nil, false
 	}
-	k := a.User.(*kept)
+	u := a.User.(*unexpected)
 	s.table.Take(a)
-	if k.h.Kind == header.RTS {
-		k.g.probed = append(k.g.probed, k)
+	if u.h.Kind == header.RTS {
+		u.g.probed = append(u.g.probed, u)
 	}
-	return &Message{s: s, k: k, st: k.status()}, true
+	return &Message{s: s, k: u, st: u.status()}, true
 }
 
 // Irecv starts to receive the message. A second call fails with ErrInvalid. A long message can end between Improbe and
@@ -417,22 +417,22 @@ func (m *Message) Irecv(buf []byte) (*Request, error) {
 	}
 	r := s.request("receive")
 	r.buf = buf
-	k := m.k
+	u := m.k
 	m.k = nil
-	if i := slices.Index(k.g.probed, k); i >= 0 {
-		k.g.probed = slices.Delete(k.g.probed, i, i+1)
+	if i := slices.Index(u.g.probed, u); i >= 0 {
+		u.g.probed = slices.Delete(u.g.probed, i, i+1)
 	}
-	s.receiveProbed(r, k)
+	s.receiveProbed(r, u)
 	return r, nil
 }
 
 // receiveProbed gives a message that was taken out of matching to a receive.
-func (s *Session) receiveProbed(r *Request, k *kept) {
+func (s *Session) receiveProbed(r *Request, u *unexpected) {
 	r.probed = true
-	if k.h.Kind == header.RTS && k.g.state != gateUp && k.g.pausing == notPaused {
-		k.gone = cmp.Or(k.gone, ErrClosed)
+	if u.h.Kind == header.RTS && u.g.state != gateUp && u.g.pausing == notPaused {
+		u.gone = cmp.Or(u.gone, ErrClosed)
 	}
-	s.receiveKept(r, k)
+	s.receiveUnexpected(r, u)
 }
 
 // Drop makes progress and throws away the messages that match, have arrived and were not received, and returns how many
@@ -442,7 +442,7 @@ func (s *Session) Drop(m Match) (n int) {
 	s.mu.lock()
 	defer s.leave()
 	p := m.pattern()
-	for most := s.keptN; n < most; n++ { // not those that come meanwhile
+	for most := s.unexpectedN; n < most; n++ { // not those that come meanwhile
 		a := s.table.Peek(&p)
 		if a == nil {
 			break
@@ -450,7 +450,7 @@ func (s *Session) Drop(m Match) (n int) {
 		s.table.Take(a)
 		r := s.request("receive")
 		r.then = func(Status, error) {}
-		s.receiveProbed(r, a.User.(*kept))
+		s.receiveProbed(r, a.User.(*unexpected))
 	}
 	return n
 }

@@ -13,7 +13,7 @@ import (
 // A peer must not make this process keep more than it has agreed to. Memory that is kept for a peer is of two kinds;
 // each is counted with all its costs, for the gate and for the session:
 //
-//   - Messages that nobody has received (kept.go). Beyond their budget a peer is held up.
+//   - Messages that nobody has received (unexpected.go). Beyond their budget a peer is held up.
 //   - Debt: answers that the peer has not taken (answers.go), control messages, chunks and long messages that it has begun or
 //     asked for. It is counted where it is made and where it is given back, and the limits are checked after each
 //     message of the peer that is not a plain one. Beyond them the gate ends with ErrLimit: the link is still read
@@ -41,62 +41,62 @@ const (
 
 // Costs in bytes, beside the data that is held.
 const (
-	parcelCost   = int(unsafe.Sizeof(parcel{}))
+	outMsgCost   = int(unsafe.Sizeof(outMsg{}))
 	pieceCost    = int(unsafe.Sizeof(piece{}))
 	incomingCost = int(unsafe.Sizeof(incoming{})) + int(unsafe.Sizeof(slabItem[*incoming]{}))
 	answerCost   = 2 * int(unsafe.Sizeof(answer{})) // its queue doubles
 )
 
 // owe adds to the debt.
-func (g *Gate) owe(n int) {
-	g.debt += n
-	g.s.debt += n
+func (g *Gate) charge(n int) {
+	g.heldBytes += n
+	g.s.heldBytes += n
 }
 
 // own charges a parcel to the gate until it is given back.
-func (g *Gate) own(pc *parcel) {
-	if pc.debtor == nil {
-		pc.debtor, pc.cost = g, int32(parcelCost+cap(pc.big))
-		g.owe(int(pc.cost))
+func (g *Gate) chargeMsg(msg *outMsg) {
+	if msg.charged == nil {
+		msg.charged, msg.cost = g, int32(outMsgCost+cap(msg.big))
+		g.charge(int(msg.cost))
 	}
 }
 
 // crowded reports whether a gate is so near its limit that it should begin nothing that can wait.
-func (g *Gate) crowded() bool {
+func (g *Gate) nearQuota() bool {
 	c := &g.s.cfg
-	return g.debt > c.PeerMemory/nearLimit || g.s.debt > c.PeersMemory/nearLimit
+	return g.heldBytes > c.PeerMemory/nearLimit || g.s.heldBytes > c.PeersMemory/nearLimit
 }
 
 // within ends the gate if the peer wants more than the limits allow. It returns what handle does.
-func (l *link) within() bool {
+func (l *link) withinQuota() bool {
 	g, s := l.g, l.g.s
 	switch most := s.cfg.PeerMemory; {
 	case l.dead:
 		return false
 	case g.answers.n > most/bytesPerAnswer:
-		return l.bad(fmt.Errorf("%w: %w: %d answers wait that the peer does not take; "+
+		return l.failProtocol(fmt.Errorf("%w: %w: %d answers wait that the peer does not take; "+
 			"Config.PeerMemory (%d bytes) allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.answers.n, most, most/bytesPerAnswer))
-	case g.debt > most:
-		return l.bad(fmt.Errorf("%w: %w: messages under way and answers cost %d bytes; "+
-			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.debt, most))
-	case s.debt > s.cfg.PeersMemory:
-		s.endDebtor()
+	case g.heldBytes > most:
+		return l.failProtocol(fmt.Errorf("%w: %w: messages under way and answers cost %d bytes; "+
+			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.heldBytes, most))
+	case s.heldBytes > s.cfg.PeersMemory:
+		s.endLargest()
 	}
 	return !l.dead
 }
 
 // endDebtor ends the gate that has the largest part of a debt that is too large in sum.
-func (s *Session) endDebtor() {
+func (s *Session) endLargest() {
 	var worst *Gate
 	for _, g := range s.gates {
-		if g != nil && g.lead != nil && (worst == nil || g.debt > worst.debt) {
+		if g != nil && g.lead != nil && (worst == nil || g.heldBytes > worst.heldBytes) {
 			worst = g
 		}
 	}
-	if worst != nil && worst.debt > 0 {
-		worst.lead.bad(fmt.Errorf("%w: %w: messages under way and answers of all peers cost %d bytes, %d of them this peer's; "+
+	if worst != nil && worst.heldBytes > 0 {
+		worst.lead.failProtocol(fmt.Errorf("%w: %w: messages under way and answers of all peers cost %d bytes, %d of them this peer's; "+
 			"Config.PeersMemory allows %d: raise it if the peers need more",
-			ErrBroken, ErrLimit, s.debt, worst.debt, s.cfg.PeersMemory))
+			ErrBroken, ErrLimit, s.heldBytes, worst.heldBytes, s.cfg.PeersMemory))
 	}
 }
 
@@ -137,8 +137,8 @@ func machineMemory() int {
 }
 
 // mayLeave reports whether a message that waits for the peer's answer may leave now: not while too many do already.
-func (g *Gate) mayLeave(pc *parcel) bool {
-	if pc.out != nil {
+func (g *Gate) mayLeave(msg *outMsg) bool {
+	if msg.out != nil {
 		return g.longs < maxLongs
 	}
 	return g.syncs < maxSyncs
@@ -146,14 +146,14 @@ func (g *Gate) mayLeave(pc *parcel) bool {
 
 // blocked reports whether the backlog waits for answers of the peer.
 func (g *Gate) blocked() bool {
-	pc := g.backlog.first
-	return pc != nil && pc.lasts() && !g.mayLeave(pc)
+	msg := g.backlog.first
+	return msg != nil && msg.needsReply() && !g.mayLeave(msg)
 }
 
 // queued is how much waits to leave over the connection that stands, or the one that is being made.
 func (g *Gate) queued() int {
 	n := g.replay.n + g.answers.n + g.control.n + g.backlog.n
-	if g.door != nil {
+	if g.firstAnswer != nil {
 		n++
 	}
 	return n

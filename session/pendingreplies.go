@@ -6,40 +6,40 @@ import "errors"
 // driver has already taken: a peer could guess the number of one that has not left, so such an answer ends the
 // connection. A message is not over before the driver has given its memory back: the answer may come earlier.
 
-var errUnasked = errors.New("an answer to what was not sent")
+var errUnrequested = errors.New("an answer to what was not sent")
 
 // away takes note that a driver has taken a parcel that the peer answers.
-func (s *Session) away(pc *parcel) {
-	if pc.out != nil {
-		pc.out.away = true
-		if o := pc.out; !o.counted {
+func (s *Session) noteTaken(msg *outMsg) {
+	if msg.out != nil {
+		msg.out.rtsTaken = true
+		if o := msg.out; !o.counted {
 			o.counted = true
 			o.g.longs++
 		}
-	} else if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
-		r.held = true
-		if !r.away {
-			r.away = true
+	} else if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+		r.inDriver = true
+		if !r.taken {
+			r.taken = true
 			r.g.syncs++
 		}
-	} else if o, ok := s.ops.get(pc.id); ok && pc.id != 0 {
+	} else if o, ok := s.ops.get(msg.id); ok && msg.id != 0 {
 		o.sent++
-		o.held++
-		pc.away = true
+		o.inDriver++
+		msg.counted = true
 	}
 }
 
 // returned takes note that the driver has given the parcel back. Its message may be over by then.
-func (s *Session) returned(pc *parcel) {
-	if pc.out != nil {
+func (s *Session) noteReturned(msg *outMsg) {
+	if msg.out != nil {
 		return // of its memory the driver has had nothing
 	}
-	if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
-		if r.held = false; r.acked {
+	if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+		if r.inDriver = false; r.acked {
 			s.matched(r)
 		}
-	} else if o, ok := s.ops.get(pc.id); ok && pc.id != 0 {
-		if o.held--; o.held == 0 && (o.dropped || o.answered()) {
+	} else if o, ok := s.ops.get(msg.id); ok && msg.id != 0 {
+		if o.inDriver--; o.inDriver == 0 && (o.dropped || o.answered()) {
 			o.end(s, o.err)
 		}
 	}
@@ -53,10 +53,10 @@ func (l *link) acked(id uint64) error {
 		s.stats.Bad++
 		return nil
 	}
-	if !r.away || r.acked {
-		return errUnasked
+	if !r.taken || r.acked {
+		return errUnrequested
 	}
-	if r.acked = true; !r.held {
+	if r.acked = true; !r.inDriver {
 		s.matched(r)
 	}
 	return nil
@@ -72,8 +72,8 @@ func (s *Session) matched(r *Request) {
 // dropSync forgets a synchronous message that is over.
 func (s *Session) dropSync(id uint64, r *Request) {
 	s.syncs.remove(id)
-	if r.away {
-		r.away = false
+	if r.taken {
+		r.taken = false
 		r.g.syncs--
 		r.g.unblock()
 	}
@@ -92,7 +92,7 @@ func (s *Session) dropOut(o *outgoing) {
 // unblock has the backlog looked at, which may have waited for an answer of the peer.
 func (g *Gate) unblock() {
 	if g.backlog.n > 0 {
-		g.work()
+		g.markBusy()
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // parcel is a message of the small track on its way out: waiting for room, or
 // in the driver's hands.
-type parcel struct {
+type outMsg struct {
 	p        driver.Packet
 	iov      [2][]byte
 	buf      []byte    // header, and what was copied behind it
@@ -18,13 +18,13 @@ type parcel struct {
 	frag     *outgoing // of a fragment
 	sync     uint64    // id of a synchronous message
 	id       uint64    // of the operation that it asks for; of an RTS: of out
-	next     *parcel
+	next     *outMsg
 	room     [128]byte
 	big      []byte
 	prepared Prepared
 	urgent   bool  // before those that wait and are not
-	away     bool  // counted in Op.held
-	debtor   *Gate // whose debt it is part of; nil: none
+	counted  bool  // counted in Op.held
+	charged  *Gate // whose debt it is part of; nil: none
 	cost     int32
 }
 
@@ -33,50 +33,50 @@ type parcel struct {
 const copyMax = 256
 
 // parcelQueue is a queue of parcels.
-type parcelQueue struct {
-	first, last *parcel
+type outQueue struct {
+	first, last *outMsg
 	n           int
 }
 
-func (q *parcelQueue) push(pc *parcel) {
-	pc.next = nil
+func (q *outQueue) push(msg *outMsg) {
+	msg.next = nil
 	if q.last != nil {
-		q.last.next = pc
+		q.last.next = msg
 	} else {
-		q.first = pc
+		q.first = msg
 	}
-	q.last = pc
+	q.last = msg
 	q.n++
 }
 
-func (q *parcelQueue) pushFront(pc *parcel) {
-	if pc.next = q.first; q.first == nil {
-		q.last = pc
+func (q *outQueue) pushFront(msg *outMsg) {
+	if msg.next = q.first; q.first == nil {
+		q.last = msg
 	}
-	q.first = pc
+	q.first = msg
 	q.n++
 }
 
-func (q *parcelQueue) pop() *parcel {
-	pc := q.first
-	if pc == nil {
+func (q *outQueue) pop() *outMsg {
+	msg := q.first
+	if msg == nil {
 		return nil
 	}
-	if q.first = pc.next; q.first == nil {
+	if q.first = msg.next; q.first == nil {
 		q.last = nil
 	}
-	pc.next = nil
+	msg.next = nil
 	q.n--
-	return pc
+	return msg
 }
 
 // lasts reports whether a message is not over when its parcel has left.
-func (pc *parcel) lasts() bool { return pc.out != nil || pc.sync != 0 }
+func (msg *outMsg) needsReply() bool { return msg.out != nil || msg.sync != 0 }
 
 // lasting is how many such parcels a queue has.
-func (q *parcelQueue) lasting() (n int) {
-	for pc := q.first; pc != nil; pc = pc.next {
-		if pc.lasts() {
+func (q *outQueue) needingReply() (n int) {
+	for msg := q.first; msg != nil; msg = msg.next {
+		if msg.needsReply() {
 			n++
 		}
 	}
@@ -84,25 +84,25 @@ func (q *parcelQueue) lasting() (n int) {
 }
 
 // line puts a parcel where it belongs: at the end, or behind the urgent ones.
-func (q *parcelQueue) line(pc *parcel) {
-	if !pc.urgent || q.n == 0 || q.last.urgent {
-		q.push(pc)
+func (q *outQueue) insert(msg *outMsg) {
+	if !msg.urgent || q.n == 0 || q.last.urgent {
+		q.push(msg)
 		return
 	}
 	if !q.first.urgent {
-		q.pushFront(pc)
+		q.pushFront(msg)
 		return
 	}
 	before := q.first
 	for before.next.urgent {
 		before = before.next
 	}
-	pc.next, before.next = before.next, pc
+	msg.next, before.next = before.next, msg
 	q.n++
 }
 
 // prepend moves the parcels of another queue to the front.
-func (q *parcelQueue) prepend(other *parcelQueue) {
+func (q *outQueue) prepend(other *outQueue) {
 	if other.n == 0 {
 		return
 	}
@@ -111,58 +111,58 @@ func (q *parcelQueue) prepend(other *parcelQueue) {
 	}
 	q.first = other.first
 	q.n += other.n
-	*other = parcelQueue{}
+	*other = outQueue{}
 }
 
 // append moves the parcels of another queue to the end.
-func (q *parcelQueue) append(other *parcelQueue) {
-	for pc := other.pop(); pc != nil; pc = other.pop() {
-		q.push(pc)
+func (q *outQueue) append(other *outQueue) {
+	for msg := other.pop(); msg != nil; msg = other.pop() {
+		q.push(msg)
 	}
 }
 
 // remove takes out the first parcel for which f holds.
-func (q *parcelQueue) remove(f func(*parcel) bool) *parcel {
-	var before *parcel
-	for pc := q.first; pc != nil; before, pc = pc, pc.next {
-		if !f(pc) {
+func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
+	var before *outMsg
+	for msg := q.first; msg != nil; before, msg = msg, msg.next {
+		if !f(msg) {
 			continue
 		}
 		if before != nil {
-			before.next = pc.next
+			before.next = msg.next
 		} else {
-			q.first = pc.next
+			q.first = msg.next
 		}
-		if q.last == pc {
+		if q.last == msg {
 			q.last = before
 		}
-		pc.next = nil
+		msg.next = nil
 		q.n--
-		return pc
+		return msg
 	}
 	return nil
 }
 
 // parcel takes a free parcel with room for n bytes of header and body.
-func (s *Session) parcel(n int) *parcel {
-	pc := s.parcels
-	if pc == nil {
-		pc = new(parcel)
+func (s *Session) newOutMsg(n int) *outMsg {
+	msg := s.msgPool
+	if msg == nil {
+		msg = new(outMsg)
 	} else {
-		s.parcels = pc.next
-		pc.next = nil
+		s.msgPool = msg.next
+		msg.next = nil
 	}
 	switch {
-	case n <= len(pc.room):
-		pc.buf = pc.room[:n]
+	case n <= len(msg.room):
+		msg.buf = msg.room[:n]
 	default:
-		if n > cap(pc.big) {
-			s.bigBytes += 2*n - cap(pc.big)
-			pc.big = make([]byte, 2*n)
+		if n > cap(msg.big) {
+			s.bigBytes += 2*n - cap(msg.big)
+			msg.big = make([]byte, 2*n)
 		}
-		pc.buf = pc.big[:n]
+		msg.buf = msg.big[:n]
 	}
-	return pc
+	return msg
 }
 
 // maxBigBytes is how many bytes of parcels' memory are kept when nothing waits any more at a gate.
@@ -170,32 +170,32 @@ const maxBigBytes = 4 << 20
 
 // trim frees memory of parcels that are not in use, down to maxBigBytes.
 func (s *Session) trim() {
-	for pc := s.parcels; pc != nil && s.bigBytes > maxBigBytes; pc = pc.next {
-		s.bigBytes -= cap(pc.big)
-		pc.big = nil
+	for msg := s.msgPool; msg != nil && s.bigBytes > maxBigBytes; msg = msg.next {
+		s.bigBytes -= cap(msg.big)
+		msg.big = nil
 	}
 }
 
-func (s *Session) recycle(pc *parcel) {
-	if g := pc.debtor; g != nil {
-		pc.debtor = nil
-		g.owe(-int(pc.cost))
+func (s *Session) recycle(msg *outMsg) {
+	if g := msg.charged; g != nil {
+		msg.charged = nil
+		g.charge(-int(msg.cost))
 	}
-	pc.req, pc.out, pc.frag, pc.sync, pc.id, pc.urgent, pc.away = nil, nil, nil, 0, 0, false, false
-	pc.iov[1] = nil
-	pc.p.IOV = nil
-	pc.next = s.parcels
-	s.parcels = pc
+	msg.req, msg.out, msg.frag, msg.sync, msg.id, msg.urgent, msg.counted = nil, nil, nil, 0, 0, false, false
+	msg.iov[1] = nil
+	msg.p.IOV = nil
+	msg.next = s.msgPool
+	s.msgPool = msg
 }
 
 // control makes a parcel of a control message with its body and data.
-func (s *Session) control(h header.Header, data []byte) (pc *parcel, body []byte) {
+func (s *Session) control(h header.Header, data []byte) (msg *outMsg, body []byte) {
 	n := header.Size + header.BodySize(h.Kind)
 	h.Length = uint32(len(data))
-	pc = s.parcel(n + len(data))
-	h.Put(pc.buf)
-	copy(pc.buf[n:], data)
-	return pc, pc.buf[header.Size:n]
+	msg = s.newOutMsg(n + len(data))
+	h.Put(msg.buf)
+	copy(msg.buf[n:], data)
+	return msg, msg.buf[header.Size:n]
 }
 
 // maxBuffered is how many parcels may wait at a gate whose senders have been
@@ -204,55 +204,55 @@ const maxBuffered = 256
 
 // dispatch sends a parcel, or queues it behind those that wait. It tells
 // whether the parcel has left.
-func (g *Gate) dispatch(pc *parcel) bool {
+func (g *Gate) dispatch(msg *outMsg) bool {
 	switch {
 	case g.clear && g.queued() == 0:
-		if left, taken := g.lead.post(pc); taken {
+		if left, taken := g.lead.post(msg); taken {
 			return left
 		}
 	case g.state == gateIdle:
 		g.connect()
 	case g.state == gateBroken:
-		g.s.lost(pc, g.err)
+		g.s.msgFailed(msg, g.err)
 		return true
 	}
-	g.backlog.line(pc)
-	g.work()
+	g.backlog.insert(msg)
+	g.markBusy()
 	return false
 }
 
 // post gives a parcel to the driver. Not taken: there is no room, the rail is
 // lost and another carries messages now, or too many such messages wait for the peer's answer.
-func (l *link) post(pc *parcel) (left, taken bool) {
-	if pc.lasts() && !l.g.mayLeave(pc) {
+func (l *link) post(msg *outMsg) (left, taken bool) {
+	if msg.needsReply() && !l.g.mayLeave(msg) {
 		return false, false
 	}
-	many := l.g.relay.many && header.Kind(pc.buf[0]).Numbered()
+	many := l.g.relay.many && header.Kind(msg.buf[0]).Numbered()
 	if many && l.g.relay.full() {
 		return false, false
 	}
-	if pc.out != nil {
-		pc.out.offer(l, pc)
+	if msg.out != nil {
+		msg.out.offer(l, msg)
 	}
-	pc.iov[0] = pc.buf
-	if pc.iov[1] == nil {
-		pc.p.IOV = pc.iov[:1]
+	msg.iov[0] = msg.buf
+	if msg.iov[1] == nil {
+		msg.p.IOV = msg.iov[:1]
 	} else {
-		pc.p.IOV = pc.iov[:2]
+		msg.p.IOV = msg.iov[:2]
 	}
-	err := l.small.SendPost(&pc.p)
+	err := l.small.SendPost(&msg.p)
 	posted := err == nil
 	if posted {
 		if many {
-			l.g.relay.keep(l.g.s, pc)
+			l.g.relay.keep(l.g.s, msg)
 		}
-		if pc.sync|pc.id != 0 {
-			l.g.s.away(pc)
+		if msg.sync|msg.id != 0 {
+			l.g.s.noteTaken(msg)
 		}
 		var done bool
-		if done, err = l.small.SendPoll(&pc.p); !done {
-			l.sending.push(pc)
-			l.g.work()
+		if done, err = l.small.SendPoll(&msg.p); !done {
+			l.sending.push(msg)
+			l.g.markBusy()
 			return false, true
 		}
 	}
@@ -260,79 +260,79 @@ func (l *link) post(pc *parcel) (left, taken bool) {
 		return false, false
 	}
 	if err != nil {
-		return l.refused(pc, err, posted)
+		return l.refused(msg, err, posted)
 	}
-	l.g.s.left(pc)
+	l.g.s.msgSent(msg)
 	return true, true
 }
 
 // refused deals with a parcel that a rail has not taken, or not sent. Unless the rail is broken it is only the
 // message's end, if somebody is told of that: else, as where the peer counts on a message, the rail is lost.
-func (l *link) refused(pc *parcel, err error, posted bool) (left, taken bool) {
+func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 	g, s := l.g, l.g.s
-	many := g.relay.many && header.Kind(pc.buf[0]).Numbered()
+	many := g.relay.many && header.Kind(msg.buf[0]).Numbered()
 	switch {
-	case !isGone(err) && pc.owned() && !(many && posted):
-		s.lost(pc, g.fault("send", err))
+	case !isGone(err) && msg.reportsLoss() && !(many && posted):
+		s.msgFailed(msg, g.fault("send", err))
 		return true, true
 	case !g.relay.many:
-		s.lost(pc, g.fault("send", err))
+		s.msgFailed(msg, g.fault("send", err))
 		l.down(err)
 		return true, true
 	case !many || posted: // a copy is kept
-		s.left(pc)
+		s.msgSent(msg)
 		l.down(err)
 		return true, true
 	}
 	if l.down(err); g.lead != nil {
 		return false, false
 	}
-	s.lost(pc, g.fault("send", err))
+	s.msgFailed(msg, g.fault("send", err))
 	return true, true
 }
 
 // owned reports whether somebody is told when a parcel is lost.
-func (pc *parcel) owned() bool { return pc.req != nil || pc.lasts() }
+func (msg *outMsg) reportsLoss() bool { return msg.req != nil || msg.needsReply() }
 
 // left ends a parcel that the driver has sent.
-func (s *Session) left(pc *parcel) {
-	if pc.req != nil {
-		s.complete(pc.req, nil)
+func (s *Session) msgSent(msg *outMsg) {
+	if msg.req != nil {
+		s.complete(msg.req, nil)
 	}
-	if o := pc.frag; o != nil {
+	if o := msg.frag; o != nil {
 		o.frags--
 		s.settleOut(o)
 	}
-	if pc.sync|pc.id != 0 {
-		s.returned(pc)
+	if msg.sync|msg.id != 0 {
+		s.noteReturned(msg)
 	}
-	s.recycle(pc)
+	s.recycle(msg)
 }
 
 // lost ends a parcel that will not be sent.
-func (s *Session) lost(pc *parcel, err error) {
-	if pc.req != nil {
-		s.complete(pc.req, err)
+func (s *Session) msgFailed(msg *outMsg, err error) {
+	if msg.req != nil {
+		s.complete(msg.req, err)
 	}
-	if o := pc.frag; o != nil {
+	if o := msg.frag; o != nil {
 		o.frags--
 		s.settleOut(o)
 	}
-	if o, ok := s.outs.get(pc.id); ok && o == pc.out {
+	if o, ok := s.outs.get(msg.id); ok && o == msg.out {
 		o.fail(cause(err))
 		s.settleOut(o)
 	}
-	if r, ok := s.syncs.get(pc.sync); ok && pc.sync != 0 {
-		s.dropSync(pc.sync, r)
+	if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
+		s.dropSync(msg.sync, r)
 		r.g.ended()
 		s.complete(r, err)
 	}
-	if o, ok := s.ops.get(pc.id); ok && pc.out == nil && pc.away {
-		if o.held--; o.held == 0 && o.dropped {
+	if o, ok := s.ops.get(msg.id); ok && msg.out == nil && msg.counted {
+		if o.inDriver--; o.inDriver == 0 && o.dropped {
 			o.end(s, o.err)
 		}
 	}
-	s.recycle(pc)
+	s.recycle(msg)
 }
 
 // cause is what an error of the session wraps.
@@ -344,7 +344,7 @@ func cause(err error) error {
 }
 
 // work puts the gate on the list of those with something to send.
-func (g *Gate) work() {
+func (g *Gate) markBusy() {
 	if !g.listed {
 		g.listed = true
 		g.s.busy = append(g.s.busy, g)
@@ -356,8 +356,8 @@ func (g *Gate) work() {
 func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
 		for l.sending.n > 0 {
-			pc := l.sending.first
-			done, err := l.small.SendPoll(&pc.p)
+			msg := l.sending.first
+			done, err := l.small.SendPoll(&msg.p)
 			if !done {
 				break
 			}
@@ -365,35 +365,35 @@ func (g *Gate) push() (moved, more bool) {
 			l.sending.pop()
 			switch {
 			case err == nil || l.dead: // or a copy is kept
-				g.s.left(pc)
-			case !isGone(err) && pc.owned() && !g.relay.many:
-				g.s.lost(pc, g.fault("send", err))
+				g.s.msgSent(msg)
+			case !isGone(err) && msg.reportsLoss() && !g.relay.many:
+				g.s.msgFailed(msg, g.fault("send", err))
 			case g.relay.many:
-				g.s.left(pc)
+				g.s.msgSent(msg)
 				l.down(err)
 			default:
-				g.s.lost(pc, g.fault("send", err))
+				g.s.msgFailed(msg, g.fault("send", err))
 				l.down(err)
 			}
 			if g.lead == nil {
 				return moved, false
 			}
 		}
-		if l.dead && l.sending.n == 0 && !l.buried {
-			g.s.bury(l)
+		if l.dead && l.sending.n == 0 && !l.released {
+			g.s.releaseLink(l)
 		}
 	}
 	if g.lead == nil {
 		return moved, false // a connection that stands lists the gate again
 	}
 	if !g.clear || g.relay.due {
-		moved = g.hail() || moved
+		moved = g.sendPreamble() || moved
 	}
 	moved = g.pushQueues() || moved
 	for _, l := range g.links {
 		more = more || l.sending.n > 0
 	}
-	return moved, more || g.queued() > 0 || g.owes()
+	return moved, more || g.queued() > 0 || g.hasPreamble()
 }
 
 // pushQueues sends what waits, in the order that keeps control from waiting behind data: first what goes again over

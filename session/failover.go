@@ -11,13 +11,13 @@ import (
 // trail is what a gate with several rails remembers of its short messages, so that
 // they can go on over another rail: package relay counts them, and copies of those
 // that the peer may not have are kept. With one rail there is nothing to remember.
-type trail struct {
+type failover struct {
 	relay.End
-	many   bool        // rails
-	copies parcelQueue // of numbered messages that have left
-	bytes  int         // of those
-	fresh  int         // bytes that were taken and not told
-	due    bool        // Seen has to be sent
+	many            bool     // rails
+	copies          outQueue // of numbered messages that have left
+	bytes           int      // of those
+	unreportedBytes int      // bytes that were taken and not told
+	due             bool     // Seen has to be sent
 }
 
 // Limits of the copies of messages that have left, and after how much the peer is told what has come: well before it
@@ -30,95 +30,95 @@ const (
 )
 
 // full reports whether a message has to wait until the peer has seen others.
-func (t *trail) full() bool { return t.copies.n >= maxCopies || t.bytes >= maxCopyBytes }
+func (f *failover) full() bool { return f.copies.n >= maxCopies || f.bytes >= maxCopyBytes }
 
 // settled reports whether both ends know of everything that the other has taken.
-func (t *trail) settled() bool { return !t.many || t.copies.n == 0 && !t.due }
+func (f *failover) settled() bool { return !f.many || f.copies.n == 0 && !f.due }
 
 // begin is for a connection that stands.
-func (t *trail) begin(rails int) {
-	*t = trail{many: rails > 1}
-	t.Begin(rails)
+func (f *failover) begin(rails int) {
+	*f = failover{many: rails > 1}
+	f.Begin(rails)
 }
 
 // drop forgets everything.
-func (t *trail) drop(s *Session) {
-	for pc := t.copies.pop(); pc != nil; pc = t.copies.pop() {
-		s.recycle(pc)
+func (f *failover) drop(s *Session) {
+	for msg := f.copies.pop(); msg != nil; msg = f.copies.pop() {
+		s.recycle(msg)
 	}
-	*t = trail{}
+	*f = failover{}
 }
 
 // keep copies a message that the driver has taken.
-func (t *trail) keep(s *Session, pc *parcel) {
-	c := s.parcel(len(pc.buf) + len(pc.iov[1]))
-	n := copy(c.buf, pc.buf)
-	copy(c.buf[n:], pc.iov[1])
-	t.copies.push(c)
-	t.bytes += len(c.buf)
-	t.Sent()
+func (f *failover) keep(s *Session, msg *outMsg) {
+	c := s.newOutMsg(len(msg.buf) + len(msg.iov[1]))
+	n := copy(c.buf, msg.buf)
+	copy(c.buf[n:], msg.iov[1])
+	f.copies.push(c)
+	f.bytes += len(c.buf)
+	f.Sent()
 }
 
 // forget drops the oldest n copies.
-func (t *trail) forget(s *Session, n int) {
+func (f *failover) forget(s *Session, n int) {
 	for range n {
-		pc := t.copies.pop()
-		t.bytes -= len(pc.buf)
-		s.recycle(pc)
+		msg := f.copies.pop()
+		f.bytes -= len(msg.buf)
+		s.recycle(msg)
 	}
 }
 
 // taken counts a message. It is told to the peer now and then, and with BYE at
 // once, as the peer waits for it.
 func (l *link) taken(b []byte) error {
-	t := &l.g.relay
+	f := &l.g.relay
 	if len(b) == 0 || !header.Kind(b[0]).Numbered() {
 		return nil
 	}
-	if err := t.End.Taken(int(l.rail)); err != nil {
+	if err := f.End.Taken(int(l.rail)); err != nil {
 		return err
 	}
-	if t.fresh += len(b); t.fresh >= seenEachBytes || t.Untold() >= seenEach || header.Kind(b[0]) == header.Bye {
-		t.due = true
-		l.g.work()
+	if f.unreportedBytes += len(b); f.unreportedBytes >= seenEachBytes || f.Unreported() >= seenEach || header.Kind(b[0]) == header.Bye {
+		f.due = true
+		l.g.markBusy()
 	}
 	return nil
 }
 
 // passOn has another rail carry short messages if a lost one did.
-func (g *Gate) passOn(l *link) {
+func (g *Gate) useOtherRail(l *link) {
 	if g.relay.Lost(int(l.rail)) {
 		g.lead, g.clear = g.links[g.relay.Lead()], false
 	}
-	g.work()
+	g.markBusy()
 }
 
 // hail sends the messages that precede all others: Hello on a rail that carries messages for the first time, Resume,
 // and Seen. Then messages may follow, if the peer has said where it goes on.
-func (g *Gate) hail() (moved bool) {
+func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
-	if l := g.lead; !l.hailed {
+	if l := g.lead; !l.preambleSent {
 		hello := header.Greeting{Rank: uint32(s.rank), Size: uint32(s.size), Incarnation: s.card.incarnation, Era: s.era}
-		pc, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, hello.Data())
+		msg, body := s.control(header.Header{Kind: header.Hello, Extra: header.Version, Tag: g.dials}, hello.Data())
 		hello.Put(body)
-		if !l.note(pc) {
+		if !l.postUnnumbered(msg) {
 			return moved
 		}
-		l.hailed, moved = true, true
+		l.preambleSent, moved = true, true
 	}
 	if got, lost, ok := g.relay.Resume(); ok {
-		pc, _ := s.control(header.Header{Kind: header.Resume, Tag: got, Flags: lost}, nil)
-		if !g.lead.note(pc) {
+		msg, _ := s.control(header.Header{Kind: header.Resume, Tag: got, Flags: lost}, nil)
+		if !g.lead.postUnnumbered(msg) {
 			return moved
 		}
-		g.relay.Resumed()
-		g.relay.due, g.relay.fresh, moved = false, 0, true
+		g.relay.ResumeSent()
+		g.relay.due, g.relay.unreportedBytes, moved = false, 0, true
 	}
 	g.clear = g.relay.Open()
 	if g.relay.due && g.clear {
-		pc, _ := s.control(header.Header{Kind: header.Seen, Tag: g.relay.Tell()}, nil)
-		if g.lead.note(pc) {
-			g.relay.due, g.relay.fresh, moved = false, 0, true
+		msg, _ := s.control(header.Header{Kind: header.Seen, Tag: g.relay.Report()}, nil)
+		if g.lead.postUnnumbered(msg) {
+			g.relay.due, g.relay.unreportedBytes, moved = false, 0, true
 		}
 	}
 	return moved
@@ -126,18 +126,18 @@ func (g *Gate) hail() (moved bool) {
 
 // note posts a message that is not numbered. False if it has to be made again: there
 // is no room, or the rail is lost.
-func (l *link) note(pc *parcel) bool {
-	if _, taken := l.post(pc); !taken {
-		l.g.s.recycle(pc)
+func (l *link) postUnnumbered(msg *outMsg) bool {
+	if _, taken := l.post(msg); !taken {
+		l.g.s.recycle(msg)
 		return false
 	}
 	return !l.dead
 }
 
 // owes reports whether hail has something to say.
-func (g *Gate) owes() bool {
+func (g *Gate) hasPreamble() bool {
 	_, _, resume := g.relay.Resume()
-	return g.lead != nil && (!g.lead.hailed || resume || g.relay.due)
+	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due)
 }
 
 // seen takes what the peer has seen.
@@ -148,7 +148,7 @@ func (l *link) seen(got uint64) error {
 		return relay.ErrProtocol
 	}
 	g.relay.forget(g.s, n)
-	g.work()
+	g.markBusy()
 	g.tryClose()
 	return nil
 }
@@ -157,20 +157,20 @@ func (l *link) seen(got uint64) error {
 // does not have is sent again, before what waits.
 func (l *link) resume(got uint64, lost uint8) error {
 	g := l.g
-	t := &g.relay
+	f := &g.relay
 	for _, x := range g.links {
 		if x != l && lost>>x.rail&1 != 0 && !x.dead {
 			x.lost(fmt.Errorf("%w: the peer has lost the rail", driver.ErrBroken))
 		}
 	}
-	n, err := t.Heard(int(l.rail), got, lost)
+	n, err := f.ResumeReceived(int(l.rail), got, lost)
 	if err != nil {
 		return err
 	}
-	t.forget(g.s, n)
-	g.replay.prepend(&t.copies)
-	t.bytes = 0
-	g.work()
+	f.forget(g.s, n)
+	g.replay.prepend(&f.copies)
+	f.bytes = 0
+	g.markBusy()
 	g.push()
 	return nil
 }

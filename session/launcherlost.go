@@ -13,10 +13,10 @@ import (
 
 // orphanGrace is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
 // card of this rank, cannot answer any more.
-const orphanGrace = 5 * time.Second
+const launcherLostTimeout = 5 * time.Second
 
 // follow waits for the launcher's end.
-func (s *Session) follow(w launch.Watcher) {
+func (s *Session) watchLauncher(w launch.Watcher) {
 	select {
 	case <-s.ctx.Done():
 	case <-w.Lost():
@@ -28,17 +28,17 @@ func (s *Session) follow(w launch.Watcher) {
 func (s *Session) launcherLost(err error) {
 	s.mu.lock()
 	defer s.leave()
-	if s.closed || s.orphaned != nil {
+	if s.closed || s.launcherErr != nil {
 		return
 	}
-	s.orphaned = err
+	s.launcherErr = err
 	for _, g := range s.gates {
 		switch {
 		case g == nil:
 		case g.state == gateConnecting:
-			g.giveUpLater()
-		case g.stranded() && s.table.Awaits(g.index):
-			g.strand()
+			g.cancelDialLater()
+		case g.unconnectable() && s.table.Awaits(g.index):
+			g.failUnconnectable()
 		}
 	}
 	if f := s.cfg.OnError; f != nil {
@@ -48,15 +48,15 @@ func (s *Session) launcherLost(err error) {
 }
 
 // stranded reports whether a gate cannot be connected, by nobody: its rank has ended, or nobody can look up a card.
-func (g *Gate) stranded() bool {
+func (g *Gate) unconnectable() bool {
 	if len(g.s.ends) > 0 && g.state == gateIdle && g.rank >= 0 && g.s.ends[g.rank] != nil {
 		return true
 	}
-	return g.s.orphaned != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
+	return g.s.launcherErr != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
 }
 
 // strand has a stranded gate fail.
-func (g *Gate) strand() { g.fail(g.fault("connect", g.unreachable(g.s.orphaned))) }
+func (g *Gate) failUnconnectable() { g.fail(g.fault("connect", g.unreachable(g.s.launcherErr))) }
 
 // unreachable is why the gate's peer cannot be reached: its end, if the launcher has reported that, or else err.
 func (g *Gate) unreachable(err error) error {
@@ -68,21 +68,21 @@ func (g *Gate) unreachable(err error) error {
 
 // giveUpLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
 // may not have this one's.
-func (g *Gate) giveUpLater() {
+func (g *Gate) cancelDialLater() {
 	if g.foreign != nil || g.card != nil {
 		return
 	}
-	g.giveUpAfter(orphanGrace, func() bool { return true })
+	g.cancelDialAfter(launcherLostTimeout, func() bool { return true })
 }
 
 // giveUpAfter ends this attempt to connect, if it still goes on after some time and is then not wanted any more.
-func (g *Gate) giveUpAfter(patience time.Duration, unwanted func() bool) {
+func (g *Gate) cancelDialAfter(timeout time.Duration, unwanted func() bool) {
 	s, number := g.s, g.dials
-	time.AfterFunc(patience, func() {
+	time.AfterFunc(timeout, func() {
 		s.mu.lock()
 		defer s.leave()
 		if !s.closed && g.state == gateConnecting && g.dials == number && unwanted() {
-			g.giveUp()
+			g.cancelDial()
 		}
 	})
 }
@@ -108,7 +108,7 @@ func (g *Gate) lookup(ctx context.Context) (*card, error) {
 	}
 	s.mu.lock()
 	defer s.mu.unlock()
-	if g.card != nil && (s.orphaned != nil || errors.Is(err, launch.ErrLauncher)) {
+	if g.card != nil && (s.launcherErr != nil || errors.Is(err, launch.ErrLauncher)) {
 		return g.card, nil
 	}
 	return nil, err

@@ -12,31 +12,31 @@ import (
 
 // orphan takes a parcel back from a link that is dead. Memory that the driver still holds stays with it; the program is
 // told at once unless that memory is its own.
-func (s *Session) orphan(l *link, pc *parcel, err error) {
-	if done, _ := l.small.SendPoll(&pc.p); done {
-		s.lost(pc, err)
+func (s *Session) takeBack(l *link, msg *outMsg, err error) {
+	if done, _ := l.small.SendPoll(&msg.p); done {
+		s.msgFailed(msg, err)
 		return
 	}
-	if pc.iov[1] == nil {
-		if pc.req != nil {
-			s.complete(pc.req, err)
-			pc.req = nil
+	if msg.iov[1] == nil {
+		if msg.req != nil {
+			s.complete(msg.req, err)
+			msg.req = nil
 		}
-	} else if r, ok := s.syncs.get(pc.sync); ok && r.g == l.g { // it ends with the parcel
-		s.dropSync(pc.sync, r)
-		pc.req = r
+	} else if r, ok := s.syncs.get(msg.sync); ok && r.g == l.g { // it ends with the parcel
+		s.dropSync(msg.sync, r)
+		msg.req = r
 	}
-	if pc.out != nil {
-		pc.out, pc.id = nil, 0
+	if msg.out != nil {
+		msg.out, msg.id = nil, 0
 	}
-	pc.sync = 0
-	l.end = err
-	l.sending.push(pc)
+	msg.sync = 0
+	l.endErr = err
+	l.sending.push(msg)
 }
 
 // held is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when
 // they do.
-func (g *Gate) held() (n int) {
+func (g *Gate) inDrivers() (n int) {
 	s := g.s
 	s.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g && !o.parked {
@@ -56,14 +56,14 @@ func (g *Gate) held() (n int) {
 
 // bury disconnects a dead link once its drivers have nothing of it any more. Until then it is asked again: by who
 // ends its last piece, or by undertake. True when it is done.
-func (s *Session) bury(l *link) bool {
+func (s *Session) releaseLink(l *link) bool {
 	switch {
-	case l.buried:
+	case l.released:
 		return true
 	case l.pieces > 0:
 		return false
 	case l.sending.n > 0:
-		s.linger(l)
+		s.releaseLater(l)
 		return false
 	}
 	if l.rp.Driver.Phase == driver.BufferOut {
@@ -71,14 +71,14 @@ func (s *Session) bury(l *link) bool {
 	}
 	for _, i := range []driver.Instance{l.small, l.large} {
 		if i != nil && i.Disconnect() == driver.ErrBusy {
-			s.linger(l)
+			s.releaseLater(l)
 			return false
 		}
 	}
-	l.buried = true
+	l.released = true
 	delete(s.links, l.small)
-	if s.hot == l {
-		s.hot = nil
+	if s.preferred == l {
+		s.preferred = nil
 	}
 	for i, x := range s.stalled {
 		if x == l {
@@ -90,41 +90,41 @@ func (s *Session) bury(l *link) bool {
 }
 
 // linger puts a dead link on the list of those that are asked again.
-func (s *Session) linger(l *link) {
-	if l.lingers {
+func (s *Session) releaseLater(l *link) {
+	if l.inUnreleased {
 		return
 	}
-	l.lingers = true
-	l.g.lingering++
-	s.dying = append(s.dying, l)
+	l.inUnreleased = true
+	l.g.unreleased++
+	s.unreleased = append(s.unreleased, l)
 	s.kickMover()
 }
 
 // undertake asks the drivers for what they still have of dead links. It reports whether anything was given back.
-func (s *Session) undertake() bool {
+func (s *Session) pollUnreleased() bool {
 	moved := false
-	for i := 0; i < len(s.dying); i++ {
-		l := s.dying[i]
+	for i := 0; i < len(s.unreleased); i++ {
+		l := s.unreleased[i]
 		for l.sending.n > 0 {
-			pc := l.sending.first
-			if done, _ := l.small.SendPoll(&pc.p); !done {
+			msg := l.sending.first
+			if done, _ := l.small.SendPoll(&msg.p); !done {
 				break
 			}
 			moved = true
 			l.sending.pop()
-			s.reclaimed(l, pc)
+			s.msgReclaimed(l, msg)
 		}
-		if !s.bury(l) {
+		if !s.releaseLink(l) {
 			continue
 		}
 		moved = true
-		l.lingers = false
-		last := len(s.dying) - 1
-		s.dying[i], s.dying[last] = s.dying[last], nil
-		s.dying = s.dying[:last]
+		l.inUnreleased = false
+		last := len(s.unreleased) - 1
+		s.unreleased[i], s.unreleased[last] = s.unreleased[last], nil
+		s.unreleased = s.unreleased[:last]
 		i--
 		g := l.g
-		if g.lingering--; g.lingering == 0 && g.dialLater {
+		if g.unreleased--; g.unreleased == 0 && g.dialLater {
 			g.dialLater = false
 			if g.state == gateConnecting && !s.closed {
 				g.beginDial()
@@ -135,17 +135,17 @@ func (s *Session) undertake() bool {
 }
 
 // reclaimed ends a parcel that the driver of a dead link has given back.
-func (s *Session) reclaimed(l *link, pc *parcel) {
-	if l.end == nil {
-		s.left(pc) // a copy is kept
+func (s *Session) msgReclaimed(l *link, msg *outMsg) {
+	if l.endErr == nil {
+		s.msgSent(msg) // a copy is kept
 		return
 	}
-	s.lost(pc, l.end)
+	s.msgFailed(msg, l.endErr)
 }
 
 // reap waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything
 // that waits for it ends. False if stop came before.
-func (s *Session) reap(stop <-chan struct{}) bool {
+func (s *Session) awaitDrivers(stop <-chan struct{}) bool {
 	const shortest, longest = 5 * time.Microsecond, time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {
 		s.mu.lock()

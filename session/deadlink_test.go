@@ -49,7 +49,7 @@ func TestNonsenseOfOnePeerLeavesTheOthersAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			waiting := fillDriver(t, s[0].Gate(1), size)
-			s[1].Gate(0).ForgeNonsense()
+			s[1].Gate(0).ForgeMalformed()
 			eventually(t, "rank 0 ends the gate", func() bool { s[0].Progress(); return s[0].Gate(1).Path() == "broken" })
 			for k := range 20 {
 				if err := s[0].Gate(2).Send(ctx, 1, []byte{byte(k)}); err != nil {

@@ -3,7 +3,7 @@ package session
 import "github.com/bywash/bywash/driver"
 
 // part is a part of a layout, as a layout.
-type part struct {
+type sublayout struct {
 	of     driver.Layout
 	off, n int
 	first  int // segment that holds off
@@ -11,8 +11,8 @@ type part struct {
 	count  int
 }
 
-func (p *part) set(of driver.Layout, off, n int) {
-	*p = part{of: of, off: off, n: n}
+func (p *sublayout) set(of driver.Layout, off, n int) {
+	*p = sublayout{of: of, off: off, n: n}
 	if n == 0 {
 		return
 	}
@@ -21,11 +21,11 @@ func (p *part) set(of driver.Layout, off, n int) {
 	p.count = last - p.first + 1
 }
 
-func (p *part) Len() int { return p.n }
+func (p *sublayout) Len() int { return p.n }
 
-func (p *part) Segments() int { return p.count }
+func (p *sublayout) Segments() int { return p.count }
 
-func (p *part) Segment(i int) []byte {
+func (p *sublayout) Segment(i int) []byte {
 	b := p.of.Segment(p.first + i)
 	if i == p.count-1 {
 		seg, at := p.of.At(p.off + p.n - 1)
@@ -39,7 +39,7 @@ func (p *part) Segment(i int) []byte {
 	return b
 }
 
-func (p *part) At(off int) (int, int) {
+func (p *sublayout) At(off int) (int, int) {
 	if off >= p.n {
 		return p.count, 0
 	}
