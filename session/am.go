@@ -128,7 +128,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	return r, nil
 }
 
-// activeParcel makes the parcel of an active message that travels at once.
+// activeMsg makes the parcel of an active message that travels at once.
 func (g *Gate) activeMsg(o *ActiveOut, copied bool) (*outMsg, bool) {
 	copied = copied || len(o.Data) <= copyMax
 	at := header.Size + len(o.Header)

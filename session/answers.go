@@ -96,7 +96,7 @@ func (g *Gate) done(to uint64, status uint8, sender bool) {
 	g.answer(answer{kind: header.Done, to: to, status: status, sender: sender})
 }
 
-// answerParcel makes the parcel of an answer.
+// answerMsg makes the parcel of an answer.
 func (s *Session) answerMsg(a *answer) *outMsg {
 	h := header.Header{Kind: a.kind, Tag: a.to}
 	switch a.kind {

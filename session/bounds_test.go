@@ -17,8 +17,8 @@ func rtsOf(k uint64) []byte {
 	return forged(header.RTS, k, func(b []byte) { (&header.Request{ID: k, Total: 16, Modes: 1}).Put(b) })
 }
 
-// blurt has a rank send n messages, and take nothing.
-func blurt(t *testing.T, from, to *session.Session, n int, next func(k uint64) []byte) {
+// postRaw has a rank send n messages, and take nothing.
+func postRaw(t *testing.T, from, to *session.Session, n int, next func(k uint64) []byte) {
 	t.Helper()
 	ctx := deadline(t)
 	g := from.Gate(to.Rank())
@@ -53,7 +53,7 @@ func silentPeers(t *testing.T, change func(*session.Config)) []*session.Session 
 }
 
 // The cost of all peers together is bounded as well. Beyond it the gate that costs most ends, and no other.
-func TestDebtOfAllPeersIsBounded(t *testing.T) {
+func TestMemoryOfAllPeersIsBounded(t *testing.T) {
 	const limit = 1 << 20
 	s := silentPeers(t, func(c *session.Config) { c.PeerMemory, c.PeersMemory = limit, limit })
 	for range 4000 {
@@ -62,14 +62,14 @@ func TestDebtOfAllPeersIsBounded(t *testing.T) {
 		}
 	}
 	for s[0].Gate(1).HeldBytes() < limit*6/10 {
-		blurt(t, s[1], s[0], 10, rtsOf)
+		postRaw(t, s[1], s[0], 10, rtsOf)
 		s[0].Progress()
 	}
 	if p := s[0].Gate(1).Path(); p == "broken" {
 		t.Fatal("the first peer's gate ends below the limit")
 	}
 	eventually(t, "a gate ends", func() bool {
-		blurt(t, s[2], s[0], 10, rtsOf)
+		postRaw(t, s[2], s[0], 10, rtsOf)
 		s[0].Progress()
 		return s[0].Stats().Broken > 0
 	})
@@ -122,7 +122,7 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 }
 
 // Memory of messages that were kept once is not kept for ever, whatever their lengths were.
-func TestSpareMemoryIsBounded(t *testing.T) {
+func TestPooledMemoryIsBounded(t *testing.T) {
 	const budget = 4 << 20
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = budget })
 	transfer(t, s[0], s[1], 10)
@@ -131,7 +131,7 @@ func TestSpareMemoryIsBounded(t *testing.T) {
 		n := budget / 2 / (size + 600)
 		b := make([]byte, header.Size+size)
 		binary.LittleEndian.PutUint64(b, uint64(header.Eager)|uint64(size)<<32)
-		blurt(t, s[0], s[1], n, func(uint64) []byte { return b })
+		postRaw(t, s[0], s[1], n, func(uint64) []byte { return b })
 		for range n {
 			if _, err := s[1].Gate(0).Recv(deadline(t), 0, buf); err != nil {
 				t.Fatal(err)

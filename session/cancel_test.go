@@ -12,7 +12,7 @@ import (
 
 // A message of any kind that has not left is taken back by Cancel, or when its context ends: nothing of it stays, and
 // later messages are not held up.
-func TestWhatHasNotLeftIsTakenBack(t *testing.T) {
+func TestCancelQueuedMessages(t *testing.T) {
 	kinds := map[string]func(*session.Gate, *session.Remote) (*session.Request, error){
 		"message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
 			return g.Isend(1, make([]byte, 1000))
@@ -49,7 +49,7 @@ func TestWhatHasNotLeftIsTakenBack(t *testing.T) {
 				name += ", operations of the driver"
 			}
 			t.Run(name, func(t *testing.T) {
-				s, f := fussyPair(t, nil, func(c *session.Config) { c.Emulate = emulate })
+				s, f := faultPair(t, nil, func(c *session.Config) { c.Emulate = emulate })
 				ctx, g := deadline(t), s[0].Gate(1)
 				region, err := s[1].Register(make([]byte, 30_000), allAccess)
 				if err != nil {

@@ -37,7 +37,7 @@ func TestCardsOfOtherVersionsAndDamagedOnesAreRefused(t *testing.T) {
 }
 
 // A process without the session's secret can neither make nor change a card.
-func TestCardsOfStrangersAreRefused(t *testing.T) {
+func TestForgedCardsAreRefused(t *testing.T) {
 	b := exampleCard().sealed(testKey)
 	if c, err := parseCard(b, testKey); err != nil || !reflect.DeepEqual(c, exampleCard()) {
 		t.Fatalf("%+v, %v", c, err)

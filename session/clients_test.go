@@ -87,7 +87,7 @@ func startClient(t *testing.T, s *session.Session, secret []byte) *client {
 }
 
 // A server whose clients come and go learns which one has closed its session and which one has died, and forgets them.
-func TestServerLearnsWhichClientHasGone(t *testing.T) {
+func TestServerIsNotifiedOfLostClient(t *testing.T) {
 	secret := launch.NewSecret()
 	closed, died := make(chan *session.Gate, 8), make(chan *session.Error, 8)
 	s, err := session.Join(deadline(t), session.Config{

@@ -5,7 +5,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// farewell forgets how far a connection that is no more was closed.
+// resetClosing forgets how far a connection that is no more was closed.
 func (g *Gate) resetClosing() {
 	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
 	g.soonSent, g.soonSeen = false, false

@@ -55,7 +55,7 @@ func apart(t *testing.T, s *session.Session) {
 }
 
 // Close does not wait for messages that the peer would have to match first: they fail with ErrClosed.
-func TestClosingDoesNotWaitForWhatNobodyReceives(t *testing.T) {
+func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 	short, long := pattern(8, 1), pattern(1<<20, 2)
 	closes := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
 		var wg sync.WaitGroup
@@ -178,7 +178,7 @@ func TestOrderHoldsAcrossThePeersClosing(t *testing.T) {
 }
 
 // A connection to a process that is not there any more fails, with its reason, although nothing waits to be sent.
-func TestConnectWaitSaysThatThePeerIsGone(t *testing.T) {
+func TestConnectWaitReportsThatThePeerIsGone(t *testing.T) {
 	gone := func(err error) bool { return errors.Is(err, session.ErrClosed) || errors.Is(err, session.ErrBroken) }
 	s := joinAll(t, 2, nil)
 	card := s[1].Card()

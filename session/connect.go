@@ -215,7 +215,7 @@ func (g *Gate) up(links []*link) {
 	}
 }
 
-// greet checks the first message of a connection.
+// checkHello checks the first message of a connection.
 func (l *link) checkHello(h *header.Header, b []byte) error {
 	if h.Kind != header.Hello {
 		return fmt.Errorf("%w: the connection begins with %v", ErrBroken, h.Kind)

@@ -44,7 +44,7 @@ func TestConnectRequestsStayAsTheyAre(t *testing.T) {
 }
 
 // A connect request that was made with another secret, changed or cut is dropped.
-func TestOnlyConnectRequestsWithTheSecretAreHeard(t *testing.T) {
+func TestConnectRequestWithoutSecretIsIgnored(t *testing.T) {
 	b := (&connectRequest{rank: 3, from: 5, to: 7, dial: 2}).append(nil, testKey)
 	var k connectRequest
 	for name, other := range map[string]*handshake.Key{"another": otherKey, "no": handshake.NoSecret()} {

@@ -10,7 +10,7 @@ import (
 // connection itself may well be alive, as after nonsense of the peer. They are polled until the
 // driver gives them back; then the link is disconnected.
 
-// orphan takes a parcel back from a link that is dead. Memory that the driver still holds stays with it; the program is
+// takeBack takes a parcel back from a link that is dead. Memory that the driver still holds stays with it; the program is
 // told at once unless that memory is its own.
 func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	if done, _ := l.small.SendPoll(&msg.p); done {
@@ -34,7 +34,7 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	l.sending.push(msg)
 }
 
-// held is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when
+// inDrivers is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when
 // they do.
 func (g *Gate) inDrivers() (n int) {
 	s := g.s
@@ -54,7 +54,7 @@ func (g *Gate) inDrivers() (n int) {
 	return n
 }
 
-// bury disconnects a dead link once its drivers have nothing of it any more. Until then it is asked again: by who
+// releaseLink disconnects a dead link once its drivers have nothing of it any more. Until then it is asked again: by who
 // ends its last piece, or by undertake. True when it is done.
 func (s *Session) releaseLink(l *link) bool {
 	switch {
@@ -89,7 +89,7 @@ func (s *Session) releaseLink(l *link) bool {
 	return true
 }
 
-// linger puts a dead link on the list of those that are asked again.
+// releaseLater puts a dead link on the list of those that are asked again.
 func (s *Session) releaseLater(l *link) {
 	if l.inUnreleased {
 		return
@@ -100,7 +100,7 @@ func (s *Session) releaseLater(l *link) {
 	s.kickMover()
 }
 
-// undertake asks the drivers for what they still have of dead links. It reports whether anything was given back.
+// pollUnreleased asks the drivers for what they still have of dead links. It reports whether anything was given back.
 func (s *Session) pollUnreleased() bool {
 	moved := false
 	for i := 0; i < len(s.unreleased); i++ {
@@ -134,7 +134,7 @@ func (s *Session) pollUnreleased() bool {
 	return moved
 }
 
-// reclaimed ends a parcel that the driver of a dead link has given back.
+// msgReclaimed ends a parcel that the driver of a dead link has given back.
 func (s *Session) msgReclaimed(l *link, msg *outMsg) {
 	if l.endErr == nil {
 		s.msgSent(msg) // a copy is kept
@@ -143,7 +143,7 @@ func (s *Session) msgReclaimed(l *link, msg *outMsg) {
 	s.msgFailed(msg, l.endErr)
 }
 
-// reap waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything
+// awaitDrivers waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything
 // that waits for it ends. False if stop came before.
 func (s *Session) awaitDrivers(stop <-chan struct{}) bool {
 	const shortest, longest = 5 * time.Microsecond, time.Millisecond

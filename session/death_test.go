@@ -52,22 +52,22 @@ func child(dir string) error {
 		return serveNIC(dir)
 	case "launcher":
 		return launcherRank()
-	case "orphan":
-		return orphanRank()
+	case "launcher lost":
+		return launcherLostRank()
 	case "ending":
 		return endingRank()
 	case "client":
 		return clientProcess()
 	case "served":
 		return servedRank()
-	case "spared":
-		return sparedRank()
-	case "mortal":
-		return mortalRank(dir)
-	case "insider":
-		return insiderRank(dir)
-	case "deaf":
-		return deafRank(dir)
+	case "opening":
+		return openingRank()
+	case "crashing":
+		return crashingRank(dir)
+	case "stopped":
+		return stoppedRank(dir)
+	case "flooding":
+		return floodingRank(dir)
 	}
 	rails := []session.Rail{{Driver: "shm"}}
 	if b, err := os.ReadFile(filepath.Join(dir, "rails")); err == nil {

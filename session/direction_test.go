@@ -10,7 +10,7 @@ import (
 )
 
 // A message has come and another waits to leave: Progress deals first with the one that it is told to.
-func TestProgressLooksFirstWhereItIsTold(t *testing.T) {
+func TestProgressDirOrder(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		dir  session.Direction
@@ -20,7 +20,7 @@ func TestProgressLooksFirstWhereItIsTold(t *testing.T) {
 		{"out", session.OutFirst, []string{"out", "in"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, f := fussyPair(t, nil, func(c *session.Config) { c.Progress = session.Explicit })
+			s, f := faultPair(t, nil, func(c *session.Config) { c.Progress = session.Explicit })
 			var order []string
 			s[0].Handle(1, func(*session.Gate, *session.Active) { order = append(order, "in") })
 			f[0].refuse(driver.ErrBusy)

@@ -357,7 +357,7 @@ func reflected(ctx context.Context, t *testing.T, g *session.Gate, lane uint64, 
 }
 
 // A connect request for an earlier connection has no effect.
-func TestLateConnectRequestConnectsNobody(t *testing.T) {
+func TestLateConnectRequestIsIgnored(t *testing.T) {
 	var closed atomic.Int32
 	rails := both(qnixRail(t))
 	s := joinAll(t, 2, func(rank int, c *session.Config) {

@@ -228,7 +228,7 @@ func TestCancelledReceiveTakesNothing(t *testing.T) {
 	}
 }
 
-func TestTruncationSaysBothSizes(t *testing.T) {
+func TestTruncationErrorHasBothSizes(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
 	for _, n := range []int{100, 60_000} {

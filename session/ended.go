@@ -13,7 +13,7 @@ import (
 // so (launch.EndWatcher). Then operations with that rank fail once no connection to it is left. What it has delivered
 // can still be received.
 
-// endGrace is how long a connection that is being made has when its peer has ended: the peer may have made it before,
+// endedTimeout is how long a connection that is being made has when its peer has ended: the peer may have made it before,
 // and have sent on it.
 const endedTimeout = time.Second
 
@@ -52,7 +52,7 @@ func (s *Session) rankEnded(e launch.End) {
 	}
 }
 
-// bereave ends what waits for a peer that has ended, if there is no connection to it any more. It returns false while
+// failEnded ends what waits for a peer that has ended, if there is no connection to it any more. It returns false while
 // there is one.
 func (g *Gate) failEnded() bool {
 	s := g.s
@@ -70,7 +70,7 @@ func (g *Gate) failEnded() bool {
 	return true
 }
 
-// withEnd adds to the error of a connection that broke how the peer has ended, if that is known. If the peer had closed
+// addEnd adds to the error of a connection that broke how the peer has ended, if that is known. If the peer had closed
 // its session before, that is all there is to say.
 func (g *Gate) addEnd(err error) error {
 	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.peerLeft {
@@ -87,7 +87,7 @@ func (g *Gate) addEnd(err error) error {
 	return g.fault(e.Op, fmt.Errorf("%w (%w)", e.Err, end))
 }
 
-// deserted returns an error if no message can come any more: all other ranks have ended, and no connection is left, not
+// noSenders returns an error if no message can come any more: all other ranks have ended, and no connection is left, not
 // even one to this process itself or to another session.
 func (s *Session) noSenders() error {
 	if s.size == 1 || len(s.ends) < s.size-1 {
@@ -107,7 +107,7 @@ func (s *Session) noSenders() error {
 	return &Error{Peer: -1, Op: "receive", Err: fmt.Errorf("all other ranks have ended: %w", why)}
 }
 
-// desert has receives from any source fail when no message can come any more. It returns false until then.
+// failNoSenders has receives from any source fail when no message can come any more. It returns false until then.
 func (s *Session) failNoSenders() bool {
 	if s.closed {
 		return true

@@ -62,7 +62,7 @@ func has(line string, words []string) bool {
 	return true
 }
 
-func TestSessionTellsWhichRailsItTakesAndWhy(t *testing.T) {
+func TestExplainNamesRails(t *testing.T) {
 	var says [2]told
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
 		c.Explain = &says[rank]
@@ -95,7 +95,7 @@ func TestSessionTellsWhichRailsItTakesAndWhy(t *testing.T) {
 }
 
 // A driver that does not work here is reported, with the reason.
-func TestSessionTellsWhatDoesNotWorkHere(t *testing.T) {
+func TestExplainNamesDriversThatFail(t *testing.T) {
 	_, says := joinNamingNone(t, session.Config{AllDrivers: true})
 	for _, name := range driver.Names() {
 		n := 0
@@ -161,7 +161,7 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 
 // A driver that would have been taken, works here, and cannot be opened is told also where nobody asks for explanations:
 // otherwise a job is slower than it need be, and nobody knows why.
-func TestSlowerDriverIsTold(t *testing.T) {
+func TestSlowerDriverIsReported(t *testing.T) {
 	t.Setenv(launch.EnvDrivers, "")
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	t.Setenv("TMPDIR", "/nonexistent")

@@ -32,7 +32,7 @@ func (r *Request) CancelAndFree() bool {
 	return true
 }
 
-// Crowd has waiters yield their CPU, as where ranks outnumber the CPUs.
+// Oversubscribe has waiters yield their CPU, as where ranks outnumber the CPUs.
 func (s *Session) Oversubscribe(on bool) { s.oversubscribed = on }
 
 // NoDriver is the error of a process without a driver that works.
@@ -111,7 +111,7 @@ func (g *Gate) ForgeActive(n int, total uint64) {
 	}
 }
 
-// ForgeNonsense sends a message that has a body which makes no sense.
+// ForgeMalformed sends a message that has a body which makes no sense.
 func (g *Gate) ForgeMalformed() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -200,7 +200,7 @@ func (r heldRegion) Deregister() error {
 	return r.Region.Deregister()
 }
 
-// Stop keeps everybody from making progress until goOn is called.
+// Stop keeps everybody from making progress until resumePostponed is called.
 func (s *Session) Stop() (goOn func()) {
 	s.mu.lock()
 	return s.leave
@@ -223,7 +223,7 @@ func (g *Gate) Forge(b []byte) {
 	g.sendControl(msg)
 }
 
-// Hear has the gate's session take a message as if the peer had sent it; not while it takes none.
+// Inject has the gate's session take a message as if the peer had sent it; not while it takes none.
 func (g *Gate) Inject(b []byte) {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -254,7 +254,7 @@ func (s *Session) Posted() int {
 	return s.table.Posted()
 }
 
-// Blurt sends a message of the session's protocol as it is, and takes nothing that arrives. False: there is no room.
+// PostRaw sends a message of the session's protocol as it is, and takes nothing that arrives. False: there is no room.
 func (g *Gate) PostRaw(b []byte) bool {
 	s := g.s
 	s.mu.lock()
@@ -279,14 +279,14 @@ func (g *Gate) Unanswered() (syncs, longs int) {
 	return g.syncs, g.longs
 }
 
-// Debt is how many bytes the gate costs beside unexpected messages.
+// HeldBytes is how many bytes the gate costs beside unexpected messages.
 func (g *Gate) HeldBytes() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
 	return g.heldBytes
 }
 
-// SpareKept is how many bytes the session has for messages that will be kept.
+// PoolBytes is how many bytes the session has for messages that will be kept.
 func (s *Session) PoolBytes() (n int) {
 	s.mu.lock()
 	defer s.mu.unlock()

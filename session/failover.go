@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/session/internal/relay"
 )
 
-// trail is what a gate with several rails remembers of its short messages, so that
+// failover is what a gate with several rails remembers of its short messages, so that
 // they can go on over another rail: package relay counts them, and copies of those
 // that the peer may not have are kept. With one rail there is nothing to remember.
 type failover struct {
@@ -85,7 +85,7 @@ func (l *link) taken(b []byte) error {
 	return nil
 }
 
-// passOn has another rail carry short messages if a lost one did.
+// useOtherRail has another rail carry short messages if a lost one did.
 func (g *Gate) useOtherRail(l *link) {
 	if g.relay.Lost(int(l.rail)) {
 		g.lead, g.clear = g.links[g.relay.Lead()], false
@@ -93,7 +93,7 @@ func (g *Gate) useOtherRail(l *link) {
 	g.markBusy()
 }
 
-// hail sends the messages that precede all others: Hello on a rail that carries messages for the first time, Resume,
+// sendPreamble sends the messages that precede all others: Hello on a rail that carries messages for the first time, Resume,
 // and Seen. Then messages may follow, if the peer has said where it goes on.
 func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
@@ -124,7 +124,7 @@ func (g *Gate) sendPreamble() (moved bool) {
 	return moved
 }
 
-// note posts a message that is not numbered. False if it has to be made again: there
+// postUnnumbered posts a message that is not numbered. False if it has to be made again: there
 // is no room, or the rail is lost.
 func (l *link) postUnnumbered(msg *outMsg) bool {
 	if _, taken := l.post(msg); !taken {
@@ -134,7 +134,7 @@ func (l *link) postUnnumbered(msg *outMsg) bool {
 	return !l.dead
 }
 
-// owes reports whether hail has something to say.
+// hasPreamble reports whether hail has something to say.
 func (g *Gate) hasPreamble() bool {
 	_, _, resume := g.relay.Resume()
 	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due)

@@ -144,8 +144,8 @@ var floods = []flood{
 	{name: "leave", next: func(_, _ uint64) []byte { return forged(header.Leave, 0, nil) }},
 }
 
-// deafRank floods rank 0, and takes nothing that it says.
-func deafRank(dir string) error {
+// floodingRank floods rank 0, and takes nothing that it says.
+func floodingRank(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTime)
 	defer cancel()
 	s, err := session.Join(ctx, session.Config{
@@ -190,8 +190,8 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 	dir := t.TempDir()
 	ctx := deadline(t)
 	cfg.Job, cfg.Rails = &folder{dir, 0, 3}, []session.Rail{{Driver: "shm"}}
-	deaf, log := rankCommand(t, dir, envRole+"=deaf", envFlood+"="+f.name)
-	if err := deaf.Start(); err != nil {
+	flooder, log := rankCommand(t, dir, envRole+"=flooding", envFlood+"="+f.name)
+	if err := flooder.Start(); err != nil {
 		t.Fatal(err)
 	}
 	v = &victim{}
@@ -204,12 +204,12 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = deaf.Process.Kill() // Close would wait for it
+		_ = flooder.Process.Kill() // Close would wait for it
 		if t.Failed() {
 			_ = v.s.Dump(os.Stderr)
 			t.Log(log.String())
 		}
-		_ = deaf.Wait()
+		_ = flooder.Wait()
 		wg.Go(func() { _ = other.Close(ctx) })
 		_ = v.s.Close(ctx)
 		wg.Wait()
@@ -241,7 +241,7 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 // A peer that takes no answers, and sends messages of one kind as fast as it can, costs no more memory than the
 // documented bounds: it is held up, or its gate ends with an error that names the limit. Another peer is served
 // meanwhile.
-func TestDeafPeerIsBounded(t *testing.T) {
+func TestPeerThatDoesNotReadIsBounded(t *testing.T) {
 	unexpected, peerMemory := 8<<20, 16<<20
 	if os.Getenv("BYWASH_SOAK") == "" {
 		unexpected, peerMemory = 2<<20, 4<<20

@@ -46,7 +46,7 @@ type Gate struct {
 	rts           map[uint64]*unexpected // requests to send long ones that nobody has received, by the peer's numbers
 	probed        []*unexpected          // long messages that Improbe has given, and nobody has received
 	cancelDial    func()                 // ends the attempt to connect
-	dialCancelled bool                   // by giveUp
+	dialCancelled bool                   // by cancelDial
 	finishing     bool                   // a connection ends in order
 	peerLeft      bool                   // the peer's session has closed this connection because it ends; there was none since
 	forgotten     bool                   // by Forget

@@ -253,7 +253,7 @@ func TestWaitingUsesNoCPU(t *testing.T) {
 	wg.Wait()
 }
 
-func TestClosedSessionSaysSo(t *testing.T) {
+func TestClosedSessionReturnsErrClosed(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
 	transfer(t, s[0], s[1], 10)
@@ -279,7 +279,7 @@ func TestClosedSessionSaysSo(t *testing.T) {
 }
 
 // Gates to processes of other sessions that are given up leave nothing: the next one takes the place.
-func TestForgottenGatesLeaveNothing(t *testing.T) {
+func TestForgottenGatesReleaseEverything(t *testing.T) {
 	a := joinAll(t, 1, nil)[0]
 	ctx := deadline(t)
 	var old *session.Gate

@@ -14,8 +14,8 @@ import (
 	_ "github.com/bywash/bywash/shm"
 )
 
-// board is where the ranks of a job in one process publish their cards.
-type board struct {
+// jobCards is where the ranks of a job in one process publish their cards.
+type jobCards struct {
 	mu    sync.Mutex
 	cards [][]byte
 	n     int
@@ -23,22 +23,24 @@ type board struct {
 	seen  int // lookups
 }
 
-func newBoard(n int) *board { return &board{cards: make([][]byte, n), all: make(chan struct{})} }
+func newJobCards(n int) *jobCards {
+	return &jobCards{cards: make([][]byte, n), all: make(chan struct{})}
+}
 
-// seat is a rank's job.
-type seat struct {
-	b    *board
+// cardJob is a rank's job.
+type cardJob struct {
+	b    *jobCards
 	rank int
 }
 
-var _ launch.Job = (*seat)(nil)
+var _ launch.Job = (*cardJob)(nil)
 
-func (j *seat) Rank() int      { return j.rank }
-func (j *seat) Size() int      { return len(j.b.cards) }
-func (j *seat) Name() string   { return "test" }
-func (j *seat) ID() string     { return "test" }
-func (j *seat) Secret() []byte { return bytes.Repeat([]byte{7}, launch.SecretSize) }
-func (j *seat) Publish(_ context.Context, card []byte) error {
+func (j *cardJob) Rank() int      { return j.rank }
+func (j *cardJob) Size() int      { return len(j.b.cards) }
+func (j *cardJob) Name() string   { return "test" }
+func (j *cardJob) ID() string     { return "test" }
+func (j *cardJob) Secret() []byte { return bytes.Repeat([]byte{7}, launch.SecretSize) }
+func (j *cardJob) Publish(_ context.Context, card []byte) error {
 	j.b.mu.Lock()
 	defer j.b.mu.Unlock()
 	j.b.cards[j.rank] = bytes.Clone(card)
@@ -47,7 +49,7 @@ func (j *seat) Publish(_ context.Context, card []byte) error {
 	}
 	return nil
 }
-func (j *seat) Fence(ctx context.Context) error {
+func (j *cardJob) Fence(ctx context.Context) error {
 	select {
 	case <-j.b.all:
 		return nil
@@ -55,7 +57,7 @@ func (j *seat) Fence(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
-func (j *seat) Lookup(_ context.Context, rank int) ([]byte, error) {
+func (j *cardJob) Lookup(_ context.Context, rank int) ([]byte, error) {
 	j.b.mu.Lock()
 	defer j.b.mu.Unlock()
 	j.b.seen++
@@ -64,8 +66,8 @@ func (j *seat) Lookup(_ context.Context, rank int) ([]byte, error) {
 	}
 	return j.b.cards[rank], nil
 }
-func (j *seat) Abort(int, string) {}
-func (j *seat) Close() error      { return nil }
+func (j *cardJob) Abort(int, string) {}
+func (j *cardJob) Close() error      { return nil }
 
 // deadline bounds every test.
 func deadline(t testing.TB) context.Context {
@@ -78,13 +80,13 @@ func deadline(t testing.TB) context.Context {
 // otherwise.
 func joinAll(t testing.TB, n int, change func(rank int, c *session.Config)) []*session.Session {
 	t.Helper()
-	b := newBoard(n)
+	b := newJobCards(n)
 	out := make([]*session.Session, n)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
-			cfg := session.Config{Job: &seat{b, i}, Rails: []session.Rail{{Driver: "shm"}}}
+			cfg := session.Config{Job: &cardJob{b, i}, Rails: []session.Rail{{Driver: "shm"}}}
 			if change != nil {
 				change(i, &cfg)
 			}

@@ -121,7 +121,7 @@ func (g *Gate) sendLong(o *Out, n int) *Request {
 	return r
 }
 
-// longParcel makes the RTS of a message.
+// longMsg makes the RTS of a message.
 func (g *Gate) longMsg(o *Out, n int) (*outMsg, *Request) {
 	s := g.s
 	r := g.sendRequest(o)
@@ -214,7 +214,7 @@ func (o *outgoing) prefetch(l *link) {
 	o.early, pc.ahead = pc, true
 }
 
-// letGo takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
+// releaseMemory takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
 // is still inside the region, deregistration goes on in the background (o.releasing).
 func (o *outgoing) releaseMemory() {
 	o.unfetch()
@@ -569,7 +569,7 @@ func (s *Session) dropLong(g *Gate, err error) {
 	}
 }
 
-// over lets a message fail of which the sender sends no more.
+// abort lets a message fail of which the sender sends no more.
 func (in *incoming) abort(err error) {
 	in.fail(err)
 	if in.mode == rdv.Null { // nothing is in a driver's hands

@@ -11,11 +11,11 @@ import (
 // When a launcher dies, ranks lose the cards that they have not looked up yet. Connected gates go on, and connect again
 // with the known card. Operations that wait for another card fail, as they would wait for ever.
 
-// orphanGrace is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
+// launcherLostTimeout is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
 // card of this rank, cannot answer any more.
 const launcherLostTimeout = 5 * time.Second
 
-// follow waits for the launcher's end.
+// watchLauncher waits for the launcher's end.
 func (s *Session) watchLauncher(w launch.Watcher) {
 	select {
 	case <-s.ctx.Done():
@@ -47,7 +47,7 @@ func (s *Session) launcherLost(err error) {
 	}
 }
 
-// stranded reports whether a gate cannot be connected, by nobody: its rank has ended, or nobody can look up a card.
+// unconnectable reports whether a gate cannot be connected, by nobody: its rank has ended, or nobody can look up a card.
 func (g *Gate) unconnectable() bool {
 	if len(g.s.ends) > 0 && g.state == gateIdle && g.rank >= 0 && g.s.ends[g.rank] != nil {
 		return true
@@ -55,7 +55,7 @@ func (g *Gate) unconnectable() bool {
 	return g.s.launcherErr != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
 }
 
-// strand has a stranded gate fail.
+// failUnconnectable has a stranded gate fail.
 func (g *Gate) failUnconnectable() { g.fail(g.fault("connect", g.unreachable(g.s.launcherErr))) }
 
 // unreachable is why the gate's peer cannot be reached: its end, if the launcher has reported that, or else err.
@@ -66,7 +66,7 @@ func (g *Gate) unreachable(err error) error {
 	return err
 }
 
-// giveUpLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
+// cancelDialLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
 // may not have this one's.
 func (g *Gate) cancelDialLater() {
 	if g.foreign != nil || g.card != nil {
@@ -75,7 +75,7 @@ func (g *Gate) cancelDialLater() {
 	g.cancelDialAfter(launcherLostTimeout, func() bool { return true })
 }
 
-// giveUpAfter ends this attempt to connect, if it still goes on after some time and is then not wanted any more.
+// cancelDialAfter ends this attempt to connect, if it still goes on after some time and is then not wanted any more.
 func (g *Gate) cancelDialAfter(timeout time.Duration, unwanted func() bool) {
 	s, number := g.s, g.dials
 	time.AfterFunc(timeout, func() {

@@ -194,7 +194,7 @@ func (r *Request) await(ctx context.Context) error {
 	return &Error{Peer: -1, Op: op, Err: ctx.Err()}
 }
 
-// rest leaves progress to the background: a caller goes to sleep, as do all that follow.
+// sleepAll leaves progress to the background: a caller goes to sleep, as do all that follow.
 func (s *Session) sleepAll(r *Request) {
 	r.sleep.rests = true
 	s.sleepers.Add(int32(1 + len(s.followers)))

@@ -27,8 +27,8 @@ func TestManyWaitersGetTheirMessages(t *testing.T) {
 			for w := range waiters {
 				wg.Go(func() {
 					for got := 0; got < rounds; {
-						patience, stop := context.WithTimeout(ctx, time.Duration(rand.IntN(500))*time.Microsecond)
-						_, err := s[0].Gate(1).Recv(patience, uint64(w), nil)
+						short, stop := context.WithTimeout(ctx, time.Duration(rand.IntN(500))*time.Microsecond)
+						_, err := s[0].Gate(1).Recv(short, uint64(w), nil)
 						stop()
 						switch {
 						case err == nil:

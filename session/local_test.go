@@ -14,16 +14,16 @@ func TestLocalRank(t *testing.T) {
 		t.Setenv(launch.EnvLauncher, "alone")
 		t.Setenv(launch.EnvLocalRank, "0")
 		t.Setenv(launch.EnvLocalSize, "1")
-		var said strings.Builder
-		s, err := session.Join(t.Context(), session.Config{Explain: &said})
+		var output strings.Builder
+		s, err := session.Join(t.Context(), session.Config{Explain: &output})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if rank, size := s.LocalRank(); rank != 0 || size != 1 {
 			t.Errorf("local rank %d of %d, want 0 of 1", rank, size)
 		}
-		if !strings.Contains(said.String(), "local rank 0 of 1 on this host, may run on ") {
-			t.Errorf("explained: %q", said.String())
+		if !strings.Contains(output.String(), "local rank 0 of 1 on this host, may run on ") {
+			t.Errorf("explained: %q", output.String())
 		}
 		s.Oversubscribe(crowded)
 		ctx, self, got := deadline(t), s.Gate(0), make([]byte, 8)

@@ -115,7 +115,7 @@ func TestLayoutsAndShortBuffers(t *testing.T) {
 
 // A message whose sender's context ends before it is matched is gone, and the
 // receive that would have taken it takes the next one.
-func TestSendThatIsTakenBackHasNoEffect(t *testing.T) {
+func TestCancelledSendHasNoEffect(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	transfer(t, s[0], s[1], 10)
 	g := s[0].Gate(1)

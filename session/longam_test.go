@@ -263,7 +263,7 @@ func TestUrgentActiveMessagesOvertakeWhatWaits(t *testing.T) {
 }
 
 // An operation that begins after another one is done takes effect after it, whatever both are, without a fence.
-func TestWhatIsDoneComesBeforeWhatBeginsLater(t *testing.T) {
+func TestCompletedOperationsPrecedeLaterOnes(t *testing.T) {
 	for _, emulate := range []bool{false, true} {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = emulate })
 		ctx := deadline(t)
@@ -310,7 +310,7 @@ func TestWhatIsDoneComesBeforeWhatBeginsLater(t *testing.T) {
 }
 
 // A peer that announces what it does not send, or too much of it, at most loses its own gate, and nothing stays behind.
-func TestForgedActiveMessagesHarmNobodyElse(t *testing.T) {
+func TestForgedActiveMessagesHarmNoOtherPeer(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		n      int

@@ -10,25 +10,25 @@ import (
 )
 
 // noticing are two sessions of which the first says what it is told, soon.
-func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session, told chan *session.Error) {
+func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session, reported chan *session.Error) {
 	t.Helper()
 	before := session.SetNoticeTime(100 * time.Millisecond)
 	t.Cleanup(func() { session.SetNoticeTime(before) })
-	told = make(chan *session.Error, 100)
+	reported = make(chan *session.Error, 100)
 	s = joinAll(t, 2, func(rank int, c *session.Config) {
 		if rank == 0 {
-			c.OnError = func(e *session.Error) { told <- e }
+			c.OnError = func(e *session.Error) { reported <- e }
 			change(c)
 		}
 	})
-	return s, told
+	return s, reported
 }
 
 // isTold waits until the program is told of a cause.
-func isTold(t *testing.T, told chan *session.Error, g *session.Gate, cause error) {
+func isTold(t *testing.T, reported chan *session.Error, g *session.Gate, cause error) {
 	t.Helper()
 	select {
-	case e := <-told:
+	case e := <-reported:
 		if !errors.Is(e, cause) || !e.NonFatal || e.Gate != g || e.Peer != g.Rank() || errors.Is(e, session.ErrBroken) {
 			t.Errorf("told %v of rank %d (non-fatal %v), want %v of rank %d", e, e.Peer, e.NonFatal, cause, g.Rank())
 		}
@@ -38,19 +38,19 @@ func isTold(t *testing.T, told chan *session.Error, g *session.Gate, cause error
 }
 
 // toldOnce checks that nothing more was told.
-func toldOnce(t *testing.T, told chan *session.Error) {
+func toldOnce(t *testing.T, reported chan *session.Error) {
 	t.Helper()
-	for len(told) > 0 {
-		t.Errorf("told again: %v", <-told)
+	for len(reported) > 0 {
+		t.Errorf("told again: %v", <-reported)
 	}
 }
 
 // A program that waits for a message behind others that it never receives is told so, once. When it drops these, the
 // wanted message comes, and senders of synchronous and long messages go on.
-func TestUnreceivedMessagesAreToldAndDropped(t *testing.T) {
+func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(map[session.Progress]string{session.Background: "background", session.Explicit: "explicit"}[p], func(t *testing.T) {
-			s, told := noticing(t, func(c *session.Config) { c.Unexpected, c.Progress = 4096, p })
+			s, reported := noticing(t, func(c *session.Config) { c.Unexpected, c.Progress = 4096, p })
 			ctx := deadline(t)
 			to, from := s[1].Gate(0), s[0].Gate(1)
 			const unwanted, wanted, messages = 9, 1, 100
@@ -78,7 +78,7 @@ func TestUnreceivedMessagesAreToldAndDropped(t *testing.T) {
 				}
 				got <- err
 			}()
-			isTold(t, told, from, session.ErrUnreceived)
+			isTold(t, reported, from, session.ErrUnreceived)
 			dropped := 0
 			eventually(t, "the wanted message comes", func() bool {
 				dropped += s[0].Drop(session.Match{From: from, Tag: unwanted})
@@ -104,15 +104,15 @@ func TestUnreceivedMessagesAreToldAndDropped(t *testing.T) {
 			if n := s[0].Drop(session.Match{Ignore: session.AnyTag}); n != 0 {
 				t.Errorf("%d messages more", n)
 			}
-			toldOnce(t, told)
+			toldOnce(t, reported)
 		})
 	}
 }
 
 // A handler that does not return is told, once, and by the number of its messages.
-func TestHandlerThatBlocksIsTold(t *testing.T) {
+func TestBlockingHandlerIsReported(t *testing.T) {
 	for _, n := range []int{10, 1 << 20} {
-		s, told := noticing(t, func(*session.Config) {})
+		s, reported := noticing(t, func(*session.Config) {})
 		release := make(chan struct{})
 		calls := make(chan struct{}, 10)
 		s[0].Handle(3, func(*session.Gate, *session.Active) { calls <- struct{}{}; <-release })
@@ -123,7 +123,7 @@ func TestHandlerThatBlocksIsTold(t *testing.T) {
 			}
 			go r.Wait(context.Background())
 		}
-		isTold(t, told, s[0].Gate(1), session.ErrHandlerBlocks)
+		isTold(t, reported, s[0].Gate(1), session.ErrHandlerBlocks)
 		close(release)
 		for range 2 {
 			select {
@@ -132,6 +132,6 @@ func TestHandlerThatBlocksIsTold(t *testing.T) {
 				t.Fatal("the handler is not called again")
 			}
 		}
-		toldOnce(t, told)
+		toldOnce(t, reported)
 	}
 }

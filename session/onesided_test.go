@@ -246,7 +246,7 @@ func TestEachFenceOrders(t *testing.T) {
 }
 
 // A peer that asks and takes no answers cannot have this process keep more of them than it says: its gate ends.
-func TestAnswersThatNobodyTakesAreBounded(t *testing.T) {
+func TestUnreadRepliesAreBounded(t *testing.T) {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
 	connectPair(t, s)
 	region, err := s[0].Register(make([]byte, 1<<16), allAccess)
@@ -402,7 +402,7 @@ func TestEagerLimit(t *testing.T) {
 }
 
 // An importer of a region learns whether atomics there are atomic with those of its owner's CPU.
-func TestKeysSayWhetherAtomicsAreTheCPUsToo(t *testing.T) {
+func TestKeysTellCPUAtomics(t *testing.T) {
 	s := joinAll(t, 1, nil)
 	region, err := s[0].Register(make([]byte, 8), allAccess)
 	if err != nil {

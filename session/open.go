@@ -171,7 +171,7 @@ func (o *opening) fail(c *candidate, err error) {
 	o.out = append(o.out, Choice{Driver: c.Driver, Why: err.Error()})
 }
 
-// spare says why the drivers that are left stay closed.
+// unneeded says why the drivers that are left stay closed.
 func (o *opening) unneeded() (out []Choice) {
 	best := o.s.nics[0]
 	for _, c := range o.left {

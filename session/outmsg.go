@@ -7,7 +7,7 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// parcel is a message of the small track on its way out: waiting for room, or
+// outMsg is a message of the small track on its way out: waiting for room, or
 // in the driver's hands.
 type outMsg struct {
 	p        driver.Packet
@@ -32,7 +32,7 @@ type outMsg struct {
 // send is done for the caller whatever the driver says.
 const copyMax = 256
 
-// parcelQueue is a queue of parcels.
+// outQueue is a queue of parcels.
 type outQueue struct {
 	first, last *outMsg
 	n           int
@@ -70,10 +70,10 @@ func (q *outQueue) pop() *outMsg {
 	return msg
 }
 
-// lasts reports whether a message is not over when its parcel has left.
+// needsReply reports whether a message is not over when its parcel has left.
 func (msg *outMsg) needsReply() bool { return msg.out != nil || msg.sync != 0 }
 
-// lasting is how many such parcels a queue has.
+// needingReply is how many such parcels a queue has.
 func (q *outQueue) needingReply() (n int) {
 	for msg := q.first; msg != nil; msg = msg.next {
 		if msg.needsReply() {
@@ -83,7 +83,7 @@ func (q *outQueue) needingReply() (n int) {
 	return n
 }
 
-// line puts a parcel where it belongs: at the end, or behind the urgent ones.
+// insert puts a parcel where it belongs: at the end, or behind the urgent ones.
 func (q *outQueue) insert(msg *outMsg) {
 	if !msg.urgent || q.n == 0 || q.last.urgent {
 		q.push(msg)
@@ -143,7 +143,7 @@ func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
 	return nil
 }
 
-// parcel takes a free parcel with room for n bytes of header and body.
+// newOutMsg takes a free parcel with room for n bytes of header and body.
 func (s *Session) newOutMsg(n int) *outMsg {
 	msg := s.msgPool
 	if msg == nil {
@@ -291,10 +291,10 @@ func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 	return true, true
 }
 
-// owned reports whether somebody is told when a parcel is lost.
+// reportsLoss reports whether somebody is told when a parcel is lost.
 func (msg *outMsg) reportsLoss() bool { return msg.req != nil || msg.needsReply() }
 
-// left ends a parcel that the driver has sent.
+// msgSent ends a parcel that the driver has sent.
 func (s *Session) msgSent(msg *outMsg) {
 	if msg.req != nil {
 		s.complete(msg.req, nil)
@@ -309,7 +309,7 @@ func (s *Session) msgSent(msg *outMsg) {
 	s.recycle(msg)
 }
 
-// lost ends a parcel that will not be sent.
+// msgFailed ends a parcel that will not be sent.
 func (s *Session) msgFailed(msg *outMsg, err error) {
 	if msg.req != nil {
 		s.complete(msg.req, err)
@@ -343,7 +343,7 @@ func cause(err error) error {
 	return err
 }
 
-// work puts the gate on the list of those with something to send.
+// markBusy puts the gate on the list of those with something to send.
 func (g *Gate) markBusy() {
 	if !g.listed {
 		g.listed = true

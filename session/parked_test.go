@@ -18,7 +18,7 @@ func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 	for name, mode := range map[string]*rdv.Mode{"prefetched": nil, "with a key": modeOf(int(rdv.Get))} {
 		t.Run(name, func(t *testing.T) {
 			var closed atomic.Int32
-			s, f := fussyPair(t, nil, func(c *session.Config) {
+			s, f := faultPair(t, nil, func(c *session.Config) {
 				c.Mode, c.Progress = mode, session.Explicit
 				c.OnClosed = func(*session.Gate) { closed.Add(1) }
 			})
@@ -56,10 +56,10 @@ func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 
 // Updates of rdv data that come before the chunk is posted are kept, in order and up to a limit: a peer that sends more
 // loses the connection.
-func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
+func TestEarlyUpdatesAreBounded(t *testing.T) {
 	const most = 16
 	for _, n := range []int{most, most + 1} {
-		s, f := fussyPair(t, nil, func(c *session.Config) { c.Mode, c.Progress = modeOf(int(rdv.Cooperative)), session.Explicit })
+		s, f := faultPair(t, nil, func(c *session.Config) { c.Mode, c.Progress = modeOf(int(rdv.Cooperative)), session.Explicit })
 		var asked, full atomic.Bool
 		refuse := func() error {
 			if asked.Store(true); full.Load() {
@@ -70,7 +70,7 @@ func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
 		full.Store(true)
 		f[0].large.Store(&refuse)
 		var heard []byte
-		f[0].hears = func(b []byte) { heard = append(heard, b...) }
+		f[0].onUpdate = func(b []byte) { heard = append(heard, b...) }
 		r, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestUpdatesOfWhatIsNotPostedAreKeptUpToALimit(t *testing.T) {
 func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
 	for _, why := range []error{driver.ErrBroken, driver.ErrClosed, driver.ErrInvalid} {
 		t.Run(why.Error(), func(t *testing.T) {
-			s, f := fussyPair(t, nil, func(c *session.Config) { c.Mode = modeOf(int(rdv.Cooperative)) })
+			s, f := faultPair(t, nil, func(c *session.Config) { c.Mode = modeOf(int(rdv.Cooperative)) })
 			ctx := deadline(t)
 			refuse := func() error { return why }
 			f[0].large.Store(&refuse)

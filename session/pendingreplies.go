@@ -8,7 +8,7 @@ import "errors"
 
 var errUnrequested = errors.New("an answer to what was not sent")
 
-// away takes note that a driver has taken a parcel that the peer answers.
+// noteTaken takes note that a driver has taken a parcel that the peer answers.
 func (s *Session) noteTaken(msg *outMsg) {
 	if msg.out != nil {
 		msg.out.rtsTaken = true
@@ -29,7 +29,7 @@ func (s *Session) noteTaken(msg *outMsg) {
 	}
 }
 
-// returned takes note that the driver has given the parcel back. Its message may be over by then.
+// noteReturned takes note that the driver has given the parcel back. Its message may be over by then.
 func (s *Session) noteReturned(msg *outMsg) {
 	if msg.out != nil {
 		return // of its memory the driver has had nothing

@@ -27,7 +27,7 @@ const firstID = 1 << 32
 
 // An answer to a request that has not left ends the connection: no request completes while its message, with the
 // caller's memory, still waits here.
-func TestAnswersToWhatWasNotSentEndTheConnection(t *testing.T) {
+func TestReplyToUnknownRequestBreaksConnection(t *testing.T) {
 	long := func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
 		return g.Isend(1, make([]byte, 1<<20))
 	}
@@ -50,7 +50,7 @@ func TestAnswersToWhatWasNotSentEndTheConnection(t *testing.T) {
 			forged(header.Reply, firstID, nil)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, f := fussyPair(t, nil, func(c *session.Config) { c.Emulate, c.Progress = true, session.Explicit })
+			s, f := faultPair(t, nil, func(c *session.Config) { c.Emulate, c.Progress = true, session.Explicit })
 			g := s[0].Gate(1)
 			region, err := s[1].Register(make([]byte, 1000), allAccess)
 			if err != nil {
@@ -77,7 +77,7 @@ func TestAnswersToWhatWasNotSentEndTheConnection(t *testing.T) {
 }
 
 // An answer may come before the driver has given the message's memory back: the request is done only then.
-func TestAnsweredMessagesAreNotDoneWhileADriverHasThem(t *testing.T) {
+func TestAnsweredMessageWaitsForDriver(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		begin func(*session.Gate, *session.Remote) (*session.Request, error)
@@ -93,7 +93,7 @@ func TestAnsweredMessagesAreNotDoneWhileADriverHasThem(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, f := fussyPair(t, nil, func(c *session.Config) { c.Emulate = true })
+			s, f := faultPair(t, nil, func(c *session.Config) { c.Emulate = true })
 			ctx, g := deadline(t), s[0].Gate(1)
 			memory := make([]byte, 1000)
 			region, err := s[1].Register(memory, allAccess)
@@ -108,7 +108,7 @@ func TestAnsweredMessagesAreNotDoneWhileADriverHasThem(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f[0].hold.Store(true)
+			f[0].holdSends.Store(true)
 			r, err := tt.begin(g, remote)
 			if err != nil || r == nil {
 				t.Fatal(r, err)
@@ -129,7 +129,7 @@ func TestAnsweredMessagesAreNotDoneWhileADriverHasThem(t *testing.T) {
 			if done, _, err := r.Test(); done {
 				t.Fatalf("done while the driver has the memory: %v", err)
 			}
-			f[0].hold.Store(false)
+			f[0].holdSends.Store(false)
 			if _, err := r.Wait(ctx); err != nil {
 				t.Error(err)
 			}

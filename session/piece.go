@@ -58,7 +58,7 @@ func (s *Session) newPiece(l *link) *piece {
 	return pc
 }
 
-// maxSpareRdv is how many bytes of rdv data a piece that is not in use may have room for.
+// maxPooledRdv is how many bytes of rdv data a piece that is not in use may have room for.
 const maxPooledRdv = 1 << 10
 
 // charge adds to what the piece costs the gate.

@@ -46,7 +46,7 @@ func outcome(t *testing.T, s []*session.Session, r *session.Request) (st session
 }
 
 // A message that Improbe has given is received, or its receive says why not; it waits for no other.
-func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
+func TestProbedMessageArrivesOrFails(t *testing.T) {
 	for mode := rdv.Null; mode < rdv.Modes; mode++ {
 		t.Run(mode.String(), func(t *testing.T) {
 			dst := make([]byte, 1<<20)
@@ -58,7 +58,7 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 				}
 				return r
 			}
-			said := func(t *testing.T, what string, err, want error) {
+			output := func(t *testing.T, what string, err, want error) {
 				t.Helper()
 				if !errors.Is(err, want) {
 					t.Errorf("%s says %v, want %v", what, err, want)
@@ -70,13 +70,13 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 					t.Errorf("received %+v, %v", st, err)
 				}
 				_, err := outcome(t, s, r)
-				said(t, "the send", err, nil)
+				output(t, "the send", err, nil)
 			})
 			t.Run("connected again", func(t *testing.T) {
 				s, r, m := probedPair(t, modeOf(int(mode)))
 				s[1].Gate(0).Disconnect()
 				_, err := outcome(t, s, r)
-				said(t, "the send", err, session.ErrClosed)
+				output(t, "the send", err, session.ErrClosed)
 				eventually(t, "the connection is closed", func() bool {
 					s[0].Progress()
 					s[1].Progress()
@@ -84,7 +84,7 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 				})
 				transfer(t, s[0], s[1], 10)
 				_, err = outcome(t, s, receive(t, m))
-				said(t, "the receive", err, session.ErrClosed)
+				output(t, "the receive", err, session.ErrClosed)
 			})
 			if mode == rdv.Get {
 				return // the receiver may be inside: the message is not taken back
@@ -95,10 +95,10 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 					t.Fatal("not cancelled")
 				}
 				_, err := outcome(t, s, r)
-				said(t, "the send", err, session.ErrCanceled)
-				hear(t, s)
+				output(t, "the send", err, session.ErrCanceled)
+				inject(t, s)
 				_, err = outcome(t, s, receive(t, m))
-				said(t, "the receive", err, session.ErrCanceled)
+				output(t, "the receive", err, session.ErrCanceled)
 			})
 			t.Run("taken back meanwhile", func(t *testing.T) {
 				s, r, m := probedPair(t, modeOf(int(mode)))
@@ -107,14 +107,14 @@ func TestProbedMessagesArriveOrSayWhyNot(t *testing.T) {
 					t.Fatal("not cancelled")
 				}
 				_, err := outcome(t, s, q)
-				said(t, "the receive", err, session.ErrCanceled)
+				output(t, "the receive", err, session.ErrCanceled)
 			})
 		})
 	}
 }
 
-// hear has rank 1 hear everything that rank 0 has said.
-func hear(t *testing.T, s []*session.Session) {
+// inject has rank 1 hear everything that rank 0 has said.
+func inject(t *testing.T, s []*session.Session) {
 	t.Helper()
 	if _, err := s[0].Gate(1).Isend(4, nil); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func hear(t *testing.T, s []*session.Session) {
 }
 
 // A message whose sender knows nothing of it fails at the receiver, in every mode.
-func TestMessagesThatAreNotThereFail(t *testing.T) {
+func TestLostLongMessagesFail(t *testing.T) {
 	for _, mode := range []rdv.Mode{rdv.Null, rdv.Put, rdv.Cooperative} {
 		t.Run(mode.String(), func(t *testing.T) {
 			s := joinAll(t, 2, func(_ int, c *session.Config) { c.Mode = modeOf(int(mode)) })
@@ -158,7 +158,7 @@ func TestProbedLengthIsBounded(t *testing.T) {
 				continue
 			}
 			s[0].Gate(1).Forge(forged(header.RTS, 3, func(b []byte) { (&header.Request{ID: 1 << 40, Total: total, Modes: 1}).Put(b) }))
-			hear(t, s)
+			inject(t, s)
 			if st, ok := s[1].Iprobe(session.Match{Tag: 3}); ok {
 				t.Errorf("a message of %d bytes is reported", st.Len)
 			}

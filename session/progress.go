@@ -120,7 +120,7 @@ func (s *Session) named(i driver.Instance) {
 	}
 }
 
-// askAll is for drivers that cannot probe.
+// pollAll is for drivers that cannot probe.
 func (n *nic) pollAll() bool {
 	any := false
 	for _, l := range n.s.links {
@@ -246,7 +246,7 @@ func (s *Session) onDuty() bool {
 	return s.cfg.Progress == Background || s.sleepers.Load() > 0
 }
 
-// nap is how long the background keeps out of the way of callers that make
+// backoff is how long the background keeps out of the way of callers that make
 // progress themselves, before it looks whether they still do.
 const backoff = time.Millisecond
 
@@ -456,7 +456,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// tellAwaiters wakes those whose wait is over. The caller is about to give up the lock.
+// wakeAwaiters wakes those whose wait is over. The caller is about to give up the lock.
 func (s *Session) wakeAwaiters() {
 	s.awaiters = slices.DeleteFunc(s.awaiters, func(w *awaiter) bool {
 		if !w.done {

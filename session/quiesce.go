@@ -120,11 +120,11 @@ func (g *Gate) pause() {
 	}
 }
 
-// grace is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
+// pauseTimeout is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
 // which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
 const pauseTimeout = 2 * time.Second
 
-// abandonLater gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.
+// cancelDialForPause gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.
 func (g *Gate) cancelDialForPause() {
 	g.cancelDialAfter(pauseTimeout, func() bool {
 		g.dialCancelled = g.dialCancelled || g.s.quiesced
@@ -132,7 +132,7 @@ func (g *Gate) cancelDialForPause() {
 	})
 }
 
-// pauseSeen takes the peer's PAUSE.
+// receivePause takes the peer's PAUSE.
 func (g *Gate) receivePause() {
 	g.pause()
 	g.pauseReceived = true
@@ -167,7 +167,7 @@ func (g *Gate) unfetchAll() {
 	})
 }
 
-// rest ends a connection without any loss.
+// finishPause ends a connection without any loss.
 func (g *Gate) finishPause() {
 	s := g.s
 	links := g.links
@@ -221,7 +221,7 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 	return true
 }
 
-// goOn begins what was put off, over a new connection.
+// resumePostponed begins what was put off, over a new connection.
 func (g *Gate) resumePostponed() {
 	s := g.s
 	g.pausing = notPaused

@@ -20,7 +20,7 @@ import (
 // The session is quieted again and again in the middle of messages of all lengths and of one-sided
 // operations, at both ends at the same time or at one: nothing is lost, comes twice or fails, and nothing is
 // connected meanwhile.
-func TestQuiescedSessionsGoOnAsIfNothingHadBeen(t *testing.T) {
+func TestQuiescedSessionsContinue(t *testing.T) {
 	for _, w := range ways[:len(ways)-1] {
 		t.Run(w.name, func(t *testing.T) { quieted(t, w.rails(t)) })
 	}
@@ -119,7 +119,7 @@ func eachOf(t *testing.T, s []*session.Session, f func(*session.Session) error) 
 
 // Messages that nobody has begun to receive, receives without a message, and sends that are posted meanwhile
 // outlast the pause; order holds.
-func TestWhatWaitsOutlastsThePause(t *testing.T) {
+func TestQueuedMessagesOutlastThePause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
 	const n = 300_000
@@ -280,7 +280,7 @@ func mirrorLanes(ctx context.Context, s *session.Session, peer int) error {
 
 // A Disconnect that waits until its message is matched does not hold up the pause of the peer. It is kept: after
 // Resume the message arrives, and then the gate is closed.
-func TestPauseWinsOverUnsaidLeave(t *testing.T) {
+func TestPauseWinsOverUnsentLeave(t *testing.T) {
 	s := joinOver(t, ways[0].rails(t))
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 //     until then, as control must not wait behind data.
 //
 // An honest peer stays far below the limits of the debt. It has at most maxSyncs synchronous messages, maxLongs long
-// ones and maxAsked operations without an answer: further ones wait in the backlog of the sender, which is the
+// ones and maxUnanswered operations without an answer: further ones wait in the backlog of the sender, which is the
 // sender's memory. Near the limit a receiver has one chunk of each long message under way instead of several.
 
 // How many messages to one peer may wait for its answer. They are part of the protocol (docs/wire.md).
@@ -47,13 +47,13 @@ const (
 	answerCost   = 2 * int(unsafe.Sizeof(answer{})) // its queue doubles
 )
 
-// owe adds to the debt.
+// charge adds to the debt.
 func (g *Gate) charge(n int) {
 	g.heldBytes += n
 	g.s.heldBytes += n
 }
 
-// own charges a parcel to the gate until it is given back.
+// chargeMsg charges a parcel to the gate until it is given back.
 func (g *Gate) chargeMsg(msg *outMsg) {
 	if msg.charged == nil {
 		msg.charged, msg.cost = g, int32(outMsgCost+cap(msg.big))
@@ -61,13 +61,13 @@ func (g *Gate) chargeMsg(msg *outMsg) {
 	}
 }
 
-// crowded reports whether a gate is so near its limit that it should begin nothing that can wait.
+// nearQuota reports whether a gate is so near its limit that it should begin nothing that can wait.
 func (g *Gate) nearQuota() bool {
 	c := &g.s.cfg
 	return g.heldBytes > c.PeerMemory/nearLimit || g.s.heldBytes > c.PeersMemory/nearLimit
 }
 
-// within ends the gate if the peer wants more than the limits allow. It returns what handle does.
+// withinQuota ends the gate if the peer wants more than the limits allow. It returns what handle does.
 func (l *link) withinQuota() bool {
 	g, s := l.g, l.g.s
 	switch most := s.cfg.PeerMemory; {
@@ -85,7 +85,7 @@ func (l *link) withinQuota() bool {
 	return !l.dead
 }
 
-// endDebtor ends the gate that has the largest part of a debt that is too large in sum.
+// endLargest ends the gate that has the largest part of a debt that is too large in sum.
 func (s *Session) endLargest() {
 	var worst *Gate
 	for _, g := range s.gates {

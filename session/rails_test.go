@@ -216,7 +216,7 @@ func receiveShorts(t *testing.T, s *session.Session, from, count int) {
 
 // A put whose rail is lost is not done over another one before the peer has given that rail up: it might still come
 // there as well, when something newer is in its place.
-func TestPutIsRepeatedOnceThePeerHasGivenTheRailUp(t *testing.T) {
+func TestPutIsRepeatedAfterRailLoss(t *testing.T) {
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
 		twoRails(rank, c)
 		c.Progress = session.Explicit // the peer gives up nothing before this test lets it

@@ -71,29 +71,29 @@ func servedRank() error {
 	moment := os.Getenv(envMode)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	before := held()
+	before := heldResources()
 	found, err := launch.Find(ctx)
 	if err != nil {
 		return err
 	}
 	fmt.Println("found")
 	job := found.(launch.Watcher)
-	told := make(chan *session.Error, 2*orphans)
-	cfg := session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { told <- e }}
+	reported := make(chan *session.Error, 2*launcherRanks)
+	cfg := session.Config{Job: job, Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { reported <- e }}
 	if job.Rank() == 0 {
 		cfg.Job = heldJob{job, moment}
 		if moment == whileClosing {
 			cfg.OnClosed = func(*session.Gate) { hold() }
 		}
 	}
-	err = serve(ctx, cfg, moment, told)
+	err = serve(ctx, cfg, moment, reported)
 	if c := job.Close(); c != nil {
 		err = errors.Join(err, unlessServed(ctx, c))
 	}
 	return errors.Join(err, nothingLeft(before))
 }
 
-func serve(ctx context.Context, cfg session.Config, moment string, told chan *session.Error) error {
+func serve(ctx context.Context, cfg session.Config, moment string, reported chan *session.Error) error {
 	s, err := session.Join(ctx, cfg)
 	if err != nil {
 		fmt.Println("not joined")
@@ -102,8 +102,8 @@ func serve(ctx context.Context, cfg session.Config, moment string, told chan *se
 	fmt.Println("joined")
 	switch {
 	case moment == afterTheFence:
-		err = withoutRank0(ctx, s, told)
-	case moment == someTime:
+		err = withoutRank0(ctx, s, reported)
+	case moment == anyTime:
 		for err == nil { // until it is noticed
 			err = exchangeAll(ctx, s, 0)
 		}
@@ -121,10 +121,10 @@ func serve(ctx context.Context, cfg session.Config, moment string, told chan *se
 			hold()
 		}
 		if moment == connected {
-			err = widowed(ctx, s, told)
+			err = checkRank0Lost(ctx, s, reported)
 		}
 		if s.Rank() != 0 && moment == closed {
-			if err = launcherLost(ctx, told); err == nil {
+			if err = launcherLost(ctx, reported); err == nil {
 				err = exchangeAll(ctx, s, 1)
 			}
 		}
@@ -166,10 +166,10 @@ func exchangeAll(ctx context.Context, s *session.Session, first int) error {
 }
 
 // launcherLost waits until that is told.
-func launcherLost(ctx context.Context, told chan *session.Error) error {
+func launcherLost(ctx context.Context, reported chan *session.Error) error {
 	for {
 		select {
-		case e := <-told:
+		case e := <-reported:
 			if e.Peer < 0 && e.NonFatal && errors.Is(e, launch.ErrLauncher) {
 				return unlessServed(ctx, e)
 			}
@@ -180,8 +180,8 @@ func launcherLost(ctx context.Context, told chan *session.Error) error {
 }
 
 // withoutRank0 is a rank without connections when rank 0 dies: its operations on others succeed, or fail and say why.
-func withoutRank0(ctx context.Context, s *session.Session, told chan *session.Error) error {
-	if err := launcherLost(ctx, told); err != nil {
+func withoutRank0(ctx context.Context, s *session.Session, reported chan *session.Error) error {
+	if err := launcherLost(ctx, reported); err != nil {
 		return err
 	}
 	for r := range s.Size() {
@@ -199,11 +199,11 @@ func withoutRank0(ctx context.Context, s *session.Session, told chan *session.Er
 	return nil
 }
 
-// widowed is a rank that is connected to all when rank 0 dies: it is told so, and goes on with the others.
-func widowed(ctx context.Context, s *session.Session, told chan *session.Error) error {
+// checkRank0Lost is a rank that is connected to all when rank 0 dies: it is told so, and goes on with the others.
+func checkRank0Lost(ctx context.Context, s *session.Session, reported chan *session.Error) error {
 	for lost, broken := false, false; !lost || !broken; {
 		select {
-		case e := <-told:
+		case e := <-reported:
 			switch {
 			case e.Peer < 0 && e.NonFatal:
 				if err := unlessServed(ctx, e); err != nil {
@@ -227,10 +227,10 @@ func widowed(ctx context.Context, s *session.Session, told chan *session.Error) 
 }
 
 // nothingLeft waits until no more is held than before.
-func nothingLeft(before holdings) error {
-	var now holdings
+func nothingLeft(before resources) error {
+	var now resources
 	for end := time.Now().Add(testTime); time.Now().Before(end); runtime.Gosched() {
-		now = held()
+		now = heldResources()
 		if now.fds <= before.fds && now.maps <= before.maps && now.locked <= before.locked && now.goroutines <= before.goroutines {
 			return nil
 		}
@@ -240,7 +240,7 @@ func nothingLeft(before holdings) error {
 
 // Rank 0 serves the rendezvous, and is killed. Ranks that have not joined report that it was rank 0; ranks that have go
 // on with those to which they are connected. No rank hangs, and nothing is left behind.
-func TestRanksOutliveARank0ThatServes(t *testing.T) {
+func TestRanksOutliveServingRank0(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 7))
 	for _, moment := range []string{beforeTheWord, beforeTheCard, beforeTheFence, afterTheFence, connected, whileClosing, closed} {
 		t.Run(moment, func(t *testing.T) { rank0Dies(t, moment, 0) })
@@ -251,7 +251,7 @@ func TestRanksOutliveARank0ThatServes(t *testing.T) {
 	}
 	for range rounds {
 		after := time.Duration(rng.IntN(20_000)) * time.Microsecond
-		t.Run(fmt.Sprintf("%s/%v", someTime, after), func(t *testing.T) { rank0Dies(t, someTime, after) })
+		t.Run(fmt.Sprintf("%s/%v", anyTime, after), func(t *testing.T) { rank0Dies(t, anyTime, after) })
 	}
 }
 
@@ -266,22 +266,22 @@ func rank0Dies(t *testing.T, moment string, after time.Duration) {
 	_ = ln.Close()
 	secret := launch.NewSecret()
 	var ranks []*process
-	for r := range orphans {
-		ranks = append(ranks, startProcess(t, "served", append(launch.RankEnv("rank0@"+addr, r, orphans, secret), envMode+"="+moment)))
+	for r := range launcherRanks {
+		ranks = append(ranks, startProcess(t, "served", append(launch.RankEnv("rank0@"+addr, r, launcherRanks, secret), envMode+"="+moment)))
 	}
-	said := make([][]string, orphans)
+	output := make([][]string, launcherRanks)
 	until := func(r int, want string) {
 		for got := ""; got != want; {
 			if got = ranks[r].line(); got == "" {
-				t.Fatalf("rank %d said %q and not %q, %v", r, said[r], want, ranks[r].log)
+				t.Fatalf("rank %d said %q and not %q, %v", r, output[r], want, ranks[r].log)
 			}
-			said[r] = append(said[r], got)
+			output[r] = append(output[r], got)
 		}
 	}
 	for r := range ranks {
 		until(r, "found")
 	}
-	if moment == someTime {
+	if moment == anyTime {
 		time.Sleep(after) // it is a moment in time: at some nothing moves
 	} else {
 		until(0, "here")
@@ -294,14 +294,14 @@ func rank0Dies(t *testing.T, moment string, after time.Duration) {
 	ranks[0].kill()
 	for r, p := range ranks[1:] {
 		for s := p.line(); s != ""; s = p.line() {
-			said[1+r] = append(said[1+r], s)
+			output[1+r] = append(output[1+r], s)
 		}
 		if err := p.Wait(); err != nil {
-			t.Errorf("rank %d ends with %v: %q, %v", 1+r, err, said[1+r], p.log)
+			t.Errorf("rank %d ends with %v: %q, %v", 1+r, err, output[1+r], p.log)
 		}
-		t.Logf("rank %d: %q", 1+r, said[1+r])
+		t.Logf("rank %d: %q", 1+r, output[1+r])
 	}
-	for r, s := range said[1:] {
+	for r, s := range output[1:] {
 		var want string
 		switch moment {
 		case beforeTheWord, beforeTheCard, beforeTheFence:

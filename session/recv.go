@@ -25,7 +25,7 @@ const AnyTag = ^uint64(0)
 //	st, err := session.Recv(ctx, Tag(7), buf)
 func Tag(tag uint64) Match { return Match{Tag: tag} }
 
-// nobody is a source that there is not.
+// noSource is a source that there is not.
 const noSource = match.Any - 1
 
 func (m *Match) pattern() match.Pattern {
@@ -376,7 +376,7 @@ func (g *Gate) ack(id uint64) {
 	g.answer(answer{kind: header.Ack, to: id})
 }
 
-// tell sends a control message over the connection that stands; without one
+// sendControl sends a control message over the connection that stands; without one
 // there is nobody to tell. It overtakes messages that wait, as those may wait for what it is part of.
 func (g *Gate) sendControl(msg *outMsg) {
 	if !g.admitControl(msg) {
@@ -394,14 +394,14 @@ func (g *Gate) sendControl(msg *outMsg) {
 	g.markBusy()
 }
 
-// tellInOrder is tell for what must not overtake messages.
+// sendControlInOrder is tell for what must not overtake messages.
 func (g *Gate) sendControlInOrder(msg *outMsg) {
 	if g.admitControl(msg) {
 		g.dispatch(msg)
 	}
 }
 
-// told deals with a control message that cannot go over this connection. False if it was one.
+// admitControl deals with a control message that cannot go over this connection. False if it was one.
 func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
 	case g.pausing == paused: // the peer still wants to know

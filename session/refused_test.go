@@ -12,17 +12,17 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-var oneFussyRail = []session.Rail{{Driver: "fussy"}}
+var oneFaultRail = []session.Rail{{Driver: "faulty"}}
 
-func twoFussyRails() []session.Rail {
-	return []session.Rail{{Driver: "fussy"}, {Driver: "fussy", Options: map[string]string{"path": "cma"}}}
+func twoFaultRails() []session.Rail {
+	return []session.Rail{{Driver: "faulty"}, {Driver: "faulty", Options: map[string]string{"path": "cma"}}}
 }
 
 // The driver refuses a message for a reason that is not the connection's end: whoever sent it is told, whatever kind it
 // is, and nothing else is lost, no rail either.
 func TestRefusedMessagesFailAlone(t *testing.T) {
 	why := driver.ErrInvalid
-	for _, rails := range [][]session.Rail{oneFussyRail, twoFussyRails()} {
+	for _, rails := range [][]session.Rail{oneFaultRail, twoFaultRails()} {
 		for name, send := range map[header.Kind]func(*session.Gate) (*session.Request, error){
 			header.Eager: func(g *session.Gate) (*session.Request, error) { return g.Isend(1, make([]byte, 2000)) },
 			header.RTS:   func(g *session.Gate) (*session.Request, error) { return g.Isend(1, make([]byte, 1<<20)) },
@@ -32,7 +32,7 @@ func TestRefusedMessagesFailAlone(t *testing.T) {
 			header.AM: func(g *session.Gate) (*session.Request, error) { return g.AM(1, nil, make([]byte, 2000)) },
 		} {
 			t.Run(name.String()+" "+string('0'+rune(len(rails)))+" rails", func(t *testing.T) {
-				s, f := fussyPair(t, rails, nil)
+				s, f := faultPair(t, rails, nil)
 				g := s[0].Gate(1)
 				f[0].refuse(why, name)
 				r, err := send(g)
@@ -55,8 +55,8 @@ func TestRefusedMessagesFailAlone(t *testing.T) {
 }
 
 // Of a message that is refused nobody would be told: the rail is lost, and it goes over the next one.
-func TestRefusedMessagesOfNobodyGoOverTheNextRail(t *testing.T) {
-	s, f := fussyPair(t, twoFussyRails(), nil)
+func TestRefusedUnownedMessagesUseNextRail(t *testing.T) {
+	s, f := faultPair(t, twoFaultRails(), nil)
 	g := s[0].Gate(1)
 	var times atomic.Int32
 	once := func(kind header.Kind) error {

@@ -146,7 +146,7 @@ func (r *Region) drop() error {
 	return &Error{Peer: -1, Op: "deregister", Err: why}
 }
 
-// letGo deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
+// tryDeregister deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
 // other error a peer, or a device, may still be inside.
 func tryDeregister(r driver.Region) (free bool, err error) {
 	err = r.Deregister()

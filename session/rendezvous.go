@@ -105,7 +105,7 @@ func (o *outgoing) lostChunk(l *link, err error) {
 	}
 }
 
-// tellFailed tells the receiver, by the number of its half, that nothing more comes.
+// sendFailed tells the receiver, by the number of its half, that nothing more comes.
 func (g *Gate) sendFailed(peer uint64) {
 	g.done(peer, statusFailed, false)
 }

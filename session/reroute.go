@@ -2,7 +2,7 @@ package session
 
 import "github.com/bywash/bywash/session/internal/rdv"
 
-// spares reports whether a message can do without a rail that has failed: its
+// continuesWithout reports whether a message can do without a rail that has failed: its
 // chunks are then asked for over the others.
 func (in *incoming) continuesWithout(l *link, err error) bool {
 	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {

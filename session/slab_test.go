@@ -4,7 +4,7 @@ import "testing"
 
 // The number of a thing that is gone means nothing, also when its place was used so often that generations begin again;
 // and 0 is never a number.
-func TestNumbersOfWhatIsGoneMeanNothing(t *testing.T) {
+func TestStaleIDsAreIgnored(t *testing.T) {
 	var s slab[string]
 	seen := make(map[uint64]bool)
 	add := func(v string) uint64 {

@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// kept is a message that came before its receive, or a long active message. The memory of short ones is of the next
+// unexpected is a message that came before its receive, or a long active message. The memory of short ones is of the next
 // power of two, and used again.
 type unexpected struct {
 	match.Arrival
@@ -22,7 +22,7 @@ type unexpected struct {
 	buf     []byte // the whole packet
 	class   int
 	cost    int    // bytes, with everything
-	counted bool   // counted in Gate.keptN and Session.keptN
+	counted bool   // counted in Gate.unexpectedN and Session.unexpectedN
 	from    *int   // the budget that its memory is of; nil: none
 	number  uint64 // of a request to send, as the peer counts them
 	gone    error  // why a message by rendezvous that was probed does not come any more
@@ -31,11 +31,11 @@ type unexpected struct {
 	call    func() // calls its handler
 }
 
-// keptClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
+// unexpectedClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
 // the kept itself: otherwise the peak of each size would be kept for ever.
 const unexpectedClasses = 17
 
-// keptSize is how much memory a message of n bytes takes, and of which class it is.
+// unexpectedSize is how much memory a message of n bytes takes, and of which class it is.
 func unexpectedSize(n int) (size, class int) {
 	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < unexpectedClasses {
 		return 1 << class, class
@@ -43,7 +43,7 @@ func unexpectedSize(n int) (size, class int) {
 	return n, unexpectedClasses
 }
 
-// keptCost is what a kept message costs in bytes beside its memory: itself, and its place in the table of messages.
+// unexpectedCost is what a kept message costs in bytes beside its memory: itself, and its place in the table of messages.
 const unexpectedCost = int(unsafe.Sizeof(unexpected{})) + match.ArrivalCost
 
 // How many unexpected messages of one peer, and of all, are kept at most. Receives with a wildcard search all of them.
@@ -64,7 +64,7 @@ func (g *Gate) mayKeep(n int) bool {
 	return g.unexpectedN == 0 || g.unexpectedN < maxUnexpectedOfPeer && s.unexpectedN < maxUnexpected && g.unexpectedBytes+size+unexpectedCost <= share
 }
 
-// newKept takes memory for a message of n bytes out of a budget; nil if that is used up.
+// newUnexpected takes memory for a message of n bytes out of a budget; nil if that is used up.
 func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 	size, class := unexpectedSize(n)
 	if size+unexpectedCost > *budget {
@@ -87,7 +87,7 @@ func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 	return u
 }
 
-// spareCost is what a message that is not in use costs.
+// poolCost is what a message that is not in use costs.
 func (u *unexpected) poolCost() int { return unexpectedCost + cap(u.buf) }
 
 func (s *Session) freeUnexpected(u *unexpected) {
@@ -119,7 +119,7 @@ func (s *Session) freeUnexpected(u *unexpected) {
 	}
 }
 
-// spareShare is the part of the budget up to which memory of messages is kept for the next ones.
+// poolShare is the part of the budget up to which memory of messages is kept for the next ones.
 const poolShare = 8
 
 // keep stores a message that nobody waits for. Beyond the budget it stays in the driver,
@@ -181,11 +181,11 @@ func (l *link) stall() {
 	}
 }
 
-// stallLook is how often the background looks whether a peer that is held up is still there: no driver tells
+// stallPeriod is how often the background looks whether a peer that is held up is still there: no driver tells
 // it while its buffer is out.
 const stallPeriod = 50 * time.Millisecond
 
-// lookAtStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end
+// checkStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end
 // is seen, which comes behind it. It reports whether there were any.
 func (s *Session) checkStalled() (any bool) {
 	for i := 0; i < len(s.stalled); i++ {
@@ -232,7 +232,7 @@ func (s *Session) unstall() {
 	}
 }
 
-// receiveKept gives a kept message to a receive.
+// receiveUnexpected gives a kept message to a receive.
 func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	extra, data := u.h.Data(u.buf)
 	g := u.g
@@ -262,7 +262,7 @@ func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	s.freeUnexpected(u)
 }
 
-// dropKept forgets long messages of a gate whose connection has ended: nobody
+// dropUnexpected forgets long messages of a gate whose connection has ended: nobody
 // will send them. Short ones are here, and can still be received.
 func (s *Session) dropUnexpected(g *Gate) {
 	s.table.Each(g.index, func(a *match.Arrival) {
@@ -278,10 +278,10 @@ func (s *Session) dropUnexpected(g *Gate) {
 	g.probed = nil
 }
 
-// refuseKept is the same on the side that closes: the sender hears it by Bye.
+// refuseUnexpected is the same on the side that closes: the sender hears it by Bye.
 func (s *Session) refuseUnexpected(g *Gate) { s.dropUnexpected(g) }
 
-// withdrawKept forgets one that its sender has withdrawn.
+// withdrawUnexpected forgets one that its sender has withdrawn.
 func (g *Gate) withdrawUnexpected(u *unexpected) {
 	delete(g.rts, u.number)
 	if i := slices.Index(g.probed, u); i >= 0 {

@@ -94,7 +94,7 @@ func TestSendDuringAPollersHandler(t *testing.T) {
 }
 
 // A caller that polls for one peer's messages, of which there is always another one, also takes what other peers send.
-func TestPollsReachEverybody(t *testing.T) {
+func TestEveryRailIsPolled(t *testing.T) {
 	s := joinAll(t, 3, func(rank int, c *session.Config) {
 		if rank == 0 {
 			c.Progress = session.Explicit

@@ -23,7 +23,7 @@ type Agreer interface {
 }
 
 var (
-	_ Agreer = (*alone)(nil)
+	_ Agreer = (*singleJob)(nil)
 	_ Agreer = (*embedded)(nil)
 	_ Agreer = (*kvJob)(nil)
 )

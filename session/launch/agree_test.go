@@ -41,7 +41,7 @@ var mappings = []struct {
 	{"", 1, false},
 }
 
-func TestMappingSaysWhetherThereIsOneNode(t *testing.T) {
+func TestMappingOfOneNode(t *testing.T) {
 	for _, m := range mappings {
 		if got := oneNode(m.text, m.size); got != m.one {
 			t.Errorf("%q of %d ranks: %v, want %v", m.text, m.size, got, m.one)
@@ -99,8 +99,8 @@ func slowOneNode(text string, size int) bool {
 	}
 }
 
-// wordsOf has all ranks of a job over a key-value space in memory say a word.
-func wordsOf(t *testing.T, words []string) []bool {
+// votesOf has all ranks of a job over a key-value space in memory say a word.
+func votesOf(t *testing.T, words []string) []bool {
 	m := newMemKV(len(words))
 	out := make([]bool, len(words))
 	var wg sync.WaitGroup
@@ -117,7 +117,7 @@ func wordsOf(t *testing.T, words []string) []bool {
 }
 
 // Of jobs whose tree has one level, two and three, any rank's other word is found by all.
-func TestOneOtherWordIsFoundByAll(t *testing.T) {
+func TestOneDifferentWordIsFoundByAllRanks(t *testing.T) {
 	for _, size := range []int{1, 2, arity, arity + 1, arity + 2, arity*arity + 2*arity} {
 		for _, other := range []int{-1, 0, 1, size / 2, size - 1} {
 			words := make([]string, size)
@@ -127,7 +127,7 @@ func TestOneOtherWordIsFoundByAll(t *testing.T) {
 			if other >= 0 {
 				words[min(other, size-1)] = "other"
 			}
-			for r, same := range wordsOf(t, words) {
+			for r, same := range votesOf(t, words) {
 				if want := other < 0 || size == 1; same != want {
 					t.Fatalf("%d ranks, rank %d says another word: rank %d hears %v", size, other, r, same)
 				}
@@ -136,7 +136,7 @@ func TestOneOtherWordIsFoundByAll(t *testing.T) {
 	}
 }
 
-func TestAllRanksHearWhetherAllSayTheSame(t *testing.T) {
+func TestAgreeOfProcesses(t *testing.T) {
 	forEachLauncher(t, func(t *testing.T, l realLauncher) {
 		const n = 4
 		for _, differs := range []int{-1, 0, 2} {
@@ -149,14 +149,14 @@ func TestAllRanksHearWhetherAllSayTheSame(t *testing.T) {
 }
 
 // A rank that dies before it says its word holds up nobody: the fence then says who it was.
-func TestDeathBeforeTheWordIsNamedByTheFence(t *testing.T) {
+func TestFenceNamesRankThatDiedBeforeAgree(t *testing.T) {
 	out, err := finish(t, bywashRun(t, 3, envProgram+"=agree", "BYWASH_TEST_DIES=1"))
 	if got := strings.Count(out, "agreed false\n"); got != 2 || err == nil || strings.Count(out, "rank 1: died") != 2 {
 		t.Errorf("%d of 2 hear of no agreement, %v:\n%s", got, err, out)
 	}
 }
 
-func TestWordsAreSaidOnceAndBeforeTheCard(t *testing.T) {
+func TestAgreeIsCalledOnceAndBeforePublish(t *testing.T) {
 	forEachJob := map[string]func(t *testing.T) Agreer{
 		nameAlone:    func(*testing.T) Agreer { return Alone().(Agreer) },
 		nameEmbedded: func(t *testing.T) Agreer { return join(t, newServer(t, 1), 0) },
@@ -200,7 +200,7 @@ func TestWordsAreSaidOnceAndBeforeTheCard(t *testing.T) {
 }
 
 // A rank that waits for others learns of the launcher's end, and may give up.
-func TestWaitForWordsEnds(t *testing.T) {
+func TestAgreeEndsWithLauncher(t *testing.T) {
 	s := newServer(t, 2)
 	j := join(t, s, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

@@ -38,16 +38,16 @@ type embedded struct {
 
 	wmu sync.Mutex
 
-	mu      sync.Mutex
-	publish publication
-	closed  bool
-	err     error // why nothing can be asked any more
-	agree   *reply
-	fence   *reply
-	swap    *swap // the one under way, or the last one if its caller gave it up
-	onEnd   func(End)
-	lookups map[uint32]*reply
-	next    uint32
+	mu       sync.Mutex
+	publish  publication
+	closed   bool
+	err      error // why nothing can be asked any more
+	agree    *reply
+	fence    *reply
+	exchange *exchangeReply // the one under way, or the last one if its caller gave it up
+	onEnd    func(End)
+	lookups  map[uint32]*reply
+	next     uint32
 
 	sent, received, requests atomic.Uint64
 }
@@ -61,15 +61,15 @@ var (
 	_ EndWatcher = (*embedded)(nil)
 )
 
-// swap collects what the ranks give.
-type swap struct {
+// exchangeReply collects what the ranks give.
+type exchangeReply struct {
 	*reply
 	given   [][]byte
 	missing int
 }
 
-func newSwap(size int) *swap {
-	return &swap{reply: newReply(), given: make([][]byte, size), missing: size}
+func newExchangeReply(size int) *exchangeReply {
+	return &exchangeReply{reply: newReply(), given: make([][]byte, size), missing: size}
 }
 
 // Join makes this process a rank of the embedded job whose rendezvous, a [Server], is at addr: for programs that start
@@ -106,7 +106,7 @@ func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byt
 			go e.read()
 			return e, nil
 		}
-		if !worthRetry(err, wait) {
+		if !retryable(err, wait) {
 			return nil, err
 		}
 		select {
@@ -120,8 +120,8 @@ func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byt
 	}
 }
 
-// worthRetry: a flood of strangers can push a genuine handshake out, which shows as a connection that ends.
-func worthRetry(err error, wait bool) bool {
+// retryable: a flood of strangers can push a genuine handshake out, which shows as a connection that ends.
+func retryable(err error, wait bool) bool {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return true
@@ -160,11 +160,11 @@ func (e *embedded) connect(ctx context.Context, addr string) (err error) {
 	h := hello{rank: uint32(e.rank), size: uint32(e.size)}
 	frames, err := handshake.Dial(buffered(conn), e.key, &frameConfig, h.put())
 	if err != nil {
-		return known(err)
+		return launchError(err)
 	}
 	b, err := frames.Receive()
 	if err != nil {
-		return known(err)
+		return launchError(err)
 	}
 	if err := h.parseWelcome(b); err != nil {
 		return err
@@ -218,8 +218,8 @@ func (e *embedded) fail(err error) {
 			r.finish(nil, e.err)
 		}
 	}
-	if e.swap != nil {
-		e.swap.finish(nil, e.err)
+	if e.exchange != nil {
+		e.exchange.finish(nil, e.err)
 	}
 	for id, r := range e.lookups {
 		r.finish(nil, e.err)
@@ -244,7 +244,7 @@ func (e *embedded) read() {
 		if err != nil {
 			var rank *RankError
 			if !errors.As(err, &rank) {
-				err = e.gone(err)
+				err = e.launcherGone(err)
 			}
 			e.fail(err)
 			return
@@ -252,8 +252,8 @@ func (e *embedded) read() {
 	}
 }
 
-// gone says that the rendezvous is gone, and who that was.
-func (e *embedded) gone(err error) error {
+// launcherGone says that the rendezvous is gone, and who that was.
+func (e *embedded) launcherGone(err error) error {
 	if e.byRank0 {
 		return fmt.Errorf("%w: %w: %w", ErrLauncher, &RankError{Why: "served the rendezvous and has ended"}, noEOF(err))
 	}
@@ -300,7 +300,7 @@ func (e *embedded) handle(k kind, body []byte) error {
 		return nil
 	case kindGiven:
 		rank, data, err := parseGiven(body)
-		x := e.swap
+		x := e.exchange
 		if err != nil || x == nil || rank >= e.size || x.given[rank] != nil {
 			return errFrame
 		}
@@ -448,14 +448,14 @@ func (e *embedded) Exchange(ctx context.Context, data []byte) ([][]byte, error) 
 	if len(data) > MaxCard {
 		err = fmt.Errorf("data of %d bytes, want at most %d: %w", len(data), MaxCard, ErrInvalid)
 	}
-	x := newSwap(e.size)
+	x := newExchangeReply(e.size)
 	if err == nil {
 		e.mu.Lock()
-		if err = e.usable(); err == nil && e.swap != nil {
+		if err = e.usable(); err == nil && e.exchange != nil {
 			err = errExchanging
 		}
 		if err == nil {
-			e.swap = x
+			e.exchange = x
 		}
 		e.mu.Unlock()
 	}
@@ -469,7 +469,7 @@ func (e *embedded) Exchange(ctx context.Context, data []byte) ([][]byte, error) 
 		return nil, opError(nameEmbedded, "exchange", err)
 	}
 	e.mu.Lock()
-	e.swap = nil
+	e.exchange = nil
 	e.mu.Unlock()
 	return x.given, nil
 }
@@ -505,7 +505,7 @@ func (e *embedded) Leave(ctx context.Context) error {
 	e.closed = true
 	e.mu.Unlock()
 	if !over {
-		e.bye()
+		e.sendBye()
 	}
 	e.conn.Close()
 	if e.server == nil {
@@ -518,9 +518,9 @@ func (e *embedded) Leave(ctx context.Context) error {
 	return errors.Join(err, e.server.Close())
 }
 
-// bye says goodbye and waits for the rendezvous to hang up: closing a socket with unread bytes discards bytes that were
+// sendBye says goodbye and waits for the rendezvous to hang up: closing a socket with unread bytes discards bytes that were
 // sent.
-func (e *embedded) bye() {
+func (e *embedded) sendBye() {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
 	e.conn.SetDeadline(time.Now().Add(byeTime))

@@ -85,25 +85,25 @@ func parseEnds(b []byte, size int) ([]End, error) {
 	return ends, nil
 }
 
-// note puts an end on the list, the first of a rank. False if there was one.
-func (b *board) note(e End) bool {
-	m := &b.ranks[e.Rank]
+// addEnd puts an end on the list, the first of a rank. False if there was one.
+func (st *serverState) addEnd(e End) bool {
+	m := &st.ranks[e.Rank]
 	if m.ended {
 		return false
 	}
 	m.ended = true
-	b.ends = append(b.ends, e)
+	st.ends = append(st.ends, e)
 	return true
 }
 
-// tell sends each watcher the ends that it has not heard of: several in one frame, when many ranks end.
-func (b *board) tell() (out []post) {
-	for r := range b.ranks {
-		m := &b.ranks[r]
-		for m.fate == fateJoined && m.watches && m.told < len(b.ends) {
-			n := min(len(b.ends)-m.told, maxEnds)
-			out = append(out, post{r, kindEnded, putEnds(b.ends[m.told : m.told+n])})
-			m.told += n
+// reportEnds sends each watcher the ends that it has not heard of: several in one frame, when many ranks end.
+func (st *serverState) reportEnds() (out []post) {
+	for r := range st.ranks {
+		m := &st.ranks[r]
+		for m.state == rankJoined && m.watches && m.reported < len(st.ends) {
+			n := min(len(st.ends)-m.reported, maxEnds)
+			out = append(out, post{r, kindEnded, putEnds(st.ends[m.reported : m.reported+n])})
+			m.reported += n
 		}
 	}
 	return out

@@ -140,7 +140,7 @@ func lost(t *testing.T, j *embedded, by int) {
 	}
 }
 
-func TestExchangeGivenUp(t *testing.T) {
+func TestCancelledExchange(t *testing.T) {
 	s := newServer(t, 2)
 	a, b := join(t, s, 0), join(t, s, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -157,7 +157,7 @@ func TestExchangeGivenUp(t *testing.T) {
 }
 
 // Join reports why it fails: the rank is taken, the size or rank is wrong, or the secret is another one or too short.
-func TestJoinSaysWhy(t *testing.T) {
+func TestJoinErrors(t *testing.T) {
 	s := newServer(t, 2)
 	join(t, s, 1)
 	for _, c := range []struct {

@@ -59,7 +59,7 @@ func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }
 func find(ctx context.Context, env environ) (Job, error) {
 	want := env(EnvLauncher)
 	if want == nameAlone {
-		return findAlone(env)
+		return findSingle(env)
 	}
 	for _, l := range launchers {
 		seen := l.seen(env)
@@ -79,14 +79,14 @@ func find(ctx context.Context, env environ) (Job, error) {
 	if want != "" {
 		return nil, fmt.Errorf("launch: %s=%s: want embedded, pmi1, pmi2, pmix or alone: %w", EnvLauncher, plain(want), ErrInvalid)
 	}
-	if err := orphaned(env); err != nil {
+	if err := startedWithoutPMI(env); err != nil {
 		return nil, err
 	}
-	return findAlone(env)
+	return findSingle(env)
 }
 
-// findAlone is a job of one rank, with the secret of the environment, if it has one.
-func findAlone(env environ) (Job, error) {
+// findSingle is a job of one rank, with the secret of the environment, if it has one.
+func findSingle(env environ) (Job, error) {
 	if env(EnvSecret) == "" {
 		return Alone(), nil
 	}
@@ -94,7 +94,7 @@ func findAlone(env environ) (Job, error) {
 	if err != nil {
 		return nil, fmt.Errorf("launch: %w", err)
 	}
-	return aloneWith(secret), nil
+	return singleJobWith(secret), nil
 }
 
 // secretOf reads the job's secret.
@@ -106,9 +106,9 @@ func secretOf(env environ) ([]byte, error) {
 	return secret, nil
 }
 
-// orphaned finds processes that were started together, but by a launcher that gave them no way to meet: each would be
+// startedWithoutPMI finds processes that were started together, but by a launcher that gave them no way to meet: each would be
 // a job of one rank, which nobody wanted.
-func orphaned(env environ) error {
+func startedWithoutPMI(env environ) error {
 	n, _ := strconv.Atoi(env("SLURM_STEP_NUM_TASKS"))
 	if n > 1 {
 		return fmt.Errorf("launch: srun started %d tasks without PMI: use srun --mpi=pmi2 (or --mpi=pmix), or set %s=%s for %d jobs of one rank: %w",
@@ -181,7 +181,7 @@ func findEmbedded(ctx context.Context, env environ) (Job, error) {
 			return nil, err
 		}
 		server = Serve(ln, size, secret)
-		server.limitJoining(sayToStderr, sayTime, limit)
+		server.limitJoining(printToStderr, waitNoticeTime, limit)
 	}
 	e, err := joinEmbedded(ctx, addr, rank, size, secret, byRank0)
 	if err != nil {

@@ -77,8 +77,8 @@ const (
 
 var errFrame = errors.New("malformed message")
 
-// known wraps an error of a handshake in the one of this package that it means.
-func known(err error) error {
+// launchError wraps an error of a handshake in the one of this package that it means.
+func launchError(err error) error {
 	switch {
 	case errors.Is(err, handshake.ErrSecret):
 		return fmt.Errorf("%w: %w", ErrAuth, err)
@@ -166,7 +166,7 @@ func sendFrame(c *handshake.Conn, k kind, body []byte) error {
 func receiveFrame(c *handshake.Conn) (kind, []byte, error) {
 	b, err := c.Receive()
 	if err != nil {
-		return 0, nil, known(err)
+		return 0, nil, launchError(err)
 	}
 	if len(b) == 0 {
 		return 0, nil, errFrame
@@ -245,16 +245,16 @@ func parseAborted(b []byte) (rank, code int, why string, err error) {
 	return int(binary.BigEndian.Uint32(b)), code, why, err
 }
 
-func putGone(rank int, f fate) []byte {
+func putGone(rank int, f rankState) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(rank)), byte(f))
 }
 
-func parseGone(b []byte) (rank int, f fate, err error) {
+func parseGone(b []byte) (rank int, f rankState, err error) {
 	if len(b) != 5 || binary.BigEndian.Uint32(b) > math.MaxInt32 {
 		return 0, 0, errFrame
 	}
-	f = fate(b[4])
-	if f < fateLeft || f > fateLate {
+	f = rankState(b[4])
+	if f < rankLeft || f > rankLate {
 		return 0, 0, errFrame
 	}
 	return int(binary.BigEndian.Uint32(b)), f, nil

@@ -44,7 +44,7 @@ func FuzzHandshake(f *testing.F) {
 }
 
 // For any input of ranks, the board's counts hold, and a client understands every answer.
-func FuzzBoard(f *testing.F) {
+func FuzzServerState(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(1, 2))
 	f.Add([]byte{0, 1, 2, 3, 0x60, 0x61, 0x62, 0x63, 0x10, 0x11}, []byte("word"))
@@ -54,7 +54,7 @@ func FuzzBoard(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 0x70, 0x83, 0x71}, []byte("data"))
 	f.Fuzz(func(t *testing.T, script, body []byte) {
 		const size = 4
-		b := newBoard(size)
+		st := newServerState(size)
 		for _, op := range script {
 			r := int(op & 15)
 			if r >= size {
@@ -63,53 +63,53 @@ func FuzzBoard(f *testing.F) {
 			var posts []post
 			switch k := kind(op >> 4); {
 			case k == 0:
-				_, posts = b.join(&hello{rank: uint32(r), size: size})
+				_, posts = st.join(&hello{rank: uint32(r), size: size})
 			case k == 8:
-				posts = b.leave(r, fateDied)
+				posts = st.leave(r, rankDied)
 			case k == kindFence || k == kindBye:
-				posts, _ = b.handle(r, k, nil)
+				posts, _ = st.handle(r, k, nil)
 			default:
-				posts, _ = b.handle(r, k, bytes.Clone(body))
+				posts, _ = st.handle(r, k, bytes.Clone(body))
 			}
-			checkBoard(t, b, posts)
+			checkState(t, st, posts)
 		}
 	})
 }
 
-func checkBoard(t *testing.T, b *board, posts []post) {
+func checkState(t *testing.T, st *serverState, posts []post) {
 	t.Helper()
-	live, entered, said, asking, giving := 0, 0, 0, 0, 0
-	for _, m := range b.ranks {
-		if m.fate == fateJoined {
+	live, entered, votes, pending, giving := 0, 0, 0, 0, 0
+	for _, m := range st.ranks {
+		if m.state == rankJoined {
 			live++
 		}
 		if m.inFence {
 			entered++
 		}
-		if m.said {
-			said++
+		if m.voted {
+			votes++
 		}
-		if m.asks {
-			asking++
+		if m.votePending {
+			pending++
 		}
-		if m.gives {
+		if m.exchanging {
 			giving++
 		}
-		if m.needs && b.gone >= 0 && b.abort == nil {
-			t.Fatalf("rank %d is gone and a rank that needs it is not told", b.gone)
+		if m.dependsOnAll && st.gone >= 0 && st.abort == nil {
+			t.Fatalf("rank %d is gone and a rank that needs it is not told", st.gone)
 		}
 	}
-	if live != b.live || entered != b.entered || entered > 0 && b.gone >= 0 {
-		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, b.gone, b.live, b.entered)
+	if live != st.live || entered != st.entered || entered > 0 && st.gone >= 0 {
+		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, st.gone, st.live, st.entered)
 	}
-	if said != b.said || asking != b.asking || asking > 0 && (b.gone >= 0 || said == len(b.ranks)) {
-		t.Fatalf("%d have said a word and %d wait, %d gone; the board says %d and %d", said, asking, b.gone, b.said, b.asking)
+	if votes != st.votes || pending != st.votesPending || pending > 0 && (st.gone >= 0 || votes == len(st.ranks)) {
+		t.Fatalf("%d have said a word and %d wait, %d gone; the board says %d and %d", votes, pending, st.gone, st.votes, st.votesPending)
 	}
-	if giving != b.giving || giving == len(b.ranks) {
-		t.Fatalf("%d wait in the exchange; the board says %d", giving, b.giving)
+	if giving != st.exchanging || giving == len(st.ranks) {
+		t.Fatalf("%d wait in the exchange; the board says %d", giving, st.exchanging)
 	}
 	for _, p := range posts {
-		e := &embedded{size: len(b.ranks), agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}, swap: newSwap(len(b.ranks))}
+		e := &embedded{size: len(st.ranks), agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}, exchange: newExchangeReply(len(st.ranks))}
 		if p.kind == kindCard {
 			id, _, err := parseCard(p.body)
 			if err != nil {
@@ -127,7 +127,7 @@ func checkBoard(t *testing.T, b *board, posts []post) {
 // A client accepts or drops any message of an authenticated rendezvous.
 func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindFenced), []byte(nil))
-	f.Add(uint8(kindGone), putGone(3, fateDied))
+	f.Add(uint8(kindGone), putGone(3, rankDied))
 	f.Add(uint8(kindCard), putCard(0, []byte("card")))
 	f.Add(uint8(kindCard), putCard(0, nil))
 	f.Add(uint8(kindAborted), putAborted(1, 2, "why"))
@@ -135,12 +135,12 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(uint8(kindAgreed), []byte{2})
 	f.Add(uint8(kindGiven), putGiven(3, nil))
 	f.Add(uint8(kindGiven), putGiven(4, []byte("data")))
-	f.Add(uint8(kindLost), putGone(3, fateLeft))
-	f.Add(uint8(kindLost), putGone(3, fateLate))
+	f.Add(uint8(kindLost), putGone(3, rankLeft))
+	f.Add(uint8(kindLost), putGone(3, rankLate))
 	f.Add(uint8(kindEnded), putEnds([]End{{3, Exited, 3}}))
 	f.Fuzz(func(t *testing.T, k uint8, body []byte) {
 		r := newReply()
-		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}, swap: newSwap(4)}
+		e := &embedded{size: 4, agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{0: r}, exchange: newExchangeReply(4)}
 		if kind(k) == kindEnded {
 			_ = e.ended(body)
 			return

@@ -290,8 +290,8 @@ func TestRanksEndWhenTheirLauncherDies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -307,7 +307,7 @@ func TestRanksEndWhenTheirLauncherDies(t *testing.T) {
 		}
 		if len(pids) < n {
 			cmd.Wait()
-			t.Fatalf("%d of %d ranks joined:\n%s", len(pids), n, said.String())
+			t.Fatalf("%d of %d ranks joined:\n%s", len(pids), n, stderr.String())
 		}
 		var ends []*os.Process
 		for _, pid := range pids {
@@ -330,7 +330,7 @@ func TestRanksEndWhenTheirLauncherDies(t *testing.T) {
 		rest, _ := io.ReadAll(out)
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("%s%s", rest, said.String())
+			t.Logf("%s%s", rest, stderr.String())
 		}
 	})
 }

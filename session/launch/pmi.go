@@ -112,7 +112,7 @@ func openPMI(ctx context.Context, env environ) (*pmiConn, error) {
 }
 
 // say sends one message.
-func (c *pmiConn) say(msg string) error {
+func (c *pmiConn) send(msg string) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	c.SetWriteDeadline(time.Now().Add(writeTime))

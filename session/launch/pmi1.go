@@ -65,7 +65,7 @@ func (p *pmi1) hear(cmd string) (message, error) {
 }
 
 func (p *pmi1) ask(line, cmd string) (message, error) {
-	if err := p.say(line + "\n"); err != nil {
+	if err := p.send(line + "\n"); err != nil {
 		return nil, err
 	}
 	m, err := p.hear(cmd)
@@ -192,7 +192,7 @@ func (p *pmi1) fence() error {
 }
 
 func (p *pmi1) abort(code int, _ string) {
-	p.say(fmt.Sprintf("cmd=abort exitcode=%d\n", code))
+	p.send(fmt.Sprintf("cmd=abort exitcode=%d\n", code))
 }
 
 func (p *pmi1) close() error {

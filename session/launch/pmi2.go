@@ -94,7 +94,7 @@ func (p *pmi2) read() (message, error) { return read2(p.r) }
 func (p *pmi2) watch(lost func(error)) { p.pmiConn.watch(p.read, lost) }
 
 func (p *pmi2) ask(cmd string, pairs ...string) (message, error) {
-	if err := p.say(put2(append([]string{"cmd", cmd}, pairs...)...)); err != nil {
+	if err := p.send(put2(append([]string{"cmd", cmd}, pairs...)...)); err != nil {
 		return nil, err
 	}
 	m, err := p.next(p.read)
@@ -213,7 +213,7 @@ func (p *pmi2) fence() error {
 
 // abort cannot tell a code: the launcher chooses one.
 func (p *pmi2) abort(code int, why string) {
-	p.say(put2("cmd", "abort", "isworld", "TRUE", "msg", fmt.Sprintf("%s (exit code %d)", why, code)))
+	p.send(put2("cmd", "abort", "isworld", "TRUE", "msg", fmt.Sprintf("%s (exit code %d)", why, code)))
 }
 
 func (p *pmi2) close() error {

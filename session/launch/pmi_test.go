@@ -110,7 +110,7 @@ func TestPMI2Quoting(t *testing.T) {
 }
 
 // Errors name the variable that is wrong, in one line, and never contain the secret.
-func TestFindSaysWhatIsWrong(t *testing.T) {
+func TestFindErrors(t *testing.T) {
 	secret := strings.Repeat("ab", SecretSize)
 	for _, c := range []struct {
 		env  environ

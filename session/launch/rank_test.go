@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 var rankPrograms = map[string]func(context.Context) error{
 	"exchange": exchangeProgram,
 	"hang":     hangProgram,
-	"die":      dieProgram,
+	"die":      crashProgram,
 	"abort":    abortProgram,
 	"twice":    twiceProgram,
 	"barrier":  barrierProgram,
@@ -169,8 +169,8 @@ func hangProgram(ctx context.Context) error {
 	return j.Fence(ctx)
 }
 
-// dieProgram: rank 1 ends without a word before the fence.
-func dieProgram(ctx context.Context) error {
+// crashProgram: rank 1 ends without a word before the fence.
+func crashProgram(ctx context.Context) error {
 	j, err := Find(ctx)
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func fenced(t testing.TB, s *Server) []*embedded {
 }
 
 // A client without the secret is refused. A rendezvous without it learns nothing, not even rank and size.
-func TestStrangersLearnNothing(t *testing.T) {
+func TestUnauthenticatedPeersLearnNothing(t *testing.T) {
 	s := newServer(t, 2)
 	_, err := joinEmbedded(t.Context(), s.Addr(), 0, 2, NewSecret(), false)
 	if !errors.Is(err, ErrAuth) {
@@ -72,7 +72,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := make(chan []byte, 1)
+	received := make(chan []byte, 1)
 	go func() {
 		defer ln.Close()
 		c, err := ln.Accept()
@@ -86,16 +86,16 @@ func TestStrangersLearnNothing(t *testing.T) {
 			t.Errorf("a false rendezvous: %v", err)
 		}
 		rest, _ := io.ReadAll(c)
-		heard <- rest
+		received <- rest
 	}()
 	_, err = joinEmbedded(t.Context(), ln.Addr().String(), 1, 2, s.secret, false)
-	if rest := <-heard; !errors.Is(err, ErrAuth) || len(rest) != 0 {
+	if rest := <-received; !errors.Is(err, ErrAuth) || len(rest) != 0 {
 		t.Errorf("false rendezvous: %v, heard %q; want ErrAuth and nothing", err, rest)
 	}
 	fenced(t, s) // the genuine ones are served
 }
 
-func TestRefusalsSayWhy(t *testing.T) {
+func TestRefusalsNameTheCause(t *testing.T) {
 	s := newServer(t, 2)
 	join(t, s, 0)
 	for _, c := range []struct {
@@ -147,7 +147,7 @@ func aKey(secret []byte) *handshake.Key {
 }
 
 // A flood of connections, silent, slow, cut off and talking nonsense, keeps nobody out and leaves nothing.
-func TestHostileConnectionsKeepNobodyOut(t *testing.T) {
+func TestHostileConnectionsDoNotBlockRanks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	const size = 8
@@ -202,20 +202,20 @@ func TestHostileConnectionsKeepNobodyOut(t *testing.T) {
 		t.Error("no connection was refused: there was no flood")
 	}
 	s.mu.Lock()
-	if len(s.strangers) > maxStrangers {
-		t.Errorf("%d strangers are kept, want at most %d", len(s.strangers), maxStrangers)
+	if len(s.unauthenticated) > maxUnauthenticated {
+		t.Errorf("%d strangers are kept, want at most %d", len(s.unauthenticated), maxUnauthenticated)
 	}
 	s.mu.Unlock()
 }
 
-// At most maxStrangers (256) connections without proof are kept; the oldest is closed first, and a genuine rank joins.
+// At most maxUnauthenticated (256) connections without proof are kept; the oldest is closed first, and a genuine rank joins.
 func TestManySilentConnectionsAreBounded(t *testing.T) {
 	s := newServer(t, 1)
 	var held []net.Conn
-	for range 3 * maxStrangers {
+	for range 3 * maxUnauthenticated {
 		c, err := net.Dial("tcp", s.Addr())
 		if err != nil {
-			t.Skipf("needs %d descriptors: %v", 6*maxStrangers, err)
+			t.Skipf("needs %d descriptors: %v", 6*maxUnauthenticated, err)
 		}
 		defer c.Close()
 		held = append(held, c)
@@ -232,8 +232,8 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 }
 
 // An authenticated rank that talks nonsense is cut off: it counts as dead. The other ranks learn which.
-func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
-	for name, say := range map[string]func(e *embedded){
+func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
+	for name, sendMalformed := range map[string]func(e *embedded){
 		"unknown kind":   func(e *embedded) { e.send(99, nil) },
 		"no card":        func(e *embedded) { e.send(kindPublish, nil) },
 		"fence first":    func(e *embedded) { e.send(kindFence, nil) },
@@ -250,7 +250,7 @@ func TestNonsenseOfARankEndsOnlyIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, 2)
 			good, bad := join(t, s, 0), join(t, s, 1)
-			say(bad)
+			sendMalformed(bad)
 			if err := good.Publish(t.Context(), []byte("card")); err != nil {
 				t.Fatal(err)
 			}
@@ -321,7 +321,7 @@ func TestOrderOfCalls(t *testing.T) {
 }
 
 // A fence that its caller gave up is still the same fence.
-func TestFenceGivenUpIsResumed(t *testing.T) {
+func TestCancelledFenceIsResumed(t *testing.T) {
 	mem := newMemKV(2)
 	kvJobs := make(chan Job, 2)
 	for r := range 2 {

@@ -17,17 +17,17 @@ const (
 // returns the bytes of rank 0, after checking that all have the same, and of all ranks together.
 func simulate(t *testing.T, size int) (rank, total Traffic) {
 	t.Helper()
-	b := newBoard(size)
+	st := newServerState(size)
 	ranks := make([]Traffic, size)
 	deliver := func(posts []post) {
 		for _, p := range posts {
 			ranks[p.to].Received += uint64(frameSize(len(p.body)))
 		}
 	}
-	say := func(r int, k kind, body []byte) {
+	handle := func(r int, k kind, body []byte) {
 		ranks[r].Sent += uint64(frameSize(len(body)))
 		ranks[r].Requests++
-		posts, err := b.handle(r, k, body)
+		posts, err := st.handle(r, k, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if st, _ := b.join(&in); st != statusOK {
+		if st, _ := st.join(&in); st != statusOK {
 			t.Fatal(st)
 		}
 		ranks[r].Sent += uint64(clientBytes)
@@ -47,17 +47,17 @@ func simulate(t *testing.T, size int) (rank, total Traffic) {
 	}
 	c := make([]byte, scaleCard)
 	for r := range size {
-		say(r, kindAgree, make([]byte, scaleWord))
+		handle(r, kindAgree, make([]byte, scaleWord))
 	}
 	for r := range size {
-		say(r, kindPublish, c)
-		say(r, kindFence, nil)
+		handle(r, kindPublish, c)
+		handle(r, kindFence, nil)
 	}
 	for r := range size {
 		for i := range scalePeers {
-			say(r, kindLookup, putLookup(uint32(i), uint32((r+1+i)%size)))
+			handle(r, kindLookup, putLookup(uint32(i), uint32((r+1+i)%size)))
 		}
-		say(r, kindBye, nil)
+		handle(r, kindBye, nil)
 	}
 	for r, tr := range ranks {
 		if tr != ranks[0] {

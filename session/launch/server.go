@@ -16,7 +16,7 @@ import (
 const (
 	// Connections that have not proved the secret: the oldest makes place for the next, so that a flood has to be
 	// faster than a genuine handshake to matter, and neither memory nor descriptors grow.
-	maxStrangers = 256
+	maxUnauthenticated = 256
 	// A stranger's whole handshake, and one write to a rank that does not read.
 	handshakeTime = 10 * time.Second
 	writeTime     = 10 * time.Second
@@ -34,16 +34,16 @@ type Server struct {
 	wg        sync.WaitGroup
 	sends     sync.WaitGroup // of which some may be the last word to a rank
 
-	mu        sync.Mutex
-	board     *board
-	ranks     []*serverConn
-	strangers []net.Conn    // oldest first
-	meeting   chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
-	closed    bool
-	telling   bool       // tellSoon has been called
-	idle      *sync.Cond // no rank is joined
-	refusals  chan error
-	abort     chan *RankError
+	mu              sync.Mutex
+	state           *serverState
+	ranks           []*serverConn
+	unauthenticated []net.Conn    // oldest first
+	handshakeSlots  chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
+	closed          bool
+	reporting       bool       // reportSoon has been called
+	idle            *sync.Cond // no rank is joined
+	refusals        chan error
+	abort           chan *RankError
 
 	sent, received, refused atomic.Uint64
 }
@@ -75,8 +75,8 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 // Serve answers the ranks of one job until Close. It takes the listener. With a secret of fewer than 16 bytes it
 // refuses all; Refused says why.
 func Serve(ln net.Listener, size int, secret []byte) *Server {
-	s := &Server{ln: ln, secret: secret, board: newBoard(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
-		meeting: make(chan struct{}, 2*maxStrangers), refusals: make(chan error, 16)}
+	s := &Server{ln: ln, secret: secret, state: newServerState(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
+		handshakeSlots: make(chan struct{}, 2*maxUnauthenticated), refusals: make(chan error, 16)}
 	s.key, s.secretErr = jobKey(secret)
 	s.idle = sync.NewCond(&s.mu)
 	s.wg.Go(s.accept)
@@ -97,7 +97,7 @@ func (s *Server) Refused() <-chan error { return s.refusals }
 // ends: until then the server tells nobody that a rank has ended whose connection is lost, for it will know how.
 func (s *Server) Started(rank int) {
 	s.mu.Lock()
-	s.board.ranks[rank].status = true
+	s.state.ranks[rank].status = true
 	s.mu.Unlock()
 }
 
@@ -108,8 +108,8 @@ func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
 // Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank
 // fail, and ranks that watch ends are told (EndWatcher).
 func (s *Server) Ended(e End) {
-	s.leave(e.Rank, fateDied)
-	s.note(e)
+	s.leave(e.Rank, rankDied)
+	s.addEnd(e)
 }
 
 // How long ends are collected before ranks are told, so that a job that ends tells them in few messages, and how long a
@@ -119,12 +119,12 @@ const (
 	statusTime  = 500 * time.Millisecond
 )
 
-// note has an end told to those that watch.
-func (s *Server) note(e End) {
+// addEnd has an end told to those that watch.
+func (s *Server) addEnd(e End) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.board.note(e) {
-		s.tellSoon()
+	if s.state.addEnd(e) {
+		s.reportSoon()
 	}
 }
 
@@ -132,21 +132,21 @@ func (s *Server) note(e End) {
 func (s *Server) lost(rank int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.board.ranks[rank].status {
-		time.AfterFunc(statusTime, func() { s.note(End{Rank: rank, How: Lost}) })
+	if !s.state.ranks[rank].status {
+		time.AfterFunc(statusTime, func() { s.addEnd(End{Rank: rank, How: Lost}) })
 	}
 }
 
-// tellSoon tells ends after a while. s.mu is held.
-func (s *Server) tellSoon() {
-	if s.telling || s.closed {
+// reportSoon tells ends after a while. s.mu is held.
+func (s *Server) reportSoon() {
+	if s.reporting || s.closed {
 		return
 	}
-	s.telling = true
+	s.reporting = true
 	time.AfterFunc(collectTime, func() {
 		s.mu.Lock()
-		s.telling = false
-		s.deliver(s.board.tell(), -1)
+		s.reporting = false
+		s.deliver(s.state.reportEnds(), -1)
 	})
 }
 
@@ -164,7 +164,7 @@ func (s *Server) wait(ctx context.Context) error {
 	})()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.board.live > 0 && !s.closed {
+	for s.state.live > 0 && !s.closed {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	s.sends.Wait()
 	s.mu.Lock()
-	for _, c := range s.strangers {
+	for _, c := range s.unauthenticated {
 		c.Close()
 	}
 	for _, c := range s.ranks {
@@ -201,8 +201,8 @@ func (s *Server) accept() {
 		c, err := s.ln.Accept()
 		if err != nil {
 			s.mu.Lock()
-			if !s.closed && len(s.strangers) > 0 {
-				s.strangers[0].Close() // it may be descriptors that lack
+			if !s.closed && len(s.unauthenticated) > 0 {
+				s.unauthenticated[0].Close() // it may be descriptors that lack
 			}
 			closed := s.closed
 			s.mu.Unlock()
@@ -212,29 +212,29 @@ func (s *Server) accept() {
 			time.Sleep(5 * time.Millisecond) // the queue of the listener keeps who comes meanwhile
 			continue
 		}
-		s.meeting <- struct{}{} // waits for strangers that were closed and have not noticed yet
+		s.handshakeSlots <- struct{}{} // waits for strangers that were closed and have not noticed yet
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
 			c.Close()
-			<-s.meeting
+			<-s.handshakeSlots
 			return
 		}
-		if len(s.strangers) == maxStrangers {
-			s.strangers[0].Close()
-			s.strangers = slices.Delete(s.strangers, 0, 1)
+		if len(s.unauthenticated) == maxUnauthenticated {
+			s.unauthenticated[0].Close()
+			s.unauthenticated = slices.Delete(s.unauthenticated, 0, 1)
 		}
-		s.strangers = append(s.strangers, c)
+		s.unauthenticated = append(s.unauthenticated, c)
 		s.wg.Go(func() { s.serve(c) })
 		s.mu.Unlock()
 	}
 }
 
-// forget takes a connection off the strangers; false when it had to make place.
-func (s *Server) forget(c net.Conn) bool {
-	i := slices.Index(s.strangers, c)
+// removeUnauthenticated takes a connection off the strangers; false when it had to make place.
+func (s *Server) removeUnauthenticated(c net.Conn) bool {
+	i := slices.Index(s.unauthenticated, c)
 	if i >= 0 {
-		s.strangers = slices.Delete(s.strangers, i, i+1)
+		s.unauthenticated = slices.Delete(s.unauthenticated, i, i+1)
 	}
 	return i >= 0
 }
@@ -244,7 +244,7 @@ func (s *Server) serve(conn net.Conn) {
 	if err != nil {
 		s.refused.Add(1)
 		s.mu.Lock()
-		if s.forget(conn) && !s.closed { // else it was closed here
+		if s.removeUnauthenticated(conn) && !s.closed { // else it was closed here
 			select {
 			case s.refusals <- fmt.Errorf("%s: %w", conn.RemoteAddr(), err):
 			default:
@@ -252,10 +252,10 @@ func (s *Server) serve(conn net.Conn) {
 		}
 		s.mu.Unlock()
 		conn.Close()
-		<-s.meeting // last: as long as this goroutine is there, it counts
+		<-s.handshakeSlots // last: as long as this goroutine is there, it counts
 		return
 	}
-	<-s.meeting
+	<-s.handshakeSlots
 	defer conn.Close()
 	for {
 		k, body, err := receiveFrame(c.frames)
@@ -263,13 +263,13 @@ func (s *Server) serve(conn net.Conn) {
 			s.received.Add(uint64(frameSize(len(body))))
 			s.mu.Lock()
 			var posts []post
-			aborted := s.board.abort != nil
-			posts, err = s.board.handle(rank, k, body)
-			if s.board.abort != nil && !aborted {
-				s.abort <- s.board.abort
+			aborted := s.state.abort != nil
+			posts, err = s.state.handle(rank, k, body)
+			if s.state.abort != nil && !aborted {
+				s.abort <- s.state.abort
 			}
 			if k == kindBye {
-				s.tellSoon()
+				s.reportSoon()
 			}
 			s.deliver(posts, rank)
 		}
@@ -280,7 +280,7 @@ func (s *Server) serve(conn net.Conn) {
 			return
 		}
 	}
-	s.leave(rank, fateDied)
+	s.leave(rank, rankDied)
 	s.lost(rank)
 }
 
@@ -294,7 +294,7 @@ func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
 	}
 	frames, claim, err := handshake.Accept(buffered(conn), s.key.Find, &frameConfig)
 	if err != nil {
-		return nil, 0, known(err)
+		return nil, 0, launchError(err)
 	}
 	h, err := parseHello(claim)
 	if errors.Is(err, ErrVersion) {
@@ -309,11 +309,11 @@ func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
 
 func (s *Server) admit(c *serverConn, h *hello) error {
 	s.mu.Lock()
-	if !s.forget(c.Conn) || s.closed {
+	if !s.removeUnauthenticated(c.Conn) || s.closed {
 		s.mu.Unlock()
 		return net.ErrClosed
 	}
-	st, posts := s.board.join(h)
+	st, posts := s.state.join(h)
 	if st == statusOK {
 		s.ranks[h.rank] = c
 	}
@@ -332,20 +332,20 @@ func (s *Server) admit(c *serverConn, h *hello) error {
 	s.mu.Lock()
 	s.deliver(posts, -1)
 	if err != nil {
-		s.leave(int(h.rank), fateDied)
+		s.leave(int(h.rank), rankDied)
 	}
 	return err
 }
 
-func (s *Server) leave(rank int, f fate) {
+func (s *Server) leave(rank int, f rankState) {
 	s.mu.Lock()
-	s.deliver(s.board.leave(rank, f), -1)
+	s.deliver(s.state.leave(rank, f), -1)
 }
 
 // deliver sends what the board wants sent, and unlocks. The rank that is being served may be slow at its own cost,
 // the others each get a goroutine: none of them holds up another.
 func (s *Server) deliver(posts []post, serving int) {
-	if s.board.live == 0 {
+	if s.state.live == 0 {
 		s.idle.Broadcast()
 	}
 	var own []post

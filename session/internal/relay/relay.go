@@ -74,7 +74,7 @@ func (e *End) choose() (changed bool) {
 // Sent counts a numbered message that the lead has taken.
 func (e *End) Sent() { e.sent++ }
 
-// Kept is how many of them the peer has not said that it has seen.
+// Unacknowledged is how many of them the peer has not said that it has seen.
 func (e *End) Unacknowledged() int { return int(e.sent - e.seen) }
 
 // Taken counts a numbered message that came over a rail. ErrProtocol if none may come
@@ -87,13 +87,13 @@ func (e *End) Taken(rail int) error {
 	return nil
 }
 
-// Untaken is Taken undone: the message was left where it is, for later.
+// UndoTaken is Taken undone: the message was left where it is, for later.
 func (e *End) UndoTaken() { e.got-- }
 
-// Untold is how many messages were taken that the peer does not know of.
+// Unreported is how many messages were taken that the peer does not know of.
 func (e *End) Unreported() int { return int(e.got - e.reported) }
 
-// Tell is how many were taken, to be told to the peer now.
+// Report is how many were taken, to be told to the peer now.
 func (e *End) Report() uint64 {
 	e.reported = e.got
 	return e.got
@@ -118,10 +118,10 @@ func (e *End) Resume() (got uint64, lost uint8, ok bool) {
 	return e.got, e.lost, true
 }
 
-// Resumed tells that it was said.
+// ResumeSent tells that it was said.
 func (e *End) ResumeSent() { e.resumeSent, e.reported = true, e.got }
 
-// Heard takes the peer's Resume, which came over a rail that this end has not
+// ResumeReceived takes the peer's Resume, which came over a rail that this end has not
 // lost. Rails that the peer has lost, and this end has not, are then lost here. Of the
 // messages that are kept the first n have arrived; the others have to be sent, and counted,
 // again. ErrProtocol changes nothing.

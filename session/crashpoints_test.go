@@ -26,18 +26,18 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// doom is how a rank lives and dies.
-type doom struct {
-	Habit   string // the rank's activity beside traffic
-	Mode    int    // forced, or none
-	Section int
-	Arena   bool // of one-sided operations
-	Rails   []session.Rail
-	Moment  string // it kills itself when this comes for that time
-	Times   int64
+// crashPlan is how a rank lives and dies.
+type crashPlan struct {
+	Activity string // the rank's activity beside traffic
+	Mode     int    // forced, or none
+	Section  int
+	Arena    bool // of one-sided operations
+	Rails    []session.Rail
+	Moment   string // it kills itself when this comes for that time
+	Times    int64
 }
 
-const envDoom = "BYWASH_SESSION_TEST_DOOM"
+const envCrash = "BYWASH_SESSION_TEST_CRASH"
 
 // Habits: activities of a rank beside traffic.
 const (
@@ -46,13 +46,13 @@ const (
 	losing  = "losing"  // it loses a rail
 )
 
-// someTime is the moment at which the test kills, whatever goes on.
-const someTime = "some time"
+// anyTime is the moment at which the test kills, whatever goes on.
+const anyTime = "some time"
 
-// scene is traffic in which ranks die, and the moments at which they do.
-type scene struct {
+// crashScenario is traffic in which ranks die, and the moments at which they do.
+type crashScenario struct {
 	name       string
-	habit      string
+	activity   string
 	mode       int // forced, or none
 	section    int
 	rails      int // the victim's
@@ -76,7 +76,7 @@ func moments(lists ...[]string) (m []string) {
 	for _, l := range lists {
 		m = append(m, l...)
 	}
-	return append(m, someTime)
+	return append(m, anyTime)
 }
 
 var (
@@ -86,8 +86,8 @@ var (
 	onesided   = []string{"import", "put begins", "put under way", "get begins", "get under way", "atomic begins", "atomic under way", "operation done"}
 )
 
-// scenes are by driver. Not all drivers have all of them: drivers differ in the rendezvous.
-var scenes = map[string][]scene{
+// crashScenarios are by driver. Not all drivers have all of them: drivers differ in the rendezvous.
+var crashScenarios = map[string][]crashScenario{
 	"shm": {
 		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
 		{name: "one-sided", mode: anyMode, arena: true, times: 20, moments: moments(onesided)},
@@ -96,44 +96,44 @@ var scenes = map[string][]scene{
 		{name: "put", mode: int(rdv.Put), times: 20, moments: moments(around("done"), onesided[:3])},
 		{name: "get", mode: int(rdv.Get), section: 100_000, times: 20, moments: moments(around("cookie", "done"), onesided[3:5])},
 		{name: "two rails", mode: anyMode, rails: 2, times: 10, moments: moments(around("seen", "done"), chunks)},
-		{name: "a rail lost", habit: losing, mode: anyMode, rails: 2, times: 1, moments: moments(around("resume"))},
-		{name: "closing", habit: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
-		{name: "pausing", habit: pausing, mode: anyMode, times: 5, moments: moments(around("pause", "bye"))},
+		{name: "a rail lost", activity: losing, mode: anyMode, rails: 2, times: 1, moments: moments(around("resume"))},
+		{name: "closing", activity: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
+		{name: "pausing", activity: pausing, mode: anyMode, times: 5, moments: moments(around("pause", "bye"))},
 		{name: "little memory", mode: anyMode, unexpected: 4096, moments: moments()},
 	},
 	"afxdp": {
 		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
 		{name: "connecting", mode: anyMode, times: 1, moments: moments(connecting)},
 		{name: "null", mode: int(rdv.Null), times: 40, moments: moments(around("frag"))},
-		{name: "closing", habit: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
+		{name: "closing", activity: closing, mode: anyMode, times: 5, moments: moments(around("bye"), []string{"disconnect"})},
 	},
 }
 
-// mortalRank is a rank that lives and dies as it is told.
-func mortalRank(dir string) error {
-	var d doom
-	if err := json.Unmarshal([]byte(os.Getenv(envDoom)), &d); err != nil {
+// crashingRank is a rank that lives and dies as it is told.
+func crashingRank(dir string) error {
+	var d crashPlan
+	if err := json.Unmarshal([]byte(os.Getenv(envCrash)), &d); err != nil {
 		return err
 	}
-	f := &fate{moment: d.Moment}
+	f := &crashPoint{moment: d.Moment}
 	f.times.Store(d.Times)
 	inHandler = func() { f.at("handler") }
-	if err := registerMortal(f); err != nil {
+	if err := registerCrashing(f); err != nil {
 		return err
 	}
 	for i := range d.Rails {
-		d.Rails[i].Driver = mortalNames[d.Rails[i].Driver]
+		d.Rails[i].Driver = crashingNames[d.Rails[i].Driver]
 	}
 	ctx := context.Background()
 	s, err := session.Join(ctx, session.Config{
-		Job: mortalJob{&folder{dir, 1, 3}}, Rails: d.Rails, Mode: modeOf(d.Mode), Section: d.Section,
+		Job: crashingJob{&folder{dir, 1, 3}}, Rails: d.Rails, Mode: modeOf(d.Mode), Section: d.Section,
 	})
 	if err != nil {
 		return err
 	}
 	fmt.Println("joined")
 	go func() {
-		if err := live(ctx, s, d.Habit); err != nil {
+		if err := runActivity(ctx, s, d.Activity); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
@@ -147,7 +147,7 @@ func mortalRank(dir string) error {
 	}
 	errs := traffic(ctx, s, 0, memory, closedOnly)
 	fmt.Fprintln(os.Stderr, errors.Join(errs...))
-	die("an early end")
+	crash("an early end")
 	return nil
 }
 
@@ -160,23 +160,23 @@ func closedOnly(err error) bool {
 	return true
 }
 
-// live does what a rank does beside traffic.
-func live(ctx context.Context, s *session.Session, habit string) error {
+// runActivity does what a rank does beside traffic.
+func runActivity(ctx context.Context, s *session.Session, activity string) error {
 	g := s.Gate(0)
-	if habit == "" {
+	if activity == "" {
 		return nil
 	}
 	if err := g.ConnectWait(ctx); err != nil {
 		return err
 	}
-	for start := received(s); habit == losing; runtime.Gosched() {
+	for start := received(s); activity == losing; runtime.Gosched() {
 		if received(s)-start > 3<<20 { // much is under way
 			s.CloseRail(0)
 			return nil
 		}
 	}
 	for ctx.Err() == nil {
-		switch habit {
+		switch activity {
 		case closing:
 			if err := g.SendMsg(ctx, &session.Out{Tag: 5, Buf: make([]byte, 8)}); err != nil && !closedOnly(err) {
 				return err
@@ -199,21 +199,21 @@ func live(ctx context.Context, s *session.Session, habit string) error {
 
 // survivors are two ranks that see a third one die, again and again.
 type survivors struct {
-	scene
-	dir    string
-	s      *session.Session
-	aide   *session.Session
-	lost   chan *session.Error
-	rail   []session.Rail // the victim's
-	memory []byte
-	base   holdings // after the first death
-	died   map[string]int
+	crashScenario
+	dir       string
+	s         *session.Session
+	third     *session.Session
+	lost      chan *session.Error
+	rail      []session.Rail // the victim's
+	memory    []byte
+	base      resources // after the first death
+	crashedAt map[string]int
 }
 
 // All ranks that have a connection with one that dies, at any moment of the protocol, are told so: everything
 // of it ends as broken and names it, and its memory comes back; nothing is left of it; other gates go on, and
 // the rank can be started again.
-func TestRanksDieInEveryState(t *testing.T) {
+func TestRanksCrashInEveryState(t *testing.T) {
 	soak := os.Getenv("BYWASH_SOAK") != ""
 	rng := rand.New(rand.NewPCG(seed(t), 5))
 	for _, way := range []struct {
@@ -232,22 +232,22 @@ func TestRanksDieInEveryState(t *testing.T) {
 	} {
 		t.Run(way.driver, func(t *testing.T) {
 			rails := way.rails(t)
-			for i, sc := range scenes[way.driver] {
+			for i, sc := range crashScenarios[way.driver] {
 				deaths := 1
 				if soak {
 					deaths = way.deaths
 				} else if testing.Short() && i%2 == 1 {
 					continue // in the long form
 				}
-				t.Run(sc.name, func(t *testing.T) { sc.play(t, rails, rng, deaths) })
+				t.Run(sc.name, func(t *testing.T) { sc.run(t, rails, rng, deaths) })
 			}
 		})
 	}
 }
 
-// play has ranks die in a scene.
-func (sc scene) play(t *testing.T, rails [2][]session.Rail, rng *rand.Rand, deaths int) {
-	v := &survivors{scene: sc, dir: t.TempDir(), lost: make(chan *session.Error, 1000), died: map[string]int{}}
+// run has ranks die in a scene.
+func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Rand, deaths int) {
+	v := &survivors{crashScenario: sc, dir: t.TempDir(), lost: make(chan *session.Error, 1000), crashedAt: map[string]int{}}
 	v.rail = rails[1][:max(sc.rails, 1)]
 	v.memory = make([]byte, 1<<20)
 	if sc.arena {
@@ -261,24 +261,24 @@ func (sc scene) play(t *testing.T, rails [2][]session.Rail, rng *rand.Rand, deat
 	if r, w, err := os.Pipe(); err == nil { // the runtime's poller is there from now on
 		_, _ = r.Close(), w.Close()
 	}
-	before := held()
+	before := heldResources()
 	v.join(t, rails[0])
 	order := rng.Perm(len(sc.moments))
 	for i := range deaths {
-		d := doom{Habit: sc.habit, Mode: sc.mode, Section: sc.section, Arena: sc.arena, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
+		d := crashPlan{Activity: sc.activity, Mode: sc.mode, Section: sc.section, Arena: sc.arena, Rails: v.rail, Moment: sc.moments[order[i%len(order)]]}
 		d.Times = int64(1 + rng.IntN(max(sc.times, 1)))
 		after := time.Duration(rng.IntN(30_000)) * time.Microsecond
-		v.death(t, d, after)
+		v.crashOne(t, d, after)
 		if t.Failed() {
 			t.Fatalf("death %d: %+v, %v", i, d, after)
 		}
 	}
-	t.Logf("died at %v", v.died)
+	t.Logf("died at %v", v.crashedAt)
 	ctx := deadline(t)
-	for _, s := range []*session.Session{v.s, v.aide} {
+	for _, s := range []*session.Session{v.s, v.third} {
 		go func() { _ = s.Close(ctx) }()
 	}
-	left(t, "after the survivors have closed", before)
+	checkReleased(t, "after the survivors have closed", before)
 }
 
 // join makes the survivors.
@@ -301,61 +301,61 @@ func (v *survivors) join(t *testing.T, rails []session.Rail) {
 			Rails: rails, Mode: modeOf(v.mode), Section: v.section, Unexpected: v.unexpected, OnError: func(e *session.Error) { v.lost <- e },
 		})
 	})
-	wg.Go(func() { v.aide = join(2, session.Config{Rails: []session.Rail{{Driver: "shm"}}}) })
+	wg.Go(func() { v.third = join(2, session.Config{Rails: []session.Rail{{Driver: "shm"}}}) })
 	wg.Wait()
 	if t.Failed() {
 		t.FailNow()
 	}
 }
 
-// death starts a rank, has it die, and looks what is left of it.
-func (v *survivors) death(t *testing.T, d doom, after time.Duration) {
+// crashOne starts a rank, has it die, and looks what is left of it.
+func (v *survivors) crashOne(t *testing.T, d crashPlan, after time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*testTime)
 	defer cancel()
 	stuck := time.AfterFunc(3*testTime-time.Second, func() { _ = v.s.Dump(os.Stderr) })
 	defer stuck.Stop()
-	child, said := v.start(t, d)
+	child, output := v.start(t, d)
 	var stop atomic.Bool
 	var turns [2]atomic.Int64
 	var others sync.WaitGroup
-	others.Go(func() { v.goesOn(ctx, t, v.aide, &stop, &turns[0]) })
-	others.Go(func() { v.goesOn(ctx, t, v.s, &stop, &turns[1]) })
-	if d.Moment == someTime { // it may be one at which nothing moves
+	others.Go(func() { v.exchange(ctx, t, v.third, &stop, &turns[0]) })
+	others.Go(func() { v.exchange(ctx, t, v.s, &stop, &turns[1]) })
+	if d.Moment == anyTime { // it may be one at which nothing moves
 		time.AfterFunc(after, func() { _ = child.Process.Kill() })
 	}
 	errs := traffic(ctx, v.s, 1, v.memory, func(err error) bool { return closedOnly(err) && ctx.Err() == nil })
-	rest, _ := io.ReadAll(said)
+	rest, _ := io.ReadAll(output)
 	_ = child.Wait()
 	at := strings.TrimSpace(string(rest))
 	if at == "" {
-		at = someTime
+		at = anyTime
 	}
-	v.died[at]++
+	v.crashedAt[at]++
 	if at != d.Moment {
 		t.Logf("died at %q, not at %q for the %d. time: %v", at, d.Moment, d.Times, child.Stderr)
 	}
 	for k, err := range errs {
-		broken(t, fmt.Sprintf("loop %d", k), err)
+		checkBroken(t, fmt.Sprintf("loop %d", k), err)
 	}
 	_, err := v.s.Gate(1).Isend(1, []byte{1})
-	broken(t, "a send to the dead", err)
-	v.told(ctx, t)
+	checkBroken(t, "a send to the dead", err)
+	v.checkReported(ctx, t)
 	for i := range turns {
 		turn := turns[i].Load()
 		eventually(t, "other gates go on", func() bool { return turns[i].Load() > turn+1 })
 	}
 	stop.Store(true)
 	others.Wait()
-	v.forgotten(t)
+	v.checkNothingLeft(t)
 }
 
 // start starts the victim, and waits until it has joined.
-func (v *survivors) start(t *testing.T, d doom) (*exec.Cmd, io.Reader) {
+func (v *survivors) start(t *testing.T, d crashPlan) (*exec.Cmd, io.Reader) {
 	b, err := json.Marshal(d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, _ := rankCommand(t, v.dir, envRole+"=mortal", envDoom+"="+string(b))
+	child, _ := rankCommand(t, v.dir, envRole+"=crashing", envCrash+"="+string(b))
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -364,16 +364,16 @@ func (v *survivors) start(t *testing.T, d doom) (*exec.Cmd, io.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = child.Process.Kill() })
-	said := bufio.NewReader(out)
-	if line, err := said.ReadString('\n'); err != nil || line != "joined\n" {
+	output := bufio.NewReader(out)
+	if line, err := output.ReadString('\n'); err != nil || line != "joined\n" {
 		_ = child.Wait()
 		t.Fatalf("the victim does not live: %q, %v, %v", line, err, child.Stderr)
 	}
-	return child, said
+	return child, output
 }
 
-// broken checks that an error names the dead.
-func broken(t *testing.T, what string, err error) {
+// checkBroken checks that an error names the dead.
+func checkBroken(t *testing.T, what string, err error) {
 	t.Helper()
 	var e *session.Error
 	if !errors.Is(err, session.ErrBroken) || !errors.As(err, &e) || e.Peer != 1 {
@@ -381,8 +381,8 @@ func broken(t *testing.T, what string, err error) {
 	}
 }
 
-// told checks that the error callback has named the dead, once.
-func (v *survivors) told(ctx context.Context, t *testing.T) {
+// checkReported checks that the error callback has named the dead, once.
+func (v *survivors) checkReported(ctx context.Context, t *testing.T) {
 	for fatal := false; !fatal; {
 		select {
 		case e := <-v.lost:
@@ -401,8 +401,8 @@ func (v *survivors) told(ctx context.Context, t *testing.T) {
 	}
 }
 
-// goesOn exchanges messages with a rank that lives.
-func (v *survivors) goesOn(ctx context.Context, t *testing.T, with *session.Session, stop *atomic.Bool, turns *atomic.Int64) {
+// exchange exchanges messages with a rank that lives.
+func (v *survivors) exchange(ctx context.Context, t *testing.T, with *session.Session, stop *atomic.Bool, turns *atomic.Int64) {
 	src, dst := pattern(50_000, 1), make([]byte, 50_000)
 	tag := uint64(1<<50 + with.Rank())
 	for !stop.Load() {
@@ -423,9 +423,9 @@ func (v *survivors) goesOn(ctx context.Context, t *testing.T, with *session.Sess
 	}
 }
 
-// forgotten checks that nothing is left of the dead but short messages, which can still be received, and
+// checkNothingLeft checks that nothing is left of the dead but short messages, which can still be received, and
 // makes its gate ready for the next life.
-func (v *survivors) forgotten(t *testing.T) {
+func (v *survivors) checkNothingLeft(t *testing.T) {
 	g := v.s.Gate(1)
 	ctx := deadline(t)
 	for b := make([]byte, 1<<16); ; {
@@ -454,15 +454,15 @@ func (v *survivors) forgotten(t *testing.T) {
 		t.Errorf("the gate is %s", p)
 	}
 	if v.base.fds == 0 {
-		v.base = held()
+		v.base = heldResources()
 	}
-	left(t, "after another death", v.base)
+	checkReleased(t, "after another death", v.base)
 }
 
-// holdings is what can leak.
-type holdings struct{ fds, maps, locked, goroutines int }
+// resources is what can leak.
+type resources struct{ fds, maps, locked, goroutines int }
 
-func held() (h holdings) {
+func heldResources() (h resources) {
 	fds, _ := os.ReadDir("/proc/self/fd")
 	maps, _ := os.ReadFile("/proc/self/maps")
 	status, _ := os.ReadFile("/proc/self/status")
@@ -483,12 +483,12 @@ func held() (h holdings) {
 	return h
 }
 
-// left checks that no more is held than before.
-func left(t *testing.T, when string, before holdings) {
+// checkReleased checks that no more is held than before.
+func checkReleased(t *testing.T, when string, before resources) {
 	t.Helper()
-	var now holdings
+	var now resources
 	for end := time.Now().Add(testTime); time.Now().Before(end); runtime.Gosched() {
-		now = held()
+		now = heldResources()
 		if now.fds <= before.fds && now.maps <= before.maps && now.locked <= before.locked && now.goroutines <= before.goroutines {
 			return
 		}

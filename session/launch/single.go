@@ -10,8 +10,8 @@ import (
 
 const nameAlone = "alone"
 
-// alone is the job of a process that no launcher started.
-type alone struct {
+// singleJob is the job of a process that no launcher started.
+type singleJob struct {
 	secret []byte
 	key    *handshake.Key
 
@@ -21,23 +21,23 @@ type alone struct {
 	closed bool
 }
 
-var _ Job = (*alone)(nil)
+var _ Job = (*singleJob)(nil)
 
 // Alone returns a job of one rank, with a random secret.
-func Alone() Job { return aloneWith(newSecret()) }
+func Alone() Job { return singleJobWith(newSecret()) }
 
-func aloneWith(secret []byte) Job {
+func singleJobWith(secret []byte) Job {
 	key, _ := jobKey(secret) // fails for shorter ones only
-	return &alone{secret: secret, key: key}
+	return &singleJob{secret: secret, key: key}
 }
 
-func (a *alone) Rank() int      { return 0 }
-func (a *alone) Size() int      { return 1 }
-func (a *alone) Name() string   { return nameAlone }
-func (a *alone) ID() string     { return jobID(a.key) }
-func (a *alone) Secret() []byte { return a.secret }
+func (a *singleJob) Rank() int      { return 0 }
+func (a *singleJob) Size() int      { return 1 }
+func (a *singleJob) Name() string   { return nameAlone }
+func (a *singleJob) ID() string     { return jobID(a.key) }
+func (a *singleJob) Secret() []byte { return a.secret }
 
-func (a *alone) do(ctx context.Context, op string, f func() error) error {
+func (a *singleJob) do(ctx context.Context, op string, f func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	err := ctx.Err()
@@ -50,7 +50,7 @@ func (a *alone) do(ctx context.Context, op string, f func() error) error {
 	return opError(nameAlone, op, err)
 }
 
-func (a *alone) Agree(ctx context.Context, word []byte) (bool, error) {
+func (a *singleJob) Agree(ctx context.Context, word []byte) (bool, error) {
 	err := a.do(ctx, "agree", func() error {
 		if a.agreed || a.card != nil {
 			return errAgreed
@@ -61,7 +61,7 @@ func (a *alone) Agree(ctx context.Context, word []byte) (bool, error) {
 	return err == nil, err
 }
 
-func (a *alone) Publish(ctx context.Context, card []byte) error {
+func (a *singleJob) Publish(ctx context.Context, card []byte) error {
 	return a.do(ctx, "publish", func() error {
 		if a.card != nil {
 			return errTwice
@@ -74,7 +74,7 @@ func (a *alone) Publish(ctx context.Context, card []byte) error {
 	})
 }
 
-func (a *alone) Fence(ctx context.Context) error {
+func (a *singleJob) Fence(ctx context.Context) error {
 	return a.do(ctx, "fence", func() error {
 		if a.card == nil {
 			return errUnpublished
@@ -83,7 +83,7 @@ func (a *alone) Fence(ctx context.Context) error {
 	})
 }
 
-func (a *alone) Lookup(ctx context.Context, rank int) (card []byte, err error) {
+func (a *singleJob) Lookup(ctx context.Context, rank int) (card []byte, err error) {
 	err = a.do(ctx, "lookup", func() error {
 		if err := checkRank(rank, 1); err != nil {
 			return err
@@ -98,9 +98,9 @@ func (a *alone) Lookup(ctx context.Context, rank int) (card []byte, err error) {
 }
 
 // Abort has nobody else to end: the caller exits.
-func (a *alone) Abort(int, string) {}
+func (a *singleJob) Abort(int, string) {}
 
-func (a *alone) Close() error {
+func (a *singleJob) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true

@@ -25,7 +25,7 @@ import (
 
 // spared is how a rank of TestRanksOpenOnlyWhatTheyNeed differs from others.
 const (
-	envSpared = "BYWASH_SESSION_TEST_SPARED"
+	envOpening = "BYWASH_SESSION_TEST_OPENING"
 
 	plainRank  = "plain"
 	namedRank  = "named"   // its program names shm
@@ -105,9 +105,9 @@ func (c farSmall) OnConnectRequest(f func()) {
 	c.Context.(driver.ConnectRequestReceiver).OnConnectRequest(f)
 }
 
-// sparedRank joins as a job of several that names no drivers, and exchanges messages with all ranks.
-func sparedRank() error {
-	kind := os.Getenv(envSpared)
+// openingRank joins as a job of several that names no drivers, and exchanges messages with all ranks.
+func openingRank() error {
+	kind := os.Getenv(envOpening)
 	// Without the interfaces of the machine, and on a thread that ends with this process.
 	runtime.LockOSThread()
 	ctx, cancel := context.WithTimeout(context.Background(), testTime)
@@ -215,28 +215,28 @@ func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
 			if (slices.Contains(tt.ranks, sandboxed) || slices.Contains(tt.ranks, contained)) && os.Geteuid() != 0 {
 				t.Skip("needs root: mounts another boot_id or directory")
 			}
-			for i, said := range spared(t, tt.ranks) {
+			for i, output := range startOpeningRanks(t, tt.ranks) {
 				var opened []string
 				for _, name := range all {
-					if strings.Contains(said, ": "+name+":host opened, ") {
+					if strings.Contains(output, ": "+name+":host opened, ") {
 						opened = append(opened, name)
 					}
 				}
 				if !slices.Equal(opened, tt.opens[i]) {
-					t.Errorf("rank %d opened %q, want %q: it said\n%s", i, opened, tt.opens[i], said)
+					t.Errorf("rank %d opened %q, want %q: it said\n%s", i, opened, tt.opens[i], output)
 				}
 				best := tt.opens[i][0]
-				needed := strings.Contains(said, "tcp left out: not needed: all ranks reach each other by "+best+", ")
+				needed := strings.Contains(output, "tcp left out: not needed: all ranks reach each other by "+best+", ")
 				if want := len(tt.opens[i]) == 1 && (tt.ranks[i] == plainRank || tt.ranks[i] == withoutShm && best == "far" && i < 2); needed != want {
-					t.Errorf("rank %d says that drivers are not needed: %v, want %v:\n%s", i, needed, want, said)
+					t.Errorf("rank %d says that drivers are not needed: %v, want %v:\n%s", i, needed, want, output)
 				}
 			}
 		})
 	}
 }
 
-// spared starts ranks and returns what each said.
-func spared(t *testing.T, kinds []string) []string {
+// startOpeningRanks starts ranks and returns what each said.
+func startOpeningRanks(t *testing.T, kinds []string) []string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "far-*") // the path of a socket has to be short
 	if err != nil {
@@ -250,11 +250,11 @@ func spared(t *testing.T, kinds []string) []string {
 	secret := launch.NewSecret()
 	server := launch.Serve(ln, len(kinds), secret)
 	t.Cleanup(func() { _ = server.Close() })
-	said := make([]string, len(kinds))
+	output := make([]string, len(kinds))
 	var wg sync.WaitGroup
 	for r, kind := range kinds {
 		env := append(launch.RankEnv(server.Addr(), r, len(kinds), secret),
-			envRole+"=spared", envSpared+"="+kind, launch.EnvDrivers+"=", nic.EnvPath+"=/nonexistent", "XDG_RUNTIME_DIR=")
+			envRole+"=opening", envOpening+"="+kind, launch.EnvDrivers+"=", nic.EnvPath+"=/nonexistent", "XDG_RUNTIME_DIR=")
 		c, log := rankCommand(t, dir, env...)
 		out, err := c.StdoutPipe()
 		if err == nil {
@@ -266,7 +266,7 @@ func spared(t *testing.T, kinds []string) []string {
 		t.Cleanup(func() { _ = c.Process.Kill() })
 		wg.Go(func() {
 			b, _ := io.ReadAll(out)
-			said[r] = string(b)
+			output[r] = string(b)
 			if err := c.Wait(); err != nil {
 				t.Errorf("rank %d, %s: %v, %s\n%s", r, kind, err, log, b)
 			}
@@ -274,5 +274,5 @@ func spared(t *testing.T, kinds []string) []string {
 		})
 	}
 	wg.Wait()
-	return said
+	return output
 }

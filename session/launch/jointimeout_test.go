@@ -9,7 +9,7 @@ import (
 )
 
 // Rank 0 says for whom it waits, then gives them up: its fence fails with their number, and they are turned away.
-func TestRank0SaysForWhomItWaits(t *testing.T) {
+func TestRank0NamesMissingRanks(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
 	secret := NewSecret()
@@ -28,9 +28,9 @@ func TestRank0SaysForWhomItWaits(t *testing.T) {
 		defer j.Close()
 		jobs = append(jobs, j)
 	}
-	said := make(chan string, 1)
-	s.limitJoining(func(line string) { said <- line }, time.Millisecond, 20*time.Millisecond)
-	if line := <-said; !strings.Contains(line, "for ranks 1, 3-4 to join at "+s.Addr()) {
+	lines := make(chan string, 1)
+	s.limitJoining(func(line string) { lines <- line }, time.Millisecond, 20*time.Millisecond)
+	if line := <-lines; !strings.Contains(line, "for ranks 1, 3-4 to join at "+s.Addr()) {
 		t.Errorf("rank 0 says %q", line)
 	}
 	for _, j := range jobs {
@@ -77,10 +77,10 @@ func TestListRanks(t *testing.T) {
 }
 
 // Ends are told once, several in one message, also those of before; how a rank left is not changed by its exit status.
-func TestEndsAreToldOnce(t *testing.T) {
-	b := newBoard(5)
+func TestEndsAreReportedOnce(t *testing.T) {
+	st := newServerState(5)
 	for r := range uint32(5) {
-		if st, _ := b.join(&hello{rank: r, size: 5}); st != statusOK {
+		if st, _ := st.join(&hello{rank: r, size: 5}); st != statusOK {
 			t.Fatal(st)
 		}
 	}
@@ -96,25 +96,25 @@ func TestEndsAreToldOnce(t *testing.T) {
 		}
 		return all
 	}
-	if _, err := b.handle(1, kindBye, nil); err != nil {
+	if _, err := st.handle(1, kindBye, nil); err != nil {
 		t.Fatal(err)
 	}
-	posts, err := b.handle(0, kindWatch, nil)
+	posts, err := st.handle(0, kindWatch, nil)
 	if got := ends(posts); err != nil || len(got) != 1 || got[0] != (End{1, Left, 0}) {
 		t.Errorf("ends before the watch: %v, %v", got, err)
 	}
-	if _, err := b.handle(0, kindWatch, nil); err == nil {
+	if _, err := st.handle(0, kindWatch, nil); err == nil {
 		t.Error("a second watch is accepted")
 	}
-	b.leave(3, fateDied)
-	if b.note(End{1, Exited, 3}) || !b.note(End{2, Killed, 9}) || !b.note(End{3, Exited, 3}) || b.note(End{3, Lost, 0}) {
+	st.leave(3, rankDied)
+	if st.addEnd(End{1, Exited, 3}) || !st.addEnd(End{2, Killed, 9}) || !st.addEnd(End{3, Exited, 3}) || st.addEnd(End{3, Lost, 0}) {
 		t.Error("an end is noted twice, or not at all")
 	}
-	posts = b.tell()
+	posts = st.reportEnds()
 	if got := ends(posts); len(posts) != 1 || len(got) != 2 || got[0] != (End{2, Killed, 9}) || got[1] != (End{3, Exited, 3}) {
 		t.Errorf("later ends: %v", posts)
 	}
-	if posts := b.tell(); posts != nil {
+	if posts := st.reportEnds(); posts != nil {
 		t.Errorf("told again: %v", posts)
 	}
 }

@@ -18,8 +18,8 @@ import (
 
 const insideSize = 2 << 20
 
-// insiderRank puts to the region of rank 0 until a put fails.
-func insiderRank(dir string) error {
+// stoppedRank puts to the region of rank 0 until a put fails.
+func stoppedRank(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := session.Join(ctx, session.Config{Job: &folder{dir, 1, 2}, Rails: []session.Rail{{Driver: "shm"}}})
@@ -55,7 +55,7 @@ func TestMemoryOfAStoppedPeerStaysBusy(t *testing.T) {
 			busy := 0
 			const trials = 5
 			for range trials {
-				if stoppedInside(t, end, rnd) {
+				if stopDuringAccess(t, end, rnd) {
 					busy++
 				}
 			}
@@ -64,12 +64,12 @@ func TestMemoryOfAStoppedPeerStaysBusy(t *testing.T) {
 	}
 }
 
-func stoppedInside(t *testing.T, end string, rnd *rand.Rand) (busy bool) {
+func stopDuringAccess(t *testing.T, end string, rnd *rand.Rand) (busy bool) {
 	t.Helper()
 	ctx := deadline(t)
 	dir := t.TempDir()
-	before := held()
-	c, log := startRank(t, dir, nil, envRole+"=insider")
+	before := heldResources()
+	c, log := startRank(t, dir, nil, envRole+"=stopped")
 	s, err := session.Join(ctx, session.Config{Job: &folder{dir, 0, 2}, Rails: []session.Rail{{Driver: "shm"}}})
 	if err != nil {
 		t.Fatal(err)

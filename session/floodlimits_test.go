@@ -53,7 +53,7 @@ func activeOf(n int) func(e *end, _ int) (*session.Request, error) {
 }
 
 // lanes that go beyond what may wait for an answer: 65536 synchronous messages, 16384 long ones, 256 operations.
-var honest = []lane{
+var floodLanes = []lane{
 	{"empty", 70_000, sized(1, false, 0), receiveOne(1)},
 	{"short", 5000, sized(2, false, 1, 100, 300, 1000, 4000), receiveOne(2)},
 	{"sync", 70_000, sized(3, true, 0, 8), receiveOne(3)},
@@ -112,8 +112,8 @@ func (l *lane) run(e *end, part int) error {
 	return nil
 }
 
-// honestPair are two ranks whose operations go by message, with small limits that an honest peer must not exceed.
-func honestPair(t *testing.T) []*end {
+// lanePair are two ranks whose operations go by message, with small limits that an honest peer must not exceed.
+func lanePair(t *testing.T) []*end {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate, c.Unexpected = true, 16<<20 })
 	var ends []*end
 	for i := range s {
@@ -133,9 +133,9 @@ func honestPair(t *testing.T) []*end {
 
 // Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them
 // only afterwards, both finish: no limit for hostile peers is theirs.
-func TestHonestFloodsFinish(t *testing.T) {
+func TestFloodsWithinProtocolLimitsFinish(t *testing.T) {
 	check := func(t *testing.T, part int, lanes ...lane) {
-		ends := honestPair(t)
+		ends := lanePair(t)
 		var wg sync.WaitGroup
 		for _, e := range ends {
 			for _, l := range lanes {
@@ -157,7 +157,7 @@ func TestHonestFloodsFinish(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range honest {
+	for _, l := range floodLanes {
 		if !testing.Short() {
 			t.Run(l.name, func(t *testing.T) { check(t, 1, l) })
 		}
@@ -166,7 +166,7 @@ func TestHonestFloodsFinish(t *testing.T) {
 	if testing.Short() {
 		part = 50
 	}
-	t.Run("all at once", func(t *testing.T) { check(t, part, honest...) })
+	t.Run("all at once", func(t *testing.T) { check(t, part, floodLanes...) })
 }
 
 // manySyncs sends more synchronous messages than may wait for an answer, which nobody receives.
@@ -182,7 +182,7 @@ func manySyncs(t *testing.T, g *session.Gate) (rs []*session.Request) {
 }
 
 // Messages that wait because too many have no answer keep nobody from pausing or closing.
-func TestMessagesWithoutAnswer(t *testing.T) {
+func TestUnansweredMessages(t *testing.T) {
 	t.Run("pause", func(t *testing.T) {
 		s := joinAll(t, 2, nil)
 		ctx := deadline(t)

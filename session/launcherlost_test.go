@@ -24,23 +24,23 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// mortalListener kills this process when its connections have said so many bytes.
-type mortalListener struct {
+// crashingListener kills this process when its connections have said so many bytes.
+type crashingListener struct {
 	net.Listener
 	left atomic.Int64
 }
 
-func (l *mortalListener) Accept() (net.Conn, error) {
+func (l *crashingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
-	return &mortalConn{c, l}, err
+	return &crashingConn{c, l}, err
 }
 
-type mortalConn struct {
+type crashingConn struct {
 	net.Conn
-	l *mortalListener
+	l *crashingListener
 }
 
-func (c *mortalConn) Read(b []byte) (int, error) {
+func (c *crashingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.l.left.Add(-int64(n)) <= 0 {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -63,35 +63,35 @@ func launcherRank() error {
 	if err != nil {
 		return err
 	}
-	mortal := &mortalListener{Listener: ln}
-	mortal.left.Store(life)
-	s := launch.Serve(mortal, orphans, secret)
+	listener := &crashingListener{Listener: ln}
+	listener.left.Store(life)
+	s := launch.Serve(listener, launcherRanks, secret)
 	fmt.Println(s.Addr())
 	select {}
 }
 
 // Ranks of a job whose launcher dies: of them the last is not connected to any other.
-const orphans = 4
+const launcherRanks = 4
 
 // joinBytes is about what they tell the launcher until all have joined.
 const joinBytes = 1300
 
-// orphanRank joins, connects to all but the last rank, and goes on after it was told that the launcher has died.
-func orphanRank() error {
+// launcherLostRank joins, connects to all but the last rank, and goes on after it was told that the launcher has died.
+func launcherLostRank() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	told := make(chan *session.Error, 10)
-	s, err := session.Join(ctx, session.Config{Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { told <- e }})
+	reported := make(chan *session.Error, 10)
+	s, err := session.Join(ctx, session.Config{Rails: []session.Rail{{Driver: "shm"}}, OnError: func(e *session.Error) { reported <- e }})
 	if err != nil {
 		fmt.Println("not joined")
 		return unlessLost(ctx, err)
 	}
-	if s.Rank() < orphans-1 {
+	if s.Rank() < launcherRanks-1 {
 		err = roundTrips(ctx, s)
 	}
 	if err == nil {
 		fmt.Println("joined")
-		err = bereaved(ctx, s, told)
+		err = checkLauncherLost(ctx, s, reported)
 	}
 	if err = unlessLost(ctx, err); err != nil {
 		_ = s.Dump(os.Stderr)
@@ -121,8 +121,8 @@ func unlessLost(ctx context.Context, err error) error {
 // roundTrips exchanges a message with each rank but the last.
 func roundTrips(ctx context.Context, s *session.Session) error {
 	var wg sync.WaitGroup
-	errs := make([]error, 2*orphans)
-	for r := range orphans - 1 {
+	errs := make([]error, 2*launcherRanks)
+	for r := range launcherRanks - 1 {
 		if r == s.Rank() {
 			continue
 		}
@@ -133,11 +133,11 @@ func roundTrips(ctx context.Context, s *session.Session) error {
 	return errors.Join(errs...)
 }
 
-// bereaved is a rank whose launcher dies after it has joined.
-func bereaved(ctx context.Context, s *session.Session, told chan *session.Error) error {
-	last := s.Gate((s.Rank() + 1) % orphans)
-	if s.Rank() < orphans-1 {
-		last = s.Gate(orphans - 1)
+// checkLauncherLost is a rank whose launcher dies after it has joined.
+func checkLauncherLost(ctx context.Context, s *session.Session, reported chan *session.Error) error {
+	last := s.Gate((s.Rank() + 1) % launcherRanks)
+	if s.Rank() < launcherRanks-1 {
+		last = s.Gate(launcherRanks - 1)
 	}
 	r, err := last.Irecv(2, make([]byte, 8))
 	if err != nil {
@@ -145,7 +145,7 @@ func bereaved(ctx context.Context, s *session.Session, told chan *session.Error)
 	}
 	for lost := false; !lost; {
 		select {
-		case e := <-told:
+		case e := <-reported:
 			lost = e.Peer < 0 && e.NonFatal && errors.Is(e, launch.ErrLauncher)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -157,7 +157,7 @@ func bereaved(ctx context.Context, s *session.Session, told chan *session.Error)
 	if err := last.Send(ctx, 2, make([]byte, 8)); !errors.Is(err, launch.ErrLauncher) {
 		return fmt.Errorf("a send to a rank that cannot be found ends with %w", err)
 	}
-	if s.Rank() == orphans-1 {
+	if s.Rank() == launcherRanks-1 {
 		return nil
 	}
 	if err := roundTrips(ctx, s); err != nil {
@@ -218,7 +218,7 @@ func (p *process) line() string {
 
 // The launcher is killed before, while, or after ranks join. Ranks that have not joined say what is wrong, and end;
 // those that have go on with all that they are connected to, and are told of what they cannot reach any more.
-func TestRanksOutliveTheirLauncherOrSayWhatIsWrong(t *testing.T) {
+func TestRanksOutliveTheirLauncher(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 6))
 	rounds := 12
 	if testing.Short() {
@@ -249,7 +249,7 @@ func TestRanksOutliveTheirLauncherOrSayWhatIsWrong(t *testing.T) {
 				}
 			}
 			l.kill()
-			for i, r := range ranks[:orphans-1] {
+			for i, r := range ranks[:launcherRanks-1] {
 				if got := r.line(); got != "went on" {
 					t.Errorf("rank %d says %q", i, got)
 				}
@@ -276,8 +276,8 @@ func launcherDies(t *testing.T, life int64, kill func(*process, func() []*proces
 		t.Fatalf("the launcher says %q, %v", addr, l.log)
 	}
 	start := func() (ranks []*process) {
-		for r := range orphans {
-			ranks = append(ranks, startProcess(t, "orphan", launch.RankEnv(addr, r, orphans, secret)))
+		for r := range launcherRanks {
+			ranks = append(ranks, startProcess(t, "launcher lost", launch.RankEnv(addr, r, launcherRanks, secret)))
 		}
 		return ranks
 	}
@@ -286,13 +286,13 @@ func launcherDies(t *testing.T, life int64, kill func(*process, func() []*proces
 		ranks = start()
 	}
 	for i, r := range ranks {
-		var said []string
+		var output []string
 		for s := r.line(); s != ""; s = r.line() {
-			said = append(said, s)
+			output = append(output, s)
 		}
 		if err := r.Wait(); err != nil {
-			t.Errorf("rank %d ends with %v: %v, %v", i, err, said, r.log)
+			t.Errorf("rank %d ends with %v: %v, %v", i, err, output, r.log)
 		}
-		t.Logf("rank %d: %q", i, said)
+		t.Logf("rank %d: %q", i, output)
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A rank 0 that serves the rendezvous says after sayTime for whom it waits, and gives up after a limit: by default
+// A rank 0 that serves the rendezvous says after waitNoticeTime for whom it waits, and gives up after a limit: by default
 // defaultJoinTime, else that of EnvJoinTime.
 const (
-	sayTime         = 5 * time.Second
+	waitNoticeTime  = 5 * time.Second
 	defaultJoinTime = 5 * time.Minute
 )
 
@@ -29,13 +29,13 @@ func joinLimit(env environ) (time.Duration, error) {
 
 // limitJoining has say called after first with the ranks that have not joined, and gives them up after limit, if it is
 // not 0: the fence of those that have joined then fails with a RankError that names one of them.
-func (s *Server) limitJoining(say func(string), first, limit time.Duration) {
+func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 	time.AfterFunc(first, func() {
 		s.mu.Lock()
-		missing, closed := s.board.missing(), s.closed
+		missing, closed := s.state.missing(), s.closed
 		s.mu.Unlock()
 		if len(missing) > 0 && !closed {
-			say(fmt.Sprintf("bywash: rank 0 has waited %s for %s to join at %s", first, listRanks(missing), s.Addr()))
+			report(fmt.Sprintf("bywash: rank 0 has waited %s for %s to join at %s", first, listRanks(missing), s.Addr()))
 		}
 	})
 	if limit == 0 {
@@ -44,19 +44,19 @@ func (s *Server) limitJoining(say func(string), first, limit time.Duration) {
 	time.AfterFunc(limit, func() {
 		s.mu.Lock()
 		var posts []post
-		for _, rank := range s.board.missing() {
-			posts = append(posts, s.board.leave(rank, fateLate)...)
+		for _, rank := range s.state.missing() {
+			posts = append(posts, s.state.leave(rank, rankLate)...)
 		}
 		s.deliver(posts, -1)
 	})
 }
 
-func sayToStderr(line string) { fmt.Fprintln(os.Stderr, line) }
+func printToStderr(line string) { fmt.Fprintln(os.Stderr, line) }
 
 // missing are the ranks that have never joined.
-func (b *board) missing() (ranks []int) {
-	for r := range b.ranks {
-		if b.ranks[r].fate == fateAbsent {
+func (st *serverState) missing() (ranks []int) {
+	for r := range st.ranks {
+		if st.ranks[r].state == rankAbsent {
 			ranks = append(ranks, r)
 		}
 	}

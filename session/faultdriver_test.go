@@ -1,0 +1,163 @@
+package session_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/session"
+	"github.com/bywash/bywash/session/internal/header"
+)
+
+// faults is what the driver "faulty", which is shm otherwise, makes of one rank's sends.
+type faults struct {
+	small     atomic.Pointer[func(header.Kind) error] // refuses packets of the small track
+	large     atomic.Pointer[func() error]            // and of the large one
+	onUpdate  func([]byte)                            // is told the updates of sends on it
+	holdSends atomic.Bool                             // packets of the small track are not given back
+}
+
+// rankFaults are the ranks', while a test runs.
+var rankFaults [2]*faults
+
+type faultDriver struct{ driver.Driver }
+
+func (faultDriver) Name() string { return "faulty" }
+
+func (d faultDriver) Query(h driver.Hints) (driver.NIC, error) {
+	n, err := d.Driver.Query(h)
+	return faultNIC{n}, err
+}
+
+type faultNIC struct{ driver.NIC }
+
+func (n faultNIC) Open(a driver.Attributes) (driver.Context, error) {
+	c, err := n.NIC.Open(a)
+	if err != nil {
+		return nil, err
+	}
+	return faultContext{c.(driver.ConnectRequestReceiver), c.(driver.Registrar), rankFaults[a.Rank]}, nil
+}
+
+type faultContext struct {
+	driver.ConnectRequestReceiver
+	r driver.Registrar
+	f *faults
+}
+
+func (c faultContext) Register(b []byte, a driver.Access) (driver.Region, error) {
+	return c.r.Register(b, a)
+}
+
+func (c faultContext) Reaches(url string) error {
+	return c.ConnectRequestReceiver.(driver.Reacher).Reaches(url)
+}
+
+func (c faultContext) Domain() string { return c.ConnectRequestReceiver.(driver.Reacher).Domain() }
+
+func (c faultContext) Connect(url string) (driver.Instance, error) {
+	i, err := c.ConnectRequestReceiver.Connect(url)
+	switch x := i.(type) {
+	case driver.BufferReceiver:
+		return &faultSmall{x, c.f}, err
+	case driver.Prefetcher:
+		return &faultLarge{x, i.(oneSided), c.f}, err
+	}
+	return i, err
+}
+
+type faultSmall struct {
+	driver.BufferReceiver
+	f *faults
+}
+
+func (i *faultSmall) SendPost(p *driver.Packet) error {
+	if refuse := i.f.small.Load(); refuse != nil {
+		if err := (*refuse)(header.Kind(p.IOV[0][0])); err != nil {
+			return err
+		}
+	}
+	return i.BufferReceiver.SendPost(p)
+}
+
+func (i *faultSmall) SendPoll(p *driver.Packet) (bool, error) {
+	if i.f.holdSends.Load() {
+		return false, nil
+	}
+	return i.BufferReceiver.SendPoll(p)
+}
+
+// oneSided is what an instance has besides as a driver.OneSided.
+type oneSided interface {
+	Import(key []byte) (driver.RemoteRegion, error)
+	PutPost(*driver.Op) error
+	GetPost(*driver.Op) error
+	AtomicPost(*driver.Op) error
+	OpPoll(*driver.Op) (bool, error)
+	Flush(context.Context) error
+	Fence() error
+}
+
+type faultLarge struct {
+	driver.Prefetcher
+	oneSided
+	f *faults
+}
+
+func (i *faultLarge) SendPost(p *driver.Packet) error {
+	if refuse := i.f.large.Load(); refuse != nil {
+		if err := (*refuse)(); err != nil {
+			return err
+		}
+	}
+	return i.Prefetcher.SendPost(p)
+}
+
+func (i *faultLarge) RecvRdvUpdate(*driver.Packet) ([]byte, error) { return nil, nil }
+
+func (i *faultLarge) SendRdvUpdate(_ *driver.Packet, b []byte) error {
+	if i.f.onUpdate != nil {
+		i.f.onUpdate(b)
+	}
+	return nil
+}
+
+var registerFaultDriver = sync.OnceFunc(func() {
+	d, err := driver.Lookup("shm")
+	if err != nil {
+		panic(err)
+	}
+	driver.Register(faultDriver{d})
+})
+
+// refuse has packets of a kind be refused on the small track, or of all kinds.
+func (f *faults) refuse(err error, kinds ...header.Kind) {
+	r := func(kind header.Kind) error {
+		if len(kinds) == 0 || slices.Contains(kinds, kind) {
+			return err
+		}
+		return nil
+	}
+	f.small.Store(&r)
+}
+
+// faultPair are two ranks over the driver, connected.
+func faultPair(t *testing.T, rails []session.Rail, change func(*session.Config)) ([]*session.Session, [2]*faults) {
+	t.Helper()
+	registerFaultDriver()
+	rankFaults = [2]*faults{{}, {}}
+	s := joinAll(t, 2, func(_ int, c *session.Config) {
+		if c.Rails = rails; rails == nil {
+			c.Rails = []session.Rail{{Driver: "faulty"}}
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	transfer(t, s[0], s[1], 10)
+	transfer(t, s[1], s[0], 10)
+	return s, rankFaults
+}
