@@ -128,7 +128,7 @@ func (g *Gate) am(o *ActiveOut, now bool) (*Request, error) {
 	return r, nil
 }
 
-// activeMsg makes the parcel of an active message that travels at once.
+// activeMsg makes the outgoing message of a short active message.
 func (g *Gate) activeMsg(o *ActiveOut, copied bool) (*outMsg, bool) {
 	copied = copied || len(o.Data) <= copyMax
 	at := header.Size + len(o.Header)
@@ -159,8 +159,8 @@ func (s *Session) stopped() {
 	}
 }
 
-// active calls the handler, without the lock. Meanwhile nothing is taken from the gate,
-// and the link is not let go of.
+// active calls the handler, without the lock. While the handler runs, nothing is taken from the gate and the link is
+// not released.
 func (l *link) active(h *header.Header, extra, data []byte) bool {
 	s := l.g.s
 	f := s.handlers[uint8(h.Tag)]
@@ -190,7 +190,7 @@ func (l *link) active(h *header.Header, extra, data []byte) bool {
 		}
 	}
 	s.stopped()
-	if l.g.dueActives != nil || l.dead || len(l.g.links) > 1 { // another rail may have been named meanwhile
+	if l.g.dueActives != nil || l.dead || len(l.g.links) > 1 { // a probe may have reported another rail while the handler ran
 		l.g.handled()
 		if len(s.stalled) > 0 {
 			s.unstall()

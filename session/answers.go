@@ -2,14 +2,14 @@ package session
 
 import "github.com/bywash/bywash/session/internal/header"
 
-// An answer is owed to a peer that has asked for it. A peer that takes none must not make this process keep many
-// messages: an answer that waits is a record of 32 bytes, and becomes a message only when the driver may have room. One
-// that has found no room waits at the door of the gate.
+// An answer replies to a request of the peer. So that a peer that does not read its answers cannot fill this process's
+// memory, a queued answer is a record of 32 bytes. It becomes a message only when the driver may have room; if the
+// driver then has none, the message waits in Gate.firstAnswer.
 
-// answer is what is to be told to a peer that has asked. It is made a parcel when there is room for it in the driver.
+// answer is a queued reply to a request of the peer. It becomes an outgoing message when the driver has room.
 type answer struct {
 	kind   header.Kind // Ack, Done or Reply
-	get    bool        // a Reply whose data is read when it leaves
+	get    bool        // a Reply whose data is read from the region when it is sent
 	status uint8
 	sender bool // Done: for the sender's half, else for the receiver's
 	length uint32
@@ -18,7 +18,7 @@ type answer struct {
 	value  uint64 // offset of a get, result of another operation
 }
 
-// replies is how many operations of the peer have an answer that waits.
+// replies returns how many queued answers belong to operations of the peer.
 func (g *Gate) replies() int {
 	if msg := g.firstAnswer; msg != nil && header.Kind(msg.buf[0]) == header.Reply {
 		return g.answers.replies + 1
@@ -26,12 +26,12 @@ func (g *Gate) replies() int {
 	return g.answers.replies
 }
 
-// answers is a queue of them.
+// answers is a queue of answers, in a ring.
 type answers struct {
 	ring    []answer // a power of two
 	first   int
 	n       int
-	replies int // of them, to operations
+	replies int // queued answers to operations
 }
 
 const minAnswers = 16
@@ -63,16 +63,17 @@ func (q *answers) pop() (a answer) {
 	return a
 }
 
-// answer tells the peer, or has it told when there is room. Answers go before everything else that waits.
+// answer sends an answer to the peer, or queues it until the driver has room. Answers go before all other queues but
+// replay.
 func (g *Gate) answer(a answer) {
 	switch {
-	case g.pausing == paused: // the peer still wants to know
-	case g.pausing == pausing && g.byeSent && a.kind != header.Reply: // the peer waits for its replies before it says bye
+	case g.pausing == paused: // the peer still waits for it
+	case g.pausing == pausing && g.byeSent && a.kind != header.Reply: // the peer waits for its replies before it sends Bye
 		g.charge(answerCost)
 		g.nextAnswers.push(&a)
 		return
 	case g.state != gateUp && g.state != gateClosing:
-		return // there is nobody to tell
+		return // there is no peer to send it to
 	}
 	if g.clear && g.replay.n == 0 && g.firstAnswer == nil && g.answers.n == 0 {
 		msg := g.s.answerMsg(&a)
@@ -91,12 +92,12 @@ func (g *Gate) answer(a answer) {
 	g.markBusy()
 }
 
-// done tells the peer that a message is over, by the number of its half.
+// done sends Done: the transfer is over. to is the peer's id of its half of the message.
 func (g *Gate) done(to uint64, status uint8, sender bool) {
 	g.answer(answer{kind: header.Done, to: to, status: status, sender: sender})
 }
 
-// answerMsg makes the parcel of an answer.
+// answerMsg makes the outgoing message of an answer.
 func (s *Session) answerMsg(a *answer) *outMsg {
 	h := header.Header{Kind: a.kind, Tag: a.to}
 	switch a.kind {
@@ -131,7 +132,7 @@ func opStatus(err error) uint8 {
 	return uint8(len(opErrors) - 1)
 }
 
-// pushAnswers sends what is owed. False if there is no room for the next answer.
+// pushAnswers sends queued answers. room is false if the driver has no room for the next one.
 func (g *Gate) pushAnswers() (moved, room bool) {
 	for g.clear {
 		msg := g.firstAnswer
@@ -154,7 +155,7 @@ func (g *Gate) pushAnswers() (moved, room bool) {
 	return moved, false
 }
 
-// pushQueue sends what waits in a queue. False if there is no room for the next.
+// pushQueue sends queued messages. room is false if the driver has no room for the next one.
 func (g *Gate) pushQueue(q *outQueue) (moved, room bool) {
 	for q.n > 0 && g.clear {
 		msg := q.pop()
@@ -168,7 +169,7 @@ func (g *Gate) pushQueue(q *outQueue) (moved, room bool) {
 	return moved, g.clear
 }
 
-// dropAnswers forgets what is owed over a connection that is no more.
+// dropAnswers drops the answers of a connection that has ended.
 func (g *Gate) dropAnswers(err error) {
 	g.charge(-answerCost * (g.answers.n + g.nextAnswers.n))
 	g.answers, g.nextAnswers = answers{}, answers{}
@@ -178,7 +179,7 @@ func (g *Gate) dropAnswers(err error) {
 	}
 }
 
-// resumeAnswers has those that wait for the next connection go over it.
+// resumeAnswers queues the answers that waited for this connection.
 func (g *Gate) resumeAnswers() {
 	for g.nextAnswers.n > 0 {
 		a := g.nextAnswers.pop()

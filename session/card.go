@@ -21,8 +21,8 @@ import (
 //	then how many addresses of the session's sockets for connect requests u16, and each as a string
 //	then the MAC of all this by the session's secret, with label cardLabel (package internal/handshake)
 //
-// The MAC keeps strangers from having this process send packets to addresses of their choice. A member of the job
-// knows the secret, so addresses are checked besides; see checkAddress.
+// The MAC keeps peers without the secret from making this process send packets to addresses of their choice. A member
+// of the job knows the secret, so addresses are checked besides; see checkAddress.
 const (
 	cardMagic   = 0x42794344 // "ByCD"
 	cardVersion = 5
@@ -168,9 +168,9 @@ func checkAddress(a string, incarnation uint64) error {
 }
 
 // choose picks the rails to a peer: those of the highest exclusivity that both ends have and that reach it. Both ends
-// come to the same result, in the same order, from both cards; index pairs name the rails of the two cards. reaches says
-// why a rail of mine does not reach one of theirs, or nil; the other end says the same of the two (driver.Reacher). why
-// has every rail of either end; own says which of mine each is, or -1.
+// come to the same result, in the same order, from both cards; index pairs name the rails of the two cards. reaches
+// returns why a rail of mine does not reach one of theirs, or nil; the other end gets the same result for the two
+// (driver.Reacher). why has every rail of either end; own has the index of mine for each, or -1.
 func choose(mine, theirs *card, reaches func(my, their int) error) (pairs [][2]int, why []Choice, own []int) {
 	// The card of the lower incarnation leads: pairs come in its order.
 	first, second, swap := mine, theirs, false
@@ -219,8 +219,8 @@ type matched struct {
 	err         error // why they do not reach each other
 }
 
-// pairUp gives each rail of the first card the first one of the second that it reaches and that no earlier rail has. The
-// rails that are left over are put beside each other, to say why.
+// pairUp gives each rail of the first card the first one of the second that it reaches and that no earlier rail has.
+// The remaining rails are paired for the explanation only.
 func pairUp(first, second *card, reaches func(a, b int) error) []matched {
 	all := make([]matched, len(first.rails))
 	used := make([]bool, len(second.rails))
@@ -255,7 +255,7 @@ func pairUp(first, second *card, reaches func(a, b int) error) []matched {
 	return all
 }
 
-// knows reports whether a card has a url of that incarnation.
+// knows reports whether one of the card's urls has that incarnation.
 func (c *card) knows(incarnation uint64) bool {
 	for _, r := range c.rails {
 		for _, s := range []string{r.small, r.large} {

@@ -5,7 +5,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// resetClosing forgets how far a connection that is no more was closed.
+// resetClosing clears the state of the close protocol after a connection has ended.
 func (g *Gate) resetClosing() {
 	g.leaveSent, g.leaveSeen, g.byeSent, g.byeSeen, g.leaving = false, false, false, false, false
 	g.soonSent, g.soonSeen = false, false
@@ -14,8 +14,9 @@ func (g *Gate) resetClosing() {
 // closing reports whether a connection is to end, for good or for a pause.
 func (g *Gate) closing() bool { return g.leaving || g.leaveSeen || g.pausing == pausing }
 
-// tryClose takes the next step of closing that is possible now. Both sides say Leave: upon that of the other, what it
-// has not matched fails. When what it has matched is done, both say Bye, and let go.
+// tryClose takes the next step of closing that is possible now. Both sides send Leave. When a side receives Leave, its
+// messages that the peer has not matched fail. When all matched messages are done, both sides send Bye and release the
+// links.
 func (g *Gate) tryClose() {
 	if g.state != gateUp && g.state != gateClosing || !g.closing() {
 		return
@@ -52,15 +53,15 @@ func (g *Gate) tryClose() {
 	g.finish()
 }
 
-// flagSoon, in a Leave, says that its sender will leave once its messages are matched. A peer that wants to leave, too,
-// then does: else each might wait for the other.
+// flagSoon, in a Leave, announces that its sender will leave once its messages are matched. A peer that also wants to
+// leave then sends its own Leave at once, because otherwise each side might wait for the other.
 const flagSoon = 1 << 0
 
-// flagLast, in a Bye, says that the whole session of its sender closes: there will be no other connection.
+// flagLast, in a Bye, means that the whole session of its sender closes: there will be no other connection.
 const flagLast = 1 << 0
 
-// leave says Leave once everything that is to go over this connection has left, and was matched unless the peer leaves
-// as well. It reports whether the peer has said it, too.
+// leave sends Leave once every message of this connection has left and, unless the peer leaves as well, was matched.
+// It reports whether both sides have sent Leave.
 func (g *Gate) leave() bool {
 	if g.leaveSeen {
 		g.state = gateClosing // later messages go over the next connection
@@ -89,8 +90,8 @@ func (g *Gate) leave() bool {
 	return g.leaveSeen
 }
 
-// answered reports whether the peer knows of all its messages that are being received that they are: in mode Get it
-// learns it in the end.
+// answered reports whether the peer has received an RTR for each message that is arriving from it. In mode Get there
+// is none: the peer is notified when the transfer ends.
 func (g *Gate) answered() bool {
 	for in := g.ins; in != nil; in = in.after {
 		if in.asked == 0 || in.mode == rdv.Get {
@@ -108,7 +109,7 @@ func (g *Gate) unmatched() bool {
 	return some
 }
 
-// opsWait reports whether operations have still to begin.
+// opsWait reports whether one-sided operations of this gate have not begun yet.
 func (g *Gate) opsWait() bool {
 	wait := false
 	for _, o := range g.s.liveOps {
@@ -117,7 +118,7 @@ func (g *Gate) opsWait() bool {
 	return wait
 }
 
-// engaged reports whether something has begun that this connection has to finish.
+// engaged reports whether a transfer or an operation has begun that this connection has to finish.
 func (g *Gate) engaged() bool {
 	begun := g.ins != nil
 	for _, o := range g.s.liveOps {
@@ -127,8 +128,8 @@ func (g *Gate) engaged() bool {
 	return begun
 }
 
-// refuse fails the messages that the peer, which has said Leave, has not matched and never will. A message that has not
-// left goes over the next connection with all messages behind it, which keeps their order.
+// refuse fails the messages that the peer, which has sent Leave, has not matched and never will. A message that has
+// not left goes over the next connection with all messages behind it, which keeps their order.
 func (g *Gate) refuse() {
 	s := g.s
 	for msg := g.backlog.first; msg != nil; msg = msg.next {
@@ -151,14 +152,14 @@ func (g *Gate) refuse() {
 	g.park(false)
 }
 
-// holdBack has messages of the backlog wait for the next connection, from the first one that lasts.
+// holdBack moves messages of the backlog to the next connection, from the first one that needs a reply.
 func (g *Gate) holdBack() {
 	var rest outQueue
 	behind := false
 	for msg := g.backlog.pop(); msg != nil; msg = g.backlog.pop() {
 		behind = behind || msg.needsReply()
 		kind := header.Kind(msg.buf[0])
-		switch { // a copy, for another rail, of what lasts is this connection's
+		switch { // a copy, for another rail, of a message that needs a reply belongs to this connection
 		case !behind, !msg.needsReply() && kind != header.Eager && kind != header.AM:
 			rest.push(msg)
 			continue
@@ -166,7 +167,7 @@ func (g *Gate) holdBack() {
 			g.live--
 		}
 		if msg.out != nil {
-			msg.out.releaseMemory() // of what is this connection's
+			msg.out.releaseMemory() // its memory is registered with this connection's rails
 		}
 		g.later.push(msg)
 	}
@@ -174,13 +175,14 @@ func (g *Gate) holdBack() {
 	g.leaveNext = g.leaveNext || g.leaving // they were sent before Disconnect
 }
 
-// park marks the messages that wait for the next connection, or for a long active one.
+// park marks the messages that wait for the next connection, or behind a long active message: they do not fail with
+// this connection.
 func (g *Gate) park(on bool) {
 	g.s.park(g.later.first, on)
 	g.s.park(g.actives.first, on)
 }
 
-// parkPosted marks those that the driver has not sent: their memory is its own until it has.
+// parkPosted marks messages that the driver has not sent yet. It still uses their memory.
 func (g *Gate) parkPosted(on bool) {
 	for _, l := range g.links {
 		for msg := l.sending.first; msg != nil; msg = msg.next {
@@ -190,7 +192,7 @@ func (g *Gate) parkPosted(on bool) {
 			if msg.out == nil {
 				continue
 			}
-			// By its number, as the message may be over and its memory another one's.
+			// Look it up by id, because the message may be over and its record reused.
 			if o, ok := g.s.outs.get(header.Uint64(msg.buf[header.Size:])); ok && o == msg.out {
 				o.parked = on
 			}
@@ -232,7 +234,7 @@ func (g *Gate) finish() {
 	}
 }
 
-// park marks the messages of parcels that wait for the next connection: the end of this one is not theirs.
+// park marks the requests of queued messages that wait for the next connection: they do not fail when this one ends.
 func (s *Session) park(msg *outMsg, on bool) {
 	for ; msg != nil; msg = msg.next {
 		if msg.out != nil {

@@ -17,9 +17,9 @@ type Config struct {
 	// The session closes a job that it has found, not one that it was given.
 	Job launch.Job
 
-	// Secret admits processes to this session: those that Connect to one another, and all ranks of a job, have the same, of
-	// at least 16 random bytes. Nil means the job's. A process that no launcher has started then has that of BYWASH_SECRET
-	// (64 hexadecimal digits), or a random one, which nobody else knows.
+	// Secret admits processes to this session: those that Connect to one another, and all ranks of a job, have the
+	// same, of at least 16 random bytes. Nil means the job's. A process that no launcher has started then has that of
+	// BYWASH_SECRET (64 hexadecimal digits), or a random one, which no other process knows.
 	Secret []byte
 
 	// Rails are the drivers to use, in order; nil: those of BYWASH_DRIVERS in the environment (ParseRails), or else all
@@ -40,13 +40,14 @@ type Config struct {
 	// Unexpected is the budget in bytes of unexpected messages, each of which costs some 300 bytes beside its data; 0
 	// means 64 MiB. With several peers, one peer can have half of it. One peer can have 65536 unexpected messages, all
 	// peers 262144. Beyond the budget the session takes no more messages from a peer whose next message is unexpected,
-	// until some are received; the peer's sends wait. Long active messages have a budget of the same size. Messages that
-	// lie in the driver's memory when their sender ends are kept beyond the budget.
+	// until some are received; the peer's sends wait. Long active messages have a budget of the same size. Messages
+	// that are in the driver's memory when their sender ends are stored in excess of the budget.
 	Unexpected int
 
-	// PeerMemory limits the bytes that this process keeps for one peer beside unexpected messages: answers that the peer
-	// has not taken, and the state of long messages under way in both directions; 0 means 128 MiB. The gate of a peer that
-	// needs more ends with ErrLimit. An honest peer needs at most 80 MiB, usually a few KiB.
+	// PeerMemory limits the bytes that this process holds for one peer beside unexpected messages: answers that the
+	// peer has not taken, and the state of long messages under way in both directions; 0 means 128 MiB. The gate of a
+	// peer that needs more ends with ErrLimit. A peer that follows the protocol needs at most 80 MiB, usually a few
+	// KiB.
 	PeerMemory int
 
 	// PeersMemory is the same limit for all peers together; 0 means four times PeerMemory. Beyond it the gate that uses
@@ -86,9 +87,10 @@ type Config struct {
 	OnClosed func(*Gate)
 
 	// OnError is called for each peer or rail that was lost; Error.Gate is the peer's. It is also called, once for a
-	// connection, when messages that nobody receives, or a handler that does not return, have held the peer up for a
-	// second (ErrUnreceived, ErrHandlerBlocks); without OnError package log/slog tells these. It runs on a goroutine of the
-	// session, or on one that makes progress, and may call the session. The peer's requests fail with the same error.
+	// connection, when unreceived messages, or a handler that does not return, have blocked the peer for a second
+	// (ErrUnreceived, ErrHandlerBlocks); without OnError these are logged by package log/slog. It runs on a goroutine
+	// of the session, or on one that makes progress, and may call the session. The peer's requests fail with the same
+	// error.
 	OnError func(*Error)
 }
 
@@ -112,7 +114,7 @@ func (r *Rail) name() string {
 	return r.Driver + "+" + r.Large.Driver
 }
 
-// Progress chooses who makes progress.
+// Progress chooses which goroutines make progress.
 type Progress uint8
 
 const (

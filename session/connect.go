@@ -179,7 +179,7 @@ func (l *link) connect(to *cardRail) error {
 	return nil
 }
 
-// up makes a connection stand. The first message on it says who this is.
+// up completes the establishment of a connection. The first message on it, Hello, identifies this process.
 func (g *Gate) up(links []*link) {
 	s := g.s
 	g.links, g.lead, g.state, g.card = links, links[0], gateUp, links[0].card
@@ -200,8 +200,8 @@ func (g *Gate) up(links []*link) {
 	g.resumePostponed()
 	g.push()
 	g.tryClose()
-	// A probe may have named the instance before it was known here, and does not
-	// name it again before something is received.
+	// A probe may have reported the instance before it was in s.links, and does not report it again before a message
+	// is received.
 	again := false
 	for _, l := range links {
 		taken := 0
@@ -240,8 +240,8 @@ func (l *link) checkHello(h *header.Header, b []byte) error {
 // Connect with this process's card; the order of the two calls does not matter. Both sessions need the same secret and
 // a common driver that reaches the other (see Config.AllDrivers). Connect blocks until the gate is connected or ctx
 // ends. It fails with driver.ErrAuth if the card was changed or belongs to a session with another secret. The gate's
-// rank is -1; its messages are received through the gate or with any source. Config.OnError and OnClosed say when the
-// peer has gone. Gate.Forget removes the gate.
+// rank is -1; its messages are received through the gate or with any source. Config.OnError and OnClosed report when
+// the peer has gone. Gate.Forget removes the gate.
 func (s *Session) Connect(ctx context.Context, businessCard []byte) (*Gate, error) {
 	c, err := parseCard(businessCard, s.key)
 	if err != nil {

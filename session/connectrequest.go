@@ -16,10 +16,10 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// requestSockets receive and send connect requests. A session has them if one of its drivers cannot tell the peer that
-// this side wants a connection (the driver is no driver.ConnectRequestReceiver). A connect request is a datagram, over a Unix socket
-// on one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and gives no
-// rights: the receiver calls Connect of the driver, which checks the peer's identity.
+// requestSockets receive and send connect requests. A session has them if one of its drivers cannot send the peer a
+// connect request itself (it is not a driver.ConnectRequestReceiver). A connect request is a datagram, over a Unix
+// socket on one host and UDP between hosts, which is repeated until the gate is connected. It carries no data and
+// gives no rights: the receiver calls Connect of the driver, which checks the peer's identity.
 type requestSockets struct {
 	conns []net.PacketConn
 	key   *handshake.Key
@@ -62,7 +62,7 @@ func (k *connectRequest) append(b []byte, key *handshake.Key) []byte {
 	return append(b, mac[:]...)
 }
 
-// parse reads a datagram from anybody.
+// parse reads a datagram from an unauthenticated sender.
 func (k *connectRequest) parse(b []byte, key *handshake.Key) error {
 	le := binary.LittleEndian
 	switch {
@@ -80,7 +80,7 @@ func (k *connectRequest) parse(b []byte, key *handshake.Key) error {
 func listenForRequests(key *handshake.Key, incarnation uint64) (b *requestSockets, addresses []string) {
 	b = &requestSockets{key: key}
 	name := socketName(incarnation)
-	// Anybody in this network namespace can send there: no descriptors are taken (Linux 6.16).
+	// Any process in this network namespace can send there: no descriptors are taken (Linux 6.16).
 	l := net.ListenConfig{Control: rights.Refuse}
 	if c, err := l.ListenPacket(context.Background(), "unixgram", name); err == nil {
 		b.conns, addresses = append(b.conns, c), append(addresses, "unix:"+name)
@@ -105,8 +105,8 @@ func listenForRequests(key *handshake.Key, incarnation uint64) (b *requestSocket
 // socketName is the name of a session's socket in the abstract namespace.
 func socketName(incarnation uint64) string { return fmt.Sprintf("@bywash-%016x", incarnation) }
 
-// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: that an address is one
-// can only be told where its network is attached.
+// unicastOnly has the kernel refuse to send to broadcast addresses, which Go allows by default: only a host that is
+// attached to the network can recognise its broadcast address.
 func unicastOnly(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 0) })
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A link that is dead may still have packets in its driver's hands, with memory of programs: the
-// connection itself may well be alive, as after nonsense of the peer. They are polled until the
-// driver gives them back; then the link is disconnected.
+// The driver of a dead link may still use packets, and with them memory of the program: its connection may well be
+// alive, as after a malformed message. The packets are polled until the driver gives them back; then the link is
+// disconnected.
 
-// takeBack takes a parcel back from a link that is dead. Memory that the driver still holds stays with it; the program is
-// told at once unless that memory is its own.
+// takeBack takes a message back from a dead link. If the driver still uses the message, it stays in l.sending; its
+// request then fails at once, unless the memory is the program's.
 func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	if done, _ := l.small.SendPoll(&msg.p); done {
 		s.msgFailed(msg, err)
@@ -22,7 +22,7 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 			s.complete(msg.req, err)
 			msg.req = nil
 		}
-	} else if r, ok := s.syncs.get(msg.sync); ok && r.g == l.g { // it ends with the parcel
+	} else if r, ok := s.syncs.get(msg.sync); ok && r.g == l.g { // the request ends when the driver gives the message back
 		s.dropSync(msg.sync, r)
 		msg.req = r
 	}
@@ -34,8 +34,8 @@ func (s *Session) takeBack(l *link, msg *outMsg, err error) {
 	l.sending.push(msg)
 }
 
-// inDrivers is how much of the connection that has ended drivers have not given back. Each ends, and is counted down, when
-// they do.
+// inDrivers returns how many transfers and operations of the ended connection drivers have not given back. Each ends,
+// and is counted down, when they do.
 func (g *Gate) inDrivers() (n int) {
 	s := g.s
 	s.outs.each(func(_ uint64, o *outgoing) {
@@ -54,8 +54,8 @@ func (g *Gate) inDrivers() (n int) {
 	return n
 }
 
-// releaseLink disconnects a dead link once its drivers have nothing of it any more. Until then it is asked again: by who
-// ends its last piece, or by undertake. True when it is done.
+// releaseLink disconnects a dead link once its drivers use none of its packets and pieces. Until then it is called
+// again: when the last piece ends, or by pollUnreleased. It reports whether the link is released.
 func (s *Session) releaseLink(l *link) bool {
 	switch {
 	case l.released:
@@ -89,7 +89,7 @@ func (s *Session) releaseLink(l *link) bool {
 	return true
 }
 
-// releaseLater puts a dead link on the list of those that are asked again.
+// releaseLater puts a dead link on the list that pollUnreleased polls.
 func (s *Session) releaseLater(l *link) {
 	if l.inUnreleased {
 		return
@@ -100,7 +100,8 @@ func (s *Session) releaseLater(l *link) {
 	s.kickMover()
 }
 
-// pollUnreleased asks the drivers for what they still have of dead links. It reports whether anything was given back.
+// pollUnreleased polls the drivers for the packets of dead links, and releases links that have none. It reports
+// whether any packet was given back.
 func (s *Session) pollUnreleased() bool {
 	moved := false
 	for i := 0; i < len(s.unreleased); i++ {
@@ -134,17 +135,17 @@ func (s *Session) pollUnreleased() bool {
 	return moved
 }
 
-// msgReclaimed ends a parcel that the driver of a dead link has given back.
+// msgReclaimed ends a message that the driver of a dead link has given back.
 func (s *Session) msgReclaimed(l *link, msg *outMsg) {
 	if l.endErr == nil {
-		s.msgSent(msg) // a copy is kept
+		s.msgSent(msg) // Gate.relay holds a copy
 		return
 	}
 	s.msgFailed(msg, l.endErr)
 }
 
-// awaitDrivers waits, after the drivers' contexts are closed, until they have given back what was posted, so that everything
-// that waits for it ends. False if stop came before.
+// awaitDrivers waits, after the drivers' contexts are closed, until they have given back all posted packets, so that
+// their requests end. It returns false if stop was closed first.
 func (s *Session) awaitDrivers(stop <-chan struct{}) bool {
 	const shortest, longest = 5 * time.Microsecond, time.Millisecond
 	for pause := shortest; ; pause = min(2*pause, longest) {

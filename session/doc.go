@@ -33,8 +33,8 @@
 // for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
-// budget (Config.Unexpected); beyond it, messages wait at their sender, also those that somebody wants. Config.OnError
-// tells when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
+// budget (Config.Unexpected); beyond it, messages wait at their sender, also those that a receive waits for.
+// Config.OnError reports when that lasts ([ErrUnreceived]); [Session.Drop] throws unwanted messages away.
 //
 // An active message has a number instead of a tag, and calls the handler that [Session.Handle] has registered for it.
 //
@@ -64,10 +64,10 @@
 // [errors.Is]. [ErrBroken] means that the peer is gone without notice: every connected gate finds that out within the
 // driver's dead time (1 s on one host and 5 s between hosts, unless configured). [ErrClosed] means that this side or
 // the peer has closed in order. Either ends everything pending with the peer; a buffer is given back only once the
-// driver has let go of it. [ErrUnknown] marks an atomic of which nobody can tell whether it took effect. [ErrLimit]
-// means that a peer wanted this process to keep more for it than the Config allows; docs/security.md lists each limit.
+// driver no longer uses it. [ErrUnknown] marks an atomic that may or may not have been executed. [ErrLimit] means that
+// a peer needed more memory of this process than the Config allows; docs/security.md lists each limit.
 //
-// When a rank ends, launchers that know it say so ([launch.EndWatcher]): once no connection to the rank is left,
+// When a rank ends, launchers that can report it do ([launch.EndWatcher]): once no connection to the rank is left,
 // operations with it fail and name its exit status, also those that never had a connection. A receive from any source
 // fails when all other ranks have ended.
 //

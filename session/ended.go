@@ -9,9 +9,9 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// When a rank ends, drivers notice it on connections that stand. Without a connection nobody would: the launcher says
-// so (launch.EndWatcher). Then operations with that rank fail once no connection to it is left. What it has delivered
-// can still be received.
+// When a rank ends, drivers notice it on established connections. Without a connection only the launcher can report it
+// (launch.EndWatcher). Operations with that rank then fail once no connection to it is left. Messages that it has
+// delivered can still be received.
 
 // endedTimeout is how long a connection that is being made has when its peer has ended: the peer may have made it before,
 // and have sent on it.
@@ -20,11 +20,11 @@ const endedTimeout = time.Second
 // watchEnds lets the launcher report ends.
 func (s *Session) watchEnds() {
 	if w, ok := s.job.(launch.EndWatcher); ok && s.size > 1 {
-		_ = w.WatchEnds(s.rankEnded) // fails if the launcher is gone, which follow reports
+		_ = w.WatchEnds(s.rankEnded) // fails if the launcher is gone, which watchLauncher reports
 	}
 }
 
-// rankEnded takes note that a rank has ended.
+// rankEnded records that a rank has ended.
 func (s *Session) rankEnded(e launch.End) {
 	s.mu.lock()
 	defer s.leave()
@@ -70,8 +70,8 @@ func (g *Gate) failEnded() bool {
 	return true
 }
 
-// addEnd adds to the error of a connection that broke how the peer has ended, if that is known. If the peer had closed
-// its session before, that is all there is to say.
+// addEnd adds the peer's end, if the launcher has reported it, to the error of a broken connection. If the peer had
+// closed its session before, the end replaces the error.
 func (g *Gate) addEnd(err error) error {
 	if len(g.s.ends) == 0 || g.rank < 0 || !errors.Is(err, ErrBroken) && !g.peerLeft {
 		return err

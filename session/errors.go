@@ -10,9 +10,9 @@ import (
 // The errors of package driver that sessions return; test for them with
 // errors.Is.
 var (
-	ErrBroken    = driver.ErrBroken    // the peer is gone without a word
+	ErrBroken    = driver.ErrBroken    // the peer is gone without closing
 	ErrClosed    = driver.ErrClosed    // this side or the peer has closed the gate, or the session is closed
-	ErrInvalid   = driver.ErrInvalid   // an argument makes no sense; nothing happened
+	ErrInvalid   = driver.ErrInvalid   // an argument is invalid; nothing happened
 	ErrCanceled  = driver.ErrCanceled  // the request was cancelled and had no effect
 	ErrTruncated = driver.ErrTruncated // the message is longer than the buffer; the value is a *driver.TruncatedError
 	ErrBusy      = driver.ErrBusy      // not now: nothing was taken

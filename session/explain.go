@@ -31,7 +31,7 @@ func (c Choice) String() string {
 	return fmt.Sprintf("%s %s: %s", name, verb, c.Why)
 }
 
-// reason returns why a rail was left out, without what the line says anyway: driver, operation and url.
+// reason returns why a rail was left out, without what the line contains anyway: driver, operation and url.
 func reason(err error) string {
 	if e := new(driver.Error); errors.As(err, &e) {
 		err = e.Err
@@ -39,7 +39,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// explainTo is where a session tells what it chose; nil: nowhere.
+// explainTo returns where the session writes its choice of rails; nil: nowhere.
 func (c *Config) explainTo() io.Writer {
 	if c.Explain == nil && os.Getenv(launch.EnvExplain) == "1" {
 		return os.Stderr
@@ -47,8 +47,8 @@ func (c *Config) explainTo() io.Writer {
 	return c.Explain
 }
 
-// explainJoin tells which drivers this process has, and why it has not the others. Ranks write to one
-// terminal, hence each line at once, and their number in each.
+// explainJoin writes which drivers this process has opened, and why not the others. Ranks share one terminal, so each
+// line is written at once and names the rank.
 func (s *Session) explainJoin(out []Choice) {
 	w := s.cfg.explainTo()
 	if w == nil {
@@ -103,7 +103,7 @@ func (g *Gate) name() string {
 	return fmt.Sprintf("rank %d", g.rank)
 }
 
-// path says what carries messages on a rail.
+// path describes what carries messages on a rail.
 func (l *link) path() string {
 	p := l.small.Path()
 	if l.large != nil {

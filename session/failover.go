@@ -8,20 +8,19 @@ import (
 	"github.com/bywash/bywash/session/internal/relay"
 )
 
-// failover is what a gate with several rails remembers of its short messages, so that
-// they can go on over another rail: package relay counts them, and copies of those
-// that the peer may not have are kept. With one rail there is nothing to remember.
+// failover is the state with which a gate with several rails continues its short messages over another rail: package
+// relay counts them, and copies holds those that the peer may not have received. It is unused with one rail.
 type failover struct {
 	relay.End
-	many            bool     // rails
-	copies          outQueue // of numbered messages that have left
-	bytes           int      // of those
-	unreportedBytes int      // bytes that were taken and not told
-	due             bool     // Seen has to be sent
+	many            bool     // the gate has several rails
+	copies          outQueue // numbered messages that were sent and not acknowledged
+	bytes           int      // total length of copies
+	unreportedBytes int      // bytes received since the last Seen
+	due             bool     // a Seen must be sent
 }
 
-// Limits of the copies of messages that have left, and after how much the peer is told what has come: well before it
-// has to wait.
+// Limits of the copies of sent messages, and how much is received before Seen is sent: well before the peer reaches
+// its limits.
 const (
 	maxCopies     = 256
 	maxCopyBytes  = 1 << 20
@@ -29,19 +28,19 @@ const (
 	seenEachBytes = 128 << 10
 )
 
-// full reports whether a message has to wait until the peer has seen others.
+// full reports whether a message has to wait until the peer acknowledges earlier ones.
 func (f *failover) full() bool { return f.copies.n >= maxCopies || f.bytes >= maxCopyBytes }
 
-// settled reports whether both ends know of everything that the other has taken.
+// settled reports whether all messages of both directions are acknowledged.
 func (f *failover) settled() bool { return !f.many || f.copies.n == 0 && !f.due }
 
-// begin is for a connection that stands.
+// begin resets the state for a newly established connection.
 func (f *failover) begin(rails int) {
 	*f = failover{many: rails > 1}
 	f.Begin(rails)
 }
 
-// drop forgets everything.
+// drop frees all copies.
 func (f *failover) drop(s *Session) {
 	for msg := f.copies.pop(); msg != nil; msg = f.copies.pop() {
 		s.recycle(msg)
@@ -59,7 +58,7 @@ func (f *failover) keep(s *Session, msg *outMsg) {
 	f.Sent()
 }
 
-// forget drops the oldest n copies.
+// forget frees the oldest n copies.
 func (f *failover) forget(s *Session, n int) {
 	for range n {
 		msg := f.copies.pop()
@@ -68,8 +67,8 @@ func (f *failover) forget(s *Session, n int) {
 	}
 }
 
-// taken counts a message. It is told to the peer now and then, and with BYE at
-// once, as the peer waits for it.
+// taken counts a received message. The count is sent to the peer now and then, and at once after BYE, because the peer
+// waits for it.
 func (l *link) taken(b []byte) error {
 	f := &l.g.relay
 	if len(b) == 0 || !header.Kind(b[0]).Numbered() {
@@ -93,8 +92,8 @@ func (g *Gate) useOtherRail(l *link) {
 	g.markBusy()
 }
 
-// sendPreamble sends the messages that precede all others: Hello on a rail that carries messages for the first time, Resume,
-// and Seen. Then messages may follow, if the peer has said where it goes on.
+// sendPreamble sends the messages that precede all others: Hello on a rail that carries messages for the first time,
+// Resume, and Seen. Other messages may follow once the peer's Resume has arrived.
 func (g *Gate) sendPreamble() (moved bool) {
 	s := g.s
 	if l := g.lead; !l.preambleSent {
@@ -124,8 +123,8 @@ func (g *Gate) sendPreamble() (moved bool) {
 	return moved
 }
 
-// postUnnumbered posts a message that is not numbered. False if it has to be made again: there
-// is no room, or the rail is lost.
+// postUnnumbered posts a message that is not numbered. It returns false if the caller has to make the message again:
+// the driver has no room, or the rail is lost.
 func (l *link) postUnnumbered(msg *outMsg) bool {
 	if _, taken := l.post(msg); !taken {
 		l.g.s.recycle(msg)
@@ -134,13 +133,13 @@ func (l *link) postUnnumbered(msg *outMsg) bool {
 	return !l.dead
 }
 
-// hasPreamble reports whether hail has something to say.
+// hasPreamble reports whether sendPreamble has a message to send.
 func (g *Gate) hasPreamble() bool {
 	_, _, resume := g.relay.Resume()
 	return g.lead != nil && (!g.lead.preambleSent || resume || g.relay.due)
 }
 
-// seen takes what the peer has seen.
+// seen handles the peer's Seen.
 func (l *link) seen(got uint64) error {
 	g := l.g
 	n, err := g.relay.Seen(got)

@@ -33,7 +33,7 @@ func (g *Gate) Forget() error {
 	return nil
 }
 
-// remove takes a gate that is forgotten, and has no connection, out of the session. Its number is another one's then.
+// remove removes a gate after Forget, once it has no connection. Its source number can then be reused.
 func (g *Gate) remove() {
 	s := g.s
 	err := g.fault("forgotten", ErrClosed)

@@ -29,70 +29,70 @@ type Gate struct {
 	rank          int    // -1: of another session
 	index         uint32 // as a source of messages
 	foreign       *card
-	card          *card // of the last connection that stood
+	card          *card // of the last established connection
 	state         gateState
 	err           error // why broken
-	railErr       error // of a rail of this connection that is lost
+	railErr       error // of a lost rail of this connection
 	links         []*link
 	lead          *link // carries short messages
-	clear         bool  // and takes them now
-	handling      bool  // a handler of its active messages runs
+	clear         bool  // lead takes messages now
+	handling      bool  // a handler for an active message of this peer is running
 	handler       handlerWatch
 	relay         failover
 	pausing       pauseState
 	pauseReceived bool
 	postponed     []postponed
-	ins           *incoming              // long messages that arrive
-	rts           map[uint64]*unexpected // requests to send long ones that nobody has received, by the peer's numbers
-	probed        []*unexpected          // long messages that Improbe has given, and nobody has received
-	cancelDial    func()                 // ends the attempt to connect
-	dialCancelled bool                   // by cancelDial
-	finishing     bool                   // a connection ends in order
-	peerLeft      bool                   // the peer's session has closed this connection because it ends; there was none since
-	forgotten     bool                   // by Forget
-	awaited       int                    // callers of ConnectWait
-	established   uint64                 // connections that came about
+	ins           *incoming              // long messages that are arriving
+	rts           map[uint64]*unexpected // RTS of unexpected long messages, by the peer's ids
+	probed        []*unexpected          // long messages that Improbe has returned and that were not received
+	cancelDial    func()                 // cancels the attempt to connect
+	dialCancelled bool                   // the attempt to connect was cancelled for a pause
+	finishing     bool                   // a connection is ending in order
+	peerLeft      bool                   // the peer closed the last connection because its session ended
+	forgotten     bool                   // Forget was called
+	awaited       int                    // callers blocked in ConnectWait
+	established   uint64                 // number of connections established so far
 	peerEra       uint32
-	dials         uint64 // connections that were begun here
-	lastDial      uint64 // Session.dials, as of the last of them
-	dialed        uint64 // and by the peer, as of the last one that stood
+	dials         uint64 // number of connections begun here
+	lastDial      uint64 // Session.dials when the last of them began
+	dialed        uint64 // number of connections begun by the peer, as of the last established one
 	why           []Choice
-	backlog       outQueue    // for the connection that stands or is being made
-	later         outQueue    // for the one after it
+	backlog       outQueue    // for the connection that is established or being made
+	later         outQueue    // for the connection after it
 	actives       outQueue    // active messages that wait for longOut
-	longOut       *outgoing   // the long active message that is under way, or is to leave
-	longIn        int         // long active messages of the peer that have memory here
-	dueActives    *unexpected // long active messages that have come while a handler ran
-	overBudget    int         // less than 0: bytes that were kept beyond the budget, of one connection
+	longOut       *outgoing   // the long active message that is being sent or is next
+	longIn        int         // number of the peer's long active messages that have memory here
+	dueActives    *unexpected // long active messages that arrived while a handler ran
+	overBudget    int         // less than 0: bytes stored in excess of the budget, for one connection
 	listed        bool        // in Session.busy
 	leaving       bool        // Disconnect was called
-	leaveNext     bool        // and again, for the connection after this one
+	leaveNext     bool        // Disconnect was called for the connection after this one
 	leaveSent     bool
 	leaveSeen     bool
-	soonSent      bool // a Leave that only tells the wish
+	soonSent      bool // a Leave with flagSoon was sent
 	soonSeen      bool
 	byeSent       bool
 	byeSeen       bool
-	unreleased    int    // links of connections before, which drivers have not let go of
-	dialLater     bool   // when they have
-	ops           int    // one-sided operations under way
-	fences        []int  // of them, how many begin before each fence that is waited for, and after the last
-	fence         uint64 // the number of the first of those
-	unanswered    int    // operations by message that the peer has not answered
-	live          int    // long messages, acknowledgements and operations under way
+	unreleased    int    // links of earlier connections that drivers still use
+	dialLater     bool   // connect when unreleased is 0
+	ops           int    // one-sided operations in progress
+	fences        []int  // how many of ops begin before each pending fence, and after the last
+	fence         uint64 // the number of the first pending fence
+	unanswered    int    // operations by message without a reply
+	live          int    // long messages, acknowledgements and operations in progress
 
 	// Queues that go before the backlog, in this order; see push.
-	replay      outQueue // copies of messages that go again over another rail
+	replay      outQueue // copies that are sent again over another rail
 	firstAnswer *outMsg  // the first answer, for which the driver had no room
 	answers     answers
 	control     outQueue // of messages under way: requests for chunks, fragments
 	nextAnswers answers  // for the connection after a pause
 
-	// The costs of this gate; see quota.go and unexpected.go.
+	// Memory charged to this gate; see quota.go and unexpected.go.
 	heldBytes       int // bytes
 	syncs           int // synchronous messages that the peer has not acknowledged
-	longs           int // long messages that it has not received
-	unexpectedN     int // messages that nobody has received
+	longs           int // long messages that the peer has not received
+	unexpectedN     int // unexpected messages
 	unexpectedBytes int
 	resuming        bool // in Session.resumed
 }
@@ -102,7 +102,7 @@ type link struct {
 	g             *Gate
 	nic           *nic
 	card          *card // the peer's
-	rail          uint8 // by number in the gate: the same at both ends
+	rail          uint8 // number in the gate; the same at both ends
 	peer          uint8 // the number of the peer's rail
 	small         driver.BufferReceiver
 	large         driver.Instance // nil: none
@@ -110,17 +110,17 @@ type link struct {
 	rp            driver.Packet
 	sending       outQueue // in the driver's hands
 	preambleSent  bool     // Hello was sent
-	pieces        int      // on the large track, or one-sided
-	eager         int      // longest packet
+	pieces        int      // pieces in the large track's driver, and one-sided operations
+	eager         int      // longest packet in bytes
 	helloReceived bool
 	bufferOut     bool // the driver's buffer is out: a handler runs, or the message is beyond the budget
 	stalls        stallWatch
-	peerGone      bool // the peer is gone: only messages that lie in the driver still come
-	overBudget    bool // some of that was kept beyond the budget
+	peerGone      bool // the peer is gone: only messages in the driver's memory still arrive
+	overBudget    bool // one of these messages was stored in excess of the budget
 	now           Active
 	dead          bool
-	endErr        error // of what was still in the driver's hands; nil: copies are kept
-	inUnreleased  bool  // dead, and in Session.dying
+	endErr        error // error for messages that the driver gives back; nil: Gate.relay holds copies
+	inUnreleased  bool  // in Session.unreleased
 	released      bool
 }
 
@@ -207,7 +207,7 @@ func (g *Gate) Disconnect() {
 	}
 }
 
-// down ends a link that is broken or was closed by the peer.
+// down ends a link that is broken or that the peer has closed.
 func (l *link) down(err error) {
 	if l.dead {
 		return
@@ -222,12 +222,12 @@ func (l *link) down(err error) {
 		return
 	}
 	if g.railErr != nil && errors.Is(err, ErrClosed) {
-		err = g.railErr // a process that dies may have closed a rail before
+		err = g.railErr // a process that crashes may have closed a rail before
 	}
 	g.fail(g.fault("connection", err))
 }
 
-// others reports whether the gate has a rail besides.
+// others reports whether the gate has another rail that works.
 func (g *Gate) others(l *link) bool {
 	for _, x := range g.links {
 		if x != l && !x.dead {
@@ -244,7 +244,7 @@ func (l *link) lost(err error) {
 	if !errors.Is(err, ErrClosed) {
 		g.railErr = err
 	}
-	// First, as the other rail may turn out to be lost when messages move there, and that is told, too.
+	// Report this first: the other rail may turn out to be lost when messages move there, and that is reported, too.
 	if f := s.cfg.OnError; f != nil && !errors.Is(err, ErrClosed) {
 		e := &Error{Peer: g.rank, Gate: g, Op: "rail " + l.nic.Driver, Err: err, NonFatal: true}
 		s.calls = append(s.calls, func() { f(e) })
@@ -254,7 +254,7 @@ func (l *link) lost(err error) {
 			in.Lost(l.rail)
 		}
 	}
-	// The peer, which gives the rail up as well, will send nothing there.
+	// The peer, which marks the rail as lost as well, will send nothing there.
 	for _, pc := range s.pieces {
 		if pc.l == l && pc.kind == pieceRecv && pc.posted {
 			_ = l.large.RecvCancel(&pc.p)
@@ -264,7 +264,7 @@ func (l *link) lost(err error) {
 	g.useOtherRail(l)
 }
 
-// fail ends a gate whose connection is lost, or did not come about.
+// fail ends a gate whose connection is lost, or could not be established.
 func (g *Gate) fail(err error) {
 	s := g.s
 	if g.state == gateBroken {
@@ -278,7 +278,7 @@ func (g *Gate) fail(err error) {
 		return
 	}
 	if !wanted {
-		g.state = gateIdle // it was the peer's wish only
+		g.state = gateIdle // only the peer had requested the connection
 		return
 	}
 	g.failReceives(err)
@@ -295,11 +295,11 @@ func (g *Gate) fail(err error) {
 	}
 }
 
-// drop lets everything pending fail and lets go of the links.
+// drop fails everything pending and releases the links.
 func (g *Gate) drop(err error) {
 	s := g.s
 	links := g.links
-	g.links, g.state = nil, gateIdle // from here on nobody is told anything
+	g.links, g.state = nil, gateIdle // from here on no message is sent to the peer
 	g.lead, g.clear = nil, false
 	g.relay.drop(s)
 	g.dropPostponed(err)
@@ -339,14 +339,14 @@ func (g *Gate) drop(err error) {
 	}
 }
 
-// failReceives lets the receives fail that name this peer.
+// failReceives fails the receives that name this peer.
 func (g *Gate) failReceives(err error) {
 	s := g.s
 	s.table.CancelFrom(g.index, func(r *match.Receive) { s.complete(r.User.(*Request), err) })
 }
 
-// enqueue sends a parcel of a program's message: behind a connection that is
-// being closed, over the next one.
+// enqueue sends a message of the program. While the connection is being closed, it queues the message for the next
+// one.
 func (g *Gate) enqueue(msg *outMsg) bool {
 	if g.state == gateClosing || g.later.n > 0 {
 		g.later.push(msg)

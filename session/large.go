@@ -9,8 +9,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// outgoing is a long message on its way out: the sending half, with what its
-// drivers have.
+// outgoing is the sending half of a long message, with the memory that drivers use.
 type outgoing struct {
 	rdv.Sender
 	id        uint64
@@ -38,7 +37,7 @@ type outgoing struct {
 	nextFree  *outgoing
 }
 
-// incoming is a long message on its way in.
+// incoming is the receiving half of a long message.
 type incoming struct {
 	rdv.Receiver
 	id       uint64
@@ -214,8 +213,8 @@ func (o *outgoing) prefetch(l *link) {
 	o.early, pc.ahead = pc, true
 }
 
-// releaseMemory takes back what was begun for the message on the connection: the registration ahead, and the key. If the peer
-// is still inside the region, deregistration goes on in the background (o.releasing).
+// releaseMemory releases the registrations that were made for the message on this connection: the prefetched one, and
+// that of the key. If the peer still accesses the region, deregistration goes on in the background (o.releasing).
 func (o *outgoing) releaseMemory() {
 	o.unfetch()
 	r := o.region
@@ -223,7 +222,7 @@ func (o *outgoing) releaseMemory() {
 		return
 	}
 	o.region = nil
-	if free, _ := tryDeregister(r); !free { // the peer is, or has died, in there
+	if free, _ := tryDeregister(r); !free { // a peer still accesses the region, or died while it did
 		s := o.g.s
 		o.releasing = true
 		pc := s.newPiece(nil)
@@ -232,7 +231,7 @@ func (o *outgoing) releaseMemory() {
 	}
 }
 
-// unfetch undoes it.
+// unfetch releases the registration that prefetch began.
 func (o *outgoing) unfetch() {
 	if pc := o.early; pc != nil {
 		o.early = nil
@@ -319,8 +318,8 @@ func (l *link) choose(offered rdv.Set, n int) (rdv.Mode, error) {
 	return rdv.Null, nil
 }
 
-// longFrom is from how many bytes on the large track is faster: where the time that its
-// bandwidth saves is that which its latency costs.
+// longFrom returns from how many bytes on the large track is faster: there the time that its bandwidth saves equals
+// the time that its latency costs.
 func (n *nic) longFrom() int {
 	small, large := &n.small.Properties().Profile, &n.large.Properties().Profile
 	saved := 1/max(small.Bandwidth, 1) - 1/max(large.Bandwidth, 1) // seconds a byte
@@ -330,7 +329,7 @@ func (n *nic) longFrom() int {
 	return int(large.Latency.Seconds() / saved)
 }
 
-// plan says how a message is cut.
+// plan chooses chunk length and window of a message on this rail.
 func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
 	r := rdv.Rail{Usable: true, Chunk: max(n, 1), Window: 1}
 	limit := func(most int) {
@@ -356,8 +355,8 @@ func (l *link) plan(mode rdv.Mode, n int) rdv.Rail {
 	return r
 }
 
-// stripe cuts a message so that several rails share it, in proportion to their
-// bandwidth to begin with: then each gets the next chunk when it has done one.
+// stripe cuts a message so that several rails share it, at first in proportion to their bandwidth. Afterwards each
+// rail gets the next chunk when it has finished one.
 func (g *Gate) stripe(n int, rails *[rdv.MaxRails]rdv.Rail) {
 	const least, most = 128 << 10, 4 << 20
 	sum := 0.0
@@ -396,7 +395,7 @@ func (n *nic) oneSided() *driver.OneSidedCapabilities {
 	return n.caps.OneSided
 }
 
-// advance posts and asks for what can be, and ends the message if it is over.
+// advance posts and requests as many chunks as possible, and ends the message if it is over.
 func (s *Session) advance(in *incoming) {
 	for in.Hold() == 0 || !in.g.nearQuota() {
 		c, ok := in.Next()
@@ -441,7 +440,7 @@ func (s *Session) settleIn(in *incoming) {
 		return
 	}
 	g, r := in.g, in.req
-	s.ins.remove(in.id) // telling the peer may end the gate, and all that is still there with it
+	s.ins.remove(in.id) // sending Done may end the gate, and everything that is pending at it
 	g.removeIn(in)
 	status := uint8(statusDone)
 	if !complete {
@@ -475,7 +474,7 @@ var (
 	errRefused   = fmt.Errorf("%w: the other end could not go on", ErrCanceled)
 )
 
-// repost makes a receive wait again whose message was taken back.
+// repost posts a receive again whose message the sender has cancelled.
 func (s *Session) repost(r *Request) {
 	r.status = Status{}
 	if a := s.table.Post(&r.recv); a != nil {
@@ -483,7 +482,7 @@ func (s *Session) repost(r *Request) {
 	}
 }
 
-// ended counts down what a gate that is closing waits for.
+// ended counts down the transfers that a closing gate waits for.
 func (g *Gate) ended() {
 	if g.live > 0 {
 		g.live--
@@ -493,7 +492,7 @@ func (g *Gate) ended() {
 	}
 }
 
-// settleOut completes a send that is complete, or has failed.
+// settleOut completes the request of a send that is done or has failed.
 func (s *Session) settleOut(o *outgoing) {
 	if o.frags > 0 || o.releasing || !o.Complete() && !o.Over() || !s.outs.has(o.id) {
 		return
@@ -518,7 +517,7 @@ func (o *outgoing) fail(err error) {
 	o.Fail()
 }
 
-// withdraw takes back a message that the receiver has not answered.
+// withdraw cancels a message that the receiver has not answered.
 func (s *Session) withdraw(o *outgoing) bool {
 	if o.Matched() || o.region != nil {
 		return false
@@ -558,7 +557,7 @@ func (s *Session) dropLong(g *Gate, err error) {
 			s.settleOut(o)
 		}
 	})
-	var ins []*incoming // a list of its own, as the end of one may end others
+	var ins []*incoming // copied, because the end of one message may end others
 	for in := g.ins; in != nil; in = in.after {
 		ins = append(ins, in)
 	}
@@ -569,10 +568,10 @@ func (s *Session) dropLong(g *Gate, err error) {
 	}
 }
 
-// abort lets a message fail of which the sender sends no more.
+// abort fails a message of which the sender sends nothing more.
 func (in *incoming) abort(err error) {
 	in.fail(err)
-	if in.mode == rdv.Null { // nothing is in a driver's hands
+	if in.mode == rdv.Null { // no driver uses its memory
 		for k := uint32(0); in.Hold() > 0; k++ {
 			in.Failed(k)
 		}

@@ -8,11 +8,11 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// When a launcher dies, ranks lose the cards that they have not looked up yet. Connected gates go on, and connect again
-// with the known card. Operations that wait for another card fail, as they would wait for ever.
+// When a launcher dies, ranks can no longer look up cards. Gates whose card is known go on, and can connect again.
+// Operations that need another card fail, because they would wait for ever.
 
-// launcherLostTimeout is how long a connection that is being made has when the launcher is gone: the peer, if it has not the
-// card of this rank, cannot answer any more.
+// launcherLostTimeout is how long an attempt to connect may go on when the launcher is gone: a peer without the card
+// of this rank can no longer answer.
 const launcherLostTimeout = 5 * time.Second
 
 // watchLauncher waits for the launcher's end.
@@ -24,7 +24,7 @@ func (s *Session) watchLauncher(w launch.Watcher) {
 	}
 }
 
-// launcherLost takes note that the launcher is gone.
+// launcherLost records that the launcher is gone.
 func (s *Session) launcherLost(err error) {
 	s.mu.lock()
 	defer s.leave()
@@ -47,7 +47,8 @@ func (s *Session) launcherLost(err error) {
 	}
 }
 
-// unconnectable reports whether a gate cannot be connected, by nobody: its rank has ended, or nobody can look up a card.
+// unconnectable reports whether an idle gate cannot be connected: its rank has ended, or its card is unknown and the
+// launcher is gone.
 func (g *Gate) unconnectable() bool {
 	if len(g.s.ends) > 0 && g.state == gateIdle && g.rank >= 0 && g.s.ends[g.rank] != nil {
 		return true
@@ -55,10 +56,10 @@ func (g *Gate) unconnectable() bool {
 	return g.s.launcherErr != nil && g.state == gateIdle && g.card == nil && g.foreign == nil && g.rank != g.s.rank
 }
 
-// failUnconnectable has a stranded gate fail.
+// failUnconnectable fails a gate that is unconnectable.
 func (g *Gate) failUnconnectable() { g.fail(g.fault("connect", g.unreachable(g.s.launcherErr))) }
 
-// unreachable is why the gate's peer cannot be reached: its end, if the launcher has reported that, or else err.
+// unreachable returns why the gate's peer cannot be reached: its end, if the launcher has reported that, else err.
 func (g *Gate) unreachable(err error) error {
 	if end := g.s.ends[g.rank]; end != nil {
 		return end
@@ -66,8 +67,8 @@ func (g *Gate) unreachable(err error) error {
 	return err
 }
 
-// cancelDialLater ends an attempt to connect that does not come about: to a rank whose card this one had not, as that one
-// may not have this one's.
+// cancelDialLater cancels, after launcherLostTimeout, an attempt to connect to a rank whose card was unknown: that
+// rank may not have this one's card either.
 func (g *Gate) cancelDialLater() {
 	if g.foreign != nil || g.card != nil {
 		return
@@ -75,7 +76,7 @@ func (g *Gate) cancelDialLater() {
 	g.cancelDialAfter(launcherLostTimeout, func() bool { return true })
 }
 
-// cancelDialAfter ends this attempt to connect, if it still goes on after some time and is then not wanted any more.
+// cancelDialAfter cancels this attempt to connect if it still goes on after the timeout and unwanted then holds.
 func (g *Gate) cancelDialAfter(timeout time.Duration, unwanted func() bool) {
 	s, number := g.s, g.dials
 	time.AfterFunc(timeout, func() {
@@ -87,7 +88,7 @@ func (g *Gate) cancelDialAfter(timeout time.Duration, unwanted func() bool) {
 	})
 }
 
-// lookup is the card of the gate's peer.
+// lookup returns the card of the gate's peer.
 func (g *Gate) lookup(ctx context.Context) (*card, error) {
 	s := g.s
 	switch {

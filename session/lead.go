@@ -9,8 +9,8 @@ import (
 // is done or they are to lead. If all of them polled in turn, a message would wait for its caller's turn: 100 callers
 // share a CPU, and each keeps it for a batch of polls.
 //
-// When the leader's request is done, it promotes a follower. When nobody's request has been done for as many polls as a
-// caller makes, all of them rest, and leave progress to the background (progress.go).
+// When the leader's request is done, it promotes a follower. When no request has completed for as many polls as a
+// caller makes, all of them sleep and leave progress to the background (progress.go).
 
 // sleep is how the caller of a request sleeps. The session's lock guards it.
 type sleep struct {
@@ -46,8 +46,8 @@ func (r *Request) block(ctx context.Context) error {
 	return nil
 }
 
-// lead polls until the request is done, another caller leads, or nobody's request was completed for some time. It is
-// called with the lock, and returns with it.
+// lead polls until the request is done, another caller leads, or no request was completed for some time. It is called
+// with the lock, and returns with it.
 func (s *Session) lead(r *Request) {
 	spins, batch := spinPolls, spinBatch
 	if s.oversubscribed {
@@ -93,8 +93,8 @@ func (s *Session) lead(r *Request) {
 	}
 }
 
-// step gives up the lock between two batches of polls. A callback that waits may take long: meanwhile the caller does
-// not lead.
+// step gives up the lock between two batches of polls. A pending callback may take long, so the caller does not lead
+// while it runs.
 func (s *Session) step() {
 	if len(s.calls) == 0 {
 		s.leave()
@@ -194,7 +194,7 @@ func (r *Request) await(ctx context.Context) error {
 	return &Error{Peer: -1, Op: op, Err: ctx.Err()}
 }
 
-// sleepAll leaves progress to the background: a caller goes to sleep, as do all that follow.
+// sleepAll leaves progress to the background: the caller goes to sleep, and so do all followers.
 func (s *Session) sleepAll(r *Request) {
 	r.sleep.rests = true
 	s.sleepers.Add(int32(1 + len(s.followers)))

@@ -10,8 +10,8 @@ import (
 )
 
 // LocalRank returns this process's number among the ranks of the job on this host, from 0, and how many they are. Both
-// are -1 if the launcher does not tell: bywash run, Open MPI's mpirun, MPICH's mpiexec and Slurm's srun (the rank
-// alone) do.
+// are -1 if the launcher does not provide them. bywash run, Open MPI's mpirun and MPICH's mpiexec do; Slurm's srun
+// provides the rank alone.
 func (s *Session) LocalRank() (rank, size int) { return s.localRank, s.localSize }
 
 // findLocal reads the place on this host from the launcher's variables, and how many CPUs this process may use.

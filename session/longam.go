@@ -8,10 +8,11 @@ import (
 )
 
 // A long active message goes by rendezvous, into memory of the receiving session, out of a budget of its own, so that
-// messages that nobody has received cannot block handlers. Between two ranks one is under way at a time, and later ones
-// wait at the sender until its DONE: so the order holds, and neither side has to keep messages that came too early.
+// messages that nobody has received cannot block handlers. Between two ranks one is in progress at a time, and later
+// ones wait at the sender until its DONE. This keeps the order, and neither side has to store messages that arrive too
+// early.
 
-// flagActive, in an RTS, says that the message is an active one; the low 8 bits of its tag are the handler.
+// flagActive, in an RTS, marks an active message; the low 8 bits of its tag are the handler.
 const flagActive = 1 << 1
 
 // maxLong is how many long active messages of a peer there can be: one under way, one whose handler runs, and some that
@@ -21,7 +22,7 @@ const maxLong = 16
 var errNoMemory = fmt.Errorf("%w: more than the peer takes; its Config.MaxMessage, or Config.Unexpected for active messages, allows less",
 	driver.ErrTooLong)
 
-// enqueueActive sends the parcel of an active message, or has it wait for a long one. Urgent short ones do not wait.
+// enqueueActive sends an active message, or queues it behind a long one. Urgent short ones do not wait.
 func (g *Gate) enqueueActive(msg *outMsg) bool {
 	if (g.longOut != nil || g.actives.n > 0) && !(msg.urgent && msg.out == nil) {
 		g.actives.insert(msg)
@@ -33,7 +34,7 @@ func (g *Gate) enqueueActive(msg *outMsg) bool {
 	return g.enqueue(msg)
 }
 
-// activeSent lets active messages go that have waited for a long one, if that is the one.
+// activeSent sends the active messages that waited for o, if o is the long active message in progress.
 func (g *Gate) activeSent(o *outgoing) {
 	if g.longOut != o {
 		return
@@ -63,7 +64,7 @@ func (l *link) arriveActive(h *header.Header, req *header.Request, b []byte) boo
 	}
 	u := s.newUnexpected(n+len(extra), &s.activeBudget)
 	if u == nil && l.peerGone {
-		return true // nobody is there to send it
+		return true // the sender is gone
 	}
 	if u == nil {
 		l.stall()
@@ -92,7 +93,7 @@ func (s *Session) activeEnded(u *unexpected, err error) {
 	case err != nil || s.closed:
 		g.longIn--
 		s.freeUnexpected(u)
-	case g.handling: // its turn comes with the end of that handler
+	case g.handling: // called when that handler has returned
 		end := &g.dueActives
 		for *end != nil {
 			end = &(*end).next
@@ -113,11 +114,11 @@ func (g *Gate) handled() {
 		return
 	}
 	g.handling = false
-	// The driver may have reported an arrival meanwhile, and reports it only once.
+	// The driver may have reported an arrival while the handler ran, and reports it only once.
 	g.resume()
 }
 
-// resume has the gate looked at again.
+// resume has the gate polled again.
 func (g *Gate) resume() {
 	if !g.resuming { // a flood of messages must not make the list grow
 		g.resuming = true

@@ -22,7 +22,7 @@ import (
 // all ranks. That ranks run on one host would not do: one may be in a container, in a sandbox, of another user, or have
 // failed to open what the others have.
 
-// opening is how a session comes by its rails when nobody has named them.
+// opening chooses and opens the rails of a session whose Config names none.
 type opening struct {
 	s       *Session
 	left    []*candidate
@@ -49,7 +49,7 @@ func (s *Session) open(ctx context.Context) error {
 			s.addRail(n)
 		}
 		s.explainJoin(nil)
-		_, err := s.agree(ctx) // for those whose rails nobody has named
+		_, err := s.agree(ctx) // other ranks, whose Config names no rails, wait for it
 		return err
 	}
 	o := opening{s: s}
@@ -71,7 +71,7 @@ func (s *Session) open(ctx context.Context) error {
 	if len(s.nics) == 0 {
 		return noDriver(o.missing)
 	}
-	if s.cfg.explainTo() == nil { // which tells it
+	if s.cfg.explainTo() == nil { // which reports the drivers anyway
 		for _, err := range o.lost {
 			slog.Warn(fmt.Sprintf("session: uses %s instead of a faster driver: %v", s.nics[0].Driver, err))
 		}
@@ -101,7 +101,8 @@ func noDriver(missing []error) error {
 	return &openError{"no driver works here (bywash doctor names remedies): " + strings.Join(why, "; "), append(missing, driver.ErrUnsupported)}
 }
 
-// openError says in one line why each driver does not work: errors.Join takes a line for each, and each rank says it.
+// openError reports in one line why each driver does not work: errors.Join takes a line for each, and each rank prints
+// the error.
 type openError struct {
 	why  string
 	errs []error
@@ -110,8 +111,8 @@ type openError struct {
 func (e *openError) Error() string   { return e.why }
 func (e *openError) Unwrap() []error { return e.errs }
 
-// open opens drivers, the most exclusive first, until none is left, or, unless all are wanted, none that is as
-// exclusive as one that stands.
+// open opens drivers, the most exclusive first. It stops when none is left or, unless all are wanted, when the rest is
+// less exclusive than an open one.
 func (o *opening) open(all bool) {
 	for {
 		least := math.MinInt
@@ -171,7 +172,7 @@ func (o *opening) fail(c *candidate, err error) {
 	o.out = append(o.out, Choice{Driver: c.Driver, Why: err.Error()})
 }
 
-// unneeded says why the drivers that are left stay closed.
+// unneeded returns why the remaining drivers stay closed.
 func (o *opening) unneeded() (out []Choice) {
 	best := o.s.nics[0]
 	for _, c := range o.left {
@@ -190,8 +191,8 @@ func (s *Session) top() int {
 	return top
 }
 
-// agree reports whether all ranks have opened the same most exclusive drivers and reach each other by them, where the
-// launcher can tell. All ranks ask.
+// agree reports whether all ranks have opened the same most exclusive drivers and reach each other by them, if the
+// launcher can find out; else false. All ranks ask.
 func (s *Session) agree(ctx context.Context) (bool, error) {
 	job, ok := s.job.(launch.Agreer)
 	if !ok {

@@ -50,9 +50,9 @@ type Op struct {
 	err      error
 	started  bool
 	sent     int // messages that a driver has taken
-	inDriver int // and has not given back
+	inDriver int // of these, messages that it has not given back
 	replies  int
-	dropped  bool // the connection has ended; held is waited for
+	dropped  bool // the connection has ended; inDriver must become 0
 	again    bool // over another rail than the one that it was begun on
 	nextFree *Op
 }
@@ -150,7 +150,7 @@ func (g *Gate) fenced(o *Op) {
 	o.fence = g.fence + uint64(last)
 }
 
-// unfenced counts down one that is over.
+// unfenced counts down an operation that is over.
 func (g *Gate) unfenced(o *Op) {
 	g.fences[o.fence-g.fence]--
 	for len(g.fences) > 1 && g.fences[0] == 0 {
@@ -296,8 +296,9 @@ func (o *Op) move(s *Session) bool {
 	return true
 }
 
-// repeat lets a put or get, which may be carried out twice, begin again over another rail, once the peer has said there
-// (Resume) that it has given this rail up. Without that, bytes still on their way here could overwrite later puts.
+// repeat lets a put or get, which may be carried out twice, begin again over another rail, once the peer has reported
+// over that rail (Resume) that it has given this rail up. Without that, bytes still on their way here could overwrite
+// later puts.
 func (o *Op) repeat(s *Session, err error) bool {
 	l := o.l
 	l.down(err)
@@ -506,8 +507,7 @@ func (l *link) reply(h *header.Header, body, data []byte) error {
 	return nil
 }
 
-// dropOps lets the operations on a gate fail. The driver's own are polled until
-// it lets go of their memory.
+// dropOps fails the operations on a gate. Native operations are polled until the driver no longer uses their memory.
 func (s *Session) dropOps(g *Gate, err error) {
 	for i := 0; i < len(s.liveOps); i++ {
 		o := s.liveOps[i]

@@ -7,32 +7,31 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// outMsg is a message of the small track on its way out: waiting for room, or
-// in the driver's hands.
+// outMsg is an outgoing message of the small track: queued, or posted to the driver.
 type outMsg struct {
 	p        driver.Packet
 	iov      [2][]byte
-	buf      []byte    // header, and what was copied behind it
-	req      *Request  // completes when the parcel has left; nil: nobody waits
+	buf      []byte    // header, and data that was copied behind it
+	req      *Request  // completes when the message has left; nil: none
 	out      *outgoing // of an RTS
 	frag     *outgoing // of a fragment
 	sync     uint64    // id of a synchronous message
-	id       uint64    // of the operation that it asks for; of an RTS: of out
+	id       uint64    // id of the operation that it requests; of an RTS: id of out
 	next     *outMsg
 	room     [128]byte
 	big      []byte
 	prepared Prepared
-	urgent   bool  // before those that wait and are not
-	counted  bool  // counted in Op.held
-	charged  *Gate // whose debt it is part of; nil: none
+	urgent   bool  // queued before messages that are not urgent
+	counted  bool  // counted in Op.inDriver
+	charged  *Gate // the gate whose heldBytes includes cost; nil: none
 	cost     int32
 }
 
-// copyMax is up to how many bytes of a message are copied behind the header, so that the
-// send is done for the caller whatever the driver says.
+// copyMax is up to how many bytes of a message are copied behind the header, so that the send is done for the caller
+// even while the driver still uses the message.
 const copyMax = 256
 
-// outQueue is a queue of parcels.
+// outQueue is a queue of outgoing messages.
 type outQueue struct {
 	first, last *outMsg
 	n           int
@@ -70,10 +69,10 @@ func (q *outQueue) pop() *outMsg {
 	return msg
 }
 
-// needsReply reports whether a message is not over when its parcel has left.
+// needsReply reports whether the message, a synchronous message or an RTS, is over only when the peer has answered.
 func (msg *outMsg) needsReply() bool { return msg.out != nil || msg.sync != 0 }
 
-// needingReply is how many such parcels a queue has.
+// needingReply returns how many messages of the queue need a reply.
 func (q *outQueue) needingReply() (n int) {
 	for msg := q.first; msg != nil; msg = msg.next {
 		if msg.needsReply() {
@@ -83,7 +82,7 @@ func (q *outQueue) needingReply() (n int) {
 	return n
 }
 
-// insert puts a parcel where it belongs: at the end, or behind the urgent ones.
+// insert appends a message; an urgent one goes before the messages that are not.
 func (q *outQueue) insert(msg *outMsg) {
 	if !msg.urgent || q.n == 0 || q.last.urgent {
 		q.push(msg)
@@ -101,7 +100,7 @@ func (q *outQueue) insert(msg *outMsg) {
 	q.n++
 }
 
-// prepend moves the parcels of another queue to the front.
+// prepend moves the messages of another queue to the front.
 func (q *outQueue) prepend(other *outQueue) {
 	if other.n == 0 {
 		return
@@ -114,14 +113,14 @@ func (q *outQueue) prepend(other *outQueue) {
 	*other = outQueue{}
 }
 
-// append moves the parcels of another queue to the end.
+// append moves the messages of another queue to the end.
 func (q *outQueue) append(other *outQueue) {
 	for msg := other.pop(); msg != nil; msg = other.pop() {
 		q.push(msg)
 	}
 }
 
-// remove takes out the first parcel for which f holds.
+// remove takes out the first message for which f holds.
 func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
 	var before *outMsg
 	for msg := q.first; msg != nil; before, msg = msg, msg.next {
@@ -143,7 +142,7 @@ func (q *outQueue) remove(f func(*outMsg) bool) *outMsg {
 	return nil
 }
 
-// newOutMsg takes a free parcel with room for n bytes of header and body.
+// newOutMsg returns a message from the pool with room for n bytes of header and body.
 func (s *Session) newOutMsg(n int) *outMsg {
 	msg := s.msgPool
 	if msg == nil {
@@ -165,10 +164,10 @@ func (s *Session) newOutMsg(n int) *outMsg {
 	return msg
 }
 
-// maxBigBytes is how many bytes of parcels' memory are kept when nothing waits any more at a gate.
+// maxBigBytes is how much memory beyond outMsg.room, in bytes, stays in the pool when no message is queued any more.
 const maxBigBytes = 4 << 20
 
-// trim frees memory of parcels that are not in use, down to maxBigBytes.
+// trim frees memory of messages in the pool, down to maxBigBytes.
 func (s *Session) trim() {
 	for msg := s.msgPool; msg != nil && s.bigBytes > maxBigBytes; msg = msg.next {
 		s.bigBytes -= cap(msg.big)
@@ -188,7 +187,7 @@ func (s *Session) recycle(msg *outMsg) {
 	s.msgPool = msg
 }
 
-// control makes a parcel of a control message with its body and data.
+// control makes an outgoing control message with room for its body, and data.
 func (s *Session) control(h header.Header, data []byte) (msg *outMsg, body []byte) {
 	n := header.Size + header.BodySize(h.Kind)
 	h.Length = uint32(len(data))
@@ -198,12 +197,10 @@ func (s *Session) control(h header.Header, data []byte) (msg *outMsg, body []byt
 	return msg, msg.buf[header.Size:n]
 }
 
-// maxBuffered is how many parcels may wait at a gate whose senders have been
-// told that they are done.
+// maxBuffered is how many messages may be queued at a gate whose sends have already completed.
 const maxBuffered = 256
 
-// dispatch sends a parcel, or queues it behind those that wait. It tells
-// whether the parcel has left.
+// dispatch sends a message, or queues it behind those that wait. It reports whether the message has left.
 func (g *Gate) dispatch(msg *outMsg) bool {
 	switch {
 	case g.clear && g.queued() == 0:
@@ -221,8 +218,8 @@ func (g *Gate) dispatch(msg *outMsg) bool {
 	return false
 }
 
-// post gives a parcel to the driver. Not taken: there is no room, the rail is
-// lost and another carries messages now, or too many such messages wait for the peer's answer.
+// post gives a message to the driver. taken is false if there is no room, if the rail is lost and another carries
+// messages now, or if too many such messages wait for the peer's answer.
 func (l *link) post(msg *outMsg) (left, taken bool) {
 	if msg.needsReply() && !l.g.mayLeave(msg) {
 		return false, false
@@ -266,8 +263,8 @@ func (l *link) post(msg *outMsg) (left, taken bool) {
 	return true, true
 }
 
-// refused deals with a parcel that a rail has not taken, or not sent. Unless the rail is broken it is only the
-// message's end, if somebody is told of that: else, as where the peer counts on a message, the rail is lost.
+// refused handles a message that the driver has not taken, or has not sent. If the rail works and the loss is reported
+// to the program, only the message fails. Otherwise, and where the peer has counted the message, the rail is lost.
 func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 	g, s := l.g, l.g.s
 	many := g.relay.many && header.Kind(msg.buf[0]).Numbered()
@@ -279,7 +276,7 @@ func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 		s.msgFailed(msg, g.fault("send", err))
 		l.down(err)
 		return true, true
-	case !many || posted: // a copy is kept
+	case !many || posted: // Gate.relay holds a copy
 		s.msgSent(msg)
 		l.down(err)
 		return true, true
@@ -291,10 +288,10 @@ func (l *link) refused(msg *outMsg, err error, posted bool) (left, taken bool) {
 	return true, true
 }
 
-// reportsLoss reports whether somebody is told when a parcel is lost.
+// reportsLoss reports whether the loss of the message is reported to the program.
 func (msg *outMsg) reportsLoss() bool { return msg.req != nil || msg.needsReply() }
 
-// msgSent ends a parcel that the driver has sent.
+// msgSent ends a message that the driver has sent.
 func (s *Session) msgSent(msg *outMsg) {
 	if msg.req != nil {
 		s.complete(msg.req, nil)
@@ -309,7 +306,7 @@ func (s *Session) msgSent(msg *outMsg) {
 	s.recycle(msg)
 }
 
-// msgFailed ends a parcel that will not be sent.
+// msgFailed ends a message that will not be sent.
 func (s *Session) msgFailed(msg *outMsg, err error) {
 	if msg.req != nil {
 		s.complete(msg.req, err)
@@ -335,7 +332,7 @@ func (s *Session) msgFailed(msg *outMsg, err error) {
 	s.recycle(msg)
 }
 
-// cause is what an error of the session wraps.
+// cause returns the error that an error of the session wraps.
 func cause(err error) error {
 	if e, ok := err.(*Error); ok {
 		return e.Err
@@ -352,7 +349,7 @@ func (g *Gate) markBusy() {
 	}
 }
 
-// push moves on messages that wait to leave. It reports whether anything did, and whether something is left.
+// push sends queued messages and polls posted ones. It reports whether any moved, and whether any is left.
 func (g *Gate) push() (moved, more bool) {
 	for _, l := range g.links {
 		for l.sending.n > 0 {
@@ -364,7 +361,7 @@ func (g *Gate) push() (moved, more bool) {
 			moved = true
 			l.sending.pop()
 			switch {
-			case err == nil || l.dead: // or a copy is kept
+			case err == nil || l.dead: // or Gate.relay holds a copy
 				g.s.msgSent(msg)
 			case !isGone(err) && msg.reportsLoss() && !g.relay.many:
 				g.s.msgFailed(msg, g.fault("send", err))
@@ -384,7 +381,7 @@ func (g *Gate) push() (moved, more bool) {
 		}
 	}
 	if g.lead == nil {
-		return moved, false // a connection that stands lists the gate again
+		return moved, false // the next established connection lists the gate again
 	}
 	if !g.clear || g.relay.due {
 		moved = g.sendPreamble() || moved
@@ -396,9 +393,9 @@ func (g *Gate) push() (moved, more bool) {
 	return moved, more || g.queued() > 0 || g.hasPreamble()
 }
 
-// pushQueues sends what waits, in the order that keeps control from waiting behind data: first what goes again over
-// another rail, as all the rest is younger; then answers, which end something; then control messages of what is under
-// way; then messages, which begin something. It reports whether anything left.
+// pushQueues sends queued messages in the order that keeps control from waiting behind data: first copies that go
+// again over another rail, because they are the oldest; then answers, which end something; then control messages of
+// transfers in progress; then messages, which begin something. It reports whether anything left.
 func (g *Gate) pushQueues() bool {
 	first, room := g.pushQueue(&g.replay)
 	second, third, fourth := false, false, false

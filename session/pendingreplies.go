@@ -4,11 +4,11 @@ import "errors"
 
 // An answer of the peer (to a synchronous message, an RTS or an operation by message) must belong to a request that a
 // driver has already taken: a peer could guess the number of one that has not left, so such an answer ends the
-// connection. A message is not over before the driver has given its memory back: the answer may come earlier.
+// connection. A message is not over before the driver has given its memory back, even if the answer arrives earlier.
 
 var errUnrequested = errors.New("an answer to what was not sent")
 
-// noteTaken takes note that a driver has taken a parcel that the peer answers.
+// noteTaken records that a driver has taken a message that the peer will answer.
 func (s *Session) noteTaken(msg *outMsg) {
 	if msg.out != nil {
 		msg.out.rtsTaken = true
@@ -29,10 +29,10 @@ func (s *Session) noteTaken(msg *outMsg) {
 	}
 }
 
-// noteReturned takes note that the driver has given the parcel back. Its message may be over by then.
+// noteReturned records that the driver has given the message back. Its request may be over by then.
 func (s *Session) noteReturned(msg *outMsg) {
 	if msg.out != nil {
-		return // of its memory the driver has had nothing
+		return // the driver has used none of its memory
 	}
 	if r, ok := s.syncs.get(msg.sync); ok && msg.sync != 0 {
 		if r.inDriver = false; r.acked {
@@ -45,7 +45,7 @@ func (s *Session) noteReturned(msg *outMsg) {
 	}
 }
 
-// acked takes an ACK.
+// acked handles an ACK.
 func (l *link) acked(id uint64) error {
 	s := l.g.s
 	r, ok := s.syncs.get(id)
@@ -69,7 +69,7 @@ func (s *Session) matched(r *Request) {
 	s.complete(r, nil)
 }
 
-// dropSync forgets a synchronous message that is over.
+// dropSync removes a synchronous message that is over.
 func (s *Session) dropSync(id uint64, r *Request) {
 	s.syncs.remove(id)
 	if r.taken {
@@ -79,7 +79,7 @@ func (s *Session) dropSync(id uint64, r *Request) {
 	}
 }
 
-// dropOut forgets a long message that is over.
+// dropOut removes a long message that is over.
 func (s *Session) dropOut(o *outgoing) {
 	s.outs.remove(o.id)
 	if o.counted {
@@ -89,7 +89,7 @@ func (s *Session) dropOut(o *outgoing) {
 	}
 }
 
-// unblock has the backlog looked at, which may have waited for an answer of the peer.
+// unblock has the backlog pushed again, which may have waited for an answer of the peer.
 func (g *Gate) unblock() {
 	if g.backlog.n > 0 {
 		g.markBusy()

@@ -6,7 +6,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// pieceKind says what a piece does.
+// pieceKind is what a piece does.
 type pieceKind uint8
 
 const (
@@ -19,8 +19,7 @@ const (
 	pieceFrags                    // cut into fragments on the small track
 )
 
-// piece is one chunk of a long message in a driver's hands, or waiting for room
-// there.
+// piece is one chunk of a long message that is posted to a driver, or waits for room there.
 type piece struct {
 	kind    pieceKind
 	posted  bool
@@ -37,7 +36,7 @@ type piece struct {
 	region  driver.Region
 	rdv     []byte   // rdv data of the receiver's driver
 	updates [][]byte // that came before the post
-	cost    int      // that the gate is charged with
+	cost    int      // bytes that the gate is charged with
 	next    *piece
 }
 
@@ -145,7 +144,7 @@ func (s *Session) begin(in *incoming, c rdv.Chunk) error {
 	return s.repostFailed(pc, pc.post())
 }
 
-// repostFailed takes a piece away whose post has failed.
+// repostFailed removes a piece whose post has failed.
 func (s *Session) repostFailed(pc *piece, err error) error {
 	if err == nil || err == driver.ErrBusy {
 		return nil
@@ -228,7 +227,7 @@ func (pc *piece) post() error {
 	return err
 }
 
-// poll asks the driver. A piece that is done is taken away.
+// poll polls the driver; the caller removes a piece that is done.
 func (pc *piece) poll(s *Session) (done bool, err error) {
 	l := pc.l
 	if !pc.posted && pc.kind != pieceFrags {
@@ -349,7 +348,7 @@ func (s *Session) movePieces() bool {
 	return moved
 }
 
-// forgetPiece removes one whose place has changed.
+// forgetPiece removes a piece whose index has changed.
 func (s *Session) forgetPiece(pc *piece) {
 	for i := range s.pieces {
 		if s.pieces[i] == pc {
@@ -359,7 +358,7 @@ func (s *Session) forgetPiece(pc *piece) {
 	}
 }
 
-// ended tells the halves that a piece is out of the driver's hands.
+// ended notifies the halves of the message that the driver has given a piece back.
 func (s *Session) ended(pc *piece, err error) {
 	in, out, c, kind, l := pc.in, pc.out, pc.chunk, pc.kind, pc.l
 	if kind == piecePut && err == nil {

@@ -29,7 +29,7 @@ func (s *Session) Progress() bool { return s.ProgressDir(InFirst) }
 func (s *Session) ProgressDir(d Direction) bool {
 	if !s.mu.tryLock() {
 		runtime.Gosched()
-		return false // somebody else does it
+		return false // another goroutine makes progress
 	}
 	defer s.leave()
 	s.epoch++
@@ -41,11 +41,11 @@ func (s *Session) ProgressDir(d Direction) bool {
 	return s.pushAll() || in
 }
 
-// probeEvery is how many polls look at the hot link alone between two that look at everything.
+// probeEvery is how many polls look at the preferred link alone between two that look at everything.
 const probeEvery = 64
 
-// poll is one step of a caller that waits. The caller holds the lock. However much comes from the hot link, every
-// probeEvery-th poll also moves on what waits to leave, and looks at the other links.
+// poll is one step of a caller that waits. The caller holds the lock. However much comes from the preferred link,
+// every probeEvery-th poll also moves on what waits to leave, and looks at the other links.
 func (s *Session) poll() {
 	s.tick++
 	due := s.tick%probeEvery == 0
@@ -60,7 +60,7 @@ func (s *Session) poll() {
 	}
 }
 
-// expect makes the link to the peer that a request waits for the hot one, if its gate has one link.
+// expect makes the link to the peer that a request waits for the preferred one, if its gate has only one link.
 func (s *Session) expect(r *Request) {
 	g := r.g
 	if from := int(r.recv.From); g == nil && from < len(s.gates) {
@@ -89,7 +89,7 @@ func (s *Session) pollIn() bool {
 	return any
 }
 
-// probe asks every rail who has sent something.
+// probe asks every rail for a link on which a message has arrived, and takes messages from it.
 func (s *Session) probe() bool {
 	any := false
 	for _, n := range s.nics {
@@ -105,7 +105,7 @@ func (s *Session) probe() bool {
 	return any
 }
 
-// named takes what an instance has that a probe has named.
+// named takes messages from an instance that a probe has reported.
 func (s *Session) named(i driver.Instance) {
 	l := s.preferred
 	if l == nil || driver.Instance(l.small) != i {
@@ -120,7 +120,7 @@ func (s *Session) named(i driver.Instance) {
 	}
 }
 
-// pollAll is for drivers that cannot probe.
+// pollAll polls every link of a rail whose driver cannot probe.
 func (n *nic) pollAll() bool {
 	any := false
 	for _, l := range n.s.links {
@@ -169,7 +169,7 @@ func (s *Session) pushAll() bool {
 	return moved
 }
 
-// outstanding reports whether something only moves when it is polled.
+// outstanding reports whether something is pending that makes progress only when it is polled.
 func (s *Session) outstanding() bool {
 	return len(s.busy) > 0 || len(s.pieces) > 0 || len(s.liveOps) > 0 || len(s.resumed) > 0 || len(s.unreleased) > 0
 }
@@ -246,8 +246,7 @@ func (s *Session) onDuty() bool {
 	return s.cfg.Progress == Background || s.sleepers.Load() > 0
 }
 
-// backoff is how long the background keeps out of the way of callers that make
-// progress themselves, before it looks whether they still do.
+// backoff is how long the background leaves progress to callers before it checks whether they still make it.
 const backoff = time.Millisecond
 
 // watch sleeps in the wait of a rail's driver and takes messages that arrive, unless callers do.
@@ -292,7 +291,7 @@ func (n *nic) watch() {
 		case err == nil:
 			s.mu.lock()
 			s.named(i)
-			if len(s.busy) > 0 { // what has come may have made room
+			if len(s.busy) > 0 { // the message may have made room
 				s.pushAll()
 			}
 			s.leave()
@@ -311,12 +310,12 @@ func (n *nic) watch() {
 	}
 }
 
-// mover polls for what only moves when it is polled, while no caller does: with pauses that grow as long as nothing
-// moves. While there is work it looks by itself, when a timer says so; without work it waits until it is woken
-// (moverParked). So a message beside bulk wakes no thread.
+// mover polls, while no caller does, for operations that make progress only when they are polled. Its pauses grow as
+// long as nothing moves. While there is work it wakes by a timer; without work it waits until it is woken
+// (moverParked). So a message beside bulk transfers wakes no thread.
 //
-// Callers that poll are seen in two ways: those that wait for a request count as pollers; the others, which call Test or
-// Progress again and again, let the epoch grow.
+// Callers that poll are recognised in two ways: those that wait for a request count as pollers; the others, which call
+// Test or Progress again and again, let the epoch grow.
 func (s *Session) mover() {
 	const (
 		shortest = 5 * time.Microsecond
@@ -393,21 +392,21 @@ func (s *Session) mover() {
 	}
 }
 
-// awaiter is who waits for something that no request tells.
+// awaiter is a caller that waits for a condition of the session instead of a request.
 type awaiter struct {
 	ok   func() bool
 	done bool
 	wake chan struct{}
 }
 
-// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: nobody may announce
-// the event that it waits for.
+// Polls of an awaiter before it sleeps, and how long it sleeps at most before it looks by itself: the event that it
+// waits for may not be reported.
 const (
 	awaitPolls  = 1000
 	awaitPeriod = 100 * time.Millisecond
 )
 
-// await makes progress until ok, which is called with the lock, by whoever gives it up, or ctx ends.
+// await makes progress until ok holds or ctx ends. Each goroutine that gives up the lock calls ok before it does.
 func (s *Session) await(ctx context.Context, ok func() bool) error {
 	for range awaitPolls {
 		s.mu.lock()
@@ -456,7 +455,7 @@ func (s *Session) await(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// wakeAwaiters wakes those whose wait is over. The caller is about to give up the lock.
+// wakeAwaiters wakes the awaiters whose condition holds. The caller is about to give up the lock.
 func (s *Session) wakeAwaiters() {
 	s.awaiters = slices.DeleteFunc(s.awaiters, func(w *awaiter) bool {
 		if !w.done {

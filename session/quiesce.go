@@ -8,9 +8,9 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// Quiescing takes all connections and registrations away and leaves the session's state: requests, messages that were
-// kept, matching. On each gate one side says PAUSE, the other answers with its own; from then on neither begins
-// anything. Operations that have begun are finished; then both say BYE, as when a gate is closed, and nothing fails.
+// Quiescing removes all connections and registrations and keeps the session's state: requests, unexpected messages,
+// matching. On each gate one side sends PAUSE and the other answers with its own; from then on neither begins
+// anything. Operations that have begun are finished; then both send BYE, as when a gate is closed, and nothing fails.
 // Messages that the receiver has not begun to receive keep their numbers on both sides, and go on over the next
 // connection.
 
@@ -19,8 +19,8 @@ type pauseState uint8
 
 const (
 	notPaused pauseState = iota
-	pausing              // one side has said PAUSE
-	paused               // there is no connection, and nothing was lost with it
+	pausing              // one side has sent PAUSE
+	paused               // the connection was closed without losing anything
 )
 
 // postponed is a long message that was matched while nothing may begin.
@@ -55,7 +55,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 		}
 		for _, r := range s.regions {
 			if r.drop() != nil {
-				return false // a peer is inside
+				return false // a peer still accesses the region
 			}
 		}
 		return len(s.unreleased) == 0
@@ -89,7 +89,7 @@ func (s *Session) Resume() error {
 	return nil
 }
 
-// wanted reports whether something waits for a connection, be it only to hear that the peer is gone.
+// wanted reports whether something waits for a connection, if only to learn that the peer is gone.
 func (g *Gate) wanted() bool {
 	if g.queued() > 0 || g.awaited > 0 || len(g.postponed) > 0 {
 		return true
@@ -110,9 +110,9 @@ func (g *Gate) pause() {
 		g.cancelDialForPause()
 	case gateUp:
 		if g.leaveSent || g.leaveSeen {
-			return // it is closed in order
+			return // the gate is being closed in order
 		}
-		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See rest.
+		// A side that pauses matches nothing: a Leave that waits for matches would hold up the pause. See finishPause.
 		g.state, g.pausing = gateClosing, pausing
 		msg, _ := g.s.control(header.Header{Kind: header.Pause}, nil)
 		g.dispatch(msg)
@@ -120,11 +120,13 @@ func (g *Gate) pause() {
 	}
 }
 
-// pauseTimeout is how long a connection that is being made has until a pause gives it up. It may stand at the peer already,
-// which would see it break: a peer that is there gets it to stand here as well, and it is then paused in order.
+// pauseTimeout is how long an attempt to connect may go on during a pause before it is cancelled. The connection may
+// already be established at the peer, which would see it break. If the peer is alive, it is soon established here as
+// well, and is then paused in order.
 const pauseTimeout = 2 * time.Second
 
-// cancelDialForPause gives up a connection attempt that does not succeed soon. Messages that wait for the connection stay.
+// cancelDialForPause cancels an attempt to connect that does not succeed within pauseTimeout. Messages that wait for
+// the connection stay.
 func (g *Gate) cancelDialForPause() {
 	g.cancelDialAfter(pauseTimeout, func() bool {
 		g.dialCancelled = g.dialCancelled || g.s.quiesced
@@ -157,8 +159,7 @@ func (g *Gate) drained() bool {
 	return quiet
 }
 
-// unfetchAll takes registrations back that were begun for messages that the peer has not
-// begun to receive.
+// unfetchAll releases the prefetched registrations of messages that the peer has not begun to receive.
 func (g *Gate) unfetchAll() {
 	g.s.outs.each(func(_ uint64, o *outgoing) {
 		if o.g == g {
@@ -167,7 +168,7 @@ func (g *Gate) unfetchAll() {
 	})
 }
 
-// finishPause ends a connection without any loss.
+// finishPause ends a paused connection without any loss.
 func (g *Gate) finishPause() {
 	s := g.s
 	links := g.links
@@ -194,8 +195,8 @@ func (g *Gate) finishPause() {
 	}
 }
 
-// connectAgain connects a gate for what waits. After a pause it takes up the wish to leave, which is kept apart while the
-// session is quiet: a gate that is leaving is polled.
+// connectAgain connects a gate for the messages that wait. After a pause it restores Gate.leaving, which is stored in
+// leaveNext while the session is quiet, because a leaving gate is polled.
 func (g *Gate) connectAgain() {
 	if g.s.quiesced {
 		return // Resume does
@@ -221,7 +222,7 @@ func (s *Session) postpones(r *Request, g *Gate, b []byte, h *header.Header) boo
 	return true
 }
 
-// resumePostponed begins what was put off, over a new connection.
+// resumePostponed begins the postponed messages, over a new connection.
 func (g *Gate) resumePostponed() {
 	s := g.s
 	g.pausing = notPaused
@@ -236,7 +237,7 @@ func (g *Gate) resumePostponed() {
 	}
 }
 
-// dropPostponed lets go of them.
+// dropPostponed fails the postponed messages.
 func (g *Gate) dropPostponed(err error) {
 	list := g.postponed
 	g.postponed, g.pausing, g.pauseReceived = nil, notPaused, false
@@ -246,7 +247,7 @@ func (g *Gate) dropPostponed(err error) {
 	}
 }
 
-// dropPostponedRTS forgets one that its sender has withdrawn.
+// dropPostponedRTS removes a postponed message that its sender has cancelled.
 func (g *Gate) dropPostponedRTS(id uint64) {
 	for i, p := range g.postponed {
 		var req header.Request

@@ -10,18 +10,19 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// A peer must not make this process keep more than it has agreed to. Memory that is kept for a peer is of two kinds;
-// each is counted with all its costs, for the gate and for the session:
+// A peer must not make this process hold more memory than the Config allows. Memory that is held for a peer is of two
+// kinds; each is counted with all its overhead, for the gate and for the session:
 //
-//   - Messages that nobody has received (unexpected.go). Beyond their budget a peer is held up.
-//   - Debt: answers that the peer has not taken (answers.go), control messages, chunks and long messages that it has begun or
-//     asked for. It is counted where it is made and where it is given back, and the limits are checked after each
-//     message of the peer that is not a plain one. Beyond them the gate ends with ErrLimit: the link is still read
-//     until then, as control must not wait behind data.
+//   - Unexpected messages (unexpected.go). Beyond their budget no more messages are taken from the peer.
+//   - Gate.heldBytes: answers that the peer has not read (answers.go), control messages, chunks and long messages that
+//     it has begun or requested. Memory is charged where it is taken and credited where it is freed, and the limits
+//     are checked after each message of the peer that is not a plain one. Beyond them the gate ends with ErrLimit. The
+//     link is read until then, because control must not wait behind data.
 //
-// An honest peer stays far below the limits of the debt. It has at most maxSyncs synchronous messages, maxLongs long
-// ones and maxUnanswered operations without an answer: further ones wait in the backlog of the sender, which is the
-// sender's memory. Near the limit a receiver has one chunk of each long message under way instead of several.
+// A peer that follows the protocol stays far below the limits of heldBytes. It has at most maxSyncs synchronous
+// messages, maxLongs long ones and maxUnanswered operations without an answer: further ones wait in the backlog of the
+// sender, which is the sender's memory. Near the limit a receiver has one chunk of each long message under way instead
+// of several.
 
 // How many messages to one peer may wait for its answer. They are part of the protocol (docs/wire.md).
 const (
@@ -29,8 +30,8 @@ const (
 	maxLongs = 1 << 14 // long messages that are not received
 )
 
-// Defaults and minima of the limits, in bytes. An honest peer needs up to 80 MiB: maxLongs messages in each direction,
-// each with a chunk, and those chunks that are begun before the limit is near.
+// Defaults and minima of the limits, in bytes. A peer that follows the protocol needs up to 80 MiB: maxLongs messages
+// in each direction, each with a chunk, and those chunks that are begun before the limit is near.
 const (
 	defaultPeerMemory = 128 << 20
 	peersMemoryFactor = 4
@@ -39,7 +40,7 @@ const (
 	bytesPerAnswer    = 1024 // one answer may wait for each of these bytes of the limit: 131 072 by default
 )
 
-// Costs in bytes, beside the data that is held.
+// Overhead in bytes, beside the data.
 const (
 	outMsgCost   = int(unsafe.Sizeof(outMsg{}))
 	pieceCost    = int(unsafe.Sizeof(piece{}))
@@ -47,13 +48,13 @@ const (
 	answerCost   = 2 * int(unsafe.Sizeof(answer{})) // its queue doubles
 )
 
-// charge adds to the debt.
+// charge adds to the memory that is held for the peer.
 func (g *Gate) charge(n int) {
 	g.heldBytes += n
 	g.s.heldBytes += n
 }
 
-// chargeMsg charges a parcel to the gate until it is given back.
+// chargeMsg charges a message to the gate until it is recycled.
 func (g *Gate) chargeMsg(msg *outMsg) {
 	if msg.charged == nil {
 		msg.charged, msg.cost = g, int32(outMsgCost+cap(msg.big))
@@ -61,13 +62,13 @@ func (g *Gate) chargeMsg(msg *outMsg) {
 	}
 }
 
-// nearQuota reports whether a gate is so near its limit that it should begin nothing that can wait.
+// nearQuota reports whether a gate is so near its limits that it should begin nothing that can wait.
 func (g *Gate) nearQuota() bool {
 	c := &g.s.cfg
 	return g.heldBytes > c.PeerMemory/nearLimit || g.s.heldBytes > c.PeersMemory/nearLimit
 }
 
-// withinQuota ends the gate if the peer wants more than the limits allow. It returns what handle does.
+// withinQuota ends the gate if the peer needs more than the limits allow. It returns what handle does.
 func (l *link) withinQuota() bool {
 	g, s := l.g, l.g.s
 	switch most := s.cfg.PeerMemory; {
@@ -85,7 +86,7 @@ func (l *link) withinQuota() bool {
 	return !l.dead
 }
 
-// endLargest ends the gate that has the largest part of a debt that is too large in sum.
+// endLargest ends the gate that holds the most memory, because all gates together exceed Config.PeersMemory.
 func (s *Session) endLargest() {
 	var worst *Gate
 	for _, g := range s.gates {
@@ -121,7 +122,7 @@ func (c *Config) checkLimits() error {
 	return nil
 }
 
-// machineMemory is how many bytes of memory the machine has; 16 GiB where it does not say.
+// machineMemory returns how many bytes of memory the machine has; 16 GiB if the kernel does not report it.
 func machineMemory() int {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err == nil {
@@ -150,7 +151,7 @@ func (g *Gate) blocked() bool {
 	return msg != nil && msg.needsReply() && !g.mayLeave(msg)
 }
 
-// queued is how much waits to leave over the connection that stands, or the one that is being made.
+// queued returns how many messages are queued for the connection that is established or being made.
 func (g *Gate) queued() int {
 	n := g.replay.n + g.answers.n + g.control.n + g.backlog.n
 	if g.firstAnswer != nil {

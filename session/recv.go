@@ -77,8 +77,8 @@ func (g *Gate) Irecv(tag uint64, buf []byte) (*Request, error) {
 	return g.s.Irecv(Match{From: g, Tag: tag}, buf)
 }
 
-// Recv receives a message that matches m: Tag(7) stands for tag 7 from any source, Match{} for tag 0. It blocks until
-// the message has arrived or ctx ends. Receives that match the same message are served in the order in which they were
+// Recv receives a message that matches m: Tag(7) means tag 7 from any source, Match{} for tag 0. It blocks until the
+// message has arrived or ctx ends. Receives that match the same message are served in the order in which they were
 // posted. Errors are those of Gate.Recv.
 func (s *Session) Recv(ctx context.Context, m Match, buf []byte) (Status, error) {
 	in := In{Match: m, Buf: buf}
@@ -141,7 +141,7 @@ func (s *Session) receive(from *Gate) (*Request, error) {
 	return s.request("receive"), nil
 }
 
-// pair gives a receive the message that was kept for it, or has it wait.
+// pair gives a receive the oldest unexpected message that matches, or posts it.
 func (s *Session) pair(r *Request, from *Gate) {
 	if a := s.table.Post(&r.recv); a != nil {
 		s.receiveUnexpected(r, a.User.(*unexpected))
@@ -214,7 +214,7 @@ func (l *link) take() bool {
 		}
 	}
 	if !l.handle(l.rp.Buf) {
-		return true // kept in the driver, or released already
+		return true // the buffer stays with the driver's message, or was released already
 	}
 	if l.rp.Driver.Phase == driver.BufferOut {
 		_ = l.small.RecvBufRelease(&l.rp)
@@ -222,7 +222,7 @@ func (l *link) take() bool {
 	return true
 }
 
-// handle deals with a message. False if the driver's buffer stays out.
+// handle handles a received message. It returns false if the driver's buffer must not be released yet.
 func (l *link) handle(b []byte) bool {
 	if tag, ok := header.IsEager(b); ok && l.helloReceived {
 		if r := l.g.s.table.Arrive(l.g.index, tag); r != nil {
@@ -300,7 +300,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 			return true
 		}
 		g.pausing, g.leaveSeen = notPaused, true      // the peer closes the gate
-		g.failReceives(g.fault("receive", ErrClosed)) // those posted from now on are the next connection's
+		g.failReceives(g.fault("receive", ErrClosed)) // receives that are posted from now on belong to the next connection
 		g.markBusy()
 		g.tryClose()
 	default:
@@ -309,7 +309,7 @@ func (l *link) handleOther(h *header.Header, b []byte) bool {
 	return true
 }
 
-// checked breaks the connection after a message that makes no sense.
+// checked breaks the connection after an invalid message.
 func (l *link) checked(err error) bool {
 	if err != nil {
 		return l.failProtocol(err)
@@ -328,7 +328,7 @@ func (l *link) failProtocol(err error) bool {
 	return !l.dead
 }
 
-// arrive deals with a message that has to be matched, and answered.
+// arrive handles a message that has to be matched and answered.
 func (l *link) arrive(h *header.Header, b []byte) bool {
 	g, s := l.g, l.g.s
 	var req header.Request // read once: b may be memory that the peer can write
@@ -368,16 +368,16 @@ func (l *link) arrive(h *header.Header, b []byte) bool {
 	return l.checked(s.receiveLong(r.User.(*Request), g, h, &req, extra, data))
 }
 
-// ack tells the sender that a synchronous message was matched.
+// ack sends Ack: a synchronous message was matched.
 func (g *Gate) ack(id uint64) {
 	if g.leaveSent {
-		return // the sender has given it up, or does when it sees our Leave
+		return // the sender has failed it, or does when it receives our Leave
 	}
 	g.answer(answer{kind: header.Ack, to: id})
 }
 
-// sendControl sends a control message over the connection that stands; without one
-// there is nobody to tell. It overtakes messages that wait, as those may wait for what it is part of.
+// sendControl sends a control message over the established connection; without one, the message is dropped. It
+// overtakes queued messages, because these may wait for the transfer that it belongs to.
 func (g *Gate) sendControl(msg *outMsg) {
 	if !g.admitControl(msg) {
 		return
@@ -394,17 +394,17 @@ func (g *Gate) sendControl(msg *outMsg) {
 	g.markBusy()
 }
 
-// sendControlInOrder is tell for what must not overtake messages.
+// sendControlInOrder is sendControl for messages that must not overtake others.
 func (g *Gate) sendControlInOrder(msg *outMsg) {
 	if g.admitControl(msg) {
 		g.dispatch(msg)
 	}
 }
 
-// admitControl deals with a control message that cannot go over this connection. False if it was one.
+// admitControl handles a control message that cannot go over this connection, and returns false for it.
 func (g *Gate) admitControl(msg *outMsg) bool {
 	switch {
-	case g.pausing == paused: // the peer still wants to know
+	case g.pausing == paused: // the peer still waits for it
 	case g.pausing == pausing && g.byeSent:
 		g.later.push(msg)
 		return false

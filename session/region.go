@@ -17,7 +17,7 @@ type Region struct {
 	mem     []byte
 	access  driver.Access
 	native  []driver.Region // by rail; nil where the driver cannot
-	revoked []driver.Region // those that the drivers have not let go of: a peer was inside
+	revoked []driver.Region // registrations that drivers could not release, because a peer was accessing the memory
 	key     []byte
 }
 
@@ -117,8 +117,8 @@ func (r *Region) Deregister() error {
 	return r.drop()
 }
 
-// drop takes the registrations away. Each that a driver does not let go of stays on the list of those until a later
-// call: its key is revoked, so that it is not one to go on with, but the memory is not free.
+// drop deregisters the memory with all drivers. A registration that a driver cannot release yet moves to revoked until
+// a later call: its key is no longer valid, but the memory is still in use.
 func (r *Region) drop() error {
 	for i, reg := range r.native {
 		if reg != nil {
@@ -146,8 +146,8 @@ func (r *Region) drop() error {
 	return &Error{Peer: -1, Op: "deregister", Err: why}
 }
 
-// tryDeregister deregisters, and reports whether the memory is free. The contract says that of nil and ErrClosed only: with any
-// other error a peer, or a device, may still be inside.
+// tryDeregister deregisters, and reports whether the memory is free. The driver contract guarantees that for nil and
+// ErrClosed only: after any other error a peer or a device may still access it.
 func tryDeregister(r driver.Region) (free bool, err error) {
 	err = r.Deregister()
 	return err == nil || errors.Is(err, ErrClosed), err
@@ -216,8 +216,7 @@ func (g *Gate) Import(key []byte) (*Remote, error) {
 	return r, nil
 }
 
-// over is the region as the driver of the link knows it; nil if that cannot
-// reach it.
+// over returns the region as imported into the driver of the link; nil if that driver cannot reach it.
 func (r *Remote) over(l *link) (driver.RemoteRegion, uint8) {
 	if r.era != r.g.peerEra {
 		return nil, 0

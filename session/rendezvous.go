@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// ready takes an RTR.
+// ready handles an RTR.
 func (l *link) ready(h *header.Header, body, data []byte) error {
 	var rtr header.Ready
 	if err := rtr.Parse(body); err != nil {
@@ -18,7 +18,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	s, g := l.g.s, l.g
 	o, ok := s.outs.get(h.Tag)
 	if !ok || o.g != g {
-		s.stats.Bad++ // late: the message was taken back, or has failed
+		s.stats.Bad++ // late: the message was cancelled, or has failed
 		g.sendFailed(rtr.ID)
 		return nil
 	}
@@ -41,7 +41,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 		return nil
 	}
 	if l.dead && mode != rdv.Null {
-		o.Left(c.Len, false) // the receiver will notice, too
+		o.Left(c.Len, false) // the receiver notices the lost rail, too
 		s.settleOut(o)
 		return nil
 	}
@@ -50,7 +50,7 @@ func (l *link) ready(h *header.Header, body, data []byte) error {
 	return nil
 }
 
-// begin posts a chunk at the sender, or has it wait for room.
+// begin posts a chunk at the sender, or queues it until the driver has room.
 func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 	s := o.g.s
 	if e := o.early; e != nil && (mode != rdv.Cooperative || e.l != l || e.chunk.Len != c.Len || c.Off != 0) {
@@ -86,9 +86,8 @@ func (o *outgoing) begin(l *link, c rdv.Chunk, mode rdv.Mode, data []byte) {
 	}
 }
 
-// lostChunk deals with a chunk that was not sent. Where the receiver may ask for it
-// again, because the rail is gone, or because it has itself taken the chunk back, that
-// is its decision; else the message has failed, and it is told.
+// lostChunk handles a chunk that was not sent. If the rail is gone, or the receiver has cancelled the chunk, the
+// receiver decides whether to request it again. Otherwise the message fails, and the receiver is notified.
 func (o *outgoing) lostChunk(l *link, err error) {
 	if o.Confirmable() && o.err == nil {
 		if errors.Is(err, ErrCanceled) {
@@ -100,17 +99,17 @@ func (o *outgoing) lostChunk(l *link, err error) {
 		}
 	}
 	o.fail(err)
-	if !l.dead { // else the receiver has lost it, too
+	if !l.dead { // else the receiver has lost the connection, too
 		o.g.sendFailed(o.peer)
 	}
 }
 
-// sendFailed tells the receiver, by the number of its half, that nothing more comes.
+// sendFailed sends the receiver Done with statusFailed: nothing more comes. peer is the id of its half of the message.
 func (g *Gate) sendFailed(peer uint64) {
 	g.done(peer, statusFailed, false)
 }
 
-// fragment takes a piece of a message in mode Null.
+// fragment handles a fragment of a message in mode Null.
 func (l *link) fragment(h *header.Header, body, data []byte) error {
 	s := l.g.s
 	in, ok := s.ins.get(h.Tag)
@@ -138,10 +137,10 @@ func (l *link) fragment(h *header.Header, body, data []byte) error {
 	return nil
 }
 
-// current is the chunk under way in mode Null.
+// current returns the chunk in progress in mode Null.
 func (in *incoming) current() (rdv.Chunk, bool) { return in.First() }
 
-// done takes a DONE.
+// done handles a DONE.
 func (l *link) done(h *header.Header, body []byte) error {
 	var part header.Part
 	if err := part.Parse(body); err != nil {
@@ -178,7 +177,7 @@ func (l *link) done(h *header.Header, body []byte) error {
 	return nil
 }
 
-// chunkDone takes the sender's DONE: it has put a chunk, or gives up.
+// chunkDone handles the sender's DONE: it has put a chunk, or has failed.
 func (l *link) chunkDone(id uint64, part header.Part) error {
 	s := l.g.s
 	in, ok := s.ins.get(id)
@@ -195,7 +194,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 			continue
 		}
 		if free, _ := tryDeregister(pc.region); !free {
-			in.fail(rdv.ErrProtocol) // it says done and is not: movePieces waits
+			in.fail(rdv.ErrProtocol) // the chunk is reported done but still accessed: movePieces waits
 			return nil
 		}
 		s.removePiece(i)
@@ -206,8 +205,7 @@ func (l *link) chunkDone(id uint64, part header.Part) error {
 	return nil
 }
 
-// forget ends a message that its sender has taken back, by the number of the
-// sender's half.
+// forget ends a message that its sender has cancelled. id is that of the sender's half.
 func (l *link) forget(id uint64, why error) {
 	g := l.g
 	if u := g.rts[id]; u != nil {
@@ -219,8 +217,8 @@ func (l *link) forget(id uint64, why error) {
 	}
 }
 
-// arriving returns the message that arrives, by the number of the sender's half; nil if there is none. There are as many
-// as receives of this process that have begun.
+// arriving returns the arriving message whose sending half has that id; nil if there is none. The list is as long as
+// the number of receives that have begun.
 func (g *Gate) arriving(id uint64) *incoming {
 	in := g.ins
 	for in != nil && in.peer != id {
@@ -229,7 +227,7 @@ func (g *Gate) arriving(id uint64) *incoming {
 	return in
 }
 
-// nextSection asks for the key of the next section, mode Get.
+// nextSection requests the key of the next section, in mode Get.
 func (in *incoming) nextSection(c rdv.Chunk) {
 	p, body := in.g.s.control(header.Header{Kind: header.Done, Tag: in.peer}, nil)
 	part := header.Part{Chunk: c.ID, ToSender: true}
@@ -237,13 +235,13 @@ func (in *incoming) nextSection(c rdv.Chunk) {
 	in.g.sendControl(p)
 }
 
-// nextSection registers the next section and tells the key.
+// nextSection registers the next section and sends its key.
 func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	if o.region == nil || o.section+o.first >= o.total {
 		return rdv.ErrProtocol
 	}
 	if o.g.links[o.rail].dead {
-		return nil // the receiver sees that, too, and takes another way
+		return nil // the receiver notices the lost rail, too, and uses another
 	}
 	if err := o.region.Deregister(); err != nil {
 		return err
@@ -262,12 +260,12 @@ func (o *outgoing) nextSection(l *link, chunk uint32) error {
 	return nil
 }
 
-// maxUpdates is how many cookies of a chunk there can be before it is posted here: a receiver's driver has not that
-// much to say of what has not begun.
+// maxUpdates is how many cookies of a chunk there can be before it is posted here: no driver sends that many for a
+// chunk that is not posted.
 const maxUpdates = 16
 
-// cookie takes new rdv data, or a new key. Keys of mode Get name the sender's
-// half, as that does not know the receiver's.
+// cookie handles new rdv data, or a new key. Keys of mode Get carry the id of the sender's half, because the sender
+// does not know the receiver's.
 func (l *link) cookie(h *header.Header, body, data []byte) error {
 	var part header.Part
 	if err := part.Parse(body); err != nil {

@@ -13,7 +13,7 @@ import (
 // request is an operation that is done: its methods may be called, and report success with an empty Status.
 type Request struct {
 	s        *Session
-	g        *Gate // sends
+	g        *Gate // of a send or an operation
 	op       string
 	recv     match.Receive
 	buf      []byte
@@ -21,13 +21,13 @@ type Request struct {
 	head     []byte
 	status   Status
 	err      error
-	done     bool // guarded by the lock, as all of it
+	done     bool // guarded by the session's lock, like all fields
 	sleep    sleep
-	remote   bool   // an operation on memory of the peer's
+	remote   bool   // a one-sided operation
 	sync     uint64 // id of a synchronous send
-	taken    bool   // and a driver has taken its message
-	inDriver bool   // and has not given it back
-	acked    bool   // and the receiver has matched it
+	taken    bool   // a driver has taken the message of the synchronous send
+	inDriver bool   // the driver has not given that message back
+	acked    bool   // the receiver has matched that message
 	out      *outgoing
 	in       *incoming
 	then     func(Status, error)
@@ -36,7 +36,7 @@ type Request struct {
 	probed   bool        // it receives one message, and no other
 	next     *Request
 
-	generation uint64 // how often it was given back
+	generation uint64 // how often the request was given back
 }
 
 // Status describes a received or probed message.
@@ -62,7 +62,7 @@ func (s *Session) request(op string) *Request {
 	return r
 }
 
-// free gives a request back. The caller holds the lock.
+// free returns a request to the pool. The caller holds the lock.
 func (s *Session) free(r *Request) {
 	r.g, r.buf, r.layout, r.head, r.err, r.out, r.in, r.then = nil, nil, nil, nil, nil, nil, nil, nil
 	if r.sync != 0 {
@@ -96,7 +96,7 @@ func (s *Session) complete(r *Request, err error) {
 	}
 }
 
-// take gives a completed request back, and the lock, and returns its outcome.
+// take frees a completed request, gives up the lock, and returns the outcome.
 func (r *Request) take() (Status, error) {
 	s := r.s
 	st, err := r.status, r.err
@@ -181,7 +181,7 @@ func (s *Session) cancel(r *Request) bool {
 		if msg := q.remove(func(msg *outMsg) bool { return msg.req == r || msg.sync != 0 && msg.sync == r.sync }); msg != nil {
 			if msg.sync != 0 {
 				s.dropSync(msg.sync, r)
-				if q == &g.backlog { // for those behind the connection nobody waits yet
+				if q == &g.backlog { // later messages are not counted in live yet
 					g.ended()
 				}
 			}

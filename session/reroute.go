@@ -2,8 +2,8 @@ package session
 
 import "github.com/bywash/bywash/session/internal/rdv"
 
-// continuesWithout reports whether a message can do without a rail that has failed: its
-// chunks are then asked for over the others.
+// continuesWithout reports whether a message can continue without a rail that has failed: its chunks are then
+// requested over the others.
 func (in *incoming) continuesWithout(l *link, err error) bool {
 	if !in.g.others(l) || !in.confirm || in.err != nil || !l.dead && !isGone(err) {
 		return false
@@ -13,9 +13,9 @@ func (in *incoming) continuesWithout(l *link, err error) bool {
 	return true
 }
 
-// reroute has a message all whose rails are lost go on over others, or fail: in mode Put over one that can do it, else
-// in mode Cooperative, else by messages. It waits until nothing of the message is in a driver's hands: no mode meets
-// another. It reports whether there is a chunk to begin.
+// reroute continues a message, all of whose rails are lost, over other rails, or fails it: in mode Put over a rail
+// that can do it, else in mode Cooperative, else by fragments. It first waits until no driver uses memory of the
+// message, so that two modes never overlap. It reports whether there is a chunk to begin.
 func (in *incoming) reroute() bool {
 	g := in.g
 	if !in.confirm || g.lead == nil || in.mode == rdv.Null {

@@ -51,7 +51,7 @@ func (g *Gate) Isend(tag uint64, buf []byte) (*Request, error) {
 	return g.IsendMsg(&o)
 }
 
-// sendShort sends a message that is copied anyway, over a connection that stands.
+// sendShort sends a message that is copied anyway, over an established connection.
 func (g *Gate) sendShort(tag uint64, buf []byte) bool {
 	s := g.s
 	s.mu.lock()
@@ -180,7 +180,7 @@ func (g *Gate) sendEager(o *Out, n int) *Request {
 		return r
 	}
 	if copied && g.backlog.n+g.later.n < maxBuffered {
-		g.enqueue(msg) // nobody waits for it
+		g.enqueue(msg) // no request waits for it
 		return nil
 	}
 	r = g.sendRequest(o)

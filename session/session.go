@@ -27,12 +27,12 @@ type Session struct {
 	ownJob   bool
 	rank     int
 	size     int
-	secret   []byte         // that admits processes
-	key      *handshake.Key // of it
+	secret   []byte         // secret that admits processes
+	key      *handshake.Key // derived from secret
 	card     *card
 	nics     []*nic
 	unopened []Choice // drivers that the job does not need, or that have to be named
-	eager    int      // longest packet of the small track that every rail carries
+	eager    int      // longest packet of the small track, in bytes, that every rail carries
 
 	ctx            context.Context // ends when the session closes
 	stop           context.CancelFunc
@@ -41,7 +41,7 @@ type Session struct {
 	move           chan struct{}
 	localRank      int             // on this host; -1: not known
 	localSize      int             // ranks on this host; -1: not known
-	cpus           int             // that this process may use; 0: not known
+	cpus           int             // number of CPUs that this process may use; 0: not known
 	oversubscribed bool            // ranks outnumber the CPUs
 	requestSockets *requestSockets // nil: every driver reports connect requests itself
 
@@ -51,40 +51,40 @@ type Session struct {
 	mu           lock
 	closed       bool
 	quiesced     bool    // Quiesce was called
-	dials        uint64  // connections that gates have begun
-	era          uint32  // how often Resume was
+	dials        uint64  // number of connections that gates have begun
+	era          uint32  // how often Resume was called
 	closing      bool    // Close was called: connect requests are not answered
 	gates        []*Gate // by source number of the match table: ranks, then foreign ones
 	links        map[driver.Instance]*link
-	preferred    *link // where the last message came from
+	preferred    *link // link that is polled first: usually the one of the last message
 	tick         uint32
 	epoch        uint32     // grows while callers make progress: the background keeps out of their way
-	leader       *Request   // whose caller polls for all that wait
-	listens      bool       // the leader waits for a message, and not only for room
-	followers    []*Request // whose callers sleep while another one leads
-	woken        uint32     // callers that were woken
-	finished     uint32     // times that a request was done, or was given back
-	polling      bool       // who holds the lock polls, and counts among the pollers
+	leader       *Request   // request whose caller polls for all callers
+	listens      bool       // the leader waits for a message, and not only for room in the driver
+	followers    []*Request // requests whose callers sleep while another caller leads
+	woken        uint32     // number of callers that were woken
+	finished     uint32     // number of times that a request was done, or was given back
+	polling      bool       // the goroutine that holds the lock polls, and is counted in pollers
 	moverParked  bool       // the mover waits until it is woken
 	table        *match.Table
 	launcherErr  error         // why there is no launcher any more
 	ends         map[int]error // of ranks, as the launcher reports them
-	budget       int           // bytes of unexpected messages that may still be kept
+	budget       int           // bytes of unexpected messages that may still be stored
 	activeBudget int           // bytes of long active messages
 	unexpectedN  int           // unexpected messages
-	poolBytes    int           // bytes of memory for the next ones
-	heldBytes    int           // of all gates; see quota.go
-	stalled      []*link       // whose next message is unexpected beyond the budget
-	busy         []*Gate       // with parcels that have not left
-	unreleased   []*link       // dead, and not let go of by their drivers
+	poolBytes    int           // bytes of memory in unexpectedPool
+	heldBytes    int           // memory charged to all gates; see quota.go
+	stalled      []*link       // links whose next message exceeds the budget of unexpected messages
+	busy         []*Gate       // gates with messages that have not left
+	unreleased   []*link       // dead links that drivers still use
 	awaiters     []*awaiter
 	calls        []func() // to be called without the lock
 	called       []func() // memory for the next ones
-	resumed      []*Gate  // from which nothing was taken, while a handler ran
+	resumed      []*Gate  // gates from which nothing was taken while a handler ran
 	handlers     [256]func(*Gate, *Active)
 
 	msgPool        *outMsg                            // free
-	bigBytes       int                                // of all parcels, in use or free, beyond their own room
+	bigBytes       int                                // bytes of all outgoing messages, in use or free, beyond outMsg.room
 	requestPool    *Request                           // free
 	unexpectedPool [unexpectedClasses + 1]*unexpected // by class; the last have no memory
 	syncs          slab[*Request]
@@ -92,7 +92,7 @@ type Session struct {
 	ins            slab[*incoming]
 	outPool        *outgoing
 	inPool         *incoming
-	pieces         []*piece // under way on large tracks, or waiting for room there
+	pieces         []*piece // posted on large tracks, or waiting for room there
 	piecePool      *piece
 	regions        map[uint64]*Region
 	ops            slab[*Op]
@@ -105,7 +105,7 @@ type Session struct {
 	stat io.Closer // nil: bywash stat does not see this process
 
 	running      int           // handlers
-	handlersDone chan struct{} // none runs any more
+	handlersDone chan struct{} // receives when the last handler has returned
 	stats        Stats
 }
 
@@ -171,7 +171,7 @@ func Join(ctx context.Context, cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// publish makes the card known and waits for the others'.
+// publish publishes the card and waits until all ranks have published theirs.
 func (s *Session) publish(ctx context.Context) error {
 	var b [8]byte
 	_, _ = rand.Read(b[:])
@@ -241,7 +241,7 @@ func (s *Session) gate(rank int) *Gate {
 	return s.gates[rank]
 }
 
-// leave gives up the lock, and calls what was put off until then.
+// leave gives up the lock, and then calls the pending callbacks.
 func (s *Session) leave() {
 	if len(s.awaiters) > 0 {
 		s.wakeAwaiters()
@@ -320,7 +320,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return nil
 }
 
-// release gives back everything but memory.
+// release closes drivers and sockets and ends the goroutines.
 func (s *Session) release() {
 	if s.stat != nil {
 		_ = s.stat.Close()
@@ -353,10 +353,10 @@ func (s *Session) leaveJob(ctx context.Context) error {
 // Stats counts events since the session was joined.
 type Stats struct {
 	Sent, Received   uint64 // messages of programs, active ones included
-	Unexpected       uint64 // messages that were kept
-	Stalls           uint64 // times a peer was held up by the budget
+	Unexpected       uint64 // messages that arrived before a receive
+	Stalls           uint64 // times a peer was blocked by the budget
 	Long             uint64 // messages by rendezvous, received
-	Bad              uint64 // messages of the session's protocol that made no sense
+	Bad              uint64 // invalid messages of the session's protocol
 	Connects, Broken uint64
 }
 

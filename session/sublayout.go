@@ -2,7 +2,7 @@ package session
 
 import "github.com/bywash/bywash/driver"
 
-// sublayout is a part of a layout, as a layout.
+// sublayout is a range of a layout, as a layout.
 type sublayout struct {
 	of     driver.Layout
 	off, n int

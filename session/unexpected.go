@@ -13,29 +13,29 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// unexpected is a message that came before its receive, or a long active message. The memory of short ones is of the next
-// power of two, and used again.
+// unexpected is a message that arrived before its receive, or a long active message. Memory of short ones has the size
+// of the next power of two, and is pooled.
 type unexpected struct {
 	match.Arrival
 	g       *Gate
 	h       header.Header
 	buf     []byte // the whole packet
 	class   int
-	cost    int    // bytes, with everything
+	cost    int    // bytes, with all overhead
 	counted bool   // counted in Gate.unexpectedN and Session.unexpectedN
-	from    *int   // the budget that its memory is of; nil: none
-	number  uint64 // of a request to send, as the peer counts them
-	gone    error  // why a message by rendezvous that was probed does not come any more
+	from    *int   // the budget that cost is taken from; nil: none
+	number  uint64 // the peer's id of an RTS
+	gone    error  // why a long message that Improbe has returned will not arrive any more
 	next    *unexpected
-	now     Active // of a long active message
-	call    func() // calls its handler
+	now     Active // argument of the handler of a long active message
+	call    func() // calls that handler
 }
 
-// unexpectedClasses is for memory that is used again, of up to 64 KiB. Larger memory is left to the garbage collector, except
-// the kept itself: otherwise the peak of each size would be kept for ever.
+// unexpectedClasses is the number of size classes of pooled memory, up to 64 KiB. Larger memory is left to the garbage
+// collector, because otherwise the peak of each size would be held for ever; only the record itself is pooled.
 const unexpectedClasses = 17
 
-// unexpectedSize is how much memory a message of n bytes takes, and of which class it is.
+// unexpectedSize returns how much memory a message of n bytes takes, and its size class.
 func unexpectedSize(n int) (size, class int) {
 	if class = max(6, bits.Len(uint(max(n, 1)-1))); class < unexpectedClasses {
 		return 1 << class, class
@@ -43,10 +43,10 @@ func unexpectedSize(n int) (size, class int) {
 	return n, unexpectedClasses
 }
 
-// unexpectedCost is what a kept message costs in bytes beside its memory: itself, and its place in the table of messages.
+// unexpectedCost is the overhead in bytes of an unexpected message: its record, and its entry in the match table.
 const unexpectedCost = int(unsafe.Sizeof(unexpected{})) + match.ArrivalCost
 
-// How many unexpected messages of one peer, and of all, are kept at most. Receives with a wildcard search all of them.
+// The most unexpected messages that are stored of one peer, and of all. Receives with a wildcard search all of them.
 const (
 	maxUnexpectedOfPeer = 1 << 16
 	maxUnexpected       = 1 << 18
@@ -64,7 +64,7 @@ func (g *Gate) mayKeep(n int) bool {
 	return g.unexpectedN == 0 || g.unexpectedN < maxUnexpectedOfPeer && s.unexpectedN < maxUnexpected && g.unexpectedBytes+size+unexpectedCost <= share
 }
 
-// newUnexpected takes memory for a message of n bytes out of a budget; nil if that is used up.
+// newUnexpected takes memory for a message of n bytes out of a budget. It returns nil if the budget is used up.
 func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 	size, class := unexpectedSize(n)
 	if size+unexpectedCost > *budget {
@@ -87,12 +87,12 @@ func (s *Session) newUnexpected(n int, budget *int) *unexpected {
 	return u
 }
 
-// poolCost is what a message that is not in use costs.
+// poolCost returns how many bytes a message costs while it is pooled.
 func (u *unexpected) poolCost() int { return unexpectedCost + cap(u.buf) }
 
 func (s *Session) freeUnexpected(u *unexpected) {
 	if u.from == nil {
-		return // postponed, beside the budget
+		return // postponed messages are charged to heldBytes instead
 	}
 	*u.from += u.cost
 	if u.h.Kind == header.RTS && u.g.rts[u.number] == u {
@@ -119,11 +119,11 @@ func (s *Session) freeUnexpected(u *unexpected) {
 	}
 }
 
-// poolShare is the part of the budget up to which memory of messages is kept for the next ones.
+// poolShare limits the pooled memory: one part in poolShare of the budget.
 const poolShare = 8
 
-// keep stores a message that nobody waits for. Beyond the budget it stays in the driver,
-// and nothing more is taken from that peer.
+// keep stores an unexpected message. Beyond the budget the message stays in the driver, and nothing more is taken from
+// that peer.
 func (l *link) keep(h *header.Header, b []byte) bool {
 	s := l.g.s
 	var u *unexpected
@@ -136,8 +136,8 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 		l.stall()
 		return false
 	case l.g.overBudget < 0 && !l.overBudget:
-		return true // lost: there is as much already from a connection before
-	default: // as much as the driver has memory for
+		return true // dropped: an earlier connection has used up the excess already
+	default: // at most as much as the driver had memory for
 		u = &unexpected{class: unexpectedClasses, buf: make([]byte, len(b)), from: &l.g.overBudget, cost: len(b) + unexpectedCost}
 		u.User = u
 		l.g.overBudget -= u.cost
@@ -157,11 +157,11 @@ func (l *link) keep(h *header.Header, b []byte) bool {
 	return true
 }
 
-// keepRTS makes a kept request to send known by its number.
+// keepRTS makes an unexpected RTS known by its id.
 func (g *Gate) keepRTS(u *unexpected) {
 	var req header.Request
 	if u.parse(&req) != nil {
-		return // changed by the peer while it was copied: to receive it fails
+		return // the peer changed it while it was copied: its receive fails
 	}
 	if u.number = req.ID; g.rts == nil {
 		g.rts = make(map[uint64]*unexpected)
@@ -169,7 +169,7 @@ func (g *Gate) keepRTS(u *unexpected) {
 	g.rts[req.ID] = u
 }
 
-// stall leaves a message that is beyond the budget in the driver.
+// stall leaves a message that exceeds the budget in the driver.
 func (l *link) stall() {
 	if s := l.g.s; !l.bufferOut {
 		l.bufferOut = true
@@ -181,12 +181,12 @@ func (l *link) stall() {
 	}
 }
 
-// stallPeriod is how often the background looks whether a peer that is held up is still there: no driver tells
-// it while its buffer is out.
+// stallPeriod is how often the background checks whether a stalled peer is still alive: no driver reports the peer's
+// end while its buffer is out.
 const stallPeriod = 50 * time.Millisecond
 
-// checkStalled takes what has come from peers that are held up and have ended, whatever the budget, so that their end
-// is seen, which comes behind it. It reports whether there were any.
+// checkStalled takes the messages of stalled peers that have ended, whatever the budget, because their end is reported
+// behind them. It reports whether there were any.
 func (s *Session) checkStalled() (any bool) {
 	for i := 0; i < len(s.stalled); i++ {
 		l := s.stalled[i]
@@ -210,7 +210,7 @@ func (s *Session) checkStalled() (any bool) {
 	return any
 }
 
-// unstall looks again at the messages that were beyond the budget.
+// unstall handles the messages again that exceeded the budget.
 func (s *Session) unstall() {
 	list := s.stalled
 	s.stalled = nil
@@ -218,13 +218,13 @@ func (s *Session) unstall() {
 		if l.dead {
 			continue
 		}
-		if l.g.handling { // its end calls again
+		if l.g.handling { // unstall is called again when the handler returns
 			s.stalled = append(s.stalled, l)
 			continue
 		}
 		l.bufferOut = false
 		if l.g.relay.Taken(int(l.rail)) != nil {
-			continue // the peer sends it again, elsewhere
+			continue // the peer sends it again over another rail
 		}
 		if l.handle(l.rp.Buf) && !l.dead {
 			_ = l.small.RecvBufRelease(&l.rp)
@@ -232,7 +232,7 @@ func (s *Session) unstall() {
 	}
 }
 
-// receiveUnexpected gives a kept message to a receive.
+// receiveUnexpected gives an unexpected message to a receive.
 func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	extra, data := u.h.Data(u.buf)
 	g := u.g
@@ -262,8 +262,8 @@ func (s *Session) receiveUnexpected(r *Request, u *unexpected) {
 	s.freeUnexpected(u)
 }
 
-// dropUnexpected forgets long messages of a gate whose connection has ended: nobody
-// will send them. Short ones are here, and can still be received.
+// dropUnexpected drops the unexpected long messages of a gate whose connection has ended: their data will not be sent.
+// Short ones have arrived, and can still be received.
 func (s *Session) dropUnexpected(g *Gate) {
 	s.table.Each(g.index, func(a *match.Arrival) {
 		if u := a.User.(*unexpected); u.h.Kind == header.RTS {
@@ -278,10 +278,10 @@ func (s *Session) dropUnexpected(g *Gate) {
 	g.probed = nil
 }
 
-// refuseUnexpected is the same on the side that closes: the sender hears it by Bye.
+// refuseUnexpected does the same on the side that closes: the sender is notified by Leave.
 func (s *Session) refuseUnexpected(g *Gate) { s.dropUnexpected(g) }
 
-// withdrawUnexpected forgets one that its sender has withdrawn.
+// withdrawUnexpected drops an unexpected long message that its sender has cancelled.
 func (g *Gate) withdrawUnexpected(u *unexpected) {
 	delete(g.rts, u.number)
 	if i := slices.Index(g.probed, u); i >= 0 {
@@ -302,12 +302,12 @@ func (u *unexpected) parse(req *header.Request) error {
 	return err
 }
 
-// length is how long a kept message is.
+// length returns the length of the message in bytes.
 func (u *unexpected) length() int {
 	if u.h.Kind == header.RTS {
 		var req header.Request
 		if u.parse(&req) != nil {
-			return 0 // changed by the peer while it was copied: to receive it fails
+			return 0 // the peer changed it while it was copied: its receive fails
 		}
 		return int(req.Total)
 	}
@@ -406,7 +406,7 @@ func (s *Session) Improbe(mt Match) (*Message, bool) {
 }
 
 // Irecv starts to receive the message. A second call fails with ErrInvalid. A long message can end between Improbe and
-// its reception: the request then fails with ErrCanceled if the sender has taken the message back, and with ErrClosed
+// its reception: the request then fails with ErrCanceled if the sender has cancelled the message, and with ErrClosed
 // if the connection on which it came has ended.
 func (m *Message) Irecv(buf []byte) (*Request, error) {
 	s := m.s
@@ -435,14 +435,14 @@ func (s *Session) receiveProbed(r *Request, u *unexpected) {
 	s.receiveUnexpected(r, u)
 }
 
-// Drop makes progress and throws away the messages that match, have arrived and were not received, and returns how many
-// there were. To their senders they are received. It never blocks.
+// Drop makes progress and throws away the messages that match, have arrived and were not received, and returns how
+// many there were. To their senders they count as received. It never blocks.
 func (s *Session) Drop(m Match) (n int) {
 	s.Progress()
 	s.mu.lock()
 	defer s.leave()
 	p := m.pattern()
-	for most := s.unexpectedN; n < most; n++ { // not those that come meanwhile
+	for most := s.unexpectedN; n < most; n++ { // not messages that arrive during this call
 		a := s.table.Peek(&p)
 		if a == nil {
 			break

@@ -31,7 +31,7 @@ func WaitAll(ctx context.Context, reqs []*Request) (failed int, err error) {
 
 // WaitAny blocks until one of the requests is done or ctx ends. It gives that one back, sets its place in reqs to nil,
 // and returns its index and outcome. Nil requests are left out; if all are nil, the index is -1 and the error nil. If
-// ctx ends first, or a request was given back elsewhere meanwhile (ErrInvalid), the index is -1 and no request was
+// ctx ends first, or a concurrent call gives a request back (ErrInvalid), the index is -1 and no request was
 // cancelled. All requests must be of one session.
 func WaitAny(ctx context.Context, reqs []*Request) (int, Status, error) {
 	s, err := sessionOf(reqs)
@@ -122,7 +122,8 @@ func sessionOf(reqs []*Request) (s *Session, err error) {
 	return s, nil
 }
 
-// generationsOf appends the generations of requests, by which it is found that one was given back meanwhile.
+// generationsOf appends the generations of requests, by which firstDone finds out that a concurrent call gave one
+// back.
 func generationsOf(reqs []*Request, to []uint64) []uint64 {
 	for _, r := range reqs {
 		if r == nil {
@@ -136,8 +137,8 @@ func generationsOf(reqs []*Request, to []uint64) []uint64 {
 	return to
 }
 
-// firstDone returns the index of the first request that is done, or was given back meanwhile, which is an error; -1 if
-// there is none. The caller holds the lock.
+// firstDone returns the index of the first request that is done, or was given back by a concurrent call, which is an
+// error; -1 if there is none. The caller holds the lock.
 func firstDone(reqs []*Request, generations []uint64) (int, error) {
 	for i, r := range reqs {
 		switch {
