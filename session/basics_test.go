@@ -65,7 +65,7 @@ func TestSendRecv(t *testing.T) {
 	wg.Wait()
 	stopped, stop := context.WithCancel(ctx)
 	stop()
-	long := make([]byte, 1<<20) // which nobody receives
+	long := make([]byte, 1<<20) // which no rank receives
 	if _, err := s[0].Gate(1).SendRecv(stopped, 4, long, session.Tag(4), make([]byte, 8)); !errors.Is(err, context.Canceled) {
 		t.Errorf("with an ended context: %v", err)
 	}
@@ -111,7 +111,7 @@ func TestAlloc(t *testing.T) {
 	}
 }
 
-// abortJob notes what a session passes on.
+// abortJob records the arguments of Abort.
 type abortJob struct {
 	*folder
 	code int
@@ -128,14 +128,15 @@ func TestAbort(t *testing.T) {
 	}
 	s.Abort(7, "no input")
 	if job.code != 7 || job.why != "no input" {
-		t.Errorf("the launcher hears %d, %q", job.code, job.why)
+		t.Errorf("the launcher got %d, %q", job.code, job.why)
 	}
 	if err := s.Close(deadline(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-// A program without the import of drivers is told of it; one whose drivers do not work is told why, in one line.
+// A program that imports no driver gets an error with the import; if no driver works, the error has the reasons in one
+// line.
 func TestNoDriverIsExplained(t *testing.T) {
 	err := session.NoDriver(nil)
 	if !errors.Is(err, driver.ErrUnsupported) || !strings.Contains(err.Error(), `import _ "github.com/bywash/bywash/driver/all"`) {

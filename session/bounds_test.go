@@ -12,12 +12,12 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// rtsOf is a request of a message that never comes.
+// rtsOf returns the RTS of a message that is never sent.
 func rtsOf(k uint64) []byte {
 	return forged(header.RTS, k, func(b []byte) { (&header.Request{ID: k, Total: 16, Modes: 1}).Put(b) })
 }
 
-// postRaw has a rank send n messages, and take nothing.
+// postRaw has a rank send n messages without receiving any.
 func postRaw(t *testing.T, from, to *session.Session, n int, next func(k uint64) []byte) {
 	t.Helper()
 	ctx := deadline(t)
@@ -31,7 +31,7 @@ func postRaw(t *testing.T, from, to *session.Session, n int, next func(k uint64)
 	}
 }
 
-// silentPeers are three ranks that are connected, where those but the first make progress only when told to.
+// silentPeers returns three connected ranks, of which all but the first make progress only explicitly.
 func silentPeers(t *testing.T, change func(*session.Config)) []*session.Session {
 	t.Helper()
 	s := joinAll(t, 3, func(rank int, c *session.Config) {
@@ -42,7 +42,7 @@ func silentPeers(t *testing.T, change func(*session.Config)) []*session.Session 
 	for _, x := range s[1:] {
 		transfer(t, x, s[0], 10)
 	}
-	t.Cleanup(func() { // none waits for one that is held up
+	t.Cleanup(func() { // no Close waits for a peer that is blocked
 		over, cancel := context.WithCancel(context.Background())
 		cancel()
 		for _, x := range s {
@@ -82,7 +82,7 @@ func TestMemoryOfAllPeersIsBounded(t *testing.T) {
 	}
 }
 
-// A peer that is held up because nobody receives its messages leaves room for those of others.
+// A peer that is blocked because its messages are not received leaves room for those of other peers.
 func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -106,14 +106,14 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 					s[0].Progress()
 				}
 			}
-			eventually(t, "the peer is held up", func() bool { s[0].Progress(); return s[0].Stats().Stalls > 0 })
+			eventually(t, "the peer is blocked", func() bool { s[0].Progress(); return s[0].Stats().Stalls > 0 })
 			if n := s[0].Stats().Unexpected; int(n) > tt.most+1 {
-				t.Errorf("%d messages are kept, want at most %d", n, tt.most)
+				t.Errorf("%d unexpected messages are stored, want at most %d", n, tt.most)
 			}
 			if _, err := s[2].Gate(0).Isend(1<<40, nil); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the message of another peer is there", func() bool {
+			eventually(t, "the message of another peer has arrived", func() bool {
 				_, ok := s[0].Iprobe(session.Match{Tag: 1 << 40})
 				return ok
 			})
@@ -121,7 +121,7 @@ func TestUnexpectedMessagesLeaveRoom(t *testing.T) {
 	}
 }
 
-// Memory of messages that were kept once is not kept for ever, whatever their lengths were.
+// Pooled memory of unexpected messages is bounded, whatever their lengths were.
 func TestPooledMemoryIsBounded(t *testing.T) {
 	const budget = 4 << 20
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = budget })

@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// A message of any kind that has not left is taken back by Cancel, or when its context ends: nothing of it stays, and
-// later messages are not held up.
+// Cancel, or the end of the context, cancels a message of any kind that has not left: nothing of it stays, and later
+// messages are not delayed.
 func TestCancelQueuedMessages(t *testing.T) {
 	kinds := map[string]func(*session.Gate, *session.Remote) (*session.Request, error){
 		"message": func(g *session.Gate, _ *session.Remote) (*session.Request, error) {
@@ -99,12 +99,12 @@ func TestCancelQueuedMessages(t *testing.T) {
 				}
 				first := make([]byte, 30_000)
 				if err := g.Get(ctx, remote, 0, first); err != nil || !bytes.Equal(first, make([]byte, 30_000)) {
-					t.Errorf("after operations that were taken back: %v, changed %v", err, !bytes.Equal(first, make([]byte, 30_000)))
+					t.Errorf("after operations that were cancelled: %v, changed %v", err, !bytes.Equal(first, make([]byte, 30_000)))
 				}
 				if err := region.Deregister(); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "nothing is there any more", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
+				eventually(t, "nothing is left", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
 			})
 		}
 	}

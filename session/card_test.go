@@ -54,8 +54,8 @@ func TestForgedCardsAreRefused(t *testing.T) {
 	}
 }
 
-// Nor does who has it make this process send datagrams wherever he likes. A card names only the socket of its session's
-// incarnation, or unprivileged UDP ports of literal unicast addresses.
+// Nor can a member that knows the secret make this process send datagrams to any address. A card names only the socket
+// of its session's incarnation, or unprivileged UDP ports of literal unicast addresses.
 func TestCardsNameOnlyAddressesOfSessions(t *testing.T) {
 	for _, a := range []string{
 		"udp:localhost:5000", "udp:example.org:5000", "udp:127.0.0.1:5000", "udp:0.0.0.0:5000", "udp:255.255.255.255:5000", "udp:224.0.0.1:5000", "udp:[ff02::1]:5000",
@@ -85,7 +85,7 @@ func FuzzCard(f *testing.F) {
 	})
 }
 
-// Both ends pair the same rails in the same order, whoever computes it: those that reach each other, the first that fits.
+// Both ends compute the same pairs of rails in the same order: those that reach each other, the first that fits.
 func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 	// Rails reach each other if one of their nets is the same; by default they are in net 0.
 	rail := func(name string, excl int, nets ...string) cardRail {
@@ -135,7 +135,7 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 	}
 }
 
-// testReach says whether two rails of TestChoiceIsTheSameAtBothEnds have a net in common.
+// testReach returns an error unless two rails of TestChoiceIsTheSameAtBothEnds have a net in common.
 func testReach(a, b *cardRail) error {
 	for net := range strings.SplitSeq(a.small, ",") {
 		if slices.Contains(strings.Split(b.small, ","), net) && (net != "" || a.small == b.small) {

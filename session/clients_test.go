@@ -20,7 +20,7 @@ import (
 )
 
 // clientProcess is a process that no launcher has started: it connects to a server whose card comes on its standard
-// input, and says hello. It leaves in order when the input ends.
+// input, and sends a message. It leaves in order when the input ends.
 func clientProcess() error {
 	ctx := context.Background()
 	s, err := session.Join(ctx, session.Config{}) // BYWASH_SECRET
@@ -86,7 +86,8 @@ func startClient(t *testing.T, s *session.Session, secret []byte) *client {
 	return c
 }
 
-// A server whose clients come and go learns which one has closed its session and which one has died, and forgets them.
+// A server whose clients come and go is notified which one has closed its session and which one has died, and removes
+// their gates.
 func TestServerIsNotifiedOfLostClient(t *testing.T) {
 	secret := launch.NewSecret()
 	closed, died := make(chan *session.Gate, 8), make(chan *session.Error, 8)
@@ -121,7 +122,7 @@ func TestServerIsNotifiedOfLostClient(t *testing.T) {
 			t.Error("another client's gate was closed")
 		}
 	case <-deadline(t).Done():
-		t.Fatal("nobody says that a client has closed its session")
+		t.Fatal("the close of a client was not reported")
 	}
 	if err := dies.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func TestServerIsNotifiedOfLostClient(t *testing.T) {
 			t.Errorf("%v, of gate %p, want that of the client %p", e, e.Gate, dies.g)
 		}
 	case <-deadline(t).Done():
-		t.Fatal("nobody says that a client has died")
+		t.Fatal("the death of a client was not reported")
 	}
 	if err := dies.g.Err(); !errors.Is(err, session.ErrBroken) {
 		t.Errorf("the error of its gate: %v", err)

@@ -230,7 +230,7 @@ func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 		}
 		sends = append(sends, r)
 	}
-	eventually(t, "messages are kept", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 2 })
+	eventually(t, "messages are stored", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 2 })
 	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
 	eachOf(t, s, func(x *session.Session) error { return x.Resume() })
 	if err := s[1].Close(ctx); err != nil {
@@ -243,8 +243,8 @@ func TestEndOfAPeerIsNoticedAfterAPause(t *testing.T) {
 	}
 }
 
-// The next message of a peer is beyond the budget, and lies in the driver's memory, which tells nothing more of that
-// peer: its end is noticed all the same, and what it had sent can be received.
+// The next message of a peer exceeds the budget and stays in the driver's memory, so that the driver reports nothing
+// more of that peer. The peer's end is noticed all the same, and its messages can be received.
 func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
 	s := joinAll(t, 2, func(r int, c *session.Config) {
 		if r == 1 {
@@ -258,7 +258,7 @@ func TestEndOfAPeerIsNoticedBehindTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "held up", func() bool { s[1].Progress(); return s[1].Stats().Stalls > 0 })
+	eventually(t, "the peer is blocked", func() bool { s[1].Progress(); return s[1].Stats().Stalls > 0 })
 	over, end := context.WithCancel(ctx)
 	end()
 	if err := s[0].Close(over); !errors.Is(err, context.Canceled) { // the other end cannot answer

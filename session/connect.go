@@ -107,7 +107,7 @@ func (g *Gate) dialLinks(ctx context.Context, number uint64) (links []*link, why
 		return nil, nil, err
 	}
 	if g.rank >= 0 && (int(theirs.rank) != g.rank || int(theirs.size) != s.size) {
-		return nil, nil, fmt.Errorf("%w: the card of rank %d says %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
+		return nil, nil, fmt.Errorf("%w: the card of rank %d is that of rank %d of %d", ErrInvalid, g.rank, theirs.rank, theirs.size)
 	}
 	pairs, why, own := choose(s.card, theirs, func(my, their int) error { return s.nics[my].reaches(&theirs.rails[their]) })
 	for k, i := range own {
@@ -283,8 +283,8 @@ func (s *Session) answerer() {
 }
 
 // answer connects to the peer with that incarnation if its rank's card confirms the incarnation. A forged incarnation
-// costs a lookup. The peer was named when as connections had been begun here: a later one to the same peer has answered it,
-// and may have been closed since.
+// costs a lookup. The peer was named when as connections had been begun here: a later one to the same peer has
+// answered it, and may have been closed since.
 func (s *Session) answer(incarnation, as uint64) {
 	rank := driver.RankOf(incarnation)
 	if rank >= s.size || s.card.knows(incarnation) {

@@ -76,8 +76,8 @@ func FuzzConnectRequest(f *testing.F) {
 	})
 }
 
-// A session sends no more connect requests than its rate allows, whatever cards say. The rate is 4096 a second, with
-// 8192 at once.
+// A session sends no more connect requests than its rate allows, whatever the cards contain. The rate is 4096 a
+// second, with 8192 at once.
 func TestConnectRequestsAreLimited(t *testing.T) {
 	var b bucket
 	now := time.Now()
@@ -141,7 +141,8 @@ func TestConnectRequestsGoByUDP(t *testing.T) {
 	}
 }
 
-// A stranger's datagram with a socket that lingers makes nobody deaf, and does not hold up the end.
+// A datagram of an unauthenticated process that carries a lingering socket neither stops a session from receiving
+// connect requests nor delays its Close.
 func TestConnectRequestWithADescriptorDoesNotBlock(t *testing.T) {
 	rightstest.EachKernel(t, func(t *testing.T) {
 		s := &Session{size: 1, card: &card{incarnation: 11}}
@@ -156,7 +157,7 @@ func TestConnectRequestWithADescriptorDoesNotBlock(t *testing.T) {
 		}
 		defer to.Close()
 		took := 0
-		for range 4 { // nobody reads yet: the last references lie in the queue
+		for range 4 { // not read yet: the last references are in the queue
 			fd := rightstest.Lingering(t)
 			if err := rights.Send(to, []byte("request"), false, fd); err == nil {
 				took++

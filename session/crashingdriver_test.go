@@ -17,15 +17,15 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// crashPoint is when a process kills itself: the moment that has this name comes for that time. Moments
-// that come often stand in for one that never does.
+// crashPoint is when a process kills itself: at the given occurrence of the named moment. If that never comes, the
+// process crashes after maxMoments moments of any name.
 type crashPoint struct {
 	moment string
 	times  atomic.Int64
 	all    atomic.Int64
 }
 
-// maxMoments is how many moments a rank lives at most.
+// maxMoments is after how many moments a rank crashes at the latest.
 const maxMoments = 200_000
 
 func (f *crashPoint) at(moment string) {
@@ -34,18 +34,18 @@ func (f *crashPoint) at(moment string) {
 	}
 }
 
-// crash is kill -9, and says when.
+// crash prints the moment and kills the process with SIGKILL.
 func crash(moment string) {
 	fmt.Println(moment)
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// crashingNames are drivers under which the same ones are registered that have a fate. They are as long, so that a
-// name in a business card can be exchanged for the other: no peer sees a difference.
+// crashingNames maps each driver to the name of its crashing variant. Both names have the same length, so that one can
+// replace the other in a business card: peers see no difference.
 var crashingNames = map[string]string{"shm": "shx", "afxdp": "afxdx"}
 
-// registerCrashing makes the drivers of a process mortal ones.
+// registerCrashing registers the crashing variants of the drivers.
 func registerCrashing(f *crashPoint) error {
 	for name, other := range crashingNames {
 		d, err := driver.Lookup(name)
@@ -57,7 +57,7 @@ func registerCrashing(f *crashPoint) error {
 	return nil
 }
 
-// crashingJob is a job in whose cards this process's drivers have their other names.
+// crashingJob replaces driver names in cards: peers see the plain names, this process the crashing variants.
 type crashingJob struct{ *folder }
 
 func swapNames(card []byte, there bool) []byte {
@@ -193,7 +193,7 @@ func (c *crashingContext) RecvWaitAny(ctx context.Context) (driver.Instance, err
 
 func (c *crashingContext) RecvCancelAny() error { return c.Context.(driver.Prober).RecvCancelAny() }
 
-// crashingSmall dies around messages of the session's protocol.
+// crashingSmall can crash around messages of the session's protocol.
 type crashingSmall struct {
 	driver.BufferReceiver
 	f *crashPoint
@@ -231,7 +231,7 @@ func (m *crashingSmall) RecvPoll(p *driver.Packet) (bool, error) {
 	return done, err
 }
 
-// crashingLarge dies around chunks.
+// crashingLarge can crash around chunks.
 type crashingLarge struct {
 	driver.Prefetcher
 	f *crashPoint
@@ -275,7 +275,7 @@ func (m *crashingLarge) RecvPoll(p *driver.Packet) (bool, error) {
 	return done, err
 }
 
-// crashingOneSided dies around one-sided operations.
+// crashingOneSided can crash around one-sided operations.
 type crashingOneSided struct {
 	one driver.OneSided
 	f   *crashPoint

@@ -26,30 +26,30 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// crashPlan is how a rank lives and dies.
+// crashPlan is what a rank does and when it crashes.
 type crashPlan struct {
-	Activity string // the rank's activity beside traffic
+	Activity string // what the rank does beside traffic
 	Mode     int    // forced, or none
 	Section  int
 	Arena    bool // of one-sided operations
 	Rails    []session.Rail
-	Moment   string // it kills itself when this comes for that time
+	Moment   string // the rank kills itself at occurrence Times of this moment
 	Times    int64
 }
 
 const envCrash = "BYWASH_SESSION_TEST_CRASH"
 
-// Habits: activities of a rank beside traffic.
+// Activities of a rank beside traffic.
 const (
 	closing = "closing" // it disconnects again and again
 	pausing = "pausing" // it quiesces again and again
 	losing  = "losing"  // it loses a rail
 )
 
-// anyTime is the moment at which the test kills, whatever goes on.
+// anyTime is the moment of a rank that the test kills after a random time.
 const anyTime = "some time"
 
-// crashScenario is traffic in which ranks die, and the moments at which they do.
+// crashScenario is traffic during which ranks crash, and the moments at which they do.
 type crashScenario struct {
 	name       string
 	activity   string
@@ -58,7 +58,7 @@ type crashScenario struct {
 	rails      int // the victim's
 	unexpected int // the survivor's budget
 	arena      bool
-	times      int // a moment is one of the first so many of its kind
+	times      int // the crash is at one of the first so many occurrences of the moment
 	moments    []string
 }
 
@@ -86,7 +86,7 @@ var (
 	onesided   = []string{"import", "put begins", "put under way", "get begins", "get under way", "atomic begins", "atomic under way", "operation done"}
 )
 
-// crashScenarios are by driver. Not all drivers have all of them: drivers differ in the rendezvous.
+// crashScenarios has the scenarios of each driver. Not all drivers have all of them: drivers differ in the rendezvous.
 var crashScenarios = map[string][]crashScenario{
 	"shm": {
 		{name: "plain", mode: anyMode, times: 20, moments: moments(messages, chunks, around("op", "reply"))},
@@ -109,7 +109,7 @@ var crashScenarios = map[string][]crashScenario{
 	},
 }
 
-// crashingRank is a rank that lives and dies as it is told.
+// crashingRank is a rank that crashes as envCrash specifies.
 func crashingRank(dir string) error {
 	var d crashPlan
 	if err := json.Unmarshal([]byte(os.Getenv(envCrash)), &d); err != nil {
@@ -160,7 +160,7 @@ func closedOnly(err error) bool {
 	return true
 }
 
-// runActivity does what a rank does beside traffic.
+// runActivity runs a rank's activity beside traffic.
 func runActivity(ctx context.Context, s *session.Session, activity string) error {
 	g := s.Gate(0)
 	if activity == "" {
@@ -197,7 +197,7 @@ func runActivity(ctx context.Context, s *session.Session, activity string) error
 	return ctx.Err()
 }
 
-// survivors are two ranks that see a third one die, again and again.
+// survivors are two ranks whose third rank crashes again and again.
 type survivors struct {
 	crashScenario
 	dir       string
@@ -210,9 +210,9 @@ type survivors struct {
 	crashedAt map[string]int
 }
 
-// All ranks that have a connection with one that dies, at any moment of the protocol, are told so: everything
-// of it ends as broken and names it, and its memory comes back; nothing is left of it; other gates go on, and
-// the rank can be started again.
+// When a rank crashes, at any moment of the protocol, every rank that is connected to it is notified: everything
+// pending ends with ErrBroken and names the rank, and its memory comes back. Nothing is left behind, other gates go
+// on, and the rank can be started again.
 func TestRanksCrashInEveryState(t *testing.T) {
 	soak := os.Getenv("BYWASH_SOAK") != ""
 	rng := rand.New(rand.NewPCG(seed(t), 5))
@@ -245,7 +245,7 @@ func TestRanksCrashInEveryState(t *testing.T) {
 	}
 }
 
-// run has ranks die in a scene.
+// run crashes ranks in a scenario.
 func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Rand, deaths int) {
 	v := &survivors{crashScenario: sc, dir: t.TempDir(), lost: make(chan *session.Error, 1000), crashedAt: map[string]int{}}
 	v.rail = rails[1][:max(sc.rails, 1)]
@@ -258,7 +258,7 @@ func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Ran
 		defer a.Close()
 		v.memory = a.Bytes()
 	}
-	if r, w, err := os.Pipe(); err == nil { // the runtime's poller is there from now on
+	if r, w, err := os.Pipe(); err == nil { // this starts the runtime's poller, which would be counted otherwise
 		_, _ = r.Close(), w.Close()
 	}
 	before := heldResources()
@@ -281,7 +281,7 @@ func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Ran
 	checkReleased(t, "after the survivors have closed", before)
 }
 
-// join makes the survivors.
+// join joins the survivors.
 func (v *survivors) join(t *testing.T, rails []session.Rail) {
 	if err := os.WriteFile(filepath.Join(v.dir, "1"), []byte("nobody yet"), 0o600); err != nil {
 		t.Fatal(err)
@@ -308,7 +308,7 @@ func (v *survivors) join(t *testing.T, rails []session.Rail) {
 	}
 }
 
-// crashOne starts a rank, has it die, and looks what is left of it.
+// crashOne starts a rank, has it crash, and checks what is left of it.
 func (v *survivors) crashOne(t *testing.T, d crashPlan, after time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*testTime)
 	defer cancel()
@@ -320,7 +320,7 @@ func (v *survivors) crashOne(t *testing.T, d crashPlan, after time.Duration) {
 	var others sync.WaitGroup
 	others.Go(func() { v.exchange(ctx, t, v.third, &stop, &turns[0]) })
 	others.Go(func() { v.exchange(ctx, t, v.s, &stop, &turns[1]) })
-	if d.Moment == anyTime { // it may be one at which nothing moves
+	if d.Moment == anyTime { // at some of these times nothing moves
 		time.AfterFunc(after, func() { _ = child.Process.Kill() })
 	}
 	errs := traffic(ctx, v.s, 1, v.memory, func(err error) bool { return closedOnly(err) && ctx.Err() == nil })
@@ -372,7 +372,7 @@ func (v *survivors) start(t *testing.T, d crashPlan) (*exec.Cmd, io.Reader) {
 	return child, output
 }
 
-// checkBroken checks that an error names the dead.
+// checkBroken checks that an error is ErrBroken and names the crashed rank.
 func checkBroken(t *testing.T, what string, err error) {
 	t.Helper()
 	var e *session.Error
@@ -381,7 +381,7 @@ func checkBroken(t *testing.T, what string, err error) {
 	}
 }
 
-// checkReported checks that the error callback has named the dead, once.
+// checkReported checks that OnError has reported the crashed rank, once.
 func (v *survivors) checkReported(ctx context.Context, t *testing.T) {
 	for fatal := false; !fatal; {
 		select {
@@ -391,17 +391,17 @@ func (v *survivors) checkReported(ctx context.Context, t *testing.T) {
 			}
 			fatal = !e.NonFatal
 		case <-ctx.Done():
-			t.Fatal("no error was told")
+			t.Fatal("no error was reported")
 		}
 	}
 	select {
 	case e := <-v.lost:
-		t.Errorf("another error was told: %v", e)
+		t.Errorf("another error was reported: %v", e)
 	default:
 	}
 }
 
-// exchange exchanges messages with a rank that lives.
+// exchange exchanges messages with the other survivor.
 func (v *survivors) exchange(ctx context.Context, t *testing.T, with *session.Session, stop *atomic.Bool, turns *atomic.Int64) {
 	src, dst := pattern(50_000, 1), make([]byte, 50_000)
 	tag := uint64(1<<50 + with.Rank())
@@ -414,7 +414,7 @@ func (v *survivors) exchange(ctx context.Context, t *testing.T, with *session.Se
 			_, err = r.Wait(ctx)
 		}
 		if err != nil || !bytes.Equal(src, dst) {
-			t.Errorf("a message to rank %d, which lives: %v, equal %v", with.Rank(), err, bytes.Equal(src, dst))
+			t.Errorf("a message to rank %d, which is alive: %v, equal %v", with.Rank(), err, bytes.Equal(src, dst))
 			turns.Add(1 << 30)
 			return
 		}
@@ -423,8 +423,8 @@ func (v *survivors) exchange(ctx context.Context, t *testing.T, with *session.Se
 	}
 }
 
-// checkNothingLeft checks that nothing is left of the dead but short messages, which can still be received, and
-// makes its gate ready for the next life.
+// checkNothingLeft checks that nothing is left of the crashed rank but short messages, which can still be received,
+// and makes its gate usable for the next process.
 func (v *survivors) checkNothingLeft(t *testing.T) {
 	g := v.s.Gate(1)
 	ctx := deadline(t)
@@ -434,7 +434,7 @@ func (v *survivors) checkNothingLeft(t *testing.T) {
 			break
 		}
 		if _, err := m.Recv(ctx, b); err != nil {
-			t.Errorf("a message that was kept: %v", err)
+			t.Errorf("an unexpected message: %v", err)
 		}
 	}
 	var rest string
@@ -459,7 +459,7 @@ func (v *survivors) checkNothingLeft(t *testing.T) {
 	checkReleased(t, "after another death", v.base)
 }
 
-// resources is what can leak.
+// resources counts what can leak.
 type resources struct{ fds, maps, locked, goroutines int }
 
 func heldResources() (h resources) {
@@ -483,7 +483,7 @@ func heldResources() (h resources) {
 	return h
 }
 
-// checkReleased checks that no more is held than before.
+// checkReleased checks that no more resources are in use than before.
 func checkReleased(t *testing.T, when string, before resources) {
 	t.Helper()
 	var now resources
@@ -494,5 +494,5 @@ func checkReleased(t *testing.T, when string, before resources) {
 		}
 	}
 	b := make([]byte, 1<<16)
-	t.Errorf("%s there are %+v, want at most %+v\n%s", when, now, before, b[:runtime.Stack(b, true)])
+	t.Errorf("%s resources in use: %+v, want at most %+v\n%s", when, now, before, b[:runtime.Stack(b, true)])
 }

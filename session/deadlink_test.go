@@ -29,8 +29,8 @@ func fillDriver(t *testing.T, g *session.Gate, size int) (requests []*session.Re
 	return nil
 }
 
-// A peer that violates the protocol loses its connection, and pending operations with it fail. Parcels that the driver
-// still holds are not used again before it gives them back; connections to other peers are not affected.
+// A peer that violates the protocol loses its connection, and pending operations with it fail. Messages that the
+// driver still holds are not reused before it gives them back; connections to other peers are not affected.
 func TestMalformedMessageBreaksOnlyItsGate(t *testing.T) {
 	for name, size := range map[string]int{"short": 8, "of the program's memory": 1000} {
 		t.Run(name, func(t *testing.T) {

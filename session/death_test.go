@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is what another process does.
+// child is the main function of a child process.
 func child(dir string) error {
 	number := func(name string) int { n, _ := strconv.Atoi(os.Getenv(name)); return n }
 	switch os.Getenv(envRole) {
@@ -108,7 +108,7 @@ func startRank(t *testing.T, dir string, rails []session.Rail, env ...string) (*
 	return c, log
 }
 
-// rankCommand is this test binary as another process, with what it says.
+// rankCommand returns a command that runs this test binary as a rank, and its output.
 func rankCommand(t *testing.T, dir string, env ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -178,8 +178,8 @@ func modeOf(n int) *rdv.Mode {
 // inHandler is called by the handler of active messages in traffic.
 var inHandler = func() {}
 
-// traffic keeps everything that a session can do under way with a peer until
-// something fails, and again does not say that it may be tried again.
+// traffic keeps operations of every kind in progress with a peer until one fails and again does not return true for
+// its error.
 func traffic(ctx context.Context, s *session.Session, peer int, memory []byte, again func(error) bool) []error {
 	g := s.Gate(peer)
 	s.Handle(1, func(*session.Gate, *session.Active) { inHandler() })
@@ -309,7 +309,7 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 	_ = child.Wait()
 	for k, err := range errs {
 		if !errors.Is(err, session.ErrBroken) {
-			t.Errorf("loop %d ended with %v, want broken (the peer said %q)", k, err, log.String())
+			t.Errorf("loop %d ended with %v, want broken (output of the peer: %q)", k, err, log.String())
 		}
 	}
 	select {
@@ -318,10 +318,10 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 			t.Errorf("the error names rank %d", e.Peer)
 		}
 	case <-ctx.Done():
-		t.Error("no error was told")
+		t.Error("no error was reported")
 	}
 	if _, err := s.Gate(1).Isend(1, []byte{1}); !errors.Is(err, session.ErrBroken) {
-		t.Errorf("send to the dead: %v", err)
+		t.Errorf("send to the dead rank: %v", err)
 	}
 	transfer(t, s, s, 1000) // others are still there
 	if t.Failed() {

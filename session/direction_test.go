@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// A message has come and another waits to leave: Progress deals first with the one that it is told to.
+// A message has arrived and another waits to leave: ProgressDir handles the chosen direction first.
 func TestProgressDirOrder(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -28,9 +28,9 @@
 // several rails.
 //
 // A request is an operation under way. Isend, Irecv, Iput, Iget and Iatomic return one, and never block. A nil request
-// means that the operation is already done; Wait on it returns at once. [Request.Wait], or a [Request.Test] that reports
-// done, gives the request back to the session: it must not be used afterwards. [WaitAny], [WaitSome] and [WaitAll] wait
-// for several.
+// means that the operation is already done; Wait on it returns at once. [Request.Wait], or a [Request.Test] that
+// reports done, gives the request back to the session: it must not be used afterwards. [WaitAny], [WaitSome] and
+// [WaitAll] wait for several.
 //
 // A message is unexpected if it arrives before a receive matches it. The session keeps unexpected messages within a
 // budget (Config.Unexpected); beyond it, messages wait at their sender, also those that a receive waits for.

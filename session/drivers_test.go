@@ -297,7 +297,7 @@ func nicDeath(t *testing.T, first int, moment uint64) {
 	defer func() {
 		if t.Failed() {
 			_ = s.Dump(os.Stderr)
-			t.Logf("the peer said %q", log.String())
+			t.Logf("output of the peer: %q", log.String())
 		}
 		_ = s.Close(ctx)
 	}()
@@ -315,10 +315,10 @@ func nicDeath(t *testing.T, first int, moment uint64) {
 	select {
 	case e := <-lost:
 		if !e.NonFatal || e.Peer != 1 {
-			t.Errorf("the loss of a rail is told as %+v", e)
+			t.Errorf("the loss of a rail is reported as %+v", e)
 		}
 	case <-ctx.Done():
-		t.Error("nobody was told of the loss")
+		t.Error("the loss was not reported")
 	}
 	killed.Store(true)
 	wg.Wait()

@@ -14,23 +14,23 @@ func (s *Session) Dump(w io.Writer) error {
 	defer s.mu.unlock()
 	d := dumper{w: w}
 	d.line("rank %d of %d, job %s (%s): %+v", s.rank, s.size, s.job.ID(), s.job.Name(), s.stats)
-	d.line("%d receives posted, %d messages kept, %d bytes of budget left, %d peers held up", s.table.Posted(), s.table.Waiting(), s.budget, len(s.stalled))
+	d.line("%d receives posted, %d unexpected messages, %d bytes of budget left, %d peers stalled", s.table.Posted(), s.table.Waiting(), s.budget, len(s.stalled))
 	for _, n := range s.nics {
 		var c driver.Counters
 		if n.small.Counters(&c); n.large != nil {
 			n.large.Counters(&c)
 		}
-		d.line("driver %s on %s: %d connections stood, %d attempts refused, %d broken, %d bad frames, %d posts told busy",
+		d.line("driver %s on %s: %d connections established, %d attempts refused, %d broken, %d bad frames, %d posts busy",
 			n.Driver, n.Device, c.Connects, c.Refused, c.BrokenPeers, c.BadFrames, c.Busy)
 	}
 	for _, g := range s.gates {
 		if g == nil || g.state == gateIdle && g.backlog.n+g.later.n == 0 {
 			continue
 		}
-		d.line("gate %d (rank %d): %s, %d under way, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
+		d.line("gate %d (rank %d): %s, %d in progress, %d waiting, %d for the next connection, leaving %v, bye sent %v seen %v, error %v",
 			g.index, g.rank, gateStates[g.state], g.live, g.backlog.n, g.later.n, g.leaving, g.byeSent, g.byeSeen, g.err)
 		for _, l := range g.links {
-			d.line("  rail %d: %s %s, %d in the driver, %d pieces, held %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.bufferOut)
+			d.line("  rail %d: %s %s, %d in the driver, %d pieces, buffer out %v", l.rail, l.nic.Driver, l.nic.Device, l.sending.n, l.pieces, l.bufferOut)
 		}
 	}
 	s.outs.each(func(id uint64, o *outgoing) {

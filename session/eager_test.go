@@ -145,7 +145,7 @@ func TestSynchronousSendWaitsForItsReceive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s[1].Probe(ctx, session.Match{Tag: 1}); err != nil { // it is there
+		if _, err := s[1].Probe(ctx, session.Match{Tag: 1}); err != nil { // wait until it has arrived
 			t.Fatal(err)
 		}
 		for range 100 {
@@ -243,8 +243,8 @@ func TestTruncationErrorHasBothSizes(t *testing.T) {
 	}
 }
 
-// A sender that nobody receives from is held up by the budget, loses nothing,
-// and goes on when its messages are received.
+// A sender whose messages are not received is blocked by the budget, loses nothing, and goes on when its messages are
+// received.
 func TestUnexpectedMessagesKeepWithinTheirBudget(t *testing.T) {
 	const budget, n, size = 64 << 10, 1000, 1000
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Unexpected = budget })
@@ -265,11 +265,11 @@ func TestUnexpectedMessagesKeepWithinTheirBudget(t *testing.T) {
 	for s[1].Stats().Stalls == 0 {
 		s[1].Progress()
 		if ctx.Err() != nil {
-			t.Fatal("the budget holds nobody up")
+			t.Fatal("the budget blocks no sender")
 		}
 	}
 	if kept := s[1].Stats().Unexpected; kept*size > budget {
-		t.Errorf("%d messages of %d bytes are kept, more than %d bytes", kept, size, budget)
+		t.Errorf("%d messages of %d bytes are stored, more than %d bytes", kept, size, budget)
 	}
 	b := make([]byte, size)
 	for i := range n {
@@ -304,7 +304,7 @@ func TestActiveMessages(t *testing.T) {
 	s[0].Handle(3, func(*session.Gate, *session.Active) { back.Add(1) })
 	g := s[0].Gate(1)
 	if err := g.AMNow(200, nil, nil); !errors.Is(err, session.ErrBusy) {
-		t.Errorf("before the connection stands: %v", err)
+		t.Errorf("before the connection is established: %v", err)
 	}
 	if err := g.ConnectWait(ctx); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 // (launch.EndWatcher). Operations with that rank then fail once no connection to it is left. Messages that it has
 // delivered can still be received.
 
-// endedTimeout is how long a connection that is being made has when its peer has ended: the peer may have made it before,
-// and have sent on it.
+// endedTimeout is how long a connection that is being made has when its peer has ended: the peer may have made it
+// before, and have sent on it.
 const endedTimeout = time.Second
 
 // watchEnds lets the launcher report ends.
@@ -87,8 +87,8 @@ func (g *Gate) addEnd(err error) error {
 	return g.fault(e.Op, fmt.Errorf("%w (%w)", e.Err, end))
 }
 
-// noSenders returns an error if no message can come any more: all other ranks have ended, and no connection is left, not
-// even one to this process itself or to another session.
+// noSenders returns an error if no message can come any more: all other ranks have ended, and no connection is left,
+// not even one to this process itself or to another session.
 func (s *Session) noSenders() error {
 	if s.size == 1 || len(s.ends) < s.size-1 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// endingRank joins, does what the mode says, and ends.
+// endingRank joins, does what its mode requires, and ends.
 func endingRank() error {
 	ctx := context.Background()
 	s, err := session.Join(ctx, session.Config{Rails: []session.Rail{{Driver: "shm"}}})
@@ -39,8 +39,8 @@ func endingRank() error {
 	return s.Close(ctx)
 }
 
-// survivor is rank 0, in this process, of a job whose other ranks are processes that end as their modes say. go ahead
-// starts them, and tells the server how each has ended, as bywash run does.
+// survivor returns rank 0, in this process, of a job whose other ranks are processes that end as their modes require.
+// It starts them, and informs the server how each has ended, as bywash run does.
 func survivor(t *testing.T, modes ...string) *session.Session {
 	t.Helper()
 	return survivorWith(t, session.Config{}, modes...)
@@ -101,11 +101,11 @@ func checkEnd(t *testing.T, what string, err, is error, code int, says string) {
 	t.Helper()
 	var rank *launch.RankError
 	if !errors.Is(err, is) || !errors.As(err, &rank) || rank.Rank != 1 || rank.Code != code || !strings.Contains(err.Error(), says) {
-		t.Errorf("%s: %v; want %v that names rank 1, code %d, and says %q", what, err, is, code, says)
+		t.Errorf("%s: %v; want %v that names rank 1, code %d, and contains %q", what, err, is, code, says)
 	}
 }
 
-// Without a connection only the launcher knows that a rank has ended: what waits for it fails, and what comes later.
+// Without a connection only the launcher can report that a rank has ended: pending and later operations with it fail.
 func TestOperationsWithAnEndedRankFail(t *testing.T) {
 	for _, tt := range []struct {
 		mode string
@@ -154,7 +154,7 @@ func TestEndedRankLeavesItsMessages(t *testing.T) {
 			if n, err := g.Recv(ctx, 1, buf); err != nil || string(buf[:n]) != "last words" {
 				t.Fatalf("%q, %v", buf[:n], err)
 			}
-			// The driver may notice the end first, and says less.
+			// The driver may notice the end first, with a less precise error.
 			eventually(t, "the end is named", func() bool {
 				_, err := g.Recv(ctx, 1, buf)
 				return errors.Is(err, tt.is) && strings.Contains(err.Error(), tt.says)
@@ -165,7 +165,7 @@ func TestEndedRankLeavesItsMessages(t *testing.T) {
 	}
 }
 
-// A rank that has closed its session is no error, also for what is sent at once, before the launcher has said so.
+// A send to a rank that has closed its session fails with ErrClosed, also before the launcher has reported its end.
 func TestSendAfterOrderlyEndIsErrClosed(t *testing.T) {
 	for range 5 {
 		closed, faults := make(chan struct{}), make(chan error, 16)
@@ -200,7 +200,7 @@ func TestReceiveFromAnyOfEndedRanksFails(t *testing.T) {
 		st, err := s.Recv(ctx, session.Match{Ignore: session.AnyTag}, make([]byte, 16))
 		if what == "waits" {
 			if err != nil || st.From != s.Gate(2) {
-				t.Fatalf("message of the rank that still was there: %+v, %v", st, err)
+				t.Fatalf("message of the rank that had not ended: %+v, %v", st, err)
 			}
 			_, err = s.Recv(ctx, session.Match{Ignore: session.AnyTag}, nil)
 		}

@@ -21,7 +21,7 @@ var (
 
 // ErrLimit means that a peer needed more memory of this process than Config.PeerMemory, Config.PeersMemory or the
 // protocol allows. The error is ErrBroken as well, and names the limit.
-var ErrLimit = errors.New("limit of what is kept for a peer")
+var ErrLimit = errors.New("memory limit for this peer exceeded")
 
 // Causes of calls of Config.OnError that are NonFatal: the session goes on, but the program may wait for ever.
 var (
@@ -35,8 +35,9 @@ type Error struct {
 	Gate *Gate  // the gate to the peer; nil: none
 	Op   string // verb
 	Err  error
-	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain; without a
-	// peer, the launcher was lost and connections remain; or the program holds a peer up (ErrUnreceived, ErrHandlerBlocks).
+	// NonFatal is set in calls of Config.OnError if the session carries on: a rail was lost and others remain; without
+	// a peer, the launcher was lost and connections remain; or the program holds a peer up (ErrUnreceived,
+	// ErrHandlerBlocks).
 	NonFatal bool
 }
 

@@ -38,8 +38,8 @@ func Example() {
 	// Output: hello <nil>
 }
 
-// A server and a client that no launcher has started. They have a secret in common, here by the variable of both, and tell
-// each other their business cards in any way: over a socket, in a file, with a request of HTTP.
+// A server and a client that no launcher has started. They have a secret in common, here by the variable of both, and
+// exchange their business cards in any way: over a socket, in a file, with a request of HTTP.
 func ExampleSession_Connect() {
 	ctx := context.Background()
 	secret := launch.NewSecret()

@@ -19,7 +19,7 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// told collects what a session tells from several goroutines.
+// told collects the explanations that a session writes from several goroutines.
 type told struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -37,8 +37,8 @@ func (w *told) lines() []string {
 	return strings.Split(strings.TrimSuffix(w.b.String(), "\n"), "\n")
 }
 
-// like reports whether there is one line for each pattern, with all the words of it, "*" between them. Lines of two
-// connections may come in any order.
+// like reports whether each pattern has one line with all its words, which "*" separates. Lines of two connections may
+// come in any order.
 func like(lines, patterns []string) bool {
 	lines = slices.Clone(lines)
 	for _, p := range patterns {
@@ -87,9 +87,9 @@ func TestExplainNamesRails(t *testing.T) {
 			"bywash: rank 1 to rank 0: shm:* left out: the peer has no such driver, or fewer of them",
 		},
 	} {
-		eventually(t, "the choice is told", func() bool { return len(says[rank].lines()) >= len(want) })
+		eventually(t, "the choice is reported", func() bool { return len(says[rank].lines()) >= len(want) })
 		if got := says[rank].lines(); !like(got, want) {
-			t.Errorf("rank %d told\n%s\nwant\n%s", rank, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Errorf("rank %d reported\n%s\nwant\n%s", rank, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
@@ -135,12 +135,12 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	for _, name := range []string{"verbs", "qnix", "tcp"} {
 		want := "bywash: rank 0: " + name + " left out: not needed: all ranks reach each other by "
 		if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, want) }) {
-			t.Errorf("%s is not said to be left out: %q", name, says.lines())
+			t.Errorf("%s is not reported as left out: %q", name, says.lines())
 		}
 	}
 	reserved := "bywash: rank 0: afxdp left out: not named: "
 	if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, reserved) }) {
-		t.Errorf("afxdp is not said to be left out unless it is named: %q", says.lines())
+		t.Errorf("afxdp is not reported as left out unless it is named: %q", says.lines())
 	}
 	card := s.Card()
 	card[16] ^= 2 // another incarnation
@@ -159,8 +159,8 @@ func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
 	}
 }
 
-// A driver that would have been taken, works here, and cannot be opened is told also where nobody asks for explanations:
-// otherwise a job is slower than it need be, and nobody knows why.
+// A driver that would have been chosen and works here, but cannot be opened, is reported even without BYWASH_EXPLAIN:
+// otherwise the job would be slow without an explanation.
 func TestSlowerDriverIsReported(t *testing.T) {
 	t.Setenv(launch.EnvDrivers, "")
 	t.Setenv("XDG_RUNTIME_DIR", "")
@@ -175,6 +175,6 @@ func TestSlowerDriverIsReported(t *testing.T) {
 	}
 	defer s.Close(deadline(t))
 	if text := says.String(); !strings.Contains(text, "instead of a faster driver: shm: ") || !strings.Contains(text, "XDG_RUNTIME_DIR") {
-		t.Errorf("told %q, want the driver with the remedy", text)
+		t.Errorf("reported %q, want the driver with the remedy", text)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// KeyHeader is how long the key of a region is that no driver knows.
+// KeyHeader is the length of the key of a region that no driver has registered.
 const KeyHeader = keyHeader
 
 // Awaiting reports whether a call sleeps until some condition of the session holds.
@@ -20,7 +20,7 @@ func (s *Session) Awaiting() bool {
 	return len(s.awaiters) > 0
 }
 
-// CancelAndFree cancels a request and gives it back in one step, so that nobody sees it done.
+// CancelAndFree cancels a request and gives it back in one step, so that no other goroutine sees it done.
 func (r *Request) CancelAndFree() bool {
 	s := r.s
 	s.mu.lock()
@@ -32,7 +32,7 @@ func (r *Request) CancelAndFree() bool {
 	return true
 }
 
-// Oversubscribe has waiters yield their CPU, as where ranks outnumber the CPUs.
+// Oversubscribe sets whether waiters yield their CPU, as if ranks outnumbered the CPUs.
 func (s *Session) Oversubscribe(on bool) { s.oversubscribed = on }
 
 // NoDriver is the error of a process without a driver that works.
@@ -56,7 +56,7 @@ func (s *Session) ConnectRequest(from *Session, number uint64) (idle bool) {
 	return s.gates[from.rank].state == gateIdle
 }
 
-// Pending is what the session still has of messages and operations; empty if there is nothing.
+// Pending lists the messages and operations that the session still has; empty if there are none.
 func (s *Session) Pending() string {
 	s.mu.lock()
 	defer s.leave()
@@ -78,16 +78,16 @@ func (s *Session) Pending() string {
 	count("operations", len(s.liveOps))
 	count("pieces", len(s.pieces))
 	count("receives", s.table.Posted())
-	count("messages kept", s.table.Waiting())
+	count("unexpected messages", s.table.Waiting())
 	count("bytes of the budget", s.cfg.Unexpected-s.budget)
 	count("bytes of the budget of active messages", s.cfg.Unexpected-s.activeBudget)
-	count("peers held up", len(s.stalled))
+	count("peers stalled", len(s.stalled))
 	count("handlers", s.running)
 	count("calls", len(s.calls))
 	count("regions", len(s.regions))
 	for _, g := range s.gates {
 		if g != nil && g.state != gateUp {
-			count("links, operations and others of a gate that does not stand", len(g.links)+g.ops+g.live+len(g.postponed)+g.backlog.n+g.later.n)
+			count("links, operations and others of a gate that is not connected", len(g.links)+g.ops+g.live+len(g.postponed)+g.backlog.n+g.later.n)
 		}
 	}
 	for _, l := range s.links {
@@ -98,7 +98,7 @@ func (s *Session) Pending() string {
 	return what
 }
 
-// ForgeActive tells the peer of n long active messages of that length, none of which ever comes.
+// ForgeActive sends the peer the RTS of n long active messages of that length, none of which is ever sent.
 func (g *Gate) ForgeActive(n int, total uint64) {
 	s := g.s
 	s.mu.lock()
@@ -111,7 +111,7 @@ func (g *Gate) ForgeActive(n int, total uint64) {
 	}
 }
 
-// ForgeMalformed sends a message that has a body which makes no sense.
+// ForgeMalformed sends a message with an invalid body.
 func (g *Gate) ForgeMalformed() {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -130,7 +130,7 @@ func (g *Gate) InDriver() (n int) {
 	return n
 }
 
-// ProbeRail asks one rail who has sent something, and takes it. It reports whether somebody was named.
+// ProbeRail probes one rail for a message, and takes it. It reports whether there was one.
 func (s *Session) ProbeRail(k int) bool {
 	s.mu.lock()
 	defer s.leave()
@@ -142,7 +142,7 @@ func (s *Session) ProbeRail(k int) bool {
 }
 
 // ForgeGets posts n requests for some bytes of a region of the peer, as many as there is room for, and takes no
-// answers. It tells how many.
+// answers. It returns how many.
 func (g *Gate) ForgeGets(region *Region, length, n int) (posted int) {
 	s := g.s
 	s.mu.lock()
@@ -169,8 +169,8 @@ func (g *Gate) Waiting() int {
 	return g.queued() + g.later.n
 }
 
-// HoldRegistrations has the drivers say until release that a peer is inside of the region, whenever they are to let
-// go of the registrations that it has now.
+// HoldRegistrations makes the region's current registrations fail Deregister with ErrBusy until release is called, as
+// if a peer accessed the region.
 func (r *Region) HoldRegistrations() (release func()) {
 	r.s.mu.lock()
 	defer r.s.mu.unlock()
@@ -200,20 +200,20 @@ func (r heldRegion) Deregister() error {
 	return r.Region.Deregister()
 }
 
-// Stop keeps everybody from making progress until resumePostponed is called.
+// Stop keeps all goroutines from making progress until goOn is called.
 func (s *Session) Stop() (goOn func()) {
 	s.mu.lock()
 	return s.leave
 }
 
-// Current reports whether what the key says of drivers is taken to hold on the connection that stands.
+// Current reports whether the key's data of drivers is valid on the established connection.
 func (r *Remote) Current() bool {
 	r.g.s.mu.lock()
 	defer r.g.s.mu.unlock()
 	return r.era == r.g.peerEra
 }
 
-// Forge sends a message of the session's protocol as it is.
+// Forge sends these bytes as a message of the session's protocol.
 func (g *Gate) Forge(b []byte) {
 	s := g.s
 	s.mu.lock()
@@ -254,7 +254,8 @@ func (s *Session) Posted() int {
 	return s.table.Posted()
 }
 
-// PostRaw sends a message of the session's protocol as it is, and takes nothing that arrives. False: there is no room.
+// PostRaw posts these bytes as a message of the session's protocol, without receiving anything. It returns false if
+// there is no room.
 func (g *Gate) PostRaw(b []byte) bool {
 	s := g.s
 	s.mu.lock()
@@ -272,21 +273,21 @@ func (g *Gate) PostRaw(b []byte) bool {
 	return true
 }
 
-// Unanswered is how many messages have left that the peer has not answered.
+// Unanswered returns how many sent messages the peer has not answered.
 func (g *Gate) Unanswered() (syncs, longs int) {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
 	return g.syncs, g.longs
 }
 
-// HeldBytes is how many bytes the gate costs beside unexpected messages.
+// HeldBytes returns the memory in bytes that is charged to the gate, beside unexpected messages.
 func (g *Gate) HeldBytes() int {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()
 	return g.heldBytes
 }
 
-// PoolBytes is how many bytes the session has for messages that will be kept.
+// PoolBytes returns how many bytes of memory for unexpected messages are pooled.
 func (s *Session) PoolBytes() (n int) {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -317,7 +318,8 @@ func Reseal(card, secret []byte) []byte {
 // Reseal does it with the session's secret.
 func (s *Session) Reseal(card []byte) []byte { return Reseal(card, s.secret) }
 
-// SetNoticeTime sets how long something holds a peer up before the program is told, and returns what it was.
+// SetNoticeTime sets how long a peer is blocked before that is reported to the program, and returns the previous
+// value.
 func SetNoticeTime(d time.Duration) (before time.Duration) {
 	before, noticeTime = noticeTime, d
 	return before

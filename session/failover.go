@@ -159,7 +159,7 @@ func (l *link) resume(got uint64, lost uint8) error {
 	f := &g.relay
 	for _, x := range g.links {
 		if x != l && lost>>x.rail&1 != 0 && !x.dead {
-			x.lost(fmt.Errorf("%w: the peer has lost the rail", driver.ErrBroken))
+			x.lost(fmt.Errorf("%w: the peer reports that this rail failed", driver.ErrBroken))
 		}
 	}
 	n, err := f.ResumeReceived(int(l.rail), got, lost)

@@ -12,15 +12,15 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// faults is what the driver "faulty", which is shm otherwise, makes of one rank's sends.
+// faults are the faults that the driver "faulty", which otherwise is shm, injects into one rank's sends.
 type faults struct {
 	small     atomic.Pointer[func(header.Kind) error] // refuses packets of the small track
-	large     atomic.Pointer[func() error]            // and of the large one
-	onUpdate  func([]byte)                            // is told the updates of sends on it
-	holdSends atomic.Bool                             // packets of the small track are not given back
+	large     atomic.Pointer[func() error]            // refuses packets of the large track
+	onUpdate  func([]byte)                            // is called with the updates of sends on the large track
+	holdSends atomic.Bool                             // SendPoll does not give packets of the small track back
 }
 
-// rankFaults are the ranks', while a test runs.
+// rankFaults are the faults of both ranks, while a test runs.
 var rankFaults [2]*faults
 
 type faultDriver struct{ driver.Driver }
@@ -90,7 +90,7 @@ func (i *faultSmall) SendPoll(p *driver.Packet) (bool, error) {
 	return i.BufferReceiver.SendPoll(p)
 }
 
-// oneSided is what an instance has besides as a driver.OneSided.
+// oneSided has the methods of driver.OneSided beside those of an instance.
 type oneSided interface {
 	Import(key []byte) (driver.RemoteRegion, error)
 	PutPost(*driver.Op) error
@@ -144,7 +144,7 @@ func (f *faults) refuse(err error, kinds ...header.Kind) {
 	f.small.Store(&r)
 }
 
-// faultPair are two ranks over the driver, connected.
+// faultPair returns two connected ranks over the driver.
 func faultPair(t *testing.T, rails []session.Rail, change func(*session.Config)) ([]*session.Session, [2]*faults) {
 	t.Helper()
 	registerFaultDriver()

@@ -16,19 +16,19 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// envFlood names the flood that a deaf rank sends.
+// envFlood names the flood that floodingRank sends.
 const envFlood = "BYWASH_SESSION_TEST_FLOOD"
 
-// flood is one kind of message that a deaf peer sends as fast as it can.
+// flood is one kind of message that a peer which reads nothing sends as fast as it can.
 type flood struct {
 	name string
 	next func(k uint64, region uint64) []byte // message number k
-	// serve is what the victim's program does meanwhile, again and again.
+	// serve is called again and again for the victim's program during the flood.
 	serve func(t *testing.T, v *victim)
 	ends  bool // the gate ends with session.ErrLimit; otherwise the session stays within its bounds without that
 }
 
-// victim is the session that a deaf peer floods.
+// victim is the session that is flooded.
 type victim struct {
 	s      *session.Session
 	g      *session.Gate
@@ -144,7 +144,7 @@ var floods = []flood{
 	{name: "leave", next: func(_, _ uint64) []byte { return forged(header.Leave, 0, nil) }},
 }
 
-// floodingRank floods rank 0, and takes nothing that it says.
+// floodingRank floods rank 0, and receives nothing.
 func floodingRank(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testTime)
 	defer cancel()
@@ -184,7 +184,8 @@ func heapNow() int {
 	return int(m.HeapAlloc)
 }
 
-// flooded is a job of three: this process, a deaf peer that is another process, and one that wants to be served.
+// flooded joins a job of three: the victim in this process, the flooding peer in another process, and a third rank
+// that must be served.
 func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *session.Session, begin func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -238,9 +239,9 @@ func flooded(t *testing.T, f *flood, cfg session.Config) (v *victim, other *sess
 	}
 }
 
-// A peer that takes no answers, and sends messages of one kind as fast as it can, costs no more memory than the
-// documented bounds: it is held up, or its gate ends with an error that names the limit. Another peer is served
-// meanwhile.
+// A peer that reads no answers, and sends messages of one kind as fast as it can, costs no more memory than the
+// documented bounds: it is blocked, or its gate ends with an error that names the limit. Another peer is served during
+// the flood.
 func TestPeerThatDoesNotReadIsBounded(t *testing.T) {
 	unexpected, peerMemory := 8<<20, 16<<20
 	if os.Getenv("BYWASH_SOAK") == "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// lane is one kind of traffic from a rank to the other: all is begun before anything is taken.
+// lane is one kind of traffic from a rank to the other: all sends are begun before anything is received.
 type lane struct {
 	name  string
 	n     int
@@ -52,7 +52,7 @@ func activeOf(n int) func(e *end, _ int) (*session.Request, error) {
 	return func(e *end, _ int) (*session.Request, error) { return e.g.AM(1, nil, e.src[:n]) }
 }
 
-// lanes that go beyond what may wait for an answer: 65536 synchronous messages, 16384 long ones, 256 operations.
+// floodLanes send more than may wait for an answer: 65536 synchronous messages, 16384 long ones, 256 operations.
 var floodLanes = []lane{
 	{"empty", 70_000, sized(1, false, 0), receiveOne(1)},
 	{"short", 5000, sized(2, false, 1, 100, 300, 1000, 4000), receiveOne(2)},
@@ -80,7 +80,7 @@ var floodLanes = []lane{
 	}},
 }
 
-// run floods the other rank with a part of what the lane has, then takes what came.
+// run floods the other rank with a part of the lane's messages, then receives the other rank's.
 func (l *lane) run(e *end, part int) error {
 	e = &end{ctx: e.ctx, s: e.s, g: e.g, remote: e.remote, src: e.src, dst: make([]byte, 1<<20)}
 	var begun []*session.Request
@@ -112,7 +112,7 @@ func (l *lane) run(e *end, part int) error {
 	return nil
 }
 
-// lanePair are two ranks whose operations go by message, with small limits that an honest peer must not exceed.
+// lanePair returns two ranks whose operations go by message, with small limits that a correct peer does not exceed.
 func lanePair(t *testing.T) []*end {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate, c.Unexpected = true, 16<<20 })
 	var ends []*end
@@ -131,8 +131,8 @@ func lanePair(t *testing.T) []*end {
 	return ends
 }
 
-// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and take them
-// only afterwards, both finish: no limit for hostile peers is theirs.
+// Two ranks that flood each other with messages of every kind, more than may be unanswered at a time, and receive them
+// only afterwards, both finish: the limits for hostile peers do not affect them.
 func TestFloodsWithinProtocolLimitsFinish(t *testing.T) {
 	check := func(t *testing.T, part int, lanes ...lane) {
 		ends := lanePair(t)
@@ -148,7 +148,7 @@ func TestFloodsWithinProtocolLimitsFinish(t *testing.T) {
 		}
 		wg.Wait()
 		for _, e := range ends {
-			eventually(t, "nothing is there any more", func() bool {
+			eventually(t, "nothing is left", func() bool {
 				p := e.s.Pending()
 				return p == "" || p == "1 regions; "
 			})
@@ -169,7 +169,7 @@ func TestFloodsWithinProtocolLimitsFinish(t *testing.T) {
 	t.Run("all at once", func(t *testing.T) { check(t, part, floodLanes...) })
 }
 
-// manySyncs sends more synchronous messages than may wait for an answer, which nobody receives.
+// manySyncs sends more synchronous messages than may wait for an answer; none is received.
 func manySyncs(t *testing.T, g *session.Gate) (rs []*session.Request) {
 	for k := range 66_000 {
 		r, err := g.IsendMsg(&session.Out{Tag: uint64(k), Sync: true})
@@ -181,7 +181,7 @@ func manySyncs(t *testing.T, g *session.Gate) (rs []*session.Request) {
 	return rs
 }
 
-// Messages that wait because too many have no answer keep nobody from pausing or closing.
+// Messages that wait because too many are unanswered prevent neither a pause nor closing.
 func TestUnansweredMessages(t *testing.T) {
 	t.Run("pause", func(t *testing.T) {
 		s := joinAll(t, 2, nil)

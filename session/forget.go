@@ -15,7 +15,7 @@ func (g *Gate) Forget() error {
 	defer s.leave()
 	switch {
 	case g.foreign == nil:
-		return g.fault("forget", fmt.Errorf("%w: the gate to a rank of this job", ErrInvalid))
+		return g.fault("forget", fmt.Errorf("%w: gates of ranks of this job cannot be removed", ErrInvalid))
 	case g.forgotten:
 		return g.fault("forget", ErrClosed)
 	}

@@ -130,8 +130,8 @@ func (g *Gate) Rank() int { return g.rank }
 // Session returns the session of the gate.
 func (g *Gate) Session() *Session { return g.s }
 
-// Err returns why the gate is broken, or nil if it is not. Disconnect makes a broken gate usable again, and Err nil; after
-// Forget it is ErrClosed.
+// Err returns why the gate is broken, or nil if it is not. Disconnect makes a broken gate usable again, and Err nil;
+// after Forget it is ErrClosed.
 func (g *Gate) Err() error {
 	g.s.mu.lock()
 	defer g.s.leave()
@@ -372,8 +372,8 @@ func (g *Gate) ready(op string) error {
 	return nil
 }
 
-// Path describes what carries messages to the peer: driver, device and path of each rail. Without a connection it is the
-// gate's state: idle (never connected, or closed in order by either side), connecting, closing or broken.
+// Path describes what carries messages to the peer: driver, device and path of each rail. Without a connection it is
+// the gate's state: idle (never connected, or closed in order by either side), connecting, closing or broken.
 func (g *Gate) Path() string {
 	g.s.mu.lock()
 	defer g.s.mu.unlock()

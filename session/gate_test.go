@@ -113,7 +113,7 @@ func TestReceiveFromAClosedGateFails(t *testing.T) {
 		t.Errorf("receive from the peer: %v, want closed", err)
 	}
 	if _, err := unmatched.Wait(ctx); !errors.Is(err, session.ErrClosed) {
-		t.Errorf("long send that nobody has begun to receive: %v, want closed", err)
+		t.Errorf("long send whose reception has not begun: %v, want closed", err)
 	}
 	if done, _, err := anyone.Test(); done {
 		t.Errorf("receive from any source: %v, want that it waits", err)
@@ -222,14 +222,14 @@ func leastCPU(t *testing.T) (least, look time.Duration) {
 	return least, look
 }
 
-// Nor does one in which somebody waits for what may never come.
+// Nor does a session in which a caller waits for a message that may never arrive.
 func TestWaitingUsesNoCPU(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's own work counts")
 	}
 	s := joinAll(t, 3, nil)
 	transfer(t, s[0], s[1], 100)
-	if err := s[2].Quiesce(deadline(t)); err != nil { // nobody connects to it
+	if err := s[2].Quiesce(deadline(t)); err != nil { // no rank connects to it
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(deadline(t))
@@ -278,7 +278,7 @@ func TestClosedSessionReturnsErrClosed(t *testing.T) {
 	}
 }
 
-// Gates to processes of other sessions that are given up leave nothing: the next one takes the place.
+// Forget leaves nothing of a gate to a process of another session: the next gate takes its source number.
 func TestForgottenGatesReleaseEverything(t *testing.T) {
 	a := joinAll(t, 1, nil)[0]
 	ctx := deadline(t)
@@ -340,7 +340,7 @@ func TestForgottenGatesReleaseEverything(t *testing.T) {
 		if _, err := waits.Wait(ctx); !errors.Is(err, session.ErrClosed) {
 			t.Errorf("round %d: a receive that waits: %v, want closed", round, err)
 		}
-		eventually(t, "closed there, too", func() bool { p := m.g.Path(); return p == "idle" || p == "broken" })
+		eventually(t, "closed at the peer, too", func() bool { p := m.g.Path(); return p == "idle" || p == "broken" })
 		if round%2 == 1 {
 			if err := b.Close(ctx); err != nil {
 				t.Error(err)
@@ -357,7 +357,7 @@ func TestForgottenGatesReleaseEverything(t *testing.T) {
 		old = g
 	}
 	if what := a.Pending(); what != "" {
-		t.Errorf("there still is %s", what)
+		t.Errorf("still pending: %s", what)
 	}
 	if err := a.Gate(0).Forget(); !errors.Is(err, session.ErrInvalid) {
 		t.Errorf("the gate to a rank: %v, want invalid", err)

@@ -14,7 +14,7 @@ import (
 	_ "github.com/bywash/bywash/shm"
 )
 
-// jobCards is where the ranks of a job in one process publish their cards.
+// jobCards holds the published cards of the ranks of a job in one process.
 type jobCards struct {
 	mu    sync.Mutex
 	cards [][]byte
@@ -27,7 +27,7 @@ func newJobCards(n int) *jobCards {
 	return &jobCards{cards: make([][]byte, n), all: make(chan struct{})}
 }
 
-// cardJob is a rank's job.
+// cardJob is the launch.Job of one rank.
 type cardJob struct {
 	b    *jobCards
 	rank int

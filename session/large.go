@@ -303,7 +303,7 @@ func (l *link) choose(offered rdv.Set, n int) (rdv.Mode, error) {
 	mine := l.modes() & offered
 	if f := l.g.s.cfg.Mode; f != nil {
 		if !mine.Has(*f) {
-			return rdv.Null, fmt.Errorf("%w: mode %v over %s", driver.ErrUnsupported, *f, l.nic.Driver)
+			return rdv.Null, fmt.Errorf("%w: transfer mode %v is not supported by driver %s", driver.ErrUnsupported, *f, l.nic.Driver)
 		}
 		return *f, nil
 	}
@@ -470,8 +470,8 @@ func (s *Session) settleIn(in *incoming) {
 }
 
 var (
-	errWithdrawn = fmt.Errorf("%w: the sender has taken the message back", ErrCanceled)
-	errRefused   = fmt.Errorf("%w: the other end could not go on", ErrCanceled)
+	errWithdrawn = fmt.Errorf("%w: the sender cancelled the message", ErrCanceled)
+	errRefused   = fmt.Errorf("%w: the other end could not continue the transfer", ErrCanceled)
 )
 
 // repost posts a receive again whose message the sender has cancelled.

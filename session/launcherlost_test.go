@@ -24,7 +24,7 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// crashingListener kills this process when its connections have said so many bytes.
+// crashingListener kills this process when its connections have received so many bytes.
 type crashingListener struct {
 	net.Listener
 	left atomic.Int64
@@ -48,8 +48,8 @@ func (c *crashingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// launcherRank serves a rendezvous, in a process of its own, until it is killed, or has heard as much as the
-// environment says.
+// launcherRank serves a rendezvous, in a process of its own, until it is killed, or has received as many bytes as
+// envMode specifies.
 func launcherRank() error {
 	secret, err := hex.DecodeString(os.Getenv(launch.EnvSecret))
 	if err != nil {
@@ -70,13 +70,13 @@ func launcherRank() error {
 	select {}
 }
 
-// Ranks of a job whose launcher dies: of them the last is not connected to any other.
+// launcherRanks is the size of a job whose launcher dies. The last rank is not connected to any other.
 const launcherRanks = 4
 
-// joinBytes is about what they tell the launcher until all have joined.
+// joinBytes is about how many bytes the ranks send to the launcher until all have joined.
 const joinBytes = 1300
 
-// launcherLostRank joins, connects to all but the last rank, and goes on after it was told that the launcher has died.
+// launcherLostRank joins, connects to all but the last rank, and goes on after the loss of the launcher was reported.
 func launcherLostRank() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -133,7 +133,7 @@ func roundTrips(ctx context.Context, s *session.Session) error {
 	return errors.Join(errs...)
 }
 
-// checkLauncherLost is a rank whose launcher dies after it has joined.
+// checkLauncherLost checks what a rank can do when its launcher dies after it has joined.
 func checkLauncherLost(ctx context.Context, s *session.Session, reported chan *session.Error) error {
 	last := s.Gate((s.Rank() + 1) % launcherRanks)
 	if s.Rank() < launcherRanks-1 {
@@ -161,7 +161,7 @@ func checkLauncherLost(ctx context.Context, s *session.Session, reported chan *s
 		return nil
 	}
 	if err := roundTrips(ctx, s); err != nil {
-		return fmt.Errorf("over connections that stand: %w", err)
+		return fmt.Errorf("over established connections: %w", err)
 	}
 	if err := reconnected(ctx, s); err != nil {
 		return fmt.Errorf("over another connection: %w", err)
@@ -189,7 +189,7 @@ func reconnected(ctx context.Context, s *session.Session) error {
 	return nil
 }
 
-// process is another one, with what it says.
+// process is a child process, with its output.
 type process struct {
 	*exec.Cmd
 	out *bufio.Reader
@@ -210,14 +210,15 @@ func startProcess(t *testing.T, role string, env []string) *process {
 	return &process{c, bufio.NewReader(out), log}
 }
 
-// line is what a process says next; empty if it has ended.
+// line returns the next line of output; empty if the process has ended.
 func (p *process) line() string {
 	s, _ := p.out.ReadString('\n')
 	return strings.TrimSpace(s)
 }
 
-// The launcher is killed before, while, or after ranks join. Ranks that have not joined say what is wrong, and end;
-// those that have go on with all that they are connected to, and are told of what they cannot reach any more.
+// The launcher is killed before, while, or after ranks join. Ranks that have not joined report the cause, and end.
+// Ranks that have joined go on with the peers to which they are connected, and get errors for peers that they can no
+// longer reach.
 func TestRanksOutliveTheirLauncher(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed(t), 6))
 	rounds := 12
@@ -235,7 +236,7 @@ func TestRanksOutliveTheirLauncher(t *testing.T) {
 				for _, r := range ranks {
 					t.Logf("after %d bytes: %s", life, r.line())
 				}
-				l.kill() // if they have said less
+				l.kill() // if they have sent less
 				return ranks
 			})
 		})
@@ -245,13 +246,13 @@ func TestRanksOutliveTheirLauncher(t *testing.T) {
 			ranks := start()
 			for i, r := range ranks {
 				if got := r.line(); got != "joined" {
-					t.Errorf("rank %d says %q", i, got)
+					t.Errorf("rank %d prints %q", i, got)
 				}
 			}
 			l.kill()
 			for i, r := range ranks[:launcherRanks-1] {
 				if got := r.line(); got != "went on" {
-					t.Errorf("rank %d says %q", i, got)
+					t.Errorf("rank %d prints %q", i, got)
 				}
 			}
 			return ranks
@@ -264,8 +265,8 @@ func (p *process) kill() {
 	_ = p.Wait()
 }
 
-// launcherDies starts a launcher with a life of so many bytes, and its ranks when kill says so, or when it has returned
-// none.
+// launcherDies starts a launcher that dies after so many received bytes. Its ranks are started when kill calls its
+// argument, or else when kill has returned nil.
 func launcherDies(t *testing.T, life int64, kill func(*process, func() []*process) []*process) {
 	secret := launch.NewSecret()
 	l := startProcess(t, "launcher", []string{
@@ -273,7 +274,7 @@ func launcherDies(t *testing.T, life int64, kill func(*process, func() []*proces
 	})
 	addr := l.line()
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		t.Fatalf("the launcher says %q, %v", addr, l.log)
+		t.Fatalf("the launcher prints %q, %v", addr, l.log)
 	}
 	start := func() (ranks []*process) {
 		for r := range launcherRanks {

@@ -5,9 +5,9 @@ import (
 	"runtime"
 )
 
-// Of all callers that wait for a request, one leads: it polls for all. The others follow: they sleep, until their request
-// is done or they are to lead. If all of them polled in turn, a message would wait for its caller's turn: 100 callers
-// share a CPU, and each keeps it for a batch of polls.
+// Of all callers that wait for a request, one leads: it polls for all. The others follow: they sleep, until their
+// request is done or they are to lead. If all of them polled in turn, a message would wait for its caller's turn: 100
+// callers share a CPU, and each keeps it for a batch of polls.
 //
 // When the leader's request is done, it promotes a follower. When no request has completed for as many polls as a
 // caller makes, all of them sleep and leave progress to the background (progress.go).

@@ -15,8 +15,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// Of many goroutines that wait, each gets its messages, also when others, one of which polls for all, give up waiting at
-// any moment.
+// Of many goroutines that wait, each gets its messages, also when others, one of which polls for all, give up waiting
+// at any moment.
 func TestManyWaitersGetTheirMessages(t *testing.T) {
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(fmt.Sprintf("progress %d", p), func(t *testing.T) {

@@ -36,8 +36,8 @@ func (s *Session) findLocal(env func(string) string) {
 	s.oversubscribed = s.cpus > 0 && s.localSize > s.cpus
 }
 
-// oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the rank
-// that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
+// oversubscribedBatch is how many polls a waiter makes before it gives up its CPU, where ranks outnumber the CPUs: the
+// rank that it waits for may need this one. It is enough for one probe of all peers (Session.poll).
 const (
 	oversubscribedBatch = 64
 	oversubscribedSpins = 64 * oversubscribedBatch

@@ -8,7 +8,8 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// A session knows its place on the host from the launcher, and that ranks outnumber the CPUs; receives work all the same.
+// A session knows its place on the host from the launcher, and that ranks outnumber the CPUs; receives work all the
+// same.
 func TestLocalRank(t *testing.T) {
 	for _, crowded := range []bool{false, true} {
 		t.Setenv(launch.EnvLauncher, "alone")
@@ -39,7 +40,7 @@ func TestLocalRank(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Other launches do not tell.
+	// Other launchers do not provide it.
 	s := joinAll(t, 2, nil)
 	if rank, size := s[0].LocalRank(); rank != -1 || size != -1 {
 		t.Errorf("without a launcher: local rank %d of %d", rank, size)

@@ -73,7 +73,7 @@ func TestEveryModeCarriesEveryLength(t *testing.T) {
 	}
 }
 
-// Layouts at both ends differ from each other; truncation says both sizes.
+// Layouts at both ends differ from each other; the error of a truncation has both sizes.
 func TestLayoutsAndShortBuffers(t *testing.T) {
 	for m := range rdv.Modes {
 		t.Run(m.String(), func(t *testing.T) {

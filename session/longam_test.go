@@ -20,7 +20,7 @@ import (
 // activeLengths are lengths of active messages: some go at once, some by rendezvous.
 var activeLengths = []int{8, 100_000, 300, 9000, 8, 8, 3 << 20, 5000, 20_000, 1 << 20, 8}
 
-// numbered is active message k, whose bytes tell its number.
+// numbered returns active message k, whose bytes contain its number.
 func numbered(k int) []byte {
 	b := pattern(activeLengths[k%len(activeLengths)], uint64(k%len(activeLengths)))
 	binary.LittleEndian.PutUint32(b, uint32(k))
@@ -86,14 +86,14 @@ func TestActiveMessagesOfAllLengthsKeepTheirOrder(t *testing.T) {
 				for i := range s {
 					eventually(t, "all have come", func() bool { s[0].Progress(); s[1].Progress(); return int(came[i].Load()) == n })
 				}
-				eventually(t, "nothing is there any more", func() bool { return s[0].Pending()+s[1].Pending() == "" })
+				eventually(t, "nothing is left", func() bool { return s[0].Pending()+s[1].Pending() == "" })
 			})
 		}
 	}
 }
 
-// Long active messages wait for room in the receiver's budget, and lose nothing when the sessions are quieted or the
-// gate closed in between. One that exceeds the budget altogether says so.
+// Long active messages wait for room in the receiver's budget, and lose nothing when the sessions are quiesced or the
+// gate is closed in between. One that exceeds the whole budget fails with an error.
 func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 	s := joinAll(t, 3, func(rank int, c *session.Config) {
 		if rank == 2 {
@@ -105,7 +105,7 @@ func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 	var inside atomic.Int32
 	s[2].Handle(6, func(g *session.Gate, a *session.Active) {
 		if len(a.Data) > 2<<20 && inside.Add(1) > 1 {
-			t.Error("two messages are there for which there is no room")
+			t.Error("two messages have arrived without room for both")
 		}
 		if k := int(came[g.Rank()].Add(1)) - 1; !bytes.Equal(a.Data, numbered(k)) {
 			t.Error(integrity.Errorf("message %d of rank %d differs", k, g.Rank()))
@@ -142,7 +142,7 @@ func TestLongActiveMessagesKeepToTheBudget(t *testing.T) {
 		t.Errorf("a message beyond the budget: %v", err)
 	}
 	transfer(t, s[0], s[2], 100_000)
-	eventually(t, "nothing is there any more", func() bool { return s[2].Pending() == "" })
+	eventually(t, "nothing is left", func() bool { return s[2].Pending() == "" })
 }
 
 // While a handler runs, the session takes no message from its peer, and a probe of the driver reports an arrival only
@@ -153,7 +153,7 @@ func TestHandlerEndTakesMessagesOfOtherRails(t *testing.T) {
 	ctx := deadline(t)
 	inside, goOn := make(chan int, 2), make(chan bool)
 	s[1].Handle(7, func(_ *session.Gate, a *session.Active) { inside <- len(a.Data); <-goOn })
-	// They connect without anybody sleeping: afterwards nobody makes progress at rank 1 but who is told to.
+	// They connect while no caller sleeps: afterwards rank 1 makes progress only explicitly.
 	r, err := s[1].Gate(0).Irecv(1, make([]byte, 8))
 	if err == nil {
 		_, err = s[0].Gate(1).Isend(1, make([]byte, 8))
@@ -178,7 +178,7 @@ func TestHandlerEndTakesMessagesOfOtherRails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	step := func() { // the peer's, as the handler occupies whoever makes progress at rank 1
+	step := func() { // a step of the peer, because the handler occupies the goroutine that makes progress at rank 1
 		s[0].Progress()
 		runtime.Gosched()
 	}
@@ -212,7 +212,7 @@ func TestHandlerEndTakesMessagesOfOtherRails(t *testing.T) {
 	for !s[1].ProbeRail(1) {
 		if ctx.Err() != nil {
 			close(goOn)
-			t.Fatal("nothing comes over the other rail")
+			t.Fatal("nothing arrives over the other rail")
 		}
 		step()
 	}
@@ -330,13 +330,13 @@ func TestForgedActiveMessagesHarmNoOtherPeer(t *testing.T) {
 			if tt.broken {
 				_, err := s[1].Gate(0).Recv(deadline(t), 1, make([]byte, 1))
 				if !errors.Is(err, session.ErrBroken) {
-					t.Errorf("the gate of who does that: %v, want %v", err, session.ErrBroken)
+					t.Errorf("the gate of the peer that violates the limit: %v, want %v", err, session.ErrBroken)
 				}
 			} else {
 				transfer(t, s[0], s[1], 100_000)
 			}
 			transfer(t, s[2], s[1], 100_000)
-			eventually(t, "nothing is there any more", func() bool { s[1].Progress(); return s[1].Pending() == "" })
+			eventually(t, "nothing is left", func() bool { s[1].Progress(); return s[1].Pending() == "" })
 			if n := came.Load(); n != 0 && (tt.total != 0 || n != 1) {
 				t.Errorf("handlers have counted %d", n)
 			}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A program that leaves messages unreceived, or whose handler of active messages does not return, can wait forever for a
-// later message of the same peer. The session reports that after noticeTime, once for each connection.
+// A program that leaves messages unreceived, or whose handler of active messages does not return, can wait forever for
+// a later message of the same peer. The session reports that after noticeTime, once for each connection.
 
 // noticeTime is how long messages wait, or a handler runs, before the session reports it. Tests shorten it.
 var noticeTime = time.Second
@@ -49,8 +49,8 @@ func (s *Session) noticeStalled() {
 	}
 }
 
-// handlerWatch counts the calls of handlers for a gate's active messages. If a handler runs and the count is the same as
-// noticeTime ago, that call has lasted all the time.
+// handlerWatch counts the calls of handlers for a gate's active messages. If a handler runs and the count is the same
+// as noticeTime ago, that call has lasted all the time.
 type handlerWatch struct {
 	number   uint8 // of the active message that is being handled
 	calls    uint64
@@ -58,7 +58,8 @@ type handlerWatch struct {
 	reported bool
 }
 
-// begins counts the call of a handler, and has noticeHandlers look after noticeTime. The caller holds the session's lock.
+// begins counts the call of a handler, and has noticeHandlers look after noticeTime. The caller holds the session's
+// lock.
 func (g *Gate) begins(number uint8) {
 	g.handler.number = number
 	g.handler.calls++
@@ -72,8 +73,8 @@ func (g *Gate) begins(number uint8) {
 	}
 }
 
-// noticeHandlers reports each handler that has run since the last look, and looks again after noticeTime if other handlers
-// run.
+// noticeHandlers reports each handler that has run since the last look, and looks again after noticeTime if other
+// handlers run.
 func (s *Session) noticeHandlers() {
 	s.mu.lock()
 	defer s.leave()

@@ -9,7 +9,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// noticing are two sessions of which the first says what it is told, soon.
+// noticing returns two sessions; the errors of the first, which are reported after a short noticeTime, go to the
+// channel.
 func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session, reported chan *session.Error) {
 	t.Helper()
 	before := session.SetNoticeTime(100 * time.Millisecond)
@@ -24,29 +25,29 @@ func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session,
 	return s, reported
 }
 
-// isTold waits until the program is told of a cause.
+// isTold waits until a cause is reported to the program.
 func isTold(t *testing.T, reported chan *session.Error, g *session.Gate, cause error) {
 	t.Helper()
 	select {
 	case e := <-reported:
 		if !errors.Is(e, cause) || !e.NonFatal || e.Gate != g || e.Peer != g.Rank() || errors.Is(e, session.ErrBroken) {
-			t.Errorf("told %v of rank %d (non-fatal %v), want %v of rank %d", e, e.Peer, e.NonFatal, cause, g.Rank())
+			t.Errorf("reported %v of rank %d (non-fatal %v), want %v of rank %d", e, e.Peer, e.NonFatal, cause, g.Rank())
 		}
 	case <-deadline(t).Done():
-		t.Fatalf("the program is not told: %v", cause)
+		t.Fatalf("not reported to the program: %v", cause)
 	}
 }
 
-// toldOnce checks that nothing more was told.
+// toldOnce checks that nothing more was reported.
 func toldOnce(t *testing.T, reported chan *session.Error) {
 	t.Helper()
 	for len(reported) > 0 {
-		t.Errorf("told again: %v", <-reported)
+		t.Errorf("reported again: %v", <-reported)
 	}
 }
 
-// A program that waits for a message behind others that it never receives is told so, once. When it drops these, the
-// wanted message comes, and senders of synchronous and long messages go on.
+// A program that waits for a message behind others that it never receives gets one report. When it drops these, the
+// wanted message arrives, and senders of synchronous and long messages go on.
 func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(map[session.Progress]string{session.Background: "background", session.Explicit: "explicit"}[p], func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 			}()
 			isTold(t, reported, from, session.ErrUnreceived)
 			dropped := 0
-			eventually(t, "the wanted message comes", func() bool {
+			eventually(t, "the wanted message arrives", func() bool {
 				dropped += s[0].Drop(session.Match{From: from, Tag: unwanted})
 				select {
 				case err := <-got:
@@ -109,7 +110,7 @@ func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 	}
 }
 
-// A handler that does not return is told, once, and by the number of its messages.
+// A handler that does not return is reported once, with the number of its messages.
 func TestBlockingHandlerIsReported(t *testing.T) {
 	for _, n := range []int{10, 1 << 20} {
 		s, reported := noticing(t, func(*session.Config) {})

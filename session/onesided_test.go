@@ -245,7 +245,8 @@ func TestEachFenceOrders(t *testing.T) {
 	}
 }
 
-// A peer that asks and takes no answers cannot have this process keep more of them than it says: its gate ends.
+// A peer that sends requests and reads no answers cannot make this process hold more answers than the limit: its gate
+// ends.
 func TestUnreadRepliesAreBounded(t *testing.T) {
 	s := joinAll(t, 2, func(_ int, c *session.Config) { c.Progress = session.Explicit })
 	connectPair(t, s)
@@ -262,7 +263,7 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 		return victim.Path() == "broken"
 	})
 	if most == 0 || most > 256 {
-		t.Errorf("of %d answers %d were kept, want some, and 256 at most", asked, most)
+		t.Errorf("of %d answers %d were queued, want some, and 256 at most", asked, most)
 	}
 	victim.Disconnect()
 }
@@ -308,8 +309,8 @@ func TestManyOperationsByMessageAreAnswered(t *testing.T) {
 	wg.Wait()
 }
 
-// Deregister that returns nil means that no driver has the memory, also when the session was to be quieted meanwhile
-// and that came to nothing: because the peer did not answer, or a driver did not let go.
+// Deregister that returns nil means that no driver has the memory, also when a Quiesce failed in between, because the
+// peer did not answer or a driver still used the memory.
 func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		t.Run(fmt.Sprintf("held by a driver %v", held), func(t *testing.T) {
@@ -339,7 +340,7 @@ func TestDeregisterOutlastsAPauseThatFails(t *testing.T) {
 			cancel()
 			goOn := func() {}
 			if !held {
-				goOn = s[0].Stop() // also its background, which may not have seen that nobody sleeps any more
+				goOn = s[0].Stop() // also its background, which may not have noticed yet that no caller sleeps any more
 			}
 			for range 2 {
 				if err := s[1].Quiesce(over); !errors.Is(err, context.Canceled) {

@@ -23,7 +23,7 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// spared is how a rank of TestRanksOpenOnlyWhatTheyNeed differs from others.
+// envOpening is how a rank of TestRanksOpenOnlyWhatTheyNeed differs from others.
 const (
 	envOpening = "BYWASH_SESSION_TEST_OPENING"
 
@@ -82,7 +82,7 @@ func (c farContext) Register(b []byte, a driver.Access) (driver.Region, error) {
 	return c.Context.(driver.Registrar).Register(b, a)
 }
 
-// Reaches implements driver.Reacher: shm itself would say that another kernel is out of reach.
+// Reaches implements driver.Reacher: shm itself would report that another kernel is not reachable.
 func (farContext) Reaches(string) error { return nil }
 func (farContext) Domain() string       { return "everywhere" }
 
@@ -223,19 +223,19 @@ func TestRanksOpenOnlyWhatTheyNeed(t *testing.T) {
 					}
 				}
 				if !slices.Equal(opened, tt.opens[i]) {
-					t.Errorf("rank %d opened %q, want %q: it said\n%s", i, opened, tt.opens[i], output)
+					t.Errorf("rank %d opened %q, want %q: output:\n%s", i, opened, tt.opens[i], output)
 				}
 				best := tt.opens[i][0]
 				needed := strings.Contains(output, "tcp left out: not needed: all ranks reach each other by "+best+", ")
 				if want := len(tt.opens[i]) == 1 && (tt.ranks[i] == plainRank || tt.ranks[i] == withoutShm && best == "far" && i < 2); needed != want {
-					t.Errorf("rank %d says that drivers are not needed: %v, want %v:\n%s", i, needed, want, output)
+					t.Errorf("rank %d reports that drivers are not needed: %v, want %v:\n%s", i, needed, want, output)
 				}
 			}
 		})
 	}
 }
 
-// startOpeningRanks starts ranks and returns what each said.
+// startOpeningRanks starts ranks and returns the output of each.
 func startOpeningRanks(t *testing.T, kinds []string) []string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "far-*") // the path of a socket has to be short

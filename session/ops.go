@@ -12,7 +12,7 @@ import (
 
 // ErrUnknown means that a connection ended while an atomic was under way: it may
 // or may not have been carried out. The error is ErrBroken or ErrClosed as well.
-var ErrUnknown = errors.New("outcome unknown")
+var ErrUnknown = errors.New("connection lost: the atomic may or may not have been executed")
 
 // Atomic is an operation on an integer of a remote region.
 type Atomic struct {
@@ -412,7 +412,7 @@ func (l *link) operation(body, data []byte) error {
 		return err
 	}
 	if g.replies() >= maxUnanswered {
-		return fmt.Errorf("%w: %w: more than %d operations whose answers the peer does not take (part of the protocol: no option raises it)",
+		return fmt.Errorf("%w: %w: peer has more than %d unanswered operations (limit of the protocol: no option raises it)",
 			ErrBroken, ErrLimit, maxUnanswered)
 	}
 	most := l.eager - header.Size - header.BodySize(header.Reply)

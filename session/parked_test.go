@@ -45,7 +45,7 @@ func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 			if _, err := outcome(t, s, r); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "nothing is there any more", func() bool {
+			eventually(t, "nothing is left", func() bool {
 				s[0].Progress()
 				s[1].Progress()
 				return s[0].Pending() == "" && s[1].Pending() == ""
@@ -54,8 +54,8 @@ func TestLongMessagesThatHaveNotLeftGoOverTheNextConnection(t *testing.T) {
 	}
 }
 
-// Updates of rdv data that come before the chunk is posted are kept, in order and up to a limit: a peer that sends more
-// loses the connection.
+// Updates of rdv data that arrive before the chunk is posted are queued in order, up to a limit: a peer that sends
+// more loses the connection.
 func TestEarlyUpdatesAreBounded(t *testing.T) {
 	const most = 16
 	for _, n := range []int{most, most + 1} {
@@ -88,14 +88,14 @@ func TestEarlyUpdatesAreBounded(t *testing.T) {
 		}
 		if n > most {
 			if _, err := outcome(t, s, r); !errors.Is(err, session.ErrBroken) {
-				t.Errorf("after %d updates the send says %v, want broken", n, err)
+				t.Errorf("after %d updates the send returns %v, want broken", n, err)
 			}
 			continue
 		}
 		if _, err := s[1].Gate(0).Isend(2, nil); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "all has been heard", func() bool {
+		eventually(t, "all updates have arrived", func() bool {
 			s[0].Progress()
 			s[1].Progress()
 			_, ok := s[0].Iprobe(session.Match{Tag: 2})
@@ -108,13 +108,13 @@ func TestEarlyUpdatesAreBounded(t *testing.T) {
 			}
 		}
 		if want := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; !bytes.Equal(heard, want) {
-			t.Errorf("the driver has heard %v, want %v", heard, want)
+			t.Errorf("the driver got %v, want %v", heard, want)
 		}
 	}
 }
 
-// A chunk cannot be posted, as the large track is gone or for another reason, and the small track stands: both ends say
-// so.
+// A chunk cannot be posted, because the large track is gone or for another reason, and the small track still works:
+// the request fails at both ends.
 func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
 	for _, why := range []error{driver.ErrBroken, driver.ErrClosed, driver.ErrInvalid} {
 		t.Run(why.Error(), func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestChunksThatCannotBePostedFailAtBothEnds(t *testing.T) {
 				t.Errorf("received %d bytes, %v, want %v", n, err, session.ErrCanceled)
 			}
 			if _, err := r.Wait(ctx); !errors.Is(err, why) {
-				t.Errorf("the send says %v, want %v", err, why)
+				t.Errorf("the send returns %v, want %v", err, why)
 			}
 			f[0].large.Store(nil)
 			transfer(t, s[0], s[1], 1<<20)

@@ -6,7 +6,7 @@ import "errors"
 // driver has already taken: a peer could guess the number of one that has not left, so such an answer ends the
 // connection. A message is not over before the driver has given its memory back, even if the answer arrives earlier.
 
-var errUnrequested = errors.New("an answer to what was not sent")
+var errUnrequested = errors.New("reply to an unknown request")
 
 // noteTaken records that a driver has taken a message that the peer will answer.
 func (s *Session) noteTaken(msg *outMsg) {

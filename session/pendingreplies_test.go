@@ -67,7 +67,7 @@ func TestReplyToUnknownRequestBreaksConnection(t *testing.T) {
 			}
 			s[1].Gate(0).Forge(tt.answer)
 			if _, err := r.Wait(deadline(t)); !errors.Is(err, session.ErrBroken) {
-				t.Errorf("the request says %v, want broken", err)
+				t.Errorf("the request returns %v, want broken", err)
 			}
 			if p := g.Path(); p != "broken" {
 				t.Errorf("the connection is %q, want broken", p)
@@ -113,7 +113,7 @@ func TestAnsweredMessageWaitsForDriver(t *testing.T) {
 			if err != nil || r == nil {
 				t.Fatal(r, err)
 			}
-			// The parcel comes back after the answer.
+			// The driver gives the message back after the answer.
 			if _, err := g.Isend(2, nil); err != nil {
 				t.Fatal(err)
 			}

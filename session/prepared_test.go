@@ -46,7 +46,7 @@ func TestPreparedMessages(t *testing.T) {
 	if err := p.AM(5); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the active message comes", func() bool { s[1].Progress(); return len(came) == 1 })
+	eventually(t, "the active message arrives", func() bool { s[1].Progress(); return len(came) == 1 })
 	if got := <-came; got != "h|dd" {
 		t.Errorf("the handler got %q", got)
 	}
@@ -130,7 +130,7 @@ func TestPreparedMessagesAreBounded(t *testing.T) {
 					t.Fatal(err)
 				}
 				if sent > 100_000 {
-					t.Fatal("all messages are taken, and nobody receives")
+					t.Fatal("all messages are taken without a receive")
 				}
 			}
 			got := make(chan error, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// probedPair has rank 0 send a long message, and rank 1 take it by Improbe. Both make progress only when told to.
+// probedPair has rank 0 send a long message, and rank 1 take it by Improbe. Both make progress only explicitly.
 func probedPair(t *testing.T, mode *rdv.Mode) (s []*session.Session, r *session.Request, m *session.Message) {
 	s = joinAll(t, 2, func(_ int, c *session.Config) { c.Progress, c.Mode = session.Explicit, mode })
 	transfer(t, s[0], s[1], 10)
@@ -21,7 +21,7 @@ func probedPair(t *testing.T, mode *rdv.Mode) (s []*session.Session, r *session.
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the message is there", func() bool {
+	eventually(t, "the message has arrived", func() bool {
 		s[0].Progress()
 		if st, ok := s[1].Iprobe(session.Match{Tag: 3}); !ok || st.Len != 1<<20 {
 			return false
@@ -45,7 +45,8 @@ func outcome(t *testing.T, s []*session.Session, r *session.Request) (st session
 	return st, err
 }
 
-// A message that Improbe has given is received, or its receive says why not; it waits for no other.
+// A message that Improbe has returned is received, or its receive fails with the cause; the receive does not wait for
+// another message.
 func TestProbedMessageArrivesOrFails(t *testing.T) {
 	for mode := rdv.Null; mode < rdv.Modes; mode++ {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestProbedMessageArrivesOrFails(t *testing.T) {
 			output := func(t *testing.T, what string, err, want error) {
 				t.Helper()
 				if !errors.Is(err, want) {
-					t.Errorf("%s says %v, want %v", what, err, want)
+					t.Errorf("%s returns %v, want %v", what, err, want)
 				}
 			}
 			t.Run("received", func(t *testing.T) {
@@ -89,7 +90,7 @@ func TestProbedMessageArrivesOrFails(t *testing.T) {
 			if mode == rdv.Get {
 				return // the receiver may be inside: the message is not taken back
 			}
-			t.Run("taken back before", func(t *testing.T) {
+			t.Run("cancelled before", func(t *testing.T) {
 				s, r, m := probedPair(t, modeOf(int(mode)))
 				if !r.Cancel() {
 					t.Fatal("not cancelled")
@@ -100,9 +101,9 @@ func TestProbedMessageArrivesOrFails(t *testing.T) {
 				_, err = outcome(t, s, receive(t, m))
 				output(t, "the receive", err, session.ErrCanceled)
 			})
-			t.Run("taken back meanwhile", func(t *testing.T) {
+			t.Run("cancelled during", func(t *testing.T) {
 				s, r, m := probedPair(t, modeOf(int(mode)))
-				q := receive(t, m) // the sender does not hear of it before it cancels
+				q := receive(t, m) // the sender does not receive the RTR before it cancels
 				if !r.Cancel() {
 					t.Fatal("not cancelled")
 				}
@@ -113,7 +114,7 @@ func TestProbedMessageArrivesOrFails(t *testing.T) {
 	}
 }
 
-// inject has rank 1 hear everything that rank 0 has said.
+// inject has rank 1 take every message that rank 0 has sent.
 func inject(t *testing.T, s []*session.Session) {
 	t.Helper()
 	if _, err := s[0].Gate(1).Isend(4, nil); err != nil {
@@ -128,7 +129,7 @@ func inject(t *testing.T, s []*session.Session) {
 	}
 }
 
-// A message whose sender knows nothing of it fails at the receiver, in every mode.
+// A message of which the sender has no record fails at the receiver, in every mode.
 func TestLostLongMessagesFail(t *testing.T) {
 	for _, mode := range []rdv.Mode{rdv.Null, rdv.Put, rdv.Cooperative} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -140,15 +141,15 @@ func TestLostLongMessagesFail(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), testTime)
 			defer cancel()
 			if _, err := s[1].Gate(0).Recv(ctx, 3, make([]byte, 1<<20)); !errors.Is(err, session.ErrCanceled) {
-				t.Errorf("the receive says %v, want %v", err, session.ErrCanceled)
+				t.Errorf("the receive returns %v, want %v", err, session.ErrCanceled)
 			}
 			transfer(t, s[0], s[1], 1<<20)
 		})
 	}
 }
 
-// No probe reports a message that is longer than this process takes, whatever its sender says. An honest sender is
-// told.
+// No probe reports a message that is longer than this process accepts, whatever its header contains. The send of a
+// correct peer fails.
 func TestProbedLengthIsBounded(t *testing.T) {
 	for _, limit := range []int{0, 1 << 20} {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.MaxMessage, c.Progress = limit, session.Explicit })

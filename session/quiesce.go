@@ -38,7 +38,7 @@ func (s *Session) Quiesce(ctx context.Context) error {
 	s.mu.lock()
 	if s.closed || s.quiesced {
 		s.leave()
-		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: closed, or quiet already", ErrInvalid)}
+		return &Error{Peer: -1, Op: "quiesce", Err: fmt.Errorf("%w: session is closed or already quiesced", ErrInvalid)}
 	}
 	s.quiesced = true
 	for _, g := range s.gates {
@@ -73,7 +73,7 @@ func (s *Session) Resume() error {
 	s.mu.lock()
 	defer s.leave()
 	if s.closed || !s.quiesced {
-		return &Error{Peer: -1, Op: "resume", Err: fmt.Errorf("%w: closed, or not quiet", ErrInvalid)}
+		return &Error{Peer: -1, Op: "resume", Err: fmt.Errorf("%w: session is closed or not quiesced", ErrInvalid)}
 	}
 	s.quiesced = false
 	s.era++

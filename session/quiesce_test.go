@@ -17,9 +17,9 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// The session is quieted again and again in the middle of messages of all lengths and of one-sided
-// operations, at both ends at the same time or at one: nothing is lost, comes twice or fails, and nothing is
-// connected meanwhile.
+// The session is quiesced again and again in the middle of messages of all lengths and of one-sided operations, at
+// both ends at the same time or at one: nothing is lost, duplicated or fails, and there is no connection while it is
+// quiet.
 func TestQuiescedSessionsContinue(t *testing.T) {
 	for _, w := range ways[:len(ways)-1] {
 		t.Run(w.name, func(t *testing.T) { quieted(t, w.rails(t)) })
@@ -117,8 +117,8 @@ func eachOf(t *testing.T, s []*session.Session, f func(*session.Session) error) 
 	wg.Wait()
 }
 
-// Messages that nobody has begun to receive, receives without a message, and sends that are posted meanwhile
-// outlast the pause; order holds.
+// Messages whose reception has not begun, receives without a message, and sends that are posted during the pause
+// outlast it; order holds.
 func TestQueuedMessagesOutlastThePause(t *testing.T) {
 	s := joinAll(t, 2, nil)
 	ctx := deadline(t)
@@ -142,7 +142,7 @@ func TestQueuedMessagesOutlastThePause(t *testing.T) {
 	for k := range 4 {
 		send(k)
 	}
-	eventually(t, "messages are kept", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 4 })
+	eventually(t, "messages are stored", func() bool { s[1].Progress(); return s[1].Stats().Unexpected == 4 })
 	eachOf(t, s, func(x *session.Session) error { return x.Quiesce(ctx) })
 	for k := 4; k < 8; k++ {
 		send(k)
@@ -211,7 +211,7 @@ func TestOperationsByMessageEndBeforeThePause(t *testing.T) {
 		}
 		for k, q := range gets { // one that had not begun goes on after it
 			if _, err := q.Wait(ctx); err != nil || !bytes.Equal(bufs[k], region.Bytes()) {
-				t.Errorf("rank %d was quieted: get %d: %v, equal %v", who, k, err, bytes.Equal(bufs[k], region.Bytes()))
+				t.Errorf("rank %d was quiesced: get %d: %v, equal %v", who, k, err, bytes.Equal(bufs[k], region.Bytes()))
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func mirrorLanes(ctx context.Context, s *session.Session, peer int) error {
 	return errors.Join(errs...)
 }
 
-// A Disconnect that waits until its message is matched does not hold up the pause of the peer. It is kept: after
+// A Disconnect that waits until its message is matched does not delay the pause of the peer. It stays pending: after
 // Resume the message arrives, and then the gate is closed.
 func TestPauseWinsOverUnsentLeave(t *testing.T) {
 	s := joinOver(t, ways[0].rails(t))

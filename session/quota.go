@@ -75,10 +75,10 @@ func (l *link) withinQuota() bool {
 	case l.dead:
 		return false
 	case g.answers.n > most/bytesPerAnswer:
-		return l.failProtocol(fmt.Errorf("%w: %w: %d answers wait that the peer does not take; "+
+		return l.failProtocol(fmt.Errorf("%w: %w: the peer does not read its replies: %d are queued; "+
 			"Config.PeerMemory (%d bytes) allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.answers.n, most, most/bytesPerAnswer))
 	case g.heldBytes > most:
-		return l.failProtocol(fmt.Errorf("%w: %w: messages under way and answers cost %d bytes; "+
+		return l.failProtocol(fmt.Errorf("%w: %w: messages in progress and replies hold %d bytes; "+
 			"Config.PeerMemory allows %d: raise it if the peer needs more", ErrBroken, ErrLimit, g.heldBytes, most))
 	case s.heldBytes > s.cfg.PeersMemory:
 		s.endLargest()
@@ -95,7 +95,7 @@ func (s *Session) endLargest() {
 		}
 	}
 	if worst != nil && worst.heldBytes > 0 {
-		worst.lead.failProtocol(fmt.Errorf("%w: %w: messages under way and answers of all peers cost %d bytes, %d of them this peer's; "+
+		worst.lead.failProtocol(fmt.Errorf("%w: %w: messages in progress and replies of all peers hold %d bytes, %d of them for this peer; "+
 			"Config.PeersMemory allows %d: raise it if the peers need more",
 			ErrBroken, ErrLimit, s.heldBytes, worst.heldBytes, s.cfg.PeersMemory))
 	}

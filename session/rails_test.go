@@ -113,8 +113,8 @@ func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), r
 
 const lossMessages = 12
 
-// railLoss is who loses which rail after how many bytes have come to rank 1; or, if after is not 0, some time after so
-// many messages.
+// railLoss is which rank loses which rail after how many bytes have arrived at rank 1; or, if after is not 0, some
+// time after so many messages.
 type railLoss struct {
 	who, rail int
 	moment    uint64
@@ -122,7 +122,7 @@ type railLoss struct {
 	later     time.Duration
 }
 
-// reached returns what tells when it is time.
+// reached returns a function that reports whether it is time for the loss.
 func (l railLoss) reached(s *session.Session, came *atomic.Int32) func() bool {
 	if l.after == 0 {
 		start := received(s)
@@ -214,8 +214,8 @@ func receiveShorts(t *testing.T, s *session.Session, from, count int) {
 	}
 }
 
-// A put whose rail is lost is not done over another one before the peer has given that rail up: it might still come
-// there as well, when something newer is in its place.
+// A put whose rail is lost is not repeated over another one before the peer has marked that rail as lost: the first
+// put might still arrive there and overwrite newer data.
 func TestPutIsRepeatedAfterRailLoss(t *testing.T) {
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
 		twoRails(rank, c)
@@ -251,7 +251,7 @@ func TestPutIsRepeatedAfterRailLoss(t *testing.T) {
 	if got := arena.Bytes()[0]; got != 1 {
 		t.Fatalf("the first put has put %d", got)
 	}
-	goOn := s[1].Stop() // also its background, which may not have seen that nobody sleeps any more
+	goOn := s[1].Stop() // also its background, which may not have noticed yet that no caller sleeps any more
 	s[0].CloseRail(0)
 	put, err := g.Iput(r, 0, []byte{2})
 	if err != nil {

@@ -110,7 +110,7 @@ func serve(ctx context.Context, cfg session.Config, moment string, reported chan
 		err = unlessServed(ctx, err)
 	default:
 		err = exchangeAll(ctx, s, 0)
-		if moment == whileClosing { // rank 0 does not know who has received what it has sent
+		if moment == whileClosing { // rank 0 does not know which ranks have received its messages
 			err = unlessServed(ctx, err)
 		}
 		if err != nil {
@@ -165,7 +165,7 @@ func exchangeAll(ctx context.Context, s *session.Session, first int) error {
 	return errors.Join(errs...)
 }
 
-// launcherLost waits until that is told.
+// launcherLost waits until the loss of the launcher is reported.
 func launcherLost(ctx context.Context, reported chan *session.Error) error {
 	for {
 		select {
@@ -179,7 +179,7 @@ func launcherLost(ctx context.Context, reported chan *session.Error) error {
 	}
 }
 
-// withoutRank0 is a rank without connections when rank 0 dies: its operations on others succeed, or fail and say why.
+// withoutRank0 is a rank without connections when rank 0 dies: its operations with others fail with the cause.
 func withoutRank0(ctx context.Context, s *session.Session, reported chan *session.Error) error {
 	if err := launcherLost(ctx, reported); err != nil {
 		return err
@@ -190,7 +190,7 @@ func withoutRank0(ctx context.Context, s *session.Session, reported chan *sessio
 		}
 		err := s.Gate(r).Send(ctx, 1, make([]byte, 8))
 		if !errors.Is(err, launch.ErrLauncher) {
-			return fmt.Errorf("a send to rank %d, whose card nobody has any more, ends with %w", r, err)
+			return fmt.Errorf("a send to rank %d, whose card is lost, ends with %w", r, err)
 		}
 		if err := unlessServed(ctx, err); err != nil {
 			return err
@@ -199,7 +199,8 @@ func withoutRank0(ctx context.Context, s *session.Session, reported chan *sessio
 	return nil
 }
 
-// checkRank0Lost is a rank that is connected to all when rank 0 dies: it is told so, and goes on with the others.
+// checkRank0Lost checks a rank that is connected to all when rank 0 dies: the loss is reported to it, and it goes on
+// with the others.
 func checkRank0Lost(ctx context.Context, s *session.Session, reported chan *session.Error) error {
 	for lost, broken := false, false; !lost || !broken; {
 		select {
@@ -213,7 +214,7 @@ func checkRank0Lost(ctx context.Context, s *session.Session, reported chan *sess
 			case e.Peer == 0 && !e.NonFatal && errors.Is(e, session.ErrBroken):
 				broken = true
 			default:
-				return fmt.Errorf("rank %d is told %w", s.Rank(), e)
+				return fmt.Errorf("rank %d gets %w", s.Rank(), e)
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -226,7 +227,7 @@ func checkRank0Lost(ctx context.Context, s *session.Session, reported chan *sess
 	return exchangeAll(ctx, s, 1)
 }
 
-// nothingLeft waits until no more is held than before.
+// nothingLeft waits until no more resources are in use than before.
 func nothingLeft(before resources) error {
 	var now resources
 	for end := time.Now().Add(testTime); time.Now().Before(end); runtime.Gosched() {
@@ -235,7 +236,7 @@ func nothingLeft(before resources) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("there are %+v, want at most %+v", now, before)
+	return fmt.Errorf("resources in use: %+v, want at most %+v", now, before)
 }
 
 // Rank 0 serves the rendezvous, and is killed. Ranks that have not joined report that it was rank 0; ranks that have go
@@ -273,7 +274,7 @@ func rank0Dies(t *testing.T, moment string, after time.Duration) {
 	until := func(r int, want string) {
 		for got := ""; got != want; {
 			if got = ranks[r].line(); got == "" {
-				t.Fatalf("rank %d said %q and not %q, %v", r, output[r], want, ranks[r].log)
+				t.Fatalf("rank %d printed %q and not %q, %v", r, output[r], want, ranks[r].log)
 			}
 			output[r] = append(output[r], got)
 		}
@@ -312,7 +313,7 @@ func rank0Dies(t *testing.T, moment string, after time.Duration) {
 			continue // others are as far as they are
 		}
 		if !strings.Contains(strings.Join(s, "\n"), want) {
-			t.Errorf("rank %d said %q, and not %q", 1+r, s, want)
+			t.Errorf("rank %d printed %q, and not %q", 1+r, s, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ const AnyTag = ^uint64(0)
 //	st, err := session.Recv(ctx, Tag(7), buf)
 func Tag(tag uint64) Match { return Match{Tag: tag} }
 
-// noSource is a source that there is not.
+// noSource matches no message: no gate has this source number.
 const noSource = match.Any - 1
 
 func (m *Match) pattern() match.Pattern {

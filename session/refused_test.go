@@ -18,8 +18,8 @@ func twoFaultRails() []session.Rail {
 	return []session.Rail{{Driver: "faulty"}, {Driver: "faulty", Options: map[string]string{"path": "cma"}}}
 }
 
-// The driver refuses a message for a reason that is not the connection's end: whoever sent it is told, whatever kind it
-// is, and nothing else is lost, no rail either.
+// The driver refuses a message for a reason that is not the end of the connection: the operation of the message fails,
+// whatever kind it is, and nothing else is lost, no rail either.
 func TestRefusedMessagesFailAlone(t *testing.T) {
 	why := driver.ErrInvalid
 	for _, rails := range [][]session.Rail{oneFaultRail, twoFaultRails()} {
@@ -40,7 +40,7 @@ func TestRefusedMessagesFailAlone(t *testing.T) {
 					t.Fatal(r, err)
 				}
 				if _, err := r.Wait(deadline(t)); !errors.Is(err, why) {
-					t.Errorf("the request says %v, want %v", err, why)
+					t.Errorf("the request returns %v, want %v", err, why)
 				}
 				f[0].refuse(nil)
 				if p := g.Path(); strings.Contains(p, "lost") || strings.Contains(p, "broken") {
@@ -48,13 +48,14 @@ func TestRefusedMessagesFailAlone(t *testing.T) {
 				}
 				transfer(t, s[0], s[1], 10)
 				transfer(t, s[0], s[1], 1<<20)
-				eventually(t, "nothing is there any more", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
+				eventually(t, "nothing is left", func() bool { return s[0].Pending() == "" && s[1].Pending() == "" })
 			})
 		}
 	}
 }
 
-// Of a message that is refused nobody would be told: the rail is lost, and it goes over the next one.
+// The loss of a refused message could not be reported to the program: so the rail is lost, and the message goes over
+// the next one.
 func TestRefusedUnownedMessagesUseNextRail(t *testing.T) {
 	s, f := faultPair(t, twoFaultRails(), nil)
 	g := s[0].Gate(1)

@@ -9,8 +9,8 @@ import (
 )
 
 // Request is an operation under way. Wait, or a Test that reports done, gives the request back to the session; it must
-// not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then. A nil
-// request is an operation that is done: its methods may be called, and report success with an empty Status.
+// not be used afterwards, as the session reuses it. The memory of the operation belongs to the session until then. A
+// nil request is an operation that is done: its methods may be called, and report success with an empty Status.
 type Request struct {
 	s        *Session
 	g        *Gate // of a send or an operation

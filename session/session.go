@@ -220,8 +220,8 @@ func (s *Session) Gate(rank int) *Gate {
 	return s.gate(rank)
 }
 
-// Gates returns the gates of the session: those to ranks that were asked for or have sent something, by rank, and those to
-// processes of other sessions that were not forgotten.
+// Gates returns the gates of the session: those to ranks that were asked for or have sent something, by rank, and
+// those to processes of other sessions that were not forgotten.
 func (s *Session) Gates() []*Gate {
 	s.mu.lock()
 	defer s.mu.unlock()

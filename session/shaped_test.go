@@ -19,7 +19,7 @@ import (
 const shapedRate = 20e6
 
 // BenchmarkTwoRails measures long messages over one rail and over two of its kind, in turn: afxdp over cables that a
-// router in between shapes. It says how busy the processors were as well, as two rails cannot be faster than those.
+// router in between shapes. It also reports how busy the processors were, because they limit the speed of two rails.
 func BenchmarkTwoRails(b *testing.B) {
 	shape := veth.Config{Router: true, Rate: shapedRate, MTU: 9000, NoIPv6: true}
 	one, other := vethRails(b, shape), vethRails(b, shape)

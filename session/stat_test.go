@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// bywash stat sees every process that has joined a session, by the name of its program, unless the environment says that it
-// shall not.
+// bywash stat sees every process that has joined a session, by the name of its program, unless the environment
+// disables that.
 func TestSessionsAnswerStat(t *testing.T) {
 	ofThis := func() (found []*stat.Process) {
 		ends, err := stat.List()

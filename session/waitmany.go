@@ -12,7 +12,7 @@ import (
 
 // stale is the error of a request that another goroutine has given back.
 func stale(i int) error {
-	return &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: request %d was given back by another call meanwhile", ErrInvalid, i)}
+	return &Error{Peer: -1, Op: "wait", Err: fmt.Errorf("%w: request %d was completed by a concurrent Wait", ErrInvalid, i)}
 }
 
 // WaitAll blocks until all requests are done, or ctx ends, and gives them back: their places in reqs become nil. Nil

@@ -12,7 +12,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// A receiver that has gone to sleep is woken by a message, short or long, whatever the pause before it, again and again.
+// A receiver that has gone to sleep is woken by a message, short or long, whatever the pause before it, again and
+// again.
 func TestSleepingReceiverIsWoken(t *testing.T) {
 	for _, n := range []int{0, 64 << 10} {
 		for _, p := range []session.Progress{session.Background, session.Explicit} {
@@ -23,7 +24,7 @@ func TestSleepingReceiverIsWoken(t *testing.T) {
 				var wg sync.WaitGroup
 				wg.Go(func() {
 					for i := range rounds {
-						// Nothing tells how deep it sleeps: the pauses bring it to every step on the way.
+						// The test cannot see how far it is on the way to sleep: the pauses bring it to every step.
 						time.Sleep(time.Duration(i%7) * 300 * time.Microsecond)
 						if err := s[0].Gate(1).Send(ctx, 2, make([]byte, n)); err != nil {
 							t.Error(err)
@@ -53,7 +54,7 @@ func TestSendDuringAPollersHandler(t *testing.T) {
 	s[0].Handle(1, func(*session.Gate, *session.Active) {
 		stack := make([]byte, 4096)
 		polls := strings.Contains(string(stack[:runtime.Stack(stack, false)]), "session.(*Request).block(")
-		if inside <- polls; polls { // else it is the background that must not be held up
+		if inside <- polls; polls { // else the background must not be blocked
 			<-release
 		}
 	})

@@ -34,7 +34,7 @@ func TestWithdrawnMessagesLeaveNothing(t *testing.T) {
 					short, cancel := context.WithTimeout(ctx, timeout)
 					defer cancel()
 					if err := s[0].Gate(1).Send(short, uint64(k), src); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("message %d, taken back: %v", k, err)
+						t.Errorf("message %d, cancelled: %v", k, err)
 					}
 					if err := s[0].Gate(1).Send(ctx, uint64(k), last); err != nil {
 						t.Errorf("message %d: %v", k, err)
@@ -52,13 +52,13 @@ func TestWithdrawnMessagesLeaveNothing(t *testing.T) {
 							t.Fatal(integrity.Errorf("message %d differs", k))
 						}
 					} else if !bytes.Equal(dst[:n], want) {
-						t.Fatal(integrity.Errorf("message %d, not taken back in time, differs", k))
+						t.Fatal(integrity.Errorf("message %d, not cancelled in time, differs", k))
 					}
 				}
 				wg.Wait()
 			}
 			for _, x := range s {
-				eventually(t, "nothing is there any more", func() bool { s[0].Progress(); s[1].Progress(); return x.Pending() == "" })
+				eventually(t, "nothing is left", func() bool { s[0].Progress(); s[1].Progress(); return x.Pending() == "" })
 			}
 		})
 	}

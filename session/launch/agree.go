@@ -30,7 +30,7 @@ var (
 
 func checkWord(word []byte) error {
 	if len(word) < 1 || len(word) > MaxWord {
-		return fmt.Errorf("word of %d bytes, want 1 to %d: %w", len(word), MaxWord, ErrInvalid)
+		return fmt.Errorf("value of %d bytes, want 1 to %d: %w", len(word), MaxWord, ErrInvalid)
 	}
 	return nil
 }
@@ -40,12 +40,12 @@ func checkWord(word []byte) error {
 // most, and a host of a thousand ranks takes three fences.
 const arity = 32
 
-// disagreed is in no word's base64.
+// disagreed is the value of ranks that disagree. No word's base64 contains it.
 const disagreed = ","
 
 func agreeKey(rank int) string { return "bw-agree-" + strconv.Itoa(rank) }
 
-// depth is how many steps a rank is from the root.
+// depth returns how many steps a rank is from the root.
 func depth(rank int) (n int) {
 	for ; rank > 0; rank = (rank - 1) / arity {
 		n++
@@ -55,10 +55,10 @@ func depth(rank int) (n int) {
 
 func agree(kv kvs, rank, size int, word []byte) (bool, error) {
 	if size == 1 {
-		return true, nil // Hydra 4.2 says "(vector,0)" of such a job
+		return true, nil // Hydra 4.2 reports "(vector,0)" for such a job
 	}
 	if one, err := kv.oneHost(size); err != nil || !one {
-		return false, err // all ranks hear the same, so that none waits in a fence
+		return false, err // all ranks get the same answer, so that none waits in a fence
 	}
 	mine := b64.EncodeToString(word)
 	for level := depth(size - 1); level >= 0; level-- {
@@ -82,7 +82,7 @@ func agree(kv kvs, rank, size int, word []byte) (bool, error) {
 	return err == nil && root == mine, err
 }
 
-// gather is what a rank and all below it say.
+// gather returns the word on which a rank and all below it agree, else disagreed.
 func gather(kv kvs, rank, size int, mine string) (string, error) {
 	verdict := mine
 	for child := arity*rank + 1; child <= arity*rank+arity && child < size; child++ {
@@ -97,7 +97,7 @@ func gather(kv kvs, rank, size int, mine string) (string, error) {
 	return verdict, nil
 }
 
-// mappingKey is where PMI's launchers say which ranks are on which node.
+// mappingKey is the key of PMI's process mapping: which ranks are on which node.
 const mappingKey = "PMI_process_mapping"
 
 // oneNode reports whether a process mapping has all ranks on one node: (vector,(NODE,NODES,RANKS),…), where each block

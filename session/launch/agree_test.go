@@ -99,7 +99,7 @@ func slowOneNode(text string, size int) bool {
 	}
 }
 
-// votesOf has all ranks of a job over a key-value space in memory say a word.
+// votesOf has all ranks of a job call Agree over a key-value space in memory.
 func votesOf(t *testing.T, words []string) []bool {
 	m := newMemKV(len(words))
 	out := make([]bool, len(words))
@@ -116,7 +116,7 @@ func votesOf(t *testing.T, words []string) []bool {
 	return out
 }
 
-// Of jobs whose tree has one level, two and three, any rank's other word is found by all.
+// In jobs whose tree has one, two and three levels, all ranks notice if any rank has another word.
 func TestOneDifferentWordIsFoundByAllRanks(t *testing.T) {
 	for _, size := range []int{1, 2, arity, arity + 1, arity + 2, arity*arity + 2*arity} {
 		for _, other := range []int{-1, 0, 1, size / 2, size - 1} {
@@ -129,7 +129,7 @@ func TestOneDifferentWordIsFoundByAllRanks(t *testing.T) {
 			}
 			for r, same := range votesOf(t, words) {
 				if want := other < 0 || size == 1; same != want {
-					t.Fatalf("%d ranks, rank %d says another word: rank %d hears %v", size, other, r, same)
+					t.Fatalf("%d ranks, rank %d has another word: rank %d gets %v", size, other, r, same)
 				}
 			}
 		}
@@ -142,17 +142,17 @@ func TestAgreeOfProcesses(t *testing.T) {
 		for _, differs := range []int{-1, 0, 2} {
 			out, err := finish(t, l.start(t, n, envProgram+"=agree", "BYWASH_TEST_DIFFERS="+itoa(differs)))
 			if got := strings.Count(out, fmt.Sprintf("agreed %v\n", differs < 0)); got != n || err != nil {
-				t.Errorf("rank %d says another word: %d of %d hear that, %v:\n%s", differs, got, n, err, out)
+				t.Errorf("rank %d has another word: %d of %d report that, %v:\n%s", differs, got, n, err, out)
 			}
 		}
 	})
 }
 
-// A rank that dies before it says its word holds up nobody: the fence then says who it was.
+// A rank that dies before it calls Agree blocks no other rank: the fence then names it.
 func TestFenceNamesRankThatDiedBeforeAgree(t *testing.T) {
 	out, err := finish(t, bywashRun(t, 3, envProgram+"=agree", "BYWASH_TEST_DIES=1"))
 	if got := strings.Count(out, "agreed false\n"); got != 2 || err == nil || strings.Count(out, "rank 1: died") != 2 {
-		t.Errorf("%d of 2 hear of no agreement, %v:\n%s", got, err, out)
+		t.Errorf("%d of 2 report no agreement, %v:\n%s", got, err, out)
 	}
 }
 
@@ -218,6 +218,6 @@ func TestAgreeEndsWithLauncher(t *testing.T) {
 		t.Errorf("the launcher ends: %v", err)
 	}
 	if same, err := k.Agree(t.Context(), []byte("word")); err != nil || !same {
-		t.Errorf("the word of one who gave up counts: %v, %v", same, err)
+		t.Errorf("the word of a rank that stopped waiting counts: %v, %v", same, err)
 	}
 }

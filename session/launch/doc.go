@@ -12,21 +12,21 @@
 // that it talks to:
 //
 //	job, err := launch.Find(ctx)
-//	same, err := job.(launch.Agreer).Agree(ctx, word) // optional: do all ranks run on one host, and say the same?
+//	same, err := job.(launch.Agreer).Agree(ctx, word) // optional: do all ranks run on one host, with the same word?
 //	err = job.Publish(ctx, card)
 //	err = job.Fence(ctx)
 //	card, err := job.Lookup(ctx, peer)
 //
-// What a rank causes in traffic is constant: its joining, its word, its card, its fence
-// and each look-up. Nothing of that is broadcast, so a job's total is linear in its
-// ranks as long as each talks to few (docs/launch.md has the figures).
+// The traffic of a rank is constant: its joining, its word, its card, its fence and each look-up. Nothing of that is
+// broadcast, so a job's total is linear in its ranks as long as each talks to few (docs/launch.md has the figures).
 //
 // An embedded job is an [Exchanger], too: its ranks can give each other data and wait for each other at any time. A
 // program that starts its ranks itself serves them with [Listen] and [Serve]; each of them calls [Join] or, with the
 // variables of [RankEnv], [Find].
 //
-// An embedded job is an [EndWatcher]: it tells each rank that has asked how other ranks ended. Ends within 2 ms of each
-// other are told in one message. If all ranks watch, the number of messages can grow with the square of the ranks.
+// An embedded job is an [EndWatcher]: it notifies each rank that has asked how other ranks ended. Ends within 2 ms of
+// each other are reported in one message. If all ranks watch, the number of messages can grow with the square of the
+// ranks.
 //
 // # Environment
 //
@@ -44,6 +44,6 @@
 // # Trust
 //
 // The secret is generated once a job. Embedded ranks get it from their environment. Rank and rendezvous prove to each
-// other that they know it before anything else is said, and every later message is authenticated. Under PMI and PMIx
+// other that they know it before anything else is sent, and every later message is authenticated. Under PMI and PMIx
 // rank 0 generates it and the launcher's own key-value space carries it: there it is as safe as the launcher.
 package launch

@@ -24,14 +24,14 @@ const (
 	byeTime = time.Second
 )
 
-// embedded is a rank's side of the rendezvous.
+// embedded is the client side of the rendezvous: one rank.
 type embedded struct {
 	rank, size int
 	key        *handshake.Key
 	secret     []byte
 	conn       net.Conn
 	server     *Server         // rank 0's own
-	byRank0    bool            // another process than this one, and than a launcher, serves
+	byRank0    bool            // rank 0, which is another process, serves the rendezvous
 	frames     *handshake.Conn // wmu guards sending
 	lost       chan struct{}   // closed when the job ends before Close
 	over       chan struct{}   // closed when the reader has ended
@@ -44,7 +44,7 @@ type embedded struct {
 	err      error // why nothing can be asked any more
 	agree    *reply
 	fence    *reply
-	exchange *exchangeReply // the one under way, or the last one if its caller gave it up
+	exchange *exchangeReply // the exchange in progress, or the last one if its caller cancelled it
 	onEnd    func(End)
 	lookups  map[uint32]*reply
 	next     uint32
@@ -61,7 +61,7 @@ var (
 	_ EndWatcher = (*embedded)(nil)
 )
 
-// exchangeReply collects what the ranks give.
+// exchangeReply collects the data that the ranks give.
 type exchangeReply struct {
 	*reply
 	given   [][]byte
@@ -90,7 +90,7 @@ func Join(ctx context.Context, addr string, rank, size int, secret []byte) (Exch
 	return e, nil
 }
 
-// joinEmbedded connects to the rendezvous. wait: it may not have started yet.
+// joinEmbedded connects to the rendezvous. If wait is set, the rendezvous may not have started yet.
 func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byte, wait bool) (*embedded, error) {
 	key, err := jobKey(secret)
 	if err != nil {
@@ -113,14 +113,15 @@ func joinEmbedded(ctx context.Context, addr string, rank, size int, secret []byt
 		case <-time.After(pause):
 		case <-ctx.Done():
 			if e.byRank0 {
-				err = fmt.Errorf("rank 0, which serves, does not answer: %w", err)
+				err = fmt.Errorf("rank 0, which serves the rendezvous, does not answer: %w", err)
 			}
 			return nil, fmt.Errorf("%w (%w)", err, context.Cause(ctx))
 		}
 	}
 }
 
-// retryable: a flood of strangers can push a genuine handshake out, which shows as a connection that ends.
+// retryable reports whether joining is worth another attempt. A flood of unauthenticated connections can push a
+// genuine handshake out, which shows as a connection that ends.
 func retryable(err error, wait bool) bool {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -192,7 +193,7 @@ func (e *embedded) Err() error {
 	return e.err
 }
 
-// usable says why nothing can be asked any more; e.mu is held.
+// usable returns why no request can be sent any more, or nil; e.mu is held.
 func (e *embedded) usable() error {
 	if e.closed {
 		return ErrClosed
@@ -200,7 +201,7 @@ func (e *embedded) usable() error {
 	return e.err
 }
 
-// fail ends everything under way, now and later.
+// fail fails all pending and later requests.
 func (e *embedded) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -227,7 +228,7 @@ func (e *embedded) fail(err error) {
 	}
 }
 
-// read takes what the rendezvous says until the connection ends.
+// read handles the frames of the rendezvous until the connection ends.
 func (e *embedded) read() {
 	defer close(e.over)
 	defer e.conn.Close()
@@ -252,7 +253,7 @@ func (e *embedded) read() {
 	}
 }
 
-// launcherGone says that the rendezvous is gone, and who that was.
+// launcherGone returns the error of a rendezvous that is gone; it names rank 0 if that served.
 func (e *embedded) launcherGone(err error) error {
 	if e.byRank0 {
 		return fmt.Errorf("%w: %w: %w", ErrLauncher, &RankError{Why: "served the rendezvous and has ended"}, noEOF(err))
@@ -325,7 +326,7 @@ func (e *embedded) handle(k kind, body []byte) error {
 	return errFrame
 }
 
-// send writes a frame. One that was cut short leaves nothing to say after it.
+// send writes a frame. After a frame that was cut short nothing can be sent.
 func (e *embedded) send(k kind, body []byte) error {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()
@@ -333,7 +334,7 @@ func (e *embedded) send(k kind, body []byte) error {
 	e.requests.Add(1)
 	e.sent.Add(uint64(frameSize(len(body))))
 	if err := sendFrame(e.frames, k, body); err != nil {
-		// The rendezvous may have said why: the reader gets that first.
+		// The rendezvous may have sent the reason, which the reader must receive first.
 		e.conn.SetReadDeadline(time.Now().Add(byeTime))
 		<-e.over
 		return e.Err()
@@ -409,7 +410,7 @@ func (e *embedded) Fence(ctx context.Context) error {
 			if e.fence == f {
 				e.fence = nil
 			}
-		default: // the next call waits for it
+		default: // the next call waits for the same fence
 		}
 		e.mu.Unlock()
 	}
@@ -434,7 +435,7 @@ func (e *embedded) Lookup(ctx context.Context, rank int) ([]byte, error) {
 		err = e.send(kindLookup, putLookup(id, uint32(rank)))
 	}
 	if err == nil {
-		// Given up by its caller, the reply still finds its place.
+		// If the caller cancels the wait, the reply is still matched by its id.
 		err = r.wait(ctx)
 	}
 	if err != nil {
@@ -487,14 +488,14 @@ func (e *embedded) Abort(code int, why string) {
 		return
 	}
 	select {
-	case <-e.lost: // it said so to all of us
+	case <-e.lost: // the rendezvous has notified all ranks of the abort
 	case <-time.After(byeTime):
 	}
 }
 
 func (e *embedded) Close() error { return e.Leave(context.Background()) }
 
-// Leave tries to say goodbye for up to a second, even if ctx has ended: a rank that leaves without it counts as dead.
+// Leave tries to send bye for up to a second, even if ctx has ended: a rank that leaves without it counts as dead.
 func (e *embedded) Leave(ctx context.Context) error {
 	e.mu.Lock()
 	over := e.err != nil
@@ -518,8 +519,8 @@ func (e *embedded) Leave(ctx context.Context) error {
 	return errors.Join(err, e.server.Close())
 }
 
-// sendBye says goodbye and waits for the rendezvous to hang up: closing a socket with unread bytes discards bytes that were
-// sent.
+// sendBye sends bye and waits until the rendezvous closes the connection: closing a socket with unread bytes discards
+// bytes that were sent.
 func (e *embedded) sendBye() {
 	e.wmu.Lock()
 	defer e.wmu.Unlock()

@@ -46,11 +46,11 @@ func (e End) Err() *RankError {
 // EndWatcher is a Job that reports the ends of other ranks. Only the embedded launcher has it.
 type EndWatcher interface {
 	Job
-	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now on,
-	// until this job is closed. A rank that leaves in order is reported as Left, also if its process then fails. The
-	// launcher reports a rank some milliseconds after its end; half a second after, if it cannot know the exit status
-	// (Server.Started), as where rank 0 serves the rendezvous. f must not block. WatchEnds is called once; it returns an error if
-	// the launcher is gone.
+	// WatchEnds has f called, from a goroutine of the job, once for each other rank that has ended or ends from now
+	// on, until this job is closed. A rank that leaves in order is reported as Left, also if its process then fails.
+	// The launcher reports a rank some milliseconds after its end; half a second after, if it cannot know the exit
+	// status (Server.Started), as where rank 0 serves the rendezvous. f must not block. WatchEnds is called once; it
+	// returns an error if the launcher is gone.
 	WatchEnds(f func(End)) error
 }
 
@@ -85,7 +85,7 @@ func parseEnds(b []byte, size int) ([]End, error) {
 	return ends, nil
 }
 
-// addEnd puts an end on the list, the first of a rank. False if there was one.
+// addEnd appends a rank's first end to the list. It returns false if the rank's end is on the list already.
 func (st *serverState) addEnd(e End) bool {
 	m := &st.ranks[e.Rank]
 	if m.ended {
@@ -96,7 +96,7 @@ func (st *serverState) addEnd(e End) bool {
 	return true
 }
 
-// reportEnds sends each watcher the ends that it has not heard of: several in one frame, when many ranks end.
+// reportEnds sends each watcher the ends that were not reported to it: several in one frame, when many ranks end.
 func (st *serverState) reportEnds() (out []post) {
 	for r := range st.ranks {
 		m := &st.ranks[r]
@@ -125,7 +125,7 @@ func (e *embedded) WatchEnds(f func(End)) error {
 	return opError(nameEmbedded, "watch ends", err)
 }
 
-// ended passes on what the rendezvous says of others.
+// ended passes the reported ends of other ranks to onEnd.
 func (e *embedded) ended(body []byte) error {
 	e.mu.Lock()
 	f := e.onEnd

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// together has all ranks of a new job do something.
+// together runs f for all ranks of a new job.
 func together(t *testing.T, size int, f func(j Exchanger) error) {
 	t.Helper()
 	s := newServer(t, size)
@@ -82,7 +82,7 @@ func TestBarrierWaitsForAll(t *testing.T) {
 	})
 }
 
-// A rank that has exchanged hears of each way in which another can end.
+// A rank that has exchanged is notified of each way in which another can end.
 func TestExchangeEndsWithARank(t *testing.T) {
 	for name, end := range map[string]func(s *Server, e *embedded){
 		"died":      func(_ *Server, e *embedded) { e.conn.Close() },
@@ -182,8 +182,8 @@ func TestJoinErrors(t *testing.T) {
 	}
 }
 
-// A rank whose process the launcher has started is reported with its exit status only; one that it has not started, when
-// its connection has been lost for a while.
+// A rank whose process the launcher has started is reported with its exit status only; one that it has not started,
+// when its connection has been lost for a while.
 func TestEndOfAStartedRankWaitsForItsStatus(t *testing.T) {
 	ctx, secret := t.Context(), NewSecret()
 	ln, err := Listen(ctx, "")

@@ -17,8 +17,8 @@ type fakePMI struct {
 	values   map[string]string
 	size     int
 	vallen   int
-	mapping  string // of ranks to nodes, if it says so
-	sameCard string // the value of every card's key that nobody has put
+	mapping  string // the process mapping, if the fake has one
+	sameCard string // the value of every card key that no rank has put
 }
 
 // rank returns the connection of a rank.

@@ -17,14 +17,14 @@ const (
 	EnvSize       = "BYWASH_SIZE"
 	EnvSecret     = "BYWASH_SECRET" // in hexadecimal
 	EnvLauncher   = "BYWASH_LAUNCHER"
-	EnvExplain    = "BYWASH_EXPLAIN"    // 1: a session tells what it chose and why
+	EnvExplain    = "BYWASH_EXPLAIN"    // 1: a session reports which drivers and rails it chose, and why
 	EnvJoinTime   = "BYWASH_JOIN_TIME"  // how long a rank 0 that serves waits for the others to join, as 90s; 0: no limit; 5m unless set
 	EnvLocalRank  = "BYWASH_LOCAL_RANK" // this process's number among the job's ranks on this host, from 0
 	EnvLocalSize  = "BYWASH_LOCAL_SIZE" // how many these are
 	EnvDrivers    = "BYWASH_DRIVERS"    // DRIVER[:DEVICE],…: the drivers of a session that names no rails
 )
 
-// rank0Prefix says that rank 0 serves the rendezvous itself.
+// rank0Prefix marks an address at which rank 0 serves the rendezvous itself.
 const rank0Prefix = "rank0@"
 
 // MaxSize is the largest number of ranks.
@@ -32,7 +32,7 @@ const MaxSize = 1 << 24
 
 type environ func(string) string
 
-// launcher is one way to join; seen says by which variable it would be taken, or "".
+// launcher is one way to join; seen returns the variable by which it would be chosen, or "".
 type launcher struct {
 	name string
 	seen func(environ) string
@@ -85,7 +85,7 @@ func find(ctx context.Context, env environ) (Job, error) {
 	return findSingle(env)
 }
 
-// findSingle is a job of one rank, with the secret of the environment, if it has one.
+// findSingle returns a job of one rank, with the secret of the environment, if it has one.
 func findSingle(env environ) (Job, error) {
 	if env(EnvSecret) == "" {
 		return Alone(), nil
@@ -106,8 +106,8 @@ func secretOf(env environ) ([]byte, error) {
 	return secret, nil
 }
 
-// startedWithoutPMI finds processes that were started together, but by a launcher that gave them no way to meet: each would be
-// a job of one rank, which nobody wanted.
+// startedWithoutPMI returns an error for processes that srun has started together without PMI: each would be a job of
+// one rank.
 func startedWithoutPMI(env environ) error {
 	n, _ := strconv.Atoi(env("SLURM_STEP_NUM_TASKS"))
 	if n > 1 {
@@ -126,7 +126,7 @@ func firstOf(env environ, names ...string) string {
 	return ""
 }
 
-// number reads a variable that must be there.
+// number reads a variable that must be set.
 func number(env environ, name string, least, most int) (int, error) {
 	s := env(name)
 	if s == "" {

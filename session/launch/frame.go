@@ -62,22 +62,22 @@ const (
 	kindAgree   kind = 6 // word
 
 	kindExchange kind = 7 // data
-	kindWatch    kind = 8 // ends of ranks are told from now on
+	kindWatch    kind = 8 // ends of ranks are reported from now on
 
 	kindFenced  kind = 129
-	kindGone    kind = 130 // rank 4, fate 1: the fence fails
+	kindGone    kind = 130 // rank 4, state 1: the fence fails
 	kindCard    kind = 131 // id 4, found 1, card
 	kindAborted kind = 132 // rank 4, code 4, why
-	kindAgreed  kind = 133 // 1: all said the same, else 0
+	kindAgreed  kind = 133 // 1: all sent the same word, else 0
 
 	kindGiven kind = 134 // rank 4, data: one for each rank ends an exchange
-	kindLost  kind = 135 // rank 4, fate 1: no exchange can complete any more
+	kindLost  kind = 135 // rank 4, state 1: no exchange can complete any more
 	kindEnded kind = 136 // rank 4, how 1, code 4: once for each rank that has ended
 )
 
 var errFrame = errors.New("malformed message")
 
-// launchError wraps an error of a handshake in the one of this package that it means.
+// launchError wraps an error of the handshake in the corresponding one of this package.
 func launchError(err error) error {
 	switch {
 	case errors.Is(err, handshake.ErrSecret):
@@ -98,7 +98,7 @@ func (h *hello) put() []byte {
 	return binary.BigEndian.AppendUint32(b, h.size)
 }
 
-// checkVersion tells another version from a malformed message.
+// checkVersion distinguishes another version (ErrVersion) from a malformed message.
 func checkVersion(b []byte) error {
 	if len(b) < 1 {
 		return errFrame
@@ -122,7 +122,7 @@ func parseHello(b []byte) (h hello, err error) {
 
 func putWelcome(s status) []byte { return []byte{wireVersion, byte(s), 0, 0} }
 
-// parseWelcome returns nil when the server takes us.
+// parseWelcome returns nil if the server accepts this rank.
 func (h *hello) parseWelcome(b []byte) error {
 	if err := checkVersion(b); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (h *hello) parseWelcome(b []byte) error {
 	case statusVersion:
 		return fmt.Errorf("refused: %w", ErrVersion)
 	case statusSize:
-		return fmt.Errorf("the job has not %d ranks: %w", h.size, ErrInvalid)
+		return fmt.Errorf("the job does not have %d ranks: %w", h.size, ErrInvalid)
 	case statusRank:
 		return fmt.Errorf("the job has no rank %d: %w", h.rank, ErrInvalid)
 	case statusTaken:
@@ -272,7 +272,7 @@ func parseGiven(b []byte) (rank int, data []byte, err error) {
 	return int(binary.BigEndian.Uint32(b)), b[4:], nil
 }
 
-// plain makes a peer's text harmless on a terminal and in one line.
+// plain replaces the control characters of a peer's text, so that it is harmless on a terminal and one line long.
 func plain(s string) string {
 	b := []byte(s)
 	for i, c := range b {

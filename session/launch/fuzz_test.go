@@ -15,7 +15,7 @@ import (
 
 var fuzzSecret = bytes.Repeat([]byte{7}, SecretSize)
 
-// stream is the input from a stranger; the output to it is dropped.
+// stream is the input from an unauthenticated peer; the output to it is dropped.
 type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
@@ -43,7 +43,7 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// For any input of ranks, the board's counts hold, and a client understands every answer.
+// For any input of ranks, the counts of the server state are correct, and a client understands every answer.
 func FuzzServerState(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x22, 0x23, 0x31, 0x50}, []byte("card"))
 	f.Add([]byte{0, 1, 2, 3, 0x10, 0x20, 0x81, 0x11, 0x21}, putLookup(1, 2))
@@ -96,17 +96,17 @@ func checkState(t *testing.T, st *serverState, posts []post) {
 			giving++
 		}
 		if m.dependsOnAll && st.gone >= 0 && st.abort == nil {
-			t.Fatalf("rank %d is gone and a rank that needs it is not told", st.gone)
+			t.Fatalf("rank %d is gone and a rank that needs it is not notified", st.gone)
 		}
 	}
 	if live != st.live || entered != st.entered || entered > 0 && st.gone >= 0 {
-		t.Fatalf("%d live, %d in the fence, %d gone; the board says %d and %d", live, entered, st.gone, st.live, st.entered)
+		t.Fatalf("%d live, %d in the fence, %d gone; the state has %d and %d", live, entered, st.gone, st.live, st.entered)
 	}
 	if votes != st.votes || pending != st.votesPending || pending > 0 && (st.gone >= 0 || votes == len(st.ranks)) {
-		t.Fatalf("%d have said a word and %d wait, %d gone; the board says %d and %d", votes, pending, st.gone, st.votes, st.votesPending)
+		t.Fatalf("%d have sent a word and %d wait, %d gone; the state has %d and %d", votes, pending, st.gone, st.votes, st.votesPending)
 	}
 	if giving != st.exchanging || giving == len(st.ranks) {
-		t.Fatalf("%d wait in the exchange; the board says %d", giving, st.exchanging)
+		t.Fatalf("%d wait in the exchange; the state has %d", giving, st.exchanging)
 	}
 	for _, p := range posts {
 		e := &embedded{size: len(st.ranks), agree: newReply(), fence: newReply(), lookups: map[uint32]*reply{}, exchange: newExchangeReply(len(st.ranks))}
@@ -160,7 +160,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// scripted is a process manager that says these bytes whatever it hears.
+// scripted is a process manager that sends these bytes whatever it receives.
 func scripted(b []byte) *pmiConn {
 	return &pmiConn{Conn: &scriptConn{Reader: bytes.NewReader(b)}}
 }
@@ -175,7 +175,7 @@ func (c *scriptConn) Write(b []byte) (int, error)      { return len(b), nil }
 func (c *scriptConn) Close() error                     { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
-// useKV asks a launcher everything; each answer is believed only where it makes sense.
+// useKV makes every request of a launcher, and checks that only valid answers are accepted.
 func useKV(t *testing.T, kv kvs, rank, size int) {
 	if rank < 0 || rank >= size {
 		t.Errorf("rank %d of %d", rank, size)

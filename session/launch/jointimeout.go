@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A rank 0 that serves the rendezvous says after waitNoticeTime for whom it waits, and gives up after a limit: by default
-// defaultJoinTime, else that of EnvJoinTime.
+// A rank 0 that serves the rendezvous prints after waitNoticeTime which ranks are missing, and gives up after a limit:
+// by default defaultJoinTime, else that of EnvJoinTime.
 const (
 	waitNoticeTime  = 5 * time.Second
 	defaultJoinTime = 5 * time.Minute
@@ -27,7 +27,7 @@ func joinLimit(env environ) (time.Duration, error) {
 	return d, nil
 }
 
-// limitJoining has say called after first with the ranks that have not joined, and gives them up after limit, if it is
+// limitJoining calls report after first with the ranks that have not joined, and gives them up after limit, if that is
 // not 0: the fence of those that have joined then fails with a RankError that names one of them.
 func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 	time.AfterFunc(first, func() {
@@ -53,7 +53,7 @@ func (s *Server) limitJoining(report func(string), first, limit time.Duration) {
 
 func printToStderr(line string) { fmt.Fprintln(os.Stderr, line) }
 
-// missing are the ranks that have never joined.
+// missing returns the ranks that have never joined.
 func (st *serverState) missing() (ranks []int) {
 	for r := range st.ranks {
 		if st.ranks[r].state == rankAbsent {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Rank 0 says for whom it waits, then gives them up: its fence fails with their number, and they are turned away.
+// Rank 0 prints which ranks are missing, then gives them up: its fence fails with their number, and they are refused.
 func TestRank0NamesMissingRanks(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	defer stop()
@@ -31,7 +31,7 @@ func TestRank0NamesMissingRanks(t *testing.T) {
 	lines := make(chan string, 1)
 	s.limitJoining(func(line string) { lines <- line }, time.Millisecond, 20*time.Millisecond)
 	if line := <-lines; !strings.Contains(line, "for ranks 1, 3-4 to join at "+s.Addr()) {
-		t.Errorf("rank 0 says %q", line)
+		t.Errorf("rank 0 prints %q", line)
 	}
 	for _, j := range jobs {
 		if err := j.Publish(ctx, []byte("card")); err != nil {
@@ -76,7 +76,8 @@ func TestListRanks(t *testing.T) {
 	}
 }
 
-// Ends are told once, several in one message, also those of before; how a rank left is not changed by its exit status.
+// Ends are reported once, several in one message, also those from before the watch; how a rank left is not changed by
+// its exit status.
 func TestEndsAreReportedOnce(t *testing.T) {
 	st := newServerState(5)
 	for r := range uint32(5) {
@@ -115,7 +116,7 @@ func TestEndsAreReportedOnce(t *testing.T) {
 		t.Errorf("later ends: %v", posts)
 	}
 	if posts := st.reportEnds(); posts != nil {
-		t.Errorf("told again: %v", posts)
+		t.Errorf("reported again: %v", posts)
 	}
 }
 

@@ -13,9 +13,8 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// kvs is a launcher's key-value space. One call is under way at a time; each
-// blocks until the launcher has answered. Values are text of the URL-safe
-// base64 alphabet, ',' and digits, so that no protocol has to quote them.
+// kvs is a launcher's key-value space. One call is in progress at a time; each blocks until the launcher has answered.
+// Values are text of the URL-safe base64 alphabet, ',' and digits, so that no protocol has to quote them.
 type kvs interface {
 	// maxValue is the longest value in bytes that every server takes.
 	maxValue() int
@@ -24,13 +23,13 @@ type kvs interface {
 	get(rank int, key string) (string, error)
 	// fence returns when all ranks are in it, and then all see what each had put.
 	fence() error
-	// oneHost reports whether the launcher knows that all ranks are on one host; all ranks are told the same.
+	// oneHost reports whether the launcher knows that all ranks are on one host; all ranks get the same answer.
 	oneHost(size int) (bool, error)
 	// watch is called once, before put: lost is then called, at most once, when the launcher is gone.
 	watch(lost func(error))
 	// abort asks the launcher to end the job, and does not wait.
 	abort(code int, why string)
-	// close takes leave; hangUp, from another goroutine, makes a call under way fail.
+	// close ends the session with the launcher; hangUp, from another goroutine, makes a call in progress fail.
 	close() error
 	hangUp()
 	traffic() Traffic
@@ -200,7 +199,7 @@ func (j *kvJob) fail(err error) {
 	}
 }
 
-// usable says why nothing can be asked any more; j.mu is held.
+// usable returns why no request can be sent any more, or nil; j.mu is held.
 func (j *kvJob) usable() error {
 	if j.closed {
 		return ErrClosed

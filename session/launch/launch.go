@@ -17,27 +17,27 @@ const SecretSize = 32
 const MaxCard = 64 << 10
 
 var (
-	errTwice       = fmt.Errorf("a second card: %w", ErrInvalid)
-	errAgreed      = fmt.Errorf("agree a second time, or after publish: %w", ErrInvalid)
-	errExchanging  = fmt.Errorf("exchange while another one is under way, or was given up: %w", ErrInvalid)
-	errUnpublished = fmt.Errorf("fence before publish: %w", ErrInvalid)
+	errTwice       = fmt.Errorf("Publish called twice: %w", ErrInvalid)
+	errAgreed      = fmt.Errorf("Agree called twice, or after Publish: %w", ErrInvalid)
+	errExchanging  = fmt.Errorf("Exchange already in progress or cancelled: %w", ErrInvalid)
+	errUnpublished = fmt.Errorf("Fence called before Publish: %w", ErrInvalid)
 )
 
 // Errors, found with errors.Is.
 var (
 	// ErrClosed means that Close was called.
 	ErrClosed = errors.New("job is closed")
-	// ErrLauncher means that the launcher is gone or no longer makes sense: no further call succeeds. Where rank 0 has served the
-	// rendezvous, the error names it as a RankError, too.
-	ErrLauncher = errors.New("launcher is gone")
+	// ErrLauncher means that the launcher is gone or violated its protocol: no further call succeeds. Where rank 0 has
+	// served the rendezvous, the error names it as a RankError, too.
+	ErrLauncher = errors.New("lost connection to the launcher")
 	// ErrAuth means that one side of the rendezvous does not know the job's secret.
 	ErrAuth = errors.New("wrong secret")
-	// ErrVersion means that the launcher speaks another version of its protocol.
+	// ErrVersion means that the launcher uses another version of its protocol.
 	ErrVersion = errors.New("version of the launch protocol differs")
 	// ErrTaken means that another process has joined as the same rank.
-	ErrTaken = errors.New("has joined already")
-	// ErrLate means that rank 0 does not wait for this rank any more: see EnvJoinTime.
-	ErrLate = errors.New("comes too late: rank 0 has given up waiting for it")
+	ErrTaken = errors.New("has already joined")
+	// ErrLate means that the rank joined after the timeout of rank 0: see EnvJoinTime.
+	ErrLate = errors.New("joined after the timeout (" + EnvJoinTime + " of rank 0)")
 	// ErrNoCard means that the rank has published no card.
 	ErrNoCard = errors.New("no card published")
 	// ErrInvalid means an argument or an order of calls that can never work.
@@ -146,7 +146,7 @@ func newSecret() []byte {
 	return s
 }
 
-// jobKey is the key of a job's secret. The error is ErrInvalid.
+// jobKey returns the key of a job's secret. The error is ErrInvalid.
 func jobKey(secret []byte) (*handshake.Key, error) {
 	k, err := handshake.NewKey(secret)
 	if err != nil {
@@ -155,13 +155,13 @@ func jobKey(secret []byte) (*handshake.Key, error) {
 	return k, nil
 }
 
-// jobID is the same for all that know the secret, and does not give it away.
+// jobID derives the job's name from its secret, without revealing it.
 func jobID(k *handshake.Key) string {
 	id := k.MAC("bywash job id")
 	return hex.EncodeToString(id[:16])
 }
 
-// exitCode is what an abort's code becomes: never success.
+// exitCode returns the exit code of an abort: never 0.
 func exitCode(code int) int {
 	if code < 1 || code > 255 {
 		return 1
@@ -183,7 +183,7 @@ func checkRank(rank, size int) error {
 	return nil
 }
 
-// opError says launcher and operation, once.
+// opError adds the names of launcher and operation to an error.
 func opError(launcher, op string, err error) error {
 	if err == nil {
 		return nil

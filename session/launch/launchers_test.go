@@ -131,7 +131,7 @@ func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 		t.Run(name, func(t *testing.T) { test(t, all[i]) })
 	}
 	if testing.Short() {
-		return // Slurm takes seconds to begin, and the ways to speak to it are those above
+		return // Slurm takes seconds to start, and its protocols are those tested above
 	}
 	// A cluster each: one does not recover from everything that a test does.
 	t.Run("slurm pmi2", func(t *testing.T) { test(t, realLauncher{name: namePMI2, run: startSlurm(t).srun("pmi2")}) })
@@ -140,7 +140,7 @@ func forEachLauncher(t *testing.T, test func(t *testing.T, l realLauncher)) {
 	})
 }
 
-// place is what a rank of the exchange program said.
+// place is the output of a rank of the exchange program.
 type place struct {
 	launcher   string
 	rank, size int
@@ -274,14 +274,14 @@ func TestAbortEndsTheJob(t *testing.T) {
 		if !errors.As(err, &exit) || strings.Contains(out, "found a dead rank") {
 			t.Fatalf("job ended with %v:\n%s", err, out)
 		}
-		// PMI-2 has no way to tell the code.
+		// PMI-2 cannot transmit the code.
 		if l.name != namePMI2 && exit.ExitCode() != 42 {
 			t.Errorf("exit code %d, want 42:\n%s", exit.ExitCode(), out)
 		}
 	})
 }
 
-// The process that started a rank is who answers it; when that dies the rank must not wait for ever.
+// The process that started a rank answers its requests; when it dies the rank must not wait for ever.
 func TestRanksEndWhenTheirLauncherDies(t *testing.T) {
 	forEachLauncher(t, func(t *testing.T, l realLauncher) {
 		const n = 3

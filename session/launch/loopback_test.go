@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without a loopback interface ranks of one host do not find each other: the error says what to do.
+// Without a loopback interface ranks of one host do not find each other: the error names the remedy.
 func TestLoopbackThatIsDownIsNamed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes a network namespace")

@@ -17,7 +17,7 @@ import (
 // Variables of PMI's launchers.
 const (
 	envPMIFD   = "PMI_FD"   // a connected socket
-	envPMIPort = "PMI_PORT" // HOST:PORT to connect to, with PMI_ID to say who one is
+	envPMIPort = "PMI_PORT" // HOST:PORT to connect to; PMI_ID then identifies the process
 	envPMIID   = "PMI_ID"
 	envPMIRank = "PMI_RANK"
 	envPMISize = "PMI_SIZE"
@@ -25,7 +25,7 @@ const (
 	envHydra   = "HYDI_CONTROL_FD" // set by MPICH's mpiexec, whatever job it runs in
 )
 
-// maxPMI bounds what a server may say at once.
+// maxPMI bounds the length of one message of a server.
 const maxPMI = 64 << 10
 
 // pmiConn is the connection to a process manager.
@@ -34,7 +34,7 @@ type pmiConn struct {
 	inherited *os.File // the file that Conn duplicates
 
 	answers chan message  // once it is watched
-	over    chan struct{} // closed when nothing more can be heard
+	over    chan struct{} // closed when nothing more can be received
 	err     error         // why, then
 
 	wmu                      sync.Mutex // abort may come between a question and its answer, not into a question
@@ -56,7 +56,7 @@ func (c *pmiConn) watch(read func() (message, error), lost func(error)) {
 				lost(c.err)
 				return
 			}
-			c.answers <- m // a launcher that speaks unasked is heard, out of turn, as nonsense
+			c.answers <- m // an unsolicited message is taken for the next answer, which it is not: the next request fails
 		}
 	}()
 }
@@ -111,7 +111,7 @@ func openPMI(ctx context.Context, env environ) (*pmiConn, error) {
 	return &pmiConn{Conn: c, inherited: f}, nil
 }
 
-// say sends one message.
+// send sends one message.
 func (c *pmiConn) send(msg string) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -165,12 +165,12 @@ func field(m message, name string) (int, bool) {
 // checkPlace believes rank and size only where they make sense.
 func checkPlace(rank, size int) error {
 	if size < 1 || size > MaxSize || rank < 0 || rank >= size {
-		return fmt.Errorf("the launcher says rank %d of %d: %w", rank, size, errFrame)
+		return fmt.Errorf("the launcher reports rank %d of %d: %w", rank, size, errFrame)
 	}
 	return nil
 }
 
-// refused is an answer that says no.
+// refused returns the error of a negative answer.
 func refused(cmd string, m message) error {
 	why := m["msg"]
 	if why == "" {
@@ -179,7 +179,7 @@ func refused(cmd string, m message) error {
 	return fmt.Errorf("the launcher refused %s: rc=%s %s", cmd, plain(m["rc"]), plain(why))
 }
 
-// within runs a handshake that ends with ctx, or when the launcher says nothing for long.
+// within runs a handshake that ends with ctx, or when the launcher is silent for long.
 func (c *pmiConn) within(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTime)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 
 const namePMI1 = "pmi1"
 
-// pmi1 speaks PMI-1: lines of NAME=VALUE with blanks between, one answer to each.
+// pmi1 implements PMI-1: lines of NAME=VALUE pairs separated by blanks, one answer to each.
 type pmi1 struct {
 	*pmiConn
 	r     *bufio.Reader
@@ -27,7 +27,7 @@ const maxLine1 = 1024
 func parse1(line string) (message, error) {
 	m := message{}
 	for word := range strings.FieldsSeq(line) {
-		// A message to humans may hold several words; those have no '='.
+		// A message for humans may contain several words; those have no '='.
 		if name, value, ok := strings.Cut(word, "="); ok && name != "" {
 			if _, twice := m[name]; twice {
 				return nil, errFrame
@@ -54,8 +54,8 @@ func (p *pmi1) read() (message, error) {
 
 func (p *pmi1) watch(lost func(error)) { p.pmiConn.watch(p.read, lost) }
 
-// hear returns the next line, which must be this command.
-func (p *pmi1) hear(cmd string) (message, error) {
+// receive returns the next line, which must be this command.
+func (p *pmi1) receive(cmd string) (message, error) {
 	m, err := p.next(p.read)
 	if err == nil && m["cmd"] != cmd {
 		// There is nothing to go on from.
@@ -68,7 +68,7 @@ func (p *pmi1) ask(line, cmd string) (message, error) {
 	if err := p.send(line + "\n"); err != nil {
 		return nil, err
 	}
-	m, err := p.hear(cmd)
+	m, err := p.receive(cmd)
 	if err == nil && m["rc"] != "" && m["rc"] != "0" {
 		err = refused(strings.TrimPrefix(strings.Fields(line)[0], "cmd="), m)
 	}
@@ -93,7 +93,7 @@ func findPMI1(ctx context.Context, env environ) (Job, error) {
 	return joinKV(ctx, namePMI1, rank, size, p)
 }
 
-// init says who we are, and hears who we are.
+// init identifies this process, and receives its rank and the size of the job.
 func (p *pmi1) init(env environ) (rank, size int, err error) {
 	if env(envPMIFD) == "" {
 		rank, size, err = p.introduce(env(envPMIID))
@@ -135,7 +135,7 @@ func (p *pmi1) setLimits(maxes message, space string) error {
 	return nil
 }
 
-// introduce is what a process that connects has to do, whom a descriptor would have identified.
+// introduce identifies a process that connects by port: an inherited descriptor would have identified it.
 func (p *pmi1) introduce(id string) (rank, size int, err error) {
 	if id == "" || strings.ContainsAny(id, " =\n") {
 		return 0, 0, fmt.Errorf("%s goes with %s: %w", envPMIPort, envPMIID, ErrInvalid)
@@ -147,7 +147,7 @@ func (p *pmi1) introduce(id string) (rank, size int, err error) {
 		name string
 		to   *int
 	}{{"size", &size}, {"rank", &rank}, {"debug", new(int)}} {
-		m, err := p.hear("set")
+		m, err := p.receive("set")
 		if err != nil {
 			return 0, 0, err
 		}

@@ -12,7 +12,7 @@ import (
 
 const namePMI2 = "pmi2"
 
-// pmi2 speaks PMI-2: a length of six characters, then NAME=VALUE; pairs in which a doubled ';' stands for one.
+// pmi2 implements PMI-2: a length of six characters, then NAME=VALUE; pairs in which a doubled ';' means one.
 type pmi2 struct {
 	*pmiConn
 	r          *bufio.Reader
@@ -110,8 +110,8 @@ func (p *pmi2) ask(cmd string, pairs ...string) (message, error) {
 	return m, nil
 }
 
-// seenPMI2: the variables do not tell the protocol. Slurm's plugin is made for PMI-2; Hydra, also inside of a job of
-// Slurm, is better tested with PMI-1.
+// seenPMI2 returns the variable that shows a launcher with PMI-2. The variables do not name the protocol. Slurm's
+// plugin is made for PMI-2; Hydra, also inside of a job of Slurm, is better tested with PMI-1.
 func seenPMI2(env environ) string {
 	if env(envPMIFD) == "" || env(envHydra) != "" {
 		return ""
@@ -136,7 +136,7 @@ func findPMI2(ctx context.Context, env environ) (Job, error) {
 }
 
 func (p *pmi2) init(env environ) error {
-	// Which protocol it will be is said in the older one.
+	// The protocol is negotiated in the older one.
 	old := pmi1{pmiConn: p.pmiConn, r: p.r}
 	m, err := old.ask("cmd=init pmi_version=2 pmi_subversion=0", "response_to_init")
 	if err != nil {
@@ -199,8 +199,8 @@ func (p *pmi2) oneHost(size int) (bool, error) {
 	return err == nil && strings.EqualFold(m["found"], "true") && oneNode(m["value"], size), nil
 }
 
-// fence waits for all ranks. Hydra answers a fence at once. A get of a key that nobody has put is what Hydra delays
-// until all ranks have fenced as often.
+// fence waits for all ranks. Hydra answers a fence at once. But it delays a get of a key that no rank has put until
+// all ranks have fenced as often.
 func (p *pmi2) fence() error {
 	if _, err := p.ask("kvs-fence"); err != nil || !p.hydra {
 		return err
@@ -211,7 +211,7 @@ func (p *pmi2) fence() error {
 	return nil
 }
 
-// abort cannot tell a code: the launcher chooses one.
+// abort cannot transmit a code: the launcher chooses one.
 func (p *pmi2) abort(code int, why string) {
 	p.send(put2("cmd", "abort", "isworld", "TRUE", "msg", fmt.Sprintf("%s (exit code %d)", why, code)))
 }

@@ -32,7 +32,7 @@ func findPMIx(ctx context.Context, _ environ) (Job, error) {
 		rank, size, local int
 		err               error
 	}
-	// The call cannot be interrupted, but be given up.
+	// The call cannot be interrupted, but its caller can stop waiting.
 	joined := make(chan place, 1)
 	go func() {
 		r, n, local, err := pmix.Init()
@@ -56,7 +56,7 @@ func findPMIx(ctx context.Context, _ environ) (Job, error) {
 // maxValue has no limit here: a card is one value.
 func (p *pmixKV) maxValue() int { return 2 * MaxCard }
 
-// answer tells the end of the server from a refusal.
+// answer distinguishes the end of the server from a refusal.
 func (p *pmixKV) answer(err error) error {
 	p.requests.Add(1)
 	var e *pmix.Error

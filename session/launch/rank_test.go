@@ -106,7 +106,7 @@ func card(id string, rank, size int) []byte {
 	return bytes.Repeat(seed[:], (size+len(seed)-1)/len(seed))[:size]
 }
 
-// exchange publishes a card, fences, and looks up the ranks after this one: as many as peers says.
+// exchange publishes a card, fences, and looks up the ranks after this one: as many as peers.
 func exchange(ctx context.Context, j Job, cardSize, peers int) error {
 	if err := j.Publish(ctx, card(j.ID(), j.Rank(), cardSize)); err != nil {
 		return err
@@ -148,7 +148,7 @@ func exchangeProgram(ctx context.Context) error {
 	return j.Close()
 }
 
-// hangProgram joins, says so, and waits for a fence that rank 0 never enters. Rank 0 only watches.
+// hangProgram joins, reports that, and waits for a fence that rank 0 never enters. Rank 0 only watches.
 func hangProgram(ctx context.Context) error {
 	j, err := Find(ctx)
 	if err != nil {
@@ -169,7 +169,7 @@ func hangProgram(ctx context.Context) error {
 	return j.Fence(ctx)
 }
 
-// crashProgram: rank 1 ends without a word before the fence.
+// crashProgram exits, as rank 1, without closing before the fence.
 func crashProgram(ctx context.Context) error {
 	j, err := Find(ctx)
 	if err != nil {
@@ -181,7 +181,8 @@ func crashProgram(ctx context.Context) error {
 	return withoutRank1(ctx, j)
 }
 
-// withoutRank1 fails, as it must: in the fence, or, where the launcher leaves the dead out of it, in the look-up.
+// withoutRank1 checks that a rank fails without rank 1: in the fence or, if the launcher leaves dead ranks out of it,
+// in the look-up.
 func withoutRank1(ctx context.Context, j Job) error {
 	if err := j.Publish(ctx, []byte("card")); err != nil {
 		return err
@@ -221,7 +222,7 @@ func barrierProgram(ctx context.Context) error {
 	for i := range 3 {
 		name := file + strconv.Itoa(i)
 		if j.Rank() == 0 {
-			time.Sleep(20 * time.Millisecond) // so that a fence that is none is seen
+			time.Sleep(20 * time.Millisecond) // so that a fence that does not wait is noticed
 			if err := os.WriteFile(name, nil, 0o600); err != nil {
 				return err
 			}
@@ -262,7 +263,8 @@ func findProgram(ctx context.Context) error {
 	return j.Close()
 }
 
-// agreeProgram: all ranks say the same word, unless the environment names one that says another, or dies before it.
+// agreeProgram calls Agree with the same word in all ranks, unless the environment names a rank that has another word,
+// or dies first.
 func agreeProgram(ctx context.Context) error {
 	j, err := Find(ctx)
 	if err != nil {

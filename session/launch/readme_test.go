@@ -18,8 +18,8 @@ func goBuild(t *testing.T, dir, pkg string) string {
 	return file
 }
 
-// The program that README.md shows runs unchanged under every launcher; asked to explain, its session says which rails
-// it takes and why.
+// The program that README.md shows runs unchanged under every launcher; with BYWASH_EXPLAIN, its session reports which
+// rails it takes and why.
 func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
 	const n = 4
 	dir := t.TempDir()
@@ -42,7 +42,7 @@ func TestTheReadmesProgramRunsUnderEveryLauncher(t *testing.T) {
 				fmt.Sprintf("bywash: rank %d to rank %d: shm:", r, left),
 			} {
 				if got := strings.Count(out, want); got != 1 {
-					t.Errorf("%q was said %d times, want once:\n%s", want, got, out)
+					t.Errorf("%q was printed %d times, want once:\n%s", want, got, out)
 				}
 			}
 		}

@@ -41,7 +41,7 @@ func join(t testing.TB, s *Server, rank int) *embedded {
 	return j
 }
 
-// fenced is a job whose ranks have all published and fenced.
+// fenced joins all ranks of a job, each of which has published and fenced.
 func fenced(t testing.TB, s *Server) []*embedded {
 	t.Helper()
 	jobs := make([]*embedded, len(s.ranks))
@@ -67,7 +67,7 @@ func TestUnauthenticatedPeersLearnNothing(t *testing.T) {
 	if !errors.Is(err, ErrAuth) {
 		t.Errorf("with another secret: %v, want ErrAuth", err)
 	}
-	// A rendezvous that does not know the secret is found out before anything is said.
+	// A rendezvous that does not know the secret is detected before the client sends anything.
 	ln, err := Listen(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestUnauthenticatedPeersLearnNothing(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		// The impostor knows the key id of a genuine dialer, and no more.
+		// The false rendezvous knows the key id of a genuine dialer, and no more.
 		_, _, err = handshake.Accept(c, func(handshake.KeyID) *handshake.Key { return aKey(NewSecret()) }, &frameConfig)
 		if !errors.Is(err, handshake.ErrSecret) {
 			t.Errorf("a false rendezvous: %v", err)
@@ -90,7 +90,7 @@ func TestUnauthenticatedPeersLearnNothing(t *testing.T) {
 	}()
 	_, err = joinEmbedded(t.Context(), ln.Addr().String(), 1, 2, s.secret, false)
 	if rest := <-received; !errors.Is(err, ErrAuth) || len(rest) != 0 {
-		t.Errorf("false rendezvous: %v, heard %q; want ErrAuth and nothing", err, rest)
+		t.Errorf("false rendezvous: %v, received %q; want ErrAuth and nothing", err, rest)
 	}
 	fenced(t, s) // the genuine ones are served
 }
@@ -101,7 +101,7 @@ func TestRefusalsNameTheCause(t *testing.T) {
 	for _, c := range []struct {
 		rank, size int
 		says       string
-	}{{0, 2, "has joined already"}, {1, 3, "has not 3 ranks"}, {7, 2, "has no rank 7"}} {
+	}{{0, 2, "has already joined"}, {1, 3, "does not have 3 ranks"}, {7, 2, "has no rank 7"}} {
 		_, err := joinEmbedded(t.Context(), s.Addr(), c.rank, c.size, s.secret, false)
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("rank %d of %d: %v, want %q", c.rank, c.size, err, c.says)
@@ -129,7 +129,7 @@ func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := h.parseWelcome(w); !errors.Is(err, ErrVersion) {
-		t.Errorf("client of another version hears %v", err)
+		t.Errorf("client of another version gets %v", err)
 	}
 	w = putWelcome(statusOK)
 	w[0]++
@@ -146,7 +146,7 @@ func aKey(secret []byte) *handshake.Key {
 	return k
 }
 
-// A flood of connections, silent, slow, cut off and talking nonsense, keeps nobody out and leaves nothing.
+// A flood of silent, slow, broken and malformed connections keeps no rank out and leaves nothing behind.
 func TestHostileConnectionsDoNotBlockRanks(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -203,12 +203,13 @@ func TestHostileConnectionsDoNotBlockRanks(t *testing.T) {
 	}
 	s.mu.Lock()
 	if len(s.unauthenticated) > maxUnauthenticated {
-		t.Errorf("%d strangers are kept, want at most %d", len(s.unauthenticated), maxUnauthenticated)
+		t.Errorf("%d unauthenticated connections are open, want at most %d", len(s.unauthenticated), maxUnauthenticated)
 	}
 	s.mu.Unlock()
 }
 
-// At most maxUnauthenticated (256) connections without proof are kept; the oldest is closed first, and a genuine rank joins.
+// At most maxUnauthenticated (256) connections without proof are kept; the oldest is closed first, and a genuine rank
+// joins.
 func TestManySilentConnectionsAreBounded(t *testing.T) {
 	s := newServer(t, 1)
 	var held []net.Conn
@@ -220,10 +221,10 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 		defer c.Close()
 		held = append(held, c)
 	}
-	// The oldest were shown out: they read the end.
+	// The oldest connections were closed: they read EOF.
 	held[0].SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.Copy(io.Discard, held[0]); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the oldest stranger is still there")
+		t.Error("the oldest connection is still open")
 	}
 	j := join(t, s, 0)
 	if err := exchange(t.Context(), j, 10, 1); err != nil {
@@ -231,7 +232,8 @@ func TestManySilentConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// An authenticated rank that talks nonsense is cut off: it counts as dead. The other ranks learn which.
+// The connection of an authenticated rank that sends malformed messages is closed, and the rank counts as dead. The
+// other ranks are notified which.
 func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 	for name, sendMalformed := range map[string]func(e *embedded){
 		"unknown kind":   func(e *embedded) { e.send(99, nil) },
@@ -262,7 +264,7 @@ func TestMalformedMessageEndsOnlyItsRank(t *testing.T) {
 				t.Errorf("lookup after it: %v", err)
 			}
 			if <-bad.Lost(); !errors.Is(bad.Err(), ErrLauncher) {
-				t.Errorf("the bad rank hears %v", bad.Err())
+				t.Errorf("the bad rank gets %v", bad.Err())
 			}
 		})
 	}
@@ -320,7 +322,7 @@ func TestOrderOfCalls(t *testing.T) {
 	}
 }
 
-// A fence that its caller gave up is still the same fence.
+// A fence whose caller stopped waiting is resumed by the next call.
 func TestCancelledFenceIsResumed(t *testing.T) {
 	mem := newMemKV(2)
 	kvJobs := make(chan Job, 2)
@@ -372,14 +374,14 @@ func TestAbortNamesRankAndReason(t *testing.T) {
 		var e *RankError
 		<-jobs[r].Lost()
 		if !errors.As(jobs[r].Err(), &e) || e.Rank != 1 || e.Code != 42 || !strings.HasSuffix(e.Why, "bad ?[31minput") {
-			t.Errorf("rank %d hears %v", r, jobs[r].Err())
+			t.Errorf("rank %d gets %v", r, jobs[r].Err())
 		}
 		if _, err := jobs[r].Lookup(t.Context(), 0); !errors.As(err, &e) {
 			t.Errorf("lookup after an abort: %v", err)
 		}
 	}
 	if a := <-s.Aborted(); a.Rank != 1 || a.Code != 42 {
-		t.Errorf("launcher hears %v", a)
+		t.Errorf("launcher gets %v", a)
 	}
 }
 
@@ -440,7 +442,7 @@ func TestRank0Serves(t *testing.T) {
 	wg.Wait()
 }
 
-// Rank 0, which serves, does not wait longer than it is told to. The others are told that the launcher is gone.
+// Rank 0, which serves, does not wait longer than its context. The others are notified that the launcher is gone.
 func TestRank0LeavesWhenItsContextEnds(t *testing.T) {
 	s := newServer(t, 2)
 	jobs := fenced(t, s)

@@ -13,8 +13,8 @@ const (
 	scaleWord  = 16
 )
 
-// simulate runs a whole job of the embedded launcher without sockets: the board, and what would be on the wire. It
-// returns the bytes of rank 0, after checking that all have the same, and of all ranks together.
+// simulate runs a whole job of the embedded launcher without sockets: the server state, and the frames that would be
+// sent. It returns the bytes of rank 0, after checking that all have the same, and of all ranks together.
 func simulate(t *testing.T, size int) (rank, total Traffic) {
 	t.Helper()
 	st := newServerState(size)
@@ -96,7 +96,7 @@ func TestTrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 	}
 }
 
-// Under PMI the numbers of ranks stand in the messages as decimals: constant but for their digits.
+// Under PMI messages contain rank numbers as decimals: their length is constant but for the digits.
 func TestPMITrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 	values, err := splitCard(make([]byte, scaleCard), 900)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestPMITrafficOfARankIsConstantTo100000Ranks(t *testing.T) {
 				if _, err := joinFake(t, name, f, 0); err != nil { // rank 0 generates the secret
 					t.Fatal(err)
 				}
-				// No rank's traffic depends on another's: of many, a part tells.
+				// The traffic of a rank does not depend on other ranks: of many, a sample is enough.
 				var most, sum Traffic
 				step := max(1, size/2048)
 				n := 0
@@ -159,14 +159,14 @@ func oneOfMany(t *testing.T, name string, f *fakePMI, rank int) Traffic {
 	return j.Traffic()
 }
 
-// Real processes and real sockets exchange what the simulation says.
+// Real processes and real sockets exchange as many bytes as the simulation.
 func TestTrafficOf256Processes(t *testing.T) {
 	sizes := []int{8, 32}
 	if !testing.Short() {
 		sizes = []int{16, 64, 256}
 	}
 	want, _ := simulate(t, 16)
-	bye := uint64(frameSize(0)) // said after the program has counted
+	bye := uint64(frameSize(0)) // sent after the program has counted
 	for _, n := range sizes {
 		l := realLauncher{name: nameEmbedded}
 		out, err := finish(t, bywashRun(t, n, envProgram+"=exchange", "BYWASH_TEST_PEERS="+itoa(scalePeers), "BYWASH_TEST_CARD="+itoa(scaleCard), "BYWASH_TEST_TOTAL=1"))

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// Connections that have not proved the secret: the oldest makes place for the next, so that a flood has to be
-	// faster than a genuine handshake to matter, and neither memory nor descriptors grow.
+	// The most connections that have not proved the secret. The oldest is closed to make room for the next: so a flood
+	// must be faster than a genuine handshake to matter, and neither memory nor descriptors grow.
 	maxUnauthenticated = 256
-	// A stranger's whole handshake, and one write to a rank that does not read.
+	// Limits of the whole handshake of an unauthenticated connection, and of one write to a rank that does not read.
 	handshakeTime = 10 * time.Second
 	writeTime     = 10 * time.Second
 )
 
-// keepAlive makes the death of a peer's host known within ten seconds.
+// keepAlive detects the death of a peer's host within ten seconds.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}
 
 // Server is the rendezvous of an embedded job.
@@ -30,15 +30,15 @@ type Server struct {
 	ln        net.Listener
 	secret    []byte
 	key       *handshake.Key
-	secretErr error // the secret is none
+	secretErr error // why the secret is invalid
 	wg        sync.WaitGroup
-	sends     sync.WaitGroup // of which some may be the last word to a rank
+	sends     sync.WaitGroup // pending sends, some of which may be the last frame to a rank
 
 	mu              sync.Mutex
 	state           *serverState
 	ranks           []*serverConn
 	unauthenticated []net.Conn    // oldest first
-	handshakeSlots  chan struct{} // a word for each goroutine of a stranger, also of one that was closed to make room
+	handshakeSlots  chan struct{} // one for each goroutine of an unauthenticated connection, also of one that was closed to make room
 	closed          bool
 	reporting       bool       // reportSoon has been called
 	idle            *sync.Cond // no rank is joined
@@ -73,7 +73,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 }
 
 // Serve answers the ranks of one job until Close. It takes the listener. With a secret of fewer than 16 bytes it
-// refuses all; Refused says why.
+// refuses all; Refused returns why.
 func Serve(ln net.Listener, size int, secret []byte) *Server {
 	s := &Server{ln: ln, secret: secret, state: newServerState(size), ranks: make([]*serverConn, size), abort: make(chan *RankError, 1),
 		handshakeSlots: make(chan struct{}, 2*maxUnauthenticated), refusals: make(chan error, 16)}
@@ -89,37 +89,38 @@ func (s *Server) Addr() string { return s.ln.Addr().String() }
 // Aborted returns a channel that receives, once, the rank that called Abort.
 func (s *Server) Aborted() <-chan *RankError { return s.abort }
 
-// Refused receives why connections were refused, with their addresses, as far as somebody reads: what did not prove the
-// secret, or is of another version.
+// Refused receives why connections were refused, with their addresses, as long as a caller reads the channel:
+// connections that did not prove the secret, or have another version.
 func (s *Server) Refused() <-chan error { return s.refusals }
 
 // Started informs the server that its caller starts the rank's process and will call Ended, or Gone, when the process
-// ends: until then the server tells nobody that a rank has ended whose connection is lost, for it will know how.
+// ends: until then the server does not report the end of a rank whose connection is lost, because it will learn the
+// exit status.
 func (s *Server) Started(rank int) {
 	s.mu.Lock()
 	s.state.ranks[rank].status = true
 	s.mu.Unlock()
 }
 
-// Gone informs the server that a rank's process has ended, whether it had joined or not, and nobody knows how: fences
-// that need the rank fail.
+// Gone informs the server that a rank's process has ended in an unknown way, whether it had joined or not: fences that
+// need the rank fail.
 func (s *Server) Gone(rank int) { s.Ended(End{Rank: rank, How: Lost}) }
 
 // Ended informs the server how a rank's process has ended, whether it had joined or not: fences that need the rank
-// fail, and ranks that watch ends are told (EndWatcher).
+// fail, and ranks that watch ends are notified (EndWatcher).
 func (s *Server) Ended(e End) {
 	s.leave(e.Rank, rankDied)
 	s.addEnd(e)
 }
 
-// How long ends are collected before ranks are told, so that a job that ends tells them in few messages, and how long a
-// lost connection may lack the exit status of its process.
+// How long ends are collected before they are reported, so that a job that ends needs few messages, and how long the
+// server waits for the exit status of a rank whose connection is lost.
 const (
 	collectTime = 2 * time.Millisecond
 	statusTime  = 500 * time.Millisecond
 )
 
-// addEnd has an end told to those that watch.
+// addEnd records an end, and has it reported to the ranks that watch.
 func (s *Server) addEnd(e End) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,8 @@ func (s *Server) addEnd(e End) {
 	}
 }
 
-// lost has it told after a while that a rank's connection is lost, unless Ended says more before, or will.
+// lost has the loss of a rank's connection reported after statusTime, unless Ended reports the rank's end first, or
+// will.
 func (s *Server) lost(rank int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +139,7 @@ func (s *Server) lost(rank int) {
 	}
 }
 
-// reportSoon tells ends after a while. s.mu is held.
+// reportSoon has ends reported after collectTime. s.mu is held.
 func (s *Server) reportSoon() {
 	if s.reporting || s.closed {
 		return
@@ -202,17 +204,17 @@ func (s *Server) accept() {
 		if err != nil {
 			s.mu.Lock()
 			if !s.closed && len(s.unauthenticated) > 0 {
-				s.unauthenticated[0].Close() // it may be descriptors that lack
+				s.unauthenticated[0].Close() // the process may have run out of descriptors
 			}
 			closed := s.closed
 			s.mu.Unlock()
 			if closed || errors.Is(err, net.ErrClosed) {
 				return
 			}
-			time.Sleep(5 * time.Millisecond) // the queue of the listener keeps who comes meanwhile
+			time.Sleep(5 * time.Millisecond) // the listener's queue holds connections that arrive meanwhile
 			continue
 		}
-		s.handshakeSlots <- struct{}{} // waits for strangers that were closed and have not noticed yet
+		s.handshakeSlots <- struct{}{} // waits for goroutines whose connections were closed to make room
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
@@ -230,7 +232,8 @@ func (s *Server) accept() {
 	}
 }
 
-// removeUnauthenticated takes a connection off the strangers; false when it had to make place.
+// removeUnauthenticated removes a connection from s.unauthenticated. It returns false if the connection was closed to
+// make room.
 func (s *Server) removeUnauthenticated(c net.Conn) bool {
 	i := slices.Index(s.unauthenticated, c)
 	if i >= 0 {
@@ -252,7 +255,7 @@ func (s *Server) serve(conn net.Conn) {
 		}
 		s.mu.Unlock()
 		conn.Close()
-		<-s.handshakeSlots // last: as long as this goroutine is there, it counts
+		<-s.handshakeSlots // last: the goroutine counts as long as it runs
 		return
 	}
 	<-s.handshakeSlots
@@ -284,7 +287,7 @@ func (s *Server) serve(conn net.Conn) {
 	s.lost(rank)
 }
 
-// handshake lets a rank in: only what it sends afterwards is looked at.
+// handshake authenticates and admits a rank: frames are handled only afterwards.
 func (s *Server) handshake(conn net.Conn) (*serverConn, int, error) {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTime)); err != nil {
 		return nil, 0, err
@@ -342,8 +345,8 @@ func (s *Server) leave(rank int, f rankState) {
 	s.deliver(s.state.leave(rank, f), -1)
 }
 
-// deliver sends what the board wants sent, and unlocks. The rank that is being served may be slow at its own cost,
-// the others each get a goroutine: none of them holds up another.
+// deliver sends the posts and unlocks s.mu. The caller itself sends to the rank that is being served, which only
+// delays that rank; each other post gets a goroutine, so that no rank blocks another.
 func (s *Server) deliver(posts []post, serving int) {
 	if s.state.live == 0 {
 		s.idle.Broadcast()

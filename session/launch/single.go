@@ -97,7 +97,7 @@ func (a *singleJob) Lookup(ctx context.Context, rank int) (card []byte, err erro
 	return card, err
 }
 
-// Abort has nobody else to end: the caller exits.
+// Abort has no other process to end: the caller exits.
 func (a *singleJob) Abort(int, string) {}
 
 func (a *singleJob) Close() error {

@@ -2,7 +2,7 @@ package launch
 
 import "bytes"
 
-// rankState is where a rank is in its life, as the rendezvous sees it.
+// rankState is the state of a rank at the rendezvous.
 type rankState uint8
 
 const (
@@ -27,14 +27,14 @@ func (f rankState) String() string {
 	return "died"
 }
 
-// post is a frame that the board wants sent.
+// post is a frame to be sent to a rank.
 type post struct {
 	to   int
 	kind kind
 	body []byte
 }
 
-// serverState is the rendezvous without its sockets: requests of ranks go in, answers to them come out.
+// serverState is the rendezvous without its sockets: it takes requests of ranks and returns posts.
 type serverState struct {
 	ranks        []member
 	live         int // joined
@@ -42,33 +42,33 @@ type serverState struct {
 	gone         int // the first rank that left or died, or -1
 	abort        *RankError
 	vote         []byte // the first rank's to agree on
-	votes        int    // ranks that have said one
-	votesPending int    // and wait for the answer
-	votesDiffer  bool   // not all the same
+	votes        int    // ranks that have sent a word
+	votesPending int    // of votes, ranks that wait for the answer
+	votesDiffer  bool   // not all words are the same
 	exchanging   int    // ranks inside the exchange
 	ends         []End  // of ranks, in the order in which they became known
 }
 
 type member struct {
 	state        rankState
-	voted        bool // a word to agree on
-	votePending  bool // and waits for the answer
+	voted        bool // the rank has sent a word to agree on
+	votePending  bool // the rank waits for the answer
 	inFence      bool
 	card         []byte
-	dependsOnAll bool   // the others: it has exchanged, and is not told of a loss yet
-	exchanging   bool   // data, and waits for that of the others
+	dependsOnAll bool   // the rank has exchanged, and was not notified of a loss yet
+	exchanging   bool   // the rank has sent data, and waits for that of the others
 	data         []byte // of the exchange
-	ended        bool   // is in ends
+	ended        bool   // its end is in ends
 	status       bool   // its exit status will be known
-	watches      bool   // ends are told to it
-	reported     int    // how many
+	watches      bool   // ends are reported to it
+	reported     int    // how many of ends were reported to it
 }
 
 func newServerState(size int) *serverState {
 	return &serverState{ranks: make([]member, size), gone: -1}
 }
 
-// join takes an authenticated rank, or says why not.
+// join admits an authenticated rank, or returns why not.
 func (st *serverState) join(h *hello) (status, []post) {
 	switch {
 	case int64(h.size) != int64(len(st.ranks)):
@@ -91,7 +91,7 @@ func (st *serverState) join(h *hello) (status, []post) {
 	return statusOK, nil
 }
 
-// handle takes what a joined rank said; an error means that it makes no sense.
+// handle handles a frame of a joined rank; the error means that the frame is invalid.
 func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 	m := &st.ranks[rank]
 	if m.state != rankJoined {
@@ -160,7 +160,7 @@ func (st *serverState) handle(rank int, k kind, body []byte) ([]post, error) {
 	return nil, errFrame
 }
 
-// leave notes that a rank will say nothing more, joined or not.
+// leave records that a rank, joined or not, will send nothing more.
 func (st *serverState) leave(rank int, f rankState) []post {
 	m := &st.ranks[rank]
 	if m.state >= rankLeft {
@@ -189,7 +189,7 @@ func (st *serverState) leave(rank int, f rankState) []post {
 	return append(append(st.agree(), st.fence()...), st.lost()...)
 }
 
-// exchange gives everybody everything once all have given theirs.
+// exchange sends all data to all ranks once all have sent theirs.
 func (st *serverState) exchange() (out []post) {
 	if st.exchanging < len(st.ranks) {
 		return nil
@@ -206,7 +206,8 @@ func (st *serverState) exchange() (out []post) {
 	return out
 }
 
-// lost tells those that have exchanged which rank is gone. Where the job was aborted they hear that instead.
+// lost notifies the ranks that have exchanged which rank is gone. If the job was aborted, they were notified of that
+// instead.
 func (st *serverState) lost() (out []post) {
 	for r := range st.ranks {
 		if m := &st.ranks[r]; m.dependsOnAll && st.abort == nil {
@@ -217,7 +218,7 @@ func (st *serverState) lost() (out []post) {
 	return out
 }
 
-// agree answers those that have said their word once all have, or can no longer.
+// agree answers the ranks that have sent their word once all have, or one no longer can.
 func (st *serverState) agree() (out []post) {
 	if st.votesPending == 0 || st.gone < 0 && st.votes < len(st.ranks) {
 		return nil
@@ -236,11 +237,11 @@ func (st *serverState) agree() (out []post) {
 	return out
 }
 
-// fence lets everybody out once all are in, or can no longer be.
+// fence answers all ranks inside the fence once all are in, or one can no longer enter.
 func (st *serverState) fence() []post {
 	answer := post{kind: kindFenced}
 	switch {
-	case st.entered == 0: // most leave when nobody waits
+	case st.entered == 0: // most ranks leave while no rank is inside
 		return nil
 	case st.gone >= 0:
 		answer = post{kind: kindGone, body: putGone(st.gone, st.ranks[st.gone].state)}
@@ -259,7 +260,7 @@ func (st *serverState) fence() []post {
 	return out
 }
 
-// end aborts the job; the first to do so is who is named.
+// end aborts the job. Only the first rank that does so is named.
 func (st *serverState) end(rank, code int, why string) []post {
 	if st.abort != nil {
 		return nil

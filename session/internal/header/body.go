@@ -25,7 +25,7 @@ func (g *Greeting) Put(b []byte) {
 // Parse reads a body and its data.
 func (g *Greeting) Parse(b, data []byte) error {
 	if len(b) != helloSize || len(data) != 4 {
-		return fmt.Errorf("%w: hello", ErrMalformed)
+		return fmt.Errorf("%w: HELLO", ErrMalformed)
 	}
 	g.Rank, g.Size, g.Incarnation, g.Era = le.Uint32(b), le.Uint32(b[4:]), le.Uint64(b[8:]), le.Uint32(data)
 	return nil
@@ -57,11 +57,11 @@ func (r *Request) Put(b []byte) {
 // Parse reads a body.
 func (r *Request) Parse(b []byte) error {
 	if len(b) != rtsSize || b[18]|b[19] != 0 {
-		return fmt.Errorf("%w: rts", ErrMalformed)
+		return fmt.Errorf("%w: RTS", ErrMalformed)
 	}
 	r.ID, r.Total, r.Modes, r.Rail, r.First = le.Uint64(b), le.Uint64(b[8:]), b[16], b[17], le.Uint32(b[20:])
 	if r.Total > MaxTotal || uint64(r.First) > r.Total {
-		return fmt.Errorf("%w: rts for %d bytes, key for %d", ErrMalformed, r.Total, r.First)
+		return fmt.Errorf("%w: RTS for %d bytes, key for %d", ErrMalformed, r.Total, r.First)
 	}
 	return nil
 }
@@ -92,12 +92,12 @@ func (r *Ready) Put(b []byte) {
 // Parse reads a body. The chunk lies within what the receiver wants.
 func (r *Ready) Parse(b []byte) error {
 	if len(b) != rtrSize || b[38]|b[39] != 0 {
-		return fmt.Errorf("%w: rtr", ErrMalformed)
+		return fmt.Errorf("%w: RTR", ErrMalformed)
 	}
 	r.ID, r.Offset, r.Length, r.Want = le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])
 	r.Chunk, r.Mode, r.Rail = le.Uint32(b[32:]), b[36], b[37]
 	if r.Want > MaxTotal || r.Length > r.Want || r.Offset > r.Want-r.Length {
-		return fmt.Errorf("%w: rtr for %d bytes at %d of %d", ErrMalformed, r.Length, r.Offset, r.Want)
+		return fmt.Errorf("%w: RTR for %d bytes at %d of %d", ErrMalformed, r.Length, r.Offset, r.Want)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (r *Ready) Parse(b []byte) error {
 type Part struct {
 	Chunk    uint32
 	Status   uint8 // Done: 0, or why it failed
-	ToSender bool  // whom it is for: ids of both halves are drawn separately
+	ToSender bool  // the id in the tag is that of the sender's half, else of the receiver's: both halves draw ids separately
 	All      bool  // Done: the whole message
 }
 
@@ -125,7 +125,7 @@ func (p *Part) Put(b []byte) {
 // Parse reads a body.
 func (p *Part) Parse(b []byte) error {
 	if len(b) != 8 || b[5]|b[6] > 1 || b[7] != 0 {
-		return fmt.Errorf("%w: part", ErrMalformed)
+		return fmt.Errorf("%w: body of COOKIE or DONE", ErrMalformed)
 	}
 	p.Chunk, p.Status, p.ToSender, p.All = le.Uint32(b), b[4], b[5] == 1, b[6] == 1
 	return nil
@@ -160,7 +160,7 @@ func (o *Operation) Put(b []byte) {
 // Parse reads a body.
 func (o *Operation) Parse(b []byte) error {
 	if len(b) != opSize || b[46]|b[47] != 0 {
-		return fmt.Errorf("%w: op", ErrMalformed)
+		return fmt.Errorf("%w: OP", ErrMalformed)
 	}
 	o.ID, o.Region, o.Offset, o.Operand, o.Compare = le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:]), le.Uint64(b[32:])
 	o.Length, o.What, o.Size = le.Uint32(b[40:]), b[44], b[45]
@@ -182,7 +182,7 @@ func (o *Outcome) Put(b []byte) {
 // Parse reads a body.
 func (o *Outcome) Parse(b []byte) error {
 	if len(b) != 16 || le.Uint64(b[8:]) > 255 {
-		return fmt.Errorf("%w: reply", ErrMalformed)
+		return fmt.Errorf("%w: REPLY", ErrMalformed)
 	}
 	o.Result, o.Status = le.Uint64(b), b[8]
 	return nil

@@ -7,7 +7,7 @@
 //	 1  flags   u8
 //	 2  extra   u16  bytes of the user's header
 //	 4  length  u32  bytes of data
-//	 8  tag     u64  the message's tag, or whom it is for
+//	 8  tag     u64  the message's tag, or the id of the receiving half
 //	16  body         by kind, of fixed size
 //	    extra bytes, then length bytes: nothing follows
 package header
@@ -18,13 +18,13 @@ import (
 	"fmt"
 )
 
-// Version of these layouts; peers say it in Hello.
+// Version is the version of these layouts; peers send it in Hello.
 const Version = 4
 
 // Size of what all messages begin with, in bytes.
 const Size = 16
 
-// Kind says what a message is.
+// Kind is the kind of a message.
 type Kind uint8
 
 // The kinds.
@@ -35,7 +35,7 @@ const (
 	Ack                    // a synchronous message was matched; tag: its id
 	RTS                    // a long message is ready to be sent
 	RTR                    // a chunk of it can be received; tag: the sender's id
-	Cookie                 // new rdv data or key of a chunk; tag: the id of whom it is for
+	Cookie                 // new rdv data or key of a chunk; tag: the id of the half that receives it
 	Done                   // a chunk, or all, is done or has failed; tag likewise
 	Frag                   // a piece of a long message, in mode Null; tag: the receiver's id
 	AM                     // an active message that travels at once; the low 8 bits of tag are the handler
@@ -83,7 +83,7 @@ type Header struct {
 	Tag    uint64
 }
 
-// ErrMalformed is the error of all that does not make sense.
+// ErrMalformed is the error of every invalid message.
 var ErrMalformed = errors.New("malformed message")
 
 var le = binary.LittleEndian
@@ -95,8 +95,7 @@ func (h *Header) Put(b []byte) {
 	le.PutUint64(b[8:], h.Tag)
 }
 
-// PutEager writes the header of a message of n bytes without anything else that
-// could be said of it.
+// PutEager writes the header of an eager message of n bytes without user header and flags.
 func PutEager(b []byte, n int, tag uint64) {
 	_ = b[Size-1]
 	le.PutUint64(b, uint64(Eager)|uint64(n)<<32)
@@ -129,7 +128,7 @@ func (h *Header) Parse(b []byte) error {
 		extra = 0
 	}
 	if Size+body[h.Kind]+extra+int(h.Length) != len(b) {
-		return fmt.Errorf("%w: %v of %d bytes says %d and %d", ErrMalformed, h.Kind, len(b), h.Extra, h.Length)
+		return fmt.Errorf("%w: %v of %d bytes has lengths %d and %d", ErrMalformed, h.Kind, len(b), h.Extra, h.Length)
 	}
 	return nil
 }

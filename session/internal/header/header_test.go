@@ -11,8 +11,8 @@ import (
 	"github.com/bywash/bywash/session/internal/header"
 )
 
-// golden has a message of each kind that has a layout of its own. A change of testdata/messages.txt is a change of the wire
-// format: Version grows, and docs/wire.md with it.
+// golden has a message of each kind that has a layout of its own. A change of testdata/messages.txt is a change of the
+// wire format: Version grows, and docs/wire.md with it.
 var golden = []struct {
 	name string
 	head header.Header

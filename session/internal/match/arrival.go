@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Arrival is a message that came before its receive. It belongs to the caller,
-// and must not be changed or moved while kept.
+// Arrival is a message that arrived before its receive. It belongs to the caller, and must not be changed or moved
+// while it is in the table.
 type Arrival struct {
 	From uint32
 	Tag  uint64
@@ -31,8 +31,7 @@ type arrivalBucket struct{ first, last *Arrival }
 // ArrivalCost is how many bytes the table needs for an arrival at most, beside the Arrival.
 const ArrivalCost = 4*int(unsafe.Sizeof(slot{})) + int(unsafe.Sizeof(arrivalBucket{}))
 
-// bucket hashes with numbers of this table that a sender cannot know: else it could choose tags that all lie in one
-// list.
+// bucket hashes with secret numbers of this table. Otherwise a sender could choose tags that all fall into one list.
 func (t *Table) bucket(from uint32, tag uint64) *arrivalBucket {
 	hi, lo := bits.Mul64(tag^t.seed[0], uint64(from)^t.seed[1])
 	return &t.buckets[(hi^lo)&uint64(len(t.buckets)-1)]
@@ -86,7 +85,7 @@ func (t *Table) compact() {
 	t.slots, t.first = t.slots[:n], 0
 }
 
-// Take stops keeping a. False if it is not kept.
+// Take removes a from the table. It returns false if a is not in the table.
 func (t *Table) Take(a *Arrival) bool {
 	if !a.kept {
 		return false

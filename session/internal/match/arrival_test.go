@@ -2,7 +2,7 @@ package match
 
 import "testing"
 
-// oldHash is a hash that everybody can compute.
+// oldHash is a hash without a secret, which any sender can compute.
 func oldHash(tag uint64) uint64 {
 	h := tag * 0xd6e8feb86659fd93
 	return h ^ h>>32

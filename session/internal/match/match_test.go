@@ -104,7 +104,7 @@ func TestPairsAsTwoListsWould(t *testing.T) {
 				}
 				if want != nil && rapid.Bool().Draw(t, "take") {
 					if !m.take(want) || !table.Take(want) || table.Take(want) {
-						t.Fatal("taking what is kept works once")
+						t.Fatal("Take of an arrival in the table must work once")
 					}
 				}
 			case 9:

@@ -6,7 +6,7 @@ const Any = ^uint32(0)
 // Exact is the mask with which all bits of a tag count.
 const Exact = ^uint64(0)
 
-// Pattern says which messages a receive, or a probe, takes.
+// Pattern selects the messages that a receive, or a probe, takes.
 type Pattern struct {
 	From uint32 // a source, or Any
 	Tag  uint64

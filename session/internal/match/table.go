@@ -30,12 +30,11 @@ func New() *Table {
 // Posted is how many receives wait.
 func (t *Table) Posted() int { return t.posted }
 
-// Waiting is how many arrivals are kept.
+// Waiting returns how many arrivals the table has.
 func (t *Table) Waiting() int { return t.waiting }
 
-// Post gives the oldest arrival that matches r, which is then not kept any
-// more; or nil, and r waits until Arrive returns it or Cancel takes it back. A
-// receive that is posted already must not be posted.
+// Post gives the oldest arrival that matches r, and removes it from the table; or nil, and r waits until Arrive
+// returns it or Cancel takes it back. A receive that is posted already must not be posted.
 func (t *Table) Post(r *Receive) *Arrival {
 	if t.waiting > 0 {
 		if a := t.Peek(&r.Pattern); a != nil {

@@ -1,6 +1,5 @@
-// Package rdv is the rendezvous of one long message, without any I/O: a
-// sending half and a receiving half, each a state machine that is told events
-// and answers what to do. Its test explores every order of events.
+// Package rdv is the rendezvous of one long message, without any I/O: a sending half and a receiving half, each a
+// state machine that takes events and returns what to do. Its test explores every order of events.
 //
 // # Messages
 //
@@ -17,20 +16,18 @@
 //
 // # Modes
 //
-//	Null          the sender sends the bytes on the small track; each fragment says where it belongs
-//	Put           the sender writes into a region of the receiver, whose key is in the RTR, and says DONE for the chunk
+//	Null          the sender sends the bytes on the small track; each fragment contains its offset
+//	Put           the sender writes into a region of the receiver, whose key is in the RTR, and sends DONE for the chunk
 //	Get           the receiver reads from a region of the sender, whose key is in the RTS; DONE gives the region back
 //	Cooperative   both post on the large track, with rdv data in the RTR; both drivers know when it is done
 //
 // # Loss of a rail
 //
-// A chunk on a rail that breaks fails at both ends, at different times. The
-// receiver asks for its bytes again, with a new number and over another rail, but
-// not before its driver has given the memory back: so no late write can land
-// after the message has been received. The sender cannot tell whether the bytes of a
-// chunk arrived before the rail broke. So where a message may take more than
-// one rail it keeps the memory until the receiver says DONE; and with a single
-// rail, the loss of which ends everything, it does not have to.
+// A chunk on a rail that breaks fails at both ends, at different times. The receiver asks for its bytes again, with a
+// new number and over another rail, but not before its driver has given the memory back: so no late write can land
+// after the message has been received. The sender cannot tell whether the bytes of a chunk arrived before the rail
+// broke. So where a message may take more than one rail it keeps the memory until the receiver sends DONE; and with a
+// single rail, the loss of which ends everything, it does not have to.
 //
 // A message in mode Put or Get uses one rail. When that is lost, and its driver has given
 // back all of the message's memory, another takes its place, in another mode if need be: modes are chosen by the chunk.

@@ -39,7 +39,7 @@ const (
 type message struct {
 	r        Receiver
 	s        Sender
-	finished bool // the receiver is through, and has said so if it must
+	finished bool // the receiver is done, and has sent DONE if it must
 	sDone    bool
 }
 
@@ -181,13 +181,13 @@ func (w *world) flightSteps(t *testing.T, i int, try func(string, func(*world)))
 			}
 		})
 	}
-	if fl.rx == posted && broken && w.rKnows { // also one that has landed: the driver cannot tell
+	if fl.rx == posted && broken && w.rKnows { // also one that has arrived: the driver cannot know that
 		try("receive fails "+name, func(w *world) {
 			w.flights[i].rx = reported
 			w.msgs[fl.msg].r.Failed(fl.c.ID)
 		})
 	}
-	if fl.tx == posted { // a driver may say so when it has copied the bytes
+	if fl.tx == posted { // a driver may report the chunk as sent when it has copied the bytes
 		try("sent "+name, func(w *world) {
 			w.flights[i].tx = reported
 			w.msgs[fl.msg].s.Left(fl.c.Len, true)

@@ -7,8 +7,7 @@ type Rail struct {
 	Window int // chunks under way at most
 }
 
-// Receiver is the receiving half. It plans chunks; whoever drives it posts them
-// and sends the RTRs.
+// Receiver is the receiving half. It plans chunks; the caller posts them and sends the RTRs.
 type Receiver struct {
 	want   int
 	next   int // bytes from here on were never asked for
@@ -76,8 +75,8 @@ func (r *Receiver) take(id uint32) (Chunk, bool) {
 	return Chunk{}, false
 }
 
-// Done tells that a chunk's bytes are there. False if no such chunk is under
-// way, which changes nothing.
+// Done reports to the receiver that a chunk's bytes have arrived. It returns false, and changes nothing, if no such
+// chunk is in progress.
 func (r *Receiver) Done(id uint32) bool {
 	c, ok := r.take(id)
 	if ok {
@@ -86,8 +85,8 @@ func (r *Receiver) Done(id uint32) bool {
 	return ok
 }
 
-// Failed tells that a chunk will not come, and that nothing of it will be
-// written any more. It is asked for again. False as for Done.
+// Failed reports to the receiver that a chunk will not arrive, and that nothing of it will be written any more. Its
+// bytes are requested again. It returns false as Done does.
 func (r *Receiver) Failed(id uint32) bool {
 	c, ok := r.take(id)
 	if !ok {
@@ -97,13 +96,13 @@ func (r *Receiver) Failed(id uint32) bool {
 	return true
 }
 
-// Lost tells that a rail takes no more chunks. Those on it still have to be
-// reported.
+// Lost reports to the receiver that a rail takes no more chunks. Its chunks in progress still have to be reported by
+// Done or Failed.
 func (r *Receiver) Lost(rail uint8) {
 	r.rails[rail].Usable = false
 }
 
-// Use lets a rail take chunks from now on: one that was kept in reserve, when those that were used are lost.
+// Use lets a rail take chunks from now on: a reserve rail, when the rails in use are lost.
 func (r *Receiver) Use(rail uint8, u Rail) { r.rails[rail] = u }
 
 // Stuck reports whether no usable rail is left for bytes that are missing.

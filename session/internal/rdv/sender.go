@@ -2,17 +2,17 @@ package rdv
 
 import "errors"
 
-// ErrProtocol means that the other half asked for what makes no sense.
+// ErrProtocol means that the other half violated the protocol.
 var ErrProtocol = errors.New("rendezvous: violation of the protocol")
 
-// maxActive bounds the chunks in this side's driver. They can be more than the
-// receiver's Window, as it may know first that one is done.
+// maxActive bounds the chunks in this side's driver. They can be more than the receiver's Window, because it may learn
+// first that one is done.
 const maxActive = 4096
 
 // Sender is the sending half.
 type Sender struct {
 	total   int
-	want    int // -1: the receiver has not said
+	want    int // bytes that the receiver wants; -1: not known yet
 	sent    int
 	next    uint32 // number of the next chunk
 	active  int    // chunks in the driver's hands
@@ -21,21 +21,20 @@ type Sender struct {
 	failed  bool
 }
 
-// Begin starts a message of total bytes. With confirm it is complete when the
-// receiver says so, else when all bytes that the receiver wants have left.
+// Begin starts a message of total bytes. With confirm it is complete when the receiver has sent DONE, else when all
+// bytes that the receiver wants have left.
 func (s *Sender) Begin(total int, confirm bool) {
 	*s = Sender{total: total, want: -1, confirm: confirm}
 }
 
-// Confirm changes, before the RTS has left, whether the receiver says when the
-// message is complete.
+// Confirm changes, before the RTS has left, whether the receiver sends DONE when the message is complete.
 func (s *Sender) Confirm(confirm bool) { s.confirm = confirm }
 
 // Confirmable reports whether it does.
 func (s *Sender) Confirmable() bool { return s.confirm }
 
-// Asked takes an RTR. Start reports whether the chunk is to be sent: not if its
-// number was used before. ErrProtocol if it makes no sense; then nothing has changed.
+// Asked takes an RTR. Start reports whether the chunk is to be sent: not if its number was used before. It returns
+// ErrProtocol, and changes nothing, if the RTR is invalid.
 func (s *Sender) Asked(c Chunk, want int) (start bool, err error) {
 	switch {
 	case c.Off < 0 || c.Len < 0 || want < 0 || want > s.total || c.Off > want || c.Len > want-c.Off:
@@ -56,14 +55,14 @@ func (s *Sender) Asked(c Chunk, want int) (start bool, err error) {
 	return true, nil
 }
 
-// Left tells that a chunk of n bytes is out of the driver's hands. With ok, as
-// far as this side can tell, it was delivered.
+// Left reports to the sender that the driver has given back a chunk of n bytes. With ok, as far as this side can know,
+// it was delivered.
 func (s *Sender) Left(n int, ok bool) {
 	s.active--
 	if ok {
 		s.sent += n
 	} else if !s.confirm {
-		s.failed = true // nobody will ask again
+		s.failed = true // the receiver will not request it again
 	}
 }
 

@@ -35,8 +35,8 @@ func fault(call string, status C.int) error {
 }
 
 // Init joins the namespace that the environment names, and returns this process's rank, the number of ranks, and how
-// many of them the server has on this host (0: it does not say). It fails without libpmix, or where no PMIx server
-// started this process.
+// many of them the server has on this host (0: unknown). It fails without libpmix, or where no PMIx server started
+// this process.
 func Init() (rank, size, local int, err error) {
 	if err := load(); err != nil {
 		return 0, 0, 0, err
@@ -58,7 +58,7 @@ func Put(key string, value []byte) error {
 // Fence returns when all ranks have called it.
 func Fence() error { return fault("PMIx_Fence", C.bw_pmix_fence()) }
 
-// Get returns what a rank has put. It waits for that up to timeout seconds (0: without limit), where the server knows
+// Get returns what a rank has put. It waits for that up to timeout seconds (0: without limit), if the server supports
 // such limits.
 func Get(rank int, key string, timeout int) ([]byte, error) {
 	k := C.CString(key)

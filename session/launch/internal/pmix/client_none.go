@@ -7,7 +7,7 @@ import "errors"
 var errNoCgo = errors.New("this binary was built without cgo, or for a platform without it; " +
 	"build on 64-bit Linux with CGO_ENABLED=1 and a C compiler (Debian: gcc libc6-dev)")
 
-// Init says why there is nothing to join. The rest is not reached then.
+// Init returns why there is no job to join. The other functions are then not called.
 func Init() (rank, size, local int, err error) { return 0, 0, 0, errNoCgo }
 
 func Put(string, []byte) error             { return errNoCgo }

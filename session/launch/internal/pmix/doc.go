@@ -16,7 +16,7 @@ import "fmt"
 // Status is PMIx's: 0 or a negative error.
 type Status int
 
-// The errors that a caller may want to tell apart.
+// The errors that a caller may want to distinguish.
 const (
 	ErrTimeout  Status = -24
 	ErrNotFound Status = -46
@@ -39,7 +39,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, int(e.Status)) }
 
-// Lost says that the server is gone.
+// Lost reports whether the server is gone.
 func (e *Error) Lost() bool {
 	switch e.Status {
 	case errUnreach, errCommFailure, errLostConnection, errLostServer:
