@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/session/internal/rdv"
 )
 
-// A business card says how to reach a process:
+// A business card contains how to reach a process:
 //
 //	0  magic u32, 4 version u16, 6 rails u16
 //	8  rank u32, 12 size u32, 16 incarnation u64

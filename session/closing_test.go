@@ -57,10 +57,10 @@ func apart(t *testing.T, s *session.Session) {
 // Close does not wait for messages that the peer would have to match first: they fail with ErrClosed.
 func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 	short, long := pattern(8, 1), pattern(1<<20, 2)
-	closes := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
+	closes := func(t *testing.T, s []*session.Session, receive func(), rank ...int) {
 		var wg sync.WaitGroup
 		wg.Go(receive)
-		for _, r := range who {
+		for _, r := range rank {
 			wg.Go(func() {
 				if err := s[r].Close(deadline(t)); err != nil {
 					t.Errorf("rank %d: %v", r, err)
@@ -69,8 +69,8 @@ func TestCloseDoesNotWaitForUnreceivedMessages(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	leaves := func(t *testing.T, s []*session.Session, receive func(), who ...int) {
-		for _, r := range who {
+	leaves := func(t *testing.T, s []*session.Session, receive func(), rank ...int) {
+		for _, r := range rank {
 			s[r].Gate(1 - r).Disconnect()
 		}
 		receive()

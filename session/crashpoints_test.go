@@ -273,7 +273,7 @@ func (sc crashScenario) run(t *testing.T, rails [2][]session.Rail, rng *rand.Ran
 			t.Fatalf("death %d: %+v, %v", i, d, after)
 		}
 	}
-	t.Logf("died at %v", v.crashedAt)
+	t.Logf("crashed at %v", v.crashedAt)
 	ctx := deadline(t)
 	for _, s := range []*session.Session{v.s, v.third} {
 		go func() { _ = s.Close(ctx) }()
@@ -332,13 +332,13 @@ func (v *survivors) crashOne(t *testing.T, d crashPlan, after time.Duration) {
 	}
 	v.crashedAt[at]++
 	if at != d.Moment {
-		t.Logf("died at %q, not at %q for the %d. time: %v", at, d.Moment, d.Times, child.Stderr)
+		t.Logf("crashed at %q, not at %q for the %d. time: %v", at, d.Moment, d.Times, child.Stderr)
 	}
 	for k, err := range errs {
 		checkBroken(t, fmt.Sprintf("loop %d", k), err)
 	}
 	_, err := v.s.Gate(1).Isend(1, []byte{1})
-	checkBroken(t, "a send to the dead", err)
+	checkBroken(t, "a send to the crashed rank", err)
 	v.checkReported(ctx, t)
 	for i := range turns {
 		turn := turns[i].Load()

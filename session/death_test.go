@@ -321,7 +321,7 @@ func death(t *testing.T, mode int, after time.Duration, mine, theirs []session.R
 		t.Error("no error was reported")
 	}
 	if _, err := s.Gate(1).Isend(1, []byte{1}); !errors.Is(err, session.ErrBroken) {
-		t.Errorf("send to the dead rank: %v", err)
+		t.Errorf("send to the crashed rank: %v", err)
 	}
 	transfer(t, s, s, 1000) // others are still there
 	if t.Failed() {

@@ -268,8 +268,8 @@ func TestUnexpectedMessagesKeepWithinTheirBudget(t *testing.T) {
 			t.Fatal("the budget blocks no sender")
 		}
 	}
-	if kept := s[1].Stats().Unexpected; kept*size > budget {
-		t.Errorf("%d messages of %d bytes are stored, more than %d bytes", kept, size, budget)
+	if stored := s[1].Stats().Unexpected; stored*size > budget {
+		t.Errorf("%d messages of %d bytes are stored, more than %d bytes", stored, size, budget)
 	}
 	b := make([]byte, size)
 	for i := range n {

@@ -97,21 +97,21 @@ func survivorWith(t *testing.T, cfg session.Config, modes ...string) *session.Se
 }
 
 // checkEnd checks the error of an operation with a rank that has ended.
-func checkEnd(t *testing.T, what string, err, is error, code int, says string) {
+func checkEnd(t *testing.T, what string, err, is error, code int, contains string) {
 	t.Helper()
 	var rank *launch.RankError
-	if !errors.Is(err, is) || !errors.As(err, &rank) || rank.Rank != 1 || rank.Code != code || !strings.Contains(err.Error(), says) {
-		t.Errorf("%s: %v; want %v that names rank 1, code %d, and contains %q", what, err, is, code, says)
+	if !errors.Is(err, is) || !errors.As(err, &rank) || rank.Rank != 1 || rank.Code != code || !strings.Contains(err.Error(), contains) {
+		t.Errorf("%s: %v; want %v that names rank 1, code %d, and contains %q", what, err, is, code, contains)
 	}
 }
 
 // Without a connection only the launcher can report that a rank has ended: pending and later operations with it fail.
 func TestOperationsWithAnEndedRankFail(t *testing.T) {
 	for _, tt := range []struct {
-		mode string
-		is   error
-		code int
-		says string
+		mode     string
+		is       error
+		code     int
+		contains string
 	}{
 		{"exits", session.ErrBroken, 3, "ended with exit status 3"},
 		{"killed", session.ErrBroken, 128 + 9, "was killed by SIGKILL"},
@@ -122,16 +122,16 @@ func TestOperationsWithAnEndedRankFail(t *testing.T) {
 			ctx, g := deadline(t), s.Gate(1)
 			buf := make([]byte, 16)
 			_, err := g.Recv(ctx, 1, buf)
-			checkEnd(t, "receive that waits", err, tt.is, tt.code, tt.says)
+			checkEnd(t, "receive that waits", err, tt.is, tt.code, tt.contains)
 			for range 2 {
 				_, err = g.Recv(ctx, 1, buf)
-				checkEnd(t, "later receive", err, tt.is, tt.code, tt.says)
-				checkEnd(t, "send", g.Send(ctx, 1, buf), tt.is, tt.code, tt.says)
+				checkEnd(t, "later receive", err, tt.is, tt.code, tt.contains)
+				checkEnd(t, "send", g.Send(ctx, 1, buf), tt.is, tt.code, tt.contains)
 				_, err = s.Probe(ctx, session.Match{From: g})
-				checkEnd(t, "probe", err, tt.is, tt.code, tt.says)
+				checkEnd(t, "probe", err, tt.is, tt.code, tt.contains)
 				g.Disconnect() // makes the gate usable: the rank is still gone
 			}
-			checkEnd(t, "connect", g.ConnectWait(ctx), tt.is, tt.code, tt.says)
+			checkEnd(t, "connect", g.ConnectWait(ctx), tt.is, tt.code, tt.contains)
 		})
 	}
 }
@@ -139,10 +139,10 @@ func TestOperationsWithAnEndedRankFail(t *testing.T) {
 // What a rank has delivered before its end is received; then operations fail.
 func TestEndedRankLeavesItsMessages(t *testing.T) {
 	for _, tt := range []struct {
-		mode string
-		is   error
-		code int
-		says string
+		mode     string
+		is       error
+		code     int
+		contains string
 	}{
 		{"sends", session.ErrClosed, 0, "has left the job"},
 		{"sends and exits", session.ErrBroken, 4, "ended with exit status 4"},
@@ -157,10 +157,10 @@ func TestEndedRankLeavesItsMessages(t *testing.T) {
 			// The driver may notice the end first, with a less precise error.
 			eventually(t, "the end is named", func() bool {
 				_, err := g.Recv(ctx, 1, buf)
-				return errors.Is(err, tt.is) && strings.Contains(err.Error(), tt.says)
+				return errors.Is(err, tt.is) && strings.Contains(err.Error(), tt.contains)
 			})
 			_, err := g.Recv(ctx, 1, buf)
-			checkEnd(t, "receive", err, tt.is, tt.code, tt.says)
+			checkEnd(t, "receive", err, tt.is, tt.code, tt.contains)
 		})
 	}
 }

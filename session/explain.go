@@ -19,7 +19,7 @@ type Choice struct {
 	Why    string
 }
 
-// String returns the choice in words.
+// String returns the choice as text.
 func (c Choice) String() string {
 	name, verb := c.Driver, "left out"
 	if c.Device != "" {

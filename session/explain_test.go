@@ -20,18 +20,18 @@ import (
 )
 
 // told collects the explanations that a session writes from several goroutines.
-type told struct {
+type explanations struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (w *told) Write(b []byte) (int, error) {
+func (w *explanations) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.b.Write(b)
 }
 
-func (w *told) lines() []string {
+func (w *explanations) lines() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Split(strings.TrimSuffix(w.b.String(), "\n"), "\n")
@@ -63,9 +63,9 @@ func has(line string, words []string) bool {
 }
 
 func TestExplainNamesRails(t *testing.T) {
-	var says [2]told
+	var explained [2]explanations
 	s := joinAll(t, 2, func(rank int, c *session.Config) {
-		c.Explain = &says[rank]
+		c.Explain = &explained[rank]
 		if rank == 1 {
 			c.Rails = append(c.Rails, session.Rail{Driver: "shm"})
 		}
@@ -87,8 +87,8 @@ func TestExplainNamesRails(t *testing.T) {
 			"bywash: rank 1 to rank 0: shm:* left out: the peer has no such driver, or fewer of them",
 		},
 	} {
-		eventually(t, "the choice is reported", func() bool { return len(says[rank].lines()) >= len(want) })
-		if got := says[rank].lines(); !like(got, want) {
+		eventually(t, "the choice is reported", func() bool { return len(explained[rank].lines()) >= len(want) })
+		if got := explained[rank].lines(); !like(got, want) {
 			t.Errorf("rank %d reported\n%s\nwant\n%s", rank, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
@@ -96,22 +96,22 @@ func TestExplainNamesRails(t *testing.T) {
 
 // A driver that does not work here is reported, with the reason.
 func TestExplainNamesDriversThatFail(t *testing.T) {
-	_, says := joinNamingNone(t, session.Config{AllDrivers: true})
+	_, explained := joinNamingNone(t, session.Config{AllDrivers: true})
 	for _, name := range driver.Names() {
 		n := 0
-		for _, l := range says.lines() {
+		for _, l := range explained.lines() {
 			if strings.HasPrefix(l, "bywash: rank 0: "+name+":") || strings.HasPrefix(l, "bywash: rank 0: "+name+" left out: ") {
 				n++
 			}
 		}
 		if n != 1 {
-			t.Errorf("%s is mentioned %d times, want once: %q", name, n, says.lines())
+			t.Errorf("%s is mentioned %d times, want once: %q", name, n, explained.lines())
 		}
 	}
 }
 
 // joinNamingNone joins alone, with the drivers of the registry.
-func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *told) {
+func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *explanations) {
 	t.Helper()
 	// Not on the interfaces of the machine: in a namespace of this thread, which ends with the test.
 	runtime.LockOSThread()
@@ -119,28 +119,28 @@ func joinNamingNone(t *testing.T, cfg session.Config) (*session.Session, *told) 
 		t.Fatal(err)
 	}
 	t.Setenv(launch.EnvDrivers, "")
-	says := new(told)
-	cfg.Job, cfg.Explain = launch.Alone(), says
+	explained := new(explanations)
+	cfg.Job, cfg.Explain = launch.Alone(), explained
 	s, err := session.Join(deadline(t), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close(deadline(t)) })
-	return s, says
+	return s, explained
 }
 
 // Connecting to another host fails with a remedy if the session has left the needed drivers closed.
 func TestConnectToAnotherHostNamesTheDriversThatAreClosed(t *testing.T) {
-	s, says := joinNamingNone(t, session.Config{})
+	s, explained := joinNamingNone(t, session.Config{})
 	for _, name := range []string{"verbs", "qnix", "tcp"} {
 		want := "bywash: rank 0: " + name + " left out: not needed: all ranks reach each other by "
-		if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, want) }) {
-			t.Errorf("%s is not reported as left out: %q", name, says.lines())
+		if !slices.ContainsFunc(explained.lines(), func(l string) bool { return strings.HasPrefix(l, want) }) {
+			t.Errorf("%s is not reported as left out: %q", name, explained.lines())
 		}
 	}
 	reserved := "bywash: rank 0: afxdp left out: not named: "
-	if !slices.ContainsFunc(says.lines(), func(l string) bool { return strings.HasPrefix(l, reserved) }) {
-		t.Errorf("afxdp is not reported as left out unless it is named: %q", says.lines())
+	if !slices.ContainsFunc(explained.lines(), func(l string) bool { return strings.HasPrefix(l, reserved) }) {
+		t.Errorf("afxdp is not reported as left out unless it is named: %q", explained.lines())
 	}
 	card := s.Card()
 	card[16] ^= 2 // another incarnation
@@ -165,16 +165,16 @@ func TestSlowerDriverIsReported(t *testing.T) {
 	t.Setenv(launch.EnvDrivers, "")
 	t.Setenv("XDG_RUNTIME_DIR", "")
 	t.Setenv("TMPDIR", "/nonexistent")
-	var says bytes.Buffer
+	var log bytes.Buffer
 	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&says, nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(before)
 	s, err := session.Join(deadline(t), session.Config{Job: launch.Alone()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close(deadline(t))
-	if text := says.String(); !strings.Contains(text, "instead of a faster driver: shm: ") || !strings.Contains(text, "XDG_RUNTIME_DIR") {
+	if text := log.String(); !strings.Contains(text, "instead of a faster driver: shm: ") || !strings.Contains(text, "XDG_RUNTIME_DIR") {
 		t.Errorf("reported %q, want the driver with the remedy", text)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/bywash/bywash/session/internal/match"
 )
 
-// Forget removes a gate that Session.Connect has made, with all its messages that were not received. It never blocks: a
-// connected gate is disconnected first, in the background; an attempt to connect is given up. Later calls on the gate
-// fail with ErrClosed. For the gate to a rank, which exists as long as the session, Forget fails with ErrInvalid.
+// Forget removes a gate that Session.Connect has made, with all its messages that were not received. It never blocks:
+// a connected gate is disconnected first, in the background; an attempt to connect is cancelled. Later calls on the
+// gate fail with ErrClosed. For the gate to a rank, which exists as long as the session, Forget fails with ErrInvalid.
 func (g *Gate) Forget() error {
 	s := g.s
 	s.mu.lock()

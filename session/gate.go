@@ -163,7 +163,7 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 		case g.established != before, s.closed: // it may have been closed again
 			return true
 		case g.state == gateIdle:
-			return !s.quiesced // Disconnect was called meanwhile
+			return !s.quiesced // a concurrent Disconnect closed it
 		}
 		return g.state == gateUp || g.state == gateBroken
 	})
@@ -185,8 +185,8 @@ func (g *Gate) ConnectWait(ctx context.Context) error {
 // background or in Progress. Long and synchronous messages stay pending until the receiver has matched them or closes
 // as well; messages that it has not begun to receive by then fail with ErrClosed on both sides. A synchronous message
 // that had arrived can still be received. Receives from the peer that were posted before both sides had closed fail
-// with ErrClosed. Messages that are sent meanwhile go over a new connection. Disconnect makes a broken gate usable
-// again.
+// with ErrClosed. Messages that are sent during the close go over a new connection. Disconnect makes a broken gate
+// usable again.
 func (g *Gate) Disconnect() {
 	g.s.mu.lock()
 	defer g.s.leave()

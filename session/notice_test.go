@@ -11,7 +11,7 @@ import (
 
 // noticing returns two sessions; the errors of the first, which are reported after a short noticeTime, go to the
 // channel.
-func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session, reported chan *session.Error) {
+func noticePair(t *testing.T, change func(*session.Config)) (s []*session.Session, reported chan *session.Error) {
 	t.Helper()
 	before := session.SetNoticeTime(100 * time.Millisecond)
 	t.Cleanup(func() { session.SetNoticeTime(before) })
@@ -26,7 +26,7 @@ func noticing(t *testing.T, change func(*session.Config)) (s []*session.Session,
 }
 
 // isTold waits until a cause is reported to the program.
-func isTold(t *testing.T, reported chan *session.Error, g *session.Gate, cause error) {
+func waitReported(t *testing.T, reported chan *session.Error, g *session.Gate, cause error) {
 	t.Helper()
 	select {
 	case e := <-reported:
@@ -39,7 +39,7 @@ func isTold(t *testing.T, reported chan *session.Error, g *session.Gate, cause e
 }
 
 // toldOnce checks that nothing more was reported.
-func toldOnce(t *testing.T, reported chan *session.Error) {
+func checkReportedOnce(t *testing.T, reported chan *session.Error) {
 	t.Helper()
 	for len(reported) > 0 {
 		t.Errorf("reported again: %v", <-reported)
@@ -51,7 +51,7 @@ func toldOnce(t *testing.T, reported chan *session.Error) {
 func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 	for _, p := range []session.Progress{session.Background, session.Explicit} {
 		t.Run(map[session.Progress]string{session.Background: "background", session.Explicit: "explicit"}[p], func(t *testing.T) {
-			s, reported := noticing(t, func(c *session.Config) { c.Unexpected, c.Progress = 4096, p })
+			s, reported := noticePair(t, func(c *session.Config) { c.Unexpected, c.Progress = 4096, p })
 			ctx := deadline(t)
 			to, from := s[1].Gate(0), s[0].Gate(1)
 			const unwanted, wanted, messages = 9, 1, 100
@@ -79,7 +79,7 @@ func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 				}
 				got <- err
 			}()
-			isTold(t, reported, from, session.ErrUnreceived)
+			waitReported(t, reported, from, session.ErrUnreceived)
 			dropped := 0
 			eventually(t, "the wanted message arrives", func() bool {
 				dropped += s[0].Drop(session.Match{From: from, Tag: unwanted})
@@ -105,7 +105,7 @@ func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 			if n := s[0].Drop(session.Match{Ignore: session.AnyTag}); n != 0 {
 				t.Errorf("%d messages more", n)
 			}
-			toldOnce(t, reported)
+			checkReportedOnce(t, reported)
 		})
 	}
 }
@@ -113,7 +113,7 @@ func TestUnreceivedMessagesAreReportedAndDropped(t *testing.T) {
 // A handler that does not return is reported once, with the number of its messages.
 func TestBlockingHandlerIsReported(t *testing.T) {
 	for _, n := range []int{10, 1 << 20} {
-		s, reported := noticing(t, func(*session.Config) {})
+		s, reported := noticePair(t, func(*session.Config) {})
 		release := make(chan struct{})
 		calls := make(chan struct{}, 10)
 		s[0].Handle(3, func(*session.Gate, *session.Active) { calls <- struct{}{}; <-release })
@@ -124,7 +124,7 @@ func TestBlockingHandlerIsReported(t *testing.T) {
 			}
 			go r.Wait(context.Background())
 		}
-		isTold(t, reported, s[0].Gate(1), session.ErrHandlerBlocks)
+		waitReported(t, reported, s[0].Gate(1), session.ErrHandlerBlocks)
 		close(release)
 		for range 2 {
 			select {
@@ -133,6 +133,6 @@ func TestBlockingHandlerIsReported(t *testing.T) {
 				t.Fatal("the handler is not called again")
 			}
 		}
-		toldOnce(t, reported)
+		checkReportedOnce(t, reported)
 	}
 }

@@ -69,8 +69,8 @@ func TestEarlyUpdatesAreBounded(t *testing.T) {
 		}
 		full.Store(true)
 		f[0].large.Store(&refuse)
-		var heard []byte
-		f[0].onUpdate = func(b []byte) { heard = append(heard, b...) }
+		var got []byte
+		f[0].onUpdate = func(b []byte) { got = append(got, b...) }
 		r, err := s[0].Gate(1).Isend(1, make([]byte, 1<<20))
 		if err != nil {
 			t.Fatal(err)
@@ -107,8 +107,8 @@ func TestEarlyUpdatesAreBounded(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if want := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; !bytes.Equal(heard, want) {
-			t.Errorf("the driver got %v, want %v", heard, want)
+		if want := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; !bytes.Equal(got, want) {
+			t.Errorf("the driver got %v, want %v", got, want)
 		}
 	}
 }

@@ -181,7 +181,7 @@ func TestQueuedMessagesOutlastThePause(t *testing.T) {
 
 // Operations by many messages that are under way when a session is quieted, at either end, are finished first.
 func TestOperationsByMessageEndBeforeThePause(t *testing.T) {
-	for who := range 2 {
+	for rank := range 2 {
 		s := joinAll(t, 2, func(_ int, c *session.Config) { c.Emulate = true })
 		connectPair(t, s)
 		ctx := deadline(t)
@@ -203,15 +203,15 @@ func TestOperationsByMessageEndBeforeThePause(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s[who].Quiesce(ctx); err != nil {
-			t.Fatalf("rank %d: %v", who, err)
+		if err := s[rank].Quiesce(ctx); err != nil {
+			t.Fatalf("rank %d: %v", rank, err)
 		}
-		if err := s[who].Resume(); err != nil {
+		if err := s[rank].Resume(); err != nil {
 			t.Fatal(err)
 		}
 		for k, q := range gets { // one that had not begun goes on after it
 			if _, err := q.Wait(ctx); err != nil || !bytes.Equal(bufs[k], region.Bytes()) {
-				t.Errorf("rank %d was quiesced: get %d: %v, equal %v", who, k, err, bytes.Equal(bufs[k], region.Bytes()))
+				t.Errorf("rank %d was quiesced: get %d: %v, equal %v", rank, k, err, bytes.Equal(bufs[k], region.Bytes()))
 			}
 		}
 	}

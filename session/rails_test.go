@@ -99,7 +99,7 @@ func shortRail(_ int, c *session.Config) {
 func railsLost(t *testing.T, mode *rdv.Mode, rails func(int, *session.Config), rounds int, rng *rand.Rand) {
 	for i := range rounds {
 		// In the modes that are one-sided drivers count no bytes: after so many messages, and some time.
-		l := railLoss{who: i % 2, rail: i / 2 % 2, moment: rng.Uint64N(lossMessages * lossSize)}
+		l := railLoss{rank: i % 2, rail: i / 2 % 2, moment: rng.Uint64N(lossMessages * lossSize)}
 		if mode != nil {
 			l.after, l.later = 1+rng.Int32N(lossMessages-1), time.Duration(rng.IntN(3000))*time.Microsecond
 		}
@@ -116,10 +116,10 @@ const lossMessages = 12
 // railLoss is which rank loses which rail after how many bytes have arrived at rank 1; or, if after is not 0, some
 // time after so many messages.
 type railLoss struct {
-	who, rail int
-	moment    uint64
-	after     int32
-	later     time.Duration
+	rank, rail int
+	moment     uint64
+	after      int32
+	later      time.Duration
 }
 
 // reached returns a function that reports whether it is time for the loss.
@@ -163,7 +163,7 @@ func (l railLoss) run(t *testing.T, s []*session.Session, messages, shorts int) 
 		for !reached() && ctx.Err() == nil {
 			runtime.Gosched()
 		}
-		s[l.who].CloseRail(l.rail)
+		s[l.rank].CloseRail(l.rail)
 	})
 	for from := range s { // both ways
 		wg.Go(func() { sendShorts(t, s[from], 1-from, shorts) })

@@ -40,7 +40,7 @@ func TestMessagesGoOnWhenARailOfVerbsIsLost(t *testing.T) {
 		rounds = 2
 	}
 	for i := range rounds {
-		l := railLoss{who: i % 2, rail: (i + i/2) % 2, moment: rng.Uint64N(messages * lossSize)}
+		l := railLoss{rank: i % 2, rail: (i + i/2) % 2, moment: rng.Uint64N(messages * lossSize)}
 		ok := t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			rails := both(verbsRail(t), verbsRail(t))
 			l.run(t, joinAll(t, 2, func(rank int, c *session.Config) { c.Rails = rails[rank] }), messages, shorts)

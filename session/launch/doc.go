@@ -1,5 +1,5 @@
 // Package launch finds out which rank of which job this process is, and distributes the business cards of the job's
-// ranks. It speaks the protocols of these launchers:
+// ranks. It implements the protocols of these launchers:
 //
 //	embedded   bywash run, or a rank 0 that serves the others itself
 //	pmi1       MPICH's mpiexec (PMI-1, the wire protocol in Go)

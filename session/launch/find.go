@@ -47,11 +47,10 @@ var launchers = []launcher{
 	{namePMI1, func(env environ) string { return firstOf(env, envPMIFD, envPMIPort) }, findPMI1},
 }
 
-// Find joins the job that this process was started in, as its environment says;
-// without any launcher it is a job of one rank. It blocks until the launcher has
-// answered (PMI and PMIx: until all ranks have called Find), ctx ends, or 30
-// seconds have passed without the rendezvous being reachable. A process joins
-// once: another Find fails, except alone.
+// Find joins the job that this process was started in, according to its environment; without any launcher that is a
+// job of one rank. It blocks until the launcher has answered (PMI and PMIx: until all ranks have called Find), ctx
+// ends, or 30 seconds have passed without the rendezvous being reachable. A process joins once: another Find fails,
+// except alone.
 //
 // The error names the launcher, the variable by which it was found, and the cause.
 func Find(ctx context.Context) (Job, error) { return find(ctx, os.Getenv) }

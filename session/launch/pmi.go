@@ -56,7 +56,7 @@ func (c *pmiConn) watch(read func() (message, error), lost func(error)) {
 				lost(c.err)
 				return
 			}
-			c.answers <- m // an unsolicited message is taken for the next answer, which it is not: the next request fails
+			c.answers <- m // an unsolicited message is taken for the next answer, and that request fails
 		}
 	}()
 }

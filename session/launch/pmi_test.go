@@ -114,7 +114,7 @@ func TestFindErrors(t *testing.T) {
 	secret := strings.Repeat("ab", SecretSize)
 	for _, c := range []struct {
 		env  environ
-		says string
+		want string
 	}{
 		{envOf(EnvLauncher, "mpd"), "want embedded, pmi1, pmi2, pmix or alone"},
 		{envOf(EnvLauncher, "embedded"), EnvSize + " is not set"},
@@ -132,8 +132,8 @@ func TestFindErrors(t *testing.T) {
 	} {
 		pmiTaken.Store(false)
 		j, err := find(t.Context(), c.env)
-		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%v, %v; want %q in one line, without the secret", j, err, c.says)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, %v; want %q in one line, without the secret", j, err, c.want)
 		}
 	}
 	pmiTaken.Store(false)

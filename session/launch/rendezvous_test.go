@@ -100,11 +100,11 @@ func TestRefusalsNameTheCause(t *testing.T) {
 	join(t, s, 0)
 	for _, c := range []struct {
 		rank, size int
-		says       string
+		want       string
 	}{{0, 2, "has already joined"}, {1, 3, "does not have 3 ranks"}, {7, 2, "has no rank 7"}} {
 		_, err := joinEmbedded(t.Context(), s.Addr(), c.rank, c.size, s.secret, false)
-		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("rank %d of %d: %v, want %q", c.rank, c.size, err, c.says)
+		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("rank %d of %d: %v, want %q", c.rank, c.size, err, c.want)
 		}
 	}
 }

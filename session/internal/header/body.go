@@ -2,8 +2,8 @@ package header
 
 import "fmt"
 
-// Greeting is the body of Hello, and its data. The version stands in the header's extra field,
-// so that its place never changes; nor does the size of the body, so that a Hello of any version can be parsed.
+// Greeting is the body of Hello, and its data. The version is in the header's extra field, whose offset never changes;
+// nor does the size of the body, so that a Hello of any version can be parsed.
 type Greeting struct {
 	Rank, Size  uint32
 	Incarnation uint64 // of the session

@@ -25,7 +25,7 @@
 //
 // A chunk on a rail that breaks fails at both ends, at different times. The receiver asks for its bytes again, with a
 // new number and over another rail, but not before its driver has given the memory back: so no late write can land
-// after the message has been received. The sender cannot tell whether the bytes of a chunk arrived before the rail
+// after the message has been received. The sender cannot know whether the bytes of a chunk arrived before the rail
 // broke. So where a message may take more than one rail it keeps the memory until the receiver sends DONE; and with a
 // single rail, the loss of which ends everything, it does not have to.
 //

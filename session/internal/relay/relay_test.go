@@ -12,7 +12,7 @@ import (
 // until they break. Every step that is possible in a state is tried; states that
 // were seen are not visited again.
 
-// letter is what lies on a rail.
+// letter is a message in transit on a rail.
 type letter struct {
 	resume, seen bool
 	number       uint8 // of a message
@@ -23,7 +23,7 @@ type letter struct {
 type side struct {
 	e       End
 	next    uint8   // messages that were given to the rails for the first time
-	kept    []uint8 // copies
+	unacked []uint8 // copies
 	again   []uint8 // to be sent again
 	arrived uint8   // messages, in order
 }
@@ -39,7 +39,7 @@ type world struct {
 func (w *world) clone() *world {
 	c := *w
 	for i := range c.sides {
-		c.sides[i].kept, c.sides[i].again = slices.Clone(w.sides[i].kept), slices.Clone(w.sides[i].again)
+		c.sides[i].unacked, c.sides[i].again = slices.Clone(w.sides[i].unacked), slices.Clone(w.sides[i].again)
 		c.rails[i] = slices.Clone(w.rails[i])
 		for k := range c.rails[i] {
 			c.rails[i][k] = slices.Clone(w.rails[i][k])
@@ -107,7 +107,7 @@ func (w *world) send(i int) {
 	}
 	w.post(i, letter{number: n})
 	s.e.Sent()
-	s.kept = append(s.kept, n)
+	s.unacked = append(s.unacked, n)
 }
 
 func (w *world) take(t *testing.T, i, k int) {
@@ -120,14 +120,14 @@ func (w *world) take(t *testing.T, i, k int) {
 		if err != nil {
 			t.Fatalf("side %d: resume %+v on rail %d: %v", i, l, k, err)
 		}
-		s.again = append(slices.Clone(s.kept[n:]), s.again...)
-		s.kept = nil
+		s.again = append(slices.Clone(s.unacked[n:]), s.again...)
+		s.unacked = nil
 	case l.seen:
 		n, err := s.e.Seen(l.got)
 		if err != nil {
 			t.Fatalf("side %d: seen %d: %v", i, l.got, err)
 		}
-		s.kept = s.kept[n:]
+		s.unacked = s.unacked[n:]
 	default:
 		if err := s.e.Taken(k); err != nil {
 			t.Fatalf("side %d: message %d on rail %d: %v", i, l.number, k, err)
@@ -201,7 +201,7 @@ func TestEveryOrderOfEventsDeliversOnce(t *testing.T) {
 }
 
 // Invalid counts of messages and invalid rails of a peer are errors, and change no state.
-func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
+func TestInvalidResumeChangesNothing(t *testing.T) {
 	var e End
 	e.Begin(3)
 	e.Sent()
