@@ -41,21 +41,12 @@ static int qnix_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static u32 qnix_cluster_size(struct qnix_nic *nic)
-{
-	u32 remote;
-
-	qnix_nic_lock(nic);
-	remote = bitmap_weight(nic->remote, U16_MAX + 1);
-	qnix_nic_unlock(nic);
-	return qnix_params.nics + remote;
-}
-
 static int qnix_ioctl_info(struct qnix_nic *nic, void __user *arg)
 {
 	struct qnix_info info = {
 		.abi_version = QNIX_ABI_VERSION,
 		.nic = nic->number,
+		.nics = qnix_params.nics + READ_ONCE(nic->remotes),
 		.packet_size = qnix_params.packet_size,
 		.local_memory = qnix_params.local_memory,
 		.max_processes = qnix_params.processes,
@@ -73,8 +64,6 @@ static int qnix_ioctl_info(struct qnix_nic *nic, void __user *arg)
 		.size_status = sizeof(struct qnix_vni_status),
 		.size_doorbell = sizeof(struct qnix_doorbell),
 	};
-
-	info.nics = qnix_cluster_size(nic);
 	return copy_to_user(arg, &info, sizeof(info)) ? -EFAULT : 0;
 }
 

@@ -38,6 +38,7 @@
 #define QNIX_MAX_PEERS		60		/* addresses: their text fits a page */
 #define QNIX_HPS_OFFSET		0x100000000ULL	/* for mmap; the VNI is at 0 */
 #define QNIX_DEFAULT_TIMEOUT	30000		/* ms, of a registration or join */
+#define QNIX_RUNG_WORDS	BITS_TO_LONGS(U16_MAX)
 #define QNIX_BUDGET		64		/* steps of a NIC before others may have the lock */
 
 struct eventfd_ctx;
@@ -120,10 +121,12 @@ struct qnix_nic {
 
 	struct wire *wire;		/* NULL: no wire */
 	void *datagram;			/* memory for a datagram to send; NULL while it is used */
-	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table */
+	unsigned long *remote;		/* NICs of other hosts that are in the NIC Table, */
+	u32 remotes;			/* and how many */
 
 	unsigned long state;
-	unsigned long *rung;		/* atomic bits: processes that have rung */
+	unsigned long *rung;		/* atomic bits: processes that have rung, */
+	DECLARE_BITMAP(rung_words, QNIX_RUNG_WORDS);	/* and words of it that are not 0 */
 	wait_queue_head_t wakeup;
 	struct task_struct *thread;
 	u64 runs_caller, runs_thread;	/* under the lock */

@@ -68,10 +68,8 @@ static void qnix_net_event(struct qnix_nic *nic, const struct wire_event *event)
 	trace_qnix_link(nic->number, event->nic, up, event->reason);
 	if (up == test_bit(event->nic, nic->remote))
 		return;
-	if (up)
-		__set_bit(event->nic, nic->remote);
-	else
-		__clear_bit(event->nic, nic->remote);
+	__change_bit(event->nic, nic->remote);
+	WRITE_ONCE(nic->remotes, nic->remotes + (up ? 1 : -1));
 	qnix_net_tell(nic, up ? NCP_ADD_NIC : NCP_REMOVE_NIC, event->nic);
 }
 
@@ -239,6 +237,7 @@ static void qnix_net_detach(struct qnix_nic *nic)
 	}
 	for_each_set_bit(number, nic->remote, U16_MAX + 1) {
 		__clear_bit(number, nic->remote);
+		WRITE_ONCE(nic->remotes, nic->remotes - 1);
 		qnix_net_tell(nic, NCP_REMOVE_NIC, number);
 	}
 	qnix_nic_unlock(nic);

@@ -86,13 +86,18 @@ void qnix_nic_set_alarm(struct qnix_nic *nic)
 /* Passes the rings since the last call to the control program. */
 static void qnix_nic_hear(struct qnix_nic *nic)
 {
-	unsigned int i;
+	unsigned int word, bit;
 
 	if (!test_and_clear_bit(QNIX_NIC_RUNG, &nic->state))
 		return;
-	for_each_set_bit(i, nic->rung, qnix_params.processes) {
-		clear_bit(i, nic->rung);
-		ncp_ring(nic->ncp, i);
+	for_each_set_bit(word, nic->rung_words, QNIX_RUNG_WORDS) {
+		unsigned long rung;
+
+		clear_bit(word, nic->rung_words);
+		smp_mb__after_atomic(); /* clear it before reading the word */
+		rung = xchg(&nic->rung[word], 0);
+		for_each_set_bit(bit, &rung, BITS_PER_LONG)
+			ncp_ring(nic->ncp, word * BITS_PER_LONG + bit);
 	}
 }
 
@@ -168,7 +173,9 @@ void qnix_nic_run(struct qnix_nic *nic)
 void qnix_nic_ring(struct qnix_nic *nic, unsigned int index)
 {
 	set_bit(index, nic->rung);
-	smp_mb__after_atomic(); /* a thread that sees QNIX_NIC_RUNG also sees the process's bit */
+	smp_mb__after_atomic(); /* a thread that sees the word's bit also sees the process's, */
+	set_bit(index / BITS_PER_LONG, nic->rung_words);
+	smp_mb__after_atomic(); /* and one that sees QNIX_NIC_RUNG also sees the word's */
 	set_bit(QNIX_NIC_RUNG, &nic->state);
 	qnix_nic_run(nic);
 }
