@@ -190,7 +190,7 @@ func (i *conn) ConnectWait(ctx context.Context) error {
 	})
 }
 
-func (i *conn) Farewell(kit.State) {
+func (i *conn) OnClose(kit.State) {
 	c := i.ctx
 	n := c.nic
 	n.mustLock()

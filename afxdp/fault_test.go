@@ -80,7 +80,7 @@ func TestLossLosesNothing(t *testing.T) {
 // badWeather has the router's kernel harm what it forwards.
 func badWeather(t *testing.T, p *veth.Pair) {
 	t.Helper()
-	err := p.BadWeather(netlink.NetemQdiscAttrs{Loss: 2, Duplicate: 2, Latency: 300, Jitter: 200, ReorderProb: 25, Limit: 10000})
+	err := p.Netem(netlink.NetemQdiscAttrs{Loss: 2, Duplicate: 2, Latency: 300, Jitter: 200, ReorderProb: 25, Limit: 10000})
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}

@@ -103,8 +103,8 @@ func (n *conn) kick() {
 	}
 }
 
-// Farewell implements kit.ConnHooks. From here on the keeper owns the connection.
-func (n *conn) Farewell(kit.State) {
+// OnClose implements kit.ConnHooks. From here on the keeper owns the connection.
+func (n *conn) OnClose(kit.State) {
 	c := n.ctx
 	c.Mu.Lock()
 	c.Conns.Remove(n.Number(), n)

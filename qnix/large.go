@@ -83,7 +83,7 @@ var (
 	_ driver.SendWaiter = (*large)(nil)
 	_ driver.RecvWaiter = (*large)(nil)
 	_ driver.Prefetcher = (*large)(nil)
-	_ kit.Lingerer      = (*large)(nil)
+	_ kit.ClosingHooks  = (*large)(nil)
 )
 
 func newLarge(c *process) *large {

@@ -8,7 +8,7 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-func (l *large) Lingers(p *driver.Packet, sending bool) bool {
+func (l *large) InFlight(p *driver.Packet, sending bool) bool {
 	if !sending {
 		return l.Receives.Holds(p) && !l.in[p.Driver.Slot].released.Load()
 	}

@@ -206,8 +206,8 @@ func (n *conn) monitor(sock *net.UnixConn) {
 	}
 }
 
-// Farewell implements kit.ConnHooks: what is posted fails, then memory goes.
-func (n *conn) Farewell(before kit.State) {
+// OnClose implements kit.ConnHooks: what is posted fails, then memory goes.
+func (n *conn) OnClose(before kit.State) {
 	c := n.ctx
 	c.Mu.Lock()
 	c.forget(n)

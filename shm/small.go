@@ -46,7 +46,7 @@ func (s *small) attach() {
 
 func (s *small) stand() {
 	s.ctx.prober.add(s)
-	s.ctx.Anyone.Tell() // a message may have been faster
+	s.ctx.Anyone.Notify() // a message may have been faster
 }
 
 func (s *small) flag(sending bool) *uint32 {

@@ -164,7 +164,7 @@ func (s *small) nothing() {
 func (s *small) takeName() {
 	atomic.SwapUint32(&s.named, 0) // a full barrier: the head is read next
 	if s.whole(load64(&s.recv.head)) {
-		s.ctx.Anyone.Tell()
+		s.ctx.Anyone.Notify()
 	}
 }
 

@@ -245,7 +245,7 @@ func (i *conn) Path() string {
 	return "tcp"
 }
 
-func (i *conn) Farewell(before kit.State) {
+func (i *conn) OnClose(before kit.State) {
 	c := i.ctx
 	c.Mu.Lock()
 	defer c.Mu.Unlock()

@@ -92,7 +92,7 @@ func TestLossLosesNothing(t *testing.T) {
 // badWeather has the router's kernel harm what it forwards.
 func badWeather(t *testing.T, p *veth.Pair) {
 	t.Helper()
-	err := p.BadWeather(netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000})
+	err := p.Netem(netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000})
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}

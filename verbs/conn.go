@@ -137,8 +137,8 @@ func (n *conn) prepare(r *connect.Remote) error {
 	return n.api.prepare()
 }
 
-// Farewell implements kit.ConnHooks. From here on the goroutine linger owns the connection.
-func (n *conn) Farewell(before kit.State) {
+// OnClose implements kit.ConnHooks. From here on the goroutine linger owns the connection.
+func (n *conn) OnClose(before kit.State) {
 	wait := before != kit.StateConnecting && n.api.goodbye() && before == kit.StateUp
 	n.ctx.tasks.Go(func() { n.linger(wait) })
 }

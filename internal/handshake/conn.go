@@ -31,8 +31,8 @@ func newConn(rw io.ReadWriter, cfg *Config, send, recv *noise.CipherState) *Conn
 	return c
 }
 
-// Seal appends payload to dst, encrypted and authenticated with its number: for those who carry frames by other means
-// than Send, in order and each whole.
+// Seal appends payload to dst, encrypted and authenticated with its number: for callers that carry frames by other
+// means than Send, in order and each whole.
 func (c *Conn) Seal(dst, payload []byte) ([]byte, error) { return c.send.Encrypt(dst, nil, payload) }
 
 // Open appends to dst the payload of the next frame that the peer has sealed. Anything else is ErrSecret.
@@ -58,7 +58,7 @@ func (c *Conn) Send(payload []byte) error {
 	return err
 }
 
-// Receive returns the next payload, which is valid until the next call. io.EOF says that the stream ended between two
+// Receive returns the next payload, which is valid until the next call. io.EOF means that the stream ended between two
 // frames. A frame longer than the limit is ErrMalformed, before anything of it is read.
 func (c *Conn) Receive() ([]byte, error) { return c.receive(c.limit) }
 

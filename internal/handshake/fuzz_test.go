@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// stream reads a stranger's bytes, then ends; bytes written to it are dropped.
+// stream reads bytes of an unauthenticated peer, then ends; bytes written to it are dropped.
 type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
@@ -23,7 +23,7 @@ func known(err error) bool {
 	return false
 }
 
-// FuzzAccept: a stranger's bytes make no connection, and each error is one of the documented.
+// FuzzAccept: bytes of an unauthenticated peer establish no connection, and each error is one of the documented.
 func FuzzAccept(f *testing.F) {
 	g := golden(f)
 	f.Add(append(bytes.Clone(g["hello"]), g["claim"]...))
@@ -72,7 +72,8 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// FuzzMAC: a MAC is good for its label and parts alone, and so is a subkey. Bytes of a stranger are no MAC.
+// FuzzMAC: a MAC is good for its label and parts alone, and so is a subkey. Bytes of an unauthenticated peer are no
+// MAC.
 func FuzzMAC(f *testing.F) {
 	f.Add("label", []byte("ab"), []byte("c"), "label", []byte("a"), []byte("bc"))
 	f.Add("label", []byte(nil), []byte("x"), "label", []byte("x"), []byte(nil))

@@ -49,7 +49,7 @@ func (c *Config) state(k *Key, dials bool) (*noise.HandshakeState, error) {
 	})
 }
 
-// Dial proves k to a listener and tells it claim, of at most MaxClaim bytes. Errors are ErrSecret, ErrVersion,
+// Dial proves k to a listener and sends it claim, of at most MaxClaim bytes. Errors are ErrSecret, ErrVersion,
 // ErrMalformed, or those of rw, which stays open and is of no use after one.
 func Dial(rw io.ReadWriter, k *Key, cfg *Config, claim []byte) (*Conn, error) {
 	if len(claim) > MaxClaim {
@@ -79,8 +79,8 @@ func Dial(rw io.ReadWriter, k *Key, cfg *Config, claim []byte) (*Conn, error) {
 }
 
 // Accept lets a dialer prove one of the keys that find knows, and returns its claim. find returns nil for an id that
-// it does not know. The dialer is told why it is refused. Errors are those of Dial; io.EOF means that the dialer has
-// said nothing. Until Accept returns, the dialer may be anybody.
+// it does not know. The dialer receives the reason if it is refused. Errors are those of Dial; io.EOF means that the
+// dialer sent nothing. Until Accept returns, the dialer may be any process.
 func Accept(rw io.ReadWriter, find func(KeyID) *Key, cfg *Config) (c *Conn, claim []byte, err error) {
 	id, hello, err := readHello(rw)
 	if errors.Is(err, ErrVersion) {

@@ -119,7 +119,7 @@ func TestKeyIDFindsTheSecret(t *testing.T) {
 func TestRefused(t *testing.T) {
 	k, other := aKey(t, aSecret), aKey(t, []byte("another secret, long enough"))
 	guess := *other
-	guess.id = k.id // who has seen the id, and has no secret
+	guess.id = k.id // an attacker that has seen the id, and has no secret
 	for _, tt := range []struct {
 		name   string
 		dials  *Key
@@ -158,7 +158,7 @@ func TestNoSecretMeetsNoSecret(t *testing.T) {
 	}
 }
 
-// A secret of fewer than 16 bytes is refused, because a recorded hello lets everybody try secrets unnoticed.
+// A secret of fewer than 16 bytes is refused, because a recorded hello lets any attacker try secrets unnoticed.
 func TestShortSecretsAreRefused(t *testing.T) {
 	for _, n := range []int{0, 1, MinSecret - 1} {
 		if _, err := NewKey(make([]byte, n)); !errors.Is(err, ErrShortSecret) {
@@ -180,7 +180,7 @@ func TestShortSecretsAreRefused(t *testing.T) {
 	}
 }
 
-// recorded returns what a genuine dialer has said to a listener, hello and claim.
+// recorded returns what a genuine dialer sent to a listener: hello and claim.
 func recorded(t *testing.T) []byte {
 	t.Helper()
 	a, b := aPair(t)
@@ -219,7 +219,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A dialer whose bytes come back as they are, or who meets another dialer, gets no connection.
+// A dialer whose bytes come back as they are, or that reaches another dialer, gets no connection.
 func TestReflection(t *testing.T) {
 	k := aKey(t, aSecret)
 	t.Run("echo", func(t *testing.T) {
@@ -451,7 +451,7 @@ func (w dribble) Write(b []byte) (int, error) {
 
 func (w dribble) Read(b []byte) (int, error) { return w.ReadWriter.Read(b[:1]) }
 
-// Another version is ErrVersion on both sides, and the dialer is told.
+// Another version is ErrVersion on both sides, and the dialer receives the reason.
 func TestOtherVersion(t *testing.T) {
 	k := aKey(t, aSecret)
 	a, b := aPair(t)
@@ -511,7 +511,7 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// A Signer agrees with its key, and takes no memory for what strangers send.
+// A Signer agrees with its key, and takes no memory for what unauthenticated peers send.
 func TestSigner(t *testing.T) {
 	k := aKey(t, aSecret)
 	s := k.Signer("label")

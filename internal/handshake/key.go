@@ -17,10 +17,10 @@ const (
 	MinMAC    = 16          // of what [Key.Check] accepts
 )
 
-// ErrShortSecret says that a secret could be guessed.
+// ErrShortSecret means that a secret could be guessed.
 var ErrShortSecret = errors.New("the secret is too short")
 
-// KeyID tells the secrets of one listener apart. It is derived from the secret and does not reveal it.
+// KeyID identifies one of a listener's secrets. It is derived from the secret and does not reveal it.
 type KeyID [8]byte
 
 // Key is derived from a session's secret. It is safe for concurrent use.
@@ -40,7 +40,7 @@ func NewKey(secret []byte) (*Key, error) {
 	return derive(secret), nil
 }
 
-// NoSecret is the key of those who agreed to have no secret: everybody knows it. A listener with a secret refuses it.
+// NoSecret is the key of peers that agreed to have no secret: it is public. A listener with a secret refuses it.
 func NoSecret() *Key { return derive(nil) }
 
 // OptionalKey is NewKey for callers that may have no secret: for none it returns NoSecret.
@@ -87,8 +87,8 @@ func (k *Key) Check(mac []byte, label string, parts ...[]byte) bool {
 	return k.Signer(label).Check(mac, parts...)
 }
 
-// Signer computes MACs of one label without allocating: for those who hash the datagrams of strangers. It is used by
-// one goroutine at a time.
+// Signer computes MACs of one label without allocating: for callers that hash datagrams of unauthenticated peers. It is
+// used by one goroutine at a time.
 type Signer struct {
 	hash  hash.Hash
 	label []byte // as a field

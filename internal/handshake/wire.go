@@ -12,7 +12,7 @@ const Version = 1
 
 // Errors of a handshake and of frames. Each is wrapped with what was seen.
 var (
-	// ErrSecret: the peer has another secret, another protocol or other bound values; or somebody has changed bytes.
+	// ErrSecret: the peer has another secret, another protocol or other bound values; or bytes were changed on the way.
 	ErrSecret = errors.New("the peer has another session secret")
 	// ErrVersion: the peer speaks another version of this protocol.
 	ErrVersion = errors.New("the peer speaks another version of the handshake")
@@ -81,7 +81,7 @@ func refusalError(code uint16) error {
 	case refuseVersion:
 		return fmt.Errorf("%w: use the same release on both sides", ErrVersion)
 	case refuseSecret:
-		return fmt.Errorf("%w: it refused", ErrSecret)
+		return fmt.Errorf("%w: handshake refused", ErrSecret)
 	}
 	return fmt.Errorf("%w: refusal with code %d", ErrMalformed, code)
 }
@@ -124,7 +124,7 @@ func readAnswer(r io.Reader) (msg []byte, err error) {
 	return b[headSize:], noEOF(err)
 }
 
-// noEOF tells a stream that ended within a message from one that ended before it.
+// noEOF distinguishes a stream that ended within a message from one that ended before it.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

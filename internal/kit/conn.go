@@ -27,10 +27,10 @@ type ConnHooks interface {
 	// Pending makes progress and reports whether sends are under way, which keep Disconnect busy. The owner calls it.
 	Pending() bool
 
-	// Farewell ends the connection with the peer, after this side has disconnected or its context was closed: it says
-	// goodbye, and frees what the connection has, at once or later. Before is the state until now. No call is inside,
-	// and none begins any more. It does not block.
-	Farewell(before State)
+	// OnClose ends the connection with the peer, after this side has disconnected or its context was closed: it sends
+	// the close message, and frees the connection's resources, at once or later. Before is the state until now. No call is
+	// inside, and none begins any more. It does not block.
+	OnClose(before State)
 }
 
 // Number returns the number by which the device's completions may name the connection; see [Connections].
@@ -83,7 +83,7 @@ func (c *Conn) Shut() {
 	}
 	c.Wake()
 	c.Exclude()
-	c.hooks.Farewell(before)
+	c.hooks.OnClose(before)
 }
 
 // Resolve ends connecting: with StateUp, or with StateBroken and the reason. It reports whether this call did. Any
@@ -95,13 +95,13 @@ func (c *Conn) Resolve(s State, reason error) bool {
 		c.over()
 	case did && s == StateUp && c.HasMessage(): // it was faster than the last step of connecting
 		c.Notice()
-		c.anyone.Tell()
+		c.anyone.Notify()
 	}
 	return did
 }
 
-// Finish ends a connection that is up, or will be in a moment, as StatePeerClosed or StateBroken, and wakes everybody
-// whom that concerns. Any goroutine may call it.
+// Finish ends a connection that is up, or will be in a moment, as StatePeerClosed or StateBroken, and wakes all
+// goroutines that wait for it. Any goroutine may call it.
 func (c *Conn) Finish(s State, reason error) {
 	if c.Life.Finish(s, reason) {
 		c.over()
@@ -123,7 +123,7 @@ func (c *Conn) Misbehaved(what string) {
 
 func (c *Conn) over() {
 	c.Ended()
-	c.anyone.Tell()
+	c.anyone.Notify()
 	c.Wake()
 }
 
@@ -131,10 +131,10 @@ func (c *Conn) over() {
 // itself calls that of Life, which wakes only those that do not sleep there.
 func (c *Conn) Wake() { c.Waits.Wake(&c.Life) }
 
-// Announce counts a message that came, and names the connection to probers, unless one has it. Whoever drains the
-// device calls it, and wakes the connection's own waiter.
+// Announce counts a message that came, and names the connection to probers, unless one has it. The goroutine that
+// drains the device calls it, and wakes the connection's own waiter.
 func (c *Conn) Announce() {
 	if c.Arrived() {
-		c.anyone.Tell()
+		c.anyone.Notify()
 	}
 }

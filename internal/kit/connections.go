@@ -23,7 +23,7 @@ type Connections[C any] struct {
 	retired driver.Counters // of those that were removed
 }
 
-// Init is called once. Life says where a connection has its.
+// Init is called once. Life returns the Life inside a connection.
 func (s *Connections[C]) Init(life func(*C) *Life) { s.life, s.open = life, make(map[*C]struct{}) }
 
 // At is the connection with a number below MaxInstances, or nil.

@@ -30,7 +30,7 @@ func add(t *testing.T, s *kit.Connections[connection]) *connection {
 	c.life.Init("test", "test://peer", num, &s.Ready, new(kit.AnyWaits))
 	s.Put(num, c)
 	s.Open(c)
-	stands(t, &c.life)
+	establish(t, &c.life)
 	return c
 }
 

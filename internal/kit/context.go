@@ -19,7 +19,7 @@ type Context[C any] struct {
 	// Anyone are the waits for any connection. The driver sets its Watch.
 	Anyone AnyWaits
 
-	// Mu guards Conns, as [Connections] says, and what else the driver likes.
+	// Mu guards Conns (see [Connections]) and any further state of the driver.
 	Mu    sync.Mutex
 	Conns Connections[C]
 
@@ -39,7 +39,7 @@ type ContextHooks[C any] interface {
 	// caller holds Mu.
 	Dial(num uint32, url string, to driver.URL) (*C, error)
 
-	// Reach says why this context and the one that published url cannot be connected, as far as both urls show:
+	// Reach returns why this context and the one that published url cannot be connected, as far as both urls show:
 	// driver.ErrUnreachable with the reason, or driver.ErrInvalid for a malformed one; see [driver.Reacher]. Any
 	// goroutine may call it.
 	Reach(to driver.URL) error
@@ -55,7 +55,7 @@ type ContextHooks[C any] interface {
 	Release() error
 }
 
-// Init begins the context of a NIC with props that was opened with a; version is that of the driver's urls. Base says
+// Init begins the context of a NIC with props that was opened with a; version is that of the driver's urls. Base is
 // where a connection has its part of the kit. Self is the context that users have: it has the methods of its track.
 func (c *Context[C]) Init(hooks ContextHooks[C], base func(*C) *Conn, self driver.Context,
 	props driver.Properties, version int, a driver.Attributes) {
@@ -65,7 +65,7 @@ func (c *Context[C]) Init(hooks ContextHooks[C], base func(*C) *Conn, self drive
 	c.Conns.Init(func(n *C) *Life { return &base(n).Life })
 }
 
-// Publish makes the url, whose last part is the driver's matter, and gives the context its domain (see
+// Publish makes the url, whose last part the driver defines, and gives the context its domain (see
 // [driver.Reacher]). ErrInvalid if the url is too long.
 func (c *Context[C]) Publish(rest, domain string) error {
 	u := driver.URL{Driver: c.Props.Driver, Version: c.version, Incarnation: c.Incarnation, Rest: rest}.String()

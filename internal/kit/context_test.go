@@ -64,8 +64,8 @@ func TestClosedContext(t *testing.T) {
 	}
 }
 
-// A message may be faster than the last step of connecting, and so may a goodbye.
-func TestMessagesBeforeTheConnectionStands(t *testing.T) {
+// A message may be faster than the last step of connecting, and so may the close message.
+func TestMessagesBeforeEstablished(t *testing.T) {
 	for _, end := range []bool{false, true} {
 		l := openLoop()
 		l.late = true
@@ -77,7 +77,7 @@ func TestMessagesBeforeTheConnectionStands(t *testing.T) {
 		n.publish(3)
 		probed := l.Self().(driver.Prober)
 		if _, err := probed.RecvProbeAny(); err != driver.ErrAgain {
-			t.Errorf("before it stands: %v", err)
+			t.Errorf("before it is established: %v", err)
 		}
 		if end {
 			n.Finish(kit.StatePeerClosed, nil)

@@ -10,7 +10,7 @@
 //
 //	embedded  in the driver's       the kit has                      the hooks
 //	Context   context of a NIC      Connect, Counters, Close, URL    Dial, Drain, Count, Release
-//	Conn      connection to a peer  ConnectWait, Disconnect, waits   Pending, Farewell
+//	Conn      connection to a peer  ConnectWait, Disconnect, waits   Pending, OnClose
 //	Small     small-track instance  posts, polls, buffers, cancel    Settle, First, Consumed, Longest, Room, Filled
 //	Large     large-track instance  posts, polls, cancel             StartRecv, StartSend, Progress, CancelRecv
 //
@@ -45,11 +45,11 @@
 // posted, buffers that are out and most counters belong to the owner.
 //
 // To drain a device is to take completions or messages from it, for whatever
-// connection. One goroutine drains at a time, under a try-lock; it tells each
-// connection what has come for it.
+// connection. One goroutine drains at a time, under a try-lock; it notifies
+// each connection of what has come for it.
 //
-// The keeper is a goroutine of the driver that looks after connections whose
-// users make no call: it watches for dead peers and sends what has waited.
+// The keep-alive goroutine of a driver serves connections whose users make no
+// call: it detects dead peers and sends what has waited.
 //
 // # A message on the small track
 //
@@ -58,7 +58,7 @@
 //     device, counts them ([Life.Sent]) and finishes the packet. Else
 //     [Small.Later] keeps it until Settle finds credit, and calls the hook
 //     Start.
-//  2. At the receiver, somebody drains the device (the hook Drain): a poll, a
+//  2. At the receiver, a goroutine drains the device (the hook Drain): a poll, a
 //     probe or a sleeping waiter. It finds the connection, calls
 //     [Conn.Announce], which makes it ready for probes, and wakes its waiter.
 //  3. [Prober.RecvProbeAny] names the connection.
@@ -77,15 +77,15 @@
 //
 // # The end of a connection
 //
-// A peer that says goodbye moves the connection to [StatePeerClosed], a device
+// A peer that sends its close message moves the connection to [StatePeerClosed], a device
 // error, a dead peer or a violation of the protocol to [StateBroken]
 // ([Conn.Finish], [Conn.Fail], [Conn.Misbehaved]): messages that came before can
 // still be received. Disconnect and Close of this side move it to [StateClosed],
-// wait until no call is inside, and call the hook Farewell.
+// wait until no call is inside, and call the hook OnClose.
 //
 // # Further parts
 //
-//	Life                     the states of a connection, and who may touch it now
+//	Life                     the states of a connection, and which goroutine may access it now
 //	Gate                     a driver's own way into a connection, instead of the common compare-and-swap
 //	Receiver, Starter        what the small track's hooks may have besides: copies by the kit, sends that wait for credit
 //	Looker                   a context whose probe may overlook a connection: a waiter's last look before it sleeps

@@ -13,7 +13,7 @@ import (
 type loop struct {
 	kit.Context[loopback]
 	waits    kit.Watch
-	late     bool // connections do not stand at once
+	late     bool // connections are not established at once
 	released int
 }
 
@@ -162,7 +162,7 @@ func (n *loopback) Pending() bool {
 	return n.Stalled()
 }
 
-func (n *loopback) Farewell(kit.State) {
+func (n *loopback) OnClose(kit.State) {
 	n.Drop()
 	n.context.Mu.Lock()
 	defer n.context.Mu.Unlock()
@@ -171,7 +171,8 @@ func (n *loopback) Farewell(kit.State) {
 
 func (n *loopback) Path() string { return "loop" }
 
-// The driver of this example is complete, but for its devices: what it does not say itself, the kit does.
+// The driver of this example is complete, except for its devices: methods that it does not have itself come from the
+// kit.
 func Example() {
 	c := openLoop().Self()
 	defer c.Close()

@@ -30,7 +30,7 @@ func Namespace(kind string) uint64 {
 	return st.Ino
 }
 
-// Identity hashes what tells one thing from others of its kind, so that it fits into a url.
+// Identity hashes a name that is unique among objects of its kind, so that it fits into a url.
 func Identity(format string, parts ...any) uint64 {
 	sum := sha256.Sum256(fmt.Appendf(nil, format, parts...))
 	return binary.LittleEndian.Uint64(sum[:])

@@ -14,10 +14,10 @@ const LargeDepth = 16
 type Large struct {
 	Receives, Sends Slots // what is posted; the owner's
 
-	conn     *Conn
-	hooks    LargeHooks
-	lingerer Lingerer
-	limit    int
+	conn    *Conn
+	hooks   LargeHooks
+	closing ClosingHooks
+	limit   int
 }
 
 // LargeHooks has the driver's part of an instance on the large track. The owner calls it, inside the connection.
@@ -38,18 +38,18 @@ type LargeHooks interface {
 	CancelRecv(p *driver.Packet)
 }
 
-// Lingerer is implemented by hooks of a driver whose device may be inside the memory of packets after the connection
-// was closed on this side.
-type Lingerer interface {
-	// Lingers reports whether the device may still reach the memory of p, a send or a receive. It is called without
-	// the connection.
-	Lingers(p *driver.Packet, sending bool) bool
+// ClosingHooks is implemented by hooks of a driver whose device may still access the memory of packets after
+// the connection was closed on this side.
+type ClosingHooks interface {
+	// InFlight reports whether the device may still access the memory of p, a send or a receive. It is called without
+	// entering the connection.
+	InFlight(p *driver.Packet, sending bool) bool
 }
 
 // Init begins an instance on a connection, whose messages have at most limit bytes.
 func (l *Large) Init(c *Conn, hooks LargeHooks, limit int) {
 	l.conn, l.hooks, l.limit = c, hooks, limit
-	l.lingerer, _ = hooks.(Lingerer)
+	l.closing, _ = hooks.(ClosingHooks)
 }
 
 func (l *Large) slots(sending bool) *Slots {
@@ -110,7 +110,7 @@ func (l *Large) SendPoll(p *driver.Packet) (bool, error) { return l.poll(p, true
 // RecvPoll implements driver.Instance.
 func (l *Large) RecvPoll(p *driver.Packet) (bool, error) { return l.poll(p, false) }
 
-// poll looks at the packet from inside only: a keeper may be finishing it.
+// poll looks at the packet from inside only: the keep-alive goroutine may be finishing it.
 func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 	c, op := l.conn, opName(sending)
 	if !c.Enter() {
@@ -129,15 +129,15 @@ func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 	return true, c.Misuse(op+" poll", p)
 }
 
-// closed is the poll of a packet whose connection has been closed on this side, or does not stand yet.
+// closed is the poll of a packet whose connection has been closed on this side, or is not established yet.
 func (l *Large) closed(p *driver.Packet, sending bool) (bool, error) {
 	c := l.conn
 	switch p.Driver.Phase {
 	case driver.Done:
 		return p.Driver.Outcome()
 	case driver.Posted, driver.Canceling:
-		if c.State() == StateClosed && l.lingerer != nil && l.lingerer.Lingers(p, sending) {
-			return false, nil // the device has not let go of the memory
+		if c.State() == StateClosed && l.closing != nil && l.closing.InFlight(p, sending) {
+			return false, nil // the device may still access the memory
 		}
 	}
 	return c.Over(p, opName(sending))

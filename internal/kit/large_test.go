@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// shelf is an instance whose packets lie there until somebody finishes them.
+// shelf is an instance whose packets stay posted until the test finishes them.
 type shelf struct {
 	kit.Conn
 	kit.Large
@@ -29,7 +29,7 @@ func (s *shelf) start(slots *kit.Slots) (int, error) {
 func (s *shelf) StartRecv(*driver.Packet, int) (int, error) { return s.start(&s.Receives) }
 func (s *shelf) StartSend(*driver.Packet, int) (int, error) { return s.start(&s.Sends) }
 func (s *shelf) CancelRecv(*driver.Packet)                  { s.canceled++ }
-func (s *shelf) Lingers(*driver.Packet, bool) bool          { return s.inside }
+func (s *shelf) InFlight(*driver.Packet, bool) bool         { return s.inside }
 
 func (s *shelf) Progress(p *driver.Packet, sending bool) {
 	if s.finish {
@@ -49,7 +49,7 @@ func newShelf(t *testing.T) *shelf {
 	t.Helper()
 	s := &shelf{}
 	s.Conn.Init("test", "test://peer", 0, &kit.ReadySet{}, new(kit.AnyWaits))
-	stands(t, &s.Life)
+	establish(t, &s.Life)
 	s.Large.Init(&s.Conn, s, 100)
 	return s
 }
@@ -146,8 +146,9 @@ func TestLargePacketsOutlastTheConnection(t *testing.T) {
 	}
 }
 
-// TestLargePacketFinishedByAKeeper has a keeper inside, which finishes the packet, when the owner polls it.
-func TestLargePacketFinishedByAKeeper(t *testing.T) {
+// TestLargePacketFinishedByKeepAlive has the keep-alive goroutine inside, which finishes the packet, while the owner
+// polls it.
+func TestLargePacketFinishedByKeepAlive(t *testing.T) {
 	for _, sending := range []bool{false, true} {
 		s := newShelf(t)
 		post, poll := s.RecvPost, s.RecvPoll
@@ -159,7 +160,7 @@ func TestLargePacketFinishedByAKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !s.TryEnter() {
-			t.Fatal("the keeper is not let in")
+			t.Fatal("the keep-alive goroutine is not let in")
 		}
 		begun, said := make(chan struct{}), make(chan error)
 		go func() {
@@ -172,7 +173,7 @@ func TestLargePacketFinishedByAKeeper(t *testing.T) {
 		}()
 		<-begun
 		for range 1000 {
-			runtime.Gosched() // the call has looked for the keeper to leave
+			runtime.Gosched() // the call has waited for the keep-alive goroutine to leave
 		}
 		s.end(p, sending)
 		s.Leave()
@@ -220,7 +221,7 @@ func TestLargeTruncated(t *testing.T) {
 	}
 }
 
-// ahead prefetches what it is told to.
+// ahead prefetches the buffers that it is given.
 type ahead struct{ err error }
 
 func (a *ahead) Prefetch(p *driver.Packet, _ bool) error {

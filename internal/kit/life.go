@@ -17,29 +17,29 @@ type State uint32
 const (
 	StateConnecting State = iota
 	StateUp
-	StatePeerClosed // the peer said goodbye: what it sent before can be received
+	StatePeerClosed // the peer sent its close message: messages from before it can be received
 	StateBroken     // the peer is gone, or misbehaved, or the device failed
 	StateClosed     // this side disconnected, or gave up connecting
 )
 
-// Life is the life of a connection, for drivers whose instances are driven by their owner and by others
-// at the same time: by who drains a queue that they share, by one who looks after idle connections, by who
-// closes the context. Init begins it.
+// Life is the state of a connection, for drivers whose instances are driven by their owner and by other goroutines at
+// the same time: by one that drains a shared queue, by the keep-alive goroutine, by one that closes the context. Init
+// begins it.
 //
-// Its owner is one goroutine at a time, between Enter and Leave, or Exclude. What others tell it is
-// atomic.
+// Its owner is one goroutine at a time, between Enter and Leave, or Exclude. Fields that other
+// goroutines set are atomic.
 type Life struct {
 	driver, peer string
 	state        atomic.Uint32
 	inCall       atomic.Uint32
-	way          way           // how the owner enters; the owner's
-	after        after         // what Leave does besides; the owner's
+	way          way           // how the owner enters; accessed only by the owner
+	after        after         // what Leave does besides; accessed only by the owner
 	settled      chan struct{} // closed once state has left StateConnecting
 	gate         Gate          // nil: the common one
 
 	mu     sync.Mutex // changes of state
 	reason error      // why broken; set before state is
-	early  State      // how it ended before it stood; StateConnecting: it has not
+	early  State      // how it ended before it was established; StateConnecting: it has not
 
 	num    uint32
 	ready  *ReadySet
@@ -81,7 +81,7 @@ type Gate interface {
 type way uint8
 
 const (
-	barred way = iota // ConnectWait has not said yet that the connection stands
+	notWaited way = iota // ConnectWait has not returned nil yet
 	bySwap
 	byGate
 )
@@ -107,13 +107,14 @@ func (l *Life) Init(driver, peer string, num uint32, ready *ReadySet, anyone *An
 // State is an atomic load.
 func (l *Life) State() State { return State(l.state.Load()) }
 
-// Waited tells the owner whether ConnectWait has said that the connection stands.
-func (l *Life) Waited() bool { return l.way != barred }
+// Waited reports to the owner whether ConnectWait has returned nil.
+func (l *Life) Waited() bool { return l.way != notWaited }
 
 // Peer is the peer's url.
 func (l *Life) Peer() string { return l.peer }
 
-// ConnectWait implements ConnectWait of [driver.Instance]. Pending says what is missing when ctx has ended.
+// ConnectWait implements ConnectWait of [driver.Instance]. Pending returns the error text for the case that ctx ends
+// first.
 func (l *Life) ConnectWait(ctx context.Context, pending func() string) error {
 	select {
 	case <-l.settled:
@@ -173,7 +174,7 @@ func (l *Life) Over(p *driver.Packet, op string) (bool, error) {
 }
 
 // Enter begins a call. It fails once the connection is closed on this side, or
-// before ConnectWait has said that it stands.
+// before ConnectWait has returned nil.
 func (l *Life) Enter() bool {
 	if l.way != bySwap {
 		return l.way == byGate && l.gate.Enter()
@@ -189,11 +190,11 @@ func (l *Life) Enter() bool {
 			}
 			return true
 		}
-		runtime.Gosched() // somebody else, for the time of a post
+		runtime.Gosched() // another goroutine is inside, for the time of a post
 	}
 }
 
-// TryEnter begins work that another goroutine does for an owner who is in no call; Leave ends it.
+// TryEnter begins work that another goroutine does while the owner is in no call; Leave ends it.
 func (l *Life) TryEnter() bool {
 	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
 }
@@ -214,8 +215,8 @@ func (l *Life) EnterWith(op string, p *driver.Packet) error {
 	return nil
 }
 
-// Admit tells the owner, inside, whether p can be posted, which may be prefetched and has at most limit bytes, and
-// how many.
+// Admit reports to the owner, inside, whether p can be posted, and returns the length of its message, which has at most
+// limit bytes. The packet may be prefetched.
 func (l *Life) Admit(op string, p *driver.Packet, limit int) (n int, err error) {
 	if l.State() != StateUp {
 		return 0, l.Failure(op)
@@ -252,7 +253,7 @@ func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 }
 
 // EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an
-// error. It looks at p from inside: a keeper may finish p until then.
+// error. It looks at p from inside: the keep-alive goroutine may finish p until then.
 func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 	entered := l.Enter()
 	switch p.Driver.Phase {
@@ -275,7 +276,7 @@ func (l *Life) EnterCancel(p *driver.Packet) (posted bool, err error) {
 	return false, err
 }
 
-// Exclude waits until nobody is inside a call, and lets nobody in any more: after Close.
+// Exclude waits until no goroutine is inside a call, and lets none in any more: after Close.
 func (l *Life) Exclude() {
 	if l.gate != nil {
 		l.gate.Exclude()
@@ -325,8 +326,8 @@ func (l *Life) Resolve(s State, reason error) (did, over bool) {
 	return true, over
 }
 
-// Finish ends a connection that is up, as StatePeerClosed or StateBroken, and reports whether it did. One that does not
-// stand yet, because the peer was faster than the last step here, ends right after it has come to stand.
+// Finish ends a connection that is up, as StatePeerClosed or StateBroken, and reports whether it did. One that is not
+// established yet, because the peer was faster than the last step here, ends right after it is established.
 func (l *Life) Finish(s State, reason error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -368,14 +369,14 @@ func (l *Life) Close() (before State, did bool) {
 	return before, true
 }
 
-// Arrived counts a message that came. It reports whether probers are to be told: else one has the instance
-// already.
+// Arrived counts a message that came. It reports whether probers must be notified: otherwise one has the
+// instance already.
 func (l *Life) Arrived() bool {
 	l.arrived.Add(1)
 	return l.Notice()
 }
 
-// Ended tells that no more messages come.
+// Ended notes that no more messages come.
 func (l *Life) Ended() { l.ended.Store(true); l.Notice() }
 
 // Notice makes the instance ready to be named by a prober, unless one has it.
@@ -413,13 +414,14 @@ func (l *Life) Sent(n int) {
 	l.Tally.BytesSent.Add(uint64(n))
 }
 
-// unname lets probers name the instance again. What came while one had it told nobody, so this tells those that sleep.
+// unname lets probers name the instance again. A message that came while one had it notified no prober, so unname wakes
+// those that sleep.
 func (l *Life) unname() {
-	told := l.named.Swap(false)
+	wasNamed := l.named.Swap(false)
 	if l.HasMessage() || l.ended.Load() {
 		l.ready.Add(l.num)
-		if told {
-			l.anyone.Tell()
+		if wasNamed {
+			l.anyone.Notify()
 		}
 	}
 }
@@ -437,8 +439,8 @@ func (l *Life) Claim() bool {
 		if l.HasMessage() {
 			return true
 		}
-		// Its owner, who polls without having been told, was faster. The name
-		// would stay, as nothing is left to be received.
+		// The owner polled without a notification and was faster. The name
+		// would stay, because nothing is left to be received.
 		l.unname()
 		return false
 	case ended:

@@ -22,7 +22,7 @@ func newLife() (*kit.Life, *kit.ReadySet) {
 	return l, ready
 }
 
-func stands(t *testing.T, l *kit.Life) {
+func establish(t *testing.T, l *kit.Life) {
 	t.Helper()
 	if did, over := l.Resolve(kit.StateUp, nil); !did || over {
 		t.Fatalf("Resolve(up) = %v, %v", did, over)
@@ -43,22 +43,22 @@ func TestWhatEachStateAnswers(t *testing.T) {
 	}{
 		{"connecting", func(*testing.T, *kit.Life) {}, driver.ErrInvalid, false},
 		{"up, not waited for", func(_ *testing.T, l *kit.Life) { l.Resolve(kit.StateUp, nil) }, driver.ErrInvalid, false},
-		{"up", stands, nil, true},
+		{"up", establish, nil, true},
 		{"peer closed", func(t *testing.T, l *kit.Life) {
-			stands(t, l)
+			establish(t, l)
 			l.Finish(kit.StatePeerClosed, nil)
 		}, driver.ErrClosed, true},
 		{"broken", func(t *testing.T, l *kit.Life) {
-			stands(t, l)
+			establish(t, l)
 			l.Finish(kit.StateBroken, errLost)
 		}, driver.ErrBroken, true},
 		{"broken, then closed by the peer", func(t *testing.T, l *kit.Life) {
-			stands(t, l)
+			establish(t, l)
 			l.Finish(kit.StateBroken, errLost)
 			l.Finish(kit.StatePeerClosed, nil)
 		}, driver.ErrBroken, true},
 		{"closed", func(t *testing.T, l *kit.Life) {
-			stands(t, l)
+			establish(t, l)
 			l.Close()
 		}, driver.ErrClosed, false},
 		{"closed while connecting", func(_ *testing.T, l *kit.Life) { l.Close() }, driver.ErrClosed, false},
@@ -101,8 +101,8 @@ func TestConnectWait(t *testing.T) {
 	}
 }
 
-// A peer that is faster than the last step here may have sent and left before the connection stands.
-func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
+// A peer that is faster than the last step here may have sent and left before the connection is established.
+func TestEndBeforeEstablishedIsKept(t *testing.T) {
 	for _, end := range []kit.State{kit.StatePeerClosed, kit.StateBroken} {
 		l, _ := newLife()
 		if l.Finish(end, errLost) {
@@ -110,7 +110,7 @@ func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
 		}
 		l.Finish(kit.StateBroken, errors.New("later"))
 		if l.State() != kit.StateConnecting {
-			t.Errorf("%v: state %v before the connection stands", end, l.State())
+			t.Errorf("%v: state %v before the connection is established", end, l.State())
 		}
 		l.Arrived()
 		if did, over := l.Resolve(kit.StateUp, nil); !did || !over {
@@ -130,7 +130,7 @@ func TestAnEndBeforeTheStandIsRemembered(t *testing.T) {
 
 func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
 	l, _ := newLife()
-	stands(t, l)
+	establish(t, l)
 	if l.Claim() {
 		t.Error("claimed with no message")
 	}
@@ -153,16 +153,16 @@ func TestOneProberIsNamedAnInstanceUntilItWasReceivedFrom(t *testing.T) {
 	l.Finish(kit.StatePeerClosed, nil)
 	l.Ended()
 	if !l.Claim() {
-		t.Error("the end of the connection is told to nobody")
+		t.Error("no prober is notified of the end of the connection")
 	}
 	if l.Claim() {
-		t.Error("the end of the connection is told twice")
+		t.Error("probers are notified twice of the end of the connection")
 	}
 }
 
-func TestExcludeWaitsForWhoIsInside(t *testing.T) {
+func TestExcludeWaitsForTheCallInside(t *testing.T) {
 	l, _ := newLife()
-	stands(t, l)
+	establish(t, l)
 	if !l.Enter() {
 		t.Fatal("Enter")
 	}
@@ -194,8 +194,8 @@ func TestExcludeWaitsForWhoIsInside(t *testing.T) {
 
 func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
 	l, _ := newLife()
-	stands(t, l)
-	l.Wake() // nobody sleeps
+	establish(t, l)
+	l.Wake() // no goroutine sleeps
 	wakeup := l.Sleep()
 	l.Wake()
 	l.Wake()
@@ -212,22 +212,22 @@ func TestWakeIsNotLostBetweenLookAndSleep(t *testing.T) {
 	}
 }
 
-// TestCancelOfAPacketThatIsFinishedMeanwhile has a keeper inside when RecvCancel comes.
+// TestCancelOfAPacketThatIsFinishedMeanwhile has the keep-alive goroutine inside when RecvCancel comes.
 func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		keeper  func(p *driver.Packet)
-		entered bool
+		name      string
+		keepAlive func(p *driver.Packet)
+		entered   bool
 	}{
-		{"the keeper finishes it", func(p *driver.Packet) { p.Driver.Finish(nil) }, false},
-		{"the keeper leaves it alone", func(*driver.Packet) {}, true},
+		{"the keep-alive goroutine finishes it", func(p *driver.Packet) { p.Driver.Finish(nil) }, false},
+		{"the keep-alive goroutine leaves it alone", func(*driver.Packet) {}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, _ := newLife()
-			stands(t, l)
+			establish(t, l)
 			p := &driver.Packet{Driver: driver.PacketState{Phase: driver.Posted}}
 			if !l.TryEnter() {
-				t.Fatal("the keeper is not let in")
+				t.Fatal("the keep-alive goroutine is not let in")
 			}
 			type answer struct {
 				posted bool
@@ -241,9 +241,9 @@ func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
 			}()
 			<-begun
 			for range 1000 {
-				runtime.Gosched() // the call has looked for the keeper to leave
+				runtime.Gosched() // the call has waited for the keep-alive goroutine to leave
 			}
-			c.keeper(p)
+			c.keepAlive(p)
 			l.Leave()
 			if got := <-said; got != (answer{c.entered, nil}) {
 				t.Errorf("EnterCancel = %v, %v, want %v, nil", got.posted, got.err, c.entered)
@@ -260,7 +260,7 @@ func (g *gate) Leave()           { g.leaves++ }
 func (g *gate) Exclude()         { g.excludes++ }
 func (g *gate) HasMessage() bool { return false }
 
-// TestGate has the owner of a connection enter by the driver's own gate, once ConnectWait has said that it stands.
+// TestGate has the owner of a connection enter by the driver's own gate, once ConnectWait has returned nil.
 func TestGate(t *testing.T) {
 	var l kit.Life
 	l.Init("test", "peer", 0, new(kit.ReadySet), new(kit.AnyWaits))
@@ -290,7 +290,7 @@ func TestEndIsNamedAfterTheLastMessage(t *testing.T) {
 	var lives [rounds]*kit.Life
 	for k := range lives {
 		lives[k], _ = newLife()
-		stands(t, lives[k])
+		establish(t, lives[k])
 	}
 	var begun, ended atomic.Int32
 	go func() {

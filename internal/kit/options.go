@@ -98,7 +98,7 @@ func Switch[T any](name, help string, field func(*T) *bool) Option[T] {
 	return Choice(name, "on | off", help, field, map[string]bool{"on": true, "off": false})
 }
 
-// Text is an option whose value set reads. Help says what holds without the option.
+// Text is an option whose value set reads. Help describes the default.
 func Text[T any](name, values, help string, set func(to *T, value string) bool) Option[T] {
 	return Option[T]{Name: name, Values: values, Help: help, set: set, show: func(*T) string { return "" }}
 }

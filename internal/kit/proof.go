@@ -16,7 +16,7 @@ const ProofSize = handshake.MACSize
 // connection, nor driver.
 type Key = handshake.Key
 
-// NewKey returns the key of [driver.Attributes].Secret. Without a secret that is a key which everybody knows; it fits
+// NewKey returns the key of [driver.Attributes].Secret. Without a secret that is a publicly known key; it fits
 // no secret. The error is ErrInvalid for 1 to 15 bytes, which could be guessed. Open of each driver calls it.
 func NewKey(secret []byte) (*Key, error) {
 	k, err := handshake.OptionalKey(secret)

@@ -34,7 +34,7 @@ func (s *ReadySet) Add(n uint32) {
 func (s *ReadySet) Remove(n uint32) { s.words[n/64].And(^(uint64(1) << (n % 64))) }
 
 // Take removes one number and returns it, the first from where the last search
-// ended, so that everybody has a turn.
+// ended, so that every connection has a turn.
 func (s *ReadySet) Take() (uint32, bool) {
 	used := s.used.Load()
 	if used == 0 {

@@ -8,7 +8,8 @@ import (
 
 // receives are those posted on an instance of the small track, and the message that is out in the driver's
 // memory, for drivers whose instances have a [Life]. The zero value is empty. The owner of the Life owns it; methods
-// are called inside, between Enter and Leave, unless they say that they enter. They allocate only for an error.
+// are called inside, between Enter and Leave, except those whose comment says that they enter. They allocate only for
+// an error.
 type receives struct {
 	queue PacketQueue
 	lent  *driver.Packet // its Buf is the first message
@@ -34,7 +35,7 @@ func (r *receives) admit(l *Life, p *driver.Packet) error {
 	return r.postLate(l, p)
 }
 
-// postLate posts while there are messages from before the end, or says why not.
+// postLate posts while there are messages from before the end, or returns why not.
 func (r *receives) postLate(l *Life, p *driver.Packet) error {
 	switch st := l.State(); {
 	case st != StateUp && !(st == StatePeerClosed && l.hasLate()):
@@ -87,7 +88,7 @@ func (r *receives) MayLend(p *driver.Packet) bool {
 	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.Empty()
 }
 
-// Lend gives p the first message, in the driver's memory, until Return: what its poll then says.
+// Lend gives p the first message, in the driver's memory, until Return, and returns what its poll returns.
 func (r *receives) Lend(p *driver.Packet, message []byte) (bool, error) {
 	p.Buf, p.N = message[:len(message):len(message)], len(message)
 	p.Driver.Phase = driver.BufferOut
@@ -148,5 +149,5 @@ func (r *receives) Cancel(l *Life, p *driver.Packet) error {
 	return nil
 }
 
-// Drop forgets what is posted: polls then say that this side is closed.
+// Drop forgets posted receives: polls of them then return driver.ErrClosed.
 func (r *receives) Drop() { r.queue = PacketQueue{} }

@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// Ways in which a connection goes on from where it stands.
+// Ways in which an established connection goes on.
 var ends = map[string]func(*kit.Life){
 	"up":                        func(*kit.Life) {},
 	"peer closed":               func(l *kit.Life) { l.Finish(kit.StatePeerClosed, nil) },
@@ -20,10 +20,10 @@ var ends = map[string]func(*kit.Life){
 	"closed":                    func(l *kit.Life) { l.Close() },
 }
 
-func standing(t *testing.T) *kit.Life {
+func established(t *testing.T) *kit.Life {
 	t.Helper()
 	l, _ := newLife()
-	stands(t, l)
+	establish(t, l)
 	return l
 }
 
@@ -41,7 +41,7 @@ func TestReceiveIsPostedWhileSomethingCanCome(t *testing.T) {
 		"up": nil, "peer closed": driver.ErrClosed, "peer closed, with message": nil,
 		"broken": driver.ErrBroken, "broken, with message": driver.ErrBroken, "closed": driver.ErrClosed,
 	} {
-		l := standing(t)
+		l := established(t)
 		ends[name](l)
 		var r kit.Receives
 		var p driver.Packet
@@ -54,8 +54,8 @@ func TestReceiveIsPostedWhileSomethingCanCome(t *testing.T) {
 	}
 }
 
-func TestReceivesSayWhenTheyAreFull(t *testing.T) {
-	l := standing(t)
+func TestFullReceivesReturnErrBusy(t *testing.T) {
+	l := established(t)
 	var r kit.Receives
 	p := make([]driver.Packet, kit.PacketQueueDepth+1)
 	for k := range kit.PacketQueueDepth {
@@ -79,7 +79,7 @@ func TestFillCopiesWhatFits(t *testing.T) {
 	for name, room := range map[string][]int{
 		"one piece": {9}, "one that is longer": {20}, "pieces": {2, 0, 3, 4}, "short": {4}, "short pieces": {2, 3}, "none": {},
 	} {
-		l := standing(t)
+		l := established(t)
 		var r kit.Receives
 		p := driver.Packet{IOV: [][]byte{}}
 		total := 0
@@ -110,7 +110,7 @@ func TestFillCopiesWhatFits(t *testing.T) {
 }
 
 func TestPiecesAreFilledByTheDriver(t *testing.T) {
-	l := standing(t)
+	l := established(t)
 	var r kit.Receives
 	p := driver.Packet{IOV: [][]byte{make([]byte, 3)}}
 	if err := r.Post(l, &p); err != nil {
@@ -132,7 +132,7 @@ func TestPostedReceivesFailAtTheEnd(t *testing.T) {
 	for name, want := range map[string]error{
 		"peer closed": driver.ErrClosed, "peer closed, with message": nil, "broken": driver.ErrBroken, "broken, with message": nil,
 	} {
-		l := standing(t)
+		l := established(t)
 		var r kit.Receives
 		var p [3]driver.Packet
 		for k := range p {
@@ -152,7 +152,7 @@ func TestPostedReceivesFailAtTheEnd(t *testing.T) {
 }
 
 func TestBufferReceive(t *testing.T) {
-	l := standing(t)
+	l := established(t)
 	var r kit.Receives
 	var p, q driver.Packet
 	if done, err := outcome(t, l, &r, &p); done || err != nil {
@@ -197,7 +197,7 @@ func TestBufferReceiveAtTheEnd(t *testing.T) {
 		"up": nil, "peer closed": driver.ErrClosed, "broken": driver.ErrBroken, "closed": driver.ErrClosed,
 		"peer closed, with message": nil, "broken, with message": nil,
 	} {
-		l := standing(t)
+		l := established(t)
 		ends[name](l)
 		var r kit.Receives
 		var p driver.Packet
@@ -205,7 +205,7 @@ func TestBufferReceiveAtTheEnd(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", name, done, err, want)
 		}
 	}
-	l := standing(t)
+	l := established(t)
 	var r kit.Receives
 	var p driver.Packet
 	l.Arrived()
@@ -230,7 +230,7 @@ func TestCancelReceive(t *testing.T) {
 		"posted, broken":   {driver.Posted, "broken", nil},
 		"posted, over":     {driver.Posted, "closed", driver.ErrClosed},
 	} {
-		l := standing(t)
+		l := established(t)
 		var r kit.Receives
 		p := [3]driver.Packet{}
 		for k := range p {
@@ -257,7 +257,7 @@ func TestCancelReceive(t *testing.T) {
 
 // A goroutine inside a call when the connection is closed ends it; posted packets are then forgotten.
 func TestDroppedReceivesAreOver(t *testing.T) {
-	l := standing(t)
+	l := established(t)
 	var r kit.Receives
 	var p driver.Packet
 	if err := r.Post(l, &p); err != nil {
@@ -272,7 +272,7 @@ func TestDroppedReceivesAreOver(t *testing.T) {
 }
 
 func TestReceivesDoNotAllocate(t *testing.T) {
-	l := standing(t)
+	l := established(t)
 	if err := l.ConnectWait(context.Background(), nil); err != nil {
 		t.Fatal(err)
 	}

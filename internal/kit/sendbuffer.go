@@ -7,7 +7,7 @@ import (
 )
 
 // sendBuffer is the buffer that is out on an instance of the small track, memory of the driver that the instance's
-// user fills, for drivers whose instances have a [Life]. While it is out, nothing else is sent, so that order is
+// user fills, for drivers whose instances have a [Life]. While the user has it, nothing else is sent, so that order is
 // kept. The zero value is none. The owner of the Life owns it.
 type sendBuffer struct{ p *driver.Packet }
 

@@ -27,7 +27,7 @@ func TestWhatCanBeSent(t *testing.T) {
 		"peer closed, buffer is out": {"peer closed", driver.Idle, true, 1, driver.ErrClosed},
 		"broken":                     {"broken", driver.Idle, false, 1, driver.ErrBroken},
 	} {
-		l := standing(t)
+		l := established(t)
 		var b kit.SendBuffer
 		var other driver.Packet
 		if x.out {
@@ -53,7 +53,7 @@ func TestWhatCanBeSent(t *testing.T) {
 				t.Errorf("%s: %d, %v", name, n, err)
 			}
 		}
-		if !l.Enter() { // nobody was left inside
+		if !l.Enter() { // no call is left inside
 			t.Errorf("%s: Enter", name)
 		}
 	}
@@ -79,7 +79,7 @@ func TestSendBufferComesBack(t *testing.T) {
 		"closed, is given up":  {"closed", -1, false, false, driver.ErrClosed, true},
 		"peer closed meantime": {"peer closed", 8, true, false, driver.ErrClosed, false},
 	} {
-		l := standing(t)
+		l := established(t)
 		var b kit.SendBuffer
 		var p, other driver.Packet
 		if err := b.Enter(l, &p); err != nil {
@@ -117,7 +117,7 @@ func TestPollsOfPostedPackets(t *testing.T) {
 		driver.Done: {true, errLost}, driver.Posted: {false, nil}, driver.Canceling: {false, nil},
 		driver.Idle: {true, driver.ErrInvalid}, driver.BufferOut: {true, driver.ErrInvalid},
 	} {
-		l := standing(t)
+		l := established(t)
 		var p driver.Packet
 		p.Driver.Finish(errLost)
 		p.Driver.Phase = phase

@@ -9,8 +9,8 @@ import (
 // Small has what instances on the small track do alike: receives that are posted, messages that are lent, buffers that
 // the user fills, and sends that wait for credit. A driver embeds it, beside its connection, in its type of instance.
 // Init begins it. The driver keeps the common case of SendPost, and of RecvPoll for a receive that has nothing to wait
-// for, in its own code; the rest is here. Methods are the owner's, unless they say otherwise. They allocate only for an
-// error.
+// for, in its own code; the rest is here. Only the owner calls methods, unless their comment names another caller. They
+// allocate only for an error.
 type Small struct {
 	conn     *Conn
 	hooks    SmallHooks
@@ -26,7 +26,7 @@ type Small struct {
 
 // SmallHooks has the driver's part of an instance on the small track. The owner calls it.
 type SmallHooks interface {
-	// Settle takes what has come for this connection, sends what can be sent ([Small.Push]), and tells the peer of
+	// Settle takes what has come for this connection, sends what can be sent ([Small.Push]), and notifies the peer of
 	// credit. Polls call it.
 	Settle()
 
@@ -45,7 +45,7 @@ type SmallHooks interface {
 // in its own code: it copies messages to the receives that [Small.Receiving] names.
 type Receiver interface {
 	// First is piece k of the first message that was not received, in memory that is the driver's until Consumed;
-	// more says that another piece follows. It is false if no message is there.
+	// more reports that another piece follows. It is false if there is no message.
 	First(k int) (piece []byte, more, ok bool)
 
 	// Consumed gives the memory of the first message, of n bytes, back to the device.
@@ -120,7 +120,7 @@ func (s *Small) Push() {
 // Stalled reports whether sends wait. Any goroutine may call it.
 func (s *Small) Stalled() bool { return s.stalled.Load() }
 
-// Drop forgets what is posted: polls then say that this side is closed. It is for [ConnHooks].Farewell.
+// Drop forgets posted packets: polls of them then return driver.ErrClosed. It is for [ConnHooks].OnClose.
 func (s *Small) Drop() {
 	s.waiting = PacketQueue{}
 	s.stalled.Store(false)

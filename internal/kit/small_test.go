@@ -10,7 +10,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// looped is a connection of an open loop that stands.
+// looped is an established connection of an open loop.
 func looped(t *testing.T) (*loop, *loopback) {
 	t.Helper()
 	l := openLoop()

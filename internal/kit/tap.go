@@ -13,7 +13,7 @@ import (
 //
 //	if to := tap.Sinks(); to != nil { … }
 //
-// which is one atomic load as long as nobody captures. It shows what is on the
+// which is one atomic load as long as no process captures. It shows what is on the
 // wire: sealed payloads stay sealed, so what arrives is shown before it is
 // opened, and what leaves after it was sealed.
 type Tap struct {
@@ -47,7 +47,7 @@ type Sink interface {
 	Frame(f Frame)
 }
 
-// Sinks returns the sinks that capture now; nil if nobody does.
+// Sinks returns the sinks that capture now; nil if there is none.
 func (t *Tap) Sinks() []Sink {
 	if p := t.sinks.Load(); p != nil {
 		return *p
@@ -110,7 +110,7 @@ func RemoveTap(t *Tap) {
 
 // WatchTaps calls f with open for the taps of the NICs that are open in this
 // process and of each that is opened, and without when one is closed, until
-// stop is called. Whoever attaches in f misses no frame. Calls of f come one at a
+// stop is called. A reader that attaches in f misses no frame. Calls of f come one at a
 // time; f must not block, nor call AddTap, RemoveTap, WatchTaps or stop.
 func WatchTaps(f func(t *Tap, open bool)) (stop func()) {
 	taps.Lock()

@@ -18,7 +18,7 @@ func show(t *kit.Tap, text string) {
 	}
 }
 
-func TestTapShowsThoseWhoAreAttached(t *testing.T) {
+func TestTapShowsFramesToAttachedReaders(t *testing.T) {
 	tap := &kit.Tap{Driver: "x", Device: "eth0"}
 	var a, b recorder
 	show(tap, "0")
@@ -59,7 +59,7 @@ func TestWatchersLearnOfEveryTap(t *testing.T) {
 	}
 }
 
-// The cost of a tap when nobody captures.
+// The cost of a tap while no process captures.
 func BenchmarkTapIdle(b *testing.B) {
 	tap := &kit.Tap{}
 	for b.Loop() {

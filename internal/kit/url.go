@@ -26,7 +26,7 @@ func ParseURL(name string, version int, s string, limit int) (driver.URL, error)
 // NewIncarnation draws the incarnation of a context that is opened with a: a
 // random number, never 0, so that a restarted process has another one. In a session
 // some of its bits are the rank, so that a driver which knows a peer by its
-// incarnation alone can say who that is.
+// incarnation alone identifies the process.
 func NewIncarnation(a driver.Attributes) uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

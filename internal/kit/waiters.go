@@ -15,7 +15,7 @@ type waiter struct {
 	canceled bool
 }
 
-// enter adds the caller, who looks once more before sleeping on its wake-up.
+// enter adds the calling goroutine, which polls once more before sleeping on its wake-up.
 func (w *waiters) enter() *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,7 +47,7 @@ func (w *waiters) leave(a *waiter) {
 	w.spare = append(w.spare, a)
 }
 
-// wake wakes everybody; cancel makes them give up.
+// wake wakes all waiters; with cancel they return ErrCanceled.
 func (w *waiters) wake(cancel bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

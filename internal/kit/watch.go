@@ -9,25 +9,25 @@ import (
 
 // Watched is the device whose events end a driver's waits; see [Watch].
 type Watched interface {
-	// Arm is called before a waiter's last look. What happens from here on ends Sleep, or somebody sees it and wakes the
-	// waiter. Seen is for Sleep.
+	// Arm is called before a waiter's last look. An event from here on ends Sleep, or another goroutine sees it and wakes
+	// the waiter. Seen is for Sleep.
 	Arm() (seen uint32)
 	// Sleep blocks in the kernel until there is more than seen, Wake is called, or a time of its own is over, and
 	// takes what has come. Again: it is not the first sleep of a wait.
 	Sleep(seen uint32, again bool)
 	// Wake ends a Sleep, from any goroutine.
 	Wake()
-	// Call asks the driver's own goroutine to watch: somebody sleeps, and no waiter does.
+	// Call asks the driver's own goroutine to watch the device: goroutines sleep, and none of them watches it.
 	Call()
 }
 
 // Watch has the goroutines in waits of a driver sleep, so that no event is slept through.
 //
-// A waiter says that it sleeps, has the device armed, looks once more, and then sleeps: the first one in the
-// kernel, as the one who watches the device, the others on their wake-ups. The watcher takes what comes and wakes
-// those it concerns; where no waiter watches, a goroutine of the driver's does. What somebody else takes meanwhile
-// is seen by the look, or wakes, because the waiter has said before that it sleeps, and where. Nothing allocates,
-// but for a context that can end under sleeps that are Long.
+// A waiter 1. counts itself as a sleeper, 2. arms the device, 3. polls once more, 4. sleeps: the first waiter in the
+// kernel, where it watches the device, the others on their wake-ups. The watcher takes completions and wakes the
+// goroutines that they concern; if no waiter watches, a goroutine of the driver does. If another goroutine takes a
+// completion meanwhile, the poll of step 3 sees it, or that goroutine wakes the waiter, which is counted since step 1.
+// Nothing allocates, except for a context that can end under sleeps that are Long.
 type Watch struct {
 	Device Watched
 	Spins  int  // how many polls a wait makes before it sleeps: about as long as sleeping and waking take
@@ -45,7 +45,7 @@ func (w *Watch) Sleepers() int { return int(w.sleepers.Load()) }
 // Watching reports whether one of them watches the device.
 func (w *Watch) Watching() bool { return w.watching.Load() }
 
-// Rely says whether the driver's own goroutine is to be called at the end of whoever watches, even if nobody else
+// Rely sets whether the driver's own goroutine is called when a waiter ends its watch, even if no other goroutine
 // sleeps.
 func (w *Watch) Rely(on bool) { w.relied.Store(on) }
 
@@ -221,14 +221,14 @@ func (a *AnyWaits) Wait(ctx context.Context, c probes) (driver.Instance, error) 
 	}
 }
 
-// Tell wakes those in Wait: an instance is ready.
-func (a *AnyWaits) Tell() {
+// Notify wakes the goroutines in Wait: an instance is ready.
+func (a *AnyWaits) Notify() {
 	if a.n.Load() > 0 {
 		a.Wake(false)
 	}
 }
 
-// Wake wakes those in Wait; cancel makes them give up.
+// Wake wakes the goroutines in Wait; with cancel they return driver.ErrCanceled.
 func (a *AnyWaits) Wake(cancel bool) {
 	a.waiters.wake(cancel)
 	if a.inKernel.Load() {

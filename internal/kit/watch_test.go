@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// device is one whose Sleep has no bound: what is slept through hangs.
+// device is a Watched whose Sleep has no time limit: a missed event hangs the test.
 type device struct {
 	mu     sync.Mutex
 	more   sync.Cond
@@ -70,7 +70,7 @@ type receiver struct {
 	polls  atomic.Int32
 }
 
-func newReceiver(t *testing.T) *receiver { return &receiver{life: standing(t)} }
+func newReceiver(t *testing.T) *receiver { return &receiver{life: established(t)} }
 
 func (r *receiver) RecvPoll(*driver.Packet) (bool, error) {
 	r.polls.Add(1)
@@ -159,7 +159,7 @@ func TestOneWaiterWatchesAndAllAreWoken(t *testing.T) {
 	}
 }
 
-func TestWhoIsReliedOnTellsOfHisEnd(t *testing.T) {
+func TestRelyCallsTheDriverWhenAWatchEnds(t *testing.T) {
 	for _, relied := range []bool{false, true} {
 		d := newDevice()
 		w := &kit.Watch{Device: d}
@@ -213,9 +213,9 @@ func TestNoEventIsSleptThrough(t *testing.T) {
 			}
 			w.Wake(r.life)
 			for !p.ready.CompareAndSwap(nil, x) {
-				a.Tell()
+				a.Notify()
 			}
-			a.Tell()
+			a.Notify()
 		}
 		other <- nil
 	}()
@@ -252,7 +252,7 @@ func TestCancelEndsWaitsForAnyInstance(t *testing.T) {
 	for _, never := range []bool{false, true} {
 		w := &kit.Watch{Device: newDevice(), Spins: 1, Never: never}
 		a := &kit.AnyWaits{Watch: w}
-		a.Wake(true) // nobody waits: it does nothing
+		a.Wake(true) // no waiter: it does nothing
 		waits := make(chan error, 3)
 		for range cap(waits) {
 			go func() { _, err := a.Wait(context.Background(), &prober{}); waits <- err }()

@@ -5,7 +5,7 @@ package memfd
 
 import "golang.org/x/sys/unix"
 
-// Allocate gives the first size bytes of a file in memory their pages, so that a machine without memory says so here, and
+// Allocate gives the first size bytes of a file in memory their pages, so that a lack of memory is an error here, and
 // not by a fault later. It extends the file if need be. Errors are those of fallocate(2), but not EINTR: some kernels,
 // such as 6.1, undo an allocation that a signal meets (mm/shmem.c), the signals by which the Go runtime preempts
 // goroutines are such, and a long one might never end. So it allocates in pieces, shorter ones after each signal.

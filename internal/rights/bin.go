@@ -91,7 +91,7 @@ func Stuck(user uint32) error {
 	bins.mu.Lock()
 	defer bins.mu.Unlock()
 	if b := bins.of[user]; b != nil && b.held >= MaxHeld {
-		return fmt.Errorf("%d descriptors that processes of user %d have passed block in close, at most %d may: "+
+		return fmt.Errorf("closing %d file descriptors received from user %d blocks (limit %d): "+
 			"end these processes, or the file systems (FUSE) that the descriptors belong to", b.held, user, MaxHeld)
 	}
 	return nil

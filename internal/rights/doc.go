@@ -5,12 +5,12 @@
 // # The danger
 //
 // A process that can send to a Unix socket can send descriptors along. Dropping the last reference to a file
-// closes it, and that can block: a TCP socket with unsent data blocks for as long as its SO_LINGER says, a file of
+// closes it, and that can block: a TCP socket with unsent data blocks for the time of its SO_LINGER, a file of
 // a FUSE file system until its daemon answers. These drop the last reference:
 //
 //  1. closing a descriptor that was received;
 //  2. a read without room for the descriptors of its message: the kernel closes them in the reader's thread;
-//  3. closing a socket, or a listener with sockets that nobody has accepted, while descriptors lie in its queue.
+//  3. closing a socket, or a listener with sockets that were not accepted, while descriptors lie in its queue.
 //
 // # What is done about it
 //
@@ -21,7 +21,7 @@
 //     flush of FUSE, which only close(2) calls.
 //   - [Receive], [Send] and [Close] interrupt the wait for a lingering socket, in their own thread, by SIGURG.
 //     That signal is the one by which Go's scheduler preempts; programs ignore it otherwise.
-//   - [Discard] passes received descriptors to two workers for each user, for which nobody waits. The workers clear
+//   - [Discard] passes received descriptors to two workers for each user, for which no caller waits. The workers clear
 //     SO_LINGER first. [Stuck] reports a user whose descriptors block the workers, so that nothing more is taken from
 //     him.
 package rights

@@ -72,7 +72,7 @@ func Dial(path string) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// Nobody is the user of processes whose user is unknown.
+// Nobody is the user of processes whose user is unknown: nobody of the Linux distributions.
 const Nobody = ^uint32(0)
 
 // Peer returns the credentials of the process that connected, or that listens, at the other end.

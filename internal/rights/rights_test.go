@@ -153,7 +153,7 @@ func TestCloseOfAListenerDoesNotBlock(t *testing.T) {
 	})
 }
 
-// Files whose close blocks for ever are held up to a limit, and then their user is known; others go on.
+// Files whose close blocks for ever are held up to a limit, and then their user is refused; other users go on.
 func TestDescriptorsThatNeverCloseAreBounded(t *testing.T) {
 	f := rightstest.MountFuse(t)
 	const bad, good = 4001, 4002

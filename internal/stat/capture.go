@@ -38,10 +38,10 @@ type Interface struct {
 
 // capturing is one capture that this process serves.
 type capturing struct {
-	conn   *net.UnixConn
-	req    CaptureRequest
-	told   time.Time
-	ending bool // it is the last round
+	conn     *net.UnixConn
+	req      CaptureRequest
+	reported time.Time
+	ending   bool // it is the last round
 
 	mu    sync.Mutex
 	feeds []*feed // by their numbers; nil: closed, and all is sent
@@ -134,9 +134,9 @@ func (x *capturing) watch(t *kit.Tap, open bool) {
 
 // round sends what there is. It returns how many bytes of frames that was.
 func (x *capturing) round() (sum int, err error) {
-	counts := x.ending || time.Since(x.told) >= time.Second
+	counts := x.ending || time.Since(x.reported) >= time.Second
 	if counts {
-		x.told = time.Now()
+		x.reported = time.Now()
 	}
 	x.mu.Lock()
 	feeds := x.feeds // it only grows, and only this goroutine changes what is there

@@ -170,7 +170,7 @@ func TestCaptureChooses(t *testing.T) {
 	}
 }
 
-// A reader that does not read costs frames, which are counted, and nobody waits for it.
+// A reader that does not read costs frames, which are counted, and blocks no sender.
 func TestSlowReaderLosesFramesThatAreCounted(t *testing.T) {
 	tap := newTap(t, "eth0")
 	s := captureSelf(t, CaptureRequest{})
@@ -299,7 +299,7 @@ func BenchmarkCapturedFrame(b *testing.B) {
 	}
 }
 
-// ask captures without looking at who answers.
+// ask captures without checking the process that answers.
 func ask(name string) (string, error) {
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -357,7 +357,7 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 	}
 }
 
-// A process that stops in the middle of a record holds up nobody who asks first.
+// A process that stops in the middle of a record does not block processes that ask first.
 func TestHalfARecordIsNotBuffered(t *testing.T) {
 	f := &feed{tap: &kit.Tap{Driver: "toy", Device: "eth0"}, snap: 100, ring: make([]byte, 4096)}
 	intro, err := f.announcement()

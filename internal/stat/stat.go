@@ -1,6 +1,6 @@
-// Package stat shows counters and frames of running processes. A process that calls [Serve], as sessions do, can be asked
-// by processes of the same user and by root: for the counters of its open contexts ([Read], which "bywash stat" calls) and
-// for the frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
+// Package stat shows counters and frames of running processes. A process that calls [Serve], as sessions do, can be
+// asked by processes of the same user and by root: for the counters of its open contexts ([Read], which "bywash stat"
+// calls) and for the frames that its NICs send and receive past the kernel ([Capture], which "bywash capture" calls).
 package stat
 
 import (
@@ -71,9 +71,10 @@ var shared struct {
 	server *server
 }
 
-// Serve answers for this process until it is closed: with its counters, and to who captures, with the frames of its NICs
-// (see [Capture]). It listens on abstract Unix sockets, which take two descriptors and leave no file behind. Peers of
-// other users, except root, get no answer. All callers in a process share one server; the last one that closes it ends it.
+// Serve answers for this process until it is closed: with its counters, and to processes that capture, with the frames
+// of its NICs (see [Capture]). It listens on abstract Unix sockets, which take two descriptors and leave no file
+// behind. Peers of other users, except root, get no answer. All callers in a process share one server; the last one
+// that closes it ends it.
 func Serve() (io.Closer, error) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -91,8 +92,8 @@ func Serve() (io.Closer, error) {
 // use is one caller's share in the server.
 type use struct{ closed atomic.Bool }
 
-// Close ends the caller's use. The last one stops answering and waits for the answers under way; captures get what their NICs have
-// shown so far, within 2 s.
+// Close ends the caller's use. The last one stops answering and waits for the answers under way; captures get what
+// their NICs have shown so far, within 2 s.
 func (u *use) Close() error {
 	if u.closed.Swap(true) {
 		return net.ErrClosed
@@ -121,7 +122,7 @@ func serve() (*server, error) {
 		return nil, fmt.Errorf("serve captures: %w", err)
 	}
 	// Counters are answered one peer after the other: an answer is short and bounded
-	// in time, so nobody can hold up more than that.
+	// in time, so no client can block more than that.
 	s.wg.Go(func() { s.accept(s.stats, answer) })
 	s.wg.Go(func() { s.accept(s.captures, s.capture) })
 	return s, nil
@@ -129,7 +130,7 @@ func serve() (*server, error) {
 
 func listen(prefix string, r [8]byte) (*net.UnixListener, error) {
 	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), hex.EncodeToString(r[:]))
-	c := net.ListenConfig{Control: rights.Refuse} // anybody in this network namespace can send there
+	c := net.ListenConfig{Control: rights.Refuse} // any process in this network namespace can send there
 	l, err := c.Listen(context.Background(), "unix", name)
 	if err != nil {
 		return nil, err
@@ -230,7 +231,7 @@ func Self() *Process {
 
 // Endpoint is the address at which a process answers.
 type Endpoint struct {
-	PID  int // as the name says; Read checks it
+	PID  int // taken from the name; Read checks it
 	Name string
 }
 
@@ -246,7 +247,7 @@ func list(prefix string) ([]Endpoint, error) {
 }
 
 // parseUnix finds our names in /proc/net/unix. Any process may bind any name,
-// so what comes out is a claim.
+// so the result is not verified.
 func parseUnix(b []byte, prefix string) []Endpoint {
 	var out []Endpoint
 	for line := range bytes.Lines(b) {
@@ -281,10 +282,10 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 	return out
 }
 
-// ErrForeign means that an endpoint answers for another process than its name says, or for a process of another user.
-var ErrForeign = errors.New("not the process that its name says")
+// ErrForeign means that an endpoint is not of the process that its name contains, or is of another user.
+var ErrForeign = errors.New("process ID does not match the socket name")
 
-// dial connects to an endpoint and checks who answers.
+// dial connects to an endpoint and checks the process and user that answer.
 func dial(e Endpoint) (*net.UnixConn, error) {
 	x, err := net.DialTimeout("unix", e.Name, timeout)
 	if err != nil {
@@ -331,7 +332,7 @@ func Read(e Endpoint) (*Process, error) {
 func parse(b []byte) (*Process, error) {
 	switch {
 	case len(b) == 0:
-		return nil, errors.New("empty: is it of another user?")
+		return nil, errors.New("empty reply (process of another user?)")
 	case len(b) > maxAnswer:
 		return nil, fmt.Errorf("longer than %d bytes", maxAnswer)
 	}

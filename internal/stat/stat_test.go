@@ -26,7 +26,7 @@ func TestAProcessFindsItself(t *testing.T) {
 		if err != nil || p.PID != os.Getpid() || p.Contexts == nil {
 			t.Errorf("Read(%v) = %+v, %v", e, p, err)
 		}
-		// A name that claims another process is seen through.
+		// A name that contains another process's ID is refused.
 		if _, err := Read(Endpoint{PID: 1, Name: e.Name}); err == nil {
 			t.Error("an endpoint of another process was believed")
 		}

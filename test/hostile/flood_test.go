@@ -193,7 +193,7 @@ func (v *victim) flooded(f flood, options map[string]string, each time.Duration,
 	go func() { taken <- takeAll(over, g, f.lazy) }()
 	before := attack.Settled()
 	var sent uint64
-	p.Hear(&sent)
+	p.Receive(&sent)
 	said := make(chan struct{})
 	go func() {
 		defer close(said)

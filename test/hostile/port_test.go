@@ -130,7 +130,7 @@ func (p *port) newcomer() driver.Instance {
 	e := attack.Start(p.t, "echo", p.ctx.URL())
 	p.peers = append(p.peers, e)
 	var url string
-	e.Hear(&url)
+	e.Receive(&url)
 	i, err := p.ctx.Connect(url)
 	if err != nil {
 		p.t.Fatal(err)
@@ -316,7 +316,7 @@ func TestPingers(t *testing.T) {
 	k := pouring{p.ctx.URL(), peers, rng.Uint64()}
 	flooder := attack.Start(t, "pinger", k)
 	var n int
-	flooder.Hear(&n)
+	flooder.Receive(&n)
 	u, err := driver.ParseURL(p.ctx.URL(), driver.MaxURL)
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +409,7 @@ func TestSquatter(t *testing.T) {
 	}()
 	squatter := attack.Start(t, "squatter", p.ctx.URL())
 	var pid int
-	squatter.Hear(&pid)
+	squatter.Receive(&pid)
 	attack.Await(t, "connections are refused", func() bool {
 		var c driver.Counters
 		p.ctx.Counters(&c)

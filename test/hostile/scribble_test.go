@@ -229,7 +229,7 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	done := make(chan error, 1)
 	go func() { done <- w.run(ctx, 0) }()
 	var areas int
-	p.Hear(&areas)
+	p.Receive(&areas)
 	if areas == 0 {
 		t.Fatal("the attacker shares nothing with the victim: nothing is tested")
 	}

@@ -149,7 +149,7 @@ func TestSprayer(t *testing.T) {
 			})
 			var sent int64
 			for sent == 0 {
-				p.Hear(&sent)
+				p.Receive(&sent)
 			}
 			said := make(chan struct{})
 			go func() {

@@ -432,7 +432,7 @@ func TestTenant(t *testing.T) {
 			for i := range tenants {
 				tenants[i] = attack.Start(t, "tenant", suite{path, kind, rng.Uint64()}, asNobody)
 				for wants[i] == 0 {
-					tenants[i].Hear(&wants[i])
+					tenants[i].Receive(&wants[i])
 				}
 				go func() {
 					for tenants[i].Out.Decode(&wants[i]) == nil {

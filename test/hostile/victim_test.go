@@ -226,7 +226,7 @@ func skipUnavailable(t testing.TB, err error) {
 func (v *victim) connect(p *attack.Program) *session.Gate {
 	v.tb.Helper()
 	var card []byte
-	p.Hear(&card)
+	p.Receive(&card)
 	g, err := v.s.Connect(attack.Soon(v.tb), card)
 	if err != nil {
 		v.tb.Fatal(err)

@@ -34,7 +34,7 @@ const Patience = 30 * time.Second
 type Main func(in *json.Decoder, out *json.Encoder) error
 
 // RunIfStarted runs a program, and does not return, if a test has started this process as one: one of programs, or a
-// stranger of this package.
+// attacker of this package.
 func RunIfStarted(programs map[string]Main) {
 	name := os.Getenv(envRole)
 	if name == "" {
@@ -117,20 +117,20 @@ func Start(tb testing.TB, name string, v any, change ...func(*Program)) *Program
 		tb.Fatal(err)
 	}
 	tb.Cleanup(p.Kill)
-	p.Tell(v)
+	p.Send(v)
 	return p
 }
 
-// Tell sends v to the program.
-func (p *Program) Tell(v any) {
+// Send sends v to the program.
+func (p *Program) Send(v any) {
 	p.tb.Helper()
 	if err := p.in.Encode(v); err != nil {
 		p.tb.Fatalf("%s: %v", p.name, err)
 	}
 }
 
-// Hear waits for a value from the program and stores it in v.
-func (p *Program) Hear(v any) {
+// Receive waits for a value from the program and stores it in v.
+func (p *Program) Receive(v any) {
 	p.tb.Helper()
 	stuck := time.AfterFunc(Patience, func() { _ = p.Cmd.Process.Kill() })
 	defer stuck.Stop()

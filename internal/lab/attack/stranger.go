@@ -17,13 +17,13 @@ type House struct {
 	Network, Addr string
 	GoesOn        func(what string) // fails the test unless genuine peers are served
 	Strangers     int               // connections that the socket keeps before they have proved anything
-	Close         func() error      // must end in time, while the stranger is still there
-	As            []func(*Program)  // change the stranger's program: another user, for example
+	Close         func() error      // must end in time, while the attacker is still there
+	As            []func(*Program)  // change the attacker's program: another user, for example
 }
 
-// Strangers attacks a house with a stranger in one way: "connections", "garbage", "slow bytes", or the name of another
-// program made by [Visitor]. It checks that genuine peers are served meanwhile, that the resources for the stranger are
-// bounded, that closing does not wait for it, and that no resource is left.
+// Strangers attacks a house with one unauthenticated program in one way: "connections", "garbage", "slow bytes", or the
+// name of another program made by [Visitor]. It checks that genuine peers are served meanwhile, that the resources for
+// the attacker are bounded, that closing does not wait for it, and that no resource is left.
 func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *House) {
 	rng := Seed(t)
 	before := Settled()
@@ -36,7 +36,7 @@ func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *Hous
 	}
 	var visits int64
 	for visits == 0 {
-		p.Hear(&visits)
+		p.Receive(&visits)
 	}
 	said := make(chan struct{})
 	go func() {
@@ -48,7 +48,7 @@ func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *Hous
 		time.Sleep(each)
 		h.GoesOn("beside the stranger")
 	})
-	// Each goroutine that closes a stranger's socket has a thread meanwhile, which Go keeps.
+	// Each goroutine that closes an attacker's socket has a thread meanwhile, which Go keeps.
 	most.Within(t, opened, Holdings{FDs: 2*h.Strangers + 400, Goroutines: h.Strangers + 100, Threads: h.Strangers + 100, Heap: 64, Maps: 16})
 	took := h.closed(t)
 	_ = p.Cmd.Process.Kill()
@@ -74,18 +74,18 @@ func (h *House) closed(t *testing.T) time.Duration {
 	return time.Since(begin)
 }
 
-// Visit names the socket for a stranger to attack. The stranger knows no secret.
+// Visit names the socket for an unauthenticated program to attack. The program knows no secret.
 type Visit struct {
 	Network, Addr string
 	Seed          uint64
 }
 
-// strangers are the programs that every test binary has.
+// strangers are the attacking programs that every test binary has.
 var strangers = map[string]Main{
 	"connections": Visitor(manyConnections), "garbage": Visitor(garbage), "slow bytes": Visitor(slowBytes),
 }
 
-// Visitor returns the main function of a stranger that attacks in one way again and again until it is killed. A way
+// Visitor returns the main function of a program that attacks in one way again and again until it is killed. A way
 // adds its actions to n.
 func Visitor(way func(v *Visit, rng *rand.Rand, n *atomic.Int64) error) Main {
 	return func(in *json.Decoder, out *json.Encoder) error {

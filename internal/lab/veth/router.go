@@ -119,14 +119,14 @@ func (p *Pair) drop(share float64, e *End) error {
 	return nil
 }
 
-// BadWeather has the router's kernel lose, repeat, delay and reorder some of what it forwards, in both directions, by netem
+// Netem has the router's kernel lose, repeat, delay and reorder some of what it forwards, in both directions, by netem
 // (tc-netem(8)). It needs [Config.Router], and fails with [errors.ErrUnsupported] where the kernel has no netem.
-func (p *Pair) BadWeather(weather netlink.NetemQdiscAttrs) error {
+func (p *Pair) Netem(netem netlink.NetemQdiscAttrs) error {
 	for k := range p.Router {
 		end := &p.Router[k]
 		err := in(end.Namespace, func(h *netlink.Handle) error {
 			attrs := netlink.QdiscAttrs{LinkIndex: end.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
-			return h.QdiscAdd(netlink.NewNetem(attrs, weather))
+			return h.QdiscAdd(netlink.NewNetem(attrs, netem))
 		})
 		if errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("%w: the kernel has no netem (modprobe sch_netem)", errors.ErrUnsupported)

@@ -347,8 +347,8 @@ func (n *conn) credit() {
 
 func (n *conn) Path() string { return "socket" }
 
-// Farewell implements kit.ConnHooks: the writer says goodbye, after what was sent.
-func (n *conn) Farewell(before kit.State) {
+// OnClose implements kit.ConnHooks: the writer says goodbye, after what was sent.
+func (n *conn) OnClose(before kit.State) {
 	close(n.closing)
 	limit := 5 * time.Second
 	if n.c.IsClosed() {

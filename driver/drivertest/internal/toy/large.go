@@ -132,8 +132,8 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 // CancelRecv implements kit.LargeHooks: Progress does it.
 func (l *large) CancelRecv(*driver.Packet) {}
 
-// Lingers implements kit.Lingerer: the writer may read the memory of a send until it ends.
-func (l *large) Lingers(p *driver.Packet, sending bool) bool {
+// InFlight implements kit.ClosingHooks: the writer may read the memory of a send until it ends.
+func (l *large) InFlight(p *driver.Packet, sending bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return sending && l.Sends.Holds(p) && !l.written[p.Driver.Slot] && !l.over

@@ -141,9 +141,9 @@ func (s *small) Pending() bool {
 	return s.Stalled() || len(s.sendq)+s.opsBusy > 0
 }
 
-func (s *small) Farewell(before kit.State) {
+func (s *small) OnClose(before kit.State) {
 	s.Drop()
-	s.conn.Farewell(before)
+	s.conn.OnClose(before)
 }
 
 // From here on the faults stand before what the kit does.
