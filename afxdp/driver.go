@@ -172,7 +172,7 @@ type unopened struct {
 func (afxdpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	if h.Track > driver.Large {
-		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+		err = fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track)
 	}
 	if err != nil {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}

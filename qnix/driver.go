@@ -43,7 +43,7 @@ func (qnixDriver) Query(h driver.Hints) (driver.NIC, error) {
 	}
 	o, err := optionTable.Parse(h.Options)
 	if err == nil && h.Track > driver.Large {
-		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+		err = fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track)
 	}
 	if err != nil {
 		return fail(err)

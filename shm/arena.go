@@ -163,7 +163,7 @@ func (x *exports) has(id uint64) bool {
 	return false
 }
 
-// show makes sure that the peer has been told of an arena, which the caller
+// show makes sure that the peer has received an arena, which the caller
 // holds. False if it cannot be.
 func (n *conn) show(a *driver.Arena) bool {
 	x := &n.exports
@@ -226,9 +226,9 @@ func (x *exports) close() {
 	}
 }
 
-// copyIn and copyOut move bytes between this process's memory and the peer's private memory at addr (Linux 3.2; needs the
-// permission that ptrace does). A pid that was given away again names another process's memory: the caller looks whether
-// the peer lives, before it writes and after it has read.
+// copyIn and copyOut move bytes between this process's memory and the peer's private memory at addr (Linux 3.2; needs
+// the permission that ptrace does). A pid that was given away again names another process's memory: the caller looks
+// whether the peer lives, before it writes and after it has read.
 func (p *process) copyIn(local []unix.Iovec, addr uint64, n int) error {
 	return p.transfer(local, addr, n, unix.ProcessVMReadv)
 }

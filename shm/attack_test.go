@@ -28,7 +28,7 @@ func TestRefusalIsNoProof(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	if _, err := c.Connect(i.url); err != nil {
 		t.Fatal(err)
 	}
@@ -44,15 +44,15 @@ func TestRefusalIsNoProof(t *testing.T) {
 	}
 }
 
-// Descriptors that come with an empty datagram, of a stranger or of a peer, are refused or closed, and counted as a bad
-// frame.
+// Descriptors that come with an empty datagram, of a peer before or after authentication, are refused or closed, and
+// counted as a bad frame.
 func TestEmptyDatagramsLeakNoDescriptors(t *testing.T) {
 	eachKernel(t, emptyDatagrams)
 }
 
 func emptyDatagrams(t *testing.T) {
 	c := open(t, driver.Small, nil)
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	i.connect(c)
 	strange := rawDial(t, c)
 	defer strange.Close()
@@ -68,7 +68,7 @@ func emptyDatagrams(t *testing.T) {
 		})
 		if s == strange && rights.Supported() {
 			if err != unix.EPERM {
-				t.Errorf("a stranger's descriptors: got %v, want EPERM", err)
+				t.Errorf("an unauthenticated dialer's descriptors: got %v, want EPERM", err)
 			}
 			_, err = s.Write([]byte{1})
 		}
@@ -86,10 +86,10 @@ func emptyDatagrams(t *testing.T) {
 	unix.Close(fd)
 }
 
-// Descriptors that come with a goodbye are closed.
-func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
+// Descriptors that come with a goodbye message are closed.
+func TestGoodbyeMessageLeaksNoDescriptors(t *testing.T) {
 	c := open(t, driver.Small, nil)
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst := i.connect(c)
 	fd := sealedMemory(t, 4096, 0, 0)
 	before := held()
@@ -104,7 +104,7 @@ func TestGoodbyeLeaksNoDescriptors(t *testing.T) {
 // The peer takes its arena back while we copy into it. The memory stays mapped until the copy ends.
 func TestArenaTakenBackInMidTransfer(t *testing.T) {
 	c := open(t, driver.Large, nil)
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst := i.connect(c)
 	const size = 4 * maxPiece
 	mem := i.showMemory(77, size)
@@ -134,7 +134,7 @@ func TestShownArenasAreBounded(t *testing.T) {
 	fd := sealedMemory(t, 4096, 0, sizeSeals)
 	defer unix.Close(fd)
 	t.Run("number", func(t *testing.T) {
-		i := newImpostor(t)
+		i := newFakePeer(t)
 		inst := i.connect(open(t, driver.Large, nil))
 		for id := range uint64(maxArenas + 1) {
 			i.show(id+1, 4096, fd)
@@ -142,14 +142,14 @@ func TestShownArenasAreBounded(t *testing.T) {
 		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
 	})
 	t.Run("twice the same", func(t *testing.T) {
-		i := newImpostor(t)
+		i := newFakePeer(t)
 		inst := i.connect(open(t, driver.Large, nil))
 		i.show(9, 4096, fd)
 		i.show(9, 4096, fd)
 		within(t, 5*time.Second, "broken", func() bool { return connOf(inst).State() == kit.StateBroken })
 	})
 	t.Run("address space", func(t *testing.T) {
-		i := newImpostor(t)
+		i := newFakePeer(t)
 		inst := i.connect(open(t, driver.Large, nil))
 		const size = maxImported / 4
 		huge := sealedMemory(t, size, 0, sizeSeals)
@@ -224,11 +224,11 @@ func TestPeersCannotSeal(t *testing.T) {
 	}
 }
 
-// The word that tells about attach is the peer's to write, ours to ignore. A process attaches to no peer if its own
-// option forbids it.
+// The peer may write any value to the word that reports attach; this side ignores it. A process attaches to no peer if
+// its own option forbids it.
 func TestPeerCannotTurnOnAttach(t *testing.T) {
 	c := open(t, driver.Large, map[string]string{"path": "arena"})
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst := i.connect(c)
 	store32(&i.seg.ctl.side[0].cma, cmaYes)
 	dst := make([]byte, 100)
@@ -276,7 +276,7 @@ func TestWildAddress(t *testing.T) {
 	_ = b.Disconnect()
 }
 
-// A claim that never ends stalls the transfer, not Close; the buffer stays ours
+// A claim that never ends stalls the transfer, not Close; the buffer stays with this side
 // until the claimant lets go.
 func TestClaimThatNeverEnds(t *testing.T) {
 	nic := query(t, driver.Large, nil)
@@ -284,7 +284,7 @@ func TestClaimThatNeverEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst := i.connect(c)
 	ar, err := driver.NewArena(4 * maxPiece)
 	if err != nil {
@@ -321,9 +321,9 @@ func TestClaimThatNeverEnds(t *testing.T) {
 }
 
 // A peer that never reads its socket does not block us.
-func TestDeafPeer(t *testing.T) {
+func TestPeerThatDoesNotRead(t *testing.T) {
 	c := open(t, driver.Large, nil)
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	n := connOf(i.connect(c))
 	ends(t, 5*time.Second, "sends to a full socket", func() {
 		for range 100000 {

@@ -14,7 +14,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
-// A peer that has not read the goodbye yet sees the word closed, and does not enter.
+// A peer that has not read the goodbye message yet sees the word closed, and does not enter.
 func TestPutAfterThePeerHasClosed(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -23,7 +23,7 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 	}{
 		{"disconnect", func(i driver.Instance) error { return i.Disconnect() }, driver.ErrClosed},
 		{"broken", func(i driver.Instance) error {
-			connOf(i).breakWith(fmt.Errorf("%w: said the test", driver.ErrBroken))
+			connOf(i).breakWith(fmt.Errorf("%w: broken by the test", driver.ErrBroken))
 			return i.Disconnect()
 		}, driver.ErrBroken},
 	} {
@@ -42,7 +42,7 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			mu := &connOf(b).ctx.Mu // without it the goodbye is not handled
+			mu := &connOf(b).ctx.Mu // without it the goodbye message is not handled
 			mu.Lock()
 			err = tt.end(a)
 			op := driver.Op{Local: make([]byte, 64), Remote: remote}
@@ -64,9 +64,9 @@ func TestPutAfterThePeerHasClosed(t *testing.T) {
 	}
 }
 
-// A dialer may be inside a region as soon as it has the segment, when the connection does not stand here yet; and it stays
-// inside when the connection never comes to stand.
-func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
+// A dialer may be inside a region as soon as it has the segment, before the connection is established on this side; and
+// it stays inside when the connection is never established.
+func TestPeerInsideBeforeEstablished(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		close  bool // the context, or only the connection
@@ -82,7 +82,7 @@ func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			i := newImpostor(t)
+			i := newFakePeer(t)
 			inst, err := c.Connect(i.url)
 			if err != nil {
 				t.Fatal(err)
@@ -123,7 +123,7 @@ func TestPeerInsideBeforeTheConnectionStands(t *testing.T) {
 				k := core(c)
 				k.Mu.Lock()
 				defer k.Mu.Unlock()
-				return len(k.passages) == 0 && k.Conns.Len() == 0
+				return len(k.hazards) == 0 && k.Conns.Len() == 0
 			})
 		})
 	}
@@ -163,8 +163,8 @@ func TestEachConnectionHasAHazard(t *testing.T) {
 	}
 }
 
-// A peer that has closed its context is closed, not one whose keys are wrong: the message can go another way.
-func TestKeysOfAClosedContextSayClosed(t *testing.T) {
+// Keys of a peer that has closed its context fail with ErrClosed, not ErrRemoteKey: the message can take another rail.
+func TestKeysOfAClosedContextAreErrClosed(t *testing.T) {
 	a, b := pair(t, driver.Small, nil)
 	r, err := connOf(a).ctx.Register(make([]byte, 64), driver.RemoteWrite)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestKeysOfAClosedContextSayClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mu := &connOf(b).ctx.Mu // without it the goodbye is not handled
+	mu := &connOf(b).ctx.Mu // without it the goodbye message is not handled
 	mu.Lock()
 	defer mu.Unlock()
 	if err := connOf(a).ctx.Close(); err != nil {
@@ -253,8 +253,8 @@ func TestPeerClosesDuringALook(t *testing.T) {
 	}
 }
 
-// A region that is revoked while its key is read is an expired one, not a damaged key: who imports it can then tell a
-// peer that has closed from a fault.
+// A region that is revoked while its key is read is an expired one, not a damaged key: the importer can then
+// distinguish a peer that has closed from a fault.
 func TestImportOfARegionThatIsRevokedMeanwhile(t *testing.T) {
 	a, b := pair(t, driver.Small, nil)
 	own := connOf(a).ctx

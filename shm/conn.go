@@ -21,7 +21,7 @@ type conn struct {
 	// barrier (see wait.go).
 	inCall  uint32
 	blocked uint32 // the owner sleeps
-	fences  bool   // nobody can do the barrier: inCall is stored with one
+	fences  bool   // no peer can execute the barrier for this process: inCall is stored with one
 	sending bool   // the wait under way is for a send
 	armed   bool   // its flag may be up
 
@@ -32,7 +32,7 @@ type conn struct {
 	watching kit.Watch     // the sleepers on this connection
 	free     atomic.Bool   // closed on this side, and nothing reaches posted memory any more
 	hungUp   atomic.Bool   // the peer has closed its end of the socket, or died
-	parted   atomic.Bool   // this side has hung up: the end of the socket says nothing of the peer any more
+	parted   atomic.Bool   // this side has closed the socket: its end is no sign of the peer's end any more
 	before   chan struct{} // dialing: closed when the connection before has its place
 	turn     chan struct{} // this one's
 
@@ -66,14 +66,12 @@ type trackEnd interface {
 	kit.Gate
 	// attach is called once the segment is there, before the state is StateUp.
 	attach()
-	// stand is called right after.
-	stand()
+	// onUp is called right after.
+	onUp()
 	// flag returns the word by which the peer sees whether this side sleeps for a send or a receive.
 	flag(sending bool) *uint32
-	// fail drops everything posted; polls then say that it is closed, and they
-	// alone touch packets. It returns false if the peer may still be inside
-	// memory of this process; it is called again then. Nobody else is in the
-	// instance.
+	// fail drops everything posted; polls then return ErrClosed, and only they access packets. It returns false if the
+	// peer may still access memory of this process; it is called again then. No other goroutine is inside the instance.
 	fail() bool
 }
 
@@ -107,8 +105,8 @@ func (n *conn) Enter() bool {
 
 func (n *conn) Leave() { store32(&n.inCall, 0) }
 
-// up makes the connection stand. False: the user has given it up meanwhile, and
-// the caller cleans up.
+// up establishes the connection. It returns false if the user has given it up
+// meanwhile; then the caller cleans up.
 func (n *conn) up(seg *segment) bool {
 	c := n.ctx
 	c.Mu.Lock()
@@ -126,8 +124,8 @@ func (n *conn) up(seg *segment) bool {
 		n.seg = nil
 		return false
 	}
-	c.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
-	n.track.stand()
+	c.hazards[seg] = &hazardPointer{theirs: n.theirs, gone: n.peerGone}
+	n.track.onUp()
 	c.forget(n)
 	for a := range c.shown {
 		n.show(a)
@@ -135,8 +133,8 @@ func (n *conn) up(seg *segment) bool {
 	return true
 }
 
-// breakWith marks the connection broken, whether it stands or not. The context's lock is held: its holder sees no
-// connection end.
+// breakWith marks the connection broken, whether it is established or not. It holds the context's lock, so that no
+// connection ends while another goroutine holds it.
 func (n *conn) breakWith(err error) {
 	n.ctx.Mu.Lock()
 	defer n.ctx.Mu.Unlock()
@@ -150,7 +148,7 @@ func (n *conn) misbehaved(what string) {
 	n.breakWith(fmt.Errorf("%w: the peer violated the protocol: %s", driver.ErrBroken, what))
 }
 
-// peerLeft is called when the peer says goodbye.
+// peerLeft is called when the peer's goodbye message has come.
 func (n *conn) peerLeft() {
 	n.ctx.Mu.Lock()
 	defer n.ctx.Mu.Unlock()
@@ -286,7 +284,7 @@ func (n *conn) detach(old kit.State, sock *net.UnixConn) {
 	if n.proc.pidfd >= 0 {
 		part() // the pidfd knows of its death
 	}
-	n.linger(func() bool {
+	n.closeLater(func() bool {
 		if !n.track.fail() || !n.peerOutside() {
 			return false
 		}
@@ -306,7 +304,7 @@ func (n *conn) retire() {
 	n.ctx.Conns.Remove(n.Number(), n)
 }
 
-// isProtocol tells a violation of the protocol from the end of the socket.
+// isProtocol reports whether err is a violation of the protocol, not the end of the socket.
 func isProtocol(err error) bool {
 	return errors.Is(err, errMalformed) || errors.Is(err, driver.ErrVersion)
 }

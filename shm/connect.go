@@ -53,7 +53,7 @@ func (n *conn) dial(path string) {
 	defer n.letNext()
 	sock, err := n.persist(path, &n.sock, n.introduce)
 	if err == nil {
-		go n.monitor(sock) // not a task: Close does not wait for what lingers
+		go n.monitor(sock) // not a task: Close does not wait for connections that are closing
 		return
 	}
 	n.dropProcess()
@@ -63,22 +63,22 @@ func (n *conn) dial(path string) {
 	n.breakWith(err)
 }
 
-// explains reports whether an error says by itself why there is no connection.
+// explains reports whether an error alone explains why there is no connection.
 func explains(err error) bool {
 	return errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrVersion) ||
 		errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrInvalid)
 }
 
-// busyTime bounds how long a peer is asked again that has too many strangers.
+// busyTime bounds how long a dial is repeated while the listener has too many unauthenticated dialers.
 const busyTime = 10 * time.Second
 
 // errAbandoned: the connection was given up after the peer could use it. Its
-// socket is the lingerer's.
+// socket belongs to the closer.
 var errAbandoned = errors.New("connection given up")
 
-// persist connects to a path and calls f with the socket, again while the peer
-// has no room for strangers. It closes the socket of a call that has failed,
-// other than by errAbandoned.
+// persist connects to a path and calls f with the socket, again while the listener
+// has no room for unauthenticated dialers. It closes the socket if f has failed, except by
+// errAbandoned.
 func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) error) (*net.UnixConn, error) {
 	end := time.Now().Add(busyTime)
 	for {
@@ -105,7 +105,7 @@ func (n *conn) persist(path string, slot **net.UnixConn, f func(*net.UnixConn) e
 	}
 }
 
-// farther adds to the failure of a dial what the urls of both ends say about it.
+// farther adds to the failure of a dial what the urls of both ends show about it.
 func (n *conn) farther(err error) error {
 	if n.apart == "" {
 		return err
@@ -138,7 +138,7 @@ func (c *hostContext) flags() uint32 {
 	return f
 }
 
-// introduce speaks the dialer's part until the connection stands.
+// introduce runs the dialer's part of the set-up until the connection is established.
 func (n *conn) introduce(sock *net.UnixConn) error {
 	c := n.ctx
 	hello, challenge, err := n.prove(sock, c.flags())
@@ -185,7 +185,7 @@ func (n *conn) introduce(sock *net.UnixConn) error {
 	return fmt.Errorf("%w: %w", errAbandoned, err)
 }
 
-// yield takes the socket from a connection that does not come to stand, and reports whether shut may have hung it up.
+// yield takes the socket from a connection that will not be established, and reports whether shut may have closed it.
 func (n *conn) yield() bool {
 	n.mu.Lock()
 	n.sock = nil
@@ -193,8 +193,8 @@ func (n *conn) yield() bool {
 	return n.givenUp()
 }
 
-// prove speaks the dialer's part until both sides have proved the secret: no
-// descriptor is taken before, none is sent.
+// prove runs the dialer's part of the set-up until both sides have proved the
+// secret: before that no descriptor is accepted or sent.
 func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message, err error) {
 	c := n.ctx
 	fail := func(err error) (message, message, error) { return hello, challenge, err }
@@ -211,8 +211,8 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 	if sent != nil {
 		return fail(sent)
 	}
-	said := proven(&hello, &challenge)
-	if !c.key.Check(challenge.mac[:], listenerProof, said...) {
+	signed := proven(&hello, &challenge)
+	if !c.key.Check(challenge.mac[:], listenerProof, signed...) {
 		_ = send(sock, &message{kind: msgReject, code: rejectAuth})
 		c.refused.Add(1)
 		return fail(rejectError(rejectAuth))
@@ -222,8 +222,8 @@ func (n *conn) prove(sock *net.UnixConn, flags uint32) (hello, challenge message
 			return fail(err)
 		}
 	}
-	// Should it have hung up meanwhile, its answer says why.
-	_ = send(sock, &message{kind: msgProof, mac: c.key.MAC(dialerProof, said...)})
+	// If the listener has hung up meanwhile, its answer contains the reason.
+	_ = send(sock, &message{kind: msgProof, mac: c.key.MAC(dialerProof, signed...)})
 	return hello, challenge, nil
 }
 
@@ -285,7 +285,7 @@ func (n *conn) releasePeer() {
 	n.peerPage, n.remote = nil, nil
 }
 
-// tryAttach finds out whether CMA reaches the peer, and tells it. ErrBroken: the peer has died.
+// tryAttach finds out whether CMA reaches the peer, and reports that to the peer. ErrBroken: the peer has died.
 func (n *conn) tryAttach(seg *segment, m *message) (err error) {
 	v := uint32(cmaNo)
 	if n.attaches, err = n.proc.attach(m.probe, &m.nonce); n.attaches {
@@ -315,7 +315,7 @@ func trim[T any](m map[uint64][]T, key uint64) {
 }
 
 // match gives a dialer to the connection that has waited longest for one.
-func (c *hostContext) match(a *caller) {
+func (c *hostContext) match(a *pendingDialer) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	if list := c.waiting[a.hello.from]; len(list) > 0 {
@@ -330,7 +330,7 @@ func (c *hostContext) match(a *caller) {
 }
 
 // forget takes a connection off the list of those that wait for a dialer. The
-// caller holds mu.
+// The caller holds mu.
 func (c *hostContext) forget(n *conn) {
 	list := slices.DeleteFunc(c.waiting[n.peerInc], func(x *conn) bool { return x == n })
 	if len(list) == 0 {
@@ -341,7 +341,7 @@ func (c *hostContext) forget(n *conn) {
 }
 
 // answer sends accept with the memory of the connection. The caller holds mu.
-func (c *hostContext) answer(a *caller, n *conn) {
+func (c *hostContext) answer(a *pendingDialer, n *conn) {
 	a.conn = n
 	c.tasks.Go(func() {
 		seg, err := createSegment(c.Props.Track == driver.Large)
@@ -349,7 +349,7 @@ func (c *hostContext) answer(a *caller, n *conn) {
 			err = c.accept(a, seg)
 		} else {
 			n.breakWith(fmt.Errorf("%w: %w", driver.ErrBroken, err))
-			_ = send(a.sock, &message{kind: msgReject, code: rejectPoor}) // else the dialer would only see the socket's end
+			_ = send(a.sock, &message{kind: msgReject, code: rejectResources}) // else the dialer would only see the socket's end
 		}
 		if err != nil {
 			_ = a.sock.CloseRead() // complete notices
@@ -357,15 +357,15 @@ func (c *hostContext) answer(a *caller, n *conn) {
 	})
 }
 
-// complete waits for the dialer's confirm and makes the connection stand. Nil
+// complete waits for the dialer's confirm and establishes the connection. Nil
 // if that did not come about.
-func (c *hostContext) complete(a *caller) *conn {
+func (c *hostContext) complete(a *pendingDialer) *conn {
 	var confirm message
 	fds, err := expect(a.sock, &confirm, msgConfirm, 2)
 	c.Mu.Lock()
 	n, seg := a.conn, a.seg
 	a.over = true
-	if list := slices.DeleteFunc(c.arrived[a.hello.from], func(x *caller) bool { return x == a }); len(list) == 0 {
+	if list := slices.DeleteFunc(c.arrived[a.hello.from], func(x *pendingDialer) bool { return x == a }); len(list) == 0 {
 		delete(c.arrived, a.hello.from)
 	} else {
 		c.arrived[a.hello.from] = list
@@ -405,9 +405,9 @@ func (c *hostContext) complete(a *caller) *conn {
 	return n
 }
 
-// establish makes the connection of a dialer that has confirmed stand. It owns
+// establish establishes the connection of a dialer that has confirmed. It owns
 // the descriptors.
-func (c *hostContext) establish(a *caller, n *conn, seg *segment, confirm *message, fds []int) bool {
+func (c *hostContext) establish(a *pendingDialer, n *conn, seg *segment, confirm *message, fds []int) bool {
 	n.proc, n.asym = a.proc, a.asym
 	err := n.adoptPeer(fds[0], fds[1])
 	if err == nil {
@@ -422,7 +422,7 @@ func (c *hostContext) establish(a *caller, n *conn, seg *segment, confirm *messa
 	watcher := n.watcher
 	n.mu.Unlock()
 	c.Mu.Lock()
-	delete(c.sockets, a.sock) // Close would end a connection that stands without goodbye
+	delete(c.sockets, a.sock) // Close would end an established connection without a goodbye message
 	c.Mu.Unlock()
 	if watcher != nil {
 		// Before our user can use the connection, and close it: the peer would take this wish for another one.
@@ -458,7 +458,7 @@ func (n *conn) watch(path string) {
 	n.ctx.Mu.Lock()
 	defer n.ctx.Mu.Unlock()
 	n.ctx.forget(n)
-	n.Resolve(kit.StateBroken, err) // unless it has come to stand meanwhile
+	n.Resolve(kit.StateBroken, err) // unless it was established meanwhile
 }
 
 // isReached reports whether the peer has dialed, so that the end of the watching socket is not the peer's.

@@ -13,7 +13,7 @@ import (
 // this side dials.
 
 // beWatched notes a peer that waits for this side to dial.
-func (c *hostContext) beWatched(a *caller) {
+func (c *hostContext) beWatched(a *pendingDialer) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.watched[a.hello.from] = append(c.watched[a.hello.from], a)
@@ -21,11 +21,11 @@ func (c *hostContext) beWatched(a *caller) {
 }
 
 // unwatched forgets a peer that does not wait any more.
-func (c *hostContext) unwatched(a *caller) {
+func (c *hostContext) unwatched(a *pendingDialer) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	from := a.hello.from
-	if list := slices.DeleteFunc(c.watched[from], func(x *caller) bool { return x == a }); len(list) > 0 {
+	if list := slices.DeleteFunc(c.watched[from], func(x *pendingDialer) bool { return x == a }); len(list) > 0 {
 		c.watched[from] = list
 		c.requested()
 		return
@@ -40,19 +40,19 @@ func (c *hostContext) requested() {
 	}
 }
 
-// ConnectRequests implements driver.ConnectRequestReceiver. A peer hangs up before its connection stands.
+// ConnectRequests implements driver.ConnectRequestReceiver. A peer may hang up before its connection is established.
 // ConnectRequests therefore polls the sockets: it leaves out a request that has been answered even if the goroutine
 // that reads the socket has not seen the end yet.
 func (c *hostContext) ConnectRequests(dst []uint64) []uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	for from, list := range c.arrived {
-		if slices.ContainsFunc(list, (*caller).waits) {
+		if slices.ContainsFunc(list, (*pendingDialer).waits) {
 			dst = append(dst, from)
 		}
 	}
 	for from, list := range c.watched {
-		if !c.connecting(from) && slices.ContainsFunc(list, (*caller).waits) {
+		if !c.connecting(from) && slices.ContainsFunc(list, (*pendingDialer).waits) {
 			dst = append(dst, from)
 		}
 	}
@@ -60,7 +60,7 @@ func (c *hostContext) ConnectRequests(dst []uint64) []uint64 {
 }
 
 // waits reports whether the peer has not hung up.
-func (a *caller) waits() bool {
+func (a *pendingDialer) waits() bool {
 	raw, err := a.sock.SyscallConn()
 	if err != nil {
 		return false

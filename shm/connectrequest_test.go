@@ -27,13 +27,13 @@ func openRank(t *testing.T, track driver.Track, rank int) (driver.Context, uint6
 	return c, u.Incarnation
 }
 
-// Whichever of the two would dial, the side that has not called Connect hears
+// Whichever of the two would dial, the side that has not called Connect is notified
 // of the one that has, and no more once it has connected or the other gave up.
 func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		for _, tt := range []struct {
 			name  string
-			first int // who connects first: 0 dials, as the ranks order the incarnations here
+			first int // index of the context that connects first: 0 dials, because the ranks order the incarnations here
 		}{{"dialer first", 0}, {"listener first", 1}} {
 			t.Run(track.String()+"/"+tt.name, func(t *testing.T) {
 				x, xi := openRank(t, track, 3)
@@ -42,10 +42,10 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 					x, y, xi, yi = y, x, yi, xi
 				}
 				// Now x calls first.
-				heard := make(chan struct{}, 16)
+				notified := make(chan struct{}, 16)
 				y.(driver.ConnectRequestReceiver).OnConnectRequest(func() {
 					select {
-					case heard <- struct{}{}:
+					case notified <- struct{}{}:
 					default:
 					}
 				})
@@ -54,7 +54,7 @@ func TestConnectRequestLastsUntilAnswered(t *testing.T) {
 					end := time.After(10 * time.Second)
 					for !slices.Contains(y.(driver.ConnectRequestReceiver).ConnectRequests(nil), xi) {
 						select {
-						case <-heard:
+						case <-notified:
 						case <-end:
 							t.Fatal("the connect request is not named")
 						}

@@ -25,7 +25,7 @@ import (
 // wakePage is a page of a context that all its peers can write: where threads that
 // wait for any peer sleep.
 type wakePage struct {
-	raised uint32 // somebody sleeps on seq, or is about to
+	raised uint32 // a thread sleeps on seq, or is about to
 	_      [60]byte
 	seq    uint32 // futex
 	_      [60]byte
@@ -57,18 +57,18 @@ type hostContext struct {
 	tasks   sync.WaitGroup
 
 	// Guarded by Mu.
-	passages  map[*segment]*passage      // by which peers may be inside regions
-	waiting   map[uint64][]*conn         // listening side: Connect was called, no dialer yet
-	arrived   map[uint64][]*caller       // the other way round
-	sockets   map[*net.UnixConn]struct{} // that have not become connections
-	turns     map[uint64]chan struct{}   // dialing: the last connection in turn, by peer
-	watched   map[uint64][]*caller       // by peers that expect this side to dial
-	onRequest func()
-	visitors  visitors
-	shown     map[*driver.Arena]int // that have regions in them
-	lingering int                   // connections whose peer is still inside memory of ours
-	old       map[uint64]int        // likewise, by peer
-	released  bool                  // closed: the last that lingers unpins
+	hazards        map[*segment]*hazardPointer // by which peers may access regions
+	waiting        map[uint64][]*conn          // listening side: Connect was called, no dialer yet
+	arrived        map[uint64][]*pendingDialer // dialers without a connection here
+	sockets        map[*net.UnixConn]struct{}  // that have not become connections
+	turns          map[uint64]chan struct{}    // dialing: the last connection in turn, by peer
+	watched        map[uint64][]*pendingDialer // by peers that expect this side to dial
+	onRequest      func()
+	pendingDialers pendingDialers
+	shown          map[*driver.Arena]int // that have regions in them
+	closing        int                   // connections whose peer still accesses memory of this process
+	old            map[uint64]int        // likewise, by peer
+	released       bool                  // the context is closed: the last closing connection unpins
 }
 
 // smallContext and largeContext give a context the methods of its track only.
@@ -94,11 +94,11 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	}
 	c := &hostContext{
 		opts: o, key: key, pageFD: -1,
-		waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*caller),
+		waiting: make(map[uint64][]*conn), arrived: make(map[uint64][]*pendingDialer),
 		sockets: make(map[*net.UnixConn]struct{}), shown: make(map[*driver.Arena]int), turns: make(map[uint64]chan struct{}),
-		watched: make(map[uint64][]*caller), visitors: newVisitors(), old: make(map[uint64]int),
-		passages: make(map[*segment]*passage),
-		nonce:    new([nonceBytes]byte),
+		watched: make(map[uint64][]*pendingDialer), pendingDialers: newPendingDialers(), old: make(map[uint64]int),
+		hazards: make(map[*segment]*hazardPointer),
+		nonce:   new([nonceBytes]byte),
 	}
 	api := driver.Context(largeContext{c})
 	if props.Track == driver.Small {
@@ -109,7 +109,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (drive
 	c.Anyone.Watch = &c.watch
 	_, _ = rand.Read(c.nonce[:]) // never fails
 	c.pinned.Pin(c.nonce)
-	// Whatever the option says: what closes a connection does a barrier, too.
+	// Regardless of the option: closing a connection executes a barrier, too.
 	c.fences = !registerBarrier()
 	c.barrier = !o.noBarrier && !c.fences
 	c.waits.all, c.waits.asym = &c.Anyone, c.barrier
@@ -253,7 +253,7 @@ func (c *hostContext) Dial(num uint32, peer string, to driver.URL) (*conn, error
 	if err != nil {
 		return nil, err
 	}
-	if err := c.lingers(to.Incarnation); err != nil {
+	if err := c.tooManyClosing(to.Incarnation); err != nil {
 		return nil, err
 	}
 	n := c.newConn(to.Incarnation)
@@ -309,9 +309,9 @@ func (c *hostContext) release() {
 	c.waits.close()
 	c.Mu.Lock()
 	c.released = true
-	lingers := c.lingering > 0
+	closing := c.closing > 0
 	c.Mu.Unlock()
-	if !lingers {
+	if !closing {
 		c.unpin()
 	}
 	if c.pageFD >= 0 {

@@ -23,7 +23,7 @@ func offerRole(in *json.Decoder) error {
 	if err != nil {
 		return err
 	}
-	say(offer{URL: c.URL(), Key: r.Key()})
+	reply(offer{URL: c.URL(), Key: r.Key()})
 	var url string
 	if err := in.Decode(&url); err != nil {
 		return err
@@ -68,15 +68,15 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 	})
 	t.Run("put", func(t *testing.T) {
 		c := startChild(t, "offer", nil)
-		c.tell(task{})
+		c.write(task{})
 		var o offer
-		c.hear(&o)
+		c.read(&o)
 		ctx := open(t, driver.Small, nil)
 		inst, err := ctx.Connect(o.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.tell(ctx.URL())
+		c.write(ctx.URL())
 		if err := inst.ConnectWait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestDeathIsNoMissingCapability(t *testing.T) {
 			}
 		}
 		put(driver.ErrUnsupported)
-		n.ctx.Mu.Lock() // without it nobody handles the end of the socket
+		n.ctx.Mu.Lock() // while it is held, the monitor cannot handle the end of the socket
 		defer n.ctx.Mu.Unlock()
 		if err := c.cmd.Process.Kill(); err != nil {
 			t.Fatal(err)

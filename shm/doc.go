@@ -24,11 +24,11 @@
 // # Reach
 //
 // Each end must find the other's socket in the file system, and be admitted. Contexts of one user with the default
-// directory reach each other in one mount namespace, and between containers if the directory is mounted at the same path
-// in both. [driver.Reacher] compares, from the urls: the running kernel (its boot id), the directory (device and inode),
-// the mount namespace with its root, the user namespace, and the users that may connect. Nothing else need be shared:
-// memory travels as descriptors of memfds, so that /dev/shm and the other namespaces do not matter. In different pid
-// namespaces a peer's death shows at its socket, and long messages take other paths (below).
+// directory reach each other in one mount namespace, and between containers if the directory is mounted at the same
+// path in both. [driver.Reacher] compares, from the urls: the running kernel (its boot id), the directory (device and
+// inode), the mount namespace with its root, the user namespace, and the users that may connect. Nothing else need be
+// shared: memory travels as descriptors of memfds, so that /dev/shm and the other namespaces do not matter. In
+// different pid namespaces a peer's death shows at its socket, and long messages take other paths (below).
 //
 // # Paths
 //
@@ -79,8 +79,8 @@
 //
 // Linux 3.17 (memfd_create) is required. These are used where they exist: process_vm_readv (3.2), membarrier (4.16),
 // sealing of the region table (5.1), pidfd_open (5.3), prefaulting by prefetch (5.14), SO_PEERPIDFD (6.5), inodes of
-// pidfds (6.9), SO_PASSRIGHTS (6.16). Where SO_PASSRIGHTS is missing, threads that drop descriptors of strangers are
-// interrupted by SIGURG, the signal of Go's scheduler.
+// pidfds (6.9), SO_PASSRIGHTS (6.16). Where SO_PASSRIGHTS is missing, threads that drop descriptors of unauthenticated
+// dialers are interrupted by SIGURG, the signal of Go's scheduler.
 //
 // # Threads
 //
@@ -91,7 +91,7 @@
 // # Errors
 //
 // Besides the contract's errors: a peer whose bytes make no sense breaks its connection ([driver.ErrBroken]) and counts
-// in BadFrames; refused strangers count in Refused. ErrAuth has one of three causes: another secret, another user
+// in BadFrames; refused dialers count in Refused. ErrAuth has one of three causes: another secret, another user
 // (allow-uids), or a directory for sockets that other users can enter. Errors for lack of descriptors, memory or access
 // name the remedy.
 //

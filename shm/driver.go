@@ -64,7 +64,7 @@ func yesNo(b bool, yes, no string) string {
 	return no
 }
 
-// probeKernel tells what the driver cannot do without.
+// probeKernel returns an error for what the kernel lacks and the driver requires.
 func probeKernel() error {
 	fd, err := unix.MemfdCreate("bywash-probe", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -86,7 +86,7 @@ func (shmDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: no device %q, only \"host\"", driver.ErrInvalid, h.Device)}
 	}
 	if h.Track > driver.Large {
-		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)}
+		return nil, &driver.Error{Driver: Name, Op: "query", Err: fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track)}
 	}
 	o, err := optionTable.Parse(h.Options)
 	if err != nil {

@@ -23,7 +23,7 @@ func openHost(track driver.Track) driver.Context {
 	return must(nic.Open(driver.Attributes{Secret: []byte("from the launcher")}))
 }
 
-// connect makes both ends, which usually are in two processes that have told
+// connect makes both ends, which usually are in two processes that have sent
 // each other their urls.
 func connect(a, b driver.Context) (driver.Instance, driver.Instance) {
 	x := must(a.Connect(b.URL()))
@@ -72,7 +72,7 @@ func Example_oneSided() {
 	region := must(b.(driver.Registrar).Register(counter, driver.RemoteRead|driver.RemoteAtomic))
 	key := region.Key() // travels by other means
 
-	// Here: two additions, and the second tells what was before.
+	// Here: two additions, and the second returns the value before it.
 	remote := must(here.(driver.OneSided).Import(key))
 	for range 2 {
 		op := driver.Op{Remote: remote, Atomic: driver.Add, Size: 8, Operand: 21, Fetch: true}

@@ -54,20 +54,20 @@ func FuzzSharedMemory(f *testing.F) {
 	}
 	for k := range scripts { // each kind of step alone, and all together
 		kind := k % 9
-		script := make([]byte, 32*pokeBytes)
+		script := make([]byte, 32*stepLen)
 		for i := range script {
 			script[i] = byte(rnd.Uint32())
-			if i%pokeBytes == 0 && kind < 8 {
+			if i%stepLen == 0 && kind < 8 {
 				script[i] = byte(kind)
 			}
-			if i%pokeBytes >= 6 && i/pokeBytes%2 == 0 {
+			if i%stepLen >= 6 && i/stepLen%2 == 0 {
 				script[i] = 0 // small values as well
 			}
 		}
 		f.Add(script)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		if len(script) < pokeBytes || len(script) > 256*pokeBytes {
+		if len(script) < stepLen || len(script) > 256*stepLen {
 			return
 		}
 		attackSmall(t, h, script)
@@ -106,7 +106,7 @@ func attackSmall(t *testing.T, h *hostileNICs, script []byte) {
 				post(sb, true, rnd.IntN(maxSmall))
 			}
 			post(sa, false, rnd.IntN(maxSmall))
-			p.poke(script[rnd.IntN(len(script)/pokeBytes)*pokeBytes:])
+			p.step(script[rnd.IntN(len(script)/stepLen)*stepLen:])
 			post(sa, false, rnd.IntN(80))
 			useBuffers(t, sa, sb)
 			_, err := h.small[1].(driver.Prober).RecvProbeAny()
@@ -122,7 +122,7 @@ func attackSmall(t *testing.T, h *hostileNICs, script []byte) {
 		}
 		for _, i := range []driver.Instance{a, b} {
 			if err := i.Disconnect(); err == nil {
-				p.poke(script)
+				p.step(script)
 			}
 		}
 	})
@@ -164,7 +164,7 @@ func sleepIn(t *testing.T, c driver.Context, s *small) {
 	})
 }
 
-// oneSided operates on a region whose owner changes its mind.
+// oneSided operates on a region whose owner deregisters it and registers it again.
 func oneSided(t *testing.T, i driver.OneSided, r driver.Region, rnd *rand.Rand) {
 	remote, err := i.Import(r.Key())
 	contractError(t, err)
@@ -218,7 +218,7 @@ func attackLarge(t *testing.T, h *hostileNICs, script []byte) {
 			return
 		}
 		packets, polls = append(packets, r), append(polls, to.RecvPoll)
-		p.poke(script[rnd.IntN(len(script)/pokeBytes)*pokeBytes:])
+		p.step(script[rnd.IntN(len(script)/stepLen)*stepLen:])
 		s.RdvData = append([]byte(nil), r.RdvData...)
 		if err := from.SendPost(s); err != nil {
 			contractError(t, err)
@@ -230,7 +230,7 @@ func attackLarge(t *testing.T, h *hostileNICs, script []byte) {
 		for k := range 6 {
 			exchange(a, b)
 			exchange(b, a)
-			p.poke(script[rnd.IntN(len(script)/pokeBytes)*pokeBytes:])
+			p.step(script[rnd.IntN(len(script)/stepLen)*stepLen:])
 			for i, q := range packets {
 				if !settle(t, q, polls[i]) && (i+k)%5 == 0 {
 					contractError(t, b.RecvCancel(q))

@@ -15,9 +15,9 @@ import (
 // setupFuzz is what FuzzSetupSocket talks to, over and over.
 type setupFuzz struct {
 	c, genuine driver.Context
-	listener   *net.UnixListener // of an impostor that is dialed
+	listener   *net.UnixListener // of a fake peer that is dialed
 	highURL    string
-	low        *impostor
+	low        *fakePeer
 	fds        []int // of right and wrong kinds
 	before     holdings
 	rounds     int
@@ -25,7 +25,7 @@ type setupFuzz struct {
 
 func openSetupFuzz(t testing.TB) *setupFuzz {
 	opts := map[string]string{"dir": t.TempDir()}
-	s := &setupFuzz{c: open(t, driver.Large, opts), genuine: open(t, driver.Large, opts), low: newImpostor(t)}
+	s := &setupFuzz{c: open(t, driver.Large, opts), genuine: open(t, driver.Large, opts), low: newFakePeer(t)}
 	path := filepath.Join(t.TempDir(), "ffffffffffffffff"+socketSuffix)
 	var err error
 	if s.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
@@ -49,7 +49,7 @@ func openSetupFuzz(t testing.TB) *setupFuzz {
 	return s
 }
 
-// A script is datagrams: four bytes each that say how it is made, and a body.
+// A script is datagrams: four bytes each that select how it is made, and a body.
 //
 //	0  what it is: bytes as they are, or a message of a kind, well-formed
 //	1  length of the body (0…63 ×4), or a field's value
@@ -143,8 +143,8 @@ func (s *setupFuzz) dials(t *testing.T, script []byte) {
 	ends(t, 10*time.Second, "disconnect", func() { contractError(t, n.Disconnect()) })
 }
 
-// meets checks that a genuine peer still connects.
-func (s *setupFuzz) meets(t *testing.T) {
+// connects checks that a genuine peer still connects.
+func (s *setupFuzz) connects(t *testing.T) {
 	a, b := join(t, s.c, s.genuine)
 	for _, i := range []driver.Instance{a, b} {
 		if err := i.Disconnect(); err != nil {
@@ -169,7 +169,7 @@ func FuzzSetupSocket(f *testing.F) {
 		}
 		s.dialedBy(t, script)
 		s.dials(t, script)
-		s.meets(t)
+		s.connects(t)
 		if s.rounds >= 2 && s.rounds%8 == 0 {
 			before := s.before
 			before.goroutines += 8 // of the test

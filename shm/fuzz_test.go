@@ -103,7 +103,7 @@ func FuzzURL(f *testing.F) {
 				t.Fatalf("%q is read as %+v, and what that is written as, %q, as %+v, %v", u.Rest, p, p.String(), q, bad)
 			}
 			if own := core(c).place; own.apart(&p) == "" != (p.apart(&own) == "") {
-				t.Fatalf("%q: this end says %q, the other end %q", u.Rest, own.apart(&p), p.apart(&own))
+				t.Fatalf("%q: this end returns %q, the other end %q", u.Rest, own.apart(&p), p.apart(&own))
 			}
 			if here := filepath.Dir(p.path); u.Incarnation != core(c).Incarnation && !strings.Contains(here, "nowhere") && here != dir {
 				p.path = filepath.Join(dir, filepath.Base(p.path)) // no sockets of others

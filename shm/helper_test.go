@@ -25,7 +25,7 @@ import (
 const envRole = "BYWASH_SHM_ROLE"
 
 var roles = map[string]func(*json.Decoder) error{
-	"meet":     meetRole,
+	"connect":  connectRole,
 	"leave":    leaveRole,
 	"churn":    churnRole,
 	"exhaust":  exhaustRole,
@@ -46,7 +46,7 @@ func init() {
 	os.Exit(0)
 }
 
-// child is a process that plays a role. It is told things as JSON on its
+// child is a process that plays a role. It reads values as JSON from its
 // standard input, and answers in lines.
 type child struct {
 	t   *testing.T
@@ -121,14 +121,14 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-func (c *child) tell(v any) {
+func (c *child) write(v any) {
 	c.t.Helper()
 	if err := json.NewEncoder(c.in).Encode(v); err != nil {
-		c.t.Fatalf("tell child: %v\n%s", err, &c.log)
+		c.t.Fatalf("write to child: %v\n%s", err, &c.log)
 	}
 }
 
-func (c *child) hear(v any) {
+func (c *child) read(v any) {
 	c.t.Helper()
 	if err := c.out.Decode(v); err != nil {
 		_ = c.cmd.Wait()
@@ -136,7 +136,7 @@ func (c *child) hear(v any) {
 	}
 }
 
-func say(v any) { _ = json.NewEncoder(os.Stdout).Encode(v) }
+func reply(v any) { _ = json.NewEncoder(os.Stdout).Encode(v) }
 
 // query opens nothing: it finds the NIC, or fails the test.
 func query(t testing.TB, track driver.Track, opts map[string]string) driver.NIC {
@@ -169,7 +169,7 @@ func connOf(i driver.Instance) *conn {
 	panic("not an instance of this driver")
 }
 
-// within polls until f says true, and fails the test after the limit.
+// within polls until f returns true, and fails the test after the limit.
 func within(t testing.TB, limit time.Duration, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !f(); {
@@ -197,7 +197,7 @@ func ends(t testing.TB, limit time.Duration, what string, f func()) {
 	}
 }
 
-// oneLine checks that an error has a single line, which says all that is wanted.
+// oneLine checks that an error has a single line, which contains all wanted texts.
 func oneLine(t testing.TB, err error, wants ...string) {
 	t.Helper()
 	if err == nil {
@@ -208,7 +208,7 @@ func oneLine(t testing.TB, err error, wants ...string) {
 	}
 	for _, w := range wants {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("got error %q, want it to say %q", err, w)
+			t.Errorf("got error %q, want it to contain %q", err, w)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func releasedAll(t testing.TB, before holdings) {
 		}
 	}
 	b := make([]byte, 1<<16)
-	// Once, beside other load, the whole process stood still for as long as a socket lingered: counting took 24 s.
+	// Once, beside other load, the whole process was blocked for the SO_LINGER time of a socket: counting took 24 s.
 	t.Errorf("got %+v, want at most %+v; counting took up to %v\n%s", now, before, longest, b[:runtime.Stack(b, true)])
 }
 

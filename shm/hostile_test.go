@@ -47,12 +47,12 @@ func (p *prey) areas() [][]byte {
 func put64(b []byte, off int, v uint64) { atomic.StoreUint64((*uint64)(unsafe.Pointer(&b[off])), v) }
 func get64(b []byte, off int) uint64    { return atomic.LoadUint64((*uint64)(unsafe.Pointer(&b[off]))) }
 
-// pokeBytes is the length of one step of an attacker's script.
-const pokeBytes = 8
+// stepLen is the length of one step of an attacker's script.
+const stepLen = 8
 
-// poke carries out one step: bytes that mean nothing, or values that nearly
+// step carries out one step: random bytes, or values that nearly
 // make sense in the place where they are put.
-func (p *prey) poke(s []byte) {
+func (p *prey) step(s []byte) {
 	v := uint64(binary.LittleEndian.Uint32(s[4:]))
 	d, at := int(s[1]&1), int(binary.LittleEndian.Uint16(s[2:]))
 	odd := [...]uint64{v, 0, 1, v & 0xff, v << 32, 1 << 63, ^uint64(0), ^v, maxSmall, maxTransfer, v << 16, -v, 1<<38 + v}
@@ -81,12 +81,12 @@ func (p *prey) poke(s []byte) {
 			o := k*int(unsafe.Sizeof(transferSlot{})) + int(unsafe.Offsetof(transferSlot{}.claim))
 			put64(p.table[d], o, get64(p.table[d], o)>>claimTag<<claimTag|value&(1<<claimTag-1))
 		}
-	case 7: // what a region is said to be
+	case 7: // the published description of a region
 		put64(p.regions, at%(regionTableBytes/8)*8, value)
 	}
 }
 
-// letGo undoes claims, so that what lingers ends.
+// letGo undoes claims, so that closing connections end.
 func (p *prey) letGo() {
 	for _, t := range p.table {
 		clear(t)
@@ -100,8 +100,8 @@ func (p *prey) onslaught(script []byte, f func()) {
 	go func() {
 		defer close(done)
 		for {
-			for s := script; len(s) >= pokeBytes; s = s[pokeBytes:] {
-				p.poke(s)
+			for s := script; len(s) >= stepLen; s = s[stepLen:] {
+				p.step(s)
 			}
 			select {
 			case <-stop:
@@ -118,7 +118,7 @@ func (p *prey) onslaught(script []byte, f func()) {
 
 const canary = 0xa5
 
-// guarded is a buffer between bytes that nobody may write.
+// guarded is a buffer between bytes that must not be written.
 type guarded struct{ all, b []byte }
 
 func guard(n int) guarded {

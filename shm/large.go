@@ -79,7 +79,7 @@ func (l *large) attach() {
 	l.lastPath = l.likelyPath()
 }
 
-func (l *large) stand() {}
+func (l *large) onUp() {}
 
 func (l *large) flag(bool) *uint32 { return &l.mine.sleeping }
 
@@ -221,7 +221,7 @@ func (l *large) fault(op string, format string, args ...any) error {
 	return l.Fault(op, fmt.Errorf(format, args...))
 }
 
-// resolveSend tells the receiver how this end reaches its buffer.
+// resolveSend reports to the receiver how this end reaches its buffer.
 func (l *large) resolveSend(t *transfer) {
 	if l.resolve(t, &t.slot.recv, l.ctx.opts.noSender) {
 		store32(&t.slot.send.reach, t.reach)
@@ -263,7 +263,8 @@ func (l *large) letGo(t *transfer) {
 }
 
 // progressOthers moves on one other receive and one other send, in turn: two ends that each poll only their send still
-// need each other's receives to move. One of each is enough, because who polls all posted packets comes by here for each.
+// need each other's receives to move. One of each is enough, because a caller that polls all posted packets runs this
+// for each.
 func (l *large) progressOthers(p *driver.Packet) {
 	l.turn++
 	if t := &l.recvs[nextLive(l.live.recvs, l.turn)]; t.p != nil && t.p != p {
@@ -344,8 +345,8 @@ func (l *large) RecvCancel(p *driver.Packet) error {
 	return nil
 }
 
-// giveUp forbids further claims. A sender that has posted in the meantime may hold an old copy of the claim word, so the
-// slot is not used again before that sender has acknowledged.
+// giveUp forbids further claims. A sender that has posted in the meantime may hold an old copy of the claim word, so
+// the slot is not used again before that sender has acknowledged.
 func (l *large) giveUp(t *transfer) {
 	atomic.OrUint64(&t.slot.claim, claimGiveUp)
 	t.used = t.used || atomic.LoadUint64(&t.slot.send.ticket) == t.ticket

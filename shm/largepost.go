@@ -146,8 +146,8 @@ func (l *large) RecvPoll(p *driver.Packet) (bool, error) {
 	return p.Driver.Outcome()
 }
 
-// ended answers a poll on a connection that was closed on this side, or does not stand. What is posted is not given back
-// before the peer has left its memory.
+// ended answers a poll on a connection that was closed on this side, or is not established. What is posted is not given
+// back before the peer has left its memory.
 func (l *large) ended(p *driver.Packet, op string) (bool, error) {
 	switch p.Driver.Phase {
 	case driver.Done:

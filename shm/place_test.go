@@ -10,8 +10,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Two places are apart if one context would not find the other's socket, or not be admitted; both ends say the same.
-func TestPlacesSayWhetherContextsReachEachOther(t *testing.T) {
+// Two places are apart if one context would not find the other's socket, or not be admitted; both ends get the same
+// result.
+func TestReachByURL(t *testing.T) {
 	here := place{host: 1, dir: 2, view: 3, userns: 4, users: []uint32{1000}, mode: privateDir, path: "/tmp/bywash-1000/a.shm"}
 	with := func(change func(*place)) place {
 		p := here
@@ -78,8 +79,8 @@ func TestURLsHoldTheUsersThatFit(t *testing.T) {
 	}
 }
 
-// A dial that fails says what the urls of both ends show.
-func TestAFailedDialSaysThatThePeerIsApart(t *testing.T) {
+// The error of a failed dial contains what the urls of both ends show.
+func TestFailedDialNamesWhyThePeerIsUnreachable(t *testing.T) {
 	c := open(t, driver.Small, map[string]string{"dir": t.TempDir()})
 	p := core(c).place
 	const inc = ^uint64(0)

@@ -89,8 +89,8 @@ func (b *prober) look(n int) *small {
 	return nil
 }
 
-// nameable reports whether a receive would succeed, or fail at once, and nobody
-// has been told. The prober is locked; the owner may be receiving meanwhile.
+// nameable reports whether a receive would succeed, or fail at once, and no prober
+// was notified. The prober is locked; the owner may be receiving meanwhile.
 func (s *small) nameable() bool {
 	if load32(&s.named) != 0 {
 		return false
@@ -103,12 +103,12 @@ func (s *small) nameable() bool {
 		store32(&s.named, 1)
 		return true
 	}
-	if st := s.State(); st != kit.StateUp && st != kit.StateConnecting && !s.deathSaid {
+	if st := s.State(); st != kit.StateUp && st != kit.StateConnecting && !s.endNamed {
 		// Look again: it may have come before the end. A peer that has died in the middle of a message leaves a part.
 		if s.whole(head) {
 			return false
 		}
-		s.deathSaid = true
+		s.endNamed = true
 		return true
 	}
 	return false

@@ -10,12 +10,12 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A peer that dies in the middle of a message in steps leaves its beginning: that is no message, and no reason to keep quiet
-// about the death.
+// A peer that dies in the middle of a message in steps leaves its beginning: that is no message, and no reason to keep
+// quiet about the death.
 func TestDeathWithinAMessageIsNamed(t *testing.T) {
 	for _, n := range []int{stepBytes + 1, maxSmall} {
 		c := open(t, driver.Small, nil)
-		i := newImpostor(t)
+		i := newFakePeer(t)
 		inst := i.connect(c)
 		prober := c.(driver.Prober)
 		store64((*uint64)(unsafe.Pointer(i.seg.ring[1].slots)), lap(0)|kindSteps<<kindShift|uint64(n))

@@ -27,7 +27,7 @@ type process struct {
 	users int // connections; guarded by processes
 }
 
-// processName tells living processes apart: by the inode of the pidfd (Linux
+// processName identifies a living process: by the inode of the pidfd (Linux
 // 6.9), else by the pid. Empty: the process is not shared.
 type processName struct {
 	inode uint64
@@ -130,10 +130,10 @@ func (p *process) close() {
 	p.pidfd = -1
 }
 
-// attach reads the nonce that the peer says lies at addr: if it does, we can
+// attach reads the nonce whose address the peer has sent: if it is there, we can
 // reach the memory of this process, and of no other that happens to have its
 // pid. ErrBroken: the process has ended, or is about to: the memory of a process
-// that dies goes before its pidfd says so.
+// that dies goes before its pidfd shows it.
 func (p *process) attach(addr uint64, nonce *[nonceBytes]byte) (bool, error) {
 	if p.pid <= 0 || p.pidfd < 0 {
 		return false, nil

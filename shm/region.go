@@ -16,9 +16,9 @@ import (
 )
 
 // Every context has a table of its regions in a page range that peers map
-// read-only. A remote key names an entry and what must stand there. An entry
-// is revoked by changing its generation; see passage for how deregistration
-// knows when nobody is inside any more.
+// read-only. A remote key names an entry and its expected content. An entry
+// is revoked by changing its generation; see hazardPointer for how deregistration
+// knows when no peer is inside any more.
 const (
 	maxRegions       = 2048
 	regionTableBytes = maxRegions * 64
@@ -185,7 +185,7 @@ func (r *region) Bytes() []byte { return r.mem }
 
 func (r *region) Key() []byte { return r.key[:] }
 
-// Deregister implements driver.Region. After the context was closed it goes on to say ErrBusy while a peer is inside.
+// Deregister implements driver.Region. After the context was closed it still returns ErrBusy while a peer is inside.
 func (r *region) Deregister() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ func (r *region) release() {
 	r.pin.Unpin()
 }
 
-// showAll shows an arena to all peers, present and future, who need it for
+// showAll shows an arena to all peers, present and future, which need it for
 // one-sided access without this side's help.
 func (c *hostContext) showAll(a *driver.Arena) {
 	c.Mu.Lock()
@@ -237,7 +237,7 @@ func (c *hostContext) showAll(a *driver.Arena) {
 // remoteRegion implements driver.RemoteRegion.
 type remoteRegion struct {
 	conn  *conn
-	entry regionEntry // as it stood when imported
+	entry regionEntry // as it was when imported
 	index int
 	self  *region // on a connection to oneself
 }
@@ -278,7 +278,7 @@ func (n *conn) awaitArena(r *remoteRegion) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: the peer has not shown the arena that the key names", driver.ErrRemoteKey)
+			return fmt.Errorf("%w: remote key names an arena that the peer has not shared", driver.ErrRemoteKey)
 		}
 	}
 }

@@ -31,7 +31,7 @@ const (
 	// A message that is longer than a step is published when its first step
 	// lies there, and each further step takes a slot of its own: so the
 	// consumer copies out while the producer copies in, and each flag has a
-	// line that nobody looks at before its turn.
+	// line that neither side reads before its turn.
 	stepBytes = 2048
 	maxSteps  = maxSmall / stepBytes
 
@@ -252,7 +252,7 @@ func (r *consumer) peek(a *arrival) (ok, bad bool) {
 	return false, true
 }
 
-// steps tells how many of n bytes are there.
+// steps returns how many of n bytes are there.
 func (r *consumer) steps(n int) int {
 	there := stepBytes
 	for pos := r.head + 1; there < n; pos++ {

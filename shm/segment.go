@@ -40,11 +40,11 @@ type sideLines struct {
 	hazard uint64
 	_      [56]byte
 
-	// cma tells the peer whether this side can reach its private memory.
+	// cma reports to the peer whether this side can reach its private memory.
 	cma uint32
 
 	// closed: this side has closed the connection, and the peer may not enter its
-	// regions any more (see passage). The peer reads it with every access, so it lies
+	// regions any more (see hazardPointer). The peer reads it with every access, so it lies
 	// beside a word that is not written meanwhile.
 	closed uint32
 	_      [56]byte
@@ -90,7 +90,7 @@ func segmentFileSize(large bool) int64 {
 }
 
 // createSegment makes the memory of a connection. It is allocated at once, so
-// that a machine without memory says so here and not by a fault later.
+// that a lack of memory is an error here and not a fault later.
 func createSegment(large bool) (*segment, error) {
 	fd, err := unix.MemfdCreate("bywash-shm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -113,7 +113,7 @@ func createSegment(large bool) (*segment, error) {
 const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // checkSealed checks that a descriptor from a peer is memory of the size that
-// it should have, and that nobody can change that.
+// it should have, and that no process can change that.
 func checkSealed(fd int, want int64) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {

@@ -17,17 +17,17 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// task is what a child is told.
+// task is the order to a child.
 type task struct {
 	Track   driver.Track
 	Options map[string]string
 	Secret  string
 	Limit   int           // exhaust: of descriptors
 	Rounds  int           // churn
-	Wait    time.Duration // meet: for the peer
+	Wait    time.Duration // connect: for the peer
 }
 
-// report is what a child says.
+// report is what a child sends.
 type report struct {
 	URL, Path string
 	Err       string
@@ -47,15 +47,15 @@ func (k *task) open(in *json.Decoder) (driver.Context, error) {
 	return nic.Open(driver.Attributes{Secret: []byte(k.Secret)})
 }
 
-// meetRole connects to the url that it is told, and receives one long message
-// whose rdv data it tells.
-func meetRole(in *json.Decoder) error {
+// connectRole connects to the url that it reads, and receives one long message
+// whose rdv data it sends.
+func connectRole(in *json.Decoder) error {
 	k := task{Wait: 10 * time.Second}
 	c, err := k.open(in)
 	if err != nil {
 		return err
 	}
-	say(report{URL: c.URL(), PID: os.Getpid()})
+	reply(report{URL: c.URL(), PID: os.Getpid()})
 	var url string
 	if err := in.Decode(&url); err != nil {
 		return err
@@ -67,33 +67,33 @@ func meetRole(in *json.Decoder) error {
 	ctx, cancel := context.WithTimeout(context.Background(), k.Wait)
 	defer cancel()
 	if err := i.ConnectWait(ctx); err != nil {
-		say(report{Err: err.Error(), Auth: errors.Is(err, driver.ErrAuth)})
+		reply(report{Err: err.Error(), Auth: errors.Is(err, driver.ErrAuth)})
 		return c.Close()
 	}
-	say(report{})
+	reply(report{})
 	if c.Properties().Track == driver.Large {
 		p := driver.Packet{IOV: [][]byte{make([]byte, 300<<10)}}
 		if err := i.RecvPost(&p); err != nil {
 			return err
 		}
-		say(p.RdvData)
+		reply(p.RdvData)
 		if err := i.(driver.RecvWaiter).RecvWait(ctx, &p); err != nil {
 			return err
 		}
-		say(report{Path: i.Path()})
+		reply(report{Path: i.Path()})
 	}
 	var end any
-	_ = in.Decode(&end) // until told, or killed
+	_ = in.Decode(&end) // until it reads an order, or is killed
 	return c.Close()
 }
 
-// leaveRole opens a context and says where, to be killed.
+// leaveRole opens a context and sends its url, to be killed.
 func leaveRole(in *json.Decoder) error {
 	c, err := new(task).open(in)
 	if err != nil {
 		return err
 	}
-	say(report{URL: c.URL(), Path: core(c).path})
+	reply(report{URL: c.URL(), Path: core(c).path})
 	var end any
 	_ = in.Decode(&end)
 	return nil
@@ -121,7 +121,7 @@ func churnRole(in *json.Decoder) error {
 			return err
 		}
 	}
-	say(report{})
+	reply(report{})
 	return nil
 }
 
@@ -142,10 +142,10 @@ func exhaustRole(in *json.Decoder) error {
 		if err == nil {
 			break
 		}
-		say(report{Err: err.Error()})
+		reply(report{Err: err.Error()})
 	}
 	left, _ := filepath.Glob(k.Options["dir"] + "/*")
-	say(report{Left: len(left), Path: "done"})
+	reply(report{Left: len(left), Path: "done"})
 	return nil
 }
 
@@ -168,14 +168,14 @@ func connectOnce(k task) error {
 	return i.ConnectWait(ctx)
 }
 
-// Without descriptors there is an error that says so, and nothing is left.
+// Without descriptors there is an error that names them, and nothing is left.
 func TestTooFewDescriptors(t *testing.T) {
 	c := startChild(t, "exhaust", nil)
-	c.tell(task{Limit: 3, Options: map[string]string{"dir": t.TempDir()}})
+	c.write(task{Limit: 3, Options: map[string]string{"dir": t.TempDir()}})
 	failures := 0
 	for {
 		var r report
-		c.hear(&r)
+		c.read(&r)
 		if r.Path == "done" {
 			if r.Left != 0 {
 				t.Errorf("%d files are left behind", r.Left)
@@ -194,9 +194,9 @@ func TestTooFewDescriptors(t *testing.T) {
 func TestSocketsOfKilledProcessesAreSwept(t *testing.T) {
 	opts := map[string]string{"dir": t.TempDir()}
 	c := startChild(t, "leave", nil)
-	c.tell(task{Options: opts})
+	c.write(task{Options: opts})
 	var r report
-	c.hear(&r)
+	c.read(&r)
 	open(t, driver.Small, opts)
 	if _, err := os.Stat(r.Path); err != nil {
 		t.Errorf("the socket of a live process was swept: %v", err)
@@ -220,24 +220,24 @@ func TestLiveSocketsAreNeverSwept(t *testing.T) {
 	var all []*child
 	for range 4 {
 		c := startChild(t, "churn", nil)
-		c.tell(task{Options: opts, Rounds: rounds})
+		c.write(task{Options: opts, Rounds: rounds})
 		all = append(all, c)
 	}
 	for _, c := range all {
-		c.hear(new(report))
+		c.read(new(report))
 	}
 	if left, _ := os.ReadDir(opts["dir"]); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
 
-// greet connects a context of this process to a child's.
-func greet(t *testing.T, c *child, ours driver.Context, k task) (driver.Instance, report, error) {
+// connectChild connects a context of this process to a child's.
+func connectChild(t *testing.T, c *child, ours driver.Context, k task) (driver.Instance, report, error) {
 	t.Helper()
-	c.tell(k)
+	c.write(k)
 	var r, outcome report
-	c.hear(&r)
-	c.tell(ours.URL())
+	c.read(&r)
+	c.write(ours.URL())
 	i, err := ours.Connect(r.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -245,12 +245,12 @@ func greet(t *testing.T, c *child, ours driver.Context, k task) (driver.Instance
 	ctx, cancel := context.WithTimeout(context.Background(), k.Wait)
 	defer cancel()
 	err = i.ConnectWait(ctx)
-	c.hear(&outcome)
+	c.read(&outcome)
 	outcome.PID = r.PID
 	return i, outcome, err
 }
 
-const nobody = 65534
+const otherUID = 65534
 
 // A peer of another user is refused unless both sides admit it. The kernel's credentials decide, not what the peer
 // sends.
@@ -261,7 +261,7 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		ours, theirs string
-		stands       bool
+		admitted     bool
 	}{
 		{"nobody is admitted", "", "", false},
 		{"only we admit", "65534", "", false},
@@ -279,9 +279,9 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 				}
 				dir := openDir(t)
 				ours := open(t, driver.Small, with(dir, tt.ours))
-				c := startChild(t, "meet", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}})
-				_, r, err := greet(t, c, ours, task{Options: with(dir, tt.theirs), Wait: 500 * time.Millisecond})
-				if tt.stands {
+				c := startChild(t, "connect", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUID, Gid: otherUID}})
+				_, r, err := connectChild(t, c, ours, task{Options: with(dir, tt.theirs), Wait: 500 * time.Millisecond})
+				if tt.admitted {
 					if err != nil || r.Err != "" {
 						t.Errorf("got %v here, %q there, want a connection", err, r.Err)
 					}
@@ -291,7 +291,7 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 					t.Errorf("got %v, want ErrAuth", err)
 				}
 				if r.Err == "" {
-					t.Error("the connection stands there")
+					t.Error("the connection is established there")
 				}
 				if !errors.Is(err, driver.ErrAuth) && !r.Auth {
 					t.Errorf("got %v here, %q there, want ErrAuth on the side that is told", err, r.Err)
@@ -323,8 +323,8 @@ func TestContainersThatShareADirectory(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			opts := map[string]string{"dir": t.TempDir()}
 			ours := open(t, driver.Large, opts)
-			c := startChild(t, "meet", &tt.attr)
-			i, r, err := greet(t, c, ours, task{Track: driver.Large, Options: opts, Wait: 10 * time.Second})
+			c := startChild(t, "connect", &tt.attr)
+			i, r, err := connectChild(t, c, ours, task{Track: driver.Large, Options: opts, Wait: 10 * time.Second})
 			if err != nil || r.Err != "" {
 				t.Fatalf("got %v here, %q there, want a connection", err, r.Err)
 			}
@@ -340,21 +340,21 @@ func TestContainersThatShareADirectory(t *testing.T) {
 				src = ar.Alloc(300 << 10)
 			}
 			p := driver.Packet{IOV: [][]byte{src}}
-			c.hear(&p.RdvData)
+			c.read(&p.RdvData)
 			if err := i.SendPost(&p); err != nil {
 				t.Fatal(err)
 			}
 			if err := i.(driver.SendWaiter).SendWait(soon(t), &p); err != nil {
 				t.Fatal(err)
 			}
-			c.hear(&r)
+			c.read(&r)
 			// It cannot name us, so that it does not attach.
 			for _, path := range []string{i.Path(), r.Path} {
 				if strings.Contains(path, "cma-both") || strings.Contains(path, "cma-get") || strings.Contains(path, "arena") && !tt.arena {
 					t.Errorf("path is %s, want one that the namespaces admit", path)
 				}
 			}
-			c.tell("end")
+			c.write("end")
 		})
 	}
 }

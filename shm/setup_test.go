@@ -34,7 +34,7 @@ func openWith(t testing.TB, track driver.Track, opts map[string]string, a driver
 
 // Both sides learn at once why they cannot connect, whoever dials. The secrets or the tracks differ, or only one side
 // has a secret.
-func TestBothSidesLearnWhyNot(t *testing.T) {
+func TestBothSidesGetTheReason(t *testing.T) {
 	secret := func(s string) driver.Attributes { return driver.Attributes{Secret: []byte(s)} }
 	for _, tt := range []struct {
 		name         string
@@ -78,7 +78,7 @@ func TestBothSidesLearnWhyNot(t *testing.T) {
 	}
 }
 
-// A peer of another release is told so, and tells.
+// If the peer is of another release, both sides get ErrVersion with the reason.
 func TestOtherVersionIsErrVersionOnBothSides(t *testing.T) {
 	c := open(t, driver.Small, nil)
 	if _, err := c.Connect(strings.Replace(c.URL(), "shm:2:", "shm:3:", 1)); !errors.Is(err, driver.ErrVersion) {
@@ -148,7 +148,7 @@ func TestBadDirectories(t *testing.T) {
 }
 
 // The directory of one's own is not shared with, or given by, others.
-// In another container the directory may be missing: whoever dials learns that, and not that the peer has died.
+// In another container the directory may be missing: the dialer gets that error, not that the peer has died.
 func TestMissingDirectoryIsNamed(t *testing.T) {
 	for range 8 { // either side would dial
 		away := filepath.Join(t.TempDir(), "away")
@@ -163,7 +163,7 @@ func TestMissingDirectoryIsNamed(t *testing.T) {
 		x, err := a.Connect(b.URL())
 		if err == nil {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			err = x.ConnectWait(ctx) // a is who dials, or waits for ever
+			err = x.ConnectWait(ctx) // a is the side that dials, or waits for ever
 			cancel()
 		}
 		if err := os.Rename(away+"2", away); err != nil {

@@ -74,7 +74,7 @@ func random(n int) []byte {
 	return b
 }
 
-func TestSmallMessagesArriveWhole(t *testing.T) {
+func TestSmallMessagesArriveComplete(t *testing.T) {
 	a, b := pair(t, driver.Small, nil)
 	for _, n := range []int{0, 1, 8, inlineMax, inlineMax + 1, 1000, stepBytes, stepBytes + 1, maxSmall - 1, maxSmall} {
 		for round := range 50 {

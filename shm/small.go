@@ -15,9 +15,9 @@ type small struct {
 	partial int     // bytes of the message at the head that were copied out
 	lent    arrival // the message that the kit has lent
 
-	named     uint32 // a probe has named what is at the head
-	popped    bool   // something was received in this call
-	deathSaid bool   // a probe has named the end; guarded by the prober
+	named    uint32 // a probe has named what is at the head
+	popped   bool   // something was received in this call
+	endNamed bool   // a probe has named the end; guarded by the prober
 }
 
 var (
@@ -44,7 +44,7 @@ func (s *small) attach() {
 	s.recv = newConsumer(s.seg.ring[in])
 }
 
-func (s *small) stand() {
+func (s *small) onUp() {
 	s.ctx.prober.add(s)
 	s.ctx.Anyone.Notify() // a message may have been faster
 }

@@ -151,7 +151,7 @@ func (s *small) unname() {
 }
 
 // nothing lets probes name the instance again after a poll that found nothing: an
-// owner who polls while another goroutine probes may have received what that is
+// owner that polls while another goroutine probes may have received what that is
 // about to name, and the name would stay. What came meanwhile may have woken a
 // waiter for nothing, because of the name: so this wakes it again.
 func (s *small) nothing() {

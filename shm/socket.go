@@ -35,8 +35,8 @@ func receive(sock *net.UnixConn, m *message, most int) ([]int, error) {
 	}
 	switch {
 	case errors.Is(err, rights.ErrTruncated):
-		if poor := lackDescriptors(sock); poor != nil {
-			return fds, poor
+		if lacking := lackDescriptors(sock); lacking != nil {
+			return fds, lacking
 		}
 		return fds, errMalformed
 	case err != nil:
@@ -45,8 +45,8 @@ func receive(sock *net.UnixConn, m *message, most int) ([]int, error) {
 	return fds, m.parse(buf[:n])
 }
 
-// lackDescriptors returns an error if this process can open no further file: the kernel then drops descriptors that come,
-// as it does with those of a message that has too many.
+// lackDescriptors returns an error if this process can open no further file: the kernel then drops descriptors that
+// come, as it does with those of a message that has too many.
 func lackDescriptors(sock *net.UnixConn) (err error) {
 	raw, rawErr := sock.SyscallConn()
 	if rawErr != nil {
@@ -124,5 +124,5 @@ func missing(path string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// pause is the step of loops that wait for something nobody announces.
+// pause is the step of loops that poll for something without a notification.
 func pause() { time.Sleep(time.Millisecond) }

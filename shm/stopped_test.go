@@ -17,7 +17,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// canaryByte is what memory that nobody writes to holds.
+// canaryByte is the content of memory that must not be written.
 const canaryByte = 0xc5
 
 func fillCanary(b []byte) { fillWith(b, canaryByte) }
@@ -49,19 +49,19 @@ func unlike(b []byte, v byte) int {
 // written finds the first byte that is no canary; -1 if there is none.
 func written(b []byte) int { return unlike(b, canaryByte) }
 
-// offer is what a putter is told to connect to.
+// offer is the url and key that a putter connects with.
 type offer struct {
 	URL string
 	Key []byte
 }
 
-// putRole puts to each region that it is told of, over a connection of its own, until a put fails.
+// putRole puts to each offered region, over a connection of its own, until a put fails.
 func putRole(in *json.Decoder) error {
 	c, err := new(task).open(in)
 	if err != nil {
 		return err
 	}
-	say(report{URL: c.URL(), PID: os.Getpid()})
+	reply(report{URL: c.URL(), PID: os.Getpid()})
 	for {
 		var o offer
 		if err := in.Decode(&o); err != nil {
@@ -88,7 +88,7 @@ func putUntilRefused(c driver.Context, o offer) error {
 	if err != nil {
 		return err
 	}
-	say(report{})
+	reply(report{})
 	src := make([]byte, remote.Len())
 	for err == nil {
 		op := driver.Op{Local: src, Remote: remote}
@@ -99,7 +99,7 @@ func putUntilRefused(c driver.Context, o offer) error {
 			}
 		}
 	}
-	say(report{Err: err.Error()})
+	reply(report{Err: err.Error()})
 	return i.Disconnect()
 }
 
@@ -141,9 +141,9 @@ type putter struct {
 func startPutter(t *testing.T) putter {
 	t.Helper()
 	p := startChild(t, "put", nil)
-	p.tell(task{})
+	p.write(task{})
 	var at report
-	p.hear(&at)
+	p.read(&at)
 	return putter{p, at.URL}
 }
 
@@ -222,21 +222,21 @@ func (v *victim) free() {
 	}
 }
 
-// meet connects to a putter, which begins to put.
-func (v *victim) meet(p putter) {
+// connectTo connects to a putter, which begins to put.
+func (v *victim) connectTo(p putter) {
 	v.t.Helper()
 	inst, err := v.c.Connect(p.url)
 	if err != nil {
 		v.t.Fatal(err)
 	}
 	v.inst = inst
-	p.tell(offer{URL: v.c.URL(), Key: v.r.Key()})
+	p.write(offer{URL: v.c.URL(), Key: v.r.Key()})
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := inst.ConnectWait(ctx); err != nil {
 		v.t.Fatal(err)
 	}
-	p.hear(new(report))
+	p.read(new(report))
 }
 
 // deregistered reports whether the memory is free.
@@ -253,7 +253,7 @@ func (v *victim) deregistered() bool {
 // memory with canaries and lets the peer go on. It returns whether Deregister was busy.
 func (v *victim) stopInside(p putter, end string, rnd *rand.Rand) (busy bool) {
 	v.t.Helper()
-	v.meet(p)
+	v.connectTo(p)
 	for until := time.Now().Add(time.Duration(rnd.IntN(1_000_000))); time.Now().Before(until); {
 	}
 	p.stop()
@@ -262,7 +262,7 @@ func (v *victim) stopInside(p putter, end string, rnd *rand.Rand) (busy bool) {
 	case "disconnect", "killed":
 		err = v.inst.Disconnect()
 	case "broken":
-		connOf(v.inst).breakWith(fmt.Errorf("%w: said the test", driver.ErrBroken))
+		connOf(v.inst).breakWith(fmt.Errorf("%w: broken by the test", driver.ErrBroken))
 	case "close":
 		err = v.c.Close()
 	}
@@ -294,10 +294,10 @@ func (v *victim) stopInside(p putter, end string, rnd *rand.Rand) (busy bool) {
 		_ = p.cmd.Wait()
 		return busy
 	}
-	var said report
-	p.hear(&said)
-	if !strings.Contains(said.Err, "put") {
-		v.t.Errorf("put ended with %q", said.Err)
+	var result report
+	p.read(&result)
+	if !strings.Contains(result.Err, "put") {
+		v.t.Errorf("put ended with %q", result.Err)
 	}
 	return busy
 }

@@ -74,8 +74,9 @@ func (l *large) finishSend(t *transfer, err error) {
 	l.finishTransfer(t, true, err)
 }
 
-// progressRecv moves the receiving end of a transfer on by at most one piece. The state is read before the look for data:
-// a peer sends first and closes afterwards, so that one look after the end was seen finds all that was sent before it.
+// progressRecv moves the receiving end of a transfer on by at most one piece. The state is read before the look for
+// data: a peer sends first and closes afterwards, so that one look after the end was seen finds all that was sent
+// before it.
 func (l *large) progressRecv(t *transfer) {
 	if t.gaveUp {
 		if l.released(t, false) {
@@ -129,8 +130,8 @@ func (l *large) complete(t *transfer, e *endLine) bool {
 }
 
 // released reports whether the peer has no piece of t under way, nor can begin
-// one, so that this end's buffer is free. It is to the claim word what passage describes for the hazard word:
-// first nothing more can be claimed, then the pieces that were claimed are looked at.
+// one, so that this end's buffer is free. It is for the claim word what hazardPointer describes for the hazard
+// word: first it forbids further claims, then it checks the pieces that were claimed.
 func (l *large) released(t *transfer, sending bool) bool {
 	w := atomic.LoadUint64(&t.slot.claim)
 	if w&claimGiveUp == 0 && l.State() != kit.StateUp {
@@ -170,8 +171,8 @@ func (l *large) copyPiece(t *transfer, w uint64, sending bool) {
 	}
 }
 
-// readAfterDeath reports whether a receive may have read another process's memory: one that got the peer's pid after its
-// end. It is asked once a transfer, at its end.
+// readAfterDeath reports whether a receive may have read another process's memory: one that got the peer's pid after
+// its end. It is asked once a transfer, at its end.
 func (l *large) readAfterDeath(t *transfer) bool { return t.reach == reachCMA && l.proc.dead() }
 
 // writeLook is how many bytes are written into the peer's memory between two looks whether it lives: a fraction of a

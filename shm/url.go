@@ -15,13 +15,13 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// place says where a context listens and who may connect, the rest of its url:
+// place is the rest of a url: where a context listens and which users may connect:
 //
 //	host,directory,view,user-namespace,users,mode,path
 //
 // Two contexts compare their places to know whether they reach each other (apart). The first three are 16 hexadecimal
 // digits each, the namespace is hexadecimal, users are decimal with + between them, and the path is percent-encoded.
-// The url does not say more about the peer's file system than two hashes and the path.
+// The url discloses no more about the peer's file system than two hashes and the path.
 type place struct {
 	host   uint64 // the running kernel
 	dir    uint64 // the directory, by device and inode
@@ -140,14 +140,14 @@ func (p *place) apart(q *place) string {
 	return fmt.Sprintf("the peer's directory for sockets is %s, this one's %s (give both the same option dir)", dir(q), dir(p))
 }
 
-// admits reports whether a user may connect; true if the url does not tell.
+// admits reports whether a user may connect; true if the url does not list all users.
 func (p *place) admits(user uint32) bool {
 	return p.mode == manyUsers || slices.Contains(p.users, user)
 }
 
 // domain names the contexts that surely reach each other: those of one user with the same directory, at the same path.
 func (p *place) domain() string {
-	if p.mode == privateDir { // whose directory it is says who the user is, whatever the user is called here
+	if p.mode == privateDir { // the owner of the directory identifies the user, whatever its id is here
 		return fmt.Sprintf("%016x:%s", p.dir, filepath.Dir(p.path))
 	}
 	return fmt.Sprintf("%016x:%s:%x:%d", p.dir, filepath.Dir(p.path), p.userns, p.users[0])

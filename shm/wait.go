@@ -14,13 +14,13 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// How nobody sleeps through a message.
+// How no waiter sleeps through a message.
 //
 // A waiter raises a flag in shared memory, looks once more, and sleeps on a
 // futex. A sender publishes, looks at the flag, and wakes. Each must see the
 // other's store unless its own was seen, which takes a full barrier between
 // store and load on both sides. The sender's would cost every message tens of
-// nanoseconds, so the waiter, who is about to pay for a system call anyway,
+// nanoseconds, so the waiter, which is about to pay for a system call anyway,
 // executes it on everybody's behalf: membarrier(2) with
 // MEMBARRIER_CMD_GLOBAL_EXPEDITED (Linux 4.16) runs one on every CPU that runs
 // a process that has registered for it. Where either side cannot register,
@@ -40,8 +40,8 @@ func registerBarrier() bool {
 	return errno == 0
 }
 
-// raise sets a flag and makes sure that whoever does not see it has had his
-// earlier stores seen.
+// raise sets a flag. Afterwards this side sees all stores that a peer made
+// before it read the flag as not set.
 func raise(flag *uint32, asymmetric bool) {
 	atomic.SwapUint32(flag, 1)
 	if asymmetric {
@@ -136,7 +136,7 @@ func (w *pageWaits) Wake() {
 // Call implements kit.Watched: another waiter watches.
 func (w *pageWaits) Call() { w.all.Wake(false) }
 
-// close waits until nobody touches the page any more, and unmaps it.
+// close waits until no goroutine accesses the page any more, and unmaps it.
 func (w *pageWaits) close() {
 	w.gone.Store(true)
 	if w.page == nil {
@@ -203,7 +203,7 @@ func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
 	return n.Conn.RecvWait(ctx, p)
 }
 
-// disarm takes the flag down, so that the peer wakes nobody for nothing.
+// disarm takes the flag down, so that the peer makes no needless wake-up.
 func (n *conn) disarm() {
 	if n.armed && n.Enter() {
 		atomic.StoreUint32(n.track.flag(n.sending), 0)

@@ -19,16 +19,15 @@ import (
 //	proof            →
 //	                 ←              queued        unless accept can follow at once
 //	                 ←              accept + 3 fds  segment, wake-up page, regions
-//	confirm + 2 fds  →                            wake-up page, regions: the connection stands
+//	confirm + 2 fds  →                            wake-up page, regions: the connection is established
 //
-// Nobody takes descriptors from an end that has not proved the secret (package
-// rights says why).
+// Neither end accepts descriptors from one that has not proved the secret (package
+// rights explains why).
 //
 // The listener answers with accept once its user has called Connect, too. A
 // dialer lets its next connection to the same peer begin after queued or accept,
-// so that the nth there meets the nth here. The
-// socket then stays open: it carries arenas and goodbye, and its end tells of
-// the peer's.
+// so that the nth there is matched with the nth here. The socket then stays open: it carries the messages arena, forget
+// and goodbye, and its end shows the peer's end.
 //
 // Every message starts with the same eight bytes: magic, version, kind.
 const (
@@ -73,12 +72,12 @@ const (
 	rejectStale // the listener is another incarnation
 	rejectBusy
 	rejectProtocol
-	rejectWaiting // more dialers and watchers than a peer, or a user, may have
-	rejectStuck   // descriptors of this user block in close
-	rejectPoor    // the listener lacks descriptors or memory
+	rejectWaiting   // more dialers and watchers than a peer, or a user, may have
+	rejectStuck     // descriptors of this user block in close
+	rejectResources // the listener lacks descriptors or memory
 )
 
-// errBusy: the listener has no room for strangers now.
+// errBusy: the listener has no room for unauthenticated dialers now.
 var errBusy = errors.New("the peer has too many connections being made")
 
 func rejectError(code uint32) error {
@@ -92,16 +91,16 @@ func rejectError(code uint32) error {
 	case rejectTrack:
 		return fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
 	case rejectStale:
-		return fmt.Errorf("%w: another incarnation answers", driver.ErrBroken)
+		return fmt.Errorf("%w: the peer process was restarted (a different process answers at its address)", driver.ErrBroken)
 	case rejectBusy:
-		return fmt.Errorf("%w: %w (at most %d of a user)", driver.ErrBroken, errBusy, maxStrangers)
+		return fmt.Errorf("%w: %w (at most %d of a user)", driver.ErrBroken, errBusy, maxUnproven)
 	case rejectWaiting:
 		return fmt.Errorf("%w: too many connections wait for the peer's Connect (at most %d of a context, %d of a user): "+
 			"let it connect, or disconnect some", driver.ErrBroken, maxWaitingPeer, maxWaitingUser)
 	case rejectStuck:
 		return fmt.Errorf("%w: the peer refuses this user, whose processes have passed it %d descriptors "+
 			"that block in close: end these processes", driver.ErrBroken, rights.MaxHeld)
-	case rejectPoor:
+	case rejectResources:
 		return fmt.Errorf("%w: the peer has no descriptors or no memory left for the connection (raise its limit of open files, ulimit -n, or free memory)", driver.ErrBroken)
 	}
 	return fmt.Errorf("%w: the peer refused the connection (code %d)", driver.ErrBroken, code)

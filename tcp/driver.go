@@ -85,7 +85,7 @@ func (tcpDriver) Query(h driver.Hints) (driver.NIC, error) {
 	o, err := optionTable.Parse(h.Options)
 	switch {
 	case h.Track > driver.Large:
-		err = fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track)
+		err = fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track)
 	case len(o.addresses) > 0 && h.Device != "" && h.Device != AllDevices:
 		err = fmt.Errorf("%w: device %s and option address: give one of them", driver.ErrInvalid, h.Device)
 	}

@@ -158,7 +158,7 @@ func (verbsDriver) Query(h driver.Hints) (driver.NIC, error) {
 		return nil, &driver.Error{Driver: Name, Op: "query", Err: err}
 	}
 	if h.Track > driver.Large {
-		return fail(fmt.Errorf("%w: track %d", driver.ErrInvalid, h.Track))
+		return fail(fmt.Errorf("%w: unknown track %d (want Small or Large)", driver.ErrInvalid, h.Track))
 	}
 	o, err := parseOptions(h.Options)
 	if err != nil {

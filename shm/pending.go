@@ -13,49 +13,50 @@ import (
 
 // Limits of what dialers of a context can hold.
 const (
-	// strangerTime is the time in which a stranger must prove the secret.
-	strangerTime = 5 * time.Second
-	// maxStrangers of a user are kept: the oldest goes when one more comes.
-	maxStrangers = 256
-	// maxLeaving strangers of a user may be on their way out, before further
-	// ones are refused.
+	// proofTime is the time in which a dialer must prove the secret.
+	proofTime = 5 * time.Second
+	// maxUnproven is the limit of dialers of a user that have not proved the secret: the oldest is dropped when one more
+	// comes.
+	maxUnproven = 256
+	// maxLeaving is the limit of dropped dialers of a user whose goroutines
+	// have not ended; more dialers are refused meanwhile.
 	maxLeaving = 64
-	// Peers that have proved it wait for our user's Connect: so many dialers and watchers of
-	// one peer, and of all peers of one user.
+	// Limits of dialers and watchers that have proved the secret and wait for this side's
+	// Connect: of one peer, and of all peers of one user.
 	maxWaitingPeer = 256
 	maxWaitingUser = 1024
 )
 
-// caller is a dialer. It is a stranger until it has proved the secret.
-type caller struct {
+// pendingDialer is a dialer that has no connection yet. It is unauthenticated until it has proved the secret.
+type pendingDialer struct {
 	sock  *net.UnixConn
-	user  uint32 // whose limits count; see hostContext.userOf
+	user  uint32 // the user whose limits count; see hostContext.userOf
 	hello message
 	asym  bool
-	conn  *conn    // whom it was given to; guarded by hostContext.Mu
+	conn  *conn    // the connection that it was matched with; guarded by hostContext.Mu
 	seg   *segment // made for it
 	proc  *process // set with seg
-	over  bool     // the socket has ended: nobody will use seg
-	left  bool     // the socket is the lingerer's
+	over  bool     // the socket has ended: the dialer will not use seg
+	left  bool     // the socket belongs to the closer
 }
 
-// visitors are the dialers that are no connections yet; guarded by hostContext.Mu.
-type visitors struct {
-	strangers map[uint32][]*caller // by user, the oldest first
-	leaving   map[uint32]int       // strangers that were told to go
-	ofUser    map[uint32]int       // peers that wait
-	ofPeer    map[uint64]int       // likewise, by incarnation
+// pendingDialers are the dialers that have no connection yet; guarded by hostContext.Mu.
+type pendingDialers struct {
+	unproven map[uint32][]*pendingDialer // those that have not proved the secret, by user, the oldest first
+	leaving  map[uint32]int              // dropped dialers whose goroutines have not ended, by user
+	ofUser   map[uint32]int              // authenticated dialers that wait, by user
+	ofPeer   map[uint64]int              // likewise, by incarnation
 }
 
-func newVisitors() visitors {
-	return visitors{
-		strangers: make(map[uint32][]*caller), leaving: make(map[uint32]int),
+func newPendingDialers() pendingDialers {
+	return pendingDialers{
+		unproven: make(map[uint32][]*pendingDialer), leaving: make(map[uint32]int),
 		ofUser: make(map[uint32]int), ofPeer: make(map[uint64]int),
 	}
 }
 
-// userOf names the user whose limits count: those who are not admitted share
-// one, as a single one of them can have thousands of names (user namespaces).
+// userOf returns the user whose limits count: all users that are not admitted
+// share one, because a single one of them can have thousands of IDs (user namespaces).
 func (c *hostContext) userOf(uid uint32) uint32 {
 	if c.admits(uid) {
 		return uid
@@ -77,15 +78,15 @@ func (c *hostContext) serve() {
 		case err != nil:
 			pause() // out of descriptors: dialers wait in the queue
 		default:
-			c.greet(sock)
+			c.receiveDialer(sock)
 		}
 	}
 }
 
-// greet takes a stranger in, or turns it away. Nothing waits for strangers: they
-// are not among the tasks of the context.
-func (c *hostContext) greet(sock *net.UnixConn) {
-	a := &caller{sock: sock, user: c.userOf(rights.User(sock))}
+// receiveDialer begins with a dialer, or refuses it. Closing does not wait for
+// unauthenticated dialers: they are not among the tasks of the context.
+func (c *hostContext) receiveDialer(sock *net.UnixConn) {
+	a := &pendingDialer{sock: sock, user: c.userOf(rights.User(sock))}
 	code := uint32(rejectStuck)
 	if rights.Stuck(a.user) == nil {
 		code = c.enlist(a)
@@ -96,41 +97,41 @@ func (c *hostContext) greet(sock *net.UnixConn) {
 		rights.Close(sock)
 		return
 	}
-	go c.meet(a)
+	go c.handleDialer(a)
 }
 
-// enlist adds a stranger. The oldest one of that user goes if there are too many:
-// a genuine peer proves the secret within microseconds.
-func (c *hostContext) enlist(a *caller) (code uint32) {
+// enlist adds an unauthenticated dialer. It drops the oldest one of that user if
+// there are too many: a genuine peer proves the secret within microseconds.
+func (c *hostContext) enlist(a *pendingDialer) (code uint32) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	v := &c.visitors
-	list := v.strangers[a.user]
+	v := &c.pendingDialers
+	list := v.unproven[a.user]
 	if c.IsClosed() || v.leaving[a.user] >= maxLeaving {
 		return rejectBusy
 	}
-	if len(list) >= maxStrangers {
+	if len(list) >= maxUnproven {
 		oldest := list[0]
 		list = list[1:]
 		v.leaving[a.user]++
 		_ = send(oldest.sock, &message{kind: msgReject, code: rejectBusy})
 		rights.HangUp(oldest.sock)
 	}
-	v.strangers[a.user] = append(list, a)
+	v.unproven[a.user] = append(list, a)
 	c.sockets[a.sock] = struct{}{}
 	return 0
 }
 
-// delist removes a stranger, who has proved to be a peer or leaves. The caller holds mu.
-func (c *hostContext) delist(a *caller) {
-	v := &c.visitors
-	list := v.strangers[a.user]
+// delist removes a dialer that has proved the secret or has ended. The caller holds mu.
+func (c *hostContext) delist(a *pendingDialer) {
+	v := &c.pendingDialers
+	list := v.unproven[a.user]
 	if k := slices.Index(list, a); k < 0 {
 		count(v.leaving, a.user, -1)
 	} else if list = slices.Delete(list, k, k+1); len(list) == 0 {
-		delete(v.strangers, a.user)
+		delete(v.unproven, a.user)
 	} else {
-		v.strangers[a.user] = list
+		v.unproven[a.user] = list
 	}
 }
 
@@ -141,10 +142,10 @@ func count[K comparable](m map[K]int, key K, by int) {
 	}
 }
 
-// meet speaks the listener's part with one dialer.
-func (c *hostContext) meet(a *caller) {
-	_ = a.sock.SetDeadline(time.Now().Add(strangerTime))
-	code, err := c.interview(a)
+// handleDialer runs the listener's part of the set-up with one dialer.
+func (c *hostContext) handleDialer(a *pendingDialer) {
+	_ = a.sock.SetDeadline(time.Now().Add(proofTime))
+	code, err := c.authenticate(a)
 	_ = a.sock.SetDeadline(time.Time{})
 	if code == 0 && err == nil {
 		code = c.admit(a)
@@ -164,8 +165,8 @@ func (c *hostContext) meet(a *caller) {
 	default:
 		n := c.receivePeer(a)
 		c.Mu.Lock()
-		count(c.visitors.ofUser, a.user, -1)
-		count(c.visitors.ofPeer, a.hello.from, -1)
+		count(c.pendingDialers.ofUser, a.user, -1)
+		count(c.pendingDialers.ofPeer, a.hello.from, -1)
 		c.Mu.Unlock()
 		c.tasks.Done()
 		if n != nil {
@@ -176,8 +177,8 @@ func (c *hostContext) meet(a *caller) {
 	c.dismiss(a)
 }
 
-// dismiss ends the socket of a dialer that has become no connection.
-func (c *hostContext) dismiss(a *caller) {
+// dismiss closes the socket of a dialer that has got no connection.
+func (c *hostContext) dismiss(a *pendingDialer) {
 	c.Mu.Lock()
 	delete(c.sockets, a.sock)
 	c.Mu.Unlock()
@@ -186,13 +187,13 @@ func (c *hostContext) dismiss(a *caller) {
 	}
 }
 
-// admit makes a peer of a stranger that has proved the secret: a task of the
-// context, which may pass descriptors, unless it only watches.
-func (c *hostContext) admit(a *caller) (code uint32) {
+// admit makes a dialer that has proved the secret a task of the context, which
+// may pass descriptors, unless it only watches.
+func (c *hostContext) admit(a *pendingDialer) (code uint32) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	c.delist(a)
-	v := &c.visitors
+	v := &c.pendingDialers
 	switch {
 	case c.IsClosed():
 		return rejectBusy
@@ -208,9 +209,9 @@ func (c *hostContext) admit(a *caller) (code uint32) {
 	return 0
 }
 
-// receivePeer waits with a peer for our user's Connect, and until the connection
-// stands, or watches until either side ends. Nil if there is no connection.
-func (c *hostContext) receivePeer(a *caller) *conn {
+// receivePeer waits with a peer for this side's Connect, and until the connection
+// is established, or watches until either side ends. It returns nil if there is no connection.
+func (c *hostContext) receivePeer(a *pendingDialer) *conn {
 	if a.hello.flags&flagWatch == 0 {
 		c.match(a)
 		return c.complete(a)
@@ -222,10 +223,10 @@ func (c *hostContext) receivePeer(a *caller) *conn {
 	return nil
 }
 
-// interview checks the process at the other end. A code says what to answer; an error that
-// there is nobody to answer to. A stranger cannot pass descriptors: the kernel
+// authenticate checks the process at the other end. A code is the reason to send; an error
+// means that the dialer has gone. An unauthenticated dialer cannot pass descriptors: the kernel
 // refuses them, or closes them when they are read.
-func (c *hostContext) interview(a *caller) (code uint32, err error) {
+func (c *hostContext) authenticate(a *pendingDialer) (code uint32, err error) {
 	// Closing a socket with unread bytes resets it, and the peer would see an error before the answer.
 	_, err = expect(a.sock, &a.hello, msgHello, 0)
 	if a.user == rights.Nobody {
@@ -246,8 +247,8 @@ func (c *hostContext) interview(a *caller) (code uint32, err error) {
 	}
 	challenge := message{kind: msgChallenge, flags: c.flags()}
 	_, _ = rand.Read(challenge.nonce[:])
-	said := proven(h, &challenge)
-	challenge.mac = c.key.MAC(listenerProof, said...)
+	signed := proven(h, &challenge)
+	challenge.mac = c.key.MAC(listenerProof, signed...)
 	if err := send(a.sock, &challenge); err != nil {
 		return 0, err
 	}
@@ -261,7 +262,7 @@ func (c *hostContext) interview(a *caller) (code uint32, err error) {
 	case err != nil:
 		return 0, err
 	}
-	if !c.key.Check(proof.mac[:], dialerProof, said...) {
+	if !c.key.Check(proof.mac[:], dialerProof, signed...) {
 		return rejectAuth, nil
 	}
 	a.asym = h.flags&challenge.flags&flagBarrier != 0

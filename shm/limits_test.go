@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A process without descriptors is told so, where the kernel has dropped those that came.
+// A process without descriptors gets an error that names the limit, where the kernel has dropped those that came.
 func TestLackOfDescriptorsIsNamed(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -49,7 +49,7 @@ func TestLackOfDescriptorsIsNamed(t *testing.T) {
 	}
 }
 
-// A peer that lacks them says so, instead of hanging up.
-func TestPoorListenerSaysSo(t *testing.T) {
-	oneLine(t, rejectError(rejectPoor), "the peer has no descriptors", "ulimit -n")
+// A listener that lacks descriptors sends a reason, instead of hanging up.
+func TestListenerWithoutDescriptorsIsNamed(t *testing.T) {
+	oneLine(t, rejectError(rejectResources), "the peer has no descriptors", "ulimit -n")
 }

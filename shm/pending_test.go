@@ -39,9 +39,9 @@ func passed(t testing.TB, s *net.UnixConn, b []byte, fd int) bool {
 	return err == nil
 }
 
-// Descriptors that a stranger passes never block this process: neither reads nor closes of its socket, nor of the listener with sockets
-// that nobody has accepted.
-func TestStrangersDescriptorsNeverBlock(t *testing.T) {
+// Descriptors that an unauthenticated dialer passes never block this process: neither reads nor closes of its socket,
+// nor of the listener with sockets that were not accepted.
+func TestUnauthenticatedDescriptorsNeverBlock(t *testing.T) {
 	hello := func(c driver.Context) []byte {
 		return (&message{kind: msgHello, flags: core(c).flags(), from: lowestInc, to: core(c).Incarnation}).append(nil)
 	}
@@ -84,17 +84,17 @@ func TestStrangersDescriptorsNeverBlock(t *testing.T) {
 					}
 				})
 				// Not counted in threads, as Go keeps idle ones.
-				within(t, 10*time.Second, "no goroutine is stuck", func() bool { return greeters() == 0 })
+				within(t, 10*time.Second, "no goroutine is stuck", func() bool { return dialerGoroutines() == 0 })
 			})
 		})
 	}
 }
 
-// greeters counts goroutines that speak with strangers.
-func greeters() int {
+// dialerGoroutines counts goroutines that handle pending dialers.
+func dialerGoroutines() int {
 	var b strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&b, 2)
-	return strings.Count(b.String(), "shm.(*hostContext).meet(")
+	return strings.Count(b.String(), "shm.(*hostContext).handleDialer(")
 }
 
 // Once it is a peer, what it passes is closed by workers: its connection ends, ours and Close go on.
@@ -115,7 +115,7 @@ func TestPeersDescriptorsNeverBlock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				i := newImpostor(t)
+				i := newFakePeer(t)
 				inst := i.connect(c)
 				before := held()
 				fds := make([]int, tt.fds)
@@ -126,7 +126,7 @@ func TestPeersDescriptorsNeverBlock(t *testing.T) {
 					t.Fatal(err)
 				}
 				rights.Discard(rights.Nobody, fds...)
-				before.fds += tt.fds // the deaf ends are the test's
+				before.fds += tt.fds // the ends that do not read belong to the test
 				releasedAll(t, before)
 				ends(t, 10*time.Second, "disconnect", func() { contractError(t, inst.Disconnect()) })
 				ends(t, 10*time.Second, "close", func() {
@@ -139,14 +139,14 @@ func TestPeersDescriptorsNeverBlock(t *testing.T) {
 	}
 }
 
-// A user has so many strangers; the oldest goes, genuine peers connect, and other users do not notice. The bound is
-// maxStrangers.
-func TestStrangersAreBoundedPerUser(t *testing.T) {
+// A user has a limited number of unauthenticated dialers; the oldest is dropped, genuine peers connect, and other users
+// do not notice. The bound is maxUnproven.
+func TestUnauthenticatedDialersAreBoundedPerUser(t *testing.T) {
 	opts := map[string]string{"dir": t.TempDir()}
 	c, genuine := open(t, driver.Small, opts), open(t, driver.Small, opts)
 	before := held()
 	var socks []*net.UnixConn
-	for range maxStrangers + 32 {
+	for range maxUnproven + 32 {
 		var s *net.UnixConn
 		within(t, 10*time.Second, "dial", func() (ok bool) { // the queue may be full
 			var err error
@@ -163,10 +163,10 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 		n.Mu.Lock()
 		defer n.Mu.Unlock()
 		var all int
-		for _, l := range n.visitors.strangers {
+		for _, l := range n.pendingDialers.unproven {
 			all += len(l)
 		}
-		return all <= maxStrangers && len(n.visitors.leaving) == 0
+		return all <= maxUnproven && len(n.pendingDialers.leaving) == 0
 	})
 	var m message
 	if _, err := receive(socks[0], &m, 0); err != nil || m.kind != msgReject || m.code != rejectBusy {
@@ -180,13 +180,13 @@ func TestStrangersAreBoundedPerUser(t *testing.T) {
 	within(t, 5*time.Second, "no counters are left", func() bool {
 		core(c).Mu.Lock()
 		defer core(c).Mu.Unlock()
-		v := &core(c).visitors
-		return len(v.strangers)+len(v.leaving)+len(v.ofPeer)+len(v.ofUser) == 0
+		v := &core(c).pendingDialers
+		return len(v.unproven)+len(v.leaving)+len(v.ofPeer)+len(v.ofUser) == 0
 	})
 }
 
-// Watchers prove the secret, too, and are bounded: without it nobody can hold descriptors for longer than a stranger.
-// The bounds are maxWaitingPeer for a peer and maxWaitingUser for a user.
+// Watchers prove the secret, too, and are bounded: without it no process can hold descriptors for longer than an
+// unauthenticated dialer. The bounds are maxWaitingPeer for a peer and maxWaitingUser for a user.
 func TestWatchersAreBounded(t *testing.T) {
 	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {
@@ -237,14 +237,14 @@ func TestWatchersAreBounded(t *testing.T) {
 	oneLine(t, rejectError(rejectWaiting), fmt.Sprint(maxWaitingPeer), fmt.Sprint(maxWaitingUser))
 }
 
-// A stranger who names another rank cannot fail the connection that waits for that rank.
-func TestStrangersFailNobodysConnection(t *testing.T) {
+// An unauthenticated dialer that names another rank cannot fail the connection that waits for that rank.
+func TestUnauthenticatedDialerFailsNoConnection(t *testing.T) {
 	c, err := query(t, driver.Small, nil).Open(driver.Attributes{Secret: []byte(ourSecret)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst, err := c.Connect(i.url)
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +272,7 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 		x, y := join(t, c, other)
 		user := uint32(os.Getuid())
 		for rights.Held(user) < rights.MaxHeld {
-			i := newImpostor(t)
+			i := newFakePeer(t)
 			inst := i.connect(c)
 			for range 2 {
 				fd := f.Open()
@@ -285,7 +285,7 @@ func TestUserWhoseDescriptorsBlockIsRefused(t *testing.T) {
 			within(t, 5*time.Second, "it has left", func() bool { return n.State() != kit.StateUp })
 			ends(t, 5*time.Second, "disconnect", func() { contractError(t, inst.Disconnect()) })
 		}
-		i := newImpostor(t)
+		i := newFakePeer(t)
 		if _, err := c.Connect(i.url); err != nil {
 			t.Fatal(err)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A peer that says in shared memory that it is inside, and connects again and again, costs memory up to a
-// limit: neither goroutines nor descriptors.
-func TestPeerThatClaimsToBeInside(t *testing.T) {
+// A peer whose hazard word stays set, and that connects again and again, costs memory up to a limit: neither
+// goroutines nor descriptors.
+func TestHazardThatStaysSet(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
 			tables := regionTables(t)
@@ -23,7 +23,7 @@ func TestPeerThatClaimsToBeInside(t *testing.T) {
 			var segs []*segment
 			var before holdings
 			round := func() {
-				i := newImpostor(t)
+				i := newFakePeer(t)
 				inst := i.connect(c)
 				store64(&i.seg.ctl.side[1].hazard, 1)
 				i.seg.closeFD()
@@ -33,27 +33,27 @@ func TestPeerThatClaimsToBeInside(t *testing.T) {
 				}
 				i.sock.Close()
 			}
-			for k := range maxLingering {
-				if k == 1 { // the lingerer, and the process's pidfd, are there
+			for k := range maxClosing {
+				if k == 1 { // the closer, and the process's pidfd, are there
 					before = held()
 					before.maps = 1 << 20
 				}
 				round()
 			}
-			before.fds += maxLingering // listeners of the impostors, which are the test's
+			before.fds += maxClosing // listeners of the fake peers, which belong to the test
 			before.goroutines += 2
 			releasedAll(t, before)
-			i := newImpostor(t)
+			i := newFakePeer(t)
 			if _, err := c.Connect(i.url); !errors.Is(err, driver.ErrBusy) {
 				t.Errorf("connection beyond the limit: got %v, want ErrBusy", err)
 			} else {
-				oneLine(t, err, "at most 64")
+				oneLine(t, err, "limit 64")
 			}
 			store64(&segs[0].ctl.side[1].hazard, 0)
 			within(t, 10*time.Second, "one place is free", func() bool {
 				core(c).Mu.Lock()
 				defer core(c).Mu.Unlock()
-				return core(c).old[lowestInc] < maxLingering
+				return core(c).old[lowestInc] < maxClosing
 			})
 			round()
 			ends(t, 5*time.Second, "close", func() { _ = c.Close() })

@@ -15,25 +15,25 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// claimedSize is long enough for a stop to fall into the middle of a transfer.
-const claimedSize = 8 << 20
+// interruptedSize is long enough for a stop to fall into the middle of a transfer.
+const interruptedSize = 8 << 20
 
-// exchange is what an exchanger is told: to connect and move one long message.
+// exchange is the order to an exchanger: to connect and move one long message.
 type exchange struct {
 	URL  string
 	Send bool
 }
 
-// exchangeRole moves one long message over each connection that it is told to make, and says how it went. It alone
-// copies, by the option ends.
+// exchangeRole makes the connections that it is ordered to make, moves one long message over each, and reports the
+// result. It alone copies, by the option ends.
 func exchangeRole(in *json.Decoder) error {
 	var k task
 	c, err := k.open(in)
 	if err != nil {
 		return err
 	}
-	say(report{URL: c.URL(), PID: os.Getpid()})
-	ar, err := driver.NewArena(claimedSize)
+	reply(report{URL: c.URL(), PID: os.Getpid()})
+	ar, err := driver.NewArena(interruptedSize)
 	if err != nil {
 		return err
 	}
@@ -70,12 +70,12 @@ func exchangeOnce(c driver.Context, in *json.Decoder, x exchange, mem []byte, pr
 		}
 		poll, err = i.SendPoll, i.SendPost(&p)
 	} else if err = i.RecvPost(&p); err == nil {
-		say(p.RdvData)
+		reply(p.RdvData)
 	}
 	if err != nil {
 		return err
 	}
-	say(report{})
+	reply(report{})
 	for done := false; !done; {
 		done, err = poll(&p)
 	}
@@ -85,12 +85,12 @@ func exchangeOnce(c driver.Context, in *json.Decoder, x exchange, mem []byte, pr
 	} else if at := written(mem); !x.Send && at >= 0 {
 		r.Err = fmt.Sprintf("wrong: received byte %d of memory that was not sent", at)
 	}
-	say(r)
+	reply(r)
 	return i.Disconnect()
 }
 
-// A peer that copies a message is stopped at random moments. This end cancels, breaks or closes; once the packet is done,
-// the peer neither writes to its memory nor takes what is in it by then for the message.
+// A peer that copies a message is stopped at random moments. This end cancels, breaks or closes; once the packet is
+// done, the peer neither writes to its memory nor takes what is in it by then for the message.
 func TestNothingIsCopiedAfterThePacketIsDone(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed: %d", seed)
@@ -111,12 +111,12 @@ func TestNothingIsCopiedAfterThePacketIsDone(t *testing.T) {
 					opts["ends"] = "receiver"
 				}
 				p := startChild(t, "exchange", nil)
-				p.tell(task{Track: driver.Large, Options: opts})
+				p.write(task{Track: driver.Large, Options: opts})
 				var at report
-				p.hear(&at)
+				p.read(&at)
 				held := 0
 				for range trials {
-					x := claimed{t: t, p: p, url: at.URL, opts: opts, sending: sending, private: path == "cma"}
+					x := interruptedTransfer{t: t, p: p, url: at.URL, opts: opts, sending: sending, private: path == "cma"}
 					if x.run(how, rnd) {
 						held++
 					}
@@ -127,7 +127,7 @@ func TestNothingIsCopiedAfterThePacketIsDone(t *testing.T) {
 	}
 }
 
-type claimed struct {
+type interruptedTransfer struct {
 	t                *testing.T
 	p                *child
 	url              string
@@ -141,39 +141,39 @@ type claimed struct {
 }
 
 // begin connects, and the peer begins to copy.
-func (x *claimed) begin() {
+func (x *interruptedTransfer) begin() {
 	t := x.t
 	t.Helper()
 	x.c = open(t, driver.Large, x.opts)
-	ar, err := driver.NewArena(claimedSize)
+	ar, err := driver.NewArena(interruptedSize)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if x.mem = ar.Bytes(); x.private {
-		x.mem = make([]byte, claimedSize)
+		x.mem = make([]byte, interruptedSize)
 	}
 	fillCanary(x.mem)
 	if x.inst, err = x.c.Connect(x.url); err != nil {
 		t.Fatal(err)
 	}
-	x.p.tell(exchange{URL: x.c.URL(), Send: !x.sending})
+	x.p.write(exchange{URL: x.c.URL(), Send: !x.sending})
 	if err := x.inst.ConnectWait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	x.pkt = driver.Packet{IOV: [][]byte{x.mem}}
 	if x.sending {
-		x.p.hear(&x.pkt.RdvData)
+		x.p.read(&x.pkt.RdvData)
 		err = x.inst.SendPost(&x.pkt)
 	} else if err = x.inst.RecvPost(&x.pkt); err == nil {
-		x.p.tell(bytes.Clone(x.pkt.RdvData))
+		x.p.write(bytes.Clone(x.pkt.RdvData))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.p.hear(new(report))
+	x.p.read(new(report))
 }
 
-func (x *claimed) poll() (bool, error) {
+func (x *interruptedTransfer) poll() (bool, error) {
 	if x.sending {
 		return x.inst.SendPoll(&x.pkt)
 	}
@@ -181,7 +181,7 @@ func (x *claimed) poll() (bool, error) {
 }
 
 // run returns whether the packet was held until the peer went on.
-func (x *claimed) run(how string, rnd *rand.Rand) (held bool) {
+func (x *interruptedTransfer) run(how string, rnd *rand.Rand) (held bool) {
 	t := x.t
 	t.Helper()
 	x.begin()
@@ -195,7 +195,7 @@ func (x *claimed) run(how string, rnd *rand.Rand) (held bool) {
 	case "nnect":
 		err = x.inst.Disconnect()
 	case "roken":
-		connOf(x.inst).breakWith(fmt.Errorf("%w: said the test", driver.ErrBroken))
+		connOf(x.inst).breakWith(fmt.Errorf("%w: broken by the test", driver.ErrBroken))
 	case "close":
 		err = x.c.Close()
 	}
@@ -224,10 +224,10 @@ func (x *claimed) run(how string, rnd *rand.Rand) (held bool) {
 		x.p.resume()
 	}
 	_ = x.c.Close() // which a peer that waits for this end learns of
-	var said report
-	x.p.hear(&said)
-	if len(said.Err) > 5 && said.Err[:5] == "wrong" {
-		t.Errorf("%s: the peer %s", how, said.Err)
+	var result report
+	x.p.read(&result)
+	if len(result.Err) > 5 && result.Err[:5] == "wrong" {
+		t.Errorf("%s: the peer %s", how, result.Err)
 	}
 	if at := unlike(x.mem, canaryByte^0xff); err != nil && at >= 0 {
 		t.Fatalf("%s: byte %d was written after the packet was done (%v)", how, at, err)
@@ -238,25 +238,25 @@ func (x *claimed) run(how string, rnd *rand.Rand) (held bool) {
 	return held
 }
 
-// The receiver has claimed a piece, and reads it from this end's buffer, when the connection breaks here: the send is not
-// done before the piece is, or the receiver has closed its socket.
+// The receiver has claimed a piece, and reads it from this end's buffer, when the connection breaks here: the send is
+// not done before the piece is, or the receiver has closed its socket.
 func TestSendIsHeldWhileTheReceiverReads(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		let  func(*impostor)
+		let  func(*fakePeer)
 	}{
-		{"done", func(i *impostor) { store64(&i.seg.table[0][0].recv.done, 1) }},
-		{"hung up", func(i *impostor) { i.sock.Close() }},
+		{"done", func(i *fakePeer) { store64(&i.seg.table[0][0].recv.done, 1) }},
+		{"hung up", func(i *fakePeer) { i.sock.Close() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			i := newImpostor(t)
+			i := newFakePeer(t)
 			inst := i.connect(open(t, driver.Large, map[string]string{"ends": "receiver"}))
 			p := driver.Packet{IOV: [][]byte{make([]byte, 4*maxPiece)}, RdvData: i.rdv(0, endLine{ticket: 5, addr: 4096, length: 4 * maxPiece, reach: reachArena})}
 			if err := inst.SendPost(&p); err != nil {
 				t.Fatal(err)
 			}
 			atomic.AddUint64(&i.seg.table[0][0].claim, 1<<claimBits) // a piece from the back
-			connOf(inst).breakWith(fmt.Errorf("%w: said the test", driver.ErrBroken))
+			connOf(inst).breakWith(fmt.Errorf("%w: broken by the test", driver.ErrBroken))
 			for range 10 {
 				if done, err := inst.SendPoll(&p); done {
 					t.Fatalf("done (%v) while the receiver reads the buffer", err)
@@ -272,7 +272,7 @@ func TestSendIsHeldWhileTheReceiverReads(t *testing.T) {
 
 // An end that could not copy a piece has left the buffer, but the message has not arrived.
 func TestPieceThatCouldNotBeCopied(t *testing.T) {
-	i := newImpostor(t)
+	i := newFakePeer(t)
 	inst := i.connect(open(t, driver.Large, map[string]string{"ends": "receiver"}))
 	p := driver.Packet{IOV: [][]byte{make([]byte, minPiece)}, RdvData: i.rdv(0, endLine{ticket: 5, addr: 4096, length: minPiece, reach: reachArena})}
 	if err := inst.SendPost(&p); err != nil {
@@ -287,7 +287,8 @@ func TestPieceThatCouldNotBeCopied(t *testing.T) {
 	}
 }
 
-// A sender that posted while the receive was cancelled may hold an old claim word: the slot rests until it acknowledges.
+// A sender that posted while the receive was cancelled may hold an old claim word: the slot is not used until that
+// sender acknowledges.
 func TestSlotRestsUntilTheSenderAcknowledges(t *testing.T) {
 	a, b := pair(t, driver.Large, nil)
 	r := driver.Packet{IOV: [][]byte{make([]byte, 4096)}}

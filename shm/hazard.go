@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// How this side knows that a peer writes to its memory no more.
+// Hazard pointers: how this side knows that a peer accesses its memory no more.
 //
 // A peer reaches a region with its own CPU, so that nothing here can stop it: this side can only know that the peer
 // is outside and will not enter again. A side that accesses a region of the other side
@@ -23,13 +23,13 @@ import (
 // generation (for one, when it deregisters it), and loads the hazard word afterwards. All of these are sequentially
 // consistent: either the peer sees that it may not enter, or the owner sees that the peer is inside. A hazard counts
 // until the peer clears it, or is gone (see conn.peerGone), in every state of the connection here: it may be closed,
-// broken, or not stand yet. So the owner keeps each segment mapped from before the peer can use it until the peer is
-// outside for good; a passage stands for such a segment.
+// broken, or not established yet. So the owner keeps each segment mapped from before the peer can use it until the peer
+// is outside for good; a hazardPointer represents such a segment.
 //
 // Transfers of the large track do the same with the claim word of their slot, see released.
-type passage struct {
+type hazardPointer struct {
 	theirs *sideLines
-	gone   func() bool // whether the peer touches no memory here any more, even if its hazard is set
+	gone   func() bool // whether the peer accesses no memory here any more, even if its hazard word is set
 }
 
 // Values of the word closed.
@@ -39,23 +39,23 @@ const (
 	closedBroken // closed after the connection had broken
 )
 
-// guard keeps an eye on a segment: from before the peer can use it until unguard.
+// guard observes the hazard word in a segment: from before the peer can use it until unguard.
 func (c *hostContext) guard(seg *segment, side int, gone func() bool) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	c.passages[seg] = &passage{theirs: &seg.ctl.side[1-side], gone: gone}
+	c.hazards[seg] = &hazardPointer{theirs: &seg.ctl.side[1-side], gone: gone}
 }
 
 // unguard unmaps a segment whose peer is outside. The caller holds mu.
 func (c *hostContext) unguard(seg *segment) {
-	delete(c.passages, seg)
+	delete(c.hazards, seg)
 	seg.unmap()
 }
 
 // occupied reports whether a peer may be inside the region with this index, whose generation has been changed. The
-// caller holds mu.
+// The caller holds mu.
 func (c *hostContext) occupied(index int) bool {
-	for _, p := range c.passages {
+	for _, p := range c.hazards {
 		if atomic.LoadUint64(&p.theirs.hazard) == uint64(index)+1 && !p.gone() {
 			return true
 		}
@@ -63,8 +63,8 @@ func (c *hostContext) occupied(index int) bool {
 	return false
 }
 
-// abandon closes a connection that came to stand at the peer but not here. The peer may be inside a region already.
-// abandon owns the arguments. If this side may have hung up the socket, only the pidfd tells of the peer's end.
+// abandon closes a connection that was established at the peer but not here. The peer may be inside a region already.
+// abandon owns the arguments. If this side may have closed the socket, only the pidfd shows the peer's end.
 func (c *hostContext) abandon(seg *segment, side int, peer uint64, proc *process, sock *net.UnixConn, hungUp bool) {
 	n := c.newConn(peer)
 	n.Init(Name, "", 0, nil, nil)
@@ -74,15 +74,15 @@ func (c *hostContext) abandon(seg *segment, side int, peer uint64, proc *process
 	n.imports.closed = true
 	n.mine, n.theirs = &seg.ctl.side[side], &seg.ctl.side[1-side]
 	c.Mu.Lock()
-	c.passages[seg] = &passage{theirs: n.theirs, gone: n.peerGone}
+	c.hazards[seg] = &hazardPointer{theirs: n.theirs, gone: n.peerGone}
 	c.Mu.Unlock()
 	n.publishClosed(kit.StateUp)
 	go n.monitor(sock)
 	n.detach(kit.StateUp, sock)
 }
 
-// accept gives the segment to the dialer, who may use it from then on, unless the dialer has gone.
-func (c *hostContext) accept(a *caller, seg *segment) error {
+// accept sends the segment to the dialer, which may use it from then on, unless the dialer has gone.
+func (c *hostContext) accept(a *pendingDialer, seg *segment) error {
 	proc, err := peerOf(a.sock)
 	if err != nil {
 		seg.unmap()
@@ -100,8 +100,8 @@ func (c *hostContext) accept(a *caller, seg *segment) error {
 	return send(a.sock, &message{kind: msgAccept, probe: c.nonceAddr(), nonce: *c.nonce}, seg.fd, c.pageFD, c.regions.fd)
 }
 
-// abandon gives up what the dialer takes for a connection, or soon will. hungUp: this side may have hung up the socket.
-func (a *caller) abandon(c *hostContext, hungUp bool) {
+// abandon gives up what is a connection for the dialer, or soon will be. hungUp: this side may have closed the socket.
+func (a *pendingDialer) abandon(c *hostContext, hungUp bool) {
 	a.left = true
 	c.Mu.Lock()
 	hungUp = hungUp || c.IsClosed()
@@ -110,8 +110,8 @@ func (a *caller) abandon(c *hostContext, hungUp bool) {
 	c.abandon(a.seg, 0, a.hello.from, a.proc, a.sock, hungUp)
 }
 
-// publishClosed tells the peer that it may not enter regions of this side any more over this connection, which was in
-// state old. Afterwards the peer is inside only if its hazard says so.
+// publishClosed publishes that the peer may not enter regions of this side any more over this connection, which was in
+// state old. Afterwards the peer is inside only if its hazard word is set.
 func (n *conn) publishClosed(old kit.State) {
 	v := uint32(closedLeft)
 	if old == kit.StateBroken {
@@ -142,7 +142,7 @@ func (n *conn) peerOutside() bool {
 	return n.toSelf || atomic.LoadUint64(&n.theirs.hazard) == 0 || n.peerGone()
 }
 
-// peerGone reports whether the peer will not touch memory of this process any more over this connection. There are two
+// peerGone reports whether the peer will not access memory of this process any more over this connection. There are two
 // proofs. The pidfd knows when no thread of the process runs any more. The end of the socket is the other one: a peer
 // that lives closes it when none of its calls is inside and none can begin (see monitor and detach), a peer
 // that dies when its last thread has ended.

@@ -14,8 +14,8 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// impostor speaks the set-up protocol by hand: a peer that may do anything.
-type impostor struct {
+// fakePeer sends the messages of the set-up protocol by hand: a peer that may do anything.
+type fakePeer struct {
 	t     testing.TB
 	sock  *net.UnixConn
 	url   string
@@ -24,11 +24,11 @@ type impostor struct {
 	seg   *segment
 }
 
-// lowestInc makes an impostor the side that dials.
+// lowestInc makes a fake peer the side that dials.
 const lowestInc = 1
 
-// newImpostor has a url that contexts can connect to, for as long as they only
-// watch it.
+// newFakePeer returns a peer whose url contexts can connect to, for as long as
+// they only watch it.
 // ourSecret is what contexts of tests prove to each other.
 const ourSecret = "ours, and long enough"
 
@@ -41,7 +41,7 @@ func testKey(t testing.TB, secret string) *kit.Key {
 	return k
 }
 
-func newImpostor(t testing.TB) *impostor {
+func newFakePeer(t testing.TB) *fakePeer {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), fmt.Sprintf("%016x%s", lowestInc, socketSuffix))
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -49,13 +49,13 @@ func newImpostor(t testing.TB) *impostor {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	i := &impostor{t: t, inc: lowestInc}
+	i := &fakePeer{t: t, inc: lowestInc}
 	i.url = driver.URL{Driver: Name, Version: URLVersion, Incarnation: lowestInc, Rest: rest(path)}.String()
 	return i
 }
 
-// dial introduces the impostor to a context up to the challenge.
-func (i *impostor) dial(c driver.Context) (challenge message) {
+// dial runs the fake peer's part of the set-up with a context up to the challenge.
+func (i *fakePeer) dial(c driver.Context) (challenge message) {
 	i.t.Helper()
 	i.sock = rawDial(i.t, c)
 	i.t.Cleanup(func() { i.sock.Close() })
@@ -73,7 +73,7 @@ func (i *impostor) dial(c driver.Context) (challenge message) {
 // sealedMemory makes sealed memory.
 func sealedMemory(t testing.TB, size int64, flags, seals int) int {
 	t.Helper()
-	fd, err := unix.MemfdCreate("impostor", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+	fd, err := unix.MemfdCreate("fake peer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
 		t.Skipf("memfd_create with flags %#x: %v", flags, err)
 	}
@@ -86,9 +86,9 @@ func sealedMemory(t testing.TB, size int64, flags, seals int) int {
 	return fd
 }
 
-// connect makes a connection stand between a context of the test and the
-// impostor, and returns the context's end.
-func (i *impostor) connect(c driver.Context) driver.Instance {
+// connect establishes a connection between a context of the test and the
+// fake peer, and returns the context's end.
+func (i *fakePeer) connect(c driver.Context) driver.Instance {
 	i.t.Helper()
 	inst, err := c.Connect(i.url)
 	if err != nil {
@@ -104,16 +104,16 @@ func (i *impostor) connect(c driver.Context) driver.Instance {
 	return inst
 }
 
-// confirm sends what makes the connection stand.
-func (i *impostor) confirm() error {
+// confirm sends the message that establishes the connection.
+func (i *fakePeer) confirm() error {
 	i.t.Helper()
 	fds := []int{sealedMemory(i.t, wakePageBytes, 0, sizeSeals), sealedMemory(i.t, regionTableBytes, 0, sizeSeals)}
 	defer closeAll(fds)
 	return send(i.sock, &message{kind: msgConfirm}, fds...)
 }
 
-// accepted speaks the dialer's part until the impostor has the segment, all but the confirmation.
-func (i *impostor) accepted(c driver.Context) {
+// accepted runs the dialer's part until the fake peer has the segment, all but the confirmation.
+func (i *fakePeer) accepted(c driver.Context) {
 	i.t.Helper()
 	challenge := i.dial(c)
 	proof := message{kind: msgProof, mac: core(c).key.MAC(dialerProof, proven(&i.hello, &challenge)...)}
@@ -133,7 +133,7 @@ func (i *impostor) accepted(c driver.Context) {
 }
 
 // show shows an arena, as any number, of any size.
-func (i *impostor) show(id, size uint64, fd int) {
+func (i *fakePeer) show(id, size uint64, fd int) {
 	i.t.Helper()
 	if err := send(i.sock, &message{kind: msgArena, arena: id, size: size}, fd); err != nil {
 		i.t.Fatal(err)
@@ -141,7 +141,7 @@ func (i *impostor) show(id, size uint64, fd int) {
 }
 
 // showMemory shows memory of the right kind, and returns it.
-func (i *impostor) showMemory(id uint64, size int) []byte {
+func (i *fakePeer) showMemory(id uint64, size int) []byte {
 	i.t.Helper()
 	fd := sealedMemory(i.t, int64(size), 0, sizeSeals)
 	defer unix.Close(fd)
@@ -154,9 +154,9 @@ func (i *impostor) showMemory(id uint64, size int) []byte {
 	return unsafe.Slice((*byte)(p), size)
 }
 
-// rdv fills the impostor's line of a transfer that it will receive, and returns
-// rdv data for it. The impostor is side 1: its peer sends in direction 0.
-func (i *impostor) rdv(slot int, line endLine) []byte {
+// rdv fills the fake peer's line of a transfer that it will receive, and returns
+// rdv data for it. The fake peer is side 1: its peer sends in direction 0.
+func (i *fakePeer) rdv(slot int, line endLine) []byte {
 	t := &i.seg.table[0][slot]
 	addr, length, arena, offset := line.addr, line.length, line.arena, line.offset
 	store64(&t.recv.addr, addr)
