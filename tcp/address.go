@@ -17,7 +17,7 @@ import (
 // maxAddresses is how many addresses a url holds at most.
 const maxAddresses = 8
 
-// publishable reports whether an address can stand in a url: it is that of one host.
+// publishable reports whether an address can be part of a url: it belongs to one host only.
 func publishable(a netip.Addr) bool {
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.Is4In6() && a != broadcast

@@ -16,34 +16,34 @@ import (
 // conn is what instances of both tracks have in common.
 //
 // Its owner is the goroutine that uses the instance. Bytes from the socket are taken by the holder of rx, bytes to it
-// are handed over by the holder of tx: the owner, a goroutine that drains all connections, or the keeper. Both are
-// try-locks.
+// are handed over by the holder of tx: the owner, a goroutine that drains all connections, or the keep-alive goroutine.
+// Both are try-locks.
 type conn struct {
 	kit.Conn
 
-	ctx     *share
-	api     track
-	targets []netip.AddrPort
-	party   *party // guarded by the context's Mu, as is link
-	link    *link
-	toSelf  bool
-	wire    *wire // nil until the connection stands
+	ctx         *share
+	api         track
+	targets     []netip.AddrPort
+	pendingPeer *pendingPeer // guarded by the context's Mu, as is link
+	link        *link
+	toSelf      bool
+	wire        *wire // nil until the connection is established
 
-	rx, tx  tryLock
-	hup     atomic.Bool // the socket has announced its end
-	gone    bool        // the sockets are closed; under rx or tx
-	ended   bool        // nothing more comes; under rx
-	deaf    bool        // nothing more can be sent; under tx
-	wanted  atomic.Bool // somebody wanted to flush while another one did
-	blocked atomic.Bool // the kernel has no room: it says when
-	starved atomic.Bool // what was received has no room
+	rx, tx     tryLock
+	hup        atomic.Bool // the socket has announced its end
+	gone       bool        // the sockets are closed; under rx or tx
+	ended      bool        // nothing more comes; under rx
+	sendFailed bool        // nothing more can be sent; under tx
+	wanted     atomic.Bool // a goroutine wanted to flush while another one did
+	blocked    atomic.Bool // the kernel has no room: an epoll event will report room
+	starved    atomic.Bool // what was received has no room
 
-	// The keeper's look at a connection, once a tick.
-	heard, spoke atomic.Bool // since its last look
-	silent       int         // looks at which nothing was heard
-	quiet        int         // ticks in which nothing was sent
-	deadline     time.Time   // while it lingers
-	shut         bool        // while it lingers: this side sends no more
+	// The state of the keep-alive check of the connection, once a tick.
+	hasReceived, hasSent atomic.Bool // since the last check
+	silent               int         // checks since bytes were received
+	quiet                int         // ticks since bytes were sent
+	deadline             time.Time   // while closing
+	shut                 bool        // while closing: this side sends no more
 }
 
 // track is the part of a connection that differs between the tracks.
@@ -51,7 +51,7 @@ type track interface {
 	driver.Instance
 	kit.ConnHooks
 
-	// token returns the number in rdv data for this end; learn is told the peer's. The caller holds Mu.
+	// token returns the number in rdv data for this end; learn sets the peer's. The caller holds Mu.
 	token() uint64
 	learn(theirs uint64)
 
@@ -63,11 +63,11 @@ type track interface {
 	unsent() bool
 	// ping sends a sign of life, unless the owner is in the way: then it returns false. The caller holds Mu.
 	ping() bool
-	// bye sends the end. Nobody is inside; the caller holds rx and tx.
+	// bye sends the close message. No call is inside; the caller holds rx and tx.
 	bye()
 	// starts does for the owner what only its calls would do. The caller is inside the connection.
 	starts()
-	// drop forgets what is posted. Nobody is inside; the caller holds rx and tx.
+	// drop forgets what is posted. No call is inside; the caller holds rx and tx.
 	drop()
 }
 
@@ -84,8 +84,8 @@ func (l *tryLock) lock() {
 
 func (l *tryLock) unlock() { l.held.Store(false) }
 
-// stand makes a link carry the messages of the instance. The caller holds Mu.
-func (i *conn) stand(l *link, theirs uint64) {
+// establish makes a link carry the messages of the instance. The caller holds Mu.
+func (i *conn) establish(l *link, theirs uint64) {
 	c := i.ctx
 	setUserTimeout(l.sock, 0) // a peer that does not receive may let sent bytes wait
 	fd, err := takeSocket(l.sock)
@@ -106,12 +106,12 @@ func (i *conn) stand(l *link, theirs uint64) {
 		return
 	}
 	i.Resolve(kit.StateUp, nil)
-	c.nudge() // the keeper looks after it
+	c.wakeKeepAlive() // the keep-alive goroutine checks it from now on
 }
 
-// standAlone begins a connection to oneself: a pair of sockets, of which the instance writes to one and reads from the
-// other one.
-func (i *conn) standAlone() error {
+// connectSelf establishes a connection to this context: a pair of sockets, of which the instance writes to one and
+// reads from the other one.
+func (i *conn) connectSelf() error {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -122,12 +122,12 @@ func (i *conn) standAlone() error {
 		return err
 	}
 	i.Resolve(kit.StateUp, nil)
-	i.ctx.nudge()
+	i.ctx.wakeKeepAlive()
 	return nil
 }
 
-// attach gives the connection its sockets. It takes both locks, as another goroutine may still look at the connection
-// that had this number before. The caller holds Mu.
+// attach gives the connection its sockets. It takes both locks, because another goroutine may still access the
+// connection that had this number before. The caller holds Mu.
 func (i *conn) attach(w *wire, theirs uint64) error {
 	i.rx.lock()
 	i.tx.lock()
@@ -141,7 +141,7 @@ func (i *conn) attach(w *wire, theirs uint64) error {
 	return i.ctx.poll.add(i)
 }
 
-// receive takes what the socket has, unless somebody else does. It reports whether this call looked.
+// receive reads what the socket has, unless another goroutine does. It reports whether this call has read.
 func (i *conn) receive() bool {
 	if !i.rx.try() {
 		return false
@@ -154,13 +154,13 @@ func (i *conn) receive() bool {
 	}
 	i.rx.unlock()
 	if more {
-		i.ctx.drain.again(i)
+		i.ctx.drain.requeue(i)
 	}
 	return true
 }
 
-// flush hands over what is to be sent, unless somebody else does, who then does so for the caller: also what was put
-// there after the other one has looked for more, and before it has given up the lock.
+// flush writes queued bytes to the socket, unless another goroutine does. That one then also writes the caller's bytes,
+// even if they were queued after its last check and before its unlock.
 func (i *conn) flush() {
 	for {
 		if !i.tx.try() {
@@ -176,10 +176,10 @@ func (i *conn) flush() {
 			i.tx.unlock()
 			return
 		}
-		if i.blocked.Store(false); !i.deaf {
+		if i.blocked.Store(false); !i.sendFailed {
 			i.api.write()
 		}
-		left := !i.deaf && !i.blocked.Load() && i.api.unsent()
+		left := !i.sendFailed && !i.blocked.Load() && i.api.unsent()
 		i.tx.unlock()
 		if !left && !i.wanted.Load() {
 			return
@@ -195,7 +195,7 @@ func (i *conn) sent(s status) bool {
 	case again:
 		i.block()
 	case over: // what has come can still be received: the reader finds the end
-		i.deaf = true
+		i.sendFailed = true
 		i.blocked.Store(false)
 	}
 	return false
@@ -203,10 +203,10 @@ func (i *conn) sent(s status) bool {
 
 func (i *conn) block() {
 	i.blocked.Store(true)
-	i.ctx.attend()
+	i.ctx.schedule()
 }
 
-// end breaks the connection when the stream ends without bye. The caller holds rx.
+// end breaks the connection when the stream ends without a close message. The caller holds rx.
 func (i *conn) end(why error) {
 	i.ended = true
 	i.hangUp()
@@ -217,15 +217,15 @@ func (i *conn) end(why error) {
 		fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, i.ctx.Props.Device, why))
 }
 
-// bade ends the connection in order, when the peer says bye. The caller holds rx.
-func (i *conn) bade() {
+// peerClosed ends the connection in order, when the peer's close message has come. The caller holds rx.
+func (i *conn) peerClosed() {
 	i.ended = true
 	i.Finish(kit.StatePeerClosed, nil)
 	i.hangUp() // lets the peer close at once
 }
 
-// hangUp sends the peer the end of the stream: it may still hear this side, and shall not wait for the dead time until
-// our user disconnects. The caller holds rx.
+// hangUp sends the peer the end of the stream: the peer may still receive, and must not wait for the dead time until
+// this side's user disconnects. The caller holds rx.
 func (i *conn) hangUp() { _ = unix.Shutdown(i.wire.out, unix.SHUT_WR) }
 
 // violated ends the connection because of what the peer sent. The caller holds rx.
@@ -249,15 +249,15 @@ func (i *conn) OnClose(before kit.State) {
 	c := i.ctx
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	if i.party != nil {
-		i.party.leave(i)
+	if i.pendingPeer != nil {
+		i.pendingPeer.leave(i)
 	}
 	i.rx.lock()
 	i.tx.lock()
-	linger := before == kit.StateUp && i.wire != nil && !i.gone && !i.deaf && !i.toSelf
-	if linger {
+	sending := before == kit.StateUp && i.wire != nil && !i.gone && !i.sendFailed && !i.toSelf
+	if sending {
 		i.api.bye()
-		linger = !i.deaf
+		sending = !i.sendFailed
 	}
 	i.api.drop()
 	i.tx.unlock()
@@ -266,14 +266,14 @@ func (i *conn) OnClose(before kit.State) {
 	if i.wire == nil {
 		return
 	}
-	if !linger {
+	if !sending {
 		i.closeSockets()
 		return
 	}
 	c.poll.remove(i)
-	i.deadline = time.Now().Add(min(c.opts.deadTime, lingerTime))
-	c.lingering = append(c.lingering, i)
-	c.nudge()
+	i.deadline = time.Now().Add(min(c.opts.deadTime, closeTime))
+	c.closing = append(c.closing, i)
+	c.wakeKeepAlive()
 }
 
 // closeSockets closes the connection's sockets. Any goroutine may call it, once.
@@ -291,18 +291,18 @@ func (i *conn) closeSockets() {
 	i.rx.unlock()
 }
 
-// lingerTime is how long a peer has to take what was sent before this side closed.
-const lingerTime = 2 * time.Second
+// closeTime is how long a peer has to receive what was sent before this side closed.
+const closeTime = 2 * time.Second
 
-// linger sends the rest and waits until the peer's kernel has it, as closing a socket with bytes that were not received
-// would take back what was sent. It reports whether that is over. The caller holds Mu.
-func (i *conn) linger(now time.Time) bool {
+// sentAll sends the rest, and reports whether the peer's kernel has everything, or the connection cannot send any more:
+// closing a socket with bytes that were not received would discard what was sent. The caller holds Mu.
+func (i *conn) sentAll(now time.Time) bool {
 	i.flush()
 	i.rx.lock()
 	i.tx.lock()
 	defer i.tx.unlock()
 	defer i.rx.unlock()
-	if i.gone || i.deaf || now.After(i.deadline) {
+	if i.gone || i.sendFailed || now.After(i.deadline) {
 		return true
 	}
 	if !i.shut && !i.api.unsent() {

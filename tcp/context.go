@@ -25,23 +25,23 @@ type share struct {
 	poll      *poller
 	watched   atomic.Bool // the connections are in poll; changes under Mu
 	drain     drainState
-	lingering []*conn // closed here, while the peer does not have everything; guarded by Mu
+	closing   []*conn // closed on this side, while the peer's kernel does not have everything; guarded by Mu
 
-	parties   map[uint64]*party // by incarnation; guarded by Mu
-	pending   pending           // guarded by Mu
-	quota     quota             // of pending links
-	strangers strangers
-	onRequest atomic.Pointer[func()]
-	probes    atomic.Uint32
-	refused   atomic.Uint64
-	bad       atomic.Uint64
+	pendingPeers    map[uint64]*pendingPeer // by incarnation; guarded by Mu
+	pending         pending                 // guarded by Mu
+	quota           quota                   // of pending links
+	unauthenticated unauthenticated
+	onRequest       atomic.Pointer[func()]
+	probes          atomic.Uint32
+	refused         atomic.Uint64
+	bad             atomic.Uint64
 
-	nudged       chan struct{}
-	keeperPauses atomic.Bool // the keeper looks again in a moment anyway
-	attention    atomic.Bool // something waits for the keeper
-	live         context.Context
-	stop         context.CancelFunc
-	tasks        sync.WaitGroup
+	keepAliveWoken  chan struct{}
+	keepAlivePauses atomic.Bool // the keep-alive goroutine polls again within 1 ms anyway
+	scheduled       atomic.Bool // something waits for the keep-alive goroutine
+	live            context.Context
+	stop            context.CancelFunc
+	tasks           sync.WaitGroup
 }
 
 // smallContext gives a context the methods of its track.
@@ -50,7 +50,7 @@ type smallContext struct {
 	kit.Prober[conn]
 }
 
-// drainEvery is how many probes may name connections that were known to have something, before one looks at the
+// drainEvery is how many probes may name connections that were known to have something, before one polls the
 // sockets: busy peers shall not keep a quiet one's from being read.
 const drainEvery = 16
 
@@ -68,7 +68,7 @@ var (
 )
 
 func openContext(props driver.Properties, o options, a driver.Attributes) (_ *share, err error) {
-	c := &share{opts: o, parties: make(map[uint64]*party), nudged: make(chan struct{}, 1)}
+	c := &share{opts: o, pendingPeers: make(map[uint64]*pendingPeer), keepAliveWoken: make(chan struct{}, 1)}
 	if c.key, err = kit.NewKey(a.Secret); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	i := c.newConn()
 	if to.Incarnation == c.Incarnation {
 		c.Add(i, num, url, i.api, i.api)
-		if err := i.standAlone(); err != nil {
+		if err := i.connectSelf(); err != nil {
 			c.Conns.Put(num, nil)
 			return nil, err
 		}
@@ -137,10 +137,10 @@ func (c *share) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 		return nil, err
 	}
 	c.Add(i, num, url, i.api, i.api)
-	p := c.party(to.Incarnation)
-	i.party = p
+	p := c.pendingPeer(to.Incarnation)
+	i.pendingPeer = p
 	p.waiting = append(p.waiting, i)
-	p.tend()
+	p.advance()
 	return i, nil
 }
 
@@ -175,24 +175,24 @@ func (c *share) Count(to *driver.Counters) {
 }
 
 func (c *share) Release() error {
-	c.awaitLingering()
+	c.awaitClosing()
 	c.holder(false)
 	c.stop()
 	c.closeListeners()
-	c.strangers.hangUp()
+	c.unauthenticated.hangUp()
 	c.Mu.Lock()
-	for _, p := range c.parties {
+	for _, p := range c.pendingPeers {
 		p.hangUp()
 	}
 	c.Mu.Unlock()
-	c.nudge()
+	c.wakeKeepAlive()
 	c.poll.wake()
 	c.tasks.Wait()
 	c.Mu.Lock()
-	for _, i := range c.lingering {
+	for _, i := range c.closing {
 		i.closeSockets()
 	}
-	c.lingering = nil
+	c.closing = nil
 	c.Mu.Unlock()
 	c.drain.end()
 	c.poll.close()

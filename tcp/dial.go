@@ -26,17 +26,17 @@ type attempt struct {
 	err  error
 }
 
-// Pauses between attempts to reach a peer that has closed the connection, or whose program does not come.
+// Pauses between attempts to reach a peer that has closed the connection, or whose program has not called Connect.
 const (
 	firstPause = 5 * time.Millisecond
 	callPause  = 200 * time.Millisecond
-	lazyPause  = 2 * time.Second // the peer dials, too, when its program comes
+	lazyPause  = 2 * time.Second // the peer dials, too, when its program calls Connect
 )
 
 // persist repeats the race, after a pause, for the dead time if the peer closed the connection before it answered:
-// strangers may crowd its port. If its process is gone, the next attempt finds that out. A peer that says busy lives,
-// and is asked again as long as somebody waits for it.
-func (c *share) persist(p *party, targets []netip.AddrPort, pause time.Duration) (*link, error) {
+// unauthenticated dialers may fill its port's limit. If its process is gone, the next attempt finds that out. A peer
+// that answers busy lives, and is dialed again as long as an instance waits for it.
+func (c *share) persist(p *pendingPeer, targets []netip.AddrPort, pause time.Duration) (*link, error) {
 	limit := time.Now().Add(c.opts.deadTime)
 	err := errBusy
 	for next := firstPause; ; {
@@ -65,13 +65,13 @@ func (c *share) persist(p *party, targets []netip.AddrPort, pause time.Duration)
 }
 
 // awaited reports whether an instance waits for the peer.
-func (p *party) awaited() bool {
+func (p *pendingPeer) awaited() bool {
 	p.ctx.Mu.Lock()
 	defer p.ctx.Mu.Unlock()
 	return len(p.waiting) > 0
 }
 
-// hungUp reports whether the other end closed a connection that stood.
+// hungUp reports whether the other end closed an established TCP connection.
 func hungUp(err error) bool {
 	for _, e := range []error{unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF, errBusy} {
 		if errors.Is(err, e) {
@@ -83,8 +83,8 @@ func hungUp(err error) bool {
 
 // race dials the candidates of a peer, the next one when those before have failed or take long, and returns the first
 // link on which the peer has proved the secret and its incarnation. A candidate that fails harms nothing: it may be an
-// address that many hosts have. Again says that one closed the connection, and may be the peer, whatever the others
-// said.
+// address that many hosts have. again reports that one closed the connection, and may be the peer, whatever the errors
+// of the others are.
 func (c *share) race(ctx context.Context, peer uint64, targets []netip.AddrPort) (_ *link, again bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, max(c.opts.deadTime, time.Second))
 	defer cancel()
@@ -131,7 +131,7 @@ func dismiss(results <-chan attempt, n int) {
 	}
 }
 
-// worse chooses the error that tells more of the peer: a wrong secret or version before a process that is gone.
+// worse returns the more specific of two errors: a wrong secret or version before a process that is gone.
 func worse(a, b error) error {
 	rank := func(err error) int {
 		switch {

@@ -10,13 +10,13 @@
 // # A message on the small track
 //
 //  1. SendPost (small.go) copies the message behind a head of 4 bytes into the ring of what leaves. Launch hands the
-//     ring to the socket (wire.go): at once for the first few after a look at what has come; further messages of a
-//     program that only sends are held back to go together, until 16 KiB are there, the program polls this driver, or
-//     the keeper looks (keeper.go), which takes some 100 µs if it gets a processor.
-//  2. At the receiver, the owner's poll, a probe, a sleeping waiter or the keeper reads the socket into the ring of
-//     what comes (conn.receive); a probe learns from one epoll_wait which sockets have something (poller.go). Sockets
-//     are in the epoll instance from the context's first probe or sleep on. parse checks the heads, and announces each
-//     message that is complete.
+//     ring to the socket (wire.go): at once for the first few after a poll; further messages of a program that only
+//     sends are held back to go together, until 16 KiB are there, the program polls this driver, or the keep-alive
+//     goroutine polls (keepalive.go), which takes some 100 µs if it gets a processor.
+//  2. At the receiver, the owner's poll, a probe, a sleeping waiter or the keep-alive goroutine reads the socket into
+//     the ring of what comes (conn.receive); a probe learns from one epoll_wait which sockets have something
+//     (poller.go). Sockets are in the epoll instance from the context's first probe or sleep on. parse checks the heads,
+//     and announces each message that is complete.
 //  3. RecvPoll copies the message to the posted receive, or lends it in the ring.
 //  4. Memory that was freed is granted to the peer in steps of a quarter of the window (112 KiB): what a peer may send
 //     ahead of its receiver has its place in the ring, so that signs of life and the end are always read.
@@ -26,29 +26,31 @@
 // RecvPost describes the receive in 32 bytes of rdv data. The sender writes a head and the user's memory with sendmsg,
 // the receiver reads into the memory of the receive that the head names: no copy besides the kernel's. Bytes for a
 // receive that was cancelled are read and dropped. What a socket takes at once bounds a call; later calls, or the
-// keeper, go on.
+// keep-alive goroutine, go on.
 //
 // # Connecting
 //
 // Both sides dial, so that one direction that works is enough (dial.go, listen.go). The side with the lower incarnation
 // leads: it takes one proven link for each of its calls of Connect, in their order, and the other side matches it with
-// its own calls (party.go). The leader confirms each match, as its instance may have been given up meanwhile. Links
-// that nobody needs are closed by the side that dialed them. Those that wait for the other side's call end after 30 s, or
-// when there are too many (pending.go): they are dialed again as long as their user waits.
+// its own calls (pendingpeer.go). The leader confirms each match, because its instance may have been given up
+// meanwhile. Links without an instance are closed by the side that dialed them. Those that wait for the other side's
+// call end after 30 s, or when there are too many (pending.go): they are dialed again as long as their user waits.
 //
 // # When the peer dies
 //
-// The kernel closes the sockets of a process that dies: the reader sees the stream end without the frame that says bye,
-// and the connection is broken. A host that is gone is noticed by silence: each side sends a sign of life if it has
-// sent nothing for a fifth of the dead time, and breaks the connection when it has heard nothing for the dead time after
-// the next one was due. A process that was stopped for less than the dead time loses nothing. Disconnect and Close
-// send bye and wait, in the keeper, until the peer's kernel has everything, at most 2 s. A context that is closed in
-// the middle of a long message that it sends breaks the connection, as the rest of the message cannot follow.
+// The kernel closes the sockets of a process that dies: the reader sees the stream end without the frame bye, and the
+// connection is broken. A host that is gone is noticed by silence: each side sends a sign of life if it has
+// sent nothing for a fifth of the dead time, and breaks the connection when it has received nothing for the dead time
+// after the next one was due. A process that was stopped for less than the dead time loses nothing. Disconnect and
+// Close send the frame bye and wait, in the keep-alive goroutine, until the peer's kernel has everything, at most 2 s.
+// A context that is closed in the middle of a long message that it sends breaks the connection, because the rest of
+// the message cannot follow.
 //
 // # Limits
 //
-// Links that wait for this side's Connect take at most a quarter of the descriptors that the process may still open, and
-// half of that for one host. Messages of the small track have at most 16 KiB. A connection of the small track takes 224 KiB of memory, one of the
-// large track some 9 KiB. Nothing allocates on the data path, but with encrypt=on, where the cipher allocates a nonce a
-// record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every kernel that Go supports will do.
+// Links that wait for this side's Connect take at most a quarter of the descriptors that the process may still open,
+// and half of that for one host. Messages of the small track have at most 16 KiB. A connection of the small track takes
+// 224 KiB of memory, one of the large track some 9 KiB. Nothing allocates on the data path, but with encrypt=on, where
+// the cipher allocates a nonce a record of at most 16 KiB. There is no one-sided access: sessions emulate it. Every
+// kernel that Go supports will do.
 package tcp

@@ -17,7 +17,7 @@ const Name = "tcp"
 // urlVersion is the version of this driver's urls.
 const urlVersion = 2
 
-// AllDevices is the device that stands for all addresses of the host; see [driver.Hints].Device.
+// AllDevices is the device that represents all addresses of the host; see [driver.Hints].Device.
 const AllDevices = "all"
 
 func init() { driver.Register(tcpDriver{}) }

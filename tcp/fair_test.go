@@ -33,13 +33,13 @@ func unread(t *testing.T, i *conn) int {
 	return n
 }
 
-// A peer that sends nothing but the shortest frames takes a bounded part of each look at the connections, and all of
+// A peer that sends nothing but the shortest frames takes a bounded part of each poll of the connections, and all of
 // them are handled.
 func TestFloodOfHeadsIsShared(t *testing.T) {
 	c := aContext(t, driver.Large, nil)
 	i, fd := c.fed(t)
 	defer unix.Close(fd)
-	c.drain.lock.lock() // the keeper takes nothing meanwhile
+	c.drain.lock.lock() // the keep-alive goroutine reads nothing meanwhile
 	defer c.drain.lock.unlock()
 	var ping [transferHead]byte
 	(&transfer{kind: framePing}).put(&ping)
@@ -47,10 +47,10 @@ func TestFloodOfHeadsIsShared(t *testing.T) {
 	if total < 4*readCalls*transferHead {
 		t.Fatalf("the socket takes %d bytes only", total)
 	}
-	c.drain.again(i)
+	c.drain.requeue(i)
 	for look := range 2 {
 		before := unread(t, i)
-		c.takeAgain(new(lookClock))
+		c.takeAgain(new(pollClock))
 		if took := before - unread(t, i); took > readCalls*transferHead || took == 0 {
 			t.Errorf("look %d took %d bytes, the limit is %d", look, took, readCalls*transferHead)
 		}
@@ -59,19 +59,19 @@ func TestFloodOfHeadsIsShared(t *testing.T) {
 		if n > total {
 			t.Fatalf("%d bytes are left", unread(t, i))
 		}
-		c.takeAgain(new(lookClock))
+		c.takeAgain(new(pollClock))
 	}
 	if err := i.Err(); err != nil {
 		t.Error(err)
 	}
 }
 
-// A look leaves connections to the next one when many peers have sent much, and an honest peer among them has its turn.
+// A poll leaves connections to the next one when many peers have sent much, and a genuine peer among them has its turn.
 func TestFloodOfPeersIsShared(t *testing.T) {
 	const peers = 256
 	c := aContext(t, driver.Small, nil)
 	c.watch()
-	c.drain.lock.lock() // the keeper takes nothing meanwhile
+	c.drain.lock.lock() // the keep-alive goroutine reads nothing meanwhile
 	ping := binary.LittleEndian.AppendUint32(nil, frameHead(framePing, 0))
 	var flooders []*conn
 	var honest *conn
@@ -90,18 +90,18 @@ func TestFloodOfPeersIsShared(t *testing.T) {
 		}
 	}
 	c.drain.lock.unlock()
-	looks, left := 0, 0
-	for ; !honest.HasMessage(); looks++ {
+	checks, left := 0, 0
+	for ; !honest.HasMessage(); checks++ {
 		c.takeReady()
-		if looks == 0 {
+		if checks == 0 {
 			for k, i := range flooders {
 				if unread(t, i) == flood[k] {
 					left++
 				}
 			}
 		}
-		if looks > 2*peers {
-			t.Fatalf("after %d looks the honest peer's message was not taken", looks)
+		if checks > 2*peers {
+			t.Fatalf("after %d polls the genuine peer's message was not taken", checks)
 		}
 	}
 	if left == 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/integrity"
 )
 
-// middle is a host on the path: it carries bytes from one socket to another one, each way as carry says.
+// middle is a host on the path: it carries bytes from one socket to another one, each way by carry.
 type middle struct {
 	listener *net.TCPListener
 	carry    func(to, from *net.TCPConn)
@@ -30,7 +30,7 @@ type middle struct {
 	open     []net.Conn
 }
 
-// newMiddle stands before the context at a port of this host.
+// newMiddle forwards a port of this host to the context.
 func newMiddle(t *testing.T, port int, carry func(to, from *net.TCPConn)) *middle {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -298,14 +298,14 @@ func TestEncryptionHidesMessages(t *testing.T) {
 	}
 }
 
-// A candidate that accepts and says nothing, and one that is another program, do not keep the peer from being found.
+// A candidate that accepts and sends nothing, and one that is another program, do not keep the peer from being found.
 func TestCandidatesAreRaced(t *testing.T) {
-	deaf, err := net.Listen("tcp", "127.0.0.2:0")
+	mute, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer deaf.Close()
-	port := deaf.Addr().(*net.TCPAddr).Port
+	defer mute.Close()
+	port := mute.Addr().(*net.TCPAddr).Port
 	options := map[string]string{"port": strconv.Itoa(port), "address": "127.0.0.1"}
 	a, b := aContext(t, driver.Small, options), aContext(t, driver.Small, nil)
 	u, _ := driver.ParseURL(a.URL(), driver.MaxURL)
@@ -329,14 +329,14 @@ func TestCandidatesAreRaced(t *testing.T) {
 	moves(t, x, y, driver.Small, 100)
 }
 
-// Strangers that say nothing are bounded, and keep no peer out. Beyond their number the oldest goes.
-func TestStrangersAreBounded(t *testing.T) {
-	defer func(d time.Duration) { strangerTime = d }(strangerTime)
-	strangerTime = time.Second
-	t.Run("in time", strangersAreBounded) // its contexts end before the time is restored
+// Unauthenticated dialers that send nothing are bounded, and keep no peer out. Beyond the limit the oldest is dropped.
+func TestUnauthenticatedAreBounded(t *testing.T) {
+	defer func(d time.Duration) { proofTime = d }(proofTime)
+	proofTime = time.Second
+	t.Run("in time", unauthenticatedAreBounded) // its contexts end before the time is restored
 }
 
-func strangersAreBounded(t *testing.T) {
+func unauthenticatedAreBounded(t *testing.T) {
 	a, b := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
 	var open []net.Conn
 	defer func() {
@@ -344,10 +344,10 @@ func strangersAreBounded(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	for k := range maxStrangers + 100 {
+	for k := range maxUnauthenticated + 100 {
 		c, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(a.at.port))))
-		if k >= maxStrangers && errors.Is(err, unix.ECONNRESET) {
-			continue // turned away before the dialer has looked
+		if k >= maxUnauthenticated && errors.Is(err, unix.ECONNRESET) {
+			continue // refused before the dialer has read
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -367,16 +367,16 @@ func strangersAreBounded(t *testing.T) {
 	if err := errors.Join(x.ConnectWait(ctx), y.ConnectWait(ctx)); err != nil {
 		t.Error(err)
 	}
-	a.strangers.mu.Lock()
-	if n := len(a.strangers.list); n > maxStrangers {
-		t.Errorf("%d strangers are kept, the limit is %d", n, maxStrangers)
+	a.unauthenticated.mu.Lock()
+	if n := len(a.unauthenticated.list); n > maxUnauthenticated {
+		t.Errorf("%d unauthenticated sockets are kept, the limit is %d", n, maxUnauthenticated)
 	}
-	a.strangers.mu.Unlock()
+	a.unauthenticated.mu.Unlock()
 	// The oldest was turned away, and the others are after their time.
 	for k, c := range []net.Conn{open[0], open[len(open)-1]} {
-		_ = c.SetReadDeadline(time.Now().Add(strangerTime + 2*time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(proofTime + 2*time.Second))
 		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, io.ErrNoProgress) || isTimeout(err) {
-			t.Errorf("stranger %d is still connected: %v", k, err)
+			t.Errorf("unauthenticated dialer %d is still connected: %v", k, err)
 		}
 	}
 }
@@ -388,7 +388,7 @@ func isTimeout(err error) bool {
 
 // A connection that one side has given up before the other side's Connect does not count: the next one is met. The
 // other side may still hold a link that was meant for the first.
-func TestGivenUpConnectionsAreNotMet(t *testing.T) {
+func TestGivenUpConnectionsAreNotMatched(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
 			a, b := aContext(t, track, nil), aContext(t, track, nil)

@@ -26,13 +26,13 @@ func (l *lateTrack) unsent() bool {
 	return false
 }
 
-// What is put to be sent while another goroutine is about to end its flush is sent by that one: nobody else comes for it,
-// not even the keeper, and the peer would take this side for dead.
+// Bytes that are queued while another goroutine is about to end its flush are sent by that one: no other goroutine
+// would send them, not even the keep-alive goroutine, and the peer would take this side for dead.
 func TestFlushLosesNothing(t *testing.T) {
 	c := aContext(t, driver.Small, nil)
 	i, fd := c.fed(t)
 	defer unix.Close(fd)
-	c.Mu.Lock() // the keeper looks at nothing meanwhile
+	c.Mu.Lock() // the keep-alive goroutine polls nothing meanwhile
 	defer c.Mu.Unlock()
 	c.drain.lock.lock()
 	defer c.drain.lock.unlock()

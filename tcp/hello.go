@@ -139,7 +139,7 @@ func parseNote(b []byte) (m note, err error) {
 	return m, nil
 }
 
-// peerError says what an error of the handshake means for the connection.
+// peerError returns the driver's error for an error of the handshake.
 func peerError(err error) error {
 	switch {
 	case errors.Is(err, handshake.ErrSecret):

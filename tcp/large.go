@@ -17,7 +17,7 @@ const maxLarge = 256 << 30
 // callBudget is how many bytes one call moves at most: a post and a poll do not block.
 const callBudget = 2 << 20
 
-// readCalls is how many system calls one look at a connection makes at most: a peer that sends nothing but heads shall
+// readCalls is how many system calls one poll of a connection makes at most: a peer that sends nothing but heads shall
 // not keep others waiting.
 const readCalls = 256
 
@@ -77,7 +77,7 @@ type large struct {
 		inside  bool
 		t       transfer
 		off     uint64
-		slot    *recvSlot // nil: nobody wants the bytes
+		slot    *recvSlot // nil: the bytes are dropped
 		bufs    [maxPieces][]byte
 		scratch []byte
 	}
@@ -204,7 +204,7 @@ func (l *large) Progress(p *driver.Packet, sending bool) {
 func (l *large) Pending() bool {
 	l.settle()
 	for k := range l.out {
-		if l.out[k].state.Load() == slotPosted && !l.isDeaf() {
+		if l.out[k].state.Load() == slotPosted && !l.cannotSend() {
 			return true
 		}
 	}
@@ -217,7 +217,8 @@ func (l *large) starts() {
 	}
 }
 
-// ping implements track. It does not wait for the owner, who may be inside nearly all the time to receive a long message.
+// ping implements track. It does not wait for the owner, which may be inside nearly all the time to receive a long
+// message.
 func (l *large) ping() bool {
 	l.wantPing.Store(true)
 	l.dirty.Store(true)
@@ -230,7 +231,7 @@ func (l *large) bye() {
 	w := &l.writing
 	if w.slot != nil {
 		if w.off > 0 || w.left < transferHead {
-			l.deaf = true
+			l.sendFailed = true
 			return
 		}
 		w.slot, w.left = nil, 0

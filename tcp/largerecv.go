@@ -24,7 +24,7 @@ func (s *recvSlot) tag(k int) uint64 { return s.gen<<8 | uint64(k) }
 // the call only at its end: with longer ones the sender waits for them while this side copies.
 const recvPiece = 32 << 10
 
-// read implements track. While the rest of a message is on its way, it looks until there is nothing.
+// read implements track. While the rest of a message is on its way, it reads until there is nothing.
 func (l *large) read() (more bool) {
 	for budget, calls := callBudget, 0; budget > 0 && calls < readCalls; calls++ {
 		bufs, asked, whole := l.target(min(budget, recvPiece))
@@ -32,8 +32,8 @@ func (l *large) read() (more bool) {
 		clear(l.reading.bufs[:])
 		if n > 0 {
 			budget -= n
-			if !l.heard.Load() {
-				l.heard.Store(true)
+			if !l.hasReceived.Load() {
+				l.hasReceived.Store(true)
 			}
 			if !l.came(n, whole) {
 				return false
@@ -141,7 +141,7 @@ func (l *large) arrived() {
 	r.slot = nil
 }
 
-// begin looks at a head. It reports whether the stream goes on.
+// begin handles a head. It reports whether the stream goes on.
 func (l *large) begin() bool {
 	r := &l.reading
 	t, ok := parseTransfer(&r.head)
@@ -153,7 +153,7 @@ func (l *large) begin() bool {
 	case framePing:
 		return true
 	case frameBye:
-		l.bade()
+		l.peerClosed()
 		return false
 	}
 	s := &l.in[t.tag&0xff]
@@ -176,12 +176,12 @@ func (l *large) progressRecv(k int) {
 	case st == slotDone:
 		l.endRecv(k, l.Received(k, s.total, s.length))
 	case st == slotCancel:
-		if l.rx.try() { // nobody is writing to the memory
+		if l.rx.try() { // no goroutine is writing to the memory
 			l.endRecv(k, driver.ErrCanceled)
 			l.rx.unlock()
 		}
 	case l.State() != kit.StateUp && l.rx.try():
-		if s.state.Load() != slotDone { // else the next poll says so
+		if s.state.Load() != slotDone { // else the next poll returns that
 			l.endRecv(k, l.Failure("receive"))
 		}
 		l.rx.unlock()

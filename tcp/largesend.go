@@ -65,8 +65,8 @@ func (l *large) write() {
 		clear(w.bufs[:])
 		if n > 0 {
 			budget -= n
-			if !l.spoke.Load() {
-				l.spoke.Store(true)
+			if !l.hasSent.Load() {
+				l.hasSent.Store(true)
 			}
 			head := min(n, w.left)
 			w.left -= head
@@ -83,7 +83,7 @@ func (l *large) write() {
 		}
 	}
 	l.dirty.Store(true)
-	l.ctx.drain.again(&l.conn)
+	l.ctx.drain.requeue(&l.conn)
 	l.blocked.Store(true) // no poll waits for the rest: the next drain goes on
 }
 
@@ -124,7 +124,7 @@ func (l *large) progressSend(k int) {
 		l.endSend(k, nil)
 	case l.State() != kit.StateUp && l.tx.try():
 		if s.state.Load() != slotDone {
-			l.deaf = true // the stream may have ended in the middle of it
+			l.sendFailed = true // the stream may have ended in the middle of it
 			if l.writing.slot == s {
 				l.writing.slot = nil
 			}

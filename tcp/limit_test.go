@@ -40,18 +40,18 @@ func noDescriptors(t *testing.T) (again func()) {
 	return again
 }
 
-// A process without descriptors says so when it connects, keeps the connections that it has, and accepts those that
-// have waited once it has some.
+// A process without descriptors gets an error that names them when it connects, keeps the connections that it has, and
+// accepts those that have waited once it has some.
 func TestWithoutDescriptors(t *testing.T) {
 	a, b, d := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
 	x, y := connected(t, a, b)
 	before := attack.Settled()
-	stranger, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	unproven, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := noDescriptors(t)
-	if err := unix.Connect(stranger, &unix.SockaddrInet4{Port: portOf(a), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := unix.Connect(unproven, &unix.SockaddrInet4{Port: portOf(a), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), attack.Patience)
@@ -74,12 +74,12 @@ func TestWithoutDescriptors(t *testing.T) {
 		t.Errorf("the process computes for %v of %v while it can accept nothing", used, 4*acceptPause)
 	}
 	again()
-	attack.Await(t, "the stranger that waited is accepted", func() bool {
-		a.strangers.mu.Lock()
-		defer a.strangers.mu.Unlock()
-		return len(a.strangers.list) > 0
+	attack.Await(t, "the dialer that waited is accepted", func() bool {
+		a.unauthenticated.mu.Lock()
+		defer a.unauthenticated.mu.Unlock()
+		return len(a.unauthenticated.list) > 0
 	})
-	_ = unix.Close(stranger)
+	_ = unix.Close(unproven)
 	p, q := connected(t, a, d)
 	moves(t, p, q, driver.Small, 1000)
 	_, _ = p.Disconnect(), q.Disconnect()

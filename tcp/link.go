@@ -15,11 +15,11 @@ import (
 // link is a TCP connection whose ends have proved the secret to one another, until it carries messages. One goroutine
 // receives on it. Its state is guarded by the context's Mu.
 type link struct {
-	ctx    *share
-	sock   *net.TCPConn
-	hs     *handshake.Conn
-	dialed bool // by this side
-	party  *party
+	ctx         *share
+	sock        *net.TCPConn
+	hs          *handshake.Conn
+	dialed      bool // by this side
+	pendingPeer *pendingPeer
 
 	state linkState
 	conn  *conn // the instance it is for, once it was taken
@@ -29,13 +29,13 @@ type link struct {
 type linkState uint8
 
 const (
-	linkIdle     linkState = iota
-	linkTaken              // the leader has sent take
-	linkSeen               // and the follower has seen it
-	linkOffered            // the follower has been sent take, and has no instance yet
-	linkStanding           // the follower has an instance for it, and is about to say so
-	linkAsked              // it has said so; the leader may have given its instance up meanwhile
-	linkUp                 // it carries messages: the socket is the connection's
+	linkIdle    linkState = iota
+	linkTaken             // the leader has sent take
+	linkSeen              // and the follower has seen it
+	linkOffered           // the follower has been sent take, and has no instance yet
+	linkMatched           // the follower has an instance for it, and is about to send stand
+	linkAsked             // the follower has sent stand; the leader may have given its instance up meanwhile
+	linkUp                // it carries messages: the socket is the connection's
 	linkOver
 )
 
@@ -53,7 +53,7 @@ func (l *link) receive() (note, error) {
 	return m, err
 }
 
-// serve receives what the peer says until the link carries messages or ends.
+// serve receives the peer's notes until the link carries messages or ends.
 func (l *link) serve() {
 	for {
 		m, err := l.receive()
@@ -77,12 +77,13 @@ func (l *link) serve() {
 // errUp ends serve: the socket is the connection's.
 var errUp = errors.New("the link carries messages")
 
-// ask tells the leader that the link has an instance here, if that is so. The instance stands when the leader answers.
+// ask sends stand to the leader, if the link has got an instance here. The connection is established when the leader
+// answers.
 func (l *link) ask() bool {
 	c := l.ctx
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	if l.state != linkStanding {
+	if l.state != linkMatched {
 		return false
 	}
 	l.state = linkAsked
@@ -101,9 +102,10 @@ func (l *link) taken(err error) bool {
 	return l.state == linkTaken
 }
 
-// letGo ends a link for which our user has not come. The peer dials again, if its user still waits. The caller holds Mu.
+// letGo ends a link for which this side's user has not called Connect. The peer dials again, if its user still waits.
+// The caller holds Mu.
 func (l *link) letGo() {
-	p := l.party
+	p := l.pendingPeer
 	l.ctx.pending.remove(l)
 	p.idle, p.offered = remove(p.idle, l), remove(p.offered, l)
 	l.state = linkOver
@@ -115,13 +117,13 @@ func (l *link) handle(m note) error {
 	c := l.ctx
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	p := l.party
+	p := l.pendingPeer
 	switch {
 	case m.kind == noteTake && l.state == linkIdle && !p.leads():
 		p.idle = remove(p.idle, l)
 		l.state, l.token = linkOffered, m.token
 		p.offered = append(p.offered, l)
-		if p.tend(); l.state != linkOffered {
+		if p.advance(); l.state != linkOffered {
 			return nil
 		}
 		c.pending.add(l)
@@ -129,7 +131,7 @@ func (l *link) handle(m note) error {
 		return l.send(note{kind: noteSeen})
 	case m.kind == noteSeen && l.state == linkTaken:
 		l.state = linkSeen
-		p.tend()
+		p.advance()
 		return nil
 	case m.kind == noteStand && (l.state == linkTaken || l.state == linkSeen):
 		_ = l.send(note{kind: noteUp})
@@ -140,7 +142,7 @@ func (l *link) handle(m note) error {
 		return errUp
 	case m.kind == noteWelcome && m.code == refuseBusy &&
 		(l.state == linkIdle && l.dialed || l.state == linkTaken || l.state == linkSeen):
-		p.again(l)
+		p.reconnect(l)
 		return errBusy
 	}
 	c.bad.Add(1)
@@ -150,10 +152,10 @@ func (l *link) handle(m note) error {
 // up gives the socket to the instance. The caller holds Mu.
 func (l *link) up(theirs uint64) {
 	l.state = linkUp
-	l.party.pause = 0
-	l.party.taken = remove(l.party.taken, l)
-	l.conn.stand(l, theirs)
-	l.party.tend()
+	l.pendingPeer.pause = 0
+	l.pendingPeer.taken = remove(l.pendingPeer.taken, l)
+	l.conn.establish(l, theirs)
+	l.pendingPeer.advance()
 }
 
 // lost ends a link that the peer has closed, or that was closed here.
@@ -167,7 +169,7 @@ func (l *link) lost(err error) {
 	}
 	_ = l.sock.Close()
 	c.pending.remove(l)
-	p, i, before := l.party, l.conn, l.state
+	p, i, before := l.pendingPeer, l.conn, l.state
 	l.state = linkOver
 	p.idle, p.taken, p.offered = remove(p.idle, l), remove(p.taken, l), remove(p.offered, l)
 	gone := fmt.Errorf("%w: %s: the peer's process is gone: %w", driver.ErrBroken, c.Props.Device, err)
@@ -176,11 +178,11 @@ func (l *link) lost(err error) {
 		i.Resolve(kit.StateBroken, gone)
 	case before == linkTaken && l.dialed:
 		i.Resolve(kit.StateBroken, gone)
-	case (before == linkTaken || before == linkStanding || before == linkAsked) && i.State() == kit.StateConnecting:
+	case (before == linkTaken || before == linkMatched || before == linkAsked) && i.State() == kit.StateConnecting:
 		// The follower closed it before it saw the note, or the leader gave its instance up: another link will do.
 		p.waiting = append([]*conn{i}, p.waiting...)
 	case before == linkIdle && l.dialed && !c.IsClosed():
 		p.fail(gone) // nothing else closes a link that this side has dialed
 	}
-	p.tend()
+	p.advance()
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// strangerTime is the time in which a stranger must prove the secret. Tests shorten it.
-var strangerTime = 5 * time.Second
+// proofTime is the time in which a dialer must prove the secret. Tests shorten it.
+var proofTime = 5 * time.Second
 
 // Limits of what dialers of a context can hold.
 const (
-	// A context keeps at most maxStrangers: one more displaces the oldest.
-	maxStrangers = 256
-	// maxLeaving strangers that were hung up on may still have a goroutine, before further ones are refused.
+	// A context keeps at most maxUnauthenticated dialers that have not proved the secret: one more displaces the oldest.
+	maxUnauthenticated = 256
+	// maxLeaving is the limit of dropped dialers whose goroutines have not ended; more dialers are refused meanwhile.
 	maxLeaving = 64
 
 	acceptPause = 50 * time.Millisecond
 )
 
-// strangers are sockets that were accepted and have not proved the secret, the oldest first.
-type strangers struct {
+// unauthenticated are sockets that were accepted and whose peers have not proved the secret, the oldest first.
+type unauthenticated struct {
 	mu      sync.Mutex
 	list    []*net.TCPConn
 	leaving int
 	over    bool
 }
 
-// add takes a stranger in, and reports whether there is room. The oldest one goes if there are too many: a genuine peer
+// add adds a socket, and reports whether there is room. It drops the oldest one if there are too many: a genuine peer
 // proves the secret within milliseconds.
-func (s *strangers) add(sock *net.TCPConn) bool {
+func (s *unauthenticated) add(sock *net.TCPConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over || s.leaving >= maxLeaving {
 		return false
 	}
-	if len(s.list) == maxStrangers {
+	if len(s.list) == maxUnauthenticated {
 		reset(s.list[0])
 		s.list = slices.Delete(s.list, 0, 1)
 		s.leaving++
@@ -49,8 +49,8 @@ func (s *strangers) add(sock *net.TCPConn) bool {
 	return true
 }
 
-// remove is called once for each stranger, when it has proved the secret or leaves.
-func (s *strangers) remove(sock *net.TCPConn) {
+// remove is called once for each socket, when its peer has proved the secret or the socket is closed.
+func (s *unauthenticated) remove(sock *net.TCPConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := slices.Index(s.list, sock); k >= 0 {
@@ -60,7 +60,7 @@ func (s *strangers) remove(sock *net.TCPConn) {
 	}
 }
 
-func (s *strangers) hangUp() {
+func (s *unauthenticated) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
@@ -92,8 +92,8 @@ func (c *share) serve(l *net.TCPListener) {
 			case <-time.After(acceptPause):
 			case <-c.live.Done():
 			}
-		case c.strangers.add(sock):
-			c.tasks.Go(func() { c.meet(sock) })
+		case c.unauthenticated.add(sock):
+			c.tasks.Go(func() { c.handleDialer(sock) })
 		default:
 			c.refused.Add(1)
 			reset(sock)
@@ -101,10 +101,10 @@ func (c *share) serve(l *net.TCPListener) {
 	}
 }
 
-// meet speaks the listener's part with one dialer, and serves the link if it stands.
-func (c *share) meet(sock *net.TCPConn) {
-	l, peer, err := c.identify(sock)
-	c.strangers.remove(sock)
+// handleDialer runs the listener's part of the handshake with one dialer, and serves the link if it is established.
+func (c *share) handleDialer(sock *net.TCPConn) {
+	l, peer, err := c.authenticate(sock)
+	c.unauthenticated.remove(sock)
 	if err != nil {
 		reset(sock)
 		return
@@ -118,17 +118,17 @@ func (c *share) meet(sock *net.TCPConn) {
 	l.serve()
 }
 
-// identify has a stranger prove the secret, and reads whom it wants.
-func (c *share) identify(sock *net.TCPConn) (*link, uint64, error) {
+// authenticate has the dialer prove the secret, and reads which incarnation it wants.
+func (c *share) authenticate(sock *net.TCPConn) (*link, uint64, error) {
 	prepare(sock, c.opts.deadTime)
-	_ = sock.SetDeadline(time.Now().Add(strangerTime))
+	_ = sock.SetDeadline(time.Now().Add(proofTime))
 	cfg := &handshake.Config{Protocol: protocol, Limit: noteLimit}
-	hs, said, err := handshake.Accept(sock, c.key.Find, cfg)
+	hs, claim, err := handshake.Accept(sock, c.key.Find, cfg)
 	if err != nil {
 		c.refused.Add(1)
 		return nil, 0, err
 	}
-	m, err := parseClaim(said)
+	m, err := parseClaim(claim)
 	if err != nil {
 		c.bad.Add(1)
 		return nil, 0, err

@@ -37,7 +37,7 @@ var faultNames = map[fault]string{
 // harmless reports whether nothing may be lost.
 func (f fault) harmless() bool { return f <= pauses }
 
-// path is a host that carries bytes until it is told what else to do.
+// path is a host that forwards bytes until the test injects a fault.
 type path struct {
 	does atomic.Int32
 	over chan struct{} // closed when the test ends

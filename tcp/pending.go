@@ -31,7 +31,7 @@ type pending struct {
 	of   map[netip.Addr]int // how many are a host's
 }
 
-// host is whom the link counts for.
+// host is the address that the link counts for.
 func (l *link) host() netip.Addr { return hostOf(l.sock.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()) }
 
 // hostOf is the address itself, or the network of a global IPv6 address, of which a host can have all.

@@ -22,7 +22,7 @@ func (c *share) waiting() (links int, refused uint64) {
 }
 
 // Links for which no Connect comes end after their time, and their dialers dial again: when the Connects come, each
-// meets the peer's of the same number, whichever side leads.
+// is matched with the peer's of the same number, whichever side leads.
 func TestPendingLinksEndAndComeAgain(t *testing.T) {
 	defer func(d time.Duration) { pendingTime = d }(pendingTime)
 	pendingTime = 100 * time.Millisecond
@@ -61,7 +61,7 @@ func TestPendingLinksEndAndComeAgain(t *testing.T) {
 				}
 				moves(t, x[k], y[k], driver.Small, 100+k)
 			}
-			// A link that is taken has no limit of time: it stays while one that nobody takes ends twice.
+			// A link that is taken has no limit of time: it stays while one without an instance ends twice.
 			extra, err := b.Connect(a.URL())
 			if err != nil {
 				t.Fatal(err)

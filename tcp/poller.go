@@ -15,13 +15,13 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// poller is the epoll instance of a context, which all its sockets are in: one system call says which of them have
-// something. It is edge-triggered, so that no socket has to be changed in it while its connection stands.
+// poller is the epoll instance of a context, which all its sockets are in: one system call returns which of them
+// have something. It is edge-triggered, so that no socket has to be changed in it while its connection is established.
 type poller struct {
-	fd     int
-	wakeup int // an eventfd that ends sleeps
-	waiter sleeper
-	keeper sleeper
+	fd        int
+	wakeup    int // an eventfd that ends sleeps
+	waiter    sleeper
+	keepAlive sleeper
 }
 
 // sleeper is a place to sleep until the poller has something: a descriptor of it, which the first sleep makes a file of
@@ -42,7 +42,7 @@ type sleeper struct {
 const wakeupToken = ^uint64(0)
 
 func newPoller(c *share) (*poller, error) {
-	p := &poller{fd: -1, wakeup: -1, waiter: sleeper{fd: -1}, keeper: sleeper{fd: -1}}
+	p := &poller{fd: -1, wakeup: -1, waiter: sleeper{fd: -1}, keepAlive: sleeper{fd: -1}}
 	var err error
 	if p.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -53,7 +53,7 @@ func newPoller(c *share) (*poller, error) {
 	}
 	if err = p.control(unix.EPOLL_CTL_ADD, p.wakeup, unix.EPOLLIN, wakeupToken); err == nil {
 		if err = p.waiter.open(c, p.fd); err == nil {
-			err = p.keeper.open(c, p.fd)
+			err = p.keepAlive.open(c, p.fd)
 		}
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *sleeper) sleep(d time.Duration) {
 	_ = raw.Read(s.look)
 }
 
-// mark makes the next look end the sleep. It reports whether the eventfd has to be written for there to be one.
+// mark makes the next poll end the sleep. It reports whether the eventfd has to be written to cause one.
 func (s *sleeper) mark() bool {
 	s.woken.Store(true)
 	return !s.looking.Load()
@@ -126,12 +126,12 @@ func (s *sleeper) mark() bool {
 
 // wake ends sleeps.
 func (p *poller) wake() {
-	if w, k := p.waiter.mark(), p.keeper.mark(); w || k {
+	if w, k := p.waiter.mark(), p.keepAlive.mark(); w || k {
 		p.ring()
 	}
 }
 
-// wakeWaiter ends the sleep of a waiter. One that is taking what has come looks anyway.
+// wakeWaiter ends the sleep of a waiter. One that is reading sockets polls anyway.
 func (p *poller) wakeWaiter() {
 	if p.waiter.mark() {
 		p.ring()
@@ -184,7 +184,7 @@ func (p *poller) ready(events []unix.EpollEvent) int {
 
 func (p *poller) close() {
 	p.waiter.close()
-	p.keeper.close()
+	p.keepAlive.close()
 	for _, fd := range []int{p.fd, p.wakeup} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
@@ -192,19 +192,19 @@ func (p *poller) close() {
 	}
 }
 
-// drainState is what a goroutine that drains has: one at a time does.
+// drainState belongs to the goroutine that drains: one at a time does.
 type drainState struct {
 	lock   tryLock
 	events [8]unix.EpollEvent
-	todo   kit.ReadySet // connections that have more, or that somebody else was reading
+	todo   kit.ReadySet // connections that have more, or that another goroutine was reading
 	some   atomic.Bool  // todo may not be empty
 	held   kit.ReadySet // connections whose last messages were held back to go with further ones
 	holds  atomic.Bool
 	round  atomic.Uint32 // changes with each drain
 }
 
-// again has the next drain look at a connection.
-func (d *drainState) again(i *conn) {
+// requeue has the next drain poll a connection.
+func (d *drainState) requeue(i *conn) {
 	d.todo.Add(i.Number())
 	d.some.Store(true)
 }
@@ -250,12 +250,12 @@ func (c *share) holder(open bool) {
 	}
 }
 
-// end keeps everybody from draining, for good.
+// end keeps all goroutines from draining, for good.
 func (d *drainState) end() { d.lock.lock() }
 
 func (c *share) Drain() bool { return c.takeAll() }
 
-// watch adds the connections to the poller, and those to come. It is not done before somebody wants to know which of
+// watch adds the connections to the poller, and those to come. It is not done before a probe or a wait asks which of
 // them have something: a socket in it costs a sender on the same host 250 ns a message, which programs that poll each
 // instance by itself do not pay.
 func (c *share) watch() {
@@ -275,7 +275,7 @@ func (c *share) watch() {
 	c.watched.Store(true)
 }
 
-// takeAll takes what has come for any connection, unless somebody else is at it. It reports whether there may have been
+// takeAll takes what has come for any connection, unless another goroutine does. It reports whether there may have been
 // something.
 func (c *share) takeAll() bool {
 	if !c.watched.Load() {
@@ -284,22 +284,22 @@ func (c *share) takeAll() bool {
 	return c.takeReady()
 }
 
-// lookTime is how long one look at all connections takes, beside the first connection and the last: it is a part of calls
-// that must not block, and any number of peers may have sent any number of bytes. What is left is the next look's, which
-// goes on where this one has stopped.
-const lookTime = 500 * time.Microsecond
+// pollTime is how long one poll of all connections takes, beside the first connection and the last: it is a part of
+// calls that must not block, and any number of peers may have sent any number of bytes. The next poll goes on where
+// this one has stopped.
+const pollTime = 500 * time.Microsecond
 
-// lookClock tells when a look is over. A look at one connection needs no time.
-type lookClock struct {
+// pollClock reports when a poll is over. A poll of one connection needs no time.
+type pollClock struct {
 	conns int
 	begun time.Time
 }
 
-func (l *lookClock) over() bool {
+func (l *pollClock) over() bool {
 	if l.conns++; l.conns == 2 {
 		l.begun = time.Now()
 	}
-	return l.conns > 2 && time.Since(l.begun) > lookTime
+	return l.conns > 2 && time.Since(l.begun) > pollTime
 }
 
 // takeReady is takeAll, but for connections that the poller does not have yet.
@@ -310,7 +310,7 @@ func (c *share) takeReady() (did bool) {
 	if !d.lock.try() {
 		return true
 	}
-	var clock lookClock
+	var clock pollClock
 	did = c.takeAgain(&clock)
 	for late := false; !late; {
 		n := c.poll.ready(d.events[:])
@@ -334,13 +334,13 @@ func (c *share) takeReady() (did bool) {
 	return did
 }
 
-// notice takes what an event announces, or leaves it to the next look.
+// notice takes what an event announces, or leaves it to the next poll.
 func (c *share) notice(i *conn, events uint32, leave bool) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		i.hup.Store(true)
 	}
 	if leave {
-		c.drain.again(i)
+		c.drain.requeue(i)
 		return
 	}
 	if events&unix.EPOLLOUT != 0 && i.blocked.Load() {
@@ -348,12 +348,12 @@ func (c *share) notice(i *conn, events uint32, leave bool) {
 		i.Wake()
 	}
 	if events&^unix.EPOLLOUT != 0 && !i.receive() {
-		c.drain.again(i)
+		c.drain.requeue(i)
 	}
 }
 
-// takeAgain looks at connections that an earlier drain could not finish.
-func (c *share) takeAgain(clock *lookClock) (did bool) {
+// takeAgain polls connections that an earlier drain could not finish.
+func (c *share) takeAgain(clock *pollClock) (did bool) {
 	d := &c.drain
 	if !d.some.Swap(false) {
 		return false
@@ -363,7 +363,7 @@ func (c *share) takeAgain(clock *lookClock) (did bool) {
 		if !ok {
 			return did
 		}
-		// Numbers come in turn. Each connection has one look: a peer that always has more shall not keep others waiting.
+		// Numbers come in turn. Each connection is polled once: a peer that always has more must not keep others waiting.
 		if n == 0 {
 			first = k
 		}
@@ -380,7 +380,7 @@ func (c *share) takeAgain(clock *lookClock) (did bool) {
 				break
 			}
 			if i.flush(); !i.receive() {
-				d.again(i)
+				d.requeue(i)
 			}
 		}
 	}

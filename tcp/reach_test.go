@@ -37,7 +37,7 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // the peer's port, crowded at first
+	go func() { // the peer's port, over its limit at first
 		for {
 			x, err := l.Accept()
 			if err != nil {
@@ -71,7 +71,7 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 	attack.Await(t, "the link stands", func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
-		return len(a.parties) > 0
+		return len(a.pendingPeers) > 0
 	})
 	y, err := a.Connect(v.String())
 	if err != nil {

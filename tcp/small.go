@@ -76,7 +76,7 @@ type small struct {
 	inFrame uint64 // the first frame that is not complete; under rx
 	gaps    uint64 // bytes of frames without messages before that, if the owner is not past gapEnd; under rx
 	gapEnd  uint64
-	behind  bool // parse has left frames for the next look; under rx
+	behind  bool // parse has left frames for the next poll; under rx
 	_       [64]byte
 	inHead  atomic.Uint64 // taken by the owner
 	_       [64]byte
@@ -84,7 +84,7 @@ type small struct {
 	out        []byte
 	outTail    atomic.Uint64 // put in by the owner
 	used       uint64        // bytes of frames with messages; the owner's
-	owed       uint64        // bytes that were taken and not granted again; the owner's
+	ungranted  uint64        // bytes that were taken and not granted again; accessed only by the owner
 	sentFrames atomic.Uint64 // used, for the holder of rx
 	heldIn     uint32        // the round of drains of the last post; the owner's
 	posts      int           // in that round; the owner's
@@ -129,8 +129,8 @@ func (s *small) read() (more bool) {
 	n, st := s.wire.read(s.inPieces(asked))
 	if n > 0 {
 		s.inTail += uint64(n)
-		if !s.heard.Load() {
-			s.heard.Store(true)
+		if !s.hasReceived.Load() {
+			s.hasReceived.Store(true)
 		}
 		s.parse()
 	}
@@ -185,14 +185,14 @@ func pieces(bufs *[2][]byte, ring []byte, from uint64, n int) [][]byte {
 	return bufs[:2]
 }
 
-// parseLimit is how many frames without messages one look handles: a peer may send any number of them, and the call of
-// the user's that looks must not block. Messages are bounded by the window.
+// parseLimit is how many frames without messages one poll handles: a peer may send any number of them, and the user's
+// call that polls must not block. Messages are bounded by the window.
 const parseLimit = 2048
 
 // parse announces the messages that are complete. Foreign bytes are checked here, once: the ring is this process's own.
 func (s *small) parse() {
 	messages, others := 0, 0
-	from, dense := s.inFrame, s.crowded()
+	from, dense := s.inFrame, s.manyGaps()
 	s.behind = false
 	for s.inTail-from >= headSize {
 		head := binary.LittleEndian.Uint32(s.in[from%inSize:])
@@ -214,7 +214,7 @@ func (s *small) parse() {
 			break
 		}
 		if from += size; k == frameBye {
-			s.bade()
+			s.peerClosed()
 			break
 		}
 	}
@@ -230,8 +230,8 @@ func (s *small) parse() {
 // the ring twice as much room for them.
 const gapLimit = (inSize - window) / 2
 
-// crowded reports whether there are so many.
-func (s *small) crowded() bool {
+// manyGaps reports whether there are more than gapLimit.
+func (s *small) manyGaps() bool {
 	if s.gaps > gapLimit && int64(s.inHead.Load()-s.gapEnd) >= 0 {
 		s.gaps = 0 // the owner is past them
 	}
@@ -267,7 +267,7 @@ func (s *small) grant(head uint32) bool {
 	s.granted.Store(granted)
 	if s.Stalled() {
 		s.Conn.Wake()
-		s.ctx.attend()
+		s.ctx.schedule()
 	}
 	return true
 }
@@ -294,12 +294,12 @@ func (s *small) message(at, n int) []byte {
 
 func (s *small) Consumed(n int) {
 	s.inHead.Add(uint64(frameSize(n)))
-	s.owed += uint64(frameSize(n))
-	if s.owed >= grantStep {
+	s.ungranted += uint64(frameSize(n))
+	if s.ungranted >= grantStep {
 		s.repay()
 	}
 	if s.starved.Load() && !s.receive() {
-		s.ctx.drain.again(&s.conn)
+		s.ctx.drain.requeue(&s.conn)
 	}
 }
 
@@ -310,19 +310,19 @@ func (s *small) repay() {
 		return
 	}
 	if s.lent {
-		if s.pass(frameHead(frameGrant, int(s.owed/4))) {
-			s.owed = 0
+		if s.pass(frameHead(frameGrant, int(s.ungranted/4))) {
+			s.ungranted = 0
 		}
 		return
 	}
 	if outSize-int(tail-s.outHead.Load()) < 2*headSize {
 		return
 	}
-	binary.LittleEndian.PutUint32(s.out[tail%outSize:], frameHead(frameGrant, int(s.owed/4)))
+	binary.LittleEndian.PutUint32(s.out[tail%outSize:], frameHead(frameGrant, int(s.ungranted/4)))
 	s.outTail.Store(tail + headSize)
-	s.owed = 0
+	s.ungranted = 0
 	s.ctx.drain.hold(&s.conn)
-	s.ctx.attend()
+	s.ctx.schedule()
 }
 
 func (s *small) Longest() int { return maxSmall }
@@ -390,12 +390,12 @@ func (s *small) put(tail uint64, k frameKind, n int) {
 	s.outTail.Store(tail + uint64(size))
 }
 
-// promptPosts is how many messages after a look at what has come are sent at once.
+// promptPosts is how many messages after a poll are sent at once.
 const promptPosts = 4
 
-// Launch implements kit.Starter. The first messages after a look at what has come are sent at once. Further ones, of a
+// Launch implements kit.Starter. The first messages after a poll are sent at once. Further ones, of a
 // program that sends without receiving, are held back: they go together when there are enough, with the next poll of
-// the program on any context of this driver, or when the keeper looks.
+// the program on any context of this driver, or when the keep-alive goroutine polls.
 func (s *small) Launch() {
 	round := s.ctx.drain.round.Load()
 	if s.heldIn != round {
@@ -410,7 +410,7 @@ func (s *small) Launch() {
 		return
 	}
 	s.ctx.drain.hold(&s.conn)
-	s.ctx.attend()
+	s.ctx.schedule()
 }
 
 func (s *small) Settle() {
@@ -423,7 +423,7 @@ func (s *small) Settle() {
 	}
 	flushAllHeld()
 	s.heldIn = s.ctx.drain.round.Load() - 1
-	if s.owed >= grantStep {
+	if s.ungranted >= grantStep {
 		s.repay()
 	}
 	s.Push()
@@ -447,8 +447,8 @@ func (s *small) write() {
 			} else {
 				s.outHead.Add(uint64(n))
 			}
-			if !s.spoke.Load() {
-				s.spoke.Store(true)
+			if !s.hasSent.Load() {
+				s.hasSent.Store(true)
 			}
 		}
 		if !s.sent(st) {
@@ -473,7 +473,7 @@ func (s *small) pass(head uint32) bool {
 	if !s.tx.try() {
 		return false
 	}
-	did := !s.gone && !s.deaf && !s.unsent()
+	did := !s.gone && !s.sendFailed && !s.unsent()
 	if did {
 		binary.LittleEndian.PutUint32(s.aside[:], head)
 		s.asideLeft.Store(headSize)
@@ -502,7 +502,7 @@ func (s *small) Filled(_ []byte, n int) error {
 }
 
 func (s *small) starts() {
-	if s.owed >= grantStep {
+	if s.ungranted >= grantStep {
 		s.repay()
 	}
 	if s.Stalled() {
@@ -529,7 +529,7 @@ func (s *small) ping() bool {
 
 func (s *small) bye() {
 	if outSize-int(s.outTail.Load()-s.outHead.Load()) < headSize {
-		s.deaf = true
+		s.sendFailed = true
 		return
 	}
 	s.put(s.outTail.Load(), frameBye, 0)
@@ -538,15 +538,15 @@ func (s *small) bye() {
 
 func (s *small) Pending() bool {
 	s.Settle()
-	return s.Stalled() || s.unsent() && !s.isDeaf()
+	return s.Stalled() || s.unsent() && !s.cannotSend()
 }
 
-func (i *conn) isDeaf() bool {
+func (i *conn) cannotSend() bool {
 	if !i.tx.try() {
 		return false
 	}
 	defer i.tx.unlock()
-	return i.deaf
+	return i.sendFailed
 }
 
 func (s *small) drop() { s.Drop() }

@@ -34,7 +34,7 @@ func aContext(tb testing.TB, track driver.Track, options map[string]string) *sha
 	return c
 }
 
-// fed makes a connection whose peer is the caller: it writes to the socket that is returned.
+// fed makes a connection whose peer is the test: it writes to the socket that is returned.
 func (c *share) fed(tb testing.TB) (*conn, int) {
 	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)

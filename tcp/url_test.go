@@ -8,8 +8,8 @@ import (
 )
 
 // Only ends in one network namespace reach loopback addresses, and only ends with privileged ports reach such; both
-// ends say the same.
-func TestAddressesSayWhetherContextsReachEachOther(t *testing.T) {
+// ends get the same result.
+func TestReachByURL(t *testing.T) {
 	const here, there = ",000000000000000a,", ",000000000000000b,"
 	for _, tt := range []struct{ name, a, b, why string }{
 		{"two hosts", "4000" + here + "192.0.2.1", "4000" + there + "192.0.2.2", ""},

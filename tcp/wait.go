@@ -18,7 +18,7 @@ const (
 // sockets are what waits sleep on.
 type sockets struct{ c *share }
 
-// Arm implements kit.Watched: bytes stay until somebody takes them.
+// Arm implements kit.Watched: bytes stay until a goroutine reads them.
 func (s sockets) Arm() uint32 { return 0 }
 
 func (s sockets) Sleep(_ uint32, again bool) {
@@ -40,4 +40,4 @@ func (s sockets) Sleep(_ uint32, again bool) {
 
 func (s sockets) Wake() { s.c.poll.wakeWaiter() }
 
-func (s sockets) Call() { s.c.nudge() }
+func (s sockets) Call() { s.c.wakeKeepAlive() }

@@ -28,7 +28,7 @@ type status uint8
 
 const (
 	ok    status = iota
-	again        // nothing there, or no room: epoll says when
+	again        // nothing there, or no room: an epoll event will report a change
 	over         // the stream has ended
 )
 
@@ -48,7 +48,7 @@ func (w *wire) write(bufs [][]byte) (n int, s status) {
 	return n, s
 }
 
-// read fills bufs and returns how many bytes have come. With over, err says why, unless the peer has closed.
+// read fills bufs and returns how many bytes have come. With over, err is the reason, unless the peer has closed.
 func (w *wire) read(bufs [][]byte) (n int, s status) {
 	if w.seal != nil {
 		return w.seal.read(w, bufs)
@@ -100,7 +100,7 @@ func (w *wire) readBytes(b []byte) (n int, s status) {
 	return n, s
 }
 
-// received is the outcome of a read: no bytes and no error say that the peer has closed.
+// received is the outcome of a read: no bytes and no error mean that the peer has closed.
 func received(n int, errno unix.Errno) (int, status, error) {
 	switch {
 	case errno != 0:
@@ -136,7 +136,7 @@ func outcome(errno unix.Errno) status {
 	return over
 }
 
-// discard receives bytes that nobody wants.
+// discard receives and drops bytes.
 func discard(fd int) (int, status) {
 	// MSG_TRUNC on a TCP socket drops bytes without a copy (tcp(7)).
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 1<<20, callFlags|unix.MSG_TRUNC, 0, 0)

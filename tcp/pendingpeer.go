@@ -10,27 +10,27 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// party is a peer while connections with it are being made. Both sides dial, so that one direction that works is
+// pendingPeer is a peer while connections with it are being made. Both sides dial, so that one direction that works is
 // enough. The context with the lower incarnation leads: it takes one proven link for each of its instances, in the
-// order of its calls of Connect, and the other one follows. The context's Mu guards a party.
-type party struct {
+// order of its calls of Connect, and the other one follows. The context's Mu guards a pendingPeer.
+type pendingPeer struct {
 	ctx  *share
 	peer uint64
 
 	waiting []*conn       // instances without a link, in the order of Connect
-	idle    []*link       // that nobody has taken
-	taken   []*link       // for an instance that does not stand yet
+	idle    []*link       // without an instance
+	taken   []*link       // for an instance whose connection is not established yet
 	offered []*link       // by the peer, which leads, in its order
 	dials   int           // under way
-	pause   time.Duration // before the next one: the peer has let go of a link for which its user did not come
+	pause   time.Duration // before the next one: the peer has dropped a link for which its user did not call Connect
 }
 
-// party finds the peer with an incarnation. The caller holds Mu.
-func (c *share) party(peer uint64) *party {
-	p := c.parties[peer]
+// pendingPeer finds the peer with an incarnation. The caller holds Mu.
+func (c *share) pendingPeer(peer uint64) *pendingPeer {
+	p := c.pendingPeers[peer]
 	if p == nil {
-		p = &party{ctx: c, peer: peer}
-		c.parties[peer] = p
+		p = &pendingPeer{ctx: c, peer: peer}
+		c.pendingPeers[peer] = p
 	}
 	return p
 }
@@ -43,7 +43,7 @@ func remove[T comparable](list []T, x T) []T {
 }
 
 // leads reports whether this side chooses the links.
-func (p *party) leads() bool { return p.ctx.Incarnation < p.peer }
+func (p *pendingPeer) leads() bool { return p.ctx.Incarnation < p.peer }
 
 // enlist adds a proven link that this side has dialed, and reports whether the context is still open.
 func (c *share) enlist(l *link, peer uint64) bool {
@@ -52,13 +52,13 @@ func (c *share) enlist(l *link, peer uint64) bool {
 	if c.IsClosed() {
 		return false
 	}
-	l.party = c.party(peer)
-	l.party.idle = append(l.party.idle, l)
-	l.party.tend()
+	l.pendingPeer = c.pendingPeer(peer)
+	l.pendingPeer.idle = append(l.pendingPeer.idle, l)
+	l.pendingPeer.advance()
 	return true
 }
 
-// admit adds a proven link that the peer has dialed, and says welcome to it, if there is room.
+// admit adds a proven link that the peer has dialed, and sends welcome, if there is room.
 func (c *share) admit(l *link, peer uint64) bool {
 	c.Mu.Lock()
 	waiting := len(c.pending.list)
@@ -69,7 +69,7 @@ func (c *share) admit(l *link, peer uint64) bool {
 	if c.IsClosed() {
 		return false
 	}
-	if p := c.parties[peer]; p == nil || len(p.waiting) <= len(p.idle) { // our user does not wait for it
+	if p := c.pendingPeers[peer]; p == nil || len(p.waiting) <= len(p.idle) { // no instance of this side waits for it
 		switch old := c.pending.excess(l, limit); old {
 		case nil:
 		case l:
@@ -80,21 +80,21 @@ func (c *share) admit(l *link, peer uint64) bool {
 			_ = old.sock.Close()
 		}
 	}
-	p := c.party(peer)
-	l.party = p
+	p := c.pendingPeer(peer)
+	l.pendingPeer = p
 	if l.send(note{kind: noteWelcome}) != nil {
-		p.tend()
+		p.advance()
 		return false
 	}
 	c.pending.add(l)
 	p.idle = append(p.idle, l)
-	p.tend()
+	p.advance()
 	c.requested()
 	return true
 }
 
-// tend does what can be done now: it matches instances with links, dials, and closes links that nobody needs.
-func (p *party) tend() {
+// advance does what can be done now: it matches instances with links, dials, and closes links that no instance needs.
+func (p *pendingPeer) advance() {
 	c := p.ctx
 	if c.IsClosed() {
 		return
@@ -118,8 +118,8 @@ func (p *party) tend() {
 			}
 		}
 		if len(p.idle)+len(p.taken)+len(p.offered)+p.dials == 0 {
-			if c.parties[p.peer] == p {
-				delete(c.parties, p.peer)
+			if c.pendingPeers[p.peer] == p {
+				delete(c.pendingPeers, p.peer)
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func (p *party) tend() {
 
 // take gives the first instance that waits the first idle link. The next one has to wait until the follower has seen
 // that, so that it sees them in order.
-func (p *party) take() {
+func (p *pendingPeer) take() {
 	for len(p.waiting) > 0 && len(p.idle) > 0 {
 		if slices.ContainsFunc(p.taken, func(l *link) bool { return l.state == linkTaken }) {
 			return
@@ -142,20 +142,20 @@ func (p *party) take() {
 }
 
 // follow gives the first instance that waits the link that the leader has taken for it. The goroutine of the link does
-// the rest: nobody else may read from the socket when the leader begins to send messages.
-func (p *party) follow() {
+// the rest: no other goroutine may read from the socket when the leader begins to send messages.
+func (p *pendingPeer) follow() {
 	for len(p.waiting) > 0 && len(p.offered) > 0 {
 		l, i := p.offered[0], p.waiting[0]
 		p.offered, p.waiting = p.offered[1:], p.waiting[1:]
 		p.ctx.pending.remove(l)
-		l.state, l.conn, i.link = linkStanding, i, l
+		l.state, l.conn, i.link = linkMatched, i, l
 		p.taken = append(p.taken, l)
 		_ = l.sock.SetReadDeadline(time.Unix(1, 0)) // ends the goroutine's read
 	}
 }
 
 // call dials the peer once, for whichever instance is first when that has worked.
-func (c *share) call(p *party, targets []netip.AddrPort, pause time.Duration) {
+func (c *share) call(p *pendingPeer, targets []netip.AddrPort, pause time.Duration) {
 	l, err := c.persist(p, targets, pause)
 	c.Mu.Lock()
 	p.dials--
@@ -164,7 +164,7 @@ func (c *share) call(p *party, targets []netip.AddrPort, pause time.Duration) {
 		if len(p.idle)+len(p.taken)+len(p.offered) == 0 {
 			p.fail(fmt.Errorf("%s: %w", c.Props.Device, err))
 		}
-		p.tend()
+		p.advance()
 	}
 	c.Mu.Unlock()
 	if err != nil {
@@ -178,16 +178,16 @@ func (c *share) call(p *party, targets []netip.AddrPort, pause time.Duration) {
 }
 
 // fail ends the instances that wait: the peer is gone, or refuses.
-func (p *party) fail(err error) {
+func (p *pendingPeer) fail(err error) {
 	for _, i := range p.waiting {
 		i.Resolve(kit.StateBroken, err)
 	}
 	p.waiting = nil
 }
 
-// again has the instances wait again whose links the peer lets go of, one of which is l. Without the others, which follow
-// it, the instances would no longer be in the order of Connect.
-func (p *party) again(l *link) {
+// reconnect has the instances wait again whose links the peer drops, one of which is l. Without the others, which
+// follow it, the instances would no longer be in the order of Connect.
+func (p *pendingPeer) reconnect(l *link) {
 	p.pause = callPause
 	if l.state == linkIdle {
 		p.idle = remove(p.idle, l)
@@ -205,7 +205,7 @@ func (p *party) again(l *link) {
 }
 
 // hangUp closes all links, when the context is closed.
-func (p *party) hangUp() {
+func (p *pendingPeer) hangUp() {
 	for _, list := range [][]*link{p.idle, p.taken, p.offered} {
 		for _, l := range list {
 			_ = l.sock.Close()
@@ -213,21 +213,21 @@ func (p *party) hangUp() {
 	}
 }
 
-// leave takes an instance out that its user has given up. The caller holds Mu.
-func (p *party) leave(i *conn) {
+// leave removes an instance that its user has given up. The caller holds Mu.
+func (p *pendingPeer) leave(i *conn) {
 	p.waiting = remove(p.waiting, i)
 	if l := i.link; l != nil && l.state != linkUp {
 		p.taken = remove(p.taken, l)
 		l.state = linkOver
 		_ = l.sock.Close()
 	}
-	p.tend()
+	p.advance()
 }
 
 func (c smallContext) ConnectRequests(dst []uint64) []uint64 {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	for _, p := range c.parties {
+	for _, p := range c.pendingPeers {
 		asks := len(p.offered) > 0 || slices.ContainsFunc(p.idle, func(l *link) bool { return !l.dialed })
 		if asks && len(p.waiting) == 0 {
 			dst = append(dst, p.peer)

@@ -1,0 +1,200 @@
+package tcp
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/bywash/bywash/driver"
+	"github.com/bywash/bywash/internal/kit"
+)
+
+// The keep-alive goroutine checks each connection 10 times in a dead time. It sends a sign of life when nothing was
+// sent for two checks, and breaks a connection on which nothing was received for the dead time after the peer's next
+// sign of life was due: a peer that is stopped for less loses nothing. It counts checks instead of time: a process that
+// was stopped has not checked, and breaks nothing when it goes on.
+const (
+	checks       = 10
+	quietChecks  = 2
+	silentChecks = checks + quietChecks
+)
+
+// Pauses of the keep-alive goroutine.
+const (
+	busyPause = time.Millisecond       // while something waits for room, or for the peer's end
+	heldPause = 100 * time.Microsecond // while messages are held back
+	idlePause = time.Hour
+)
+
+// wakeKeepAlive has the keep-alive goroutine poll at once.
+func (c *share) wakeKeepAlive() {
+	select {
+	case c.keepAliveWoken <- struct{}{}:
+	default:
+	}
+	if c.poll.keepAlive.mark() && c.waits.Sleepers() > 0 {
+		c.poll.ring()
+	}
+}
+
+// schedule has the keep-alive goroutine poll soon: something waits for room, or is held back.
+func (c *share) schedule() {
+	if !c.scheduled.Load() {
+		c.scheduled.Store(true)
+	}
+	if !c.keepAlivePauses.Load() {
+		c.wakeKeepAlive()
+	}
+}
+
+// keep does what no call of the user does: it sends signs of life, detects dead peers, and lets sends go on.
+func (c *share) keep() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	tick := max(c.opts.deadTime/checks, time.Millisecond)
+	last := time.Now()
+	for c.live.Err() == nil {
+		c.keepAlivePauses.Store(true)
+		c.scheduled.Store(false)
+		now := time.Now()
+		ticks := int(now.Sub(last) / tick) // many after this process was stopped
+		if ticks > 0 {
+			last = now
+			c.takeReady()
+		}
+		held := c.drain.holds.Load()
+		c.flushHeld()
+		conns, busy := c.pollAll(now, ticks)
+		switch {
+		case held:
+			c.pause(timer, heldPause)
+		case busy:
+			c.pause(timer, busyPause)
+		case conns > 0:
+			c.rest(timer, max(tick-now.Sub(last), time.Millisecond))
+		default:
+			c.rest(timer, idlePause)
+		}
+	}
+}
+
+// pause sleeps for a short time, whatever happens.
+func (c *share) pause(timer *time.Timer, d time.Duration) {
+	if c.drain.some.Load() {
+		c.takeReady()
+	}
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+	case <-c.live.Done():
+	}
+}
+
+// rest sleeps until a wake-up, or for d. While users sleep and none of them watches the sockets, the keep-alive
+// goroutine does.
+func (c *share) rest(timer *time.Timer, d time.Duration) {
+	c.keepAlivePauses.Store(false)
+	if c.scheduled.Load() {
+		return
+	}
+	if c.waits.Sleepers() > 0 && !c.waits.Watching() {
+		c.poll.keepAlive.sleep(d)
+		return
+	}
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+	case <-c.keepAliveWoken:
+	case <-c.live.Done():
+	}
+}
+
+// pollAll polls all connections, and ends those that were closed. ticks is how many have passed since the last check
+// for signs of life; with 0 there is no check. It returns how many connections there are, and whether any needs a poll
+// soon.
+func (c *share) pollAll(now time.Time, ticks int) (conns int, busy bool) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for i := range c.Conns.All() {
+		if i.State() != kit.StateUp {
+			continue
+		}
+		conns++
+		if ticks > 0 {
+			if !c.watched.Load() && !i.receive() {
+				c.drain.requeue(i)
+			}
+			i.checkAlive(ticks)
+		}
+		i.signOfLife()
+		if i.blocked.Load() {
+			i.flush()
+		}
+		if i.TryEnter() {
+			i.api.starts()
+			i.Leave()
+		}
+		busy = busy || i.blocked.Load() || i.quiet >= quietChecks
+	}
+	c.endClosing(now)
+	return conns, busy || len(c.closing) > 0
+}
+
+// checkAlive notes whether a connection has sent and received since the last check, ticks ago.
+func (i *conn) checkAlive(ticks int) {
+	if i.toSelf {
+		return
+	}
+	i.quiet += ticks
+	if i.hasSent.Swap(false) {
+		i.quiet = ticks - 1
+	}
+	if i.hasReceived.Swap(false) || i.starved.Load() { // what is not taken from the kernel may hold signs of life
+		i.silent = 0
+		return
+	}
+	if i.silent++; i.silent > silentChecks {
+		i.Finish(kit.StateBroken, fmt.Errorf("%w: %s: the peer was silent for %v (option dead-time)",
+			driver.ErrBroken, i.ctx.Props.Device, i.ctx.opts.deadTime))
+		if i.rx.try() {
+			if !i.gone && !i.ended {
+				i.hangUp()
+			}
+			i.rx.unlock()
+		}
+	}
+}
+
+// signOfLife sends one if it is due; if the owner is inside, the keep-alive goroutine tries again soon.
+func (i *conn) signOfLife() {
+	if i.quiet >= quietChecks && i.api.ping() {
+		i.quiet = 0
+	}
+}
+
+// endClosing ends connections that were closed on this side and have sent everything. The caller holds Mu.
+func (c *share) endClosing(now time.Time) {
+	kept := c.closing[:0]
+	for _, i := range c.closing {
+		if i.sentAll(now) {
+			i.closeSockets()
+		} else {
+			kept = append(kept, i)
+		}
+	}
+	clear(c.closing[len(kept):])
+	c.closing = kept
+}
+
+// awaitClosing gives peers the time to receive what was sent.
+func (c *share) awaitClosing() {
+	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
+		c.Mu.Lock()
+		c.endClosing(time.Now())
+		n := len(c.closing)
+		c.Mu.Unlock()
+		if n == 0 {
+			return
+		}
+		time.Sleep(pause)
+	}
+}
