@@ -42,7 +42,7 @@ func TestConformanceLarge(t *testing.T) {
 	drivertest.Run(t, c)
 }
 
-// apart are the checks whose outcome may depend on whether both ends have the same NIC. The others ask what one end does by itself.
+// apart are the checks whose outcome may depend on whether both ends have the same NIC. The others check one end alone.
 var (
 	apart = []string{
 		"Reaches", "ConnectInAnyOrder", "ConnectMany", "ConnectAbsentPeer", "ConnectRestartedPeer", "ConnectSecret",

@@ -9,8 +9,9 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// conn is a connection to a peer; both tracks build on it. Three parties use it: its owner; the drainer, which is the
-// goroutine that drains the Doorbell Ring and reports doorbells; and the keeper, which makes and ends the connection.
+// conn is a connection to a peer; both tracks build on it. Three goroutines use it: its owner; the drainer, which is
+// the goroutine that drains the Doorbell Ring and reports doorbells; and the background goroutine, which makes and ends
+// the connection.
 type conn struct {
 	kit.Conn
 
@@ -18,36 +19,36 @@ type conn struct {
 	api      track
 	peer     *peer // nil on a connection to oneself
 	name     nic.Name
-	call     call // this side's
-	theirs   call // the peer's; set before state is up
-	receives span // Receive Contexts of the connection
-	sends    span
+	call     call    // this side's
+	theirs   call    // the peer's; set before state is up
+	receives idRange // Receive Contexts of the connection
+	sends    idRange
 
 	// Written by the drainer.
 	came        atomic.Uint64 // messages that have arrived
 	creditsCame atomic.Uint32
-	watched     atomic.Bool // the keeper must look after each doorbell
+	watched     atomic.Bool // the background goroutine must poll the connection after each doorbell
 
-	// Used by the keeper and by Close; guarded by ctx.Mu.
-	stage      stage
-	closed     bool // this side has closed
-	saidLeave  bool
-	heardLeave bool
-	saidOver   bool // sent: all that the peer sent has arrived here
-	heardOver  bool // received: all that this side sent has arrived
-	expected   uint64
-	credits    uint32 // number of credits that the peer has sent
-	retiring   bool
-	canceled   int // receives whose cancel was posted while retiring
+	// Used by the background goroutine and by Close; guarded by ctx.Mu.
+	stage         stage
+	closed        bool // this side has closed
+	leaveSent     bool
+	leaveReceived bool
+	overSent      bool // sent: all that the peer sent has arrived here
+	overReceived  bool // received: all that this side sent has arrived
+	expected      uint64
+	credits       uint32 // number of credits that the peer has sent
+	retiring      bool
+	canceled      int // receives whose cancel was posted while retiring
 }
 
 // stage is the progress of making a connection.
 type stage uint8
 
 const (
-	stageCalling  stage = iota // the peer was called
-	stageJoined                // as dialer: the peer's call was joined to this one
-	stageStanding              // both sides know that it stands
+	stageCalling stage = iota // the peer was called
+	stageJoined               // as dialer: the peer's call was joined to this one
+	stageUp                   // both sides have proved the secret: the connection is established
 	stageRefused
 )
 
@@ -55,17 +56,17 @@ const (
 type track interface {
 	driver.Instance
 	kit.ConnHooks
-	// prepare is called by the keeper to post receives, before the peer can send.
+	// prepare is called by the background goroutine to post receives, before the peer can send.
 	prepare()
 	// received and sent are called by the drainer for a doorbell that has rung.
 	received(slot int, s nic.State, n int)
 	sent(slot int, s nic.State, n int)
-	// tend is called by the keeper for work that needs it.
-	tend()
-	// waits reports whether tend has work.
+	// backgroundWork is called by the background goroutine for work that needs it.
+	backgroundWork()
+	// waits reports whether backgroundWork has work.
 	waits() bool
-	// quiesce is called by the keeper when this side or the peer has left. It cancels sends, drops messages that wait,
-	// and reports whether no send is left.
+	// quiesce is called by the background goroutine when this side or the peer has left. It cancels sends, drops messages
+	// that wait, and reports whether no send is left.
 	quiesce() bool
 	// counts returns the numbers of messages and credits that were sent.
 	counts() (messages uint64, credits uint32)
@@ -76,12 +77,12 @@ type track interface {
 	revoked(m *control)
 }
 
-// rung wakes waiters of the instance, and the keeper if it watches. The drainer calls it. The NIC itself wakes a waiter
-// that sleeps in the kernel.
+// rung wakes waiters of the instance, and the background goroutine if it watches. The drainer calls it. The NIC itself
+// wakes a waiter that sleeps in the kernel.
 func (n *conn) rung() {
 	n.Life.Wake()
 	if n.watched.Load() {
-		n.ctx.attend(n)
+		n.ctx.schedule(n)
 	}
 }
 
@@ -103,15 +104,15 @@ func (n *conn) kick() {
 	}
 }
 
-// OnClose implements kit.ConnHooks. From here on the keeper owns the connection.
+// OnClose implements kit.ConnHooks. From here on the background goroutine owns the connection.
 func (n *conn) OnClose(kit.State) {
 	c := n.ctx
 	c.Mu.Lock()
 	c.Conns.Remove(n.Number(), n)
 	n.closed = true
 	n.watched.Store(true)
-	n.api.tend()
-	n.part()
+	n.api.backgroundWork()
+	n.progressLeave()
 	c.Mu.Unlock()
 	c.kick()
 }

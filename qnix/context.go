@@ -36,15 +36,15 @@ type process struct {
 	doorbells doorbells
 	waits     kit.Watch
 
-	keeperSleeps atomic.Bool
-	failing      atomic.Bool                // the NIC is gone
-	answers      atomic.Pointer[time.Timer] // from Close on: bounds how long the NIC may take to answer
-	retry        atomic.Bool                // a post by the keeper found the Command Queue full
-	bad          atomic.Uint64
-	refusals     atomic.Uint64
-	attention    attention
-	nudged       chan struct{}
-	progress     chan struct{} // the keeper has looked at everything
+	backgroundSleeps atomic.Bool
+	failing          atomic.Bool                // the NIC is gone
+	answers          atomic.Pointer[time.Timer] // from Close on: bounds how long the NIC may take to answer
+	retry            atomic.Bool                // a post by the background goroutine found the Command Queue full
+	bad              atomic.Uint64
+	refusals         atomic.Uint64
+	workList         workList
+	backgroundWoken  chan struct{}
+	progress         chan struct{} // the background goroutine has polled everything
 
 	// Guarded by Mu.
 	failed   error
@@ -52,9 +52,9 @@ type process struct {
 	peers    map[uint64]*peer
 	retirees []*conn
 	nextCall uint32
-	sends    spans
-	receives spans
-	selfTags spans
+	sends    idAllocator
+	receives idAllocator
+	selfTags idAllocator
 	staging  kit.Staging
 	live     context.Context
 	stop     context.CancelFunc
@@ -80,7 +80,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 	c := &process{
 		opts: o, key: key,
 		all: make(map[*conn]struct{}), peers: make(map[uint64]*peer),
-		selfTags: newSpans(controlTag+1, maxTags-controlTag-1), nudged: make(chan struct{}, 1), progress: make(chan struct{}, 1),
+		selfTags: newIDAllocator(controlTag+1, maxTags-controlTag-1), backgroundWoken: make(chan struct{}, 1), progress: make(chan struct{}, 1),
 	}
 	self := driver.Context(c)
 	if props.Track == driver.Small {
@@ -109,7 +109,7 @@ func openContext(props driver.Properties, o options, a driver.Attributes) (_ *pr
 		_ = c.Release()
 		return nil, err
 	}
-	c.tasks.Go(c.keep)
+	c.tasks.Go(c.background)
 	return c, nil
 }
 
@@ -131,7 +131,7 @@ func (c *process) register(peers int) error {
 		return err
 	}
 	c.proc = proc
-	c.sends, c.receives = newSpans(0, want), newSpans(0, want)
+	c.sends, c.receives = newIDAllocator(0, want), newIDAllocator(0, want)
 	c.doorbells.sends, c.doorbells.receives = make([]ref, want), make([]ref, want)
 	return nil
 }
@@ -165,7 +165,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	c.own(n, n)
 	switch {
 	case p == nil:
-		n.theirs, n.stage = n.call, stageStanding
+		n.theirs, n.stage = n.call, stageUp
 		n.api.prepare()
 		n.Resolve(kit.StateUp, nil)
 	case p.gone != nil:
@@ -174,7 +174,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 	default:
 		p.conns[n.call.number] = n
 		p.mine = append(p.mine, n)
-		p.tell(&control{kind: kindCall, call: n.call})
+		p.sendControl(&control{kind: kindCall, call: n.call})
 		p.join()
 	}
 	c.kick()
@@ -182,7 +182,7 @@ func (c *process) Dial(num uint32, url string, to driver.URL) (*conn, error) {
 }
 
 // newConn makes a connection with its contexts and tags. The caller holds Mu.
-func (c *process) newConn(p *peer, tags *spans) (*conn, error) {
+func (c *process) newConn(p *peer, tags *idAllocator) (*conn, error) {
 	var n *conn
 	receives, sends := transferDepth+1, transferDepth
 	if c.Props.Track == driver.Large {
@@ -212,7 +212,7 @@ func (c *process) newConn(p *peer, tags *spans) (*conn, error) {
 	s, ok1 := c.sends.take(sends)
 	r, ok2 := c.receives.take(receives)
 	t, ok3 := tags.take(tagsOf(c.Props.Track, int(n.call.receives)))
-	n.sends, n.receives, n.call.tags = span{s, sends}, span{r, receives}, uint16(t)
+	n.sends, n.receives, n.call.tags = idRange{s, sends}, idRange{r, receives}, uint16(t)
 	if !ok1 || !ok2 || !ok3 {
 		n.sends.n, n.receives.n = sends*btoi(ok1), receives*btoi(ok2)
 		c.giveBack(n.sends, n.receives)
@@ -229,7 +229,7 @@ func (c *process) noContexts() error {
 		driver.ErrBusy, c.proc.Sends())
 }
 
-func (c *process) giveBack(sends, receives span) {
+func (c *process) giveBack(sends, receives idRange) {
 	if sends.n > 0 {
 		c.sends.put(sends.at, sends.n)
 	}
@@ -238,7 +238,7 @@ func (c *process) giveBack(sends, receives span) {
 	}
 }
 
-// post handles the result of a post by the keeper. A post that found the queue full is tried again.
+// post handles the result of a post by the background goroutine. A post that found the queue full is tried again.
 func (c *process) post(err error) bool {
 	switch err {
 	case nil:
@@ -280,16 +280,16 @@ func (c *process) Count(to *driver.Counters) {
 // Close implements driver.Context. A softnic that is stopped does not answer, and calls that wait for it hold
 // connections. The time limit for its answers therefore begins before the connections are closed.
 func (c *process) Close() error {
-	answers := time.AfterFunc(c.goodbyeTime()+answerTime, c.proc.Abandon)
+	answers := time.AfterFunc(c.leaveTime()+answerTime, c.proc.Abandon)
 	defer answers.Stop()
 	c.answers.CompareAndSwap(nil, answers)
 	return c.Context.Close()
 }
 
 func (c *process) Release() error {
-	c.sayGoodbye()
+	c.leaveAll()
 	c.stop()
-	c.nudge()
+	c.wakeBackground()
 	c.tasks.Wait()
 	if answers := c.answers.Load(); answers != nil { // nil if opening has failed
 		answers.Stop()
@@ -328,12 +328,12 @@ func (c *process) letGo() error {
 // answerTime is how long a softnic may take, during Close, for calls that it must answer.
 const answerTime = 2 * time.Second
 
-// goodbyeTime returns how long peers may take to confirm that this side leaves.
-func (c *process) goodbyeTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
+// leaveTime returns how long peers may take to confirm that this side leaves.
+func (c *process) leaveTime() time.Duration { return min(c.opts.deadTime, 2*time.Second) }
 
-// sayGoodbye tells peers that this side leaves, and waits a limited time for their confirmation.
-func (c *process) sayGoodbye() {
-	limit := time.NewTimer(c.goodbyeTime())
+// leaveAll notifies the peers that this side leaves, and waits a limited time for their confirmation.
+func (c *process) leaveAll() {
+	limit := time.NewTimer(c.leaveTime())
 	defer limit.Stop()
 	for {
 		c.Mu.Lock()

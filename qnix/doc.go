@@ -27,8 +27,8 @@
 // A context registers one process, under a name made of its incarnation. Each connection takes a range of its Send
 // Contexts, its Receive Contexts and its context tags. The receiver chooses the tags, so that all connections with the
 // same peer process have different ones. Tag 0 of each pair of processes carries control messages: calls, which pair
-// the nth Connect of one side with the nth of the other, proofs of the session secret, and goodbyes. The NIC keeps
-// messages that have no receive yet, so either side may call first.
+// the nth Connect of one side with the nth of the other, proofs of the session secret, and the messages that end a
+// connection. The NIC keeps messages that have no receive yet, so either side may call first.
 //
 // With many connections the window of each is shorter: at most a sixteenth of the contexts that are left.
 //
@@ -46,7 +46,7 @@
 //     can still be received. The doorbell of a send under way rings, too. A later send finds no process of that name,
 //     which also breaks the connection.
 //   - The context of a send is used again when credit shows that its message was received or, after a death, when the
-//     doorbell of a later command of the same queue has rung (part.go).
+//     doorbell of a later command of the same queue has rung (leave.go).
 //
 // # A long message
 //
@@ -65,9 +65,9 @@
 //
 // # Progress
 //
-// Any call handles the doorbells of all instances of the context. There is one try-lock, for which nobody waits on a
-// data path. One goroutine of the context, the keeper, makes and ends connections, and drains the ring when nobody
-// polls (keeper.go). A waiter sleeps until the ring has another entry.
+// Any call handles the doorbells of all instances of the context. There is one try-lock, for which no data path waits.
+// The background goroutine of the context (background.go) makes and ends connections, and drains the ring when no other
+// goroutine polls. A waiter sleeps until the ring has another entry.
 //
 // # Limits
 //
@@ -75,6 +75,6 @@
 // 64 packets in flight on the small track and 16 on the large one. There is no one-sided access: the NIC has none, and
 // to emulate it would need the peer's processor.
 //
-// docs/wire.md has what this driver puts into messages, docs/security.md what a peer can and cannot do, docs/qnix.md how to
-// set up a machine.
+// docs/wire.md has what this driver puts into messages, docs/security.md what a peer can and cannot do, docs/qnix.md
+// how to set up a machine.
 package qnix

@@ -19,7 +19,7 @@ type ref struct {
 }
 
 // doorbells is the context's Doorbell Ring. The holder of the try-lock, the drainer, drains it and passes each doorbell
-// to its instance. On a data path nobody waits for the lock.
+// to its instance. No data path waits for the lock.
 type doorbells struct {
 	lock atomic.Uint32
 	seen atomic.Uint32 // entries that were drained; only the drainer writes it
@@ -96,8 +96,8 @@ func (c *process) drainLocked(most int) (n int) {
 func (c *process) receiveRang(i int) {
 	switch r := &c.doorbells.receives[i]; {
 	case r.peer != nil:
-		c.attention.addPeer(r.peer)
-		c.nudge()
+		c.workList.addPeer(r.peer)
+		c.wakeBackground()
 	case r.conn != nil:
 		if state, n := c.proc.ReceiveDoorbell(i); state != nic.Pending { // else: an earlier use of the context
 			r.conn.api.received(r.slot, state, n)
@@ -108,8 +108,8 @@ func (c *process) receiveRang(i int) {
 func (c *process) sendRang(i int) {
 	switch r := &c.doorbells.sends[i]; {
 	case r.peer != nil:
-		c.attention.addPeer(r.peer)
-		c.nudge()
+		c.workList.addPeer(r.peer)
+		c.wakeBackground()
 	case r.conn != nil:
 		if state, n := c.proc.SendDoorbell(i); state != nic.Pending {
 			r.conn.api.sent(r.slot, state, n)
@@ -117,7 +117,7 @@ func (c *process) sendRang(i int) {
 	}
 }
 
-// own gives n's contexts to owner, or to nobody if owner is nil.
+// own assigns n's contexts to owner, or to no connection if owner is nil.
 func (c *process) own(n *conn, owner *conn) {
 	b := &c.doorbells
 	b.mustLock()
@@ -138,5 +138,5 @@ func (c *process) doorbellError(s nic.State) error {
 	case nic.NoMemory:
 		return fmt.Errorf("%w: %s: a table of the NIC is full, or it has no memory", driver.ErrBroken, c.Props.Device)
 	}
-	return fmt.Errorf("%w: %s: the NIC says %v", driver.ErrBroken, c.Props.Device, s)
+	return fmt.Errorf("%w: %s: NIC status: %v", driver.ErrBroken, c.Props.Device, s)
 }

@@ -55,7 +55,7 @@ func connect(t *testing.T, a, b driver.Context) (x, y driver.Instance) {
 	return x, y
 }
 
-// await polls until f says that it is done.
+// await polls until f reports that it is done.
 func await(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !f(); time.Sleep(50 * time.Microsecond) {
@@ -93,11 +93,11 @@ func TestNICThatEndsBreaksConnections(t *testing.T) {
 			if err := x.RecvPost(p); err != nil {
 				t.Fatal(err)
 			}
-			heard := make(chan error, 1)
+			connectErr := make(chan error, 1)
 			go func() {
 				ctx, cancel := context.WithTimeout(context.Background(), limit)
 				defer cancel()
-				heard <- waiting.ConnectWait(ctx)
+				connectErr <- waiting.ConnectWait(ctx)
 			}()
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -105,7 +105,7 @@ func TestNICThatEndsBreaksConnections(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
 			err = x.(driver.RecvWaiter).RecvWait(ctx, p)
-			for _, err := range []error{err, <-heard, x.SendPost(&driver.Packet{})} {
+			for _, err := range []error{err, <-connectErr, x.SendPost(&driver.Packet{})} {
 				if !errors.Is(err, driver.ErrBroken) {
 					t.Errorf("on a NIC that has ended: got %v, want %v", err, driver.ErrBroken)
 				}
@@ -209,7 +209,7 @@ func talkOnEach(t *testing.T, ctx context.Context, all [][2]driver.Instance) {
 	}
 }
 
-// postWhenThereIsRoom posts a receive. A cancelled one keeps its place until the sender has heard of it.
+// postWhenThereIsRoom posts a receive. A cancelled one keeps its place until the sender is notified.
 func postWhenThereIsRoom(t *testing.T, i driver.Instance, p *driver.Packet) {
 	t.Helper()
 	await(t, "a receive is posted", func() bool {
@@ -221,8 +221,8 @@ func postWhenThereIsRoom(t *testing.T, i driver.Instance, p *driver.Packet) {
 	})
 }
 
-// TestLateSendsOfCancelledReceivesGoNowhere sends to receives that were cancelled, before and after the sender hears of it: it
-// must harm no later receive, whose tag may be the same.
+// TestLateSendsOfCancelledReceivesGoNowhere sends to receives that were cancelled, before and after the sender is
+// notified: it must harm no later receive, whose tag may be the same.
 func TestLateSendsOfCancelledReceivesGoNowhere(t *testing.T) {
 	path, _ := softNIC(t)
 	h := driver.Hints{Track: driver.Large}

@@ -16,8 +16,9 @@ import (
 
 const patience = 20 * time.Second
 
-// impostor is a process that speaks the protocol by hand. Its incarnation is the highest, so that it is the listener.
-type impostor struct {
+// fakePeer is a process that sends the messages of the protocol by hand. Its incarnation is the highest, so that it is
+// the listener.
+type fakePeer struct {
 	t      *testing.T
 	p      *nic.Process
 	mine   call
@@ -26,7 +27,7 @@ type impostor struct {
 	peer   nic.Name
 }
 
-// EnvWhy says why TestMain has found no NIC.
+// EnvWhy is the reason for which TestMain has found no NIC.
 const EnvWhy = "BYWASH_QNIX_WHY"
 
 func NeedNIC(t testing.TB) {
@@ -41,9 +42,9 @@ func NeedNIC(t testing.TB) {
 	t.Fatalf("no NIC: %s", why)
 }
 
-const impostorIncarnation = ^uint64(0)
+const fakePeerIncarnation = ^uint64(0)
 
-func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, driver.Instance) {
+func newFakePeer(t *testing.T, track driver.Track, secret string) (*fakePeer, driver.Instance) {
 	t.Helper()
 	NeedNIC(t)
 	d := qnixDriver{}
@@ -68,25 +69,25 @@ func newImpostor(t *testing.T, track driver.Track, secret string) (*impostor, dr
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = n.Close() })
-	p, err := n.Register(t.Context(), nic.Config{Name: processName(impostorIncarnation, track).String(), RegionSize: 8192})
+	p, err := n.Register(t.Context(), nic.Config{Name: processName(fakePeerIncarnation, track).String(), RegionSize: 8192})
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: impostorIncarnation, Rest: place{nic: p.NIC(), track: track, home: 1}.String()}
+	url := driver.URL{Driver: Name, Version: urlVersion, Incarnation: fakePeerIncarnation, Rest: place{nic: p.NIC(), track: track, home: 1}.String()}
 	i, err := opened.Connect(url.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &impostor{t: t, p: p, victim: v, peer: v.name}
+	m := &fakePeer{t: t, p: p, victim: v, peer: v.name}
 	m.mine = call{
-		from: impostorIncarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
+		from: fakePeerIncarnation, to: v.Incarnation, number: 1, tags: 100, receives: 8, sends: 8, track: track, buffer: 4096, token: 7,
 	}
-	m.theirs = m.hear(kindCall).call
+	m.theirs = m.receiveControl(kindCall).call
 	return m, i
 }
 
-// hear takes the next control message.
-func (m *impostor) hear(want kind) (c control) {
+// receiveControl takes the next control message.
+func (m *fakePeer) receiveControl(want kind) (c control) {
 	m.t.Helper()
 	if err := m.p.ReceiveShort(0, m.peer, controlTag, controlMax); err != nil {
 		m.t.Fatal(err)
@@ -98,7 +99,7 @@ func (m *impostor) hear(want kind) (c control) {
 	return c
 }
 
-func (m *impostor) await(doorbell func() (nic.State, int)) int {
+func (m *fakePeer) await(doorbell func() (nic.State, int)) int {
 	m.t.Helper()
 	_ = m.p.Kick()
 	for end := time.Now().Add(patience); ; {
@@ -113,7 +114,7 @@ func (m *impostor) await(doorbell func() (nic.State, int)) int {
 }
 
 // send sends bytes to a tag of the victim.
-func (m *impostor) send(tag uint16, b []byte) {
+func (m *fakePeer) send(tag uint16, b []byte) {
 	m.t.Helper()
 	copy(m.p.SendRegion(0), b)
 	if err := m.p.SendShort(0, m.peer, tag, len(b)); err != nil {
@@ -122,15 +123,15 @@ func (m *impostor) send(tag uint16, b []byte) {
 	m.await(func() (nic.State, int) { return m.p.SendDoorbell(0) })
 }
 
-func (m *impostor) say(c control) { m.send(controlTag, c.append(nil)) }
+func (m *fakePeer) sendControl(c control) { m.send(controlTag, c.append(nil)) }
 
-// shake connects, as who has the secret.
-func (m *impostor) shake(secret string) {
+// shake connects as a process that has the secret.
+func (m *fakePeer) shake(secret string) {
 	m.t.Helper()
-	m.say(control{kind: kindCall, call: m.mine})
-	j := m.hear(kindJoin)
+	m.sendControl(control{kind: kindCall, call: m.mine})
+	j := m.receiveControl(kindJoin)
 	mac := testKey(m.t, secret).MAC(listenerProof, proven(&m.theirs, &m.mine)...)
-	m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: mac})
+	m.sendControl(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: mac})
 }
 
 func connected(i driver.Instance) error {
@@ -140,31 +141,31 @@ func connected(i driver.Instance) error {
 }
 
 // Invalid control messages, heads and credits break the connection, with the reason, and count as bad frames.
-func TestNonsenseBreaksTheConnection(t *testing.T) {
+func TestInvalidMessagesBreakTheConnection(t *testing.T) {
 	head := func(limit, number uint32, more int) []byte {
 		b := make([]byte, dataHead+more)
 		putHead(b, limit, number)
 		return b
 	}
-	for name, attack := range map[string]func(*impostor){
-		"garbage as control":         func(m *impostor) { m.send(controlTag, []byte("nonsense")) },
-		"nothing as control":         func(m *impostor) { m.send(controlTag, nil) },
-		"too long a control message": func(m *impostor) { m.send(controlTag, make([]byte, 500)) },
-		"another message's number":   func(m *impostor) { m.send(m.theirs.tags, head(8, 5, 0)) },
-		"credits beyond the window":  func(m *impostor) { m.send(m.theirs.tags, head(1000, 0, 0)) },
-		"a message without a head":   func(m *impostor) { m.send(m.theirs.tags, []byte{1, 2, 3}) },
-		"a message that is too long": func(m *impostor) { m.send(m.theirs.tags, head(8, 0, 5000)) },
-		"a credit of another size":   func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, []byte{8}) },
-		"too long a credit":          func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, make([]byte, 100)) },
-		"a credit beyond the window": func(m *impostor) { m.send(m.theirs.tags+m.theirs.receives, head(1<<31, 0, 0)[:creditBytes]) },
-		"another version of the protocol": func(m *impostor) {
+	for name, attack := range map[string]func(*fakePeer){
+		"garbage as control":         func(m *fakePeer) { m.send(controlTag, []byte("nonsense")) },
+		"nothing as control":         func(m *fakePeer) { m.send(controlTag, nil) },
+		"too long a control message": func(m *fakePeer) { m.send(controlTag, make([]byte, 500)) },
+		"another message's number":   func(m *fakePeer) { m.send(m.theirs.tags, head(8, 5, 0)) },
+		"credits beyond the window":  func(m *fakePeer) { m.send(m.theirs.tags, head(1000, 0, 0)) },
+		"a message without a head":   func(m *fakePeer) { m.send(m.theirs.tags, []byte{1, 2, 3}) },
+		"a message that is too long": func(m *fakePeer) { m.send(m.theirs.tags, head(8, 0, 5000)) },
+		"a credit of another size":   func(m *fakePeer) { m.send(m.theirs.tags+m.theirs.receives, []byte{8}) },
+		"too long a credit":          func(m *fakePeer) { m.send(m.theirs.tags+m.theirs.receives, make([]byte, 100)) },
+		"a credit beyond the window": func(m *fakePeer) { m.send(m.theirs.tags+m.theirs.receives, head(1<<31, 0, 0)[:creditBytes]) },
+		"another version of the protocol": func(m *fakePeer) {
 			b := (&control{kind: kindOver, mine: 1, yours: m.theirs.number}).append(nil)
 			b[4]++
 			m.send(controlTag, b)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, i := newImpostor(t, driver.Small, testSecret)
+			m, i := newFakePeer(t, driver.Small, testSecret)
 			m.shake(testSecret)
 			if err := connected(i); err != nil {
 				t.Fatal(err)
@@ -188,9 +189,10 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 	}
 }
 
-// A context that is used again may have an entry of its earlier use in the Doorbell Ring: that says nothing of what is posted.
+// A context that is used again may have an entry of its earlier use in the Doorbell Ring: that is no sign about what is
+// posted.
 func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
-	m, i := newImpostor(t, driver.Small, testSecret)
+	m, i := newFakePeer(t, driver.Small, testSecret)
 	m.shake(testSecret)
 	if err := connected(i); err != nil {
 		t.Fatal(err)
@@ -209,22 +211,22 @@ func TestEarlierEntriesOfTheRingAreIgnored(t *testing.T) {
 }
 
 // A process that has another secret, or sends our own proof back, is refused and is notified of the reason.
-func TestImpostorWithoutSecret(t *testing.T) {
-	for name, shake := range map[string]func(*impostor){
-		"another secret": func(m *impostor) { m.shake("guessed, and long enough") },
-		"our own proof sent back": func(m *impostor) {
-			m.say(control{kind: kindCall, call: m.mine})
-			j := m.hear(kindJoin)
-			m.say(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: j.mac})
+func TestFakePeerWithoutSecret(t *testing.T) {
+	for name, shake := range map[string]func(*fakePeer){
+		"another secret": func(m *fakePeer) { m.shake("guessed, and long enough") },
+		"our own proof sent back": func(m *fakePeer) {
+			m.sendControl(control{kind: kindCall, call: m.mine})
+			j := m.receiveControl(kindJoin)
+			m.sendControl(control{kind: kindWelcome, mine: j.yours, yours: j.mine, mac: j.mac})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, i := newImpostor(t, driver.Small, testSecret)
+			m, i := newFakePeer(t, driver.Small, testSecret)
 			shake(m)
 			if err := connected(i); !errors.Is(err, driver.ErrAuth) {
 				t.Errorf("got %v, want %v", err, driver.ErrAuth)
 			}
-			if r := m.hear(kindRefuse); r.reason != refusedSecret {
+			if r := m.receiveControl(kindRefuse); r.reason != refusedSecret {
 				t.Errorf("refused for reason %d, want %d", r.reason, refusedSecret)
 			}
 		})
@@ -238,7 +240,7 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for round := range 40 {
-		m, i := newImpostor(t, driver.Track(round%2), "")
+		m, i := newFakePeer(t, driver.Track(round%2), "")
 		if rnd.IntN(3) > 0 {
 			m.shake("")
 			if err := connected(i); err != nil {
@@ -252,7 +254,7 @@ func TestStrangeControlMessagesAreHarmless(t *testing.T) {
 				slot: uint32(rnd.IntN(transferDepth)), gen: uint32(rnd.IntN(12)), sent: rnd.IntN(2) == 0,
 			}
 			c.call.number = uint32(rnd.IntN(5))
-			m.say(c)
+			m.sendControl(c)
 		}
 		p := &driver.Packet{IOV: [][]byte{make([]byte, 64)}}
 		if i.RecvPost(p) == nil {

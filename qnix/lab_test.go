@@ -15,8 +15,8 @@ import (
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
-// The NICs that the tests run on are those that nic.EnvPath and envOther name; or two of the module that envModule names,
-// which is loaded for the tests, as in the virtual machines of "make test"; or two of a softnic of their own.
+// The NICs that the tests run on are those that nic.EnvPath and envOther name; or two of the module that envModule
+// names, which is loaded for the tests, as in the virtual machines of "make test"; or two of a softnic of their own.
 const (
 	envOther  = "BYWASH_QNIX_OTHER"
 	envModule = "BYWASH_QNIX_KO"
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// useNICs tells the driver, and processes that are started, which NICs there are.
+// useNICs sets the NICs for the driver and for processes that are started.
 func useNICs(one, other string) {
 	lab.nic, lab.other = one, other
 	os.Setenv(nic.EnvPath, one)
@@ -63,7 +63,8 @@ func onSoftnic(m *testing.M) {
 	drivertest.Main(m)
 }
 
-// onModule runs the tests with the module loaded. That it can be unloaded afterwards proves that nothing of it is in use any more.
+// onModule runs the tests with the module loaded. That it can be unloaded afterwards proves that nothing of it is in
+// use any more.
 func onModule(m *testing.M, file string) int {
 	if err := qnixko.Load(file, "nics=2"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

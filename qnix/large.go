@@ -186,11 +186,11 @@ func (l *large) cancelReceive(k int) {
 // waits implements track. Here the NIC waits for the peer, and not this side.
 func (l *large) waits() bool { return false }
 
-func (l *large) tend() {
+func (l *large) backgroundWork() {
 	if l.closed {
 		l.closeReceives()
 	}
-	l.tendRevocations()
+	l.sendRevocations()
 }
 
 // closeReceives cancels posted receives after this side has closed.

@@ -56,7 +56,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// freeReceive finds a free slot whose next tag does not rest.
+// freeReceive finds a free slot whose next tag can be used again.
 func (l *large) freeReceive() (k int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,7 +22,7 @@ type peer struct {
 	incarnation   uint64
 	name          nic.Name
 	send, receive int // contexts
-	tags          spans
+	tags          idAllocator
 	conns         map[uint32]*conn // by this side's call
 	mine          []*conn          // calls of this side that are not joined, oldest first
 	theirs        []call           // calls of the peer that are not joined
@@ -40,20 +40,20 @@ func (c *process) peerOf(incarnation uint64) (*peer, error) {
 	}
 	p := &peer{
 		ctx: c, incarnation: incarnation, name: processName(incarnation, c.Props.Track),
-		tags: newSpans(controlTag+1, maxTags-controlTag-1), conns: make(map[uint32]*conn), rearm: true,
+		tags: newIDAllocator(controlTag+1, maxTags-controlTag-1), conns: make(map[uint32]*conn), rearm: true,
 	}
 	var ok1, ok2 bool
 	p.send, ok1 = c.sends.take(1)
 	p.receive, ok2 = c.receives.take(1)
 	if !ok1 || !ok2 {
-		c.giveBack(span{p.send, btoi(ok1)}, span{p.receive, btoi(ok2)})
+		c.giveBack(idRange{p.send, btoi(ok1)}, idRange{p.receive, btoi(ok2)})
 		return nil, c.noContexts()
 	}
 	c.doorbells.mustLock()
 	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{peer: p}, ref{peer: p}
 	c.doorbells.unlock()
 	c.peers[incarnation] = p
-	p.hear()
+	p.receiveControl()
 	return p, nil
 }
 
@@ -64,8 +64,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// tell sends a control message after those that wait.
-func (p *peer) tell(m *control) {
+// sendControl sends a control message after those that wait.
+func (p *peer) sendControl(m *control) {
 	if p.gone == nil {
 		p.out = append(p.out, m.append(nil))
 		p.flush()
@@ -84,10 +84,10 @@ func (p *peer) flush() {
 	}
 }
 
-// step is called by the keeper. It looks at both doorbells and does all that is possible.
+// step is called by the background goroutine. It checks both doorbells and does all that is possible.
 func (p *peer) step() {
 	c := p.ctx
-	for p.hear() {
+	for p.receiveControl() {
 	}
 	s, _ := c.proc.SendDoorbell(p.send)
 	switch s {
@@ -118,8 +118,8 @@ func (p *peer) step() {
 	}
 }
 
-// hear handles one control message, and reports whether there was one.
-func (p *peer) hear() bool {
+// receiveControl handles one control message, and reports whether there was one.
+func (p *peer) receiveControl() bool {
 	c := p.ctx
 	if p.gone == nil && !p.rearm {
 		switch s, n := c.proc.ReceiveDoorbell(p.receive); s {
@@ -150,7 +150,7 @@ func (p *peer) died(err error) {
 	for _, n := range p.conns {
 		n.Fail(err)
 		if n.closed {
-			n.part()
+			n.progressLeave()
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (p *peer) forget() {
 	c.doorbells.mustLock()
 	c.doorbells.sends[p.send], c.doorbells.receives[p.receive] = ref{}, ref{}
 	c.doorbells.unlock()
-	c.giveBack(span{p.send, 1}, span{p.receive, 1})
+	c.giveBack(idRange{p.send, 1}, idRange{p.receive, 1})
 }
 
 // misbehaved breaks all connections to the peer, because the control channel cannot be trusted any more.
@@ -201,8 +201,8 @@ func (p *peer) take(b []byte) {
 		p.joined(n, &m)
 		return
 	}
-	stands := n != nil && n.stage == stageStanding && n.theirs.number == m.mine
-	if n == nil || !stands && m.kind != kindRefuse && m.kind != kindWelcome {
+	established := n != nil && n.stage == stageUp && n.theirs.number == m.mine
+	if n == nil || !established && m.kind != kindRefuse && m.kind != kindWelcome {
 		p.ctx.bad.Add(1)
 		return
 	}
@@ -212,16 +212,16 @@ func (p *peer) take(b []byte) {
 	case kindRefuse:
 		n.refused(m.reason)
 	case kindLeave:
-		n.expected, n.credits, n.heardLeave = m.messages, m.credits, true
+		n.expected, n.credits, n.leaveReceived = m.messages, m.credits, true
 		n.watched.Store(true)
 	case kindOver:
-		n.heardOver = true
+		n.overReceived = true
 	case kindRevoke:
 		n.api.revoke(&m)
 	case kindRevoked:
 		n.api.revoked(&m)
 	}
-	n.part()
+	n.progressLeave()
 }
 
 // dials reports whether this side joins calls. The other side verifies the proof first.
@@ -234,7 +234,7 @@ func (p *peer) called(c *call) {
 		if c.track != p.ctx.Props.Track {
 			r = refusedTrack
 		}
-		p.tell(&control{kind: kindRefuse, yours: c.number, reason: r})
+		p.sendControl(&control{kind: kindRefuse, yours: c.number, reason: r})
 		return
 	}
 	p.theirs = append(p.theirs, *c)
@@ -250,7 +250,7 @@ func (p *peer) join() {
 		n.stage = stageJoined
 		n.api.prepare()
 		mac := p.ctx.key.MAC(dialerProof, proven(&n.call, &n.theirs)...)
-		p.tell(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: mac})
+		p.sendControl(&control{kind: kindJoin, mine: n.call.number, yours: n.theirs.number, mac: mac})
 	}
 }
 
@@ -272,17 +272,17 @@ func (p *peer) joined(n *conn, m *control) {
 	p.theirs = append(p.theirs[:k], p.theirs[k+1:]...)
 	p.unlist(n)
 	n.theirs = theirs
-	said := proven(&n.theirs, &n.call)
-	if !p.ctx.key.Check(m.mac[:], dialerProof, said...) {
-		p.tell(&control{kind: kindRefuse, mine: n.call.number, yours: theirs.number, reason: refusedSecret})
+	signed := proven(&n.theirs, &n.call)
+	if !p.ctx.key.Check(m.mac[:], dialerProof, signed...) {
+		p.sendControl(&control{kind: kindRefuse, mine: n.call.number, yours: theirs.number, reason: refusedSecret})
 		n.refused(refusedSecret)
 		return
 	}
-	n.stage = stageStanding
+	n.stage = stageUp
 	n.api.prepare()
 	n.Resolve(kit.StateUp, nil)
-	mac := p.ctx.key.MAC(listenerProof, said...)
-	p.tell(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: mac})
+	mac := p.ctx.key.MAC(listenerProof, signed...)
+	p.sendControl(&control{kind: kindWelcome, mine: n.call.number, yours: theirs.number, mac: mac})
 }
 
 // unlist removes a call from those that wait.
@@ -309,7 +309,7 @@ func (p *peer) withdrawn(number uint32) {
 		}
 		n.stage = stageCalling // it waits again, at its old place
 		if n.closed {
-			n.part()
+			n.progressLeave()
 			return
 		}
 		k := 0
@@ -329,11 +329,11 @@ func (n *conn) welcomed(m *control) {
 		return
 	}
 	if !n.ctx.key.Check(m.mac[:], listenerProof, proven(&n.call, &n.theirs)...) {
-		n.peer.tell(&control{kind: kindRefuse, mine: n.call.number, yours: n.theirs.number, reason: refusedSecret})
+		n.peer.sendControl(&control{kind: kindRefuse, mine: n.call.number, yours: n.theirs.number, reason: refusedSecret})
 		n.refused(refusedSecret)
 		return
 	}
-	n.stage = stageStanding
+	n.stage = stageUp
 	if !n.closed {
 		n.Resolve(kit.StateUp, nil)
 	}
@@ -349,7 +349,7 @@ func (n *conn) refused(r reason) {
 	case refusedTrack:
 		err = fmt.Errorf("%w: the peer's context is for the other track", driver.ErrInvalid)
 	case refusedStale:
-		err = fmt.Errorf("%w: another incarnation answers, or the peer has too many calls", driver.ErrBroken)
+		err = fmt.Errorf("%w: the peer process was restarted, or has too many pending connection requests", driver.ErrBroken)
 	default:
 		err = fmt.Errorf("%w: the peer refused the connection (reason %d)", driver.ErrBroken, uint32(r))
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
-// Two softnics that nobody has joined in a cluster, as in containers with a /tmp each, are told apart. A softnic is one,
-// whatever the name of its socket.
-func TestSoftnicsOfTwoContainersAreToldApart(t *testing.T) {
+// Two softnics that are not joined in a cluster, as in containers with a /tmp each, have different domains. A softnic
+// is one, whatever the name of its socket.
+func TestSoftnicsOfTwoContainersDiffer(t *testing.T) {
 	if err := softnic.Supported(); err != nil {
 		t.Skip(err)
 	}

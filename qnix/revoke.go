@@ -13,14 +13,14 @@ import (
 // When the NIC has cancelled a receive, nothing writes to its memory any more. But the peer may still have the rdv
 // data, and the NIC keeps a message to a tag without a receive for the next receive with that tag. So the tag rests,
 // and this side sends revoke to the peer. The peer cancels its send, if there is one, or refuses to send later, and
-// answers revoked, which says whether it has sent. If it has, a receive without room, the sink, takes the message. The
-// peer's program takes no part, and the program here does not wait.
+// answers revoked, which reports whether it has sent. If it has, a receive without room, the sink, takes the message.
+// The peer's program takes no part, and the program here does not wait.
 
-// revocation is the state of cancelling that owner and keeper share. Each holds mu only briefly.
+// revocation is the state of cancelling that the owner and the background goroutine share. Each holds mu only briefly.
 type revocation struct {
 	mu      sync.Mutex
 	resting [transferDepth]uint8 // tags that rest, by generation
-	toTell  []rest               // cancelled receives that the peer must be told of
+	toSend  []rest               // cancelled receives whose revoke must be sent to the peer
 	strays  []rest               // messages that were sent, for the sink to take
 	sinking bool
 	drained doorbell             // doorbell of the sink
@@ -52,17 +52,17 @@ func (r *revocation) rests(slot int, gen uint32) bool {
 func (l *large) rest(slot int, gen uint32) {
 	l.mu.Lock()
 	l.resting[slot] |= 1 << (gen % tagsEach)
-	l.toTell = append(l.toTell, rest{slot, gen})
+	l.toSend = append(l.toSend, rest{slot, gen})
 	l.mu.Unlock()
-	l.ctx.attend(&l.conn)
+	l.ctx.schedule(&l.conn)
 }
 
-// tell sends a control message. On a connection to oneself it handles the message.
-func (l *large) tell(m *control) {
+// sendControl sends a control message. On a connection to this context it handles the message.
+func (l *large) sendControl(m *control) {
 	switch {
 	case l.peer != nil:
 		m.mine, m.yours = l.call.number, l.theirs.number
-		l.peer.tell(m)
+		l.peer.sendControl(m)
 	case m.kind == kindRevoke:
 		l.revoke(m)
 	default:
@@ -95,10 +95,10 @@ func (l *large) unclaim(k int, before uint32) {
 	defer l.mu.Unlock()
 	l.claims[s.rdv.slot].used = before
 	s.busy = false
-	if s.revoke { // the keeper answers
+	if s.revoke { // the background goroutine answers
 		s.revoke = false
-		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
-		l.ctx.attend(&l.conn)
+		l.toSend = append(l.toSend, rest{^s.rdv.slot, s.rdv.gen})
+		l.ctx.schedule(&l.conn)
 	}
 }
 
@@ -123,8 +123,8 @@ func (l *large) unlaunch(k int, state nic.State) {
 	s.busy = false
 	if s.revoke {
 		s.revoke = false
-		l.toTell = append(l.toTell, rest{^s.rdv.slot, s.rdv.gen})
-		l.ctx.attend(&l.conn)
+		l.toSend = append(l.toSend, rest{^s.rdv.slot, s.rdv.gen})
+		l.ctx.schedule(&l.conn)
 	}
 }
 
@@ -141,13 +141,13 @@ func (l *large) revoke(m *control) {
 			l.watched.Store(true)
 			l.cancelSend(k)
 			l.mu.Unlock()
-			l.ctx.attend(&l.conn)
+			l.ctx.schedule(&l.conn)
 			return
 		}
 	}
 	sent := c.done[m.gen%tagsEach] == m.gen
 	l.mu.Unlock()
-	l.tell(&control{kind: kindRevoked, slot: m.slot, gen: m.gen, sent: sent})
+	l.sendControl(&control{kind: kindRevoked, slot: m.slot, gen: m.gen, sent: sent})
 }
 
 // revoked implements track. It handles the peer's answer for a receive that was cancelled.
@@ -164,18 +164,18 @@ func (l *large) revoked(m *control) {
 	}
 	l.strays = append(l.strays, rest{int(m.slot), m.gen})
 	l.watched.Store(true)
-	l.ctx.attend(&l.conn)
+	l.ctx.schedule(&l.conn)
 }
 
-// tendRevocations is called by the keeper to send all messages that are due.
-func (l *large) tendRevocations() {
+// sendRevocations is called by the background goroutine to send all messages that are due.
+func (l *large) sendRevocations() {
 	for _, m := range l.dueRevocations() {
-		l.tell(&m)
+		l.sendControl(&m)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sink()
-	busy := l.closed || l.heardLeave || l.sinking || len(l.strays) > 0
+	busy := l.closed || l.leaveReceived || l.sinking || len(l.strays) > 0
 	for k := range l.out {
 		busy = busy || l.out[k].revoke
 	}
@@ -186,7 +186,7 @@ func (l *large) tendRevocations() {
 func (l *large) dueRevocations() (list []control) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.toTell {
+	for _, r := range l.toSend {
 		m := control{kind: kindRevoke, slot: uint32(r.slot), gen: r.gen}
 		if r.slot < 0 { // an answer
 			slot := ^r.slot
@@ -194,7 +194,7 @@ func (l *large) dueRevocations() (list []control) {
 		}
 		list = append(list, m)
 	}
-	l.toTell = l.toTell[:0]
+	l.toSend = l.toSend[:0]
 	for k := range l.out {
 		s := &l.out[k]
 		if state, _ := s.doorbell.read(); s.revoke && state.Rung() {

@@ -26,12 +26,12 @@ type small struct {
 	ours   uint32 // sends: the lesser of both sides' numbers; set before state is up
 
 	// Used by the owner only.
-	taken   uint32      // number of messages received
-	posted  uint32      // number of receives posted
-	told    uint32      // the last limit sent to the peer
-	started uint32      // number of messages sent
-	credits uint32      // number of credits sent
-	message nic.Message // memory for posts
+	taken     uint32      // number of messages received
+	posted    uint32      // number of receives posted
+	limitSent uint32      // the last limit sent to the peer
+	started   uint32      // number of messages sent
+	credits   uint32      // number of credits sent
+	message   nic.Message // memory for posts
 
 	limit     atomic.Uint32 // the most that started may be; only the drainer writes it
 	crediting atomic.Bool   // a credit is under way, until the drainer sees its doorbell
@@ -64,7 +64,7 @@ func (s *small) prepare() {
 	c := s.ctx
 	both := min(uint32(s.call.receives), uint32(s.theirs.sends))
 	c.doorbells.mustLock() // the drainer reads it as soon as a message arrives
-	s.window, s.posted, s.told = both, both, both
+	s.window, s.posted, s.limitSent = both, both, both
 	s.ours = min(uint32(s.call.sends), uint32(s.theirs.receives))
 	s.limit.Store(s.ours)
 	c.doorbells.unlock()
@@ -91,13 +91,13 @@ func (s *small) received(slot int, state nic.State, n int) {
 	region := c.proc.ReceiveRegion(s.receives.at + slot)
 	switch {
 	case state == nic.Canceled:
-		c.nudge()
+		c.wakeBackground()
 		return
 	case state == nic.Truncated:
 		s.Misbehaved("a message longer than its limits")
 	case state != nic.Done:
 		s.Finish(kit.StateBroken, c.doorbellError(state))
-		c.nudge()
+		c.wakeBackground()
 		return
 	case slot == s.creditSlot():
 		s.credited(region[:n])
@@ -109,7 +109,7 @@ func (s *small) received(slot int, state nic.State, n int) {
 		}
 	}
 	if s.Stalled() {
-		c.attend(&s.conn)
+		c.schedule(&s.conn)
 	}
 	s.rung()
 }
@@ -128,7 +128,7 @@ func (s *small) arrives() {
 	}
 	s.arrived++
 	s.Announce()
-	s.came.Add(1) // after it: who counts the last message may end the connection at once
+	s.came.Add(1) // after that: the goroutine that counts the last message may end the connection at once
 }
 
 // raise takes the peer's limit, which may be older than the known one.
@@ -189,14 +189,14 @@ func (s *small) replenish() {
 		}
 		s.posted++
 	}
-	if s.owes() {
+	if s.creditDue() {
 		s.credit()
 	}
 }
 
-func (s *small) owes() bool { return 2*(s.posted-s.told) >= s.window }
+func (s *small) creditDue() bool { return 2*(s.posted-s.limitSent) >= s.window }
 
-// credit tells the peer its limit, unless the last credit is on its way.
+// credit sends the peer its limit, unless the last credit is on its way.
 func (s *small) credit() {
 	proc, slot := s.ctx.proc, int(s.call.sends)
 	i := s.sends.at + slot
@@ -210,7 +210,7 @@ func (s *small) credit() {
 		s.crediting.Store(false)
 		return
 	}
-	s.told = s.posted
+	s.limitSent = s.posted
 	s.credits++
 	s.kick()
 }
@@ -223,8 +223,8 @@ func (s *small) Pending() bool {
 	return s.Stalled()
 }
 
-// tend implements track. It sends messages that wait for credit, in case nobody polls.
-func (s *small) tend() {
+// backgroundWork implements track. It sends messages that wait for credit, in case no goroutine polls.
+func (s *small) backgroundWork() {
 	switch {
 	case !s.Stalled():
 	case s.TryEnter():

@@ -8,7 +8,7 @@ import (
 // nothing reports, without entering the instance, that a posted receive cannot complete now. Latency depends on fast
 // polls without a result.
 func (s *small) nothing() bool {
-	if !s.Waited() || s.HasMessage() || s.owes() || s.Stalled() {
+	if !s.Waited() || s.HasMessage() || s.creditDue() || s.Stalled() {
 		return false
 	}
 	s.ctx.Drain()

@@ -29,7 +29,7 @@ func (s *small) postSend(p *driver.Packet) error {
 		return err
 	}
 	if s.Stalled() && s.mayStart() { // credit has arrived meanwhile, or the Command Queue was full
-		s.ctx.attend(&s.conn)
+		s.ctx.schedule(&s.conn)
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func (s *small) launch(n int) bool {
 	if !s.done(proc.Post(nic.SendShort, i, &s.message)) {
 		return false
 	}
-	s.told = s.posted
+	s.limitSent = s.posted
 	s.started++
 	s.Sent(n)
 	return true

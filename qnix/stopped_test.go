@@ -56,8 +56,8 @@ func halted(pid int) bool {
 	return len(stats) > 0
 }
 
-// A NIC in user space that is stopped may be in the middle of a copy. When the context is closed meanwhile, what is posted
-// stays posted, and is given back when the NIC goes on, or dies.
+// A NIC in user space that is stopped may be in the middle of a copy. When the context is closed meanwhile, what is
+// posted stays posted, and is given back when the NIC goes on, or dies.
 func TestStoppedNICHoldsWhatIsPosted(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -43,7 +43,7 @@ func trackLetter(t driver.Track) byte {
 //	nic,track,home
 //
 // nic is the number of the NIC with which the process is registered; track is a letter. home, 16 hexadecimal digits,
-// tells that NIC from all others that have its number in another cluster.
+// distinguishes that NIC from all others that have its number in another cluster.
 type place struct {
 	nic   uint16
 	track driver.Track

@@ -32,4 +32,4 @@ func (r ring) Sleep(seen uint32, again bool) {
 
 func (r ring) Wake() { r.c.proc.Wake() }
 
-func (r ring) Call() { r.c.nudge() }
+func (r ring) Call() { r.c.wakeBackground() }

@@ -195,7 +195,7 @@ const (
 	listenerProof = "bywash qnix listener"
 )
 
-// proven is what both sides have said before they prove the secret.
+// proven returns the fields of both calls that the proofs of the secret cover.
 func proven(dialer, listener *call) [][]byte {
 	return [][]byte{dialer.append(nil), listener.append(nil)}
 }

@@ -157,9 +157,9 @@ func (d *device) outside() <-chan struct{} { return nil }
 
 func (d *device) watch(func()) {}
 
-// sleep tells the module which tail was seen, so that the device becomes readable when the tail changes, and polls the
-// device together with the sleeper's eventfd.
-func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, timeout time.Duration) {
+// sleep reports to the module which tail was seen, so that the device becomes readable when the tail changes, and polls
+// the device together with the sleeper's eventfd.
+func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, seenWakes uint32, timeout time.Duration) {
 	s, err := d.enter()
 	if err != nil {
 		time.Sleep(min(timeout, time.Millisecond)) // no descriptor left: poll slowly
@@ -171,7 +171,7 @@ func (d *device) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32,
 		time.Sleep(min(timeout, time.Millisecond)) // the device is gone, which the caller notices
 		return
 	}
-	if atomic.LoadUint32(tail) != seen || w.Load() != calm {
+	if atomic.LoadUint32(tail) != seen || w.Load() != seenWakes {
 		return
 	}
 	fds := [2]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}, {Fd: int32(s.fd), Events: unix.POLLIN}}

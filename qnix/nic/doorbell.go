@@ -164,7 +164,7 @@ type Ring struct {
 	Receive bool // of a Receive Context
 	Index   int
 
-	// Overrun means that the reader was so slow that entries were lost: look at every doorbell. The other fields mean
+	// Overrun means that the reader was so slow that entries were lost: check every doorbell. The other fields mean
 	// nothing then. It cannot happen if the entry of each context is read before the context is posted again.
 	Overrun bool
 }

@@ -17,7 +17,7 @@ var (
 
 	// ErrInUse means that the context belongs to the NIC until its doorbell has rung. It is not detected for contexts
 	// that were posted without the flag Doorbell.
-	ErrInUse = errors.New("the context is under way")
+	ErrInUse = errors.New("an operation on this context is in progress")
 
 	// ErrInvalid means that an argument is out of range. Nothing was posted.
 	ErrInvalid = errors.New("invalid argument")
@@ -32,7 +32,7 @@ var (
 	ErrVersion = errors.New("other version of the interface")
 
 	// ErrUntrusted means that the NIC's memory or answer is invalid.
-	ErrUntrusted = errors.New("the network interface gave nonsense")
+	ErrUntrusted = errors.New("invalid data from the network interface")
 )
 
 // openError adds the remedy to an error of Open.

@@ -76,7 +76,7 @@ func ExampleProcess_SendShort() {
 	// Output: done: hello, bob
 }
 
-// A longer one goes from memory to memory, which the NIC has been told of.
+// A longer one goes from memory to memory, which is registered with the NIC.
 func ExampleProcess_Translate() {
 	alice, bob, done := twoProcesses()
 	defer done()

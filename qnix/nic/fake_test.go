@@ -15,7 +15,7 @@ import (
 	"github.com/bywash/bywash/qnix/internal/abi"
 )
 
-// fake is a softnic that does as a test says: good in all that the test leaves
+// fake is a softnic that the test controls: it behaves correctly in all that the test leaves
 // alone. Its NIC never reads a command by itself.
 type fake struct {
 	t    testing.TB
@@ -251,7 +251,7 @@ func (f *fake) ring(receive bool, i int, d abi.Doorbell) {
 	f.entry(entry)
 }
 
-// entry puts one into the Doorbell Ring and wakes who waits.
+// entry puts one into the Doorbell Ring and wakes the waiters.
 func (f *fake) entry(e uint32) {
 	st := f.status()
 	tail := atomic.LoadUint32(&st.RingTail)

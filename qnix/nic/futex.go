@@ -29,16 +29,16 @@ var noWaitv atomic.Bool
 // oldSleep is the longest sleep without futex_waitv, which can miss a wake-up.
 const oldSleep = 10 * time.Millisecond
 
-// futexSleep blocks while the shared word is val and the private one calm, for
+// futexSleep blocks while the shared word is val and the private one seenWakes, for
 // at most d.
-func futexSleep(word *uint32, val uint32, w *atomic.Uint32, calm uint32, d time.Duration) {
+func futexSleep(word *uint32, val uint32, w *atomic.Uint32, seenWakes uint32, d time.Duration) {
 	if !noWaitv.Load() {
 		var now unix.Timespec
 		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 		end := unix.NsecToTimespec(now.Nano() + int64(d))
 		on := [2]futexWaiter{
 			{val: uint64(val), addr: uint64(uintptr(unsafe.Pointer(word))), flags: futexSize32},
-			{val: uint64(calm), addr: uint64(uintptr(unsafe.Pointer(w))), flags: futexSize32 | futexPrivate},
+			{val: uint64(seenWakes), addr: uint64(uintptr(unsafe.Pointer(w))), flags: futexSize32 | futexPrivate},
 		}
 		_, _, errno := unix.Syscall6(unix.SYS_FUTEX_WAITV, uintptr(unsafe.Pointer(&on)), uintptr(len(on)), 0,
 			uintptr(unsafe.Pointer(&end)), unix.CLOCK_MONOTONIC, 0)

@@ -41,8 +41,8 @@ type host interface {
 	leave(*abi.Group) error
 	// kick wakes the NIC. It does not allocate.
 	kick() error
-	// sleep blocks until the tail differs from seen, w differs from calm, or d has passed. It may return early.
-	sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, d time.Duration)
+	// sleep blocks until the tail differs from seen, w differs from seenWakes, or d has passed. It may return early.
+	sleep(tail *uint32, seen uint32, w *atomic.Uint32, seenWakes uint32, d time.Duration)
 	// wake ends sleeps after w was changed.
 	wake(tail *uint32, w *atomic.Uint32)
 	// watch makes the host call f once when it has ended.
@@ -78,8 +78,9 @@ type Info struct {
 }
 
 // Open opens a NIC: a device of the kernel module ("/dev/qnix0") or the socket of a NIC in user space ("…/qnix0.sock"),
-// which a program finds by [DefaultPath] or is told. It fails with ErrVersion if it does not know the NIC's version.
-// Other errors wrap the kernel's errno and name the remedy. It waits at most a second for the answer of a softnic.
+// which a program finds by [DefaultPath] or gets from its user. It fails with ErrVersion if it does not know the NIC's
+// version. Other errors wrap the kernel's errno and name the remedy. It waits at most a second for the answer of a
+// softnic.
 func Open(path string) (*NIC, error) {
 	h, err := openHost(path)
 	if err != nil {

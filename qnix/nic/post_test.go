@@ -140,7 +140,7 @@ func TestContextUnderWayIsInUse(t *testing.T) {
 	if err := p.Post(Send, 0, &m); err != nil {
 		t.Errorf("after the doorbell: %v", err)
 	}
-	// Without a doorbell nobody can know.
+	// Without a doorbell this cannot be detected.
 	quiet := Message{Flags: Inline}
 	for range 2 {
 		if err := p.Post(Send, 1, &quiet); err != nil {

@@ -58,12 +58,12 @@ type Process struct {
 	status   *abi.Status
 	ring     []uint32
 
-	closed  atomic.Bool
-	wakes   atomic.Uint32 // grows with each Wake; a futex word
-	waiters atomic.Int32  // goroutines in Wait
-	crowded atomic.Int64  // until when polling does not pay, relative to clock
-	mem     *mappings
-	outside chan struct{}
+	closed    atomic.Bool
+	wakes     atomic.Uint32 // grows with each Wake; a futex word
+	waiters   atomic.Int32  // goroutines in Wait
+	pollAfter atomic.Int64  // until when polling does not pay, relative to clock
+	mem       *mappings
+	outside   chan struct{}
 }
 
 // mappings outlive the registration, so that late calls do not fault.

@@ -336,8 +336,8 @@ func (s *socket) kick() error {
 	return nil
 }
 
-func (s *socket) sleep(tail *uint32, seen uint32, w *atomic.Uint32, calm uint32, d time.Duration) {
-	futexSleep(tail, seen, w, calm, d)
+func (s *socket) sleep(tail *uint32, seen uint32, w *atomic.Uint32, seenWakes uint32, d time.Duration) {
+	futexSleep(tail, seen, w, seenWakes, d)
 }
 
 func (s *socket) wake(tail *uint32, w *atomic.Uint32) { futexRouse(tail, w) }

@@ -14,11 +14,11 @@ const polls = 100
 const longestSleep = time.Second
 
 // Wait blocks until the Doorbell Ring's tail differs from seen, Wake is called, or the timeout has passed (a negative
-// one never does), and returns nil. It may return early, so callers look again. It fails with ErrGone, at once, when
+// one never does), and returns nil. It may return early, so callers poll again. It fails with ErrGone, at once, when
 // the NIC or this registration has ended, and with ErrClosed after Deregister. It polls for some microseconds and then
 // sleeps without using a CPU. Several goroutines may wait. It allocates only in its first call.
 func (p *Process) Wait(seen uint32, timeout time.Duration) error {
-	calm := p.wakes.Load()
+	seenWakes := p.wakes.Load()
 	if timeout == 0 || p.poll(seen) {
 		return p.alive()
 	}
@@ -34,7 +34,7 @@ func (p *Process) Wait(seen uint32, timeout time.Duration) error {
 	}
 	atomic.AddUint32(&p.status.Sleepers, 1)
 	defer atomic.AddUint32(&p.status.Sleepers, ^uint32(0))
-	for p.RingTail() == seen && p.wakes.Load() == calm {
+	for p.RingTail() == seen && p.wakes.Load() == seenWakes {
 		if p.Gone() {
 			return p.over()
 		}
@@ -44,19 +44,19 @@ func (p *Process) Wait(seen uint32, timeout time.Duration) error {
 				return nil
 			}
 		}
-		p.host.sleep(&p.status.RingTail, seen, &p.wakes, calm, d)
+		p.host.sleep(&p.status.RingTail, seen, &p.wakes, seenWakes, d)
 	}
 	return p.alive()
 }
 
 // Yielding costs far more if another thread computes on the processor: the scheduler puts a thread that yields last,
-// and one that wakes up first. So a yield that takes longer than crowdedYield stops polling for crowdedFor.
+// and one that wakes up first. So a yield that takes longer than slowYield stops polling for slowYieldPause.
 const (
-	crowdedYield = 2 * time.Millisecond
-	crowdedFor   = 10 * time.Millisecond
+	slowYield      = 2 * time.Millisecond
+	slowYieldPause = 10 * time.Millisecond
 )
 
-var clock = time.Now() // the time from which crowded counts
+var clock = time.Now() // the time from which pollAfter counts
 
 // poll polls for another tail for a limited time.
 func (p *Process) poll(seen uint32) bool {
@@ -64,7 +64,7 @@ func (p *Process) poll(seen uint32) bool {
 		return true
 	}
 	now := time.Since(clock)
-	if now < time.Duration(p.crowded.Load()) {
+	if now < time.Duration(p.pollAfter.Load()) {
 		return false
 	}
 	for range polls {
@@ -73,8 +73,8 @@ func (p *Process) poll(seen uint32) bool {
 			return true
 		}
 		before := now
-		if now = time.Since(clock); now-before > crowdedYield {
-			p.crowded.Store(int64(now + crowdedFor))
+		if now = time.Since(clock); now-before > slowYield {
+			p.pollAfter.Store(int64(now + slowYieldPause))
 			return false
 		}
 	}

@@ -45,7 +45,7 @@ func TestDoorbellsAreChecked(t *testing.T) {
 	}
 }
 
-func TestRungGivesEachInOrderAndSkipsNonsense(t *testing.T) {
+func TestRungReturnsEachInOrderAndSkipsInvalid(t *testing.T) {
 	f := newFake(t)
 	p := register(t, f, Config{Sends: 4, Receives: 4})
 	var seen uint32
@@ -67,7 +67,7 @@ func TestRungGivesEachInOrderAndSkipsNonsense(t *testing.T) {
 		f.entry(1)
 	}
 	if _, ok := p.Rung(&seen); !ok {
-		t.Fatal("an overrun was not told")
+		t.Fatal("an overrun was not reported")
 	}
 	if r, ok := p.Rung(&seen); ok || seen != p.RingTail() {
 		t.Fatalf("after an overrun: %+v", r)
@@ -95,7 +95,7 @@ func TestWaitEndsWhenRung(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		rings.Wait() // it looks at its memory after it has rung
+		rings.Wait() // it polls its memory after it has rung
 	}
 	if n := atomic.LoadUint32(&f.status().Sleepers); n != 0 {
 		t.Errorf("%d sleepers are left", n)
@@ -112,7 +112,7 @@ func TestWaitTimesOut(t *testing.T) {
 	}
 }
 
-// until waits, without a pause, for what no event tells.
+// until polls without a pause, where no event reports the change.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); runtime.Gosched() {

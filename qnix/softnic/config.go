@@ -90,9 +90,9 @@ func (c *Config) defaults() error {
 	case len(c.Sockets) != c.NICs:
 		return fmt.Errorf("%d NICs with %d sockets", c.NICs, len(c.Sockets))
 	case c.Listen == "" && len(c.Peers) > 0:
-		return errors.New("peers without a UDP address of one's own (listen)")
+		return errors.New("peers are configured but no local UDP address (option listen)")
 	case c.Listen != "" && c.Key == nil:
-		return errors.New("a wire without a key (key file)")
+		return errors.New("no cluster key configured (option key file)")
 	}
 	return nil
 }

@@ -30,5 +30,5 @@
 // memory that it passes so that it cannot vanish, and holds at most its share of the process table. It can use the
 // NIC's time like other clients. README.md beside this file lists the promises with their tests.
 //
-// Without cgo there is no softnic: [Supported] and Start say so.
+// Without cgo there is no softnic: [Supported] returns false and Start an error.
 package softnic

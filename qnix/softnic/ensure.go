@@ -140,7 +140,7 @@ func start(ctx context.Context, c *Config) error {
 	case line == "ok\n":
 		return nil
 	case err != nil:
-		return errors.New("softnic: the one that was started ended without a word")
+		return errors.New("softnic process exited without an error message")
 	}
 	return errors.New(strings.TrimSuffix(line, "\n"))
 }

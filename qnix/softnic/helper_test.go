@@ -20,7 +20,7 @@ import (
 )
 
 // Processes of tests are this test binary again: envRole names what it plays. It
-// is told things as JSON on its standard input and answers in lines.
+// reads values as JSON from its standard input and answers in lines.
 const envRole = "BYWASH_SOFTNIC_ROLE"
 
 var roles = map[string]func(in *json.Decoder) error{}
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 var ctx = context.Background()
 
-func say(v any) { _ = json.NewEncoder(os.Stdout).Encode(v) }
+func reply(v any) { _ = json.NewEncoder(os.Stdout).Encode(v) }
 
 type child struct {
 	t   testing.TB
@@ -87,14 +87,14 @@ func (c *child) signal(s os.Signal) {
 	}
 }
 
-func (c *child) tell(v any) {
+func (c *child) write(v any) {
 	c.t.Helper()
 	if err := json.NewEncoder(c.in).Encode(v); err != nil {
-		c.t.Fatalf("tell child: %v\n%s", err, &c.log)
+		c.t.Fatalf("write to child: %v\n%s", err, &c.log)
 	}
 }
 
-func (c *child) hear(v any) {
+func (c *child) read(v any) {
 	c.t.Helper()
 	if err := c.out.Decode(v); err != nil {
 		_ = c.cmd.Wait()
@@ -203,7 +203,7 @@ func kick(t testing.TB, p *nic.Process, err error) {
 	}
 }
 
-// until waits for what no event tells.
+// until polls for a change that no event reports.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
@@ -248,7 +248,7 @@ func init() {
 		if s.Addr() != nil {
 			addr = s.Addr().String()
 		}
-		say(addr)
+		reply(addr)
 		var x int
 		_ = in.Decode(&x) // until the test closes its end
 		return s.Close()
@@ -265,9 +265,9 @@ func softnicProcess(t testing.TB, c Config) (*child, []string, string) {
 		}
 	}
 	x := startChild(t, "softnic")
-	x.tell(&c)
+	x.write(&c)
 	var addr string
-	x.hear(&addr)
+	x.read(&addr)
 	return x, c.Sockets, addr
 }
 

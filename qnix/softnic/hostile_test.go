@@ -16,24 +16,24 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// stranger speaks the socket's protocol by hand.
-type stranger struct {
+// rawClient sends the messages of the socket's protocol by hand.
+type rawClient struct {
 	t    testing.TB
 	conn *net.UnixConn
 }
 
-func dial(t testing.TB, path string) *stranger {
+func dial(t testing.TB, path string) *rawClient {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return &stranger{t, c}
+	return &rawClient{t, c}
 }
 
 // ask sends a request and gives the answer's errno; -1: the connection has ended.
-func (s *stranger) ask(request uint32, body []byte, fds ...int) (int, []byte, []int) {
+func (s *rawClient) ask(request uint32, body []byte, fds ...int) (int, []byte, []int) {
 	s.t.Helper()
 	h := abi.Header{Request: request, ID: 77}
 	if err := abi.Send(s.conn, append(abi.Bytes(&h)[:abi.HeaderSize:abi.HeaderSize], body...), fds...); err != nil {
@@ -139,7 +139,7 @@ func TestForeignFilesAreNotMapped(t *testing.T) {
 		offset int64
 	}{
 		"a plain file": {int(plain.Fd()), 0}, "a memfd that can shrink": {open, 0},
-		"shorter than said": {sealed, 0}, "beyond the end": {sealed, 1 << 40}, "a directory": {int(plain.Fd()), 1 << 62},
+		"shorter than announced": {sealed, 0}, "beyond the end": {sealed, 1 << 40}, "a directory": {int(plain.Fd()), 1 << 62},
 	} {
 		if h, err := p.TranslateFile(b, x.fd, x.offset, nic.Read); err == nil {
 			t.Errorf("%s: handle %d", what, h)
@@ -151,7 +151,7 @@ func TestForeignFilesAreNotMapped(t *testing.T) {
 }
 
 // A process that writes anything into its interface, all the time, harms
-// nobody but itself.
+// no process but itself.
 func TestGarbageInTheInterface(t *testing.T) {
 	s := serve(t, Config{NICs: 2})
 	seed := uint64(time.Now().UnixNano())
@@ -206,7 +206,7 @@ func TestGarbageInTheInterface(t *testing.T) {
 }
 
 // FuzzRequests sends messages, with and without descriptors, as a client does;
-// the bytes say how to cut them up.
+// the bytes define how they are cut up.
 func FuzzRequests(f *testing.F) {
 	reg := abi.Register{Name: name("x"), Commands: 8, Sends: 4, Receives: 4, RegionSize: 64}
 	frame := func(request uint32, body []byte) []byte {
@@ -245,7 +245,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-func registerByHand(t testing.TB, x *stranger, who string) (int, []int) {
+func registerByHand(t testing.TB, x *rawClient, who string) (int, []int) {
 	t.Helper()
 	reg := abi.Register{Name: name(who), Commands: 16, Sends: 8, Receives: 8, RegionSize: 128, PoolEntries: 16}
 	errno, _, fds := x.ask(abi.ReqRegister, abi.Bytes(&reg))

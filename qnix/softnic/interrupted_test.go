@@ -24,9 +24,9 @@ func TestSignalIsNoFailure(t *testing.T) {
 	needNIC(t)
 	path := filepath.Join(dir(t), "0")
 	c := startChild(t, "interrupted")
-	c.tell(path)
+	c.write(path)
 	var refusal string
-	if c.hear(&refusal); refusal != "" {
+	if c.read(&refusal); refusal != "" {
 		t.Skip(refusal)
 	}
 	const size = 1 << 20
@@ -51,10 +51,10 @@ func TestSignalIsNoFailure(t *testing.T) {
 	if s, n := sent(t, a, 0); s != nic.Done || n != size {
 		t.Errorf("sent: %v, %d bytes", s, n)
 	}
-	c.tell(0)
+	c.write(0)
 	var n interrupts
 	// Two mappings of each process; two translations and at least one copy: with fewer, the test has shown nothing.
-	if c.hear(&n); n.Allocations < 4 || n.Polls < 3 {
+	if c.read(&n); n.Allocations < 4 || n.Polls < 3 {
 		t.Errorf("the softnic was interrupted only this often: %+v", n)
 	}
 }
@@ -62,8 +62,8 @@ func TestSignalIsNoFailure(t *testing.T) {
 // interrupts is how often a process was interrupted.
 type interrupts struct{ Allocations, Polls int64 }
 
-// interruptedRole is a softnic of which every other poll and fallocate ends with EINTR. It says why that is impossible
-// here, or "" when it serves; and, asked for it, how often it was interrupted.
+// interruptedRole is a softnic of which every other poll and fallocate ends with EINTR. It sends the reason if that is
+// impossible here, or "" when it serves; and, asked for it, how often it was interrupted.
 func interruptedRole(in *json.Decoder) error {
 	var path string
 	if err := in.Decode(&path); err != nil {
@@ -71,23 +71,23 @@ func interruptedRole(in *json.Decoder) error {
 	}
 	count, err := interruptCalls()
 	if err != nil {
-		say(fmt.Sprintf("needs seccomp's notifications: %v", err))
+		reply(fmt.Sprintf("needs seccomp's notifications: %v", err))
 		return nil
 	}
 	s, err := Start(Config{Sockets: []string{path}})
 	if err != nil {
 		return err
 	}
-	say("")
+	reply("")
 	var x int
 	if err := in.Decode(&x); err == nil {
-		say(count())
+		reply(count())
 		_ = in.Decode(&x) // until the test closes its end
 	}
 	return s.Close()
 }
 
-// What the kernel tells a supervisor of system calls, and what it is answered: linux/seccomp.h.
+// What the kernel sends to a supervisor of system calls, and the answer: linux/seccomp.h.
 type (
 	notification struct {
 		id         uint64

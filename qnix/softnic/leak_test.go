@@ -78,7 +78,7 @@ func TestNothingLeaks(t *testing.T) {
 }
 
 // A process that rings without end does not keep the NIC from others.
-func TestRingingWithoutEndHarmsNobody(t *testing.T) {
+func TestEndlessRingingHarmsNoProcess(t *testing.T) {
 	s := serve(t, Config{})
 	a, b := pair(t, s)
 	x := dial(t, s.Sockets()[0])

@@ -46,7 +46,7 @@ func (m *memory) make() (err error) {
 	return err
 }
 
-// sealed makes shared memory whose size nobody can change: otherwise a process could end the NIC by SIGBUS. It
+// sealed makes shared memory whose size no process can change: otherwise a process could end the NIC by SIGBUS. It
 // allocates all pages at once, so that a lack of memory is an error here.
 func sealed(name string, size uint32) (int, []byte, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

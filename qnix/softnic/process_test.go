@@ -43,7 +43,7 @@ func senderRole(in *json.Decoder) error {
 	if err != nil {
 		return err
 	}
-	say(os.Getpid())
+	reply(os.Getpid())
 	out := nic.Message{Peer: name("main"), Len: len(mem), Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h, Len: uint32(len(mem))}}}
 	for {
 		if err := p.Post(nic.Send, 0, &out); err != nil {
@@ -86,9 +86,9 @@ func TestKilledProcessIsGone(t *testing.T) {
 	}
 	for round := range 10 {
 		c := startChild(t, "sender")
-		c.tell(s.Sockets()[0])
+		c.write(s.Sockets()[0])
 		var pid int
-		c.hear(&pid)
+		c.read(&pid)
 		long := nic.Message{Peer: name("sender"), Len: len(mem), Flags: nic.Doorbell, Descriptors: []nic.Descriptor{{Handle: h, Len: uint32(len(mem))}}}
 		// The first comes whole; in the middle of the second, or near it, the sender dies.
 		kick(t, p, p.Post(nic.Receive, 0, &long))
@@ -300,7 +300,7 @@ func TestGroupOfHandles(t *testing.T) {
 	}
 }
 
-// ensureRole uses a NIC that is started on demand, until it is killed or told to end.
+// ensureRole uses a NIC that is started on demand, until it is killed or gets the order to end.
 func ensureRole(in *json.Decoder) error {
 	var c Config
 	if err := in.Decode(&c); err != nil {
@@ -314,7 +314,7 @@ func ensureRole(in *json.Decoder) error {
 		return err
 	}
 	defer n.Close()
-	say("ready")
+	reply("ready")
 	var x int
 	_ = in.Decode(&x)
 	return nil
@@ -330,12 +330,12 @@ func TestStartedOnDemandAndEndsWhenIdle(t *testing.T) {
 	var users []*child
 	for range 4 {
 		u := startChild(t, "ensure")
-		u.tell(&c)
+		u.write(&c)
 		users = append(users, u)
 	}
 	for _, u := range users {
 		var s string
-		u.hear(&s)
+		u.read(&s)
 	}
 	pids := softnicsAt(t, path)
 	if len(pids) != 1 {

@@ -114,7 +114,7 @@ func (s *Server) start() (err error) {
 	return nil
 }
 
-// polls is how often the thread that runs the NICs looks for work before it sleeps: some tens of microseconds.
+// polls is how often the thread that runs the NICs polls for work before it sleeps: some tens of microseconds.
 const polls = 50
 
 func (s *Server) makeNICs(numbers []uint16) error {

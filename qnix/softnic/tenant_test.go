@@ -13,8 +13,8 @@ import (
 	"github.com/bywash/bywash/qnix/nic"
 )
 
-// A user whose processes die with messages that nobody receives, and who joins all groups that he may, leaves names and
-// groups to others.
+// A user whose processes die with messages that are not received, and that joins all groups that it may, leaves names
+// and groups to others.
 func TestUserLeavesTablesToOthers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: becomes another user")
@@ -61,7 +61,7 @@ func TestUserLeavesTablesToOthers(t *testing.T) {
 	}
 }
 
-// live registers, sends a message that nobody receives, and ends.
+// live registers, sends a message that is not received, and ends.
 func live(path, as string, to nic.Name) error {
 	n, err := nic.Open(path)
 	if err != nil {

@@ -105,13 +105,13 @@ func TestHostThatEnds(t *testing.T) {
 	}
 }
 
-// awaitFrom posts receive 0 of a, for a message of tag 1 from a process of another host. The NICs of a cluster hear of a new process
-// one after the other.
+// awaitFrom posts receive 0 of a, for a message of tag 1 from a process of another host. The NICs of a cluster are
+// notified of a new process one after the other.
 func awaitFrom(t *testing.T, a *nic.Process, from string) {
 	t.Helper()
 	until(t, from+" is known", func() bool {
 		kick(t, a, a.ReceiveShort(0, name(from), 1, 8))
-		// Commands are taken in order: this one's doorbell tells that the first one was.
+		// Commands are taken in order: this one's doorbell shows that the first one was.
 		kick(t, a, a.ReceiveShort(1, name("nobody"), 1, 8))
 		if s, _ := received(t, a, 1); s != nic.Unknown {
 			t.Fatalf("a message from nobody: %v", s)
@@ -121,7 +121,7 @@ func awaitFrom(t *testing.T, a *nic.Process, from string) {
 	})
 }
 
-func TestOtherKeyIsNotHeard(t *testing.T) {
+func TestOtherKeyIsIgnored(t *testing.T) {
 	a := serve(t, Config{Key: testKey, Listen: "127.0.0.1:0"})
 	b := serve(t, Config{Key: &Key{9}, Listen: "127.0.0.1:0", First: 2, Peers: []string{a.Addr().String()}})
 	until(t, "the other one asks who is there", func() bool { return b.Counters().DatagramsSent >= 2 })

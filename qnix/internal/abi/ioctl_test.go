@@ -16,8 +16,8 @@ var (
 	magicDefined = regexp.MustCompile(`#define\s+\w*(?:MAGIC|IOC_TYPE|IOCTL_BASE|IOC_BASE)\w*\s+(0x[0-9a-fA-F]{2}|'.')\s`)
 )
 
-// TestIoctlMagicIsOurs looks for the magic in the headers of this machine's kernel.
-func TestIoctlMagicIsOurs(t *testing.T) {
+// TestIoctlMagicIsUnused searches for the magic in the headers of this machine's kernel.
+func TestIoctlMagicIsUnused(t *testing.T) {
 	found := 0
 	for _, dir := range []string{"linux", "misc", "rdma", "sound", "drm", "mtd", "video", "xen", "scsi"} {
 		err := filepath.WalkDir(filepath.Join("/usr/include", dir), func(path string, d fs.DirEntry, err error) error {

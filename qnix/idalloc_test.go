@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-func TestSpansHandOutEachNumberOnce(t *testing.T) {
+func TestIDAllocator(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	const first, total = 5, 300
-	s := newSpans(first, total)
+	s := newIDAllocator(first, total)
 	owner := make([]int, first+total)
-	taken := map[int]span{}
+	taken := map[int]idRange{}
 	for step := 1; step < 20_000; step++ {
 		if rnd.IntN(2) == 0 {
 			n := 1 + rnd.IntN(40)
@@ -26,7 +26,7 @@ func TestSpansHandOutEachNumberOnce(t *testing.T) {
 				}
 				owner[k] = step
 			}
-			taken[step] = span{at, n}
+			taken[step] = idRange{at, n}
 			continue
 		}
 		for who, x := range taken {

@@ -16,10 +16,10 @@ import (
 //
 // Each side sends both. It sends leave when its program has disconnected, or when all messages of a peer that left have
 // arrived. A connection is retired when both sides have sent both and the program has closed it. It is also retired
-// when the peer's process is gone, because then nothing more can arrive, and when it never stood.
+// when the peer's process is gone, because then nothing more can arrive, and when it was never established.
 
-// part takes the next step to end a connection, if one is possible. The caller holds ctx.Mu.
-func (n *conn) part() {
+// progressLeave takes the next step to end a connection, if one is possible. The caller holds ctx.Mu.
+func (n *conn) progressLeave() {
 	p := n.peer
 	switch {
 	case n.retiring:
@@ -34,14 +34,14 @@ func (n *conn) part() {
 	case p.gone != nil:
 		if n.closed && !n.isFenced() {
 			p.fenced = append(p.fenced, n)
-			n.ctx.attention.addPeer(p)
-			n.ctx.nudge()
+			n.ctx.workList.addPeer(p)
+			n.ctx.wakeBackground()
 		}
-	case n.stage == stageStanding:
+	case n.stage == stageUp:
 		n.leave()
 	case n.stage == stageCalling && n.closed:
 		p.unlist(n)
-		p.tell(&control{kind: kindWithdraw, mine: n.call.number})
+		p.sendControl(&control{kind: kindWithdraw, mine: n.call.number})
 		n.retire()
 	case n.stage == stageRefused && n.closed:
 		n.retire()
@@ -66,24 +66,24 @@ func (n *conn) hasAll() bool {
 	return n.came.Load() == expected && n.creditsCame.Load() == credits
 }
 
-// leave exchanges leave and over for a connection that stands.
+// leave exchanges leave and over for an established connection.
 func (n *conn) leave() {
 	p := n.peer
-	all := n.heardLeave && n.hasAll()
+	all := n.leaveReceived && n.hasAll()
 	if all && !n.closed {
 		n.endSending()
 	}
-	if (n.closed || all && n.State() == kit.StatePeerClosed) && !n.saidLeave && n.api.quiesce() {
-		n.saidLeave = true
+	if (n.closed || all && n.State() == kit.StatePeerClosed) && !n.leaveSent && n.api.quiesce() {
+		n.leaveSent = true
 		m := control{kind: kindLeave, mine: n.call.number, yours: n.theirs.number}
 		m.messages, m.credits = n.api.counts()
-		p.tell(&m)
+		p.sendControl(&m)
 	}
-	if all && n.saidLeave && !n.saidOver {
-		n.saidOver = true
-		p.tell(&control{kind: kindOver, mine: n.call.number, yours: n.theirs.number})
+	if all && n.leaveSent && !n.overSent {
+		n.overSent = true
+		p.sendControl(&control{kind: kindOver, mine: n.call.number, yours: n.theirs.number})
 	}
-	if n.saidOver && n.heardOver && n.closed {
+	if n.overSent && n.overReceived && n.closed {
 		n.retire()
 	}
 }
@@ -94,7 +94,7 @@ func (n *conn) retire() {
 		n.retiring = true
 		n.watched.Store(true)
 		n.ctx.retirees = append(n.ctx.retirees, n)
-		n.ctx.nudge()
+		n.ctx.wakeBackground()
 	}
 }
 
@@ -123,8 +123,8 @@ func (n *conn) hasRetired() bool {
 	return true
 }
 
-// bury frees the resources of a retired connection.
-func (n *conn) bury() {
+// releaseResources frees the resources of a retired connection.
+func (n *conn) releaseResources() {
 	c := n.ctx
 	c.own(n, nil)
 	n.api.settled()
@@ -137,16 +137,16 @@ func (n *conn) bury() {
 	tags.put(int(n.call.tags), tagsOf(c.Props.Track, int(n.call.receives)))
 	delete(c.all, n)
 	if n.peer != nil && n.peer.gone != nil {
-		c.attention.addPeer(n.peer) // the keeper may forget it now
+		c.workList.addPeer(n.peer) // the background goroutine may remove it now
 	}
 }
 
-// buryRetired buries the connections that have retired.
-func (c *process) buryRetired() {
+// releaseRetired releases the connections that have retired.
+func (c *process) releaseRetired() {
 	kept := c.retirees[:0]
 	for _, n := range c.retirees {
 		if n.hasRetired() {
-			n.bury()
+			n.releaseResources()
 		} else {
 			kept = append(kept, n)
 		}
@@ -169,8 +169,8 @@ func (c *process) nicFailed(cause error) {
 		}
 		for n := range c.all {
 			n.Fail(err)
-			n.part()
+			n.progressLeave()
 		}
-		c.nudge()
+		c.wakeBackground()
 	}()
 }

@@ -1,17 +1,17 @@
 package qnix
 
-// spans allocates ranges of consecutive numbers of contexts or tags.
-type spans struct {
-	free []span // in order, with gaps between them
+// idAllocator allocates ranges of consecutive numbers of contexts or tags.
+type idAllocator struct {
+	free []idRange // in order, with gaps between them
 	left int
 }
 
-type span struct{ at, n int }
+type idRange struct{ at, n int }
 
-func newSpans(at, n int) spans { return spans{free: []span{{at, n}}, left: n} }
+func newIDAllocator(at, n int) idAllocator { return idAllocator{free: []idRange{{at, n}}, left: n} }
 
 // take allocates the first n consecutive free numbers.
-func (s *spans) take(n int) (at int, ok bool) {
+func (s *idAllocator) take(n int) (at int, ok bool) {
 	for k := range s.free {
 		f := &s.free[k]
 		if f.n < n {
@@ -28,15 +28,15 @@ func (s *spans) take(n int) (at int, ok bool) {
 }
 
 // put frees a range that take returned.
-func (s *spans) put(at, n int) {
+func (s *idAllocator) put(at, n int) {
 	k := 0
 	for k < len(s.free) && s.free[k].at < at {
 		k++
 	}
 	s.left += n
-	s.free = append(s.free, span{})
+	s.free = append(s.free, idRange{})
 	copy(s.free[k+1:], s.free[k:])
-	s.free[k] = span{at, n}
+	s.free[k] = idRange{at, n}
 	if k+1 < len(s.free) && at+n == s.free[k+1].at {
 		s.free[k].n += s.free[k+1].n
 		s.free = append(s.free[:k+1], s.free[k+2:]...)
