@@ -29,8 +29,8 @@ func TestDeviceRemoved(t *testing.T) {
 	a, b := pair(t, driver.Small, map[string]string{"managers": "oob"})
 	out := driver.Packet{IOV: [][]byte{make([]byte, 64)}}
 	run := func(args ...string) {
-		if said, err := exec.Command("rdma", args...).CombinedOutput(); err != nil {
-			t.Errorf("rdma %s: %v: %s", strings.Join(args, " "), err, said)
+		if output, err := exec.Command("rdma", args...).CombinedOutput(); err != nil {
+			t.Errorf("rdma %s: %v: %s", strings.Join(args, " "), err, output)
 		}
 	}
 	removed := make(chan struct{})

@@ -19,7 +19,7 @@ func requestID(kind eventKind, id uint32) uint64 { return uint64(kind)<<32 | uin
 func queueTag(conn uint32, queue uint8) uint32 { return 1 + conn*2 + uint32(queue) }
 
 // completions are the context's completion queues, nearly always one. The goroutine that holds the try-lock drains them
-// and hands each completion to its connection. On a data path nobody waits for the lock.
+// and hands each completion to its connection. No data path waits for the lock.
 type completions struct {
 	lock      atomic.Uint32
 	armed     bool // the completion channel will report the next completion; guarded by lock

@@ -13,7 +13,7 @@ import (
 
 // conn is a connection to a peer; both tracks build on it.
 //
-// One goroutine at a time owns it: the user's goroutine in a call; the keeper, which looks after idle connections; or
+// One goroutine at a time owns it: the user's goroutine in a call; the keep-alive goroutine, for idle connections; or
 // the goroutine that closes it.
 type conn struct {
 	kit.Conn
@@ -37,8 +37,8 @@ type conn struct {
 	rx *sendQueue // large: of the queue pair for the peer's data; nil on the small track
 	oneSided
 	opPath   string    // path of the last one-sided operation, until a message follows
-	quenched bool      // the queue pairs are closed
-	grace    time.Time // until when posted requests may complete after the peer's goodbye
+	qpsReset bool      // the queue pairs are closed
+	grace    time.Time // until when posted requests may complete after the peer's close message
 }
 
 // track is the part of a connection that depends on its track.
@@ -49,12 +49,12 @@ type track interface {
 	queues() []connect.QP
 	// hello returns the data for the peer's connection manager.
 	hello() *hello
-	// prepare posts receives. It is called when the peer is known and before it can send; nobody else uses the
+	// prepare posts receives. It is called when the peer is known and before it can send; no other goroutine uses the
 	// connection then.
 	prepare() error
-	// goodbye tells the peer that the connection is closed, if possible, and makes sure that no peer writes to posted
-	// memory any more. It reports whether the caller must wait for the goodbye's completion.
-	goodbye() bool
+	// sendClose sends the close message to the peer, if possible, and makes sure that no peer writes to posted memory
+	// any more. It reports whether the caller must wait for the completion of that message.
+	sendClose() bool
 	// Settle handles the events in the inbox, and posts all requests that they make possible.
 	Settle()
 	// take handles the events in the inbox and posts nothing.
@@ -71,7 +71,7 @@ func (n *conn) notice(e *event) {
 	case e.kind == eventFailed || e.kind == eventUnused:
 		n.failed()
 		return
-	case e.kind == eventRecv && e.code == codeGoodbye:
+	case e.kind == eventRecv && e.code == codeClose:
 		n.Finish(kit.StatePeerClosed, nil)
 		return
 	case e.kind == eventRecv && e.code == codeData:
@@ -113,7 +113,7 @@ func (n *conn) endpointChanged() {
 // lost is called when the peer's process has died or has closed. Completions of its earlier messages may not be in the
 // completion queue yet.
 func (n *conn) lost() {
-	n.Resolve(kit.StateUp, nil) // the connection did stand, for a moment
+	n.Resolve(kit.StateUp, nil) // the connection was established, for a moment
 	for range 3 {
 		n.ctx.drainAll()
 		if n.State() != kit.StateUp {
@@ -137,15 +137,15 @@ func (n *conn) prepare(r *connect.Remote) error {
 	return n.api.prepare()
 }
 
-// OnClose implements kit.ConnHooks. From here on the goroutine linger owns the connection.
+// OnClose implements kit.ConnHooks. From here on the goroutine finishClose owns the connection.
 func (n *conn) OnClose(before kit.State) {
-	wait := before != kit.StateConnecting && n.api.goodbye() && before == kit.StateUp
-	n.ctx.tasks.Go(func() { n.linger(wait) })
+	wait := before != kit.StateConnecting && n.api.sendClose() && before == kit.StateUp
+	n.ctx.tasks.Go(func() { n.finishClose(wait) })
 }
 
-// linger waits until the goodbye, and everything sent before it, has reached the peer, and then frees the connection.
-// The goodbye's queue pair must not be reset earlier: a device may not have begun to send what was posted.
-func (n *conn) linger(wait bool) {
+// finishClose waits until the close message, and everything sent before it, has reached the peer, and then frees the
+// connection. The message's queue pair must not be reset earlier: a device may not have begun to send what was posted.
+func (n *conn) finishClose(wait bool) {
 	limit := time.Now().Add(n.ctx.Props.Capabilities.DeadTime)
 	for pause := 50 * time.Microsecond; wait && n.firstBad.Load() == 0; pause = min(2*pause, 5*time.Millisecond) {
 		n.ctx.Drain()

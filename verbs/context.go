@@ -146,7 +146,7 @@ func (c *opened) makeQueues(p *port, peers int) (err error) {
 	return c.tryQueuePair()
 }
 
-// manyPeers is the number of peers from which on receives are shared, unless option srq says otherwise.
+// manyPeers is the number of peers from which on receives are shared, unless option srq is set.
 const manyPeers = 32
 
 // shareReceives makes the shared receive queue, if the track, the option and the number of peers ask for one.

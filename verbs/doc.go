@@ -34,8 +34,9 @@
 // # Devices
 //
 // Devices differ in what they have beyond reliable connections. The driver goes on with fewer inline bytes, none
-// included; with completion queues that cannot be made larger, or are full, by further ones, which cost each poll a call
-// into C; without shared receives, memory windows or atomics. A device without reliable connections is unavailable.
+// included; with completion queues that cannot be made larger, or are full, by further ones, which cost each poll a
+// call into C; without shared receives, memory windows or atomics. A device without reliable connections is
+// unavailable.
 //
 // # One-sided access
 //
@@ -57,7 +58,7 @@
 //	buffer            bytes of a buffer of the small track, 256 to 1048576; default 4096
 //	window            messages of the small track a peer may send ahead, 2 to 512; default 64
 //	srq               auto: receives of the small track are shared by all peers from 32 peers on, if the session's
-//	                  size is told; off; or how many there may be, 64 to 65536: then they are shared
+//	                  size is given; off; or how many there may be, 64 to 65536: then they are shared
 //	service-level     0 to 15
 //	traffic-class     0 to 255
 //	ack-timeout       n, when the device repeats after 4.096 µs · 2^n; default: the largest with which seven tries, each

@@ -27,7 +27,7 @@ const (
 //
 // # Cancelling
 //
-// A receive can be cancelled without the peer's help, so that a peer that computes or is stopped delays nobody. The
+// A receive can be cancelled without the peer's help, so that a peer that computes or is stopped delays no receive. The
 // sender has a table of claims with one entry for each receive slot of the peer, which the peer can read and write.
 // Before it writes, the sender stores the transfer's generation in "claimed" and then reads "cancelled". The receiver
 // writes "cancelled" and then reads "claimed". So at least one of them sees the other's store. If the receiver sees no
@@ -60,27 +60,27 @@ const claimBytes = int(unsafe.Sizeof(claimTable{}))
 
 // slot is a posted receive.
 type slot struct {
-	k       int // its number
-	gen     uint32
-	length  int
-	memory  memory
-	windows windows
-	asking  bool // cancelled, and the claim is being read
-	told    int  // pieces whose keys the peer has got
-	rdv     [rdvBytes]byte
-	update  [rdvBytes]byte
+	k        int // its number
+	gen      uint32
+	length   int
+	memory   memory
+	windows  windows
+	asking   bool // cancelled, and the claim is being read
+	keysSent int  // pieces whose keys were sent to the peer
+	rdv      [rdvBytes]byte
+	update   [rdvBytes]byte
 }
 
 // transfer is a posted send.
 type transfer struct {
-	k      int // its slot
-	rdv    rdvData
-	total  int // bytes of the message
-	length int // bytes that fit into the receive
-	memory memory
-	posted int  // bytes whose writes are posted
-	said   bool // the last request is posted
-	err    error
+	k          int // its slot
+	rdv        rdvData
+	total      int // bytes of the message
+	length     int // bytes that fit into the receive
+	memory     memory
+	posted     int  // bytes whose writes are posted
+	lastPosted bool // the last request is posted
+	err        error
 }
 
 var (
@@ -127,8 +127,8 @@ func (l *large) Settle() {
 		if l.waiting > 0 {
 			l.pushOps()
 		}
-	} else if (l.Receives.Len()+l.Sends.Len()+l.ops > 0) && (l.Sends.Len()+l.ops == 0 || l.hopeless()) {
-		l.quench()
+	} else if (l.Receives.Len()+l.Sends.Len()+l.ops > 0) && (l.Sends.Len()+l.ops == 0 || l.cannotComplete()) {
+		l.resetQPs()
 		l.take() // events from before the connection ended
 		l.fail()
 	}
@@ -199,7 +199,7 @@ func (l *large) announced(e *event) {
 			return
 		}
 	}
-	if e.code == codeGoodbye {
+	if e.code == codeClose {
 		return
 	}
 	if k >= transferDepth || l.Receives.At(k) == nil || l.slots[k].windows.over || l.slots[k].gen&genMask != gen {
@@ -278,13 +278,13 @@ func (l *large) fail() {
 	l.queue = l.queue[:0]
 }
 
-func (l *large) goodbye() bool {
-	if l.firstBad.Load() != 0 || l.quenched || l.sq.room() == 0 {
+func (l *large) sendClose() bool {
+	if l.firstBad.Load() != 0 || l.qpsReset || l.sq.room() == 0 {
 		return false
 	}
 	l.sq.chain.Reset()
 	wr, _ := l.sq.add(requestControl, true)
-	wr.SendImm(immediate(codeGoodbye, 0))
+	wr.SendImm(immediate(codeClose, 0))
 	if l.Receives.Len() > 0 && len(l.qps) == 2 {
 		l.unbind()
 		_ = reset(l.qps[1]) // the peer cannot write any more

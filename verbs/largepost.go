@@ -31,7 +31,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 		return 0, err
 	}
 	s.gen++
-	s.k, s.length, s.told = k, n, 0
+	s.k, s.length, s.keysSent = k, n, 0
 	p.RdvData = l.describe(k, s, s.rdv[:])
 	return k, nil
 }
@@ -44,14 +44,14 @@ func (l *large) open(s *slot, p *driver.Packet, n, k int) error {
 	return l.bind(s, n)
 }
 
-// describe writes rdv data of the pieces that are registered and whose keys the peer has not got.
+// describe writes rdv data of the pieces that are registered and whose keys were not sent to the peer yet.
 func (l *large) describe(k int, s *slot, to []byte) []byte {
-	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, first: s.told, n: s.memory.ready - s.told}
+	r := rdvData{tag: l.tag, slot: k, gen: s.gen, length: s.length, first: s.keysSent, n: s.memory.ready - s.keysSent}
 	for j := range r.n {
-		b := s.memory.piece[s.told+j]
-		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.key(s, s.told+j)}
+		b := s.memory.piece[s.keysSent+j]
+		r.piece[j] = remotePiece{addr: address(b), length: len(b), rkey: l.key(s, s.keysSent+j)}
 	}
-	s.told = s.memory.ready
+	s.keysSent = s.memory.ready
 	return r.encode(to)
 }
 
@@ -112,7 +112,7 @@ func (l *large) StartSend(p *driver.Packet, n int) (slot int, err error) {
 func (l *large) begin(k int, p *driver.Packet, n int) error {
 	t := &l.out[k]
 	t.k, t.total, t.length = k, n, min(n, t.rdv.length)
-	t.posted, t.said, t.err = 0, false, nil
+	t.posted, t.lastPosted, t.err = 0, false, nil
 	if err := l.acquire(&t.memory, p, t.length, transferDepth+k, sendAccess); err != nil {
 		return err
 	}
@@ -134,14 +134,14 @@ func (l *large) push() {
 	for k := 0; k < len(l.queue) && l.sq.room() > controlReserve; {
 		t := l.queue[k]
 		if t.posted < t.length {
-			if t.posted < t.rdv.covered() && l.warm(t) {
+			if t.posted < t.rdv.covered() && l.fetchNext(t) {
 				l.write(t)
 			} else {
 				k++ // the keys of the rest are missing: other transfers go on
 			}
 			continue
 		}
-		if !t.said {
+		if !t.lastPosted {
 			l.conclude(t)
 		}
 		l.queue = append(l.queue[:k], l.queue[k+1:]...)
@@ -165,7 +165,7 @@ func (l *large) write(t *transfer) {
 	wr, r := l.sq.add(requestWrite, whole)
 	if whole {
 		wr.WriteImm(remote.addr+uint64(at), remote.rkey, immediate(codeDone, transferName(t.rdv.slot, t.rdv.gen)))
-		r.last, t.said = t, true
+		r.last, t.lastPosted = t, true
 	} else {
 		wr.Write(remote.addr+uint64(at), remote.rkey)
 	}
@@ -182,10 +182,10 @@ func seekPiece(pieces []remotePiece, off int) (int, *remotePiece) {
 	return off, &pieces[k]
 }
 
-// conclude tells the receiver that a transfer is complete or withdrawn.
+// conclude notifies the receiver that a transfer is complete or withdrawn.
 func (l *large) conclude(t *transfer) {
 	wr, r := l.sq.add(requestWrite, true)
-	r.last, t.said = t, true
+	r.last, t.lastPosted = t, true
 	name := transferName(t.rdv.slot, t.rdv.gen)
 	if t.err != nil {
 		wr.SendImm(immediate(codeWithdrawn, name))

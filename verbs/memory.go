@@ -26,7 +26,7 @@ func (l *large) recvAccess(n int) regcache.Access {
 // memory is the memory of a packet as the device sees it: the packet's own, registered, or a copy.
 type memory struct {
 	n      int
-	ready  int // pieces that are registered; fewer than n if the memory is cold
+	ready  int // pieces that are registered; fewer than n if uncached memory is registered in parts
 	piece  [maxPieces][]byte
 	fetch  [maxPieces]regcache.Fetch[*ibv.MR] // prefetches of the others
 	access regcache.Access                    // for which they are registered
@@ -53,8 +53,8 @@ func (l *large) acquire(m *memory, p *driver.Packet, n, buffer int, access regca
 	}
 	switch {
 	case n == 0:
-	case ok && f == nil && isCold(m):
-		err = l.registerCold(m, access)
+	case ok && f == nil && isUncached(m):
+		err = l.registerParts(m, access)
 	case m.isCopied(n):
 		err = l.useBounce(m, n, buffer)
 	case !ok:

@@ -30,7 +30,7 @@ type opSlot struct {
 	posted int                       // bytes for which requests were posted
 	region *regcache.Region[*ibv.MR] // registered for this operation alone
 	result *uint64                   // of an atomic, written by the device
-	copied []byte                    // registered memory that stands in for Local
+	copied []byte                    // registered memory that is used instead of Local
 }
 
 // oneSided is the state of an instance's one-sided operations.
@@ -216,7 +216,7 @@ func (n *conn) localKey(k int, op *driver.Op, kind kit.OpKind) (uint32, error) {
 	return reg.Handle().LKey(), nil
 }
 
-// copyLocal has a buffer of this side's stand in for an operation's local memory.
+// copyLocal uses a registered buffer of this side instead of an operation's local memory.
 func (n *conn) copyLocal(k int, op *driver.Op, kind kit.OpKind) (lkey uint32, err error) {
 	o := &n.oneSided
 	if o.bounce == nil {
@@ -324,7 +324,7 @@ func (n *conn) Flush(ctx context.Context) error {
 }
 
 // Fence implements driver.OneSided. The device executes writes, reads and atomics in the order of their posts; only
-// requests after a read or an atomic must be told to wait for it (InfiniBand Architecture Specification, volume 1,
+// requests after a read or an atomic must have a fence to wait for it (InfiniBand Architecture Specification, volume 1,
 // 10.8.3.3).
 func (n *conn) Fence() error {
 	if n.State() != kit.StateUp {

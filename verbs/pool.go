@@ -10,7 +10,7 @@ import (
 )
 
 // controlReceives is how many receives are posted beyond the limit that the peer knows: for two updates of the limit
-// and a goodbye.
+// and a close message.
 const controlReceives = 4
 
 // slab holds a connection's buffers in one registered area outside the Go heap.

@@ -164,9 +164,9 @@ func (p *port) forManagers(o options) *connect.Port {
 }
 
 // addresses returns the addresses at which connection managers reach this host: the GID if it is an IP address, then
-// the other addresses of its interface. A GID of InfiniBand has no interface, and that of RoCE may be in another network
-// namespace: then they are the addresses of all interfaces, IP over InfiniBand first, without the link-local ones, which
-// a peer cannot reach without knowing the interface.
+// the other addresses of its interface. A GID of InfiniBand has no interface, and that of RoCE may be in another
+// network namespace: then they are the addresses of all interfaces, IP over InfiniBand first, without the link-local
+// ones, which a peer cannot reach without knowing the interface.
 func addresses(g ibv.GIDEntry) (addrs []netip.Addr) {
 	nets, _ := net.Interfaces()
 	own := netip.AddrFrom16(g.GID).Unmap()
@@ -197,7 +197,7 @@ func addresses(g ibv.GIDEntry) (addrs []netip.Addr) {
 	return addrs
 }
 
-// noIWARP says which parts of the driver an iWARP device lacks the means for.
+// noIWARP returns the parts of the driver that an iWARP device cannot support.
 func noIWARP(device string) error {
 	return unavailable(device, "it is an iWARP device, which the driver does not support: its messages need immediate data, "+
 		"and its queue pairs are not connected through rdma_cm", "use an InfiniBand or RoCE device, or the driver tcp", nil)

@@ -42,7 +42,7 @@ func libProvider(t *testing.T) string {
 	return lib
 }
 
-// as runs tests of this program again, on a device that behaves as the profile says.
+// as runs tests of this program again, on a device that behaves like the profile.
 func as(t *testing.T, lib, profile, run string) {
 	t.Helper()
 	args := []string{"-test.run=" + run, "-test.count=1", "-test.v"}
@@ -77,8 +77,8 @@ func TestConformanceAsProvider(t *testing.T) {
 // TestRefusedBinds: a receive whose window the device does not bind, and the later ones, arrive all the same.
 func TestRefusedBinds(t *testing.T) { as(t, libProvider(t), "binds", "^TestReceiveAfterARefusedBind$") }
 
-// TestNoReliableConnectionsIsSaid: an adapter without them is unavailable, with the reason and the remedy.
-func TestNoReliableConnectionsIsSaid(t *testing.T) {
+// TestNoReliableConnectionsIsNamed: an adapter without them is unavailable, with the reason and the remedy.
+func TestNoReliableConnectionsIsNamed(t *testing.T) {
 	if os.Getenv("BYWASH_PROVIDER") != "efa" {
 		as(t, libProvider(t), "efa", "^TestNoReliableConnectionsIsSaid$")
 		return

@@ -47,7 +47,7 @@ func (c *opened) entriesOfAPeer() int {
 }
 
 // addQueue makes a completion queue of that many entries, and more if shared receives need them: the receives of all
-// peers may complete in one queue. The caller holds the context's mutex, or nobody else knows the context.
+// peers may complete in one queue. The caller holds the context's mutex, or no other goroutine has the context yet.
 func (c *opened) addQueue(entries int) (*completionQueue, error) {
 	q := &completionQueue{need: c.sharedDepth()}
 	cq, err := c.dev.CreateCQ(max(entries, q.need), c.channel, 0)
@@ -118,7 +118,7 @@ func (c *opened) resize(q *completionQueue, entries int) error {
 	return q.cq.Resize(entries)
 }
 
-// unreserve gives back the room of a connection whose queue pairs are closed. A queue that nobody uses any more is
+// unreserve gives back the room of a connection whose queue pairs are closed. A queue without connections is
 // closed, unless it is the only one, because each queue makes polls dearer.
 func (c *opened) unreserve(n *conn) {
 	q := n.cq

@@ -36,7 +36,7 @@ type sendQueue struct {
 	ring       []request // a power of two
 	next       uint32    // number of the next request
 	done       uint32    // all requests below it are complete
-	looked     uint32    // next when the keeper last looked
+	checked    uint32    // next at the last keep-alive check
 	unsignaled int       // requests since the last one that causes a completion
 	silentData int       // messages from send buffers among them
 	slots      int       // send buffers
@@ -48,7 +48,7 @@ type sendQueue struct {
 // wordSize is the size in bytes of what control messages contain.
 const wordSize = 8
 
-// controlReserve is the room in a send queue that messages leave for credits, a goodbye and signs of life.
+// controlReserve is the room in a send queue that messages leave for credits, the close message and signs of life.
 const controlReserve = 4
 
 func (q *sendQueue) init(qp *ibv.QP, depth, slots, inline int) (err error) {

@@ -19,7 +19,7 @@ const (
 	windowSends = 4 * maxPieces * transferDepth // binds and invalidations, twice; a power of two
 )
 
-// Receives of the large track: an announcement for each transfer, and a goodbye.
+// Receives of the large track: an announcement for each transfer, and a close message.
 const (
 	largeReceives = transferDepth + 2
 	announcement  = 64 // bytes
@@ -141,7 +141,7 @@ func (c *opened) initLarge(l *large) (err error) {
 	return err
 }
 
-// discard frees a connection that nobody uses. The caller holds c.Mu.
+// discard frees a connection that is not used. The caller holds c.Mu.
 func (c *opened) discard(n *conn) {
 	n.closeQueues()
 	n.api.drop()
@@ -194,8 +194,8 @@ func (a adapter) RTR(p *connect.Path) error {
 }
 
 // needsGRH reports whether packets to the peer need a global route header, of 40 bytes. RoCE always does. InfiniBand
-// within a subnet does where the port says so (InfiniBand Architecture Specification, volume 1, 8.3); the connection
-// managers connect no ports of two subnets.
+// within a subnet does where the port requires it (InfiniBand Architecture Specification, volume 1, 8.3); the
+// connection managers connect no ports of two subnets.
 func needsGRH(p *connect.Path, required bool) bool {
 	return p.LinkLayer != connect.InfiniBand || p.PeerLID == 0 || required
 }

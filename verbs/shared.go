@@ -26,7 +26,7 @@ import (
 // the device's limit event reports it, and the queue gets new ones.
 const (
 	sharedBase    = 8
-	sharedControl = 8 // a shrinking limit takes at most log2(512/8) messages, a goodbye one
+	sharedControl = 8 // a shrinking limit takes at most log2(512/8) messages, a close message one
 	sharedPeer    = sharedBase + sharedControl
 	sharedSends   = 32 // depth of a send queue: the completion queue bounds their sum
 	sharedSlots   = 16 // send buffers of a connection
@@ -50,7 +50,7 @@ type shared struct {
 	peers int
 	chain *ibv.RecvChain
 
-	orphans *ibv.RecvChain // receives of closed queue pairs; guarded by the completion queue's lock
+	returned *ibv.RecvChain // receives of closed queue pairs; guarded by the completion queue's lock
 }
 
 func newShared(c *opened, depth int) (*shared, error) {
@@ -60,7 +60,7 @@ func newShared(c *opened, depth int) (*shared, error) {
 		return nil, err
 	}
 	if s.chain, err = ibv.NewRecvChain(1<<sharedSlabBits, 1); err == nil {
-		s.orphans, err = ibv.NewRecvChain(1, 1)
+		s.returned, err = ibv.NewRecvChain(1, 1)
 	}
 	if err != nil {
 		_ = s.close()
@@ -71,9 +71,9 @@ func newShared(c *opened, depth int) (*shared, error) {
 
 // adopt posts a receive again that a closed queue pair had taken. The caller holds the completion queue's lock.
 func (s *shared) adopt(id uint32) {
-	s.put(s.orphans, id)
-	if _, err := s.srq.PostRecv(s.orphans); err != nil {
-		s.orphans.Reset()
+	s.put(s.returned, id)
+	if _, err := s.srq.PostRecv(s.returned); err != nil {
+		s.returned.Reset()
 	}
 }
 

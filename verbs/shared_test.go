@@ -15,9 +15,9 @@ import (
 // whatever peers send out of their credits, a receive is posted for it.
 func TestCreditsNeverExceedReceives(t *testing.T) {
 	type peer struct {
-		pool                            *pool
-		chain                           int // receives to be posted
-		arrived, gotHead, told, granted uint32
+		pool                                 *pool
+		chain                                int // receives to be posted
+		arrived, gotHead, limitSent, granted uint32
 	}
 	for seed := range uint64(200) {
 		rnd := rand.New(rand.NewPCG(seed, 0))
@@ -30,14 +30,14 @@ func TestCreditsNeverExceedReceives(t *testing.T) {
 		for k := range peers {
 			p := &peer{pool: &pool{shared: s, window: window}}
 			p.granted = p.pool.first()
-			p.told = p.granted
+			p.limitSent = p.granted
 			peers[k] = p
 		}
 		most := uint32(0)
 		for range 20_000 {
 			p := peers[rnd.IntN(1+rnd.IntN(len(peers)))] // some send more than others
 			switch {
-			case rnd.IntN(2) == 0 && p.arrived != p.told:
+			case rnd.IntN(2) == 0 && p.arrived != p.limitSent:
 				p.arrived++
 				if posted--; posted < control {
 					t.Fatalf("seed %d: a message came and no receive was posted for it", seed)
@@ -51,7 +51,7 @@ func TestCreditsNeverExceedReceives(t *testing.T) {
 			if rnd.IntN(8) == 0 { // flush
 				posted += p.chain
 				s.spare.Add(p.pool.back)
-				p.chain, p.pool.back, p.told = 0, 0, p.granted
+				p.chain, p.pool.back, p.limitSent = 0, 0, p.granted
 			}
 		}
 		if most > uint32(window) {
@@ -147,14 +147,14 @@ func TestSharedReceivesServeAll(t *testing.T) {
 	})
 }
 
-func TestSharedReceivesThatAreFullSaySo(t *testing.T) {
+func TestFullSharedReceivesAreReported(t *testing.T) {
 	a, b, _, _ := several(t, 64/sharedPeer, map[string]string{"srq": "64"})
 	if _, err := b.Connect(a.URL()); !errors.Is(err, driver.ErrBusy) {
 		t.Errorf("one peer too many: %v, want %v", err, driver.ErrBusy)
 	}
 }
 
-// TestLostReceivesAreReplaced has the device say that fewer are posted than
+// TestLostReceivesAreReplaced has the device report that fewer are posted than
 // must be.
 func TestLostReceivesAreReplaced(t *testing.T) {
 	_, b, x, y := several(t, 2, map[string]string{"srq": "1024"})
@@ -176,11 +176,11 @@ func TestLostReceivesAreReplaced(t *testing.T) {
 }
 
 // TestFurtherQueuesServeFurtherPeers: on a device that can make no completion queue larger, connections that do not fit
-// complete in further queues. Sleepers hear of those, too, and the queues go with their connections.
+// complete in further queues. Sleepers are woken by those, too, and the queues go with their connections.
 func TestFurtherQueuesServeFurtherPeers(t *testing.T) {
 	for _, track := range []driver.Track{driver.Small, driver.Large} {
 		t.Run(track.String(), func(t *testing.T) {
-			b := openDevice(t, track, map[string]string{"dead-time": "10m"}) // the keeper would wake sleepers, too
+			b := openDevice(t, track, map[string]string{"dead-time": "10m"}) // the keep-alive goroutine would wake sleepers, too
 			b.fixed = true
 			n := b.done.queues[0].cq.Len()/b.entriesOfAPeer() + 1
 			var peers, own []*conn

@@ -16,8 +16,8 @@ import (
 // A sender counts its messages and stops at the limit that the peer has sent: the number of receives that the peer has
 // posted for messages since the beginning. The limit travels in the immediate of every message. It also travels alone,
 // when half of the last limit is used up. At most two such updates can be under way; receives for them and for the
-// goodbye are posted beyond the limit. A receive is therefore always posted, and no receiver-not-ready slows the sender
-// down. The pool decides where receives come from and how many there are.
+// close message are posted beyond the limit. A receive is therefore always posted, and no receiver-not-ready slows the
+// sender down. The pool decides where receives come from and how many there are.
 type small struct {
 	conn
 	kit.Small
@@ -30,13 +30,13 @@ type small struct {
 	gotHead uint32    // number of messages received
 	gotTail uint32    // number of messages that have arrived
 
-	sendSlot  uint32 // the next send buffer
-	slotsOut  int    // send buffers in use by the device
-	sentCount uint32 // number of messages sent
-	limit     uint32 // the most that sentCount may be
-	told      uint32 // the last limit sent to the peer
-	toldAt    uint32 // gotHead when told was sent
-	grant     uint32 // the limit that can be sent
+	sendSlot    uint32 // the next send buffer
+	slotsOut    int    // send buffers in use by the device
+	sentCount   uint32 // number of messages sent
+	limit       uint32 // the most that sentCount may be
+	limitSent   uint32 // the last limit sent to the peer
+	limitSentAt uint32 // gotHead when limitSent was sent
+	grant       uint32 // the limit that can be sent
 }
 
 // message is a message in a receive buffer.
@@ -62,7 +62,7 @@ func (s *small) hello() *hello {
 
 func (s *small) prepare() error {
 	s.limit = s.theirs.limit
-	s.told, s.grant = s.pool.first(), s.pool.first()
+	s.limitSent, s.grant = s.pool.first(), s.pool.first()
 	return s.pool.fill()
 }
 
@@ -78,9 +78,9 @@ func (s *small) Settle() {
 		if s.waiting > 0 {
 			s.pushOps()
 		}
-		s.owe()
-	} else if s.ops > 0 && s.hopeless() {
-		s.quench()
+		s.sendCredit()
+	} else if s.ops > 0 && s.cannotComplete() {
+		s.resetQPs()
 		s.take() // events from before the connection ended
 		s.failOps(s.Failure("operation"))
 	}
@@ -107,7 +107,7 @@ func (s *small) came(e *event) {
 	low := e.imm & limitMask
 	switch e.code {
 	case codeData:
-		if int(e.n) > s.ctx.opts.buffer || int32(s.gotTail-s.told) >= 0 {
+		if int(e.n) > s.ctx.opts.buffer || int32(s.gotTail-s.limitSent) >= 0 {
 			s.pool.put(e.id)
 			s.Misbehaved("a message beyond its limits")
 			return
@@ -117,7 +117,7 @@ func (s *small) came(e *event) {
 	case codeCredit:
 		s.pool.put(e.id)
 		s.pool.control++
-	case codeGoodbye:
+	case codeClose:
 		s.pool.put(e.id)
 		return
 	default:
@@ -156,14 +156,14 @@ func (s *small) complete(id uint32, status ibv.WCStatus) {
 	}
 }
 
-// owe sends the limit when the peer has used half of the last one.
-func (s *small) owe() {
-	if s.grant == s.told || s.gotHead-s.toldAt < (s.told-s.toldAt+1)/2 || s.sq.room() == 0 {
+// sendCredit sends the limit when the peer has used half of the last one.
+func (s *small) sendCredit() {
+	if s.grant == s.limitSent || s.gotHead-s.limitSentAt < (s.limitSent-s.limitSentAt+1)/2 || s.sq.room() == 0 {
 		return
 	}
 	wr, _ := s.sq.add(requestControl, false)
 	wr.SendImm(immediate(codeCredit, s.grant))
-	s.told, s.toldAt = s.grant, s.gotHead
+	s.limitSent, s.limitSentAt = s.grant, s.gotHead
 	s.flush(true)
 }
 
@@ -181,14 +181,14 @@ func (s *small) flush(receives bool) {
 	}
 }
 
-// goodbye implements track. Messages that wait for credit are not sent any more.
-func (s *small) goodbye() bool {
-	if s.sq.room() == 0 || s.firstBad.Load() != 0 || s.quenched {
+// sendClose implements track. Messages that wait for credit are not sent any more.
+func (s *small) sendClose() bool {
+	if s.sq.room() == 0 || s.firstBad.Load() != 0 || s.qpsReset {
 		return false
 	}
 	s.sq.chain.Reset()
 	wr, _ := s.sq.add(requestControl, true)
-	wr.SendImm(immediate(codeGoodbye, 0))
+	wr.SendImm(immediate(codeClose, 0))
 	s.flush(false)
 	return true
 }

@@ -13,10 +13,10 @@ func (s *small) announce(wr *ibv.SendWR) {
 	if !s.ripe() {
 		limit -= uint32(s.pool.chain.Len() - s.pool.control)
 	}
-	if int32(limit-s.told) > 0 {
-		s.told, s.toldAt = limit, s.gotHead
+	if int32(limit-s.limitSent) > 0 {
+		s.limitSent, s.limitSentAt = limit, s.gotHead
 	}
-	wr.SendImm(immediate(codeData, s.told))
+	wr.SendImm(immediate(codeData, s.limitSent))
 }
 
 // ripe reports whether the next post includes receives.
@@ -64,6 +64,6 @@ func (s *small) Consumed(int) {
 		s.flush(true)
 	}
 	if s.State() == kit.StateUp {
-		s.owe() // polls without a message do not
+		s.sendCredit() // polls without a message do not
 	}
 }

@@ -21,7 +21,7 @@ type place struct {
 
 func (p place) String() string { return p.network.String() + "/" + p.card }
 
-// parsePlace reads the rest of a url that comes from elsewhere. The card is checked by those who use it.
+// parsePlace reads the rest of a url that comes from elsewhere. The card is checked where it is used.
 func parsePlace(s string) (p place, err error) {
 	network, card, ok := strings.Cut(s, "/")
 	if !ok {

@@ -31,7 +31,8 @@ type windows struct {
 	err   error  // with which the receive ended
 }
 
-// canWindow reports whether the device gives out memory windows of type 2, as it says. Some refuse all the same.
+// canWindow reports whether the device claims to support memory windows of type 2. Some devices refuse them all the
+// same.
 func (c *opened) canWindow() bool {
 	mw, err := c.pd.AllocMW(2)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 const (
 	codeData      = 1  // small: a message; the argument is the limit for the peer
 	codeCredit    = 2  // small: the limit alone
-	codeGoodbye   = 3  // the sender disconnects in order
+	codeClose     = 3  // the sender disconnects in order
 	codeDone      = 4  // large: the message is complete with this RDMA write
 	codeDoneLong  = 5  // large: the message is complete; its length is in the payload
 	codeWithdrawn = 6  // large: the sender saw that the receive was cancelled
@@ -77,7 +77,7 @@ func (h *hello) encode() []byte {
 func parseHello(b []byte) (h hello, err error) {
 	le := binary.LittleEndian
 	if len(b) < 8 || le.Uint32(b) != helloMagic {
-		return h, fmt.Errorf("%w: the peer is no bywash verbs context", driver.ErrInvalid)
+		return h, fmt.Errorf("%w: the peer is not a bywash verbs context (wrong port?)", driver.ErrInvalid)
 	}
 	if b[4] != helloVersion {
 		return h, fmt.Errorf("%w: the peer speaks version %d, this program %d: use the same release on both sides", driver.ErrVersion, b[4], helloVersion)
@@ -98,7 +98,7 @@ func parseHello(b []byte) (h hello, err error) {
 	return h, nil
 }
 
-// rdvData tells a sender where a message goes. Updates for memory that was registered later have the same form.
+// rdvData describes to a sender where a message goes. Updates for memory that was registered later have the same form.
 type rdvData struct {
 	tag    uint64 // of the receiving end
 	slot   int

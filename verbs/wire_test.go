@@ -169,7 +169,7 @@ func FuzzRemoteKey(f *testing.F) {
 	})
 }
 
-// TestRepeatingEndsWithinTheDeadTime: seven tries, each up to four times as long as it was told, and no try shorter than
+// TestRepeatingEndsWithinTheDeadTime: seven tries, each up to four times as long as configured, and no try shorter than
 // need be.
 func TestRepeatingEndsWithinTheDeadTime(t *testing.T) {
 	for _, x := range []struct {

@@ -303,7 +303,7 @@ func TestWordsForEveryCode(t *testing.T) {
 	}
 }
 
-func TestUnavailableSaysWhatToDo(t *testing.T) {
+func TestUnavailableNamesTheRemedy(t *testing.T) {
 	err := Available()
 	if err == nil {
 		t.Log("verbs are available here")
@@ -326,8 +326,8 @@ func TestUnavailableSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// Without cgo and without headers everything compiles, links and says why it is unavailable.
-func TestOtherBuildsSayWhatIsMissing(t *testing.T) {
+// Without cgo and without headers everything compiles, links and returns the reason for which it is unavailable.
+func TestOtherBuildsNameWhatIsMissing(t *testing.T) {
 	if testing.Short() || os.Getenv("VM_ADDR") != "" {
 		t.Skip("builds two programs: not with -short, nor in a virtual machine")
 	}
@@ -349,7 +349,7 @@ func TestOtherBuildsSayWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Without the library a program starts and says what is missing.
+// Without the library a program starts and reports what is missing.
 func TestMissingLibraryIsNamed(t *testing.T) {
 	if Available() != nil {
 		t.Skip(Available())
@@ -401,7 +401,7 @@ func TestGIDsFromSysfsAreTheSame(t *testing.T) {
 	}
 }
 
-// TestReportUnavailable is run by TestOtherBuildsSayWhatIsMissing.
+// TestReportUnavailable is run by TestOtherBuildsNameWhatIsMissing.
 func TestReportUnavailable(t *testing.T) {
 	want := os.Getenv("IBV_WANT_UNAVAILABLE")
 	if want == "" {

@@ -68,7 +68,7 @@ func dial(t testing.TB, ch *ibv.CMChannel, to netip.AddrPort) *ibv.CMID {
 	return id
 }
 
-// steps takes e's queue pair through the states given, as the connection manager says.
+// steps takes e's queue pair through the states given, with the connection manager's attributes.
 func steps(t testing.TB, id *ibv.CMID, e *end, to ...ibv.QPState) {
 	t.Helper()
 	for _, s := range to {
@@ -235,7 +235,7 @@ func TestRejectCarriesItsReason(t *testing.T) {
 	}
 }
 
-func TestNobodyListensIsARejection(t *testing.T) {
+func TestPortWithoutListenerIsARejection(t *testing.T) {
 	c, a, _ := cmEnds(t)
 	ch := cmChannel(t)
 	id := dial(t, ch, netip.AddrPortFrom(cmAddr(t, c), 1))

@@ -164,7 +164,7 @@ func TestOneQueueServesManyQueuePairsByTag(t *testing.T) {
 		e.done(1, ibv.WCSend)
 	}
 	got := 0
-	for deadline := time.Now().Add(patience); got < peers; {
+	for deadline := time.Now().Add(maxWait); got < peers; {
 		n, err := cq.Poll(hub.wcs[:])
 		must(t, err)
 		for _, wc := range hub.wcs[:n] {

@@ -16,7 +16,7 @@
 //	cq, _ := c.CreateCQ(256, nil, 0)               // a completion queue
 //	mr, _ := pd.RegMR(buf, ibv.AccessLocalWrite)   // registered memory
 //	qp, _ := pd.CreateQP(ibv.QPInit{SendCQ: cq, RecvCQ: cq, MaxSendWR: 64})
-//	_ = qp.ToInit(…)                               // and ToRTR, ToRTS with what the peer said
+//	_ = qp.ToInit(…)                               // and ToRTR, ToRTS with the values of the peer
 //	s, _ := ibv.NewSendChain(32, 2, 64)            // work requests, written in place
 //	wr := s.Next()
 //	wr.Send()
@@ -44,9 +44,10 @@
 //
 // # Concurrency
 //
-// Every method may be called from any goroutine at any time, also beside Close; a call that meets a Close either
-// happens before it or fails. Two goroutines that post to one queue wait for each other for the time of one post; a
-// second goroutine that polls a CQ gets nothing while the first one polls. A chain belongs to one goroutine at a time.
+// Every method may be called from any goroutine at any time, also beside Close; a call that is concurrent with a Close
+// either happens before it or fails. Two goroutines that post to one queue wait for each other for the time of one
+// post; a second goroutine that polls a CQ gets nothing while the first one polls. A chain belongs to one goroutine at
+// a time.
 //
 // # What is enforced here
 //

@@ -207,7 +207,7 @@ func ExampleCMID() {
 	// Output:
 }
 
-// The examples do what they say, on a machine with Soft-RoCE.
+// The examples run as documented, on a machine with Soft-RoCE.
 func TestExamples(t *testing.T) {
 	if name := deviceName(t); name != "rxe0" {
 		t.Skipf("needs the device rxe0; here is %s", name)

@@ -17,8 +17,8 @@ import (
 // allAccess is what most tests let the peer do.
 const allAccess = ibv.AccessLocalWrite | ibv.AccessRemoteWrite | ibv.AccessRemoteRead | ibv.AccessRemoteAtomic
 
-// patience is how long a completion may take: long under emulation.
-const patience = 30 * time.Second
+// maxWait is how long a completion may take: long under emulation.
+const maxWait = 30 * time.Second
 
 // must fails the test, naming what failed, unless err is nil.
 func must(t testing.TB, err error) {
@@ -278,7 +278,7 @@ func (e *end) post() {
 // completion polls until one completion is there.
 func (e *end) completion() ibv.WC {
 	e.t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(maxWait)
 	for time.Now().Before(deadline) {
 		n, err := e.cq.Poll(e.wcs[:1])
 		must(e.t, err)
@@ -287,7 +287,7 @@ func (e *end) completion() ibv.WC {
 		}
 		time.Sleep(50 * time.Microsecond)
 	}
-	e.t.Fatalf("no completion within %v", patience)
+	e.t.Fatalf("no completion within %v", maxWait)
 	return ibv.WC{}
 }
 
@@ -354,7 +354,7 @@ func wantErrno(t testing.TB, err error, errno syscall.Errno, want ...string) {
 }
 
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	t.Cleanup(cancel)
 	return ctx
 }

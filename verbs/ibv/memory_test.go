@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestRegistrationErrorsSayWhy(t *testing.T) {
+func TestRegistrationErrorsNameTheCause(t *testing.T) {
 	c := open(t)
 	pd := closing[*ibv.PD](t)(c.AllocPD())
 	reg := func(_ *ibv.MR, err error) error { return err }

@@ -76,7 +76,7 @@ func (pd *PD) RegMR(b []byte, access Access) (*MR, error) {
 }
 
 // RegMRAt registers length bytes at addr without pinning them in Go's heap:
-// for memory outside it, or pinned by the caller, who keeps it mapped until
+// for memory outside it, or pinned by the caller, which keeps it mapped until
 // Close. Peers and work requests address its first byte as iova; pass addr
 // for iova to keep addresses as they are. Errors as of [PD.RegMR].
 func (pd *PD) RegMRAt(addr, length, iova uint64, access Access) (*MR, error) {

@@ -96,7 +96,7 @@ func TestWrongLocalKeyFails(t *testing.T) {
 	w.AddSGE(a.mr.Addr(), 8, a.mr.LKey()+0x100)
 	w.Send()
 	a.post()
-	// Soft-RoCE of Linux 6.12 says that it was flushed.
+	// Soft-RoCE of Linux 6.12 reports that it was flushed.
 	wc := a.failed(5, ibv.WCLocalProtection, ibv.WCLocalQPOperation, ibv.WCFlushed)
 	if wc.Err() == nil {
 		t.Error("a failed completion has no error")

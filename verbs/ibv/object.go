@@ -16,7 +16,7 @@ type object struct {
 	h       handle
 	device  string
 	kind    string        // "queue pair"
-	label   func() string // tells objects of a kind apart, such as "0x11"; may be nil
+	label   func() string // identifies an object among those of its kind, such as "0x11"; may be nil
 	parents []*object
 	unblock func() // makes calls that wait return, before Close waits for them; may be nil
 
@@ -85,7 +85,7 @@ func (o *object) make(verb string, create func() (handle, int), parents ...*obje
 }
 
 // close refuses while there are children, else calls destroy once. An error of destroy leaves the object open, unless
-// it says that the device is gone: the kernel has then freed the object.
+// that error means that the device is gone: the kernel has then freed the object.
 func (o *object) close(verb string, destroy func() int) error {
 	tree.Lock()
 	if o.closing || o.h == nil {

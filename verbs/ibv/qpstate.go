@@ -63,7 +63,7 @@ const (
 	maskDestQPN         = 1 << 20
 )
 
-// qpAttr is the shim's flat ibv_qp_attr; mask says which fields count.
+// qpAttr is the shim's flat ibv_qp_attr; mask selects the fields that count.
 type qpAttr struct {
 	mask                                                        uint32
 	state, curState                                             QPState

@@ -2,5 +2,5 @@
 
 package ibv_test
 
-// raceEnabled says that the build has a sanitizer, which allocates.
+// raceEnabled means that the build has a sanitizer, which allocates.
 const raceEnabled = true

@@ -36,9 +36,9 @@ func spareDevice(t *testing.T) *ibv.Context {
 }
 
 // event waits for one of the types and returns which; ok is false when there was none for a while.
-func event(t *testing.T, c *ibv.Context, patience time.Duration, types ...ibv.EventType) (got ibv.EventType, ok bool) {
+func event(t *testing.T, c *ibv.Context, maxWait time.Duration, types ...ibv.EventType) (got ibv.EventType, ok bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	for {
 		ev, err := c.GetAsyncEvent(ctx)
@@ -68,7 +68,7 @@ func TestDeviceRemovedWhileInUse(t *testing.T) {
 		select {
 		case err := <-removed:
 			must(t, err)
-		case <-time.After(patience):
+		case <-time.After(maxWait):
 			t.Error("rdma link del hangs")
 		}
 	})
@@ -104,14 +104,14 @@ func TestLinkDownAndUpAreEvents(t *testing.T) {
 		t.Fatalf("port is %v", p.State)
 	}
 	run(t, "ip", "link", "set", "bwgone", "down")
-	if _, got := event(t, c, patience, ibv.EventPortErr); !got {
+	if _, got := event(t, c, maxWait, ibv.EventPortErr); !got {
 		t.Error("no event for a link that went down")
 	}
 	if p := ok[ibv.PortAttr](t)(c.QueryPort(1)); p.State == ibv.PortActive {
 		t.Error("the port is still active")
 	}
 	run(t, "ip", "link", "set", "bwgone", "up")
-	if _, got := event(t, c, patience, ibv.EventPortActive); !got {
+	if _, got := event(t, c, maxWait, ibv.EventPortActive); !got {
 		t.Error("no event for a link that came up")
 	}
 }

@@ -143,7 +143,7 @@ func TestDrainedSendQueueResumes(t *testing.T) {
 	a.post()
 	a.done(1, ibv.WCSend)
 	must(t, a.qp.ToSQD())
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(maxWait)
 	for ok[ibv.QPAttr](t)(a.qp.Query()).Draining {
 		if time.Now().After(deadline) {
 			t.Fatal("still draining")

@@ -46,7 +46,7 @@ type sge struct {
 
 // SendWR is one send work request, in the library's own layout. It belongs to
 // its [SendChain], which hands it out; it can be changed until the chain is posted.
-// Set ID and Flags, call one of the methods that say what to do, and add the
+// Set ID and Flags, call one of the methods that select the operation, and add the
 // local memory.
 type SendWR struct {
 	ID      uint64 // comes back in WC.ID

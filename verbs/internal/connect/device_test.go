@@ -19,8 +19,8 @@ type testDevice struct {
 	addrs []netip.Addr
 }
 
-// openDevice opens BYWASH_RDMA_DEV, or the first device with an active port and a RoCE v2 GID that is an IPv4 address. t is nil in
-// children.
+// openDevice opens BYWASH_RDMA_DEV, or the first device with an active port and a RoCE v2 GID that is an IPv4 address.
+// t is nil in children.
 func openDevice(t testing.TB) *testDevice {
 	give := func(why any) *testDevice {
 		if t == nil {
@@ -60,7 +60,7 @@ func openDevice(t testing.TB) *testDevice {
 	return give("there is none")
 }
 
-// describe fills in what a Port must say of the device.
+// describe fills in what a Port must contain of the device.
 func (d *testDevice) describe(p *Port) {
 	p.Device, p.Verbs, p.Addrs = d.verbs.Name(), d.verbs, d.addrs
 	p.LinkLayer, p.GIDType, p.GID, p.GIDIndex = LinkLayer(d.port.LinkLayer), GIDType(d.gid.Type), d.gid.GID, uint8(d.gid.Index)

@@ -35,9 +35,10 @@
 // # Identities
 //
 // A context is known by its incarnation, a random number. Each endpoint has an id, unique in its context. Of two
-// contexts the one with the lower incarnation always asks and the other answers, whoever started, so that simultaneous
-// starts cannot collide. The nth unfinished endpoint of one side meets the nth of the other; both ids name the pair
-// from then on. An endpoint whose peer has its own incarnation connects its queue pairs to themselves.
+// contexts the one with the lower incarnation always asks and the other answers, whichever side started, so that
+// simultaneous starts cannot collide. The nth unfinished endpoint of one side is matched with the nth of the other;
+// both ids name the pair from then on. An endpoint whose peer has its own incarnation connects its queue pairs to
+// themselves.
 //
 // # One connection
 //
@@ -61,9 +62,9 @@
 //	idle → waiting to be asked → replying → modifying → (waiting for clear-to-send) → ready
 //
 // The asker asks for one end after the other: it sends a request when the request before was replied to or given up.
-// The answerer keeps at most one request that it cannot meet yet. Until the confirm it does not change its queue pairs,
-// so that a request whose sender has given up uses up no endpoint. An end that is finalized sends gone, and an end that
-// has failed sends reject.
+// The answerer keeps at most one request that it cannot match yet. Until the confirm it does not change its queue
+// pairs, so that a request whose sender has given up uses up no endpoint. An end that is finalized sends gone, and an
+// end that has failed sends reject.
 //
 // # A link is lost
 //
@@ -83,7 +84,7 @@
 //
 // # CTS
 //
-// A module, or an endpoint whose receives are posted late, uses CTS: the endpoint becomes Ready when the peer has said
+// A module, or an endpoint whose receives are posted late, uses CTS: the endpoint becomes Ready when the peer has sent
 // that its receives are posted. Without CTS an endpoint is Ready as soon as the peer's Prepare has returned, which must
 // have posted its receives.
 //

@@ -103,7 +103,7 @@ type EndpointConfig struct {
 	// and the peer is known. Its error fails the endpoint. It may block.
 	Prepare func(*Remote) error
 
-	// Deferred says that the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
+	// With Deferred the caller posts receives only when the endpoint is Connected, and then calls ClearToSend. It
 	// makes both sides use CTS.
 	Deferred bool
 

@@ -7,7 +7,7 @@ import (
 	"github.com/bywash/bywash/verbs/internal/connect"
 )
 
-// printer stands for a queue pair; a driver passes the steps on to its device.
+// printer represents a queue pair; a driver passes the steps on to its device.
 type printer struct{ num uint32 }
 
 func (q printer) Num() uint32               { return q.num }

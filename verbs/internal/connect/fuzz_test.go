@@ -86,7 +86,7 @@ func FuzzCard(f *testing.F) {
 	})
 }
 
-// FuzzBlob: the blob of each manager is an error that says which, or leads somewhere.
+// FuzzBlob: the blob of each manager is an error that names it, or leads somewhere.
 func FuzzBlob(f *testing.F) {
 	for _, b := range goldenBytes() {
 		f.Add(b)
@@ -108,7 +108,7 @@ func FuzzBlob(f *testing.F) {
 	})
 }
 
-// FuzzMachine: whatever an authenticated peer says, in whatever order, between
+// FuzzMachine: whatever an authenticated peer sends, in whatever order, between
 // whatever the user does, the machine keeps its promises: states only grow, steps come
 // in order, memory is bounded, and what is Ready has been through all steps.
 func FuzzMachine(f *testing.F) {
@@ -219,7 +219,7 @@ func fuzzStep(m *machine, what byte, body []byte, now time.Duration, working map
 	}
 }
 
-// FuzzListener: bytes of strangers at a real listener neither crash nor hang it, nor make links.
+// FuzzListener: bytes of unauthenticated dialers at a real listener neither crash nor hang it, nor make links.
 func FuzzListener(f *testing.F) {
 	f.Add([]byte("ByHs\x01\x01\x00\x00"))
 	f.Add(append([]byte("ByHs\x01\x01\x00\x00"), make([]byte, 56)...))
@@ -238,7 +238,7 @@ func FuzzListener(f *testing.F) {
 			t.Fatal("the listener keeps a connection that has ended")
 		}
 		if s := h.mods.Stats(); s.Links != 0 {
-			t.Fatalf("a stranger has made a link: %+v", s)
+			t.Fatalf("an unauthenticated dialer has made a link: %+v", s)
 		}
 	})
 }

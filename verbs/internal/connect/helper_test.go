@@ -85,8 +85,8 @@ func manager() string {
 	return "oob"
 }
 
-// patient is d, or longer on an emulated device.
-func patient(d time.Duration) time.Duration {
+// scaled is d, or longer on an emulated device.
+func scaled(d time.Duration) time.Duration {
 	if device != nil {
 		return 4 * d
 	}
@@ -137,7 +137,7 @@ type host struct {
 }
 
 func testConfig(inc uint64) Config {
-	return Config{Incarnation: inc, Secret: []byte("the secret of the session"), Timeout: patient(2 * time.Second), Include: []string{manager()}}
+	return Config{Incarnation: inc, Secret: []byte("the secret of the session"), Timeout: scaled(2 * time.Second), Include: []string{manager()}}
 }
 
 func aHost(t testing.TB, change func(*Config, *Port)) *host {
@@ -229,7 +229,7 @@ func (h *host) start(peer *host, change func(*EndpointConfig)) *testEnd {
 // await sleeps by Wake until the state is at least s.
 func (e *testEnd) await(t testing.TB, s State) {
 	t.Helper()
-	limit := time.After(patient(20 * time.Second))
+	limit := time.After(scaled(20 * time.Second))
 	for e.State() < s {
 		select {
 		case <-e.woken:
@@ -239,7 +239,7 @@ func (e *testEnd) await(t testing.TB, s State) {
 	}
 }
 
-func (e *testEnd) mustStand(t testing.TB) {
+func (e *testEnd) mustConnect(t testing.TB) {
 	t.Helper()
 	e.await(t, Ready)
 	if e.State() != Ready || e.Err() != nil {

@@ -33,8 +33,8 @@ func cardAt(a net.Addr) string {
 	return formatCard([]entry{{"oob", 50, binary.BigEndian.AppendUint16(append([]byte{oobVersion, 4}, ip[:]...), at.Port())}})
 }
 
-// stranger is a raw connection to a host.
-func stranger(t testing.TB, h *host) *net.TCPConn {
+// rawConn is a raw connection to a host.
+func rawConn(t testing.TB, h *host) *net.TCPConn {
 	t.Helper()
 	c, err := net.Dial("tcp", h.address())
 	if err != nil {
@@ -52,10 +52,10 @@ func aKey(t testing.TB, secret string) *handshake.Key {
 	return must[*handshake.Key](t)(handshake.NewKey([]byte(secret)))
 }
 
-// insider is a raw connection to a host that has proved the secret, and what the host says to its claim.
+// insider is a raw connection to a host that has proved the secret, and the host's reply to its claim.
 func insider(t testing.TB, h *host, c claim) (*handshake.Conn, *net.TCPConn, welcome) {
 	t.Helper()
-	tcp := stranger(t, h)
+	tcp := rawConn(t, h)
 	conn, err := handshake.Dial(tcp, aKey(t, theSecret), h.hub().config(), c.append(nil))
 	if err != nil {
 		t.Fatal(err)
@@ -80,11 +80,11 @@ func mustStillConnect(t testing.TB, h *host) {
 	t.Helper()
 	p := aHost(t, nil)
 	x, y := h.start(p, nil), p.start(h, nil)
-	x.mustStand(t)
-	y.mustStand(t)
+	x.mustConnect(t)
+	y.mustConnect(t)
 }
 
-// A dialer of another version of the protocol is told so; a listener of another version is ErrVersion.
+// A dialer of another version of the protocol receives that as the reason; a listener of another version is ErrVersion.
 func TestOtherVersion(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
@@ -119,13 +119,13 @@ func TestOtherVersion(t *testing.T) {
 	x.mustFail(t, Failed, driver.ErrVersion)
 }
 
-// Strangers who say nothing, or nothing that makes sense, hold up nobody: the oldest go when there are too many.
-func TestStrangersHoldUpNobody(t *testing.T) {
+// Unauthenticated dialers that send nothing, or garbage, delay no peer: the oldest are dropped when there are too many.
+func TestUnauthenticatedDialersDelayNoPeer(t *testing.T) {
 	onHost(t)
 	h := aHost(t, nil)
 	before, _ := held()
-	for k := range 2 * maxStrangers {
-		c := stranger(t, h)
+	for k := range 2 * maxUnauthenticated {
+		c := rawConn(t, h)
 		switch k % 3 {
 		case 1:
 			_, _ = c.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
@@ -134,27 +134,27 @@ func TestStrangersHoldUpNobody(t *testing.T) {
 		}
 	}
 	mustStillConnect(t, h)
-	waitUntil(t, "strangers are counted", func() bool { s := h.mods.Stats(); return s.Refused > 0 && s.BadMessages > 0 })
+	waitUntil(t, "unauthenticated dialers are counted", func() bool { s := h.mods.Stats(); return s.Refused > 0 && s.BadMessages > 0 })
 	hub := h.hub()
 	hub.mu.Lock()
-	n := len(hub.strangers)
+	n := len(hub.unauthenticated)
 	hub.mu.Unlock()
-	if n > maxStrangers {
-		t.Errorf("%d strangers are kept, limit is %d", n, maxStrangers)
+	if n > maxUnauthenticated {
+		t.Errorf("%d unauthenticated sockets are kept, limit is %d", n, maxUnauthenticated)
 	}
 	waitUntil(t, "the sockets of those who had to go are closed", func() bool {
 		fds, _ := held()
-		return fds <= before+2*maxStrangers+maxStrangers+50
+		return fds <= before+2*maxUnauthenticated+maxUnauthenticated+50
 	})
 }
 
-// A stranger who claims a peer's incarnation without the secret changes nothing for that peer.
-func TestImpostorWithoutSecret(t *testing.T) {
+// A dialer that claims a peer's incarnation without the secret changes nothing for that peer.
+func TestDialerWithoutSecret(t *testing.T) {
 	onHost(t)
 	h, p := aHost(t, nil), aHost(t, nil)
 	x := h.start(p, nil)
 	c := h.claimOf(p.inc, 1000)
-	_, err := handshake.Dial(stranger(t, h), aKey(t, "a guess, long enough"), h.hub().config(), c.append(nil))
+	_, err := handshake.Dial(rawConn(t, h), aKey(t, "a guess, long enough"), h.hub().config(), c.append(nil))
 	if !errors.Is(err, handshake.ErrSecret) {
 		t.Errorf("an impostor hears %v, want %v", err, handshake.ErrSecret)
 	}
@@ -162,8 +162,8 @@ func TestImpostorWithoutSecret(t *testing.T) {
 		t.Errorf("endpoint is %v: %v", x.State(), x.Err())
 	}
 	y := p.start(h, nil)
-	x.mustStand(t)
-	y.mustStand(t)
+	x.mustConnect(t)
+	y.mustConnect(t)
 }
 
 // A peer that has the secret cannot keep more than one link: the one with the highest attempt.
@@ -219,7 +219,7 @@ func TestShortSecret(t *testing.T) {
 	}
 }
 
-// relay stands between two hosts and does harm.
+// relay is between two hosts and cuts and changes what it forwards.
 type relay struct {
 	l    net.Listener
 	mu   sync.Mutex
@@ -291,8 +291,8 @@ func (r *relay) close() {
 	}
 }
 
-// Links that are cut again and again: endpoints stand all the same, and those
-// that stand survive.
+// Links that are cut again and again: endpoints are connected all the same,
+// and connected ones survive.
 func TestLinksThatAreCut(t *testing.T) {
 	onHost(t)
 	for seed := uint64(1); seed <= 6; seed++ {
@@ -321,8 +321,8 @@ func TestLinksThatAreCut(t *testing.T) {
 		}
 		x, y := a.endpointTo(b.inc, cardAt(rb.l.Addr()), nil), b.endpointTo(a.inc, cardAt(ra.l.Addr()), nil)
 		_, _ = x.Start(), y.Start()
-		x.mustStand(t)
-		y.mustStand(t)
+		x.mustConnect(t)
+		y.mustConnect(t)
 		for k, e := range ends {
 			if e.State() != Ready {
 				t.Errorf("seed %d: endpoint %d is %v after its link was cut: %v", seed, k, e.State(), e.Err())
@@ -332,7 +332,7 @@ func TestLinksThatAreCut(t *testing.T) {
 }
 
 // Bits that change on the way never make queue pairs that do not belong
-// together: endpoints stand with the right peer, or fail.
+// together: endpoints are connected to the right peer, or fail.
 func TestBitsThatChange(t *testing.T) {
 	onHost(t)
 	for seed := uint64(1); seed <= 8; seed++ {

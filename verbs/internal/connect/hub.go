@@ -14,10 +14,10 @@ import (
 
 // carrier is the part of a manager that moves bytes between hosts.
 type carrier interface {
-	// dial connects to the peer, whose blob is target, and calls meet to make a link of the connection. If meet fails
+	// dial connects to the peer, whose blob is target, and calls accept to make a link of the connection. If accept fails
 	// it has closed the connection, and dial may try another way. An error that wraps ErrBroken means that the peer
 	// does not exist any more; ErrAuth and ErrVersion mean that another attempt cannot succeed.
-	dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error
+	dial(ctx context.Context, peer uint64, target string, accept func(stream) error) error
 	// close stops listening. Earlier connections continue.
 	close() error
 }
@@ -36,13 +36,13 @@ type hub struct {
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup
 
-	mu        sync.Mutex
-	peers     map[uint64]*peer
-	lastID    uint64
-	strangers []stream // not authenticated yet, oldest first
-	closed    bool
-	stats     Stats
-	wakes     []func() // to be called without mu
+	mu              sync.Mutex
+	peers           map[uint64]*peer
+	lastID          uint64
+	unauthenticated []stream // not authenticated yet, oldest first
+	closed          bool
+	stats           Stats
+	wakes           []func() // to be called without mu
 }
 
 // peer is another context that endpoints are connected to.
@@ -56,10 +56,10 @@ type peer struct {
 }
 
 const (
-	maxWorkers   = 16 // endpoints whose queue pairs are moved at the same time
-	maxStrangers = 256
-	strangerTime = 5 * time.Second
-	restTime     = time.Second // after which an unused link is closed
+	maxWorkers         = 16 // endpoints whose queue pairs are moved at the same time
+	maxUnauthenticated = 256
+	proofTime          = 5 * time.Second
+	restTime           = time.Second // after which an unused link is closed
 )
 
 func newHub(name string, env *Env, port *Port, cts bool) *hub {
@@ -247,7 +247,7 @@ func (h *hub) Finalize() error {
 	h.closed = true
 	err := h.carrier.close()
 	h.cancel()
-	for _, s := range h.strangers {
+	for _, s := range h.unauthenticated {
 		s.Close()
 	}
 	for _, p := range h.peers {

@@ -270,24 +270,24 @@ func (h *hub) count(n *uint64) {
 	h.mu.Unlock()
 }
 
-// meet handles a connection from a dialer. It returns when the connection is a link or closed. If too many connections
-// have not proven the secret, it closes the oldest of them.
-func (h *hub) meet(s stream) {
+// accept handles a connection from a dialer. It returns when the connection is a link or closed. If too many
+// connections have not proven the secret, it closes the oldest of them.
+func (h *hub) accept(s stream) {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
 		s.Close()
 		return
 	}
-	if len(h.strangers) == maxStrangers {
-		h.strangers[0].Close()
-		h.strangers = h.strangers[1:]
+	if len(h.unauthenticated) == maxUnauthenticated {
+		h.unauthenticated[0].Close()
+		h.unauthenticated = h.unauthenticated[1:]
 		h.stats.Refused++
 	}
-	h.strangers = append(h.strangers, s)
+	h.unauthenticated = append(h.unauthenticated, s)
 	h.mu.Unlock()
 
-	_ = s.SetDeadline(time.Now().Add(strangerTime))
+	_ = s.SetDeadline(time.Now().Add(proofTime))
 	conn, b, err := handshake.Accept(s, h.env.key.Find, h.config())
 	err = known(err)
 	var c claim
@@ -295,7 +295,7 @@ func (h *hub) meet(s stream) {
 		err = c.parse(b)
 	}
 	h.mu.Lock()
-	h.strangers = slices.DeleteFunc(h.strangers, func(x stream) bool { return x == s })
+	h.unauthenticated = slices.DeleteFunc(h.unauthenticated, func(x stream) bool { return x == s })
 	h.mu.Unlock()
 	if err == nil && (c.to != h.env.Incarnation || c.from == c.to || c.from == 0) {
 		err = refuseStale.err()
@@ -312,7 +312,7 @@ func (h *hub) meet(s stream) {
 	}
 }
 
-// refuse tells a dialer that has proven the secret why it gets no link, and closes the connection.
+// refuse sends a dialer that has proven the secret the reason for which it gets no link, and closes the connection.
 func (h *hub) refuse(s stream, conn *handshake.Conn, c *claim, err error) {
 	var w welcome
 	h.mu.Lock()

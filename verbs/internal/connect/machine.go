@@ -43,8 +43,8 @@ func (s endState) public() State {
 // connecting reports whether the end is between start and RTS.
 func (s endState) connecting() bool { return s >= stCall && s <= stFinish }
 
-// standing reports whether this side's queue pairs are in RTS.
-func (s endState) standing() bool { return s == stClear || s == stReady }
+// established reports whether this side's queue pairs are in RTS.
+func (s endState) established() bool { return s == stClear || s == stReady }
 
 // step is a step of queue pairs; an actWork action names a range of steps.
 type step uint8
@@ -90,11 +90,11 @@ type end struct {
 	doing   endState // its state before it failed or was lost
 	working bool     // queue pairs are being moved
 	err     error
-	left    error    // why the peer left, which stood before this side did
-	reject  *message // tells the peer why the end failed
+	left    error    // why the peer left, which was established before this side
+	reject  *message // sends the peer the reason for which the end failed
 
 	since time.Duration // when it began to wait for the peer
-	limit time.Duration // deadline for it to stand; 0: none
+	limit time.Duration // deadline for it to be established; 0: none
 }
 
 // actionKind is the kind of an action that the machine asks its caller for.
@@ -114,7 +114,7 @@ type action struct {
 }
 
 const (
-	stretch = 3  // time-outs that a pair may take from meeting to standing
+	stretch = 3  // time-outs that a pair may take from matched to established
 	pings   = 10 // the least number of pings within a time-out
 )
 
@@ -128,13 +128,13 @@ type machine struct {
 	ends []*end // in the order in which they were made
 
 	// The fields below belong to the current link.
-	up      bool
-	asked   uint64   // asker: id of the request without a reply
-	wanted  int      // asker: number of the answerer's ends that wait for a request
-	called  int      // answerer: the number last sent with call
-	waiting *message // answerer: the request that no end has met yet
-	heard   time.Duration
-	pinged  time.Duration
+	up       bool
+	asked    uint64   // asker: id of the request without a reply
+	wanted   int      // asker: number of the answerer's ends that wait for a request
+	called   int      // answerer: the number last sent with call
+	waiting  *message // answerer: the request that is not matched with an end yet
+	received time.Duration
+	pinged   time.Duration
 
 	downAt  time.Duration
 	trouble map[string]error // by target: why there is no link
@@ -174,7 +174,7 @@ func (m *machine) sync(now time.Duration) {
 		}
 		if m.asked != head.id {
 			m.asked = head.id
-			m.say(head)
+			m.sendState(head)
 		}
 	}
 }
@@ -185,8 +185,8 @@ func (m *machine) send(msg message) {
 	}
 }
 
-// say sends the state of an end to the peer.
-func (m *machine) say(e *end) {
+// sendState sends the state of an end to the peer.
+func (m *machine) sendState(e *end) {
 	msg := message{from: e.id, to: e.peerID}
 	switch e.state {
 	case stRequest:
@@ -237,7 +237,7 @@ func (m *machine) add(e *end, now time.Duration) {
 	e.id, e.since = m.nextID(), now
 	m.ends = append(m.ends, e)
 	if !m.asks() {
-		m.meetWaiting(e, now)
+		m.matchWaiting(e, now)
 	}
 }
 
@@ -278,9 +278,9 @@ func (m *machine) work(e *end, s endState, first, last step, now time.Duration) 
 	m.out = append(m.out, action{kind: actWork, end: e, first: first, last: last})
 }
 
-// meet pairs an end of the answerer with a request. Until the asker confirms, it takes no step that cannot be undone,
+// match pairs an end of the answerer with a request. Until the asker confirms, it takes no step that cannot be undone,
 // because the asker may have given up.
-func (m *machine) meet(e *end, req *message, now time.Duration) {
+func (m *machine) match(e *end, req *message, now time.Duration) {
 	e.peerID, e.remote, e.since = req.from, req.offer, now
 	e.useCTS = e.cts || req.flags&flagCTS != 0
 	if code := e.offer.fits(&e.remote); code != 0 {
@@ -289,22 +289,22 @@ func (m *machine) meet(e *end, req *message, now time.Duration) {
 	}
 	m.enter(e, stReply)
 	m.sync(now) // one end fewer waits for a request: the asker must know before it starts another
-	m.say(e)
+	m.sendState(e)
 }
 
-// meetWaiting pairs an end with the request that waits, if there is one.
-func (m *machine) meetWaiting(e *end, now time.Duration) {
+// matchWaiting pairs an end with the request that waits, if there is one.
+func (m *machine) matchWaiting(e *end, now time.Duration) {
 	if req := m.waiting; req != nil {
 		m.waiting = nil
-		m.meet(e, req, now)
+		m.match(e, req, now)
 	}
 }
 
-// part undoes meet after the asker has given up.
-func (m *machine) part(e *end, now time.Duration) {
+// unmatch undoes match after the asker has given up.
+func (m *machine) unmatch(e *end, now time.Duration) {
 	e.peerID, e.remote, e.useCTS, e.since = 0, offer{}, false, now
 	m.enter(e, stCall)
-	m.meetWaiting(e, now)
+	m.matchWaiting(e, now)
 }
 
 // done reports that the work on an end's queue pairs has ended.
@@ -323,9 +323,9 @@ func (m *machine) done(e *end, err *stepError, now time.Duration) {
 		m.fail(e, fmt.Errorf("%w: %w", driver.ErrBroken, err), code, detail)
 	case e.state == stModify && m.asks():
 		m.enter(e, stConfirm)
-		m.say(e)
+		m.sendState(e)
 	default:
-		m.stand(e)
+		m.establish(e)
 	}
 }
 
@@ -337,8 +337,8 @@ func errno(err error) uint32 {
 	return 0
 }
 
-// stand is called when the queue pairs are in RTS.
-func (m *machine) stand(e *end) {
+// establish is called when the queue pairs are in RTS.
+func (m *machine) establish(e *end) {
 	e.limit = 0
 	if m.alone() {
 		e.peerClear = e.clear
@@ -349,7 +349,7 @@ func (m *machine) stand(e *end) {
 		m.enter(e, stReady)
 	}
 	if !m.asks() && !m.alone() {
-		m.say(e)
+		m.sendState(e)
 	}
 	if e.left != nil {
 		m.end(e, stLost, e.left)
@@ -373,32 +373,32 @@ func (m *machine) clearToSend(e *end) {
 	case m.alone():
 		e.peerClear = true
 		m.cleared(e)
-	case e.state == stConfirm || e.state == stFinish || e.state.standing():
-		m.say(e)
+	case e.state == stConfirm || e.state == stFinish || e.state.established():
+		m.sendState(e)
 	}
 }
 
-// finalize gives an end up, and tells the peer if the peer knows of it.
+// finalize gives an end up, and notifies the peer if the peer knows of it.
 func (m *machine) finalize(e *end) {
 	if e.state == stOver {
 		return
 	}
-	known := (e.state == stRequest || e.peerID != 0) && (e.state.connecting() || e.state.standing()) && !m.alone()
+	known := (e.state == stRequest || e.peerID != 0) && (e.state.connecting() || e.state.established()) && !m.alone()
 	m.enter(e, stOver)
 	e.limit = 0
 	m.ends = slices.DeleteFunc(m.ends, func(x *end) bool { return x == e })
 	if known {
-		m.say(e)
+		m.sendState(e)
 	}
 }
 
-// fail ends an attempt and tells the peer why.
+// fail ends an attempt and sends the peer the reason.
 func (m *machine) fail(e *end, err error, code rejectCode, detail uint32) {
 	if !m.alone() && (e.state == stRequest || e.peerID != 0) {
 		e.reject = &message{kind: msgReject, from: e.id, to: e.peerID, code: code, detail: detail}
 	}
 	m.end(e, stFailed, err)
-	m.say(e)
+	m.sendState(e)
 }
 
 // end ends an attempt or a connection for a reason other than finalize.
@@ -410,8 +410,8 @@ func (m *machine) end(e *end, s endState, err error) {
 	m.enter(e, s)
 }
 
-// gone reports that the peer's end has left in order. In state stFinish the peer's end stood and may have sent data,
-// which can be received once this side stands, too.
+// gone reports that the peer's end has left in order. In state stFinish the peer's end was established and may have
+// sent data, which can be received once this side is established, too.
 func (m *machine) gone(e *end, err error) {
 	if e.state == stFinish {
 		e.left = err
@@ -420,12 +420,12 @@ func (m *machine) gone(e *end, err error) {
 	m.drop(e, err)
 }
 
-// drop makes an end fail while it is connecting, and lost once it stands.
+// drop makes an end fail while it is connecting, and lost once it is established.
 func (m *machine) drop(e *end, err error) {
 	switch {
 	case e.state.connecting():
 		m.end(e, stFailed, err)
-	case e.state.standing():
+	case e.state.established():
 		m.end(e, stLost, err)
 	}
 }

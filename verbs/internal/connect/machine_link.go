@@ -12,9 +12,9 @@ import (
 func (m *machine) receive(msg *message, now time.Duration) error {
 	fromAsker, fromAnswerer := msg.kind == msgRequest, msg.kind == msgCall || msg.kind == msgReply
 	if m.alone() || fromAsker && m.asks() || fromAnswerer && !m.asks() {
-		return fmt.Errorf("%w: kind %d from the wrong side", errMalformed, msg.kind)
+		return fmt.Errorf("%w: unexpected message type %d", errMalformed, msg.kind)
 	}
-	m.heard = now
+	m.received = now
 	switch msg.kind {
 	case msgCall:
 		m.wanted = int(min(msg.count, 1<<20))
@@ -42,11 +42,11 @@ func (m *machine) receive(msg *message, now time.Duration) error {
 func (m *machine) receiveRequest(msg *message, now time.Duration) {
 	met := func(e *end) bool { return e.peerID == msg.from && (e.state == stReply || e.reject != nil) }
 	if e := m.find(met); e != nil {
-		m.say(e) // the reply or reject was lost with a link
+		m.sendState(e) // the reply or reject was lost with a link
 		return
 	}
 	if e := m.find(func(e *end) bool { return e.state == stIdle || e.state == stCall }); e != nil {
-		m.meet(e, msg, now)
+		m.match(e, msg, now)
 		return
 	}
 	req := *msg
@@ -84,7 +84,7 @@ func (m *machine) receiveConfirm(msg *message, now time.Duration) {
 	case stClear, stReady:
 		m.cleared(e)
 		if !m.asks() {
-			m.say(e) // the asker may wait for this confirm: the first one was lost with a link
+			m.sendState(e) // the asker may wait for this confirm: the first one was lost with a link
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 	switch {
 	case e == nil:
 	case e.state == stReply && (msg.kind == msgGone || msg.code == rejectTime):
-		m.part(e, now)
+		m.unmatch(e, now)
 	case msg.kind == msgGone:
 		m.gone(e, err)
 	default:
@@ -111,12 +111,12 @@ func (m *machine) receiveEnd(msg *message, err error, now time.Duration) {
 
 // linkUp reports a new link. Messages of the old link may be lost, so each end repeats its state.
 func (m *machine) linkUp(now time.Duration) {
-	m.up, m.heard, m.pinged = true, now, now
+	m.up, m.received, m.pinged = true, now, now
 	m.asked, m.wanted, m.called, m.waiting = 0, 0, 0, nil
 	clear(m.trouble)
 	for _, e := range m.ends {
 		if e.state != stRequest && !m.alone() { // sync asks for one after the other
-			m.say(e)
+			m.sendState(e)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func (m *machine) tickEnd(e *end, now time.Duration) {
 	case e.limit != 0 && now >= e.limit:
 		m.fail(e, fmt.Errorf("%w: not done after %v", driver.ErrBroken, stretch*e.timeout), rejectTime, 0)
 	case !ok || now < at:
-	case e.state.standing():
+	case e.state.established():
 		m.end(e, stLost, m.because(e, "cannot be reached"))
 	default:
 		m.fail(e, m.because(e, "does not answer"), rejectTime, 0)
@@ -189,7 +189,7 @@ func (m *machine) listens(e *end) bool {
 func (m *machine) silent(e *end) (at time.Duration, ok bool) {
 	switch {
 	case m.listens(e):
-		return max(e.since, m.heard) + e.timeout, true
+		return max(e.since, m.received) + e.timeout, true
 	case e.state == stReady && !m.up && !m.alone():
 		return max(e.since, m.downAt) + e.timeout, true
 	}
@@ -225,7 +225,7 @@ func (m *machine) next() (at time.Duration, ok bool) {
 func (m *machine) targets() []string {
 	var list []string
 	for _, e := range m.ends {
-		if (e.state.connecting() || e.state.standing()) && !m.alone() && !slices.Contains(list, e.target) {
+		if (e.state.connecting() || e.state.established()) && !m.alone() && !slices.Contains(list, e.target) {
 			list = append(list, e.target)
 		}
 	}

@@ -38,23 +38,23 @@ func seeds(t *testing.T, f func(seed uint64)) {
 }
 
 var (
-	calm  = simConfig{delay: 5 * time.Millisecond, work: 20 * time.Millisecond}
-	rough = simConfig{delay: 300 * time.Millisecond, work: 1200 * time.Millisecond}
-	torn  = simConfig{delay: 50 * time.Millisecond, work: 200 * time.Millisecond, cut: 0.1}
+	faultless = simConfig{delay: 5 * time.Millisecond, work: 20 * time.Millisecond}
+	rough     = simConfig{delay: 300 * time.Millisecond, work: 1200 * time.Millisecond}
+	torn      = simConfig{delay: 50 * time.Millisecond, work: 200 * time.Millisecond, cut: 0.1}
 )
 
 // networks runs f over each kind of network.
 func networks(t *testing.T, f func(t *testing.T, cfg simConfig)) {
 	t.Helper()
 	onHost(t)
-	for name, cfg := range map[string]simConfig{"calm": calm, "rough": rough, "torn": torn} {
+	for name, cfg := range map[string]simConfig{"faultless": faultless, "rough": rough, "torn": torn} {
 		t.Run(name, func(t *testing.T) { f(t, cfg) })
 	}
 }
 
-// However messages are delayed and links cut, the nth end of one side stands with the nth of the other, in whatever order
-// they start.
-func TestNthMeetsNth(t *testing.T) {
+// However messages are delayed and links cut, the nth end of one side is connected to the nth of the other, in whatever
+// order they start.
+func TestNthIsMatchedWithNth(t *testing.T) {
 	networks(t, func(t *testing.T, cfg simConfig) {
 		seeds(t, func(seed uint64) {
 			s := newSim(t, seed, cfg)
@@ -83,8 +83,8 @@ func TestNthMeetsNth(t *testing.T) {
 	})
 }
 
-// In a calm network nothing is said twice, and two round trips do: request, reply and a confirm of each side, and how many
-// ends of the answerer want to be asked, at most twice.
+// In a network without faults nothing is sent twice, and two round trips do: request, reply and a confirm of each side,
+// and how many ends of the answerer want to be asked, at most twice.
 func TestTwoRoundTrips(t *testing.T) {
 	seeds(t, func(seed uint64) {
 		s := newSim(t, seed, simConfig{delay: time.Millisecond})
@@ -107,7 +107,7 @@ func TestTwoRoundTrips(t *testing.T) {
 
 // Only ends that needed the missing link fail.
 func TestTroubleIsOfOneTarget(t *testing.T) {
-	s := newSim(t, 1, calm)
+	s := newSim(t, 1, faultless)
 	s.cutOff = true
 	a, b := s.endOf(0, false), s.endOf(0, false)
 	b.target = "elsewhere"
@@ -128,7 +128,7 @@ func TestTroubleIsOfOneTarget(t *testing.T) {
 
 // The answerer is asked for as many ends as want it, no more.
 func TestCallsAreAnsweredOneByOne(t *testing.T) {
-	s := newSim(t, 1, calm)
+	s := newSim(t, 1, faultless)
 	for range 3 {
 		s.endOf(0, false)
 	}
@@ -187,7 +187,7 @@ func TestReadyMeansReceivesArePosted(t *testing.T) {
 // A peer that lives and makes no end is waited for, and the link stays.
 func TestLivingPeerIsWaitedFor(t *testing.T) {
 	for k := range 2 {
-		s := newSim(t, 1, calm)
+		s := newSim(t, 1, faultless)
 		e := s.endOf(k, false)
 		s.start(k, e)
 		s.run(10 * time.Minute)
@@ -220,7 +220,7 @@ func beginning(t *testing.T, seed uint64, cfg simConfig) *sim {
 func TestDeathInEveryState(t *testing.T) {
 	states := make(map[endState]bool)
 	seeds(t, func(seed uint64) {
-		for _, cfg := range []simConfig{calm, rough} {
+		for _, cfg := range []simConfig{faultless, rough} {
 			for k := range 2 {
 				for events := 1; events < 60; events++ {
 					s := beginning(t, seed, cfg)
@@ -254,7 +254,7 @@ func TestSilenceInEveryState(t *testing.T) {
 	seeds(t, func(seed uint64) {
 		for k := range 2 {
 			for events := 1; events < 40; events++ {
-				s := beginning(t, seed, calm)
+				s := beginning(t, seed, faultless)
 				for range events {
 					s.step()
 				}
@@ -269,7 +269,7 @@ func TestSilenceInEveryState(t *testing.T) {
 // After each single event either side finalizes: the other one learns that it was in order.
 func TestFinalizeInEveryState(t *testing.T) {
 	seeds(t, func(seed uint64) {
-		for _, cfg := range []simConfig{calm, rough, torn} {
+		for _, cfg := range []simConfig{faultless, rough, torn} {
 			for k := range 2 {
 				for events := 1; events < 60; events += 1 + int(seed%3) {
 					s := beginning(t, seed, cfg)
@@ -309,7 +309,7 @@ func TestFinalizeInEveryState(t *testing.T) {
 	})
 }
 
-// An end that was made after the peer's end had been given up meets the next
+// An end that was made after the peer's end had been given up is matched with the next
 // one, even if the request for the first is still on its way.
 func TestGivenUpEndUsesUpNoOther(t *testing.T) {
 	networks(t, func(t *testing.T, cfg simConfig) {
@@ -333,8 +333,8 @@ func TestGivenUpEndUsesUpNoOther(t *testing.T) {
 	})
 }
 
-// Users who make, start, give up and make again at random leave nothing half
-// done: at last, equally many new ends all meet.
+// Users that make, start, give up and make again at random leave nothing half
+// done: at last, equally many new ends are all matched.
 func TestChurn(t *testing.T) {
 	networks(t, func(t *testing.T, cfg simConfig) {
 		cfg.stepFails = 0.1
@@ -392,7 +392,7 @@ func TestChurn(t *testing.T) {
 // that reason; one that can again in time keeps them.
 func TestHostThatVanishes(t *testing.T) {
 	seeds(t, func(seed uint64) {
-		s := beginning(t, seed, calm)
+		s := beginning(t, seed, faultless)
 		s.run(2 * time.Second)
 		s.mustAll(0, Ready)
 		for _, back := range []bool{true, false} {
@@ -418,13 +418,13 @@ func TestHostThatVanishes(t *testing.T) {
 // A step that does not come to an end fails both ends in time.
 func TestWorkThatHangs(t *testing.T) {
 	seeds(t, func(seed uint64) {
-		s := beginning(t, seed, calm)
+		s := beginning(t, seed, faultless)
 		s.hang = true
 		s.run((stretch + 2) * s.cfg.timeout)
 		asker := s.side[0].ends[0]
 		if asker.state != Failed || !errors.Is(asker.err, driver.ErrBroken) {
 			s.fail("end is %v: %v", asker.state, asker.err)
 		}
-		s.mustAll(1, Connecting) // has touched nothing, and meets the next one
+		s.mustAll(1, Connecting) // has changed nothing, and is matched with the next one
 	})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Ends that cannot work together fail on both sides, for the reason.
-func TestEndsThatDoNotFit(t *testing.T) {
+func TestMismatchedEnds(t *testing.T) {
 	onHost(t)
 	for _, tt := range []struct {
 		name   string
@@ -84,7 +84,7 @@ func TestFits(t *testing.T) {
 // A queue pair that cannot be moved fails both ends, with step and errno.
 func TestStepFailureReachesBothSides(t *testing.T) {
 	for k := range 2 {
-		cfg := calm
+		cfg := faultless
 		s := newSim(t, uint64(k+1), cfg)
 		a, b := s.endOf(0, false), s.endOf(1, false)
 		s.start(0, a)
@@ -92,7 +92,7 @@ func TestStepFailureReachesBothSides(t *testing.T) {
 		for s.side[k].ends[0].end.state != stModify {
 			s.step()
 		}
-		// The work of side k, which has begun, is told to have failed.
+		// The work of side k, which has begun, is reported as failed.
 		s.side[k].m.done(s.side[k].ends[0].end, &stepError{step: stepRTR, err: fmt.Errorf("modify: %w", errTimedOut)}, s.now)
 		s.carryOut(k)
 		s.run(time.Second)
@@ -153,11 +153,11 @@ func TestSelf(t *testing.T) {
 	}
 }
 
-// Messages that no machine would send, about ids that nobody has, are answered or refused; they
+// Messages that no machine would send, about unknown ids, are answered or refused; they
 // change nothing.
 func TestUnknownIDs(t *testing.T) {
 	for k := range 2 {
-		s := newSim(t, 1, calm)
+		s := newSim(t, 1, faultless)
 		a, b := s.endOf(0, false), s.endOf(1, false)
 		s.start(0, a)
 		s.start(1, b)
@@ -187,7 +187,7 @@ func TestUnknownIDs(t *testing.T) {
 
 // An asker whose peer accepts what does not fit refuses, and does nothing else.
 func TestAskerChecksTheReply(t *testing.T) {
-	s := newSim(t, 1, calm)
+	s := newSim(t, 1, faultless)
 	a := s.endOf(0, false)
 	s.side[0].m.linkUp(0)
 	s.start(0, a)
@@ -199,10 +199,10 @@ func TestAskerChecksTheReply(t *testing.T) {
 	}
 }
 
-// A reject without an endpoint of the peer fails the request and is not answered; an end that is finalized says so once,
-// and so does who is asked for an end that there is not.
-func TestLastWords(t *testing.T) {
-	s := newSim(t, 1, calm)
+// A reject without an endpoint of the peer fails the request and is not answered; a side that finalizes an end sends
+// that once, and so does a side that is asked for an unknown end.
+func TestMessagesAtTheEnd(t *testing.T) {
+	s := newSim(t, 1, faultless)
 	a, b := s.endOf(0, false), s.endOf(0, false)
 	m := s.side[0].m
 	m.linkUp(0)
@@ -240,7 +240,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// Of the requests that no end meets the newest one is kept, until its end is gone or the link is.
+// Of the requests that match no end the newest one is kept, until its end is gone or the link is.
 func TestRequestsAreBounded(t *testing.T) {
 	m := &machine{self: 2, peer: 1, nextID: func() uint64 { return 1 }}
 	request := func(id uint64) {
@@ -270,7 +270,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	request(1)
 	e := &end{offer: anOffer(), timeout: time.Second}
 	if m.add(e, 0); e.state != stReply || e.peerID != 1 {
-		t.Errorf("a peer that came back is not heard: %v", e.state)
+		t.Errorf("messages of a peer that came back are ignored: %v", e.state)
 	}
 }
 
@@ -302,8 +302,8 @@ func TestRequestOverTheNextLink(t *testing.T) {
 	}
 }
 
-// An answerer may stand, send and leave before the asker's last step is done: the asker stands as well, and
-// then loses the connection, in order.
+// An answerer may be established, send and leave before the asker's last step is done: the asker is established as
+// well, and then loses the connection, in order.
 func TestPeerLeavesBeforeTheLastStep(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

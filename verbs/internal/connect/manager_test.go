@@ -82,7 +82,8 @@ func fakes(calls *[]string, names ...string) (list []Manager) {
 	return list
 }
 
-// Managers live through register, init, query of each port, endpoints, finalize of modules, finalize; each once, in that order.
+// Managers live through register, init, query of each port, endpoints, finalize of modules, finalize; each once, in
+// that order.
 func TestLifeCycle(t *testing.T) {
 	var calls []string
 	s, err := Open(Config{Incarnation: 1, NoSecret: true, Managers: fakes(&calls, "one", "two")})
@@ -192,7 +193,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// A manager that cannot work here is left out with its reason, unless it was asked for; when none is left, all reasons are told.
+// A manager that cannot work here is left out with its reason, unless it was asked for; when none is left, the error
+// has all reasons.
 func TestManagersThatCannot(t *testing.T) {
 	cannot := fmt.Errorf("%w: no such hardware", driver.ErrUnsupported)
 	var calls []string
@@ -213,7 +215,7 @@ func TestManagersThatCannot(t *testing.T) {
 	}
 	for _, n := range []string{"one: ", "two: ", "three: ", "no such hardware"} {
 		if !strings.Contains(err.Error(), n) {
-			t.Errorf("error %q does not say %q", err, n)
+			t.Errorf("error %q does not contain %q", err, n)
 		}
 	}
 	_ = s.Close()

@@ -13,8 +13,8 @@ import (
 //
 //	layer,type,partition,prefix
 //
-// with layer and type as in an offer, decimal, the partition key as 4 and the prefix as 16 hexadecimal digits. The prefix
-// is the subnet's on InfiniBand. On Ethernet it only tells the kind of addresses: 0 for IPv4, that of fe80:: for
+// with layer and type as in an offer, decimal, the partition key as 4 and the prefix as 16 hexadecimal digits. The
+// prefix is the subnet's on InfiniBand. On Ethernet it is only the kind of addresses: 0 for IPv4, that of fe80:: for
 // link-local ones, that of 2000:: for others.
 type Network struct {
 	LinkLayer LinkLayer
@@ -77,7 +77,8 @@ func (n Network) offer() offer {
 	return o
 }
 
-// Apart returns why ports on two networks cannot be connected, or "": a request from one to the other would be rejected.
+// Apart returns why ports on two networks cannot be connected, or "": a request from one to the other would be
+// rejected.
 func (n Network) Apart(m Network) string {
 	a, b := n.offer(), m.offer()
 	if code := a.fits(&b); code != 0 {

@@ -79,7 +79,7 @@ type oobModule struct {
 	blob      []byte
 	left      []string // errors of addresses that could not be bound
 	listeners []*net.TCPListener
-	meeting   chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
+	accepting chan struct{} // bounds the goroutines of dialers that are not proven yet or were refused
 }
 
 // Query implements Manager. It starts to listen.
@@ -92,7 +92,7 @@ func (o *oob) Query(p *Port) (Module, error) {
 		return nil, fmt.Errorf("%w: the interface of %s has no IP address (give it one, or set the option oob-address)", driver.ErrUnsupported, p.name())
 	}
 	m := &oobModule{hub: newHub(o.Name(), o.env, p, o.cts), priority: o.priority, blob: []byte{oobVersion},
-		meeting: make(chan struct{}, 2*maxStrangers)}
+		accepting: make(chan struct{}, 2*maxUnauthenticated)}
 	m.hub.carrier = m
 	var failed []error
 	for _, a := range addrs {
@@ -232,10 +232,10 @@ func (m *oobModule) serve(l *net.TCPListener) {
 		switch {
 		case err == nil:
 			select {
-			case m.meeting <- struct{}{}:
+			case m.accepting <- struct{}{}:
 				m.tasks.Go(func() {
-					defer func() { <-m.meeting }()
-					m.meet(c)
+					defer func() { <-m.accepting }()
+					m.accept(c)
 				})
 			case <-m.ctx.Done():
 				c.Close()
@@ -253,7 +253,7 @@ func (m *oobModule) serve(l *net.TCPListener) {
 
 // dial implements carrier: it dials one address after the other. The first address decides the error, because the
 // others may belong to a bridge that exists on every host.
-func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func(stream) error) error {
+func (m *oobModule) dial(ctx context.Context, _ uint64, target string, accept func(stream) error) error {
 	addrs, err := m.targets([]byte(target))
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (m *oobModule) dial(ctx context.Context, _ uint64, target string, meet func
 		}
 		c, e := d.DialContext(ctx, "tcp", a.String())
 		if e == nil {
-			e = meet(c.(*net.TCPConn))
+			e = accept(c.(*net.TCPConn))
 		}
 		switch {
 		case e == nil:

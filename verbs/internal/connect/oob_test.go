@@ -13,8 +13,9 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// A peer that takes connections and says nothing fails the endpoint in time, and the error says what was waited for.
-func TestPeerThatSaysNothing(t *testing.T) {
+// A peer that takes connections and sends nothing fails the endpoint in time, and the error contains what was waited
+// for.
+func TestPeerThatSendsNothing(t *testing.T) {
 	onHost(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -28,7 +29,7 @@ func TestPeerThatSaysNothing(t *testing.T) {
 	_ = x.Start()
 	x.mustFail(t, Failed, driver.ErrBroken)
 	if !strings.Contains(x.Err().Error(), "handshake") {
-		t.Errorf("error %q does not say what was waited for", x.Err())
+		t.Errorf("error %q does not contain what was waited for", x.Err())
 	}
 }
 
@@ -47,8 +48,8 @@ func TestOOBLeavesOutAddresses(t *testing.T) {
 	}
 	peer := aHost(t, nil)
 	x, y := peer.start(h, nil), h.start(peer, nil)
-	x.mustStand(t)
-	y.mustStand(t)
+	x.mustConnect(t)
+	y.mustConnect(t)
 	set, err := Open(testConfig(1))
 	if err != nil {
 		t.Fatal(err)
@@ -83,8 +84,8 @@ func TestOOBBlob(t *testing.T) {
 		}
 		peer := aHost(t, nil)
 		x, y := peer.start(h, nil), h.start(peer, nil)
-		x.mustStand(t)
-		y.mustStand(t)
+		x.mustConnect(t)
+		y.mustConnect(t)
 		blob := h.mods.entries[0].blob
 		for n := range blob {
 			if list, err := parseOOBBlob(blob[:n]); err == nil && len(list) == len(addrs) {
@@ -122,7 +123,7 @@ func TestBadBlobs(t *testing.T) {
 	}
 }
 
-// A card has nobody dial services that are no peers. Loopback addresses and ports below 1024 are dialed only from a
+// A card makes no host dial services that are no peers. Loopback addresses and ports below 1024 are dialed only from a
 // context that listens at such itself.
 func TestOOBDialsNoServices(t *testing.T) {
 	at := netip.MustParseAddrPort
@@ -172,7 +173,7 @@ func TestOOBOptions(t *testing.T) {
 		}
 	}
 	cfg := testConfig(1)
-	cfg.Options = map[string]string{"oob-address": "203.0.113.77"} // nobody's, while hack/vm has addresses of 192.0.2.0/24
+	cfg.Options = map[string]string{"oob-address": "203.0.113.77"} // not assigned; hack/vm uses 192.0.2.0/24
 	s, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ func (c *pipe) end() {
 
 // await waits for an event. If another event comes instead, await returns it with an error.
 func (c *pipe) await(ctx context.Context, want ibv.CMEventType) (*ibv.CMEvent, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.m.patience())
+	ctx, cancel := context.WithTimeout(ctx, c.m.stepTime())
 	defer cancel()
 	select {
 	case ev := <-c.events:
@@ -112,7 +112,7 @@ func (c *pipe) equip() error {
 		return err
 	}
 	if info.Device != c.m.port.Device {
-		return fmt.Errorf("%w: the route leads through %s", driver.ErrUnsupported, info.Device)
+		return fmt.Errorf("%w: rdmacm: the route to the peer uses device %s, not %s", driver.ErrUnsupported, info.Device, c.m.port.Device)
 	}
 	if err := c.allocate(); err != nil {
 		return err

@@ -24,7 +24,8 @@ type child struct {
 	card string
 }
 
-// actRole is the child's main: it tells incarnation and card, reads those of its peer, and does what it is told: "start", "exit".
+// actRole is the child's main: it writes its incarnation and card, reads those of its peer, and follows orders:
+// "start", "exit".
 func actRole(string) int {
 	inc, _ := strconv.ParseUint(os.Getenv("CONNECT_TEST_INC"), 10, 64)
 	if os.Getenv("CONNECT_TEST_ROLE") == "rdmacm" {
@@ -99,7 +100,7 @@ func (c *child) start(t *testing.T, h *host) {
 	}
 }
 
-// A killed process is noticed at once, by who is connected and by who waits for it.
+// A killed process is noticed at once, by connected endpoints and by those that wait for it.
 func TestKilledPeerIsLostAtOnce(t *testing.T) { eachManager(t, killedPeerIsLostAtOnce) }
 
 func killedPeerIsLostAtOnce(t *testing.T) {
@@ -109,7 +110,7 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 		x := h.endpointTo(c.inc, c.card, nil)
 		_ = x.Start()
 		c.start(t, h)
-		x.mustStand(t)
+		x.mustConnect(t)
 		waits := h.endpointTo(c.inc, c.card, nil)
 		_ = waits.Start()
 		time.Sleep(20 * time.Millisecond)
@@ -117,7 +118,7 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 		_ = c.cmd.Process.Kill()
 		x.mustFail(t, Lost, driver.ErrBroken)
 		waits.mustFail(t, Failed, driver.ErrBroken)
-		if d := time.Since(begin); d > patient(time.Second) {
+		if d := time.Since(begin); d > scaled(time.Second) {
 			t.Errorf("noticed after %v, want at once (the timeout is twice that)", d)
 		}
 		x.finalize(t)
@@ -127,11 +128,11 @@ func killedPeerIsLostAtOnce(t *testing.T) {
 		y := h.endpointTo(again.inc, again.card, nil)
 		_ = y.Start()
 		again.start(t, h)
-		y.mustStand(t)
+		y.mustConnect(t)
 	}
 }
 
-// A stopped process is not dead: connections that stand remain, and continue when the process does. Connections that
+// A stopped process is not dead: established connections remain, and continue when the process does. Connections that
 // are being made fail after the time-out.
 func TestStoppedPeer(t *testing.T) { eachManager(t, stoppedPeer) }
 
@@ -147,11 +148,11 @@ func stoppedPeer(t *testing.T) {
 
 func stoppedPeerOf(t *testing.T, inc uint64) {
 	c := aChild(t, inc)
-	h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = patient(time.Second) })
+	h := aHost(t, func(cfg *Config, _ *Port) { cfg.Incarnation += 1 << 20; cfg.Timeout = scaled(time.Second) })
 	x := h.endpointTo(c.inc, c.card, nil)
 	_ = x.Start()
 	c.start(t, h)
-	x.mustStand(t)
+	x.mustConnect(t)
 	_ = c.cmd.Process.Signal(syscall.SIGSTOP)
 	waits := h.endpointTo(c.inc, c.card, nil)
 	_ = waits.Start()
@@ -164,7 +165,7 @@ func stoppedPeerOf(t *testing.T, inc uint64) {
 	y := h.endpointTo(c.inc, c.card, nil)
 	_ = y.Start()
 	c.start(t, h)
-	y.mustStand(t)
+	y.mustConnect(t)
 	if x.State() != Ready {
 		t.Errorf("endpoint to a peer that was stopped is %v: %v, want ready", x.State(), x.Err())
 	}

@@ -83,7 +83,7 @@ type rdmaModule struct {
 func (r *rdmacm) Query(p *Port) (Module, error) {
 	verbs, ok := p.Verbs.(*ibv.Context)
 	if !ok || verbs == nil {
-		return nil, fmt.Errorf("%w: the device of %s was not opened for it", driver.ErrUnsupported, p.name())
+		return nil, fmt.Errorf("%w: rdmacm: device %s is not open", driver.ErrUnsupported, p.name())
 	}
 	addrs := p.Addrs
 	if r.addr.IsValid() {
@@ -91,7 +91,7 @@ func (r *rdmacm) Query(p *Port) (Module, error) {
 	}
 	m := &rdmaModule{hub: newHub(r.Name(), r.env, p, r.cts), priority: r.priority, verbs: verbs}
 	m.of = make(map[*ibv.CMID]*pipe)
-	m.hub.carrier, m.accepted = m, m.meet
+	m.hub.carrier, m.accepted = m, m.accept
 	var err error
 	if m.events, err = ibv.NewCMChannel(); err != nil {
 		return nil, fmt.Errorf("%w: %w (load rdma_ucm)", driver.ErrUnsupported, err)
@@ -127,7 +127,7 @@ func (m *rdmaModule) listen(a netip.Addr, port uint16) error {
 		err = fmt.Errorf("%v is not an address of the port", a)
 	}
 	if err == nil {
-		err = id.Listen(maxStrangers)
+		err = id.Listen(maxUnauthenticated)
 	}
 	if err != nil {
 		return errors.Join(err, id.Close())
@@ -237,7 +237,7 @@ func (t *ticket) parse(b []byte) error {
 
 func (t *ticket) signed() []byte { return t.append(nil)[:ticketBytes-handshake.MACSize] }
 
-func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet func(stream) error) error {
+func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, accept func(stream) error) error {
 	at, err := parseRDMABlob([]byte(target))
 	if err != nil {
 		return err
@@ -256,15 +256,15 @@ func (m *rdmaModule) dial(ctx context.Context, peer uint64, target string, meet 
 		c.Close()
 		return fmt.Errorf("%v: %w", at, err)
 	}
-	return meet(c)
+	return accept(c)
 }
 
-// patience returns how long one step of the connection manager may take.
-func (m *rdmaModule) patience() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
+// stepTime returns how long one step of the connection manager may take.
+func (m *rdmaModule) stepTime() time.Duration { return max(m.env.Timeout/3, 100*time.Millisecond) }
 
 // reach makes the dialer's connection.
 func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *ticket) error {
-	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.patience()); err != nil {
+	if err := c.id.ResolveAddr(m.zoned(netip.AddrPortFrom(m.addr, 0)), m.zoned(at), m.stepTime()); err != nil {
 		return err
 	}
 	if _, err := c.await(ctx, ibv.CMAddrResolved); err != nil {
@@ -273,7 +273,7 @@ func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *t
 	if err := c.id.SetTOS(m.port.Quality.TrafficClass); err != nil {
 		return err
 	}
-	if err := c.id.ResolveRoute(m.patience()); err != nil {
+	if err := c.id.ResolveRoute(m.stepTime()); err != nil {
 		return err
 	}
 	if _, err := c.await(ctx, ibv.CMRouteResolved); err != nil {
@@ -297,8 +297,8 @@ func (m *rdmaModule) reach(ctx context.Context, c *pipe, at netip.AddrPort, t *t
 
 // Reasons of a reject, from the InfiniBand specification.
 const (
-	reasonNobody  = 8  // invalid service id: nothing listens
-	reasonProgram = 28 // by the peer's program, with its private data
+	reasonNoListener = 8  // invalid service id: nothing listens
+	reasonProgram    = 28 // by the peer's program, with its private data
 )
 
 // rejection converts a reject to the error that the peer meant.
@@ -307,7 +307,7 @@ func rejection(ev *ibv.CMEvent, err error) error {
 		return err
 	}
 	switch ev.Status {
-	case reasonNobody:
+	case reasonNoListener:
 		return fmt.Errorf("%w: the peer's process is gone: %w", driver.ErrBroken, err)
 	case reasonProgram:
 		code, bad := parseHead(ev.Param.Data)
@@ -353,7 +353,7 @@ func (m *rdmaModule) serve() {
 // request accepts a dialer for examination, unless there are too many.
 func (m *rdmaModule) request(ev *ibv.CMEvent) {
 	m.conns.Lock()
-	full := m.closing || m.pending >= maxStrangers
+	full := m.closing || m.pending >= maxUnauthenticated
 	if !full {
 		m.pending++
 		c := m.enter(ev.ID)
@@ -400,7 +400,7 @@ func (m *rdmaModule) answer(c *pipe, ev *ibv.CMEvent) {
 			_ = c.id.Reject(nil)
 			break
 		}
-		ctx, cancel := context.WithTimeout(m.ctx, strangerTime)
+		ctx, cancel := context.WithTimeout(m.ctx, proofTime)
 		defer cancel()
 		if err = c.id.Accept(c.qp, c.param(nil)); err == nil {
 			_, err = c.await(ctx, ibv.CMEstablished)

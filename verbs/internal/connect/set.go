@@ -18,7 +18,7 @@ type Config struct {
 	Incarnation uint64
 
 	// Secret authenticates peers to one another. It is never sent. It needs at least 16 random bytes: a shorter one is
-	// ErrInvalid, because an attacker who records a handshake could guess it. An empty one is ErrInvalid unless
+	// ErrInvalid, because an attacker that records a handshake could guess it. An empty one is ErrInvalid unless
 	// NoSecret is set.
 	Secret   []byte
 	NoSecret bool
@@ -51,14 +51,14 @@ type Set struct {
 // it.
 func Open(cfg Config) (*Set, error) {
 	if len(cfg.Secret) == 0 && !cfg.NoSecret {
-		return nil, fmt.Errorf("%w: connecting without a session secret was not asked for", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: no session secret given (set Secret, or NoSecret to connect without)", driver.ErrInvalid)
 	}
 	key, err := kit.NewKey(cfg.Secret)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Incarnation == 0 {
-		return nil, fmt.Errorf("%w: incarnation 0", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: incarnation must not be 0", driver.ErrInvalid)
 	}
 	all := cfg.Managers
 	if all == nil {
@@ -109,7 +109,7 @@ func (s *Set) Query(p *Port) (*Modules, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("%w: connection managers", driver.ErrClosed)
+		return nil, fmt.Errorf("%w: connection managers are closed", driver.ErrClosed)
 	}
 	all := &Modules{set: s, port: port.name()}
 	reasons := slices.Clone(s.left)
@@ -201,7 +201,7 @@ func (m *Modules) Names() []string {
 func (m *Modules) NewEndpoint(cfg *EndpointConfig) (Endpoint, error) {
 	switch {
 	case cfg.PeerIncarnation == 0:
-		return nil, fmt.Errorf("%w: incarnation 0", driver.ErrInvalid)
+		return nil, fmt.Errorf("%w: incarnation must not be 0", driver.ErrInvalid)
 	case len(cfg.QPs) == 0 || len(cfg.QPs) > MaxQPs:
 		return nil, fmt.Errorf("%w: %d queue pairs in an endpoint, want 1 to %d", driver.ErrInvalid, len(cfg.QPs), MaxQPs)
 	case len(cfg.UserData) > MaxUserData:

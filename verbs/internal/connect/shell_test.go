@@ -40,8 +40,8 @@ func connects(t *testing.T) {
 						}
 					}
 				}
-				x.mustStand(t)
-				y.mustStand(t)
+				x.mustConnect(t)
+				y.mustConnect(t)
 				checkAgreement(t, x, y, n)
 				if prepared[0] != x.Remote() || prepared[1] != y.Remote() {
 					t.Error("Prepare was not given the remote end")
@@ -77,8 +77,8 @@ func checkAgreement(t *testing.T, x, y *testEnd, n int) {
 	}
 }
 
-// Several endpoints to several peers, started at random moments by several goroutines, all stand, the nth with the nth;
-// at last two peers share one link.
+// Several endpoints to several peers, started at random moments by several goroutines, are all established, the nth
+// with the nth; at last two peers share one link.
 func TestManyEndpoints(t *testing.T) { eachManager(t, manyEndpoints) }
 
 func manyEndpoints(t *testing.T) {
@@ -108,7 +108,7 @@ func manyEndpoints(t *testing.T) {
 	wg.Wait()
 	for pair, list := range ends {
 		for n, e := range list {
-			e.mustStand(t)
+			e.mustConnect(t)
 			if want := []byte{byte(pair[1]), byte(pair[0]), byte(n)}; !bytes.Equal(e.Remote().UserData, want) {
 				t.Errorf("endpoint %d of %v met % x, want % x", n, pair, e.Remote().UserData, want)
 			}
@@ -164,7 +164,7 @@ func TestConnectsToSelf(t *testing.T) { eachManager(t, connectsToSelf) }
 func connectsToSelf(t *testing.T) {
 	h := aHost(t, nil)
 	e := h.start(h, nil)
-	e.mustStand(t)
+	e.mustConnect(t)
 	if _, p := e.qps[0].did(); p.PeerQP != e.qps[0].num || p.PSN != p.PeerPSN {
 		t.Errorf("path %+v of queue pair %d", p, e.qps[0].num)
 	}
@@ -185,7 +185,7 @@ func otherSecretIsRefused(t *testing.T) {
 			x.mustFail(t, Failed, driver.ErrAuth)
 			y.mustFail(t, Failed, driver.ErrAuth)
 			if did, _ := x.qps[0].did(); did != "" {
-				t.Errorf("queue pair was moved for a stranger: %s", did)
+				t.Errorf("queue pair was moved for an unauthenticated dialer: %s", did)
 			}
 			waitUntil(t, "refusal is counted", func() bool { return a.mods.Stats().Refused > 0 })
 			if s := a.mods.Stats(); s.Links != 0 {
@@ -199,12 +199,12 @@ func otherSecretIsRefused(t *testing.T) {
 	a := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
 	b := aHost(t, func(c *Config, _ *Port) { c.Secret, c.NoSecret = nil, true })
 	x, y := a.start(b, nil), b.start(a, nil)
-	x.mustStand(t)
-	y.mustStand(t)
+	x.mustConnect(t)
+	y.mustConnect(t)
 }
 
-// A context that closes is gone in order for those who are connected or wait,
-// and simply gone for those who come later.
+// A context that closes is gone in order for endpoints that are connected or
+// wait, and simply gone for those that come later.
 func TestPeerThatCloses(t *testing.T) { eachManager(t, peerThatCloses) }
 
 func peerThatCloses(t *testing.T) {
@@ -219,8 +219,8 @@ func peerThatCloses(t *testing.T) {
 				stays = b
 			}
 			x, y := stays.start(goes, nil), goes.start(stays, nil)
-			x.mustStand(t)
-			y.mustStand(t)
+			x.mustConnect(t)
+			y.mustConnect(t)
 			waits := stays.start(goes, nil)
 			inc, card := goes.inc, goes.mods.Card()
 			if err := goes.mods.Close(); err != nil {
@@ -235,7 +235,7 @@ func peerThatCloses(t *testing.T) {
 			begin := time.Now()
 			_ = late.Start()
 			late.mustFail(t, Failed, driver.ErrBroken)
-			if d := time.Since(begin); d > patient(time.Second) {
+			if d := time.Since(begin); d > scaled(time.Second) {
 				t.Errorf("noticed after %v, want at once", d)
 			}
 			if _, err := goes.mods.NewEndpoint(&EndpointConfig{PeerIncarnation: stays.inc, PeerCard: stays.mods.Card(), QPs: []QP{&fakeQP{}}}); !errors.Is(err, driver.ErrClosed) {
@@ -259,7 +259,7 @@ func otherIncarnationIsGone(t *testing.T) {
 }
 
 // Finalize waits, by Done, for a step that is under way, begins no further one, and
-// the peer, if it has committed itself to this end, learns at once; if not, it meets the next one.
+// the peer, if it has committed itself to this end, is notified at once; if not, it is matched with the next one.
 func TestFinalizeWhileModifying(t *testing.T) { eachManager(t, finalizeWhileModifying) }
 
 func finalizeWhileModifying(t *testing.T) {
@@ -291,8 +291,8 @@ func finalizeWhileModifying(t *testing.T) {
 			t.Errorf("start after Finalize: %v, want %v", err, driver.ErrClosed)
 		}
 		x = pair[0].start(pair[1], nil)
-		x.mustStand(t)
-		y.mustStand(t)
+		x.mustConnect(t)
+		y.mustConnect(t)
 		x.finalize(t)
 		y.finalize(t)
 	}
@@ -352,8 +352,8 @@ func clearToSend(t *testing.T) {
 			t.Fatalf("the peer is %v before receives are posted", y.State())
 		}
 		x.ClearToSend()
-		x.mustStand(t)
-		y.mustStand(t)
+		x.mustConnect(t)
+		y.mustConnect(t)
 	}
 }
 

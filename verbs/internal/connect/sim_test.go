@@ -27,7 +27,7 @@ type sim struct {
 	epoch   int // of the newest link
 	cut     int // links up to this one are dead, and their messages are lost
 	dialing bool
-	cutOff  bool // nothing gets through, and nobody says why
+	cutOff  bool // nothing gets through, and no error is reported
 	hang    bool // work on queue pairs never ends
 	sent    int
 	trace   []string
@@ -124,7 +124,7 @@ func (s *sim) fail(format string, args ...any) {
 	s.t.Fatalf("seed %d at %v: "+format, append([]any{s.seed, s.now}, args...)...)
 }
 
-// endOf makes an end of side k whose user data tells it from all others.
+// endOf makes an end of side k with unique user data.
 func (s *sim) endOf(k int, deferred bool) *simEnd {
 	w := s.side[k]
 	e := &simEnd{end: &end{target: "there", timeout: s.cfg.timeout, clear: !deferred, cts: deferred, offer: anOffer()}, deferred: deferred}
@@ -161,7 +161,7 @@ func (s *sim) clear(k int, e *simEnd) {
 	s.carryOut(k)
 }
 
-// kill ends a process: its kernel tells the other side.
+// kill ends a process: its kernel notifies the other side.
 func (s *sim) kill(k int) {
 	s.log("%d: dies", k)
 	s.side[k].dead = true
@@ -403,7 +403,7 @@ func (s *sim) mustAll(k int, want ...State) {
 	}
 }
 
-// quiet checks that nothing more is said.
+// quiet checks that nothing more is sent.
 func (s *sim) quiet() {
 	s.t.Helper()
 	s.run(60 * time.Second)

@@ -88,8 +88,8 @@ func (q *realQP) send(t testing.TB, text string) {
 	must[int](t)(q.PostSend(c))
 }
 
-// hear waits for the send's completion and for the message.
-func (q *realQP) hear(t testing.TB) string {
+// receive waits for the send's completion and for the message.
+func (q *realQP) receive(t testing.TB) string {
 	t.Helper()
 	var wcs [4]ibv.WC
 	text, done := "", 0
@@ -128,12 +128,12 @@ func TestQueuePairsCarryMessages(t *testing.T) {
 					}
 				}
 				x, y := a.start(b, use(p)), b.start(a, use(q))
-				x.mustStand(t)
+				x.mustConnect(t)
 				p.send(t, "from p")
-				y.mustStand(t)
+				y.mustConnect(t)
 				q.send(t, "from q")
-				if got, also := p.hear(t), q.hear(t); got != "from q" || also != "from p" {
-					t.Errorf("heard %q and %q", got, also)
+				if got, also := p.receive(t), q.receive(t); got != "from q" || also != "from p" {
+					t.Errorf("received %q and %q", got, also)
 				}
 				x.finalize(t)
 				y.mustFail(t, Lost, driver.ErrClosed)
@@ -143,7 +143,7 @@ func TestQueuePairsCarryMessages(t *testing.T) {
 	}
 }
 
-// A GID that nobody has: RTR takes its time and fails, and meanwhile others connect.
+// A GID that no device has: RTR takes its time and fails, and meanwhile others connect.
 func TestUnreachableGID(t *testing.T) {
 	onDevice(t)
 	with := func(c *Config, _ *Port) { c.Include = []string{"oob"} }
@@ -163,8 +163,8 @@ func TestUnreachableGID(t *testing.T) {
 	}
 	c := aHost(t, with)
 	x, y := a.start(c, nil), c.start(a, nil)
-	x.mustStand(t)
-	y.mustStand(t)
+	x.mustConnect(t)
+	y.mustConnect(t)
 	failed := 0
 	for _, e := range ends {
 		e.await(t, Ready)
@@ -292,19 +292,19 @@ func pipeDeadline(t *testing.T) {
 // the connection manager answers.
 func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
 	t.Helper()
-	stranger := aHost(t, nil).mods.mods[0].(*rdmaModule)
+	rawConn := aHost(t, nil).mods.mods[0].(*rdmaModule)
 	m := h.mods.mods[0].(*rdmaModule)
 	at, err := parseRDMABlob(m.Blob())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := stranger.adopt(must[*ibv.CMID](t)(stranger.events.NewID()))
+	c := rawConn.adopt(must[*ibv.CMID](t)(rawConn.events.NewID()))
 	defer c.Close()
-	if err := c.id.ResolveAddr(netip.AddrPortFrom(stranger.addr, 0), at, stranger.patience()); err != nil {
+	if err := c.id.ResolveAddr(netip.AddrPortFrom(rawConn.addr, 0), at, rawConn.stepTime()); err != nil {
 		t.Fatal(err)
 	}
 	must[*ibv.CMEvent](t)(c.await(t.Context(), ibv.CMAddrResolved))
-	if err := c.id.ResolveRoute(stranger.patience()); err != nil {
+	if err := c.id.ResolveRoute(rawConn.stepTime()); err != nil {
 		t.Fatal(err)
 	}
 	must[*ibv.CMEvent](t)(c.await(t.Context(), ibv.CMRouteResolved))
@@ -323,7 +323,7 @@ func ask(t *testing.T, h *host, data []byte) *ibv.CMEvent {
 
 // Requests without a valid ticket are rejected before any resource is allocated, with the reason if the ticket is
 // well-formed. The sender of a replayed ticket gets no link.
-func TestRDMAStrangers(t *testing.T) {
+func TestRDMAUnauthenticated(t *testing.T) {
 	onDevice(t)
 	h := aHost(t, nil)
 	m := h.mods.mods[0].(*rdmaModule)

@@ -266,7 +266,7 @@ func (m *message) rejectError() error {
 	case rejectLinkLayer, rejectGIDType, rejectSubnet, rejectPKey, rejectQPs:
 		return fmt.Errorf("%w: %v", driver.ErrInvalid, m.code)
 	}
-	return fmt.Errorf("%w: the peer says: %v", driver.ErrBroken, m.code)
+	return fmt.Errorf("%w: the peer reports: %v", driver.ErrBroken, m.code)
 }
 
 // claim is a dialer's first frame after it has proven the secret: its context, and the context that it wants.
@@ -352,7 +352,7 @@ func (r refusal) err() error {
 	case refuseSecret:
 		return fmt.Errorf("%w: the session secrets differ", driver.ErrAuth)
 	case refuseStale:
-		return fmt.Errorf("%w: another incarnation answers: the peer has restarted or ended", driver.ErrBroken)
+		return fmt.Errorf("%w: the peer process was restarted, or has ended", driver.ErrBroken)
 	case refuseBusy:
 		return fmt.Errorf("%w: the peer is closing, or has too many links", errTryAgain)
 	case refuseSpare:

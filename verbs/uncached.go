@@ -10,27 +10,27 @@ import (
 )
 
 // To register a long buffer once can cost as much as to send it. Memory that is not registered and whose registration
-// cannot be cached is therefore called cold: it is registered in parts. The first part is registered by the post, the
+// cannot be cached (uncached memory) is therefore registered in parts. The first part is registered by the post, the
 // others in the background, while the parts before them are transferred. A receiver puts the keys of the first part
 // into the rdv data and those of the others into updates; a sender writes as far as both ends have registered.
 
-// coldSize is the least length in bytes of cold memory. coldPart is the least length of a part; there are up to
-// maxPieces.
+// uncachedSize is the least length in bytes of uncached memory that is registered in parts. uncachedPart is the least
+// length of a part; there are up to maxPieces.
 const (
-	coldSize = 1 << 20
-	coldPart = 512 << 10
+	uncachedSize = 1 << 20
+	uncachedPart = 512 << 10
 )
 
-// isCold reports whether the one piece of m is to be registered in parts.
-func isCold(m *memory) bool {
-	return m.n == 1 && len(m.piece[0]) >= coldSize && !regcache.Cachable(m.piece[0])
+// isUncached reports whether the one piece of m is to be registered in parts.
+func isUncached(m *memory) bool {
+	return m.n == 1 && len(m.piece[0]) >= uncachedSize && !regcache.Cachable(m.piece[0])
 }
 
-// registerCold cuts the piece of m into parts and registers the first.
-func (l *large) registerCold(m *memory, access regcache.Access) error {
+// registerParts cuts the piece of m into parts and registers the first.
+func (l *large) registerParts(m *memory, access regcache.Access) error {
 	whole := m.piece[0]
 	const page = 4096
-	part := max(coldPart, (len(whole)/maxPieces+page)&^(page-1))
+	part := max(uncachedPart, (len(whole)/maxPieces+page)&^(page-1))
 	for m.n = 0; len(whole) > 0; m.n++ {
 		n := min(part, len(whole))
 		m.piece[m.n], whole = whole[:n:n], whole[n:]
@@ -68,9 +68,9 @@ func (m *memory) seek(off int) (piece, at int) {
 	return piece, off
 }
 
-// warm makes sure that the memory of a transfer's next write is registered. It posts earlier writes first, so that they
-// travel meanwhile.
-func (l *large) warm(t *transfer) bool {
+// fetchNext makes sure that the memory of a transfer's next write is registered. It posts earlier writes first, so that
+// they travel meanwhile.
+func (l *large) fetchNext(t *transfer) bool {
 	m := &t.memory
 	k, _ := m.seek(t.posted)
 	if k < m.ready {
@@ -96,14 +96,14 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		return nil, l.Failure("update")
 	}
 	defer l.Leave()
-	if p.Driver.Phase == driver.Done { // // the keeper may have finished the packet before this call entered
+	if p.Driver.Phase == driver.Done { // the keep-alive goroutine may have finished the packet before this call entered
 		return nil, nil
 	}
 	if !l.Receives.Holds(p) {
 		return nil, l.Fault("update", fmt.Errorf("%w: the packet is not posted on this instance", driver.ErrInvalid))
 	}
 	s := &l.slots[p.Driver.Slot]
-	if s.told == s.memory.n || s.windows.over || l.State() != kit.StateUp {
+	if s.keysSent == s.memory.n || s.windows.over || l.State() != kit.StateUp {
 		return nil, nil
 	}
 	if err := l.fetchMore(s); err != nil {
@@ -111,7 +111,7 @@ func (l *large) RecvRdvUpdate(p *driver.Packet) ([]byte, error) {
 		l.broke(err)
 		return nil, l.Failure("update")
 	}
-	if !l.Receives.Holds(p) || s.windows.over || s.told == s.memory.ready {
+	if !l.Receives.Holds(p) || s.windows.over || s.keysSent == s.memory.ready {
 		return nil, nil
 	}
 	return l.describe(s.k, s, s.update[:]), nil
@@ -132,7 +132,7 @@ func (l *large) fetchMore(s *slot) error {
 			return err
 		}
 	}
-	if m.ready == s.told && !m.fetch[m.ready].Active() {
+	if m.ready == s.keysSent && !m.fetch[m.ready].Active() {
 		if err := l.fetchPart(m); err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func (l *large) SendRdvUpdate(p *driver.Packet, data []byte) error {
 		return l.Failure("update")
 	}
 	defer l.Leave()
-	if p.Driver.Phase == driver.Done { // // the keeper may have finished the packet before this call entered
+	if p.Driver.Phase == driver.Done { // the keep-alive goroutine may have finished the packet before this call entered
 		return nil
 	}
 	if l.State() != kit.StateUp {

@@ -33,13 +33,13 @@ func carry(t *testing.T, a, b *conn, send, recv *driver.Packet) (n int) {
 	}
 }
 
-// TestColdMemoryGoesInParts: only the first part's key is in the rdv data, the
+// TestUncachedMemoryGoesInParts: only the first part's key is in the rdv data, the
 // others come while the message is under way, and every byte arrives.
-func TestColdMemoryGoesInParts(t *testing.T) {
+func TestUncachedMemoryGoesInParts(t *testing.T) {
 	for _, windows := range []string{"auto", "off"} {
 		a, b := pair(t, driver.Large, map[string]string{"windows": windows})
 		for _, x := range []struct{ room, size int }{
-			{coldSize, coldSize}, {3 << 20, 3<<20 - 5}, {6<<20 + 3, 6<<20 + 3}, {4 << 20, 1000}, {2 << 20, 5 << 20},
+			{uncachedSize, uncachedSize}, {3 << 20, 3<<20 - 5}, {6<<20 + 3, 6<<20 + 3}, {4 << 20, 1000}, {2 << 20, 5 << 20},
 		} {
 			t.Run(fmt.Sprintf("windows %s, %d bytes into %d", windows, x.size, x.room), func(t *testing.T) {
 				src, dst := make([]byte, x.size), make([]byte, x.room)
@@ -88,9 +88,9 @@ func TestColdMemoryGoesInParts(t *testing.T) {
 	}
 }
 
-// TestColdReceiveCanBeCancelled: before the send has begun, and while it waits
+// TestUncachedReceiveCanBeCancelled: before the send has begun, and while it waits
 // for keys, which it then gets.
-func TestColdReceiveCanBeCancelled(t *testing.T) {
+func TestUncachedReceiveCanBeCancelled(t *testing.T) {
 	a, b := pair(t, driver.Large, nil)
 	for _, begun := range []bool{false, true} {
 		send := driver.Packet{IOV: [][]byte{make([]byte, 4<<20)}}
@@ -134,8 +134,8 @@ func (l *large) settleFor(t *testing.T) {
 	l.Settle()
 }
 
-// TestUpdatesOfATransferThatEndsMeanwhile has the keeper inside, which finishes the transfer, when an update is asked
-// for or given: neither is an error.
+// TestUpdatesOfATransferThatEndsMeanwhile has the keep-alive goroutine inside, which finishes the transfer, when an
+// update is asked for or given: neither is an error.
 func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -166,8 +166,8 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := pair(t, driver.Large, nil)
-			send := driver.Packet{IOV: [][]byte{make([]byte, 2*coldSize)}}
-			recv := driver.Packet{IOV: [][]byte{make([]byte, 2*coldSize)}}
+			send := driver.Packet{IOV: [][]byte{make([]byte, 2*uncachedSize)}}
+			recv := driver.Packet{IOV: [][]byte{make([]byte, 2*uncachedSize)}}
 			if err := b.api.RecvPost(&recv); err != nil {
 				t.Fatal(err)
 			}
@@ -185,23 +185,23 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 					last = slices.Clone(u)
 				}
 				s := &b.api.(*large).slots[recv.Driver.Slot]
-				if u != nil && s.told < s.memory.n {
+				if u != nil && s.keysSent < s.memory.n {
 					err = a.api.(driver.RdvUpdater).SendRdvUpdate(&send, u)
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				return s.told == s.memory.n
+				return s.keysSent == s.memory.n
 			})
 			n, p := c.holds(a, b), c.packet(&send, &recv)
 			if err := a.api.(driver.RdvUpdater).SendRdvUpdate(&send, last); err != nil {
 				t.Fatal(err)
 			}
-			within(t, "keeper's turn", n.TryEnter)
-			begun, said := make(chan struct{}), make(chan error)
+			within(t, "the keep-alive's turn", n.TryEnter)
+			begun, updated := make(chan struct{}), make(chan error)
 			go func() {
 				close(begun)
-				said <- c.update(a, b, &send, &recv, last)
+				updated <- c.update(a, b, &send, &recv, last)
 			}()
 			<-begun
 			within(t, "end of the transfer", func() bool {
@@ -211,7 +211,7 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 				return p.Driver.Phase == driver.Done
 			})
 			n.Leave()
-			if err := <-said; err != nil {
+			if err := <-updated; err != nil {
 				t.Errorf("update %s: %v", c.name, err)
 			}
 			finished(t, a.api.SendPoll, &send)
@@ -220,8 +220,8 @@ func TestUpdatesOfATransferThatEndsMeanwhile(t *testing.T) {
 	}
 }
 
-// TestReceiveAfterARefusedBind: a device that refuses to bind a window to much memory serves that receive, and the later
-// ones, without. The profile "binds" refuses more than 1 MiB, as mlx5 does more than 2 GiB.
+// TestReceiveAfterARefusedBind: a device that refuses to bind a window to much memory serves that receive, and the
+// later ones, without. The profile "binds" refuses more than 1 MiB, as mlx5 does more than 2 GiB.
 func TestReceiveAfterARefusedBind(t *testing.T) {
 	a, b := pair(t, driver.Large, nil)
 	if !b.api.(*large).hasWindows() {

@@ -11,10 +11,10 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// dialing is a connection of the small track without a device, which does not stand yet.
+// dialing is a connection of the small track without a device, which is not established yet.
 func dialing() *small {
 	c := &opened{opts: optionTable.Defaults}
-	c.done.dead = driver.ErrClosed // so that nobody polls it
+	c.done.dead = driver.ErrClosed // so that no goroutine polls it
 	mem := &slab{mem: make([]byte, defaultBuffer), size: defaultBuffer}
 	s := &small{pool: &pool{window: 64, mem: mem}, mem: mem, got: make([]message, 128)}
 	s.inbox = newInbox(8)
@@ -43,10 +43,10 @@ func alone(t *testing.T) *small {
 	return s
 }
 
-// TestGoodbyeMayOvertakeAcknowledgements: a put that the peer has seen, and for
-// which the device's word comes after the peer's goodbye, has succeeded; one
+// TestCloseMessageMayOvertakeAcknowledgements: a put that the peer has seen, and
+// whose completion comes after the peer's close message, has succeeded; one
 // for which none comes fails, in the time of grace.
-func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
+func TestCloseMessageMayOvertakeAcknowledgements(t *testing.T) {
 	for _, acknowledged := range []bool{true, false} {
 		s := alone(t)
 		op := &driver.Op{}
@@ -76,9 +76,9 @@ func TestGoodbyeMayOvertakeAcknowledgements(t *testing.T) {
 // the credits, break it, and are counted.
 func TestNonsenseBreaksTheConnection(t *testing.T) {
 	for _, x := range []struct {
-		name string
-		told uint32
-		e    event
+		name      string
+		limitSent uint32
+		e         event
 	}{
 		{"an unknown code", 64, event{kind: eventRecv, code: 9, n: 8}},
 		{"a code of the other track", 64, event{kind: eventRecv, code: codeDone, n: 8}},
@@ -87,7 +87,7 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 		{"credits that cannot be", 64, event{kind: eventRecv, code: codeCredit, imm: 1 << 20}},
 	} {
 		s := alone(t)
-		s.told, s.grant, s.limit = x.told, x.told, 1
+		s.limitSent, s.grant, s.limit = x.limitSent, x.limitSent, 1
 		in := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
 		if err := s.RecvPost(&in); err != nil {
 			t.Fatal(err)
@@ -106,7 +106,7 @@ func TestNonsenseBreaksTheConnection(t *testing.T) {
 }
 
 // TestFailureBeforeItsReason: the failure of an operation can be handled before
-// the one who found it has said that the connection is broken.
+// the goroutine that found it has marked the connection broken.
 func TestFailureBeforeItsReason(t *testing.T) {
 	s := alone(t)
 	op := &driver.Op{}
@@ -119,9 +119,9 @@ func TestFailureBeforeItsReason(t *testing.T) {
 	}
 }
 
-// TestGoodbyeBeforeTheConnectionStands: a peer can connect, send and leave before the last step on this side is
-// done; the connection then stands, and what was sent can be received.
-func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
+// TestCloseMessageBeforeEstablished: a peer can connect, send and leave before the last step on this side is
+// done; the connection is then established, and what was sent can be received.
+func TestCloseMessageBeforeEstablished(t *testing.T) {
 	for _, x := range []struct {
 		end  kit.State
 		want error
@@ -144,9 +144,9 @@ func TestGoodbyeBeforeTheConnectionStands(t *testing.T) {
 	}
 }
 
-// TestGoodbyeBeforeTheKeysAreRevoked: a receive that has its message, or was cancelled, and waits only until its keys
-// are revoked, ends as it would have without the goodbye.
-func TestGoodbyeBeforeTheKeysAreRevoked(t *testing.T) {
+// TestCloseMessageBeforeTheKeysAreRevoked: a receive that has its message, or was cancelled, and waits only until its
+// keys are revoked, ends as it would have without the close message.
+func TestCloseMessageBeforeTheKeysAreRevoked(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		over bool
@@ -155,7 +155,7 @@ func TestGoodbyeBeforeTheKeysAreRevoked(t *testing.T) {
 	}{{"whole", true, nil, nil}, {"cancelled", true, driver.ErrCanceled, driver.ErrCanceled}, {"under way", false, nil, driver.ErrClosed}} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &opened{opts: optionTable.Defaults}
-			c.done.dead = driver.ErrClosed // so that nobody polls it
+			c.done.dead = driver.ErrClosed // so that no goroutine polls it
 			l := &large{pool: &pool{}}
 			l.ctx, l.api, l.rx, l.inbox = c, l, &l.sq, newInbox(8)
 			c.init(driver.Properties{Driver: Name, Track: driver.Large}, driver.Attributes{})

@@ -7,31 +7,31 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// graceTime is how long requests from before the peer's goodbye may take to be acknowledged.
+// graceTime is how long requests from before the peer's close message may take to be acknowledged.
 const graceTime = 500 * time.Millisecond
 
-// hopeless reports whether posted requests of a connection that has ended cannot complete any more. After the peer's
-// goodbye it grants graceTime: the goodbye can overtake the acknowledgement of a write that the peer has seen, as two
-// tasks of a device handle them.
-func (n *conn) hopeless() bool {
-	if n.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.quenched {
+// cannotComplete reports whether posted requests of a connection that has ended cannot complete any more. After the
+// peer's close message it grants graceTime: the message can overtake the acknowledgement of a write that the peer has
+// seen, because two tasks of a device handle them.
+func (n *conn) cannotComplete() bool {
+	if n.State() != kit.StatePeerClosed || n.firstBad.Load() != 0 || n.qpsReset {
 		return true
 	}
 	if n.grace.IsZero() {
 		n.grace = time.Now().Add(graceTime)
-		time.AfterFunc(graceTime, n.Life.Wake) // a waiter looks once more then
+		time.AfterFunc(graceTime, n.Life.Wake) // a waiter polls once more then
 	}
 	return !time.Now().Before(n.grace)
 }
 
-// quench makes the device release all memory of a connection that has ended: queue pairs in RESET neither read nor
-// write. Only linger closes them, because the kernel may wait there for packets that a dead link holds. Earlier
-// completions are in the inbox when quench returns.
-func (n *conn) quench() {
-	if n.quenched {
+// resetQPs makes the device release all memory of a connection that has ended: queue pairs in RESET neither read nor
+// write. Only finishClose closes them, because the kernel may wait there for packets that a dead link holds. Earlier
+// completions are in the inbox when resetQPs returns.
+func (n *conn) resetQPs() {
+	if n.qpsReset {
 		return
 	}
-	n.quenched = true
+	n.qpsReset = true
 	n.stopQueues()
 	n.ctx.drainAll()
 	n.api.unbind()
@@ -42,14 +42,14 @@ func (n *conn) quench() {
 	}
 }
 
-// calmTime is how long Soft-RoCE may take to finish with a packet.
-const calmTime = 2 * time.Millisecond
+// drainTime is how long Soft-RoCE may take to finish with a packet.
+const drainTime = 2 * time.Millisecond
 
 // reset takes a queue pair to RESET while the peer may send. Soft-RoCE (6.1) frees a packet twice, and with it the
 // queue pair, if RESET comes while another processor handles that packet. In ERR it accepts no more packets.
 func reset(qp *ibv.QP) error {
 	if qp.ToErr() == nil {
-		time.Sleep(calmTime)
+		time.Sleep(drainTime)
 	}
 	return qp.ToReset()
 }

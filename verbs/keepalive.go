@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/verbs/ibv"
 )
 
-// keep looks after idle connections. A device notices that a peer is gone only when it sends, so every connection that
+// keep keeps idle connections alive. A device notices that a peer is gone only when it sends, so every connection that
 // has sent nothing lately posts a write of 0 bytes, which the peer's device must acknowledge. The peer's process does
 // not see it and may be stopped.
 func (c *opened) keep(live context.Context) {
@@ -47,24 +47,24 @@ func (n *conn) ping() {
 		return
 	}
 	n.api.Settle()
-	n.nudge(&n.sq)
+	n.probe(&n.sq)
 	// A receive is given back only after the completion that ends its window. Between two very slow machines such a
 	// completion once stayed out. A further request makes the device look at earlier ones again.
 	if n.rx != nil && n.rx != &n.sq && !n.rx.idle() {
-		n.nudge(n.rx)
+		n.probe(n.rx)
 	}
 }
 
-// nudge posts a write of 0 bytes if nothing was posted on q since the keeper last looked.
-func (n *conn) nudge(q *sendQueue) {
-	if q.looked == q.next && q.room() > 0 && n.State() == kit.StateUp {
+// probe posts a write of 0 bytes if nothing was posted on q since the last check.
+func (n *conn) probe(q *sendQueue) {
+	if q.checked == q.next && q.room() > 0 && n.State() == kit.StateUp {
 		wr, _ := q.add(requestControl, q.idle())
 		wr.Write(0, 0)
 		if err := q.post(); err != nil {
 			n.broke(err)
 		}
 	}
-	q.looked = q.next
+	q.checked = q.next
 }
 
 // watch handles the device's asynchronous events.
@@ -76,7 +76,7 @@ func (c *opened) watch(live context.Context) {
 		}
 		switch e.Type {
 		case ibv.EventDeviceFatal, ibv.EventCQErr:
-			c.deviceGone(fmt.Errorf("the device reports: %v", e.Type))
+			c.deviceGone(fmt.Errorf("RDMA device event: %v", e.Type))
 		case ibv.EventSRQLimit:
 			if c.shared != nil {
 				c.shared.replace()

@@ -10,7 +10,8 @@ import (
 	"github.com/bywash/bywash/internal/lab/attack"
 )
 
-// A stranger who knows no secret comes to the socket of oob, in each way (attack.Strangers says what is asserted).
+// An unauthenticated program attacks the socket of oob, in each way (attack.Strangers documents what is
+// asserted).
 func TestStranger(t *testing.T) {
 	onHost(t)
 	for _, way := range []string{"connections", "garbage", "slow bytes"} {
@@ -18,11 +19,11 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// openHouse is two hosts, of which a stranger finds the first.
+// openHouse is two hosts, of which the attacker has the address of the first.
 func openHouse(t *testing.T, _ *rand.Rand) *attack.House {
 	defaultTimeout := func(c *Config, _ *Port) { c.Timeout = 0 } // those of other tests are short
 	a, b := aHost(t, defaultTimeout), aHost(t, defaultTimeout)
-	meet := func(what string) {
+	goesOn := func(what string) {
 		t.Helper()
 		x, y := a.start(b, nil), b.start(a, nil)
 		attack.Await(t, "two endpoints connect "+what, func() bool {
@@ -36,9 +37,9 @@ func openHouse(t *testing.T, _ *rand.Rand) *attack.House {
 		x.finalize(t)
 		y.finalize(t)
 	}
-	meet("at first")
+	goesOn("at first")
 	return &attack.House{
-		Network: "tcp", Addr: a.address(), GoesOn: meet, Strangers: 2 * 2 * maxStrangers,
+		Network: "tcp", Addr: a.address(), GoesOn: goesOn, Strangers: 2 * 2 * maxUnauthenticated,
 		Close: func() error { return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close()) },
 	}
 }
