@@ -40,14 +40,14 @@ type track interface {
 	kit.ConnHooks
 	// hello returns the data for the peer.
 	hello() []byte
-	// up is called by the engine when the connection stands, with the peer's hello.
+	// up is called by the engine when the connection is established, with the peer's hello.
 	up(hello []byte) error
 	// serve is called by the engine to do what the owner has asked for.
 	serve()
 	// deliver and place are called by the engine for messages that arrive.
 	deliver(f link.Fragment)
 	place(p *link.Placement)
-	// drop is called by the engine to free everything, when nobody uses the instance any more.
+	// drop is called by the engine to free everything, when no goroutine uses the instance any more.
 	drop()
 }
 
@@ -93,8 +93,8 @@ func (c *share) newConn(num uint32, peer string) (*conn, error) {
 	return i, nil
 }
 
-// standAlone begins a connection to oneself.
-func (i *conn) standAlone() {
+// connectSelf begins a connection to oneself.
+func (i *conn) connectSelf() {
 	c := i.ctx
 	i.fragment.Store(int32(c.unit(c.deviceMTU()) - link.HeaderSize))
 	c.nic.mustLock()
@@ -213,8 +213,8 @@ func (i *conn) OnClose(kit.State) {
 	}
 }
 
-// sweepRoutes frees the routes of closed connections of all contexts. The keeper calls it, because the program may make
-// no further calls.
+// sweepRoutes frees the routes of closed connections of all contexts. The queue goroutine calls it, because the program
+// may make no further calls.
 func (n *nic) sweepRoutes() {
 	if n.leaving.Load() == 0 {
 		return

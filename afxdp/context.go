@@ -132,7 +132,7 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 	}
 	if peer.Incarnation == c.Incarnation {
 		i.toSelf = true
-		i.standAlone()
+		i.connectSelf()
 	} else {
 		var r link.Route
 		r, i.route = c.routeTo(to)
@@ -144,7 +144,7 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 		c.nic.clock()
 		i.lc, err = call(c.nic.now, r, peer.Incarnation, i.api.hello(), i)
 		c.nic.next = 0     // tick the new connection at once
-		c.nic.due.Store(0) // otherwise a keeper without frames sleeps, and reads the clock only once in clockPolls rounds
+		c.nic.due.Store(0) // else a queue goroutine without frames sleeps and reads the clock once in clockPolls rounds
 		c.nic.unlock()
 		if err != nil {
 			c.dropRoute(i.route)
@@ -154,7 +154,7 @@ func (c *share) Dial(num uint32, url string, peer driver.URL) (*conn, error) {
 			c.Conns.Put(num, nil)
 			return nil, c.full(err)
 		}
-		c.nic.wakeKeepers()
+		c.nic.wakeQueues()
 	}
 	return i, nil
 }
@@ -191,7 +191,7 @@ func (c *share) Drain() bool {
 }
 
 func (c *share) Release() error {
-	c.sayGoodbye()
+	c.closeAll()
 	c.stop()
 	c.tasks.Wait()
 	n := c.nic
@@ -206,8 +206,8 @@ func (c *share) Release() error {
 	return n.release()
 }
 
-// sayGoodbye gives peers a short time to confirm that the connections are closed.
-func (c *share) sayGoodbye() {
+// closeAll gives peers a short time to confirm that the connections are closed.
+func (c *share) closeAll() {
 	limit := time.Now().Add(min(c.opts.deadTime, 2*time.Second))
 	for pause := 50 * time.Microsecond; time.Now().Before(limit); pause = min(2*pause, time.Millisecond) {
 		c.nic.mustLock()

@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// A device that nobody has named is not taken, even if it is the only one. The error lists the devices and what speaks for
+// A device that was not named is not used, even if it is the only one. The error lists the devices and the merits of
 // each.
 func TestNoDeviceIsTakenUnnamed(t *testing.T) {
 	p := newPair(t, veth.Config{Router: true})

@@ -54,7 +54,7 @@
 // # Progress
 //
 // Any call moves frames for all instances of the device. There is one try-lock: its holder does what other goroutines
-// have asked for, and nobody waits for it on a data path. One goroutine for each queue, the keeper, moves frames when
+// have asked for, and no data path waits for it. One goroutine for each queue moves frames when
 // no call does: once a millisecond while the program polls, otherwise when frames arrive. So a small message that is
 // posted while others are under way may leave up to a millisecond later, if fewer than 16 fragments wait and the
 // program polls nothing meanwhile.
@@ -79,5 +79,6 @@
 // ones a connection takes at most as many as it leaves. Posts beyond that fail with ErrBusy. At most 256 contexts share
 // a device. There is no one-sided access.
 //
-// docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a machine.
+// docs/wire.md has the wire format, docs/security.md what a peer can and cannot do, docs/afxdp.md how to set up a
+// machine.
 package afxdp

@@ -214,8 +214,8 @@ func query(h driver.Hints, o options) (*unopened, error) {
 	return n, nil
 }
 
-// chooseDevice returns the device with that name. It takes none that nobody has named: a device may be the machine's only
-// way to others.
+// chooseDevice returns the device with that name. It uses no device that was not named: a device may be the machine's
+// only way to others.
 func chooseDevice(name string) (*net.Interface, error) {
 	list, err := candidates()
 	if err != nil {
@@ -257,7 +257,7 @@ func unnamed(list []net.Interface) error {
 			strings.Join(known, ", "), nil)
 }
 
-// merits says in a few words what speaks for a device, and against it.
+// merits returns in a few words the advantages and disadvantages of a device.
 func merits(i net.Interface, hasDefaultRoute bool) string {
 	if i.Flags&net.FlagUp == 0 {
 		return "down"
@@ -284,7 +284,7 @@ func merits(i net.Interface, hasDefaultRoute bool) string {
 
 // defaultRoutes are the indices of the devices with a default route.
 func defaultRoutes() (list []int) {
-	all, _ := netlink.RouteList(nil, netlink.FAMILY_ALL) // without it the error says less
+	all, _ := netlink.RouteList(nil, netlink.FAMILY_ALL) // without it the error is less detailed
 	for _, r := range all {
 		if r.Dst != nil && !r.Dst.IP.IsUnspecified() {
 			continue

@@ -221,9 +221,9 @@ func (q *queue) kick(n *nic) {
 	}
 }
 
-// keep is the keeper of a queue: it handles arriving frames, timers and sleeping waiters when no instance does. While
-// the program polls, it looks only now and then.
-func (n *nic) keep(q *queue) {
+// runQueue is the goroutine of a queue: it handles arriving frames, timers and sleeping waiters when no instance
+// does. While the program polls, it polls only now and then.
+func (n *nic) runQueue(q *queue) {
 	const look = time.Millisecond
 	timer := time.NewTimer(look)
 	defer timer.Stop()
@@ -232,12 +232,12 @@ func (n *nic) keep(q *queue) {
 		polls, wait := n.pollsSince(&last)
 		if n.waits.Watching() || polls > 1 && n.waits.Sleepers() == 0 {
 			timer.Reset(look)
-			n.tended.Store(true)
+			n.polledSoon.Store(true)
 			select {
 			case <-timer.C:
-			case <-n.nudge:
+			case <-n.wakeup:
 			}
-			n.tended.Store(false)
+			n.polledSoon.Store(false)
 		} else if wait = min(wait, longestSleep); wait > 0 {
 			_, _ = q.sock.Wait(rxEvent, wait)
 		}
@@ -251,6 +251,6 @@ func (n *nic) keep(q *queue) {
 func (n *nic) pollsSince(last *uint64) (polls uint64, wait time.Duration) {
 	now := n.polls.Load()
 	polls = now - *last
-	*last = now + 1 // excludes the keeper's own round, which follows
+	*last = now + 1 // excludes the queue goroutine's own round, which follows
 	return polls, time.Duration(n.due.Load()) - time.Since(n.origin)
 }

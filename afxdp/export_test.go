@@ -11,7 +11,7 @@ import (
 // URLVersion is what frames begin with, behind the magic.
 const URLVersion = urlVersion
 
-// Describe tells the state of an instance's connection.
+// Describe returns the state of an instance's connection.
 func Describe(i driver.Instance) string {
 	var c *conn
 	switch x := i.(type) {

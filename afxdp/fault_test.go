@@ -56,7 +56,7 @@ func TestLossLosesNothing(t *testing.T) {
 				t.Parallel()
 				e := connected(t, cfg, track, nil)
 				if netem {
-					badWeather(t, e.pair)
+					lossyNet(t, e.pair)
 				}
 				e.swaps(30)
 				if track == driver.Large {
@@ -77,8 +77,8 @@ func TestLossLosesNothing(t *testing.T) {
 	}
 }
 
-// badWeather has the router's kernel harm what it forwards.
-func badWeather(t *testing.T, p *veth.Pair) {
+// lossyNet has the router's kernel harm what it forwards.
+func lossyNet(t *testing.T, p *veth.Pair) {
 	t.Helper()
 	err := p.Netem(netlink.NetemQdiscAttrs{Loss: 2, Duplicate: 2, Latency: 300, Jitter: 200, ReorderProb: 25, Limit: 10000})
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -120,7 +120,7 @@ func TestDeviceDeleted(t *testing.T) {
 		p := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
 		err := i.RecvPost(&p)
 		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 			err = i.(driver.RecvWaiter).RecvWait(ctx, &p)
 			cancel()
 		}
@@ -136,7 +136,7 @@ func TestDeviceDeleted(t *testing.T) {
 }
 
 // A smaller MTU is followed. Where longer packets are under way that moment, the connection
-// breaks with an error that says so, and the next one fits.
+// breaks with an error that names the cause, and the next one fits.
 func TestMTUChange(t *testing.T) {
 	for _, c := range []struct {
 		track    driver.Track
@@ -177,7 +177,8 @@ func TestMTUChange(t *testing.T) {
 	}
 }
 
-// A message that was cut into packets before the path took shorter ones only breaks the connection, which says so.
+// A message that was cut into packets before the path took shorter ones only breaks the connection with an error that
+// names the cause.
 func TestPathShrinksWhileAMessageIsPosted(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, nil)
 	e.swaps(1)
@@ -190,7 +191,7 @@ func TestPathShrinksWhileAMessageIsPosted(t *testing.T) {
 		}
 	})
 	var err error
-	for end := time.Now().Add(patience); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(maxWait); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		err = e.i[0].(driver.Ender).Err()
 	}
 	if !errors.Is(err, driver.ErrBroken) || !strings.Contains(err.Error(), "connect again") {
@@ -213,7 +214,7 @@ func TestAddressChange(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel of the other end learns it from what the first says.
+	// The kernel of the other end learns it from the packets of the first.
 	if err := end.Do(func() error {
 		c, err := net.Dial("udp", netip.AddrPortFrom(e.pair.Ends[0].IPv4.Addr(), 9).String())
 		if err != nil {
@@ -313,7 +314,7 @@ func TestFloodDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// Somebody else's program on the device is refused, and left alone.
+// A program of another process on the device is refused, and left alone.
 func TestAnotherProgram(t *testing.T) {
 	p := newPair(t, veth.Config{})
 	var other *xsk.Program
@@ -360,7 +361,7 @@ func TestContextsShareADevice(t *testing.T) {
 	}
 }
 
-// A context that nobody uses, and one on which somebody waits for what does not come, take next to no
+// A context that is not used, and one on which a goroutine waits for what does not come, take next to no
 // processor time.
 func TestIdleContextsSleep(t *testing.T) {
 	p := newPair(t, veth.Config{Queues: 2})
@@ -390,8 +391,8 @@ func TestIdleContextsSleep(t *testing.T) {
 	}
 }
 
-// The route to a peer that does not answer the goodbye is given up in the end, without another call of the driver: a route
-// has a goroutine and asks the kernel for the way.
+// The route to a peer that does not answer the close message is given up in the end, without another call of the
+// driver: a route has a goroutine and asks the kernel for the way.
 func TestRouteOfAConnectionThatIsOverIsGivenUp(t *testing.T) {
 	e := connected(t, veth.Config{}, driver.Small, map[string]string{"dead-time": "300ms"})
 	e.swaps(1)
@@ -406,9 +407,9 @@ func TestRouteOfAConnectionThatIsOverIsGivenUp(t *testing.T) {
 				t.Error(err)
 			}
 			if n := afxdp.Routes(e.ctx[0]); n != 1 {
-				t.Errorf("%d routes while the peer may not have heard, want 1", n)
+				t.Errorf("%d routes while the peer may not have received the close message, want 1", n)
 			}
-			for end := time.Now().Add(patience); afxdp.Routes(e.ctx[0]) > 0; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(maxWait); afxdp.Routes(e.ctx[0]) > 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					t.Error("the route is still there")
 					return
@@ -417,7 +418,7 @@ func TestRouteOfAConnectionThatIsOverIsGivenUp(t *testing.T) {
 		})
 		return done
 	}
-	for end := time.Now().Add(patience); !left(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(maxWait); !left(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what was sent is never acknowledged")
 		}

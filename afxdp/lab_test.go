@@ -93,7 +93,7 @@ func (e *ends) connect() {
 	}
 }
 
-const patience = 15 * time.Second
+const maxWait = 15 * time.Second
 
 // sends sends one message of n bytes and receives it, every byte checked; the error is
 // that of the connection.
@@ -109,7 +109,7 @@ func (e *ends) sends(from int, n int, seed byte) error {
 		return err
 	}
 	p.RdvData = q.RdvData
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	received := make(chan error, 1)
 	go func() { received <- b.(driver.RecvWaiter).RecvWait(ctx, &q) }()
@@ -125,7 +125,7 @@ func (e *ends) sends(from int, n int, seed byte) error {
 	}
 	err = errors.Join(err, <-received)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.tb.Fatalf("%d bytes from end %d: not within %v", n, from, patience)
+		e.tb.Fatalf("%d bytes from end %d: not within %v", n, from, maxWait)
 	}
 	if err == nil && !bytes.Equal(out, in) {
 		e.tb.Fatal(integrity.Errorf("the message differs"))
@@ -162,7 +162,7 @@ func (e *ends) exchange(end, size, n int, mine chan<- []byte, theirs <-chan []by
 	}
 	i := e.i[end]
 	var posted, received, sending, sent int
-	for limit := time.Now().Add(2 * patience); received < n || sent < n; runtime.Gosched() {
+	for limit := time.Now().Add(2 * maxWait); received < n || sent < n; runtime.Gosched() {
 		if time.Now().After(limit) {
 			return fmt.Errorf("end %d: %d messages of %d received, %d sent", end, received, n, sent)
 		}

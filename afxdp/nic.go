@@ -21,8 +21,8 @@ import (
 )
 
 // nic is a network device that this process has opened. All contexts of the device share it: the XDP program, a socket
-// on each queue, and one try-lock. The lock's holder moves frames and messages for all instances; on a data path nobody
-// waits for it.
+// on each queue, and one try-lock. The lock's holder moves frames and messages for all instances; on a data path no
+// goroutine waits for it.
 type nic struct {
 	key    nicKey
 	opts   options
@@ -57,14 +57,14 @@ type nic struct {
 	tap                   kit.Tap
 	joined                []byte // memory for a long frame in one piece
 
-	polls   kit.Tally    // rounds, with or without work
-	due     atomic.Int64 // when the next round is due
-	tended  atomic.Bool  // a keeper makes a round within a millisecond
-	waits   kit.Watch
-	leaving atomic.Int32  // closed connections of all contexts whose peers have not confirmed
-	nudge   chan struct{} // wakes the keeper
-	closing atomic.Bool
-	tasks   sync.WaitGroup
+	polls      kit.Tally    // rounds, with or without work
+	due        atomic.Int64 // when the next round is due
+	polledSoon atomic.Bool  // a queue goroutine makes a round within a millisecond
+	waits      kit.Watch
+	leaving    atomic.Int32  // closed connections of all contexts whose peers have not confirmed
+	wakeup     chan struct{} // wakes the queue goroutines
+	closing    atomic.Bool
+	tasks      sync.WaitGroup
 }
 
 // maxContexts is how many contexts can share a NIC.
@@ -137,7 +137,7 @@ func openNIC(device string, o options) (*nic, error) {
 		n.refs++
 		return n, nil
 	}
-	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), nudge: make(chan struct{}, 1), batch: make([]xsk.Desc, 64), next: never}
+	n := &nic{key: key, opts: o, refs: 1, origin: time.Now(), wakeup: make(chan struct{}, 1), batch: make([]xsk.Desc, 64), next: never}
 	if err := kit.InNamespace(o.netns, func() error { return n.open(device) }); err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ func (n *nic) open(device string) (err error) {
 	n.tap.Driver, n.tap.Device, n.tap.LinkType = Name, device, kit.LinkEthernet
 	kit.AddTap(&n.tap)
 	for k := range n.queues {
-		n.tasks.Go(func() { n.keep(&n.queues[k]) })
+		n.tasks.Go(func() { n.runQueue(&n.queues[k]) })
 	}
 	return nil
 }
@@ -304,7 +304,7 @@ func (n *nic) release() error {
 
 func (n *nic) close() error {
 	n.closing.Store(true)
-	n.wakeKeepers()
+	n.wakeQueues()
 	n.tasks.Wait()
 	if n.res != nil {
 		n.res.Close()
@@ -317,9 +317,9 @@ func (n *nic) close() error {
 	return n.dev.Close()
 }
 
-func (n *nic) wakeKeepers() {
+func (n *nic) wakeQueues() {
 	select {
-	case n.nudge <- struct{}{}:
+	case n.wakeup <- struct{}{}:
 	default:
 	}
 	for k := range n.queues {

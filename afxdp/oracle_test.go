@@ -48,7 +48,7 @@ func onSwitch(t *testing.T, s *veth.Switch, n int, options map[string]string) (c
 	return ctxs, e
 }
 
-// Somebody on the wire shows a packet with the id of a connection to another endpoint of the session, and that one's
+// An attacker on the wire shows a packet with the id of a connection to another endpoint of the session, and that one's
 // answer to the end that sends to this id, while the peer is stopped: the connection lives, whether it is encrypted or
 // not.
 func TestAnswersOfOthersEndNoConnection(t *testing.T) {
@@ -133,7 +133,7 @@ func TestRestartedProcessEndsTheOldConnection(t *testing.T) {
 	e.connect()
 	p := driver.Packet{IOV: [][]byte{make([]byte, 8)}}
 	if err = old.RecvPost(&p); err == nil {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 		defer cancel()
 		err = old.(driver.RecvWaiter).RecvWait(ctx, &p)
 	}

@@ -148,7 +148,7 @@ func (r *route) resolve(ctx context.Context) {
 			r.peer.Store(peer)
 			n.routes.Store(peer, r)
 			r.update()
-			r.ctx.routeChanged(r) // connections may stand already, over the peer's path
+			r.ctx.routeChanged(r) // connections may be established already, over the peer's path
 			<-ctx.Done()
 			n.routes.Delete(peer)
 			peer.Close()

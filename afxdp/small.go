@@ -49,7 +49,7 @@ const (
 	postRoom   = 256     // fragments that wait to be sent
 	stashRoom  = 64      // enough for the longest message in the shortest packets
 	stashed    = 16      // of them while chunks are scarce
-	handBack   = 4       // frames that were read before the engine is told
+	handBack   = 4       // frames that were read before the engine is notified
 	smallDepth = kit.PacketQueueDepth
 )
 

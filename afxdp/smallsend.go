@@ -59,12 +59,12 @@ func (s *small) hasRoom(parts int) bool {
 	return s.posts.room() >= parts && s.stash.len() >= parts
 }
 
-// posted counts a message whose fragments are in posts. It runs the engine, unless a keeper will soon send several
-// fragments together.
+// posted counts a message whose fragments are in posts. It runs the engine, unless a queue goroutine will soon send
+// several fragments together.
 func (s *small) posted(n int) {
 	s.Sent(n)
 	s.mark()
-	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.tended.Load() {
+	if s.pending.Load() > 0 && s.posts.len() < together && s.ctx.nic.polledSoon.Load() {
 		return
 	}
 	s.ctx.nic.run()

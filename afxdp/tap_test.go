@@ -158,7 +158,7 @@ func TestTapShowsWhatIsOnTheWire(t *testing.T) {
 	}
 }
 
-func TestTapTellsWhoseFramesTheyAre(t *testing.T) {
+func TestTapNamesTheOwnerOfFrames(t *testing.T) {
 	x := openTapped(t, nil)
 	x.exchange(t, "x")
 	for k := range x.shown {

@@ -10,7 +10,7 @@ import (
 )
 
 // A url cannot have a context send to many hosts at once, to itself, or to a port that is not that of the job.
-func TestURLsLeadToOneHostAndOurPort(t *testing.T) {
+func TestURLsHaveOneHostAndPort(t *testing.T) {
 	own := map[string]string{
 		"udp4": "udp4,192.0.2.9,24249,0", "udp6": "udp6,2001:db8::9,24249,0", "ether": "ether,02:00:00:00:00:09,24249,0",
 	}

@@ -17,7 +17,7 @@ const spins = 100
 const longestSleep = 10 * time.Millisecond
 
 // frameWaits lets waiters sleep until frames arrive. If the NIC has one queue, a waiter sleeps in the kernel, which can
-// wait for one queue only. If no waiter does, the keepers of the queues watch.
+// wait for one queue only. If no waiter does, the queue goroutines watch.
 type frameWaits struct{ n *nic }
 
 // Arm implements kit.Watched. It need do nothing, because frames stay in the ring until a round handles them.
@@ -35,7 +35,7 @@ func (w frameWaits) Wake() { w.n.queues[0].sock.Wake() }
 
 func (w frameWaits) Call() {
 	select {
-	case w.n.nudge <- struct{}{}:
+	case w.n.wakeup <- struct{}{}:
 	default:
 	}
 }

@@ -21,7 +21,7 @@
 // # Ownership of chunks
 //
 // A frame lies in a chunk of 2048 or 4096 bytes, named by an address, its offset in the UMEM. A chunk is in exactly one
-// place: with the user, who got it from Receive or Complete or has not used it yet; in the fill and receive rings; or
+// place: with the user, which got it from Receive or Complete or has not used it yet; in the fill and receive rings; or
 // in the transmit and completion rings. The package keeps no list of free chunks, since only the user knows when a
 // chunk is no longer needed. Built with -race or the tag xskdebug, it checks each step.
 //

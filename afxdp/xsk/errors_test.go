@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestErrorsMatchWhatTheySay(t *testing.T) {
+func TestErrorsMatchTheirText(t *testing.T) {
 	tests := []struct {
 		err, is error
-		says    string
+		output  string
 	}{
 		{unsupported("x", "6.6", nil), errors.ErrUnsupported, "requires Linux >= 6.6"},
 		{unsupported("x", "6.6", io.EOF), errors.ErrUnsupported, "requires Linux >= 6.6"},
@@ -28,8 +28,8 @@ func TestErrorsMatchWhatTheySay(t *testing.T) {
 		{ErrProgramAttached, unix.EBUSY, "attached"},
 	}
 	for _, tt := range tests {
-		if !errors.Is(tt.err, tt.is) || !strings.Contains(tt.err.Error(), tt.says) {
-			t.Errorf("got %q, want it to match %v and say %q", tt.err, tt.is, tt.says)
+		if !errors.Is(tt.err, tt.is) || !strings.Contains(tt.err.Error(), tt.output) {
+			t.Errorf("got %q, want it to match %v and contain %q", tt.err, tt.is, tt.output)
 		}
 	}
 }

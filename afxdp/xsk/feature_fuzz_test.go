@@ -30,7 +30,7 @@ func FuzzFeaturesParse(f *testing.F) {
 		if got != (Features{}) && len(reply) < 4+4+4 {
 			t.Errorf("% x: got %+v out of nothing", reply, got)
 		}
-		// A flag that stands alone is the only one that is read.
+		// A single flag is the only one that is read.
 		if err == nil && len(reply) >= 4 {
 			more := append(reply[:len(reply):len(reply)], flags(netdevXSKFeatures, xskTxChecksum)...)
 			if err := again.parse(more); err == nil && len(reply)%4 == 0 && (!again.TxChecksum || again.TxTimestamp) {

@@ -23,7 +23,7 @@ func (s *Socket) Kick() error {
 	if before == s.tx.prod {
 		return nil
 	}
-	for idle := s.patience(s.tx.prod - before); ; {
+	for idle := s.idleCalls(s.tx.prod - before); ; {
 		errno := s.sendto()
 		switch errno {
 		case 0, unix.EAGAIN, unix.EBUSY, unix.ENOBUFS, unix.EINTR:
@@ -52,10 +52,10 @@ func (s *Socket) Kick() error {
 	}
 }
 
-// patience returns how many calls may pass without a change of the consumer's index. From Linux 6.17 on, which also has
-// the transmit budget, the kernel publishes the index at the end of each call. Older kernels publish it when they have
-// processed all descriptors that they had seen, after several calls of 32 descriptors.
-func (s *Socket) patience(pending uint32) uint32 {
+// idleCalls returns how many calls may pass without a change of the consumer's index. From Linux 6.17 on, which also
+// has the transmit budget, the kernel publishes the index at the end of each call. Older kernels publish it when they
+// have processed all descriptors that they had seen, after several calls of 32 descriptors.
+func (s *Socket) idleCalls(pending uint32) uint32 {
 	if s.publishes {
 		return 0
 	}

@@ -106,13 +106,13 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatIsWrong(t *testing.T) {
+func TestErrorsNameWhatIsWrong(t *testing.T) {
 	p := lab(t, veth.Config{Queues: 2})
 	tests := []struct {
-		name string
-		cfg  xsk.Config
-		is   error
-		says string
+		name   string
+		cfg    xsk.Config
+		is     error
+		output string
 	}{
 		{"queue beyond", xsk.Config{Queues: []int{2}}, nil, "too few queues"},
 		{"negative queue", xsk.Config{Queues: []int{-1}}, nil, "too few queues"},
@@ -130,15 +130,15 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 				d.Close()
 				t.Fatal("opened")
 			}
-			if tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("got %v, want it to match %v and say %q", err, tt.is, tt.says)
+			if tt.is != nil && !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.output) {
+				t.Errorf("got %v, want it to match %v and contain %q", err, tt.is, tt.output)
 			}
 		})
 	}
 	gone := p.Ends[0]
 	gone.Device = "nosuchdev"
 	if _, err := tryOpen(&gone, xsk.Config{}); err == nil || !strings.Contains(err.Error(), "no such device") {
-		t.Errorf("got %v, want it to say that there is no such device", err)
+		t.Errorf("got %v, want it to contain that there is no such device", err)
 	}
 }
 
@@ -160,7 +160,7 @@ func awaitLink(t *testing.T, s *xsk.Socket, want xsk.LinkState) {
 	}
 }
 
-func TestLinkDownIsToldAndRecoveredFrom(t *testing.T) {
+func TestLinkDownIsReportedAndRecoveredFrom(t *testing.T) {
 	inBothModes(t, veth.Config{}, xsk.Config{}, xsk.Config{}, func(t *testing.T, r *run) {
 		a, b := r.a.Sockets[0], r.b.Sockets[0]
 		if a.Link() != xsk.LinkUp {
@@ -180,7 +180,7 @@ func TestLinkDownIsToldAndRecoveredFrom(t *testing.T) {
 			t.Errorf("%d frames pending, want 1", n)
 		}
 		if e, err := a.Wait(xsk.EventRx, 20*time.Millisecond); e != 0 || err != nil {
-			t.Errorf("down, and told so: got event %v, %v, want a timeout", e, err)
+			t.Errorf("down, and reported: got event %v, %v, want a timeout", e, err)
 		}
 		if err := r.lab.Ends[0].SetUp(true); err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestLinkDownIsToldAndRecoveredFrom(t *testing.T) {
 	})
 }
 
-func TestDeletedDeviceIsTold(t *testing.T) {
+func TestDeletedDeviceIsReported(t *testing.T) {
 	inBothModes(t, veth.Config{}, xsk.Config{}, xsk.Config{}, func(t *testing.T, r *run) {
 		s := r.b.Sockets[0]
 		waited := make(chan error)
@@ -443,7 +443,7 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 }
 
 // Without multi-buffer a native program on veth bounds the MTU.
-func TestFallbackToGenericSaysWhy(t *testing.T) {
+func TestFallbackToGenericNamesTheReason(t *testing.T) {
 	p := lab(t, veth.Config{MTU: 9000})
 	d := open(t, &p.Ends[0], xsk.Config{})
 	if how, why := d.Program.Attached(); how != xsk.AttachGeneric || why == nil || d.Mode() != "skb-copy" {

@@ -30,7 +30,7 @@ func setQueues(t *testing.T, e *veth.End, rx, tx uint32) {
 	}
 }
 
-func TestQueueWithoutATransmitQueueIsTold(t *testing.T) {
+func TestQueueWithoutATransmitQueueIsReported(t *testing.T) {
 	p, err := veth.New(veth.Config{Queues: 2})
 	if errors.Is(err, os.ErrPermission) {
 		t.Skip("needs root: ", err)

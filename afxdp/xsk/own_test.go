@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// places says of each chunk of a UMEM where it is, as its user sees it.
+// places has for each chunk of a UMEM where it is, as its user sees it.
 type places struct {
 	user     []uint64
 	filled   map[int]bool // given to Fill, not yet received
@@ -37,7 +37,7 @@ func (p *places) take(r *rapid.T, k int) []uint64 {
 func TestEveryChunkIsInOnePlace(t *testing.T) {
 	needLab(t)
 	// Each run opens two devices, which takes its time: fewer and longer ones
-	// than usual, unless the command line says a number.
+	// than usual, unless the command line has a number.
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
 		flag.Set("rapid.checks", "20")
 		defer flag.Set("rapid.checks", checks.DefValue)

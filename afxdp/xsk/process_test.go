@@ -23,8 +23,8 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// A child is this test binary, told by the environment which device and queue
-// to open. It says how that went in one line, and exits when its input ends.
+// A child is this test binary, with the device and queue to open in the
+// environment. It reports the result in one line, and exits when its input ends.
 const childEnv = "BYWASH_TEST_XSK_CHILD"
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func child(arg string) {
 // A process is a child and its first line.
 type process struct {
 	*exec.Cmd
-	says string
+	output string
 }
 
 func start(t *testing.T, e *veth.End, queue int, attr *syscall.SysProcAttr) *process {
@@ -86,7 +86,7 @@ func start(t *testing.T, e *veth.End, queue int, attr *syscall.SysProcAttr) *pro
 		in.Close()
 		p.kill()
 	})
-	if p.says, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+	if p.output, err = bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal("child: ", err)
 	}
 	return p
@@ -113,8 +113,8 @@ func attached(t testing.TB, e *veth.End) (id uint32) {
 func TestKilledProcessLeavesNoProgram(t *testing.T) {
 	p := lab(t, veth.Config{})
 	c := start(t, &p.Ends[0], 0, nil)
-	if !strings.HasPrefix(c.says, "open native-copy") {
-		t.Fatalf("child: %s", c.says)
+	if !strings.HasPrefix(c.output, "open native-copy") {
+		t.Fatalf("child: %s", c.output)
 	}
 	if attached(t, &p.Ends[0]) == 0 {
 		t.Fatal("the child has no program attached")
@@ -127,8 +127,8 @@ func TestKilledProcessLeavesNoProgram(t *testing.T) {
 func TestQueueOfAnotherProcessIsBusy(t *testing.T) {
 	p := lab(t, veth.Config{})
 	c := start(t, &p.Ends[0], 0, nil)
-	if !strings.HasPrefix(c.says, "open") {
-		t.Fatalf("child: %s", c.says)
+	if !strings.HasPrefix(c.output, "open") {
+		t.Fatalf("child: %s", c.output)
 	}
 	d, err := tryOpen(&p.Ends[0], xsk.Config{Socket: xsk.SocketConfig{BindTimeout: 1}})
 	if err == nil {
@@ -145,8 +145,8 @@ func TestQueueOfAnotherProcessIsBusy(t *testing.T) {
 func TestProcessesShareADeviceOnDisjointQueues(t *testing.T) {
 	p := lab(t, veth.Config{Queues: 2})
 	c := start(t, &p.Ends[1], 0, nil)
-	if !strings.HasPrefix(c.says, "open") {
-		t.Fatalf("child: %s", c.says)
+	if !strings.HasPrefix(c.output, "open") {
+		t.Fatalf("child: %s", c.output)
 	}
 	id := attached(t, &p.Ends[1])
 	a := open(t, &p.Ends[0], xsk.Config{})
@@ -196,15 +196,15 @@ func TestOtherMatchIsAnotherProgram(t *testing.T) {
 	}
 }
 
-func TestWithoutPrivilegeTheErrorSaysWhatIsMissing(t *testing.T) {
+func TestWithoutPrivilegeTheErrorNamesWhatIsMissing(t *testing.T) {
 	p := lab(t, veth.Config{})
 	c := start(t, &p.Ends[0], 0, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}})
-	if !strings.HasPrefix(c.says, "permission") || !strings.Contains(c.says, "CAP_") {
-		t.Errorf("got %q, want an os.ErrPermission that names a capability", c.says)
+	if !strings.HasPrefix(c.output, "permission") || !strings.Contains(c.output, "CAP_") {
+		t.Errorf("got %q, want an os.ErrPermission that names a capability", c.output)
 	}
 }
 
-// passing is somebody else's program.
+// passing is a program of another process.
 func passing(t *testing.T, e *veth.End, flags link.XDPAttachFlags) *ebpf.Program {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{

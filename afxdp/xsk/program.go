@@ -130,8 +130,8 @@ func needsBPF(err error) error {
 	return err
 }
 
-// Attached returns how the program is attached: AttachNative or AttachGeneric. With [AttachAuto] the error says why it
-// is not native.
+// Attached returns how the program is attached: AttachNative or AttachGeneric. With [AttachAuto] the error contains why
+// it is not native.
 func (p *Program) Attached() (Attachment, error) { return p.attached, p.native }
 
 // Add directs the matching frames of a socket's queue to the socket. It replaces an earlier socket on that queue.

@@ -20,7 +20,7 @@ import (
 // The producer writes the slots, then stores its index with release order; the
 // consumer loads that index with acquire order before it reads the slots, and
 // gives them back by storing its own index with release order after it has
-// read them, so that the producer, who loads it with acquire order, cannot
+// read them, so that the producer, which loads it with acquire order, cannot
 // overwrite what is still being read. The kernel does the same with
 // smp_store_release and smp_load_acquire. Package atomic's loads are at least
 // that strong (LDAR on arm64, MOV on amd64), storeRelease is just that.

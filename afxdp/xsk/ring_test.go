@@ -17,7 +17,7 @@ import (
 var ringOffsets = unix.XDPRingOffset{Producer: 0, Consumer: 64, Flags: 128, Desc: 192}
 
 // pair makes the two ends of one ring whose indexes start at start: ours, and
-// the one that stands for the kernel.
+// the one that acts as the kernel.
 func pair[S slot](size, start uint32) (ours, kernel ring, slots []S) {
 	var s S
 	words := make([]uint64, (uintptr(ringOffsets.Desc)+uintptr(size)*unsafe.Sizeof(s))/8)

@@ -92,7 +92,7 @@ func TestSingleFrame(t *testing.T) {
 	})
 }
 
-// RX_DROP_HALF has no counterpart: which frames are ours the program says.
+// RX_DROP_HALF has no counterpart: the program decides which frames are this socket's.
 
 // UMEM_HEADROOM
 func TestHeadroomLiesBeforeEachFrame(t *testing.T) {

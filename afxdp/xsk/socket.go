@@ -100,7 +100,7 @@ type Socket struct {
 	cfg  SocketConfig
 	zc   bool
 
-	publishes bool // the kernel publishes at once what it has sent: see patience
+	publishes bool // the kernel publishes at once what it has sent: see idleCalls
 
 	fill addrRing
 	rx   descRing

@@ -54,7 +54,7 @@ type UMEMConfig struct {
 }
 
 // A UMEM is the memory of frames, divided into chunks of one size. Sockets on any queues and devices may share it. It
-// does not record which chunks are free: a chunk belongs to the user, who passes it to the kernel by [Socket.Fill] or
+// does not record which chunks are free: a chunk belongs to the user, which passes it to the kernel by [Socket.Fill] or
 // [Socket.Transmit] and gets it back by [Socket.Receive] or [Socket.Complete]. Built with -race or the tag xskdebug,
 // the package checks every such step, and panics if a chunk is passed on twice.
 //

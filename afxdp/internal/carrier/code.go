@@ -17,7 +17,7 @@ const (
 	OtherPort          // destination is another port
 	BadSource          // an impossible source: multicast, loopback, unspecified, port 0
 	BadVersion         // the IP version contradicts the EtherType, or an unknown version of kind Ether
-	BadLength          // shorter than its headers say, or headers that contradict each other
+	BadLength          // shorter than in its headers, or headers that contradict each other
 	BadFragment        // a fragment, which only the kernel could reassemble
 	BadHeaderSum       // a wrong checksum of the IPv4 header
 	BadSum             // a wrong UDP checksum

@@ -19,7 +19,7 @@ func ExamplePath() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	frame := make([]byte, 2048) // of the UMEM, say
+	frame := make([]byte, 2048) // for example, of the UMEM
 	payload := copy(frame[path.HeaderLen():], "hello")
 	frame = frame[:path.Put(frame, payload)]
 	fmt.Printf("%d bytes: % x\n", len(frame), frame[path.HeaderLen()-8:])

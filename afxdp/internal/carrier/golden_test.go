@@ -76,7 +76,7 @@ func put(t testing.TB, c Config, payload []byte) []byte {
 	}
 	frame := append(make([]byte, p.HeaderLen()), payload...)
 	if n := p.Put(frame, len(payload)); n != len(frame) {
-		t.Fatalf("Put says the frame has %d bytes, it has %d", n, len(frame))
+		t.Fatalf("Put returns a frame of %d bytes, it has %d", n, len(frame))
 	}
 	return frame
 }

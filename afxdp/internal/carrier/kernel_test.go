@@ -30,7 +30,7 @@ func (s *space) wire() *os.File {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: 0x0300, Ifindex: index}) // ETH_P_ALL, big-endian
 	})
 	s.t.Cleanup(func() { f.Close() })
-	s.must(f.SetReadDeadline(time.Now().Add(patience)))
+	s.must(f.SetReadDeadline(time.Now().Add(maxWait)))
 	return f
 }
 
@@ -94,7 +94,7 @@ func family4and6(t *testing.T, f func(t *testing.T, src, dst netip.AddrPort)) {
 func receives(t *testing.T, s *net.UDPConn, want []byte, src netip.AddrPort) {
 	t.Helper()
 	buf := make([]byte, 2000)
-	if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := s.SetReadDeadline(time.Now().Add(maxWait)); err != nil {
 		t.Fatal(err)
 	}
 	n, from, err := s.ReadFromUDPAddrPort(buf)
@@ -145,8 +145,8 @@ func TestKernelReceivesWhatWePutBehindARouter(t *testing.T) {
 	}
 }
 
-// The kernel stands for a device that completes checksums: a packet socket with a
-// virtio header tells it where (PACKET_VNET_HDR, packet(7)).
+// The kernel acts as a device that completes checksums: a packet socket with a
+// virtio header has their place (PACKET_VNET_HDR, packet(7)).
 func TestKernelCompletesPartialChecksums(t *testing.T) {
 	family4and6(t, func(t *testing.T, _, dst netip.AddrPort) {
 		a, b := segment(t)

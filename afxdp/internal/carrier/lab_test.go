@@ -127,7 +127,7 @@ func (s *space) addr(name string, addrs ...string) {
 // after each change of the routes.
 func (s *space) local(addr net.IP, index int, routes chan netlink.RouteUpdate) {
 	s.t.Helper()
-	late := time.After(patience)
+	late := time.After(maxWait)
 	for {
 		r, err := s.nl.RouteGetWithOptions(addr, &netlink.RouteGetOptions{OifIndex: index})
 		if err == nil && r[0].Type == unix.RTN_LOCAL {

@@ -65,7 +65,7 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	silent := n.State&unix.NUD_FAILED != 0 && p.asked == hop.Via
 	if n.State&(nudValid|unix.NUD_INCOMPLETE) == 0 && !silent || probe && !kept(n) {
 		if err = r.ask(hop.Via); err == nil {
-			n, err = r.neighbour(hop.Via) // if the kernel does not ask, there is no event: the state says so
+			n, err = r.neighbour(hop.Via) // if the kernel does not ask, there is no event: the state shows it
 		}
 		if err != nil {
 			return fail(hop.Via, err)

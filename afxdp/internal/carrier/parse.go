@@ -169,7 +169,7 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 	if want.Addr6.IsValid() && dst != want.Addr6 {
 		return OtherAddr
 	}
-	// An IPv4-mapped address stands for an IPv4 one inside a host (RFC 4291, section 2.5.5.2); the
+	// An IPv4-mapped address represents an IPv4 one inside a host (RFC 4291, section 2.5.5.2); the
 	// kernel drops packets from one, too.
 	if src.IsMulticast() || src.IsLoopback() || src.IsUnspecified() || src.Is4In6() {
 		return BadSource

@@ -95,7 +95,7 @@ const (
 	protoUDP = 17
 
 	// EtherType is the default of kind Ether: the first of the two "local experimental" EtherTypes of IEEE Std 802
-	// (clause 9.2). Anybody may use it on a segment of his own, if a protocol subtype and a version follow, as in the
+	// (clause 9.2). Any owner of a segment may use it there, if a protocol subtype and a version follow, as in the
 	// header of this package.
 	EtherType = 0x88b5
 
@@ -246,7 +246,7 @@ func (c *Config) check() error {
 		}
 	case Ether:
 	default:
-		return fmt.Errorf("there is no such kind")
+		return fmt.Errorf("unknown carrier type")
 	}
 	switch {
 	case !c.SrcMAC.unicast() || !c.DstMAC.unicast():

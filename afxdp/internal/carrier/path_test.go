@@ -67,11 +67,11 @@ func TestPutWritesNothingThatDoesNotFit(t *testing.T) {
 			{n - 1, 0}, {n, 1}, {n + 5, 6}, {n + 5, -1}, {len(frame), k.MaxPayload() + 1}, {0, 0}, {len(frame), -1 << 63},
 		} {
 			if got := p.Put(frame[:c.frame], c.payload); got != 0 || slowSum(frame) != 0 {
-				t.Errorf("%v: %d bytes of payload in a frame of %d: Put says %d", k, c.payload, c.frame, got)
+				t.Errorf("%v: %d bytes of payload in a frame of %d: Put returns %d", k, c.payload, c.frame, got)
 			}
 		}
 		if n != k.HeaderLen(false) || n+4 != k.HeaderLen(true) || n != k.Overhead()+14 {
-			t.Errorf("%v: %d bytes of headers, HeaderLen says %d", k, n, k.HeaderLen(false))
+			t.Errorf("%v: %d bytes of headers, HeaderLen returns %d", k, n, k.HeaderLen(false))
 		}
 		if got := p.Put(frame, k.MaxPayload()); got != n+k.MaxPayload() {
 			t.Errorf("%v: the longest payload gives a frame of %d", k, got)

@@ -20,23 +20,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds waits for what must come; nothing is asserted of how long it takes.
-const patience = 20 * time.Second
+// maxWait bounds waits for what must come; nothing is asserted of how long it takes.
+const maxWait = 20 * time.Second
 
-// watcher is a resolver of eth0 with what it told.
+// watcher is a resolver of eth0 with its notifications.
 type watcher struct {
 	*Resolver
-	t    *testing.T
-	told chan struct{}
+	t        *testing.T
+	notified chan struct{}
 }
 
 func watch(s *space, probe time.Duration) *watcher {
 	s.t.Helper()
-	w := &watcher{t: s.t, told: make(chan struct{}, 1)}
+	w := &watcher{t: s.t, notified: make(chan struct{}, 1)}
 	s.do(func() (err error) {
 		w.Resolver, err = Open("eth0", Options{Probe: probe, Changed: func(*Peer) {
 			select {
-			case w.told <- struct{}{}:
+			case w.notified <- struct{}{}:
 			default:
 			}
 		}})
@@ -47,7 +47,7 @@ func watch(s *space, probe time.Duration) *watcher {
 }
 
 func (w *watcher) resolve(dst string) (*Peer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	return w.Resolve(ctx, netip.MustParseAddr(dst))
 }
@@ -61,15 +61,15 @@ func (w *watcher) peer(dst string) *Peer {
 	return p
 }
 
-// until waits until what was told makes ok true.
+// until waits until the notifications make ok true.
 func (w *watcher) until(what string, ok func() bool) {
 	w.t.Helper()
-	late := time.After(patience)
+	late := time.After(maxWait)
 	for !ok() {
 		select {
-		case <-w.told:
+		case <-w.notified:
 		case <-late:
-			w.t.Fatalf("%s is not told", what)
+			w.t.Fatalf("%s is not reported", what)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 }
 
 // A new MAC of the peer comes with the first ARP or neighbour solicitation it sends.
-func TestNewMACOfThePeerIsTold(t *testing.T) {
+func TestNewMACOfThePeerIsReported(t *testing.T) {
 	a, b := segment(t)
 	w := watch(a, 0)
 	peers := []*Peer{w.peer("10.1.0.2"), w.peer("fd01::2")}
@@ -228,7 +228,7 @@ func TestNewMACOfThePeerIsTold(t *testing.T) {
 	}
 }
 
-func TestNewMACOfTheDeviceIsTold(t *testing.T) {
+func TestNewMACOfTheDeviceIsReported(t *testing.T) {
 	a, _ := segment(t)
 	w := watch(a, 0)
 	p := w.peer("10.1.0.2")
@@ -236,7 +236,7 @@ func TestNewMACOfTheDeviceIsTold(t *testing.T) {
 	w.untilHop("a new MAC", p, func(h Hop) bool { return h.SrcMAC == MAC{2, 0, 0, 0, 8, 8} })
 }
 
-func TestNewRouteIsTold(t *testing.T) {
+func TestNewRouteIsReported(t *testing.T) {
 	a, b, _ := routed(t)
 	b.addr("eth0", "10.1.0.3/24", "fd01::3/64")
 	w := watch(a, 0)
@@ -257,7 +257,7 @@ func TestNewRouteIsTold(t *testing.T) {
 	}
 }
 
-func TestNewMTUIsTold(t *testing.T) {
+func TestNewMTUIsReported(t *testing.T) {
 	a, _, _ := routed(t)
 	w := watch(a, 0)
 	peers := []*Peer{w.peer("10.2.0.2"), w.peer("fd02::2")}
@@ -274,7 +274,7 @@ func TestNewMTUIsTold(t *testing.T) {
 	}
 }
 
-// A kernel socket meets a smaller MTU on the way; nothing tells of it, but the next probe
+// A kernel socket finds a smaller MTU on the way; no event reports it, but the next probe
 // finds it.
 func TestPathMTUThatTheKernelLearnedIsFound(t *testing.T) {
 	a, b, c := routed(t)
@@ -291,7 +291,7 @@ func TestPathMTUThatTheKernelLearnedIsFound(t *testing.T) {
 	}
 }
 
-func TestNewAddressOfOursIsTold(t *testing.T) {
+func TestNewLocalAddressIsReported(t *testing.T) {
 	a, b := segment(t)
 	w := watch(a, 0)
 	for _, c := range [][3]string{{"10.1.0.2", "10.1.0.1/24", "10.1.0.9"}, {"fd01::2", "fd01::1/64", "fd01::9"}} {
@@ -305,7 +305,7 @@ func TestNewAddressOfOursIsTold(t *testing.T) {
 
 // Of two addresses IPv6 takes the one that has more in common with the destination
 // (RFC 6724, rule 8). No route to there changes.
-func TestNewAddressThatSuitsBetterIsTold(t *testing.T) {
+func TestBetterAddressIsReported(t *testing.T) {
 	a, _, _ := routed(t)
 	w := watch(a, time.Hour)
 	p := w.peer("fd02::2")
@@ -313,7 +313,7 @@ func TestNewAddressThatSuitsBetterIsTold(t *testing.T) {
 	w.untilHop("the better address", p, func(h Hop) bool { return h.Src.String() == "fd02:0:0:1::1" })
 }
 
-func TestChangesOfTheLinkAreToldWithoutPeers(t *testing.T) {
+func TestChangesOfTheLinkAreReportedWithoutPeers(t *testing.T) {
 	a, _ := segment(t)
 	w := watch(a, time.Hour)
 	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
@@ -322,7 +322,7 @@ func TestChangesOfTheLinkAreToldWithoutPeers(t *testing.T) {
 	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, ErrDown) })
 }
 
-// The kernel tells of a loss once, and not of what it loses before the rest is read.
+// The kernel reports a loss once, and not what it loses before the rest is read.
 func TestLostEventsDoNoHarm(t *testing.T) {
 	a, _ := segment(t)
 	eth0 := a.link("eth0")
@@ -383,7 +383,7 @@ func TestMissingPrivilegeIsNamed(t *testing.T) {
 	})
 }
 
-// The kernel then tells of no event.
+// The kernel then reports no event.
 func TestNeighboursThatTheKernelMayNotAskForAreUnreachable(t *testing.T) {
 	a, _ := segment(t)
 	a.sysctl("ipv4/neigh/eth0/mcast_solicit", "0")
@@ -393,7 +393,7 @@ func TestNeighboursThatTheKernelMayNotAskForAreUnreachable(t *testing.T) {
 	}
 }
 
-func TestLinkDownAndUpAreTold(t *testing.T) {
+func TestLinkDownAndUpAreReported(t *testing.T) {
 	for k, what := range []string{"our end", "their end"} {
 		t.Run(what, func(t *testing.T) {
 			a, b := segment(t)
@@ -418,7 +418,7 @@ func TestLinkDownAndUpAreTold(t *testing.T) {
 	}
 }
 
-func TestDeletedDeviceIsTold(t *testing.T) {
+func TestDeletedDeviceIsReported(t *testing.T) {
 	a, _ := segment(t)
 	w := watch(a, 0)
 	p := w.peer("10.1.0.2")
@@ -430,7 +430,7 @@ func TestDeletedDeviceIsTold(t *testing.T) {
 	}
 }
 
-func TestPeerThatFallsSilentAndComesBackIsTold(t *testing.T) {
+func TestSilentPeerThatReturnsIsReported(t *testing.T) {
 	a, b := segment(t)
 	for _, f := range []string{"ipv4", "ipv6"} {
 		a.sysctl(f+"/neigh/eth0/retrans_time_ms", "20")
@@ -472,7 +472,7 @@ func TestStaleNeighbourIsConfirmed(t *testing.T) {
 		LinkIndex: a.link("eth0").Attrs().Index, State: unix.NUD_STALE,
 		IP: net.ParseIP("10.1.0.2"), HardwareAddr: mac[:],
 	}))
-	late, stale := time.After(patience), false
+	late, stale := time.After(maxWait), false
 	for {
 		select {
 		case u := <-updates:
@@ -486,7 +486,7 @@ func TestStaleNeighbourIsConfirmed(t *testing.T) {
 	}
 }
 
-// Asking for an entry that somebody else keeps would take its state or flags away.
+// A request for an entry that another program keeps would take its state or flags away.
 func TestNeighboursKeptByOthersAreLeftAlone(t *testing.T) {
 	a, _ := segment(t)
 	index, mac := a.link("eth0").Attrs().Index, net.HardwareAddr{2, 0, 0, 0, 9, 9}
@@ -508,7 +508,7 @@ func TestNeighboursKeptByOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestClosedPeersAreToldNothing(t *testing.T) {
+func TestClosedPeersGetNoNotification(t *testing.T) {
 	a, _ := segment(t)
 	w := watch(a, 0)
 	p, q := w.peer("10.1.0.2"), w.peer("10.1.0.2")

@@ -52,7 +52,7 @@ func (r *Resolver) listen() {
 	}
 }
 
-// receive reads once. lost says that events may have been lost. The kernel reports a loss once (ENOBUFS), before the
+// receive reads once. lost means that events may have been lost. The kernel reports a loss once (ENOBUFS), before the
 // events that it still holds, and drops further events silently until those are read. So receive touches all peers
 // until no event is left, and once more after that.
 func (r *Resolver) receive(lost bool) (bool, error) {

@@ -18,7 +18,7 @@ const (
 	stateDown
 )
 
-// Conn is a connection. After it stands it allocates nothing.
+// Conn is a connection. Once it is established it allocates nothing.
 type Conn struct {
 	User any // the caller's
 
@@ -37,7 +37,7 @@ type Conn struct {
 	mine, theirs greeting
 	cookie       [cookieSize]byte
 	pause        Time
-	unconfirmed  bool   // dialer: stands, but the peer has not confirmed yet
+	unconfirmed  bool   // dialer: established, but the peer has not confirmed yet
 	answerAt     Time   // no connect request is answered before
 	cookieAt     Time   // no other Cookie is taken before
 	source       uint64 // hash of the address that the peer's greeting came from
@@ -54,20 +54,20 @@ type Conn struct {
 	recovery
 	pacer
 
-	heard     Time // when the peer last gave a sign of life
-	queryAt   Time // no Reset triggers a Query before
-	wantPing  bool
-	pingAt    Time // when the last ping was sent
-	closeFrom Time
-	abort     bool
-	peerEnd   uint64 // from the peer's Close: number of fragments that it sent
-	peerLeft  bool
+	lastReceived Time // when the peer last gave a sign of life
+	queryAt      Time // no Reset triggers a Query before
+	wantPing     bool
+	pingAt       Time // when the last ping was sent
+	closeFrom    Time
+	abort        bool
+	peerEnd      uint64 // from the peer's Close: number of fragments that it sent
+	peerLeft     bool
 }
 
 // Endpoint returns the endpoint of the connection.
 func (c *Conn) Endpoint() *Endpoint { return c.e }
 
-// Up reports whether the connection stands.
+// Up reports whether the connection is established.
 func (c *Conn) Up() bool { return c.state == stateUp }
 
 // Over reports whether the endpoint has forgotten the connection. After Close that takes until the peer has confirmed
@@ -170,7 +170,7 @@ func (c *Conn) fit(n int) {
 // askAt returns when a silent peer is pinged, first and again: often enough that losses do not make it look dead.
 func (c *Conn) askAt() Time {
 	dead := Time(c.e.cfg.DeadTime)
-	return max(c.heard+dead/4, c.pingAt+dead/16)
+	return max(c.lastReceived+dead/4, c.pingAt+dead/16)
 }
 
 // genuine decrypts a packet, or verifies its checksum. It returns nil if the packet is not what the peer sent.
@@ -202,9 +202,9 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 		return false
 	}
 	if c.state == stateAccepted {
-		c.stand()
+		c.establish()
 	}
-	c.heard = e.now
+	c.lastReceived = e.now
 	if c.unconfirmed {
 		c.unconfirmed = false
 		e.uncall(c)
@@ -238,14 +238,14 @@ func (c *Conn) input(frame uint64, b []byte, rest [][]byte) (kept bool) {
 		return kept
 	}
 	if c.state == stateDraining && c.una == c.sender.end {
-		c.sayClose()
+		c.startClose()
 		return kept
 	}
 	e.look(c)
 	return kept
 }
 
-// violated ends a connection whose peer breaks the protocol. It does not tell the peer, whose packets cannot be
+// violated ends a connection whose peer breaks the protocol. It does not notify the peer, whose packets cannot be
 // trusted.
 func (c *Conn) violated(what string) {
 	c.e.stats.Bad++
@@ -288,7 +288,7 @@ func (c *Conn) finish() {
 func (e *Endpoint) drop(c *Conn) { c.finish() }
 
 // Close ends the connection in order. It does not block, and the handler is not called for the connection any more. The
-// endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then tells the peer,
+// endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then notifies the peer,
 // again for up to the dead time. The memory of placed messages is the caller's again: if one is not acknowledged yet,
 // or with abort, all messages are dropped, and the peer gets ErrAborted instead of ErrClosed.
 func (c *Conn) Close(now Time, abort bool) {
@@ -311,7 +311,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	c.dropArrived()
 	c.state = stateDraining
 	if c.abort || c.una == c.sender.end {
-		c.sayClose()
+		c.startClose()
 		return
 	}
 	e.look(c)
@@ -330,8 +330,8 @@ func (c *Conn) places() bool {
 	return false
 }
 
-// sayClose begins to send Close.
-func (c *Conn) sayClose() {
+// startClose begins to send Close.
+func (c *Conn) startClose() {
 	c.dropSegments()
 	c.state, c.closeFrom, c.pause = stateClosing, c.e.now, max(2*c.srtt, Time(firstPause))
 	c.sendClose()
@@ -367,7 +367,7 @@ func (c *Conn) closed(h *header, b []byte) {
 	case h.flags&flagAbort != 0:
 		c.sendBare(kindClosed, 0, 0)
 		c.fail(ErrAborted)
-	case end > c.told || end < c.cum:
+	case end > c.granted || end < c.cum:
 		c.violated("an end that cannot be")
 	default:
 		c.peerLeft, c.peerEnd = true, end
@@ -395,7 +395,7 @@ func (c *Conn) tick() {
 	if c.pacedAt <= e.now {
 		c.pacedAt = never
 	}
-	silent := e.now - c.heard
+	silent := e.now - c.lastReceived
 	if silent >= Time(e.cfg.DeadTime) {
 		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
 		return
@@ -408,7 +408,7 @@ func (c *Conn) tick() {
 	}
 	c.checkLoss()
 	c.probe()
-	if c.owed > 0 && e.now >= c.owedSince+ackDelay {
+	if c.toAck > 0 && e.now >= c.toAckSince+ackDelay {
 		c.ackNow = true
 	}
 	c.flush()
@@ -419,12 +419,12 @@ func (c *Conn) tick() {
 
 // arm schedules the next tick.
 func (c *Conn) arm() {
-	due := min(c.askAt(), c.heard+Time(c.e.cfg.DeadTime))
+	due := min(c.askAt(), c.lastReceived+Time(c.e.cfg.DeadTime))
 	if c.unconfirmed {
 		due = min(due, c.pingAt+c.pause)
 	}
-	if c.owed > 0 {
-		due = min(due, c.owedSince+ackDelay)
+	if c.toAck > 0 {
+		due = min(due, c.toAckSince+ackDelay)
 	}
 	due = min(due, c.lossAt, c.probeAt(), c.pacedAt)
 	c.soon(max(due, c.e.now+1))
@@ -446,5 +446,5 @@ func (c *Conn) String() string {
 	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
 		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
 		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
-		c.cum, c.top, c.told, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
+		c.cum, c.top, c.granted, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
 }

@@ -2,8 +2,8 @@
 // Ethernet, UDP, or a simulated wire in a test.
 //
 // The package is a state machine. The caller hands in the time and the packets that arrived; the package sends packets
-// through a [Carrier]. The package has no goroutine, no clock and no I/O, so that tests simulate thousands of networks, each with its own
-// seed, in a minute, and a failure can be replayed exactly.
+// through a [Carrier]. The package has no goroutine, no clock and no I/O, so that tests simulate thousands of networks,
+// each with its own seed, in a minute, and a failure can be replayed exactly.
 //
 // # Use
 //
@@ -61,7 +61,7 @@
 //
 // Flags are: 1 another fragment of the message follows, 2 placed, 4 key phase, 8 encrypted, 16 not in order (close), 32
 // acknowledge at once. An encrypted packet is AES-256-GCM over everything from byte 48 on. Its first 48 bytes are the
-// additional data, the nonce contains the packet number, and the 16 bytes of tag stand at the end.
+// additional data, the nonce contains the packet number, and the 16 bytes of tag are at the end.
 //
 // Greetings (init, accept) have 176 bytes, so that no answer is longer than what it answers:
 //
@@ -104,13 +104,13 @@
 //	   <------------------------ cookie    40 bytes for 168
 //	init, cookie -------------->           the address is proven; the mac shows the secret
 //	   <------------------------ accept
-//	ping ---------------------->           both stand
+//	ping ---------------------->           both are established
 //
 // A listener without a call for the init answers here, and so does a dialer without one to a connect request. While a
 // call waits, two packets are signs of life of the peer: an init with cookie and mac, and a here, which counts for the
 // time at which it was asked for.
 //
-// A reject says that the secret, the version or the endpoint is another one. Anyone could have sent it, so an accept
+// A reject means that the secret, the version or the endpoint is another one. Anyone could have sent it, so an accept
 // within the next 50 ms overrides it.
 //
 // # Resets
@@ -152,5 +152,6 @@
 // # Sources
 //
 // RFC 8985 (RACK and probes), RFC 9000 (cookies, resets, anti-amplification), RFC 9001 (key phases), RFC 9002 (probe
-// time-outs), RFC 6479 (replay window), Swift (Kumar et al., SIGCOMM 2020), LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus).
+// time-outs), RFC 6479 (replay window), Swift (Kumar et al., SIGCOMM 2020), LEDBAT++
+// (draft-irtf-iccrg-ledbat-plus-plus).
 package link

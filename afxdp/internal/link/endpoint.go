@@ -13,12 +13,12 @@ var (
 	ErrClosed   = errors.New("closed")
 	ErrBroken   = errors.New("peer does not answer")
 	ErrAborted  = errors.New("peer aborted the connection")
-	ErrReset    = errors.New("peer does not know the connection any more")
-	ErrGone     = errors.New("another endpoint answers at the peer's address")
+	ErrReset    = errors.New("connection reset by peer")
+	ErrGone     = errors.New("the peer process was restarted")
 	ErrAuth     = errors.New("peer has another secret")
 	ErrVersion  = errors.New("peer speaks another version")
 	ErrProtocol = errors.New("peer violated the protocol")
-	ErrShrunk   = errors.New("the path's largest packet has become smaller")
+	ErrShrunk   = errors.New("path MTU decreased below the packet size in use")
 	ErrInvalid  = errors.New("invalid argument")
 	ErrFull     = errors.New("no room for another connection")
 )
@@ -61,11 +61,11 @@ type Carrier interface {
 }
 
 // Handler gets the events of connections. Its methods may call methods of connections, also Close, Dial and Listen,
-// unless they say otherwise; they must never call Input, Flush and Tick.
+// unless their comment excludes it; they must never call Input, Flush and Tick.
 type Handler interface {
-	// Up reports that the connection stands.
+	// Up reports that the connection is established.
 	Up(c *Conn)
-	// Down reports that the connection has ended; err says why. The endpoint has forgotten the connection. Close does
+	// Down reports that the connection has ended; err is the reason. The endpoint has forgotten the connection. Close does
 	// not cause a call.
 	Down(c *Conn, err error)
 	// Deliver hands over the next fragment in order. The frame is the handler's until it calls Conn.Release. It may do
@@ -102,7 +102,7 @@ type Config struct {
 	ID uint64
 	// Address is the endpoint's address in the form that its peers use. It is never sent.
 	Address []byte
-	// Sole says that no other endpoint can live at Address. The endpoint then answers for earlier endpoints there that
+	// Sole means that no other endpoint can live at Address. The endpoint then answers for earlier endpoints there that
 	// they are gone, so that the peers of a process that was started again need not wait for the dead time.
 	Sole bool
 	// Secret is shared by all peers and has at least 16 bytes. Without one, every peer is welcome. It authenticates
@@ -158,21 +158,21 @@ type Endpoint struct {
 
 	now Time
 
-	conns  []*Conn // by the low bits of their ids
-	free   []uint32
-	peers  map[uint64]*callers // connections that do not stand yet, by the peer's endpoint
-	remote map[uint64]*Conn    // by the ids that peers chose
-	pool   *Pool
-	touch  []*Conn // connections for Flush to look at
-	calm   []*Conn // memory for the next list
-	timers timerHeap
-	h      header // of the packet that is being handled
-	p      Placement
-	resets int // Resets and Gones that may still be sent in this period
-	period Time
+	conns      []*Conn // by the low bits of their ids
+	free       []uint32
+	peers      map[uint64]*callers // connections that are not established yet, by the peer's endpoint
+	remote     map[uint64]*Conn    // by the ids that peers chose
+	pool       *Pool
+	touch      []*Conn // connections for Flush to look at
+	spareTouch []*Conn // memory for the next list
+	timers     timerHeap
+	h          header // of the packet that is being handled
+	p          Placement
+	resets     int // Resets and Gones that may still be sent in this period
+	period     Time
 }
 
-// callers are the connections to one endpoint that do not stand yet, oldest first.
+// callers are the connections to one endpoint that are not established yet, oldest first.
 type callers struct{ dial, listen []*Conn }
 
 // NewEndpoint makes an endpoint. Errors of cfg wrap ErrInvalid; others come from cfg.Rand.
@@ -236,7 +236,7 @@ func (e *Endpoint) Conns() int { return len(e.conns) - len(e.free) }
 // Waiting reports whether Flush has something to do, for example because the carrier had no room.
 func (e *Endpoint) Waiting() bool { return len(e.touch) > 0 }
 
-// Abandon forgets all connections at once. It tells neither peers nor handler.
+// Abandon forgets all connections at once. It notifies neither peers nor handler.
 func (e *Endpoint) Abandon() {
 	for _, c := range e.conns {
 		if c == nil {
@@ -273,7 +273,7 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	}
 	k := kind(b[0])
 	if k < kindData || k > kindClosed {
-		e.greet(k, b, from)
+		e.unconnected(k, b, from)
 		return false
 	}
 	if len(b) < ackSize {
@@ -369,7 +369,7 @@ func (e *Endpoint) control(r Route, build func([]byte) []byte) bool {
 func (e *Endpoint) Flush(now Time) {
 	e.now = max(e.now, now)
 	list := e.touch
-	e.touch = e.calm[:0]
+	e.touch = e.spareTouch[:0]
 	for _, c := range list {
 		c.touched = false
 		if c.sends() {
@@ -377,7 +377,7 @@ func (e *Endpoint) Flush(now Time) {
 		}
 	}
 	clear(list)
-	e.calm = list[:0]
+	e.spareTouch = list[:0]
 }
 
 // look puts a connection on the list of the next Flush.
@@ -403,7 +403,7 @@ func (e *Endpoint) Tick(now Time) {
 	if late := e.now - e.Next(); late > Time(e.cfg.DeadTime)/16 { // the owner did not run: its peers are not to blame for that silence
 		for _, c := range e.conns {
 			if c != nil {
-				c.heard = min(c.heard+late, e.now)
+				c.lastReceived = min(c.lastReceived+late, e.now)
 			}
 		}
 	}

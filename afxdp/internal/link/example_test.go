@@ -28,7 +28,7 @@ func (p *pipe) Send(_ link.Route, f link.Frame, n int) bool {
 }
 
 func (p *pipe) Up(c *link.Conn)                                 { p.c = c }
-func (p *pipe) Down(_ *link.Conn, err error)                    { fmt.Println(p.name, "is told:", err) }
+func (p *pipe) Down(_ *link.Conn, err error)                    { fmt.Println(p.name, "ends:", err) }
 func (p *pipe) Place(*link.Conn, *link.Placement)               {}
 func (p *pipe) Fill(*link.Conn, *link.Transfer, uint64, []byte) {}
 func (p *pipe) Placed(*link.Conn, *link.Transfer)               {}
@@ -77,7 +77,7 @@ func Example() {
 		}
 	}
 	run(func() bool { return a.c != nil && b.c != nil })
-	fmt.Printf("b was told %q\n", b.c.Hello())
+	fmt.Printf("b received %q\n", b.c.Hello())
 
 	f, _ := a.Get()
 	n := copy(f.Data[link.HeaderSize:], "a message")
@@ -88,7 +88,7 @@ func Example() {
 	a.c.Close(now, false)
 	run(func() bool { return b.e.Conns() == 0 })
 	// Output:
-	// b was told "hello"
+	// b received "hello"
 	// b got: a message
-	// b is told: closed
+	// b ends: closed
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// calm is a network that does nothing bad.
-func calm() weather {
-	return weather{delay: 20_000, jitter: 1000, mtu: 1000, window: 128, frames: 2000, idle: 2000, keyPackets: 1 << 20}
+// faultless is a network without faults.
+func faultless() netConfig {
+	return netConfig{delay: 20_000, jitter: 1000, mtu: 1000, window: 128, frames: 2000, idle: 2000, keyPackets: 1 << 20}
 }
 
-// pair makes two hosts with a connection that stands.
-func pair(t *testing.T, seed uint64, w weather) (s *sim, x, y *simConn) {
+// pair makes two hosts with an established connection.
+func pair(t *testing.T, seed uint64, w netConfig) (s *sim, x, y *simConn) {
 	s = newSim(t, seed, w)
 	s.addHost(Config{DeadTime: time.Second})
 	s.addHost(Config{DeadTime: time.Second})
@@ -44,7 +44,7 @@ func (x *simConn) close(abort bool) {
 
 func TestPeerThatIsCutOffForLongerThanTheDeadTimeIsBroken(t *testing.T) {
 	seedsOf(t, 40, func(t *testing.T, seed uint64) {
-		s, x, y := pair(t, seed, calm())
+		s, x, y := pair(t, seed, faultless())
 		x.load(200, 4, 20_000)
 		y.load(200, 4, 20_000)
 		s.pass(Time(s.rnd.Int64N(2e6)))
@@ -60,9 +60,9 @@ func TestPeerThatIsCutOffForLongerThanTheDeadTimeIsBroken(t *testing.T) {
 	})
 }
 
-// An idle connection notices, too: nothing but keepalives says that the peer is gone.
+// An idle connection notices, too: only keepalives show that the peer is gone.
 func TestIdlePeerThatDiedIsBroken(t *testing.T) {
-	s, x, y := pair(t, 1, calm())
+	s, x, y := pair(t, 1, faultless())
 	s.pass(10e9)
 	s.w.cutFrom, s.w.cutTo = s.now, never
 	s.run(s.now+2e9, func() bool { return x.err != nil && y.err != nil })
@@ -73,7 +73,7 @@ func TestIdlePeerThatDiedIsBroken(t *testing.T) {
 
 func TestHostStoppedForLessThanTheDeadTimeLosesNothing(t *testing.T) {
 	seedsOf(t, 40, func(t *testing.T, seed uint64) {
-		s, x, y := pair(t, seed, calm())
+		s, x, y := pair(t, seed, faultless())
 		x.load(200, 4, 20_000)
 		y.load(200, 4, 20_000)
 		s.w.stallAt, s.w.stallFor = s.now+Time(s.rnd.Int64N(2e6)), 7e8
@@ -85,10 +85,10 @@ func TestHostStoppedForLessThanTheDeadTimeLosesNothing(t *testing.T) {
 	})
 }
 
-// The one that slept longer hears from its peer, when it wakes, that there is no connection any more.
+// The one that slept longer is notified by its peer, when it wakes, that there is no connection any more.
 func TestHostStoppedForLongerIsBrokenAndLearnsIt(t *testing.T) {
 	seedsOf(t, 40, func(t *testing.T, seed uint64) {
-		s, x, y := pair(t, seed, calm())
+		s, x, y := pair(t, seed, faultless())
 		x.load(200, 0, 20_000)
 		s.w.stallAt, s.w.stallFor = s.now+Time(s.rnd.Int64N(1e6)), 3e9
 		s.run(s.now+10e9, func() bool { return x.err != nil && (y.err != nil || y.c.state == stateDown) })
@@ -115,7 +115,7 @@ func TestCloseInOrderAndAbort(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			seedsOf(t, 20, func(t *testing.T, seed uint64) {
-				w := calm()
+				w := faultless()
 				w.loss, w.reorder, w.late, w.dup = 0.2, 0.2, 100_000, 0.1
 				s, x, y := pair(t, seed, w)
 				if c.loaded {
@@ -161,7 +161,7 @@ func (s *sim) clean() {
 
 func TestCallGivenUpInEveryStateLeavesNothing(t *testing.T) {
 	seedsOf(t, 300, func(t *testing.T, seed uint64) {
-		w := calm()
+		w := faultless()
 		w.loss = 0.1
 		s := newSim(t, seed, w)
 		s.addHost(Config{DeadTime: 300 * time.Millisecond})
@@ -203,7 +203,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		{"another endpoint at the address", Config{ID: 77}, nil, ErrGone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSim(t, 1, calm())
+			s := newSim(t, 1, faultless())
 			s.addHost(Config{})
 			s.addHost(c.cfg)
 			x, y := s.connect(0, 1)
@@ -214,7 +214,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		})
 	}
 	t.Run("another version", func(t *testing.T) {
-		s := newSim(t, 1, calm())
+		s := newSim(t, 1, faultless())
 		s.addHost(Config{})
 		s.addHost(Config{})
 		x, y := s.connect(0, 1)
@@ -245,7 +245,7 @@ func (s *sim) restart() {
 // A peer that starts again at its address does not know the connection: a sender learns that at once, long before the
 // dead time, and a call to the old endpoint learns that it is gone.
 func TestPeerRestartedAtItsAddress(t *testing.T) {
-	s, x, y := pair(t, 1, calm())
+	s, x, y := pair(t, 1, faultless())
 	s.restart()
 	x.out = append(x.out, simMessage{1, 100})
 	x.h.poll(s.now)
@@ -268,8 +268,8 @@ func TestPeerRestartedAtItsAddress(t *testing.T) {
 }
 
 // A Reset that the peer did not send breaks nothing: the peer is asked.
-func TestForgedResetIsNotBelieved(t *testing.T) {
-	s, x, y := pair(t, 1, calm())
+func TestForgedResetIsIgnored(t *testing.T) {
+	s, x, y := pair(t, 1, faultless())
 	x.load(300, 0, 5000)
 	b := make([]byte, smallPacketSize)
 	for range 20 {
@@ -286,9 +286,9 @@ func TestForgedResetIsNotBelieved(t *testing.T) {
 }
 
 // A connection is encrypted if either side requires it, and its keys change while packets are lost and reordered.
-func TestOneSidesWishEncrypts(t *testing.T) {
+func TestOneSideCanRequestEncryption(t *testing.T) {
 	for n := range 2 {
-		w := calm()
+		w := faultless()
 		w.keyPackets, w.loss, w.reorder, w.late = 40, 0.05, 0.3, 300_000
 		s := newSim(t, 3, w)
 		s.addHost(Config{Encrypt: n == 0})
@@ -310,7 +310,7 @@ func TestOneSidesWishEncrypts(t *testing.T) {
 // Clocks and numbers are cut off on the wire: nothing happens when the short forms wrap.
 func TestShortNumbersWrap(t *testing.T) {
 	for _, encrypt := range []bool{false, true} {
-		w := calm()
+		w := faultless()
 		w.encrypt = encrypt
 		s := newSim(t, 5, w)
 		s.now = 1<<42 - 1e6 // the stamp's 2^32 units of 1024 ns are 2^42 ns
@@ -323,7 +323,7 @@ func TestShortNumbersWrap(t *testing.T) {
 		const at = 1<<32 - 40
 		for _, c := range []*Conn{x.c, y.c} {
 			c.una, c.next, c.sender.end, c.limit, c.round = c.una+at, c.next+at, c.sender.end+at, c.limit+at, c.round+at
-			c.cum, c.top, c.consumed, c.told, c.lostFrom = c.cum+at, c.top+at, c.consumed+at, c.told+at, c.lostFrom+at
+			c.cum, c.top, c.consumed, c.granted, c.lostFrom = c.cum+at, c.top+at, c.consumed+at, c.granted+at, c.lostFrom+at
 			c.used, c.sender.sent, c.arrived = c.used+at, c.sender.sent+at, c.arrived+at
 			clear(c.bits)
 		}
@@ -341,7 +341,7 @@ func TestShortNumbersWrap(t *testing.T) {
 // The packet that brings credit may be lost: the sender asks again, and does not wait for the keepalive.
 func TestLostCreditIsAskedFor(t *testing.T) {
 	seedsOf(t, 20, func(t *testing.T, seed uint64) {
-		s, x, y := pair(t, seed, calm())
+		s, x, y := pair(t, seed, faultless())
 		y.stuck = true
 		x.load(100, 0, 100)
 		s.run(s.now+5e9, func() bool { return x.c.waited && x.c.inflight == 0 })
@@ -359,7 +359,7 @@ func TestLostCreditIsAskedFor(t *testing.T) {
 
 func TestManySendersOneReceiver(t *testing.T) {
 	n := 100
-	w := calm()
+	w := faultless()
 	w.rate, w.queue, w.frames, w.loss, w.sendFrames = 1.25, 60, 4096, 0.01, 300
 	s := newSim(t, 1, w)
 	s.shared = true
@@ -381,7 +381,7 @@ func TestManySendersOneReceiver(t *testing.T) {
 func TestHandlerMayCloseWithinEachOfItsMethods(t *testing.T) {
 	for _, where := range []string{"up", "deliver", "place", "placed"} {
 		seedsOf(t, 60, func(t *testing.T, seed uint64) {
-			w := calm()
+			w := faultless()
 			w.loss, w.reorder, w.late, w.dup = 0.1, 0.3, 200_000, 0.1
 			s := newSim(t, seed, w)
 			s.addHost(Config{DeadTime: time.Second})

@@ -32,7 +32,7 @@ type outcome struct {
 }
 
 func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
-	w := weather{
+	w := netConfig{
 		delay: x.delay, jitter: 2000, rate: x.rate, queue: x.queue, mtu: x.mtu, loss: x.loss, window: 256, frames: 4096, idle: 1000,
 		sendFrames: 600, unit: x.unit, longFrames: 600,
 	}
@@ -178,10 +178,10 @@ func TestLossCostsLittle(t *testing.T) {
 	for seed := range contests() {
 		x := newContest(1, 500)
 		x.length = 100e6
-		calm := x.run(t, seed+1).used
+		faultless := x.run(t, seed+1).used
 		x.loss, x.mess = 0.01, true
-		if bad := x.run(t, seed+1).used; bad < 0.9*calm {
-			t.Errorf("seed %d: 1 %% loss, reordering and duplicates leave %.3f of what goes without", seed+1, bad/calm)
+		if bad := x.run(t, seed+1).used; bad < 0.9*faultless {
+			t.Errorf("seed %d: 1 %% loss, reordering and duplicates leave %.3f of what goes without", seed+1, bad/faultless)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 // Connecting takes two round trips. A Cookie, of which the listener remembers nothing, answers the first Init; an
 // Accept answers an Init with the cookie. The caller must see to it that one endpoint dials and the other listens.
 // Connections between the same two endpoints are made one after the other, in the order of the calls, so that the nth
-// call on one side meets the nth on the other. The next one begins when the peer has confirmed the one before, or when
-// this side has given it up.
+// call on one side is matched with the nth on the other. The next one begins when the peer has confirmed the one
+// before, or when this side has given it up.
 
 const (
 	firstPause = 2 * time.Millisecond
@@ -38,7 +38,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 	if len(hello) > MaxHello || r == Reply {
 		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
 	}
-	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, heard: e.now}
+	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, lastReceived: e.now}
 	if err := c.share(); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (e *Endpoint) uncall(c *Conn) {
 	is := func(x *Conn) bool { return x == c }
 	k.dial, k.listen = slices.DeleteFunc(k.dial, is), slices.DeleteFunc(k.listen, is)
 	if len(k.dial) > 0 {
-		k.dial[0].heard = e.now
+		k.dial[0].lastReceived = e.now
 		k.dial[0].soon(e.now)
 	}
 	if len(k.dial)+len(k.listen) == 0 {
@@ -89,7 +89,7 @@ func (e *Endpoint) uncall(c *Conn) {
 	}
 }
 
-// tryConnect is the timer of a connection that does not stand yet: it fails one whose peer has rejected it or is
+// tryConnect is the timer of a connection that is not established yet: it fails one whose peer has rejected it or is
 // silent, and repeats the Init or the connect request of the oldest call of each peer.
 func (c *Conn) tryConnect() {
 	e := c.e
@@ -97,7 +97,7 @@ func (c *Conn) tryConnect() {
 		c.fail(c.rejected)
 		return
 	}
-	if e.now-c.heard >= Time(e.cfg.DeadTime) {
+	if e.now-c.lastReceived >= Time(e.cfg.DeadTime) {
 		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
 		return
 	}
@@ -137,13 +137,13 @@ func (e *Endpoint) putGreeting(b []byte, g *greeting, cookie []byte, answers *gr
 	return b
 }
 
-// greetingHolds reports whether somebody with the secret has sent the greeting, an Accept in answer to that Init.
+// greetingHolds reports whether an endpoint with the secret has sent the greeting, an Accept in answer to that Init.
 func (e *Endpoint) greetingHolds(b []byte, answers *greeting) bool {
 	nonce, id := answered(answers)
 	return e.secrets.greeting.Check(b[atMAC:greetingSize], b[:4], b[8:atMAC], nonce, id)
 }
 
-// answered is what the mac of an Accept says of the Init that it answers. An Init answers nothing.
+// answered returns the fields of an Init that the MAC of the Accept that answers it covers. An Init answers nothing.
 func answered(g *greeting) (nonce, id []byte) {
 	if g == nil {
 		return nil, nil
@@ -151,8 +151,8 @@ func answered(g *greeting) (nonce, id []byte) {
 	return g.nonce[:], le.AppendUint64(nil, g.id)
 }
 
-// greet handles packets that belong to no connection.
-func (e *Endpoint) greet(k kind, b, from []byte) {
+// unconnected handles packets that belong to no connection.
+func (e *Endpoint) unconnected(k kind, b, from []byte) {
 	if le.Uint32(b[4:]) != sum(b) {
 		e.stats.Bad++
 		return
@@ -240,7 +240,7 @@ func (e *Endpoint) pair(g *greeting, from []byte) {
 	}
 	k := e.peers[g.from]
 	if k == nil || len(k.listen) == 0 {
-		e.sayHere(g.from, g.id, g.sent) // the peer repeats its Init
+		e.sendHere(g.from, g.id, g.sent) // the peer repeats its Init
 		return
 	}
 	c := k.listen[0]
@@ -313,8 +313,8 @@ func (e *Endpoint) accepted(b, from []byte) bool {
 	c.peer, e.remote[g.id] = g.id, c
 	e.succeeds(c, from)
 	c.secure()
-	c.stand()
-	c.wantPing = true // a packet lets the peer's side stand, too
+	c.establish()
+	c.wantPing = true // a packet establishes the peer's side, too
 	e.look(c)
 	return true
 }
@@ -353,8 +353,8 @@ func (c *Conn) secure() {
 	}
 }
 
-// stand begins the exchange of messages: the greetings are exchanged.
-func (c *Conn) stand() {
+// establish begins the exchange of messages: the greetings are exchanged.
+func (c *Conn) establish() {
 	e := c.e
 	if c.unconfirmed = c.dialer; !c.dialer {
 		e.uncall(c)
@@ -362,7 +362,7 @@ func (c *Conn) stand() {
 	c.state = stateUp
 	c.fit(MaxMTU)
 	c.limit = min(uint64(c.theirs.credit), mostCredit)
-	c.heard, c.rejected = e.now, nil
+	c.lastReceived, c.rejected = e.now, nil
 	c.begin()
 	e.stats.Connects++
 	c.pause = Time(firstPause)

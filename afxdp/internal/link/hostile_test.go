@@ -15,7 +15,7 @@ type trap struct {
 	lent  int
 	sent  [][]byte // copies, if keep
 	keep  bool
-	bytes int // sent to whoever's packet is being handled
+	bytes int // sent to the source of the packet that is being handled
 	down  error
 	held  map[uint64]bool
 
@@ -178,7 +178,7 @@ func TestHostilePacketsAreDroppedAndCounted(t *testing.T) {
 	}
 }
 
-// Values that only hurt whoever sends them do not end the connection, nor make work.
+// Values that only hurt their sender do not end the connection, nor make work.
 func TestStrangeNumbersAreHarmless(t *testing.T) {
 	for name, change := range map[string]func(h *header, b []byte){
 		"highest packet number": func(h *header, _ []byte) { h.pn = 1<<64 - 1 },
@@ -230,8 +230,8 @@ func TestSealedConnectionTakesNothingElse(t *testing.T) {
 	try("repeated", bytes.Clone(good), 1)
 }
 
-// A flood of greetings costs no memory, and those that hold a connection are heard all the same. Nothing is remembered
-// of the sender of a greeting before his cookie has come back, and no answer is longer than what it answers.
+// A flood of greetings costs no memory, and packets of connections are handled all the same. Nothing is remembered of
+// the sender of a greeting before its cookie has come back, and no answer is longer than what it answers.
 func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	e, p, c, _, _ := victim(t, false)
 	dialer, d := trapped(t, Config{ID: 3})
@@ -251,13 +251,13 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	e.sendNote(Reply, note{kind: kindConnectRequest, to: 1, from: 99}, nil)
 	e.sendNote(Reply, note{kind: kindQuery, to: 1, from: 99, conn: 1 << 40}, nil)
 	request, query := p.sent[1], p.sent[2]
-	stranger := bytes.Clone(request)
-	stranger[atNoteMAC] ^= 1
-	finishPacket(stranger)
+	unauthentic := bytes.Clone(request)
+	unauthentic[atNoteMAC] ^= 1
+	finishPacket(unauthentic)
 	p.keep, p.sent = false, nil
 	from := []byte("there")
-	for name, b := range map[string][]byte{"without cookie": bare, "nobody listens": cookied, "forged": forged, "connect request": request,
-		"connect request of a stranger": stranger, "query": query,
+	for name, b := range map[string][]byte{"without cookie": bare, "no listener": cookied, "forged": forged, "connect request": request,
+		"connect request without the secret": unauthentic, "query": query,
 		"of no connection": packet(&Conn{id: 1 << 40}, 60, func(*header, []byte) {})} {
 		b, conns := bytes.Clone(b), e.Conns()
 		p.bytes = 0
@@ -273,7 +273,7 @@ func TestFloodOfGreetingsAllocatesNothing(t *testing.T) {
 	}
 	p.held[5] = true
 	if e.Input(e.now, nil, Frame{ID: 5, Data: packet(c, 60, func(*header, []byte) {})}); c.cum != 1 {
-		t.Error("the connection is not heard")
+		t.Error("packets of the connection are not handled")
 	}
 	if p.lent != 0 {
 		t.Errorf("%d frames lost", p.lent)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// randomWeather is a network that a seed makes up.
-func randomWeather(s *sim) weather {
+// randomNet is a network that a seed makes up.
+func randomNet(s *sim) netConfig {
 	r := s.rnd
 	chance := func(p, most float64) float64 {
 		if r.Float64() < p {
@@ -20,7 +20,7 @@ func randomWeather(s *sim) weather {
 		}
 		return 0
 	}
-	w := weather{
+	w := netConfig{
 		loss: chance(0.5, 0.15), dup: chance(0.4, 0.2), damage: chance(0.3, 0.05), reorder: chance(0.5, 0.4),
 		delay: Time(1000 + r.Int64N(200_000)), jitter: Time(r.Int64N(20_000)), late: Time(1 + r.Int64N(2_000_000)),
 		burst: chance(0.3, 0.002), burstTime: 1 + Time(r.Int64N(20e6)), mtu: 256 + r.IntN(1300), encrypt: r.IntN(6) == 0,
@@ -47,14 +47,14 @@ func randomWeather(s *sim) weather {
 }
 
 // randomEnds makes up what each host has for itself: packets longer than its frames, and other limits than the peer's.
-func randomEnds(r *rand.Rand, w *weather) {
+func randomEnds(r *rand.Rand, w *netConfig) {
 	if r.IntN(3) == 0 {
 		return
 	}
 	w.mtu = 256 + r.IntN(8000)
 	w.longFrames = 1 + r.IntN(20)
 	for k := range w.ends {
-		end := endWeather{mtu: w.mtu, unit: 256 + r.IntN(1300), window: 64 << r.IntN(3)}
+		end := endConfig{mtu: w.mtu, unit: 256 + r.IntN(1300), window: 64 << r.IntN(3)}
 		if r.IntN(3) == 0 {
 			end.mtu = 256 + r.IntN(8000)
 		}
@@ -101,9 +101,9 @@ func TestEveryMessageArrivesOnceAndInOrder(t *testing.T) {
 		n /= 10
 	}
 	seedsOf(t, n, func(t *testing.T, seed uint64) {
-		s := newSim(t, seed, weather{})
+		s := newSim(t, seed, netConfig{})
 		s.seldom = 16
-		s.w = randomWeather(s)
+		s.w = randomNet(s)
 		s.addHost(Config{DeadTime: 2 * time.Second})
 		s.addHost(Config{DeadTime: 2 * time.Second})
 		for range 1 + s.rnd.IntN(3) {

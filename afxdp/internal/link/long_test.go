@@ -112,9 +112,9 @@ func TestPiecesArePlacedOnce(t *testing.T) {
 	}
 }
 
-// long is a calm network of packets of up to 9000 bytes, in frames of 1000.
-func long() weather {
-	w := calm()
+// long is a network without faults for packets of up to 9000 bytes, in frames of 1000.
+func long() netConfig {
+	w := faultless()
 	w.mtu = 9000
 	for k := range w.ends {
 		w.ends[k].unit = 1000
@@ -149,11 +149,11 @@ func TestLongPacketsAreUsed(t *testing.T) {
 
 // An end that knows of no units, or seals, or has frames for the path's MTU, sends and gets what one frame holds.
 func TestLongPacketsOnlyWhereBothTakeThem(t *testing.T) {
-	for name, change := range map[string]func(w *weather){
-		"old dialer":   func(w *weather) { w.ends[0] = endWeather{mtu: 1000, unit: 1000, old: true} },
-		"old listener": func(w *weather) { w.ends[1] = endWeather{mtu: 1200, unit: 1200, old: true} },
-		"no long ones": func(w *weather) { w.ends[1] = endWeather{mtu: 1000, unit: 1000} },
-		"sealed":       func(w *weather) { w.encrypt = true },
+	for name, change := range map[string]func(w *netConfig){
+		"old dialer":   func(w *netConfig) { w.ends[0] = endConfig{mtu: 1000, unit: 1000, old: true} },
+		"old listener": func(w *netConfig) { w.ends[1] = endConfig{mtu: 1200, unit: 1200, old: true} },
+		"no long ones": func(w *netConfig) { w.ends[1] = endConfig{mtu: 1000, unit: 1000} },
+		"sealed":       func(w *netConfig) { w.encrypt = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := long()
@@ -205,7 +205,8 @@ func TestLongPacketsOnAShrinkingPath(t *testing.T) {
 	}
 }
 
-// FuzzPieces: whatever bytes come in whatever pieces, genuine or not, nothing leaks, and what is placed lies in its message.
+// FuzzPieces: whatever bytes come in whatever pieces, genuine or not, nothing leaks, and what is placed lies in its
+// message.
 func FuzzPieces(f *testing.F) {
 	_, _, c := longVictim(f)
 	good := longPacket(c, 3000, func(*header, []byte) {})
@@ -236,8 +237,8 @@ func FuzzPieces(f *testing.F) {
 			}
 			e.Flush(now)
 		}
-		if c.arrived > c.told {
-			t.Fatalf("%d units arrived, %d were allowed", c.arrived, c.told)
+		if c.arrived > c.granted {
+			t.Fatalf("%d units arrived, %d were allowed", c.arrived, c.granted)
 		}
 		c.Close(now, true)
 		for ; e.Conns() > 0 && e.Next() != never; e.Tick(now) {

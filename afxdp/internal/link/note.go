@@ -2,12 +2,12 @@ package link
 
 import "hash/maphash"
 
-// A note is a packet between endpoints, outside of connections, authenticated with the session secret. Notes say that a
-// listener waits for an Init, that an endpoint is alive, and that a connection does not exist any more.
+// A note is a packet between endpoints, outside of connections, authenticated with the session secret. Notes report
+// that a listener waits for an Init, that an endpoint is alive, and that a connection does not exist any more.
 //
-// An attacker must not be able to use one endpoint against another's connection (RFC 9000, section 21.11). A Reset says
-// only that an endpoint got a packet of a connection that it does not have; an attacker may have redirected the packet.
-// An endpoint therefore never believes a Reset: it asks the peer itself with a Query. It believes the Gone that
+// An attacker must not be able to use one endpoint against another's connection (RFC 9000, section 21.11). A Reset
+// means only that an endpoint got a packet of a connection that it does not have; an attacker may have redirected the
+// packet. An endpoint therefore never believes a Reset: it asks the peer itself with a Query. It believes the Gone that
 // answers, because only two endpoints can send one:
 //
 //   - the peer's endpoint itself, if it does not have the connection;
@@ -28,7 +28,7 @@ func (e *Endpoint) putNote(b []byte, n *note, place []byte) []byte {
 	return b
 }
 
-// noteHolds reports whether somebody with the secret has sent the note, about the endpoint that is at place.
+// noteHolds reports whether an endpoint with the secret has sent the note, about the endpoint that is at place.
 func (e *Endpoint) noteHolds(b, place []byte) bool {
 	return e.secrets.note.Check(b[atNoteMAC:noteSize], b[:4], b[8:atNoteMAC], place)
 }
@@ -67,14 +67,14 @@ func (e *Endpoint) alive(peer uint64, at Time) {
 	if k := e.peers[peer]; k != nil {
 		for _, list := range [2][]*Conn{k.dial, k.listen} {
 			for _, c := range list {
-				c.heard = max(c.heard, at)
+				c.lastReceived = max(c.lastReceived, at)
 			}
 		}
 	}
 }
 
-// sayHere answers a peer whose call this side has not made yet, so that the peer does not take this endpoint for dead.
-func (e *Endpoint) sayHere(peer, conn, sent uint64) {
+// sendHere answers a peer whose call this side has not made yet, so that the peer does not take this endpoint for dead.
+func (e *Endpoint) sendHere(peer, conn, sent uint64) {
 	e.sendNote(Reply, note{kind: kindHere, to: peer, from: e.cfg.ID, conn: conn, sent: sent}, nil)
 }
 
@@ -83,7 +83,7 @@ func (e *Endpoint) sayHere(peer, conn, sent uint64) {
 func (e *Endpoint) takeConnectRequest(n *note) {
 	k := e.peers[n.from]
 	if k == nil || len(k.dial) == 0 || k.dial[0].state != stateDialing {
-		e.sayHere(n.from, n.conn, n.sent)
+		e.sendHere(n.from, n.conn, n.sent)
 		return
 	}
 	if c := k.dial[0]; e.now >= c.answerAt {

@@ -11,7 +11,7 @@ import (
 func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 	const conns, deaf = 40, 10
 	seedsOf(t, 10, func(t *testing.T, seed uint64) {
-		w := calm()
+		w := faultless()
 		w.loss, w.reorder, w.late = 0.01, 0.05, 50_000
 		w.sendFrames, w.idle = 20_000, 20_000
 		s := newSim(t, seed, w)

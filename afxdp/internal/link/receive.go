@@ -17,11 +17,11 @@ type receiver struct {
 	top      uint64     // one beyond the highest fragment that has arrived
 	arrived  uint64     // units of all fragments that have arrived
 	consumed uint64     // units that the handler has released, or that were placed
-	told     uint64     // the credit: the peer may send units below it
+	granted  uint64     // the credit: the peer may send units below it
 	unit     int        // bytes of a packet per unit; 0: each packet is one unit
 	peerUnit int        // the peer's
 	full     int        // units of the longest packet
-	allowed  int        // the most by which told may exceed consumed
+	allowed  int        // the most by which granted may exceed consumed
 	reserved int        // frames of the pool that are reserved for the connection
 	out      int        // frames that the handler holds
 	got      []Fragment // by seq: arrived, not delivered
@@ -30,8 +30,8 @@ type receiver struct {
 	newest      uint64 // packet number
 	newestStamp uint32
 	newestAt    Time
-	owed        int // units not acknowledged
-	owedSince   Time
+	toAck       int // units not acknowledged
+	toAckSince  Time
 	ackNow      bool
 	dups        uint8
 	fresh       uint64 // units since the share was looked at
@@ -60,13 +60,13 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	seq, w = le.Uint64(b[48:]), uint64(units(len(b)+more+c.overhead(), c.unit))
 	placed := h.flags&flagPlaced != 0
 	switch {
-	case seq >= c.told || seq >= c.cum+uint64(len(c.got)):
+	case seq >= c.granted || seq >= c.cum+uint64(len(c.got)):
 		c.violated("a fragment beyond its credit")
 	case seq < c.cum || c.has(seq):
 		e.stats.Duplicates++
 		c.dups++
 		c.ackNow = true
-	case c.arrived+w > c.told:
+	case c.arrived+w > c.granted:
 		c.violated("more bytes than its credit")
 	case placed && !e.p.parse(b, more):
 		c.violated("a fragment that is not part of its message")
@@ -89,10 +89,10 @@ func (c *Conn) data(h *header, frame uint64, b []byte, rest [][]byte) (kept bool
 	if !ok {
 		return false
 	}
-	if c.owed == 0 {
-		c.owedSince = e.now
+	if c.toAck == 0 {
+		c.toAckSince = e.now
 	}
-	c.owed += int(w)
+	c.toAck += int(w)
 	c.fresh += w
 	c.arrived += w
 	if seq != c.top || h.flags&flagAsk != 0 {
@@ -174,7 +174,7 @@ func (c *Conn) share() error {
 	}
 	p.spare -= n
 	p.shares += n
-	c.reserved, c.allowed, c.told = n, n, uint64(n)
+	c.reserved, c.allowed, c.granted = n, n, uint64(n)
 	return nil
 }
 
@@ -196,21 +196,21 @@ func (c *Conn) grant() uint64 {
 	if c.unit == 0 {
 		g = min(g, c.cum+uint64(len(c.got)))
 	}
-	return max(c.told, g)
+	return max(c.granted, g)
 }
 
 // most returns the largest useful share: it fills the window.
 func (c *Conn) most() int { return len(c.got) * c.full }
 
-// limitDue reports whether the peer should be told that it may send more.
-func (c *Conn) limitDue() bool { return c.grant()-c.told >= uint64(max(c.allowed/4, 1)) }
+// limitDue reports whether the peer should be notified that it may send more.
+func (c *Conn) limitDue() bool { return c.grant()-c.granted >= uint64(max(c.allowed/4, 1)) }
 
 // extend raises the credit as far as possible. The share grows while the peer uses it up within about a round trip, and
 // shrinks when the peer uses little of it.
 func (c *Conn) extend() {
 	c.adapt()
-	c.told = c.grant()
-	need := int(c.told - c.consumed)
+	c.granted = c.grant()
+	need := int(c.granted - c.consumed)
 	c.e.pool.spare -= need - c.reserved
 	c.reserved = need
 }
@@ -240,7 +240,7 @@ func (c *Conn) adapt() {
 func (c *Conn) acknowledge(h *header) {
 	e := c.e
 	c.extend()
-	h.cum, h.credit, h.dups = c.cum, uint32(c.told), c.dups
+	h.cum, h.credit, h.dups = c.cum, uint32(c.granted), c.dups
 	h.echo, h.delay = c.newestStamp, 0
 	if c.newest != 0 {
 		h.delay = uint16(min((e.now-c.newestAt)>>10, 0xffff))
@@ -266,14 +266,14 @@ func (c *Conn) word(k int) uint64 {
 }
 
 // answered notes that a packet with a complete acknowledgement was sent.
-func (c *Conn) answered() { c.owed, c.ackNow = 0, false }
+func (c *Conn) answered() { c.toAck, c.ackNow = 0, false }
 
 // answer sends a packet without data if one is due.
 func (c *Conn) answer() {
 	every := min(max(ackEvery, 2*c.full), max(c.allowed/4, 1))
-	if !c.wantPing && !c.ackNow && c.owed < every && !c.limitDue() {
-		if c.owed > 0 {
-			c.soon(c.owedSince + ackDelay)
+	if !c.wantPing && !c.ackNow && c.toAck < every && !c.limitDue() {
+		if c.toAck > 0 {
+			c.soon(c.toAckSince + ackDelay)
 		}
 		return
 	}
@@ -282,7 +282,7 @@ func (c *Conn) answer() {
 		k = kindPing
 	}
 	if !c.sendBare(k, 0, 0) {
-		c.owedSince = c.e.now
+		c.toAckSince = c.e.now
 		c.e.look(c)
 		return
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// relay has an attacker who sees all packets show those of host 0 to another host, and that host's answers to host 0 as
-// if they came from host 1. He does it again and again, until the time that is given.
+// relay has an attacker that sees all packets show those of host 0 to another host, and that host's answers to host 0
+// as if they came from host 1. It does so again and again, until the time that is given.
 func (s *sim) relay(other int, until Time) {
 	me := s.addHost(Config{ID: 666, Secret: []byte("the attacker has another")})
 	me.warp = func(b []byte) {
@@ -30,7 +30,7 @@ func (s *sim) relay(other int, until Time) {
 func TestOthersAnswersEndNoConnection(t *testing.T) {
 	for _, encrypt := range []bool{true, false} {
 		seedsOf(t, 20, func(t *testing.T, seed uint64) {
-			s := newSim(t, seed, calm())
+			s := newSim(t, seed, faultless())
 			for range 3 {
 				s.addHost(Config{DeadTime: time.Second, Encrypt: encrypt})
 			}
@@ -49,9 +49,9 @@ func TestOthersAnswersEndNoConnection(t *testing.T) {
 	}
 }
 
-// Packets that anybody could have sent, and recorded ones, are no sign of life: a call to a peer that is not there ends
-// after the dead time.
-func TestStrangersAreNoSignOfLife(t *testing.T) {
+// Packets that any host could have sent, and recorded ones, are no sign of life: a call to a peer that is not there
+// ends after the dead time.
+func TestUnauthenticatedPacketsAreNoSignOfLife(t *testing.T) {
 	const dead = time.Second
 	// from makes the greeting or connect request of an endpoint with that id, which has the secret or has not.
 	from := func(t *testing.T, id uint64, secret string, dial bool) []byte {
@@ -71,9 +71,9 @@ func TestStrangersAreNoSignOfLife(t *testing.T) {
 		name   string
 		packet []byte
 	}{
-		{"init of a stranger", from(t, 2, "another secret, long enough", true)},
+		{"init without the secret", from(t, 2, "another secret, long enough", true)},
 		{"recorded init without a cookie", from(t, 2, "the secret of all", true)},
-		{"connect request of a stranger", from(t, 2, "another secret, long enough", false)},
+		{"connect request without the secret", from(t, 2, "another secret, long enough", false)},
 		{"recorded connect request", from(t, 2, "the secret of all", false)},
 	} {
 		for _, dial := range []bool{true, false} {
@@ -102,7 +102,7 @@ func TestStrangersAreNoSignOfLife(t *testing.T) {
 // keepalive.
 func TestNewIncarnationEndsTheIdleConnection(t *testing.T) {
 	for _, dial := range []bool{true, false} {
-		s, x, _ := pair(t, 1, calm())
+		s, x, _ := pair(t, 1, faultless())
 		s.restart()
 		h := s.hosts[1]
 		a, b := &simConn{h: x.h}, &simConn{h: h}
@@ -132,8 +132,8 @@ func TestNewIncarnationEndsTheIdleConnection(t *testing.T) {
 	}
 }
 
-// A Query is answered by who can know, and by nobody else.
-func TestOnlyThePeersPlaceSaysThatItIsGone(t *testing.T) {
+// A Query is answered only by the endpoints that can know the answer.
+func TestOnlyThePeersPlaceReportsThatItIsGone(t *testing.T) {
 	const here, elsewhere = "here", "elsewhere"
 	for _, c := range []struct {
 		name  string
@@ -148,7 +148,7 @@ func TestOnlyThePeersPlaceSaysThatItIsGone(t *testing.T) {
 		{"its successor", Config{ID: 3, Address: []byte(here), Sole: true}, 1 << 40, true, true, 0},
 		{"one that may live beside it", Config{ID: 3, Address: []byte(here)}, 1 << 40, true, false, 0},
 		{"one elsewhere", Config{ID: 3, Address: []byte(elsewhere), Sole: true}, 1 << 40, true, false, 1},
-		{"the peer, asked by a stranger", Config{ID: 2, Address: []byte(here)}, 1 << 40, false, false, 1},
+		{"the peer, asked without the secret", Config{ID: 2, Address: []byte(here)}, 1 << 40, false, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e, p := trapped(t, c.cfg)
@@ -169,7 +169,7 @@ func TestOnlyThePeersPlaceSaysThatItIsGone(t *testing.T) {
 			}
 			e.Input(1, []byte("asker"), Frame{Data: b})
 			if got := len(p.sent) == 1 && kind(p.sent[0][0]) == kindGone; got != c.gone {
-				t.Errorf("%d answers, says gone: %v, want %v", len(p.sent), got, c.gone)
+				t.Errorf("%d answers, reports gone: %v, want %v", len(p.sent), got, c.gone)
 			}
 			if e.stats.Bad != c.wants {
 				t.Errorf("%d packets counted as bad, want %d", e.stats.Bad, c.wants)
@@ -178,7 +178,7 @@ func TestOnlyThePeersPlaceSaysThatItIsGone(t *testing.T) {
 	}
 }
 
-// An answer that says that the peer is there tells so of the time at which it was asked, however often it is repeated.
+// An answer that the peer is there is valid for the time at which it was asked, however often it is repeated.
 func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 	const dead = time.Second
 	for _, dial := range []bool{true, false} {
@@ -223,8 +223,8 @@ func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 	}
 }
 
-// A call to where nobody answers sends seven packets in a quarter of a second, then ten a second, and ends after the
-// dead time: whoever made the address cannot have more sent there, nor by answers that anybody could give.
+// A call to an address without an answer sends seven packets in a quarter of a second, then ten a second, and ends
+// after the dead time: a forged address cannot attract more packets, nor can answers that any host could give.
 func TestCallIntoTheVoidSendsLittle(t *testing.T) {
 	const dead = 2 * time.Second
 	for _, dial := range []bool{true, false} {

@@ -12,7 +12,7 @@ type secrets struct {
 	key      *handshake.Key
 	greeting *handshake.Signer
 	note     *handshake.Signer
-	cookie   *handshake.Signer // by a key that nobody else has
+	cookie   *handshake.Signer // by a key that no other host has
 }
 
 // newSecrets wants random bytes, own, for cookies.

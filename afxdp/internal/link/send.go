@@ -39,7 +39,7 @@ const (
 type Transfer struct {
 	Tag   uint64 // chosen by the receiver
 	Len   uint64 // bytes to send
-	Total uint64 // bytes of the message as the receiver is told; at least Len
+	Total uint64 // bytes of the message as announced to the receiver; at least Len
 	User  any
 
 	next    uint64 // offset of the first byte that was not sent yet
@@ -73,7 +73,7 @@ type sender struct {
 
 func (c *Conn) seg(seq uint64) *segment { return &c.segs[seq&uint64(len(c.segs)-1)] }
 
-// Room returns how many ordered fragments can be posted; 0 if the connection does not stand.
+// Room returns how many ordered fragments can be posted; 0 if the connection is not established.
 func (c *Conn) Room() int {
 	if c.state != stateUp {
 		return 0
@@ -93,7 +93,7 @@ func (c *Conn) Unacknowledged() int {
 
 // Post sends the next fragment of an ordered message. Its n bytes, at most MaxFragment, begin at HeaderSize in the data
 // of a frame from the carrier, which belongs to the connection from now on. Post panics without Room, which includes
-// connections that do not stand, or if n is too large. Call Flush after a batch.
+// connections that are not established, or if n is too large. Call Flush after a batch.
 func (c *Conn) Post(now Time, f Frame, n int, more bool) {
 	c.e.now = max(c.e.now, now)
 	if n < 0 || n > c.MaxFragment() || c.Room() <= 0 {

@@ -14,8 +14,8 @@ import (
 // The simulated network: hosts with an endpoint each, and links that lose, repeat,
 // damage, delay and reorder packets, by a seed.
 
-// weather is what a network does to packets. Times are in ns.
-type weather struct {
+// netConfig is what a network does to packets. Times are in ns.
+type netConfig struct {
 	loss, dup, damage float64
 	reorder           float64 // share that is delayed by up to late more
 	delay, jitter     Time
@@ -36,11 +36,11 @@ type weather struct {
 	sendFrames        int // of each host; default 1024
 	longFrames        int // of each host; default 16
 	unit              int // bytes in a frame of each host; 0: the MTU
-	ends              [2]endWeather
+	ends              [2]endConfig
 }
 
-// endWeather is what one of two hosts has for itself; zero: as the weather says.
-type endWeather struct {
+// endConfig is what one of two hosts has for itself; zero: as in netConfig.
+type endConfig struct {
 	mtu, unit, window, frames int
 	old                       bool // it knows of no units
 }
@@ -73,7 +73,7 @@ type sim struct {
 	t      testing.TB
 	seed   uint64
 	rnd    *rand.Rand
-	w      weather
+	w      netConfig
 	now    Time
 	seq    uint64
 	queue  simQueue
@@ -88,7 +88,7 @@ type sim struct {
 	spy    func(from, to int, b []byte) // sees all packets that are sent
 }
 
-func newSim(t testing.TB, seed uint64, w weather) *sim {
+func newSim(t testing.TB, seed uint64, w netConfig) *sim {
 	return &sim{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 7)), w: w, now: 1, busy: map[int]Time{}}
 }
 
@@ -112,7 +112,7 @@ type simHost struct {
 	free   []uint64
 	long   []uint64 // free ones for long packets
 	shorts int      // frames below are for others
-	end    endWeather
+	end    endConfig
 	busy   []Time // until when a frame is being sent
 	back   []bool // Put came while it was
 	lent   []bool
@@ -303,7 +303,7 @@ func (h *simHost) poll(at Time) {
 	}
 }
 
-// run goes on until f says true, or fails at the limit.
+// run goes on until f returns true, or fails at the limit.
 func (s *sim) run(limit Time, f func() bool) {
 	s.t.Helper()
 	for n := 0; ; n++ {
@@ -374,8 +374,8 @@ func (h *simHost) bounds() {
 		if !c.Up() || x.twin.c == nil {
 			continue
 		}
-		if c.arrived > c.told || c.consumed > c.arrived || uint64(c.reserved) < c.told-c.consumed || c.sender.sent > c.limit {
-			h.s.fail("conn %d: %d units arrived, %d consumed, %d told, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.told,
+		if c.arrived > c.granted || c.consumed > c.arrived || uint64(c.reserved) < c.granted-c.consumed || c.sender.sent > c.limit {
+			h.s.fail("conn %d: %d units arrived, %d consumed, %d told, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.granted,
 				c.reserved, c.sender.sent, c.limit)
 		}
 		if c.end-c.una > uint64(x.twin.h.e.cfg.Window) && !x.twin.h.end.old {
@@ -515,7 +515,7 @@ func (s *sim) state() string {
 		out += fmt.Sprintf("\n  conn %d of host %d: up %v err %v state %d, %d to post, %d of %d messages, %d of %d transfers; una %d next %d end %d limit %d "+
 			"inflight %d lost %d cwnd %.1f srtt %v; cum %d top %d told %d consumed %d; due %v",
 			x.name, x.h.n, x.up, x.err, c.state, len(x.out), x.gotMsgs, len(x.expect), x.placedDone, len(x.expectPlaced), c.una, c.next, c.sender.end,
-			c.limit, c.inflight, c.lost, c.cwnd, c.srtt, c.cum, c.top, c.told, c.consumed, time.Duration(c.due))
+			c.limit, c.inflight, c.lost, c.cwnd, c.srtt, c.cum, c.top, c.granted, c.consumed, time.Duration(c.due))
 	})
 	return out
 }

@@ -143,7 +143,7 @@ func (h *simHost) Deliver(c *Conn, f Fragment) {
 		return
 	}
 	if x.gotMsgs >= len(x.expect) {
-		s.fail("conn %d: a message that nobody sent, %d bytes", x.name, len(x.partial))
+		s.fail("conn %d: a message that was not sent, %d bytes", x.name, len(x.partial))
 	}
 	m := x.expect[x.gotMsgs]
 	if len(x.partial) != m.n {
@@ -196,7 +196,7 @@ func (h *simHost) Fill(c *Conn, t *Transfer, off uint64, b []byte) {
 func (h *simHost) Placed(c *Conn, t *Transfer) {
 	x := c.User.(*simConn)
 	if r := x.twin.expectPlaced[t.Tag]; r.got != r.Len {
-		h.s.fail("conn %d: transfer %d is said to be placed with %d of %d bytes", x.name, t.Tag, r.got, r.Len)
+		h.s.fail("conn %d: transfer %d is reported as placed with %d of %d bytes", x.name, t.Tag, r.got, r.Len)
 	}
 	x.sentDone++
 	x.called("placed")

@@ -15,17 +15,17 @@ import (
 	"github.com/bywash/bywash/internal/lab/veth"
 )
 
-// crowd is many connections between two devices.
-type crowd struct {
+// manyConns is many connections between two devices.
+type manyConns struct {
 	t    *testing.T
 	ctx  [2][]driver.Context
 	list []*ends
 }
 
-// newCrowd opens a context at the first end and some at the other.
-func newCrowd(t *testing.T, others int, h driver.Hints) *crowd {
+// newManyConns opens a context at the first end and some at the other.
+func newManyConns(t *testing.T, others int, h driver.Hints) *manyConns {
 	p := newPair(t, veth.Config{})
-	c := &crowd{t: t}
+	c := &manyConns{t: t}
 	for end, n := range [2]int{1, others} {
 		for range n {
 			x, err := openEnd(&p.Ends[end], h)
@@ -33,7 +33,7 @@ func newCrowd(t *testing.T, others int, h driver.Hints) *crowd {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				afxdp.Kill(x) // the deaf would not take what was sent to them
+				afxdp.Kill(x) // receivers that do not read would not take what was sent to them
 				_ = x.Close()
 			})
 			c.ctx[end] = append(c.ctx[end], x)
@@ -43,7 +43,7 @@ func newCrowd(t *testing.T, others int, h driver.Hints) *crowd {
 }
 
 // connect makes n connections, with one context of the other end after another.
-func (c *crowd) connect(n int) {
+func (c *manyConns) connect(n int) {
 	c.t.Helper()
 	var list []*ends
 	for k := range n {
@@ -56,7 +56,7 @@ func (c *crowd) connect(n int) {
 		}
 		list = append(list, e)
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), maxWait)
 	defer cancel()
 	for k, e := range list {
 		for end, i := range e.i {
@@ -68,12 +68,12 @@ func (c *crowd) connect(n int) {
 	c.list = append(c.list, list...)
 }
 
-// fill posts messages that nobody receives, until no connection takes any more, and says how many that were.
-func (c *crowd) fill(list []*ends, from int) (sent int) {
+// fill posts messages that are not received, until no connection takes any more, and returns how many that were.
+func (c *manyConns) fill(list []*ends, from int) (sent int) {
 	c.t.Helper()
 	iov := [][]byte{make([]byte, 1000)}
 	last := time.Now()
-	for limit := last.Add(patience); time.Since(last) < 50*time.Millisecond; {
+	for limit := last.Add(maxWait); time.Since(last) < 50*time.Millisecond; {
 		for k, e := range list {
 			switch err := e.i[from].SendPost(&driver.Packet{IOV: iov}); err {
 			case nil:
@@ -91,7 +91,7 @@ func (c *crowd) fill(list []*ends, from int) (sent int) {
 }
 
 // alive fails where a connection has ended.
-func (c *crowd) alive() {
+func (c *manyConns) alive() {
 	c.t.Helper()
 	for k, e := range c.list {
 		for end, i := range e.i {
@@ -104,7 +104,7 @@ func (c *crowd) alive() {
 
 // Many connections share a device, and each of them carries messages, also when all others are full.
 func TestManyConnectionsOnADevice(t *testing.T) {
-	c := newCrowd(t, 1, driver.Hints{Peers: 256})
+	c := newManyConns(t, 1, driver.Hints{Peers: 256})
 	c.connect(200)
 	for k, e := range c.list {
 		if err := errors.Join(e.sends(0, 8192, byte(k)), e.sends(1, 100, byte(k))); err != nil {
@@ -112,7 +112,7 @@ func TestManyConnectionsOnADevice(t *testing.T) {
 		}
 	}
 	last := len(c.list) - 1
-	t.Log(c.fill(c.list[:last], 0), "messages that nobody receives")
+	t.Log(c.fill(c.list[:last], 0), "messages that are not received")
 	c.list[last].swaps(3)
 	c.alive()
 	c.connect(1)
@@ -120,11 +120,11 @@ func TestManyConnectionsOnADevice(t *testing.T) {
 }
 
 // Receivers that do not receive harm no other connection, neither at the sender's device nor at theirs.
-func TestDeafReceiversHarmNobody(t *testing.T) {
+func TestReceiversThatDoNotReadHarmNoConnection(t *testing.T) {
 	for _, x := range []struct {
-		name       string
-		contexts   int
-		deaf, from int
+		name          string
+		contexts      int
+		stalled, from int
 	}{
 		{"12 of one sender", 1, 12, 0},
 		{"12 that are one", 1, 12, 1},
@@ -132,16 +132,16 @@ func TestDeafReceiversHarmNobody(t *testing.T) {
 		{"one sender to 20 contexts", 21, 20, 1},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			c := newCrowd(t, x.contexts, driver.Hints{})
-			c.connect(x.deaf + 1)
-			healthy := c.list[x.deaf]
+			c := newManyConns(t, x.contexts, driver.Hints{})
+			c.connect(x.stalled + 1)
+			healthy := c.list[x.stalled]
 			alone := rate(healthy)
-			t.Log(c.fill(c.list[:x.deaf], x.from), "messages that nobody receives")
+			t.Log(c.fill(c.list[:x.stalled], x.from), "messages that are not received")
 			beside := rate(healthy)
-			t.Logf("8 KiB messages: %.0f/s alone, %.0f/s beside the deaf", alone, beside)
+			t.Logf("8 KiB messages: %.0f/s alone, %.0f/s beside stalled ones", alone, beside)
 			c.alive()
 			c.connect(1) // another one finds room
-			c.list[x.deaf+1].swaps(1)
+			c.list[x.stalled+1].swaps(1)
 		})
 	}
 }
@@ -180,7 +180,7 @@ func TestConnectionsBeyondTheRoomAreRefused(t *testing.T) {
 		},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			c := newCrowd(t, 1, x.hints)
+			c := newManyConns(t, 1, x.hints)
 			c.connect(x.least)
 			n := 0
 			for ; ; n++ {
