@@ -102,7 +102,7 @@ func remedy(err error) string {
 // Bytes is the whole arena.
 func (a *Arena) Bytes() []byte { return a.mem }
 
-// Alloc hands out n bytes that nobody else was given, aligned to a cache line,
+// Alloc hands out n bytes that no other caller has got, aligned to a cache line,
 // or to a page if n is at least a page. nil when the arena is full. It can be
 // called from any goroutine. There is no free: make an arena for things that
 // live as long as it does.
@@ -169,7 +169,7 @@ func (a *Arena) Close() error {
 }
 
 // AtClose has f called when the arena is closed, unless cancel was called
-// before. Drivers tell peers with it to forget what they have mapped. f must
+// before. Drivers use it to make peers unmap what they have mapped. f must
 // not block and must not use the arena.
 func (a *Arena) AtClose(f func()) (cancel func()) {
 	a.mu.Lock()

@@ -6,7 +6,7 @@ import (
 )
 
 // Apply carries an operation out with this CPU, on the integer of size bytes, 4 or 8, at an aligned address, and
-// returns the value before. For drivers and sessions whose peer's memory this process can reach, or who
+// returns the value before. For drivers and sessions whose peer's memory this process can reach, or which
 // answer for their own; it is atomic with respect to those that do the same, on whatever CPU.
 func (o AtomicOp) Apply(at unsafe.Pointer, size int, operand, compare uint64) uint64 {
 	if size == 4 {

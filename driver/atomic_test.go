@@ -7,7 +7,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-func TestAtomicsReturnTheValueBeforeAndLeaveTheNeighboursAlone(t *testing.T) {
+func TestAtomicsReturnTheOldValueAndChangeNothingElse(t *testing.T) {
 	for _, c := range []struct {
 		op                             driver.AtomicOp
 		before, operand, compare, want uint64
@@ -23,14 +23,14 @@ func TestAtomicsReturnTheValueBeforeAndLeaveTheNeighboursAlone(t *testing.T) {
 		mem := [3]uint64{^uint64(0), c.before, ^uint64(0)}
 		at := unsafe.Pointer(&mem[1])
 		if old := c.op.Apply(at, 8, c.operand, c.compare); old != c.before {
-			t.Errorf("%v: says that %#x was there, not %#x", c.op, old, c.before)
+			t.Errorf("%v: returns %#x as the old value, not %#x", c.op, old, c.before)
 		}
 		if want := [3]uint64{^uint64(0), c.want, ^uint64(0)}; mem != want {
 			t.Errorf("%v of 8 bytes: got %#x, want %#x", c.op, mem, want)
 		}
 		half := [3]uint32{^uint32(0), uint32(c.before), ^uint32(0)}
 		if old := c.op.Apply(unsafe.Pointer(&half[1]), 4, c.operand, c.compare); old != c.before&0xffff_ffff {
-			t.Errorf("%v of 4 bytes: says that %#x was there, not %#x", c.op, old, uint32(c.before))
+			t.Errorf("%v of 4 bytes: returns %#x as the old value, not %#x", c.op, old, uint32(c.before))
 		}
 		if want := [3]uint32{^uint32(0), uint32(c.want), ^uint32(0)}; half != want {
 			t.Errorf("%v of 4 bytes: got %#x, want %#x", c.op, half, want)

@@ -11,7 +11,7 @@ type Counters struct {
 	Gets             uint64 `json:"gets"`
 	Atomics          uint64 `json:"atomics"`
 
-	Busy          uint64 `json:"busy"`           // posts that were told ErrBusy
+	Busy          uint64 `json:"busy"`           // posts that returned ErrBusy
 	CreditsWaited uint64 `json:"credits_waited"` // times a sender ran out of credit or room
 	Waits         uint64 `json:"waits"`          // times a waiter went to sleep
 	Wakeups       uint64 `json:"wakeups"`        // times a peer was woken
@@ -25,12 +25,12 @@ type Counters struct {
 	RegistrationMisses    uint64 `json:"registration_misses"`
 	RegistrationEvictions uint64 `json:"registration_evictions"`
 
-	Connects    uint64 `json:"connects"`     // connections that came to stand
-	Refused     uint64 `json:"refused"`      // connection attempts refused: secret, user, version, too many or for too long without an answer
+	Connects    uint64 `json:"connects"`     // connections that were established
+	Refused     uint64 `json:"refused"`      // attempts refused: secret, user, version, too many, or too long unanswered
 	Disconnects uint64 `json:"disconnects"`  // in order
-	BrokenPeers uint64 `json:"broken_peers"` // without a word
+	BrokenPeers uint64 `json:"broken_peers"` // without a close message
 
-	// DeregisterBusy counts deregistrations that were told ErrBusy, because a peer was inside the region.
+	// DeregisterBusy counts deregistrations that returned ErrBusy, because a peer was inside the region.
 	DeregisterBusy uint64 `json:"deregister_busy"`
 }
 

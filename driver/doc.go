@@ -21,7 +21,7 @@
 //
 // It carries over the minidriver interface of NewMadeleine, in Go's manner: a
 // small required core, optional interfaces for the rest, and capabilities that
-// say which of them hold. What a driver lacks is [ErrUnsupported], found by a
+// state which of them hold. What a driver lacks is [ErrUnsupported], found by a
 // type assertion or in [Capabilities].
 //
 //	minidriver             here
@@ -75,24 +75,24 @@
 // fast way: it is registered, or mapped by the peer, once.
 //
 // Memory comes back once, and for good. From the moment that a poll or a wait
-// says that a packet is done, or that [Region.Deregister] returns nil or
+// reports that a packet is done, or that [Region.Deregister] returns nil or
 // ErrClosed, no device and no peer reads or writes the memory by that packet or
 // registration any more. It does not matter what became of the connection: one
-// that was disconnected, that has broken, that never came to stand, or whose
+// that was disconnected, that has broken, that was never established, or whose
 // context was closed counts for as long as its peer may be inside the memory or
 // may enter it, and a peer that is stopped may be inside for long. It counts no
 // more once the peer is known to be outside for good, or dead. Until then the
-// packet stays posted, Deregister says ErrBusy ([Counters].DeregisterBusy counts
+// packet stays posted, Deregister returns ErrBusy ([Counters].DeregisterBusy counts
 // that), and the memory stays pinned and its [Arena] held. Disconnect and
-// [Context].Close do not wait for it. Drivers over a device have it easier, as the device
-// revokes access at once.
+// [Context].Close do not wait for it. Drivers over a device need not wait, because the
+// device revokes access at once.
 //
 // Nothing on a data path allocates.
 //
 // # Errors
 //
 // ErrBusy and ErrAgain mean "not now". [ErrBroken] means that the peer is gone
-// without a word; [ErrClosed] that one side disconnected in order. Everything
+// without a close message; [ErrClosed] that one side disconnected in order. Everything
 // else leaves the connection as it is. Errors are *[Error] values that name
 // driver, peer, operation and cause.
 //

@@ -10,16 +10,16 @@ type Driver interface {
 	Name() string
 
 	// Devices lists the NICs that this driver knows of, usable or not. It
-	// never fails as a whole: what is missing is said in each [Device].
+	// never fails as a whole: what is missing is part of each [Device].
 	Devices() []Device
 
-	// Query finds the NIC that fits the hints and tells its properties. It
+	// Query finds the NIC that fits the hints and returns its properties. It
 	// is always called first. Errors: ErrInvalid for hints or options that
 	// make no sense, *UnavailableError for a NIC that cannot be used here.
 	Query(Hints) (NIC, error)
 }
 
-// Ranked is a Driver that tells how exclusive its NICs are without a query, which may take long or start a NIC. It
+// Ranked is a Driver that reports how exclusive its NICs are without a query, which may take long or start a NIC. It
 // is optional: of two drivers, a caller need not query the one that it would not use beside the other.
 type Ranked interface {
 	Driver
@@ -33,14 +33,14 @@ type Ranked interface {
 type Reserved interface {
 	Driver
 
-	// Reserved says why, in one clause.
+	// Reserved returns the reason, in one clause.
 	Reserved() string
 }
 
 // NIC is a network interface that was queried and not opened yet. It holds no
 // resources, so that it may be dropped.
 type NIC interface {
-	// Properties tells what the context will be able to do. The caller may
+	// Properties returns what the context will be able to do. The caller may
 	// not change it.
 	Properties() *Properties
 
@@ -62,8 +62,8 @@ type Context interface {
 
 	// Connect starts a connection to the context that published url, and
 	// never blocks. Both sides call it, in any order or at the same moment;
-	// the nth unfinished call for a peer on one side meets the nth on the
-	// other. Connecting to one's own url gives an instance that receives
+	// the nth unfinished call for a peer on one side is matched with the
+	// nth on the other. Connecting to one's own url gives an instance that receives
 	// what it sends.
 	//
 	// It fails at once for a url that is malformed, of another driver
@@ -87,16 +87,16 @@ type Context interface {
 // different instances by many at once.
 //
 // A packet belongs to the driver from a successful post until a poll or wait
-// says that it is done, with or without an error; until then neither the
+// reports that it is done, with or without an error; until then neither the
 // packet nor the memory it names may be touched.
 type Instance interface {
 	// Peer is the url that Connect was given.
 	Peer() string
 
-	// ConnectWait blocks until the connection stands, has failed, or ctx
+	// ConnectWait blocks until the connection is established, has failed, or ctx
 	// ends; it may be called again after ctx has ended. Until it has
-	// returned nil, posts say ErrInvalid. Errors: ErrBroken (the peer's
-	// process is gone, or another incarnation answers), ErrAuth, ErrVersion,
+	// returned nil, posts return ErrInvalid. Errors: ErrBroken (the peer's
+	// process is gone or was restarted), ErrAuth, ErrVersion,
 	// ErrClosed.
 	ConnectWait(ctx context.Context) error
 
@@ -134,7 +134,7 @@ type Instance interface {
 	RecvPoll(p *Packet) (done bool, err error)
 
 	// RecvCancel asks for a posted receive back. It never blocks. The packet
-	// stays the driver's until RecvPoll says done: with ErrCanceled, or with
+	// stays the driver's until RecvPoll reports done: with ErrCanceled, or with
 	// nil or ErrTruncated if the message won. From then on the buffer is
 	// never written. A packet that is not posted is ErrInvalid; one that is
 	// done and not polled yet is left as it is.

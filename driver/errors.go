@@ -34,7 +34,7 @@ var (
 	ErrBusy = errors.New("queue full")
 
 	// ErrAgain: nothing there now (a probe that found no message).
-	ErrAgain = errors.New("nothing available")
+	ErrAgain = errors.New("no completion or message yet")
 
 	// ErrCanceled: the operation was cancelled and had no effect. The buffer
 	// is the caller's again and will not be written any more.
@@ -54,10 +54,10 @@ var (
 
 	// ErrAuth: the peer could not prove its identity: another session secret, or
 	// a user that is not admitted.
-	ErrAuth = errors.New("not authorized")
+	ErrAuth = errors.New("authentication failed")
 
 	// ErrUnreachable: the urls of two contexts show that they cannot be connected; see [Reacher].
-	ErrUnreachable = errors.New("out of reach")
+	ErrUnreachable = errors.New("peer is not reachable by this driver")
 
 	// ErrRemoteKey: a remote key is damaged, foreign, or names a region that
 	// has been deregistered.
@@ -68,14 +68,14 @@ var (
 	ErrAccess = errors.New("access denied by region")
 
 	// ErrBounds: the operation leaves the remote region.
-	ErrBounds = errors.New("outside of region")
+	ErrBounds = errors.New("access beyond the end of the registered region")
 
 	// ErrAlignment: an atomic on an address that is not a multiple of its
 	// size.
 	ErrAlignment = errors.New("misaligned")
 )
 
-// Error says what failed: which driver, on which peer, in which operation, and
+// Error describes what failed: which driver, on which peer, in which operation, and
 // why. It wraps its cause.
 type Error struct {
 	Driver string // the driver's name
@@ -106,7 +106,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// TruncatedError says both sizes of a truncated receive, in bytes.
+// TruncatedError has both sizes of a truncated receive, in bytes.
 type TruncatedError struct {
 	Message int // length of the message as sent
 	Buffer  int // room in the receive buffer
@@ -120,7 +120,7 @@ func (e *TruncatedError) Error() string {
 // Is makes errors.Is(err, ErrTruncated) true.
 func (e *TruncatedError) Is(target error) bool { return target == ErrTruncated }
 
-// UnavailableError says why a driver or device cannot be used on this machine
+// UnavailableError describes why a driver or device cannot be used on this machine
 // and what to do about it. errors.Is(err, ErrUnsupported) is true.
 type UnavailableError struct {
 	Driver string

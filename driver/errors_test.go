@@ -9,7 +9,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-func TestErrorsSayWhat(t *testing.T) {
+func TestErrorsNameWhatFailed(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		is   []error

@@ -194,9 +194,9 @@ func TestContiguousPackets(t *testing.T) {
 		if ok && !bytes.Equal(b, p.bytes()) {
 			t.Fatalf("Contiguous gives %v, want %v", b, p.bytes())
 		}
-		// A layout may say no for pieces that are empty.
+		// A layout may return false for pieces that are empty.
 		if must := filled <= 1 && q.IOV != nil || len(p.pieces) <= 1; must && !ok || filled > 1 && ok {
-			t.Fatalf("Contiguous says %v for %d pieces, %d of them not empty", ok, len(p.pieces), filled)
+			t.Fatalf("Contiguous returns %v for %d pieces, %d of them not empty", ok, len(p.pieces), filled)
 		}
 	})
 	if b, ok := new(driver.Packet).Contiguous(); len(b) != 0 || !ok {

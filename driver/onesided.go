@@ -2,7 +2,7 @@ package driver
 
 import "context"
 
-// Access says what a region may be used for by peers. Local use needs no flag.
+// Access is the set of operations that peers may use a region for. Local use needs no flag.
 type Access uint8
 
 const (
@@ -71,19 +71,19 @@ type Region interface {
 	Bytes() []byte
 
 	// Key is what a peer needs to reach the region, at most MaxRemoteKey
-	// bytes. Whoever has it can use it: send it to those peers only.
+	// bytes. Any process that has it can use it: send it to those peers only.
 	Key() []byte
 
 	// Deregister revokes the key: operations that start afterwards fail with
 	// ErrRemoteKey. After nil nothing of a peer's operation happens in the
-	// memory; "Memory" in the documentation of this package says what
+	// memory; "Memory" in the documentation of this package describes what
 	// counts. It never blocks: after ErrBusy, or another error than ErrClosed, the
 	// memory may not be freed or used for something else; call again.
 	// ErrBusy means that an operation of a peer may be inside the region,
 	// over whatever connection, open or not: it lasts until that peer goes on, or
 	// dies. A region that is gone, because it was deregistered or its context was
 	// closed, returns ErrClosed: its memory is the caller's. When a context is
-	// closed while a peer is inside, Deregister goes on to say ErrBusy.
+	// closed while a peer is inside, Deregister still returns ErrBusy.
 	Deregister() error
 }
 
@@ -137,7 +137,7 @@ type OpState struct {
 // (ErrBounds), alignment (ErrAlignment), access (ErrAccess) and unknown
 // atomics (ErrUnsupported) are found when posting where the driver can, else
 // the operation completes with that error; a key that was revoked is
-// ErrRemoteKey. None of these breaks the connection unless the driver says so.
+// ErrRemoteKey. None of these breaks the connection unless the driver documents it.
 //
 // Operations are not ordered among each other, nor with messages, except by
 // Fence and Flush.

@@ -3,7 +3,7 @@ package driver
 import "context"
 
 // The interfaces below are optional. An instance or context has them exactly
-// when the capability of that name says so; find them by type assertion, once,
+// when the capability of that name is set; find them by type assertion, once,
 // off the data path.
 
 // Configurable is a Driver that lists its options, for help. No capability
@@ -19,7 +19,7 @@ type Configurable interface {
 type Option struct {
 	Name    string
 	Values  string // what it can be
-	Default string // what holds without it; empty: Help says it
+	Default string // what holds without it; empty: Help describes it
 	Help    string // one line
 }
 
@@ -52,13 +52,13 @@ type BufferReceiver interface {
 	RecvBufRelease(p *Packet) error
 }
 
-// Ender tells the end of a connection without a receive: while a buffer is out
+// Ender reports the end of a connection without a receive: while a buffer is out
 // receives make no progress, and a prober does not name the instance. No
 // capability announces it: find it by type assertion.
 type Ender interface {
 	Instance
 
-	// Err is nil while the connection stands. Once it has ended it says how:
+	// Err is nil while the connection is established. Once it has ended it returns how:
 	// ErrBroken or ErrClosed, as a receive would after the messages that came
 	// before. It may be called from any goroutine after ConnectWait has
 	// returned nil.
@@ -157,14 +157,15 @@ type ConnectRequestReceiver interface {
 	OnConnectRequest(f func())
 }
 
-// Reacher is a context that knows from urls alone which peers it cannot reach, so that a layer above leaves it out instead
-// of failing to connect. A driver whose reach ends somewhere implements it: at the host, at a directory, at a network. A
-// context without it is taken to reach every context of its driver. No capability announces it: find it by type assertion.
+// Reacher is a context that knows from urls alone which peers it cannot reach, so that a layer above leaves it out
+// instead of failing to connect. A driver whose reach ends somewhere implements it: at the host, at a directory, at a
+// network. A context without it is taken to reach every context of its driver. No capability announces it: find it by
+// type assertion.
 type Reacher interface {
 	Context
 
 	// Reaches returns nil unless the two urls, this context's and the given one, show that a connection between the two
-	// contexts cannot come to stand; then it returns ErrUnreachable with the reason and the remedy. Nil is no promise: a
+	// contexts cannot be established; then it returns ErrUnreachable with the reason and the remedy. Nil is no promise: a
 	// connection may still fail. It is symmetric: if it returns nil at one end, it does at the other. It depends on the
 	// two urls alone, does no I/O and does not block, and may be called from any goroutine, also after Close. A url that
 	// is malformed or of another driver is ErrInvalid, one of another version ErrVersion.

@@ -1,7 +1,7 @@
 package driver
 
 // Packet is one message on its way through a driver. The caller allocates it
-// (once: packets are meant to be reused) and says where the bytes are in exactly
+// (once: packets are meant to be reused) and names the bytes in exactly
 // one of three forms.
 type Packet struct {
 	// Buf is memory of the driver, in buffer sends and buffer receives.

@@ -2,7 +2,7 @@ package driver
 
 import "time"
 
-// Track tells what a context is for. A rail has one context of each.
+// Track is the use of a context. A rail has one context of each.
 type Track uint8
 
 const (
@@ -35,7 +35,7 @@ type Hints struct {
 	// MaxMessage is the longest message the caller intends to send, in
 	// bytes; 0 if unknown. A driver may size its buffers by it.
 	MaxMessage int
-	// Blocking says that the caller means to sleep in waits rather than poll.
+	// Blocking means that the caller will sleep in waits rather than poll.
 	Blocking bool
 	// Options are settings of one driver, named in its documentation. An
 	// unknown name or a malformed value is ErrInvalid.
@@ -48,7 +48,7 @@ type Attributes struct {
 	// there is none.
 	SessionSize int
 	Rank        int
-	// WideURL says that the launcher carries urls of any length. Without it
+	// WideURL means that the launcher carries urls of any length. Without it
 	// a driver keeps its url within [MaxURL] bytes.
 	WideURL bool
 	// Secret authenticates peers to one another: contexts with different
@@ -74,7 +74,7 @@ type Properties struct {
 	Profile      Profile
 }
 
-// Capabilities say which parts of the contract hold for a context. All sizes
+// Capabilities are the parts of the contract that hold for a context. All sizes
 // are in bytes.
 type Capabilities struct {
 	// MaxMessage is the longest message that can be posted.
@@ -100,7 +100,7 @@ type Capabilities struct {
 	RdvSize int
 
 	// SendDepth and RecvDepth are how many packets may be posted and
-	// unfinished on one instance before a post says ErrBusy. A send may say
+	// unfinished on one instance before a post returns ErrBusy. A send may return
 	// so earlier when the peer does not receive.
 	SendDepth int
 	RecvDepth int
@@ -158,7 +158,7 @@ type Device struct {
 	Name        string
 	Description string
 	// Err is nil when the device can be opened, else an [*UnavailableError]
-	// that says why not and what to do.
+	// that contains the reason and the remedy.
 	Err error
 	// Details are facts for people, in order.
 	Details []Detail

@@ -128,7 +128,7 @@ func TestChoiceIsTheSameAtBothEnds(t *testing.T) {
 			if !reflect.DeepEqual(back, got) && len(back)+len(got) > 0 {
 				t.Errorf("the other end pairs %v, this one %v", back, got)
 			}
-			if len(got) == 0 && tt.a[0].driver == tt.b[0].driver && why[0].Why != "out of reach: another net" {
+			if len(got) == 0 && tt.a[0].driver == tt.b[0].driver && why[0].Why != "peer is not reachable by this driver: another net" {
 				t.Errorf("the reason is %q", why[0].Why)
 			}
 		})

@@ -54,7 +54,7 @@ func TestARankInAContainerIsReached(t *testing.T) {
 	defer bywash.Close()
 	for _, tt := range []struct{ name, mounts, by, why string }{
 		{"another /tmp", "mount -t tmpfs tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm", "tcp:",
-			"shm:host left out: out of reach: the peer, in another container, has its socket in a /tmp/bywash-0 that is not the one here"},
+			"shm:host left out: peer is not reachable by this driver: the peer, in another container, has its socket in a /tmp/bywash-0 that is not the one here"},
 		{"the same /tmp", "mount -t tmpfs tmpfs /dev/shm", "shm:", "shm:host taken: highest exclusivity that reaches the peer (48)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

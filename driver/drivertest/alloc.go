@@ -16,7 +16,7 @@ func notRace(*driver.Properties) bool { return !raceEnabled }
 var roleEcho = role("echo", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	in, out := packet(make([]byte, 64)), packet(make([]byte, 64))
 	for range n {
 		c.postRecv(in)

@@ -124,10 +124,10 @@ func checkAlignment(e *end) {
 var roleAdder = role("adder", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	one := c.i.(driver.OneSided)
 	var key []byte
-	e.parent.hear("key", &key)
+	e.parent.recvNote("key", &key)
 	reg, err := one.Import(key)
 	e.noErr("import", err)
 	for k := range n {
@@ -142,7 +142,7 @@ var roleAdder = role("adder", func(e *end) {
 			}
 		}
 	}
-	e.parent.tell("added", nil)
+	e.parent.sendNote("added", nil)
 })
 
 // addBySwap adds one by compare-and-swap.
@@ -174,7 +174,7 @@ func checkAtomicSum(e *end) {
 	atomic.StoreUint64(wide, 0)
 	atomic.StoreUint32(narrow, 0)
 	for _, p := range ps {
-		p.tell("key", r.Key())
+		p.sendNote("key", r.Key())
 	}
 	want := uint64(adders * n)
 	if e.caps.OneSided.AtomicWithCPU {
@@ -189,7 +189,7 @@ func checkAtomicSum(e *end) {
 		}
 	}
 	for _, p := range ps {
-		p.hear("added", nil)
+		p.recvNote("added", nil)
 		p.join()
 	}
 	for _, size := range []int{8, 4} {

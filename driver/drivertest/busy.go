@@ -4,7 +4,7 @@ import "github.com/bywash/bywash/driver"
 
 // roleBusy waits until the test has met ErrBusy, and then receives everything.
 var roleBusy = role("busy", func(e *end) {
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	if e.large {
 		n := e.caps.SendDepth
 		w := newWindow(c, n, 64)
@@ -18,7 +18,7 @@ var roleBusy = role("busy", func(e *end) {
 		return
 	}
 	var n int
-	e.parent.hear("sent", &n)
+	e.parent.recvNote("sent", &n)
 	newWindow(c, 1, 64).recvRun(n, 64, 0)
 	e.parent.sync()
 	// No further message arrives: a post that failed with ErrBusy was not taken.
@@ -45,7 +45,7 @@ func checkBusy(e *end) {
 		if got := e.counters().Busy; got == before {
 			e.Errorf("counter of busy posts: still %d", got)
 		}
-		p.tell("sent", total)
+		p.sendNote("sent", total)
 	}
 	for _, q := range sent {
 		c.endSend(q)
@@ -58,7 +58,7 @@ func checkBusy(e *end) {
 }
 
 // fillUp sends, to a peer that receives nothing, until sends stay unfinished
-// and a post says ErrBusy. It returns how many messages were taken, and those
+// and a post returns ErrBusy. It returns how many messages were taken, and those
 // that are unfinished.
 func (e *end) fillUp(c *conn) (total int, open []*driver.Packet) {
 	e.Helper()

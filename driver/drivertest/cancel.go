@@ -9,8 +9,8 @@ import (
 )
 
 var roleLine = role("cancel-before", func(e *end) {
-	c := e.parent.meet()
-	e.parent.hear("go", nil)
+	c := e.parent.connectPeer()
+	e.parent.recvNote("go", nil)
 	if e.large { // rdv data of receives that are cancelled
 		for range 2 {
 			c.takeRdv(&driver.Packet{})
@@ -43,7 +43,7 @@ func checkCancelBefore(e *end) {
 	}
 	c.postRecv(q[2])
 	c.postRecv(q[3])
-	p.tell("go", nil)
+	p.sendNote("go", nil)
 	for k, r := range q[2:] {
 		c.endRecv(r)
 		if err := verify(r.IOV[0], uint64(k)); err != nil {
@@ -64,7 +64,7 @@ func checkCancelBefore(e *end) {
 var roleFlood = role("flood", func(e *end) {
 	var r run
 	e.args(&r)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	if !e.large {
 		newWindow(c, r.Depth, r.Size).sendRun(r.N, r.Size, 0)
 		e.parent.sync()
@@ -156,7 +156,7 @@ func (e *end) mayCancel(c *conn, q *driver.Packet, rnd *rand.Rand, cancel bool) 
 }
 
 // ignoreDone: a receive that is done already, and not polled yet, is as good as
-// posted; but a driver that knows better may say ErrInvalid.
+// posted; but a driver that knows better may return ErrInvalid.
 func ignoreDone(err error) error {
 	if errors.Is(err, driver.ErrInvalid) {
 		return nil

@@ -31,7 +31,7 @@ var checks = []check{
 	{"EveryForm", "every way to send reaches every way to receive", nil, checkForms},
 	{"EverySize", "messages around every limit arrive whole, and nothing else is written", nil, checkSizes},
 	{"Order", "messages arrive in the order of their posts", nil, checkOrder},
-	{"Busy", "a full queue says ErrBusy, takes nothing and loses nothing", nil, checkBusy},
+	{"Busy", "a full queue returns ErrBusy, takes nothing and loses nothing", nil, checkBusy},
 	{"TooLong", "a send beyond MaxMessage is ErrTooLong and harms nothing", nil, checkTooLong},
 	{"Truncation", "a message that is too long for its receive is *TruncatedError, and consumed", nil, checkTruncation},
 	{"ManyInstances", "instances are used by many goroutines at once", nil, checkManyInstances},
@@ -57,7 +57,7 @@ var checks = []check{
 	{"PrefetchOther", "a post with other memory than was prefetched is ErrInvalid until unfetched", hasPrefetch, checkPrefetchOther},
 
 	{"PutGet", "puts and gets of every size, and nothing else is written", hasOneSided, checkPutGet},
-	{"Atomics", "every atomic does what it says and returns the old value", hasAtomics, checkAtomics},
+	{"Atomics", "every atomic changes the memory as documented and returns the old value", hasAtomics, checkAtomics},
 	{"AtomicSum", "atomics of several processes, and of the CPU, do not lose each other", hasAtomics, checkAtomicSum},
 	{"Alignment", "misaligned atomics are ErrAlignment", hasAtomics, checkAlignment},
 	{"Bounds", "operations that leave the region are ErrBounds", hasOneSided, checkBounds},

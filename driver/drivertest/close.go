@@ -11,7 +11,7 @@ import (
 var rolePartner = role("send-and-leave", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	var open []*driver.Packet
 	taken := 0
 	for taken < n {
@@ -29,7 +29,7 @@ var rolePartner = role("send-and-leave", func(e *end) {
 		open = append(open, q)
 		taken++
 	}
-	e.parent.tell("taken", taken)
+	e.parent.sendNote("taken", taken)
 	e.until("disconnect", func() bool {
 		c.pump()
 		err := c.i.Disconnect()
@@ -62,7 +62,7 @@ func checkDisconnectDelivers(e *end) {
 		}
 	}
 	var taken int
-	p.hear("taken", &taken)
+	p.recvNote("taken", &taken)
 	for k, q := range w.packets[:taken] {
 		if !e.large {
 			c.postRecv(q)
@@ -102,7 +102,7 @@ func checkDisconnectDelivers(e *end) {
 	p.join()
 }
 
-// ended checks that every call on an instance that ended says want.
+// ended checks that every call on an instance that ended returns want.
 func (e *end) ended(c *conn, want error) {
 	e.Helper()
 	ctx, cancel := e.bound()
@@ -147,11 +147,11 @@ func (e *end) ended(c *conn, want error) {
 }
 
 func checkClose(e *end) {
-	p, c := e.pair(roleHearsClose, nil)
+	p, c := e.pair(roleGetsClose, nil)
 	q := packet(make([]byte, 64))
 	setCanary(q.IOV[0])
 	e.noErr("post receive", c.i.RecvPost(q))
-	p.hear("posted", nil)
+	p.recvNote("posted", nil)
 	e.noErr("close", e.bounded("close", e.ctx.Close))
 	e.wantErr("second close", e.ctx.Close(), driver.ErrClosed)
 	done, err := c.i.RecvPoll(q)
@@ -174,12 +174,12 @@ func checkClose(e *end) {
 	p.join()
 }
 
-// roleHearsClose waits for the other side to close its context.
-var roleHearsClose = role("hears-close", func(e *end) {
-	c := e.parent.meet()
+// roleGetsClose waits for the other side to close its context.
+var roleGetsClose = role("gets-close", func(e *end) {
+	c := e.parent.connectPeer()
 	q := packet(make([]byte, 64))
 	e.noErr("post receive", c.i.RecvPost(q))
-	e.parent.tell("posted", nil)
+	e.parent.sendNote("posted", nil)
 	err := c.recvErr(q)
 	e.wantErr("receive when the peer closed its context", err, driver.ErrClosed)
 	if errors.Is(err, driver.ErrBroken) {

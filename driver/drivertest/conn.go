@@ -17,19 +17,19 @@ type conn struct {
 	rdvSent, rdvPosted int
 	sends              map[int]*driver.Packet // that may get updates
 	recvs              map[*driver.Packet]int
-	notes              []note // heard while something else was awaited
+	notes              []note // received while something else was awaited
 	early              []note // updates for messages that are not posted yet
 
 	reg     driver.RemoteRegion // of a victim
 	bounced [2]driver.Packet    // see bounce
 }
 
-// meet connects to the process at the other end of the link, which calls meet
-// as well. The nth calls belong together.
-func (l *link) meet() *conn {
+// connectPeer connects to the process at the other end of the link, which calls
+// connectPeer as well. The nth calls belong together.
+func (l *link) connectPeer() *conn {
 	l.e.Helper()
 	c := l.begin()
-	c.stand()
+	c.waitUp()
 	return c
 }
 
@@ -37,23 +37,23 @@ func (l *link) meet() *conn {
 func (l *link) begin() *conn {
 	l.e.Helper()
 	var url string
-	l.tell("url", l.e.context().URL())
-	l.hear("url", &url)
+	l.sendNote("url", l.e.context().URL())
+	l.recvNote("url", &url)
 	i, err := l.e.context().Connect(url)
 	l.e.noErr("connect", err)
 	return l.newConn(i)
 }
 
 func (l *link) newConn(i driver.Instance) *conn {
-	l.meets++
+	l.connects++
 	return &conn{
-		e: l.e, l: l, ch: l.meets, i: i,
+		e: l.e, l: l, ch: l.connects, i: i,
 		sends: make(map[int]*driver.Packet), recvs: make(map[*driver.Packet]int),
 	}
 }
 
-// stand waits until the connection stands.
-func (c *conn) stand() {
+// waitUp waits until the connection is established.
+func (c *conn) waitUp() {
 	c.e.Helper()
 	ctx, cancel := c.e.bound()
 	defer cancel()
@@ -68,7 +68,7 @@ func (e *end) self() *conn {
 	i, err := e.context().Connect(e.context().URL())
 	e.noErr("connect to oneself", err)
 	c := newLoop(e).newConn(i)
-	c.stand()
+	c.waitUp()
 	return c
 }
 
@@ -76,10 +76,10 @@ func (e *end) self() *conn {
 func (e *end) pair(name string, args any) (*peer, *conn) {
 	e.Helper()
 	p := e.peer(name, args)
-	return p, p.meet()
+	return p, p.connectPeer()
 }
 
-func (c *conn) tell(tag string, v any) { c.e.Helper(); c.l.post(note{Ch: c.ch, Tag: tag}, v) }
+func (c *conn) sendNote(tag string, v any) { c.e.Helper(); c.l.post(note{Ch: c.ch, Tag: tag}, v) }
 
 // next is the next note that is no update.
 func (c *conn) next(want string) note {
@@ -141,12 +141,12 @@ func (c *conn) update(n note) {
 	}
 }
 
-// ends reports whether err says that the connection has ended.
+// ends reports whether err means that the connection has ended.
 func ends(err error) bool {
 	return errors.Is(err, driver.ErrBroken) || errors.Is(err, driver.ErrClosed)
 }
 
-// tryRecv posts a receive and, on the large track, tells the sender.
+// tryRecv posts a receive and, on the large track, sends its rdv data to the sender.
 func (c *conn) tryRecv(p *driver.Packet) error {
 	if err := c.i.RecvPost(p); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (c *conn) postRecv(p *driver.Packet) {
 	c.e.noErr("post receive", c.tryRecv(p))
 }
 
-// takeRdv sets the rdv data that the receiver told, on the large track.
+// takeRdv sets the rdv data that the receiver has sent, on the large track.
 func (c *conn) takeRdv(p *driver.Packet) {
 	c.e.Helper()
 	if !c.e.large {

@@ -87,11 +87,11 @@ func connectOrders(e *end, l *link, rounds int) {
 	for k := range rounds {
 		e.ctx = e.open()
 		var url string
-		l.tell("url", e.ctx.URL())
-		l.hear("url", &url)
+		l.sendNote("url", e.ctx.URL())
+		l.recvNote("url", &url)
 		second := k%orders == 0 == e.child && k%orders != 2
 		if second {
-			l.hear("first", nil)
+			l.recvNote("first", nil)
 		}
 		i, err := e.ctx.Connect(url)
 		e.noErr("connect", err)
@@ -99,10 +99,10 @@ func connectOrders(e *end, l *link, rounds int) {
 			if err := waitFor(i, moment); !errors.Is(err, context.DeadlineExceeded) {
 				e.Fatalf("connect wait while the peer has not called connect: got %v, want its context's error", err)
 			}
-			l.tell("first", nil)
+			l.sendNote("first", nil)
 		}
 		c := l.newConn(i)
-		c.stand()
+		c.waitUp()
 		if i.Peer() != url {
 			e.Errorf("Peer() = %q, want the url that Connect was given, %q", i.Peer(), url)
 		}
@@ -120,7 +120,7 @@ var roleMany = role("connect-many", func(e *end) {
 		cs = append(cs, e.parent.begin())
 	}
 	for k, c := range cs {
-		c.stand()
+		c.waitUp()
 		c.swaps(a.Peer*a.Instances + k)
 	}
 	e.parent.sync()
@@ -145,7 +145,7 @@ func checkConnectMany(e *end) {
 		}
 	}
 	for k, c := range cs {
-		c.stand()
+		c.waitUp()
 		c.swaps(k)
 	}
 	for _, p := range ps {
@@ -158,9 +158,9 @@ var roleAbsent = role("connect-absent", func(e *end) {
 	var n int
 	e.args(&n)
 	for range n {
-		e.parent.tell("url", e.open().URL())
+		e.parent.sendNote("url", e.open().URL())
 	}
-	e.parent.hear("enough", nil)
+	e.parent.recvNote("enough", nil)
 })
 
 func checkConnectAbsent(e *end) {
@@ -168,7 +168,7 @@ func checkConnectAbsent(e *end) {
 	p := e.peer(roleAbsent, contexts)
 	for range contexts {
 		var url string
-		p.hear("url", &url)
+		p.recvNote("url", &url)
 		var i driver.Instance
 		nic := e.context()
 		e.noErr("connect", e.bounded("connect to a peer that does not connect", func() (err error) {
@@ -183,7 +183,7 @@ func checkConnectAbsent(e *end) {
 		e.wantErr("connect wait after disconnect", waitFor(i, moment), driver.ErrClosed)
 		e.wantErr("second disconnect", i.Disconnect(), driver.ErrClosed)
 	}
-	p.tell("enough", nil)
+	p.sendNote("enough", nil)
 	p.join()
 }
 
@@ -191,7 +191,7 @@ var roleSwap = role("swap", func(e *end) {
 	var n int
 	e.args(&n)
 	for k := range n {
-		e.parent.meet().swaps(k)
+		e.parent.connectPeer().swaps(k)
 	}
 	e.parent.sync()
 })
@@ -218,7 +218,7 @@ func (e *end) refused(what, url string, want error) {
 	}
 }
 
-// namesDriver checks that a failure says what failed.
+// namesDriver checks that a failure names what failed.
 func (e *end) namesDriver(what string, err error) {
 	e.Helper()
 	var d *driver.Error
@@ -234,8 +234,8 @@ func (e *end) namesDriver(what string, err error) {
 func checkConnectForeign(e *end) {
 	p := e.peer(roleEarly, nil)
 	var url string
-	p.tell("url", e.context().URL())
-	p.hear("url", &url)
+	p.sendNote("url", e.context().URL())
+	p.recvNote("url", &url)
 	u, err := driver.ParseURL(url, driver.MaxURL)
 	e.noErr("parse url", err)
 	for _, bad := range []string{"", ":", "x", u.Driver, u.Driver + ":", u.Driver + "::", url + " ", url + "\t", "\x00" + url, url[:len(u.Driver)+4],
@@ -263,9 +263,9 @@ func checkConnectForeign(e *end) {
 	}
 	i, err := e.context().Connect(url)
 	e.noErr("connect", err)
-	p.tell("go", nil)
+	p.sendNote("go", nil)
 	c := p.newConn(i)
-	c.stand()
+	c.waitUp()
 	c.swaps(0)
 	p.sync()
 	p.join()
@@ -297,11 +297,11 @@ func checkConnectTwice(e *end) {
 // connectTwice calls Connect twice on one side, and then twice on the other.
 func connectTwice(e *end, l *link, round int) {
 	var url string
-	l.tell("url", e.context().URL())
-	l.hear("url", &url)
+	l.sendNote("url", e.context().URL())
+	l.recvNote("url", &url)
 	second := (round == 0) == e.child
 	if second {
-		l.hear("first", nil)
+		l.recvNote("first", nil)
 	}
 	var cs [2]*conn
 	for k := range cs {
@@ -310,10 +310,10 @@ func connectTwice(e *end, l *link, round int) {
 		cs[k] = l.newConn(i)
 	}
 	if !second {
-		l.tell("first", nil)
+		l.sendNote("first", nil)
 	}
-	cs[1].stand()
-	cs[0].stand()
+	cs[1].waitUp()
+	cs[0].waitUp()
 	cs[0].swaps(0)
 	cs[1].swaps(1)
 	if second {
@@ -399,7 +399,7 @@ func refuseShortSecrets(e *end) {
 	}
 }
 
-// trySecret tries to connect until both sides have, or one has failed. It says
+// trySecret tries to connect until both sides have, or one has failed. It reports
 // yes, no, or what else happened.
 func trySecret(e *end, l *link, secret []byte) string {
 	cfg := *e.cfg // which other checks use as well
@@ -429,9 +429,9 @@ func trySecret(e *end, l *link, secret []byte) string {
 	default:
 		mine = err.Error()
 	}
-	l.tell("outcome", mine)
+	l.sendNote("outcome", mine)
 	if !heard {
-		l.hear("outcome", &theirs)
+		l.recvNote("outcome", &theirs)
 	}
 	e.noErr("close", e.ctx.Close())
 	switch {
@@ -445,13 +445,13 @@ func trySecret(e *end, l *link, secret []byte) string {
 
 var roleEarly = role("early-post", func(e *end) {
 	var url string
-	e.parent.tell("url", e.context().URL())
-	e.parent.hear("url", &url)
-	e.parent.hear("go", nil)
+	e.parent.sendNote("url", e.context().URL())
+	e.parent.recvNote("url", &url)
+	e.parent.recvNote("go", nil)
 	i, err := e.context().Connect(url)
 	e.noErr("connect", err)
 	c := e.parent.newConn(i)
-	c.stand()
+	c.waitUp()
 	c.swaps(0)
 	e.parent.sync()
 })
@@ -467,9 +467,9 @@ func checkEarlyPost(e *end) {
 		}
 	}
 	posts("before the peer connects")
-	p.tell("go", nil)
+	p.sendNote("go", nil)
 	posts("before connect wait")
-	c.stand()
+	c.waitUp()
 	c.swaps(0)
 	p.sync()
 	p.join()

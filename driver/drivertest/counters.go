@@ -5,18 +5,18 @@ import "github.com/bywash/bywash/driver"
 var roleCounted = role("counted", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	for k := range n {
 		c.swaps(k)
 	}
 	if e.caps.OneSided != nil {
-		e.parent.tell("key", e.register(shared{4096, allAccess, true}).Key())
+		e.parent.sendNote("key", e.register(shared{4096, allAccess, true}).Key())
 	}
-	e.parent.hear("leave", nil)
+	e.parent.recvNote("leave", nil)
 	c.leave()
 	var now driver.Counters
 	e.context().Counters(&now)
-	e.parent.tell("counters", now)
+	e.parent.sendNote("counters", now)
 })
 
 func checkCounters(e *end) {
@@ -28,9 +28,9 @@ func checkCounters(e *end) {
 	if e.caps.OneSided != nil {
 		e.countsOneSided(p, c)
 	}
-	p.tell("leave", nil)
+	p.sendNote("leave", nil)
 	var theirs driver.Counters
-	p.hear("counters", &theirs)
+	p.recvNote("counters", &theirs)
 	c.leave()
 	p.join()
 	for side, got := range map[string]driver.Counters{"here": e.counters(), "there": theirs} {
@@ -60,7 +60,7 @@ func checkCounters(e *end) {
 func (e *end) countsOneSided(p *peer, c *conn) {
 	e.Helper()
 	var key []byte
-	p.hear("key", &key)
+	p.recvNote("key", &key)
 	one := c.i.(driver.OneSided)
 	reg, err := one.Import(key)
 	e.noErr("import", err)

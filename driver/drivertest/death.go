@@ -39,7 +39,7 @@ var acts = []act{
 	{"put", hasPut, (*conn).offersMemory, (*conn).putsOnce},
 	{"flush", hasPut, (*conn).offersMemory, (*conn).flushesOnce},
 	{"atomic", hasAtomics, (*conn).offersMemory, (*conn).addsOnce},
-	{"connect", nil, nil, nil}, // before the connection stands
+	{"connect", nil, nil, nil}, // before the connection is established
 }
 
 // roleVictim plays one act until it is killed.
@@ -51,10 +51,10 @@ var roleVictim = role("victim", func(e *end) {
 	e.args(&a)
 	if acts[a.Act].victim == nil {
 		c := e.parent.begin()
-		c.stand()
+		c.waitUp()
 		c.idles(nil)
 	}
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	if err := acts[a.Act].victim(c, rand.New(rand.NewPCG(a.Seed, 1))); err != nil {
 		e.Fatalf("victim of %s: %v", acts[a.Act].name, err)
 	}
@@ -106,7 +106,7 @@ func (c *conn) swapsForever(*rand.Rand) error {
 
 func (c *conn) offersMemory(r *rand.Rand) error {
 	reg := c.e.register(shared{1 << 16, allAccess, r.IntN(2) == 0})
-	c.tell("key", reg.Key())
+	c.sendNote("key", reg.Key())
 	return c.idles(r)
 }
 
@@ -130,7 +130,8 @@ func (c *conn) receivesOnce() error {
 	return c.until(p, c.i.RecvPoll)
 }
 
-// holdsMessage keeps a message in the driver's memory until the driver says, without a receive, that the peer has died.
+// holdsMessage keeps a message in the driver's memory until the driver reports, without a receive, that the peer has
+// died.
 func (c *conn) holdsMessage() error {
 	en, ok := c.i.(driver.Ender)
 	if !ok {
@@ -171,7 +172,7 @@ func (c *conn) sendsOnce() error {
 	return c.until(p, c.i.SendPoll)
 }
 
-// rdvComes takes the next rdv data, unless the peer dies before it tells any.
+// rdvComes takes the next rdv data, unless the peer dies before it sends any.
 func (c *conn) rdvComes(p *driver.Packet) (ok bool) {
 	var n note
 	c.e.until("rdv data", func() bool {
@@ -314,7 +315,7 @@ func (e *end) deadTime() time.Duration { return e.cfg.scale(e.caps.DeadTime) }
 
 func checkDeath(e *end) {
 	props := e.query().Properties()
-	w, witness := e.pair(roleWitness, nil)
+	w, witness := e.pair(roleSurvivor, nil)
 	rnd := e.rand(3)
 	soak, _ := time.ParseDuration(os.Getenv(envSoak))
 	start, n := time.Now(), e.cfg.Deaths
@@ -334,24 +335,24 @@ func checkDeath(e *end) {
 			stood++
 		}
 		took = append(took, after)
-		w.tell("swap", k+1)
+		w.sendNote("swap", k+1)
 		witness.swaps(k + 1)
 	}
 	if got := e.counters().BrokenPeers - before; got < stood {
 		e.Errorf("counter of broken peers: %d after %d deaths", got, stood)
 	}
-	w.tell("swap", 0)
+	w.sendNote("swap", 0)
 	w.join()
 	slices.Sort(took)
 	e.Logf("%d deaths were noticed after %v (median), %v (99 %%), %v (all)",
 		len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
 }
 
-// roleWitness is a peer that lives on.
-var roleWitness = role("witness", func(e *end) {
-	c := e.parent.meet()
+// roleSurvivor is a peer that lives on.
+var roleSurvivor = role("survivor", func(e *end) {
+	c := e.parent.connectPeer()
 	for k := 1; ; {
-		if e.parent.hear("swap", &k); k == 0 {
+		if e.parent.recvNote("swap", &k); k == 0 {
 			return
 		}
 		c.swaps(k)
@@ -385,7 +386,7 @@ func (e *end) kills(a int, rnd *rand.Rand) (up bool, took time.Duration) {
 		p.free()
 		return false, took
 	}
-	c.stand()
+	c.waitUp()
 	go kill()
 	var err error
 	e.until("a death is noticed in "+acts[a].name, func() bool {
@@ -420,7 +421,7 @@ func checkDeathIsolated(e *end) {
 	var ps []*peer
 	var cs []*conn
 	for range 4 {
-		p, c := e.pair(roleWitness, nil)
+		p, c := e.pair(roleSurvivor, nil)
 		ps, cs = append(ps, p), append(cs, c)
 	}
 	for dead := range 3 {
@@ -429,13 +430,13 @@ func checkDeathIsolated(e *end) {
 		e.wantErr("receive from a peer that was killed", err, driver.ErrBroken)
 		for k := dead + 1; k < len(ps); k++ {
 			for r := range 10 {
-				ps[k].tell("swap", r+1)
+				ps[k].sendNote("swap", r+1)
 				cs[k].swaps(r + 1)
 			}
 		}
 		e.noErr("disconnect of a broken instance", cs[dead].i.Disconnect())
 	}
-	ps[3].tell("swap", 0)
+	ps[3].sendNote("swap", 0)
 	ps[3].join()
 }
 
@@ -477,7 +478,7 @@ func checkStopped(e *end) {
 var roleStopped = role("stopped", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	in, out := packet(make([]byte, c.size())), packet(make([]byte, c.size()))
 	for k := range n {
 		c.postRecv(in)

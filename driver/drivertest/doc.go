@@ -43,11 +43,11 @@
 // How the suite reads the contract where it leaves a choice:
 //
 //   - A second Connect for a peer is another instance; the nth calls of both
-//     sides meet, also when one side makes all of its calls first.
+//     sides are matched, also when one side makes all of its calls first.
 //   - RecvPost on an instance that ended may fail at once or when polled.
 //   - SendPost between SendBufGet and SendBufPost is not tried.
-//   - RecvCancel on a receive that is done and not polled may say nil or
-//     ErrInvalid; RecvPoll then tells the outcome.
+//   - RecvCancel on a receive that is done and not polled may return nil or
+//     ErrInvalid; RecvPoll then returns the outcome.
 //   - A send whose receive was cancelled may succeed or fail, but the
 //     connection holds.
 //   - Damaged rdv data is found by SendPost, damaged keys by Import.

@@ -37,7 +37,7 @@ type end struct {
 	argv   json.RawMessage // of a role
 	ctx    driver.Context  // see context
 
-	idle *idlers // nil: each peer is a process of its own
+	idle *idlePeers // nil: each peer is a process of its own
 
 	over  atomic.Bool // the check has ended
 	mu    sync.Mutex
@@ -126,7 +126,7 @@ func (e *end) Errorf(format string, args ...any) {
 	e.tb.Errorf(format, args...)
 }
 
-// Fatalf fails, and says first what went wrong in peers, which is often why.
+// Fatalf fails, and reports first what went wrong in peers, which is often the cause.
 func (e *end) Fatalf(format string, args ...any) {
 	if e.over.Load() {
 		runtime.Goexit()
@@ -167,7 +167,7 @@ func (e *end) dumpf(format string, args ...any) {
 	e.Fatalf(format, args...)
 }
 
-// until polls until f says true. It fails when the limit is reached.
+// until polls until f returns true. It fails when the limit is reached.
 func (e *end) until(what string, f func() bool) {
 	e.Helper()
 	if !e.within(e.cfg.limit, f) {
@@ -186,7 +186,7 @@ const (
 )
 
 // within polls f, first yielding and later with short pauses that leave the
-// processor to the peers, and reports whether it said true in time.
+// processor to the peers, and reports whether it returned true in time.
 func (e *end) within(d time.Duration, f func() bool) bool {
 	start := time.Now()
 	for n := 0; !f(); n++ {

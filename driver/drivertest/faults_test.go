@@ -16,10 +16,10 @@ import (
 	"github.com/bywash/bywash/driver/drivertest/internal/toy"
 )
 
-// trip is a fault that a check must find: on which track, and what the failure
-// says.
+// trip is a fault that a check must find: on which track, and what the failure must
+// contain.
 type trip struct {
-	check, fault, track, says string
+	check, fault, track, text string
 }
 
 const small, large = "Small", "Large"
@@ -45,7 +45,7 @@ var trips = []trip{
 	{"ConnectForeignURL", "bare-errors", small, "no \\*driver.Error"},
 	{"ConnectSelf", "no-self", small, "connect wait"},
 	{"ConnectTwice", "connect-crossed", small, "not within"},
-	{"ConnectRestartedPeer", "grudge", small, "connect wait"},
+	{"ConnectRestartedPeer", "refuse-after-broken", small, "connect wait"},
 	{"ConnectSecret", "any-secret", small, "connected: yes, want no"},
 	{"ConnectSecret", "short-secret", small, "open with a secret of 15 bytes"},
 	{"PostBeforeConnected", "early-post", small, "post before"},
@@ -62,7 +62,7 @@ var trips = []trip{
 	{"Truncation", "truncate-silently", small, "want \\*TruncatedError"},
 	{"ManyInstances", "cross-talk", small, "not within|byte"},
 
-	{"CancelBefore", "cancel-deaf", small, "receive: not within"},
+	{"CancelBefore", "cancel-ignored", small, "receive: not within"},
 	{"CancelBefore", "write-after-cancel", small, "cancelled buffer was written"},
 	{"CancelRace", "write-after-cancel", small, "cancelled buffer was written"},
 	{"CancelRace", "write-after-cancel", large, "cancelled buffer was written"},
@@ -71,12 +71,12 @@ var trips = []trip{
 	{"ProbeFair", "probe-forgets", small, "probe: not within|enough"},
 	{"ProbeOnce", "probe-twice", small, "between probe and receive"},
 	{"ProbeConcurrent", "probe-twice", small, "named to two|success at once"},
-	{"ProbeRest", "wait-any-late", small, "told of messages behind others"},
+	{"ProbeRest", "wait-any-late", small, "notified of messages behind others"},
 	{"ProbeEnd", "probe-misses-death", small, "probe: not within"},
 
 	{"WaitSleeps", "burn-cpu", small, "CPU time"},
-	{"WaitCancel", "cancel-any-deaf", small, "waiters are woken"},
-	{"WaitCancel", "recv-wait-deaf", small, "not back within"},
+	{"WaitCancel", "cancel-any-ignored", small, "waiters are woken"},
+	{"WaitCancel", "recv-wait-ignores-context", small, "not back within"},
 	{"NoLostWakeup", "lost-wakeup", large, "RecvWait: context deadline"},
 	{"SendWait", "send-wakeup-lost", large, "SendWait: context deadline"},
 	{"SendWait", "send-wakeup-lost", small, "SendWait( of a send that was stuck)?: context deadline"},
@@ -208,8 +208,8 @@ func (x trip) run(t *testing.T) error {
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s passes with the fault %s (%s)", x.check, x.fault, toy.Faults[x.fault])
-	case !regexp.MustCompile("(?m)^ +\\S+\\.go:.*(" + x.says + ")").Match(out):
-		return fmt.Errorf("%s fails with the fault %s, but does not say %q:\n%.3000s", x.check, x.fault, x.says, out)
+	case !regexp.MustCompile("(?m)^ +\\S+\\.go:.*(" + x.text + ")").Match(out):
+		return fmt.Errorf("%s fails with the fault %s, but its output does not match %q:\n%.3000s", x.check, x.fault, x.text, out)
 	}
 	t.Logf("%-20s finds %-22s in %v", x.check, x.fault, took)
 	return nil

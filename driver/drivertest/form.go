@@ -6,7 +6,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// form is a way to say where the bytes of a message are.
+// form is a way to describe where the bytes of a message are.
 type form string
 
 const (

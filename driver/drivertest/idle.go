@@ -16,16 +16,16 @@ const (
 )
 
 // mortal are the roles of processes that are killed, or that must not have lived before.
-var mortal = []string{roleWitness, roleVictim, roleSwap}
+var mortal = []string{roleSurvivor, roleVictim, roleSwap}
 
-// idlers are the peer processes of a run that play no role now.
-type idlers struct{ free []*peer }
+// idlePeers are the peer processes of a run that play no role now.
+type idlePeers struct{ free []*peer }
 
 // reuses reports whether the process of a role plays others before and after it.
 func (e *end) reuses(name string) bool { return e.idle != nil && !slices.Contains(mortal, name) }
 
-// idler gives a role to a peer process that has none; nil if there is none.
-func (e *end) idler(name string, argv json.RawMessage) *peer {
+// idlePeer gives a role to a peer process that has none; nil if there is none.
+func (e *end) idlePeer(name string, argv json.RawMessage) *peer {
 	if !e.reuses(name) || len(e.idle.free) == 0 {
 		return nil
 	}
@@ -35,22 +35,22 @@ func (e *end) idler(name string, argv json.RawMessage) *peer {
 	p.resting = false
 	p.renew(e)
 	p.name = "peer " + name
-	p.tell(tagAgain, e.setup(name, argv))
+	p.sendNote(tagAgain, e.setup(name, argv))
 	return p
 }
 
-// renew makes the link that of another check: what nobody has heard was for the one before.
+// renew makes the link that of another check: notes that were not received were for the one before.
 func (l *link) renew(e *end) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.e, l.meets, l.queues = e, 0, make(map[int]chan note)
+	l.e, l.connects, l.queues = e, 0, make(map[int]chan note)
 }
 
 // end ends the processes. Each must end by itself, and in order.
-func (i *idlers) end(e *end) {
+func (i *idlePeers) end(e *end) {
 	for _, p := range i.free {
 		p.renew(e)
-		p.tell(tagOver, nil)
+		p.sendNote(tagOver, nil)
 	}
 	for _, p := range i.free {
 		p.awaitExit()

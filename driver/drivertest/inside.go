@@ -20,22 +20,22 @@ var roleInsider = role("insider", func(e *end) {
 	var sizes []int
 	e.args(&sizes)
 	for _, size := range sizes {
-		c := e.parent.meet()
+		c := e.parent.connectPeer()
 		one := c.i.(driver.OneSided)
 		var key []byte
-		e.parent.hear("key", &key)
+		e.parent.recvNote("key", &key)
 		reg, err := one.Import(key)
 		e.noErr("import", err)
 		b := make([]byte, size)
 		for k := 0; err == nil; k++ {
 			if err = c.do(one.PutPost, &driver.Op{Local: b, Remote: reg}); k == 0 {
-				e.parent.tell("putting", nil)
+				e.parent.sendNote("putting", nil)
 			}
 		}
 		if !ends(err) && !errors.Is(err, driver.ErrRemoteKey) {
 			e.Fatalf("put to a region that is deregistered, over a connection that ends: %v", err)
 		}
-		e.parent.tell("refused", nil)
+		e.parent.sendNote("refused", nil)
 		if err := c.i.Disconnect(); err != nil && !errors.Is(err, driver.ErrClosed) {
 			e.Fatalf("disconnect: %v", err)
 		}
@@ -70,10 +70,10 @@ func checkStoppedInside(e *end) {
 	for k, size := range sizes {
 		ctx := e.ctx
 		e.ctx = e.open() // which is closed in one of the ways
-		c := p.meet()
+		c := p.connectPeer()
 		r := e.register(shared{size, driver.RemoteWrite, k/insideWays%2 == 0})
-		p.tell("key", r.Key())
-		p.hear("putting", nil)
+		p.sendNote("key", r.Key())
+		p.recvNote("putting", nil)
 		for until := time.Now().Add(time.Duration(rnd.IntN(500_000))); time.Now().Before(until); {
 		}
 		p.stop()
@@ -107,7 +107,7 @@ func (e *end) leaveInside(way int, c *conn, p *peer, r driver.Region) {
 	if !stopped {
 		var n driver.Counters
 		if before.Counters(&n); n.DeregisterBusy == 0 {
-			e.Errorf("counter of deregistrations that were told ErrBusy is 0 after one")
+			e.Errorf("counter of deregistrations that returned ErrBusy is 0 after one")
 		}
 		resume()
 		e.until("deregister after the peer has gone on", free)
@@ -117,7 +117,7 @@ func (e *end) leaveInside(way int, c *conn, p *peer, r driver.Region) {
 	if stopped {
 		resume()
 	}
-	p.hear("refused", nil)
+	p.recvNote("refused", nil)
 	e.within(moment, func() bool { return disturbed(b[:1]) >= 0 })
 	if k := disturbed(b); k >= 0 {
 		e.Fatalf("byte %d was written after Deregister had returned nil (the peer was stopped, way %d)", k, way)

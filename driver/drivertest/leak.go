@@ -28,7 +28,7 @@ func (e *end) holdings() (h holdings) {
 }
 
 // countMaps counts the mappings of /proc/self/maps, without those that the runtime and the C library make for threads
-// and keep when a thread has ended: private anonymous memory, stack or heap, beside a guard that nobody may touch.
+// and keep when a thread has ended: private anonymous memory, stack or heap, beside a guard page without access.
 func countMaps(maps []byte) (n int) {
 	var guards, memory []span
 	for line := range bytes.Lines(maps) {
@@ -85,8 +85,8 @@ func (e *end) unchanged(before holdings, n int) {
 		now = e.holdings()
 		return now.fds <= before.fds && now.goroutines <= before.goroutines && now.maps < before.maps+n
 	}
-	patience := min(2*time.Second, e.cfg.limit)
-	if !e.within(patience, same) {
+	maxWait := min(2*time.Second, e.cfg.limit)
+	if !e.within(maxWait, same) {
 		if now.fds > before.fds || now.goroutines > before.goroutines {
 			e.Errorf("%v", integrity.Errorf("descriptors or goroutines are not freed"))
 		}
@@ -121,7 +121,7 @@ func checkCloseFrees(e *end) {
 		ctx, err := e.query().Open(e.cfg.Attributes)
 		e.noErr("open", err)
 		e.ctx = ctx
-		a, b := e.self(), p.meet()
+		a, b := e.self(), p.connectPeer()
 		a.swap(min(5000, e.caps.MaxMessage), 1, 1)
 		b.swaps(k)
 		p.sync()
@@ -137,7 +137,7 @@ func checkCloseFrees(e *end) {
 	p.join()
 }
 
-// roleRounds opens, meets and closes, n times.
+// roleRounds opens, connects and closes, n times.
 var roleRounds = role("rounds", func(e *end) {
 	var n int
 	e.args(&n)
@@ -145,7 +145,7 @@ var roleRounds = role("rounds", func(e *end) {
 		ctx, err := e.query().Open(e.cfg.Attributes)
 		e.noErr("open", err)
 		e.ctx = ctx
-		c := e.parent.meet()
+		c := e.parent.connectPeer()
 		c.swaps(k)
 		e.parent.sync()
 		e.noErr("close", ctx.Close())
@@ -157,9 +157,9 @@ func checkDeathFrees(e *end) {
 	e.context()
 	const rounds, spans = 3, 4 // each round may wait for the dead time
 	round := func() {
-		p, c := e.pair(roleWitness, nil)
+		p, c := e.pair(roleSurvivor, nil)
 		for r := range 3 {
-			p.tell("swap", r+1)
+			p.sendNote("swap", r+1)
 			c.swaps(r + 1)
 		}
 		p.kill()
@@ -191,8 +191,8 @@ func (e *end) moreMaps(before holdings, n int) bool {
 func checkSweep(e *end) {
 	before := e.files()
 	for range e.times(3, 2) {
-		p, c := e.pair(roleWitness, nil)
-		p.tell("swap", 1)
+		p, c := e.pair(roleSurvivor, nil)
+		p.sendNote("swap", 1)
 		c.swaps(1)
 		p.kill()
 		p.free()

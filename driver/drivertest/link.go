@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// note is what test and peer process tell each other beside the driver: one
+// note is a message between test and peer process beside the driver: one
 // line of JSON. Ch keeps the conversations of several instances apart.
 type note struct {
 	Ch  int             `json:"ch,omitempty"`
@@ -29,12 +29,12 @@ type link struct {
 	name string // of the other side
 	w    io.Writer
 
-	mu      sync.Mutex
-	queues  map[int]chan note
-	meets   int
-	gone    chan struct{} // closed when the pipe has ended
-	err     error
-	failure string // that the peer process told
+	mu       sync.Mutex
+	queues   map[int]chan note
+	connects int
+	gone     chan struct{} // closed when the pipe has ended
+	err      error
+	failure  string // that the peer process reported
 }
 
 func newLink(e *end, name string, r io.Reader, w io.Writer) *link {
@@ -58,7 +58,7 @@ func (l *link) read(r io.Reader) {
 			return
 		}
 		l.queue(n.Ch) <- n
-		if n.Tag == tagFail { // whoever waits shall see it
+		if n.Tag == tagFail { // every waiting goroutine must see it
 			l.failure = string(n.V)
 			l.err = errors.New(l.failure)
 			close(l.gone)
@@ -99,9 +99,9 @@ func (l *link) post(n note, v any) {
 	_, _ = l.w.Write(append(line, '\n'))
 }
 
-// tell sends a note; hear waits for one with that tag and decodes it into v.
-func (l *link) tell(tag string, v any) { l.e.Helper(); l.post(note{Tag: tag}, v) }
-func (l *link) hear(tag string, v any) { l.e.Helper(); l.expect(l.next(0, tag), tag, v) }
+// sendNote sends a note; recvNote waits for one with that tag and decodes it into v.
+func (l *link) sendNote(tag string, v any) { l.e.Helper(); l.post(note{Tag: tag}, v) }
+func (l *link) recvNote(tag string, v any) { l.e.Helper(); l.expect(l.next(0, tag), tag, v) }
 
 func (l *link) expect(n note, tag string, v any) {
 	l.e.Helper()
@@ -109,13 +109,13 @@ func (l *link) expect(n note, tag string, v any) {
 		l.e.Fatalf("%s: %s", l.name, n.V)
 	}
 	if n.Tag != tag {
-		l.e.Fatalf("%s says %q %s, want %q", l.name, n.Tag, n.V, tag)
+		l.e.Fatalf("%s sent %q %s, want %q", l.name, n.Tag, n.V, tag)
 	}
 	if v == nil {
 		return
 	}
 	if err := json.Unmarshal(n.V, v); err != nil {
-		l.e.Fatalf("%s says %s %s: %v", l.name, tag, n.V, err)
+		l.e.Fatalf("%s sent %s %s: %v", l.name, tag, n.V, err)
 	}
 }
 
@@ -141,7 +141,7 @@ func (l *link) next(ch int, want string) note {
 		}
 		l.e.dumpf("%s has ended while %q was awaited: %v", l.name, want, l.err)
 	case <-limit.C:
-		l.e.dumpf("%s does not say %q within %v", l.name, want, l.e.cfg.limit)
+		l.e.dumpf("%s did not send %q within %v", l.name, want, l.e.cfg.limit)
 	}
 	panic("unreachable")
 }
@@ -156,9 +156,9 @@ func (l *link) try(ch int) (note, bool) {
 	}
 }
 
-// sync meets the other side's call of sync.
+// sync waits for the other side's call of sync.
 func (l *link) sync() {
 	l.e.Helper()
-	l.tell("sync", nil)
-	l.hear("sync", nil)
+	l.sendNote("sync", nil)
+	l.recvNote("sync", nil)
 }

@@ -43,7 +43,7 @@ func (m *memory) alloc(e *end, it *item) func(int) []byte {
 var roleSender = role("send-items", func(e *end) {
 	var items []item
 	e.args(&items)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	c.sendItems(items)
 	e.parent.sync()
 })
@@ -51,7 +51,7 @@ var roleSender = role("send-items", func(e *end) {
 var roleReceiver = role("receive-items", func(e *end) {
 	var items []item
 	e.args(&items)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	c.recvItems(items)
 	e.parent.sync()
 })
@@ -312,7 +312,7 @@ type run struct {
 var roleSendRuns = role("send-runs", func(e *end) {
 	var runs []run
 	e.args(&runs)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	for _, r := range runs {
 		newWindow(c, r.Depth, r.Size).sendRun(r.N, r.Size, r.Seed)
 	}
@@ -341,7 +341,7 @@ func checkOrder(e *end) {
 }
 
 var roleTooLong = role("too-long", func(e *end) {
-	e.parent.meet().swaps(0)
+	e.parent.connectPeer().swaps(0)
 	e.parent.sync()
 })
 
@@ -421,7 +421,7 @@ var roleExchange = role("exchange", func(e *end) {
 		cs = append(cs, e.parent.begin())
 	}
 	for _, c := range cs {
-		c.stand()
+		c.waitUp()
 	}
 	exchange(e, cs, a.Peer*a.Instances, a.N)
 	e.parent.sync()
@@ -457,7 +457,7 @@ func checkManyInstances(e *end) {
 		}
 	}
 	for _, c := range cs {
-		c.stand()
+		c.waitUp()
 	}
 	exchange(e, cs, 0, n)
 	for _, p := range ps {

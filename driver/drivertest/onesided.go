@@ -27,7 +27,7 @@ type shared struct {
 
 const allAccess = driver.RemoteRead | driver.RemoteWrite | driver.RemoteAtomic
 
-// order is what a target is told to do with a region.
+// order is what a target must do with a region.
 type order struct {
 	Do     string // verify, clear, load, deregister, end
 	Region int
@@ -36,19 +36,19 @@ type order struct {
 	Seed   uint64
 }
 
-// roleTarget registers memory, filled with canaries, and does as it is told.
+// roleTarget registers memory, filled with canaries, and follows orders.
 var roleTarget = role("target", func(e *end) {
 	var want []shared
 	e.args(&want)
-	e.parent.meet()
+	e.parent.connectPeer()
 	regions := make([]driver.Region, len(want))
 	for k, s := range want {
 		regions[k] = e.register(s)
-		e.parent.tell("key", regions[k].Key())
+		e.parent.sendNote("key", regions[k].Key())
 	}
 	for {
 		var o order
-		if e.parent.hear("order", &o); o.Do == "end" {
+		if e.parent.recvNote("order", &o); o.Do == "end" {
 			break
 		}
 		r := regions[o.Region]
@@ -65,12 +65,12 @@ var roleTarget = role("target", func(e *end) {
 				e.Fatalf("byte %d of the region was written", k)
 			}
 		case "load":
-			e.parent.tell("value", atomic.LoadUint64((*uint64)(unsafe.Pointer(&r.Bytes()[o.Offset]))))
+			e.parent.sendNote("value", atomic.LoadUint64((*uint64)(unsafe.Pointer(&r.Bytes()[o.Offset]))))
 		case "deregister":
 			e.deregister(r)
 			e.wantErr("second deregister", r.Deregister(), driver.ErrClosed)
 		}
-		e.parent.tell("done", nil)
+		e.parent.sendNote("done", nil)
 	}
 })
 
@@ -121,7 +121,7 @@ func (e *end) target(want ...shared) *remote {
 	r := &remote{peer: p, c: c, one: c.i.(driver.OneSided)}
 	for k, s := range want {
 		var key []byte
-		p.hear("key", &key)
+		p.recvNote("key", &key)
 		reg, err := r.one.Import(key)
 		e.noErr("import", err)
 		if reg.Len() != s.Size || reg.Access() != s.Access {
@@ -134,21 +134,21 @@ func (e *end) target(want ...shared) *remote {
 
 func (r *remote) order(o order) {
 	r.e.Helper()
-	r.tell("order", o)
-	r.hear("done", nil)
+	r.sendNote("order", o)
+	r.recvNote("done", nil)
 }
 
 func (r *remote) load(region, offset int) (v uint64) {
 	r.e.Helper()
-	r.tell("order", order{Do: "load", Region: region, Offset: offset})
-	r.hear("value", &v)
-	r.hear("done", nil)
+	r.sendNote("order", order{Do: "load", Region: region, Offset: offset})
+	r.recvNote("value", &v)
+	r.recvNote("done", nil)
 	return v
 }
 
 func (r *remote) end() {
 	r.e.Helper()
-	r.tell("order", order{Do: "end"})
+	r.sendNote("order", order{Do: "end"})
 	r.join()
 }
 
@@ -373,24 +373,24 @@ var rolePutter = role("putter", func(e *end) {
 	var c *conn
 	for k := range rounds {
 		if k == 0 || e.caps.OneSided.RevokedKeyBreaks {
-			c = e.parent.meet()
+			c = e.parent.connectPeer()
 		}
 		one := c.i.(driver.OneSided)
 		var key []byte
-		e.parent.hear("key", &key)
+		e.parent.recvNote("key", &key)
 		reg, err := one.Import(key)
 		e.noErr("import", err)
 		for k := 0; ; k++ {
 			err := c.do(one.PutPost, &driver.Op{Local: b, Remote: reg})
 			if k == 0 {
-				e.parent.tell("putting", nil)
+				e.parent.sendNote("putting", nil)
 			}
 			if err != nil {
 				e.wantErr("put to a region that is deregistered", err, driver.ErrRemoteKey)
 				break
 			}
 		}
-		e.parent.tell("refused", nil)
+		e.parent.sendNote("refused", nil)
 	}
 })
 
@@ -400,14 +400,14 @@ func checkDeregisterBusy(e *end) {
 	p := e.peer(rolePutter, rounds)
 	for k := range rounds {
 		if k == 0 || e.caps.OneSided.RevokedKeyBreaks {
-			p.meet()
+			p.connectPeer()
 		}
 		r := e.register(shared{size, driver.RemoteWrite, k%2 == 0})
-		p.tell("key", r.Key())
-		p.hear("putting", nil)
+		p.sendNote("key", r.Key())
+		p.recvNote("putting", nil)
 		e.deregister(r)
 		setCanary(r.Bytes())
-		p.hear("refused", nil)
+		p.recvNote("refused", nil)
 		e.within(moment, func() bool { return disturbed(r.Bytes()) >= 0 })
 		if k := disturbed(r.Bytes()); k >= 0 {
 			e.Fatalf("byte %d was written after Deregister returned nil", k)
@@ -454,17 +454,17 @@ func checkFlush(e *end) {
 var roleFenced = role("fenced", func(e *end) {
 	var a struct{ Rounds, Size int }
 	e.args(&a)
-	e.parent.meet()
+	e.parent.connectPeer()
 	r := e.register(shared{a.Size + 64, driver.RemoteWrite, true})
 	flag := (*uint64)(unsafe.Pointer(&r.Bytes()[0]))
 	atomic.StoreUint64(flag, 0)
-	e.parent.tell("key", r.Key())
+	e.parent.sendNote("key", r.Key())
 	for k := range a.Rounds {
 		e.until("flag", func() bool { return atomic.LoadUint64(flag) == uint64(k+1) })
 		if err := verify(r.Bytes()[64:], uint64(k+1)); err != nil {
 			e.Fatalf("flag of round %d is there, its data are not: %v", k, err)
 		}
-		e.parent.tell("seen", nil)
+		e.parent.sendNote("seen", nil)
 	}
 })
 
@@ -476,7 +476,7 @@ func checkFence(e *end) {
 	p, c := e.pair(roleFenced, map[string]int{"Rounds": rounds, "Size": size})
 	one := c.i.(driver.OneSided)
 	var key []byte
-	p.hear("key", &key)
+	p.recvNote("key", &key)
 	reg, err := one.Import(key)
 	e.noErr("import", err)
 	data, flag := make([]byte, size), make([]byte, 8)
@@ -488,7 +488,7 @@ func checkFence(e *end) {
 		e.noErr("put data", one.PutPost(first))
 		e.noErr("fence", one.Fence())
 		e.noErr("put flag", one.PutPost(second))
-		p.hear("seen", nil)
+		p.recvNote("seen", nil)
 		e.noErr("data", c.opErr(first))
 		e.noErr("flag", c.opErr(second))
 	}

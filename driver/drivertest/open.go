@@ -52,7 +52,7 @@ func checkProperties(e *end) {
 	want(p.Profile.Latency > 0 && p.Profile.Bandwidth > 0, "the profile has latency and bandwidth")
 	d, _ := driver.Lookup(e.cfg.Driver)
 	if r, ok := d.(driver.Ranked); ok {
-		want(p.Profile.Exclusivity <= r.MaxExclusivity(), "exclusivity is within what the driver says")
+		want(p.Profile.Exclusivity <= r.MaxExclusivity(), "exclusivity is within the driver's maximum")
 	}
 	if o := c.OneSided; o != nil {
 		want(o.KeySize > 0 && o.KeySize <= driver.MaxRemoteKey, "KeySize is within MaxRemoteKey")

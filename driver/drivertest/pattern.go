@@ -48,14 +48,14 @@ func verify(b []byte, seed uint64) error {
 	return nil
 }
 
-// canary fills memory that nobody may write.
+// canary fills memory that must not be written.
 const canary = 0xC5
 
 var canaries = bytes.Repeat([]byte{canary}, 64<<10)
 
 // Memory is written and compared in pieces: the runtime cannot stop a goroutine within one copy, so that a collection
-// would stop all others, a driver's keeper among them, until fresh memory of many megabytes has been faulted in. On a
-// busy machine that took a second.
+// would stop all others, a driver's keep-alive goroutine among them, until fresh memory of many megabytes has been
+// faulted in. On a busy machine that took a second.
 
 func setCanary(b []byte) {
 	for len(b) > 0 {

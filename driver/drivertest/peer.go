@@ -44,7 +44,7 @@ func Main(m *testing.M) {
 // setup is the first line that a peer process reads.
 type setup struct {
 	Config Config
-	Limit  time.Duration // longer than that of the test, which tells more when it is reached
+	Limit  time.Duration // longer than that of the test, whose report has more details
 	Role   string
 	Args   json.RawMessage
 	Again  bool // the process waits for another role afterwards
@@ -66,7 +66,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 
 func runRole() {
 	in, out := os.Stdin, os.Stdout
-	os.Stdout = os.Stderr // nobody else shall write to the pipe
+	os.Stdout = os.Stderr // no other code must write to the pipe
 	d := json.NewDecoder(in)
 	var s setup
 	if err := d.Decode(&s); err != nil {
@@ -92,12 +92,12 @@ func (l *link) play(s *setup) (again bool) {
 	e := &end{tb: &childTB{l}, child: true, cfg: &s.Config, argv: s.Args, parent: l}
 	l.renew(e)
 	e.lookup()
-	l.tell("hello", os.Getpid())
+	l.sendNote("hello", os.Getpid())
 	roles[s.Role](e)
 	if e.ctx != nil { // so that what was disconnected in order shows as that
 		_ = e.ctx.Close()
 	}
-	l.tell(tagEnd, nil)
+	l.sendNote(tagEnd, nil)
 	return s.Again
 }
 
@@ -107,7 +107,7 @@ type childTB struct{ l *link }
 func (c *childTB) Helper()                 {}
 func (c *childTB) Logf(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 func (c *childTB) Fatalf(f string, a ...any) {
-	c.l.tell(tagFail, fmt.Sprintf(f, a...))
+	c.l.sendNote(tagFail, fmt.Sprintf(f, a...))
 	os.Exit(1)
 }
 func (c *childTB) Errorf(f string, a ...any) { c.Fatalf(f, a...) }
@@ -133,7 +133,7 @@ func (e *end) peer(name string, args any) *peer {
 	if err != nil {
 		e.Fatalf("encode arguments of %s: %v", name, err)
 	}
-	p := e.idler(name, argv)
+	p := e.idlePeer(name, argv)
 	if p == nil {
 		p = e.start(name, argv)
 	}
@@ -143,7 +143,7 @@ func (e *end) peer(name string, args any) *peer {
 		}
 	})
 	e.addPeer(p)
-	p.hear("hello", &p.pid)
+	p.recvNote("hello", &p.pid)
 	return p
 }
 
@@ -233,7 +233,7 @@ func (p *peer) awaitExit() {
 // join waits until the role has returned and the process has ended, or waits for another role.
 func (p *peer) join() {
 	p.e.Helper()
-	p.hear(tagEnd, nil)
+	p.recvNote(tagEnd, nil)
 	if p.again {
 		p.resting = true
 		p.e.idle.free = append(p.e.idle.free, p)

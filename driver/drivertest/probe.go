@@ -12,12 +12,12 @@ import (
 
 func hasProbe(p *driver.Properties) bool { return p.Capabilities.Probe && p.Track == driver.Small }
 
-// roleFill posts as many of n messages as the driver takes, says so, and then
+// roleFill posts as many of n messages as the driver takes, reports that, and then
 // sends the rest.
 var roleFill = role("fill", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	var open []*driver.Packet
 	for k := 0; k < n; k++ {
 		q := packet(make([]byte, 64))
@@ -36,11 +36,11 @@ var roleFill = role("fill", func(e *end) {
 	for !e.stuck(c, &open) && len(open) > 0 {
 		continue
 	}
-	e.parent.tell("full", nil)
+	e.parent.sendNote("full", nil)
 	for _, q := range open {
 		c.endSend(q)
 	}
-	e.parent.hear("enough", nil)
+	e.parent.recvNote("enough", nil)
 })
 
 func checkProbeFair(e *end) {
@@ -55,7 +55,7 @@ func checkProbeFair(e *end) {
 		conns[c.i] = c
 	}
 	for _, p := range ps {
-		p.hear("full", nil)
+		p.recvNote("full", nil)
 	}
 	time.Sleep(5 * moment) // for what is on its way
 	got := make(map[driver.Instance]int)
@@ -79,7 +79,7 @@ func checkProbeFair(e *end) {
 		}
 	}
 	for _, p := range ps {
-		p.tell("enough", nil)
+		p.sendNote("enough", nil)
 		p.join()
 	}
 }
@@ -108,40 +108,40 @@ func (e *end) atOnce(c *conn, q *driver.Packet) {
 	}
 }
 
-// checkProbeRest has one caller be told of a connection and receive one of two messages: another caller, which sleeps, is
-// told of the second one.
+// checkProbeRest has one caller be notified of a connection and receive one of two messages: another caller, which
+// sleeps, is notified of the second one.
 func checkProbeRest(e *end) {
 	const rounds = 10
-	p, c := e.pair(roleWhenTold, nil)
+	p, c := e.pair(roleOnOrder, nil)
 	w := e.context().(driver.Prober)
 	q := packet(make([]byte, 64))
 	start := time.Now()
 	for range rounds {
-		p.tell("send", 2)
+		p.sendNote("send", 2)
 		if i := e.named(); i != c.i {
 			e.Fatalf("probe names %v", i)
 		}
 		before := e.counters().Waits
 		ctx, cancel := e.bound()
-		told := make(chan error, 1)
+		reported := make(chan error, 1)
 		go func() {
 			i, err := w.RecvWaitAny(ctx)
 			if err == nil && i != c.i {
 				err = fmt.Errorf("it names %v", i)
 			}
-			told <- err
+			reported <- err
 		}()
 		e.until("RecvWaitAny sleeps", func() bool { return e.counters().Waits > before })
 		time.Sleep(moment) // drivers whose waits sleep again after a time are in a long sleep then
 		e.atOnce(c, q)
-		e.noErr("RecvWaitAny, after another caller has received the first of two messages", <-told)
+		e.noErr("RecvWaitAny, after another caller has received the first of two messages", <-reported)
 		cancel()
 		e.atOnce(c, q)
 	}
 	if took := time.Since(start); took > rounds*e.cfg.scale(moment+200*time.Millisecond) {
-		e.Errorf("RecvWaitAny was told of messages behind others after %v on average", took/rounds)
+		e.Errorf("RecvWaitAny was notified of messages behind others after %v on average", took/rounds)
 	}
-	p.tell("send", 0)
+	p.sendNote("send", 0)
 	p.sync()
 	p.join()
 }
@@ -234,8 +234,8 @@ func checkProbeConcurrent(e *end) {
 }
 
 var roleLeave = role("leave", func(e *end) {
-	c := e.parent.meet()
-	e.parent.hear("leave", nil)
+	c := e.parent.connectPeer()
+	e.parent.recvNote("leave", nil)
 	c.leave()
 	e.parent.sync()
 })
@@ -250,7 +250,7 @@ func checkProbeEnd(e *end) {
 		want error
 	}{
 		{c, p.kill, driver.ErrBroken},
-		{d, func() { q.tell("leave", nil); q.sync() }, driver.ErrClosed},
+		{d, func() { q.sendNote("leave", nil); q.sync() }, driver.ErrClosed},
 	} {
 		end.f()
 		if i := e.named(); i != end.c.i {
@@ -262,7 +262,7 @@ func checkProbeEnd(e *end) {
 			err = end.c.recvErr(r)
 		}
 		e.wantErr("receive on an instance that ended", err, end.want)
-		e.unnamed("after an end was told")
+		e.unnamed("after an end was reported")
 	}
 	q.join()
 }

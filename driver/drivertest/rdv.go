@@ -40,7 +40,7 @@ func checkRdvSize(e *end) {
 
 // roleTwoRecv receives one message on each of two instances.
 var roleTwoRecv = role("receive-on-two", func(e *end) {
-	a, b := e.parent.meet(), e.parent.meet()
+	a, b := e.parent.connectPeer(), e.parent.connectPeer()
 	ra, rb := e.room(formIOV1, rdvTrial, nil), e.room(formIOV1, rdvTrial, nil)
 	a.postRecv(&ra.p)
 	b.postRecv(&rb.p)
@@ -55,7 +55,7 @@ const rdvTrial = 10_000
 
 func checkRdvDamaged(e *end) {
 	p := e.peer(roleTwoRecv, nil)
-	a, b := p.meet(), p.meet()
+	a, b := p.connectPeer(), p.connectPeer()
 	pa, pb := packet(make([]byte, rdvTrial)), packet(make([]byte, rdvTrial))
 	fill(pa.IOV[0], 1)
 	fill(pb.IOV[0], 2)
@@ -114,7 +114,7 @@ func checkRdvUpdateDamaged(e *end) {
 var rolePrefetch = role("send-prefetched", func(e *end) {
 	var sizes []int
 	e.args(&sizes)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	f := c.i.(driver.Prefetcher)
 	for k, n := range sizes {
 		p := packet(make([]byte, n))

@@ -9,12 +9,12 @@ import (
 
 var roleReach = role("reach", func(e *end) {
 	reaches(e, e.parent)
-	e.parent.meet().swaps(0)
+	e.parent.connectPeer().swaps(0)
 	e.parent.sync()
 })
 
-// checkReaches checks the answers of a context that knows what it reaches. Those of contexts that do not reach each other
-// are of the driver's own tests, which know how to make such.
+// checkReaches checks the answers of a context that knows what it reaches. Those of contexts that do not reach each
+// other are of the driver's own tests, which know how to make such.
 func checkReaches(e *end) {
 	ctx, ok := e.context().(driver.Reacher)
 	if !ok {
@@ -22,7 +22,7 @@ func checkReaches(e *end) {
 	}
 	p := e.peer(roleReach, nil)
 	url := reaches(e, p.link)
-	c := p.meet()
+	c := p.connectPeer()
 	c.swaps(0)
 	p.sync()
 	p.join()
@@ -32,15 +32,15 @@ func checkReaches(e *end) {
 	e.noErr("reach the peer from a closed context", ctx.Reaches(url))
 }
 
-// reaches compares what both ends say of each other, and returns the peer's url.
+// reaches compares what both ends return for each other, and returns the peer's url.
 func reaches(e *end, l *link) string {
 	e.Helper()
 	type named struct{ URL, Domain string }
 	ctx := e.context().(driver.Reacher)
 	mine := named{ctx.URL(), ctx.Domain()}
 	var theirs named
-	l.tell("named", mine)
-	l.hear("named", &theirs)
+	l.sendNote("named", mine)
+	l.recvNote("named", &theirs)
 	e.noErr("reach itself", ctx.Reaches(mine.URL))
 	e.noErr("reach the peer", ctx.Reaches(theirs.URL))
 	u, err := driver.ParseURL(theirs.URL, driver.MaxURL)

@@ -13,7 +13,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Config says what is tested. Only Driver is required.
+// Config defines what is tested. Only Driver is required.
 type Config struct {
 	// Driver is the name of a registered driver.
 	Driver string
@@ -23,7 +23,7 @@ type Config struct {
 	Hints      driver.Hints
 	Attributes driver.Attributes
 
-	// Path, if not empty, is what Instance.Path must say after messages.
+	// Path, if not empty, is what Instance.Path must return after messages.
 	Path string
 
 	// TimeScale multiplies every dead time and limit, for emulation; 0 is 1. If
@@ -86,9 +86,9 @@ func Run(t *testing.T, cfg Config) {
 			t.Fatalf("Only: there is no check %q", name)
 		}
 	}
-	var idle *idlers
+	var idle *idlePeers
 	if cfg.TimeScale > 1 {
-		idle = &idlers{}
+		idle = &idlePeers{}
 		t.Cleanup(func() { idle.end(&end{tb: t, cfg: &cfg}) })
 	}
 	for _, c := range checks {

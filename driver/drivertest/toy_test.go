@@ -38,8 +38,8 @@ func toyConfig(t *testing.T, track driver.Track) Config {
 	return Config{Driver: "toy", Hints: driver.Hints{Track: track, Options: o}, Dirs: []string{dir}, Path: "socket", Deaths: deaths}
 }
 
-// With -short the toy has what tells soonest that the suite is broken: shared memory passes all of it then. A fault names its
-// check itself.
+// With -short the toy has what shows soonest that the suite is broken: shared memory passes all of it then. A fault
+// names its check itself.
 var (
 	briefSmall = []string{
 		"OpenOnce", "Properties", "URL", "Reaches", "AbsentFeatures", "ConnectInAnyOrder", "ConnectAbsentPeer", "ConnectForeignURL", "ConnectSelf",

@@ -51,31 +51,31 @@ func (e *end) idles(what string, f func(context.Context) error) {
 	e.Errorf("%s used %v of CPU time in %v, want less than a fifth", what, least, d)
 }
 
-var roleWhenTold = role("send-when-told", func(e *end) {
-	c := e.parent.meet()
+var roleOnOrder = role("send-on-order", func(e *end) {
+	c := e.parent.connectPeer()
 	var n int
-	for e.parent.hear("send", &n); n > 0; e.parent.hear("send", &n) {
+	for e.parent.recvNote("send", &n); n > 0; e.parent.recvNote("send", &n) {
 		newWindow(c, 1, 64).sendRun(n, 64, 0)
 	}
 	e.parent.sync()
 })
 
 func checkWaitSleeps(e *end) {
-	p, c := e.pair(roleWhenTold, nil)
+	p, c := e.pair(roleOnOrder, nil)
 	q := packet(make([]byte, 64))
 	ctx, cancel := e.bound()
 	defer cancel()
 	if w, ok := c.i.(driver.RecvWaiter); ok {
 		c.postRecv(q)
 		e.idles("RecvWait", func(ctx context.Context) error { return w.RecvWait(ctx, q) })
-		p.tell("send", 1) // it is still posted
+		p.sendNote("send", 1) // it is still posted
 		e.noErr("wait", w.RecvWait(ctx, q))
 		e.noErr("message", verify(q.IOV[0], 0))
 		c.forget(q)
 		if e.caps.BufferRecv {
 			b := &driver.Packet{}
 			e.idles("RecvWait for a buffer", func(ctx context.Context) error { return w.RecvWait(ctx, b) })
-			p.tell("send", 1)
+			p.sendNote("send", 1)
 			e.noErr("wait for a buffer", w.RecvWait(ctx, b))
 			e.noErr("message", verify(b.Buf[:b.N], 0))
 			e.noErr("release", c.i.(driver.BufferReceiver).RecvBufRelease(b))
@@ -83,7 +83,7 @@ func checkWaitSleeps(e *end) {
 	}
 	if w, ok := e.context().(driver.Prober); ok {
 		e.idles("RecvWaitAny", func(ctx context.Context) error { _, err := w.RecvWaitAny(ctx); return err })
-		p.tell("send", 1)
+		p.sendNote("send", 1)
 		i, err := w.RecvWaitAny(ctx)
 		if err != nil || i != c.i {
 			e.Fatalf("RecvWaitAny names %v, error %v", i, err)
@@ -93,13 +93,13 @@ func checkWaitSleeps(e *end) {
 	if got := e.counters().Waits; got == 0 {
 		e.Errorf("counter of waits: 0")
 	}
-	p.tell("send", 0)
+	p.sendNote("send", 0)
 	p.sync()
 	p.join()
 }
 
 func checkWaitCancel(e *end) {
-	p, c := e.pair(roleWhenTold, nil)
+	p, c := e.pair(roleOnOrder, nil)
 	if w, ok := c.i.(driver.RecvWaiter); ok {
 		q := packet(make([]byte, 64))
 		c.postRecv(q)
@@ -116,7 +116,7 @@ func checkWaitCancel(e *end) {
 		cancel()
 		e.cancelAny(w)
 	}
-	p.tell("send", 0)
+	p.sendNote("send", 0)
 	p.sync()
 	p.join()
 }
@@ -169,7 +169,7 @@ func (e *end) cancelAny(w driver.Prober) {
 var roleRandom = role("answer-randomly", func(e *end) {
 	var n int
 	e.args(&n)
-	c := e.parent.meet()
+	c := e.parent.connectPeer()
 	rnd := rand.New(rand.NewPCG(e.cfg.Seed, 7))
 	in, out := packet(make([]byte, 8)), packet(make([]byte, 8))
 	for range n {
@@ -226,11 +226,11 @@ func checkWakeup(e *end) {
 	p.join()
 }
 
-// roleLate receives n messages each time it is told to.
-var roleLate = role("receive-when-told", func(e *end) {
-	c := e.parent.meet()
+// roleLate receives n messages at each order.
+var roleLate = role("receive-on-order", func(e *end) {
+	c := e.parent.connectPeer()
 	var n int
-	for e.parent.hear("receive", &n); n > 0; e.parent.hear("receive", &n) {
+	for e.parent.recvNote("receive", &n); n > 0; e.parent.recvNote("receive", &n) {
 		newWindow(c, 1, 64).recvRun(n, 64, 0)
 	}
 	e.parent.sync()
@@ -242,7 +242,7 @@ func checkSendWait(e *end) {
 	ctx, cancel := e.bound()
 	defer cancel()
 	for range 50 {
-		p.tell("receive", 1)
+		p.sendNote("receive", 1)
 		q := packet(make([]byte, 64))
 		fill(q.IOV[0], 0)
 		c.postSend(q)
@@ -257,14 +257,14 @@ func checkSendWait(e *end) {
 			last := open[len(open)-1]
 			e.idles("SendWait", func(ctx context.Context) error { return w.SendWait(ctx, last) })
 		}
-		p.tell("receive", total)
+		p.sendNote("receive", total)
 		for _, q := range open {
 			if err := w.SendWait(ctx, q); err != nil {
 				e.dumpf("SendWait of a send that was stuck: %v", err)
 			}
 		}
 	}
-	p.tell("receive", 0)
+	p.sendNote("receive", 0)
 	p.sync()
 	p.join()
 }

@@ -42,7 +42,7 @@ func (c *Cache[H]) evict() *Region[H] {
 	s := c.set(r.access)
 	s.root.Store(s.root.Load().edit([]*Region[H]{r}, nil))
 	c.total.Evicted++
-	c.bury(r)
+	c.prepareDrop(r)
 	return r
 }
 
@@ -56,7 +56,7 @@ func (c *Cache[H]) retire(s *set[H], regions []*Region[H]) (victims []*Region[H]
 	for _, r := range regions {
 		c.lru.remove(r)
 		if old := r.state.Or(retired); old&countMask == 0 {
-			c.bury(r)
+			c.prepareDrop(r)
 			victims = append(victims, r)
 		} else {
 			c.forget(r)
@@ -88,8 +88,8 @@ func (c *Cache[H]) forget(r *Region[H]) {
 	c.memo.Load().forget(r)
 }
 
-// bury is forget for a region that will be dropped.
-func (c *Cache[H]) bury(r *Region[H]) {
+// prepareDrop is forget for a region that will be dropped.
+func (c *Cache[H]) prepareDrop(r *Region[H]) {
 	c.forget(r)
 	c.unreserve(r.hi - r.lo)
 	c.busy++

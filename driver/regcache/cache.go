@@ -83,7 +83,7 @@ type Cache[H any] struct {
 	cfg       Config
 
 	mu       sync.Mutex
-	calm     *sync.Cond // busy became 0
+	idle     *sync.Cond // busy became 0
 	busy     int        // calls of the registrar that are under way or due, and the worker
 	closed   bool       // Close was called
 	gone     bool       // Close succeeded
@@ -107,7 +107,7 @@ type set[H any] struct {
 func New[H any](r Registrar[H], cfg Config) *Cache[H] {
 	cfg.fill()
 	c := &Cache[H]{registrar: r, cfg: cfg, arenas: make(map[uint64]func())}
-	c.calm = sync.NewCond(&c.mu)
+	c.idle = sync.NewCond(&c.mu)
 	c.memo.Store(newMemo[H](1))
 	c.sets.Store(new([]*set[H]))
 	join(c)
@@ -234,14 +234,14 @@ func (c *Cache[H]) Close() error {
 // settleLocked waits until nothing is under way.
 func (c *Cache[H]) settleLocked() {
 	for c.busy > 0 {
-		c.calm.Wait()
+		c.idle.Wait()
 	}
 }
 
 // rest ends n of what busy counts.
 func (c *Cache[H]) rest(n int) {
 	if c.busy -= n; c.busy == 0 {
-		c.calm.Broadcast()
+		c.idle.Broadcast()
 	}
 }
 

@@ -114,10 +114,10 @@ func TestMisuse(t *testing.T) {
 	var none Fetch[int]
 	none.Cancel()
 	if _, done, err := none.TryAcquire(); !done || !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("acquire from no fetch: %v, %v", done, err)
+		t.Errorf("Acquire of a Fetch that was not started: %v, %v", done, err)
 	}
 	if _, err := none.Acquire(); !errors.Is(err, driver.ErrInvalid) {
-		t.Errorf("acquire from no fetch: %v", err)
+		t.Errorf("Acquire of a Fetch that was not started: %v", err)
 	}
 	r := mustAcquire(t, c, heap, 1)
 	r.Release()
@@ -154,7 +154,7 @@ func TestErrorsOfTheRegistrar(t *testing.T) {
 }
 
 // A region that cannot be deregistered stays pinned and counted, is tried again
-// when memory is short and by Close, which says why it failed.
+// when memory is short and by Close, which returns why it failed.
 func TestFailingDeregister(t *testing.T) {
 	dev := newDevice()
 	broken := errors.New("broken")
@@ -197,7 +197,7 @@ func TestFailingDeregister(t *testing.T) {
 	}
 }
 
-// Close refuses to go while a region is in use, but lets nobody in.
+// Close fails while a region is in use, but refuses further calls.
 func TestCloseWhileInUse(t *testing.T) {
 	dev := newDevice()
 	c := New(dev, Config{})

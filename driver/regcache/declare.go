@@ -34,7 +34,7 @@ type Declaration struct {
 	once atomic.Bool
 }
 
-// declared is what programs declared, and the caches that have to be told when
+// declared is what programs declared, and the caches that have to be notified when
 // that ends.
 var declared struct {
 	sync.Mutex

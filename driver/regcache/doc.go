@@ -20,13 +20,14 @@
 //	memory                    after Release               why it cannot be stale
 //	in a driver.Arena         kept, in whole pages        its Close invalidates
 //	declared by DeclareHeap   kept                        pinned: the collector cannot free it
-//	watched, see Watch        kept, in whole pages        userfaultfd tells what becomes of it
+//	watched, see Watch        kept, in whole pages        userfaultfd reports changes of it
 //	everything else           deregistered                (pinned meanwhile, if it is Go's)
 //
 // # Why registered Go memory stays
 //
-// The invariant: from the return of [Registrar].Register to the nil of Deregister, every byte of a region is at the same
-// address, in the page frame that the device has, and belongs to nothing else. For Go memory it holds for these reasons:
+// The invariant: from the return of [Registrar].Register to the nil of Deregister, every byte of a region is at the
+// same address, in the page frame that the device has, and belongs to nothing else. For Go memory it holds for these
+// reasons:
 //
 //   - A Region holds a runtime.Pinner, which pins before Register and unpins after Deregister returned nil. A Pinner keeps its
 //     own pointer to the object, so the collector finds the object reachable as long as the Region is; and if a Region is
@@ -45,16 +46,17 @@
 //     program mapped stays only if the program keeps it until Release, which Acquire asks for.
 //   - Objects of the experimental arena package make Pin panic.
 //
-// TestPinnedMemoryStays, TestInteriorPointerKeepsTheObject, TestPinnerDoesNotHoldStacks and TestHeapMemoryIsKeptWhileRegistered
-// check this on a device that writes into pinned pages (io_uring). The last one failed once, in a virtual machine
-// whose hypervisor takes free pages back, and never again. When it fails it names the cause from the bytes, the
-// collector's view of the object and the page frames: a pinning bug, a page that the kernel replaced, or one whose frame stayed
-// and whose bytes went, which only the hypervisor can do. TestEvidence checks that diagnosis.
+// TestPinnedMemoryStays, TestInteriorPointerKeepsTheObject, TestPinnerDoesNotHoldStacks and
+// TestHeapMemoryIsKeptWhileRegistered check this on a device that writes into pinned pages (io_uring). The last one
+// failed once, in a virtual machine whose hypervisor takes free pages back, and never again. When it fails it names the
+// cause from the bytes, the collector's view of the object and the page frames: a pinning bug, a page that the kernel
+// replaced, or one whose frame stayed and whose bytes went, which only the hypervisor can do. TestExplanations checks that
+// diagnosis.
 //
 // # Why Go memory is declared
 //
-// Go memory cannot be told from other memory (runtime.Pinner accepts both), so it has to be declared. A program reports
-// other changes of a mapping to a cache by Invalidate.
+// Go memory cannot be distinguished from other memory (runtime.Pinner accepts both), so it has to be declared. A
+// program reports other changes of a mapping to a cache by Invalidate.
 //
 // # Regions
 //
@@ -69,15 +71,15 @@
 //
 // Regions are counted: those in use are never evicted. The budget is kept by
 // evicting those that were acquired the longest time ago; where all are in use
-// it is exceeded, and regions go as they are released. When the registrar says
-// ENOMEM, as much as is needed is evicted, and it is asked once more.
+// it is exceeded, and regions go as they are released. When the registrar returns
+// ENOMEM, as much as is needed is evicted, and it is called once more.
 //
 // # Cost
 //
 // A hit takes no lock, makes no system call and does not allocate. Regions are found in two steps. A memo, which works
 // like the TLB of a processor, knows which region served the last request that started in a page: mostly that is it.
 // Else a sorted two-level index is searched; it is never changed but replaced, so that readers need no lock. The region
-// itself confirms what the memo says. References, flags and the number of hits of a region are one word, so that to
+// itself confirms the result of the memo. References, flags and the number of hits of a region are one word, so that to
 // take one is a single compare-and-swap; a region is one cache line. Acquire and Release together, on one core of a
 // 2-core virtual machine (AMD EPYC), with 100 000 regions: 18 ns the same memory again, 70 ns uniformly at random. The
 // benchmarks print the table of docs/performance.md over the number of regions.
@@ -91,5 +93,5 @@
 // Prefetch registers in the background, and Fetch.TryAcquire asks whether it is
 // there: so a driver whose posts must not block calls Lookup, and on a miss
 // Prefetch. An Acquire of the same memory joins what is under way. To pipeline
-// the transfer of a cold buffer with its registration, prefetch it in parts.
+// the transfer of an unregistered buffer with its registration, prefetch it in parts.
 package regcache

@@ -10,7 +10,7 @@ import (
 // key is what a device returns for a registration.
 type key uint32
 
-// nic is a device that says what it does.
+// nic is a device that prints what it does.
 type nic struct{ last key }
 
 func (n *nic) Register(b []byte, _ regcache.Access) (key, error) {

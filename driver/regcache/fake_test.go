@@ -89,7 +89,7 @@ func (d *device) check(r *Region[int], b []byte, access Access) error {
 	case !ok:
 		return fmt.Errorf("region of handle %d is not registered", r.Handle())
 	case s.lo != r.Addr() || s.hi != r.Addr()+uintptr(r.Len()) || s.access != r.Access():
-		return fmt.Errorf("region says [%#x +%d) for %d, registered is %+v", r.Addr(), r.Len(), r.Access(), s)
+		return fmt.Errorf("region is [%#x +%d) for %d, registered is %+v", r.Addr(), r.Len(), r.Access(), s)
 	case s.lo > lo || s.hi < hi || s.access&access != access:
 		return fmt.Errorf("region %+v does not cover [%#x,%#x) for %d", s, lo, hi, access)
 	}

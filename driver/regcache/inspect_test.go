@@ -18,8 +18,8 @@ func (x registration) isFreed() bool {
 }
 
 // inspect describes the first byte at which an object is not what it should be, while a device has the registration x:
-// whether the collector has freed the registered memory (a pinning bug), and the page frames, which tell a frame that the
-// kernel gave away (the device still has it) from one that changed under a pin.
+// whether the collector has freed the registered memory (a pinning bug), and the page frames, which distinguish a frame
+// that the kernel gave away (the device still has it) from one that changed under a pin.
 func inspect(x registration, o canary, want []byte) string {
 	lo, hi := span(o.mem)
 	for i, b := range o.mem {
@@ -37,8 +37,8 @@ func inspect(x registration, o canary, want []byte) string {
 	return fmt.Sprintf("object at %#x: every byte is right by now", lo)
 }
 
-// frames returns the page frame of each page of [lo, hi), 0 for those that are not present; nil where it is not told: without
-// CAP_SYS_ADMIN every frame reads as 0.
+// frames returns the page frame of each page of [lo, hi), 0 for those that are not present; nil where the kernel does
+// not report it: without CAP_SYS_ADMIN every frame reads as 0.
 func frames(lo, hi uintptr) []uint64 {
 	f, err := os.Open("/proc/self/pagemap")
 	if err != nil {
@@ -52,14 +52,14 @@ func frames(lo, hi uintptr) []uint64 {
 	}
 	const present, frame = 1 << 63, 1<<55 - 1
 	all := make([]uint64, end-first)
-	told := false
+	reported := false
 	for i := range all {
 		if v := binary.NativeEndian.Uint64(raw[8*i:]); v&present != 0 {
 			all[i] = v & frame
-			told = told || all[i] != 0
+			reported = reported || all[i] != 0
 		}
 	}
-	if !told {
+	if !reported {
 		return nil
 	}
 	return all

@@ -45,7 +45,7 @@ func (l *lru[H]) remove(r *Region[H]) {
 
 // evict retires the region that was not acquired for the longest time, of
 // those not in use, and returns it; nil if there is none. Those in use that it
-// meets are parked: Release brings them back.
+// finds are parked: Release brings them back.
 func (l *lru[H]) evict() *Region[H] {
 	for len(*l) > 0 {
 		top := &(*l)[0]

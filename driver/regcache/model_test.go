@@ -12,7 +12,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// model is what the cache promises, in the plainest way: a list. It speaks of
+// model is what the cache promises, in the plainest way: a list. It is about
 // memory by addresses.
 type model struct {
 	maxBytes   int64
@@ -285,7 +285,7 @@ func (m *machine) grown(t *rapid.T, z *zone, tried span2, lo, hi uintptr, gone [
 	return rlo, rhi
 }
 
-// shortage makes Register fail as often as the model says.
+// shortage makes Register fail as often as the model does.
 func (m *machine) shortage() func(lo, hi uintptr) error {
 	n := m.failing
 	return func(uintptr, uintptr) error {

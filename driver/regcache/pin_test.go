@@ -30,8 +30,8 @@ func onFreshStack(f func()) {
 	<-done
 }
 
-// Memory stays at its address from Acquire to Release wherever the program has it: the device writes into what the program
-// reads, after the stack has moved and the heap has been collected.
+// Memory stays at its address from Acquire to Release wherever the program has it: the device writes into what the
+// program reads, after the stack has moved and the heap has been collected.
 func TestPinnedMemoryStays(t *testing.T) {
 	d := newDMA(t)
 	c := New(d, Config{})

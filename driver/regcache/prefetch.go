@@ -25,7 +25,7 @@ type Fetch[H any] struct {
 type job[H any] struct {
 	b        []byte
 	access   Access
-	canceled bool // nobody waits for the outcome any more
+	canceled bool // no goroutine waits for the outcome any more
 	region   *Region[H]
 	err      error
 	finished atomic.Bool
@@ -132,7 +132,7 @@ func (f *Fetch[H]) TryAcquire() (r *Region[H], done bool, err error) {
 		f.job = nil
 	}
 	if err == nil && f.region == nil {
-		err = fmt.Errorf("acquire from no fetch: %w", driver.ErrInvalid)
+		err = fmt.Errorf("Acquire of a Fetch that was not started: %w", driver.ErrInvalid)
 	}
 	if err != nil {
 		*f = Fetch[H]{}
@@ -154,7 +154,7 @@ func (f *Fetch[H]) TryAcquire() (r *Region[H], done bool, err error) {
 func (f *Fetch[H]) Acquire() (*Region[H], error) {
 	c, b, access := f.cache, f.b, f.access
 	if c == nil {
-		return nil, fmt.Errorf("acquire from no fetch: %w", driver.ErrInvalid)
+		return nil, fmt.Errorf("Acquire of a Fetch that was not started: %w", driver.ErrInvalid)
 	}
 	if j := f.job; j != nil {
 		if c.withdrawJob(j) {

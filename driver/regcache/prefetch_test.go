@@ -40,7 +40,7 @@ func kinds(t *testing.T, f func(t *testing.T, b []byte, cached bool)) {
 	t.Run("per transfer", func(t *testing.T) { f(t, make([]byte, 64*page), false) })
 }
 
-// A fetch is registered in the background, and its reference passes to who
+// A fetch is registered in the background, and its reference passes to the goroutine that
 // acquires it.
 func TestPrefetch(t *testing.T) {
 	kinds(t, func(t *testing.T, b []byte, cached bool) {
@@ -264,7 +264,7 @@ func TestCancel(t *testing.T) {
 	})
 }
 
-// The queue is bounded, and says so.
+// The queue is bounded, and returns ErrBusy when it is full.
 func TestPrefetchQueueIsBounded(t *testing.T) {
 	dev := newDevice()
 	c := New(dev, Config{PrefetchQueue: 3})

@@ -15,7 +15,7 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Some tests need a process of their own: this binary again, told by envRole to
+// Some tests need a process of their own: this binary again, which envRole orders to
 // play one of roles.
 const envRole = "BYWASH_REGCACHE_ROLE"
 
@@ -49,7 +49,7 @@ func play(t *testing.T, role string, attr *syscall.SysProcAttr) {
 }
 
 // Where the system call is forbidden, as by default in some containers, Watch
-// says what to do, and memory is registered per transfer.
+// names the remedy, and memory is registered per transfer.
 func TestWatchWhereForbidden(t *testing.T) { play(t, "refused", nil) }
 
 func refusedRole() error {
@@ -134,7 +134,7 @@ func unprivilegedRole() error {
 }
 
 // After a fork the child is not watched, so that nothing it does waits for the
-// parent, and the parent keeps the pages that are registered, whoever writes
+// parent, and the parent keeps the pages that are registered, whichever process writes
 // first.
 func TestFork(t *testing.T) {
 	d := newDMA(t)

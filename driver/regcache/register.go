@@ -74,8 +74,8 @@ func (c *Cache[H]) acquire(b []byte, access Access) (*Region[H], error) {
 type step[H any] struct {
 	region  *Region[H] // found after all
 	err     error
-	wait    <-chan struct{} // somebody registers the memory, or some next to it
-	run     *job[H]         // a prefetch of it was waiting, and is ours now
+	wait    <-chan struct{} // another goroutine registers the memory, or some next to it
+	run     *job[H]         // a prefetch of it was waiting, and this goroutine runs it now
 	begun   *pending[H]     // to be completed; nil: register without caching
 	victims []*Region[H]    // to be dropped before
 }
@@ -91,8 +91,8 @@ func (c *Cache[H]) step(b []byte, access Access, caching bool, missed *bool) (s 
 	if s.region = c.recheck(lo, hi, access); s.region != nil {
 		return s
 	}
-	// The zone is looked up under the lock: whoever withdraws it afterwards
-	// will take the lock to invalidate, and then finds what begins here.
+	// The zone is looked up under the lock: a goroutine that withdraws it
+	// afterwards will take the lock to invalidate, and then finds what begins here.
 	z, cachable := zoneOf(b)
 	if cachable && caching {
 		if s.run = c.unqueue(lo, hi, access); s.run != nil {
@@ -130,7 +130,7 @@ func (c *Cache[H]) recheck(lo, hi uintptr, access Access) *Region[H] {
 	return r
 }
 
-// plan says what to register so that [lo, hi) is: whole pages where that is
+// plan returns what to register so that [lo, hi) is: whole pages where that is
 // safe, together with the regions that it touches.
 func (c *Cache[H]) plan(z zone, lo, hi uintptr, access Access) *pending[H] {
 	p := &pending[H]{zone: z, set: c.set(access), lo: lo, hi: hi}

@@ -16,7 +16,7 @@ import (
 )
 
 // Many goroutines do everything at once, with a small budget and a registrar
-// that fails now and then: whoever has a region has one that is registered,
+// that fails now and then: each region that a goroutine has is registered,
 // covers his memory, and stays until he releases it; in the end nothing is
 // left, and no count is off.
 func TestManyGoroutines(t *testing.T) {

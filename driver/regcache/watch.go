@@ -72,7 +72,7 @@ var watch watcher
 func settle() {
 	if watch.epoch.Load()&1 != 0 {
 		watch.mu.Lock()
-		//lint:ignore SA2001 whoever holds it makes the epoch even first
+		//lint:ignore SA2001 its holder makes the epoch even first
 		watch.mu.Unlock()
 	}
 }
@@ -239,7 +239,7 @@ func (w *watcher) act(u *uffd, e uffdEvent) (rest []func()) {
 }
 
 // giveUp ends the use of u, which has failed. Nothing is watched any more, so
-// registrations of what was are forgotten; nobody waits for events to be read.
+// registrations of what was are dropped; no goroutine waits for events to be read.
 func (w *watcher) giveUp(u *uffd) {
 	w.mu.Lock()
 	w.uffd = nil

@@ -129,7 +129,7 @@ func TestWatchedMemoryIsNeverStale(t *testing.T) {
 	}
 }
 
-// The same changes do lead to stale registrations where nobody watches: the
+// The same changes do lead to stale registrations without Watch: the
 // test above would notice one.
 func TestUnwatchedMemoryWouldBeStale(t *testing.T) {
 	for _, change := range changes {
@@ -431,7 +431,7 @@ func TestWatchKindsOfMemory(t *testing.T) {
 	}
 }
 
-// When the descriptor fails, memory is registered per transfer, and nobody
+// When the descriptor fails, memory is registered per transfer, and no goroutine
 // waits for events to be read.
 func TestWatcherFails(t *testing.T) {
 	dev := newDevice()

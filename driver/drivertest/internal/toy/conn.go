@@ -34,14 +34,14 @@ type conn struct {
 	poolMu sync.Mutex
 	pool   [][]byte
 
-	mu      sync.Mutex
-	work    *sync.Cond // for the writer
-	id      uint64
-	r, w    net.Conn
-	running int  // goroutines
-	over    bool // they have ended
-	byeSent bool
-	rings   int
+	mu        sync.Mutex
+	work      *sync.Cond // for the writer
+	id        uint64
+	r, w      net.Conn
+	running   int  // goroutines
+	over      bool // they have ended
+	closeSent bool
+	rings     int
 
 	sendq     []frame
 	ctrl      []frame
@@ -112,14 +112,14 @@ func (n *conn) holdDial(s net.Conn) bool {
 // refuse gives up connecting.
 func (n *conn) refuse(err error) { n.Resolve(kit.StateBroken, err) }
 
-// start makes the connection stand.
+// start establishes the connection.
 func (n *conn) start(r, w net.Conn, id uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.r, n.w, n.id, n.running = r, w, id, 2
 	if !n.Resolve(kit.StateUp, nil) {
 		n.running = 0
-		w.Write(byeBytes())
+		w.Write(closeBytes())
 		r.Close()
 		w.Close()
 		return
@@ -128,19 +128,19 @@ func (n *conn) start(r, w net.Conn, id uint64) {
 	n.c.tasks.Go(n.writer)
 }
 
-func byeBytes() []byte {
+func closeBytes() []byte {
 	var b [headerSize]byte
-	(&header{kind: byeFrame}).encode(&b)
+	(&header{kind: closeFrame}).encode(&b)
 	return b[:]
 }
 
-// end ends a connection that stands, from the other side. Only the first call counts.
+// end ends an established connection, from the other side. Only the first call counts.
 func (n *conn) end(s kit.State, err error) {
 	if n.State() != kit.StateUp {
 		return
 	}
 	if s == kit.StateBroken {
-		n.c.grudge.Store(true)
+		n.c.refuses.Store(true)
 	}
 	n.Finish(s, err)
 	n.mu.Lock()
@@ -173,8 +173,8 @@ func (n *conn) spread() {
 	}
 }
 
-// ended is called by reader and writer as they end. The second of them, when nobody touches the caller's memory any
-// more, completes what is pending.
+// ended is called by reader and writer as they end. The second of them, when no goroutine accesses the caller's memory
+// any more, completes what is pending.
 func (n *conn) ended() {
 	n.mu.Lock()
 	n.running--
@@ -215,7 +215,7 @@ func (n *conn) nextFrame(w *bufio.Writer) (frame, bool) {
 	for {
 		st := n.State()
 		switch {
-		case st == kit.StatePeerClosed || st == kit.StateBroken, n.byeSent:
+		case st == kit.StatePeerClosed || st == kit.StateBroken, n.closeSent:
 			return frame{}, false
 		case len(n.ctrl) > 0 && !n.holds(w):
 			k := 0
@@ -233,8 +233,8 @@ func (n *conn) nextFrame(w *bufio.Writer) (frame, bool) {
 			n.credits--
 			return f, true
 		case st == kit.StateClosed:
-			n.byeSent = true
-			return frame{h: header{kind: byeFrame}}, true
+			n.closeSent = true
+			return frame{h: header{kind: closeFrame}}, true
 		}
 		if w.Buffered() > 0 {
 			n.mu.Unlock()
@@ -293,7 +293,7 @@ func (n *conn) wrote(f *frame) bool {
 			n.ring()
 		}
 	}
-	return f.h.kind == byeFrame
+	return f.h.kind == closeFrame
 }
 
 // arrive takes a message from the wire.
@@ -339,7 +339,7 @@ func (n *conn) take(ticket uint64) (m message, ok bool) {
 	return m, false
 }
 
-// credit tells the peer that a message was consumed. The caller holds mu.
+// credit notifies the peer that a message was consumed. The caller holds mu.
 func (n *conn) credit() {
 	n.ctrl = append(n.ctrl, frame{h: header{kind: creditFrame, a: 1}})
 	n.work.Signal()
@@ -347,7 +347,7 @@ func (n *conn) credit() {
 
 func (n *conn) Path() string { return "socket" }
 
-// OnClose implements kit.ConnHooks: the writer says goodbye, after what was sent.
+// OnClose implements kit.ConnHooks: the writer sends the close message, after what was sent.
 func (n *conn) OnClose(before kit.State) {
 	close(n.closing)
 	limit := 5 * time.Second
@@ -371,7 +371,7 @@ func (n *conn) OnClose(before kit.State) {
 	n.c.forget(n)
 }
 
-// From here on the faults stand before what the kit does.
+// From here on methods add faults to those of the kit.
 
 func (n *conn) ConnectWait(ctx context.Context) error {
 	if n.c.fault == "wait-ignores-context" {
@@ -422,7 +422,7 @@ func (n *conn) RecvWait(ctx context.Context, p *driver.Packet) error {
 func (n *conn) wait(ctx context.Context, p *driver.Packet, poll func(*driver.Packet) (bool, error),
 	wait func(context.Context, *driver.Packet) error) error {
 	switch n.c.fault {
-	case "recv-wait-deaf":
+	case "recv-wait-ignores-context":
 		ctx = context.Background()
 	case "burn-cpu":
 		for ctx.Err() == nil {
@@ -454,8 +454,8 @@ func (n *conn) canceled(p *driver.Packet, cancel func(*driver.Packet) error) err
 	err := cancel(p)
 	switch {
 	case !posted || err != nil:
-	case n.c.fault == "cancel-deaf":
-		p.Driver.Phase = driver.Posted // but nobody has it
+	case n.c.fault == "cancel-ignored":
+		p.Driver.Phase = driver.Posted // but no receive has it
 	case p.Driver.Phase == driver.Done && p.Driver.Err == driver.ErrCanceled:
 		n.remember(p)
 	}

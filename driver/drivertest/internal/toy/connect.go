@@ -26,13 +26,13 @@ const (
 	replyNo     = 'n'
 )
 
-// dialed is a connection that said hello.
+// dialed is a connection that has sent its hello.
 type dialed struct {
 	conn *net.UnixConn
 	id   uint64
 }
 
-// hello is who dials, whom, and the connection's id, with a proof of the secret.
+// hello has the incarnations of dialer and listener, and the connection's id, with a proof of the secret.
 func (c *nicContext) hello(from, to, id uint64) []byte {
 	b := make([]byte, 0, helloSize)
 	for _, v := range []uint64{from, to, id} {
@@ -52,7 +52,7 @@ func (c *nicContext) Dial(num uint32, url string, to driver.URL) (*conn, error) 
 	}
 	n := newConn(c, num, url, to)
 	switch {
-	case c.fault == "one-instance-a-peer" && twin, c.fault == "grudge" && c.grudge.Load():
+	case c.fault == "one-instance-a-peer" && twin, c.fault == "refuse-after-broken" && c.refuses.Load():
 		n.refuse(driver.ErrBroken)
 	case to.Incarnation == c.Incarnation:
 		c.connectSelf(n)
@@ -175,11 +175,11 @@ func (c *nicContext) accept() {
 		if err != nil {
 			return
 		}
-		c.greet(conn)
+		c.receiveHello(conn)
 	}
 }
 
-func (c *nicContext) greet(conn *net.UnixConn) {
+func (c *nicContext) receiveHello(conn *net.UnixConn) {
 	b := make([]byte, helloSize)
 	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 	if got, err := io.ReadFull(conn, b); err != nil {

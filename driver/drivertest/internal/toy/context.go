@@ -27,7 +27,7 @@ type nicContext struct {
 	waits kit.Watch
 
 	refused, badFrames atomic.Uint64
-	grudge             atomic.Bool
+	refuses            atomic.Bool
 
 	// Guarded by Mu.
 	waiting map[uint64][]*conn // by incarnation of the peer that will dial
@@ -75,7 +75,7 @@ func (c *nicContext) open(a driver.Attributes) error {
 	return nil
 }
 
-// wakeups is a device without events: the goroutines of connections wake those who wait.
+// wakeups is a device without events: the goroutines of connections wake the waiters.
 type wakeups struct{}
 
 func (wakeups) Arm() uint32        { return 0 }
@@ -83,7 +83,7 @@ func (wakeups) Sleep(uint32, bool) {}
 func (wakeups) Wake()              {}
 func (wakeups) Call()              {}
 
-// leak does what the faults of that name say.
+// leak makes the faults with that name.
 func (c *nicContext) leak() {
 	switch c.fault {
 	case "leak-fd":
@@ -127,7 +127,7 @@ func (c *nicContext) Release() error {
 	return nil
 }
 
-// From here on the faults stand before what the kit does.
+// From here on methods add faults to those of the kit.
 
 func (c *nicContext) URL() string {
 	if c.fault == "url-with-space" {
@@ -225,7 +225,7 @@ func (c smallContext) RecvWaitAny(ctx context.Context) (driver.Instance, error) 
 }
 
 func (c smallContext) RecvCancelAny() error {
-	if c.fault == "cancel-any-deaf" && !c.IsClosed() {
+	if c.fault == "cancel-any-ignored" && !c.IsClosed() {
 		return nil
 	}
 	return c.Prober.RecvCancelAny()

@@ -9,6 +9,6 @@
 // them and another reads them; messages wait in an inbox, bounded by credits,
 // until the user's goroutine copies them out. One-sided requests are served by
 // the reading goroutine of the target. What the contract asks for besides is in
-// package kit, as in other drivers: a fault in that part stands in a method
+// package kit, as in other drivers: a fault in that part is in a method
 // that hides the kit's.
 package toy

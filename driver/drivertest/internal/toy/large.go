@@ -60,7 +60,7 @@ func (l *large) StartRecv(p *driver.Packet, n int) (slot int, err error) {
 	return k, nil
 }
 
-// readRdv checks rdv data. h.c says that the message waits for an update.
+// readRdv checks rdv data. h.c means that the message waits for an update.
 func (l *large) readRdv(h *header, b []byte) error {
 	if l.c.fault == "rdv-oversize" && len(b) > rdvSize {
 		b = b[:rdvSize]
@@ -188,7 +188,7 @@ func (l *large) SendRdvUpdate(p *driver.Packet, b []byte) error {
 	return l.Fault("update", fmt.Errorf("%w: no send waits for it", driver.ErrInvalid))
 }
 
-// memory tells what a prefetch named.
+// memory returns what a prefetch named.
 type memory struct {
 	first unsafe.Pointer
 	n     int
@@ -227,7 +227,7 @@ func (l *large) Unfetch(p *driver.Packet) error {
 	return nil
 }
 
-// From here on the faults stand before what the kit does.
+// From here on methods add faults to those of the kit.
 
 func (l *large) SendPost(p *driver.Packet) error { return l.post("send", p, l.Large.SendPost) }
 

@@ -146,7 +146,7 @@ func (s *small) OnClose(before kit.State) {
 	s.conn.OnClose(before)
 }
 
-// From here on the faults stand before what the kit does.
+// From here on methods add faults to those of the kit.
 
 func (s *small) RecvPost(p *driver.Packet) error { return s.post("receive", p, s.Small.RecvPost) }
 

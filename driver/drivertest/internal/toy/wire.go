@@ -11,7 +11,7 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// kind tells what a frame is.
+// kind is the kind of a frame.
 type kind uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	getFrame                    // a = region, b = offset, c = length
 	atomicFrame                 // a = region, b = offset, c = operand, payload = compare
 	replyFrame                  // a = result, payload = data of a get
-	byeFrame
+	closeFrame
 )
 
 const headerSize = 40
@@ -115,9 +115,9 @@ func (n *conn) writeBody(w *bufio.Writer, f *frame) {
 // reader takes frames until the connection ends.
 func (n *conn) reader() {
 	err := n.readFrames()
-	var bye errBye
+	var closeErr errClose
 	switch {
-	case errors.As(err, &bye):
+	case errors.As(err, &closeErr):
 		n.end(kit.StatePeerClosed, nil)
 	case n.c.fault == "never-notice-death":
 		<-n.closing
@@ -127,9 +127,9 @@ func (n *conn) reader() {
 	n.ended()
 }
 
-type errBye struct{}
+type errClose struct{}
 
-func (errBye) Error() string { return "bye" }
+func (errClose) Error() string { return "bye" }
 
 func (n *conn) readFrames() error {
 	r := bufio.NewReaderSize(n.r, 64<<10)
@@ -143,8 +143,8 @@ func (n *conn) readFrames() error {
 			return err
 		}
 		h.decode(&head)
-		if h.kind == byeFrame {
-			return errBye{}
+		if h.kind == closeFrame {
+			return errClose{}
 		}
 		if h.len > largeMax+1 {
 			n.c.badFrames.Add(1)
