@@ -1,5 +1,5 @@
-// Package hostile attacks Bywash from outside: the attackers are programs of their own, which use public interfaces and raw
-// bytes, while this process, the victim, exchanges messages with an honest peer.
+// Package hostile attacks Bywash from outside: the attackers are programs of their own, which use public interfaces and
+// raw bytes, while this process, the victim, exchanges messages with an honest peer.
 //
 //	test             the attacker
 //	TestScribbler    a peer that writes at random into all memory that it shares with the victim (arena, cma, ring)
@@ -12,7 +12,8 @@
 //	TestKillStorm    peers of shm, tcp and of a softnic that are killed and stopped at random moments
 //	TestTenant       another user of a QNIX network interface who wants all names, groups, memory and time of it
 //
-// Strangers at the port of bywash perf --listen are in cmd/bywash/internal/perf/control (TestStrangersHoldUpNobody).
+// Unauthenticated peers at the port of bywash perf --listen are in cmd/bywash/internal/perf/control
+// (TestUnauthenticatedPeersDelayNoLead).
 //
 // Each test asserts the same of the victim: it is alive; every byte of the honest peer's messages is right, and they go
 // on during the attack; descriptors, mappings, goroutines, threads and heap stay within bounds that do not depend on
@@ -28,5 +29,6 @@
 //	BYWASH_SEED=N       draws the same random numbers as the run that has printed this
 //	BYWASH_QNIX_KO=F    the tenant is one of the kernel module in the file F, in a virtual machine of hack/vm
 //
-// A seed replays what the attacker does, not the moments at which the scheduler lets it. The sprayer and the tenant need root.
+// A seed replays what the attacker does, not the moments at which the scheduler lets it. The sprayer and the tenant
+// need root.
 package hostile

@@ -76,11 +76,11 @@ func (m *memory) Connect(give bench.Give) error {
 			return fmt.Errorf("%s: shared memory: %w", m.s.Driver, err)
 		}
 	}
-	said, err := bench.MeetLinks(give, []string{strconv.Itoa(os.Getpid()), strconv.Itoa(fd)})
+	replies, err := bench.ExchangeLinks(give, []string{strconv.Itoa(os.Getpid()), strconv.Itoa(fd)})
 	if err != nil {
 		return err
 	}
-	theirs := said[m.s.Partner()]
+	theirs := replies[m.s.Partner()]
 	if len(theirs) != 2 {
 		return bench.ErrOrder
 	}

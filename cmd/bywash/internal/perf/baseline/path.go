@@ -42,11 +42,11 @@ func findPath(s *bench.Setup, give bench.Give) (*path, error) {
 	if p.here.IsValid() {
 		mine = []string{p.here.String()}
 	}
-	said, err := bench.MeetLinks(give, mine)
+	replies, err := bench.ExchangeLinks(give, mine)
 	if err != nil {
 		return nil, err
 	}
-	theirs := said[s.Partner()]
+	theirs := replies[s.Partner()]
 	switch {
 	case len(theirs) > 1 || len(theirs) == 0 && !s.Lead:
 		return nil, errors.New("the other side gave no address")
@@ -123,7 +123,7 @@ func (p *path) source(to netip.Addr) (here netip.Addr, err error) {
 	return here, err
 }
 
-// name is what a result says of the path, behind the protocol.
+// name is the path in a result, behind the protocol.
 func (p *path) name(kind string) string {
 	proto := strings.TrimPrefix(kind, "sock-")
 	switch {

@@ -58,7 +58,7 @@ func Open(s *bench.Setup) (bench.Bench, error) {
 	return &socket{s: s, kind: s.Driver, listen: -1, fd: -1, token: token[:tokenSize]}, nil
 }
 
-// begin makes the sockets that the other end is told of.
+// begin makes the sockets whose addresses are sent to the other end.
 func (k *socket) begin() (err error) {
 	switch {
 	case k.kind == bench.SockUDP:
@@ -154,7 +154,7 @@ func (k *socket) Connect(give bench.Give) (err error) {
 	if err := k.begin(); err != nil {
 		return err
 	}
-	said, err := bench.MeetLinks(give, k.links())
+	replies, err := bench.ExchangeLinks(give, k.links())
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (k *socket) Connect(give bench.Give) (err error) {
 		k.fd, err = k.accept()
 		return err
 	}
-	if k.peer, err = k.address(said[k.s.Partner()]); err != nil {
+	if k.peer, err = k.address(replies[k.s.Partner()]); err != nil {
 		return err
 	}
 	if k.kind == bench.SockUDP {

@@ -33,19 +33,19 @@ type Bench interface {
 // Give sends data to all ranks and returns the data of each, by rank.
 type Give func(data []byte) ([][]byte, error)
 
-// MeetLinks sends the addresses of this rank's endpoints to all ranks and returns those of each.
-func MeetLinks(give Give, links []string) ([][]string, error) {
+// ExchangeLinks sends the addresses of this rank's endpoints to all ranks and returns those of each.
+func ExchangeLinks(give Give, links []string) ([][]string, error) {
 	b, err := json.Marshal(links)
 	if err != nil {
 		return nil, err
 	}
-	said, err := give(b)
+	replies, err := give(b)
 	if err != nil {
 		return nil, err
 	}
-	out := make([][]string, len(said))
-	for rank := range said {
-		if json.Unmarshal(said[rank], &out[rank]) != nil {
+	out := make([][]string, len(replies))
+	for rank := range replies {
+		if json.Unmarshal(replies[rank], &out[rank]) != nil {
 			return nil, ErrOrder
 		}
 	}
@@ -138,7 +138,7 @@ func Unavailable(err error) bool {
 // Errors of all parts.
 var (
 	ErrPeerGone = errors.New("the other process of the measurement is gone")
-	ErrOrder    = errors.New("the other process of the measurement says something that does not belong here")
+	ErrOrder    = errors.New("protocol error: unexpected message from the peer process")
 )
 
 // Setup is the argument of a rank that opens a bench.

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The baselines: the kernel's own sockets, and the ways to copy between two processes of one machine with nothing beside.
+// The baselines: the kernel's own sockets, and the ways to copy between two processes of one machine with nothing
+// beside.
 const (
 	SockTCP  = "sock-tcp"
 	SockUnix = "sock-unix"

@@ -68,8 +68,8 @@ func choosePair() (pair, error) {
 	return p, nil
 }
 
-// lineTime returns the nanoseconds that a cache line takes from one CPU of the pair to the other: half a round trip, the
-// least of some tries. It is 0 if the threads cannot run at the same time.
+// lineTime returns the nanoseconds that a cache line takes from one CPU of the pair to the other: half a round trip,
+// the least of some tries. It is 0 if the threads cannot run at the same time.
 func (p *pair) lineTime() int64 {
 	if p.lead == p.follow || runtime.GOMAXPROCS(0) < 2 {
 		return 0

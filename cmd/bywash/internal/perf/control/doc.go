@@ -6,7 +6,7 @@
 // the listener serves, and the lead joins (gather.go, serve.go). A session would disturb the measurement with its
 // goroutines; a job has one that sleeps.
 //
-// All ranks take the same steps in the same order (end.go). At each step they meet (team.go): every rank reports its
-// result by Exchange, and all ranks alike go on, skip the case or end. No rank listens within the measuring loops: a
-// failure there aborts the job, which stops the loops of the others, as the death of a rank does.
+// All ranks take the same steps in the same order (end.go). At each step they exchange messages (team.go): every rank
+// reports its result by Exchange, and all ranks alike go on, skip the case or end. No rank listens within the measuring
+// loops: a failure there aborts the job, which stops the loops of the others, as the death of a rank does.
 package control

@@ -27,7 +27,7 @@ type end struct {
 // measure opens, connects and runs the cases that the lead orders.
 func (e *end) measure(cases func() error) (err error) {
 	e.b, err = open(e.setup)
-	if _, err := e.meet(nil, err); err != nil {
+	if _, err := e.exchange(nil, err); err != nil {
 		if e.b != nil {
 			_ = e.b.Close()
 		}
@@ -40,7 +40,7 @@ func (e *end) measure(cases func() error) (err error) {
 	}
 	closed := e.b.Close()
 	if err == nil {
-		_, err = e.meet(nil, closed)
+		_, err = e.exchange(nil, closed)
 	}
 	return err
 }
@@ -73,12 +73,12 @@ func (e *end) one(c *bench.Case) error {
 	if err == nil {
 		blob, err = e.b.Prepare(c)
 	}
-	blobs, err := e.meet(blob, err)
+	blobs, err := e.exchange(blob, err)
 	if err == nil {
 		if rank := e.setup.Rank; rank < 2 && len(blobs[1-rank]) > 0 {
 			err = e.b.Start(blobs[1-rank])
 		}
-		_, err = e.meet(nil, err)
+		_, err = e.exchange(nil, err)
 	}
 	if err == nil && e.setup.Lead {
 		err = e.leadRounds(c)
@@ -127,11 +127,11 @@ func (e *end) round(j *bench.Round) (cpu time.Duration, err error) {
 	if err := e.operate(j); err != nil {
 		return 0, e.abort(err)
 	}
-	said, err := e.give(binary.LittleEndian.AppendUint64(nil, uint64(cpuTime()-begin)))
+	replies, err := e.give(binary.LittleEndian.AppendUint64(nil, uint64(cpuTime()-begin)))
 	if err != nil {
 		return 0, err
 	}
-	for _, b := range said {
+	for _, b := range replies {
 		if len(b) != 8 {
 			return 0, e.abort(bench.ErrOrder)
 		}
@@ -162,7 +162,7 @@ func (e *end) operate(j *bench.Round) error {
 		if err := e.order(nil, &x); err != nil || x == nil {
 			return err
 		}
-		if _, err := e.meet(nil, e.b.Inspect(x.Seq, min(x.N, bench.MaxWindow))); err != nil {
+		if _, err := e.exchange(nil, e.b.Inspect(x.Seq, min(x.N, bench.MaxWindow))); err != nil {
 			return err
 		}
 	}
@@ -173,7 +173,7 @@ func (e *end) inspect(seq uint64, n int) error {
 	if err := e.order(inspection{seq, n}, nil); err != nil {
 		return err
 	}
-	_, err := e.meet(nil, nil)
+	_, err := e.exchange(nil, nil)
 	return err
 }
 

@@ -38,7 +38,8 @@ func (c *Config) labMTU() int {
 	return labMTU
 }
 
-// needsLab reports whether a driver is measured in a lab: by its name, or because the user has named no device for afxdp.
+// needsLab reports whether a driver is measured in a lab: by its name, or because the user has named no device for
+// afxdp.
 func (c *Config) needsLab(name string) bool {
 	return strings.HasSuffix(name, bench.OnVeth) ||
 		name == afxdp.Name && c.Remote == "" && c.Device == "" && c.Options["netns"] == ""
@@ -47,8 +48,8 @@ func (c *Config) needsLab(name string) bool {
 // onVeth are the names that may have [bench.OnVeth] behind them.
 var onVeth = []string{tcp.Name, bench.SockTCP, bench.SockUDP}
 
-// beside puts baselines on the path of the drivers that they stand beside: if all of those are measured in a lab, the
-// baselines are, too. If the user asked for everything and may make devices, there are baselines on both paths.
+// beside puts baselines on the path of the drivers that they are compared with: if all of those are measured in a lab,
+// the baselines are, too. If the user asked for everything and may make devices, there are baselines on both paths.
 func (c *Config) beside(names []string, all bool) []string {
 	if all {
 		if slices.Contains(names, afxdp.Name) && c.needsLab(afxdp.Name) && os.Geteuid() == 0 {

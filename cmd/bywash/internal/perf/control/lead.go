@@ -60,7 +60,7 @@ type run struct {
 // DriverNames are all that -d all measures; session, copy-ring and copy-cma are measured when they are named.
 func DriverNames() []string { return append(driver.Names(), bench.Sockets...) }
 
-// ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it stands
+// ParseDrivers parses the argument of -d: names with commas between. An alias is replaced by the name that it is short
 // for; a name that is neither registered nor a baseline is an error.
 func ParseDrivers(list string) ([]string, error) {
 	names := strings.Split(list, ",")
@@ -173,7 +173,7 @@ func (r *run) miss(m report.Missing) error {
 		}
 	}
 	if r.all && bench.IsBaseline(m.Driver) && m.Test != "" && bench.InfoOf(m.Test).OneSided {
-		return nil // sockets never have it, and every table would say so
+		return nil // sockets never have it, and every table would contain that note
 	}
 	return r.report.Missing(m)
 }
@@ -202,7 +202,7 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 		p.Places = where.places[:]
 	}
 	if d, err := driver.Lookup(p.Driver); err == nil && r.Device == "" {
-		// Say what is missing before anything is started.
+		// Report what is missing before anything is started.
 		mine := p.At(0)
 		if _, err := d.Query(driver.Hints{Device: mine.Device, Options: mine.Options}); err != nil {
 			return err
@@ -223,7 +223,7 @@ func (r *run) attempt(name string, cases []bench.Case, ranks int) error {
 
 // lead runs the lead's part.
 func (r *run) lead(t *team, p *bench.Plan, cases []bench.Case) error {
-	_, local, err := t.greet(r.Version, p)
+	_, local, err := t.exchangeHello(r.Version, p)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func cpuModel() (model string, n int) {
 	return model, n
 }
 
-// Heading says what a run measures, for people.
+// Heading describes what a run measures, for people.
 func Heading(c *Config) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "bywash %s on %s\n", c.Version, Machine())

@@ -46,7 +46,7 @@ func TestOptionsAreForOneDriver(t *testing.T) {
 			t.Errorf("-d %s: %v, want an error with %q", c.drivers, err, c.err)
 		}
 		if c.err != "" && err != nil && !strings.Contains(err.Error(), "with -d") {
-			t.Errorf("-d %s: %v does not say to name a driver with -d", c.drivers, err)
+			t.Errorf("-d %s: %v does not ask for the name of a driver with -d", c.drivers, err)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestFollowerOpensWithOptions(t *testing.T) {
 		{"its own of another driver", nil, map[string]string{"path": "nonsense"}, []string{"verbs"}, ""},
 	} {
 		lead, end := followed(t, &Config{Version: "test", Drivers: c.drivers, Options: c.own})
-		_, _, err := lead.greet("test", &bench.Plan{Driver: "shm", Options: c.sent})
+		_, _, err := lead.exchangeHello("test", &bench.Plan{Driver: "shm", Options: c.sent})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -59,14 +59,14 @@ func followed(t *testing.T, c *Config) (lead *team, end chan error) {
 	return teams[0], end
 }
 
-// A lead that says something else than a follower expects gets an error, at each step.
-func TestFollowerEndsOnNonsense(t *testing.T) {
-	greeting, err := json.Marshal(hello{Version: "test", Boot: bootID(), Plan: &bench.Plan{Driver: "sock-udp", MaxSize: 8}})
+// A lead that sends something else than a follower expects gets an error, at each step.
+func TestFollowerEndsOnInvalidMessages(t *testing.T) {
+	helloLine, err := json.Marshal(hello{Version: "test", Boot: bootID(), Plan: &bench.Plan{Driver: "sock-udp", MaxSize: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	good := [][]byte{
-		greeting,
+		helloLine,
 		nil,                     // opened
 		[]byte(`["127.0.0.1"]`), // the host's address
 		[]byte(`["9"]`),         // its socket's
@@ -150,8 +150,8 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 	}
 }
 
-// Copies between the two processes arrive whole at every size, below, at and above the size of a slot and that from which
-// both ends copy.
+// Copies between the two processes arrive whole at every size, below, at and above the size of a slot and that from
+// which both ends copy.
 func TestCopiesAreMeasured(t *testing.T) {
 	for _, unbound := range []bool{false, true} {
 		c := config("copy-ring,copy-cma", bench.Lat, bench.BW)
@@ -276,7 +276,7 @@ func listening(t *testing.T) (addr, secret string) {
 	return addr, secret
 }
 
-// A secret file that nobody has named goes with the listener that made it.
+// A secret file that was not named is removed with the listener that made it.
 func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -287,9 +287,9 @@ func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
 		done <- Serve(ctx, &Config{Version: "test"}, "127.0.0.1:0", w)
 		w.Close()
 	}()
-	said, made := bufio.NewReader(r), 0
+	replies, made := bufio.NewReader(r), 0
 	for {
-		line, err := said.ReadString('\n')
+		line, err := replies.ReadString('\n')
 		if err != nil || strings.Contains(line, "listening on") {
 			break
 		}
@@ -298,7 +298,7 @@ func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
 		made = len(files)
 	}
 	cancel()
-	go io.Copy(io.Discard, said)
+	go io.Copy(io.Discard, replies)
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("Serve: %v", err)
 	}
@@ -307,8 +307,8 @@ func TestSecretFileOfItsOwnIsRemoved(t *testing.T) {
 	}
 }
 
-// Strangers that say nothing, nonsense, or half of a hello do not delay a lead that comes later.
-func TestStrangersHoldUpNobody(t *testing.T) {
+// Unauthenticated peers that send nothing, garbage, or half of a hello do not delay a lead that comes later.
+func TestUnauthenticatedPeersDelayNoLead(t *testing.T) {
 	addr, secret := listening(t)
 	for k := range 300 { // more than a rendezvous keeps
 		conn, err := net.Dial("tcp", addr)

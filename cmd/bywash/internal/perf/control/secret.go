@@ -50,8 +50,8 @@ func readSecret(name string) ([]byte, error) {
 }
 
 // listenerSecret reads the secret file of a listener, or makes it. The caller calls remove at the end, which removes a
-// file that nobody has named.
-func listenerSecret(name string, say io.Writer) (secret []byte, remove func(), err error) {
+// file that was not named.
+func listenerSecret(name string, info io.Writer) (secret []byte, remove func(), err error) {
 	remove = func() {}
 	if name != "" {
 		secret, err := readSecret(name)
@@ -66,7 +66,7 @@ func listenerSecret(name string, say io.Writer) (secret []byte, remove func(), e
 	if name == "" {
 		remove = func() { _ = os.Remove(file) }
 	}
-	fmt.Fprintf(say, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", file, file)
+	fmt.Fprintf(info, "bywash: made the secret file %s; copy it to the other machine: scp %s HOST:\n", file, file)
 	return secret, remove, nil
 }
 

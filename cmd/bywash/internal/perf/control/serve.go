@@ -41,8 +41,8 @@ func ServeChild(ctx context.Context, version string) error {
 }
 
 // Serve is bywash perf --listen: it serves one lead after the other until ctx ends.
-func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
-	secret, remove, err := listenerSecret(c.SecretFile, say)
+func Serve(ctx context.Context, c *Config, addr string, info io.Writer) error {
+	secret, remove, err := listenerSecret(c.SecretFile, info)
 	if err != nil {
 		return err
 	}
@@ -56,10 +56,10 @@ func Serve(ctx context.Context, c *Config, addr string, say io.Writer) error {
 	if !ok {
 		return fmt.Errorf("listen: %s is no TCP address", addr)
 	}
-	fmt.Fprintf(say, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n",
+	fmt.Fprintf(info, "bywash: listening on %s; on the other machine: bywash perf --secret-file F HOST:%d\n",
 		l.Addr(), l.Addr().(*net.TCPAddr).Port)
 	for ctx.Err() == nil {
-		if err := c.serveOne(ctx, ln, secret, say); err != nil {
+		if err := c.serveOne(ctx, ln, secret, info); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ type lasting struct{ *net.TCPListener }
 func (l lasting) Close() error { return l.SetDeadline(time.Unix(1, 0)) }
 
 // serveOne serves the next lead. It returns only errors that would affect every other lead, too.
-func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byte, say io.Writer) error {
+func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byte, info io.Writer) error {
 	if err := ln.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
@@ -90,14 +90,14 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 		for {
 			select {
 			case err := <-server.Refused():
-				fmt.Fprintf(say, "bywash: %v\n", err)
+				fmt.Fprintf(info, "bywash: %v\n", err)
 			case <-t.stop.Ctx.Done():
 				return
 			}
 		}
 	}()
 	if err := serve(t, c, true); err != nil && ctx.Err() == nil && !errors.Is(err, bench.ErrPeerGone) {
-		fmt.Fprintf(say, "bywash: %v\n", err)
+		fmt.Fprintf(info, "bywash: %v\n", err)
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (c *Config) serveOne(ctx context.Context, ln *net.TCPListener, secret []byt
 // serve follows a lead until it leaves.
 func serve(t *team, c *Config, remote bool) error {
 	defer t.close()
-	p, local, err := t.greet(c.Version, nil)
+	p, local, err := t.exchangeHello(c.Version, nil)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 // team is this process among the ranks of a measurement. Rank 0 leads, rank 1 is the other end; further ranks hold idle
 // peers or belong to a session of many.
 //
-// All ranks take the same steps in the same order. When they must agree, they meet: each reports its result, and all
-// continue alike. A failure where the others do not listen, as in the measuring loops, aborts the job.
+// All ranks take the same steps in the same order. When they must agree, they exchange messages: each reports its
+// result, and all continue alike. A failure where the others do not listen, as in the measuring loops, aborts the job.
 type team struct {
 	job  launch.Exchanger
 	stop *bench.Stopper // stops when the job is lost
@@ -65,43 +65,44 @@ func lost(err error) error {
 	return err
 }
 
-// word is the message of a rank in a meeting.
-type word struct {
+// roundMessage is the message of a rank in an exchange.
+type roundMessage struct {
 	Data        []byte `json:"data,omitempty"`
 	Err         string `json:"err,omitempty"`
 	Unavailable bool   `json:"unavailable,omitempty"` // Err is about this machine or driver, not about the run
 }
 
-// meet returns the data of each rank, by rank, when all ranks have called it. If a rank has failed, all ranks get an
-// error: a failure of the run takes precedence over an unavailable driver, and a rank's own error over that of another.
-func (t *team) meet(data []byte, mine error) ([][]byte, error) {
-	w := word{Data: data}
+// exchange returns the data of each rank, by rank, when all ranks have called it. If a rank has failed, all ranks get
+// an error: a failure of the run takes precedence over an unavailable driver, and a rank's own error over that of
+// another.
+func (t *team) exchange(data []byte, mine error) ([][]byte, error) {
+	w := roundMessage{Data: data}
 	if mine != nil {
-		w = word{Err: mine.Error(), Unavailable: bench.Unavailable(mine)}
+		w = roundMessage{Err: mine.Error(), Unavailable: bench.Unavailable(mine)}
 	}
 	b, err := json.Marshal(w)
 	if err != nil {
 		return nil, err
 	}
-	said, err := t.job.Exchange(t.stop.Ctx, b)
+	replies, err := t.job.Exchange(t.stop.Ctx, b)
 	if err != nil {
 		return nil, t.stop.Why(lost(err))
 	}
-	for rank, b := range said {
-		var w word
+	for rank, b := range replies {
+		var w roundMessage
 		if err := json.Unmarshal(b, &w); err != nil {
 			return nil, t.abort(bench.ErrOrder)
 		}
-		said[rank] = w.Data
+		replies[rank] = w.Data
 		if w.Err != "" && rank != t.job.Rank() && (mine == nil || bench.Unavailable(mine) && !w.Unavailable) {
 			mine = &peerError{text: w.Err, unavailable: w.Unavailable}
 		}
 	}
-	return said, mine
+	return replies, mine
 }
 
-// give is meet for steps whose failures are reported in another way.
-func (t *team) give(data []byte) ([][]byte, error) { return t.meet(data, nil) }
+// give is exchange for steps whose failures are reported in another way.
+func (t *team) give(data []byte) ([][]byte, error) { return t.exchange(data, nil) }
 
 // order sends data of rank 0 to the others, which pass nil.
 func (t *team) order(x any, to any) error {
@@ -112,11 +113,11 @@ func (t *team) order(x any, to any) error {
 			return err
 		}
 	}
-	said, err := t.give(b)
-	if err != nil || to == nil || len(said[0]) == 0 {
+	replies, err := t.give(b)
+	if err != nil || to == nil || len(replies[0]) == 0 {
 		return err
 	}
-	if json.Unmarshal(said[0], to) != nil {
+	if json.Unmarshal(replies[0], to) != nil {
 		return t.abort(bench.ErrOrder)
 	}
 	return nil
@@ -160,20 +161,20 @@ type hello struct {
 	Plan    *bench.Plan `json:"plan,omitempty"`
 }
 
-// greet returns the lead's plan, and whether all ranks are on one machine.
-func (t *team) greet(version string, mine *bench.Plan) (p *bench.Plan, local bool, err error) {
+// exchangeHello returns the lead's plan, and whether all ranks are on one machine.
+func (t *team) exchangeHello(version string, mine *bench.Plan) (p *bench.Plan, local bool, err error) {
 	h := hello{Version: version, Boot: bootID(), Plan: mine}
 	h.Host, _ = os.Hostname()
 	b, err := json.Marshal(h)
 	if err != nil {
 		return nil, false, err
 	}
-	said, err := t.give(b)
+	replies, err := t.give(b)
 	if err != nil {
 		return nil, false, err
 	}
 	local = h.Boot != ""
-	for rank, b := range said {
+	for rank, b := range replies {
 		var theirs hello
 		if err := json.Unmarshal(b, &theirs); err != nil {
 			return nil, false, t.abort(bench.ErrOrder)

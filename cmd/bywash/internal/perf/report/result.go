@@ -165,33 +165,33 @@ func (m Missing) String() string {
 }
 
 type jsonReporter struct {
-	enc *json.Encoder
-	say io.Writer
+	enc  *json.Encoder
+	info io.Writer
 }
 
-// NewJSON returns a Reporter that writes one object a line to w, and missing measurements to say.
-func NewJSON(w, say io.Writer) Reporter { return &jsonReporter{json.NewEncoder(w), say} }
+// NewJSON returns a Reporter that writes one object a line to w, and missing measurements to info.
+func NewJSON(w, info io.Writer) Reporter { return &jsonReporter{json.NewEncoder(w), info} }
 
 func (j *jsonReporter) Result(r *Result) error { return j.enc.Encode(r) }
 func (j *jsonReporter) Close() error           { return nil }
 
 func (j *jsonReporter) Missing(m Missing) error {
-	_, err := fmt.Fprintf(j.say, "bywash: %s\n", m)
+	_, err := fmt.Fprintf(j.info, "bywash: %s\n", m)
 	return err
 }
 
 type csvReporter struct {
 	w      *csv.Writer
-	say    io.Writer
+	info   io.Writer
 	ranks  bool
 	change bool
 	header bool
 }
 
-// NewCSV returns a Reporter that writes a header and one line for each result to w, and missing measurements to say.
+// NewCSV returns a Reporter that writes a header and one line for each result to w, and missing measurements to info.
 // ranks adds a column of that name, and change one for the change against an earlier run.
-func NewCSV(w, say io.Writer, ranks, change bool) Reporter {
-	return &csvReporter{w: csv.NewWriter(w), say: say, ranks: ranks, change: change}
+func NewCSV(w, info io.Writer, ranks, change bool) Reporter {
+	return &csvReporter{w: csv.NewWriter(w), info: info, ranks: ranks, change: change}
 }
 
 func (c *csvReporter) Result(r *Result) error {
@@ -218,7 +218,7 @@ func (c *csvReporter) Result(r *Result) error {
 func (c *csvReporter) Close() error { return nil }
 
 func (c *csvReporter) Missing(m Missing) error {
-	_, err := fmt.Fprintf(c.say, "bywash: %s\n", m)
+	_, err := fmt.Fprintf(c.info, "bywash: %s\n", m)
 	return err
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/bywash/bywash/cmd/bywash/internal/perf/bench"
 )
 
-// runConnect makes and drops n connections beside the standing one. The standing connection serves as a barrier: both
-// sides start together, and neither disconnects before the other is connected.
+// runConnect makes and drops n connections beside the established one. The established connection serves as a barrier:
+// both sides start together, and neither disconnects before the other is connected.
 func (l *link) runConnect(j *bench.Round) error {
 	for range j.N {
 		if err := l.barrier(j); err != nil {

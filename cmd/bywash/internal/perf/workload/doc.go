@@ -3,6 +3,7 @@
 //
 // A driver has a context for each track and an instance on each (link.go). Messages go over the small track (small.go),
 // over the large one (large.go, with updates of rdv data in update.go), or by one-sided operations (onesided.go).
-// stream.go runs tests of throughput, and mailbox.go carries messages between the ends during a measurement.
-// connect.go, group.go and idlers.go are further tests. A session of two or more ranks is in session.go and ranks.go.
+// stream.go runs tests of throughput, and control.go carries messages between the ends during a measurement.
+// connect.go, group.go and idlepeers.go are further tests. A session of two or more ranks is in session.go and
+// ranks.go.
 package workload

@@ -128,7 +128,7 @@ func (g *group) await(m *member, doorbell func(int) (nic.State, int), sp *bench.
 		case state == nic.Done:
 			return nil
 		case state.Rung():
-			return fmt.Errorf("qnix: the NIC says %v", state)
+			return fmt.Errorf("qnix: NIC status: %v", state)
 		case m.p.Gone():
 			return nic.ErrGone
 		case g.blocks:

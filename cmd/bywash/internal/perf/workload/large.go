@@ -51,7 +51,7 @@ func (l *link) prepareLarge() (blob []byte, err error) {
 // largeSender sends n messages; limit, at most n, is how many may be sent now.
 type largeSender struct {
 	inst      driver.Instance
-	box       *mailbox
+	box       *controlLink
 	sw        driver.SendWaiter
 	slots     []slot
 	validate  bool
@@ -70,7 +70,7 @@ func (x *largeSender) begin(n int) {
 func (x *largeSender) done() bool { return x.tail == x.n && x.up.over }
 
 func (x *largeSender) step() (moved bool, err error) {
-	if moved, err = x.mail(); err != nil {
+	if moved, err = x.handleControl(); err != nil {
 		return false, err
 	}
 	for x.sent < min(x.requested, x.limit) {
@@ -107,7 +107,7 @@ func (x *largeSender) step() (moved bool, err error) {
 // largeReceiver receives n messages.
 type largeReceiver struct {
 	inst     driver.Instance
-	box      *mailbox
+	box      *controlLink
 	rw       driver.RecvWaiter
 	slots    []slot
 	validate bool
@@ -147,8 +147,8 @@ func (x *largeReceiver) step() (bool, error) {
 		}
 		moved = true
 	}
-	told, err := x.updates()
-	return moved || told, err
+	gotUpdates, err := x.updates()
+	return moved || gotUpdates, err
 }
 
 // ask posts receives and sends their requests, as far as there is room.
@@ -167,7 +167,7 @@ func (x *largeReceiver) ask() (moved bool, err error) {
 		moved = true
 	}
 	for x.asked < x.posted {
-		ok, err := x.box.trySend(mailPlain, x.slots[x.asked%len(x.slots)].p.RdvData)
+		ok, err := x.box.trySend(controlPlain, x.slots[x.asked%len(x.slots)].p.RdvData)
 		if err != nil {
 			return false, err
 		}
@@ -196,8 +196,8 @@ func (x *largeReceiver) took(s *slot) error {
 func (x *largeReceiver) sleep(s *bench.Stopper) error {
 	if x.tail < x.asked && x.asked == x.posted && !x.box.sending {
 		sl := &x.slots[x.tail%len(x.slots)]
-		if err := x.rw.RecvWait(x.up.doze.soon(s), &sl.p); err != nil {
-			return x.up.doze.woke(s, err)
+		if err := x.rw.RecvWait(x.up.shortSleep.soon(s), &sl.p); err != nil {
+			return x.up.shortSleep.ended(s, err)
 		}
 		return x.took(sl)
 	}
@@ -205,15 +205,15 @@ func (x *largeReceiver) sleep(s *bench.Stopper) error {
 	return nil
 }
 
-// bouncer holds both directions of a ping-pong. At any time the process waits for one of them.
-type bouncer struct {
+// echoSide holds both directions of a ping-pong. At any time the process waits for one of them.
+type echoSide struct {
 	*largeSender
 	rcv *largeReceiver
 }
 
-func (x bouncer) done() bool { return x.largeSender.done() && x.rcv.done() }
+func (x echoSide) done() bool { return x.largeSender.done() && x.rcv.done() }
 
-func (x bouncer) step() (bool, error) {
+func (x echoSide) step() (bool, error) {
 	sent, err := x.largeSender.step()
 	if err != nil {
 		return false, err
@@ -222,17 +222,17 @@ func (x bouncer) step() (bool, error) {
 	return sent || got, err
 }
 
-func (x bouncer) sleep(s *bench.Stopper) error {
+func (x echoSide) sleep(s *bench.Stopper) error {
 	if x.tail < x.limit {
 		return x.largeSender.sleep(s)
 	}
 	return x.rcv.sleep(s)
 }
 
-// pingPongLarge bounces a message. Each side has two receives requested, so that the request of the next round travels
-// during this one.
+// pingPongLarge sends a message back and forth. Each side has two receives requested, so that the request of the next
+// round travels during this one.
 func (l *link) pingPongLarge(j *bench.Round) error {
-	x := bouncer{l.snd.(*largeSender), l.rcv.(*largeReceiver)}
+	x := echoSide{l.snd.(*largeSender), l.rcv.(*largeReceiver)}
 	x.begin(j.N)
 	x.rcv.begin(j.N)
 	x.limit = 0

@@ -21,7 +21,7 @@ type link struct {
 	si    driver.Instance
 	li    driver.Instance
 	idles []driver.Instance
-	box   mailbox
+	box   controlLink
 	scaps driver.Capabilities
 	lcaps driver.Capabilities
 	peer  string // the other end's small track
@@ -42,7 +42,7 @@ func Open(s *bench.Setup) (bench.Bench, error) {
 	case s.Driver == bench.Session:
 		return &sessionBench{setup: s}, nil
 	case s.Rank > 1:
-		return openIdlers(s)
+		return openIdlePeers(s)
 	}
 	return openLink(s)
 }
@@ -93,19 +93,19 @@ func (l *link) links() []string {
 }
 
 func (l *link) Connect(give bench.Give) error {
-	said, err := bench.MeetLinks(give, l.links())
+	replies, err := bench.ExchangeLinks(give, l.links())
 	if err != nil {
 		return err
 	}
-	if err := l.reach(said[l.s.Partner()]); err != nil {
+	if err := l.reach(replies[l.s.Partner()]); err != nil {
 		return err
 	}
 	for left := l.s.Peers; left > 0; left -= idleBatch {
-		said, err := bench.MeetLinks(give, nil)
+		replies, err := bench.ExchangeLinks(give, nil)
 		if err != nil {
 			return err
 		}
-		if err := l.idle(said[2]); err != nil {
+		if err := l.idle(replies[2]); err != nil {
 			return err
 		}
 	}
@@ -186,7 +186,7 @@ func (l *link) Check(c *bench.Case) error {
 				l.s.Driver, l.scaps.MaxMessage)
 		case c.Size > caps.MaxMessage:
 			return bench.Skipf("%s carries at most %d bytes", l.s.Driver, caps.MaxMessage)
-		case mailSize(&l.lcaps) > l.scaps.MaxMessage:
+		case controlSize(&l.lcaps) > l.scaps.MaxMessage:
 			return bench.Skipf("%s: rdv data of %d bytes does not fit its small track", l.s.Driver, caps.RdvSize)
 		case c.Test == bench.Rate:
 			return bench.Skipf("%s: rate is for the small track, which carries at most %d bytes", l.s.Driver, l.scaps.MaxMessage)

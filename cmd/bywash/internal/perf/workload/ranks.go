@@ -87,8 +87,8 @@ func (b *sessionBench) turns(j *bench.Round) error {
 // bulkSize is the size of the messages that are sent beside a measurement.
 const bulkSize = bench.MiB
 
-// beside is a ping-pong of ranks 0 and 1 while the others send to rank 0, until it tells them to stop: then each sends an
-// empty message as its last.
+// beside is a ping-pong of ranks 0 and 1 while the others send to rank 0, until it sends them the order to stop: then
+// each sends an empty message as its last.
 func (b *sessionBench) beside(j *bench.Round) error {
 	ctx, rank := j.Stop.Ctx, b.s.Rank()
 	if rank == 1 {
@@ -149,7 +149,7 @@ func (b *sessionBench) beside(j *bench.Round) error {
 	return nil
 }
 
-// sendBulk sends messages to rank 0 until that tells it to stop.
+// sendBulk sends messages to rank 0 until rank 0 sends the order to stop.
 func (b *sessionBench) sendBulk(ctx context.Context) error {
 	leader := b.s.Gate(0)
 	stop, err := leader.Irecv(tagGo, nil)

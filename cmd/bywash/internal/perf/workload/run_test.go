@@ -67,7 +67,7 @@ func TestValidateFindsACorruptedMessage(t *testing.T) {
 			}
 			for _, lie := range []string{"", "yes"} {
 				t.Setenv("LIAR", lie)
-				c := config("liar", test)
+				c := config("corruptbare", test)
 				c.Validate, c.Sizes = true, []int{size}
 				err := control.Run(t.Context(), c, &collector{})
 				if lie == "" && err != nil {
@@ -122,7 +122,7 @@ func TestEveryTestRunsOnSharedMemory(t *testing.T) {
 
 func TestUpdatesOfRdvDataReachTheSender(t *testing.T) {
 	for _, mode := range []struct{ driver, wait, mem string }{
-		{"amender", "poll", "arena"}, {"amender", "block", "heap"}, {"amenderbare", "poll", "heap"},
+		{"inparts", "poll", "arena"}, {"inparts", "block", "heap"}, {"inpartsbare", "poll", "heap"},
 	} {
 		c := config(mode.driver, bench.BW, bench.BiBW, bench.Lat)
 		c.Wait, c.Mem, c.Validate = mode.wait, mode.mem, true
@@ -168,10 +168,10 @@ func TestSessionFindsWhatWasCorrupted(t *testing.T) {
 	for _, test := range []bench.Test{bench.Rate, bench.AMRate, bench.PutBW, bench.GetBW, bench.GetLat} {
 		for _, lie := range []string{"", "yes"} {
 			t.Setenv("FORGER", lie)
-			workload.Forgeries.Store(0)
+			workload.Corrupted.Store(0)
 			c := config(bench.Session, test)
 			c.Validate, c.Sizes = true, []int{200}
-			if err := c.SetRails("forger"); err != nil {
+			if err := c.SetRails("corrupting"); err != nil {
 				t.Fatal(err)
 			}
 			err := control.Run(t.Context(), c, &collector{})
@@ -254,7 +254,7 @@ func followers(t *testing.T) (pids []int) {
 	return pids
 }
 
-// Whichever rank dies, the run ends with an error that says so, and no process stays.
+// Whichever rank dies, the run ends with an error that names it, and no process stays.
 func TestARankThatDiesEndsTheRun(t *testing.T) {
 	const ranks = 4
 	for _, test := range []bench.Test{bench.MultiPair, bench.AllToAll} {

@@ -14,7 +14,7 @@ import (
 // Drivers with Capabilities.RdvUpdate make further rdv data while a receive is posted. The receiver asks for updates
 // until the receive is complete, and mails them with the message's number. The sender passes them to the driver, or
 // keeps them until the send is posted. An update may come after the end of a message that did not need it. So each
-// round ends with a mail that no update follows, and the mailbox is empty for the next round.
+// round ends with a control message that no update follows, and the control link is empty for the next round.
 
 // updateHead is the message's number in front of an update.
 const updateHead = 8
@@ -38,15 +38,15 @@ func (l *link) updater() (driver.RdvUpdater, error) {
 
 // updateSource is the receiving side's part.
 type updateSource struct {
-	inst driver.RdvUpdater // nil: the driver has no updates
-	note []byte            // an update that waits for room in the mailbox, with its number
-	most int               // bytes of an update
-	over bool              // the mail that no update follows was sent, or none are possible
-	doze doze
+	inst       driver.RdvUpdater // nil: the driver has no updates
+	note       []byte            // an update that waits for room in the control link, with its number
+	most       int               // bytes of an update
+	over       bool              // the control message that no update follows was sent, or none are possible
+	shortSleep shortSleep
 }
 
 func newUpdateSource(inst driver.RdvUpdater, most int) *updateSource {
-	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), doze: doze{brief: inst != nil}}
+	return &updateSource{inst: inst, most: most, note: make([]byte, 0, updateHead+most), shortSleep: shortSleep{brief: inst != nil}}
 }
 
 // updates mails the updates that are due, at most one of each receive at a time.
@@ -57,7 +57,7 @@ func (x *largeReceiver) updates() (moved bool, err error) {
 	}
 	for k := x.tail; ; k++ {
 		if len(u.note) > 0 {
-			ok, err := x.box.trySend(mailUpdate, u.note)
+			ok, err := x.box.trySend(controlUpdate, u.note)
 			if !ok || err != nil {
 				return moved, err
 			}
@@ -80,7 +80,7 @@ func (x *largeReceiver) updates() (moved bool, err error) {
 		u.note = append(binary.LittleEndian.AppendUint64(u.note, uint64(k)), b...)
 	}
 	if x.tail == x.n && !u.over {
-		ok, err := x.box.trySend(mailOver, nil)
+		ok, err := x.box.trySend(controlOver, nil)
 		if err != nil {
 			return moved, err
 		}
@@ -91,12 +91,12 @@ func (x *largeReceiver) updates() (moved bool, err error) {
 
 // updateSink is the sending side's part.
 type updateSink struct {
-	inst  driver.RdvUpdater // nil: the driver has no updates
-	note  []byte            // the last mail
-	held  bool              // it is a request, and all slots are taken
-	over  bool              // no updates follow, or none are possible
-	early []kept            // of each slot
-	doze  doze
+	inst       driver.RdvUpdater // nil: the driver has no updates
+	note       []byte            // the last control message
+	held       bool              // it is a request, and all slots are taken
+	over       bool              // no updates follow, or none are possible
+	early      []kept            // of each slot
+	shortSleep shortSleep
 }
 
 // kept are updates, in order.
@@ -114,7 +114,7 @@ func (k *kept) reset() { k.b, k.ends = k.b[:0], k.ends[:0] }
 
 func newUpdateSink(inst driver.RdvUpdater, most, slots int) *updateSink {
 	u := &updateSink{inst: inst, note: make([]byte, 0, updateHead+most), early: make([]kept, slots)}
-	u.doze.brief = inst != nil
+	u.shortSleep.brief = inst != nil
 	for k := range u.early {
 		// It grows to the size that the messages need.
 		u.early[k] = kept{b: make([]byte, 0, 4*most), ends: make([]int, 0, 4)}
@@ -129,10 +129,10 @@ func (u *updateSink) begin() {
 	}
 }
 
-// mail handles the requests and updates that have arrived. A request that finds no slot waits, and so does all mail
-// behind it. That cannot delay the message whose slot it needs: both sides have as many slots, so the receiver sent the
-// request after it had that message, which this side has only not polled yet.
-func (x *largeSender) mail() (moved bool, err error) {
+// handleControl handles the requests and updates that have arrived. A request that finds no slot waits, and so do
+// all control messages behind it. That cannot delay the message whose slot it needs: both sides have as many slots, so
+// the receiver sent the request after it had that message, which this side has only not polled yet.
+func (x *largeSender) handleControl() (moved bool, err error) {
 	u := x.up
 	for range burst {
 		if u.over && x.requested == x.n {
@@ -153,16 +153,16 @@ func (x *largeSender) mail() (moved bool, err error) {
 	return moved, nil
 }
 
-// read handles a mail, or holds it.
+// read handles a control message, or holds it.
 func (x *largeSender) read(b []byte) error {
 	u := x.up
 	switch x.box.kind {
-	case mailOver:
+	case controlOver:
 		u.over = true
 		if x.requested != x.n {
-			return errMailbox
+			return errUnexpected
 		}
-	case mailUpdate:
+	case controlUpdate:
 		return x.updated(b)
 	default:
 		if u.held = x.requested-x.tail == len(x.slots); u.held {
@@ -170,7 +170,7 @@ func (x *largeSender) read(b []byte) error {
 		}
 		s := &x.slots[x.requested%len(x.slots)]
 		if x.requested == x.n || len(b) > len(s.rdv) {
-			return errMailbox
+			return errUnexpected
 		}
 		s.p.RdvData = s.rdv[:copy(s.rdv, b)]
 		x.requested++
@@ -181,13 +181,13 @@ func (x *largeSender) read(b []byte) error {
 // updated passes an update on, or keeps it until its message is posted.
 func (x *largeSender) updated(b []byte) error {
 	if len(b) < updateHead {
-		return errMailbox
+		return errUnexpected
 	}
 	seq, b := binary.LittleEndian.Uint64(b), b[updateHead:]
 	k := int(seq % uint64(len(x.slots)))
 	switch {
 	case seq >= uint64(x.requested):
-		return errMailbox // requests come first
+		return errUnexpected // requests come first
 	case seq < uint64(x.tail):
 		return nil // the message is done without it
 	case seq >= uint64(x.sent):
@@ -213,15 +213,15 @@ func (x *largeSender) catchUp(k int) error {
 
 func (x *largeSender) sleep(s *bench.Stopper) error {
 	u := x.up
-	switch ctx := u.doze.soon(s); {
+	switch ctx := u.shortSleep.soon(s); {
 	case x.tail < x.sent:
 		if err := x.sw.SendWait(ctx, &x.slots[x.tail%len(x.slots)].p); err != nil {
-			return u.doze.woke(s, err)
+			return u.shortSleep.ended(s, err)
 		}
 		x.tail++
 	case x.box.br != nil && !u.held && (!u.over || x.requested < x.n):
 		if err := x.box.rw.RecvWait(ctx, &x.box.in); err != nil {
-			return u.doze.woke(s, err)
+			return u.shortSleep.ended(s, err)
 		}
 		n, _, err := x.box.take(u.note[:cap(u.note)])
 		if err != nil {
@@ -235,15 +235,15 @@ func (x *largeSender) sleep(s *bench.Stopper) error {
 	return nil
 }
 
-// doze makes contexts that end within a glance. One context serves all waits until it has ended, so that not every
-// message needs its own.
-type doze struct {
+// shortSleep makes contexts that end after the time glance. One context serves all waits until it has ended, so that
+// not every message needs its own.
+type shortSleep struct {
 	brief  bool // else waits last
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-func (d *doze) soon(s *bench.Stopper) context.Context {
+func (d *shortSleep) soon(s *bench.Stopper) context.Context {
 	if !d.brief {
 		return s.Ctx
 	}
@@ -256,8 +256,8 @@ func (d *doze) soon(s *bench.Stopper) context.Context {
 	return d.ctx
 }
 
-// woke returns nil if a doze ended the wait, and otherwise its error.
-func (d *doze) woke(s *bench.Stopper, err error) error {
+// ended returns nil if only the short sleep is over, and otherwise the error of the wait.
+func (d *shortSleep) ended(s *bench.Stopper, err error) error {
 	if s.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}

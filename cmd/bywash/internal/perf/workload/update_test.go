@@ -30,7 +30,7 @@ func loop(t *testing.T, name string, c bench.Case) *link {
 
 func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 	c := bench.Case{Test: bench.Lat, Size: 1 << 20, Wait: "poll", Mem: "arena", Validate: true}
-	l := loop(t, "amender", c)
+	l := loop(t, "inparts", c)
 	snd, rcv := l.snd.(*largeSender), l.rcv.(*largeReceiver)
 	j := &bench.Round{Case: c, N: 10, Stop: l.s.Stop}
 	snd.begin(j.N)
@@ -52,7 +52,7 @@ func TestUpdatesAreKeptUntilTheSendIsPosted(t *testing.T) {
 		t.Errorf("%d updates are kept while %d sends are posted, want some and none", kept, snd.sent)
 	}
 	snd.limit = j.N
-	if err := pump(j, bouncer{snd, rcv}.done, bouncer{snd, rcv}); err != nil {
+	if err := pump(j, echoSide{snd, rcv}.done, echoSide{snd, rcv}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -61,7 +61,7 @@ func TestUpdatesDoNotAllocate(t *testing.T) {
 	if RaceEnabled {
 		t.Skip("the race detector allocates")
 	}
-	for _, name := range []string{"shm", "amender", "amenderbare"} {
+	for _, name := range []string{"shm", "inparts", "inpartsbare"} {
 		c := bench.Case{Test: bench.BiBW, Size: 256 << 10, Wait: "poll", Mem: "arena"}
 		l := loop(t, name, c)
 		j := &bench.Round{Case: c, N: 50, Stop: l.s.Stop, Yield: true}
@@ -91,16 +91,16 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 		b    []byte
 		ok   bool
 	}{
-		{"request", mailPlain, make([]byte, 16), true},
-		{"request beyond RdvSize", mailPlain, make([]byte, 17), false},
-		{"update of a message that is done", mailUpdate, update(0, 1), true},
-		{"update of a message that is not posted", mailUpdate, update(2, 1), true},
-		{"update of a message that was not requested", mailUpdate, update(3, 1), false},
-		{"update of a message far off", mailUpdate, update(0, 1, 1)[1:], false},
-		{"update without a number", mailUpdate, []byte{1}, false},
-		{"end before all requests", mailOver, nil, false},
+		{"request", controlPlain, make([]byte, 16), true},
+		{"request beyond RdvSize", controlPlain, make([]byte, 17), false},
+		{"update of a message that is done", controlUpdate, update(0, 1), true},
+		{"update of a message that is not posted", controlUpdate, update(2, 1), true},
+		{"update of a message that was not requested", controlUpdate, update(3, 1), false},
+		{"update of a message far off", controlUpdate, update(0, 1, 1)[1:], false},
+		{"update without a number", controlUpdate, []byte{1}, false},
+		{"end before all requests", controlOver, nil, false},
 	} {
-		x := &largeSender{box: &mailbox{kind: c.kind}, slots: make([]slot, 4), n: 10, requested: 3, sent: 2, tail: 2}
+		x := &largeSender{box: &controlLink{kind: c.kind}, slots: make([]slot, 4), n: 10, requested: 3, sent: 2, tail: 2}
 		for k := range x.slots {
 			x.slots[k].rdv = make([]byte, 16)
 		}
@@ -111,10 +111,10 @@ func TestMailThatDoesNotBelongIsRefused(t *testing.T) {
 	}
 	for _, updates := range []bool{false, true} {
 		for kind := range byte(4) {
-			m := mailbox{updates: updates, inBuf: []byte{kind, 1}, in: driver.Packet{N: 2}}
+			m := controlLink{updates: updates, inBuf: []byte{kind, 1}, in: driver.Packet{N: 2}}
 			_, _, err := m.take(make([]byte, 1))
-			if want := kind == mailPlain || updates && kind <= mailOver; (err == nil) != want {
-				t.Errorf("mail of kind %d, updates %v: %v", kind, updates, err)
+			if want := kind == controlPlain || updates && kind <= controlOver; (err == nil) != want {
+				t.Errorf("control message of kind %d, updates %v: %v", kind, updates, err)
 			}
 		}
 	}

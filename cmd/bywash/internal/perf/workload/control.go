@@ -7,16 +7,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// Kinds of mail: the first byte, which also keeps it from being empty.
+// Kinds of control messages: the first byte, which also keeps them from being empty.
 const (
-	mailPlain  byte = iota // a request, an acknowledgement, a barrier: whichever is due
-	mailUpdate             // of rdv data: the message's number and the update
-	mailOver               // no updates follow in this round
+	controlPlain  byte = iota // a request, an acknowledgement, a barrier: whichever is due
+	controlUpdate             // of rdv data: the message's number and the update
+	controlOver               // no updates follow in this round
 )
 
-// mailbox carries the measurement's own messages on the small track: requests to send (rdv data), their updates,
+// controlLink carries the measurement's own messages on the small track: requests to send (rdv data), their updates,
 // acknowledgements, barriers. It never blocks.
-type mailbox struct {
+type controlLink struct {
 	inst      driver.Instance
 	bs        driver.BufferSender
 	br        driver.BufferReceiver
@@ -32,8 +32,8 @@ type mailbox struct {
 	kind      byte // of what was received last
 }
 
-func (m *mailbox) init(l *link) {
-	*m = mailbox{inst: l.si, updates: l.lcaps.RdvUpdate}
+func (m *controlLink) init(l *link) {
+	*m = controlLink{inst: l.si, updates: l.lcaps.RdvUpdate}
 	if l.scaps.BufferSend {
 		m.bs, _ = l.si.(driver.BufferSender)
 	}
@@ -43,12 +43,12 @@ func (m *mailbox) init(l *link) {
 	if l.scaps.RecvWait {
 		m.rw, _ = l.si.(driver.RecvWaiter)
 	}
-	n := max(64, mailSize(&l.lcaps))
+	n := max(64, controlSize(&l.lcaps))
 	m.outBuf, m.inBuf = make([]byte, n), make([]byte, n)
 }
 
-// mailSize returns the size of the longest mail in bytes.
-func mailSize(large *driver.Capabilities) int {
+// controlSize returns the size of the longest control message in bytes.
+func controlSize(large *driver.Capabilities) int {
 	n := 1 + large.RdvSize
 	if large.RdvUpdate {
 		n += updateHead
@@ -57,7 +57,7 @@ func mailSize(large *driver.Capabilities) int {
 }
 
 // trySend sends b behind its kind. It returns false if that is not possible now.
-func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
+func (m *controlLink) trySend(kind byte, b []byte) (bool, error) {
 	if ok, err := m.flush(); !ok || err != nil {
 		return false, err
 	}
@@ -70,7 +70,7 @@ func (m *mailbox) trySend(kind byte, b []byte) (bool, error) {
 	return true, err
 }
 
-func (m *mailbox) write(kind byte, b []byte) error {
+func (m *controlLink) write(kind byte, b []byte) error {
 	if m.bs != nil {
 		if err := m.bs.SendBufGet(&m.out); err != nil {
 			return err
@@ -94,8 +94,8 @@ func unlessBusy(err error) error {
 	return err
 }
 
-// flush reports whether no mail is being sent.
-func (m *mailbox) flush() (bool, error) {
+// flush reports whether no control message is being sent.
+func (m *controlLink) flush() (bool, error) {
 	if m.sending {
 		done, err := m.inst.SendPoll(&m.out)
 		if err != nil {
@@ -108,7 +108,7 @@ func (m *mailbox) flush() (bool, error) {
 
 // tryRecv receives a message into dst. It is called only when one is due: a
 // receive that is posted stays posted.
-func (m *mailbox) tryRecv(dst []byte) (n int, ok bool, err error) {
+func (m *controlLink) tryRecv(dst []byte) (n int, ok bool, err error) {
 	if m.br == nil && !m.receiving {
 		m.inIOV[0] = m.inBuf
 		m.in.IOV = m.inIOV[:]
@@ -124,19 +124,19 @@ func (m *mailbox) tryRecv(dst []byte) (n int, ok bool, err error) {
 	return m.take(dst)
 }
 
-var errMailbox = errors.New("the other side sent a message that does not belong here")
+var errUnexpected = errors.New("unexpected control message from the other side")
 
-func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
+func (m *controlLink) take(dst []byte) (n int, ok bool, err error) {
 	m.receiving = false
 	b := m.inBuf
 	if m.br != nil {
 		b = m.in.Buf
 	}
 	if m.in.N < 1 || m.in.N > len(b) || m.in.N-1 > len(dst) {
-		return 0, false, errMailbox
+		return 0, false, errUnexpected
 	}
-	if m.kind = b[0]; m.kind != mailPlain && (!m.updates || m.kind > mailOver) {
-		return 0, false, errMailbox
+	if m.kind = b[0]; m.kind != controlPlain && (!m.updates || m.kind > controlOver) {
+		return 0, false, errUnexpected
 	}
 	n = copy(dst, b[1:m.in.N])
 	if m.br != nil {
@@ -145,16 +145,16 @@ func (m *mailbox) take(dst []byte) (n int, ok bool, err error) {
 	return n, true, err
 }
 
-// await receives plain mail. It polls or sleeps.
-func (m *mailbox) await(j *bench.Round, dst []byte) (int, error) {
+// await receives a plain control message. It polls or sleeps.
+func (m *controlLink) await(j *bench.Round, dst []byte) (int, error) {
 	n, err := m.awaitAny(j, dst)
-	if err == nil && m.kind != mailPlain {
-		err = errMailbox
+	if err == nil && m.kind != controlPlain {
+		err = errUnexpected
 	}
 	return n, err
 }
 
-func (m *mailbox) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
+func (m *controlLink) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
 	sp := j.Spinner()
 	err = sp.Until(func() (ok bool, err error) {
 		n, ok, err = m.tryRecv(dst)
@@ -171,9 +171,9 @@ func (m *mailbox) awaitAny(j *bench.Round, dst []byte) (n int, err error) {
 }
 
 // post sends, polling until there is room and until it is done.
-func (m *mailbox) post(j *bench.Round, b []byte) error {
+func (m *controlLink) post(j *bench.Round, b []byte) error {
 	sp := j.Spinner()
-	if err := sp.Until(func() (bool, error) { return m.trySend(mailPlain, b) }); err != nil {
+	if err := sp.Until(func() (bool, error) { return m.trySend(controlPlain, b) }); err != nil {
 		return err
 	}
 	return sp.Until(m.flush)

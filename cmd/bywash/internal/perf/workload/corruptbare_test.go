@@ -7,16 +7,16 @@ import (
 	_ "github.com/bywash/bywash/shm"
 )
 
-// liar is shm, except that it spoils the last byte of the 100th message that
+// corruptBare is shm, except that it corrupts the last byte of the 100th message that
 // is not one of the engine's own, and that it has nothing but what a driver
 // must have.
-type liar struct{ driver.Driver }
+type corruptBare struct{ driver.Driver }
 
-type liarNIC struct{ driver.NIC }
+type bareNIC struct{ driver.NIC }
 
-type liarContext struct{ driver.Context }
+type bareContext struct{ driver.Context }
 
-type liarInstance struct {
+type bareInstance struct {
 	driver.Instance
 	sent int
 }
@@ -26,17 +26,17 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	driver.Register(liar{d})
+	driver.Register(corruptBare{d})
 }
 
-func (liar) Name() string { return "liar" }
+func (corruptBare) Name() string { return "corruptbare" }
 
-func (l liar) Query(h driver.Hints) (driver.NIC, error) {
+func (l corruptBare) Query(h driver.Hints) (driver.NIC, error) {
 	n, err := l.Driver.Query(h)
 	if err != nil {
 		return nil, err
 	}
-	return liarNIC{n}, nil
+	return bareNIC{n}, nil
 }
 
 func bare(p *driver.Properties) *driver.Properties {
@@ -46,27 +46,27 @@ func bare(p *driver.Properties) *driver.Properties {
 	return &q
 }
 
-func (n liarNIC) Properties() *driver.Properties { return bare(n.NIC.Properties()) }
+func (n bareNIC) Properties() *driver.Properties { return bare(n.NIC.Properties()) }
 
-func (n liarNIC) Open(a driver.Attributes) (driver.Context, error) {
+func (n bareNIC) Open(a driver.Attributes) (driver.Context, error) {
 	c, err := n.NIC.Open(a)
 	if err != nil {
 		return nil, err
 	}
-	return liarContext{c}, nil
+	return bareContext{c}, nil
 }
 
-func (c liarContext) Properties() *driver.Properties { return bare(c.Context.Properties()) }
+func (c bareContext) Properties() *driver.Properties { return bare(c.Context.Properties()) }
 
-func (c liarContext) Connect(url string) (driver.Instance, error) {
+func (c bareContext) Connect(url string) (driver.Instance, error) {
 	i, err := c.Context.Connect(url)
 	if err != nil {
 		return nil, err
 	}
-	return &liarInstance{Instance: i}, nil
+	return &bareInstance{Instance: i}, nil
 }
 
-func (i *liarInstance) SendPost(p *driver.Packet) error {
+func (i *bareInstance) SendPost(p *driver.Packet) error {
 	if b, ok := p.Contiguous(); ok && len(b) >= 64 && os.Getenv("LIAR") != "" {
 		if i.sent++; i.sent == 100 {
 			b[len(b)-1] ^= 0x40

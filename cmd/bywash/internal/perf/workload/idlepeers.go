@@ -12,28 +12,28 @@ import (
 // idleBatch is how many idle peers connect at a time: their addresses fit one message.
 const idleBatch = 32
 
-// idlers is the rank of --peers: contexts that connect to both ends and then do nothing.
-type idlers struct {
+// idlePeers is the rank of --peers: contexts that connect to both ends and then do nothing.
+type idlePeers struct {
 	s        *bench.Setup
 	d        driver.Driver
 	contexts []driver.Context
 }
 
-func openIdlers(s *bench.Setup) (bench.Bench, error) {
+func openIdlePeers(s *bench.Setup) (bench.Bench, error) {
 	d, err := driver.Lookup(s.Driver)
 	if err != nil {
 		return nil, err
 	}
-	return &idlers{s: s, d: d}, nil
+	return &idlePeers{s: s, d: d}, nil
 }
 
-func (x *idlers) Connect(give bench.Give) error {
-	said, err := bench.MeetLinks(give, nil)
+func (x *idlePeers) Connect(give bench.Give) error {
+	replies, err := bench.ExchangeLinks(give, nil)
 	if err != nil {
 		return err
 	}
 	var ends []string
-	for _, links := range said[:2] {
+	for _, links := range replies[:2] {
 		if len(links) == 0 {
 			return bench.ErrOrder
 		}
@@ -42,7 +42,7 @@ func (x *idlers) Connect(give bench.Give) error {
 	for left := x.s.Peers; left > 0; left -= idleBatch {
 		links, instances, err := x.open(min(left, idleBatch), ends)
 		if err == nil {
-			_, err = bench.MeetLinks(give, links)
+			_, err = bench.ExchangeLinks(give, links)
 		}
 		if err == nil {
 			err = x.settle(instances)
@@ -55,7 +55,7 @@ func (x *idlers) Connect(give bench.Give) error {
 }
 
 // open makes n contexts that begin to connect to both ends.
-func (x *idlers) open(n int, ends []string) (links []string, instances []driver.Instance, err error) {
+func (x *idlePeers) open(n int, ends []string) (links []string, instances []driver.Instance, err error) {
 	s := *x.s
 	s.Peers = len(ends)
 	for range n {
@@ -76,7 +76,7 @@ func (x *idlers) open(n int, ends []string) (links []string, instances []driver.
 	return links, instances, nil
 }
 
-func (x *idlers) settle(instances []driver.Instance) error {
+func (x *idlePeers) settle(instances []driver.Instance) error {
 	ctx, cancel := context.WithTimeout(x.s.Stop.Ctx, connectTimeout)
 	defer cancel()
 	for _, i := range instances {
@@ -87,15 +87,15 @@ func (x *idlers) settle(instances []driver.Instance) error {
 	return nil
 }
 
-func (x *idlers) Check(*bench.Case) error             { return nil }
-func (x *idlers) Prepare(*bench.Case) ([]byte, error) { return nil, nil }
-func (x *idlers) Start([]byte) error                  { return nil }
-func (x *idlers) Run(*bench.Round) error              { return nil }
-func (x *idlers) Inspect(uint64, int) error           { return nil }
-func (x *idlers) Finish() error                       { return nil }
-func (x *idlers) Path() string                        { return "" }
+func (x *idlePeers) Check(*bench.Case) error             { return nil }
+func (x *idlePeers) Prepare(*bench.Case) ([]byte, error) { return nil, nil }
+func (x *idlePeers) Start([]byte) error                  { return nil }
+func (x *idlePeers) Run(*bench.Round) error              { return nil }
+func (x *idlePeers) Inspect(uint64, int) error           { return nil }
+func (x *idlePeers) Finish() error                       { return nil }
+func (x *idlePeers) Path() string                        { return "" }
 
-func (x *idlers) Close() (err error) {
+func (x *idlePeers) Close() (err error) {
 	for _, c := range x.contexts {
 		err = errors.Join(err, c.Close())
 	}

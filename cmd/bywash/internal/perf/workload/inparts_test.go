@@ -7,10 +7,10 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// amender is shm, except that rdv data of the large track comes in parts, as
+// inParts is shm, except that rdv data of the large track comes in parts, as
 // updates: a message does not move before its sender has all of them. amenderbare
 // has nothing else on the small track but what a driver must have.
-type amender struct {
+type inParts struct {
 	driver.Driver
 	bare bool
 }
@@ -20,18 +20,18 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	driver.Register(amender{d, false})
-	driver.Register(amender{d, true})
+	driver.Register(inParts{d, false})
+	driver.Register(inParts{d, true})
 }
 
-func (a amender) Name() string {
+func (a inParts) Name() string {
 	if a.bare {
-		return "amenderbare"
+		return "inpartsbare"
 	}
-	return "amender"
+	return "inparts"
 }
 
-func (a amender) Query(h driver.Hints) (driver.NIC, error) {
+func (a inParts) Query(h driver.Hints) (driver.NIC, error) {
 	n, err := a.Driver.Query(h)
 	switch {
 	case err != nil:
@@ -39,7 +39,7 @@ func (a amender) Query(h driver.Hints) (driver.NIC, error) {
 	case h.Track == driver.Large:
 		return amendNIC{n}, nil
 	case a.bare:
-		return liarNIC{n}, nil
+		return bareNIC{n}, nil
 	}
 	return n, nil
 }
@@ -94,7 +94,7 @@ type amendInstance struct {
 	sends, recvs [128]amendment
 }
 
-// late is the number of an update that nobody needs.
+// late is the number of an update that is not needed.
 const late = 0xff
 
 func find(list *[128]amendment, p *driver.Packet) *amendment {
