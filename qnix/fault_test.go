@@ -110,7 +110,7 @@ func TestNICThatEndsBreaksConnections(t *testing.T) {
 					t.Errorf("on a NIC that has ended: got %v, want %v", err, driver.ErrBroken)
 				}
 			}
-			await(t, "connect says why", func() bool {
+			await(t, "connect returns the reason", func() bool {
 				i, err := a.Connect(b.URL())
 				if err == nil {
 					_ = i.Disconnect()

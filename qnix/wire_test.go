@@ -195,7 +195,7 @@ func FuzzURL(f *testing.F) {
 		}
 		own := place{nic: 7, home: 0x0123456789abcdef, track: p.track}
 		if (own.apart(p) == "") != (p.apart(own) == "") || (own.domain() == p.domain()) != (own.apart(p) == "" && own.home == p.home) {
-			t.Errorf("%+v and %+v: one end says %q, the other %q", own, p, own.apart(p), p.apart(own))
+			t.Errorf("%+v and %+v: one end returns %q, the other %q", own, p, own.apart(p), p.apart(own))
 		}
 	})
 }

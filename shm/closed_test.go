@@ -106,10 +106,10 @@ func TestPeerInsideBeforeEstablished(t *testing.T) {
 			}
 			busy("after the connection was given up")
 			_ = i.confirm()
-			within(t, 10*time.Second, "the dialer is told", func() bool {
+			within(t, 10*time.Second, "the dialer is notified", func() bool {
 				return atomic.LoadUint32(&i.seg.ctl.side[0].closed) == closedLeft
 			})
-			busy("after the dialer was told")
+			busy("after the dialer was notified")
 			if tt.hangUp {
 				i.sock.Close()
 				busy("while a living peer that has hung up is inside")

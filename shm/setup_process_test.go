@@ -263,7 +263,7 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 		ours, theirs string
 		admitted     bool
 	}{
-		{"nobody is admitted", "", "", false},
+		{"no user is admitted", "", "", false},
 		{"only we admit", "65534", "", false},
 		{"only they admit", "", "0", false},
 		{"both admit", "65534", "0", true},
@@ -294,7 +294,7 @@ func TestOtherUsersNeedAdmission(t *testing.T) {
 					t.Error("the connection is established there")
 				}
 				if !errors.Is(err, driver.ErrAuth) && !r.Auth {
-					t.Errorf("got %v here, %q there, want ErrAuth on the side that is told", err, r.Err)
+					t.Errorf("got %v here, %q there, want ErrAuth on the side that gets the reason", err, r.Err)
 				}
 			})
 		}

@@ -32,8 +32,8 @@ func openWith(t testing.TB, track driver.Track, opts map[string]string, a driver
 	return c
 }
 
-// Both sides learn at once why they cannot connect, whoever dials. The secrets or the tracks differ, or only one side
-// has a secret.
+// Both sides learn at once why they cannot connect, whichever side dials. The secrets or the tracks differ, or only one
+// side has a secret.
 func TestBothSidesGetTheReason(t *testing.T) {
 	secret := func(s string) driver.Attributes { return driver.Attributes{Secret: []byte(s)} }
 	for _, tt := range []struct {
@@ -66,7 +66,7 @@ func TestBothSidesGetTheReason(t *testing.T) {
 					}
 					oneLine(t, err)
 					if d := time.Since(start); d > 2*time.Second {
-						t.Errorf("told after %v, want at once", d)
+						t.Errorf("notified after %v, want at once", d)
 					}
 					if err := i.Disconnect(); err != nil {
 						t.Error(err)

@@ -68,7 +68,7 @@ func TestOtherProcessAnswersFirst(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	attack.Await(t, "the peer is reached after three resets", func() bool { return visits.Load() > 3 })
-	attack.Await(t, "the link stands", func() bool {
+	attack.Await(t, "the link is established", func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
 		return len(a.pendingPeers) > 0

@@ -15,7 +15,7 @@ var checks = []check{
 	{"OpenOnce", "properties come before open, and a NIC opens exactly once", nil, checkOpenOnce},
 	{"Properties", "capabilities and profile make sense, unknown options are refused", nil, checkProperties},
 	{"URL", "the url is printable, short, and names an incarnation", nil, checkURL},
-	{"Reaches", "both ends of a connection have said that they reach each other, by their urls alone", nil, checkReaches},
+	{"Reaches", "both ends of a connection report that they reach each other, by their urls alone", nil, checkReaches},
 	{"AbsentFeatures", "instances and context have optional parts exactly when announced", nil, checkAbsent},
 
 	{"ConnectInAnyOrder", "both sides call Connect, in any order or at the same moment", nil, checkConnectOrder},
@@ -24,9 +24,9 @@ var checks = []check{
 	{"ConnectForeignURL", "malformed, foreign and other-version urls are refused at once", nil, checkConnectForeign},
 	{"ConnectSelf", "an instance to oneself receives what it sends", nil, checkConnectSelf},
 	{"ConnectTwice", "two instances to one peer are separate", nil, checkConnectTwice},
-	{"ConnectRestartedPeer", "the url of a dead incarnation never stands, that of the new one does", nil, checkConnectRestarted},
+	{"ConnectRestartedPeer", "the url of a dead incarnation never connects, that of the new one does", nil, checkConnectRestarted},
 	{"ConnectSecret", "contexts with different secrets cannot connect", nil, checkConnectSecret},
-	{"PostBeforeConnected", "posts say ErrInvalid until ConnectWait has returned nil", nil, checkEarlyPost},
+	{"PostBeforeConnected", "posts return ErrInvalid until ConnectWait has returned nil", nil, checkEarlyPost},
 
 	{"EveryForm", "every way to send reaches every way to receive", nil, checkForms},
 	{"EverySize", "messages around every limit arrive whole, and nothing else is written", nil, checkSizes},

@@ -212,7 +212,7 @@ func (e *end) refused(what, url string, want error) {
 		e.namesDriver("connect to "+what, err)
 	case err == nil:
 		if err := waitFor(i, moment); err == nil {
-			e.Errorf("connect to %s %q stands", what, url)
+			e.Errorf("connect to %s %q is established", what, url)
 		}
 		i.Disconnect()
 	}
@@ -227,7 +227,7 @@ func (e *end) namesDriver(what string, err error) {
 		return
 	}
 	if d.Driver != e.cfg.Driver || d.Op == "" || strings.Contains(err.Error(), "\n") {
-		e.Errorf("%s: error %q does not say driver and operation in one line", what, err)
+		e.Errorf("%s: error %q does not name driver and operation in one line", what, err)
 	}
 }
 
@@ -344,7 +344,7 @@ func checkConnectRestarted(e *end) {
 			i.Disconnect()
 		}
 		if err == nil {
-			e.Errorf("connection to the old url %q stands", old)
+			e.Errorf("connection to the old url %q is established", old)
 		} else if !errors.Is(err, driver.ErrBroken) && !errors.Is(err, context.DeadlineExceeded) {
 			e.Errorf("connect to the old url: got %v, want %v, or nothing until the context ends", err, driver.ErrBroken)
 		}

@@ -32,7 +32,7 @@ var trips = []trip{
 	{"Properties", "any-option", small, "unknown option"},
 	{"URL", "same-incarnation", small, "have the incarnation"},
 	{"URL", "url-with-space", small, "url has byte"},
-	{"Reaches", "reaches-nobody", small, "reach the peer"},
+	{"Reaches", "reaches-none", small, "reach the peer"},
 	{"Reaches", "reaches-all-urls", small, "reach a malformed url"},
 	{"Reaches", "reaches-while-open", small, "reach the peer from a closed context"},
 	{"AbsentFeatures", "hidden-wait", small, "RecvWaiter: announced false, there true"},

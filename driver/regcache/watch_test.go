@@ -455,7 +455,7 @@ func TestWatcherFails(t *testing.T) {
 	}()
 	watch.follow(broken) // it returns because it cannot read
 	if r := c.Lookup(b, 1); r != nil {
-		t.Error("a hit on memory that nobody watches")
+		t.Error("a hit on memory that is not watched")
 		r.Release()
 	}
 	if err := w.Close(); err != nil {

@@ -84,7 +84,7 @@ func TestMessagesBeforeEstablished(t *testing.T) {
 		}
 		n.Resolve(kit.StateUp, nil)
 		if got, err := probed.RecvProbeAny(); err != nil || got != i {
-			t.Errorf("goodbye %v: a probe names %v, %v", end, got, err)
+			t.Errorf("close message %v: a probe names %v, %v", end, got, err)
 		}
 		if err := i.ConnectWait(t.Context()); err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestMessagesBeforeEstablished(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := probed.RecvProbeAny(); (err == nil && got == i) != end {
-			t.Errorf("goodbye %v: then it names %v, %v", end, got, err)
+			t.Errorf("close message %v: then it names %v, %v", end, got, err)
 		}
 		_ = l.Close()
 	}

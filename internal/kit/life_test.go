@@ -106,7 +106,7 @@ func TestEndBeforeEstablishedIsKept(t *testing.T) {
 	for _, end := range []kit.State{kit.StatePeerClosed, kit.StateBroken} {
 		l, _ := newLife()
 		if l.Finish(end, errLost) {
-			t.Errorf("%v: Finish of a connection that does not stand is true", end)
+			t.Errorf("%v: Finish of a connection that is not established is true", end)
 		}
 		l.Finish(kit.StateBroken, errors.New("later"))
 		if l.State() != kit.StateConnecting {
@@ -188,7 +188,7 @@ func TestExcludeWaitsForTheCallInside(t *testing.T) {
 		t.Errorf("order %v", order)
 	}
 	if l.Enter() || l.TryEnter() {
-		t.Error("somebody got in after Exclude")
+		t.Error("a goroutine got in after Exclude")
 	}
 }
 

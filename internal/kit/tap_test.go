@@ -35,7 +35,7 @@ func TestTapShowsFramesToAttachedReaders(t *testing.T) {
 		t.Errorf("sinks saw %q and %q, want [1 2] and [2 3]", a, b)
 	}
 	if tap.Sinks() != nil {
-		t.Error("nobody is attached, and Sinks is not nil")
+		t.Error("no reader is attached, and Sinks is not nil")
 	}
 }
 
@@ -55,7 +55,7 @@ func TestWatchersLearnOfEveryTap(t *testing.T) {
 	stop()
 	kit.RemoveTap(before)
 	if want := []string{"before true", "later true", "later false"}; !slices.Equal(got, want) {
-		t.Errorf("told of %q, want %q", got, want)
+		t.Errorf("notified of %q, want %q", got, want)
 	}
 }
 

@@ -271,7 +271,7 @@ func TestWaitSpinsFirst(t *testing.T) {
 	w := &kit.Watch{Device: newDevice(), Spins: 5}
 	r := newReceiver(t)
 	if err := w.Block(context.Background(), r.life, r, &driver.Packet{}, true); err != errLost {
-		t.Errorf("%v, want what the poll says", err)
+		t.Errorf("%v, want the poll's error", err)
 	}
 	r.tokens.Add(1)
 	if n := testing.AllocsPerRun(100, func() {

@@ -168,7 +168,7 @@ func TestDescriptorsThatNeverCloseAreBounded(t *testing.T) {
 		}
 	}
 	err := rights.Stuck(bad)
-	if err == nil || !strings.Contains(err.Error(), "user 4001") || !strings.Contains(err.Error(), "at most 64") {
+	if err == nil || !strings.Contains(err.Error(), "user 4001") || !strings.Contains(err.Error(), "limit 64") {
 		t.Errorf("got %v, want an error with user and limit", err)
 	}
 	rights.Discard(good, rightstest.Lingering(t), rightstest.Nested(t))

@@ -147,7 +147,7 @@ func TestCaptureCarriesFramesOfNICsNowAndLater(t *testing.T) {
 		t.Errorf("%d frames more, counts of eth0 %+v", n, c)
 	}
 	if eth0.Sinks() != nil || eth1.Sinks() != nil {
-		t.Error("somebody is still attached after the end")
+		t.Error("a reader is still attached after the end")
 	}
 }
 
@@ -220,7 +220,7 @@ func TestServeEndsBesideAReaderThatDoesNotRead(t *testing.T) {
 		t.Fatal("Close waits for a reader")
 	}
 	if tap.Sinks() != nil {
-		t.Error("somebody is still attached")
+		t.Error("a reader is still attached")
 	}
 }
 

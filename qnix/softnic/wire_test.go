@@ -114,7 +114,7 @@ func awaitFrom(t *testing.T, a *nic.Process, from string) {
 		// Commands are taken in order: this one's doorbell shows that the first one was.
 		kick(t, a, a.ReceiveShort(1, name("nobody"), 1, 8))
 		if s, _ := received(t, a, 1); s != nic.Unknown {
-			t.Fatalf("a message from nobody: %v", s)
+			t.Fatalf("a message from an unknown process: %v", s)
 		}
 		s, _ := a.ReceiveDoorbell(0)
 		return s == nic.Pending

@@ -11,8 +11,8 @@ import (
 	"github.com/bywash/bywash/internal/handshake"
 )
 
-// The flooder's session runs over a driver of its own: shm, under another name, which can be cut off. From then on the session
-// hears nothing and says nothing, and the flooder has the connection for itself.
+// The flooder's session runs over a driver of its own: shm, under another name, which can be cut off. From then on the
+// session hears nothing and says nothing, and the flooder has the connection for itself.
 
 const (
 	trueName = "shm"

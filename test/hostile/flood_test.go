@@ -18,7 +18,8 @@ import (
 	"github.com/bywash/bywash/session"
 )
 
-// flood is a message of the session's protocol that costs the receiver something, and whose answers the sender does not take.
+// flood is a message of the session's protocol that costs the receiver something, and whose answers the sender does not
+// take.
 type flood struct {
 	name string
 	make func(n uint64, region uint64, rng *rand.Rand) []byte
@@ -151,8 +152,9 @@ func pour(raw driver.Instance, f flood, region uint64, rng *rand.Rand, sent *uin
 	}
 }
 
-// A peer that sends one kind of message after the other, as fast as it can, and takes no answer, costs this process no more
-// than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing is left.
+// A peer that sends one kind of message after the other, as fast as it can, and takes no answer, costs this process no
+// more than bounds that do not depend on how long it goes on; others are served meanwhile; and when it is gone nothing
+// is left.
 func TestDeafFlooder(t *testing.T) {
 	kinds, each := floods, attack.Duration(t)
 	if each <= attack.Brief {

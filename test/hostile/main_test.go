@@ -13,7 +13,7 @@ import (
 
 // programs are the honest peer and the attackers.
 var programs = map[string]attack.Main{
-	"peer": peerProgram, "scribbler": scribblerProgram, "flooder": flooderProgram, "descriptors": attack.Visitor(descriptors),
+	"peer": peerProgram, "scribbler": scribblerProgram, "flooder": flooderProgram, "descriptors": attack.Attacker(descriptors),
 	"tenant": tenantProgram, "neighbour": neighbourProgram, "listener": listenerProgram,
 	"sprayer": sprayerProgram, "echo": echoProgram, "pinger": pingerProgram, "squatter": squatterProgram,
 }

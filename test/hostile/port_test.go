@@ -389,8 +389,8 @@ func squatterProgram(in *json.Decoder, out *json.Encoder) error {
 	select {}
 }
 
-// A peer that has the secret and connects as often as it can, while nobody wants it, takes a bounded part of the process's
-// descriptors: newcomers connect, and the program opens files.
+// A peer that has the secret and connects as often as it can, while nobody wants it, takes a bounded part of the
+// process's descriptors: newcomers connect, and the program opens files.
 func TestSquatter(t *testing.T) {
 	attack.Seed(t)
 	const limit = 1024

@@ -61,7 +61,8 @@ func scribblerProgram(in *json.Decoder, out *json.Encoder) error {
 	return nil
 }
 
-// sharedMemory is all memory of this process that other processes have mapped, too, but what it lends for its own messages.
+// sharedMemory is all memory of this process that other processes have mapped, too, but what it lends for its own
+// messages.
 func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
@@ -91,9 +92,9 @@ func sharedMemory(mine ...[]byte) (areas [][]byte, err error) {
 	return areas, nil
 }
 
-// scribble writes until this process is killed. Each life has a style of its own, as what is found out at once hides the rest:
-// one area or all, words anywhere or at the beginning of cache lines, new words or such that keep the upper bits of the old
-// ones, which say what a word is.
+// scribble writes until this process is killed. Each life has a style of its own, as what is found out at once hides
+// the rest: one area or all, words anywhere or at the beginning of cache lines, new words or such that keep the upper
+// bits of the old ones, which say what a word is.
 func scribble(areas [][]byte, rng *rand.Rand) {
 	if rng.IntN(4) > 0 {
 		k := rng.IntN(len(areas))
@@ -163,9 +164,9 @@ func (g *guarded) check() error {
 	return nil
 }
 
-// A peer that writes whatever it likes into everything that it shares with us, over each way of shm: this process lives,
-// writes nowhere but into what was posted for that peer, and exchanges messages with others; when the peer dies everything of
-// it ends, and nothing of it is left.
+// A peer that writes whatever it likes into everything that it shares with us, over each way of shm: this process
+// lives, writes nowhere but into what was posted for that peer, and exchanges messages with others; when the peer dies
+// everything of it ends, and nothing of it is left.
 func TestScribbler(t *testing.T) {
 	for _, way := range []struct {
 		path  string

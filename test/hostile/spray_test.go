@@ -126,8 +126,8 @@ func sprayerProgram(in *json.Decoder, out *json.Encoder) error {
 	}
 }
 
-// Frames that were recorded, changed and made up, sent by a host on the path to both ends of a connection over afxdp: its
-// transfers go on and every byte is right, also when an end is stopped for less than the dead time.
+// Frames that were recorded, changed and made up, sent by a host on the path to both ends of a connection over afxdp:
+// its transfers go on and every byte is right, also when an end is stopped for less than the dead time.
 func TestSprayer(t *testing.T) {
 	for _, encrypt := range []string{"on", "off"} {
 		t.Run("encrypt="+encrypt, func(t *testing.T) {

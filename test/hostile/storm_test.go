@@ -99,8 +99,8 @@ func (s *storm) blow(rng *rand.Rand) {
 	}
 }
 
-// Peers that are killed and stopped at random moments of validated transfers, again and again: each death is noticed, ends
-// what was under way as broken, and leaves nothing; those who were only stopped go on; so do all others.
+// Peers that are killed and stopped at random moments of validated transfers, again and again: each death is noticed,
+// ends what was under way as broken, and leaves nothing; those who were only stopped go on; so do all others.
 func TestKillStorm(t *testing.T) {
 	for _, way := range []struct {
 		name  string

@@ -25,9 +25,9 @@ import (
 	"github.com/bywash/bywash/session/launch"
 )
 
-// descriptors passes descriptors of all sorts, as many as a message may have: among them sockets whose close blocks. Linux
-// 6.16 and later refuse them for the victim.
-func descriptors(v *attack.Visit, rng *rand.Rand, n *atomic.Int64) error {
+// descriptors passes descriptors of all sorts, as many as a message may have: among them sockets whose close blocks.
+// Linux 6.16 and later refuse them for the victim.
+func descriptors(v *attack.Socket, rng *rand.Rand, n *atomic.Int64) error {
 	sorts, free := sortsOfDescriptors()
 	defer free()
 	for range 50 {
@@ -137,23 +137,24 @@ func lingering() (int, error) {
 // verbs/internal/connect.
 var houses = []struct {
 	name string
-	open func(t *testing.T, rng *rand.Rand) *attack.House
+	open func(t *testing.T, rng *rand.Rand) *attack.Target
 	unix bool
 }{
-	{"shm", shmHouse, true},
-	{"softnic", softnicHouse, true},
-	{"tcp", tcpHouse, false},
-	{"launch", launchHouse, false},
+	{"shm", shmTarget, true},
+	{"softnic", softnicTarget, true},
+	{"tcp", tcpTarget, false},
+	{"launch", launchTarget, false},
 }
 
-// A stranger who knows no secret comes to each of our sockets, in each way (attack.Strangers says what is asserted).
+// A program that does not know the secret attacks each of our sockets, in each way (attack.Unauthenticated documents
+// what is asserted).
 func TestStranger(t *testing.T) {
 	for _, h := range houses {
 		for _, way := range []string{"connections", "garbage", "slow bytes", "descriptors"} {
 			if way == "descriptors" && !h.unix {
 				continue
 			}
-			visited := func(t *testing.T) { attack.Strangers(t, way, h.open) }
+			visited := func(t *testing.T) { attack.Unauthenticated(t, way, h.open) }
 			t.Run(h.name+"/"+way, func(t *testing.T) {
 				if way == "descriptors" {
 					rightstest.EachKernel(t, visited)
@@ -165,7 +166,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-func shmHouse(t *testing.T, rng *rand.Rand) *attack.House {
+func shmTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 	dir := t.TempDir()
 	rails := []session.Rail{{Driver: "shm", Options: map[string]string{"dir": dir}}}
 	v := newVictim(t, rails, rng, nil)
@@ -173,19 +174,19 @@ func shmHouse(t *testing.T, rng *rand.Rand) *attack.House {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no socket in %s: %v", dir, err)
 	}
-	return &attack.House{Network: "unixpacket", Addr: v.socket(all), GoesOn: v.goesOn, Strangers: 1024, Close: v.endSession}
+	return &attack.Target{Network: "unixpacket", Addr: v.socket(all), GoesOn: v.goesOn, Unauthenticated: 1024, Close: v.endSession}
 }
 
 // onLoopback has peers of the driver tcp meet there, which need not be all addresses of this machine.
 var onLoopback = map[string]string{"address": "127.0.0.1"}
 
-func tcpHouse(t *testing.T, rng *rand.Rand) *attack.House {
+func tcpTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 	port := freePort(t)
 	options := map[string]string{"address": "127.0.0.1", "port": fmt.Sprintf("%d-%d", port, port+9)}
 	v := newVictims(t, []session.Rail{{Driver: "tcp", Options: options}},
 		[]session.Rail{{Driver: "tcp", Options: onLoopback}}, rng, nil)
-	return &attack.House{
-		Network: "tcp", Addr: fmt.Sprintf("127.0.0.1:%d", port), GoesOn: v.goesOn, Strangers: 256 + 64, Close: v.endSession,
+	return &attack.Target{
+		Network: "tcp", Addr: fmt.Sprintf("127.0.0.1:%d", port), GoesOn: v.goesOn, Unauthenticated: 256 + 64, Close: v.endSession,
 	}
 }
 
@@ -221,7 +222,7 @@ func (v *victim) endSession() error {
 	return v.s.Close(ctx)
 }
 
-func softnicHouse(t *testing.T, rng *rand.Rand) *attack.House {
+func softnicTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 	if err := softnic.Supported(); err != nil {
 		t.Skip(err)
 	}
@@ -244,13 +245,13 @@ func softnicHouse(t *testing.T, rng *rand.Rand) *attack.House {
 	p := attack.Start(t, "neighbour", suite{Path: path, Seed: rng.Uint64()})
 	n := newNeighbour(t, p)
 	n.goesOn("at first")
-	return &attack.House{
-		Network: "unixpacket", Addr: path, GoesOn: n.goesOn, Strangers: 1024 + 64,
+	return &attack.Target{
+		Network: "unixpacket", Addr: path, GoesOn: n.goesOn, Unauthenticated: 1024 + 64,
 		Close: func() error { p.Kill(); return s.Close() }, As: []func(*attack.Program){asNobody},
 	}
 }
 
-func launchHouse(t *testing.T, rng *rand.Rand) *attack.House {
+func launchTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 	ln, err := launch.Listen(context.Background(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -275,8 +276,8 @@ func launchHouse(t *testing.T, rng *rand.Rand) *attack.House {
 			}
 		}
 	}
-	return &attack.House{
-		Network: "tcp", Addr: s.Addr(), GoesOn: goesOn, Strangers: 2 * 256,
+	return &attack.Target{
+		Network: "tcp", Addr: s.Addr(), GoesOn: goesOn, Unauthenticated: 2 * 256,
 		Close: func() error { s.Close(); return nil },
 	}
 }

@@ -154,8 +154,8 @@ func exchange(from, to *guest, key uint64) error {
 	return nil
 }
 
-// neighbourProgram uses a NIC as it is meant to be: two processes that exchange messages, begin anew again and again under
-// new names, and join a group each time. It says how many lives went well.
+// neighbourProgram uses a NIC as it is meant to be: two processes that exchange messages, begin anew again and again
+// under new names, and join a group each time. It says how many lives went well.
 func neighbourProgram(in *json.Decoder, out *json.Encoder) error {
 	var k suite
 	if err := in.Decode(&k); err != nil {
@@ -415,7 +415,8 @@ func (t *tenant) takeMemory() error {
 }
 
 // A user of a NIC who wants all of it gets no more than a share: another user's processes register, exchange messages
-// and join groups meanwhile, and when he is gone nothing of his is left. In a virtual machine the NIC is the kernel module's.
+// and join groups meanwhile, and when he is gone nothing of his is left. In a virtual machine the NIC is the kernel
+// module's.
 func TestTenant(t *testing.T) {
 	for _, kind := range []string{"lives", "names", "groups", "broadcasts", "registrations", "all of it"} {
 		t.Run(kind, func(t *testing.T) {

@@ -130,7 +130,8 @@ func fill(b []byte, key uint64) {
 	}
 }
 
-// peerProgram is an honest peer: it runs the workload with whom it is told, until it is killed or the other side leaves.
+// peerProgram is an honest peer: it runs the workload with whom it is told, until it is killed or the other side
+// leaves.
 func peerProgram(in *json.Decoder, out *json.Encoder) error {
 	var k task
 	if err := in.Decode(&k); err != nil {

@@ -348,7 +348,7 @@ func wantErrno(t testing.TB, err error, errno syscall.Errno, want ...string) {
 	}
 	for _, w := range want {
 		if !strings.Contains(err.Error(), w) {
-			t.Errorf("error %q does not say %q", err, w)
+			t.Errorf("error %q does not contain %q", err, w)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (e *end) wantState(want ibv.QPState) ibv.QPAttr {
 	a, err := e.qp.Query()
 	must(e.t, err)
 	if a.State != want || e.qp.State() != want {
-		e.t.Errorf("the device says %v, State %v; want %v", a.State, e.qp.State(), want)
+		e.t.Errorf("the device reports %v, State %v; want %v", a.State, e.qp.State(), want)
 	}
 	return a
 }

@@ -444,7 +444,7 @@ func (c *Conn) sends() bool { return c.state == stateUp || c.state == stateDrain
 // String describes the state of the connection for people.
 func (c *Conn) String() string {
 	return fmt.Sprintf("connection %#x, the peer's %#x, state %d, una %d next %d end %d limit %d, in flight %d, lost %d, window %.1f, rtt %v (least %v, latest %v), reorder %d, backoff %d, "+
-		"cum %d top %d told %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
+		"cum %d top %d granted %d consumed %d allowed %d, due in %v", c.id, c.peer, c.state, c.una, c.next, c.sender.end, c.limit, c.inflight, c.lost, c.cwnd,
 		time.Duration(c.srtt), time.Duration(c.minRTT), time.Duration(c.latest), c.reorder, c.backoff,
 		c.cum, c.top, c.granted, c.consumed, c.allowed, time.Duration(c.due-c.e.now))
 }

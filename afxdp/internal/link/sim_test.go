@@ -375,7 +375,7 @@ func (h *simHost) bounds() {
 			continue
 		}
 		if c.arrived > c.granted || c.consumed > c.arrived || uint64(c.reserved) < c.granted-c.consumed || c.sender.sent > c.limit {
-			h.s.fail("conn %d: %d units arrived, %d consumed, %d told, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.granted,
+			h.s.fail("conn %d: %d units arrived, %d consumed, %d granted, %d reserved; %d sent, limit %d", x.name, c.arrived, c.consumed, c.granted,
 				c.reserved, c.sender.sent, c.limit)
 		}
 		if c.end-c.una > uint64(x.twin.h.e.cfg.Window) && !x.twin.h.end.old {
@@ -513,7 +513,7 @@ func (s *sim) state() string {
 	s.each(func(x *simConn) {
 		c := x.c
 		out += fmt.Sprintf("\n  conn %d of host %d: up %v err %v state %d, %d to post, %d of %d messages, %d of %d transfers; una %d next %d end %d limit %d "+
-			"inflight %d lost %d cwnd %.1f srtt %v; cum %d top %d told %d consumed %d; due %v",
+			"inflight %d lost %d cwnd %.1f srtt %v; cum %d top %d granted %d consumed %d; due %v",
 			x.name, x.h.n, x.up, x.err, c.state, len(x.out), x.gotMsgs, len(x.expect), x.placedDone, len(x.expectPlaced), c.una, c.next, c.sender.end,
 			c.limit, c.inflight, c.lost, c.cwnd, c.srtt, c.cum, c.top, c.granted, c.consumed, time.Duration(c.due))
 	})

@@ -40,7 +40,7 @@ func RunIfStarted(programs map[string]Main) {
 	if name == "" {
 		return
 	}
-	all := maps.Clone(strangers)
+	all := maps.Clone(attackers)
 	maps.Copy(all, programs)
 	if err := all[name](json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
@@ -135,7 +135,7 @@ func (p *Program) Receive(v any) {
 	stuck := time.AfterFunc(Patience, func() { _ = p.Cmd.Process.Kill() })
 	defer stuck.Stop()
 	if err := p.Out.Decode(v); err != nil {
-		p.tb.Fatalf("%s said nothing within %v, or died: %v", p.name, Patience, err)
+		p.tb.Fatalf("%s sent nothing within %v, or died: %v", p.name, Patience, err)
 	}
 }
 

@@ -268,7 +268,7 @@ func FuzzNetwork(f *testing.F) {
 		}
 		for _, o := range own {
 			if o.Apart(n) != n.Apart(o) {
-				t.Fatalf("%v says %q of %v, which says %q", o, o.Apart(n), n, n.Apart(o))
+				t.Fatalf("%v returns %q for %v, which returns %q", o, o.Apart(n), n, n.Apart(o))
 			}
 		}
 	})

@@ -156,7 +156,7 @@ func TestDialerWithoutSecret(t *testing.T) {
 	c := h.claimOf(p.inc, 1000)
 	_, err := handshake.Dial(rawConn(t, h), aKey(t, "a guess, long enough"), h.hub().config(), c.append(nil))
 	if !errors.Is(err, handshake.ErrSecret) {
-		t.Errorf("an impostor hears %v, want %v", err, handshake.ErrSecret)
+		t.Errorf("a dialer without the secret gets %v, want %v", err, handshake.ErrSecret)
 	}
 	if x.State() != Connecting {
 		t.Errorf("endpoint is %v: %v", x.State(), x.Err())
@@ -184,7 +184,7 @@ func TestLinksAreBounded(t *testing.T) {
 		}
 	}
 	if _, _, w := insider(t, h, h.claimOf(1<<62, 5)); w.code != refuseSpare || w.attempt != 12 {
-		t.Errorf("an attempt that comes late hears %+v, want code %d and attempt 12", w, refuseSpare)
+		t.Errorf("an attempt that comes late gets %+v, want code %d and attempt 12", w, refuseSpare)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestSelf(t *testing.T) {
 		t.Fatalf("state %v, remote %+v, actions %+v", e.state, e.remote, a)
 	}
 	if _, ok := m.next(); ok || len(m.targets()) != 0 {
-		t.Fatal("an end that stands with itself wants a timer or a link")
+		t.Fatal("an end that is connected to itself wants a timer or a link")
 	}
 	late := &end{offer: anOffer(), timeout: time.Second, cts: true}
 	m.add(late, 0)

@@ -180,7 +180,7 @@ func TestOOBOptions(t *testing.T) {
 	}
 	defer s.Close()
 	if _, err := s.Query(aPort("a")); err == nil || !strings.Contains(err.Error(), "oob-address") {
-		t.Errorf("an address of somebody else: %v, want an error with the remedy", err)
+		t.Errorf("an address of another host: %v, want an error with the remedy", err)
 	}
 	p := aPort("a")
 	p.Addrs = nil

@@ -84,10 +84,10 @@ func aChild(t *testing.T, inc uint64) *child {
 	})
 	c.in, c.out = in, bufio.NewScanner(out)
 	if !c.out.Scan() {
-		t.Fatal("child says nothing")
+		t.Fatal("child sends nothing")
 	}
 	if _, err := fmt.Sscan(c.out.Text(), &c.inc, &c.card); err != nil {
-		t.Fatalf("child says %q", c.out.Text())
+		t.Fatalf("child sent %q", c.out.Text())
 	}
 	return c
 }
@@ -96,7 +96,7 @@ func (c *child) start(t *testing.T, h *host) {
 	t.Helper()
 	fmt.Fprintf(c.in, "start %d %s\n", h.inc, h.mods.Card())
 	if !c.out.Scan() || c.out.Text() != "started <nil>" {
-		t.Fatalf("child says %q", c.out.Text())
+		t.Fatalf("child sent %q", c.out.Text())
 	}
 }
 

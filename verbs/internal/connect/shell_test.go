@@ -132,7 +132,7 @@ func manyEndpoints(t *testing.T) {
 	}
 	for _, h := range hs {
 		hub := h.hub()
-		waitUntil(t, "peers that nobody needs are forgotten", func() bool {
+		waitUntil(t, "peers that are not needed are forgotten", func() bool {
 			hub.mu.Lock()
 			defer hub.mu.Unlock()
 			return len(hub.peers) == 0

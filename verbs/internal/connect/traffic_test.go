@@ -242,7 +242,7 @@ func pipeBytes(t *testing.T) {
 		})
 		tasks.Go(func() {
 			if !from.isHeldUp() {
-				t.Error("a peer goes on writing although nobody reads")
+				t.Error("a peer goes on writing although no reader reads")
 			}
 			got := make([]byte, n)
 			if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, text) {

@@ -10,17 +10,17 @@ import (
 	"github.com/bywash/bywash/internal/lab/attack"
 )
 
-// An unauthenticated program attacks the socket of oob, in each way (attack.Strangers documents what is
-// asserted).
+// An unauthenticated program attacks the socket of oob, in each way (attack.Unauthenticated documents
+// what is asserted).
 func TestStranger(t *testing.T) {
 	onHost(t)
 	for _, way := range []string{"connections", "garbage", "slow bytes"} {
-		t.Run(way, func(t *testing.T) { attack.Strangers(t, way, openHouse) })
+		t.Run(way, func(t *testing.T) { attack.Unauthenticated(t, way, openTarget) })
 	}
 }
 
-// openHouse is two hosts, of which the attacker has the address of the first.
-func openHouse(t *testing.T, _ *rand.Rand) *attack.House {
+// openTarget is two hosts, of which the attacker has the address of the first.
+func openTarget(t *testing.T, _ *rand.Rand) *attack.Target {
 	defaultTimeout := func(c *Config, _ *Port) { c.Timeout = 0 } // those of other tests are short
 	a, b := aHost(t, defaultTimeout), aHost(t, defaultTimeout)
 	goesOn := func(what string) {
@@ -38,8 +38,8 @@ func openHouse(t *testing.T, _ *rand.Rand) *attack.House {
 		y.finalize(t)
 	}
 	goesOn("at first")
-	return &attack.House{
-		Network: "tcp", Addr: a.address(), GoesOn: goesOn, Strangers: 2 * 2 * maxUnauthenticated,
+	return &attack.Target{
+		Network: "tcp", Addr: a.address(), GoesOn: goesOn, Unauthenticated: 2 * 2 * maxUnauthenticated,
 		Close: func() error { return errors.Join(a.mods.Close(), b.mods.Close(), a.set.Close(), b.set.Close()) },
 	}
 }

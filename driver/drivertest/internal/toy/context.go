@@ -101,7 +101,7 @@ func (c *nicContext) leak() {
 func (c *nicContext) Drain() bool { return false }
 
 func (c *nicContext) Reach(to driver.URL) error {
-	if c.fault == "reaches-nobody" && to.Incarnation != c.Incarnation {
+	if c.fault == "reaches-none" && to.Incarnation != c.Incarnation {
 		return driver.ErrUnreachable
 	}
 	return nil

@@ -23,7 +23,7 @@ const updateHead = 8
 // update.
 const glance = 200 * time.Microsecond
 
-var errNoUpdater = errors.New("the large track says that it has updates of rdv data, but its instances have none")
+var errNoUpdater = errors.New("the large track announces updates of rdv data, but its instances have none")
 
 func (l *link) updater() (driver.RdvUpdater, error) {
 	if !l.lcaps.RdvUpdate {

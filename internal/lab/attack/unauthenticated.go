@@ -12,54 +12,55 @@ import (
 	"time"
 )
 
-// House is a socket under attack, with its genuine users.
-type House struct {
-	Network, Addr string
-	GoesOn        func(what string) // fails the test unless genuine peers are served
-	Strangers     int               // connections that the socket keeps before they have proved anything
-	Close         func() error      // must end in time, while the attacker is still there
-	As            []func(*Program)  // change the attacker's program: another user, for example
+// Target is a socket under attack, with its genuine users.
+type Target struct {
+	Network, Addr   string
+	GoesOn          func(what string) // fails the test unless genuine peers are served
+	Unauthenticated int               // the limit of connections without proof that the socket keeps
+	Close           func() error      // must end in time, while the attacker is still there
+	As              []func(*Program)  // change the attacker's program: another user, for example
 }
 
-// Strangers attacks a house with one unauthenticated program in one way: "connections", "garbage", "slow bytes", or the
-// name of another program made by [Visitor]. It checks that genuine peers are served meanwhile, that the resources for
-// the attacker are bounded, that closing does not wait for it, and that no resource is left.
-func Strangers(t *testing.T, way string, open func(*testing.T, *rand.Rand) *House) {
+// Unauthenticated attacks a target with one program that does not know the secret, in one way: "connections",
+// "garbage", "slow bytes", or the name of another program made by [Visitor]. It checks that genuine peers are served
+// meanwhile, that the resources for the attacker are bounded, that closing does not wait for it, and that no resource
+// is left.
+func Unauthenticated(t *testing.T, way string, open func(*testing.T, *rand.Rand) *Target) {
 	rng := Seed(t)
 	before := Settled()
 	h := open(t, rng)
 	opened := Settled()
-	p := Start(t, way, Visit{h.Network, h.Addr, rng.Uint64()}, h.As...)
+	p := Start(t, way, Socket{h.Network, h.Addr, rng.Uint64()}, h.As...)
 	each := Duration(t)
 	if each <= Brief {
 		each /= 3
 	}
-	var visits int64
-	for visits == 0 {
-		p.Receive(&visits)
+	var attempts int64
+	for attempts == 0 {
+		p.Receive(&attempts)
 	}
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		for p.Out.Decode(&visits) == nil {
+		for p.Out.Decode(&attempts) == nil {
 		}
 	}()
 	most := Peak(func() {
 		time.Sleep(each)
-		h.GoesOn("beside the stranger")
+		h.GoesOn("beside the attacker")
 	})
 	// Each goroutine that closes an attacker's socket has a thread meanwhile, which Go keeps.
-	most.Within(t, opened, Holdings{FDs: 2*h.Strangers + 400, Goroutines: h.Strangers + 100, Threads: h.Strangers + 100, Heap: 64, Maps: 16})
+	most.Within(t, opened, Holdings{FDs: 2*h.Unauthenticated + 400, Goroutines: h.Unauthenticated + 100, Threads: h.Unauthenticated + 100, Heap: 64, Maps: 16})
 	took := h.closed(t)
 	_ = p.Cmd.Process.Kill()
 	<-said
 	p.Kill()
-	t.Logf("%d visits; at most %+v, before them %+v; close took %v", visits, most, opened, took)
-	Left(t, "after the stranger", before)
+	t.Logf("%d attacks; at most %+v, before them %+v; close took %v", attempts, most, opened, took)
+	Left(t, "after the attacker", before)
 }
 
-// closed closes the house, and returns how long that took.
-func (h *House) closed(t *testing.T) time.Duration {
+// closed closes the target, and returns how long that took.
+func (h *Target) closed(t *testing.T) time.Duration {
 	begin := time.Now()
 	done := make(chan error, 1)
 	go func() { done <- h.Close() }()
@@ -69,27 +70,27 @@ func (h *House) closed(t *testing.T) time.Duration {
 			t.Errorf("close: %v", err)
 		}
 	case <-time.After(Patience):
-		t.Errorf("close takes more than %v while a stranger is there", Patience)
+		t.Errorf("close takes more than %v while an attacker is there", Patience)
 	}
 	return time.Since(begin)
 }
 
-// Visit names the socket for an unauthenticated program to attack. The program knows no secret.
-type Visit struct {
+// Socket names the socket for an unauthenticated program to attack. The program knows no secret.
+type Socket struct {
 	Network, Addr string
 	Seed          uint64
 }
 
-// strangers are the attacking programs that every test binary has.
-var strangers = map[string]Main{
-	"connections": Visitor(manyConnections), "garbage": Visitor(garbage), "slow bytes": Visitor(slowBytes),
+// attackers are the attacking programs that every test binary has.
+var attackers = map[string]Main{
+	"connections": Attacker(manyConnections), "garbage": Attacker(garbage), "slow bytes": Attacker(slowBytes),
 }
 
-// Visitor returns the main function of a program that attacks in one way again and again until it is killed. A way
+// Attacker returns the main function of a program that attacks in one way again and again until it is killed. A way
 // adds its actions to n.
-func Visitor(way func(v *Visit, rng *rand.Rand, n *atomic.Int64) error) Main {
+func Attacker(way func(v *Socket, rng *rand.Rand, n *atomic.Int64) error) Main {
 	return func(in *json.Decoder, out *json.Encoder) error {
-		var v Visit
+		var v Socket
 		if err := in.Decode(&v); err != nil {
 			return err
 		}
@@ -109,7 +110,7 @@ func Visitor(way func(v *Visit, rng *rand.Rand, n *atomic.Int64) error) Main {
 }
 
 // Dial connects to the socket.
-func (v *Visit) Dial() (net.Conn, error) {
+func (v *Socket) Dial() (net.Conn, error) {
 	c, err := net.DialTimeout(v.Network, v.Addr, time.Second)
 	if err != nil {
 		time.Sleep(time.Millisecond) // refused: the queue is full
@@ -118,7 +119,7 @@ func (v *Visit) Dial() (net.Conn, error) {
 }
 
 // manyConnections opens as many connections as it may have descriptors, sends nothing, and begins again.
-func manyConnections(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+func manyConnections(v *Socket, rng *rand.Rand, n *atomic.Int64) error {
 	var all []net.Conn
 	defer func() {
 		for _, c := range all {
@@ -138,7 +139,7 @@ func manyConnections(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 }
 
 // garbage sends random bytes, or bytes of the other side with changes.
-func garbage(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+func garbage(v *Socket, rng *rand.Rand, n *atomic.Int64) error {
 	c, err := v.Dial()
 	if err != nil {
 		return err
@@ -169,7 +170,7 @@ func garbage(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
 }
 
 // slowBytes has two hundred connections that send one byte now and then.
-func slowBytes(v *Visit, rng *rand.Rand, n *atomic.Int64) error {
+func slowBytes(v *Socket, rng *rand.Rand, n *atomic.Int64) error {
 	var wg sync.WaitGroup
 	for range 200 {
 		pause, first := time.Duration(1+rng.IntN(100))*time.Millisecond, byte(rng.IntN(8))
