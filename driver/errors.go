@@ -14,7 +14,7 @@ import (
 // ErrBusy and ErrAgain are answers, not failures: they are returned as they
 // are, unwrapped, because they lie on the data path.
 var (
-	// ErrBroken: the peer is gone without a word (killed, unreachable, or it
+	// ErrBroken: the peer is gone without a close message (killed, unreachable, or it
 	// violated the protocol). Every pending operation on the instance fails
 	// with it, and so does every later one. Connect again to recover.
 	ErrBroken = errors.New("connection broken")

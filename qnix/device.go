@@ -68,7 +68,7 @@ func isAbsent(err error) bool {
 func openError(path string, err error) error {
 	u := &driver.UnavailableError{Driver: Name, Device: path, Reason: "it cannot be opened", Err: err} // has the remedy
 	if isAbsent(err) {
-		u.Reason, u.Err = "nobody answers there", nil
+		u.Reason, u.Err = "no softnic answers there", nil
 		u.Remedy = "start one: bywash softnic"
 		if strings.HasPrefix(path, "/dev/") {
 			u.Reason = "the kernel module qnix is not loaded"

@@ -14,7 +14,7 @@ import (
 	"github.com/bywash/bywash/qnix/softnic"
 )
 
-const patience = 20 * time.Second
+const maxWait = 20 * time.Second
 
 // fakePeer is a process that sends the messages of the protocol by hand. Its incarnation is the highest, so that it is
 // the listener.
@@ -102,7 +102,7 @@ func (m *fakePeer) receiveControl(want kind) (c control) {
 func (m *fakePeer) await(doorbell func() (nic.State, int)) int {
 	m.t.Helper()
 	_ = m.p.Kick()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(maxWait); ; {
 		seen := m.p.RingTail()
 		if s, n := doorbell(); s == nic.Done {
 			return n
@@ -135,7 +135,7 @@ func (m *fakePeer) shake(secret string) {
 }
 
 func connected(i driver.Instance) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	return i.ConnectWait(ctx)
 }
@@ -173,7 +173,7 @@ func TestInvalidMessagesBreakTheConnection(t *testing.T) {
 			attack(m)
 			p := &driver.Packet{IOV: [][]byte{make([]byte, 4096)}}
 			err := i.RecvPost(p)
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 			defer cancel()
 			if err == nil {
 				err = i.(driver.RecvWaiter).RecvWait(ctx, p)
@@ -310,7 +310,7 @@ func TestDrainIsBounded(t *testing.T) {
 		}
 	}
 	rung := func() uint32 { return c.proc.RingTail() - c.doorbells.seen.Load() }
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(maxWait); ; {
 		tail := c.proc.RingTail()
 		if rung() >= messages {
 			break
@@ -324,7 +324,7 @@ func TestDrainIsBounded(t *testing.T) {
 		t.Errorf("%d doorbells were handled and %d are left, want %d of %d handled", n, rung(), most, messages)
 	}
 	c.doorbells.unlock()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), maxWait)
 	defer cancel()
 	for k := range messages {
 		p := driver.Packet{IOV: [][]byte{make([]byte, 1)}}

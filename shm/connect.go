@@ -425,7 +425,8 @@ func (c *hostContext) establish(a *pendingDialer, n *conn, seg *segment, confirm
 	delete(c.sockets, a.sock) // Close would end an established connection without a goodbye message
 	c.Mu.Unlock()
 	if watcher != nil {
-		// Before our user can use the connection, and close it: the peer would take this wish for another one.
+		// Before this side's user can use the connection, and close it: the peer would take this connect request for another
+		// one.
 		rights.HangUp(watcher)
 	}
 	return n.up(seg)
@@ -438,7 +439,7 @@ func (n *conn) watch(path string) {
 		if n.isReached() { // now, or before the socket could be hung up
 			return driver.ErrClosed
 		}
-		// The peer may have been refused before our user called Connect: it learns why from the challenge.
+		// The peer may have been refused before this side's user called Connect: it learns why from the challenge.
 		if _, _, err := n.prove(sock, n.ctx.flags()|flagWatch); err != nil {
 			return err
 		}

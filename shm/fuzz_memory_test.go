@@ -77,7 +77,7 @@ func FuzzSharedMemory(f *testing.F) {
 
 func attackSmall(t *testing.T, h *hostileNICs, script []byte) {
 	a, b := join(t, h.small[0], h.small[1])
-	p := preyOf(t, b, h.small[1])
+	p := attackedOf(t, b, h.small[1])
 	sa, sb := a.(*small), b.(*small)
 	seed := binary.LittleEndian.Uint64(script)
 	rnd := rand.New(rand.NewPCG(seed, 7))
@@ -196,7 +196,7 @@ func oneSided(t *testing.T, i driver.OneSided, r driver.Region, rnd *rand.Rand) 
 
 func attackLarge(t *testing.T, h *hostileNICs, script []byte) {
 	a, b := join(t, h.large[0], h.large[1])
-	p := preyOf(t, b, h.large[1])
+	p := attackedOf(t, b, h.large[1])
 	rnd := rand.New(rand.NewPCG(binary.LittleEndian.Uint64(script), 8))
 	var bufs []guarded
 	var packets []*driver.Packet

@@ -12,16 +12,16 @@ import (
 	"github.com/bywash/bywash/driver"
 )
 
-// prey is all that a hostile peer can write: the segment, the wake-up page of our
+// attacked is all that a hostile peer can write: the segment, the wake-up page of our
 // context, and the region table that it shows us.
-type prey struct {
+type attacked struct {
 	ctl, page, regions []byte
 	slots, data, table [2][]byte
 }
 
-func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
+func attackedOf(t testing.TB, victim driver.Instance, peer driver.Context) *attacked {
 	n := connOf(victim)
-	p := &prey{
+	p := &attacked{
 		ctl:     again(t, unsafe.Pointer(n.seg.ctl), controlBytes),
 		page:    again(t, unsafe.Pointer(n.ctx.waits.page), wakePageBytes),
 		regions: again(t, unsafe.Pointer(core(peer).regions.mem), regionTableBytes),
@@ -36,7 +36,7 @@ func preyOf(t testing.TB, victim driver.Instance, peer driver.Context) *prey {
 	return p
 }
 
-func (p *prey) areas() [][]byte {
+func (p *attacked) areas() [][]byte {
 	all := [][]byte{p.ctl, p.page, p.regions, p.slots[0], p.slots[1], p.data[0], p.data[1]}
 	if p.table[0] != nil {
 		all = append(all, p.table[0], p.table[1])
@@ -52,7 +52,7 @@ const stepLen = 8
 
 // step carries out one step: random bytes, or values that nearly
 // make sense in the place where they are put.
-func (p *prey) step(s []byte) {
+func (p *attacked) step(s []byte) {
 	v := uint64(binary.LittleEndian.Uint32(s[4:]))
 	d, at := int(s[1]&1), int(binary.LittleEndian.Uint16(s[2:]))
 	odd := [...]uint64{v, 0, 1, v & 0xff, v << 32, 1 << 63, ^uint64(0), ^v, maxSmall, maxTransfer, v << 16, -v, 1<<38 + v}
@@ -87,7 +87,7 @@ func (p *prey) step(s []byte) {
 }
 
 // letGo undoes claims, so that closing connections end.
-func (p *prey) letGo() {
+func (p *attacked) letGo() {
 	for _, t := range p.table {
 		clear(t)
 	}
@@ -95,7 +95,7 @@ func (p *prey) letGo() {
 }
 
 // onslaught plays a script over and over while f runs.
-func (p *prey) onslaught(script []byte, f func()) {
+func (p *attacked) onslaught(script []byte, f func()) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -166,7 +166,7 @@ func contractError(t testing.TB, err error) {
 
 // finally closes both ends as Close does, and checks that packets come back
 // once the attacker lets go.
-func finally(t testing.TB, a, b driver.Instance, p *prey, packets []*driver.Packet, polls []func(*driver.Packet) (bool, error)) {
+func finally(t testing.TB, a, b driver.Instance, p *attacked, packets []*driver.Packet, polls []func(*driver.Packet) (bool, error)) {
 	t.Helper()
 	for _, i := range []driver.Instance{a, b} {
 		ends(t, 10*time.Second, "close", func() { connOf(i).Shut() })

@@ -54,15 +54,15 @@ func (c smallContext) RecvProbeAny() (driver.Instance, error) {
 	if !b.held.CompareAndSwap(0, 1) {
 		return nil, driver.ErrAgain
 	}
-	return c.told(b.look(perProbe))
+	return c.nextNamed(b.look(perProbe))
 }
 
 func (c smallContext) RecvLookAny() (driver.Instance, error) {
 	c.prober.lock()
-	return c.told(c.prober.look(len(c.prober.list)))
+	return c.nextNamed(c.prober.look(len(c.prober.list)))
 }
 
-func (c smallContext) told(s *small) (driver.Instance, error) {
+func (c smallContext) nextNamed(s *small) (driver.Instance, error) {
 	c.prober.unlock()
 	if s != nil {
 		return s, nil

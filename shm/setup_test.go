@@ -129,7 +129,7 @@ func TestBadDirectories(t *testing.T) {
 	if err := os.Mkdir(long, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, tt := range []struct{ name, dir, says string }{
+	for _, tt := range []struct{ name, dir, text string }{
 		{"missing", "/nowhere/at/all", "option dir"},
 		{"a file", file, "not a directory"},
 		{"too long a name", long, "too long"},
@@ -138,7 +138,7 @@ func TestBadDirectories(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			before := held()
 			_, err := query(t, driver.Small, map[string]string{"dir": tt.dir}).Open(driver.Attributes{})
-			oneLine(t, err, tt.says)
+			oneLine(t, err, tt.text)
 			releasedAll(t, before)
 		})
 	}

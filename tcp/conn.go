@@ -61,7 +61,7 @@ type track interface {
 	write()
 	// unsent reports whether write has left something. The caller holds tx, or is the only one to be left.
 	unsent() bool
-	// ping sends a sign of life, unless the owner is in the way: then it returns false. The caller holds Mu.
+	// ping sends a sign of life, unless the owner is inside: then it returns false. The caller holds Mu.
 	ping() bool
 	// bye sends the close message. No call is inside; the caller holds rx and tx.
 	bye()

@@ -15,8 +15,8 @@
 //     goroutine polls (keepalive.go), which takes some 100 µs if it gets a processor.
 //  2. At the receiver, the owner's poll, a probe, a sleeping waiter or the keep-alive goroutine reads the socket into
 //     the ring of what comes (conn.receive); a probe learns from one epoll_wait which sockets have something
-//     (poller.go). Sockets are in the epoll instance from the context's first probe or sleep on. parse checks the heads,
-//     and announces each message that is complete.
+//     (poller.go). Sockets are in the epoll instance from the context's first probe or sleep on. parse checks the
+//     heads, and announces each message that is complete.
 //  3. RecvPoll copies the message to the posted receive, or lends it in the ring.
 //  4. Memory that was freed is granted to the peer in steps of a quarter of the window (112 KiB): what a peer may send
 //     ahead of its receiver has its place in the ring, so that signs of life and the end are always read.

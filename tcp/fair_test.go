@@ -74,7 +74,7 @@ func TestFloodOfPeersIsShared(t *testing.T) {
 	c.drain.lock.lock() // the keep-alive goroutine reads nothing meanwhile
 	ping := binary.LittleEndian.AppendUint32(nil, frameHead(framePing, 0))
 	var flooders []*conn
-	var honest *conn
+	var genuine *conn
 	var flood []int
 	for k := range peers {
 		i, fd := c.fed(t)
@@ -83,7 +83,7 @@ func TestFloodOfPeersIsShared(t *testing.T) {
 			flood = append(flood, flooded(fd, ping))
 			flooders = append(flooders, i)
 		} else {
-			honest = i
+			genuine = i
 			if _, err := unix.Write(fd, append(binary.LittleEndian.AppendUint32(nil, frameHead(frameMessage, 4)), "good"...)); err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestFloodOfPeersIsShared(t *testing.T) {
 	}
 	c.drain.lock.unlock()
 	checks, left := 0, 0
-	for ; !honest.HasMessage(); checks++ {
+	for ; !genuine.HasMessage(); checks++ {
 		c.takeReady()
 		if checks == 0 {
 			for k, i := range flooders {

@@ -54,7 +54,7 @@ func TestWithoutDescriptors(t *testing.T) {
 	if err := unix.Connect(unproven, &unix.SockaddrInet4{Port: portOf(a), Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), attack.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait)
 	defer cancel()
 	p, err := b.Connect(d.URL())
 	if err != nil {

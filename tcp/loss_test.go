@@ -69,7 +69,7 @@ func TestLossLosesNothing(t *testing.T) {
 				t.Parallel()
 				p, ends := joinedBy(t, cfg, track, map[string]string{"dead-time": "30s"})
 				if netem {
-					badWeather(t, p)
+					lossyNet(t, p)
 				}
 				lengths := []int{0, 1, 100, maxSmall}
 				if track == driver.Large {
@@ -89,8 +89,8 @@ func TestLossLosesNothing(t *testing.T) {
 	}
 }
 
-// badWeather has the router's kernel harm what it forwards.
-func badWeather(t *testing.T, p *veth.Pair) {
+// lossyNet has the router's kernel harm what it forwards.
+func lossyNet(t *testing.T, p *veth.Pair) {
 	t.Helper()
 	err := p.Netem(netlink.NetemQdiscAttrs{Loss: 1, Duplicate: 1, Latency: 2000, Jitter: 500, ReorderProb: 5, Limit: 10000})
 	if errors.Is(err, errors.ErrUnsupported) {

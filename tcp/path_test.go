@@ -156,7 +156,7 @@ func strike(t *testing.T, f fault, track driver.Track, size int, encrypt string)
 	a, b := aContext(t, track, options), aContext(t, track, options)
 	x, y := connected(t, a, aContext(t, track, options))
 	i := through(t, a, b, p)
-	ctx, cancel := context.WithTimeout(t.Context(), attack.Patience/2)
+	ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait/2)
 	defer cancel()
 	for k := range 8 {
 		if err := exchange(ctx, i[0], i[1], track, max(size, 100), k); err != nil {
@@ -216,7 +216,7 @@ func through(t *testing.T, a, b *share, p *path) (i [2]driver.Instance) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), attack.Patience/2)
+	ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait/2)
 	defer cancel()
 	for _, x := range i {
 		if err := x.ConnectWait(ctx); err != nil {

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pendingTime is how long a link may wait for our user's Connect. Its dialer then dials again, if its user still waits.
-// Tests shorten it.
+// pendingTime is how long a link may wait for this side's Connect. Its dialer then dials again, if its user still
+// waits. Tests shorten it.
 var pendingTime = 30 * time.Second
 
 const (
-	// A context keeps at most maxPending links that wait for our user's Connect, and fewer where the process may not
+	// A context keeps at most maxPending links that wait for this side's Connect, and fewer where the process may not
 	// open four times as many files.
 	maxPending = 4096
 	// countTime is how long a count of the process's descriptors is good for.
 	countTime = 100 * time.Millisecond
 )
 
-// pending are the links that have proved the secret and wait for our user's Connect, the oldest first. The context's Mu
-// guards it.
+// pending are the links that have proved the secret and wait for this side's Connect, the oldest first. The context's
+// Mu guards it.
 type pending struct {
 	list []*link
 	of   map[netip.Addr]int // how many are a host's
@@ -45,7 +45,7 @@ func hostOf(a netip.Addr) netip.Addr {
 	return a
 }
 
-// add has a link wait for our user for pendingTime.
+// add has a link wait for this side's user for pendingTime.
 func (q *pending) add(l *link) {
 	if slices.Contains(q.list, l) {
 		return

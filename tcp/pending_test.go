@@ -53,7 +53,7 @@ func TestPendingLinksEndAndComeAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), attack.Patience)
+			ctx, cancel := context.WithTimeout(t.Context(), attack.MaxWait)
 			defer cancel()
 			for k := range n {
 				if err := errors.Join(x[k].ConnectWait(ctx), y[k].ConnectWait(ctx)); err != nil {

@@ -409,14 +409,14 @@ func trySecret(e *end, l *link, secret []byte) string {
 	c := l.begin()
 	var err error
 	var theirs string
-	heard := false
+	received := false
 	e.until("connect", func() bool {
 		err = waitFor(c.i, moment)
 		if n, ok := l.try(0); ok {
 			l.expect(n, "outcome", &theirs)
-			heard = true
+			received = true
 		}
-		return heard && theirs != "yes" || !errors.Is(err, context.DeadlineExceeded)
+		return received && theirs != "yes" || !errors.Is(err, context.DeadlineExceeded)
 	})
 	mine := ""
 	switch {
@@ -430,7 +430,7 @@ func trySecret(e *end, l *link, secret []byte) string {
 		mine = err.Error()
 	}
 	l.sendNote("outcome", mine)
-	if !heard {
+	if !received {
 		l.recvNote("outcome", &theirs)
 	}
 	e.noErr("close", e.ctx.Close())

@@ -323,7 +323,7 @@ func checkDeath(e *end) {
 		n = max(10, n/5)
 	}
 	before := e.counters().BrokenPeers
-	stood := uint64(0)
+	established := uint64(0)
 	var took []time.Duration
 	for k := 0; k < n || time.Since(start) < soak; k++ {
 		a := k % len(acts)
@@ -332,14 +332,14 @@ func checkDeath(e *end) {
 		}
 		up, after := e.kills(a, rnd)
 		if up {
-			stood++
+			established++
 		}
 		took = append(took, after)
 		w.sendNote("swap", k+1)
 		witness.swaps(k + 1)
 	}
-	if got := e.counters().BrokenPeers - before; got < stood {
-		e.Errorf("counter of broken peers: %d after %d deaths", got, stood)
+	if got := e.counters().BrokenPeers - before; got < established {
+		e.Errorf("counter of broken peers: %d after %d deaths", got, established)
 	}
 	w.sendNote("swap", 0)
 	w.join()

@@ -29,29 +29,30 @@
 // same address, in the page frame that the device has, and belongs to nothing else. For Go memory it holds for these
 // reasons:
 //
-//   - A Region holds a runtime.Pinner, which pins before Register and unpins after Deregister returned nil. A Pinner keeps its
-//     own pointer to the object, so the collector finds the object reachable as long as the Region is; and if a Region is
-//     dropped without Release, the runtime panics ("found leaking pinned pointer") instead of freeing the memory.
-//   - A pointer into the middle of an object keeps the whole object: marking works on objects. A slice that Go made lies in one
-//     object, so its first byte pins all of it.
+//   - A Region holds a runtime.Pinner, which pins before Register and unpins after Deregister returned nil. A Pinner
+//     keeps its own pointer to the object, so the collector finds the object reachable as long as the Region is; and if
+//     a Region is dropped without Release, the runtime panics ("found leaking pinned pointer") instead of freeing the
+//     memory.
+//   - A pointer into the middle of an object keeps the whole object: marking works on objects. A slice that Go made
+//     lies in one object, so its first byte pins all of it.
 //   - Go's collector does not move heap objects, pinned or not. Should a later one do so, it has to leave pinned ones.
-//   - The runtime gives pages back to the kernel (scavenging) only of spans without objects. A page of a live object stays
-//     mapped. The registration itself pins the frame in the kernel, so that swapping, compaction and huge page collapse leave
-//     it alone; after fork the child gets copies.
-//   - A variable on a goroutine's stack would move when the stack grows, and Pinner.Pin accepts its address without an error
-//     and without effect. It cannot come here: Acquire hands the slice to an interface method and to Pin, so that escape
-//     analysis puts every variable whose slice reaches a cache on the heap. Code that hides a stack address from the compiler
-//     (uintptr, noescape) must not pass it to Acquire.
-//   - Pin has no effect on globals, read-only data, memory of C or mappings either. Globals never move or go. Memory that the
-//     program mapped stays only if the program keeps it until Release, which Acquire asks for.
+//   - The runtime gives pages back to the kernel (scavenging) only of spans without objects. A page of a live object
+//     stays mapped. The registration itself pins the frame in the kernel, so that swapping, compaction and huge page
+//     collapse leave it alone; after fork the child gets copies.
+//   - A variable on a goroutine's stack would move when the stack grows, and Pinner.Pin accepts its address without an
+//     error and without effect. It cannot come here: Acquire hands the slice to an interface method and to Pin, so that
+//     escape analysis puts every variable whose slice reaches a cache on the heap. Code that hides a stack address from
+//     the compiler (uintptr, noescape) must not pass it to Acquire.
+//   - Pin has no effect on globals, read-only data, memory of C or mappings either. Globals never move or go. Memory
+//     that the program mapped stays only if the program keeps it until Release, which Acquire asks for.
 //   - Objects of the experimental arena package make Pin panic.
 //
 // TestPinnedMemoryStays, TestInteriorPointerKeepsTheObject, TestPinnerDoesNotHoldStacks and
 // TestHeapMemoryIsKeptWhileRegistered check this on a device that writes into pinned pages (io_uring). The last one
 // failed once, in a virtual machine whose hypervisor takes free pages back, and never again. When it fails it names the
 // cause from the bytes, the collector's view of the object and the page frames: a pinning bug, a page that the kernel
-// replaced, or one whose frame stayed and whose bytes went, which only the hypervisor can do. TestExplanations checks that
-// diagnosis.
+// replaced, or one whose frame stayed and whose bytes went, which only the hypervisor can do. TestExplanations checks
+// that diagnosis.
 //
 // # Why Go memory is declared
 //

@@ -12,7 +12,7 @@ type stream struct{ *bytes.Reader }
 
 func (stream) Write(b []byte) (int, error) { return len(b), nil }
 
-func said(b []byte) stream { return stream{bytes.NewReader(b)} }
+func sent(b []byte) stream { return stream{bytes.NewReader(b)} }
 
 func known(err error) bool {
 	for _, want := range []error{ErrSecret, ErrVersion, ErrMalformed, io.EOF, io.ErrUnexpectedEOF} {
@@ -31,7 +31,7 @@ func FuzzAccept(f *testing.F) {
 	f.Add(g["answer"])
 	k := aKey(f, aSecret)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c, claim, err := Accept(said(b), k.Find, &aConfig)
+		c, claim, err := Accept(sent(b), k.Find, &aConfig)
 		if err == nil || c != nil || claim != nil {
 			t.Fatalf("% x: accepted with claim %q", b, claim)
 		}
@@ -49,7 +49,7 @@ func FuzzDial(f *testing.F) {
 	f.Add(g["hello"])
 	k := aKey(f, aSecret)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := Dial(said(b), k, &aConfig, []byte("claim")); err == nil || !known(err) {
+		if _, err := Dial(sent(b), k, &aConfig, []byte("claim")); err == nil || !known(err) {
 			t.Fatalf("% x: %v", b, err)
 		}
 	})
@@ -64,7 +64,7 @@ func FuzzReceive(f *testing.F) {
 	_, l, _, _ := shake(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := *l
-		c.rw, c.in, c.limit = said(b), nil, 256
+		c.rw, c.in, c.limit = sent(b), nil, 256
 		got, err := c.Receive()
 		if err == nil || !known(err) || cap(c.in) > 256+Overhead {
 			t.Fatalf("% x: received %q with a buffer of %d bytes: %v", b, got, cap(c.in), err)

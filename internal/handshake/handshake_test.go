@@ -185,33 +185,33 @@ func recorded(t *testing.T) []byte {
 	t.Helper()
 	a, b := aPair(t)
 	k := aKey(t, aSecret)
-	var said bytes.Buffer
+	var sent bytes.Buffer
 	done := accepting(a, k.Find, aConfig)
-	if _, err := Dial(tee{b, &said}, k, &aConfig, []byte("claim")); err != nil {
+	if _, err := Dial(tee{b, &sent}, k, &aConfig, []byte("claim")); err != nil {
 		t.Fatal(err)
 	}
 	if o := <-done; o.err != nil {
 		t.Fatal(o.err)
 	}
-	return said.Bytes()
+	return sent.Bytes()
 }
 
 type tee struct {
 	io.ReadWriter
-	said *bytes.Buffer
+	sent *bytes.Buffer
 }
 
 func (w tee) Write(b []byte) (int, error) {
-	w.said.Write(b)
+	w.sent.Write(b)
 	return w.ReadWriter.Write(b)
 }
 
 // A recording of a genuine dialer is of no use: the claim does not open.
 func TestReplay(t *testing.T) {
-	said := recorded(t)
+	sent := recorded(t)
 	a, b := aPair(t)
 	done := accepting(b, aKey(t, aSecret).Find, aConfig)
-	if _, err := a.Write(said); err != nil {
+	if _, err := a.Write(sent); err != nil {
 		t.Fatal(err)
 	}
 	if o := <-done; !errors.Is(o.err, ErrSecret) || o.claim != nil {
@@ -427,13 +427,13 @@ func TestSlowBytes(t *testing.T) {
 	if got, err := o.conn.Receive(); err != nil || string(got) != "frame" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	for _, said := range []int{0, 1, headSize, helloSize - 1, helloSize} {
+	for _, sent := range []int{0, 1, headSize, helloSize - 1, helloSize} {
 		a, b := aPair(t)
 		_ = b.SetDeadline(time.Now().Add(20 * time.Millisecond))
 		done := accepting(b, k.Find, aConfig)
-		_, _ = a.Write(recorded(t)[:said])
+		_, _ = a.Write(recorded(t)[:sent])
 		if o := <-done; !errors.Is(o.err, os.ErrDeadlineExceeded) {
-			t.Errorf("silence after %d bytes: %v, want %v", said, o.err, os.ErrDeadlineExceeded)
+			t.Errorf("silence after %d bytes: %v, want %v", sent, o.err, os.ErrDeadlineExceeded)
 		}
 	}
 }

@@ -44,7 +44,7 @@ type ContextHooks[C any] interface {
 	// goroutine may call it.
 	Reach(to driver.URL) error
 
-	// Drain takes what the device has, for whatever connection, unless another goroutine is at it. It reports whether
+	// Drain takes what the device has, for whatever connection, unless another goroutine does. It reports whether
 	// there may have been something. Any goroutine may call it.
 	Drain() bool
 

@@ -9,8 +9,8 @@ import (
 	"github.com/bywash/bywash/internal/kit"
 )
 
-// shelf is an instance whose packets stay posted until the test finishes them.
-type shelf struct {
+// fakeLarge is an instance whose packets stay posted until the test finishes them.
+type fakeLarge struct {
 	kit.Conn
 	kit.Large
 	refuse   error
@@ -19,25 +19,25 @@ type shelf struct {
 	inside   bool // the device reaches memory after the end
 }
 
-func (s *shelf) start(slots *kit.Slots) (int, error) {
+func (s *fakeLarge) start(slots *kit.Slots) (int, error) {
 	if s.refuse != nil {
 		return 0, s.refuse
 	}
 	return slots.Free(), nil
 }
 
-func (s *shelf) StartRecv(*driver.Packet, int) (int, error) { return s.start(&s.Receives) }
-func (s *shelf) StartSend(*driver.Packet, int) (int, error) { return s.start(&s.Sends) }
-func (s *shelf) CancelRecv(*driver.Packet)                  { s.canceled++ }
-func (s *shelf) InFlight(*driver.Packet, bool) bool         { return s.inside }
+func (s *fakeLarge) StartRecv(*driver.Packet, int) (int, error) { return s.start(&s.Receives) }
+func (s *fakeLarge) StartSend(*driver.Packet, int) (int, error) { return s.start(&s.Sends) }
+func (s *fakeLarge) CancelRecv(*driver.Packet)                  { s.canceled++ }
+func (s *fakeLarge) InFlight(*driver.Packet, bool) bool         { return s.inside }
 
-func (s *shelf) Progress(p *driver.Packet, sending bool) {
+func (s *fakeLarge) Progress(p *driver.Packet, sending bool) {
 	if s.finish {
 		s.end(p, sending)
 	}
 }
 
-func (s *shelf) end(p *driver.Packet, sending bool) {
+func (s *fakeLarge) end(p *driver.Packet, sending bool) {
 	if sending {
 		s.EndSend(int(p.Driver.Slot), 8, 8, nil)
 	} else {
@@ -45,9 +45,9 @@ func (s *shelf) end(p *driver.Packet, sending bool) {
 	}
 }
 
-func newShelf(t *testing.T) *shelf {
+func newFakeLarge(t *testing.T) *fakeLarge {
 	t.Helper()
-	s := &shelf{}
+	s := &fakeLarge{}
 	s.Conn.Init("test", "test://peer", 0, &kit.ReadySet{}, new(kit.AnyWaits))
 	establish(t, &s.Life)
 	s.Large.Init(&s.Conn, s, 100)
@@ -56,7 +56,7 @@ func newShelf(t *testing.T) *shelf {
 
 func TestLargePosts(t *testing.T) {
 	for _, sending := range []bool{false, true} {
-		s := newShelf(t)
+		s := newFakeLarge(t)
 		post, poll := s.RecvPost, s.RecvPoll
 		if sending {
 			post, poll = s.SendPost, s.SendPoll
@@ -106,7 +106,7 @@ func TestLargePosts(t *testing.T) {
 
 // A packet is done only where it was posted.
 func TestLargePacketsOfOthers(t *testing.T) {
-	s, other := newShelf(t), newShelf(t)
+	s, other := newFakeLarge(t), newFakeLarge(t)
 	p := room(8)
 	if err := other.RecvPost(p); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestLargePacketsOfOthers(t *testing.T) {
 
 // Memory comes back when the device has let go of it, whatever became of the connection.
 func TestLargePacketsOutlastTheConnection(t *testing.T) {
-	s := newShelf(t)
+	s := newFakeLarge(t)
 	p := room(8)
 	if err := s.RecvPost(p); err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestLargePacketsOutlastTheConnection(t *testing.T) {
 // polls it.
 func TestLargePacketFinishedByKeepAlive(t *testing.T) {
 	for _, sending := range []bool{false, true} {
-		s := newShelf(t)
+		s := newFakeLarge(t)
 		post, poll := s.RecvPost, s.RecvPoll
 		if sending {
 			post, poll = s.SendPost, s.SendPoll
@@ -162,14 +162,14 @@ func TestLargePacketFinishedByKeepAlive(t *testing.T) {
 		if !s.TryEnter() {
 			t.Fatal("the keep-alive goroutine is not let in")
 		}
-		begun, said := make(chan struct{}), make(chan error)
+		begun, result := make(chan struct{}), make(chan error)
 		go func() {
 			close(begun)
 			done, err := poll(p)
 			if !done {
 				err = errors.New("it is not done")
 			}
-			said <- err
+			result <- err
 		}()
 		<-begun
 		for range 1000 {
@@ -177,7 +177,7 @@ func TestLargePacketFinishedByKeepAlive(t *testing.T) {
 		}
 		s.end(p, sending)
 		s.Leave()
-		if err := <-said; err != nil || p.Driver.Phase != driver.Idle {
+		if err := <-result; err != nil || p.Driver.Phase != driver.Idle {
 			t.Errorf("sending %v: %v, phase %v", sending, err, p.Driver.Phase)
 		}
 	}
@@ -185,7 +185,7 @@ func TestLargePacketFinishedByKeepAlive(t *testing.T) {
 
 // TestLargeFullTable posts beyond the depth when a packet that is posted has come to its end.
 func TestLargeFullTable(t *testing.T) {
-	s := newShelf(t)
+	s := newFakeLarge(t)
 	first := room(8)
 	for k := range kit.LargeDepth {
 		p := first
@@ -206,7 +206,7 @@ func TestLargeFullTable(t *testing.T) {
 }
 
 func TestLargeTruncated(t *testing.T) {
-	s := newShelf(t)
+	s := newFakeLarge(t)
 	p := room(8)
 	if err := s.RecvPost(p); err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func (a *ahead) Unfetch(p *driver.Packet) error {
 }
 
 func TestPrefetcher(t *testing.T) {
-	s, a := newShelf(t), &ahead{}
+	s, a := newFakeLarge(t), &ahead{}
 	var f kit.Prefetcher
 	f.Init(&s.Conn, a)
 	for what, call := range map[string][2]func(*driver.Packet) error{

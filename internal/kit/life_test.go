@@ -233,11 +233,11 @@ func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
 				posted bool
 				err    error
 			}
-			begun, said := make(chan struct{}), make(chan answer)
+			begun, result := make(chan struct{}), make(chan answer)
 			go func() {
 				close(begun)
 				posted, err := l.EnterCancel(p)
-				said <- answer{posted, err}
+				result <- answer{posted, err}
 			}()
 			<-begun
 			for range 1000 {
@@ -245,7 +245,7 @@ func TestCancelOfAPacketThatIsFinishedMeanwhile(t *testing.T) {
 			}
 			c.keepAlive(p)
 			l.Leave()
-			if got := <-said; got != (answer{c.entered, nil}) {
+			if got := <-result; got != (answer{c.entered, nil}) {
 				t.Errorf("EnterCancel = %v, %v, want %v, nil", got.posted, got.err, c.entered)
 			}
 		})

@@ -29,7 +29,7 @@ var table = kit.Options[settings]{
 		kit.Choice("color", "red | green", "what it looks like", func(s *settings) *rune { return &s.color },
 			map[string]rune{"red": 'r', "green": 'g'}),
 		kit.Switch("switch", "whether it does", func(s *settings) *bool { return &s.on }),
-		kit.Text("text", "a word", "what it says", func(s *settings, v string) bool { s.text = v; return v != "" }),
+		kit.Text("text", "a word", "the text", func(s *settings, v string) bool { s.text = v; return v != "" }),
 	},
 	Other: func(s *settings, name, value string) bool {
 		s.other = map[string]string{name: value}

@@ -95,11 +95,11 @@ func (p *prober) RecvProbeAny() (driver.Instance, error) {
 	return nil, driver.ErrAgain
 }
 
-const patience = 20 * time.Second
+const maxWait = 20 * time.Second
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
+	for end := time.Now().Add(maxWait); !ok(); runtime.Gosched() {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
@@ -111,7 +111,7 @@ func finished(t *testing.T, c <-chan error) error {
 	select {
 	case err := <-c:
 		return err
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Fatal("a wait does not end")
 		return nil
 	}

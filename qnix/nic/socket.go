@@ -42,8 +42,8 @@ type call struct {
 	done chan struct{}
 }
 
-// patience is how long Open waits for the first answer, and a cancelled call for its own.
-const patience = time.Second
+// maxWait is how long Open waits for the first answer, and a cancelled call for its own.
+const maxWait = time.Second
 
 func openSocket(path string) (host, error) {
 	conn, err := rights.Dial(path)
@@ -171,7 +171,7 @@ func (s *socket) forget(id uint32) bool {
 }
 
 // call sends a request and waits for the answer. When the context ends, it asks the NIC to stop waiting for other
-// processes and still waits for the answer, but only for patience, because the NIC may be stopped.
+// processes and still waits for the answer, but only for maxWait, because the NIC may be stopped.
 func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, fds ...int) (*call, error) {
 	id, c, err := s.start(request, body, answer, fds...)
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *socket) call(ctx context.Context, request uint32, body, answer []byte, 
 			return nil, ctx.Err()
 		}
 		return c, c.err
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 	}
 	s.abandon()
 	<-c.done
@@ -226,7 +226,7 @@ func (s *socket) background(request uint32, body, answer []byte, fds ...int) err
 }
 
 func (s *socket) info(i *abi.Info) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), maxWait)
 	defer cancel()
 	c, err := s.call(ctx, abi.ReqInfo, nil, abi.Bytes(i))
 	if err != nil {

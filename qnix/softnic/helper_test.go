@@ -164,8 +164,8 @@ func name(s string) nic.Name {
 	return n
 }
 
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+// maxWait is how long a test waits for what must happen.
+const maxWait = 20 * time.Second
 
 func sent(t testing.TB, p *nic.Process, i int) (nic.State, int) {
 	t.Helper()
@@ -179,13 +179,13 @@ func received(t testing.TB, p *nic.Process, i int) (nic.State, int) {
 
 func rung(t testing.TB, p *nic.Process, doorbell func() (nic.State, int)) (nic.State, int) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(maxWait); ; {
 		seen := p.RingTail()
 		if s, n := doorbell(); s.Rung() {
 			return s, n
 		}
 		if time.Now().After(end) {
-			t.Fatalf("no doorbell after %v", patience)
+			t.Fatalf("no doorbell after %v", maxWait)
 		}
 		if err := p.Wait(seen, time.Second); err != nil {
 			t.Fatal(err)
@@ -206,9 +206,9 @@ func kick(t testing.TB, p *nic.Process, err error) {
 // until polls for a change that no event reports.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(maxWait); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not after %v: %s", patience, what)
+			t.Fatalf("not after %v: %s", maxWait, what)
 		}
 	}
 }

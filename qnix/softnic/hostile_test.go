@@ -39,7 +39,7 @@ func (s *rawClient) ask(request uint32, body []byte, fds ...int) (int, []byte, [
 	if err := abi.Send(s.conn, append(abi.Bytes(&h)[:abi.HeaderSize:abi.HeaderSize], body...), fds...); err != nil {
 		return -1, nil, nil
 	}
-	_ = s.conn.SetReadDeadline(time.Now().Add(patience))
+	_ = s.conn.SetReadDeadline(time.Now().Add(maxWait))
 	b, got, err := abi.Receive(s.conn, abi.MaxFDs)
 	if err != nil {
 		return -1, nil, nil
@@ -230,7 +230,7 @@ func FuzzRequests(f *testing.F) {
 			if n%3 == 0 {
 				fds = []int{fd}
 			}
-			_ = x.conn.SetWriteDeadline(time.Now().Add(patience))
+			_ = x.conn.SetWriteDeadline(time.Now().Add(maxWait))
 			if abi.Send(x.conn, b[1:1+n], fds...) != nil {
 				break
 			}

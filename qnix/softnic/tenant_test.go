@@ -78,7 +78,7 @@ func live(path, as string, to nic.Name) error {
 	if err := p.Kick(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(maxWait); time.Now().Before(end); {
 		seen := p.RingTail()
 		if s, _ := p.SendDoorbell(0); s == nic.Done {
 			return nil

@@ -225,7 +225,7 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 	}
 	in, out := guard(longest, arena), guard(longest, arena)
 	w.mem = [2][]byte{out.b, in.b}
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- w.run(ctx, 0) }()
@@ -243,8 +243,8 @@ func (v *victim) scribbled(rails []session.Rail, arena bool, rng *rand.Rand) {
 		if err != nil && !strings.Contains(err.Error(), errWrong.Error()) { // data of a hostile peer may be wrong
 			ended(t, "what was under way with the scribbler", err)
 		}
-	case <-time.After(attack.Patience):
-		t.Fatalf("what was under way with a dead peer has not ended within %v", attack.Patience)
+	case <-time.After(attack.MaxWait):
+		t.Fatalf("what was under way with a dead peer has not ended within %v", attack.MaxWait)
 	}
 	for _, b := range []guarded{in, out} {
 		if err := b.check(); err != nil {

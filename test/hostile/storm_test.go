@@ -70,8 +70,8 @@ func (s *storm) bury(m *mortal) {
 		if !errors.Is(err, session.ErrBroken) {
 			t.Errorf("what was under way with a peer that was killed ended with %v, want broken", err)
 		}
-	case <-time.After(attack.Patience):
-		t.Fatalf("the death of a peer was not noticed within %v", attack.Patience)
+	case <-time.After(attack.MaxWait):
+		t.Fatalf("the death of a peer was not noticed within %v", attack.MaxWait)
 	}
 	m.cancel()
 	if err := m.g.Forget(); err != nil {

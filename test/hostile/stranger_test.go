@@ -98,7 +98,7 @@ func sortsOfDescriptors() (fds []int, free func()) {
 	}
 }
 
-// linger is longer than anybody has attack.Patience.
+// linger is longer than anybody has attack.MaxWait.
 const linger = 120 // seconds
 
 // lingering is a TCP socket with data that nobody takes: close blocks for its linger time.
@@ -117,7 +117,7 @@ func lingering() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	time.AfterFunc(2*attack.Patience, func() { other.Close() })
+	time.AfterFunc(2*attack.MaxWait, func() { other.Close() })
 	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
 	_, _ = c.Write(make([]byte, 16<<20)) // as much as fits
 	_ = c.(*net.TCPConn).SetLinger(linger)
@@ -217,7 +217,7 @@ func (v *victim) endSession() error {
 	v.stop()
 	<-v.beside
 	v.peer.Kill()
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience/3)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait/3)
 	defer cancel()
 	return v.s.Close(ctx)
 }
@@ -271,8 +271,8 @@ func launchTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 				if err != nil {
 					t.Errorf("a rank that joined %s: %v", what, err)
 				}
-			case <-time.After(attack.Patience):
-				t.Fatalf("ranks have not joined within %v %s", attack.Patience, what)
+			case <-time.After(attack.MaxWait):
+				t.Fatalf("ranks have not joined within %v %s", attack.MaxWait, what)
 			}
 		}
 	}
@@ -284,7 +284,7 @@ func launchTarget(t *testing.T, rng *rand.Rand) *attack.Target {
 
 // listenerProgram is a rank: it joins, and finds the card of the other.
 func listenerProgram(in *json.Decoder, _ *json.Encoder) error {
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	j, err := launch.Find(ctx)
 	if err != nil {

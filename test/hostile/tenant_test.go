@@ -82,7 +82,7 @@ func enter(path, name string, c nic.Config, bytes int) (g *guest, err error) {
 	if g.name, err = nic.MakeName(name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	if g.p, err = g.n.Register(ctx, c); err != nil || bytes == 0 {
 		return g, err
@@ -102,7 +102,7 @@ func (g *guest) leave() {
 
 // rung waits until a doorbell has rung, and returns an error unless all went well.
 func (g *guest) rung(what string, doorbell func(int) (nic.State, int)) error {
-	for end := time.Now().Add(attack.Patience); ; {
+	for end := time.Now().Add(attack.MaxWait); ; {
 		seen := g.p.RingTail()
 		if s, _ := doorbell(0); s == nic.Done {
 			return nil
@@ -110,7 +110,7 @@ func (g *guest) rung(what string, doorbell func(int) (nic.State, int)) error {
 			return fmt.Errorf("%s: %v", what, s)
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%s: not within %v", what, attack.Patience)
+			return fmt.Errorf("%s: not within %v", what, attack.MaxWait)
 		}
 		if err := g.p.Wait(seen, time.Second); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -194,7 +194,7 @@ func meet(a, b *guest, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	joined := make(chan error, 1)
 	go func() { joined <- a.p.Join(ctx, group, 2) }()

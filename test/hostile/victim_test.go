@@ -43,7 +43,7 @@ type task struct {
 
 // join opens a session of this process.
 func join(rails []session.Rail, more func(*session.Config)) (*session.Session, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	cfg := session.Config{Job: hermit{launch.Alone()}, Rails: rails}
 	if more != nil {
@@ -258,7 +258,7 @@ func (v *victim) close() {
 	if err := <-v.beside; !errors.Is(err, context.Canceled) {
 		v.tb.Errorf("the honest peer's transfers: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), attack.Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), attack.MaxWait)
 	defer cancel()
 	if err := v.s.Close(ctx); err != nil { // the peer sees it, and leaves
 		v.tb.Errorf("close: %v", err)

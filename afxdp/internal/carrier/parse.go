@@ -211,8 +211,8 @@ func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip
 }
 
 func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Code {
-	said := binary.BigEndian.Uint16(b[ChecksumOffset:])
-	if said == 0 {
+	given := binary.BigEndian.Uint16(b[ChecksumOffset:])
+	if given == 0 {
 		if kind == UDP6 && !want.NoSum6 {
 			return BadNoSum
 		}
@@ -222,7 +222,7 @@ func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Co
 	switch {
 	case fold(over+sumPieces(b, rest)) == 0xffff:
 		return OK
-	case want.Verify == VerifyPartial && said == fold(over):
+	case want.Verify == VerifyPartial && given == fold(over):
 		return OK
 	}
 	return BadSum

@@ -533,10 +533,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 	for k := range 20 {
 		w := watch(a, 0)
 		w.peer("10.1.0.2")
-		nobody := fmt.Sprintf("10.1.0.%d", 77+k)
+		unused := fmt.Sprintf("10.1.0.%d", 77+k)
 		waits := make(chan error)
-		go func() { _, err := w.resolve(nobody); waits <- err }()
-		want := netip.MustParseAddr(nobody).AsSlice()
+		go func() { _, err := w.resolve(unused); waits <- err }()
+		want := netip.MustParseAddr(unused).AsSlice()
 		for asked := false; !asked; { // the request for the neighbour shows that the address is being resolved
 			n, err := wire.Read(buf)
 			a.must(err)

@@ -9,7 +9,7 @@ import (
 // If handlers never release the frames of some connections, as many others as frames are kept for can nevertheless be
 // made, and work. A connection beyond the room is refused at once.
 func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
-	const conns, deaf = 40, 10
+	const conns, stalled = 40, 10
 	seedsOf(t, 10, func(t *testing.T, seed uint64) {
 		w := faultless()
 		w.loss, w.reorder, w.late = 0.01, 0.05, 50_000
@@ -20,7 +20,7 @@ func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 		s.addHost(Config{DeadTime: time.Second, Pool: pool})
 		s.addHost(Config{DeadTime: time.Second})
 		var stuck []*simConn
-		for range deaf {
+		for range stalled {
 			x, y := s.connect(0, 1)
 			y.load(2000, 0, 100)
 			stuck = append(stuck, x)
@@ -31,11 +31,11 @@ func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 		}
 		s.pass(200e6)
 		held := pool.Reserved()
-		if held <= deaf*minShare {
+		if held <= stalled*minShare {
 			s.fail("%d frames are held, no more than the shares", held)
 		}
 		var rest []*simConn
-		for range conns - deaf {
+		for range conns - stalled {
 			x, y := s.connect(0, 1)
 			x.load(20, 0, 2000)
 			y.load(20, 0, 2000)

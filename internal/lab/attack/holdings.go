@@ -38,7 +38,7 @@ func Left(tb testing.TB, when string, before Holdings) {
 	tb.Helper()
 	const heapSlack, goSlack = 16, 2 // kept by timers and pools
 	var now Holdings
-	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(MaxWait); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		now = Settled()
 		if now.FDs <= before.FDs && now.Maps <= before.Maps && now.Goroutines <= before.Goroutines+goSlack && now.Heap <= before.Heap+heapSlack {
 			return
@@ -48,16 +48,16 @@ func Left(tb testing.TB, when string, before Holdings) {
 	tb.Errorf("%s there are %+v, want at most %+v\n%s", when, now, before, b[:runtime.Stack(b, true)])
 }
 
-// Await waits until f returns true, and fails the test after Patience.
+// Await waits until f returns true, and fails the test after MaxWait.
 func Await(tb testing.TB, what string, f func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(MaxWait); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if f() {
 			return
 		}
 	}
 	b := make([]byte, 1<<18)
-	tb.Fatalf("not within %v: %s\n%s", Patience, what, b[:runtime.Stack(b, true)])
+	tb.Fatalf("not within %v: %s\n%s", MaxWait, what, b[:runtime.Stack(b, true)])
 }
 
 // Peak returns the most that this process holds while f runs.

@@ -27,8 +27,8 @@ const (
 	attacks = 30                    // among which BYWASH_SOAK is divided
 )
 
-// Patience bounds each step that has no limit of its own.
-const Patience = 30 * time.Second
+// MaxWait bounds each step that has no limit of its own.
+const MaxWait = 30 * time.Second
 
 // A Main is the main function of a program. It exchanges values with the test as lines of JSON.
 type Main func(in *json.Decoder, out *json.Encoder) error
@@ -132,10 +132,10 @@ func (p *Program) Send(v any) {
 // Receive waits for a value from the program and stores it in v.
 func (p *Program) Receive(v any) {
 	p.tb.Helper()
-	stuck := time.AfterFunc(Patience, func() { _ = p.Cmd.Process.Kill() })
+	stuck := time.AfterFunc(MaxWait, func() { _ = p.Cmd.Process.Kill() })
 	defer stuck.Stop()
 	if err := p.Out.Decode(v); err != nil {
-		p.tb.Fatalf("%s sent nothing within %v, or died: %v", p.name, Patience, err)
+		p.tb.Fatalf("%s sent nothing within %v, or died: %v", p.name, MaxWait, err)
 	}
 }
 
@@ -150,7 +150,7 @@ func (p *Program) Kill() {
 // Leave waits until the program has ended by itself.
 func (p *Program) Leave() error {
 	p.end.Do(func() {
-		stuck := time.AfterFunc(Patience, func() { _ = p.Cmd.Process.Kill() })
+		stuck := time.AfterFunc(MaxWait, func() { _ = p.Cmd.Process.Kill() })
 		defer stuck.Stop()
 		_, _ = io.Copy(io.Discard, p.Out.Buffered())
 		p.err = p.Cmd.Wait()
@@ -160,7 +160,7 @@ func (p *Program) Leave() error {
 
 // Soon returns a context that bounds one step.
 func Soon(tb testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	ctx, cancel := context.WithTimeout(context.Background(), MaxWait)
 	tb.Cleanup(cancel)
 	return ctx
 }

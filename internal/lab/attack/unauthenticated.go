@@ -39,9 +39,9 @@ func Unauthenticated(t *testing.T, way string, open func(*testing.T, *rand.Rand)
 	for attempts == 0 {
 		p.Receive(&attempts)
 	}
-	said := make(chan struct{})
+	drained := make(chan struct{})
 	go func() {
-		defer close(said)
+		defer close(drained)
 		for p.Out.Decode(&attempts) == nil {
 		}
 	}()
@@ -53,7 +53,7 @@ func Unauthenticated(t *testing.T, way string, open func(*testing.T, *rand.Rand)
 	most.Within(t, opened, Holdings{FDs: 2*h.Unauthenticated + 400, Goroutines: h.Unauthenticated + 100, Threads: h.Unauthenticated + 100, Heap: 64, Maps: 16})
 	took := h.closed(t)
 	_ = p.Cmd.Process.Kill()
-	<-said
+	<-drained
 	p.Kill()
 	t.Logf("%d attacks; at most %+v, before them %+v; close took %v", attempts, most, opened, took)
 	Left(t, "after the attacker", before)
@@ -69,8 +69,8 @@ func (h *Target) closed(t *testing.T) time.Duration {
 		if err != nil {
 			t.Errorf("close: %v", err)
 		}
-	case <-time.After(Patience):
-		t.Errorf("close takes more than %v while an attacker is there", Patience)
+	case <-time.After(MaxWait):
+		t.Errorf("close takes more than %v while an attacker is there", MaxWait)
 	}
 	return time.Since(begin)
 }

@@ -35,8 +35,8 @@ type Pair struct {
 // first call downloads a kernel.
 func (p Pair) Play(t *testing.T) string {
 	t.Helper()
-	// With a processor each: emulated ones wait for each other whenever the kernel changes page tables, which takes three times
-	// as long to start a process where more of them are emulated than there are real ones.
+	// With a processor each: emulated ones wait for each other whenever the kernel changes page tables, which takes three
+	// times as long to start a process where more of them are emulated than there are real ones.
 	args := append([]string{"-two", "-cpus", "1", "-timeout", p.Limit.String()}, p.Args...)
 	if p.Netem != "" {
 		args = append(args, "-netem", p.Netem)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is for the files of processes that were killed: the kernel closes them after the processes are reaped.
-const patience = time.Minute
+// maxWait is for the files of processes that were killed: the kernel closes them after the processes are reaped.
+const maxWait = time.Minute
 
 // Load inserts the module in file, with parameters as for insmod. The error is the kernel's: EINVAL for a parameter,
 // EEXIST when it is loaded.
@@ -38,7 +38,7 @@ func TryUnload() error {
 
 // Unload removes the module, which proves that nothing of it is in use any more. It waits for up to a minute.
 func Unload() error {
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(maxWait); ; time.Sleep(10 * time.Millisecond) {
 		err := TryUnload()
 		if err == nil || !errors.Is(err, unix.EAGAIN) || time.Now().After(end) {
 			return err

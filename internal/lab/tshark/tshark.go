@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// nobody is the unprivileged user of every Linux distribution.
-const nobody = 65534
+// nobodyUID is the unprivileged user of every Linux distribution.
+const nobodyUID = 65534
 
 // find returns tshark's path, or the reason why it cannot be used.
 var find = sync.OnceValues(func() (string, error) {
@@ -53,8 +53,8 @@ func Run(t *testing.T, script, file string, args ...string) string {
 	cmd.Dir = home
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
 	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-		if err := os.Chown(home, nobody, nobody); err != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUID, Gid: nobodyUID}}
+		if err := os.Chown(home, nobodyUID, nobodyUID); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -44,9 +44,9 @@ func Lingering(t testing.TB) int {
 	check(err)
 	check(unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<16))
 	check(unix.Connect(s, at))
-	deaf, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
+	unread, _, err := unix.Accept4(l, unix.SOCK_CLOEXEC)
 	check(err)
-	t.Cleanup(func() { unix.Close(deaf) })
+	t.Cleanup(func() { unix.Close(unread) })
 	for b := make([]byte, 1<<16); ; {
 		if _, err := unix.SendmsgN(s, b, nil, nil, unix.MSG_DONTWAIT); err != nil {
 			break

@@ -7,7 +7,7 @@ var Faults = map[string]string{
 	"same-incarnation":          "two contexts have one incarnation",
 	"any-option":                "unknown options are accepted",
 	"hidden-wait":               "capabilities deny waits that instances have",
-	"reaches-none":            "Reaches returns an error for every context",
+	"reaches-none":              "Reaches returns an error for every context",
 	"reaches-all-urls":          "Reaches returns nil for malformed urls",
 	"reaches-while-open":        "a closed context does not know what it reaches",
 	"bare-errors":               "errors do not name driver and operation",
