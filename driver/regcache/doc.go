@@ -51,8 +51,7 @@
 // TestHeapMemoryIsKeptWhileRegistered check this on a device that writes into pinned pages (io_uring). The last one
 // failed once, in a virtual machine whose hypervisor takes free pages back, and never again. When it fails it names the
 // cause from the bytes, the collector's view of the object and the page frames: a pinning bug, a page that the kernel
-// replaced, or one whose frame stayed and whose bytes went, which only the hypervisor can do. TestExplanations checks
-// that diagnosis.
+// replaced, or one whose frame stayed and whose bytes went, which only the hypervisor can do.
 //
 // # Why Go memory is declared
 //
