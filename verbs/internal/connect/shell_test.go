@@ -253,7 +253,7 @@ func otherIncarnationIsGone(t *testing.T) {
 	x := a.endpointTo(b.inc+1000, b.mods.Card(), nil)
 	_ = x.Start()
 	x.mustFail(t, Failed, driver.ErrBroken)
-	if !strings.Contains(x.Err().Error(), "incarnation") {
+	if !strings.Contains(x.Err().Error(), "restarted") {
 		t.Errorf("error %v does not name the cause", x.Err())
 	}
 }
