@@ -36,7 +36,7 @@ func TestSumIsThatOfRFC1071(t *testing.T) {
 
 func TestPathsThatCannotBeAreRefused(t *testing.T) {
 	for what, c := range map[string]Config{
-		"no such kind":                   {Kind: 7, SrcMAC: mac1, DstMAC: mac2, Src: src4, Dst: dst4},
+		"unknown carrier type":           {Kind: 7, SrcMAC: mac1, DstMAC: mac2, Src: src4, Dst: dst4},
 		"must be IPv4":                   with(aConfig(UDP4), func(c *Config) { c.Dst = dst6 }),
 		"must be IPv6":                   with(aConfig(UDP6), func(c *Config) { c.Src = src4 }),
 		"from invalid IP":                with(aConfig(UDP6), func(c *Config) { c.Src = portS }),
