@@ -11,7 +11,7 @@
 
 #include "host.h"
 
-#define QNIX_AT_ONCE	SZ_64K	/* more than that takes too long to clear under the lock */
+#define QNIX_AT_ONCE	SZ_128K	/* holds the largest frame; more takes too long to clear under the lock */
 
 /*
  * Returns memory, cleared with __GFP_ZERO in @flags, or NULL. The caller holds the lock,
