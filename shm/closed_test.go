@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/bywash/bywash/driver"
 	"github.com/bywash/bywash/internal/kit"
@@ -285,4 +289,30 @@ func TestImportOfARegionThatIsRevokedMeanwhile(t *testing.T) {
 			t.Fatalf("got %v, want ErrClosed", err)
 		}
 	}
+}
+
+// A call that ends beside Close touches no memory of the connection any more once it has left it.
+func TestNameIsTakenBackAfterClose(t *testing.T) {
+	a, b := pair(t, driver.Small, nil)
+	s := b.(*small)
+	for _, c := range []*hostContext{connOf(a).ctx, connOf(b).ctx} {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 10*time.Second, "the ring is unmapped", func() bool { return !mapped(t, s.recv.slots) })
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s.named, s.popped = 1, true
+	s.unname()
+	if s.named != 0 {
+		t.Error("the name stays")
+	}
+}
+
+// mapped reports whether there is memory at p.
+func mapped(t *testing.T, p unsafe.Pointer) bool {
+	t.Helper()
+	var vec [1]byte
+	_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(p)&^4095, 4096, uintptr(unsafe.Pointer(&vec)))
+	return errno == 0
 }

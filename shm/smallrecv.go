@@ -153,7 +153,9 @@ func (s *small) unname() {
 // nothing lets probes name the instance again after a poll that found nothing: an
 // owner that polls while another goroutine probes may have received what that is
 // about to name, and the name would stay. What came meanwhile may have woken a
-// waiter for nothing, because of the name: so this wakes it again.
+// waiter for nothing, because of the name: so this wakes it again. It does not look
+// whether something came: the call has left the connection, and Close may have
+// unmapped the ring.
 func (s *small) nothing() {
 	if load32(&s.named) != 0 {
 		s.takeName()
@@ -162,10 +164,8 @@ func (s *small) nothing() {
 
 // takeName is the rare half of nothing, apart so that the other half is inlined.
 func (s *small) takeName() {
-	atomic.SwapUint32(&s.named, 0) // a full barrier: the head is read next
-	if s.whole(load64(&s.recv.head)) {
-		s.ctx.Anyone.Notify()
-	}
+	atomic.SwapUint32(&s.named, 0) // a full barrier: Notify reads whether a goroutine sleeps
+	s.ctx.Anyone.Notify()
 }
 
 // pollBuffer lends the message at the head of the ring.
