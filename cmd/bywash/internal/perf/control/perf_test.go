@@ -155,7 +155,7 @@ func TestSocketsAreMeasuredInEveryMode(t *testing.T) {
 func TestCopiesAreMeasured(t *testing.T) {
 	for _, unbound := range []bool{false, true} {
 		c := config("copy-ring,copy-cma", bench.Lat, bench.BW)
-		c.Sizes, c.Validate, c.Unbound = []int{0, 1, 8191, 8192, 16384, 1 << 20}, true, unbound
+		c.Sizes, c.Validate, c.Unbound, c.Iters = []int{0, 1, 8191, 8192, 16384, 300_000}, true, unbound, 20
 		var got collector
 		if err := Run(t.Context(), c, &got); err != nil {
 			t.Fatal(err)
