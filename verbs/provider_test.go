@@ -80,7 +80,7 @@ func TestRefusedBinds(t *testing.T) { as(t, libProvider(t), "binds", "^TestRecei
 // TestNoReliableConnectionsIsNamed: an adapter without them is unavailable, with the reason and the remedy.
 func TestNoReliableConnectionsIsNamed(t *testing.T) {
 	if os.Getenv("BYWASH_PROVIDER") != "efa" {
-		as(t, libProvider(t), "efa", "^TestNoReliableConnectionsIsSaid$")
+		as(t, libProvider(t), "efa", "^TestNoReliableConnectionsIsNamed$")
 		return
 	}
 	d, _ := driver.Lookup("verbs")
