@@ -239,14 +239,16 @@ type Endpoint struct {
 func List() ([]Endpoint, error) { return list(prefix) }
 
 func list(prefix string) ([]Endpoint, error) {
-	b, err := os.ReadFile("/proc/net/unix")
+	// The sockets of this thread's network namespace, in which dial connects: /proc/net shows the main thread's, which
+	// may be in another one.
+	b, err := os.ReadFile("/proc/thread-self/net/unix")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	return parseUnix(b, prefix), nil
 }
 
-// parseUnix finds our names in /proc/net/unix. Any process may bind any name,
+// parseUnix finds our names in the kernel's list of Unix sockets. Any process may bind any name,
 // so the result is not verified.
 func parseUnix(b []byte, prefix string) []Endpoint {
 	var out []Endpoint

@@ -1,11 +1,34 @@
 package stat
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+// A process lists the sockets of the network namespace of the calling thread, in which it also connects, whatever the
+// namespace of its main thread.
+func TestListFollowsTheThreadsNamespace(t *testing.T) {
+	runtime.LockOSThread() // and not unlocked: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
+		t.Skip("needs root: makes a network namespace")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Serve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if n := timesListed(t); n != 1 {
+		t.Errorf("in another namespace than the main thread's, this process is listed %d times, want once", n)
+	}
+}
 
 func TestAProcessFindsItself(t *testing.T) {
 	s, err := Serve()
