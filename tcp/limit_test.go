@@ -44,7 +44,11 @@ func noDescriptors(t *testing.T) (again func()) {
 // accepts those that have waited once it has some.
 func TestWithoutDescriptors(t *testing.T) {
 	a, b, d := aContext(t, driver.Small, nil), aContext(t, driver.Small, nil), aContext(t, driver.Small, nil)
+	opened := attack.Settled().FDs
 	x, y := connected(t, a, b)
+	attack.Await(t, "of the sockets that raced to connect, one is left at each end", func() bool {
+		return attack.Settled().FDs == opened+2
+	})
 	before := attack.Settled()
 	unproven, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
