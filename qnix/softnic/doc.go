@@ -28,7 +28,7 @@
 // Users other than this one are refused, unless Config.AllowUIDs names them. A client may be hostile: the softnic
 // checks everything that it writes into its memory or sends. A client reaches nothing but its own interface, must seal
 // memory that it passes so that it cannot vanish, and holds at most its share of the process table. It can use the
-// NIC's time like other clients. README.md beside this file lists the promises with their tests.
+// NIC's time like other clients. docs/qnix.md lists the promises.
 //
 // Without cgo there is no softnic: [Supported] returns false and Start an error.
 package softnic
