@@ -78,6 +78,6 @@
 //
 // # See also
 //
-// docs/session.md describes how the session layer works, docs/wire.md its messages byte by byte, docs/launch.md the
-// launchers, and docs/coverage.md what the package covers of MPICH's Nemesis and Open MPI's byte transfer layer.
+// docs/session.md describes how the session layer works, and what it covers of MPICH's Nemesis and Open MPI's byte
+// transfer layer, docs/wire.md its messages byte by byte, docs/launch.md the launchers.
 package session
