@@ -49,7 +49,7 @@ func BenchmarkPut(b *testing.B) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	f := &Filter{Kinds: allKinds, MAC: mac2, Addr4: dst4.Addr(), Addr6: dst6.Addr(), Port: 7070, NoSum6: true}
+	f := &Filter{Kinds: allKinds, MAC: mac2, addr4: dst4.Addr(), addr6: dst6.Addr(), Port: 7070, noSum6: true}
 	eachFrame(b, func(b *testing.B, _ *Path, frame []byte, _ int) {
 		for b.Loop() {
 			if _, code := Parse(frame, f); code != OK {

@@ -36,7 +36,7 @@ func with(c Config, change func(*Config)) Config {
 }
 
 func goldenConfigs() map[string]Config {
-	tagged := func(c *Config) { c.VLAN, c.DSCP, c.ECN, c.HopLimit = 100, 46, 2, 3 }
+	tagged := func(c *Config) { c.VLAN, c.dscp, c.ecn, c.hopLimit = 100, 46, 2, 3 }
 	none := func(c *Config) { c.Checksum = ChecksumNone }
 	partial := func(c *Config) { c.Checksum = ChecksumPartial }
 	return map[string]Config{
@@ -45,7 +45,7 @@ func goldenConfigs() map[string]Config {
 		"udp6": aConfig(UDP6), "udp6-vlan-dscp-hops": with(aConfig(UDP6), tagged),
 		"udp6-no-checksum": with(aConfig(UDP6), none), "udp6-partial": with(aConfig(UDP6), partial),
 		"ether":           aConfig(Ether),
-		"ether-vlan-type": with(aConfig(Ether), func(c *Config) { c.VLAN, c.EtherType = 100, 0x88b6 }),
+		"ether-vlan-type": with(aConfig(Ether), func(c *Config) { c.VLAN, c.etherType = 100, 0x88b6 }),
 	}
 }
 
@@ -97,8 +97,8 @@ func TestFramesAreTheGoldenOnes(t *testing.T) {
 func TestGoldenFramesAreParsed(t *testing.T) {
 	frames := goldenFrames(t)
 	for name, c := range goldenConfigs() {
-		f := Filter{Kinds: allKinds, VLAN: c.VLAN, MAC: mac2, Port: 7070, EtherType: c.EtherType, NoSum6: true}
-		f.Addr4, f.Addr6 = dst4.Addr(), dst6.Addr()
+		f := Filter{Kinds: allKinds, vlan: c.VLAN, MAC: mac2, Port: 7070, etherType: c.etherType, noSum6: true}
+		f.addr4, f.addr6 = dst4.Addr(), dst6.Addr()
 		if c.Checksum == ChecksumPartial {
 			f.Verify = VerifyPartial
 		}
@@ -109,7 +109,7 @@ func TestGoldenFramesAreParsed(t *testing.T) {
 				continue
 			}
 			if string(a.Payload) != goldenPayload || a.Src != c.Src || a.Dst != c.Dst || a.SrcMAC != c.SrcMAC ||
-				a.Kind != c.Kind || a.ECN != c.ECN {
+				a.Kind != c.Kind || a.ecn != c.ecn {
 				t.Errorf("%s: %+v from %+v", name, a, c)
 			}
 		}

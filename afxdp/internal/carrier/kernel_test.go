@@ -159,8 +159,8 @@ func TestKernelCompletesPartialChecksums(t *testing.T) {
 		for _, payload := range payloads() {
 			header := make([]byte, 10)
 			header[0] = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
-			binary.NativeEndian.PutUint16(header[6:], uint16(p.ChecksumStart()))
-			binary.NativeEndian.PutUint16(header[8:], ChecksumOffset)
+			binary.NativeEndian.PutUint16(header[6:], uint16(p.checksumStart()))
+			binary.NativeEndian.PutUint16(header[8:], checksumOffset)
 			if _, err := wire.Write(append(header, put(t, c, payload)...)); err != nil {
 				t.Fatal(err)
 			}
@@ -215,8 +215,8 @@ func TestWhatTheKernelSendsIsParsed(t *testing.T) {
 		b.transmitChecksums(0)
 		wire, socket := a.wire(), b.socket(src)
 		f := &Filter{Kinds: allKinds, MAC: a.mac("eth0"), Port: dst.Port()}
-		if f.Addr6 = dst.Addr(); dst.Addr().Is4() {
-			f.Addr4, f.Addr6 = dst.Addr(), netip.Addr{}
+		if f.addr6 = dst.Addr(); dst.Addr().Is4() {
+			f.addr4, f.addr6 = dst.Addr(), netip.Addr{}
 		}
 		for _, payload := range payloads() {
 			if _, err := socket.WriteToUDPAddrPort(payload, dst); err != nil {

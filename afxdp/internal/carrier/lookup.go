@@ -22,7 +22,7 @@ const (
 
 func linkOf(a *netlink.LinkAttrs) Link {
 	const up = unix.IFF_UP | unix.IFF_RUNNING
-	l := Link{Name: a.Name, Index: a.Index, MTU: a.MTU, Up: a.RawFlags&up == up}
+	l := Link{Name: a.Name, index: a.Index, MTU: a.MTU, up: a.RawFlags&up == up}
 	copy(l.MAC[:], a.HardwareAddr)
 	return l
 }
@@ -46,8 +46,8 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 	switch {
 	case link.gone:
 		return fail(netip.Addr{}, ErrGone)
-	case !link.Up:
-		return fail(netip.Addr{}, ErrDown)
+	case !link.up:
+		return fail(netip.Addr{}, errDown)
 	}
 	hop, err := r.route(p.dst, link)
 	if err != nil {
@@ -75,11 +75,11 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 		if n.State&unix.NUD_FAILED == 0 {
 			return Hop{}, errPending
 		}
-		return Hop{}, problem(link.Name, p.dst, hop.Via, ErrUnreachable)
+		return Hop{}, problem(link.Name, p.dst, hop.Via, errUnreachable)
 	}
 	p.asked = netip.Addr{}
 	if copy(hop.DstMAC[:], n.HardwareAddr); len(n.HardwareAddr) != len(hop.DstMAC) || !hop.DstMAC.unicast() {
-		return fail(hop.Via, ErrUnreachable) // the device or entry has no ARP
+		return fail(hop.Via, errUnreachable) // the device or entry has no ARP
 	}
 	return hop, nil
 }
@@ -87,10 +87,10 @@ func (r *Resolver) look(p *Peer, probe bool) (Hop, error) {
 // route looks up dst in the routing tables, for frames that leave through the device.
 func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	if !dst.IsValid() || dst.IsUnspecified() || dst.IsMulticast() {
-		return Hop{}, ErrAddress
+		return Hop{}, errAddress
 	}
 	if dst.IsLoopback() {
-		return Hop{}, ErrOwn
+		return Hop{}, errOwn
 	}
 	to := net.IP(dst.AsSlice())
 	// Only a look-up without a device finds an address of this host on another device. Link-local addresses mean
@@ -98,7 +98,7 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 	if !dst.IsLinkLocalUnicast() {
 		routes, err := r.handle.RouteGetWithOptions(to, nil)
 		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return Hop{}, ErrOwn
+			return Hop{}, errOwn
 		}
 	}
 	// If a look-up names a device without a route, IPv4 assumes that every address is on its segment; with
@@ -113,7 +113,7 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 		return Hop{}, routeError(err)
 	}
 	if len(routes) == 0 {
-		return Hop{}, ErrNoRoute
+		return Hop{}, errNoRoute
 	}
 	return hopOf(&routes[0], dst, link)
 }
@@ -121,16 +121,16 @@ func (r *Resolver) route(dst netip.Addr, link *linkState) (Hop, error) {
 func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 	switch {
 	case route.Type == unix.RTN_LOCAL:
-		return Hop{}, ErrOwn
+		return Hop{}, errOwn
 	case route.Type == unix.RTN_BROADCAST || route.Type == unix.RTN_MULTICAST || route.Type == unix.RTN_ANYCAST:
-		return Hop{}, ErrAddress
-	case route.Type != unix.RTN_UNICAST || route.LinkIndex != link.Index:
-		return Hop{}, ErrNoRoute
+		return Hop{}, errAddress
+	case route.Type != unix.RTN_UNICAST || route.LinkIndex != link.index:
+		return Hop{}, errNoRoute
 	}
 	hop := Hop{Via: dst, SrcMAC: link.MAC, MTU: link.MTU}
 	src, ok := netip.AddrFromSlice(route.Src)
 	if !ok {
-		return Hop{}, ErrNoRoute // this host has no source address
+		return Hop{}, errNoRoute // this host has no source address
 	}
 	hop.Src = src.Unmap()
 	if gw, ok := netip.AddrFromSlice(route.Gw); ok && !gw.IsUnspecified() {
@@ -152,7 +152,7 @@ func hopOf(route *netlink.Route, dst netip.Addr, link *linkState) (Hop, error) {
 func routeError(err error) error {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {
-			return fmt.Errorf("%w: %w", ErrNoRoute, err)
+			return fmt.Errorf("%w: %w", errNoRoute, err)
 		}
 	}
 	return err

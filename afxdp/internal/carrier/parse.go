@@ -10,7 +10,7 @@ type Verify uint8
 
 const (
 	// VerifyFull computes the checksum. It accepts zero, "not computed", over IPv4, and over IPv6 only with
-	// [Filter].NoSum6.
+	// [Filter].noSum6.
 	VerifyFull Verify = iota
 	// VerifyPartial also accepts the sum of the pseudo-header alone. The kernel of a peer on the same machine (veth)
 	// leaves that for a device to complete, but the frame passes no device.
@@ -25,17 +25,17 @@ type Filter struct {
 	Kinds [Ether + 1]bool // kinds to accept, as in Kinds: [...]bool{carrier.UDP4: true}
 
 	MAC   MAC        // destination; a device in promiscuous mode shows frames for others
-	Addr4 netip.Addr // destination with UDP4; not in the form of IPv6
-	Addr6 netip.Addr // destination with UDP6; without a zone
+	addr4 netip.Addr // destination with UDP4; not in the form of IPv6
+	addr6 netip.Addr // destination with UDP6; without a zone
 	Port  uint16     // destination
 
-	// VLAN is the number that an 802.1Q tag must have. 0 accepts untagged frames and tags without a number. A device
+	// vlan is the number that an 802.1Q tag must have. 0 accepts untagged frames and tags without a number. A device
 	// that removes tags (rxvlan) hides them.
-	VLAN uint16
+	vlan uint16
 
-	EtherType uint16 // of kind Ether; 0 means [EtherType]
+	etherType uint16 // of kind Ether; 0 means [EtherType]
 	Verify    Verify // of UDP
-	NoSum6    bool   // take UDP over IPv6 without a checksum (RFC 6935)
+	noSum6    bool   // take UDP over IPv6 without a checksum (RFC 6935)
 }
 
 // Arrived is an accepted frame.
@@ -45,7 +45,7 @@ type Arrived struct {
 	Dst     netip.AddrPort // kind Ether has ports, and no addresses
 	SrcMAC  MAC
 	Kind    Kind
-	ECN     uint8 // the two bits of RFC 3168; 3 is congestion experienced
+	ecn     uint8 // the two bits of RFC 3168; 3 is congestion experienced
 }
 
 // Parse finds the payload of a frame, which begins with its Ethernet header and has no frame check sequence. Any bytes
@@ -88,10 +88,10 @@ func parse(frame []byte, rest [][]byte, want *Filter) (a Arrived, code Code) {
 		vlan = binary.BigEndian.Uint16(b) & 0xfff
 		t, b = binary.BigEndian.Uint16(b[2:]), b[vlanLen:]
 	}
-	if vlan != want.VLAN {
+	if vlan != want.vlan {
 		return a, OtherVLAN
 	}
-	own := want.EtherType
+	own := want.etherType
 	if own == 0 {
 		own = EtherType
 	}
@@ -127,7 +127,7 @@ func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
 		return OtherProtocol
 	}
 	dst := netip.AddrFrom4([4]byte(b[16:]))
-	if want.Addr4.IsValid() && dst != want.Addr4 {
+	if want.addr4.IsValid() && dst != want.addr4 {
 		return OtherAddr
 	}
 	if binary.BigEndian.Uint16(b[6:])&0x3fff != 0 { // more fragments, or an offset
@@ -141,7 +141,7 @@ func (a *Arrived) parseIP4(b []byte, rest [][]byte, want *Filter) Code {
 	if b[12] == 0 || b[12] == 127 || b[12]>>4 == 14 || src == broadcast4 {
 		return BadSource
 	}
-	a.Kind, a.ECN = UDP4, b[1]&3
+	a.Kind, a.ecn = UDP4, b[1]&3
 	return a.parseUDP(b[n:min(total, len(b))], rest, b[12:20], src, dst, want)
 }
 
@@ -166,7 +166,7 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 		return OtherProtocol
 	}
 	src, dst := netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
-	if want.Addr6.IsValid() && dst != want.Addr6 {
+	if want.addr6.IsValid() && dst != want.addr6 {
 		return OtherAddr
 	}
 	// An IPv4-mapped address represents an IPv4 one inside a host (RFC 4291, section 2.5.5.2); the
@@ -174,7 +174,7 @@ func (a *Arrived) parseIP6(b []byte, rest [][]byte, want *Filter) Code {
 	if src.IsMulticast() || src.IsLoopback() || src.IsUnspecified() || src.Is4In6() {
 		return BadSource
 	}
-	a.Kind, a.ECN = UDP6, b[1]>>4&3
+	a.Kind, a.ecn = UDP6, b[1]>>4&3
 	return a.parseUDP(b[ip6Len:min(ip6Len+length, len(b))], rest, b[8:40], src, dst, want)
 }
 
@@ -211,9 +211,9 @@ func (a *Arrived) parseUDP(b []byte, rest [][]byte, addrs []byte, src, dst netip
 }
 
 func checkUDP(b []byte, rest [][]byte, addrs []byte, want *Filter, kind Kind) Code {
-	given := binary.BigEndian.Uint16(b[ChecksumOffset:])
+	given := binary.BigEndian.Uint16(b[checksumOffset:])
 	if given == 0 {
-		if kind == UDP6 && !want.NoSum6 {
+		if kind == UDP6 && !want.noSum6 {
 			return BadNoSum
 		}
 		return OK

@@ -34,7 +34,7 @@ func cut(n int) func([]byte) []byte { return func(b []byte) []byte { return b[:l
 
 // Malformed, damaged, truncated and foreign frames are refused, each with its code.
 func TestFramesThatAreRefused(t *testing.T) {
-	wants := Filter{Kinds: allKinds, MAC: mac2, Addr4: dst4.Addr(), Addr6: dst6.Addr(), Port: 7070}
+	wants := Filter{Kinds: allKinds, MAC: mac2, addr4: dst4.Addr(), addr6: dst6.Addr(), Port: 7070}
 	for _, c := range []struct {
 		name   string
 		kind   Kind
@@ -122,7 +122,7 @@ func TestFramesThatAreTaken(t *testing.T) {
 		{"options of IPv4", UDP4, options, Filter{}},
 		{"bytes behind the datagram", UDP4, surplus, Filter{}},
 		{"no checksum over IPv4", UDP4, set(40, 0, 0), Filter{}},
-		{"no checksum over IPv6 where allowed", UDP6, set(60, 0, 0), Filter{NoSum6: true}},
+		{"no checksum over IPv6 where allowed", UDP6, set(60, 0, 0), Filter{noSum6: true}},
 		{"a checksum that the device has verified", UDP6, set(60, 1, 1), Filter{Verify: VerifyNone}},
 		{"a full checksum where partial ones may come", UDP6, set(0, 2), Filter{Verify: VerifyPartial}},
 		{"a priority tag", Ether, func(b []byte) []byte {
@@ -152,7 +152,7 @@ func TestKindsThatAreNotWantedAreRefused(t *testing.T) {
 // Every bit flipped in a frame is noticed, or is one that no checksum covers and that
 // does not matter.
 func TestFlippedBitsAreNoticed(t *testing.T) {
-	f := Filter{Kinds: allKinds, MAC: mac2, Addr4: dst4.Addr(), Addr6: dst6.Addr(), Port: 7070}
+	f := Filter{Kinds: allKinds, MAC: mac2, addr4: dst4.Addr(), addr6: dst6.Addr(), Port: 7070}
 	for _, k := range []Kind{UDP4, UDP6} {
 		frame := put(t, aConfig(k), []byte(goldenPayload))
 		for bit := range len(frame) * 8 {
@@ -187,7 +187,7 @@ func TestPutAndParseDoNotAllocate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		frame, f := make([]byte, 1500), Filter{Kinds: allKinds, MAC: mac2, Addr4: dst4.Addr(), Addr6: dst6.Addr()}
+		frame, f := make([]byte, 1500), Filter{Kinds: allKinds, MAC: mac2, addr4: dst4.Addr(), addr6: dst6.Addr()}
 		if n := testing.AllocsPerRun(100, func() {
 			if _, code := Parse(frame[:p.Put(frame, 1400)], &f); code != OK {
 				t.Error(code)
@@ -206,7 +206,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(frame, uint16(100), byte(VerifyPartial)|4)
 	}
 	f.Fuzz(func(t *testing.T, frame []byte, vlan uint16, flags byte) {
-		want := Filter{Kinds: allKinds, VLAN: vlan, Verify: Verify(flags & 3 % 3), NoSum6: flags&4 != 0}
+		want := Filter{Kinds: allKinds, vlan: vlan, Verify: Verify(flags & 3 % 3), noSum6: flags&4 != 0}
 		a, code := Parse(frame, &want)
 		if code != OK {
 			if code >= Codes {
@@ -221,9 +221,9 @@ func FuzzParse(f *testing.F) {
 			return // arrives as anything may, but cannot be sent
 		}
 		// Every frame that Parse accepts can be sent again, and parses as the same.
-		c := Config{Kind: a.Kind, SrcMAC: a.SrcMAC, DstMAC: mac2, Src: a.Src, Dst: a.Dst, ECN: a.ECN, VLAN: vlan}
-		b, code := Parse(put(t, c, a.Payload), &Filter{Kinds: allKinds, VLAN: vlan})
-		if code != OK || !bytes.Equal(b.Payload, a.Payload) || b.Src != a.Src || b.Dst != a.Dst || b.ECN != a.ECN {
+		c := Config{Kind: a.Kind, SrcMAC: a.SrcMAC, DstMAC: mac2, Src: a.Src, Dst: a.Dst, ecn: a.ecn, VLAN: vlan}
+		b, code := Parse(put(t, c, a.Payload), &Filter{Kinds: allKinds, vlan: vlan})
+		if code != OK || !bytes.Equal(b.Payload, a.Payload) || b.Src != a.Src || b.Dst != a.Dst || b.ecn != a.ecn {
 			t.Fatalf("%+v came back as %+v, %v", a, b, code)
 		}
 	})

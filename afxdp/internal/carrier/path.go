@@ -65,8 +65,8 @@ func (k Kind) HeaderLen(vlan bool) int {
 // less that.
 func (k Kind) Overhead() int { return max(0, k.HeaderLen(false)-etherLen) }
 
-// MaxPayload returns the largest payload in bytes that the kind's length fields allow. The MTU is nearly always less.
-func (k Kind) MaxPayload() int {
+// maxPayload returns the largest payload in bytes that the kind's length fields allow. The MTU is nearly always less.
+func (k Kind) maxPayload() int {
 	switch k {
 	case UDP4:
 		return 65535 - ip4Len - udpLen
@@ -112,15 +112,15 @@ const (
 	// ChecksumFull is the checksum of headers and payload, computed by Put.
 	ChecksumFull Checksum = iota
 	// ChecksumPartial is the sum of the pseudo-header alone, not inverted. The device completes it, for which its
-	// transmit metadata needs [Path.ChecksumStart] and [ChecksumOffset] (xdp_metadata in the kernel's documentation of
+	// transmit metadata needs Path.checksumStart and checksumOffset (xdp_metadata in the kernel's documentation of
 	// AF_XDP).
 	ChecksumPartial
 	// ChecksumNone is zero, "not computed". Over IPv6 a receiver accepts it only if it is configured to (RFC 6935).
 	ChecksumNone
 )
 
-// ChecksumOffset is the offset of the checksum in the UDP header.
-const ChecksumOffset = 6
+// checksumOffset is the offset of the checksum in the UDP header.
+const checksumOffset = 6
 
 // Config describes the way to one peer.
 type Config struct {
@@ -135,13 +135,13 @@ type Config struct {
 	// ignored: the device is the zone.
 	Src, Dst netip.AddrPort
 
-	HopLimit uint8    // time to live; 0 means 64
-	DSCP     uint8    // differentiated services code point, 0 to 63
-	ECN      uint8    // the two bits of RFC 3168: 0 not capable, 1 ECT(1), 2 ECT(0)
+	hopLimit uint8    // time to live; 0 means 64
+	dscp     uint8    // differentiated services code point, 0 to 63
+	ecn      uint8    // the two bits of RFC 3168: 0 not capable, 1 ECT(1), 2 ECT(0)
 	Checksum Checksum // of UDP
 
-	// EtherType is for kind Ether; 0 means [EtherType].
-	EtherType uint16
+	// etherType is for kind Ether; 0 means [EtherType].
+	etherType uint16
 }
 
 // Path writes the headers in front of payloads to one peer. It is immutable: any number of goroutines may use one, and
@@ -167,7 +167,7 @@ func NewPath(c Config) (Path, error) {
 	if err := c.check(); err != nil {
 		return Path{}, fmt.Errorf("carrier: path to %v by %v: %w", c.Dst, c.Kind, err)
 	}
-	p := Path{kind: c.Kind, check: c.Checksum, max: c.Kind.MaxPayload()}
+	p := Path{kind: c.Kind, check: c.Checksum, max: c.Kind.maxPayload()}
 	b := append(p.head[:0], c.DstMAC[:]...)
 	b = append(b, c.SrcMAC[:]...)
 	if c.VLAN != 0 {
@@ -179,7 +179,7 @@ func NewPath(c Config) (Path, error) {
 	case UDP6:
 		b = p.appendIP6(be16(b, typeIP6), &c)
 	case Ether:
-		t := c.EtherType
+		t := c.etherType
 		if t == 0 {
 			t = EtherType
 		}
@@ -199,7 +199,7 @@ func be16(b []byte, vs ...uint16) []byte {
 func (p *Path) appendIP4(b []byte, c *Config) []byte {
 	at := len(b)
 	src, dst := c.Src.Addr().Unmap().As4(), c.Dst.Addr().Unmap().As4()
-	b = append(b, 0x45, c.DSCP<<2|c.ECN, 0, 0, 0, 0, 0x40, 0, c.hops(), protoUDP, 0, 0)
+	b = append(b, 0x45, c.dscp<<2|c.ecn, 0, 0, 0, 0, 0x40, 0, c.hops(), protoUDP, 0, 0)
 	b = append(append(b, src[:]...), dst[:]...)
 	p.ipSum = uint64(sum(b[at:]))
 	return p.appendUDP(b, b[at+12:], c)
@@ -208,7 +208,7 @@ func (p *Path) appendIP4(b []byte, c *Config) []byte {
 func (p *Path) appendIP6(b []byte, c *Config) []byte {
 	at := len(b)
 	src, dst := c.Src.Addr().As16(), c.Dst.Addr().As16()
-	b = append(b, 0x60|c.DSCP>>2, c.DSCP<<6|c.ECN<<4, 0, 0, 0, 0, protoUDP, c.hops())
+	b = append(b, 0x60|c.dscp>>2, c.dscp<<6|c.ecn<<4, 0, 0, 0, 0, protoUDP, c.hops())
 	b = append(append(b, src[:]...), dst[:]...)
 	// Routers may spread flows by the label instead of the ports (RFC 6437): it is a hash of the addresses and ports.
 	flow := flowLabel(sum(b[at+8:]), c.Src.Port(), c.Dst.Port())
@@ -227,10 +227,10 @@ func (p *Path) appendUDP(b, addrs []byte, c *Config) []byte {
 }
 
 func (c *Config) hops() uint8 {
-	if c.HopLimit == 0 {
+	if c.hopLimit == 0 {
 		return defaultHopLimit
 	}
-	return c.HopLimit
+	return c.hopLimit
 }
 
 func (c *Config) check() error {
@@ -255,14 +255,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("ports %d to %d: neither may be 0", c.Src.Port(), c.Dst.Port())
 	case c.VLAN > 4094:
 		return fmt.Errorf("VLAN %d: the highest is 4094", c.VLAN)
-	case c.DSCP > 63:
-		return fmt.Errorf("DSCP %d: the highest is 63", c.DSCP)
-	case c.ECN > 3:
-		return fmt.Errorf("ECN %d: the highest is 3", c.ECN)
+	case c.dscp > 63:
+		return fmt.Errorf("DSCP %d: the highest is 63", c.dscp)
+	case c.ecn > 3:
+		return fmt.Errorf("ECN %d: the highest is 3", c.ecn)
 	case c.Checksum > ChecksumNone:
 		return fmt.Errorf("checksum mode %d: there is no such mode", c.Checksum)
-	case !ownType(c.EtherType):
-		return fmt.Errorf("EtherType %#04x: it belongs to another protocol", c.EtherType)
+	case !ownType(c.etherType):
+		return fmt.Errorf("EtherType %#04x: it belongs to another protocol", c.etherType)
 	}
 	return nil
 }
@@ -273,19 +273,16 @@ func ownType(t uint16) bool {
 	return t == 0 || t >= 0x600 && t != typeIP4 && t != typeIP6 && t != typeVLAN
 }
 
-// Kind returns the kind of the path.
-func (p *Path) Kind() Kind { return p.kind }
-
 // HeaderLen returns the offset of the payload in a frame, in bytes.
 func (p *Path) HeaderLen() int { return int(p.n) }
 
-// ChecksumStart returns the offset of the UDP header in bytes, where the sum of a device that completes checksums
+// checksumStart returns the offset of the UDP header in bytes, where the sum of a device that completes checksums
 // begins. It is 0 for kind Ether.
-func (p *Path) ChecksumStart() int { return int(p.udp) }
+func (p *Path) checksumStart() int { return int(p.udp) }
 
 // Put writes the headers of a frame whose payload is already in frame[HeaderLen():HeaderLen()+payload], and returns the
 // length of the frame. It writes nothing and returns 0 if the payload exceeds the frame, is negative, or is above
-// [Kind.MaxPayload]. It does not check the MTU and does not pad: devices and drivers pad short frames.
+// Kind.maxPayload. It does not check the MTU and does not pad: devices and drivers pad short frames.
 func (p *Path) Put(frame []byte, payload int) int {
 	n := int(p.n)
 	if uint(payload) > uint(p.max) || payload > len(frame)-n || n == 0 {
@@ -315,9 +312,9 @@ func (p *Path) Put(frame []byte, payload int) int {
 		if c == 0 {
 			c = 0xffff // zero would mean "not computed"; both are zero in ones' complement (RFC 768)
 		}
-		binary.BigEndian.PutUint16(udp[ChecksumOffset:], c)
+		binary.BigEndian.PutUint16(udp[checksumOffset:], c)
 	case ChecksumPartial:
-		binary.BigEndian.PutUint16(udp[ChecksumOffset:], fold(p.udpSum+length))
+		binary.BigEndian.PutUint16(udp[checksumOffset:], fold(p.udpSum+length))
 	}
 	return len(frame)
 }

@@ -44,11 +44,11 @@ func TestPathsThatCannotBeAreRefused(t *testing.T) {
 		"MAC 00:00:00:00:00:00":          with(aConfig(Ether), func(c *Config) { c.SrcMAC = MAC{} }),
 		"neither may be 0":               with(aConfig(Ether), func(c *Config) { c.Src = portFor(0) }),
 		"the highest is 4094":            with(aConfig(UDP4), func(c *Config) { c.VLAN = 4095 }),
-		"DSCP 64: the highest is 63":     with(aConfig(UDP4), func(c *Config) { c.DSCP = 64 }),
-		"ECN 4: the highest is 3":        with(aConfig(UDP4), func(c *Config) { c.ECN = 4 }),
+		"DSCP 64: the highest is 63":     with(aConfig(UDP4), func(c *Config) { c.dscp = 64 }),
+		"ECN 4: the highest is 3":        with(aConfig(UDP4), func(c *Config) { c.ecn = 4 }),
 		"no such mode":                   with(aConfig(UDP4), func(c *Config) { c.Checksum = 3 }),
-		"0x0800: it belongs to another":  with(aConfig(Ether), func(c *Config) { c.EtherType = typeIP4 }),
-		"EtherType 0x0100: it belongs t": with(aConfig(Ether), func(c *Config) { c.EtherType = 0x100 }),
+		"0x0800: it belongs to another":  with(aConfig(Ether), func(c *Config) { c.etherType = typeIP4 }),
+		"EtherType 0x0100: it belongs t": with(aConfig(Ether), func(c *Config) { c.etherType = 0x100 }),
 	} {
 		if _, err := NewPath(c); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%+v: got %v, want something with %q", c, err, what)
@@ -64,7 +64,7 @@ func TestPutWritesNothingThatDoesNotFit(t *testing.T) {
 		}
 		n, frame := p.HeaderLen(), make([]byte, 70000)
 		for _, c := range []struct{ frame, payload int }{
-			{n - 1, 0}, {n, 1}, {n + 5, 6}, {n + 5, -1}, {len(frame), k.MaxPayload() + 1}, {0, 0}, {len(frame), -1 << 63},
+			{n - 1, 0}, {n, 1}, {n + 5, 6}, {n + 5, -1}, {len(frame), k.maxPayload() + 1}, {0, 0}, {len(frame), -1 << 63},
 		} {
 			if got := p.Put(frame[:c.frame], c.payload); got != 0 || slowSum(frame) != 0 {
 				t.Errorf("%v: %d bytes of payload in a frame of %d: Put returns %d", k, c.payload, c.frame, got)
@@ -73,7 +73,7 @@ func TestPutWritesNothingThatDoesNotFit(t *testing.T) {
 		if n != k.HeaderLen(false) || n+4 != k.HeaderLen(true) || n != k.Overhead()+14 {
 			t.Errorf("%v: %d bytes of headers, HeaderLen returns %d", k, n, k.HeaderLen(false))
 		}
-		if got := p.Put(frame, k.MaxPayload()); got != n+k.MaxPayload() {
+		if got := p.Put(frame, k.maxPayload()); got != n+k.maxPayload() {
 			t.Errorf("%v: the longest payload gives a frame of %d", k, got)
 		} else if _, code := Parse(frame[:got], &Filter{Kinds: allKinds}); code != OK {
 			t.Errorf("%v: the longest frame: %v", k, code)
@@ -113,9 +113,9 @@ func TestPartialChecksumIsCompletedByTheDevice(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		frame, at := put(t, c, []byte(goldenPayload)), p.ChecksumStart()
-		binary.BigEndian.PutUint16(frame[at+ChecksumOffset:], ^slowSum(frame[at:]))
-		if _, code := Parse(frame, &Filter{Kinds: allKinds, VLAN: 7}); code != OK {
+		frame, at := put(t, c, []byte(goldenPayload)), p.checksumStart()
+		binary.BigEndian.PutUint16(frame[at+checksumOffset:], ^slowSum(frame[at:]))
+		if _, code := Parse(frame, &Filter{Kinds: allKinds, vlan: 7}); code != OK {
 			t.Errorf("%v: %v", k, code)
 		}
 	}

@@ -74,7 +74,7 @@ func FuzzParsePieces(f *testing.F) {
 		if len(pieces) < 2 {
 			return
 		}
-		want := Filter{Kinds: allKinds, Verify: Verify(flags & 3 % 3), NoSum6: flags&4 != 0}
+		want := Filter{Kinds: allKinds, Verify: Verify(flags & 3 % 3), noSum6: flags&4 != 0}
 		a, code := ParsePieces(pieces[0], pieces[1:], &want)
 		if code != OK {
 			return

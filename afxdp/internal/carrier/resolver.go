@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultProbe is how often a Resolver makes the kernel confirm neighbours. By default the kernel doubts an entry after
+// defaultProbe is how often a Resolver makes the kernel confirm neighbours. By default the kernel doubts an entry after
 // half a minute.
-const DefaultProbe = 10 * time.Second
+const defaultProbe = 10 * time.Second
 
 // Options are the options of a Resolver. The zero value works.
 type Options struct {
@@ -26,18 +26,18 @@ type Options struct {
 	// before Resolve returns.
 	Changed func(*Peer)
 
-	// Probe is how often neighbours are confirmed; 0 means DefaultProbe. The kernel itself confirms only neighbours
+	// probe is how often neighbours are confirmed; 0 means defaultProbe. The kernel itself confirms only neighbours
 	// whose traffic it sees, and it does not see AF_XDP's.
-	Probe time.Duration
+	probe time.Duration
 }
 
 // Link is the state of a device.
 type Link struct {
 	Name  string
-	Index int
+	index int
 	MAC   MAC
 	MTU   int  // bytes of an IP packet
-	Up    bool // set up, with a carrier
+	up    bool // set up, with a carrier
 }
 
 // Hop is the way to a peer as the kernel sees it.
@@ -54,7 +54,7 @@ type Hop struct {
 //
 // It needs Linux 5.0 for look-ups of a single neighbour (RTM_GETNEIGH), and CAP_NET_ADMIN in the user namespace that
 // owns the network namespace, to make the kernel ask for neighbours (NTF_USE in RTM_NEWNEIGH, rtnetlink(7)). Policy
-// rules and next-hop objects are not watched: the resolver finds their changes within one Probe. The same holds for a
+// rules and next-hop objects are not watched: the resolver finds their changes within one Options.probe. The same holds for a
 // path MTU that the kernel has learned from ICMP; for UDP the kernel learns it only if one of its sockets has the port.
 //
 // A device that is part of a bridge or bond has no routes and addresses: open the bridge or
@@ -104,10 +104,10 @@ type outcome struct {
 // no Ethernet device. A device that is down is accepted.
 func Open(device string, o Options) (*Resolver, error) {
 	r := &Resolver{
-		changed: o.Changed, probe: o.Probe, done: make(chan struct{}), kick: make(chan struct{}, 1), peers: map[*Peer]bool{},
+		changed: o.Changed, probe: o.probe, done: make(chan struct{}), kick: make(chan struct{}, 1), peers: map[*Peer]bool{},
 	}
 	if r.probe <= 0 {
-		r.probe = DefaultProbe
+		r.probe = defaultProbe
 	}
 	if r.changed == nil {
 		r.changed = func(*Peer) {}
@@ -143,7 +143,7 @@ func (r *Resolver) open(device string) (err error) {
 	}
 	a := found.Attrs()
 	if a.EncapType != "ether" || len(a.HardwareAddr) != len(MAC{}) {
-		return fmt.Errorf("%w, but %q", ErrNotEthernet, a.EncapType)
+		return fmt.Errorf("%w, but %q", errNotEthernet, a.EncapType)
 	}
 	r.index = a.Index
 	r.link.Store(&linkState{Link: linkOf(a)})
@@ -163,7 +163,7 @@ func (r *Resolver) closeSockets() {
 }
 
 // Link returns the last known state of the device, without a system call. The error matches ErrGone after the device
-// was deleted or moved to another namespace, which is final, and ErrDown while it is down.
+// was deleted or moved to another namespace, which is final, and errDown while it is down.
 func (r *Resolver) Link() (Link, error) {
 	l := r.link.Load()
 	return l.Link, l.problem()
@@ -173,22 +173,22 @@ func (l *linkState) problem() error {
 	switch {
 	case l.gone:
 		return problem(l.Name, netip.Addr{}, netip.Addr{}, ErrGone)
-	case !l.Up:
-		return problem(l.Name, netip.Addr{}, netip.Addr{}, ErrDown)
+	case !l.up:
+		return problem(l.Name, netip.Addr{}, netip.Addr{}, errDown)
 	}
 	return nil
 }
 
 // Resolve finds the way to dst, an IPv4 address or an IPv6 address (whose zone is ignored), and watches it until the
 // peer is closed. If the next hop's MAC is unknown, the kernel asks for it, by default for three seconds at most.
-// Resolve blocks until there is an outcome or ctx is done; in the latter case the error matches ErrUnreachable and
+// Resolve blocks until there is an outcome or ctx is done; in the latter case the error matches errUnreachable and
 // ctx's error. After an error nothing is watched. Two calls for one dst return two peers.
 func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 	p := &Peer{r: r, dst: dst.Unmap().WithZone(""), ready: make(chan struct{})}
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
-		return nil, problem(r.link.Load().Name, dst, netip.Addr{}, ErrClosed)
+		return nil, problem(r.link.Load().Name, dst, netip.Addr{}, errClosed)
 	}
 	r.peers[p] = true
 	r.mu.Unlock()
@@ -202,9 +202,9 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 		if v := p.via.Load(); v != nil {
 			via = *v
 		}
-		err = problem(r.link.Load().Name, dst, via, fmt.Errorf("%w: %w", ErrUnreachable, context.Cause(ctx)))
+		err = problem(r.link.Load().Name, dst, via, fmt.Errorf("%w: %w", errUnreachable, context.Cause(ctx)))
 	case <-r.done:
-		err = problem(r.link.Load().Name, dst, netip.Addr{}, ErrClosed)
+		err = problem(r.link.Load().Name, dst, netip.Addr{}, errClosed)
 	}
 	if err != nil {
 		p.Close()
@@ -212,9 +212,6 @@ func (r *Resolver) Resolve(ctx context.Context, dst netip.Addr) (*Peer, error) {
 	}
 	return p, nil
 }
-
-// Dst returns the address that the peer was resolved for.
-func (p *Peer) Dst() netip.Addr { return p.dst }
 
 // Hop returns the last known way to the peer with one atomic load and no system call. While the kernel asks for a
 // neighbour, Hop returns the previous result. The error matches one of this package, or is the kernel's. The resolver

@@ -34,7 +34,7 @@ func watch(s *space, probe time.Duration) *watcher {
 	s.t.Helper()
 	w := &watcher{t: s.t, notified: make(chan struct{}, 1)}
 	s.do(func() (err error) {
-		w.Resolver, err = Open("eth0", Options{Probe: probe, Changed: func(*Peer) {
+		w.Resolver, err = Open("eth0", Options{probe: probe, Changed: func(*Peer) {
 			select {
 			case w.notified <- struct{}{}:
 			default:
@@ -104,7 +104,7 @@ func TestHopOnTheSameSegment(t *testing.T) {
 		}
 	}
 	link, err := w.Link()
-	want := Link{Name: "eth0", Index: a.link("eth0").Attrs().Index, MAC: a.mac("eth0"), MTU: 1500, Up: true}
+	want := Link{Name: "eth0", index: a.link("eth0").Attrs().Index, MAC: a.mac("eth0"), MTU: 1500, up: true}
 	if err != nil || link != want {
 		t.Errorf("link %+v, %v, want %+v", link, err, want)
 	}
@@ -150,23 +150,23 @@ func TestDestinationsThatCannotBe(t *testing.T) {
 		want   error
 		remedy string
 	}{
-		{"127.0.0.1", ErrOwn, "address of another host"},
-		{"::1", ErrOwn, "address of another host"},
-		{"10.1.0.1", ErrOwn, "address of another host"},
-		{"fd01::1", ErrOwn, "address of another host"},
-		{"10.3.0.1", ErrOwn, "address of another host"},
-		{"fd03::1", ErrOwn, "address of another host"},
-		{"10.3.0.2", ErrNoRoute, "ip route get 10.3.0.2 oif eth0"},
-		{"fd03::2", ErrNoRoute, "ip route get fd03::2 oif eth0"},
-		{"192.0.2.1", ErrNoRoute, "add an address or a route"},
-		{"2001:db8::1", ErrNoRoute, "add an address or a route"},
-		{"10.1.0.255", ErrAddress, "name one host"},
-		{"224.0.0.1", ErrAddress, "name one host"},
-		{"ff02::1", ErrAddress, "name one host"},
-		{"0.0.0.0", ErrAddress, "name one host"},
-		{"::", ErrAddress, "name one host"},
-		{"10.1.0.77", ErrUnreachable, "ip neighbour show 10.1.0.77 dev eth0"},
-		{"fd01::77", ErrUnreachable, "neighbour show fd01::77"},
+		{"127.0.0.1", errOwn, "address of another host"},
+		{"::1", errOwn, "address of another host"},
+		{"10.1.0.1", errOwn, "address of another host"},
+		{"fd01::1", errOwn, "address of another host"},
+		{"10.3.0.1", errOwn, "address of another host"},
+		{"fd03::1", errOwn, "address of another host"},
+		{"10.3.0.2", errNoRoute, "ip route get 10.3.0.2 oif eth0"},
+		{"fd03::2", errNoRoute, "ip route get fd03::2 oif eth0"},
+		{"192.0.2.1", errNoRoute, "add an address or a route"},
+		{"2001:db8::1", errNoRoute, "add an address or a route"},
+		{"10.1.0.255", errAddress, "name one host"},
+		{"224.0.0.1", errAddress, "name one host"},
+		{"ff02::1", errAddress, "name one host"},
+		{"0.0.0.0", errAddress, "name one host"},
+		{"::", errAddress, "name one host"},
+		{"10.1.0.77", errUnreachable, "ip neighbour show 10.1.0.77 dev eth0"},
+		{"fd01::77", errUnreachable, "neighbour show fd01::77"},
 	} {
 		_, err := w.resolve(c.dst)
 		if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.remedy) ||
@@ -185,7 +185,7 @@ func TestRoutesThatForbidAreNoRoutes(t *testing.T) {
 	for dst, kind := range map[string]int{"192.0.2.1": unix.RTN_UNREACHABLE, "192.0.2.2": unix.RTN_PROHIBIT,
 		"192.0.2.3": unix.RTN_BLACKHOLE, "2001:db8::1": unix.RTN_BLACKHOLE} {
 		a.must(a.nl.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(dst)), Type: kind}))
-		if _, err := w.resolve(dst); !errors.Is(err, ErrNoRoute) {
+		if _, err := w.resolve(dst); !errors.Is(err, errNoRoute) {
 			t.Errorf("to %s, with a route of type %d: %v", dst, kind, err)
 		}
 	}
@@ -197,14 +197,14 @@ func TestWaitForANeighbourEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := w.Resolve(ctx, netip.MustParseAddr("10.1.0.77"))
-	if !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUnreachable) || len(w.peers) != 0 {
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, errUnreachable) || len(w.peers) != 0 {
 		t.Errorf("%v, %d peers are left", err, len(w.peers))
 	}
 }
 
 func TestDevicesThatCannotBe(t *testing.T) {
 	a, _ := segment(t)
-	for device, want := range map[string]error{"eth7": ErrGone, "lo": ErrNotEthernet} {
+	for device, want := range map[string]error{"eth7": ErrGone, "lo": errNotEthernet} {
 		a.do(func() error {
 			if _, err := Open(device, Options{}); !errors.Is(err, want) || !strings.Contains(err.Error(), device) {
 				t.Errorf("%s: %v, want %v", device, err, want)
@@ -251,7 +251,7 @@ func TestNewRouteIsReported(t *testing.T) {
 		w.untilHop("the loss of a route", p, func(h Hop) bool { return h.Via.String() != c[1] })
 		_, prefix, _ := net.ParseCIDR(c[2])
 		a.must(a.nl.RouteDel(&netlink.Route{LinkIndex: a.link("eth0").Attrs().Index, Dst: prefix}))
-		w.untilErr(p, ErrNoRoute)
+		w.untilErr(p, errNoRoute)
 		a.route("eth0", "", c[1])
 		w.untilHop("a default route", p, func(h Hop) bool { return h.Via.String() == c[1] })
 	}
@@ -319,7 +319,7 @@ func TestChangesOfTheLinkAreReportedWithoutPeers(t *testing.T) {
 	a.must(a.nl.LinkSetMTU(a.link("eth0"), 1400))
 	w.until("the MTU", func() bool { l, err := w.Link(); return err == nil && l.MTU == 1400 })
 	a.down("eth0")
-	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, ErrDown) })
+	w.until("the end", func() bool { _, err := w.Link(); return errors.Is(err, errDown) })
 }
 
 // The kernel reports a loss once, and not what it loses before the rest is read.
@@ -388,8 +388,8 @@ func TestNeighboursThatTheKernelMayNotAskForAreUnreachable(t *testing.T) {
 	a, _ := segment(t)
 	a.sysctl("ipv4/neigh/eth0/mcast_solicit", "0")
 	_, err := watch(a, time.Hour).resolve("10.1.0.2")
-	if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want %v", err, ErrUnreachable)
+	if !errors.Is(err, errUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want %v", err, errUnreachable)
 	}
 }
 
@@ -400,13 +400,13 @@ func TestLinkDownAndUpAreReported(t *testing.T) {
 			w, s := watch(a, 0), []*space{a, b}[k]
 			p4, p6 := w.peer("10.1.0.2"), w.peer("fd01::2")
 			s.down("eth0")
-			w.untilErr(p4, ErrDown)
-			w.untilErr(p6, ErrDown)
-			if _, err := w.Link(); !errors.Is(err, ErrDown) {
-				t.Errorf("link: %v, want %v", err, ErrDown)
+			w.untilErr(p4, errDown)
+			w.untilErr(p6, errDown)
+			if _, err := w.Link(); !errors.Is(err, errDown) {
+				t.Errorf("link: %v, want %v", err, errDown)
 			}
 			_, err := w.resolve("10.1.0.2")
-			if !errors.Is(err, ErrDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
+			if !errors.Is(err, errDown) || !strings.Contains(err.Error(), "ip link set eth0 up") {
 				t.Errorf("resolve: %v", err)
 			}
 			s.up("eth0")
@@ -446,8 +446,8 @@ func TestSilentPeerThatReturnsIsReported(t *testing.T) {
 		addrs = append(addrs, addr)
 		b.must(b.nl.AddrDel(b.link("eth0"), addr))
 	}
-	w.untilErr(p4, ErrUnreachable)
-	w.untilErr(p6, ErrUnreachable)
+	w.untilErr(p4, errUnreachable)
+	w.untilErr(p6, errUnreachable)
 	for _, addr := range addrs {
 		b.must(b.nl.AddrAdd(b.link("eth0"), addr))
 	}
@@ -501,7 +501,7 @@ func TestNeighboursKeptByOthersAreLeftAlone(t *testing.T) {
 		p := w.peer(n.IP.String())
 		w.step(true)
 		hop, err := p.Hop()
-		got, err2 := w.neighbour(p.Dst())
+		got, err2 := w.neighbour(p.dst)
 		if err != nil || err2 != nil || hop.DstMAC != MAC(mac) || got.State != n.State || got.Flags != n.Flags {
 			t.Errorf("%v: %+v, %v, in the table as %+v, %v, want %+v", n.IP, hop, err, got, err2, n)
 		}
@@ -544,10 +544,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 		w.Close()
 		w.Close()
-		if err := <-waits; !errors.Is(err, ErrClosed) && !errors.Is(err, ErrUnreachable) {
+		if err := <-waits; !errors.Is(err, errClosed) && !errors.Is(err, errUnreachable) {
 			t.Errorf("a resolution under way: %v", err)
 		}
-		if _, err := w.resolve("10.1.0.2"); !errors.Is(err, ErrClosed) {
+		if _, err := w.resolve("10.1.0.2"); !errors.Is(err, errClosed) {
 			t.Errorf("a resolution afterwards: %v", err)
 		}
 	}

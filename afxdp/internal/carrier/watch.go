@@ -40,7 +40,7 @@ func (r *Resolver) touch(link bool, hit func(*Peer) bool) {
 func everyPeer(*Peer) bool { return true }
 
 // listen ends when its socket is closed. No error other than a loss of events is known to occur; after one, work finds
-// changes within one Probe.
+// changes within one Options.probe.
 func (r *Resolver) listen() {
 	defer r.tasks.Done()
 	var err error
@@ -195,7 +195,7 @@ func (r *Resolver) updateLink() bool {
 	case err == nil && !old.gone:
 		now.Link = linkOf(found.Attrs())
 	case errors.Is(lookupError(err), ErrGone):
-		now.Up, now.gone = false, true
+		now.up, now.gone = false, true
 	}
 	if now == *old {
 		return false

@@ -180,7 +180,7 @@ func BenchmarkOneWay(b *testing.B) {
 		}
 		b.StopTimer()
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*to.delivered), "ns/end")
-		b.ReportMetric(float64(to.e.stats.Sent)/float64(to.delivered), "acks/msg")
+		b.ReportMetric(float64(to.e.stats.sent)/float64(to.delivered), "acks/msg")
 		if w.drops > 0 || from.e.stats.Retransmits > 0 {
 			b.Fatalf("%d drops, %d retransmits", w.drops, from.e.stats.Retransmits)
 		}

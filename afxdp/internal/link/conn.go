@@ -64,9 +64,6 @@ type Conn struct {
 	peerLeft     bool
 }
 
-// Endpoint returns the endpoint of the connection.
-func (c *Conn) Endpoint() *Endpoint { return c.e }
-
 // Up reports whether the connection is established.
 func (c *Conn) Up() bool { return c.state == stateUp }
 
@@ -78,11 +75,8 @@ func (c *Conn) Over() bool { return c.state == stateDown }
 // changed.
 func (c *Conn) Hello() []byte { return c.theirs.hello }
 
-// Encrypted reports whether packets are encrypted.
-func (c *Conn) Encrypted() bool { return c.sealer != nil }
-
-// RTT returns the smoothed round-trip time; 0 before the first measurement.
-func (c *Conn) RTT() time.Duration { return time.Duration(c.srtt) }
+// encrypted reports whether packets are encrypted.
+func (c *Conn) encrypted() bool { return c.sealer != nil }
 
 // begin allocates and resets the state of sending and receiving.
 func (c *Conn) begin() {
@@ -112,14 +106,14 @@ func (c *Conn) MaxFragment() int { return c.short - HeaderSize - c.overhead() }
 // MaxPlaced returns the largest payload of a placed fragment in bytes.
 func (c *Conn) MaxPlaced() int { return c.maxPlaced() }
 
-func (c *Conn) maxPlaced() int { return c.mtu - PlacedHeaderSize - c.overhead() }
+func (c *Conn) maxPlaced() int { return c.mtu - placedHeaderSize - c.overhead() }
 
 // SetMTU changes the largest packet to n bytes, within the limits that both sides announced when connecting.
-// ErrInvalid: n is below MinMTU. A packet keeps its size when it is sent again: if longer packets are under way, which
-// the path does not take any more, the connection ends with ErrShrunk.
+// errInvalid: n is below MinMTU. A packet keeps its size when it is sent again: if longer packets are under way, which
+// the path does not take any more, the connection ends with errShrunk.
 func (c *Conn) SetMTU(n int) error {
 	if n < MinMTU {
-		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", ErrInvalid, n, MinMTU)
+		return fmt.Errorf("%w: MTU of %d bytes, must be at least %d", errInvalid, n, MinMTU)
 	}
 	c.fit(n)
 	if !c.sends() {
@@ -135,7 +129,7 @@ func (c *Conn) SetMTU(n int) error {
 }
 
 // Fits reports whether a fragment of n bytes can be posted. If the fragment was cut before the MTU became smaller and
-// is too long now, the connection ends with ErrShrunk.
+// is too long now, the connection ends with errShrunk.
 func (c *Conn) Fits(now Time, n int) bool {
 	if n <= c.MaxFragment() {
 		return true
@@ -149,7 +143,7 @@ func (c *Conn) Fits(now Time, n int) bool {
 
 func (c *Conn) shrunk() {
 	c.sendBare(kindClose, flagAbort, c.next)
-	c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", ErrShrunk, c.mtu))
+	c.fail(fmt.Errorf("%w: %d bytes now, while longer packets were under way: connect again", errShrunk, c.mtu))
 }
 
 // fit sets the limits of packets for a path that takes n bytes. Sealed packets are not long, because they are opened in
@@ -261,7 +255,7 @@ func (c *Conn) fail(err error) {
 	if c.state < stateUp {
 		e.uncall(c)
 	} else if !errors.Is(err, ErrClosed) {
-		e.stats.Broken++
+		e.stats.broken++
 	}
 	closing := c.state > stateUp
 	c.finish()
@@ -290,7 +284,7 @@ func (e *Endpoint) drop(c *Conn) { c.finish() }
 // Close ends the connection in order. It does not block, and the handler is not called for the connection any more. The
 // endpoint goes on sending the ordered messages that were posted, for up to the dead time, and then notifies the peer,
 // again for up to the dead time. The memory of placed messages is the caller's again: if one is not acknowledged yet,
-// or with abort, all messages are dropped, and the peer gets ErrAborted instead of ErrClosed.
+// or with abort, all messages are dropped, and the peer gets errAborted instead of ErrClosed.
 func (c *Conn) Close(now Time, abort bool) {
 	e := c.e
 	e.now = max(e.now, now)
@@ -302,7 +296,7 @@ func (c *Conn) Close(now Time, abort bool) {
 	case stateAccepted:
 		e.uncall(c)
 		c.begin()
-		c.fit(MaxMTU)
+		c.fit(maxMTU)
 	case stateUp:
 	default:
 		return
@@ -366,7 +360,7 @@ func (c *Conn) closed(h *header, b []byte) {
 		c.e.drop(c)
 	case h.flags&flagAbort != 0:
 		c.sendBare(kindClosed, 0, 0)
-		c.fail(ErrAborted)
+		c.fail(errAborted)
 	case end > c.granted || end < c.cum:
 		c.violated("an end that cannot be")
 	default:
@@ -397,7 +391,7 @@ func (c *Conn) tick() {
 	}
 	silent := e.now - c.lastReceived
 	if silent >= Time(e.cfg.DeadTime) {
-		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
+		c.fail(fmt.Errorf("%w for %v", errBroken, e.cfg.DeadTime))
 		return
 	}
 	if e.now >= c.askAt() {

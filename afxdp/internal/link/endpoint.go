@@ -11,16 +11,16 @@ import (
 // The reasons for which connections end. Errors wrap one of them.
 var (
 	ErrClosed   = errors.New("closed")
-	ErrBroken   = errors.New("peer does not answer")
-	ErrAborted  = errors.New("peer aborted the connection")
-	ErrReset    = errors.New("connection reset by peer")
-	ErrGone     = errors.New("the peer process was restarted")
+	errBroken   = errors.New("peer does not answer")
+	errAborted  = errors.New("peer aborted the connection")
+	errReset    = errors.New("connection reset by peer")
+	errGone     = errors.New("the peer process was restarted")
 	ErrAuth     = errors.New("peer has another secret")
 	ErrVersion  = errors.New("peer speaks another version")
 	ErrProtocol = errors.New("peer violated the protocol")
-	ErrShrunk   = errors.New("path MTU decreased below the packet size in use")
-	ErrInvalid  = errors.New("invalid argument")
-	ErrFull     = errors.New("no room for another connection")
+	errShrunk   = errors.New("path MTU decreased below the packet size in use")
+	errInvalid  = errors.New("invalid argument")
+	errFull     = errors.New("no room for another connection")
 )
 
 // Time is a reading of the caller's clock, in ns since an origin of the caller's choice.
@@ -110,7 +110,7 @@ type Config struct {
 	Secret []byte
 	// Encrypt makes connections use AES-256-GCM. It suffices that one side asks for it. It needs a Secret.
 	Encrypt bool
-	// MTU is the largest packet in bytes, from MinMTU to MaxMTU. Required.
+	// MTU is the largest packet in bytes, from MinMTU to maxMTU. Required.
 	MTU int
 	// Unit is how many bytes of a packet one frame of the carrier holds, arriving or leaving: at least 256, by default
 	// MTU. Only placed fragments are longer, if both ends can take them. They arrive by InputPieces, and a packet of n
@@ -119,32 +119,32 @@ type Config struct {
 	// Window is how many fragments may be under way on a connection: a power of two from 64 to 1024, by default 256. A
 	// connection carries at most Window times the MTU in a round trip.
 	Window int
-	// Frames is how many frames of the carrier arriving fragments may occupy, over all connections; by default 4096. A
+	// frames is how many frames of the carrier arriving fragments may occupy, over all connections; by default 4096. A
 	// quarter is kept for new connections. Each connection needs 16, or as many as two packets of the MTU occupy.
-	Frames int
-	// Pool replaces Frames with a pool that several endpoints share.
+	frames int
+	// Pool replaces frames with a pool that several endpoints share.
 	Pool *Pool
 	// MaxConns limits connections; default 4096, at most 65536.
 	MaxConns int
 	// DeadTime is how long a peer may be silent before its connections break: at least 10 ms, by default 5 s.
 	DeadTime time.Duration
-	// KeyPackets is the number of packets after which a key is changed; by default 2^24.
-	KeyPackets uint64
-	// Rand is the source of ids and nonces; by default crypto/rand.Reader.
-	Rand io.Reader
+	// keyPackets is the number of packets after which a key is changed; by default 2^24.
+	keyPackets uint64
+	// rand is the source of ids and nonces; by default crypto/rand.Reader.
+	rand io.Reader
 }
 
 // Stats are counters of an endpoint. They never decrease.
 type Stats struct {
-	Packets, Sent       uint64 // arrived, sent
+	packets, sent       uint64 // arrived, sent
 	Bad                 uint64 // malformed, damaged, or not genuine
-	Unknown             uint64 // of unknown connections
-	Duplicates          uint64 // fragments that had arrived already
-	Retransmits, Probes uint64
-	Spurious            uint64 // sent again needlessly, as the peer reports
+	unknown             uint64 // of unknown connections
+	duplicates          uint64 // fragments that had arrived already
+	Retransmits, probes uint64
+	spurious            uint64 // sent again needlessly, as the peer reports
 	Refused             uint64 // greetings rejected
 	Waited              uint64 // times that a sender ran out of credit
-	Connects, Broken    uint64
+	connects, broken    uint64
 }
 
 // Endpoint holds all connections over one carrier. It is a state machine without goroutine, clock and I/O. Its methods,
@@ -175,45 +175,45 @@ type Endpoint struct {
 // callers are the connections to one endpoint that are not established yet, oldest first.
 type callers struct{ dial, listen []*Conn }
 
-// NewEndpoint makes an endpoint. Errors of cfg wrap ErrInvalid; others come from cfg.Rand.
+// NewEndpoint makes an endpoint. Errors of cfg wrap errInvalid; others come from cfg.rand.
 func NewEndpoint(cfg Config, c Carrier, h Handler) (*Endpoint, error) {
 	setDefault(&cfg.Unit, cfg.MTU)
 	cfg.Unit = min(cfg.Unit, cfg.MTU)
 	setDefault(&cfg.Window, 256)
-	setDefault(&cfg.Frames, 4096)
+	setDefault(&cfg.frames, 4096)
 	if cfg.Pool == nil {
-		cfg.Pool = NewPool(cfg.Frames, 0)
+		cfg.Pool = NewPool(cfg.frames, 0)
 	}
-	cfg.Frames = cfg.Pool.frames
+	cfg.frames = cfg.Pool.frames
 	setDefault(&cfg.MaxConns, 4096)
 	setDefault(&cfg.DeadTime, 5*time.Second)
-	setDefault(&cfg.KeyPackets, 1<<24)
-	if cfg.Rand == nil {
-		cfg.Rand = rand.Reader
+	setDefault(&cfg.keyPackets, 1<<24)
+	if cfg.rand == nil {
+		cfg.rand = rand.Reader
 	}
 	switch {
-	case cfg.MTU < MinMTU || cfg.MTU > MaxMTU:
-		return nil, fmt.Errorf("%w: MTU of %d bytes, must be %d to %d", ErrInvalid, cfg.MTU, MinMTU, MaxMTU)
+	case cfg.MTU < MinMTU || cfg.MTU > maxMTU:
+		return nil, fmt.Errorf("%w: MTU of %d bytes, must be %d to %d", errInvalid, cfg.MTU, MinMTU, maxMTU)
 	case cfg.Unit < MinMTU:
-		return nil, fmt.Errorf("%w: unit of %d bytes, must be at least %d", ErrInvalid, cfg.Unit, MinMTU)
+		return nil, fmt.Errorf("%w: unit of %d bytes, must be at least %d", errInvalid, cfg.Unit, MinMTU)
 	case cfg.Window < 64 || cfg.Window > 64*maxWords || cfg.Window&(cfg.Window-1) != 0:
-		return nil, fmt.Errorf("%w: window of %d, must be a power of two from 64 to %d", ErrInvalid, cfg.Window, 64*maxWords)
+		return nil, fmt.Errorf("%w: window of %d, must be a power of two from 64 to %d", errInvalid, cfg.Window, 64*maxWords)
 	case cfg.MaxConns < 1 || cfg.MaxConns > 1<<16:
-		return nil, fmt.Errorf("%w: %d connections, must be 1 to 65536", ErrInvalid, cfg.MaxConns)
-	case cfg.Frames < cfg.share():
-		return nil, fmt.Errorf("%w: %d frames, must be at least %d", ErrInvalid, cfg.Frames, cfg.share())
+		return nil, fmt.Errorf("%w: %d connections, must be 1 to 65536", errInvalid, cfg.MaxConns)
+	case cfg.frames < cfg.share():
+		return nil, fmt.Errorf("%w: %d frames, must be at least %d", errInvalid, cfg.frames, cfg.share())
 	case cfg.DeadTime < 10*time.Millisecond:
-		return nil, fmt.Errorf("%w: dead time of %v, must be at least 10ms", ErrInvalid, cfg.DeadTime)
+		return nil, fmt.Errorf("%w: dead time of %v, must be at least 10ms", errInvalid, cfg.DeadTime)
 	case cfg.Encrypt && len(cfg.Secret) == 0:
-		return nil, fmt.Errorf("%w: encryption needs a secret", ErrInvalid)
+		return nil, fmt.Errorf("%w: encryption needs a secret", errInvalid)
 	}
 	var own [32]byte
-	if _, err := io.ReadFull(cfg.Rand, own[:]); err != nil {
+	if _, err := io.ReadFull(cfg.rand, own[:]); err != nil {
 		return nil, fmt.Errorf("random numbers: %w", err)
 	}
 	s, err := newSecrets(cfg.Secret, own[:])
 	if err != nil {
-		return nil, fmt.Errorf("%w: session secret: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: session secret: %w", errInvalid, err)
 	}
 	return &Endpoint{
 		cfg: cfg, carrier: c, handler: h, secrets: s, pool: cfg.Pool,
@@ -252,7 +252,7 @@ func (e *Endpoint) Abandon() {
 func (e *Endpoint) random() (v uint64) {
 	var b [8]byte
 	for v == 0 {
-		if _, err := io.ReadFull(e.cfg.Rand, b[:]); err != nil {
+		if _, err := io.ReadFull(e.cfg.rand, b[:]); err != nil {
 			panic("link: no random numbers: " + err.Error())
 		}
 		v = le.Uint64(b[:])
@@ -265,7 +265,7 @@ func (e *Endpoint) random() (v uint64) {
 // after a batch.
 func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 	e.now = max(e.now, now)
-	e.stats.Packets++
+	e.stats.packets++
 	b := sized(f.Data)
 	if b == nil {
 		e.stats.Bad++
@@ -295,13 +295,13 @@ func (e *Endpoint) Input(now Time, from []byte, f Frame) (kept bool) {
 // keeps no frame. Call Flush after a batch.
 func (e *Endpoint) InputPieces(now Time, first []byte, rest [][]byte) {
 	e.now = max(e.now, now)
-	e.stats.Packets++
+	e.stats.packets++
 	n := len(first)
 	for _, r := range rest {
 		n += len(r)
 	}
 	const want, not = flagPlaced, flagPlaced | flagSealed | flagMore
-	if len(first) < PlacedHeaderSize || int(le.Uint16(first[2:])) != n || kind(first[0]) != kindData || first[1]&not != want || first[46] != 0 {
+	if len(first) < placedHeaderSize || int(le.Uint16(first[2:])) != n || kind(first[0]) != kindData || first[1]&not != want || first[46] != 0 {
 		e.stats.Bad++
 		return
 	}
@@ -325,7 +325,7 @@ func (e *Endpoint) unknown(b []byte, rest ...[]byte) {
 		e.stats.Bad++
 		return
 	}
-	e.stats.Unknown++
+	e.stats.unknown++
 	if !e.mayAnswer() {
 		return
 	}
@@ -358,7 +358,7 @@ func (e *Endpoint) control(r Route, build func([]byte) []byte) bool {
 	}
 	sent := e.carrier.Send(r, f, len(build(f.Data)))
 	if sent {
-		e.stats.Sent++
+		e.stats.sent++
 	}
 	e.carrier.Put(f.ID)
 	return sent
@@ -426,7 +426,7 @@ func (e *Endpoint) insert(c *Conn) error {
 		n = uint32(len(e.conns))
 		e.conns = append(e.conns, nil)
 	default:
-		return fmt.Errorf("%w: there are %d, the limit", ErrFull, e.cfg.MaxConns)
+		return fmt.Errorf("%w: there are %d, the limit", errFull, e.cfg.MaxConns)
 	}
 	c.id = uint64(n)
 	c.renew()

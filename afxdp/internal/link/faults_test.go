@@ -51,8 +51,8 @@ func TestPeerThatIsCutOffForLongerThanTheDeadTimeIsBroken(t *testing.T) {
 		s.w.cutFrom, s.w.cutTo = s.now, never
 		cut := s.now
 		s.run(s.now+3e9, func() bool { return x.err != nil && y.err != nil })
-		x.wantErr(ErrBroken)
-		y.wantErr(ErrBroken)
+		x.wantErr(errBroken)
+		y.wantErr(errBroken)
 		if s.now > cut+12e8 {
 			s.fail("broken after %v, the dead time is 1s", time.Duration(s.now-cut))
 		}
@@ -66,8 +66,8 @@ func TestIdlePeerThatDiedIsBroken(t *testing.T) {
 	s.pass(10e9)
 	s.w.cutFrom, s.w.cutTo = s.now, never
 	s.run(s.now+2e9, func() bool { return x.err != nil && y.err != nil })
-	x.wantErr(ErrBroken)
-	y.wantErr(ErrBroken)
+	x.wantErr(errBroken)
+	y.wantErr(errBroken)
 	s.clean()
 }
 
@@ -92,8 +92,8 @@ func TestHostStoppedForLongerIsBrokenAndLearnsIt(t *testing.T) {
 		x.load(200, 0, 20_000)
 		s.w.stallAt, s.w.stallFor = s.now+Time(s.rnd.Int64N(1e6)), 3e9
 		s.run(s.now+10e9, func() bool { return x.err != nil && (y.err != nil || y.c.state == stateDown) })
-		x.wantErr(ErrBroken)
-		if !errors.Is(y.err, ErrReset) && !errors.Is(y.err, ErrBroken) {
+		x.wantErr(errBroken)
+		if !errors.Is(y.err, errReset) && !errors.Is(y.err, errBroken) {
 			s.fail("got %v, want a reset", y.err)
 		}
 		s.clean()
@@ -108,8 +108,8 @@ func TestCloseInOrderAndAbort(t *testing.T) {
 		want        error
 	}{
 		{"in order", false, false, false, ErrClosed},
-		{"abort", true, false, false, ErrAborted},
-		{"with data in flight", false, false, true, ErrAborted},
+		{"abort", true, false, false, errAborted},
+		{"with data in flight", false, false, true, errAborted},
 		{"both at once", false, true, false, nil},
 		{"both at once with data in flight", false, true, true, nil},
 	} {
@@ -200,7 +200,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		want error
 	}{
 		{"another secret", Config{Secret: []byte("another secret, long enough")}, nil, ErrAuth},
-		{"another endpoint at the address", Config{ID: 77}, nil, ErrGone},
+		{"another endpoint at the address", Config{ID: 77}, nil, errGone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newSim(t, 1, faultless())
@@ -220,7 +220,7 @@ func TestConnectingReportsWhyItFails(t *testing.T) {
 		x, y := s.connect(0, 1)
 		s.hosts[1].warp = func(b []byte) { // its packets arrive with the next version
 			if kind(b[0]) == kindInit {
-				b[1] = Version + 1
+				b[1] = version + 1
 				finishPacket(b)
 			}
 		}
@@ -251,7 +251,7 @@ func TestPeerRestartedAtItsAddress(t *testing.T) {
 	x.h.poll(s.now)
 	from := s.now
 	s.run(s.now+9e8, func() bool { return x.err != nil })
-	x.wantErr(ErrReset)
+	x.wantErr(errReset)
 	if s.now-from > 2e8 {
 		s.fail("noticed after %v", time.Duration(s.now-from))
 	}
@@ -261,8 +261,8 @@ func TestPeerRestartedAtItsAddress(t *testing.T) {
 	}
 	x.h.poll(s.now)
 	s.run(s.now+2e9, func() bool { return z.state == stateDown })
-	if got := z.User.(*simConn).err; !errors.Is(got, ErrGone) {
-		t.Errorf("calling the old endpoint: got %v, want %v", got, ErrGone)
+	if got := z.User.(*simConn).err; !errors.Is(got, errGone) {
+		t.Errorf("calling the old endpoint: got %v, want %v", got, errGone)
 	}
 	_ = y
 }
@@ -297,8 +297,8 @@ func TestOneSideCanRequestEncryption(t *testing.T) {
 		x.load(2000, 3, 3000)
 		y.load(2000, 3, 3000)
 		s.run(60e9, func() bool { return x.done() && y.done() })
-		if x.err != nil || y.err != nil || !x.c.Encrypted() || !y.c.Encrypted() {
-			s.fail("%v, %v, encrypted %v, %v", x.err, y.err, x.c.Encrypted(), y.c.Encrypted())
+		if x.err != nil || y.err != nil || !x.c.encrypted() || !y.c.encrypted() {
+			s.fail("%v, %v, encrypted %v, %v", x.err, y.err, x.c.encrypted(), y.c.encrypted())
 		}
 		if x.c.sealer.changes < 3 || y.c.sealer.changes < 3 {
 			s.fail("keys changed %d and %d times", x.c.sealer.changes, y.c.sealer.changes)
@@ -394,7 +394,7 @@ func TestHandlerMayCloseWithinEachOfItsMethods(t *testing.T) {
 			x.load(60, 12, 6000)
 			y.load(60, 12, 6000)
 			s.run(s.now+10e9, func() bool { return y.closed && x.err != nil })
-			if !errors.Is(x.err, ErrAborted) && !errors.Is(x.err, ErrClosed) {
+			if !errors.Is(x.err, errAborted) && !errors.Is(x.err, ErrClosed) {
 				s.fail("%s: %v", where, x.err)
 			}
 			s.clean()

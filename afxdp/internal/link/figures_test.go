@@ -92,7 +92,7 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 	mean := sum / float64(x.flows)
 	o.low, o.high = o.low/mean, o.high/mean
 	o.jain = sum * sum / (float64(x.flows) * squares)
-	o.used = sum / float64(s.now-at) / (x.rate * float64(x.mtu-PlacedHeaderSize) / float64(x.mtu+wireBytes))
+	o.used = sum / float64(s.now-at) / (x.rate * float64(x.mtu-placedHeaderSize) / float64(x.mtu+wireBytes))
 	slices.Sort(s.waits)
 	for _, d := range s.waits {
 		o.wait += time.Duration(d)
@@ -102,14 +102,14 @@ func (x *contest) run(t testing.TB, seed uint64) (o outcome) {
 		o.wait99 = time.Duration(s.waits[n*99/100])
 	}
 	total := s.sentBy()
-	o.again = float64(total.Retransmits-sent.Retransmits) / float64(total.Sent-sent.Sent)
+	o.again = float64(total.Retransmits-sent.Retransmits) / float64(total.sent-sent.sent)
 	return o
 }
 
 // sentBy is what all senders have sent.
 func (s *sim) sentBy() (sum Stats) {
 	for _, h := range s.hosts[1:] {
-		sum.Sent += h.e.stats.Sent
+		sum.sent += h.e.stats.sent
 		sum.Retransmits += h.e.stats.Retransmits
 	}
 	return sum

@@ -45,8 +45,8 @@ func feed(t *testing.T, e *Endpoint, p *trap, c *Conn, script []byte) {
 		}
 	}
 	if c != nil {
-		if len(p.held) > e.cfg.Frames {
-			t.Fatalf("%d frames held, %d are allowed", len(p.held), e.cfg.Frames)
+		if len(p.held) > e.cfg.frames {
+			t.Fatalf("%d frames held, %d are allowed", len(p.held), e.cfg.frames)
 		}
 		c.Close(now, true)
 	}
@@ -54,9 +54,9 @@ func feed(t *testing.T, e *Endpoint, p *trap, c *Conn, script []byte) {
 		now = max(now, e.Next())
 		e.Tick(now)
 	}
-	if len(p.held) > 0 || p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.Frames {
+	if len(p.held) > 0 || p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.frames {
 		t.Fatalf("%d arrived frames, %d others, %d connections are left; credit for %d of %d frames",
-			len(p.held), p.lent, e.Conns(), e.pool.spare, e.cfg.Frames)
+			len(p.held), p.lent, e.Conns(), e.pool.spare, e.cfg.frames)
 	}
 }
 
@@ -80,7 +80,7 @@ func FuzzInput(f *testing.F) {
 		f.Add(mode, script(3, packet(c, 90, func(h *header, b []byte) { h.flags = flagPlaced; le.PutUint64(b[72:], 10) })))
 		f.Add(mode, script(3, packet(c, 60, func(h *header, _ []byte) { h.kind = kindClose }),
 			packet(c, 48, func(h *header, _ []byte) { h.kind = kindPing })))
-		f.Add(mode, script(5, make([]byte, greetingSize), append([]byte{byte(kindInit), Version}, make([]byte, greetingSize-2)...)))
+		f.Add(mode, script(5, make([]byte, greetingSize), append([]byte{byte(kindInit), version}, make([]byte, greetingSize-2)...)))
 	}
 	f.Fuzz(func(t *testing.T, mode byte, script []byte) {
 		if len(script) > 4096 {
@@ -135,7 +135,7 @@ func FuzzMutation(f *testing.F) {
 // The parsers alone.
 func FuzzGreeting(f *testing.F) {
 	e, _ := trapped(f, Config{})
-	g := greeting{kind: kindInit, version: Version, id: 1, mtu: 1500, credit: 16, hello: []byte("hi")}
+	g := greeting{kind: kindInit, version: version, id: 1, mtu: 1500, credit: 16, hello: []byte("hi")}
 	f.Add(e.putGreeting(make([]byte, 200), &g, nil, nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) != greetingSize {
@@ -145,7 +145,7 @@ func FuzzGreeting(f *testing.F) {
 		if !x.parse(b) {
 			return
 		}
-		if len(x.hello) > MaxHello || x.mtu < MinMTU || x.mtu > MaxMTU || x.id == 0 || x.credit == 0 {
+		if len(x.hello) > maxHello || x.mtu < MinMTU || x.mtu > maxMTU || x.id == 0 || x.credit == 0 {
 			t.Fatalf("%+v is taken", x)
 		}
 		out := make([]byte, greetingSize)

@@ -55,11 +55,11 @@ func goldenSecrets(t *testing.T) *secrets {
 
 func goldenGreetings() (dial, accept greeting) {
 	dial = greeting{
-		kind: kindInit, version: Version, to: goldenListener, from: goldenDialer, id: goldenDial, nonce: goldenNonce(0),
+		kind: kindInit, version: version, to: goldenListener, from: goldenDialer, id: goldenDial, nonce: goldenNonce(0),
 		mtu: 1460, credit: 16, options: optEncrypt, sent: goldenSent, hello: []byte("hello"),
 	}
 	accept = greeting{
-		kind: kindAccept, version: Version, to: goldenDial, from: goldenListener, id: goldenAccept, nonce: goldenNonce(16),
+		kind: kindAccept, version: version, to: goldenDial, from: goldenListener, id: goldenAccept, nonce: goldenNonce(16),
 		mtu: 3440, credit: 16, hello: []byte{},
 	}
 	return dial, accept

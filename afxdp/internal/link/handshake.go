@@ -19,9 +19,9 @@ const (
 	rejectWait = 50 * time.Millisecond // an Accept may come after a forged Reject
 )
 
-// Dial begins a connection to the endpoint peer; hello, at most MaxHello bytes, is sent with it. It does not block. It
+// Dial begins a connection to the endpoint peer; hello, at most maxHello bytes, is sent with it. It does not block. It
 // sends until the peer answers, the dead time ends or the caller calls Close: a deadline is the caller's matter. It
-// returns ErrFull if frames or connections are used up, and ErrInvalid for a hello that is too long or for the route
+// returns errFull if frames or connections are used up, and errInvalid for a hello that is too long or for the route
 // Reply.
 func (e *Endpoint) Dial(now Time, r Route, peer uint64, hello []byte, user any) (*Conn, error) {
 	return e.call(now, r, peer, hello, user, true)
@@ -35,8 +35,8 @@ func (e *Endpoint) Listen(now Time, r Route, peer uint64, hello []byte, user any
 
 func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, dial bool) (*Conn, error) {
 	e.now = max(e.now, now)
-	if len(hello) > MaxHello || r == Reply {
-		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", ErrInvalid, len(hello), MaxHello)
+	if len(hello) > maxHello || r == Reply {
+		return nil, fmt.Errorf("%w: hello of %d bytes (at most %d) or no route", errInvalid, len(hello), maxHello)
 	}
 	c := &Conn{e: e, route: r, peerID: peer, User: user, dialer: dial, lastReceived: e.now}
 	if err := c.share(); err != nil {
@@ -47,7 +47,7 @@ func (e *Endpoint) call(now Time, r Route, peer uint64, hello []byte, user any, 
 		return nil, err
 	}
 	c.mine = greeting{
-		version: Version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.Unit),
+		version: version, to: peer, from: e.cfg.ID, id: c.id, mtu: uint32(e.cfg.Unit),
 		longest: uint16(e.cfg.MTU), window: uint16(e.cfg.Window), hello: slices.Clone(hello),
 	}
 	if e.cfg.Encrypt {
@@ -98,7 +98,7 @@ func (c *Conn) tryConnect() {
 		return
 	}
 	if e.now-c.lastReceived >= Time(e.cfg.DeadTime) {
-		c.fail(fmt.Errorf("%w for %v", ErrBroken, e.cfg.DeadTime))
+		c.fail(fmt.Errorf("%w for %v", errBroken, e.cfg.DeadTime))
 		return
 	}
 	k := e.peers[c.peerID]
@@ -182,7 +182,7 @@ func (e *Endpoint) unconnected(k kind, b, from []byte) {
 func (e *Endpoint) init(b, from []byte) bool {
 	var g greeting
 	id := le.Uint64(b[24:])
-	if b[1] != Version {
+	if b[1] != version {
 		e.reject(id, rejectVersion)
 		return true
 	}
@@ -197,7 +197,7 @@ func (e *Endpoint) init(b, from []byte) bool {
 		e.control(Reply, func(out []byte) []byte {
 			out = out[:cookiePacketSize]
 			clear(out)
-			out[0], out[1] = byte(kindCookie), Version
+			out[0], out[1] = byte(kindCookie), version
 			le.PutUint16(out[2:], cookiePacketSize)
 			le.PutUint64(out[8:], g.id)
 			le.PutUint64(out[16:], uint64(e.now))
@@ -302,7 +302,7 @@ func (e *Endpoint) accepted(b, from []byte) bool {
 		return true // late: the peer gets a Reset when it sends on
 	}
 	var g greeting
-	if b[1] != Version || !g.parse(b) || g.from != c.peerID || !e.greetingHolds(b, &c.mine) {
+	if b[1] != version || !g.parse(b) || g.from != c.peerID || !e.greetingHolds(b, &c.mine) {
 		return false
 	}
 	if e.remote[g.id] != nil {
@@ -326,12 +326,12 @@ func (e *Endpoint) takeReject(b []byte) bool {
 	}
 	var err error
 	switch code := rejectCode(b[32]); {
-	case b[1] != Version || code == rejectVersion:
-		err = fmt.Errorf("%w: version %d, this is %d", ErrVersion, b[1], Version)
+	case b[1] != version || code == rejectVersion:
+		err = fmt.Errorf("%w: version %d, this is %d", ErrVersion, b[1], version)
 	case code == rejectAuth:
 		err = ErrAuth
 	case code == rejectGone:
-		err = ErrGone
+		err = errGone
 	default:
 		return false
 	}
@@ -360,11 +360,11 @@ func (c *Conn) establish() {
 		e.uncall(c)
 	}
 	c.state = stateUp
-	c.fit(MaxMTU)
+	c.fit(maxMTU)
 	c.limit = min(uint64(c.theirs.credit), mostCredit)
 	c.lastReceived, c.rejected = e.now, nil
 	c.begin()
-	e.stats.Connects++
+	e.stats.connects++
 	c.pause = Time(firstPause)
 	c.arm()
 	e.handler.Up(c)

@@ -70,7 +70,7 @@ func trapped(tb testing.TB, cfg Config) (*Endpoint, *trap) {
 	if cfg.Secret == nil {
 		cfg.Secret = []byte("the secret of all")
 	}
-	cfg.Rand = simReader{rand.New(rand.NewPCG(cfg.ID, 1))}
+	cfg.rand = simReader{rand.New(rand.NewPCG(cfg.ID, 1))}
 	e, err := NewEndpoint(cfg, p, p)
 	if err != nil {
 		tb.Fatal(err)

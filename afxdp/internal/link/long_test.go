@@ -27,7 +27,7 @@ func longPacket(c *Conn, n int, change func(h *header, b []byte)) []byte {
 	return packet(c, n, func(h *header, b []byte) {
 		h.flags = flagPlaced
 		le.PutUint64(b[56:], 7)
-		le.PutUint64(b[72:], uint64(n-PlacedHeaderSize))
+		le.PutUint64(b[72:], uint64(n-placedHeaderSize))
 		change(h, b)
 	})
 }
@@ -70,7 +70,7 @@ func TestHostilePieces(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			e, p, c := longVictim(t)
-			before, unknown := e.stats.Bad, e.stats.Unknown
+			before, unknown := e.stats.Bad, e.stats.unknown
 			e.InputPieces(e.now, nil, nil)
 			b := longPacket(c, x.n, x.change)
 			cut := x.pieces(pieces(b, 1000))
@@ -79,14 +79,14 @@ func TestHostilePieces(t *testing.T) {
 			if x.what == take {
 				want = 1
 			}
-			if got := e.stats.Bad - before + e.stats.Unknown - unknown; got != want {
+			if got := e.stats.Bad - before + e.stats.unknown - unknown; got != want {
 				t.Errorf("%d counted, want %d", got, want)
 			}
 			if got := errors.Is(p.down, ErrProtocol); got != (x.what == end) {
 				t.Errorf("connection ended with %v, want the end: %v", p.down, x.what == end)
 			}
-			if got := p.placed; (x.what == take) != bytes.Equal(got, b[PlacedHeaderSize:]) || x.what != take && len(got) > 0 {
-				t.Errorf("%d bytes placed of %d", len(got), x.n-PlacedHeaderSize)
+			if got := p.placed; (x.what == take) != bytes.Equal(got, b[placedHeaderSize:]) || x.what != take && len(got) > 0 {
+				t.Errorf("%d bytes placed of %d", len(got), x.n-placedHeaderSize)
 			}
 		})
 	}
@@ -100,15 +100,15 @@ func TestPiecesArePlacedOnce(t *testing.T) {
 		cut := pieces(b, 1000)
 		e.InputPieces(e.now, cut[0], cut[1:])
 	}
-	if len(p.placed) != 5000-PlacedHeaderSize || e.stats.Duplicates != 1 {
-		t.Errorf("%d bytes placed, %d duplicates", len(p.placed), e.stats.Duplicates)
+	if len(p.placed) != 5000-placedHeaderSize || e.stats.duplicates != 1 {
+		t.Errorf("%d bytes placed, %d duplicates", len(p.placed), e.stats.duplicates)
 	}
 	p.placed, p.closeAt = nil, 2
 	p.conn = c
 	cut := pieces(longPacket(c, 5000, func(*header, []byte) {}), 1000)
 	e.InputPieces(e.now, cut[0], cut[1:])
-	if len(p.placed) != 2000-PlacedHeaderSize {
-		t.Errorf("%d bytes placed, the handler has closed after %d", len(p.placed), 2000-PlacedHeaderSize)
+	if len(p.placed) != 2000-placedHeaderSize {
+		t.Errorf("%d bytes placed, the handler has closed after %d", len(p.placed), 2000-placedHeaderSize)
 	}
 }
 
@@ -132,14 +132,14 @@ func TestLongPacketsAreUsed(t *testing.T) {
 			x.places[0].Len, x.places[0].Total = 1_000_000, 1_000_000
 			y.expectPlaced[0].Len, y.expectPlaced[0].Total = 1_000_000, 1_000_000
 			s.run(s.now+60e9, x.done)
-			most := uint64(1_000_000/(9000-PlacedHeaderSize) + 1)
+			most := uint64(1_000_000/(9000-placedHeaderSize) + 1)
 			if x.err != nil || x.c.una != most {
 				s.fail("%v, %d packets, want %d", x.err, x.c.una, most)
 			}
 			if got := x.h.e.stats.Retransmits; (got > 0) != (loss > 0) {
 				s.fail("%d sent again at %g loss", got, loss)
 			}
-			if x.c.used != most-1+9*(most-1)-(most-1)+uint64(units(PlacedHeaderSize+int(1_000_000%(9000-PlacedHeaderSize)), 1000)) {
+			if x.c.used != most-1+9*(most-1)-(most-1)+uint64(units(placedHeaderSize+int(1_000_000%(9000-placedHeaderSize)), 1000)) {
 				s.fail("%d units for %d packets", x.c.used, most)
 			}
 			s.finish()
@@ -180,7 +180,7 @@ func TestLongPacketsOnAShrinkingPath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := x.c.MaxPlaced(), 3000-PlacedHeaderSize; got != want {
+	if got, want := x.c.MaxPlaced(), 3000-placedHeaderSize; got != want {
 		t.Errorf("%d bytes in a packet, want %d", got, want)
 	}
 	before := x.c.una
@@ -190,7 +190,7 @@ func TestLongPacketsOnAShrinkingPath(t *testing.T) {
 	y.expectPlaced[99], x.places = &copied, append(x.places, tr)
 	x.h.poll(s.now)
 	s.run(s.now+9e9, x.done)
-	if got, want := x.c.una-before, uint64(30_000/(3000-PlacedHeaderSize)+1); got != want {
+	if got, want := x.c.una-before, uint64(30_000/(3000-placedHeaderSize)+1); got != want {
 		t.Errorf("%d packets, want %d", got, want)
 	}
 	s.w.cutFrom, s.w.cutTo = s.now, s.now+Time(time.Second)
@@ -200,8 +200,8 @@ func TestLongPacketsOnAShrinkingPath(t *testing.T) {
 	y.expectPlaced[100], x.places = &simTransfer{Transfer: tr2.Transfer, seed: 5, seen: map[uint64]bool{}}, append(x.places, tr2)
 	x.h.poll(s.now)
 	s.run(s.now+9e9, func() bool { return x.c.inflight > 0 })
-	if err := x.c.SetMTU(1500); err != nil || !errors.Is(x.err, ErrShrunk) {
-		t.Errorf("%v, the connection ended with %v, want %v", err, x.err, ErrShrunk)
+	if err := x.c.SetMTU(1500); err != nil || !errors.Is(x.err, errShrunk) {
+		t.Errorf("%v, the connection ended with %v, want %v", err, x.err, errShrunk)
 	}
 }
 
@@ -225,7 +225,7 @@ func FuzzPieces(f *testing.F) {
 			script = script[n:]
 			if genuine && n >= 24 {
 				le.PutUint64(b[8:], c.id)
-				finishPacket(b[:min(n, MaxMTU)])
+				finishPacket(b[:min(n, maxMTU)])
 			}
 			size := 1 + int(sizes[(k+1)%len(sizes)])*8
 			cut := pieces(b, size)
@@ -244,8 +244,8 @@ func FuzzPieces(f *testing.F) {
 		for ; e.Conns() > 0 && e.Next() != never; e.Tick(now) {
 			now = max(now, e.Next())
 		}
-		if p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.Frames {
-			t.Fatalf("%d frames, %d connections are left; credit for %d of %d frames", p.lent, e.Conns(), e.pool.spare, e.cfg.Frames)
+		if p.lent != 0 || e.Conns() > 0 || e.pool.spare != e.cfg.frames {
+			t.Fatalf("%d frames, %d connections are left; credit for %d of %d frames", p.lent, e.Conns(), e.pool.spare, e.cfg.frames)
 		}
 	})
 }

@@ -37,7 +37,7 @@ func (e *Endpoint) noteHolds(b, place []byte) bool {
 func (e *Endpoint) takeNote(b []byte) bool {
 	var n note
 	n.parse(b)
-	if b[1] != Version {
+	if b[1] != version {
 		return true
 	}
 	if n.kind == kindQuery {
@@ -143,7 +143,7 @@ func (e *Endpoint) takeGone(n *note, b []byte) bool {
 		e.drop(c)
 		return true
 	}
-	c.fail(ErrReset)
+	c.fail(errReset)
 	return true
 }
 

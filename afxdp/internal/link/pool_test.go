@@ -59,8 +59,8 @@ func TestConnectionsHaveTheirShareWhateverOthersHold(t *testing.T) {
 		for ; more <= conns*4; more++ {
 			c, err := s.hosts[0].e.Listen(s.now, 2, 99, nil, nil)
 			if err != nil {
-				if !errors.Is(err, ErrFull) {
-					s.fail("call %d: %v, want %v", more, err, ErrFull)
+				if !errors.Is(err, errFull) {
+					s.fail("call %d: %v, want %v", more, err, errFull)
 				}
 				break
 			}

@@ -63,7 +63,7 @@ func (c *Conn) admits(h *header, b []byte, more int) (seq, w uint64, ok bool) {
 	case seq >= c.granted || seq >= c.cum+uint64(len(c.got)):
 		c.violated("a fragment beyond its credit")
 	case seq < c.cum || c.has(seq):
-		e.stats.Duplicates++
+		e.stats.duplicates++
 		c.dups++
 		c.ackNow = true
 	case c.arrived+w > c.granted:
@@ -170,7 +170,7 @@ func (c *Conn) dropArrived() {
 func (c *Conn) share() error {
 	n, p := c.e.cfg.share(), c.e.pool
 	if p.spare < n {
-		return fmt.Errorf("%w: it needs %d frames, %d of %d are left", ErrFull, n, p.spare, p.frames)
+		return fmt.Errorf("%w: it needs %d frames, %d of %d are left", errFull, n, p.spare, p.frames)
 	}
 	p.spare -= n
 	p.shares += n

@@ -34,7 +34,7 @@ func (c *Conn) measured(h *header, newly arrival) {
 	e := c.e
 	if d := h.dups - c.peerDups; d != 0 && h.pn == c.newest {
 		c.peerDups = h.dups
-		e.stats.Spurious += uint64(d)
+		e.stats.spurious += uint64(d)
 		c.reorder, c.reorderHolds = min(c.reorder+1, maxReorder), 16
 	}
 	if newly.fragments > 0 {
@@ -159,7 +159,7 @@ func (c *Conn) probe() {
 	}
 	c.progressAt = c.e.now
 	c.backoff = min(c.backoff+1, maxBackoff)
-	c.e.stats.Probes++
+	c.e.stats.probes++
 	if c.inflight == 0 {
 		c.wantPing = true
 		return

@@ -90,8 +90,8 @@ func TestUnauthenticatedPacketsAreNoSignOfLife(t *testing.T) {
 					e.Input(now, []byte("anywhere"), Frame{Data: bytes.Clone(c.packet)})
 					e.Tick(now)
 				}
-				if !errors.Is(p.down, ErrBroken) {
-					t.Errorf("after %v the call ended with %v, want %v", 3*dead, p.down, ErrBroken)
+				if !errors.Is(p.down, errBroken) {
+					t.Errorf("after %v the call ended with %v, want %v", 3*dead, p.down, errBroken)
 				}
 			})
 		}
@@ -122,7 +122,7 @@ func TestNewIncarnationEndsTheIdleConnection(t *testing.T) {
 		x.h.poll(s.now)
 		h.poll(s.now)
 		s.run(s.now+9e8, func() bool { return a.up && b.up && x.err != nil })
-		x.wantErr(ErrReset)
+		x.wantErr(errReset)
 		if s.now-from > 50e6 {
 			s.fail("dial %v: noticed after %v", dial, time.Duration(s.now-from))
 		}
@@ -215,9 +215,9 @@ func TestRecordedAnswerIsNoSignOfLife(t *testing.T) {
 				e.Input(now, []byte("there"), Frame{Data: bytes.Clone(last)})
 			}
 		}
-		if !errors.Is(p.down, ErrBroken) || now < died || now > died+Time(dead)+Time(200*time.Millisecond) {
+		if !errors.Is(p.down, errBroken) || now < died || now > died+Time(dead)+Time(200*time.Millisecond) {
 			t.Errorf("dial %v: ended at %v with %v, want %v a dead time after %v", dial,
-				time.Duration(now), p.down, ErrBroken, time.Duration(died))
+				time.Duration(now), p.down, errBroken, time.Duration(died))
 		}
 		_ = c
 	}

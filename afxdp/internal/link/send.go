@@ -20,7 +20,7 @@ type segment struct {
 // size returns the bytes of the segment's packet without tag and bitmap.
 func (s *segment) size() int {
 	if s.t != nil {
-		return PlacedHeaderSize + int(s.n)
+		return placedHeaderSize + int(s.n)
 	}
 	return HeaderSize + int(s.n)
 }
@@ -174,7 +174,7 @@ func (c *Conn) needsCredit() bool {
 func (c *Conn) nextPart(t *Transfer) int { return int(min(t.Len-t.next, uint64(c.maxPlaced()))) }
 
 // unitsOf returns the credit that a placed fragment of n bytes takes.
-func (c *Conn) unitsOf(n int) int { return units(PlacedHeaderSize+n+c.overhead(), c.peerUnit) }
+func (c *Conn) unitsOf(n int) int { return units(placedHeaderSize+n+c.overhead(), c.peerUnit) }
 
 // fragment makes the next segment of the first transfer.
 func (c *Conn) fragment() {
@@ -242,11 +242,11 @@ func (c *Conn) transmit(seq uint64) bool {
 	b := f.Data
 	if s.t != nil {
 		h.flags |= flagPlaced
-		n = PlacedHeaderSize + int(s.n)
+		n = placedHeaderSize + int(s.n)
 		le.PutUint64(b[56:], s.t.Tag)
 		le.PutUint64(b[64:], s.off)
 		le.PutUint64(b[72:], s.t.Total)
-		e.handler.Fill(c, s.t, s.off, b[PlacedHeaderSize:n])
+		e.handler.Fill(c, s.t, s.off, b[placedHeaderSize:n])
 	} else if !own {
 		copy(b[HeaderSize:], s.data[HeaderSize:n])
 	}
@@ -302,7 +302,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	}
 	b = b[:n]
 	if c.sealer != nil {
-		c.sealer.change(h.pn, e.cfg.KeyPackets, e.now, c.newestSent)
+		c.sealer.change(h.pn, e.cfg.keyPackets, e.now, c.newestSent)
 		b = c.sealer.seal(b[:n:cap(b)], b, h.pn)
 	} else {
 		finishPacket(b)
@@ -311,7 +311,7 @@ func (c *Conn) emit(f Frame, n int, h *header) bool {
 	if !e.carrier.Send(c.route, f, len(b)) {
 		return false
 	}
-	e.stats.Sent++
+	e.stats.sent++
 	if complete {
 		c.answered()
 	}

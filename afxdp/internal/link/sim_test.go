@@ -190,20 +190,20 @@ func (s *sim) addHost(cfg Config) *simHost {
 	if cfg.Secret == nil {
 		cfg.Secret = []byte("the secret of all")
 	}
-	cfg.MTU, cfg.Window, cfg.Frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
+	cfg.MTU, cfg.Window, cfg.frames, cfg.Encrypt = s.w.mtu, s.w.window, s.w.frames, s.w.encrypt || cfg.Encrypt
 	cfg.Unit = s.w.unit
 	if h.n < len(s.w.ends) {
 		h.end = s.w.ends[h.n]
 	}
 	for _, x := range []struct{ of, is *int }{
-		{&cfg.MTU, &h.end.mtu}, {&cfg.Unit, &h.end.unit}, {&cfg.Window, &h.end.window}, {&cfg.Frames, &h.end.frames},
+		{&cfg.MTU, &h.end.mtu}, {&cfg.Unit, &h.end.unit}, {&cfg.Window, &h.end.window}, {&cfg.frames, &h.end.frames},
 	} {
 		if *x.is != 0 {
 			*x.of = *x.is
 		}
 	}
 	cfg.Address, cfg.Sole = addressOf(h.n), true
-	cfg.Rand, cfg.KeyPackets = simReader{h.reads}, s.w.keyPackets
+	cfg.rand, cfg.keyPackets = simReader{h.reads}, s.w.keyPackets
 	var err error
 	if h.e, err = NewEndpoint(cfg, h, h); err != nil {
 		s.t.Fatal(err)
@@ -398,8 +398,8 @@ func (h *simHost) work() {
 		h.e.Tick(s.now)
 	}
 	h.bounds()
-	if h.rxHeld > h.e.cfg.Frames {
-		s.fail("host %d holds %d frames, its credit is for %d", h.n, h.rxHeld, h.e.cfg.Frames)
+	if h.rxHeld > h.e.cfg.frames {
+		s.fail("host %d holds %d frames, its credit is for %d", h.n, h.rxHeld, h.e.cfg.frames)
 	}
 	next := h.e.Next()
 	if len(h.e.touch) > 0 || h.wants() {
@@ -562,8 +562,8 @@ func (s *sim) leftovers() {
 		if h.rxHeld != 0 || len(h.free)+len(h.long) != len(h.mem) {
 			s.fail("host %d: %d arrived frames and %d others are not given back", h.n, h.rxHeld, len(h.mem)-len(h.free)-len(h.long))
 		}
-		if h.e.pool.spare != h.e.cfg.Frames {
-			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.Frames-h.e.pool.spare)
+		if h.e.pool.spare != h.e.cfg.frames {
+			s.fail("host %d: credit for %d frames is lost", h.n, h.e.cfg.frames-h.e.pool.spare)
 		}
 		if len(h.e.peers)+len(h.e.remote)+len(h.e.timers) != 0 {
 			s.fail("host %d remembers %d peers, %d ids, %d timers", h.n, len(h.e.peers), len(h.e.remote), len(h.e.timers))

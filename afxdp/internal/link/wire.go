@@ -5,21 +5,21 @@ import (
 	"hash/crc32"
 )
 
-// Version is the version of the wire format. Endpoints of different versions do not connect.
-const Version = 3
+// version is the version of the wire format. Endpoints of different versions do not connect.
+const version = 3
 
 // Sizes of packets, in bytes.
 const (
 	// HeaderSize is the offset of the payload in an ordered fragment.
 	HeaderSize = 56
-	// PlacedHeaderSize is the offset of the payload in a placed fragment.
-	PlacedHeaderSize = 80
+	// placedHeaderSize is the offset of the payload in a placed fragment.
+	placedHeaderSize = 80
 	// MinMTU is the least value of Config.MTU.
 	MinMTU = 256
-	// MaxMTU is the largest value of Config.MTU: the size field has 16 bits.
-	MaxMTU = 65535
-	// MaxHello is the most bytes of hello that each side can send when connecting.
-	MaxHello = 63
+	// maxMTU is the largest value of Config.MTU: the size field has 16 bits.
+	maxMTU = 65535
+	// maxHello is the most bytes of hello that each side can send when connecting.
+	maxHello = 63
 
 	ackSize  = 48 // header of a packet without data
 	tagSize  = 16 // of AES-GCM, at the end
@@ -146,10 +146,10 @@ func expand(base uint64, low uint32) uint64 { return base + uint64(int64(int32(l
 // parse reads the header of a placed fragment, of which more bytes may follow in further pieces, and reports whether it
 // lies within its message.
 func (p *Placement) parse(b []byte, more int) bool {
-	if len(b) < PlacedHeaderSize {
+	if len(b) < placedHeaderSize {
 		return false
 	}
-	p.Tag, p.Offset, p.Total, p.Data = le.Uint64(b[56:]), le.Uint64(b[64:]), le.Uint64(b[72:]), b[PlacedHeaderSize:]
+	p.Tag, p.Offset, p.Total, p.Data = le.Uint64(b[56:]), le.Uint64(b[64:]), le.Uint64(b[72:]), b[placedHeaderSize:]
 	return p.Offset <= p.Total && uint64(len(p.Data)+more) <= p.Total-p.Offset
 }
 
@@ -236,7 +236,7 @@ func (g *greeting) parse(b []byte) bool {
 	g.options, g.longest, g.window = le.Uint32(b[56:]), le.Uint16(b[60:]), le.Uint16(b[62:])
 	g.sent = le.Uint64(b[atSent:])
 	n := int(b[atHello])
-	if n > MaxHello || g.mtu < MinMTU || g.mtu > MaxMTU || g.id == 0 || g.credit == 0 {
+	if n > maxHello || g.mtu < MinMTU || g.mtu > maxMTU || g.id == 0 || g.credit == 0 {
 		return false
 	}
 	if g.longest != 0 && (uint32(g.longest) < g.mtu || g.window == 0) {
@@ -260,7 +260,7 @@ const (
 func putSmall(b []byte, k kind, to, from uint64, code uint8) []byte {
 	b = b[:smallPacketSize]
 	clear(b)
-	b[0], b[1] = byte(k), Version
+	b[0], b[1] = byte(k), version
 	le.PutUint64(b[8:], to)
 	le.PutUint64(b[16:], from)
 	b[32] = code
@@ -280,7 +280,7 @@ type note struct {
 
 // put writes all fields but MAC and checksum.
 func (n *note) put(b []byte) {
-	b[0], b[1] = byte(n.kind), Version
+	b[0], b[1] = byte(n.kind), version
 	le.PutUint16(b[2:], noteSize)
 	le.PutUint64(b[8:], n.to)
 	le.PutUint64(b[16:], n.from)
