@@ -20,8 +20,8 @@ import (
 
 // Exit statuses of a job whose program cannot be started, as shells have them.
 const (
-	CodeNotExecutable = 126
-	CodeNotFound      = 127
+	codeNotExecutable = 126
+	codeNotFound      = 127
 )
 
 // Config is a job.
@@ -41,10 +41,10 @@ type Config struct {
 // ExitError is a job that did not end well.
 type ExitError struct {
 	Code int
-	Why  string
+	why  string
 }
 
-func (e *ExitError) Error() string { return e.Why }
+func (e *ExitError) Error() string { return e.why }
 
 // exit is the end of a rank's process.
 type exit struct {
@@ -72,9 +72,9 @@ type job struct {
 func Run(ctx context.Context, c Config) error {
 	path, err := exec.LookPath(c.Program)
 	if err != nil {
-		code := CodeNotExecutable
+		code := codeNotExecutable
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-			code = CodeNotFound
+			code = codeNotFound
 		}
 		return &ExitError{code, fmt.Sprintf("start %s: %v", c.Program, unwrap(err))}
 	}
@@ -209,9 +209,9 @@ func startError(program string, err error) error {
 	why := fmt.Sprintf("start %s: %v", program, p.Err)
 	switch {
 	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, os.ErrPermission):
-		return &ExitError{CodeNotExecutable, why}
+		return &ExitError{codeNotExecutable, why}
 	case errors.Is(err, os.ErrNotExist):
-		return &ExitError{CodeNotFound, why}
+		return &ExitError{codeNotFound, why}
 	}
 	return errors.New(why)
 }
@@ -286,7 +286,7 @@ func (j *job) failed(e *ExitError) {
 		if j.fault == nil {
 			j.fault = e
 		}
-		fmt.Fprintf(os.Stderr, "bywash: %s; the others go on\n", e.Why)
+		fmt.Fprintf(os.Stderr, "bywash: %s; the others go on\n", e.why)
 		return
 	}
 	j.fail(e)
@@ -307,7 +307,7 @@ func (j *job) fail(e *ExitError) {
 		return
 	}
 	if j.live > 0 {
-		e.Why += "; ending the others"
+		e.why += "; ending the others"
 	}
 	if j.fault == nil {
 		j.fault = e

@@ -77,7 +77,7 @@ func (j *Round) Batches(run func(from, to uint64) error) error {
 	}
 	last := time.Now()
 	for i := 0; i < j.N; {
-		end := min(j.N, i+j.Rec.Batch)
+		end := min(j.N, i+j.Rec.batch)
 		if err := run(uint64(i), uint64(end)); err != nil {
 			return err
 		}

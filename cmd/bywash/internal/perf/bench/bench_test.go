@@ -35,7 +35,7 @@ func FuzzParseSizes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		sizes, err := ParseSizes(s)
 		for _, n := range sizes {
-			if err != nil || n < 0 || n > MaxSize {
+			if err != nil || n < 0 || n > maxSize {
 				t.Fatalf("ParseSizes(%q) = %v, %v", s, sizes, err)
 			}
 		}
@@ -48,11 +48,11 @@ func FuzzPlan(f *testing.F) {
 	f.Add([]byte(`{"driver":"shm","peers":4,"places":[{}],"cpus":[0,1,0]}`), []byte(`{"test":"lat","size":-1}`))
 	f.Fuzz(func(t *testing.T, b, order []byte) {
 		var p Plan
-		if json.Unmarshal(b, &p) == nil && p.Check(2) == nil && (p.MaxSize < 0 || p.MaxSize > MaxSize || p.Size() != 2) {
+		if json.Unmarshal(b, &p) == nil && p.Check(2) == nil && (p.MaxSize < 0 || p.MaxSize > maxSize || p.Size() != 2) {
 			t.Fatalf("accepted %+v", p)
 		}
 		var c Case
-		if json.Unmarshal(order, &c) == nil && c.Check() == nil && (c.Size < 0 || c.Size > MaxSize || InfoOf(c.Test) == nil) {
+		if json.Unmarshal(order, &c) == nil && c.Check() == nil && (c.Size < 0 || c.Size > maxSize || InfoOf(c.Test) == nil) {
 			t.Fatalf("accepted %+v", c)
 		}
 	})
@@ -61,7 +61,7 @@ func FuzzPlan(f *testing.F) {
 // A plan whose sizes, peers, ranks or options are out of range is refused.
 func TestFollowerRefusesPlans(t *testing.T) {
 	for _, p := range []Plan{
-		{MaxSize: -1}, {MaxSize: MaxSize + 1}, {Peers: -1}, {Peers: MaxPeers + 1}, {Peers: 1}, {Ranks: 3}, {Ranks: -1},
+		{MaxSize: -1}, {MaxSize: maxSize + 1}, {Peers: -1}, {Peers: maxPeers + 1}, {Peers: 1}, {Ranks: 3}, {Ranks: -1},
 		{Options: map[string]string{"path": strings.Repeat("x", MaxOptions)}},
 	} {
 		if p.Check(2) == nil {
@@ -73,8 +73,8 @@ func TestFollowerRefusesPlans(t *testing.T) {
 func TestPercentilesAreOfHalfRoundTrips(t *testing.T) {
 	r := NewRecorder()
 	r.Reset(time.Microsecond, true)
-	if r.Batch != 10 {
-		t.Errorf("batch for 1 µs = %d, want 10", r.Batch)
+	if r.batch != 10 {
+		t.Errorf("batch for 1 µs = %d, want 10", r.batch)
 	}
 	for i := 1; i <= 100; i++ {
 		r.Add(time.Duration(i)*20*time.Microsecond, 10) // i µs half a round trip

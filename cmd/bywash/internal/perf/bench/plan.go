@@ -13,7 +13,7 @@ const (
 	SockTCP  = "sock-tcp"
 	SockUnix = "sock-unix"
 	SockUDP  = "sock-udp"
-	CopyRing = "copy-ring"
+	copyRing = "copy-ring"
 	CopyCMA  = "copy-cma"
 )
 
@@ -26,7 +26,7 @@ const (
 // Sockets are the baselines that -d all measures, in the order of the report; Copies are measured when they are named.
 var (
 	Sockets = []string{SockTCP, SockUnix, SockUDP}
-	Copies  = []string{CopyRing, CopyCMA}
+	Copies  = []string{copyRing, CopyCMA}
 )
 
 // aliases are the names that the baselines had in earlier releases. The name tcp is kept for a driver.
@@ -55,8 +55,8 @@ func IsBaseline(name string) bool {
 // MaxOptions bounds the options of a driver, names and values together: they travel in one message.
 const MaxOptions = 16 << 10
 
-// OptionBytes counts them.
-func OptionBytes(options map[string]string) (n int) {
+// optionBytes counts them.
+func optionBytes(options map[string]string) (n int) {
 	for k, v := range options {
 		n += len(k) + len("=") + len(v)
 	}
@@ -118,14 +118,14 @@ func (p *Plan) At(rank int) Plan {
 // Check returns an error for plans that a lead of this version does not make for that many ranks.
 func (p *Plan) Check(ranks int) error {
 	switch {
-	case p.MaxSize < 0 || p.MaxSize > MaxSize:
+	case p.MaxSize < 0 || p.MaxSize > maxSize:
 		return fmt.Errorf("messages of %d bytes", p.MaxSize)
-	case p.Peers < 0 || p.Peers > MaxPeers:
+	case p.Peers < 0 || p.Peers > maxPeers:
 		return fmt.Errorf("%d peers", p.Peers)
 	case p.Ranks < 0 || p.Ranks > MaxRanks || p.Size() != ranks:
 		return fmt.Errorf("a plan for %d ranks in a job of %d", p.Size(), ranks)
-	case OptionBytes(p.Options) > MaxOptions:
-		return fmt.Errorf("%d bytes of options", OptionBytes(p.Options))
+	case optionBytes(p.Options) > MaxOptions:
+		return fmt.Errorf("%d bytes of options", optionBytes(p.Options))
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 // Recorder times batches. A clock read costs 25 to 50 ns, a third of the fastest operation measured here. A sample is
 // therefore the average of a batch that takes about sampleTime; slow operations are timed one by one.
 type Recorder struct {
-	Batch int
+	batch int
 	ops   int64 // latencies are divided by it: 2 for a round trip halved
 	hist  *hdrhistogram.Histogram
 	Total time.Duration
@@ -24,7 +24,7 @@ const (
 
 // NewRecorder makes a Recorder for operations of unknown length.
 func NewRecorder() *Recorder {
-	return &Recorder{Batch: 1, ops: 1, hist: hdrhistogram.New(1, maxSample, 3)}
+	return &Recorder{batch: 1, ops: 1, hist: hdrhistogram.New(1, maxSample, 3)}
 }
 
 // Reset prepares for a round of operations that take about op each.
@@ -34,7 +34,7 @@ func (r *Recorder) Reset(op time.Duration, half bool) {
 	if half {
 		r.ops = 2
 	}
-	r.Batch = batchFor(op)
+	r.batch = batchFor(op)
 }
 
 func batchFor(op time.Duration) int {

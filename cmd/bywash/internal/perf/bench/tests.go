@@ -34,25 +34,25 @@ const (
 	BesideLat  Test = "beside-lat"
 	MultiPair  Test = "multi-pair"
 	AllToAll   Test = "all-to-all"
-	MaxSize         = 1 << 30
+	maxSize         = 1 << 30
 	MaxWindow       = 64
 	footprint       = 2 << 20 // bytes in flight, so that caches are measured, not DRAM
 	MaxIters        = 1 << 40
-	MaxPeers        = 4096
+	maxPeers        = 4096
 	maxRunTime      = 24 * time.Hour
 )
 
 // Info describes a test and its needs.
 type Info struct {
 	Test     Test
-	About    string
+	about    string
 	Latency  bool // result is a time; otherwise a throughput
 	Half     bool // a ping-pong: the time is half a round trip's
 	Messages bool // result is messages a second
 	Fixed    int  // the only size that makes sense; 0: any
 	OneSided bool
 	Sizes    []int // default sizes
-	Standard bool  // part of a run without -t
+	standard bool  // part of a run without -t
 	Session  bool  // only with -d session
 	Ranks    bool  // between Config.Ranks processes, not two
 }
@@ -69,67 +69,67 @@ var (
 
 // Tests lists all tests in the order of the report.
 var Tests = []Info{
-	{Test: Lat, About: "ping-pong", Latency: true, Half: true, Sizes: latSizes, Standard: true},
-	{Test: BW, About: "one way, a window of messages in flight, both ends posting", Sizes: bwSizes, Standard: true},
-	{Test: Rate, About: "small messages one way, as fast as they go", Messages: true, Sizes: []int{8}, Standard: true},
-	{Test: BiBW, About: "both ways at once, the sum of both", Sizes: bwSizes},
+	{Test: Lat, about: "ping-pong", Latency: true, Half: true, Sizes: latSizes, standard: true},
+	{Test: BW, about: "one way, a window of messages in flight, both ends posting", Sizes: bwSizes, standard: true},
+	{Test: Rate, about: "small messages one way, as fast as they go", Messages: true, Sizes: []int{8}, standard: true},
+	{Test: BiBW, about: "both ways at once, the sum of both", Sizes: bwSizes},
 	{
-		Test: PutLat, About: "ping-pong of puts, each side watching its memory",
+		Test: PutLat, about: "ping-pong of puts, each side watching its memory",
 		Latency: true, Half: true, OneSided: true, Sizes: wordSizes,
 	},
-	{Test: PutBW, About: "puts into a passive peer's memory", OneSided: true, Sizes: bwSizes, Standard: true},
+	{Test: PutBW, about: "puts into a passive peer's memory", OneSided: true, Sizes: bwSizes, standard: true},
 	{
-		Test: GetLat, About: "get from a passive peer's memory, the whole operation",
+		Test: GetLat, about: "get from a passive peer's memory, the whole operation",
 		Latency: true, OneSided: true, Sizes: wordSizes,
 	},
-	{Test: GetBW, About: "gets from a passive peer's memory", OneSided: true, Sizes: bwSizes},
+	{Test: GetBW, about: "gets from a passive peer's memory", OneSided: true, Sizes: bwSizes},
 	{
-		Test: FaddLat, About: "fetch-and-add of 64 bits in a passive peer's memory, the whole operation",
+		Test: FaddLat, about: "fetch-and-add of 64 bits in a passive peer's memory, the whole operation",
 		Latency: true, Fixed: 8, OneSided: true,
 	},
 	{
-		Test: CswapLat, About: "compare-and-swap of 64 bits in a passive peer's memory, the whole operation",
+		Test: CswapLat, about: "compare-and-swap of 64 bits in a passive peer's memory, the whole operation",
 		Latency: true, Fixed: 8, OneSided: true,
 	},
-	{Test: Connect, About: "from asking for a connection to having it, both sides", Latency: true, Fixed: -1},
+	{Test: Connect, about: "from asking for a connection to having it, both sides", Latency: true, Fixed: -1},
 	{
-		Test: Barrier, About: "barrier of 8 processes, the whole operation (qnix; sock-unix: over a star of sockets)",
+		Test: Barrier, about: "barrier of 8 processes, the whole operation (qnix; sock-unix: over a star of sockets)",
 		Latency: true, Fixed: -1,
 	},
 	{
-		Test: Bcast, About: "broadcast to 7 others until all have it (qnix; sock-unix: over a star of sockets)",
+		Test: Bcast, about: "broadcast to 7 others until all have it (qnix; sock-unix: over a star of sockets)",
 		Latency: true, Sizes: []int{64 * KiB},
 	},
 	{
-		Test: TagLat, About: "session: ping-pong of tagged messages",
+		Test: TagLat, about: "session: ping-pong of tagged messages",
 		Latency: true, Half: true, Sizes: latSizes, Session: true,
 	},
 	{
-		Test: TagBW, About: "session: tagged messages one way, a window of them in flight",
+		Test: TagBW, about: "session: tagged messages one way, a window of them in flight",
 		Sizes: bwSizes, Session: true,
 	},
 	{
-		Test: AMRate, About: "session: active messages one way, as fast as they go",
+		Test: AMRate, about: "session: active messages one way, as fast as they go",
 		Messages: true, Sizes: []int{8}, Session: true,
 	},
 	{
-		Test: WakeLat, About: "session: a message to a peer that has slept, and its answer, after a pause of 2 ms",
+		Test: WakeLat, about: "session: a message to a peer that has slept, and its answer, after a pause of 2 ms",
 		Latency: true, Sizes: latSizes, Session: true,
 	},
 	{
-		Test: TurnLat, About: "session: ping-pong of rank 0 with each of the other --ranks processes in turn",
+		Test: TurnLat, about: "session: ping-pong of rank 0 with each of the other --ranks processes in turn",
 		Latency: true, Half: true, Sizes: wordSizes, Session: true, Ranks: true,
 	},
 	{
-		Test: BesideLat, About: "session: ping-pong of ranks 0 and 1, while each further process sends 1 MiB messages to rank 0",
+		Test: BesideLat, about: "session: ping-pong of ranks 0 and 1, while each further process sends 1 MiB messages to rank 0",
 		Latency: true, Half: true, Sizes: wordSizes[:1], Session: true, Ranks: true,
 	},
 	{
-		Test: MultiPair, About: "session: half of the --ranks processes send a window of messages to the other half, the sum",
+		Test: MultiPair, about: "session: half of the --ranks processes send a window of messages to the other half, the sum",
 		Sizes: latSizes, Session: true, Ranks: true,
 	},
 	{
-		Test: AllToAll, About: "session: each of the --ranks processes sends to each other, until all has come",
+		Test: AllToAll, about: "session: each of the --ranks processes sends to each other, until all has come",
 		Latency: true, Sizes: []int{8, 4 * KiB, 64 * KiB}, Session: true, Ranks: true,
 	},
 }
@@ -137,9 +137,9 @@ var Tests = []Info{
 // Description describes the test for people.
 func (i *Info) Description() string {
 	if i.Half {
-		return i.About + ", half a round trip"
+		return i.about + ", half a round trip"
 	}
-	return i.About
+	return i.about
 }
 
 // InfoOf returns nil for a test that does not exist.
@@ -176,7 +176,7 @@ func ParseTests(s string) ([]Test, error) {
 	var out []Test
 	if s == "" || s == "all" {
 		for _, t := range Tests {
-			if t.Standard || s == "all" && !t.Session {
+			if t.standard || s == "all" && !t.Session {
 				out = append(out, t.Test)
 			}
 		}
@@ -248,7 +248,7 @@ func parseSize(s string) (int, error) {
 		}
 	}
 	n, err := strconv.ParseUint(num, 10, 31)
-	if err != nil || num[0] == '+' || n<<shift > MaxSize {
+	if err != nil || num[0] == '+' || n<<shift > maxSize {
 		return 0, fmt.Errorf("size %q: it is a number of bytes from 0 to 1G, as in 8, 4K, 1M or 1:4M", s)
 	}
 	return int(n << shift), nil
@@ -284,13 +284,13 @@ func (c *Case) Check() error {
 	switch {
 	case i == nil:
 		return fmt.Errorf("unknown test %q", c.Test)
-	case c.Size < 0 || c.Size > MaxSize:
+	case c.Size < 0 || c.Size > maxSize:
 		return fmt.Errorf("size %d", c.Size)
 	case c.Wait != "poll" && c.Wait != "block":
 		return fmt.Errorf("wait mode %q", c.Wait)
 	case c.Mem != "arena" && c.Mem != "heap":
 		return fmt.Errorf("memory %q", c.Mem)
-	case c.Peers < 0 || c.Peers > MaxPeers:
+	case c.Peers < 0 || c.Peers > maxPeers:
 		return fmt.Errorf("%d peers", c.Peers)
 	case i.Ranks != (c.Ranks > 0):
 		return fmt.Errorf("%s between %d ranks", c.Test, c.Ranks)

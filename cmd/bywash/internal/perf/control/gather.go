@@ -59,8 +59,8 @@ func (r *run) gather(size int) (*gathering, error) {
 
 // selfCommand returns the command with which a local run starts its other processes.
 func (c *Config) selfCommand() []string {
-	if len(c.Self) > 0 {
-		return c.Self
+	if len(c.self) > 0 {
+		return c.self
 	}
 	return []string{"/proc/self/exe", PeerCommand}
 }

@@ -33,7 +33,7 @@ type Config struct {
 	Ranks      int // processes of the tests of more than two; 0: DefaultRanks
 	Validate   bool
 	Version    string
-	Self       []string // command that runs ServeChild; nil: this binary
+	self       []string // command that runs ServeChild; nil: this binary
 
 	// Progress is called before each case with its description, its number and the total.
 	Progress func(what string, i, total int)

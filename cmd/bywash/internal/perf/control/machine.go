@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine describes this machine in a line.
-func Machine() string {
+// machine describes this machine in a line.
+func machine() string {
 	host, _ := os.Hostname()
 	kernel := ""
 	var u unix.Utsname
@@ -43,7 +43,7 @@ func cpuModel() (model string, n int) {
 // Heading describes what a run measures, for people.
 func Heading(c *Config) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "bywash %s on %s\n", c.Version, Machine())
+	fmt.Fprintf(&b, "bywash %s on %s\n", c.Version, machine())
 	p, err := choosePair()
 	switch {
 	case c.HasRanks() && c.Remote == "":

@@ -225,7 +225,7 @@ func TestKilledPeerIsAnErrorSoon(t *testing.T) {
 			}
 			c := config(d, bench.Lat)
 			c.Wait, c.Sizes, c.Iters = wait, []int{8}, 1<<30
-			c.Self = []string{"/bin/sh", "-c", "exec /proc/" + "$PPID/exe " + PeerCommand + " & p=$!; sleep 0.4; kill -9 $p"}
+			c.self = []string{"/bin/sh", "-c", "exec /proc/" + "$PPID/exe " + PeerCommand + " & p=$!; sleep 0.4; kill -9 $p"}
 			start := time.Now()
 			err := Run(t.Context(), c, &collector{})
 			if err == nil || time.Since(start) > 5*time.Second {
