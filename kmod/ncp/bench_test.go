@@ -12,9 +12,9 @@ import (
 func BenchmarkShort(b *testing.B) {
 	for _, idle := range []int{0, 1000} {
 		b.Run(fmt.Sprint("idle=", idle), func(b *testing.B) {
-			l := tableLimits{Processes: 1100, Names: 1100, Groups: 8, NICs: 8, PacketSize: 16384, LocalMemory: 1 << 20}
+			l := tableLimits{processes: 1100, names: 1100, groups: 8, nics: 8, packetSize: 16384, localMemory: 1 << 20}
 			c := newCluster(b, 1, l)
-			small := registrationSizes{Commands: 8, Sends: 2, Receives: 2, RegionSize: 64}
+			small := registrationSizes{commands: 8, sends: 2, receives: 2, regionSize: 64}
 			for i := range idle {
 				p, _ := c.nodes[0].begin(fmt.Sprint("idle", i), "", 0, small)
 				c.run()
@@ -25,7 +25,7 @@ func BenchmarkShort(b *testing.B) {
 			c.run()
 			nic := c.nodes[0].nic
 			for range 2000 { // until nobody looks at the idle ones
-				nic.Step(1)
+				nic.step(1)
 			}
 			x.context(false, 0, message{peer: "y", tag: 1, len: 8})
 			y.context(true, 0, message{peer: "x", tag: 1, len: 8, flags: flagDoorbell | flagInline})
@@ -34,7 +34,7 @@ func BenchmarkShort(b *testing.B) {
 				y.post(cmdReceive, 0, 0, "")
 				x.post(cmdSendShort, 0, 0, "")
 				for s := free; s != done; s, _ = y.doorbell(true, 0) {
-					nic.Step(2)
+					nic.step(2)
 				}
 				y.clear(true, 0)
 			}
@@ -46,7 +46,7 @@ func BenchmarkLong(b *testing.B) {
 	for nics := 1; nics <= 2; nics++ {
 		b.Run(fmt.Sprint("nics=", nics), func(b *testing.B) {
 			l := limits
-			l.PacketSize = 16384
+			l.packetSize = 16384
 			c := newCluster(b, nics, l)
 			x, y := c.nodes[0].register("x"), c.nodes[nics-1].register("y")
 			const n = 1 << 20

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var limits = tableLimits{Processes: 32, Names: 128, Groups: 16, NICs: 16, PacketSize: 1024, LocalMemory: 1 << 20}
+var limits = tableLimits{processes: 32, names: 128, groups: 16, nics: 16, packetSize: 1024, localMemory: 1 << 20}
 
 // node is a NIC with the processes that are registered with it.
 type node struct {
@@ -27,11 +27,11 @@ func newCluster(t testing.TB, nics int, l tableLimits) *cluster {
 	c := &cluster{t: t}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
-			if leaked := n.nic.Close(); leaked != 0 {
-				t.Errorf("NIC %d leaks %d bytes", n.nic.ID, leaked)
+			if leaked := n.nic.close(); leaked != 0 {
+				t.Errorf("NIC %d leaks %d bytes", n.nic.id, leaked)
 			}
 			for _, p := range n.processes {
-				p.Free()
+				p.free()
 			}
 		}
 	})
@@ -49,8 +49,8 @@ func (c *cluster) add(id uint16, l tableLimits) *node {
 	}
 	n := &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}}
 	for _, m := range c.nodes {
-		m.driver(driverCommand{Command: addNIC, NIC: id})
-		n.driver(driverCommand{Command: addNIC, NIC: m.nic.ID})
+		m.driver(driverCommand{command: addNIC, nic: id})
+		n.driver(driverCommand{command: addNIC, nic: m.nic.id})
 	}
 	c.nodes = append(c.nodes, n)
 	return n
@@ -58,27 +58,27 @@ func (c *cluster) add(id uint16, l tableLimits) *node {
 
 // driver posts a driver command and gives its cookie.
 func (n *node) driver(d driverCommand) uint64 {
-	if d.Cookie == 0 {
+	if d.cookie == 0 {
 		n.cookie++
-		d.Cookie = n.cookie
+		d.cookie = n.cookie
 	}
-	for !n.nic.Post(d) {
-		if n.nic.Step(1) == 0 {
+	for !n.nic.post(d) {
+		if n.nic.step(1) == 0 {
 			n.cluster.t.Fatal("the Driver Command Queue is full, and the NIC does nothing")
 		}
 	}
-	return d.Cookie
+	return d.cookie
 }
 
 func (n *node) collect() {
 	var d [8]commandDoorbell
 	for {
-		k := n.nic.Doorbells(d[:])
+		k := n.nic.doorbells(d[:])
 		if k == 0 {
 			return
 		}
 		for _, d := range d[:k] {
-			n.results[d.Cookie] = d.Result
+			n.results[d.cookie] = d.result
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (c *cluster) run() {
 	for busy := true; busy; {
 		busy = false
 		for _, n := range c.nodes {
-			busy = n.nic.Step(64) > 0 || busy
+			busy = n.nic.step(64) > 0 || busy
 		}
 		busy = c.carry() || busy
 	}
@@ -111,14 +111,14 @@ func (c *cluster) carry() (any bool) {
 	for _, n := range c.nodes {
 		for _, m := range c.nodes {
 			if n != m {
-				any = n.nic.Carry(m.nic, 1<<20) > 0 || any
+				any = n.nic.carry(m.nic, 1<<20) > 0 || any
 			}
 		}
 	}
 	return any
 }
 
-var ordinary = registrationSizes{Commands: 16, Sends: 8, Receives: 8, RegionSize: 1024, PoolEntries: 16}
+var ordinary = registrationSizes{commands: 16, sends: 8, receives: 8, regionSize: 1024, poolEntries: 16}
 
 // begin starts a registration of root's.
 func (n *node) begin(name, group string, size uint32, r registrationSizes) (*process, uint64) {
@@ -137,8 +137,8 @@ func (n *node) beginAs(user uint64, name, group string, size uint32, r registrat
 		p.index++
 	}
 	n.processes[p.index] = p
-	return p, n.driver(driverCommand{Command: newProcess, Index: p.index, Name: makeName(name),
-		Group: makeName(group), Size: size, Process: m, User: user})
+	return p, n.driver(driverCommand{command: newProcess, index: p.index, name: makeName(name),
+		group: makeName(group), size: size, process: m, user: user})
 }
 
 func (n *node) register(name string) *process {
@@ -153,7 +153,7 @@ func (n *node) register(name string) *process {
 
 // end de-registers; the mappings stay until the test ends.
 func (p *process) end() {
-	p.node.driver(driverCommand{Command: deleteProcess, Index: p.index})
+	p.node.driver(driverCommand{command: deleteProcess, index: p.index})
 }
 
 // pair is two processes, on one NIC or on two.

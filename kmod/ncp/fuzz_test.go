@@ -45,31 +45,31 @@ func playNIC(t *testing.T, data []byte) {
 	c := newCluster(t, 1, limits)
 	n := c.nodes[0]
 	a, b := n.register("a"), n.register("b")
-	n.driver(driverCommand{Command: addNIC, NIC: 2})
+	n.driver(driverCommand{command: addNIC, nic: 2})
 	n.begin("c", "", 0, ordinary) // goes on until NIC 2 has answered, which may refuse it
 	a.recv(0, message{peer: "x", tag: 1, len: 5, flags: flagDoorbell | flagInline})
 	a.join(0, "g", 2)
 	c.run()
-	for len(data) > 2 && n.nic.Statistics().SystemMessages < 2000 {
+	for len(data) > 2 && n.nic.statistics().systemMessages < 2000 {
 		size := binary.LittleEndian.Uint16(data)
 		frame := data[2:][:min(int(size&0x7fff), len(data)-2)]
 		data = data[2+len(frame):]
 		if size>>15 != 0 && len(frame) > 0 {
 			frame = system(0xff80+int(frame[0])%11, frame[1:])
 		}
-		n.nic.Receive(2, frame)
-		n.nic.Step(40)
+		n.nic.receive(2, frame)
+		n.nic.step(40)
 		if i := a.freeSendContext(); i > 0 { // something of ours is always under way to it
 			a.send(uint16(i), message{peer: "x", tag: uint16(i), len: 2000, flags: flagDoorbell})
 			a.recv(uint16(i), message{peer: "x", tag: uint16(i), len: 100, flags: flagDoorbell | flagInline})
 		}
-		n.nic.Drop(2)
+		n.nic.drop(2)
 	}
 	stillWorks(t, c, a, b)
 }
 
 func (p *process) freeSendContext() int {
-	for i := range p.Info.Sends {
+	for i := range p.info.sends {
 		if s, _ := p.doorbell(false, uint16(i)); s != free || p.tail <= i {
 			p.clear(false, uint16(i))
 			return int(i)
@@ -127,26 +127,26 @@ func playProcess(t *testing.T, data []byte) {
 	}
 	good.recv(0, message{peer: "c", tag: 1, len: 5000, flags: flagDoorbell, descriptors: []descriptor{{sh, 5000, 0}}})
 	c.run()
-	before := [][]byte{bytes.Clone(good.VNI), bytes.Clone(good.HPS), bytes.Clone(secret)}
+	before := [][]byte{bytes.Clone(good.vni), bytes.Clone(good.hps), bytes.Clone(secret)}
 	for steps := 0; len(data) > 3 && steps < 400; steps++ {
 		at, size := int(binary.LittleEndian.Uint16(data)), int(data[2])
 		body := data[3:][:min(size&0x7f, len(data)-3)]
 		data = data[3+len(body):]
-		memory := bad.VNI
+		memory := bad.vni
 		switch {
 		case size&0x80 != 0:
-			memory = bad.HPS
+			memory = bad.hps
 		case at < 1<<14: // half of them at the entry that the NIC reads next
-			at = int(n.head(bad)%bad.Info.Commands) * 64
+			at = int(n.head(bad)%bad.info.commands) * 64
 		}
 		if at %= len(memory); at < len(memory) {
 			copy(memory[at:], body)
 		}
-		n.nic.Ring(bad.index)
-		n.nic.Step(1 + steps%3)
+		n.nic.ring(bad.index)
+		n.nic.step(1 + steps%3)
 	}
 	c.run()
-	for i, now := range [][]byte{good.VNI, good.HPS, secret} {
+	for i, now := range [][]byte{good.vni, good.hps, secret} {
 		if !bytes.Equal(before[i], now) {
 			t.Fatalf("another process's memory has changed: %s", []string{"interface", "host page", "translated"}[i])
 		}
@@ -157,8 +157,8 @@ func playProcess(t *testing.T, data []byte) {
 
 // head is how many commands of p the NIC has read.
 func (n *node) head(p *process) uint32 {
-	s, _ := n.nic.ProcessStatistics(p.index)
-	return uint32(s.Commands)
+	s, _ := n.nic.processStatistics(p.index)
+	return uint32(s.commands)
 }
 
 // vary strings seeds together and changes some bytes.

@@ -11,12 +11,12 @@ import (
 // frames takes all frames from one NIC to another and hands them on.
 func (c *cluster) frames(from, to int) (all []string) {
 	n, m := c.nodes[from].nic, c.nodes[to].nic
-	for f := n.Frame(m.ID); len(f) > 0; f = n.Frame(m.ID) {
+	for f := n.frame(m.id); len(f) > 0; f = n.frame(m.id) {
 		all = append(all, hex.EncodeToString(f))
-		if !m.Receive(n.ID, f) {
+		if !m.receive(n.id, f) {
 			c.t.Fatal("the input FIFO is full")
 		}
-		n.Consume(m.ID)
+		n.consume(m.id)
 	}
 	return all
 }
@@ -45,7 +45,7 @@ const (
 
 func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 	c := newCluster(t, 2, limits)
-	step := func(i int) { c.nodes[i].nic.Step(20) }
+	step := func(i int) { c.nodes[i].nic.step(20) }
 	a, _ := c.nodes[0].beginAs(1000, "a", "", 0, ordinary)
 	step(0)
 	golden(t, "New_Process", c.frames(0, 1), to2+"ff82 00000020"+counter+nameA+"0001 0001 00000000000003e8")
@@ -87,7 +87,7 @@ func TestFramesAreThoseOfTheDocumentation(t *testing.T) {
 
 func TestFramesOfGroupsAreThoseOfTheDocumentation(t *testing.T) {
 	c, a, b := pair(t, 2, limits)
-	step := func(i int) { c.nodes[i].nic.Step(20) }
+	step := func(i int) { c.nodes[i].nic.step(20) }
 	a.join(3, "g", 2)
 	step(0)
 	golden(t, "New_Group", c.frames(0, 1), to2+"ff84 00000020"+counter+nameG+"00000002 0001 0001 00000001")
@@ -114,7 +114,7 @@ func TestFramesOfGroupsAreThoseOfTheDocumentation(t *testing.T) {
 	step(0) // it has heard of the end; the next frame is of one that has not
 	request, _ := hex.DecodeString(strings.ReplaceAll(to2+"ff80 0000001c"+counter+
 		"0001 0001 0001 0001 0009 0000 00000007 00000000 00000000 00000001", " ", ""))
-	c.nodes[1].nic.Receive(1, request)
+	c.nodes[1].nic.receive(1, request)
 	step(1)
 	golden(t, "Failure for the sender", c.frames(1, 0), to1+"ff89 00000014"+counter+
 		"0001 0001 0001 0001 0009 0001 00000007 00000005")

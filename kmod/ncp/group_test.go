@@ -17,7 +17,7 @@ func TestJoinCompletesWhenTheGroupIsWhole(t *testing.T) {
 		ps[1].join(1, "g", 3)
 		c.run()
 		ps[0].wantSend(t, 0, free, 0)
-		cookie := ps[2].node.driver(driverCommand{Command: joinGroup, Index: ps[2].index, Group: makeName("g"), Size: 3})
+		cookie := ps[2].node.driver(driverCommand{command: joinGroup, index: ps[2].index, group: makeName("g"), size: 3})
 		c.run()
 		ps[0].wantSend(t, 0, done, 0)
 		ps[1].wantSend(t, 1, done, 0)
@@ -40,7 +40,7 @@ func TestJoinFails(t *testing.T) {
 	}{
 		{"other size", ps[1], "g", 3, invalid},
 		{"size 0", ps[1], "h", 0, invalid},
-		{"size of more than can be", ps[1], "h", limits.Names + 1, invalid},
+		{"size of more than can be", ps[1], "h", limits.names + 1, invalid},
 		{"no name", ps[1], "", 2, invalid},
 		{"twice", ps[0], "g", 2, invalid},
 		{"the last", ps[1], "g", 2, done},
@@ -53,7 +53,7 @@ func TestJoinFails(t *testing.T) {
 			tc.p.wantSend(t, 1, tc.want, 0)
 		})
 	}
-	for i := range limits.Groups - 1 {
+	for i := range limits.groups - 1 {
 		ps[3].join(uint16(i%8), fmt.Sprint("filler", i), 1)
 		c.run()
 		ps[3].wantSend(t, uint16(i%8), done, 0)
@@ -69,7 +69,7 @@ func TestSizesThatDifferAtTheSameTime(t *testing.T) {
 	ps[2].join(0, "g", 1)
 	ps[0].join(0, "g", 2) // the lowest NIC's
 	for _, p := range ps {
-		p.node.nic.Step(4)
+		p.node.nic.step(4)
 	}
 	c.run()
 	ps[0].wantSend(t, 0, free, 0)
@@ -92,7 +92,7 @@ func TestLeave(t *testing.T) {
 	ps[0].wantSend(t, 1, invalid, 0)
 	ps[0].wantSend(t, 2, unknown, 0)
 	ps[0].wantSend(t, 3, invalid, 0)
-	cookie := ps[1].node.driver(driverCommand{Command: leaveGroup, Index: ps[1].index, Group: makeName("all")})
+	cookie := ps[1].node.driver(driverCommand{command: leaveGroup, index: ps[1].index, group: makeName("all")})
 	c.run()
 	if r := ps[1].node.result(t, cookie); r != 0 {
 		t.Fatalf("the driver's leave: result %d", r)
@@ -108,10 +108,10 @@ func TestLeave(t *testing.T) {
 func TestJoinCanBeTakenBack(t *testing.T) {
 	c, ps := crowd(t, 2, 3, false)
 	ps[0].join(0, "g", 2)
-	cookie := ps[1].node.driver(driverCommand{Command: joinGroup, Index: ps[1].index, Group: makeName("h"), Size: 2})
+	cookie := ps[1].node.driver(driverCommand{command: joinGroup, index: ps[1].index, group: makeName("h"), size: 2})
 	c.run()
 	ps[0].post(cmdCancelSend, 0, 0, "")
-	ps[1].node.driver(driverCommand{Command: abandon, Cookie: cookie})
+	ps[1].node.driver(driverCommand{command: abandon, cookie: cookie})
 	c.run()
 	ps[0].wantSend(t, 0, canceled, 0)
 	if r := ps[1].node.result(t, cookie); state(r) != canceled {
@@ -209,7 +209,7 @@ func TestDeathBreaksABarrier(t *testing.T) {
 					ps[2].post(cmdLeaveGroup, 0, 0, "all")
 				case "nic":
 					for _, n := range c.nodes[:2] {
-						n.driver(driverCommand{Command: removeNIC, NIC: 3})
+						n.driver(driverCommand{command: removeNIC, nic: 3})
 					}
 				}
 				c.run()
@@ -263,16 +263,16 @@ func TestWhoLeavesAfterABarrierDoesNotBreakIt(t *testing.T) {
 	}
 	// p2's NIC hears of all, p0's of p2 alone; then p2 ends, before p0's NIC hears of p1.
 	for _, n := range c.nodes {
-		n.nic.Step(4)
+		n.nic.step(4)
 	}
-	c.nodes[0].nic.Carry(c.nodes[2].nic, 9)
-	c.nodes[1].nic.Carry(c.nodes[2].nic, 9)
-	c.nodes[2].nic.Step(9)
+	c.nodes[0].nic.carry(c.nodes[2].nic, 9)
+	c.nodes[1].nic.carry(c.nodes[2].nic, 9)
+	c.nodes[2].nic.step(9)
 	ps[2].wantSend(t, 0, done, 0)
 	ps[2].end()
-	c.nodes[2].nic.Step(9)
-	c.nodes[2].nic.Carry(c.nodes[0].nic, 9)
-	c.nodes[0].nic.Step(9)
+	c.nodes[2].nic.step(9)
+	c.nodes[2].nic.carry(c.nodes[0].nic, 9)
+	c.nodes[0].nic.step(9)
 	ps[0].wantSend(t, 0, free, 0)
 	c.run()
 	ps[0].wantSend(t, 0, done, 0)

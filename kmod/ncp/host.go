@@ -16,13 +16,13 @@ type commandKind uint32
 
 // The driver's commands, with the fields of driverCommand that they use.
 const (
-	newProcess    commandKind = C.NCP_NEW_PROCESS    // all but NIC; the group may be empty
-	deleteProcess commandKind = C.NCP_DELETE_PROCESS // Index
-	joinGroup     commandKind = C.NCP_JOIN_GROUP     // Index, Group, Size
-	leaveGroup    commandKind = C.NCP_LEAVE_GROUP    // Index, Group
-	abandon       commandKind = C.NCP_ABANDON        // the Cookie of a newProcess or joinGroup
-	addNIC        commandKind = C.NCP_ADD_NIC        // NIC
-	removeNIC     commandKind = C.NCP_REMOVE_NIC     // NIC
+	newProcess    commandKind = C.NCP_NEW_PROCESS    // all but nic; the group may be empty
+	deleteProcess commandKind = C.NCP_DELETE_PROCESS // index
+	joinGroup     commandKind = C.NCP_JOIN_GROUP     // index, group, size
+	leaveGroup    commandKind = C.NCP_LEAVE_GROUP    // index, group
+	abandon       commandKind = C.NCP_ABANDON        // the cookie of a newProcess or joinGroup
+	addNIC        commandKind = C.NCP_ADD_NIC        // nic
+	removeNIC     commandKind = C.NCP_REMOVE_NIC     // nic
 )
 
 // nameTaken is a commandDoorbell's result: a process of the cluster has that name.
@@ -33,20 +33,20 @@ const overQuota = C.NCP_QUOTA
 
 // driverCommand is an entry of the Driver Command Queue.
 type driverCommand struct {
-	Command     commandKind
-	Index, NIC  uint16
-	Size        uint32
-	Cookie      uint64 // returned in the commandDoorbell
-	User        uint64 // user of a new process; 0: root
-	Name, Group nameBytes
-	Process     *hostProcess
+	command     commandKind
+	index, nic  uint16
+	size        uint32
+	cookie      uint64 // returned in the commandDoorbell
+	user        uint64 // user of a new process; 0: root
+	name, group nameBytes
+	process     *hostProcess
 }
 
-// commandDoorbell reports that a driver command is done. Result is 0, a QNIX_DB_* of uapi/qnix.h, nameTaken or
+// commandDoorbell reports that a driver command is done. result is 0, a QNIX_DB_* of uapi/qnix.h, nameTaken or
 // overQuota.
 type commandDoorbell struct {
-	Cookie    uint64
-	Result, _ int32
+	cookie    uint64
+	result, _ int32
 }
 
 // accessRights are the rights of a NIC to translated memory.
@@ -61,8 +61,8 @@ const (
 // hostProcess is the host's record of a process: its two mappings and its translated memory, all outside the Go heap.
 type hostProcess struct {
 	host     *C.struct_host_process
-	VNI, HPS []byte // zeroed at first
-	Info     memoryInfo
+	vni, hps []byte // zeroed at first
+	info     memoryInfo
 }
 
 // makeProcess makes the mappings of a process that is not registered yet. It fails with errLayout.
@@ -71,9 +71,9 @@ func makeProcess(r registrationSizes) (*hostProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &hostProcess{host: (*C.struct_host_process)(C.calloc(1, C.sizeof_struct_host_process)), Info: info}
-	p.VNI = newMemory(int(info.VNISize))
-	p.HPS = newMemory(int(info.HPSSize))
+	p := &hostProcess{host: (*C.struct_host_process)(C.calloc(1, C.sizeof_struct_host_process)), info: info}
+	p.vni = newMemory(int(info.vniSize))
+	p.hps = newMemory(int(info.hpsSize))
 	return p, nil
 }
 
@@ -85,15 +85,15 @@ func newMemory(n int) []byte {
 // freeMemory frees memory of newMemory.
 func freeMemory(b []byte) { C.free(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// Free frees the mappings, once no NIC knows the process any more.
-func (p *hostProcess) Free() {
-	freeMemory(p.VNI)
-	freeMemory(p.HPS)
+// free frees the mappings, once no NIC knows the process any more.
+func (p *hostProcess) free() {
+	freeMemory(p.vni)
+	freeMemory(p.hps)
 	C.free(unsafe.Pointer(p.host))
 }
 
-// Translate lets the NIC access b, which is outside the Go heap, and returns its handle, or 0 if there are too many.
-func (p *hostProcess) Translate(b []byte, a accessRights) uint32 {
+// translate lets the NIC access b, which is outside the Go heap, and returns its handle, or 0 if there are too many.
+func (p *hostProcess) translate(b []byte, a accessRights) uint32 {
 	for i := range p.host.memory {
 		m := &p.host.memory[i]
 		if m.access == 0 {
@@ -104,29 +104,29 @@ func (p *hostProcess) Translate(b []byte, a accessRights) uint32 {
 	return 0
 }
 
-// Untranslate ends a translation.
-func (p *hostProcess) Untranslate(handle uint32) { p.host.memory[handle-1] = C.struct_host_memory{} }
+// untranslate ends a translation.
+func (p *hostProcess) untranslate(handle uint32) { p.host.memory[handle-1] = C.struct_host_memory{} }
 
-// Notified returns how often the NIC has woken the process.
-func (p *hostProcess) Notified() uint64 { return uint64(p.host.notified) }
+// notified returns how often the NIC has woken the process.
+func (p *hostProcess) notified() uint64 { return uint64(p.host.notified) }
 
-// Post posts a command of the driver. It returns false if the queue is full.
-func (n *hostNIC) Post(d driverCommand) bool {
-	c := C.struct_ncp_driver_command{command: C.uint32_t(d.Command), index: C.uint16_t(d.Index), nic: C.uint16_t(d.NIC),
-		size: C.uint32_t(d.Size), cookie: C.uint64_t(d.Cookie), user: C.uint64_t(d.User)}
-	*(*nameBytes)(unsafe.Pointer(&c.name)) = d.Name
-	*(*nameBytes)(unsafe.Pointer(&c.group)) = d.Group
-	if p := d.Process; p != nil {
+// post posts a command of the driver. It returns false if the queue is full.
+func (n *hostNIC) post(d driverCommand) bool {
+	c := C.struct_ncp_driver_command{command: C.uint32_t(d.command), index: C.uint16_t(d.index), nic: C.uint16_t(d.nic),
+		size: C.uint32_t(d.size), cookie: C.uint64_t(d.cookie), user: C.uint64_t(d.user)}
+	*(*nameBytes)(unsafe.Pointer(&c.name)) = d.name
+	*(*nameBytes)(unsafe.Pointer(&c.group)) = d.group
+	if p := d.process; p != nil {
 		c.process = unsafe.Pointer(p.host)
-		c.vni = unsafe.Pointer(unsafe.SliceData(p.VNI))
-		c.hps = unsafe.Pointer(unsafe.SliceData(p.HPS))
-		*(*memoryInfo)(unsafe.Pointer(&c.info)) = p.Info
+		c.vni = unsafe.Pointer(unsafe.SliceData(p.vni))
+		c.hps = unsafe.Pointer(unsafe.SliceData(p.hps))
+		*(*memoryInfo)(unsafe.Pointer(&c.info)) = p.info
 	}
 	return bool(C.ncp_post(n.ncp, &c))
 }
 
-// Doorbells moves the driver's doorbells that have rung into dst and returns their number.
-func (n *hostNIC) Doorbells(dst []commandDoorbell) int {
+// doorbells moves the driver's doorbells that have rung into dst and returns their number.
+func (n *hostNIC) doorbells(dst []commandDoorbell) int {
 	if len(dst) == 0 {
 		return 0
 	}
@@ -136,28 +136,28 @@ func (n *hostNIC) Doorbells(dst []commandDoorbell) int {
 	return int(C.host_doorbells(n.host, (*C.struct_host_doorbell)(unsafe.Pointer(&dst[0])), C.uint32_t(len(dst))))
 }
 
-// Frame returns the oldest frame in the output FIFO to nic, valid until Consume, or nil if there is none.
-func (n *hostNIC) Frame(nic uint16) []byte {
+// frame returns the oldest frame in the output FIFO to nic, valid until consume, or nil if there is none.
+func (n *hostNIC) frame(nic uint16) []byte {
 	var size C.uint32_t
 	f := C.host_tx_peek(n.host, C.uint16_t(nic), &size)
 	return unsafe.Slice((*byte)(f), size)
 }
 
-// Consume removes the frame that Frame returned.
-func (n *hostNIC) Consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
+// consume removes the frame that frame returned.
+func (n *hostNIC) consume(nic uint16) { C.host_tx_consume(n.host, C.uint16_t(nic)) }
 
-// Drop empties the output FIFO to nic.
-func (n *hostNIC) Drop(nic uint16) { C.host_drop(n.host, C.uint16_t(nic)) }
+// drop empties the output FIFO to nic.
+func (n *hostNIC) drop(nic uint16) { C.host_drop(n.host, C.uint16_t(nic)) }
 
-// Receive puts a frame of NIC from into the input FIFO. It returns false if the FIFO is full or the frame is empty.
-func (n *hostNIC) Receive(from uint16, frame []byte) bool {
+// receive puts a frame of NIC from into the input FIFO. It returns false if the FIFO is full or the frame is empty.
+func (n *hostNIC) receive(from uint16, frame []byte) bool {
 	if len(frame) == 0 {
 		return false
 	}
 	return bool(C.host_receive(n.host, C.uint16_t(from), unsafe.Pointer(&frame[0]), C.uint32_t(len(frame))))
 }
 
-// Carry moves up to most frames for NIC to into its input FIFO and returns their number.
-func (n *hostNIC) Carry(to *hostNIC, most int) int {
+// carry moves up to most frames for NIC to into its input FIFO and returns their number.
+func (n *hostNIC) carry(to *hostNIC, most int) int {
 	return int(C.host_carry(n.host, to.host, C.uint32_t(most)))
 }

@@ -112,16 +112,16 @@ func TestHostileFrames(t *testing.T) {
 			c.run()
 			nic := c.nodes[0].nic
 			receive := func(f []byte) {
-				if !nic.Receive(2, f) {
+				if !nic.receive(2, f) {
 					t.Fatal("the FIFO is full")
 				}
-				nic.Step(50)
+				nic.step(50)
 			}
 			receive(system(0xff80, 1, 1, 1, 1, 1, 0, uint32(77), uint32(6), uint32(4), uint32(2)))
-			before, rang := nic.Statistics(), a.status(statusTail)
+			before, rang := nic.statistics(), a.status(statusTail)
 			receive(tc.frame)
-			after := nic.Statistics()
-			gotBad, gotLate := after.BadFrames-before.BadFrames, after.LateFrames-before.LateFrames
+			after := nic.statistics()
+			gotBad, gotLate := after.badFrames-before.badFrames, after.lateFrames-before.lateFrames
 			if (tc.want == bad) != (gotBad == 1) || (tc.want == late) != (gotLate == 1) {
 				t.Errorf("got %d bad, %d late, want one %s", gotBad, gotLate, tc.want)
 			}
@@ -144,7 +144,7 @@ func TestAllocationFailures(t *testing.T) {
 	for after := range 60 {
 		c, ps := crowd(t, 2, 4, false)
 		for _, n := range c.nodes {
-			n.nic.FailAfter(after)
+			n.nic.failAfter(after)
 		}
 		for i, p := range ps {
 			q := ps[(i+1)%4]
@@ -169,7 +169,7 @@ func TestAllocationFailures(t *testing.T) {
 			}
 		}
 		for _, n := range c.nodes {
-			n.nic.FailAfter(-1)
+			n.nic.failAfter(-1)
 		}
 		for _, p := range ps {
 			p.end()

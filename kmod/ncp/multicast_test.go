@@ -177,7 +177,7 @@ func TestMulticastToldWhatFailed(t *testing.T) {
 	receive()
 	served(1, done)
 
-	for _, size := range []uint32{0, limits.Names + 1} {
+	for _, size := range []uint32{0, limits.names + 1} {
 		ps[0].clear(false, 0)
 		begin(size)
 		c.run()
@@ -217,7 +217,7 @@ func TestDeathOfAReceiverOfMany(t *testing.T) {
 // A process holds no more of the NIC's memory than so many receivers take.
 func TestReceiversUnderWayAreLimited(t *testing.T) {
 	l := limits
-	l.Names = 16384
+	l.names = 16384
 	c := newCluster(t, 1, l)
 	a := c.nodes[0].register("a")
 	begin := func(i uint16, size uint32) {

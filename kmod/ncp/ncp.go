@@ -31,35 +31,35 @@ func makeName(s string) (n nameBytes) {
 
 // tableLimits are the sizes of a NIC's tables.
 type tableLimits struct {
-	Processes   uint32 // entries of the NIC Process Table, below 65536
-	Names       uint32 // processes of the whole cluster, at least Processes
-	Groups      uint32
-	NICs        uint32 // other NICs of the cluster
-	PacketSize  uint32 // bytes of payload in a packet, 1024 to 65536
-	LocalMemory uint32 // bytes for messages without a receive
+	processes   uint32 // entries of the NIC Process Table, below 65536
+	names       uint32 // processes of the whole cluster, at least processes
+	groups      uint32
+	nics        uint32 // other NICs of the cluster
+	packetSize  uint32 // bytes of payload in a packet, 1024 to 65536
+	localMemory uint32 // bytes for messages without a receive
 }
 
 // registrationSizes are the sizes that a process requests.
 type registrationSizes struct {
-	Commands    uint32 // entries of the Command Queue, a power of two
-	Sends       uint32 // Send Contexts
-	Receives    uint32 // Receive Contexts
-	RegionSize  uint32 // bytes of each Context Region, a multiple of 64
-	PoolEntries uint32 // descriptors of the Buffer Pool
+	commands    uint32 // entries of the Command Queue, a power of two
+	sends       uint32 // Send Contexts
+	receives    uint32 // Receive Contexts
+	regionSize  uint32 // bytes of each Context Region, a multiple of 64
+	poolEntries uint32 // descriptors of the Buffer Pool
 }
 
 // memoryInfo is the layout of a process's two mappings: struct qnix_memory_info.
 type memoryInfo struct {
-	ABIVersion, CommandQueue, SendContexts, ReceiveContexts, SendRegions, ReceiveRegions, BufferPool, VNISize uint32
-	Status, SendDoorbells, ReceiveDoorbells, DoorbellRing, HPSSize                                            uint32
-	Commands, Sends, Receives, RegionSize, PoolEntries, RingEntries, _                                        uint32
+	abiVersion, commandQueue, sendContexts, receiveContexts, sendRegions, receiveRegions, bufferPool, vniSize uint32
+	status, sendDoorbells, receiveDoorbells, doorbellRing, hpsSize                                            uint32
+	commands, sends, receives, regionSize, poolEntries, ringEntries, _                                        uint32
 }
 
 // nicStatistics is struct qnix_statistics.
 type nicStatistics struct {
-	Commands, PacketsSent, PacketsReceived, BytesSent, BytesReceived, Doorbells uint64
-	RequestsSent, RequestsRemembered, RequestsBuffered, Failures, Misuse        uint64
-	SystemMessages, BadFrames, LateFrames, Processes, LocalMemory               uint64
+	commands, packetsSent, packetsReceived, bytesSent, bytesReceived, doorbells uint64
+	requestsSent, requestsRemembered, requestsBuffered, failures, misuse        uint64
+	systemMessages, badFrames, lateFrames, processes, localMemory               uint64
 	_                                                                           [8]uint64
 }
 
@@ -69,8 +69,8 @@ var errLayout = errors.New("ncp: a registration beyond the limits")
 // layoutOf returns the layout of the components of r. It fails with errLayout.
 func layoutOf(r registrationSizes) (memoryInfo, error) {
 	var info memoryInfo
-	in := C.struct_qnix_register{commands: C.__u32(r.Commands), sends: C.__u32(r.Sends), receives: C.__u32(r.Receives),
-		region_size: C.__u32(r.RegionSize), pool_entries: C.__u32(r.PoolEntries)}
+	in := C.struct_qnix_register{commands: C.__u32(r.commands), sends: C.__u32(r.sends), receives: C.__u32(r.receives),
+		region_size: C.__u32(r.regionSize), pool_entries: C.__u32(r.poolEntries)}
 	if C.ncp_layout(&in, (*C.struct_qnix_memory_info)(unsafe.Pointer(&info))) != 0 {
 		return memoryInfo{}, errLayout
 	}
@@ -82,14 +82,14 @@ func layoutOf(r registrationSizes) (memoryInfo, error) {
 type hostNIC struct {
 	host *C.struct_host_nic
 	ncp  *C.struct_ncp
-	ID   uint16
+	id   uint16
 }
 
 // newNIC makes a NIC with these coordinates; fifo is the bytes of its input FIFO and of the output FIFO to each other NIC.
 func newNIC(nic uint16, l tableLimits, fifo int) (*hostNIC, error) {
-	limits := C.struct_ncp_limits{processes: C.uint32_t(l.Processes), names: C.uint32_t(l.Names),
-		groups: C.uint32_t(l.Groups), nics: C.uint32_t(l.NICs), packet_size: C.uint32_t(l.PacketSize),
-		local_memory: C.uint32_t(l.LocalMemory)}
+	limits := C.struct_ncp_limits{processes: C.uint32_t(l.processes), names: C.uint32_t(l.names),
+		groups: C.uint32_t(l.groups), nics: C.uint32_t(l.nics), packet_size: C.uint32_t(l.packetSize),
+		local_memory: C.uint32_t(l.localMemory)}
 	h := C.host_create(C.uint16_t(nic), &limits, C.uint32_t(fifo))
 	if h == nil {
 		return nil, fmt.Errorf("ncp: NIC %d: limits that are not allowed, or no memory", nic)
@@ -97,47 +97,47 @@ func newNIC(nic uint16, l tableLimits, fifo int) (*hostNIC, error) {
 	return &hostNIC{h, C.host_ncp(h), nic}, nil
 }
 
-// Close ends the NIC. It returns the number of bytes that the control program has leaked.
-func (n *hostNIC) Close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
+// close ends the NIC. It returns the number of bytes that the control program has leaked.
+func (n *hostNIC) close() (leaked uint64) { return uint64(C.host_destroy(n.host)) }
 
-// Allocated returns the number of bytes that the NIC holds.
-func (n *hostNIC) Allocated() uint64 { return uint64(C.host_allocated(n.host)) }
+// allocated returns the number of bytes that the NIC holds.
+func (n *hostNIC) allocated() uint64 { return uint64(C.host_allocated(n.host)) }
 
-// LongestChain returns the largest number of names in a bucket of the Name Table.
-func (n *hostNIC) LongestChain() int { return int(C.host_longest_chain(n.host)) }
+// longestChain returns the largest number of names in a bucket of the Name Table.
+func (n *hostNIC) longestChain() int { return int(C.host_longest_chain(n.host)) }
 
-// FailAfter makes all allocations after the next count fail; a negative count makes none fail.
-func (n *hostNIC) FailAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
+// failAfter makes all allocations after the next count fail; a negative count makes none fail.
+func (n *hostNIC) failAfter(count int) { C.host_fail_after(n.host, C.int64_t(count)) }
 
-// Step runs up to budget steps and returns how many did work; fewer than budget means that there is no more work.
-func (n *hostNIC) Step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
+// step runs up to budget steps and returns how many did work; fewer than budget means that there is no more work.
+func (n *hostNIC) step(budget int) int { return int(C.host_run(n.host, C.uint32_t(budget))) }
 
-// Weight returns the cost of the last step: 1 for an ordinary one.
-func (n *hostNIC) Weight() int { return int(C.ncp_weight(n.ncp)) }
+// weight returns the cost of the last step: 1 for an ordinary one.
+func (n *hostNIC) weight() int { return int(C.ncp_weight(n.ncp)) }
 
-// Retry reports whether the last step found no memory for its work: step again later.
-func (n *hostNIC) Retry() bool { return bool(C.ncp_retry(n.ncp)) }
+// retry reports whether the last step found no memory for its work: step again later.
+func (n *hostNIC) retry() bool { return bool(C.ncp_retry(n.ncp)) }
 
-// Ring reports that the process at index has rung; an index beyond the table means all processes.
-func (n *hostNIC) Ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
+// ring reports that the process at index has rung; an index beyond the table means all processes.
+func (n *hostNIC) ring(index uint16) { C.ncp_ring(n.ncp, C.uint16_t(index)) }
 
-// NeedWakeup sets whether processes must wake the NIC after a command.
-func (n *hostNIC) NeedWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
+// needWakeup sets whether processes must wake the NIC after a command.
+func (n *hostNIC) needWakeup(need bool) { C.ncp_need_wakeup(n.ncp, C.bool(need)) }
 
-// PID returns the id and the generation of the process at index in the NIC Process Table.
-func (n *hostNIC) PID(index uint16) (pid, generation uint16) {
+// pid returns the id and the generation of the process at index in the NIC Process Table.
+func (n *hostNIC) pid(index uint16) (pid, generation uint16) {
 	C.ncp_pid(n.ncp, C.uint16_t(index), (*C.uint16_t)(&pid), (*C.uint16_t)(&generation))
 	return pid, generation
 }
 
-// Statistics returns the counters since the NIC was made.
-func (n *hostNIC) Statistics() (s nicStatistics) {
+// statistics returns the counters since the NIC was made.
+func (n *hostNIC) statistics() (s nicStatistics) {
 	C.ncp_statistics(n.ncp, (*C.struct_qnix_statistics)(unsafe.Pointer(&s)))
 	return s
 }
 
-// ProcessStatistics returns the counters of the process at index since its registration, and false if there is none.
-func (n *hostNIC) ProcessStatistics(index uint16) (s nicStatistics, ok bool) {
+// processStatistics returns the counters of the process at index since its registration, and false if there is none.
+func (n *hostNIC) processStatistics(index uint16) (s nicStatistics, ok bool) {
 	ok = bool(C.ncp_process_statistics(n.ncp, C.uint16_t(index), (*C.struct_qnix_statistics)(unsafe.Pointer(&s))))
 	return s, ok
 }

@@ -69,7 +69,7 @@ func (p *process) word(in []byte, at uint32) *uint32 {
 }
 
 func (p *process) status(field uint32) uint32 {
-	return atomic.LoadUint32(p.word(p.HPS, p.Info.Status+field))
+	return atomic.LoadUint32(p.word(p.hps, p.info.status+field))
 }
 
 // The offsets of struct qnix_vni_status.
@@ -83,17 +83,17 @@ const (
 
 // full says that the Command Queue has no free entry.
 func (p *process) full() bool {
-	return atomic.LoadUint32(p.word(p.VNI, p.entry())) != 0
+	return atomic.LoadUint32(p.word(p.vni, p.entry())) != 0
 }
 
 func (p *process) entry() uint32 {
-	return p.Info.CommandQueue + p.tail%p.Info.Commands*64
+	return p.info.commandQueue + p.tail%p.info.commands*64
 }
 
 // post puts a command into the queue, and rings if the NIC wants it.
 func (p *process) post(command uint32, context uint16, size uint32, name string) {
 	at := p.entry()
-	body := p.VNI[at+4 : at+64]
+	body := p.vni[at+4 : at+64]
 	clear(body)
 	little.PutUint16(body, context)
 	little.PutUint32(body[4:], size)
@@ -104,24 +104,24 @@ func (p *process) post(command uint32, context uint16, size uint32, name string)
 // postReserved posts a command, of which a byte is 1 instead of 0.
 func (p *process) postReserved(command uint32, context uint16, reserved int) {
 	at := p.entry()
-	clear(p.VNI[at+4 : at+64])
-	little.PutUint16(p.VNI[at+4:], context)
-	p.VNI[int(at)+reserved] = 1
+	clear(p.vni[at+4 : at+64])
+	little.PutUint16(p.vni[at+4:], context)
+	p.vni[int(at)+reserved] = 1
 	p.commit(command)
 }
 
 func (p *process) commit(command uint32) {
-	atomic.StoreUint32(p.word(p.VNI, p.entry()), command)
+	atomic.StoreUint32(p.word(p.vni, p.entry()), command)
 	p.tail++
 	if p.status(statusWakeup) != 0 {
-		p.node.nic.Ring(p.index)
+		p.node.nic.ring(p.index)
 	}
 }
 
 func (p *process) postNames(names ...string) {
 	for len(names) > 0 {
 		at := p.entry()
-		body := p.VNI[at+4 : at+64]
+		body := p.vni[at+4 : at+64]
 		clear(body)
 		for i := 0; i < 3 && len(names) > 0; i++ {
 			copy(body[20*i:20*i+19], names[0])
@@ -148,11 +148,11 @@ type descriptor struct {
 }
 
 func (p *process) context(receive bool, i uint16, m message) {
-	at := p.Info.SendContexts
+	at := p.info.sendContexts
 	if receive {
-		at = p.Info.ReceiveContexts
+		at = p.info.receiveContexts
 	}
-	c := p.VNI[at+uint32(i)*64:][:64]
+	c := p.vni[at+uint32(i)*64:][:64]
 	clear(c)
 	copy(c[:19], m.peer)
 	little.PutUint16(c[20:], m.tag)
@@ -165,7 +165,7 @@ func (p *process) context(receive bool, i uint16, m message) {
 	}
 	list := p.region(receive, i)
 	if m.flags&flagPool != 0 {
-		list = p.VNI[p.Info.BufferPool+m.pool*16:]
+		list = p.vni[p.info.bufferPool+m.pool*16:]
 	}
 	if m.flags&flagInline == 0 {
 		for j, d := range m.descriptors {
@@ -177,11 +177,11 @@ func (p *process) context(receive bool, i uint16, m message) {
 }
 
 func (p *process) region(receive bool, i uint16) []byte {
-	at := p.Info.SendRegions
+	at := p.info.sendRegions
 	if receive {
-		at = p.Info.ReceiveRegions
+		at = p.info.receiveRegions
 	}
-	return p.VNI[at+uint32(i)*p.Info.RegionSize:][:p.Info.RegionSize]
+	return p.vni[at+uint32(i)*p.info.regionSize:][:p.info.regionSize]
 }
 
 func (p *process) send(i uint16, m message)  { p.context(false, i, m); p.post(cmdSend, i, 0, "") }
@@ -190,20 +190,20 @@ func (p *process) short(i uint16, m message) { p.context(false, i, m); p.post(cm
 
 // doorbell is what the doorbell of a context says; clear sets it free.
 func (p *process) doorbell(receive bool, i uint16) (state, int) {
-	at := p.Info.SendDoorbells
+	at := p.info.sendDoorbells
 	if receive {
-		at = p.Info.ReceiveDoorbells
+		at = p.info.receiveDoorbells
 	}
-	w := atomic.LoadUint64((*uint64)(unsafe.Pointer(&p.HPS[at+uint32(i)*8])))
+	w := atomic.LoadUint64((*uint64)(unsafe.Pointer(&p.hps[at+uint32(i)*8])))
 	return state(w >> 32), int(uint32(w))
 }
 
 func (p *process) clear(receive bool, i uint16) {
-	at := p.Info.SendDoorbells
+	at := p.info.sendDoorbells
 	if receive {
-		at = p.Info.ReceiveDoorbells
+		at = p.info.receiveDoorbells
 	}
-	atomic.StoreUint64((*uint64)(unsafe.Pointer(&p.HPS[at+uint32(i)*8])), 0)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(&p.hps[at+uint32(i)*8])), 0)
 }
 
 // rung is the next entry of the Doorbell Ring.
@@ -211,7 +211,7 @@ func (p *process) rung() (receive bool, i uint16, ok bool) {
 	if p.status(statusTail) == p.seen {
 		return false, 0, false
 	}
-	e := *p.word(p.HPS, p.Info.DoorbellRing+p.seen%p.Info.RingEntries*4)
+	e := *p.word(p.hps, p.info.doorbellRing+p.seen%p.info.ringEntries*4)
 	p.seen++
 	return e>>31 != 0, uint16(e), true
 }

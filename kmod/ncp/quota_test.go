@@ -14,7 +14,7 @@ const (
 	alice
 )
 
-var tiny = registrationSizes{Commands: 8, Sends: 4, Receives: 1, RegionSize: 64}
+var tiny = registrationSizes{commands: 8, sends: 4, receives: 1, regionSize: 64}
 
 // lives registers processes of a user that each send a message nobody receives and die. It gives how many registrations
 // succeeded and the first result that was none.
@@ -32,7 +32,7 @@ func lives(t *testing.T, n *node, user uint64, most int) (alive int, refused int
 		p.end()
 		n.cluster.run()
 		delete(n.processes, p.index)
-		p.Free()
+		p.free()
 	}
 	return most, 0
 }
@@ -44,11 +44,11 @@ func TestDeadNamesCountForTheirUser(t *testing.T) {
 			c := newCluster(t, nics, limits)
 			here, there := c.nodes[0], c.nodes[nics-1]
 			deaf := there.register("deaf")
-			if n, r := lives(t, here, mallory, 3*int(limits.Names)); r != 0 {
+			if n, r := lives(t, here, mallory, 3*int(limits.names)); r != 0 {
 				t.Fatalf("the user's own registration after %d lives: result %d, want 0", n, r)
 			}
 			// His dead hold no more than his share, so the last message of the last dead is there, and the first is not.
-			last := fmt.Sprint("life", 3*limits.Names-1)
+			last := fmt.Sprint("life", 3*limits.names-1)
 			deaf.recv(0, message{peer: last, tag: 1, len: 8, flags: flagDoorbell | flagInline})
 			deaf.recv(1, message{peer: "life0", tag: 1, len: 8, flags: flagDoorbell | flagInline})
 			c.run()
@@ -59,7 +59,7 @@ func TestDeadNamesCountForTheirUser(t *testing.T) {
 					_, cookie := n.beginAs(user, fmt.Sprintf("p%d.%d", i, user), "", 0, tiny)
 					c.run()
 					if r := n.result(t, cookie); r != 0 {
-						t.Errorf("NIC %d, user %d: result %d, want 0", n.nic.ID, user, r)
+						t.Errorf("NIC %d, user %d: result %d, want 0", n.nic.id, user, r)
 					}
 				}
 			}
@@ -71,11 +71,11 @@ func TestDeadNamesCountForTheirUser(t *testing.T) {
 // is left to root.
 func TestUsersShareNames(t *testing.T) {
 	l := limits
-	l.Processes, l.Names = 128, 128
+	l.processes, l.names = 128, 128
 	c := newCluster(t, 1, l)
 	n := c.nodes[0]
 	wide := l
-	wide.Names *= 4
+	wide.names *= 4
 	c.add(2, wide)
 	c.run()
 	c.nodes[1].register("there") // so that the Name Table is full before the Process Table
@@ -86,7 +86,7 @@ func TestUsersShareNames(t *testing.T) {
 			r := n.result(t, cookie)
 			if r != 0 {
 				delete(n.processes, p.index)
-				p.Free()
+				p.free()
 			}
 			switch r {
 			case 0:
@@ -100,7 +100,7 @@ func TestUsersShareNames(t *testing.T) {
 			}
 		}
 	}
-	free := int(l.Names-l.Names/8) - 1
+	free := int(l.names-l.names/8) - 1
 	for user := range uint64(4) {
 		got := fill(mallory + user)
 		if want := (free + 1) / 2; got != want {
@@ -108,7 +108,7 @@ func TestUsersShareNames(t *testing.T) {
 		}
 		free -= got
 	}
-	if got, want := fill(0), free+int(l.Names/8); got != want {
+	if got, want := fill(0), free+int(l.names/8); got != want {
 		t.Errorf("root got %d names, want the %d that are left", got, want)
 	}
 }
@@ -118,7 +118,7 @@ func TestUsersShareGroups(t *testing.T) {
 	for _, nics := range []int{1, 2} {
 		t.Run(fmt.Sprint("nics=", nics), func(t *testing.T) {
 			l := limits
-			l.Groups = 64
+			l.groups = 64
 			c := newCluster(t, nics, l)
 			joins := func(p *process) (count int) {
 				for ; ; count++ {
@@ -166,7 +166,7 @@ func TestJoinThatAnotherNICRefusesRings(t *testing.T) {
 	c := newCluster(t, 0, limits)
 	c.add(1, limits)
 	small := limits
-	small.Groups = 1
+	small.groups = 1
 	c.add(2, small)
 	c.run()
 	p, q := c.nodes[0].register("p"), c.nodes[1].register("q")
@@ -174,7 +174,7 @@ func TestJoinThatAnotherNICRefusesRings(t *testing.T) {
 	c.run()
 	q.wantSend(t, 0, done, 0)
 	p.join(0, "more", 2)
-	cookie := c.nodes[0].driver(driverCommand{Command: joinGroup, Index: p.index, Group: makeName("other"), Size: 1})
+	cookie := c.nodes[0].driver(driverCommand{command: joinGroup, index: p.index, group: makeName("other"), size: 1})
 	_, third := c.nodes[0].begin("third", "another", 1, ordinary)
 	c.run()
 	p.wantSend(t, 0, noMemory, 0)
@@ -194,7 +194,7 @@ func TestJoinThatAnotherNICRefusesRings(t *testing.T) {
 // The entry of a group counts for who is in it longest, not for who has left.
 func TestGroupCountsForItsMembers(t *testing.T) {
 	l := limits
-	l.Groups = 16
+	l.groups = 16
 	c := newCluster(t, 1, l)
 	var ps []*process
 	for i, user := range []uint64{mallory, alice} {
@@ -224,7 +224,7 @@ func TestUsersShareLocalMemory(t *testing.T) {
 	for _, nics := range []int{1, 2} {
 		t.Run(fmt.Sprint("nics=", nics), func(t *testing.T) {
 			l := limits
-			l.LocalMemory = 64 << 10
+			l.localMemory = 64 << 10
 			c := newCluster(t, nics, l)
 			c.nodes[nics-1].register("deaf")
 			sender := func(user uint64, name string) (p *process, h uint32) {
@@ -252,7 +252,7 @@ func TestUsersShareLocalMemory(t *testing.T) {
 				p, h := sender(mallory, fmt.Sprint("m", i))
 				send(p, h)
 			}
-			if got := c.nodes[nics-1].nic.Statistics().LocalMemory; got > 32<<10 {
+			if got := c.nodes[nics-1].nic.statistics().localMemory; got > 32<<10 {
 				t.Errorf("one user holds %d bytes of local memory, want half of it at most", got)
 			}
 			p, h := sender(alice, "a")
@@ -270,7 +270,7 @@ func TestUsersShareLocalMemory(t *testing.T) {
 // Broadcasts and multicasts of one user leave room for others'.
 func TestUsersShareReceiversUnderWay(t *testing.T) {
 	l := limits
-	l.Names = 16384
+	l.names = 16384
 	c := newCluster(t, 1, l)
 	begin := func(user uint64, name string) (under int) {
 		p, _ := c.nodes[0].beginAs(user, name, "", 0, tiny)
@@ -300,17 +300,17 @@ func TestUsersShareReceiversUnderWay(t *testing.T) {
 func TestFailedAllocationIsTriedAgain(t *testing.T) {
 	c, a, b := pair(t, 2, limits)
 	_ = b
-	c.nodes[1].nic.FailAfter(1) // the request is remembered, its buffer is not there
+	c.nodes[1].nic.failAfter(1) // the request is remembered, its buffer is not there
 	a.short(0, message{peer: "b", tag: 1, len: 8, flags: flagDoorbell})
 	c.run()
 	a.wantSend(t, 0, free, 0)
-	if !c.nodes[1].nic.Retry() {
+	if !c.nodes[1].nic.retry() {
 		t.Fatal("the host is not told to come back")
 	}
-	c.nodes[1].nic.FailAfter(-1)
+	c.nodes[1].nic.failAfter(-1)
 	c.run()
 	a.wantSend(t, 0, done, 8)
-	if c.nodes[1].nic.Retry() {
+	if c.nodes[1].nic.retry() {
 		t.Fatal("the host is told to come back for nothing")
 	}
 }
@@ -327,11 +327,11 @@ func plainHash(n nameBytes) uint32 {
 func TestHashesAreKeyed(t *testing.T) {
 	const names = 64
 	l := limits
-	l.Processes = names
+	l.processes = names
 	c := newCluster(t, 2, l)
 	for i, found := 0, 0; found < names; i++ {
 		name := fmt.Sprint("n", i)
-		if plainHash(makeName(name))%l.Names != 0 {
+		if plainHash(makeName(name))%l.names != 0 {
 			continue
 		}
 		found++
@@ -339,8 +339,8 @@ func TestHashesAreKeyed(t *testing.T) {
 	}
 	c.run()
 	for _, n := range c.nodes {
-		if got := n.nic.LongestChain(); got == 0 || got > names/4 {
-			t.Errorf("NIC %d: %d of %d names share a bucket", n.nic.ID, got, names)
+		if got := n.nic.longestChain(); got == 0 || got > names/4 {
+			t.Errorf("NIC %d: %d of %d names share a bucket", n.nic.id, got, names)
 		}
 	}
 }

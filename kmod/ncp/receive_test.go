@@ -65,12 +65,12 @@ func TestReceiveOfAMessageThatIsComing(t *testing.T) {
 		a.send(0, message{peer: "b", len: 20_000, flags: flagDoorbell, descriptors: []descriptor{{h, 20_000, 0}}})
 		// A part of it lies in local memory when the receive comes.
 		for range 12 {
-			c.nodes[0].nic.Step(1)
+			c.nodes[0].nic.step(1)
 			c.carry()
-			c.nodes[len(c.nodes)-1].nic.Step(1)
+			c.nodes[len(c.nodes)-1].nic.step(1)
 			c.carry()
 		}
-		if n := b.node.nic.Statistics().LocalMemory; n != 20_000 {
+		if n := b.node.nic.statistics().localMemory; n != 20_000 {
 			t.Fatalf("local memory: got %d bytes, want 20000", n)
 		}
 		b.recv(0, message{peer: "a", len: 20_000, flags: flagDoorbell, descriptors: pieces(th, 20_000, 999)})
@@ -80,7 +80,7 @@ func TestReceiveOfAMessageThatIsComing(t *testing.T) {
 		if !bytes.Equal(from, to) {
 			t.Fatal("other bytes arrived")
 		}
-		if n := b.node.nic.Statistics().LocalMemory; n != 0 {
+		if n := b.node.nic.statistics().localMemory; n != 0 {
 			t.Fatalf("local memory: %d bytes are still in use", n)
 		}
 	})
@@ -100,7 +100,7 @@ func TestRequestThatCannotBeGrantedIsAnsweredLater(t *testing.T) {
 		send(4, 1<<18)
 		send(5, 100) // not before the one that waits
 		send(6, 1<<19)
-		requests := a.node.nic.Statistics().RequestsSent
+		requests := a.node.nic.statistics().requestsSent
 		for i := uint16(4); i < 7; i++ {
 			a.wantSend(t, i, free, 0)
 		}
@@ -118,7 +118,7 @@ func TestRequestThatCannotBeGrantedIsAnsweredLater(t *testing.T) {
 		a.wantSend(t, 6, free, 0) // too long for local memory: waits for its receive
 		receive(6, 1<<19)
 		a.wantSend(t, 6, done, 1<<19)
-		if got := a.node.nic.Statistics().RequestsSent; got != requests {
+		if got := a.node.nic.statistics().requestsSent; got != requests {
 			t.Fatalf("%d requests were repeated", got-requests)
 		}
 	})
@@ -193,11 +193,11 @@ func TestDeathInTheMiddle(t *testing.T) {
 				}
 				for range 8 {
 					for _, n := range c.nodes {
-						n.nic.Step(1)
+						n.nic.step(1)
 					}
 					c.carry()
 				}
-				if n := b.node.nic.Statistics().BytesReceived; n == 0 || n == 20_000 {
+				if n := b.node.nic.statistics().bytesReceived; n == 0 || n == 20_000 {
 					t.Fatalf("the transfer is not in the middle: %d bytes", n)
 				}
 				switch dies {
@@ -206,12 +206,12 @@ func TestDeathInTheMiddle(t *testing.T) {
 				case "receiver":
 					b.end()
 				case "sender's NIC":
-					b.node.driver(driverCommand{Command: removeNIC, NIC: 1})
+					b.node.driver(driverCommand{command: removeNIC, nic: 1})
 				case "receiver's NIC":
-					a.node.driver(driverCommand{Command: removeNIC, NIC: 2})
+					a.node.driver(driverCommand{command: removeNIC, nic: 2})
 				}
 				// The word of it goes before the sender is done.
-				b.node.nic.Step(1)
+				b.node.nic.step(1)
 				c.carry()
 				c.run()
 				if dies[0] == 's' {

@@ -12,11 +12,11 @@ func TestRegistrationCompletesWhenAllNICsKnow(t *testing.T) {
 	c := newCluster(t, 3, limits)
 	p, cookie := c.nodes[0].begin("p", "", 0, ordinary)
 	_ = p
-	c.nodes[0].nic.Step(4)
+	c.nodes[0].nic.step(4)
 	c.carry()
-	c.nodes[1].nic.Step(4)
+	c.nodes[1].nic.step(4)
 	c.carry()
-	c.nodes[0].nic.Step(4)
+	c.nodes[0].nic.step(4)
 	c.nodes[0].collect()
 	if _, ok := c.nodes[0].results[cookie]; ok {
 		t.Fatal("it completed before NIC 3 knew")
@@ -55,16 +55,16 @@ func TestRegistrationFails(t *testing.T) {
 		}
 	}
 	for what, d := range map[string]driverCommand{
-		"an entry that is in use": {Command: newProcess, Index: first.index, Name: makeName("y"), Process: first.hostProcess},
-		"beyond the table":        {Command: newProcess, Index: uint16(limits.Processes), Name: makeName("y"), Process: first.hostProcess},
-		"no mappings":             {Command: newProcess, Index: 20, Name: makeName("y")},
-		"unknown command":         {Command: 99},
-		"join of nobody":          {Command: joinGroup, Index: 25, Group: makeName("g"), Size: 3},
-		"leave of nobody":         {Command: leaveGroup, Index: 25, Group: makeName("g")},
-		"NIC 0":                   {Command: addNIC},
-		"itself":                  {Command: addNIC, NIC: 1},
-		"a NIC twice":             {Command: addNIC, NIC: 2},
-		"a NIC that is not there": {Command: removeNIC, NIC: 9},
+		"an entry that is in use": {command: newProcess, index: first.index, name: makeName("y"), process: first.hostProcess},
+		"beyond the table":        {command: newProcess, index: uint16(limits.processes), name: makeName("y"), process: first.hostProcess},
+		"no mappings":             {command: newProcess, index: 20, name: makeName("y")},
+		"unknown command":         {command: 99},
+		"join of nobody":          {command: joinGroup, index: 25, group: makeName("g"), size: 3},
+		"leave of nobody":         {command: leaveGroup, index: 25, group: makeName("g")},
+		"NIC 0":                   {command: addNIC},
+		"itself":                  {command: addNIC, nic: 1},
+		"a NIC twice":             {command: addNIC, nic: 2},
+		"a NIC that is not there": {command: removeNIC, nic: 9},
 	} {
 		cookie := c.nodes[0].driver(d)
 		c.run()
@@ -72,7 +72,7 @@ func TestRegistrationFails(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", what, r, invalid)
 		}
 	}
-	cookie := c.nodes[0].driver(driverCommand{Command: deleteProcess, Index: 25})
+	cookie := c.nodes[0].driver(driverCommand{command: deleteProcess, index: 25})
 	c.run()
 	if r := c.nodes[0].result(t, cookie); r != 0 {
 		t.Errorf("deleting nobody: got %d, want 0", r)
@@ -81,7 +81,7 @@ func TestRegistrationFails(t *testing.T) {
 
 func TestTablesThatAreFull(t *testing.T) {
 	l := limits
-	l.Processes, l.Names, l.NICs = 3, 4, 1
+	l.processes, l.names, l.nics = 3, 4, 1
 	c := newCluster(t, 2, l)
 	for i := range 4 {
 		c.nodes[i%2].register(fmt.Sprint("p", i))
@@ -91,7 +91,7 @@ func TestTablesThatAreFull(t *testing.T) {
 	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
 		t.Fatalf("a full Name Table: got %v, want %v", r, noMemory)
 	}
-	cookie = c.nodes[0].driver(driverCommand{Command: addNIC, NIC: 3})
+	cookie = c.nodes[0].driver(driverCommand{command: addNIC, nic: 3})
 	c.run()
 	if r := state(c.nodes[0].result(t, cookie)); r != noMemory {
 		t.Fatalf("a full NIC Table: got %v, want %v", r, noMemory)
@@ -103,7 +103,7 @@ func TestNameTableOfAnotherNICIsFull(t *testing.T) {
 	c := newCluster(t, 0, limits)
 	c.add(1, limits)
 	small := limits
-	small.Processes, small.Names = 1, 1
+	small.processes, small.names = 1, 1
 	c.add(2, small)
 	c.run()
 	c.nodes[0].register("p0")
@@ -129,7 +129,7 @@ func TestOneNameAtTheSameTimeIsTheLowerNICs(t *testing.T) {
 		cookies = append(cookies, cookie)
 	}
 	for _, n := range c.nodes {
-		n.nic.Step(4)
+		n.nic.step(4)
 	}
 	c.run()
 	for i, want := range []int32{0, 0, nameTaken, nameTaken} {
@@ -145,7 +145,7 @@ func TestOneNameAtTheSameTimeIsTheLowerNICs(t *testing.T) {
 		c.run()
 		p.wantSend(t, 0, done, 2)
 	}
-	if got := c.nodes[1].nic.Statistics().RequestsBuffered; got != 4 {
+	if got := c.nodes[1].nic.statistics().requestsBuffered; got != 4 {
 		t.Fatalf("NIC 2 got %d of 4 messages", got)
 	}
 }
@@ -154,14 +154,14 @@ func TestAbandonedRegistration(t *testing.T) {
 	c := newCluster(t, 2, limits)
 	p, cookie := c.nodes[0].begin("p", "g", 2, ordinary)
 	c.run()
-	c.nodes[0].driver(driverCommand{Command: abandon, Cookie: cookie})
+	c.nodes[0].driver(driverCommand{command: abandon, cookie: cookie})
 	p.end()
 	c.run()
 	if r := state(c.nodes[0].result(t, cookie)); r != canceled {
 		t.Fatalf("got %v, want canceled", r)
 	}
 	c.nodes[1].register("p") // the name is free
-	if got := c.nodes[0].nic.Statistics().Processes; got != 0 {
+	if got := c.nodes[0].nic.statistics().processes; got != 0 {
 		t.Fatalf("%d processes are left", got)
 	}
 }
@@ -170,16 +170,16 @@ func TestGenerationGrowsWithEachUse(t *testing.T) {
 	c := newCluster(t, 1, limits)
 	for want := uint16(1); want < 4; want++ {
 		p := c.nodes[0].register("p")
-		if pid, generation := c.nodes[0].nic.PID(p.index); pid != 1 || generation != want {
+		if pid, generation := c.nodes[0].nic.pid(p.index); pid != 1 || generation != want {
 			t.Fatalf("got pid %d, generation %d, want 1, %d", pid, generation, want)
 		}
 		p.end()
 		c.run()
-		if p.status(statusGone) != 1 || p.Notified() == 0 {
+		if p.status(statusGone) != 1 || p.notified() == 0 {
 			t.Fatal("the process has not been told of its end")
 		}
 		delete(c.nodes[0].processes, 0)
-		p.Free()
+		p.free()
 	}
 }
 
@@ -202,13 +202,13 @@ func TestNICThatJoinsLaterKnowsAll(t *testing.T) {
 func TestNICThatDiesIsNotWaitedFor(t *testing.T) {
 	c := newCluster(t, 3, limits)
 	_, first := c.nodes[0].begin("p", "g", 1, ordinary)
-	c.nodes[0].nic.Step(4)
+	c.nodes[0].nic.step(4)
 	c.carry()
-	c.nodes[1].nic.Step(9)
+	c.nodes[1].nic.step(9)
 	c.carry()
-	c.nodes[0].nic.Step(9)
-	c.nodes[0].driver(driverCommand{Command: removeNIC, NIC: 3})
-	c.nodes[0].nic.Step(9)
+	c.nodes[0].nic.step(9)
+	c.nodes[0].driver(driverCommand{command: removeNIC, nic: 3})
+	c.nodes[0].nic.step(9)
 	if r := c.nodes[0].result(t, first); r != 0 {
 		t.Fatalf("result %d", r)
 	}
@@ -221,12 +221,12 @@ func TestIdleProcessIsToldToRing(t *testing.T) {
 	}
 	nic := c.nodes[0].nic
 	a.short(0, message{peer: "b", len: 1})
-	nic.Step(2)
+	nic.step(2)
 	if a.status(statusWakeup) != 0 {
 		t.Fatal("a process that has posted must ring")
 	}
 	for range 2000 {
-		nic.Step(1)
+		nic.step(1)
 	}
 	if a.status(statusWakeup) != 1 {
 		t.Fatal("an idle process is still looked at")
@@ -236,20 +236,20 @@ func TestIdleProcessIsToldToRing(t *testing.T) {
 	p := *a
 	a.node = &node{nic: nic}
 	at := a.entry()
-	body := a.VNI[at+4 : at+64]
+	body := a.vni[at+4 : at+64]
 	clear(body)
-	*a.word(a.VNI, at) = cmdSendShort
+	*a.word(a.vni, at) = cmdSendShort
 	p.tail++
-	nic.Step(3)
+	nic.step(3)
 	a.wantSend(t, 0, free, 0)
-	nic.Ring(0xffff)
-	nic.Step(3)
+	nic.ring(0xffff)
+	nic.step(3)
 	a.wantSend(t, 0, done, 1)
-	nic.NeedWakeup(true)
+	nic.needWakeup(true)
 	if a.status(statusWakeup) != 1 {
 		t.Fatal("the NIC sleeps and does not say so")
 	}
-	nic.NeedWakeup(false)
+	nic.needWakeup(false)
 	if a.status(statusWakeup) != 0 {
 		t.Fatal("the NIC is awake and does not say so")
 	}
@@ -266,14 +266,14 @@ func TestQueueHeadIsToldEveryEighthCommand(t *testing.T) {
 	}
 	// The driver's likewise: its queue has 64 entries, of which up to 7 may be free and not told.
 	posted := 0
-	for c.nodes[0].nic.Post(driverCommand{Command: abandon}) {
+	for c.nodes[0].nic.post(driverCommand{command: abandon}) {
 		posted++
 	}
 	if posted < 57 || posted > 64 {
 		t.Fatalf("the driver posted %d commands, want 57 to 64", posted)
 	}
 	c.run()
-	if !c.nodes[0].nic.Post(driverCommand{Command: abandon}) {
+	if !c.nodes[0].nic.post(driverCommand{command: abandon}) {
 		t.Fatal("the queue is still full")
 	}
 }
@@ -308,45 +308,45 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("%s: a doorbell rang", what)
 		}
 	}
-	s, ok := c.nodes[0].nic.ProcessStatistics(a.index)
-	if !ok || s.Misuse != 12 {
-		t.Fatalf("statistics: misuse %d (%v), want 12", s.Misuse, ok)
+	s, ok := c.nodes[0].nic.processStatistics(a.index)
+	if !ok || s.misuse != 12 {
+		t.Fatalf("statistics: misuse %d (%v), want 12", s.misuse, ok)
 	}
-	if _, ok := c.nodes[0].nic.ProcessStatistics(30); ok {
+	if _, ok := c.nodes[0].nic.processStatistics(30); ok {
 		t.Fatal("nobody has statistics")
 	}
 }
 
 func TestLayoutRefusesWhatIsBeyondTheLimits(t *testing.T) {
-	most := registrationSizes{Commands: 4096, Sends: 4096, Receives: 4096, RegionSize: 16384, PoolEntries: 65536}
-	for _, r := range []registrationSizes{most, {Commands: 1, Sends: 1, Receives: 1}, ordinary} {
+	most := registrationSizes{commands: 4096, sends: 4096, receives: 4096, regionSize: 16384, poolEntries: 65536}
+	for _, r := range []registrationSizes{most, {commands: 1, sends: 1, receives: 1}, ordinary} {
 		info, err := layoutOf(r)
 		if err != nil {
 			t.Fatalf("%+v: %v", r, err)
 		}
-		end := info.BufferPool + 16*r.PoolEntries
-		if info.SendContexts != info.CommandQueue+64*r.Commands || info.ReceiveContexts != info.SendContexts+64*r.Sends ||
-			info.SendRegions != info.ReceiveContexts+64*r.Receives || info.ReceiveRegions != info.SendRegions+r.Sends*r.RegionSize ||
-			info.BufferPool != info.ReceiveRegions+r.Receives*r.RegionSize || info.VNISize < end || info.VNISize%4096 != 0 {
+		end := info.bufferPool + 16*r.poolEntries
+		if info.sendContexts != info.commandQueue+64*r.commands || info.receiveContexts != info.sendContexts+64*r.sends ||
+			info.sendRegions != info.receiveContexts+64*r.receives || info.receiveRegions != info.sendRegions+r.sends*r.regionSize ||
+			info.bufferPool != info.receiveRegions+r.receives*r.regionSize || info.vniSize < end || info.vniSize%4096 != 0 {
 			t.Errorf("the interface of %+v: %+v", r, info)
 		}
-		if info.Status < 80 || info.SendDoorbells < info.Status+192 || info.ReceiveDoorbells < info.SendDoorbells+8*r.Sends ||
-			info.DoorbellRing < info.ReceiveDoorbells+8*r.Receives || info.RingEntries < r.Sends+r.Receives ||
-			info.HPSSize < info.DoorbellRing+4*info.RingEntries || info.HPSSize%4096 != 0 {
+		if info.status < 80 || info.sendDoorbells < info.status+192 || info.receiveDoorbells < info.sendDoorbells+8*r.sends ||
+			info.doorbellRing < info.receiveDoorbells+8*r.receives || info.ringEntries < r.sends+r.receives ||
+			info.hpsSize < info.doorbellRing+4*info.ringEntries || info.hpsSize%4096 != 0 {
 			t.Errorf("the host page of %+v: %+v", r, info)
 		}
 	}
 	for what, change := range map[string]func(*registrationSizes){
-		"no command":               func(r *registrationSizes) { r.Commands = 0 },
-		"commands no power of two": func(r *registrationSizes) { r.Commands = 48 },
-		"commands":                 func(r *registrationSizes) { r.Commands = 8192 },
-		"no send":                  func(r *registrationSizes) { r.Sends = 0 },
-		"sends":                    func(r *registrationSizes) { r.Sends = 4097 },
-		"no receive":               func(r *registrationSizes) { r.Receives = 0 },
-		"receives":                 func(r *registrationSizes) { r.Receives = 1 << 31 },
-		"region":                   func(r *registrationSizes) { r.RegionSize = 16384 + 64 },
-		"region of no lines":       func(r *registrationSizes) { r.RegionSize = 100 },
-		"pool":                     func(r *registrationSizes) { r.PoolEntries = 65537 },
+		"no command":               func(r *registrationSizes) { r.commands = 0 },
+		"commands no power of two": func(r *registrationSizes) { r.commands = 48 },
+		"commands":                 func(r *registrationSizes) { r.commands = 8192 },
+		"no send":                  func(r *registrationSizes) { r.sends = 0 },
+		"sends":                    func(r *registrationSizes) { r.sends = 4097 },
+		"no receive":               func(r *registrationSizes) { r.receives = 0 },
+		"receives":                 func(r *registrationSizes) { r.receives = 1 << 31 },
+		"region":                   func(r *registrationSizes) { r.regionSize = 16384 + 64 },
+		"region of no lines":       func(r *registrationSizes) { r.regionSize = 100 },
+		"pool":                     func(r *registrationSizes) { r.poolEntries = 65537 },
 	} {
 		r := ordinary
 		change(&r)
@@ -358,25 +358,25 @@ func TestLayoutRefusesWhatIsBeyondTheLimits(t *testing.T) {
 
 func TestLimitsThatAreNotAllowed(t *testing.T) {
 	for what, change := range map[string]func(*tableLimits){
-		"no process":            func(l *tableLimits) { l.Processes = 0 },
-		"65536 processes":       func(l *tableLimits) { l.Processes, l.Names = 65536, 65536 },
-		"fewer names":           func(l *tableLimits) { l.Names = l.Processes - 1 },
-		"no NIC":                func(l *tableLimits) { l.NICs = 0 },
-		"no group":              func(l *tableLimits) { l.Groups = 0 },
-		"packets of 1023 bytes": func(l *tableLimits) { l.PacketSize = 1023 },
-		"packets of 65537":      func(l *tableLimits) { l.PacketSize = 65537 },
+		"no process":            func(l *tableLimits) { l.processes = 0 },
+		"65536 processes":       func(l *tableLimits) { l.processes, l.names = 65536, 65536 },
+		"fewer names":           func(l *tableLimits) { l.names = l.processes - 1 },
+		"no NIC":                func(l *tableLimits) { l.nics = 0 },
+		"no group":              func(l *tableLimits) { l.groups = 0 },
+		"packets of 1023 bytes": func(l *tableLimits) { l.packetSize = 1023 },
+		"packets of 65537":      func(l *tableLimits) { l.packetSize = 65537 },
 	} {
 		l := limits
 		change(&l)
 		if n, err := newNIC(1, l, 4096); err == nil {
-			n.Close()
+			n.close()
 			t.Errorf("%s: allowed", what)
 		} else if !strings.Contains(err.Error(), "NIC 1") {
 			t.Errorf("%s: the error %q does not say which NIC", what, err)
 		}
 	}
 	if n, err := newNIC(0, limits, 4096); err == nil {
-		n.Close()
+		n.close()
 		t.Error("NIC 0: allowed")
 	}
 }

@@ -44,13 +44,13 @@ func TestRoundRobinIsFair(t *testing.T) {
 		served := make([]int, processes)
 		for range 300 {
 			for _, n := range c.nodes {
-				n.nic.Step(1)
+				n.nic.step(1)
 			}
 			c.carry()
 		}
 		for i, p := range ps {
-			s, _ := p.node.nic.ProcessStatistics(p.index)
-			served[i] = int(s.PacketsSent)
+			s, _ := p.node.nic.processStatistics(p.index)
+			served[i] = int(s.packetsSent)
 		}
 		if f := jain(served); f < 0.999 {
 			t.Errorf("nics=%d, processes: fairness %.4f: %v", nics, f, served)
@@ -74,15 +74,15 @@ func TestOperationsOfOneProcessTakeTurns(t *testing.T) {
 	}
 	packets := make([]int, 4)
 	for range 120 {
-		c.nodes[0].nic.Step(1)
-		for f := c.nodes[0].nic.Frame(2); len(f) > 0; f = c.nodes[0].nic.Frame(2) {
+		c.nodes[0].nic.step(1)
+		for f := c.nodes[0].nic.frame(2); len(f) > 0; f = c.nodes[0].nic.frame(2) {
 			if tag := int(f[12])<<8 | int(f[13]); tag < 4 {
 				packets[tag]++
 			}
-			c.nodes[1].nic.Receive(1, f)
-			c.nodes[0].nic.Consume(2)
+			c.nodes[1].nic.receive(1, f)
+			c.nodes[0].nic.consume(2)
 		}
-		c.nodes[1].nic.Step(2)
+		c.nodes[1].nic.step(2)
 		c.carry()
 	}
 	least, most := math.MaxInt, 0
@@ -111,7 +111,7 @@ func TestShortMessagePassesLongOnes(t *testing.T) {
 		a.short(7, message{peer: "b", tag: 7, len: 8, flags: flagDoorbell})
 		for range 40 {
 			for _, n := range c.nodes {
-				n.nic.Step(1)
+				n.nic.step(1)
 			}
 			c.carry()
 		}

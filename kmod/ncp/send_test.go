@@ -13,7 +13,7 @@ func (p *process) memory(t testing.TB, n int, a accessRights) ([]byte, uint32) {
 	t.Helper()
 	b := newMemory(n)
 	t.Cleanup(func() { freeMemory(b) })
-	h := p.Translate(b, a)
+	h := p.translate(b, a)
 	if h == 0 {
 		t.Fatal("no handle is left")
 	}
@@ -45,7 +45,7 @@ func pieces(handle uint32, n, most int) (d []descriptor) {
 }
 
 func TestMessageArrivesWhole(t *testing.T) {
-	packet := int(limits.PacketSize)
+	packet := int(limits.packetSize)
 	for _, n := range []int{0, 1, 64, packet - 1, packet, packet + 1, 3 * packet, 40_000} {
 		for _, first := range []string{"receive", "send"} {
 			t.Run(fmt.Sprintf("%d/%s first", n, first), func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestSendFails(t *testing.T) {
 				m := tc.m
 				if want == fault {
 					to, h := b.memory(t, 5000, writeAccess)
-					defer b.Untranslate(h)
+					defer b.untranslate(h)
 					_ = to
 					b.recv(0, message{peer: "a", tag: m.tag, flags: flagDoorbell, len: 5000, descriptors: one(h, 5000, 0)})
 					c.run()
@@ -203,7 +203,7 @@ func TestOrderWithinATag(t *testing.T) {
 					descriptors: []descriptor{{h, uint32(n), uint64(100*i + tag)}}})
 			}
 		}
-		c.nodes[0].nic.Step(3)
+		c.nodes[0].nic.step(3)
 		for i, n := range lens[:3] {
 			for tag := range 2 {
 				to, th := b.memory(t, 6000, writeAccess)
@@ -316,11 +316,11 @@ func TestCancelCrossesThePermission(t *testing.T) {
 	b.recv(0, message{peer: "a", len: 100, flags: flagDoorbell | flagInline})
 	c.run()
 	a.send(0, m)
-	c.nodes[0].nic.Step(9)
+	c.nodes[0].nic.step(9)
 	c.carry()
-	c.nodes[1].nic.Step(9) // it grants
+	c.nodes[1].nic.step(9) // it grants
 	a.post(cmdCancelSend, 0, 0, "")
-	c.nodes[0].nic.Step(9)
+	c.nodes[0].nic.step(9)
 	a.wantSend(t, 0, canceled, 0)
 	c.run()
 	b.wantRecv(t, 0, free, 0)
@@ -329,7 +329,7 @@ func TestCancelCrossesThePermission(t *testing.T) {
 	c.run()
 	a.wantSend(t, 1, done, 100)
 	b.wantRecv(t, 0, done, 100)
-	if late := c.nodes[0].nic.Statistics().LateFrames; late != 1 {
+	if late := c.nodes[0].nic.statistics().lateFrames; late != 1 {
 		t.Fatalf("late frames: got %d, want the permission that came too late", late)
 	}
 }
@@ -344,8 +344,8 @@ func TestFullFIFOLosesNothing(t *testing.T) {
 		}
 		c.nodes = append(c.nodes, &node{nic: nic, cluster: c, processes: map[uint16]*process{}, results: map[uint64]int32{}})
 	}
-	c.nodes[0].driver(driverCommand{Command: addNIC, NIC: 2})
-	c.nodes[1].driver(driverCommand{Command: addNIC, NIC: 1})
+	c.nodes[0].driver(driverCommand{command: addNIC, nic: 2})
+	c.nodes[1].driver(driverCommand{command: addNIC, nic: 1})
 	a, b := c.nodes[0].register("a"), c.nodes[1].register("b")
 	from, h := a.memory(t, 50_000, readAccess)
 	to, th := b.memory(t, 50_000, writeAccess)

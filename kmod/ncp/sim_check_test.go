@@ -314,20 +314,20 @@ func (s *sim) checkGroups() {
 func (s *sim) checkEmpty() {
 	for _, a := range s.actors {
 		if !a.nicDead {
-			a.node.driver(driverCommand{Command: deleteProcess, Index: a.index})
+			a.node.driver(driverCommand{command: deleteProcess, index: a.index})
 		}
 	}
 	s.run()
 	for _, n := range s.nodes {
-		st := n.nic.Statistics()
-		if st.BadFrames != 0 {
-			s.failf("NIC %d: %d bad frames among honest NICs", n.nic.ID, st.BadFrames)
+		st := n.nic.statistics()
+		if st.badFrames != 0 {
+			s.failf("NIC %d: %d bad frames among honest NICs", n.nic.id, st.badFrames)
 		}
-		if st.LocalMemory != 0 || st.Processes != 0 {
-			s.failf("NIC %d: %d bytes of local memory, %d processes are left", n.nic.ID, st.LocalMemory, st.Processes)
+		if st.localMemory != 0 || st.processes != 0 {
+			s.failf("NIC %d: %d bytes of local memory, %d processes are left", n.nic.id, st.localMemory, st.processes)
 		}
-		if got := n.nic.Allocated(); got != s.base[n] {
-			s.failf("NIC %d holds %d bytes more than when it was made", n.nic.ID, got-s.base[n])
+		if got := n.nic.allocated(); got != s.base[n] {
+			s.failf("NIC %d holds %d bytes more than when it was made", n.nic.id, got-s.base[n])
 		}
 	}
 }

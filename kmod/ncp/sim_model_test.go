@@ -282,7 +282,7 @@ func (s *sim) actMany(a *actor) {
 		return
 	}
 	n := 1 + s.rng.IntN(6)
-	if int(a.Info.Commands) < 8 || a.ahead() > int(a.Info.Commands)-4 {
+	if int(a.info.commands) < 8 || a.ahead() > int(a.info.commands)-4 {
 		return
 	}
 	m, sent := s.write(a, i, tag, short)
@@ -311,8 +311,8 @@ func (s *sim) actMany(a *actor) {
 
 // ahead is how many commands are posted and not read.
 func (p *process) ahead() (n int) {
-	for i := range p.Info.Commands {
-		if *p.word(p.VNI, p.Info.CommandQueue+i*64) != 0 {
+	for i := range p.info.commands {
+		if *p.word(p.vni, p.info.commandQueue+i*64) != 0 {
 			n++
 		}
 	}

@@ -93,17 +93,17 @@ func newSim(t testing.TB, seed int64, trace, most bool) *sim {
 
 func (s *sim) addNIC() {
 	s.lastID++
-	l := tableLimits{Processes: 1024, Names: 2048, Groups: 8, NICs: 64, PacketSize: 1024,
-		LocalMemory: uint32(s.rng.IntN(8)) * 8192}
+	l := tableLimits{processes: 1024, names: 2048, groups: 8, nics: 64, packetSize: 1024,
+		localMemory: uint32(s.rng.IntN(8)) * 8192}
 	nic, err := newNIC(s.lastID, l, 4096+s.rng.IntN(1<<14))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	n := &node{nic: nic, cluster: s.cluster, processes: map[uint16]*process{}, results: map[uint64]int32{}}
-	s.base[n] = nic.Allocated()
+	s.base[n] = nic.allocated()
 	for _, m := range s.nodes {
-		m.driver(driverCommand{Command: addNIC, NIC: s.lastID})
-		n.driver(driverCommand{Command: addNIC, NIC: m.nic.ID})
+		m.driver(driverCommand{command: addNIC, nic: s.lastID})
+		n.driver(driverCommand{command: addNIC, nic: m.nic.id})
 	}
 	s.nodes = append(s.nodes, n)
 	s.tracef("NIC %d", s.lastID)
@@ -112,8 +112,8 @@ func (s *sim) addNIC() {
 func (s *sim) register() {
 	n := s.nodes[s.rng.IntN(len(s.nodes))]
 	a := &actor{uid: len(s.actors), groups: map[*simGroup]*membership{}}
-	r := registrationSizes{Commands: 8 << s.rng.IntN(3), Sends: 1 + uint32(s.rng.IntN(6)), Receives: 1 + uint32(s.rng.IntN(6)),
-		RegionSize: 512, PoolEntries: 32}
+	r := registrationSizes{commands: 8 << s.rng.IntN(3), sends: 1 + uint32(s.rng.IntN(6)), receives: 1 + uint32(s.rng.IntN(6)),
+		regionSize: 512, poolEntries: 32}
 	group, size := "", uint32(0)
 	if len(s.groups) > 0 && s.chance(50) {
 		if g := s.groups[s.rng.IntN(len(s.groups))]; g.count() < g.size {
@@ -124,13 +124,13 @@ func (s *sim) register() {
 		}
 	}
 	a.process, a.cookie = n.begin(fmt.Sprint("p", a.uid), group, size, r)
-	a.sends = make([]simSend, r.Sends)
-	a.receives = make([]simReceive, r.Receives)
+	a.sends = make([]simSend, r.sends)
+	a.receives = make([]simReceive, r.receives)
 	a.out, a.in = newMemory(simMessage*len(a.sends)), newMemory(simMessage*len(a.receives))
-	a.outH, a.inH = a.Translate(a.out, readAccess), a.Translate(a.in, writeAccess)
+	a.outH, a.inH = a.translate(a.out, readAccess), a.translate(a.in, writeAccess)
 	s.expect(a)
 	s.actors = append(s.actors, a)
-	s.tracef("p%d registers on NIC %d, group %q", a.uid, n.nic.ID, group)
+	s.tracef("p%d registers on NIC %d, group %q", a.uid, n.nic.id, group)
 }
 
 // kill ends a process in order: it may be in the middle of anything.
@@ -147,7 +147,7 @@ func (s *sim) kill(a *actor) {
 
 // killNIC ends a NIC without a word; the others hear it from their hosts, each in its own time.
 func (s *sim) killNIC(n *node) {
-	s.tracef("NIC %d dies", n.nic.ID)
+	s.tracef("NIC %d dies", n.nic.id)
 	for _, a := range s.actors {
 		if a.node == n && !a.nicDead {
 			s.listen(a)
@@ -167,10 +167,10 @@ func (s *sim) killNIC(n *node) {
 		}
 	}
 	for _, m := range s.nodes {
-		m.driver(driverCommand{Command: removeNIC, NIC: n.nic.ID})
+		m.driver(driverCommand{command: removeNIC, nic: n.nic.id})
 	}
-	if leaked := n.nic.Close(); leaked != 0 {
-		s.failf("NIC %d leaks %d bytes when it is closed", n.nic.ID, leaked)
+	if leaked := n.nic.close(); leaked != 0 {
+		s.failf("NIC %d leaks %d bytes when it is closed", n.nic.id, leaked)
 	}
 }
 
@@ -187,16 +187,16 @@ func (s *sim) alive() (all []*actor) {
 func (s *sim) move() {
 	for range 1 + s.rng.IntN(2*len(s.nodes)) {
 		n := s.nodes[s.rng.IntN(len(s.nodes))]
-		s.stats.steps += n.nic.Step(1 + s.rng.IntN(6))
+		s.stats.steps += n.nic.step(1 + s.rng.IntN(6))
 		n.collect()
 		if s.chance(5) {
-			n.nic.NeedWakeup(s.chance(50))
+			n.nic.needWakeup(s.chance(50))
 		}
 	}
 	for range len(s.nodes) * 2 {
 		n, m := s.nodes[s.rng.IntN(len(s.nodes))], s.nodes[s.rng.IntN(len(s.nodes))]
 		if n != m {
-			n.nic.Carry(m.nic, 1+s.rng.IntN(4))
+			n.nic.carry(m.nic, 1+s.rng.IntN(4))
 		}
 	}
 	for _, a := range s.actors {
@@ -249,12 +249,12 @@ func simulate(t testing.TB, seed int64, trace, most bool) (wrong failure, stats 
 		}
 		stats = s.stats
 		for _, n := range s.nodes {
-			n.nic.Close()
+			n.nic.close()
 		}
 		for _, a := range s.actors {
 			freeMemory(a.out)
 			freeMemory(a.in)
-			a.Free()
+			a.free()
 		}
 	}()
 	rounds := 40 + s.rng.IntN(80)

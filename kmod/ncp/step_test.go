@@ -36,11 +36,11 @@ func (c *cluster) steps(t *testing.T, to ...[]byte) (n int) {
 		busy = false
 		for _, node := range c.nodes {
 			before := came()
-			busy = node.nic.Step(1) > 0 || busy
+			busy = node.nic.step(1) > 0 || busy
 			if got := came() - before; got > stepWork && got != packet {
-				t.Fatalf("step %d of NIC %d moved %d descriptors, want at most %d", n, node.nic.ID, got, stepWork)
-			} else if got >= 200 && got%packet != 0 && node.nic.Weight() < 200/32 {
-				t.Fatalf("step %d of NIC %d moved %d descriptors, and weighs %d", n, node.nic.ID, got, node.nic.Weight())
+				t.Fatalf("step %d of NIC %d moved %d descriptors, want at most %d", n, node.nic.id, got, stepWork)
+			} else if got >= 200 && got%packet != 0 && node.nic.weight() < 200/32 {
+				t.Fatalf("step %d of NIC %d moved %d descriptors, and weighs %d", n, node.nic.id, got, node.nic.weight())
 			}
 		}
 		busy = c.carry() || busy
@@ -51,7 +51,7 @@ func (c *cluster) steps(t *testing.T, to ...[]byte) (n int) {
 // Messages of thousands of descriptors, at either end or both, take many steps.
 func TestStepIsBoundedInDescriptors(t *testing.T) {
 	const size = 3 * packet
-	r := registrationSizes{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: size}
+	r := registrationSizes{commands: 16, sends: 2, receives: 2, regionSize: 1024, poolEntries: size}
 	whole := func(h uint32, n int) []descriptor { return []descriptor{{h, uint32(n), 0}} }
 	for _, tc := range []struct {
 		name     string
@@ -88,9 +88,9 @@ func TestStepIsBoundedInDescriptors(t *testing.T) {
 				a.post(cmdSend, 0, 0, "")
 				if tc.early {
 					for range 4 {
-						c.nodes[0].nic.Step(1)
+						c.nodes[0].nic.step(1)
 						c.carry()
-						c.nodes[nics-1].nic.Step(1)
+						c.nodes[nics-1].nic.step(1)
 						c.carry()
 					}
 				}
@@ -116,7 +116,7 @@ func TestStepIsBoundedInEmptyDescriptors(t *testing.T) {
 	for _, nics := range []int{1, 2} {
 		c := newCluster(t, nics, limits)
 		a, _ := c.nodes[0].begin("a", "", 0,
-			registrationSizes{Commands: 16, Sends: 2, Receives: 2, RegionSize: 1024, PoolEntries: 60000})
+			registrationSizes{commands: 16, sends: 2, receives: 2, regionSize: 1024, poolEntries: 60000})
 		b := c.nodes[nics-1].register("b")
 		_, h := a.memory(t, 8, readAccess)
 		b.recv(0, message{peer: "a", tag: 1, len: 8, flags: flagDoorbell | flagInline})
@@ -137,13 +137,13 @@ func TestStepIsBoundedInEmptyDescriptors(t *testing.T) {
 func TestBroadcastTakesTurns(t *testing.T) {
 	const members, size = 20, 4096
 	l := limits
-	l.PacketSize = 65536
+	l.packetSize = 65536
 	c := newCluster(t, 1, l)
 	var ps []*process
 	var to [][]byte
 	for i := range members {
 		p, _ := c.nodes[0].beginAs(mallory, fmt.Sprint("p", i), "all", members,
-			registrationSizes{Commands: 8, Sends: 1, Receives: 1, RegionSize: 64, PoolEntries: size})
+			registrationSizes{commands: 8, sends: 1, receives: 1, regionSize: 64, poolEntries: size})
 		ps = append(ps, p)
 	}
 	c.run()
@@ -164,9 +164,9 @@ func TestBroadcastTakesTurns(t *testing.T) {
 	r.recv(0, message{peer: "q", tag: 1, len: 8, flags: flagDoorbell | flagInline})
 	c.run()
 	ps[0].post(cmdBroadcast, 0, 0, "all")
-	c.nodes[0].nic.Step(1)
+	c.nodes[0].nic.step(1)
 	q.short(0, message{peer: "r", tag: 1, len: 8, flags: flagDoorbell})
-	c.nodes[0].nic.Step(2)
+	c.nodes[0].nic.step(2)
 	r.wantRecv(t, 0, done, 8)
 	if n := c.steps(t, to...); n < size*members/stepWork/2 {
 		t.Errorf("the broadcast took %d steps only", n)
@@ -209,15 +209,15 @@ func TestUsersTakeTurns(t *testing.T) {
 		var packets, commands [2]int
 		count := func() (packets, commands [2]int) {
 			for i, p := range ps {
-				s, _ := p.node.nic.ProcessStatistics(p.index)
-				packets[users[i]-mallory] += int(s.PacketsSent)
-				commands[users[i]-mallory] += int(s.Commands)
+				s, _ := p.node.nic.processStatistics(p.index)
+				packets[users[i]-mallory] += int(s.packetsSent)
+				commands[users[i]-mallory] += int(s.commands)
 			}
 			return packets, commands
 		}
 		for range 20 {
 			for _, n := range c.nodes {
-				n.nic.Step(1)
+				n.nic.step(1)
 			}
 			c.carry()
 		}
@@ -226,7 +226,7 @@ func TestUsersTakeTurns(t *testing.T) {
 		}
 		for range 200 {
 			for _, n := range c.nodes {
-				n.nic.Step(1)
+				n.nic.step(1)
 			}
 			c.carry()
 		}

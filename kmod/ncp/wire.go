@@ -89,17 +89,17 @@ type wireAddress [32]byte
 
 // wireConfig configures a wire. A zero means the default that wire.h names.
 type wireConfig struct {
-	NIC       uint16 // 1 to 65535
-	Key       [16]byte
-	Links     int           // at most
-	Addresses int           // at most
-	Frame     int           // bytes of the longest frame
-	Datagram  int           // bytes of the longest UDP payload
-	Buffer    int           // bytes of each of a link's buffers, for sending and for receiving
-	Dead      time.Duration // silence after which a peer is down
+	nic       uint16 // 1 to 65535
+	key       [16]byte
+	links     int           // at most
+	addresses int           // at most
+	frame     int           // bytes of the longest frame
+	datagram  int           // bytes of the longest UDP payload
+	buffer    int           // bytes of each of a link's buffers, for sending and for receiving
+	dead      time.Duration // silence after which a peer is down
 
-	Seed   uint64 // of random numbers, in a simulation; 0: from the kernel
-	Memory uint64 // bytes that may be allocated; 0: no limit
+	seed   uint64 // of random numbers, in a simulation; 0: from the kernel
+	memory uint64 // bytes that may be allocated; 0: no limit
 }
 
 // A wire is one NIC's end of all its links, as wire.h describes it: a state machine for one goroutine at a time. Times
@@ -109,17 +109,17 @@ type wire struct {
 	host *C.struct_wire_host
 }
 
-// newWire makes a wire; Close frees it.
+// newWire makes a wire; close frees it.
 func newWire(c wireConfig, now time.Duration) (*wire, error) {
 	host := (*C.struct_wire_host)(C.calloc(1, C.sizeof_struct_wire_host))
-	host.seed = C.uint64_t(c.Seed)
-	host.limit = C.uint64_t(c.Memory)
+	host.seed = C.uint64_t(c.seed)
+	host.limit = C.uint64_t(c.memory)
 	config := C.struct_wire_config{
-		nic: C.uint16_t(c.NIC), links: C.uint32_t(c.Links), addresses: C.uint32_t(c.Addresses),
-		frame: C.uint32_t(c.Frame), datagram: C.uint32_t(c.Datagram), buffer: C.uint32_t(c.Buffer),
-		dead_ns: C.uint64_t(c.Dead),
+		nic: C.uint16_t(c.nic), links: C.uint32_t(c.links), addresses: C.uint32_t(c.addresses),
+		frame: C.uint32_t(c.frame), datagram: C.uint32_t(c.datagram), buffer: C.uint32_t(c.buffer),
+		dead_ns: C.uint64_t(c.dead),
 	}
-	for i, b := range c.Key {
+	for i, b := range c.key {
 		config.key[i] = C.uint8_t(b)
 	}
 	w := C.wire_host_create(host, &config, C.uint64_t(now))
@@ -130,8 +130,8 @@ func newWire(c wireConfig, now time.Duration) (*wire, error) {
 	return &wire{w, host}, nil
 }
 
-// Close frees everything and returns how many bytes the C code has not freed. Peeked frames become invalid.
-func (w *wire) Close() (leaked uint64) {
+// close frees everything and returns how many bytes the C code has not freed. Peeked frames become invalid.
+func (w *wire) close() (leaked uint64) {
 	C.wire_destroy(w.w)
 	leaked = uint64(w.host.bytes)
 	C.free(unsafe.Pointer(w.host))
@@ -139,17 +139,17 @@ func (w *wire) Close() (leaked uint64) {
 	return leaked
 }
 
-// Goodbye closes all links; the next calls of Output tell the peers.
-func (w *wire) Goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
+// goodbye closes all links; the next calls of output tell the peers.
+func (w *wire) goodbye(now time.Duration) { C.wire_goodbye(w.w, C.uint64_t(now)) }
 
-// AddAddress adds an address at which the wire asks for NICs. It returns false if there are too many addresses.
-func (w *wire) AddAddress(now time.Duration, a wireAddress) bool {
+// addAddress adds an address at which the wire asks for NICs. It returns false if there are too many addresses.
+func (w *wire) addAddress(now time.Duration, a wireAddress) bool {
 	c := address(&a)
 	return C.wire_add_address(w.w, C.uint64_t(now), &c) == 0
 }
 
-// RemoveAddress stops asking at an address. Links that are up stay up.
-func (w *wire) RemoveAddress(a wireAddress) {
+// removeAddress stops asking at an address. Links that are up stay up.
+func (w *wire) removeAddress(a wireAddress) {
 	c := address(&a)
 	C.wire_remove_address(w.w, &c)
 }
@@ -171,13 +171,13 @@ const (
 
 // A wireEvent reports that a link came up or went down.
 type wireEvent struct {
-	NIC    uint16
-	Up     bool
-	Reason wireReason // of going down
+	nic    uint16
+	up     bool
+	reason wireReason // of going down
 }
 
-// Event takes the next event.
-func (w *wire) Event() (wireEvent, bool) {
+// event takes the next event.
+func (w *wire) event() (wireEvent, bool) {
 	var e C.struct_wire_event
 	if !C.wire_event(w.w, &e) {
 		return wireEvent{}, false
@@ -185,8 +185,8 @@ func (w *wire) Event() (wireEvent, bool) {
 	return wireEvent{uint16(e.nic), e.event == C.WIRE_UP, wireReason(e.reason)}, true
 }
 
-// Reserve returns room for a frame, valid until the next Commit, Input or Tick, or nil if there is none now.
-func (w *wire) Reserve(nic uint16, size int) []byte {
+// reserve returns room for a frame, valid until the next commit, input or tick, or nil if there is none now.
+func (w *wire) reserve(nic uint16, size int) []byte {
 	p := C.wire_reserve(w.w, C.uint16_t(nic), C.uint32_t(size))
 	if p == nil {
 		return nil
@@ -194,13 +194,13 @@ func (w *wire) Reserve(nic uint16, size int) []byte {
 	return unsafe.Slice((*byte)(p), size)
 }
 
-// Commit sends the first size bytes of the reserved room; 0 gives it back.
-func (w *wire) Commit(now time.Duration, nic uint16, size int) {
+// commit sends the first size bytes of the reserved room; 0 gives it back.
+func (w *wire) commit(now time.Duration, nic uint16, size int) {
 	C.wire_commit(w.w, C.uint64_t(now), C.uint16_t(nic), C.uint32_t(size))
 }
 
-// Peek returns the next received frame, valid until Consume or until the event that its link went down, or nil.
-func (w *wire) Peek(now time.Duration) (nic uint16, frame []byte) {
+// peek returns the next received frame, valid until consume or until the event that its link went down, or nil.
+func (w *wire) peek(now time.Duration) (nic uint16, frame []byte) {
 	var from C.uint16_t
 	var size C.uint32_t
 	p := C.wire_peek(w.w, C.uint64_t(now), &from, &size)
@@ -210,8 +210,8 @@ func (w *wire) Peek(now time.Duration) (nic uint16, frame []byte) {
 	return uint16(from), unsafe.Slice((*byte)(p), int(size))
 }
 
-// Consume gives back the frame that was peeked.
-func (w *wire) Consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
+// consume gives back the frame that was peeked.
+func (w *wire) consume(now time.Duration) { C.wire_consume(w.w, C.uint64_t(now)) }
 
 // wireDestination returns the NIC that a datagram is for; 0: a question for answerWire; -1: no datagram of the wire.
 func wireDestination(datagram []byte) int {
@@ -221,8 +221,8 @@ func wireDestination(datagram []byte) int {
 	return int(C.wire_destination(unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram))))
 }
 
-// Input handles a received datagram.
-func (w *wire) Input(now time.Duration, from *wireAddress, datagram []byte) {
+// input handles a received datagram.
+func (w *wire) input(now time.Duration, from *wireAddress, datagram []byte) {
 	if len(datagram) == 0 {
 		datagram = []byte{0}
 	}
@@ -230,8 +230,8 @@ func (w *wire) Input(now time.Duration, from *wireAddress, datagram []byte) {
 	C.wire_input(w.w, C.uint64_t(now), a, unsafe.Pointer(&datagram[0]), C.uint32_t(len(datagram)))
 }
 
-// Output writes the next datagram to send into b, which has room for the longest. It returns 0 if there is none now.
-func (w *wire) Output(now time.Duration, to *wireAddress, b []byte) int {
+// output writes the next datagram to send into b, which has room for the longest. It returns 0 if there is none now.
+func (w *wire) output(now time.Duration, to *wireAddress, b []byte) int {
 	a := (*C.struct_wire_address)(unsafe.Pointer(to))
 	if len(b) == 0 {
 		return 0
@@ -239,13 +239,13 @@ func (w *wire) Output(now time.Duration, to *wireAddress, b []byte) int {
 	return int(C.wire_output(w.w, C.uint64_t(now), a, unsafe.Pointer(&b[0]), C.uint32_t(len(b))))
 }
 
-// Timer returns when Tick must be called at the latest.
-func (w *wire) Timer() time.Duration {
+// timer returns when tick must be called at the latest.
+func (w *wire) timer() time.Duration {
 	return time.Duration(min(uint64(C.wire_timer(w.w)), math.MaxInt64))
 }
 
-// Tick does all that is due.
-func (w *wire) Tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
+// tick does all that is due.
+func (w *wire) tick(now time.Duration) { C.wire_tick(w.w, C.uint64_t(now)) }
 
 // answerWire answers a question for the NICs of a host, which are given in ascending order. It returns nil if no answer
 // is due.
@@ -272,35 +272,35 @@ type wireCounters struct {
 
 var _ [unsafe.Sizeof(wireCounters{})]byte = [C.sizeof_struct_wire_counters]byte{}
 
-// Counters returns the counters since newWire.
-func (w *wire) Counters() (c wireCounters) {
+// counters returns the counters since newWire.
+func (w *wire) counters() (c wireCounters) {
 	C.wire_counters(w.w, (*C.struct_wire_counters)(unsafe.Pointer(&c)))
 	return c
 }
 
-// Memory returns how many bytes are allocated, and the most that ever were.
-func (w *wire) Memory() (now, most uint64) {
+// memory returns how many bytes are allocated, and the most that ever were.
+func (w *wire) memory() (now, most uint64) {
 	return uint64(w.host.bytes), uint64(w.host.most)
 }
 
 // wireLink describes a link.
 type wireLink struct {
-	NIC                    uint16
-	Up                     bool
-	Address                wireAddress
-	Since, RTT, LeastRTT   time.Duration
-	Window, Flight, Queued int // bytes
-	Datagram               int // bytes of the longest
+	nic                    uint16
+	up                     bool
+	address                wireAddress
+	since, rtt, leastRTT   time.Duration
+	window, flight, queued int // bytes
+	datagram               int // bytes of the longest
 }
 
-// Links describes all links, in any order.
-func (w *wire) Links() (all []wireLink) {
+// links describes all links, in any order.
+func (w *wire) links() (all []wireLink) {
 	var i C.struct_wire_link_info
 	for n := 0; bool(C.wire_link_info(w.w, C.uint32_t(n), &i)); n++ {
 		all = append(all, wireLink{
-			NIC: uint16(i.nic), Up: bool(i.up), Address: *(*wireAddress)(unsafe.Pointer(&i.address)),
-			Since: time.Duration(i.since_ns), RTT: time.Duration(i.rtt_ns), LeastRTT: time.Duration(i.least_rtt_ns),
-			Window: int(i.window), Flight: int(i.flight), Queued: int(i.queued), Datagram: int(i.datagram),
+			nic: uint16(i.nic), up: bool(i.up), address: *(*wireAddress)(unsafe.Pointer(&i.address)),
+			since: time.Duration(i.since_ns), rtt: time.Duration(i.rtt_ns), leastRTT: time.Duration(i.least_rtt_ns),
+			window: int(i.window), flight: int(i.flight), queued: int(i.queued), datagram: int(i.datagram),
 		})
 	}
 	return all

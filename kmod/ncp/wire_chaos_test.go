@@ -28,15 +28,15 @@ func chaos(seed uint64) *simNet {
 		var nics []wireConfig
 		for range pick(1, 1, 1, 2) {
 			nics = append(nics, wireConfig{
-				NIC: uint16(1 + r.IntN(65535)), Frame: frame, Datagram: pick(512, 1452, 1452, 8900),
-				Buffer: pick(65536+32768*(frame/16384)*2, 131072, 262144), Dead: 500 * time.Millisecond, Links: 8, Addresses: 8,
+				nic: uint16(1 + r.IntN(65535)), frame: frame, datagram: pick(512, 1452, 1452, 8900),
+				buffer: pick(65536+32768*(frame/16384)*2, 131072, 262144), dead: 500 * time.Millisecond, links: 8, addresses: 8,
 			})
 		}
 		n.addHost(nics...)
 	}
 	for _, h := range n.hosts {
 		for i, c := range h.nics {
-			c.config.NIC = c.config.NIC/16*16 + uint16(h.index*4+i) + 1 // no two alike
+			c.config.nic = c.config.nic/16*16 + uint16(h.index*4+i) + 1 // no two alike
 			c.quota = uint32(1 + r.IntN(40))
 			c.lazy = r.IntN(4) == 0
 			most := pick(16, 100, frame)
@@ -106,7 +106,7 @@ func (c *simNIC) restart(after time.Duration, goodbye bool) {
 		return
 	}
 	if goodbye {
-		c.wire.Goodbye(n.now)
+		c.wire.goodbye(n.now)
 		c.flush()
 	}
 	c.stop()
@@ -144,7 +144,7 @@ func (n *simNet) check() error {
 	for _, h := range n.hosts {
 		for _, c := range h.nics {
 			if !n.complete() {
-				return fmt.Errorf("not complete at %v: NIC %d: %+v, %+v", n.now, c.config.NIC, c.wire.Counters(), c.wire.Links())
+				return fmt.Errorf("not complete at %v: NIC %d: %+v, %+v", n.now, c.config.nic, c.wire.counters(), c.wire.links())
 			}
 			if err := c.bounded(); err != nil {
 				return err
@@ -156,10 +156,10 @@ func (n *simNet) check() error {
 
 // bounded says how the memory of a NIC goes beyond what its configuration allows.
 func (c *simNIC) bounded() error {
-	link := uint64(2*c.config.Buffer) + 512*48 + 4096
-	now, most := c.wire.Memory()
-	if limit := 65536 + uint64(c.config.Links)*link; most > limit || now > most {
-		return fmt.Errorf("NIC %d: %d bytes allocated, %d at most, expected at most %d", c.config.NIC, now, most, limit)
+	link := uint64(2*c.config.buffer) + 512*48 + 4096
+	now, most := c.wire.memory()
+	if limit := 65536 + uint64(c.config.links)*link; most > limit || now > most {
+		return fmt.Errorf("NIC %d: %d bytes allocated, %d at most, expected at most %d", c.config.nic, now, most, limit)
 	}
 	return nil
 }

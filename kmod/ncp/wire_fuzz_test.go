@@ -57,26 +57,26 @@ func (p *wirePlay) do(op byte, b []byte) {
 	from := simAddress(len(b) % 3)
 	switch op % 8 {
 	case 0: // without the key
-		p.w.Input(p.now, &from, b)
+		p.w.input(p.now, &from, b)
 	case 1: // with it, and all that a datagram needs to be looked at
 		d := append([]byte(nil), b...)
 		if len(d) >= 24 {
 			p.forger.patch(d)
 		}
-		p.w.Input(p.now, &from, p.forger.seal(d))
+		p.w.input(p.now, &from, p.forger.seal(d))
 	case 2:
 		for _, v := range b[:min(len(b), 8)] {
 			p.now += time.Duration(v) << 23 // up to 2 s
-			if p.w.Timer() <= p.now {
-				p.w.Tick(p.now)
+			if p.w.timer() <= p.now {
+				p.w.tick(p.now)
 			}
 			p.output()
 		}
 	case 3:
 		for _, v := range b {
-			if room := p.w.Reserve(p.forger.from, 1+int(v)*4); room != nil {
+			if room := p.w.reserve(p.forger.from, 1+int(v)*4); room != nil {
 				clear(room)
-				p.w.Commit(p.now, p.forger.from, len(room)-int(v)%2)
+				p.w.commit(p.now, p.forger.from, len(room)-int(v)%2)
 			}
 		}
 	case 4:
@@ -84,12 +84,12 @@ func (p *wirePlay) do(op byte, b []byte) {
 	case 5:
 		p.output()
 	case 6:
-		p.w.AddAddress(p.now, from)
+		p.w.addAddress(p.now, from)
 	case 7:
 		if len(b) > 100 {
-			p.w.Goodbye(p.now)
+			p.w.goodbye(p.now)
 		} else {
-			p.w.RemoveAddress(from)
+			p.w.removeAddress(from)
 		}
 	}
 }
@@ -108,10 +108,10 @@ func (f *wireForger) patch(d []byte) {
 }
 
 func (p *wirePlay) peek() {
-	for _, ok := p.w.Event(); ok; _, ok = p.w.Event() {
+	for _, ok := p.w.event(); ok; _, ok = p.w.event() {
 	}
 	for {
-		_, b := p.w.Peek(p.now)
+		_, b := p.w.peek(p.now)
 		if b == nil {
 			return
 		}
@@ -123,7 +123,7 @@ func (p *wirePlay) peek() {
 			sum += v
 		}
 		_ = sum
-		p.w.Consume(p.now)
+		p.w.consume(p.now)
 	}
 }
 
@@ -131,7 +131,7 @@ func (p *wirePlay) output() {
 	b := make([]byte, 1452)
 	var to wireAddress
 	for i := 0; ; i++ {
-		n := p.w.Output(p.now, &to, b)
+		n := p.w.output(p.now, &to, b)
 		if n == 0 {
 			break
 		}
@@ -139,7 +139,7 @@ func (p *wirePlay) output() {
 			p.t.Fatalf("output %d of %d bytes", i, n)
 		}
 	}
-	if now, _ := p.w.Memory(); now > 1<<20 {
+	if now, _ := p.w.memory(); now > 1<<20 {
 		p.t.Fatalf("%d bytes of memory", now)
 	}
 }

@@ -72,15 +72,15 @@ type wireScript struct {
 }
 
 func newWireScript(t *testing.T, nic uint16, datagram int) *wireScript {
-	c := wireConfig{NIC: nic, Frame: 1000, Buffer: 4096, Datagram: datagram, Seed: 7}
-	for i := range c.Key {
-		c.Key[i] = byte(i)
+	c := wireConfig{nic: nic, frame: 1000, buffer: 4096, datagram: datagram, seed: 7}
+	for i := range c.key {
+		c.key[i] = byte(i)
 	}
 	w, err := newWire(c, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.Close() })
+	t.Cleanup(func() { w.close() })
 	return &wireScript{T: t, w: w, vectors: wireVectors(t)}
 }
 
@@ -89,7 +89,7 @@ func (s *wireScript) in(name string) {
 		s.Fatalf("no vector %q", name)
 	}
 	from := simAddress(1)
-	s.w.Input(time.Second, &from, s.vectors[name])
+	s.w.input(time.Second, &from, s.vectors[name])
 }
 
 // out expects one datagram, and nothing behind it.
@@ -102,7 +102,7 @@ func (s *wireScript) out(name string) {
 func (s *wireScript) next(name string) {
 	s.Helper()
 	var to wireAddress
-	got := s.buffer[:s.w.Output(time.Second, &to, s.buffer[:])]
+	got := s.buffer[:s.w.output(time.Second, &to, s.buffer[:])]
 	if want := s.vectors[name]; string(got) != string(want) {
 		s.Fatalf("%s:\n got %x\nwant %x", name, got, want)
 	}
@@ -114,35 +114,35 @@ func (s *wireScript) next(name string) {
 func (s *wireScript) silent() {
 	s.Helper()
 	var to wireAddress
-	if n := s.w.Output(time.Second, &to, s.buffer[:]); n != 0 {
+	if n := s.w.output(time.Second, &to, s.buffer[:]); n != 0 {
 		s.Fatalf("an unexpected datagram: %x", s.buffer[:n])
 	}
 }
 
 func (s *wireScript) event(nic uint16, up bool) {
 	s.Helper()
-	if e, ok := s.w.Event(); !ok || e.NIC != nic || e.Up != up {
+	if e, ok := s.w.event(); !ok || e.nic != nic || e.up != up {
 		s.Fatalf("event: got %+v, %v, want NIC %d, up %v", e, ok, nic, up)
 	}
 }
 
 func (s *wireScript) frame(nic uint16, want string) {
 	s.Helper()
-	from, b := s.w.Peek(time.Second)
+	from, b := s.w.peek(time.Second)
 	if from != nic || string(b) != want {
 		s.Fatalf("frame: got %q of NIC %d, want %q", b, from, want)
 	}
-	s.w.Consume(time.Second)
+	s.w.consume(time.Second)
 }
 
 func (s *wireScript) send(nic uint16, frame string) {
 	s.Helper()
-	b := s.w.Reserve(nic, 100)
+	b := s.w.reserve(nic, 100)
 	if b == nil {
 		s.Fatal("no room")
 	}
 	copy(b, frame)
-	s.w.Commit(time.Second, nic, len(frame))
+	s.w.commit(time.Second, nic, len(frame))
 }
 
 func TestWireDatagramsOfLowerNIC(t *testing.T) {
@@ -153,7 +153,7 @@ func TestWireDatagramsOfLowerNIC(t *testing.T) {
 	s.out("lower out confirm")
 	s.in("lower in data")
 	s.out("lower out ack")
-	if s.w.Reserve(0x0304, 1) != nil {
+	if s.w.reserve(0x0304, 1) != nil {
 		t.Error("room on a link that the host does not know to be up")
 	}
 	s.event(0x0304, true)
@@ -166,7 +166,7 @@ func TestWireDatagramsOfLowerNIC(t *testing.T) {
 	s.out("lower out bitmap")
 	s.in("lower in repeated 4")
 	s.out("lower out duplicate")
-	s.w.Goodbye(time.Second)
+	s.w.goodbye(time.Second)
 	s.next("lower out close")
 }
 
@@ -181,7 +181,7 @@ func TestWireDatagramsOfHigherNIC(t *testing.T) {
 	s.out("higher out welcome again")
 	s.in("higher in version 1")
 	s.silent()
-	if c := s.w.Counters(); c.WrongVersion != 1 {
+	if c := s.w.counters(); c.WrongVersion != 1 {
 		t.Errorf("another version: %+v", c)
 	}
 	s.in("higher in close")

@@ -18,8 +18,8 @@ func goodput(t *testing.T, loss, rate float64, rtt, queue, length time.Duration,
 	n.link.rate, n.link.queue = rate, queue
 	var from, to []wireConfig
 	for i := range flows {
-		from = append(from, wireConfig{NIC: uint16(i + 1), Buffer: 1 << 20})
-		to = append(to, wireConfig{NIC: uint16(i + 101), Buffer: 1 << 20})
+		from = append(from, wireConfig{nic: uint16(i + 1), buffer: 1 << 20})
+		to = append(to, wireConfig{nic: uint16(i + 101), buffer: 1 << 20})
 	}
 	a, b := n.addHost(from...), n.addHost(to...)
 	got := make([]float64, flows)
@@ -59,7 +59,7 @@ func goodput(t *testing.T, loss, rate float64, rtt, queue, length time.Duration,
 
 func (h *simHost) counters() (sum wireCounters) {
 	for _, c := range h.nics {
-		sum.add(c.wire.Counters())
+		sum.add(c.wire.counters())
 	}
 	return sum
 }

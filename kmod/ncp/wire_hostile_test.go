@@ -69,11 +69,11 @@ func (f *wireForger) data(sequence uint64, position uint32, fragment []byte, cha
 // linkedForger is a forger of a lower number that has a link to a new wire, NIC 0x0304.
 func linkedForger(t testing.TB) (*wireForger, *wire) {
 	f := &wireForger{key: [16]byte{1}, from: 0x0102, to: 0x0304, mine: 5}
-	w, err := newWire(wireConfig{NIC: f.to, Key: f.key, Frame: 1000, Buffer: 4096, Links: 4, Seed: 7}, time.Second)
+	w, err := newWire(wireConfig{nic: f.to, key: f.key, frame: 1000, buffer: 4096, links: 4, seed: 7}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.Close() })
+	t.Cleanup(func() { w.close() })
 	f.input(w, f.greeting(wireHello, 1000))
 	welcome := outputs(w)
 	if len(welcome) != 1 {
@@ -82,7 +82,7 @@ func linkedForger(t testing.TB) (*wireForger, *wire) {
 	f.his = binary.BigEndian.Uint64(welcome[0][8:])
 	f.input(w, f.greeting(wireConfirm, 1000))
 	outputs(w)
-	if e, ok := w.Event(); !ok || !e.Up {
+	if e, ok := w.event(); !ok || !e.up {
 		t.Fatal("no link")
 	}
 	return f, w
@@ -90,14 +90,14 @@ func linkedForger(t testing.TB) (*wireForger, *wire) {
 
 func (f *wireForger) input(w *wire, b []byte) {
 	from := simAddress(1)
-	w.Input(time.Second, &from, b)
+	w.input(time.Second, &from, b)
 }
 
 func outputs(w *wire) (all [][]byte) {
 	for {
 		b := make([]byte, 65536)
 		var to wireAddress
-		n := w.Output(time.Second, &to, b)
+		n := w.output(time.Second, &to, b)
 		if n == 0 {
 			return all
 		}
@@ -111,15 +111,15 @@ func TestWireDropsWhatLacksTheKey(t *testing.T) {
 	good := f.data(0, 0, make([]byte, 16), nil)
 	drop := func(b []byte) {
 		t.Helper()
-		before := w.Counters()
-		memory, _ := w.Memory()
+		before := w.counters()
+		memory, _ := w.memory()
 		f.input(w, b)
-		after := w.Counters()
-		now, _ := w.Memory()
+		after := w.counters()
+		now, _ := w.memory()
 		if after.Unauthenticated != before.Unauthenticated+1 || after.Stale+after.Malformed+after.WrongVersion > 0 {
 			t.Fatalf("%x: got %+v", b, after)
 		}
-		if _, ok := w.Event(); ok || len(outputs(w)) > 0 || now != memory {
+		if _, ok := w.event(); ok || len(outputs(w)) > 0 || now != memory {
 			t.Fatalf("%x has changed something", b)
 		}
 	}
@@ -177,14 +177,14 @@ func TestWireCountsNonsenseOfPeersWithTheKey(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f, w := linkedForger(t)
 			f.input(w, c.make(f))
-			got := w.Counters()
+			got := w.counters()
 			if *c.counter(&got) != 1 {
 				t.Errorf("got %+v", got)
 			}
-			if e, ok := w.Event(); ok {
+			if e, ok := w.event(); ok {
 				t.Errorf("event %+v", e)
 			}
-			if _, b := w.Peek(time.Second); b != nil {
+			if _, b := w.peek(time.Second); b != nil {
 				t.Errorf("frame %q", b)
 			}
 		})
@@ -215,12 +215,12 @@ func TestWireEndsALinkOfNonsense(t *testing.T) {
 			f.input(w, f.data(1, c.second, make([]byte, 8), nil))
 			f.input(w, f.data(0, 0, b, nil))
 			for range 3 {
-				if _, b := w.Peek(time.Second); b == nil {
+				if _, b := w.peek(time.Second); b == nil {
 					break
 				}
-				w.Consume(time.Second)
+				w.consume(time.Second)
 			}
-			if e, ok := w.Event(); !ok || e.Up || e.Reason != wireNonsense {
+			if e, ok := w.event(); !ok || e.up || e.reason != wireNonsense {
 				t.Errorf("event: got %+v, %v", e, ok)
 			}
 		})
@@ -230,30 +230,30 @@ func TestWireEndsALinkOfNonsense(t *testing.T) {
 // Greetings without end get one answer each at most, no longer than they are, and no memory.
 func TestWireFloodOfHellos(t *testing.T) {
 	f := &wireForger{key: [16]byte{1}, to: 0x7000}
-	w, err := newWire(wireConfig{NIC: f.to, Key: f.key, Frame: 1000, Links: 16}, time.Second)
+	w, err := newWire(wireConfig{nic: f.to, key: f.key, frame: 1000, links: 16}, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	base, _ := w.Memory()
+	defer w.close()
+	base, _ := w.memory()
 	for i := range 10000 {
 		f.from, f.mine = uint16(1+i%20), uint64(i+1)
 		from := simAddress(i % 200)
-		w.Input(time.Second, &from, f.greeting(wireHello, 1000))
+		w.input(time.Second, &from, f.greeting(wireHello, 1000))
 		if i%100 == 99 {
 			outputs(w)
 		}
 	}
-	c := w.Counters()
+	c := w.counters()
 	if c.BytesOut > c.BytesIn || c.DatagramsOut == 0 || c.Refused == 0 || c.Unanswered == 0 {
 		t.Errorf("got %+v", c)
 	}
-	if now, _ := w.Memory(); now > base+16*4096 {
+	if now, _ := w.memory(); now > base+16*4096 {
 		t.Errorf("%d bytes for 16 NICs that have only said hello", now-base)
 	}
-	w.Tick(time.Hour)
-	w.Tick(2 * time.Hour)
-	if now, _ := w.Memory(); now != base || len(w.Links()) > 0 {
+	w.tick(time.Hour)
+	w.tick(2 * time.Hour)
+	if now, _ := w.memory(); now != base || len(w.links()) > 0 {
 		t.Errorf("%d bytes are kept for NICs that have never come up", now-base)
 	}
 }
@@ -281,11 +281,11 @@ func TestWireHashesLittleOfStrangers(t *testing.T) {
 			f, w := linkedForger(t)
 			f.key[0] ^= 1
 			b := c.make(f)
-			before := w.Counters()
+			before := w.counters()
 			for range n {
 				f.input(w, b)
 			}
-			after := w.Counters()
+			after := w.counters()
 			if got := after.Hashed - before.Hashed; got > c.hashed || c.hashed > 64*most && got == 0 {
 				t.Errorf("%d bytes of %d were hashed, want at most %d", got, n*len(b), c.hashed)
 			}

@@ -14,7 +14,7 @@ func pairNet(t *testing.T, seed uint64, change func(c *wireConfig)) (n *simNet, 
 	t.Cleanup(n.close)
 	n.faults.delay = 100 * time.Microsecond
 	for i := range 2 {
-		c := wireConfig{NIC: uint16(10 + i), Frame: 4096, Buffer: 32768}
+		c := wireConfig{nic: uint16(10 + i), frame: 4096, buffer: 32768}
 		if change != nil {
 			change(&c)
 		}
@@ -38,7 +38,7 @@ func finish(t *testing.T, n *simNet, within time.Duration) {
 	}
 	if !n.complete() {
 		for _, h := range n.hosts {
-			t.Errorf("not complete: %+v, %+v", h.nics[0].wire.Counters(), h.nics[0].wire.Links())
+			t.Errorf("not complete: %+v, %+v", h.nics[0].wire.counters(), h.nics[0].wire.links())
 		}
 	}
 }
@@ -76,9 +76,9 @@ func TestWireRepeatedDatagramsChangeNothing(t *testing.T) {
 		}
 		for i, c := range nics {
 			if len(c.events) != before[i] {
-				t.Errorf("restarted %v: NIC %d: events %+v", restart, c.config.NIC, c.events[before[i]:])
+				t.Errorf("restarted %v: NIC %d: events %+v", restart, c.config.nic, c.events[before[i]:])
 			}
-			if got := c.wire.Counters(); got.Replayed+got.Stale == 0 {
+			if got := c.wire.counters(); got.Replayed+got.Stale == 0 {
 				t.Errorf("restarted %v: nothing was dropped: %+v", restart, got)
 			}
 		}
@@ -95,7 +95,7 @@ func TestWireRepeatedDatagramsBringNobodyBack(t *testing.T) {
 	n.tap = nil
 	b.stop()
 	n.run(n.now+6*time.Second, nil)
-	if e := a.events[len(a.events)-1]; e.Up || e.Reason != wireSilent {
+	if e := a.events[len(a.events)-1]; e.up || e.reason != wireSilent {
 		t.Fatalf("got %+v", a.events)
 	}
 	events := len(a.events)
@@ -136,7 +136,7 @@ func TestWireDeathsAreTold(t *testing.T) {
 			[]wireEvent{{11, false, wireClosed}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n, a, b := pairNet(t, 5, func(c *wireConfig) { c.Dead = dead })
+			n, a, b := pairNet(t, 5, func(c *wireConfig) { c.dead = dead })
 			finish(t, n, time.Second)
 			events := len(a.events)
 			a.peers[11].sent, b.peers[10].sent = 50, 50
@@ -165,13 +165,13 @@ func TestWireSlowReceiverIsNotOverrun(t *testing.T) {
 	held := true
 	b.hold = func() bool { return held }
 	n.run(n.now+3*time.Second, nil)
-	if l := a.wire.Links()[0]; !l.Up || l.Queued < 16384 || a.peers[11].sent == 2000 {
+	if l := a.wire.links()[0]; !l.up || l.queued < 16384 || a.peers[11].sent == 2000 {
 		t.Errorf("the sender goes on: %+v", l)
 	}
 	held = false
 	b.step()
 	finish(t, n, 10*time.Second)
-	if c := b.wire.Counters(); c.Overrun > 0 {
+	if c := b.wire.counters(); c.Overrun > 0 {
 		t.Errorf("got %+v", c)
 	}
 }
@@ -179,25 +179,25 @@ func TestWireSlowReceiverIsNotOverrun(t *testing.T) {
 // All sizes of frames fit into the smallest buffers, over the smallest and the largest datagrams.
 func TestWireAllSizes(t *testing.T) {
 	for _, c := range []wireConfig{
-		{Frame: 1000, Buffer: 4096, Datagram: 512},
-		{Frame: 16404, Buffer: 131072, Datagram: 512},
-		{Frame: 16404, Buffer: 131072, Datagram: 8952},
-		{Frame: 65556, Buffer: 524288, Datagram: 65507},
-		{Frame: 8184, Buffer: 32768, Datagram: 1452},
+		{frame: 1000, buffer: 4096, datagram: 512},
+		{frame: 16404, buffer: 131072, datagram: 512},
+		{frame: 16404, buffer: 131072, datagram: 8952},
+		{frame: 65556, buffer: 524288, datagram: 65507},
+		{frame: 8184, buffer: 32768, datagram: 1452},
 	} {
-		n, a, b := pairNet(t, 8, func(to *wireConfig) { to.Frame, to.Buffer, to.Datagram = c.Frame, c.Buffer, c.Datagram })
+		n, a, b := pairNet(t, 8, func(to *wireConfig) { to.frame, to.buffer, to.datagram = c.frame, c.buffer, c.datagram })
 		n.faults.loss = 0.01
 		size := 0
 		for _, c := range []*simNIC{a, b} {
 			c.quota = 300
 			c.sizes = func() int {
 				size++
-				return []int{simHead, c.config.Frame, size % c.config.Frame}[size%3]
+				return []int{simHead, c.config.frame, size % c.config.frame}[size%3]
 			}
 		}
 		finish(t, n, 30*time.Second)
 	}
-	if _, err := newWire(wireConfig{NIC: 1, Frame: 1024, Buffer: 4096}, 0); err == nil {
+	if _, err := newWire(wireConfig{nic: 1, frame: 1024, buffer: 4096}, 0); err == nil {
 		t.Error("a buffer of less than four frames is allowed")
 	}
 }
@@ -207,10 +207,10 @@ func TestWireIdleLinkIsQuiet(t *testing.T) {
 	n, a, b := pairNet(t, 9, nil)
 	finish(t, n, time.Second)
 	n.run(n.now+time.Second, nil)
-	before := a.wire.Counters().DatagramsOut + b.wire.Counters().DatagramsOut
+	before := a.wire.counters().DatagramsOut + b.wire.counters().DatagramsOut
 	steps := a.steps
 	n.run(n.now+100*time.Second, nil)
-	after := a.wire.Counters().DatagramsOut + b.wire.Counters().DatagramsOut
+	after := a.wire.counters().DatagramsOut + b.wire.counters().DatagramsOut
 	if after-before > 600 || after == before {
 		t.Errorf("%d datagrams in 100 s", after-before)
 	}
@@ -270,40 +270,40 @@ func BenchmarkWire(b *testing.B) {
 			now := time.Second
 			var w [2]*wire
 			for i := range w {
-				w[i], _ = newWire(wireConfig{NIC: uint16(1 + i), Datagram: c.datagram, Seed: uint64(i + 1)}, now)
-				defer w[i].Close()
+				w[i], _ = newWire(wireConfig{nic: uint16(1 + i), datagram: c.datagram, seed: uint64(i + 1)}, now)
+				defer w[i].close()
 			}
 			buffer := make([]byte, 65536)
 			var to wireAddress
 			pump := func() {
 				for i := range w {
-					for n := w[i].Output(now, &to, buffer); n > 0; n = w[i].Output(now, &to, buffer) {
-						w[1-i].Input(now, &to, buffer[:n])
+					for n := w[i].output(now, &to, buffer); n > 0; n = w[i].output(now, &to, buffer) {
+						w[1-i].input(now, &to, buffer[:n])
 					}
-					if w[i].Timer() <= now {
-						w[i].Tick(now)
+					if w[i].timer() <= now {
+						w[i].tick(now)
 					}
 				}
 			}
 			f := wireForger{from: 2, to: 1}
-			w[0].Input(now, &to, f.greeting(wireConnectRequest, 16404))
+			w[0].input(now, &to, f.greeting(wireConnectRequest, 16404))
 			for range 4 {
 				pump()
 			}
-			w[0].Event()
-			w[1].Event()
+			w[0].event()
+			w[1].event()
 			b.SetBytes(int64(c.frame))
 			b.ReportAllocs()
 			for b.Loop() {
-				p := w[0].Reserve(2, c.frame)
-				for ; p == nil; p = w[0].Reserve(2, c.frame) {
+				p := w[0].reserve(2, c.frame)
+				for ; p == nil; p = w[0].reserve(2, c.frame) {
 					now += 10 * time.Microsecond
 					pump()
-					for _, got := w[1].Peek(now); got != nil; _, got = w[1].Peek(now) {
-						w[1].Consume(now)
+					for _, got := w[1].peek(now); got != nil; _, got = w[1].peek(now) {
+						w[1].consume(now)
 					}
 				}
-				w[0].Commit(now, 2, c.frame)
+				w[0].commit(now, 2, c.frame)
 			}
 		})
 	}
@@ -316,8 +316,8 @@ func TestWireTimeThatGoesBack(t *testing.T) {
 	n.faults.loss = 0.02
 	finish(t, n, 20*time.Second)
 	for _, c := range []*simNIC{a, b} {
-		if l := c.wire.Links()[0]; len(c.events) != 1 || l.RTT > 100*time.Millisecond {
-			t.Errorf("NIC %d: %+v, %+v", c.config.NIC, c.events, l)
+		if l := c.wire.links()[0]; len(c.events) != 1 || l.rtt > 100*time.Millisecond {
+			t.Errorf("NIC %d: %+v, %+v", c.config.nic, c.events, l)
 		}
 	}
 }

@@ -226,7 +226,7 @@ func (n *simNet) addHost(nics ...wireConfig) *simHost {
 	h := &simHost{net: n, index: len(n.hosts)}
 	n.hosts = append(n.hosts, h)
 	for _, c := range nics {
-		c.Key = n.key
+		c.key = n.key
 		h.nics = append(h.nics, &simNIC{host: h, config: c, sizes: func() int { return 16 }})
 	}
 	return h
@@ -234,7 +234,7 @@ func (n *simNet) addHost(nics ...wireConfig) *simHost {
 
 func (h *simHost) numbers() (all []uint16) {
 	for _, c := range h.nics {
-		all = append(all, c.config.NIC)
+		all = append(all, c.config.nic)
 	}
 	return all
 }
@@ -255,8 +255,8 @@ func (h *simHost) input(d simDatagram) {
 		return
 	}
 	for _, c := range h.nics {
-		if int(c.config.NIC) == to && c.wire != nil {
-			c.wire.Input(h.net.now, &d.from, d.data)
+		if int(c.config.nic) == to && c.wire != nil {
+			c.wire.input(h.net.now, &d.from, d.data)
 			c.step()
 		}
 	}
@@ -287,7 +287,7 @@ func (c *simNIC) start() error {
 	n := c.host.net
 	n.boots++
 	c.boot = n.boots
-	c.config.Seed = n.rng.Uint64() | 1
+	c.config.seed = n.rng.Uint64() | 1
 	w, err := newWire(c.config, n.now)
 	if err != nil {
 		return err
@@ -303,15 +303,15 @@ func (c *simNIC) stop() {
 	if c.wire == nil {
 		return
 	}
-	c.host.net.sum.add(c.wire.Counters())
-	if leaked := c.wire.Close(); leaked > 0 {
-		c.host.net.errorf("NIC %d: %d bytes were not freed", c.config.NIC, leaked)
+	c.host.net.sum.add(c.wire.counters())
+	if leaked := c.wire.close(); leaked > 0 {
+		c.host.net.errorf("NIC %d: %d bytes were not freed", c.config.nic, leaked)
 	}
 	c.wire = nil
 }
 
 func (c *simNIC) know(host int) {
-	if !c.wire.AddAddress(c.host.net.now, simAddress(host)) {
+	if !c.wire.addAddress(c.host.net.now, simAddress(host)) {
 		c.host.net.errorf("no room for the address of host %d", host)
 	}
 	c.wake(c.host.net.now)
@@ -341,16 +341,16 @@ func (c *simNIC) step() {
 		return
 	}
 	c.steps++
-	if c.wire.Timer() <= n.now {
-		c.wire.Tick(c.clock())
+	if c.wire.timer() <= n.now {
+		c.wire.tick(c.clock())
 	}
-	for e, ok := c.wire.Event(); ok; e, ok = c.wire.Event() {
+	for e, ok := c.wire.event(); ok; e, ok = c.wire.event() {
 		c.event(e)
 	}
 	c.receive()
 	c.send()
 	c.flush()
-	c.wake(max(c.wire.Timer(), n.now+time.Microsecond))
+	c.wake(max(c.wire.timer(), n.now+time.Microsecond))
 }
 
 // flush sends all datagrams that are due.
@@ -358,8 +358,8 @@ func (c *simNIC) flush() {
 	n := c.host.net
 	var to wireAddress
 	for {
-		b := make([]byte, max(c.config.Datagram, 1452))
-		size := c.wire.Output(c.clock(), &to, b)
+		b := make([]byte, max(c.config.datagram, 1452))
+		size := c.wire.output(c.clock(), &to, b)
 		if size == 0 {
 			return
 		}
@@ -368,13 +368,13 @@ func (c *simNIC) flush() {
 }
 
 func (c *simNIC) event(e wireEvent) {
-	p := c.peer(e.NIC)
-	if e.Up == p.up {
-		c.host.net.errorf("NIC %d: event %+v of a link whose state is that", c.config.NIC, e)
+	p := c.peer(e.nic)
+	if e.up == p.up {
+		c.host.net.errorf("NIC %d: event %+v of a link whose state is that", c.config.nic, e)
 	}
-	p.up = e.Up
+	p.up = e.up
 	c.events = append(c.events, e)
-	if e.Up {
+	if e.up {
 		p.epoch++
 		p.sent = 0
 	} else {
@@ -394,10 +394,10 @@ func (c *simNIC) clock() time.Duration {
 }
 
 func (c *simNIC) frame() int {
-	if c.config.Frame == 0 {
+	if c.config.frame == 0 {
 		return 16404
 	}
-	return c.config.Frame
+	return c.config.frame
 }
 
 // A frame says who sent it on which link, and its number there.
@@ -410,12 +410,12 @@ func (c *simNIC) send() {
 		for p.up && p.sent < c.quota && (c.only == nil || *c.only == nic) {
 			size := max(simHead, min(c.sizes(), c.frame()))
 			room := min(c.frame(), size+n.rng.IntN(3))
-			b := c.wire.Reserve(nic, room)
+			b := c.wire.reserve(nic, room)
 			if b == nil {
 				break
 			}
 			if n.chance(0.02) {
-				c.wire.Commit(n.now, nic, 0)
+				c.wire.commit(n.now, nic, 0)
 				continue
 			}
 			b = b[:size]
@@ -426,7 +426,7 @@ func (c *simNIC) send() {
 			for i := simHead; i < size; i++ {
 				b[i] = byte(i) + byte(p.sent)
 			}
-			c.wire.Commit(c.clock(), nic, size)
+			c.wire.commit(c.clock(), nic, size)
 			p.sent++
 		}
 	}
@@ -435,7 +435,7 @@ func (c *simNIC) send() {
 func (c *simNIC) receive() {
 	n := c.host.net
 	for {
-		nic, b := c.wire.Peek(n.now)
+		nic, b := c.wire.peek(n.now)
 		if b == nil {
 			return
 		}
@@ -451,7 +451,7 @@ func (c *simNIC) receive() {
 		} else {
 			c.check(nic, b)
 		}
-		c.wire.Consume(c.clock())
+		c.wire.consume(c.clock())
 	}
 }
 
@@ -459,7 +459,7 @@ func (c *simNIC) receive() {
 func (c *simNIC) check(nic uint16, b []byte) {
 	n, p := c.host.net, c.peer(nic)
 	if len(b) < simHead {
-		n.errorf("NIC %d: a frame of %d bytes from %d", c.config.NIC, len(b), nic)
+		n.errorf("NIC %d: a frame of %d bytes from %d", c.config.nic, len(b), nic)
 		return
 	}
 	boot, epoch := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
@@ -470,11 +470,11 @@ func (c *simNIC) check(nic uint16, b []byte) {
 	if !p.up || boot != p.boot || epoch != p.from || index != p.received || int(size) != len(b) ||
 		p.last == [2]uint32{boot, epoch} {
 		n.errorf("NIC %d: from %d: frame %d (boot %d, link %d, %d bytes), expected %d (boot %d, link %d, not %v, %d bytes), up %v",
-			c.config.NIC, nic, index, boot, epoch, len(b), p.received, p.boot, p.from, p.last, size, p.up)
+			c.config.nic, nic, index, boot, epoch, len(b), p.received, p.boot, p.from, p.last, size, p.up)
 	}
 	for i := simHead; i < len(b); i++ {
 		if b[i] != byte(i)+byte(index) {
-			n.errorf("NIC %d: from %d: frame %d: byte %d is wrong", c.config.NIC, nic, index, i)
+			n.errorf("NIC %d: from %d: frame %d: byte %d is wrong", c.config.nic, nic, index, i)
 			return
 		}
 	}
@@ -493,7 +493,7 @@ func (n *simNet) complete() bool {
 					if o.wire == nil || c.wire == nil {
 						return false
 					}
-					p := c.peers[o.config.NIC]
+					p := c.peers[o.config.nic]
 					if p == nil || !p.up || p.sent < c.quota || p.received < o.quota {
 						return false
 					}

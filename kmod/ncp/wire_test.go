@@ -18,8 +18,8 @@ func TestWireFindsPeersAndCarriesFrames(t *testing.T) {
 	n := newSimNet(1)
 	defer n.close()
 	n.faults.delay = 50 * time.Microsecond
-	a := n.addHost(wireConfig{NIC: 3, Frame: 16404}, wireConfig{NIC: 9, Frame: 16404})
-	b := n.addHost(wireConfig{NIC: 5, Frame: 16404})
+	a := n.addHost(wireConfig{nic: 3, frame: 16404}, wireConfig{nic: 9, frame: 16404})
+	b := n.addHost(wireConfig{nic: 5, frame: 16404})
 	for _, h := range n.hosts {
 		for _, c := range h.nics {
 			c.quota = 100
@@ -35,10 +35,10 @@ func TestWireFindsPeersAndCarriesFrames(t *testing.T) {
 		t.Fatal(n.fail)
 	}
 	if !n.complete() {
-		t.Fatalf("not complete: %+v, %+v", b.nics[0].wire.Counters(), b.nics[0].wire.Links())
+		t.Fatalf("not complete: %+v, %+v", b.nics[0].wire.counters(), b.nics[0].wire.links())
 	}
-	if c := b.nics[0].wire.Counters(); c.Retransmitted+c.Timeouts+c.Unauthenticated+c.Malformed+c.Overrun+c.Downs > 0 {
+	if c := b.nics[0].wire.counters(); c.Retransmitted+c.Timeouts+c.Unauthenticated+c.Malformed+c.Overrun+c.Downs > 0 {
 		t.Errorf("a network without faults: %+v", c)
 	}
-	t.Logf("done after %v, %+v", n.now, b.nics[0].wire.Links())
+	t.Logf("done after %v, %+v", n.now, b.nics[0].wire.links())
 }
