@@ -26,7 +26,7 @@ type Conn struct {
 func newConn(rw io.ReadWriter, cfg *Config, send, recv *noise.CipherState) *Conn {
 	c := &Conn{rw: rw, limit: cfg.Limit, send: send, recv: recv}
 	if c.limit == 0 {
-		c.limit = DefaultLimit
+		c.limit = defaultLimit
 	}
 	return c
 }

@@ -33,7 +33,7 @@
 // is gone.
 //
 // Both sides mix a prologue into the handshake: the name of the protocol that uses it ([Config].Protocol) and values
-// that its callers know of each other beforehand ([Config].Bind). A handshake for another protocol, or with other bound
+// that its callers know of each other beforehand ([Config].bind). A handshake for another protocol, or with other bound
 // values, fails. What only the dialer knows (its rank, its incarnation) must be part of the claim.
 //
 // # Without a stream
@@ -47,8 +47,8 @@
 //
 // # Limits
 //
-// A secret has at least [MinSecret] bytes ([NewKey]); [OptionalKey] is for callers that may have none. A claim has at
-// most [MaxClaim] bytes, a frame at most [Config].Limit. The package sets no deadline and starts no goroutine: a peer
+// A secret has at least 16 bytes ([NewKey]); [OptionalKey] is for callers that may have none. A claim has at
+// most 1024 bytes, a frame at most [Config].Limit. The package sets no deadline and starts no goroutine: a peer
 // that sends its bytes slowly is bounded by the deadline of the caller's connection. The bytes are described in
 // docs/wire.md.
 package handshake

@@ -63,7 +63,7 @@ func golden(t testing.TB) map[string][]byte {
 	if err := d.Send([]byte("thanks")); err != nil {
 		t.Fatal(err)
 	}
-	id, mac := k.ID(), k.MAC("label", []byte("one"), []byte("two"))
+	id, mac := k.id, k.MAC("label", []byte("one"), []byte("two"))
 	sub := k.Subkey("label", []byte("one"), []byte("two"))
 	next := sub.Subkey("next")
 	return map[string][]byte{

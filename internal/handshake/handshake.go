@@ -10,9 +10,9 @@ import (
 
 // Limits in bytes.
 const (
-	MaxClaim     = 1024    // of the dialer's claim
-	MaxLimit     = 1 << 20 // of Config.Limit
-	DefaultLimit = 64 << 10
+	maxClaim     = 1024    // of the dialer's claim
+	maxLimit     = 1 << 20 // of Config.Limit
+	defaultLimit = 64 << 10
 )
 
 // Config is what both sides must have alike, and Limit.
@@ -21,10 +21,10 @@ type Config struct {
 	// "bywash connect oob 2".
 	Protocol string
 
-	// Bind is what both sides know of each other before they speak: a job's size, for example.
-	Bind []byte
+	// bind is what both sides know of each other before they speak: a job's size, for example.
+	bind []byte
 
-	// Limit is the longest payload that Receive takes, up to MaxLimit; 0 is DefaultLimit.
+	// Limit is the longest payload that Receive takes, up to maxLimit; 0 is defaultLimit.
 	Limit int
 
 	random io.Reader // of tests; nil is crypto/rand
@@ -34,14 +34,14 @@ var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.Ha
 
 // prologue is mixed into the handshake, which fails unless both sides have the same.
 func (c *Config) prologue(id KeyID) []byte {
-	b := append([]byte("bywash handshake"), Version)
+	b := append([]byte("bywash handshake"), version)
 	b = append(b, id[:]...)
-	return appendField(appendField(b, []byte(c.Protocol)), c.Bind)
+	return appendField(appendField(b, []byte(c.Protocol)), c.bind)
 }
 
 func (c *Config) state(k *Key, dials bool) (*noise.HandshakeState, error) {
-	if c.Limit < 0 || c.Limit > MaxLimit {
-		return nil, fmt.Errorf("handshake: limit of %d bytes, want at most %d", c.Limit, MaxLimit)
+	if c.Limit < 0 || c.Limit > maxLimit {
+		return nil, fmt.Errorf("handshake: limit of %d bytes, want at most %d", c.Limit, maxLimit)
 	}
 	return noise.NewHandshakeState(noise.Config{
 		CipherSuite: suite, Random: c.random, Pattern: noise.HandshakeNN, Initiator: dials,
@@ -49,11 +49,11 @@ func (c *Config) state(k *Key, dials bool) (*noise.HandshakeState, error) {
 	})
 }
 
-// Dial proves k to a listener and sends it claim, of at most MaxClaim bytes. Errors are ErrSecret, ErrVersion,
+// Dial proves k to a listener and sends it claim, of at most maxClaim bytes. Errors are ErrSecret, ErrVersion,
 // ErrMalformed, or those of rw, which stays open and is of no use after one.
 func Dial(rw io.ReadWriter, k *Key, cfg *Config, claim []byte) (*Conn, error) {
-	if len(claim) > MaxClaim {
-		return nil, fmt.Errorf("handshake: claim of %d bytes, limit is %d", len(claim), MaxClaim)
+	if len(claim) > maxClaim {
+		return nil, fmt.Errorf("handshake: claim of %d bytes, limit is %d", len(claim), maxClaim)
 	}
 	hs, err := cfg.state(k, true)
 	if err != nil {
@@ -111,7 +111,7 @@ func Accept(rw io.ReadWriter, find func(KeyID) *Key, cfg *Config) (c *Conn, clai
 		return nil, nil, err
 	}
 	c = newConn(rw, cfg, back, there)
-	if claim, err = c.receive(MaxClaim); err != nil {
+	if claim, err = c.receive(maxClaim); err != nil {
 		return nil, nil, noEOF(err)
 	}
 	return c, append([]byte(nil), claim...), nil

@@ -15,7 +15,7 @@ import (
 
 var (
 	aSecret = []byte("sixteen bytes or more")
-	aConfig = Config{Protocol: "test 1", Bind: []byte("job of 2")}
+	aConfig = Config{Protocol: "test 1", bind: []byte("job of 2")}
 )
 
 func aKey(t testing.TB, secret []byte) *Key {
@@ -82,7 +82,7 @@ func shake(t testing.TB) (dialer, listener *Conn, a, b net.Conn) {
 
 func TestFramesGoBothWays(t *testing.T) {
 	d, l, _, _ := shake(t)
-	for _, n := range []int{0, 1, 1000, DefaultLimit} {
+	for _, n := range []int{0, 1, 1000, defaultLimit} {
 		for _, pair := range [][2]*Conn{{d, l}, {l, d}} {
 			want := bytes.Repeat([]byte{7}, n)
 			sent := make(chan error, 1)
@@ -101,7 +101,7 @@ func TestKeyIDFindsTheSecret(t *testing.T) {
 	var list []*Key
 	for _, s := range []string{"the first secret", "the second secret", "the third secret"} {
 		k := aKey(t, []byte(s))
-		keys[k.ID()] = k
+		keys[k.id] = k
 		list = append(list, k)
 	}
 	for i, k := range list {
@@ -131,8 +131,8 @@ func TestRefused(t *testing.T) {
 		{"no secret at the listener", k, NoSecret().Find, nil},
 		{"id of another key", &guess, k.Find, nil},
 		{"other protocol", k, k.Find, func(c *Config) { c.Protocol = "test 2" }},
-		{"other bound values", k, k.Find, func(c *Config) { c.Bind = []byte("job of 3") }},
-		{"shifted boundary", k, k.Find, func(c *Config) { c.Protocol, c.Bind = "test 1j", []byte("ob of 2") }},
+		{"other bound values", k, k.Find, func(c *Config) { c.bind = []byte("job of 3") }},
+		{"shifted boundary", k, k.Find, func(c *Config) { c.Protocol, c.bind = "test 1j", []byte("ob of 2") }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := aConfig
@@ -160,22 +160,22 @@ func TestNoSecretMeetsNoSecret(t *testing.T) {
 
 // A secret of fewer than 16 bytes is refused, because a recorded hello lets any attacker try secrets unnoticed.
 func TestShortSecretsAreRefused(t *testing.T) {
-	for _, n := range []int{0, 1, MinSecret - 1} {
-		if _, err := NewKey(make([]byte, n)); !errors.Is(err, ErrShortSecret) {
-			t.Errorf("%d bytes: got %v, want %v", n, err, ErrShortSecret)
+	for _, n := range []int{0, 1, minSecret - 1} {
+		if _, err := NewKey(make([]byte, n)); !errors.Is(err, errShortSecret) {
+			t.Errorf("%d bytes: got %v, want %v", n, err, errShortSecret)
 		}
 	}
-	if _, err := NewKey(make([]byte, MinSecret)); err != nil {
-		t.Errorf("%d bytes: %v", MinSecret, err)
+	if _, err := NewKey(make([]byte, minSecret)); err != nil {
+		t.Errorf("%d bytes: %v", minSecret, err)
 	}
 	short := "the secret is too short: 15 bytes can be guessed, use 16 random bytes or more"
-	if _, err := OptionalKey(make([]byte, MinSecret-1)); !errors.Is(err, ErrShortSecret) || err.Error() != short {
+	if _, err := OptionalKey(make([]byte, minSecret-1)); !errors.Is(err, errShortSecret) || err.Error() != short {
 		t.Errorf("got error %q, want %q", err, short)
 	}
-	if k, err := OptionalKey(nil); err != nil || k.ID() != NoSecret().ID() {
+	if k, err := OptionalKey(nil); err != nil || k.id != NoSecret().id {
 		t.Errorf("no secret: %v, want the key of no secret", err)
 	}
-	if k, err := OptionalKey(aSecret); err != nil || k.ID() != aKey(t, aSecret).ID() {
+	if k, err := OptionalKey(aSecret); err != nil || k.id != aKey(t, aSecret).id {
 		t.Errorf("a secret: %v, want its key", err)
 	}
 }
@@ -377,12 +377,12 @@ func TestSealedFrames(t *testing.T) {
 
 // A length beyond the limit is refused before anything is read or allocated for it.
 func TestHugeLengths(t *testing.T) {
-	for _, n := range []uint32{0, Overhead - 1, DefaultLimit + Overhead + 1, 1 << 31, ^uint32(0)} {
+	for _, n := range []uint32{0, Overhead - 1, defaultLimit + Overhead + 1, 1 << 31, ^uint32(0)} {
 		_, l, a, _ := shake(t)
 		if _, err := a.Write(binary.LittleEndian.AppendUint32(nil, n)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.Receive(); !errors.Is(err, ErrMalformed) || cap(l.in) > DefaultLimit {
+		if _, err := l.Receive(); !errors.Is(err, ErrMalformed) || cap(l.in) > defaultLimit {
 			t.Errorf("length %d: %v with a buffer of %d bytes, want %v", n, err, cap(l.in), ErrMalformed)
 		}
 	}
@@ -393,7 +393,7 @@ func TestHugeLengths(t *testing.T) {
 	if o := <-done; !errors.Is(o.err, ErrMalformed) {
 		t.Errorf("claim beyond the limit: %v, want %v", o.err, ErrMalformed)
 	}
-	if _, err := Dial(a, k, &aConfig, make([]byte, MaxClaim+1)); err == nil {
+	if _, err := Dial(a, k, &aConfig, make([]byte, maxClaim+1)); err == nil {
 		t.Error("Dial takes a claim beyond the limit")
 	}
 }
@@ -406,7 +406,7 @@ type longClaim struct {
 
 func (w *longClaim) Write(b []byte) (int, error) {
 	if w.n++; w.n == 2 {
-		b = binary.LittleEndian.AppendUint32(nil, MaxClaim+Overhead+1)
+		b = binary.LittleEndian.AppendUint32(nil, maxClaim+Overhead+1)
 	}
 	return w.ReadWriter.Write(b)
 }
@@ -481,18 +481,18 @@ func (w *spoilVersion) Write(b []byte) (int, error) {
 	return w.ReadWriter.Write(b)
 }
 
-// A MAC fits neither another label, division of parts, or secret; less than MinMAC bytes of it are none. A recorded
+// A MAC fits neither another label, division of parts, or secret; less than minMAC bytes of it are none. A recorded
 // datagram still has a valid MAC: its user has to make a repetition harmless.
 func TestMAC(t *testing.T) {
 	k := aKey(t, aSecret)
 	mac := k.MAC("label", []byte("ab"), []byte("c"))
-	for _, n := range []int{MinMAC, MACSize} {
+	for _, n := range []int{minMAC, MACSize} {
 		if !k.Check(mac[:n], "label", []byte("ab"), []byte("c")) {
 			t.Errorf("%d bytes of the right MAC are refused", n)
 		}
 	}
 	wrong := mac
-	wrong[MinMAC-1] ^= 1
+	wrong[minMAC-1] ^= 1
 	for name, ok := range map[string]bool{
 		"label":      k.Check(mac[:], "labe", []byte("lab"), []byte("c")),
 		"division":   k.Check(mac[:], "label", []byte("a"), []byte("bc")),
@@ -500,10 +500,10 @@ func TestMAC(t *testing.T) {
 		"secret":     aKey(t, []byte("another secret, long enough")).Check(mac[:], "label", []byte("ab"), []byte("c")),
 		"no secret":  NoSecret().Check(mac[:], "label", []byte("ab"), []byte("c")),
 		"changed":    k.Check(wrong[:], "label", []byte("ab"), []byte("c")),
-		"too short":  k.Check(mac[:MinMAC-1], "label", []byte("ab"), []byte("c")),
+		"too short":  k.Check(mac[:minMAC-1], "label", []byte("ab"), []byte("c")),
 		"empty":      k.Check(nil, "label", []byte("ab"), []byte("c")),
 		"too long":   k.Check(append(mac[:], 0), "label", []byte("ab"), []byte("c")),
-		"whole, cut": k.Check(wrong[:MinMAC], "label", []byte("ab"), []byte("c")),
+		"whole, cut": k.Check(wrong[:minMAC], "label", []byte("ab"), []byte("c")),
 	} {
 		if ok {
 			t.Errorf("%s: accepted", name)
@@ -518,7 +518,7 @@ func TestSigner(t *testing.T) {
 	one, two := []byte("one"), bytes.Repeat([]byte("two"), 100)
 	for _, parts := range [][][]byte{nil, {nil}, {one}, {one, two}, {two, one}, {one}} {
 		mac := k.MAC("label", parts...)
-		if !bytes.Equal(s.MAC(parts...), mac[:]) || !s.Check(mac[:MinMAC], parts...) || s.Check(mac[:MinMAC], one, one) {
+		if !bytes.Equal(s.MAC(parts...), mac[:]) || !s.Check(mac[:minMAC], parts...) || s.Check(mac[:minMAC], one, one) {
 			t.Errorf("parts %q: Signer and Key differ", parts)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 
 // Sizes in bytes.
 const (
-	MinSecret = 16          // of a secret
+	minSecret = 16          // of a secret
 	MACSize   = sha256.Size // of what [Key.MAC] returns
-	MinMAC    = 16          // of what [Key.Check] accepts
+	minMAC    = 16          // of what [Key.Check] accepts
 )
 
-// ErrShortSecret means that a secret could be guessed.
-var ErrShortSecret = errors.New("the secret is too short")
+// errShortSecret means that a secret could be guessed.
+var errShortSecret = errors.New("the secret is too short")
 
 // KeyID identifies one of a listener's secrets. It is derived from the secret and does not reveal it.
 type KeyID [8]byte
@@ -31,11 +31,11 @@ type Key struct {
 	root Subkey
 }
 
-// NewKey derives a key. The error is ErrShortSecret for fewer than MinSecret bytes.
+// NewKey derives a key. The error is errShortSecret for fewer than minSecret bytes.
 func NewKey(secret []byte) (*Key, error) {
-	if len(secret) < MinSecret {
+	if len(secret) < minSecret {
 		return nil, fmt.Errorf("%w: %d bytes can be guessed, use %d random bytes or more",
-			ErrShortSecret, len(secret), MinSecret)
+			errShortSecret, len(secret), minSecret)
 	}
 	return derive(secret), nil
 }
@@ -64,9 +64,6 @@ func derive(secret []byte) *Key {
 	return k
 }
 
-// ID returns the key's id.
-func (k *Key) ID() KeyID { return k.id }
-
 // Find returns k if it has this id, else nil. A listener with a single secret passes it to [Accept].
 func (k *Key) Find(id KeyID) *Key {
 	if k.id == id {
@@ -76,12 +73,12 @@ func (k *Key) Find(id KeyID) *Key {
 }
 
 // MAC authenticates parts for the purpose that label names, by HMAC-SHA256. Lengths go into the MAC: no other
-// division into parts has the same. A sender may truncate it to MinMAC bytes.
+// division into parts has the same. A sender may truncate it to minMAC bytes.
 func (k *Key) MAC(label string, parts ...[]byte) (mac [MACSize]byte) {
 	return [MACSize]byte(k.Signer(label).MAC(parts...))
 }
 
-// Check reports whether mac, of MinMAC to MACSize bytes, is the beginning of the MAC of label and parts. How long it
+// Check reports whether mac, of minMAC to MACSize bytes, is the beginning of the MAC of label and parts. How long it
 // takes does not depend on which byte differs.
 func (k *Key) Check(mac []byte, label string, parts ...[]byte) bool {
 	return k.Signer(label).Check(mac, parts...)
@@ -115,7 +112,7 @@ func (s *Signer) MAC(parts ...[]byte) []byte {
 
 // Check is that of [Key.Check].
 func (s *Signer) Check(mac []byte, parts ...[]byte) bool {
-	return len(mac) >= MinMAC && len(mac) <= MACSize && hmac.Equal(mac, s.MAC(parts...)[:len(mac)])
+	return len(mac) >= minMAC && len(mac) <= MACSize && hmac.Equal(mac, s.MAC(parts...)[:len(mac)])
 }
 
 // appendField appends a field and its length, so that fields one behind the other are those of one division only.

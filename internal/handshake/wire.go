@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Version is the version of the protocol.
-const Version = 1
+// version is the version of the protocol.
+const version = 1
 
 // Errors of a handshake and of frames. Each is wrapped with what was seen.
 var (
@@ -54,7 +54,7 @@ const (
 
 func appendHead(b []byte, k kind, code uint16) []byte {
 	b = binary.LittleEndian.AppendUint32(b, magic)
-	b = append(b, Version, byte(k))
+	b = append(b, version, byte(k))
 	return binary.LittleEndian.AppendUint16(b, code)
 }
 
@@ -64,9 +64,9 @@ func parseHead(b []byte) (kind, uint16, error) {
 	if len(b) < headSize || le.Uint32(b) != magic {
 		return 0, 0, fmt.Errorf("%w: no message of this protocol", ErrMalformed)
 	}
-	if b[4] != Version {
+	if b[4] != version {
 		return 0, 0, fmt.Errorf("%w: it has %d, this program %d: use the same release on both sides",
-			ErrVersion, b[4], Version)
+			ErrVersion, b[4], version)
 	}
 	k, code := kind(b[5]), le.Uint16(b[6:])
 	if k < kindHello || k > kindRefusal || (code != 0) != (k == kindRefusal) {

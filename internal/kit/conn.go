@@ -79,7 +79,7 @@ func (c *Conn) Shut() {
 		return
 	}
 	if before == StateUp {
-		c.Tally.Disconnects.Store(1)
+		c.Tally.disconnects.Store(1)
 	}
 	c.Wake()
 	c.Exclude()
@@ -94,7 +94,7 @@ func (c *Conn) Resolve(s State, reason error) bool {
 	case over:
 		c.over()
 	case did && s == StateUp && c.HasMessage(): // it was faster than the last step of connecting
-		c.Notice()
+		c.notice()
 		c.anyone.Notify()
 	}
 	return did

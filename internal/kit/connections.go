@@ -77,14 +77,14 @@ func (s *Connections[C]) Len() int { return len(s.open) }
 func (s *Connections[C]) Remove(num uint32, c *C) {
 	delete(s.open, c)
 	s.put[num].CompareAndSwap(c, nil)
-	s.Ready.Remove(num)
-	s.life(c).Tally.AddTo(&s.retired)
+	s.Ready.remove(num)
+	s.life(c).Tally.addTo(&s.retired)
 }
 
 // Counters adds what open connections have counted, and those that were removed.
 func (s *Connections[C]) Counters(to *driver.Counters) {
 	to.Add(&s.retired)
 	for c := range s.open {
-		s.life(c).Tally.AddTo(to)
+		s.life(c).Tally.addTo(to)
 	}
 }

@@ -91,7 +91,6 @@
 //	Looker                   a context whose probe may overlook a connection: a waiter's last look before it sleeps
 //	Connections, ReadySet    connections by number, and which have something to receive
 //	Watch, AnyWaits          goroutines that sleep until the device has something
-//	PacketQueue              packets that wait
 //	Tally, Tallies           counters that cost a plain addition
 //	Options                  the table of a driver's options
 //	OpenOnce                 NIC.Open

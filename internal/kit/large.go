@@ -126,7 +126,7 @@ func (l *Large) poll(p *driver.Packet, sending bool) (bool, error) {
 			return c.Polled(op, p)
 		}
 	}
-	return true, c.Misuse(op+" poll", p)
+	return true, c.misuse(op+" poll", p)
 }
 
 // closed is the poll of a packet whose connection has been closed on this side, or is not established yet.

@@ -155,8 +155,8 @@ func (l *Life) Failure(op string) error {
 	return l.Fault(op, err)
 }
 
-// Misuse is the error of an operation on a packet in the wrong phase.
-func (l *Life) Misuse(op string, p *driver.Packet) error {
+// misuse is the error of an operation on a packet in the wrong phase.
+func (l *Life) misuse(op string, p *driver.Packet) error {
 	what := "it is posted already, or its outcome was not polled"
 	if p.Driver.Phase == driver.Idle {
 		what = "it is not posted"
@@ -199,8 +199,8 @@ func (l *Life) TryEnter() bool {
 	return l.State() == StateUp && l.inCall.CompareAndSwap(0, 1)
 }
 
-// EnterWith enters for an operation on a packet, if the connection is up and the packet is the caller's to use.
-func (l *Life) EnterWith(op string, p *driver.Packet) error {
+// enterWith enters for an operation on a packet, if the connection is up and the packet is the caller's to use.
+func (l *Life) enterWith(op string, p *driver.Packet) error {
 	if !l.Enter() {
 		return l.Failure(op)
 	}
@@ -210,7 +210,7 @@ func (l *Life) EnterWith(op string, p *driver.Packet) error {
 		return l.Failure(op)
 	case p.Driver.Phase != driver.Idle:
 		l.Leave()
-		return l.Misuse(op, p)
+		return l.misuse(op, p)
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (l *Life) Admit(op string, p *driver.Packet, limit int) (n int, err error) 
 		return 0, l.Failure(op)
 	}
 	if p.Driver.Phase != driver.Idle && p.Driver.Phase != driver.Prefetched {
-		return 0, l.Misuse(op, p)
+		return 0, l.misuse(op, p)
 	}
 	if n = p.Len(); n > limit {
 		return 0, l.TooLong(op, n, limit)
@@ -249,7 +249,7 @@ func (l *Life) Polled(op string, p *driver.Packet) (bool, error) {
 	case driver.Posted, driver.Canceling:
 		return false, nil
 	}
-	return true, l.Misuse(op+" poll", p)
+	return true, l.misuse(op+" poll", p)
 }
 
 // EnterCancel begins RecvCancel of [driver.Instance]: it enters if p is posted. Else there is nothing to do, or an
@@ -349,7 +349,7 @@ func (l *Life) end(s State, reason error) {
 	if s == StateBroken {
 		l.Tally.Broken.Store(1)
 	} else {
-		l.Tally.Disconnects.Store(1)
+		l.Tally.disconnects.Store(1)
 	}
 	l.state.Store(uint32(s))
 }
@@ -373,14 +373,14 @@ func (l *Life) Close() (before State, did bool) {
 // instance already.
 func (l *Life) Arrived() bool {
 	l.arrived.Add(1)
-	return l.Notice()
+	return l.notice()
 }
 
 // Ended notes that no more messages come.
-func (l *Life) Ended() { l.ended.Store(true); l.Notice() }
+func (l *Life) Ended() { l.ended.Store(true); l.notice() }
 
-// Notice makes the instance ready to be named by a prober, unless one has it.
-func (l *Life) Notice() bool {
+// notice makes the instance ready to be named by a prober, unless one has it.
+func (l *Life) notice() bool {
 	if l.named.Load() && !l.ended.Load() {
 		return false
 	}

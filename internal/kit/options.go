@@ -24,9 +24,9 @@ type Options[T any] struct {
 
 // Option is one row: [Int], [Duration], [Choice], [Switch] and [Text] make it.
 type Option[T any] struct {
-	Name   string
-	Values string // what it can be, for people: "64 to 4096"
-	Help   string // one line
+	name   string
+	values string // what it can be, for people: "64 to 4096"
+	help   string // one line
 
 	set  func(to *T, value string) bool // false: the value is malformed, or out of range
 	show func(of *T) string
@@ -35,7 +35,7 @@ type Option[T any] struct {
 // Int is an integer from low to high, which goes where field says.
 func Int[T any](name, help string, low, high int, field func(*T) *int) Option[T] {
 	return Option[T]{
-		Name: name, Help: help, Values: Between(low, high),
+		name: name, help: help, values: Between(low, high),
 		set: func(to *T, v string) bool {
 			n, ok := ParseInt(v, low, high)
 			*field(to) = n
@@ -58,7 +58,7 @@ func ParseInt(v string, low, high int) (n int, ok bool) {
 // Duration is a time from low to high.
 func Duration[T any](name, help string, low, high time.Duration, field func(*T) *time.Duration) Option[T] {
 	return Option[T]{
-		Name: name, Help: help, Values: fmt.Sprintf("%v to %v", low, high),
+		name: name, help: help, values: fmt.Sprintf("%v to %v", low, high),
 		set: func(to *T, v string) bool {
 			d, err := time.ParseDuration(v)
 			*field(to) = d
@@ -76,7 +76,7 @@ func DeadTime[T any](field func(*T) *time.Duration) Option[T] {
 // Choice is one of several values. Help lists them in the order of values, "auto | on | off".
 func Choice[T any, V comparable](name, values, help string, field func(*T) *V, of map[string]V) Option[T] {
 	return Option[T]{
-		Name: name, Help: help, Values: values,
+		name: name, help: help, values: values,
 		set: func(to *T, v string) bool {
 			x, ok := of[v]
 			*field(to) = x
@@ -100,7 +100,7 @@ func Switch[T any](name, help string, field func(*T) *bool) Option[T] {
 
 // Text is an option whose value set reads. Help describes the default.
 func Text[T any](name, values, help string, set func(to *T, value string) bool) Option[T] {
-	return Option[T]{Name: name, Values: values, Help: help, set: set, show: func(*T) string { return "" }}
+	return Option[T]{name: name, values: values, help: help, set: set, show: func(*T) string { return "" }}
 }
 
 // Parse reads options. ErrInvalid, with what there is, for an unknown name or a value out of range.
@@ -108,11 +108,11 @@ func (t *Options[T]) Parse(m map[string]string) (T, error) {
 	to := t.Defaults
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		value := m[name]
-		i := slices.IndexFunc(t.Table, func(o Option[T]) bool { return o.Name == name })
+		i := slices.IndexFunc(t.Table, func(o Option[T]) bool { return o.name == name })
 		switch {
 		case i >= 0 && !t.Table[i].set(&to, value):
 			return to, fmt.Errorf("%w: %s option %s=%q: it takes %s",
-				driver.ErrInvalid, t.Driver, name, value, t.Table[i].Values)
+				driver.ErrInvalid, t.Driver, name, value, t.Table[i].values)
 		case i < 0 && (t.Other == nil || !t.Other(&to, name, value)):
 			return to, fmt.Errorf("%w: %s has no option %q (it has %s)", driver.ErrInvalid, t.Driver, name, t.names())
 		}
@@ -123,7 +123,7 @@ func (t *Options[T]) Parse(m map[string]string) (T, error) {
 func (t *Options[T]) names() string {
 	var names []string
 	for _, o := range t.Table {
-		names = append(names, o.Name)
+		names = append(names, o.name)
 	}
 	if t.Other != nil {
 		names = append(names, "and those in its documentation")
@@ -135,7 +135,7 @@ func (t *Options[T]) names() string {
 func (t *Options[T]) List() []driver.Option {
 	var list []driver.Option
 	for _, o := range t.Table {
-		list = append(list, driver.Option{Name: o.Name, Values: o.Values, Default: o.show(&t.Defaults), Help: o.Help})
+		list = append(list, driver.Option{Name: o.name, Values: o.values, Default: o.show(&t.Defaults), Help: o.help})
 	}
 	return list
 }

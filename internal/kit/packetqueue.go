@@ -2,59 +2,58 @@ package kit
 
 import "github.com/bywash/bywash/driver"
 
-// PacketQueueDepth is the number of packets that a [PacketQueue] holds.
+// PacketQueueDepth is the number of packets that a queue of posted ones holds.
 const PacketQueueDepth = 64
 
-// PacketQueue is a queue of posted packets, for drivers. The zero value is
-// empty. It belongs to one goroutine at a time.
-type PacketQueue struct {
+// packetQueue is a queue of posted packets. The zero value is empty. It belongs to one goroutine at a time.
+type packetQueue struct {
 	p          [PacketQueueDepth]*driver.Packet
 	head, tail uint32
 }
 
-// Empty reports whether there is no packet.
-func (q *PacketQueue) Empty() bool { return q.head == q.tail }
+// empty reports whether there is no packet.
+func (q *packetQueue) empty() bool { return q.head == q.tail }
 
-// Full reports whether there is no room.
-func (q *PacketQueue) Full() bool { return q.tail-q.head == PacketQueueDepth }
+// full reports whether there is no room.
+func (q *packetQueue) full() bool { return q.tail-q.head == PacketQueueDepth }
 
-// First is the oldest packet of a queue that is not empty.
-func (q *PacketQueue) First() *driver.Packet { return q.p[q.head%PacketQueueDepth] }
+// first is the oldest packet of a queue that is not empty.
+func (q *packetQueue) first() *driver.Packet { return q.p[q.head%PacketQueueDepth] }
 
-// Push adds p to a queue that is not full.
-func (q *PacketQueue) Push(p *driver.Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
+// push adds p to a queue that is not full.
+func (q *packetQueue) push(p *driver.Packet) { q.p[q.tail%PacketQueueDepth] = p; q.tail++ }
 
-// Post adds a packet that is the caller's to use, and makes it posted: ErrBusy if the queue is full.
-func (q *PacketQueue) Post(l *Life, p *driver.Packet) error {
-	if q.Full() {
+// post adds a packet that is the caller's to use, and makes it posted: ErrBusy if the queue is full.
+func (q *packetQueue) post(l *Life, p *driver.Packet) error {
+	if q.full() {
 		return l.Busy()
 	}
 	p.Driver.Phase = driver.Posted
-	q.Push(p)
+	q.push(p)
 	return nil
 }
 
-// Fail ends all packets of a connection that is not up, with the error that an operation has there.
-func (q *PacketQueue) Fail(l *Life, op string) {
-	if q.Empty() {
+// fail ends all packets of a connection that is not up, with the error that an operation has there.
+func (q *packetQueue) fail(l *Life, op string) {
+	if q.empty() {
 		return
 	}
 	err := l.Failure(op)
-	for !q.Empty() {
-		q.Pop().Driver.Finish(err)
+	for !q.empty() {
+		q.pop().Driver.Finish(err)
 	}
 }
 
-// Pop takes the oldest packet out of a queue that is not empty.
-func (q *PacketQueue) Pop() *driver.Packet {
-	p := q.First()
+// pop takes the oldest packet out of a queue that is not empty.
+func (q *packetQueue) pop() *driver.Packet {
+	p := q.first()
 	q.p[q.head%PacketQueueDepth] = nil
 	q.head++
 	return p
 }
 
-// Remove takes out p, wherever it is, and reports whether it was there.
-func (q *PacketQueue) Remove(p *driver.Packet) bool {
+// remove takes out p, wherever it is, and reports whether it was there.
+func (q *packetQueue) remove(p *driver.Packet) bool {
 	for i := q.head; i != q.tail; i++ {
 		if q.p[i%PacketQueueDepth] != p {
 			continue

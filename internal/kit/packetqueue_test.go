@@ -13,18 +13,18 @@ func TestPacketQueueKeepsOrder(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed: %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	var q PacketQueue
+	var q packetQueue
 	var model []*driver.Packet
 	for range 20_000 {
 		switch rnd.IntN(3) {
 		case 0, 1:
-			if q.Full() != (len(model) == PacketQueueDepth) {
-				t.Fatalf("full: %v with %d packets", q.Full(), len(model))
+			if q.full() != (len(model) == PacketQueueDepth) {
+				t.Fatalf("full: %v with %d packets", q.full(), len(model))
 			}
-			if p := new(driver.Packet); !q.Full() {
-				q.Push(p)
+			if p := new(driver.Packet); !q.full() {
+				q.push(p)
 				model = append(model, p)
-			} else if got := q.Pop(); got != model[0] {
+			} else if got := q.pop(); got != model[0] {
 				t.Fatal("a full queue pops another packet than its oldest")
 			} else {
 				model = model[1:]
@@ -34,12 +34,12 @@ func TestPacketQueueKeepsOrder(t *testing.T) {
 				continue
 			}
 			k := rnd.IntN(len(model))
-			if p := model[k]; !q.Remove(p) || q.Remove(p) {
+			if p := model[k]; !q.remove(p) || q.remove(p) {
 				t.Fatal("a packet is not removed exactly once")
 			}
 			model = slices.Delete(model, k, k+1)
 		}
-		if q.Empty() != (len(model) == 0) || !q.Empty() && q.First() != model[0] {
+		if q.empty() != (len(model) == 0) || !q.empty() && q.first() != model[0] {
 			t.Fatalf("the queue disagrees with the model of %d packets", len(model))
 		}
 	}

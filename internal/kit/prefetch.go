@@ -40,7 +40,7 @@ func (f *Prefetcher) RecvUnfetch(p *driver.Packet) error { return f.unfetch("unf
 
 func (f *Prefetcher) prefetch(op string, p *driver.Packet, sending bool) error {
 	c := f.conn
-	if err := c.EnterWith(op, p); err != nil {
+	if err := c.enterWith(op, p); err != nil {
 		return err
 	}
 	defer c.Leave()

@@ -30,8 +30,8 @@ func (s *ReadySet) Add(n uint32) {
 	s.words[w].Or(1 << (n % 64))
 }
 
-// Remove takes out a number, which need not be there.
-func (s *ReadySet) Remove(n uint32) { s.words[n/64].And(^(uint64(1) << (n % 64))) }
+// remove takes out a number, which need not be there.
+func (s *ReadySet) remove(n uint32) { s.words[n/64].And(^(uint64(1) << (n % 64))) }
 
 // Take removes one number and returns it, the first from where the last search
 // ended, so that every connection has a turn.

@@ -22,7 +22,7 @@ func TestReadySetNamesEachOnceAndInTurn(t *testing.T) {
 			s.Add(k)
 			want[k] = true
 			if rnd.IntN(4) == 0 {
-				s.Remove(k)
+				s.remove(k)
 				delete(want, k)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 // are called inside, between Enter and Leave, except those whose comment says that they enter. They allocate only for
 // an error.
 type receives struct {
-	queue PacketQueue
+	queue packetQueue
 	lent  *driver.Packet // its Buf is the first message
 }
 
@@ -27,9 +27,9 @@ func (r *receives) Post(l *Life, p *driver.Packet) error {
 
 // admit is Post, inside.
 func (r *receives) admit(l *Life, p *driver.Packet) error {
-	if l.State() == StateUp && p.Driver.Phase == driver.Idle && !r.queue.Full() {
+	if l.State() == StateUp && p.Driver.Phase == driver.Idle && !r.queue.full() {
 		p.Driver.Phase = driver.Posted
-		r.queue.Push(p)
+		r.queue.push(p)
 		return nil
 	}
 	return r.postLate(l, p)
@@ -41,21 +41,21 @@ func (r *receives) postLate(l *Life, p *driver.Packet) error {
 	case st != StateUp && !(st == StatePeerClosed && l.hasLate()):
 		return l.Failure("receive")
 	case p.Driver.Phase != driver.Idle:
-		return l.Misuse("receive", p)
+		return l.misuse("receive", p)
 	}
-	return r.queue.Post(l, p)
+	return r.queue.post(l, p)
 }
 
 // Want reports whether a posted receive is to have the first message.
-func (r *receives) Want() bool { return r.lent == nil && !r.queue.Empty() }
+func (r *receives) Want() bool { return r.lent == nil && !r.queue.empty() }
 
 // Next takes the receive that is to have the first message, for a driver that copies it in pieces; see Want. Fill does
 // so for one that lies in one piece.
-func (r *receives) Next() *driver.Packet { return r.queue.Pop() }
+func (r *receives) Next() *driver.Packet { return r.queue.pop() }
 
 // Fill copies the first message to the receive that is to have it; see Want.
 func (r *receives) Fill(l *Life, message []byte) {
-	p := r.queue.Pop()
+	p := r.queue.pop()
 	if len(p.IOV) == 1 && len(p.IOV[0]) >= len(message) {
 		p.N = copy(p.IOV[0], message)
 		p.Driver.Finish(nil)
@@ -79,13 +79,13 @@ func (r *receives) Filled(l *Life, p *driver.Packet, n int) {
 // Fail fails what is posted, after the connection has ended, unless there is a message.
 func (r *receives) Fail(l *Life) {
 	if !l.hasLate() {
-		r.queue.Fail(l, "receive")
+		r.queue.fail(l, "receive")
 	}
 }
 
 // MayLend reports whether p, which is polled, is to have the first message without a copy.
 func (r *receives) MayLend(p *driver.Packet) bool {
-	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.Empty()
+	return p.Driver.Phase == driver.Idle && r.lent == nil && r.queue.empty()
 }
 
 // Lend gives p the first message, in the driver's memory, until Return, and returns what its poll returns.
@@ -113,12 +113,12 @@ func (r *receives) pending(l *Life, p *driver.Packet) (bool, error) {
 		switch {
 		case r.lent != nil:
 			return true, l.Fault("receive", fmt.Errorf("%w: a buffer of this instance is out: release it first", driver.ErrInvalid))
-		case !r.queue.Empty() || l.State() == StateUp || l.hasLate():
+		case !r.queue.empty() || l.State() == StateUp || l.hasLate():
 			return false, nil
 		}
 		return true, l.Failure("receive")
 	}
-	return true, l.Misuse("receive poll", p)
+	return true, l.misuse("receive poll", p)
 }
 
 // Return begins RecvBufRelease of [driver.BufferReceiver]: it takes the buffer back, whose message had n bytes, and
@@ -142,7 +142,7 @@ func (r *receives) Cancel(l *Life, p *driver.Packet) error {
 		return err
 	}
 	defer l.Leave()
-	if r.queue.Remove(p) {
+	if r.queue.remove(p) {
 		l.Tally.Canceled.Add(1)
 		p.Driver.Finish(driver.ErrCanceled)
 	}
@@ -150,4 +150,4 @@ func (r *receives) Cancel(l *Life, p *driver.Packet) error {
 }
 
 // Drop forgets posted receives: polls of them then return driver.ErrClosed.
-func (r *receives) Drop() { r.queue = PacketQueue{} }
+func (r *receives) Drop() { r.queue = packetQueue{} }

@@ -34,14 +34,14 @@ func (b *sendBuffer) refuse(l *Life, p *driver.Packet, n, limit int) error {
 
 func (b *sendBuffer) misuse(l *Life, p *driver.Packet) error {
 	if b.p == nil || p.Driver.Phase != driver.Idle {
-		return l.Misuse("send", p)
+		return l.misuse("send", p)
 	}
 	return l.Fault("send", fmt.Errorf("%w: a buffer of this instance is out: post it first", driver.ErrInvalid))
 }
 
 // Enter begins SendBufGet of [driver.BufferSender]: it enters, unless it fails.
 func (b *sendBuffer) Enter(l *Life, p *driver.Packet) error {
-	if err := l.EnterWith("send", p); err != nil {
+	if err := l.enterWith("send", p); err != nil {
 		return err
 	}
 	if b.p != nil {

@@ -20,7 +20,7 @@ type Small struct {
 	receives receives
 	whole    []byte // a message of several pieces that is lent
 	buffer   sendBuffer
-	waiting  PacketQueue // sends that Start has refused
+	waiting  packetQueue // sends that Start has refused
 	stalled  atomic.Bool // waiting is not empty
 }
 
@@ -80,14 +80,14 @@ func (s *Small) BufferOut() bool { return s.buffer.Out() }
 // it: it is started once more, or waits.
 func (s *Small) Later(p *driver.Packet) error {
 	s.hooks.Settle()
-	if s.waiting.Empty() {
+	if s.waiting.empty() {
 		if s.starter.Start(p) {
 			s.starter.Launch()
 			return nil
 		}
 		s.conn.Tally.Waited.Add(1)
 	}
-	if err := s.waiting.Post(&s.conn.Life, p); err != nil {
+	if err := s.waiting.post(&s.conn.Life, p); err != nil {
 		return err
 	}
 	s.stalled.Store(true)
@@ -96,20 +96,20 @@ func (s *Small) Later(p *driver.Packet) error {
 
 // Push starts sends that have waited, or fails them after the connection has ended. Settle calls it.
 func (s *Small) Push() {
-	if s.waiting.Empty() {
+	if s.waiting.empty() {
 		return
 	}
 	if s.conn.State() != StateUp {
-		s.waiting.Fail(&s.conn.Life, "send")
+		s.waiting.fail(&s.conn.Life, "send")
 		s.stalled.Store(false)
 		return
 	}
 	did := false
-	for !s.waiting.Empty() && s.starter.Start(s.waiting.First()) {
-		s.waiting.Pop()
+	for !s.waiting.empty() && s.starter.Start(s.waiting.first()) {
+		s.waiting.pop()
 		did = true
 	}
-	if s.waiting.Empty() {
+	if s.waiting.empty() {
 		s.stalled.Store(false)
 	}
 	if did {
@@ -122,7 +122,7 @@ func (s *Small) Stalled() bool { return s.stalled.Load() }
 
 // Drop forgets posted packets: polls of them then return driver.ErrClosed. It is for [ConnHooks].OnClose.
 func (s *Small) Drop() {
-	s.waiting = PacketQueue{}
+	s.waiting = packetQueue{}
 	s.stalled.Store(false)
 	s.receives.Drop()
 }
@@ -170,7 +170,7 @@ func (s *Small) SendBufGet(p *driver.Packet) error {
 
 // room is a buffer for the next message, unless others wait to be sent before it.
 func (s *Small) room() []byte {
-	if !s.waiting.Empty() {
+	if !s.waiting.empty() {
 		return nil
 	}
 	return s.hooks.Room()
@@ -208,11 +208,11 @@ func (s *Small) Receiving() *driver.Packet {
 	if !s.receives.Want() {
 		return nil
 	}
-	return s.receives.queue.First()
+	return s.receives.queue.first()
 }
 
 // Received takes the receive that Receiving named out of those posted.
-func (s *Small) Received() { s.receives.queue.Pop() }
+func (s *Small) Received() { s.receives.queue.pop() }
 
 // FailReceives fails what is posted, after the connection has ended, unless there is a message.
 func (s *Small) FailReceives() { s.receives.Fail(&s.conn.Life) }

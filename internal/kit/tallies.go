@@ -17,11 +17,11 @@ type Tallies struct {
 	Slept, Woke                              Tally
 	Truncated, Canceled                      Tally
 	Hits, Misses                             Tally // registrations or mappings that were there, or not
-	Connects, Disconnects, Broken, Bad       atomic.Uint32
+	Connects, disconnects, Broken, Bad       atomic.Uint32
 }
 
-// AddTo adds the counts so far to c.
-func (t *Tallies) AddTo(c *driver.Counters) {
+// addTo adds the counts so far to c.
+func (t *Tallies) addTo(c *driver.Counters) {
 	c.MessagesSent += t.Sent.Load()
 	c.MessagesReceived += t.Received.Load()
 	c.BytesSent += t.BytesSent.Load()
@@ -38,7 +38,7 @@ func (t *Tallies) AddTo(c *driver.Counters) {
 	c.RegistrationHits += t.Hits.Load()
 	c.RegistrationMisses += t.Misses.Load()
 	c.Connects += uint64(t.Connects.Load())
-	c.Disconnects += uint64(t.Disconnects.Load())
+	c.Disconnects += uint64(t.disconnects.Load())
 	c.BrokenPeers += uint64(t.Broken.Load())
 	c.BadFrames += uint64(t.Bad.Load())
 }

@@ -331,7 +331,7 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 	}
 	newTap(t, "eth0")
 	e := serveSelf(t)
-	if got, err := ask(e.Name); err != nil || !strings.Contains(got, "eth0") {
+	if got, err := ask(e.name); err != nil || !strings.Contains(got, "eth0") {
 		t.Fatalf("the same user got %q, %v; want eth0's announcement", got, err)
 	}
 	path, err := os.MkdirTemp("", "") // where other users can run it from
@@ -346,7 +346,7 @@ func TestOtherUsersGetNoFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{e.Name, strings.Replace(e.Name, capturePrefix, prefix, 1)} {
+	for _, name := range []string{e.name, strings.Replace(e.name, capturePrefix, prefix, 1)} {
 		cmd := exec.Command(path + "/stranger")
 		cmd.Env = append(os.Environ(), envStranger+"="+name)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}

@@ -183,7 +183,7 @@ func (s *server) capture(c *net.UnixConn) {
 
 func answer(c *net.UnixConn) {
 	defer c.Close()
-	b, err := json.Marshal(Self())
+	b, err := json.Marshal(self())
 	if err != nil || len(b) > maxAnswer {
 		return
 	}
@@ -207,8 +207,8 @@ func credentials(c *net.UnixConn) (*unix.Ucred, error) {
 // maxContexts keeps an answer within its limit.
 const maxContexts = 512
 
-// Self returns the answer of this process.
-func Self() *Process {
+// self returns the answer of this process.
+func self() *Process {
 	name, err := os.Executable() // os.Args[0] may be /proc/self/exe
 	if err != nil {
 		name = os.Args[0]
@@ -232,7 +232,7 @@ func Self() *Process {
 // Endpoint is the address at which a process answers.
 type Endpoint struct {
 	PID  int // taken from the name; Read checks it
-	Name string
+	name string
 }
 
 // List returns the processes that answer in this network namespace of this machine, sorted by process id.
@@ -270,7 +270,7 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 		if raw, err := hex.DecodeString(tail); err != nil || len(raw) != 8 {
 			continue
 		}
-		e := Endpoint{PID: int(pid), Name: name}
+		e := Endpoint{PID: int(pid), name: name}
 		if !slices.Contains(out, e) {
 			out = append(out, e)
 		}
@@ -279,7 +279,7 @@ func parseUnix(b []byte, prefix string) []Endpoint {
 		if a.PID != b.PID {
 			return a.PID - b.PID
 		}
-		return strings.Compare(a.Name, b.Name)
+		return strings.Compare(a.name, b.name)
 	})
 	return out
 }
@@ -289,7 +289,7 @@ var ErrForeign = errors.New("process ID does not match the socket name")
 
 // dial connects to an endpoint and checks the process and user that answer.
 func dial(e Endpoint) (*net.UnixConn, error) {
-	x, err := net.DialTimeout("unix", e.Name, timeout)
+	x, err := net.DialTimeout("unix", e.name, timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func TestAProcessFindsItself(t *testing.T) {
 			t.Errorf("Read(%v) = %+v, %v", e, p, err)
 		}
 		// A name that contains another process's ID is refused.
-		if _, err := Read(Endpoint{PID: 1, Name: e.Name}); err == nil {
+		if _, err := Read(Endpoint{PID: 1, name: e.name}); err == nil {
 			t.Error("an endpoint of another process was believed")
 		}
 	}
@@ -116,7 +116,7 @@ func FuzzProcNetUnix(f *testing.F) {
 	f.Add([]byte("0: 2 0 10000 1 1 1 @bywash-stat-42-0123456789abcdef\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, e := range parseUnix(b, prefix) {
-			if e.PID <= 0 || !strings.HasPrefix(e.Name, fmt.Sprintf("%s%d-", prefix, e.PID)) {
+			if e.PID <= 0 || !strings.HasPrefix(e.name, fmt.Sprintf("%s%d-", prefix, e.PID)) {
 				t.Fatalf("%+v", e)
 			}
 		}

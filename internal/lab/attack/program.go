@@ -117,12 +117,12 @@ func Start(tb testing.TB, name string, v any, change ...func(*Program)) *Program
 		tb.Fatal(err)
 	}
 	tb.Cleanup(p.Kill)
-	p.Send(v)
+	p.send(v)
 	return p
 }
 
-// Send sends v to the program.
-func (p *Program) Send(v any) {
+// send sends v to the program.
+func (p *Program) send(v any) {
 	p.tb.Helper()
 	if err := p.in.Encode(v); err != nil {
 		p.tb.Fatalf("%s: %v", p.name, err)

@@ -46,7 +46,7 @@ func (p Pair) Play(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(t.Context(), p.Limit+30*time.Second)
 	defer cancel()
 	start := time.Now()
-	out, err := Command(ctx, p.VM, args...)
+	out, err := command(ctx, p.VM, args...)
 	t.Logf("%v\n%s", time.Since(start).Round(time.Second), out)
 	const notHad = 125
 	if e, ok := err.(*exec.ExitError); ok && e.ExitCode() == notHad {
@@ -69,8 +69,8 @@ func Passed(t *testing.T, out, name string) {
 	}
 }
 
-// Command runs a program and returns its output. The program dies with this one.
-func Command(ctx context.Context, name string, args ...string) (string, error) {
+// command runs a program and returns its output. The program dies with this one.
+func command(ctx context.Context, name string, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out

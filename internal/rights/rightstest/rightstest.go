@@ -10,8 +10,8 @@ import (
 	"github.com/bywash/bywash/internal/rights"
 )
 
-// Linger is how long the last close of a Lingering socket blocks.
-const Linger = 25 * time.Second
+// linger is how long the last close of a Lingering socket blocks.
+const linger = 25 * time.Second
 
 // EachKernel runs f as on the running kernel, and as on one before 6.16.
 func EachKernel(t *testing.T, f func(*testing.T)) {
@@ -24,7 +24,7 @@ func EachKernel(t *testing.T, f func(*testing.T)) {
 }
 
 // Lingering returns a TCP socket that is connected over loopback to one that does not read, with unsent data: its last
-// close blocks for Linger.
+// close blocks for linger.
 func Lingering(t testing.TB) int {
 	t.Helper()
 	check := func(err error) {
@@ -52,7 +52,7 @@ func Lingering(t testing.TB) int {
 			break
 		}
 	}
-	wait := unix.Linger{Onoff: 1, Linger: int32(Linger / time.Second)}
+	wait := unix.Linger{Onoff: 1, Linger: int32(linger / time.Second)}
 	check(unix.SetsockoptLinger(s, unix.SOL_SOCKET, unix.SO_LINGER, &wait))
 	return s
 }
