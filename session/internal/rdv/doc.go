@@ -75,5 +75,5 @@ type Chunk struct {
 // MaxRails is how many rails a message can take.
 const MaxRails = 8
 
-// Window is how many chunks of a message can be under way at most.
-const Window = 16
+// window is how many chunks of a message can be under way at most.
+const window = 16

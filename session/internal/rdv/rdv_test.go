@@ -84,7 +84,7 @@ func TestChunksCoverTheMessage(t *testing.T) {
 				}
 				under = append(under, c)
 			}
-			if len(under) == 0 || len(under) > Window {
+			if len(under) == 0 || len(under) > window {
 				t.Fatalf("%d chunks under way, not complete", len(under))
 			}
 			i := rapid.IntRange(0, len(under)-1).Draw(t, "which")

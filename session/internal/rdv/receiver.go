@@ -15,7 +15,7 @@ type Receiver struct {
 	id     uint32
 	rails  [MaxRails]Rail
 	under  [MaxRails]int // chunks under way, by rail
-	chunks [Window]Chunk // under way
+	chunks [window]Chunk // under way
 	n      int
 	redo   []Chunk // ranges to be asked for again
 	failed bool
@@ -30,7 +30,7 @@ func (r *Receiver) Begin(want int, rails ...Rail) {
 // Next gives a chunk that is to be posted and asked for now. False if there is
 // none: all are under way, or the rails are busy.
 func (r *Receiver) Next() (Chunk, bool) {
-	if r.failed || r.n == Window || len(r.redo) == 0 && r.next == r.want {
+	if r.failed || r.n == window || len(r.redo) == 0 && r.next == r.want {
 		return Chunk{}, false
 	}
 	// The emptiest rail; equals in order.
@@ -129,16 +129,6 @@ func (r *Receiver) Complete() bool { return r.got == r.want && r.n == 0 }
 
 // Over reports whether the message has failed and its memory is free.
 func (r *Receiver) Over() bool { return r.failed && r.n == 0 }
-
-// Under is the chunk of that number, if it is under way.
-func (r *Receiver) Under(id uint32) (Chunk, bool) {
-	for i := range r.n {
-		if r.chunks[i].ID == id {
-			return r.chunks[i], true
-		}
-	}
-	return Chunk{}, false
-}
 
 // First is the chunk under way that was asked for first.
 func (r *Receiver) First() (Chunk, bool) {

@@ -5,7 +5,7 @@ import "errors"
 // ErrProtocol means that the other half violated the protocol.
 var ErrProtocol = errors.New("rendezvous: violation of the protocol")
 
-// maxActive bounds the chunks in this side's driver. They can be more than the receiver's Window, because it may learn
+// maxActive bounds the chunks in this side's driver. They can be more than the receiver's window, because it may learn
 // first that one is done.
 const maxActive = 4096
 

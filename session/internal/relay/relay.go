@@ -21,9 +21,6 @@ import (
 	"math/bits"
 )
 
-// MaxRails is how many rails there can be.
-const MaxRails = 8
-
 // ErrProtocol means that the peer violated the protocol.
 var ErrProtocol = errors.New("relay: violation of the protocol")
 
@@ -40,7 +37,7 @@ type End struct {
 	reported       uint64 // of the messages taken, how many were reported to the peer
 }
 
-// Begin starts with so many rails, 1 to MaxRails, none of them lost.
+// Begin starts with so many rails, 1 to 8, none of them lost.
 func (e *End) Begin(rails int) {
 	*e = End{rails: uint8(rails), resumeSent: true, resumeReceived: true}
 }
@@ -72,9 +69,6 @@ func (e *End) choose() (changed bool) {
 
 // Sent counts a numbered message that the lead has taken.
 func (e *End) Sent() { e.sent++ }
-
-// Unacknowledged returns how many sent messages the peer has not acknowledged.
-func (e *End) Unacknowledged() int { return int(e.sent - e.seen) }
 
 // Taken counts a numbered message that came over a rail. It returns ErrProtocol if none may arrive there.
 func (e *End) Taken(rail int) error {

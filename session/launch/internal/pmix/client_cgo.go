@@ -31,7 +31,7 @@ func fault(call string, status C.int) error {
 	if status >= 0 {
 		return nil
 	}
-	return &Error{Call: call, Status: Status(status), Text: C.GoString(C.bw_pmix_error(status))}
+	return &Error{call: call, Status: Status(status), text: C.GoString(C.bw_pmix_error(status))}
 }
 
 // Init joins the namespace that the environment names, and returns this process's rank, the number of ranks, and how
@@ -70,7 +70,7 @@ func Get(rank int, key string, timeout int) ([]byte, error) {
 	}
 	defer C.free(p)
 	if n > math.MaxInt32 {
-		return nil, &Error{Call: "PMIx_Get", Status: ErrNotFound, Text: "value too long"}
+		return nil, &Error{call: "PMIx_Get", Status: ErrNotFound, text: "value too long"}
 	}
 	return C.GoBytes(p, C.int(n)), nil
 }

@@ -32,12 +32,12 @@ const (
 
 // Error is a call that failed.
 type Error struct {
-	Call   string // such as "PMIx_Get"
+	call   string // such as "PMIx_Get"
 	Status Status
-	Text   string // the library's
+	text   string // the library's
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Text, int(e.Status)) }
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.call, e.text, int(e.Status)) }
 
 // Lost reports whether the server is gone.
 func (e *Error) Lost() bool {
