@@ -72,14 +72,14 @@ func RequestSize(request uint32) int {
 	return -1
 }
 
-// ErrMalformed means that a message is malformed.
-var ErrMalformed = errors.New("malformed message")
+// errMalformed means that a message is malformed.
+var errMalformed = errors.New("malformed message")
 
-// ParseRequest splits a request into header and body. It returns ErrMalformed if there is no header. The caller must
+// ParseRequest splits a request into header and body. It returns errMalformed if there is no header. The caller must
 // check the size of the body.
 func ParseRequest(b []byte) (h Header, body []byte, err error) {
 	if len(b) < HeaderSize {
-		return h, nil, ErrMalformed
+		return h, nil, errMalformed
 	}
 	copy(Bytes(&h), b)
 	return h, b[HeaderSize:], nil
@@ -88,11 +88,11 @@ func ParseRequest(b []byte) (h Header, body []byte, err error) {
 // ParseAnswer splits an answer into header and body.
 func ParseAnswer(b []byte) (a Answer, body []byte, err error) {
 	if len(b) < HeaderSize {
-		return a, nil, ErrMalformed
+		return a, nil, errMalformed
 	}
 	copy(Bytes(&a), b)
 	if a.Errno < 0 {
-		return a, nil, ErrMalformed
+		return a, nil, errMalformed
 	}
 	return a, b[HeaderSize:], nil
 }
@@ -108,10 +108,10 @@ func Bytes[T plain](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
-// Decode copies b into v. It returns ErrMalformed if the sizes differ.
+// Decode copies b into v. It returns errMalformed if the sizes differ.
 func Decode[T plain](v *T, b []byte) error {
 	if len(b) != int(unsafe.Sizeof(*v)) {
-		return ErrMalformed
+		return errMalformed
 	}
 	copy(Bytes(v), b)
 	return nil

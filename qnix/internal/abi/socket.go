@@ -19,7 +19,7 @@ func Receive(conn syscall.Conn, most int) (b []byte, fds []int, err error) {
 	n, fds, err := rights.Receive(conn, buf, most)
 	switch {
 	case errors.Is(err, rights.ErrTruncated):
-		return nil, fds, ErrMalformed
+		return nil, fds, errMalformed
 	case err != nil:
 		return nil, fds, err
 	}
